@@ -1,0 +1,90 @@
+/* base: status codes, messages, log sink, allocator hooks, version.
+ *
+ * Conventions of the whole library:
+ *  - Functions that can fail return tsh_status and set *out to NULL on failure, or return a pointer
+ *    that is NULL on failure. The words are in tsh_error_message() (for a tape: tsh_tape_message()).
+ *  - _create, _clone and _retain give a reference; _release and _destroy take one and accept NULL.
+ *    Arguments are borrowed unless the comment says otherwise.
+ *  - One rank is one thread: a world and all that hangs off it is used by the thread that made it.
+ *    Two worlds may live in one process, each with its own thread.
+ */
+#ifndef TSHARD_BASE_H
+#define TSHARD_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define TSH_API                         __attribute__((visibility("default")))
+#define TSH_PRINTF(format_index, first) __attribute__((format(printf, format_index, first)))
+#else
+#define TSH_API
+#define TSH_PRINTF(format_index, first)
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TSH_VERSION_MAJOR 0
+#define TSH_VERSION_MINOR 1
+#define TSH_VERSION_PATCH 0
+
+typedef enum tsh_status {
+    TSH_OK = 0,
+    TSH_ERR_ARGUMENT,    /* a NULL, a negative count, an unknown name, a bad configuration */
+    TSH_ERR_SHAPE,       /* shapes that do not fit each other */
+    TSH_ERR_DTYPE,       /* an element type that the operation does not take */
+    TSH_ERR_LAYOUT,      /* layouts for which no rule exists */
+    TSH_ERR_RANGE,       /* an id or a rank outside its range */
+    TSH_ERR_OVERFLOW,    /* a size that does not fit its type */
+    TSH_ERR_MEMORY,      /* no memory */
+    TSH_ERR_IO,          /* a file that cannot be read or written, or holds something else */
+    TSH_ERR_SYSTEM,      /* an operating system call failed; errno's words are in the message */
+    TSH_ERR_STATE,       /* a call at the wrong time: backward twice, a destroyed group */
+    TSH_ERR_UNSUPPORTED, /* not built in, or not on this device */
+    TSH_ERR_MISMATCH,    /* ranks called different collectives; the message prints both sides */
+    TSH_ERR_TIMEOUT,     /* the deadline passed; the message names the missing ranks */
+    TSH_ERR_PEER,        /* another rank failed or died; the message names it and its cause */
+    TSH_STATUS_COUNT
+} tsh_status;
+
+/* "TSH_OK", "TSH_ERR_SHAPE", ...; "unknown status" for anything else. Never NULL. */
+TSH_API const char *tsh_status_name(tsh_status status);
+
+/* The words of the last failure on this thread, as errno is per thread: valid until the next failure.
+ * "" when nothing has failed. Never NULL. */
+TSH_API const char *tsh_error_message(void);
+
+/* "0.1.0" of the library linked, which a program may compare with the TSH_VERSION_* it was built with. */
+TSH_API const char *tsh_version(void);
+
+typedef enum tsh_log_level { TSH_LOG_DEBUG, TSH_LOG_INFO, TSH_LOG_WARNING, TSH_LOG_ERROR } tsh_log_level;
+
+/* Receives every line that the library has to say (no newline at the end). `user` is tsh_log::user. */
+typedef void tsh_log_fn(void *user, tsh_log_level level, const char *line);
+
+/* The log sink of a world. A NULL fn prints TSH_LOG_WARNING and above to stderr. */
+typedef struct tsh_log {
+    tsh_log_fn *fn;
+    void *user;
+} tsh_log;
+
+/* Host memory of a world, and a say in its device memory. NULL members take the defaults.
+ *  alloc    returns `size` bytes aligned to 16, or NULL
+ *  release  takes back what alloc gave; never called with NULL
+ *  reserve  asked before each allocation of tensor memory on the device; false makes it fail.
+ *           For budgets, and for tests that inject failures. */
+typedef struct tsh_allocator {
+    void *(*alloc)(void *user, size_t size);
+    void (*release)(void *user, void *pointer);
+    bool (*reserve)(void *user, size_t size);
+    void *user;
+} tsh_allocator;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

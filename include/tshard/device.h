@@ -1,0 +1,54 @@
+/* device: element types, and where tensors live. */
+#ifndef TSHARD_DEVICE_H
+#define TSHARD_DEVICE_H
+
+#include "tshard/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Differentiable ops take float32 and float64; ids are int64; tensors and collectives take all.
+ * Zero is float32, so that a zeroed configuration means it. */
+typedef enum tsh_dtype {
+    TSH_FLOAT32 = 0,
+    TSH_FLOAT64,
+    TSH_BFLOAT16,
+    TSH_FLOAT16,
+    TSH_INT32,
+    TSH_INT64,
+    TSH_UINT8,
+    TSH_COMPLEX64,
+    TSH_COMPLEX128,
+    TSH_DTYPE_COUNT
+} tsh_dtype;
+
+/* Bytes of one element; 0 for a value that is no dtype. */
+TSH_API size_t tsh_dtype_size(tsh_dtype dtype);
+/* "float32", ...; "unknown dtype" for a value that is no dtype. */
+TSH_API const char *tsh_dtype_name(tsh_dtype dtype);
+
+typedef enum tsh_device_kind { TSH_CPU = 0, TSH_CUDA } tsh_device_kind;
+
+/* Memory, streams and kernels of one rank. Owned by its world (tsh_world_device). */
+typedef struct tsh_device tsh_device;
+
+/* allocations: times that memory was taken which no earlier tensor had used (0 in a steady-state step);
+ * requests: tensor buffers asked for; bytes_in_use, bytes_peak: of live buffers, rounded to 64 each. */
+typedef struct tsh_device_stats {
+    uint64_t allocations;
+    uint64_t requests;
+    size_t bytes_in_use;
+    size_t bytes_peak;
+} tsh_device_stats;
+
+TSH_API tsh_device_kind tsh_device_get_kind(const tsh_device *device);
+TSH_API tsh_device_stats tsh_device_get_stats(const tsh_device *device);
+/* bytes_peak starts again from bytes_in_use. */
+TSH_API void tsh_device_reset_peak(tsh_device *device);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,113 @@
+/* tensor: shapes, layouts and the tensor itself.
+ *
+ * A tensor is dense and row-major. It belongs to a mesh and carries one layout for each of the mesh's axes.
+ * Its shape is what this rank holds; tsh_tensor_global_shape is the whole. */
+#ifndef TSHARD_TENSOR_H
+#define TSHARD_TENSOR_H
+
+#include "tshard/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TSH_MAX_DIMS 8
+#define TSH_MAX_AXES 4
+
+typedef struct tsh_tensor tsh_tensor;
+typedef struct tsh_mesh tsh_mesh;
+typedef struct tsh_group tsh_group;
+
+/* What the ranks along one mesh axis hold, and what that says of the gradient. Zero is REPLICATED.
+ *  REPLICATED  the same value                              gradient: the same
+ *  SHARD       its balanced slice of dim `dim`             gradient: sliced alike
+ *  PARTIAL     a term; the value is the sum over ranks     gradient: replicated
+ *  LOCAL       a value of its own, no claim made           gradient: a contribution, to be summed */
+typedef enum tsh_layout_kind {
+    TSH_KIND_REPLICATED = 0,
+    TSH_KIND_SHARD,
+    TSH_KIND_PARTIAL,
+    TSH_KIND_LOCAL
+} tsh_layout_kind;
+
+typedef struct tsh_layout {
+    tsh_layout_kind kind;
+    int dim; /* SHARD only; negative counts from the end where a tensor is at hand */
+} tsh_layout;
+
+#ifdef __cplusplus
+#define TSH_LAYOUT_(kind, dim) (tsh_layout{kind, dim})
+#else
+#define TSH_LAYOUT_(kind, dim) ((tsh_layout){kind, dim})
+#endif
+#define TSH_REPLICATED TSH_LAYOUT_(TSH_KIND_REPLICATED, 0)
+#define TSH_SHARD(d)   TSH_LAYOUT_(TSH_KIND_SHARD, d)
+#define TSH_PARTIAL    TSH_LAYOUT_(TSH_KIND_PARTIAL, 0)
+#define TSH_LOCAL      TSH_LAYOUT_(TSH_KIND_LOCAL, 0)
+
+/* The balanced split of n items over `parts`: the first n % parts hold one more. Part `index` holds *length items
+ * from *start on; either may be NULL. 13 over 4 is 4,3,3,3; 2 over 4 is 1,1,0,0.
+ * n >= 0, parts >= 1, 0 <= index < parts (unchecked). */
+TSH_API void tsh_split(int64_t n, int parts, int index, int64_t *start, int64_t *length);
+
+/* dtype and GLOBAL shape, and a layout for each axis of the mesh (all REPLICATED when left out). */
+typedef struct tsh_tensor_config {
+    tsh_dtype dtype;
+    int ndim;
+    int64_t shape[TSH_MAX_DIMS];
+    tsh_layout layout[TSH_MAX_AXES];
+} tsh_tensor_config;
+
+/* A zeroed tensor of this rank's part of the global shape, in the memory of the mesh's device. One reference, the
+ * caller's. The mesh must outlive it. Not collective. TSH_ERR_ARGUMENT, _SHAPE, _OVERFLOW, _MEMORY. */
+TSH_API tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out);
+TSH_API tsh_tensor *tsh_tensor_retain(tsh_tensor *tensor);
+TSH_API void tsh_tensor_release(tsh_tensor *tensor);
+/* A copy with its own memory, same layouts, no gradient. */
+TSH_API tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out);
+
+TSH_API tsh_dtype tsh_tensor_dtype(const tsh_tensor *tensor);
+TSH_API int tsh_tensor_ndim(const tsh_tensor *tensor);
+/* ndim sizes, what this rank holds; valid as long as the tensor. */
+TSH_API const int64_t *tsh_tensor_shape(const tsh_tensor *tensor);
+/* ndim sizes of the whole. */
+TSH_API const int64_t *tsh_tensor_global_shape(const tsh_tensor *tensor);
+TSH_API int64_t tsh_tensor_numel(const tsh_tensor *tensor); /* elements held here */
+TSH_API size_t tsh_tensor_nbytes(const tsh_tensor *tensor);
+TSH_API const tsh_mesh *tsh_tensor_mesh(const tsh_tensor *tensor);
+/* Layout along the axis of `group`; REPLICATED for a group that is no axis of the tensor's mesh. */
+TSH_API tsh_layout tsh_tensor_layout(const tsh_tensor *tensor, const tsh_group *group);
+/* Device memory, row-major (host memory on CPU). NULL once backward has freed it (tsh_backward). */
+TSH_API void *tsh_tensor_data(const tsh_tensor *tensor);
+
+/* "float32 [8,16] data=SHARD(0) model=REPLICATED" into text, always terminated; returns text. */
+TSH_API char *tsh_tensor_describe(const tsh_tensor *tensor, char *text, size_t size);
+
+/* Say what a LOCAL tensor is along the axis of `group`: REPLICATED, PARTIAL or SHARD(d), whose dim d is then
+ * `global` long (0: ranks hold equal parts). No communication and no check that it is true of the values; the local
+ * size must be this rank's balanced part. Claiming LOCAL withdraws a claim. */
+TSH_API tsh_status tsh_tensor_claim(tsh_tensor *tensor, const tsh_group *group, tsh_layout layout, int64_t global);
+
+/* Copy nbytes of this rank's part in or out; `count` elements must be the tensor's own number. */
+TSH_API tsh_status tsh_tensor_write(tsh_tensor *tensor, const void *from, int64_t count);
+TSH_API tsh_status tsh_tensor_read(const tsh_tensor *tensor, void *to, int64_t count);
+/* Copy this rank's part out of a whole (global shape, row-major, in host memory). Each axis must be REPLICATED or
+ * SHARD. */
+TSH_API tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole);
+TSH_API tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value);
+/* The one element of a tensor that holds one, as a double; NAN with the message set otherwise. */
+TSH_API double tsh_tensor_item(const tsh_tensor *tensor);
+
+/* Ask for a gradient (float dtypes; the tensor becomes a leaf). */
+TSH_API tsh_status tsh_tensor_require_grad(tsh_tensor *tensor);
+/* The accumulated gradient, laid out as the tensor (PARTIAL: replicated; LOCAL: a contribution), or NULL before any
+ * backward has reached it. Owned by the tensor. */
+TSH_API tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor);
+/* The next backward starts the sum anew. The memory is kept. */
+TSH_API void tsh_tensor_zero_grad(tsh_tensor *tensor);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,46 @@
+/* Shared by every room: failing with words, checked sizes, host memory, Philox. */
+#ifndef TSHI_BASE_H
+#define TSHI_BASE_H
+
+#include "tshard/base.h"
+
+#include <stdarg.h>
+
+#define TSHI_MESSAGE_SIZE 512
+
+/* Record the words of a failure for tsh_error_message() and return `status`, so that a caller
+ * writes: return tshi_fail(TSH_ERR_SHAPE, "linear: x is %s, ...", ...). */
+tsh_status tshi_fail(tsh_status status, const char *format, ...) TSH_PRINTF(2, 3);
+tsh_status tshi_vfail(tsh_status status, const char *format, va_list arguments) TSH_PRINTF(2, 0);
+/* The same with strerror(error) and its number at the end; TSH_ERR_MEMORY for ENOMEM, else TSH_ERR_SYSTEM. */
+tsh_status tshi_fail_errno(int error, const char *format, ...) TSH_PRINTF(2, 3);
+
+/* Format a line and hand it to the sink. */
+void tshi_log(const tsh_log *log, tsh_log_level level, const char *format, ...) TSH_PRINTF(3, 4);
+
+/* out = a * b, or a + b; TSH_ERR_OVERFLOW when it does not fit. */
+tsh_status tshi_size_mul(size_t a, size_t b, size_t *out);
+tsh_status tshi_size_add(size_t a, size_t b, size_t *out);
+/* Product of n dims (1 when n is 0); TSH_ERR_ARGUMENT for a negative one, TSH_ERR_OVERFLOW past INT64_MAX. */
+tsh_status tshi_dims_product(int n, const int64_t *dims, int64_t *out);
+
+/* Fill unset hooks with malloc, free and "always". */
+tsh_allocator tshi_allocator_resolve(const tsh_allocator *wanted);
+/* Zeroed memory for count items of size bytes, or NULL with the message set. */
+void *tshi_calloc(const tsh_allocator *allocator, size_t count, size_t size);
+void tshi_free(const tsh_allocator *allocator, void *pointer); /* NULL is fine */
+
+/* A growing array: make room for `needed` items of `size` bytes; *items and *capacity change on success only. */
+tsh_status tshi_grow(const tsh_allocator *allocator, void **items, int *capacity, int needed, size_t size);
+
+/* Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11): ten rounds
+ * over a 128-bit counter with a 64-bit key. Element i of stream s under `seed` is word i % 4 of
+ * counter {i / 4 low, i / 4 high, s low, s high}. */
+void tshi_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
+void tshi_philox_block(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4]);
+/* Word in [0, 2^32) to [0, 1) with 24 bits: exact in float32 and float64 alike. */
+double tshi_uniform(uint32_t word);
+/* Two words to one standard normal (Box-Muller, cosine branch); (0, 1] for the logarithm. */
+double tshi_normal(uint32_t a, uint32_t b);
+
+#endif

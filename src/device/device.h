@@ -1,0 +1,182 @@
+/* A device is memory plus kernels behind one const table. cpu/ implements it.
+ *
+ * Kernels take plain pointers to `dtype` elements in device memory, trust their arguments (src/ops has checked
+ * shapes and dtypes) and cannot fail unless the slot returns something. Sizes of zero are legal everywhere.
+ * "float dtypes" are float32 and float64. Buffers may be the same only where a slot says "may alias".
+ * A three-part index (outer, n, inner) is a row-major tensor seen around one dim of size n. */
+#ifndef TSHI_DEVICE_H
+#define TSHI_DEVICE_H
+
+#include "base/base.h"
+#include "tshard/device.h"
+
+typedef enum tshi_unary { TSHI_GELU_ERF, TSHI_GELU_TANH, TSHI_RELU, TSHI_SILU, TSHI_UNARY_COUNT } tshi_unary;
+typedef enum tshi_reduction { TSHI_SUM, TSHI_PROD, TSHI_MIN, TSHI_MAX, TSHI_REDUCTION_COUNT } tshi_reduction;
+
+/* Which global elements a local block [outer, n, inner] holds, for values keyed by global index:
+ * local (o, i, k) is global element ((o + outer_start) * global_n + i + start) * inner + k. */
+typedef struct tshi_block {
+    int64_t outer, n, inner;
+    int64_t outer_start, start, global_n;
+} tshi_block;
+
+/* A vocabulary slice's view of cross entropy, over `rows` rows of `n` local classes from global class `start`
+ * on, of `classes` in all. weight: [n] of this slice, or NULL for ones. */
+typedef struct tshi_classes {
+    int64_t rows, n, start, classes;
+    int64_t ignore_index;
+    double smoothing;
+    const void *weight;
+} tshi_classes;
+
+typedef struct tshi_adamw {
+    double lr, beta1, beta2, eps, weight_decay;
+    int64_t step; /* from 1 */
+} tshi_adamw;
+
+typedef struct tshi_sgd {
+    double lr, momentum, dampening, weight_decay;
+    bool nesterov;
+    bool first; /* the first step: the momentum buffer takes the gradient as it is */
+} tshi_sgd;
+
+typedef struct tshi_device_ops {
+    const char *name;
+    tsh_device_kind kind;
+
+    /* --- memory ---------------------------------------------------------------------------------- */
+    /* At least `size` bytes aligned to 64 (a unique pointer for 0), or NULL with the message set. */
+    void *(*alloc)(tsh_device *device, size_t size);
+    /* Takes back what alloc gave. NULL is fine. */
+    void (*release)(tsh_device *device, void *pointer);
+    void (*destroy)(tsh_device *device);
+    void (*copy)(size_t bytes, const void *from, void *to);
+    void (*copy_to_host)(size_t bytes, const void *from, void *to);
+    void (*copy_from_host)(size_t bytes, const void *from, void *to);
+    /* Regions: `outer` runs of `bytes`, from_stride and to_stride bytes apart. */
+    void (*copy_strided)(int64_t outer, size_t bytes, const void *from, size_t from_stride, void *to, size_t to_stride);
+    void (*zero)(size_t bytes, void *to);
+    /* value cast to dtype (any dtype; the imaginary part is 0). */
+    void (*fill)(tsh_dtype dtype, int64_t n, double value, void *to);
+    /* Between any two real dtypes; floats to integers truncate. Complex only to itself. */
+    void (*convert)(int64_t n, tsh_dtype from_dtype, const void *from, tsh_dtype to_dtype, void *to);
+
+    /* --- reductions across buffers (collectives) ---------------------------------------------------- */
+    /* out[i] = in[0][i] op in[1][i] op ... op in[count - 1][i], in that order, for every dtype (bfloat16 and
+     * float16 accumulate in float32 and round once; complex takes SUM and PROD). The result is
+     * written to each of the `outs` buffers out[0..outs). Any out may alias any in. */
+    void (*reduce)(tsh_dtype dtype, tshi_reduction op, int64_t n, int count, const void *const *in, int outs,
+                   void *const *out);
+
+    /* --- dense maths, float dtypes -------------------------------------------------------------------- */
+    /* C = alpha op(A) op(B) + beta C, row-major, op(A) m x k, op(B) k x n; transposed A is stored k x m.
+     * Leading dims are row lengths. k = 0 leaves beta C. TSH_ERR_OVERFLOW past the library's index type. */
+    tsh_status (*gemm)(tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
+                       double alpha, const void *a, int64_t lda, const void *b, int64_t ldb, double beta, void *c,
+                       int64_t ldc);
+    /* y = f(x), may alias; dx += f'(x) dy. */
+    void (*unary)(tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, void *y);
+    void (*unary_backward)(tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, const void *dy, void *dx);
+    /* z = a x + b y; z may alias x or y. With b = 0, y is not read and may be NULL. */
+    void (*axpby)(tsh_dtype dtype, int64_t n, double a, const void *x, double b, const void *y, void *z);
+    /* z = beta z + x y, beta 0 or 1 (0: z is not read); z may alias x or y when beta is 0. */
+    void (*mul)(tsh_dtype dtype, int64_t n, const void *x, const void *y, double beta, void *z);
+    /* y[r, c] = x[r, c] + b[c], may alias (x NULL: y = b); db[c] += sum over r of dy[r, c]. */
+    void (*bias)(tsh_dtype dtype, int64_t rows, int64_t cols, const void *x, const void *b, void *y);
+    void (*bias_backward)(tsh_dtype dtype, int64_t rows, int64_t cols, const void *dy, void *db);
+    /* y[o, k] = scale * sum over i of x[o, i, k]; dx[o, i, k] += scale * dy[o, k]. */
+    void (*sum)(tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, double scale, const void *x, void *y);
+    void (*sum_backward)(tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, double scale, const void *dy,
+                         void *dx);
+
+    /* --- softmax over n, in three passes so that a collective may stand between them ------------------- */
+    /* max[o, k] = max over i of x (-inf where n = 0). */
+    void (*softmax_max)(tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, const void *x, void *max);
+    /* sum[o, k] = sum over i of exp(x - max). */
+    void (*softmax_sum)(tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, const void *x, const void *max,
+                        void *sum);
+    /* y = exp(x - max) / sum, or with log: x - max - log(sum). */
+    void (*softmax)(bool log, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, const void *x, const void *max,
+                    const void *sum, void *y);
+    /* dot[o, k] = sum over i of dy y, or with log: sum of dy. */
+    void (*softmax_dot)(bool log, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, const void *y,
+                        const void *dy, void *dot);
+    /* dx += y (dy - dot), or with log: dy - exp(y) dot. */
+    void (*softmax_backward)(bool log, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, const void *y,
+                             const void *dy, const void *dot, void *dx);
+
+    /* --- cross entropy of a vocabulary slice ---------------------------------------------------------- */
+    /* First index whose target is neither ignore_index nor in [0, classes), or -1. */
+    int64_t (*targets_check)(const tshi_classes *c, const int64_t *target);
+    /* One row of sums each, to be added over the slices: sums[rows, 4] =
+     * { sum of exp(l - max), l_target - max, w_target, sum of w (l - max) }; the middle two are 0 where the target
+     * lies in another slice or is ignored, the last is 0 when smoothing is 0. max as softmax_max gives it. */
+    void (*cross_entropy_sums)(tsh_dtype dtype, const tshi_classes *c, const void *logits, const int64_t *target,
+                               const void *max, void *sums);
+    /* From the added sums: loss[row] = (1 - a) w_t (log s - (l_t - max)) + a/classes (W log s - last sum), 0 for an
+     * ignored target; a = smoothing, W = the sum of all classes' weights. */
+    void (*cross_entropy_loss)(tsh_dtype dtype, const tshi_classes *c, double weight_sum, const int64_t *target,
+                               const void *sums, void *loss);
+    /* dlogits[row, j] += g_row * ((1 - a) w_t (p_j - [j = t]) + a/classes (W p_j - w_j)), 0 for an ignored target;
+     * g_row = scale * dloss[row * dloss_stride] (stride 0: one upstream gradient for all). */
+    void (*cross_entropy_backward)(tsh_dtype dtype, const tshi_classes *c, double weight_sum, const void *logits,
+                                   const int64_t *target, const void *max, const void *sums, double scale,
+                                   const void *dloss, int64_t dloss_stride, void *dlogits);
+
+    /* --- the rest ------------------------------------------------------------------------------------- */
+    /* First index whose id is outside [0, vocabulary), or -1. */
+    int64_t (*ids_check)(int64_t n, const int64_t *ids, int64_t vocabulary);
+    /* y[i, :] = table[ids[i] - start, :], zeros for ids outside [start, start + rows). table [rows, cols]. */
+    void (*embedding)(tsh_dtype dtype, int64_t n, const int64_t *ids, int64_t start, int64_t rows, int64_t cols,
+                      const void *table, void *y);
+    /* dtable[ids[i] - start, :] += dy[i, :] for ids inside the slice that are not padding (-1: none), in order of i. */
+    void (*embedding_backward)(tsh_dtype dtype, int64_t n, const int64_t *ids, int64_t start, int64_t rows,
+                               int64_t cols, int64_t padding, const void *dy, void *dtable);
+    /* y = (x - mean) rstd gamma + beta over rows of cols; with rms: y = x rstd gamma, mean unused.
+     * Statistics in double; mean, rstd: [rows] for the backward. gamma and beta may be NULL (1 and 0). */
+    void (*norm)(bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, double eps, const void *x, const void *gamma,
+                 const void *beta, void *y, void *mean, void *rstd);
+    /* dx, dgamma, dbeta += ; each may be NULL. */
+    void (*norm_backward)(bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, const void *x, const void *gamma,
+                          const void *mean, const void *rstd, const void *dy, void *dx, void *dgamma, void *dbeta);
+    /* y = beta y + x * keep / (1 - p) (beta 0 or 1; beta 0 may alias), keep = uniform(element) >= p, element
+     * numbers from the block. The backward is the same call on dy with beta 1. */
+    void (*dropout)(tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream, double p, const void *x,
+                    double beta, void *y);
+    /* to = low + (high - low) uniform(element); to = mean + std normal(element). Float dtypes. */
+    void (*random_uniform)(tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream, double low,
+                           double high, void *to);
+    void (*random_normal)(tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream, double mean,
+                          double std, void *to);
+
+    /* --- optimisers, in place --------------------------------------------------------------------------- */
+    /* g = grad + weight_decay p; buffer = momentum buffer + (1 - dampening) g; p -= lr (nesterov ? g + momentum
+     * buffer : buffer). buffer may be NULL when momentum is 0. */
+    void (*sgd)(tsh_dtype dtype, int64_t n, const tshi_sgd *s, const void *grad, void *buffer, void *p);
+    /* Loshchilov and Hutter, "Decoupled weight decay regularization": p -= lr weight_decay p; m, v moving
+     * averages of g and g^2; p -= lr m^ / (sqrt(v^) + eps), hats for the bias corrections. */
+    void (*adamw)(tsh_dtype dtype, int64_t n, const tshi_adamw *a, const void *grad, void *m, void *v, void *p);
+    /* Sum of squares, in double. */
+    double (*sum_squares)(tsh_dtype dtype, int64_t n, const void *x);
+} tshi_device_ops;
+
+/* What every device starts with; an implementation embeds it first. */
+struct tsh_device {
+    const tshi_device_ops *ops;
+    tsh_allocator allocator;
+    tsh_device_stats stats;
+};
+
+/* A CPU device whose tensor memory is the `size` bytes at `heap` (page aligned, zero pages, borrowed: the caller
+ * unmaps them after the device is destroyed). `threads` for the BLAS, at least 1. */
+tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, size_t size, int threads,
+                                  tsh_device **out);
+
+static inline void tshi_device_destroy(tsh_device *device) {
+    if (device) device->ops->destroy(device);
+}
+
+bool tshi_dtype_is_float(tsh_dtype dtype);   /* float32, float64 */
+bool tshi_dtype_is_complex(tsh_dtype dtype); /* complex64, complex128 */
+
+#endif
