@@ -1,0 +1,161 @@
+/* dist: worlds, groups, meshes, and collectives on tensors' memory.
+ *
+ * "Collective" means: every rank of the group makes the call, in the same order, with matching arguments. All
+ * calls here wait until this rank's part is done and its buffers may be used again. A collective called with bad
+ * arguments is still a call: the caller gets the error, its peers get TSH_ERR_PEER with the cause, and the group stays
+ * usable. Calls that do not match (operation, dtype, count, root) give TSH_ERR_MISMATCH on every rank, both sides
+ * printed, and change nothing.
+ *
+ * A rank that dies makes every pending and later call of its peers return TSH_ERR_PEER within a second; no collective
+ * waits longer than the world's deadline (TSH_ERR_TIMEOUT). After either, the world can only be destroyed. */
+#ifndef TSHARD_DIST_H
+#define TSHARD_DIST_H
+
+#include "tshard/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tsh_world tsh_world;
+
+/* --- world ------------------------------------------------------------------------------------------------ */
+
+/* The meeting point of ranks that are threads of one process (for sanitizers and embedding). Made before the threads
+ * start, destroyed after they have destroyed their worlds. */
+typedef struct tsh_threads tsh_threads;
+TSH_API tsh_status tsh_threads_create(int world_size, tsh_threads **out);
+TSH_API void tsh_threads_destroy(tsh_threads *threads);
+
+/* Zeroed members take the value of the environment, then the default. */
+typedef struct tsh_world_config {
+    int rank, world_size; /* both, or neither (world_size 0): RANK, WORLD_SIZE as tshard-run, torchrun, mpirun, srun set
+                             them */
+    tsh_threads *threads; /* ranks are threads that share this object; rank is then required */
+    tsh_device_kind device;
+    double timeout;    /* seconds; TSHARD_TIMEOUT, default 600 (rendezvous: at most 120) */
+    size_t heap_bytes; /* address space for this rank's tensors; TSHARD_HEAP (bytes, or 512M, 4G), default all of the
+                        * machine's memory. Pages are taken as they are used. */
+    int blas_threads;  /* TSHARD_BLAS_THREADS, default the cores granted to the process over the ranks on the machine */
+    uint64_t seed;     /* TSHARD_SEED, default 0: see tsh_world_seed */
+    tsh_log log;
+    tsh_allocator allocator;
+} tsh_world_config;
+
+/* Join the world. No RANK in the environment: a world of one rank. Collective; waits at most 120 s for the others,
+ * saying what it waits for every 5 s. config may be NULL. TSH_ERR_ARGUMENT for malformed or contradicting variables,
+ * TSH_ERR_TIMEOUT, TSH_ERR_SYSTEM, TSH_ERR_MEMORY. */
+TSH_API tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out);
+/* Leave. Not collective, but ranks that still wait for this one get TSH_ERR_PEER. Groups, meshes, tensors and tapes of
+ * the world are destroyed first by their owner. */
+TSH_API void tsh_world_destroy(tsh_world *world);
+
+TSH_API int tsh_world_rank(const tsh_world *world);
+TSH_API int tsh_world_size(const tsh_world *world);
+TSH_API int tsh_world_local_rank(const tsh_world *world);
+TSH_API tsh_device *tsh_world_device(const tsh_world *world);
+/* The group of all ranks and its one-axis mesh, "world=N". Owned by the world. */
+TSH_API tsh_group *tsh_world_group(const tsh_world *world);
+TSH_API const tsh_mesh *tsh_world_mesh(const tsh_world *world);
+
+/* Random numbers (Philox 4x32-10) are keyed by (seed, stream, global element index). Every parameter initialised and
+ * every dropout takes the next stream, so a program that makes the same calls draws the same values at any number of
+ * ranks. tsh_world_seed sets the seed and starts again at stream 0. Not collective; call it alike on every rank. */
+TSH_API void tsh_world_seed(tsh_world *world, uint64_t seed);
+
+/* Tell the peers that this rank cannot go on: their pending and later calls return TSH_ERR_PEER with `reason`. */
+TSH_API void tsh_world_fail(tsh_world *world, const char *reason);
+/* After failures (not deaths) make the world usable again: forgets them and what was in flight. Collective over the
+ * world, waits. tsh_tape_reset calls it after a failed step. TSH_ERR_PEER or TSH_ERR_TIMEOUT when a rank does not come.
+ */
+TSH_API tsh_status tsh_world_recover(tsh_world *world);
+
+/* --- groups and meshes --------------------------------------------------------------------------------------- */
+
+/* Group of world ranks[0..n), in that order. Collective over the WORLD, in the same order everywhere; the lists are
+ * compared first (TSH_ERR_MISMATCH). Ranks outside it get *out = NULL and TSH_OK. */
+TSH_API tsh_status tsh_group_create(tsh_world *world, const int *ranks, int n, tsh_group **out);
+TSH_API void tsh_group_destroy(tsh_group *group);
+TSH_API int tsh_group_rank(const tsh_group *group); /* mine, in the group */
+TSH_API int tsh_group_size(const tsh_group *group);
+TSH_API int tsh_group_world_rank(const tsh_group *group, int group_rank); /* -1 outside */
+TSH_API const char *tsh_group_backend(const tsh_group *group);            /* "self", "local" */
+TSH_API tsh_world *tsh_group_world(const tsh_group *group);
+/* The mesh that the group is an axis of; a group that no mesh made is the one axis of its own. */
+TSH_API const tsh_mesh *tsh_group_mesh(const tsh_group *group);
+
+/* Carve the world: "data=2,model=2" numbers ranks with the last axis fastest, so that model groups are contiguous
+ * blocks. One size may be -1: what is left. The product must be the world's size (TSH_ERR_ARGUMENT names both numbers).
+ * Collective over the world. */
+TSH_API tsh_status tsh_mesh_create(tsh_world *world, const char *axes, tsh_mesh **out);
+TSH_API void tsh_mesh_destroy(tsh_mesh *mesh);
+/* My group along the named axis, owned by the mesh; NULL (and the message names the axes there are) for an unknown
+ * name. */
+TSH_API tsh_group *tsh_mesh_group(const tsh_mesh *mesh, const char *axis);
+TSH_API int tsh_mesh_axes(const tsh_mesh *mesh);
+TSH_API tsh_group *tsh_mesh_axis_group(const tsh_mesh *mesh, int axis);
+TSH_API const char *tsh_mesh_axis_name(const tsh_mesh *mesh, int axis);
+TSH_API tsh_world *tsh_mesh_world(const tsh_mesh *mesh);
+
+/* --- collectives ------------------------------------------------------------------------------------------------ */
+
+typedef enum tsh_reduce_op { TSH_SUM = 0, TSH_PROD, TSH_MIN, TSH_MAX, TSH_REDUCE_OP_COUNT } tsh_reduce_op;
+
+/* They work on memory: shapes matter only where said, layouts and gradients not at all (those are autograd's). */
+
+/* tensor = op over ranks of tensor, in place, the same bits on every rank. Same shape everywhere. complex: SUM, PROD.
+ */
+TSH_API tsh_status tsh_all_reduce(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op);
+/* out on every rank = the ranks' `in` one after another. in holds counts[rank] elements, out their sum; counts NULL:
+ * the balanced split of out's dim 0 (equal parts where it divides). in may be the part of out that it becomes. */
+TSH_API tsh_status tsh_all_gather_into_tensor(tsh_group *group, tsh_tensor *out, const tsh_tensor *in,
+                                              const int64_t *counts);
+/* out = this rank's part of the op over ranks of in. out holds counts[rank] elements, in their sum; counts NULL as
+ * above. out may be that part of in; otherwise in is left as it was. */
+TSH_API tsh_status tsh_reduce_scatter_tensor(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, tsh_reduce_op op,
+                                             const int64_t *counts);
+/* tensor on every rank = tensor of `root`, a rank of the group. */
+TSH_API tsh_status tsh_broadcast(tsh_group *group, tsh_tensor *tensor, int root);
+/* in_counts[j] elements of in, one part after another, go to rank j; out_counts[i] elements come from rank i into out.
+ * NULL: equal parts (numel must divide). Rank i's in_counts[j] must be rank j's out_counts[i]. out and in do not
+ * overlap. */
+TSH_API tsh_status tsh_all_to_all(tsh_group *group, tsh_tensor *out, const int64_t *out_counts, const tsh_tensor *in,
+                                  const int64_t *in_counts);
+/* Returns when every rank has called it. */
+TSH_API tsh_status tsh_barrier(tsh_group *group);
+
+typedef enum tsh_collective {
+    TSH_OP_ALL_REDUCE = 0,
+    TSH_OP_ALL_GATHER,
+    TSH_OP_REDUCE_SCATTER,
+    TSH_OP_BROADCAST,
+    TSH_OP_ALL_TO_ALL,
+    TSH_OP_BARRIER,
+    TSH_COLLECTIVE_COUNT
+} tsh_collective;
+
+/* "all_reduce", ... */
+TSH_API const char *tsh_collective_name(tsh_collective op);
+
+/* What this rank has done in a group since its creation or the last reset. bytes: what a ring algorithm would send from
+ * one rank, p ranks, T logical bytes: all_gather and reduce_scatter T(p-1)/p, all_reduce twice that, broadcast
+ * T(p-1)/p, all_to_all T(p-1)/p^2 with T summed over ranks (here: what this rank sends to others). seconds: time spent
+ * inside the calls. */
+typedef struct tsh_group_stats {
+    uint64_t calls[TSH_COLLECTIVE_COUNT];
+    uint64_t bytes[TSH_COLLECTIVE_COUNT];
+    double seconds;
+} tsh_group_stats;
+
+TSH_API tsh_group_stats tsh_group_get_stats(const tsh_group *group);
+TSH_API void tsh_group_reset_stats(tsh_group *group);
+
+/* Whether `op` runs on `dtype` in this group (reductions: with `reduce`). Pure; a public answer to "is it supported".
+ */
+TSH_API bool tsh_group_supports(const tsh_group *group, tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

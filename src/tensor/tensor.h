@@ -1,0 +1,100 @@
+/* Tensors from the inside, and the metadata of a mesh, which layouts need: sizes and places, no communication. */
+#ifndef TSHI_TENSOR_H
+#define TSHI_TENSOR_H
+
+#include "device/device.h"
+#include "tshard/tensor.h"
+
+#define TSHI_AXIS_NAME 16
+
+/* One axis: its name, its size, where I stand. `group` is dist's; this room only compares the pointer. */
+typedef struct tshi_axis {
+    char name[TSHI_AXIS_NAME];
+    int size;
+    int index;
+    tsh_group *group;
+} tshi_axis;
+
+struct tsh_mesh {
+    int axes;
+    tshi_axis axis[TSH_MAX_AXES];
+    tsh_device *device;
+    struct tsh_world *world; /* dist's */
+};
+
+/* Device memory shared by the tensors that view it. */
+typedef struct tshi_storage {
+    tsh_device *device;
+    void *data;
+    int references;
+} tshi_storage;
+
+/* Shape of a local block of a global tensor under a layout for each axis. */
+typedef struct tshi_shape {
+    int ndim;
+    int64_t local[TSH_MAX_DIMS];
+    int64_t global[TSH_MAX_DIMS];
+} tshi_shape;
+
+struct tsh_tensor {
+    int references;
+    tsh_dtype dtype;
+    tshi_shape shape;
+    int64_t numel;
+    const tsh_mesh *mesh;
+    tsh_layout layout[TSH_MAX_AXES];
+    tshi_storage *storage; /* NULL once backward has freed it */
+    size_t offset;         /* bytes into the storage */
+
+    /* The gradient's bookkeeping; autograd writes these. */
+    bool requires_grad;
+    bool grad_stale; /* grad is memory to reuse, its values are not to be read */
+    tsh_tensor *grad;
+    uint64_t generation; /* of the tape's step that `node` and `moves` belong to */
+    int node;            /* index of the node that made it, -1 for a leaf */
+    tsh_tensor *moves;   /* first of the transitions made of it in this step */
+    tsh_tensor *next_move;
+};
+
+/* --- layout algebra: pure functions --------------------------------------------------------------------------------
+ */
+
+bool tshi_layout_equal(tsh_layout a, tsh_layout b);
+/* "SHARD(0)" into text; returns text. */
+char *tshi_layout_name(tsh_layout layout, char *text, size_t size);
+/* Axis of the mesh that `group` is, or -1. */
+int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group);
+
+/* Local shape from the global one: each SHARD axis takes its balanced slice, earlier axes first. Negative dims are
+ * resolved. TSH_ERR_SHAPE for a dim that is not there. */
+tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
+/* Start of my slice of dim d in the whole (0 when no axis shards it). */
+int64_t tshi_shape_start(const tsh_mesh *mesh, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES], int d);
+/* The block around dim d, for kernels keyed by global index. At most dim d and those before it may be sharded... see
+ * block.c: TSH_ERR_LAYOUT when more than one dim is sharded. */
+tsh_status tshi_tensor_block(const tsh_tensor *tensor, tshi_block *out);
+/* "[8,16]" into text; returns text. */
+char *tshi_dims_name(int ndim, const int64_t *dims, char *text, size_t size);
+/* Products of the dims before d and after d of the local shape. */
+int64_t tshi_outer(const tsh_tensor *tensor, int d);
+int64_t tshi_inner(const tsh_tensor *tensor, int d);
+
+/* --- lifetime
+ * ------------------------------------------------------------------------------------------------------------ */
+
+/* A tensor with memory of its own, NOT zeroed; shape and layout as given (resolved). */
+tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_shape *shape,
+                           const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out);
+/* A tensor that shares x's memory from `offset` bytes (within x) on. */
+tsh_status tshi_tensor_view(const tsh_tensor *x, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
+                            size_t offset, tsh_tensor **out);
+/* Give up the memory, keep the description. */
+void tshi_tensor_drop_storage(tsh_tensor *tensor);
+/* Nobody else views this memory. */
+bool tshi_tensor_sole_owner(const tsh_tensor *tensor);
+
+static inline void *tshi_data(const tsh_tensor *t) {
+    return t->storage ? (char *)t->storage->data + t->offset : NULL;
+}
+
+#endif
