@@ -1,0 +1,47 @@
+# cmake --install: libraries, headers, tools, find_package(tshard) and pkg-config.
+
+include(CMakePackageConfigHelpers)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tshard)
+
+install(TARGETS tshard_shared tshard_static EXPORT tshard_targets
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY include/tshard DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+foreach(tool IN ITEMS tshard-run tshard-bench)
+    if(TARGET ${tool})
+        install(TARGETS ${tool} DESTINATION ${CMAKE_INSTALL_BINDIR})
+    endif()
+endforeach()
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+install(EXPORT tshard_targets NAMESPACE tshard:: FILE tshard-targets.cmake DESTINATION ${package_dir})
+configure_package_config_file(cmake/tshard-config.cmake.in tshard-config.cmake INSTALL_DESTINATION ${package_dir}
+    NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file(tshard-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/tshard-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/tshard-config-version.cmake
+    DESTINATION ${package_dir})
+
+# pkg-config wants flags, not target names.
+set(private_libraries "")
+foreach(directory IN LISTS TSHARD_LINK_DIRECTORIES)
+    string(APPEND private_libraries " -L${directory}")
+endforeach()
+foreach(library IN LISTS TSHARD_LINK_LIBRARIES)
+    if(library STREQUAL "Threads::Threads")
+        string(APPEND private_libraries " -pthread")
+    elseif(library MATCHES "^[/-]")
+        string(APPEND private_libraries " ${library}")
+    else()
+        string(APPEND private_libraries " -l${library}")
+    endif()
+endforeach()
+string(STRIP "${private_libraries}" private_libraries)
+cmake_path(IS_ABSOLUTE CMAKE_INSTALL_LIBDIR libdir_absolute)
+if(libdir_absolute)
+    set(pc_prefix ${CMAKE_INSTALL_PREFIX})
+else()
+    # Relative to the .pc file, so that an installed tree may be moved.
+    cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX BASE_DIRECTORY ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig OUTPUT_VARIABLE up)
+    set(pc_prefix "\${pcfiledir}/${up}")
+endif()
+configure_file(cmake/tshard.pc.in tshard.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/tshard.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
