@@ -1,0 +1,61 @@
+/* Host memory through a world's hooks. */
+#include "base/base.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *default_alloc(void *user, size_t size) {
+    (void)user;
+    return malloc(size);
+}
+
+static void default_release(void *user, void *pointer) {
+    (void)user;
+    free(pointer);
+}
+
+static bool default_reserve(void *user, size_t size) {
+    (void)user;
+    (void)size;
+    return true;
+}
+
+tsh_allocator tshi_allocator_resolve(const tsh_allocator *wanted) {
+    tsh_allocator a = {0};
+    if (wanted) a = *wanted;
+    if (!a.alloc) a.alloc = default_alloc;
+    if (!a.release) a.release = default_release;
+    if (!a.reserve) a.reserve = default_reserve;
+    return a;
+}
+
+void *tshi_calloc(const tsh_allocator *allocator, size_t count, size_t size) {
+    size_t bytes = 0;
+    if (tshi_size_mul(count, size, &bytes) != TSH_OK) return NULL;
+    if (bytes == 0) bytes = 1;
+    void *pointer = allocator->alloc(allocator->user, bytes);
+    if (!pointer) {
+        tshi_fail(TSH_ERR_MEMORY, "no memory for %zu bytes", bytes);
+        return NULL;
+    }
+    memset(pointer, 0, bytes);
+    return pointer;
+}
+
+void tshi_free(const tsh_allocator *allocator, void *pointer) {
+    if (pointer) allocator->release(allocator->user, pointer);
+}
+
+tsh_status tshi_grow(const tsh_allocator *allocator, void **items, int *capacity, int needed, size_t size) {
+    if (needed <= *capacity) return TSH_OK;
+    int wanted = *capacity < 8 ? 8 : *capacity;
+    while (wanted < needed) wanted = wanted > INT_MAX / 2 ? INT_MAX : wanted * 2;
+    void *grown = tshi_calloc(allocator, (size_t)wanted, size);
+    if (!grown) return TSH_ERR_MEMORY;
+    if (*items) memcpy(grown, *items, (size_t)*capacity * size);
+    tshi_free(allocator, *items);
+    *items = grown;
+    *capacity = wanted;
+    return TSH_OK;
+}

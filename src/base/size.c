@@ -1,0 +1,32 @@
+/* Checked sizes. */
+#include "base/base.h"
+
+tsh_status tshi_size_mul(size_t a, size_t b, size_t *out) {
+    if (b != 0 && a > SIZE_MAX / b) return tshi_fail(TSH_ERR_OVERFLOW, "%zu x %zu does not fit a size", a, b);
+    *out = a * b;
+    return TSH_OK;
+}
+
+tsh_status tshi_size_add(size_t a, size_t b, size_t *out) {
+    if (a > SIZE_MAX - b) return tshi_fail(TSH_ERR_OVERFLOW, "%zu + %zu does not fit a size", a, b);
+    *out = a + b;
+    return TSH_OK;
+}
+
+tsh_status tshi_dims_product(int n, const int64_t *dims, int64_t *out) {
+    int64_t product = 1;
+    bool empty = false;
+    bool overflow = false;
+    for (int i = 0; i < n; i++) {
+        if (dims[i] < 0) {
+            return tshi_fail(TSH_ERR_ARGUMENT, "dim %d is negative: %lld", i, (long long)dims[i]);
+        }
+        empty = empty || dims[i] == 0;
+        overflow = overflow || (dims[i] > 0 && product > INT64_MAX / dims[i]);
+        if (!overflow && dims[i] > 0) product *= dims[i];
+    }
+    /* An empty tensor has no elements, whatever its other dims. */
+    if (overflow && !empty) return tshi_fail(TSH_ERR_OVERFLOW, "the product of %d dims passes 2^63 - 1", n);
+    *out = empty ? 0 : product;
+    return TSH_OK;
+}
