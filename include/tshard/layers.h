@@ -1,0 +1,151 @@
+/* layers: parameters and the sharded layers made of them. */
+#ifndef TSHARD_LAYERS_H
+#define TSHARD_LAYERS_H
+
+#include "tshard/functional.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- initialisers --------------------------------------------------------------------------------------------- */
+
+/* Values depend on the world's seed, the order of initialisations and the global element index, never on the number of
+ * ranks; fans come from the global shape [out, in]. Zero is the layer's own default. KAIMING_UNIFORM  U(-b, b), b =
+ * gain sqrt(3 / fan_in)        KAIMING_NORMAL  N(0, (gain / sqrt(fan_in))^2) XAVIER_UNIFORM   U(-b, b), b = gain sqrt(6
+ * / (fan_in + fan_out)) XAVIER_NORMAL    N(0, gain^2 2 / (fan_in + fan_out)) UNIFORM          U(a, b)        NORMAL
+ * N(a, b^2)        CONSTANT  a */
+typedef enum tsh_init_kind {
+    TSH_INIT_DEFAULT = 0,
+    TSH_INIT_KAIMING_UNIFORM,
+    TSH_INIT_KAIMING_NORMAL,
+    TSH_INIT_XAVIER_UNIFORM,
+    TSH_INIT_XAVIER_NORMAL,
+    TSH_INIT_UNIFORM,
+    TSH_INIT_NORMAL,
+    TSH_INIT_CONSTANT
+} tsh_init_kind;
+
+typedef struct tsh_init {
+    tsh_init_kind kind;
+    double gain; /* 0 is taken as 1 */
+    double a, b;
+} tsh_init;
+
+/* Fill this rank's part. Takes the world's next stream of random numbers. Layouts REPLICATED and SHARD (one dim). Not
+ * collective, but call it alike on every rank. fan_in, fan_out of a tensor of 1 dim: its size. */
+TSH_API tsh_status tsh_tensor_init(tsh_tensor *tensor, const tsh_init *init);
+
+/* --- parameters ------------------------------------------------------------------------------------------------- */
+
+/* An ordered list of named parameters: what optimisers take. Holds a reference to each tensor. */
+typedef struct tsh_parameters tsh_parameters;
+TSH_API tsh_status tsh_parameters_create(tsh_world *world, tsh_parameters **out);
+TSH_API void tsh_parameters_destroy(tsh_parameters *list);
+/* Names are copied and must differ; NULL tensors are passed over (a layer without bias). */
+TSH_API tsh_status tsh_parameters_add(tsh_parameters *list, const char *name, tsh_tensor *tensor);
+TSH_API int tsh_parameters_count(const tsh_parameters *list);
+TSH_API tsh_tensor *tsh_parameters_get(const tsh_parameters *list, int index);
+TSH_API const char *tsh_parameters_name(const tsh_parameters *list, int index);
+TSH_API void tsh_parameters_zero_grad(tsh_parameters *list);
+
+/* --- linear ------------------------------------------------------------------------------------------------------- */
+
+/* How a layer's weight is split over the group. Linear weight [out, in]: COLUMN splits out (the columns of W^T), ROW
+ * splits in. Embedding table [rows, cols]: ROW splits the vocabulary, COLUMN the features. (TorchShard's dim None, 0, 1
+ * or -1.) */
+typedef enum tsh_sharding { TSH_DENSE = 0, TSH_ROW, TSH_COLUMN } tsh_sharding;
+
+typedef struct tsh_linear tsh_linear;
+
+typedef struct tsh_linear_config {
+    int64_t in, out;
+    tsh_sharding shard;
+    bool bias;
+    bool gather_output;     /* COLUMN: leave REPLICATED, not SHARD(last) */
+    bool sequence_parallel; /* ROW: leave SHARD(0), not REPLICATED (a reduce-scatter in place of the all-reduce) */
+    tsh_dtype dtype;
+    tsh_init weight_init; /* default U(-1/sqrt(in), 1/sqrt(in)) */
+    tsh_init bias_init;   /* default the same */
+} tsh_linear_config;
+
+/* A layer with its part of the weight (and bias) on each rank of `group`, one axis of a mesh; replicated along the
+ * mesh's other axes. Not collective, but call it alike on every rank of the mesh. NULL on failure, see
+ * tsh_error_message(). */
+TSH_API tsh_linear *tsh_linear_create(tsh_group *group, const tsh_linear_config *config);
+TSH_API void tsh_linear_destroy(tsh_linear *layer);
+
+/* Y = X W^T + b.  x [..., in] -> [..., out], owned by the tape. Along the group's axis (p ranks, n = all but the last
+ * dim): COLUMN  Y_r = X W_r^T + b_r.  x REPLICATED, SHARD(0) (gathered) or LOCAL; -> SHARD(last), or REPLICATED with
+ * gather_output. Backward: dX is a sum over ranks (all-reduce; reduce-scatter for a SHARD(0) x); dW, db stay local. ROW
+ * Y = sum_r X_r W_r^T + b.  x SHARD(last), or REPLICATED (sliced); -> REPLICATED by an all-reduce, or SHARD(0) with
+ *           sequence_parallel by a reduce-scatter.  Backward: no communication; an all-gather with sequence_parallel.
+ *   DENSE   x in any layout but SHARD(last) and PARTIAL keeps it.
+ * Along other axes x may be REPLICATED, SHARD(0) or LOCAL; parameter gradients are summed over them. NULL on a shape or
+ * layout mismatch. */
+TSH_API tsh_tensor *tsh_linear_forward(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x);
+/* weight [out, in], SHARD(0) for COLUMN, SHARD(1) for ROW; bias [out], SHARD(0) for COLUMN, else REPLICATED, NULL
+ * without. Owned by the layer. */
+TSH_API tsh_tensor *tsh_linear_weight(const tsh_linear *layer);
+TSH_API tsh_tensor *tsh_linear_bias(const tsh_linear *layer);
+/* Adds "NAME.weight" and "NAME.bias". */
+TSH_API tsh_status tsh_linear_register(const tsh_linear *layer, tsh_parameters *list, const char *name);
+/* Take this rank's slices of a dense weight [out, in] and bias [out] (NULL: left as it is) in host memory, elements of
+ * the layer's dtype. */
+TSH_API tsh_status tsh_linear_load(tsh_linear *layer, const void *weight, const void *bias);
+
+/* --- embedding ------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct tsh_embedding tsh_embedding;
+
+typedef struct tsh_embedding_config {
+    int64_t rows, cols; /* vocabulary, features */
+    tsh_sharding shard;
+    bool has_padding;
+    int64_t padding;        /* with has_padding: this row starts as zeros and gets no gradient */
+    bool gather_output;     /* COLUMN: leave REPLICATED */
+    bool sequence_parallel; /* ROW: leave SHARD(0) */
+    tsh_dtype dtype;
+    tsh_init init; /* default N(0, 1) */
+} tsh_embedding_config;
+
+TSH_API tsh_embedding *tsh_embedding_create(tsh_group *group, const tsh_embedding_config *config);
+TSH_API void tsh_embedding_destroy(tsh_embedding *layer);
+/* ids int64 [...] -> [..., cols].  ROW: one all-reduce (reduce-scatter with sequence_parallel) forward, none backward;
+ * COLUMN: none, SHARD(last). TSH_ERR_RANGE for an id outside the whole vocabulary. */
+TSH_API tsh_tensor *tsh_embedding_forward(tsh_tape *tape, tsh_embedding *layer, tsh_tensor *ids);
+TSH_API tsh_tensor *tsh_embedding_weight(const tsh_embedding *layer);
+TSH_API tsh_status tsh_embedding_register(const tsh_embedding *layer, tsh_parameters *list, const char *name);
+TSH_API tsh_status tsh_embedding_load(tsh_embedding *layer, const void *table);
+
+/* --- cross entropy
+ * ---------------------------------------------------------------------------------------------------- */
+
+typedef enum tsh_reduction { TSH_REDUCTION_MEAN = 0, TSH_REDUCTION_SUM, TSH_REDUCTION_NONE } tsh_reduction;
+
+typedef struct tsh_cross_entropy_config {
+    tsh_tensor *weight;    /* [classes] per-class weights, REPLICATED or laid out as the logits' classes; NULL: ones. No
+                              gradient. */
+    bool has_ignore_index; /* false: -100 */
+    int64_t ignore_index;  /* rows with this target count for nothing */
+    double label_smoothing; /* in [0, 1], over the global classes */
+    tsh_reduction reduction;
+} tsh_cross_entropy_config;
+
+/* logits [..., classes], target int64 [...]; V = global classes, a = smoothing, w = class weights:
+ *   nll_i = -w_t log p_t;  L_i = (1 - a) nll_i + a/V sum_j -w_j log p_j;  mean: sum L_i / sum of w_t over targets not
+ * ignored.
+ * -> [] for mean and sum, [...] for none. Along an axis:
+ *   logits REPLICATED: no communication. SHARD(last), vocabulary-parallel: two all-reduces forward (max; packed sums),
+ * none backward, loss REPLICATED. SHARD(0), target SHARD(0) (batch-parallel): mean and sum: one all-reduce of numerator
+ * and denominator, loss REPLICATED; none: SHARD(0). LOCAL: loss LOCAL. TSH_ERR_RANGE for a target outside [0, V) that
+ * is not ignore_index, at any number of ranks. config may be NULL. */
+TSH_API tsh_tensor *tsh_cross_entropy(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *target,
+                                      const tsh_cross_entropy_config *config);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

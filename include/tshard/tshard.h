@@ -1,0 +1,14 @@
+/* tshard: tensor-parallel model sharding with a minimal autograd, for C. */
+#ifndef TSHARD_TSHARD_H
+#define TSHARD_TSHARD_H
+
+#include "tshard/autograd.h"
+#include "tshard/base.h"
+#include "tshard/device.h"
+#include "tshard/dist.h"
+#include "tshard/functional.h"
+#include "tshard/layers.h"
+#include "tshard/tensor.h"
+#include "tshard/train.h"
+
+#endif
