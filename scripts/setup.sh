@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Finds what is missing to build and test tshard on Debian or Ubuntu, and installs it. Sourced by quickstart.sh and
+# test.sh; alone: scripts/setup.sh [build|test]. Says what it will install and why. Touches no network when nothing is
+# missing, and changes nothing when it is not root: then it prints the command to run.
+
+# have_KIND NAME: is it here, wherever it came from?
+have_command() { command -v "$1" > /dev/null 2>&1; }
+have_module() { have_command pkg-config && pkg-config --exists "$1"; }
+have_header() { printf '#include <%s>\n' "$1" | cc -E - > /dev/null 2>&1; }
+have_cmake() {
+    have_command cmake || return 1
+    [ "$(printf '%s\n3.25\n' "$(cmake --version | sed -n '1s/[^0-9.]*//p')" | sort -V | head -n 1)" = 3.25 ]
+}
+have_cblas() { have_module openblas || have_header cblas.h; }
+have_clang_runtime() { ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.tsan* > /dev/null 2>&1; }
+have_libc_symbols() { ls /usr/lib/debug/.build-id > /dev/null 2>&1; }
+
+# Lines of: package | check | why.
+setup_table_build="
+build-essential  |have_command g++ && have_command make && have_header stdio.h |the C compiler, linker and libc headers
+cmake            |have_cmake                                 |the build, 3.25 or newer
+ninja-build      |have_command ninja                         |the build, in parallel
+pkg-config       |have_command pkg-config                    |finds the libraries below
+libopenblas-dev  |have_cblas                                 |matrix products
+libcriterion-dev |have_module criterion                      |the test suites"
+setup_table_test="
+clang            |have_command clang                         |a second compiler's warnings and code
+clang-format     |have_command clang-format                  |the format check
+libclang-rt-14-dev |have_clang_runtime                       |clang's sanitizers
+valgrind         |have_command valgrind                      |memory errors in a training step
+libc6-dbg        |have_libc_symbols                          |symbols that valgrind reads
+doxygen          |have_command doxygen                       |the reference pages"
+setup_table_optional="
+libopenmpi-dev openmpi-bin |have_command mpicc               |the MPI programs that tshard-bench is compared with
+gnuplot-nox      |have_command gnuplot                       |tshard-bench --plot"
+
+# Print "package|why" for each line of the table $1 whose check fails.
+setup_missing() {
+    local package check why
+    while IFS='|' read -r package check why; do
+        [ -n "$package" ] || continue
+        eval "$check" || printf '%s|%s\n' "$(echo $package)" "$why"
+    done <<< "$1"
+}
+
+setup_install() {
+    local command="apt-get update && apt-get install -y --no-install-recommends $1"
+    if ! have_command apt-get; then
+        echo "There is no apt-get here: install the equivalents of these Debian packages, then run this again." >&2
+        return 1
+    elif [ "$(id -u)" != 0 ]; then
+        printf 'Not root, so nothing was installed. Run this, then start again:\n\n    sudo sh -c "%s"\n\n' "$command" >&2
+        return 1
+    fi
+    echo "Installing them: $command"
+    local log
+    log=$(mktemp)
+    if ! DEBIAN_FRONTEND=noninteractive sh -c "$command" > "$log" 2>&1; then
+        tail -n 20 "$log" >&2
+        rm -f "$log"
+        echo "The installation failed; the lines above say why." >&2
+        return 1
+    fi
+    rm -f "$log"
+}
+
+# tshard_setup build|test
+tshard_setup() {
+    local missing optional table=$setup_table_build
+    [ "${1:-build}" = test ] && table+=$setup_table_test
+    missing=$(setup_missing "$table")
+    optional=$(setup_missing "$setup_table_optional")
+    if [ -n "$missing" ]; then
+        echo "Missing Debian packages:"
+        awk -F'|' '{ printf "    %-28s %s\n", $1, $2 }' <<< "$missing"
+        setup_install "$(cut -d'|' -f1 <<< "$missing" | xargs)" || return 1
+        missing=$(setup_missing "$table")
+        if [ -n "$missing" ]; then
+            echo "Installed, but still not found: $(cut -d'|' -f1 <<< "$missing" | xargs)" >&2
+            return 1
+        fi
+    fi
+    if [ -n "$optional" ]; then
+        awk -F'|' '{ printf "Optional, not here: %s (%s)\n", $1, $2 }' <<< "$optional"
+    fi
+}
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+    tshard_setup "${1:-build}" && echo "Everything that is needed is here."
+fi
