@@ -33,6 +33,14 @@ void tshi_free(const tsh_allocator *allocator, void *pointer); /* NULL is fine *
 /* A growing array: make room for `needed` items of `size` bytes; *items and *capacity change on success only. */
 tsh_status tshi_grow(const tsh_allocator *allocator, void **items, int *capacity, int needed, size_t size);
 
+/* Free list of items of one size, so that making and dropping small structs costs no allocation in a steady state. */
+typedef struct tshi_pool {
+    void *free;
+} tshi_pool;
+void *tshi_pool_take(tshi_pool *pool, const tsh_allocator *allocator, size_t size); /* zeroed, or NULL with words */
+void tshi_pool_give(tshi_pool *pool, void *item);
+void tshi_pool_clear(tshi_pool *pool, const tsh_allocator *allocator);
+
 /* Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11): ten rounds
  * over a 128-bit counter with a 64-bit key. Element i of stream s under `seed` is word i % 4 of
  * counter {i / 4 low, i / 4 high, s low, s high}. */

@@ -165,6 +165,7 @@ struct tsh_device {
     const tshi_device_ops *ops;
     tsh_allocator allocator;
     tsh_device_stats stats;
+    tshi_pool tensors, storages; /* the tensor room's structs */
 };
 
 /* A CPU device whose tensor memory is the `size` bytes at `heap` (page aligned, zero pages, borrowed: the caller
@@ -173,7 +174,10 @@ tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, si
                                   tsh_device **out);
 
 static inline void tshi_device_destroy(tsh_device *device) {
-    if (device) device->ops->destroy(device);
+    if (!device) return;
+    tshi_pool_clear(&device->tensors, &device->allocator);
+    tshi_pool_clear(&device->storages, &device->allocator);
+    device->ops->destroy(device);
 }
 
 bool tshi_dtype_is_float(tsh_dtype dtype);   /* float32, float64 */

@@ -1,0 +1,262 @@
+/* Reading and writing tensors, and what they say of themselves. */
+#include "tensor/tensor.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+tsh_dtype tsh_tensor_dtype(const tsh_tensor *tensor) {
+    return tensor->dtype;
+}
+
+int tsh_tensor_ndim(const tsh_tensor *tensor) {
+    return tensor->shape.ndim;
+}
+
+const int64_t *tsh_tensor_shape(const tsh_tensor *tensor) {
+    return tensor->shape.local;
+}
+
+const int64_t *tsh_tensor_global_shape(const tsh_tensor *tensor) {
+    return tensor->shape.global;
+}
+
+int64_t tsh_tensor_numel(const tsh_tensor *tensor) {
+    return tensor->numel;
+}
+
+size_t tsh_tensor_nbytes(const tsh_tensor *tensor) {
+    return (size_t)tensor->numel * tsh_dtype_size(tensor->dtype);
+}
+
+const tsh_mesh *tsh_tensor_mesh(const tsh_tensor *tensor) {
+    return tensor->mesh;
+}
+
+void *tsh_tensor_data(const tsh_tensor *tensor) {
+    return tshi_data(tensor);
+}
+
+tsh_layout tsh_tensor_layout(const tsh_tensor *tensor, const tsh_group *group) {
+    int axis = tshi_mesh_axis(tensor->mesh, group);
+    return axis < 0 ? TSH_REPLICATED : tensor->layout[axis];
+}
+
+char *tsh_tensor_describe(const tsh_tensor *tensor, char *text, size_t size) {
+    char dims[128], name[24];
+    if (size == 0) return text;
+    if (!tensor) {
+        snprintf(text, size, "NULL");
+        return text;
+    }
+    tshi_dims_name(tensor->shape.ndim, tensor->shape.local, dims, sizeof dims);
+    int used = snprintf(text, size, "%s %s", tsh_dtype_name(tensor->dtype), dims);
+    for (int a = 0; a < tensor->mesh->axes && used > 0 && (size_t)used < size; a++) {
+        used += snprintf(text + used, size - (size_t)used, " %s=%s", tensor->mesh->axis[a].name,
+                         tshi_layout_name(tensor->layout[a], name, sizeof name));
+    }
+    return text;
+}
+
+static int64_t product(const int64_t *dims, int from, int to) {
+    int64_t n = 1;
+    for (int d = from; d < to; d++) n *= dims[d];
+    return n;
+}
+
+int64_t tshi_outer(const tsh_tensor *tensor, int d) {
+    return product(tensor->shape.local, 0, d);
+}
+
+int64_t tshi_inner(const tsh_tensor *tensor, int d) {
+    return product(tensor->shape.local, d + 1, tensor->shape.ndim);
+}
+
+/* The one dim that is sharded, 0 if none is, -1 if several are. */
+static int sharded_dim(const tsh_tensor *tensor) {
+    int dim = -2;
+    for (int a = 0; a < tensor->mesh->axes; a++) {
+        if (tensor->layout[a].kind != TSH_KIND_SHARD) continue;
+        if (dim >= 0 && dim != tensor->layout[a].dim) return -1;
+        dim = tensor->layout[a].dim;
+    }
+    return dim < 0 ? 0 : dim;
+}
+
+tsh_status tshi_tensor_block(const tsh_tensor *tensor, tshi_block *out) {
+    if (tensor->shape.ndim == 0) {
+        *out = (tshi_block){.outer = 1, .n = 1, .inner = 1, .global_n = 1};
+        return TSH_OK;
+    }
+    /* Two sharded dims fit one block when one of them is the first: rows from outer_start on. */
+    int d = sharded_dim(tensor);
+    const tshi_shape *s = &tensor->shape;
+    int64_t outer_start = 0;
+    if (d < 0) {
+        for (d = s->ndim - 1; d > 1 && s->local[d] == s->global[d]; d--) continue;
+        if (product(s->local, 1, d) != product(s->global, 1, d)) {
+            return tshi_fail(TSH_ERR_LAYOUT, "three sharded dims, at most two (one of them the first) can be numbered");
+        }
+        outer_start = tshi_shape_start(tensor->mesh, s, tensor->layout, 0) * product(s->global, 1, d);
+    }
+    *out = (tshi_block){.outer = product(s->local, 0, d),
+                        .n = s->local[d],
+                        .inner = product(s->local, d + 1, s->ndim),
+                        .outer_start = outer_start,
+                        .start = tshi_shape_start(tensor->mesh, s, tensor->layout, d),
+                        .global_n = s->global[d]};
+    return TSH_OK;
+}
+
+static bool equal_parts_claim(const tsh_tensor *tensor, const tshi_axis *axis, int d, int64_t *global) {
+    if (*global == 0) return !__builtin_mul_overflow(tensor->shape.local[d], (int64_t)axis->size, global);
+    int64_t mine;
+    tsh_split(*global, axis->size, axis->index, NULL, &mine);
+    return *global > 0 && mine == tensor->shape.local[d];
+}
+
+/* A claim along an axis sets the whole's size in that axis' dim; other axes must not shard the same dim. */
+static tsh_status claim_shard(tsh_tensor *tensor, int a, tsh_layout *layout, int64_t global) {
+    char text[160];
+    const tshi_axis *axis = &tensor->mesh->axis[a];
+    if (layout->dim < 0) layout->dim += tensor->shape.ndim;
+    if (layout->dim < 0 || layout->dim >= tensor->shape.ndim) {
+        return tshi_fail(TSH_ERR_SHAPE, "tensor_claim: no such dim in %s",
+                         tsh_tensor_describe(tensor, text, sizeof text));
+    }
+    for (int other = 0; other < tensor->mesh->axes; other++) {
+        if (other == a || tensor->layout[other].kind != TSH_KIND_SHARD || tensor->layout[other].dim != layout->dim)
+            continue;
+        return tshi_fail(TSH_ERR_LAYOUT, "tensor_claim: dim %d of %s is sharded along another axis already",
+                         layout->dim, tsh_tensor_describe(tensor, text, sizeof text));
+    }
+    int64_t whole = global;
+    if (!equal_parts_claim(tensor, axis, layout->dim, &whole)) {
+        return tshi_fail(TSH_ERR_SHAPE, "tensor_claim: %s is not part %d of %d of a dim %d that is %lld long",
+                         tsh_tensor_describe(tensor, text, sizeof text), axis->index, axis->size, layout->dim,
+                         (long long)global);
+    }
+    tensor->shape.global[layout->dim] = whole;
+    return TSH_OK;
+}
+
+tsh_status tsh_tensor_claim(tsh_tensor *tensor, const tsh_group *group, tsh_layout layout, int64_t global) {
+    char text[160];
+    int a = tensor && group ? tshi_mesh_axis(tensor->mesh, group) : -1;
+    if (a < 0) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_claim: the group is no axis of the tensor's mesh");
+    if (tensor->node >= 0) {
+        return tshi_fail(TSH_ERR_STATE, "tensor_claim: %s was made by a tape, whose layouts are not claims",
+                         tsh_tensor_describe(tensor, text, sizeof text));
+    }
+    bool withdraw = layout.kind == TSH_KIND_LOCAL;
+    if (!withdraw && tensor->layout[a].kind != TSH_KIND_LOCAL) {
+        return tshi_fail(TSH_ERR_LAYOUT, "tensor_claim: %s is not LOCAL along axis %s",
+                         tsh_tensor_describe(tensor, text, sizeof text), tensor->mesh->axis[a].name);
+    }
+    if (withdraw && tensor->layout[a].kind == TSH_KIND_SHARD) {
+        tensor->shape.global[tensor->layout[a].dim] = tensor->shape.local[tensor->layout[a].dim];
+    }
+    if (layout.kind == TSH_KIND_SHARD) {
+        tsh_status status = claim_shard(tensor, a, &layout, global);
+        if (status != TSH_OK) return status;
+    }
+    tensor->layout[a] = layout;
+    return TSH_OK;
+}
+
+static tsh_status check_transfer(const char *what, const tsh_tensor *tensor, const void *host, int64_t count) {
+    if (!tensor || !host || !tensor->storage) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: a tensor with memory and a buffer are required", what);
+    }
+    if (count == tensor->numel) return TSH_OK;
+    return tshi_fail(TSH_ERR_SHAPE, "%s: %lld elements given, this rank holds %lld", what, (long long)count,
+                     (long long)tensor->numel);
+}
+
+tsh_status tsh_tensor_write(tsh_tensor *tensor, const void *from, int64_t count) {
+    tsh_status status = check_transfer("tensor_write", tensor, from, count);
+    if (status == TSH_OK) tensor->mesh->device->ops->copy_from_host(tsh_tensor_nbytes(tensor), from, tshi_data(tensor));
+    return status;
+}
+
+tsh_status tsh_tensor_read(const tsh_tensor *tensor, void *to, int64_t count) {
+    tsh_status status = check_transfer("tensor_read", tensor, to, count);
+    if (status == TSH_OK) tensor->mesh->device->ops->copy_to_host(tsh_tensor_nbytes(tensor), tshi_data(tensor), to);
+    return status;
+}
+
+/* Rows of the last dim, one by one, found by their index in all the dims before. */
+static void write_rows(tsh_tensor *tensor, const char *whole, const int64_t *start) {
+    const tshi_shape *s = &tensor->shape;
+    size_t size = tsh_dtype_size(tensor->dtype);
+    int last = s->ndim - 1;
+    int64_t rows = product(s->local, 0, last);
+    size_t bytes = (size_t)s->local[last] * size;
+    char *to = tshi_data(tensor);
+    for (int64_t row = 0; row < rows; row++, to += bytes) {
+        int64_t at = 0, stride = 1, rest = row;
+        for (int d = last; d >= 0; d--) {
+            int64_t index = d == last ? 0 : rest % s->local[d];
+            if (d != last) rest /= s->local[d];
+            at += (start[d] + index) * stride;
+            stride *= s->global[d];
+        }
+        tensor->mesh->device->ops->copy_from_host(bytes, whole + (size_t)at * size, to);
+    }
+}
+
+tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole) {
+    char text[160];
+    if (!tensor || !whole || !tensor->storage) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "tensor_write_whole: a tensor with memory and a buffer are required");
+    }
+    for (int a = 0; a < tensor->mesh->axes; a++) {
+        if (tensor->layout[a].kind == TSH_KIND_REPLICATED || tensor->layout[a].kind == TSH_KIND_SHARD) continue;
+        return tshi_fail(TSH_ERR_LAYOUT, "tensor_write_whole: %s is no part of a whole",
+                         tsh_tensor_describe(tensor, text, sizeof text));
+    }
+    if (tensor->shape.ndim == 0) return tsh_tensor_write(tensor, whole, 1);
+    int64_t start[TSH_MAX_DIMS];
+    for (int d = 0; d < tensor->shape.ndim; d++)
+        start[d] = tshi_shape_start(tensor->mesh, &tensor->shape, tensor->layout, d);
+    if (tensor->numel > 0) write_rows(tensor, whole, start);
+    return TSH_OK;
+}
+
+tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value) {
+    if (!tensor || !tensor->storage)
+        return tshi_fail(TSH_ERR_ARGUMENT, "tensor_fill: a tensor with memory is required");
+    tensor->mesh->device->ops->fill(tensor->dtype, tensor->numel, value, tshi_data(tensor));
+    return TSH_OK;
+}
+
+double tsh_tensor_item(const tsh_tensor *tensor) {
+    char text[160];
+    double value = NAN;
+    if (!tensor || !tensor->storage || tensor->numel != 1 || tshi_dtype_is_complex(tensor->dtype)) {
+        tshi_fail(TSH_ERR_SHAPE, "tensor_item: one real element wanted, %s given",
+                  tsh_tensor_describe(tensor, text, sizeof text));
+        return value;
+    }
+    const tshi_device_ops *ops = tensor->mesh->device->ops;
+    if (ops->kind == TSH_CPU) ops->convert(1, tensor->dtype, tshi_data(tensor), TSH_FLOAT64, &value);
+    return value;
+}
+
+tsh_status tsh_tensor_require_grad(tsh_tensor *tensor) {
+    char text[160];
+    if (!tensor || !tshi_dtype_is_float(tensor->dtype) || tensor->node >= 0) {
+        return tshi_fail(TSH_ERR_DTYPE, "tensor_require_grad: a float32 or float64 leaf wanted, %s given",
+                         tsh_tensor_describe(tensor, text, sizeof text));
+    }
+    tensor->requires_grad = true;
+    return TSH_OK;
+}
+
+tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor) {
+    return tensor && tensor->grad && !tensor->grad_stale ? tensor->grad : NULL;
+}
+
+void tsh_tensor_zero_grad(tsh_tensor *tensor) {
+    if (tensor && tensor->grad) tensor->grad_stale = true;
+}

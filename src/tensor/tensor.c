@@ -1,0 +1,124 @@
+/* Tensor lifetime: memory, views, references. */
+#include "tensor/tensor.h"
+
+#include <string.h>
+
+static tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_shape *shape,
+                                const tsh_layout layout[TSH_MAX_AXES]) {
+    tsh_device *device = mesh->device;
+    int64_t numel;
+    if (tshi_dims_product(shape->ndim, shape->local, &numel) != TSH_OK) return NULL;
+    tsh_tensor *tensor = tshi_pool_take(&device->tensors, &device->allocator, sizeof *tensor);
+    if (!tensor) return NULL;
+    tensor->references = 1;
+    tensor->dtype = dtype;
+    tensor->shape = *shape;
+    tensor->numel = numel;
+    tensor->mesh = mesh;
+    memcpy(tensor->layout, layout, sizeof tensor->layout);
+    tensor->node = -1;
+    return tensor;
+}
+
+static tshi_storage *storage_create(tsh_device *device, size_t bytes) {
+    tshi_storage *storage = tshi_pool_take(&device->storages, &device->allocator, sizeof *storage);
+    if (!storage) return NULL;
+    storage->device = device;
+    storage->references = 1;
+    storage->data = device->ops->alloc(device, bytes);
+    if (storage->data) return storage;
+    tshi_pool_give(&device->storages, storage);
+    return NULL;
+}
+
+static void storage_release(tshi_storage *storage) {
+    if (!storage || --storage->references > 0) return;
+    tsh_device *device = storage->device;
+    device->ops->release(device, storage->data);
+    tshi_pool_give(&device->storages, storage);
+}
+
+tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_shape *shape,
+                           const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out) {
+    *out = NULL;
+    int64_t numel;
+    size_t bytes;
+    tsh_status status = tshi_dims_product(shape->ndim, shape->local, &numel);
+    if (status == TSH_OK) status = tshi_size_mul((size_t)numel, tsh_dtype_size(dtype), &bytes);
+    if (status != TSH_OK) return status;
+    tsh_tensor *tensor = tensor_shell(mesh, dtype, shape, layout);
+    if (!tensor) return TSH_ERR_MEMORY;
+    tensor->storage = storage_create(mesh->device, bytes);
+    if (!tensor->storage) {
+        tsh_tensor_release(tensor);
+        return TSH_ERR_MEMORY;
+    }
+    *out = tensor;
+    return TSH_OK;
+}
+
+tsh_status tshi_tensor_view(const tsh_tensor *x, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
+                            size_t offset, tsh_tensor **out) {
+    *out = tensor_shell(x->mesh, x->dtype, shape, layout);
+    if (!*out) return TSH_ERR_MEMORY;
+    (*out)->storage = x->storage;
+    (*out)->offset = x->offset + offset;
+    x->storage->references++;
+    return TSH_OK;
+}
+
+void tshi_tensor_drop_storage(tsh_tensor *tensor) {
+    storage_release(tensor->storage);
+    tensor->storage = NULL;
+}
+
+bool tshi_tensor_sole_owner(const tsh_tensor *tensor) {
+    return tensor->references == 1 && tensor->storage && tensor->storage->references == 1;
+}
+
+tsh_tensor *tsh_tensor_retain(tsh_tensor *tensor) {
+    if (tensor) tensor->references++;
+    return tensor;
+}
+
+void tsh_tensor_release(tsh_tensor *tensor) {
+    if (!tensor || --tensor->references > 0) return;
+    tsh_tensor_release(tensor->grad);
+    storage_release(tensor->storage);
+    tshi_pool_give(&tensor->mesh->device->tensors, tensor);
+}
+
+static tsh_status check_config(const tsh_mesh *mesh, const tsh_tensor_config *config) {
+    if (!mesh || !config) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_create: mesh and config are required");
+    if (tsh_dtype_size(config->dtype) == 0) {
+        return tshi_fail(TSH_ERR_DTYPE, "tensor_create: %d is no dtype", (int)config->dtype);
+    }
+    if (config->ndim < 0 || config->ndim > TSH_MAX_DIMS) {
+        return tshi_fail(TSH_ERR_SHAPE, "tensor_create: %d dims, 0 to %d are possible", config->ndim, TSH_MAX_DIMS);
+    }
+    int64_t numel;
+    return tshi_dims_product(config->ndim, config->shape, &numel);
+}
+
+tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out) {
+    *out = NULL;
+    tsh_status status = check_config(mesh, config);
+    if (status != TSH_OK) return status;
+    tshi_shape shape = {.ndim = config->ndim};
+    memcpy(shape.global, config->shape, sizeof(int64_t) * (size_t)config->ndim);
+    tsh_layout layout[TSH_MAX_AXES];
+    memcpy(layout, config->layout, sizeof layout);
+    status = tshi_shape_resolve(mesh, &shape, layout);
+    if (status == TSH_OK) status = tshi_tensor_new(mesh, config->dtype, &shape, layout, out);
+    if (status == TSH_OK) mesh->device->ops->zero(tsh_tensor_nbytes(*out), tshi_data(*out));
+    return status;
+}
+
+tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out) {
+    *out = NULL;
+    if (!tensor || !tensor->storage) return tshi_fail(TSH_ERR_STATE, "tensor_clone: the tensor has no memory");
+    tsh_status status = tshi_tensor_new(tensor->mesh, tensor->dtype, &tensor->shape, tensor->layout, out);
+    if (status != TSH_OK) return status;
+    tensor->mesh->device->ops->copy(tsh_tensor_nbytes(tensor), tshi_data(tensor), tshi_data(*out));
+    return TSH_OK;
+}
