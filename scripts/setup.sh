@@ -39,6 +39,7 @@ setup_missing() {
     local package check why
     while IFS='|' read -r package check why; do
         [ -n "$package" ] || continue
+        # shellcheck disable=SC2086,SC2116  # drops the padding
         eval "$check" || printf '%s|%s\n' "$(echo $package)" "$why"
     done <<< "$1"
 }

@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Every test. `scripts/test.sh` runs all stages, `scripts/test.sh NAME...` some of them, `--list` names them.
+# Quiet where it passes: a line a stage, with its seconds. The output of each stage is in build-logs/NAME.log.
+# The last line counts: each ctest once a build, and each stage that is no ctest run as one.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+# shellcheck source=scripts/setup.sh
+. scripts/setup.sh
+
+all_stages=(gcc clang asan tsan valgrind install docs format)
+jobs=$(nproc)
+logs=build-logs
+passed=0 failed=0 skipped=0
+failures=() skips=()
+
+# --- the stages: each writes to its log and returns 0, 77 to be skipped with its last line as the reason, or a failure
+
+# build FOLDER CMAKE_ARGUMENT...
+build() {
+    local folder=$1
+    shift
+    cmake -S . -B "$folder" -G Ninja -DTSHARD_WERROR=ON "$@" && cmake --build "$folder"
+}
+
+# suites FOLDER CTEST_ARGUMENT...
+suites() {
+    local folder=$1
+    shift
+    # OpenBLAS would start a thread a core in each of the tests' processes.
+    OPENBLAS_NUM_THREADS=1 ctest --test-dir "$folder" -j "$jobs" --output-on-failure --no-tests=error "$@"
+}
+
+stage_gcc() { build build-gcc -DCMAKE_C_COMPILER=gcc && suites build-gcc --label-exclude install; }
+
+# The second compiler's warnings over everything, and its code where compilers differ: the kernels.
+stage_clang() { build build-clang -DCMAKE_C_COMPILER=clang && suites build-clang --label-regex '^(base|device|tensor|ops)$'; }
+
+stage_asan() {
+    build build-asan -DCMAKE_C_COMPILER=gcc "-DTSHARD_SANITIZE=address;undefined" -DTSHARD_BUILD_BENCHMARKS=OFF &&
+        suites build-asan --label-exclude '^(install|layering)$'
+}
+
+# ThreadSanitizer needs an address space without much randomness; not every machine lets us ask for that.
+stage_tsan() {
+    local plain=""
+    setarch "$(uname -m)" -R true 2> /dev/null && plain="setarch $(uname -m) -R"
+    build build-tsan -DCMAKE_C_COMPILER=gcc -DTSHARD_SANITIZE=thread -DTSHARD_BUILD_BENCHMARKS=OFF &&
+        OPENBLAS_NUM_THREADS=1 $plain ctest --test-dir build-tsan -j 1 --output-on-failure --no-tests=error -L threads
+}
+
+# A training step, alone and on two ranks: no invalid access and nothing left allocated.
+stage_valgrind() {
+    local check="valgrind --quiet --leak-check=full --show-leak-kinds=definite,indirect
+        --errors-for-leak-kinds=definite,indirect --error-exitcode=9 --trace-children=yes"
+    local model="--steps 1 --batch 2 --context 4 --embed 8 --hidden 12 --seed 1"
+    cmake --build build-gcc --target train_text tshard-run || return
+    export OPENBLAS_NUM_THREADS=1
+    # shellcheck disable=SC2086
+    $check build-gcc/bin/train_text $model && $check build-gcc/bin/tshard-run -n 2 build-gcc/bin/train_text $model
+}
+
+stage_install() { suites build-gcc --label-regex '^install$'; }
+
+stage_docs() {
+    have_command doxygen || { echo "doxygen is not installed"; return 77; }
+    cmake --build build-gcc --target docs
+}
+
+stage_format() {
+    case $(clang-format --version) in
+        *"version 14."*) ;;
+        *) echo "the style is checked with clang-format 14 alone"; return 77 ;;
+    esac
+    find include src tests tools examples benchmarks \( -name '*.c' -o -name '*.h' \) -print0 |
+        xargs -0 clang-format --dry-run --Werror
+}
+
+# --- running and counting ----------------------------------------------------------------------------------------
+
+# ctest's own count, from its log: "87% tests passed, 2 tests failed out of 15".
+count_suites() {
+    local total bad
+    read -r bad total < <(sed -n 's/.*tests passed, \([0-9]*\) tests failed out of \([0-9]*\).*/\1 \2/p' "$1" | tail -n 1)
+    [ -n "${total:-}" ] || return 1
+    local omitted
+    omitted=$(grep -c 'Test *#[0-9]*:.*\*\*\*Skipped' "$1")
+    passed=$((passed + total - bad - omitted)) failed=$((failed + bad)) skipped=$((skipped + omitted))
+    detail=" ($total suites)"
+}
+
+run_stage() {
+    local name=$1 log=$logs/$1.log started=$SECONDS code detail=""
+    printf '%-10s ... ' "$name"
+    "stage_$name" > "$log" 2>&1 < /dev/null
+    code=$?
+    case $code in
+        0) count_suites "$log" || passed=$((passed + 1)); printf 'ok' ;;
+        77) skipped=$((skipped + 1)); skips+=("$name: $(tail -n 1 "$log")"); printf 'skipped' ;;
+        *) count_suites "$log" && grep -q ' [1-9][0-9]* tests failed out of' "$log" || failed=$((failed + 1))
+            failures+=("$name"); printf 'FAILED' ;;
+    esac
+    printf '%s, %d s\n' "$detail" $((SECONDS - started))
+    if [ $code != 0 ] && [ $code != 77 ]; then
+        grep -E 'error:|warning:|\*\*\*(Failed|Timeout|Exception)|\[(FAIL|CRASH|ERR)|ERROR: |runtime error|Assertion' "$log" | head -n 30
+        echo "--- the end of $log:"
+        tail -n 40 "$log"
+    fi
+}
+
+if [ "${1:-}" = --list ]; then
+    printf '%s\n' "${all_stages[@]}"
+    exit 0
+fi
+stages=("$@")
+[ $# -gt 0 ] || stages=("${all_stages[@]}")
+for name in "${stages[@]}"; do
+    [[ " ${all_stages[*]} " == *" $name "* ]] || { echo "No stage '$name'; there are: ${all_stages[*]}" >&2; exit 2; }
+done
+
+tshard_setup test || exit 1
+mkdir -p "$logs"
+for name in "${stages[@]}"; do run_stage "$name"; done
+
+echo
+for name in "${failures[@]}"; do echo "failed: $name, see $logs/$name.log"; done
+for name in "${skips[@]}"; do echo "skipped: $name"; done
+echo "$SECONDS s in all"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]
