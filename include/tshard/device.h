@@ -42,6 +42,7 @@ typedef struct tsh_device_stats {
     size_t bytes_peak;
 } tsh_device_stats;
 
+/* What it is, and its counters up to now. */
 TSH_API tsh_device_kind tsh_device_get_kind(const tsh_device *device);
 TSH_API tsh_device_stats tsh_device_get_stats(const tsh_device *device);
 /* bytes_peak starts again from bytes_in_use. */

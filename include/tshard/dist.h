@@ -50,6 +50,8 @@ TSH_API tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **ou
  * the world are destroyed first by their owner. */
 TSH_API void tsh_world_destroy(tsh_world *world);
 
+/* This rank in the world, the number of ranks, this rank among those of its machine, and its device (owned by the
+ * world). */
 TSH_API int tsh_world_rank(const tsh_world *world);
 TSH_API int tsh_world_size(const tsh_world *world);
 TSH_API int tsh_world_local_rank(const tsh_world *world);
@@ -147,6 +149,7 @@ typedef struct tsh_group_stats {
     double seconds;
 } tsh_group_stats;
 
+/* The counters of this rank, and zero them. Not collective. */
 TSH_API tsh_group_stats tsh_group_get_stats(const tsh_group *group);
 TSH_API void tsh_group_reset_stats(tsh_group *group);
 

@@ -110,6 +110,8 @@ typedef struct tsh_embedding_config {
     tsh_init init; /* default N(0, 1) */
 } tsh_embedding_config;
 
+/* The table, initialised by global index; NULL with the words in tsh_error_message(). The caller destroys it. Not
+ * collective. */
 TSH_API tsh_embedding *tsh_embedding_create(tsh_group *group, const tsh_embedding_config *config);
 TSH_API void tsh_embedding_destroy(tsh_embedding *layer);
 /* ids int64 [...] -> [..., cols].  ROW: one all-reduce (reduce-scatter with sequence_parallel) forward, none backward;

@@ -66,6 +66,7 @@ TSH_API void tsh_tensor_release(tsh_tensor *tensor);
 /* A copy with its own memory, same layouts, no gradient. */
 TSH_API tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out);
 
+/* Element type, and number of dims. */
 TSH_API tsh_dtype tsh_tensor_dtype(const tsh_tensor *tensor);
 TSH_API int tsh_tensor_ndim(const tsh_tensor *tensor);
 /* ndim sizes, what this rank holds; valid as long as the tensor. */

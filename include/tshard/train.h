@@ -26,6 +26,8 @@ typedef struct tsh_adamw_config {
     double lr, beta1, beta2, eps, weight_decay;
 } tsh_adamw_config;
 
+/* An optimiser over the list as it is now; the caller destroys it. Not collective. TSH_ERR_ARGUMENT for a setting out
+ * of its range, TSH_ERR_MEMORY. */
 TSH_API tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *config, tsh_optimizer **out);
 TSH_API tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config, tsh_optimizer **out);
 TSH_API void tsh_optimizer_destroy(tsh_optimizer *optimizer);

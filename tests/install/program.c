@@ -1,0 +1,18 @@
+/* What a user builds first: a world of one rank, and a layer on it. C and C++ alike. */
+#include <stdio.h>
+#include <string.h>
+#include <tshard/tshard.h>
+
+int main(void) {
+    tsh_world *world = NULL;
+    if (tsh_world_init(NULL, &world) != TSH_OK) return 1;
+    tsh_linear_config config;
+    memset(&config, 0, sizeof config);
+    config.in = 4;
+    config.out = 3;
+    tsh_linear *layer = tsh_linear_create(tsh_world_group(world), &config);
+    printf("tshard %s: %d ranks, a layer: %s\n", tsh_version(), tsh_world_size(world), layer ? "yes" : "no");
+    tsh_linear_destroy(layer);
+    tsh_world_destroy(world);
+    return layer ? 0 : 1;
+}

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# test_install.sh BUILD: install what BUILD holds, then build and run a small program against it by find_package and by
+# pkg-config, with the shared and with the static library. The installed tree is moved first: nothing may remember
+# where it was.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+build=$1
+cc=${CC:-cc}
+cmake=${CMAKE:-cmake}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+fail() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+
+# runs PROGRAM [LIBRARY_PATH]: it says the version that the headers have.
+version=$(sed -n 's/#define TSH_VERSION_[A-Z]* //p' "$here/../../include/tshard/base.h" | paste -sd.)
+runs() {
+    local said
+    said=$(env -u RANK -u WORLD_SIZE LD_LIBRARY_PATH="${2:-}" "$1") || fail "$1 exited with $?"
+    [ "$said" = "tshard $version: 1 ranks, a layer: yes" ] || fail "$1 said '$said'"
+}
+
+needs_shared() { readelf -d "$1" | grep -q 'NEEDED.*libtshard\.so\.[0-9]'; }
+
+"$cmake" --install "$build" --prefix "$work/first" > "$work/install.log" || { cat "$work/install.log"; exit 1; }
+mv "$work/first" "$work/prefix"
+prefix=$work/prefix
+libdir=$(dirname "$(find "$prefix" -name libtshard.so)")
+
+# find_package
+"$cmake" -S "$here/project" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" > "$work/cmake.log" 2>&1 &&
+    "$cmake" --build "$work/build" >> "$work/cmake.log" 2>&1 || { cat "$work/cmake.log"; fail "find_package(tshard)"; }
+for program in with_shared with_static with_cxx; do runs "$work/build/$program"; done
+needs_shared "$work/build/with_shared" || fail "tshard::tshard is not the shared library"
+needs_shared "$work/build/with_static" && fail "tshard::static is not the static library"
+
+# pkg-config
+export PKG_CONFIG_PATH=$libdir/pkgconfig
+[ "$(pkg-config --modversion tshard)" = "$version" ] || fail "pkg-config has version $(pkg-config --modversion tshard)"
+# shellcheck disable=SC2046
+"$cc" -std=c11 -Wall -Wextra -Werror "$here/program.c" $(pkg-config --cflags --libs tshard) -o "$work/pc_shared" ||
+    fail "pkg-config, shared"
+runs "$work/pc_shared" "$libdir"
+needs_shared "$work/pc_shared" || fail "pkg-config did not give the shared library"
+mkdir "$work/static"
+cp "$libdir/libtshard.a" "$work/static" # alone in a folder, so that -ltshard can mean nothing else
+# shellcheck disable=SC2046
+"$cc" -std=c11 "$here/program.c" -L"$work/static" $(pkg-config --cflags --static --libs tshard) -o "$work/pc_static" ||
+    fail "pkg-config, static"
+runs "$work/pc_static"
+needs_shared "$work/pc_static" && fail "pkg-config --static did not give the static library"
+
+# Each header stands alone, and only the interface is exported.
+for header in "$prefix"/include/tshard/*.h; do
+    "$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror -I"$prefix/include" -fsyntax-only -x c "$header" ||
+        fail "$(basename "$header") alone"
+done
+exported=$(nm -D --defined-only "$libdir/libtshard.so" | awk '{ print $NF }')
+[ "$(grep -c '^tsh_' <<< "$exported")" -gt 20 ] || fail "hardly anything is exported: $exported"
+foreign=$(grep -v '^tsh_' <<< "$exported") && fail "exported, but no part of the interface: $foreign"
+declared=$(cat "$prefix"/include/tshard/*.h | sed -n '/^TSH_API/s/.*[ *]\(tsh_[a-z0-9_]*\)(.*/\1/p' | sort)
+undefined=$(comm -23 <(echo "$declared") <(sort <<< "$exported")) || fail "comm"
+[ -z "$undefined" ] || fail "declared, but not exported: $undefined"
+
+[ $failures = 0 ]

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# check_includes.sh ROOT: do includes go strictly downward?
+#   base -> device -> tensor -> {ops, dist} -> autograd -> layers -> train;  ops and dist never see each other
+# Prints a line for each include that does not and exits 1 when there is one.
+#
+# Inside the library: src/ROOM sees its own headers, those of rooms below and their public headers, never the umbrella
+# tshard/tshard.h. Public headers see public headers of their own room and below. Examples see public headers alone.
+# cblas.h belongs to src/device/cpu. Tests, tools and benchmarks may look inside, so only the library is layered.
+set -uo pipefail
+cd "$1" || exit 2
+
+files=$(find src include examples \( -name '*.c' -o -name '*.h' \) 2> /dev/null | sort)
+[ -n "$files" ] || { echo "no files to check"; exit 1; }
+# shellcheck disable=SC2016  # awk's dollars, not the shell's
+xargs awk '
+    BEGIN {
+        split("base 0 device 1 tensor 2 ops 3 dist 3 autograd 4 layers 5 train 6", pairs, " ")
+        for (i = 1; i in pairs; i += 2) level[pairs[i]] = pairs[i + 1]
+    }
+    # The room of a public header: its name, but for the functions of tensors, which are autograd.
+    function room_of(name) {
+        sub(/\.h$/, "", name)
+        return name == "functional" ? "autograd" : name
+    }
+    function wrong(why) {
+        printf "%s:%d: %s: %s\n", FILENAME, FNR, why, header
+        bad++
+    }
+    # May a file of `room` see a header of `other`?
+    function downward(room, other) {
+        if (!(other in level)) wrong("no such room as " other)
+        else if (room != other && level[other] >= level[room]) wrong(room " must not see " other)
+    }
+    FNR == 1 {
+        parts = split(FILENAME, path, "/")
+        public = path[1] == "include"
+        room = public ? room_of(path[parts]) : path[2]
+        umbrella = FILENAME == "include/tshard/tshard.h"
+        example = path[1] == "examples"
+        if (!example && !umbrella && !(room in level)) { header = FILENAME; wrong("no such room as " room) }
+    }
+    /^[ \t]*#[ \t]*include/ {
+        if (!match($0, /["<][^">]*[">]/)) { header = $0; wrong("an include that this check cannot read"); next }
+        quoted = substr($0, RSTART, 1) == "\""
+        header = substr($0, RSTART + 1, RLENGTH - 2)
+        count = split(header, name, "/")
+        if (header ~ /(^|\/)\.\.?\//) { wrong("includes are relative to src/ and include/"); next }
+        if (name[1] == "tshard") {
+            other = room_of(name[2])
+            if (other == "tshard") { if (!example) wrong("the umbrella header is for users") }
+            else if (!example && !umbrella && (room in level)) downward(room, other)
+        } else if (public && quoted) wrong("a public header must not need a private one")
+        else if (example && (quoted && count > 1 || name[1] in level)) wrong("an example must not need a private header")
+        else if (header == "cblas.h" && FILENAME !~ /^src\/device\/cpu\//) wrong("only src/device/cpu may call the BLAS")
+        else if ((quoted && count > 1 || name[1] in level) && !example && (room in level)) downward(room, name[1])
+        else if (quoted && count == 1 && !example) wrong("name the room of the header")
+    }
+    END { exit bad > 0 }' <<< "$files"

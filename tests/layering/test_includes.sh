@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# The includes of this tree go downward; and the check that says so notices when one does not.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+check=$here/check_includes.sh
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+failures=0
+
+# expect good|bad FILE INCLUDE: a small tree with this one include.
+expect() {
+    local want=$1 file=$2 got=good
+    rm -rf "${tree:?}"/*
+    mkdir -p "$tree/src/base" "$tree/$(dirname "$file")"
+    echo '#include "tshard/base.h"' > "$tree/src/base/base.c"
+    echo "$3" > "$tree/$file"
+    bash "$check" "$tree" > /dev/null || got=bad
+    [ "$got" = "$want" ] || { echo "'$3' in $file was judged $got, not $want"; failures=$((failures + 1)); }
+}
+
+expect good src/tensor/a.c '#include "device/device.h"'
+expect good src/ops/a.c '#include "ops/ops.h"'
+expect good src/train/a.c '#include <tshard/dist.h>'
+expect good src/device/cpu/a.c '#include "device/cpu/clones.h"'
+expect good src/device/cpu/a.c '#include <cblas.h>'
+expect good include/tshard/tshard.h '#include "tshard/train.h"'
+expect good include/tshard/layers.h '#include "tshard/tensor.h"'
+expect good examples/a.c '#include <tshard/tshard.h>'
+expect bad src/base/a.c '#include "device/device.h"'
+expect bad src/tensor/a.c '#  include  "autograd/tape.h"'
+expect bad src/ops/a.c '#include "dist/dist.h"'
+expect bad src/dist/a.c '#include "tshard/ops.h"'
+expect bad src/dist/a.h '#include <ops/ops.h>'
+expect bad src/autograd/a.c '#include "tshard/tshard.h"'
+expect bad src/layers/a.c '#include "../base/base.h"'
+expect bad src/layers/a.c '#include "base.h"'
+expect bad src/layers/a.c '#include <cblas.h>'
+expect bad src/layers/a.c '#include HEADER'
+expect bad src/attic/a.c '#include "base/base.h"'
+expect bad include/tshard/tensor.h '#include "tshard/layers.h"'
+expect bad include/tshard/tensor.h '#include "base/base.h"'
+expect bad examples/a.c '#include "base/base.h"'
+rm -rf "${tree:?}"/*
+bash "$check" "$tree" > /dev/null && { echo "an empty tree passed"; failures=$((failures + 1)); }
+
+bash "$check" "$here/../.." || failures=$((failures + 1))
+[ $failures = 0 ]
