@@ -12,7 +12,6 @@ have_cmake() {
     [ "$(printf '%s\n3.25\n' "$(cmake --version | sed -n '1s/[^0-9.]*//p')" | sort -V | head -n 1)" = 3.25 ]
 }
 have_cblas() { have_module openblas || have_header cblas.h; }
-have_clang_runtime() { ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.tsan* > /dev/null 2>&1; }
 have_libc_symbols() { ls /usr/lib/debug/.build-id > /dev/null 2>&1; }
 
 # Lines of: package | check | why.
@@ -26,7 +25,6 @@ libcriterion-dev |have_module criterion                      |the test suites"
 setup_table_test="
 clang            |have_command clang                         |a second compiler's warnings and code
 clang-format     |have_command clang-format                  |the format check
-libclang-rt-14-dev |have_clang_runtime                       |clang's sanitizers
 valgrind         |have_command valgrind                      |memory errors in a training step
 libc6-dbg        |have_libc_symbols                          |symbols that valgrind reads
 doxygen          |have_command doxygen                       |the reference pages"
@@ -74,10 +72,10 @@ tshard_setup() {
     if [ -n "$missing" ]; then
         echo "Missing Debian packages:"
         awk -F'|' '{ printf "    %-28s %s\n", $1, $2 }' <<< "$missing"
-        setup_install "$(cut -d'|' -f1 <<< "$missing" | xargs)" || return 1
+        setup_install "$(cut -d'|' -f1 <<< "$missing" | paste -sd " ")" || return 1
         missing=$(setup_missing "$table")
         if [ -n "$missing" ]; then
-            echo "Installed, but still not found: $(cut -d'|' -f1 <<< "$missing" | xargs)" >&2
+            echo "Installed, but still not found: $(cut -d'|' -f1 <<< "$missing" | paste -sd " ")" >&2
             return 1
         fi
     fi

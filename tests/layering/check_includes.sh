@@ -9,7 +9,7 @@
 set -uo pipefail
 cd "$1" || exit 2
 
-files=$(find src include examples \( -name '*.c' -o -name '*.h' \) 2> /dev/null | sort)
+files=$(find src include examples \( -name '*.c' -o -name '*.h' -o -name '*.inc' \) 2> /dev/null | sort)
 [ -n "$files" ] || { echo "no files to check"; exit 1; }
 # shellcheck disable=SC2016  # awk's dollars, not the shell's
 xargs awk '
