@@ -1,0 +1,574 @@
+/* tshard-run as its users meet it: the real program, started with real children. */
+#define _GNU_SOURCE
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LAUNCHER TSHARD_BIN_DIR "/tshard-run"
+
+enum { TEXT_SIZE = 1 << 21 };
+
+/* --- running it --------------------------------------------------------------------------------------------------- */
+
+typedef struct launched {
+    pid_t pid;
+    FILE *out, *err;
+    int terminal; /* the other side of its terminal, or -1 */
+} launched;
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void nap(int ms) {
+    struct timespec pause = {ms / 1000, ms % 1000 * 1000000L};
+    nanosleep(&pause, NULL);
+}
+
+/* Every process that comes from this test carries it in its environment. */
+static const char *mark(void) {
+    static char text[64];
+    snprintf(text, sizeof text, "TSHARD_TEST_MARK=%d", (int)getpid());
+    return text;
+}
+
+static void child_begins(void) {
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    const int reset[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD, SIGUSR1, SIGUSR2};
+    for (size_t i = 0; i < sizeof reset / sizeof *reset; i++) signal(reset[i], SIG_DFL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+}
+
+/* argv after the launcher's name, ended by NULL. stdin is /dev/null. */
+static launched start(char *const argv[]) {
+    char *marked = strdup(mark());
+    launched job = {.out = tmpfile(), .err = tmpfile(), .terminal = -1};
+    cr_assert(job.out && job.err && marked);
+    job.pid = fork();
+    cr_assert_geq(job.pid, 0);
+    if (job.pid == 0) {
+        child_begins();
+        putenv(marked);
+        int null = open("/dev/null", O_RDONLY);
+        dup2(null, 0);
+        dup2(fileno(job.out), 1);
+        dup2(fileno(job.err), 2);
+        execv(LAUNCHER, argv);
+        _exit(99);
+    }
+    free(marked);
+    return job;
+}
+
+/* The same on a terminal of its own. */
+static launched start_on_terminal(char *const argv[]) {
+    launched job = {.terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)};
+    cr_assert(job.terminal >= 0 && grantpt(job.terminal) == 0 && unlockpt(job.terminal) == 0);
+    char *name = strdup(ptsname(job.terminal)), *marked = strdup(mark());
+    job.pid = fork();
+    cr_assert_geq(job.pid, 0);
+    if (job.pid == 0) {
+        child_begins();
+        putenv(marked);
+        setsid();
+        int terminal = open(name, O_RDWR);
+        ioctl(terminal, TIOCSCTTY, 0);
+        for (int fd = 0; fd < 3; fd++) dup2(terminal, fd);
+        execv(LAUNCHER, argv);
+        _exit(99);
+    }
+    free(name);
+    free(marked);
+    return job;
+}
+
+/* Its exit code, or -signal. */
+static int finish(launched *job) {
+    int status = 0;
+    cr_assert_eq(waitpid(job->pid, &status, 0), job->pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+/* What is in the file so far; the caller frees it. */
+static char *contents(FILE *file) {
+    char *text = calloc(1, TEXT_SIZE);
+    cr_assert_not_null(text);
+    ssize_t n = pread(fileno(file), text, TEXT_SIZE - 1, 0);
+    cr_assert_geq(n, 0);
+    return text;
+}
+
+static void wait_for_text(FILE *file, const char *wanted, int times) {
+    for (double end = seconds() + 10;; nap(5)) {
+        char *text = contents(file);
+        int found = 0;
+        for (char *at = text; (at = strstr(at, wanted)); at++) found++;
+        bool enough = found >= times;
+        cr_assert(enough || seconds() < end, "waited for %d x '%s', got '%s'", times, wanted, text);
+        free(text);
+        if (enough) return;
+    }
+}
+
+static void read_terminal_until(int terminal, const char *wanted, char *text, size_t size) {
+    size_t used = strlen(text);
+    while (!strstr(text, wanted)) {
+        cr_assert_lt(used + 1, size);
+        ssize_t n = read(terminal, text + used, size - used - 1);
+        cr_assert_gt(n, 0, "the terminal shows '%s', and not '%s'", text, wanted);
+        used += (size_t)n;
+        text[used] = '\0';
+    }
+}
+
+/* --- what is left --------------------------------------------------------------------------------------------------
+ */
+
+static bool carries_mark(const char *path) {
+    char text[65536];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, text, sizeof text) : -1;
+    if (fd >= 0) close(fd);
+    return n > 0 && memmem(text, (size_t)n, mark(), strlen(mark()) + 1);
+}
+
+/* Processes of this test, of any parent. A zombie has no environment, and so does not count. */
+static int processes_left(void) {
+    glob_t found;
+    int count = 0;
+    cr_assert_eq(glob("/proc/[0-9]*/environ", GLOB_NOSORT, NULL, &found), 0);
+    for (size_t i = 0; i < found.gl_pathc; i++) count += carries_mark(found.gl_pathv[i]);
+    globfree(&found);
+    return count;
+}
+
+static void assert_nothing_left(double within) {
+    double end = seconds() + within;
+    int left;
+    while ((left = processes_left()) > 0 && seconds() < end) nap(10);
+    cr_assert_eq(left, 0, "%d processes are left", left);
+}
+
+static char *last_line(char *text) {
+    size_t length = strlen(text);
+    if (length && text[length - 1] == '\n') text[--length] = '\0';
+    char *newline = strrchr(text, '\n');
+    return newline ? newline + 1 : text;
+}
+
+#define ARGUMENTS(...) ((char *[]){"tshard-run", __VA_ARGS__, NULL})
+
+/* Run to the end: the exit code, and the last line of stderr into `line`. Nothing may be left. */
+static int run_to_end(char *const argv[], char line[256]) {
+    launched job = start(argv);
+    int code = finish(&job);
+    char *err = contents(job.err);
+    snprintf(line, 256, "%s", last_line(err));
+    free(err);
+    assert_nothing_left(0.0);
+    return code;
+}
+
+/* --- codes ----------------------------------------------------------------------------------------------------------
+ */
+
+Test(run, all_ranks_end_well, .timeout = 20) {
+    char line[256];
+    cr_assert_eq(run_to_end(ARGUMENTS("-n", "3", "true"), line), 0);
+    cr_assert_str_eq(line, "");
+}
+
+Test(run, code_of_the_rank_that_failed, .timeout = 20) {
+    char line[256];
+    int code = run_to_end(ARGUMENTS("-n", "3", "sh", "-c", "test $RANK = 1 && exit 7; exec sleep 60"), line);
+    cr_assert_eq(code, 7);
+    cr_assert_eq(strncmp(line, "tshard-run: rank 1 (pid ", 24), 0, "%s", line);
+    cr_assert(strstr(line, ") exited with code 7; the others were stopped"), "%s", line);
+}
+
+Test(run, first_failure_by_time_is_named, .timeout = 20) {
+    char line[256];
+    /* Rank 2 fails first; the others notice a moment later and fail in their own way. */
+    int code =
+        run_to_end(ARGUMENTS("-n", "3", "sh", "-c", "test $RANK = 2 && exit 5; sleep 0.3; exit $((10 + RANK))"), line);
+    cr_assert_eq(code, 5);
+    cr_assert_eq(strncmp(line, "tshard-run: rank 2 (pid ", 24), 0, "%s", line);
+    cr_assert(strstr(line, "; the others have ended"), "%s", line);
+}
+
+Test(run, killed_rank_gives_128_and_the_signal, .timeout = 20) {
+    char line[256];
+    double begin = seconds();
+    int code = run_to_end(ARGUMENTS("-n", "4", "sh", "-c", "test $RANK = 2 && kill -9 $$; exec sleep 60"), line);
+    cr_assert_eq(code, 137);
+    cr_assert_eq(strncmp(line, "tshard-run: rank 2 (pid ", 24), 0, "%s", line);
+    cr_assert(strstr(line, ") was killed by signal 9 (Killed); the others were stopped"), "%s", line);
+    cr_assert_lt(seconds() - begin, 3.0);
+}
+
+Test(run, one_rank_has_no_others, .timeout = 20) {
+    char line[256];
+    cr_assert_eq(run_to_end(ARGUMENTS("-n", "1", "sh", "-c", "exit 3"), line), 3);
+    cr_assert(strstr(line, ") exited with code 3") && !strstr(line, "others"), "%s", line);
+}
+
+Test(run, rank_that_ignores_term_is_killed_after_the_grace, .timeout = 20) {
+    char line[256];
+    double begin = seconds();
+    int code = run_to_end(ARGUMENTS("-n", "2", "--grace", "0.5", "sh", "-c",
+                                    "test $RANK = 1 && exit 4; trap '' TERM; while :; do sleep 1; done"),
+                          line);
+    cr_assert_eq(code, 4);
+    cr_assert_geq(seconds() - begin, 1.4); /* a second to notice, then the grace */
+    cr_assert_lt(seconds() - begin, 4.0);
+}
+
+Test(run, program_that_cannot_be_run, .timeout = 20) {
+    char line[256];
+    cr_assert_eq(run_to_end(ARGUMENTS("-n", "2", "/nowhere/program"), line), 127);
+    cr_assert_str_eq(line, "tshard-run: cannot run '/nowhere/program': No such file or directory");
+    cr_assert_eq(run_to_end(ARGUMENTS("-n", "2", "/etc/passwd"), line), 126);
+    cr_assert_str_eq(line, "tshard-run: cannot run '/etc/passwd': Permission denied");
+}
+
+Test(run, wrong_use, .timeout = 20) {
+    const struct {
+        char *argv[8];
+        const char *words;
+    } cases[] = {
+        {{"tshard-run", "-n", "0", "true"}, "-n wants a number of ranks from 1 to 1024, not '0'"},
+        {{"tshard-run", "-n", "2x", "true"}, "-n wants a number of ranks from 1 to 1024, not '2x'"},
+        {{"tshard-run", "true"}, "-n N, the number of ranks, is missing"},
+        {{"tshard-run", "-n", "2"}, "the PROGRAM to run is missing"},
+        {{"tshard-run", "-n"}, "-n wants a value"},
+        {{"tshard-run", "-n", "2", "--what", "true"}, "unknown option '--what'"},
+        {{"tshard-run", "-n", "2", "--bind", "sockets", "true"}, "--bind wants cores or none, not 'sockets'"},
+        {{"tshard-run", "-n", "2", "--grace", "-1", "true"}, "--grace wants seconds, 0 or more, not '-1'"},
+        {{"tshard-run", "-n", "2", "--master-port", "70000", "true"}, "--master-port wants a port from 1 to 65535"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[256];
+        cr_expect_eq(run_to_end(cases[i].argv, line), 2);
+        cr_expect(strstr(line, cases[i].words), "wanted '%s', got '%s'", cases[i].words, line);
+    }
+}
+
+Test(run, help_and_version, .timeout = 20) {
+    launched job = start(ARGUMENTS("--help"));
+    cr_assert_eq(finish(&job), 0);
+    char *text = contents(job.out);
+    cr_assert(strstr(text, "usage: tshard-run -n N") && strstr(text, "--bind") && strstr(text, "--grace"));
+    free(text);
+    job = start(ARGUMENTS("--version"));
+    cr_assert_eq(finish(&job), 0);
+    text = contents(job.out);
+    cr_assert_eq(strncmp(text, "tshard-run 0.", 13), 0, "%s", text);
+    free(text);
+}
+
+/* --- what a rank is given
+ * --------------------------------------------------------------------------------------------- */
+
+Test(run, environment, .timeout = 20) {
+    launched job = start(ARGUMENTS("-n", "2", "--master-port", "4711", "sh", "-c",
+                                   "echo =$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR "
+                                   "$MASTER_PORT ${#TSHARD_TOKEN}; echo token $TSHARD_TOKEN"));
+    cr_assert_eq(finish(&job), 0);
+    char *text = contents(job.out);
+    cr_assert(strstr(text, "[0] =0 0 2 2 0 127.0.0.1 4711 32\n"), "%s", text);
+    cr_assert(strstr(text, "[1] =1 1 2 2 0 127.0.0.1 4711 32\n"), "%s", text);
+    char *first = strstr(text, "[0] token "), *second = strstr(text, "[1] token ");
+    cr_assert(first && second && strncmp(first + 10, second + 10, 32) == 0, "one job, one token: %s", text);
+    char token[33];
+    snprintf(token, sizeof token, "%s", first + 10);
+    free(text);
+    job = start(ARGUMENTS("-n", "1", "sh", "-c", "echo $TSHARD_TOKEN"));
+    cr_assert_eq(finish(&job), 0);
+    text = contents(job.out);
+    cr_assert_null(strstr(text, token), "another job, another token");
+    free(text);
+}
+
+Test(run, signals_are_as_the_launcher_found_them, .timeout = 20) {
+    launched job = start(ARGUMENTS("-n", "1", "grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"));
+    cr_assert_eq(finish(&job), 0);
+    char *text = contents(job.out);
+    cr_assert_str_eq(text, "[0] SigBlk:\t0000000000000000\n[0] SigIgn:\t0000000000000000\n");
+    free(text);
+}
+
+Test(run, ranks_are_bound_to_cores_of_their_own, .timeout = 20) {
+    launched job = start(ARGUMENTS("-n", "2", "--bind", "cores", "grep", "Cpus_allowed:", "/proc/self/status"));
+    cr_assert_eq(finish(&job), 0);
+    char *text = contents(job.out);
+    char *zero = strstr(text, "[0] Cpus_allowed:\t"), *one = strstr(text, "[1] Cpus_allowed:\t");
+    cr_assert(zero && one, "%s", text);
+    if (sysconf(_SC_NPROCESSORS_ONLN) >= 2) {
+        /* Masks of up to 32 cores are one hexadecimal word; more have commas, and then strings must differ. */
+        cr_assert_neq(strncmp(zero + 18, one + 18, strcspn(zero + 18, "\n") + 1), 0, "%s", text);
+    }
+    free(text);
+}
+
+/* --- output
+ * ------------------------------------------------------------------------------------------------------------ */
+
+Test(run, both_outputs_keep_their_place, .timeout = 20) {
+    launched job = start(ARGUMENTS("-n", "2", "sh", "-c", "echo out; echo err >&2; printf partial"));
+    cr_assert_eq(finish(&job), 0);
+    char *out = contents(job.out), *err = contents(job.err);
+    cr_assert(strstr(out, "[0] out\n") && strstr(out, "[1] out\n"), "%s", out);
+    cr_assert(strstr(out, "[0] partial\n") && strstr(out, "[1] partial\n"), "%s", out);
+    cr_assert(strcmp(err, "[0] err\n[1] err\n") == 0 || strcmp(err, "[1] err\n[0] err\n") == 0, "%s", err);
+    free(out);
+    free(err);
+}
+
+Test(run, no_prefix_passes_bytes_on_as_they_are, .timeout = 20) {
+    launched job = start(ARGUMENTS("-n", "1", "--no-prefix", "printf", "a\\r\\nb\\n\\nc"));
+    cr_assert_eq(finish(&job), 0);
+    char *out = contents(job.out);
+    cr_assert_str_eq(out, "a\r\nb\n\nc");
+    free(out);
+}
+
+/* Every rank writes lines in three pieces. Each line must come out whole and in its rank's order. */
+Test(run, many_lines_from_many_ranks_are_whole, .timeout = 60) {
+    enum { RANKS = 4, LINES = 3000 };
+    launched job = start(ARGUMENTS("-n", "4", "--bind", "none", "sh", "-c",
+                                   "i=0; while [ $i -lt 3000 ]; do printf \"rank $RANK \"; printf \"line $i \"; "
+                                   "printf 'abcdefghijklmnopqrstuvwxyz\\n'; i=$((i+1)); done"));
+    cr_assert_eq(finish(&job), 0);
+    char *text = contents(job.out), *rest = text;
+    int next[RANKS] = {0};
+    for (char *line; (line = strsep(&rest, "\n")) && *line;) {
+        int prefix = -1, rank = -1, number = -1, used = 0;
+        int fields = sscanf(line, "[%d] rank %d line %d abcdefghijklmnopqrstuvwxyz%n", &prefix, &rank, &number, &used);
+        cr_assert(fields == 3 && used == (int)strlen(line), "'%s'", line);
+        cr_assert(prefix == rank && rank >= 0 && rank < RANKS && number == next[rank], "'%s'", line);
+        next[rank]++;
+    }
+    for (int rank = 0; rank < RANKS; rank++) cr_assert_eq(next[rank], LINES);
+    free(text);
+}
+
+Test(run, long_lines_are_whole, .timeout = 20) {
+    launched job = start(ARGUMENTS("-n", "2", "sh", "-c", "head -c 300000 /dev/zero | tr '\\0' $RANK; echo; echo end"));
+    cr_assert_eq(finish(&job), 0);
+    char *text = contents(job.out), *rest = text;
+    int whole = 0;
+    for (char *line; (line = strsep(&rest, "\n"));) {
+        if (strlen(line) < 1000) continue;
+        cr_assert_eq(strlen(line), 300004);
+        const char digit[2] = {line[1], '\0'};
+        cr_assert_eq(strspn(line + 4, digit), 300000);
+        whole++;
+    }
+    cr_assert_eq(whole, 2);
+    free(text);
+}
+
+Test(run, stdin_goes_to_rank_0, .timeout = 20) {
+    FILE *out = popen("printf 'one\\ntwo\\n' | " LAUNCHER " -n 2 sh -c 'cat; echo end'", "r");
+    cr_assert_not_null(out);
+    char text[256] = "";
+    size_t n = fread(text, 1, sizeof text - 1, out);
+    text[n] = '\0';
+    cr_assert_eq(pclose(out), 0);
+    cr_assert(strstr(text, "[0] one\n[0] two\n[0] end\n") || strstr(text, "[0] one\n[0] two\n[1] end\n"), "%s", text);
+    cr_assert_null(strstr(text, "[1] one"));
+}
+
+/* A reader that goes away ends the job as it would have ended the program. */
+Test(run, broken_pipe_ends_the_job, .timeout = 20) {
+    int pipe_fds[2];
+    cr_assert_eq(pipe2(pipe_fds, O_CLOEXEC), 0);
+    launched job = {.terminal = -1};
+    job.pid = fork();
+    if (job.pid == 0) {
+        child_begins();
+        dup2(pipe_fds[1], 1);
+        execv(LAUNCHER, ARGUMENTS("-n", "2", "yes"));
+        _exit(99);
+    }
+    close(pipe_fds[1]);
+    close(pipe_fds[0]);
+    cr_assert_eq(finish(&job), 128 + SIGPIPE);
+}
+
+/* --- signals ---------------------------------------------------------------------------------------------------------
+ */
+
+static void forwards_and_stops(int number) {
+    char script[256];
+    snprintf(script, sizeof script, "trap 'echo got it; exit 0' %d; echo ready; while :; do sleep 0.05; done", number);
+    launched job = start(ARGUMENTS("-n", "2", "sh", "-c", script));
+    wait_for_text(job.out, "ready", 2);
+    kill(job.pid, number);
+    cr_assert_eq(finish(&job), 0, "ranks that end well make a job that ends well");
+    wait_for_text(job.out, "got it", 2);
+    assert_nothing_left(0.0);
+}
+
+Test(run, signals_reach_the_ranks, .timeout = 20) {
+    forwards_and_stops(SIGINT);
+    forwards_and_stops(SIGTERM);
+    forwards_and_stops(SIGHUP);
+}
+
+Test(run, user_signals_reach_the_ranks_and_stop_nothing, .timeout = 20) {
+    launched job = start(ARGUMENTS("-n", "2", "sh", "-c",
+                                   "trap 'echo one' USR1; trap 'echo two; exit 0' USR2; echo ready; "
+                                   "while :; do sleep 0.05; done"));
+    wait_for_text(job.out, "ready", 2);
+    kill(job.pid, SIGUSR1);
+    wait_for_text(job.out, "one", 2);
+    kill(job.pid, SIGUSR2);
+    cr_assert_eq(finish(&job), 0);
+    wait_for_text(job.out, "two", 2);
+}
+
+Test(run, interrupted_job_says_so, .timeout = 20) {
+    launched job = start(ARGUMENTS("-n", "2", "sh", "-c", "echo ready; exec sleep 60"));
+    wait_for_text(job.out, "ready", 2);
+    kill(job.pid, SIGINT);
+    cr_assert_eq(finish(&job), 130);
+    char *err = contents(job.err);
+    cr_assert_str_eq(err, "tshard-run: stopped by signal 2 (Interrupt)\n");
+    free(err);
+    assert_nothing_left(0.0);
+}
+
+Test(run, second_interrupt_kills_at_once, .timeout = 20) {
+    launched job = start(ARGUMENTS("-n", "2", "--grace", "60", "sh", "-c",
+                                   "trap 'echo no' INT; echo ready; while :; do sleep 0.05; done"));
+    wait_for_text(job.out, "ready", 2);
+    kill(job.pid, SIGINT);
+    wait_for_text(job.out, "no", 2);
+    double begin = seconds();
+    kill(job.pid, SIGINT);
+    cr_assert_eq(finish(&job), 130);
+    cr_assert_lt(seconds() - begin, 2.0);
+    assert_nothing_left(0.0);
+}
+
+Test(run, reader_that_stops_does_not_keep_the_job, .timeout = 20) {
+    int fds[2];
+    cr_assert_eq(pipe2(fds, O_CLOEXEC), 0);
+    launched job = {.terminal = -1};
+    char *marked = strdup(mark());
+    job.pid = fork();
+    if (job.pid == 0) {
+        child_begins();
+        putenv(marked);
+        dup2(fds[1], 1);
+        execv(LAUNCHER, ARGUMENTS("-n", "2", "--grace", "0.2", "yes"));
+        _exit(99);
+    }
+    nap(300); /* nobody reads: by now every pipe is full */
+    kill(job.pid, SIGTERM);
+    cr_assert_eq(finish(&job), 143);
+    assert_nothing_left(0.0);
+    free(marked);
+}
+
+/* --- nothing is left
+ * -------------------------------------------------------------------------------------------------- */
+
+/* A rank with a child, and a grandchild that has left its process group and its parent. */
+static const char family[] = "setsid sh -c 'sleep 1000 & echo ready; sleep 1000' & sleep 1000 & echo ready; ";
+
+static void *family_and(const char *rest, char text[512]) {
+    snprintf(text, 512, "%s%s", family, rest);
+    return text;
+}
+
+Test(run, grandchildren_end_with_the_job, .timeout = 20) {
+    char script[512], line[256];
+    cr_assert_eq(run_to_end(ARGUMENTS("-n", "2", "sh", "-c", family_and("sleep 0.3", script)), line), 0);
+    cr_assert_eq(run_to_end(ARGUMENTS("-n", "2", "sh", "-c", family_and("sleep 0.3; kill -9 $$", script)), line), 137);
+}
+
+Test(run, killing_the_launcher_leaves_nothing, .timeout = 20) {
+    char script[512];
+    launched job = start(ARGUMENTS("-n", "3", "sh", "-c", family_and("trap '' TERM INT; wait", script)));
+    wait_for_text(job.out, "ready", 6);
+    cr_assert_geq(processes_left(), 3 * 4 + 2);
+    kill(job.pid, SIGKILL);
+    cr_assert_eq(finish(&job), -SIGKILL);
+    assert_nothing_left(2.0);
+}
+
+static pid_t child_of(pid_t parent) {
+    char path[64];
+    int child = 0;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)parent, (int)parent);
+    FILE *file = fopen(path, "r");
+    cr_assert(file && fscanf(file, "%d", &child) == 1);
+    fclose(file);
+    return (pid_t)child;
+}
+
+Test(run, killing_the_supervisor_leaves_nothing, .timeout = 20) {
+    char script[512];
+    launched job = start(ARGUMENTS("-n", "2", "sh", "-c", family_and("wait", script)));
+    wait_for_text(job.out, "ready", 4);
+    kill(child_of(job.pid), SIGKILL);
+    cr_assert_eq(finish(&job), 137);
+    assert_nothing_left(0.0);
+    char *err = contents(job.err);
+    cr_assert(strstr(err, "killed by signal 9 (Killed); all ranks were stopped"), "%s", err);
+    free(err);
+}
+
+/* --- on a terminal
+ * ----------------------------------------------------------------------------------------------------- */
+
+Test(run, terminal_shows_progress_as_it_comes, .timeout = 20) {
+    char text[4096] = "";
+    launched job = start_on_terminal(
+        ARGUMENTS("-n", "1", "sh", "-c", "printf 'step 1\\r' >&2; read x; printf 'step 2\\r' >&2; read x; echo done"));
+    read_terminal_until(job.terminal, "[0] step 1\r", text, sizeof text);
+    cr_assert_eq(write(job.terminal, "\n", 1), 1);
+    read_terminal_until(job.terminal, "[0] step 2\r", text, sizeof text);
+    cr_assert_eq(write(job.terminal, "\n", 1), 1);
+    read_terminal_until(job.terminal, "[0] done", text, sizeof text);
+    cr_assert_eq(finish(&job), 0);
+}
+
+Test(run, terminal_shows_a_prompt_and_gives_the_answer_to_rank_0, .timeout = 20) {
+    char text[4096] = "";
+    launched job = start_on_terminal(ARGUMENTS(
+        "-n", "2", "sh", "-c", "test $RANK = 1 && exit 0; printf 'name? '; read name; echo \"it is <$name>\""));
+    read_terminal_until(job.terminal, "[0] name? ", text, sizeof text);
+    cr_assert_eq(write(job.terminal, "Ada\n", 4), 4);
+    read_terminal_until(job.terminal, "it is <Ada>", text, sizeof text);
+    cr_assert_eq(finish(&job), 0);
+}
+
+Test(run, interrupt_key_stops_the_job, .timeout = 20) {
+    char text[4096] = "";
+    launched job = start_on_terminal(ARGUMENTS("-n", "2", "sh", "-c", "echo ready $RANK; exec sleep 60"));
+    read_terminal_until(job.terminal, "ready 0", text, sizeof text);
+    read_terminal_until(job.terminal, "ready 1", text, sizeof text);
+    cr_assert_eq(write(job.terminal, "\x03", 1), 1);
+    read_terminal_until(job.terminal, "tshard-run: stopped by signal 2 (Interrupt)", text, sizeof text);
+    cr_assert_eq(finish(&job), 130);
+    assert_nothing_left(0.0);
+}

@@ -1,0 +1,340 @@
+/* The supervisor: from the first rank's start to the last one's end. */
+#define _GNU_SOURCE
+#include "run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Peers of a rank that failed find out by themselves and say what they were doing: they get this long. */
+static const double notice_seconds = 1.0;
+/* An unfinished line on a terminal is shown when nothing more has come for so long. */
+static const int show_ms = 60;
+
+typedef enum job_phase {
+    RUNNING,
+    NOTICING, /* a rank has failed, the others may end by themselves */
+    ENDING,   /* asked to end */
+    KILLING
+} job_phase;
+
+typedef struct job_state {
+    const run_options *options;
+    run_rank *ranks;
+    run_stream *streams; /* stdout and stderr of each rank */
+    int running, open_streams;
+    job_phase phase;
+    double deadline; /* of NOTICING and ENDING */
+    int first_failed, stop_signal;
+    bool told_to_stop; /* by a signal that came before any failure */
+    bool stopped_others, guard_gone;
+    int control, output; /* epolls: signals, guard and deaths; and the streams */
+    int signal_fd, life;
+    run_screen screens[2];
+    run_sink sinks[2];
+} job_state;
+
+/* --- control: signals, deaths, deadlines ------------------------------------------------------------------------ */
+
+/* A rank that has ended is a zombie still, so its number is its own, and its group may hold what it left behind. */
+static void signal_groups(const job_state *job, int number) {
+    for (int i = 0; i < job->options->ranks; i++) {
+        if (job->ranks[i].pid > 0) kill(-job->ranks[i].pid, number);
+    }
+}
+
+static void signal_ranks(const job_state *job, int number) {
+    for (int i = 0; i < job->options->ranks; i++) {
+        if (!job->ranks[i].ended) kill(job->ranks[i].pid, number);
+    }
+}
+
+static void enter(job_state *job, job_phase phase) {
+    if (phase <= job->phase) return;
+    job->phase = phase;
+    if (phase == NOTICING) {
+        job->deadline = run_now() + notice_seconds;
+        return;
+    }
+    if (phase == ENDING) job->deadline = run_now() + job->options->grace;
+    job->stopped_others = job->stopped_others || job->running > 0;
+    signal_groups(job, phase == KILLING ? SIGKILL : job->stop_signal ? job->stop_signal : SIGTERM);
+    signal_groups(job, SIGCONT); /* one that is stopped would not hear of it */
+}
+
+static void check_rank(job_state *job, int index) {
+    run_rank *rank = &job->ranks[index];
+    siginfo_t info = {0};
+    if (rank->ended || waitid(P_PID, (id_t)rank->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0) return;
+    if (info.si_pid != rank->pid) return;
+    rank->ended = true;
+    rank->wait_code = info.si_code;
+    rank->wait_status = info.si_status;
+    if (rank->pidfd >= 0) close(rank->pidfd);
+    rank->pidfd = -1;
+    job->running--;
+    if (info.si_code == CLD_EXITED && info.si_status == 0) return;
+    if (job->first_failed < 0) job->first_failed = index;
+    enter(job, NOTICING);
+}
+
+static void take_signal(job_state *job, int number) {
+    switch (number) {
+    case SIGCHLD: /* ranks without a pidfd */
+        for (int i = 0; i < job->options->ranks; i++) {
+            if (job->ranks[i].pidfd < 0) check_rank(job, i);
+        }
+        break;
+    case SIGUSR1:
+    case SIGUSR2: signal_ranks(job, number); break;
+    case SIGTSTP: signal_groups(job, SIGSTOP); break;
+    case SIGCONT: signal_groups(job, SIGCONT); break;
+    default:
+        if (job->stop_signal) {
+            enter(job, KILLING);
+        } else {
+            job->stop_signal = number;
+            job->told_to_stop = job->first_failed < 0;
+            enter(job, ENDING);
+        }
+    }
+}
+
+enum { EVENT_SIGNAL = -1, EVENT_GUARD = -2 };
+
+/* The kernel lists events in the order in which they came, so the rank that died first is the first one noted. */
+static void handle_control(job_state *job) {
+    struct epoll_event events[64];
+    int n = epoll_wait(job->control, events, 64, 0);
+    for (int i = 0; i < n; i++) {
+        int what = (int)events[i].data.u64;
+        struct signalfd_siginfo info;
+        if (what >= 0) {
+            check_rank(job, what);
+        } else if (what == EVENT_SIGNAL) {
+            while (read(job->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+                take_signal(job, (int)info.ssi_signo);
+            }
+        } else if (!job->guard_gone) {
+            epoll_ctl(job->control, EPOLL_CTL_DEL, job->life, NULL);
+            job->guard_gone = true;
+            enter(job, KILLING);
+        }
+    }
+}
+
+static void handle_deadline(job_state *job) {
+    bool timed = job->phase == NOTICING || job->phase == ENDING;
+    if (timed && run_now() >= job->deadline) enter(job, job->phase == NOTICING ? ENDING : KILLING);
+}
+
+/* Milliseconds until the next deadline, at most `limit` (-1: none). */
+static int timeout_ms(const job_state *job, int limit) {
+    if (job->phase != NOTICING && job->phase != ENDING) return limit;
+    double left = 1e3 * (job->deadline - run_now()) + 1.0;
+    int ms = left < 1.0 ? 1 : left > 1e9 ? 1000000000 : (int)left;
+    return limit >= 0 && limit < ms ? limit : ms;
+}
+
+/* run_sink::wait_writable: a reader that has stopped must not keep us from ending the job. */
+static bool wait_writable(void *user, int fd) {
+    job_state *job = user;
+    for (;;) {
+        struct pollfd fds[2] = {{.fd = fd, .events = POLLOUT}, {.fd = job->control, .events = POLLIN}};
+        int n = poll(fds, 2, timeout_ms(job, -1));
+        if (n < 0 && errno != EINTR) return true; /* let write say what is wrong */
+        if (n > 0 && fds[1].revents) handle_control(job);
+        handle_deadline(job);
+        if (n > 0 && fds[0].revents) return true;
+        if (job->phase == KILLING) return false;
+    }
+}
+
+/* --- output ------------------------------------------------------------------------------------------------------ */
+
+static void read_stream(job_state *job, run_stream *stream) {
+    int fd = stream->fd;
+    if (fd < 0) return;
+    run_stream_read(stream); /* closing takes it out of the epoll: no other process has this end */
+    if (stream->fd < 0) job->open_streams--;
+}
+
+static void handle_output(job_state *job) {
+    struct epoll_event events[64];
+    int n = epoll_wait(job->output, events, 64, 0);
+    for (int i = 0; i < n; i++) read_stream(job, &job->streams[events[i].data.u64]);
+}
+
+/* The last words of ranks that have all ended. Their descendants are dead too, so nothing can add to it. */
+static void drain_output(job_state *job) {
+    for (int i = 0; i < 2 * job->options->ranks; i++) {
+        run_stream *stream = &job->streams[i];
+        if (stream->fd >= 0) fcntl(stream->fd, F_SETFL, O_NONBLOCK);
+        for (struct pollfd fd = {.fd = stream->fd, .events = POLLIN}; fd.fd >= 0 && poll(&fd, 1, 0) > 0;) {
+            read_stream(job, stream);
+            fd.fd = stream->fd;
+        }
+        run_stream_close(stream);
+    }
+}
+
+/* --- the loop ---------------------------------------------------------------------------------------------------- */
+
+static bool anything_to_show(const job_state *job) {
+    bool found = false;
+    for (int i = 0; i < 2 * job->options->ranks && !found; i++) {
+        const run_stream *stream = &job->streams[i];
+        found = stream->fd >= 0 && stream->used > 0 && stream->sink->terminal;
+    }
+    return found;
+}
+
+static void show_unfinished(job_state *job) {
+    for (int i = 0; i < 2 * job->options->ranks; i++) {
+        if (job->streams[i].fd >= 0 && job->streams[i].sink->terminal) run_stream_show(&job->streams[i]);
+    }
+}
+
+static void supervise(job_state *job) {
+    while (job->running > 0) {
+        struct pollfd fds[2] = {{.fd = job->control, .events = POLLIN}, {.fd = job->output, .events = POLLIN}};
+        if (job->open_streams == 0) fds[1].fd = -1;
+        int n = poll(fds, 2, timeout_ms(job, anything_to_show(job) ? show_ms : -1));
+        if (fds[0].revents) handle_control(job);
+        handle_deadline(job);
+        if (fds[1].revents) handle_output(job);
+        if (n == 0) show_unfinished(job);
+    }
+}
+
+static bool watch(int epoll, int fd, int what) {
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)(int64_t)what};
+    if (fd < 0) return false;
+    if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0) return true;
+    run_say("cannot watch a rank: %s", strerror(errno));
+    return false;
+}
+
+static void open_sink(job_state *job, int index, int fd) {
+    run_sink *sink = &job->sinks[index];
+    sink->fd = fd;
+    sink->terminal = isatty(fd) == 1;
+    sink->prefix = job->options->prefix;
+    sink->wait_writable = wait_writable;
+    sink->user = job;
+    sink->screen = &job->screens[sink->terminal ? 0 : index];
+}
+
+static bool adopt(job_state *job, int index) {
+    const run_rank *rank = &job->ranks[index];
+    const int fds[2] = {rank->stdout_fd, rank->stderr_fd};
+    for (int i = 0; i < 2; i++) {
+        job->streams[2 * index + i] = (run_stream){.fd = fds[i], .rank = index, .sink = &job->sinks[i]};
+        job->open_streams++;
+        if (!watch(job->output, fds[i], 2 * index + i)) return false;
+    }
+    job->running++;
+    return rank->pidfd < 0 || watch(job->control, rank->pidfd, index);
+}
+
+/* 0, or the code to exit with. */
+static int start_ranks(job_state *job, const run_link *link, int null_input) {
+    run_plan plan = {.options = job->options, .link = link, .null_input = null_input, .supervisor = getpid()};
+    int code = 1, count = 0;
+    int *cores = run_cores_allowed(&count);
+    bool bind = job->options->bind == RUN_BIND_CORES ||
+                (job->options->bind == RUN_BIND_AUTO && job->options->ranks > 1 && count >= job->options->ranks);
+    if (bind && cores) {
+        plan.cores = cores;
+        plan.core_count = count;
+    }
+    if (run_plan_prepare(&plan)) code = 0;
+    for (int i = 0; i < job->options->ranks && code == 0; i++) {
+        code = run_spawn(&plan, i, &job->ranks[i]);
+        if (code == 0 && !adopt(job, i)) code = 1;
+    }
+    free(cores);
+    return code;
+}
+
+/* --- the end ----------------------------------------------------------------------------------------------------- */
+
+static void describe_failure(const job_state *job) {
+    const run_rank *rank = &job->ranks[job->first_failed];
+    const char *others = job->options->ranks == 1 ? ""
+                         : job->stopped_others    ? "; the others were stopped"
+                                                  : "; the others have ended";
+    if (rank->wait_code == CLD_EXITED) {
+        run_say("rank %d (pid %d) exited with code %d%s", job->first_failed, (int)rank->pid, rank->wait_status, others);
+    } else {
+        run_say("rank %d (pid %d) was killed by signal %d (%s%s)%s", job->first_failed, (int)rank->pid,
+                rank->wait_status, strsignal(rank->wait_status), rank->wait_code == CLD_DUMPED ? ", core dumped" : "",
+                others);
+    }
+}
+
+static int verdict(const job_state *job) {
+    if (job->first_failed < 0) return 0;
+    if (job->told_to_stop) {
+        run_say("stopped by signal %d (%s)", job->stop_signal, strsignal(job->stop_signal));
+        return 128 + job->stop_signal;
+    }
+    const run_rank *rank = &job->ranks[job->first_failed];
+    describe_failure(job);
+    return rank->wait_code == CLD_EXITED ? rank->wait_status : 128 + rank->wait_status;
+}
+
+/* Three descriptors a rank: the usual soft limit of 1024 ends at some 330 ranks. */
+static void raise_descriptor_limit(struct rlimit *before) {
+    getrlimit(RLIMIT_NOFILE, before);
+    struct rlimit wanted = *before;
+    rlim_t need = 3 * RUN_MAX_RANKS + 64;
+    if (wanted.rlim_cur >= need) return;
+    wanted.rlim_cur = wanted.rlim_max < need ? wanted.rlim_max : need;
+    setrlimit(RLIMIT_NOFILE, &wanted);
+}
+
+static bool open_job(job_state *job, const run_link *link) {
+    size_t n = (size_t)job->options->ranks;
+    job->ranks = calloc(n, sizeof *job->ranks);
+    job->streams = calloc(2 * n, sizeof *job->streams);
+    job->control = epoll_create1(EPOLL_CLOEXEC);
+    job->output = epoll_create1(EPOLL_CLOEXEC);
+    job->signal_fd = signalfd(-1, &link->signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    for (size_t i = 0; job->streams && i < 2 * n; i++) job->streams[i].fd = -1;
+    for (size_t i = 0; job->ranks && i < n; i++) job->ranks[i] = (run_rank){.pid = -1, .pidfd = -1, .ended = true};
+    if (!job->ranks || !job->streams || job->control < 0 || job->output < 0 || job->signal_fd < 0) {
+        run_say("cannot start: %s", strerror(errno));
+        return false;
+    }
+    return watch(job->control, job->signal_fd, EVENT_SIGNAL) && watch(job->control, link->life, EVENT_GUARD);
+}
+
+int run_job(const run_options *options, const run_link *link) {
+    job_state job = {
+        .options = options, .first_failed = -1, .life = link->life, .control = -1, .output = -1, .signal_fd = -1};
+    struct rlimit limit;
+    int code = 1;
+    open_sink(&job, 0, STDOUT_FILENO);
+    open_sink(&job, 1, STDERR_FILENO);
+    raise_descriptor_limit(&limit);
+    int null_input = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (open_job(&job, link)) {
+        code = start_ranks(&job, link, null_input);
+        if (code == 0) supervise(&job);
+        signal_groups(&job, SIGKILL);
+        run_sweep();
+        drain_output(&job);
+        if (code == 0) code = verdict(&job);
+    }
+    free(job.ranks);
+    free(job.streams);
+    return code;
+}

@@ -1,0 +1,147 @@
+/* Output of the ranks: whole lines, each with its rank before it. */
+#define _GNU_SOURCE
+#include "run.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CHUNK = 65536, LONGEST_LINE = 1 << 20 };
+
+/* --- sinks ------------------------------------------------------------------------------------------------------ */
+
+/* At most 4096 bytes at once: so much fits when poll says that a pipe can be written, and we never block. */
+static void sink_flush(run_sink *sink) {
+    size_t done = 0;
+    while (done < sink->used && !sink->broken) {
+        size_t left = sink->used - done;
+        if (!sink->wait_writable(sink->user, sink->fd)) {
+            sink->broken = true;
+            break;
+        }
+        ssize_t n = write(sink->fd, sink->buffer + done, left < 4096 ? left : 4096);
+        if (n > 0)
+            done += (size_t)n;
+        else if (n < 0 && errno != EINTR && errno != EAGAIN)
+            sink->broken = true;
+    }
+    sink->used = 0;
+}
+
+static void sink_put(run_sink *sink, const char *text, size_t size) {
+    while (size > 0 && !sink->broken) {
+        size_t room = sizeof sink->buffer - sink->used;
+        size_t n = size < room ? size : room;
+        memcpy(sink->buffer + sink->used, text, n);
+        sink->used += n;
+        text += n;
+        size -= n;
+        if (sink->used == sizeof sink->buffer) sink_flush(sink);
+    }
+}
+
+void run_sink_end_line(run_sink *sink) {
+    if (!sink->screen->owner) return;
+    sink_put(sink, "\n", 1);
+    sink_flush(sink);
+    sink->screen->owner = NULL;
+    sink->screen->returned = false;
+}
+
+/* A piece that ends with a newline, a carriage return, or with nothing. */
+static void put_piece(run_stream *stream, const char *text, size_t size) {
+    run_sink *sink = stream->sink;
+    run_screen *screen = sink->screen;
+    if (screen->owner != stream) run_sink_end_line(sink);
+    if (sink->prefix && (screen->owner != stream || screen->returned)) {
+        char prefix[24];
+        int length = snprintf(prefix, sizeof prefix, "[%d] ", stream->rank);
+        sink_put(sink, prefix, (size_t)length);
+    }
+    sink_put(sink, text, size);
+    screen->owner = text[size - 1] == '\n' ? NULL : stream;
+    screen->returned = text[size - 1] == '\r';
+}
+
+/* --- streams ---------------------------------------------------------------------------------------------------- */
+
+/* The end of the first line in text, one past its last byte; NULL when there is none. On a terminal a carriage return
+ * ends a line as well: what it was written for is to be seen at once. */
+static const char *line_end(const run_stream *stream, const char *text, size_t size) {
+    const char *newline = memchr(text, '\n', size);
+    const char *back = stream->sink->terminal ? memchr(text, '\r', newline ? (size_t)(newline - text) : size) : NULL;
+    const char *end = back ? back : newline;
+    return end ? end + 1 : NULL;
+}
+
+/* Pass on what is complete; the first `scanned` bytes are known to hold no end of line. */
+static void pass_lines(run_stream *stream, size_t scanned) {
+    const char *start = stream->line, *past = stream->line + stream->used, *from = start + scanned, *end;
+    while (from < past && (end = line_end(stream, from, (size_t)(past - from)))) {
+        put_piece(stream, start, (size_t)(end - start));
+        start = from = end;
+    }
+    stream->used = (size_t)(past - start);
+    memmove(stream->line, start, stream->used);
+}
+
+/* Room for one more chunk; false when there is no memory. */
+static bool make_room(run_stream *stream) {
+    if (stream->capacity - stream->used >= CHUNK) return true;
+    size_t capacity = stream->capacity ? 2 * stream->capacity : 2 * CHUNK;
+    char *line = realloc(stream->line, capacity);
+    if (!line) return false;
+    stream->line = line;
+    stream->capacity = capacity;
+    return true;
+}
+
+/* What is left becomes a line, though it has no end. */
+static void pass_rest(run_stream *stream) {
+    if (stream->used == 0) return;
+    put_piece(stream, stream->line, stream->used);
+    stream->used = 0;
+    if (stream->sink->prefix) run_sink_end_line(stream->sink);
+    stream->sink->screen->owner = NULL;
+}
+
+void run_stream_close(run_stream *stream) {
+    if (stream->fd < 0) return;
+    pass_rest(stream);
+    sink_flush(stream->sink);
+    if (stream->sink->screen->owner == stream) run_sink_end_line(stream->sink);
+    close(stream->fd);
+    stream->fd = -1;
+    free(stream->line);
+    stream->line = NULL;
+    stream->used = stream->capacity = 0;
+}
+
+void run_stream_show(run_stream *stream) {
+    if (stream->fd < 0 || stream->used == 0) return;
+    put_piece(stream, stream->line, stream->used);
+    stream->used = 0;
+    sink_flush(stream->sink);
+}
+
+void run_stream_read(run_stream *stream) {
+    if (!make_room(stream)) pass_rest(stream);
+    size_t scanned = stream->used;
+    if (stream->capacity == scanned) { /* not even a first buffer */
+        run_stream_close(stream);
+        return;
+    }
+    size_t room = stream->capacity - scanned;
+    ssize_t n = read(stream->fd, stream->line + scanned, room < CHUNK ? room : CHUNK);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
+    if (n > 0) {
+        stream->used += (size_t)n;
+        pass_lines(stream, scanned);
+        if (stream->used >= LONGEST_LINE) pass_rest(stream);
+        sink_flush(stream->sink);
+    }
+    /* When nobody reads us, the rank is to meet the broken pipe as if it had written there itself. */
+    if (n <= 0 || stream->sink->broken) run_stream_close(stream);
+}

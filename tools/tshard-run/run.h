@@ -1,0 +1,123 @@
+/* tshard-run: N ranks of a program on this machine.
+ *
+ * Two processes share the work, so that no death of either leaves anything behind:
+ *   guard       the process that the user started: it takes the user's signals and terminal, and outlives the
+ *   supervisor  its child, in a process group of its own: it starts the ranks, passes their output on, ends them.
+ * Ranks die with the supervisor (PR_SET_PDEATHSIG). The supervisor ends everything when the guard is gone; the guard
+ * does when the supervisor is. Both are subreapers: what a rank leaves behind becomes their child and is found. */
+#ifndef RUN_H
+#define RUN_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#define RUN_USAGE_EXIT      2
+#define RUN_NOT_FOUND_EXIT  127
+#define RUN_NOT_USABLE_EXIT 126
+#define RUN_MAX_RANKS       1024
+
+typedef enum run_bind { RUN_BIND_AUTO = 0, RUN_BIND_CORES, RUN_BIND_NONE } run_bind;
+
+typedef struct run_options {
+    int ranks;
+    run_bind bind;
+    double grace; /* seconds between TERM and KILL */
+    int port;     /* MASTER_PORT; 0: one that is free */
+    bool prefix;
+    char **command; /* ends with NULL */
+} run_options;
+
+/* options.c: reads the command line. Returns -1 to go on, or the code to exit with (after help or a usage error). */
+int run_options_parse(int argc, char **argv, run_options *options);
+/* main.c: "tshard-run: ..." and a newline, in one write to stderr. */
+void run_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+double run_now(void); /* seconds, monotonic */
+
+/* What the supervisor gets from its guard. */
+typedef struct run_link {
+    int input;        /* rank 0's stdin */
+    int life;         /* reads end of file when the guard is gone */
+    sigset_t signals; /* blocked, and read through a signalfd */
+    sigset_t original_mask;
+} run_link;
+
+/* guard.c: runs the job under a supervisor; returns the exit code. */
+int run_guard(const run_options *options);
+/* job.c: the supervisor's life; returns the exit code. */
+int run_job(const run_options *options, const run_link *link);
+
+/* --- starting: spawn.c, cores.c ----------------------------------------------------------------------------- */
+
+typedef struct run_plan {
+    const run_options *options;
+    const run_link *link;
+    char token[33];
+    int port;
+    const int *cores; /* the allowed ones, those of one physical core side by side; NULL: ranks are not bound */
+    int core_count;
+    int null_input; /* stdin of the ranks other than 0 */
+    pid_t supervisor;
+} run_plan;
+
+typedef struct run_rank {
+    pid_t pid;
+    int pidfd;                  /* -1 where the kernel has none, or once the rank has ended */
+    int stdout_fd, stderr_fd;   /* reading ends */
+    bool ended;                 /* a zombie until the job's end: so its process group's number is not used again */
+    int wait_code, wait_status; /* of siginfo: CLD_EXITED and the code, or CLD_KILLED, CLD_DUMPED and the signal */
+} run_rank;
+
+/* Fills port and token. False, having said why. */
+bool run_plan_prepare(run_plan *plan);
+/* Starts one rank. 0, or the code to exit with, having said why. */
+int run_spawn(const run_plan *plan, int index, run_rank *rank);
+/* The cores this process may use, sorted so that hardware threads of one core are neighbours. NULL: unknown. */
+int *run_cores_allowed(int *count);
+/* Pins this process to part `index` of `parts` (in turn, when there are fewer cores than parts). */
+void run_cores_pin(const int *cores, int count, int index, int parts);
+
+/* --- output: relay.c ---------------------------------------------------------------------------------------- */
+
+/* What is on a terminal's last line: both sinks share one when both are the terminal. */
+typedef struct run_screen {
+    const struct run_stream *owner; /* whose unfinished line it shows, or NULL */
+    bool returned;                  /* the cursor is back at its start */
+} run_screen;
+
+typedef struct run_sink {
+    int fd;
+    bool terminal, prefix;
+    bool broken; /* nobody reads it any more */
+    run_screen *screen;
+    /* Waits until fd can be written, tending the job meanwhile. False: give the output up. */
+    bool (*wait_writable)(void *user, int fd);
+    void *user;
+    size_t used;
+    char buffer[16384];
+} run_sink;
+
+typedef struct run_stream {
+    int fd; /* -1 once at its end */
+    int rank;
+    run_sink *sink;
+    char *line; /* what has come since the last end of line */
+    size_t used, capacity;
+} run_stream;
+
+/* Take what is there and pass whole lines on. Closes the stream at its end. */
+void run_stream_read(run_stream *stream);
+/* Pass an unfinished line on as it is: only on a terminal, where a prompt or a progress line should be seen. */
+void run_stream_show(run_stream *stream);
+/* Pass on what is left, as a line of its own, and close. */
+void run_stream_close(run_stream *stream);
+/* A line that the terminal shows half finished ends here. */
+void run_sink_end_line(run_sink *sink);
+
+/* --- ending: sweep.c ---------------------------------------------------------------------------------------- */
+
+/* Kill and reap every descendant of this process, for at most a few seconds. */
+void run_sweep(void);
+
+#endif

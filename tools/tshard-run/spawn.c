@@ -1,0 +1,162 @@
+/* Starting one rank. */
+#define _GNU_SOURCE
+#include "run.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* The kernel names a free port; nobody is likely to take it in the moment until rank 0 does. 0 when it fails. */
+static int free_port(void) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    int port = 0, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return 0;
+    if (bind(fd, (struct sockaddr *)&address, size) == 0 && getsockname(fd, (struct sockaddr *)&address, &size) == 0) {
+        port = ntohs(address.sin_port);
+    }
+    close(fd);
+    return port;
+}
+
+bool run_plan_prepare(run_plan *plan) {
+    unsigned char bytes[16];
+    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) {
+        run_say("no random numbers for the job's token: %s", strerror(errno));
+        return false;
+    }
+    for (size_t i = 0; i < sizeof bytes; i++) snprintf(plan->token + 2 * i, 3, "%02x", bytes[i]);
+    plan->port = plan->options->port ? plan->options->port : free_port();
+    if (plan->port == 0) {
+        run_say("no free port on 127.0.0.1: %s", strerror(errno));
+        return false;
+    }
+    return true;
+}
+
+/* --- in the child --------------------------------------------------------------------------------------------- */
+
+static bool set_number(const char *name, int value) {
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    return setenv(name, text, 1) == 0;
+}
+
+/* torchrun's variables, and the job's token. */
+static bool set_environment(const run_plan *plan, int rank) {
+    const char *const sizes[] = {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"};
+    const char *const ranks[] = {"RANK", "LOCAL_RANK", "ROLE_RANK"};
+    bool done = true;
+    for (int i = 0; i < 3; i++) {
+        done = done && set_number(sizes[i], plan->options->ranks) && set_number(ranks[i], rank);
+    }
+    done = done && set_number("GROUP_RANK", 0) && set_number("GROUP_WORLD_SIZE", 1);
+    done = done && set_number("TORCHELASTIC_RESTART_COUNT", 0) && set_number("TORCHELASTIC_MAX_RESTARTS", 0);
+    done = done && setenv("TORCHELASTIC_RUN_ID", plan->token, 1) == 0 && setenv("ROLE_NAME", "default", 1) == 0;
+    done = done && setenv("MASTER_ADDR", "127.0.0.1", 1) == 0 && set_number("MASTER_PORT", plan->port);
+    return done && setenv("TSHARD_TOKEN", plan->token, 1) == 0;
+}
+
+/* A rank sees its own cores alone once it is pinned, so its number of threads is worked out here. */
+static bool set_threads(const run_plan *plan, int total) {
+    int share = total / plan->options->ranks;
+    char text[16];
+    if (plan->options->ranks == 1 || total == 0) return true;
+    snprintf(text, sizeof text, "%d", share > 0 ? share : 1);
+    return setenv("OMP_NUM_THREADS", text, 0) == 0 && setenv("TSHARD_BLAS_THREADS", text, 0) == 0;
+}
+
+static bool set_descriptors(int input, int output, int error) {
+    /* The sources are above 2 (guard.c sees to it), so no dup2 overwrites one that is still needed. */
+    return dup2(input, STDIN_FILENO) >= 0 && dup2(output, STDOUT_FILENO) >= 0 && dup2(error, STDERR_FILENO) >= 0;
+}
+
+/* Never returns. Failures go to the supervisor as an errno through `report`, which exec closes. */
+static void become_rank(const run_plan *plan, int rank, int output, int error, int report) {
+    int input = rank == 0 ? plan->link->input : plan->null_input;
+    int allowed = 0, *cores = run_cores_allowed(&allowed);
+    bool ready = setpgid(0, 0) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;
+    if (getppid() != plan->supervisor) _exit(1); /* it died before it could tell us to */
+    ready = ready && set_environment(plan, rank) && set_threads(plan, allowed);
+    free(cores);
+    if (plan->cores) run_cores_pin(plan->cores, plan->core_count, rank, plan->options->ranks);
+    ready = ready && set_descriptors(input, output, error);
+    if (ready) {
+        signal(SIGPIPE, SIG_DFL); /* what the supervisor ignores */
+        signal(SIGTTOU, SIG_DFL);
+        sigprocmask(SIG_SETMASK, &plan->link->original_mask, NULL);
+        execvp(plan->options->command[0], plan->options->command);
+    }
+    int number = errno;
+    ssize_t ignored = write(report, &number, sizeof number);
+    (void)ignored;
+    _exit(RUN_NOT_FOUND_EXIT);
+}
+
+/* --- in the supervisor ---------------------------------------------------------------------------------------- */
+
+static void close_all(int *fds, int n) {
+    for (int i = 0; i < n; i++) {
+        if (fds[i] >= 0) close(fds[i]);
+    }
+}
+
+static int start_failed(const run_plan *plan, int number) {
+    run_say("cannot run '%s': %s", plan->options->command[0], strerror(number));
+    return number == ENOENT ? RUN_NOT_FOUND_EXIT : RUN_NOT_USABLE_EXIT;
+}
+
+/* 0 once the program runs, or what kept it from running. */
+static int exec_result(int report, pid_t pid) {
+    int number = 0;
+    ssize_t got;
+    do {
+        got = read(report, &number, sizeof number);
+    } while (got < 0 && errno == EINTR);
+    if (got != (ssize_t)sizeof number) return 0;
+    waitpid(pid, NULL, 0);
+    return number ? number : EIO;
+}
+
+int run_spawn(const run_plan *plan, int index, run_rank *rank) {
+    int fds[6] = {-1, -1, -1, -1, -1, -1}; /* pairs for stdout, stderr, exec's result */
+    int number = 0;
+    *rank = (run_rank){.pid = -1, .pidfd = -1, .stdout_fd = -1, .stderr_fd = -1, .ended = true};
+    for (int i = 0; i < 3; i++) {
+        if (pipe2(fds + 2 * i, O_CLOEXEC) == 0) continue;
+        number = errno;
+        goto fail;
+    }
+    pid_t pid = fork();
+    if (pid < 0) {
+        number = errno;
+        goto fail;
+    }
+    if (pid == 0) become_rank(plan, index, fds[1], fds[3], fds[5]);
+    setpgid(pid, pid); /* the child does it too: whoever comes first */
+    close(fds[5]);
+    fds[5] = -1;
+    number = exec_result(fds[4], pid);
+    if (number) goto fail;
+    rank->pid = pid;
+    rank->ended = false;
+    rank->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    rank->stdout_fd = fds[0];
+    rank->stderr_fd = fds[2];
+    fds[0] = fds[2] = -1;
+    close_all(fds, 6);
+    return 0;
+fail:
+    close_all(fds, 6);
+    return start_failed(plan, number);
+}
