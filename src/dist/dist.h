@@ -5,6 +5,9 @@
 #include "tensor/tensor.h"
 #include "tshard/dist.h"
 
+/* Large enough for a line that names a call or a list of ranks. */
+#define TSHI_LINE 256
+
 /* One call as the backends see it: memory and counts, already checked on this rank. */
 typedef struct tshi_call {
     tsh_collective op;
@@ -13,25 +16,36 @@ typedef struct tshi_call {
     int root;
     const void *in;
     void *out;
-    int64_t count; /* elements of the whole: all_reduce and broadcast the buffer; all_gather and all_to_all `out`;
-                    * reduce_scatter `in` */
+    int64_t count; /* elements of the whole: all_reduce and broadcast the buffer; all_gather `out`; reduce_scatter
+                    * `in`; 0 for all_to_all and barrier */
     const int64_t *counts;    /* all_gather, reduce_scatter: elements of each rank (never NULL) */
     const int64_t *in_counts; /* all_to_all, never NULL */
     const int64_t *out_counts;
-    tsh_status failed; /* not TSH_OK: this rank's arguments are bad; take part only to tell the others */
+    tsh_status failed; /* not TSH_OK: this rank's arguments are bad, the words are in tsh_error_message(); take part
+                        * only to tell the others */
 } tshi_call;
 
-/* A backend: what a group of ranks needs. One const table each: self.c, local.c. */
+/* A backend: what the groups of a world need. One const table each: self.c, local.c. */
 typedef struct tshi_group_ops {
     const char *name;
-    /* Run the call; returns when this rank's buffers are free again. Collective. */
+
+    /* Run the call; returns when this rank's buffers are free again. Collective over the group. A call marked
+     * `failed` returns that status and its words. */
     tsh_status (*run)(tsh_group *group, const tshi_call *call);
-    /* Set up group->state; collective over the world. member: this rank is in it. */
-    tsh_status (*open)(tsh_group *group, bool member);
+    /* Free group->state. Not collective. */
     void (*close)(tsh_group *group);
-    /* tsh_world_fail, tsh_world_recover. */
+
+    /* --- worlds; self leaves these to a world of one rank ---------------------------------------------------- */
+    /* Every rank of the world passes the same `text`, or `failed`. TSH_ERR_MISMATCH with both texts printed, or
+     * TSH_ERR_PEER with the words of the rank that failed. Collective over the world. */
+    tsh_status (*agree)(tsh_world *world, const char *text, tsh_status failed);
+    /* Set up group->state for the n world ranks in `ranks`, which all agree on. group is NULL on ranks outside.
+     * Collective over the world. */
+    tsh_status (*open)(tsh_world *world, const int *ranks, int n, tsh_group *group);
+    /* tsh_world_fail, tsh_world_recover, tsh_world_destroy (which frees world->state). */
     void (*fail)(tsh_world *world, const char *reason);
     tsh_status (*recover)(tsh_world *world);
+    void (*leave)(tsh_world *world);
 } tshi_group_ops;
 
 #define TSHI_RING 32
@@ -53,6 +67,7 @@ struct tsh_group {
     void *state;     /* the backend's */
     int64_t *counts; /* scratch for balanced splits, [2 * size] */
     tsh_group_stats stats;
+    uint64_t ticks; /* spent inside calls; stats.seconds is made of it when asked for */
     uint64_t calls;
     tshi_ring_entry ring[TSHI_RING];
     tsh_group *next; /* the world's list of live groups */
@@ -63,15 +78,51 @@ struct tsh_world {
     int rank, size, local_rank;
     double timeout;
     uint64_t seed, next_stream;
+    uint64_t tape_steps; /* numbers the steps of all tapes of this world */
     tsh_log log;
     tsh_allocator allocator;
     tsh_device *device;
     tsh_group *group;  /* of all */
     tsh_group *groups; /* live ones, this rank's */
     void *state;       /* the backend's */
+    /* To turn ticks into seconds: both clocks when the world was made. */
+    uint64_t start_ticks;
+    double start_seconds;
 };
 
 /* The next stream of random numbers. */
 uint64_t tshi_world_stream(tsh_world *world);
+
+/* Seconds of a clock that only goes forward. */
+double tshi_clock(void);
+/* A cheap counter that goes forward at a constant rate: cycles of the time stamp counter, else nanoseconds. */
+static inline uint64_t tshi_ticks(void) {
+#if defined(__x86_64__)
+    return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+    uint64_t ticks;
+    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks));
+    return ticks;
+#else
+    return (uint64_t)(tshi_clock() * 1e9);
+#endif
+}
+
+/* --- group.c: for worlds and meshes ----------------------------------------------------------------------------- */
+
+/* A group with everything but the backend's state, in the world's list. NULL with the message set. */
+tsh_group *tshi_group_new(tsh_world *world, const int *ranks, int n);
+void tshi_group_free(tsh_group *group);
+/* The mesh of one axis that a group is for itself. */
+void tshi_group_own_mesh(tsh_group *group, const char *name);
+/* Note a call in the ring; returns its number, from 1. */
+uint64_t tshi_group_note(tsh_group *group, const tshi_call *call);
+/* "#3 all_reduce float32 [8], ..." of the last calls to the log. */
+void tshi_group_log_ring(const tsh_group *group);
+
+/* --- backends --------------------------------------------------------------------------------------------------- */
+
+extern const tshi_group_ops tshi_self_ops;
+extern const tshi_group_ops tshi_local_ops;
 
 #endif

@@ -48,12 +48,14 @@ struct tsh_tensor {
 
     /* The gradient's bookkeeping; autograd writes these. */
     bool requires_grad;
+    bool retain_grad;    /* of an intermediate, past backward */
     bool grad_stale; /* grad is memory to reuse, its values are not to be read */
     tsh_tensor *grad;
     uint64_t generation; /* of the tape's step that `node` and `moves` belong to */
     int node;            /* index of the node that made it, -1 for a leaf */
     tsh_tensor *moves;   /* first of the transitions made of it in this step */
     tsh_tensor *next_move;
+    int move_axis;       /* along which this tensor was made from another */
 };
 
 /* --- layout algebra: pure functions --------------------------------------------------------------------------------

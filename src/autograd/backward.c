@@ -1,0 +1,185 @@
+/* Backward: nodes in reverse, gradients into their inputs. */
+#include "autograd/tape.h"
+
+/* --- gradients of inputs
+ * ------------------------------------------------------------------------------------------------- */
+
+bool tshi_wants_grad(const tshi_node *call, int i) {
+    return i < call->inputs && call->in[i]->requires_grad;
+}
+
+/* A gradient is laid out as its tensor, but the terms of a PARTIAL value all have the same. */
+static tsh_status gradient_new(const tsh_tensor *x, tsh_tensor **out) {
+    tsh_status status = tshi_tensor_new(x->mesh, x->dtype, &x->shape, x->layout, out);
+    if (status != TSH_OK) return status;
+    for (int a = 0; a < x->mesh->axes; a++) {
+        if (x->layout[a].kind == TSH_KIND_PARTIAL) (*out)->layout[a] = TSH_REPLICATED;
+    }
+    return TSH_OK;
+}
+
+/* Gradient memory that may be written: shared memory (an adopted gradient) is left to the others, with or without its
+ * values. */
+static tsh_status make_writable(tsh_tensor *x) {
+    tsh_tensor *old = x->grad, *fresh = NULL;
+    if (old && old->storage->references == 1) return TSH_OK;
+    tsh_status status = gradient_new(x, &fresh);
+    if (status != TSH_OK) return status;
+    bool keep_values = old && !x->grad_stale;
+    if (keep_values) x->mesh->device->ops->copy(tsh_tensor_nbytes(fresh), tshi_data(old), tshi_data(fresh));
+    tsh_tensor_release(old);
+    x->grad = fresh;
+    x->grad_stale = !keep_values;
+    return TSH_OK;
+}
+
+tsh_tensor *tshi_grad_beta(const tshi_node *call, int i, double *beta) {
+    tsh_tensor *x = call->in[i];
+    if (make_writable(x) != TSH_OK) return NULL;
+    *beta = x->grad_stale ? 0 : 1;
+    x->grad_stale = false;
+    return x->grad;
+}
+
+tsh_tensor *tshi_grad(const tshi_node *call, int i) {
+    double beta;
+    tsh_tensor *grad = tshi_grad_beta(call, i, &beta);
+    if (grad && beta == 0) grad->mesh->device->ops->zero(tsh_tensor_nbytes(grad), tshi_data(grad));
+    return grad;
+}
+
+tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient) {
+    tsh_tensor *x = call->in[i];
+    const tshi_device_ops *ops = x->mesh->device->ops;
+    bool first = !x->grad || x->grad_stale;
+    bool parameter = x->grad && x->node < 0; /* its gradient's memory stays where it is */
+    if (first && !parameter) {
+        tsh_tensor *view;
+        tsh_status status = tshi_tensor_view(gradient, &x->shape, x->layout, 0, &view);
+        if (status != TSH_OK) return status;
+        for (int a = 0; a < x->mesh->axes; a++) {
+            if (x->layout[a].kind == TSH_KIND_PARTIAL) view->layout[a] = TSH_REPLICATED;
+        }
+        tsh_tensor_release(x->grad);
+        x->grad = view;
+        x->grad_stale = false;
+        return TSH_OK;
+    }
+    double beta;
+    tsh_tensor *grad = tshi_grad_beta(call, i, &beta);
+    if (!grad) return TSH_ERR_MEMORY;
+    ops->axpby(x->dtype, x->numel, 1, tshi_data(gradient), beta, tshi_data(grad), tshi_data(grad));
+    return TSH_OK;
+}
+
+/* --- the engine
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static void grad_release(tsh_tensor *x) {
+    tsh_tensor_release(x->grad);
+    x->grad = NULL;
+}
+
+/* The node has given what it had: let go of its tensors, and of the memory of its output if nobody else keeps that. */
+static void node_free(tshi_node *node, const tsh_tensor *loss) {
+    tsh_tensor *out = node->out;
+    for (int i = 0; i < node->inputs; i++) tsh_tensor_release(node->in[i]);
+    for (int i = 0; i < TSHI_MAX_SAVED; i++) tsh_tensor_release(node->saved[i]);
+    *node = (tshi_node){.used = true};
+    tsh_tensor_release(out);
+    if (out->references == 1 && out != loss) tshi_tensor_drop_storage(out); /* the tape's own is the last */
+}
+
+static tsh_status node_backward(tsh_tape *tape, tshi_node *node, bool retain_graph, const tsh_tensor *loss) {
+    tsh_tensor *out = node->out;
+    tsh_status status = node->op->backward(tape, node);
+    if (status != TSH_OK) {
+        tshi_tape_fail(tape, status, "backward of %s: %s", node->op->name, tsh_error_message());
+        return status;
+    }
+    if (!out->retain_grad) grad_release(out);
+    if (!retain_graph) node_free(node, loss);
+    return status;
+}
+
+static tsh_status seed(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradient) {
+    const tshi_device_ops *ops = loss->mesh->device->ops;
+    char a[160], b[160];
+    if (gradient && (gradient->dtype != loss->dtype || gradient->numel != loss->numel || !gradient->storage)) {
+        tshi_tape_fail(tape, TSH_ERR_SHAPE, "backward: the gradient is %s, the loss %s",
+                       tsh_tensor_describe(gradient, a, sizeof a), tsh_tensor_describe(loss, b, sizeof b));
+        return tape->status;
+    }
+    grad_release(loss);
+    tsh_status status = gradient_new(loss, &loss->grad);
+    if (status != TSH_OK) {
+        tshi_tape_fail_as(tape, status, "backward");
+        return status;
+    }
+    loss->grad_stale = false;
+    if (gradient) {
+        ops->copy(tsh_tensor_nbytes(gradient), tshi_data(gradient), tshi_data(loss->grad));
+    } else {
+        ops->fill(loss->dtype, loss->numel, 1, tshi_data(loss->grad));
+    }
+    return TSH_OK;
+}
+
+static tsh_status check_loss(tsh_tape *tape, tsh_tensor *loss) {
+    char text[160];
+    if (tape->status != TSH_OK) return tape->status;
+    int node = loss ? tshi_tape_node(tape, loss) : -1;
+    if (node < 0) {
+        tshi_tape_fail(tape, TSH_ERR_STATE,
+                       "backward: the tape recorded nothing that leads from a leaf with a gradient to %s",
+                       tsh_tensor_describe(loss, text, sizeof text));
+    } else if (tape->nodes[node].used) {
+        tshi_tape_fail(tape, TSH_ERR_STATE,
+                       "backward: a second time over the same step (tsh_backward_config.retain_graph keeps it)");
+    }
+    return tape->status;
+}
+
+/* A node below the loss that an earlier backward has freed: its gradients would be lost in silence. */
+static tsh_status check_inputs_unused(tsh_tape *tape, const tshi_node *node) {
+    for (int i = 0; i < node->inputs; i++) {
+        int k = tshi_tape_node(tape, node->in[i]);
+        if (k < 0 || !tape->nodes[k].used) continue;
+        tshi_tape_fail(tape, TSH_ERR_STATE,
+                       "backward: %s stands on a part of the step that an earlier backward has freed", node->op->name);
+        return tape->status;
+    }
+    return TSH_OK;
+}
+
+tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backward_config *config) {
+    bool retain = config && config->retain_graph;
+    tsh_status status = check_loss(tape, loss);
+    if (status == TSH_OK) status = seed(tape, loss, config ? config->gradient : NULL);
+    for (int i = status == TSH_OK ? loss->node : -1; i >= 0 && status == TSH_OK; i--) {
+        tshi_node *node = &tape->nodes[i];
+        if (node->used) continue;
+        if (!node->out->grad || node->out->grad_stale) continue; /* not on a way from the loss */
+        status = check_inputs_unused(tape, node);
+        if (status == TSH_OK) status = node_backward(tape, node, retain, loss);
+    }
+    return status;
+}
+
+tsh_status tsh_backward(tsh_tape *tape, tsh_tensor *loss) {
+    char text[160];
+    if (tape->status == TSH_OK && loss && loss->numel != 1) {
+        tshi_tape_fail(tape, TSH_ERR_SHAPE, "backward: the loss is %s, one element is wanted",
+                       tsh_tensor_describe(loss, text, sizeof text));
+        return tape->status;
+    }
+    return tsh_backward_with(tape, loss, NULL);
+}
+
+tsh_status tsh_tensor_retain_grad(tsh_tensor *tensor) {
+    if (!tensor || !tensor->requires_grad) {
+        return tshi_fail(TSH_ERR_STATE, "tensor_retain_grad: a tensor that leads to a gradient is wanted");
+    }
+    tensor->retain_grad = true;
+    return TSH_OK;
+}

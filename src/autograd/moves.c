@@ -1,0 +1,148 @@
+#include "autograd/moves.h"
+
+static const tshi_device_ops *ops_of(const tsh_tensor *t) {
+    return t->mesh->device->ops;
+}
+
+/* A tensor seen around dim d: `outer` runs of `n` pieces of `piece` bytes. */
+typedef struct runs {
+    int64_t outer, n;
+    size_t piece;
+} runs;
+
+static runs runs_of(const tsh_tensor *t, int d) {
+    return (runs){tshi_outer(t, d), t->shape.local[d], (size_t)tshi_inner(t, d) * tsh_dtype_size(t->dtype)};
+}
+
+/* Copy pieces [start, start + length) of each run of `whole` to or from `part`, which holds just them. */
+static void copy_part(const tshi_device_ops *ops, runs w, int64_t start, int64_t length, char *whole, char *part,
+                      bool out_of_whole) {
+    size_t bytes = (size_t)length * w.piece, stride = (size_t)w.n * w.piece;
+    char *at = whole + (size_t)start * w.piece;
+    if (bytes == 0) return;
+    if (out_of_whole) {
+        ops->copy_strided(w.outer, bytes, at, stride, part, bytes);
+    } else {
+        ops->copy_strided(w.outer, bytes, part, bytes, at, stride);
+    }
+}
+
+/* Whole along d to rank blocks one after another, or back. */
+static void copy_blocks(const tshi_device_ops *ops, const tsh_tensor *whole, int d, int parts, char *blocks,
+                        bool pack) {
+    runs w = runs_of(whole, d);
+    for (int r = 0; r < parts; r++) {
+        int64_t start, length;
+        tsh_split(w.n, parts, r, &start, &length);
+        copy_part(ops, w, start, length, tshi_data(whole), blocks + (size_t)(start * w.outer) * w.piece, pack);
+    }
+}
+
+/* `whole` as rank blocks: a matrix [n, everything else], whose rows split as dim d does. In whole's own memory when the
+ * blocks lie there one after another already, else in memory of its own. */
+static tsh_status blocks_of(const tsh_tensor *whole, int d, tsh_tensor **out) {
+    runs w = runs_of(whole, d);
+    int64_t rest = w.outer * tshi_inner(whole, d);
+    tshi_shape shape = {.ndim = 2, .local = {w.n, rest}, .global = {w.n, rest}};
+    const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
+    if (w.outer == 1) return tshi_tensor_view(whole, &shape, local, 0, out);
+    return tshi_tensor_new(whole->mesh, whole->dtype, &shape, local, out);
+}
+
+static tsh_status nothing(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
+    (void)group, (void)in_dim, (void)out_dim;
+    if (tshi_data(in) != tshi_data(out)) ops_of(in)->copy(tsh_tensor_nbytes(in), tshi_data(in), tshi_data(out));
+    return TSH_OK;
+}
+
+static tsh_status all_reduce(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
+    nothing(group, in, out, in_dim, out_dim);
+    return tsh_all_reduce(group, out, TSH_SUM);
+}
+
+static tsh_status all_gather(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
+    (void)out_dim;
+    tsh_tensor *blocks;
+    tsh_status status = blocks_of(out, in_dim, &blocks);
+    if (status == TSH_OK) status = tsh_all_gather_into_tensor(group, blocks, in, NULL);
+    if (status == TSH_OK && tshi_data(blocks) != tshi_data(out)) {
+        copy_blocks(ops_of(out), out, in_dim, group->size, tshi_data(blocks), false);
+    }
+    tsh_tensor_release(blocks);
+    return status;
+}
+
+static tsh_status slice(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
+    (void)in_dim;
+    int64_t start, length;
+    tsh_split(in->shape.local[out_dim], group->size, group->rank, &start, &length);
+    copy_part(ops_of(in), runs_of(in, out_dim), start, length, tshi_data(in), tshi_data(out), true);
+    return TSH_OK;
+}
+
+static tsh_status reduce_scatter(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
+    (void)in_dim;
+    tsh_tensor *blocks;
+    tsh_status status = blocks_of(in, out_dim, &blocks);
+    if (status == TSH_OK && tshi_data(blocks) != tshi_data(in)) {
+        copy_blocks(ops_of(in), in, out_dim, group->size, tshi_data(blocks), true);
+    }
+    if (status == TSH_OK) status = tsh_reduce_scatter_tensor(group, out, blocks, TSH_SUM, NULL);
+    tsh_tensor_release(blocks);
+    return status;
+}
+
+/* Elements that I send to each rank (my rows of in_dim, its slice of out_dim) and get from it. The group's scratch
+ * holds them. */
+static void exchange_counts(tsh_group *group, const tsh_tensor *in, const tsh_tensor *out, int in_dim, int out_dim) {
+    int64_t per_column = tshi_outer(in, out_dim) * tshi_inner(in, out_dim);
+    int64_t per_row = tshi_outer(out, in_dim) * tshi_inner(out, in_dim);
+    for (int r = 0; r < group->size; r++) {
+        int64_t columns, rows;
+        tsh_split(in->shape.local[out_dim], group->size, r, NULL, &columns);
+        tsh_split(out->shape.local[in_dim], group->size, r, NULL, &rows);
+        group->counts[r] = columns * per_column;
+        group->counts[group->size + r] = rows * per_row;
+    }
+}
+
+static tsh_status all_to_all(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
+    tsh_tensor *send = NULL, *receive = NULL;
+    tsh_status status = blocks_of(in, out_dim, &send);
+    if (status == TSH_OK) status = blocks_of(out, in_dim, &receive);
+    if (status != TSH_OK) goto done;
+    if (tshi_data(send) != tshi_data(in)) copy_blocks(ops_of(in), in, out_dim, group->size, tshi_data(send), true);
+    exchange_counts(group, in, out, in_dim, out_dim);
+    status = tsh_all_to_all(group, receive, group->counts + group->size, send, group->counts);
+    if (status == TSH_OK && tshi_data(receive) != tshi_data(out)) {
+        copy_blocks(ops_of(out), out, in_dim, group->size, tshi_data(receive), false);
+    }
+done:
+    tsh_tensor_release(send);
+    tsh_tensor_release(receive);
+    return status;
+}
+
+static tsh_status zero_pad(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
+    (void)out_dim;
+    int64_t start, length;
+    tsh_split(out->shape.local[in_dim], group->size, group->rank, &start, &length);
+    ops_of(out)->zero(tsh_tensor_nbytes(out), tshi_data(out));
+    copy_part(ops_of(out), runs_of(out, in_dim), start, length, tshi_data(out), tshi_data(in), false);
+    return TSH_OK;
+}
+
+static tsh_status first_keeps(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
+    if (group->rank == 0) return nothing(group, in, out, in_dim, out_dim);
+    ops_of(out)->zero(tsh_tensor_nbytes(out), tshi_data(out));
+    return TSH_OK;
+}
+
+const tshi_move tshi_move_nothing = {"nothing", nothing, 0, true};
+const tshi_move tshi_move_all_reduce = {"all_reduce", all_reduce, 2, true};
+const tshi_move tshi_move_all_gather = {"all_gather", all_gather, 1, false};
+const tshi_move tshi_move_slice = {"slice", slice, 0, false};
+const tshi_move tshi_move_reduce_scatter = {"reduce_scatter", reduce_scatter, 1, false};
+const tshi_move tshi_move_all_to_all = {"all_to_all", all_to_all, 0.5, false};
+const tshi_move tshi_move_zero_pad = {"zero_pad", zero_pad, 0, false};
+const tshi_move tshi_move_first_keeps = {"first_keeps", first_keeps, 0, false};

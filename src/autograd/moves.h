@@ -1,0 +1,20 @@
+/* Movements of data along one axis: what the transition table is made of. */
+#ifndef TSHI_MOVES_H
+#define TSHI_MOVES_H
+
+#include "dist/dist.h"
+
+/* Bring `in` to `out`, which has memory and the right local shape, over the group. in_dim: the dim along which `in` is
+ * a shard; out_dim: the dim along which `out` is one (where the movement has such a side). May run with out viewing
+ * in's memory if in_place. Collective where its name is. */
+typedef struct tshi_move {
+    const char *name;
+    tsh_status (*run)(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim);
+    double cost; /* bytes sent by a rank, per byte of the whole, times p / (p - 1) */
+    bool in_place;
+} tshi_move;
+
+extern const tshi_move tshi_move_nothing, tshi_move_all_reduce, tshi_move_all_gather, tshi_move_slice,
+    tshi_move_reduce_scatter, tshi_move_all_to_all, tshi_move_zero_pad, tshi_move_first_keeps;
+
+#endif

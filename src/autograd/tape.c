@@ -1,0 +1,194 @@
+/* The tape: running calls, recording them, keeping the first failure. */
+#include "autograd/tape.h"
+
+#include <stdio.h>
+#include <string.h>
+
+tsh_status tsh_tape_create(tsh_world *world, tsh_tape **out) {
+    *out = NULL;
+    if (!world) return tshi_fail(TSH_ERR_ARGUMENT, "tape_create: a world is required");
+    tsh_tape *tape = tshi_calloc(&world->allocator, 1, sizeof *tape);
+    if (!tape) return TSH_ERR_MEMORY;
+    tape->world = world;
+    tape->recording = true;
+    tape->generation = ++world->tape_steps;
+    *out = tape;
+    return TSH_OK;
+}
+
+static void node_clear(tshi_node *node) {
+    for (int i = 0; i < node->inputs; i++) tsh_tensor_release(node->in[i]);
+    for (int i = 0; i < TSHI_MAX_SAVED; i++) tsh_tensor_release(node->saved[i]);
+    tsh_tensor_release(node->out);
+    memset(node, 0, sizeof *node);
+}
+
+static void free_step(tsh_tape *tape) {
+    for (int i = 0; i < tape->node_count; i++) node_clear(&tape->nodes[i]);
+    tape->node_count = 0;
+    for (int i = 0; i < tape->owned_count; i++) {
+        tape->owned[i]->node = -1;
+        tape->owned[i]->moves = NULL;
+        tsh_tensor_release(tape->owned[i]);
+    }
+    tape->owned_count = 0;
+    tape->generation = ++tape->world->tape_steps;
+}
+
+void tsh_tape_destroy(tsh_tape *tape) {
+    if (!tape) return;
+    free_step(tape);
+    tshi_free(&tape->world->allocator, tape->nodes);
+    tshi_free(&tape->world->allocator, tape->owned);
+    tshi_free(&tape->world->allocator, tape);
+}
+
+tsh_status tsh_tape_reset(tsh_tape *tape) {
+    bool failed = tape->status != TSH_OK;
+    free_step(tape);
+    tape->status = TSH_OK;
+    tape->message[0] = '\0';
+    return failed ? tsh_world_recover(tape->world) : TSH_OK;
+}
+
+tsh_status tsh_tape_status(const tsh_tape *tape) {
+    return tape->status;
+}
+
+const char *tsh_tape_message(const tsh_tape *tape) {
+    return tape->message;
+}
+
+bool tsh_tape_set_recording(tsh_tape *tape, bool recording) {
+    bool before = tape->recording;
+    tape->recording = recording;
+    return before;
+}
+
+tsh_world *tsh_tape_world(const tsh_tape *tape) {
+    return tape->world;
+}
+
+/* --- failures
+ * ---------------------------------------------------------------------------------------------------------- */
+
+tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format, ...) {
+    va_list arguments;
+    if (tape->status != TSH_OK) return NULL;
+    tape->status = status;
+    int used = snprintf(tape->message, sizeof tape->message, "rank %d: ", tape->world->rank);
+    va_start(arguments, format);
+    vsnprintf(tape->message + used, sizeof tape->message - (size_t)used, format, arguments);
+    va_end(arguments);
+    tshi_fail(status, "%s", tape->message);
+    /* What the peers have seen themselves needs no telling. */
+    bool known = status == TSH_ERR_PEER || status == TSH_ERR_MISMATCH || status == TSH_ERR_TIMEOUT;
+    if (!known) tsh_world_fail(tape->world, strchr(tape->message, ':') + 2);
+    return NULL;
+}
+
+tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *what) {
+    char words[TSHI_MESSAGE_SIZE];
+    snprintf(words, sizeof words, "%s", tsh_error_message());
+    return tshi_tape_fail(tape, status, "%s: %s", what, words);
+}
+
+bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *const *tensors) {
+    if (!tape || tape->status != TSH_OK) return false;
+    for (int i = 0; i < count; i++) {
+        if (!tensors[i]) {
+            tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: input %d is NULL", what, i);
+        } else if (!tensors[i]->storage) {
+            tshi_tape_fail(tape, TSH_ERR_STATE,
+                           "%s: the memory of input %d was freed by backward (tsh_tensor_retain keeps it)", what, i);
+        } else if (tensors[i]->mesh != tensors[0]->mesh) {
+            tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: inputs 0 and %d are on different meshes", what, i);
+        } else if (tensors[i]->mesh->world != tape->world) {
+            tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: input %d belongs to another world than the tape", what, i);
+        }
+    }
+    return tape->status == TSH_OK;
+}
+
+/* --- calls
+ * ----------------------------------------------------------------------------------------------------------------- */
+
+tsh_status tshi_tape_own(tsh_tape *tape, tsh_tensor *tensor) {
+    tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->owned, &tape->owned_capacity,
+                                  tape->owned_count + 1, sizeof *tape->owned);
+    if (status != TSH_OK) {
+        tsh_tensor_release(tensor);
+        return status;
+    }
+    tensor->generation = tape->generation;
+    tensor->node = -1;
+    tape->owned[tape->owned_count++] = tensor;
+    return TSH_OK;
+}
+
+static bool any_requires_grad(const tshi_node *call) {
+    for (int i = 0; i < call->inputs; i++) {
+        if (call->in[i]->requires_grad) return true;
+    }
+    return false;
+}
+
+/* Backward finds the call again; without recording its saved tensors are dropped at once. */
+static tsh_status record(tsh_tape *tape, tshi_node *call) {
+    if (!tape->recording || !any_requires_grad(call)) return TSH_OK;
+    tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->nodes, &tape->node_capacity,
+                                  tape->node_count + 1, sizeof *tape->nodes);
+    if (status != TSH_OK) return status;
+    call->out->requires_grad = true;
+    call->out->node = tape->node_count;
+    tshi_node *node = &tape->nodes[tape->node_count++];
+    *node = *call;
+    for (int i = 0; i < node->inputs; i++) tsh_tensor_retain(node->in[i]);
+    tsh_tensor_retain(node->out);
+    memset(call->saved, 0, sizeof call->saved); /* the node has them now */
+    return TSH_OK;
+}
+
+static tsh_status make_output(tsh_tape *tape, tshi_node *call, tsh_dtype dtype, const tshi_shape *shape,
+                              const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share) {
+    tsh_status status = share ? tshi_tensor_view(share, shape, layout, 0, &call->out)
+                              : tshi_tensor_new(call->in[0]->mesh, dtype, shape, layout, &call->out);
+    return status == TSH_OK ? tshi_tape_own(tape, call->out) : status;
+}
+
+tsh_tensor *tshi_run(tsh_tape *tape, tshi_node *call, tsh_dtype dtype, const tshi_shape *shape,
+                     const tsh_layout layout[TSH_MAX_AXES], tsh_tensor *share) {
+    tsh_status status = make_output(tape, call, dtype, shape, layout, share);
+    if (status == TSH_OK) status = call->op->forward(tape, call);
+    if (status == TSH_OK) status = record(tape, call);
+    for (int i = 0; i < TSHI_MAX_SAVED; i++) tsh_tensor_release(call->saved[i]);
+    return status == TSH_OK ? call->out : tshi_tape_fail_as(tape, status, call->op->name);
+}
+
+/* Bring input i to its layouts: first along axes that stop sharding it, the last first (a dim that two axes share comes
+ * apart in that order), then along the others. */
+static tsh_tensor *bring(tsh_tape *tape, tsh_tensor *x, const tsh_layout need[TSH_MAX_AXES]) {
+    int axes = x->mesh->axes;
+    for (int a = axes - 1; x && a >= 0; a--) {
+        if (x->layout[a].kind == TSH_KIND_SHARD) x = tshi_transit(tape, x, a, need[a], false);
+    }
+    for (int a = 0; x && a < axes; a++) x = tshi_transit(tape, x, a, need[a], false);
+    return x;
+}
+
+tsh_tensor *tshi_apply(tsh_tape *tape, const tshi_node *proto) {
+    tshi_node call = *proto;
+    tsh_dtype dtype = TSH_FLOAT32;
+    tshi_shape shape = {0};
+    tsh_layout need[TSHI_MAX_INPUTS][TSH_MAX_AXES], layout[TSH_MAX_AXES] = {{0}};
+    if (!tshi_tape_ready(tape, call.op->name, call.inputs, call.in)) return NULL;
+    tsh_status status = call.op->shape(&call, &dtype, &shape);
+    if (status == TSH_OK) status = tshi_rules_choose(&call, shape.ndim, need, layout);
+    if (status == TSH_OK) status = tshi_shape_resolve(call.in[0]->mesh, &shape, layout);
+    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, call.op->name);
+    for (int i = 0; i < call.inputs; i++) {
+        call.in[i] = bring(tape, call.in[i], need[i]);
+        if (!call.in[i]) return NULL;
+    }
+    return tshi_run(tape, &call, dtype, &shape, layout, call.op->views ? call.in[0] : NULL);
+}

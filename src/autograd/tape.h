@@ -1,0 +1,150 @@
+/* The tape from the inside: what an op is, how a call runs, how gradients reach its inputs. */
+#ifndef TSHI_TAPE_H
+#define TSHI_TAPE_H
+
+#include "dist/dist.h"
+#include "tensor/tensor.h"
+#include "tshard/functional.h"
+
+#define TSHI_MAX_INPUTS 8
+#define TSHI_MAX_SAVED  3
+
+/* --- layout rules: rows of patterns
+ * -------------------------------------------------------------------------------------- A row says, along one axis,
+ * which layouts the inputs must have and which one the output then has. BATCH, ANY and OTHER stand for SHARD(d) with
+ * one d for the whole row, taken from the inputs' own layouts. */
+typedef enum tshi_pattern {
+    TSHI_END = 0, /* closes a row's inputs, and a table */
+    TSHI_R,
+    TSHI_P,
+    TSHI_L,
+    TSHI_S0,    /* SHARD(0) */
+    TSHI_S1,    /* SHARD(1) */
+    TSHI_LAST,  /* SHARD of the tensor's last dim */
+    TSHI_DIM,   /* SHARD of the dim that the call is about (attr.dim) */
+    TSHI_BATCH, /* SHARD(d), d not the last dim of the first input that is a BATCH */
+    TSHI_ANY,   /* SHARD(d), any d */
+    TSHI_OTHER  /* SHARD(d), d not attr.dim */
+} tshi_pattern;
+
+/* An op with fewer rows' inputs than the call has (concat) repeats the last pattern. */
+typedef struct tshi_rule {
+    tshi_pattern in[4];
+    tshi_pattern out;
+} tshi_rule;
+
+/* --- ops
+ * -------------------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct tshi_node tshi_node;
+
+/* What a call is about besides its tensors. */
+typedef struct tshi_attr {
+    int dim; /* resolved, not negative */
+    int64_t i[4];
+    double f[2];
+    uint64_t seed, stream;
+    const void *table; /* a const table or function struct of the op's own family */
+    const tsh_group *group;
+    tshi_shape shape; /* reshape: the output's global shape */
+} tshi_attr;
+
+/* An op: const, one a function. `shape` sees inputs of global shapes and writes the output's dtype and global shape.
+ * Rules name the layouts; when `forward` runs, the inputs have those of the chosen row and out has memory (not zeroed;
+ * or none with `makes_output`). backward adds to the gradients of the inputs that want one. */
+typedef struct tshi_op {
+    const char *name;
+    const tshi_rule *rules;
+    /* Whether this row holds for the call (reshape: boundaries). NULL: always. d is the row's bound dim or -1. */
+    bool (*row_holds)(const tshi_node *call, const tshi_rule *row, int axis, int d);
+    /* The output dim that the bound dim d becomes. NULL: the same. */
+    int (*map_dim)(const tshi_node *call, int d);
+    tsh_status (*shape)(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out);
+    tsh_status (*forward)(tsh_tape *tape, tshi_node *call);
+    tsh_status (*backward)(tsh_tape *tape, tshi_node *call);
+    bool views; /* the output is a view of the first input: forward finds its values there already */
+} tshi_op;
+
+/* One call of an op: during the forward on the stack, afterwards on the tape if a gradient may be asked of it. The node
+ * holds a reference to every tensor in it. */
+struct tshi_node {
+    const tshi_op *op;
+    int inputs;
+    tsh_tensor *in[TSHI_MAX_INPUTS];
+    tsh_tensor *out;
+    tsh_tensor *saved[TSHI_MAX_SAVED]; /* what forward keeps for backward */
+    tshi_attr attr;
+    bool used; /* backward has been here, its memory is gone */
+};
+
+struct tsh_tape {
+    tsh_world *world;
+    bool recording;
+    uint64_t generation; /* of this step; unique over the tape's life */
+    tsh_status status;
+    char message[TSHI_MESSAGE_SIZE];
+    tshi_node *nodes;
+    int node_count, node_capacity;
+    tsh_tensor **owned; /* every tensor made in this step */
+    int owned_count, owned_capacity;
+};
+
+/* Run a call: shapes, rule, transitions, forward, record. `call` has op, inputs, in, attr; the tensors are borrowed.
+ * The result is the tape's; NULL on failure or when any input is NULL. */
+tsh_tensor *tshi_apply(tsh_tape *tape, const tshi_node *call);
+/* The end of a call whose inputs have their layouts: make the output (a view of `share` when that is given), forward,
+ * record. */
+tsh_tensor *tshi_run(tsh_tape *tape, tshi_node *call, tsh_dtype dtype, const tshi_shape *shape,
+                     const tsh_layout layout[TSH_MAX_AXES], tsh_tensor *share);
+/* The tape takes the caller's reference; on failure it is released. */
+tsh_status tshi_tape_own(tsh_tape *tape, tsh_tensor *tensor);
+/* Keep the first failure of the step with its words, tell the peers. Returns NULL, so that a function may end with it.
+ */
+tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format, ...) TSH_PRINTF(3, 4);
+/* The same with tsh_error_message() after "what: ". */
+tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *what);
+/* Work may go on: a tape, no failure so far, no NULL among the tensors, all of them with memory. */
+bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *const *tensors);
+/* node index of the tensor in this step, -1 for a leaf */
+static inline int tshi_tape_node(const tsh_tape *tape, const tsh_tensor *t) {
+    return t->generation == tape->generation ? t->node : -1;
+}
+
+/* --- gradients, inside backward
+ * ------------------------------------------------------------------------------------------------ */
+
+/* Whether input i wants a gradient. */
+bool tshi_wants_grad(const tshi_node *call, int i);
+/* Gradient of the output; its memory may be given away or overwritten only through tshi_grad_adopt. */
+static inline tsh_tensor *tshi_grad_out(const tshi_node *call) {
+    return call->out->grad;
+}
+/* Gradient of input i to add to, zeroed on first touch; NULL on failure (words set). */
+tsh_tensor *tshi_grad(const tshi_node *call, int i);
+/* The same for kernels that can start a sum: *beta is 0 on first touch (the memory is not zeroed), else 1. */
+tsh_tensor *tshi_grad_beta(const tshi_node *call, int i, double *beta);
+/* Add `gradient` to that of input i, taking over its memory when nobody else uses it. Its shape is in[i]'s. */
+tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient);
+
+/* --- transitions
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+typedef struct tshi_transition tshi_transition;
+
+/* The row of the table from one layout to another (not equal ones), or NULL. `automatic`: only rows that rules may
+ * take. */
+const tshi_transition *tshi_transition_find(tsh_layout from, tsh_layout to, bool automatic);
+/* Bytes that a rank sends per byte of the whole, times p / (p - 1), forward and, if wanted, backward. The same at any
+ * p, so that a model takes the same rows at any p. */
+double tshi_transition_cost(const tshi_transition *t, bool backward);
+/* x in layout `to` along the axis: x itself, one made before in this step, or a new one. consume: x is an intermediate
+ * that nobody will look at again, and its memory may be used in place. */
+tsh_tensor *tshi_transit(tsh_tape *tape, tsh_tensor *x, int axis, tsh_layout to, bool consume);
+
+/* Choose each axis' row: `need` and `out` receive the inputs' and the output's layouts. TSH_ERR_LAYOUT naming both
+ * layouts. */
+tsh_status tshi_rules_choose(const tshi_node *call, int out_ndim, tsh_layout need[][TSH_MAX_AXES],
+                             tsh_layout out[TSH_MAX_AXES]);
+
+#endif

@@ -1,0 +1,207 @@
+/* The one table of layout changes, and how a tensor takes one. */
+#include "autograd/moves.h"
+#include "autograd/tape.h"
+
+#include <string.h>
+
+struct tshi_transition {
+    tsh_layout_kind from, to;
+    const tshi_move *forward, *backward;
+    bool automatic; /* layout rules may insert it */
+};
+
+static const tshi_transition table[] = {
+    {TSH_KIND_REPLICATED, TSH_KIND_LOCAL, &tshi_move_nothing, &tshi_move_all_reduce, true},
+    {TSH_KIND_PARTIAL, TSH_KIND_REPLICATED, &tshi_move_all_reduce, &tshi_move_nothing, true},
+    {TSH_KIND_LOCAL, TSH_KIND_REPLICATED, &tshi_move_all_reduce, &tshi_move_nothing, false},
+    {TSH_KIND_REPLICATED, TSH_KIND_SHARD, &tshi_move_slice, &tshi_move_all_gather, true},
+    {TSH_KIND_SHARD, TSH_KIND_REPLICATED, &tshi_move_all_gather, &tshi_move_slice, true},
+    {TSH_KIND_SHARD, TSH_KIND_LOCAL, &tshi_move_all_gather, &tshi_move_reduce_scatter, true},
+    {TSH_KIND_PARTIAL, TSH_KIND_SHARD, &tshi_move_reduce_scatter, &tshi_move_all_gather, true},
+    {TSH_KIND_PARTIAL, TSH_KIND_LOCAL, &tshi_move_all_reduce, &tshi_move_all_reduce, true},
+    {TSH_KIND_SHARD, TSH_KIND_SHARD, &tshi_move_all_to_all, &tshi_move_all_to_all, true},
+    {TSH_KIND_SHARD, TSH_KIND_PARTIAL, &tshi_move_zero_pad, &tshi_move_slice, true},
+    {TSH_KIND_REPLICATED, TSH_KIND_PARTIAL, &tshi_move_first_keeps, &tshi_move_nothing, true},
+};
+
+const tshi_transition *tshi_transition_find(tsh_layout from, tsh_layout to, bool automatic) {
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        if (table[i].from == from.kind && table[i].to == to.kind) {
+            return automatic && !table[i].automatic ? NULL : &table[i];
+        }
+    }
+    return NULL;
+}
+
+double tshi_transition_cost(const tshi_transition *t, bool backward) {
+    return t->forward->cost + (backward ? t->backward->cost : 0);
+}
+
+/* --- the op: attr.table is the row, attr.dim the axis, attr.i[0] and attr.i[1] the two dims ------------------------
+ */
+
+static tsh_group *axis_group(const tshi_node *call) {
+    return call->in[0]->mesh->axis[call->attr.dim].group;
+}
+
+static bool alone(const tshi_node *call) {
+    return call->in[0]->mesh->axis[call->attr.dim].size == 1;
+}
+
+/* A movement over one rank moves nothing, whatever its name. */
+static const tshi_move *move_of(const tshi_node *call, bool backward) {
+    const tshi_transition *t = call->attr.table;
+    if (alone(call)) return &tshi_move_nothing;
+    return backward ? t->backward : t->forward;
+}
+
+static tsh_status transition_forward(tsh_tape *tape, tshi_node *call) {
+    (void)tape;
+    return move_of(call, false)
+        ->run(axis_group(call), call->in[0], call->out, (int)call->attr.i[0], (int)call->attr.i[1]);
+}
+
+/* The conjugate: from the gradient laid out as `to` to the one laid out as `from`. */
+static tsh_status transition_backward(tsh_tape *tape, tshi_node *call) {
+    (void)tape;
+    const tshi_move *move = move_of(call, true);
+    tsh_tensor *dy = tshi_grad_out(call), *x = call->in[0], *dx = NULL;
+    bool in_place = move == &tshi_move_nothing || (move->in_place && dy->storage->references == 1);
+    tsh_status status = in_place ? tshi_tensor_view(dy, &x->shape, x->layout, 0, &dx)
+                                 : tshi_tensor_new(x->mesh, x->dtype, &x->shape, x->layout, &dx);
+    if (status == TSH_OK) status = move->run(axis_group(call), dy, dx, (int)call->attr.i[1], (int)call->attr.i[0]);
+    if (status == TSH_OK) status = tshi_grad_adopt(call, 0, dx);
+    tsh_tensor_release(dx);
+    return status;
+}
+
+static const tshi_op transition_op = {
+    .name = "redistribute", .forward = transition_forward, .backward = transition_backward};
+
+/* Dims that two axes shard are split by the earlier axis first, so only the last of them can move. */
+static tsh_status check_order(const tsh_tensor *x, int axis, tsh_layout from, tsh_layout to) {
+    char text[160];
+    for (int b = axis + 1; b < x->mesh->axes; b++) {
+        tsh_layout other = x->layout[b];
+        if (other.kind != TSH_KIND_SHARD || x->mesh->axis[b].size == 1) continue;
+        if (!tshi_layout_equal(other, from) && !tshi_layout_equal(other, to)) continue;
+        return tshi_fail(TSH_ERR_LAYOUT,
+                         "dim %d of %s is split along axis %s after axis %s: redistribute along %s first", other.dim,
+                         tsh_tensor_describe(x, text, sizeof text), x->mesh->axis[b].name, x->mesh->axis[axis].name,
+                         x->mesh->axis[b].name);
+    }
+    return TSH_OK;
+}
+
+/* Shape and layout after the change. LOCAL makes no claim on other ranks, so its global sizes along this axis are its
+ * own. */
+static tsh_status shape_after(const tsh_tensor *x, int axis, tsh_layout *to, tshi_shape *shape,
+                              tsh_layout layout[TSH_MAX_AXES]) {
+    memcpy(layout, x->layout, sizeof x->layout);
+    layout[axis] = *to;
+    *shape = x->shape;
+    tsh_status status = tshi_shape_resolve(x->mesh, shape, layout);
+    *to = layout[axis];
+    return status;
+}
+
+/* One made before in this step. */
+static tsh_tensor *made_before(const tsh_tape *tape, const tsh_tensor *x, int axis, tsh_layout to) {
+    if (x->generation != tape->generation) return NULL;
+    for (tsh_tensor *t = x->moves; t; t = t->next_move) {
+        if (t->move_axis == axis && t->storage && tshi_layout_equal(t->layout[axis], to)) return t;
+    }
+    return NULL;
+}
+
+static void remember(const tsh_tape *tape, tsh_tensor *x, int axis, tsh_tensor *moved) {
+    if (x->generation != tape->generation) {
+        x->generation = tape->generation;
+        x->node = -1;
+        x->moves = NULL;
+    }
+    moved->move_axis = axis;
+    moved->next_move = x->moves;
+    x->moves = moved;
+}
+
+tsh_tensor *tshi_transit(tsh_tape *tape, tsh_tensor *x, int axis, tsh_layout to, bool consume) {
+    static const char what[] = "redistribute";
+    char text[160], name[24];
+    if (!tshi_tape_ready(tape, what, 1, &x)) return NULL;
+    tsh_layout from = x->layout[axis], layout[TSH_MAX_AXES];
+    tshi_shape shape;
+    tsh_status status = shape_after(x, axis, &to, &shape, layout);
+    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, what);
+    if (tshi_layout_equal(from, to)) return x;
+    const tshi_transition *t = tshi_transition_find(from, to, false);
+    if (!t) {
+        return tshi_tape_fail(tape, TSH_ERR_LAYOUT, "%s: no way from %s to %s along axis %s", what,
+                              tsh_tensor_describe(x, text, sizeof text), tshi_layout_name(to, name, sizeof name),
+                              x->mesh->axis[axis].name);
+    }
+    tsh_tensor *made = made_before(tape, x, axis, to);
+    if (made) return made;
+    status = check_order(x, axis, from, to);
+    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, what);
+
+    tshi_node call = {.op = &transition_op, .inputs = 1, .in = {x}};
+    call.attr.table = t;
+    call.attr.dim = axis;
+    call.attr.i[0] = from.dim;
+    call.attr.i[1] = to.dim;
+    const tshi_move *move = move_of(&call, false);
+    bool share = move == &tshi_move_nothing || (consume && move->in_place);
+    tsh_tensor *moved = tshi_run(tape, &call, x->dtype, &shape, layout, share ? x : NULL);
+    if (moved && !consume) remember(tape, x, axis, moved);
+    return moved;
+}
+
+/* --- public
+ * ---------------------------------------------------------------------------------------------------------------- */
+
+static int axis_of(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, const char *what) {
+    if (!tshi_tape_ready(tape, what, 1, &x)) return -1;
+    int axis = group ? tshi_mesh_axis(x->mesh, group) : -1;
+    if (axis < 0) tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: the group is no axis of the tensor's mesh", what);
+    return axis;
+}
+
+tsh_tensor *tsh_redistribute(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, tsh_layout layout) {
+    int axis = axis_of(tape, x, group, "redistribute");
+    return axis < 0 ? NULL : tshi_transit(tape, x, axis, layout, false);
+}
+
+/* TorchShard's four: one start, one end each. */
+static tsh_tensor *named(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, const char *what, unsigned from_kinds,
+                         int dim, tsh_layout to) {
+    char text[160];
+    int axis = axis_of(tape, x, group, what);
+    if (axis < 0) return NULL;
+    tsh_layout from = x->layout[axis];
+    bool right_dim = from.kind != TSH_KIND_SHARD || from.dim == (dim < 0 ? dim + x->shape.ndim : dim);
+    if ((from_kinds >> from.kind & 1u) == 0 || !right_dim) {
+        return tshi_tape_fail(
+            tape, TSH_ERR_LAYOUT,
+            "%s: x is %s along axis %s; wanted: scatter and copy REPLICATED, gather SHARD(dim), reduce "
+            "PARTIAL or LOCAL (tsh_tensor_claim says what a LOCAL tensor is)",
+            what, tsh_tensor_describe(x, text, sizeof text), x->mesh->axis[axis].name);
+    }
+    return tshi_transit(tape, x, axis, to, false);
+}
+
+tsh_tensor *tsh_scatter(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, int dim) {
+    return named(tape, x, group, "scatter", 1u << TSH_KIND_REPLICATED, dim, TSH_SHARD(dim));
+}
+
+tsh_tensor *tsh_gather(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, int dim) {
+    return named(tape, x, group, "gather", 1u << TSH_KIND_SHARD, dim, TSH_REPLICATED);
+}
+
+tsh_tensor *tsh_reduce(tsh_tape *tape, tsh_tensor *x, const tsh_group *group) {
+    return named(tape, x, group, "reduce", 1u << TSH_KIND_PARTIAL | 1u << TSH_KIND_LOCAL, 0, TSH_REPLICATED);
+}
+
+tsh_tensor *tsh_copy(tsh_tape *tape, tsh_tensor *x, const tsh_group *group) {
+    return named(tape, x, group, "copy", 1u << TSH_KIND_REPLICATED, 0, TSH_LOCAL);
+}
