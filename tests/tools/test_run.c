@@ -562,6 +562,15 @@ Test(run, terminal_shows_a_prompt_and_gives_the_answer_to_rank_0, .timeout = 20)
     cr_assert_eq(finish(&job), 0);
 }
 
+Test(run, terminal_never_mixes_lines, .timeout = 20) {
+    char text[4096] = "";
+    launched job = start_on_terminal(ARGUMENTS(
+        "-n", "2", "sh", "-c", "test $RANK = 1 && sleep 0.4 && echo whole && exit; printf half; sleep 0.8; echo way"));
+    read_terminal_until(job.terminal, "[0] way\r\n", text, sizeof text);
+    cr_assert_str_eq(text, "[0] half\r\n[1] whole\r\n[0] way\r\n");
+    cr_assert_eq(finish(&job), 0);
+}
+
 Test(run, interrupt_key_stops_the_job, .timeout = 20) {
     char text[4096] = "";
     launched job = start_on_terminal(ARGUMENTS("-n", "2", "sh", "-c", "echo ready $RANK; exec sleep 60"));
