@@ -20,7 +20,7 @@
 
 enum { TEXT_SIZE = 1 << 21 };
 
-/* --- running it --------------------------------------------------------------------------------------------------- */
+/* --- running it --------------------------------------------------------------------------------------------- */
 
 typedef struct launched {
     pid_t pid;
@@ -537,8 +537,18 @@ Test(run, killing_the_supervisor_leaves_nothing, .timeout = 20) {
     free(err);
 }
 
-/* --- on a terminal
- * ----------------------------------------------------------------------------------------------------- */
+Test(run, killing_both_leaves_no_rank, .timeout = 20) {
+    launched job = start(ARGUMENTS("-n", "2", "sh", "-c", "trap '' TERM; echo ready; exec sleep 1000"));
+    wait_for_text(job.out, "ready", 2);
+    pid_t supervisor = child_of(job.pid);
+    kill(supervisor, SIGSTOP); /* so that it cannot act before it is gone */
+    kill(job.pid, SIGKILL);
+    kill(supervisor, SIGKILL);
+    cr_assert_eq(finish(&job), -SIGKILL);
+    assert_nothing_left(2.0);
+}
+
+/* --- on a terminal ------------------------------------------------------------------------------------------ */
 
 Test(run, terminal_shows_progress_as_it_comes, .timeout = 20) {
     char text[4096] = "";
