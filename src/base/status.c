@@ -64,7 +64,7 @@ static inline const char *words_of_int(int result, const char *buffer) {
 static inline const char *words_of_pointer(const char *result, const char *buffer) {
     return result ? result : buffer;
 }
-#define WORDS_OF(result, buffer) _Generic((result), int: words_of_int, default: words_of_pointer)((result), (buffer))
+#define WORDS_OF(result, buffer) _Generic((result), int : words_of_int, default : words_of_pointer)((result), (buffer))
 
 tsh_status tshi_fail_errno(int error, const char *format, ...) {
     char text[TSHI_MESSAGE_SIZE];

@@ -1,0 +1,33 @@
+/* Layer norm and RMS norm. */
+#include "device/cpu/clones.h"
+#include "device/cpu/kernels.h"
+#include "device/cpu/rows.h"
+
+#include <math.h>
+
+#define TILE 64
+
+#include "device/cpu/float32.inc"
+
+#include "device/cpu/norm.inc"
+
+#include "device/cpu/float64.inc"
+
+#include "device/cpu/norm.inc"
+
+void tshi_cpu_norm(bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, double eps, const void *x, const void *gamma,
+                   const void *beta, void *y, void *mean, void *rstd) {
+    if (dtype == TSH_FLOAT64)
+        norm_f64(rms, rows, cols, eps, x, gamma, beta, y, mean, rstd);
+    else
+        norm_f32(rms, rows, cols, eps, x, gamma, beta, y, mean, rstd);
+}
+
+void tshi_cpu_norm_backward(bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, const void *x, const void *gamma,
+                            const void *mean, const void *rstd, const void *dy, void *dx, void *dgamma, void *dbeta) {
+    if (cols == 0) return;
+    if (dtype == TSH_FLOAT64)
+        norm_backward_f64(rms, rows, cols, x, gamma, mean, rstd, dy, dx, dgamma, dbeta);
+    else
+        norm_backward_f32(rms, rows, cols, x, gamma, mean, rstd, dy, dx, dgamma, dbeta);
+}

@@ -1,0 +1,16 @@
+/* Reductions of one contiguous row that several kernels need. Sums of plain values are in double. */
+#ifndef TSHI_CPU_ROWS_H
+#define TSHI_CPU_ROWS_H
+
+#include <stdint.h>
+
+double tshi_row_sum_f32(int64_t n, const float *x);
+double tshi_row_sum_f64(int64_t n, const double *x);
+/* Sum of (x - center)^2. */
+double tshi_row_squares_f32(int64_t n, const float *x, double center);
+double tshi_row_squares_f64(int64_t n, const double *x, double center);
+/* Sum of exp(x - max). */
+float tshi_row_exp_sum_f32(int64_t n, const float *x, float max);
+double tshi_row_exp_sum_f64(int64_t n, const double *x, double max);
+
+#endif
