@@ -60,9 +60,10 @@ static double row_cost(const tshi_node *call, const tshi_rule *row, int axis, in
     return bytes;
 }
 
-static bool output_layout(const tshi_node *call, const tshi_rule *row, int bound, int out_ndim, tsh_layout *out) {
+static bool output_layout(const tshi_node *call, const tshi_rule *row, int axis, int bound, int out_ndim,
+                          tsh_layout *out) {
     if (binds(row->out)) {
-        int d = call->op->map_dim ? call->op->map_dim(call, bound) : bound;
+        int d = call->op->map_dim ? call->op->map_dim(call, axis, bound) : bound;
         *out = TSH_SHARD(d);
         return d >= 0 && d < out_ndim;
     }
@@ -77,9 +78,8 @@ typedef struct choice {
 
 static void consider(const tshi_node *call, const tshi_rule *row, int axis, int bound, int out_ndim, choice *best) {
     choice c;
-    if (call->op->row_holds && !call->op->row_holds(call, row, axis, bound)) return;
     c.bytes = row_cost(call, row, axis, bound, c.need);
-    if (c.bytes < 0 || !output_layout(call, row, bound, out_ndim, &c.out)) return;
+    if (c.bytes < 0 || !output_layout(call, row, axis, bound, out_ndim, &c.out)) return;
     if (best->bytes < 0 || c.bytes < best->bytes) *best = c;
 }
 

@@ -56,10 +56,8 @@ typedef struct tshi_attr {
 typedef struct tshi_op {
     const char *name;
     const tshi_rule *rules;
-    /* Whether this row holds for the call (reshape: boundaries). NULL: always. d is the row's bound dim or -1. */
-    bool (*row_holds)(const tshi_node *call, const tshi_rule *row, int axis, int d);
-    /* The output dim that the bound dim d becomes. NULL: the same. */
-    int (*map_dim)(const tshi_node *call, int d);
+    /* The output dim that the bound dim d becomes along this axis, -1: the row does not hold. NULL: d stays d. */
+    int (*map_dim)(const tshi_node *call, int axis, int d);
     tsh_status (*shape)(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out);
     tsh_status (*forward)(tsh_tape *tape, tshi_node *call);
     tsh_status (*backward)(tsh_tape *tape, tshi_node *call);
@@ -110,6 +108,10 @@ bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *co
 static inline int tshi_tape_node(const tsh_tape *tape, const tsh_tensor *t) {
     return t->generation == tape->generation ? t->node : -1;
 }
+
+/* Shape rules' checks: float tensors of one dtype; a dim in range, negative ones resolved. */
+tsh_status tshi_check_floats(const tshi_node *call, tsh_dtype *dtype);
+tsh_status tshi_check_dim(const tsh_tensor *x, int *dim);
 
 /* --- gradients, inside backward
  * ------------------------------------------------------------------------------------------------ */

@@ -57,6 +57,12 @@ tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_sha
     return TSH_OK;
 }
 
+tsh_status tshi_tensor_scratch(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out) {
+    const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
+    tshi_shape shape = {.ndim = 1, .local = {n}, .global = {n}};
+    return tshi_tensor_new(mesh, dtype, &shape, local, out);
+}
+
 tsh_status tshi_tensor_view(const tsh_tensor *x, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
                             size_t offset, tsh_tensor **out) {
     *out = tensor_shell(x->mesh, x->dtype, shape, layout);

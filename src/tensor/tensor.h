@@ -48,14 +48,14 @@ struct tsh_tensor {
 
     /* The gradient's bookkeeping; autograd writes these. */
     bool requires_grad;
-    bool retain_grad;    /* of an intermediate, past backward */
-    bool grad_stale; /* grad is memory to reuse, its values are not to be read */
+    bool retain_grad; /* of an intermediate, past backward */
+    bool grad_stale;  /* grad is memory to reuse, its values are not to be read */
     tsh_tensor *grad;
     uint64_t generation; /* of the tape's step that `node` and `moves` belong to */
     int node;            /* index of the node that made it, -1 for a leaf */
     tsh_tensor *moves;   /* first of the transitions made of it in this step */
     tsh_tensor *next_move;
-    int move_axis;       /* along which this tensor was made from another */
+    int move_axis; /* along which this tensor was made from another */
 };
 
 /* --- layout algebra: pure functions --------------------------------------------------------------------------------
@@ -87,6 +87,8 @@ int64_t tshi_inner(const tsh_tensor *tensor, int d);
 /* A tensor with memory of its own, NOT zeroed; shape and layout as given (resolved). */
 tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_shape *shape,
                            const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out);
+/* n elements in one dim, LOCAL along every axis, not zeroed: room for intermediate results. */
+tsh_status tshi_tensor_scratch(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out);
 /* A tensor that shares x's memory from `offset` bytes (within x) on. */
 tsh_status tshi_tensor_view(const tsh_tensor *x, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
                             size_t offset, tsh_tensor **out);

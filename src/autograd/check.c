@@ -1,0 +1,22 @@
+/* Checks that shape rules share. */
+#include "autograd/tape.h"
+
+tsh_status tshi_check_floats(const tshi_node *call, tsh_dtype *dtype) {
+    *dtype = call->in[0]->dtype;
+    for (int i = 0; i < call->inputs; i++) {
+        if (call->in[i]->dtype == *dtype && tshi_dtype_is_float(*dtype)) continue;
+        return tshi_fail(TSH_ERR_DTYPE, "input %d is %s, input 0 %s: all float32 or all float64 wanted", i,
+                         tsh_dtype_name(call->in[i]->dtype), tsh_dtype_name(*dtype));
+    }
+    return TSH_OK;
+}
+
+tsh_status tshi_check_dim(const tsh_tensor *x, int *dim) {
+    char text[160];
+    int d = *dim < 0 ? *dim + x->shape.ndim : *dim;
+    if (d < 0 || d >= x->shape.ndim) {
+        return tshi_fail(TSH_ERR_SHAPE, "dim %d of %s does not exist", *dim, tsh_tensor_describe(x, text, sizeof text));
+    }
+    *dim = d;
+    return TSH_OK;
+}

@@ -1,0 +1,113 @@
+/* Matrix products. */
+#include "autograd/tape.h"
+#include "ops/ops.h"
+
+static tsh_status product_fails(const tsh_tensor *x, const tsh_tensor *w, const char *wanted) {
+    char a[160], b[160];
+    return tshi_fail(TSH_ERR_SHAPE, "%s and %s: %s wanted", tsh_tensor_describe(x, a, sizeof a),
+                     tsh_tensor_describe(w, b, sizeof b), wanted);
+}
+
+/* --- y = a b
+ * --------------------------------------------------------------------------------------------------------------- */
+
+static const tshi_rule matmul_rules[] = {
+    {{TSHI_R, TSHI_R}, TSHI_R},     {{TSHI_BATCH, TSHI_L}, TSHI_BATCH}, {{TSHI_L, TSHI_S1}, TSHI_LAST},
+    {{TSHI_LAST, TSHI_S0}, TSHI_P}, {{TSHI_L, TSHI_L}, TSHI_L},         {{TSHI_END}, TSHI_END},
+};
+
+static tsh_status matmul_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    const tshi_shape *a = &call->in[0]->shape, *b = &call->in[1]->shape;
+    if (a->ndim < 1 || b->ndim != 2 || a->global[a->ndim - 1] != b->global[0]) {
+        return product_fails(call->in[0], call->in[1], "[..., k] and [k, n]");
+    }
+    *out = *a;
+    out->global[a->ndim - 1] = b->global[1];
+    return tshi_check_floats(call, dtype);
+}
+
+static tsh_status matmul_forward(tsh_tape *tape, tshi_node *call) {
+    (void)tape;
+    return tshi_op_matmul(call->in[0], false, call->in[1], false, 0, call->out);
+}
+
+static tsh_status matmul_backward(tsh_tape *tape, tshi_node *call) {
+    (void)tape;
+    tsh_tensor *dy = tshi_grad_out(call);
+    tsh_status status = TSH_OK;
+    double beta;
+    if (tshi_wants_grad(call, 0)) {
+        tsh_tensor *da = tshi_grad_beta(call, 0, &beta);
+        status = da ? tshi_op_matmul(dy, false, call->in[1], true, beta, da) : TSH_ERR_MEMORY;
+    }
+    if (status == TSH_OK && tshi_wants_grad(call, 1)) {
+        tsh_tensor *db = tshi_grad_beta(call, 1, &beta);
+        status = db ? tshi_op_matmul(call->in[0], true, dy, false, beta, db) : TSH_ERR_MEMORY;
+    }
+    return status;
+}
+
+static const tshi_op matmul_op = {"matmul", matmul_rules, NULL, matmul_shape, matmul_forward, matmul_backward, false};
+
+tsh_tensor *tsh_matmul(tsh_tape *tape, tsh_tensor *a, tsh_tensor *b) {
+    return tshi_apply(tape, &(tshi_node){.op = &matmul_op, .inputs = 2, .in = {a, b}});
+}
+
+/* --- y = x W^T + b
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static const tshi_rule affine_rules[] = {
+    {{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},      {{TSHI_BATCH, TSHI_L, TSHI_L}, TSHI_BATCH},
+    {{TSHI_L, TSHI_S0, TSHI_S0}, TSHI_LAST}, /* column */
+    {{TSHI_LAST, TSHI_S1, TSHI_P}, TSHI_P},  /* row: the bias is a term of the sum */
+    {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},      {{TSHI_END}, TSHI_END},
+};
+
+static tsh_status affine_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    const tshi_shape *x = &call->in[0]->shape, *w = &call->in[1]->shape;
+    if (x->ndim < 1 || w->ndim != 2 || x->global[x->ndim - 1] != w->global[1]) {
+        return product_fails(call->in[0], call->in[1], "x [..., in] and weight [out, in]");
+    }
+    if (call->inputs == 3 && (call->in[2]->shape.ndim != 1 || call->in[2]->shape.global[0] != w->global[0])) {
+        return product_fails(call->in[1], call->in[2], "weight [out, in] and bias [out]");
+    }
+    *out = *x;
+    out->global[x->ndim - 1] = w->global[0];
+    return tshi_check_floats(call, dtype);
+}
+
+/* The bias is put in place first, so that the product adds to it. */
+static tsh_status affine_forward(tsh_tape *tape, tshi_node *call) {
+    (void)tape;
+    bool bias = call->inputs == 3;
+    tsh_status status = bias ? tshi_op_bias(NULL, call->in[2], call->out) : TSH_OK;
+    if (status == TSH_OK) status = tshi_op_matmul(call->in[0], false, call->in[1], true, bias ? 1 : 0, call->out);
+    return status;
+}
+
+/* dx = dy W first: a transition waits for it; dW = dy^T x; db = column sums of dy. */
+static tsh_status affine_backward(tsh_tape *tape, tshi_node *call) {
+    (void)tape;
+    tsh_tensor *dy = tshi_grad_out(call);
+    tsh_status status = TSH_OK;
+    double beta;
+    if (tshi_wants_grad(call, 0)) {
+        tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
+        status = dx ? tshi_op_matmul(dy, false, call->in[1], false, beta, dx) : TSH_ERR_MEMORY;
+    }
+    if (status == TSH_OK && tshi_wants_grad(call, 1)) {
+        tsh_tensor *dw = tshi_grad_beta(call, 1, &beta);
+        status = dw ? tshi_op_matmul(dy, true, call->in[0], false, beta, dw) : TSH_ERR_MEMORY;
+    }
+    if (status == TSH_OK && tshi_wants_grad(call, 2)) {
+        tsh_tensor *db = tshi_grad(call, 2);
+        status = db ? tshi_op_bias_backward(dy, db) : TSH_ERR_MEMORY;
+    }
+    return status;
+}
+
+static const tshi_op affine_op = {"affine", affine_rules, NULL, affine_shape, affine_forward, affine_backward, false};
+
+tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias) {
+    return tshi_apply(tape, &(tshi_node){.op = &affine_op, .inputs = bias ? 3 : 2, .in = {x, weight, bias}});
+}
