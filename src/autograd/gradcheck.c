@@ -1,0 +1,154 @@
+/* Gradient check by central differences. Every rank walks the same global elements, so that the objective's collectives
+ * match. */
+#include "autograd/tape.h"
+
+#include <math.h>
+
+typedef struct check {
+    tsh_tape *tape;
+    tsh_objective_fn *objective;
+    tsh_tensor *const *inputs;
+    int count;
+    double h;
+    void *user;
+    tsh_tensor *value; /* one float64, for sums and maxima over ranks */
+} check;
+
+/* `value` over all ranks of the axes for which `over` holds. */
+static tsh_status reduce_value(const check *c, double *value, const bool over[TSH_MAX_AXES], tsh_reduce_op op) {
+    const tsh_mesh *mesh = c->value->mesh;
+    tsh_status status = tsh_tensor_write(c->value, value, 1);
+    for (int a = 0; a < mesh->axes && status == TSH_OK; a++) {
+        if (over[a] && mesh->axis[a].size > 1) status = tsh_all_reduce(mesh->axis[a].group, c->value, op);
+    }
+    return status == TSH_OK ? tsh_tensor_read(c->value, value, 1) : status;
+}
+
+/* The objective's value over the whole mesh, and its tensor (the tape's). Random streams are taken back, so that each
+ * evaluation draws alike. */
+static tsh_status evaluate(const check *c, tsh_tensor **loss, double *value) {
+    uint64_t stream = c->tape->world->next_stream;
+    *loss = c->objective(c->tape, c->inputs, c->user);
+    c->tape->world->next_stream = stream;
+    if (c->tape->status != TSH_OK) return c->tape->status;
+    if (!*loss || (*loss)->numel != 1) {
+        return tshi_fail(TSH_ERR_SHAPE, "gradient_check: the objective gave no tensor of one element");
+    }
+    bool summed[TSH_MAX_AXES] = {false};
+    for (int a = 0; a < (*loss)->mesh->axes; a++) {
+        tsh_layout_kind kind = (*loss)->layout[a].kind;
+        summed[a] = kind == TSH_KIND_PARTIAL || kind == TSH_KIND_LOCAL;
+    }
+    *value = tsh_tensor_item(*loss);
+    return reduce_value(c, value, summed, TSH_SUM);
+}
+
+/* One place to be moved: global element, and for LOCAL axes the rank that moves its own. */
+typedef struct place {
+    int64_t element;
+    int owner[TSH_MAX_AXES];
+} place;
+
+/* Local index of the place, -1 when this rank holds it not. `moves`: this rank is one that changes it. */
+static int64_t local_index(const tsh_tensor *x, const place *p, bool *moves) {
+    int64_t rest = p->element, index = 0, stride = 1;
+    *moves = true;
+    for (int a = 0; a < x->mesh->axes; a++) {
+        int me = x->mesh->axis[a].index;
+        if (x->layout[a].kind == TSH_KIND_LOCAL && me != p->owner[a]) return -1;
+        if (x->layout[a].kind == TSH_KIND_PARTIAL && me != 0) *moves = false;
+    }
+    for (int d = x->shape.ndim - 1; d >= 0; d--) {
+        int64_t at = rest % x->shape.global[d] - tshi_shape_start(x->mesh, &x->shape, x->layout, d);
+        rest /= x->shape.global[d];
+        if (at < 0 || at >= x->shape.local[d]) return -1;
+        index += at * stride;
+        stride *= x->shape.local[d];
+    }
+    return index;
+}
+
+static tsh_status difference(const check *c, tsh_tensor *x, const place *p, double *worst) {
+    bool moves;
+    int64_t i = local_index(x, p, &moves);
+    double *data = tshi_data(x), saved = i >= 0 ? data[i] : 0, value[2] = {0, 0};
+    tsh_status status = TSH_OK;
+    for (int side = 0; side < 2 && status == TSH_OK; side++) {
+        tsh_tensor *loss;
+        if (i >= 0 && moves) data[i] = side ? saved - c->h : saved + c->h;
+        status = evaluate(c, &loss, &value[side]);
+        if (status == TSH_OK) status = tsh_tape_reset(c->tape);
+    }
+    if (i < 0) return status;
+    data[i] = saved;
+    const tsh_tensor *grad = tsh_tensor_grad(x);
+    double numeric = (value[0] - value[1]) / (2 * c->h), analytic = grad ? ((double *)tshi_data(grad))[i] : 0;
+    double error = fabs(analytic - numeric) / fmax(1, fabs(numeric));
+    if (!(error <= *worst)) *worst = error; /* NaN counts */
+    return status;
+}
+
+static int64_t whole_numel(const tsh_tensor *x) {
+    int64_t n = 1;
+    for (int d = 0; d < x->shape.ndim; d++) n *= x->shape.global[d];
+    return n;
+}
+
+static tsh_status check_input(const check *c, tsh_tensor *x, double *worst) {
+    int owners = 1;
+    int64_t elements = whole_numel(x);
+    for (int a = 0; a < x->mesh->axes; a++) {
+        if (x->layout[a].kind == TSH_KIND_LOCAL) owners *= x->mesh->axis[a].size;
+    }
+    for (int o = 0; o < owners; o++) {
+        place p = {0};
+        for (int a = 0, rest = o; a < x->mesh->axes; a++) {
+            if (x->layout[a].kind != TSH_KIND_LOCAL) continue;
+            p.owner[a] = rest % x->mesh->axis[a].size;
+            rest /= x->mesh->axis[a].size;
+        }
+        for (p.element = 0; p.element < elements; p.element++) {
+            tsh_status status = difference(c, x, &p, worst);
+            if (status != TSH_OK) return status;
+        }
+    }
+    return TSH_OK;
+}
+
+static tsh_status analytic(const check *c) {
+    tsh_tensor *loss;
+    double value;
+    for (int k = 0; k < c->count; k++) tsh_tensor_zero_grad(c->inputs[k]);
+    tsh_status status = evaluate(c, &loss, &value);
+    if (status == TSH_OK) status = tsh_backward(c->tape, loss);
+    return status == TSH_OK ? tsh_tape_reset(c->tape) : status;
+}
+
+static tsh_status check_arguments(const check *c) {
+    if (!c->tape || !c->objective || c->count < 1) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "gradient_check: a tape, an objective and inputs are required");
+    }
+    for (int k = 0; k < c->count; k++) {
+        const tsh_tensor *x = c->inputs[k];
+        if (x && x->dtype == TSH_FLOAT64 && x->requires_grad && x->mesh == c->inputs[0]->mesh) continue;
+        return tshi_fail(TSH_ERR_ARGUMENT, "gradient_check: input %d is no float64 leaf with a gradient on one mesh",
+                         k);
+    }
+    return TSH_OK;
+}
+
+tsh_status tsh_gradient_check(tsh_tape *tape, tsh_objective_fn *objective, tsh_tensor *const *inputs, int count,
+                              double h, void *user, double *worst) {
+    static const bool all[TSH_MAX_AXES] = {true, true, true, true};
+    check c = {tape, objective, inputs, count, h > 0 ? h : 1e-6, user, NULL};
+    *worst = NAN;
+    tsh_status status = check_arguments(&c);
+    if (status == TSH_OK) status = tshi_tensor_scratch(inputs[0]->mesh, TSH_FLOAT64, 1, &c.value);
+    if (status == TSH_OK) status = analytic(&c);
+    double error = 0;
+    for (int k = 0; k < count && status == TSH_OK; k++) status = check_input(&c, inputs[k], &error);
+    if (status == TSH_OK) status = reduce_value(&c, &error, all, TSH_MAX);
+    if (status == TSH_OK) *worst = error;
+    tsh_tensor_release(c.value);
+    return status;
+}
