@@ -36,7 +36,7 @@ stage_gcc() { build build-gcc -DCMAKE_C_COMPILER=gcc && suites build-gcc --label
 stage_clang() { build build-clang -DCMAKE_C_COMPILER=clang && suites build-clang --label-regex '^(base|device|tensor|ops)$'; }
 
 stage_asan() {
-    build build-asan -DCMAKE_C_COMPILER=gcc "-DTSHARD_SANITIZE=address;undefined" -DTSHARD_BUILD_BENCHMARKS=OFF &&
+    build build-asan -DCMAKE_C_COMPILER=gcc "-DTSHARD_SANITIZE=address;undefined" &&
         suites build-asan --label-exclude '^(install|layering)$'
 }
 
@@ -44,7 +44,7 @@ stage_asan() {
 stage_tsan() {
     local plain=""
     setarch "$(uname -m)" -R true 2> /dev/null && plain="setarch $(uname -m) -R"
-    build build-tsan -DCMAKE_C_COMPILER=gcc -DTSHARD_SANITIZE=thread -DTSHARD_BUILD_BENCHMARKS=OFF &&
+    build build-tsan -DCMAKE_C_COMPILER=gcc -DTSHARD_SANITIZE=thread &&
         OPENBLAS_NUM_THREADS=1 $plain ctest --test-dir build-tsan -j 1 --output-on-failure --no-tests=error -L threads
 }
 
