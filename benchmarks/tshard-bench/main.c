@@ -1,0 +1,71 @@
+/* tshard-bench: measures tshard. Run it under tshard-run, or alone as one rank. */
+#include "bench.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const bench_command commands[] = {
+    {"collectives", "time and bandwidth of the collectives over a range of sizes", bench_collectives},
+};
+static const int command_count = (int)(sizeof commands / sizeof *commands);
+
+/* Known before there is a world: launchers say it in the environment. */
+static bool is_first_rank(void) {
+    const char *const names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
+    for (int i = 0; i < 4; i++) {
+        const char *rank = getenv(names[i]);
+        if (rank) return strcmp(rank, "0") == 0;
+    }
+    return true;
+}
+
+void bench_say(const char *format, ...) {
+    char text[1024];
+    if (!is_first_rank()) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "tshard-bench: %s\n", text);
+}
+
+int bench_failed(const tsh_world *world, const char *what) {
+    if (world)
+        fprintf(stderr, "tshard-bench: rank %d: %s: %s\n", tsh_world_rank(world), what, tsh_error_message());
+    else
+        fprintf(stderr, "tshard-bench: %s: %s\n", what, tsh_error_message());
+    return 1;
+}
+
+static void print_help(FILE *to) {
+    if (!is_first_rank()) return;
+    fputs("usage: tshard-run -n N tshard-bench COMMAND [options]\n"
+          "       tshard-bench COMMAND [options]           as one rank\n"
+          "\n"
+          "Commands (tshard-bench COMMAND --help lists the options):\n",
+          to);
+    for (int i = 0; i < command_count; i++) fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].help);
+    fputs("\n"
+          "      --help     this text\n"
+          "      --version  version\n",
+          to);
+}
+
+int main(int argc, char **argv) {
+    const char *name = argc > 1 ? argv[1] : "";
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
+        print_help(stdout);
+        return 0;
+    }
+    if (strcmp(name, "--version") == 0) {
+        if (is_first_rank()) printf("tshard-bench %s\n", tsh_version());
+        return 0;
+    }
+    for (int i = 0; i < command_count; i++) {
+        if (strcmp(name, commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
+    }
+    if (argc > 1) bench_say("unknown command '%s'", name);
+    print_help(stderr);
+    return 2;
+}

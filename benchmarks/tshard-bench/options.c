@@ -1,0 +1,151 @@
+/* Options from a table: parsing, and the help that follows from it. */
+#include "bench.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_OPTIONS = 32, FIRST_OPTION = 256 };
+
+static bool parse_count(const char *text, bool suffixes, int64_t *out) {
+    char *end = NULL;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno || end == text || value < 1) return false;
+    const char *const letters = "KMG";
+    const char *letter = suffixes && *end ? strchr(letters, *end & ~0x20) : NULL;
+    int shift = letter ? 10 * ((int)(letter - letters) + 1) : 0;
+    if (letter) end++;
+    if (*end || value > INT64_MAX >> shift) return false;
+    *out = (int64_t)value << shift;
+    return true;
+}
+
+static bool parse_seconds(const char *text, double *out) {
+    char *end = NULL;
+    *out = strtod(text, &end);
+    return end != text && !*end && isfinite(*out) && *out > 0;
+}
+
+static bool parse_choice(const char *text, const char *const *choices, int *out) {
+    for (int i = 0; choices[i]; i++) {
+        if (strcmp(text, choices[i]) != 0) continue;
+        *out = i;
+        return true;
+    }
+    return false;
+}
+
+static bool parse_value(const bench_option *option, const char *text) {
+    switch (option->kind) {
+    case BENCH_SIZE: return parse_count(text, true, option->out);
+    case BENCH_COUNT: return parse_count(text, false, option->out);
+    case BENCH_SECONDS: return parse_seconds(text, option->out);
+    case BENCH_CHOICE: return parse_choice(text, option->choices, option->out);
+    case BENCH_FLAG: *(bool *)option->out = true; return true;
+    case BENCH_TEXT: *(const char **)option->out = text; return true;
+    }
+    return false;
+}
+
+/* "column|row|dense", or what else is expected, into text. */
+static const char *describe_value(const bench_option *option, char *text, size_t size) {
+    const char *const words[] = {"BYTES", "N", "SECONDS", "", "", "FILE"};
+    snprintf(text, size, "%s", words[option->kind]);
+    for (int i = 0; option->kind == BENCH_CHOICE && option->choices[i]; i++) {
+        size_t used = strlen(text);
+        snprintf(text + used, size - used, "%s%s", i ? "|" : "", option->choices[i]);
+    }
+    return text;
+}
+
+static void print_help(const char *command, const char *purpose, const bench_option *options, int n) {
+    printf("usage: tshard-bench %s [options]\n\n%s\n\n", command, purpose);
+    for (int i = 0; i < n; i++) {
+        char value[256], left[320];
+        snprintf(left, sizeof left, "--%s %s", options[i].name, describe_value(&options[i], value, sizeof value));
+        if (strlen(left) > 24)
+            printf("  %s\n  %-24s  %s", left, "", options[i].help);
+        else
+            printf("  %-24s  %s", left, options[i].help);
+        if (options[i].fallback) printf(" (default: %s)", options[i].fallback);
+        putchar('\n');
+    }
+    printf("  %-24s  this text\n\nBYTES are like 4, 16K, 64M, 1G (K is 1024).\n", "--help");
+}
+
+static int usage_error(const char *command, const bench_option *option, const char *given) {
+    char value[256];
+    const char *const wanted[] = {"bytes, like 4, 16K or 64M",
+                                  "a whole number, 1 or more",
+                                  "seconds, more than 0",
+                                  "one of",
+                                  "nothing",
+                                  "a file name"};
+    bool choice = option->kind == BENCH_CHOICE;
+    bench_say("%s: --%s wants %s%s%s, not '%s'", command, option->name, wanted[option->kind], choice ? " " : "",
+              choice ? describe_value(option, value, sizeof value) : "", given);
+    return 2;
+}
+
+/* One word of the command line; -1 to go on. */
+static int take(const char *command, const bench_option *options, int n, int code, const char *word) {
+    if (code >= FIRST_OPTION && code < FIRST_OPTION + n) {
+        const bench_option *option = &options[code - FIRST_OPTION];
+        return parse_value(option, optarg) ? -1 : usage_error(command, option, optarg);
+    }
+    bench_say(code == ':' ? "%s: %s wants a value" : "%s: unknown option '%s'; --help lists them", command, word);
+    return 2;
+}
+
+static int parse(const char *command, const char *purpose, const bench_option *options, int n, int argc, char **argv) {
+    struct option table[MAX_OPTIONS + 2] = {{0}};
+    for (int i = 0; i < n; i++) {
+        int argument = options[i].kind == BENCH_FLAG ? no_argument : required_argument;
+        table[i] = (struct option){options[i].name, argument, NULL, FIRST_OPTION + i};
+    }
+    table[n] = (struct option){"help", no_argument, NULL, 'h'};
+    opterr = 0;
+    optind = 1;
+    for (int code, word = 1; (code = getopt_long(argc, argv, "+:h", table, NULL)) != -1; word = optind) {
+        if (code == 'h') {
+            if (!getenv("RANK") || strcmp(getenv("RANK"), "0") == 0) print_help(command, purpose, options, n);
+            return 0;
+        }
+        int result = take(command, options, n, code, argv[word]);
+        if (result >= 0) return result;
+    }
+    if (optind == argc) return -1;
+    bench_say("%s takes options alone, not '%s'", command, argv[optind]);
+    return 2;
+}
+
+int bench_options_parse(const char *command, const char *purpose, const bench_option *options, int n,
+                        bench_common *common, int argc, char **argv) {
+    const bench_option last[] = {
+        {"seconds", BENCH_SECONDS, "0.25", "time to spend on each measurement", &common->seconds, NULL},
+        {"json", BENCH_FLAG, NULL, "one JSON object a line instead of a table", &common->json, NULL},
+        {"plot", BENCH_TEXT, NULL, "draw the result into this SVG file too, by gnuplot", (void *)&common->plot, NULL},
+    };
+    const int last_count = (int)(sizeof last / sizeof *last);
+    bench_option all[MAX_OPTIONS];
+    if (n + last_count > MAX_OPTIONS) return 2;
+    *common = (bench_common){0};
+    for (int i = 0; i < n; i++) all[i] = options[i];
+    for (int i = 0; i < last_count; i++) all[n + i] = last[i];
+    n += last_count;
+    for (int i = 0; i < n; i++) {
+        if (all[i].fallback && !parse_value(&all[i], all[i].fallback)) {
+            return usage_error(command, &all[i], all[i].fallback);
+        }
+    }
+    return parse(command, purpose, all, n, argc, argv);
+}
+
+const char *const *bench_dtype_names(void) {
+    static const char *const names[] = {"float32", "float64", "bfloat16",  "float16",    "int32",
+                                        "int64",   "uint8",   "complex64", "complex128", NULL};
+    return names;
+}
