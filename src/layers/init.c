@@ -1,0 +1,76 @@
+/* Initial values by global element index. */
+#include "layers/layers.h"
+
+#include <math.h>
+
+/* Uniform in [a, b), normal with mean a and deviation b, or the constant a. */
+typedef struct distribution {
+    enum { UNIFORM, NORMAL, CONSTANT } kind;
+    double a, b;
+} distribution;
+
+/* Fans of the whole [out, in, rest...]; at least 1, so that an empty tensor divides by nothing. */
+static void fans(const tsh_tensor *t, double *fan_in, double *fan_out) {
+    const tshi_shape *s = &t->shape;
+    double rest = 1;
+    for (int d = 2; d < s->ndim; d++) rest *= (double)s->global[d];
+    *fan_out = s->ndim > 0 ? fmax(1, (double)s->global[0] * rest) : 1;
+    *fan_in = s->ndim > 1 ? fmax(1, (double)s->global[1] * rest) : *fan_out;
+}
+
+static tsh_status resolve(const tsh_tensor *t, const tsh_init *init, distribution *out) {
+    double in, both, fan_out, gain = init->gain == 0 ? 1 : init->gain;
+    fans(t, &in, &fan_out);
+    both = in + fan_out;
+    switch (init->kind) {
+    case TSH_INIT_KAIMING_UNIFORM: *out = (distribution){UNIFORM, -gain * sqrt(3 / in), gain * sqrt(3 / in)}; break;
+    case TSH_INIT_KAIMING_NORMAL: *out = (distribution){NORMAL, 0, gain / sqrt(in)}; break;
+    case TSH_INIT_XAVIER_UNIFORM: *out = (distribution){UNIFORM, -gain * sqrt(6 / both), gain * sqrt(6 / both)}; break;
+    case TSH_INIT_XAVIER_NORMAL: *out = (distribution){NORMAL, 0, gain * sqrt(2 / both)}; break;
+    case TSH_INIT_UNIFORM: *out = (distribution){UNIFORM, init->a, init->b}; break;
+    case TSH_INIT_NORMAL: *out = (distribution){NORMAL, init->a, init->b}; break;
+    case TSH_INIT_CONSTANT: *out = (distribution){CONSTANT, init->a, 0}; break;
+    case TSH_INIT_DEFAULT:
+    default: return tshi_fail(TSH_ERR_ARGUMENT, "tensor_init: %d is no initialiser for a tensor", (int)init->kind);
+    }
+    if (isfinite(out->a) && isfinite(out->b) && !(out->kind == UNIFORM && out->a > out->b) &&
+        !(out->kind == NORMAL && out->b < 0)) {
+        return TSH_OK;
+    }
+    return tshi_fail(TSH_ERR_ARGUMENT, "tensor_init: %s %g, %g is no distribution",
+                     out->kind == NORMAL ? "mean and deviation" : "range", out->a, out->b);
+}
+
+static tsh_status check_tensor(const tsh_tensor *t) {
+    char text[160];
+    if (!tshi_dtype_is_float(t->dtype) || !t->storage) {
+        return tshi_fail(TSH_ERR_DTYPE, "tensor_init: a float32 or float64 tensor with memory wanted, %s given",
+                         tsh_tensor_describe(t, text, sizeof text));
+    }
+    for (int a = 0; a < t->mesh->axes; a++) {
+        if (t->layout[a].kind == TSH_KIND_REPLICATED || t->layout[a].kind == TSH_KIND_SHARD) continue;
+        return tshi_fail(TSH_ERR_LAYOUT, "tensor_init: %s is no part of a whole",
+                         tsh_tensor_describe(t, text, sizeof text));
+    }
+    return TSH_OK;
+}
+
+tsh_status tsh_tensor_init(tsh_tensor *tensor, const tsh_init *init) {
+    distribution d = {CONSTANT, 0, 0};
+    tshi_block block;
+    if (!tensor || !init) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_init: a tensor and an initialiser are required");
+    tsh_status status = check_tensor(tensor);
+    if (status == TSH_OK) status = resolve(tensor, init, &d);
+    if (status == TSH_OK) status = tshi_tensor_block(tensor, &block);
+    if (status != TSH_OK) return status;
+
+    tsh_world *world = tensor->mesh->world;
+    const tshi_device_ops *ops = tensor->mesh->device->ops;
+    uint64_t stream = tshi_world_stream(world); /* also for a constant: the order of calls alone decides */
+    switch (d.kind) {
+    case UNIFORM: ops->random_uniform(tensor->dtype, &block, world->seed, stream, d.a, d.b, tshi_data(tensor)); break;
+    case NORMAL: ops->random_normal(tensor->dtype, &block, world->seed, stream, d.a, d.b, tshi_data(tensor)); break;
+    case CONSTANT: ops->fill(tensor->dtype, tensor->numel, d.a, tshi_data(tensor)); break;
+    }
+    return TSH_OK;
+}

@@ -1,0 +1,139 @@
+/* Parameters: the list that optimisers take, and what all layers do with theirs. */
+#include "layers/layers.h"
+
+#include <stdio.h>
+#include <string.h>
+
+tsh_status tsh_parameters_create(tsh_world *world, tsh_parameters **out) {
+    *out = NULL;
+    if (!world) return tshi_fail(TSH_ERR_ARGUMENT, "parameters_create: a world is required");
+    tsh_parameters *list = tshi_calloc(&world->allocator, 1, sizeof *list);
+    if (!list) return TSH_ERR_MEMORY;
+    list->world = world;
+    tsh_status status =
+        tsh_tensor_create(tsh_world_mesh(world), &(tsh_tensor_config){.dtype = TSH_FLOAT64}, &list->scalar);
+    if (status != TSH_OK) {
+        tsh_parameters_destroy(list);
+        return status;
+    }
+    *out = list;
+    return TSH_OK;
+}
+
+void tsh_parameters_destroy(tsh_parameters *list) {
+    if (!list) return;
+    const tsh_allocator *allocator = &list->world->allocator;
+    for (int i = 0; i < list->count; i++) {
+        tshi_free(allocator, list->items[i].name);
+        tsh_tensor_release(list->items[i].tensor);
+    }
+    tsh_tensor_release(list->scalar);
+    tshi_free(allocator, list->items);
+    tshi_free(allocator, list);
+}
+
+tsh_status tsh_parameters_add(tsh_parameters *list, const char *name, tsh_tensor *tensor) {
+    return tshi_parameters_add_part(list, name, NULL, tensor);
+}
+
+/* The list takes `name`, which its allocator gave. */
+static tsh_status append(tsh_parameters *list, char *name, tsh_tensor *tensor) {
+    for (int i = 0; i < list->count; i++) {
+        if (strcmp(list->items[i].name, name) != 0) continue;
+        return tshi_fail(TSH_ERR_ARGUMENT, "parameters_add: there is a parameter '%s' already", name);
+    }
+    tsh_status status = tshi_grow(&list->world->allocator, (void **)&list->items, &list->capacity, list->count + 1,
+                                  sizeof *list->items);
+    if (status != TSH_OK) return status;
+    list->items[list->count++] = (tshi_parameter){name, tsh_tensor_retain(tensor)};
+    return TSH_OK;
+}
+
+tsh_status tshi_parameters_add_part(tsh_parameters *list, const char *prefix, const char *part, tsh_tensor *tensor) {
+    if (!list || !prefix) return tshi_fail(TSH_ERR_ARGUMENT, "parameters_add: a list and a name are required");
+    if (!tensor) return TSH_OK;
+    if (tensor->mesh->world != list->world) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "parameters_add: '%s' belongs to another world than the list", prefix);
+    }
+    size_t size = strlen(prefix) + (part ? strlen(part) : 0) + 2;
+    char *name = tshi_calloc(&list->world->allocator, size, 1);
+    if (!name) return TSH_ERR_MEMORY;
+    snprintf(name, size, "%s%s%s", prefix, part ? "." : "", part ? part : "");
+    tsh_status status = append(list, name, tensor);
+    if (status != TSH_OK) tshi_free(&list->world->allocator, name);
+    return status;
+}
+
+int tsh_parameters_count(const tsh_parameters *list) {
+    return list ? list->count : 0;
+}
+
+static bool has(const tsh_parameters *list, int index) {
+    return list && index >= 0 && index < list->count;
+}
+
+tsh_tensor *tsh_parameters_get(const tsh_parameters *list, int index) {
+    return has(list, index) ? list->items[index].tensor : NULL;
+}
+
+const char *tsh_parameters_name(const tsh_parameters *list, int index) {
+    return has(list, index) ? list->items[index].name : NULL;
+}
+
+void tsh_parameters_zero_grad(tsh_parameters *list) {
+    for (int i = 0; i < tsh_parameters_count(list); i++) tsh_tensor_zero_grad(list->items[i].tensor);
+}
+
+/* --- parameters of layers ------------------------------------------------------------------------------------------
+ */
+
+tsh_tensor *tshi_parameter_for(tsh_tape *tape, tsh_tensor *parameter, const tsh_tensor *x) {
+    for (int a = 0; parameter && a < parameter->mesh->axes; a++) {
+        bool differs = x->layout[a].kind == TSH_KIND_SHARD || x->layout[a].kind == TSH_KIND_LOCAL;
+        if (differs && parameter->layout[a].kind == TSH_KIND_REPLICATED) {
+            parameter = tshi_transit(tape, parameter, a, TSH_LOCAL, false);
+        }
+    }
+    return parameter;
+}
+
+tsh_status tshi_parameter_create(tsh_group *group, tsh_dtype dtype, int ndim, const int64_t *shape, tsh_layout layout,
+                                 const tsh_init *init, const tsh_init *fallback, tsh_tensor **out) {
+    const tsh_mesh *mesh = tsh_group_mesh(group);
+    tsh_tensor_config config = {.dtype = dtype, .ndim = ndim};
+    memcpy(config.shape, shape, sizeof *shape * (size_t)ndim);
+    config.layout[tshi_mesh_axis(mesh, group)] = layout;
+    tsh_status status = tsh_tensor_create(mesh, &config, out);
+    if (status == TSH_OK) status = tsh_tensor_init(*out, init->kind == TSH_INIT_DEFAULT ? fallback : init);
+    if (status == TSH_OK) status = tsh_tensor_require_grad(*out);
+    if (status == TSH_OK) return TSH_OK;
+    tsh_tensor_release(*out);
+    *out = NULL;
+    return status;
+}
+
+tsh_status tshi_sharding_check(const char *what, const tsh_group *group, tsh_sharding shard, bool gather_output,
+                               bool sequence_parallel, tsh_dtype dtype) {
+    if (!group) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a group is required", what);
+    if (shard != TSH_DENSE && shard != TSH_ROW && shard != TSH_COLUMN) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: %d is no sharding", what, (int)shard);
+    }
+    if (gather_output && shard != TSH_COLUMN) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: gather_output is for TSH_COLUMN alone", what);
+    }
+    if (sequence_parallel && shard != TSH_ROW) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: sequence_parallel is for TSH_ROW alone", what);
+    }
+    if (!tshi_dtype_is_float(dtype)) {
+        return tshi_fail(TSH_ERR_DTYPE, "%s: float32 or float64 wanted, %s given", what, tsh_dtype_name(dtype));
+    }
+    return TSH_OK;
+}
+
+tsh_tensor *tshi_layer_leave(tsh_tape *tape, tsh_tensor *y, int axis, tsh_sharding shard, bool gather_output,
+                             bool sequence_parallel) {
+    if (!y) return NULL;
+    if (shard == TSH_COLUMN && gather_output) return tshi_transit(tape, y, axis, TSH_REPLICATED, true);
+    if (shard == TSH_ROW) return tshi_transit(tape, y, axis, sequence_parallel ? TSH_SHARD(0) : TSH_REPLICATED, true);
+    return y;
+}
