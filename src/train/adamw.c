@@ -1,0 +1,35 @@
+/* Adam with decoupled weight decay. */
+#include "train/optimizer.h"
+
+static void step(const tsh_optimizer *optimizer, const tshi_slot *slot, const tsh_tensor *grad) {
+    const tsh_adamw_config *c = &optimizer->config.adamw;
+    tshi_adamw settings = {.lr = optimizer->lr,
+                           .beta1 = c->beta1,
+                           .beta2 = c->beta2,
+                           .eps = c->eps,
+                           .weight_decay = c->weight_decay,
+                           .step = slot->steps};
+    tsh_tensor *p = slot->parameter;
+    p->mesh->device->ops->adamw(p->dtype, p->numel, &settings, tshi_data(grad), tshi_data(slot->state[0]),
+                                tshi_data(slot->state[1]), tshi_data(p));
+}
+
+static const tshi_optimizer_kind adamw = {"adamw", step};
+
+tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config, tsh_optimizer **out) {
+    *out = NULL;
+    tsh_status status =
+        tshi_optimizer_check("adamw_create", list, config, config ? config->lr : 0, config ? config->weight_decay : 0);
+    if (status != TSH_OK) return status;
+    tsh_adamw_config c = *config;
+    if (c.beta1 == 0) c.beta1 = 0.9;
+    if (c.beta2 == 0) c.beta2 = 0.999;
+    if (c.eps == 0) c.eps = 1e-8;
+    if (!(c.beta1 > 0 && c.beta1 < 1) || !(c.beta2 > 0 && c.beta2 < 1) || !(c.eps > 0)) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "adamw_create: beta1 %g, beta2 %g in (0, 1) and eps %g > 0 are wanted",
+                         c.beta1, c.beta2, c.eps);
+    }
+    status = tshi_optimizer_create(&adamw, list, 2, c.lr, out);
+    if (status == TSH_OK) (*out)->config.adamw = c;
+    return status;
+}

@@ -1,0 +1,84 @@
+/* What all optimisers share. */
+#include "train/optimizer.h"
+
+#include <math.h>
+
+tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, const void *config, double lr,
+                                double weight_decay) {
+    if (!list || !config) return tshi_fail(TSH_ERR_ARGUMENT, "%s: parameters and a configuration are required", what);
+    if (!(lr >= 0 && isfinite(lr))) return tshi_fail(TSH_ERR_ARGUMENT, "%s: lr %g is not in [0, inf)", what, lr);
+    if (weight_decay >= 0 && isfinite(weight_decay)) return TSH_OK;
+    return tshi_fail(TSH_ERR_ARGUMENT, "%s: weight_decay %g is not in [0, inf)", what, weight_decay);
+}
+
+static tsh_status fill_slot(tshi_slot *slot, tsh_tensor *parameter, int states) {
+    tsh_status status = TSH_OK;
+    char text[160];
+    if (!tshi_dtype_is_float(parameter->dtype)) {
+        return tshi_fail(TSH_ERR_DTYPE, "an optimiser takes float32 and float64 parameters, this one is %s",
+                         tsh_tensor_describe(parameter, text, sizeof text));
+    }
+    slot->parameter = tsh_tensor_retain(parameter);
+    for (int i = 0; i < states && status == TSH_OK; i++) {
+        status =
+            tshi_tensor_new(parameter->mesh, parameter->dtype, &parameter->shape, parameter->layout, &slot->state[i]);
+        if (status == TSH_OK) status = tsh_tensor_fill(slot->state[i], 0);
+    }
+    return status;
+}
+
+tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states, double lr,
+                                 tsh_optimizer **out) {
+    *out = NULL;
+    tsh_optimizer *optimizer = tshi_calloc(&list->world->allocator, 1, sizeof *optimizer);
+    if (!optimizer) return TSH_ERR_MEMORY;
+    optimizer->kind = kind;
+    optimizer->world = list->world;
+    optimizer->lr = lr;
+    tsh_status status = TSH_OK;
+    if (list->count > 0) {
+        optimizer->slots = tshi_calloc(&list->world->allocator, (size_t)list->count, sizeof *optimizer->slots);
+        status = optimizer->slots ? TSH_OK : TSH_ERR_MEMORY;
+    }
+    for (int i = 0; i < list->count && status == TSH_OK; i++) {
+        optimizer->count = i + 1;
+        status = fill_slot(&optimizer->slots[i], list->items[i].tensor, states);
+    }
+    if (status == TSH_OK) {
+        *out = optimizer;
+    } else {
+        tsh_optimizer_destroy(optimizer);
+    }
+    return status;
+}
+
+void tsh_optimizer_destroy(tsh_optimizer *optimizer) {
+    if (!optimizer) return;
+    const tsh_allocator *allocator = &optimizer->world->allocator;
+    for (int i = 0; i < optimizer->count; i++) {
+        tsh_tensor_release(optimizer->slots[i].parameter);
+        for (int s = 0; s < TSHI_MAX_STATES; s++) tsh_tensor_release(optimizer->slots[i].state[s]);
+    }
+    tshi_free(allocator, optimizer->slots);
+    tshi_free(allocator, optimizer);
+}
+
+tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
+    if (!optimizer) return tshi_fail(TSH_ERR_ARGUMENT, "optimizer_step: an optimiser is required");
+    for (int i = 0; i < optimizer->count; i++) {
+        tshi_slot *slot = &optimizer->slots[i];
+        const tsh_tensor *grad = tsh_tensor_grad(slot->parameter);
+        if (!grad) continue;
+        slot->steps++;
+        optimizer->kind->step(optimizer, slot, grad);
+    }
+    return TSH_OK;
+}
+
+void tsh_optimizer_zero_grad(tsh_optimizer *optimizer) {
+    for (int i = 0; optimizer && i < optimizer->count; i++) tsh_tensor_zero_grad(optimizer->slots[i].parameter);
+}
+
+void tsh_optimizer_set_lr(tsh_optimizer *optimizer, double lr) {
+    if (optimizer) optimizer->lr = lr;
+}

@@ -1,0 +1,42 @@
+/* Optimisers from the inside: what they share, and what one of them is. */
+#ifndef TSHI_OPTIMIZER_H
+#define TSHI_OPTIMIZER_H
+
+#include "layers/layers.h"
+#include "tshard/train.h"
+
+#define TSHI_MAX_STATES 2
+
+/* A parameter with the tensors that its optimiser keeps for it. */
+typedef struct tshi_slot {
+    tsh_tensor *parameter;
+    tsh_tensor *state[TSHI_MAX_STATES];
+    int64_t steps; /* taken */
+} tshi_slot;
+
+/* An optimiser is a const struct: its name and one parameter's step, which finds slot->steps counted already. */
+typedef struct tshi_optimizer_kind {
+    const char *name;
+    void (*step)(const tsh_optimizer *optimizer, const tshi_slot *slot, const tsh_tensor *grad);
+} tshi_optimizer_kind;
+
+struct tsh_optimizer {
+    const tshi_optimizer_kind *kind;
+    tsh_world *world;
+    tshi_slot *slots;
+    int count;
+    double lr;
+    union {
+        tsh_sgd_config sgd;
+        tsh_adamw_config adamw;
+    } config;
+};
+
+/* An optimiser over the list's tensors with `states` zeroed tensors for each; the caller fills in the configuration. */
+tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states, double lr,
+                                 tsh_optimizer **out);
+/* What all optimisers ask of their arguments. */
+tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, const void *config, double lr,
+                                double weight_decay);
+
+#endif

@@ -1,0 +1,35 @@
+/* Stochastic gradient descent. */
+#include "train/optimizer.h"
+
+static void step(const tsh_optimizer *optimizer, const tshi_slot *slot, const tsh_tensor *grad) {
+    const tsh_sgd_config *c = &optimizer->config.sgd;
+    tshi_sgd settings = {.lr = optimizer->lr,
+                         .momentum = c->momentum,
+                         .dampening = c->dampening,
+                         .weight_decay = c->weight_decay,
+                         .nesterov = c->nesterov,
+                         .first = slot->steps == 1};
+    tsh_tensor *p = slot->parameter;
+    p->mesh->device->ops->sgd(p->dtype, p->numel, &settings, tshi_data(grad),
+                              slot->state[0] ? tshi_data(slot->state[0]) : NULL, tshi_data(p));
+}
+
+static const tshi_optimizer_kind sgd = {"sgd", step};
+
+tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *config, tsh_optimizer **out) {
+    *out = NULL;
+    tsh_status status =
+        tshi_optimizer_check("sgd_create", list, config, config ? config->lr : 0, config ? config->weight_decay : 0);
+    if (status != TSH_OK) return status;
+    if (!(config->momentum >= 0 && config->momentum < 1) || !(config->dampening >= 0 && config->dampening <= 1)) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "sgd_create: momentum %g is not in [0, 1) or dampening %g not in [0, 1]",
+                         config->momentum, config->dampening);
+    }
+    if (config->nesterov && (config->momentum <= 0 || config->dampening > 0)) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "sgd_create: nesterov wants momentum > 0 and dampening 0, given %g and %g",
+                         config->momentum, config->dampening);
+    }
+    status = tshi_optimizer_create(&sgd, list, config->momentum > 0 ? 1 : 0, config->lr, out);
+    if (status == TSH_OK) (*out)->config.sgd = *config;
+    return status;
+}
