@@ -18,12 +18,15 @@ TSHI_INLINE uint16_t bfloat16_narrow(float x) {
     return (uint16_t)(x != x ? quiet_nan : rounded);
 }
 
-/* The mantissa and exponent move into place and a multiplication corrects the bias, which normalises subnormals too. */
+/* The exponent moves from bias 15 to 127; that of infinities and NaNs moves on to the end. Subnormals are small
+ * integers, times 2^-24. */
 TSHI_INLINE float float16_widen(uint16_t h) {
-    uint32_t magnitude = (uint32_t)(h & 0x7fffu) << 13;
-    uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;
-    uint32_t bits = tshi_bits_of_float(tshi_float_of_bits(magnitude) * 0x1p112f);
-    return tshi_float_of_bits(bits | special | (uint32_t)(h & 0x8000u) << 16);
+    uint32_t magnitude = h & 0x7fffu;
+    uint32_t normal = (magnitude << 13) + 0x38000000u;
+    uint32_t subnormal = tshi_bits_of_float((float)(int32_t)magnitude * 0x1p-24f);
+    uint32_t bits = magnitude < 0x400u ? subnormal : normal;
+    bits += magnitude >= 0x7c00u ? 0x38000000u : 0u;
+    return tshi_float_of_bits(bits | (uint32_t)(h & 0x8000u) << 16);
 }
 
 TSHI_INLINE uint16_t float16_narrow(float x) {

@@ -30,32 +30,24 @@ static span next_span(int64_t element, int64_t left, int64_t per_block) {
 
 /* tshi_philox_block for blocks [first, first + blocks) side by side. */
 TSHI_CLONES static void make_words(const word_source *source, int64_t first, int64_t blocks, uint32_t *word) {
-    uint32_t c0[BLOCKS], c1[BLOCKS], c2[BLOCKS], c3[BLOCKS];
-    uint32_t k0 = (uint32_t)source->seed, k1 = (uint32_t)(source->seed >> 32);
+    const uint32_t seed_low = (uint32_t)source->seed, seed_high = (uint32_t)(source->seed >> 32);
+    const uint32_t stream_low = (uint32_t)source->stream, stream_high = (uint32_t)(source->stream >> 32);
+    TSHI_INDEPENDENT
     for (int64_t j = 0; j < blocks; j++) {
         uint64_t block = (uint64_t)first + (uint64_t)j;
-        c0[j] = (uint32_t)block;
-        c1[j] = (uint32_t)(block >> 32);
-        c2[j] = (uint32_t)source->stream;
-        c3[j] = (uint32_t)(source->stream >> 32);
-    }
-    for (int round = 0; round < 10; round++) {
-        for (int64_t j = 0; j < blocks; j++) {
-            uint64_t p0 = (uint64_t)c0[j] * 0xD2511F53u;
-            uint64_t p1 = (uint64_t)c2[j] * 0xCD9E8D57u;
-            c0[j] = (uint32_t)(p1 >> 32) ^ c1[j] ^ k0;
-            c2[j] = (uint32_t)(p0 >> 32) ^ c3[j] ^ k1;
-            c1[j] = (uint32_t)p1;
-            c3[j] = (uint32_t)p0;
+        uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = stream_low, c3 = stream_high;
+        for (uint32_t round = 0; round < 10; round++) {
+            uint64_t p0 = (uint64_t)c0 * 0xD2511F53u;
+            uint64_t p1 = (uint64_t)c2 * 0xCD9E8D57u;
+            c0 = (uint32_t)(p1 >> 32) ^ c1 ^ (seed_low + round * 0x9E3779B9u);
+            c2 = (uint32_t)(p0 >> 32) ^ c3 ^ (seed_high + round * 0xBB67AE85u);
+            c1 = (uint32_t)p1;
+            c3 = (uint32_t)p0;
         }
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    for (int64_t j = 0; j < blocks; j++) {
-        word[4 * j] = c0[j];
-        word[4 * j + 1] = c1[j];
-        word[4 * j + 2] = c2[j];
-        word[4 * j + 3] = c3[j];
+        word[4 * j] = c0;
+        word[4 * j + 1] = c1;
+        word[4 * j + 2] = c2;
+        word[4 * j + 3] = c3;
     }
 }
 
