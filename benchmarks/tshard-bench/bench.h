@@ -17,6 +17,8 @@ typedef struct bench_command {
 
 int bench_collectives(int argc, char **argv);
 
+/* Whether this is rank 0 by the launcher's environment: for the time before there is a world. */
+bool bench_is_first_rank(void);
 /* "tshard-bench: ..." to stderr, from the first rank alone: for what every rank would say alike. */
 void bench_say(const char *format, ...) TSH_PRINTF(1, 2);
 /* The last library error to stderr, from this rank. Returns the exit code 1. */
@@ -118,6 +120,8 @@ typedef struct bench_plot {
     bool bytes_x; /* x are bytes, on a logarithmic axis */
 } bench_plot;
 
+/* To be asked before measuring. False, having said why. */
+bool bench_plot_can_write(const char *path);
 /* An SVG by gnuplot. False, having said why, when that does not work. */
 bool bench_plot_write(const char *path, const bench_plot *plot, const bench_series *series, int n);
 

@@ -10,8 +10,7 @@ static const bench_command commands[] = {
 };
 static const int command_count = (int)(sizeof commands / sizeof *commands);
 
-/* Known before there is a world: launchers say it in the environment. */
-static bool is_first_rank(void) {
+bool bench_is_first_rank(void) {
     const char *const names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
     for (int i = 0; i < 4; i++) {
         const char *rank = getenv(names[i]);
@@ -22,7 +21,7 @@ static bool is_first_rank(void) {
 
 void bench_say(const char *format, ...) {
     char text[1024];
-    if (!is_first_rank()) return;
+    if (!bench_is_first_rank()) return;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
@@ -39,7 +38,7 @@ int bench_failed(const tsh_world *world, const char *what) {
 }
 
 static void print_help(FILE *to) {
-    if (!is_first_rank()) return;
+    if (!bench_is_first_rank()) return;
     fputs("usage: tshard-run -n N tshard-bench COMMAND [options]\n"
           "       tshard-bench COMMAND [options]           as one rank\n"
           "\n"
@@ -59,7 +58,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     if (strcmp(name, "--version") == 0) {
-        if (is_first_rank()) printf("tshard-bench %s\n", tsh_version());
+        if (bench_is_first_rank()) printf("tshard-bench %s\n", tsh_version());
         return 0;
     }
     for (int i = 0; i < command_count; i++) {

@@ -111,7 +111,7 @@ static int parse(const char *command, const char *purpose, const bench_option *o
     optind = 1;
     for (int code, word = 1; (code = getopt_long(argc, argv, "+:h", table, NULL)) != -1; word = optind) {
         if (code == 'h') {
-            if (!getenv("RANK") || strcmp(getenv("RANK"), "0") == 0) print_help(command, purpose, options, n);
+            if (bench_is_first_rank()) print_help(command, purpose, options, n);
             return 0;
         }
         int result = take(command, options, n, code, argv[word]);
@@ -141,7 +141,8 @@ int bench_options_parse(const char *command, const char *purpose, const bench_op
             return usage_error(command, &all[i], all[i].fallback);
         }
     }
-    return parse(command, purpose, all, n, argc, argv);
+    int code = parse(command, purpose, all, n, argc, argv);
+    return code < 0 && common->plot && !bench_plot_can_write(common->plot) ? 2 : code;
 }
 
 const char *const *bench_dtype_names(void) {

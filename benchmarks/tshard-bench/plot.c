@@ -44,10 +44,19 @@ static void put_script(FILE *to, const char *path, const bench_plot *plot, const
     fputc('\n', to);
 }
 
+bool bench_plot_can_write(const char *path) {
+    FILE *file = fopen(path, "a");
+    if (file)
+        fclose(file);
+    else
+        bench_say("--plot: cannot write '%s': %s", path, strerror(errno));
+    return file != NULL;
+}
+
 bool bench_plot_write(const char *path, const bench_plot *plot, const bench_series *series, int n) {
     /* A gnuplot that is not there must not end us with SIGPIPE. */
     void (*before)(int) = signal(SIGPIPE, SIG_IGN);
-    FILE *gnuplot = popen("exec gnuplot", "w");
+    FILE *gnuplot = popen("command -v gnuplot >/dev/null || exit 127; exec gnuplot >/dev/null", "w");
     int status = -1;
     if (gnuplot) {
         put_script(gnuplot, path, plot, series, n);

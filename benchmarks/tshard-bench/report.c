@@ -7,7 +7,7 @@
 
 /* Wide enough for the name and for the values that are to be expected. */
 static int column_width(const bench_field *field) {
-    const int usual[] = {13, 10, 10};
+    const int usual[] = {14, 10, 10};
     int name = (int)strlen(field->name);
     return name > usual[field->kind] ? name : usual[field->kind];
 }
