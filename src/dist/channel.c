@@ -1,0 +1,104 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/channel.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static uint64_t hash(uint64_t h, const char *text) {
+    /* FNV-1a; the end of each string counts, so that "a","b" is not "ab","". */
+    for (size_t i = 0; i <= strlen(text); i++) h = (h ^ (unsigned char)text[i]) * UINT64_C(1099511628211);
+    return h;
+}
+
+socklen_t tshi_channel_address(const tshi_settings *settings, struct sockaddr_un *out) {
+    uint64_t h = UINT64_C(14695981039346656037);
+    h = hash(hash(hash(h, settings->address), settings->job), settings->token);
+    memset(out, 0, sizeof *out);
+    out->sun_family = AF_UNIX;
+    int length = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "tshard-%u-%d-%016llx", (unsigned)getuid(),
+                          settings->port, (unsigned long long)h);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+int tshi_channel_socket(void) {
+    return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+}
+
+/* Room for the descriptors of one message, aligned as the kernel wants it. */
+typedef union ancillary {
+    struct cmsghdr header;
+    char room[CMSG_SPACE(sizeof(int) * TSHI_CHANNEL_FDS)];
+} ancillary;
+
+bool tshi_channel_send(int socket, const void *message, size_t size, const int *fds, int n) {
+    ancillary control;
+    memset(&control, 0, sizeof control);
+    struct iovec part = {.iov_base = (void *)(uintptr_t)message, .iov_len = size};
+    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
+    if (n > 0) {
+        header.msg_control = control.room;
+        header.msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)n);
+        struct cmsghdr *c = CMSG_FIRSTHDR(&header);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)n);
+        memcpy(CMSG_DATA(c), fds, sizeof(int) * (size_t)n);
+    }
+    ssize_t sent;
+    do sent = sendmsg(socket, &header, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent == (ssize_t)size;
+}
+
+static void take_descriptors(struct msghdr *header, int *fds, int most, int *n) {
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+        size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof fd);
+            if (*n < most)
+                fds[(*n)++] = fd;
+            else
+                close(fd);
+        }
+    }
+}
+
+ssize_t tshi_channel_receive(int socket, void *message, size_t size, int *fds, int most, int *n) {
+    ancillary control;
+    struct iovec part = {.iov_base = message, .iov_len = size};
+    struct msghdr header = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
+    *n = 0;
+    ssize_t received;
+    do received = recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+    while (received < 0 && errno == EINTR);
+    if (received >= 0) take_descriptors(&header, fds, most, n);
+    return received;
+}
+
+bool tshi_channel_trusted(int socket, pid_t *pid) {
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+    *pid = peer.pid;
+    return peer.uid == getuid() || peer.uid == 0;
+}
+
+bool tshi_channel_wait(int fd, double deadline) {
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    for (;;) {
+        double left = deadline - tshi_clock();
+        if (left <= 0) return false;
+        int n = poll(&p, 1, left > 1 ? 1000 : (int)(left * 1000) + 1);
+        if (n > 0) return true;
+        if (n < 0 && errno != EINTR) return false;
+    }
+}

@@ -1,0 +1,359 @@
+/* Collectives on memory that all ranks map. Each call: post where my data is, wait for all to have posted, compare what
+ * they say, move the data, and when peers have read or written my heap wait once more. Nothing has moved before the
+ * comparison, and all ranks compare the same slots, so that all come to the same verdict. */
+#include "dist/local.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The kind of a call that only compares a text; the real ones are collectives. */
+#define KIND_AGREE 0xffu
+
+static inline uint32_t pack_kind(const tshi_call *call) {
+    return (uint32_t)call->op | (uint32_t)call->dtype << 8 | (uint32_t)call->reduce << 16;
+}
+
+static uint64_t hash(uint64_t h, const void *bytes, size_t n) {
+    const unsigned char *p = bytes;
+    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(1099511628211);
+    return h;
+}
+
+static uint64_t hash_counts(const int64_t *counts, int n) {
+    uint64_t h = UINT64_C(14695981039346656037);
+    for (int i = 0; i < n; i++) {
+        h = (h ^ (uint64_t)counts[i]) * UINT64_C(1099511628211);
+        h ^= h >> 29;
+    }
+    return h;
+}
+
+/* --- words
+ * ------------------------------------------------------------------------------------------------------------ */
+
+char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size) {
+    static const char *const reductions[TSH_REDUCE_OP_COUNT] = {"sum", "prod", "min", "max"};
+    tsh_collective op = (tsh_collective)(slot->kind & 0xff);
+    if ((slot->kind & 0xff) == KIND_AGREE) {
+        snprintf(text, size, "%s #%u", (const char *)tshi_payload(slot), slot->number);
+        return text;
+    }
+    const char *name = tsh_collective_name(op);
+    const char *dtype = tsh_dtype_name((tsh_dtype)(slot->kind >> 8 & 0xff));
+    const char *reduce = reductions[(slot->kind >> 16) % TSH_REDUCE_OP_COUNT];
+    long long count = slot->count, part = slot->part;
+    switch (op) {
+    case TSH_OP_ALL_REDUCE:
+        snprintf(text, size, "%s %s [%lld] %s #%u", name, dtype, count, reduce, slot->number);
+        break;
+    case TSH_OP_ALL_GATHER:
+        snprintf(text, size, "%s %s [%lld], %lld of them its own, #%u", name, dtype, count, part, slot->number);
+        break;
+    case TSH_OP_REDUCE_SCATTER:
+        snprintf(text, size, "%s %s [%lld] %s, %lld of them its own, #%u", name, dtype, count, reduce, part,
+                 slot->number);
+        break;
+    case TSH_OP_BROADCAST:
+        snprintf(text, size, "%s %s [%lld] root %llu #%u", name, dtype, count, (unsigned long long)slot->check,
+                 slot->number);
+        break;
+    case TSH_OP_ALL_TO_ALL: snprintf(text, size, "%s %s #%u", name, dtype, slot->number); break;
+    default: snprintf(text, size, "%s #%u", name, slot->number); break;
+    }
+    return text;
+}
+
+static inline bool same_call(const tshi_slot *a, const tshi_slot *b) {
+    return a->kind == b->kind && a->count == b->count && a->check == b->check;
+}
+
+/* The verdict when not all is well, from the slots alone: the same on every rank. */
+static tsh_status disagree(const tsh_group *group, uint32_t sync) {
+    const tshi_local_group *lg = group->state;
+    tshi_slot *first = tshi_slot_at(lg, 0, sync);
+    for (int i = 0; i < group->size; i++) {
+        tshi_slot *slot = tshi_slot_at(lg, i, sync);
+        if (!(slot->flags & TSHI_SLOT_FAILED)) continue;
+        return tshi_fail(TSH_ERR_PEER, "rank %d: %s", group->ranks[i], (const char *)tshi_payload(slot));
+    }
+    for (int i = 1; i < group->size; i++) {
+        tshi_slot *slot = tshi_slot_at(lg, i, sync);
+        char mine[TSHI_LINE / 2 + 80], theirs[TSHI_LINE / 2 + 80];
+        if (same_call(first, slot)) continue;
+        bool lists = first->kind == slot->kind && first->count == slot->count &&
+                     (slot->kind & 0xff) != TSH_OP_BROADCAST && (slot->kind & 0xff) != KIND_AGREE;
+        return tshi_fail(TSH_ERR_MISMATCH, "rank %d: %s, rank %d: %s%s", group->ranks[0],
+                         tshi_slot_describe(first, mine, sizeof mine), group->ranks[i],
+                         tshi_slot_describe(slot, theirs, sizeof theirs), lists ? " (their counts differ)" : "");
+    }
+    return TSH_OK;
+}
+
+/* What all have posted; *far: somebody's data is in the heap. */
+static tsh_status compare(const tsh_group *group, bool *far) {
+    const tshi_local_group *lg = group->state;
+    const tshi_slot *mine = tshi_slot_at(lg, group->rank, lg->sync);
+    uint32_t flags = 0;
+    bool same = true;
+    for (int i = 0; i < group->size; i++) {
+        const tshi_slot *slot = tshi_slot_at(lg, i, lg->sync);
+        flags |= slot->flags;
+        same = same && same_call(mine, slot);
+    }
+    *far = (flags & TSHI_SLOT_FAR) != 0;
+    return same && !(flags & TSHI_SLOT_FAILED) ? TSH_OK : disagree(group, lg->sync);
+}
+
+/* --- posting
+ * ---------------------------------------------------------------------------------------------------------- */
+
+/* Put my data into the slot, or where it is. */
+static inline void post_data(const tsh_group *group, tshi_slot *slot, const void *data, size_t bytes, size_t before) {
+    const tsh_world *world = group->world;
+    if (bytes + before <= TSHI_INLINE) {
+        world->device->ops->copy(bytes, data, tshi_payload(slot) + before);
+        return;
+    }
+    slot->flags = TSHI_SLOT_FAR;
+    slot->at = (uint64_t)((const char *)data - tshi_local_of(world)->heap[world->rank]);
+}
+
+static void post_text(tshi_slot *slot, const char *text) {
+    size_t room = TSHI_INLINE;
+    size_t length = strlen(text);
+    /* A list of ranks may be longer than the room for data, and has room of its own. */
+    if (slot->flags & TSHI_SLOT_FAILED && length >= room) length = room - 1;
+    memcpy(tshi_payload(slot), text, length);
+    tshi_payload(slot)[length] = '\0';
+}
+
+static void post(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    size_t size = tsh_dtype_size(call->dtype), whole = (size_t)call->count * size;
+    slot->flags = 0;
+    slot->check = 0;
+    switch (call->op) {
+    case TSH_OP_ALL_REDUCE: post_data(group, slot, call->in, whole, 0); break;
+    case TSH_OP_REDUCE_SCATTER:
+    case TSH_OP_ALL_GATHER: {
+        bool gather = call->op == TSH_OP_ALL_GATHER;
+        slot->part = call->counts[group->rank];
+        slot->check = hash_counts(call->counts, group->size);
+        post_data(group, slot, call->in, gather ? (size_t)slot->part * size : whole, 0);
+        break;
+    }
+    case TSH_OP_BROADCAST:
+        slot->check = (uint64_t)call->root;
+        /* The others post as well where they are: the root writes a share of the data. */
+        if (group->rank == call->root || whole > TSHI_INLINE) post_data(group, slot, call->in, whole, 0);
+        break;
+    case TSH_OP_ALL_TO_ALL: {
+        size_t counts = sizeof(int64_t) * (size_t)group->size;
+        int64_t sum = 0;
+        for (int i = 0; i < group->size; i++) sum += call->in_counts[i];
+        memcpy(tshi_payload(slot), call->in_counts, counts);
+        memcpy(tshi_payload(slot) + counts, call->out_counts, counts);
+        post_data(group, slot, call->in, (size_t)sum * size, 2 * counts);
+        break;
+    }
+    default: break;
+    }
+}
+
+/* --- moving
+ * ----------------------------------------------------------------------------------------------------------- */
+
+/* What member i has posted, `before` bytes into it. */
+static inline char *data_of(const tsh_group *group, int i, size_t before) {
+    const tshi_local_group *lg = group->state;
+    tshi_slot *slot = tshi_slot_at(lg, i, lg->sync);
+    if (!(slot->flags & TSHI_SLOT_FAR)) return (char *)tshi_payload(slot) + before;
+    return tshi_local_of(group->world)->heap[group->ranks[i]] + slot->at + before;
+}
+
+/* Part i of n elements, cut at cache lines so that no two ranks write to one. */
+static void cut(int64_t n, size_t size, int parts, int i, int64_t *start, int64_t *length) {
+    int64_t per_line = (int64_t)(64 / size), lines = (n + per_line - 1) / per_line, first, count;
+    tsh_split(lines, parts, i, &first, &count);
+    *start = first * per_line;
+    int64_t end = (first + count) * per_line;
+    if (*start > n) *start = n;
+    if (end > n) end = n;
+    *length = end - *start;
+}
+
+static void reduce_from(const tsh_group *group, const tshi_call *call, int64_t start, int64_t n, int outs,
+                        void *const *out) {
+    tshi_local_group *lg = group->state;
+    size_t before = (size_t)start * tsh_dtype_size(call->dtype);
+    for (int i = 0; i < group->size; i++) lg->in[i] = data_of(group, i, before);
+    group->world->device->ops->reduce(call->dtype, (tshi_reduction)call->reduce, n, group->size, lg->in, outs, out);
+}
+
+/* Near: everybody reduces everything for itself. Far: each its cut, into all ranks' buffers. */
+static void move_all_reduce(const tsh_group *group, const tshi_call *call, bool far) {
+    tshi_local_group *lg = group->state;
+    size_t size = tsh_dtype_size(call->dtype);
+    if (!far) {
+        reduce_from(group, call, 0, call->count, 1, &call->out);
+        return;
+    }
+    int64_t start, length;
+    cut(call->count, size, group->size, group->rank, &start, &length);
+    for (int i = 0; i < group->size; i++) lg->out[i] = data_of(group, i, (size_t)start * size);
+    reduce_from(group, call, start, length, group->size, lg->out);
+}
+
+static void move_reduce_scatter(const tsh_group *group, const tshi_call *call) {
+    int64_t start = 0;
+    for (int i = 0; i < group->rank; i++) start += call->counts[i];
+    reduce_from(group, call, start, call->counts[group->rank], 1, &call->out);
+}
+
+static void move_all_gather(const tsh_group *group, const tshi_call *call) {
+    size_t size = tsh_dtype_size(call->dtype);
+    char *to = call->out;
+    for (int i = 0; i < group->size; i++) {
+        size_t bytes = (size_t)call->counts[i] * size;
+        const void *from = i == group->rank ? call->in : data_of(group, i, 0);
+        if (bytes && from != to) group->world->device->ops->copy(bytes, from, to);
+        to += bytes;
+    }
+}
+
+/* Far: the root would stand idle, so it writes the last 1/p into all the others. */
+static void move_broadcast(const tsh_group *group, const tshi_call *call, bool far) {
+    void (*copy)(size_t, const void *, void *) = group->world->device->ops->copy;
+    size_t size = tsh_dtype_size(call->dtype), whole = (size_t)call->count * size;
+    if (!far) {
+        if (group->rank != call->root && whole) copy(whole, data_of(group, call->root, 0), call->out);
+        return;
+    }
+    int64_t start, length;
+    cut(call->count, size, group->size, group->size - 1, &start, &length);
+    size_t before = (size_t)start * size, rest = (size_t)length * size;
+    if (group->rank != call->root) {
+        copy(before, data_of(group, call->root, 0), call->out);
+        return;
+    }
+    for (int i = 0; i < group->size; i++) {
+        if (i != call->root) copy(rest, (const char *)call->in + before, data_of(group, i, before));
+    }
+}
+
+/* What member i sends to each, then what it expects of each. */
+static const int64_t *counts_of(const tsh_group *group, int i) {
+    const tshi_local_group *lg = group->state;
+    return (const int64_t *)(const void *)tshi_payload(tshi_slot_at(lg, i, lg->sync));
+}
+
+static tsh_status compare_pairs(const tsh_group *group) {
+    for (int i = 0; i < group->size; i++) {
+        const int64_t *sends = counts_of(group, i);
+        for (int j = 0; j < group->size; j++) {
+            int64_t expected = counts_of(group, j)[group->size + i];
+            if (sends[j] == expected) continue;
+            return tshi_fail(TSH_ERR_MISMATCH, "all_to_all: rank %d sends %lld elements to rank %d, which expects %lld",
+                             group->ranks[i], (long long)sends[j], group->ranks[j], (long long)expected);
+        }
+    }
+    return TSH_OK;
+}
+
+static tsh_status move_all_to_all(const tsh_group *group, const tshi_call *call) {
+    tsh_status status = compare_pairs(group);
+    if (status != TSH_OK) return status;
+    size_t size = tsh_dtype_size(call->dtype), counts = 2 * sizeof(int64_t) * (size_t)group->size;
+    const tshi_local_group *lg = group->state;
+    char *to = call->out;
+    for (int i = 0; i < group->size; i++) {
+        const int64_t *sends = counts_of(group, i);
+        size_t before = 0, bytes = (size_t)sends[group->rank] * size;
+        for (int j = 0; j < group->rank; j++) before += (size_t)sends[j] * size;
+        bool near = !(tshi_slot_at(lg, i, lg->sync)->flags & TSHI_SLOT_FAR);
+        if (bytes) group->world->device->ops->copy(bytes, data_of(group, i, before + (near ? counts : 0)), to);
+        to += bytes;
+    }
+    return TSH_OK;
+}
+
+static tsh_status move(const tsh_group *group, const tshi_call *call, bool far) {
+    switch (call->op) {
+    case TSH_OP_ALL_REDUCE: move_all_reduce(group, call, far); return TSH_OK;
+    case TSH_OP_REDUCE_SCATTER: move_reduce_scatter(group, call); return TSH_OK;
+    case TSH_OP_ALL_GATHER: move_all_gather(group, call); return TSH_OK;
+    case TSH_OP_BROADCAST: move_broadcast(group, call, far); return TSH_OK;
+    case TSH_OP_ALL_TO_ALL: return move_all_to_all(group, call);
+    default: return TSH_OK;
+    }
+}
+
+/* --- running
+ * ---------------------------------------------------------------------------------------------------------- */
+
+/* Take part in a call that cannot be made here, so that the others hear why. The caller has its own words. */
+static tsh_status run_failed(tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    slot->flags = TSHI_SLOT_FAILED;
+    post_text(slot, tsh_error_message());
+    tsh_status status = tshi_local_sync(group);
+    return status == TSH_OK ? call->failed : status;
+}
+
+static tsh_status local_run(tsh_group *group, const tshi_call *call) {
+    tsh_world *world = group->world;
+    tshi_local_group *lg = group->state;
+    if (tshi_local_troubled(tshi_local_of(world))) {
+        tsh_status status = tshi_local_trouble(world);
+        if (status != TSH_OK) return status;
+    }
+    tshi_slot *slot = tshi_slot_at(lg, group->rank, lg->sync + 1);
+    lg->name = tsh_collective_name(call->op);
+    slot->number = (uint32_t)tshi_group_note(group, call);
+    slot->kind = pack_kind(call);
+    slot->count = call->count;
+    if (call->failed != TSH_OK) return run_failed(group, call, slot);
+    post(group, call, slot);
+    bool far = false;
+    tsh_status status = tshi_local_sync(group);
+    if (status == TSH_OK) status = compare(group, &far);
+    if (status == TSH_OK) status = move(group, call, far);
+    if (status == TSH_OK && far) status = tshi_local_sync(group);
+    return status;
+}
+
+tsh_status tshi_local_agree(tsh_world *world, const char *text, tsh_status failed, uint64_t at) {
+    tsh_group *group = world->group;
+    tshi_local_group *lg = group->state;
+    tshi_call call = {.failed = failed};
+    if (tshi_local_troubled(tshi_local_of(world))) {
+        tsh_status status = tshi_local_trouble(world);
+        if (status != TSH_OK) return status;
+    }
+    tshi_slot *slot = tshi_slot_at(lg, group->rank, lg->sync + 1);
+    lg->name = "group_create";
+    slot->number = (uint32_t)++group->calls;
+    slot->kind = KIND_AGREE;
+    slot->count = (int64_t)strlen(text);
+    if (failed != TSH_OK) return run_failed(group, &call, slot);
+    slot->flags = 0;
+    slot->check = hash(UINT64_C(14695981039346656037), text, strlen(text));
+    slot->at = at;
+    post_text(slot, text);
+    bool far;
+    tsh_status status = tshi_local_sync(group);
+    return status == TSH_OK ? compare(group, &far) : status;
+}
+
+static tsh_status local_agree(tsh_world *world, const char *text, tsh_status failed) {
+    return tshi_local_agree(world, text, failed, 0);
+}
+
+const tshi_group_ops tshi_local_ops = {
+    .name = "local",
+    .run = local_run,
+    .close = tshi_local_close,
+    .agree = local_agree,
+    .open = tshi_local_open,
+    .fail = tshi_local_fail,
+    .recover = tshi_local_recover,
+    .leave = tshi_local_leave,
+};

@@ -1,0 +1,177 @@
+/* The backend of one machine: what its ranks share, and how they wait for each other.
+ *
+ * Each rank's tensors lie in its heap, which all ranks map; a call posts where its buffer is, and peers read and write
+ * it there. A group has a block of shared memory with two slots for each member, used alternately: whoever posts for
+ * the second time after a sync knows that all members have passed the sync between, hence are done with the slot. */
+#ifndef TSHI_LOCAL_H
+#define TSHI_LOCAL_H
+
+#include "dist/environment.h"
+
+#include <stdalign.h>
+#include <stdatomic.h>
+
+#define TSHI_LINE_BYTES 128 /* two cache lines: the hardware fetches them in pairs */
+/* Bytes that travel in the slot itself, so that one sync is all a call needs. */
+#define TSHI_INLINE 4048
+
+/* --- shared memory ------------------------------------------------------------------------------------------------ */
+
+enum { TSHI_SLOT_FAILED = 1, TSHI_SLOT_FAR = 2 }; /* flags */
+
+/* What a member says in one call. */
+typedef struct tshi_slot {
+    _Atomic uint32_t sync; /* number of the sync that posted it; written last */
+    uint32_t kind;         /* op, dtype and reduction, packed: see local.c */
+    uint32_t flags;        /* FAILED: the payload is the reason; FAR: the data is in the heap, not in the payload */
+    uint32_t number;       /* of the call, for messages */
+    int64_t count;
+    int64_t part;   /* the sender's share, for messages */
+    uint64_t check; /* the root, or a hash of whatever else has to agree */
+    uint64_t at;    /* where the sender's data starts in its heap */
+} tshi_slot;
+
+/* Written by those who are about to sleep until this member posts. */
+typedef struct tshi_member {
+    alignas(TSHI_LINE_BYTES) _Atomic uint32_t sleepers;
+} tshi_member;
+
+typedef struct tshi_block_head {
+    alignas(TSHI_LINE_BYTES) _Atomic uint32_t users; /* members that have not closed the group */
+} tshi_block_head;
+
+typedef enum tshi_rank_state { TSHI_ALIVE = 0, TSHI_FAILED, TSHI_STUCK, TSHI_DEAD } tshi_rank_state;
+
+/* One rank of the world, as the others see it. */
+typedef struct tshi_record {
+    alignas(TSHI_LINE_BYTES) _Atomic uint32_t state; /* a tshi_rank_state */
+    _Atomic uint32_t left;                           /* it has destroyed its world */
+    _Atomic uint32_t recover;                        /* its last step of recovering */
+    _Atomic uint32_t sleepers;
+    char reason[TSHI_MESSAGE_SIZE]; /* of FAILED and STUCK, written before the state */
+} tshi_record;
+
+typedef struct tshi_control {
+    alignas(TSHI_LINE_BYTES) _Atomic uint32_t troubles; /* ranks whose state is not ALIVE */
+    _Atomic uint32_t cause;                             /* 1 + the first of them, 0 for none */
+    tshi_record record[];                               /* [size], then the world group's block */
+} tshi_control;
+
+/* --- this rank's side -----------------------------------------------------------------------------------------------
+ */
+
+typedef struct tshi_local {
+    tsh_threads *threads; /* NULL: ranks are processes */
+    tshi_control *control;
+    size_t control_bytes;
+    char **heap; /* [size] */
+    size_t *heap_bytes;
+    int *process;   /* [size] pidfds, -1: nothing to watch */
+    void *polls;    /* [size] struct pollfd */
+    int spins;      /* polls of a peer before the first yield, ... */
+    int yields;     /* ... and yields before sleeping */
+    uint32_t steps; /* of recovering, that this rank has made */
+    tsh_status broken;
+    char broken_words[TSHI_MESSAGE_SIZE];
+    struct tshi_local_group *retired; /* blocks that others may still use */
+} tshi_local;
+
+typedef struct tshi_local_group {
+    char *block;
+    size_t slot_bytes, member_bytes;
+    uint32_t sync;    /* my last */
+    uint32_t agreed;  /* while recovering */
+    const char *name; /* of the call under way */
+    int spins;
+    const void **in; /* [size], scratch */
+    void **out;
+    void *allocation;              /* of the block, when it lies in my heap */
+    struct tshi_local_group *next; /* of the retired */
+} tshi_local_group;
+
+static inline tshi_local *tshi_local_of(const tsh_world *world) {
+    return world->state;
+}
+
+static inline tshi_member *tshi_member_at(const tshi_local_group *lg, int member) {
+    return (tshi_member *)(void *)(lg->block + sizeof(tshi_block_head) + (size_t)member * lg->member_bytes);
+}
+
+static inline tshi_slot *tshi_slot_at(const tshi_local_group *lg, int member, uint32_t sync) {
+    char *m = (char *)tshi_member_at(lg, member);
+    return (tshi_slot *)(void *)(m + sizeof(tshi_member) + (sync & 1) * lg->slot_bytes);
+}
+
+static inline unsigned char *tshi_payload(tshi_slot *slot) {
+    return (unsigned char *)slot + sizeof *slot;
+}
+
+/* --- memory.c: how memory is had ------------------------------------------------------------------------------------
+ */
+
+/* Makes world->state with the heaps of all ranks (of processes: after a rendezvous). */
+tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh_threads *threads);
+/* Attaches the world's group and meets all ranks once. */
+tsh_status tshi_memory_join(tsh_world *world);
+void *tshi_memory_heap(const tsh_world *world, int rank, size_t *bytes);
+/* After the device is gone. */
+void tshi_memory_close(tsh_world *world);
+/* Rank and size of a world of threads. */
+tsh_status tshi_threads_settings(const tsh_world_config *config, tshi_settings *settings);
+
+/* --- local_group.c: blocks ------------------------------------------------------------------------------------------
+ */
+
+size_t tshi_block_bytes(int size);
+/* The private side of a group of `size`; the block comes later. NULL with the message set. */
+tshi_local_group *tshi_local_group_new(tsh_world *world, int size);
+void tshi_local_group_free(tsh_world *world, tshi_local_group *lg);
+tsh_status tshi_local_open(tsh_world *world, const int *ranks, int n, tsh_group *group);
+void tshi_local_close(tsh_group *group);
+/* Release the retired blocks that nobody uses any more; `all`: the others too. */
+void tshi_local_sweep(tsh_world *world, bool all);
+
+/* --- local_sync.c: waiting ------------------------------------------------------------------------------------------
+ */
+
+/* Post my slot of the next sync (already filled) and wait until every member has posted its own. */
+tsh_status tshi_local_sync(tsh_group *group);
+
+typedef struct tshi_wait {
+    tsh_world *world;
+    tsh_group *group; /* NULL while recovering: failures are expected then, deaths are not */
+    uint32_t sync;
+    double deadline, next_word;
+} tshi_wait;
+
+/* Wait until *word has reached `target`, sleeping where it takes long; `rank` is the world rank waited for. */
+tsh_status tshi_wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers,
+                         int rank);
+void tshi_wake(_Atomic uint32_t *word);
+static inline bool tshi_reached(_Atomic uint32_t *word, uint32_t target) {
+    return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - target) >= 0;
+}
+
+/* --- local_failure.c: what stops a world ----------------------------------------------------------------------------
+ */
+
+static inline bool tshi_local_troubled(const tshi_local *local) {
+    return local->broken != TSH_OK || atomic_load_explicit(&local->control->troubles, memory_order_relaxed) != 0;
+}
+/* The error that a call has to return because of failures and deaths, or TSH_OK. */
+tsh_status tshi_local_trouble(tsh_world *world);
+/* While waiting for world rank `rank`: deaths, failures, the deadline. */
+tsh_status tshi_local_look(tshi_wait *wait, int rank);
+void tshi_local_fail(tsh_world *world, const char *reason);
+tsh_status tshi_local_recover(tsh_world *world);
+void tshi_local_leave(tsh_world *world);
+
+/* --- local.c: calls -------------------------------------------------------------------------------------------------
+ */
+
+/* Every rank posts the text (and, for the others to read, `at`); see tshi_group_ops.agree. */
+tsh_status tshi_local_agree(tsh_world *world, const char *text, tsh_status failed, uint64_t at);
+/* "all_reduce float32 [8] sum #3" of a slot. */
+char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size);
+
+#endif

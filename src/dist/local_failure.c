@@ -1,0 +1,268 @@
+/* Failures, deaths, deadlines, and coming back from the first. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/local.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#define WORD_EVERY 5.0
+
+static tshi_record *record_of(const tsh_world *world, int rank) {
+    return &tshi_local_of(world)->control->record[rank];
+}
+
+static uint32_t state_of(const tsh_world *world, int rank) {
+    return atomic_load_explicit(&record_of(world, rank)->state, memory_order_acquire);
+}
+
+/* Nothing but destroying the world is possible from now on. Keeps the first reason. */
+static tsh_status local_break(tsh_world *world, tsh_status status, const char *words) {
+    tshi_local *local = tshi_local_of(world);
+    if (local->broken == TSH_OK) {
+        local->broken = status;
+        snprintf(local->broken_words, sizeof local->broken_words, "%s", words);
+    }
+    return tshi_fail(local->broken, "%s", local->broken_words);
+}
+
+/* Change a rank's state, keeping count. */
+static void set_state(tsh_world *world, int rank, uint32_t from, uint32_t to) {
+    tshi_control *control = tshi_local_of(world)->control;
+    if (!atomic_compare_exchange_strong(&control->record[rank].state, &from, to)) return;
+    uint32_t none = 0;
+    if (from == TSHI_ALIVE) {
+        atomic_compare_exchange_strong(&control->cause, &none, (uint32_t)rank + 1);
+        atomic_fetch_add(&control->troubles, 1);
+    } else if (to == TSHI_ALIVE) {
+        atomic_fetch_sub(&control->troubles, 1);
+    }
+}
+
+static tsh_status rank_trouble(tsh_world *world, int rank) {
+    char words[TSHI_MESSAGE_SIZE];
+    const char *reason = record_of(world, rank)->reason;
+    switch (state_of(world, rank)) {
+    case TSHI_FAILED:
+        if (rank != world->rank) return tshi_fail(TSH_ERR_PEER, "rank %d: %s", rank, reason);
+        return tshi_fail(TSH_ERR_STATE, "this rank failed (%s): tsh_world_recover is due", reason);
+    case TSHI_STUCK:
+        snprintf(words, sizeof words, "rank %d: %.440s", rank, reason);
+        return local_break(world, TSH_ERR_PEER, words);
+    case TSHI_DEAD:
+        snprintf(words, sizeof words, "rank %d died (killed by a signal, or exited)", rank);
+        return local_break(world, TSH_ERR_PEER, words);
+    default: return TSH_OK;
+    }
+}
+
+tsh_status tshi_local_trouble(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
+    if (local->broken != TSH_OK) return tshi_fail(local->broken, "%s", local->broken_words);
+    if (state_of(world, world->rank) == TSHI_FAILED) return rank_trouble(world, world->rank);
+    uint32_t cause = atomic_load(&local->control->cause);
+    tsh_status status = cause ? rank_trouble(world, (int)cause - 1) : TSH_OK;
+    for (int i = 0; status == TSH_OK && i < world->size; i++) status = rank_trouble(world, i);
+    return status;
+}
+
+/* While ranks recover, failures are what they recover from. */
+static tsh_status permanent_trouble(tsh_world *world) {
+    for (int i = 0; i < world->size; i++) {
+        uint32_t state = state_of(world, i);
+        if (state == TSHI_STUCK || state == TSHI_DEAD) return rank_trouble(world, i);
+    }
+    return TSH_OK;
+}
+
+/* Ranks whose process is gone without having left the world. */
+static void look_for_deaths(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
+    struct pollfd *polls = local->polls;
+    if (!local->process) return;
+    for (int i = 0; i < world->size; i++) {
+        polls[i] = (struct pollfd){.fd = i == world->rank ? -1 : local->process[i], .events = POLLIN};
+    }
+    if (poll(polls, (nfds_t)world->size, 0) <= 0) return;
+    for (int i = 0; i < world->size; i++) {
+        if (!(polls[i].revents & POLLIN) || atomic_load(&record_of(world, i)->left)) continue;
+        uint32_t state = state_of(world, i);
+        if (state != TSHI_DEAD && state != TSHI_STUCK) set_state(world, i, state, TSHI_DEAD);
+    }
+}
+
+static bool somebody_died(const tsh_world *world) {
+    for (int i = 0; i < world->size; i++) {
+        if (state_of(world, i) == TSHI_DEAD) return true;
+    }
+    return false;
+}
+
+/* "1, 3" of the ranks that have not posted. */
+static const char *missing_ranks(const tshi_wait *wait, char *text, size_t size) {
+    size_t used = 0;
+    int n = wait->group ? wait->group->size : wait->world->size;
+    text[0] = '\0';
+    for (int i = 0; i < n && used + 16 < size; i++) {
+        _Atomic uint32_t *word = &record_of(wait->world, i)->recover;
+        if (wait->group) word = &tshi_slot_at(wait->group->state, i, wait->sync)->sync;
+        if (tshi_reached(word, wait->sync)) continue;
+        int rank = wait->group ? wait->group->ranks[i] : i;
+        used += (size_t)snprintf(text + used, size - used, "%s%d", used ? ", " : "", rank);
+    }
+    return text;
+}
+
+static const char *name_of(const tshi_wait *wait) {
+    const tshi_local_group *lg = wait->group ? wait->group->state : NULL;
+    return lg ? lg->name : "world_recover";
+}
+
+static unsigned long long number_of(const tshi_wait *wait) {
+    return wait->group ? wait->group->calls : tshi_local_of(wait->world)->steps;
+}
+
+static void log_last_calls(const tshi_wait *wait) {
+    char text[TSHI_LINE];
+    if (!wait->group) return;
+    tshi_group_log_ring(wait->group);
+    for (int i = 0; i < wait->group->size; i++) {
+        tshi_slot *a = tshi_slot_at(wait->group->state, i, 0), *b = tshi_slot_at(wait->group->state, i, 1);
+        uint32_t sync_a = atomic_load(&a->sync), sync_b = atomic_load(&b->sync);
+        tshi_slot *last = (int32_t)(sync_a - sync_b) > 0 ? a : b;
+        /* The slot of a call's second sync still describes the call before. */
+        if (last->number < a->number) last = a;
+        if (last->number < b->number) last = b;
+        tshi_log(&wait->world->log, TSH_LOG_WARNING, "rank %d's last call: %s", wait->group->ranks[i],
+                 last->number ? tshi_slot_describe(last, text, sizeof text) : "none");
+    }
+}
+
+static tsh_status time_out(tshi_wait *wait) {
+    char words[TSHI_MESSAGE_SIZE], ranks[TSHI_LINE];
+    tsh_world *world = wait->world;
+    tshi_record *mine = record_of(world, world->rank);
+    snprintf(words, sizeof words, "%s #%llu: rank %s did not come within %g s", name_of(wait), number_of(wait),
+             missing_ranks(wait, ranks, sizeof ranks), world->timeout);
+    snprintf(mine->reason, sizeof mine->reason, "%s", words);
+    set_state(world, world->rank, state_of(world, world->rank), TSHI_STUCK);
+    tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, words);
+    log_last_calls(wait);
+    return local_break(world, TSH_ERR_TIMEOUT, words);
+}
+
+tsh_status tshi_local_look(tshi_wait *wait, int rank) {
+    tsh_world *world = wait->world;
+    look_for_deaths(world);
+    tsh_status status = wait->group ? tshi_local_trouble(world) : permanent_trouble(world);
+    if (status != TSH_OK && somebody_died(world)) {
+        char *words = tshi_local_of(world)->broken_words;
+        size_t used = strlen(words);
+        snprintf(words + used, TSHI_MESSAGE_SIZE - used, " in %s #%llu", name_of(wait), number_of(wait));
+        return tshi_fail(status, "%s", words);
+    }
+    if (status != TSH_OK) return status;
+    if (atomic_load(&record_of(world, rank)->left)) {
+        char words[TSHI_LINE];
+        snprintf(words, sizeof words, "rank %d has left the world; %s #%llu waits for it", rank, name_of(wait),
+                 number_of(wait));
+        return local_break(world, TSH_ERR_PEER, words);
+    }
+    double now = tshi_clock();
+    if (now >= wait->deadline) return time_out(wait);
+    if (now >= wait->next_word) {
+        char ranks[TSHI_LINE];
+        wait->next_word += WORD_EVERY;
+        tshi_log(&world->log, TSH_LOG_INFO, "%s #%llu: rank %d waits for rank %s", name_of(wait), number_of(wait),
+                 world->rank, missing_ranks(wait, ranks, sizeof ranks));
+    }
+    return TSH_OK;
+}
+
+void tshi_local_fail(tsh_world *world, const char *reason) {
+    tshi_local *local = tshi_local_of(world);
+    tshi_record *mine = record_of(world, world->rank);
+    if (local->broken != TSH_OK || state_of(world, world->rank) != TSHI_ALIVE) return;
+    snprintf(mine->reason, sizeof mine->reason, "%s", reason);
+    set_state(world, world->rank, TSHI_ALIVE, TSHI_FAILED);
+    /* Those who sleep until I post; others look around soon enough. */
+    for (const tsh_group *g = world->groups; g; g = g->next) {
+        if (g->ops != &tshi_local_ops || !g->state) continue;
+        tshi_wake(&tshi_slot_at(g->state, g->rank, 0)->sync);
+        tshi_wake(&tshi_slot_at(g->state, g->rank, 1)->sync);
+    }
+}
+
+/* --- recovering ----------------------------------------------------------------------------------------------------
+ */
+
+/* All ranks have made this step when it returns. */
+static tsh_status recover_step(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
+    tshi_record *mine = record_of(world, world->rank);
+    double now = tshi_clock();
+    tshi_wait wait = {world, NULL, ++local->steps, now + world->timeout, now + WORD_EVERY};
+    atomic_store(&mine->recover, local->steps);
+    if (atomic_fetch_add(&mine->sleepers, 0) != 0) tshi_wake(&mine->recover);
+    for (int i = 0; i < world->size; i++) {
+        tshi_record *r = record_of(world, i);
+        tsh_status status = tshi_wait_for(&wait, &r->recover, wait.sync, &r->sleepers, i);
+        if (status != TSH_OK) return status;
+    }
+    return TSH_OK;
+}
+
+/* The furthest sync that any member has posted. */
+static uint32_t last_sync(const tsh_group *group) {
+    const tshi_local_group *lg = group->state;
+    uint32_t last = lg->sync;
+    for (int i = 0; i < group->size; i++) {
+        for (uint32_t k = 0; k < 2; k++) {
+            uint32_t sync = atomic_load(&tshi_slot_at(lg, i, k)->sync);
+            if ((int32_t)(sync - last) > 0) last = sync;
+        }
+    }
+    return last;
+}
+
+/* Nobody is inside a call between the first step and the third: look in the one half, write in the other. */
+static void groups_look(tsh_world *world) {
+    for (tsh_group *g = world->groups; g; g = g->next) {
+        tshi_local_group *lg = g->ops == &tshi_local_ops ? g->state : NULL;
+        if (lg) lg->agreed = last_sync(g);
+    }
+}
+
+static void groups_align(tsh_world *world) {
+    for (tsh_group *g = world->groups; g; g = g->next) {
+        tshi_local_group *lg = g->ops == &tshi_local_ops ? g->state : NULL;
+        if (!lg) continue;
+        lg->sync = lg->agreed;
+        for (uint32_t k = 0; k < 2; k++) atomic_store(&tshi_slot_at(lg, g->rank, k)->sync, lg->agreed);
+    }
+}
+
+tsh_status tshi_local_recover(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
+    if (local->broken != TSH_OK) return tshi_fail(local->broken, "%s", local->broken_words);
+    tsh_status status = recover_step(world);
+    if (status != TSH_OK) return status;
+    groups_look(world);
+    status = recover_step(world);
+    if (status != TSH_OK) return status;
+    groups_align(world);
+    set_state(world, world->rank, TSHI_FAILED, TSHI_ALIVE);
+    atomic_store(&local->control->cause, 0);
+    return recover_step(world);
+}
+
+void tshi_local_leave(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
+    tshi_local_sweep(world, true);
+    if (!local->control) return;
+    tshi_record *mine = record_of(world, world->rank);
+    atomic_store(&mine->left, 1);
+    tshi_wake(&mine->recover);
+}

@@ -1,0 +1,247 @@
+/* Heaps and the control block: anonymous memory files for processes, plain memory for threads, so that nothing with a
+ * name is ever left behind. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/local.h"
+#include "dist/rendezvous.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define HUGE_PAGE    ((size_t)2 << 20)
+#define LONGEST_JOIN 120.0
+
+/* Spinning only pays when the peer has a core of its own. */
+#define SPINS        4000
+#define YIELDS       64
+#define SPINS_SHARED 8
+
+struct tsh_threads {
+    int size;
+    tshi_control *control;
+    size_t control_bytes;
+    void **heap; /* [size], unmapped when all have left */
+    size_t *heap_bytes;
+    atomic_flag *taken;
+};
+
+static size_t control_bytes(int size) {
+    return sizeof(tshi_control) + (size_t)size * sizeof(tshi_record) + tshi_block_bytes(size);
+}
+
+/* Map `bytes` of fd (-1: private memory) at a multiple of the huge page, so that big tensors cost few translations. */
+static void *map_aligned(int fd, size_t bytes) {
+    int flags = MAP_NORESERVE | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
+    size_t room = bytes + HUGE_PAGE;
+    char *start = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED) return NULL;
+    size_t skip = (HUGE_PAGE - (uintptr_t)start % HUGE_PAGE) % HUGE_PAGE;
+    size_t rest = room - skip - bytes;
+    char *heap = start + skip;
+    if (skip) munmap(start, skip);
+    if (rest) munmap(heap + bytes, rest);
+    if (mmap(heap, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        int error = errno;
+        munmap(heap, bytes);
+        errno = error;
+        return NULL;
+    }
+    madvise(heap, bytes, MADV_HUGEPAGE);
+    return heap;
+}
+
+static tsh_status map_fail(size_t bytes, int rank) {
+    tshi_fail_errno(errno, "world_init: mapping the %zu bytes of rank %d's heap (TSHARD_HEAP makes it smaller)", bytes,
+                    rank);
+    return TSH_ERR_MEMORY;
+}
+
+static int memory_file(size_t bytes, tsh_status *status) {
+    int fd = memfd_create("tshard", MFD_CLOEXEC);
+    if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0) return fd;
+    *status = tshi_fail_errno(errno, "world_init: a memory file of %zu bytes", bytes);
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+static tsh_status local_new(tsh_world *world, const tshi_settings *settings) {
+    const tsh_allocator *allocator = &world->allocator;
+    size_t size = (size_t)settings->size;
+    tshi_local *local = tshi_calloc(allocator, 1, sizeof *local);
+    if (!local) return TSH_ERR_MEMORY;
+    world->state = local;
+    local->heap = tshi_calloc(allocator, size, sizeof *local->heap);
+    local->heap_bytes = tshi_calloc(allocator, size, sizeof *local->heap_bytes);
+    local->polls = tshi_calloc(allocator, size, sizeof(struct pollfd));
+    bool crowded = settings->size > tshi_granted_cores();
+    local->spins = crowded ? SPINS_SHARED : SPINS;
+    local->yields = YIELDS;
+    return local->heap && local->heap_bytes && local->polls ? TSH_OK : TSH_ERR_MEMORY;
+}
+
+/* --- processes -------------------------------------------------------------------------------------------------------
+ */
+
+static tsh_status map_meeting(tsh_world *world, tshi_meeting *meeting) {
+    tshi_local *local = tshi_local_of(world);
+    local->control_bytes = control_bytes(world->size);
+    void *control = mmap(NULL, local->control_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, meeting->control, 0);
+    if (control == MAP_FAILED) return tshi_fail_errno(errno, "world_init: mapping the control block");
+    local->control = control;
+    local->process = meeting->process;
+    meeting->process = NULL;
+    for (int i = 0; i < world->size; i++) {
+        local->heap_bytes[i] = meeting->heap_bytes[i];
+        local->heap[i] = map_aligned(meeting->heap[i], meeting->heap_bytes[i]);
+        if (!local->heap[i]) return map_fail(meeting->heap_bytes[i], i);
+    }
+    return TSH_OK;
+}
+
+static tsh_status open_processes(tsh_world *world, const tshi_settings *settings) {
+    tsh_status status = TSH_OK;
+    tshi_meeting meeting = {.control = -1};
+    int control = -1;
+    int heap = memory_file(settings->heap_bytes, &status);
+    if (status == TSH_OK && settings->rank == 0) control = memory_file(control_bytes(settings->size), &status);
+    if (status == TSH_OK) {
+        status = tshi_rendezvous(settings, &world->log, &world->allocator, heap, control, &meeting);
+    }
+    if (status == TSH_OK) {
+        status = map_meeting(world, &meeting);
+        tshi_meeting_close(&meeting, &world->allocator);
+    }
+    if (heap >= 0) close(heap);
+    if (control >= 0) close(control);
+    return status;
+}
+
+/* --- threads ---------------------------------------------------------------------------------------------------------
+ */
+
+void tsh_threads_destroy(tsh_threads *threads) {
+    if (!threads) return;
+    tsh_allocator allocator = tshi_allocator_resolve(NULL);
+    for (int i = 0; threads->heap && i < threads->size; i++) {
+        if (threads->heap[i]) munmap(threads->heap[i], threads->heap_bytes[i]);
+    }
+    if (threads->control) munmap(threads->control, threads->control_bytes);
+    tshi_free(&allocator, threads->heap);
+    tshi_free(&allocator, threads->heap_bytes);
+    tshi_free(&allocator, threads->taken);
+    tshi_free(&allocator, threads);
+}
+
+tsh_status tsh_threads_create(int world_size, tsh_threads **out) {
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "threads_create: out is NULL");
+    *out = NULL;
+    if (world_size < 1) return tshi_fail(TSH_ERR_ARGUMENT, "threads_create: a world of %d ranks", world_size);
+    tsh_allocator allocator = tshi_allocator_resolve(NULL);
+    size_t size = (size_t)world_size;
+    tsh_threads *threads = tshi_calloc(&allocator, 1, sizeof *threads);
+    if (!threads) return TSH_ERR_MEMORY;
+    threads->size = world_size;
+    threads->heap = tshi_calloc(&allocator, size, sizeof *threads->heap);
+    threads->heap_bytes = tshi_calloc(&allocator, size, sizeof *threads->heap_bytes);
+    threads->taken = tshi_calloc(&allocator, size, sizeof *threads->taken);
+    threads->control_bytes = control_bytes(world_size);
+    void *control = mmap(NULL, threads->control_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (control != MAP_FAILED) threads->control = control;
+    if (!threads->heap || !threads->heap_bytes || !threads->taken || !threads->control) {
+        tsh_threads_destroy(threads);
+        return tshi_fail(TSH_ERR_MEMORY, "threads_create: no memory");
+    }
+    *out = threads;
+    return TSH_OK;
+}
+
+tsh_status tshi_threads_settings(const tsh_world_config *config, tshi_settings *settings) {
+    int size = config->threads->size, rank = config->rank;
+    if (config->world_size && config->world_size != size) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: the configuration says world_size %d, the threads are %d",
+                         config->world_size, size);
+    }
+    if (rank < 0 || rank >= size) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: rank %d of %d threads", rank, size);
+    }
+    settings->rank = settings->local_rank = rank;
+    settings->size = settings->local_size = size;
+    return TSH_OK;
+}
+
+static tsh_status open_threads(tsh_world *world, const tshi_settings *settings, tsh_threads *threads) {
+    tshi_local *local = tshi_local_of(world);
+    int rank = settings->rank;
+    if (atomic_flag_test_and_set(&threads->taken[rank])) {
+        return tshi_fail(TSH_ERR_STATE, "world_init: rank %d of the threads has been taken", rank);
+    }
+    local->threads = threads;
+    local->control = threads->control;
+    threads->heap[rank] = map_aligned(-1, settings->heap_bytes);
+    threads->heap_bytes[rank] = settings->heap_bytes;
+    local->heap[rank] = threads->heap[rank];
+    local->heap_bytes[rank] = settings->heap_bytes;
+    return local->heap[rank] ? TSH_OK : map_fail(settings->heap_bytes, rank);
+}
+
+/* --- both ------------------------------------------------------------------------------------------------------------
+ */
+
+tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh_threads *threads) {
+    tsh_status status = local_new(world, settings);
+    if (status != TSH_OK) return status;
+    if (settings->size > 1) {
+        return threads ? open_threads(world, settings, threads) : open_processes(world, settings);
+    }
+    tshi_local *local = tshi_local_of(world);
+    local->heap_bytes[0] = settings->heap_bytes;
+    local->heap[0] = map_aligned(-1, settings->heap_bytes);
+    return local->heap[0] ? TSH_OK : map_fail(settings->heap_bytes, 0);
+}
+
+tsh_status tshi_memory_join(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
+    if (world->size == 1) return TSH_OK;
+    tshi_local_group *lg = tshi_local_group_new(world, world->size);
+    if (!lg) return TSH_ERR_MEMORY;
+    lg->block = (char *)&local->control->record[world->size];
+    world->group->state = lg;
+    double timeout = world->timeout;
+    if (world->timeout > LONGEST_JOIN) world->timeout = LONGEST_JOIN;
+    tsh_status status = tshi_local_agree(world, "world_init", TSH_OK, 0);
+    world->timeout = timeout;
+    for (int i = 0; status == TSH_OK && local->threads && i < world->size; i++) {
+        local->heap[i] = local->threads->heap[i];
+        local->heap_bytes[i] = local->threads->heap_bytes[i];
+    }
+    return status;
+}
+
+void *tshi_memory_heap(const tsh_world *world, int rank, size_t *bytes) {
+    const tshi_local *local = tshi_local_of(world);
+    if (bytes) *bytes = local->heap_bytes[rank];
+    return local->heap[rank];
+}
+
+void tshi_memory_close(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
+    const tsh_allocator *allocator = &world->allocator;
+    if (!local) return;
+    for (int i = 0; local->heap && !local->threads && i < world->size; i++) {
+        if (local->heap[i]) munmap(local->heap[i], local->heap_bytes[i]);
+    }
+    for (int i = 0; local->process && i < world->size; i++) {
+        if (local->process[i] >= 0) close(local->process[i]);
+    }
+    if (local->control && !local->threads) munmap(local->control, local->control_bytes);
+    tshi_free(allocator, local->process);
+    tshi_free(allocator, local->polls);
+    tshi_free(allocator, local->heap);
+    tshi_free(allocator, local->heap_bytes);
+    tshi_free(allocator, local);
+    world->state = NULL;
+}

@@ -1,0 +1,135 @@
+/* Joining and leaving a world. */
+#include "dist/environment.h"
+#include "dist/local.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+double tshi_clock(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The world's own group, over ranks 0 to size - 1. Its state is the backend's to set. */
+static tsh_status world_group_create(tsh_world *world) {
+    int *ranks = tshi_calloc(&world->allocator, (size_t)world->size, sizeof *ranks);
+    if (!ranks) return TSH_ERR_MEMORY;
+    for (int i = 0; i < world->size; i++) ranks[i] = i;
+    world->group = tshi_group_new(world, ranks, world->size);
+    tshi_free(&world->allocator, ranks);
+    if (!world->group) return TSH_ERR_MEMORY;
+    tshi_group_own_mesh(world->group, "world");
+    return TSH_OK;
+}
+
+static tsh_status world_enter(tsh_world *world, const tsh_world_config *config, const tshi_settings *settings) {
+    world->rank = settings->rank;
+    world->size = settings->size;
+    world->local_rank = settings->local_rank;
+    world->timeout = settings->timeout;
+    world->seed = settings->seed;
+    world->ops = settings->size == 1 ? &tshi_self_ops : &tshi_local_ops;
+    tsh_status status = tshi_memory_open(world, settings, config->threads);
+    if (status != TSH_OK) return status;
+    void *heap = tshi_memory_heap(world, world->rank, NULL);
+    status =
+        tshi_device_create_cpu(&world->allocator, heap, settings->heap_bytes, settings->blas_threads, &world->device);
+    if (status == TSH_OK) status = world_group_create(world);
+    if (status == TSH_OK) status = tshi_memory_join(world);
+    return status;
+}
+
+static tsh_status check_config(const tsh_world_config *config, tshi_settings *settings) {
+    tsh_status status = tshi_settings_read(config, settings);
+    if (status != TSH_OK) return status;
+    if (config->device != TSH_CPU) {
+        return tshi_fail(TSH_ERR_UNSUPPORTED, "world_init: this build has no CUDA; use TSH_CPU");
+    }
+    if (config->threads) return tshi_threads_settings(config, settings);
+    if (settings->size == 1) return TSH_OK;
+    if (settings->local_size != settings->size) {
+        return tshi_fail(TSH_ERR_UNSUPPORTED,
+                         "world_init: %d of %d ranks are on this machine; several machines need an MPI build",
+                         settings->local_size, settings->size);
+    }
+    return tshi_address_is_here(settings->address);
+}
+
+tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
+    static const tsh_world_config empty;
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "world_init: out is NULL");
+    *out = NULL;
+    if (!config) config = &empty;
+    tshi_settings settings;
+    tsh_status status = check_config(config, &settings);
+    if (status != TSH_OK) return status;
+    tsh_allocator allocator = tshi_allocator_resolve(&config->allocator);
+    tsh_world *world = tshi_calloc(&allocator, 1, sizeof *world);
+    if (!world) return TSH_ERR_MEMORY;
+    world->allocator = allocator;
+    world->log = config->log;
+    world->start_ticks = tshi_ticks();
+    world->start_seconds = tshi_clock();
+    status = world_enter(world, config, &settings);
+    if (status != TSH_OK) {
+        tsh_world_destroy(world);
+        return status;
+    }
+    *out = world;
+    return TSH_OK;
+}
+
+void tsh_world_destroy(tsh_world *world) {
+    if (!world) return;
+    tsh_allocator allocator = world->allocator;
+    while (world->groups) tshi_group_free(world->groups);
+    if (world->ops->leave && world->state) world->ops->leave(world);
+    tshi_device_destroy(world->device);
+    tshi_memory_close(world);
+    tshi_free(&allocator, world);
+}
+
+int tsh_world_rank(const tsh_world *world) {
+    return world->rank;
+}
+
+int tsh_world_size(const tsh_world *world) {
+    return world->size;
+}
+
+int tsh_world_local_rank(const tsh_world *world) {
+    return world->local_rank;
+}
+
+tsh_device *tsh_world_device(const tsh_world *world) {
+    return world->device;
+}
+
+tsh_group *tsh_world_group(const tsh_world *world) {
+    return world->group;
+}
+
+const tsh_mesh *tsh_world_mesh(const tsh_world *world) {
+    return &world->group->own_mesh;
+}
+
+void tsh_world_seed(tsh_world *world, uint64_t seed) {
+    world->seed = seed;
+    world->next_stream = 0;
+}
+
+uint64_t tshi_world_stream(tsh_world *world) {
+    return world->next_stream++;
+}
+
+void tsh_world_fail(tsh_world *world, const char *reason) {
+    if (!world) return;
+    world->ops->fail(world, reason ? reason : "");
+}
+
+tsh_status tsh_world_recover(tsh_world *world) {
+    if (!world) return tshi_fail(TSH_ERR_ARGUMENT, "world_recover: world is NULL");
+    return world->ops->recover(world);
+}

@@ -1,0 +1,243 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "support/ranks.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DEFAULT_TIMEOUT 15.0
+#define DEFAULT_HEAP    ((size_t)256 << 20)
+
+/* A rank's exit code when a check did not hold. */
+#define CHECK_FAILED 97
+
+/* Present in a build with AddressSanitizer: _exit skips its look for leaks. */
+extern void __lsan_do_leak_check(void) __attribute__((weak));
+
+bool tshi_check_at(tshi_rank *r, bool condition, const char *file, int line, const char *format, ...) {
+    if (condition || r->failed) return condition;
+    r->failed = true;
+    const char *slash = strrchr(file, '/');
+    size_t used = (size_t)snprintf(r->words, sizeof r->words, "%s:%d: ", slash ? slash + 1 : file, line);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(r->words + used, sizeof r->words - used, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+bool tshi_check_status_at(tshi_rank *r, tsh_status got, tsh_status wanted, const char *words, const char *file,
+                          int line, const char *call) {
+    const char *message = got == TSH_OK ? "" : tsh_error_message();
+    if (got == wanted && strstr(message, words)) return true;
+    return tshi_check_at(r, false, file, line, "%s: %s \"%s\", wanted %s \"%s\"", call, tsh_status_name(got), message,
+                         tsh_status_name(wanted), words);
+}
+
+tsh_tensor *tshi_test_vector(tshi_rank *r, tsh_dtype dtype, int64_t n) {
+    tsh_tensor_config config = {.dtype = dtype, .ndim = 1, .shape = {n}};
+    tsh_tensor *tensor = NULL;
+    tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &tensor));
+    return tensor;
+}
+
+/* --- one rank -------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct job {
+    tshi_test_options options;
+    tshi_rank_fn *fn;
+    void *arg;
+    tsh_threads *threads;
+    char *shared; /* [ranks] a tshi_rank and its result */
+    size_t stride;
+} job;
+
+static tshi_rank *rank_at(const job *j, int rank) {
+    return (tshi_rank *)(void *)(j->shared + (size_t)rank * j->stride);
+}
+
+static void run_rank(const job *j, int rank) {
+    tshi_rank *r = rank_at(j, rank);
+    tsh_world_config config = {.threads = j->threads, .heap_bytes = j->options.heap_bytes, .blas_threads = 1};
+    if (j->threads) config.rank = rank;
+    if (j->threads) config.timeout = strtod(j->options.world_timeout, NULL);
+    if (!j->options.bare && !tshi_check_ok(r, tsh_world_init(&config, &r->world))) return;
+    j->fn(r, j->arg);
+    if (!j->options.bare) tsh_world_destroy(r->world);
+    r->world = NULL;
+}
+
+static void set_number(const char *name, long value) {
+    char text[32];
+    snprintf(text, sizeof text, "%ld", value);
+    setenv(name, text, 1);
+}
+
+static void set_environment(const job *j, int rank, const char *token) {
+    set_number("RANK", rank);
+    set_number("WORLD_SIZE", j->options.ranks);
+    set_number("LOCAL_RANK", rank);
+    set_number("LOCAL_WORLD_SIZE", j->options.ranks);
+    set_number("MASTER_PORT", 20000 + getppid() % 20000);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("TSHARD_TOKEN", token, 1);
+    setenv("TSHARD_BLAS_THREADS", "1", 1);
+    setenv("TSHARD_TIMEOUT", j->options.world_timeout, 1);
+}
+
+static _Noreturn void rank_process(const job *j, int rank, const char *token, pid_t parent) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(CHECK_FAILED);
+    set_environment(j, rank, token);
+    run_rank(j, rank);
+    fflush(NULL);
+    if (__lsan_do_leak_check) __lsan_do_leak_check();
+    _exit(rank_at(j, rank)->failed ? CHECK_FAILED : 0);
+}
+
+/* --- all of them
+ * ------------------------------------------------------------------------------------------------------ */
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Unlike any other run's: two runs at once never meet. */
+static void make_token(char *text, size_t size) {
+    static int runs;
+    snprintf(text, size, "test-%ld-%d-%.9f", (long)getpid(), ++runs, now());
+}
+
+/* Reap until the deadline, then kill. */
+static void reap(pid_t *pids, int n, double deadline, tshi_outcome *outcomes) {
+    int left = n;
+    bool killed = false;
+    while (left > 0) {
+        for (int i = 0; i < n; i++) {
+            int status;
+            if (pids[i] <= 0 || waitpid(pids[i], &status, WNOHANG) != pids[i]) continue;
+            outcomes[i].code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+            outcomes[i].signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+            if (killed)
+                snprintf(outcomes[i].words, sizeof outcomes[i].words, "rank %d: still there at the deadline", i);
+            pids[i] = 0;
+            left--;
+        }
+        if (!killed && now() > deadline) {
+            killed = true;
+            for (int i = 0; i < n; i++) {
+                if (pids[i] > 0) kill(pids[i], SIGKILL);
+            }
+        }
+        struct timespec nap = {.tv_nsec = 500000};
+        if (left > 0) nanosleep(&nap, NULL);
+    }
+}
+
+static void run_processes(job *j, tshi_outcome *outcomes) {
+    char token[64];
+    int n = j->options.ranks;
+    pid_t parent = getpid(), *pids = calloc((size_t)n, sizeof *pids);
+    make_token(token, sizeof token);
+    fflush(NULL);
+    for (int i = 0; i < n; i++) {
+        pids[i] = fork();
+        if (pids[i] == 0) rank_process(j, i, token, parent);
+    }
+    reap(pids, n, now() + j->options.timeout, outcomes);
+    free(pids);
+}
+
+typedef struct thread_start {
+    const job *job;
+    int rank;
+} thread_start;
+
+static void *thread_main(void *start) {
+    const thread_start *s = start;
+    run_rank(s->job, s->rank);
+    return NULL;
+}
+
+static void run_threads(job *j) {
+    int n = j->options.ranks;
+    pthread_t *threads = calloc((size_t)n, sizeof *threads);
+    thread_start *starts = calloc((size_t)n, sizeof *starts);
+    if (tsh_threads_create(n, &j->threads) != TSH_OK) abort();
+    for (int i = 0; i < n; i++) {
+        starts[i] = (thread_start){j, i};
+        if (pthread_create(&threads[i], NULL, thread_main, &starts[i]) != 0) abort();
+    }
+    for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
+    tsh_threads_destroy(j->threads);
+    free(threads);
+    free(starts);
+}
+
+static void judge(const job *j, int rank, tshi_outcome *o) {
+    const tshi_rank *r = rank_at(j, rank);
+    if (r->failed) {
+        snprintf(o->words, sizeof o->words, "rank %d: %s", rank, r->words);
+    } else if (o->words[0] == '\0' && o->signal) {
+        snprintf(o->words, sizeof o->words, "rank %d: ended by signal %d", rank, o->signal);
+    } else if (o->words[0] == '\0' && o->code) {
+        snprintf(o->words, sizeof o->words, "rank %d: exited with %d", rank, o->code);
+    }
+}
+
+const char *tshi_test_run_with(const tshi_test_options *options, tshi_rank_fn *fn, void *arg, tshi_outcome *outcomes,
+                               void *results) {
+    static char words[sizeof outcomes->words];
+    job j = {.options = *options, .fn = fn, .arg = arg};
+    if (j.options.timeout <= 0) j.options.timeout = DEFAULT_TIMEOUT;
+    if (!j.options.heap_bytes) j.options.heap_bytes = DEFAULT_HEAP;
+    if (!j.options.world_timeout) j.options.world_timeout = "10";
+    size_t n = (size_t)options->ranks, head = (sizeof(tshi_rank) + 63) / 64 * 64;
+    j.stride = (head + options->result_bytes + 63) / 64 * 64;
+    j.shared = mmap(NULL, n * j.stride, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    tshi_outcome *ends = calloc(n, sizeof *ends);
+    if (j.shared == MAP_FAILED || !ends) abort();
+    for (int i = 0; i < options->ranks; i++) {
+        *rank_at(&j, i) = (tshi_rank){.rank = i, .size = options->ranks};
+        rank_at(&j, i)->result = (char *)rank_at(&j, i) + head;
+    }
+    if (options->threads)
+        run_threads(&j);
+    else
+        run_processes(&j, ends);
+    words[0] = '\0';
+    for (int i = 0; i < options->ranks; i++) {
+        judge(&j, i, &ends[i]);
+        if (!words[0]) memcpy(words, ends[i].words, sizeof words);
+        if (outcomes) outcomes[i] = ends[i];
+        if (results)
+            memcpy((char *)results + (size_t)i * options->result_bytes, rank_at(&j, i)->result, options->result_bytes);
+    }
+    munmap(j.shared, n * j.stride);
+    free(ends);
+    return words;
+}
+
+const char *tshi_test_run(int ranks, tshi_rank_fn *fn, void *arg) {
+    tshi_test_options options = {.ranks = ranks};
+    return tshi_test_run_with(&options, fn, arg, NULL, NULL);
+}
+
+const char *tshi_test_run_threads(int ranks, tshi_rank_fn *fn, void *arg) {
+    tshi_test_options options = {.ranks = ranks, .threads = true};
+    return tshi_test_run_with(&options, fn, arg, NULL, NULL);
+}

@@ -1,0 +1,69 @@
+/* Run a function as several ranks: processes forked from the test, or threads. A rank never asserts: it notes what is
+ * wrong, and the test asserts on what comes back.
+ *
+ *     static void adds_up(tshi_rank *r, void *arg) {
+ *         tshi_check(r, tsh_world_size(r->world) == 2, "size is %d", tsh_world_size(r->world));
+ *     }
+ *     Test(dist, adds_up, .timeout = 20) {
+ *         cr_assert_str_empty(tshi_test_run(2, adds_up, NULL));
+ *     }
+ */
+#ifndef TSHI_TEST_RANKS_H
+#define TSHI_TEST_RANKS_H
+
+#include "tshard/dist.h"
+
+#define TSHI_TEST_WORDS 1024
+
+/* What a rank's function gets. */
+typedef struct tshi_rank {
+    int rank, size;
+    tsh_world *world; /* NULL in a bare run; one that the function destroyed must be set to NULL */
+    void *result;     /* tshi_test_options.result_bytes zeroed bytes that the parent sees */
+    bool failed;
+    char words[TSHI_TEST_WORDS];
+} tshi_rank;
+
+typedef void tshi_rank_fn(tshi_rank *r, void *arg);
+
+typedef struct tshi_test_options {
+    int ranks;
+    bool threads;              /* as threads of this process instead of processes */
+    bool bare;                 /* make no world; the environment is set */
+    double timeout;            /* seconds until a rank is killed, default 15 */
+    size_t heap_bytes;         /* 0: 256 MiB */
+    const char *world_timeout; /* TSHARD_TIMEOUT, default "10" */
+    size_t result_bytes;
+} tshi_test_options;
+
+/* How a rank ended. */
+typedef struct tshi_outcome {
+    int code;                         /* exit code, or -1 */
+    int signal;                       /* that ended it, or 0 */
+    char words[TSHI_TEST_WORDS + 64]; /* "" when all its checks held */
+} tshi_outcome;
+
+/* Processes with a world each. "" when every rank ended well and every check held, else the words of the first that
+ * did not. Static memory. */
+const char *tshi_test_run(int ranks, tshi_rank_fn *fn, void *arg);
+/* The same as threads. */
+const char *tshi_test_run_threads(int ranks, tshi_rank_fn *fn, void *arg);
+/* The long way. outcomes [ranks] and results [ranks * result_bytes] may be NULL. */
+const char *tshi_test_run_with(const tshi_test_options *options, tshi_rank_fn *fn, void *arg, tshi_outcome *outcomes,
+                               void *results);
+
+/* Note file, line and words when `condition` is false; the first note is kept. Returns the condition. */
+#define tshi_check(r, condition, ...) tshi_check_at((r), (condition), __FILE__, __LINE__, __VA_ARGS__)
+bool tshi_check_at(tshi_rank *r, bool condition, const char *file, int line, const char *format, ...) TSH_PRINTF(5, 6);
+/* The call has returned TSH_OK; its name and message are noted otherwise. */
+#define tshi_check_ok(r, call) tshi_check_status_at((r), (call), TSH_OK, "", __FILE__, __LINE__, #call)
+/* It has returned `status` and its message contains `words`. */
+#define tshi_check_status(r, call, status, words)                                                                      \
+    tshi_check_status_at((r), (call), (status), (words), __FILE__, __LINE__, #call)
+bool tshi_check_status_at(tshi_rank *r, tsh_status got, tsh_status wanted, const char *words, const char *file,
+                          int line, const char *call);
+
+/* A replicated tensor of one dim on the world's mesh, or NULL with the failure noted. */
+tsh_tensor *tshi_test_vector(tshi_rank *r, tsh_dtype dtype, int64_t n);
+
+#endif
