@@ -1,0 +1,80 @@
+/* A two-layer network, split over ranks as in Megatron: the first layer by columns, the second by rows. Run it as one
+ * process, or as several: tshard-run -n 4 mlp. The losses are the same. */
+#include "tshard/tshard.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { BATCH = 64, FEATURES = 32, HIDDEN = 128, CLASSES = 10, STEPS = 100 };
+
+static int fail(const char *message) {
+    fprintf(stderr, "mlp: %s\n", message);
+    return EXIT_FAILURE; /* the other ranks see it and end too */
+}
+
+/* A batch to learn by heart: random features, and the largest of the first ones as the class. */
+static void make_batch(float *features, int64_t *classes) {
+    srand(1);
+    for (int row = 0; row < BATCH; row++) {
+        float *x = features + row * FEATURES;
+        for (int i = 0; i < FEATURES; i++) x[i] = (float)rand() / (float)RAND_MAX - 0.5f;
+        classes[row] = 0;
+        for (int i = 1; i < CLASSES; i++) classes[row] = x[i] > x[classes[row]] ? i : classes[row];
+    }
+}
+
+int main(void) {
+    tsh_world *world = NULL;
+    if (tsh_world_init(NULL, &world) != TSH_OK) return fail(tsh_error_message());
+    tsh_mesh *mesh = NULL;
+    if (tsh_mesh_create(world, "data=1,model=-1", &mesh) != TSH_OK) return fail(tsh_error_message());
+    tsh_group *model = tsh_mesh_group(mesh, "model");
+    tsh_tape *tape = NULL;
+    tsh_parameters *parameters = NULL;
+    tsh_tape_create(world, &tape);
+    tsh_parameters_create(world, &parameters);
+
+    tsh_linear *up = tsh_linear_create(
+        model, &(tsh_linear_config){.in = FEATURES, .out = HIDDEN, .shard = TSH_COLUMN, .bias = true});
+    tsh_linear *down =
+        tsh_linear_create(model, &(tsh_linear_config){.in = HIDDEN, .out = CLASSES, .shard = TSH_ROW, .bias = true});
+    tsh_tensor *x = NULL, *target = NULL;
+    tsh_tensor_create(mesh, &(tsh_tensor_config){.ndim = 2, .shape = {BATCH, FEATURES}, .layout = {TSH_SHARD(0)}}, &x);
+    tsh_tensor_create(
+        mesh, &(tsh_tensor_config){.dtype = TSH_INT64, .ndim = 1, .shape = {BATCH}, .layout = {TSH_SHARD(0)}}, &target);
+    tsh_optimizer *optimizer = NULL;
+    if (!tape || !parameters || !up || !down || !x || !target || tsh_linear_register(up, parameters, "up") != TSH_OK ||
+        tsh_linear_register(down, parameters, "down") != TSH_OK ||
+        tsh_adamw_create(parameters, &(tsh_adamw_config){.lr = 3e-3}, &optimizer) != TSH_OK) {
+        return fail(tsh_error_message());
+    }
+
+    float features[BATCH * FEATURES];
+    int64_t classes[BATCH];
+    make_batch(features, classes);
+    tsh_tensor_write_whole(x, features); /* each rank takes its part */
+    tsh_tensor_write_whole(target, classes);
+
+    for (int step = 0; step < STEPS; step++) {
+        tsh_tensor *h = tsh_gelu(tape, tsh_linear_forward(tape, up, x)); /* SHARD(last): no communication */
+        tsh_tensor *y = tsh_linear_forward(tape, down, h);               /* one all-reduce, inserted */
+        tsh_tensor *loss = tsh_cross_entropy(tape, y, target, NULL);
+        if (tsh_backward(tape, loss) != TSH_OK) return fail(tsh_tape_message(tape)); /* first error of the step */
+        if (step % 10 == 9 && tsh_world_rank(world) == 0)
+            printf("step %3d  loss %.6f\n", step + 1, tsh_tensor_item(loss));
+        tsh_optimizer_step(optimizer);
+        tsh_optimizer_zero_grad(optimizer);
+        tsh_tape_reset(tape); /* frees what the step made; buffers are reused */
+    }
+
+    tsh_optimizer_destroy(optimizer);
+    tsh_tensor_release(target);
+    tsh_tensor_release(x);
+    tsh_linear_destroy(down);
+    tsh_linear_destroy(up);
+    tsh_parameters_destroy(parameters);
+    tsh_tape_destroy(tape);
+    tsh_mesh_destroy(mesh);
+    tsh_world_destroy(world);
+    return EXIT_SUCCESS;
+}

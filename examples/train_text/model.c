@@ -1,0 +1,153 @@
+#include "train_text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct model {
+    const options *o;
+    int64_t vocabulary;
+    tsh_mesh *mesh;
+    tsh_group *group; /* the ranks that share my copy of the model */
+    tsh_tape *tape;
+
+    tsh_embedding *embedding; /* its rows, the vocabulary, are split over the group */
+    tsh_linear *up;           /* column: each rank computes its hidden features */
+    tsh_linear *down;         /* row: takes them as they lie, adds up over ranks */
+    tsh_linear *head;         /* column: each rank scores its part of the vocabulary */
+    tsh_parameters *parameters;
+    tsh_optimizer *optimizer;
+
+    tsh_tensor *inputs, *targets; /* my part of a batch */
+    tsh_tensor *prompt;
+    float *probabilities;
+};
+
+/* Say it with the library's words, and return false. */
+static bool fails(const char *what, const char *why) {
+    fprintf(stderr, "train_text: %s: %s\n", what, why);
+    return false;
+}
+
+static bool create_layers(model *m) {
+    const options *o = m->o;
+    m->embedding = tsh_embedding_create(
+        m->group, &(tsh_embedding_config){.rows = m->vocabulary, .cols = o->embed, .shard = TSH_ROW});
+    m->up = tsh_linear_create(
+        m->group,
+        &(tsh_linear_config){.in = o->context * o->embed, .out = o->hidden, .shard = TSH_COLUMN, .bias = true});
+    m->down = tsh_linear_create(
+        m->group, &(tsh_linear_config){.in = o->hidden, .out = o->hidden, .shard = TSH_ROW, .bias = true});
+    m->head = tsh_linear_create(
+        m->group, &(tsh_linear_config){.in = o->hidden, .out = m->vocabulary, .shard = TSH_COLUMN, .bias = true});
+    return m->embedding && m->up && m->down && m->head;
+}
+
+static tsh_status create_optimizer(model *m, tsh_world *world) {
+    tsh_status status = tsh_parameters_create(world, &m->parameters);
+    if (status == TSH_OK) status = tsh_embedding_register(m->embedding, m->parameters, "embedding");
+    if (status == TSH_OK) status = tsh_linear_register(m->up, m->parameters, "up");
+    if (status == TSH_OK) status = tsh_linear_register(m->down, m->parameters, "down");
+    if (status == TSH_OK) status = tsh_linear_register(m->head, m->parameters, "head");
+    if (status != TSH_OK) return status;
+    return tsh_adamw_create(m->parameters, &(tsh_adamw_config){.lr = m->o->lr, .weight_decay = 0.01}, &m->optimizer);
+}
+
+/* Batches are split over the copies of the model, the first axis; the prompt is the same everywhere. */
+static tsh_status create_tensors(model *m) {
+    const options *o = m->o;
+    tsh_tensor_config ids = {.dtype = TSH_INT64, .ndim = 2, .shape = {o->batch, o->context}, .layout = {TSH_SHARD(0)}};
+    tsh_status status = tsh_tensor_create(m->mesh, &ids, &m->inputs);
+    ids.ndim = 1;
+    if (status == TSH_OK) status = tsh_tensor_create(m->mesh, &ids, &m->targets);
+    ids = (tsh_tensor_config){.dtype = TSH_INT64, .ndim = 2, .shape = {1, o->context}};
+    if (status == TSH_OK) status = tsh_tensor_create(m->mesh, &ids, &m->prompt);
+    return status;
+}
+
+static tsh_status create_mesh(model *m, tsh_world *world) {
+    char axes[64];
+    int64_t ranks = m->o->model_parallel ? m->o->model_parallel : tsh_world_size(world);
+    snprintf(axes, sizeof axes, "data=-1,model=%lld", (long long)ranks);
+    tsh_status status = tsh_mesh_create(world, axes, &m->mesh);
+    if (status == TSH_OK) m->group = tsh_mesh_group(m->mesh, "model");
+    return status;
+}
+
+model *model_create(tsh_world *world, const options *o, int64_t vocabulary) {
+    model *m = calloc(1, sizeof *m);
+    float *probabilities = calloc((size_t)vocabulary, sizeof *probabilities);
+    if (m && probabilities) {
+        *m = (model){.o = o, .vocabulary = vocabulary, .probabilities = probabilities};
+        tsh_world_seed(world, o->seed);
+        if (create_mesh(m, world) == TSH_OK && tsh_tape_create(world, &m->tape) == TSH_OK && create_layers(m) &&
+            create_optimizer(m, world) == TSH_OK && create_tensors(m) == TSH_OK) {
+            return m;
+        }
+        fails("the model", tsh_error_message());
+        model_destroy(m);
+        return NULL;
+    }
+    fails("the model", "no memory");
+    free(probabilities);
+    free(m);
+    return NULL;
+}
+
+void model_destroy(model *m) {
+    if (!m) return;
+    tsh_tensor_release(m->prompt);
+    tsh_tensor_release(m->targets);
+    tsh_tensor_release(m->inputs);
+    tsh_optimizer_destroy(m->optimizer);
+    tsh_parameters_destroy(m->parameters);
+    tsh_linear_destroy(m->head);
+    tsh_linear_destroy(m->down);
+    tsh_linear_destroy(m->up);
+    tsh_embedding_destroy(m->embedding);
+    tsh_tape_destroy(m->tape);
+    tsh_mesh_destroy(m->mesh);
+    free(m->probabilities);
+    free(m);
+}
+
+/* ids [n, context] -> logits [n, vocabulary], each rank of the group with its part of the vocabulary. */
+static tsh_tensor *forward(model *m, tsh_tensor *ids) {
+    const int64_t joined[] = {-1, m->o->context * m->o->embed};
+    tsh_tensor *bytes = tsh_embedding_forward(m->tape, m->embedding, ids);
+    tsh_tensor *x = tsh_reshape(m->tape, bytes, 2, joined);
+    tsh_tensor *h = tsh_gelu(m->tape, tsh_linear_forward(m->tape, m->up, x));
+    tsh_tensor *y = tsh_linear_forward(m->tape, m->down, h);
+    return tsh_linear_forward(m->tape, m->head, tsh_gelu(m->tape, y));
+}
+
+bool model_step(model *m, const int64_t *inputs, const int64_t *targets, double lr, double *loss) {
+    tsh_status status = tsh_tensor_write_whole(m->inputs, inputs);
+    if (status == TSH_OK) status = tsh_tensor_write_whole(m->targets, targets);
+    if (status != TSH_OK) return fails("the batch", tsh_error_message());
+
+    tsh_tensor *mean = tsh_cross_entropy(m->tape, forward(m, m->inputs), m->targets, NULL);
+    if (tsh_backward(m->tape, mean) != TSH_OK) return fails("a step", tsh_tape_message(m->tape));
+    *loss = tsh_tensor_item(mean);
+
+    tsh_optimizer_set_lr(m->optimizer, lr);
+    status = tsh_clip_grad_norm(m->parameters, 1, NULL);
+    if (status == TSH_OK) status = tsh_optimizer_step(m->optimizer);
+    if (status != TSH_OK) return fails("a step", tsh_error_message());
+    tsh_optimizer_zero_grad(m->optimizer);
+    return tsh_tape_reset(m->tape) == TSH_OK || fails("a step", tsh_error_message());
+}
+
+const float *model_predict(model *m, const int64_t *inputs) {
+    tsh_status status = tsh_tensor_write_whole(m->prompt, inputs);
+    bool recording = tsh_tape_set_recording(m->tape, false);
+    tsh_tensor *logits = tsh_gather(m->tape, forward(m, m->prompt), m->group, -1);
+    tsh_tensor *sharper = tsh_scale(m->tape, logits, 1 / 0.7); /* the likely a little likelier */
+    tsh_tensor *probabilities = tsh_softmax(m->tape, sharper, -1);
+    tsh_tape_set_recording(m->tape, recording);
+    if (status == TSH_OK) status = tsh_tape_status(m->tape);
+    if (status == TSH_OK) status = tsh_tensor_read(probabilities, m->probabilities, m->vocabulary);
+    if (status == TSH_OK) status = tsh_tape_reset(m->tape);
+    if (status == TSH_OK) return m->probabilities;
+    fails("a prediction", tsh_error_message());
+    return NULL;
+}

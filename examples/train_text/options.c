@@ -1,0 +1,111 @@
+#include "train_text.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const options defaults = {
+    .steps = 1000, .batch = 256, .context = 32, .embed = 24, .hidden = 512, .lr = 2e-3, .sample = 600};
+
+static const char help[] =
+    "usage: [tshard-run -n RANKS] train_text [options]\n"
+    "\n"
+    "Trains a language model that reads the last bytes of a text and predicts the next one, then lets it write.\n"
+    "Each rank holds its part of every layer; the losses do not depend on the number of ranks.\n"
+    "\n"
+    "  --text FILE         the text (default: the C sources of tshard)\n"
+    "  --steps N           training steps (1000)\n"
+    "  --batch N           predictions a step (256)\n"
+    "  --context N         bytes that a prediction sees (32)\n"
+    "  --embed N           features of a byte (24)\n"
+    "  --hidden N          features of the hidden layers (512)\n"
+    "  --lr RATE           highest learning rate (0.002); it rises over the first steps and falls to 0 at the last\n"
+    "  --seed N            of parameters, batches and the written text (0)\n"
+    "  --model-parallel M  ranks that share one copy of the model (all); the batch is split over the copies\n"
+    "  --sample N          bytes to write at the end (600)\n"
+    "  --json              a JSON object for each step in place of the table: step, loss, tokens_per_s, ranks\n"
+    "  --help              this text\n";
+
+enum { TEXT, STEPS, BATCH, CONTEXT, EMBED, HIDDEN, LR, SEED, MODEL_PARALLEL, SAMPLE, JSON, HELP };
+
+static const struct option names[] = {{"text", required_argument, NULL, TEXT},
+                                      {"steps", required_argument, NULL, STEPS},
+                                      {"batch", required_argument, NULL, BATCH},
+                                      {"context", required_argument, NULL, CONTEXT},
+                                      {"embed", required_argument, NULL, EMBED},
+                                      {"hidden", required_argument, NULL, HIDDEN},
+                                      {"lr", required_argument, NULL, LR},
+                                      {"seed", required_argument, NULL, SEED},
+                                      {"model-parallel", required_argument, NULL, MODEL_PARALLEL},
+                                      {"sample", required_argument, NULL, SAMPLE},
+                                      {"json", no_argument, NULL, JSON},
+                                      {"help", no_argument, NULL, HELP},
+                                      {NULL, 0, NULL, 0}};
+
+static bool parse_count(const char *from, int64_t low, int64_t high, int64_t *out) {
+    char *end = NULL;
+    errno = 0;
+    long long value = strtoll(from, &end, 10);
+    if (errno || end == from || *end || value < low || value > high) return false;
+    *out = value;
+    return true;
+}
+
+static bool parse_rate(const char *from, double *out) {
+    char *end = NULL;
+    double value = strtod(from, &end);
+    if (end == from || *end || !isfinite(value) || value <= 0) return false;
+    *out = value;
+    return true;
+}
+
+static bool parse_seed(const char *from, uint64_t *out) {
+    char *end = NULL;
+    errno = 0;
+    unsigned long long value = strtoull(from, &end, 10);
+    if (errno || end == from || *end || strchr(from, '-')) return false;
+    *out = value;
+    return true;
+}
+
+/* NULL, or what the option wants. */
+static const char *take(int option, const char *value, options *o) {
+    static const int64_t most = 1000000000;
+    static const char positive[] = "a whole number, 1 to 1000000000";
+    switch (option) {
+    case TEXT: o->text = value; return NULL;
+    case JSON: o->json = true; return NULL;
+    case STEPS: return parse_count(value, 1, most, &o->steps) ? NULL : positive;
+    case BATCH: return parse_count(value, 1, most, &o->batch) ? NULL : positive;
+    case CONTEXT: return parse_count(value, 1, most, &o->context) ? NULL : positive;
+    case EMBED: return parse_count(value, 1, most, &o->embed) ? NULL : positive;
+    case HIDDEN: return parse_count(value, 1, most, &o->hidden) ? NULL : positive;
+    case MODEL_PARALLEL: return parse_count(value, 1, most, &o->model_parallel) ? NULL : positive;
+    case SAMPLE: return parse_count(value, 0, most, &o->sample) ? NULL : "a whole number, 0 to 1000000000";
+    case SEED: return parse_seed(value, &o->seed) ? NULL : "a whole number, 0 to 18446744073709551615";
+    default: return parse_rate(value, &o->lr) ? NULL : "a number above 0";
+    }
+}
+
+parsed options_parse(int argc, char **argv, bool speaks, options *out) {
+    *out = defaults;
+    opterr = speaks;
+    for (int option, index = 0; (option = getopt_long(argc, argv, "", names, &index)) != -1;) {
+        if (option == '?') return PARSED_WRONG;
+        if (option == HELP) {
+            if (speaks) fputs(help, stdout);
+            return PARSED_HELP;
+        }
+        const char *wanted = take(option, optarg, out);
+        if (!wanted) continue;
+        if (speaks) fprintf(stderr, "train_text: --%s wants %s, not '%s'\n", names[index].name, wanted, optarg);
+        return PARSED_WRONG;
+    }
+    if (optind == argc) return PARSED;
+    if (speaks)
+        fprintf(stderr, "train_text: '%s' is no option (--help names them; a text is --text FILE)\n", argv[optind]);
+    return PARSED_WRONG;
+}

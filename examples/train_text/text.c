@@ -1,0 +1,104 @@
+#include "train_text.h"
+
+#include <errno.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* TRAIN_TEXT_SOURCES, the folder of the checkout that this was built from, comes from CMake. */
+static const char *const source_patterns[] = {"/include/tshard/*.h", "/src/*/*.[ch]", "/src/device/cpu/*.[ch]"};
+
+/* Append the file to the bytes read so far. False with errno set. */
+static bool append_file(const char *path, text *t) {
+    FILE *file = fopen(path, "rb");
+    if (!file) return false;
+    unsigned char chunk[65536];
+    size_t n;
+    errno = 0;
+    while ((n = fread(chunk, 1, sizeof chunk, file)) > 0) {
+        unsigned char *grown = realloc(t->symbols, (size_t)t->length + n);
+        if (!grown) break;
+        memcpy(grown + t->length, chunk, n);
+        t->symbols = grown;
+        t->length += (int64_t)n;
+    }
+    int error = n > 0 ? ENOMEM : ferror(file) ? errno : 0;
+    fclose(file);
+    errno = error;
+    return error == 0;
+}
+
+/* glob sorts, so every build of one checkout learns the same text. */
+static bool append_sources(text *t) {
+    for (size_t i = 0; i < sizeof source_patterns / sizeof *source_patterns; i++) {
+        char pattern[4096];
+        glob_t found;
+        snprintf(pattern, sizeof pattern, "%s%s", TRAIN_TEXT_SOURCES, source_patterns[i]);
+        if (glob(pattern, 0, NULL, &found) != 0) return false;
+        bool good = true;
+        for (size_t f = 0; good && f < found.gl_pathc; f++) good = append_file(found.gl_pathv[f], t);
+        globfree(&found);
+        if (!good) return false;
+    }
+    return true;
+}
+
+/* Bytes become symbols, numbered in the order of their codes. */
+static void number_symbols(text *t) {
+    unsigned char symbol[256] = {0};
+    for (int64_t i = 0; i < t->length; i++) symbol[t->symbols[i]] = 1;
+    for (int code = 0; code < 256; code++) {
+        if (!symbol[code]) continue;
+        symbol[code] = (unsigned char)t->vocabulary;
+        t->letter[t->vocabulary++] = (unsigned char)code;
+    }
+    for (int64_t i = 0; i < t->length; i++) t->symbols[i] = symbol[t->symbols[i]];
+}
+
+bool text_read(const char *path, int64_t context, bool speaks, text *out) {
+    *out = (text){0};
+    char why[256] = "";
+    if (path && !append_file(path, out)) {
+        snprintf(why, sizeof why, "cannot be read: %s", strerror(errno));
+    } else if (!path && !append_sources(out)) {
+        snprintf(why, sizeof why, "has no sources of tshard to learn from (any more); --text FILE names a text");
+    } else if (out->length == 0) {
+        snprintf(why, sizeof why, "is empty");
+    } else if (out->length <= context) {
+        snprintf(why, sizeof why, "is %lld bytes long, and a context of %lld wants at least %lld",
+                 (long long)out->length, (long long)context, (long long)context + 1);
+    }
+    if (!why[0]) {
+        number_symbols(out);
+        return true;
+    }
+    if (speaks) fprintf(stderr, "train_text: %s %s\n", path ? path : TRAIN_TEXT_SOURCES, why);
+    text_free(out);
+    return false;
+}
+
+void text_free(text *t) {
+    free(t->symbols);
+    *t = (text){0};
+}
+
+/* The output function of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators"). */
+static uint64_t scramble(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+uint64_t random_bits(uint64_t seed, uint64_t index) {
+    return scramble(scramble(seed + 0x9e3779b97f4a7c15u) + (index + 1) * 0x9e3779b97f4a7c15u);
+}
+
+void text_batch(const text *t, const options *o, int64_t step, int64_t *inputs, int64_t *targets) {
+    for (int64_t b = 0; b < o->batch; b++) {
+        uint64_t bits = random_bits(o->seed, (uint64_t)(step * o->batch + b));
+        const unsigned char *window = t->symbols + bits % (uint64_t)(t->length - o->context);
+        for (int64_t c = 0; c < o->context; c++) inputs[b * o->context + c] = window[c];
+        targets[b] = window[o->context];
+    }
+}

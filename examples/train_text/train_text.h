@@ -1,0 +1,58 @@
+/* train_text: a language model that predicts the next byte of a text from the bytes before it, split over ranks.
+ *
+ *   options.c  the command line
+ *   text.c     the text, its vocabulary, batches of it
+ *   model.c    the model: layers, a training step, writing
+ *   main.c     the training loop and what it prints */
+#ifndef TRAIN_TEXT_H
+#define TRAIN_TEXT_H
+
+#include "tshard/tshard.h"
+
+typedef struct options {
+    const char *text; /* a file, or NULL for the project's own sources */
+    int64_t steps, batch, context, embed, hidden;
+    double lr;
+    uint64_t seed;
+    int64_t model_parallel; /* ranks that share one copy of the model; 0: all */
+    int64_t sample;         /* bytes to write after training */
+    bool json;
+} options;
+
+typedef enum parsed { PARSED, PARSED_HELP, PARSED_WRONG } parsed;
+
+/* Errors go to stderr where `speaks` (one of several ranks that all see the same mistake), help to stdout. */
+parsed options_parse(int argc, char **argv, bool speaks, options *out);
+
+/* A text as numbers: each distinct byte is a symbol, in the order of their codes. */
+typedef struct text {
+    unsigned char *symbols;
+    int64_t length;
+    int64_t vocabulary;
+    unsigned char letter[256]; /* the byte that a symbol stands for */
+} text;
+
+/* The file, or with NULL the project's C sources one after another. False after saying why on stderr. */
+bool text_read(const char *path, int64_t context, bool speaks, text *out);
+void text_free(text *t);
+
+/* Fill inputs [batch, context] and targets [batch] with the step's windows of the text and the symbols that follow
+ * them. Which windows depends on the seed and their number alone, so any number of ranks sees the same batches. */
+void text_batch(const text *t, const options *o, int64_t step, int64_t *inputs, int64_t *targets);
+
+/* The seed's random number number `index`, the same wherever it is asked for. */
+uint64_t random_bits(uint64_t seed, uint64_t index);
+
+typedef struct model model;
+
+/* Collective. NULL after saying why on stderr. */
+model *model_create(tsh_world *world, const options *o, int64_t vocabulary);
+void model_destroy(model *m);
+
+/* One step on a whole batch, of which this rank takes its part. *loss is that before the step. Collective. */
+bool model_step(model *m, const int64_t *inputs, const int64_t *targets, double lr, double *loss);
+
+/* The probabilities of the symbol after inputs [context]; NULL on failure. Collective; valid until the next call. */
+const float *model_predict(model *m, const int64_t *inputs);
+
+#endif
