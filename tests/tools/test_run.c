@@ -400,6 +400,7 @@ Test(run, broken_pipe_ends_the_job, .timeout = 20) {
     if (job.pid == 0) {
         child_begins();
         dup2(pipe_fds[1], 1);
+        dup2(open("/dev/null", O_WRONLY), 2);
         execv(LAUNCHER, ARGUMENTS("-n", "2", "yes"));
         _exit(99);
     }
@@ -473,6 +474,7 @@ Test(run, reader_that_stops_does_not_keep_the_job, .timeout = 20) {
         child_begins();
         putenv(marked);
         dup2(fds[1], 1);
+        dup2(open("/dev/null", O_WRONLY), 2);
         execv(LAUNCHER, ARGUMENTS("-n", "2", "--grace", "0.2", "yes"));
         _exit(99);
     }
