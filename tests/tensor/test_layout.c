@@ -1,0 +1,110 @@
+/* Layout algebra against plain counting. */
+#include "support/place.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+Test(layout, split_known_answers, .timeout = 20) {
+    static const struct {
+        int64_t n;
+        int parts;
+        int64_t lengths[4];
+    } cases[] = {
+        {13, 4, {4, 3, 3, 3}}, {5, 4, {2, 1, 1, 1}}, {2, 4, {1, 1, 0, 0}}, {0, 4, {0, 0, 0, 0}}, {8, 2, {4, 4}}};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        int64_t at = 0;
+        for (int i = 0; i < cases[c].parts; i++) {
+            int64_t start, length;
+            tsh_split(cases[c].n, cases[c].parts, i, &start, &length);
+            cr_assert_eq(length, cases[c].lengths[i]);
+            cr_assert_eq(start, at);
+            at += length;
+        }
+        cr_assert_eq(at, cases[c].n);
+    }
+}
+
+/* arange(25) as (5,5), SHARD(0) x SHARD(1) on a 2x2 mesh. */
+Test(layout, two_axes_known_answer, .timeout = 20) {
+    static const double expected[4][9] = {
+        {0, 1, 2, 5, 6, 7, 10, 11, 12}, {3, 4, 8, 9, 13, 14}, {15, 16, 17, 20, 21, 22}, {18, 19, 23, 24}};
+    for (int rank = 0; rank < 4; rank++) {
+        tshi_place place = tshi_place_make(2, (int[]){2, 2}, (int[]){rank / 2, rank % 2});
+        tsh_tensor *t =
+            tshi_place_tensor(&place, TSH_FLOAT64, 2, (int64_t[]){5, 5}, (tsh_layout[]){TSH_SHARD(0), TSH_SHARD(-1)});
+        int64_t n = (rank < 2 ? 3 : 2) * (rank % 2 ? 2 : 3);
+        cr_assert_eq(tsh_tensor_numel(t), n);
+        cr_assert(memcmp(tsh_tensor_data(t), expected[rank], (size_t)n * sizeof(double)) == 0, "rank %d", rank);
+        tsh_tensor_release(t);
+        tshi_place_free(&place);
+    }
+}
+
+/* Two axes on one dim: the parts are disjoint, in order, and make the whole; the first axis splits first. */
+Test(layout, one_dim_over_two_axes, .timeout = 20) {
+    for (int64_t n = 0; n < 14; n++) {
+        int64_t next = 0;
+        for (int rank = 0; rank < 6; rank++) {
+            tshi_place place = tshi_place_make(2, (int[]){2, 3}, (int[]){rank / 3, rank % 3});
+            tshi_shape shape = {.ndim = 1, .global = {n}};
+            tsh_layout layout[TSH_MAX_AXES] = {TSH_SHARD(0), TSH_SHARD(0)};
+            cr_assert_eq(tshi_shape_resolve(&place.mesh, &shape, layout), TSH_OK);
+            int64_t half;
+            tsh_split(n, 2, rank / 3, NULL, &half);
+            tsh_split(half, 3, rank % 3, NULL, &half);
+            cr_assert_eq(shape.local[0], half);
+            cr_assert_eq(tshi_shape_start(&place.mesh, &shape, layout, 0), next);
+            next += half;
+            tshi_place_free(&place);
+        }
+        cr_assert_eq(next, n);
+    }
+}
+
+/* Every element of a block has the number that the whole gives it. */
+static void check_block(const tshi_place *place, int ndim, const int64_t *shape, const tsh_layout *layout) {
+    tsh_tensor *t = tshi_place_tensor(place, TSH_FLOAT64, ndim, shape, layout);
+    tshi_block b;
+    cr_assert_eq(tshi_tensor_block(t, &b), TSH_OK);
+    const double *x = tsh_tensor_data(t);
+    cr_assert_eq(b.outer * b.n * b.inner, tsh_tensor_numel(t));
+    for (int64_t o = 0; o < b.outer; o++) {
+        for (int64_t i = 0; i < b.n; i++) {
+            for (int64_t k = 0; k < b.inner; k++) {
+                double number = (double)(((o + b.outer_start) * b.global_n + i + b.start) * b.inner + k);
+                cr_assert_eq(x[(o * b.n + i) * b.inner + k], number);
+            }
+        }
+    }
+    tsh_tensor_release(t);
+}
+
+Test(layout, blocks_number_elements, .timeout = 20) {
+    static const int64_t shape[] = {5, 3, 7};
+    for (int rank = 0; rank < 6; rank++) {
+        tshi_place place = tshi_place_make(2, (int[]){2, 3}, (int[]){rank / 3, rank % 3});
+        for (int d = 0; d < 3; d++) {
+            check_block(&place, 3, shape, (tsh_layout[]){TSH_REPLICATED, TSH_SHARD(d)});
+            check_block(&place, 3, shape, (tsh_layout[]){TSH_SHARD(0), TSH_SHARD(d)});
+            check_block(&place, 3, shape, (tsh_layout[]){TSH_SHARD(d), TSH_SHARD(0)});
+            check_block(&place, 3, shape, (tsh_layout[]){TSH_SHARD(d), TSH_SHARD(d)});
+        }
+        check_block(&place, 1, (int64_t[]){11}, (tsh_layout[]){TSH_SHARD(0), TSH_SHARD(0)});
+        check_block(&place, 0, NULL, (tsh_layout[]){TSH_REPLICATED, TSH_REPLICATED});
+        tsh_tensor *t = tshi_place_tensor(&place, TSH_FLOAT64, 3, shape, (tsh_layout[]){TSH_SHARD(1), TSH_SHARD(2)});
+        tshi_block b;
+        cr_assert_eq(tshi_tensor_block(t, &b), TSH_ERR_LAYOUT);
+        tsh_tensor_release(t);
+        tshi_place_free(&place);
+    }
+}
+
+Test(layout, names, .timeout = 20) {
+    char text[24];
+    cr_assert_str_eq(tshi_layout_name(TSH_SHARD(3), text, sizeof text), "SHARD(3)");
+    cr_assert_str_eq(tshi_layout_name(TSH_PARTIAL, text, sizeof text), "PARTIAL");
+    cr_assert_str_eq(tshi_dims_name(3, (int64_t[]){8, 100, 2}, text, sizeof text), "[8,100,2]");
+    cr_assert_str_eq(tshi_dims_name(0, NULL, text, sizeof text), "[]");
+    cr_assert_str_eq(tshi_dims_name(2, (int64_t[]){123456, 7}, text, 6), "[1234", "cut, and terminated");
+}
