@@ -101,6 +101,8 @@ bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *co
         } else if (!tensors[i]->storage) {
             tshi_tape_fail(tape, TSH_ERR_STATE,
                            "%s: the memory of input %d was freed by backward (tsh_tensor_retain keeps it)", what, i);
+        } else if (tensors[i]->node >= 0 && tensors[i]->generation != tape->generation) {
+            tshi_tape_fail(tape, TSH_ERR_STATE, "%s: input %d belongs to a step of another tape", what, i);
         } else if (tensors[i]->mesh != tensors[0]->mesh) {
             tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: inputs 0 and %d are on different meshes", what, i);
         } else if (tensors[i]->mesh->world != tape->world) {
