@@ -1,0 +1,196 @@
+/* check_vectors DIR [--ranks 1,2,3,4]: every golden-vector file in DIR that this version knows, in float64 and float32,
+ * whole and split, on ranks that it starts itself. A row's ranks are processes of their own, so that a crash or a hang
+ * fails that row alone. */
+#include "cases.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_RANKS        64
+#define FLOAT64_TOLERANCE 1e-10
+#define FLOAT32_TOLERANCE 1e-5
+
+/* Twenty steps of SGD amplify float32's rounding: what a step gets wrong, the next ones start from. */
+#define FLOAT32_TRAINING_TOLERANCE 1e-4
+
+const cv_case cv_cases[] = {{"linear", cv_linear, FLOAT32_TOLERANCE},
+                            {"linear_uneven", cv_linear, FLOAT32_TOLERANCE},
+                            {"embedding", cv_embedding, FLOAT32_TOLERANCE},
+                            {"gelu_erf", cv_gelu_erf, FLOAT32_TOLERANCE},
+                            {"gelu_tanh", cv_gelu_tanh, FLOAT32_TOLERANCE},
+                            {"relu", cv_relu, FLOAT32_TOLERANCE},
+                            {"silu", cv_silu, FLOAT32_TOLERANCE},
+                            {"layer_norm", cv_layer_norm, FLOAT32_TOLERANCE},
+                            {"rms_norm", cv_rms_norm, FLOAT32_TOLERANCE},
+                            {"cross_entropy_mean_*", cv_cross_entropy_mean, FLOAT32_TOLERANCE},
+                            {"cross_entropy_sum_*", cv_cross_entropy_sum, FLOAT32_TOLERANCE},
+                            {"cross_entropy_none_*", cv_cross_entropy_none, FLOAT32_TOLERANCE},
+                            {"sgd", cv_sgd, FLOAT32_TOLERANCE},
+                            {"adamw", cv_adamw, FLOAT32_TOLERANCE},
+                            {"mlp_lm", cv_mlp_lm, FLOAT32_TRAINING_TOLERANCE},
+                            {NULL, NULL, 0}};
+
+typedef struct totals {
+    int passed, failed, skipped;
+} totals;
+
+/* --- one row
+ * ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct row {
+    const char *file;
+    const tshi_vectors *vectors;
+    const cv_sharding *sharding;
+    tsh_dtype dtype;
+    int ranks;
+    double tolerance;
+} row;
+
+static void rank_main(tshi_rank *r, void *arg) {
+    const row *w = arg;
+    char axes[64];
+    cv_run run = {.rank = r, .vectors = w->vectors, .dtype = w->dtype};
+    snprintf(axes, sizeof axes, "data=%d,model=-1", w->sharding->data ? w->sharding->data : r->size);
+    if (tshi_check_ok(r, tsh_mesh_create(r->world, axes, &run.mesh)) &&
+        tshi_check_ok(r, tsh_tape_create(r->world, &run.tape))) {
+        run.data = tsh_mesh_group(run.mesh, "data");
+        run.model = tsh_mesh_group(run.mesh, "model");
+        w->sharding->run(&run, w->sharding->variant);
+    }
+    tsh_tape_destroy(run.tape);
+    for (int i = 0; i < run.tensor_count; i++) tsh_tensor_release(run.tensors[i]);
+    *(double *)r->result = run.worst;
+    if (!r->failed && run.mesh) tsh_barrier(tsh_world_group(r->world)); /* nobody leaves while others still compare */
+    tsh_mesh_destroy(run.mesh);
+}
+
+static bool run_row(const row *w) {
+    double worst[MOST_RANKS] = {0}, most = 0;
+    tshi_test_options options = {
+        .ranks = w->ranks, .timeout = 30, .heap_bytes = (size_t)64 << 20, .result_bytes = sizeof(double)};
+    row copy = *w;
+    const char *words = tshi_test_run_with(&options, rank_main, &copy, NULL, worst);
+    for (int i = 0; i < w->ranks; i++) most = fmax(most, worst[i]);
+    bool passed = !words[0] && most <= w->tolerance;
+    printf("%-26s %-28s %5d  %-8s %9.1e  %s%s%s\n", w->file, w->sharding->name, w->ranks, tsh_dtype_name(w->dtype),
+           most, passed ? "passed" : "FAILED", words[0] ? ": " : "", words);
+    return passed;
+}
+
+/* --- one file
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static const cv_case *find_case(const char *name) {
+    for (const cv_case *c = cv_cases; c->name; c++) {
+        size_t length = strlen(c->name);
+        bool any = c->name[length - 1] == '*';
+        if (any ? strncmp(name, c->name, length - 1) == 0 : strcmp(name, c->name) == 0) return c;
+    }
+    return NULL;
+}
+
+static void run_sharding(row *w, const cv_case *c, totals *t) {
+    const cv_sharding *s = w->sharding;
+    if (s->needs && !tshi_vectors_find(w->vectors, s->needs)) return;
+    if (s->data > 1 && w->ranks % s->data != 0) return;
+    for (int d = 0; d < 2; d++) {
+        w->dtype = d == 0 ? TSH_FLOAT64 : TSH_FLOAT32;
+        w->tolerance = d == 0 ? FLOAT64_TOLERANCE : c->float32_tolerance;
+        if (run_row(w)) {
+            t->passed++;
+        } else {
+            t->failed++;
+        }
+    }
+}
+
+static void run_file(const char *directory, const char *file, const int *ranks, totals *t) {
+    char path[4096], name[256], error[512];
+    tshi_vectors vectors;
+    snprintf(path, sizeof path, "%s/%s", directory, file);
+    snprintf(name, sizeof name, "%.*s", (int)(strlen(file) - strlen(".txt")), file);
+    const cv_case *c = find_case(name);
+    if (!c) {
+        printf("%-26s %-28s %5s  %-8s %9s  skipped: a case that this version does not know\n", name, "-", "-", "-",
+               "-");
+        t->skipped++;
+        return;
+    }
+    if (!tshi_vectors_read(path, &vectors, error, sizeof error)) {
+        printf("%-26s %-28s %5s  %-8s %9s  FAILED: %s\n", name, "-", "-", "-", "-", error);
+        t->failed++;
+        return;
+    }
+    for (const cv_sharding *s = c->shardings; s->name; s++) {
+        for (int i = 0; ranks[i]; i++) {
+            row w = {.file = name, .vectors = &vectors, .sharding = s, .ranks = ranks[i]};
+            run_sharding(&w, c, t);
+        }
+    }
+    tshi_vectors_free(&vectors);
+}
+
+/* --- the command line
+ * ---------------------------------------------------------------------------------------------------- */
+
+static int usage(void) {
+    fprintf(stderr, "usage: check_vectors DIR [--ranks 1,2,3,4]\n");
+    return 2;
+}
+
+/* "1,2,4" into a list that ends with 0. */
+static bool parse_ranks(const char *text, int ranks[MOST_RANKS + 1]) {
+    int count = 0;
+    while (count < MOST_RANKS) {
+        char *end;
+        long value = strtol(text, &end, 10);
+        if (end == text || value < 1 || value > MOST_RANKS || (*end && *end != ',')) return false;
+        ranks[count++] = (int)value;
+        ranks[count] = 0;
+        if (!*end) return true;
+        text = end + 1;
+    }
+    return false;
+}
+
+static int is_vectors(const struct dirent *entry) {
+    size_t length = strlen(entry->d_name);
+    return length > 4 && strcmp(entry->d_name + length - 4, ".txt") == 0;
+}
+
+int main(int argc, char **argv) {
+    int ranks[MOST_RANKS + 1] = {1, 2, 3, 4, 0};
+    const char *directory = NULL;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--ranks") == 0 && i + 1 < argc) {
+            if (!parse_ranks(argv[++i], ranks)) return usage();
+        } else if (argv[i][0] == '-' || directory) {
+            return usage();
+        } else {
+            directory = argv[i];
+        }
+    }
+    if (!directory) return usage();
+    struct dirent **files;
+    int count = scandir(directory, &files, is_vectors, alphasort);
+    if (count <= 0) {
+        fprintf(stderr, "check_vectors: %s: %s\n", directory, count < 0 ? strerror(errno) : "no .txt files here");
+        return 2;
+    }
+    totals t = {0};
+    printf("error: |got - wanted| over the tensor's largest |wanted|; at most %g in float64, %g in float32 (%g after "
+           "%s)\n",
+           FLOAT64_TOLERANCE, FLOAT32_TOLERANCE, FLOAT32_TRAINING_TOLERANCE, "20 steps of training");
+    printf("%-26s %-28s %5s  %-8s %9s\n", "case", "sharding", "ranks", "dtype", "error");
+    for (int i = 0; i < count; i++) {
+        run_file(directory, files[i]->d_name, ranks, &t);
+        free(files[i]);
+    }
+    free(files);
+    printf("%d passed, %d failed, %d skipped\n", t.passed, t.failed, t.skipped);
+    return t.failed ? 1 : 0;
+}
