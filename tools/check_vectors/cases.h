@@ -32,7 +32,6 @@ typedef struct cv_sharding {
 typedef struct cv_case {
     const char *name; /* the file's, without .txt; a last '*' stands for anything */
     const cv_sharding *shardings;
-    double float32_tolerance;
 } cv_case;
 
 /* Ended by a NULL name. */
