@@ -1,0 +1,91 @@
+/* Matrix products against three plain loops; integers make them exact. */
+#include "kernel_test.h"
+
+#include <limits.h>
+
+TestSuite(gemm, .timeout = 20);
+
+typedef struct product {
+    bool transpose_a, transpose_b;
+    int64_t m, n, k, pad;
+    double alpha, beta;
+} product;
+
+/* Row-major with `pad` unused elements after each row. */
+static buffer make_matrix(tsh_dtype dtype, int64_t rows, int64_t cols, int64_t pad) {
+    buffer b = buffer_make(dtype, rows * (cols + pad));
+    buffer_fill_integers(&b);
+    return b;
+}
+
+static void check(tsh_dtype dtype, const product *p) {
+    int64_t lda = (p->transpose_a ? p->m : p->k) + p->pad;
+    int64_t ldb = (p->transpose_b ? p->k : p->n) + p->pad;
+    int64_t ldc = p->n + p->pad;
+    buffer a = make_matrix(dtype, p->transpose_a ? p->k : p->m, lda - p->pad, p->pad);
+    buffer b = make_matrix(dtype, p->transpose_b ? p->n : p->k, ldb - p->pad, p->pad);
+    buffer c = make_matrix(dtype, p->m, p->n, p->pad);
+    buffer before = buffer_copy(&c);
+    if (p->beta == 0.0) {
+        for (int64_t i = 0; i < p->m; i++) {
+            for (int64_t j = 0; j < p->n; j++) set(&c, i * ldc + j, NAN);
+        }
+    }
+    tsh_status st = kernels()->gemm(dtype, p->transpose_a, p->transpose_b, p->m, p->n, p->k, p->alpha, a.data, lda,
+                                    b.data, ldb, p->beta, c.data, ldc);
+    cr_assert_eq(st, TSH_OK);
+    for (int64_t i = 0; i < p->m; i++) {
+        for (int64_t j = 0; j < ldc; j++) {
+            double wanted = get(&before, i * ldc + j);
+            if (j < p->n) {
+                double sum = 0;
+                for (int64_t l = 0; l < p->k; l++) {
+                    sum += get(&a, p->transpose_a ? l * lda + i : i * lda + l) *
+                           get(&b, p->transpose_b ? j * ldb + l : l * ldb + j);
+                }
+                wanted = p->alpha * sum + (p->beta == 0.0 ? 0.0 : p->beta * wanted);
+            }
+            cr_assert_eq(get(&c, i * ldc + j), wanted, "%s %lldx%lldx%lld at %lld,%lld", tsh_dtype_name(dtype),
+                         (long long)p->m, (long long)p->n, (long long)p->k, (long long)i, (long long)j);
+        }
+    }
+    buffer_free(&a);
+    buffer_free(&b);
+    buffer_free(&c);
+    buffer_free(&before);
+}
+
+Test(gemm, all_transposes_sizes_and_leading_dims) {
+    const int64_t dims[] = {0, 1, 5, 33};
+    for (int bits = 0; bits < 32; bits++) {
+        product p = {.transpose_a = bits & 1,
+                     .transpose_b = bits & 2,
+                     .beta = bits & 4 ? 1.0 : 0.0,
+                     .alpha = bits & 8 ? -0.5 : 1.0,
+                     .pad = bits & 16 ? 3 : 0};
+        for (int s = 0; s < 64; s++) {
+            p.m = dims[s & 3];
+            p.n = dims[s >> 2 & 3];
+            p.k = dims[s >> 4 & 3];
+            check(TSH_FLOAT32, &p);
+            check(TSH_FLOAT64, &p);
+        }
+    }
+}
+
+Test(gemm, alpha_zero_does_not_read_its_factors) {
+    const product p = {.m = 3, .n = 4, .k = 0, .alpha = 1.0, .beta = 2.0};
+    check(TSH_FLOAT32, &p);
+    float c[2] = {1, 2};
+    cr_assert_eq(kernels()->gemm(TSH_FLOAT32, false, false, 1, 2, 7, 0.0, NULL, 7, NULL, 2, 3.0, c, 2), TSH_OK);
+    cr_assert(c[0] == 3 && c[1] == 6);
+}
+
+Test(gemm, sizes_past_the_blas_are_refused) {
+    float x = 5;
+    int64_t big = (int64_t)INT_MAX + 1;
+    cr_assert_eq(kernels()->gemm(TSH_FLOAT32, false, false, 1, 1, big, 1, &x, big, &x, 1, 0, &x, 1), TSH_ERR_OVERFLOW);
+    cr_assert_eq(kernels()->gemm(TSH_FLOAT32, false, false, 1, 1, 1, 1, &x, 1, &x, big, 0, &x, 1), TSH_ERR_OVERFLOW);
+    cr_assert_not_null(strstr(tsh_error_message(), "2147483648"));
+    cr_assert_eq(x, 5.0f);
+}
