@@ -1,0 +1,169 @@
+/* The CPU device itself: its table, its memory, what it counts and what it refuses. */
+#include "device/device.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+TestSuite(cpu, .timeout = 20);
+
+#define HEAP_SIZE ((size_t)1 << 20)
+
+static _Alignas(4096) char heap[HEAP_SIZE];
+
+static tsh_device *make(const tsh_allocator *allocator) {
+    tsh_device *device = NULL;
+    cr_assert_eq(tshi_device_create_cpu(allocator, heap, HEAP_SIZE, 1, &device), TSH_OK);
+    return device;
+}
+
+Test(cpu, no_kernel_is_missing) {
+    tsh_device *device = make(NULL);
+    const tshi_device_ops *ops = device->ops;
+    cr_assert_str_eq(ops->name, "cpu");
+    cr_assert_eq(tsh_device_get_kind(device), TSH_CPU);
+    /* From alloc on, the table is pointers to functions alone. */
+    const char *slot = (const char *)ops + offsetof(tshi_device_ops, alloc);
+    const char *end = (const char *)ops + sizeof *ops;
+    int missing = 0;
+    for (; slot < end; slot += sizeof(void (*)(void))) {
+        static const char zeros[sizeof(void (*)(void))];
+        missing += memcmp(slot, zeros, sizeof zeros) == 0;
+    }
+    cr_assert_eq(missing, 0);
+    tshi_device_destroy(device);
+    tshi_device_destroy(NULL);
+}
+
+Test(cpu, dtypes) {
+    const size_t sizes[TSH_DTYPE_COUNT] = {4, 8, 2, 2, 4, 8, 1, 8, 16};
+    for (int i = 0; i < TSH_DTYPE_COUNT; i++) {
+        cr_assert_eq(tsh_dtype_size((tsh_dtype)i), sizes[i]);
+        for (int j = 0; j < i; j++) cr_assert_str_neq(tsh_dtype_name((tsh_dtype)i), tsh_dtype_name((tsh_dtype)j));
+    }
+    cr_assert_str_eq(tsh_dtype_name(TSH_BFLOAT16), "bfloat16");
+    cr_assert_eq(tsh_dtype_size(TSH_DTYPE_COUNT), 0u);
+    cr_assert_eq(tsh_dtype_size((tsh_dtype)-1), 0u);
+    cr_assert_str_eq(tsh_dtype_name(TSH_DTYPE_COUNT), "unknown dtype");
+    cr_assert(tshi_dtype_is_float(TSH_FLOAT64) && !tshi_dtype_is_float(TSH_FLOAT16));
+    cr_assert(tshi_dtype_is_complex(TSH_COMPLEX64) && !tshi_dtype_is_complex(TSH_FLOAT32));
+}
+
+Test(cpu, statistics_count_requests_bytes_and_new_memory) {
+    tsh_device *device = make(NULL);
+    void *a = device->ops->alloc(device, 100), *b = device->ops->alloc(device, 0);
+    tsh_device_stats s = tsh_device_get_stats(device);
+    cr_assert_eq(s.requests, 2u);
+    cr_assert_eq(s.allocations, 2u);
+    cr_assert_eq(s.bytes_in_use, 128u + 64u);
+    cr_assert_eq(s.bytes_peak, 192u);
+    cr_assert_neq(a, b);
+    device->ops->release(device, b);
+    device->ops->release(device, NULL);
+    cr_assert_eq(tsh_device_get_stats(device).bytes_in_use, 128u);
+    cr_assert_eq(tsh_device_get_stats(device).bytes_peak, 192u);
+    tsh_device_reset_peak(device);
+    cr_assert_eq(tsh_device_get_stats(device).bytes_peak, 128u);
+    b = device->ops->alloc(device, 64);
+    cr_assert_eq(tsh_device_get_stats(device).allocations, 2u, "memory that was used before");
+    cr_assert_eq(tsh_device_get_stats(device).requests, 3u);
+    device->ops->release(device, a);
+    device->ops->release(device, b);
+    cr_assert_eq(tsh_device_get_stats(device).bytes_in_use, 0u);
+    tshi_device_destroy(device);
+}
+
+/* A step like a training step: some tensors live on, others go in another order than they came, and the sizes vary. */
+static void step(tsh_device *device, void **parameters, int count, int round) {
+    enum { TEMPORARIES = 40 };
+    void *t[TEMPORARIES];
+    for (int i = 0; i < TEMPORARIES; i++) {
+        t[i] = device->ops->alloc(device, (size_t)(64 + i * 37 % 11 * 500 + i));
+        cr_assert_not_null(t[i]);
+        if (i % 3 == 2) {
+            device->ops->release(device, t[i - 1]);
+            t[i - 1] = NULL;
+        }
+        if (round == 0 && i < count) parameters[i] = device->ops->alloc(device, (size_t)(100 * i));
+    }
+    for (int i = 0; i < TEMPORARIES; i++) device->ops->release(device, t[round % 2 ? i : TEMPORARIES - 1 - i]);
+}
+
+Test(cpu, a_steady_state_takes_no_new_memory) {
+    tsh_device *device = make(NULL);
+    void *parameters[10];
+    step(device, parameters, 10, 0);
+    step(device, parameters, 10, 1);
+    uint64_t allocations = tsh_device_get_stats(device).allocations;
+    size_t in_use = tsh_device_get_stats(device).bytes_in_use;
+    for (int round = 2; round < 30; round++) step(device, parameters, 10, round);
+    cr_assert_eq(tsh_device_get_stats(device).allocations, allocations);
+    cr_assert_eq(tsh_device_get_stats(device).bytes_in_use, in_use);
+    for (int i = 0; i < 10; i++) device->ops->release(device, parameters[i]);
+    cr_assert_eq(tsh_device_get_stats(device).bytes_in_use, 0u);
+    tshi_device_destroy(device);
+}
+
+Test(cpu, exhaustion_has_words_and_leaves_the_device_usable) {
+    tsh_device *device = make(NULL);
+    cr_assert_null(device->ops->alloc(device, HEAP_SIZE));
+    cr_assert_not_null(strstr(tsh_error_message(), "1048576 bytes"), "%s", tsh_error_message());
+    cr_assert_null(device->ops->alloc(device, SIZE_MAX));
+    cr_assert_eq(tsh_device_get_stats(device).requests, 0u);
+    void *p = device->ops->alloc(device, HEAP_SIZE / 2);
+    cr_assert_not_null(p);
+    device->ops->release(device, p);
+    tshi_device_destroy(device);
+}
+
+typedef struct budget {
+    size_t left;
+    int given, taken;
+} budget;
+
+static void *budget_alloc(void *user, size_t size) {
+    ((budget *)user)->given++;
+    return malloc(size);
+}
+
+static void budget_release(void *user, void *pointer) {
+    ((budget *)user)->taken++;
+    free(pointer);
+}
+
+static bool budget_reserve(void *user, size_t size) {
+    return size <= ((budget *)user)->left;
+}
+
+Test(cpu, the_allocator_is_asked_before_each_tensor) {
+    budget b = {.left = 1000};
+    tsh_allocator hooks = {budget_alloc, budget_release, budget_reserve, &b};
+    tsh_device *device = make(&hooks);
+    void *p = device->ops->alloc(device, 1000);
+    cr_assert_not_null(p);
+    cr_assert_null(device->ops->alloc(device, 1001));
+    cr_assert_not_null(strstr(tsh_error_message(), "1001"), "%s", tsh_error_message());
+    cr_assert_eq(tsh_device_get_stats(device).requests, 1u);
+    device->ops->release(device, p);
+    tshi_device_destroy(device);
+    cr_assert_eq(b.given, 1);
+    cr_assert_eq(b.taken, 1);
+}
+
+static void *no_alloc(void *user, size_t size) {
+    (void)user;
+    (void)size;
+    return NULL;
+}
+
+Test(cpu, a_device_that_cannot_be_made) {
+    tsh_device *device = (tsh_device *)heap;
+    cr_assert_eq(tshi_device_create_cpu(NULL, heap + 8, 4096, 1, &device), TSH_ERR_ARGUMENT);
+    cr_assert_null(device);
+    cr_assert_eq(tshi_device_create_cpu(NULL, NULL, 0, 1, &device), TSH_ERR_ARGUMENT);
+    cr_assert_eq(tshi_device_create_cpu(NULL, heap, HEAP_SIZE, 0, &device), TSH_ERR_ARGUMENT);
+    cr_assert_not_null(strstr(tsh_error_message(), "thread"));
+    tsh_allocator hooks = {.alloc = no_alloc};
+    cr_assert_eq(tshi_device_create_cpu(&hooks, heap, HEAP_SIZE, 1, &device), TSH_ERR_MEMORY);
+    cr_assert_null(device);
+}
