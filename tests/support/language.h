@@ -1,0 +1,31 @@
+/* A small language model such as one trains on text: vocabulary-parallel embedding, column, GELU, row, column head,
+ * vocabulary-parallel cross entropy, clipping, AdamW. Sizes that nothing divides. */
+#ifndef TSHI_TEST_LANGUAGE_H
+#define TSHI_TEST_LANGUAGE_H
+
+#include "tshard/tshard.h"
+
+typedef struct tshi_language {
+    tsh_world *world;
+    tsh_mesh *mesh;
+    tsh_tape *tape;
+    tsh_embedding *embedding;
+    tsh_linear *up, *down, *head;
+    tsh_parameters *parameters;
+    tsh_optimizer *optimizer;
+    tsh_tensor *inputs, *targets;
+} tshi_language;
+
+/* On a mesh such as "data=-1,model=2". On failure everything is destroyed, and the words are in tsh_error_message().
+ * Collective. */
+tsh_status tshi_language_create(tsh_world *world, const char *axes, tshi_language *out);
+void tshi_language_destroy(tshi_language *l);
+
+/* Forward and backward of its one batch, and clipping: everything that communicates or takes memory. *loss and *norm,
+ * the gradient's, are set on success. After a failure the tape is reset and the world recovered, and
+ * `words` (TSHI_TEST_WORDS bytes or NULL) tells it. */
+tsh_status tshi_language_gradients(tshi_language *l, double *loss, double *norm, char *words);
+/* The rest of a step. */
+tsh_status tshi_language_update(tshi_language *l);
+
+#endif
