@@ -108,7 +108,7 @@ static inline uint64_t tshi_ticks(void) {
 #endif
 }
 
-/* --- group.c: for worlds and meshes ----------------------------------------------------------------------------- */
+/* --- group.c: for worlds and meshes ---------------------------------------------------------------------- */
 
 /* A group with everything but the backend's state, in the world's list. NULL with the message set. */
 tsh_group *tshi_group_new(tsh_world *world, const int *ranks, int n);
@@ -120,7 +120,7 @@ uint64_t tshi_group_note(tsh_group *group, const tshi_call *call);
 /* "#3 all_reduce float32 [8], ..." of the last calls to the log. */
 void tshi_group_log_ring(const tsh_group *group);
 
-/* --- backends --------------------------------------------------------------------------------------------------- */
+/* --- backends -------------------------------------------------------------------------------------------- */
 
 extern const tshi_group_ops tshi_self_ops;
 extern const tshi_group_ops tshi_local_ops;

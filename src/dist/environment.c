@@ -129,11 +129,18 @@ static tsh_status read_heap(size_t wanted, size_t *out) {
     return TSH_OK;
 }
 
-int tshi_granted_cores(void) {
+int tshi_granted_cores(unsigned char *mask, size_t size) {
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    return online > 0 ? (int)online : 1;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) == 0) {
+        long online = sysconf(_SC_NPROCESSORS_ONLN);
+        for (long i = 0; i < (online > 0 ? online : 1); i++) CPU_SET((size_t)i, &set);
+    }
+    for (size_t i = 0; i < size; i++) mask[i] = 0;
+    for (size_t i = 0; i < size * 8 && i < CPU_SETSIZE; i++) {
+        if (CPU_ISSET(i, &set)) mask[i / 8] |= (unsigned char)(1u << i % 8);
+    }
+    return CPU_COUNT(&set);
 }
 
 static tsh_status read_threads(int wanted, int local_size, int *out) {
@@ -144,7 +151,7 @@ static tsh_status read_threads(int wanted, int local_size, int *out) {
         tsh_status status = read_int("TSHARD_BLAS_THREADS", 1, 4096, out, &found);
         if (status != TSH_OK) return status;
     }
-    if (*out == 0) *out = tshi_granted_cores() / local_size;
+    if (*out == 0) *out = tshi_granted_cores(NULL, 0) / local_size;
     if (*out < 1) *out = 1;
     return TSH_OK;
 }

@@ -20,8 +20,8 @@ typedef struct tshi_settings {
 } tshi_settings;
 
 tsh_status tshi_settings_read(const tsh_world_config *config, tshi_settings *out);
-/* Cores that this process may run on, at least 1. */
-int tshi_granted_cores(void);
+/* Cores that this process may run on, at least 1. `mask`: a bit for each, size bytes, may be NULL. */
+int tshi_granted_cores(unsigned char *mask, size_t size);
 /* TSH_OK when `address` names this machine, else TSH_ERR_UNSUPPORTED with the words. */
 tsh_status tshi_address_is_here(const char *address);
 

@@ -28,8 +28,7 @@ static uint64_t hash_counts(const int64_t *counts, int n) {
     return h;
 }
 
-/* --- words
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- words ----------------------------------------------------------------------------------------------- */
 
 char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size) {
     static const char *const reductions[TSH_REDUCE_OP_COUNT] = {"sum", "prod", "min", "max"};
@@ -104,18 +103,24 @@ static tsh_status compare(const tsh_group *group, bool *far) {
     return same && !(flags & TSHI_SLOT_FAILED) ? TSH_OK : disagree(group, lg->sync);
 }
 
-/* --- posting
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- posting --------------------------------------------------------------------------------------------- */
 
-/* Put my data into the slot, or where it is. */
-static inline void post_data(const tsh_group *group, tshi_slot *slot, const void *data, size_t bytes, size_t before) {
+static inline size_t near_bytes(const tsh_group *group, const tshi_call *call) {
+    return ((const tshi_local_group *)group->state)->near_bytes[call->op];
+}
+
+/* Put my data into the slot, after `before` bytes that are there already, or say where it is. Returns the bytes that
+ * are then in the slot. */
+static inline size_t post_data(const tsh_group *group, const tshi_call *call, tshi_slot *slot, size_t bytes,
+                               size_t before) {
     const tsh_world *world = group->world;
-    if (bytes + before <= TSHI_INLINE) {
-        world->device->ops->copy(bytes, data, tshi_payload(slot) + before);
-        return;
+    if (bytes <= near_bytes(group, call) && bytes + before <= TSHI_INLINE) {
+        world->device->ops->copy(bytes, call->in, tshi_payload(slot) + before);
+        return before + bytes;
     }
     slot->flags = TSHI_SLOT_FAR;
-    slot->at = (uint64_t)((const char *)data - tshi_local_of(world)->heap[world->rank]);
+    slot->at = (uint64_t)((const char *)call->in - tshi_local_of(world)->heap[world->rank]);
+    return before;
 }
 
 static void post_text(tshi_slot *slot, const char *text) {
@@ -127,40 +132,44 @@ static void post_text(tshi_slot *slot, const char *text) {
     tshi_payload(slot)[length] = '\0';
 }
 
-static void post(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
-    size_t size = tsh_dtype_size(call->dtype), whole = (size_t)call->count * size;
+static size_t post_part(const tsh_group *group, const tshi_call *call, tshi_slot *slot, int64_t count) {
+    slot->part = call->counts[group->rank];
+    slot->check = hash_counts(call->counts, group->size);
+    return post_data(group, call, slot, (size_t)count * tsh_dtype_size(call->dtype), 0);
+}
+
+/* The others post as well where they are: the root writes a share of what is far. */
+static size_t post_broadcast(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    size_t whole = (size_t)call->count * tsh_dtype_size(call->dtype);
+    slot->check = (uint64_t)call->root;
+    if (group->rank != call->root && whole <= near_bytes(group, call)) return whole;
+    return post_data(group, call, slot, whole, 0);
+}
+
+static size_t post_counts(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    size_t counts = sizeof(int64_t) * (size_t)group->size;
+    int64_t sum = 0;
+    for (int i = 0; i < group->size; i++) sum += call->in_counts[i];
+    memcpy(tshi_payload(slot), call->in_counts, counts);
+    memcpy(tshi_payload(slot) + counts, call->out_counts, counts);
+    return post_data(group, call, slot, (size_t)sum * tsh_dtype_size(call->dtype), 2 * counts);
+}
+
+/* Returns the bytes in the payload. */
+static size_t post(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
     slot->flags = 0;
     slot->check = 0;
     switch (call->op) {
-    case TSH_OP_ALL_REDUCE: post_data(group, slot, call->in, whole, 0); break;
-    case TSH_OP_REDUCE_SCATTER:
-    case TSH_OP_ALL_GATHER: {
-        bool gather = call->op == TSH_OP_ALL_GATHER;
-        slot->part = call->counts[group->rank];
-        slot->check = hash_counts(call->counts, group->size);
-        post_data(group, slot, call->in, gather ? (size_t)slot->part * size : whole, 0);
-        break;
-    }
-    case TSH_OP_BROADCAST:
-        slot->check = (uint64_t)call->root;
-        /* The others post as well where they are: the root writes a share of the data. */
-        if (group->rank == call->root || whole > TSHI_INLINE) post_data(group, slot, call->in, whole, 0);
-        break;
-    case TSH_OP_ALL_TO_ALL: {
-        size_t counts = sizeof(int64_t) * (size_t)group->size;
-        int64_t sum = 0;
-        for (int i = 0; i < group->size; i++) sum += call->in_counts[i];
-        memcpy(tshi_payload(slot), call->in_counts, counts);
-        memcpy(tshi_payload(slot) + counts, call->out_counts, counts);
-        post_data(group, slot, call->in, (size_t)sum * size, 2 * counts);
-        break;
-    }
-    default: break;
+    case TSH_OP_ALL_REDUCE: return post_data(group, call, slot, (size_t)call->count * tsh_dtype_size(call->dtype), 0);
+    case TSH_OP_REDUCE_SCATTER: return post_part(group, call, slot, call->count);
+    case TSH_OP_ALL_GATHER: return post_part(group, call, slot, call->counts[group->rank]);
+    case TSH_OP_BROADCAST: return post_broadcast(group, call, slot);
+    case TSH_OP_ALL_TO_ALL: return post_counts(group, call, slot);
+    default: return 0;
     }
 }
 
-/* --- moving
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- moving ---------------------------------------------------------------------------------------------- */
 
 /* What member i has posted, `before` bytes into it. */
 static inline char *data_of(const tsh_group *group, int i, size_t before) {
@@ -287,14 +296,13 @@ static tsh_status move(const tsh_group *group, const tshi_call *call, bool far) 
     }
 }
 
-/* --- running
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- running --------------------------------------------------------------------------------------------- */
 
 /* Take part in a call that cannot be made here, so that the others hear why. The caller has its own words. */
 static tsh_status run_failed(tsh_group *group, const tshi_call *call, tshi_slot *slot) {
     slot->flags = TSHI_SLOT_FAILED;
     post_text(slot, tsh_error_message());
-    tsh_status status = tshi_local_sync(group);
+    tsh_status status = tshi_local_sync(group, 0);
     return status == TSH_OK ? call->failed : status;
 }
 
@@ -311,12 +319,12 @@ static tsh_status local_run(tsh_group *group, const tshi_call *call) {
     slot->kind = pack_kind(call);
     slot->count = call->count;
     if (call->failed != TSH_OK) return run_failed(group, call, slot);
-    post(group, call, slot);
+    size_t payload = post(group, call, slot);
     bool far = false;
-    tsh_status status = tshi_local_sync(group);
+    tsh_status status = tshi_local_sync(group, payload);
     if (status == TSH_OK) status = compare(group, &far);
     if (status == TSH_OK) status = move(group, call, far);
-    if (status == TSH_OK && far) status = tshi_local_sync(group);
+    if (status == TSH_OK && far) status = tshi_local_sync(group, 0);
     return status;
 }
 
@@ -339,7 +347,7 @@ tsh_status tshi_local_agree(tsh_world *world, const char *text, tsh_status faile
     slot->at = at;
     post_text(slot, text);
     bool far;
-    tsh_status status = tshi_local_sync(group);
+    tsh_status status = tshi_local_sync(group, 0);
     return status == TSH_OK ? compare(group, &far) : status;
 }
 

@@ -12,10 +12,11 @@
 #include <stdatomic.h>
 
 #define TSHI_LINE_BYTES 128 /* two cache lines: the hardware fetches them in pairs */
-/* Bytes that travel in the slot itself, so that one sync is all a call needs. */
-#define TSHI_INLINE 4048
+/* Room in the slot itself for data that needs one sync only. */
+#define TSHI_INLINE     4048
+#define TSHI_CORE_BYTES 128
 
-/* --- shared memory ------------------------------------------------------------------------------------------------ */
+/* --- shared memory --------------------------------------------------------------------------------------- */
 
 enum { TSHI_SLOT_FAILED = 1, TSHI_SLOT_FAR = 2 }; /* flags */
 
@@ -48,7 +49,8 @@ typedef struct tshi_record {
     _Atomic uint32_t left;                           /* it has destroyed its world */
     _Atomic uint32_t recover;                        /* its last step of recovering */
     _Atomic uint32_t sleepers;
-    char reason[TSHI_MESSAGE_SIZE]; /* of FAILED and STUCK, written before the state */
+    unsigned char cores[TSHI_CORE_BYTES]; /* it may run on, a bit each; written before it joins */
+    char reason[TSHI_MESSAGE_SIZE];       /* of FAILED and STUCK, written before the state */
 } tshi_record;
 
 typedef struct tshi_control {
@@ -57,8 +59,7 @@ typedef struct tshi_control {
     tshi_record record[];                               /* [size], then the world group's block */
 } tshi_control;
 
-/* --- this rank's side -----------------------------------------------------------------------------------------------
- */
+/* --- this rank's side ------------------------------------------------------------------------------------ */
 
 typedef struct tshi_local {
     tsh_threads *threads; /* NULL: ranks are processes */
@@ -68,6 +69,7 @@ typedef struct tshi_local {
     size_t *heap_bytes;
     int *process;   /* [size] pidfds, -1: nothing to watch */
     void *polls;    /* [size] struct pollfd */
+    bool crowded;   /* more ranks than cores that they may run on together; the same on all ranks */
     int spins;      /* polls of a peer before the first yield, ... */
     int yields;     /* ... and yields before sleeping */
     uint32_t steps; /* of recovering, that this rank has made */
@@ -83,7 +85,8 @@ typedef struct tshi_local_group {
     uint32_t agreed;  /* while recovering */
     const char *name; /* of the call under way */
     int spins;
-    const void **in; /* [size], scratch */
+    size_t near_bytes[TSH_COLLECTIVE_COUNT]; /* up to which data goes into the slot, the same on all ranks */
+    const void **in;                         /* [size], scratch */
     void **out;
     void *allocation;              /* of the block, when it lies in my heap */
     struct tshi_local_group *next; /* of the retired */
@@ -106,8 +109,7 @@ static inline unsigned char *tshi_payload(tshi_slot *slot) {
     return (unsigned char *)slot + sizeof *slot;
 }
 
-/* --- memory.c: how memory is had ------------------------------------------------------------------------------------
- */
+/* --- memory.c: how memory is had ------------------------------------------------------------------------- */
 
 /* Makes world->state with the heaps of all ranks (of processes: after a rendezvous). */
 tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh_threads *threads);
@@ -119,23 +121,24 @@ void tshi_memory_close(tsh_world *world);
 /* Rank and size of a world of threads. */
 tsh_status tshi_threads_settings(const tsh_world_config *config, tshi_settings *settings);
 
-/* --- local_group.c: blocks ------------------------------------------------------------------------------------------
- */
+/* --- local_group.c: blocks ------------------------------------------------------------------------------- */
 
 size_t tshi_block_bytes(int size);
 /* The private side of a group of `size`; the block comes later. NULL with the message set. */
 tshi_local_group *tshi_local_group_new(tsh_world *world, int size);
+/* How long to wait and what is worth a slot, once it is known how many cores there are. */
+void tshi_local_tune(tshi_local_group *lg, const tshi_local *local);
 void tshi_local_group_free(tsh_world *world, tshi_local_group *lg);
 tsh_status tshi_local_open(tsh_world *world, const int *ranks, int n, tsh_group *group);
 void tshi_local_close(tsh_group *group);
 /* Release the retired blocks that nobody uses any more; `all`: the others too. */
 void tshi_local_sweep(tsh_world *world, bool all);
 
-/* --- local_sync.c: waiting ------------------------------------------------------------------------------------------
- */
+/* --- local_sync.c: waiting ------------------------------------------------------------------------------- */
 
-/* Post my slot of the next sync (already filled) and wait until every member has posted its own. */
-tsh_status tshi_local_sync(tsh_group *group);
+/* Post my slot of the next sync (already filled) and wait until every member has posted its own. `payload`: bytes of it
+ * that the members are likely to have in their slots, a hint. */
+tsh_status tshi_local_sync(tsh_group *group, size_t payload);
 
 typedef struct tshi_wait {
     tsh_world *world;
@@ -152,8 +155,7 @@ static inline bool tshi_reached(_Atomic uint32_t *word, uint32_t target) {
     return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - target) >= 0;
 }
 
-/* --- local_failure.c: what stops a world ----------------------------------------------------------------------------
- */
+/* --- local_failure.c: what stops a world ----------------------------------------------------------------- */
 
 static inline bool tshi_local_troubled(const tshi_local *local) {
     return local->broken != TSH_OK || atomic_load_explicit(&local->control->troubles, memory_order_relaxed) != 0;
@@ -166,8 +168,7 @@ void tshi_local_fail(tsh_world *world, const char *reason);
 tsh_status tshi_local_recover(tsh_world *world);
 void tshi_local_leave(tsh_world *world);
 
-/* --- local.c: calls -------------------------------------------------------------------------------------------------
- */
+/* --- local.c: calls -------------------------------------------------------------------------------------- */
 
 /* Every rank posts the text (and, for the others to read, `at`); see tshi_group_ops.agree. */
 tsh_status tshi_local_agree(tsh_world *world, const char *text, tsh_status failed, uint64_t at);

@@ -33,9 +33,19 @@ tshi_local_group *tshi_local_group_new(tsh_world *world, int size) {
     }
     lg->slot_bytes = slot_bytes(size);
     lg->member_bytes = member_bytes(size);
-    lg->spins = tshi_local_of(world)->spins;
     lg->name = "";
+    tshi_local_tune(lg, tshi_local_of(world));
     return lg;
+}
+
+void tshi_local_tune(tshi_local_group *lg, const tshi_local *local) {
+    /* Measured where the copy into the slot begins to cost more than a second sync. A sync that has to wait for its
+     * turn on a core costs more than any copy that fits. */
+    static const size_t near_bytes[TSH_COLLECTIVE_COUNT] = {1024, 1024, 1024, 1024, 1024, 0};
+    lg->spins = local->spins;
+    for (int i = 0; i < TSH_COLLECTIVE_COUNT; i++) {
+        lg->near_bytes[i] = local->crowded ? TSHI_INLINE : near_bytes[i];
+    }
 }
 
 void tshi_local_group_free(tsh_world *world, tshi_local_group *lg) {

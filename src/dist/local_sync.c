@@ -12,6 +12,7 @@
 
 /* Polls without a pause: a pause costs the reply of a peer that is just as fast. */
 #define EAGER_POLLS 64
+#define CACHE_LINE  64
 /* The longest sleep before looking around. */
 #define NAP_NANOSECONDS 50000000L
 
@@ -73,19 +74,36 @@ __attribute__((noinline)) static tsh_status sync_slowly(tsh_group *group, uint32
     return TSH_OK;
 }
 
-tsh_status tshi_local_sync(tsh_group *group) {
+/* Take the lines of my next slot away from whoever read them last, before I need to write them. All have passed this
+ * sync, so nobody reads them any more. */
+static inline void claim(const tshi_slot *slot, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += CACHE_LINE) {
+#if defined(__x86_64__)
+        __asm__ volatile("prefetchw %0" : : "m"(*((const char *)slot + at)));
+#else
+        __builtin_prefetch((const char *)slot + at, 1);
+#endif
+    }
+}
+
+tsh_status tshi_local_sync(tsh_group *group, size_t payload) {
     tshi_local_group *lg = group->state;
     uint32_t sync = ++lg->sync;
+    size_t bytes = payload ? sizeof(tshi_slot) + payload : 0;
     tshi_slot *mine = tshi_slot_at(lg, group->rank, sync);
     atomic_store_explicit(&mine->sync, sync, memory_order_release);
     int polls = 0;
     for (int i = 0; i < group->size; i++) {
-        _Atomic uint32_t *word = &tshi_slot_at(lg, i, sync)->sync;
-        while (!tshi_reached(word, sync)) {
+        tshi_slot *slot = tshi_slot_at(lg, i, sync);
+        /* The second line is asked for with the first, so that they travel together. More would be taken from under
+         * the pen of a peer that is still writing. */
+        while (!tshi_reached(&slot->sync, sync)) {
             if (polls++ >= lg->spins) return sync_slowly(group, sync);
             if (polls > EAGER_POLLS) pause_cpu();
+            if (bytes > CACHE_LINE) __builtin_prefetch((const char *)slot + CACHE_LINE);
         }
     }
     wake_sleepers(tshi_member_at(lg, group->rank), mine);
+    claim(tshi_slot_at(lg, group->rank, sync + 1), bytes ? bytes : 1);
     return TSH_OK;
 }

@@ -77,14 +77,12 @@ static tsh_status local_new(tsh_world *world, const tshi_settings *settings) {
     local->heap = tshi_calloc(allocator, size, sizeof *local->heap);
     local->heap_bytes = tshi_calloc(allocator, size, sizeof *local->heap_bytes);
     local->polls = tshi_calloc(allocator, size, sizeof(struct pollfd));
-    bool crowded = settings->size > tshi_granted_cores();
-    local->spins = crowded ? SPINS_SHARED : SPINS;
+    local->spins = SPINS_SHARED; /* until the ranks have met, and know what cores they have */
     local->yields = YIELDS;
     return local->heap && local->heap_bytes && local->polls ? TSH_OK : TSH_ERR_MEMORY;
 }
 
-/* --- processes -------------------------------------------------------------------------------------------------------
- */
+/* --- processes ------------------------------------------------------------------------------------------- */
 
 static tsh_status map_meeting(tsh_world *world, tshi_meeting *meeting) {
     tshi_local *local = tshi_local_of(world);
@@ -120,8 +118,7 @@ static tsh_status open_processes(tsh_world *world, const tshi_settings *settings
     return status;
 }
 
-/* --- threads ---------------------------------------------------------------------------------------------------------
- */
+/* --- threads --------------------------------------------------------------------------------------------- */
 
 void tsh_threads_destroy(tsh_threads *threads) {
     if (!threads) return;
@@ -188,8 +185,7 @@ static tsh_status open_threads(tsh_world *world, const tshi_settings *settings, 
     return local->heap[rank] ? TSH_OK : map_fail(settings->heap_bytes, rank);
 }
 
-/* --- both ------------------------------------------------------------------------------------------------------------
- */
+/* --- both ------------------------------------------------------------------------------------------------ */
 
 tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh_threads *threads) {
     tsh_status status = local_new(world, settings);
@@ -203,6 +199,19 @@ tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh
     return local->heap[0] ? TSH_OK : map_fail(settings->heap_bytes, 0);
 }
 
+/* Cores that the ranks may run on, all of them together: a launcher may have bound each to its own. */
+static void count_cores(const tsh_world *world, tshi_local *local) {
+    int cores = 0;
+    for (int i = 0; i < TSHI_CORE_BYTES; i++) {
+        unsigned any = 0;
+        for (int rank = 0; rank < world->size; rank++) any |= local->control->record[rank].cores[i];
+        cores += __builtin_popcount(any);
+    }
+    local->crowded = world->size > cores;
+    local->spins = local->crowded ? SPINS_SHARED : SPINS;
+    tshi_local_tune(world->group->state, local);
+}
+
 tsh_status tshi_memory_join(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
     if (world->size == 1) return TSH_OK;
@@ -210,10 +219,12 @@ tsh_status tshi_memory_join(tsh_world *world) {
     if (!lg) return TSH_ERR_MEMORY;
     lg->block = (char *)&local->control->record[world->size];
     world->group->state = lg;
+    tshi_granted_cores(local->control->record[world->rank].cores, TSHI_CORE_BYTES);
     double timeout = world->timeout;
     if (world->timeout > LONGEST_JOIN) world->timeout = LONGEST_JOIN;
     tsh_status status = tshi_local_agree(world, "world_init", TSH_OK, 0);
     world->timeout = timeout;
+    if (status == TSH_OK) count_cores(world, local);
     for (int i = 0; status == TSH_OK && local->threads && i < world->size; i++) {
         local->heap[i] = local->threads->heap[i];
         local->heap_bytes[i] = local->threads->heap_bytes[i];

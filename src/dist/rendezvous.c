@@ -47,7 +47,7 @@ static void nap(double seconds) {
     nanosleep(&t, NULL);
 }
 
-/* --- the other ranks' side --------------------------------------------------------------------------------------- */
+/* --- the other ranks' side ------------------------------------------------------------------------------- */
 
 typedef struct client {
     const tshi_settings *settings;
