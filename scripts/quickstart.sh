@@ -23,7 +23,7 @@ echo "Programs are in build/bin, libraries in build/lib."
 heading "3. Two ranks learn a text together (about 20 seconds)"
 cat << 'TEXT'
 A byte-level language model, split over 2 processes: each holds half of the vocabulary, of the hidden layer and of the
-output head. The loss should fall well below ln(256) = 5.5 nats a byte, the value of guessing. Then the model writes.
+output head. It reads tshard's own sources, and the loss falls from the value of guessing. Then the model writes.
 TEXT
 set -x
 build/bin/tshard-run -n 2 build/bin/train_text --steps 400
