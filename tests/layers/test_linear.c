@@ -1,0 +1,385 @@
+/* Linear in every sharding against plain loops, its collectives, its messages. */
+#include "support/tensors.h"
+#include "tshard/tshard.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct variant {
+    const char *name;
+    tsh_sharding shard;
+    tsh_layout x, y;
+    bool gather, sequence;
+} variant;
+
+#define R                                                                                                              \
+    { TSH_KIND_REPLICATED, 0 }
+#define S0                                                                                                             \
+    { TSH_KIND_SHARD, 0 }
+#define S1                                                                                                             \
+    { TSH_KIND_SHARD, 1 }
+
+enum { DENSE, DENSE_BATCH, COLUMN, COLUMN_GATHER, COLUMN_SEQUENCE, ROW_WHOLE, ROW, ROW_SEQUENCE, VARIANTS };
+
+static const variant variants[VARIANTS] = {
+    [DENSE] = {"dense", TSH_DENSE, R, R, false, false},
+    [DENSE_BATCH] = {"dense, batch split", TSH_DENSE, S0, S0, false, false},
+    [COLUMN] = {"column", TSH_COLUMN, R, S1, false, false},
+    [COLUMN_GATHER] = {"column, gathered", TSH_COLUMN, R, R, true, false},
+    [COLUMN_SEQUENCE] = {"column of a split sequence", TSH_COLUMN, S0, S1, false, false},
+    [ROW_WHOLE] = {"row of a whole x", TSH_ROW, R, R, false, false},
+    [ROW] = {"row", TSH_ROW, S1, R, false, false},
+    [ROW_SEQUENCE] = {"row to a split sequence", TSH_ROW, S1, S0, false, true}};
+
+typedef struct sizes {
+    int64_t n, in, out;
+} sizes;
+
+/* The second leaves ranks empty at 3 and 4. */
+static const sizes all_sizes[] = {{5, 7, 9}, {1, 2, 2}};
+
+#define MOST 81
+
+/* By plain loops. */
+typedef struct truth {
+    double x[MOST], w[MOST], b[MOST], dy[MOST], y[MOST], dx[MOST], dw[MOST], db[MOST];
+} truth;
+
+static void find_truth(sizes s, truth *t) {
+    memset(t, 0, sizeof *t);
+    tshi_test_integers(1, s.n * s.in, t->x);
+    tshi_test_integers(2, s.out * s.in, t->w);
+    tshi_test_integers(3, s.out, t->b);
+    tshi_test_integers(4, s.n * s.out, t->dy);
+    for (int64_t i = 0; i < s.n; i++) {
+        for (int64_t o = 0; o < s.out; o++) {
+            double dy = t->dy[i * s.out + o];
+            t->y[i * s.out + o] = t->b[o];
+            t->db[o] += dy;
+            for (int64_t k = 0; k < s.in; k++) {
+                t->y[i * s.out + o] += t->x[i * s.in + k] * t->w[o * s.in + k];
+                t->dx[i * s.in + k] += dy * t->w[o * s.in + k];
+                t->dw[o * s.in + k] += dy * t->x[i * s.in + k];
+            }
+        }
+    }
+}
+
+static tsh_linear *make_layer(tshi_rank *r, const variant *v, sizes s, tsh_dtype dtype) {
+    tsh_linear *layer =
+        tsh_linear_create(tsh_world_group(r->world), &(tsh_linear_config){.in = s.in,
+                                                                          .out = s.out,
+                                                                          .shard = v->shard,
+                                                                          .bias = true,
+                                                                          .gather_output = v->gather,
+                                                                          .sequence_parallel = v->sequence,
+                                                                          .dtype = dtype});
+    tshi_check(r, layer, "%s: %s", v->name, tsh_error_message());
+    return layer;
+}
+
+static void load(tshi_rank *r, tsh_linear *layer, const truth *t, tsh_dtype dtype) {
+    float w[MOST], b[MOST];
+    for (int i = 0; i < MOST; i++) {
+        w[i] = (float)t->w[i];
+        b[i] = (float)t->b[i];
+    }
+    const void *weight = dtype == TSH_FLOAT32 ? (const void *)w : t->w,
+               *bias = dtype == TSH_FLOAT32 ? (const void *)b : t->b;
+    tshi_check_ok(r, tsh_linear_load(layer, weight, bias));
+}
+
+/* SPEC's table: what each costs forward and backward. */
+static void expect(int which, bool backward, const tsh_group *g, sizes s, size_t size, tsh_group_stats *out) {
+    *out = (tsh_group_stats){0};
+    int64_t x = s.n * s.in, y = s.n * s.out;
+    if (!backward) {
+        if (which == COLUMN_GATHER) tshi_test_expect(out, g, TSH_OP_ALL_GATHER, y, size);
+        if (which == COLUMN_SEQUENCE) tshi_test_expect(out, g, TSH_OP_ALL_GATHER, x, size);
+        if (which == ROW || which == ROW_WHOLE) tshi_test_expect(out, g, TSH_OP_ALL_REDUCE, y, size);
+        if (which == ROW_SEQUENCE) tshi_test_expect(out, g, TSH_OP_REDUCE_SCATTER, y, size);
+        return;
+    }
+    if (which == COLUMN || which == COLUMN_GATHER) tshi_test_expect(out, g, TSH_OP_ALL_REDUCE, x, size);
+    if (which == COLUMN_SEQUENCE) tshi_test_expect(out, g, TSH_OP_REDUCE_SCATTER, x, size);
+    if (which == ROW_WHOLE) tshi_test_expect(out, g, TSH_OP_ALL_GATHER, x, size); /* of the slice */
+    if (which == ROW_SEQUENCE) tshi_test_expect(out, g, TSH_OP_ALL_GATHER, y, size);
+    if (which == DENSE_BATCH) {
+        tshi_test_expect(out, g, TSH_OP_ALL_REDUCE, s.in * s.out, size);
+        tshi_test_expect(out, g, TSH_OP_ALL_REDUCE, s.out, size);
+    }
+}
+
+static void check_one(tshi_rank *r, tsh_tape *tape, int which, sizes s, tsh_dtype dtype) {
+    const variant *v = &variants[which];
+    const tsh_mesh *mesh = tsh_world_mesh(r->world);
+    tsh_group *g = tsh_world_group(r->world);
+    size_t size = tsh_dtype_size(dtype);
+    truth t;
+    tsh_group_stats wanted;
+    find_truth(s, &t);
+    tsh_linear *layer = make_layer(r, v, s, dtype);
+    if (!layer) return;
+    load(r, layer, &t, dtype);
+    tsh_tensor *x = tshi_test_leaf(r, mesh, &(tsh_tensor_config){dtype, 2, {s.n, s.in}, {v->x}}, t.x);
+    tsh_tensor *dy = tshi_test_tensor(r, mesh, &(tsh_tensor_config){dtype, 2, {s.n, s.out}, {v->y}}, t.dy);
+
+    tsh_group_reset_stats(g);
+    tsh_tensor *y = tsh_linear_forward(tape, layer, x);
+    if (tshi_check(r, y, "%s: %s", v->name, tsh_tape_message(tape))) {
+        expect(which, false, g, s, size, &wanted);
+        tshi_test_calls(r, v->name, g, &wanted);
+        tsh_layout got = tsh_tensor_layout(y, g);
+        tshi_check(r, got.kind == v->y.kind && got.dim == v->y.dim, "%s: y has another layout", v->name);
+        tshi_test_same(r, v->name, y, t.y, 0);
+        tsh_backward_config config = {.gradient = dy};
+        tshi_check_ok(r, tsh_backward_with(tape, y, &config));
+        expect(which, true, g, s, size, &wanted);
+        tshi_test_calls(r, v->name, g, &wanted);
+        tshi_test_same_grad(r, v->name, x, t.dx, 0);
+        tshi_test_same_grad(r, v->name, tsh_linear_weight(layer), t.dw, 0);
+        tshi_test_same_grad(r, v->name, tsh_linear_bias(layer), t.db, 0);
+    }
+    tsh_tape_reset(tape);
+    tsh_tensor_release(x);
+    tsh_tensor_release(dy);
+    tsh_linear_destroy(layer);
+}
+
+static void all_variants(tshi_rank *r, void *arg) {
+    tsh_tape *tape = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    for (size_t s = 0; s < sizeof all_sizes / sizeof all_sizes[0]; s++) {
+        for (int v = 0; v < VARIANTS; v++) {
+            check_one(r, tape, v, all_sizes[s], TSH_FLOAT32);
+            check_one(r, tape, v, all_sizes[s], TSH_FLOAT64);
+        }
+    }
+    tsh_tape_destroy(tape);
+}
+
+/* Values, gradients, layouts, and the number and bytes of collectives of every sharding. */
+Test(linear, equals_plain_loops_in_every_sharding, .timeout = 60) {
+    for (int p = 1; p <= 4; p++) {
+        const char *words = tshi_test_run(p, all_variants, NULL);
+        cr_assert_str_empty(words, "%d ranks: %s", p, words);
+    }
+}
+
+/* --- gradient check --------------------------------------------------------------------------------------------------
+ */
+
+/* inputs: x, weight, bias; the layer in `user` holds the last two. */
+static tsh_tensor *objective(tsh_tape *tape, tsh_tensor *const *inputs, void *user) {
+    tsh_tensor *y = tsh_gelu(tape, tsh_linear_forward(tape, user, inputs[0]));
+    return tsh_sum(tape, tsh_mul(tape, y, y), TSH_ALL_DIMS);
+}
+
+static void check_gradients(tshi_rank *r, void *arg) {
+    const sizes s = {3, 5, 2};
+    tsh_tape *tape = NULL;
+    double values[15], worst = 1;
+    (void)arg;
+    for (int i = 0; i < 15; i++) values[i] = tshi_test_integer(9, i) / 8;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    for (int v = 0; v < VARIANTS && !r->failed; v++) {
+        tsh_linear *layer = make_layer(r, &variants[v], s, TSH_FLOAT64);
+        tsh_tensor *x = tshi_test_leaf(r, tsh_world_mesh(r->world),
+                                       &(tsh_tensor_config){TSH_FLOAT64, 2, {s.n, s.in}, {variants[v].x}}, values);
+        tsh_tensor *inputs[] = {x, tsh_linear_weight(layer), tsh_linear_bias(layer)};
+        tshi_check_ok(r, tsh_gradient_check(tape, objective, inputs, 3, 0, layer, &worst));
+        tshi_check(r, worst < 1e-7, "%s: worst %g", variants[v].name, worst);
+        tsh_tensor_release(x);
+        tsh_linear_destroy(layer);
+    }
+    tsh_tape_destroy(tape);
+}
+
+Test(linear, passes_the_gradient_check, .timeout = 60) {
+    for (int p = 1; p <= 4; p++) {
+        const char *words = tshi_test_run(p, check_gradients, NULL);
+        cr_assert_str_empty(words, "%d ranks: %s", p, words);
+    }
+}
+
+/* --- known cases -----------------------------------------------------------------------------------------------------
+ */
+
+static void projections(tshi_rank *r, void *arg) {
+    const sizes s = {3, 4, 5};
+    tsh_group *g = tsh_world_group(r->world);
+    tsh_tape *tape = NULL;
+    truth t;
+    double three[MOST];
+    tsh_group_stats wanted = {0};
+    (void)arg;
+    find_truth(s, &t);
+    for (int i = 0; i < MOST; i++) three[i] = 3 * t.dx[i];
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tsh_tensor *x = tshi_test_leaf(r, tsh_world_mesh(r->world), &(tsh_tensor_config){TSH_FLOAT32, 2, {3, 4}, {R}}, t.x);
+    tsh_tensor *dy =
+        tshi_test_tensor(r, tsh_world_mesh(r->world), &(tsh_tensor_config){TSH_FLOAT32, 2, {3, 5}, {S1}}, t.dy);
+    tsh_linear *layer[3];
+    tsh_tensor *sum = NULL;
+    for (int i = 0; i < 3; i++) {
+        layer[i] = make_layer(r, &variants[COLUMN], s, TSH_FLOAT32);
+        load(r, layer[i], &t, TSH_FLOAT32);
+        tsh_tensor *y = tsh_linear_forward(tape, layer[i], x);
+        sum = sum ? tsh_add(tape, sum, y) : y;
+    }
+    tsh_group_reset_stats(g);
+    tsh_backward_config config = {.gradient = dy};
+    tshi_check_ok(r, tsh_backward_with(tape, sum, &config));
+    tshi_test_expect(&wanted, g, TSH_OP_ALL_REDUCE, 12, 4);
+    tshi_test_calls(r, "three column layers on one input", g, &wanted);
+    tshi_test_same_grad(r, "dx", x, three, 0);
+    for (int i = 0; i < 3; i++) tsh_linear_destroy(layer[i]);
+    tsh_tape_destroy(tape);
+    tsh_tensor_release(x);
+    tsh_tensor_release(dy);
+}
+
+Test(linear, three_column_layers_on_one_input_cost_one_backward_all_reduce, .timeout = 20) {
+    for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, projections, NULL));
+}
+
+/* X = I(8), W = ones, b = 0, gathered and summed: Y = 1, dX = 8. */
+static void identity(tshi_rank *r, void *arg) {
+    double x[64] = {0}, ones[64], eights[64];
+    tsh_tape *tape = NULL;
+    (void)arg;
+    for (int i = 0; i < 64; i++) {
+        ones[i] = 1;
+        eights[i] = 8;
+    }
+    for (int i = 0; i < 8; i++) x[9 * i] = 1;
+    tsh_linear *layer =
+        tsh_linear_create(tsh_world_group(r->world), &(tsh_linear_config){.in = 8,
+                                                                          .out = 8,
+                                                                          .shard = TSH_COLUMN,
+                                                                          .bias = true,
+                                                                          .gather_output = true,
+                                                                          .dtype = TSH_FLOAT64,
+                                                                          .weight_init = {TSH_INIT_CONSTANT, 0, 1, 0},
+                                                                          .bias_init = {TSH_INIT_CONSTANT, 0, 0, 0}});
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tsh_tensor *t = tshi_test_leaf(r, tsh_world_mesh(r->world), &(tsh_tensor_config){TSH_FLOAT64, 2, {8, 8}, {R}}, x);
+    tsh_tensor *y = tsh_linear_forward(tape, layer, t);
+    tshi_test_same(r, "Y", y, ones, 0);
+    tshi_check_ok(r, tsh_backward(tape, tsh_sum(tape, y, TSH_ALL_DIMS)));
+    tshi_test_same_grad(r, "dX", t, eights, 0);
+    tsh_tape_destroy(tape);
+    tsh_tensor_release(t);
+    tsh_linear_destroy(layer);
+}
+
+Test(linear, column_of_the_identity, .timeout = 20) {
+    for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, identity, NULL));
+}
+
+/* Each rank holds its balanced slice of the weight and not a byte more. */
+static void weight_bytes(tshi_rank *r, void *arg) {
+    const sizes s = {1, 13, 10};
+    int64_t rows, cols;
+    (void)arg;
+    tsh_split(s.out, r->size, r->rank, NULL, &rows);
+    tsh_split(s.in, r->size, r->rank, NULL, &cols);
+    tsh_device_stats before = tsh_device_get_stats(tsh_world_device(r->world));
+    tsh_linear *column = make_layer(r, &variants[COLUMN], s, TSH_FLOAT32);
+    tsh_device_stats after = tsh_device_get_stats(tsh_world_device(r->world));
+    tshi_check(r, tsh_tensor_nbytes(tsh_linear_weight(column)) == (size_t)(rows * s.in) * 4, "column weight");
+    tshi_check(r, tsh_tensor_nbytes(tsh_linear_bias(column)) == (size_t)rows * 4, "column bias");
+    size_t held = ((size_t)(rows * s.in) * 4 + 63) / 64 * 64 + ((size_t)rows * 4 + 63) / 64 * 64;
+    tshi_check(r, after.bytes_peak - before.bytes_in_use <= held, "making the layer took %zu bytes, it holds %zu",
+               after.bytes_peak - before.bytes_in_use, held);
+    tsh_linear *row = make_layer(r, &variants[ROW], s, TSH_FLOAT32);
+    tshi_check(r, tsh_tensor_nbytes(tsh_linear_weight(row)) == (size_t)(cols * s.out) * 4, "row weight");
+    tshi_check(r, tsh_tensor_nbytes(tsh_linear_bias(row)) == (size_t)s.out * 4, "row bias");
+    tsh_linear_destroy(column);
+    tsh_linear_destroy(row);
+}
+
+Test(linear, holds_its_balanced_slice_alone, .timeout = 20) {
+    for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, weight_bytes, NULL));
+}
+
+/* --- wrong use -------------------------------------------------------------------------------------------------------
+ */
+
+static void fails_with(tshi_rank *r, tsh_tape *tape, tsh_linear *layer, const tsh_tensor_config *config,
+                       tsh_status status, const char *words) {
+    char wanted[256];
+    tsh_tensor *x = NULL;
+    tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), config, &x));
+    snprintf(wanted, sizeof wanted, "rank %d: linear_forward: %s", r->rank, words);
+    tshi_check(r, !tsh_linear_forward(tape, layer, x), "took a wrong x (%s)", words);
+    tshi_check(r, tsh_tape_status(tape) == status && strstr(tsh_tape_message(tape), wanted), "%s \"%s\", wanted \"%s\"",
+               tsh_status_name(tsh_tape_status(tape)), tsh_tape_message(tape), wanted);
+    tshi_check_ok(r, tsh_tape_reset(tape));
+    tsh_tensor_release(x);
+}
+
+static void wrong_inputs(tshi_rank *r, void *arg) {
+    tsh_tape *tape = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tsh_linear *column = make_layer(r, &variants[COLUMN], (sizes){8, 128, 4}, TSH_FLOAT32);
+    tsh_linear *row = make_layer(r, &variants[ROW], (sizes){8, 128, 4}, TSH_FLOAT32);
+    fails_with(r, tape, column, &(tsh_tensor_config){TSH_FLOAT32, 2, {8, 100}, {R}}, TSH_ERR_SHAPE,
+               "x is [8,100], layer wants in=128");
+    fails_with(r, tape, row, &(tsh_tensor_config){TSH_FLOAT32, 2, {8, 100}, {S1}}, TSH_ERR_SHAPE,
+               "x is [8,100], layer wants in=128");
+    fails_with(r, tape, column, &(tsh_tensor_config){TSH_FLOAT32, 0, {0}, {R}}, TSH_ERR_SHAPE,
+               "x is [], layer wants in=128");
+    fails_with(r, tape, column, &(tsh_tensor_config){TSH_FLOAT64, 2, {8, 128}, {R}}, TSH_ERR_DTYPE, "x is float64");
+    fails_with(r, tape, column, &(tsh_tensor_config){TSH_FLOAT32, 2, {8, 128}, {S1}}, TSH_ERR_LAYOUT,
+               "x is float32 [8,");
+    tsh_tensor *x = NULL;
+    tshi_check_ok(r,
+                  tsh_tensor_create(tsh_world_mesh(r->world), &(tsh_tensor_config){TSH_FLOAT32, 2, {8, 128}, {R}}, &x));
+    tshi_check(r, tsh_linear_forward(tape, column, x), "not usable after failures: %s", tsh_tape_message(tape));
+    tshi_check(r, !tsh_linear_forward(tape, NULL, x) && tsh_tape_status(tape) == TSH_ERR_ARGUMENT, "took no layer");
+    tshi_check_ok(r, tsh_tape_reset(tape));
+    tsh_tape_destroy(tape);
+    tsh_tensor_release(x);
+    tsh_linear_destroy(column);
+    tsh_linear_destroy(row);
+}
+
+Test(linear, names_what_is_wrong_with_x_and_stays_usable, .timeout = 30) {
+    for (int p = 1; p <= 3; p++) cr_assert_str_empty(tshi_test_run(p, wrong_inputs, NULL));
+}
+
+static void wrong_configurations(tshi_rank *r, void *arg) {
+    const struct {
+        tsh_linear_config config;
+        const char *words;
+    } wrong[] = {
+        {{.in = 0, .out = 4}, "in=0 and out=4"},
+        {{.in = 4, .out = -1}, "out=-1"},
+        {{.in = 4, .out = 4, .shard = (tsh_sharding)7}, "7 is no sharding"},
+        {{.in = 4, .out = 4, .shard = TSH_ROW, .gather_output = true}, "gather_output is for TSH_COLUMN"},
+        {{.in = 4, .out = 4, .shard = TSH_COLUMN, .sequence_parallel = true}, "sequence_parallel is for TSH_ROW"},
+        {{.in = 4, .out = 4, .dtype = TSH_INT64}, "int64 given"},
+        {{.in = INT64_MAX / 2, .out = INT64_MAX / 2}, ""},
+        {{.in = 4, .out = 4, .weight_init = {TSH_INIT_UNIFORM, 0, 2, 1}}, "range 2, 1"}};
+    tsh_group *g = tsh_world_group(r->world);
+    (void)arg;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        tshi_check(r, !tsh_linear_create(g, &wrong[i].config), "took configuration %zu", i);
+        tshi_check(r, strstr(tsh_error_message(), wrong[i].words), "%zu: \"%s\"", i, tsh_error_message());
+    }
+    tshi_check(r, !tsh_linear_create(NULL, &wrong[0].config) && !tsh_linear_create(g, NULL), "took NULL");
+    tsh_linear *plain = tsh_linear_create(g, &(tsh_linear_config){.in = 1, .out = 1});
+    float one = 1;
+    tshi_check_status(r, tsh_linear_load(plain, &one, &one), TSH_ERR_ARGUMENT, "no bias");
+    tshi_check(r, !tsh_linear_bias(plain), "a bias that nobody asked for");
+    tsh_linear_destroy(plain);
+    tsh_linear_destroy(NULL);
+}
+
+Test(linear, refuses_wrong_configurations, .timeout = 20) {
+    cr_assert_str_empty(tshi_test_run(1, wrong_configurations, NULL));
+}
