@@ -8,7 +8,7 @@
 #include <string.h>
 
 static const options defaults = {
-    .steps = 1000, .batch = 256, .context = 32, .embed = 24, .hidden = 512, .lr = 2e-3, .sample = 600};
+    .steps = 3000, .batch = 128, .context = 16, .embed = 24, .hidden = 256, .lr = 4e-3, .sample = 600};
 
 static const char help[] =
     "usage: [tshard-run -n RANKS] train_text [options]\n"
@@ -17,12 +17,12 @@ static const char help[] =
     "Each rank holds its part of every layer; the losses do not depend on the number of ranks.\n"
     "\n"
     "  --text FILE         the text (default: the C sources of tshard)\n"
-    "  --steps N           training steps (1000)\n"
-    "  --batch N           predictions a step (256)\n"
-    "  --context N         bytes that a prediction sees (32)\n"
+    "  --steps N           training steps (3000)\n"
+    "  --batch N           predictions a step (128)\n"
+    "  --context N         bytes that a prediction sees (16)\n"
     "  --embed N           features of a byte (24)\n"
-    "  --hidden N          features of the hidden layers (512)\n"
-    "  --lr RATE           highest learning rate (0.002); it rises over the first steps and falls to 0 at the last\n"
+    "  --hidden N          features of the hidden layers (256)\n"
+    "  --lr RATE           highest learning rate (0.004); it rises over the first steps and falls to 0 at the last\n"
     "  --seed N            of parameters, batches and the written text (0)\n"
     "  --model-parallel M  ranks that share one copy of the model (all); the batch is split over the copies\n"
     "  --sample N          bytes to write at the end (600)\n"
