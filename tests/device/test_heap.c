@@ -31,7 +31,7 @@ static uint64_t next_random(model *m) {
 
 static void model_init(model *m, size_t size) {
     memset(m, 0, sizeof *m);
-    m->region = aligned_alloc(4096, size);
+    m->region = aligned_alloc(64, (size + 63) / 64 * 64);
     cr_assert_not_null(m->region);
     m->random = 42;
     tshi_heap_init(&m->heap, m->region, size);

@@ -33,8 +33,9 @@ static void check_forward(norm_case *c) {
     for (int64_t r = 0; r < c->rows && c->cols > 0; r++) {
         double mean = 0, rstd = 0;
         statistics(c, r, &mean, &rstd);
-        if (!c->rms) expect_close(&c->mean, r, mean, 4, 8);
-        expect_close(&c->rstd, r, rstd, rstd, 8);
+        double slack = c->dtype == TSH_FLOAT32 ? 2 : 64; /* the plain loop's own rounding */
+        if (!c->rms) expect_close(&c->mean, r, mean, 4, slack);
+        expect_close(&c->rstd, r, rstd, rstd, slack);
         for (int64_t j = 0; j < c->cols; j++) {
             int64_t at = r * c->cols + j;
             double wanted = (get(&c->x, at) - mean) * rstd * scale_at(c, j) + (c->has_beta ? get(&c->beta, j) : 0);

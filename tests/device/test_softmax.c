@@ -93,10 +93,10 @@ Test(softmax, long_rows) {
 }
 
 Test(softmax, an_empty_slice_is_neutral) {
-    double max[2] = {0, 0}, sum[2] = {7, 7};
-    kernels()->softmax_max(TSH_FLOAT64, 1, 0, 2, NULL, max);
+    double max[2] = {0, 0}, sum[2] = {7, 7}, nothing[1] = {0};
+    kernels()->softmax_max(TSH_FLOAT64, 1, 0, 2, nothing, max);
     cr_assert(max[0] == -INFINITY && max[1] == -INFINITY);
-    kernels()->softmax_sum(TSH_FLOAT64, 2, 0, 1, NULL, max, sum);
+    kernels()->softmax_sum(TSH_FLOAT64, 2, 0, 1, nothing, max, sum);
     cr_assert(sum[0] == 0 && sum[1] == 0);
 }
 
