@@ -28,8 +28,10 @@ static bool pattern_layout(tshi_pattern p, int ndim, int bound, int attr_dim, ts
     case TSHI_R: *out = TSH_REPLICATED; return true;
     case TSHI_P: *out = TSH_PARTIAL; return true;
     case TSHI_L: *out = TSH_LOCAL; return true;
-    case TSHI_S0: *out = TSH_SHARD(0); break;
-    case TSHI_S1: *out = TSH_SHARD(1); break;
+    case TSHI_S0:
+    case TSHI_HAS_S0: *out = TSH_SHARD(0); break;
+    case TSHI_S1:
+    case TSHI_HAS_S1: *out = TSH_SHARD(1); break;
     case TSHI_LAST: *out = TSH_SHARD(ndim - 1); break;
     case TSHI_DIM: *out = TSH_SHARD(attr_dim); break;
     case TSHI_BATCH: *out = TSH_SHARD(bound); return bound < ndim - 1;
@@ -51,8 +53,10 @@ static double row_cost(const tshi_node *call, const tshi_rule *row, int axis, in
     double bytes = 0;
     for (int i = 0; i < call->inputs; i++) {
         const tsh_tensor *t = call->in[i];
-        if (!pattern_layout(input_pattern(row, i), t->shape.ndim, bound, call->attr.dim, &need[i])) return -1;
+        tshi_pattern pattern = input_pattern(row, i);
+        if (!pattern_layout(pattern, t->shape.ndim, bound, call->attr.dim, &need[i])) return -1;
         if (tshi_layout_equal(t->layout[axis], need[i])) continue;
+        if (pattern == TSHI_HAS_S0 || pattern == TSHI_HAS_S1) return -1;
         const tshi_transition *step = tshi_transition_find(t->layout[axis], need[i], true);
         if (!step) return -1;
         bytes += whole_bytes(t) * tshi_transition_cost(step, t->requires_grad);

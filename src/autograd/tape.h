@@ -18,13 +18,15 @@ typedef enum tshi_pattern {
     TSHI_R,
     TSHI_P,
     TSHI_L,
-    TSHI_S0,    /* SHARD(0) */
-    TSHI_S1,    /* SHARD(1) */
-    TSHI_LAST,  /* SHARD of the tensor's last dim */
-    TSHI_DIM,   /* SHARD of the dim that the call is about (attr.dim) */
-    TSHI_BATCH, /* SHARD(d), d not the last dim of the first input that is a BATCH */
-    TSHI_ANY,   /* SHARD(d), any d */
-    TSHI_OTHER  /* SHARD(d), d not attr.dim */
+    TSHI_S0,     /* SHARD(0) */
+    TSHI_S1,     /* SHARD(1) */
+    TSHI_HAS_S0, /* SHARD(0), and the tensor is that already */
+    TSHI_HAS_S1, /* SHARD(1) likewise */
+    TSHI_LAST,   /* SHARD of the tensor's last dim */
+    TSHI_DIM,    /* SHARD of the dim that the call is about (attr.dim) */
+    TSHI_BATCH,  /* SHARD(d), d not the last dim of the first input that is a BATCH */
+    TSHI_ANY,    /* SHARD(d), any d */
+    TSHI_OTHER   /* SHARD(d), d not attr.dim */
 } tshi_pattern;
 
 /* An op with fewer rows' inputs than the call has (concat) repeats the last pattern. */

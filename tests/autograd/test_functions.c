@@ -1,0 +1,228 @@
+/* Every function in every combination of its inputs' layouts, at 1 to 4 ranks: whatever rule and transitions the tape
+ * takes, values and gradients are those of one rank, whose gradients agree with central differences. */
+#include "functions.inc"
+#include "support/ranks.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MOST    128
+#define CASES   64
+#define STRANGE 1.25 /* PARTIAL terms of rank 0 hold this much of the value and more */
+
+typedef struct answer {
+    int64_t count;
+    double y[MOST];
+    double grad[3][MOST];
+    double worst; /* of the gradient check */
+} answer;
+
+typedef struct input_set {
+    tsh_tensor *in[3];
+} input_set;
+
+static double value(int64_t element, int input) {
+    int64_t k = (element * 37 + input * 11 + 5) % 23 - 11;
+    return (double)(k ? k : 12) / 8; /* never 0: relu has no gradient there */
+}
+
+/* This rank's part of input k under the layout. A PARTIAL one is made of unequal terms that add up exactly. */
+static tsh_tensor *make_input(tshi_rank *r, const function_case *c, int k, tsh_layout layout) {
+    const function_input *spec = &c->input[k];
+    bool ids = spec->vocabulary > 0;
+    tsh_tensor_config config = {.dtype = ids ? TSH_INT64 : TSH_FLOAT64, .ndim = spec->ndim, .layout = {layout}};
+    double term = layout.kind != TSH_KIND_PARTIAL ? 1 : r->rank == 0 ? 1 - STRANGE * (r->size - 1) : STRANGE;
+    double whole[MOST];
+    int64_t whole_ids[MOST], numel = 1;
+    for (int d = 0; d < spec->ndim; d++) numel *= config.shape[d] = spec->shape[d];
+    for (int64_t i = 0; i < numel; i++) {
+        whole[i] = term * value(i, k);
+        whole_ids[i] = ids ? (i * 5 + 1) % spec->vocabulary : 0;
+    }
+    tsh_tensor *t = NULL;
+    if (!tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &t))) return NULL;
+    bool part = layout.kind == TSH_KIND_REPLICATED || layout.kind == TSH_KIND_SHARD;
+    const void *from = ids ? (void *)whole_ids : (void *)whole;
+    tshi_check_ok(r, part ? tsh_tensor_write_whole(t, from) : tsh_tensor_write(t, from, numel));
+    if (!ids) tshi_check_ok(r, tsh_tensor_require_grad(t));
+    return t;
+}
+
+/* sum of y * coefficient, the coefficients the same for equal shapes. */
+static tsh_tensor *objective_of(tsh_tape *tape, tsh_tensor *y) {
+    if (!y) return NULL;
+    tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = tsh_tensor_ndim(y)};
+    double whole[MOST];
+    int64_t numel = 1;
+    for (int d = 0; d < config.ndim; d++) numel *= config.shape[d] = tsh_tensor_global_shape(y)[d];
+    for (int64_t i = 0; i < numel; i++) whole[i] = value(i, 7);
+    tsh_tensor *coefficients = NULL;
+    if (tsh_tensor_create(tsh_tensor_mesh(y), &config, &coefficients) != TSH_OK) return NULL;
+    tsh_tensor_write_whole(coefficients, whole);
+    tsh_tensor *loss = tsh_sum(tape, tsh_mul(tape, y, coefficients), TSH_ALL_DIMS);
+    tsh_tensor_release(coefficients); /* the tape keeps what it needs */
+    return loss;
+}
+
+static tsh_tensor *objective(tsh_tape *tape, tsh_tensor *const *in, void *user) {
+    return objective_of(tape, ((const function_case *)user)->build(tape, in));
+}
+
+/* The whole of t on every rank; of a LOCAL one the sum, if asked for, else what it is. */
+static int64_t read_whole(tshi_rank *r, tsh_tape *tape, tsh_tensor *t, bool sum_local, double *to) {
+    tsh_group *group = tsh_world_group(r->world);
+    bool recording = tsh_tape_set_recording(tape, false);
+    tsh_layout_kind kind = tsh_tensor_layout(t, group).kind;
+    if (kind != TSH_KIND_LOCAL || sum_local) t = tsh_redistribute(tape, t, group, TSH_REPLICATED);
+    tsh_tape_set_recording(tape, recording);
+    if (!tshi_check(r, t != NULL, "%s", tsh_tape_message(tape))) return 0;
+    tshi_check_ok(r, tsh_tensor_read(t, to, tsh_tensor_numel(t)));
+    return tsh_tensor_numel(t);
+}
+
+/* Run the case once. TSH_ERR_LAYOUT where no rule exists; *local: the output makes no claim. */
+static tsh_status run_case(tshi_rank *r, const function_case *c, const tsh_layout *layouts, answer *out, bool *local) {
+    tsh_tape *tape = NULL;
+    input_set s = {{NULL}};
+    memset(out, 0, sizeof *out);
+    tsh_world_seed(r->world, 7);
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    for (int k = 0; k < c->inputs; k++) s.in[k] = make_input(r, c, k, layouts[k]);
+    tsh_tensor *y = c->build(tape, s.in), *loss = objective_of(tape, y);
+    if (y) {
+        *local = tsh_tensor_layout(y, tsh_world_group(r->world)).kind == TSH_KIND_LOCAL;
+        out->count = read_whole(r, tape, y, false, out->y);
+    }
+    tsh_status status = loss ? tsh_backward(tape, loss) : tsh_tape_status(tape);
+    for (int k = 0; k < c->inputs && status == TSH_OK; k++) {
+        tsh_tensor *grad = tsh_tensor_grad(s.in[k]);
+        if (c->input[k].vocabulary) continue;
+        if (tshi_check(r, grad != NULL, "%s: no gradient of input %d", c->name, k))
+            read_whole(r, tape, grad, true, out->grad[k]);
+    }
+    for (int k = 0; k < c->inputs; k++) tsh_tensor_release(s.in[k]);
+    tsh_status reset = tsh_tape_reset(tape);
+    tshi_check(r, reset == TSH_OK, "%s: reset: %s", c->name, tsh_error_message());
+    tsh_tape_destroy(tape);
+    return status;
+}
+
+/* --- one rank: the reference, itself checked by central differences ------------------------------------------------
+ */
+
+static void reference(tshi_rank *r, void *arg) {
+    (void)arg;
+    answer *answers = r->result;
+    for (int i = 0; i < function_case_count; i++) {
+        const function_case *c = &function_cases[i];
+        const tsh_layout replicated[3] = {{0}};
+        bool local;
+        tsh_tape *tape;
+        tsh_tensor *in[3], *floats[3];
+        int count = 0;
+        if (!tshi_check_ok(r, run_case(r, c, replicated, &answers[i], &local))) return;
+        tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+        for (int k = 0; k < c->inputs; k++) {
+            in[k] = make_input(r, c, k, replicated[k]);
+            if (!c->input[k].vocabulary) floats[count++] = in[k];
+        }
+        /* Ids are not differentiated; they stand behind the floats in every case. */
+        for (int k = count; k < c->inputs; k++) floats[k] = in[k];
+        tsh_world_seed(r->world, 7);
+        tshi_check_ok(r,
+                      tsh_gradient_check(tape, objective, floats, count, 0, (void *)(uintptr_t)c, &answers[i].worst));
+        tshi_check(r, c->not_derivative || answers[i].worst < 1e-7, "%s: gradients are off by %g", c->name,
+                   answers[i].worst);
+        for (int k = 0; k < c->inputs; k++) tsh_tensor_release(in[k]);
+        tsh_tape_destroy(tape);
+    }
+    tshi_check(r, tsh_device_get_stats(tsh_world_device(r->world)).bytes_in_use == 0, "memory is left");
+}
+
+/* --- several ranks ---------------------------------------------------------------------------------------------------
+ */
+
+/* Layout number n of an input: REPLICATED, LOCAL, SHARD(0).., PARTIAL (floats). */
+static int layout_count(const function_input *in) {
+    return in->ndim + (in->vocabulary ? 2 : 3);
+}
+
+static tsh_layout layout_number(const function_input *in, int n) {
+    if (n == 0) return TSH_REPLICATED;
+    if (n == 1) return TSH_LOCAL;
+    return n - 2 < in->ndim ? TSH_SHARD(n - 2) : TSH_PARTIAL;
+}
+
+static void compare(tshi_rank *r, const char *what, const double *got, const double *wanted, int64_t n, double factor) {
+    for (int64_t i = 0; i < n; i++) {
+        double error = fabs(got[i] - factor * wanted[i]) / fmax(1, fabs(wanted[i]));
+        if (!tshi_check(r, error < 1e-12, "%s element %d is %.17g, one rank has %.17g", what, (int)i, got[i],
+                        factor * wanted[i])) {
+            return;
+        }
+    }
+}
+
+static void check_combination(tshi_rank *r, const function_case *c, const answer *wanted, const tsh_layout *layouts) {
+    static const char *const kinds[] = {"R", "S", "P", "L"};
+    char what[160];
+    answer got;
+    bool any_local = false, local = false;
+    int used = snprintf(what, sizeof what, "%s of", c->name);
+    for (int k = 0; k < c->inputs; k++) {
+        any_local = any_local || layouts[k].kind == TSH_KIND_LOCAL;
+        used += snprintf(what + used, sizeof what - (size_t)used, " %s%d", kinds[layouts[k].kind], layouts[k].dim);
+    }
+    tsh_status status = run_case(r, c, layouts, &got, &local);
+    if (any_local && status == TSH_ERR_LAYOUT) return; /* what is LOCAL is not taken for anything else */
+    if (!tshi_check(r, status == TSH_OK, "%s: %s", what, tsh_error_message())) return;
+    tshi_check(r, any_local || !local, "%s: the output is LOCAL, no input was", what);
+    compare(r, what, got.y, wanted->y, wanted->count, 1);
+    /* LOCAL objectives, one a rank, add up. */
+    for (int k = 0; k < c->inputs; k++) {
+        int64_t n = 1;
+        for (int d = 0; d < c->input[k].ndim; d++) n *= c->input[k].shape[d];
+        if (!c->input[k].vocabulary) compare(r, what, got.grad[k], wanted->grad[k], n, local ? r->size : 1);
+    }
+}
+
+static void all_combinations(tshi_rank *r, void *arg) {
+    const answer *answers = arg;
+    for (int i = 0; i < function_case_count && !r->failed; i++) {
+        const function_case *c = &function_cases[i];
+        int total = 1;
+        for (int k = 0; k < c->inputs; k++) total *= layout_count(&c->input[k]);
+        for (int n = 0; n < total && !r->failed; n++) {
+            tsh_layout layouts[3];
+            for (int k = 0, rest = n; k < c->inputs; k++) {
+                layouts[k] = layout_number(&c->input[k], rest % layout_count(&c->input[k]));
+                rest /= layout_count(&c->input[k]);
+            }
+            check_combination(r, c, &answers[i], layouts);
+        }
+    }
+    tshi_check(r, tsh_device_get_stats(tsh_world_device(r->world)).bytes_in_use == 0, "memory is left");
+}
+
+static void against_one_rank(int ranks) {
+    static answer answers[CASES];
+    cr_assert_leq(function_case_count, CASES);
+    tshi_test_options one = {.ranks = 1, .timeout = 60, .result_bytes = sizeof answers};
+    cr_assert_str_empty(tshi_test_run_with(&one, reference, NULL, NULL, answers));
+    tshi_test_options several = {.ranks = ranks, .timeout = 100};
+    cr_assert_str_empty(tshi_test_run_with(&several, all_combinations, answers, NULL, NULL));
+}
+
+Test(functions, two_ranks_as_one, .timeout = 120) {
+    against_one_rank(2);
+}
+
+Test(functions, three_ranks_as_one, .timeout = 120) {
+    against_one_rank(3);
+}
+
+Test(functions, four_ranks_as_one, .timeout = 120) {
+    against_one_rank(4);
+}
