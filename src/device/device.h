@@ -58,13 +58,15 @@ typedef struct tshi_device_ops {
     void (*zero)(size_t bytes, void *to);
     /* value cast to dtype (any dtype; the imaginary part is 0). */
     void (*fill)(tsh_dtype dtype, int64_t n, double value, void *to);
-    /* Between any two real dtypes; floats to integers truncate. Complex only to itself. */
+    /* Between any two real dtypes, rounding once, to nearest even. To integers: truncated, saturated, NaN gives 0.
+     * Complex only to itself. */
     void (*convert)(int64_t n, tsh_dtype from_dtype, const void *from, tsh_dtype to_dtype, void *to);
 
     /* --- reductions across buffers (collectives) ---------------------------------------------------- */
     /* out[i] = in[0][i] op in[1][i] op ... op in[count - 1][i], in that order, for every dtype (bfloat16 and
-     * float16 accumulate in float32 and round once; complex takes SUM and PROD). The result is
-     * written to each of the `outs` buffers out[0..outs). Any out may alias any in. */
+     * float16 accumulate in float32 and round once; complex takes SUM and PROD; integers wrap; MIN and MAX keep NaNs).
+     * The result is written to each of the `outs` buffers out[0..outs). Any out may be the same buffer as any in, but
+     * none may overlap another in part. */
     void (*reduce)(tsh_dtype dtype, tshi_reduction op, int64_t n, int count, const void *const *in, int outs,
                    void *const *out);
 
@@ -133,7 +135,8 @@ typedef struct tshi_device_ops {
     void (*embedding_backward)(tsh_dtype dtype, int64_t n, const int64_t *ids, int64_t start, int64_t rows,
                                int64_t cols, int64_t padding, const void *dy, void *dtable);
     /* y = (x - mean) rstd gamma + beta over rows of cols; with rms: y = x rstd gamma, mean unused.
-     * Statistics in double; mean, rstd: [rows] for the backward. gamma and beta may be NULL (1 and 0). */
+     * Statistics in double; mean (may be NULL with rms), rstd: [rows] for the backward. gamma and beta may be NULL (1
+     * and 0). */
     void (*norm)(bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, double eps, const void *x, const void *gamma,
                  const void *beta, void *y, void *mean, void *rstd);
     /* dx, dgamma, dbeta += ; each may be NULL. */
@@ -143,7 +146,9 @@ typedef struct tshi_device_ops {
      * numbers from the block. The backward is the same call on dy with beta 1. */
     void (*dropout)(tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream, double p, const void *x,
                     double beta, void *y);
-    /* to = low + (high - low) uniform(element); to = mean + std normal(element). Float dtypes. */
+    /* to = low + (high - low) uniform(element); to = mean + std normal(element). Float dtypes. A uniform takes word
+     * `element` of the stream, a normal words 2 element and 2 element + 1. Any slice gets exactly its part of the
+     * whole's values. */
     void (*random_uniform)(tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream, double low,
                            double high, void *to);
     void (*random_normal)(tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream, double mean,

@@ -1,5 +1,5 @@
-/* Between element types. Rounding is to nearest even and happens once; floats to integers truncate, saturate at the
- * integer's range and take NaN as 0. */
+/* Between element types. Rounding is to nearest even and happens once; integers take what they are given truncated,
+ * saturated at their range, and NaN as 0. */
 #include "device/cpu/kernels.h"
 #include "device/cpu/vector_math.h"
 
@@ -151,20 +151,9 @@ static void encode(tsh_dtype dtype, int64_t n, const double *tile, void *to) {
     }
 }
 
-/* int64 to the other types that a double on the way would change: integers keep their low bits. */
-static bool convert_int64(int64_t n, const int64_t *from, tsh_dtype to_dtype, void *to) {
-    switch (to_dtype) {
-    case TSH_FLOAT64:
-        for (int64_t i = 0; i < n; i++) ((double *)to)[i] = (double)from[i];
-        return true;
-    case TSH_INT32:
-        for (int64_t i = 0; i < n; i++) ((int32_t *)to)[i] = (int32_t)(uint32_t)from[i];
-        return true;
-    case TSH_UINT8:
-        for (int64_t i = 0; i < n; i++) ((uint8_t *)to)[i] = (uint8_t)from[i];
-        return true;
-    default: return false;
-    }
+/* Here the double is the result, and rounds to nearest. */
+static void int64_to_float64(int64_t n, const int64_t *from, double *to) {
+    for (int64_t i = 0; i < n; i++) to[i] = (double)from[i];
 }
 
 static bool is_half(tsh_dtype dtype) {
@@ -190,6 +179,8 @@ void tshi_cpu_convert(int64_t n, tsh_dtype from_dtype, const void *from, tsh_dty
         tshi_cpu_narrow(to_dtype, n, from, to);
     else if (is_half(from_dtype) && to_dtype == TSH_FLOAT32)
         tshi_cpu_widen(from_dtype, n, from, to);
-    else if (from_dtype != TSH_INT64 || !convert_int64(n, from, to_dtype, to))
+    else if (from_dtype == TSH_INT64 && to_dtype == TSH_FLOAT64)
+        int64_to_float64(n, from, to);
+    else
         convert_tiles(n, from_dtype, from, to_dtype, to);
 }
