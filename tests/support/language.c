@@ -68,7 +68,7 @@ void tshi_language_destroy(tshi_language *l) {
     *l = (tshi_language){0};
 }
 
-static tsh_tensor *loss_of(tshi_language *l) {
+tsh_tensor *tshi_language_loss(tshi_language *l) {
     tsh_tensor *e = tsh_embedding_forward(l->tape, l->embedding, l->inputs);
     tsh_tensor *x = tsh_reshape(l->tape, e, 2, (int64_t[]){-1, CONTEXT * FEATURES});
     tsh_tensor *h = tsh_gelu(l->tape, tsh_linear_forward(l->tape, l->up, x));
@@ -78,7 +78,7 @@ static tsh_tensor *loss_of(tshi_language *l) {
 
 tsh_status tshi_language_gradients(tshi_language *l, double *loss, double *norm, char *words) {
     tsh_optimizer_zero_grad(l->optimizer);
-    tsh_tensor *mean = loss_of(l);
+    tsh_tensor *mean = tshi_language_loss(l);
     tsh_status status = tsh_backward(l->tape, mean), reset;
     if (status != TSH_OK) {
         if (words) snprintf(words, TSHI_TEST_WORDS, "%s", tsh_tape_message(l->tape));

@@ -21,6 +21,8 @@ typedef struct tshi_language {
 tsh_status tshi_language_create(tsh_world *world, const char *axes, tshi_language *out);
 void tshi_language_destroy(tshi_language *l);
 
+/* The mean loss of its one batch, on the tape. */
+tsh_tensor *tshi_language_loss(tshi_language *l);
 /* Forward and backward of its one batch, and clipping: everything that communicates or takes memory. *loss and *norm,
  * the gradient's, are set on success. After a failure the tape is reset and the world recovered, and
  * `words` (TSHI_TEST_WORDS bytes or NULL) tells it. */

@@ -1,0 +1,207 @@
+/* A training step whose k-th request for memory fails, for every k until none is left to fail: it says so, nothing
+ * leaks, and the next step gives what it always gives. */
+#include "support/language.h"
+#include "support/ranks.h"
+
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_RANKS = 2, MOST_REQUESTS = 2000 };
+
+/* A world's memory: counts what is out, and fails the request that is due. */
+typedef struct memory {
+    int64_t due; /* requests until the one that fails; 0: none will */
+    int64_t out;
+    bool failed;
+} memory;
+
+static bool grants(memory *m) {
+    if (m->due == 0 || --m->due > 0) return true;
+    m->failed = true;
+    return false;
+}
+
+static void *hook_alloc(void *user, size_t size) {
+    memory *m = user;
+    if (!grants(m)) return NULL;
+    m->out++;
+    return malloc(size);
+}
+
+static void hook_release(void *user, void *pointer) {
+    ((memory *)user)->out--;
+    free(pointer);
+}
+
+static bool hook_reserve(void *user, size_t size) {
+    (void)size;
+    return grants(user);
+}
+
+/* What a rank saw. */
+typedef struct account {
+    memory memory;
+    char trouble[TSHI_TEST_WORDS]; /* a call that must not fail did */
+    tsh_status status;             /* of the step with the failure */
+    char words[TSHI_TEST_WORDS];
+    double loss[2], norm[2]; /* of the next, and of the one after an update */
+    size_t bytes_in_use;
+} account;
+
+typedef struct job {
+    tsh_threads *threads;
+    int ranks, victim;
+    int64_t due;
+    account *accounts;
+    int rank;
+} job;
+
+static bool works(account *a, tsh_status status, const char *what) {
+    if (status != TSH_OK && !a->trouble[0])
+        snprintf(a->trouble, sizeof a->trouble, "%s: %.900s", what, tsh_error_message());
+    return status == TSH_OK;
+}
+
+static void steps(const job *j, account *a, tshi_language *l) {
+    if (j->rank == j->victim) a->memory.due = j->due;
+    a->status = tshi_language_gradients(l, &a->loss[0], &a->norm[0], a->words);
+    a->memory.due = 0;
+    for (int i = 0; i < 2; i++) {
+        if (!works(a, tshi_language_gradients(l, &a->loss[i], &a->norm[i], NULL), "the next step")) return;
+        if (i == 0) works(a, tshi_language_update(l), "update");
+    }
+    a->bytes_in_use = tsh_device_get_stats(tsh_world_device(l->world)).bytes_in_use;
+}
+
+/* A world, its model, the steps, and the end of all of it. */
+static void *rank_main(void *argument) {
+    const job *j = argument;
+    account *a = &j->accounts[j->rank];
+    char axes[32];
+    tshi_language l;
+    tsh_world *world;
+    tsh_world_config config = {.rank = j->rank,
+                               .world_size = j->ranks,
+                               .threads = j->threads,
+                               .timeout = 10,
+                               .heap_bytes = (size_t)8 << 20,
+                               .blas_threads = 1,
+                               .allocator = {hook_alloc, hook_release, hook_reserve, &a->memory}};
+    snprintf(axes, sizeof axes, "model=%d", j->ranks);
+    if (!works(a, tsh_world_init(&config, &world), "world_init")) return NULL;
+    if (works(a, tshi_language_create(world, axes, &l), "the model")) {
+        steps(j, a, &l);
+        tshi_language_destroy(&l);
+    }
+    tsh_world_destroy(world);
+    return NULL;
+}
+
+static void run(int ranks, int victim, int64_t due, account *accounts) {
+    pthread_t threads[MOST_RANKS];
+    job jobs[MOST_RANKS];
+    tsh_threads *shared = NULL;
+    memset(accounts, 0, sizeof *accounts * (size_t)ranks);
+    if (ranks > 1) cr_assert_eq(tsh_threads_create(ranks, &shared), TSH_OK);
+    for (int i = 0; i < ranks; i++) {
+        jobs[i] = (job){shared, ranks, victim, due, accounts, i};
+        cr_assert_eq(pthread_create(&threads[i], NULL, rank_main, &jobs[i]), 0);
+    }
+    for (int i = 0; i < ranks; i++) pthread_join(threads[i], NULL);
+    tsh_threads_destroy(shared);
+    for (int i = 0; i < ranks; i++) {
+        cr_assert_str_empty(accounts[i].trouble, "request %lld: rank %d: %s", (long long)due, i, accounts[i].trouble);
+        cr_assert_eq(accounts[i].memory.out, 0, "request %lld: rank %d leaks %lld", (long long)due, i,
+                     (long long)accounts[i].memory.out);
+    }
+}
+
+static void check_words(const account *a, int64_t due, bool victim) {
+    tsh_status wanted = victim ? TSH_ERR_MEMORY : TSH_ERR_PEER;
+    cr_assert_eq(a->status, wanted, "request %lld: %s %s", (long long)due, tsh_status_name(a->status), a->words);
+    cr_assert(strstr(a->words, "no memory for") || strstr(a->words, "reserve refused"), "request %lld: %s",
+              (long long)due, a->words);
+}
+
+/* The same bits as in a run where nothing failed. */
+static void check_values(const account *a, const account *good, int64_t due) {
+    cr_assert_eq(memcmp(a->loss, good->loss, sizeof a->loss), 0, "request %lld: losses %.17g, %.17g", (long long)due,
+                 a->loss[0], a->loss[1]);
+    cr_assert_eq(memcmp(a->norm, good->norm, sizeof a->norm), 0, "request %lld: norms %.17g, %.17g", (long long)due,
+                 a->norm[0], a->norm[1]);
+    cr_assert_eq(a->bytes_in_use, good->bytes_in_use, "request %lld: %zu bytes in use", (long long)due,
+                 a->bytes_in_use);
+}
+
+static void every_request(int ranks, int victim) {
+    account good[MOST_RANKS], accounts[MOST_RANKS];
+    char cause[16];
+    run(ranks, victim, 0, good);
+    cr_assert_eq(good[0].status, TSH_OK, "%s", good[0].words);
+    snprintf(cause, sizeof cause, "rank %d", victim);
+    for (int64_t due = 1;; due++) {
+        run(ranks, victim, due, accounts);
+        if (!accounts[victim].memory.failed) {
+            cr_assert_gt(due, 40, "a step makes only %lld requests", (long long)due);
+            cr_assert_eq(accounts[victim].status, TSH_OK);
+            return;
+        }
+        cr_assert_lt(due, MOST_REQUESTS);
+        for (int i = 0; i < ranks; i++) {
+            check_words(&accounts[i], due, i == victim);
+            cr_assert(strstr(accounts[i].words, cause), "request %lld: %s", (long long)due, accounts[i].words);
+            check_values(&accounts[i], &good[i], due);
+        }
+    }
+}
+
+Test(memory_failures, every_request_of_a_step_alone, .timeout = 30) {
+    every_request(1, 0);
+}
+
+Test(memory_failures, every_request_of_a_step_of_two_ranks, .timeout = 60) {
+    every_request(2, 0);
+    every_request(2, 1);
+}
+
+/* --- from the first call of a program to the last ---------------------------------------------------------------- */
+
+static void whole_program(memory *m, tsh_status *status) {
+    double loss, norm;
+    tshi_language l;
+    tsh_world *world;
+    tsh_world_config config = {.rank = 0,
+                               .world_size = 1,
+                               .heap_bytes = (size_t)8 << 20,
+                               .blas_threads = 1,
+                               .allocator = {hook_alloc, hook_release, hook_reserve, m}};
+    *status = tsh_world_init(&config, &world);
+    if (*status != TSH_OK) return;
+    *status = tshi_language_create(world, "model=1", &l);
+    if (*status == TSH_OK) {
+        *status = tshi_language_gradients(&l, &loss, &norm, NULL);
+        if (*status == TSH_OK) *status = tshi_language_update(&l);
+        tshi_language_destroy(&l);
+    }
+    tsh_world_destroy(world);
+}
+
+Test(memory_failures, every_request_of_a_program, .timeout = 30) {
+    for (int64_t due = 1;; due++) {
+        memory m = {.due = due};
+        tsh_status status;
+        whole_program(&m, &status);
+        cr_assert_eq(m.out, 0, "request %lld leaks %lld", (long long)due, (long long)m.out);
+        if (!m.failed) {
+            cr_assert_eq(status, TSH_OK, "%s", tsh_error_message());
+            cr_assert_gt(due, 60);
+            return;
+        }
+        cr_assert_eq(status, TSH_ERR_MEMORY, "request %lld: %s %s", (long long)due, tsh_status_name(status),
+                     tsh_error_message());
+        cr_assert_lt(due, MOST_REQUESTS);
+    }
+}
