@@ -95,7 +95,7 @@ tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *wha
 
 bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *const *tensors) {
     if (!tape || tape->status != TSH_OK) return false;
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count && tape->status == TSH_OK; i++) {
         if (!tensors[i]) {
             tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: input %d is NULL", what, i);
         } else if (!tensors[i]->storage) {

@@ -7,7 +7,7 @@
 struct tshi_transition {
     tsh_layout_kind from, to;
     const tshi_move *forward, *backward;
-    bool automatic; /* layout rules may insert it */
+    bool automatic; /* layout rules may insert it: not what only puts a sum off, nor what makes a claim */
 };
 
 static const tshi_transition table[] = {
@@ -20,7 +20,7 @@ static const tshi_transition table[] = {
     {TSH_KIND_PARTIAL, TSH_KIND_SHARD, &tshi_move_reduce_scatter, &tshi_move_all_gather, true},
     {TSH_KIND_PARTIAL, TSH_KIND_LOCAL, &tshi_move_all_reduce, &tshi_move_all_reduce, true},
     {TSH_KIND_SHARD, TSH_KIND_SHARD, &tshi_move_all_to_all, &tshi_move_all_to_all, true},
-    {TSH_KIND_SHARD, TSH_KIND_PARTIAL, &tshi_move_zero_pad, &tshi_move_slice, true},
+    {TSH_KIND_SHARD, TSH_KIND_PARTIAL, &tshi_move_zero_pad, &tshi_move_slice, false},
     {TSH_KIND_REPLICATED, TSH_KIND_PARTIAL, &tshi_move_first_keeps, &tshi_move_nothing, true},
 };
 
