@@ -1,0 +1,188 @@
+#include "support/collectives.h"
+#include "support/values.h"
+#include "tensor/tensor.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MOST_RANKS 64
+
+static const char *const spread_names[TSHI_SPREAD_COUNT] = {"balanced", "uneven", "all on the last"};
+
+/* counts[i] of n over p ranks. */
+static void spread_counts(tshi_spread spread, int64_t n, int p, int64_t *counts) {
+    int64_t left = n;
+    for (int i = 0; i < p; i++) {
+        tsh_split(n, p, i, NULL, &counts[i]);
+        /* Some more than half of the rest, then nothing, ... */
+        if (spread == TSHI_UNEVEN) counts[i] = i % 2 ? 0 : left / 2 + left % 2;
+        if (spread == TSHI_LAST_ONLY) counts[i] = 0;
+        if (spread != TSHI_BALANCED && i == p - 1) counts[i] = left;
+        left -= counts[i];
+    }
+}
+
+static int64_t start_of(const int64_t *counts, int rank) {
+    int64_t start = 0;
+    for (int i = 0; i < rank; i++) start += counts[i];
+    return start;
+}
+
+static tsh_tensor *vector_on(tshi_rank *r, const tsh_group *group, tsh_dtype dtype, int64_t n) {
+    tsh_tensor_config config = {.dtype = dtype, .ndim = 1, .shape = {n}};
+    tsh_tensor *tensor = NULL;
+    tshi_check_ok(r, tsh_tensor_create(tsh_group_mesh(group), &config, &tensor));
+    return tensor;
+}
+
+/* A view of n elements of x from `start` on. */
+static tsh_tensor *part_of(tshi_rank *r, const tsh_tensor *x, int64_t start, int64_t n) {
+    tshi_shape shape = {.ndim = 1, .local = {n}, .global = {n}};
+    tsh_tensor *part = NULL;
+    tshi_check_ok(r, tshi_tensor_view(x, &shape, x->layout, (size_t)start * tsh_dtype_size(x->dtype), &part));
+    return part;
+}
+
+/* Element i of every rank's whole, reduced over the group; values depend on the group rank. */
+static tshi_number reduced(tsh_dtype dtype, tsh_reduce_op reduce, int p, int64_t i) {
+    tshi_number sum = tshi_value(dtype, reduce, 0, i);
+    for (int k = 1; k < p; k++) sum = tshi_reduce_numbers(reduce, sum, tshi_value(dtype, reduce, k, i));
+    return sum;
+}
+
+static void put_values(tsh_tensor *x, tsh_reduce_op reduce, int rank, int64_t first) {
+    for (int64_t i = 0; i < x->numel; i++) {
+        tshi_put(x->dtype, tshi_data(x), i, tshi_value(x->dtype, reduce, rank, first + i));
+    }
+}
+
+static bool wrong(tshi_rank *r, const char *op, const tsh_tensor *x, int64_t i) {
+    return tshi_check(r, false, "%s %s of %d ranks: element %lld of %lld is wrong", op, tsh_dtype_name(x->dtype),
+                      r->size, (long long)i, (long long)x->numel);
+}
+
+bool tshi_try_all_reduce(tshi_rank *r, tsh_group *group, tsh_dtype dtype, tsh_reduce_op reduce, int64_t n) {
+    int p = tsh_group_size(group), rank = tsh_group_rank(group);
+    tsh_tensor *x = vector_on(r, group, dtype, n);
+    if (!x) return false;
+    put_values(x, reduce, rank, 0);
+    bool good = tshi_check_ok(r, tsh_all_reduce(group, x, reduce));
+    for (int64_t i = 0; i < n && good; i++) {
+        if (!tshi_is(dtype, tshi_data(x), i, reduced(dtype, reduce, p, i))) good = wrong(r, "all_reduce", x, i);
+    }
+    tsh_tensor_release(x);
+    return good;
+}
+
+bool tshi_try_all_gather(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n, tshi_spread spread,
+                         bool in_place) {
+    int p = tsh_group_size(group), rank = tsh_group_rank(group);
+    int64_t counts[MOST_RANKS];
+    spread_counts(spread, n, p, counts);
+    int64_t start = start_of(counts, rank);
+    tsh_tensor *out = vector_on(r, group, dtype, n);
+    if (!out) return false;
+    tsh_tensor *in = in_place ? part_of(r, out, start, counts[rank]) : vector_on(r, group, dtype, counts[rank]);
+    bool good = in != NULL;
+    if (good) put_values(in, TSH_SUM, 0, start);
+    good = good && tshi_check_ok(r, tsh_all_gather_into_tensor(group, out, in, spread ? counts : NULL));
+    for (int64_t i = 0; i < n && good; i++) {
+        if (!tshi_is(dtype, tshi_data(out), i, tshi_value(dtype, TSH_SUM, 0, i))) {
+            good = wrong(r, spread_names[spread], out, i);
+        }
+    }
+    tsh_tensor_release(in);
+    tsh_tensor_release(out);
+    return good;
+}
+
+bool tshi_try_reduce_scatter(tshi_rank *r, tsh_group *group, tsh_dtype dtype, tsh_reduce_op reduce, int64_t n,
+                             tshi_spread spread, bool in_place) {
+    int p = tsh_group_size(group), rank = tsh_group_rank(group);
+    int64_t counts[MOST_RANKS];
+    spread_counts(spread, n, p, counts);
+    int64_t start = start_of(counts, rank);
+    tsh_tensor *in = vector_on(r, group, dtype, n);
+    if (!in) return false;
+    tsh_tensor *out = in_place ? part_of(r, in, start, counts[rank]) : vector_on(r, group, dtype, counts[rank]);
+    put_values(in, reduce, rank, 0);
+    bool good = out && tshi_check_ok(r, tsh_reduce_scatter_tensor(group, out, in, reduce, spread ? counts : NULL));
+    for (int64_t i = 0; good && i < counts[rank]; i++) {
+        if (!tshi_is(dtype, tshi_data(out), i, reduced(dtype, reduce, p, start + i))) {
+            good = wrong(r, "reduce_scatter", out, i);
+        }
+    }
+    /* What is not this rank's part stays as it was. */
+    for (int64_t i = 0; good && i < n; i++) {
+        bool mine = in_place && i >= start && i < start + counts[rank];
+        if (!mine && !tshi_is(dtype, tshi_data(in), i, tshi_value(dtype, reduce, rank, i))) {
+            good = wrong(r, "reduce_scatter's input", in, i);
+        }
+    }
+    tsh_tensor_release(out);
+    tsh_tensor_release(in);
+    return good;
+}
+
+bool tshi_try_broadcast(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n, int root) {
+    tsh_tensor *x = vector_on(r, group, dtype, n);
+    if (!x) return false;
+    put_values(x, TSH_SUM, tsh_group_rank(group), 0);
+    bool good = tshi_check_ok(r, tsh_broadcast(group, x, root));
+    for (int64_t i = 0; i < n && good; i++) {
+        if (!tshi_is(dtype, tshi_data(x), i, tshi_value(dtype, TSH_SUM, root, i))) good = wrong(r, "broadcast", x, i);
+    }
+    tsh_tensor_release(x);
+    return good;
+}
+
+/* Elements from rank i to rank j. */
+static int64_t sent(int64_t n, int p, int i, int j, bool uneven) {
+    if (!uneven) return n / p;
+    return (i + 2 * j) % 3 == 0 ? 0 : (n / p) * (1 + (i + j) % 2) + j;
+}
+
+bool tshi_try_all_to_all(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n, bool uneven) {
+    int p = tsh_group_size(group), rank = tsh_group_rank(group);
+    int64_t in_counts[MOST_RANKS], out_counts[MOST_RANKS];
+    for (int i = 0; i < p; i++) {
+        in_counts[i] = sent(n, p, rank, i, uneven);
+        out_counts[i] = sent(n, p, i, rank, uneven);
+    }
+    tsh_tensor *in = vector_on(r, group, dtype, start_of(in_counts, p));
+    tsh_tensor *out = vector_on(r, group, dtype, start_of(out_counts, p));
+    if (!in || !out) return false;
+    put_values(in, TSH_SUM, rank, 0);
+    bool good = tshi_check_ok(r, tsh_all_to_all(group, out, uneven ? out_counts : NULL, in, uneven ? in_counts : NULL));
+    for (int i = 0; i < p; i++) {
+        int64_t before = 0, at = start_of(out_counts, i);
+        for (int j = 0; j < rank; j++) before += sent(n, p, i, j, uneven);
+        for (int64_t k = 0; good && k < out_counts[i]; k++) {
+            if (!tshi_is(dtype, tshi_data(out), at + k, tshi_value(dtype, TSH_SUM, i, before + k))) {
+                good = wrong(r, "all_to_all", out, at + k);
+            }
+        }
+    }
+    tsh_tensor_release(in);
+    tsh_tensor_release(out);
+    return good;
+}
+
+bool tshi_try_all(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n) {
+    bool good = true;
+    for (int op = 0; good && op < TSH_REDUCE_OP_COUNT; op++) {
+        if (!tsh_group_supports(group, TSH_OP_ALL_REDUCE, dtype, (tsh_reduce_op)op)) continue;
+        good = tshi_try_all_reduce(r, group, dtype, (tsh_reduce_op)op, n);
+        for (int s = 0; good && s < 2 * TSHI_SPREAD_COUNT; s++) {
+            good = tshi_try_reduce_scatter(r, group, dtype, (tsh_reduce_op)op, n, (tshi_spread)(s / 2), s % 2);
+        }
+    }
+    for (int s = 0; good && s < 2 * TSHI_SPREAD_COUNT; s++) {
+        good = tshi_try_all_gather(r, group, dtype, n, (tshi_spread)(s / 2), s % 2);
+    }
+    for (int root = 0; good && root < tsh_group_size(group); root++) {
+        good = tshi_try_broadcast(r, group, dtype, n, root);
+    }
+    good = good && tshi_try_all_to_all(r, group, dtype, n, false) && tshi_try_all_to_all(r, group, dtype, n, true);
+    return good && tshi_check_ok(r, tsh_barrier(group));
+}
