@@ -26,7 +26,7 @@ A byte-level language model, split over 2 processes: each holds half of the voca
 output head. It reads tshard's own sources, and the loss falls from the value of guessing. Then the model writes.
 TEXT
 set -x
-build/bin/tshard-run -n 2 build/bin/train_text --steps 400
+build/bin/tshard-run -n 2 build/bin/train_text
 { set +x; } 2> /dev/null
 
 heading "4. What a split by column or by row costs"

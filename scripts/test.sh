@@ -48,15 +48,17 @@ stage_tsan() {
         OPENBLAS_NUM_THREADS=1 $plain ctest --test-dir build-tsan -j 1 --output-on-failure --no-tests=error -L threads
 }
 
-# A training step, alone and on two ranks: no invalid access and nothing left allocated.
+# A training step alone, on two ranks, and on ranks that are threads, one of which fails: no invalid access and nothing
+# left allocated.
 stage_valgrind() {
     local check="valgrind --quiet --leak-check=full --show-leak-kinds=definite,indirect
         --errors-for-leak-kinds=definite,indirect --error-exitcode=9 --trace-children=yes"
-    local model="--steps 1 --batch 2 --context 4 --embed 8 --hidden 12 --seed 1"
-    cmake --build build-gcc --target train_text tshard-run || return
+    local model="--steps 1 --batch 2 --context 4 --embed 8 --hidden 12 --seed 1 --sample 8"
+    cmake --build build-gcc --target train_text tshard-run threads_training || return
     export OPENBLAS_NUM_THREADS=1
     # shellcheck disable=SC2086
-    $check build-gcc/bin/train_text $model && $check build-gcc/bin/tshard-run -n 2 build-gcc/bin/train_text $model
+    $check build-gcc/bin/train_text $model && $check build-gcc/bin/tshard-run -n 2 build-gcc/bin/train_text $model &&
+        $check build-gcc/tests/threads/training
 }
 
 stage_install() { suites build-gcc --label-regex '^install$'; }
