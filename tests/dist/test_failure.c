@@ -1,0 +1,325 @@
+/* Ranks that fail, die, stop or leave: the others hear of it, soon and in words. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "support/collectives.h"
+
+#include <criterion/criterion.h>
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void nap(double seconds) {
+    struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&t, NULL);
+}
+
+/* --- failing and recovering ------------------------------------------------------------------------------- */
+
+static void fails(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    for (int round = 0; round < 3 && !r->failed; round++) {
+        if (!tshi_try_all(r, group, TSH_FLOAT32, 400 + round)) return;
+        if (r->rank == 2) {
+            nap(round == 1 ? 0.2 : 0); /* the others are asleep by then, or not yet there */
+            tsh_world_fail(r->world, "linear_forward: x is [8,100]");
+            tsh_world_fail(r->world, "something that follows from it");
+            tshi_check_status(r, tsh_barrier(group), TSH_ERR_STATE, "tsh_world_recover is due");
+        } else {
+            double start = now();
+            tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "rank 2: linear_forward: x is [8,100]");
+            tshi_check(r, now() - start < 1, "it took %g s to hear of it", now() - start);
+            tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "rank 2: linear_forward: x is [8,100]");
+        }
+        nap(0.01 * r->rank);
+        tshi_check_ok(r, tsh_world_recover(r->world));
+    }
+    tshi_try_all(r, group, TSH_FLOAT64, 1000);
+}
+
+Test(failure, fail_and_recover, .timeout = 20) {
+    cr_assert_str_empty(tshi_test_run(3, fails, NULL));
+    cr_assert_str_empty(tshi_test_run(4, fails, NULL));
+    cr_assert_str_empty(tshi_test_run_threads(3, fails, NULL));
+}
+
+/* Ranks stop at different calls, in groups of their own; afterwards all groups work. */
+static void fails_between_groups(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_mesh *mesh = NULL;
+    if (!tshi_check_ok(r, tsh_mesh_create(r->world, "data=2,model=2", &mesh))) return;
+    tsh_group *data = tsh_mesh_group(mesh, "data"), *model = tsh_mesh_group(mesh, "model");
+    for (int round = 0; round < 4 && !r->failed; round++) {
+        tsh_status status = TSH_OK;
+        for (int i = 0; i < 10 && status == TSH_OK; i++) {
+            if (r->rank == round && i == 5) {
+                tsh_world_fail(r->world, "enough");
+                break;
+            }
+            status = tsh_barrier(i % 2 ? data : model);
+            if (status == TSH_OK && i % 3 == 0) status = tsh_barrier(tsh_world_group(r->world));
+        }
+        if (r->rank != round) tshi_check_status(r, status, TSH_ERR_PEER, "enough");
+        tshi_check_ok(r, tsh_world_recover(r->world));
+        tshi_try_all(r, data, TSH_FLOAT32, 300);
+        tshi_try_all(r, model, TSH_FLOAT32, 3000);
+        tshi_try_all(r, tsh_world_group(r->world), TSH_INT32, 30);
+    }
+    tsh_mesh_destroy(mesh);
+}
+
+Test(failure, fail_between_groups, .timeout = 20) {
+    cr_assert_str_empty(tshi_test_run(4, fails_between_groups, NULL));
+    cr_assert_str_empty(tshi_test_run_threads(4, fails_between_groups, NULL));
+}
+
+static void several_fail(tshi_rank *r, void *arg) {
+    (void)arg;
+    char reason[32];
+    snprintf(reason, sizeof reason, "reason %d", r->rank);
+    if (r->rank != 0) tsh_world_fail(r->world, reason);
+    if (r->rank == 0) tshi_check_status(r, tsh_barrier(tsh_world_group(r->world)), TSH_ERR_PEER, ": reason ");
+    tshi_check_ok(r, tsh_world_recover(r->world));
+    tshi_check_ok(r, tsh_world_recover(r->world));
+    tshi_try_all(r, tsh_world_group(r->world), TSH_FLOAT32, 100);
+}
+
+Test(failure, several_at_once, .timeout = 20) {
+    cr_assert_str_empty(tshi_test_run(4, several_fail, NULL));
+}
+
+/* --- deaths ------------------------------------------------------------------------------------------------- */
+
+typedef enum moment { BEFORE, INSIDE, AFTER } moment;
+
+/* Rank 1 kills itself before its first call, has itself killed while it waits, or dies after some calls. The others
+ * go on calling until they hear of it. */
+static void dies(tshi_rank *r, void *arg) {
+    moment when = *(const moment *)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3000);
+    if (r->rank == 1) {
+        if (when == AFTER) {
+            for (int i = 0; i < 5; i++) tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+        }
+        if (when == INSIDE) {
+            pid_t parent = getpid();
+            if (fork() == 0) {
+                nap(0.2);
+                kill(parent, SIGKILL);
+                _exit(0);
+            }
+            tsh_all_reduce(group, x, TSH_SUM);
+        }
+        kill(getpid(), SIGKILL);
+    }
+    /* While rank 1 waits inside, one rank stays away. */
+    if (when == INSIDE && r->rank == 0) nap(0.4);
+    double start = now();
+    tsh_status status = TSH_OK;
+    while (status == TSH_OK && now() - start < 5) status = tsh_all_reduce(group, x, TSH_SUM);
+    tshi_check_status(r, status, TSH_ERR_PEER, "rank 1 died");
+    tshi_check(r, now() - start < 1, "it took %g s to hear of it", now() - start);
+    start = now();
+    tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "rank 1 died");
+    tshi_check_status(r, tsh_world_recover(r->world), TSH_ERR_PEER, "rank 1 died");
+    tshi_check(r, now() - start < 0.5, "later calls took %g s", now() - start);
+    tsh_tensor_release(x);
+}
+
+static void expect_deaths(moment when, int ranks) {
+    tshi_outcome outcomes[8];
+    tshi_test_options options = {.ranks = ranks};
+    tshi_test_run_with(&options, dies, &when, outcomes, NULL);
+    for (int i = 0; i < ranks; i++) {
+        if (i == 1) {
+            cr_assert_eq(outcomes[i].signal, SIGKILL);
+        } else {
+            cr_assert_str_empty(outcomes[i].words);
+            cr_assert_eq(outcomes[i].code, 0);
+        }
+    }
+}
+
+Test(failure, dies_before_a_call, .timeout = 20) {
+    expect_deaths(BEFORE, 2);
+    expect_deaths(BEFORE, 4);
+}
+Test(failure, dies_inside_a_call, .timeout = 20) {
+    expect_deaths(INSIDE, 2);
+    expect_deaths(INSIDE, 4);
+}
+Test(failure, dies_after_calls, .timeout = 20) {
+    expect_deaths(AFTER, 2);
+    expect_deaths(AFTER, 4);
+}
+
+/* Rank 3 dies while ranks 0 and 1 only ever wait for each other: they hear of it when they next have to wait. */
+static void dies_elsewhere(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_mesh *mesh = NULL;
+    if (!tshi_check_ok(r, tsh_mesh_create(r->world, "data=2,model=2", &mesh))) return;
+    if (r->rank == 3) kill(getpid(), SIGKILL);
+    tsh_status status = TSH_OK;
+    double start = now();
+    if (r->rank == 0) nap(0.3);
+    while (status == TSH_OK && now() - start < 5) status = tsh_barrier(tsh_mesh_group(mesh, "model"));
+    tshi_check_status(r, status, TSH_ERR_PEER, "rank 3 died");
+    tshi_check(r, now() - start < 1.3, "it took %g s to hear of it", now() - start);
+    tsh_mesh_destroy(mesh);
+}
+
+Test(failure, dies_in_another_group, .timeout = 20) {
+    tshi_outcome outcomes[4];
+    tshi_test_options options = {.ranks = 4};
+    tshi_test_run_with(&options, dies_elsewhere, NULL, outcomes, NULL);
+    for (int i = 0; i < 3; i++) cr_assert_str_empty(outcomes[i].words);
+}
+
+/* --- leaving ------------------------------------------------------------------------------------------------ */
+
+static void leaves(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    tshi_check_ok(r, tsh_barrier(group));
+    if (r->rank == 1) return; /* its world is destroyed on the way out */
+    double start = now();
+    tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "rank 1 has left the world; barrier #");
+    tshi_check(r, now() - start < 1, "it took %g s to hear of it", now() - start);
+}
+
+Test(failure, leaves, .timeout = 20) {
+    cr_assert_str_empty(tshi_test_run(2, leaves, NULL));
+    cr_assert_str_empty(tshi_test_run(3, leaves, NULL));
+    cr_assert_str_empty(tshi_test_run_threads(3, leaves, NULL));
+}
+
+/* A rank that has no part in what the others still do may leave and exit. */
+static void leaves_early(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *pair = NULL;
+    tshi_check_ok(r, tsh_group_create(r->world, (int[]){0, 1}, 2, &pair));
+    if (r->rank == 2) return;
+    for (int i = 0; i < 8; i++) {
+        if (r->rank == 0) nap(0.1);
+        if (!tshi_check_ok(r, tsh_barrier(pair))) break;
+    }
+    tsh_group_destroy(pair);
+}
+
+Test(failure, leaves_early, .timeout = 20) {
+    cr_assert_str_empty(tshi_test_run(3, leaves_early, NULL));
+}
+
+/* --- deadlines ---------------------------------------------------------------------------------------------- */
+
+typedef struct lines {
+    char text[4096];
+} lines;
+
+static void keep_line(void *user, tsh_log_level level, const char *line) {
+    lines *l = user;
+    size_t used = strlen(l->text);
+    snprintf(l->text + used, sizeof l->text - used, "%d %s\n", (int)level, line);
+}
+
+/* Rank 1 stops (SIGSTOP by the parent's hand would do the same); its process lives. */
+static void stops(tshi_rank *r, void *arg) {
+    (void)arg;
+    lines log = {""};
+    tsh_world_config config = {.heap_bytes = (size_t)64 << 20, .log = {keep_line, &log}};
+    if (!tshi_check_ok(r, tsh_world_init(&config, &r->world))) return;
+    tsh_group *group = tsh_world_group(r->world);
+    tshi_check_ok(r, tsh_barrier(group));
+    if (r->rank == 1) {
+        raise(SIGSTOP);
+        return;
+    }
+    double start = now();
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 10);
+    tsh_status status = tsh_all_reduce(group, x, TSH_SUM);
+    double took = now() - start;
+    tshi_check_status(r, status, r->rank == 0 ? TSH_ERR_TIMEOUT : status, "rank 1 did not come within 1 s");
+    tshi_check(r, status == TSH_ERR_TIMEOUT || status == TSH_ERR_PEER, "%s", tsh_status_name(status));
+    tshi_check(r, took > 0.5 && took < 2.5, "it took %g s", took);
+    if (status == TSH_ERR_TIMEOUT) {
+        tshi_check(r, strstr(log.text, "last calls, newest first: #"), "the log says %s", log.text);
+        tshi_check(r, strstr(log.text, "rank 1's last call: barrier #"), "the log says %s", log.text);
+    }
+    tshi_check(r, tsh_barrier(group) == status, "a later call gives another error");
+    tsh_tensor_release(x);
+    tsh_world_destroy(r->world);
+}
+
+Test(failure, stops, .timeout = 20) {
+    tshi_outcome outcomes[2];
+    tshi_test_options options = {.ranks = 2, .bare = true, .timeout = 4, .world_timeout = "1"};
+    tshi_test_run_with(&options, stops, NULL, outcomes, NULL);
+    cr_assert_str_empty(outcomes[0].words);
+    cr_assert_eq(outcomes[1].signal, SIGKILL, "a stopped rank is killed at the deadline");
+}
+
+static void never_recovers(tshi_rank *r, void *arg) {
+    (void)arg;
+    if (r->rank == 1) {
+        nap(2);
+        return;
+    }
+    tsh_world_fail(r->world, "alone");
+    tshi_check_status(r, tsh_world_recover(r->world), TSH_ERR_TIMEOUT, "rank 1 did not come within 1 s");
+    tshi_check_status(r, tsh_barrier(tsh_world_group(r->world)), TSH_ERR_TIMEOUT, "rank 1 did not come");
+}
+
+Test(failure, nobody_else_recovers, .timeout = 20) {
+    tshi_test_options options = {.ranks = 2, .world_timeout = "1"};
+    cr_assert_str_empty(tshi_test_run_with(&options, never_recovers, NULL, NULL, NULL));
+}
+
+/* --- nothing left over -------------------------------------------------------------------------------------- */
+
+static int count_descriptors(void) {
+    int n = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    while (folder && readdir(folder)) n++;
+    if (folder) closedir(folder);
+    return n;
+}
+
+static int count_mappings(const char *name) {
+    int n = 0;
+    char line[512];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps)) n += strstr(line, name) != NULL;
+    if (maps) fclose(maps);
+    return n;
+}
+
+static void comes_and_goes(tshi_rank *r, void *arg) {
+    (void)arg;
+    int descriptors = count_descriptors();
+    for (int i = 0; i < 5; i++) {
+        tsh_world_config config = {.heap_bytes = (size_t)16 << 20};
+        if (!tshi_check_ok(r, tsh_world_init(&config, &r->world))) return;
+        tshi_check(r, count_mappings("memfd:tshard") > r->size, "the heaps are not where this test looks");
+        tshi_try_all(r, tsh_world_group(r->world), TSH_FLOAT32, 2000);
+        tsh_world_destroy(r->world);
+    }
+    tshi_check(r, count_descriptors() == descriptors, "%d descriptors became %d", descriptors, count_descriptors());
+    tshi_check(r, count_mappings("memfd:tshard") == 0, "memory is still mapped");
+}
+
+Test(failure, nothing_is_left_over, .timeout = 20) {
+    tshi_test_options options = {.ranks = 3, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, comes_and_goes, NULL, NULL, NULL));
+}
