@@ -1,0 +1,148 @@
+/* The vector reader, and check_vectors as its users meet it. */
+#define _GNU_SOURCE
+#include "support/vectors.h"
+
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void write_file(const char *path, const char *text, size_t size) {
+    FILE *file = fopen(path, "wb");
+    cr_assert(file && fwrite(text, 1, size, file) == size && fclose(file) == 0);
+}
+
+static void make_directory(char path[64]) {
+    snprintf(path, 64, "/tmp/tshard-vectors-XXXXXX");
+    cr_assert(mkdtemp(path));
+}
+
+/* --- the reader
+ * -------------------------------------------------------------------------------------------------------- */
+
+Test(vectors, reads_names_shapes_and_values, .timeout = 10) {
+    static const char text[] = "# a comment\ntensor x f64 2 2 3\n1 -2.5 3e2 4 5 6\ntensor n i64 0 \n-100\n\n"
+                               "tensor empty f64 2 0 4\n\n";
+    char directory[64], path[80], error[256];
+    tshi_vectors v;
+    make_directory(directory);
+    snprintf(path, sizeof path, "%s/a.txt", directory);
+    write_file(path, text, sizeof text - 1);
+    cr_assert(tshi_vectors_read(path, &v, error, sizeof error), "%s", error);
+    cr_assert_eq(v.count, 3);
+    const tshi_vector *x = tshi_vectors_find(&v, "x"), *n = tshi_vectors_find(&v, "n");
+    cr_assert(x && x->ndim == 2 && x->shape[0] == 2 && x->shape[1] == 3 && x->count == 6 && !x->integer);
+    cr_assert(x->values[1] == -2.5 && x->values[2] == 300 && x->values[5] == 6);
+    cr_assert(n && n->ndim == 0 && n->count == 1 && n->integer && n->integers[0] == -100 && n->values[0] == -100);
+    cr_assert_eq(tshi_vectors_find(&v, "empty")->count, 0);
+    cr_assert_null(tshi_vectors_find(&v, "y"));
+    tshi_vectors_free(&v);
+    unlink(path);
+    rmdir(directory);
+}
+
+Test(vectors, says_where_a_file_is_wrong, .timeout = 10) {
+    static const struct {
+        const char *text, *words;
+    } wrong[] = {{"", "middle of a line"},
+                 {"# nothing\n", "holds no tensor"},
+                 {"tensor x f64 1 3\n1 2 3", "middle of a line"},
+                 {"tensor x f64 1 3\n1 2\n", "a.txt:2: tensor x: 2 values, 3 were expected"},
+                 {"tensor x f64 1 3\n1 2 3 4\n", "more than 3 values"},
+                 {"tensor x f64 1 3\n1 two 3\n", "value 1, 'two 3', is no number"},
+                 {"tensor x i64 1 2\n1 2.5\n", "is no number"},
+                 {"tensor x i64 1 1\n99999999999999999999\n", "is no number"},
+                 {"tensor x f64 1 3\n", "before its values"},
+                 {"tensor x f32 1 3\n1 2 3\n", "dtype 'f32'"},
+                 {"tensor x f64 9 1 1 1 1 1 1 1 1 1\n1\n", "number of dims"},
+                 {"tensor x f64 1 -3\n1 2 3\n", "dim 0 is bad"},
+                 {"tensor x f64 2 60000000 60000000\n1\n", "too large"},
+                 {"tensor x f64 1 1 7\n1\n", "after its 1 dims"},
+                 {"tensor x f64 0\n1\ntensor x f64 0\n1\n", "a.txt:3: tensor x: a second time"},
+                 {"\x7f"
+                  "ELF\n",
+                  "was expected"}};
+    char directory[64], path[80], error[256];
+    tshi_vectors v;
+    make_directory(directory);
+    snprintf(path, sizeof path, "%s/a.txt", directory);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        write_file(path, wrong[i].text, strlen(wrong[i].text));
+        cr_assert(!tshi_vectors_read(path, &v, error, sizeof error), "read file %zu", i);
+        cr_assert(strstr(error, wrong[i].words), "file %zu: \"%s\", wanted \"%s\"", i, error, wrong[i].words);
+        cr_assert(v.count == 0 && !v.items);
+    }
+    write_file(path, "tensor x f64 0\n1\0\n", 18);
+    cr_assert(!tshi_vectors_read(path, &v, error, sizeof error) && strstr(error, "zero byte"));
+    unlink(path);
+    cr_assert(!tshi_vectors_read(path, &v, error, sizeof error) && strstr(error, "No such file"), "%s", error);
+    rmdir(directory);
+}
+
+/* --- the program
+ * --------------------------------------------------------------------------------------------------------- */
+
+/* Its exit code, with what it printed. */
+static int run(const char *arguments, char *out, size_t size) {
+    char command[512];
+    snprintf(command, sizeof command, "exec " TSHARD_BIN_DIR "/check_vectors %s 2>&1", arguments);
+    FILE *pipe = popen(command, "r");
+    cr_assert(pipe);
+    size_t used = fread(out, 1, size - 1, pipe);
+    out[used] = '\0';
+    int status = pclose(pipe);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static const char *last_line(char *text) {
+    size_t length = strlen(text);
+    if (length && text[length - 1] == '\n') text[length - 1] = '\0';
+    const char *end = strrchr(text, '\n');
+    return end ? end + 1 : text;
+}
+
+static char printed[1 << 18];
+
+Test(check_vectors, passes_every_case_at_one_to_four_ranks, .timeout = 100) {
+    int passed, failed, skipped;
+    int code = run(TSHARD_TEST_DATA "/vectors", printed, sizeof printed);
+    const char *last = last_line(printed);
+    cr_assert_eq(sscanf(last, "%d passed, %d failed, %d skipped", &passed, &failed, &skipped), 3, "%s", last);
+    cr_assert(code == 0 && failed == 0, "%d: %s", code, printed);
+    cr_assert_geq(passed, 25 * 4 * 2);
+}
+
+/* One wrong digit, an unknown case, a truncated file: the first and the last fail, and say why. */
+Test(check_vectors, fails_what_is_wrong_and_skips_what_it_does_not_know, .timeout = 60) {
+    char directory[64], path[128], arguments[128];
+    make_directory(directory);
+    static const char relu[] = "tensor x f64 2 1 2\n1 -1\ntensor y f64 2 1 2\n1 0\ntensor dy f64 2 1 2\n1 1\n"
+                               "tensor dx f64 2 1 2\n1 0.000001\n";
+    const struct {
+        const char *name, *text;
+    } files[] = {{"relu", relu}, {"warp_drive", "tensor x f64 0\n1\n"}, {"silu", "tensor x f64 1 3\n1 2\n"}};
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/%s.txt", directory, files[i].name);
+        write_file(path, files[i].text, strlen(files[i].text));
+    }
+    snprintf(arguments, sizeof arguments, "%s --ranks 2", directory);
+    cr_assert_eq(run(arguments, printed, sizeof printed), 1);
+    cr_assert(strstr(printed, "warp_drive") && strstr(printed, "skipped: a case"), "%s", printed);
+    cr_assert(strstr(printed, "silu.txt:2: tensor x: 2 values, 3 were expected"), "%s", printed);
+    /* 1e-6 is too much in float64 and little enough in float32, in each of three shardings. */
+    cr_assert_str_eq(last_line(printed), "3 passed, 4 failed, 1 skipped");
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/%s.txt", directory, files[i].name);
+        unlink(path);
+    }
+    cr_assert_eq(run(directory, printed, sizeof printed), 2);
+    cr_assert(strstr(printed, "no .txt files"), "%s", printed);
+    rmdir(directory);
+    cr_assert_eq(run(directory, printed, sizeof printed), 2);
+    cr_assert_eq(run("--ranks 1", printed, sizeof printed), 2);
+    cr_assert_eq(run("/tmp --ranks 1,x", printed, sizeof printed), 2);
+    cr_assert_eq(run("/tmp --ranks 0", printed, sizeof printed), 2);
+}
