@@ -97,6 +97,42 @@ static void nothing_added(kit *k) {
     tsh_add(k->tape, k->x, NULL);
 }
 
+static void nothing_to_add_to(kit *k) {
+    tsh_add(k->tape, NULL, k->x);
+}
+
+static void nothing_through_a_layer(kit *k) {
+    tsh_linear_forward(k->tape, k->l->up, NULL);
+}
+
+static void nothing_looked_up(kit *k) {
+    tsh_embedding_forward(k->tape, k->l->embedding, NULL);
+}
+
+static void loss_of_nothing(kit *k) {
+    tsh_cross_entropy(k->tape, NULL, k->ids, NULL);
+}
+
+static void loss_without_target(kit *k) {
+    tsh_cross_entropy(k->tape, k->x, NULL, NULL);
+}
+
+static void product_without_weight(kit *k) {
+    tsh_affine(k->tape, k->x, NULL, k->wide);
+}
+
+static void norm_of_nothing(kit *k) {
+    tsh_layer_norm(k->tape, NULL, k->wide, k->wide, 1e-5);
+}
+
+static void nothing_in_a_row(kit *k) {
+    tsh_concat(k->tape, (tsh_tensor *[]){k->x, NULL, k->x}, 3, 0);
+}
+
+static void nothing_moved(kit *k) {
+    tsh_redistribute(k->tape, NULL, k->group, TSH_PARTIAL);
+}
+
 static void no_layer(kit *k) {
     tsh_linear_forward(k->tape, NULL, k->x);
 }
@@ -193,6 +229,15 @@ static const mistake mistakes[] = {
     {"targets_too_few", targets_too_few, TSH_ERR_SHAPE, {"cross_entropy: logits are float32 [3,2]", "int64 [2]"}},
     {"smoothing_too_much", smoothing_too_much, TSH_ERR_ARGUMENT, {"cross_entropy: ", "label_smoothing 2"}},
     {"nothing_added", nothing_added, TSH_ERR_ARGUMENT, {"add: ", "input 1 is NULL"}},
+    {"nothing_to_add_to", nothing_to_add_to, TSH_ERR_ARGUMENT, {"add: ", "input 0 is NULL"}},
+    {"nothing_through_a_layer", nothing_through_a_layer, TSH_ERR_ARGUMENT, {"linear_forward: ", "is NULL"}},
+    {"nothing_looked_up", nothing_looked_up, TSH_ERR_ARGUMENT, {"embedding_forward: ", "is NULL"}},
+    {"loss_of_nothing", loss_of_nothing, TSH_ERR_ARGUMENT, {"cross_entropy: ", "is NULL"}},
+    {"loss_without_target", loss_without_target, TSH_ERR_ARGUMENT, {"cross_entropy: ", "is NULL"}},
+    {"product_without_weight", product_without_weight, TSH_ERR_ARGUMENT, {"affine: ", "input 1 is NULL"}},
+    {"norm_of_nothing", norm_of_nothing, TSH_ERR_ARGUMENT, {"layer_norm: ", "is NULL"}},
+    {"nothing_in_a_row", nothing_in_a_row, TSH_ERR_ARGUMENT, {"concat: ", "input 1 is NULL"}},
+    {"nothing_moved", nothing_moved, TSH_ERR_ARGUMENT, {"redistribute: ", "is NULL"}},
     {"no_layer", no_layer, TSH_ERR_ARGUMENT, {"linear_forward: ", "is NULL"}},
     {"reshape_to_other_elements", reshape_to_other_elements, TSH_ERR_SHAPE, {"reshape: ", "cannot become [7]"}},
     {"reshape_to_two_unknowns", reshape_to_two_unknowns, TSH_ERR_SHAPE, {"reshape: ", "two sizes of -1"}},
