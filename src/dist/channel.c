@@ -8,7 +8,10 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+#define MOST_TRIES 2000
 
 static uint64_t hash(uint64_t h, const char *text) {
     /* FNV-1a; the end of each string counts, so that "a","b" is not "ab","". */
@@ -50,10 +53,17 @@ bool tshi_channel_send(int socket, const void *message, size_t size, const int *
         c->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)n);
         memcpy(CMSG_DATA(c), fds, sizeof(int) * (size_t)n);
     }
-    ssize_t sent;
-    do sent = sendmsg(socket, &header, MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    return sent == (ssize_t)size;
+    /* The kernel limits how many descriptors may be under way; fewer once others have taken theirs. */
+    const struct timespec nap = {.tv_nsec = 2000000};
+    for (int tries = 0; tries < MOST_TRIES; tries++) {
+        ssize_t sent = sendmsg(socket, &header, MSG_NOSIGNAL);
+        if (sent >= 0) return sent == (ssize_t)size;
+        if (errno == ETOOMANYREFS)
+            nanosleep(&nap, NULL);
+        else if (errno != EINTR)
+            return false;
+    }
+    return false;
 }
 
 static void take_descriptors(struct msghdr *header, int *fds, int most, int *n) {

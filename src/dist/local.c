@@ -337,7 +337,7 @@ tsh_status tshi_local_agree(tsh_world *world, const char *text, tsh_status faile
         if (status != TSH_OK) return status;
     }
     tshi_slot *slot = tshi_slot_at(lg, group->rank, lg->sync + 1);
-    lg->name = "group_create";
+    lg->name = text;
     slot->number = (uint32_t)++group->calls;
     slot->kind = KIND_AGREE;
     slot->count = (int64_t)strlen(text);

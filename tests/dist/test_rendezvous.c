@@ -1,0 +1,372 @@
+/* How a world comes about: the environment's variables, and the meeting of the ranks. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "support/collectives.h"
+
+#include <criterion/criterion.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void nap(double seconds) {
+    struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&t, NULL);
+}
+
+/* --- variables ---------------------------------------------------------------------------------------------- */
+
+static const char *const variables[] = {
+    "RANK",         "WORLD_SIZE",           "LOCAL_RANK",           "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+    "MASTER_PORT",  "TSHARD_TOKEN",         "TSHARD_TIMEOUT",       "TSHARD_HEAP",      "TSHARD_BLAS_THREADS",
+    "TSHARD_SEED",  "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",         "PMI_SIZE",
+    "SLURM_PROCID", "SLURM_NTASKS"};
+
+static void clear_environment(void) {
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) unsetenv(variables[i]);
+    setenv("TSHARD_HEAP", "64M", 1);
+}
+
+/* "A=1 B=2" into the environment. */
+static void set_variables(const char *settings) {
+    char text[512], *next = NULL;
+    clear_environment();
+    snprintf(text, sizeof text, "%s", settings);
+    for (char *word = strtok_r(text, " ", &next); word; word = strtok_r(NULL, " ", &next)) {
+        char *equals = strchr(word, '=');
+        *equals = '\0';
+        setenv(word, equals + 1, 1);
+    }
+}
+
+static void expect_error(const char *settings, const tsh_world_config *config, tsh_status wanted, const char *words) {
+    tsh_world *world = (tsh_world *)(void *)&wanted;
+    set_variables(settings);
+    double start = now();
+    tsh_status status = tsh_world_init(config, &world);
+    cr_assert_eq(status, wanted, "%s: %s \"%s\"", settings, tsh_status_name(status), tsh_error_message());
+    cr_assert(strstr(tsh_error_message(), words), "%s: \"%s\" has no \"%s\"", settings, tsh_error_message(), words);
+    cr_assert_null(world);
+    cr_assert_lt(now() - start, 2.0, "%s: an error that could be seen at once took %g s", settings, now() - start);
+}
+
+Test(rendezvous, malformed_variables, .timeout = 20) {
+    static const struct {
+        const char *settings, *words;
+    } cases[] = {
+        {"RANK=0", "RANK is set, but WORLD_SIZE is not"},
+        {"WORLD_SIZE=2", "WORLD_SIZE is set, but RANK is not"},
+        {"RANK=x WORLD_SIZE=2", "RANK is \"x\""},
+        {"RANK=1x WORLD_SIZE=2", "RANK is \"1x\""},
+        {"RANK=-1 WORLD_SIZE=2", "RANK is \"-1\""},
+        {"RANK=+1 WORLD_SIZE=2", "RANK is \"+1\""},
+        {"RANK=0 WORLD_SIZE=0", "WORLD_SIZE is \"0\""},
+        {"RANK=2 WORLD_SIZE=2", "RANK is 2, but WORLD_SIZE is 2"},
+        {"RANK=0 WORLD_SIZE=99999999999999999999", "WORLD_SIZE is \"99999999999999999999\""},
+        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2", "LOCAL_RANK is 2, but LOCAL_WORLD_SIZE is 2"},
+        {"RANK=0 WORLD_SIZE=2 MASTER_PORT=0", "MASTER_PORT is \"0\""},
+        {"RANK=0 WORLD_SIZE=2 MASTER_PORT=65536", "MASTER_PORT is \"65536\""},
+        {"OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK is 3"},
+        {"SLURM_PROCID=y SLURM_NTASKS=2", "SLURM_PROCID is \"y\""},
+        {"TSHARD_TIMEOUT=0", "TSHARD_TIMEOUT is \"0\""},
+        {"TSHARD_TIMEOUT=soon", "TSHARD_TIMEOUT is \"soon\""},
+        {"TSHARD_TIMEOUT=nan", "TSHARD_TIMEOUT is \"nan\""},
+        {"TSHARD_TIMEOUT=-3", "TSHARD_TIMEOUT is \"-3\""},
+        {"TSHARD_HEAP=0", "TSHARD_HEAP is \"0\""},
+        {"TSHARD_HEAP=4Q", "TSHARD_HEAP is \"4Q\""},
+        {"TSHARD_HEAP=99999999999T", "TSHARD_HEAP is \"99999999999T\""},
+        {"TSHARD_BLAS_THREADS=0", "TSHARD_BLAS_THREADS is \"0\""},
+        {"TSHARD_SEED=-1", "TSHARD_SEED is \"-1\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        expect_error(cases[i].settings, NULL, TSH_ERR_ARGUMENT, cases[i].words);
+    }
+}
+
+Test(rendezvous, contradictions, .timeout = 20) {
+    tsh_world_config config = {.rank = 1, .world_size = 2};
+    expect_error("RANK=0 WORLD_SIZE=2", &config, TSH_ERR_ARGUMENT,
+                 "the configuration says rank 1 of 2, the environment rank 0 of 2");
+    expect_error("RANK=1 WORLD_SIZE=3", &config, TSH_ERR_ARGUMENT, "rank 1 of 3");
+    config = (tsh_world_config){.rank = 2, .world_size = 2};
+    expect_error("", &config, TSH_ERR_ARGUMENT, "rank is 2");
+    config = (tsh_world_config){.rank = 2};
+    expect_error("", &config, TSH_ERR_ARGUMENT, "rank 2 of world_size 0");
+    config = (tsh_world_config){.timeout = -1};
+    expect_error("", &config, TSH_ERR_ARGUMENT, "timeout of -1");
+    config = (tsh_world_config){.device = TSH_CUDA};
+    expect_error("", &config, TSH_ERR_UNSUPPORTED, "CUDA");
+    expect_error("RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2", NULL, TSH_ERR_UNSUPPORTED, "2 of 4 ranks");
+    expect_error("RANK=0 WORLD_SIZE=2 MASTER_ADDR=192.0.2.7", NULL, TSH_ERR_UNSUPPORTED,
+                 "MASTER_ADDR=192.0.2.7 is not this machine");
+    cr_assert_eq(tsh_world_init(NULL, NULL), TSH_ERR_ARGUMENT);
+}
+
+Test(rendezvous, a_world_of_one, .timeout = 20) {
+    static const char *const settings[] = {"", "RANK=0 WORLD_SIZE=1", "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1",
+                                           "SLURM_PROCID=0 SLURM_NTASKS=1", "PMI_RANK=0 PMI_SIZE=1"};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        tsh_world *world = NULL;
+        set_variables(settings[i]);
+        cr_assert_eq(tsh_world_init(NULL, &world), TSH_OK, "%s: %s", settings[i], tsh_error_message());
+        cr_assert_eq(tsh_world_size(world), 1);
+        cr_assert_eq(tsh_world_rank(world), 0);
+        cr_assert_str_eq(tsh_group_backend(tsh_world_group(world)), "self");
+        cr_assert_eq(tsh_barrier(tsh_world_group(world)), TSH_OK);
+        tsh_world_destroy(world);
+    }
+    tsh_world_destroy(NULL);
+}
+
+/* The same two ranks by the names of each launcher. */
+static void by_other_names(tshi_rank *r, void *arg) {
+    static const char *const families[][4] = {
+        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+        {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+        {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "UNUSED"}};
+    char rank[16], size[16], token[128];
+    (void)arg;
+    snprintf(rank, sizeof rank, "%d", r->rank);
+    snprintf(size, sizeof size, "%d", r->size);
+    snprintf(token, sizeof token, "%s", getenv("TSHARD_TOKEN"));
+    for (int i = 0; i < 3; i++) {
+        clear_environment();
+        setenv("TSHARD_TOKEN", token, 1);
+        for (int k = 0; k < 4; k++) setenv(families[i][k], k % 2 ? size : rank, 1);
+        if (!tshi_check_ok(r, tsh_world_init(NULL, &r->world))) return;
+        tshi_check(r, tsh_world_rank(r->world) == r->rank && tsh_world_local_rank(r->world) == r->rank, "rank");
+        tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 100);
+        tsh_world_destroy(r->world);
+        for (int k = 0; k < 4; k++) unsetenv(families[i][k]);
+    }
+}
+
+Test(rendezvous, every_launchers_variables, .timeout = 20) {
+    tshi_test_options options = {.ranks = 2, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, by_other_names, NULL, NULL, NULL));
+}
+
+/* --- meeting ------------------------------------------------------------------------------------------------ */
+
+static void wrong_size(tshi_rank *r, void *arg) {
+    (void)arg;
+    if (r->rank == 1) setenv("WORLD_SIZE", "4", 1);
+    if (r->rank == 1) setenv("LOCAL_WORLD_SIZE", "4", 1);
+    if (r->rank == 2) nap(0.2);
+    tsh_world *world = NULL;
+    double start = now();
+    tshi_check_status(r, tsh_world_init(NULL, &world), TSH_ERR_ARGUMENT,
+                      "rank 0 says WORLD_SIZE=3, rank 1 says WORLD_SIZE=4");
+    tshi_check(r, now() - start < 4, "it took %g s", now() - start);
+}
+
+Test(rendezvous, world_sizes_differ, .timeout = 20) {
+    tshi_test_options options = {.ranks = 3, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, wrong_size, NULL, NULL, NULL));
+}
+
+static void one_is_missing(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_world *world = NULL;
+    if (r->rank == 2) return;
+    double start = now();
+    tshi_check_status(r, tsh_world_init(NULL, &world), TSH_ERR_TIMEOUT, r->rank ? "" : "2/3 joined, missing rank 2");
+    tshi_check(r, now() - start < 3, "it took %g s", now() - start);
+}
+
+Test(rendezvous, a_rank_is_missing, .timeout = 20) {
+    tshi_test_options options = {.ranks = 3, .bare = true, .world_timeout = "1"};
+    cr_assert_str_empty(tshi_test_run_with(&options, one_is_missing, NULL, NULL, NULL));
+}
+
+static void rank_0_is_missing(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_world *world = NULL;
+    if (r->rank == 0) return;
+    tshi_check_status(r, tsh_world_init(NULL, &world), TSH_ERR_TIMEOUT, "found no rank 0 at 127.0.0.1:");
+}
+
+Test(rendezvous, rank_0_is_missing, .timeout = 20) {
+    tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = "1"};
+    cr_assert_str_empty(tshi_test_run_with(&options, rank_0_is_missing, NULL, NULL, NULL));
+}
+
+static void two_are_rank_1(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_world *world = NULL;
+    if (r->rank == 2) {
+        setenv("RANK", "1", 1);
+        setenv("LOCAL_RANK", "1", 1);
+        nap(0.3);
+        tshi_check_status(r, tsh_world_init(NULL, &world), TSH_ERR_ARGUMENT, "rank 1 is here already");
+        /* Then comes the right one. */
+        setenv("RANK", "2", 1);
+        setenv("LOCAL_RANK", "2", 1);
+    }
+    if (!tshi_check_ok(r, tsh_world_init(NULL, &r->world))) return;
+    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 10);
+    tsh_world_destroy(r->world);
+}
+
+Test(rendezvous, two_claim_one_rank, .timeout = 20) {
+    tshi_test_options options = {.ranks = 3, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, two_are_rank_1, NULL, NULL, NULL));
+}
+
+/* The abstract name of this job's meeting point, found as a stranger would. */
+static bool find_meeting(struct sockaddr_un *address, socklen_t *length) {
+    char line[256], wanted[64];
+    snprintf(wanted, sizeof wanted, "@tshard-%u-%s-", (unsigned)getuid(), getenv("MASTER_PORT"));
+    for (int tries = 0; tries < 200; tries++) {
+        FILE *sockets = fopen("/proc/net/unix", "r");
+        while (sockets && fgets(line, sizeof line, sockets)) {
+            char *name = strstr(line, wanted);
+            if (!name) continue;
+            name[strcspn(name, "\n")] = '\0';
+            *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+            memcpy(address->sun_path + 1, name + 1, strlen(name) - 1);
+            *length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name));
+            fclose(sockets);
+            return true;
+        }
+        if (sockets) fclose(sockets);
+        nap(0.01);
+    }
+    return false;
+}
+
+/* Rank 2 first comes as a stranger: says nothing, says nonsense, says half a greeting, hangs up. */
+static void strangers(tshi_rank *r, void *arg) {
+    (void)arg;
+    if (r->rank == 2) {
+        struct sockaddr_un address;
+        socklen_t length = 0;
+        int fds[40];
+        char noise[600];
+        memset(noise, 'x', sizeof noise);
+        if (!tshi_check(r, find_meeting(&address, &length), "no meeting point is to be found")) return;
+        /* More than are kept waiting at a time. */
+        for (int i = 0; i < 40; i++) {
+            fds[i] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+            bool in = connect(fds[i], (struct sockaddr *)&address, length) == 0;
+            tshi_check(r, in, "a stranger cannot even connect");
+            if (i % 3 == 1) tshi_check(r, send(fds[i], noise, sizeof noise, MSG_NOSIGNAL) > 0, "send");
+            if (i % 3 == 2) close(fds[i]);
+        }
+        nap(0.1);
+    }
+    if (!tshi_check_ok(r, tsh_world_init(NULL, &r->world))) return;
+    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 10);
+    tsh_world_destroy(r->world);
+}
+
+Test(rendezvous, strangers_do_no_harm, .timeout = 20) {
+    tshi_test_options options = {.ranks = 3, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, strangers, NULL, NULL, NULL));
+}
+
+/* With another token a rank never finds the others, nor disturbs them. */
+static void wrong_token(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_world *world = NULL;
+    if (r->rank == 1) {
+        char token[128];
+        snprintf(token, sizeof token, "%s", getenv("TSHARD_TOKEN"));
+        setenv("TSHARD_TOKEN", "somebody else's", 1);
+        setenv("TSHARD_TIMEOUT", "0.5", 1);
+        tshi_check_status(r, tsh_world_init(NULL, &world), TSH_ERR_TIMEOUT, "found no rank 0");
+        setenv("TSHARD_TOKEN", token, 1);
+        setenv("TSHARD_TIMEOUT", "5", 1);
+    }
+    if (!tshi_check_ok(r, tsh_world_init(NULL, &r->world))) return;
+    tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
+    tsh_world_destroy(r->world);
+}
+
+Test(rendezvous, wrong_token, .timeout = 20) {
+    tshi_test_options options = {.ranks = 2, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, wrong_token, NULL, NULL, NULL));
+}
+
+typedef struct lines {
+    char text[2048];
+} lines;
+
+static void keep_line(void *user, tsh_log_level level, const char *line) {
+    lines *l = user;
+    size_t used = strlen(l->text);
+    snprintf(l->text + used, sizeof l->text - used, "%d %s\n", (int)level, line);
+}
+
+static void says_who_is_missing(tshi_rank *r, void *arg) {
+    (void)arg;
+    lines log = {""};
+    tsh_world_config config = {.heap_bytes = (size_t)16 << 20, .log = {keep_line, &log}};
+    if (r->rank == 2) nap(5.5);
+    tshi_check_ok(r, tsh_world_init(&config, &r->world));
+    if (r->rank == 0) tshi_check(r, strstr(log.text, "1 rendezvous: 2/3 joined, missing rank 2\n"), "%s", log.text);
+    tsh_world_destroy(r->world);
+}
+
+Test(rendezvous, says_every_five_seconds_who_is_missing, .timeout = 20) {
+    tshi_test_options options = {.ranks = 3, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, says_who_is_missing, NULL, NULL, NULL));
+}
+
+/* A world after another, at the same address, without a pause. */
+static void again_and_again(tshi_rank *r, void *arg) {
+    (void)arg;
+    for (int i = 0; i < 10; i++) {
+        if (!tshi_check_ok(r, tsh_world_init(NULL, &r->world))) return;
+        tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
+        tsh_world_destroy(r->world);
+    }
+}
+
+Test(rendezvous, again_and_again, .timeout = 20) {
+    tshi_test_options options = {.ranks = 3, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, again_and_again, NULL, NULL, NULL));
+}
+
+/* More ranks than fit into one message of descriptors. */
+static void many_ranks(tshi_rank *r, void *arg) {
+    (void)arg;
+    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_INT64, TSH_SUM, 100);
+}
+
+Test(rendezvous, forty_ranks, .timeout = 30) {
+    tshi_test_options options = {.ranks = 40, .timeout = 25, .heap_bytes = (size_t)8 << 20, .world_timeout = "20"};
+    cr_assert_str_empty(tshi_test_run_with(&options, many_ranks, NULL, NULL, NULL));
+}
+
+/* --- threads ------------------------------------------------------------------------------------------------ */
+
+Test(rendezvous, threads, .timeout = 20) {
+    tsh_threads *threads = (tsh_threads *)(void *)variables;
+    cr_assert_eq(tsh_threads_create(0, &threads), TSH_ERR_ARGUMENT);
+    cr_assert_null(threads);
+    cr_assert_eq(tsh_threads_create(1, NULL), TSH_ERR_ARGUMENT);
+    tsh_threads_destroy(NULL);
+    cr_assert_eq(tsh_threads_create(2, &threads), TSH_OK);
+    tsh_world *world = NULL;
+    tsh_world_config config = {.threads = threads, .rank = 2};
+    cr_assert_eq(tsh_world_init(&config, &world), TSH_ERR_ARGUMENT);
+    config = (tsh_world_config){.threads = threads, .world_size = 3};
+    cr_assert_eq(tsh_world_init(&config, &world), TSH_ERR_ARGUMENT);
+    config = (tsh_world_config){.threads = threads, .timeout = 0.3, .heap_bytes = (size_t)16 << 20};
+    cr_assert_eq(tsh_world_init(&config, &world), TSH_ERR_TIMEOUT, "%s", tsh_error_message());
+    cr_assert(strstr(tsh_error_message(), "rank 1 did not come"), "%s", tsh_error_message());
+    cr_assert_eq(tsh_world_init(&config, &world), TSH_ERR_STATE, "%s", tsh_error_message());
+    tsh_threads_destroy(threads);
+}
