@@ -1,5 +1,6 @@
 /* A two-layer network, split over ranks as in Megatron: the first layer by columns, the second by rows. Run it as one
- * process, or as several: tshard-run -n 4 mlp. The losses are the same. */
+ * process, or as several: tshard-run -n 4 mlp, or with the batch split too: tshard-run -n 4 mlp data=2,model=2. The
+ * losses are the same. */
 #include "tshard/tshard.h"
 
 #include <stdio.h>
@@ -23,27 +24,26 @@ static void make_batch(float *features, int64_t *classes) {
     }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     tsh_world *world = NULL;
-    if (tsh_world_init(NULL, &world) != TSH_OK) return fail(tsh_error_message());
     tsh_mesh *mesh = NULL;
-    if (tsh_mesh_create(world, "data=1,model=-1", &mesh) != TSH_OK) return fail(tsh_error_message());
+    if (tsh_world_init(NULL, &world) != TSH_OK ||
+        tsh_mesh_create(world, argc > 1 ? argv[1] : "data=1,model=-1", &mesh) != TSH_OK) {
+        return fail(tsh_error_message());
+    }
     tsh_group *model = tsh_mesh_group(mesh, "model");
+    tsh_linear_config wide = {.in = FEATURES, .out = HIDDEN, .shard = TSH_COLUMN, .bias = true};
+    tsh_linear_config narrow = {.in = HIDDEN, .out = CLASSES, .shard = TSH_ROW, .bias = true};
+    tsh_linear *up = tsh_linear_create(model, &wide), *down = tsh_linear_create(model, &narrow);
+    tsh_tensor_config batch = {.ndim = 2, .shape = {BATCH, FEATURES}, .layout = {TSH_SHARD(0)}}; /* over "data" */
+    tsh_tensor_config answers = {.dtype = TSH_INT64, .ndim = 1, .shape = {BATCH}, .layout = {TSH_SHARD(0)}};
+    tsh_tensor *x = NULL, *target = NULL;
     tsh_tape *tape = NULL;
     tsh_parameters *parameters = NULL;
-    tsh_tape_create(world, &tape);
-    tsh_parameters_create(world, &parameters);
-
-    tsh_linear *up = tsh_linear_create(
-        model, &(tsh_linear_config){.in = FEATURES, .out = HIDDEN, .shard = TSH_COLUMN, .bias = true});
-    tsh_linear *down =
-        tsh_linear_create(model, &(tsh_linear_config){.in = HIDDEN, .out = CLASSES, .shard = TSH_ROW, .bias = true});
-    tsh_tensor *x = NULL, *target = NULL;
-    tsh_tensor_create(mesh, &(tsh_tensor_config){.ndim = 2, .shape = {BATCH, FEATURES}, .layout = {TSH_SHARD(0)}}, &x);
-    tsh_tensor_create(
-        mesh, &(tsh_tensor_config){.dtype = TSH_INT64, .ndim = 1, .shape = {BATCH}, .layout = {TSH_SHARD(0)}}, &target);
     tsh_optimizer *optimizer = NULL;
-    if (!tape || !parameters || !up || !down || !x || !target || tsh_linear_register(up, parameters, "up") != TSH_OK ||
+    if (!up || !down || tsh_tensor_create(mesh, &batch, &x) != TSH_OK ||
+        tsh_tensor_create(mesh, &answers, &target) != TSH_OK || tsh_tape_create(world, &tape) != TSH_OK ||
+        tsh_parameters_create(world, &parameters) != TSH_OK || tsh_linear_register(up, parameters, "up") != TSH_OK ||
         tsh_linear_register(down, parameters, "down") != TSH_OK ||
         tsh_adamw_create(parameters, &(tsh_adamw_config){.lr = 3e-3}, &optimizer) != TSH_OK) {
         return fail(tsh_error_message());
@@ -60,8 +60,7 @@ int main(void) {
         tsh_tensor *y = tsh_linear_forward(tape, down, h);               /* one all-reduce, inserted */
         tsh_tensor *loss = tsh_cross_entropy(tape, y, target, NULL);
         if (tsh_backward(tape, loss) != TSH_OK) return fail(tsh_tape_message(tape)); /* first error of the step */
-        if (step % 10 == 9 && tsh_world_rank(world) == 0)
-            printf("step %3d  loss %.6f\n", step + 1, tsh_tensor_item(loss));
+        if (step % 10 == 9 && tsh_world_rank(world) == 0) printf("step %d: %.6f\n", step + 1, tsh_tensor_item(loss));
         tsh_optimizer_step(optimizer);
         tsh_optimizer_zero_grad(optimizer);
         tsh_tape_reset(tape); /* frees what the step made; buffers are reused */

@@ -52,7 +52,6 @@ static void report_step(report *r, int64_t step, double loss) {
         print_progress(stdout, r, step, r->loss_sum / since, tokens_per_s);
         putchar('\n');
     }
-    fflush(stdout);
     r->loss_sum = 0;
     r->line_step = step;
     r->last_line = time;
@@ -132,6 +131,7 @@ static bool run(tsh_world *world, const options *o) {
 int main(int argc, char **argv) {
     options o;
     tsh_world *world = NULL;
+    setvbuf(stdout, NULL, _IOLBF, 0); /* lines are seen as they come, also through a pipe */
     if (tsh_world_init(NULL, &world) != TSH_OK) {
         fprintf(stderr, "train_text: %s\n", tsh_error_message());
         return 1;
