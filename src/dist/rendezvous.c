@@ -13,6 +13,7 @@
 
 #define LONGEST_RENDEZVOUS 120.0
 #define WORD_EVERY         5.0
+#define GRACE              1.0
 
 static void close_all(int *fds, int n) {
     for (int i = 0; fds && i < n; i++) {
@@ -106,8 +107,10 @@ static tsh_status client_greet(client *c, int heap) {
 static tsh_status client_answer(client *c, bool *again) {
     tshi_answer answer = {0};
     int unexpected, n;
-    while (!tshi_channel_wait(c->socket, c->next_word < c->deadline ? c->next_word : c->deadline)) {
-        if (tshi_clock() >= c->deadline) {
+    /* Rank 0 knows better who is missing: let it speak first. */
+    double deadline = c->deadline + GRACE;
+    while (!tshi_channel_wait(c->socket, c->next_word < deadline ? c->next_word : deadline)) {
+        if (tshi_clock() >= deadline) {
             return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: rank 0 has not all %d ranks together", c->settings->size);
         }
         c->next_word += WORD_EVERY;
