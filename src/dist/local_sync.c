@@ -95,12 +95,9 @@ tsh_status tshi_local_sync(tsh_group *group, size_t payload) {
     int polls = 0;
     for (int i = 0; i < group->size; i++) {
         tshi_slot *slot = tshi_slot_at(lg, i, sync);
-        /* The second line is asked for with the first, so that they travel together. More would be taken from under
-         * the pen of a peer that is still writing. */
         while (!tshi_reached(&slot->sync, sync)) {
             if (polls++ >= lg->spins) return sync_slowly(group, sync);
             if (polls > EAGER_POLLS) pause_cpu();
-            if (bytes > CACHE_LINE) __builtin_prefetch((const char *)slot + CACHE_LINE);
         }
     }
     wake_sleepers(tshi_member_at(lg, group->rank), mine);
