@@ -38,7 +38,11 @@ static void train(tshi_rank *r, void *argument) {
     if (!tshi_check_ok(r, tshi_language_create(r->world, all->axes, &l))) return;
     for (int i = 0; i < STEPS && !r->failed; i++) {
         double loss, norm;
-        if (i == MISTAKE && r->size > 1) (r->rank == 0 ? fail : notice)(r, &l);
+        if (i == MISTAKE && r->size > 1) {
+            /* A failure reaches calls under way: nobody may be in the step before. */
+            tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
+            (r->rank == 0 ? fail : notice)(r, &l);
+        }
         tsh_status status = tshi_language_gradients(&l, &loss, &norm, words);
         tshi_check(r, status == TSH_OK, "step %d: %s", i, words);
         tshi_check_ok(r, tshi_language_update(&l));
