@@ -2,6 +2,6 @@
 .PHONY: all test docs
 all docs:
 	cmake -S . -B build
-	cmake --build build $(if $(filter docs,$@),--target docs)
+	cmake --build build -j $$(nproc) $(if $(filter docs,$@),--target docs)
 test:
 	scripts/test.sh
