@@ -19,7 +19,7 @@ extern "C" {
 
 typedef struct tsh_world tsh_world;
 
-/* --- world ------------------------------------------------------------------------------------------------ */
+/* --- world -------------------------------------------------------------------------------------------------------- */
 
 /* The meeting point of ranks that are threads of one process (for sanitizers and embedding). Made before the threads
  * start, destroyed after they have destroyed their worlds. */
@@ -65,18 +65,21 @@ TSH_API const tsh_mesh *tsh_world_mesh(const tsh_world *world);
  * ranks. tsh_world_seed sets the seed and starts again at stream 0. Not collective; call it alike on every rank. */
 TSH_API void tsh_world_seed(tsh_world *world, uint64_t seed);
 
-/* Tell the peers that this rank cannot go on: their pending and later calls return TSH_ERR_PEER with `reason`. */
+/* Tell the peers that this rank cannot go on: their pending and later calls return TSH_ERR_PEER with "rank 2: reason",
+ * and this rank's own return TSH_ERR_STATE, until tsh_world_recover. The first reason stands. Waits for nobody. */
 TSH_API void tsh_world_fail(tsh_world *world, const char *reason);
 /* After failures (not deaths) make the world usable again: forgets them and what was in flight. Collective over the
  * world, waits. tsh_tape_reset calls it after a failed step. TSH_ERR_PEER or TSH_ERR_TIMEOUT when a rank does not come.
  */
 TSH_API tsh_status tsh_world_recover(tsh_world *world);
 
-/* --- groups and meshes --------------------------------------------------------------------------------------- */
+/* --- groups and meshes -------------------------------------------------------------------------------------------- */
 
 /* Group of world ranks[0..n), in that order. Collective over the WORLD, in the same order everywhere; the lists are
  * compared first (TSH_ERR_MISMATCH). Ranks outside it get *out = NULL and TSH_OK. */
 TSH_API tsh_status tsh_group_create(tsh_world *world, const int *ranks, int n, tsh_group **out);
+/* Not collective; after the group's last call. A mesh's groups and the world's own go with their owner, and are left
+ * alone here. */
 TSH_API void tsh_group_destroy(tsh_group *group);
 TSH_API int tsh_group_rank(const tsh_group *group); /* mine, in the group */
 TSH_API int tsh_group_size(const tsh_group *group);
@@ -99,7 +102,7 @@ TSH_API tsh_group *tsh_mesh_axis_group(const tsh_mesh *mesh, int axis);
 TSH_API const char *tsh_mesh_axis_name(const tsh_mesh *mesh, int axis);
 TSH_API tsh_world *tsh_mesh_world(const tsh_mesh *mesh);
 
-/* --- collectives ------------------------------------------------------------------------------------------------ */
+/* --- collectives -------------------------------------------------------------------------------------------------- */
 
 typedef enum tsh_reduce_op { TSH_SUM = 0, TSH_PROD, TSH_MIN, TSH_MAX, TSH_REDUCE_OP_COUNT } tsh_reduce_op;
 

@@ -5,7 +5,7 @@
 #include <criterion/criterion.h>
 
 /* Both sides of where data stops travelling in the slot (alone, and with counts before it), and around a cache line. */
-static const int64_t byte_sizes[] = {0, 16, 48, 64, 80, 1008, 1024, 1040, 3920, 4032, 4048, 4064, 4096, 100016};
+static const int64_t byte_sizes[] = {0, 16, 48, 64, 80, 1008, 1024, 1040, 3920, 4032, 4048, 4064, 4096, 20016};
 
 static void every_dtype(tshi_rank *r, void *arg) {
     (void)arg;
@@ -21,18 +21,18 @@ static void every_dtype(tshi_rank *r, void *arg) {
     }
 }
 
-Test(collectives, one_rank, .timeout = 60) {
+Test(collectives, one_rank, .timeout = 90) {
     cr_assert_str_empty(tshi_test_run(1, every_dtype, NULL));
 }
-Test(collectives, two_ranks, .timeout = 60) {
+Test(collectives, two_ranks, .timeout = 90) {
     cr_assert_str_empty(tshi_test_run(2, every_dtype, NULL));
 }
-Test(collectives, three_ranks, .timeout = 60) {
-    tshi_test_options options = {.ranks = 3, .timeout = 50};
+Test(collectives, three_ranks, .timeout = 90) {
+    tshi_test_options options = {.ranks = 3, .timeout = 80};
     cr_assert_str_empty(tshi_test_run_with(&options, every_dtype, NULL, NULL, NULL));
 }
-Test(collectives, four_ranks, .timeout = 60) {
-    tshi_test_options options = {.ranks = 4, .timeout = 50};
+Test(collectives, four_ranks, .timeout = 90) {
+    tshi_test_options options = {.ranks = 4, .timeout = 80};
     cr_assert_str_empty(tshi_test_run_with(&options, every_dtype, NULL, NULL, NULL));
 }
 
@@ -46,8 +46,8 @@ static void float_and_int(tshi_rank *r, void *arg) {
     }
 }
 
-Test(collectives, seven_ranks, .timeout = 60) {
-    tshi_test_options options = {.ranks = 7, .timeout = 50};
+Test(collectives, seven_ranks, .timeout = 90) {
+    tshi_test_options options = {.ranks = 7, .timeout = 80};
     cr_assert_str_empty(tshi_test_run_with(&options, float_and_int, NULL, NULL, NULL));
 }
 
@@ -65,6 +65,23 @@ static void many_calls(tshi_rank *r, void *arg) {
         if (!tshi_check(r, data[2] == wanted, "call %lld gave %lld", (long long)i, (long long)data[2])) break;
     }
     tsh_tensor_release(x);
+}
+
+/* Several huge pages of them. */
+static void large(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    const int64_t n = 1500007;
+    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, n);
+    tshi_try_reduce_scatter(r, group, TSH_FLOAT32, TSH_SUM, n, TSHI_UNEVEN, false);
+    tshi_try_all_gather(r, group, TSH_FLOAT32, n, TSHI_UNEVEN, true);
+    tshi_try_broadcast(r, group, TSH_FLOAT32, n, r->size - 1);
+    tshi_try_all_to_all(r, group, TSH_FLOAT32, n, true);
+}
+
+Test(collectives, large, .timeout = 30) {
+    cr_assert_str_empty(tshi_test_run(2, large, NULL));
+    cr_assert_str_empty(tshi_test_run(3, large, NULL));
 }
 
 /* Bring the counter of syncs close to where it wraps: recovering agrees on the furthest that any rank has. */
@@ -94,7 +111,7 @@ Test(collectives, eight_ranks_do_not_crawl, .timeout = 30) {
     cr_assert_str_empty(tshi_test_run_with(&options, many_calls, NULL, NULL, NULL));
 }
 
-Test(collectives, threads, .timeout = 60) {
+Test(collectives, threads, .timeout = 90) {
     cr_assert_str_empty(tshi_test_run_threads(1, float_and_int, NULL));
     cr_assert_str_empty(tshi_test_run_threads(2, every_dtype, NULL));
     cr_assert_str_empty(tshi_test_run_threads(3, float_and_int, NULL));

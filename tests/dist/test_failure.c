@@ -24,7 +24,7 @@ static void nap(double seconds) {
     nanosleep(&t, NULL);
 }
 
-/* --- failing and recovering ------------------------------------------------------------------------------- */
+/* --- failing and recovering --------------------------------------------------------------------------------------- */
 
 static void fails(tshi_rank *r, void *arg) {
     (void)arg;
@@ -99,7 +99,7 @@ Test(failure, several_at_once, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run(4, several_fail, NULL));
 }
 
-/* --- deaths ------------------------------------------------------------------------------------------------- */
+/* --- deaths ------------------------------------------------------------------------------------------------------- */
 
 typedef enum moment { BEFORE, INSIDE, AFTER } moment;
 
@@ -187,7 +187,7 @@ Test(failure, dies_in_another_group, .timeout = 20) {
     for (int i = 0; i < 3; i++) cr_assert_str_empty(outcomes[i].words);
 }
 
-/* --- leaving ------------------------------------------------------------------------------------------------ */
+/* --- leaving ------------------------------------------------------------------------------------------------------ */
 
 static void leaves(tshi_rank *r, void *arg) {
     (void)arg;
@@ -222,7 +222,7 @@ Test(failure, leaves_early, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run(3, leaves_early, NULL));
 }
 
-/* --- deadlines ---------------------------------------------------------------------------------------------- */
+/* --- deadlines ---------------------------------------------------------------------------------------------------- */
 
 typedef struct lines {
     char text[4096];
@@ -286,7 +286,7 @@ Test(failure, nobody_else_recovers, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run_with(&options, never_recovers, NULL, NULL, NULL));
 }
 
-/* --- nothing left over -------------------------------------------------------------------------------------- */
+/* --- nothing left over -------------------------------------------------------------------------------------------- */
 
 static int count_descriptors(void) {
     int n = 0;

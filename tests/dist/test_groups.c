@@ -214,7 +214,7 @@ Test(groups, different_lists, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run(3, different_lists, NULL));
 }
 
-/* --- counting --------------------------------------------------------------------------------------------- */
+/* --- counting ----------------------------------------------------------------------------------------------------- */
 
 static void counts(tshi_rank *r, void *arg) {
     (void)arg;

@@ -93,7 +93,7 @@ Test(misuse, counts_differ, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run(3, counts_differ, NULL));
 }
 
-/* --- wrong on one rank ------------------------------------------------------------------------------------ */
+/* --- wrong on one rank -------------------------------------------------------------------------------------------- */
 
 typedef struct tensors {
     tsh_tensor *x, *ints, *z, *whole, *part, *freed;

@@ -25,7 +25,7 @@ static void nap(double seconds) {
     nanosleep(&t, NULL);
 }
 
-/* --- variables ---------------------------------------------------------------------------------------------- */
+/* --- variables ---------------------------------------------------------------------------------------------------- */
 
 static const char *const variables[] = {
     "RANK",         "WORLD_SIZE",           "LOCAL_RANK",           "LOCAL_WORLD_SIZE", "MASTER_ADDR",
@@ -157,7 +157,7 @@ Test(rendezvous, every_launchers_variables, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run_with(&options, by_other_names, NULL, NULL, NULL));
 }
 
-/* --- meeting ------------------------------------------------------------------------------------------------ */
+/* --- meeting ------------------------------------------------------------------------------------------------------ */
 
 static void wrong_size(tshi_rank *r, void *arg) {
     (void)arg;
@@ -350,7 +350,7 @@ Test(rendezvous, forty_ranks, .timeout = 30) {
     cr_assert_str_empty(tshi_test_run_with(&options, many_ranks, NULL, NULL, NULL));
 }
 
-/* --- threads ------------------------------------------------------------------------------------------------ */
+/* --- threads ------------------------------------------------------------------------------------------------------ */
 
 Test(rendezvous, threads, .timeout = 20) {
     tsh_threads *threads = (tsh_threads *)(void *)variables;
