@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-/* --- commands --------------------------------------------------------------------------------------------------- */
+/* --- commands ----------------------------------------------------------------------------------------------------- */
 
 typedef struct bench_command {
     const char *name;
@@ -16,6 +16,8 @@ typedef struct bench_command {
 } bench_command;
 
 int bench_collectives(int argc, char **argv);
+int bench_linear(int argc, char **argv);
+int bench_mlp(int argc, char **argv);
 
 /* Whether this is rank 0 by the launcher's environment: for the time before there is a world. */
 bool bench_is_first_rank(void);
@@ -24,7 +26,7 @@ void bench_say(const char *format, ...) TSH_PRINTF(1, 2);
 /* The last library error to stderr, from this rank. Returns the exit code 1. */
 int bench_failed(const tsh_world *world, const char *what);
 
-/* --- options.c -------------------------------------------------------------------------------------------------- */
+/* --- options.c ---------------------------------------------------------------------------------------------------- */
 
 typedef enum bench_option_kind {
     BENCH_SIZE,    /* int64_t: bytes, 4, 16K, 64M, 1G (powers of 1024) */
@@ -58,7 +60,7 @@ int bench_options_parse(const char *command, const char *purpose, const bench_op
 /* TSH_FLOAT32 ..., in the order of tsh_dtype, ended by NULL: for BENCH_CHOICE. */
 const char *const *bench_dtype_names(void);
 
-/* --- measure.c -------------------------------------------------------------------------------------------------- */
+/* --- measure.c ---------------------------------------------------------------------------------------------------- */
 
 double bench_now(void); /* seconds, monotonic */
 
@@ -82,7 +84,7 @@ tsh_status bench_slowest_median(bench_meter *meter, double *samples, int n, doub
 tsh_status bench_sum(bench_meter *meter, double value, double *sum);
 tsh_status bench_max(bench_meter *meter, double value, double *max);
 
-/* --- report.c --------------------------------------------------------------------------------------------------- */
+/* --- report.c ----------------------------------------------------------------------------------------------------- */
 
 typedef enum bench_field_kind { BENCH_FIELD_TEXT, BENCH_FIELD_COUNT, BENCH_FIELD_REAL } bench_field_kind;
 
@@ -106,8 +108,10 @@ typedef struct bench_report {
 } bench_report;
 
 void bench_report_row(bench_report *report, const bench_field *fields, int n);
+/* About four digits that count, without exponents. */
+void bench_print_real(int width, double value);
 
-/* --- plot.c ----------------------------------------------------------------------------------------------------- */
+/* --- plot.c ------------------------------------------------------------------------------------------------------- */
 
 typedef struct bench_series {
     const char *name;
@@ -118,11 +122,24 @@ typedef struct bench_series {
 typedef struct bench_plot {
     const char *title, *x_label, *y_label;
     bool bytes_x; /* x are bytes, on a logarithmic axis */
+    bool log_y;
 } bench_plot;
 
 /* To be asked before measuring. False, having said why. */
 bool bench_plot_can_write(const char *path);
 /* An SVG by gnuplot. False, having said why, when that does not work. */
 bool bench_plot_write(const char *path, const bench_plot *plot, const bench_series *series, int n);
+
+/* Groups of bars, as many in each (at most 8). Titles may have several lines. */
+typedef struct bench_bars {
+    const char *title, *y_label;
+    int groups;
+    const char *const *group; /* [groups] */
+    int bars;
+    const char *const *bar; /* [bars] */
+    const bool *stacked;    /* [bars]: it stands on the bar before it */
+    const double *value;    /* [groups][bars] */
+} bench_bars;
+bool bench_bars_write(const char *path, const bench_bars *bars);
 
 #endif

@@ -13,7 +13,7 @@ typedef struct bench_trial {
     tsh_tensor *in, *out;
 } bench_trial;
 
-/* --- the collectives -------------------------------------------------------------------------------------------- */
+/* --- the collectives ---------------------------------------------------------------------------------------------- */
 
 typedef struct bench_collective {
     tsh_collective op;
@@ -98,7 +98,7 @@ enum { COLLECTIVES = sizeof collectives / sizeof *collectives };
 static const char *const op_names[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all",
                                        "all",        NULL};
 
-/* --- one size of one collective --------------------------------------------------------------------------------- */
+/* --- one size of one collective ----------------------------------------------------------------------------------- */
 
 static tsh_status create_buffer(const bench_trial *trial, bool part, tsh_tensor **out) {
     tsh_tensor_config config = {.dtype = trial->dtype, .ndim = 1, .shape = {trial->count}, .layout = {TSH_LOCAL}};
@@ -170,7 +170,7 @@ static tsh_status measure(const bench_collective *collective, bench_trial *trial
     return status == TSH_OK ? bench_measure(meter, repeat, &work, seconds) : status;
 }
 
-/* --- all sizes -------------------------------------------------------------------------------------------------- */
+/* --- all sizes ---------------------------------------------------------------------------------------------------- */
 
 typedef struct bench_sweep {
     int64_t min_bytes, max_bytes, factor;
@@ -241,16 +241,19 @@ static tsh_status run_sizes(bench_sweep *sweep, const bench_collective *collecti
     return status;
 }
 
-/* --- the command ------------------------------------------------------------------------------------------------ */
+/* --- the command -------------------------------------------------------------------------------------------------- */
 
-static bool draw(const char *path, const double (*x)[64], const double (*y)[64], const int *points, int n,
-                 const int *chosen) {
+static bool draw(const bench_sweep *sweep, const char *path, const double (*x)[64], const double (*y)[64],
+                 const int *points, int n, const int *chosen) {
+    char title[128];
     bench_series series[COLLECTIVES];
     for (int i = 0; i < n; i++) {
         series[i] =
             (bench_series){tsh_collective_name(collectives[chosen[i]].op), points[i], x[chosen[i]], y[chosen[i]]};
     }
-    const bench_plot plot = {"Collectives of tshard", "size", "algorithm bandwidth, GB/s", true};
+    snprintf(title, sizeof title, "Collectives, %s, %d ranks (%s)", tsh_dtype_name((tsh_dtype)sweep->dtype),
+             tsh_group_size(sweep->group), tsh_group_backend(sweep->group));
+    const bench_plot plot = {title, "size", "algorithm bandwidth (size / time), GB/s", true, true};
     return bench_plot_write(path, &plot, series, n);
 }
 
@@ -268,8 +271,8 @@ static int run_all(bench_sweep *sweep, const char *plot) {
         points[n] = sweep->points;
         chosen[n++] = i;
     }
-    bool drawn =
-        sweep->report.silent || !plot || draw(plot, (const double(*)[64])x, (const double(*)[64])y, points, n, chosen);
+    bool drawn = sweep->report.silent || !plot ||
+                 draw(sweep, plot, (const double(*)[64])x, (const double(*)[64])y, points, n, chosen);
     return drawn && sweep->wrong == 0 ? 0 : 1;
 }
 

@@ -7,6 +7,9 @@
 
 static const bench_command commands[] = {
     {"collectives", "time and bandwidth of the collectives over a range of sizes", bench_collectives},
+    {"linear", "training steps of a linear layer by column, by row and dense, beside its matrix products",
+     bench_linear},
+    {"mlp", "training steps of a column layer, GELU and a row layer, beside their matrix products", bench_mlp},
 };
 static const int command_count = (int)(sizeof commands / sizeof *commands);
 

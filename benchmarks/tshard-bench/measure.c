@@ -13,7 +13,7 @@ double bench_now(void) {
     return timing_now();
 }
 
-/* --- what timing.h asks of the ranks ---------------------------------------------------------------------------- */
+/* --- what timing.h asks of the ranks ------------------------------------------------------------------------------ */
 
 static int meet(void *user) {
     bench_meter *meter = user;
@@ -32,7 +32,7 @@ static int slowest(void *user, double *samples, int n) {
     return (int)status;
 }
 
-/* --- the meter -------------------------------------------------------------------------------------------------- */
+/* --- the meter ---------------------------------------------------------------------------------------------------- */
 
 static tsh_status create_shared(tsh_world *world, int64_t n, tsh_tensor **out) {
     const tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 1, .shape = {n}, .layout = {TSH_LOCAL}};

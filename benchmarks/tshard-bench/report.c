@@ -50,8 +50,7 @@ static void print_json(const bench_field *fields, int n) {
     puts("}");
 }
 
-/* About four digits that count, without exponents. */
-static void print_real(int width, double value) {
+void bench_print_real(int width, double value) {
     double size = fabs(value);
     int decimals = size >= 1000 ? 1 : size >= 10 ? 2 : size >= 1 || size == 0 ? 3 : 4;
     printf("%*.*f", width, decimals, value);
@@ -70,7 +69,7 @@ static void print_table(bench_report *report, const bench_field *fields, int n) 
         switch (fields[i].kind) {
         case BENCH_FIELD_TEXT: printf("%-*s", width, fields[i].text); break;
         case BENCH_FIELD_COUNT: printf("%*" PRId64, width, fields[i].count); break;
-        case BENCH_FIELD_REAL: print_real(width, fields[i].real); break;
+        case BENCH_FIELD_REAL: bench_print_real(width, fields[i].real); break;
         }
     }
     putchar('\n');

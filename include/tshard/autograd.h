@@ -48,15 +48,22 @@ TSH_API tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh
 /* Keep the gradient of an intermediate tensor for tsh_tensor_grad after backward. */
 TSH_API tsh_status tsh_tensor_retain_grad(tsh_tensor *tensor);
 
-/* --- transitions
- * ------------------------------------------------------------------------------------------------------------ One
- * table (layouts along the axis of `group`; p ranks, T bytes of the whole): REPLICATED -> LOCAL        nothing backward
- * all-reduce       tsh_copy PARTIAL, LOCAL -> REPL.    all-reduce       backward nothing          tsh_reduce REPLICATED
- * -> SHARD(d)     slice            backward all-gather       tsh_scatter SHARD(d) -> REPLICATED     all-gather backward
- * slice            tsh_gather SHARD(d) -> LOCAL          all-gather       backward reduce-scatter PARTIAL -> SHARD(d)
- * reduce-scatter   backward all-gather PARTIAL -> LOCAL           all-reduce       backward all-reduce SHARD(i) ->
- * SHARD(j)       all-to-all       backward all-to-all SHARD(d) -> PARTIAL        zero-pad         backward slice
- *   REPLICATED -> PARTIAL      rank 0 keeps     backward nothing
+/* --- transitions -------------------------------------------------------------------------------------------------- */
+
+/* One table (layouts along the axis of `group`):
+ *
+ *   from -> to                      forward          backward         named
+ *   REPLICATED -> LOCAL             nothing          all-reduce       tsh_copy
+ *   PARTIAL, LOCAL -> REPLICATED    all-reduce       nothing          tsh_reduce
+ *   REPLICATED -> SHARD(d)          slice            all-gather       tsh_scatter
+ *   SHARD(d) -> REPLICATED          all-gather       slice            tsh_gather
+ *   SHARD(d) -> LOCAL               all-gather       reduce-scatter
+ *   PARTIAL -> SHARD(d)             reduce-scatter   all-gather
+ *   PARTIAL -> LOCAL                all-reduce       all-reduce
+ *   SHARD(i) -> SHARD(j)            all-to-all       all-to-all
+ *   SHARD(d) -> PARTIAL             zero-pad         slice
+ *   REPLICATED -> PARTIAL           rank 0 keeps     nothing
+ *
  * Functions insert them where their layout rules want; a transition asked for twice of one tensor within a step is made
  * once, so that three layers on one input share one backward all-reduce. Collective where a collective is named,
  * forward or backward. */
@@ -72,8 +79,7 @@ TSH_API tsh_tensor *tsh_reduce(tsh_tape *tape, tsh_tensor *x, const tsh_group *g
 /* A REPLICATED x for use that differs by rank: its gradient is summed over the group. */
 TSH_API tsh_tensor *tsh_copy(tsh_tape *tape, tsh_tensor *x, const tsh_group *group);
 
-/* --- gradient check
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- gradient check ----------------------------------------------------------------------------------------------- */
 
 /* Build a one-element objective from `inputs` on the tape. */
 typedef tsh_tensor *tsh_objective_fn(tsh_tape *tape, tsh_tensor *const *inputs, void *user);

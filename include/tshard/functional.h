@@ -1,8 +1,8 @@
 /* functional: differentiable functions of tensors (room autograd).
  *
- * Shapes are global ones. For each function the layouts that it takes along an axis are listed as rows, inputs ->
- * output; R, S(d), P, L stand for REPLICATED, SHARD(d), PARTIAL, LOCAL. From other layouts the row is reached whose
- * transitions move the fewest bytes, forward and backward (the first row on ties); LOCAL is only ever taken as LOCAL.
+ * Shapes are global ones. For each function a line lists the layouts that it takes along an axis, inputs -> output,
+ * with R, S(d), P, L for REPLICATED, SHARD(d), PARTIAL, LOCAL. From other layouts the entry is reached whose transitions
+ * move the fewest bytes, forward and backward (the first on ties); LOCAL is only ever taken as LOCAL.
  * All tensors float32 or all float64 where not said otherwise, on one mesh. Every function returns a tensor owned by
  * the tape, or NULL with the words in tsh_tape_message(). */
 #ifndef TSHARD_FUNCTIONAL_H
@@ -15,61 +15,77 @@ extern "C" {
 #endif
 
 /* y = a b.  a [..., k], b [k, n] -> [..., n].
- * R,R->R  S(d),L->S(d) (d not last)  L,S(1)->S(last)  S(last),S(0)->P  L,L->L */
+ *   R,R -> R    S(d),L -> S(d), d not last    L,S(1) -> S(last)    S(last),S(0) -> P    L,L -> L
+ * L,S(1) is for a b that is SHARD(1) already. Backward: da = dc b^T, db = a^T dc. */
 TSH_API tsh_tensor *tsh_matmul(tsh_tape *tape, tsh_tensor *a, tsh_tensor *b);
 /* y = x W^T + b.  x [..., in], weight [out, in], bias [out] or NULL -> [..., out].
- * R,R,R->R  S(d),L,L->S(d) (d not last)  L,S(0),S(0)->S(last) (column)  S(last),S(1),P->P (row)  L,L,L->L */
+ *   R,R,R -> R    S(d),L,L -> S(d), d not last    L,S(0),S(0) -> S(last) (column)    S(last),S(1),P -> P (row)
+ *   L,L,L -> L
+ * The column entry is for a weight that is SHARD(0) already.
+ * Backward: dx = dy W, dW = dy^T x, db = column sums of dy. */
 TSH_API tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias);
 
-/* Elementwise, equal shapes.  R,R->R  S(d),S(d)->S(d)  P,P->P (not mul)  L,L->L */
+/* Elementwise, equal shapes.
+ *   R,R -> R    S(d),S(d) -> S(d)    P,P -> P (not mul)    L,L -> L */
 TSH_API tsh_tensor *tsh_add(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
 TSH_API tsh_tensor *tsh_sub(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
 TSH_API tsh_tensor *tsh_mul(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
-/* y = factor x.  R->R  S(d)->S(d)  P->P  L->L */
+/* y = factor x.
+ *   R -> R    S(d) -> S(d)    P -> P    L -> L */
 TSH_API tsh_tensor *tsh_scale(tsh_tape *tape, tsh_tensor *x, double factor);
 /* y = x + b along the last dim.  x [..., n], b [n].
- * R,R->R  S(last),S(0)->S(last)  S(d),L->S(d)  P,P->P  L,L->L */
+ *   R,R -> R    S(last),S(0) -> S(last)    S(d),L -> S(d), d not last    P,P -> P    L,L -> L */
 TSH_API tsh_tensor *tsh_bias(tsh_tape *tape, tsh_tensor *x, tsh_tensor *b);
 
-/* Elementwise.  R->R  S(d)->S(d)  L->L
- * gelu: x Phi(x), Phi by erf; gelu_tanh: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); relu: max(x, 0); silu: x / (1 +
- * e^-x) */
+/* Elementwise.
+ *   gelu       x Phi(x), Phi the normal distribution function
+ *   gelu_tanh  x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+ *   relu       max(x, 0)
+ *   silu       x / (1 + e^-x)
+ *   R -> R    S(d) -> S(d)    L -> L
+ * Source of both gelus: Hendrycks and Gimpel, "Gaussian error linear units", 2016. */
 TSH_API tsh_tensor *tsh_gelu(tsh_tape *tape, tsh_tensor *x);
 TSH_API tsh_tensor *tsh_gelu_tanh(tsh_tape *tape, tsh_tensor *x);
 TSH_API tsh_tensor *tsh_relu(tsh_tape *tape, tsh_tensor *x);
 TSH_API tsh_tensor *tsh_silu(tsh_tape *tape, tsh_tensor *x);
 /* Zero with probability p (in [0, 1)), else x / (1 - p), keyed by global element. Does nothing while the tape is not
- * recording. Along an axis that is LOCAL every rank draws alike. */
+ * recording. Along an axis that is LOCAL every rank draws alike.
+ *   R -> R    S(d) -> S(d)    L -> L */
 TSH_API tsh_tensor *tsh_dropout(tsh_tape *tape, tsh_tensor *x, double p);
 
 /* The same elements in order, shaped anew (global shape; one size may be -1). A sharded dim may merge with or split
- * from later dims where every rank's slice stays a balanced slice, and be moved; otherwise x is gathered first. R->R
- * S(d)->S(e)  P->P  L->L */
+ * from later dims where every rank's slice stays a balanced slice, and be moved; otherwise x is gathered first.
+ *   R -> R    S(d) -> S(e)    P -> P    L -> L */
 TSH_API tsh_tensor *tsh_reshape(tsh_tape *tape, tsh_tensor *x, int ndim, const int64_t *shape);
-/* [start, start + length) of dim.  R->R  S(d)->S(d) (d not dim)  P->P  L->L */
+/* [start, start + length) of dim.
+ *   R -> R    S(d) -> S(d), d not dim    P -> P    L -> L */
 TSH_API tsh_tensor *tsh_slice(tsh_tape *tape, tsh_tensor *x, int dim, int64_t start, int64_t length);
-/* One after another along dim, 1 to 8 tensors.  R..->R  S(d)..->S(d) (d not dim)  P..->P  L..->L */
+/* One after another along dim, 1 to 8 tensors, all in one layout.
+ *   R -> R    S(d) -> S(d), d not dim    P -> P    L -> L */
 TSH_API tsh_tensor *tsh_concat(tsh_tape *tape, tsh_tensor *const *x, int count, int dim);
 
 /* Sum or mean over dim, which goes away; TSH_ALL_DIMS: over all, giving shape [].
- * R->R  S(d)->S(d or d-1) (d not dim)  S(dim)->P  P->P  L->L */
+ *   R -> R    S(d) -> S(d), or S(d - 1) past dim    S(dim) -> P    P -> P    L -> L */
 #define TSH_ALL_DIMS (-100)
 TSH_API tsh_tensor *tsh_sum(tsh_tape *tape, tsh_tensor *x, int dim);
 TSH_API tsh_tensor *tsh_mean(tsh_tape *tape, tsh_tensor *x, int dim);
 
-/* exp(x) / sum exp(x) along dim, and its logarithm.  R->R  S(d)->S(d) (d not dim)  S(dim)->S(dim): two all-reduces
- * forward (max, sum), one backward  L->L */
+/* exp(x) / sum exp(x) along dim, and its logarithm.
+ *   R -> R    S(d) -> S(d), d not dim    S(dim) -> S(dim)    L -> L
+ * S(dim) costs two all-reduces forward (max, sum) and one backward. */
 TSH_API tsh_tensor *tsh_softmax(tsh_tape *tape, tsh_tensor *x, int dim);
 TSH_API tsh_tensor *tsh_log_softmax(tsh_tape *tape, tsh_tensor *x, int dim);
 
 /* y[i..., :] = table[ids[i...], :].  table [rows, cols], ids int64 [...] -> [..., cols]. The gradient of row `padding`
- * (-1: none) stays zero. TSH_ERR_RANGE for an id outside [0, rows) of the whole table, at any number of ranks. R,R->R
- * S(0),R->P (row)  S(1),R->S(last) (column)  L,S(d)->S(d)  L,L->L */
+ * (-1: none) stays zero. TSH_ERR_RANGE for an id outside [0, rows) of the whole table, at any number of ranks.
+ *   R,R -> R    S(0),R -> P (row)    S(1),R -> S(last) (column)    L,S(d) -> S(d)    L,L -> L */
 TSH_API tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64_t padding);
 
 /* Over the last dim, eps inside the root; gamma, beta [n] or NULL.
- * layer_norm: (x - mean) / sqrt(var + eps) gamma + beta;  rms_norm: x / sqrt(mean(x^2) + eps) gamma.
- * R,R,R->R  S(d),L,L->S(d) (d not last)  L,L,L->L */
+ *   layer_norm  (x - mean) / sqrt(var + eps) gamma + beta, var with divisor n
+ *   rms_norm    x / sqrt(mean(x^2) + eps) gamma
+ *   R,R,R -> R    S(d),L,L -> S(d), d not last    L,L,L -> L
+ * Sources: Ba et al., "Layer normalization", 2016; Zhang and Sennrich, "Root mean square layer normalization", 2019. */
 TSH_API tsh_tensor *tsh_layer_norm(tsh_tape *tape, tsh_tensor *x, tsh_tensor *gamma, tsh_tensor *beta, double eps);
 TSH_API tsh_tensor *tsh_rms_norm(tsh_tape *tape, tsh_tensor *x, tsh_tensor *gamma, double eps);
 

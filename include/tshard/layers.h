@@ -8,13 +8,19 @@
 extern "C" {
 #endif
 
-/* --- initialisers --------------------------------------------------------------------------------------------- */
+/* --- initialisers ------------------------------------------------------------------------------------------------- */
 
 /* Values depend on the world's seed, the order of initialisations and the global element index, never on the number of
- * ranks; fans come from the global shape [out, in]. Zero is the layer's own default. KAIMING_UNIFORM  U(-b, b), b =
- * gain sqrt(3 / fan_in)        KAIMING_NORMAL  N(0, (gain / sqrt(fan_in))^2) XAVIER_UNIFORM   U(-b, b), b = gain sqrt(6
- * / (fan_in + fan_out)) XAVIER_NORMAL    N(0, gain^2 2 / (fan_in + fan_out)) UNIFORM          U(a, b)        NORMAL
- * N(a, b^2)        CONSTANT  a */
+ * ranks; fans come from the global shape [out, in]. Zero is the layer's own default.
+ *   KAIMING_UNIFORM  U(-b, b), b = gain sqrt(3 / fan_in)
+ *   KAIMING_NORMAL   N(0, gain^2 / fan_in)
+ *   XAVIER_UNIFORM   U(-b, b), b = gain sqrt(6 / (fan_in + fan_out))
+ *   XAVIER_NORMAL    N(0, 2 gain^2 / (fan_in + fan_out))
+ *   UNIFORM          U(a, b)
+ *   NORMAL           N(a, b^2)
+ *   CONSTANT         a
+ * N(mean, variance). Sources: He et al., "Delving deep into rectifiers", 2015; Glorot and Bengio, "Understanding the
+ * difficulty of training deep feedforward neural networks", 2010. */
 typedef enum tsh_init_kind {
     TSH_INIT_DEFAULT = 0,
     TSH_INIT_KAIMING_UNIFORM,
@@ -36,7 +42,7 @@ typedef struct tsh_init {
  * collective, but call it alike on every rank. fan_in, fan_out of a tensor of 1 dim: its size. */
 TSH_API tsh_status tsh_tensor_init(tsh_tensor *tensor, const tsh_init *init);
 
-/* --- parameters ------------------------------------------------------------------------------------------------- */
+/* --- parameters --------------------------------------------------------------------------------------------------- */
 
 /* An ordered list of named parameters: what optimisers take. Holds a reference to each tensor. */
 typedef struct tsh_parameters tsh_parameters;
@@ -94,8 +100,7 @@ TSH_API tsh_status tsh_linear_register(const tsh_linear *layer, tsh_parameters *
  * the layer's dtype. */
 TSH_API tsh_status tsh_linear_load(tsh_linear *layer, const void *weight, const void *bias);
 
-/* --- embedding ------------------------------------------------------------------------------------------------------
- */
+/* --- embedding ---------------------------------------------------------------------------------------------------- */
 
 typedef struct tsh_embedding tsh_embedding;
 
@@ -121,8 +126,7 @@ TSH_API tsh_tensor *tsh_embedding_weight(const tsh_embedding *layer);
 TSH_API tsh_status tsh_embedding_register(const tsh_embedding *layer, tsh_parameters *list, const char *name);
 TSH_API tsh_status tsh_embedding_load(tsh_embedding *layer, const void *table);
 
-/* --- cross entropy
- * ---------------------------------------------------------------------------------------------------- */
+/* --- cross entropy ------------------------------------------------------------------------------------------------ */
 
 typedef enum tsh_reduction { TSH_REDUCTION_MEAN = 0, TSH_REDUCTION_SUM, TSH_REDUCTION_NONE } tsh_reduction;
 

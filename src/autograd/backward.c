@@ -1,8 +1,7 @@
 /* Backward: nodes in reverse, gradients into their inputs. */
 #include "autograd/tape.h"
 
-/* --- gradients of inputs
- * ------------------------------------------------------------------------------------------------- */
+/* --- gradients of inputs ------------------------------------------------------------------------------------------ */
 
 bool tshi_wants_grad(const tshi_node *call, int i) {
     return i < call->inputs && call->in[i]->requires_grad;
@@ -72,8 +71,7 @@ tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient) {
     return TSH_OK;
 }
 
-/* --- the engine
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- the engine --------------------------------------------------------------------------------------------------- */
 
 static void grad_release(tsh_tensor *x) {
     tsh_tensor_release(x->grad);

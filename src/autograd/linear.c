@@ -8,8 +8,7 @@ static tsh_status product_fails(const tsh_tensor *x, const tsh_tensor *w, const 
                      tsh_tensor_describe(w, b, sizeof b), wanted);
 }
 
-/* --- y = a b
- * --------------------------------------------------------------------------------------------------------------- */
+/* --- y = a b ------------------------------------------------------------------------------------------------------ */
 
 static const tshi_rule matmul_rules[] = {
     {{TSHI_R, TSHI_R}, TSHI_R},     {{TSHI_BATCH, TSHI_L}, TSHI_BATCH}, {{TSHI_L, TSHI_HAS_S1}, TSHI_LAST},
@@ -53,8 +52,7 @@ tsh_tensor *tsh_matmul(tsh_tape *tape, tsh_tensor *a, tsh_tensor *b) {
     return tshi_apply(tape, &(tshi_node){.op = &matmul_op, .inputs = 2, .in = {a, b}});
 }
 
-/* --- y = x W^T + b
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- y = x W^T + b ------------------------------------------------------------------------------------------------ */
 
 static const tshi_rule affine_rules[] = {
     {{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},          {{TSHI_BATCH, TSHI_L, TSHI_L}, TSHI_BATCH},

@@ -16,8 +16,7 @@ static tsh_status equal_shapes(const tshi_node *call, tsh_dtype *dtype, tshi_sha
     return tshi_check_floats(call, dtype);
 }
 
-/* --- add, sub: z = x + sign y
- * ---------------------------------------------------------------------------------------------- */
+/* --- add, sub: z = x + sign y ------------------------------------------------------------------------------------- */
 
 static const tshi_rule add_rules[] = {
     {{TSHI_R, TSHI_R}, TSHI_R}, {{TSHI_ANY, TSHI_ANY}, TSHI_ANY}, {{TSHI_P, TSHI_P}, TSHI_P},
@@ -56,9 +55,7 @@ tsh_tensor *tsh_sub(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
     return tshi_apply(tape, &(tshi_node){.op = &sub_op, .inputs = 2, .in = {x, y}, .attr.f = {-1}});
 }
 
-/* --- mul
- * ----------------------------------------------------------------------------------------------------------------------
- */
+/* --- mul ---------------------------------------------------------------------------------------------------------- */
 
 static const tshi_rule mul_rules[] = {
     {{TSHI_R, TSHI_R}, TSHI_R},
@@ -91,9 +88,7 @@ tsh_tensor *tsh_mul(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
     return tshi_apply(tape, &(tshi_node){.op = &mul_op, .inputs = 2, .in = {x, y}});
 }
 
-/* --- scale
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* --- scale -------------------------------------------------------------------------------------------------------- */
 
 static const tshi_rule scale_rules[] = {
     {{TSHI_R}, TSHI_R}, {{TSHI_ANY}, TSHI_ANY}, {{TSHI_P}, TSHI_P}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
@@ -117,9 +112,7 @@ tsh_tensor *tsh_scale(tsh_tape *tape, tsh_tensor *x, double factor) {
     return tshi_apply(tape, &(tshi_node){.op = &scale_op, .inputs = 1, .in = {x}, .attr.f = {factor}});
 }
 
-/* --- bias
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* --- bias --------------------------------------------------------------------------------------------------------- */
 
 static const tshi_rule bias_rules[] = {
     {{TSHI_R, TSHI_R}, TSHI_R}, {{TSHI_LAST, TSHI_S0}, TSHI_LAST}, {{TSHI_BATCH, TSHI_L}, TSHI_BATCH},
@@ -160,8 +153,7 @@ tsh_tensor *tsh_bias(tsh_tape *tape, tsh_tensor *x, tsh_tensor *b) {
     return tshi_apply(tape, &(tshi_node){.op = &bias_op, .inputs = 2, .in = {x, b}});
 }
 
-/* --- activations
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- activations -------------------------------------------------------------------------------------------------- */
 
 static const tshi_rule pointwise_rules[] = {
     {{TSHI_R}, TSHI_R},
@@ -208,8 +200,7 @@ tsh_tensor *tsh_silu(tsh_tape *tape, tsh_tensor *x) {
     return unary(tape, x, &silu_op, TSHI_SILU);
 }
 
-/* --- dropout
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- dropout ------------------------------------------------------------------------------------------------------ */
 
 static tsh_status dropout_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
     double p = call->attr.f[0];

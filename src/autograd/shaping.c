@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-/* --- reshape
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- reshape ------------------------------------------------------------------------------------------------------ */
 
 static const tshi_rule reshape_rules[] = {
     {{TSHI_R}, TSHI_R}, {{TSHI_ANY}, TSHI_ANY}, {{TSHI_P}, TSHI_P}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
@@ -104,9 +103,7 @@ tsh_tensor *tsh_reshape(tsh_tape *tape, tsh_tensor *x, int ndim, const int64_t *
     return status == TSH_OK ? tshi_apply(tape, &call) : tshi_tape_fail_as(tape, status, "reshape");
 }
 
-/* --- slice
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* --- slice -------------------------------------------------------------------------------------------------------- */
 
 static const tshi_rule slice_rules[] = {
     {{TSHI_R}, TSHI_R}, {{TSHI_OTHER}, TSHI_OTHER}, {{TSHI_P}, TSHI_P}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
@@ -146,8 +143,7 @@ tsh_tensor *tsh_slice(tsh_tape *tape, tsh_tensor *x, int dim, int64_t start, int
     return status == TSH_OK ? tshi_apply(tape, &call) : tshi_tape_fail_as(tape, status, "slice");
 }
 
-/* --- concat
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- concat ------------------------------------------------------------------------------------------------------- */
 
 static tsh_status concat_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
     char a[160], b[160];

@@ -69,8 +69,7 @@ tsh_world *tsh_tape_world(const tsh_tape *tape) {
     return tape->world;
 }
 
-/* --- failures
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- failures ----------------------------------------------------------------------------------------------------- */
 
 tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format, ...) {
     va_list arguments;
@@ -112,8 +111,7 @@ bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *co
     return tape->status == TSH_OK;
 }
 
-/* --- calls
- * ----------------------------------------------------------------------------------------------------------------- */
+/* --- calls -------------------------------------------------------------------------------------------------------- */
 
 tsh_status tshi_tape_own(tsh_tape *tape, tsh_tensor *tensor) {
     tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->owned, &tape->owned_capacity,

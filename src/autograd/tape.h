@@ -35,9 +35,7 @@ typedef struct tshi_rule {
     tshi_pattern out;
 } tshi_rule;
 
-/* --- ops
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* --- ops ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct tshi_node tshi_node;
 
@@ -115,8 +113,7 @@ static inline int tshi_tape_node(const tsh_tape *tape, const tsh_tensor *t) {
 tsh_status tshi_check_floats(const tshi_node *call, tsh_dtype *dtype);
 tsh_status tshi_check_dim(const tsh_tensor *x, int *dim);
 
-/* --- gradients, inside backward
- * ------------------------------------------------------------------------------------------------ */
+/* --- gradients, inside backward ----------------------------------------------------------------------------------- */
 
 /* Whether input i wants a gradient. */
 bool tshi_wants_grad(const tshi_node *call, int i);
@@ -131,8 +128,7 @@ tsh_tensor *tshi_grad_beta(const tshi_node *call, int i, double *beta);
 /* Add `gradient` to that of input i, taking over its memory when nobody else uses it. Its shape is in[i]'s. */
 tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient);
 
-/* --- transitions
- * ------------------------------------------------------------------------------------------------------------------ */
+/* --- transitions -------------------------------------------------------------------------------------------------- */
 
 typedef struct tshi_transition tshi_transition;
 

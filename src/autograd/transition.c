@@ -37,8 +37,7 @@ double tshi_transition_cost(const tshi_transition *t, bool backward) {
     return t->forward->cost + (backward ? t->backward->cost : 0);
 }
 
-/* --- the op: attr.table is the row, attr.dim the axis, attr.i[0] and attr.i[1] the two dims ------------------------
- */
+/* --- the op: attr.table is the row, attr.dim the axis, attr.i[0] and attr.i[1] the two dims ----------------------- */
 
 static tsh_group *axis_group(const tshi_node *call) {
     return call->in[0]->mesh->axis[call->attr.dim].group;
@@ -157,8 +156,7 @@ tsh_tensor *tshi_transit(tsh_tape *tape, tsh_tensor *x, int axis, tsh_layout to,
     return moved;
 }
 
-/* --- public
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- public ------------------------------------------------------------------------------------------------------- */
 
 static int axis_of(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, const char *what) {
     if (!tshi_tape_ready(tape, what, 1, &x)) return -1;

@@ -44,7 +44,7 @@ typedef struct tshi_device_ops {
     const char *name;
     tsh_device_kind kind;
 
-    /* --- memory ---------------------------------------------------------------------------------- */
+    /* --- memory --------------------------------------------------------------------------------------------------- */
     /* At least `size` bytes aligned to 64 (a unique pointer for 0), or NULL with the message set. */
     void *(*alloc)(tsh_device *device, size_t size);
     /* Takes back what alloc gave. NULL is fine. */
@@ -62,7 +62,7 @@ typedef struct tshi_device_ops {
      * Complex only to itself. */
     void (*convert)(int64_t n, tsh_dtype from_dtype, const void *from, tsh_dtype to_dtype, void *to);
 
-    /* --- reductions across buffers (collectives) ---------------------------------------------------- */
+    /* --- reductions across buffers (collectives) ------------------------------------------------------------------ */
     /* out[i] = in[0][i] op in[1][i] op ... op in[count - 1][i], in that order, for every dtype (bfloat16 and
      * float16 accumulate in float32 and round once; complex takes SUM and PROD; integers wrap; MIN and MAX keep NaNs).
      * The result is written to each of the `outs` buffers out[0..outs). Any out may be the same buffer as any in, but
@@ -70,7 +70,7 @@ typedef struct tshi_device_ops {
     void (*reduce)(tsh_dtype dtype, tshi_reduction op, int64_t n, int count, const void *const *in, int outs,
                    void *const *out);
 
-    /* --- dense maths, float dtypes -------------------------------------------------------------------- */
+    /* --- dense maths, float dtypes -------------------------------------------------------------------------------- */
     /* C = alpha op(A) op(B) + beta C, row-major, op(A) m x k, op(B) k x n; transposed A is stored k x m.
      * Leading dims are row lengths. k = 0 leaves beta C. TSH_ERR_OVERFLOW past the library's index type. */
     tsh_status (*gemm)(tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
@@ -91,7 +91,7 @@ typedef struct tshi_device_ops {
     void (*sum_backward)(tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, double scale, const void *dy,
                          void *dx);
 
-    /* --- softmax over n, in three passes so that a collective may stand between them ------------------- */
+    /* --- softmax over n, in three passes so that a collective may stand between them ------------------------------ */
     /* max[o, k] = max over i of x (-inf where n = 0). */
     void (*softmax_max)(tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, const void *x, void *max);
     /* sum[o, k] = sum over i of exp(x - max). */
@@ -107,7 +107,7 @@ typedef struct tshi_device_ops {
     void (*softmax_backward)(bool log, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, const void *y,
                              const void *dy, const void *dot, void *dx);
 
-    /* --- cross entropy of a vocabulary slice ---------------------------------------------------------- */
+    /* --- cross entropy of a vocabulary slice ---------------------------------------------------------------------- */
     /* First index whose target is neither ignore_index nor in [0, classes), or -1. */
     int64_t (*targets_check)(const tshi_classes *c, const int64_t *target);
     /* One row of sums each, to be added over the slices: sums[rows, 4] =
@@ -125,7 +125,7 @@ typedef struct tshi_device_ops {
                                    const int64_t *target, const void *max, const void *sums, double scale,
                                    const void *dloss, int64_t dloss_stride, void *dlogits);
 
-    /* --- the rest ------------------------------------------------------------------------------------- */
+    /* --- the rest ------------------------------------------------------------------------------------------------- */
     /* First index whose id is outside [0, vocabulary), or -1. */
     int64_t (*ids_check)(int64_t n, const int64_t *ids, int64_t vocabulary);
     /* y[i, :] = table[ids[i] - start, :], zeros for ids outside [start, start + rows). table [rows, cols]. */
@@ -154,7 +154,7 @@ typedef struct tshi_device_ops {
     void (*random_normal)(tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream, double mean,
                           double std, void *to);
 
-    /* --- optimisers, in place --------------------------------------------------------------------------- */
+    /* --- optimisers, in place ------------------------------------------------------------------------------------- */
     /* g = grad + weight_decay p; buffer = momentum buffer + (1 - dampening) g; p -= lr (nesterov ? g + momentum
      * buffer : buffer). buffer may be NULL when momentum is 0. */
     void (*sgd)(tsh_dtype dtype, int64_t n, const tshi_sgd *s, const void *grad, void *buffer, void *p);

@@ -17,7 +17,7 @@ bool tsh_group_supports(const tsh_group *group, tsh_collective op, tsh_dtype dty
     return !tshi_dtype_is_complex(dtype) || reduce == TSH_SUM || reduce == TSH_PROD;
 }
 
-/* --- checks ---------------------------------------------------------------------------------------------- */
+/* --- checks ------------------------------------------------------------------------------------------------------- */
 
 static tsh_status check_tensor(const tsh_group *group, tsh_collective op, const tsh_tensor *tensor, const char *what) {
     if (!tensor) return tshi_fail(TSH_ERR_ARGUMENT, "%s: %s is NULL", names[op], what);
@@ -104,7 +104,7 @@ static const char *part_start(const tsh_group *group, const tsh_tensor *whole, c
     return (const char *)tshi_data(whole) + (size_t)before * tsh_dtype_size(whole->dtype);
 }
 
-/* --- running --------------------------------------------------------------------------------------------- */
+/* --- running ------------------------------------------------------------------------------------------------------ */
 
 /* bytes (p - 1) / p without overflow. */
 static uint64_t ring_bytes(const tsh_group *group, const tshi_call *call) {

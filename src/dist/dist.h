@@ -35,7 +35,7 @@ typedef struct tshi_group_ops {
     /* Free group->state. Not collective. */
     void (*close)(tsh_group *group);
 
-    /* --- worlds; self leaves these to a world of one rank ---------------------------------------------------- */
+    /* --- worlds; self leaves these to a world of one rank --------------------------------------------------------- */
     /* Every rank of the world passes the same `text`, or `failed`. TSH_ERR_MISMATCH with both texts printed, or
      * TSH_ERR_PEER with the words of the rank that failed. Collective over the world. */
     tsh_status (*agree)(tsh_world *world, const char *text, tsh_status failed);
@@ -108,7 +108,7 @@ static inline uint64_t tshi_ticks(void) {
 #endif
 }
 
-/* --- group.c: for worlds and meshes ---------------------------------------------------------------------- */
+/* --- group.c: for worlds and meshes ------------------------------------------------------------------------------- */
 
 /* A group with everything but the backend's state, in the world's list. NULL with the message set. */
 tsh_group *tshi_group_new(tsh_world *world, const int *ranks, int n);
@@ -120,7 +120,7 @@ uint64_t tshi_group_note(tsh_group *group, const tshi_call *call);
 /* "#3 all_reduce float32 [8], ..." of the last calls to the log. */
 void tshi_group_log_ring(const tsh_group *group);
 
-/* --- backends -------------------------------------------------------------------------------------------- */
+/* --- backends ----------------------------------------------------------------------------------------------------- */
 
 extern const tshi_group_ops tshi_self_ops;
 extern const tshi_group_ops tshi_local_ops;

@@ -145,7 +145,7 @@ const tsh_mesh *tsh_group_mesh(const tsh_group *group) {
     return group->mesh;
 }
 
-/* --- what it has done ------------------------------------------------------------------------------------ */
+/* --- what it has done --------------------------------------------------------------------------------------------- */
 
 uint64_t tshi_group_note(tsh_group *group, const tshi_call *call) {
     uint64_t number = ++group->calls;

@@ -28,7 +28,7 @@ static uint64_t hash_counts(const int64_t *counts, int n) {
     return h;
 }
 
-/* --- words ----------------------------------------------------------------------------------------------- */
+/* --- words -------------------------------------------------------------------------------------------------------- */
 
 char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size) {
     static const char *const reductions[TSH_REDUCE_OP_COUNT] = {"sum", "prod", "min", "max"};
@@ -103,7 +103,7 @@ static tsh_status compare(const tsh_group *group, bool *far) {
     return same && !(flags & TSHI_SLOT_FAILED) ? TSH_OK : disagree(group, lg->sync);
 }
 
-/* --- posting --------------------------------------------------------------------------------------------- */
+/* --- posting ------------------------------------------------------------------------------------------------------ */
 
 static inline size_t near_bytes(const tsh_group *group, const tshi_call *call) {
     return ((const tshi_local_group *)group->state)->near_bytes[call->op];
@@ -169,7 +169,7 @@ static size_t post(const tsh_group *group, const tshi_call *call, tshi_slot *slo
     }
 }
 
-/* --- moving ---------------------------------------------------------------------------------------------- */
+/* --- moving ------------------------------------------------------------------------------------------------------- */
 
 /* What member i has posted, `before` bytes into it. */
 static inline char *data_of(const tsh_group *group, int i, size_t before) {
@@ -296,7 +296,7 @@ static tsh_status move(const tsh_group *group, const tshi_call *call, bool far) 
     }
 }
 
-/* --- running --------------------------------------------------------------------------------------------- */
+/* --- running ------------------------------------------------------------------------------------------------------ */
 
 /* Take part in a call that cannot be made here, so that the others hear why. The caller has its own words. */
 static tsh_status run_failed(tsh_group *group, const tshi_call *call, tshi_slot *slot) {

@@ -16,7 +16,7 @@
 #define TSHI_INLINE     4048
 #define TSHI_CORE_BYTES 128
 
-/* --- shared memory --------------------------------------------------------------------------------------- */
+/* --- shared memory ------------------------------------------------------------------------------------------------ */
 
 enum { TSHI_SLOT_FAILED = 1, TSHI_SLOT_FAR = 2 }; /* flags */
 
@@ -59,7 +59,7 @@ typedef struct tshi_control {
     tshi_record record[];                               /* [size], then the world group's block */
 } tshi_control;
 
-/* --- this rank's side ------------------------------------------------------------------------------------ */
+/* --- this rank's side --------------------------------------------------------------------------------------------- */
 
 typedef struct tshi_local {
     tsh_threads *threads; /* NULL: ranks are processes */
@@ -109,7 +109,7 @@ static inline unsigned char *tshi_payload(tshi_slot *slot) {
     return (unsigned char *)slot + sizeof *slot;
 }
 
-/* --- memory.c: how memory is had ------------------------------------------------------------------------- */
+/* --- memory.c: how memory is had ---------------------------------------------------------------------------------- */
 
 /* Makes world->state with the heaps of all ranks (of processes: after a rendezvous). */
 tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh_threads *threads);
@@ -121,7 +121,7 @@ void tshi_memory_close(tsh_world *world);
 /* Rank and size of a world of threads. */
 tsh_status tshi_threads_settings(const tsh_world_config *config, tshi_settings *settings);
 
-/* --- local_group.c: blocks ------------------------------------------------------------------------------- */
+/* --- local_group.c: blocks ---------------------------------------------------------------------------------------- */
 
 size_t tshi_block_bytes(int size);
 /* The private side of a group of `size`; the block comes later. NULL with the message set. */
@@ -134,7 +134,7 @@ void tshi_local_close(tsh_group *group);
 /* Release the retired blocks that nobody uses any more; `all`: the others too. */
 void tshi_local_sweep(tsh_world *world, bool all);
 
-/* --- local_sync.c: waiting ------------------------------------------------------------------------------- */
+/* --- local_sync.c: waiting ---------------------------------------------------------------------------------------- */
 
 /* Post my slot of the next sync (already filled) and wait until every member has posted its own. `payload`: bytes of it
  * that the members are likely to have in their slots, a hint. */
@@ -155,7 +155,7 @@ static inline bool tshi_reached(_Atomic uint32_t *word, uint32_t target) {
     return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - target) >= 0;
 }
 
-/* --- local_failure.c: what stops a world ----------------------------------------------------------------- */
+/* --- local_failure.c: what stops a world -------------------------------------------------------------------------- */
 
 static inline bool tshi_local_troubled(const tshi_local *local) {
     return local->broken != TSH_OK || atomic_load_explicit(&local->control->troubles, memory_order_relaxed) != 0;
@@ -168,7 +168,7 @@ void tshi_local_fail(tsh_world *world, const char *reason);
 tsh_status tshi_local_recover(tsh_world *world);
 void tshi_local_leave(tsh_world *world);
 
-/* --- local.c: calls -------------------------------------------------------------------------------------- */
+/* --- local.c: calls ----------------------------------------------------------------------------------------------- */
 
 /* Every rank posts the text (and, for the others to read, `at`); see tshi_group_ops.agree. */
 tsh_status tshi_local_agree(tsh_world *world, const char *text, tsh_status failed, uint64_t at);

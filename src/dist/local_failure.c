@@ -195,7 +195,7 @@ void tshi_local_fail(tsh_world *world, const char *reason) {
     }
 }
 
-/* --- recovering ------------------------------------------------------------------------------------------ */
+/* --- recovering --------------------------------------------------------------------------------------------------- */
 
 /* All ranks have made this step when it returns. */
 static tsh_status recover_step(tsh_world *world) {

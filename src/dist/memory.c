@@ -82,7 +82,7 @@ static tsh_status local_new(tsh_world *world, const tshi_settings *settings) {
     return local->heap && local->heap_bytes && local->polls ? TSH_OK : TSH_ERR_MEMORY;
 }
 
-/* --- processes ------------------------------------------------------------------------------------------- */
+/* --- processes ---------------------------------------------------------------------------------------------------- */
 
 static tsh_status map_meeting(tsh_world *world, tshi_meeting *meeting) {
     tshi_local *local = tshi_local_of(world);
@@ -118,7 +118,7 @@ static tsh_status open_processes(tsh_world *world, const tshi_settings *settings
     return status;
 }
 
-/* --- threads --------------------------------------------------------------------------------------------- */
+/* --- threads ------------------------------------------------------------------------------------------------------ */
 
 void tsh_threads_destroy(tsh_threads *threads) {
     if (!threads) return;
@@ -185,7 +185,7 @@ static tsh_status open_threads(tsh_world *world, const tshi_settings *settings, 
     return local->heap[rank] ? TSH_OK : map_fail(settings->heap_bytes, rank);
 }
 
-/* --- both ------------------------------------------------------------------------------------------------ */
+/* --- both --------------------------------------------------------------------------------------------------------- */
 
 tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh_threads *threads) {
     tsh_status status = local_new(world, settings);

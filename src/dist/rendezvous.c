@@ -48,7 +48,7 @@ static void nap(double seconds) {
     nanosleep(&t, NULL);
 }
 
-/* --- the other ranks' side ------------------------------------------------------------------------------- */
+/* --- the other ranks' side ---------------------------------------------------------------------------------------- */
 
 typedef struct client {
     const tshi_settings *settings;

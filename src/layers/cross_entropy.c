@@ -48,8 +48,7 @@ static tshi_classes classes_of(const tshi_node *call) {
                           .weight = weight ? tshi_data(weight) : NULL};
 }
 
-/* --- shapes --------------------------------------------------------------------------------------------------------
- */
+/* --- shapes ------------------------------------------------------------------------------------------------------- */
 
 static tsh_status check_target(const tsh_tensor *logits, const tsh_tensor *target) {
     char a[160], b[160];
@@ -88,8 +87,7 @@ static tsh_status shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out
     return TSH_OK; /* [] otherwise, as *out came */
 }
 
-/* --- forward -------------------------------------------------------------------------------------------------------
- */
+/* --- forward ------------------------------------------------------------------------------------------------------ */
 
 static tsh_status check_range(const tshi_node *call, const tshi_classes *c) {
     const int64_t *target = tshi_data(call->in[1]);
@@ -196,8 +194,7 @@ static tsh_status forward(tsh_tape *tape, tshi_node *call) {
     return status;
 }
 
-/* --- backward ------------------------------------------------------------------------------------------------------
- */
+/* --- backward ----------------------------------------------------------------------------------------------------- */
 
 static tsh_status backward(tsh_tape *tape, tshi_node *call) {
     (void)tape;
@@ -221,8 +218,7 @@ static const tshi_op reduced_op = {
 static const tshi_op rows_op = {
     .name = name, .rules = rows_rules, .shape = shape, .forward = forward, .backward = backward};
 
-/* --- public --------------------------------------------------------------------------------------------------------
- */
+/* --- public ------------------------------------------------------------------------------------------------------- */
 
 static tsh_status check_config(const tsh_cross_entropy_config *config) {
     if (!(config->label_smoothing >= 0 && config->label_smoothing <= 1)) {

@@ -56,8 +56,7 @@ void tsh_linear_destroy(tsh_linear *layer) {
     tshi_free(&layer->world->allocator, layer);
 }
 
-/* --- forward -------------------------------------------------------------------------------------------------------
- */
+/* --- forward ------------------------------------------------------------------------------------------------------ */
 
 /* The right number of features, and no axis that splits them unless the layer's own does. */
 static bool check_input(tsh_tape *tape, const tsh_linear *layer, const tsh_tensor *x) {
@@ -109,8 +108,7 @@ tsh_tensor *tsh_linear_forward(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x)
     return tshi_layer_leave(tape, y, layer->axis, c->shard, c->gather_output, c->sequence_parallel);
 }
 
-/* --- parameters ----------------------------------------------------------------------------------------------------
- */
+/* --- parameters --------------------------------------------------------------------------------------------------- */
 
 tsh_tensor *tsh_linear_weight(const tsh_linear *layer) {
     return layer ? layer->weight : NULL;

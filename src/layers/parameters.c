@@ -84,8 +84,7 @@ void tsh_parameters_zero_grad(tsh_parameters *list) {
     for (int i = 0; i < tsh_parameters_count(list); i++) tsh_tensor_zero_grad(list->items[i].tensor);
 }
 
-/* --- parameters of layers ------------------------------------------------------------------------------------------
- */
+/* --- parameters of layers ----------------------------------------------------------------------------------------- */
 
 tsh_tensor *tshi_parameter_for(tsh_tape *tape, tsh_tensor *parameter, const tsh_tensor *x) {
     for (int a = 0; parameter && a < parameter->mesh->axes; a++) {

@@ -29,8 +29,7 @@ static tsh_status same(const char *what, const tsh_tensor *a, const tsh_tensor *
     return a->numel == b->numel ? TSH_OK : mismatch(what, a, b);
 }
 
-/* --- matrix products and bias
- * ------------------------------------------------------------------------------------------ */
+/* --- matrix products and bias ------------------------------------------------------------------------------------- */
 
 tsh_status tshi_op_matmul(const tsh_tensor *a, bool transpose_a, const tsh_tensor *b, bool transpose_b, double beta,
                           tsh_tensor *c) {
@@ -57,8 +56,7 @@ tsh_status tshi_op_bias_backward(const tsh_tensor *dy, tsh_tensor *db) {
     return TSH_OK;
 }
 
-/* --- elementwise
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- elementwise -------------------------------------------------------------------------------------------------- */
 
 tsh_status tshi_op_unary(tshi_unary f, const tsh_tensor *x, tsh_tensor *y) {
     tsh_status status = same("unary", x, y);
@@ -101,8 +99,7 @@ tsh_status tshi_op_dropout(const tsh_tensor *x, uint64_t seed, uint64_t stream, 
     return status;
 }
 
-/* --- sums and slices
- * ------------------------------------------------------------------------------------------------------- */
+/* --- sums and slices ---------------------------------------------------------------------------------------------- */
 
 /* A tensor around dim; dim < 0: all of it in one run. */
 typedef struct around {
@@ -175,8 +172,7 @@ tsh_status tshi_op_insert_add(const tsh_tensor *part, int dim, int64_t start, ts
     return TSH_OK;
 }
 
-/* --- softmax
- * ---------------------------------------------------------------------------------------------------------------- */
+/* --- softmax ------------------------------------------------------------------------------------------------------ */
 
 static tsh_status check_rows(const char *what, const tsh_tensor *x, around a, const tsh_tensor *stat) {
     return stat->numel == a.outer * a.inner && stat->dtype == x->dtype ? TSH_OK : mismatch(what, x, stat);
@@ -232,8 +228,7 @@ tsh_status tshi_op_softmax_backward(bool log, const tsh_tensor *y, int dim, cons
     return status;
 }
 
-/* --- lookup and norms
- * ------------------------------------------------------------------------------------------------------- */
+/* --- lookup and norms --------------------------------------------------------------------------------------------- */
 
 static tsh_status check_lookup(const tsh_tensor *table, const tsh_tensor *ids, const tsh_tensor *y) {
     if (ids->dtype != TSH_INT64 || table->dtype != y->dtype) {

@@ -58,8 +58,7 @@ struct tsh_tensor {
     int move_axis; /* along which this tensor was made from another */
 };
 
-/* --- layout algebra: pure functions --------------------------------------------------------------------------------
- */
+/* --- layout algebra: pure functions ------------------------------------------------------------------------------- */
 
 bool tshi_layout_equal(tsh_layout a, tsh_layout b);
 /* "SHARD(0)" into text; returns text. */
@@ -81,8 +80,7 @@ char *tshi_dims_name(int ndim, const int64_t *dims, char *text, size_t size);
 int64_t tshi_outer(const tsh_tensor *tensor, int d);
 int64_t tshi_inner(const tsh_tensor *tensor, int d);
 
-/* --- lifetime
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- lifetime ----------------------------------------------------------------------------------------------------- */
 
 /* A tensor with memory of its own, NOT zeroed; shape and layout as given (resolved). */
 tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_shape *shape,

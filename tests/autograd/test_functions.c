@@ -127,8 +127,7 @@ static void check_differences(tshi_rank *r, const function_case *c, const tsh_la
     tsh_tape_destroy(tape);
 }
 
-/* --- one rank: the reference, itself checked by central differences ------------------------------------------------
- */
+/* --- one rank: the reference, itself checked by central differences ----------------------------------------------- */
 
 static void reference(tshi_rank *r, void *arg) {
     (void)arg;
@@ -143,8 +142,7 @@ static void reference(tshi_rank *r, void *arg) {
     tshi_check(r, tsh_device_get_stats(tsh_world_device(r->world)).bytes_in_use == 0, "memory is left");
 }
 
-/* --- several ranks ---------------------------------------------------------------------------------------------------
- */
+/* --- several ranks ------------------------------------------------------------------------------------------------ */
 
 /* Layout number n of an input: REPLICATED, LOCAL, SHARD(0).., PARTIAL (floats). */
 static int layout_count(const function_input *in) {

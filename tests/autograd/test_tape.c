@@ -49,8 +49,7 @@ static void failed_with(tshi_rank *r, bench *b, tsh_status status, const char *w
     tshi_check(r, tsh_tape_message(b->tape)[0] == '\0', "a message after the reset");
 }
 
-/* --- gradients
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- gradients ---------------------------------------------------------------------------------------------------- */
 
 static void accumulates(tshi_rank *r, void *arg) {
     (void)arg;
@@ -124,8 +123,7 @@ Test(tape, upstream_gradient, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run(1, upstream, NULL));
 }
 
-/* --- what is kept and what is freed
- * ---------------------------------------------------------------------------------------- */
+/* --- what is kept and what is freed ------------------------------------------------------------------------------- */
 
 static void memory(tshi_rank *r, void *arg) {
     (void)arg;
@@ -197,8 +195,7 @@ Test(tape, recording_can_be_off, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run(1, no_recording, NULL));
 }
 
-/* --- failures
- * --------------------------------------------------------------------------------------------------------------- */
+/* --- failures ----------------------------------------------------------------------------------------------------- */
 
 static void first_failure_stays(tshi_rank *r, void *arg) {
     (void)arg;
@@ -247,8 +244,7 @@ Test(tape, two_tapes_of_one_world, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run(2, two_tapes, NULL));
 }
 
-/* --- the gradient check itself can fail
- * ---------------------------------------------------------------------------------- */
+/* --- the gradient check itself can fail --------------------------------------------------------------------------- */
 
 /* Its backward adds nothing to what the value depends on: the input is read around the tape. */
 static tsh_tensor *cheat(tsh_tape *tape, tsh_tensor *const *inputs, void *user) {

@@ -170,8 +170,7 @@ Test(transition, each_row_as_threads, .timeout = 60) {
     cr_assert_str_empty(tshi_test_run_threads(3, each_row, NULL));
 }
 
-/* --- known answers
- * ------------------------------------------------------------------------------------------------------ */
+/* --- known answers ------------------------------------------------------------------------------------------------ */
 
 static tsh_tensor *local_ones(tshi_rank *r, const tsh_mesh *mesh, int64_t n, double value) {
     tsh_tensor *t = NULL;
@@ -261,8 +260,7 @@ Test(transition, sum_of_shards_known_answer, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run(4, sum_of_shards, NULL));
 }
 
-/* --- once a step, two axes, wrong use
- * -------------------------------------------------------------------------------------- */
+/* --- once a step, two axes, wrong use ----------------------------------------------------------------------------- */
 
 /* Three uses of one tensor share one copy, hence one all-reduce backward. */
 static void three_copies(tshi_rank *r, void *arg) {

@@ -97,7 +97,7 @@ Test(train_text, writes_what_the_seed_says_at_any_number_of_ranks, .timeout = 60
     cr_assert_str_eq(start, one);
 }
 
-/* --- mistakes ---------------------------------------------------------------------------------------------------- */
+/* --- mistakes ----------------------------------------------------------------------------------------------------- */
 
 static void refuses(int wanted_code, const char *words, const char *arguments) {
     int code;

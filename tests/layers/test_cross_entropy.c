@@ -188,8 +188,7 @@ Test(cross_entropy, equals_the_formula_in_every_layout, .timeout = 60) {
     }
 }
 
-/* --- known answers ---------------------------------------------------------------------------------------------------
- */
+/* --- known answers ------------------------------------------------------------------------------------------------ */
 
 static void known(tshi_rank *r, void *arg) {
     const double x[] = {1, 2, 3, 4}, two = 2, loss[] = {1.4401897};
@@ -324,8 +323,7 @@ Test(cross_entropy, of_local_logits_is_local, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run(3, local, NULL));
 }
 
-/* --- gradient check --------------------------------------------------------------------------------------------------
- */
+/* --- gradient check ----------------------------------------------------------------------------------------------- */
 
 typedef struct network {
     tsh_tensor *target;
@@ -369,8 +367,7 @@ Test(cross_entropy, passes_the_gradient_check, .timeout = 60) {
     }
 }
 
-/* --- wrong use -------------------------------------------------------------------------------------------------------
- */
+/* --- wrong use ---------------------------------------------------------------------------------------------------- */
 
 static void fails(tshi_rank *r, tsh_tape *tape, tsh_tensor *logits, tsh_tensor *target,
                   const tsh_cross_entropy_config *config, tsh_status status, const char *words) {

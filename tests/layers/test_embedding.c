@@ -139,8 +139,7 @@ Test(embedding, equals_plain_loops_in_every_sharding, .timeout = 60) {
     }
 }
 
-/* --- gradient check --------------------------------------------------------------------------------------------------
- */
+/* --- gradient check ----------------------------------------------------------------------------------------------- */
 
 typedef struct network {
     tsh_embedding *layer;
@@ -180,8 +179,7 @@ Test(embedding, passes_the_gradient_check, .timeout = 60) {
     }
 }
 
-/* --- sizes, padding, wrong use
- * ----------------------------------------------------------------------------------------- */
+/* --- sizes, padding, wrong use ------------------------------------------------------------------------------------ */
 
 static void slices(tshi_rank *r, void *arg) {
     const sizes s = {13, 6, 1};

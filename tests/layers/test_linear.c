@@ -169,8 +169,7 @@ Test(linear, equals_plain_loops_in_every_sharding, .timeout = 60) {
     }
 }
 
-/* --- gradient check --------------------------------------------------------------------------------------------------
- */
+/* --- gradient check ----------------------------------------------------------------------------------------------- */
 
 /* inputs: x, weight, bias; the layer in `user` holds the last two. */
 static tsh_tensor *objective(tsh_tape *tape, tsh_tensor *const *inputs, void *user) {
@@ -205,8 +204,7 @@ Test(linear, passes_the_gradient_check, .timeout = 60) {
     }
 }
 
-/* --- known cases -----------------------------------------------------------------------------------------------------
- */
+/* --- known cases -------------------------------------------------------------------------------------------------- */
 
 static void projections(tshi_rank *r, void *arg) {
     const sizes s = {3, 4, 5};
@@ -306,8 +304,7 @@ Test(linear, holds_its_balanced_slice_alone, .timeout = 20) {
     for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, weight_bytes, NULL));
 }
 
-/* --- wrong use -------------------------------------------------------------------------------------------------------
- */
+/* --- wrong use ---------------------------------------------------------------------------------------------------- */
 
 static void fails_with(tshi_rank *r, tsh_tape *tape, tsh_linear *layer, const tsh_tensor_config *config,
                        tsh_status status, const char *words) {

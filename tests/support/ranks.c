@@ -52,7 +52,7 @@ tsh_tensor *tshi_test_vector(tshi_rank *r, tsh_dtype dtype, int64_t n) {
     return tensor;
 }
 
-/* --- one rank -------------------------------------------------------------------------------------------- */
+/* --- one rank ----------------------------------------------------------------------------------------------------- */
 
 typedef struct job {
     tshi_test_options options;
@@ -106,7 +106,7 @@ static _Noreturn void rank_process(const job *j, int rank, const char *token, pi
     _exit(rank_at(j, rank)->failed ? CHECK_FAILED : 0);
 }
 
-/* --- all of them ----------------------------------------------------------------------------------------- */
+/* --- all of them -------------------------------------------------------------------------------------------------- */
 
 static double now(void) {
     struct timespec t;

@@ -20,8 +20,7 @@ static void make_directory(char path[64]) {
     cr_assert(mkdtemp(path));
 }
 
-/* --- the reader
- * -------------------------------------------------------------------------------------------------------- */
+/* --- the reader --------------------------------------------------------------------------------------------------- */
 
 Test(vectors, reads_names_shapes_and_values, .timeout = 10) {
     static const char text[] = "# a comment\ntensor x f64 2 2 3\n1 -2.5 3e2 4 5 6\ntensor n i64 0 \n-100\n\n"
@@ -82,8 +81,7 @@ Test(vectors, says_where_a_file_is_wrong, .timeout = 10) {
     rmdir(directory);
 }
 
-/* --- the program
- * --------------------------------------------------------------------------------------------------------- */
+/* --- the program -------------------------------------------------------------------------------------------------- */
 
 /* Its exit code, with what it printed. */
 static int run(const char *arguments, char *out, size_t size) {

@@ -20,7 +20,7 @@
 
 enum { TEXT_SIZE = 1 << 21 };
 
-/* --- running it ------------------------------------------------------------------------------------------------ */
+/* --- running it --------------------------------------------------------------------------------------------------- */
 
 typedef struct launched {
     pid_t pid;
@@ -137,7 +137,7 @@ static void read_terminal_until(int terminal, const char *wanted, char *text, si
     }
 }
 
-/* --- what is left ---------------------------------------------------------------------------------------------- */
+/* --- what is left ------------------------------------------------------------------------------------------------- */
 
 static bool carries_mark(const char *path) {
     char text[65536];
@@ -184,7 +184,7 @@ static int run_to_end(char *const argv[], char line[256]) {
     return code;
 }
 
-/* --- codes ----------------------------------------------------------------------------------------------------- */
+/* --- codes -------------------------------------------------------------------------------------------------------- */
 
 Test(run, all_ranks_end_well, .timeout = 20) {
     char line[256];
@@ -280,7 +280,7 @@ Test(run, help_and_version, .timeout = 20) {
     free(text);
 }
 
-/* --- what a rank is given -------------------------------------------------------------------------------------- */
+/* --- what a rank is given ----------------------------------------------------------------------------------------- */
 
 Test(run, environment, .timeout = 20) {
     launched job = start(ARGUMENTS("-n", "2", "--master-port", "4711", "sh", "-c",
@@ -323,7 +323,7 @@ Test(run, ranks_are_bound_to_cores_of_their_own, .timeout = 20) {
     free(text);
 }
 
-/* --- output ---------------------------------------------------------------------------------------------------- */
+/* --- output ------------------------------------------------------------------------------------------------------- */
 
 Test(run, both_outputs_keep_their_place, .timeout = 20) {
     launched job = start(ARGUMENTS("-n", "2", "sh", "-c", "echo out; echo err >&2; printf partial"));
@@ -409,7 +409,7 @@ Test(run, broken_pipe_ends_the_job, .timeout = 20) {
     cr_assert_eq(finish(&job), 128 + SIGPIPE);
 }
 
-/* --- signals --------------------------------------------------------------------------------------------------- */
+/* --- signals ------------------------------------------------------------------------------------------------------ */
 
 static void forwards_and_stops(int number) {
     char script[256];
@@ -485,7 +485,7 @@ Test(run, reader_that_stops_does_not_keep_the_job, .timeout = 20) {
     free(marked);
 }
 
-/* --- nothing is left ------------------------------------------------------------------------------------------- */
+/* --- nothing is left ---------------------------------------------------------------------------------------------- */
 
 /* A rank with a child, and a grandchild that has left its process group and its parent. */
 static const char family[] = "setsid sh -c 'sleep 1000 & echo ready; sleep 1000' & sleep 1000 & echo ready; ";
@@ -544,7 +544,7 @@ Test(run, killing_both_leaves_no_rank, .timeout = 20) {
     assert_nothing_left(2.0);
 }
 
-/* --- on a terminal --------------------------------------------------------------------------------------------- */
+/* --- on a terminal ------------------------------------------------------------------------------------------------ */
 
 Test(run, terminal_shows_progress_as_it_comes, .timeout = 20) {
     char text[4096] = "";

@@ -167,7 +167,7 @@ Test(memory_failures, every_request_of_a_step_of_two_ranks, .timeout = 60) {
     every_request(2, 1);
 }
 
-/* --- from the first call of a program to the last ---------------------------------------------------------------- */
+/* --- from the first call of a program to the last ----------------------------------------------------------------- */
 
 static void whole_program(memory *m, tsh_status *status) {
     double loss, norm;

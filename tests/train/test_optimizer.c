@@ -20,8 +20,7 @@ static void set_gradient(tshi_rank *r, tsh_tape *tape, tsh_tensor *p, const doub
     tsh_tensor_release(g);
 }
 
-/* --- golden vectors --------------------------------------------------------------------------------------------------
- */
+/* --- golden vectors ----------------------------------------------------------------------------------------------- */
 
 typedef struct golden {
     tshi_vectors vectors;
@@ -97,8 +96,7 @@ Test(adamw, follows_the_golden_vectors_and_communicates_nothing, .timeout = 30) 
     run_golden("adamw", true);
 }
 
-/* --- settings that the vectors leave out
- * ------------------------------------------------------------------------------- */
+/* --- settings that the vectors leave out -------------------------------------------------------------------------- */
 
 /* One element under the gradients 1, 2, 3 from p = 5, by the formula. */
 static void sgd_formula(const tsh_sgd_config *c, double out[3]) {

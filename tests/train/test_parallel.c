@@ -12,8 +12,7 @@
 #define S0                                                                                                             \
     { TSH_KIND_SHARD, 0 }
 
-/* --- gradients averaged over ranks ---------------------------------------------------------------------------------
- */
+/* --- gradients averaged over ranks -------------------------------------------------------------------------------- */
 
 /* y = x w, w = [1,1], x = [1,1] on rank 0 and [2,2] on rank 1: averaged gradient [1.5,1.5], twice without zeroing
  * [3,3].
@@ -85,8 +84,7 @@ Test(data_parallel, solves_least_squares, .timeout = 30) {
     for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, least_squares, NULL));
 }
 
-/* --- a model on a mesh
- * ------------------------------------------------------------------------------------------------ */
+/* --- a model on a mesh -------------------------------------------------------------------------------------------- */
 
 enum {
     VOCABULARY = 13,

@@ -339,7 +339,7 @@ Test(wrong_use, three_ranks_as_threads, .timeout = 30) {
     cr_assert_str_empty(tshi_test_run_threads(3, every_mistake, NULL));
 }
 
-/* --- without a tape ---------------------------------------------------------------------------------------------- */
+/* --- without a tape ----------------------------------------------------------------------------------------------- */
 
 static void arguments(tshi_rank *r, void *unused) {
     (void)unused;

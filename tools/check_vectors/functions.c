@@ -4,8 +4,7 @@
 static const tsh_layout replicated = {TSH_KIND_REPLICATED, 0}, rows = {TSH_KIND_SHARD, 0},
                         columns = {TSH_KIND_SHARD, 1};
 
-/* --- activations ---------------------------------------------------------------------------------------------------
- */
+/* --- activations -------------------------------------------------------------------------------------------------- */
 
 typedef tsh_tensor *activation(tsh_tape *tape, tsh_tensor *x);
 
@@ -50,8 +49,7 @@ const cv_sharding cv_silu[] = {{"replicated", run_silu, &replicated, NULL, 1},
                                {"columns split", run_silu, &columns, NULL, 1},
                                {0}};
 
-/* --- norms ---------------------------------------------------------------------------------------------------------
- */
+/* --- norms -------------------------------------------------------------------------------------------------------- */
 
 static void run_norm(cv_run *run, const tsh_layout *layout, bool rms) {
     double eps = cv_scalar(run, "eps");
@@ -80,8 +78,7 @@ const cv_sharding cv_layer_norm[] = {
 const cv_sharding cv_rms_norm[] = {
     {"replicated", run_rms_norm, &replicated, NULL, 1}, {"rows split", run_rms_norm, &rows, NULL, 1}, {0}};
 
-/* --- cross entropy -------------------------------------------------------------------------------------------------
- */
+/* --- cross entropy ------------------------------------------------------------------------------------------------ */
 
 typedef struct loss_variant {
     tsh_layout logits, target, weight;

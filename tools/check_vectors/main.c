@@ -35,8 +35,7 @@ typedef struct totals {
     int passed, failed, skipped;
 } totals;
 
-/* --- one row
- * ----------------------------------------------------------------------------------------------------------- */
+/* --- one row ------------------------------------------------------------------------------------------------------ */
 
 typedef struct row {
     const char *file;
@@ -80,8 +79,7 @@ static bool run_row(const row *w) {
     return passed;
 }
 
-/* --- one file
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- one file ----------------------------------------------------------------------------------------------------- */
 
 static const cv_case *find_case(const char *name) {
     for (const cv_case *c = cv_cases; c->name; c++) {
@@ -132,8 +130,7 @@ static void run_file(const char *directory, const char *file, const int *ranks, 
     tshi_vectors_free(&vectors);
 }
 
-/* --- the command line
- * ---------------------------------------------------------------------------------------------------- */
+/* --- the command line --------------------------------------------------------------------------------------------- */
 
 static int usage(void) {
     fprintf(stderr, "usage: check_vectors DIR [--ranks 1,2,3,4]\n");

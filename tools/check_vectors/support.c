@@ -97,8 +97,7 @@ void cv_backward(cv_run *run, tsh_tensor *y, const char *dy) {
     tshi_check_ok(run->rank, tsh_backward_with(run->tape, y, &config));
 }
 
-/* --- comparing -----------------------------------------------------------------------------------------------------
- */
+/* --- comparing ---------------------------------------------------------------------------------------------------- */
 
 static double element(const tsh_tensor *t, int64_t i) {
     return t->dtype == TSH_FLOAT32 ? (double)((const float *)tsh_tensor_data(t))[i]

@@ -3,8 +3,7 @@
 
 #include <stdio.h>
 
-/* --- one parameter under given gradients -----------------------------------------------------------------------------
- */
+/* --- one parameter under given gradients -------------------------------------------------------------------------- */
 
 static const tsh_layout replicated = {TSH_KIND_REPLICATED, 0}, rows = {TSH_KIND_SHARD, 0},
                         columns = {TSH_KIND_SHARD, 1};
@@ -71,8 +70,7 @@ const cv_sharding cv_adamw[] = {{"replicated", run_adamw, &replicated, NULL, 1},
                                 {"columns split", run_adamw, &columns, NULL, 1},
                                 {0}};
 
-/* --- an MLP language model
- * --------------------------------------------------------------------------------------------- */
+/* --- an MLP language model ---------------------------------------------------------------------------------------- */
 
 typedef struct model {
     tsh_embedding *embedding;

@@ -21,7 +21,7 @@ typedef struct guard_state {
 
 static const int forwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
 
-/* --- the terminal ---------------------------------------------------------------------------------------------- */
+/* --- the terminal ------------------------------------------------------------------------------------------------- */
 
 /* Ranks have process groups of their own, and a terminal lets only its foreground group read: so the guard reads for
  * rank 0, when it is in the foreground itself. Files and pipes go to rank 0 as they are. */
@@ -53,7 +53,7 @@ static void write_input(guard_state *guard) {
         close_input(guard);
 }
 
-/* --- signals --------------------------------------------------------------------------------------------------- */
+/* --- signals ------------------------------------------------------------------------------------------------------ */
 
 static void take_signal(const guard_state *guard, int number) {
     if (number == SIGCHLD) return;
@@ -91,7 +91,7 @@ static int attend(guard_state *guard) {
     }
 }
 
-/* --- start ----------------------------------------------------------------------------------------------------- */
+/* --- start -------------------------------------------------------------------------------------------------------- */
 
 /* So that no descriptor that is made here lands on 0, 1 or 2. */
 static bool open_standard_descriptors(void) {

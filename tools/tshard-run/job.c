@@ -41,7 +41,7 @@ typedef struct job_state {
     run_sink sinks[2];
 } job_state;
 
-/* --- control: signals, deaths, deadlines ----------------------------------------------------------------------- */
+/* --- control: signals, deaths, deadlines -------------------------------------------------------------------------- */
 
 /* A rank that has ended is a zombie still, so its number is its own, and its group may hold what it left behind. */
 static void signal_groups(const job_state *job, int number) {
@@ -157,7 +157,7 @@ static bool wait_writable(void *user, int fd) {
     }
 }
 
-/* --- output ---------------------------------------------------------------------------------------------------- */
+/* --- output ------------------------------------------------------------------------------------------------------- */
 
 static void read_stream(job_state *job, run_stream *stream) {
     int fd = stream->fd;
@@ -185,7 +185,7 @@ static void drain_output(job_state *job) {
     }
 }
 
-/* --- the loop -------------------------------------------------------------------------------------------------- */
+/* --- the loop ----------------------------------------------------------------------------------------------------- */
 
 static bool anything_to_show(const job_state *job) {
     bool found = false;
@@ -264,7 +264,7 @@ static int start_ranks(job_state *job, const run_link *link, int null_input) {
     return code;
 }
 
-/* --- the end --------------------------------------------------------------------------------------------------- */
+/* --- the end ------------------------------------------------------------------------------------------------------ */
 
 static void describe_failure(const job_state *job) {
     const run_rank *rank = &job->ranks[job->first_failed];

@@ -10,7 +10,7 @@
 
 enum { CHUNK = 65536, LONGEST_LINE = 1 << 20 };
 
-/* --- sinks ----------------------------------------------------------------------------------------------------- */
+/* --- sinks -------------------------------------------------------------------------------------------------------- */
 
 /* At most 4096 bytes at once: so much fits when poll says that a pipe can be written, and we never block. */
 static void sink_flush(run_sink *sink) {
@@ -65,7 +65,7 @@ static void put_piece(run_stream *stream, const char *text, size_t size) {
     screen->returned = text[size - 1] == '\r';
 }
 
-/* --- streams --------------------------------------------------------------------------------------------------- */
+/* --- streams ------------------------------------------------------------------------------------------------------ */
 
 /* The end of the first line in text, one past its last byte; NULL when there is none. On a terminal a carriage return
  * ends a line as well: what it was written for is to be seen at once. */

@@ -48,7 +48,7 @@ int run_guard(const run_options *options);
 /* job.c: the supervisor's life; returns the exit code. */
 int run_job(const run_options *options, const run_link *link);
 
-/* --- starting: spawn.c, cores.c -------------------------------------------------------------------------------- */
+/* --- starting: spawn.c, cores.c ----------------------------------------------------------------------------------- */
 
 typedef struct run_plan {
     const run_options *options;
@@ -78,7 +78,7 @@ int *run_cores_allowed(int *count);
 /* Pins this process to part `index` of `parts` (in turn, when there are fewer cores than parts). */
 void run_cores_pin(const int *cores, int count, int index, int parts);
 
-/* --- output: relay.c ------------------------------------------------------------------------------------------- */
+/* --- output: relay.c ---------------------------------------------------------------------------------------------- */
 
 /* What is on a terminal's last line: both sinks share one when both are the terminal. */
 typedef struct run_screen {
@@ -115,7 +115,7 @@ void run_stream_close(run_stream *stream);
 /* A line that the terminal shows half finished ends here. */
 void run_sink_end_line(run_sink *sink);
 
-/* --- ending: sweep.c ------------------------------------------------------------------------------------------- */
+/* --- ending: sweep.c ---------------------------------------------------------------------------------------------- */
 
 /* Kill and reap every descendant of this process, for at most a few seconds. */
 void run_sweep(void);

@@ -44,7 +44,7 @@ bool run_plan_prepare(run_plan *plan) {
     return true;
 }
 
-/* --- in the child ---------------------------------------------------------------------------------------------- */
+/* --- in the child ------------------------------------------------------------------------------------------------- */
 
 static bool set_number(const char *name, int value) {
     char text[16];
@@ -103,7 +103,7 @@ static void become_rank(const run_plan *plan, int rank, int output, int error, i
     _exit(RUN_NOT_FOUND_EXIT);
 }
 
-/* --- in the supervisor ----------------------------------------------------------------------------------------- */
+/* --- in the supervisor -------------------------------------------------------------------------------------------- */
 
 static void close_all(int *fds, int n) {
     for (int i = 0; i < n; i++) {

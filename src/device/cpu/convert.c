@@ -5,7 +5,7 @@
 
 #define TILE 512
 
-/* --- 16-bit floats ------------------------------------------------------------------------------------------- */
+/* --- 16-bit floats ------------------------------------------------------------------------------------------------ */
 
 TSHI_INLINE float bfloat16_widen(uint16_t h) {
     return tshi_float_of_bits((uint32_t)h << 16);
@@ -77,7 +77,7 @@ void tshi_cpu_narrow(tsh_dtype half, int64_t n, const float *from, uint16_t *to)
         float16_narrow_all(n, from, to);
 }
 
-/* --- everything else goes through a tile of doubles ------------------------------------------------------------ */
+/* --- everything else goes through a tile of doubles --------------------------------------------------------------- */
 
 /* To odd: exact, or the neighbour whose last bit is 1. A second rounding to at most 22 bits then gives what one
  * rounding of x would have given. */
