@@ -114,7 +114,8 @@ static void put_bars(FILE *to, const bench_bars *b) {
     int places = place_bars(b, place);
     double stride = places + 1.0, width = b->groups * stride - 1.0;
     double margin = width < 7.0 ? (8.0 - width) / 2 : 0.5; /* a lone group would be a wall */
-    fputs("set key bmargin center horizontal noenhanced\nset style fill solid noborder\nset grid noxtics ytics\n"
+    fputs("set key bmargin center horizontal width 2 samplen 1.5 maxrows 1 reverse Left noenhanced\nset style fill "
+          "solid noborder\nset grid noxtics ytics\n"
           "set yrange [0:*]\nset offsets 0, 0, graph 0.08, 0\nset xtics scale 0 noenhanced (",
           to);
     for (int g = 0; g < b->groups; g++) {

@@ -1,0 +1,79 @@
+/* What the commands linear and mlp share: a stack of linear layers, its steps measured beside the same matrix products
+ * alone, and the result told. */
+#ifndef LAYERS_H
+#define LAYERS_H
+
+#include "bench.h"
+#include "tshard/layers.h"
+
+enum { LAYERS_MOST = 2, LAYERS_MOST_RESULTS = 4 };
+
+/* One layer, or two with GELU between them. */
+typedef struct layers_model {
+    const char *shard; /* for the report */
+    int64_t batch;
+    tsh_dtype dtype;
+    int count;
+    struct {
+        int64_t in, out;
+        tsh_sharding shard;
+    } layer[LAYERS_MOST];
+} layers_model;
+
+/* Times are seconds: medians over the steps of the slowest rank. Bytes are the largest of any rank. */
+typedef struct layers_result {
+    const char *shard;
+    double forward, backward, step, communication, products;
+    double flops; /* of the matrix products of a step, on the rank with the most */
+    int64_t sent_bytes, weight_bytes, peak_bytes;
+    int64_t weight_bytes_total; /* over all ranks */
+    int64_t allocations;        /* of all ranks, in the measured steps */
+    int steps;
+} layers_result;
+
+/* What the columns are, for --help. */
+#define LAYERS_HELP                                                                                                    \
+    "Beside it, in turn with it, the same matrix products alone, on every rank at once, without a tape and without\n"  \
+    "communication: efficiency is their time over that of forward and backward. A step also zeroes the gradients "     \
+    "and\n"                                                                                                            \
+    "resets the tape. Communication is the time inside collectives, waiting for other ranks included, and the bytes\n" \
+    "that a ring would send from a rank. Allocations are those of all measured steps, of all ranks."
+
+/* What a command says about itself. */
+typedef struct layers_command {
+    const char *bench, *title; /* the title's end; sizes and ranks are put before and behind */
+    const bench_field *sizes;  /* for JSON */
+    int size_count;
+    tsh_dtype dtype;
+} layers_command;
+
+/* Measure the models one after another and tell. Returns the exit code. */
+int layers_run(const layers_command *command, const bench_common *common, const layers_model *models, int n);
+
+/* --- layers_measure.c --- */
+
+/* What the library has taken from malloc: hooks for its world. */
+typedef struct layers_counter {
+    int64_t calls;
+} layers_counter;
+
+typedef struct layers_place {
+    tsh_world *world;
+    bench_meter *meter;
+    const layers_counter *counter;
+    double seconds; /* to spend on a model */
+    bool progress;  /* tell on stderr how far it is */
+} layers_place;
+
+/* Collective. The words of a failure are in tsh_error_message(). */
+tsh_status layers_measure(const layers_place *place, const layers_model *model, layers_result *out);
+
+/* --- layers_report.c --- */
+
+void layers_print_heading(const layers_command *command, tsh_world *world);
+void layers_print_row(const layers_result *result);
+void layers_print_json(const layers_command *command, tsh_world *world, const layers_result *result);
+bool layers_draw(const char *path, const layers_command *command, tsh_world *world, const layers_result *results,
+                 int n);
+
+#endif

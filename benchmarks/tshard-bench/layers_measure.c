@@ -1,0 +1,236 @@
+/* Steps of linear layers, measured in turn with the same matrix products alone, so that noise hits both alike. */
+#include "layers.h"
+#include "products.h"
+#include "timing.h"
+
+#include <unistd.h>
+
+enum { WARM_UP_STEPS = 3, FEWEST_STEPS = 7 };
+
+static const double silent_seconds = 2.0; /* what takes longer tells how far it is */
+
+typedef struct samples {
+    double forward[BENCH_MAX_SAMPLES], backward[BENCH_MAX_SAMPLES], step[BENCH_MAX_SAMPLES];
+    double communication[BENCH_MAX_SAMPLES], products[BENCH_MAX_SAMPLES];
+} samples;
+
+typedef struct trial {
+    const layers_place *place;
+    const layers_model *model;
+    tsh_group *group;
+    tsh_tape *tape;
+    tsh_parameters *parameters;
+    tsh_linear *layer[LAYERS_MOST];
+    tsh_tensor *x, *dy;
+    products *products;
+    samples *samples;
+} trial;
+
+/* --- building --------------------------------------------------------------------------------------------------- */
+
+static tsh_status create_input(const trial *t, int64_t features, tsh_layout layout, tsh_tensor **out) {
+    const tsh_tensor_config config = {
+        .dtype = t->model->dtype, .ndim = 2, .shape = {t->model->batch, features}, .layout = {layout}};
+    tsh_status status = tsh_tensor_create(tsh_group_mesh(t->group), &config, out);
+    return status == TSH_OK ? tsh_tensor_init(*out, &(tsh_init){.kind = TSH_INIT_NORMAL, .b = 1.0}) : status;
+}
+
+static tsh_status create_layers(trial *t) {
+    const layers_model *m = t->model;
+    tsh_status status = tsh_parameters_create(tsh_group_world(t->group), &t->parameters);
+    for (int i = 0; i < m->count && status == TSH_OK; i++) {
+        char name[2] = {(char)('0' + i), '\0'};
+        const tsh_linear_config config = {
+            .in = m->layer[i].in, .out = m->layer[i].out, .shard = m->layer[i].shard, .bias = true, .dtype = m->dtype};
+        t->layer[i] = tsh_linear_create(t->group, &config);
+        status = t->layer[i] ? tsh_linear_register(t->layer[i], t->parameters, name) : TSH_ERR_MEMORY;
+    }
+    return status;
+}
+
+/* This rank's sizes are those of its weights. */
+static tsh_status create_products(trial *t) {
+    products_layer layers[LAYERS_MOST];
+    for (int i = 0; i < t->model->count; i++) {
+        const int64_t *shape = tsh_tensor_shape(tsh_linear_weight(t->layer[i]));
+        layers[i] = (products_layer){t->model->batch, shape[1], shape[0]};
+    }
+    return products_create(t->model->dtype, layers, t->model->count, &t->products);
+}
+
+static tsh_status create_trial(trial *t) {
+    const layers_model *m = t->model;
+    const int last = m->count - 1;
+    tsh_layout in = m->layer[0].shard == TSH_ROW ? TSH_SHARD(1) : TSH_REPLICATED;
+    tsh_layout out = m->layer[last].shard == TSH_COLUMN ? TSH_SHARD(1) : TSH_REPLICATED;
+    tsh_status status = create_layers(t);
+    if (status == TSH_OK) status = create_input(t, m->layer[0].in, in, &t->x);
+    if (status == TSH_OK) status = create_input(t, m->layer[last].out, out, &t->dy);
+    if (status == TSH_OK) status = tsh_tensor_require_grad(t->x);
+    if (status == TSH_OK) status = tsh_parameters_add(t->parameters, "x", t->x);
+    if (status == TSH_OK) status = tsh_tape_create(tsh_group_world(t->group), &t->tape);
+    if (status == TSH_OK) status = create_products(t);
+    t->samples = calloc(1, sizeof *t->samples);
+    return status == TSH_OK && !t->samples ? TSH_ERR_MEMORY : status;
+}
+
+static void destroy_trial(trial *t) {
+    free(t->samples);
+    products_destroy(t->products);
+    tsh_tape_destroy(t->tape);
+    tsh_parameters_destroy(t->parameters);
+    tsh_tensor_release(t->x);
+    tsh_tensor_release(t->dy);
+    for (int i = 0; i < LAYERS_MOST; i++) tsh_linear_destroy(t->layer[i]);
+}
+
+/* --- one step --------------------------------------------------------------------------------------------------- */
+
+static tsh_tensor *forward(trial *t) {
+    tsh_tensor *y = tsh_linear_forward(t->tape, t->layer[0], t->x);
+    for (int i = 1; i < t->model->count; i++) y = tsh_linear_forward(t->tape, t->layer[i], tsh_gelu(t->tape, y));
+    return y;
+}
+
+static tsh_status measure_step(trial *t, int i) {
+    samples *s = t->samples;
+    tsh_status status = tsh_barrier(t->group);
+    if (status != TSH_OK) return status;
+    tsh_group_reset_stats(t->group);
+    double begin = bench_now();
+    tsh_parameters_zero_grad(t->parameters);
+    tsh_tensor *y = forward(t);
+    double middle = bench_now();
+    status = tsh_backward_with(t->tape, y, &(tsh_backward_config){.gradient = t->dy});
+    double end = bench_now();
+    if (status != TSH_OK) return status;
+    status = tsh_tape_reset(t->tape);
+    s->step[i] = bench_now() - begin;
+    s->forward[i] = middle - begin;
+    s->backward[i] = end - middle;
+    s->communication[i] = tsh_group_get_stats(t->group).seconds;
+    return status;
+}
+
+static tsh_status measure_products(trial *t, int i) {
+    tsh_status status = tsh_barrier(t->group);
+    double begin = bench_now();
+    products_run(t->products);
+    t->samples->products[i] = bench_now() - begin;
+    return status;
+}
+
+static tsh_status measure_both(trial *t, int i) {
+    tsh_status status = measure_step(t, i);
+    return status == TSH_OK ? measure_products(t, i) : status;
+}
+
+/* --- all steps -------------------------------------------------------------------------------------------------- */
+
+/* Steps that first take memory and touch it; from the last one's time follows how many there will be. */
+static tsh_status warm_up(trial *t, int *steps) {
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < WARM_UP_STEPS && status == TSH_OK; i++) status = measure_both(t, 0);
+    double took = t->samples->step[0] + t->samples->products[0];
+    if (status == TSH_OK) status = bench_max(t->place->meter, took, &took);
+    *steps = timing_clamp(t->place->seconds / took, FEWEST_STEPS, BENCH_MAX_SAMPLES);
+    return status;
+}
+
+static void tell_progress(const trial *t, int done, int steps, double spent) {
+    double left = spent / done * (steps - done);
+    if (done == steps)
+        fprintf(stderr, "\r%60s\r", "");
+    else
+        fprintf(stderr, "\r%s: step %d of %d, %.0f s left ", t->model->shard, done, steps, left);
+}
+
+static tsh_status measure_steps(trial *t, int steps) {
+    double begin = bench_now(), told = begin + silent_seconds;
+    bool telling = false;
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < steps && status == TSH_OK; i++) {
+        status = measure_both(t, i);
+        double now = bench_now();
+        if (!t->place->progress || (now < told && !(telling && i == steps - 1))) continue;
+        telling = true;
+        told = now + 0.5;
+        tell_progress(t, i + 1, steps, now - begin);
+    }
+    return status;
+}
+
+typedef struct counts {
+    tsh_device_stats device;
+    int64_t host;
+} counts;
+
+static counts count(const trial *t) {
+    return (counts){tsh_device_get_stats(tsh_world_device(t->place->world)), t->place->counter->calls};
+}
+
+/* Of this rank; bytes in use before there was a model are not the model's. */
+static void collect_counts(const trial *t, const counts *before, size_t bytes_before, layers_result *out) {
+    counts after = count(t);
+    tsh_group_stats stats = tsh_group_get_stats(t->group);
+    out->allocations = (int64_t)(after.device.allocations - before->device.allocations) + after.host - before->host;
+    out->peak_bytes = (int64_t)(after.device.bytes_peak - bytes_before);
+    out->flops = products_flops(t->products);
+    for (int i = 0; i < TSH_COLLECTIVE_COUNT; i++) out->sent_bytes += (int64_t)stats.bytes[i];
+    for (int i = 0; i < t->model->count; i++) {
+        out->weight_bytes += (int64_t)tsh_tensor_nbytes(tsh_linear_weight(t->layer[i]));
+    }
+}
+
+static tsh_status largest(bench_meter *meter, int64_t *value) {
+    double all = 0.0;
+    tsh_status status = bench_max(meter, (double)*value, &all);
+    *value = (int64_t)all;
+    return status;
+}
+
+static tsh_status total(bench_meter *meter, int64_t value, int64_t *sum) {
+    double all = 0.0;
+    tsh_status status = bench_sum(meter, (double)value, &all);
+    *sum = (int64_t)all;
+    return status;
+}
+
+/* From every rank's own to what is said of all. */
+static tsh_status combine(trial *t, int n, layers_result *out) {
+    bench_meter *meter = t->place->meter;
+    samples *s = t->samples;
+    tsh_status status = bench_slowest_median(meter, s->forward, n, &out->forward);
+    if (status == TSH_OK) status = bench_slowest_median(meter, s->backward, n, &out->backward);
+    if (status == TSH_OK) status = bench_slowest_median(meter, s->step, n, &out->step);
+    if (status == TSH_OK) status = bench_slowest_median(meter, s->communication, n, &out->communication);
+    if (status == TSH_OK) status = bench_slowest_median(meter, s->products, n, &out->products);
+    if (status == TSH_OK) status = total(meter, out->weight_bytes, &out->weight_bytes_total);
+    if (status == TSH_OK) status = total(meter, out->allocations, &out->allocations);
+    if (status == TSH_OK) status = largest(meter, &out->weight_bytes);
+    if (status == TSH_OK) status = largest(meter, &out->sent_bytes);
+    if (status == TSH_OK) status = largest(meter, &out->peak_bytes);
+    if (status == TSH_OK) status = bench_max(meter, out->flops, &out->flops);
+    return status;
+}
+
+tsh_status layers_measure(const layers_place *place, const layers_model *model, layers_result *out) {
+    trial t = {.place = place, .model = model, .group = tsh_world_group(place->world)};
+    tsh_device *device = tsh_world_device(place->world);
+    size_t bytes_before = tsh_device_get_stats(device).bytes_in_use;
+    int steps = 0;
+    *out = (layers_result){.shard = model->shard};
+    tsh_status status = create_trial(&t);
+    if (status == TSH_OK) status = warm_up(&t, &steps);
+    if (status != TSH_OK) goto done;
+    tsh_device_reset_peak(device);
+    counts before = count(&t);
+    out->steps = steps;
+    status = measure_steps(&t, steps);
+    if (status != TSH_OK) goto done;
+    collect_counts(&t, &before, bytes_before, out);
+    status = combine(&t, steps, out);
+done:
+    destroy_trial(&t);
+    return status;
+}
