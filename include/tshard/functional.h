@@ -1,8 +1,8 @@
 /* functional: differentiable functions of tensors (room autograd).
  *
  * Shapes are global ones. For each function a line lists the layouts that it takes along an axis, inputs -> output,
- * with R, S(d), P, L for REPLICATED, SHARD(d), PARTIAL, LOCAL. From other layouts the entry is reached whose transitions
- * move the fewest bytes, forward and backward (the first on ties); LOCAL is only ever taken as LOCAL.
+ * with R, S(d), P, L for REPLICATED, SHARD(d), PARTIAL, LOCAL. From other layouts the tape goes to the entry whose
+ * transitions move the fewest bytes, forward and backward (the first on ties); LOCAL is only ever taken as LOCAL.
  * All tensors float32 or all float64 where not said otherwise, on one mesh. Every function returns a tensor owned by
  * the tape, or NULL with the words in tsh_tape_message(). */
 #ifndef TSHARD_FUNCTIONAL_H
