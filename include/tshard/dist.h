@@ -31,7 +31,14 @@ TSH_API void tsh_threads_destroy(tsh_threads *threads);
 typedef struct tsh_world_config {
     int rank, world_size; /* both, or neither (world_size 0): RANK, WORLD_SIZE as tshard-run, torchrun, mpirun, srun set
                              them */
-    tsh_threads *threads; /* ranks are threads that share this object; rank is then required */
+    const char *init_method; /* how the ranks meet; TSHARD_INIT, default "env://":
+                              *   env://            MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE
+                              *   tcp://HOST:PORT   rank 0 listens there; a multicast HOST (239.1.2.3, [ff15::1]):
+                              *                     ranks are given out when all have come
+                              *   file:///PATH      a file that all can lock; ranks are given out
+                              *   mpi://            the ranks of MPI_COMM_WORLD, over the mpi backend */
+    const char *group_name;  /* TSHARD_GROUP, default "": jobs of different names may share an address or a file */
+    tsh_threads *threads;    /* ranks are threads that share this object; rank is then required */
     tsh_device_kind device;
     double timeout;    /* seconds; TSHARD_TIMEOUT, default 600 (rendezvous: at most 120) */
     size_t heap_bytes; /* address space for this rank's tensors; TSHARD_HEAP (bytes, or 512M, 4G), default all of the
@@ -55,6 +62,11 @@ TSH_API void tsh_world_destroy(tsh_world *world);
 TSH_API int tsh_world_rank(const tsh_world *world);
 TSH_API int tsh_world_size(const tsh_world *world);
 TSH_API int tsh_world_local_rank(const tsh_world *world);
+/* Distinct machines that the ranks run on. */
+TSH_API int tsh_world_node_count(const tsh_world *world);
+/* Whether collectives between machines go over RDMA, as far as the backend can tell. It is the transport's own choice,
+ * reported here, not switched. */
+TSH_API bool tsh_world_uses_rdma(const tsh_world *world);
 TSH_API tsh_device *tsh_world_device(const tsh_world *world);
 /* The group of all ranks and its one-axis mesh, "world=N". Owned by the world. */
 TSH_API tsh_group *tsh_world_group(const tsh_world *world);
@@ -80,11 +92,17 @@ TSH_API tsh_status tsh_world_recover(tsh_world *world);
 TSH_API tsh_status tsh_group_create(tsh_world *world, const int *ranks, int n, tsh_group **out);
 /* Not collective; after the group's last call. A mesh's groups and the world's own go with their owner, and are left
  * alone here. */
+/* As tsh_group_create, but collective over `parent` alone, and ranks[0..n) are parent's group ranks. */
+TSH_API tsh_status tsh_group_create_in(tsh_group *parent, const int *ranks, int n, tsh_group **out);
+/* The ranks of parent that give the same colour become a group, in the order of (key, parent rank). A negative colour
+ * joins none: *out = NULL. Collective over parent. */
+TSH_API tsh_status tsh_group_split(tsh_group *parent, int color, int key, tsh_group **out);
 TSH_API void tsh_group_destroy(tsh_group *group);
 TSH_API int tsh_group_rank(const tsh_group *group); /* mine, in the group */
 TSH_API int tsh_group_size(const tsh_group *group);
 TSH_API int tsh_group_world_rank(const tsh_group *group, int group_rank); /* -1 outside */
-TSH_API const char *tsh_group_backend(const tsh_group *group);            /* "self", "local" */
+TSH_API const char *tsh_group_backend(const tsh_group *group);            /* "self", "local", "mpi" */
+TSH_API int tsh_group_rank_of(const tsh_group *group, int world_rank);    /* -1 for one that is no member */
 TSH_API tsh_world *tsh_group_world(const tsh_group *group);
 /* The mesh that the group is an axis of; a group that no mesh made is the one axis of its own. */
 TSH_API const tsh_mesh *tsh_group_mesh(const tsh_group *group);
@@ -93,6 +111,8 @@ TSH_API const tsh_mesh *tsh_group_mesh(const tsh_group *group);
  * blocks. One size may be -1: what is left. The product must be the world's size (TSH_ERR_ARGUMENT names both numbers).
  * Collective over the world. */
 TSH_API tsh_status tsh_mesh_create(tsh_world *world, const char *axes, tsh_mesh **out);
+/* Carve a group instead of the world: a sub-mesh. Collective over parent. */
+TSH_API tsh_status tsh_mesh_create_in(tsh_group *parent, const char *axes, tsh_mesh **out);
 TSH_API void tsh_mesh_destroy(tsh_mesh *mesh);
 /* My group along the named axis, owned by the mesh; NULL (and the message names the axes there are) for an unknown
  * name. */
@@ -104,7 +124,18 @@ TSH_API tsh_world *tsh_mesh_world(const tsh_mesh *mesh);
 
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 
-typedef enum tsh_reduce_op { TSH_SUM = 0, TSH_PROD, TSH_MIN, TSH_MAX, TSH_REDUCE_OP_COUNT } tsh_reduce_op;
+/* AVG: floats and complex; MIN, MAX: not complex; BAND, BOR, BXOR: integers. */
+typedef enum tsh_reduce_op {
+    TSH_SUM = 0,
+    TSH_PROD,
+    TSH_MIN,
+    TSH_MAX,
+    TSH_AVG,
+    TSH_BAND,
+    TSH_BOR,
+    TSH_BXOR,
+    TSH_REDUCE_OP_COUNT
+} tsh_reduce_op;
 
 /* They work on memory: shapes matter only where said, layouts and gradients not at all (those are autograd's). */
 
@@ -126,8 +157,68 @@ TSH_API tsh_status tsh_broadcast(tsh_group *group, tsh_tensor *tensor, int root)
  * overlap. */
 TSH_API tsh_status tsh_all_to_all(tsh_group *group, tsh_tensor *out, const int64_t *out_counts, const tsh_tensor *in,
                                   const int64_t *in_counts);
+/* tensor on `root` = op over ranks of tensor; the others' tensors are left as they were. */
+TSH_API tsh_status tsh_reduce_to_root(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, int root);
+/* out on `root` = the ranks' `in` one after another, with counts as in all_gather; out is NULL elsewhere (then counts
+ * must be given, or the parts are equal). in may be the part of out that it becomes. */
+TSH_API tsh_status tsh_gather_to_root(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
+                                      int root);
+/* out on every rank = its part of `in` of root; in is NULL elsewhere (counts as above). */
+TSH_API tsh_status tsh_scatter_from_root(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
+                                         int root);
 /* Returns when every rank has called it. */
 TSH_API tsh_status tsh_barrier(tsh_group *group);
+
+/* The same with a tensor for each rank, group->size of them: outs[i] = in of rank i; out = op over ranks i of their
+ * ins[my rank]; outs[i] = ins[my rank] of rank i. Sizes may differ where both sides agree. */
+TSH_API tsh_status tsh_all_gather_list(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *in);
+TSH_API tsh_status tsh_reduce_scatter_list(tsh_group *group, tsh_tensor *out, const tsh_tensor *const *ins,
+                                           tsh_reduce_op op);
+TSH_API tsh_status tsh_all_to_all_list(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *const *ins);
+
+/* --- calls that do not wait --------------------------------------------------------------------------------------- */
+
+/* A call under way. It holds its tensors (and a copy of its counts) until it is released; they must not be touched
+ * before it is done. Calls of one group run in the order in which they were started, blocking ones included. They go
+ * on inside calls of this library: there is no thread behind them. */
+typedef struct tsh_work tsh_work;
+
+/* Whether the call is done, without waiting; its status. */
+TSH_API tsh_status tsh_work_test(tsh_work *work, bool *done);
+/* Wait until it is done; its status. May be called again. */
+TSH_API tsh_status tsh_work_wait(tsh_work *work);
+/* Waits if it must. NULL is fine. */
+TSH_API void tsh_work_release(tsh_work *work);
+
+/* As the calls above, started. *work is the caller's; NULL on failure. */
+TSH_API tsh_status tsh_all_reduce_async(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, tsh_work **work);
+TSH_API tsh_status tsh_all_gather_into_tensor_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in,
+                                                    const int64_t *counts, tsh_work **work);
+TSH_API tsh_status tsh_reduce_scatter_tensor_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in,
+                                                   tsh_reduce_op op, const int64_t *counts, tsh_work **work);
+TSH_API tsh_status tsh_broadcast_async(tsh_group *group, tsh_tensor *tensor, int root, tsh_work **work);
+TSH_API tsh_status tsh_all_to_all_async(tsh_group *group, tsh_tensor *out, const int64_t *out_counts,
+                                        const tsh_tensor *in, const int64_t *in_counts, tsh_work **work);
+TSH_API tsh_status tsh_barrier_async(tsh_group *group, tsh_work **work);
+
+/* --- point to point ----------------------------------------------------------------------------------------------- */
+
+#define TSH_ANY_RANK (-1)
+
+/* Messages between two ranks of a group, on their own, not in the order of collectives. Messages of one pair arrive in
+ * the order in which they were sent. The receiver's tensor has the sender's dtype and number of elements
+ * (TSH_ERR_MISMATCH on both sides). To oneself: TSH_ERR_ARGUMENT. isend and irecv do not wait, and any set of them that
+ * pairs up completes, whatever the order of the waits.
+ * from: a group rank or TSH_ANY_RANK; *sender (may be NULL): the rank it came from. */
+TSH_API tsh_status tsh_send(tsh_group *group, const tsh_tensor *tensor, int to);
+TSH_API tsh_status tsh_recv(tsh_group *group, tsh_tensor *tensor, int from, int *sender);
+TSH_API tsh_status tsh_isend(tsh_group *group, const tsh_tensor *tensor, int to, tsh_work **work);
+TSH_API tsh_status tsh_irecv(tsh_group *group, tsh_tensor *tensor, int from, tsh_work **work);
+/* The sender of a receive that is done, else TSH_ANY_RANK. */
+TSH_API int tsh_work_sender(const tsh_work *work);
+/* Ship shape, dtype and then the elements; the receiver gets a new tensor on `mesh`, LOCAL along every axis. */
+TSH_API tsh_status tsh_send_new(tsh_group *group, const tsh_tensor *tensor, int to);
+TSH_API tsh_status tsh_recv_new(tsh_group *group, const tsh_mesh *mesh, int from, int *sender, tsh_tensor **out);
 
 typedef enum tsh_collective {
     TSH_OP_ALL_REDUCE = 0,
@@ -136,6 +227,11 @@ typedef enum tsh_collective {
     TSH_OP_BROADCAST,
     TSH_OP_ALL_TO_ALL,
     TSH_OP_BARRIER,
+    TSH_OP_REDUCE,
+    TSH_OP_GATHER,
+    TSH_OP_SCATTER,
+    TSH_OP_SEND,
+    TSH_OP_RECV,
     TSH_COLLECTIVE_COUNT
 } tsh_collective;
 

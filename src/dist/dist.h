@@ -25,6 +25,20 @@ typedef struct tshi_call {
                         * only to tell the others */
 } tshi_call;
 
+/* A call under way, or waiting for its turn. */
+struct tsh_work {
+    tsh_group *group;
+    tshi_call call;       /* its counts point to `counts` */
+    int64_t *counts;      /* [2 * size], owned */
+    tsh_tensor *in, *out; /* references */
+    bool started, done;
+    tsh_status status;
+    char words[TSHI_MESSAGE_SIZE]; /* of a failure */
+    int sender;                    /* of a receive */
+    void *state;                   /* the backend's, from start until done */
+    struct tsh_work *next;         /* in the group's queue (collectives), or in its list of messages */
+};
+
 /* A backend: what the groups of a world need. One const table each: self.c, local.c. */
 typedef struct tshi_group_ops {
     const char *name;
@@ -32,16 +46,24 @@ typedef struct tshi_group_ops {
     /* Run the call; returns when this rank's buffers are free again. Collective over the group. A call marked
      * `failed` returns that status and its words. */
     tsh_status (*run)(tsh_group *group, const tshi_call *call);
+    /* The same in steps that never wait. start: post the call; only the first of a group's queue is started, so a
+     * backend sees one collective a group at a time (messages: any number). progress: advance it, set done and status.
+     * NULL on backends whose calls are done when run returns (self). */
+    tsh_status (*start)(tsh_work *work);
+    void (*progress)(tsh_work *work);
+    /* Called while somebody waits and nothing has progressed for a while: sleep a little, look around for failures,
+     * deaths and the deadline (started at `since`, seconds of tshi_clock). */
+    tsh_status (*nap)(tsh_group *group, double since);
     /* Free group->state. Not collective. */
     void (*close)(tsh_group *group);
 
     /* --- worlds; self leaves these to a world of one rank --------------------------------------------------------- */
-    /* Every rank of the world passes the same `text`, or `failed`. TSH_ERR_MISMATCH with both texts printed, or
-     * TSH_ERR_PEER with the words of the rank that failed. Collective over the world. */
-    tsh_status (*agree)(tsh_world *world, const char *text, tsh_status failed);
-    /* Set up group->state for the n world ranks in `ranks`, which all agree on. group is NULL on ranks outside.
-     * Collective over the world. */
-    tsh_status (*open)(tsh_world *world, const int *ranks, int n, tsh_group *group);
+    /* Every rank of `parent` passes the same `text`, or `failed`. TSH_ERR_MISMATCH with both texts printed, or
+     * TSH_ERR_PEER with the words of the rank that failed. Collective over parent. */
+    tsh_status (*agree)(tsh_group *parent, const char *text, tsh_status failed);
+    /* Set up group->state for the n world ranks in `ranks`, which all of parent agree on. group is NULL on ranks
+     * outside. Collective over parent. */
+    tsh_status (*open)(tsh_group *parent, const int *ranks, int n, tsh_group *group);
     /* tsh_world_fail, tsh_world_recover, tsh_world_destroy (which frees world->state). */
     void (*fail)(tsh_world *world, const char *reason);
     tsh_status (*recover)(tsh_world *world);
@@ -70,7 +92,9 @@ struct tsh_group {
     uint64_t ticks; /* spent inside calls; stats.seconds is made of it when asked for */
     uint64_t calls;
     tshi_ring_entry ring[TSHI_RING];
-    tsh_group *next; /* the world's list of live groups */
+    tsh_work *queue, *queue_end; /* collectives started and not done, oldest first */
+    tsh_work *messages;          /* sends and receives not done, oldest first */
+    tsh_group *next;             /* the world's list of live groups */
 };
 
 struct tsh_world {
@@ -124,5 +148,8 @@ void tshi_group_log_ring(const tsh_group *group);
 
 extern const tshi_group_ops tshi_self_ops;
 extern const tshi_group_ops tshi_local_ops;
+#ifdef TSHARD_HAVE_MPI
+extern const tshi_group_ops tshi_mpi_ops;
+#endif
 
 #endif
