@@ -11,7 +11,17 @@
 #include "tshard/device.h"
 
 typedef enum tshi_unary { TSHI_GELU_ERF, TSHI_GELU_TANH, TSHI_RELU, TSHI_SILU, TSHI_UNARY_COUNT } tshi_unary;
-typedef enum tshi_reduction { TSHI_SUM, TSHI_PROD, TSHI_MIN, TSHI_MAX, TSHI_REDUCTION_COUNT } tshi_reduction;
+typedef enum tshi_reduction {
+    TSHI_SUM,
+    TSHI_PROD,
+    TSHI_MIN,
+    TSHI_MAX,
+    TSHI_AVG,
+    TSHI_BAND,
+    TSHI_BOR,
+    TSHI_BXOR,
+    TSHI_REDUCTION_COUNT
+} tshi_reduction;
 
 /* Which global elements a local block [outer, n, inner] holds, for values keyed by global index:
  * local (o, i, k) is global element ((o + outer_start) * global_n + i + start) * inner + k. */
@@ -64,7 +74,8 @@ typedef struct tshi_device_ops {
 
     /* --- reductions across buffers (collectives) ------------------------------------------------------------------ */
     /* out[i] = in[0][i] op in[1][i] op ... op in[count - 1][i], in that order, for every dtype (bfloat16 and
-     * float16 accumulate in float32 and round once; complex takes SUM and PROD; integers wrap; MIN and MAX keep NaNs).
+     * float16 accumulate in float32 and round once; complex takes SUM, AVG and PROD; integers wrap; MIN and MAX keep
+     * NaNs). AVG is the sum divided by `count` once, not for integers; BAND, BOR and BXOR are for integers alone.
      * The result is written to each of the `outs` buffers out[0..outs). Any out may be the same buffer as any in, but
      * none may overlap another in part. */
     void (*reduce)(tsh_dtype dtype, tshi_reduction op, int64_t n, int count, const void *const *in, int outs,

@@ -1,8 +1,9 @@
 /* The public calls: arguments checked, counts resolved, then the backend. */
 #include "dist/dist.h"
 
-static const char *const names[TSH_COLLECTIVE_COUNT] = {"all_reduce", "all_gather", "reduce_scatter",
-                                                        "broadcast",  "all_to_all", "barrier"};
+static const char *const names[TSH_COLLECTIVE_COUNT] = {
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier",
+    "reduce",     "gather",     "scatter",        "send",      "recv"};
 
 const char *tsh_collective_name(tsh_collective op) {
     return (int)op >= 0 && op < TSH_COLLECTIVE_COUNT ? names[op] : "unknown collective";
@@ -13,7 +14,7 @@ bool tsh_group_supports(const tsh_group *group, tsh_collective op, tsh_dtype dty
     if (op == TSH_OP_BARRIER) return true;
     if (tsh_dtype_size(dtype) == 0) return false;
     if (op != TSH_OP_ALL_REDUCE && op != TSH_OP_REDUCE_SCATTER) return true;
-    if ((int)reduce < 0 || reduce >= TSH_REDUCE_OP_COUNT) return false;
+    if ((int)reduce < 0 || reduce > TSH_MAX) return false;
     return !tshi_dtype_is_complex(dtype) || reduce == TSH_SUM || reduce == TSH_PROD;
 }
 

@@ -96,8 +96,8 @@ static tsh_status group_open(tsh_world *world, const int *ranks, int n, tsh_grou
         if (member) group = tshi_group_new(world, ranks, n);
         if (!text || (member && !group)) status = TSH_ERR_MEMORY;
     }
-    status = world->ops->agree(world, text ? text : "", status);
-    if (status == TSH_OK && n > 1) status = world->ops->open(world, ranks, n, group);
+    status = world->ops->agree(world->group, text ? text : "", status);
+    if (status == TSH_OK && n > 1) status = world->ops->open(world->group, ranks, n, group);
     tshi_free(&world->allocator, text);
     if (status != TSH_OK && group) {
         tshi_group_free(group);
@@ -131,6 +131,10 @@ int tsh_group_size(const tsh_group *group) {
 int tsh_group_world_rank(const tsh_group *group, int group_rank) {
     if (group_rank < 0 || group_rank >= group->size) return -1;
     return group->ranks[group_rank];
+}
+
+int tsh_group_rank_of(const tsh_group *group, int world_rank) {
+    return index_of(group->ranks, group->size, world_rank);
 }
 
 const char *tsh_group_backend(const tsh_group *group) {

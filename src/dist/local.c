@@ -31,7 +31,8 @@ static uint64_t hash_counts(const int64_t *counts, int n) {
 /* --- words -------------------------------------------------------------------------------------------------------- */
 
 char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size) {
-    static const char *const reductions[TSH_REDUCE_OP_COUNT] = {"sum", "prod", "min", "max"};
+    static const char *const reductions[TSH_REDUCE_OP_COUNT] = {"sum", "prod", "min", "max",
+                                                                "avg", "band", "bor", "bxor"};
     tsh_collective op = (tsh_collective)(slot->kind & 0xff);
     if ((slot->kind & 0xff) == KIND_AGREE) {
         snprintf(text, size, "%s #%u", (const char *)tshi_payload(slot), slot->number);
@@ -328,8 +329,8 @@ static tsh_status local_run(tsh_group *group, const tshi_call *call) {
     return status;
 }
 
-tsh_status tshi_local_agree(tsh_world *world, const char *text, tsh_status failed, uint64_t at) {
-    tsh_group *group = world->group;
+tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status failed, uint64_t at) {
+    tsh_world *world = group->world;
     tshi_local_group *lg = group->state;
     tshi_call call = {.failed = failed};
     if (tshi_local_troubled(tshi_local_of(world))) {
@@ -351,8 +352,8 @@ tsh_status tshi_local_agree(tsh_world *world, const char *text, tsh_status faile
     return status == TSH_OK ? compare(group, &far) : status;
 }
 
-static tsh_status local_agree(tsh_world *world, const char *text, tsh_status failed) {
-    return tshi_local_agree(world, text, failed, 0);
+static tsh_status local_agree(tsh_group *parent, const char *text, tsh_status failed) {
+    return tshi_local_agree(parent, text, failed, 0);
 }
 
 const tshi_group_ops tshi_local_ops = {

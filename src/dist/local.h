@@ -129,7 +129,7 @@ tshi_local_group *tshi_local_group_new(tsh_world *world, int size);
 /* How long to wait and what is worth a slot, once it is known how many cores there are. */
 void tshi_local_tune(tshi_local_group *lg, const tshi_local *local);
 void tshi_local_group_free(tsh_world *world, tshi_local_group *lg);
-tsh_status tshi_local_open(tsh_world *world, const int *ranks, int n, tsh_group *group);
+tsh_status tshi_local_open(tsh_group *parent, const int *ranks, int n, tsh_group *group);
 void tshi_local_close(tsh_group *group);
 /* Release the retired blocks that nobody uses any more; `all`: the others too. */
 void tshi_local_sweep(tsh_world *world, bool all);
@@ -171,7 +171,7 @@ void tshi_local_leave(tsh_world *world);
 /* --- local.c: calls ----------------------------------------------------------------------------------------------- */
 
 /* Every rank posts the text (and, for the others to read, `at`); see tshi_group_ops.agree. */
-tsh_status tshi_local_agree(tsh_world *world, const char *text, tsh_status failed, uint64_t at);
+tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status failed, uint64_t at);
 /* "all_reduce float32 [8] sum #3" of a slot. */
 char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size);
 

@@ -77,7 +77,8 @@ static void block_release(tsh_world *world, tshi_local_group *lg) {
     tshi_local_group_free(world, lg);
 }
 
-tsh_status tshi_local_open(tsh_world *world, const int *ranks, int n, tsh_group *group) {
+tsh_status tshi_local_open(tsh_group *parent, const int *ranks, int n, tsh_group *group) {
+    tsh_world *world = parent->world;
     tshi_local *local = tshi_local_of(world);
     tshi_local_group *lg = NULL;
     tsh_status status = TSH_OK;
@@ -91,15 +92,16 @@ tsh_status tshi_local_open(tsh_world *world, const int *ranks, int n, tsh_group 
         status = block_create(world, n, lg);
         if (status == TSH_OK) at = (uint64_t)(lg->block - local->heap[world->rank]);
     }
-    status = tshi_local_agree(world, "group_create: memory", status, at);
+    status = tshi_local_agree(parent, "group_create: memory", status, at);
     if (status != TSH_OK) {
         if (lg && lg->allocation) world->device->ops->release(world->device, lg->allocation);
         tshi_local_group_free(world, lg);
         return status;
     }
     if (!group) return TSH_OK;
-    const tshi_local_group *all = world->group->state;
-    lg->block = local->heap[ranks[0]] + tshi_slot_at(all, ranks[0], all->sync)->at;
+    const tshi_local_group *all = parent->state;
+    int leader = tsh_group_rank_of(parent, ranks[0]);
+    lg->block = local->heap[ranks[0]] + tshi_slot_at(all, leader, all->sync)->at;
     group->state = lg;
     return TSH_OK;
 }

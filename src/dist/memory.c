@@ -222,7 +222,7 @@ tsh_status tshi_memory_join(tsh_world *world) {
     tshi_granted_cores(local->control->record[world->rank].cores, TSHI_CORE_BYTES);
     double timeout = world->timeout;
     if (world->timeout > LONGEST_JOIN) world->timeout = LONGEST_JOIN;
-    tsh_status status = tshi_local_agree(world, "world_init", TSH_OK, 0);
+    tsh_status status = tshi_local_agree(world->group, "world_init", TSH_OK, 0);
     world->timeout = timeout;
     if (status == TSH_OK) count_cores(world, local);
     for (int i = 0; status == TSH_OK && local->threads && i < world->size; i++) {

@@ -115,7 +115,7 @@ static tsh_status mesh_agree(tsh_world *world, const char *axes, tsh_mesh *mesh)
                                      mesh->axis[i].size);
         }
     }
-    return world->ops->agree(world, text, status);
+    return world->ops->agree(world->group, text, status);
 }
 
 tsh_status tsh_mesh_create(tsh_world *world, const char *axes, tsh_mesh **out) {

@@ -17,8 +17,8 @@ static tsh_status self_run(tsh_group *group, const tshi_call *call) {
     return TSH_OK;
 }
 
-static tsh_status self_agree(tsh_world *world, const char *text, tsh_status failed) {
-    (void)world;
+static tsh_status self_agree(tsh_group *parent, const char *text, tsh_status failed) {
+    (void)parent;
     (void)text;
     return failed;
 }

@@ -103,6 +103,16 @@ int tsh_world_local_rank(const tsh_world *world) {
     return world->local_rank;
 }
 
+int tsh_world_node_count(const tsh_world *world) {
+    (void)world;
+    return 1;
+}
+
+bool tsh_world_uses_rdma(const tsh_world *world) {
+    (void)world;
+    return false;
+}
+
 tsh_device *tsh_world_device(const tsh_world *world) {
     return world->device;
 }
