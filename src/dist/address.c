@@ -1,12 +1,14 @@
-/* Whether an address is one of this machine's. */
+/* Addresses as written, and whether one is this machine's. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
 #include "dist/environment.h"
 
+#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -63,4 +65,47 @@ tsh_status tshi_address_is_here(const char *address) {
     return tshi_fail(TSH_ERR_UNSUPPORTED,
                      "MASTER_ADDR=%.100s is not this machine%s%s: ranks on several machines need an MPI build", address,
                      error ? ": " : "", error ? gai_strerror(error) : "");
+}
+
+bool tshi_address_is_loopback(const char *address) {
+    struct sockaddr_in v4 = {.sin_family = AF_INET};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
+    if (!strcmp(address, "localhost")) return true;
+    if (inet_pton(AF_INET, address, &v4.sin_addr) == 1) return is_loopback((const struct sockaddr *)(const void *)&v4);
+    return inet_pton(AF_INET6, address, &v6.sin6_addr) == 1 && IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+}
+
+bool tshi_address_is_multicast(const char *address) {
+    struct in_addr v4;
+    struct in6_addr v6;
+    char plain[TSHI_JOB_SIZE];
+    if (inet_pton(AF_INET, address, &v4) == 1) return IN_MULTICAST(ntohl(v4.s_addr));
+    size_t length = strcspn(address, "%"); /* the interface */
+    if (length >= sizeof plain) return false;
+    memcpy(plain, address, length);
+    plain[length] = '\0';
+    return inet_pton(AF_INET6, plain, &v6) == 1 && IN6_IS_ADDR_MULTICAST(&v6);
+}
+
+bool tshi_address_split(const char *text, char *host, int *port) {
+    const char *start = text, *end = strrchr(text, ':');
+    if (!end) return false;
+    const char *digits = end + 1;
+    if (text[0] == '[') {
+        start = text + 1;
+        end--;
+        if (end <= start || *end != ']') return false;
+    }
+    size_t length = (size_t)(end - start);
+    if (length == 0 || length >= TSHI_JOB_SIZE) return false;
+    /* An IPv6 address without its brackets leaves no telling where the port begins. */
+    if (text[0] != '[' && memchr(start, ':', length)) return false;
+    if (strcspn(text, "/?#@ ") != strlen(text)) return false;
+    char *rest;
+    long value = digits[0] >= '0' && digits[0] <= '9' ? strtol(digits, &rest, 10) : 0;
+    if (value < 1 || value > 65535 || *rest) return false;
+    memcpy(host, start, length);
+    host[length] = '\0';
+    *port = (int)value;
+    return true;
 }

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "dist/environment.h"
+#include "dist/proof.h"
 
 #include <errno.h>
 #include <math.h>
@@ -16,53 +17,10 @@
 #define DEFAULT_PORT    29500
 #define LONGEST_TIMEOUT 31536000.0
 
-/* One launcher's names for the same four numbers, and what tells its jobs apart. A NULL is a name it does not have. */
-typedef struct family {
-    const char *rank, *size, *local_rank, *local_size, *job, *step;
-} family;
-
-/* In order of preference: tshard-run and torchrun name the rank outright; mpirun and srun imply it. */
-static const family families[] = {
-    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", NULL},
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
-     "PMIX_NAMESPACE", NULL},
-    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID", NULL},
-    {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, "SLURM_JOB_ID", "SLURM_STEP_ID"},
-};
-
-static const char *variable(const char *name) {
-    const char *value = name ? getenv(name) : NULL;
-    return value && value[0] ? value : NULL;
-}
-
-/* Decimal digits and nothing else. */
-static bool parse_integer(const char *text, long long low, long long high, long long *out) {
-    if (text[0] < '0' || text[0] > '9') return false;
-    char *end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (errno || *end || value < low || value > high) return false;
-    *out = value;
-    return true;
-}
-
-/* *out is left alone when the variable is not set; *found says which. */
-static tsh_status read_int(const char *name, int low, int high, int *out, bool *found) {
-    const char *text = variable(name);
-    *found = text != NULL;
+static tsh_status read_text(const char *name, char out[TSHI_JOB_SIZE], bool *found) {
+    const char *text = tshi_variable(name);
     if (!text) return TSH_OK;
-    long long value;
-    if (!parse_integer(text, low, high, &value)) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\"; it must be a whole number from %d to %d", name, text, low,
-                         high);
-    }
-    *out = (int)value;
-    return TSH_OK;
-}
-
-static tsh_status read_text(const char *name, char out[TSHI_JOB_SIZE]) {
-    const char *text = variable(name);
-    if (!text) return TSH_OK;
+    if (found) *found = true;
     if (strlen(text) >= TSHI_JOB_SIZE) {
         return tshi_fail(TSH_ERR_ARGUMENT, "%s is longer than %d characters", name, TSHI_JOB_SIZE - 1);
     }
@@ -71,7 +29,7 @@ static tsh_status read_text(const char *name, char out[TSHI_JOB_SIZE]) {
 }
 
 static tsh_status read_timeout(double wanted, double *out) {
-    const char *text = variable("TSHARD_TIMEOUT");
+    const char *text = tshi_variable("TSHARD_TIMEOUT");
     *out = wanted;
     if (wanted == 0 && text) {
         char *end;
@@ -113,7 +71,7 @@ static bool parse_size(const char *text, size_t *out) {
 
 static tsh_status read_heap(size_t wanted, size_t *out) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    const char *text = variable("TSHARD_HEAP");
+    const char *text = tshi_variable("TSHARD_HEAP");
     if (wanted) {
         *out = wanted;
     } else if (text) {
@@ -148,7 +106,7 @@ static tsh_status read_threads(int wanted, int local_size, int *out) {
     bool found = false;
     *out = wanted;
     if (wanted == 0) {
-        tsh_status status = read_int("TSHARD_BLAS_THREADS", 1, 4096, out, &found);
+        tsh_status status = tshi_variable_int("TSHARD_BLAS_THREADS", 1, 4096, out, &found);
         if (status != TSH_OK) return status;
     }
     if (*out == 0) *out = tshi_granted_cores(NULL, 0) / local_size;
@@ -157,7 +115,7 @@ static tsh_status read_threads(int wanted, int local_size, int *out) {
 }
 
 static tsh_status read_seed(uint64_t wanted, uint64_t *out) {
-    const char *text = variable("TSHARD_SEED");
+    const char *text = tshi_variable("TSHARD_SEED");
     *out = wanted;
     if (wanted || !text) return TSH_OK;
     char *end;
@@ -169,86 +127,157 @@ static tsh_status read_seed(uint64_t wanted, uint64_t *out) {
     return TSH_OK;
 }
 
-static tsh_status check_rank(int rank, int size, const char *rank_name, const char *size_name) {
-    if (rank < size) return TSH_OK;
-    return tshi_fail(TSH_ERR_ARGUMENT, "%s is %d, but %s is %d: ranks go from 0 to %d", rank_name, rank, size_name,
-                     size, size - 1);
-}
+/* --- the method ---------------------------------------------------------------------------------------------------- */
 
-/* The first family of which a rank is set. Both or neither. */
-static tsh_status read_family(const family *f, tshi_settings *s, bool *found) {
-    bool has_size, has_local_rank, has_local_size;
-    tsh_status status = read_int(f->rank, 0, INT32_MAX - 1, &s->rank, found);
-    if (status == TSH_OK) status = read_int(f->size, 1, INT32_MAX, &s->size, &has_size);
-    if (status != TSH_OK) return status;
-    if (*found != has_size && f == &families[0]) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s is set, but %s is not", *found ? f->rank : f->size,
-                         *found ? f->size : f->rank);
+/* What the configuration and a variable both may say. */
+static tsh_status read_either(const char *wanted, const char *member, const char *name, const char **out) {
+    const char *text = tshi_variable(name);
+    if (wanted && !wanted[0]) wanted = NULL;
+    if (wanted && text && strcmp(wanted, text) != 0) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: the configuration says %s \"%.80s\", the environment %s=%.80s",
+                         member, wanted, name, text);
     }
-    *found = *found && has_size;
-    if (!*found) return TSH_OK;
-    status = check_rank(s->rank, s->size, f->rank, f->size);
-    s->local_rank = s->rank;
-    s->local_size = s->size;
-    if (status == TSH_OK) status = read_int(f->local_rank, 0, INT32_MAX - 1, &s->local_rank, &has_local_rank);
-    if (status == TSH_OK) status = read_int(f->local_size, 1, INT32_MAX, &s->local_size, &has_local_size);
-    if (status == TSH_OK && has_local_size && has_local_rank) {
-        status = check_rank(s->local_rank, s->local_size, f->local_rank, f->local_size);
-    }
-    if (status != TSH_OK) return status;
-    const char *job = variable(f->job), *step = variable(f->step);
-    snprintf(s->job, sizeof s->job, "%s.%s", job ? job : "", step ? step : "");
+    *out = wanted ? wanted : text;
     return TSH_OK;
 }
 
-static tsh_status read_launcher(tshi_settings *s, bool *found) {
-    *found = false;
-    for (size_t i = 0; i < sizeof families / sizeof *families && !*found; i++) {
-        tsh_status status = read_family(&families[i], s, found);
-        if (status != TSH_OK) return status;
+static tsh_status method_fail(const char *text) {
+    return tshi_fail(
+        TSH_ERR_ARGUMENT,
+        "world_init: init_method is \"%.100s\"; it must be env://, tcp://HOST:PORT, file:///PATH or mpi://", text);
+}
+
+static tsh_status read_method(const tsh_world_config *config, tshi_settings *s) {
+    const char *text;
+    tsh_status status = read_either(config->init_method, "init_method", "TSHARD_INIT", &text);
+    if (status != TSH_OK) return status;
+    if (!text || !strcmp(text, "env://")) return TSH_OK;
+    if (!strncmp(text, "tcp://", 6)) {
+        s->method = TSHI_INIT_TCP;
+        if (!tshi_address_split(text + 6, s->address, &s->port)) return method_fail(text);
+        s->ranks_given = tshi_address_is_multicast(s->address);
+    } else if (!strncmp(text, "file:///", 8) && strlen(text) > 8) {
+        s->method = TSHI_INIT_FILE;
+        s->ranks_given = true;
+        if (strlen(text + 7) >= sizeof s->path) {
+            return tshi_fail(TSH_ERR_ARGUMENT, "world_init: the path of init_method is longer than %d characters",
+                             TSHI_PATH_SIZE - 1);
+        }
+        memcpy(s->path, text + 7, strlen(text + 7) + 1);
+    } else if (!strcmp(text, "mpi://")) {
+        s->method = TSHI_INIT_MPI;
+    } else {
+        return method_fail(text);
     }
     return TSH_OK;
 }
 
-/* Rank and size: the configuration's, else the launcher's, else a world of one. */
-static tsh_status resolve_ranks(const tsh_world_config *config, tshi_settings *s) {
-    if (config->world_size < 0 || config->rank < 0 || (config->world_size == 0 && config->rank != 0)) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: rank %d of world_size %d", config->rank, config->world_size);
+static tsh_status read_group(const tsh_world_config *config, tshi_settings *s) {
+    const char *text;
+    tsh_status status = read_either(config->group_name, "group_name", "TSHARD_GROUP", &text);
+    if (status != TSH_OK || !text) return status;
+    if (strlen(text) >= sizeof s->group_name) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: group_name is longer than %d characters", TSHI_JOB_SIZE - 1);
     }
-    bool found;
-    tsh_status status = read_launcher(s, &found);
-    if (status != TSH_OK) return status;
-    if (!found) *s = (tshi_settings){.size = 1, .local_size = 1};
-    if (config->world_size == 0) return TSH_OK;
-    if (found && (s->rank != config->rank || s->size != config->world_size)) {
+    memcpy(s->group_name, text, strlen(text) + 1);
+    return TSH_OK;
+}
+
+/* --- ranks --------------------------------------------------------------------------------------------------------- */
+
+/* Where ranks are given out a configuration's rank 0 asks for none: it is what a zeroed one says. */
+static tsh_status take_config_ranks(const tsh_world_config *config, bool found, tshi_settings *s) {
+    bool any = s->ranks_given && config->rank <= 0;
+    int rank = any ? TSHI_ANY_PLACE : config->rank;
+    if (found && (s->size != config->world_size || (!any && s->rank >= 0 && s->rank != rank))) {
         return tshi_fail(TSH_ERR_ARGUMENT,
                          "world_init: the configuration says rank %d of %d, the environment rank %d of %d",
                          config->rank, config->world_size, s->rank, s->size);
     }
-    if (!found) {
-        s->rank = s->local_rank = config->rank;
-        s->size = s->local_size = config->world_size;
-    }
-    return check_rank(s->rank, s->size, "world_init: rank", "world_size");
+    if (found && (any || s->rank >= 0)) return TSH_OK;
+    s->rank = rank;
+    s->local_rank = rank < 0 ? 0 : rank;
+    s->size = s->local_size = config->world_size;
+    if (rank < s->size) return TSH_OK;
+    return tshi_fail(TSH_ERR_ARGUMENT, "world_init: rank is %d, but world_size is %d: ranks go from 0 to %d", rank,
+                     s->size, s->size - 1);
 }
+
+/* Rank and size: the configuration's, else the launcher's, else a world of one. */
+static tsh_status read_ranks(const tsh_world_config *config, tshi_settings *s) {
+    int lowest = s->ranks_given ? TSHI_ANY_PLACE : 0;
+    if (config->world_size < 0 || config->rank < lowest || (config->world_size == 0 && config->rank > 0)) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: rank %d of world_size %d", config->rank, config->world_size);
+    }
+    bool found;
+    s->size = s->local_size = 1;
+    tsh_status status = tshi_launcher_read(s, &found);
+    if (status != TSH_OK) return status;
+    if (!found) {
+        s->rank = s->local_rank = 0;
+        s->size = s->local_size = 1;
+        s->local_known = false;
+    }
+    if (config->world_size > 0) return take_config_ranks(config, found, s);
+    if (!found && (s->method == TSHI_INIT_TCP || s->method == TSHI_INIT_FILE)) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: %s needs %s, in the configuration or the environment",
+                         s->method == TSHI_INIT_FILE ? "file://" : "tcp://",
+                         s->ranks_given ? "world_size (WORLD_SIZE)" : "rank and world_size (RANK, WORLD_SIZE)");
+    }
+    return TSH_OK;
+}
+
+/* --- where --------------------------------------------------------------------------------------------------------- */
 
 static tsh_status read_meeting(tshi_settings *s) {
     bool found;
+    tsh_status status = TSH_OK;
+    if (s->method != TSHI_INIT_TCP) {
+        status = tshi_variable_int("MASTER_PORT", 1, 65535, &s->port, &found);
+        if (status == TSH_OK) status = read_text("MASTER_ADDR", s->address, &s->address_known);
+        /* torchrun's own store listens at MASTER_PORT then. */
+        const char *agent = tshi_variable("TORCHELASTIC_USE_AGENT_STORE");
+        if (agent && !strcmp(agent, "True")) s->port += s->port < 65535 ? 1 : -1;
+    }
+    if (status == TSH_OK) status = read_text("TSHARD_TOKEN", s->token, NULL);
+    return status;
+}
+
+/* Who has the same key is of the same job. The address is not in it: one may be written in many ways. */
+static void make_key(tshi_settings *s) {
+    const char *const parts[] = {"tshard", s->path, s->job, s->group_name, s->token};
+    char port[16];
+    tshi_sha256 hash;
+    tshi_sha256_begin(&hash);
+    snprintf(port, sizeof port, "%d", s->port);
+    tshi_sha256_add(&hash, port, strlen(port) + 1);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) tshi_sha256_add(&hash, parts[i], strlen(parts[i]) + 1);
+    tshi_sha256_end(&hash, s->key);
+}
+
+static tsh_status read_place(const tsh_world_config *config, tshi_settings *s) {
     s->port = DEFAULT_PORT;
     memcpy(s->address, "127.0.0.1", sizeof "127.0.0.1");
-    tsh_status status = read_int("MASTER_PORT", 1, 65535, &s->port, &found);
-    if (status == TSH_OK) status = read_text("MASTER_ADDR", s->address);
-    if (status == TSH_OK) status = read_text("TSHARD_TOKEN", s->token);
+    tsh_status status = read_method(config, s);
+    if (status == TSH_OK) status = read_group(config, s);
+    char address[TSHI_JOB_SIZE];
+    int port = s->port;
+    memcpy(address, s->address, sizeof address);
+    if (status == TSH_OK) status = read_ranks(config, s);
+    if (status == TSH_OK && s->method == TSHI_INIT_TCP) {
+        memcpy(s->address, address, sizeof address);
+        s->port = port;
+        s->address_known = true;
+    }
+    if (status == TSH_OK) status = read_meeting(s);
+    if (status == TSH_OK) make_key(s);
     return status;
 }
 
 tsh_status tshi_settings_read(const tsh_world_config *config, tshi_settings *out) {
     tshi_settings s = {0};
     tsh_status status = TSH_OK;
-    if (!config->threads) {
-        status = resolve_ranks(config, &s);
-        if (status == TSH_OK) status = read_meeting(&s);
-    }
+    if (!config->threads) status = read_place(config, &s);
     if (status == TSH_OK) status = read_timeout(config->timeout, &s.timeout);
     if (status == TSH_OK) status = read_heap(config->heap_bytes, &s.heap_bytes);
     if (status == TSH_OK) status = read_seed(config->seed, &s.seed);

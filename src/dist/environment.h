@@ -4,25 +4,61 @@
 
 #include "dist/dist.h"
 
-#define TSHI_JOB_SIZE 256
+#define TSHI_JOB_SIZE  256
+#define TSHI_PATH_SIZE 1024
+#define TSHI_KEY_SIZE  32
+
+/* How the ranks meet; a multicast address is not told apart from others before it is resolved. */
+typedef enum tshi_init_method { TSHI_INIT_ENV = 0, TSHI_INIT_TCP, TSHI_INIT_FILE, TSHI_INIT_MPI } tshi_init_method;
+
+#define TSHI_ANY_PLACE (-1)
 
 typedef struct tshi_settings {
+    tshi_init_method method;
+    /* rank may be TSHI_ANY_PLACE where the method gives ranks out (tcp:// with a multicast address, file://). mpi://:
+     * what the environment says, or 0 of 1. */
     int rank, size, local_rank, local_size;
+    bool local_known; /* the launcher told local_size */
+    bool ranks_given; /* by the meeting, to those that ask for none */
     double timeout;
     size_t heap_bytes;
     int blas_threads;
     uint64_t seed;
-    /* Where and as what the ranks meet. Ranks with another job string never see each other. */
+    /* Where and as what the ranks meet. Ranks with another job, token or group name never see each other. */
     char address[TSHI_JOB_SIZE];
+    bool address_known; /* not the default */
     int port;
+    char path[TSHI_PATH_SIZE]; /* of file:// */
     char token[TSHI_JOB_SIZE];
     char job[TSHI_JOB_SIZE];
+    char group_name[TSHI_JOB_SIZE];
+    unsigned char key[TSHI_KEY_SIZE]; /* made of those four; after the meeting: of this world alone */
 } tshi_settings;
 
+/* The method is read first: with mpi:// nothing is wanted of the launcher's variables. */
 tsh_status tshi_settings_read(const tsh_world_config *config, tshi_settings *out);
 /* Cores that this process may run on, at least 1. `mask`: a bit for each, size bytes, may be NULL. */
 int tshi_granted_cores(unsigned char *mask, size_t size);
+
+/* --- address.c ---------------------------------------------------------------------------------------------------- */
+
 /* TSH_OK when `address` names this machine, else TSH_ERR_UNSUPPORTED with the words. */
 tsh_status tshi_address_is_here(const char *address);
+/* "localhost", 127.x or ::1, as written: no look-up. */
+bool tshi_address_is_loopback(const char *address);
+/* "HOST:PORT", "[IPV6]:PORT" into its parts (host: TSHI_JOB_SIZE bytes); false when it is none. */
+bool tshi_address_split(const char *text, char *host, int *port);
+/* Whether it is an address that many listen to (239.1.2.3, ff15::1), as written. */
+bool tshi_address_is_multicast(const char *address);
+
+/* --- launchers.c -------------------------------------------------------------------------------------------------- */
+
+/* Rank, size, local rank and size, job, and the default address and port, from the first family of variables that is
+ * set; false when none is. */
+tsh_status tshi_launcher_read(tshi_settings *out, bool *found);
+/* The value of a variable that is set and not empty, else NULL. */
+const char *tshi_variable(const char *name);
+/* Decimal digits and nothing else. *out is left alone when the variable is not set; *found says which. */
+tsh_status tshi_variable_int(const char *name, int low, int high, int *out, bool *found);
 
 #endif
