@@ -16,6 +16,7 @@ struct model {
     tsh_linear *head;         /* column: each rank scores its part of the vocabulary */
     tsh_parameters *parameters;
     tsh_optimizer *optimizer;
+    tsh_data_parallel *copies; /* sums gradients over the copies of the model, while backward goes on */
 
     tsh_tensor *inputs, *targets; /* my part of a batch */
     tsh_tensor *prompt;
@@ -49,7 +50,9 @@ static tsh_status create_optimizer(model *m, tsh_world *world) {
     if (status == TSH_OK) status = tsh_linear_register(m->down, m->parameters, "down");
     if (status == TSH_OK) status = tsh_linear_register(m->head, m->parameters, "head");
     if (status != TSH_OK) return status;
-    return tsh_adamw_create(m->parameters, &(tsh_adamw_config){.lr = m->o->lr, .weight_decay = 0.01}, &m->optimizer);
+    status = tsh_adamw_create(m->parameters, &(tsh_adamw_config){.lr = m->o->lr, .weight_decay = 0.01}, &m->optimizer);
+    if (status != TSH_OK) return status;
+    return tsh_data_parallel_create(m->tape, m->parameters, tsh_mesh_group(m->mesh, "data"), NULL, &m->copies);
 }
 
 /* Batches are split over the copies of the model, the first axis; the prompt is the same everywhere. */
@@ -98,6 +101,7 @@ void model_destroy(model *m) {
     tsh_tensor_release(m->prompt);
     tsh_tensor_release(m->targets);
     tsh_tensor_release(m->inputs);
+    tsh_data_parallel_destroy(m->copies);
     tsh_optimizer_destroy(m->optimizer);
     tsh_parameters_destroy(m->parameters);
     tsh_linear_destroy(m->head);

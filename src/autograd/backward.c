@@ -32,8 +32,25 @@ static tsh_status make_writable(tsh_tensor *x) {
     return TSH_OK;
 }
 
+/* Where the schedule sums it; the gradient of a copy to be kept is one of its own first. */
+static bool gradient_has_place(const tsh_tensor *x) {
+    return x->schedule && (x->node < 0 || !x->retain_grad);
+}
+
+static tsh_tensor *gradient_in_place(tsh_tensor *x, double *beta) {
+    bool term = x->node >= 0;
+    tsh_tensor *grad = x->schedule->ops->gradient(x->schedule, x->place, term, beta);
+    if (grad && term && x->grad != grad) {
+        tsh_tensor_release(x->grad);
+        x->grad = tsh_tensor_retain(grad);
+    }
+    if (term) x->grad_stale = false;
+    return grad;
+}
+
 tsh_tensor *tshi_grad_beta(const tshi_node *call, int i, double *beta) {
     tsh_tensor *x = call->in[i];
+    if (gradient_has_place(x)) return gradient_in_place(x, beta);
     if (make_writable(x) != TSH_OK) return NULL;
     *beta = x->grad_stale ? 0 : 1;
     x->grad_stale = false;
@@ -51,7 +68,7 @@ tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient) {
     tsh_tensor *x = call->in[i];
     const tshi_device_ops *ops = x->mesh->device->ops;
     bool first = !x->grad || x->grad_stale;
-    bool parameter = x->grad && x->node < 0; /* its gradient's memory stays where it is */
+    bool parameter = gradient_has_place(x) || (x->grad && x->node < 0); /* its gradient's memory stays where it is */
     if (first && !parameter) {
         tsh_tensor *view;
         tsh_status status = tshi_tensor_view(gradient, &x->shape, x->layout, 0, &view);
@@ -88,6 +105,12 @@ static void node_free(tshi_node *node, const tsh_tensor *loss) {
     if (out->references == 1 && out != loss) tshi_tensor_drop_storage(out); /* the tape's own is the last */
 }
 
+static tsh_status pass(tsh_tape *tape, const tshi_node *node) {
+    tsh_status status = tape->schedule ? tape->schedule->ops->passed(tape->schedule, node) : TSH_OK;
+    if (status != TSH_OK) tshi_tape_fail_as(tape, status, "backward");
+    return status;
+}
+
 static tsh_status node_backward(tsh_tape *tape, tshi_node *node, bool retain_graph, const tsh_tensor *loss) {
     tsh_tensor *out = node->out;
     tsh_status status = node->op->backward(tape, node);
@@ -96,6 +119,7 @@ static tsh_status node_backward(tsh_tape *tape, tshi_node *node, bool retain_gra
         return status;
     }
     if (!out->retain_grad) grad_release(out);
+    status = pass(tape, node);
     if (!retain_graph) node_free(node, loss);
     return status;
 }
@@ -115,10 +139,11 @@ static tsh_status seed(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradi
         return status;
     }
     loss->grad_stale = false;
+    double weight = tape->schedule ? tape->schedule->weight : 1;
     if (gradient) {
-        ops->copy(tsh_tensor_nbytes(gradient), tshi_data(gradient), tshi_data(loss->grad));
+        ops->axpby(loss->dtype, loss->numel, weight, tshi_data(gradient), 0, NULL, tshi_data(loss->grad));
     } else {
-        ops->fill(loss->dtype, loss->numel, 1, tshi_data(loss->grad));
+        ops->fill(loss->dtype, loss->numel, weight, tshi_data(loss->grad));
     }
     return TSH_OK;
 }
@@ -138,9 +163,18 @@ static tsh_status check_loss(tsh_tape *tape, tsh_tensor *loss) {
     return tape->status;
 }
 
-/* A node below the loss that an earlier backward has freed: its gradients would be lost in silence. */
-static tsh_status check_inputs_unused(tsh_tape *tape, const tshi_node *node) {
+/* A node below the loss that an earlier backward has freed: its gradients would be lost in silence. So would the sum of
+ * a leaf's gradient that another tape's schedule makes. */
+static tsh_status check_inputs(tsh_tape *tape, const tshi_node *node) {
     for (int i = 0; i < node->inputs; i++) {
+        const tshi_schedule *schedule = node->in[i]->schedule;
+        if (schedule && schedule != tape->schedule) {
+            tshi_tape_fail(tape, TSH_ERR_STATE,
+                           "backward: %s takes a parameter whose gradients are summed by a "
+                           "tsh_data_parallel of another tape",
+                           node->op->name);
+            return tape->status;
+        }
         int k = tshi_tape_node(tape, node->in[i]);
         if (k < 0 || !tape->nodes[k].used) continue;
         tshi_tape_fail(tape, TSH_ERR_STATE,
@@ -150,18 +184,40 @@ static tsh_status check_inputs_unused(tsh_tape *tape, const tshi_node *node) {
     return TSH_OK;
 }
 
+static tsh_status run_nodes(tsh_tape *tape, const tsh_tensor *loss, bool retain) {
+    tsh_status status = TSH_OK;
+    for (int i = loss->node; i >= 0 && status == TSH_OK; i--) {
+        tshi_node *node = &tape->nodes[i];
+        if (node->used) continue;
+        if (!node->out->grad || node->out->grad_stale) { /* not on a way from the loss */
+            status = pass(tape, node);
+            continue;
+        }
+        status = check_inputs(tape, node);
+        if (status == TSH_OK) status = node_backward(tape, node, retain, loss);
+    }
+    return status;
+}
+
+static tsh_status run_scheduled(tsh_tape *tape, const tsh_tensor *loss, bool retain) {
+    tshi_schedule *schedule = tape->schedule;
+    tsh_status status = schedule->ops->begin(schedule, loss);
+    if (status != TSH_OK) {
+        tshi_tape_fail_as(tape, status, "backward");
+        return status;
+    }
+    tsh_status ran = run_nodes(tape, loss, retain);
+    status = schedule->ops->end(schedule, ran);
+    if (ran == TSH_OK && status != TSH_OK) tshi_tape_fail_as(tape, status, "backward");
+    return status;
+}
+
 tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backward_config *config) {
     bool retain = config && config->retain_graph;
     tsh_status status = check_loss(tape, loss);
     if (status == TSH_OK) status = seed(tape, loss, config ? config->gradient : NULL);
-    for (int i = status == TSH_OK ? loss->node : -1; i >= 0 && status == TSH_OK; i--) {
-        tshi_node *node = &tape->nodes[i];
-        if (node->used) continue;
-        if (!node->out->grad || node->out->grad_stale) continue; /* not on a way from the loss */
-        status = check_inputs_unused(tape, node);
-        if (status == TSH_OK) status = node_backward(tape, node, retain, loss);
-    }
-    return status;
+    if (status != TSH_OK) return status;
+    return tape->schedule ? run_scheduled(tape, loss, retain) : run_nodes(tape, loss, retain);
 }
 
 tsh_status tsh_backward(tsh_tape *tape, tsh_tensor *loss) {

@@ -29,6 +29,7 @@ static void free_step(tsh_tape *tape) {
     for (int i = 0; i < tape->owned_count; i++) {
         tape->owned[i]->node = -1;
         tape->owned[i]->moves = NULL;
+        tape->owned[i]->schedule = NULL;
         tsh_tensor_release(tape->owned[i]);
     }
     tape->owned_count = 0;
@@ -38,6 +39,7 @@ static void free_step(tsh_tape *tape) {
 void tsh_tape_destroy(tsh_tape *tape) {
     if (!tape) return;
     free_step(tape);
+    if (tape->schedule) tape->schedule->ops->detach(tape->schedule);
     tshi_free(&tape->world->allocator, tape->nodes);
     tshi_free(&tape->world->allocator, tape->owned);
     tshi_free(&tape->world->allocator, tape);
@@ -48,6 +50,7 @@ tsh_status tsh_tape_reset(tsh_tape *tape) {
     free_step(tape);
     tape->status = TSH_OK;
     tape->message[0] = '\0';
+    if (failed && tape->schedule) tape->schedule->ops->forget(tape->schedule);
     return failed ? tsh_world_recover(tape->world) : TSH_OK;
 }
 
@@ -165,10 +168,13 @@ tsh_tensor *tshi_run(tsh_tape *tape, tshi_node *call, tsh_dtype dtype, const tsh
     return status == TSH_OK ? call->out : tshi_tape_fail_as(tape, status, call->op->name);
 }
 
-/* Bring input i to its layouts: first along axes that stop sharding it, the last first (a dim that two axes share comes
- * apart in that order), then along the others. */
+/* Bring input i to its layouts: a leaf along the axis of its schedule, then along axes that stop sharding it, the last
+ * first (a dim that two axes share comes apart in that order), then along the others. */
 static tsh_tensor *bring(tsh_tape *tape, tsh_tensor *x, const tsh_layout need[TSH_MAX_AXES]) {
     int axes = x->mesh->axes;
+    if (x->schedule && need[x->schedule->axis].kind == TSH_KIND_LOCAL) {
+        x = tshi_transit(tape, x, x->schedule->axis, TSH_LOCAL, false);
+    }
     for (int a = axes - 1; x && a >= 0; a--) {
         if (x->layout[a].kind == TSH_KIND_SHARD) x = tshi_transit(tape, x, a, need[a], false);
     }

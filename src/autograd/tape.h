@@ -76,8 +76,29 @@ struct tshi_node {
     bool used; /* backward has been here, its memory is gone */
 };
 
+/* --- sums put off: what a schedule of gradient sums does for backward --------------------------------------------- */
+
+/* A leaf with a schedule is in a place of it, and so is its copy that is LOCAL along the schedule's axis: the copy's
+ * gradient is this rank's term of the leaf's, and goes straight to where the schedule sums it. */
+typedef struct tshi_schedule_ops {
+    /* Before the first node of a backward from loss. */
+    tsh_status (*begin)(tshi_schedule *schedule, const tsh_tensor *loss);
+    /* Memory to add a gradient to, *beta as tshi_grad_beta; NULL with words. term: it is this rank's term of the sum;
+     * otherwise the same on all ranks. The schedule's. */
+    tsh_tensor *(*gradient)(tshi_schedule *schedule, int place, bool term, double *beta);
+    /* A node has given its gradients or has none to give: each in its turn. */
+    tsh_status (*passed)(tshi_schedule *schedule, const tshi_node *node);
+    /* After the last; status is the backward's, and so is what it returns. */
+    tsh_status (*end)(tshi_schedule *schedule, tsh_status status);
+    /* The step has failed and is over. */
+    void (*forget)(tshi_schedule *schedule);
+    /* The tape is destroyed. */
+    void (*detach)(tshi_schedule *schedule);
+} tshi_schedule_ops;
+
 struct tsh_tape {
     tsh_world *world;
+    tshi_schedule *schedule; /* or NULL */
     bool recording;
     uint64_t generation; /* of this step; unique over the tape's life */
     tsh_status status;

@@ -60,9 +60,21 @@ static tsh_status transition_forward(tsh_tape *tape, tshi_node *call) {
         ->run(axis_group(call), call->in[0], call->out, (int)call->attr.i[0], (int)call->attr.i[1]);
 }
 
+/* The sum over ranks is the schedule's, and the gradient most often in its place already. */
+static tsh_status sum_later(const tshi_node *call) {
+    double beta;
+    tsh_tensor *x = call->in[0], *dy = tshi_grad_out(call);
+    tsh_tensor *dx = x->schedule->ops->gradient(x->schedule, x->place, true, &beta);
+    if (!dx) return TSH_ERR_MEMORY;
+    if (dx == dy) return TSH_OK;
+    x->mesh->device->ops->axpby(x->dtype, x->numel, 1, tshi_data(dy), beta, tshi_data(dx), tshi_data(dx));
+    return TSH_OK;
+}
+
 /* The conjugate: from the gradient laid out as `to` to the one laid out as `from`. */
 static tsh_status transition_backward(tsh_tape *tape, tshi_node *call) {
     (void)tape;
+    if (call->out->schedule) return sum_later(call);
     const tshi_move *move = move_of(call, true);
     tsh_tensor *dy = tshi_grad_out(call), *x = call->in[0], *dx = NULL;
     bool in_place = move == &tshi_move_nothing || (move->in_place && dy->storage->references == 1);
@@ -124,6 +136,12 @@ static void remember(const tsh_tape *tape, tsh_tensor *x, int axis, tsh_tensor *
     x->moves = moved;
 }
 
+/* A leaf becomes LOCAL along the axis over which this tape's schedule sums its gradient. */
+static bool scheduled(const tsh_tape *tape, const tsh_tensor *x, int axis, tsh_layout to) {
+    return x->schedule && x->schedule == tape->schedule && x->node < 0 && axis == x->schedule->axis &&
+           to.kind == TSH_KIND_LOCAL;
+}
+
 tsh_tensor *tshi_transit(tsh_tape *tape, tsh_tensor *x, int axis, tsh_layout to, bool consume) {
     static const char what[] = "redistribute";
     char text[160], name[24];
@@ -153,6 +171,10 @@ tsh_tensor *tshi_transit(tsh_tape *tape, tsh_tensor *x, int axis, tsh_layout to,
     bool share = move == &tshi_move_nothing || (consume && move->in_place);
     tsh_tensor *moved = tshi_run(tape, &call, x->dtype, &shape, layout, share ? x : NULL);
     if (moved && !consume) remember(tape, x, axis, moved);
+    if (moved && moved->node >= 0 && scheduled(tape, x, axis, to)) {
+        moved->schedule = x->schedule;
+        moved->place = x->place;
+    }
     return moved;
 }
 

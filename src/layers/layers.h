@@ -25,6 +25,8 @@ tsh_status tshi_parameters_add_part(tsh_parameters *list, const char *prefix, co
 /* A parameter for use with x: along axes where it is REPLICATED and x differs by rank it is brought to LOCAL, so that
  * its gradient is summed over them and x stays where it is. */
 tsh_tensor *tshi_parameter_for(tsh_tape *tape, tsh_tensor *parameter, const tsh_tensor *x);
+/* The same along all axes but one. */
+tsh_tensor *tshi_parameter_beside(tsh_tape *tape, tsh_tensor *parameter, const tsh_tensor *x, int but);
 
 /* A layer's parameter, initialised (`init` by `fallback` where it is zero) and wanting a gradient, with `layout` along
  * the group's axis and REPLICATED along the others. */

@@ -102,8 +102,9 @@ tsh_tensor *tsh_linear_forward(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x)
     if (!x) return NULL;
     tsh_tensor *weight = tshi_parameter_for(tape, layer->weight, x), *bias = layer->bias;
     /* A row layer's output is a sum over ranks, in which the bias must stand once. */
-    if (bias && c->shard == TSH_ROW) bias = tshi_transit(tape, bias, layer->axis, TSH_PARTIAL, false);
-    bias = tshi_parameter_for(tape, bias, x);
+    bool row = c->shard == TSH_ROW;
+    bias = tshi_parameter_beside(tape, bias, x, row ? layer->axis : -1);
+    if (bias && row) bias = tshi_transit(tape, bias, layer->axis, TSH_PARTIAL, false);
     tsh_tensor *y = tsh_affine(tape, x, weight, bias);
     return tshi_layer_leave(tape, y, layer->axis, c->shard, c->gather_output, c->sequence_parallel);
 }

@@ -86,14 +86,23 @@ void tsh_parameters_zero_grad(tsh_parameters *list) {
 
 /* --- parameters of layers ----------------------------------------------------------------------------------------- */
 
-tsh_tensor *tshi_parameter_for(tsh_tape *tape, tsh_tensor *parameter, const tsh_tensor *x) {
+static tsh_tensor *bring_along(tsh_tape *tape, tsh_tensor *parameter, const tsh_tensor *x, int axis) {
+    bool differs = x->layout[axis].kind == TSH_KIND_SHARD || x->layout[axis].kind == TSH_KIND_LOCAL;
+    if (!parameter || !differs || parameter->layout[axis].kind != TSH_KIND_REPLICATED) return parameter;
+    return tshi_transit(tape, parameter, axis, TSH_LOCAL, false);
+}
+
+tsh_tensor *tshi_parameter_beside(tsh_tape *tape, tsh_tensor *parameter, const tsh_tensor *x, int but) {
+    int first = parameter && parameter->schedule ? parameter->schedule->axis : -1;
+    if (first >= 0 && first != but) parameter = bring_along(tape, parameter, x, first);
     for (int a = 0; parameter && a < parameter->mesh->axes; a++) {
-        bool differs = x->layout[a].kind == TSH_KIND_SHARD || x->layout[a].kind == TSH_KIND_LOCAL;
-        if (differs && parameter->layout[a].kind == TSH_KIND_REPLICATED) {
-            parameter = tshi_transit(tape, parameter, a, TSH_LOCAL, false);
-        }
+        if (a != but) parameter = bring_along(tape, parameter, x, a);
     }
     return parameter;
+}
+
+tsh_tensor *tshi_parameter_for(tsh_tape *tape, tsh_tensor *parameter, const tsh_tensor *x) {
+    return tshi_parameter_beside(tape, parameter, x, -1);
 }
 
 tsh_status tshi_parameter_create(tsh_group *group, tsh_dtype dtype, int ndim, const int64_t *shape, tsh_layout layout,

@@ -254,7 +254,9 @@ tsh_status tsh_tensor_require_grad(tsh_tensor *tensor) {
 }
 
 tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor) {
-    return tensor && tensor->grad && !tensor->grad_stale ? tensor->grad : NULL;
+    if (!tensor || !tensor->grad || tensor->grad_stale) return NULL;
+    if (tensor->grad_unsummed && tensor->schedule->settle(tensor->schedule) != TSH_OK) return NULL;
+    return tensor->grad_stale ? NULL : tensor->grad;
 }
 
 void tsh_tensor_zero_grad(tsh_tensor *tensor) {

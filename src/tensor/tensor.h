@@ -36,6 +36,16 @@ typedef struct tshi_shape {
     int64_t global[TSH_MAX_DIMS];
 } tshi_shape;
 
+/* What sums gradients of leaves over the ranks of one axis later than backward would: src/train has it, and
+ * autograd/tape.h says how backward hands the leaves' gradients over. */
+typedef struct tshi_schedule {
+    const struct tshi_schedule_ops *ops;
+    /* Wait for the sums under way. Not TSH_OK, with words: the gradients are not to be had. */
+    tsh_status (*settle)(struct tshi_schedule *schedule);
+    int axis;
+    double weight; /* of a loss in the objective */
+} tshi_schedule;
+
 struct tsh_tensor {
     int references;
     tsh_dtype dtype;
@@ -48,12 +58,15 @@ struct tsh_tensor {
 
     /* The gradient's bookkeeping; autograd writes these. */
     bool requires_grad;
-    bool retain_grad; /* of an intermediate, past backward */
-    bool grad_stale;  /* grad is memory to reuse, its values are not to be read */
+    bool retain_grad;   /* of an intermediate, past backward */
+    bool grad_stale;    /* grad is memory to reuse, its values are not to be read */
+    bool grad_unsummed; /* the schedule has not summed it yet */
     tsh_tensor *grad;
-    uint64_t generation; /* of the tape's step that `node` and `moves` belong to */
-    int node;            /* index of the node that made it, -1 for a leaf */
-    tsh_tensor *moves;   /* first of the transitions made of it in this step */
+    tshi_schedule *schedule; /* sums this leaf's gradient, or that of the leaf that this tensor is a copy of */
+    int place;               /* the leaf's, in the schedule */
+    uint64_t generation;     /* of the tape's step that `node` and `moves` belong to */
+    int node;                /* index of the node that made it, -1 for a leaf */
+    tsh_tensor *moves;       /* first of the transitions made of it in this step */
     tsh_tensor *next_move;
     int move_axis; /* along which this tensor was made from another */
 };

@@ -1,6 +1,5 @@
 /* Gradient clipping by the norm of the whole model. */
-#include "layers/layers.h"
-#include "tshard/train.h"
+#include "train/optimizer.h"
 
 #include <math.h>
 
@@ -43,7 +42,7 @@ static tsh_status sum_over_mesh(tsh_parameters *list, const tsh_mesh *mesh, doub
 /* Two parameters' gradients may be one memory (both terms of a sum): it must not be scaled twice. */
 static tsh_status own_gradient(tsh_tensor *parameter) {
     tsh_tensor *copy, *grad = parameter->grad;
-    if (grad->storage->references == 1) return TSH_OK;
+    if (grad->storage->references == 1 || parameter->schedule) return TSH_OK;
     tsh_status status = tsh_tensor_clone(grad, &copy);
     if (status != TSH_OK) return status;
     tsh_tensor_release(grad);
@@ -71,6 +70,7 @@ tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, double *nor
                          max_norm);
     }
     tsh_status status = check_meshes(list);
+    for (int i = 0; i < list->count && status == TSH_OK; i++) status = tshi_gradient_settle(list->items[i].tensor);
     if (status != TSH_OK || list->count == 0) return status;
     double squares = local_squares(list);
     status = sum_over_mesh(list, list->items[0].tensor->mesh, &squares);

@@ -11,6 +11,11 @@ tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, co
     return tshi_fail(TSH_ERR_ARGUMENT, "%s: weight_decay %g is not in [0, inf)", what, weight_decay);
 }
 
+tsh_status tshi_gradient_settle(const tsh_tensor *parameter) {
+    bool open = parameter->grad_unsummed && !parameter->grad_stale;
+    return open ? parameter->schedule->settle(parameter->schedule) : TSH_OK;
+}
+
 static tsh_status fill_slot(tshi_slot *slot, tsh_tensor *parameter, int states) {
     tsh_status status = TSH_OK;
     char text[160];
@@ -65,6 +70,10 @@ void tsh_optimizer_destroy(tsh_optimizer *optimizer) {
 
 tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
     if (!optimizer) return tshi_fail(TSH_ERR_ARGUMENT, "optimizer_step: an optimiser is required");
+    for (int i = 0; i < optimizer->count; i++) {
+        tsh_status status = tshi_gradient_settle(optimizer->slots[i].parameter);
+        if (status != TSH_OK) return status;
+    }
     for (int i = 0; i < optimizer->count; i++) {
         tshi_slot *slot = &optimizer->slots[i];
         const tsh_tensor *grad = tsh_tensor_grad(slot->parameter);

@@ -26,7 +26,11 @@ static tsh_status create_optimizer(tshi_language *l) {
     if (status == TSH_OK) status = tsh_linear_register(l->down, l->parameters, "down");
     if (status == TSH_OK) status = tsh_linear_register(l->head, l->parameters, "head");
     if (status != TSH_OK) return status;
-    return tsh_adamw_create(l->parameters, &(tsh_adamw_config){.lr = 0.01, .weight_decay = 0.1}, &l->optimizer);
+    status = tsh_adamw_create(l->parameters, &(tsh_adamw_config){.lr = 0.01, .weight_decay = 0.1}, &l->optimizer);
+    tsh_group *data = tsh_mesh_group(l->mesh, "data");
+    if (status != TSH_OK || !data) return status;
+    const tsh_data_parallel_config several = {.bucket_bytes = 512, .first_bucket_bytes = 64};
+    return tsh_data_parallel_create(l->tape, l->parameters, data, &several, &l->copies);
 }
 
 static tsh_status create_batch(tshi_language *l) {
@@ -57,6 +61,7 @@ tsh_status tshi_language_create(tsh_world *world, const char *axes, tshi_languag
 void tshi_language_destroy(tshi_language *l) {
     tsh_tensor_release(l->targets);
     tsh_tensor_release(l->inputs);
+    tsh_data_parallel_destroy(l->copies);
     tsh_optimizer_destroy(l->optimizer);
     tsh_parameters_destroy(l->parameters);
     tsh_linear_destroy(l->head);

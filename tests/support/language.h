@@ -13,6 +13,7 @@ typedef struct tshi_language {
     tsh_linear *up, *down, *head;
     tsh_parameters *parameters;
     tsh_optimizer *optimizer;
+    tsh_data_parallel *copies; /* on a mesh with an axis "data", or NULL */
     tsh_tensor *inputs, *targets;
 } tshi_language;
 

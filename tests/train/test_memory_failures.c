@@ -54,6 +54,7 @@ typedef struct account {
 typedef struct job {
     tsh_threads *threads;
     int ranks, victim;
+    const char *axis; /* of the ranks; the other has one */
     int64_t due;
     account *accounts;
     int rank;
@@ -90,7 +91,7 @@ static void *rank_main(void *argument) {
                                .heap_bytes = (size_t)8 << 20,
                                .blas_threads = 1,
                                .allocator = {hook_alloc, hook_release, hook_reserve, &a->memory}};
-    snprintf(axes, sizeof axes, "model=%d", j->ranks);
+    snprintf(axes, sizeof axes, "%s=1,%s=%d", strcmp(j->axis, "model") == 0 ? "data" : "model", j->axis, j->ranks);
     if (!works(a, tsh_world_init(&config, &world), "world_init")) return NULL;
     if (works(a, tshi_language_create(world, axes, &l), "the model")) {
         steps(j, a, &l);
@@ -100,14 +101,14 @@ static void *rank_main(void *argument) {
     return NULL;
 }
 
-static void run(int ranks, int victim, int64_t due, account *accounts) {
+static void run(int ranks, const char *axis, int victim, int64_t due, account *accounts) {
     pthread_t threads[MOST_RANKS];
     job jobs[MOST_RANKS];
     tsh_threads *shared = NULL;
     memset(accounts, 0, sizeof *accounts * (size_t)ranks);
     if (ranks > 1) cr_assert_eq(tsh_threads_create(ranks, &shared), TSH_OK);
     for (int i = 0; i < ranks; i++) {
-        jobs[i] = (job){shared, ranks, victim, due, accounts, i};
+        jobs[i] = (job){shared, ranks, victim, axis, due, accounts, i};
         cr_assert_eq(pthread_create(&threads[i], NULL, rank_main, &jobs[i]), 0);
     }
     for (int i = 0; i < ranks; i++) pthread_join(threads[i], NULL);
@@ -136,14 +137,14 @@ static void check_values(const account *a, const account *good, int64_t due) {
                  a->bytes_in_use);
 }
 
-static void every_request(int ranks, int victim) {
+static void every_request(int ranks, const char *axis, int victim) {
     account good[MOST_RANKS], accounts[MOST_RANKS];
     char cause[16];
-    run(ranks, victim, 0, good);
+    run(ranks, axis, victim, 0, good);
     cr_assert_eq(good[0].status, TSH_OK, "%s", good[0].words);
     snprintf(cause, sizeof cause, "rank %d", victim);
     for (int64_t due = 1;; due++) {
-        run(ranks, victim, due, accounts);
+        run(ranks, axis, victim, due, accounts);
         if (!accounts[victim].memory.failed) {
             cr_assert_gt(due, 40, "a step makes only %lld requests", (long long)due);
             cr_assert_eq(accounts[victim].status, TSH_OK);
@@ -159,12 +160,18 @@ static void every_request(int ranks, int victim) {
 }
 
 Test(memory_failures, every_request_of_a_step_alone, .timeout = 30) {
-    every_request(1, 0);
+    every_request(1, "model", 0);
 }
 
 Test(memory_failures, every_request_of_a_step_of_two_ranks, .timeout = 60) {
-    every_request(2, 0);
-    every_request(2, 1);
+    every_request(2, "model", 0);
+    every_request(2, "model", 1);
+}
+
+/* With sums of gradients under way. */
+Test(memory_failures, every_request_of_a_step_of_two_copies, .timeout = 60) {
+    every_request(2, "data", 0);
+    every_request(2, "data", 1);
 }
 
 /* --- from the first call of a program to the last ----------------------------------------------------------------- */
@@ -180,7 +187,7 @@ static void whole_program(memory *m, tsh_status *status) {
                                .allocator = {hook_alloc, hook_release, hook_reserve, m}};
     *status = tsh_world_init(&config, &world);
     if (*status != TSH_OK) return;
-    *status = tshi_language_create(world, "model=1", &l);
+    *status = tshi_language_create(world, "data=1,model=1", &l);
     if (*status == TSH_OK) {
         *status = tshi_language_gradients(&l, &loss, &norm, NULL);
         if (*status == TSH_OK) *status = tshi_language_update(&l);

@@ -108,6 +108,7 @@ typedef struct plan {
     const char *axes;
     bool sequence; /* between the row and the next column layer */
     const outcome *wanted;
+    bool scheduled; /* by a tsh_data_parallel, in several buckets */
 } plan;
 
 typedef struct model {
@@ -183,12 +184,17 @@ static void train(tshi_rank *r, void *arg) {
     tsh_mesh *mesh = NULL;
     tsh_parameters *list = NULL;
     tsh_optimizer *optimizer = NULL;
+    tsh_data_parallel *dp = NULL;
     model m = {0};
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
     tshi_check_ok(r, tsh_mesh_create(r->world, p->axes, &mesh));
     tshi_check_ok(r, tsh_parameters_create(r->world, &list));
     make_model(r, tsh_mesh_group(mesh, "model"), p->sequence, &m, list);
     tshi_check_ok(r, tsh_adamw_create(list, &(tsh_adamw_config){.lr = 0.05, .weight_decay = 0.1}, &optimizer));
+    if (p->scheduled) {
+        const tsh_data_parallel_config config = {.bucket_bytes = 600, .first_bucket_bytes = 100};
+        tshi_check_ok(r, tsh_data_parallel_create(tape, list, tsh_mesh_group(mesh, "data"), &config, &dp));
+    }
     for (int s = 0; s < STEPS && !r->failed; s++) step(r, tape, mesh, &m, list, optimizer, s, out);
     for (int i = 0; i < tsh_parameters_count(list); i++) {
         const tsh_tensor *t = tsh_parameters_get(list, i);
@@ -197,6 +203,7 @@ static void train(tshi_rank *r, void *arg) {
         }
     }
     if (p->wanted && !r->failed) compare(r, p, out, list);
+    tsh_data_parallel_destroy(dp);
     tsh_optimizer_destroy(optimizer);
     tsh_parameters_destroy(list);
     tsh_embedding_destroy(m.embedding);
@@ -214,18 +221,21 @@ Test(mesh, trains_as_one_rank_does, .timeout = 60) {
     const struct {
         int ranks;
         plan plan;
-    } runs[] = {{2, {"data=2,model=1", false, &one}}, {2, {"data=1,model=2", false, &one}},
-                {3, {"data=3,model=1", false, &one}}, {3, {"data=1,model=3", true, &one}},
-                {4, {"data=2,model=2", false, &one}}, {4, {"data=2,model=2", true, &one}},
-                {4, {"data=4,model=1", false, &one}}, {4, {"data=1,model=4", true, &one}}};
-    plan alone = {"data=1,model=1", false, NULL};
+    } runs[] = {{2, {"data=2,model=1", false, &one, false}}, {2, {"data=1,model=2", false, &one, false}},
+                {3, {"data=3,model=1", false, &one, false}}, {3, {"data=1,model=3", true, &one, false}},
+                {4, {"data=2,model=2", false, &one, false}}, {4, {"data=2,model=2", true, &one, false}},
+                {4, {"data=4,model=1", false, &one, false}}, {4, {"data=1,model=4", true, &one, false}}};
+    plan alone = {"data=1,model=1", false, NULL, false};
     tshi_test_options options = {.ranks = 1, .result_bytes = sizeof one};
     cr_assert_str_empty(tshi_test_run_with(&options, train, &alone, NULL, &one));
     for (int s = 0; s < STEPS; s++) cr_assert(one.norms[s] > CLIP, "step %d is not clipped: norm %g", s, one.norms[s]);
     for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
-        plan p = runs[i].plan;
-        options.ranks = runs[i].ranks;
-        const char *words = tshi_test_run_with(&options, train, &p, NULL, NULL);
-        cr_assert_str_empty(words, "%s, sequence %d: %s", p.axes, p.sequence, words);
+        for (int scheduled = 0; scheduled <= 1; scheduled++) {
+            plan p = runs[i].plan;
+            p.scheduled = scheduled;
+            options.ranks = runs[i].ranks;
+            const char *words = tshi_test_run_with(&options, train, &p, NULL, NULL);
+            cr_assert_str_empty(words, "%s, sequence %d, scheduled %d: %s", p.axes, p.sequence, scheduled, words);
+        }
     }
 }

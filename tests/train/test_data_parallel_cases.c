@@ -1,0 +1,334 @@
+/* Data parallelism where ranks do not all do the same, and where it goes wrong. */
+#include "support/tensors.h"
+#include "tshard/tshard.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+#define L                                                                                                              \
+    { TSH_KIND_LOCAL, 0 }
+#define S0                                                                                                             \
+    { TSH_KIND_SHARD, 0 }
+
+enum { WEIGHTS = 4, N = 3 };
+
+/* Vectors [3] of ones, REPLICATED over the world, and a tape with a schedule for them. The last is float32. */
+typedef struct kit {
+    tsh_group *group;
+    const tsh_mesh *mesh;
+    tsh_tape *tape;
+    tsh_parameters *list;
+    tsh_tensor *w[WEIGHTS];
+    tsh_optimizer *optimizer;
+    tsh_data_parallel *dp;
+} kit;
+
+static const tsh_data_parallel_config one_each = {.bucket_bytes = 1, .first_bucket_bytes = 1};
+
+static void make_kit(tshi_rank *r, const tsh_data_parallel_config *config, kit *k) {
+    static const char *const names[WEIGHTS] = {"a", "b", "c", "d"};
+    const double ones[N] = {1, 1, 1};
+    *k = (kit){.group = tsh_world_group(r->world), .mesh = tsh_world_mesh(r->world)};
+    tshi_check_ok(r, tsh_tape_create(r->world, &k->tape));
+    tshi_check_ok(r, tsh_parameters_create(r->world, &k->list));
+    for (int i = 0; i < WEIGHTS; i++) {
+        tsh_tensor_config c = {.dtype = i == 3 ? TSH_FLOAT32 : TSH_FLOAT64, .ndim = 1, .shape = {N}};
+        k->w[i] = tshi_test_leaf(r, k->mesh, &c, ones);
+        tshi_check_ok(r, tsh_parameters_add(k->list, names[i], k->w[i]));
+    }
+    tshi_check_ok(r, tsh_sgd_create(k->list, &(tsh_sgd_config){.lr = 1}, &k->optimizer));
+    if (config) tshi_check_ok(r, tsh_data_parallel_create(k->tape, k->list, k->group, config, &k->dp));
+}
+
+static void free_kit(kit *k) {
+    tsh_data_parallel_destroy(k->dp);
+    tsh_optimizer_destroy(k->optimizer);
+    tsh_parameters_destroy(k->list);
+    tsh_tape_destroy(k->tape);
+    for (int i = 0; i < WEIGHTS; i++) tsh_tensor_release(k->w[i]);
+}
+
+/* The sum of w times a LOCAL [n, n, n]: the rank's term of the gradient is n everywhere. */
+static tsh_tensor *term(tshi_rank *r, kit *k, int i, double n) {
+    tsh_tensor *x = NULL;
+    tsh_tensor_config config = {tsh_tensor_dtype(k->w[i]), 1, {N}, {L}};
+    tshi_check_ok(r, tsh_tensor_create(k->mesh, &config, &x));
+    tshi_check_ok(r, tsh_tensor_fill(x, n));
+    tsh_tensor *loss = tsh_sum(k->tape, tsh_mul(k->tape, k->w[i], x), TSH_ALL_DIMS);
+    tsh_tensor_release(x);
+    return loss;
+}
+
+static void backward(tshi_rank *r, kit *k, tsh_tensor *loss) {
+    tshi_check(r, tsh_backward(k->tape, loss) == TSH_OK, "%s", tsh_tape_message(k->tape));
+    tshi_check_ok(r, tsh_tape_reset(k->tape));
+}
+
+/* Every element is `value`; 0: there is no gradient. */
+static void check(tshi_rank *r, const kit *k, int i, double value) {
+    const double whole[N] = {value, value, value};
+    if (value != 0) {
+        tshi_test_same_grad(r, tsh_parameters_name(k->list, i), k->w[i], whole, 0);
+    } else {
+        tshi_check(r, !tsh_tensor_grad(k->w[i]), "%s has a gradient", tsh_parameters_name(k->list, i));
+    }
+}
+
+static double sum_of_ranks(const tshi_rank *r) {
+    return r->size * (r->size - 1) / 2.0;
+}
+
+/* --- unused parameters -------------------------------------------------------------------------------------------- */
+
+static void unused(tshi_rank *r, void *config) {
+    const double before = 1;
+    double after;
+    kit k;
+    make_kit(r, config, &k);
+    /* a on all ranks, b on the last alone, which comes to it first; c and d on none */
+    tsh_tensor *loss = term(r, &k, 0, 2);
+    if (r->rank == r->size - 1) loss = tsh_add(k.tape, loss, term(r, &k, 1, 5));
+    backward(r, &k, loss);
+    tshi_check_ok(r, tsh_optimizer_step(k.optimizer));
+    check(r, &k, 0, 2 * r->size);
+    check(r, &k, 1, 5);
+    check(r, &k, 2, 0);
+    check(r, &k, 3, 0);
+    tshi_check(r, tshi_test_element(k.w[2], 0) == before, "an unused parameter has moved");
+    /* beside what is there: a on rank 0 alone, c on all */
+    loss = term(r, &k, 2, r->rank + 1);
+    if (r->rank == 0) loss = tsh_add(k.tape, loss, term(r, &k, 0, 1));
+    backward(r, &k, loss);
+    check(r, &k, 0, 2 * r->size + 1);
+    check(r, &k, 1, 5);
+    check(r, &k, 2, sum_of_ranks(r) + r->size);
+    check(r, &k, 3, 0);
+    after = tshi_test_element(k.w[0], 0);
+    tshi_check(r, after == 1 - 2 * r->size, "a is %g", after);
+    free_kit(&k);
+}
+
+Test(data_parallel, leaves_out_what_ranks_do_not_use, .timeout = 30) {
+    tsh_data_parallel_config several = one_each, one = {0};
+    for (int p = 1; p <= 4; p++) {
+        cr_assert_str_empty(tshi_test_run(p, unused, &several));
+        cr_assert_str_empty(tshi_test_run(p, unused, &one));
+    }
+}
+
+/* --- gradients that are the same on all ranks already ------------------------------------------------------------- */
+
+/* Sum of w^2, REPLICATED: its gradient 2 w is no sum over ranks. */
+static tsh_tensor *square(kit *k, int i) {
+    return tsh_sum(k->tape, tsh_mul(k->tape, k->w[i], k->w[i]), TSH_ALL_DIMS);
+}
+
+static void mixed(tshi_rank *r, void *arg) {
+    kit k;
+    (void)arg;
+    make_kit(r, &one_each, &k);
+    for (int i = 1; i <= 2; i++) {
+        tsh_tensor *loss = tsh_add(k.tape, tsh_reduce(k.tape, term(r, &k, 0, r->rank + 1), k.group), square(&k, 0));
+        backward(r, &k, tsh_add(k.tape, loss, square(&k, 1)));
+        check(r, &k, 0, i * (sum_of_ranks(r) + r->size + 2));
+        check(r, &k, 1, i * 2);
+    }
+    tsh_data_parallel_set_sync(k.dp, false);
+    backward(r, &k, square(&k, 0));
+    backward(r, &k, tsh_reduce(k.tape, term(r, &k, 1, 3), k.group));
+    tsh_data_parallel_set_sync(k.dp, true);
+    backward(r, &k, square(&k, 1));
+    check(r, &k, 0, 2 * (sum_of_ranks(r) + r->size + 2) + 2);
+    check(r, &k, 1, 6 + 3 * r->size);
+    free_kit(&k);
+}
+
+Test(data_parallel, counts_what_all_ranks_have_once, .timeout = 30) {
+    for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, mixed, NULL));
+}
+
+/* The gradient of a parameter's copy is kept for the caller as it is, this rank's. */
+static void kept_copy(tshi_rank *r, void *arg) {
+    const double mine[N] = {r->rank + 1, r->rank + 1, r->rank + 1};
+    kit k;
+    (void)arg;
+    make_kit(r, &one_each, &k);
+    tsh_tensor *copy = tsh_copy(k.tape, k.w[0], k.group);
+    tshi_check_ok(r, tsh_tensor_retain_grad(copy));
+    tsh_tensor *loss = term(r, &k, 0, r->rank + 1);
+    tshi_check(r, tsh_backward(k.tape, loss) == TSH_OK, "%s", tsh_tape_message(k.tape));
+    check(r, &k, 0, sum_of_ranks(r) + r->size);
+    const tsh_tensor *grad = tsh_tensor_grad(copy);
+    for (int i = 0; grad && i < N; i++) tshi_check(r, tshi_test_element(grad, i) == mine[i], "element %d", i);
+    tshi_check(r, grad, "the copy has no gradient");
+    tshi_check_ok(r, tsh_tape_reset(k.tape));
+    free_kit(&k);
+}
+
+Test(data_parallel, leaves_a_retained_gradient_alone, .timeout = 20) {
+    cr_assert_str_empty(tshi_test_run(3, kept_copy, NULL));
+}
+
+/* --- dtypes, buckets ---------------------------------------------------------------------------------------------- */
+
+static void dtypes(tshi_rank *r, void *arg) {
+    kit k;
+    (void)arg;
+    make_kit(r, &(tsh_data_parallel_config){0}, &k);
+    tshi_check(r, tsh_data_parallel_buckets(k.dp) == 2, "%d buckets", tsh_data_parallel_buckets(k.dp));
+    backward(r, &k, term(r, &k, 3, 2));
+    backward(r, &k, tsh_add(k.tape, term(r, &k, 0, 1), term(r, &k, 2, 3)));
+    check(r, &k, 0, r->size);
+    check(r, &k, 1, 0);
+    check(r, &k, 2, 3 * r->size);
+    check(r, &k, 3, 2 * r->size);
+    const char *a = tsh_tensor_data(tsh_tensor_grad(k.w[0])), *c = tsh_tensor_data(tsh_tensor_grad(k.w[2]));
+    tshi_check(r, a - c == 128, "gradients are %lld bytes apart", (long long)(a - c)); /* one bucket, the last first */
+    free_kit(&k);
+}
+
+Test(data_parallel, keeps_dtypes_in_buckets_of_their_own, .timeout = 20) {
+    for (int p = 1; p <= 3; p++) cr_assert_str_empty(tshi_test_run(p, dtypes, NULL));
+}
+
+/* Three vectors of 64 bytes: the first bucket takes one, the second two; the float32 one is in its own. */
+static void sizes(tshi_rank *r, void *arg) {
+    kit k;
+    (void)arg;
+    make_kit(r, &(tsh_data_parallel_config){.bucket_bytes = 128, .first_bucket_bytes = 64}, &k);
+    tshi_check(r, tsh_data_parallel_buckets(k.dp) == 3, "%d buckets", tsh_data_parallel_buckets(k.dp));
+    free_kit(&k);
+    make_kit(r, &(tsh_data_parallel_config){.bucket_bytes = 64}, &k);
+    tshi_check(r, tsh_data_parallel_buckets(k.dp) == 4, "%d buckets", tsh_data_parallel_buckets(k.dp));
+    free_kit(&k);
+}
+
+Test(data_parallel, fills_buckets_to_their_sizes, .timeout = 20) {
+    cr_assert_str_empty(tshi_test_run(1, sizes, NULL));
+}
+
+/* --- values at the start ------------------------------------------------------------------------------------------ */
+
+static void values(tshi_rank *r, void *arg) {
+    kit k;
+    (void)arg;
+    for (int keep = 0; keep <= 1; keep++) {
+        make_kit(r, NULL, &k);
+        for (int i = 0; i < WEIGHTS; i++) tshi_check_ok(r, tsh_tensor_fill(k.w[i], 10 * r->rank + i));
+        tsh_data_parallel_config config = {.keep_values = keep};
+        tshi_check_ok(r, tsh_data_parallel_create(k.tape, k.list, k.group, &config, &k.dp));
+        for (int i = 0; i < WEIGHTS; i++) {
+            double got = tshi_test_element(k.w[i], N - 1), wanted = keep ? 10 * r->rank + i : i;
+            tshi_check(r, got == wanted, "keep %d: value %d is %g, wanted %g", keep, i, got, wanted);
+        }
+        free_kit(&k);
+    }
+}
+
+Test(data_parallel, takes_values_from_the_first_rank, .timeout = 20) {
+    cr_assert_str_empty(tshi_test_run(3, values, NULL));
+}
+
+/* --- failures ----------------------------------------------------------------------------------------------------- */
+
+/* Rank 1 finds in the middle of backward, when the sums of the last parameters are under way, that it has no way on. */
+static void fails_midway(tshi_rank *r, void *arg) {
+    kit k;
+    (void)arg;
+    make_kit(r, &one_each, &k);
+    tsh_tensor *h = tsh_mul(k.tape, k.w[0], k.w[1]);
+    tsh_tensor_retain(h);
+    if (r->rank == 1) {
+        tsh_data_parallel_set_sync(k.dp, false);
+        tshi_check_ok(r, tsh_backward(k.tape, tsh_sum(k.tape, h, TSH_ALL_DIMS))); /* frees what h stands on */
+        tsh_data_parallel_set_sync(k.dp, true);
+    }
+    tsh_tensor *loss = tsh_add(k.tape, tsh_sum(k.tape, tsh_relu(k.tape, h), TSH_ALL_DIMS),
+                               tsh_reduce(k.tape, term(r, &k, 2, 3), k.group));
+    tsh_status status = tsh_backward(k.tape, loss);
+    bool in_tape = status != TSH_OK;
+    if (!in_tape) status = tsh_data_parallel_wait(k.dp);
+    tshi_check(r, status == (r->rank == 1 ? TSH_ERR_STATE : TSH_ERR_PEER), "%s", tsh_status_name(status));
+    const char *words = in_tape ? tsh_tape_message(k.tape) : tsh_error_message();
+    tshi_check(r, strstr(words, "rank 1: backward") && strstr(words, "freed"), "%s", words);
+    tshi_check_status(r, tsh_data_parallel_wait(k.dp), TSH_ERR_STATE, "failed");
+    tshi_check_status(r, tsh_optimizer_step(k.optimizer), TSH_ERR_STATE, "failed");
+    tshi_check(r, !tsh_tensor_grad(k.w[2]), "there is a gradient of a step that failed");
+    tsh_tensor_release(h);
+    tshi_check_ok(r, tsh_tape_reset(k.tape));
+    if (!in_tape) tshi_check_ok(r, tsh_world_recover(r->world));
+
+    loss = tsh_add(k.tape, term(r, &k, 0, r->rank), term(r, &k, 2, 1));
+    backward(r, &k, loss);
+    check(r, &k, 0, sum_of_ranks(r));
+    check(r, &k, 1, 0);
+    check(r, &k, 2, r->size);
+    tshi_check_ok(r, tsh_optimizer_step(k.optimizer));
+    free_kit(&k);
+}
+
+Test(data_parallel, goes_on_after_a_backward_that_failed_midway, .timeout = 30) {
+    for (int p = 2; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, fails_midway, NULL));
+    cr_assert_str_empty(tshi_test_run_threads(3, fails_midway, NULL));
+}
+
+static void misuse(tshi_rank *r, void *arg) {
+    const tsh_data_parallel_config none = {0};
+    kit k;
+    tsh_tape *other = NULL;
+    tsh_mesh *mesh = NULL;
+    tsh_data_parallel *dp = (tsh_data_parallel *)&k;
+    (void)arg;
+    make_kit(r, &none, &k);
+    tshi_check_ok(r, tsh_tape_create(r->world, &other));
+    tshi_check_ok(r, tsh_mesh_create(r->world, "data=-1", &mesh));
+    tshi_check_status(r, tsh_data_parallel_create(NULL, k.list, k.group, &none, &dp), TSH_ERR_ARGUMENT, "required");
+    tshi_check(r, dp == NULL, "out is not NULL");
+    tshi_check_status(r, tsh_data_parallel_create(k.tape, k.list, k.group, &none, &dp), TSH_ERR_STATE, "the tape");
+    tshi_check_status(r, tsh_data_parallel_create(other, k.list, k.group, &none, &dp), TSH_ERR_STATE, "'a' has");
+    tshi_check_status(r, tsh_data_parallel_create(other, k.list, tsh_mesh_group(mesh, "data"), &none, &dp),
+                      TSH_ERR_ARGUMENT, "mesh of 'a'");
+    tshi_check_status(r, tsh_data_parallel_wait(NULL), TSH_ERR_ARGUMENT, "required");
+    tsh_tensor *loss = tsh_sum(other, k.w[0], TSH_ALL_DIMS);
+    tshi_check(r, tsh_backward(other, loss) == TSH_ERR_STATE, "%s", tsh_tape_message(other));
+    tshi_check(r, strstr(tsh_tape_message(other), "another tape"), "%s", tsh_tape_message(other));
+    tshi_check_ok(r, tsh_tape_reset(other));
+    tsh_tape_destroy(other);
+    tsh_mesh_destroy(mesh);
+    backward(r, &k, term(r, &k, 1, 1));
+    check(r, &k, 1, r->size);
+    free_kit(&k);
+}
+
+Test(data_parallel, refuses_misuse, .timeout = 20) {
+    cr_assert_str_empty(tshi_test_run(1, misuse, NULL));
+    cr_assert_str_empty(tshi_test_run(2, misuse, NULL));
+}
+
+/* A schedule that goes leaves its gradients, and the next step, even one that is half done, is made without. */
+static void goes(tshi_rank *r, void *arg) {
+    kit k;
+    (void)arg;
+    make_kit(r, &one_each, &k);
+    backward(r, &k, term(r, &k, 0, 2));
+    tsh_tensor *loss = term(r, &k, 0, 3);
+    tsh_data_parallel_destroy(k.dp);
+    k.dp = NULL;
+    check(r, &k, 0, 2 * r->size);
+    backward(r, &k, loss);
+    backward(r, &k, term(r, &k, 1, 1));
+    check(r, &k, 0, 5 * r->size);
+    check(r, &k, 1, r->size);
+    loss = term(r, &k, 1, 1); /* and one that comes takes them over */
+    tshi_check_ok(r, tsh_data_parallel_create(k.tape, k.list, k.group, NULL, &k.dp));
+    check(r, &k, 0, 5 * r->size);
+    backward(r, &k, loss);
+    check(r, &k, 1, 2 * r->size);
+    backward(r, &k, term(r, &k, 0, 1));
+    check(r, &k, 0, 6 * r->size);
+    free_kit(&k);
+}
+
+Test(data_parallel, comes_and_goes_between_steps, .timeout = 20) {
+    for (int p = 1; p <= 3; p++) cr_assert_str_empty(tshi_test_run(p, goes, NULL));
+}
