@@ -1,48 +1,90 @@
-/* The public calls: arguments checked, counts resolved, then the backend. */
+/* The public calls: arguments checked, counts resolved, then the backend, now or when its turn comes. */
 #include "dist/dist.h"
 
-static const char *const names[TSH_COLLECTIVE_COUNT] = {
-    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier",
-    "reduce",     "gather",     "scatter",        "send",      "recv"};
+/* What the caller gave. Calls on one tensor have it as `out` and as `in`. */
+typedef struct arguments {
+    tsh_collective op;
+    tsh_reduce_op reduce;
+    int root;
+    const tsh_tensor *in;
+    tsh_tensor *out;
+    const int64_t *counts; /* all_to_all: of out */
+    const int64_t *in_counts;
+} arguments;
+
+/* What is particular to a collective. `check` looks at the arguments and fills in the call's memory and counts. */
+typedef struct rule {
+    const char *name;
+    bool reduces, rooted;
+    uint64_t rings; /* times T(p-1)/p bytes */
+    tsh_status (*check)(const tsh_group *group, const arguments *a, tshi_call *call);
+} rule;
+
+static const rule *rule_of(tsh_collective op);
 
 const char *tsh_collective_name(tsh_collective op) {
-    return (int)op >= 0 && op < TSH_COLLECTIVE_COUNT ? names[op] : "unknown collective";
+    return (int)op >= 0 && op < TSH_COLLECTIVE_COUNT ? rule_of(op)->name : "unknown collective";
+}
+
+static bool reduces(tsh_dtype dtype, tsh_reduce_op reduce) {
+    bool integer = dtype == TSH_INT32 || dtype == TSH_INT64 || dtype == TSH_UINT8;
+    switch (reduce) {
+    case TSH_SUM:
+    case TSH_PROD: return true;
+    case TSH_MIN:
+    case TSH_MAX: return !tshi_dtype_is_complex(dtype);
+    case TSH_AVG: return !integer;
+    case TSH_BAND:
+    case TSH_BOR:
+    case TSH_BXOR: return integer;
+    default: return false;
+    }
 }
 
 bool tsh_group_supports(const tsh_group *group, tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce) {
     if (!group || (int)op < 0 || op >= TSH_COLLECTIVE_COUNT) return false;
     if (op == TSH_OP_BARRIER) return true;
     if (tsh_dtype_size(dtype) == 0) return false;
-    if (op != TSH_OP_ALL_REDUCE && op != TSH_OP_REDUCE_SCATTER) return true;
-    if ((int)reduce < 0 || reduce > TSH_MAX) return false;
-    return !tshi_dtype_is_complex(dtype) || reduce == TSH_SUM || reduce == TSH_PROD;
+    return !rule_of(op)->reduces || reduces(dtype, reduce);
 }
 
 /* --- checks ------------------------------------------------------------------------------------------------------- */
 
-static tsh_status check_tensor(const tsh_group *group, tsh_collective op, const tsh_tensor *tensor, const char *what) {
-    if (!tensor) return tshi_fail(TSH_ERR_ARGUMENT, "%s: %s is NULL", names[op], what);
+tsh_status tshi_check_tensor(const tsh_group *group, tsh_collective op, const tsh_tensor *tensor, const char *what) {
+    const char *name = tsh_collective_name(op);
+    if (!tensor) return tshi_fail(TSH_ERR_ARGUMENT, "%s: %s is NULL", name, what);
     if (tensor->mesh->world != group->world) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s: %s belongs to another world", names[op], what);
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: %s belongs to another world", name, what);
     }
-    if (!tensor->storage) return tshi_fail(TSH_ERR_STATE, "%s: the memory of %s has been freed", names[op], what);
+    if (!tensor->storage) return tshi_fail(TSH_ERR_STATE, "%s: the memory of %s has been freed", name, what);
     return TSH_OK;
 }
 
 static tsh_status check_pair(const tsh_group *group, tsh_collective op, const tsh_tensor *out, const tsh_tensor *in) {
-    tsh_status status = check_tensor(group, op, out, "out");
-    if (status == TSH_OK) status = check_tensor(group, op, in, "in");
+    tsh_status status = tshi_check_tensor(group, op, out, "out");
+    if (status == TSH_OK) status = tshi_check_tensor(group, op, in, "in");
     if (status != TSH_OK || out->dtype == in->dtype) return status;
-    return tshi_fail(TSH_ERR_DTYPE, "%s: out is %s, in is %s", names[op], tsh_dtype_name(out->dtype),
+    return tshi_fail(TSH_ERR_DTYPE, "%s: out is %s, in is %s", tsh_collective_name(op), tsh_dtype_name(out->dtype),
                      tsh_dtype_name(in->dtype));
 }
 
-static tsh_status check_reduction(const tsh_group *group, tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce) {
+static tsh_status check_reduction(tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce) {
+    const char *name = tsh_collective_name(op), *type = tsh_dtype_name(dtype);
     if ((int)reduce < 0 || reduce >= TSH_REDUCE_OP_COUNT) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s: %d is no reduction", names[op], (int)reduce);
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: %d is no reduction", name, (int)reduce);
     }
-    if (tsh_group_supports(group, op, dtype, reduce)) return TSH_OK;
-    return tshi_fail(TSH_ERR_DTYPE, "%s: %s has no order, so neither min nor max", names[op], tsh_dtype_name(dtype));
+    if (reduces(dtype, reduce)) return TSH_OK;
+    if (reduce == TSH_MIN || reduce == TSH_MAX) {
+        return tshi_fail(TSH_ERR_DTYPE, "%s: %s has no order, so neither min nor max", name, type);
+    }
+    return tshi_fail(TSH_ERR_DTYPE, "%s: %s is for %s, not for %s", name, tshi_reduction_name(reduce),
+                     reduce == TSH_AVG ? "floats and complex numbers" : "integers", type);
+}
+
+const char *tshi_reduction_name(tsh_reduce_op reduce) {
+    static const char *const reductions[TSH_REDUCE_OP_COUNT] = {"sum", "prod", "min", "max",
+                                                                "avg", "band", "bor", "bxor"};
+    return (int)reduce >= 0 && reduce < TSH_REDUCE_OP_COUNT ? reductions[reduce] : "unknown reduction";
 }
 
 /* The counts of a call and their sum, which must be `whole`; part is what this rank's own tensor holds. */
@@ -51,24 +93,27 @@ static tsh_status check_counts(const tsh_group *group, tsh_collective op, const 
     int64_t sum = 0;
     for (int i = 0; i < group->size; i++) {
         if (counts[i] < 0) {
-            return tshi_fail(TSH_ERR_ARGUMENT, "%s: the count of rank %d is %lld", names[op], i, (long long)counts[i]);
+            return tshi_fail(TSH_ERR_ARGUMENT, "%s: the count of rank %d is %lld", tsh_collective_name(op), i,
+                             (long long)counts[i]);
         }
-        if (counts[i] > INT64_MAX - sum) return tshi_fail(TSH_ERR_OVERFLOW, "%s: the counts overflow", names[op]);
+        if (counts[i] > INT64_MAX - sum)
+            return tshi_fail(TSH_ERR_OVERFLOW, "%s: the counts overflow", tsh_collective_name(op));
         sum += counts[i];
     }
     if (sum != whole) {
-        return tshi_fail(TSH_ERR_SHAPE, "%s: the counts add up to %lld, the whole tensor has %lld elements", names[op],
-                         (long long)sum, (long long)whole);
+        return tshi_fail(TSH_ERR_SHAPE, "%s: the counts add up to %lld, the whole tensor has %lld elements",
+                         tsh_collective_name(op), (long long)sum, (long long)whole);
     }
     if (part == counts[group->rank]) return TSH_OK;
-    return tshi_fail(TSH_ERR_SHAPE, "%s: rank %d's part is %lld elements, its tensor has %lld", names[op], group->rank,
-                     (long long)counts[group->rank], (long long)part);
+    return tshi_fail(TSH_ERR_SHAPE, "%s: rank %d's part is %lld elements, its tensor has %lld", tsh_collective_name(op),
+                     group->rank, (long long)counts[group->rank], (long long)part);
 }
 
 /* Counts of the balanced split of dim 0 of `whole`. */
 static tsh_status balanced(const tsh_group *group, tsh_collective op, const tsh_tensor *whole, int64_t *counts) {
     if (whole->shape.ndim == 0) {
-        return tshi_fail(TSH_ERR_SHAPE, "%s: the whole tensor has no dim 0 to split; give counts", names[op]);
+        return tshi_fail(TSH_ERR_SHAPE, "%s: the whole tensor has no dim 0 to split; give counts",
+                         tsh_collective_name(op));
     }
     int64_t rows = whole->shape.local[0];
     int64_t inner = rows ? whole->numel / rows : 0;
@@ -95,7 +140,7 @@ static tsh_status check_overlap(tsh_collective op, const tsh_tensor *out, const 
     size_t a_bytes = tsh_tensor_nbytes(out), b_bytes = tsh_tensor_nbytes(in);
     if (!a_bytes || !b_bytes || a + a_bytes <= b || b + b_bytes <= a) return TSH_OK;
     if (place && part == place) return TSH_OK;
-    return tshi_fail(TSH_ERR_ARGUMENT, "%s: in and out overlap%s", names[op],
+    return tshi_fail(TSH_ERR_ARGUMENT, "%s: in and out overlap%s", tsh_collective_name(op),
                      place ? " elsewhere than in this rank's part" : "");
 }
 
@@ -105,142 +150,249 @@ static const char *part_start(const tsh_group *group, const tsh_tensor *whole, c
     return (const char *)tshi_data(whole) + (size_t)before * tsh_dtype_size(whole->dtype);
 }
 
+/* All of one tensor: all_reduce, broadcast, reduce. */
+static tsh_status check_one(const tsh_group *group, const arguments *a, tshi_call *call) {
+    tsh_status status = tshi_check_tensor(group, a->op, a->in, "tensor");
+    if (status != TSH_OK) return status;
+    call->dtype = a->in->dtype;
+    call->count = a->in->numel;
+    call->in = call->out = tshi_data(a->in);
+    return TSH_OK;
+}
+
+/* The counts that were given, or those of the whole tensor, or of `part` where only the root has the whole. */
+static tsh_status resolve_counts(const tsh_group *group, const arguments *a, const tsh_tensor *whole,
+                                 const tsh_tensor *part, tshi_call *call) {
+    tsh_status status = TSH_OK;
+    call->counts = a->counts ? a->counts : group->counts;
+    if (!a->counts && whole) status = balanced(group, a->op, whole, group->counts);
+    call->count = whole ? whole->numel : 0;
+    for (int i = 0; !whole && i < group->size; i++) {
+        if (!a->counts) group->counts[i] = part->numel;
+        if (call->counts[i] > 0 && call->counts[i] <= INT64_MAX - call->count) call->count += call->counts[i];
+    }
+    if (status == TSH_OK) status = check_counts(group, a->op, call->counts, call->count, part->numel);
+    return status;
+}
+
+/* One whole, and a part of it on each rank: `whole` and `part` are a's out and in, or its in and out. */
+static tsh_status check_parts(const tsh_group *group, const arguments *a, const tsh_tensor *whole,
+                              const tsh_tensor *part, tshi_call *call) {
+    bool gathers = whole == a->out && part == a->in;
+    tsh_status status = whole || !rule_of(a->op)->rooted || group->rank == a->root
+                            ? check_pair(group, a->op, a->out, a->in)
+                            : tshi_check_tensor(group, a->op, part, gathers ? "in" : "out");
+    if (status == TSH_OK) status = resolve_counts(group, a, whole, part, call);
+    if (status != TSH_OK) return status;
+    call->dtype = part->dtype;
+    call->in = a->in ? tshi_data(a->in) : NULL;
+    call->out = a->out ? tshi_data(a->out) : NULL;
+    if (!whole) return TSH_OK;
+    return check_overlap(a->op, whole, part, tshi_data(part), part_start(group, whole, call->counts));
+}
+
+static tsh_status check_gather(const tsh_group *group, const arguments *a, tshi_call *call) {
+    return check_parts(group, a, a->out, a->in, call);
+}
+
+static tsh_status check_scatter(const tsh_group *group, const arguments *a, tshi_call *call) {
+    return check_parts(group, a, a->in, a->out, call);
+}
+
+static tsh_status check_all_to_all(const tsh_group *group, const arguments *a, tshi_call *call) {
+    int64_t *scratch = group->counts;
+    tsh_status status = check_pair(group, a->op, a->out, a->in);
+    call->in_counts = a->in_counts ? a->in_counts : scratch;
+    call->out_counts = a->counts ? a->counts : scratch + group->size;
+    if (status == TSH_OK && !a->in_counts) status = equal_parts(group, a->in, "in", scratch);
+    if (status == TSH_OK && !a->counts) status = equal_parts(group, a->out, "out", scratch + group->size);
+    if (status == TSH_OK) {
+        status = check_counts(group, a->op, call->in_counts, a->in->numel, call->in_counts[group->rank]);
+    }
+    if (status == TSH_OK) {
+        status = check_counts(group, a->op, call->out_counts, a->out->numel, call->out_counts[group->rank]);
+    }
+    if (status != TSH_OK) return status;
+    call->dtype = a->in->dtype;
+    call->in = tshi_data(a->in);
+    call->out = tshi_data(a->out);
+    return check_overlap(a->op, a->out, a->in, NULL, NULL);
+}
+
+static tsh_status check_nothing(const tsh_group *group, const arguments *a, tshi_call *call) {
+    (void)group;
+    (void)a;
+    (void)call;
+    return TSH_OK;
+}
+
+static const rule *rule_of(tsh_collective op) {
+    static const rule rules[TSH_COLLECTIVE_COUNT] = {
+        [TSH_OP_ALL_REDUCE] = {"all_reduce", true, false, 2, check_one},
+        [TSH_OP_ALL_GATHER] = {"all_gather", false, false, 1, check_gather},
+        [TSH_OP_REDUCE_SCATTER] = {"reduce_scatter", true, false, 1, check_scatter},
+        [TSH_OP_BROADCAST] = {"broadcast", false, true, 1, check_one},
+        [TSH_OP_ALL_TO_ALL] = {"all_to_all", false, false, 0, check_all_to_all},
+        [TSH_OP_BARRIER] = {"barrier", false, false, 0, check_nothing},
+        [TSH_OP_REDUCE] = {"reduce", true, true, 1, check_one},
+        [TSH_OP_GATHER] = {"gather", false, true, 1, check_gather},
+        [TSH_OP_SCATTER] = {"scatter", false, true, 1, check_scatter},
+        [TSH_OP_SEND] = {"send", false, false, 0, check_nothing},
+        [TSH_OP_RECV] = {"recv", false, false, 0, check_nothing},
+    };
+    return &rules[op];
+}
+
+/* The call that the arguments make, or one marked failed. */
+static tshi_call prepare(const tsh_group *group, const arguments *a) {
+    const rule *r = rule_of(a->op);
+    tshi_call call = {.op = a->op, .reduce = a->reduce, .root = a->root};
+    if (r->rooted && (a->root < 0 || a->root >= group->size)) {
+        call.failed = tshi_fail(TSH_ERR_RANGE, "%s: root %d in a group of %d", r->name, a->root, group->size);
+    }
+    if (call.failed == TSH_OK) call.failed = r->check(group, a, &call);
+    if (call.failed == TSH_OK && r->reduces) call.failed = check_reduction(a->op, call.dtype, a->reduce);
+    return call;
+}
+
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
 /* bytes (p - 1) / p without overflow. */
 static uint64_t ring_bytes(const tsh_group *group, const tshi_call *call) {
     uint64_t p = (uint64_t)group->size, bytes = (uint64_t)call->count * tsh_dtype_size(call->dtype);
     uint64_t sent = bytes / p * (p - 1) + bytes % p * (p - 1) / p;
-    return call->op == TSH_OP_ALL_REDUCE ? 2 * sent : sent;
+    return rule_of(call->op)->rings * sent;
 }
 
-static tsh_status run(tsh_group *group, const tshi_call *call) {
+static uint64_t sent_bytes(const tsh_group *group, const tshi_call *call) {
+    int64_t sent = call->op == TSH_OP_SEND ? call->count : 0;
+    for (int i = 0; call->op == TSH_OP_ALL_TO_ALL && i < group->size; i++) {
+        if (i != group->rank) sent += call->in_counts[i];
+    }
+    return (uint64_t)sent * tsh_dtype_size(call->dtype);
+}
+
+void tshi_group_count(tsh_group *group, const tshi_call *call) {
+    group->stats.calls[call->op]++;
+    if (!call->count && call->op != TSH_OP_ALL_TO_ALL) return;
+    group->stats.bytes[call->op] += rule_of(call->op)->rings ? ring_bytes(group, call) : sent_bytes(group, call);
+}
+
+static tsh_status no_group(tsh_collective op) {
+    return tshi_fail(TSH_ERR_ARGUMENT, "%s: group is NULL", tsh_collective_name(op));
+}
+
+/* `early`: what went wrong before there were arguments to check. */
+static tsh_status now(tsh_group *group, const arguments *a, tsh_status early) {
+    if (!group) return no_group(a->op);
     uint64_t start = tshi_ticks();
-    tsh_status status = group->ops->run(group, call);
-    if (status == TSH_OK) {
-        group->stats.calls[call->op]++;
-        if (call->count) group->stats.bytes[call->op] += ring_bytes(group, call);
+    tshi_call call = {.op = a->op, .failed = early};
+    if (early == TSH_OK) call = prepare(group, a);
+    tsh_status status = tshi_group_run(group, &call);
+    if (status == TSH_OK) tshi_group_count(group, &call);
+    group->ticks += tshi_ticks() - start;
+    return status;
+}
+
+/* A call that cannot be made still takes its turn, so that the others hear why. */
+static tsh_status later(tsh_group *group, const arguments *a, tsh_work **out) {
+    if (out) *out = NULL;
+    if (!group) return no_group(a->op);
+    uint64_t start = tshi_ticks();
+    tshi_call call = prepare(group, a);
+    if (!out && call.failed == TSH_OK) {
+        call.failed = tshi_fail(TSH_ERR_ARGUMENT, "%s: work is NULL", tsh_collective_name(a->op));
+    }
+    tsh_status status = call.failed;
+    tsh_work *work = tshi_work_new(group, &call, a->in, a->out);
+    if (!work) {
+        if (status == TSH_OK) status = call.failed = TSH_ERR_MEMORY;
+        tshi_group_run(group, &call);
+    } else {
+        work->orphan = status != TSH_OK;
+        tshi_work_enqueue(work);
+        if (status == TSH_OK) *out = work;
     }
     group->ticks += tshi_ticks() - start;
     return status;
 }
 
-static tsh_status no_group(tsh_collective op) {
-    return tshi_fail(TSH_ERR_ARGUMENT, "%s: group is NULL", names[op]);
-}
+/* --- the calls ---------------------------------------------------------------------------------------------------- */
 
 tsh_status tsh_all_reduce(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op) {
-    if (!group) return no_group(TSH_OP_ALL_REDUCE);
-    tshi_call call = {.op = TSH_OP_ALL_REDUCE, .reduce = op};
-    call.failed = check_tensor(group, call.op, tensor, "tensor");
-    if (call.failed == TSH_OK) {
-        call.dtype = tensor->dtype;
-        call.count = tensor->numel;
-        call.in = call.out = tshi_data(tensor);
-        call.failed = check_reduction(group, call.op, call.dtype, op);
-    }
-    return run(group, &call);
+    return now(group, &(arguments){.op = TSH_OP_ALL_REDUCE, .in = tensor, .out = tensor, .reduce = op}, TSH_OK);
 }
 
-static tsh_status all_gather_check(tsh_group *group, const tsh_tensor *out, const tsh_tensor *in, tshi_call *call) {
-    tsh_status status = check_pair(group, call->op, out, in);
-    if (status == TSH_OK && !call->counts) {
-        call->counts = group->counts;
-        status = balanced(group, call->op, out, group->counts);
-    }
-    if (status == TSH_OK) status = check_counts(group, call->op, call->counts, out->numel, in->numel);
-    if (status != TSH_OK) return status;
-    call->dtype = out->dtype;
-    call->count = out->numel;
-    call->in = tshi_data(in);
-    call->out = tshi_data(out);
-    return check_overlap(call->op, out, in, call->in, part_start(group, out, call->counts));
+tsh_status tsh_all_reduce_async(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, tsh_work **work) {
+    return later(group, &(arguments){.op = TSH_OP_ALL_REDUCE, .in = tensor, .out = tensor, .reduce = op}, work);
 }
 
 tsh_status tsh_all_gather_into_tensor(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts) {
-    if (!group) return no_group(TSH_OP_ALL_GATHER);
-    tshi_call call = {.op = TSH_OP_ALL_GATHER, .counts = counts};
-    call.failed = all_gather_check(group, out, in, &call);
-    return run(group, &call);
+    return now(group, &(arguments){.op = TSH_OP_ALL_GATHER, .in = in, .out = out, .counts = counts}, TSH_OK);
 }
 
-static tsh_status reduce_scatter_check(tsh_group *group, const tsh_tensor *out, const tsh_tensor *in, tshi_call *call) {
-    tsh_status status = check_pair(group, call->op, out, in);
-    if (status == TSH_OK) status = check_reduction(group, call->op, in->dtype, call->reduce);
-    if (status == TSH_OK && !call->counts) {
-        call->counts = group->counts;
-        status = balanced(group, call->op, in, group->counts);
-    }
-    if (status == TSH_OK) status = check_counts(group, call->op, call->counts, in->numel, out->numel);
-    if (status != TSH_OK) return status;
-    call->dtype = in->dtype;
-    call->count = in->numel;
-    call->in = tshi_data(in);
-    call->out = tshi_data(out);
-    return check_overlap(call->op, out, in, call->out, part_start(group, in, call->counts));
+tsh_status tsh_all_gather_into_tensor_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in,
+                                            const int64_t *counts, tsh_work **work) {
+    return later(group, &(arguments){.op = TSH_OP_ALL_GATHER, .in = in, .out = out, .counts = counts}, work);
 }
 
 tsh_status tsh_reduce_scatter_tensor(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, tsh_reduce_op op,
                                      const int64_t *counts) {
-    if (!group) return no_group(TSH_OP_REDUCE_SCATTER);
-    tshi_call call = {.op = TSH_OP_REDUCE_SCATTER, .reduce = op, .counts = counts};
-    call.failed = reduce_scatter_check(group, out, in, &call);
-    return run(group, &call);
+    const arguments a = {.op = TSH_OP_REDUCE_SCATTER, .in = in, .out = out, .counts = counts, .reduce = op};
+    return now(group, &a, TSH_OK);
+}
+
+tsh_status tsh_reduce_scatter_tensor_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, tsh_reduce_op op,
+                                           const int64_t *counts, tsh_work **work) {
+    const arguments a = {.op = TSH_OP_REDUCE_SCATTER, .in = in, .out = out, .counts = counts, .reduce = op};
+    return later(group, &a, work);
 }
 
 tsh_status tsh_broadcast(tsh_group *group, tsh_tensor *tensor, int root) {
-    if (!group) return no_group(TSH_OP_BROADCAST);
-    tshi_call call = {.op = TSH_OP_BROADCAST, .root = root};
-    call.failed = check_tensor(group, call.op, tensor, "tensor");
-    if (call.failed == TSH_OK && (root < 0 || root >= group->size)) {
-        call.failed = tshi_fail(TSH_ERR_RANGE, "broadcast: root %d in a group of %d", root, group->size);
-    }
-    if (call.failed == TSH_OK) {
-        call.dtype = tensor->dtype;
-        call.count = tensor->numel;
-        call.in = call.out = tshi_data(tensor);
-    }
-    return run(group, &call);
+    return now(group, &(arguments){.op = TSH_OP_BROADCAST, .in = tensor, .out = tensor, .root = root}, TSH_OK);
 }
 
-static tsh_status all_to_all_check(tsh_group *group, const tsh_tensor *out, const tsh_tensor *in, tshi_call *call) {
-    tsh_status status = check_pair(group, call->op, out, in);
-    if (status == TSH_OK && !call->in_counts) {
-        call->in_counts = group->counts;
-        status = equal_parts(group, in, "in", group->counts);
-    }
-    if (status == TSH_OK && !call->out_counts) {
-        call->out_counts = group->counts + group->size;
-        status = equal_parts(group, out, "out", group->counts + group->size);
-    }
-    if (status == TSH_OK) {
-        status = check_counts(group, call->op, call->in_counts, in->numel, call->in_counts[group->rank]);
-    }
-    if (status == TSH_OK) {
-        status = check_counts(group, call->op, call->out_counts, out->numel, call->out_counts[group->rank]);
-    }
-    if (status != TSH_OK) return status;
-    call->dtype = in->dtype;
-    call->in = tshi_data(in);
-    call->out = tshi_data(out);
-    return check_overlap(call->op, out, in, NULL, NULL);
+tsh_status tsh_broadcast_async(tsh_group *group, tsh_tensor *tensor, int root, tsh_work **work) {
+    return later(group, &(arguments){.op = TSH_OP_BROADCAST, .in = tensor, .out = tensor, .root = root}, work);
 }
 
 tsh_status tsh_all_to_all(tsh_group *group, tsh_tensor *out, const int64_t *out_counts, const tsh_tensor *in,
                           const int64_t *in_counts) {
-    if (!group) return no_group(TSH_OP_ALL_TO_ALL);
-    tshi_call call = {.op = TSH_OP_ALL_TO_ALL, .in_counts = in_counts, .out_counts = out_counts};
-    call.failed = all_to_all_check(group, out, in, &call);
-    tsh_status status = run(group, &call);
-    if (status == TSH_OK) {
-        int64_t sent = in->numel - call.in_counts[group->rank];
-        group->stats.bytes[call.op] += (uint64_t)sent * tsh_dtype_size(in->dtype);
-    }
-    return status;
+    const arguments a = {.op = TSH_OP_ALL_TO_ALL, .in = in, .out = out, .counts = out_counts, .in_counts = in_counts};
+    return now(group, &a, TSH_OK);
+}
+
+tsh_status tsh_all_to_all_async(tsh_group *group, tsh_tensor *out, const int64_t *out_counts, const tsh_tensor *in,
+                                const int64_t *in_counts, tsh_work **work) {
+    const arguments a = {.op = TSH_OP_ALL_TO_ALL, .in = in, .out = out, .counts = out_counts, .in_counts = in_counts};
+    return later(group, &a, work);
+}
+
+tsh_status tsh_reduce_to_root(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, int root) {
+    const arguments a = {.op = TSH_OP_REDUCE, .in = tensor, .out = tensor, .reduce = op, .root = root};
+    return now(group, &a, TSH_OK);
+}
+
+tsh_status tsh_gather_to_root(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
+                              int root) {
+    const arguments a = {.op = TSH_OP_GATHER, .in = in, .out = out, .counts = counts, .root = root};
+    return now(group, &a, TSH_OK);
+}
+
+tsh_status tsh_scatter_from_root(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
+                                 int root) {
+    const arguments a = {.op = TSH_OP_SCATTER, .in = in, .out = out, .counts = counts, .root = root};
+    return now(group, &a, TSH_OK);
 }
 
 tsh_status tsh_barrier(tsh_group *group) {
-    if (!group) return no_group(TSH_OP_BARRIER);
-    tshi_call call = {.op = TSH_OP_BARRIER};
-    return run(group, &call);
+    return now(group, &(arguments){.op = TSH_OP_BARRIER}, TSH_OK);
+}
+
+tsh_status tsh_barrier_async(tsh_group *group, tsh_work **work) {
+    return later(group, &(arguments){.op = TSH_OP_BARRIER}, work);
+}
+
+tsh_status tshi_call_failed(tsh_group *group, tsh_collective op, tsh_status status) {
+    return now(group, &(arguments){.op = op}, status);
 }

@@ -36,6 +36,8 @@ struct tsh_work {
     char words[TSHI_MESSAGE_SIZE]; /* of a failure */
     int sender;                    /* of a receive */
     void *state;                   /* the backend's, from start until done */
+    bool linked;                   /* in the group's queue or list */
+    bool orphan;                   /* nobody holds it: freed when it is done */
     struct tsh_work *next;         /* in the group's queue (collectives), or in its list of messages */
 };
 
@@ -94,6 +96,7 @@ struct tsh_group {
     tshi_ring_entry ring[TSHI_RING];
     tsh_work *queue, *queue_end; /* collectives started and not done, oldest first */
     tsh_work *messages;          /* sends and receives not done, oldest first */
+    tshi_pool works;             /* with room for counts */
     tsh_group *next;             /* the world's list of live groups */
 };
 
@@ -108,6 +111,8 @@ struct tsh_world {
     tsh_device *device;
     tsh_group *group;  /* of all */
     tsh_group *groups; /* live ones, this rank's */
+    int pending;       /* works of all groups that are not done */
+    int spins;         /* looks at a work before sleeping: the backend's wish */
     void *state;       /* the backend's */
     /* To turn ticks into seconds: both clocks when the world was made. */
     uint64_t start_ticks;
@@ -143,6 +148,35 @@ void tshi_group_own_mesh(tsh_group *group, const char *name);
 uint64_t tshi_group_note(tsh_group *group, const tshi_call *call);
 /* "#3 all_reduce float32 [8], ..." of the last calls to the log. */
 void tshi_group_log_ring(const tsh_group *group);
+
+/* --- collectives.c ------------------------------------------------------------------------------------------------ */
+
+/* "sum", ... */
+const char *tshi_reduction_name(tsh_reduce_op reduce);
+tsh_status tshi_check_tensor(const tsh_group *group, tsh_collective op, const tsh_tensor *tensor, const char *what);
+/* A call that is done, in the group's counters. */
+void tshi_group_count(tsh_group *group, const tshi_call *call);
+/* Take part in a call for which this rank lacks what it needs; the words are in tsh_error_message(). */
+tsh_status tshi_call_failed(tsh_group *group, tsh_collective op, tsh_status status);
+
+/* --- work.c ------------------------------------------------------------------------------------------------------- */
+
+/* A zeroed work for the call, its own except for words and counts. */
+void tshi_work_set(tsh_work *work, tsh_group *group, const tshi_call *call);
+/* The same from the group's pool, with copies of the counts and references to the tensors. NULL with the message set. */
+tsh_work *tshi_work_new(tsh_group *group, const tshi_call *call, const tsh_tensor *in, const tsh_tensor *out);
+/* Behind the group's others; starts it if it is its turn. */
+void tshi_work_enqueue(tsh_work *work);
+/* Wait until it is done; its status and words. */
+tsh_status tshi_work_finish(tsh_work *work);
+/* Move on whatever is under way, without waiting. Backends call it while they wait and world->pending is not zero. */
+void tshi_world_progress(tsh_world *world);
+/* Wait until the group's queue is empty. */
+void tshi_group_drain(tsh_group *group);
+/* ops->run in its turn. */
+tsh_status tshi_group_run(tsh_group *group, const tshi_call *call);
+/* End all works with TSH_ERR_STATE, without asking the backend: it is about to start anew. */
+void tshi_group_forget(tsh_group *group, const char *why);
 
 /* --- backends ----------------------------------------------------------------------------------------------------- */
 

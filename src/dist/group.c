@@ -48,6 +48,7 @@ void tshi_group_own_mesh(tsh_group *group, const char *name) {
 
 void tshi_group_free(tsh_group *group) {
     tsh_world *world = group->world;
+    tshi_group_forget(group, "the group has been destroyed");
     tsh_group **link = &world->groups;
     while (*link != group) link = &(*link)->next;
     *link = group->next;
@@ -55,6 +56,7 @@ void tshi_group_free(tsh_group *group) {
     if (world->group == group) world->group = NULL;
     tshi_free(&world->allocator, group->ranks);
     tshi_free(&world->allocator, group->counts);
+    tshi_pool_clear(&group->works, &world->allocator);
     tshi_free(&world->allocator, group);
 }
 

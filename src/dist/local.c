@@ -31,8 +31,6 @@ static uint64_t hash_counts(const int64_t *counts, int n) {
 /* --- words -------------------------------------------------------------------------------------------------------- */
 
 char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size) {
-    static const char *const reductions[TSH_REDUCE_OP_COUNT] = {"sum", "prod", "min", "max",
-                                                                "avg", "band", "bor", "bxor"};
     tsh_collective op = (tsh_collective)(slot->kind & 0xff);
     if ((slot->kind & 0xff) == KIND_AGREE) {
         snprintf(text, size, "%s #%u", (const char *)tshi_payload(slot), slot->number);
@@ -40,7 +38,7 @@ char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size) {
     }
     const char *name = tsh_collective_name(op);
     const char *dtype = tsh_dtype_name((tsh_dtype)(slot->kind >> 8 & 0xff));
-    const char *reduce = reductions[(slot->kind >> 16) % TSH_REDUCE_OP_COUNT];
+    const char *reduce = tshi_reduction_name((tsh_reduce_op)(slot->kind >> 16));
     long long count = slot->count, part = slot->part;
     switch (op) {
     case TSH_OP_ALL_REDUCE:
@@ -54,7 +52,14 @@ char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size) {
                  slot->number);
         break;
     case TSH_OP_BROADCAST:
-        snprintf(text, size, "%s %s [%lld] root %llu #%u", name, dtype, count, (unsigned long long)slot->check,
+        snprintf(text, size, "%s %s [%lld] root %d #%u", name, dtype, count, slot->root, slot->number);
+        break;
+    case TSH_OP_REDUCE:
+        snprintf(text, size, "%s %s [%lld] %s root %d #%u", name, dtype, count, reduce, slot->root, slot->number);
+        break;
+    case TSH_OP_GATHER:
+    case TSH_OP_SCATTER:
+        snprintf(text, size, "%s %s [%lld], %lld of them its own, root %d #%u", name, dtype, count, part, slot->root,
                  slot->number);
         break;
     case TSH_OP_ALL_TO_ALL: snprintf(text, size, "%s %s #%u", name, dtype, slot->number); break;
@@ -64,7 +69,7 @@ char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size) {
 }
 
 static inline bool same_call(const tshi_slot *a, const tshi_slot *b) {
-    return a->kind == b->kind && a->count == b->count && a->check == b->check;
+    return a->kind == b->kind && a->count == b->count && a->root == b->root && a->check == b->check;
 }
 
 /* The verdict when not all is well, from the slots alone: the same on every rank. */
@@ -80,8 +85,8 @@ static tsh_status disagree(const tsh_group *group, uint32_t sync) {
         tshi_slot *slot = tshi_slot_at(lg, i, sync);
         char mine[TSHI_LINE / 2 + 80], theirs[TSHI_LINE / 2 + 80];
         if (same_call(first, slot)) continue;
-        bool lists = first->kind == slot->kind && first->count == slot->count &&
-                     (slot->kind & 0xff) != TSH_OP_BROADCAST && (slot->kind & 0xff) != KIND_AGREE;
+        bool lists = first->kind == slot->kind && first->count == slot->count && first->root == slot->root &&
+                     (slot->kind & 0xff) != KIND_AGREE;
         return tshi_fail(TSH_ERR_MISMATCH, "rank %d: %s, rank %d: %s%s", group->ranks[0],
                          tshi_slot_describe(first, mine, sizeof mine), group->ranks[i],
                          tshi_slot_describe(slot, theirs, sizeof theirs), lists ? " (their counts differ)" : "");
@@ -110,6 +115,10 @@ static inline size_t near_bytes(const tsh_group *group, const tshi_call *call) {
     return ((const tshi_local_group *)group->state)->near_bytes[call->op];
 }
 
+static uint64_t heap_offset(const tsh_world *world, const void *data) {
+    return (uint64_t)((const char *)data - tshi_local_of(world)->heap[world->rank]);
+}
+
 /* Put my data into the slot, after `before` bytes that are there already, or say where it is. Returns the bytes that
  * are then in the slot. */
 static inline size_t post_data(const tsh_group *group, const tshi_call *call, tshi_slot *slot, size_t bytes,
@@ -120,7 +129,7 @@ static inline size_t post_data(const tsh_group *group, const tshi_call *call, ts
         return before + bytes;
     }
     slot->flags = TSHI_SLOT_FAR;
-    slot->at = (uint64_t)((const char *)call->in - tshi_local_of(world)->heap[world->rank]);
+    slot->at = heap_offset(world, call->in);
     return before;
 }
 
@@ -142,9 +151,36 @@ static size_t post_part(const tsh_group *group, const tshi_call *call, tshi_slot
 /* The others post as well where they are: the root writes a share of what is far. */
 static size_t post_broadcast(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
     size_t whole = (size_t)call->count * tsh_dtype_size(call->dtype);
-    slot->check = (uint64_t)call->root;
     if (group->rank != call->root && whole <= near_bytes(group, call)) return whole;
     return post_data(group, call, slot, whole, 0);
+}
+
+static int64_t largest(const int64_t *counts, int n) {
+    int64_t most = 0;
+    for (int i = 0; i < n; i++) {
+        if (counts[i] > most) most = counts[i];
+    }
+    return most;
+}
+
+/* Near: every part in the slot of its rank. Far: each writes its part into the root's `out`, which the root posts. */
+static size_t post_gather(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    size_t size = tsh_dtype_size(call->dtype), mine = (size_t)call->counts[group->rank] * size;
+    bool near = (size_t)largest(call->counts, group->size) * size <= near_bytes(group, call);
+    slot->part = call->counts[group->rank];
+    slot->check = hash_counts(call->counts, group->size);
+    if (near) return group->rank == call->root ? 0 : post_data(group, call, slot, mine, 0);
+    slot->flags = TSHI_SLOT_FAR;
+    slot->at = group->rank == call->root ? heap_offset(group->world, call->out) : 0;
+    return 0;
+}
+
+/* The root has the data; the others only their counts. */
+static size_t post_scatter(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    slot->part = call->counts[group->rank];
+    slot->check = hash_counts(call->counts, group->size);
+    if (group->rank != call->root) return 0;
+    return post_data(group, call, slot, (size_t)call->count * tsh_dtype_size(call->dtype), 0);
 }
 
 static size_t post_counts(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
@@ -161,11 +197,14 @@ static size_t post(const tsh_group *group, const tshi_call *call, tshi_slot *slo
     slot->flags = 0;
     slot->check = 0;
     switch (call->op) {
+    case TSH_OP_REDUCE:
     case TSH_OP_ALL_REDUCE: return post_data(group, call, slot, (size_t)call->count * tsh_dtype_size(call->dtype), 0);
     case TSH_OP_REDUCE_SCATTER: return post_part(group, call, slot, call->count);
     case TSH_OP_ALL_GATHER: return post_part(group, call, slot, call->counts[group->rank]);
     case TSH_OP_BROADCAST: return post_broadcast(group, call, slot);
     case TSH_OP_ALL_TO_ALL: return post_counts(group, call, slot);
+    case TSH_OP_GATHER: return post_gather(group, call, slot);
+    case TSH_OP_SCATTER: return post_scatter(group, call, slot);
     default: return 0;
     }
 }
@@ -213,6 +252,19 @@ static void move_all_reduce(const tsh_group *group, const tshi_call *call, bool 
     reduce_from(group, call, start, length, group->size, lg->out);
 }
 
+/* Far: each its cut, into the root's buffer. */
+static void move_reduce(const tsh_group *group, const tshi_call *call, bool far) {
+    size_t size = tsh_dtype_size(call->dtype);
+    if (!far) {
+        if (group->rank == call->root) reduce_from(group, call, 0, call->count, 1, &call->out);
+        return;
+    }
+    int64_t start, length;
+    cut(call->count, size, group->size, group->rank, &start, &length);
+    void *out = data_of(group, call->root, (size_t)start * size);
+    reduce_from(group, call, start, length, 1, &out);
+}
+
 static void move_reduce_scatter(const tsh_group *group, const tshi_call *call) {
     int64_t start = 0;
     for (int i = 0; i < group->rank; i++) start += call->counts[i];
@@ -248,6 +300,36 @@ static void move_broadcast(const tsh_group *group, const tshi_call *call, bool f
     for (int i = 0; i < group->size; i++) {
         if (i != call->root) copy(rest, (const char *)call->in + before, data_of(group, i, before));
     }
+}
+
+static void copy_part(const tsh_group *group, size_t bytes, const void *from, void *to) {
+    if (bytes && from != to) group->world->device->ops->copy(bytes, from, to);
+}
+
+static size_t bytes_before(const tsh_group *group, const tshi_call *call) {
+    int64_t before = 0;
+    for (int i = 0; i < group->rank; i++) before += call->counts[i];
+    return (size_t)before * tsh_dtype_size(call->dtype);
+}
+
+static void move_gather(const tsh_group *group, const tshi_call *call, bool far) {
+    size_t size = tsh_dtype_size(call->dtype), mine = (size_t)call->counts[group->rank] * size;
+    if (far) {
+        copy_part(group, mine, call->in, data_of(group, call->root, bytes_before(group, call)));
+        return;
+    }
+    char *to = call->out;
+    for (int i = 0; group->rank == call->root && i < group->size; i++) {
+        size_t bytes = (size_t)call->counts[i] * size;
+        copy_part(group, bytes, i == group->rank ? call->in : data_of(group, i, 0), to);
+        to += bytes;
+    }
+}
+
+static void move_scatter(const tsh_group *group, const tshi_call *call) {
+    size_t before = bytes_before(group, call), mine = (size_t)call->counts[group->rank] * tsh_dtype_size(call->dtype);
+    const char *from = group->rank == call->root ? (const char *)call->in + before : data_of(group, call->root, before);
+    copy_part(group, mine, from, call->out);
 }
 
 /* What member i sends to each, then what it expects of each. */
@@ -293,32 +375,51 @@ static tsh_status move(const tsh_group *group, const tshi_call *call, bool far) 
     case TSH_OP_ALL_GATHER: move_all_gather(group, call); return TSH_OK;
     case TSH_OP_BROADCAST: move_broadcast(group, call, far); return TSH_OK;
     case TSH_OP_ALL_TO_ALL: return move_all_to_all(group, call);
+    case TSH_OP_REDUCE: move_reduce(group, call, far); return TSH_OK;
+    case TSH_OP_GATHER: move_gather(group, call, far); return TSH_OK;
+    case TSH_OP_SCATTER: move_scatter(group, call); return TSH_OK;
     default: return TSH_OK;
     }
 }
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
-/* Take part in a call that cannot be made here, so that the others hear why. The caller has its own words. */
-static tsh_status run_failed(tsh_group *group, const tshi_call *call, tshi_slot *slot) {
-    slot->flags = TSHI_SLOT_FAILED;
-    post_text(slot, tsh_error_message());
-    tsh_status status = tshi_local_sync(group, 0);
-    return status == TSH_OK ? call->failed : status;
-}
-
-static tsh_status local_run(tsh_group *group, const tshi_call *call) {
-    tsh_world *world = group->world;
+/* The slot of my next sync, with what is known of the call. */
+static tshi_slot *open_slot(tsh_group *group, const tshi_call *call) {
     tshi_local_group *lg = group->state;
-    if (tshi_local_troubled(tshi_local_of(world))) {
-        tsh_status status = tshi_local_trouble(world);
-        if (status != TSH_OK) return status;
-    }
     tshi_slot *slot = tshi_slot_at(lg, group->rank, lg->sync + 1);
     lg->name = tsh_collective_name(call->op);
     slot->number = (uint32_t)tshi_group_note(group, call);
     slot->kind = pack_kind(call);
+    slot->root = (uint16_t)call->root;
     slot->count = call->count;
+    return slot;
+}
+
+/* A call that cannot be made here, so that the others hear why. */
+static void fill_failed(tshi_slot *slot) {
+    slot->flags = TSHI_SLOT_FAILED;
+    post_text(slot, tsh_error_message());
+}
+
+/* Other calls may have failed, in other words, since the slot was filled. */
+static tsh_status failed_here(const tsh_group *group, const tshi_call *call) {
+    const tshi_local_group *lg = group->state;
+    return tshi_fail(call->failed, "%s", (const char *)tshi_payload(tshi_slot_at(lg, group->rank, lg->sync)));
+}
+
+static tsh_status run_failed(tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    fill_failed(slot);
+    tsh_status status = tshi_local_sync(group, 0);
+    return status == TSH_OK ? failed_here(group, call) : status;
+}
+
+static tsh_status local_run(tsh_group *group, const tshi_call *call) {
+    if (tshi_local_troubled(tshi_local_of(group->world))) {
+        tsh_status status = tshi_local_trouble(group->world);
+        if (status != TSH_OK) return status;
+    }
+    tshi_slot *slot = open_slot(group, call);
     if (call->failed != TSH_OK) return run_failed(group, call, slot);
     size_t payload = post(group, call, slot);
     bool far = false;
@@ -329,10 +430,78 @@ static tsh_status local_run(tsh_group *group, const tshi_call *call) {
     return status;
 }
 
+/* --- in steps ----------------------------------------------------------------------------------------------------- */
+
+static tsh_status local_start(tsh_work *work) {
+    tsh_group *group = work->group;
+    tshi_local_group *lg = group->state;
+    if (tshi_local_troubled(tshi_local_of(group->world))) {
+        tsh_status status = tshi_local_trouble(group->world);
+        if (status != TSH_OK) return status;
+    }
+    if (tshi_is_message(&work->call)) return tshi_message_start(work);
+    tshi_slot *slot = open_slot(group, &work->call);
+    if (work->call.failed != TSH_OK)
+        fill_failed(slot);
+    else
+        post(group, &work->call, slot);
+    lg->moved = false;
+    tshi_local_post(group);
+    return TSH_OK;
+}
+
+static void finish(tsh_work *work, tsh_status status) {
+    work->status = status;
+    work->done = true;
+}
+
+/* All have posted: compare and move, or be done. */
+static void advance(tsh_work *work) {
+    tsh_group *group = work->group;
+    tshi_local_group *lg = group->state;
+    bool far = false;
+    tsh_status status = TSH_OK;
+    if (lg->moved) {
+        finish(work, TSH_OK);
+        return;
+    }
+    if (work->call.failed != TSH_OK)
+        status = failed_here(group, &work->call);
+    else
+        status = compare(group, &far);
+    if (status == TSH_OK) status = move(group, &work->call, far);
+    if (status != TSH_OK || !far) {
+        finish(work, status);
+        return;
+    }
+    lg->moved = true;
+    tshi_local_post(group);
+}
+
+static void local_progress(tsh_work *work) {
+    tsh_group *group = work->group;
+    const tshi_local *local = tshi_local_of(group->world);
+    if (tshi_is_message(&work->call)) {
+        tshi_message_progress(work);
+        return;
+    }
+    while (!work->done && tshi_local_posted(group)) advance(work);
+    if (work->done || !tshi_local_troubled(local)) return;
+    tsh_status status = tshi_local_trouble(group->world);
+    /* They may have posted before the trouble. */
+    if (status != TSH_OK && !tshi_local_posted(group)) finish(work, status);
+}
+
 tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status failed, uint64_t at) {
     tsh_world *world = group->world;
     tshi_local_group *lg = group->state;
     tshi_call call = {.failed = failed};
+    char words[TSHI_MESSAGE_SIZE];
+    if (group->queue) {
+        snprintf(words, sizeof words, "%s", tsh_error_message());
+        tshi_group_drain(group);
+        if (failed != TSH_OK) tshi_fail(failed, "%s", words);
+    }
     if (tshi_local_troubled(tshi_local_of(world))) {
         tsh_status status = tshi_local_trouble(world);
         if (status != TSH_OK) return status;
@@ -341,6 +510,7 @@ tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status faile
     lg->name = text;
     slot->number = (uint32_t)++group->calls;
     slot->kind = KIND_AGREE;
+    slot->root = 0;
     slot->count = (int64_t)strlen(text);
     if (failed != TSH_OK) return run_failed(group, &call, slot);
     slot->flags = 0;
@@ -359,6 +529,9 @@ static tsh_status local_agree(tsh_group *parent, const char *text, tsh_status fa
 const tshi_group_ops tshi_local_ops = {
     .name = "local",
     .run = local_run,
+    .start = local_start,
+    .progress = local_progress,
+    .nap = tshi_local_nap,
     .close = tshi_local_close,
     .agree = local_agree,
     .open = tshi_local_open,

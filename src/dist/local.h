@@ -24,11 +24,12 @@ enum { TSHI_SLOT_FAILED = 1, TSHI_SLOT_FAR = 2 }; /* flags */
 typedef struct tshi_slot {
     _Atomic uint32_t sync; /* number of the sync that posted it; written last */
     uint32_t kind;         /* op, dtype and reduction, packed: see local.c */
-    uint32_t flags;        /* FAILED: the payload is the reason; FAR: the data is in the heap, not in the payload */
-    uint32_t number;       /* of the call, for messages */
+    uint16_t flags;        /* FAILED: the payload is the reason; FAR: the data is in the heap, not in the payload */
+    uint16_t root;
+    uint32_t number; /* of the call, for messages */
     int64_t count;
     int64_t part;   /* the sender's share, for messages */
-    uint64_t check; /* the root, or a hash of whatever else has to agree */
+    uint64_t check; /* a hash of whatever else has to agree */
     uint64_t at;    /* where the sender's data starts in its heap */
 } tshi_slot;
 
@@ -75,6 +76,9 @@ typedef struct tshi_local {
     uint32_t steps; /* of recovering, that this rank has made */
     tsh_status broken;
     char broken_words[TSHI_MESSAGE_SIZE];
+    /* Of the wait under way, for naps. */
+    double waiting_since, next_word, next_look;
+    int naps;
     struct tshi_local_group *retired; /* blocks that others may still use */
 } tshi_local;
 
@@ -85,6 +89,7 @@ typedef struct tshi_local_group {
     uint32_t agreed;  /* while recovering */
     const char *name; /* of the call under way */
     int spins;
+    bool moved; /* the started call has moved its data, and waits for the others to have done so */
     size_t near_bytes[TSH_COLLECTIVE_COUNT]; /* up to which data goes into the slot, the same on all ranks */
     const void **in;                         /* [size], scratch */
     void **out;
@@ -140,11 +145,18 @@ void tshi_local_sweep(tsh_world *world, bool all);
  * that the members are likely to have in their slots, a hint. */
 tsh_status tshi_local_sync(tsh_group *group, size_t payload);
 
+/* Post the slot of my next sync, already filled, without waiting; whether all have posted that sync. */
+void tshi_local_post(tsh_group *group);
+bool tshi_local_posted(const tsh_group *group);
+/* See tshi_group_ops.nap. */
+tsh_status tshi_local_nap(tsh_group *group, double since);
+
 typedef struct tshi_wait {
     tsh_world *world;
     tsh_group *group; /* NULL while recovering: failures are expected then, deaths are not */
     uint32_t sync;
     double deadline, next_word;
+    const tsh_work *message; /* that is waited for, NULL: a collective */
 } tshi_wait;
 
 /* Wait until *word has reached `target`, sleeping where it takes long; `rank` is the world rank waited for. */
@@ -167,6 +179,24 @@ tsh_status tshi_local_look(tshi_wait *wait, int rank);
 void tshi_local_fail(tsh_world *world, const char *reason);
 tsh_status tshi_local_recover(tsh_world *world);
 void tshi_local_leave(tsh_world *world);
+
+/* --- local_message.c: point to point ------------------------------------------------------------------------------ */
+
+static inline bool tshi_is_message(const tshi_call *call) {
+    return call->op == TSH_OP_SEND || call->op == TSH_OP_RECV;
+}
+/* What to sleep on until *word has reached target; no word: nothing in particular. rank: in the world, or -1. */
+typedef struct tshi_watch {
+    _Atomic uint32_t *word;
+    uint32_t target;
+    _Atomic uint32_t *sleepers;
+    int rank;
+} tshi_watch;
+tshi_watch tshi_message_watch(tsh_work *work);
+tsh_status tshi_message_start(tsh_work *work);
+void tshi_message_progress(tsh_work *work);
+/* Forget all messages: every rank recovers. */
+void tshi_messages_reset(tsh_group *group);
 
 /* --- local.c: calls ----------------------------------------------------------------------------------------------- */
 

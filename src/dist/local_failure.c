@@ -103,6 +103,14 @@ static bool somebody_died(const tsh_world *world) {
 /* "1, 3" of the ranks that have not posted. */
 static const char *missing_ranks(const tshi_wait *wait, char *text, size_t size) {
     size_t used = 0;
+    if (wait->message) {
+        int peer = wait->message->call.root;
+        if (peer < 0)
+            snprintf(text, size, "(any)");
+        else
+            snprintf(text, size, "%d", wait->group->ranks[peer]);
+        return text;
+    }
     int n = wait->group ? wait->group->size : wait->world->size;
     text[0] = '\0';
     for (int i = 0; i < n && used + 16 < size; i++) {
@@ -117,6 +125,7 @@ static const char *missing_ranks(const tshi_wait *wait, char *text, size_t size)
 
 static const char *name_of(const tshi_wait *wait) {
     const tshi_local_group *lg = wait->group ? wait->group->state : NULL;
+    if (wait->message) return tsh_collective_name(wait->message->call.op);
     return lg ? lg->name : "world_recover";
 }
 
@@ -153,6 +162,18 @@ static tsh_status time_out(tshi_wait *wait) {
     return local_break(world, TSH_ERR_TIMEOUT, words);
 }
 
+/* When a message may come from anybody: a rank, when all others have left, else -1. */
+static int all_left(const tshi_wait *wait) {
+    int last = -1;
+    for (int i = 0; wait->message && i < wait->group->size; i++) {
+        int rank = wait->group->ranks[i];
+        if (rank == wait->world->rank) continue;
+        if (!atomic_load(&record_of(wait->world, rank)->left)) return -1;
+        last = rank;
+    }
+    return last;
+}
+
 tsh_status tshi_local_look(tshi_wait *wait, int rank) {
     tsh_world *world = wait->world;
     look_for_deaths(world);
@@ -164,7 +185,8 @@ tsh_status tshi_local_look(tshi_wait *wait, int rank) {
         return tshi_fail(status, "%s", words);
     }
     if (status != TSH_OK) return status;
-    if (atomic_load(&record_of(world, rank)->left)) {
+    if (rank < 0) rank = all_left(wait);
+    if (rank >= 0 && atomic_load(&record_of(world, rank)->left)) {
         char words[TSHI_LINE];
         snprintf(words, sizeof words, "rank %d has left the world; %s #%llu waits for it", rank, name_of(wait),
                  number_of(wait));
@@ -202,7 +224,7 @@ static tsh_status recover_step(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
     tshi_record *mine = record_of(world, world->rank);
     double now = tshi_clock();
-    tshi_wait wait = {world, NULL, ++local->steps, now + world->timeout, now + WORD_EVERY};
+    tshi_wait wait = {world, NULL, ++local->steps, now + world->timeout, now + WORD_EVERY, NULL};
     atomic_store(&mine->recover, local->steps);
     if (atomic_fetch_add(&mine->sleepers, 0) != 0) tshi_wake(&mine->recover);
     for (int i = 0; i < world->size; i++) {
@@ -240,12 +262,14 @@ static void groups_align(tsh_world *world) {
         if (!lg) continue;
         lg->sync = lg->agreed;
         for (uint32_t k = 0; k < 2; k++) atomic_store(&tshi_slot_at(lg, g->rank, k)->sync, lg->agreed);
+        tshi_messages_reset(g);
     }
 }
 
 tsh_status tshi_local_recover(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
     if (local->broken != TSH_OK) return tshi_fail(local->broken, "%s", local->broken_words);
+    for (tsh_group *g = world->groups; g; g = g->next) tshi_group_forget(g, "the world recovered meanwhile");
     tsh_status status = recover_step(world);
     if (status != TSH_OK) return status;
     groups_look(world);

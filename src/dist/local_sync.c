@@ -15,6 +15,11 @@
 #define CACHE_LINE  64
 /* The longest sleep before looking around. */
 #define NAP_NANOSECONDS 50000000L
+/* With several things to watch: sleeps of a share of what has been waited already, within limits. */
+#define NAP_SHARE    16
+#define SHORTEST_NAP 20e-6
+#define LONGEST_NAP  1e-3
+#define LOOK_EVERY   50e-3
 
 static inline void pause_cpu(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -28,8 +33,8 @@ void tshi_wake(_Atomic uint32_t *word) {
     syscall(SYS_futex, (uint32_t *)word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
-static void doze(_Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers) {
-    const struct timespec nap = {.tv_nsec = NAP_NANOSECONDS};
+static void doze(_Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers, long nanoseconds) {
+    const struct timespec nap = {.tv_nsec = nanoseconds};
     /* Registered before the last look: a poster that does not see me has posted before that look. */
     atomic_fetch_add_explicit(sleepers, 1, memory_order_acq_rel);
     uint32_t seen = atomic_load_explicit(word, memory_order_acquire);
@@ -37,15 +42,27 @@ static void doze(_Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *slee
     atomic_fetch_sub_explicit(sleepers, 1, memory_order_acq_rel);
 }
 
+/* Up to `alone` things under way are those that the sleeper is woken for. */
+static long nap_length(const tsh_world *world, double since, int alone) {
+    if (world->pending <= alone) return NAP_NANOSECONDS;
+    double seconds = (tshi_clock() - since) / NAP_SHARE;
+    if (seconds < SHORTEST_NAP) seconds = SHORTEST_NAP;
+    if (seconds > LONGEST_NAP) seconds = LONGEST_NAP;
+    return (long)(seconds * 1e9);
+}
+
 tsh_status tshi_wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers,
                          int rank) {
     const tshi_local *local = tshi_local_of(wait->world);
     for (int i = 0; i < local->yields; i++) {
         if (tshi_reached(word, target)) return TSH_OK;
+        if (wait->world->pending) tshi_world_progress(wait->world);
         sched_yield();
     }
+    double since = tshi_clock();
     while (!tshi_reached(word, target)) {
-        doze(word, target, sleepers);
+        if (wait->world->pending) tshi_world_progress(wait->world);
+        doze(word, target, sleepers, nap_length(wait->world, since, 0));
         if (tshi_reached(word, target)) break;
         tsh_status status = tshi_local_look(wait, rank);
         /* It may have posted and gone since. */
@@ -64,7 +81,7 @@ static inline void wake_sleepers(tshi_member *me, tshi_slot *slot) {
 __attribute__((noinline)) static tsh_status sync_slowly(tsh_group *group, uint32_t sync) {
     tshi_local_group *lg = group->state;
     double now = tshi_clock();
-    tshi_wait wait = {group->world, group, sync, now + group->world->timeout, now + 5};
+    tshi_wait wait = {group->world, group, sync, now + group->world->timeout, now + 5, NULL};
     wake_sleepers(tshi_member_at(lg, group->rank), tshi_slot_at(lg, group->rank, sync));
     for (int i = 0; i < group->size; i++) {
         _Atomic uint32_t *word = &tshi_slot_at(lg, i, sync)->sync;
@@ -103,4 +120,79 @@ tsh_status tshi_local_sync(tsh_group *group, size_t payload) {
     wake_sleepers(tshi_member_at(lg, group->rank), mine);
     claim(tshi_slot_at(lg, group->rank, sync + 1), bytes ? bytes : 1);
     return TSH_OK;
+}
+
+/* --- without waiting ---------------------------------------------------------------------------------------------- */
+
+void tshi_local_post(tsh_group *group) {
+    tshi_local_group *lg = group->state;
+    uint32_t sync = ++lg->sync;
+    tshi_slot *mine = tshi_slot_at(lg, group->rank, sync);
+    atomic_store_explicit(&mine->sync, sync, memory_order_release);
+    wake_sleepers(tshi_member_at(lg, group->rank), mine);
+}
+
+/* The first member that has not posted my sync, or -1. */
+static int first_missing(const tsh_group *group) {
+    const tshi_local_group *lg = group->state;
+    for (int i = 0; i < group->size; i++) {
+        if (!tshi_reached(&tshi_slot_at(lg, i, lg->sync)->sync, lg->sync)) return i;
+    }
+    return -1;
+}
+
+bool tshi_local_posted(const tsh_group *group) {
+    return first_missing(group) < 0;
+}
+
+/* Sleep until something that the group waits for may have happened. *rank: the world rank waited for. */
+static bool sleep_for(tsh_group *group, double since, int *rank) {
+    tshi_local_group *lg = group->state;
+    tshi_watch watch = {NULL, 0, NULL, -1};
+    if (group->queue) {
+        int i = first_missing(group);
+        if (i < 0) return false;
+        watch = (tshi_watch){&tshi_slot_at(lg, i, lg->sync)->sync, lg->sync, &tshi_member_at(lg, i)->sleepers,
+                             group->ranks[i]};
+    } else if (group->messages) {
+        watch = tshi_message_watch(group->messages);
+    }
+    *rank = watch.rank;
+    long length = nap_length(group->world, since, watch.word ? 1 : 0);
+    if (watch.word) {
+        doze(watch.word, watch.target, watch.sleepers, length);
+    } else {
+        const struct timespec nap = {.tv_nsec = length};
+        nanosleep(&nap, NULL);
+    }
+    return true;
+}
+
+tsh_status tshi_local_nap(tsh_group *group, double since) {
+    tsh_world *world = group->world;
+    tshi_local *local = tshi_local_of(world);
+    tshi_local_group *lg = group->state;
+    int rank = -1;
+    if (local->waiting_since != since) {
+        local->waiting_since = since;
+        local->next_word = since + 5;
+        local->next_look = since + LOOK_EVERY;
+        local->naps = 0;
+    }
+    if (local->naps++ < local->yields) {
+        sched_yield();
+        return TSH_OK;
+    }
+    if (!sleep_for(group, since, &rank)) return TSH_OK;
+    double now = tshi_clock();
+    if (now < local->next_look) return TSH_OK;
+    local->next_look = now + LOOK_EVERY;
+    const tsh_work *message = group->queue ? NULL : group->messages;
+    tshi_wait wait = {world, group, lg->sync, since + world->timeout, local->next_word, message};
+    /* Calls that wait their turn have to be moved on before the verdict: what they need may be there. */
+    tshi_world_progress(world);
+    if (group->queue ? first_missing(group) < 0 : group->messages != message) return TSH_OK;
+    tsh_status status = tshi_local_look(&wait, rank);
+    local->next_word = wait.next_word;
+    return status;
 }

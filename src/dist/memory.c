@@ -200,7 +200,7 @@ tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh
 }
 
 /* Cores that the ranks may run on, all of them together: a launcher may have bound each to its own. */
-static void count_cores(const tsh_world *world, tshi_local *local) {
+static void count_cores(tsh_world *world, tshi_local *local) {
     int cores = 0;
     for (int i = 0; i < TSHI_CORE_BYTES; i++) {
         unsigned any = 0;
@@ -209,6 +209,7 @@ static void count_cores(const tsh_world *world, tshi_local *local) {
     }
     local->crowded = world->size > cores;
     local->spins = local->crowded ? SPINS_SHARED : SPINS;
+    world->spins = local->spins;
     tshi_local_tune(world->group->state, local);
 }
 

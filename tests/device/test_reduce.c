@@ -36,7 +36,11 @@ static double complex combine(tshi_reduction op, double complex a, double comple
     case TSHI_SUM: return a + b;
     case TSHI_PROD: return a * b;
     case TSHI_MIN: return creal(a) < creal(b) ? a : b;
-    default: return creal(a) > creal(b) ? a : b;
+    case TSHI_MAX: return creal(a) > creal(b) ? a : b;
+    case TSHI_BAND: return (double)((int64_t)creal(a) & (int64_t)creal(b));
+    case TSHI_BOR: return (double)((int64_t)creal(a) | (int64_t)creal(b));
+    case TSHI_BXOR: return (double)((int64_t)creal(a) ^ (int64_t)creal(b));
+    default: return a + b;
     }
 }
 
@@ -65,6 +69,12 @@ static void check(tsh_dtype dtype, tshi_reduction op, int64_t n, int count, int 
         fresh[k] = buffer_make(dtype, n);
         outputs[k] = k < shared ? in[count - 1 - k].data : fresh[k].data;
     }
+    /* What the type makes of the quotient: rounded once. */
+    for (int64_t i = 0; i < n && op == TSHI_AVG; i++) {
+        char rounded[16];
+        store(dtype, rounded, 0, wanted[i] / count);
+        wanted[i] = load(dtype, rounded, 0);
+    }
     kernels()->reduce(dtype, op, n, count, inputs, outs, outputs);
     for (int k = 0; k < outs; k++) {
         for (int64_t i = 0; i < n; i++) {
@@ -79,9 +89,16 @@ static void check(tsh_dtype dtype, tshi_reduction op, int64_t n, int count, int 
     free(wanted);
 }
 
+static bool takes(tsh_dtype dtype, tshi_reduction op) {
+    bool integer = dtype == TSH_INT32 || dtype == TSH_INT64 || dtype == TSH_UINT8;
+    if (op == TSHI_MIN || op == TSHI_MAX) return !tshi_dtype_is_complex(dtype);
+    if (op == TSHI_AVG) return !integer;
+    return op == TSHI_SUM || op == TSHI_PROD || integer;
+}
+
 static void check_all(tsh_dtype dtype, int64_t n) {
     for (int op = 0; op < TSHI_REDUCTION_COUNT; op++) {
-        if (tshi_dtype_is_complex(dtype) && op != TSHI_SUM && op != TSHI_PROD) continue;
+        if (!takes(dtype, (tshi_reduction)op)) continue;
         for (int count = 1; count <= MAX_BUFFERS; count++) {
             for (int outs = 1; outs <= MAX_BUFFERS; outs++) {
                 int most = outs < count ? outs : count;

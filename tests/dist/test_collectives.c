@@ -8,7 +8,7 @@
 static const int64_t byte_sizes[] = {0, 16, 48, 64, 80, 1008, 1024, 1040, 3920, 4032, 4048, 4064, 4096, 20016};
 
 static void every_dtype(tshi_rank *r, void *arg) {
-    (void)arg;
+    tshi_try_started(arg != NULL);
     for (int dtype = 0; dtype < TSH_DTYPE_COUNT; dtype++) {
         int64_t size = (int64_t)tsh_dtype_size((tsh_dtype)dtype);
         for (size_t i = 0; i < sizeof byte_sizes / sizeof *byte_sizes; i++) {
@@ -21,24 +21,39 @@ static void every_dtype(tshi_rank *r, void *arg) {
     }
 }
 
+static void try_every_dtype(int ranks, bool started) {
+    tshi_test_options options = {.ranks = ranks, .timeout = 80};
+    cr_assert_str_empty(tshi_test_run_with(&options, every_dtype, started ? &options : NULL, NULL, NULL));
+}
+
 Test(collectives, one_rank, .timeout = 90) {
-    cr_assert_str_empty(tshi_test_run(1, every_dtype, NULL));
+    try_every_dtype(1, false);
 }
 Test(collectives, two_ranks, .timeout = 90) {
-    cr_assert_str_empty(tshi_test_run(2, every_dtype, NULL));
+    try_every_dtype(2, false);
 }
 Test(collectives, three_ranks, .timeout = 90) {
-    tshi_test_options options = {.ranks = 3, .timeout = 80};
-    cr_assert_str_empty(tshi_test_run_with(&options, every_dtype, NULL, NULL, NULL));
+    try_every_dtype(3, false);
 }
 Test(collectives, four_ranks, .timeout = 90) {
-    tshi_test_options options = {.ranks = 4, .timeout = 80};
-    cr_assert_str_empty(tshi_test_run_with(&options, every_dtype, NULL, NULL, NULL));
+    try_every_dtype(4, false);
+}
+Test(collectives, one_rank_started, .timeout = 90) {
+    try_every_dtype(1, true);
+}
+Test(collectives, two_ranks_started, .timeout = 90) {
+    try_every_dtype(2, true);
+}
+Test(collectives, three_ranks_started, .timeout = 90) {
+    try_every_dtype(3, true);
+}
+Test(collectives, four_ranks_started, .timeout = 90) {
+    try_every_dtype(4, true);
 }
 
 /* More ranks than a small machine has cores. */
 static void float_and_int(tshi_rank *r, void *arg) {
-    (void)arg;
+    tshi_try_started(arg != NULL);
     const int64_t sizes[] = {0, 1, 6, 100, 1012, 1013, 30000};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         if (!tshi_try_all(r, tsh_world_group(r->world), TSH_FLOAT32, sizes[i])) return;
@@ -49,6 +64,7 @@ static void float_and_int(tshi_rank *r, void *arg) {
 Test(collectives, seven_ranks, .timeout = 90) {
     tshi_test_options options = {.ranks = 7, .timeout = 80};
     cr_assert_str_empty(tshi_test_run_with(&options, float_and_int, NULL, NULL, NULL));
+    cr_assert_str_empty(tshi_test_run_with(&options, float_and_int, &options, NULL, NULL));
 }
 
 /* Ranks that run ahead of each other by a call. */

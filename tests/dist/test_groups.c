@@ -235,7 +235,7 @@ static void counts(tshi_rank *r, void *arg) {
     tsh_group_stats stats = tsh_group_get_stats(group);
     uint64_t sent = bytes / p * (p - 1);
     const uint64_t wanted[TSH_COLLECTIVE_COUNT] = {2 * sent, sent, sent, sent, sent, 0};
-    for (int op = 0; op < TSH_COLLECTIVE_COUNT; op++) {
+    for (int op = 0; op <= TSH_OP_BARRIER; op++) {
         const char *name = tsh_collective_name((tsh_collective)op);
         tshi_check(r, stats.calls[op] == 3, "%s: %llu calls", name, (unsigned long long)stats.calls[op]);
         tshi_check(r, stats.bytes[op] == 3 * wanted[op], "%s: %llu bytes", name, (unsigned long long)stats.bytes[op]);

@@ -104,7 +104,7 @@ static tsh_status wrong_call(const tensors *t, tsh_group *group, int n, const ch
     static const int64_t negative[3] = {-1, 8, 5}, sums[3] = {4, 4, 5}, huge[3] = {INT64_MAX, INT64_MAX, 1};
     switch (n) {
     case 0: *words = "all_reduce: tensor is NULL"; return tsh_all_reduce(group, NULL, TSH_SUM);
-    case 1: *words = "4 is no reduction"; return tsh_all_reduce(group, t->x, (tsh_reduce_op)4);
+    case 1: *words = "8 is no reduction"; return tsh_all_reduce(group, t->x, TSH_REDUCE_OP_COUNT);
     case 2: *words = "complex64 has no order"; return tsh_all_reduce(group, t->z, TSH_MAX);
     case 3: *words = "root 3 in a group of 3"; return tsh_broadcast(group, t->x, 3);
     case 4: *words = "root -1"; return tsh_broadcast(group, t->x, -1);

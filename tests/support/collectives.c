@@ -7,6 +7,61 @@
 
 #define MOST_RANKS 64
 
+/* Whether calls are started and waited for instead. */
+static _Thread_local bool started;
+
+void tshi_try_started(bool on) {
+    started = on;
+}
+
+/* The status of a call that was started, having asked a few times whether it is done. */
+static tsh_status end_of(tsh_status status, tsh_work **started_work) {
+    tsh_work *work = *started_work;
+    bool done = false;
+    for (int i = 0; i < 3 && status == TSH_OK && !done; i++) status = tsh_work_test(work, &done);
+    if (status == TSH_OK) status = tsh_work_wait(work);
+    tsh_work_release(work);
+    return status;
+}
+
+static tsh_status all_reduce(tsh_group *group, tsh_tensor *x, tsh_reduce_op op) {
+    tsh_work *work;
+    if (!started) return tsh_all_reduce(group, x, op);
+    return end_of(tsh_all_reduce_async(group, x, op, &work), &work);
+}
+
+static tsh_status all_gather(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts) {
+    tsh_work *work;
+    if (!started) return tsh_all_gather_into_tensor(group, out, in, counts);
+    return end_of(tsh_all_gather_into_tensor_async(group, out, in, counts, &work), &work);
+}
+
+static tsh_status reduce_scatter(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, tsh_reduce_op op,
+                                 const int64_t *counts) {
+    tsh_work *work;
+    if (!started) return tsh_reduce_scatter_tensor(group, out, in, op, counts);
+    return end_of(tsh_reduce_scatter_tensor_async(group, out, in, op, counts, &work), &work);
+}
+
+static tsh_status broadcast(tsh_group *group, tsh_tensor *x, int root) {
+    tsh_work *work;
+    if (!started) return tsh_broadcast(group, x, root);
+    return end_of(tsh_broadcast_async(group, x, root, &work), &work);
+}
+
+static tsh_status all_to_all(tsh_group *group, tsh_tensor *out, const int64_t *out_counts, const tsh_tensor *in,
+                             const int64_t *in_counts) {
+    tsh_work *work;
+    if (!started) return tsh_all_to_all(group, out, out_counts, in, in_counts);
+    return end_of(tsh_all_to_all_async(group, out, out_counts, in, in_counts, &work), &work);
+}
+
+static tsh_status barrier(tsh_group *group) {
+    tsh_work *work;
+    if (!started) return tsh_barrier(group);
+    return end_of(tsh_barrier_async(group, &work), &work);
+}
+
 static const char *const spread_names[TSHI_SPREAD_COUNT] = {"balanced", "uneven", "all on the last"};
 
 /* counts[i] of n over p ranks. */
@@ -47,6 +102,7 @@ static tsh_tensor *part_of(tshi_rank *r, const tsh_tensor *x, int64_t start, int
 static tshi_number reduced(tsh_dtype dtype, tsh_reduce_op reduce, int p, int64_t i) {
     tshi_number sum = tshi_value(dtype, reduce, 0, i);
     for (int k = 1; k < p; k++) sum = tshi_reduce_numbers(reduce, sum, tshi_value(dtype, reduce, k, i));
+    if (reduce == TSH_AVG) sum = (tshi_number){sum.re / p, sum.im / p};
     return sum;
 }
 
@@ -66,7 +122,7 @@ bool tshi_try_all_reduce(tshi_rank *r, tsh_group *group, tsh_dtype dtype, tsh_re
     tsh_tensor *x = vector_on(r, group, dtype, n);
     if (!x) return false;
     put_values(x, reduce, rank, 0);
-    bool good = tshi_check_ok(r, tsh_all_reduce(group, x, reduce));
+    bool good = tshi_check_ok(r, all_reduce(group, x, reduce));
     for (int64_t i = 0; i < n && good; i++) {
         if (!tshi_is(dtype, tshi_data(x), i, reduced(dtype, reduce, p, i))) good = wrong(r, "all_reduce", x, i);
     }
@@ -85,7 +141,7 @@ bool tshi_try_all_gather(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_
     tsh_tensor *in = in_place ? part_of(r, out, start, counts[rank]) : vector_on(r, group, dtype, counts[rank]);
     bool good = in != NULL;
     if (good) put_values(in, TSH_SUM, 0, start);
-    good = good && tshi_check_ok(r, tsh_all_gather_into_tensor(group, out, in, spread ? counts : NULL));
+    good = good && tshi_check_ok(r, all_gather(group, out, in, spread ? counts : NULL));
     for (int64_t i = 0; i < n && good; i++) {
         if (!tshi_is(dtype, tshi_data(out), i, tshi_value(dtype, TSH_SUM, 0, i))) {
             good = wrong(r, spread_names[spread], out, i);
@@ -106,7 +162,7 @@ bool tshi_try_reduce_scatter(tshi_rank *r, tsh_group *group, tsh_dtype dtype, ts
     if (!in) return false;
     tsh_tensor *out = in_place ? part_of(r, in, start, counts[rank]) : vector_on(r, group, dtype, counts[rank]);
     put_values(in, reduce, rank, 0);
-    bool good = out && tshi_check_ok(r, tsh_reduce_scatter_tensor(group, out, in, reduce, spread ? counts : NULL));
+    bool good = out && tshi_check_ok(r, reduce_scatter(group, out, in, reduce, spread ? counts : NULL));
     for (int64_t i = 0; good && i < counts[rank]; i++) {
         if (!tshi_is(dtype, tshi_data(out), i, reduced(dtype, reduce, p, start + i))) {
             good = wrong(r, "reduce_scatter", out, i);
@@ -128,7 +184,7 @@ bool tshi_try_broadcast(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t
     tsh_tensor *x = vector_on(r, group, dtype, n);
     if (!x) return false;
     put_values(x, TSH_SUM, tsh_group_rank(group), 0);
-    bool good = tshi_check_ok(r, tsh_broadcast(group, x, root));
+    bool good = tshi_check_ok(r, broadcast(group, x, root));
     for (int64_t i = 0; i < n && good; i++) {
         if (!tshi_is(dtype, tshi_data(x), i, tshi_value(dtype, TSH_SUM, root, i))) good = wrong(r, "broadcast", x, i);
     }
@@ -153,7 +209,7 @@ bool tshi_try_all_to_all(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_
     tsh_tensor *out = vector_on(r, group, dtype, start_of(out_counts, p));
     if (!in || !out) return false;
     put_values(in, TSH_SUM, rank, 0);
-    bool good = tshi_check_ok(r, tsh_all_to_all(group, out, uneven ? out_counts : NULL, in, uneven ? in_counts : NULL));
+    bool good = tshi_check_ok(r, all_to_all(group, out, uneven ? out_counts : NULL, in, uneven ? in_counts : NULL));
     for (int i = 0; i < p; i++) {
         int64_t before = 0, at = start_of(out_counts, i);
         for (int j = 0; j < rank; j++) before += sent(n, p, i, j, uneven);
@@ -165,6 +221,76 @@ bool tshi_try_all_to_all(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_
     }
     tsh_tensor_release(in);
     tsh_tensor_release(out);
+    return good;
+}
+
+bool tshi_try_reduce(tshi_rank *r, tsh_group *group, tsh_dtype dtype, tsh_reduce_op reduce, int64_t n, int root) {
+    int p = tsh_group_size(group), rank = tsh_group_rank(group);
+    tsh_tensor *x = vector_on(r, group, dtype, n);
+    if (!x) return false;
+    put_values(x, reduce, rank, 0);
+    bool good = tshi_check_ok(r, tsh_reduce_to_root(group, x, reduce, root));
+    for (int64_t i = 0; i < n && good; i++) {
+        tshi_number wanted = rank == root ? reduced(dtype, reduce, p, i) : tshi_value(dtype, reduce, rank, i);
+        if (!tshi_is(dtype, tshi_data(x), i, wanted)) good = wrong(r, "reduce", x, i);
+    }
+    tsh_tensor_release(x);
+    return good;
+}
+
+bool tshi_try_gather(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n, tshi_spread spread, bool in_place,
+                     int root) {
+    int p = tsh_group_size(group), rank = tsh_group_rank(group);
+    int64_t counts[MOST_RANKS];
+    spread_counts(spread, n, p, counts);
+    int64_t start = start_of(counts, rank);
+    tsh_tensor *out = rank == root ? vector_on(r, group, dtype, n) : NULL;
+    tsh_tensor *in = out && in_place ? part_of(r, out, start, counts[rank]) : vector_on(r, group, dtype, counts[rank]);
+    bool good = in && (out || rank != root);
+    if (good) put_values(in, TSH_SUM, 0, start);
+    bool equal = spread == TSHI_BALANCED && n % p == 0;
+    good = good && tshi_check_ok(r, tsh_gather_to_root(group, out, in, equal ? NULL : counts, root));
+    for (int64_t i = 0; i < n && good && out; i++) {
+        if (!tshi_is(dtype, tshi_data(out), i, tshi_value(dtype, TSH_SUM, 0, i))) good = wrong(r, "gather", out, i);
+    }
+    tsh_tensor_release(in);
+    tsh_tensor_release(out);
+    return good;
+}
+
+bool tshi_try_scatter(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n, tshi_spread spread, bool in_place,
+                      int root) {
+    int p = tsh_group_size(group), rank = tsh_group_rank(group);
+    int64_t counts[MOST_RANKS];
+    spread_counts(spread, n, p, counts);
+    int64_t start = start_of(counts, rank);
+    tsh_tensor *in = rank == root ? vector_on(r, group, dtype, n) : NULL;
+    tsh_tensor *out = in && in_place ? part_of(r, in, start, counts[rank]) : vector_on(r, group, dtype, counts[rank]);
+    if (in) put_values(in, TSH_SUM, 0, 0);
+    bool equal = spread == TSHI_BALANCED && n % p == 0;
+    bool good = out && tshi_check_ok(r, tsh_scatter_from_root(group, out, in, equal ? NULL : counts, root));
+    for (int64_t i = 0; good && i < counts[rank]; i++) {
+        if (!tshi_is(dtype, tshi_data(out), i, tshi_value(dtype, TSH_SUM, 0, start + i))) {
+            good = wrong(r, "scatter", out, i);
+        }
+    }
+    tsh_tensor_release(out);
+    tsh_tensor_release(in);
+    return good;
+}
+
+static bool try_roots(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n) {
+    bool good = true;
+    for (int root = 0; good && root < tsh_group_size(group); root++) {
+        for (int op = 0; good && op < TSH_REDUCE_OP_COUNT; op++) {
+            if (!tsh_group_supports(group, TSH_OP_REDUCE, dtype, (tsh_reduce_op)op)) continue;
+            good = tshi_try_reduce(r, group, dtype, (tsh_reduce_op)op, n, root);
+        }
+        for (int s = 0; good && s < 2 * TSHI_SPREAD_COUNT; s++) {
+            good = tshi_try_gather(r, group, dtype, n, (tshi_spread)(s / 2), s % 2, root) &&
+                   tshi_try_scatter(r, group, dtype, n, (tshi_spread)(s / 2), s % 2, root);
+        }
+    }
     return good;
 }
 
@@ -183,6 +309,7 @@ bool tshi_try_all(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n) {
     for (int root = 0; good && root < tsh_group_size(group); root++) {
         good = tshi_try_broadcast(r, group, dtype, n, root);
     }
+    good = good && (started || try_roots(r, group, dtype, n));
     good = good && tshi_try_all_to_all(r, group, dtype, n, false) && tshi_try_all_to_all(r, group, dtype, n, true);
-    return good && tshi_check_ok(r, tsh_barrier(group));
+    return good && tshi_check_ok(r, barrier(group));
 }

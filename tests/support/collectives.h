@@ -15,6 +15,15 @@ bool tshi_try_broadcast(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t
 /* About n elements in all from each rank; uneven: every pair another number, some none. */
 bool tshi_try_all_to_all(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n, bool uneven);
 
+bool tshi_try_reduce(tshi_rank *r, tsh_group *group, tsh_dtype dtype, tsh_reduce_op reduce, int64_t n, int root);
+bool tshi_try_gather(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n, tshi_spread spread, bool in_place,
+                     int root);
+bool tshi_try_scatter(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n, tshi_spread spread, bool in_place,
+                      int root);
+
+/* From now on this rank starts the calls that can be started, asks whether they are done, and waits for them. */
+void tshi_try_started(bool on);
+
 /* All of the above for one dtype and size, with every reduction that it has. */
 bool tshi_try_all(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n);
 

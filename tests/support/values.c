@@ -29,24 +29,27 @@ tshi_number tshi_reduce_numbers(tsh_reduce_op reduce, tshi_number a, tshi_number
     case TSH_PROD: return (tshi_number){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
     case TSH_MIN: return a.re < b.re ? a : b;
     case TSH_MAX: return a.re > b.re ? a : b;
+    case TSH_BAND: return (tshi_number){(double)((int64_t)a.re & (int64_t)b.re), 0};
+    case TSH_BOR: return (tshi_number){(double)((int64_t)a.re | (int64_t)b.re), 0};
+    case TSH_BXOR: return (tshi_number){(double)((int64_t)a.re ^ (int64_t)b.re), 0};
     default: return (tshi_number){a.re + b.re, a.im + b.im};
     }
 }
 
-/* Of a whole number below 2^11, exactly. */
+/* Of a number that is neither tiny nor huge, to the nearest, ties to even. */
 static uint16_t half_bits(double value) {
     int exponent;
     if (value == 0) return signbit(value) ? 0x8000 : 0;
     double fraction = frexp(fabs(value), &exponent);
-    int mantissa = (int)(fraction * 2048) - 1024;
-    return (uint16_t)((value < 0 ? 0x8000 : 0) | (exponent + 14) << 10 | mantissa);
+    int mantissa = (int)rint(fraction * 2048) - 1024; /* 1024 carries into the exponent */
+    return (uint16_t)((value < 0 ? 0x8000 : 0) + ((exponent + 14) << 10) + mantissa);
 }
 
 static uint16_t bfloat_bits(double value) {
     float f = (float)value;
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
-    return (uint16_t)(bits >> 16);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 void tshi_put(tsh_dtype dtype, void *data, int64_t i, tshi_number value) {

@@ -18,18 +18,21 @@
 #define WIDE      uint32_t
 #define IS_NAN(x) false
 #define NAME(f)   f##_i32
+#define INTEGER
 #include "device/cpu/reduce.inc"
 
 #define T         int64_t
 #define WIDE      uint64_t
 #define IS_NAN(x) false
 #define NAME(f)   f##_i64
+#define INTEGER
 #include "device/cpu/reduce.inc"
 
 #define T         uint8_t
 #define WIDE      uint32_t
 #define IS_NAN(x) false
 #define NAME(f)   f##_u8
+#define INTEGER
 #include "device/cpu/reduce.inc"
 
 #define COMPLEX_PRODUCT(name, real)                                                                                    \
@@ -58,18 +61,20 @@ typedef struct pair_loops {
     void (*two)(int64_t n, const void *left, const void *right, void *out, void *second);
 } pair_loops;
 
+#define PAIR(op, type)                                                                                                 \
+    { op##_one_##type, op##_two_##type }
 #define ROW(type)                                                                                                      \
-    {                                                                                                                  \
-        [TSHI_SUM] = {sum_one_##type, sum_two_##type}, [TSHI_PROD] = {prod_one_##type, prod_two_##type},               \
-        [TSHI_MIN] = {min_one_##type, min_two_##type}, [TSHI_MAX] = {max_one_##type, max_two_##type},                  \
-    }
+    [TSHI_SUM] = PAIR(sum, type), [TSHI_PROD] = PAIR(prod, type), [TSHI_MIN] = PAIR(min, type),                        \
+    [TSHI_MAX] = PAIR(max, type)
+#define INTEGER_ROW(type)                                                                                              \
+    ROW(type), [TSHI_BAND] = PAIR(band, type), [TSHI_BOR] = PAIR(bor, type), [TSHI_BXOR] = PAIR(bxor, type)
 
 static const pair_loops loops[TSH_DTYPE_COUNT][TSHI_REDUCTION_COUNT] = {
-    [TSH_FLOAT32] = ROW(f32),
-    [TSH_FLOAT64] = ROW(f64),
-    [TSH_INT32] = ROW(i32),
-    [TSH_INT64] = ROW(i64),
-    [TSH_UINT8] = ROW(u8),
+    [TSH_FLOAT32] = {ROW(f32)},
+    [TSH_FLOAT64] = {ROW(f64)},
+    [TSH_INT32] = {INTEGER_ROW(i32)},
+    [TSH_INT64] = {INTEGER_ROW(i64)},
+    [TSH_UINT8] = {INTEGER_ROW(u8)},
     [TSH_COMPLEX64] = {[TSHI_PROD] = {prod_c64_one, prod_c64_two}},
     [TSH_COMPLEX128] = {[TSHI_PROD] = {prod_c128_one, prod_c128_two}},
 };
@@ -105,11 +110,32 @@ static void reduce_tiles(const pair_loops *f, int64_t n, size_t size, int count,
     }
 }
 
+/* Sums, divided once in the tile that they are made in. */
+static void average(tsh_dtype dtype, int64_t n, int count, const void *const *in, int outs, void *const *out) {
+    _Alignas(64) char tile[TILE_BYTES];
+    size_t size = tsh_dtype_size(dtype);
+    int64_t step = (int64_t)(TILE_BYTES / size);
+    for (int64_t i = 0; i < n; i += step) {
+        int64_t some = n - i < step ? n - i : step;
+        size_t at = (size_t)i * size;
+        const void *left = (const char *)in[0] + at;
+        for (int k = 1; k < count; k++) {
+            loops[dtype][TSHI_SUM].one(some, left, (const char *)in[k] + at, tile);
+            left = tile;
+        }
+        if (dtype == TSH_FLOAT32)
+            divide_f32(some, count, tile);
+        else
+            divide_f64(some, count, tile);
+        for (int k = 0; k < outs; k++) tshi_cpu_copy((size_t)some * size, tile, (char *)out[k] + at);
+    }
+}
+
 #define HALF_TILE 1024
 
 static void reduce_half(tsh_dtype dtype, tshi_reduction op, int64_t n, int count, const void *const *in, int outs,
                         void *const *out) {
-    const pair_loops *f = &loops[TSH_FLOAT32][op];
+    const pair_loops *f = &loops[TSH_FLOAT32][op == TSHI_AVG ? TSHI_SUM : op];
     float sum[HALF_TILE], term[HALF_TILE];
     uint16_t rounded[HALF_TILE];
     for (int64_t i = 0; i < n; i += HALF_TILE) {
@@ -119,6 +145,7 @@ static void reduce_half(tsh_dtype dtype, tshi_reduction op, int64_t n, int count
             tshi_cpu_widen(dtype, some, (const uint16_t *)in[k] + i, term);
             f->one(some, sum, term, sum);
         }
+        if (op == TSHI_AVG) divide_f32(some, count, sum);
         tshi_cpu_narrow(dtype, some, sum, rounded);
         for (int k = 0; k < outs; k++) {
             tshi_cpu_copy((size_t)some * sizeof(uint16_t), rounded, (uint16_t *)out[k] + i);
@@ -138,9 +165,13 @@ void tshi_cpu_reduce(tsh_dtype dtype, tshi_reduction op, int64_t n, int count, c
         reduce_half(dtype, op, n, count, in, outs, out);
         return;
     }
-    if (op == TSHI_SUM && tshi_dtype_is_complex(dtype)) {
+    if ((op == TSHI_SUM || op == TSHI_AVG) && tshi_dtype_is_complex(dtype)) {
         dtype = dtype == TSH_COMPLEX64 ? TSH_FLOAT32 : TSH_FLOAT64;
         n *= 2;
+    }
+    if (op == TSHI_AVG) {
+        if (tshi_dtype_is_float(dtype)) average(dtype, n, count, in, outs, out);
+        return;
     }
     const pair_loops *f = &loops[dtype][op];
     if (f->one) reduce_tiles(f, n, tsh_dtype_size(dtype), count, in, outs, out);

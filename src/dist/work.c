@@ -1,0 +1,242 @@
+/* Calls that do not wait. Each group has a queue of collectives, of which the first is under way, and a list of messages,
+ * of which all are. There is no thread: whoever waits for anything moves everything on. */
+#include "dist/dist.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Looks at a work before the backend is asked to sleep. */
+#define EAGER_LOOKS 64
+
+static void pause_cpu(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* --- lifetime ----------------------------------------------------------------------------------------------------- */
+
+static tsh_tensor *hold(const tsh_tensor *tensor) {
+    return tensor ? tsh_tensor_retain((tsh_tensor *)(uintptr_t)tensor) : NULL;
+}
+
+void tshi_work_set(tsh_work *work, tsh_group *group, const tshi_call *call) {
+    work->group = group;
+    work->call = *call;
+    work->sender = TSH_ANY_RANK;
+    work->words[0] = '\0';
+    if (call->failed != TSH_OK) snprintf(work->words, sizeof work->words, "%s", tsh_error_message());
+}
+
+tsh_work *tshi_work_new(tsh_group *group, const tshi_call *call, const tsh_tensor *in, const tsh_tensor *out) {
+    size_t n = (size_t)group->size, counts = n * sizeof(int64_t);
+    tsh_work *work = tshi_pool_take(&group->works, &group->world->allocator, sizeof *work + 2 * counts);
+    if (!work) return NULL;
+    tshi_work_set(work, group, call);
+    work->counts = (int64_t *)(void *)(work + 1);
+    const int64_t *first = call->counts ? call->counts : call->in_counts;
+    if (call->failed == TSH_OK && first) memcpy(work->counts, first, counts);
+    if (call->failed == TSH_OK && call->out_counts) memcpy(work->counts + n, call->out_counts, counts);
+    work->call.counts = call->counts ? work->counts : NULL;
+    work->call.in_counts = call->in_counts ? work->counts : NULL;
+    work->call.out_counts = call->out_counts ? work->counts + n : NULL;
+    work->in = call->failed == TSH_OK ? hold(in) : NULL;
+    work->out = call->failed == TSH_OK ? hold(out) : NULL;
+    return work;
+}
+
+static void work_free(tsh_work *work) {
+    tsh_tensor_release(work->in);
+    tsh_tensor_release(work->out);
+    tshi_pool_give(&work->group->works, work);
+}
+
+/* --- moving on ---------------------------------------------------------------------------------------------------- */
+
+static void note_failure(tsh_work *work, tsh_status status) {
+    work->done = true;
+    work->status = status;
+    if (status != TSH_OK && !work->words[0]) snprintf(work->words, sizeof work->words, "%s", tsh_error_message());
+}
+
+/* Let the backend do what it can. */
+static void step(tsh_work *work) {
+    tsh_group *group = work->group;
+    const tshi_group_ops *ops = group->ops;
+    if (!work->started) {
+        work->started = true;
+        if (work->call.failed != TSH_OK) tshi_fail(work->call.failed, "%s", work->words);
+        tsh_status status = ops->start ? ops->start(work) : ops->run(group, &work->call);
+        if (!ops->start || status != TSH_OK) note_failure(work, status);
+    }
+    if (work->done) return;
+    ops->progress(work);
+    if (work->done) note_failure(work, work->status);
+}
+
+/* Out of the group's books. */
+static void settle(tsh_work *work) {
+    work->linked = false;
+    work->next = NULL;
+    work->group->world->pending--;
+    if (work->status == TSH_OK) tshi_group_count(work->group, &work->call);
+    if (work->orphan) work_free(work);
+}
+
+static void move_queue(tsh_group *group) {
+    tsh_work *work;
+    while ((work = group->queue) != NULL) {
+        if (!work->done) step(work);
+        if (!work->done) return;
+        group->queue = work->next;
+        if (!group->queue) group->queue_end = NULL;
+        settle(work);
+    }
+}
+
+/* A receive may complete others, so what is done leaves the list afterwards. */
+static void move_messages(tsh_group *group) {
+    bool any = false;
+    for (tsh_work *work = group->messages; work; work = work->next) {
+        if (!work->done) step(work);
+        any = any || work->done;
+    }
+    if (!any) return;
+    tsh_work **link = &group->messages;
+    while (*link) {
+        tsh_work *work = *link;
+        if (!work->done) {
+            link = &work->next;
+            continue;
+        }
+        *link = work->next;
+        if (work->status != TSH_OK) note_failure(work, work->status);
+        settle(work);
+    }
+}
+
+static void move_group(tsh_group *group) {
+    if (group->queue) move_queue(group);
+    if (group->messages) move_messages(group);
+}
+
+void tshi_world_progress(tsh_world *world) {
+    for (tsh_group *g = world->groups; g && world->pending > 0; g = g->next) move_group(g);
+}
+
+static void link_last(tsh_work **link, tsh_work *work) {
+    while (*link) link = &(*link)->next;
+    *link = work;
+}
+
+void tshi_work_enqueue(tsh_work *work) {
+    tsh_group *group = work->group;
+    bool message = work->call.op == TSH_OP_SEND || work->call.op == TSH_OP_RECV;
+    work->linked = true;
+    work->next = NULL;
+    group->world->pending++;
+    if (message) {
+        link_last(&group->messages, work);
+        move_messages(group);
+        return;
+    }
+    if (group->queue_end)
+        group->queue_end->next = work;
+    else
+        group->queue = work;
+    group->queue_end = work;
+    move_queue(group);
+}
+
+/* --- waiting ------------------------------------------------------------------------------------------------------ */
+
+/* Until *pending (a work that is linked, or a group's queue) is gone. */
+static void wait_while(tsh_group *group, const tsh_work *work) {
+    tsh_world *world = group->world;
+    double since = 0;
+    for (int looks = 0; work ? work->linked : group->queue != NULL; looks++) {
+        if (world->pending == 1)
+            move_group(group);
+        else
+            tshi_world_progress(world);
+        if (work ? !work->linked : !group->queue) return;
+        if (looks < world->spins) {
+            if (looks > EAGER_LOOKS) pause_cpu();
+            continue;
+        }
+        if (since == 0) since = tshi_clock();
+        tsh_status status = group->ops->nap ? group->ops->nap(group, since) : TSH_OK;
+        if (status == TSH_OK) continue;
+        /* The backend fails everything else by itself: it knows why. */
+        tsh_work *first = work ? (tsh_work *)(uintptr_t)work : group->queue;
+        if (!first->done) note_failure(first, status);
+    }
+}
+
+tsh_status tshi_work_finish(tsh_work *work) {
+    if (work->linked) wait_while(work->group, work);
+    return work->status == TSH_OK ? TSH_OK : tshi_fail(work->status, "%s", work->words);
+}
+
+void tshi_group_drain(tsh_group *group) {
+    if (group->queue) wait_while(group, NULL);
+}
+
+tsh_status tshi_group_run(tsh_group *group, const tshi_call *call) {
+    if (!group->queue) return group->ops->run(group, call);
+    char words[TSHI_MESSAGE_SIZE];
+    if (call->failed != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
+    tshi_group_drain(group);
+    if (call->failed != TSH_OK) tshi_fail(call->failed, "%s", words);
+    return group->ops->run(group, call);
+}
+
+static void forget(tsh_work *first, const char *why) {
+    while (first) {
+        tsh_work *work = first;
+        first = work->next;
+        if (!work->done) {
+            work->words[0] = '\0';
+            note_failure(work, tshi_fail(TSH_ERR_STATE, "%s: %s", tsh_collective_name(work->call.op), why));
+        }
+        settle(work);
+    }
+}
+
+void tshi_group_forget(tsh_group *group, const char *why) {
+    tsh_work *queue = group->queue, *messages = group->messages;
+    group->queue = group->queue_end = group->messages = NULL;
+    forget(queue, why);
+    forget(messages, why);
+}
+
+/* --- the calls ---------------------------------------------------------------------------------------------------- */
+
+tsh_status tsh_work_test(tsh_work *work, bool *done) {
+    if (!work || !done) return tshi_fail(TSH_ERR_ARGUMENT, "work_test: work and done are required");
+    uint64_t start = tshi_ticks();
+    if (work->linked) tshi_world_progress(work->group->world);
+    work->group->ticks += tshi_ticks() - start;
+    *done = !work->linked;
+    return *done ? tshi_work_finish(work) : TSH_OK;
+}
+
+tsh_status tsh_work_wait(tsh_work *work) {
+    if (!work) return tshi_fail(TSH_ERR_ARGUMENT, "work_wait: work is NULL");
+    uint64_t start = tshi_ticks();
+    tsh_status status = tshi_work_finish(work);
+    work->group->ticks += tshi_ticks() - start;
+    return status;
+}
+
+void tsh_work_release(tsh_work *work) {
+    if (!work) return;
+    if (work->linked) tsh_work_wait(work);
+    work_free(work);
+}
+
+int tsh_work_sender(const tsh_work *work) {
+    return work && !work->linked && work->status == TSH_OK ? work->sender : TSH_ANY_RANK;
+}
