@@ -2,6 +2,7 @@
 #include "dist/dist.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Every rank posts its list as text, so that a disagreement prints both. */
@@ -60,47 +61,59 @@ void tshi_group_free(tsh_group *group) {
     tshi_free(&world->allocator, group);
 }
 
-static tsh_status check_ranks(const tsh_world *world, const int *ranks, int n) {
-    if (!ranks || n < 1 || n > world->size) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "group_create: %d ranks of a world of %d", ranks ? n : 0, world->size);
+/* `what` is the call's name; ranks are parent's. */
+static tsh_status check_ranks(const tsh_group *parent, const char *what, const int *ranks, int n) {
+    const char *of = parent == parent->world->group ? "world" : "group";
+    if (!ranks || n < 1 || n > parent->size) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: %d ranks of a %s of %d", what, ranks ? n : 0, of, parent->size);
     }
     for (int i = 0; i < n; i++) {
-        if (ranks[i] < 0 || ranks[i] >= world->size) {
-            return tshi_fail(TSH_ERR_RANGE, "group_create: rank %d in a world of %d", ranks[i], world->size);
+        if (ranks[i] < 0 || ranks[i] >= parent->size) {
+            return tshi_fail(TSH_ERR_RANGE, "%s: rank %d in a %s of %d", what, ranks[i], of, parent->size);
         }
         if (index_of(ranks, i, ranks[i]) >= 0) {
-            return tshi_fail(TSH_ERR_ARGUMENT, "group_create: rank %d is listed twice", ranks[i]);
+            return tshi_fail(TSH_ERR_ARGUMENT, "%s: rank %d is listed twice", what, ranks[i]);
         }
     }
     return TSH_OK;
 }
 
 /* "group_create 0,2,3", or NULL without memory. */
-static char *list_ranks(const tsh_allocator *allocator, const int *ranks, int n) {
-    static const char head[] = "group_create ";
-    size_t size = sizeof head + (size_t)n * DIGITS, used = sizeof head - 1;
+static char *list_ranks(const tsh_allocator *allocator, const char *what, const int *ranks, int n) {
+    size_t head = strlen(what), size = head + 2 + (size_t)n * DIGITS, used = head;
     char *text = tshi_calloc(allocator, size, 1);
     if (!text) return NULL;
-    memcpy(text, head, sizeof head);
+    memcpy(text, what, head);
     for (int i = 0; i < n; i++) {
-        used += (size_t)snprintf(text + used, size - used, "%s%d", i ? "," : "", ranks[i]);
+        used += (size_t)snprintf(text + used, size - used, "%c%d", i ? ',' : ' ', ranks[i]);
     }
     return text;
 }
 
-static tsh_status group_open(tsh_world *world, const int *ranks, int n, tsh_group **out) {
+/* world_ranks[i] of parent's ranks[i]. */
+static int *translate(const tsh_group *parent, const int *ranks, int n) {
+    int *world_ranks = tshi_calloc(&parent->world->allocator, (size_t)n, sizeof *world_ranks);
+    for (int i = 0; world_ranks && i < n; i++) world_ranks[i] = parent->ranks[ranks[i]];
+    return world_ranks;
+}
+
+static tsh_status group_open(tsh_group *parent, const char *what, const int *ranks, int n, tsh_group **out) {
+    tsh_world *world = parent->world;
     tsh_group *group = NULL;
     char *text = NULL;
-    tsh_status status = check_ranks(world, ranks, n);
+    int *world_ranks = NULL;
+    tsh_status status = check_ranks(parent, what, ranks, n);
     if (status == TSH_OK) {
-        text = list_ranks(&world->allocator, ranks, n);
-        bool member = index_of(ranks, n, world->rank) >= 0;
-        if (member) group = tshi_group_new(world, ranks, n);
-        if (!text || (member && !group)) status = TSH_ERR_MEMORY;
+        text = list_ranks(&world->allocator, what, ranks, n);
+        world_ranks = translate(parent, ranks, n);
+        bool member = index_of(ranks, n, parent->rank) >= 0;
+        if (member && world_ranks) group = tshi_group_new(world, world_ranks, n);
+        if (!text || !world_ranks || (member && !group)) status = TSH_ERR_MEMORY;
     }
-    status = world->ops->agree(world->group, text ? text : "", status);
-    if (status == TSH_OK && n > 1) status = world->ops->open(world->group, ranks, n, group);
+    status = parent->ops->agree(parent, text ? text : "", status);
+    if (status == TSH_OK && n > 1) status = parent->ops->open(parent, world_ranks, n, group);
     tshi_free(&world->allocator, text);
+    tshi_free(&world->allocator, world_ranks);
     if (status != TSH_OK && group) {
         tshi_group_free(group);
         group = NULL;
@@ -113,7 +126,82 @@ static tsh_status group_open(tsh_world *world, const int *ranks, int n, tsh_grou
 tsh_status tsh_group_create(tsh_world *world, const int *ranks, int n, tsh_group **out) {
     if (out) *out = NULL;
     if (!world || !out) return tshi_fail(TSH_ERR_ARGUMENT, "group_create: world and out are required");
-    return group_open(world, ranks, n, out);
+    return group_open(world->group, "group_create", ranks, n, out);
+}
+
+tsh_status tsh_group_create_in(tsh_group *parent, const int *ranks, int n, tsh_group **out) {
+    if (out) *out = NULL;
+    if (!parent || !out) return tshi_fail(TSH_ERR_ARGUMENT, "group_create_in: parent and out are required");
+    return group_open(parent, "group_create_in", ranks, n, out);
+}
+
+/* --- by colour ---------------------------------------------------------------------------------------------------- */
+
+typedef struct membership {
+    int64_t color, key, rank;
+} membership;
+
+static int compare_members(const void *left, const void *right) {
+    const membership *a = left, *b = right;
+    if (a->color != b->color) return a->color < b->color ? -1 : 1;
+    if (a->key != b->key) return a->key < b->key ? -1 : 1;
+    return a->rank < b->rank ? -1 : a->rank > b->rank;
+}
+
+/* Everybody's colour and key in `all`, in order. */
+static tsh_status exchange(tsh_group *parent, int color, int key, tsh_tensor **all) {
+    const int64_t width = (int64_t)(sizeof(membership) / sizeof(int64_t));
+    int64_t *counts = parent->counts;
+    tsh_status status = tshi_tensor_scratch(parent->mesh, TSH_INT64, width * parent->size, all);
+    status = parent->ops->agree(parent, "group_split", status);
+    if (status != TSH_OK) return status;
+    membership *members = tshi_data(*all);
+    members[parent->rank] = (membership){color, key, parent->rank};
+    for (int i = 0; i < parent->size; i++) counts[i] = width;
+    const tshi_call call = {.op = TSH_OP_ALL_GATHER,
+                            .dtype = TSH_INT64,
+                            .in = &members[parent->rank],
+                            .out = members,
+                            .count = width * parent->size,
+                            .counts = counts};
+    status = tshi_group_run(parent, &call);
+    if (status == TSH_OK) qsort(members, (size_t)parent->size, sizeof *members, compare_members);
+    return status;
+}
+
+/* The groups in the order of their colours, the same on every rank. */
+static tsh_status open_colors(tsh_group *parent, const membership *members, int *ranks, tsh_group **out) {
+    tsh_status status = TSH_OK;
+    for (int first = 0, n; status == TSH_OK && first < parent->size; first += n) {
+        tsh_group *group = NULL;
+        for (n = 0; first + n < parent->size && members[first + n].color == members[first].color; n++) {
+            ranks[n] = (int)members[first + n].rank;
+        }
+        if (members[first].color >= 0) status = group_open(parent, "group_split", ranks, n, &group);
+        if (group) *out = group;
+    }
+    return status;
+}
+
+tsh_status tsh_group_split(tsh_group *parent, int color, int key, tsh_group **out) {
+    if (out) *out = NULL;
+    if (!parent || !out) return tshi_fail(TSH_ERR_ARGUMENT, "group_split: parent and out are required");
+    const tsh_allocator *allocator = &parent->world->allocator;
+    tsh_tensor *all = NULL;
+    int *ranks = NULL;
+    tsh_status status = exchange(parent, color, key, &all);
+    if (status == TSH_OK) {
+        ranks = tshi_calloc(allocator, (size_t)parent->size, sizeof *ranks);
+        status = parent->ops->agree(parent, "group_split: memory", ranks ? TSH_OK : TSH_ERR_MEMORY);
+    }
+    if (status == TSH_OK) status = open_colors(parent, tshi_data(all), ranks, out);
+    if (status != TSH_OK && *out) {
+        tshi_group_free(*out);
+        *out = NULL;
+    }
+    tshi_free(allocator, ranks);
+    tsh_tensor_release(all);
+    return status;
 }
 
 void tsh_group_destroy(tsh_group *group) {

@@ -1,4 +1,4 @@
-/* The world's ranks arranged as a grid, and the groups along its axes. */
+/* A group's ranks, mostly the world's, arranged as a grid, and the groups along its axes. */
 #include "dist/dist.h"
 
 #include <stdio.h>
@@ -46,8 +46,8 @@ static tsh_status parse_axis(const char *axes, const char **cursor, tsh_mesh *me
     return TSH_OK;
 }
 
-/* Resolve -1 and compare the product with the world. */
-static tsh_status check_sizes(const char *axes, int world_size, tsh_mesh *mesh) {
+/* Resolve -1 and compare the product with the ranks there are. */
+static tsh_status check_sizes(const char *axes, const tsh_group *parent, tsh_mesh *mesh) {
     int64_t product = 1;
     int open = -1;
     for (int i = 0; i < mesh->axes; i++) {
@@ -59,27 +59,28 @@ static tsh_status check_sizes(const char *axes, int world_size, tsh_mesh *mesh) 
         if (size == -1) continue;
         if (product <= INT32_MAX) product *= size;
     }
-    bool divides = product <= world_size && world_size % product == 0;
+    bool divides = product <= parent->size && parent->size % product == 0;
     if (open >= 0 && divides) {
-        mesh->axis[open].size = (int)(world_size / product);
+        mesh->axis[open].size = (int)(parent->size / product);
         return TSH_OK;
     }
-    if (open < 0 && product == world_size) return TSH_OK;
-    return tshi_fail(TSH_ERR_ARGUMENT, "mesh_create: \"%.200s\" is a mesh of %s%lld ranks, the world has %d", axes,
-                     open >= 0 ? "a multiple of " : "", (long long)product, world_size);
+    if (open < 0 && product == parent->size) return TSH_OK;
+    return tshi_fail(TSH_ERR_ARGUMENT, "mesh_create: \"%.200s\" is a mesh of %s%lld ranks, the %s has %d", axes,
+                     open >= 0 ? "a multiple of " : "", (long long)product,
+                     parent == parent->world->group ? "world" : "group", parent->size);
 }
 
-static tsh_status parse_axes(const char *axes, int world_size, tsh_mesh *mesh) {
+static tsh_status parse_axes(const char *axes, const tsh_group *parent, tsh_mesh *mesh) {
     if (!axes || !axes[0]) return tshi_fail(TSH_ERR_ARGUMENT, "mesh_create: no axes; \"data=2,model=2\" is an example");
     const char *cursor = axes;
     while (*cursor) {
         tsh_status status = parse_axis(axes, &cursor, mesh);
         if (status != TSH_OK) return status;
     }
-    return check_sizes(axes, world_size, mesh);
+    return check_sizes(axes, parent, mesh);
 }
 
-/* World ranks one step along `axis` are this far apart: the last axis is the fastest. */
+/* Ranks one step along `axis` are this far apart: the last axis is the fastest. */
 static int axis_stride(const tsh_mesh *mesh, int axis) {
     int stride = 1;
     for (int i = axis + 1; i < mesh->axes; i++) stride *= mesh->axis[i].size;
@@ -87,14 +88,14 @@ static int axis_stride(const tsh_mesh *mesh, int axis) {
 }
 
 /* All groups along one axis, in the same order on every rank; mine is kept. */
-static tsh_status axis_create(tsh_mesh *mesh, int axis, int *ranks) {
+static tsh_status axis_create(tsh_group *parent, tsh_mesh *mesh, int axis, int *ranks) {
     tshi_axis *a = &mesh->axis[axis];
-    int stride = axis_stride(mesh, axis), world_size = mesh->world->size;
-    for (int first = 0; first < world_size; first++) {
+    int stride = axis_stride(mesh, axis);
+    for (int first = 0; first < parent->size; first++) {
         if (first / stride % a->size != 0) continue;
         for (int i = 0; i < a->size; i++) ranks[i] = first + i * stride;
         tsh_group *group;
-        tsh_status status = tsh_group_create(mesh->world, ranks, a->size, &group);
+        tsh_status status = tsh_group_create_in(parent, ranks, a->size, &group);
         if (status != TSH_OK) return status;
         if (!group) continue;
         group->mesh = mesh;
@@ -105,9 +106,9 @@ static tsh_status axis_create(tsh_mesh *mesh, int axis, int *ranks) {
 }
 
 /* Until all ranks agree there is nothing to undo but memory. */
-static tsh_status mesh_agree(tsh_world *world, const char *axes, tsh_mesh *mesh) {
+static tsh_status mesh_agree(tsh_group *parent, const char *axes, tsh_mesh *mesh) {
     char text[TSHI_LINE] = "";
-    tsh_status status = mesh ? parse_axes(axes, world->size, mesh) : TSH_ERR_MEMORY;
+    tsh_status status = mesh ? parse_axes(axes, parent, mesh) : TSH_ERR_MEMORY;
     if (status == TSH_OK) {
         size_t used = (size_t)snprintf(text, sizeof text, "mesh_create ");
         for (int i = 0; i < mesh->axes; i++) {
@@ -115,17 +116,16 @@ static tsh_status mesh_agree(tsh_world *world, const char *axes, tsh_mesh *mesh)
                                      mesh->axis[i].size);
         }
     }
-    return world->ops->agree(world->group, text, status);
+    return parent->ops->agree(parent, text, status);
 }
 
-tsh_status tsh_mesh_create(tsh_world *world, const char *axes, tsh_mesh **out) {
-    if (out) *out = NULL;
-    if (!world || !out) return tshi_fail(TSH_ERR_ARGUMENT, "mesh_create: world and out are required");
+static tsh_status mesh_open(tsh_group *parent, const char *axes, tsh_mesh **out) {
+    tsh_world *world = parent->world;
     tsh_mesh *mesh = tshi_calloc(&world->allocator, 1, sizeof *mesh);
-    int *ranks = tshi_calloc(&world->allocator, (size_t)world->size, sizeof *ranks);
+    int *ranks = tshi_calloc(&world->allocator, (size_t)parent->size, sizeof *ranks);
     if (mesh) *mesh = (tsh_mesh){.device = world->device, .world = world};
-    tsh_status status = mesh_agree(world, axes, ranks ? mesh : NULL);
-    for (int i = 0; status == TSH_OK && i < mesh->axes; i++) status = axis_create(mesh, i, ranks);
+    tsh_status status = mesh_agree(parent, axes, ranks ? mesh : NULL);
+    for (int i = 0; status == TSH_OK && i < mesh->axes; i++) status = axis_create(parent, mesh, i, ranks);
     tshi_free(&world->allocator, ranks);
     if (status != TSH_OK) {
         if (mesh) tsh_mesh_destroy(mesh);
@@ -133,6 +133,18 @@ tsh_status tsh_mesh_create(tsh_world *world, const char *axes, tsh_mesh **out) {
     }
     *out = mesh;
     return TSH_OK;
+}
+
+tsh_status tsh_mesh_create(tsh_world *world, const char *axes, tsh_mesh **out) {
+    if (out) *out = NULL;
+    if (!world || !out) return tshi_fail(TSH_ERR_ARGUMENT, "mesh_create: world and out are required");
+    return mesh_open(world->group, axes, out);
+}
+
+tsh_status tsh_mesh_create_in(tsh_group *parent, const char *axes, tsh_mesh **out) {
+    if (out) *out = NULL;
+    if (!parent || !out) return tshi_fail(TSH_ERR_ARGUMENT, "mesh_create_in: parent and out are required");
+    return mesh_open(parent, axes, out);
 }
 
 void tsh_mesh_destroy(tsh_mesh *mesh) {
