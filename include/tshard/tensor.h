@@ -102,7 +102,8 @@ TSH_API double tsh_tensor_item(const tsh_tensor *tensor);
 /* Ask for a gradient (float dtypes; the tensor becomes a leaf). */
 TSH_API tsh_status tsh_tensor_require_grad(tsh_tensor *tensor);
 /* The accumulated gradient, laid out as the tensor (PARTIAL: replicated; LOCAL: a contribution), or NULL before any
- * backward has reached it. Owned by the tensor. */
+ * backward has reached it. Owned by the tensor. When a tsh_data_parallel sums it, waits for the sum; NULL, with the
+ * words in tsh_error_message(), when there is none to be had. */
 TSH_API tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor);
 /* The next backward starts the sum anew. The memory is kept. */
 TSH_API void tsh_tensor_zero_grad(tsh_tensor *tensor);

@@ -102,9 +102,10 @@ static void compare(tshi_rank *r, const char *what, const kit *k, const gradient
     }
 }
 
-/* One all-reduce a bucket since the last look, and none besides. */
+/* `times` all-reduces a bucket since the last look, and none besides. They are counted when they are done. */
 static void check_calls(tshi_rank *r, const char *what, const kit *k, int times) {
     tsh_group *own = tsh_data_parallel_group(k->dp);
+    if (times > 0) tshi_check_ok(r, tsh_data_parallel_wait(k->dp));
     uint64_t wanted = tsh_group_size(k->data) > 1 ? (uint64_t)(times * tsh_data_parallel_buckets(k->dp)) : 0;
     uint64_t calls = tsh_group_get_stats(own).calls[TSH_OP_ALL_REDUCE];
     if (own != k->data) calls += tsh_group_get_stats(k->data).calls[TSH_OP_ALL_REDUCE];
