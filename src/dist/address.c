@@ -68,11 +68,11 @@ tsh_status tshi_address_is_here(const char *address) {
 }
 
 bool tshi_address_is_loopback(const char *address) {
-    struct sockaddr_in v4 = {.sin_family = AF_INET};
-    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
+    struct in_addr v4;
+    struct in6_addr v6;
     if (!strcmp(address, "localhost")) return true;
-    if (inet_pton(AF_INET, address, &v4.sin_addr) == 1) return is_loopback((const struct sockaddr *)(const void *)&v4);
-    return inet_pton(AF_INET6, address, &v6.sin6_addr) == 1 && IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+    if (inet_pton(AF_INET, address, &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+    return inet_pton(AF_INET6, address, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
 bool tshi_address_is_multicast(const char *address) {

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #endif
 #include "dist/channel.h"
+#include "dist/proof.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -12,20 +13,19 @@
 #include <unistd.h>
 
 #define MOST_TRIES 2000
-
-static uint64_t hash(uint64_t h, const char *text) {
-    /* FNV-1a; the end of each string counts, so that "a","b" is not "ab","". */
-    for (size_t i = 0; i <= strlen(text); i++) h = (h ^ (unsigned char)text[i]) * UINT64_C(1099511628211);
-    return h;
-}
+#define MOST_FDS   16
 
 socklen_t tshi_channel_address(const tshi_settings *settings, struct sockaddr_un *out) {
-    uint64_t h = UINT64_C(14695981039346656037);
-    h = hash(hash(hash(h, settings->address), settings->job), settings->token);
+    /* A name that all may see, of a key that nobody may. */
+    static const unsigned char place[] = "place";
+    unsigned char name[TSHI_PROOF_SIZE];
+    unsigned long long number = 0;
+    tshi_hmac(settings->key, sizeof settings->key, place, sizeof place, "", 0, name);
+    for (int i = 0; i < 8; i++) number = number << 8 | name[i];
     memset(out, 0, sizeof *out);
     out->sun_family = AF_UNIX;
     int length = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "tshard-%u-%d-%016llx", (unsigned)getuid(),
-                          settings->port, (unsigned long long)h);
+                          settings->port, number);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
@@ -33,30 +33,30 @@ int tshi_channel_socket(void) {
     return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 }
 
-/* Room for the descriptors of one message, aligned as the kernel wants it. */
+/* Room for a descriptor, aligned as the kernel wants it; a message that comes may bring more than it should. */
 typedef union ancillary {
     struct cmsghdr header;
-    char room[CMSG_SPACE(sizeof(int) * TSHI_CHANNEL_FDS)];
+    char room[CMSG_SPACE(sizeof(int) * MOST_FDS)];
 } ancillary;
 
-bool tshi_channel_send(int socket, const void *message, size_t size, const int *fds, int n) {
+bool tshi_channel_send(int socket, const void *message, size_t size, int fd) {
     ancillary control;
     memset(&control, 0, sizeof control);
     struct iovec part = {.iov_base = (void *)(uintptr_t)message, .iov_len = size};
     struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
-    if (n > 0) {
+    if (fd >= 0) {
         header.msg_control = control.room;
-        header.msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)n);
+        header.msg_controllen = CMSG_SPACE(sizeof fd);
         struct cmsghdr *c = CMSG_FIRSTHDR(&header);
         c->cmsg_level = SOL_SOCKET;
         c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)n);
-        memcpy(CMSG_DATA(c), fds, sizeof(int) * (size_t)n);
+        c->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(c), &fd, sizeof fd);
     }
     /* The kernel limits how many descriptors may be under way; fewer once others have taken theirs. */
     const struct timespec nap = {.tv_nsec = 2000000};
     for (int tries = 0; tries < MOST_TRIES; tries++) {
-        ssize_t sent = sendmsg(socket, &header, MSG_NOSIGNAL);
+        ssize_t sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent >= 0) return sent == (ssize_t)size;
         if (errno == ETOOMANYREFS)
             nanosleep(&nap, NULL);
@@ -66,31 +66,31 @@ bool tshi_channel_send(int socket, const void *message, size_t size, const int *
     return false;
 }
 
-static void take_descriptors(struct msghdr *header, int *fds, int most, int *n) {
+static void take_descriptors(struct msghdr *header, int *out) {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
         size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
         for (size_t i = 0; i < count; i++) {
             int fd;
             memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof fd);
-            if (*n < most)
-                fds[(*n)++] = fd;
+            if (*out < 0)
+                *out = fd;
             else
                 close(fd);
         }
     }
 }
 
-ssize_t tshi_channel_receive(int socket, void *message, size_t size, int *fds, int most, int *n) {
+ssize_t tshi_channel_receive(int socket, void *message, size_t size, int *fd) {
     ancillary control;
     struct iovec part = {.iov_base = message, .iov_len = size};
     struct msghdr header = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
-    *n = 0;
+    *fd = -1;
     ssize_t received;
-    do received = recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+    do received = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     while (received < 0 && errno == EINTR);
-    if (received >= 0) take_descriptors(&header, fds, most, n);
+    if (received >= 0) take_descriptors(&header, fd);
     return received;
 }
 

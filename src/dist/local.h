@@ -50,6 +50,8 @@ typedef struct tshi_record {
     _Atomic uint32_t left;                           /* it has destroyed its world */
     _Atomic uint32_t recover;                        /* its last step of recovering */
     _Atomic uint32_t sleepers;
+    int32_t process;                      /* set by rank 0 with the next two, before anybody sees them */
+    uint64_t heap_at, heap_bytes;         /* in the memory that all map */
     unsigned char cores[TSHI_CORE_BYTES]; /* it may run on, a bit each; written before it joins */
     char reason[TSHI_MESSAGE_SIZE];       /* of FAILED and STUCK, written before the state */
 } tshi_record;
@@ -60,15 +62,18 @@ typedef struct tshi_control {
     tshi_record record[];                               /* [size], then the world group's block */
 } tshi_control;
 
+#define TSHI_UNWATCHED (-2)
+
 /* --- this rank's side --------------------------------------------------------------------------------------------- */
 
 typedef struct tshi_local {
     tsh_threads *threads; /* NULL: ranks are processes */
     tshi_control *control;
-    size_t control_bytes;
+    char *memory; /* of processes: the control block, then the heaps, all in one piece */
+    size_t memory_bytes;
     char **heap; /* [size] */
     size_t *heap_bytes;
-    int *process;   /* [size] pidfds, -1: nothing to watch */
+    int *process;   /* [size] pidfds, TSHI_UNWATCHED until first needed, -1: nothing to watch; NULL: threads */
     void *polls;    /* [size] struct pollfd */
     bool crowded;   /* more ranks than cores that they may run on together; the same on all ranks */
     int spins;      /* polls of a peer before the first yield, ... */
@@ -116,8 +121,8 @@ static inline unsigned char *tshi_payload(tshi_slot *slot) {
 
 /* --- memory.c: how memory is had ---------------------------------------------------------------------------------- */
 
-/* Makes world->state with the heaps of all ranks (of processes: after a rendezvous). */
-tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh_threads *threads);
+/* Makes world->state with the heaps of all ranks (of processes: after a rendezvous, until the deadline). */
+tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh_threads *threads, double deadline);
 /* Attaches the world's group and meets all ranks once. */
 tsh_status tshi_memory_join(tsh_world *world);
 void *tshi_memory_heap(const tsh_world *world, int rank, size_t *bytes);
@@ -174,6 +179,8 @@ static inline bool tshi_local_troubled(const tshi_local *local) {
 }
 /* The error that a call has to return because of failures and deaths, or TSH_OK. */
 tsh_status tshi_local_trouble(tsh_world *world);
+/* Have descriptors of all ranks' processes, to see them die. */
+void tshi_local_watch(tsh_world *world);
 /* While waiting for world rank `rank`: deaths, failures, the deadline. */
 tsh_status tshi_local_look(tshi_wait *wait, int rank);
 void tshi_local_fail(tsh_world *world, const char *reason);

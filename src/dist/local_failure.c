@@ -4,9 +4,12 @@
 #endif
 #include "dist/local.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define WORD_EVERY 5.0
 
@@ -77,11 +80,38 @@ static tsh_status permanent_trouble(tsh_world *world) {
     return TSH_OK;
 }
 
+static int open_process(int pid) {
+#ifdef SYS_pidfd_open
+    return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+#else
+    (void)pid;
+    return -1;
+#endif
+}
+
+/* Only who waits for long needs descriptors of its peers. The number of one that has ended is its own until its parent
+ * has reaped it; after that there is none, which is a death too. */
+static void watch_process(tsh_world *world, int rank) {
+    int *process = &tshi_local_of(world)->process[rank];
+    if (*process != TSHI_UNWATCHED) return;
+    *process = open_process(record_of(world, rank)->process);
+    if (*process >= 0 || errno != ESRCH || atomic_load(&record_of(world, rank)->left)) return;
+    uint32_t state = state_of(world, rank);
+    if (state != TSHI_DEAD && state != TSHI_STUCK) set_state(world, rank, state, TSHI_DEAD);
+}
+
+void tshi_local_watch(tsh_world *world) {
+    for (int i = 0; i < world->size; i++) {
+        if (i != world->rank) watch_process(world, i);
+    }
+}
+
 /* Ranks whose process is gone without having left the world. */
 static void look_for_deaths(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
     struct pollfd *polls = local->polls;
     if (!local->process) return;
+    tshi_local_watch(world);
     for (int i = 0; i < world->size; i++) {
         polls[i] = (struct pollfd){.fd = i == world->rank ? -1 : local->process[i], .events = POLLIN};
     }

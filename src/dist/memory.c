@@ -10,10 +10,13 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define HUGE_PAGE    ((size_t)2 << 20)
 #define LONGEST_JOIN 120.0
+/* Up to here each rank has a descriptor of each other's process from the start; beyond, from when it waits for long. */
+#define EAGER_RANKS 64
 
 /* Spinning only pays when the peer has a core of its own. */
 #define SPINS        4000
@@ -60,14 +63,6 @@ static tsh_status map_fail(size_t bytes, int rank) {
     return TSH_ERR_MEMORY;
 }
 
-static int memory_file(size_t bytes, tsh_status *status) {
-    int fd = memfd_create("tshard", MFD_CLOEXEC);
-    if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0) return fd;
-    *status = tshi_fail_errno(errno, "world_init: a memory file of %zu bytes", bytes);
-    if (fd >= 0) close(fd);
-    return -1;
-}
-
 static tsh_status local_new(tsh_world *world, const tshi_settings *settings) {
     const tsh_allocator *allocator = &world->allocator;
     size_t size = (size_t)settings->size;
@@ -84,37 +79,77 @@ static tsh_status local_new(tsh_world *world, const tshi_settings *settings) {
 
 /* --- processes ---------------------------------------------------------------------------------------------------- */
 
-static tsh_status map_meeting(tsh_world *world, tshi_meeting *meeting) {
-    tshi_local *local = tshi_local_of(world);
-    local->control_bytes = control_bytes(world->size);
-    void *control = mmap(NULL, local->control_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, meeting->control, 0);
-    if (control == MAP_FAILED) return tshi_fail_errno(errno, "world_init: mapping the control block");
-    local->control = control;
-    local->process = meeting->process;
-    meeting->process = NULL;
-    for (int i = 0; i < world->size; i++) {
-        local->heap_bytes[i] = meeting->heap_bytes[i];
-        local->heap[i] = map_aligned(meeting->heap[i], meeting->heap_bytes[i]);
-        if (!local->heap[i]) return map_fail(meeting->heap_bytes[i], i);
+static size_t round_up(size_t n) {
+    return (n + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+}
+
+/* Where everything lies: one file, so that each rank needs one descriptor and one mapping, however many there are. */
+static tsh_status lay_out(const tshi_meeting *meeting, size_t *total) {
+    tsh_status status = TSH_OK;
+    *total = round_up(control_bytes(meeting->size));
+    for (int i = 0; i < meeting->size && status == TSH_OK; i++) {
+        if (meeting->heap_bytes[i] > SIZE_MAX / 4) status = TSH_ERR_OVERFLOW;
+        if (status == TSH_OK) status = tshi_size_add(*total, round_up(meeting->heap_bytes[i]), total);
     }
+    if (status == TSH_OK && *total <= INT64_MAX) return TSH_OK;
+    return tshi_fail(TSH_ERR_OVERFLOW, "world_init: the heaps of %d ranks do not fit an address space (TSHARD_HEAP)",
+                     meeting->size);
+}
+
+/* tshi_meeting.make: rank 0 writes down who is who and where, before anybody sees it. */
+static int make_memory(const tshi_meeting *meeting) {
+    size_t bytes, at = round_up(control_bytes(meeting->size));
+    if (lay_out(meeting, &bytes) != TSH_OK) return -1;
+    int fd = memfd_create("tshard", MFD_CLOEXEC);
+    tshi_control *control = MAP_FAILED;
+    if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0) {
+        control = mmap(NULL, control_bytes(meeting->size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    }
+    if (control == MAP_FAILED) {
+        tshi_fail_errno(errno, "world_init: a memory file of %zu bytes (TSHARD_HEAP makes it smaller)", bytes);
+        if (fd >= 0) close(fd);
+        return -1;
+    }
+    for (int i = 0; i < meeting->size; i++) {
+        tshi_record *r = &control->record[i];
+        r->process = meeting->process[i];
+        r->heap_at = at;
+        r->heap_bytes = meeting->heap_bytes[i];
+        at += round_up(meeting->heap_bytes[i]);
+    }
+    munmap(control, control_bytes(meeting->size));
+    return fd;
+}
+
+static tsh_status map_memory(tsh_world *world, int memory) {
+    tshi_local *local = tshi_local_of(world);
+    struct stat s;
+    if (fstat(memory, &s) != 0) return tshi_fail_errno(errno, "world_init: the memory of all ranks");
+    local->memory_bytes = (size_t)s.st_size;
+    if (local->memory_bytes >= control_bytes(world->size)) local->memory = map_aligned(memory, local->memory_bytes);
+    if (!local->memory) {
+        tshi_fail_errno(errno, "world_init: mapping the %zu bytes of all ranks (TSHARD_HEAP makes it smaller)",
+                        local->memory_bytes);
+        return TSH_ERR_MEMORY;
+    }
+    local->control = (tshi_control *)(void *)local->memory;
+    for (int i = 0; i < world->size; i++) {
+        local->heap[i] = local->memory + local->control->record[i].heap_at;
+        local->heap_bytes[i] = (size_t)local->control->record[i].heap_bytes;
+    }
+    if (world->size <= EAGER_RANKS) tshi_local_watch(world);
     return TSH_OK;
 }
 
-static tsh_status open_processes(tsh_world *world, const tshi_settings *settings) {
-    tsh_status status = TSH_OK;
-    tshi_meeting meeting = {.control = -1};
-    int control = -1;
-    int heap = memory_file(settings->heap_bytes, &status);
-    if (status == TSH_OK && settings->rank == 0) control = memory_file(control_bytes(settings->size), &status);
-    if (status == TSH_OK) {
-        status = tshi_rendezvous(settings, &world->log, &world->allocator, heap, control, &meeting);
-    }
-    if (status == TSH_OK) {
-        status = map_meeting(world, &meeting);
-        tshi_meeting_close(&meeting, &world->allocator);
-    }
-    if (heap >= 0) close(heap);
-    if (control >= 0) close(control);
+static tsh_status open_processes(tsh_world *world, const tshi_settings *settings, double deadline) {
+    tshi_local *local = tshi_local_of(world);
+    int memory = -1;
+    local->process = tshi_calloc(&world->allocator, (size_t)world->size, sizeof *local->process);
+    if (!local->process) return TSH_ERR_MEMORY;
+    for (int i = 0; i < world->size; i++) local->process[i] = TSHI_UNWATCHED;
+    tsh_status status = tshi_rendezvous(settings, &world->log, &world->allocator, deadline, make_memory, &memory);
+    if (status == TSH_OK) status = map_memory(world, memory);
+    if (memory >= 0) close(memory);
     return status;
 }
 
@@ -187,11 +222,11 @@ static tsh_status open_threads(tsh_world *world, const tshi_settings *settings, 
 
 /* --- both --------------------------------------------------------------------------------------------------------- */
 
-tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh_threads *threads) {
+tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh_threads *threads, double deadline) {
     tsh_status status = local_new(world, settings);
     if (status != TSH_OK) return status;
     if (settings->size > 1) {
-        return threads ? open_threads(world, settings, threads) : open_processes(world, settings);
+        return threads ? open_threads(world, settings, threads) : open_processes(world, settings, deadline);
     }
     tshi_local *local = tshi_local_of(world);
     local->heap_bytes[0] = settings->heap_bytes;
@@ -243,13 +278,11 @@ void tshi_memory_close(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
     const tsh_allocator *allocator = &world->allocator;
     if (!local) return;
-    for (int i = 0; local->heap && !local->threads && i < world->size; i++) {
-        if (local->heap[i]) munmap(local->heap[i], local->heap_bytes[i]);
-    }
+    if (local->memory) munmap(local->memory, local->memory_bytes);
+    if (world->size == 1 && local->heap && local->heap[0]) munmap(local->heap[0], local->heap_bytes[0]);
     for (int i = 0; local->process && i < world->size; i++) {
         if (local->process[i] >= 0) close(local->process[i]);
     }
-    if (local->control && !local->threads) munmap(local->control, local->control_bytes);
     tshi_free(allocator, local->process);
     tshi_free(allocator, local->polls);
     tshi_free(allocator, local->heap);

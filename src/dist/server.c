@@ -2,20 +2,27 @@
 #define _GNU_SOURCE
 #endif
 #include "dist/server.h"
+#include "dist/proof.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define WORD_EVERY 5.0
 /* How long the others get to come and hear that the ranks contradict each other. */
 #define GRACE 2.0
-/* Connections that have not said who they are, at most. */
-#define PENDING 32
+/* How long a connection gets to say who it is. */
+#define HEARING 5.0
+/* Connections that have not said who they are, beyond one for each rank. */
+#define STRANGERS 64
+
+typedef struct stranger {
+    int fd;
+    double deadline; /* until it says who it is; then: it hears the verdict */
+} stranger;
 
 typedef struct server {
     const tshi_settings *settings;
@@ -24,26 +31,17 @@ typedef struct server {
     int listener;
     int missing;
     int *joined;          /* [size] sockets, -1 */
-    struct pollfd *polls; /* [1 + PENDING + size] */
-    int pending[PENDING];
-    int pending_count;
+    struct pollfd *polls; /* [1 + most + size] */
+    stranger *strangers;  /* [most], the oldest first */
+    int n, most;
     char contradiction[TSHI_MESSAGE_SIZE];
     tshi_meeting *meeting;
 } server;
 
-static int open_process(pid_t pid) {
-#ifdef SYS_pidfd_open
-    return (int)syscall(SYS_pidfd_open, pid, 0);
-#else
-    (void)pid;
-    return -1;
-#endif
-}
-
 static void refuse(int socket, tsh_status status, const char *words) {
     tshi_answer answer = {.magic = TSHI_MAGIC, .status = (int32_t)status};
     snprintf(answer.words, sizeof answer.words, "%s", words);
-    tshi_channel_send(socket, &answer, sizeof answer, NULL, 0);
+    tshi_channel_send(socket, &answer, sizeof answer, -1);
 }
 
 /* "2, 3" of the ranks that are not here, cut off in time. */
@@ -58,31 +56,39 @@ static const char *missing_ranks(const server *s, char *text, size_t size) {
     return text;
 }
 
-static void pending_remove(server *s, int index) {
-    s->pending[index] = s->pending[--s->pending_count];
+static void forget(server *s, int index) {
+    s->n--;
+    memmove(&s->strangers[index], &s->strangers[index + 1], (size_t)(s->n - index) * sizeof *s->strangers);
+}
+
+static void drop(server *s, int index) {
+    close(s->strangers[index].fd);
+    forget(s, index);
 }
 
 static void server_accept(server *s) {
-    int fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC);
-    if (fd < 0) return;
-    pid_t pid;
-    if (!tshi_channel_trusted(fd, &pid)) {
-        tshi_log(s->log, TSH_LOG_WARNING, "rendezvous: refused a process of another user");
-        close(fd);
-        return;
+    for (int i = 0; i < s->most; i++) {
+        pid_t pid;
+        int fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE) && s->n > 0) {
+            drop(s, 0); /* without a descriptor there is no way to refuse */
+        } else if (fd < 0) {
+            return;
+        } else if (!tshi_channel_trusted(fd, &pid)) {
+            tshi_log(s->log, TSH_LOG_WARNING, "rendezvous: refused a process of another user");
+            close(fd);
+        } else {
+            if (s->n == s->most) drop(s, 0);
+            s->strangers[s->n++] = (stranger){fd, tshi_clock() + HEARING};
+        }
     }
-    if (s->pending_count == PENDING) {
-        close(s->pending[0]);
-        pending_remove(s, 0);
-    }
-    s->pending[s->pending_count++] = fd;
 }
 
 /* Why a greeting cannot be taken, into words; false when it can. */
-static bool hello_is_bad(const server *s, const tshi_hello *hello, ssize_t got, int n, char *words, size_t size) {
-    if (got != sizeof *hello || hello->magic != TSHI_MAGIC || n != 1) {
+static bool hello_is_bad(const server *s, const tshi_hello *hello, ssize_t got, char *words, size_t size) {
+    if (got != sizeof *hello || hello->magic != TSHI_MAGIC) {
         snprintf(words, size, "that is no rank of a tshard world");
-    } else if (memcmp(hello->token, s->settings->token, sizeof hello->token) != 0) {
+    } else if (!tshi_equal_secret(hello->key, s->settings->key, sizeof hello->key)) {
         snprintf(words, size, "the token is not this job's");
     } else if (hello->version[0] != TSH_VERSION_MAJOR || hello->version[1] != TSH_VERSION_MINOR) {
         snprintf(words, size, "rank %d runs tshard %d.%d, rank 0 runs %d.%d", hello->rank, hello->version[0],
@@ -105,42 +111,38 @@ static void contradict(server *s, const tshi_hello *hello) {
     if (soon < s->deadline) s->deadline = soon;
 }
 
-/* What a pending connection says: a rank that joins, one that contradicts (kept, to hear the verdict), or nonsense. */
+/* What a connection says: a rank that joins, one that contradicts (kept, to hear the verdict), or nonsense. */
 static void server_hear(server *s, int index) {
-    int fd = s->pending[index], heap = -1, n = 0;
+    int fd = s->strangers[index].fd, unwanted = -1;
     tshi_hello hello = {0};
     char words[TSHI_LINE];
     pid_t pid = 0;
-    ssize_t got = tshi_channel_receive(fd, &hello, sizeof hello, &heap, 1, &n);
-    if (hello_is_bad(s, &hello, got, n, words, sizeof words)) {
+    ssize_t got = tshi_channel_receive(fd, &hello, sizeof hello, &unwanted);
+    if (unwanted >= 0) close(unwanted);
+    if (got < 0 && errno == EAGAIN) return;
+    if (hello_is_bad(s, &hello, got, words, sizeof words)) {
         if (got > 0) refuse(fd, TSH_ERR_ARGUMENT, words);
         if (got > 0) tshi_log(s->log, TSH_LOG_WARNING, "rendezvous: refused a connection: %s", words);
-        if (n > 0) close(heap);
-        close(fd);
-        pending_remove(s, index);
+        drop(s, index);
         return;
     }
     if (hello.size != s->settings->size) {
-        close(heap);
+        s->strangers[index].deadline = s->deadline + GRACE;
         contradict(s, &hello);
         return;
     }
     tshi_channel_trusted(fd, &pid);
     s->joined[hello.rank] = fd;
-    s->meeting->heap[hello.rank] = heap;
     s->meeting->heap_bytes[hello.rank] = (size_t)hello.heap_bytes;
-    s->meeting->process[hello.rank] = open_process(pid);
+    s->meeting->process[hello.rank] = pid;
     s->missing--;
-    pending_remove(s, index);
+    forget(s, index);
 }
 
 /* A rank that had joined hung up: it may come again. */
 static void server_lose(server *s, int rank) {
-    tshi_meeting *m = s->meeting;
     close(s->joined[rank]);
-    close(m->heap[rank]);
-    if (m->process[rank] >= 0) close(m->process[rank]);
-    s->joined[rank] = m->heap[rank] = m->process[rank] = -1;
+    s->joined[rank] = -1;
     s->missing++;
     tshi_log(s->log, TSH_LOG_WARNING, "rendezvous: rank %d came and went", rank);
 }
@@ -156,63 +158,39 @@ static void server_say(server *s) {
 static int server_poll(server *s) {
     int n = 0;
     s->polls[n++] = (struct pollfd){.fd = s->listener, .events = POLLIN};
-    for (int i = 0; i < s->pending_count; i++) s->polls[n++] = (struct pollfd){.fd = s->pending[i], .events = POLLIN};
+    for (int i = 0; i < s->n; i++) s->polls[n++] = (struct pollfd){.fd = s->strangers[i].fd, .events = POLLIN};
     for (int i = 0; i < s->settings->size; i++) s->polls[n++] = (struct pollfd){.fd = s->joined[i], .events = 0};
     double next = s->next_word < s->deadline ? s->next_word : s->deadline;
+    if (s->n > 0 && s->strangers[0].deadline < next) next = s->strangers[0].deadline;
     double left = next - tshi_clock();
     return poll(s->polls, (nfds_t)n, left > 0 ? (int)(left * 1000) + 1 : 0);
 }
 
 static void server_gather(server *s) {
     while (s->missing > 0 && tshi_clock() < s->deadline) {
-        int ready = server_poll(s), pending = s->pending_count;
+        int ready = server_poll(s), pending = s->n;
         server_say(s);
-        if (ready <= 0) continue;
+        if (ready < 0) continue;
         for (int i = 0; i < s->settings->size; i++) {
             if (s->joined[i] >= 0 && s->polls[1 + pending + i].revents) server_lose(s, i);
         }
-        /* Backwards: what is removed is replaced by the last. */
+        /* Backwards: behind what is removed the others move up. */
         for (int i = pending - 1; i >= 0; i--) {
             if (s->polls[1 + i].revents) server_hear(s, i);
         }
+        while (s->n > 0 && s->strangers[0].deadline < tshi_clock()) drop(s, 0);
         if (s->polls[0].revents) server_accept(s);
     }
-}
-
-static bool send_part(int socket, const tshi_meeting *m, int first) {
-    int most = TSHI_CHANNEL_FDS / 2, fds[TSHI_CHANNEL_FDS], n = 0;
-    tshi_part part = {.magic = TSHI_MAGIC, .first = first};
-    part.count = m->size - first < most ? m->size - first : most;
-    for (int i = 0; i < part.count; i++) {
-        fds[n++] = m->heap[first + i];
-        part.heap_bytes[i] = m->heap_bytes[first + i];
-    }
-    for (int i = 0; i < part.count; i++) {
-        part.has_process[i] = m->process[first + i] >= 0;
-        if (part.has_process[i]) fds[n++] = m->process[first + i];
-    }
-    return tshi_channel_send(socket, &part, sizeof part, fds, n);
-}
-
-static bool welcome(int socket, const tshi_meeting *m) {
-    tshi_answer answer = {.magic = TSHI_MAGIC, .status = TSH_OK};
-    tshi_part control = {.magic = TSHI_MAGIC};
-    if (!tshi_channel_send(socket, &answer, sizeof answer, NULL, 0)) return false;
-    if (!tshi_channel_send(socket, &control, sizeof control, &m->control, 1)) return false;
-    for (int first = 0; first < m->size; first += TSHI_CHANNEL_FDS / 2) {
-        if (!send_part(socket, m, first)) return false;
-    }
-    return true;
 }
 
 static void refuse_all(server *s, tsh_status status, const char *words) {
     for (int i = 1; i < s->settings->size; i++) {
         if (s->joined[i] >= 0) refuse(s->joined[i], status, words);
     }
-    for (int i = 0; i < s->pending_count; i++) refuse(s->pending[i], status, words);
+    for (int i = 0; i < s->n; i++) refuse(s->strangers[i].fd, status, words);
 }
 
-static tsh_status server_conclude(server *s) {
+static tsh_status server_conclude(server *s, int *memory) {
     if (s->contradiction[0]) {
         refuse_all(s, TSH_ERR_ARGUMENT, s->contradiction);
         return tshi_fail(TSH_ERR_ARGUMENT, "rendezvous: %s", s->contradiction);
@@ -224,10 +202,14 @@ static tsh_status server_conclude(server *s) {
         refuse_all(s, TSH_ERR_TIMEOUT, words);
         return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: %s", words);
     }
-    for (int i = 1; i < s->settings->size; i++) {
-        if (welcome(s->joined[i], s->meeting)) continue;
-        return tshi_fail_errno(errno, "rendezvous: sending to rank %d", i);
+    *memory = s->meeting->make(s->meeting);
+    tshi_answer answer = {.magic = TSHI_MAGIC, .status = *memory >= 0 ? TSH_OK : TSH_ERR_MEMORY};
+    if (*memory < 0) {
+        refuse_all(s, TSH_ERR_MEMORY, tsh_error_message());
+        return TSH_ERR_MEMORY;
     }
+    /* Who has died meanwhile is missed at the first call. */
+    for (int i = 1; i < s->settings->size; i++) tshi_channel_send(s->joined[i], &answer, sizeof answer, *memory);
     return TSH_OK;
 }
 
@@ -246,42 +228,39 @@ static tsh_status server_listen(server *s) {
     return TSH_OK;
 }
 
-/* Rank 0's own part of the meeting, in descriptors of their own. */
-static tsh_status server_join_self(server *s, int heap, int control) {
-    tshi_meeting *m = s->meeting;
-    m->heap[0] = fcntl(heap, F_DUPFD_CLOEXEC, 0);
-    m->control = fcntl(control, F_DUPFD_CLOEXEC, 0);
-    m->heap_bytes[0] = s->settings->heap_bytes;
-    m->process[0] = open_process(getpid());
-    if (m->heap[0] < 0 || m->control < 0) return tshi_fail_errno(errno, "rendezvous: descriptors");
-    return TSH_OK;
+static tsh_status server_init(server *s, const tsh_allocator *allocator) {
+    size_t size = (size_t)s->settings->size;
+    s->joined = tshi_calloc(allocator, size, sizeof *s->joined);
+    s->strangers = tshi_calloc(allocator, (size_t)s->most, sizeof *s->strangers);
+    s->polls = tshi_calloc(allocator, size + 1 + (size_t)s->most, sizeof *s->polls);
+    for (size_t i = 0; i < size && s->joined; i++) s->joined[i] = -1;
+    s->meeting->heap_bytes[0] = s->settings->heap_bytes;
+    s->meeting->process[0] = getpid();
+    return s->joined && s->strangers && s->polls ? TSH_OK : TSH_ERR_MEMORY;
 }
 
 tsh_status tshi_server_run(const tshi_settings *settings, const tsh_log *log, const tsh_allocator *allocator,
-                           double deadline, int heap, int control, tshi_meeting *out) {
+                           double deadline, tshi_meeting *meeting, int *memory) {
     server s = {.settings = settings,
                 .log = log,
                 .deadline = deadline,
                 .next_word = tshi_clock() + WORD_EVERY,
                 .listener = -1,
                 .missing = settings->size - 1,
-                .meeting = out};
-    size_t size = (size_t)settings->size;
-    s.joined = tshi_calloc(allocator, size, sizeof *s.joined);
-    s.polls = tshi_calloc(allocator, size + 1 + PENDING, sizeof *s.polls);
-    tsh_status status = s.joined && s.polls ? TSH_OK : TSH_ERR_MEMORY;
-    for (int i = 0; i < settings->size && s.joined; i++) s.joined[i] = -1;
-    if (status == TSH_OK) status = server_join_self(&s, heap, control);
+                .most = settings->size + STRANGERS,
+                .meeting = meeting};
+    tsh_status status = server_init(&s, allocator);
     if (status == TSH_OK) status = server_listen(&s);
     if (status == TSH_OK) server_gather(&s);
     /* Before anybody is let go: who makes his next world at once must not find this listener. */
     if (s.listener >= 0) close(s.listener);
-    if (status == TSH_OK) status = server_conclude(&s);
+    if (status == TSH_OK) status = server_conclude(&s, memory);
     for (int i = 0; i < settings->size && s.joined; i++) {
         if (s.joined[i] >= 0) close(s.joined[i]);
     }
-    for (int i = 0; i < s.pending_count; i++) close(s.pending[i]);
+    while (s.n > 0) drop(&s, s.n - 1);
     tshi_free(allocator, s.joined);
+    tshi_free(allocator, s.strangers);
     tshi_free(allocator, s.polls);
     return status;
 }

@@ -1,6 +1,7 @@
 /* Joining and leaving a world. */
 #include "dist/environment.h"
 #include "dist/local.h"
+#include "dist/meet.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -24,14 +25,15 @@ static tsh_status world_group_create(tsh_world *world) {
     return TSH_OK;
 }
 
-static tsh_status world_enter(tsh_world *world, const tsh_world_config *config, const tshi_settings *settings) {
+static tsh_status world_enter(tsh_world *world, const tsh_world_config *config, const tshi_settings *settings,
+                              double deadline) {
     world->rank = settings->rank;
     world->size = settings->size;
     world->local_rank = settings->local_rank;
     world->timeout = settings->timeout;
     world->seed = settings->seed;
     world->ops = settings->size == 1 ? &tshi_self_ops : &tshi_local_ops;
-    tsh_status status = tshi_memory_open(world, settings, config->threads);
+    tsh_status status = tshi_memory_open(world, settings, config->threads, deadline);
     if (status != TSH_OK) return status;
     void *heap = tshi_memory_heap(world, world->rank, NULL);
     status =
@@ -48,13 +50,27 @@ static tsh_status check_config(const tsh_world_config *config, tshi_settings *se
         return tshi_fail(TSH_ERR_UNSUPPORTED, "world_init: this build has no CUDA; use TSH_CPU");
     }
     if (config->threads) return tshi_threads_settings(config, settings);
-    if (settings->size == 1) return TSH_OK;
-    if (settings->local_size != settings->size) {
-        return tshi_fail(TSH_ERR_UNSUPPORTED,
-                         "world_init: %d of %d ranks are on this machine; several machines need an MPI build",
-                         settings->local_size, settings->size);
+    if (settings->method == TSHI_INIT_MPI) {
+        return tshi_fail(TSH_ERR_UNSUPPORTED, "world_init: this build has no MPI, which mpi:// needs");
     }
-    return tshi_address_is_here(settings->address);
+    return TSH_OK;
+}
+
+/* Ranks as processes find each other, and learn where they are. */
+static tsh_status meet(const tsh_world *world, tshi_settings *settings, double deadline) {
+    tshi_roster roster;
+    char hosts[TSHI_LINE];
+    tsh_status status = tshi_meet_all(settings, &world->log, &world->allocator, deadline, &roster);
+    if (status != TSH_OK) return status;
+    tshi_roster_settings(&roster, settings);
+    if (roster.nodes > 1) {
+        status =
+            tshi_fail(TSH_ERR_UNSUPPORTED,
+                      "world_init: the ranks are on %d machines (%s); ranks on several need mpi:// and an MPI build",
+                      roster.nodes, tshi_roster_hosts(&roster, hosts, sizeof hosts));
+    }
+    tshi_roster_free(&roster, &world->allocator);
+    return status;
 }
 
 tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
@@ -72,7 +88,11 @@ tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
     world->log = config->log;
     world->start_ticks = tshi_ticks();
     world->start_seconds = tshi_clock();
-    status = world_enter(world, config, &settings);
+    double deadline = world->start_seconds + tshi_meet_patience(&settings);
+    if (settings.size > 1 && !config->threads && settings.method != TSHI_INIT_MPI) {
+        status = meet(world, &settings, deadline);
+    }
+    if (status == TSH_OK) status = world_enter(world, config, &settings, deadline);
     if (status != TSH_OK) {
         tsh_world_destroy(world);
         return status;
@@ -85,7 +105,7 @@ void tsh_world_destroy(tsh_world *world) {
     if (!world) return;
     tsh_allocator allocator = world->allocator;
     while (world->groups) tshi_group_free(world->groups);
-    if (world->ops->leave && world->state) world->ops->leave(world);
+    if (world->state && world->ops->leave) world->ops->leave(world);
     tshi_device_destroy(world->device);
     tshi_memory_close(world);
     tshi_free(&allocator, world);

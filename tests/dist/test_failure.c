@@ -311,7 +311,7 @@ static void comes_and_goes(tshi_rank *r, void *arg) {
     for (int i = 0; i < 5; i++) {
         tsh_world_config config = {.heap_bytes = (size_t)16 << 20};
         if (!tshi_check_ok(r, tsh_world_init(&config, &r->world))) return;
-        tshi_check(r, count_mappings("memfd:tshard") > r->size, "the heaps are not where this test looks");
+        tshi_check(r, count_mappings("memfd:tshard") > 0, "the heaps are not where this test looks");
         tshi_try_all(r, tsh_world_group(r->world), TSH_FLOAT32, 2000);
         tsh_world_destroy(r->world);
     }

@@ -1,0 +1,471 @@
+/* The rank that listens. It waits for nobody in particular: a peer that says nothing, too little or nonsense costs it a
+ * place in a bounded table for a bounded time. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/meet.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* How long a connection gets to say who it is. */
+#define HEARING 5.0
+/* How long the others get to come and hear that the ranks contradict each other, and all to take their answer. */
+#define GRACE 2.0
+/* Connections that have not said who they are, beyond one for each rank. */
+#define STRANGERS 64
+#define TICK      0.1
+/* Refusals told one by one; the rest is counted. */
+#define TOLD 5
+
+typedef struct guest {
+    int fd, rank;
+    bool joined; /* else: has yet to say who it is, or contradicts and waits for the verdict */
+    bool heard;
+    double deadline;
+    unsigned char nonce[TSHI_NONCE_SIZE];
+    size_t got, size, sent;
+    unsigned char in[TSHI_WIRE_MOST];
+    unsigned char *out; /* the answer */
+    tshi_frame hello;
+} guest;
+
+typedef struct host {
+    tshi_meet *meet;
+    const tshi_host_plan *plan;
+    guest *guests; /* [most] */
+    int n, most, strangers, joined, refused;
+    struct pollfd *polls; /* [listeners + most] */
+    double deadline;
+    char contradiction[TSHI_MESSAGE_SIZE];
+} host;
+
+/* --- words -------------------------------------------------------------------------------------------------------- */
+
+static bool is_here(const host *h, int rank) {
+    if (h->meet->settings->rank == rank) return true;
+    for (int i = 0; i < h->n; i++) {
+        if (h->guests[i].joined && h->guests[i].hello.rank == rank) return true;
+    }
+    return false;
+}
+
+/* "3/4 joined, missing rank 2"; where ranks are given out nobody knows which. */
+static const char *progress(const host *h, char *text, size_t size) {
+    const tshi_settings *s = h->meet->settings;
+    size_t used = (size_t)snprintf(text, size, "%d/%d joined", h->joined + 1, s->size);
+    if (s->ranks_given) return text;
+    used += (size_t)snprintf(text + used, size - used, ", missing rank ");
+    size_t start = used;
+    for (int i = 0; i < s->size && used + 24 < size; i++) {
+        if (!is_here(h, i)) used += (size_t)snprintf(text + used, size - used, "%s%d", used > start ? ", " : "", i);
+    }
+    if (used + 24 >= size) snprintf(text + used, size - used, ", ...");
+    return text;
+}
+
+static void say(host *h) {
+    char text[TSHI_LINE];
+    if (tshi_clock() < h->meet->next_word) return;
+    h->meet->next_word += TSHI_WORD_EVERY;
+    tshi_log(h->meet->log, TSH_LOG_INFO, "rendezvous: %s", progress(h, text, sizeof text));
+    if (h->refused <= TOLD) return;
+    tshi_log(h->meet->log, TSH_LOG_WARNING, "rendezvous: refused %d connections so far", h->refused);
+}
+
+static void tell_refusal(host *h, const char *words) {
+    if (h->refused++ < TOLD) {
+        tshi_log(h->meet->log, TSH_LOG_WARNING, "rendezvous: refused a connection: %s", words);
+    }
+}
+
+/* --- guests ------------------------------------------------------------------------------------------------------- */
+
+static void drop(host *h, int index) {
+    guest *g = &h->guests[index];
+    close(g->fd);
+    tshi_free(h->meet->allocator, g->out);
+    if (g->joined)
+        h->joined--;
+    else
+        h->strangers--;
+    h->n--;
+    if (index != h->n) *g = h->guests[h->n];
+}
+
+static void drop_oldest_stranger(host *h) {
+    int oldest = -1;
+    for (int i = 0; i < h->n; i++) {
+        if (h->guests[i].joined) continue;
+        if (oldest < 0 || h->guests[i].deadline < h->guests[oldest].deadline) oldest = i;
+    }
+    if (oldest >= 0) drop(h, oldest);
+}
+
+static void challenge(host *h, int fd) {
+    unsigned char bytes[TSHI_WIRE_MOST];
+    tshi_frame frame = {0};
+    if (h->n == h->most) drop_oldest_stranger(h);
+    guest *g = &h->guests[h->n];
+    *g = (guest){.fd = fd, .rank = -1, .deadline = tshi_clock() + HEARING};
+    h->n++;
+    h->strangers++;
+    bool random = true;
+    if (h->plan->nonce)
+        memcpy(g->nonce, h->plan->nonce, sizeof g->nonce);
+    else
+        random = tshi_random_bytes(g->nonce, sizeof g->nonce);
+    memcpy(frame.nonce, g->nonce, sizeof g->nonce);
+    memcpy(frame.group, h->meet->group, sizeof frame.group);
+    size_t size = tshi_wire_write(TSHI_CHALLENGE, &frame, NULL, bytes);
+    /* It fits into an empty buffer; a connection where it does not is none. */
+    if (!random || send(fd, bytes, size, MSG_NOSIGNAL) != (ssize_t)size) drop(h, h->n - 1);
+}
+
+static void take_connections(host *h, int listener) {
+    for (int i = 0; i < h->most; i++) {
+        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0) {
+            challenge(h, fd);
+        } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            /* Without a descriptor there is no way to refuse it. */
+            if (h->strangers == 0) return;
+            drop_oldest_stranger(h);
+        } else if (errno != ECONNABORTED && errno != EINTR) {
+            return;
+        }
+    }
+}
+
+/* Who has proven to be of the job is told why it cannot join. */
+static void refuse(host *h, int index, tsh_status status, const char *words) {
+    guest *g = &h->guests[index];
+    unsigned char bytes[TSHI_WIRE_HEAD + TSHI_MESSAGE_SIZE + TSHI_PROOF_SIZE + 16];
+    tshi_wire_answer answer = {.status = status};
+    snprintf(answer.words, sizeof answer.words, "%s", words);
+    tshi_seal seal = {h->meet->settings->key, g->hello.nonce};
+    size_t size = tshi_wire_write_answer(&answer, &seal, bytes);
+    ssize_t ignored = send(g->fd, bytes, size, MSG_NOSIGNAL);
+    (void)ignored;
+    tell_refusal(h, words);
+    drop(h, index);
+}
+
+static void contradict(host *h, const tshi_frame *hello) {
+    if (h->contradiction[0]) return;
+    char who[TSHI_HOST_SIZE + 64];
+    if (hello->rank >= 0)
+        snprintf(who, sizeof who, "rank %d", hello->rank);
+    else
+        snprintf(who, sizeof who, "process %u on %s", hello->who.process, hello->who.host);
+    if (h->meet->settings->ranks_given) {
+        snprintf(h->contradiction, sizeof h->contradiction,
+                 "process %u on %s says WORLD_SIZE=%d, %s says WORLD_SIZE=%d", h->meet->me.process, h->meet->me.host,
+                 h->meet->settings->size, who, hello->size);
+    } else {
+        snprintf(h->contradiction, sizeof h->contradiction, "rank 0 says WORLD_SIZE=%d, %s says WORLD_SIZE=%d",
+                 h->meet->settings->size, who, hello->size);
+    }
+    double soon = tshi_clock() + GRACE;
+    if (soon < h->deadline) h->deadline = soon;
+}
+
+/* A greeting that is proven. */
+static void greet(host *h, int index) {
+    guest *g = &h->guests[index];
+    const tshi_settings *s = h->meet->settings;
+    const tshi_frame *hello = &g->hello;
+    char words[TSHI_LINE];
+    bool any = hello->rank == TSHI_ANY_PLACE && s->ranks_given;
+    if (hello->version[0] != TSH_VERSION_MAJOR || hello->version[1] != TSH_VERSION_MINOR) {
+        snprintf(words, sizeof words, "rank %d runs tshard %d.%d, the one that listens runs %d.%d", hello->rank,
+                 hello->version[0], hello->version[1], TSH_VERSION_MAJOR, TSH_VERSION_MINOR);
+        refuse(h, index, TSH_ERR_ARGUMENT, words);
+    } else if (hello->size != s->size) {
+        g->heard = true;
+        g->deadline = h->deadline + GRACE;
+        contradict(h, hello);
+    } else if (!any && (hello->rank < 0 || hello->rank >= s->size)) {
+        snprintf(words, sizeof words, "there is no rank %d of %d", hello->rank, s->size);
+        refuse(h, index, TSH_ERR_ARGUMENT, words);
+    } else if (!any && is_here(h, hello->rank)) {
+        snprintf(words, sizeof words, "rank %d is here already", hello->rank);
+        refuse(h, index, TSH_ERR_ARGUMENT, words);
+    } else if (h->joined + 1 == s->size) {
+        snprintf(words, sizeof words, "all %d ranks are here already", s->size);
+        refuse(h, index, TSH_ERR_ARGUMENT, words);
+    } else {
+        g->joined = true;
+        h->strangers--;
+        h->joined++;
+    }
+}
+
+/* What has come from a connection. False when it was dropped: another stands in its place. */
+static bool hear(host *h, int index) {
+    guest *g = &h->guests[index];
+    int before = h->n;
+    if (g->joined || g->heard) { /* it has nothing to say: it hung up */
+        if (g->joined) {
+            tshi_log(h->meet->log, TSH_LOG_WARNING, "rendezvous: rank %d of %s came and went", g->hello.rank,
+                     g->hello.who.host);
+        }
+        drop(h, index);
+        return false;
+    }
+    size_t wanted = TSHI_WIRE_HEAD;
+    if (g->got >= wanted) wanted += (size_t)tshi_wire_body(g->in, TSHI_HELLO, sizeof g->in - TSHI_WIRE_HEAD);
+    ssize_t n = recv(g->fd, g->in + g->got, wanted - g->got, 0);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (n <= 0) {
+        drop(h, index);
+        return false;
+    }
+    g->got += (size_t)n;
+    if (g->got < TSHI_WIRE_HEAD) return true;
+    int64_t body = tshi_wire_body(g->in, TSHI_HELLO, sizeof g->in - TSHI_WIRE_HEAD);
+    if (body < 0) {
+        tell_refusal(h, "that is no rank of a tshard world");
+        drop(h, index);
+        return false;
+    }
+    if (g->got < TSHI_WIRE_HEAD + (size_t)body || body == 0) {
+        if (body == 0) drop(h, index);
+        return h->n == before;
+    }
+    tshi_seal seal = {h->meet->settings->key, g->nonce};
+    if (tshi_wire_read(TSHI_HELLO, g->in, g->got, &seal, &g->hello)) {
+        greet(h, index);
+    } else {
+        tell_refusal(h, "its token is not this job's");
+        drop(h, index);
+    }
+    return h->n == before;
+}
+
+/* --- gathering ---------------------------------------------------------------------------------------------------- */
+
+static int wait_for_any(host *h) {
+    int n = 0;
+    for (int i = 0; i < h->plan->n; i++) h->polls[n++] = (struct pollfd){.fd = h->plan->listeners[i], .events = POLLIN};
+    for (int i = 0; i < h->n; i++) h->polls[n++] = (struct pollfd){.fd = h->guests[i].fd, .events = POLLIN};
+    double next = h->meet->next_word < h->deadline ? h->meet->next_word : h->deadline;
+    double left = next - tshi_clock();
+    if (h->strangers > 0 && left > 0.5) left = 0.5; /* their deadlines */
+    if (h->plan->tick && left > TICK) left = TICK;
+    return poll(h->polls, (nfds_t)n, left > 0 ? (int)(left * 1000) + 1 : 0);
+}
+
+static void drop_silent(host *h) {
+    double now = tshi_clock();
+    for (int i = h->n - 1; i >= 0; i--) {
+        if (!h->guests[i].joined && h->guests[i].deadline < now) drop(h, i);
+    }
+}
+
+/* False: the tick has ended it. */
+static bool gather(host *h) {
+    double next_tick = tshi_clock();
+    while (h->joined + 1 < h->meet->settings->size && tshi_clock() < h->deadline) {
+        int ready = wait_for_any(h), polled = h->n;
+        say(h);
+        if (h->plan->tick && tshi_clock() >= next_tick) {
+            next_tick = tshi_clock() + TICK;
+            if (!h->plan->tick(h->plan->user)) return false;
+        }
+        /* Backwards: what is dropped is replaced by the last, which has been looked at. */
+        for (int i = polled - 1; ready > 0 && i >= 0; i--) {
+            if (h->polls[h->plan->n + i].revents) hear(h, i);
+        }
+        drop_silent(h);
+        for (int i = 0; ready > 0 && i < h->plan->n; i++) {
+            if (h->polls[i].revents) take_connections(h, h->plan->listeners[i]);
+        }
+    }
+    return true;
+}
+
+/* --- giving out ranks --------------------------------------------------------------------------------------------- */
+
+typedef struct member {
+    const tshi_who *who;
+    const unsigned char *nonce;
+    int wanted, rank;
+    guest *guest; /* NULL: this rank itself */
+} member;
+
+/* By what does not depend on who came first: machine, then age, then number. */
+static int compare_members(const void *left, const void *right) {
+    const member *a = left, *b = right;
+    int order = strcmp(a->who->host, b->who->host);
+    if (!order) order = memcmp(a->who->host_id, b->who->host_id, sizeof a->who->host_id);
+    if (!order) order = (a->who->start > b->who->start) - (a->who->start < b->who->start);
+    if (!order) order = (a->who->process > b->who->process) - (a->who->process < b->who->process);
+    return order ? order : memcmp(a->nonce, b->nonce, TSHI_NONCE_SIZE);
+}
+
+/* Who wants a rank has it; the others get what is left, in order. by_rank[i] becomes the member of rank i. */
+static void give_ranks(member *members, int size, const member **by_rank) {
+    qsort(members, (size_t)size, sizeof *members, compare_members);
+    for (int i = 0; i < size; i++) {
+        if (members[i].wanted >= 0) by_rank[members[i].wanted] = &members[i];
+    }
+    for (int i = 0, next = 0; i < size; i++) {
+        member *m = &members[i];
+        if (m->wanted < 0) {
+            while (by_rank[next]) next++;
+            by_rank[next] = m;
+            m->wanted = next;
+        }
+        m->rank = m->wanted;
+        if (m->guest) m->guest->rank = m->rank;
+    }
+}
+
+static int node_of(const tshi_roster *roster, const tshi_who *const *first, const tshi_who *who) {
+    for (int i = 0; i < roster->nodes; i++) {
+        if (tshi_who_same_host(first[i], who)) return i;
+    }
+    return roster->nodes;
+}
+
+/* Machines are numbered by their lowest rank. */
+static tsh_status fill_roster(host *h, const member *const *by_rank, tshi_roster *out) {
+    int size = h->meet->settings->size;
+    const tshi_who **first = tshi_calloc(h->meet->allocator, (size_t)size, sizeof *first);
+    if (!first) return TSH_ERR_MEMORY;
+    tsh_status status = tshi_roster_init(out, size, size, h->meet->allocator);
+    out->nodes = 0;
+    for (int i = 0; status == TSH_OK && i < size; i++) {
+        const member *m = by_rank[i];
+        int node = node_of(out, first, m->who);
+        out->node[i] = node;
+        if (!m->guest) out->rank = i;
+        if (node < out->nodes) continue;
+        first[out->nodes] = m->who;
+        snprintf(out->host[out->nodes++], TSHI_HOST_SIZE, "%s", m->who->host);
+    }
+    tshi_free(h->meet->allocator, first);
+    if (status == TSH_OK && !tshi_random_bytes(out->key, sizeof out->key)) {
+        status = tshi_fail_errno(errno, "rendezvous: random numbers");
+        tshi_roster_free(out, h->meet->allocator);
+    }
+    return status;
+}
+
+static tsh_status make_roster(host *h, tshi_roster *out) {
+    const tshi_settings *s = h->meet->settings;
+    static const unsigned char no_nonce[TSHI_NONCE_SIZE];
+    member *members = tshi_calloc(h->meet->allocator, (size_t)s->size, sizeof *members);
+    const member **by_rank = tshi_calloc(h->meet->allocator, (size_t)s->size, sizeof *by_rank);
+    tsh_status status = members && by_rank ? TSH_OK : TSH_ERR_MEMORY;
+    if (status == TSH_OK) {
+        int n = 0;
+        members[n++] = (member){&h->meet->me, no_nonce, s->rank, 0, NULL};
+        for (int i = 0; i < h->n; i++) {
+            guest *g = &h->guests[i];
+            if (g->joined) members[n++] = (member){&g->hello.who, g->hello.nonce, g->hello.rank, 0, g};
+        }
+        give_ranks(members, s->size, by_rank);
+        status = fill_roster(h, by_rank, out);
+    }
+    tshi_free(h->meet->allocator, members);
+    tshi_free(h->meet->allocator, by_rank);
+    return status;
+}
+
+/* --- answering ---------------------------------------------------------------------------------------------------- */
+
+static tsh_status prepare_answer(host *h, guest *g, tshi_wire_answer *answer) {
+    tshi_seal seal = {h->meet->settings->key, g->hello.nonce};
+    int size = answer->status == TSH_OK ? answer->roster.nodes + answer->roster.size / 8 + 1 : 0;
+    g->out = tshi_calloc(h->meet->allocator, tshi_wire_answer_room(size), 1);
+    if (!g->out) return TSH_ERR_MEMORY;
+    answer->roster.rank = g->rank;
+    g->size = tshi_wire_write_answer(answer, &seal, g->out);
+    g->sent = 0;
+    return TSH_OK;
+}
+
+/* All of it, or all that may be written now. False when the connection is gone. */
+static bool push(guest *g) {
+    while (g->sent < g->size) {
+        ssize_t n = send(g->fd, g->out + g->sent, g->size - g->sent, MSG_NOSIGNAL);
+        if (n < 0 && errno == EAGAIN) return true;
+        if (n < 0 && errno != EINTR) return false;
+        if (n > 0) g->sent += (size_t)n;
+    }
+    return true;
+}
+
+/* Everybody who greeted hears the verdict; nobody who does not listen keeps it from the others. */
+static tsh_status answer_all(host *h, tshi_wire_answer *answer) {
+    double deadline = tshi_clock() + GRACE;
+    for (int i = h->n - 1; i >= 0; i--) {
+        guest *g = &h->guests[i];
+        if (!g->joined && !g->heard) {
+            drop(h, i);
+        } else if (prepare_answer(h, g, answer) != TSH_OK) {
+            return TSH_ERR_MEMORY;
+        }
+    }
+    for (bool left = true; left && tshi_clock() < deadline;) {
+        left = false;
+        for (int i = 0; i < h->n; i++) {
+            guest *g = &h->guests[i];
+            bool gone = g->sent < g->size && !push(g);
+            if (gone) g->sent = g->size;
+            h->polls[i] = (struct pollfd){.fd = g->sent < g->size ? g->fd : -1, .events = POLLOUT};
+            left = left || g->sent < g->size;
+        }
+        if (left) poll(h->polls, (nfds_t)h->n, 100);
+    }
+    return TSH_OK;
+}
+
+static tsh_status give_up(host *h) {
+    tshi_wire_answer answer = {.status = TSH_ERR_ARGUMENT};
+    if (h->contradiction[0]) {
+        snprintf(answer.words, sizeof answer.words, "%s", h->contradiction);
+    } else {
+        answer.status = TSH_ERR_TIMEOUT;
+        progress(h, answer.words, sizeof answer.words);
+    }
+    answer_all(h, &answer);
+    return tshi_fail(answer.status, "rendezvous: %s", answer.words);
+}
+
+static tsh_status conclude(host *h, tshi_roster *out) {
+    if (h->contradiction[0] || h->joined + 1 < h->meet->settings->size) return give_up(h);
+    tsh_status status = make_roster(h, out);
+    if (status != TSH_OK) return status;
+    tshi_wire_answer answer = {.status = TSH_OK, .roster = *out};
+    status = answer_all(h, &answer);
+    if (status != TSH_OK) tshi_roster_free(out, h->meet->allocator);
+    return status;
+}
+
+tsh_status tshi_host_run(tshi_meet *meet, const tshi_host_plan *plan, bool *again, tshi_roster *out) {
+    int size = meet->settings->size;
+    host h = {.meet = meet, .plan = plan, .most = 2 * size + STRANGERS, .deadline = meet->deadline};
+    h.guests = tshi_calloc(meet->allocator, (size_t)h.most, sizeof *h.guests);
+    h.polls = tshi_calloc(meet->allocator, (size_t)(h.most + plan->n), sizeof *h.polls);
+    tsh_status status = h.guests && h.polls ? TSH_OK : TSH_ERR_MEMORY;
+    if (again) *again = false;
+    if (status == TSH_OK && !gather(&h)) {
+        *again = true;
+    } else if (status == TSH_OK) {
+        /* Before anybody is let go: who makes his next world at once must not find these listeners. */
+        tshi_dial_close(plan->listeners, plan->n);
+        if (plan->closing) plan->closing(plan->user);
+        status = conclude(&h, out);
+    }
+    while (h.n > 0) drop(&h, h.n - 1);
+    tshi_free(meet->allocator, h.guests);
+    tshi_free(meet->allocator, h.polls);
+    return status;
+}

@@ -1,0 +1,280 @@
+/* Meeting by a multicast address: everybody tells everybody where to be found, until somebody has heard of all.
+ *
+ * Whose nonce is the lowest then leads, and says so; the others go there as soon as they hear it, whatever else they have
+ * heard. Of two leaders the higher gives up. Who is not heard of for a while is forgotten. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/meet.h"
+
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* In a crowd everybody hears everybody, so each speaks less. */
+#define TELL_EVERY(size) (0.1 * (1.0 + (size) / 32.0))
+#define FORGET(size)     (15 * TELL_EVERY(size))
+#define INTERFACES       32
+#define PATHS            4
+
+/* Somebody heard of, and the addresses that its words came from. */
+typedef struct voice {
+    unsigned char nonce[TSHI_NONCE_SIZE];
+    bool leading;
+    double heard;
+    int paths;
+    tshi_place_at path[PATHS];
+} voice;
+
+typedef struct crowd {
+    tshi_meet *meet;
+    tshi_place_at place;
+    int socket, listeners[2], n_listeners;
+    unsigned interfaces[INTERFACES];
+    int n_interfaces;
+    tshi_frame mine;
+    voice *voices; /* [most], others than me */
+    int n, most;
+    double next_tell;
+} crowd;
+
+/* --- the address -------------------------------------------------------------------------------------------------- */
+
+/* Every interface that is up, the loopback too: ranks of one machine meet without a network. */
+static void find_interfaces(crowd *c) {
+    struct ifaddrs *all = NULL;
+    int family = c->place.address.ss_family;
+    unsigned scope = family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&c->place.address)->sin6_scope_id : 0;
+    if (getifaddrs(&all) != 0) return;
+    for (const struct ifaddrs *a = all; a && c->n_interfaces < INTERFACES; a = a->ifa_next) {
+        if (!a->ifa_addr || a->ifa_addr->sa_family != family || !(a->ifa_flags & IFF_UP)) continue;
+        unsigned index = if_nametoindex(a->ifa_name);
+        bool known = index == 0 || (scope != 0 && scope != index);
+        for (int i = 0; i < c->n_interfaces; i++) known = known || c->interfaces[i] == index;
+        if (!known) c->interfaces[c->n_interfaces++] = index;
+    }
+    freeifaddrs(all);
+}
+
+static bool join_group(crowd *c, unsigned interface) {
+    struct group_req request = {.gr_interface = interface};
+    bool v6 = c->place.address.ss_family == AF_INET6;
+    memcpy(&request.gr_group, &c->place.address, sizeof c->place.address);
+    return setsockopt(c->socket, v6 ? IPPROTO_IPV6 : IPPROTO_IP, MCAST_JOIN_GROUP, &request, sizeof request) == 0;
+}
+
+static tsh_status open_group(crowd *c) {
+    const tshi_settings *s = c->meet->settings;
+    const int on = 1;
+    bool v6 = c->place.address.ss_family == AF_INET6;
+    int joined = 0;
+    c->socket = socket(c->place.address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (c->socket < 0) return tshi_fail_errno(errno, "rendezvous: socket");
+    setsockopt(c->socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    setsockopt(c->socket, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_MULTICAST_LOOP : IP_MULTICAST_LOOP, &on, sizeof on);
+    if (bind(c->socket, (const void *)&c->place.address, c->place.length) != 0) {
+        return tshi_fail_errno(errno, "rendezvous: listening at %s:%d", s->address, s->port);
+    }
+    find_interfaces(c);
+    for (int i = 0; i < c->n_interfaces; i++) joined += join_group(c, c->interfaces[i]);
+    if (joined > 0) return TSH_OK;
+    return tshi_fail_errno(errno, "rendezvous: no network interface takes part in %s", s->address);
+}
+
+/* A port of our own for each family that the machine has. */
+static tsh_status open_listeners(crowd *c) {
+    tshi_place_at place = {.length = sizeof(struct sockaddr_in)};
+    *(struct sockaddr_in *)(void *)&place.address = (struct sockaddr_in){.sin_family = AF_INET};
+    if (c->place.address.ss_family == AF_INET6) {
+        place.length = sizeof(struct sockaddr_in6);
+        *(struct sockaddr_in6 *)(void *)&place.address = (struct sockaddr_in6){.sin6_family = AF_INET6};
+    }
+    c->listeners[0] = tshi_dial_listen(&place, false);
+    if (c->listeners[0] < 0) return tshi_fail_errno(errno, "rendezvous: listening");
+    c->n_listeners = 1;
+    c->mine.port = tshi_dial_port(c->listeners[0]);
+    return TSH_OK;
+}
+
+/* --- telling and hearing ------------------------------------------------------------------------------------------ */
+
+static void tell(crowd *c) {
+    unsigned char bytes[TSHI_WIRE_MOST];
+    tshi_seal seal = {c->meet->settings->key, NULL};
+    if (tshi_clock() < c->next_tell) return;
+    c->next_tell = tshi_clock() + TELL_EVERY(c->meet->settings->size);
+    size_t size = tshi_wire_write(TSHI_NEWS, &c->mine, &seal, bytes);
+    bool v6 = c->place.address.ss_family == AF_INET6;
+    for (int i = 0; i < c->n_interfaces; i++) {
+        struct ip_mreqn v4 = {.imr_ifindex = (int)c->interfaces[i]};
+        int index = (int)c->interfaces[i];
+        if (v6)
+            setsockopt(c->socket, IPPROTO_IPV6, IPV6_MULTICAST_IF, &index, sizeof index);
+        else
+            setsockopt(c->socket, IPPROTO_IP, IP_MULTICAST_IF, &v4, sizeof v4);
+        tshi_place_at to = c->place;
+        if (v6) ((struct sockaddr_in6 *)(void *)&to.address)->sin6_scope_id = c->interfaces[i];
+        sendto(c->socket, bytes, size, MSG_NOSIGNAL, (const void *)&to.address, to.length);
+    }
+}
+
+static voice *voice_of(crowd *c, const unsigned char *nonce) {
+    for (int i = 0; i < c->n; i++) {
+        if (!memcmp(c->voices[i].nonce, nonce, TSHI_NONCE_SIZE)) return &c->voices[i];
+    }
+    if (c->n == c->most) return NULL;
+    voice *v = &c->voices[c->n++];
+    *v = (voice){0};
+    memcpy(v->nonce, nonce, TSHI_NONCE_SIZE);
+    return v;
+}
+
+static void set_port(tshi_place_at *place, int port) {
+    if (place->address.ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)(void *)&place->address)->sin6_port = htons((uint16_t)port);
+    else
+        ((struct sockaddr_in *)(void *)&place->address)->sin_port = htons((uint16_t)port);
+}
+
+static void add_path(voice *v, tshi_place_at from, int port) {
+    set_port(&from, port);
+    for (int i = 0; i < v->paths; i++) {
+        if (v->path[i].length == from.length && !memcmp(&v->path[i].address, &from.address, from.length)) return;
+    }
+    if (v->paths < PATHS) v->path[v->paths++] = from;
+}
+
+static void forget(crowd *c) {
+    double now = tshi_clock(), longest = FORGET(c->meet->settings->size);
+    for (int i = c->n - 1; i >= 0; i--) {
+        if (now - c->voices[i].heard > longest) c->voices[i] = c->voices[--c->n];
+    }
+}
+
+/* Everything that has come; at most so much that an address full of noise does not keep us. */
+static void hear(crowd *c) {
+    tshi_seal seal = {c->meet->settings->key, NULL};
+    for (int i = 0; i < 4 * c->most + 64; i++) {
+        unsigned char bytes[TSHI_WIRE_MOST];
+        tshi_place_at from = {.length = sizeof from.address};
+        tshi_frame news;
+        ssize_t n = recvfrom(c->socket, bytes, sizeof bytes, MSG_TRUNC, (void *)&from.address, &from.length);
+        if (n < 0) break;
+        if ((size_t)n > sizeof bytes || !tshi_wire_read(TSHI_NEWS, bytes, (size_t)n, &seal, &news)) continue;
+        if (!memcmp(news.nonce, c->mine.nonce, sizeof news.nonce)) continue;
+        voice *v = voice_of(c, news.nonce);
+        if (!v) continue;
+        v->heard = tshi_clock();
+        v->leading = news.leading;
+        add_path(v, from, news.port);
+    }
+    forget(c);
+}
+
+/* The lowest of those that lead. Nobody is followed before: who waits for an answer tells nothing, and the leader might
+ * not have heard of it yet. */
+static const voice *leader(const crowd *c) {
+    const voice *leading = NULL;
+    for (int i = 0; i < c->n; i++) {
+        const voice *v = &c->voices[i];
+        if (v->leading && (!leading || memcmp(v->nonce, leading->nonce, sizeof v->nonce) < 0)) leading = v;
+    }
+    return leading;
+}
+
+/* All have been heard of, and I am the lowest. */
+static bool is_my_turn(const crowd *c) {
+    if (c->n + 1 < c->meet->settings->size) return false;
+    for (int i = 0; i < c->n; i++) {
+        if (memcmp(c->voices[i].nonce, c->mine.nonce, sizeof c->mine.nonce) < 0) return false;
+    }
+    return true;
+}
+
+/* --- meeting ------------------------------------------------------------------------------------------------------ */
+
+/* While I lead: go on telling. A lower one who leads as well has precedence. */
+static bool still_leading(void *user) {
+    crowd *c = user;
+    hear(c);
+    for (int i = 0; i < c->n; i++) {
+        const voice *v = &c->voices[i];
+        if (v->leading && memcmp(v->nonce, c->mine.nonce, sizeof v->nonce) < 0) return false;
+    }
+    tell(c);
+    return true;
+}
+
+static void wait_for_news(crowd *c) {
+    struct pollfd p = {.fd = c->socket, .events = POLLIN};
+    double left = c->next_tell - tshi_clock();
+    poll(&p, 1, left > 0 ? (int)(left * 1000) + 1 : 0);
+    if (tshi_clock() < c->meet->next_word) return;
+    c->meet->next_word += TSHI_WORD_EVERY;
+    tshi_log(c->meet->log, TSH_LOG_INFO, "rendezvous: process %u has heard of %d/%d at %s:%d", c->meet->me.process,
+             c->n + 1, c->meet->settings->size, c->meet->settings->address, c->meet->settings->port);
+}
+
+static tshi_guest_end follow(crowd *c, const voice *v, tsh_status *status, tshi_roster *out) {
+    char words[160] = "";
+    tshi_guest_end end = TSHI_GUEST_NOBODY;
+    for (int i = 0; i < v->paths && end != TSHI_GUEST_DONE; i++) {
+        end = tshi_guest_try(c->meet, &v->path[i], v->nonce, 1.0, status, out, words, sizeof words);
+    }
+    return end;
+}
+
+static tsh_status meet_by(crowd *c, tshi_roster *out) {
+    const tshi_settings *s = c->meet->settings;
+    tsh_status status = TSH_OK;
+    while (tshi_clock() < c->meet->deadline) {
+        bool again = false;
+        tell(c);
+        hear(c);
+        const voice *v = leader(c);
+        if (!v && is_my_turn(c)) {
+            tshi_host_plan plan = {.listeners = c->listeners,
+                                   .n = c->n_listeners,
+                                   .nonce = c->mine.nonce,
+                                   .tick = still_leading,
+                                   .user = c};
+            c->mine.leading = true;
+            c->next_tell = 0;
+            status = tshi_host_run(c->meet, &plan, &again, out);
+            if (!again) return status;
+            c->mine.leading = false;
+        } else if (v && follow(c, v, &status, out) == TSHI_GUEST_DONE) {
+            return status;
+        }
+        wait_for_news(c);
+    }
+    return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: %d/%d joined; process %u on %s has heard of no more at %s:%d",
+                     c->n + 1, s->size, c->meet->me.process, c->meet->me.host, s->address, s->port);
+}
+
+tsh_status tshi_meet_many(tshi_meet *meet, tshi_roster *out) {
+    const tshi_settings *s = meet->settings;
+    crowd c = {.meet = meet, .socket = -1, .listeners = {-1, -1}, .most = 2 * s->size + 16};
+    tshi_place_at places[TSHI_PLACES];
+    int n = 0;
+    tsh_status status = tshi_dial_resolve(s->address, s->port, places, &n);
+    if (status != TSH_OK) return status;
+    c.place = places[0];
+    c.voices = tshi_calloc(meet->allocator, (size_t)c.most, sizeof *c.voices);
+    if (!c.voices) return TSH_ERR_MEMORY;
+    memcpy(c.mine.group, meet->group, sizeof c.mine.group);
+    if (!tshi_random_bytes(c.mine.nonce, sizeof c.mine.nonce)) status = tshi_fail_errno(errno, "rendezvous: random");
+    if (status == TSH_OK) status = open_group(&c);
+    if (status == TSH_OK) status = open_listeners(&c);
+    if (status == TSH_OK) status = meet_by(&c, out);
+    tshi_dial_close(&c.socket, 1);
+    tshi_dial_close(c.listeners, 2);
+    tshi_free(meet->allocator, c.voices);
+    return status;
+}
