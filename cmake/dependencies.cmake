@@ -1,6 +1,8 @@
-# What the library stands on: a CBLAS, the vector maths library where the C library has one, libm, threads.
+# What the library stands on: a CBLAS, the vector maths library where the C library has one, libm, threads, and MPI
+# unless TSHARD_MPI is OFF or there is none.
 #   tshard_dependencies      include directories and definitions for compiling
 #   TSHARD_LINK_LIBRARIES    for linking; names rather than paths where possible, because they are exported
+#   TSHARD_HAVE_MPI          whether the mpi backend is built
 #   TSHARD_LINK_DIRECTORIES  where they lie, when that is no default place
 
 include(CheckCSourceCompiles)
@@ -61,3 +63,19 @@ if(TSHARD_MVEC_WORKS)
 endif()
 list(APPEND TSHARD_LINK_LIBRARIES m Threads::Threads)
 set(TSHARD_LINK_DIRECTORIES ${blas_directories})
+
+# Headers and libraries alone: the compiler flags of MPI's wrappers are for MPI's own taste.
+set(TSHARD_HAVE_MPI OFF)
+if(TSHARD_MPI STREQUAL "ON")
+    find_package(MPI REQUIRED COMPONENTS C)
+elseif(TSHARD_MPI STREQUAL "AUTO")
+    find_package(MPI QUIET COMPONENTS C)
+endif()
+if(NOT TSHARD_MPI STREQUAL "OFF" AND MPI_C_FOUND)
+    set(TSHARD_HAVE_MPI ON)
+    target_include_directories(tshard_dependencies SYSTEM INTERFACE ${MPI_C_INCLUDE_DIRS})
+    target_compile_definitions(tshard_dependencies INTERFACE TSHARD_HAVE_MPI)
+    list(APPEND TSHARD_LINK_LIBRARIES ${MPI_C_LIBRARIES})
+elseif(TSHARD_MPI STREQUAL "AUTO")
+    message(STATUS "No MPI: the mpi backend is left out (Debian: libopenmpi-dev openmpi-bin)")
+endif()

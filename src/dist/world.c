@@ -2,6 +2,7 @@
 #include "dist/environment.h"
 #include "dist/local.h"
 #include "dist/meet.h"
+#include "dist/mpi_world.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -25,6 +26,17 @@ static tsh_status world_group_create(tsh_world *world) {
     return TSH_OK;
 }
 
+static tsh_status enter_mpi(tsh_world *world, const tshi_settings *settings) {
+    tsh_status status = tshi_mpi_open(world, settings);
+    if (status == TSH_OK) {
+        status = tshi_device_create_cpu(&world->allocator, tshi_mpi_heap(world), settings->heap_bytes,
+                                        settings->blas_threads, &world->device);
+    }
+    if (status == TSH_OK) status = world_group_create(world);
+    /* Also after a failure: the others wait for this rank. */
+    return tshi_mpi_join(world, status);
+}
+
 static tsh_status world_enter(tsh_world *world, const tsh_world_config *config, const tshi_settings *settings,
                               double deadline) {
     world->rank = settings->rank;
@@ -32,6 +44,7 @@ static tsh_status world_enter(tsh_world *world, const tsh_world_config *config, 
     world->local_rank = settings->local_rank;
     world->timeout = settings->timeout;
     world->seed = settings->seed;
+    if (settings->method == TSHI_INIT_MPI && settings->size > 1) return enter_mpi(world, settings);
     world->ops = settings->size == 1 ? &tshi_self_ops : &tshi_local_ops;
     tsh_status status = tshi_memory_open(world, settings, config->threads, deadline);
     if (status != TSH_OK) return status;
@@ -50,10 +63,10 @@ static tsh_status check_config(const tsh_world_config *config, tshi_settings *se
         return tshi_fail(TSH_ERR_UNSUPPORTED, "world_init: this build has no CUDA; use TSH_CPU");
     }
     if (config->threads) return tshi_threads_settings(config, settings);
-    if (settings->method == TSHI_INIT_MPI) {
-        return tshi_fail(TSH_ERR_UNSUPPORTED, "world_init: this build has no MPI, which mpi:// needs");
-    }
-    return TSH_OK;
+    bool mpi = false;
+    status = tshi_mpi_settings(config, settings, &mpi);
+    if (mpi) settings->method = TSHI_INIT_MPI;
+    return status;
 }
 
 /* Ranks as processes find each other, and learn where they are. */
@@ -107,7 +120,10 @@ void tsh_world_destroy(tsh_world *world) {
     while (world->groups) tshi_group_free(world->groups);
     if (world->state && world->ops->leave) world->ops->leave(world);
     tshi_device_destroy(world->device);
-    tshi_memory_close(world);
+    if (tshi_mpi_owns(world))
+        tshi_mpi_close(world);
+    else
+        tshi_memory_close(world);
     tshi_free(&allocator, world);
 }
 
@@ -124,13 +140,11 @@ int tsh_world_local_rank(const tsh_world *world) {
 }
 
 int tsh_world_node_count(const tsh_world *world) {
-    (void)world;
-    return 1;
+    return tshi_mpi_owns(world) ? tshi_mpi_nodes(world) : 1;
 }
 
 bool tsh_world_uses_rdma(const tsh_world *world) {
-    (void)world;
-    return false;
+    return tshi_mpi_owns(world) && tshi_mpi_rdma(world);
 }
 
 tsh_device *tsh_world_device(const tsh_world *world) {

@@ -1,0 +1,29 @@
+/* Whether the ranks are to meet over MPI. */
+#include "dist/mpi_world.h"
+
+#include <string.h>
+
+/* Set by launchers that start programs of MPI. */
+static bool under_mpi(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (tshi_variable(names[i])) return true;
+    }
+    return false;
+}
+
+tsh_status tshi_mpi_wanted(const tshi_settings *settings, bool *out) {
+    const char *backend = tshi_variable("TSHARD_BACKEND");
+    bool mpi = backend && !strcmp(backend, "mpi"), local = backend && !strcmp(backend, "local");
+    *out = false;
+    if (backend && !mpi && !local) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "TSHARD_BACKEND is \"%.64s\"; it must be local or mpi", backend);
+    }
+    if (local && settings->method == TSHI_INIT_MPI) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: init_method is mpi://, but TSHARD_BACKEND is local");
+    }
+    bool machines = settings->method == TSHI_INIT_ENV && settings->local_known &&
+                    settings->local_size != settings->size && under_mpi();
+    *out = mpi || settings->method == TSHI_INIT_MPI || (machines && !local);
+    return TSH_OK;
+}

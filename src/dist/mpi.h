@@ -1,0 +1,229 @@
+/* The backend over MPI: collectives are MPI's own, on a communicator for each group.
+ *
+ * MPI cannot be told to give up a call that blocks, so nobody enters one before all members have come. Each call first
+ * passes the group's gate, where a rank waits with its eyes open: for failures that others report, for those that have
+ * left, for the deadline. The gate also compares what the ranks are about to do. Members that share a machine meet in a
+ * page of shared memory, others in a small reduction that does not block. */
+#ifndef TSHI_MPI_H
+#define TSHI_MPI_H
+
+#include "dist/mpi_world.h"
+
+#include <mpi.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+
+/* --- notices ------------------------------------------------------------------------------------------------------ */
+
+typedef enum tshi_notice_kind {
+    TSHI_NOTICE_FAILED,
+    TSHI_NOTICE_BROKEN,
+    TSHI_NOTICE_LEFT,
+    TSHI_NOTICES
+} tshi_notice_kind;
+
+/* What a rank tells all the others of itself. */
+typedef struct tshi_notice {
+    uint32_t kind, epoch; /* the epoch goes up with each recovery; failures of an earlier one are forgotten */
+    char words[TSHI_MESSAGE_SIZE];
+} tshi_notice;
+
+typedef struct tshi_outbox {
+    tshi_notice notice;
+    MPI_Request *request; /* [size] */
+} tshi_outbox;
+
+/* What is known of a rank. */
+typedef struct tshi_mpi_peer {
+    uint32_t failed; /* 1 + epoch of its last failure */
+    bool broken;     /* it has given up for good */
+    bool left;
+    char *words; /* of the failure, TSHI_MESSAGE_SIZE; made when there is one */
+} tshi_mpi_peer;
+
+/* --- the world ---------------------------------------------------------------------------------------------------- */
+
+typedef struct tshi_mpi {
+    void *heap;
+    size_t heap_bytes;
+    MPI_Comm recovery, notices;
+    bool ready;   /* the communicators are there */
+    bool watched; /* TSHARD_CHECK=1 */
+    bool crowded; /* more ranks than cores on this machine */
+    int *node;    /* [size] the machine of each rank, from 0 */
+    int nodes;
+    bool rdma;
+    int64_t chunk; /* most elements that one call of MPI is given */
+    MPI_Op op[TSH_DTYPE_COUNT][TSH_REDUCE_OP_COUNT];
+    tshi_notice inbox;
+    MPI_Request inbox_request;
+    tshi_outbox outbox[TSHI_NOTICES];
+    tshi_mpi_peer *peer; /* [size] */
+    bool troubled;       /* somebody has failed or left; look closer */
+    uint32_t epoch;
+    unsigned looks;
+    uint64_t next_group; /* numbers the groups that this rank leads */
+    tsh_status broken;
+    char broken_words[TSHI_MESSAGE_SIZE];
+    tshi_pool messages;
+} tshi_mpi;
+
+/* --- groups ------------------------------------------------------------------------------------------------------- */
+
+/* Shared by the members of a group on one machine. `arrivals` counts those at the gate, in fields: see mpi_gate.c. */
+typedef struct tshi_gate_member {
+    alignas(64) _Atomic uint64_t number; /* of the last gate that it came to */
+} tshi_gate_member;
+
+typedef struct tshi_gate_block {
+    alignas(128) _Atomic uint64_t arrivals;
+    _Atomic uint64_t verdict; /* number << 8 | what the last to arrive has found */
+    tshi_gate_member member[];
+} tshi_gate_block;
+
+enum {
+    TSHI_GATE_PASSED = 1,
+    TSHI_GATE_ASYNC = 2,     /* somebody's call does not wait, so nobody's may block */
+    TSHI_GATE_IRREGULAR = 4, /* somebody's parts are not equal */
+    TSHI_GATE_DIFFER = 8,
+    TSHI_GATE_STOPPED = 16 /* somebody has given up waiting */
+};
+
+typedef struct tshi_detail {
+    uint64_t identity;
+    int64_t status;
+    char text[TSHI_MESSAGE_SIZE];
+} tshi_detail;
+
+typedef enum tshi_phase { TSHI_IDLE, TSHI_AT_GATE, TSHI_COMPARING, TSHI_COUNTING, TSHI_MOVING } tshi_phase;
+
+/* The collective under way; there is one at a time. */
+typedef struct tshi_mpi_op {
+    tshi_call call;
+    const char *text; /* of an agreement, else NULL */
+    tshi_phase phase;
+    bool async;
+    bool regular;      /* all parts are equal: of the whole group once the gate is passed */
+    uint64_t number;   /* of the call, for messages */
+    uint64_t identity; /* hash of what has to agree */
+    uint64_t mine[3], all[3];
+    MPI_Request request[2];
+    int requests;
+    int64_t step;
+    void *out; /* where the result goes: call.out, or scratch */
+    void *scratch;
+    tsh_tensor *held[2];
+    double trouble_seen; /* when, 0: not */
+    tsh_status status;
+    char words[TSHI_MESSAGE_SIZE]; /* of a call that cannot be made */
+} tshi_mpi_op;
+
+typedef struct tshi_mpi_group {
+    MPI_Comm comm;
+    uint64_t id;
+    uint64_t gate, moved;   /* last gate I came to, and the last behind which I went on */
+    tshi_gate_block *block; /* NULL: the members are on several machines */
+    size_t block_bytes;
+    int *counts;         /* [4 * size] for MPI */
+    int64_t *kept;       /* [2 * size] counts of a call that was given up */
+    int64_t *matrix;     /* [2 * size * size], all_to_all with parts of its own; made when needed */
+    tshi_detail *detail; /* [1 + size], mine first */
+    uint32_t *sent;      /* [size] messages to each member */
+    tshi_mpi_op op;
+} tshi_mpi_group;
+
+static inline tshi_mpi *tshi_mpi_of(const tsh_world *world) {
+    return world->state;
+}
+
+static inline tshi_mpi_group *tshi_mpi_group_of(const tsh_group *group) {
+    return group->state;
+}
+
+/* --- mpi_world.c -------------------------------------------------------------------------------------------------- */
+
+/* And what mpi_world.h says. */
+void tshi_mpi_leave(tsh_world *world);
+/* From now on MPI is not finalised at exit: that could wait for ever. */
+void tshi_mpi_distrust(void);
+
+/* --- mpi_group.c -------------------------------------------------------------------------------------------------- */
+
+/* group->state on a communicator of its members, which it takes over. Collective over them. */
+tsh_status tshi_mpi_group_attach(tsh_group *group, tshi_mpi_group *mg, MPI_Comm comm);
+tshi_mpi_group *tshi_mpi_group_new(tsh_world *world, int size);
+void tshi_mpi_group_free(tsh_world *world, tshi_mpi_group *mg);
+tsh_status tshi_mpi_group_open(tsh_group *parent, const int *ranks, int n, tsh_group *group);
+void tshi_mpi_group_close(tsh_group *group);
+
+/* --- mpi_gate.c --------------------------------------------------------------------------------------------------- */
+
+/* Say that I am there with mg->op. An MPI error code. */
+int tshi_gate_arrive(tsh_group *group);
+/* TSHI_GATE_* bits once it is decided, else 0. */
+int tshi_gate_poll(tsh_group *group, int *error);
+/* Give up; false when it was passed after all, or when it is too early to tell. */
+bool tshi_gate_withdraw(tsh_group *group);
+/* "rank 1, 3" of those that have not come, as far as one can tell. */
+const char *tshi_gate_missing(const tsh_group *group, char *text, size_t size);
+
+/* --- mpi_types.c -------------------------------------------------------------------------------------------------- */
+
+MPI_Datatype tshi_mpi_type(tsh_dtype dtype);
+/* Reductions of one dtype, made by tshi_mpi_ops_create. */
+MPI_Op tshi_mpi_reduction(const tshi_mpi *mpi, tsh_dtype dtype, tsh_reduce_op reduce);
+int tshi_mpi_ops_create(tshi_mpi *mpi);
+void tshi_mpi_ops_free(tshi_mpi *mpi);
+/* x /= ranks. */
+void tshi_mpi_divide(const tsh_device *device, tsh_dtype dtype, int64_t n, int ranks, void *x);
+
+/* --- mpi_move.c --------------------------------------------------------------------------------------------------- */
+
+/* The data of mg->op in steps of MPI calls. Steps are the same on all ranks. */
+int64_t tshi_move_steps(const tsh_group *group);
+/* One of them: done when it returns (`wait`), or with op->requests to wait for. An MPI error code. */
+int tshi_move_step(tsh_group *group, int64_t step, bool wait);
+/* Before the first and after the last. */
+void tshi_move_begin(tsh_group *group);
+void tshi_move_end(tsh_group *group);
+
+/* --- mpi_failure.c ------------------------------------------------------------------------------------------------ */
+
+/* Take in what others have reported. */
+void tshi_mpi_poll(tsh_world *world);
+/* The error that a call has to return now, or TSH_OK. */
+tsh_status tshi_mpi_trouble(tsh_world *world);
+/* The same while waiting for the members of a group: also when one of them has left. */
+tsh_status tshi_mpi_group_trouble(tsh_group *group);
+/* The same error once it has been decided to stop: permanent where it has to be. */
+tsh_status tshi_mpi_stop(tsh_group *group);
+/* A failure of MPI itself, in its own words. Permanent. */
+tsh_status tshi_mpi_error(tsh_world *world, const char *what, int error);
+/* The deadline has passed. Permanent. */
+tsh_status tshi_mpi_time_out(tsh_group *group, const char *what);
+/* Sleep a little, or only let others run; the longer the more. */
+void tshi_mpi_doze(double waited);
+void tshi_mpi_tell(tsh_world *world, tshi_notice_kind kind, const char *words);
+tsh_status tshi_mpi_break(tsh_world *world, tsh_status status, const char *words);
+void tshi_mpi_fail(tsh_world *world, const char *reason);
+tsh_status tshi_mpi_nap(tsh_group *group, double since);
+
+/* --- mpi_recover.c ------------------------------------------------------------------------------------------------ */
+
+tsh_status tshi_mpi_recover(tsh_world *world);
+
+/* --- mpi.c -------------------------------------------------------------------------------------------------------- */
+
+/* One look at the collective under way: true when it has moved. op->status holds once the phase is TSHI_IDLE. */
+bool tshi_mpi_advance(tsh_group *group);
+void tshi_mpi_op_end(tsh_group *group, tsh_status status);
+tsh_status tshi_mpi_agree(tsh_group *parent, const char *text, tsh_status failed);
+
+/* --- mpi_message.c ------------------------------------------------------------------------------------------------ */
+
+tsh_status tshi_mpi_message_start(tsh_work *work);
+void tshi_mpi_message_progress(tsh_work *work);
+/* Forget those under way. */
+void tshi_mpi_messages_drop(tsh_group *group);
+
+#endif

@@ -1,0 +1,275 @@
+/* Worlds over MPI: starting it where nobody has, the heap, the communicators, and leaving. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/mpi.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define HUGE_PAGE  ((size_t)2 << 20)
+#define MOST_CORES 1024
+#define SPINS      4000
+/* Elements of one call of MPI, whose counts are ints. */
+#define CHUNK ((int64_t)1 << 30)
+
+/* --- MPI itself, of which a process has one ----------------------------------------------------------------------- */
+
+static struct { bool distrusted; /* somebody may never come to MPI_Finalize */ } process;
+
+void tshi_mpi_distrust(void) {
+    process.distrusted = true;
+}
+
+/* Not at the end of a world: a program may make another, and MPI starts once. */
+static void finalize(void) {
+    int finalized = 1;
+    MPI_Finalized(&finalized);
+    if (!finalized && !process.distrusted) MPI_Finalize();
+}
+
+static tsh_status start(void) {
+    int initialized = 0, finalized = 0, level = 0, main_thread = 0;
+    MPI_Initialized(&initialized);
+    MPI_Finalized(&finalized);
+    if (finalized) return tshi_fail(TSH_ERR_STATE, "world_init: MPI has been finalised, and it starts only once");
+    if (!initialized) {
+        int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level);
+        if (error != MPI_SUCCESS) return tshi_fail(TSH_ERR_SYSTEM, "world_init: MPI_Init_thread: error %d", error);
+        if (atexit(finalize) != 0) return tshi_fail(TSH_ERR_MEMORY, "world_init: no room to finalise MPI at exit");
+        return TSH_OK;
+    }
+    /* Whoever started it also ends it. */
+    MPI_Query_thread(&level);
+    MPI_Is_thread_main(&main_thread);
+    if (level >= MPI_THREAD_SERIALIZED || main_thread) return TSH_OK;
+    return tshi_fail(TSH_ERR_STATE, "world_init: MPI was started for the calls of one thread, and this is another");
+}
+
+/* Ranks that share this machine's memory. */
+static int count_machine(int *rank, int *size) {
+    MPI_Comm node;
+    int error = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+    if (error != MPI_SUCCESS) return error;
+    MPI_Comm_rank(node, rank);
+    MPI_Comm_size(node, size);
+    return MPI_Comm_free(&node);
+}
+
+tsh_status tshi_mpi_settings(const tsh_world_config *config, tshi_settings *settings, bool *use) {
+    tsh_status status = tshi_mpi_wanted(settings, use);
+    if (status == TSH_OK && *use) status = start();
+    if (status != TSH_OK || !*use) return status;
+    int rank, size;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (config->world_size && (config->world_size != size || config->rank != rank)) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: the configuration says rank %d of %d, MPI rank %d of %d",
+                         config->rank, config->world_size, rank, size);
+    }
+    settings->rank = rank;
+    settings->size = size;
+    int error = count_machine(&settings->local_rank, &settings->local_size);
+    if (error != MPI_SUCCESS) return tshi_fail(TSH_ERR_SYSTEM, "world_init: MPI_Comm_split_type: error %d", error);
+    if (config->blas_threads == 0 && !tshi_variable("TSHARD_BLAS_THREADS")) {
+        settings->blas_threads = tshi_granted_cores(NULL, 0) / settings->local_size;
+        if (settings->blas_threads < 1) settings->blas_threads = 1;
+    }
+    return TSH_OK;
+}
+
+/* --- the heap ----------------------------------------------------------------------------------------------------- */
+
+static tsh_status heap_open(tshi_mpi *mpi, size_t bytes) {
+    size_t room = bytes + HUGE_PAGE;
+    char *start_at = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start_at == MAP_FAILED) {
+        tshi_fail_errno(errno, "world_init: mapping a heap of %zu bytes (TSHARD_HEAP makes it smaller)", bytes);
+        return TSH_ERR_MEMORY;
+    }
+    /* At a multiple of the huge page, so that big tensors cost few translations. */
+    size_t skip = (HUGE_PAGE - (uintptr_t)start_at % HUGE_PAGE) % HUGE_PAGE, rest = room - skip - bytes;
+    if (skip) munmap(start_at, skip);
+    if (rest) munmap(start_at + skip + bytes, rest);
+    mpi->heap = start_at + skip;
+    mpi->heap_bytes = bytes;
+    madvise(mpi->heap, bytes, MADV_HUGEPAGE);
+    return TSH_OK;
+}
+
+static bool wanted(const char *name) {
+    const char *text = tshi_variable(name);
+    return text && strcmp(text, "0") != 0;
+}
+
+tsh_status tshi_mpi_open(tsh_world *world, const tshi_settings *settings) {
+    const tsh_allocator *allocator = &world->allocator;
+    size_t size = (size_t)settings->size;
+    tshi_mpi *mpi = tshi_calloc(allocator, 1, sizeof *mpi);
+    if (!mpi) return TSH_ERR_MEMORY;
+    world->state = mpi;
+    world->ops = &tshi_mpi_ops;
+    mpi->recovery = mpi->notices = MPI_COMM_NULL;
+    mpi->inbox_request = MPI_REQUEST_NULL;
+    mpi->chunk = CHUNK;
+    mpi->watched = wanted("TSHARD_CHECK");
+    mpi->node = tshi_calloc(allocator, size, sizeof *mpi->node);
+    mpi->peer = tshi_calloc(allocator, size, sizeof *mpi->peer);
+    bool good = mpi->node && mpi->peer;
+    for (int i = 0; i < TSHI_NOTICES; i++) {
+        mpi->outbox[i].request = tshi_calloc(allocator, size, sizeof *mpi->outbox[i].request);
+        good = good && mpi->outbox[i].request;
+        for (size_t k = 0; mpi->outbox[i].request && k < size; k++) mpi->outbox[i].request[k] = MPI_REQUEST_NULL;
+    }
+    return good ? heap_open(mpi, settings->heap_bytes) : TSH_ERR_MEMORY;
+}
+
+/* --- joining ------------------------------------------------------------------------------------------------------ */
+
+/* Machines, numbered by their first rank; and whether this one has fewer cores than ranks. */
+static int find_machines(tsh_world *world, tshi_mpi *mpi) {
+    MPI_Comm node;
+    unsigned char mine[MOST_CORES / 8], all[MOST_CORES / 8];
+    int first = world->rank, ranks = 0, cores = 0;
+    tshi_granted_cores(mine, sizeof mine);
+    int error = MPI_Comm_split_type(mpi->recovery, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+    if (error != MPI_SUCCESS) return error;
+    MPI_Comm_size(node, &ranks);
+    error = MPI_Bcast(&first, 1, MPI_INT, 0, node);
+    if (error == MPI_SUCCESS) error = MPI_Allreduce(mine, all, sizeof mine, MPI_UNSIGNED_CHAR, MPI_BOR, node);
+    MPI_Comm_free(&node);
+    if (error != MPI_SUCCESS) return error;
+    for (size_t i = 0; i < sizeof all; i++) cores += __builtin_popcount(all[i]);
+    mpi->crowded = ranks > cores;
+    error = MPI_Allgather(&first, 1, MPI_INT, mpi->node, 1, MPI_INT, mpi->recovery);
+    for (int i = 0; i < world->size; i++) mpi->nodes += mpi->node[i] == i;
+    return error;
+}
+
+/* The words of MPI's own settings that name its transports. */
+static bool names_rdma(const char *text) {
+    return strstr(text, "ucx") || strstr(text, "openib") || strstr(text, "ofi") || strstr(text, "psm") ||
+           strstr(text, "usnic");
+}
+
+static bool variable_names_rdma(const char *name) {
+    char text[256] = "";
+    int index, count = 0;
+    MPI_T_cvar_handle handle;
+    if (MPI_T_cvar_get_index(name, &index) != MPI_SUCCESS) return false;
+    if (MPI_T_cvar_handle_alloc(index, NULL, &handle, &count) != MPI_SUCCESS) return false;
+    bool names = count < (int)sizeof text && MPI_T_cvar_read(handle, text) == MPI_SUCCESS && names_rdma(text);
+    MPI_T_cvar_handle_free(&handle);
+    return names;
+}
+
+static bool has_adapter(void) {
+    DIR *folder = opendir("/sys/class/infiniband");
+    const struct dirent *entry = NULL;
+    while (folder && (entry = readdir(folder)) != NULL && entry->d_name[0] == '.') {
+    }
+    if (folder) closedir(folder);
+    return entry != NULL;
+}
+
+/* There are adapters here, and MPI was built on, or told to use, a transport that drives them. */
+static bool find_rdma(void) {
+    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0, level;
+    if (!has_adapter()) return false;
+    MPI_Get_library_version(version, &length);
+    if (names_rdma(version)) return true;
+    if (MPI_T_init_thread(MPI_THREAD_SINGLE, &level) != MPI_SUCCESS) return false;
+    bool found = variable_names_rdma("pml") || variable_names_rdma("btl") || variable_names_rdma("mtl");
+    MPI_T_finalize();
+    return found;
+}
+
+static int make_communicators(tsh_world *world, tshi_mpi *mpi) {
+    int error = MPI_Comm_dup(MPI_COMM_WORLD, &mpi->recovery);
+    if (error == MPI_SUCCESS) error = MPI_Comm_set_errhandler(mpi->recovery, MPI_ERRORS_RETURN);
+    if (error == MPI_SUCCESS) error = MPI_Comm_dup(mpi->recovery, &mpi->notices);
+    if (error == MPI_SUCCESS) error = MPI_Comm_set_errhandler(mpi->notices, MPI_ERRORS_RETURN);
+    if (error == MPI_SUCCESS) error = find_machines(world, mpi);
+    if (error == MPI_SUCCESS) error = tshi_mpi_ops_create(mpi);
+    if (error == MPI_SUCCESS) {
+        error = MPI_Irecv(&mpi->inbox, (int)sizeof mpi->inbox, MPI_BYTE, MPI_ANY_SOURCE, 0, mpi->notices,
+                          &mpi->inbox_request);
+    }
+    return error;
+}
+
+tsh_status tshi_mpi_join(tsh_world *world, tsh_status mine) {
+    tshi_mpi *mpi = world->state;
+    tshi_mpi_group *mg = mine == TSH_OK ? tshi_mpi_group_new(world, world->size) : NULL;
+    MPI_Comm comm = MPI_COMM_NULL;
+    int failed = mg == NULL, any = 0;
+    int error = MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    if (error == MPI_SUCCESS && any) {
+        tshi_mpi_group_free(world, mg);
+        if (failed) return mine == TSH_OK ? TSH_ERR_MEMORY : mine;
+        return tshi_fail(TSH_ERR_PEER, "world_init: another rank could not join");
+    }
+    if (error == MPI_SUCCESS) error = make_communicators(world, mpi);
+    if (error == MPI_SUCCESS) error = MPI_Comm_dup(mpi->recovery, &comm);
+    if (error != MPI_SUCCESS) {
+        tshi_mpi_group_free(world, mg);
+        return tshi_mpi_error(world, "world_init", error);
+    }
+    mpi->ready = true;
+    mpi->rdma = mpi->nodes > 1 && find_rdma();
+    world->spins = mpi->crowded ? 0 : SPINS;
+    return tshi_mpi_group_attach(world->group, mg, comm);
+}
+
+bool tshi_mpi_owns(const tsh_world *world) {
+    return world->ops == &tshi_mpi_ops;
+}
+
+void *tshi_mpi_heap(const tsh_world *world) {
+    return tshi_mpi_of(world)->heap;
+}
+
+int tshi_mpi_nodes(const tsh_world *world) {
+    return tshi_mpi_of(world)->nodes;
+}
+
+bool tshi_mpi_rdma(const tsh_world *world) {
+    return tshi_mpi_of(world)->rdma;
+}
+
+/* --- leaving ------------------------------------------------------------------------------------------------------ */
+
+void tshi_mpi_leave(tsh_world *world) {
+    tshi_mpi *mpi = world->state;
+    int finalized = 1;
+    MPI_Finalized(&finalized);
+    if (!mpi->ready || finalized) return;
+    tshi_mpi_poll(world);
+    tshi_mpi_tell(world, TSHI_NOTICE_LEFT, "");
+    mpi->ready = false;
+    MPI_Cancel(&mpi->inbox_request);
+    MPI_Wait(&mpi->inbox_request, MPI_STATUS_IGNORE);
+    tshi_mpi_ops_free(mpi);
+    if (mpi->broken != TSH_OK) return;
+    MPI_Comm_free(&mpi->notices);
+    MPI_Comm_free(&mpi->recovery);
+}
+
+void tshi_mpi_close(tsh_world *world) {
+    tshi_mpi *mpi = world->state;
+    const tsh_allocator *allocator = &world->allocator;
+    if (!mpi) return;
+    if (mpi->heap) munmap(mpi->heap, mpi->heap_bytes);
+    for (int i = 0; mpi->peer && i < world->size; i++) tshi_free(allocator, mpi->peer[i].words);
+    for (int i = 0; i < TSHI_NOTICES; i++) tshi_free(allocator, mpi->outbox[i].request);
+    tshi_pool_clear(&mpi->messages, allocator);
+    tshi_free(allocator, mpi->peer);
+    tshi_free(allocator, mpi->node);
+    tshi_free(allocator, mpi);
+    world->state = NULL;
+}
