@@ -12,8 +12,9 @@
 typedef struct tshi_call {
     tsh_collective op;
     tsh_dtype dtype;
-    tsh_reduce_op reduce;
-    int root;
+    tsh_reduce_op reduce; /* send and recv: TSH_SUM, or TSH_MAX for the description before a tensor's elements, which
+                           * no plain receive takes */
+    int root;             /* send and recv: the other rank, or TSH_ANY_RANK */
     const void *in;
     void *out;
     int64_t count; /* elements of the whole: all_reduce and broadcast the buffer; all_gather `out`; reduce_scatter
@@ -92,7 +93,9 @@ struct tsh_group {
     int64_t *counts; /* scratch for balanced splits, [2 * size] */
     tsh_group_stats stats;
     uint64_t ticks; /* spent inside calls; stats.seconds is made of it when asked for */
-    uint64_t calls;
+    uint64_t calls; /* collectives, and others that all ranks make alike */
+    uint64_t posts; /* sends and receives */
+    uint64_t notes; /* in the ring */
     tshi_ring_entry ring[TSHI_RING];
     tsh_work *queue, *queue_end; /* collectives started and not done, oldest first */
     tsh_work *messages;          /* sends and receives not done, oldest first */
@@ -144,7 +147,7 @@ tsh_group *tshi_group_new(tsh_world *world, const int *ranks, int n);
 void tshi_group_free(tsh_group *group);
 /* The mesh of one axis that a group is for itself. */
 void tshi_group_own_mesh(tsh_group *group, const char *name);
-/* Note a call in the ring; returns its number, from 1. */
+/* Note a call in the ring; returns its number, from 1: collectives have their own, messages theirs. */
 uint64_t tshi_group_note(tsh_group *group, const tshi_call *call);
 /* "#3 all_reduce float32 [8], ..." of the last calls to the log. */
 void tshi_group_log_ring(const tsh_group *group);

@@ -242,8 +242,9 @@ const tsh_mesh *tsh_group_mesh(const tsh_group *group) {
 /* --- what it has done --------------------------------------------------------------------------------------------- */
 
 uint64_t tshi_group_note(tsh_group *group, const tshi_call *call) {
-    uint64_t number = ++group->calls;
-    group->ring[number % TSHI_RING] =
+    bool message = call->op == TSH_OP_SEND || call->op == TSH_OP_RECV;
+    uint64_t number = message ? ++group->posts : ++group->calls;
+    group->ring[group->notes++ % TSHI_RING] =
         (tshi_ring_entry){.number = number, .op = call->op, .dtype = call->dtype, .count = call->count};
     return number;
 }
@@ -252,10 +253,8 @@ void tshi_group_log_ring(const tsh_group *group) {
     char line[768];
     size_t used = 0;
     line[0] = '\0';
-    for (uint64_t i = 0; i < TSHI_RING && i < group->calls && used + 64 < sizeof line; i++) {
-        const tshi_ring_entry *e = &group->ring[(group->calls - i) % TSHI_RING];
-        /* Creating groups has numbers too, but is no collective. */
-        if (e->number != group->calls - i) continue;
+    for (uint64_t i = 1; i <= TSHI_RING && i <= group->notes && used + 64 < sizeof line; i++) {
+        const tshi_ring_entry *e = &group->ring[(group->notes - i) % TSHI_RING];
         used += (size_t)snprintf(line + used, sizeof line - used, "%s#%llu %s %s [%lld]", used ? ", " : "",
                                  (unsigned long long)e->number, tsh_collective_name(e->op), tsh_dtype_name(e->dtype),
                                  (long long)e->count);

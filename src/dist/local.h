@@ -36,7 +36,36 @@ typedef struct tshi_slot {
 /* Written by those who are about to sleep until this member posts. */
 typedef struct tshi_member {
     alignas(TSHI_LINE_BYTES) _Atomic uint32_t sleepers;
+    /* The first small message of mine that did not fit its receive, 0: none, 1: being written, 2: to be read. */
+    _Atomic uint32_t complaint;
+    int complainer;
+    uint32_t sent_kind, wanted_kind;
+    int64_t sent_count, wanted_count;
 } tshi_member;
+
+#define TSHI_LETTERS     32
+#define TSHI_LETTER_ROOM 104 /* bytes of data in a letter */
+
+/* A message, or where it is. */
+typedef struct tshi_letter {
+    alignas(TSHI_LINE_BYTES) _Atomic uint32_t turn; /* twice the rounds of the ring, one more while it is full */
+    uint32_t kind;                                  /* dtype, and whether it is a description */
+    uint16_t from, way;
+    int64_t count;
+    union {
+        struct {
+            uint64_t cell, at; /* in the sender's heap */
+        };
+        unsigned char data[TSHI_LETTER_ROOM];
+    };
+} tshi_letter;
+
+typedef struct tshi_inbox {
+    alignas(TSHI_LINE_BYTES) _Atomic uint64_t tail; /* number of the next letter to be written */
+    _Atomic uint32_t sleepers;
+    _Atomic uint32_t congested; /* its owner keeps more letters than it likes */
+    tshi_letter letter[TSHI_LETTERS];
+} tshi_inbox;
 
 typedef struct tshi_block_head {
     alignas(TSHI_LINE_BYTES) _Atomic uint32_t users; /* members that have not closed the group */
@@ -84,12 +113,16 @@ typedef struct tshi_local {
     /* Of the wait under way, for naps. */
     double waiting_since, next_word, next_look;
     int naps;
+    struct tshi_post *posts;          /* of closed groups, with messages that are still to be fetched */
     struct tshi_local_group *retired; /* blocks that others may still use */
 } tshi_local;
 
+typedef struct tshi_post tshi_post; /* local_message.c */
+
 typedef struct tshi_local_group {
     char *block;
-    size_t slot_bytes, member_bytes;
+    size_t slot_bytes, inbox_at, member_bytes;
+    tshi_post *post;  /* my side of messages, NULL before the first */
     uint32_t sync;    /* my last */
     uint32_t agreed;  /* while recovering */
     const char *name; /* of the call under way */
@@ -204,6 +237,9 @@ tsh_status tshi_message_start(tsh_work *work);
 void tshi_message_progress(tsh_work *work);
 /* Forget all messages: every rank recovers. */
 void tshi_messages_reset(tsh_group *group);
+void tshi_messages_close(tsh_group *group);
+/* Free what closed groups have left for receivers that have fetched it since; `all`: the rest too. */
+void tshi_messages_sweep(tsh_world *world, bool all);
 
 /* --- local.c: calls ----------------------------------------------------------------------------------------------- */
 

@@ -130,23 +130,22 @@ static bool somebody_died(const tsh_world *world) {
     return false;
 }
 
+/* A message may come from, or go to, member i. */
+static bool comes_from(const tshi_wait *wait, int i) {
+    int peer = wait->message->call.root;
+    return peer < 0 ? i != wait->group->rank : i == peer;
+}
+
 /* "1, 3" of the ranks that have not posted. */
 static const char *missing_ranks(const tshi_wait *wait, char *text, size_t size) {
     size_t used = 0;
-    if (wait->message) {
-        int peer = wait->message->call.root;
-        if (peer < 0)
-            snprintf(text, size, "(any)");
-        else
-            snprintf(text, size, "%d", wait->group->ranks[peer]);
-        return text;
-    }
     int n = wait->group ? wait->group->size : wait->world->size;
     text[0] = '\0';
     for (int i = 0; i < n && used + 16 < size; i++) {
         _Atomic uint32_t *word = &record_of(wait->world, i)->recover;
         if (wait->group) word = &tshi_slot_at(wait->group->state, i, wait->sync)->sync;
-        if (tshi_reached(word, wait->sync)) continue;
+        bool here = wait->message ? !comes_from(wait, i) : tshi_reached(word, wait->sync);
+        if (here) continue;
         int rank = wait->group ? wait->group->ranks[i] : i;
         used += (size_t)snprintf(text + used, size - used, "%s%d", used ? ", " : "", rank);
     }
@@ -160,6 +159,7 @@ static const char *name_of(const tshi_wait *wait) {
 }
 
 static unsigned long long number_of(const tshi_wait *wait) {
+    if (wait->message) return wait->group->posts;
     return wait->group ? wait->group->calls : tshi_local_of(wait->world)->steps;
 }
 

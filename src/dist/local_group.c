@@ -13,8 +13,13 @@ static size_t slot_bytes(int size) {
     return round_up(sizeof(tshi_slot) + (counts > TSHI_INLINE ? counts : TSHI_INLINE));
 }
 
-static size_t member_bytes(int size) {
+/* The inbox comes after the slots. */
+static size_t inbox_at(int size) {
     return sizeof(tshi_member) + 2 * slot_bytes(size);
+}
+
+static size_t member_bytes(int size) {
+    return inbox_at(size) + sizeof(tshi_inbox);
 }
 
 size_t tshi_block_bytes(int size) {
@@ -32,6 +37,7 @@ tshi_local_group *tshi_local_group_new(tsh_world *world, int size) {
         return NULL;
     }
     lg->slot_bytes = slot_bytes(size);
+    lg->inbox_at = inbox_at(size);
     lg->member_bytes = member_bytes(size);
     lg->name = "";
     tshi_local_tune(lg, tshi_local_of(world));
@@ -109,8 +115,9 @@ tsh_status tshi_local_open(tsh_group *parent, const int *ranks, int n, tsh_group
 void tshi_local_close(tsh_group *group) {
     tsh_world *world = group->world;
     tshi_local_group *lg = group->state;
-    group->state = NULL;
     if (!lg) return;
+    tshi_messages_close(group);
+    group->state = NULL;
     if (group == world->group) {
         tshi_local_group_free(world, lg);
         return;
@@ -129,6 +136,7 @@ void tshi_local_close(tsh_group *group) {
 
 void tshi_local_sweep(tsh_world *world, bool all) {
     tshi_local_group **link = &tshi_local_of(world)->retired;
+    tshi_messages_sweep(world, all);
     while (*link) {
         tshi_local_group *lg = *link;
         if (!all && atomic_load(&head_of(lg)->users) != 0) {
