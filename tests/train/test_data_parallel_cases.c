@@ -49,14 +49,18 @@ static void free_kit(kit *k) {
 }
 
 /* The sum of w times a LOCAL [n, n, n]: the rank's term of the gradient is n everywhere. */
-static tsh_tensor *term(tshi_rank *r, kit *k, int i, double n) {
+static tsh_tensor *product(tshi_rank *r, kit *k, tsh_tensor *w, double n) {
     tsh_tensor *x = NULL;
-    tsh_tensor_config config = {tsh_tensor_dtype(k->w[i]), 1, {N}, {L}};
+    tsh_tensor_config config = {tsh_tensor_dtype(w), 1, {N}, {L}};
     tshi_check_ok(r, tsh_tensor_create(k->mesh, &config, &x));
     tshi_check_ok(r, tsh_tensor_fill(x, n));
-    tsh_tensor *loss = tsh_sum(k->tape, tsh_mul(k->tape, k->w[i], x), TSH_ALL_DIMS);
+    tsh_tensor *loss = tsh_sum(k->tape, tsh_mul(k->tape, w, x), TSH_ALL_DIMS);
     tsh_tensor_release(x);
     return loss;
+}
+
+static tsh_tensor *term(tshi_rank *r, kit *k, int i, double n) {
+    return product(r, k, k->w[i], n);
 }
 
 static void backward(tshi_rank *r, kit *k, tsh_tensor *loss) {
@@ -114,6 +118,28 @@ Test(data_parallel, leaves_out_what_ranks_do_not_use, .timeout = 30) {
         cr_assert_str_empty(tshi_test_run(p, unused, &several));
         cr_assert_str_empty(tshi_test_run(p, unused, &one));
     }
+}
+
+/* A leaf without schedule is summed in the middle of backward: on the last rank before b's bucket is started, on the
+ * others, which have no b, after it. */
+static void between(tshi_rank *r, void *arg) {
+    const double ones[N] = {1, 1, 1}, wanted[N] = {r->size, r->size, r->size};
+    kit k;
+    (void)arg;
+    make_kit(r, &one_each, &k);
+    tsh_tensor *free_leaf = tshi_test_leaf(r, k.mesh, &(tsh_tensor_config){TSH_FLOAT64, 1, {N}, {{0}}}, ones);
+    tsh_tensor *first = r->rank == r->size - 1 ? term(r, &k, 1, 5) : NULL;
+    tsh_tensor *loss = product(r, &k, free_leaf, 1);
+    backward(r, &k, first ? tsh_add(k.tape, loss, first) : loss);
+    check(r, &k, 0, 0);
+    check(r, &k, 1, 5);
+    tshi_test_same_grad(r, "without schedule", free_leaf, wanted, 0);
+    tsh_tensor_release(free_leaf);
+    free_kit(&k);
+}
+
+Test(data_parallel, keeps_its_sums_apart_from_other_calls, .timeout = 20) {
+    for (int p = 2; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, between, NULL));
 }
 
 /* --- gradients that are the same on all ranks already ------------------------------------------------------------- */
@@ -303,6 +329,28 @@ static void misuse(tshi_rank *r, void *arg) {
 Test(data_parallel, refuses_misuse, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run(1, misuse, NULL));
     cr_assert_str_empty(tshi_test_run(2, misuse, NULL));
+}
+
+static void other_lists(tshi_rank *r, void *arg) {
+    kit k;
+    tsh_tensor *more = NULL;
+    (void)arg;
+    make_kit(r, NULL, &k);
+    if (r->rank == 1) {
+        more = tshi_test_leaf(r, k.mesh, &(tsh_tensor_config){TSH_FLOAT64, 1, {1}, {{0}}}, (const double[]){1});
+        tshi_check_ok(r, tsh_parameters_add(k.list, "more", more));
+    }
+    tshi_check_status(r, tsh_data_parallel_create(k.tape, k.list, k.group, NULL, &k.dp), TSH_ERR_MISMATCH,
+                      "of 5 parameters");
+    backward(r, &k, term(r, &k, 0, 1)); /* as if nothing had been */
+    check(r, &k, 0, r->size);
+    tsh_tensor_release(more);
+    free_kit(&k);
+}
+
+Test(data_parallel, wants_the_same_parameters_on_all_ranks, .timeout = 20) {
+    cr_assert_str_empty(tshi_test_run(2, other_lists, NULL));
+    cr_assert_str_empty(tshi_test_run(3, other_lists, NULL));
 }
 
 /* A schedule that goes leaves its gradients, and the next step, even one that is half done, is made without. */
