@@ -64,11 +64,12 @@ tsh_status tshi_op_unary(tshi_unary f, const tsh_tensor *x, tsh_tensor *y) {
     return status;
 }
 
-tsh_status tshi_op_unary_backward(tshi_unary f, const tsh_tensor *x, const tsh_tensor *dy, tsh_tensor *dx) {
+tsh_status tshi_op_unary_backward(tshi_unary f, const tsh_tensor *x, const tsh_tensor *dy, double beta,
+                                  tsh_tensor *dx) {
     tsh_status status = same("unary", x, dy);
     if (status == TSH_OK) status = same("unary", x, dx);
     if (status == TSH_OK) {
-        kernels(x)->unary_backward(f, x->dtype, x->numel, tshi_data(x), tshi_data(dy), tshi_data(dx));
+        kernels(x)->unary_backward(f, x->dtype, x->numel, tshi_data(x), tshi_data(dy), beta, tshi_data(dx));
     }
     return status;
 }

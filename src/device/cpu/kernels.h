@@ -29,7 +29,8 @@ void tshi_cpu_blas_threads(int threads);
 
 /* elementwise.c */
 void tshi_cpu_unary(tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, void *y);
-void tshi_cpu_unary_backward(tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, const void *dy, void *dx);
+void tshi_cpu_unary_backward(tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, const void *dy, double beta,
+                             void *dx);
 void tshi_cpu_axpby(tsh_dtype dtype, int64_t n, double a, const void *x, double b, const void *y, void *z);
 void tshi_cpu_mul(tsh_dtype dtype, int64_t n, const void *x, const void *y, double beta, void *z);
 
