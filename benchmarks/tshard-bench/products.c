@@ -4,7 +4,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { MAX_LAYERS = 2, BUFFERS = 6 };
 enum { X, WEIGHT, Y, DX, DWEIGHT, DY };
@@ -13,59 +12,48 @@ struct products {
     tsh_dtype dtype;
     int layers;
     products_layer layer[MAX_LAYERS];
-    void *buffer[MAX_LAYERS][BUFFERS];
+    tsh_tensor *tensor[MAX_LAYERS][BUFFERS];
 };
 
-/* Values in [-0.5, 0.5], and every page touched. */
-static void fill(tsh_dtype dtype, int64_t n, void *to) {
-    uint32_t state = 1;
-    for (int64_t i = 0; i < n; i++) {
-        state = state * 1664525u + 1013904223u;
-        double value = (double)(state >> 8) / (double)(1u << 24) - 0.5;
-        if (dtype == TSH_FLOAT64)
-            ((double *)to)[i] = value;
-        else
-            ((float *)to)[i] = (float)value;
+static tsh_status create_buffers(const tsh_mesh *mesh, products *p, int i) {
+    const products_layer *l = &p->layer[i];
+    const int64_t sizes[BUFFERS][2] = {
+        [X] = {l->batch, l->in},     [DX] = {l->batch, l->in}, [WEIGHT] = {l->out, l->in},
+        [DWEIGHT] = {l->out, l->in}, [Y] = {l->batch, l->out}, [DY] = {l->batch, l->out}};
+    tsh_status status = TSH_OK;
+    for (int j = 0; j < BUFFERS && status == TSH_OK; j++) {
+        tsh_tensor_config config = {.dtype = p->dtype, .ndim = 2, .shape = {sizes[j][0], sizes[j][1]}};
+        status = tsh_tensor_create(mesh, &config, &p->tensor[i][j]);
+        if (status != TSH_OK) break;
+        status = tsh_tensor_init(p->tensor[i][j], &(tsh_init){.kind = TSH_INIT_UNIFORM, .a = -0.5, .b = 0.5});
     }
+    return status;
 }
 
-static void *create_buffer(tsh_dtype dtype, int64_t rows, int64_t cols) {
-    int64_t n;
-    if (__builtin_mul_overflow(rows, cols, &n) || n > INT64_MAX / 16) return NULL;
-    size_t bytes = (size_t)n * tsh_dtype_size(dtype);
-    void *buffer = aligned_alloc(64, bytes / 64 * 64 + 64);
-    if (buffer) fill(dtype, n, buffer);
-    return buffer;
-}
-
-tsh_status products_create(tsh_dtype dtype, const products_layer *layers, int n, products **out) {
+tsh_status products_create(const tsh_mesh *mesh, tsh_dtype dtype, const products_layer *layers, int n, products **out) {
     *out = NULL;
     if (n > MAX_LAYERS) return TSH_ERR_ARGUMENT;
     products *p = calloc(1, sizeof *p);
     if (!p) return TSH_ERR_MEMORY;
     p->dtype = dtype;
     p->layers = n;
-    for (int i = 0; i < n; i++) {
-        const products_layer *l = &layers[i];
-        const int64_t sizes[BUFFERS][2] = {{l->batch, l->in}, {l->out, l->in}, {l->batch, l->out},
-                                           {l->batch, l->in}, {l->out, l->in}, {l->batch, l->out}};
-        p->layer[i] = *l;
-        bool fits = l->batch <= INT_MAX && l->in <= INT_MAX && l->out <= INT_MAX;
-        for (int j = 0; j < BUFFERS; j++) {
-            p->buffer[i][j] = fits ? create_buffer(dtype, sizes[j][0], sizes[j][1]) : NULL;
-            if (p->buffer[i][j]) continue;
-            products_destroy(p);
-            return TSH_ERR_MEMORY;
-        }
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < n && status == TSH_OK; i++) {
+        p->layer[i] = layers[i];
+        bool fits = layers[i].batch <= INT_MAX && layers[i].in <= INT_MAX && layers[i].out <= INT_MAX;
+        status = fits ? create_buffers(mesh, p, i) : TSH_ERR_OVERFLOW;
     }
-    *out = p;
-    return TSH_OK;
+    if (status == TSH_OK)
+        *out = p;
+    else
+        products_destroy(p);
+    return status;
 }
 
 void products_destroy(products *p) {
     if (!p) return;
     for (int i = 0; i < p->layers; i++) {
-        for (int j = 0; j < BUFFERS; j++) free(p->buffer[i][j]);
+        for (int j = 0; j < BUFFERS; j++) tsh_tensor_release(p->tensor[i][j]);
     }
     free(p);
 }
@@ -84,14 +72,17 @@ static void multiply(tsh_dtype dtype, CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, in
 void products_run(const products *p) {
     for (int i = 0; i < p->layers; i++) {
         const products_layer *l = &p->layer[i];
-        void *const *b = p->buffer[i];
-        multiply(p->dtype, CblasNoTrans, CblasTrans, l->batch, l->out, l->in, b[X], b[WEIGHT], b[Y]);
+        tsh_tensor *const *t = p->tensor[i];
+        multiply(p->dtype, CblasNoTrans, CblasTrans, l->batch, l->out, l->in, tsh_tensor_data(t[X]),
+                 tsh_tensor_data(t[WEIGHT]), tsh_tensor_data(t[Y]));
     }
     for (int i = p->layers - 1; i >= 0; i--) {
         const products_layer *l = &p->layer[i];
-        void *const *b = p->buffer[i];
-        multiply(p->dtype, CblasNoTrans, CblasNoTrans, l->batch, l->in, l->out, b[DY], b[WEIGHT], b[DX]);
-        multiply(p->dtype, CblasTrans, CblasNoTrans, l->out, l->in, l->batch, b[DY], b[X], b[DWEIGHT]);
+        tsh_tensor *const *t = p->tensor[i];
+        multiply(p->dtype, CblasNoTrans, CblasNoTrans, l->batch, l->in, l->out, tsh_tensor_data(t[DY]),
+                 tsh_tensor_data(t[WEIGHT]), tsh_tensor_data(t[DX]));
+        multiply(p->dtype, CblasTrans, CblasNoTrans, l->out, l->in, l->batch, tsh_tensor_data(t[DY]),
+                 tsh_tensor_data(t[X]), tsh_tensor_data(t[DWEIGHT]));
     }
 }
 

@@ -3,7 +3,7 @@
 #ifndef PRODUCTS_H
 #define PRODUCTS_H
 
-#include "tshard/device.h"
+#include "tshard/layers.h"
 
 /* One layer's part on this rank: x [batch, in], weight [out, in]. */
 typedef struct products_layer {
@@ -12,8 +12,9 @@ typedef struct products_layer {
 
 typedef struct products products;
 
-/* Every layer gets buffers of its own for x, weight, y and their gradients, in private memory, filled. */
-tsh_status products_create(tsh_dtype dtype, const products_layer *layers, int n, products **out);
+/* Every layer gets buffers of its own for x, weight, y and their gradients, in the same memory as tshard's tensors,
+ * filled. The words of a failure are in tsh_error_message(). Not collective; call it on every rank. */
+tsh_status products_create(const tsh_mesh *mesh, tsh_dtype dtype, const products_layer *layers, int n, products **out);
 void products_destroy(products *p);
 /* y = x W^T layer by layer, then back from the last: dx = dy W, dW = dy^T x. */
 void products_run(const products *p);
