@@ -66,10 +66,16 @@ void layers_print_heading(const layers_command *command, tsh_world *world) {
     describe_place(world, place, sizeof place);
     printf("%s, %s\n%s\n", command->title, tsh_dtype_name(command->dtype), place);
     puts("Times: ms, median over steps of the slowest rank. MB: 10^6 bytes, of the rank with the most.\n");
-    puts("             forward  backward      step  products  effi-    communication    GFLOP/s   weights      peak  "
-         "alloca-");
-    puts("sharding          ms        ms        ms     alone  ciency     ms   sent MB  per rank        MB        MB  "
-         " tions");
+    const char *const heads[2][12] = {
+        {"", "forward", "backward", "step", "products", "effi-", "", "communication", "GFLOP/s", "weights", "peak",
+         "alloca-"},
+        {"sharding", "ms", "ms", "ms", "alone", "ciency", "ms", "sent MB", "per rank", "MB", "MB", "tions"},
+    };
+    for (int i = 0; i < 2; i++) {
+        const char *const *h = heads[i];
+        printf("%-12s%8s%10s%10s%10s%8s%*s%*s%10s%10s%10s%9s\n", h[0], h[1], h[2], h[3], h[4], h[5], i ? 8 : 0, h[6],
+               i ? 10 : 18, h[7], h[8], h[9], h[10], h[11]);
+    }
     fflush(stdout);
 }
 
