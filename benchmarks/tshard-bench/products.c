@@ -1,6 +1,9 @@
 #include "products.h"
 
 #include <cblas.h>
+#ifdef TSHARD_HAVE_ONEDNN
+#include <dnnl.h>
+#endif
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,31 +61,39 @@ void products_destroy(products *p) {
     free(p);
 }
 
-/* c [m, n] = op(a) op(b), rows packed. */
-static void multiply(tsh_dtype dtype, CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int64_t m, int64_t n, int64_t k,
-                     const void *a, const void *b, void *c) {
+/* c [m, n] = op(a) op(b), rows packed: float32 through oneDNN where tshard has it. */
+static void multiply(tsh_dtype dtype, bool ta, bool tb, int64_t m, int64_t n, int64_t k, const void *a, const void *b,
+                     void *c) {
     if (m == 0 || n == 0 || k == 0) return;
-    int lda = (int)(ta == CblasTrans ? m : k), ldb = (int)(tb == CblasTrans ? k : n);
-    if (dtype == TSH_FLOAT64)
-        cblas_dgemm(CblasRowMajor, ta, tb, (int)m, (int)n, (int)k, 1.0, a, lda, b, ldb, 0.0, c, (int)n);
-    else
-        cblas_sgemm(CblasRowMajor, ta, tb, (int)m, (int)n, (int)k, 1.0f, a, lda, b, ldb, 0.0f, c, (int)n);
+    int64_t lda = ta ? m : k, ldb = tb ? k : n;
+    CBLAS_TRANSPOSE cblas_a = ta ? CblasTrans : CblasNoTrans, cblas_b = tb ? CblasTrans : CblasNoTrans;
+    if (dtype == TSH_FLOAT64) {
+        cblas_dgemm(CblasRowMajor, cblas_a, cblas_b, (int)m, (int)n, (int)k, 1.0, a, (int)lda, b, (int)ldb, 0.0, c,
+                    (int)n);
+        return;
+    }
+#ifdef TSHARD_HAVE_ONEDNN
+    dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, 1.0f, a, lda, b, ldb, 0.0f, c, n);
+#else
+    cblas_sgemm(CblasRowMajor, cblas_a, cblas_b, (int)m, (int)n, (int)k, 1.0f, a, (int)lda, b, (int)ldb, 0.0f, c,
+                (int)n);
+#endif
 }
 
 void products_run(const products *p) {
     for (int i = 0; i < p->layers; i++) {
         const products_layer *l = &p->layer[i];
         tsh_tensor *const *t = p->tensor[i];
-        multiply(p->dtype, CblasNoTrans, CblasTrans, l->batch, l->out, l->in, tsh_tensor_data(t[X]),
-                 tsh_tensor_data(t[WEIGHT]), tsh_tensor_data(t[Y]));
+        multiply(p->dtype, false, true, l->batch, l->out, l->in, tsh_tensor_data(t[X]), tsh_tensor_data(t[WEIGHT]),
+                 tsh_tensor_data(t[Y]));
     }
     for (int i = p->layers - 1; i >= 0; i--) {
         const products_layer *l = &p->layer[i];
         tsh_tensor *const *t = p->tensor[i];
-        multiply(p->dtype, CblasNoTrans, CblasNoTrans, l->batch, l->in, l->out, tsh_tensor_data(t[DY]),
-                 tsh_tensor_data(t[WEIGHT]), tsh_tensor_data(t[DX]));
-        multiply(p->dtype, CblasTrans, CblasNoTrans, l->out, l->in, l->batch, tsh_tensor_data(t[DY]),
-                 tsh_tensor_data(t[X]), tsh_tensor_data(t[DWEIGHT]));
+        multiply(p->dtype, false, false, l->batch, l->in, l->out, tsh_tensor_data(t[DY]), tsh_tensor_data(t[WEIGHT]),
+                 tsh_tensor_data(t[DX]));
+        multiply(p->dtype, true, false, l->out, l->in, l->batch, tsh_tensor_data(t[DY]), tsh_tensor_data(t[X]),
+                 tsh_tensor_data(t[DWEIGHT]));
     }
 }
 
@@ -94,37 +105,3 @@ double products_flops(const products *p) {
     }
     return flops;
 }
-
-/* --- the library ------------------------------------------------------------------------------------------------ */
-
-#if defined(TSHARD_HAVE_OPENBLAS) && defined(__GNUC__)
-
-/* Weak: the CBLAS that is found when the program runs may be another one. */
-extern char *openblas_get_config(void) __attribute__((weak));
-extern char *openblas_get_corename(void) __attribute__((weak));
-extern int openblas_get_num_threads(void) __attribute__((weak));
-
-const char *products_library(void) {
-    static char text[128];
-    char version[64] = "";
-    if (!openblas_get_config || !openblas_get_corename) return "an unknown CBLAS";
-    sscanf(openblas_get_config(), "OpenBLAS %63s", version);
-    snprintf(text, sizeof text, "OpenBLAS %s, %s kernels", version, openblas_get_corename());
-    return text;
-}
-
-int products_threads(void) {
-    return openblas_get_num_threads ? openblas_get_num_threads() : 0;
-}
-
-#else
-
-const char *products_library(void) {
-    return "an unknown CBLAS";
-}
-
-int products_threads(void) {
-    return 0;
-}
-
-#endif

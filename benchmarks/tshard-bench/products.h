@@ -1,5 +1,5 @@
-/* The matrix products of linear layers and nothing else, through the CBLAS that tshard uses: what its layers are
- * compared with. */
+/* The matrix products of linear layers and nothing else, through the libraries that tshard uses: what its
+ * layers are compared with. */
 #ifndef PRODUCTS_H
 #define PRODUCTS_H
 
@@ -20,9 +20,5 @@ void products_destroy(products *p);
 void products_run(const products *p);
 /* Floating-point operations of one run. */
 double products_flops(const products *p);
-
-/* "OpenBLAS 0.3.21, SkylakeX kernels", as far as the library tells; and its threads, 0 when it does not tell. */
-const char *products_library(void);
-int products_threads(void);
 
 #endif

@@ -50,6 +50,8 @@ typedef struct tshi_device_ops {
     /* Takes back what alloc gave. NULL is fine. */
     void (*release)(tsh_device *device, void *pointer);
     void (*destroy)(tsh_device *device);
+    /* tsh_device_describe's words. */
+    void (*describe)(const tsh_device *device, char *text, size_t size);
     void (*copy)(size_t bytes, const void *from, void *to);
     void (*copy_to_host)(size_t bytes, const void *from, void *to);
     void (*copy_from_host)(size_t bytes, const void *from, void *to);
