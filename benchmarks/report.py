@@ -112,7 +112,7 @@ def main():
     cores = len(os.sched_getaffinity(0))
     load = os.getloadavg()[0]
     row = rows(bench(options, 1, "linear", "--batch", "1", "--in", "1", "--out", "1", "--shard", "dense", "--json"))[0]
-    print(f"{cores} cores, load {load:.1f} before, {row['blas']}, one BLAS thread a rank")
+    print(f"{cores} cores, load {load:.1f} before; each rank with {row['products']}")
     if cores < RANKS:
         print(f"{RANKS} ranks share {cores} core: nothing below says anything about speed.")
     parts = [linear, mlp_efficiency, mlp_ratio] + ([] if options.no_mpi else [collectives])
