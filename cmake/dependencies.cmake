@@ -1,4 +1,5 @@
-# What the library stands on: a CBLAS, oneDNN for float32 products where it is there, the vector maths library where the C library has one, libm, threads.
+# What the library stands on: a CBLAS, oneDNN for float32 products where it is there, the vector maths library where the
+# C library has one, libm, threads.
 #   tshard_dependencies      include directories and definitions for compiling
 #   TSHARD_LINK_LIBRARIES    for linking; names rather than paths where possible, because they are exported
 #   TSHARD_LINK_DIRECTORIES  where they lie, when that is no default place
