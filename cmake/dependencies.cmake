@@ -1,5 +1,5 @@
-# What the library stands on: a CBLAS, the vector maths library where the C library has one, libm, threads, and MPI
-# unless TSHARD_MPI is OFF or there is none.
+# What the library stands on: a CBLAS, oneDNN for float32 products where it is there, the vector maths library where the
+# C library has one, libm, threads, and MPI unless TSHARD_MPI is OFF or there is none.
 #   tshard_dependencies      include directories and definitions for compiling
 #   TSHARD_LINK_LIBRARIES    for linking; names rather than paths where possible, because they are exported
 #   TSHARD_HAVE_MPI          whether the mpi backend is built
@@ -49,6 +49,20 @@ if(NOT TSHARD_CBLAS_WORKS)
     message(FATAL_ERROR "${blas_missing}. Found ${blas_libraries}, but a program that calls cblas_sgemm does not link.")
 endif()
 
+set(onednn_missing "On Debian and Ubuntu: apt-get install libdnnl-dev")
+if(NOT TSHARD_ONEDNN STREQUAL "OFF")
+    find_library(TSHARD_ONEDNN_LIBRARY dnnl)
+    find_path(TSHARD_ONEDNN_INCLUDE dnnl.h)
+endif()
+if(TSHARD_ONEDNN_LIBRARY AND TSHARD_ONEDNN_INCLUDE)
+    set(TSHARD_USE_ONEDNN ON)
+elseif(TSHARD_ONEDNN STREQUAL "ON")
+    message(FATAL_ERROR "TSHARD_ONEDNN=ON, but there is no oneDNN (dnnl.h and a library). ${onednn_missing}")
+else()
+    set(TSHARD_USE_ONEDNN OFF)
+    message(STATUS "Without oneDNN: float32 products go to the CBLAS. ${onednn_missing}")
+endif()
+
 check_library_exists(mvec _ZGVbN4v_expf "" TSHARD_MVEC_WORKS)
 
 add_library(tshard_dependencies INTERFACE)
@@ -57,12 +71,23 @@ if(TSHARD_BLAS_IS_OPENBLAS)
     target_compile_definitions(tshard_dependencies INTERFACE TSHARD_HAVE_OPENBLAS)
 endif()
 set(TSHARD_LINK_LIBRARIES ${blas_libraries})
+if(TSHARD_USE_ONEDNN)
+    target_compile_definitions(tshard_dependencies INTERFACE TSHARD_HAVE_ONEDNN)
+    target_include_directories(tshard_dependencies SYSTEM INTERFACE ${TSHARD_ONEDNN_INCLUDE})
+    list(APPEND TSHARD_LINK_LIBRARIES dnnl)
+endif()
 if(TSHARD_MVEC_WORKS)
     target_compile_definitions(tshard_dependencies INTERFACE TSHARD_HAVE_MVEC)
     list(APPEND TSHARD_LINK_LIBRARIES mvec)
 endif()
 list(APPEND TSHARD_LINK_LIBRARIES m Threads::Threads)
 set(TSHARD_LINK_DIRECTORIES ${blas_directories})
+if(TSHARD_USE_ONEDNN)
+    cmake_path(GET TSHARD_ONEDNN_LIBRARY PARENT_PATH onednn_directory)
+    if(NOT onednn_directory IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
+        list(APPEND TSHARD_LINK_DIRECTORIES ${onednn_directory})
+    endif()
+endif()
 
 # Headers and libraries alone: the compiler flags of MPI's wrappers are for MPI's own taste.
 set(TSHARD_HAVE_MPI OFF)

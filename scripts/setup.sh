@@ -21,6 +21,7 @@ cmake            |have_cmake                                 |the build, 3.25 or
 ninja-build      |have_command ninja                         |the build, in parallel
 pkg-config       |have_command pkg-config                    |finds the libraries below
 libopenblas-dev  |have_cblas                                 |matrix products
+libdnnl-dev      |have_header dnnl.h                         |matrix products of float32, by the CPU's newest instructions
 libcriterion-dev |have_module criterion                      |the test suites"
 setup_table_test="
 clang            |have_command clang                         |a second compiler's warnings and code

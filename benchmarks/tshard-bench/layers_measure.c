@@ -23,8 +23,13 @@ typedef struct trial {
     tsh_linear *layer[LAYERS_MOST];
     tsh_tensor *x, *dy;
     products *products;
+    size_t foreign_bytes; /* of tensors that are not the model's */
     samples *samples;
 } trial;
+
+static size_t bytes_in_use(const trial *t) {
+    return tsh_device_get_stats(tsh_world_device(t->place->world)).bytes_in_use;
+}
 
 /* --- building --------------------------------------------------------------------------------------------------- */
 
@@ -55,7 +60,11 @@ static tsh_status create_products(trial *t) {
         const int64_t *shape = tsh_tensor_shape(tsh_linear_weight(t->layer[i]));
         layers[i] = (products_layer){t->model->batch, shape[1], shape[0]};
     }
-    return products_create(t->model->dtype, layers, t->model->count, &t->products);
+    size_t before = bytes_in_use(t);
+    tsh_status status =
+        products_create(tsh_group_mesh(t->group), t->model->dtype, layers, t->model->count, &t->products);
+    t->foreign_bytes += bytes_in_use(t) - before;
+    return status;
 }
 
 static tsh_status create_trial(trial *t) {
@@ -169,12 +178,12 @@ static counts count(const trial *t) {
     return (counts){tsh_device_get_stats(tsh_world_device(t->place->world)), t->place->counter->calls};
 }
 
-/* Of this rank; bytes in use before there was a model are not the model's. */
-static void collect_counts(const trial *t, const counts *before, size_t bytes_before, layers_result *out) {
+/* Of this rank. */
+static void collect_counts(const trial *t, const counts *before, layers_result *out) {
     counts after = count(t);
     tsh_group_stats stats = tsh_group_get_stats(t->group);
     out->allocations = (int64_t)(after.device.allocations - before->device.allocations) + after.host - before->host;
-    out->peak_bytes = (int64_t)(after.device.bytes_peak - bytes_before);
+    out->peak_bytes = (int64_t)(after.device.bytes_peak - t->foreign_bytes);
     out->flops = products_flops(t->products);
     for (int i = 0; i < TSH_COLLECTIVE_COUNT; i++) out->sent_bytes += (int64_t)stats.bytes[i];
     for (int i = 0; i < t->model->count; i++) {
@@ -216,19 +225,18 @@ static tsh_status combine(trial *t, int n, layers_result *out) {
 
 tsh_status layers_measure(const layers_place *place, const layers_model *model, layers_result *out) {
     trial t = {.place = place, .model = model, .group = tsh_world_group(place->world)};
-    tsh_device *device = tsh_world_device(place->world);
-    size_t bytes_before = tsh_device_get_stats(device).bytes_in_use;
+    t.foreign_bytes = bytes_in_use(&t);
     int steps = 0;
     *out = (layers_result){.shard = model->shard};
     tsh_status status = create_trial(&t);
     if (status == TSH_OK) status = warm_up(&t, &steps);
     if (status != TSH_OK) goto done;
-    tsh_device_reset_peak(device);
+    tsh_device_reset_peak(tsh_world_device(place->world));
     counts before = count(&t);
     out->steps = steps;
     status = measure_steps(&t, steps);
     if (status != TSH_OK) goto done;
-    collect_counts(&t, &before, bytes_before, out);
+    collect_counts(&t, &before, out);
     status = combine(&t, steps, out);
 done:
     destroy_trial(&t);

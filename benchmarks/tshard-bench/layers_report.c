@@ -13,6 +13,7 @@ static double gflops(const layers_result *r) {
 /* --- for programs ----------------------------------------------------------------------------------------------- */
 
 void layers_print_json(const layers_command *command, tsh_world *world, const layers_result *r) {
+    char libraries[256];
     bench_field fields[32] = {
         BENCH_TEXT_FIELD("bench", command->bench),
         BENCH_TEXT_FIELD("shard", r->shard),
@@ -34,8 +35,7 @@ void layers_print_json(const layers_command *command, tsh_world *world, const la
         BENCH_COUNT_FIELD("steps", r->steps),
         BENCH_TEXT_FIELD("dtype", tsh_dtype_name(command->dtype)),
         BENCH_TEXT_FIELD("backend", tsh_group_backend(tsh_world_group(world))),
-        BENCH_COUNT_FIELD("blas_threads", products_threads()),
-        BENCH_TEXT_FIELD("blas", products_library()),
+        BENCH_TEXT_FIELD("products", tsh_device_describe(tsh_world_device(world), libraries, sizeof libraries)),
     };
     int n = 3;
     for (int i = 0; i < command->size_count; i++) fields[n++] = command->sizes[i];
@@ -49,27 +49,29 @@ static const char *plural(int64_t n) {
     return n == 1 ? "" : "s";
 }
 
-/* "2 ranks (local), 1 BLAS thread each (OpenBLAS ...)" */
+/* "2 ranks (local), each with 1 BLAS thread, oneDNN ..." */
 static void describe_place(tsh_world *world, char *text, size_t size) {
-    int ranks = tsh_world_size(world), threads = products_threads();
-    int used =
-        snprintf(text, size, "%d rank%s (%s), ", ranks, plural(ranks), tsh_group_backend(tsh_world_group(world)));
-    if (threads > 0)
-        snprintf(text + used, size - (size_t)used, "%d BLAS thread%s%s (%s)", threads, plural(threads),
-                 ranks > 1 ? " each" : "", products_library());
-    else
-        snprintf(text + used, size - (size_t)used, "%s", products_library());
+    int ranks = tsh_world_size(world);
+    char libraries[256];
+    snprintf(text, size, "%d rank%s (%s), %s%s", ranks, plural(ranks), tsh_group_backend(tsh_world_group(world)),
+             ranks > 1 ? "each with " : "", tsh_device_describe(tsh_world_device(world), libraries, sizeof libraries));
 }
 
 void layers_print_heading(const layers_command *command, tsh_world *world) {
-    char place[256];
+    char place[320];
     describe_place(world, place, sizeof place);
     printf("%s, %s\n%s\n", command->title, tsh_dtype_name(command->dtype), place);
     puts("Times: ms, median over steps of the slowest rank. MB: 10^6 bytes, of the rank with the most.\n");
-    puts("             forward  backward      step  products  effi-    communication    GFLOP/s   weights      peak  "
-         "alloca-");
-    puts("sharding          ms        ms        ms     alone  ciency     ms   sent MB  per rank        MB        MB  "
-         " tions");
+    const char *const heads[2][12] = {
+        {"", "forward", "backward", "step", "products", "effi-", "", "communication", "GFLOP/s", "weights", "peak",
+         "alloca-"},
+        {"sharding", "ms", "ms", "ms", "alone", "ciency", "ms", "sent MB", "per rank", "MB", "MB", "tions"},
+    };
+    for (int i = 0; i < 2; i++) {
+        const char *const *h = heads[i];
+        printf("%-12s%8s%10s%10s%10s%8s%*s%*s%10s%10s%10s%9s\n", h[0], h[1], h[2], h[3], h[4], h[5], i ? 8 : 0, h[6],
+               i ? 10 : 18, h[7], h[8], h[9], h[10], h[11]);
+    }
     fflush(stdout);
 }
 

@@ -1,9 +1,9 @@
-/* The matrix products of linear layers and nothing else, through the CBLAS that tshard uses: what its layers are
- * compared with. */
+/* The matrix products of linear layers and nothing else, through the libraries that tshard uses: what its
+ * layers are compared with. */
 #ifndef PRODUCTS_H
 #define PRODUCTS_H
 
-#include "tshard/device.h"
+#include "tshard/layers.h"
 
 /* One layer's part on this rank: x [batch, in], weight [out, in]. */
 typedef struct products_layer {
@@ -12,16 +12,13 @@ typedef struct products_layer {
 
 typedef struct products products;
 
-/* Every layer gets buffers of its own for x, weight, y and their gradients, in private memory, filled. */
-tsh_status products_create(tsh_dtype dtype, const products_layer *layers, int n, products **out);
+/* Every layer gets buffers of its own for x, weight, y and their gradients, in the same memory as tshard's tensors,
+ * filled. The words of a failure are in tsh_error_message(). Not collective; call it on every rank. */
+tsh_status products_create(const tsh_mesh *mesh, tsh_dtype dtype, const products_layer *layers, int n, products **out);
 void products_destroy(products *p);
 /* y = x W^T layer by layer, then back from the last: dx = dy W, dW = dy^T x. */
 void products_run(const products *p);
 /* Floating-point operations of one run. */
 double products_flops(const products *p);
-
-/* "OpenBLAS 0.3.21, SkylakeX kernels", as far as the library tells; and its threads, 0 when it does not tell. */
-const char *products_library(void);
-int products_threads(void);
 
 #endif

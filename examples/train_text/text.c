@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* TRAIN_TEXT_SOURCES, the folder of the checkout that this was built from, comes from CMake. */
-static const char *const source_patterns[] = {"/include/tshard/*.h", "/src/*/*.[ch]", "/src/device/cpu/*.[ch]"};
+static const char *const source_patterns[] = {"/include/tshard/*.h", "/src/*/*.[ch]"};
 
 /* Append the file to the bytes read so far. False with errno set. */
 static bool append_file(const char *path, text *t) {

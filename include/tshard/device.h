@@ -42,6 +42,10 @@ typedef struct tsh_device_stats {
     size_t bytes_peak;
 } tsh_device_stats;
 
+/* What multiplies matrices here: "1 BLAS thread, oneDNN 2.6.3 for float32, OpenBLAS 0.3.21 (Haswell kernels) for float64".
+ * Into text, always terminated (size > 0); returns text. */
+TSH_API char *tsh_device_describe(const tsh_device *device, char *text, size_t size);
+
 /* What it is, and its counters up to now. */
 TSH_API tsh_device_kind tsh_device_get_kind(const tsh_device *device);
 TSH_API tsh_device_stats tsh_device_get_stats(const tsh_device *device);

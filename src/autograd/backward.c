@@ -68,8 +68,9 @@ tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient) {
     tsh_tensor *x = call->in[i];
     const tshi_device_ops *ops = x->mesh->device->ops;
     bool first = !x->grad || x->grad_stale;
-    bool parameter = gradient_has_place(x) || (x->grad && x->node < 0); /* its gradient's memory stays where it is */
-    if (first && !parameter) {
+    /* A leaf's gradient outlives the step, in memory of its own that stays where it is. */
+    bool stays = x->node < 0 || gradient_has_place(x);
+    if (first && !stays) {
         tsh_tensor *view;
         tsh_status status = tshi_tensor_view(gradient, &x->shape, x->layout, 0, &view);
         if (status != TSH_OK) return status;

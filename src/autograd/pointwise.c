@@ -169,8 +169,9 @@ static tsh_status unary_forward(tsh_tape *tape, tshi_node *call) {
 
 static tsh_status unary_backward(tsh_tape *tape, tshi_node *call) {
     (void)tape;
-    tsh_tensor *dx = tshi_grad(call, 0);
-    return dx ? tshi_op_unary_backward((tshi_unary)call->attr.i[0], call->in[0], tshi_grad_out(call), dx)
+    double beta;
+    tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
+    return dx ? tshi_op_unary_backward((tshi_unary)call->attr.i[0], call->in[0], tshi_grad_out(call), beta, dx)
               : TSH_ERR_MEMORY;
 }
 

@@ -60,6 +60,8 @@ typedef struct tshi_device_ops {
     /* Takes back what alloc gave. NULL is fine. */
     void (*release)(tsh_device *device, void *pointer);
     void (*destroy)(tsh_device *device);
+    /* tsh_device_describe's words. */
+    void (*describe)(const tsh_device *device, char *text, size_t size);
     void (*copy)(size_t bytes, const void *from, void *to);
     void (*copy_to_host)(size_t bytes, const void *from, void *to);
     void (*copy_from_host)(size_t bytes, const void *from, void *to);
@@ -87,9 +89,10 @@ typedef struct tshi_device_ops {
     tsh_status (*gemm)(tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
                        double alpha, const void *a, int64_t lda, const void *b, int64_t ldb, double beta, void *c,
                        int64_t ldc);
-    /* y = f(x), may alias; dx += f'(x) dy. */
+    /* y = f(x), may alias; dx = beta dx + f'(x) dy, beta 0 or 1 (0: dx is not read). */
     void (*unary)(tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, void *y);
-    void (*unary_backward)(tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, const void *dy, void *dx);
+    void (*unary_backward)(tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, const void *dy, double beta,
+                           void *dx);
     /* z = a x + b y; z may alias x or y. With b = 0, y is not read and may be NULL. */
     void (*axpby)(tsh_dtype dtype, int64_t n, double a, const void *x, double b, const void *y, void *z);
     /* z = beta z + x y, beta 0 or 1 (0: z is not read); z may alias x or y when beta is 0. */

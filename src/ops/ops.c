@@ -64,11 +64,12 @@ tsh_status tshi_op_unary(tshi_unary f, const tsh_tensor *x, tsh_tensor *y) {
     return status;
 }
 
-tsh_status tshi_op_unary_backward(tshi_unary f, const tsh_tensor *x, const tsh_tensor *dy, tsh_tensor *dx) {
+tsh_status tshi_op_unary_backward(tshi_unary f, const tsh_tensor *x, const tsh_tensor *dy, double beta,
+                                  tsh_tensor *dx) {
     tsh_status status = same("unary", x, dy);
     if (status == TSH_OK) status = same("unary", x, dx);
     if (status == TSH_OK) {
-        kernels(x)->unary_backward(f, x->dtype, x->numel, tshi_data(x), tshi_data(dy), tshi_data(dx));
+        kernels(x)->unary_backward(f, x->dtype, x->numel, tshi_data(x), tshi_data(dy), beta, tshi_data(dx));
     }
     return status;
 }
@@ -142,7 +143,7 @@ static tsh_status find_window(const tsh_tensor *whole, int dim, int64_t start, c
 }
 
 tsh_status tshi_op_slice(const tsh_tensor *whole, int dim, int64_t start, tsh_tensor *part) {
-    window w;
+    window w = {0};
     tsh_status status = find_window(whole, dim, start, part, &w);
     if (status != TSH_OK) return status;
     kernels(whole)->copy_strided(w.outer, w.bytes, (char *)tshi_data(whole) + w.offset, w.stride, tshi_data(part),
@@ -151,7 +152,7 @@ tsh_status tshi_op_slice(const tsh_tensor *whole, int dim, int64_t start, tsh_te
 }
 
 tsh_status tshi_op_insert(const tsh_tensor *part, int dim, int64_t start, tsh_tensor *whole) {
-    window w;
+    window w = {0};
     tsh_status status = find_window(whole, dim, start, part, &w);
     if (status != TSH_OK) return status;
     kernels(whole)->copy_strided(w.outer, w.bytes, tshi_data(part), w.bytes, (char *)tshi_data(whole) + w.offset,
@@ -160,7 +161,7 @@ tsh_status tshi_op_insert(const tsh_tensor *part, int dim, int64_t start, tsh_te
 }
 
 tsh_status tshi_op_insert_add(const tsh_tensor *part, int dim, int64_t start, tsh_tensor *whole) {
-    window w;
+    window w = {0};
     tsh_status status = find_window(whole, dim, start, part, &w);
     if (status != TSH_OK) return status;
     size_t size = tsh_dtype_size(whole->dtype);

@@ -15,7 +15,8 @@ tsh_status tshi_op_bias(const tsh_tensor *x, const tsh_tensor *b, tsh_tensor *y)
 tsh_status tshi_op_bias_backward(const tsh_tensor *dy, tsh_tensor *db);
 
 tsh_status tshi_op_unary(tshi_unary f, const tsh_tensor *x, tsh_tensor *y);
-tsh_status tshi_op_unary_backward(tshi_unary f, const tsh_tensor *x, const tsh_tensor *dy, tsh_tensor *dx); /* added */
+/* dx = beta dx + f'(x) dy, beta 0 or 1. */
+tsh_status tshi_op_unary_backward(tshi_unary f, const tsh_tensor *x, const tsh_tensor *dy, double beta, tsh_tensor *dx);
 /* z = a x + b y; y NULL with b = 0. */
 tsh_status tshi_op_axpby(double a, const tsh_tensor *x, double b, const tsh_tensor *y, tsh_tensor *z);
 /* z = beta z + x y, beta 0 or 1. */

@@ -39,28 +39,12 @@ static tsh_status sum_over_mesh(tsh_parameters *list, const tsh_mesh *mesh, doub
     return status == TSH_OK ? tsh_tensor_read(list->scalar, value, 1) : status;
 }
 
-/* Two parameters' gradients may be one memory (both terms of a sum): it must not be scaled twice. */
-static tsh_status own_gradient(tsh_tensor *parameter) {
-    tsh_tensor *copy, *grad = parameter->grad;
-    if (grad->storage->references == 1 || parameter->schedule) return TSH_OK;
-    tsh_status status = tsh_tensor_clone(grad, &copy);
-    if (status != TSH_OK) return status;
-    tsh_tensor_release(grad);
-    parameter->grad = copy;
-    return TSH_OK;
-}
-
-static tsh_status scale_all(const tsh_parameters *list, double factor) {
-    tsh_status status = TSH_OK;
-    for (int i = 0; i < list->count && status == TSH_OK; i++) {
-        if (tsh_tensor_grad(list->items[i].tensor)) status = own_gradient(list->items[i].tensor);
-    }
-    for (int i = 0; i < list->count && status == TSH_OK; i++) {
+static void scale_all(const tsh_parameters *list, double factor) {
+    for (int i = 0; i < list->count; i++) {
         tsh_tensor *grad = tsh_tensor_grad(list->items[i].tensor);
         if (!grad) continue;
         grad->mesh->device->ops->axpby(grad->dtype, grad->numel, factor, tshi_data(grad), 0, NULL, tshi_data(grad));
     }
-    return status;
 }
 
 tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, double *norm) {
@@ -78,5 +62,6 @@ tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, double *nor
     double total = sqrt(squares);
     if (norm) *norm = total;
     double factor = max_norm / (total + 1e-6);
-    return isfinite(total) && factor < 1 ? scale_all(list, factor) : TSH_OK;
+    if (isfinite(total) && factor < 1) scale_all(list, factor);
+    return TSH_OK;
 }

@@ -27,13 +27,17 @@ static void check_unary(tshi_unary f, tsh_dtype dtype, int64_t n) {
     buffer before = buffer_copy(&dx);
     if (n > 0) set(&x, n / 2, 0.0);
     kernels()->unary(f, dtype, n, x.data, y.data);
-    kernels()->unary_backward(f, dtype, n, x.data, dy.data, dx.data);
+    buffer fresh = buffer_make(dtype, n);
+    for (int64_t i = 0; i < n; i++) set(&fresh, i, NAN);
+    kernels()->unary_backward(f, dtype, n, x.data, dy.data, 1.0, dx.data);
+    kernels()->unary_backward(f, dtype, n, x.data, dy.data, 0.0, fresh.data);
     for (int64_t i = 0; i < n; i++) {
         double at = get(&x, i);
         expect_close(&y, i, value_of(f, at), 1 + fabs(at), 16);
         double wanted = get(&before, i) + slope_of(f, at) * get(&dy, i);
         double slack = dtype == TSH_FLOAT32 ? 32 : 1e4; /* of the differences */
         expect_close(&dx, i, wanted, 1 + fabs(at), slack);
+        expect_close(&fresh, i, wanted - get(&before, i), 1 + fabs(at), slack);
     }
     kernels()->unary(f, dtype, n, x.data, x.data);
     cr_assert_arr_eq(x.data, y.data, (size_t)n * tsh_dtype_size(dtype), "in place gives the same");
@@ -42,6 +46,7 @@ static void check_unary(tshi_unary f, tsh_dtype dtype, int64_t n) {
     buffer_free(&dy);
     buffer_free(&dx);
     buffer_free(&before);
+    buffer_free(&fresh);
 }
 
 Test(elementwise, activations_and_their_slopes) {

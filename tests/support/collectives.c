@@ -309,7 +309,7 @@ bool tshi_try_all(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n) {
     for (int root = 0; good && root < tsh_group_size(group); root++) {
         good = tshi_try_broadcast(r, group, dtype, n, root);
     }
-    good = good && (started || try_roots(r, group, dtype, n));
+    good = good && try_roots(r, group, dtype, n);
     good = good && tshi_try_all_to_all(r, group, dtype, n, false) && tshi_try_all_to_all(r, group, dtype, n, true);
     return good && tshi_check_ok(r, barrier(group));
 }

@@ -1,4 +1,4 @@
-/* tshard-bench collectives: its rows are what they claim to be, whatever the op, the ranks and the dtype. */
+/* tshard-bench: its rows are what they claim to be, whatever the op, the sharding, the ranks and the dtype. */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <math.h>
@@ -108,6 +108,157 @@ Test(bench, table_has_one_heading, .timeout = 20, .init = need_bench) {
     cr_assert_eq(lines, 4);
 }
 
+/* --- linear and mlp --------------------------------------------------------------------------------------------- */
+
+/* The value behind "name": in a line of JSON; a text with its quotes. Failure when there is none. */
+static const char *field(const char *line, const char *name) {
+    char key[64];
+    int length = snprintf(key, sizeof key, "\"%s\": ", name);
+    const char *at = strstr(line, key);
+    cr_assert_not_null(at, "no %s in '%s'", name, line);
+    return at + length;
+}
+
+static double number(const char *line, const char *name) {
+    const char *text = field(line, name);
+    char *end = NULL;
+    double value = strtod(text, &end);
+    cr_assert(end != text && (*end == ',' || *end == '}') && isfinite(value), "%s in '%s'", name, line);
+    return value;
+}
+
+static void expect_text(const char *line, const char *name, const char *value) {
+    const char *text = field(line, name);
+    size_t n = strlen(value);
+    cr_expect(text[0] == '"' && strncmp(text + 1, value, n) == 0 && text[n + 1] == '"', "%s is not %s in '%s'", name,
+              value, line);
+}
+
+static double balanced(double n, int ranks) {
+    return floor((n + ranks - 1) / ranks);
+}
+
+/* What holds for every row: figures that follow from others, and steps that take no memory. */
+static void check_layers_row(const char *line, int ranks, double flops) {
+    cr_assert(line[0] == '{' && line[strlen(line) - 1] == '}', "'%s'", line);
+    double forward = number(line, "forward_ms"), backward = number(line, "backward_ms"), both = forward + backward;
+    double products = number(line, "gemm_only_ms");
+    cr_expect(forward > 0 && backward > 0 && products > 0, "'%s'", line);
+    cr_expect_lt(fabs(number(line, "efficiency") - products / both), 1e-4 * products / both, "'%s'", line);
+    cr_expect_lt(fabs(number(line, "gflops_per_rank") - flops / both * 1e-6), 1e-4 * flops / both * 1e-6, "'%s'", line);
+    cr_expect_geq(number(line, "steps"), 5);
+    cr_expect_eq(number(line, "ranks"), ranks);
+    cr_expect_eq(number(line, "allocations"), 0, "'%s'", line);
+    bool alone = ranks == 1;
+    expect_text(line, "backend", alone ? "self" : "local");
+    cr_expect_geq(number(line, "comm_ms"), 0);
+    cr_expect_geq(number(line, "step_ms"), 0.5 * both);
+    cr_expect_gt(number(line, "peak_bytes_per_rank"), 2 * number(line, "weight_bytes_per_rank"), "and its gradient");
+}
+
+static int run_layers(const char *arguments, int ranks, char *text, size_t size) {
+    char command[512];
+    snprintf(command, sizeof command, "'" TSHARD_BIN_DIR "/tshard-run' -n %d --no-prefix " BENCH " %s --seconds 0.001",
+             ranks, arguments);
+    return output_of(command, text, size);
+}
+
+/* 13 outputs or inputs over so many ranks: a rank holds what the balanced split gives it, all together hold one weight.
+ */
+static void check_linear(int ranks, const char *dtype, int element) {
+    enum { BATCH = 5, IN = 7, OUT = 13 };
+    const char *const shards[] = {"column", "row", "dense"};
+    const double parts[3][2] = {{balanced(OUT, ranks), IN}, {OUT, balanced(IN, ranks)}, {OUT, IN}};
+    /* An all-reduce sends 2 T (p - 1) / p: of dx for column, of y for row. */
+    const double elements[3] = {BATCH * IN, BATCH * OUT, 0};
+    char text[8192], arguments[256], *rest = text;
+    snprintf(arguments, sizeof arguments, "linear --batch 5 --in 7 --out 13 --shard all --dtype %s --json", dtype);
+    cr_assert_eq(run_layers(arguments, ranks, text, sizeof text), 0, "%s", text);
+    int n = 0;
+    for (char *line; (line = strsep(&rest, "\n")) && *line; n++) {
+        cr_assert_lt(n, 3, "'%s'", line);
+        expect_text(line, "bench", "linear");
+        expect_text(line, "shard", shards[n]);
+        expect_text(line, "dtype", dtype);
+        cr_expect(number(line, "batch") == BATCH && number(line, "in") == IN && number(line, "out") == OUT);
+        check_layers_row(line, ranks, 6 * BATCH * parts[n][0] * parts[n][1]);
+        cr_expect_eq(number(line, "weight_bytes_per_rank"), element * parts[n][0] * parts[n][1], "'%s'", line);
+        cr_expect_eq(number(line, "weight_bytes_total"), element * OUT * IN * (n == 2 ? ranks : 1), "'%s'", line);
+        double sent = 2.0 * element * elements[n] * (ranks - 1) / ranks;
+        cr_expect_leq(fabs(number(line, "comm_bytes") - sent), 1, "%g bytes wanted in '%s'", sent, line);
+    }
+    cr_assert_eq(n, 3);
+}
+
+Test(bench, linear_of_one_rank, .timeout = 60, .init = need_bench) {
+    check_linear(1, "float32", 4);
+}
+
+Test(bench, linear_of_more_ranks_than_divide_anything, .timeout = 60, .init = need_bench) {
+    check_linear(2, "float64", 8);
+    check_linear(4, "float32", 4);
+}
+
+Test(bench, mlp_rows, .timeout = 60, .init = need_bench) {
+    for (int ranks = 1; ranks <= 4; ranks += 3) {
+        char text[8192];
+        const char *arguments = "mlp --batch 6 --hidden 10 --ffn 13 --json";
+        double ffn = balanced(13, ranks);
+        cr_assert_eq(run_layers(arguments, ranks, text, sizeof text), 0, "%s", text);
+        text[strcspn(text, "\n")] = '\0';
+        expect_text(text, "bench", "mlp");
+        expect_text(text, "shard", "column, row");
+        cr_expect(number(text, "batch") == 6 && number(text, "hidden") == 10 && number(text, "ffn") == 13);
+        check_layers_row(text, ranks, 2 * 6 * 6 * 10 * ffn);
+        cr_expect_eq(number(text, "weight_bytes_per_rank"), 2 * 4 * 10 * ffn, "'%s'", text);
+        cr_expect_eq(number(text, "weight_bytes_total"), 2 * 4 * 10 * 13, "'%s'", text);
+        double sent = 2 * 2.0 * 4 * 6 * 10 * (ranks - 1) / ranks; /* one all-reduce forward, one backward */
+        cr_expect_leq(fabs(number(text, "comm_bytes") - sent), 2, "%g bytes wanted in '%s'", sent, text);
+    }
+}
+
+/* Two lines of heading say what it is and where; every row is as wide as the columns' names. */
+Test(bench, layers_for_people, .timeout = 60, .init = need_bench) {
+    char text[8192], *rest = text;
+    cr_assert_eq(run_layers("linear --batch 4 --in 8 --out 8", 2, text, sizeof text), 0, "%s", text);
+    cr_expect(strstr(text, "linear: y = x W^T + b, batch 4, in 8, out 8, float32\n2 ranks (local), "), "%s", text);
+    const char *const wanted[] = {"", "sharding", "column", "row", "dense"};
+    char *line = strstr(text, "\n\n");
+    cr_assert_not_null(line);
+    rest = line + 2;
+    size_t width = strcspn(rest, "\n");
+    for (int i = 0; i < 5; i++) {
+        line = strsep(&rest, "\n");
+        cr_assert_not_null(line);
+        cr_expect(strncmp(line, wanted[i], strlen(wanted[i])) == 0, "'%s'", line);
+        cr_expect_eq(strlen(line), width, "'%s'", line);
+    }
+    cr_expect_str_empty(rest);
+}
+
+Test(bench, pictures, .timeout = 60, .init = need_bench) {
+    if (system("command -v gnuplot >/dev/null") != 0) cr_skip_test("gnuplot is not installed");
+    const char *const commands[] = {"linear --batch 4 --in 8 --out 8", "mlp --batch 4 --hidden 8 --ffn 8",
+                                    "collectives --max-bytes 64"};
+    const char *const words[] = {"efficiency", "matrix products alone", "all_reduce"};
+    for (int i = 0; i < 3; i++) {
+        char path[] = "/tmp/tshard-bench-XXXXXX", text[8192], arguments[256];
+        static char svg[1 << 18];
+        int fd = mkstemp(path);
+        cr_assert_geq(fd, 0);
+        close(fd);
+        snprintf(arguments, sizeof arguments, "%s --plot %s", commands[i], path);
+        cr_expect_eq(run_layers(arguments, 2, text, sizeof text), 0, "%s", text);
+        FILE *file = fopen(path, "r");
+        cr_assert_not_null(file);
+        size_t n = fread(svg, 1, sizeof svg - 1, file);
+        svg[n] = '\0';
+        fclose(file);
+        unlink(path);
+        cr_expect(strstr(svg, "<svg") && strstr(svg, words[i]) && strstr(svg, "</svg>"), "%s: %s", commands[i], text);
+    }
+}
+
 Test(bench, wrong_use, .timeout = 20, .init = need_bench) {
     const struct {
         const char *command, *words;
@@ -120,6 +271,9 @@ Test(bench, wrong_use, .timeout = 20, .init = need_bench) {
         {BENCH " collectives --seconds 0", "--seconds wants seconds, more than 0, not '0'"},
         {BENCH " collectives --dtype", "--dtype wants a value"},
         {BENCH " collectives all", "collectives takes options alone, not 'all'"},
+        {BENCH " linear --shard both", "--shard wants one of column|row|dense|all, not 'both'"},
+        {BENCH " linear --dtype int32", "--dtype wants one of float32|float64, not 'int32'"},
+        {BENCH " mlp --ffn 0", "--ffn wants a whole number, 1 or more, not '0'"},
         {BENCH " collectives --plot /nowhere/x.svg", "--plot: cannot write '/nowhere/x.svg': No such file"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

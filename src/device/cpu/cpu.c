@@ -2,9 +2,12 @@
 #include "device/cpu/heap.h"
 #include "device/cpu/kernels.h"
 
+#include <stdio.h>
+
 typedef struct cpu_device {
     tsh_device base;
     tshi_heap heap;
+    int threads;
 } cpu_device;
 
 static void *cpu_alloc(tsh_device *device, size_t size) {
@@ -40,12 +43,20 @@ static void cpu_destroy(tsh_device *device) {
     tshi_free(&allocator, device);
 }
 
+static void cpu_describe(const tsh_device *device, char *text, size_t size) {
+    int threads = ((const cpu_device *)device)->threads;
+    char libraries[160];
+    tshi_cpu_product_libraries(libraries, sizeof libraries);
+    snprintf(text, size, "%d BLAS thread%s, %s", threads, threads == 1 ? "" : "s", libraries);
+}
+
 static const tshi_device_ops tshi_cpu_ops = {
     .name = "cpu",
     .kind = TSH_CPU,
     .alloc = cpu_alloc,
     .release = cpu_release,
     .destroy = cpu_destroy,
+    .describe = cpu_describe,
     .copy = tshi_cpu_copy,
     .copy_to_host = tshi_cpu_copy,
     .copy_from_host = tshi_cpu_copy,
@@ -98,7 +109,8 @@ tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, si
     device->base.ops = &tshi_cpu_ops;
     device->base.allocator = hooks;
     tshi_heap_init(&device->heap, heap, size);
-    tshi_cpu_blas_threads(threads);
+    device->threads = threads;
+    tshi_cpu_product_threads(threads);
     *out = &device->base;
     return TSH_OK;
 }

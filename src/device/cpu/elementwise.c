@@ -12,13 +12,15 @@
 
 typedef struct unary_loops {
     void (*forward)(int64_t n, const void *x, void *y);
-    void (*backward)(int64_t n, const void *x, const void *dy, void *dx);
+    void (*backward[2])(int64_t n, const void *x, const void *dy, void *dx); /* put in place, or added */
 } unary_loops;
 
 #define PAIR(f)                                                                                                        \
     {                                                                                                                  \
-        {f##_forward_f32, f##_backward_f32}, {                                                                         \
-            f##_forward_f64, f##_backward_f64                                                                          \
+        {f##_forward_f32, {f##_backward_f32, f##_backward_add_f32}}, {                                                 \
+            f##_forward_f64, {                                                                                         \
+                f##_backward_f64, f##_backward_add_f64                                                                 \
+            }                                                                                                          \
         }                                                                                                              \
     }
 
@@ -33,8 +35,9 @@ void tshi_cpu_unary(tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, voi
     unaries[f][dtype == TSH_FLOAT64].forward(n, x, y);
 }
 
-void tshi_cpu_unary_backward(tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, const void *dy, void *dx) {
-    unaries[f][dtype == TSH_FLOAT64].backward(n, x, dy, dx);
+void tshi_cpu_unary_backward(tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, const void *dy, double beta,
+                             void *dx) {
+    unaries[f][dtype == TSH_FLOAT64].backward[beta != 0.0](n, x, dy, dx);
 }
 
 void tshi_cpu_axpby(tsh_dtype dtype, int64_t n, double a, const void *x, double b, const void *y, void *z) {

@@ -1,20 +1,50 @@
-/* Matrix products through a CBLAS. */
+/* Matrix products: float32 through oneDNN where it is built in, the rest through a CBLAS. Distributions' OpenBLAS is often
+ * older than the CPU it runs on and then falls back to kernels for one of twenty years ago; oneDNN makes its code at run
+ * time for the instructions that are there. */
 #include "device/cpu/kernels.h"
 
 #include <cblas.h>
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
-
-#if defined(TSHARD_HAVE_OPENBLAS) && defined(__GNUC__)
-/* Weak: the CBLAS that is found when the program runs may be another one. */
-extern void openblas_set_num_threads(int) __attribute__((weak));
+#ifdef TSHARD_HAVE_ONEDNN
+#include <dnnl.h>
 #endif
 
-void tshi_cpu_blas_threads(int threads) {
+/* Weak: the libraries that are found when the program runs may be other ones. */
+#if defined(TSHARD_HAVE_OPENBLAS) && defined(__GNUC__)
+extern void openblas_set_num_threads(int) __attribute__((weak));
+extern char *openblas_get_config(void) __attribute__((weak));
+extern char *openblas_get_corename(void) __attribute__((weak));
+#endif
+#if defined(TSHARD_HAVE_ONEDNN) && defined(__GNUC__)
+extern void omp_set_num_threads(int) __attribute__((weak));
+#endif
+
+void tshi_cpu_product_threads(int threads) {
 #if defined(TSHARD_HAVE_OPENBLAS) && defined(__GNUC__)
     if (openblas_set_num_threads) openblas_set_num_threads(threads);
-#else
+#endif
+#if defined(TSHARD_HAVE_ONEDNN) && defined(__GNUC__)
+    if (omp_set_num_threads) omp_set_num_threads(threads); /* of the calling thread, the rank's */
+#endif
     (void)threads;
+}
+
+void tshi_cpu_product_libraries(char *text, size_t size) {
+    char blas[128] = "a CBLAS";
+#if defined(TSHARD_HAVE_OPENBLAS) && defined(__GNUC__)
+    char version[32] = "";
+    if (openblas_get_config && openblas_get_corename) {
+        sscanf(openblas_get_config(), "OpenBLAS %31s", version);
+        snprintf(blas, sizeof blas, "OpenBLAS %s (%s kernels)", version, openblas_get_corename());
+    }
+#endif
+#ifdef TSHARD_HAVE_ONEDNN
+    const dnnl_version_t *v = dnnl_version();
+    snprintf(text, size, "oneDNN %d.%d.%d for float32, %s for float64", v->major, v->minor, v->patch, blas);
+#else
+    snprintf(text, size, "%s", blas);
 #endif
 }
 
@@ -33,6 +63,20 @@ static bool fits_int(int64_t value) {
     return value <= INT_MAX;
 }
 
+static tsh_status single(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
+                         const void *a, int64_t lda, const void *b, int64_t ldb, float beta, void *c, int64_t ldc) {
+#ifdef TSHARD_HAVE_ONEDNN
+    dnnl_status_t status =
+        dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    if (status == dnnl_out_of_memory) return tshi_fail(TSH_ERR_MEMORY, "dnnl_sgemm: out of memory");
+    return status == dnnl_success ? TSH_OK : tshi_fail(TSH_ERR_SYSTEM, "dnnl_sgemm: status %d", (int)status);
+#else
+    cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans, (int)m,
+                (int)n, (int)k, alpha, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
+    return TSH_OK;
+#endif
+}
+
 tsh_status tshi_cpu_gemm(tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
                          double alpha, const void *a, int64_t lda, const void *b, int64_t ldb, double beta, void *c,
                          int64_t ldc) {
@@ -47,12 +91,10 @@ tsh_status tshi_cpu_gemm(tsh_dtype dtype, bool transpose_a, bool transpose_b, in
         scale(dtype, m, n, beta, c, ldc);
         return TSH_OK;
     }
-    CBLAS_TRANSPOSE ta = transpose_a ? CblasTrans : CblasNoTrans;
-    CBLAS_TRANSPOSE tb = transpose_b ? CblasTrans : CblasNoTrans;
-    if (dtype == TSH_FLOAT64)
-        cblas_dgemm(CblasRowMajor, ta, tb, (int)m, (int)n, (int)k, alpha, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
-    else
-        cblas_sgemm(CblasRowMajor, ta, tb, (int)m, (int)n, (int)k, (float)alpha, a, (int)lda, b, (int)ldb, (float)beta,
-                    c, (int)ldc);
-    return TSH_OK;
+    if (dtype == TSH_FLOAT64) {
+        cblas_dgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans,
+                    (int)m, (int)n, (int)k, alpha, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
+        return TSH_OK;
+    }
+    return single(transpose_a, transpose_b, m, n, k, (float)alpha, a, lda, b, ldb, (float)beta, c, ldc);
 }

@@ -25,11 +25,14 @@ void tshi_cpu_reduce(tsh_dtype dtype, tshi_reduction op, int64_t n, int count, c
 tsh_status tshi_cpu_gemm(tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
                          double alpha, const void *a, int64_t lda, const void *b, int64_t ldb, double beta, void *c,
                          int64_t ldc);
-void tshi_cpu_blas_threads(int threads);
+void tshi_cpu_product_threads(int threads);
+/* Which libraries multiply, in words. */
+void tshi_cpu_product_libraries(char *text, size_t size);
 
 /* elementwise.c */
 void tshi_cpu_unary(tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, void *y);
-void tshi_cpu_unary_backward(tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, const void *dy, void *dx);
+void tshi_cpu_unary_backward(tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, const void *dy, double beta,
+                             void *dx);
 void tshi_cpu_axpby(tsh_dtype dtype, int64_t n, double a, const void *x, double b, const void *y, void *z);
 void tshi_cpu_mul(tsh_dtype dtype, int64_t n, const void *x, const void *y, double beta, void *z);
 

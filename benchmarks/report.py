@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""All figures that tshard gives of itself, in one run: each with its command, what is demanded, and whether it is met.
+
+Collectives beside MPI (compare_allreduce.py), a linear layer by column, by row and dense, the efficiency of a large
+MLP, and how much faster a small one is on two ranks than on one. Every rank has a core and one BLAS thread. The exit
+code is 0 when all demands are met. A machine that does other work meanwhile gives figures of that work.
+"""
+import argparse
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+
+RANKS = 2
+LEAST_EFFICIENCY = 0.95
+MOST_STEP_RATIO = 0.60
+ALONE = dict(os.environ, TSHARD_BLAS_THREADS="1", OMP_NUM_THREADS="1")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--build", default="build", help="build directory (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="of which medians are taken (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="per measurement and round (default: %(default)s)")
+    parser.add_argument("--no-mpi", action="store_true", help="leave out the comparison with MPI")
+    return parser.parse_args()
+
+
+def show(command):
+    print("$ " + " ".join(shlex.quote(word) for word in command), flush=True)
+
+
+def bench(options, ranks, *words):
+    """The command line of tshard-bench on so many ranks."""
+    binaries = os.path.join(options.build, "bin")
+    return [os.path.join(binaries, "tshard-run"), "-n", str(ranks), "--no-prefix",
+            os.path.join(binaries, "tshard-bench"), *words]
+
+
+def rows(command):
+    """The JSON rows that a command prints."""
+    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=ALONE)
+    if result.returncode:
+        sys.exit(f"{shlex.join(command)} ended with {result.returncode}")
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def demand(what, value, required, met):
+    return {"what": what, "value": value, "required": required, "met": met}
+
+
+def spread(values):
+    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
+def collectives(options):
+    command = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "compare_allreduce.py"),
+               "--build", options.build, "--ranks", str(RANKS), "--rounds", str(options.rounds)]
+    show(command)
+    code = subprocess.run(command, check=False).returncode
+    return [demand("all_reduce beside MPI", "as above", "as above", code == 0)]
+
+
+def linear(options):
+    command = bench(options, RANKS, "linear", "--batch", "1024", "--in", "1024", "--out", "4096", "--seconds",
+                    str(options.seconds))
+    show(command)
+    sys.stdout.flush()
+    if subprocess.run(command, check=False, env=ALONE).returncode:
+        sys.exit("tshard-bench linear failed")
+    split = rows(bench(options, 4, "linear", "--batch", "2", "--in", "8", "--out", "13", "--shard", "column",
+                       "--json"))[0]
+    held = split["weight_bytes_per_rank"] / (8 * 4)
+    return [demand("rows of 13 that a rank of 4 holds", f"{held:g}", "4", held == 4)]
+
+
+def mlp_efficiency(options):
+    command = bench(options, RANKS, "mlp", "--batch", "1024", "--hidden", "1024", "--ffn", "4096", "--json",
+                    "--seconds", str(options.seconds))
+    show(command)
+    taken = [rows(command)[0] for _ in range(options.rounds)]
+    efficiencies = [row["efficiency"] for row in taken]
+    for row in taken:
+        print(f"  forward {row['forward_ms']:.1f} ms, backward {row['backward_ms']:.1f} ms, of these communication "
+              f"{row['comm_ms']:.1f} ms; products alone {row['gemm_only_ms']:.1f} ms: {row['efficiency']:.3f}")
+    allocations = sum(row["allocations"] for row in taken)
+    return [demand(f"efficiency of the large MLP, {RANKS} ranks", spread(efficiencies), f"at least {LEAST_EFFICIENCY}",
+                   statistics.median(efficiencies) >= LEAST_EFFICIENCY),
+            demand("allocations in its steps", str(allocations), "0", allocations == 0)]
+
+
+def mlp_ratio(options):
+    sizes = ("mlp", "--batch", "64", "--hidden", "256", "--ffn", "1024", "--json", "--seconds", str(options.seconds))
+    one, many = bench(options, 1, *sizes), bench(options, RANKS, *sizes)
+    show(one)
+    show(many)
+    ratios, alone = [], []
+    for _ in range(options.rounds):
+        first, second = rows(one)[0], rows(many)[0]
+        ratios.append(second["step_ms"] / first["step_ms"])
+        alone.append(second["gemm_only_ms"] / first["gemm_only_ms"])
+        print(f"  step {first['step_ms']:.3f} ms on 1 rank, {second['step_ms']:.3f} ms on {RANKS}: {ratios[-1]:.3f}; "
+              f"products alone: {alone[-1]:.3f}")
+    return [demand(f"small MLP, step on {RANKS} ranks over step on 1", spread(ratios), f"at most {MOST_STEP_RATIO:.2f}",
+                   statistics.median(ratios) <= MOST_STEP_RATIO)]
+
+
+def main():
+    options = arguments()
+    cores = len(os.sched_getaffinity(0))
+    load = os.getloadavg()[0]
+    row = rows(bench(options, 1, "linear", "--batch", "1", "--in", "1", "--out", "1", "--shard", "dense", "--json"))[0]
+    print(f"{cores} cores, load {load:.1f} before; each rank with {row['products']}")
+    if cores < RANKS:
+        print(f"{RANKS} ranks share {cores} core: nothing below says anything about speed.")
+    parts = [linear, mlp_efficiency, mlp_ratio] + ([] if options.no_mpi else [collectives])
+    demands = []
+    for part in parts:
+        print()
+        demands += part(options)
+    print("\ndemands:")
+    for item in demands:
+        print(f"  {'met' if item['met'] else 'NOT MET':8} {item['what']}: {item['value']}; required: {item['required']}")
+    return 0 if all(item["met"] for item in demands) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
