@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=scripts/setup.sh
 . scripts/setup.sh
 
-all_stages=(gcc clang asan tsan valgrind install docs format)
+all_stages=(gcc clang asan tsan fuzz valgrind install docs format)
 jobs=$(nproc)
 logs=build-logs
 passed=0 failed=0 skipped=0
@@ -46,6 +46,22 @@ stage_tsan() {
     setarch "$(uname -m)" -R true 2> /dev/null && plain="setarch $(uname -m) -R"
     build build-tsan -DCMAKE_C_COMPILER=gcc -DTSHARD_SANITIZE=thread &&
         OPENBLAS_NUM_THREADS=1 $plain ctest --test-dir build-tsan -j 1 --output-on-failure --no-tests=error -L threads
+}
+
+# What strangers may send, for as long as FUZZ_SECONDS says; what it finds of its own is not kept.
+stage_fuzz() {
+    local seconds=${FUZZ_SECONDS:-45} name found
+    have_command clang || { echo "fuzzing needs clang"; return 77; }
+    cmake -S . -B build-fuzz -G Ninja -DCMAKE_C_COMPILER=clang -DTSHARD_BUILD_FUZZERS=ON -DTSHARD_BUILD_TESTS=OFF \
+        -DTSHARD_BUILD_EXAMPLES=OFF -DTSHARD_BUILD_BENCHMARKS=OFF -DTSHARD_MPI=OFF || return
+    for name in tests/fuzz/corpus/*; do
+        name=${name##*/}
+        cmake --build build-fuzz --target "fuzz_$name" || return
+        found=build-fuzz/found/$name
+        mkdir -p "$found"
+        (cd build-fuzz && exec "./tests/fuzz/fuzz_$name" -max_total_time="$seconds" -max_len=4096 -print_final_stats=1 \
+            "found/$name" "../tests/fuzz/corpus/$name") || return
+    done
 }
 
 # A training step alone, on two ranks, and on ranks that are threads, one of which fails: no invalid access and nothing
