@@ -128,7 +128,7 @@ static bool open_input(guard_state *guard, run_link *link) {
     return fcntl(fds[1], F_SETFL, O_NONBLOCK) == 0;
 }
 
-static int supervise(const run_options *options, run_link *link, const guard_state *guard, int life) {
+static int supervise(run_options *options, run_link *link, const guard_state *guard, int life) {
     close(life);
     if (guard->input >= 0) close(guard->input);
     close(guard->signal_fd);
@@ -138,7 +138,7 @@ static int supervise(const run_options *options, run_link *link, const guard_sta
     return run_job(options, link);
 }
 
-int run_guard(const run_options *options) {
+int run_guard(run_options *options) {
     guard_state guard = {0};
     run_link link;
     int life[2] = {-1, -1};

@@ -5,11 +5,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -232,11 +234,37 @@ static void open_sink(job_state *job, int index, int fd) {
     sink->screen = &job->screens[sink->terminal ? 0 : index];
 }
 
+/* LOG_DIR/attempt_0/node_0/rank_3/stdout.log; stream 0: stdout, 1: stderr. */
+static void log_path(const job_state *job, int index, int stream, char *path, size_t size) {
+    const run_options *o = job->options;
+    snprintf(path, size, "%s/attempt_%d/node_%d/rank_%d/%s.log", o->log_dir, o->attempt, o->node_rank,
+             o->first_rank + index, stream == 0 ? "stdout" : "stderr");
+}
+
+/* -1: none is wanted; -2: it cannot be made, which has been said. */
+static int open_log(const job_state *job, int index, int stream) {
+    char path[4096];
+    if (!job->options->log_dir) return -1;
+    log_path(job, index, stream, path, sizeof path);
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mkdir(path, 0777); /* a failure shows when the file is opened */
+        *slash = '/';
+    }
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) run_say("cannot write %s: %s", path, strerror(errno));
+    return fd < 0 ? -2 : fd;
+}
+
 static bool adopt(job_state *job, int index) {
     const run_rank *rank = &job->ranks[index];
     const int fds[2] = {rank->stdout_fd, rank->stderr_fd};
     for (int i = 0; i < 2; i++) {
-        job->streams[2 * index + i] = (run_stream){.fd = fds[i], .rank = index, .sink = &job->sinks[i]};
+        run_stream *stream = &job->streams[2 * index + i];
+        *stream = (run_stream){.fd = fds[i], .rank = job->options->first_rank + index, .sink = &job->sinks[i]};
+        stream->log = open_log(job, index, i);
+        if (stream->log == -2) return false;
+        stream->quiet = job->options->redirects & (i == 0 ? RUN_STDOUT_TO_FILE : RUN_STDERR_TO_FILE);
         job->open_streams++;
         if (!watch(job->output, fds[i], 2 * index + i)) return false;
     }
@@ -266,15 +294,31 @@ static int start_ranks(job_state *job, const run_link *link, int null_input) {
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
 
+/* What it said last, on stderr or, when it said nothing there, on stdout. */
+static void show_last_words(const job_state *job) {
+    char text[RUN_TAIL + 1], path[4096] = "";
+    int index = job->first_failed, stream = job->streams[2 * index + 1].total > 0;
+    if (run_stream_tail(&job->streams[2 * index + stream], text) == 0) return;
+    if (job->options->log_dir) log_path(job, index, stream, path, sizeof path);
+    run_say("the last that rank %d wrote to %s%s%s:", job->options->first_rank + index, stream ? "stderr" : "stdout",
+            path[0] ? ", " : "", path);
+    for (char *rest = text, *line; (line = strsep(&rest, "\n"));) run_say("  %s", line);
+}
+
 static void describe_failure(const job_state *job) {
     const run_rank *rank = &job->ranks[job->first_failed];
-    const char *others = job->options->ranks == 1 ? ""
-                         : job->stopped_others    ? "; the others were stopped"
-                                                  : "; the others have ended";
+    const char *others = job->options->world_size == 1 ? ""
+                         : job->stopped_others         ? "; the others were stopped"
+                                                       : "; the others have ended";
+    int number = job->options->first_rank + job->first_failed;
+    char host[RUN_NAME_SIZE] = "";
+    gethostname(host, sizeof host - 1);
+    show_last_words(job);
     if (rank->wait_code == CLD_EXITED) {
-        run_say("rank %d (pid %d) exited with code %d%s", job->first_failed, (int)rank->pid, rank->wait_status, others);
+        run_say("rank %d (pid %d on %s) exited with code %d%s", number, (int)rank->pid, host, rank->wait_status,
+                others);
     } else {
-        run_say("rank %d (pid %d) was killed by signal %d (%s%s)%s", job->first_failed, (int)rank->pid,
+        run_say("rank %d (pid %d on %s) was killed by signal %d (%s%s)%s", number, (int)rank->pid, host,
                 rank->wait_status, strsignal(rank->wait_status), rank->wait_code == CLD_DUMPED ? ", core dumped" : "",
                 others);
     }
@@ -308,7 +352,7 @@ static bool open_job(job_state *job, const run_link *link) {
     job->control = epoll_create1(EPOLL_CLOEXEC);
     job->output = epoll_create1(EPOLL_CLOEXEC);
     job->signal_fd = signalfd(-1, &link->signals, SFD_CLOEXEC | SFD_NONBLOCK);
-    for (size_t i = 0; job->streams && i < 2 * n; i++) job->streams[i].fd = -1;
+    for (size_t i = 0; job->streams && i < 2 * n; i++) job->streams[i].fd = job->streams[i].log = -1;
     for (size_t i = 0; job->ranks && i < n; i++) job->ranks[i] = (run_rank){.pid = -1, .pidfd = -1, .ended = true};
     if (!job->ranks || !job->streams || job->control < 0 || job->output < 0 || job->signal_fd < 0) {
         run_say("cannot start: %s", strerror(errno));
@@ -317,24 +361,47 @@ static bool open_job(job_state *job, const run_link *link) {
     return watch(job->control, job->signal_fd, EVENT_SIGNAL) && watch(job->control, link->life, EVENT_GUARD);
 }
 
-int run_job(const run_options *options, const run_link *link) {
+static void close_job(job_state *job) {
+    int fds[3] = {job->control, job->output, job->signal_fd};
+    for (int i = 0; i < 3; i++) {
+        if (fds[i] >= 0) close(fds[i]);
+    }
+    free(job->ranks);
+    free(job->streams);
+}
+
+/* From start to end once. *again: a rank failed by itself, and nobody has asked to stop. */
+static int run_once(const run_options *options, const run_link *link, int null_input, bool *again) {
     job_state job = {
         .options = options, .first_failed = -1, .life = link->life, .control = -1, .output = -1, .signal_fd = -1};
-    struct rlimit limit;
     int code = 1;
+    *again = false;
     open_sink(&job, 0, STDOUT_FILENO);
     open_sink(&job, 1, STDERR_FILENO);
-    raise_descriptor_limit(&limit);
-    int null_input = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (open_job(&job, link)) {
         code = start_ranks(&job, link, null_input);
         if (code == 0) supervise(&job);
         signal_groups(&job, SIGKILL);
         run_sweep();
         drain_output(&job);
-        if (code == 0) code = verdict(&job);
+        if (code == 0) {
+            code = verdict(&job);
+            *again = job.first_failed >= 0 && !job.stop_signal && !job.guard_gone;
+        }
     }
-    free(job.ranks);
-    free(job.streams);
+    close_job(&job);
+    return code;
+}
+
+int run_job(run_options *options, const run_link *link) {
+    struct rlimit limit;
+    int code = 1, null_input = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    bool again;
+    raise_descriptor_limit(&limit);
+    for (options->attempt = 0;; options->attempt++) {
+        code = run_once(options, link, null_input, &again);
+        if (!again || options->attempt >= options->max_restarts) break;
+        run_say("starting all ranks again, %d of %d times", options->attempt + 1, options->max_restarts);
+    }
     return code;
 }

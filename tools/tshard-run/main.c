@@ -1,4 +1,4 @@
-/* tshard-run: starts N ranks of a program on this machine. */
+/* tshard-run: starts the ranks of a program that belong on this machine. */
 #include "run.h"
 
 #include <stdarg.h>
@@ -27,7 +27,7 @@ double run_now(void) {
 }
 
 int main(int argc, char **argv) {
-    run_options options;
+    static run_options options; /* too large for the stack of a small system */
     int code = run_options_parse(argc, argv, &options);
     return code >= 0 ? code : run_guard(&options);
 }

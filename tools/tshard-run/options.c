@@ -13,16 +13,35 @@
 static const char help[] =
     "usage: tshard-run -n N [options] PROGRAM [ARGS...]\n"
     "\n"
-    "Starts N ranks of PROGRAM on this machine, passes their output on, and ends with them.\n"
+    "Starts N ranks of PROGRAM on this machine, passes their output on, and ends with them. On several machines it is\n"
+    "started on each, with the same options.\n"
     "\n"
-    "  -n, --ranks N           number of ranks, 1 to 1024\n"
+    "  -n, --ranks N           number of ranks on this machine, 1 to 1024 (also --nproc-per-node; auto: one a core)\n"
     "      --bind cores|none   pin each rank to its share of the cores allowed (default: cores, when there are at\n"
     "                          least as many cores as ranks; else none)\n"
     "      --grace SECONDS     time between asking ranks to end (TERM) and killing them (default: 3)\n"
     "      --no-prefix         pass output on without \"[rank] \" before each line\n"
-    "      --master-port PORT  MASTER_PORT, 1 to 65535 (default: one that is free)\n"
+    "      --log-dir DIR       write each rank's output to DIR/attempt_0/node_0/rank_0/stdout.log and stderr.log too\n"
+    "  -r, --redirects 0|1|2|3 1: stdout goes to its file alone, 2: stderr, 3: both\n"
+    "      --max-restarts N    start all ranks again when one fails, at most N times (default: 0)\n"
+    "      --monitor-interval SECONDS\n"
+    "                          taken for torchrun's sake: failures are noticed at once\n"
     "  -h, --help              this text\n"
     "  -V, --version           version\n"
+    "\n"
+    "Several machines (nodes):\n"
+    "      --nnodes N          how many\n"
+    "      --node-rank K       which of them this is, from 0 (default: SLURM_NODEID)\n"
+    "      --nodes A,B,...     their names or addresses: a node finds itself, and the first is the master\n"
+    "      --hostfile FILE     the same, one a line, with \"slots=N\" where a node has a number of ranks of its own\n"
+    "      --master-addr HOST  MASTER_ADDR (default: the first node, or 127.0.0.1)\n"
+    "      --master-port PORT  MASTER_PORT, 1 to 65535 (default: 29500; on one node one that is free)\n"
+    "      --rdzv-endpoint HOST[:PORT]\n"
+    "                          the two in one\n"
+    "      --rdzv-id ID        the job's name, the same on all nodes\n"
+    "      --standalone        one node, a free port\n"
+    "torchrun's spelling with underscores is understood too. Nodes share no secret by themselves: set TSHARD_TOKEN\n"
+    "alike on all of them.\n"
     "\n"
     "Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and the\n"
     "others that torchrun sets, and TSHARD_TOKEN, the job's random secret. With several ranks OMP_NUM_THREADS and\n"
@@ -70,51 +89,207 @@ static bool parse_bind(const char *text, run_bind *out) {
     return strcmp(text, "cores") == 0 || strcmp(text, "none") == 0;
 }
 
-enum { OPTION_BIND = 256, OPTION_GRACE, OPTION_NO_PREFIX, OPTION_PORT };
+enum {
+    OPTION_BIND = 256,
+    OPTION_GRACE,
+    OPTION_NO_PREFIX,
+    OPTION_PORT,
+    OPTION_NNODES,
+    OPTION_NODE_RANK,
+    OPTION_NODES,
+    OPTION_HOSTFILE,
+    OPTION_ADDRESS,
+    OPTION_ENDPOINT,
+    OPTION_RUN_ID,
+    OPTION_BACKEND,
+    OPTION_STANDALONE,
+    OPTION_LOG_DIR,
+    OPTION_RESTARTS,
+    OPTION_INTERVAL
+};
 
 static const struct option long_options[] = {{"ranks", required_argument, NULL, 'n'},
+                                             {"nproc-per-node", required_argument, NULL, 'n'},
+                                             {"nproc_per_node", required_argument, NULL, 'n'},
                                              {"bind", required_argument, NULL, OPTION_BIND},
                                              {"grace", required_argument, NULL, OPTION_GRACE},
                                              {"no-prefix", no_argument, NULL, OPTION_NO_PREFIX},
+                                             {"nnodes", required_argument, NULL, OPTION_NNODES},
+                                             {"node-rank", required_argument, NULL, OPTION_NODE_RANK},
+                                             {"node_rank", required_argument, NULL, OPTION_NODE_RANK},
+                                             {"nodes", required_argument, NULL, OPTION_NODES},
+                                             {"hostfile", required_argument, NULL, OPTION_HOSTFILE},
+                                             {"master-addr", required_argument, NULL, OPTION_ADDRESS},
+                                             {"master_addr", required_argument, NULL, OPTION_ADDRESS},
                                              {"master-port", required_argument, NULL, OPTION_PORT},
+                                             {"master_port", required_argument, NULL, OPTION_PORT},
+                                             {"rdzv-endpoint", required_argument, NULL, OPTION_ENDPOINT},
+                                             {"rdzv_endpoint", required_argument, NULL, OPTION_ENDPOINT},
+                                             {"rdzv-id", required_argument, NULL, OPTION_RUN_ID},
+                                             {"rdzv_id", required_argument, NULL, OPTION_RUN_ID},
+                                             {"rdzv-backend", required_argument, NULL, OPTION_BACKEND},
+                                             {"rdzv_backend", required_argument, NULL, OPTION_BACKEND},
+                                             {"standalone", no_argument, NULL, OPTION_STANDALONE},
+                                             {"log-dir", required_argument, NULL, OPTION_LOG_DIR},
+                                             {"log_dir", required_argument, NULL, OPTION_LOG_DIR},
+                                             {"redirects", required_argument, NULL, 'r'},
+                                             {"max-restarts", required_argument, NULL, OPTION_RESTARTS},
+                                             {"max_restarts", required_argument, NULL, OPTION_RESTARTS},
+                                             {"monitor-interval", required_argument, NULL, OPTION_INTERVAL},
+                                             {"monitor_interval", required_argument, NULL, OPTION_INTERVAL},
                                              {"help", no_argument, NULL, 'h'},
                                              {"version", no_argument, NULL, 'V'},
                                              {NULL, 0, NULL, 0}};
 
+/* --- several nodes ------------------------------------------------------------------------------------------------- */
+
+/* "2", and torchrun's "2:2"; the number of nodes does not change while a job runs. */
+static int take_nnodes(run_options *out) {
+    char text[64], *colon;
+    snprintf(text, sizeof text, "%s", optarg);
+    colon = strchr(text, ':');
+    if (colon) *colon++ = '\0';
+    if (parse_int(text, 1, RUN_MAX_NODES, &out->nnodes) && (!colon || !strcmp(text, colon))) return -1;
+    return usage_error("--nnodes wants a number of nodes from 1 to %d, not '%s'", RUN_MAX_NODES, optarg);
+}
+
+/* HOST, HOST:PORT, [IPV6]:PORT; the text is split where it stands. */
+static int take_endpoint(run_options *out) {
+    char *text = optarg, *end = text[0] == '[' ? strchr(text, ']') : NULL;
+    char *colon = end ? end + 1 : strrchr(text, ':');
+    if (end) text++;
+    if (end) *end = '\0';
+    bool good = text[0] != '\0';
+    if (colon && *colon == ':') {
+        good = good && parse_int(colon + 1, 1, 65535, &out->port);
+        *colon = '\0';
+    }
+    out->master_addr = text;
+    return good ? -1 : usage_error("--rdzv-endpoint wants HOST or HOST:PORT");
+}
+
+static int take_hostfile(run_options *out) {
+    int line = run_nodes_from_file(out, optarg);
+    if (line == 0) return -1;
+    if (line < 0) return usage_error("--hostfile %s: %s", optarg, strerror(errno));
+    return usage_error("--hostfile %s, line %d: a name, and perhaps slots=N, is wanted", optarg, line);
+}
+
+/* Which node this is, when it has not been said. */
+static int find_node_rank(run_options *o) {
+    const char *slurm = getenv("SLURM_NODEID");
+    int others;
+    if (o->nodes_listed) {
+        o->node_rank = run_nodes_find_self(o, &others);
+        if (o->node_rank < 0) return usage_error("none of the %d nodes is this machine", o->nodes_listed);
+        if (others == 0) return -1;
+        return usage_error("%d of the nodes are this machine: --node-rank has to say which this is", others + 1);
+    }
+    if (o->nnodes == 1) {
+        o->node_rank = 0;
+    } else if (!slurm || !parse_int(slurm, 0, RUN_MAX_NODES, &o->node_rank)) {
+        return usage_error("--node-rank is missing: which of the %d nodes this is", o->nnodes);
+    }
+    return -1;
+}
+
+static int settle_nodes(run_options *o) {
+    if (o->nodes_listed && o->nnodes && o->nnodes != o->nodes_listed) {
+        return usage_error("--nnodes says %d, but %d nodes are listed", o->nnodes, o->nodes_listed);
+    }
+    if (o->nodes_listed) o->nnodes = o->nodes_listed;
+    if (o->nnodes == 0) o->nnodes = 1;
+    int code = o->node_rank < 0 ? find_node_rank(o) : -1;
+    if (code >= 0) return code;
+    if (o->node_rank >= o->nnodes) return usage_error("--node-rank is %d, of %d nodes", o->node_rank, o->nnodes);
+    if (o->nodes_listed && !o->master_addr) o->master_addr = o->nodes[0].name;
+    if (o->nnodes > 1 && !o->master_addr) {
+        return usage_error("--master-addr is missing: where rank 0 is to be found, on node 0");
+    }
+    bool counted = o->nodes_listed > 0;
+    for (int i = 0; i < o->nodes_listed; i++) counted = counted && o->nodes[i].slots > 0;
+    if (!counted && o->ranks == 0) return usage_error("-n N, the number of ranks, is missing");
+    run_nodes_count(o);
+    return -1;
+}
+
+static int take_node_option(int option, run_options *out) {
+    switch (option) {
+    case OPTION_NNODES: return take_nnodes(out);
+    case OPTION_NODE_RANK:
+        if (parse_int(optarg, 0, RUN_MAX_NODES - 1, &out->node_rank)) return -1;
+        return usage_error("--node-rank wants a number from 0, not '%s'", optarg);
+    case OPTION_NODES:
+        if (run_nodes_from_list(out, optarg)) return -1;
+        return usage_error("--nodes wants names with commas between them, not '%s'", optarg);
+    case OPTION_HOSTFILE: return take_hostfile(out);
+    case OPTION_ADDRESS: out->master_addr = optarg; return -1;
+    case OPTION_ENDPOINT: return take_endpoint(out);
+    case OPTION_RUN_ID: out->run_id = optarg; return -1;
+    case OPTION_PORT:
+        if (parse_int(optarg, 1, 65535, &out->port)) return -1;
+        return usage_error("--master-port wants a port from 1 to 65535, not '%s'", optarg);
+    case OPTION_STANDALONE: out->nnodes = 1; return -1;
+    default: return -1; /* a backend is torchrun's affair */
+    }
+}
+
+/* --- all options --------------------------------------------------------------------------------------------------- */
+
+static int take_ranks(run_options *out) {
+    if (!strcmp(optarg, "auto") || !strcmp(optarg, "cpu")) {
+        int *cores = run_cores_allowed(&out->ranks);
+        free(cores);
+        if (out->ranks < 1) out->ranks = 1;
+        return -1;
+    }
+    if (parse_int(optarg, 1, RUN_MAX_RANKS, &out->ranks)) return -1;
+    return usage_error("-n wants a number of ranks from 1 to %d, not '%s'", RUN_MAX_RANKS, optarg);
+}
+
 /* One option; -1 to go on, or the exit code. `word` is how the user wrote it. */
 static int take_option(int option, const char *word, run_options *out) {
+    double ignored;
     switch (option) {
-    case 'n':
-        if (parse_int(optarg, 1, RUN_MAX_RANKS, &out->ranks)) return -1;
-        return usage_error("-n wants a number of ranks from 1 to %d, not '%s'", RUN_MAX_RANKS, optarg);
+    case 'n': return take_ranks(out);
+    case 'r':
+        if (parse_int(optarg, 0, 3, &out->redirects)) return -1;
+        return usage_error("--redirects wants 0, 1, 2 or 3, not '%s'", optarg);
     case OPTION_BIND:
         if (parse_bind(optarg, &out->bind)) return -1;
         return usage_error("--bind wants cores or none, not '%s'", optarg);
     case OPTION_GRACE:
         if (parse_seconds(optarg, &out->grace)) return -1;
         return usage_error("--grace wants seconds, 0 or more, not '%s'", optarg);
-    case OPTION_PORT:
-        if (parse_int(optarg, 1, 65535, &out->port)) return -1;
-        return usage_error("--master-port wants a port from 1 to 65535, not '%s'", optarg);
+    case OPTION_LOG_DIR: out->log_dir = optarg; return -1;
+    case OPTION_RESTARTS:
+        if (parse_int(optarg, 0, 1000000, &out->max_restarts)) return -1;
+        return usage_error("--max-restarts wants a number from 0, not '%s'", optarg);
+    case OPTION_INTERVAL:
+        if (parse_seconds(optarg, &ignored)) return -1;
+        return usage_error("--monitor-interval wants seconds, not '%s'", optarg);
     case OPTION_NO_PREFIX: out->prefix = false; return -1;
     case 'h': fputs(help, stdout); return fflush(stdout) == 0 ? 0 : 1;
     case 'V': printf("tshard-run %s\n", tsh_version()); return fflush(stdout) == 0 ? 0 : 1;
     case ':': return usage_error("%s wants a value", word);
-    default: return usage_error("unknown option '%s'", word);
+    case '?': return usage_error("unknown option '%s'", word);
+    default: return take_node_option(option, out);
     }
 }
 
 int run_options_parse(int argc, char **argv, run_options *options) {
-    *options = (run_options){.grace = 3.0, .prefix = true};
+    *options = (run_options){.grace = 3.0, .prefix = true, .node_rank = -1};
     opterr = 0;
     for (;;) {
         int word = optind ? optind : 1;
-        int option = getopt_long(argc, argv, "+:n:hV", long_options, NULL);
+        int option = getopt_long(argc, argv, "+:n:r:hV", long_options, NULL);
         if (option == -1) break;
         int code = take_option(option, word < argc ? argv[word] : "", options);
         if (code >= 0) return code;
     }
-    if (options->ranks == 0) return usage_error("-n N, the number of ranks, is missing");
+    if (options->redirects && !options->log_dir) return usage_error("--redirects needs --log-dir, where the files go");
+    int code = settle_nodes(options);
+    if (code >= 0) return code;
     if (optind >= argc) return usage_error("the PROGRAM to run is missing");
     options->command = argv + optind;
     return -1;

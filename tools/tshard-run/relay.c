@@ -98,6 +98,40 @@ static bool make_room(run_stream *stream) {
     return true;
 }
 
+/* The file and the last words; a full disk does not end the job. */
+static void keep(run_stream *stream, const char *text, size_t size) {
+    for (size_t i = size > RUN_TAIL ? size - RUN_TAIL : 0; i < size; i++) {
+        stream->tail[(stream->total + i) % RUN_TAIL] = text[i];
+    }
+    stream->total += size;
+    for (size_t done = 0; stream->log >= 0 && done < size;) {
+        ssize_t n = write(stream->log, text + done, size - done);
+        if (n > 0)
+            done += (size_t)n;
+        else if (errno != EINTR)
+            return;
+    }
+}
+
+size_t run_stream_tail(const run_stream *stream, char text[RUN_TAIL + 1]) {
+    enum { LINES = 10 };
+    size_t n = stream->total < RUN_TAIL ? stream->total : RUN_TAIL, first = stream->total - n;
+    for (size_t i = 0; i < n; i++) text[i] = stream->tail[(first + i) % RUN_TAIL];
+    while (n > 0 && text[n - 1] == '\n') n--;
+    size_t start = n;
+    for (int lines = 0; start > 0; start--) {
+        if (text[start - 1] == '\n' && ++lines == LINES) break;
+    }
+    /* Cut off before: from the first whole line on, if there is one. */
+    if (start == 0 && stream->total > RUN_TAIL) {
+        char *end = memchr(text, '\n', n);
+        start = end ? (size_t)(end - text) + 1 : 0;
+    }
+    memmove(text, text + start, n - start);
+    text[n - start] = '\0';
+    return n - start;
+}
+
 /* What is left becomes a line, though it has no end. */
 static void pass_rest(run_stream *stream) {
     if (stream->used == 0) return;
@@ -113,7 +147,8 @@ void run_stream_close(run_stream *stream) {
     sink_flush(stream->sink);
     if (stream->sink->screen->owner == stream) run_sink_end_line(stream->sink);
     close(stream->fd);
-    stream->fd = -1;
+    if (stream->log >= 0) close(stream->log);
+    stream->fd = stream->log = -1;
     free(stream->line);
     stream->line = NULL;
     stream->used = stream->capacity = 0;
@@ -136,12 +171,13 @@ void run_stream_read(run_stream *stream) {
     size_t room = stream->capacity - scanned;
     ssize_t n = read(stream->fd, stream->line + scanned, room < CHUNK ? room : CHUNK);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
-    if (n > 0) {
+    if (n > 0) keep(stream, stream->line + scanned, (size_t)n);
+    if (n > 0 && !stream->quiet) {
         stream->used += (size_t)n;
         pass_lines(stream, scanned);
         if (stream->used >= LONGEST_LINE) pass_rest(stream);
         sink_flush(stream->sink);
     }
     /* When nobody reads us, the rank is to meet the broken pipe as if it had written there itself. */
-    if (n <= 0 || stream->sink->broken) run_stream_close(stream);
+    if (n <= 0 || (stream->sink->broken && !stream->quiet)) run_stream_close(stream);
 }

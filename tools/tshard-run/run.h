@@ -1,4 +1,4 @@
-/* tshard-run: N ranks of a program on this machine.
+/* tshard-run: N ranks of a program on this machine, and as many on each of the other machines of the job.
  *
  * Two processes share the work, so that no death of either leaves anything behind:
  *   guard       the process that the user started: it takes the user's signals and terminal, and outlives the
@@ -17,20 +17,47 @@
 #define RUN_NOT_FOUND_EXIT  127
 #define RUN_NOT_USABLE_EXIT 126
 #define RUN_MAX_RANKS       1024
+#define RUN_MAX_NODES       1024
+#define RUN_NAME_SIZE       256
 
 typedef enum run_bind { RUN_BIND_AUTO = 0, RUN_BIND_CORES, RUN_BIND_NONE } run_bind;
 
+typedef struct run_node {
+    char name[RUN_NAME_SIZE];
+    int slots; /* 0: as many as everywhere */
+} run_node;
+
+enum { RUN_TO_SCREEN = 0, RUN_STDOUT_TO_FILE = 1, RUN_STDERR_TO_FILE = 2 };
+
 typedef struct run_options {
-    int ranks;
+    int ranks; /* here */
+    int nnodes, node_rank;
+    run_node nodes[RUN_MAX_NODES]; /* [nodes_listed] */
+    int nodes_listed, own_slots;
+    int world_size, first_rank; /* of all machines; rank of the first one here */
+    const char *master_addr;    /* NULL: 127.0.0.1, or the first node */
+    const char *run_id;         /* the same on all nodes */
+    const char *log_dir;        /* NULL: no files */
+    int redirects;              /* what goes to files alone */
+    int max_restarts;
+    int attempt; /* the job's own: restarts so far */
     run_bind bind;
     double grace; /* seconds between TERM and KILL */
-    int port;     /* MASTER_PORT; 0: one that is free */
+    int port;     /* MASTER_PORT; 0: one that is free, on several nodes 29500 */
     bool prefix;
     char **command; /* ends with NULL */
 } run_options;
 
 /* options.c: reads the command line. Returns -1 to go on, or the code to exit with (after help or a usage error). */
 int run_options_parse(int argc, char **argv, run_options *options);
+/* nodes.c: "a,b,c"; false when it is no list of names. */
+bool run_nodes_from_list(run_options *options, const char *list);
+/* A name a line, with "slots=N" or ":N". 0, the number of a line that makes no sense, or -1 with errno set. */
+int run_nodes_from_file(run_options *options, const char *path);
+/* The first listed node that is this machine, -1: none; how many others are too. */
+int run_nodes_find_self(const run_options *options, int *others);
+/* World size, first rank and ranks here, once node_rank is known. */
+void run_nodes_count(run_options *options);
 /* main.c: "tshard-run: ..." and a newline, in one write to stderr. */
 void run_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 double run_now(void); /* seconds, monotonic */
@@ -44,16 +71,16 @@ typedef struct run_link {
 } run_link;
 
 /* guard.c: runs the job under a supervisor; returns the exit code. */
-int run_guard(const run_options *options);
+int run_guard(run_options *options);
 /* job.c: the supervisor's life; returns the exit code. */
-int run_job(const run_options *options, const run_link *link);
+int run_job(run_options *options, const run_link *link);
 
 /* --- starting: spawn.c, cores.c ----------------------------------------------------------------------------------- */
 
 typedef struct run_plan {
     const run_options *options;
     const run_link *link;
-    char token[33];
+    char token[RUN_NAME_SIZE];
     int port;
     const int *cores; /* the allowed ones, those of one physical core side by side; NULL: ranks are not bound */
     int core_count;
@@ -98,13 +125,22 @@ typedef struct run_sink {
     char buffer[16384];
 } run_sink;
 
+#define RUN_TAIL 2048
+
 typedef struct run_stream {
     int fd; /* -1 once at its end */
     int rank;
     run_sink *sink;
+    int log;    /* a file that gets all of it, or -1 */
+    bool quiet; /* the file alone */
     char *line; /* what has come since the last end of line */
     size_t used, capacity;
+    char tail[RUN_TAIL]; /* the last that came, a ring */
+    size_t total;
 } run_stream;
+
+/* The last whole lines of what came, at most RUN_TAIL bytes with an end; returns their length. */
+size_t run_stream_tail(const run_stream *stream, char text[RUN_TAIL + 1]);
 
 /* Take what is there and pass whole lines on. Closes the stream at its end. */
 void run_stream_read(run_stream *stream);

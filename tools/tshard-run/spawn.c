@@ -29,14 +29,31 @@ static int free_port(void) {
     return port;
 }
 
-bool run_plan_prepare(run_plan *plan) {
+/* Several launchers cannot agree on a secret: theirs comes from outside. */
+static bool take_token(run_plan *plan) {
+    const char *given = getenv("TSHARD_TOKEN");
     unsigned char bytes[16];
+    if (plan->options->nnodes > 1) {
+        if (given && strlen(given) < sizeof plan->token) {
+            memcpy(plan->token, given, strlen(given) + 1);
+        } else if (plan->options->node_rank == 0) {
+            run_say("TSHARD_TOKEN is not set: set it to one secret on all nodes to keep strangers out");
+        }
+        return true;
+    }
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) {
         run_say("no random numbers for the job's token: %s", strerror(errno));
         return false;
     }
     for (size_t i = 0; i < sizeof bytes; i++) snprintf(plan->token + 2 * i, 3, "%02x", bytes[i]);
-    plan->port = plan->options->port ? plan->options->port : free_port();
+    return true;
+}
+
+bool run_plan_prepare(run_plan *plan) {
+    const int default_port = 29500;
+    if (!take_token(plan)) return false;
+    plan->port = plan->options->port;
+    if (plan->port == 0) plan->port = plan->options->nnodes > 1 ? default_port : free_port();
     if (plan->port == 0) {
         run_say("no free port on 127.0.0.1: %s", strerror(errno));
         return false;
@@ -53,18 +70,33 @@ static bool set_number(const char *name, int value) {
 }
 
 /* torchrun's variables, and the job's token. */
-static bool set_environment(const run_plan *plan, int rank) {
-    const char *const sizes[] = {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"};
-    const char *const ranks[] = {"RANK", "LOCAL_RANK", "ROLE_RANK"};
+static bool set_environment(const run_plan *plan, int index) {
+    const run_options *o = plan->options;
+    const int rank = o->first_rank + index;
+    const struct {
+        const char *name;
+        int value;
+    } numbers[] = {{"RANK", rank},
+                   {"ROLE_RANK", rank},
+                   {"LOCAL_RANK", index},
+                   {"WORLD_SIZE", o->world_size},
+                   {"ROLE_WORLD_SIZE", o->world_size},
+                   {"LOCAL_WORLD_SIZE", o->ranks},
+                   {"GROUP_RANK", o->node_rank},
+                   {"GROUP_WORLD_SIZE", o->nnodes},
+                   {"TORCHELASTIC_RESTART_COUNT", o->attempt},
+                   {"TORCHELASTIC_MAX_RESTARTS", o->max_restarts},
+                   {"MASTER_PORT", plan->port}};
+    const char *run_id = o->run_id ? o->run_id : o->nnodes == 1 ? plan->token : "none";
     bool done = true;
-    for (int i = 0; i < 3; i++) {
-        done = done && set_number(sizes[i], plan->options->ranks) && set_number(ranks[i], rank);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        done = done && set_number(numbers[i].name, numbers[i].value);
     }
-    done = done && set_number("GROUP_RANK", 0) && set_number("GROUP_WORLD_SIZE", 1);
-    done = done && set_number("TORCHELASTIC_RESTART_COUNT", 0) && set_number("TORCHELASTIC_MAX_RESTARTS", 0);
-    done = done && setenv("TORCHELASTIC_RUN_ID", plan->token, 1) == 0 && setenv("ROLE_NAME", "default", 1) == 0;
-    done = done && setenv("MASTER_ADDR", "127.0.0.1", 1) == 0 && set_number("MASTER_PORT", plan->port);
-    return done && setenv("TSHARD_TOKEN", plan->token, 1) == 0;
+    done = done && setenv("TORCHELASTIC_RUN_ID", run_id, 1) == 0 && setenv("ROLE_NAME", "default", 1) == 0;
+    /* That would mean a store of torchrun's at MASTER_PORT. */
+    unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+    done = done && setenv("MASTER_ADDR", o->master_addr ? o->master_addr : "127.0.0.1", 1) == 0;
+    return done && (plan->token[0] ? setenv("TSHARD_TOKEN", plan->token, 1) : unsetenv("TSHARD_TOKEN")) == 0;
 }
 
 /* A rank sees its own cores alone once it is pinned, so its number of threads is worked out here. */
@@ -83,7 +115,7 @@ static bool set_descriptors(int input, int output, int error) {
 
 /* Never returns. Failures go to the supervisor as an errno through `report`, which exec closes. */
 static void become_rank(const run_plan *plan, int rank, int output, int error, int report) {
-    int input = rank == 0 ? plan->link->input : plan->null_input;
+    int input = rank + plan->options->first_rank == 0 ? plan->link->input : plan->null_input;
     int allowed = 0, *cores = run_cores_allowed(&allowed);
     bool ready = setpgid(0, 0) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;
     if (getppid() != plan->supervisor) _exit(1); /* it died before it could tell us to */
