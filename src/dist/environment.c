@@ -270,6 +270,7 @@ static tsh_status read_place(const tsh_world_config *config, tshi_settings *s) {
         s->address_known = true;
     }
     if (status == TSH_OK) status = read_meeting(s);
+    if (s->size == 1 && s->rank < 0) s->rank = 0; /* there is no other to give out */
     if (status == TSH_OK) make_key(s);
     return status;
 }

@@ -1,0 +1,258 @@
+/* Strangers at the meeting's door: garbage, half a greeting, silence, crowds. The job goes on. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/wire.h"
+#include "support/collectives.h"
+
+#include <arpa/inet.h>
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HEAP ((size_t)8 << 20)
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void nap(double seconds) {
+    struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&t, NULL);
+}
+
+typedef struct place {
+    char text[64];
+    int port;
+} place;
+
+static place make_place(void) {
+    place p = {.port = 10000 + (int)((unsigned)getpid() * 13u % 20000u)};
+    snprintf(p.text, sizeof p.text, "tcp://127.0.0.1:%d", p.port);
+    return p;
+}
+
+/* Connected, or -1; waits until somebody listens. */
+static int stranger(int port, bool wait) {
+    struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    for (int tries = 0; tries < (wait ? 300 : 1); tries++) {
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (connect(fd, (const void *)&to, sizeof to) == 0) return fd;
+        close(fd);
+        nap(0.01);
+    }
+    return -1;
+}
+
+static size_t greeting(unsigned char out[TSHI_WIRE_MOST]) {
+    static const unsigned char key[TSHI_KEY_SIZE] = "not the key";
+    const tshi_seal seal = {key, NULL};
+    tshi_frame hello = {.version = {TSH_VERSION_MAJOR, TSH_VERSION_MINOR}, .rank = 1, .size = 3};
+    return tshi_wire_write(TSHI_HELLO, &hello, &seal, out);
+}
+
+/* One of the ways to misbehave; the connection stays open unless it is said to hang up. */
+static void misbehave(int fd, int way) {
+    unsigned char bytes[4096];
+    size_t size = greeting(bytes);
+    switch (way) {
+    case 0: break; /* silence */
+    case 1:
+        memset(bytes, 'x', sizeof bytes);
+        send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+        break;
+    case 2: send(fd, bytes, size / 2, MSG_NOSIGNAL); break; /* half a greeting */
+    case 3: send(fd, bytes, size, MSG_NOSIGNAL); break;     /* a whole one, by another key */
+    case 4:                                                 /* a head that promises 4 GiB */
+        memset(bytes + 8, 0xff, 4);
+        send(fd, bytes, TSHI_WIRE_HEAD, MSG_NOSIGNAL);
+        break;
+    case 5:
+        memset(bytes + 8, 0, 4); /* a greeting of no length */
+        send(fd, bytes, TSHI_WIRE_HEAD, MSG_NOSIGNAL);
+        break;
+    case 6: send(fd, bytes, 1, MSG_NOSIGNAL); break;
+    default: send(fd, "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27, MSG_NOSIGNAL); break;
+    }
+}
+
+enum { WAYS = 8 };
+
+static bool join(tshi_rank *r, const place *p) {
+    tsh_world_config config = {.init_method = p->text, .heap_bytes = HEAP};
+    if (!tshi_check_ok(r, tsh_world_init(&config, &r->world))) return false;
+    tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 10);
+    tsh_world_destroy(r->world);
+    r->world = NULL;
+    return true;
+}
+
+/* Rank 2 first comes as many strangers, most of whom stay. */
+static void strangers(tshi_rank *r, void *arg) {
+    enum { CROWD = 400 };
+    const place *p = arg;
+    double start = now();
+    if (r->rank == 2) {
+        int fds[CROWD];
+        for (int i = 0; i < CROWD; i++) {
+            fds[i] = stranger(p->port, i == 0);
+            if (!tshi_check(r, fds[i] >= 0, "a stranger cannot even connect")) return;
+            misbehave(fds[i], i % WAYS);
+            if (i % 3 == 0) close(fds[i]);
+        }
+    }
+    if (!join(r, p)) return;
+    tshi_check(r, now() - start < 4, "strangers held it up for %g s", now() - start);
+}
+
+Test(hostile, strangers_do_no_harm, .timeout = 30) {
+    place p = make_place();
+    tshi_test_options options = {.ranks = 3, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, strangers, &p, NULL, NULL));
+}
+
+/* Connections without end, while the ranks meet. */
+static void flood(tshi_rank *r, void *arg) {
+    const place *p = arg;
+    double start = now();
+    if (r->rank == 3) {
+        long made = 0;
+        int fd = stranger(p->port, true);
+        if (fd >= 0) close(fd);
+        while (now() - start < 3 && (fd = stranger(p->port, false)) >= 0) {
+            misbehave(fd, (int)(made++ % WAYS));
+            close(fd);
+        }
+        *(long *)r->result = made;
+        return;
+    }
+    setenv("WORLD_SIZE", "3", 1);
+    setenv("LOCAL_WORLD_SIZE", "3", 1);
+    if (r->rank == 2) nap(1);
+    if (!join(r, p)) return;
+    tshi_check(r, now() - start < 6, "the flood held it up for %g s", now() - start);
+}
+
+Test(hostile, flood, .timeout = 30) {
+    place p = make_place();
+    long made[4] = {0};
+    tshi_test_options options = {.ranks = 4, .bare = true, .result_bytes = sizeof(long)};
+    cr_assert_str_empty(tshi_test_run_with(&options, flood, &p, NULL, made));
+    cr_assert_gt(made[3], 500, "%ld connections are no flood", made[3]);
+}
+
+/* What listens at the place is something else: it says nothing, or something else. Then rank 0 comes. */
+static void false_host(tshi_rank *r, void *arg) {
+    const place *p = arg;
+    if (r->rank == 0) {
+        struct sockaddr_in at = {
+            .sin_family = AF_INET, .sin_port = htons((uint16_t)p->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        const int on = 1;
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        bool good = bind(fd, (const void *)&at, sizeof at) == 0 && listen(fd, 10) == 0;
+        tshi_check(r, good, "cannot stand in for a host");
+        for (int i = 0; i < 3 && good; i++) {
+            int peer = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+            misbehave(peer, i + 1);
+            nap(0.05);
+            close(peer);
+        }
+        close(fd);
+    }
+    join(r, p);
+}
+
+Test(hostile, something_else_listens_first, .timeout = 30) {
+    place p = make_place();
+    tshi_test_options options = {.ranks = 2, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, false_host, &p, NULL, NULL));
+}
+
+/* A rank that has joined and dies before all are there may be replaced. */
+static void dies_while_waiting(tshi_rank *r, void *arg) {
+    const place *p = arg;
+    if (r->rank == 1) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            tsh_world *world = NULL;
+            tsh_world_config config = {.init_method = p->text, .heap_bytes = HEAP};
+            tsh_world_init(&config, &world);
+            _exit(0);
+        }
+        nap(0.5);
+        kill(pid, SIGKILL);
+    }
+    if (r->rank == 2) nap(1);
+    join(r, p);
+}
+
+Test(hostile, a_rank_dies_while_it_waits, .timeout = 30) {
+    place p = make_place();
+    tshi_test_options options = {.ranks = 3, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, dies_while_waiting, &p, NULL, NULL));
+}
+
+/* Noise at a multicast address. */
+static void noisy_crowd(tshi_rank *r, void *arg) {
+    const place *p = arg;
+    char text[64];
+    snprintf(text, sizeof text, "tcp://239.255.17.5:%d", p->port);
+    if (r->rank == 0) {
+        struct ip_mreqn lo = {.imr_ifindex = 1};
+        struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)p->port)};
+        inet_pton(AF_INET, "239.255.17.5", &to.sin_addr);
+        int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &lo, sizeof lo);
+        unsigned char noise[1400] = "tSHm";
+        for (int i = 0; i < 3000; i++) {
+            noise[4 + i % 16] = (unsigned char)i;
+            sendto(fd, noise, (size_t)(i % 1400), 0, (const void *)&to, sizeof to);
+        }
+        close(fd);
+    }
+    unsetenv("RANK");
+    unsetenv("LOCAL_WORLD_SIZE");
+    tsh_world_config config = {.init_method = text, .heap_bytes = HEAP};
+    if (!tshi_check_ok(r, tsh_world_init(&config, &r->world))) return;
+    tsh_world_destroy(r->world);
+}
+
+Test(hostile, noise_at_a_multicast_address, .timeout = 30) {
+    place p = make_place();
+    tshi_test_options options = {.ranks = 3, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, noisy_crowd, &p, NULL, NULL));
+}
+
+/* Who sits on a file's lock is waited for, but not for ever. */
+static void locked_file(tshi_rank *r, void *arg) {
+    const char *path = arg;
+    char text[128];
+    tsh_world *world = NULL;
+    snprintf(text, sizeof text, "file://%s", path);
+    unsetenv("RANK");
+    tsh_world_config config = {.init_method = text, .heap_bytes = HEAP};
+    tshi_check_status(r, tsh_world_init(&config, &world), TSH_ERR_TIMEOUT, "locked");
+}
+
+Test(hostile, file_that_somebody_keeps_locked, .timeout = 30) {
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/tshard-test-lock-%d", (int)getpid());
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    cr_assert(fd >= 0 && flock(fd, LOCK_EX) == 0);
+    tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = "1"};
+    cr_assert_str_empty(tshi_test_run_with(&options, locked_file, path, NULL, NULL));
+    close(fd);
+    unlink(path);
+}
