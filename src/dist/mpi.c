@@ -28,7 +28,7 @@ static uint64_t identity_of(const tsh_group *group, const tshi_call *call, const
     uint64_t h = mix(1, (uint64_t)call->op | (uint64_t)call->dtype << 8 | (uint64_t)call->reduce << 16 |
                             (uint64_t)(uint32_t)call->root << 24);
     for (; text && *text; text++) h = mix(h, (unsigned char)*text);
-    if (call->failed != TSH_OK) return mix(h, 0x5eed); /* so that the others look closer */
+    if (call->failed != TSH_OK) return mix(h, UINT64_C(1) + (uint64_t)group->rank); /* like no other */
     if (!call->counts) return mix(h, (uint64_t)call->count);
     for (int i = 0; i < group->size; i++) h = mix(h, (uint64_t)call->counts[i]);
     return h;

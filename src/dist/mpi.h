@@ -37,9 +37,12 @@ typedef struct tshi_outbox {
 typedef struct tshi_mpi_peer {
     uint32_t failed; /* 1 + epoch of its last failure */
     bool broken;     /* it has given up for good */
-    bool left;
-    char *words; /* of the failure, TSHI_MESSAGE_SIZE; made when there is one */
+    double left;     /* when it was heard to, 0: not */
+    char *words;     /* of the failure, TSHI_MESSAGE_SIZE; made when there is one */
 } tshi_mpi_peer;
+
+/* What a rank has sent before it left or failed may still be under way for so long, seconds. */
+#define TSHI_GRACE 0.25
 
 /* --- the world ---------------------------------------------------------------------------------------------------- */
 

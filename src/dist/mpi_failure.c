@@ -19,7 +19,7 @@ static void take(tsh_world *world, const tshi_notice *notice, int rank) {
     tshi_mpi_peer *peer = &mpi->peer[rank];
     mpi->troubled = true;
     if (notice->kind == TSHI_NOTICE_LEFT) {
-        peer->left = true;
+        peer->left = tshi_clock();
         return;
     }
     if (notice->kind == TSHI_NOTICE_BROKEN) peer->broken = true;
@@ -131,13 +131,16 @@ tsh_status tshi_mpi_trouble(tsh_world *world) {
 
 tsh_status tshi_mpi_group_trouble(tsh_group *group) {
     tshi_mpi *mpi = tshi_mpi_of(group->world);
+    const tshi_mpi_group *mg = group->state;
     tsh_status status = tshi_mpi_trouble(group->world);
-    if (status != TSH_OK || !mpi->troubled || tshi_mpi_group_of(group)->op.phase == TSHI_IDLE) return status;
+    if (status != TSH_OK || !mpi->troubled || mg->op.phase == TSHI_IDLE) return status;
+    /* A shared gate knows whether all had come; else their part may still arrive. */
+    double latest = tshi_clock() - (mg->op.phase == TSHI_AT_GATE && mg->block ? 0 : TSHI_GRACE);
     for (int i = 0; i < group->size; i++) {
-        if (!mpi->peer[group->ranks[i]].left) continue;
+        double left = mpi->peer[group->ranks[i]].left;
+        if (left == 0 || left > latest) continue;
         return tshi_fail(TSH_ERR_PEER, "rank %d has left (it exited, or destroyed its world) before %s #%llu",
-                         group->ranks[i], tsh_collective_name(tshi_mpi_group_of(group)->op.call.op),
-                         (unsigned long long)group->calls);
+                         group->ranks[i], tsh_collective_name(mg->op.call.op), (unsigned long long)group->calls);
     }
     return TSH_OK;
 }

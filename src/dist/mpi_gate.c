@@ -11,9 +11,6 @@
 #define HASH_SHIFT (3 * COUNT_BITS)
 #define HASH_MASK  ((UINT64_C(1) << (64 - HASH_SHIFT)) - 1)
 #define CODE_BITS  8
-/* Without shared memory nobody can take back that it has come. When a failure is known for so long and the gate has
- * not been passed, then somebody has heard of it before it came, and never will come. */
-#define GRACE_SECONDS 0.25
 
 static int flags_of(const tshi_mpi_op *op) {
     return (op->async ? TSHI_GATE_ASYNC : 0) | (op->regular ? 0 : TSHI_GATE_IRREGULAR);
@@ -82,7 +79,9 @@ bool tshi_gate_withdraw(tsh_group *group) {
     if (mg->block) return decide(mg->block, mg->gate, TSHI_GATE_STOPPED) & TSHI_GATE_STOPPED;
     double now = tshi_clock();
     if (mg->op.trouble_seen == 0) mg->op.trouble_seen = now;
-    return now - mg->op.trouble_seen >= GRACE_SECONDS;
+    /* Without shared memory nobody can take back that it has come. When a failure is known for so long and the gate has
+     * not been passed, then somebody has heard of it before it came, and never will come. */
+    return now - mg->op.trouble_seen >= TSHI_GRACE;
 }
 
 const char *tshi_gate_missing(const tsh_group *group, char *text, size_t size) {

@@ -12,12 +12,11 @@
 #define TAG_DATA   8192
 #define TAG_REPLY  16384
 #define TAG_SPAN   8192
-#define GRACE      0.25 /* seconds that a message may still be under way from a rank that has left */
 #define LOOK_EVERY 16u
 
 typedef struct header {
     int64_t count;
-    int32_t dtype, failed; /* a tsh_status; the words are the data */
+    uint32_t kind; /* dtype, and whether it describes a tensor rather than being one: see kind_of */
     uint32_t number;
     uint32_t bytes; /* behind the header */
     unsigned char data[INLINE_BYTES];
@@ -38,8 +37,15 @@ typedef struct tshi_mpi_message {
     int peer;
     int64_t moved;  /* elements of a message that follows, given to MPI */
     void *dropping; /* memory for data that nobody wants */
-    double left_seen;
 } message;
+
+static uint32_t kind_of(const tshi_call *call) {
+    return (uint32_t)call->dtype | (uint32_t)call->reduce << 8;
+}
+
+static tsh_dtype dtype_of(const header *h) {
+    return (tsh_dtype)(h->kind & 0xff);
+}
 
 static int tag_of(int base, uint32_t number) {
     return base + (int)(number % TAG_SPAN);
@@ -80,14 +86,11 @@ static void fill_header(tsh_work *work, message *m) {
     const tshi_call *call = &work->call;
     size_t bytes = (size_t)call->count * tsh_dtype_size(call->dtype);
     header *h = &m->header;
-    *h = (header){.count = call->count, .dtype = (int32_t)call->dtype, .failed = (int32_t)call->failed};
+    h->count = call->count;
+    h->kind = kind_of(call);
     h->number = tshi_mpi_group_of(work->group)->sent[call->root]++;
-    if (call->failed != TSH_OK) {
-        h->bytes = (uint32_t)snprintf((char *)h->data, sizeof h->data, "%s", work->words) + 1;
-    } else if (bytes <= INLINE_BYTES) {
-        if (bytes) work->group->world->device->ops->copy_to_host(bytes, call->in, h->data);
-        h->bytes = (uint32_t)bytes;
-    }
+    h->bytes = bytes <= INLINE_BYTES ? (uint32_t)bytes : 0;
+    if (h->bytes) work->group->world->device->ops->copy_to_host(bytes, call->in, h->data);
 }
 
 static int send_start(tsh_work *work) {
@@ -104,8 +107,7 @@ static int send_start(tsh_work *work) {
         error = MPI_Isend(&m->header, HEADER_BYTES + (int)m->header.bytes, MPI_BYTE, m->peer,
                           TAG_HEADER + (int)(mpi->epoch % TAG_EPOCHS), comm, &m->request[0]);
     }
-    bool follows = call->failed == TSH_OK && m->header.bytes == 0;
-    if (!follows) m->moved = call->count;
+    if (m->header.bytes) m->moved = call->count;
     if (error != MPI_SUCCESS) return error;
     return move_chunk(work, call->count, call->dtype, (void *)(uintptr_t)call->in, true);
 }
@@ -122,10 +124,7 @@ static int send_progress(tsh_work *work) {
     error = MPI_Testall(3, m->request, &done, MPI_STATUSES_IGNORE);
     if (error != MPI_SUCCESS || !done) return error;
     tsh_status status = (tsh_status)m->reply.status;
-    if (call->failed != TSH_OK)
-        status = tshi_fail(call->failed, "%s", work->words);
-    else if (status != TSH_OK)
-        tshi_fail(status, "%.*s", TSHI_LINE - 1, m->reply.words);
+    if (status != TSH_OK) tshi_fail(status, "%.*s", TSHI_LINE - 1, m->reply.words);
     message_end(work, status);
     return MPI_SUCCESS;
 }
@@ -149,15 +148,11 @@ static void judge(tsh_work *work) {
     const int *ranks = work->group->ranks;
     int mine = ranks[work->group->rank], theirs = ranks[m->peer];
     m->reply.status = TSH_OK;
-    if (call->failed != TSH_OK) {
-        m->reply.status = TSH_ERR_PEER;
-        snprintf(m->reply.words, sizeof m->reply.words, "rank %d: %.200s", mine, work->words);
-    } else if (h->dtype != (int32_t)call->dtype || h->count != call->count) {
-        m->reply.status = TSH_ERR_MISMATCH;
-        snprintf(m->reply.words, sizeof m->reply.words, "rank %d: send %s [%lld], rank %d: recv %s [%lld]", theirs,
-                 tsh_dtype_name((tsh_dtype)h->dtype), (long long)h->count, mine, tsh_dtype_name(call->dtype),
-                 (long long)call->count);
-    }
+    if (h->kind == kind_of(call) && h->count == call->count) return;
+    m->reply.status = TSH_ERR_MISMATCH;
+    snprintf(m->reply.words, sizeof m->reply.words, "rank %d: send %s [%lld]%s, rank %d: recv %s [%lld]%s", theirs,
+             tsh_dtype_name(dtype_of(h)), (long long)h->count, h->kind >> 8 ? " of a new tensor" : "", mine,
+             tsh_dtype_name(call->dtype), (long long)call->count, call->reduce ? " of a new tensor" : "");
 }
 
 /* Take what came with the header, or ask for what follows; answer. */
@@ -168,16 +163,16 @@ static int receive_data(tsh_work *work) {
     MPI_Comm comm = tshi_mpi_group_of(work->group)->comm;
     void *to = work->call.out;
     judge(work);
-    bool good = m->reply.status == TSH_OK && h->failed == TSH_OK;
-    if (h->bytes > 0 || h->failed != TSH_OK) {
+    bool good = m->reply.status == TSH_OK;
+    if (h->bytes > 0) {
         m->moved = h->count;
         if (good) device->ops->copy_from_host(h->bytes, h->data, to);
     } else if (!good && h->count > 0) {
-        size_t bytes = (size_t)h->count * tsh_dtype_size((tsh_dtype)h->dtype);
+        size_t bytes = (size_t)h->count * tsh_dtype_size(dtype_of(h));
         m->dropping = to = device->ops->alloc(device, bytes);
         if (!to) return MPI_ERR_NO_MEM;
     }
-    int error = move_chunk(work, h->count, (tsh_dtype)h->dtype, to, false);
+    int error = move_chunk(work, h->count, dtype_of(h), to, false);
     if (error != MPI_SUCCESS) return error;
     size_t bytes = m->reply.status == TSH_OK ? sizeof m->reply.status : sizeof m->reply;
     return MPI_Isend(&m->reply, (int)bytes, MPI_BYTE, m->peer, tag_of(TAG_REPLY, h->number), comm, &m->request[2]);
@@ -185,17 +180,11 @@ static int receive_data(tsh_work *work) {
 
 static void receive_end(tsh_work *work) {
     const message *m = work->state;
-    const tshi_call *call = &work->call;
     tsh_status status = (tsh_status)m->reply.status;
-    if (call->failed != TSH_OK) {
-        status = tshi_fail(call->failed, "%s", work->words);
-    } else if (m->header.failed != TSH_OK) {
-        status = tshi_fail(TSH_ERR_PEER, "rank %d: %.400s", work->group->ranks[m->peer], (const char *)m->header.data);
-    } else if (status != TSH_OK) {
-        tshi_fail(status, "%s", m->reply.words);
-    } else {
+    if (status == TSH_OK)
         work->sender = m->peer;
-    }
+    else
+        tshi_fail(status, "%s", m->reply.words);
     message_end(work, status);
 }
 
@@ -215,7 +204,7 @@ static int receive_progress(tsh_work *work) {
     while (m->moved < h->count) {
         error = MPI_Test(&m->request[1], &done, MPI_STATUS_IGNORE);
         if (error != MPI_SUCCESS || !done) return error;
-        error = move_chunk(work, h->count, (tsh_dtype)h->dtype, m->dropping ? m->dropping : work->call.out, false);
+        error = move_chunk(work, h->count, dtype_of(h), m->dropping ? m->dropping : work->call.out, false);
         if (error != MPI_SUCCESS) return error;
     }
     error = MPI_Testall(3, m->request, &done, MPI_STATUSES_IGNORE);
@@ -226,15 +215,10 @@ static int receive_progress(tsh_work *work) {
 /* --- both --------------------------------------------------------------------------------------------------------- */
 
 tsh_status tshi_mpi_message_start(tsh_work *work) {
-    tsh_group *group = work->group;
-    tsh_world *world = group->world;
+    tsh_world *world = work->group->world;
     const tshi_call *call = &work->call;
-    int root = call->root;
-    bool somebody = (root >= 0 && root < group->size && root != group->rank) ||
-                    (call->op == TSH_OP_RECV && root == TSH_ANY_RANK && call->failed == TSH_OK);
     tsh_status status = tshi_mpi_trouble(world);
     if (status != TSH_OK) return status;
-    if (!somebody) return call->failed != TSH_OK ? call->failed : tshi_fail(TSH_ERR_RANGE, "no rank %d", root);
     message *m = tshi_pool_take(&tshi_mpi_of(world)->messages, &world->allocator, sizeof *m);
     if (!m) return TSH_ERR_MEMORY;
     for (int i = 0; i < 3; i++) m->request[i] = MPI_REQUEST_NULL;
@@ -246,17 +230,16 @@ tsh_status tshi_mpi_message_start(tsh_work *work) {
 
 /* Nobody is left whom the message could come from, or go to. */
 static bool peer_left(const tsh_work *work) {
-    message *m = work->state;
+    const message *m = work->state;
     const tsh_group *group = work->group;
     const tshi_mpi_peer *peer = tshi_mpi_of(group->world)->peer;
+    double latest = tshi_clock() - TSHI_GRACE;
     bool left = true;
     for (int i = 0; i < group->size; i++) {
-        if (i != group->rank && (m->peer == TSH_ANY_RANK || m->peer == i)) left = left && peer[group->ranks[i]].left;
+        double at = peer[group->ranks[i]].left;
+        if (i != group->rank && (m->peer == TSH_ANY_RANK || m->peer == i)) left = left && at != 0 && at < latest;
     }
-    double now = tshi_clock();
-    if (!left) return false;
-    if (m->left_seen == 0) m->left_seen = now;
-    return now - m->left_seen > GRACE;
+    return left;
 }
 
 /* MPI may still write to what it has been given, so that it stays. */

@@ -17,7 +17,8 @@ static tsh_status hopeless(tsh_world *world, double since) {
     tshi_mpi_poll(world);
     for (int i = 0; i < world->size; i++) {
         if (mpi->peer[i].broken) return tshi_mpi_trouble(world);
-        if (mpi->peer[i].left) return tshi_fail(TSH_ERR_PEER, "world_recover: rank %d has left", i);
+        if (mpi->peer[i].left == 0 || tshi_clock() - mpi->peer[i].left < TSHI_GRACE) continue;
+        return tshi_fail(TSH_ERR_PEER, "world_recover: rank %d has left", i);
     }
     if (tshi_clock() - since < world->timeout) return TSH_OK;
     tsh_status status = tshi_fail(TSH_ERR_TIMEOUT, "world_recover: not all ranks came within %g s", world->timeout);

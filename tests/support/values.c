@@ -76,5 +76,14 @@ bool tshi_is(tsh_dtype dtype, const void *data, int64_t i, tshi_number value) {
     unsigned char wanted[16];
     size_t size = tsh_dtype_size(dtype);
     tshi_put(dtype, wanted, 0, value);
+    /* The sign of a zero in a complex product depends on the order of the factors. */
+    if (dtype == TSH_COMPLEX64) {
+        const float *got = (const float *)data + 2 * i;
+        return got[0] == (float)value.re && got[1] == (float)value.im;
+    }
+    if (dtype == TSH_COMPLEX128) {
+        const double *got = (const double *)data + 2 * i;
+        return got[0] == value.re && got[1] == value.im;
+    }
     return !memcmp((const char *)data + (size_t)i * size, wanted, size);
 }

@@ -1,0 +1,156 @@
+/* Everything that fails, and what comes after. */
+#include "mpi/ranks.h"
+#include "support/collectives.h"
+#include "tshard/tshard.h"
+
+#include "dist/dist.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static void pause_for(double seconds) {
+    struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&t, NULL);
+}
+
+/* Bad arguments on one rank, and calls that differ: told to all, and the group goes on. */
+void scenario_misuse(tshi_rank *r) {
+    tsh_group *group = tsh_world_group(r->world), *other = NULL;
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 8), *y = tshi_test_vector(r, TSH_FLOAT32, r->rank ? 8 : 9);
+    if (r->size == 1 || !x || !y) return;
+    if (r->rank == 1)
+        tshi_check_status(r, tsh_all_reduce(group, NULL, TSH_SUM), TSH_ERR_ARGUMENT, "tensor is NULL");
+    else
+        tshi_check_status(r, tsh_all_reduce(group, x, TSH_SUM), TSH_ERR_PEER, "rank 1: all_reduce: tensor is NULL");
+    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, 100);
+    tshi_check_status(r, tsh_all_reduce(group, y, TSH_SUM), TSH_ERR_MISMATCH, "rank 0: all_reduce float32 [9] sum");
+    tshi_check_status(r, tsh_broadcast(group, x, r->rank == 0), TSH_ERR_MISMATCH, "root 1");
+    tsh_status status = r->rank ? tsh_barrier(group) : tsh_all_reduce(group, x, TSH_MAX);
+    tshi_check(r, status == TSH_ERR_MISMATCH && strstr(tsh_error_message(), "barrier"), "%s", tsh_error_message());
+    int64_t in_counts[64] = {0}, out_counts[64] = {0};
+    in_counts[0] = 8;
+    if (r->rank == 0) out_counts[0] = 8;
+    tshi_check_status(r, tsh_all_reduce(group, NULL, TSH_SUM), TSH_ERR_ARGUMENT, "tensor is NULL"); /* on all ranks */
+    tsh_tensor *out = tshi_test_vector(r, TSH_FLOAT32, r->rank ? 0 : 8);
+    tshi_check_status(r, tsh_all_to_all(group, out, out_counts, x, in_counts), TSH_ERR_MISMATCH, "expects");
+    int ranks[] = {0, r->rank ? 1 : 0};
+    tshi_check_status(r, tsh_group_create(r->world, ranks, r->rank ? 2 : 1, &other), TSH_ERR_MISMATCH, "group_create");
+    tsh_work *work = NULL;
+    tshi_check_ok(r, tsh_all_reduce_async(group, y, TSH_SUM, &work));
+    tshi_check_status(r, tsh_work_wait(work), TSH_ERR_MISMATCH, "all_reduce");
+    tsh_work_release(work);
+    tsh_tensor_release(out);
+    tsh_tensor_release(x);
+    tsh_tensor_release(y);
+    tshi_try_all(r, group, TSH_FLOAT32, 20);
+}
+
+/* One rank's call waits, the other's does not: they are the same call. */
+static void mixed(tshi_rank *r, tsh_group *group) {
+    tsh_work *work = NULL;
+    tsh_tensor *x = tshi_test_vector(r, TSH_INT32, 1000);
+    for (int i = 0; i < 1000; i++) ((int32_t *)tsh_tensor_data(x))[i] = i;
+    if (r->rank % 2)
+        tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    else
+        tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &work));
+    tsh_work_release(work);
+    tshi_check(r, ((int32_t *)tsh_tensor_data(x))[999] == 999 * r->size, "a mixed all_reduce");
+    tsh_tensor_release(x);
+}
+
+/* The last rank fails while the others wait: for it, for each other, in calls that wait and that do not. */
+void scenario_recover(tshi_rank *r) {
+    tsh_group *group = tsh_world_group(r->world), *others = NULL;
+    int ranks[64], last = r->size - 1;
+    if (r->size == 1) return;
+    for (int i = 0; i < last; i++) ranks[i] = i;
+    tshi_check_ok(r, tsh_group_create(r->world, ranks, last, &others));
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 100000);
+    for (int round = 0; round < 12 && !r->failed; round++) {
+        tsh_work *work = NULL;
+        double since = tshi_clock();
+        if (round % 3 == 1) tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &work));
+        if (r->rank == last) {
+            pause_for(0.02 * (round % 4));
+            tsh_world_fail(r->world, "out of luck");
+            tshi_check_status(r, tsh_barrier(group), TSH_ERR_STATE, "tsh_world_recover");
+        } else {
+            tsh_status status = TSH_OK;
+            while (status == TSH_OK)
+                status = round % 3 == 2 && last > 1 ? tsh_all_reduce(others, x, TSH_SUM) : tsh_barrier(group);
+            tshi_check(r, status == TSH_ERR_PEER && strstr(tsh_error_message(), "out of luck"), "round %d: %s", round,
+                       tsh_error_message());
+            tshi_check(r, tshi_clock() - since < 1.5, "round %d: told after %.1f s", round, tshi_clock() - since);
+        }
+        tshi_check_ok(r, tsh_world_recover(r->world));
+        tsh_work_release(work);
+        tshi_try_all(r, group, TSH_FLOAT32, 50);
+        if (others) tshi_try_all(r, others, TSH_INT32, 50);
+        mixed(r, group);
+    }
+    tsh_tensor_release(x);
+    tsh_group_destroy(others);
+}
+
+/* The last rank sleeps past the deadline (TSHARD_TIMEOUT=1). */
+void scenario_late(tshi_rank *r) {
+    tsh_group *group = tsh_world_group(r->world);
+    if (r->rank == r->size - 1) {
+        pause_for(2.5);
+        tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "did not come");
+        return;
+    }
+    tsh_status status = tsh_barrier(group);
+    bool told = status == TSH_ERR_TIMEOUT || status == TSH_ERR_PEER;
+    tshi_check(r, told && strstr(tsh_error_message(), "did not come within 1 s"), "%s", tsh_error_message());
+    tshi_check(r, tsh_barrier(group) == status, "the second call: %s", tsh_error_message());
+    tshi_check(r, tsh_world_recover(r->world) == status, "recover: %s", tsh_error_message());
+    pause_for(3); /* the launcher ends the others when one is gone without a word */
+}
+
+/* The last rank leaves in good order, the others still wait for it. */
+void scenario_leave(tshi_rank *r) {
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 10);
+    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, 10);
+    if (r->rank == r->size - 1) {
+        tsh_tensor_release(x);
+        return;
+    }
+    double since = tshi_clock();
+    tshi_check_status(r, tsh_all_reduce(group, x, TSH_SUM), TSH_ERR_PEER, "has left");
+    tshi_check(r, tshi_clock() - since < 1, "told after %.1f s", tshi_clock() - since);
+    tshi_check_status(r, tsh_recv(group, x, r->size - 1, NULL), TSH_ERR_PEER, "has left");
+    tsh_tensor_release(x);
+}
+
+/* The last rank is stopped and never goes on; TSHARD_TIMEOUT=1. Half the time in its own wait. */
+void scenario_stopped(tshi_rank *r) {
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_status status = TSH_OK;
+    if (r->rank == r->size - 1) raise(SIGSTOP);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 1000);
+    double since = tshi_clock();
+    while (status == TSH_OK) status = tsh_all_reduce(group, x, TSH_SUM);
+    tshi_check(r, tshi_clock() - since < 3, "told after %.1f s", tshi_clock() - since);
+    tshi_check(r, strstr(tsh_error_message(), "did not come within 1 s"), "%s", tsh_error_message());
+    if (r->rank == 0) {
+        printf("told: %s\n", tsh_error_message());
+        fflush(stdout);
+    }
+    tsh_tensor_release(x);
+}
+
+void scenario_killed(tshi_rank *r) {
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 1000);
+    for (int i = 0; i < 100; i++) tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    if (r->rank == r->size - 1) raise(SIGKILL);
+    while (tsh_all_reduce(group, x, TSH_SUM) == TSH_OK) {
+    }
+    tsh_tensor_release(x);
+}

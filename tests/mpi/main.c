@@ -1,0 +1,78 @@
+/* One scenario as a rank of MPI: mpi_ranks NAME. Exits with 0 when all that it checked holds on this rank. */
+#include "mpi/ranks.h"
+#include "support/language.h"
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 8 };
+
+/* The losses of a small language model, for run.sh to compare with those of other backends. */
+static void scenario_losses(tshi_rank *r) {
+    tshi_language l;
+    double loss = 0, norm = 0;
+    if (!tshi_check_ok(r, tshi_language_create(r->world, r->size % 2 ? "data=1,model=-1" : "data=2,model=-1", &l))) {
+        return;
+    }
+    for (int step = 0; step < STEPS && !r->failed; step++) {
+        if (!tshi_check_ok(r, tshi_language_gradients(&l, &loss, &norm, NULL))) break;
+        tshi_check_ok(r, tshi_language_update(&l));
+        if (r->rank == 0) printf("loss %.9f %.9f\n", loss, norm);
+    }
+    tshi_language_destroy(&l);
+}
+
+/* MPI of another's: neither started nor ended here, and its communicators are left alone. */
+static void scenario_guest(tshi_rank *r) {
+    int finalized = 1, sum = 0, one = 1;
+    scenario_groups(r);
+    tsh_world_destroy(r->world);
+    r->world = NULL;
+    MPI_Finalized(&finalized);
+    tshi_check(r, !finalized, "MPI has been finalised");
+    MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    tshi_check(r, sum == r->size, "the program's own all_reduce gives %d", sum);
+}
+
+static void scenario_place(tshi_rank *r) {
+    const char *nodes = getenv("EXPECT_NODES");
+    int wanted = nodes ? atoi(nodes) : 1;
+    tshi_check(r, tsh_world_node_count(r->world) == wanted, "%d machines, not %d", tsh_world_node_count(r->world),
+               wanted);
+    tshi_check(r, r->size == 1 || !strcmp(tsh_group_backend(tsh_world_group(r->world)), "mpi"), "not on mpi");
+    tshi_check(r, tsh_world_local_rank(r->world) == (wanted == 1 ? r->rank : tsh_world_local_rank(r->world)),
+               "local rank %d", tsh_world_local_rank(r->world));
+}
+
+static const struct {
+    const char *name;
+    void (*run)(tshi_rank *r);
+} scenarios[] = {
+    {"matrix", scenario_matrix}, {"chunks", scenario_chunks},     {"cases", scenario_cases},
+    {"large", scenario_large},   {"messages", scenario_messages}, {"groups", scenario_groups},
+    {"misuse", scenario_misuse}, {"recover", scenario_recover},   {"late", scenario_late},
+    {"leave", scenario_leave},   {"stopped", scenario_stopped},   {"killed", scenario_killed},
+    {"losses", scenario_losses}, {"guest", scenario_guest},       {"place", scenario_place},
+};
+
+int main(int argc, char **argv) {
+    tshi_rank r = {0};
+    size_t i = 0, n = sizeof scenarios / sizeof *scenarios;
+    while (argc > 1 && i < n && strcmp(argv[1], scenarios[i].name) != 0) i++;
+    if (argc < 2 || i == n) return 2;
+    bool guest = !strcmp(argv[1], "guest");
+    if (guest) MPI_Init(&argc, &argv);
+    if (tsh_world_init(NULL, &r.world) != TSH_OK) {
+        fprintf(stderr, "world_init: %s\n", tsh_error_message());
+        return 3;
+    }
+    r.rank = tsh_world_rank(r.world);
+    r.size = tsh_world_size(r.world);
+    scenarios[i].run(&r);
+    if (r.failed) fprintf(stderr, "rank %d of %d, %s: %s\n", r.rank, r.size, argv[1], r.words);
+    tsh_world_destroy(r.world);
+    if (guest) MPI_Finalize();
+    return r.failed;
+}

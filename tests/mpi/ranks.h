@@ -1,0 +1,24 @@
+/* What runs as ranks of MPI: each function is one of the program's scenarios. They note what is wrong in `r`, as the
+ * ranks of support/ranks.h do. */
+#ifndef TSHI_TEST_MPI_RANKS_H
+#define TSHI_TEST_MPI_RANKS_H
+
+#include "support/ranks.h"
+
+/* collectives.c */
+void scenario_matrix(tshi_rank *r); /* every collective x dtype x size x spread, blocking and started */
+void scenario_chunks(tshi_rank *r); /* the same where MPI takes a few elements a call */
+void scenario_cases(tshi_rank *r);  /* cases with known answers */
+void scenario_large(tshi_rank *r);  /* counts and places past 2^31 */
+void scenario_messages(tshi_rank *r);
+void scenario_groups(tshi_rank *r);
+
+/* failures.c */
+void scenario_misuse(tshi_rank *r);
+void scenario_recover(tshi_rank *r);
+void scenario_late(tshi_rank *r); /* a rank that does not come */
+void scenario_leave(tshi_rank *r);
+void scenario_stopped(tshi_rank *r);
+void scenario_killed(tshi_rank *r);
+
+#endif

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# run.sh MPIEXEC RANKS PROGRAM SCENARIO: a scenario as ranks of MPI. Fails when a rank does, when it takes too long, or
+# when it leaves a process behind.
+set -uo pipefail
+launcher=$1 ranks=$2 program=$3 scenario=$4
+limit=100
+
+case $("$launcher" --version 2>&1) in
+    *"Open MPI"* | *OpenRTE* | *PRRTE*)
+        flags="--oversubscribe --bind-to none"
+        [ "$(id -u)" = 0 ] && flags+=" --allow-run-as-root"
+        export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
+        # Cross-memory attach is forbidden in many containers, and says so on every start.
+        ;;
+    *) flags="" ;;
+esac
+export TSHARD_INIT=mpi:// TSHARD_HEAP=${TSHARD_HEAP:-512M} TSHARD_TIMEOUT=${TSHARD_TIMEOUT:-30} OPENBLAS_NUM_THREADS=1
+export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # MPI itself leaks
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+# A name of its own, to find what is left behind.
+copy=$folder/ranks-$$-$scenario
+ln -s "$program" "$copy"
+
+launch() {
+    # shellcheck disable=SC2086
+    timeout -k 5 "$limit" "$launcher" $flags -n "$ranks" "$@" < /dev/null
+}
+
+left_behind() {
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        pgrep -f "$copy" > "$folder/left" || return 1
+        sleep 0.3
+    done
+    echo "left behind: $(tr '\n' ' ' < "$folder/left")"
+}
+
+code=0
+case $scenario in
+    late | stopped)
+        # Ranks that have given up on others do not wait for them in MPI_Finalize, and the launcher minds.
+        TSHARD_TIMEOUT=1 launch "$copy" "$scenario" > "$folder/out" 2>&1
+        [ $? = 124 ] && code=1
+        grep -q '^rank .* of .*: ' "$folder/out" && code=1
+        [ "$scenario" = late ] || grep -q '^told: .*did not come within 1 s' "$folder/out" || code=1
+        cat "$folder/out"
+        ;;
+    killed)
+        launch "$copy" killed > "$folder/out" 2>&1
+        result=$?
+        cat "$folder/out"
+        { [ $result = 0 ] || [ $result = 124 ]; } && code=1
+        ;;
+    losses)
+        TSHARD_INIT=env:// "$program" losses > "$folder/one" || code=1
+        launch "$copy" losses > "$folder/many" || code=1
+        paste "$folder/one" "$folder/many" | tee "$folder/both"
+        awk 'function far(a, b) { return a - b > 1e-5 || b - a > 1e-5 }
+             NF != 6 || far($2, $5) || far($3, $6) { bad = 1 } END { exit bad || NR != 8 }' "$folder/both" || code=1
+        ;;
+    *)
+        launch "$copy" "$scenario" || code=$?
+        [ "$code" = 0 ] || echo "$scenario on $ranks ranks ended with $code"
+        ;;
+esac
+left_behind && code=1
+exit "$code"
