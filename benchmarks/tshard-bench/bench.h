@@ -18,6 +18,7 @@ typedef struct bench_command {
 int bench_collectives(int argc, char **argv);
 int bench_linear(int argc, char **argv);
 int bench_mlp(int argc, char **argv);
+int bench_support(int argc, char **argv);
 
 /* Whether this is rank 0 by the launcher's environment: for the time before there is a world. */
 bool bench_is_first_rank(void);

@@ -90,13 +90,13 @@ TSH_API tsh_status tsh_world_recover(tsh_world *world);
 /* Group of world ranks[0..n), in that order. Collective over the WORLD, in the same order everywhere; the lists are
  * compared first (TSH_ERR_MISMATCH). Ranks outside it get *out = NULL and TSH_OK. */
 TSH_API tsh_status tsh_group_create(tsh_world *world, const int *ranks, int n, tsh_group **out);
-/* Not collective; after the group's last call. A mesh's groups and the world's own go with their owner, and are left
- * alone here. */
 /* As tsh_group_create, but collective over `parent` alone, and ranks[0..n) are parent's group ranks. */
 TSH_API tsh_status tsh_group_create_in(tsh_group *parent, const int *ranks, int n, tsh_group **out);
 /* The ranks of parent that give the same colour become a group, in the order of (key, parent rank). A negative colour
  * joins none: *out = NULL. Collective over parent. */
 TSH_API tsh_status tsh_group_split(tsh_group *parent, int color, int key, tsh_group **out);
+/* Not collective; after the group's last call and the release of its works. A mesh's groups and the world's own go with
+ * their owner, and are left alone here. */
 TSH_API void tsh_group_destroy(tsh_group *group);
 TSH_API int tsh_group_rank(const tsh_group *group); /* mine, in the group */
 TSH_API int tsh_group_size(const tsh_group *group);
@@ -139,8 +139,8 @@ typedef enum tsh_reduce_op {
 
 /* They work on memory: shapes matter only where said, layouts and gradients not at all (those are autograd's). */
 
-/* tensor = op over ranks of tensor, in place, the same bits on every rank. Same shape everywhere. complex: SUM, PROD.
- */
+/* tensor = op over ranks of tensor, in place, the same bits on every rank. Same shape everywhere. complex: SUM, PROD,
+ * AVG. */
 TSH_API tsh_status tsh_all_reduce(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op);
 /* out on every rank = the ranks' `in` one after another. in holds counts[rank] elements, out their sum; counts NULL:
  * the balanced split of out's dim 0 (equal parts where it divides). in may be the part of out that it becomes. */
@@ -207,7 +207,8 @@ TSH_API tsh_status tsh_barrier_async(tsh_group *group, tsh_work **work);
 
 /* Messages between two ranks of a group, on their own, not in the order of collectives. Messages of one pair arrive in
  * the order in which they were sent. The receiver's tensor has the sender's dtype and number of elements
- * (TSH_ERR_MISMATCH on both sides). To oneself: TSH_ERR_ARGUMENT. isend and irecv do not wait, and any set of them that
+ * (TSH_ERR_MISMATCH on both sides; the sender of a message so small that it has left already hears of it in its next
+ * send or receive in the group). To oneself: TSH_ERR_ARGUMENT. isend and irecv do not wait, and any set of them that
  * pairs up completes, whatever the order of the waits.
  * from: a group rank or TSH_ANY_RANK; *sender (may be NULL): the rank it came from. */
 TSH_API tsh_status tsh_send(tsh_group *group, const tsh_tensor *tensor, int to);
@@ -239,8 +240,8 @@ typedef enum tsh_collective {
 TSH_API const char *tsh_collective_name(tsh_collective op);
 
 /* What this rank has done in a group since its creation or the last reset. bytes: what a ring algorithm would send from
- * one rank, p ranks, T logical bytes: all_gather and reduce_scatter T(p-1)/p, all_reduce twice that, broadcast
- * T(p-1)/p, all_to_all T(p-1)/p^2 with T summed over ranks (here: what this rank sends to others). seconds: time spent
+ * one rank, p ranks, T logical bytes: all_gather and reduce_scatter T(p-1)/p, all_reduce twice that, broadcast,
+ * reduce, gather and scatter T(p-1)/p, send its bytes, all_to_all T(p-1)/p^2 with T summed over ranks (here: what this rank sends to others). seconds: time spent
  * inside the calls. */
 typedef struct tsh_group_stats {
     uint64_t calls[TSH_COLLECTIVE_COUNT];

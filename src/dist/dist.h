@@ -117,6 +117,7 @@ struct tsh_world {
     int pending;       /* works of all groups that are not done */
     int spins;         /* looks at a work before sleeping: the backend's wish */
     void *state;       /* the backend's */
+    uint32_t asked;    /* times that SIGUSR1 has been answered, as signal.c counts them */
     /* To turn ticks into seconds: both clocks when the world was made. */
     uint64_t start_ticks;
     double start_seconds;
@@ -161,6 +162,13 @@ tsh_status tshi_check_tensor(const tsh_group *group, tsh_collective op, const ts
 void tshi_group_count(tsh_group *group, const tshi_call *call);
 /* Take part in a call for which this rank lacks what it needs; the words are in tsh_error_message(). */
 tsh_status tshi_call_failed(tsh_group *group, tsh_collective op, tsh_status status);
+
+/* --- signal.c ----------------------------------------------------------------------------------------------------- */
+
+/* With TSHARD_SIGUSR1=1, and unless the program has a handler of its own, SIGUSR1 asks for the last calls of all groups:
+ * the log gets them when somebody waits, for a backend looks while it does. */
+void tshi_signal_open(tsh_world *world);
+void tshi_signal_look(tsh_world *world);
 
 /* --- work.c ------------------------------------------------------------------------------------------------------- */
 

@@ -206,6 +206,7 @@ static int all_left(const tshi_wait *wait) {
 
 tsh_status tshi_local_look(tshi_wait *wait, int rank) {
     tsh_world *world = wait->world;
+    tshi_signal_look(world);
     look_for_deaths(world);
     tsh_status status = wait->group ? tshi_local_trouble(world) : permanent_trouble(world);
     if (status != TSH_OK && somebody_died(world)) {

@@ -110,6 +110,7 @@ tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
         tsh_world_destroy(world);
         return status;
     }
+    tshi_signal_open(world);
     *out = world;
     return TSH_OK;
 }
