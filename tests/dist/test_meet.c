@@ -325,7 +325,8 @@ Test(meet, malformed_methods, .timeout = 20) {
     expect_error("tcp://239.1.1.1:29500", 0, 0, TSH_ERR_ARGUMENT, "tcp:// needs world_size");
     expect_error("file:///tmp/tshard-never", 0, 0, TSH_ERR_ARGUMENT, "file:// needs world_size");
     expect_error("tcp://127.0.0.1:29500", -1, 2, TSH_ERR_ARGUMENT, "rank -1 of world_size 2");
-    expect_error("tcp://192.0.2.7:29500", 0, 2, TSH_ERR_SYSTEM, "cannot listen at 192.0.2.7:29500 (192.0.2.7:29500: ");
+    expect_error("tcp://198.51.100.7:29500", 0, 2, TSH_ERR_SYSTEM,
+                 "cannot listen at 198.51.100.7:29500 (198.51.100.7:29500: ");
     expect_error("tcp://no.such.host.invalid:29500", 1, 2, TSH_ERR_SYSTEM, "no address for no.such.host.invalid");
 }
 

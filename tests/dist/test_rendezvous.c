@@ -108,10 +108,10 @@ Test(rendezvous, contradictions, .timeout = 20) {
     config = (tsh_world_config){.device = TSH_CUDA};
     expect_error("", &config, TSH_ERR_UNSUPPORTED, "CUDA");
     expect_error("RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2", NULL, TSH_ERR_UNSUPPORTED, "2 of 4 ranks");
-    expect_error("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=192.0.2.7", NULL, TSH_ERR_UNSUPPORTED,
-                 "MASTER_ADDR=192.0.2.7 is not this machine");
-    expect_error("RANK=0 WORLD_SIZE=2 MASTER_ADDR=192.0.2.7", NULL, TSH_ERR_SYSTEM,
-                 "rank 0 cannot listen at 192.0.2.7:29500 (192.0.2.7:29500: Cannot assign requested address)");
+    expect_error("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=198.51.100.7", NULL,
+                 TSH_ERR_UNSUPPORTED, "MASTER_ADDR=198.51.100.7 is not this machine");
+    expect_error("RANK=0 WORLD_SIZE=2 MASTER_ADDR=198.51.100.7", NULL, TSH_ERR_SYSTEM,
+                 "rank 0 cannot listen at 198.51.100.7:29500 (198.51.100.7:29500: Cannot assign requested address)");
     cr_assert_eq(tsh_world_init(NULL, NULL), TSH_ERR_ARGUMENT);
 }
 
