@@ -23,6 +23,15 @@ void scenario_matrix(tshi_rank *r) {
     all_dtypes(r, tsh_world_group(r->world), sizes, 6);
 }
 
+void scenario_short(tshi_rank *r) {
+    const tsh_dtype dtypes[] = {TSH_FLOAT32, TSH_BFLOAT16, TSH_INT64};
+    for (int i = 0; i < 6 && !r->failed; i++) {
+        tshi_try_started(i % 2);
+        tshi_try_all(r, tsh_world_group(r->world), dtypes[i / 2], i % 2 ? 5 : 3333);
+    }
+    tshi_try_started(false);
+}
+
 void scenario_chunks(tshi_rank *r) {
     const int64_t sizes[] = {1, 12, 50};
     if (r->size > 1) ((tshi_mpi *)r->world->state)->chunk = 7;

@@ -50,11 +50,12 @@ static const struct {
     const char *name;
     void (*run)(tshi_rank *r);
 } scenarios[] = {
-    {"matrix", scenario_matrix}, {"chunks", scenario_chunks},     {"cases", scenario_cases},
-    {"large", scenario_large},   {"messages", scenario_messages}, {"groups", scenario_groups},
-    {"misuse", scenario_misuse}, {"recover", scenario_recover},   {"late", scenario_late},
-    {"leave", scenario_leave},   {"stopped", scenario_stopped},   {"killed", scenario_killed},
-    {"losses", scenario_losses}, {"guest", scenario_guest},       {"place", scenario_place},
+    {"matrix", scenario_matrix}, {"short", scenario_short},   {"chunks", scenario_chunks},
+    {"cases", scenario_cases},   {"large", scenario_large},   {"messages", scenario_messages},
+    {"groups", scenario_groups}, {"misuse", scenario_misuse}, {"recover", scenario_recover},
+    {"late", scenario_late},     {"leave", scenario_leave},   {"stopped", scenario_stopped},
+    {"killed", scenario_killed}, {"losses", scenario_losses}, {"guest", scenario_guest},
+    {"place", scenario_place},
 };
 
 int main(int argc, char **argv) {

@@ -7,6 +7,7 @@
 
 /* collectives.c */
 void scenario_matrix(tshi_rank *r); /* every collective x dtype x size x spread, blocking and started */
+void scenario_short(tshi_rank *r);  /* some of it */
 void scenario_chunks(tshi_rank *r); /* the same where MPI takes a few elements a call */
 void scenario_cases(tshi_rank *r);  /* cases with known answers */
 void scenario_large(tshi_rank *r);  /* counts and places past 2^31 */
