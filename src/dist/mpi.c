@@ -7,6 +7,7 @@
 /* Looks at shared memory before the first look at anything else. */
 #define SPINS        4000
 #define SPINS_SHARED 20
+#define POLLS        4
 #define LOOK_EVERY   16u /* calls */
 
 static inline void pause_cpu(void) {
@@ -85,6 +86,22 @@ static bool equal_parts(const tsh_group *group, const tshi_call *call) {
 
 /* --- the life of a call ------------------------------------------------------------------------------------------- */
 
+/* MPICH 4.0 crashes in MPI_Reduce in place with another root than 0. */
+static bool shuns_in_place(const tsh_group *group, const tshi_call *call) {
+#ifdef MPICH_VERSION
+    return call->op == TSH_OP_REDUCE && group->rank == call->root && call->root != 0;
+#else
+    (void)group;
+    (void)call;
+    return false;
+#endif
+}
+
+static tsh_status allocate(tsh_group *group, tshi_mpi_op *op, size_t bytes) {
+    op->scratch = group->world->device->ops->alloc(group->world->device, bytes);
+    return op->scratch ? TSH_OK : TSH_ERR_MEMORY;
+}
+
 /* MPI wants a result of its own where the contract has it lie inside the input. */
 static tsh_status take_scratch(tsh_group *group, tshi_mpi_op *op) {
     const tshi_call *call = &op->call;
@@ -96,14 +113,17 @@ static tsh_status take_scratch(tsh_group *group, tshi_mpi_op *op) {
         mg->matrix = tshi_calloc(&group->world->allocator, 2 * p * p, sizeof *mg->matrix);
         return mg->matrix ? TSH_OK : TSH_ERR_MEMORY;
     }
+    size_t size = tsh_dtype_size(call->dtype);
+    if (call->failed == TSH_OK && shuns_in_place(group, call)) return allocate(group, op, (size_t)call->count * size);
     if (call->op != TSH_OP_REDUCE_SCATTER || call->failed != TSH_OK) return TSH_OK;
-    size_t size = tsh_dtype_size(call->dtype), part = (size_t)call->counts[group->rank] * size;
+    size_t part = (size_t)call->counts[group->rank] * size;
     const char *in = call->in, *out = call->out;
+    /* Not even a result of no elements may lie where the input does. */
+    if (!part) op->out = mg->kept;
     if (!part || out + part <= in || in + (size_t)call->count * size <= out) return TSH_OK;
-    op->scratch = group->world->device->ops->alloc(group->world->device, part);
-    if (!op->scratch) return TSH_ERR_MEMORY;
+    tsh_status status = allocate(group, op, part);
     op->out = op->scratch;
-    return TSH_OK;
+    return status;
 }
 
 /* Nothing more to do; op->status is what the call returns, its words are tsh_error_message(). */
@@ -126,7 +146,10 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
     tshi_mpi *mpi = tshi_mpi_of(world);
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
-    if (++mpi->looks % LOOK_EVERY == 0 || !mg->block) tshi_mpi_poll(world);
+    if (++mpi->looks % LOOK_EVERY == 0) tshi_mpi_poll(world);
+    /* Without shared memory a gate must not be reached once somebody is known to have given up on it, and MPI takes in
+     * what has arrived little by little. */
+    for (int i = 0; !mg->block && i < POLLS; i++) tshi_mpi_poll(world);
     if (mpi->troubled || mpi->broken != TSH_OK) {
         tsh_status status = tshi_mpi_trouble(world);
         if (status != TSH_OK) return status;
@@ -260,12 +283,26 @@ static tsh_status compare_counts(const tsh_group *group) {
 
 /* --- phases ------------------------------------------------------------------------------------------------------- */
 
+/* A member that came to the gate and has stopped waiting for good: it will not go through. */
+static bool given_up(tsh_group *group) {
+    const tshi_mpi *mpi = tshi_mpi_of(group->world);
+    tshi_mpi_poll(group->world);
+    for (int i = 0; mpi->troubled && i < group->size; i++) {
+        if (mpi->peer[group->ranks[i]].broken) return true;
+    }
+    return false;
+}
+
 static bool pass_gate(tsh_group *group, int verdict) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
     if (verdict & TSHI_GATE_STOPPED) {
         op->phase = TSHI_AT_GATE; /* somebody knows why, and says so */
         return false;
+    }
+    if (!mg->block && given_up(group)) {
+        tshi_mpi_op_end(group, tshi_mpi_trouble(group->world));
+        return true;
     }
     mg->moved = mg->gate;
     op->async = (verdict & TSHI_GATE_ASYNC) != 0;

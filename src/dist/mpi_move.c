@@ -136,7 +136,8 @@ static int step_whole(tsh_group *group, int64_t step, bool wait) {
     size_t size = tsh_dtype_size(call->dtype);
     void *out = call->out ? at(call->out, start, size) : NULL;
     if (call->op == TSH_OP_BROADCAST) return broadcast(group, out, n, call->root, wait);
-    if (call->op == TSH_OP_REDUCE) return reduce_to(group, at(call->in, start, size), out, n, call->root, wait);
+    const void *in = mg->op.scratch ? mg->op.scratch : call->in;
+    if (call->op == TSH_OP_REDUCE) return reduce_to(group, at(in, start, size), out, n, call->root, wait);
     MPI_Datatype type = tshi_mpi_type(call->dtype);
     MPI_Op op = tshi_mpi_reduction(mpi, call->dtype, call->reduce);
     if (wait) return MPI_Allreduce(MPI_IN_PLACE, out, n, type, op, mg->comm);
@@ -297,6 +298,7 @@ void tshi_move_begin(tsh_group *group) {
     const tshi_call *call = &mg->op.call;
     int rank = group->rank;
     int64_t chunk = tshi_mpi_of(group->world)->chunk;
+    if (call->op == TSH_OP_REDUCE && mg->op.scratch) copy_own(group, call->in, mg->op.scratch, call->count);
     if (call->op == TSH_OP_ALL_TO_ALL) {
         if (most_exchanged(group) <= chunk) return;
         size_t size = tsh_dtype_size(call->dtype);
@@ -323,5 +325,5 @@ void tshi_move_end(tsh_group *group) {
     int64_t n = scattered ? call->counts[group->rank] : call->count;
     bool here = scattered || call->op == TSH_OP_ALL_REDUCE || (call->op == TSH_OP_REDUCE && call->root == group->rank);
     if (here && call->reduce == TSH_AVG) tshi_mpi_divide(group->world->device, call->dtype, n, group->size, op->out);
-    if (op->scratch) copy_own(group, op->scratch, call->out, n);
+    if (scattered && op->scratch) copy_own(group, op->scratch, call->out, n);
 }

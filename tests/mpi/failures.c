@@ -107,6 +107,10 @@ void scenario_late(tshi_rank *r) {
     tsh_status status = tsh_barrier(group);
     bool told = status == TSH_ERR_TIMEOUT || status == TSH_ERR_PEER;
     tshi_check(r, told && strstr(tsh_error_message(), "did not come within 1 s"), "%s", tsh_error_message());
+    if (r->rank == 0) {
+        printf("told: %s\n", tsh_error_message());
+        fflush(stdout);
+    }
     tshi_check(r, tsh_barrier(group) == status, "the second call: %s", tsh_error_message());
     tshi_check(r, tsh_world_recover(r->world) == status, "recover: %s", tsh_error_message());
     pause_for(3); /* the launcher ends the others when one is gone without a word */
@@ -149,7 +153,11 @@ void scenario_killed(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world);
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 1000);
     for (int i = 0; i < 100; i++) tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
-    if (r->rank == r->size - 1) raise(SIGKILL);
+    if (r->rank == r->size - 1) {
+        printf("killing myself\n");
+        fflush(stdout);
+        raise(SIGKILL);
+    }
     while (tsh_all_reduce(group, x, TSH_SUM) == TSH_OK) {
     }
     tsh_tensor_release(x);
