@@ -360,7 +360,7 @@ static tsh_status look(tsh_group *group, double since) {
     tsh_status status = tshi_mpi_group_trouble(group);
     bool late = now - since >= world->timeout;
     if (status == TSH_OK && !late) return TSH_OK;
-    if (mg->op.phase == TSHI_AT_GATE && !late && !tshi_gate_withdraw(group)) return TSH_OK;
+    if (!late && !tshi_gate_withdraw(group)) return TSH_OK;
     if (status != TSH_OK) return tshi_mpi_stop(group);
     if (mg->op.phase == TSHI_AT_GATE && mg->block && !tshi_gate_withdraw(group)) return TSH_OK;
     return tshi_mpi_time_out(group, mg->op.text ? mg->op.text : tsh_collective_name(mg->op.call.op));
@@ -454,7 +454,7 @@ static void mpi_progress(tsh_work *work) {
     if (++mpi->looks % LOOK_EVERY != 0 && !mpi->troubled) return;
     tshi_mpi_poll(group->world);
     tsh_status status = tshi_mpi_group_trouble(group);
-    if (status == TSH_OK || (op->phase == TSHI_AT_GATE && !tshi_gate_withdraw(group))) return;
+    if (status == TSH_OK || !tshi_gate_withdraw(group)) return;
     work_end(work, tshi_mpi_stop(group));
 }
 

@@ -174,7 +174,7 @@ tsh_status tshi_mpi_nap(tsh_group *group, double since) {
     tshi_mpi_poll(world);
     tsh_status status = tshi_mpi_group_trouble(group);
     if (status != TSH_OK) {
-        return op->phase == TSHI_AT_GATE && !tshi_gate_withdraw(group) ? TSH_OK : tshi_mpi_stop(group);
+        return op->phase != TSHI_IDLE && !tshi_gate_withdraw(group) ? TSH_OK : tshi_mpi_stop(group);
     }
     if (waited >= world->timeout) {
         bool message = op->phase == TSHI_IDLE && group->messages;

@@ -76,12 +76,16 @@ int tshi_gate_poll(tsh_group *group, int *error) {
 
 bool tshi_gate_withdraw(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
-    if (mg->block) return decide(mg->block, mg->gate, TSHI_GATE_STOPPED) & TSHI_GATE_STOPPED;
-    double now = tshi_clock();
-    if (mg->op.trouble_seen == 0) mg->op.trouble_seen = now;
+    tshi_mpi_op *op = &mg->op;
+    if (op->phase == TSHI_AT_GATE && mg->block) {
+        return decide(mg->block, mg->gate, TSHI_GATE_STOPPED) & TSHI_GATE_STOPPED;
+    }
     /* Without shared memory nobody can take back that it has come. When a failure is known for so long and the gate has
-     * not been passed, then somebody has heard of it before it came, and never will come. */
-    return now - mg->op.trouble_seen >= TSHI_GRACE;
+     * not been passed, then somebody has heard of it before it came, and never will come. Behind the gate, a rank that
+     * has failed since has mostly done its part. */
+    double now = tshi_clock();
+    if (op->trouble_seen == 0) op->trouble_seen = now;
+    return now - op->trouble_seen >= TSHI_GRACE;
 }
 
 const char *tshi_gate_missing(const tsh_group *group, char *text, size_t size) {
