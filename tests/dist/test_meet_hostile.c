@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -193,6 +194,7 @@ static void dies_while_waiting(tshi_rank *r, void *arg) {
         }
         nap(0.5);
         kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0); /* then its connection is closed */
     }
     if (r->rank == 2) nap(1);
     join(r, p);
