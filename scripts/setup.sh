@@ -30,7 +30,7 @@ valgrind         |have_command valgrind                      |memory errors in a
 libc6-dbg        |have_libc_symbols                          |symbols that valgrind reads
 doxygen          |have_command doxygen                       |the reference pages"
 setup_table_optional="
-libopenmpi-dev openmpi-bin |have_command mpicc               |the MPI programs that tshard-bench is compared with
+libopenmpi-dev openmpi-bin |have_command mpicc               |the mpi backend, and what tshard-bench is compared with
 gnuplot-nox      |have_command gnuplot                       |tshard-bench --plot"
 
 # Print "package|why" for each line of the table $1 whose check fails.

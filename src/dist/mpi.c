@@ -8,7 +8,7 @@
 #define SPINS        4000
 #define SPINS_SHARED 20
 #define POLLS        4
-#define LOOK_EVERY   16u /* calls */
+#define LOOK_EVERY   64u /* calls */
 
 static inline void pause_cpu(void) {
 #if defined(__x86_64__) || defined(__i386__)

@@ -80,7 +80,7 @@ typedef struct tshi_gate_member {
 
 typedef struct tshi_gate_block {
     alignas(128) _Atomic uint64_t arrivals;
-    _Atomic uint64_t verdict; /* number << 8 | what the last to arrive has found */
+    alignas(128) _Atomic uint64_t verdict; /* number << 8 | what the last to arrive has found */
     tshi_gate_member member[];
 } tshi_gate_block;
 
@@ -125,6 +125,7 @@ typedef struct tshi_mpi_group {
     MPI_Comm comm;
     uint64_t id;
     uint64_t gate, moved;   /* last gate I came to, and the last behind which I went on */
+    uint64_t verdict;       /* of the last gate, as it stands in the block */
     tshi_gate_block *block; /* NULL: the members are on several machines */
     size_t block_bytes;
     int *counts;         /* [4 * size] for MPI */

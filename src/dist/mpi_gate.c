@@ -16,12 +16,12 @@ static int flags_of(const tshi_mpi_op *op) {
     return (op->async ? TSHI_GATE_ASYNC : 0) | (op->regular ? 0 : TSHI_GATE_IRREGULAR);
 }
 
-/* Decide gate `number`, once: the verdict that stands. */
-static uint64_t decide(tshi_gate_block *block, uint64_t number, int code) {
-    uint64_t old = atomic_load_explicit(&block->verdict, memory_order_acquire);
-    uint64_t mine = number << CODE_BITS | (uint64_t)code;
-    while (old >> CODE_BITS != number) {
-        if (atomic_compare_exchange_weak(&block->verdict, &old, mine)) return mine;
+/* Decide my gate, once: the verdict that stands. The one before is known: to ask for it would cost as much as to write.
+ */
+static uint64_t decide(const tshi_mpi_group *mg, int code) {
+    uint64_t old = mg->verdict, mine = mg->gate << CODE_BITS | (uint64_t)code;
+    while (old >> CODE_BITS != mg->gate) {
+        if (atomic_compare_exchange_weak(&mg->block->verdict, &old, mine)) return mine;
     }
     return old;
 }
@@ -41,7 +41,7 @@ static void arrive_here(tsh_group *group) {
     if (sum >> 2 * COUNT_BITS & COUNT_MASK) code |= TSHI_GATE_IRREGULAR;
     if (sum >> HASH_SHIFT != (hash * size & HASH_MASK)) code |= TSHI_GATE_DIFFER;
     atomic_store_explicit(&block->arrivals, 0, memory_order_relaxed);
-    decide(block, mg->gate, code);
+    decide(mg, code);
 }
 
 int tshi_gate_arrive(tsh_group *group) {
@@ -65,6 +65,7 @@ int tshi_gate_poll(tsh_group *group, int *error) {
     tshi_mpi_op *op = &mg->op;
     if (mg->block) {
         uint64_t verdict = atomic_load_explicit(&mg->block->verdict, memory_order_acquire);
+        if (verdict >> CODE_BITS == mg->gate) mg->verdict = verdict;
         return verdict >> CODE_BITS == mg->gate ? (int)(verdict & ((1 << CODE_BITS) - 1)) : 0;
     }
     int done = 0;
@@ -78,7 +79,7 @@ bool tshi_gate_withdraw(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
     if (op->phase == TSHI_AT_GATE && mg->block) {
-        return decide(mg->block, mg->gate, TSHI_GATE_STOPPED) & TSHI_GATE_STOPPED;
+        return decide(mg, TSHI_GATE_STOPPED) & TSHI_GATE_STOPPED;
     }
     /* Without shared memory nobody can take back that it has come. When a failure is known for so long and the gate has
      * not been passed, then somebody has heard of it before it came, and never will come. Behind the gate, a rank that

@@ -146,7 +146,7 @@ static tsh_status finish_move(tsh_group *group, uint64_t last) {
 
 static void gate_renew(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
-    mg->gate = mg->moved = 0;
+    mg->gate = mg->moved = mg->verdict = 0;
     if (!mg->block) return;
     atomic_store(&mg->block->member[group->rank].number, 0);
     if (group->rank != 0) return;

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""tshard's collectives beside MPI's, in one run: float32 over ranks of this machine.
+
+    compare_collectives.py --what mpi      the mpi backend against calling the same MPI directly
+    compare_collectives.py --what local    the local backend against the best of the MPIs that are here
+
+Each program is started in turn, round after round, its ranks pinned to cores; ratios are medians over the rounds of
+MPI's time to tshard's. --peer adds a build directory with another MPI's mpi_collectives (-DMPI_C_COMPILER=mpicc.mpich)
+and its launcher, as BUILD:MPIEXEC. The exit code is 0 when all demands are met and every result was right.
+"""
+import argparse
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+
+OPS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def parse_bytes(text):
+    shift = {"K": 10, "M": 20, "G": 30}.get(text[-1:].upper(), 0)
+    return int(text[:-1] if shift else text) << shift
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--what", choices=["mpi", "local"], default="local", help="default: %(default)s")
+    parser.add_argument("--build", default="build", help="build directory (default: %(default)s)")
+    parser.add_argument("--mpiexec", default="mpirun", help="launcher of that build's MPI (default: %(default)s)")
+    parser.add_argument("--peer", action="append", default=[], metavar="BUILD:MPIEXEC")
+    parser.add_argument("--ranks", type=int, default=2, help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=0.05, help="per size and round (default: %(default)s)")
+    parser.add_argument("--op", choices=OPS + ["all"], default="all")
+    parser.add_argument("--min-bytes", type=parse_bytes, default=4 * KIB, help="default: 4K")
+    parser.add_argument("--max-bytes", type=parse_bytes, default=64 * MIB, help="default: 64M")
+    parser.add_argument("--factor", type=int, default=4, help="default: %(default)s")
+    parser.add_argument("--json", action="store_true", help="one JSON object a size instead of a table")
+    return parser.parse_args()
+
+
+def launch(mpiexec, ranks):
+    """The command that starts ranks of this MPI, each bound to a core where there are enough."""
+    path = shutil.which(mpiexec) or sys.exit(f"{mpiexec} is missing")
+    version = subprocess.run([path, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                             check=False).stdout
+    enough = len(os.sched_getaffinity(0)) >= ranks
+    if "Open MPI" not in version and "OpenRTE" not in version:
+        return [path] + (["-bind-to", "core"] if enough else []) + ["-n", str(ranks)]
+    command = [path] + (["--bind-to", "core"] if enough else ["--oversubscribe"])
+    return command + (["--allow-run-as-root"] if os.geteuid() == 0 else []) + ["-n", str(ranks)]
+
+
+def program(build, name):
+    path = os.path.join(build, "bin", name)
+    return path if os.path.exists(path) else sys.exit(f"{path} is missing: build first")
+
+
+def commands(options, op):
+    """Ours, then the peers'."""
+    sizes = [str(options.min_bytes), str(options.max_bytes), str(options.factor), str(options.seconds)]
+    bench = [program(options.build, "tshard-bench"), "collectives", "--json", "--op", op, "--min-bytes", sizes[0],
+             "--max-bytes", sizes[1], "--factor", sizes[2], "--seconds", sizes[3]]
+    if options.what == "mpi":
+        ours = ["env", "TSHARD_INIT=mpi://"] + launch(options.mpiexec, options.ranks) + bench
+    else:
+        ours = [program(options.build, "tshard-run"), "-n", str(options.ranks), "--no-prefix"] + bench
+    peers = [(options.build, options.mpiexec)]
+    if options.what == "local":
+        peers += [tuple(peer.rsplit(":", 1)) for peer in options.peer]
+    return [ours] + [launch(mpiexec, options.ranks) + [program(build, "mpi_collectives"), op, *sizes]
+                     for build, mpiexec in peers]
+
+
+def run(command):
+    """Rows of one run, by size."""
+    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if result.returncode:
+        sys.exit(f"{' '.join(command)} ended with {result.returncode}")
+    rows = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    return {row["bytes"]: row for row in rows}
+
+
+def measure(options, op):
+    everybody = commands(options, op)
+    rounds = []
+    for i in range(options.rounds):
+        # Whoever comes first changes, so that a machine that drifts favours nobody.
+        order = list(enumerate(everybody))
+        order = order[i % len(order):] + order[:i % len(order)]
+        results = {index: run(command) for index, command in order}
+        rounds.append([results[index] for index in range(len(everybody))])
+    return rounds
+
+
+def summary(options, op):
+    rounds = measure(options, op)
+    rows = []
+    for size in rounds[0][0]:
+        if any(size not in one for one in rounds[0]):
+            continue
+        ours = [one[0][size]["time_us"] for one in rounds]
+        theirs = [min(peer[size]["time_us"] for peer in one[1:]) for one in rounds]
+        best = min(rounds[0][1:], key=lambda peer: peer[size]["time_us"])[size]["backend"]
+        row = {"op": op, "bytes": size, "tshard_us": statistics.median(ours), "mpi_us": statistics.median(theirs),
+               "ratio": statistics.median(b / a for a, b in zip(ours, theirs)), "peer": best,
+               "wrong": sum(side[size]["wrong"] for one in rounds for side in one)}
+        if options.what == "local":
+            row["met"] = row["ratio"] >= 1.3
+        else:
+            small = size < 64 * KIB
+            row["met"] = row["tshard_us"] - row["mpi_us"] < 1 if small else row["ratio"] >= 0.97
+        row["met"] = row["met"] and row["wrong"] == 0
+        rows.append(row)
+    return rows
+
+
+def main():
+    options = arguments()
+    rows = []
+    if not options.json:
+        print(f"float32, {options.ranks} ranks, median of {options.rounds} rounds; {options.what} backend\n")
+        print(f"{'op':<15} {'bytes':>10} {'tshard us':>12} {'MPI us':>12} {'ratio':>7}  {'peer':<8} met")
+    for op in OPS if options.op == "all" else [options.op]:
+        for row in summary(options, op):
+            rows.append(row)
+            if options.json:
+                print(json.dumps(row), flush=True)
+                continue
+            verdict = "yes" if row["met"] else "NO" if row["wrong"] == 0 else "WRONG"
+            print(f"{op:<15} {row['bytes']:>10} {row['tshard_us']:>12.3f} {row['mpi_us']:>12.3f} {row['ratio']:>7.2f}  "
+                  f"{row['peer']:<8} {verdict}", flush=True)
+    mean = math.exp(statistics.mean(math.log(row["ratio"]) for row in rows))
+    if not options.json:
+        print(f"\n{sum(row['met'] for row in rows)} of {len(rows)} meet what is required; geometric mean {mean:.2f}")
+    return 0 if all(row["met"] for row in rows) and (options.what == "mpi" or mean >= 2) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
