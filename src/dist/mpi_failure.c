@@ -147,12 +147,10 @@ tsh_status tshi_mpi_group_trouble(tsh_group *group) {
 
 tsh_status tshi_mpi_stop(tsh_group *group) {
     char words[TSHI_MESSAGE_SIZE];
-    const tshi_mpi_group *mg = group->state;
     tsh_status status = tshi_mpi_trouble(group->world);
     if (status != TSH_OK) return status;
     status = tshi_mpi_group_trouble(group);
     snprintf(words, sizeof words, "%s", tsh_error_message());
-    if (!mg->block) tshi_mpi_distrust(); /* the gate's request is never done */
     return tshi_mpi_break(group->world, status, words);
 }
 

@@ -162,10 +162,7 @@ void tshi_mpi_group_close(tsh_group *group) {
     if (!mg) return;
     MPI_Finalized(&finalized);
     /* With a call still under way the communicator and its buffers have to stay. */
-    if (mg->op.phase != TSHI_IDLE && mg->op.requests > 0) {
-        tshi_mpi_distrust();
-        return;
-    }
+    if (mg->op.phase != TSHI_IDLE && mg->op.requests > 0) return;
     if (mg->comm != MPI_COMM_NULL && !finalized && tshi_mpi_of(group->world)->broken == TSH_OK) {
         MPI_Comm_free(&mg->comm);
     }

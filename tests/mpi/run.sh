@@ -62,14 +62,6 @@ case $scenario in
         awk 'function far(a, b) { return a - b > 1e-5 || b - a > 1e-5 }
              NF != 6 || far($2, $5) || far($3, $6) { bad = 1 } END { exit bad || NR != 8 }' "$folder/both" || code=1
         ;;
-    leave)
-        launch "$copy" leave > "$folder/out" 2>&1
-        result=$?
-        cat "$folder/out"
-        grep -q '^rank .* of .*: ' "$folder/out" && code=1
-        # Without shared memory a call of MPI is left unfinished, and with it MPI.
-        [ "${TSHARD_MPI_SHARED:-1}" = 0 ] || code=$result
-        ;;
     *)
         launch "$copy" "$scenario" || code=$?
         [ "$code" = 0 ] || echo "$scenario on $ranks ranks ended with $code"
