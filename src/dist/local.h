@@ -8,6 +8,7 @@
 
 #include "dist/environment.h"
 
+#include <assert.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 
@@ -48,8 +49,8 @@ typedef struct tshi_member {
 
 /* A message, or where it is. */
 typedef struct tshi_letter {
-    alignas(TSHI_LINE_BYTES) _Atomic uint32_t turn; /* twice the rounds of the ring, one more while it is full */
-    uint32_t kind;                                  /* dtype, and whether it is a description */
+    _Atomic uint32_t turn; /* twice the rounds of the ring, one more while it is full */
+    uint32_t kind;         /* dtype, and whether it is a description */
     uint16_t from, way;
     int64_t count;
     union {
@@ -64,8 +65,10 @@ typedef struct tshi_inbox {
     alignas(TSHI_LINE_BYTES) _Atomic uint64_t tail; /* number of the next letter to be written */
     _Atomic uint32_t sleepers;
     _Atomic uint32_t congested; /* its owner keeps more letters than it likes */
-    tshi_letter letter[TSHI_LETTERS];
+    alignas(TSHI_LINE_BYTES) tshi_letter letter[TSHI_LETTERS];
 } tshi_inbox;
+
+static_assert(sizeof(tshi_letter) == TSHI_LINE_BYTES, "letters lie on lines of their own");
 
 typedef struct tshi_block_head {
     alignas(TSHI_LINE_BYTES) _Atomic uint32_t users; /* members that have not closed the group */
