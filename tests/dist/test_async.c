@@ -252,6 +252,8 @@ static void steady(tshi_rank *r, void *arg) {
     tshi_check(r, allocations == before, "%d allocations in a steady state", allocations - before);
     tsh_tensor_release(x);
     tsh_tensor_release(y);
+    tsh_world_destroy(r->world);
+    r->world = NULL;
 }
 
 Test(async, no_allocation_in_a_steady_state) {

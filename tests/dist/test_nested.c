@@ -222,6 +222,8 @@ static void asked(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_barrier(group));
     if (!r->rank) tshi_check(r, strstr(line, "all_reduce float32 [12]") != NULL, "the log says \"%s\"", line);
     tsh_tensor_release(x);
+    tsh_world_destroy(r->world);
+    r->world = NULL;
 }
 
 Test(nested, sigusr1_asks_for_the_last_calls) {
