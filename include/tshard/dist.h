@@ -199,6 +199,12 @@ TSH_API tsh_status tsh_reduce_scatter_tensor_async(tsh_group *group, tsh_tensor 
 TSH_API tsh_status tsh_broadcast_async(tsh_group *group, tsh_tensor *tensor, int root, tsh_work **work);
 TSH_API tsh_status tsh_all_to_all_async(tsh_group *group, tsh_tensor *out, const int64_t *out_counts,
                                         const tsh_tensor *in, const int64_t *in_counts, tsh_work **work);
+TSH_API tsh_status tsh_reduce_to_root_async(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, int root,
+                                            tsh_work **work);
+TSH_API tsh_status tsh_gather_to_root_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in,
+                                            const int64_t *counts, int root, tsh_work **work);
+TSH_API tsh_status tsh_scatter_from_root_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in,
+                                               const int64_t *counts, int root, tsh_work **work);
 TSH_API tsh_status tsh_barrier_async(tsh_group *group, tsh_work **work);
 
 /* --- point to point ----------------------------------------------------------------------------------------------- */
@@ -253,9 +259,12 @@ typedef struct tsh_group_stats {
 TSH_API tsh_group_stats tsh_group_get_stats(const tsh_group *group);
 TSH_API void tsh_group_reset_stats(tsh_group *group);
 
-/* Whether `op` runs on `dtype` in this group (reductions: with `reduce`). Pure; a public answer to "is it supported".
- */
+/* Whether `op` runs on `dtype` in this group (reductions: with `reduce`). Pure. */
 TSH_API bool tsh_group_supports(const tsh_group *group, tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce);
+/* The same without a world: for a backend ("self", "local", "mpi") and the kind of device that tensors are on. false
+ * for one that this build has not, too. Pure. */
+TSH_API bool tsh_backend_supports(const char *backend, tsh_device_kind device, tsh_collective op, tsh_dtype dtype,
+                                  tsh_reduce_op reduce);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,8 @@
 /* The public calls: arguments checked, counts resolved, then the backend, now or when its turn comes. */
 #include "dist/dist.h"
 
+#include <string.h>
+
 /* What the caller gave. Calls on one tensor have it as `out` and as `in`. */
 typedef struct arguments {
     tsh_collective op;
@@ -41,11 +43,38 @@ static bool reduces(tsh_dtype dtype, tsh_reduce_op reduce) {
     }
 }
 
-bool tsh_group_supports(const tsh_group *group, tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce) {
-    if (!group || (int)op < 0 || op >= TSH_COLLECTIVE_COUNT) return false;
+/* By its name; NULL for one that is not built in. */
+static const tshi_group_ops *backend_of(const char *name) {
+    const tshi_group_ops *const backends[] = {
+        &tshi_self_ops,
+        &tshi_local_ops,
+#ifdef TSHARD_HAVE_MPI
+        &tshi_mpi_ops,
+#endif
+    };
+    for (size_t i = 0; name && i < sizeof backends / sizeof *backends; i++) {
+        if (!strcmp(backends[i]->name, name)) return backends[i];
+    }
+    return NULL;
+}
+
+static bool backend_supports(const tshi_group_ops *backend, tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce) {
+    if ((int)op < 0 || op >= TSH_COLLECTIVE_COUNT) return false;
+    /* A rank alone has nobody to send to. */
+    if ((op == TSH_OP_SEND || op == TSH_OP_RECV) && backend == &tshi_self_ops) return false;
     if (op == TSH_OP_BARRIER) return true;
     if (tsh_dtype_size(dtype) == 0) return false;
     return !rule_of(op)->reduces || reduces(dtype, reduce);
+}
+
+bool tsh_group_supports(const tsh_group *group, tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce) {
+    return group && backend_supports(group->ops, op, dtype, reduce);
+}
+
+bool tsh_backend_supports(const char *backend, tsh_device_kind device, tsh_collective op, tsh_dtype dtype,
+                          tsh_reduce_op reduce) {
+    const tshi_group_ops *ops = backend_of(backend);
+    return ops && device == TSH_CPU && backend_supports(ops, op, dtype, reduce);
 }
 
 /* --- checks ------------------------------------------------------------------------------------------------------- */
@@ -383,6 +412,23 @@ tsh_status tsh_scatter_from_root(tsh_group *group, tsh_tensor *out, const tsh_te
                                  int root) {
     const arguments a = {.op = TSH_OP_SCATTER, .in = in, .out = out, .counts = counts, .root = root};
     return now(group, &a, TSH_OK);
+}
+
+tsh_status tsh_reduce_to_root_async(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, int root, tsh_work **work) {
+    const arguments a = {.op = TSH_OP_REDUCE, .in = tensor, .out = tensor, .reduce = op, .root = root};
+    return later(group, &a, work);
+}
+
+tsh_status tsh_gather_to_root_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
+                                    int root, tsh_work **work) {
+    const arguments a = {.op = TSH_OP_GATHER, .in = in, .out = out, .counts = counts, .root = root};
+    return later(group, &a, work);
+}
+
+tsh_status tsh_scatter_from_root_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
+                                       int root, tsh_work **work) {
+    const arguments a = {.op = TSH_OP_SCATTER, .in = in, .out = out, .counts = counts, .root = root};
+    return later(group, &a, work);
 }
 
 tsh_status tsh_barrier(tsh_group *group) {

@@ -269,21 +269,41 @@ Test(groups, collectives_ask_for_no_memory, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run(2, no_allocation, NULL));
 }
 
+/* What the queries say is what the calls do. */
 static void supports(tshi_rank *r, void *arg) {
     (void)arg;
-    const tsh_group *group = tsh_world_group(r->world);
-    for (int d = 0; d < TSH_DTYPE_COUNT; d++) {
-        tsh_dtype dtype = (tsh_dtype)d;
-        bool complex = dtype == TSH_COMPLEX64 || dtype == TSH_COMPLEX128;
-        tshi_check(r, tsh_group_supports(group, TSH_OP_ALL_REDUCE, dtype, TSH_MAX) != complex, "max of dtype %d", d);
-        tshi_check(r, tsh_group_supports(group, TSH_OP_ALL_REDUCE, dtype, TSH_PROD), "prod of dtype %d", d);
-        tshi_check(r, tsh_group_supports(group, TSH_OP_ALL_GATHER, dtype, TSH_MAX), "gather of dtype %d", d);
+    tsh_group *group = tsh_world_group(r->world);
+    const char *backend = tsh_group_backend(group);
+    for (int k = 0; k < TSH_DTYPE_COUNT * TSH_REDUCE_OP_COUNT && !r->failed; k++) {
+        tsh_dtype dtype = (tsh_dtype)(k / TSH_REDUCE_OP_COUNT);
+        tsh_reduce_op reduce = (tsh_reduce_op)(k % TSH_REDUCE_OP_COUNT);
+        tsh_tensor *x = tshi_test_vector(r, dtype, 4);
+        tsh_status status = tsh_all_reduce(group, x, reduce);
+        bool able = status == TSH_OK;
+        tshi_check(r, able || status == TSH_ERR_DTYPE, "%s: %s", tsh_dtype_name(dtype), tsh_status_name(status));
+        tshi_check(r, tsh_reduce_to_root(group, x, reduce, 0) == status, "reduce and all_reduce differ");
+        const tsh_collective ops[] = {TSH_OP_ALL_REDUCE, TSH_OP_REDUCE_SCATTER, TSH_OP_REDUCE};
+        for (int i = 0; i < 3; i++) {
+            tshi_check(r, tsh_group_supports(group, ops[i], dtype, reduce) == able, "%s, reduction %d, of the group",
+                       tsh_dtype_name(dtype), (int)reduce);
+            tshi_check(r, tsh_backend_supports(backend, TSH_CPU, ops[i], dtype, reduce) == able,
+                       "%s, reduction %d, of the backend", tsh_dtype_name(dtype), (int)reduce);
+        }
+        tshi_check(r, tsh_group_supports(group, TSH_OP_ALL_GATHER, dtype, reduce), "gather of %s",
+                   tsh_dtype_name(dtype));
+        tshi_check(r, tsh_group_supports(group, TSH_OP_SEND, dtype, reduce) == (r->size > 1), "send of %s",
+                   tsh_dtype_name(dtype));
+        tsh_tensor_release(x);
     }
     tshi_check(r, !tsh_group_supports(group, TSH_OP_BROADCAST, TSH_DTYPE_COUNT, TSH_SUM), "no dtype");
     tshi_check(r, !tsh_group_supports(group, TSH_OP_ALL_REDUCE, TSH_FLOAT32, TSH_REDUCE_OP_COUNT), "no reduction");
     tshi_check(r, !tsh_group_supports(group, TSH_COLLECTIVE_COUNT, TSH_FLOAT32, TSH_SUM), "no op");
+    tshi_check(r, !tsh_group_supports(NULL, TSH_OP_BARRIER, TSH_FLOAT32, TSH_SUM), "no group");
+    tshi_check(r, !tsh_backend_supports("none", TSH_CPU, TSH_OP_BARRIER, TSH_FLOAT32, TSH_SUM), "no backend");
+    tshi_check(r, !tsh_backend_supports(NULL, TSH_CPU, TSH_OP_BARRIER, TSH_FLOAT32, TSH_SUM), "NULL");
 }
 
 Test(groups, supports, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run(1, supports, NULL));
+    cr_assert_str_empty(tshi_test_run(2, supports, NULL));
 }

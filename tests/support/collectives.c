@@ -56,6 +56,26 @@ static tsh_status all_to_all(tsh_group *group, tsh_tensor *out, const int64_t *o
     return end_of(tsh_all_to_all_async(group, out, out_counts, in, in_counts, &work), &work);
 }
 
+static tsh_status reduce_to_root(tsh_group *group, tsh_tensor *x, tsh_reduce_op op, int root) {
+    tsh_work *work;
+    if (!started) return tsh_reduce_to_root(group, x, op, root);
+    return end_of(tsh_reduce_to_root_async(group, x, op, root, &work), &work);
+}
+
+static tsh_status gather_to_root(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
+                                 int root) {
+    tsh_work *work;
+    if (!started) return tsh_gather_to_root(group, out, in, counts, root);
+    return end_of(tsh_gather_to_root_async(group, out, in, counts, root, &work), &work);
+}
+
+static tsh_status scatter_from_root(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
+                                    int root) {
+    tsh_work *work;
+    if (!started) return tsh_scatter_from_root(group, out, in, counts, root);
+    return end_of(tsh_scatter_from_root_async(group, out, in, counts, root, &work), &work);
+}
+
 static tsh_status barrier(tsh_group *group) {
     tsh_work *work;
     if (!started) return tsh_barrier(group);
@@ -229,7 +249,7 @@ bool tshi_try_reduce(tshi_rank *r, tsh_group *group, tsh_dtype dtype, tsh_reduce
     tsh_tensor *x = vector_on(r, group, dtype, n);
     if (!x) return false;
     put_values(x, reduce, rank, 0);
-    bool good = tshi_check_ok(r, tsh_reduce_to_root(group, x, reduce, root));
+    bool good = tshi_check_ok(r, reduce_to_root(group, x, reduce, root));
     for (int64_t i = 0; i < n && good; i++) {
         tshi_number wanted = rank == root ? reduced(dtype, reduce, p, i) : tshi_value(dtype, reduce, rank, i);
         if (!tshi_is(dtype, tshi_data(x), i, wanted)) good = wrong(r, "reduce", x, i);
@@ -249,7 +269,7 @@ bool tshi_try_gather(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n,
     bool good = in && (out || rank != root);
     if (good) put_values(in, TSH_SUM, 0, start);
     bool equal = spread == TSHI_BALANCED && n % p == 0;
-    good = good && tshi_check_ok(r, tsh_gather_to_root(group, out, in, equal ? NULL : counts, root));
+    good = good && tshi_check_ok(r, gather_to_root(group, out, in, equal ? NULL : counts, root));
     for (int64_t i = 0; i < n && good && out; i++) {
         if (!tshi_is(dtype, tshi_data(out), i, tshi_value(dtype, TSH_SUM, 0, i))) good = wrong(r, "gather", out, i);
     }
@@ -268,12 +288,123 @@ bool tshi_try_scatter(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n
     tsh_tensor *out = in && in_place ? part_of(r, in, start, counts[rank]) : vector_on(r, group, dtype, counts[rank]);
     if (in) put_values(in, TSH_SUM, 0, 0);
     bool equal = spread == TSHI_BALANCED && n % p == 0;
-    bool good = out && tshi_check_ok(r, tsh_scatter_from_root(group, out, in, equal ? NULL : counts, root));
+    bool good = out && tshi_check_ok(r, scatter_from_root(group, out, in, equal ? NULL : counts, root));
     for (int64_t i = 0; good && i < counts[rank]; i++) {
         if (!tshi_is(dtype, tshi_data(out), i, tshi_value(dtype, TSH_SUM, 0, start + i))) {
             good = wrong(r, "scatter", out, i);
         }
     }
+    tsh_tensor_release(out);
+    tsh_tensor_release(in);
+    return good;
+}
+
+/* --- a tensor for each rank --------------------------------------------------------------------------------------- */
+
+/* p vectors of counts[i] elements, NULL and a note on failure. */
+static bool list_make(tshi_rank *r, tsh_group *group, tsh_dtype dtype, const int64_t *counts, tsh_tensor **list) {
+    bool good = true;
+    for (int i = 0; i < tsh_group_size(group); i++) {
+        list[i] = vector_on(r, group, dtype, counts[i]);
+        good = good && list[i];
+    }
+    return good;
+}
+
+static void list_free(const tsh_group *group, tsh_tensor **list) {
+    for (int i = 0; i < tsh_group_size(group); i++) tsh_tensor_release(list[i]);
+}
+
+/* x holds what rank's whole has from `first` on. */
+static bool holds(tshi_rank *r, const char *op, const tsh_tensor *x, tsh_reduce_op reduce, int rank, int64_t first) {
+    for (int64_t i = 0; i < x->numel; i++) {
+        if (!tshi_is(x->dtype, tshi_data(x), i, tshi_value(x->dtype, reduce, rank, first + i))) {
+            return wrong(r, op, x, i);
+        }
+    }
+    return true;
+}
+
+static bool try_gather_list(tshi_rank *r, tsh_group *group, tsh_dtype dtype, const int64_t *counts) {
+    int p = tsh_group_size(group), rank = tsh_group_rank(group);
+    tsh_tensor *outs[MOST_RANKS], *in = vector_on(r, group, dtype, counts[rank]);
+    bool good = list_make(r, group, dtype, counts, outs) && in;
+    if (good) put_values(in, TSH_SUM, rank, 0);
+    good = good && tshi_check_ok(r, tsh_all_gather_list(group, outs, in));
+    for (int i = 0; good && i < p; i++) good = holds(r, "all_gather_list", outs[i], TSH_SUM, i, 0);
+    list_free(group, outs);
+    tsh_tensor_release(in);
+    return good;
+}
+
+static bool try_scatter_list(tshi_rank *r, tsh_group *group, tsh_dtype dtype, const int64_t *counts) {
+    int p = tsh_group_size(group), rank = tsh_group_rank(group);
+    tsh_tensor *ins[MOST_RANKS], *out = vector_on(r, group, dtype, counts[rank]);
+    bool good = list_make(r, group, dtype, counts, ins) && out;
+    for (int i = 0; good && i < p; i++) put_values(ins[i], TSH_SUM, rank, start_of(counts, i));
+    good = good && tshi_check_ok(r, tsh_reduce_scatter_list(group, out, (const tsh_tensor *const *)ins, TSH_SUM));
+    for (int64_t i = 0; good && i < counts[rank]; i++) {
+        tshi_number wanted = reduced(dtype, TSH_SUM, p, start_of(counts, rank) + i);
+        if (!tshi_is(dtype, tshi_data(out), i, wanted)) good = wrong(r, "reduce_scatter_list", out, i);
+    }
+    for (int i = 0; good && i < p; i++) {
+        good = holds(r, "reduce_scatter_list's input", ins[i], TSH_SUM, rank, start_of(counts, i));
+    }
+    list_free(group, ins);
+    tsh_tensor_release(out);
+    return good;
+}
+
+static bool try_exchange_list(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n) {
+    int p = tsh_group_size(group), rank = tsh_group_rank(group);
+    int64_t in_counts[MOST_RANKS], out_counts[MOST_RANKS];
+    tsh_tensor *ins[MOST_RANKS], *outs[MOST_RANKS];
+    for (int i = 0; i < p; i++) {
+        in_counts[i] = sent(n, p, rank, i, true);
+        out_counts[i] = sent(n, p, i, rank, true);
+    }
+    bool good = list_make(r, group, dtype, in_counts, ins);
+    good = list_make(r, group, dtype, out_counts, outs) && good;
+    for (int i = 0; good && i < p; i++) put_values(ins[i], TSH_SUM, rank, 1000 * i);
+    good = good && tshi_check_ok(r, tsh_all_to_all_list(group, outs, (const tsh_tensor *const *)ins));
+    for (int i = 0; good && i < p; i++) good = holds(r, "all_to_all_list", outs[i], TSH_SUM, i, 1000 * rank);
+    list_free(group, ins);
+    list_free(group, outs);
+    return good;
+}
+
+bool tshi_try_lists(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n, tshi_spread spread) {
+    int64_t counts[MOST_RANKS];
+    spread_counts(spread, n, tsh_group_size(group), counts);
+    return try_gather_list(r, group, dtype, counts) && try_scatter_list(r, group, dtype, counts) &&
+           try_exchange_list(r, group, dtype, n);
+}
+
+/* --- messages ----------------------------------------------------------------------------------------------------- */
+
+/* Every other rank receives first, so that the ring is not closed by senders that all wait. */
+static bool pass_on(tshi_rank *r, tsh_group *group, const tsh_tensor *out, tsh_tensor *in) {
+    int p = tsh_group_size(group), rank = tsh_group_rank(group);
+    int next = (rank + 1) % p, before = (rank + p - 1) % p;
+    tsh_work *sending = NULL, *receiving = NULL;
+    if (started) {
+        bool good = tshi_check_ok(r, tsh_isend(group, out, next, &sending)) &&
+                    tshi_check_ok(r, tsh_irecv(group, in, before, &receiving));
+        good = tshi_check_ok(r, end_of(good ? TSH_OK : TSH_ERR_STATE, &receiving)) && good;
+        return tshi_check_ok(r, end_of(good ? TSH_OK : TSH_ERR_STATE, &sending)) && good;
+    }
+    bool first = rank % 2 == 0;
+    if (first && !tshi_check_ok(r, tsh_send(group, out, next))) return false;
+    if (!tshi_check_ok(r, tsh_recv(group, in, before, NULL))) return false;
+    return first || tshi_check_ok(r, tsh_send(group, out, next));
+}
+
+bool tshi_try_messages(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n) {
+    int p = tsh_group_size(group), rank = tsh_group_rank(group);
+    tsh_tensor *out = vector_on(r, group, dtype, n), *in = vector_on(r, group, dtype, n);
+    bool good = out && in;
+    if (good) put_values(out, TSH_SUM, rank, 0);
+    good = good && pass_on(r, group, out, in) && holds(r, "recv", in, TSH_SUM, (rank + p - 1) % p, 0);
     tsh_tensor_release(out);
     tsh_tensor_release(in);
     return good;
@@ -311,5 +442,7 @@ bool tshi_try_all(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n) {
     }
     good = good && try_roots(r, group, dtype, n);
     good = good && tshi_try_all_to_all(r, group, dtype, n, false) && tshi_try_all_to_all(r, group, dtype, n, true);
+    for (int s = 0; good && s < TSHI_SPREAD_COUNT; s++) good = tshi_try_lists(r, group, dtype, n, (tshi_spread)s);
+    if (tsh_group_size(group) > 1) good = good && tshi_try_messages(r, group, dtype, n);
     return good && tshi_check_ok(r, barrier(group));
 }

@@ -21,6 +21,11 @@ bool tshi_try_gather(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n,
 bool tshi_try_scatter(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n, tshi_spread spread, bool in_place,
                       int root);
 
+/* The calls with a tensor for each rank. */
+bool tshi_try_lists(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n, tshi_spread spread);
+/* Every rank sends to the next one. For groups of two and more. */
+bool tshi_try_messages(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n);
+
 /* From now on this rank starts the calls that can be started, asks whether they are done, and waits for them. */
 void tshi_try_started(bool on);
 
