@@ -1,8 +1,8 @@
 /* tshard-meet [METHOD...]: how long ranks take to meet, and how that grows.
  *
  * Forks 2, 4, ... 512 light ranks (a heap of 1 MiB each) on this machine, which meet, cross one barrier and leave. A row
- * for each method (env, tcp, file) and number: seconds until the slowest rank has its world, until it has crossed the
- * barrier, and the first divided by the number of ranks. --most N changes 512. */
+ * for each method (env, tcp, file, many: tcp with a multicast address) and number: seconds until the slowest rank has its
+ * world, until it has crossed the barrier, and the first divided by the number of ranks. --most N changes 512. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -76,6 +76,8 @@ static const char *full_method(const char *name, int port, char *text, size_t si
         snprintf(text, size, "tcp://127.0.0.1:%d", port);
     else if (!strcmp(name, "file"))
         snprintf(text, size, "file:///tmp/tshard-meet-%d", (int)getpid());
+    else if (!strcmp(name, "many"))
+        snprintf(text, size, "tcp://239.255.17.6:%d", port);
     else
         snprintf(text, size, "env://");
     return text;
@@ -86,7 +88,8 @@ static bool sweep(const char *name, int most, times *all) {
     for (int ranks = 2; ranks <= most; ranks *= 2) {
         char method[64];
         times slowest;
-        int port = 20000 + (int)((unsigned)getpid() * 16u + (unsigned)ranks) % 20000;
+        /* Below the ports that the system gives out by itself. */
+        int port = 10000 + (int)((unsigned)getpid() * 16u + (unsigned)ranks) % 20000;
         set_number("MASTER_PORT", port);
         if (!measure(full_method(name, port, method, sizeof method), ranks, all, &slowest)) good = false;
         printf("%-5s %6d %10.4f %12.4f %14.6f\n", name, ranks, slowest.met, slowest.crossed, slowest.met / ranks);
@@ -96,14 +99,14 @@ static bool sweep(const char *name, int most, times *all) {
 }
 
 int main(int argc, char **argv) {
-    static const char *const names[] = {"env", "tcp", "file"};
+    static const char *const names[] = {"env", "tcp", "file", "many"};
     int most = 512, first = 1;
     if (argc > 2 && !strcmp(argv[1], "--most")) {
         most = atoi(argv[2]);
         first = 3;
     }
     if (most < 2 || most > 4096 || (argc > first && argv[first][0] == '-')) {
-        fprintf(stderr, "usage: tshard-meet [--most N] [env] [tcp] [file]\n");
+        fprintf(stderr, "usage: tshard-meet [--most N] [env] [tcp] [file] [many]\n");
         return 2;
     }
     times *all = mmap(NULL, (size_t)most * sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

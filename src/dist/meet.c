@@ -8,8 +8,12 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #define LONGEST_MEETING 120.0
+/* How long an address that is in use, although nobody listens there, gets to become free: a connection that is being
+ * closed has it, or one that the system gave this very port. */
+#define RELEASE 5.0
 
 /* --- ranks of one machine ----------------------------------------------------------------------------------------- */
 
@@ -44,40 +48,53 @@ static bool means_itself(const char *name, const tshi_place_at *places, int n) {
     return found && !tshi_address_is_loopback(name);
 }
 
-/* Somebody of the same job who listens there already would split it in two. */
-static bool is_taken(tshi_meet *meet, const tshi_place_at *place) {
+typedef enum tenant { NOBODY, SOMEBODY, ANOTHER_OF_US } tenant;
+
+/* Who listens there already; one of the same job would split it in two. */
+static tenant tenant_of(tshi_meet *meet, const tshi_place_at *place) {
     unsigned char bytes[TSHI_WIRE_MOST];
     tshi_frame frame;
     int fd = tshi_dial_connect(place, tshi_clock() + 0.5);
-    if (fd < 0) return false;
+    if (fd < 0) return NOBODY;
     bool here = tshi_dial_read(fd, bytes, TSHI_WIRE_HEAD, tshi_clock() + 0.5);
     int64_t body = here ? tshi_wire_body(bytes, TSHI_CHALLENGE, sizeof bytes - TSHI_WIRE_HEAD) : -1;
     here = body >= 0 && tshi_dial_read(fd, bytes + TSHI_WIRE_HEAD, (size_t)body, tshi_clock() + 0.5) &&
            tshi_wire_read(TSHI_CHALLENGE, bytes, TSHI_WIRE_HEAD + (size_t)body, NULL, &frame) &&
            !memcmp(frame.group, meet->group, sizeof frame.group);
     tshi_dial_close(&fd, 1);
-    return here;
+    return here ? ANOTHER_OF_US : SOMEBODY;
+}
+
+/* A listener, or -1 with the reason in words. */
+static int listen_at_one(tshi_meet *meet, const tshi_place_at *place, char *words, size_t size) {
+    const struct timespec nap = {.tv_nsec = 20000000};
+    double patience = tshi_clock() + RELEASE;
+    if (patience > meet->deadline) patience = meet->deadline;
+    for (;;) {
+        tenant other = tenant_of(meet, place);
+        int fd = other == ANOTHER_OF_US ? -1 : tshi_dial_listen(place, true);
+        if (fd >= 0) return fd;
+        int error = errno;
+        bool passes = other == NOBODY && error == EADDRINUSE && tshi_clock() < patience;
+        snprintf(words, size, "%s", other == ANOTHER_OF_US ? "a rank 0 of this job is there already" : strerror(error));
+        if (!passes) return fd;
+        nanosleep(&nap, NULL);
+    }
 }
 
 static tsh_status listen_at(tshi_meet *meet, const tshi_place_at *places, int n, int *listeners, int *count) {
     const tshi_settings *s = meet->settings;
     char words[TSHI_LINE] = "";
     size_t used = 0;
-    int error = 0;
     *count = 0;
     for (int i = 0; i < n; i++) {
-        char where[TSHI_PLACE_TEXT];
-        bool taken = is_taken(meet, &places[i]);
-        int fd = taken ? -1 : tshi_dial_listen(&places[i], true);
-        if (fd >= 0) {
+        char where[TSHI_PLACE_TEXT], why[128];
+        int fd = listen_at_one(meet, &places[i], why, sizeof why);
+        if (fd >= 0)
             listeners[(*count)++] = fd;
-            continue;
-        }
-        error = errno;
-        if (used >= sizeof words) continue;
-        used += (size_t)snprintf(words + used, sizeof words - used, "%s%s: %s", used ? "; " : "",
-                                 tshi_dial_text(&places[i], where),
-                                 taken ? "a rank 0 of this job is there already" : strerror(error));
+        else if (used < sizeof words)
+            used += (size_t)snprintf(words + used, sizeof words - used, "%s%s: %s", used ? "; " : "",
+                                     tshi_dial_text(&places[i], where), why);
     }
     if (*count > 0) return TSH_OK;
     return tshi_fail(TSH_ERR_SYSTEM, "rendezvous: rank 0 cannot listen at %s:%d (%s)", s->address, s->port, words);

@@ -1,7 +1,8 @@
 /* Meeting by a multicast address: everybody tells everybody where to be found, until somebody has heard of all.
  *
  * Whose nonce is the lowest then leads, and says so; the others go there as soon as they hear it, whatever else they have
- * heard. Of two leaders the higher gives up. Who is not heard of for a while is forgotten. */
+ * heard. Of two leaders the higher gives up. Who is not heard of for a while is forgotten. Who hears of another world
+ * size leads and follows no more; it goes on telling its own for a moment, and all who do not agree have heard of it. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -20,6 +21,7 @@
 /* In a crowd everybody hears everybody, so each speaks less. */
 #define TELL_EVERY(size) (0.1 * (1.0 + (size) / 32.0))
 #define FORGET(size)     (15 * TELL_EVERY(size))
+#define GRACE(size)      (2.0 + 2 * TELL_EVERY(size))
 #define INTERFACES       32
 #define PATHS            4
 
@@ -41,7 +43,8 @@ typedef struct crowd {
     tshi_frame mine;
     voice *voices; /* [most], others than me */
     int n, most;
-    double next_tell;
+    double next_tell, deadline;
+    char contradiction[TSHI_MESSAGE_SIZE];
 } crowd;
 
 /* --- the address -------------------------------------------------------------------------------------------------- */
@@ -157,6 +160,25 @@ static void forget(crowd *c) {
     }
 }
 
+static const char *name_of(int rank, const tshi_who *who, char *text, size_t size) {
+    if (rank >= 0)
+        snprintf(text, size, "rank %d on %s", rank, who->host);
+    else
+        snprintf(text, size, "process %u on %s", who->process, who->host);
+    return text;
+}
+
+static void contradict(crowd *c, const tshi_frame *news) {
+    char me[TSHI_HOST_SIZE + 32], other[TSHI_HOST_SIZE + 32];
+    const tshi_settings *s = c->meet->settings;
+    if (c->contradiction[0]) return;
+    snprintf(c->contradiction, sizeof c->contradiction, "%s says WORLD_SIZE=%d, %s says WORLD_SIZE=%d",
+             name_of(s->rank, &c->meet->me, me, sizeof me), s->size,
+             name_of(news->rank, &news->who, other, sizeof other), news->size);
+    double soon = tshi_clock() + GRACE(s->size);
+    if (soon < c->deadline) c->deadline = soon;
+}
+
 /* Everything that has come; at most so much that an address full of noise does not keep us. */
 static void hear(crowd *c) {
     tshi_seal seal = {c->meet->settings->key, NULL};
@@ -168,7 +190,8 @@ static void hear(crowd *c) {
         if (n < 0) break;
         if ((size_t)n > sizeof bytes || !tshi_wire_read(TSHI_NEWS, bytes, (size_t)n, &seal, &news)) continue;
         if (!memcmp(news.nonce, c->mine.nonce, sizeof news.nonce)) continue;
-        voice *v = voice_of(c, news.nonce);
+        if (news.size != c->meet->settings->size) contradict(c, &news);
+        voice *v = news.size == c->meet->settings->size ? voice_of(c, news.nonce) : NULL;
         if (!v) continue;
         v->heard = tshi_clock();
         v->leading = news.leading;
@@ -199,10 +222,12 @@ static bool is_my_turn(const crowd *c) {
 
 /* --- meeting ------------------------------------------------------------------------------------------------------ */
 
-/* While I lead: go on telling. A lower one who leads as well has precedence. */
+/* While I lead: go on telling. A lower one who leads as well has precedence. Who has come hears of a contradiction as I
+ * do, when I send nobody an answer. */
 static bool still_leading(void *user) {
     crowd *c = user;
     hear(c);
+    if (c->contradiction[0]) return false;
     for (int i = 0; i < c->n; i++) {
         const voice *v = &c->voices[i];
         if (v->leading && memcmp(v->nonce, c->mine.nonce, sizeof v->nonce) < 0) return false;
@@ -230,30 +255,30 @@ static tshi_guest_end follow(crowd *c, const voice *v, tsh_status *status, tshi_
     return end;
 }
 
+/* Whether it came to an end, which *status tells. */
+static bool lead(crowd *c, tsh_status *status, tshi_roster *out) {
+    bool again = false;
+    tshi_host_plan plan = {
+        .listeners = c->listeners, .n = c->n_listeners, .nonce = c->mine.nonce, .tick = still_leading, .user = c};
+    c->mine.leading = true;
+    c->next_tell = 0;
+    *status = tshi_host_run(c->meet, &plan, &again, out);
+    c->mine.leading = false;
+    return !again;
+}
+
 static tsh_status meet_by(crowd *c, tshi_roster *out) {
     const tshi_settings *s = c->meet->settings;
     tsh_status status = TSH_OK;
-    while (tshi_clock() < c->meet->deadline) {
-        bool again = false;
+    for (c->deadline = c->meet->deadline; tshi_clock() < c->deadline; wait_for_news(c)) {
         tell(c);
         hear(c);
+        if (c->contradiction[0]) continue;
         const voice *v = leader(c);
-        if (!v && is_my_turn(c)) {
-            tshi_host_plan plan = {.listeners = c->listeners,
-                                   .n = c->n_listeners,
-                                   .nonce = c->mine.nonce,
-                                   .tick = still_leading,
-                                   .user = c};
-            c->mine.leading = true;
-            c->next_tell = 0;
-            status = tshi_host_run(c->meet, &plan, &again, out);
-            if (!again) return status;
-            c->mine.leading = false;
-        } else if (v && follow(c, v, &status, out) == TSHI_GUEST_DONE) {
-            return status;
-        }
-        wait_for_news(c);
+        if (!v && is_my_turn(c) && lead(c, &status, out)) return status;
+        if (v && follow(c, v, &status, out) == TSHI_GUEST_DONE) return status;
     }
+    if (c->contradiction[0]) return tshi_fail(TSH_ERR_ARGUMENT, "rendezvous: %s", c->contradiction);
     return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: %d/%d joined; process %u on %s has heard of no more at %s:%d",
                      c->n + 1, s->size, c->meet->me.process, c->meet->me.host, s->address, s->port);
 }
@@ -269,6 +294,9 @@ tsh_status tshi_meet_many(tshi_meet *meet, tshi_roster *out) {
     c.voices = tshi_calloc(meet->allocator, (size_t)c.most, sizeof *c.voices);
     if (!c.voices) return TSH_ERR_MEMORY;
     memcpy(c.mine.group, meet->group, sizeof c.mine.group);
+    c.mine.rank = s->rank;
+    c.mine.size = s->size;
+    c.mine.who = meet->me;
     if (!tshi_random_bytes(c.mine.nonce, sizeof c.mine.nonce)) status = tshi_fail_errno(errno, "rendezvous: random");
     if (status == TSH_OK) status = open_group(&c);
     if (status == TSH_OK) status = open_listeners(&c);

@@ -146,10 +146,12 @@ size_t tshi_wire_write(tshi_wire_type type, const tshi_frame *frame, const tshi_
     put(&w, frame->nonce, sizeof frame->nonce);
     if (type == TSHI_HELLO) {
         for (int i = 0; i < 2; i++) put_number(&w, (uint64_t)frame->version[i], 2);
+    }
+    if (type == TSHI_HELLO || type == TSHI_NEWS) {
         put_number(&w, (uint32_t)frame->rank, 4);
         put_number(&w, (uint32_t)frame->size, 4);
     }
-    if (type == TSHI_HELLO || type == TSHI_LEADER) put_who(&w, &frame->who);
+    if (type != TSHI_CHALLENGE) put_who(&w, &frame->who);
     if (type == TSHI_NEWS || type == TSHI_LEADER) put_number(&w, (uint64_t)frame->port, 2);
     if (type == TSHI_NEWS) put_number(&w, frame->leading, 1);
     return finish(&w, type == TSHI_CHALLENGE ? NULL : seal);
@@ -164,10 +166,12 @@ bool tshi_wire_read(tshi_wire_type type, const unsigned char *bytes, size_t size
     get(&r, out->nonce, sizeof out->nonce);
     if (type == TSHI_HELLO) {
         for (int i = 0; i < 2; i++) out->version[i] = (int)get_number(&r, 2);
+    }
+    if (type == TSHI_HELLO || type == TSHI_NEWS) {
         out->rank = get_int(&r);
         out->size = get_int(&r);
     }
-    if (type == TSHI_HELLO || type == TSHI_LEADER) get_who(&r, &out->who);
+    if (type != TSHI_CHALLENGE) get_who(&r, &out->who);
     if (type == TSHI_NEWS || type == TSHI_LEADER) out->port = (int)get_number(&r, 2);
     if (type == TSHI_NEWS) out->leading = get_number(&r, 1) != 0;
     return complete(&r);

@@ -4,7 +4,7 @@
  *   CHALLENGE  the one that listens, first: nonce 32, group 16 (so that a rank sees at once whether it is at its job's)
  *   HELLO      the one that comes: nonce 32, library version 2 x 2, rank 4 (-1: any), size 4, who, proof 32
  *   ANSWER     status 1; then words, or a roster: rank 4, size 4, nodes 4, key 32, names, node of each rank 4; proof 32
- *   NEWS       a datagram to many: group 16, nonce 32, TCP port 2, leading 1, proof 32
+ *   NEWS       a datagram to many: group 16, nonce 32, rank 4, size 4, who, TCP port 2, leading 1, proof 32
  *   LEADER     what a file says of the one that listens: group 16, nonce 32, who, TCP port 2, proof 32
  *   who        host's id 16, process 4, its start 8, host's name (1 + up to 63)
  *
