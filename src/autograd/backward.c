@@ -25,7 +25,8 @@ static tsh_status make_writable(tsh_tensor *x) {
     tsh_status status = gradient_new(x, &fresh);
     if (status != TSH_OK) return status;
     bool keep_values = old && !x->grad_stale;
-    if (keep_values) x->mesh->device->ops->copy(tsh_tensor_nbytes(fresh), tshi_data(old), tshi_data(fresh));
+    if (keep_values)
+        x->mesh->device->ops->copy(x->mesh->device, tsh_tensor_nbytes(fresh), tshi_data(old), tshi_data(fresh));
     tsh_tensor_release(old);
     x->grad = fresh;
     x->grad_stale = !keep_values;
@@ -60,13 +61,13 @@ tsh_tensor *tshi_grad_beta(const tshi_node *call, int i, double *beta) {
 tsh_tensor *tshi_grad(const tshi_node *call, int i) {
     double beta;
     tsh_tensor *grad = tshi_grad_beta(call, i, &beta);
-    if (grad && beta == 0) grad->mesh->device->ops->zero(tsh_tensor_nbytes(grad), tshi_data(grad));
+    if (grad && beta == 0) grad->mesh->device->ops->zero(grad->mesh->device, tsh_tensor_nbytes(grad), tshi_data(grad));
     return grad;
 }
 
 tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient) {
     tsh_tensor *x = call->in[i];
-    const tshi_device_ops *ops = x->mesh->device->ops;
+    tsh_device *device = x->mesh->device;
     bool first = !x->grad || x->grad_stale;
     /* A leaf's gradient outlives the step, in memory of its own that stays where it is. */
     bool stays = x->node < 0 || gradient_has_place(x);
@@ -85,7 +86,7 @@ tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient) {
     double beta;
     tsh_tensor *grad = tshi_grad_beta(call, i, &beta);
     if (!grad) return TSH_ERR_MEMORY;
-    ops->axpby(x->dtype, x->numel, 1, tshi_data(gradient), beta, tshi_data(grad), tshi_data(grad));
+    device->ops->axpby(device, x->dtype, x->numel, 1, tshi_data(gradient), beta, tshi_data(grad), tshi_data(grad));
     return TSH_OK;
 }
 
@@ -126,7 +127,7 @@ static tsh_status node_backward(tsh_tape *tape, tshi_node *node, bool retain_gra
 }
 
 static tsh_status seed(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradient) {
-    const tshi_device_ops *ops = loss->mesh->device->ops;
+    tsh_device *device = loss->mesh->device;
     char a[160], b[160];
     if (gradient && (gradient->dtype != loss->dtype || gradient->numel != loss->numel || !gradient->storage)) {
         tshi_tape_fail(tape, TSH_ERR_SHAPE, "backward: the gradient is %s, the loss %s",
@@ -142,9 +143,10 @@ static tsh_status seed(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradi
     loss->grad_stale = false;
     double weight = tape->schedule ? tape->schedule->weight : 1;
     if (gradient) {
-        ops->axpby(loss->dtype, loss->numel, weight, tshi_data(gradient), 0, NULL, tshi_data(loss->grad));
+        device->ops->axpby(device, loss->dtype, loss->numel, weight, tshi_data(gradient), 0, NULL,
+                           tshi_data(loss->grad));
     } else {
-        ops->fill(loss->dtype, loss->numel, weight, tshi_data(loss->grad));
+        device->ops->fill(device, loss->dtype, loss->numel, weight, tshi_data(loss->grad));
     }
     return TSH_OK;
 }

@@ -4,8 +4,8 @@
 tsh_status tshi_check_floats(const tshi_node *call, tsh_dtype *dtype) {
     *dtype = call->in[0]->dtype;
     for (int i = 0; i < call->inputs; i++) {
-        if (call->in[i]->dtype == *dtype && tshi_dtype_is_float(*dtype)) continue;
-        return tshi_fail(TSH_ERR_DTYPE, "input %d is %s, input 0 %s: all float32 or all float64 wanted", i,
+        if (call->in[i]->dtype == *dtype && tshi_device_computes(call->in[i]->mesh->device, *dtype)) continue;
+        return tshi_fail(TSH_ERR_DTYPE, "input %d is %s, input 0 %s: all of one float dtype wanted", i,
                          tsh_dtype_name(call->in[i]->dtype), tsh_dtype_name(*dtype));
     }
     return TSH_OK;

@@ -74,13 +74,9 @@ static tsh_status affine_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
     return tshi_check_floats(call, dtype);
 }
 
-/* The bias is put in place first, so that the product adds to it. */
 static tsh_status affine_forward(tsh_tape *tape, tshi_node *call) {
     (void)tape;
-    bool bias = call->inputs == 3;
-    tsh_status status = bias ? tshi_op_bias(NULL, call->in[2], call->out) : TSH_OK;
-    if (status == TSH_OK) status = tshi_op_matmul(call->in[0], false, call->in[1], true, bias ? 1 : 0, call->out);
-    return status;
+    return tshi_op_affine(call->in[0], call->in[1], call->inputs == 3 ? call->in[2] : NULL, call->out);
 }
 
 /* dx = dy W first: a transition waits for it; dW = dy^T x; db = column sums of dy. */
@@ -93,13 +89,14 @@ static tsh_status affine_backward(tsh_tape *tape, tshi_node *call) {
         tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
         status = dx ? tshi_op_matmul(dy, false, call->in[1], false, beta, dx) : TSH_ERR_MEMORY;
     }
-    if (status == TSH_OK && tshi_wants_grad(call, 1)) {
+    bool weight = tshi_wants_grad(call, 1), bias = tshi_wants_grad(call, 2);
+    tsh_tensor *db = status == TSH_OK && bias ? tshi_grad(call, 2) : NULL;
+    if (status == TSH_OK && bias && !db) return TSH_ERR_MEMORY;
+    if (status == TSH_OK && weight) {
         tsh_tensor *dw = tshi_grad_beta(call, 1, &beta);
-        status = dw ? tshi_op_matmul(dy, true, call->in[0], false, beta, dw) : TSH_ERR_MEMORY;
-    }
-    if (status == TSH_OK && tshi_wants_grad(call, 2)) {
-        tsh_tensor *db = tshi_grad(call, 2);
-        status = db ? tshi_op_bias_backward(dy, db) : TSH_ERR_MEMORY;
+        status = dw ? tshi_op_affine_backward(call->in[0], dy, beta, dw, db) : TSH_ERR_MEMORY;
+    } else if (status == TSH_OK && bias) {
+        status = tshi_op_bias_backward(dy, db);
     }
     return status;
 }

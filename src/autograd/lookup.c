@@ -14,8 +14,8 @@ static tsh_status lookup_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
     const tsh_tensor *table = call->in[0], *ids = call->in[1];
     char text[160];
     *dtype = table->dtype;
-    if (!tshi_dtype_is_float(table->dtype) || ids->dtype != TSH_INT64) {
-        return tshi_fail(TSH_ERR_DTYPE, "table %s and ids %s: float32 or float64, and int64 wanted",
+    if (!tshi_device_computes(table->mesh->device, table->dtype) || ids->dtype != TSH_INT64) {
+        return tshi_fail(TSH_ERR_DTYPE, "table %s and ids %s: a float dtype of the device, and int64 wanted",
                          tsh_dtype_name(table->dtype), tsh_dtype_name(ids->dtype));
     }
     if (table->shape.ndim != 2 || ids->shape.ndim >= TSH_MAX_DIMS) {

@@ -1,7 +1,7 @@
 #include "autograd/moves.h"
 
-static const tshi_device_ops *ops_of(const tsh_tensor *t) {
-    return t->mesh->device->ops;
+static tsh_device *device_of(const tsh_tensor *t) {
+    return t->mesh->device;
 }
 
 /* A tensor seen around dim d: `outer` runs of `n` pieces of `piece` bytes. */
@@ -15,26 +15,25 @@ static runs runs_of(const tsh_tensor *t, int d) {
 }
 
 /* Copy pieces [start, start + length) of each run of `whole` to or from `part`, which holds just them. */
-static void copy_part(const tshi_device_ops *ops, runs w, int64_t start, int64_t length, char *whole, char *part,
+static void copy_part(tsh_device *device, runs w, int64_t start, int64_t length, char *whole, char *part,
                       bool out_of_whole) {
     size_t bytes = (size_t)length * w.piece, stride = (size_t)w.n * w.piece;
     char *at = whole + (size_t)start * w.piece;
     if (bytes == 0) return;
     if (out_of_whole) {
-        ops->copy_strided(w.outer, bytes, at, stride, part, bytes);
+        device->ops->copy_strided(device, w.outer, bytes, at, stride, part, bytes);
     } else {
-        ops->copy_strided(w.outer, bytes, part, bytes, at, stride);
+        device->ops->copy_strided(device, w.outer, bytes, part, bytes, at, stride);
     }
 }
 
 /* Whole along d to rank blocks one after another, or back. */
-static void copy_blocks(const tshi_device_ops *ops, const tsh_tensor *whole, int d, int parts, char *blocks,
-                        bool pack) {
+static void copy_blocks(tsh_device *device, const tsh_tensor *whole, int d, int parts, char *blocks, bool pack) {
     runs w = runs_of(whole, d);
     for (int r = 0; r < parts; r++) {
         int64_t start, length;
         tsh_split(w.n, parts, r, &start, &length);
-        copy_part(ops, w, start, length, tshi_data(whole), blocks + (size_t)(start * w.outer) * w.piece, pack);
+        copy_part(device, w, start, length, tshi_data(whole), blocks + (size_t)(start * w.outer) * w.piece, pack);
     }
 }
 
@@ -51,7 +50,8 @@ static tsh_status blocks_of(const tsh_tensor *whole, int d, tsh_tensor **out) {
 
 static tsh_status nothing(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
     (void)group, (void)in_dim, (void)out_dim;
-    if (tshi_data(in) != tshi_data(out)) ops_of(in)->copy(tsh_tensor_nbytes(in), tshi_data(in), tshi_data(out));
+    if (tshi_data(in) != tshi_data(out))
+        device_of(in)->ops->copy(device_of(in), tsh_tensor_nbytes(in), tshi_data(in), tshi_data(out));
     return TSH_OK;
 }
 
@@ -66,7 +66,7 @@ static tsh_status all_gather(tsh_group *group, const tsh_tensor *in, tsh_tensor 
     tsh_status status = blocks_of(out, in_dim, &blocks);
     if (status == TSH_OK) status = tsh_all_gather_into_tensor(group, blocks, in, NULL);
     if (status == TSH_OK && tshi_data(blocks) != tshi_data(out)) {
-        copy_blocks(ops_of(out), out, in_dim, group->size, tshi_data(blocks), false);
+        copy_blocks(device_of(out), out, in_dim, group->size, tshi_data(blocks), false);
     }
     tsh_tensor_release(blocks);
     return status;
@@ -76,7 +76,7 @@ static tsh_status slice(tsh_group *group, const tsh_tensor *in, tsh_tensor *out,
     (void)in_dim;
     int64_t start, length;
     tsh_split(in->shape.local[out_dim], group->size, group->rank, &start, &length);
-    copy_part(ops_of(in), runs_of(in, out_dim), start, length, tshi_data(in), tshi_data(out), true);
+    copy_part(device_of(in), runs_of(in, out_dim), start, length, tshi_data(in), tshi_data(out), true);
     return TSH_OK;
 }
 
@@ -85,7 +85,7 @@ static tsh_status reduce_scatter(tsh_group *group, const tsh_tensor *in, tsh_ten
     tsh_tensor *blocks;
     tsh_status status = blocks_of(in, out_dim, &blocks);
     if (status == TSH_OK && tshi_data(blocks) != tshi_data(in)) {
-        copy_blocks(ops_of(in), in, out_dim, group->size, tshi_data(blocks), true);
+        copy_blocks(device_of(in), in, out_dim, group->size, tshi_data(blocks), true);
     }
     if (status == TSH_OK) status = tsh_reduce_scatter_tensor(group, out, blocks, TSH_SUM, NULL);
     tsh_tensor_release(blocks);
@@ -111,11 +111,11 @@ static tsh_status all_to_all(tsh_group *group, const tsh_tensor *in, tsh_tensor 
     tsh_status status = blocks_of(in, out_dim, &send);
     if (status == TSH_OK) status = blocks_of(out, in_dim, &receive);
     if (status != TSH_OK) goto done;
-    if (tshi_data(send) != tshi_data(in)) copy_blocks(ops_of(in), in, out_dim, group->size, tshi_data(send), true);
+    if (tshi_data(send) != tshi_data(in)) copy_blocks(device_of(in), in, out_dim, group->size, tshi_data(send), true);
     exchange_counts(group, in, out, in_dim, out_dim);
     status = tsh_all_to_all(group, receive, group->counts + group->size, send, group->counts);
     if (status == TSH_OK && tshi_data(receive) != tshi_data(out)) {
-        copy_blocks(ops_of(out), out, in_dim, group->size, tshi_data(receive), false);
+        copy_blocks(device_of(out), out, in_dim, group->size, tshi_data(receive), false);
     }
 done:
     tsh_tensor_release(send);
@@ -127,14 +127,14 @@ static tsh_status zero_pad(tsh_group *group, const tsh_tensor *in, tsh_tensor *o
     (void)out_dim;
     int64_t start, length;
     tsh_split(out->shape.local[in_dim], group->size, group->rank, &start, &length);
-    ops_of(out)->zero(tsh_tensor_nbytes(out), tshi_data(out));
-    copy_part(ops_of(out), runs_of(out, in_dim), start, length, tshi_data(out), tshi_data(in), false);
+    device_of(out)->ops->zero(device_of(out), tsh_tensor_nbytes(out), tshi_data(out));
+    copy_part(device_of(out), runs_of(out, in_dim), start, length, tshi_data(out), tshi_data(in), false);
     return TSH_OK;
 }
 
 static tsh_status first_keeps(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
     if (group->rank == 0) return nothing(group, in, out, in_dim, out_dim);
-    ops_of(out)->zero(tsh_tensor_nbytes(out), tshi_data(out));
+    device_of(out)->ops->zero(device_of(out), tsh_tensor_nbytes(out), tshi_data(out));
     return TSH_OK;
 }
 

@@ -32,8 +32,8 @@ static tsh_status norm_forward(tsh_tape *tape, tshi_node *call) {
     const tsh_tensor *x = call->in[0];
     bool rms = call->attr.i[0] != 0;
     int64_t rows = tshi_outer(x, x->shape.ndim - 1);
-    tsh_status status = tshi_tensor_scratch(x->mesh, x->dtype, rows, &call->saved[0]);
-    if (status == TSH_OK) status = tshi_tensor_scratch(x->mesh, x->dtype, rows, &call->saved[1]);
+    tsh_status status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), rows, &call->saved[0]);
+    if (status == TSH_OK) status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), rows, &call->saved[1]);
     if (status != TSH_OK) return status;
     return tshi_op_norm(rms, x, input(call, 1), input(call, 2), call->attr.f[0], call->out, call->saved[0],
                         call->saved[1]);

@@ -30,8 +30,8 @@ static tsh_status softmax_forward(tsh_tape *tape, tshi_node *call) {
     tsh_tensor *x = call->in[0], *max = NULL, *sum = NULL;
     int dim = call->attr.dim;
     bool log = call->attr.i[0] != 0;
-    tsh_status status = tshi_tensor_scratch(x->mesh, x->dtype, row_count(x, dim), &max);
-    if (status == TSH_OK) status = tshi_tensor_scratch(x->mesh, x->dtype, row_count(x, dim), &sum);
+    tsh_status status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), row_count(x, dim), &max);
+    if (status == TSH_OK) status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), row_count(x, dim), &sum);
     if (status == TSH_OK) status = tshi_op_softmax_max(x, dim, max);
     if (status == TSH_OK) status = reduce_rows(x, dim, max, TSH_MAX);
     if (status == TSH_OK) status = tshi_op_softmax_sum(x, dim, max, sum);
@@ -47,7 +47,7 @@ static tsh_status softmax_backward(tsh_tape *tape, tshi_node *call) {
     tsh_tensor *y = call->out, *dy = tshi_grad_out(call), *dot = NULL;
     int dim = call->attr.dim;
     bool log = call->attr.i[0] != 0;
-    tsh_status status = tshi_tensor_scratch(y->mesh, y->dtype, row_count(y, dim), &dot);
+    tsh_status status = tshi_tensor_scratch(y->mesh, tshi_dtype_sum(y->dtype), row_count(y, dim), &dot);
     if (status == TSH_OK) status = tshi_op_softmax_dot(log, y, dim, dy, dot);
     if (status == TSH_OK) status = reduce_rows(y, dim, dot, TSH_SUM);
     tsh_tensor *dx = status == TSH_OK ? tshi_grad(call, 0) : NULL;

@@ -24,8 +24,8 @@ const char *tsh_dtype_name(tsh_dtype dtype) {
     return is_dtype(dtype) ? dtypes[dtype].name : "unknown dtype";
 }
 
-bool tshi_dtype_is_float(tsh_dtype dtype) {
-    return dtype == TSH_FLOAT32 || dtype == TSH_FLOAT64;
+tsh_dtype tshi_dtype_sum(tsh_dtype dtype) {
+    return dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16 ? TSH_FLOAT32 : dtype;
 }
 
 bool tshi_dtype_is_complex(tsh_dtype dtype) {

@@ -111,13 +111,14 @@ struct tsh_world {
     uint64_t tape_steps; /* numbers the steps of all tapes of this world */
     tsh_log log;
     tsh_allocator allocator;
-    tsh_device *device;
-    tsh_group *group;  /* of all */
-    tsh_group *groups; /* live ones, this rank's */
-    int pending;       /* works of all groups that are not done */
-    int spins;         /* looks at a work before sleeping: the backend's wish */
-    void *state;       /* the backend's */
-    uint32_t asked;    /* times that SIGUSR1 has been answered, as signal.c counts them */
+    tsh_device *host;   /* the CPU: what ranks of this machine share, and where backends work */
+    tsh_device *device; /* where tensors live: host itself, or a GPU */
+    tsh_group *group;   /* of all */
+    tsh_group *groups;  /* live ones, this rank's */
+    int pending;        /* works of all groups that are not done */
+    int spins;          /* looks at a work before sleeping: the backend's wish */
+    void *state;        /* the backend's */
+    uint32_t asked;     /* times that SIGUSR1 has been answered, as signal.c counts them */
     /* To turn ticks into seconds: both clocks when the world was made. */
     uint64_t start_ticks;
     double start_seconds;

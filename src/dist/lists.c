@@ -61,7 +61,7 @@ static tsh_status list_open(const tsh_group *group, tsh_collective op, tsh_tenso
     char *to = tshi_data(l->whole);
     for (int i = 0; i < group->size; i++) {
         size_t bytes = tsh_tensor_nbytes(parts[i]);
-        if (bytes) group->world->device->ops->copy(bytes, tshi_data(parts[i]), to);
+        if (bytes) group->world->device->ops->copy(group->world->device, bytes, tshi_data(parts[i]), to);
         to += bytes;
     }
     return TSH_OK;
@@ -73,7 +73,7 @@ static void list_spread(const tsh_group *group, const list *l, tsh_tensor *const
     if (l->whole->storage == parts[0]->storage) return;
     for (int i = 0; i < group->size; i++) {
         size_t bytes = tsh_tensor_nbytes(parts[i]);
-        if (bytes) group->world->device->ops->copy(bytes, from, tshi_data(parts[i]));
+        if (bytes) group->world->device->ops->copy(group->world->device, bytes, from, tshi_data(parts[i]));
         from += bytes;
     }
 }

@@ -125,7 +125,7 @@ static inline size_t post_data(const tsh_group *group, const tshi_call *call, ts
                                size_t before) {
     const tsh_world *world = group->world;
     if (bytes <= near_bytes(group, call) && bytes + before <= TSHI_INLINE) {
-        world->device->ops->copy(bytes, call->in, tshi_payload(slot) + before);
+        world->host->ops->copy(world->host, bytes, call->in, tshi_payload(slot) + before);
         return before + bytes;
     }
     slot->flags = TSHI_SLOT_FAR;
@@ -235,7 +235,8 @@ static void reduce_from(const tsh_group *group, const tshi_call *call, int64_t s
     tshi_local_group *lg = group->state;
     size_t before = (size_t)start * tsh_dtype_size(call->dtype);
     for (int i = 0; i < group->size; i++) lg->in[i] = data_of(group, i, before);
-    group->world->device->ops->reduce(call->dtype, (tshi_reduction)call->reduce, n, group->size, lg->in, outs, out);
+    group->world->host->ops->reduce(group->world->host, call->dtype, (tshi_reduction)call->reduce, n, group->size,
+                                    lg->in, outs, out);
 }
 
 /* Near: everybody reduces everything for itself. Far: each its cut, into all ranks' buffers. */
@@ -277,33 +278,33 @@ static void move_all_gather(const tsh_group *group, const tshi_call *call) {
     for (int i = 0; i < group->size; i++) {
         size_t bytes = (size_t)call->counts[i] * size;
         const void *from = i == group->rank ? call->in : data_of(group, i, 0);
-        if (bytes && from != to) group->world->device->ops->copy(bytes, from, to);
+        if (bytes && from != to) group->world->host->ops->copy(group->world->host, bytes, from, to);
         to += bytes;
     }
 }
 
 /* Far: the root would stand idle, so it writes the last 1/p into all the others. */
 static void move_broadcast(const tsh_group *group, const tshi_call *call, bool far) {
-    void (*copy)(size_t, const void *, void *) = group->world->device->ops->copy;
+    tsh_device *host = group->world->host;
     size_t size = tsh_dtype_size(call->dtype), whole = (size_t)call->count * size;
     if (!far) {
-        if (group->rank != call->root && whole) copy(whole, data_of(group, call->root, 0), call->out);
+        if (group->rank != call->root && whole) host->ops->copy(host, whole, data_of(group, call->root, 0), call->out);
         return;
     }
     int64_t start, length;
     cut(call->count, size, group->size, group->size - 1, &start, &length);
     size_t before = (size_t)start * size, rest = (size_t)length * size;
     if (group->rank != call->root) {
-        copy(before, data_of(group, call->root, 0), call->out);
+        host->ops->copy(host, before, data_of(group, call->root, 0), call->out);
         return;
     }
     for (int i = 0; i < group->size; i++) {
-        if (i != call->root) copy(rest, (const char *)call->in + before, data_of(group, i, before));
+        if (i != call->root) host->ops->copy(host, rest, (const char *)call->in + before, data_of(group, i, before));
     }
 }
 
 static void copy_part(const tsh_group *group, size_t bytes, const void *from, void *to) {
-    if (bytes && from != to) group->world->device->ops->copy(bytes, from, to);
+    if (bytes && from != to) group->world->host->ops->copy(group->world->host, bytes, from, to);
 }
 
 static size_t bytes_before(const tsh_group *group, const tshi_call *call) {
@@ -362,7 +363,9 @@ static tsh_status move_all_to_all(const tsh_group *group, const tshi_call *call)
         size_t before = 0, bytes = (size_t)sends[group->rank] * size;
         for (int j = 0; j < group->rank; j++) before += (size_t)sends[j] * size;
         bool near = !(tshi_slot_at(lg, i, lg->sync)->flags & TSHI_SLOT_FAR);
-        if (bytes) group->world->device->ops->copy(bytes, data_of(group, i, before + (near ? counts : 0)), to);
+        if (bytes)
+            group->world->host->ops->copy(group->world->host, bytes, data_of(group, i, before + (near ? counts : 0)),
+                                          to);
         to += bytes;
     }
     return TSH_OK;

@@ -77,11 +77,11 @@ static char *address_of(const tsh_group *group, int member, uint64_t at) {
 
 /* A page to send from, or NULL: all are still on their way. */
 static tshi_cell *page_take(tsh_group *group, tshi_post *post) {
-    tsh_device *device = group->world->device;
+    tsh_device *device = group->world->host;
     if (!post->cells) {
         post->cells = device->ops->alloc(device, (size_t)CELLS * CELL_BYTES);
         if (!post->cells) return NULL;
-        device->ops->zero((size_t)CELLS * CELL_BYTES, post->cells);
+        device->ops->zero(device, (size_t)CELLS * CELL_BYTES, post->cells);
     }
     tshi_cell *cell = (tshi_cell *)(void *)(post->cells + (size_t)post->next_cell * CELL_BYTES);
     if (atomic_load_explicit(&cell->state, memory_order_acquire) == CELL_SENT) return NULL;
@@ -90,11 +90,11 @@ static tshi_cell *page_take(tsh_group *group, tshi_post *post) {
 }
 
 static tshi_cell *slip_take(tsh_group *group, tshi_post *post) {
-    tsh_device *device = group->world->device;
+    tsh_device *device = group->world->host;
     if (!post->free_slips && post->slip_blocks < 64) {
         tshi_cell *block = device->ops->alloc(device, SLIPS * sizeof *block);
         if (!block) return NULL;
-        device->ops->zero(SLIPS * sizeof *block, block);
+        device->ops->zero(device, SLIPS * sizeof *block, block);
         post->slips[post->slip_blocks++] = block;
         for (int i = 0; i < SLIPS; i++) {
             block[i].next = post->free_slips;
@@ -179,7 +179,8 @@ static bool post_letter(tsh_work *work) {
         letter->at = offset_of(group, way == BY_CELL ? (const void *)(cell + 1) : call->in);
         atomic_store_explicit(&cell->state, CELL_SENT, memory_order_relaxed);
     }
-    if (way != BY_HEAP) group->world->device->ops->copy(bytes, call->in, cell ? (void *)(cell + 1) : letter->data);
+    if (way != BY_HEAP)
+        group->world->host->ops->copy(group->world->host, bytes, call->in, cell ? (void *)(cell + 1) : letter->data);
     atomic_store_explicit(&letter->turn, turn_of(number) + 1, memory_order_release);
     wake_receiver(inbox, letter);
     if (way == BY_HEAP)
@@ -273,7 +274,7 @@ static void take(tsh_work *work, const tshi_letter *letter) {
     const void *from =
         letter->way == BY_LETTER ? letter->data : (const void *)address_of(group, letter->from, letter->at);
     size_t bytes = bytes_of(letter->kind, letter->count);
-    if (bytes) group->world->device->ops->copy(bytes, from, call->out);
+    if (bytes) group->world->host->ops->copy(group->world->host, bytes, from, call->out);
     if (letter->way != BY_LETTER) answer(group, letter, CELL_TAKEN);
     work->done = true;
 }
@@ -432,7 +433,7 @@ static bool fetched(const tshi_post *post) {
 }
 
 static void post_free(tsh_world *world, tshi_post *post) {
-    tsh_device *device = world->device;
+    tsh_device *device = world->host;
     device->ops->release(device, post->cells);
     for (int i = 0; i < post->slip_blocks; i++) device->ops->release(device, post->slips[i]);
     tshi_free(&world->allocator, post);

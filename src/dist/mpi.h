@@ -179,7 +179,7 @@ MPI_Op tshi_mpi_reduction(const tshi_mpi *mpi, tsh_dtype dtype, tsh_reduce_op re
 int tshi_mpi_ops_create(tshi_mpi *mpi);
 void tshi_mpi_ops_free(tshi_mpi *mpi);
 /* x /= ranks. */
-void tshi_mpi_divide(const tsh_device *device, tsh_dtype dtype, int64_t n, int ranks, void *x);
+void tshi_mpi_divide(tsh_device *device, tsh_dtype dtype, int64_t n, int ranks, void *x);
 
 /* --- mpi_move.c --------------------------------------------------------------------------------------------------- */
 

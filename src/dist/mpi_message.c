@@ -55,7 +55,7 @@ static tsh_status message_end(tsh_work *work, tsh_status status) {
     message *m = work->state;
     tsh_world *world = work->group->world;
     if (m) {
-        if (m->dropping) world->device->ops->release(world->device, m->dropping);
+        if (m->dropping) world->host->ops->release(world->host, m->dropping);
         tshi_pool_give(&tshi_mpi_of(world)->messages, m);
     }
     work->state = NULL;
@@ -90,7 +90,7 @@ static void fill_header(tsh_work *work, message *m) {
     h->kind = kind_of(call);
     h->number = tshi_mpi_group_of(work->group)->sent[call->root]++;
     h->bytes = bytes <= INLINE_BYTES ? (uint32_t)bytes : 0;
-    if (h->bytes) work->group->world->device->ops->copy_to_host(bytes, call->in, h->data);
+    if (h->bytes) work->group->world->host->ops->copy_to_host(work->group->world->host, bytes, call->in, h->data);
 }
 
 static int send_start(tsh_work *work) {
@@ -159,14 +159,14 @@ static void judge(tsh_work *work) {
 static int receive_data(tsh_work *work) {
     message *m = work->state;
     const header *h = &m->header;
-    tsh_device *device = work->group->world->device;
+    tsh_device *device = work->group->world->host;
     MPI_Comm comm = tshi_mpi_group_of(work->group)->comm;
     void *to = work->call.out;
     judge(work);
     bool good = m->reply.status == TSH_OK;
     if (h->bytes > 0) {
         m->moved = h->count;
-        if (good) device->ops->copy_from_host(h->bytes, h->data, to);
+        if (good) device->ops->copy_from_host(device, h->bytes, h->data, to);
     } else if (!good && h->count > 0) {
         size_t bytes = (size_t)h->count * tsh_dtype_size(dtype_of(h));
         m->dropping = to = device->ops->alloc(device, bytes);

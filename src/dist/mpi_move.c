@@ -289,7 +289,7 @@ int tshi_move_step(tsh_group *group, int64_t step, bool wait) {
 
 static void copy_own(const tsh_group *group, const void *from, void *to, int64_t n) {
     size_t bytes = (size_t)n * tsh_dtype_size(tshi_mpi_group_of(group)->op.call.dtype);
-    if (bytes && from != to) group->world->device->ops->copy(bytes, from, to);
+    if (bytes && from != to) group->world->host->ops->copy(group->world->host, bytes, from, to);
 }
 
 /* What a rank gives to itself when the pieces go to others alone. */
@@ -324,6 +324,6 @@ void tshi_move_end(tsh_group *group) {
     bool scattered = call->op == TSH_OP_REDUCE_SCATTER;
     int64_t n = scattered ? call->counts[group->rank] : call->count;
     bool here = scattered || call->op == TSH_OP_ALL_REDUCE || (call->op == TSH_OP_REDUCE && call->root == group->rank);
-    if (here && call->reduce == TSH_AVG) tshi_mpi_divide(group->world->device, call->dtype, n, group->size, op->out);
+    if (here && call->reduce == TSH_AVG) tshi_mpi_divide(group->world->host, call->dtype, n, group->size, op->out);
     if (scattered && op->scratch) copy_own(group, op->scratch, call->out, n);
 }

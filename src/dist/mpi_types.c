@@ -23,7 +23,7 @@ MPI_Datatype tshi_mpi_type(tsh_dtype dtype) {
     static void name(void *in, void *inout, int *n, MPI_Datatype *type) {                                              \
         const void *const ins[] = {in, inout};                                                                         \
         (void)type;                                                                                                    \
-        tshi_cpu_reduce(dtype, reduction, *n, 2, ins, 1, &inout);                                                      \
+        tshi_cpu_reduce(NULL, dtype, reduction, *n, 2, ins, 1, &inout);                                                \
     }
 
 REDUCTION(sum_bf16, TSH_BFLOAT16, TSHI_SUM)
@@ -89,17 +89,17 @@ MPI_Op tshi_mpi_reduction(const tshi_mpi *mpi, tsh_dtype dtype, tsh_reduce_op re
 
 #define TILE 512
 
-static void divide_halves(const tsh_device *device, tsh_dtype dtype, int64_t n, int ranks, uint16_t *x) {
+static void divide_halves(tsh_device *device, tsh_dtype dtype, int64_t n, int ranks, uint16_t *x) {
     float tile[TILE];
     for (int64_t i = 0; i < n; i += TILE) {
         int64_t some = n - i < TILE ? n - i : TILE;
-        device->ops->convert(some, dtype, x + i, TSH_FLOAT32, tile);
+        device->ops->convert(device, some, dtype, x + i, TSH_FLOAT32, tile);
         for (int64_t k = 0; k < some; k++) tile[k] /= (float)ranks;
-        device->ops->convert(some, TSH_FLOAT32, tile, dtype, x + i);
+        device->ops->convert(device, some, TSH_FLOAT32, tile, dtype, x + i);
     }
 }
 
-void tshi_mpi_divide(const tsh_device *device, tsh_dtype dtype, int64_t n, int ranks, void *x) {
+void tshi_mpi_divide(tsh_device *device, tsh_dtype dtype, int64_t n, int ranks, void *x) {
     bool complex_type = tshi_dtype_is_complex(dtype);
     if (dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16) {
         divide_halves(device, dtype, n, ranks, x);

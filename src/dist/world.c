@@ -30,7 +30,8 @@ static tsh_status enter_mpi(tsh_world *world, const tshi_settings *settings) {
     tsh_status status = tshi_mpi_open(world, settings);
     if (status == TSH_OK) {
         status = tshi_device_create_cpu(&world->allocator, tshi_mpi_heap(world), settings->heap_bytes,
-                                        settings->blas_threads, &world->device);
+                                        settings->blas_threads, &world->host);
+        world->device = world->host;
     }
     if (status == TSH_OK) status = world_group_create(world);
     /* Also after a failure: the others wait for this rank. */
@@ -50,7 +51,8 @@ static tsh_status world_enter(tsh_world *world, const tsh_world_config *config, 
     if (status != TSH_OK) return status;
     void *heap = tshi_memory_heap(world, world->rank, NULL);
     status =
-        tshi_device_create_cpu(&world->allocator, heap, settings->heap_bytes, settings->blas_threads, &world->device);
+        tshi_device_create_cpu(&world->allocator, heap, settings->heap_bytes, settings->blas_threads, &world->host);
+    world->device = world->host;
     if (status == TSH_OK) status = world_group_create(world);
     if (status == TSH_OK) status = tshi_memory_join(world);
     return status;
@@ -120,7 +122,8 @@ void tsh_world_destroy(tsh_world *world) {
     tsh_allocator allocator = world->allocator;
     while (world->groups) tshi_group_free(world->groups);
     if (world->state && world->ops->leave) world->ops->leave(world);
-    tshi_device_destroy(world->device);
+    if (world->device != world->host) tshi_device_destroy(world->device);
+    tshi_device_destroy(world->host);
     if (tshi_mpi_owns(world))
         tshi_mpi_close(world);
     else

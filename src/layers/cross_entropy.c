@@ -18,14 +18,27 @@ static const tshi_rule rows_rules[] = {
 };
 
 /* Where a call keeps what it is about. */
-enum { IGNORE_INDEX, REDUCTION, SUM_WEIGHTS }; /* attr.i; SUM_WEIGHTS: the weights' sum is taken over the ranks */
-enum { SMOOTHING, WEIGHT_SUM };                /* attr.f */
-enum { MAX, SUMS, TOTALS };                    /* saved */
+enum { IGNORE_INDEX, REDUCTION }; /* attr.i */
+enum { SMOOTHING };               /* attr.f */
+enum { MAX, SUMS, TOTALS };       /* saved */
 /* Elements of TOTALS: the columns' sums of SUMS, of which two places are free for others. */
 enum { NUMERATOR = 1, DENOMINATOR = 2, TOTALS_COUNT = 4 };
 
+static tsh_device *device_of(const tshi_node *call) {
+    return call->in[0]->mesh->device;
+}
+
 static const tshi_device_ops *kernels(const tshi_node *call) {
-    return call->in[0]->mesh->device->ops;
+    return device_of(call)->ops;
+}
+
+/* Of the statistics. */
+static tsh_dtype sum_dtype(const tshi_node *call) {
+    return tshi_dtype_sum(call->in[0]->dtype);
+}
+
+static void *place(const tsh_tensor *t, int64_t index) {
+    return (char *)tshi_data(t) + (size_t)index * tsh_dtype_size(t->dtype);
 }
 
 static int last_dim(const tsh_tensor *logits) {
@@ -34,6 +47,11 @@ static int last_dim(const tsh_tensor *logits) {
 
 static const tsh_tensor *weights_of(const tshi_node *call) {
     return call->inputs == 3 ? call->in[2] : NULL;
+}
+
+/* Smoothing wants the sum of all classes' weights; it travels at the end of SUMS. */
+static bool sums_weights(const tshi_node *call) {
+    return weights_of(call) && call->attr.f[SMOOTHING] != 0;
 }
 
 static tshi_classes classes_of(const tshi_node *call) {
@@ -74,15 +92,15 @@ static tsh_status check_weight(const tsh_tensor *logits, const tsh_tensor *weigh
 
 static tsh_status check_logits(const tsh_tensor *logits) {
     char text[160];
-    if (tshi_dtype_is_float(logits->dtype) && logits->shape.ndim > 0) return TSH_OK;
+    if (tshi_device_computes(logits->mesh->device, logits->dtype) && logits->shape.ndim > 0) return TSH_OK;
     return tshi_fail(logits->shape.ndim > 0 ? TSH_ERR_DTYPE : TSH_ERR_SHAPE,
-                     "logits are %s, [..., classes] of float32 or float64 wanted",
+                     "logits are %s, [..., classes] of a float dtype wanted",
                      tsh_tensor_describe(logits, text, sizeof text));
 }
 
 /* The inputs are known to fit. */
 static tsh_status shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
-    *dtype = call->in[0]->dtype;
+    *dtype = sum_dtype(call);
     if (call->attr.i[REDUCTION] == TSH_REDUCTION_NONE) *out = call->in[1]->shape;
     return TSH_OK; /* [] otherwise, as *out came */
 }
@@ -91,9 +109,9 @@ static tsh_status shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out
 
 static tsh_status check_range(const tshi_node *call, const tshi_classes *c) {
     const int64_t *target = tshi_data(call->in[1]);
-    int64_t bad = kernels(call)->targets_check(c, target), value;
+    int64_t bad = kernels(call)->targets_check(device_of(call), c, target), value;
     if (bad < 0) return TSH_OK;
-    kernels(call)->copy_to_host(sizeof value, target + bad, &value);
+    kernels(call)->copy_to_host(device_of(call), sizeof value, target + bad, &value);
     return tshi_fail(TSH_ERR_RANGE, "target %lld at place %lld is outside [0, %lld) and not ignore_index %lld",
                      (long long)value, (long long)bad, (long long)c->classes, (long long)c->ignore_index);
 }
@@ -112,53 +130,50 @@ static tsh_status reduce_over(const tsh_tensor *logits, bool classes, tsh_tensor
 
 static tsh_status rows_max(tshi_node *call, const tshi_classes *c) {
     tsh_tensor *logits = call->in[0];
-    tsh_status status = tshi_tensor_scratch(logits->mesh, logits->dtype, c->rows, &call->saved[MAX]);
+    tsh_status status = tshi_tensor_scratch(logits->mesh, sum_dtype(call), c->rows, &call->saved[MAX]);
     if (status != TSH_OK) return status;
-    kernels(call)->softmax_max(logits->dtype, c->rows, c->n, 1, tshi_data(logits), tshi_data(call->saved[MAX]));
+    kernels(call)->softmax_max(device_of(call), logits->dtype, c->rows, c->n, 1, tshi_data(logits),
+                               tshi_data(call->saved[MAX]));
     return reduce_over(logits, true, call->saved[MAX], TSH_MAX);
 }
 
-/* One element as a double on the host. */
-static double element(const tshi_node *call, const void *data, int64_t index) {
-    double as_double;
-    float as_float;
-    if (call->in[0]->dtype == TSH_FLOAT64) {
-        kernels(call)->copy_to_host(sizeof as_double, (const double *)data + index, &as_double);
-        return as_double;
-    }
-    kernels(call)->copy_to_host(sizeof as_float, (const float *)data + index, &as_float);
-    return as_float;
+/* The sum of this slice's class weights, which are of the logits' dtype, into *to. */
+static tsh_status sum_weights(const tshi_node *call, const tsh_tensor *weight, int64_t n, void *to) {
+    tsh_tensor *wide = NULL;
+    tsh_status status = tshi_tensor_scratch(weight->mesh, sum_dtype(call), n, &wide);
+    if (status != TSH_OK) return status;
+    kernels(call)->convert(device_of(call), n, weight->dtype, tshi_data(weight), wide->dtype, tshi_data(wide));
+    kernels(call)->sum(device_of(call), wide->dtype, 1, n, 1, 1, tshi_data(wide), to);
+    tsh_tensor_release(wide);
+    return TSH_OK;
 }
 
-static void *place(const tsh_tensor *t, int64_t index) {
-    return (char *)tshi_data(t) + (size_t)index * tsh_dtype_size(t->dtype);
-}
-
-/* The rows' sums over all classes; the sum of split class weights travels at their end. */
-static tsh_status rows_sums(tshi_node *call, const tshi_classes *c) {
+/* The rows' sums over all classes. */
+static tsh_status rows_sums(tshi_node *call, tshi_classes *c) {
     const tsh_tensor *logits = call->in[0], *weight = weights_of(call);
-    bool extra = weight && call->attr.i[SUM_WEIGHTS] != 0;
+    bool extra = sums_weights(call);
     tsh_status status =
-        tshi_tensor_scratch(logits->mesh, logits->dtype, 4 * c->rows + (extra ? 1 : 0), &call->saved[SUMS]);
+        tshi_tensor_scratch(logits->mesh, sum_dtype(call), 4 * c->rows + (extra ? 1 : 0), &call->saved[SUMS]);
     if (status != TSH_OK) return status;
     tsh_tensor *sums = call->saved[SUMS];
-    kernels(call)->cross_entropy_sums(logits->dtype, c, tshi_data(logits), tshi_data(call->in[1]),
+    kernels(call)->cross_entropy_sums(device_of(call), logits->dtype, c, tshi_data(logits), tshi_data(call->in[1]),
                                       tshi_data(call->saved[MAX]), tshi_data(sums));
-    if (extra) kernels(call)->sum(weight->dtype, 1, c->n, 1, 1, c->weight, place(sums, 4 * c->rows));
-    status = reduce_over(logits, true, sums, TSH_SUM);
-    if (status == TSH_OK && extra) call->attr.f[WEIGHT_SUM] = element(call, tshi_data(sums), 4 * c->rows);
-    return status;
+    if (extra) status = sum_weights(call, weight, c->n, place(sums, 4 * c->rows));
+    if (status != TSH_OK) return status;
+    c->weight_sum = extra ? place(sums, 4 * c->rows) : NULL;
+    return reduce_over(logits, true, sums, TSH_SUM);
 }
 
 /* The rows' losses become sum L_i and sum of w_t, over all ranks that hold rows. */
 static tsh_status make_totals(tshi_node *call, const tshi_classes *c, const tsh_tensor *losses) {
     const tsh_tensor *logits = call->in[0];
     tsh_tensor *pair = NULL;
-    tsh_status status = tshi_tensor_scratch(logits->mesh, logits->dtype, TOTALS_COUNT, &call->saved[TOTALS]);
+    tsh_status status = tshi_tensor_scratch(logits->mesh, sum_dtype(call), TOTALS_COUNT, &call->saved[TOTALS]);
     if (status != TSH_OK) return status;
     tsh_tensor *totals = call->saved[TOTALS];
-    kernels(call)->sum(logits->dtype, 1, c->rows, 4, 1, tshi_data(call->saved[SUMS]), tshi_data(totals));
-    kernels(call)->sum(logits->dtype, 1, c->rows, 1, 1, tshi_data(losses), place(totals, NUMERATOR));
+    kernels(call)->sum(device_of(call), totals->dtype, 1, c->rows, 4, 1, tshi_data(call->saved[SUMS]),
+                       tshi_data(totals));
+    kernels(call)->sum(device_of(call), totals->dtype, 1, c->rows, 1, 1, tshi_data(losses), place(totals, NUMERATOR));
     tshi_shape two = {.ndim = 1, .local = {2}, .global = {2}};
     status = tshi_tensor_view(totals, &two, totals->layout, tsh_dtype_size(totals->dtype), &pair);
     if (status == TSH_OK) status = reduce_over(logits, false, pair, TSH_SUM);
@@ -169,10 +184,13 @@ static tsh_status make_totals(tshi_node *call, const tshi_classes *c, const tsh_
 static tsh_status reduce_rows(tshi_node *call, const tshi_classes *c, const tsh_tensor *losses) {
     tsh_status status = make_totals(call, c, losses);
     if (status != TSH_OK) return status;
-    const void *totals = tshi_data(call->saved[TOTALS]);
-    double value = element(call, totals, NUMERATOR);
-    if (call->attr.i[REDUCTION] == TSH_REDUCTION_MEAN) value /= element(call, totals, DENOMINATOR);
-    kernels(call)->fill(call->out->dtype, 1, value, tshi_data(call->out));
+    tsh_tensor *totals = call->saved[TOTALS], *out = call->out;
+    if (call->attr.i[REDUCTION] == TSH_REDUCTION_MEAN) {
+        kernels(call)->divide(device_of(call), out->dtype, 1, place(totals, NUMERATOR), place(totals, DENOMINATOR),
+                              tshi_data(out));
+    } else {
+        kernels(call)->copy(device_of(call), tsh_dtype_size(out->dtype), place(totals, NUMERATOR), tshi_data(out));
+    }
     return TSH_OK;
 }
 
@@ -186,7 +204,7 @@ static tsh_status forward(tsh_tape *tape, tshi_node *call) {
     if (status == TSH_OK) status = rows_sums(call, &c);
     if (status == TSH_OK && !rows) status = tshi_tensor_scratch(call->out->mesh, call->out->dtype, c.rows, &losses);
     if (status == TSH_OK) {
-        kernels(call)->cross_entropy_loss(call->out->dtype, &c, call->attr.f[WEIGHT_SUM], tshi_data(call->in[1]),
+        kernels(call)->cross_entropy_loss(device_of(call), call->in[0]->dtype, &c, tshi_data(call->in[1]),
                                           tshi_data(call->saved[SUMS]), tshi_data(losses));
     }
     if (status == TSH_OK && !rows) status = reduce_rows(call, &c, losses);
@@ -199,17 +217,15 @@ static tsh_status forward(tsh_tape *tape, tshi_node *call) {
 static tsh_status backward(tsh_tape *tape, tshi_node *call) {
     (void)tape;
     tshi_classes c = classes_of(call);
-    double scale = 1;
+    bool mean = call->attr.i[REDUCTION] == TSH_REDUCTION_MEAN, rows = call->attr.i[REDUCTION] == TSH_REDUCTION_NONE;
     if (!tshi_wants_grad(call, 0)) return TSH_OK;
     tsh_tensor *dlogits = tshi_grad(call, 0), *dloss = tshi_grad_out(call);
     if (!dlogits) return TSH_ERR_MEMORY;
-    if (call->attr.i[REDUCTION] == TSH_REDUCTION_MEAN) {
-        scale = 1 / element(call, tshi_data(call->saved[TOTALS]), DENOMINATOR);
-    }
-    kernels(call)->cross_entropy_backward(dlogits->dtype, &c, call->attr.f[WEIGHT_SUM], tshi_data(call->in[0]),
+    if (sums_weights(call)) c.weight_sum = place(call->saved[SUMS], 4 * c.rows);
+    kernels(call)->cross_entropy_backward(device_of(call), dlogits->dtype, &c, tshi_data(call->in[0]),
                                           tshi_data(call->in[1]), tshi_data(call->saved[MAX]),
-                                          tshi_data(call->saved[SUMS]), scale, tshi_data(dloss),
-                                          call->attr.i[REDUCTION] == TSH_REDUCTION_NONE ? 1 : 0, tshi_data(dlogits));
+                                          tshi_data(call->saved[SUMS]), tshi_data(dloss), rows ? 1 : 0,
+                                          mean ? place(call->saved[TOTALS], DENOMINATOR) : NULL, tshi_data(dlogits));
     return TSH_OK;
 }
 
@@ -231,29 +247,6 @@ static tsh_status check_config(const tsh_cross_entropy_config *config) {
     return tshi_fail(TSH_ERR_ARGUMENT, "%d is no reduction", (int)config->reduction);
 }
 
-/* W = the sum of all classes' weights, wanted by smoothing alone: known here for whole weights, else summed on the way.
- */
-static tsh_status prepare_weight_sum(tshi_node *call) {
-    const tsh_tensor *weight = weights_of(call), *logits = call->in[0];
-    if (!weight) {
-        call->attr.f[WEIGHT_SUM] = (double)logits->shape.global[last_dim(logits)];
-        return TSH_OK;
-    }
-    if (call->attr.f[SMOOTHING] == 0) return TSH_OK;
-    for (int a = 0; a < weight->mesh->axes; a++) {
-        if (weight->layout[a].kind != TSH_KIND_SHARD) continue;
-        call->attr.i[SUM_WEIGHTS] = 1;
-        return TSH_OK;
-    }
-    tsh_tensor *sum;
-    tsh_status status = tshi_tensor_scratch(weight->mesh, weight->dtype, 1, &sum);
-    if (status != TSH_OK) return status;
-    kernels(call)->sum(weight->dtype, 1, weight->numel, 1, 1, tshi_data(weight), tshi_data(sum));
-    call->attr.f[WEIGHT_SUM] = element(call, tshi_data(sum), 0);
-    tsh_tensor_release(sum);
-    return TSH_OK;
-}
-
 tsh_tensor *tsh_cross_entropy(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *target,
                               const tsh_cross_entropy_config *config) {
     static const tsh_cross_entropy_config defaults = {0};
@@ -268,6 +261,5 @@ tsh_tensor *tsh_cross_entropy(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *ta
     if (status == TSH_OK) status = check_logits(logits);
     if (status == TSH_OK) status = check_target(logits, target);
     if (status == TSH_OK) status = check_weight(logits, config->weight);
-    if (status == TSH_OK) status = prepare_weight_sum(&call);
     return status == TSH_OK ? tshi_apply(tape, &call) : tshi_tape_fail_as(tape, status, name);
 }

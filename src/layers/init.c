@@ -43,8 +43,8 @@ static tsh_status resolve(const tsh_tensor *t, const tsh_init *init, distributio
 
 static tsh_status check_tensor(const tsh_tensor *t) {
     char text[160];
-    if (!tshi_dtype_is_float(t->dtype) || !t->storage) {
-        return tshi_fail(TSH_ERR_DTYPE, "tensor_init: a float32 or float64 tensor with memory wanted, %s given",
+    if (!tshi_device_computes(t->mesh->device, t->dtype) || !t->storage) {
+        return tshi_fail(TSH_ERR_DTYPE, "tensor_init: a float tensor with memory wanted, %s given",
                          tsh_tensor_describe(t, text, sizeof text));
     }
     for (int a = 0; a < t->mesh->axes; a++) {
@@ -65,12 +65,16 @@ tsh_status tsh_tensor_init(tsh_tensor *tensor, const tsh_init *init) {
     if (status != TSH_OK) return status;
 
     tsh_world *world = tensor->mesh->world;
-    const tshi_device_ops *ops = tensor->mesh->device->ops;
+    tsh_device *device = tensor->mesh->device;
     uint64_t stream = tshi_world_stream(world); /* also for a constant: the order of calls alone decides */
     switch (d.kind) {
-    case UNIFORM: ops->random_uniform(tensor->dtype, &block, world->seed, stream, d.a, d.b, tshi_data(tensor)); break;
-    case NORMAL: ops->random_normal(tensor->dtype, &block, world->seed, stream, d.a, d.b, tshi_data(tensor)); break;
-    case CONSTANT: ops->fill(tensor->dtype, tensor->numel, d.a, tshi_data(tensor)); break;
+    case UNIFORM:
+        device->ops->random_uniform(device, tensor->dtype, &block, world->seed, stream, d.a, d.b, tshi_data(tensor));
+        break;
+    case NORMAL:
+        device->ops->random_normal(device, tensor->dtype, &block, world->seed, stream, d.a, d.b, tshi_data(tensor));
+        break;
+    case CONSTANT: device->ops->fill(device, tensor->dtype, tensor->numel, d.a, tshi_data(tensor)); break;
     }
     return TSH_OK;
 }

@@ -1,5 +1,9 @@
 #include "ops/ops.h"
 
+static tsh_device *device(const tsh_tensor *t) {
+    return t->mesh->device;
+}
+
 static const tshi_device_ops *kernels(const tsh_tensor *t) {
     return t->mesh->device->ops;
 }
@@ -22,9 +26,9 @@ static tsh_status mismatch(const char *what, const tsh_tensor *a, const tsh_tens
 /* The same number of elements of the same float dtype; NULL tensors pass. */
 static tsh_status same(const char *what, const tsh_tensor *a, const tsh_tensor *b) {
     if (!a || !b) return TSH_OK;
-    if (a->dtype != b->dtype || !tshi_dtype_is_float(a->dtype)) {
-        return tshi_fail(TSH_ERR_DTYPE, "%s: %s and %s, both float32 or both float64 wanted", what,
-                         tsh_dtype_name(a->dtype), tsh_dtype_name(b->dtype));
+    if (a->dtype != b->dtype || !tshi_device_computes(device(a), a->dtype)) {
+        return tshi_fail(TSH_ERR_DTYPE, "%s: %s and %s, one float dtype of the %s wanted", what,
+                         tsh_dtype_name(a->dtype), tsh_dtype_name(b->dtype), kernels(a)->name);
     }
     return a->numel == b->numel ? TSH_OK : mismatch(what, a, b);
 }
@@ -38,21 +42,46 @@ tsh_status tshi_op_matmul(const tsh_tensor *a, bool transpose_a, const tsh_tenso
     if (a->dtype != b->dtype || a->dtype != c->dtype) return tshi_fail(TSH_ERR_DTYPE, "matmul: dtypes differ");
     if (k != k2) return mismatch("matmul", a, b);
     if (m != rows(c) || n != last(c)) return mismatch("matmul", a, c);
-    return kernels(a)->gemm(a->dtype, transpose_a, transpose_b, m, n, k, 1, tshi_data(a), last(a), tshi_data(b),
-                            last(b), beta, tshi_data(c), n);
+    return kernels(a)->gemm(device(a), a->dtype, transpose_a, transpose_b, m, n, k, 1, tshi_data(a), last(a),
+                            tshi_data(b), last(b), beta, tshi_data(c), n);
+}
+
+/* x, w and y of an affine map, or dy in y's place. */
+static tsh_status check_affine(const tsh_tensor *x, const tsh_tensor *w, const tsh_tensor *b, const tsh_tensor *y) {
+    if (x->dtype != w->dtype || x->dtype != y->dtype || (b && b->dtype != x->dtype)) {
+        return tshi_fail(TSH_ERR_DTYPE, "affine: dtypes differ");
+    }
+    if (last(x) != last(w)) return mismatch("affine", x, w);
+    if (rows(x) != rows(y) || last(y) != rows(w)) return mismatch("affine", w, y);
+    return b && b->numel != last(y) ? mismatch("affine", b, y) : TSH_OK;
+}
+
+tsh_status tshi_op_affine(const tsh_tensor *x, const tsh_tensor *w, const tsh_tensor *b, tsh_tensor *y) {
+    tsh_status status = check_affine(x, w, b, y);
+    if (status != TSH_OK) return status;
+    return kernels(x)->affine(device(x), x->dtype, rows(x), last(y), last(x), tshi_data(x), tshi_data(w),
+                              b ? tshi_data(b) : NULL, TSHI_UNARY_COUNT, NULL, tshi_data(y));
+}
+
+tsh_status tshi_op_affine_backward(const tsh_tensor *x, const tsh_tensor *dy, double beta, tsh_tensor *dw,
+                                   tsh_tensor *db) {
+    tsh_status status = check_affine(x, dw, db, dy);
+    if (status != TSH_OK) return status;
+    return kernels(x)->affine_backward(device(x), x->dtype, rows(x), last(dy), last(x), tshi_data(x), tshi_data(dy),
+                                       beta, tshi_data(dw), db ? tshi_data(db) : NULL);
 }
 
 tsh_status tshi_op_bias(const tsh_tensor *x, const tsh_tensor *b, tsh_tensor *y) {
     tsh_status status = same("bias", x, y);
     if (status != TSH_OK) return status;
     if (b->numel != last(y) || b->dtype != y->dtype) return mismatch("bias", b, y);
-    kernels(y)->bias(y->dtype, rows(y), last(y), x ? tshi_data(x) : NULL, tshi_data(b), tshi_data(y));
+    kernels(y)->bias(device(y), y->dtype, rows(y), last(y), x ? tshi_data(x) : NULL, tshi_data(b), tshi_data(y));
     return TSH_OK;
 }
 
 tsh_status tshi_op_bias_backward(const tsh_tensor *dy, tsh_tensor *db) {
     if (db->numel != last(dy) || db->dtype != dy->dtype) return mismatch("bias", db, dy);
-    kernels(dy)->bias_backward(dy->dtype, rows(dy), last(dy), tshi_data(dy), tshi_data(db));
+    kernels(dy)->bias_backward(device(dy), dy->dtype, rows(dy), last(dy), tshi_data(dy), tshi_data(db));
     return TSH_OK;
 }
 
@@ -60,7 +89,7 @@ tsh_status tshi_op_bias_backward(const tsh_tensor *dy, tsh_tensor *db) {
 
 tsh_status tshi_op_unary(tshi_unary f, const tsh_tensor *x, tsh_tensor *y) {
     tsh_status status = same("unary", x, y);
-    if (status == TSH_OK) kernels(x)->unary(f, x->dtype, x->numel, tshi_data(x), tshi_data(y));
+    if (status == TSH_OK) kernels(x)->unary(device(x), f, x->dtype, x->numel, tshi_data(x), tshi_data(y));
     return status;
 }
 
@@ -69,7 +98,7 @@ tsh_status tshi_op_unary_backward(tshi_unary f, const tsh_tensor *x, const tsh_t
     tsh_status status = same("unary", x, dy);
     if (status == TSH_OK) status = same("unary", x, dx);
     if (status == TSH_OK) {
-        kernels(x)->unary_backward(f, x->dtype, x->numel, tshi_data(x), tshi_data(dy), beta, tshi_data(dx));
+        kernels(x)->unary_backward(device(x), f, x->dtype, x->numel, tshi_data(x), tshi_data(dy), beta, tshi_data(dx));
     }
     return status;
 }
@@ -78,7 +107,7 @@ tsh_status tshi_op_axpby(double a, const tsh_tensor *x, double b, const tsh_tens
     tsh_status status = same("add", x, z);
     if (status == TSH_OK) status = same("add", x, y);
     if (status == TSH_OK) {
-        kernels(x)->axpby(x->dtype, x->numel, a, tshi_data(x), b, y ? tshi_data(y) : NULL, tshi_data(z));
+        kernels(x)->axpby(device(x), x->dtype, x->numel, a, tshi_data(x), b, y ? tshi_data(y) : NULL, tshi_data(z));
     }
     return status;
 }
@@ -86,7 +115,8 @@ tsh_status tshi_op_axpby(double a, const tsh_tensor *x, double b, const tsh_tens
 tsh_status tshi_op_mul(const tsh_tensor *x, const tsh_tensor *y, double beta, tsh_tensor *z) {
     tsh_status status = same("mul", x, y);
     if (status == TSH_OK) status = same("mul", x, z);
-    if (status == TSH_OK) kernels(x)->mul(x->dtype, x->numel, tshi_data(x), tshi_data(y), beta, tshi_data(z));
+    if (status == TSH_OK)
+        kernels(x)->mul(device(x), x->dtype, x->numel, tshi_data(x), tshi_data(y), beta, tshi_data(z));
     return status;
 }
 
@@ -95,7 +125,7 @@ tsh_status tshi_op_dropout(const tsh_tensor *x, uint64_t seed, uint64_t stream, 
     tsh_status status = same("dropout", x, y);
     if (status == TSH_OK) status = tshi_tensor_block(x, &block);
     if (status == TSH_OK) {
-        kernels(x)->dropout(x->dtype, &block, seed, stream, p, tshi_data(x), beta, tshi_data(y));
+        kernels(x)->dropout(device(x), x->dtype, &block, seed, stream, p, tshi_data(x), beta, tshi_data(y));
     }
     return status;
 }
@@ -115,14 +145,14 @@ static around around_dim(const tsh_tensor *x, int dim) {
 tsh_status tshi_op_sum(const tsh_tensor *x, int dim, double scale, tsh_tensor *y) {
     around a = around_dim(x, dim);
     if (y->numel != a.outer * a.inner || x->dtype != y->dtype) return mismatch("sum", x, y);
-    kernels(x)->sum(x->dtype, a.outer, a.n, a.inner, scale, tshi_data(x), tshi_data(y));
+    kernels(x)->sum(device(x), x->dtype, a.outer, a.n, a.inner, scale, tshi_data(x), tshi_data(y));
     return TSH_OK;
 }
 
 tsh_status tshi_op_sum_backward(const tsh_tensor *dy, int dim, double scale, tsh_tensor *dx) {
     around a = around_dim(dx, dim);
     if (dy->numel != a.outer * a.inner || dx->dtype != dy->dtype) return mismatch("sum", dy, dx);
-    kernels(dx)->sum_backward(dx->dtype, a.outer, a.n, a.inner, scale, tshi_data(dy), tshi_data(dx));
+    kernels(dx)->sum_backward(device(dx), dx->dtype, a.outer, a.n, a.inner, scale, tshi_data(dy), tshi_data(dx));
     return TSH_OK;
 }
 
@@ -146,8 +176,8 @@ tsh_status tshi_op_slice(const tsh_tensor *whole, int dim, int64_t start, tsh_te
     window w = {0};
     tsh_status status = find_window(whole, dim, start, part, &w);
     if (status != TSH_OK) return status;
-    kernels(whole)->copy_strided(w.outer, w.bytes, (char *)tshi_data(whole) + w.offset, w.stride, tshi_data(part),
-                                 w.bytes);
+    kernels(whole)->copy_strided(device(whole), w.outer, w.bytes, (char *)tshi_data(whole) + w.offset, w.stride,
+                                 tshi_data(part), w.bytes);
     return TSH_OK;
 }
 
@@ -155,8 +185,8 @@ tsh_status tshi_op_insert(const tsh_tensor *part, int dim, int64_t start, tsh_te
     window w = {0};
     tsh_status status = find_window(whole, dim, start, part, &w);
     if (status != TSH_OK) return status;
-    kernels(whole)->copy_strided(w.outer, w.bytes, tshi_data(part), w.bytes, (char *)tshi_data(whole) + w.offset,
-                                 w.stride);
+    kernels(whole)->copy_strided(device(whole), w.outer, w.bytes, tshi_data(part), w.bytes,
+                                 (char *)tshi_data(whole) + w.offset, w.stride);
     return TSH_OK;
 }
 
@@ -168,7 +198,7 @@ tsh_status tshi_op_insert_add(const tsh_tensor *part, int dim, int64_t start, ts
     for (int64_t o = 0; o < w.outer; o++) {
         char *to = (char *)tshi_data(whole) + (size_t)o * w.stride + w.offset;
         const char *from = (const char *)tshi_data(part) + (size_t)o * w.bytes;
-        kernels(whole)->axpby(whole->dtype, (int64_t)(w.bytes / size), 1, from, 1, to, to);
+        kernels(whole)->axpby(device(whole), whole->dtype, (int64_t)(w.bytes / size), 1, from, 1, to, to);
     }
     return TSH_OK;
 }
@@ -176,13 +206,15 @@ tsh_status tshi_op_insert_add(const tsh_tensor *part, int dim, int64_t start, ts
 /* --- softmax ------------------------------------------------------------------------------------------------------ */
 
 static tsh_status check_rows(const char *what, const tsh_tensor *x, around a, const tsh_tensor *stat) {
-    return stat->numel == a.outer * a.inner && stat->dtype == x->dtype ? TSH_OK : mismatch(what, x, stat);
+    return stat->numel == a.outer * a.inner && stat->dtype == tshi_dtype_sum(x->dtype) ? TSH_OK
+                                                                                       : mismatch(what, x, stat);
 }
 
 tsh_status tshi_op_softmax_max(const tsh_tensor *x, int dim, tsh_tensor *max) {
     around a = around_dim(x, dim);
     tsh_status status = check_rows("softmax", x, a, max);
-    if (status == TSH_OK) kernels(x)->softmax_max(x->dtype, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max));
+    if (status == TSH_OK)
+        kernels(x)->softmax_max(device(x), x->dtype, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max));
     return status;
 }
 
@@ -191,7 +223,8 @@ tsh_status tshi_op_softmax_sum(const tsh_tensor *x, int dim, const tsh_tensor *m
     tsh_status status = check_rows("softmax", x, a, max);
     if (status == TSH_OK) status = check_rows("softmax", x, a, sum);
     if (status == TSH_OK) {
-        kernels(x)->softmax_sum(x->dtype, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max), tshi_data(sum));
+        kernels(x)->softmax_sum(device(x), x->dtype, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max),
+                                tshi_data(sum));
     }
     return status;
 }
@@ -201,8 +234,8 @@ tsh_status tshi_op_softmax(bool log, const tsh_tensor *x, int dim, const tsh_ten
     around a = around_dim(x, dim);
     tsh_status status = same("softmax", x, y);
     if (status == TSH_OK) {
-        kernels(x)->softmax(log, x->dtype, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max), tshi_data(sum),
-                            tshi_data(y));
+        kernels(x)->softmax(device(x), log, x->dtype, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max),
+                            tshi_data(sum), tshi_data(y));
     }
     return status;
 }
@@ -212,7 +245,8 @@ tsh_status tshi_op_softmax_dot(bool log, const tsh_tensor *y, int dim, const tsh
     tsh_status status = same("softmax", y, dy);
     if (status == TSH_OK) status = check_rows("softmax", y, a, dot);
     if (status == TSH_OK) {
-        kernels(y)->softmax_dot(log, y->dtype, a.outer, a.n, a.inner, tshi_data(y), tshi_data(dy), tshi_data(dot));
+        kernels(y)->softmax_dot(device(y), log, y->dtype, a.outer, a.n, a.inner, tshi_data(y), tshi_data(dy),
+                                tshi_data(dot));
     }
     return status;
 }
@@ -223,8 +257,8 @@ tsh_status tshi_op_softmax_backward(bool log, const tsh_tensor *y, int dim, cons
     tsh_status status = same("softmax", y, dy);
     if (status == TSH_OK) status = same("softmax", y, dx);
     if (status == TSH_OK) {
-        kernels(y)->softmax_backward(log, y->dtype, a.outer, a.n, a.inner, tshi_data(y), tshi_data(dy), tshi_data(dot),
-                                     tshi_data(dx));
+        kernels(y)->softmax_backward(device(y), log, y->dtype, a.outer, a.n, a.inner, tshi_data(y), tshi_data(dy),
+                                     tshi_data(dot), tshi_data(dx));
     }
     return status;
 }
@@ -244,13 +278,13 @@ tsh_status tshi_op_lookup(const tsh_tensor *table, const tsh_tensor *ids, int64_
     tsh_status status = check_lookup(table, ids, y);
     if (status != TSH_OK) return status;
     const int64_t *id = tshi_data(ids);
-    int64_t bad = kernels(table)->ids_check(ids->numel, id, vocabulary);
+    int64_t bad = kernels(table)->ids_check(device(table), ids->numel, id, vocabulary);
     if (bad >= 0) {
         return tshi_fail(TSH_ERR_RANGE, "id %lld at place %lld, the vocabulary is [0, %lld)", (long long)id[bad],
                          (long long)bad, (long long)vocabulary);
     }
-    kernels(table)->embedding(table->dtype, ids->numel, id, start, table->shape.local[0], table->shape.local[1],
-                              tshi_data(table), tshi_data(y));
+    kernels(table)->embedding(device(table), table->dtype, ids->numel, id, start, table->shape.local[0],
+                              table->shape.local[1], tshi_data(table), tshi_data(y));
     return TSH_OK;
 }
 
@@ -258,7 +292,7 @@ tsh_status tshi_op_lookup_backward(const tsh_tensor *dy, const tsh_tensor *ids, 
                                    tsh_tensor *dtable) {
     tsh_status status = check_lookup(dtable, ids, dy);
     if (status != TSH_OK) return status;
-    kernels(dy)->embedding_backward(dy->dtype, ids->numel, tshi_data(ids), start, dtable->shape.local[0],
+    kernels(dy)->embedding_backward(device(dy), dy->dtype, ids->numel, tshi_data(ids), start, dtable->shape.local[0],
                                     dtable->shape.local[1], padding, tshi_data(dy), tshi_data(dtable));
     return TSH_OK;
 }
@@ -274,8 +308,8 @@ tsh_status tshi_op_norm(bool rms, const tsh_tensor *x, const tsh_tensor *gamma, 
     if (rstd->numel != rows(x) || (gamma && gamma->numel != last(x)) || (beta && beta->numel != last(x))) {
         return mismatch("norm", x, gamma ? gamma : rstd);
     }
-    kernels(x)->norm(rms, x->dtype, rows(x), last(x), eps, tshi_data(x), data_or_null(gamma), data_or_null(beta),
-                     tshi_data(y), data_or_null(mean), tshi_data(rstd));
+    kernels(x)->norm(device(x), rms, x->dtype, rows(x), last(x), eps, tshi_data(x), data_or_null(gamma),
+                     data_or_null(beta), tshi_data(y), data_or_null(mean), tshi_data(rstd));
     return TSH_OK;
 }
 
@@ -285,8 +319,8 @@ tsh_status tshi_op_norm_backward(bool rms, const tsh_tensor *x, const tsh_tensor
     tsh_status status = same("norm", x, dy);
     if (status == TSH_OK) status = same("norm", x, dx);
     if (status != TSH_OK) return status;
-    kernels(x)->norm_backward(rms, x->dtype, rows(x), last(x), tshi_data(x), data_or_null(gamma), data_or_null(mean),
-                              tshi_data(rstd), tshi_data(dy), data_or_null(dx), data_or_null(dgamma),
-                              data_or_null(dbeta));
+    kernels(x)->norm_backward(device(x), rms, x->dtype, rows(x), last(x), tshi_data(x), data_or_null(gamma),
+                              data_or_null(mean), tshi_data(rstd), tshi_data(dy), data_or_null(dx),
+                              data_or_null(dgamma), data_or_null(dbeta));
     return TSH_OK;
 }

@@ -1,7 +1,7 @@
 /* Dense maths on this rank's parts of tensors: shapes and dtypes are checked here, device kernels do the work. No
  * gradients and no communication; layouts are not looked at. Outputs are given, with memory. All tensors have one
- * dtype, float32 or float64, where not said otherwise. "Added" outputs are summed into. TSH_ERR_SHAPE and
- * TSH_ERR_DTYPE. */
+ * dtype, one that the device computes with, where not said otherwise; row statistics have that of its sums
+ * (tshi_dtype_sum). "Added" outputs are summed into. TSH_ERR_SHAPE and TSH_ERR_DTYPE. */
 #ifndef TSHI_OPS_H
 #define TSHI_OPS_H
 
@@ -10,6 +10,10 @@
 /* c = op(a) op(b) + beta c, each seen as a matrix [all dims but the last, the last]; op transposes where asked. */
 tsh_status tshi_op_matmul(const tsh_tensor *a, bool transpose_a, const tsh_tensor *b, bool transpose_b, double beta,
                           tsh_tensor *c);
+/* y = x w^T + b, each seen as above, w [out, in]; b may be NULL. dw = beta dw + dy^T x; db is added, or NULL. */
+tsh_status tshi_op_affine(const tsh_tensor *x, const tsh_tensor *w, const tsh_tensor *b, tsh_tensor *y);
+tsh_status tshi_op_affine_backward(const tsh_tensor *x, const tsh_tensor *dy, double beta, tsh_tensor *dw,
+                                   tsh_tensor *db);
 /* y[..., c] = x[..., c] + b[c]; x NULL: y = b in every row. db is added. */
 tsh_status tshi_op_bias(const tsh_tensor *x, const tsh_tensor *b, tsh_tensor *y);
 tsh_status tshi_op_bias_backward(const tsh_tensor *dy, tsh_tensor *db);

@@ -1,17 +1,17 @@
 /* Adam with decoupled weight decay. */
 #include "train/optimizer.h"
 
-static void step(const tsh_optimizer *optimizer, const tshi_slot *slot, const tsh_tensor *grad) {
+static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number, int count,
+                 const tshi_update *updates) {
     const tsh_adamw_config *c = &optimizer->config.adamw;
+    tsh_device *device = tsh_world_device(optimizer->world);
     tshi_adamw settings = {.lr = optimizer->lr,
                            .beta1 = c->beta1,
                            .beta2 = c->beta2,
                            .eps = c->eps,
                            .weight_decay = c->weight_decay,
-                           .step = slot->steps};
-    tsh_tensor *p = slot->parameter;
-    p->mesh->device->ops->adamw(p->dtype, p->numel, &settings, tshi_data(grad), tshi_data(slot->state[0]),
-                                tshi_data(slot->state[1]), tshi_data(p));
+                           .step = number};
+    device->ops->adamw(device, dtype, &settings, count, updates);
 }
 
 static const tshi_optimizer_kind adamw = {"adamw", step};

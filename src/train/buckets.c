@@ -107,14 +107,14 @@ void tshi_place_open(const tsh_data_parallel *dp, tshi_place *place) {
 
 /* Zeros where there is no gradient, and the marks. From here on a gradient that is stale is one that was dropped. */
 static void complete(const tsh_data_parallel *dp, const tshi_bucket *bucket) {
-    const tshi_device_ops *ops = dp->mesh->device->ops;
+    tsh_device *device = dp->mesh->device;
     size_t size = tsh_dtype_size(bucket->dtype);
     char *mark = tshi_data(bucket->marks);
     for (tshi_place *place = bucket->first; place; place = place->next, mark += size) {
         tshi_place_open(dp, place);
         bool absent = place->parameter->grad_stale;
-        if (absent) ops->zero(tsh_tensor_nbytes(place->term), tshi_data(place->term));
-        ops->fill(bucket->dtype, 1, absent ? 0 : 1, mark);
+        if (absent) device->ops->zero(device, tsh_tensor_nbytes(place->term), tshi_data(place->term));
+        device->ops->fill(device, bucket->dtype, 1, absent ? 0 : 1, mark);
         place->parameter->grad_stale = false;
     }
 }

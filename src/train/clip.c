@@ -12,14 +12,15 @@ static bool counts_here(const tsh_tensor *grad) {
     return true;
 }
 
-static double local_squares(const tsh_parameters *list) {
-    double sum = 0;
+/* Into list->scalar. */
+static void sum_local_squares(const tsh_parameters *list) {
+    tsh_device *device = list->scalar->mesh->device;
+    device->ops->zero(device, sizeof(double), tshi_data(list->scalar));
     for (int i = 0; i < list->count; i++) {
         const tsh_tensor *grad = tsh_tensor_grad(list->items[i].tensor);
         if (!grad || !counts_here(grad)) continue;
-        sum += grad->mesh->device->ops->sum_squares(grad->dtype, grad->numel, tshi_data(grad));
+        device->ops->sum_squares(device, grad->dtype, grad->numel, tshi_data(grad), tshi_data(list->scalar));
     }
-    return sum;
 }
 
 static tsh_status check_meshes(const tsh_parameters *list) {
@@ -31,19 +32,20 @@ static tsh_status check_meshes(const tsh_parameters *list) {
     return TSH_OK;
 }
 
-static tsh_status sum_over_mesh(tsh_parameters *list, const tsh_mesh *mesh, double *value) {
-    tsh_status status = tsh_tensor_write(list->scalar, value, 1);
+static tsh_status sum_over_mesh(tsh_parameters *list, const tsh_mesh *mesh) {
+    tsh_status status = TSH_OK;
     for (int a = 0; a < mesh->axes && status == TSH_OK; a++) {
         if (mesh->axis[a].size > 1) status = tsh_all_reduce(mesh->axis[a].group, list->scalar, TSH_SUM);
     }
-    return status == TSH_OK ? tsh_tensor_read(list->scalar, value, 1) : status;
+    return status;
 }
 
-static void scale_all(const tsh_parameters *list, double factor) {
+static void clip_all(const tsh_parameters *list, double max_norm) {
+    tsh_device *device = list->scalar->mesh->device;
     for (int i = 0; i < list->count; i++) {
         tsh_tensor *grad = tsh_tensor_grad(list->items[i].tensor);
         if (!grad) continue;
-        grad->mesh->device->ops->axpby(grad->dtype, grad->numel, factor, tshi_data(grad), 0, NULL, tshi_data(grad));
+        device->ops->clip(device, grad->dtype, grad->numel, tshi_data(list->scalar), max_norm, tshi_data(grad));
     }
 }
 
@@ -56,12 +58,12 @@ tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, double *nor
     tsh_status status = check_meshes(list);
     for (int i = 0; i < list->count && status == TSH_OK; i++) status = tshi_gradient_settle(list->items[i].tensor);
     if (status != TSH_OK || list->count == 0) return status;
-    double squares = local_squares(list);
-    status = sum_over_mesh(list, list->items[0].tensor->mesh, &squares);
+    sum_local_squares(list);
+    status = sum_over_mesh(list, list->items[0].tensor->mesh);
     if (status != TSH_OK) return status;
-    double total = sqrt(squares);
-    if (norm) *norm = total;
-    double factor = max_norm / (total + 1e-6);
-    if (isfinite(total) && factor < 1) scale_all(list, factor);
-    return TSH_OK;
+    clip_all(list, max_norm);
+    if (!norm) return TSH_OK;
+    status = tsh_tensor_read(list->scalar, norm, 1);
+    *norm = sqrt(*norm);
+    return status;
 }

@@ -19,14 +19,14 @@ tsh_status tshi_gradient_settle(const tsh_tensor *parameter) {
 static tsh_status fill_slot(tshi_slot *slot, tsh_tensor *parameter, int states) {
     tsh_status status = TSH_OK;
     char text[160];
-    if (!tshi_dtype_is_float(parameter->dtype)) {
-        return tshi_fail(TSH_ERR_DTYPE, "an optimiser takes float32 and float64 parameters, this one is %s",
+    if (!tshi_device_computes(parameter->mesh->device, parameter->dtype)) {
+        return tshi_fail(TSH_ERR_DTYPE, "an optimiser takes parameters of a float dtype, this one is %s",
                          tsh_tensor_describe(parameter, text, sizeof text));
     }
     slot->parameter = tsh_tensor_retain(parameter);
     for (int i = 0; i < states && status == TSH_OK; i++) {
-        status =
-            tshi_tensor_new(parameter->mesh, parameter->dtype, &parameter->shape, parameter->layout, &slot->state[i]);
+        status = tshi_tensor_new(parameter->mesh, tshi_dtype_sum(parameter->dtype), &parameter->shape,
+                                 parameter->layout, &slot->state[i]);
         if (status == TSH_OK) status = tsh_tensor_fill(slot->state[i], 0);
     }
     return status;
@@ -43,7 +43,8 @@ tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_para
     tsh_status status = TSH_OK;
     if (list->count > 0) {
         optimizer->slots = tshi_calloc(&list->world->allocator, (size_t)list->count, sizeof *optimizer->slots);
-        status = optimizer->slots ? TSH_OK : TSH_ERR_MEMORY;
+        optimizer->updates = tshi_calloc(&list->world->allocator, (size_t)list->count, sizeof *optimizer->updates);
+        status = optimizer->slots && optimizer->updates ? TSH_OK : TSH_ERR_MEMORY;
     }
     for (int i = 0; i < list->count && status == TSH_OK; i++) {
         optimizer->count = i + 1;
@@ -65,7 +66,14 @@ void tsh_optimizer_destroy(tsh_optimizer *optimizer) {
         for (int s = 0; s < TSHI_MAX_STATES; s++) tsh_tensor_release(optimizer->slots[i].state[s]);
     }
     tshi_free(allocator, optimizer->slots);
+    tshi_free(allocator, optimizer->updates);
     tshi_free(allocator, optimizer);
+}
+
+static tshi_update update_of(const tshi_slot *slot, const tsh_tensor *grad) {
+    tshi_update u = {.n = slot->parameter->numel, .grad = tshi_data(grad), .p = tshi_data(slot->parameter)};
+    for (int i = 0; i < TSHI_MAX_STATES; i++) u.state[i] = slot->state[i] ? tshi_data(slot->state[i]) : NULL;
+    return u;
 }
 
 tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
@@ -74,14 +82,24 @@ tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
         tsh_status status = tshi_gradient_settle(optimizer->slots[i].parameter);
         if (status != TSH_OK) return status;
     }
+    /* Neighbours of one dtype that have taken as many steps go together. */
+    const tshi_slot *first = NULL;
+    int count = 0;
     for (int i = 0; i < optimizer->count; i++) {
         tshi_slot *slot = &optimizer->slots[i];
         const tsh_tensor *grad = tsh_tensor_grad(slot->parameter);
         if (!grad) continue;
         slot->steps++;
-        optimizer->kind->step(optimizer, slot, grad);
+        if (count > 0 && (slot->steps != first->steps || slot->parameter->dtype != first->parameter->dtype)) {
+            optimizer->kind->step(optimizer, first->parameter->dtype, first->steps, count, optimizer->updates);
+            count = 0;
+        }
+        if (count == 0) first = slot;
+        optimizer->updates[count++] = update_of(slot, grad);
     }
-    return TSH_OK;
+    if (count > 0) optimizer->kind->step(optimizer, first->parameter->dtype, first->steps, count, optimizer->updates);
+    tsh_device *device = tsh_world_device(optimizer->world);
+    return device->ops->check(device);
 }
 
 void tsh_optimizer_zero_grad(tsh_optimizer *optimizer) {

@@ -14,16 +14,17 @@ typedef struct tshi_slot {
     int64_t steps; /* taken */
 } tshi_slot;
 
-/* An optimiser is a const struct: its name and one parameter's step, which finds slot->steps counted already. */
+/* An optimiser is a const struct: its name and step number `step` (from 1) of `count` parameters of one dtype. */
 typedef struct tshi_optimizer_kind {
     const char *name;
-    void (*step)(const tsh_optimizer *optimizer, const tshi_slot *slot, const tsh_tensor *grad);
+    void (*step)(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t step, int count, const tshi_update *updates);
 } tshi_optimizer_kind;
 
 struct tsh_optimizer {
     const tshi_optimizer_kind *kind;
     tsh_world *world;
     tshi_slot *slots;
+    tshi_update *updates; /* [count] */
     int count;
     double lr;
     union {

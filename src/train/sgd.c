@@ -1,17 +1,17 @@
 /* Stochastic gradient descent. */
 #include "train/optimizer.h"
 
-static void step(const tsh_optimizer *optimizer, const tshi_slot *slot, const tsh_tensor *grad) {
+static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number, int count,
+                 const tshi_update *updates) {
     const tsh_sgd_config *c = &optimizer->config.sgd;
+    tsh_device *device = tsh_world_device(optimizer->world);
     tshi_sgd settings = {.lr = optimizer->lr,
                          .momentum = c->momentum,
                          .dampening = c->dampening,
                          .weight_decay = c->weight_decay,
                          .nesterov = c->nesterov,
-                         .first = slot->steps == 1};
-    tsh_tensor *p = slot->parameter;
-    p->mesh->device->ops->sgd(p->dtype, p->numel, &settings, tshi_data(grad),
-                              slot->state[0] ? tshi_data(slot->state[0]) : NULL, tshi_data(p));
+                         .first = number == 1};
+    device->ops->sgd(device, dtype, &settings, count, updates);
 }
 
 static const tshi_optimizer_kind sgd = {"sgd", step};

@@ -20,10 +20,14 @@ typedef struct buffer {
 static _Alignas(4096) char kernel_heap[1 << 16];
 static uint64_t kernel_random = 12345;
 
-static inline const tshi_device_ops *kernels(void) {
+static inline tsh_device *kernel_device(void) {
     static tsh_device *device;
     if (!device) cr_assert_eq(tshi_device_create_cpu(NULL, kernel_heap, sizeof kernel_heap, 1, &device), TSH_OK);
-    return device->ops;
+    return device;
+}
+
+static inline const tshi_device_ops *kernels(void) {
+    return kernel_device()->ops;
 }
 
 static inline uint32_t random_word(void) {

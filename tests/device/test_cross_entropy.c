@@ -71,6 +71,9 @@ static void check(problem *p, int slices, const int64_t *bounds) {
     tshi_classes c[MAX_SLICES];
     buffer logits[MAX_SLICES], max = buffer_make(p->dtype, p->rows), part = buffer_make(p->dtype, p->rows);
     buffer sums = buffer_make(p->dtype, 4 * p->rows), term = buffer_make(p->dtype, 4 * p->rows);
+    buffer divisor = buffer_make(p->dtype, 1), weight_sum = buffer_make(p->dtype, 1);
+    set(&divisor, 0, 0.75);
+    set(&weight_sum, 0, p->weight_sum);
     for (int64_t r = 0; r < p->rows; r++) set(&max, r, -INFINITY);
     for (int s = 0; s < slices; s++) {
         c[s] = (tshi_classes){.rows = p->rows,
@@ -79,27 +82,28 @@ static void check(problem *p, int slices, const int64_t *bounds) {
                               .classes = p->classes,
                               .ignore_index = -100,
                               .smoothing = p->smoothing,
-                              .weight = weight_at(p, bounds[s])};
+                              .weight = weight_at(p, bounds[s]),
+                              .weight_sum = p->weighted ? weight_sum.data : NULL};
         logits[s] = slice_of(p, &p->logits, c[s].start, c[s].n);
-        kernels()->softmax_max(p->dtype, p->rows, c[s].n, 1, logits[s].data, part.data);
+        kernels()->softmax_max(kernel_device(), p->dtype, p->rows, c[s].n, 1, logits[s].data, part.data);
         for (int64_t r = 0; r < p->rows; r++) set(&max, r, fmax(get(&max, r), get(&part, r)));
     }
     for (int s = 0; s < slices; s++) {
-        kernels()->cross_entropy_sums(p->dtype, &c[s], logits[s].data, p->target, max.data, term.data);
+        kernels()->cross_entropy_sums(kernel_device(), p->dtype, &c[s], logits[s].data, p->target, max.data, term.data);
         for (int64_t i = 0; i < sums.n; i++) set(&sums, i, get(&sums, i) + get(&term, i));
     }
     buffer loss = buffer_make(p->dtype, p->rows);
-    kernels()->cross_entropy_loss(p->dtype, &c[0], p->weight_sum, p->target, sums.data, loss.data);
+    kernels()->cross_entropy_loss(kernel_device(), p->dtype, &c[0], p->target, sums.data, loss.data);
     double wanted[128];
     for (int s = 0; s < slices; s++) {
         for (int stride = 0; stride < 2; stride++) {
             buffer dlogits = buffer_random(p->dtype, logits[s].n, -1, 1), before = buffer_copy(&dlogits);
-            kernels()->cross_entropy_backward(p->dtype, &c[s], p->weight_sum, logits[s].data, p->target, max.data,
-                                              sums.data, 0.75, p->dloss.data, stride, dlogits.data);
+            kernels()->cross_entropy_backward(kernel_device(), p->dtype, &c[s], logits[s].data, p->target, max.data,
+                                              sums.data, p->dloss.data, stride, divisor.data, dlogits.data);
             for (int64_t r = 0; r < p->rows; r++) {
                 expect_close(&loss, r, reference(p, r, wanted), 60, 16);
                 for (int64_t j = 0; j < c[s].n; j++) {
-                    double g = 0.75 * get(&p->dloss, r * stride) * wanted[c[s].start + j];
+                    double g = get(&p->dloss, r * stride) / 0.75 * wanted[c[s].start + j];
                     expect_close(&dlogits, r * c[s].n + j, get(&before, r * c[s].n + j) + g, 4, 32);
                 }
             }
@@ -113,6 +117,8 @@ static void check(problem *p, int slices, const int64_t *bounds) {
     buffer_free(&sums);
     buffer_free(&term);
     buffer_free(&loss);
+    buffer_free(&divisor);
+    buffer_free(&weight_sum);
 }
 
 Test(cross_entropy, slices_equal_the_whole) {
@@ -147,20 +153,21 @@ Test(cross_entropy, a_known_answer) {
     const int64_t target[1] = {2};
     double sums[4], loss[1], dlogits[4] = {0};
     tshi_classes c = {.rows = 1, .n = 4, .classes = 4, .ignore_index = -100};
-    kernels()->cross_entropy_sums(TSH_FLOAT64, &c, logits, target, max, sums);
-    kernels()->cross_entropy_loss(TSH_FLOAT64, &c, 4, target, sums, loss);
-    kernels()->cross_entropy_backward(TSH_FLOAT64, &c, 4, logits, target, max, sums, 1, dloss, 0, dlogits);
+    kernels()->cross_entropy_sums(kernel_device(), TSH_FLOAT64, &c, logits, target, max, sums);
+    kernels()->cross_entropy_loss(kernel_device(), TSH_FLOAT64, &c, target, sums, loss);
+    kernels()->cross_entropy_backward(kernel_device(), TSH_FLOAT64, &c, logits, target, max, sums, dloss, 0, NULL,
+                                      dlogits);
     cr_assert_float_eq(loss[0], 1.4401897, 1e-7);
     for (int i = 0; i < 4; i++) cr_assert_float_eq(dlogits[i], gradient[i], 1e-7);
 }
 
 Test(cross_entropy, targets_outside_are_found) {
     tshi_classes c = {.rows = 4, .n = 2, .start = 2, .classes = 5, .ignore_index = -100};
-    cr_assert_eq(kernels()->targets_check(&c, (int64_t[]){0, 4, -100, 3}), -1);
-    cr_assert_eq(kernels()->targets_check(&c, (int64_t[]){0, 5, -1, 3}), 1);
-    cr_assert_eq(kernels()->targets_check(&c, (int64_t[]){0, 4, -100, -1}), 3);
+    cr_assert_eq(kernels()->targets_check(kernel_device(), &c, (int64_t[]){0, 4, -100, 3}), -1);
+    cr_assert_eq(kernels()->targets_check(kernel_device(), &c, (int64_t[]){0, 5, -1, 3}), 1);
+    cr_assert_eq(kernels()->targets_check(kernel_device(), &c, (int64_t[]){0, 4, -100, -1}), 3);
     c.ignore_index = 7;
-    cr_assert_eq(kernels()->targets_check(&c, (int64_t[]){7, 7, -100, 3}), 2);
+    cr_assert_eq(kernels()->targets_check(kernel_device(), &c, (int64_t[]){7, 7, -100, 3}), 2);
     c.rows = 0;
-    cr_assert_eq(kernels()->targets_check(&c, NULL), -1);
+    cr_assert_eq(kernels()->targets_check(kernel_device(), &c, NULL), -1);
 }

@@ -31,8 +31,8 @@ static void check(tsh_dtype dtype, const product *p) {
             for (int64_t j = 0; j < p->n; j++) set(&c, i * ldc + j, NAN);
         }
     }
-    tsh_status st = kernels()->gemm(dtype, p->transpose_a, p->transpose_b, p->m, p->n, p->k, p->alpha, a.data, lda,
-                                    b.data, ldb, p->beta, c.data, ldc);
+    tsh_status st = kernels()->gemm(kernel_device(), dtype, p->transpose_a, p->transpose_b, p->m, p->n, p->k, p->alpha,
+                                    a.data, lda, b.data, ldb, p->beta, c.data, ldc);
     cr_assert_eq(st, TSH_OK);
     for (int64_t i = 0; i < p->m; i++) {
         for (int64_t j = 0; j < ldc; j++) {
@@ -77,15 +77,18 @@ Test(gemm, alpha_zero_does_not_read_its_factors) {
     const product p = {.m = 3, .n = 4, .k = 0, .alpha = 1.0, .beta = 2.0};
     check(TSH_FLOAT32, &p);
     float c[2] = {1, 2};
-    cr_assert_eq(kernels()->gemm(TSH_FLOAT32, false, false, 1, 2, 7, 0.0, NULL, 7, NULL, 2, 3.0, c, 2), TSH_OK);
+    cr_assert_eq(kernels()->gemm(kernel_device(), TSH_FLOAT32, false, false, 1, 2, 7, 0.0, NULL, 7, NULL, 2, 3.0, c, 2),
+                 TSH_OK);
     cr_assert(c[0] == 3 && c[1] == 6);
 }
 
 Test(gemm, sizes_past_the_blas_are_refused) {
     float x = 5;
     int64_t big = (int64_t)INT_MAX + 1;
-    cr_assert_eq(kernels()->gemm(TSH_FLOAT32, false, false, 1, 1, big, 1, &x, big, &x, 1, 0, &x, 1), TSH_ERR_OVERFLOW);
-    cr_assert_eq(kernels()->gemm(TSH_FLOAT32, false, false, 1, 1, 1, 1, &x, 1, &x, big, 0, &x, 1), TSH_ERR_OVERFLOW);
+    cr_assert_eq(kernels()->gemm(kernel_device(), TSH_FLOAT32, false, false, 1, 1, big, 1, &x, big, &x, 1, 0, &x, 1),
+                 TSH_ERR_OVERFLOW);
+    cr_assert_eq(kernels()->gemm(kernel_device(), TSH_FLOAT32, false, false, 1, 1, 1, 1, &x, 1, &x, big, 0, &x, 1),
+                 TSH_ERR_OVERFLOW);
     cr_assert_not_null(strstr(tsh_error_message(), "2147483648"));
     cr_assert_eq(x, 5.0f);
 }

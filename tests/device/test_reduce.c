@@ -17,7 +17,9 @@ static double complex load(tsh_dtype dtype, const void *data, int64_t i) {
     case TSH_UINT8: return ((const uint8_t *)data)[i];
     case TSH_COMPLEX64: return (double complex)((const float complex *)data)[i];
     case TSH_COMPLEX128: return ((const double complex *)data)[i];
-    default: kernels()->convert(1, dtype, (const uint16_t *)data + i, TSH_FLOAT32, &wide); return (double)wide;
+    default:
+        kernels()->convert(kernel_device(), 1, dtype, (const uint16_t *)data + i, TSH_FLOAT32, &wide);
+        return (double)wide;
     }
 }
 
@@ -27,7 +29,10 @@ static void store(tsh_dtype dtype, void *data, int64_t i, double complex value) 
     switch (dtype) {
     case TSH_COMPLEX64: ((float complex *)data)[i] = (float complex)value; break;
     case TSH_COMPLEX128: ((double complex *)data)[i] = value; break;
-    default: kernels()->convert(1, TSH_FLOAT64, &real, dtype, (char *)data + (size_t)i * tsh_dtype_size(dtype)); break;
+    default:
+        kernels()->convert(kernel_device(), 1, TSH_FLOAT64, &real, dtype,
+                           (char *)data + (size_t)i * tsh_dtype_size(dtype));
+        break;
     }
 }
 
@@ -75,7 +80,7 @@ static void check(tsh_dtype dtype, tshi_reduction op, int64_t n, int count, int 
         store(dtype, rounded, 0, wanted[i] / count);
         wanted[i] = load(dtype, rounded, 0);
     }
-    kernels()->reduce(dtype, op, n, count, inputs, outs, outputs);
+    kernels()->reduce(kernel_device(), dtype, op, n, count, inputs, outs, outputs);
     for (int k = 0; k < outs; k++) {
         for (int64_t i = 0; i < n; i++) {
             double complex got = load(dtype, outputs[k], i);
@@ -136,9 +141,11 @@ Test(reduce, adds_in_the_order_of_the_ranks) {
         one[i] = 1.0f;
         minus[i] = -0x1p30f;
     }
-    kernels()->reduce(TSH_FLOAT32, TSHI_SUM, 3000, 3, (const void *[]){big, one, minus}, 1, (void *[]){out});
+    kernels()->reduce(kernel_device(), TSH_FLOAT32, TSHI_SUM, 3000, 3, (const void *[]){big, one, minus}, 1,
+                      (void *[]){out});
     for (int i = 0; i < 3000; i++) cr_assert_eq(out[i], 0.0f, "(big + 1) - big");
-    kernels()->reduce(TSH_FLOAT32, TSHI_SUM, 3000, 3, (const void *[]){big, minus, one}, 1, (void *[]){out});
+    kernels()->reduce(kernel_device(), TSH_FLOAT32, TSHI_SUM, 3000, 3, (const void *[]){big, minus, one}, 1,
+                      (void *[]){out});
     for (int i = 0; i < 3000; i++) cr_assert_eq(out[i], 1.0f, "(big - big) + 1");
 }
 
@@ -146,26 +153,28 @@ Test(reduce, half_types_accumulate_in_float32) {
     uint16_t in[4][5], out[5];
     const double values[4] = {256, 1, 1, 1};
     for (int k = 0; k < 4; k++) {
-        for (int i = 0; i < 5; i++) kernels()->convert(1, TSH_FLOAT64, &values[k], TSH_BFLOAT16, &in[k][i]);
+        for (int i = 0; i < 5; i++)
+            kernels()->convert(kernel_device(), 1, TSH_FLOAT64, &values[k], TSH_BFLOAT16, &in[k][i]);
     }
-    kernels()->reduce(TSH_BFLOAT16, TSHI_SUM, 5, 4, (const void *[]){in[0], in[1], in[2], in[3]}, 1, (void *[]){out});
+    kernels()->reduce(kernel_device(), TSH_BFLOAT16, TSHI_SUM, 5, 4, (const void *[]){in[0], in[1], in[2], in[3]}, 1,
+                      (void *[]){out});
     for (int i = 0; i < 5; i++) {
         double got = 0;
-        kernels()->convert(1, TSH_BFLOAT16, &out[i], TSH_FLOAT64, &got);
+        kernels()->convert(kernel_device(), 1, TSH_BFLOAT16, &out[i], TSH_FLOAT64, &got);
         cr_assert_eq(got, 260.0, "%g: 256 + 1 alone would round back to 256 three times", got);
     }
 }
 
 Test(reduce, integers_wrap) {
     int32_t a[2] = {INT32_MAX, INT32_MIN}, b[2] = {1, -1}, c[2];
-    kernels()->reduce(TSH_INT32, TSHI_SUM, 2, 2, (const void *[]){a, b}, 1, (void *[]){c});
+    kernels()->reduce(kernel_device(), TSH_INT32, TSHI_SUM, 2, 2, (const void *[]){a, b}, 1, (void *[]){c});
     cr_assert_eq(c[0], INT32_MIN);
     cr_assert_eq(c[1], INT32_MAX);
     int64_t d[1] = {INT64_MAX}, e[1] = {2}, f[1];
-    kernels()->reduce(TSH_INT64, TSHI_PROD, 1, 2, (const void *[]){d, e}, 1, (void *[]){f});
+    kernels()->reduce(kernel_device(), TSH_INT64, TSHI_PROD, 1, 2, (const void *[]){d, e}, 1, (void *[]){f});
     cr_assert_eq(f[0], -2);
     uint8_t g[1] = {200}, h[1] = {100}, i[1];
-    kernels()->reduce(TSH_UINT8, TSHI_SUM, 1, 2, (const void *[]){g, h}, 1, (void *[]){i});
+    kernels()->reduce(kernel_device(), TSH_UINT8, TSHI_SUM, 1, 2, (const void *[]){g, h}, 1, (void *[]){i});
     cr_assert_eq(i[0], 44);
 }
 
@@ -177,8 +186,8 @@ Test(reduce, nan_stays_in_minimum_and_maximum) {
             for (int k = 0; k < 3; k++) {
                 for (int i = 0; i < 20; i++) in[k][i] = values[(k + order) % 3];
             }
-            kernels()->reduce(TSH_FLOAT32, (tshi_reduction)op, 20, 3, (const void *[]){in[0], in[1], in[2]}, 1,
-                              (void *[]){out});
+            kernels()->reduce(kernel_device(), TSH_FLOAT32, (tshi_reduction)op, 20, 3,
+                              (const void *[]){in[0], in[1], in[2]}, 1, (void *[]){out});
             for (int i = 0; i < 20; i++) cr_assert(isnan(out[i]), "order %d", order);
         }
     }

@@ -171,10 +171,11 @@ static void convert_tiles(int64_t n, tsh_dtype from_dtype, const void *from, tsh
     }
 }
 
-void tshi_cpu_convert(int64_t n, tsh_dtype from_dtype, const void *from, tsh_dtype to_dtype, void *to) {
+void tshi_cpu_convert(tsh_device *device, int64_t n, tsh_dtype from_dtype, const void *from, tsh_dtype to_dtype,
+                      void *to) {
     if (n <= 0) return;
     if (from_dtype == to_dtype)
-        tshi_cpu_copy((size_t)n * tsh_dtype_size(from_dtype), from, to);
+        tshi_cpu_copy(device, (size_t)n * tsh_dtype_size(from_dtype), from, to);
     else if (from_dtype == TSH_FLOAT32 && is_half(to_dtype))
         tshi_cpu_narrow(to_dtype, n, from, to);
     else if (is_half(from_dtype) && to_dtype == TSH_FLOAT32)

@@ -50,13 +50,20 @@ static void cpu_describe(const tsh_device *device, char *text, size_t size) {
     snprintf(text, size, "%d BLAS thread%s, %s", threads, threads == 1 ? "" : "s", libraries);
 }
 
+/* Kernels here tell at once. */
+static tsh_status cpu_check(tsh_device *device) {
+    return TSH_OK;
+}
+
 static const tshi_device_ops tshi_cpu_ops = {
     .name = "cpu",
     .kind = TSH_CPU,
+    .computes = 1u << TSH_FLOAT32 | 1u << TSH_FLOAT64,
     .alloc = cpu_alloc,
     .release = cpu_release,
     .destroy = cpu_destroy,
     .describe = cpu_describe,
+    .check = cpu_check,
     .copy = tshi_cpu_copy,
     .copy_to_host = tshi_cpu_copy,
     .copy_from_host = tshi_cpu_copy,
@@ -66,10 +73,13 @@ static const tshi_device_ops tshi_cpu_ops = {
     .convert = tshi_cpu_convert,
     .reduce = tshi_cpu_reduce,
     .gemm = tshi_cpu_gemm,
+    .affine = tshi_cpu_affine,
+    .affine_backward = tshi_cpu_affine_backward,
     .unary = tshi_cpu_unary,
     .unary_backward = tshi_cpu_unary_backward,
     .axpby = tshi_cpu_axpby,
     .mul = tshi_cpu_mul,
+    .divide = tshi_cpu_divide,
     .bias = tshi_cpu_bias,
     .bias_backward = tshi_cpu_bias_backward,
     .sum = tshi_cpu_sum,
@@ -94,6 +104,7 @@ static const tshi_device_ops tshi_cpu_ops = {
     .sgd = tshi_cpu_sgd,
     .adamw = tshi_cpu_adamw,
     .sum_squares = tshi_cpu_sum_squares,
+    .clip = tshi_cpu_clip,
 };
 
 tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, size_t size, int threads,

@@ -11,34 +11,34 @@
 
 #include "device/cpu/cross_entropy.inc"
 
-int64_t tshi_cpu_targets_check(const tshi_classes *c, const int64_t *target) {
+int64_t tshi_cpu_targets_check(tsh_device *device, const tshi_classes *c, const int64_t *target) {
     for (int64_t r = 0; r < c->rows; r++) {
         if (target[r] != c->ignore_index && (target[r] < 0 || target[r] >= c->classes)) return r;
     }
     return -1;
 }
 
-void tshi_cpu_cross_entropy_sums(tsh_dtype dtype, const tshi_classes *c, const void *logits, const int64_t *target,
-                                 const void *max, void *sums) {
+void tshi_cpu_cross_entropy_sums(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *logits,
+                                 const int64_t *target, const void *max, void *sums) {
     if (dtype == TSH_FLOAT64)
         sums_f64(c, logits, target, max, sums);
     else
         sums_f32(c, logits, target, max, sums);
 }
 
-void tshi_cpu_cross_entropy_loss(tsh_dtype dtype, const tshi_classes *c, double weight_sum, const int64_t *target,
+void tshi_cpu_cross_entropy_loss(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const int64_t *target,
                                  const void *sums, void *loss) {
     if (dtype == TSH_FLOAT64)
-        loss_f64(c, weight_sum, target, sums, loss);
+        loss_f64(c, target, sums, loss);
     else
-        loss_f32(c, weight_sum, target, sums, loss);
+        loss_f32(c, target, sums, loss);
 }
 
-void tshi_cpu_cross_entropy_backward(tsh_dtype dtype, const tshi_classes *c, double weight_sum, const void *logits,
-                                     const int64_t *target, const void *max, const void *sums, double scale,
-                                     const void *dloss, int64_t dloss_stride, void *dlogits) {
+void tshi_cpu_cross_entropy_backward(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *logits,
+                                     const int64_t *target, const void *max, const void *sums, const void *dloss,
+                                     int64_t dloss_stride, const void *divisor, void *dlogits) {
     if (dtype == TSH_FLOAT64)
-        backward_f64(c, weight_sum, logits, target, max, sums, scale, dloss, dloss_stride, dlogits);
+        backward_f64(c, logits, target, max, sums, dloss, dloss_stride, divisor, dlogits);
     else
-        backward_f32(c, weight_sum, logits, target, max, sums, scale, dloss, dloss_stride, dlogits);
+        backward_f32(c, logits, target, max, sums, dloss, dloss_stride, divisor, dlogits);
 }

@@ -31,16 +31,17 @@ static const unary_loops unaries[TSHI_UNARY_COUNT][2] = {
     [TSHI_SILU] = PAIR(silu),
 };
 
-void tshi_cpu_unary(tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, void *y) {
+void tshi_cpu_unary(tsh_device *device, tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, void *y) {
     unaries[f][dtype == TSH_FLOAT64].forward(n, x, y);
 }
 
-void tshi_cpu_unary_backward(tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, const void *dy, double beta,
-                             void *dx) {
+void tshi_cpu_unary_backward(tsh_device *device, tshi_unary f, tsh_dtype dtype, int64_t n, const void *x,
+                             const void *dy, double beta, void *dx) {
     unaries[f][dtype == TSH_FLOAT64].backward[beta != 0.0](n, x, dy, dx);
 }
 
-void tshi_cpu_axpby(tsh_dtype dtype, int64_t n, double a, const void *x, double b, const void *y, void *z) {
+void tshi_cpu_axpby(tsh_device *device, tsh_dtype dtype, int64_t n, double a, const void *x, double b, const void *y,
+                    void *z) {
     bool one_term = b == 0.0;
     if (dtype == TSH_FLOAT64 && one_term)
         scale_f64(n, a, x, z);
@@ -52,7 +53,7 @@ void tshi_cpu_axpby(tsh_dtype dtype, int64_t n, double a, const void *x, double 
         axpby_f32(n, (float)a, x, (float)b, y, z);
 }
 
-void tshi_cpu_mul(tsh_dtype dtype, int64_t n, const void *x, const void *y, double beta, void *z) {
+void tshi_cpu_mul(tsh_device *device, tsh_dtype dtype, int64_t n, const void *x, const void *y, double beta, void *z) {
     bool add = beta != 0.0;
     if (dtype == TSH_FLOAT64 && add)
         mul_add_f64(n, x, y, z);
@@ -62,4 +63,11 @@ void tshi_cpu_mul(tsh_dtype dtype, int64_t n, const void *x, const void *y, doub
         mul_add_f32(n, x, y, z);
     else
         mul_f32(n, x, y, z);
+}
+
+void tshi_cpu_divide(tsh_device *device, tsh_dtype dtype, int64_t n, const void *x, const void *y, void *z) {
+    if (dtype == TSH_FLOAT64)
+        divide_f64(n, x, y, z);
+    else
+        divide_f32(n, x, y, z);
 }

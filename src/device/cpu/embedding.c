@@ -4,15 +4,15 @@
 
 #include <string.h>
 
-int64_t tshi_cpu_ids_check(int64_t n, const int64_t *ids, int64_t vocabulary) {
+int64_t tshi_cpu_ids_check(tsh_device *device, int64_t n, const int64_t *ids, int64_t vocabulary) {
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] < 0 || ids[i] >= vocabulary) return i;
     }
     return -1;
 }
 
-void tshi_cpu_embedding(tsh_dtype dtype, int64_t n, const int64_t *ids, int64_t start, int64_t rows, int64_t cols,
-                        const void *table, void *y) {
+void tshi_cpu_embedding(tsh_device *device, tsh_dtype dtype, int64_t n, const int64_t *ids, int64_t start, int64_t rows,
+                        int64_t cols, const void *table, void *y) {
     size_t bytes = (size_t)cols * tsh_dtype_size(dtype);
     if (bytes == 0) return;
     for (int64_t i = 0; i < n; i++) {
@@ -32,8 +32,8 @@ TSHI_CLONES static void add_row_f64(int64_t n, const double *restrict from, doub
     for (int64_t i = 0; i < n; i++) to[i] += from[i];
 }
 
-void tshi_cpu_embedding_backward(tsh_dtype dtype, int64_t n, const int64_t *ids, int64_t start, int64_t rows,
-                                 int64_t cols, int64_t padding, const void *dy, void *dtable) {
+void tshi_cpu_embedding_backward(tsh_device *device, tsh_dtype dtype, int64_t n, const int64_t *ids, int64_t start,
+                                 int64_t rows, int64_t cols, int64_t padding, const void *dy, void *dtable) {
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] == padding || ids[i] < start || ids[i] - start >= rows) continue;
         int64_t row = ids[i] - start;

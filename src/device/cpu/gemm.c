@@ -55,7 +55,7 @@ static void scale(tsh_dtype dtype, int64_t m, int64_t n, double beta, void *c, i
         if (beta == 0.0)
             memset(row, 0, (size_t)n * size);
         else
-            tshi_cpu_axpby(dtype, n, beta, row, 0.0, NULL, row);
+            tshi_cpu_axpby(NULL, dtype, n, beta, row, 0.0, NULL, row);
     }
 }
 
@@ -77,9 +77,9 @@ static tsh_status single(bool transpose_a, bool transpose_b, int64_t m, int64_t 
 #endif
 }
 
-tsh_status tshi_cpu_gemm(tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
-                         double alpha, const void *a, int64_t lda, const void *b, int64_t ldb, double beta, void *c,
-                         int64_t ldc) {
+tsh_status tshi_cpu_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
+                         int64_t k, double alpha, const void *a, int64_t lda, const void *b, int64_t ldb, double beta,
+                         void *c, int64_t ldc) {
     if (!fits_int(m) || !fits_int(n) || !fits_int(k) || !fits_int(lda) || !fits_int(ldb) || !fits_int(ldc)) {
         return tshi_fail(TSH_ERR_OVERFLOW,
                          "a matrix product of %lld x %lld x %lld (row lengths %lld, %lld, %lld) passes the 2^31 - 1 "
@@ -97,4 +97,21 @@ tsh_status tshi_cpu_gemm(tsh_dtype dtype, bool transpose_a, bool transpose_b, in
         return TSH_OK;
     }
     return single(transpose_a, transpose_b, m, n, k, (float)alpha, a, lda, b, ldb, (float)beta, c, ldc);
+}
+
+/* The bias is put in place first, so that the product adds to it. */
+tsh_status tshi_cpu_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
+                           const void *w, const void *b, tshi_unary f, void *pre, void *y) {
+    void *product = pre ? pre : y;
+    if (b) tshi_cpu_bias(device, dtype, m, n, NULL, b, product);
+    tsh_status status = tshi_cpu_gemm(device, dtype, false, true, m, n, k, 1, x, k, w, k, b ? 1 : 0, product, n);
+    if (status == TSH_OK && pre) tshi_cpu_unary(device, f, dtype, m * n, pre, y);
+    return status;
+}
+
+tsh_status tshi_cpu_affine_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
+                                    const void *dy, double beta, void *dw, void *db) {
+    tsh_status status = tshi_cpu_gemm(device, dtype, true, false, n, k, m, 1, dy, n, x, k, beta, dw, k);
+    if (status == TSH_OK && db) tshi_cpu_bias_backward(device, dtype, m, n, dy, db);
+    return status;
 }

@@ -3,12 +3,12 @@
 
 #include <string.h>
 
-void tshi_cpu_copy(size_t bytes, const void *from, void *to) {
+void tshi_cpu_copy(tsh_device *device, size_t bytes, const void *from, void *to) {
     if (bytes > 0 && from != to) memcpy(to, from, bytes);
 }
 
-void tshi_cpu_copy_strided(int64_t outer, size_t bytes, const void *from, size_t from_stride, void *to,
-                           size_t to_stride) {
+void tshi_cpu_copy_strided(tsh_device *device, int64_t outer, size_t bytes, const void *from, size_t from_stride,
+                           void *to, size_t to_stride) {
     if (bytes == 0) return;
     const char *source = from;
     char *target = to;
@@ -17,7 +17,7 @@ void tshi_cpu_copy_strided(int64_t outer, size_t bytes, const void *from, size_t
     }
 }
 
-void tshi_cpu_zero(size_t bytes, void *to) {
+void tshi_cpu_zero(tsh_device *device, size_t bytes, void *to) {
     if (bytes > 0) memset(to, 0, bytes);
 }
 
@@ -34,12 +34,12 @@ static void repeat(size_t size, const void *element, int64_t n, void *to) {
     }
 }
 
-void tshi_cpu_fill(tsh_dtype dtype, int64_t n, double value, void *to) {
+void tshi_cpu_fill(tsh_device *device, tsh_dtype dtype, int64_t n, double value, void *to) {
     char element[16] = {0};
     if (n <= 0) return;
     tsh_dtype real = dtype;
     if (dtype == TSH_COMPLEX64) real = TSH_FLOAT32;
     if (dtype == TSH_COMPLEX128) real = TSH_FLOAT64;
-    tshi_cpu_convert(1, TSH_FLOAT64, &value, real, element);
+    tshi_cpu_convert(device, 1, TSH_FLOAT64, &value, real, element);
     repeat(tsh_dtype_size(dtype), element, n, to);
 }

@@ -64,8 +64,8 @@ static int64_t first_element(const tshi_block *b, int64_t o) {
     return ((o + b->outer_start) * b->global_n + b->start) * b->inner;
 }
 
-void tshi_cpu_dropout(tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream, double p, const void *x,
-                      double beta, void *y) {
+void tshi_cpu_dropout(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream,
+                      double p, const void *x, double beta, void *y) {
     word_source source = {seed, stream};
     int64_t run = block->n * block->inner;
     bool add = beta != 0.0;
@@ -79,8 +79,8 @@ void tshi_cpu_dropout(tsh_dtype dtype, const tshi_block *block, uint64_t seed, u
     }
 }
 
-void tshi_cpu_random_uniform(tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream, double low,
-                             double high, void *to) {
+void tshi_cpu_random_uniform(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
+                             uint64_t stream, double low, double high, void *to) {
     word_source source = {seed, stream};
     int64_t run = block->n * block->inner;
     for (int64_t o = 0; o < block->outer; o++) {
@@ -92,8 +92,8 @@ void tshi_cpu_random_uniform(tsh_dtype dtype, const tshi_block *block, uint64_t 
     }
 }
 
-void tshi_cpu_random_normal(tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream, double mean,
-                            double std, void *to) {
+void tshi_cpu_random_normal(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
+                            uint64_t stream, double mean, double std, void *to) {
     word_source source = {seed, stream};
     int64_t run = block->n * block->inner;
     for (int64_t o = 0; o < block->outer; o++) {

@@ -97,7 +97,7 @@ static void reduce_tile(const pair_loops *f, int64_t n, size_t size, size_t at, 
         f->one(n, left, right, first);
     else
         f->two(n, left, right, first, (char *)out[1] + at);
-    for (int k = 2; k < outs; k++) tshi_cpu_copy((size_t)n * size, first, (char *)out[k] + at);
+    for (int k = 2; k < outs; k++) tshi_cpu_copy(NULL, (size_t)n * size, first, (char *)out[k] + at);
 }
 
 static void reduce_tiles(const pair_loops *f, int64_t n, size_t size, int count, const void *const *in, int outs,
@@ -127,7 +127,7 @@ static void average(tsh_dtype dtype, int64_t n, int count, const void *const *in
             divide_f32(some, count, tile);
         else
             divide_f64(some, count, tile);
-        for (int k = 0; k < outs; k++) tshi_cpu_copy((size_t)some * size, tile, (char *)out[k] + at);
+        for (int k = 0; k < outs; k++) tshi_cpu_copy(NULL, (size_t)some * size, tile, (char *)out[k] + at);
     }
 }
 
@@ -148,17 +148,17 @@ static void reduce_half(tsh_dtype dtype, tshi_reduction op, int64_t n, int count
         if (op == TSHI_AVG) divide_f32(some, count, sum);
         tshi_cpu_narrow(dtype, some, sum, rounded);
         for (int k = 0; k < outs; k++) {
-            tshi_cpu_copy((size_t)some * sizeof(uint16_t), rounded, (uint16_t *)out[k] + i);
+            tshi_cpu_copy(NULL, (size_t)some * sizeof(uint16_t), rounded, (uint16_t *)out[k] + i);
         }
     }
 }
 
-void tshi_cpu_reduce(tsh_dtype dtype, tshi_reduction op, int64_t n, int count, const void *const *in, int outs,
-                     void *const *out) {
+void tshi_cpu_reduce(tsh_device *device, tsh_dtype dtype, tshi_reduction op, int64_t n, int count,
+                     const void *const *in, int outs, void *const *out) {
     if (n <= 0 || count < 1 || outs < 1) return;
     if (count == 1) {
         size_t bytes = (size_t)n * tsh_dtype_size(dtype);
-        for (int k = 0; k < outs; k++) tshi_cpu_copy(bytes, in[0], out[k]);
+        for (int k = 0; k < outs; k++) tshi_cpu_copy(device, bytes, in[0], out[k]);
         return;
     }
     if (dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16) {
@@ -170,7 +170,7 @@ void tshi_cpu_reduce(tsh_dtype dtype, tshi_reduction op, int64_t n, int count, c
         n *= 2;
     }
     if (op == TSHI_AVG) {
-        if (tshi_dtype_is_float(dtype)) average(dtype, n, count, in, outs, out);
+        if (dtype == TSH_FLOAT32 || dtype == TSH_FLOAT64) average(dtype, n, count, in, outs, out);
         return;
     }
     const pair_loops *f = &loops[dtype][op];

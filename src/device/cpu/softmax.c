@@ -13,23 +13,24 @@
 
 #include "device/cpu/softmax.inc"
 
-void tshi_cpu_softmax_max(tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, const void *x, void *max) {
+void tshi_cpu_softmax_max(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, const void *x,
+                          void *max) {
     if (dtype == TSH_FLOAT64)
         softmax_max_f64(outer, n, inner, x, max);
     else
         softmax_max_f32(outer, n, inner, x, max);
 }
 
-void tshi_cpu_softmax_sum(tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, const void *x, const void *max,
-                          void *sum) {
+void tshi_cpu_softmax_sum(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, const void *x,
+                          const void *max, void *sum) {
     if (dtype == TSH_FLOAT64)
         softmax_sum_f64(outer, n, inner, x, max, sum);
     else
         softmax_sum_f32(outer, n, inner, x, max, sum);
 }
 
-void tshi_cpu_softmax(bool log, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, const void *x,
-                      const void *max, const void *sum, void *y) {
+void tshi_cpu_softmax(tsh_device *device, bool log, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner,
+                      const void *x, const void *max, const void *sum, void *y) {
     if (dtype == TSH_FLOAT64 && log)
         log_softmax_f64(outer, n, inner, x, max, sum, y);
     else if (dtype == TSH_FLOAT64)
@@ -40,16 +41,16 @@ void tshi_cpu_softmax(bool log, tsh_dtype dtype, int64_t outer, int64_t n, int64
         softmax_f32(outer, n, inner, x, max, sum, y);
 }
 
-void tshi_cpu_softmax_dot(bool log, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, const void *y,
-                          const void *dy, void *dot) {
+void tshi_cpu_softmax_dot(tsh_device *device, bool log, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner,
+                          const void *y, const void *dy, void *dot) {
     if (dtype == TSH_FLOAT64)
         softmax_dot_f64(log, outer, n, inner, y, dy, dot);
     else
         softmax_dot_f32(log, outer, n, inner, y, dy, dot);
 }
 
-void tshi_cpu_softmax_backward(bool log, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, const void *y,
-                               const void *dy, const void *dot, void *dx) {
+void tshi_cpu_softmax_backward(tsh_device *device, bool log, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner,
+                               const void *y, const void *dy, const void *dot, void *dx) {
     if (dtype == TSH_FLOAT64)
         softmax_backward_f64(log, outer, n, inner, y, dy, dot, dx);
     else
