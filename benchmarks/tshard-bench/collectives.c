@@ -1,108 +1,22 @@
 /* tshard-bench collectives: time, bandwidth and correctness, as nccl-tests define them. */
 #include "bench.h"
+#include "calls.h"
 #include "values.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct bench_trial {
-    tsh_group *group;
-    int rank, ranks;
-    tsh_dtype dtype;
-    int64_t count; /* elements of the larger of in and out: nccl-tests' size */
-    tsh_tensor *in, *out;
-} bench_trial;
-
-/* --- the collectives ---------------------------------------------------------------------------------------------- */
-
-typedef struct bench_collective {
-    tsh_collective op;
-    bool in_is_part, out_is_part; /* a rank's part of count elements, rather than all of them */
-    bool in_place;
-    bool whole_parts; /* count is made a multiple of the ranks */
-    tsh_status (*call)(bench_trial *trial);
-    int (*expected)(const bench_trial *trial, int64_t i); /* of component i of out */
-    double (*bus_factor)(double ranks);                   /* busbw / algbw */
-} bench_collective;
-
-static tsh_status call_all_reduce(bench_trial *trial) {
-    return tsh_all_reduce(trial->group, trial->out, TSH_SUM);
-}
-
-static tsh_status call_all_gather(bench_trial *trial) {
-    return tsh_all_gather_into_tensor(trial->group, trial->out, trial->in, NULL);
-}
-
-static tsh_status call_reduce_scatter(bench_trial *trial) {
-    return tsh_reduce_scatter_tensor(trial->group, trial->out, trial->in, TSH_SUM, NULL);
-}
-
-static tsh_status call_broadcast(bench_trial *trial) {
-    return tsh_broadcast(trial->group, trial->out, 0);
-}
-
-static tsh_status call_all_to_all(bench_trial *trial) {
-    return tsh_all_to_all(trial->group, trial->out, NULL, trial->in, NULL);
-}
-
-static int64_t part_start(const bench_trial *trial, int rank) {
-    int64_t start;
-    tsh_split(trial->count, trial->ranks, rank, &start, NULL);
-    return start * values_components(trial->dtype);
-}
-
-static int expect_sum(const bench_trial *trial, int64_t i) {
-    return values_sum(trial->ranks, i);
-}
-
-static int expect_gathered(const bench_trial *trial, int64_t i) {
-    int owner = trial->ranks - 1;
-    while (part_start(trial, owner) > i) owner--;
-    return values_at(owner, trial->ranks, i - part_start(trial, owner));
-}
-
-static int expect_part_of_sum(const bench_trial *trial, int64_t i) {
-    return values_sum(trial->ranks, part_start(trial, trial->rank) + i);
-}
-
-static int expect_root(const bench_trial *trial, int64_t i) {
-    return values_at(0, trial->ranks, i);
-}
-
-static int expect_exchanged(const bench_trial *trial, int64_t i) {
-    int64_t part = trial->count / trial->ranks * values_components(trial->dtype);
-    return values_at((int)(i / part), trial->ranks, trial->rank * part + i % part);
-}
-
-static double one(double ranks) {
-    (void)ranks;
-    return 1.0;
-}
-
-static double others(double ranks) {
-    return (ranks - 1) / ranks;
-}
-
-static double twice_others(double ranks) {
-    return 2 * (ranks - 1) / ranks;
-}
-
-static const bench_collective collectives[] = {
-    {TSH_OP_ALL_REDUCE, false, false, true, false, call_all_reduce, expect_sum, twice_others},
-    {TSH_OP_ALL_GATHER, true, false, false, false, call_all_gather, expect_gathered, others},
-    {TSH_OP_REDUCE_SCATTER, false, true, false, false, call_reduce_scatter, expect_part_of_sum, others},
-    {TSH_OP_BROADCAST, false, false, true, false, call_broadcast, expect_root, one},
-    {TSH_OP_ALL_TO_ALL, false, false, false, true, call_all_to_all, expect_exchanged, others},
-};
-enum { COLLECTIVES = sizeof collectives / sizeof *collectives };
 static const char *const op_names[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all",
+                                       "reduce",     "gather",     "scatter",        "barrier",   "send_recv",
                                        "all",        NULL};
 
 /* --- one size of one collective ----------------------------------------------------------------------------------- */
 
-static tsh_status create_buffer(const bench_trial *trial, bool part, tsh_tensor **out) {
+static tsh_status create_buffer(const bench_trial *trial, bench_extent extent, tsh_tensor **out) {
     tsh_tensor_config config = {.dtype = trial->dtype, .ndim = 1, .shape = {trial->count}, .layout = {TSH_LOCAL}};
-    if (part) tsh_split(trial->count, trial->ranks, trial->rank, NULL, &config.shape[0]);
+    if (extent == BENCH_WHOLE_AT_ROOT && trial->rank > 0) return TSH_OK;
+    if (extent == BENCH_WHOLE_IN_PAIR && trial->rank > 1) config.shape[0] = 0;
+    if (extent == BENCH_PART) tsh_split(trial->count, trial->ranks, trial->rank, NULL, &config.shape[0]);
     return tsh_tensor_create(tsh_group_mesh(trial->group), &config, out);
 }
 
@@ -113,17 +27,21 @@ static void release_buffers(bench_trial *trial) {
 }
 
 static tsh_status create_buffers(const bench_collective *collective, bench_trial *trial) {
-    tsh_status status = create_buffer(trial, collective->out_is_part, &trial->out);
+    tsh_status status = create_buffer(trial, collective->out, &trial->out);
     if (status != TSH_OK) return status;
-    if (!collective->in_place) return create_buffer(trial, collective->in_is_part, &trial->in);
+    if (!collective->in_place) return create_buffer(trial, collective->in, &trial->in);
     trial->in = tsh_tensor_retain(trial->out);
     return TSH_OK;
 }
 
+static int64_t elements(const tsh_tensor *tensor) {
+    return tensor ? tsh_tensor_numel(tensor) : 0;
+}
+
 static void fill(const bench_trial *trial) {
     tsh_dtype component = values_component(trial->dtype);
-    int64_t n = tsh_tensor_numel(trial->in) * values_components(trial->dtype);
-    void *data = tsh_tensor_data(trial->in);
+    int64_t n = elements(trial->in) * values_components(trial->dtype);
+    void *data = n ? tsh_tensor_data(trial->in) : NULL;
     for (int64_t i = 0; i < n; i++) values_store(component, data, i, values_at(trial->rank, trial->ranks, i));
 }
 
@@ -135,8 +53,8 @@ static tsh_status check(const bench_collective *collective, bench_trial *trial, 
     fill(trial);
     tsh_status status = collective->call(trial);
     if (status != TSH_OK) return status;
-    int64_t n = tsh_tensor_numel(trial->out), here = 0;
-    const void *data = tsh_tensor_data(trial->out);
+    int64_t n = elements(trial->out), here = 0;
+    const void *data = n ? tsh_tensor_data(trial->out) : NULL;
     for (int64_t i = 0; i < n; i++) {
         bool right = true;
         for (int64_t j = components * i; j < components * (i + 1); j++) {
@@ -166,7 +84,7 @@ static int repeat(void *context, int calls) {
 /* In place sums of zeros stay zeros, however often they are taken. */
 static tsh_status measure(const bench_collective *collective, bench_trial *trial, bench_meter *meter, double *seconds) {
     repeated work = {collective, trial};
-    tsh_status status = tsh_tensor_fill(trial->in, 0.0);
+    tsh_status status = trial->in ? tsh_tensor_fill(trial->in, 0.0) : TSH_OK;
     return status == TSH_OK ? bench_measure(meter, repeat, &work, seconds) : status;
 }
 
@@ -189,7 +107,7 @@ static void report(bench_sweep *sweep, const bench_collective *collective, const
     double algbw = (double)bytes / seconds * 1e-9, busbw = algbw * collective->bus_factor(trial->ranks);
     const bench_field fields[] = {
         BENCH_TEXT_FIELD("bench", "collectives"),
-        BENCH_TEXT_FIELD("op", tsh_collective_name(collective->op)),
+        BENCH_TEXT_FIELD("op", collective->name),
         BENCH_TEXT_FIELD("backend", tsh_group_backend(trial->group)),
         BENCH_COUNT_FIELD("ranks", trial->ranks),
         BENCH_TEXT_FIELD("dtype", tsh_dtype_name(trial->dtype)),
@@ -207,6 +125,7 @@ static void report(bench_sweep *sweep, const bench_collective *collective, const
 
 static int64_t count_for(const bench_collective *collective, const bench_sweep *sweep, int64_t bytes) {
     int64_t count = bytes / (int64_t)tsh_dtype_size((tsh_dtype)sweep->dtype), ranks = tsh_group_size(sweep->group);
+    if (collective->sizeless) return 0;
     if (collective->whole_parts) count = count / ranks * ranks;
     int64_t least = collective->whole_parts ? ranks : 1;
     return count > least ? count : least;
@@ -229,7 +148,7 @@ static tsh_status run_size(bench_sweep *sweep, const bench_collective *collectiv
 }
 
 static tsh_status run_sizes(bench_sweep *sweep, const bench_collective *collective) {
-    int64_t before = 0;
+    int64_t before = -1;
     tsh_status status = TSH_OK;
     sweep->points = 0;
     for (int64_t bytes = sweep->min_bytes; bytes <= sweep->max_bytes && status == TSH_OK; bytes *= sweep->factor) {
@@ -246,10 +165,9 @@ static tsh_status run_sizes(bench_sweep *sweep, const bench_collective *collecti
 static bool draw(const bench_sweep *sweep, const char *path, const double (*x)[64], const double (*y)[64],
                  const int *points, int n, const int *chosen) {
     char title[128];
-    bench_series series[COLLECTIVES];
+    bench_series series[BENCH_CALLS];
     for (int i = 0; i < n; i++) {
-        series[i] =
-            (bench_series){tsh_collective_name(collectives[chosen[i]].op), points[i], x[chosen[i]], y[chosen[i]]};
+        series[i] = (bench_series){bench_calls[chosen[i]].name, points[i], x[chosen[i]], y[chosen[i]]};
     }
     snprintf(title, sizeof title, "Collectives, %s, %d ranks (%s)", tsh_dtype_name((tsh_dtype)sweep->dtype),
              tsh_group_size(sweep->group), tsh_group_backend(sweep->group));
@@ -259,13 +177,14 @@ static bool draw(const bench_sweep *sweep, const char *path, const double (*x)[6
 
 /* Every chosen collective, then the picture. */
 static int run_all(bench_sweep *sweep, const char *plot) {
-    double x[COLLECTIVES][64], y[COLLECTIVES][64];
-    int points[COLLECTIVES], chosen[COLLECTIVES], n = 0;
-    for (int i = 0; i < COLLECTIVES; i++) {
-        if (sweep->op != COLLECTIVES && sweep->op != i) continue;
-        if (run_sizes(sweep, &collectives[i]) != TSH_OK) {
-            return bench_failed(tsh_group_world(sweep->group), tsh_collective_name(collectives[i].op));
+    double x[BENCH_CALLS][64], y[BENCH_CALLS][64];
+    int points[BENCH_CALLS], chosen[BENCH_CALLS], n = 0, ranks = tsh_group_size(sweep->group);
+    for (int i = 0; i < BENCH_CALLS; i++) {
+        if (sweep->op != i && (sweep->op != BENCH_CALLS || bench_calls[i].least_ranks > ranks)) continue;
+        if (run_sizes(sweep, &bench_calls[i]) != TSH_OK) {
+            return bench_failed(tsh_group_world(sweep->group), bench_calls[i].name);
         }
+        if (bench_calls[i].sizeless) continue; /* no curve */
         memcpy(x[i], sweep->x, sizeof sweep->x);
         memcpy(y[i], sweep->y, sizeof sweep->y);
         points[n] = sweep->points;
@@ -291,6 +210,7 @@ int bench_collectives(int argc, char **argv) {
                             "Measures collectives over the ranks it is started with. Sizes and bandwidths are "
                             "those of nccl-tests: the size\nis that of the larger buffer of a rank, algbw is "
                             "size / time, busbw what each rank's link would have to carry;\nGB are 10^9 bytes. "
+                            "send_recv is a round trip of ranks 0 and 1, its busbw that of one way. "
                             "The time is the median over repetitions of the slowest rank's. wrong: elements that "
                             "are not what\nthey should be; any makes the exit code 1.",
                             options, (int)(sizeof options / sizeof *options), &common, argc, argv);
@@ -302,6 +222,11 @@ int bench_collectives(int argc, char **argv) {
     tsh_world *world = NULL;
     if (tsh_world_init(NULL, &world) != TSH_OK) return bench_failed(NULL, "world_init");
     sweep.group = tsh_world_group(world);
+    if (sweep.op < BENCH_CALLS && bench_calls[sweep.op].least_ranks > tsh_world_size(world)) {
+        bench_say("collectives: %s wants %d ranks or more", op_names[sweep.op], bench_calls[sweep.op].least_ranks);
+        tsh_world_destroy(world);
+        return 2;
+    }
     sweep.report = (bench_report){.json = common.json, .silent = tsh_world_rank(world) != 0};
     if (bench_meter_create(world, common.seconds, &sweep.meter) == TSH_OK)
         code = run_all(&sweep, common.plot);

@@ -49,7 +49,9 @@ static bench_row parse_row(const char *line) {
 
 static double bus_factor(const char *op, int ranks) {
     double others = (ranks - 1.0) / ranks;
-    return strcmp(op, "broadcast") == 0 ? 1.0 : strcmp(op, "all_reduce") == 0 ? 2 * others : others;
+    if (strcmp(op, "send_recv") == 0) return 2.0;
+    if (strcmp(op, "broadcast") == 0 || strcmp(op, "reduce") == 0) return 1.0;
+    return strcmp(op, "all_reduce") == 0 ? 2 * others : others;
 }
 
 static void check_row(const bench_row *row, int ranks, const char *dtype) {
@@ -59,11 +61,12 @@ static void check_row(const bench_row *row, int ranks, const char *dtype) {
     cr_assert_eq(row->wrong, 0);
     cr_assert_gt(row->time_us, 0.0);
     double algbw = (double)row->bytes / row->time_us * 1e-3;
-    cr_assert_lt(fabs(row->algbw - algbw), 1e-4 * algbw);
+    cr_assert_leq(fabs(row->algbw - algbw), 1e-4 * algbw);
+    cr_assert_eq(row->bytes == 0, strcmp(row->op, "barrier") == 0);
     cr_assert_leq(fabs(row->busbw - algbw * bus_factor(row->op, ranks)), 1e-4 * algbw);
 }
 
-/* All ops over three sizes, odd ones among them. */
+/* All ops over three sizes, odd ones among them; a barrier has none, and a round trip takes two. */
 static void check_all(int ranks, const char *dtype) {
     static char text[65536];
     char command[512], *rest = text;
@@ -72,14 +75,19 @@ static void check_all(int ranks, const char *dtype) {
              " collectives --op all --min-bytes 16 --max-bytes 20000 --factor 33 --dtype %s --seconds 0.001 --json",
              ranks, dtype);
     cr_assert_eq(output_of(command, text, sizeof text), 0, "%s", text);
-    const char *const ops[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"};
-    int n = 0;
-    for (char *line; (line = strsep(&rest, "\n")) && *line; n++) {
-        bench_row row = parse_row(line);
-        check_row(&row, ranks, dtype);
-        cr_assert(n < 15 && strcmp(row.op, ops[n / 3]) == 0, "row %d is %s", n, row.op);
+    const char *const ops[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all",
+                               "reduce",     "gather",     "scatter",        "barrier",   "send_recv"};
+    int rows = 0;
+    for (int i = 0; i < (ranks > 1 ? 10 : 9); i++) {
+        for (int k = 0; k < (i == 8 ? 1 : 3); k++, rows++) {
+            char *line = strsep(&rest, "\n");
+            cr_assert(line && *line, "after %d rows", rows);
+            bench_row row = parse_row(line);
+            check_row(&row, ranks, dtype);
+            cr_assert_str_eq(row.op, ops[i], "row %d", rows);
+        }
     }
-    cr_assert_eq(n, 15);
+    cr_assert_str_eq(rest, "");
 }
 
 Test(bench, rows_of_one_rank, .timeout = 60, .init = need_bench) {
@@ -264,7 +272,8 @@ Test(bench, wrong_use, .timeout = 20, .init = need_bench) {
         const char *command, *words;
     } cases[] = {
         {BENCH " what", "unknown command 'what'"},
-        {BENCH " collectives --op gather", "--op wants one of all_reduce|all_gather|"},
+        {BENCH " collectives --op swap", "--op wants one of all_reduce|all_gather|"},
+        {BENCH " collectives --op send_recv", "send_recv wants 2 ranks or more"},
         {BENCH " collectives --min-bytes 4X", "--min-bytes wants bytes, like 4, 16K or 64M, not '4X'"},
         {BENCH " collectives --max-bytes 99999999999G", "--max-bytes wants bytes"},
         {BENCH " collectives --factor 1", "--factor must be 2 or more"},
