@@ -49,6 +49,30 @@ Test(cpu, dtypes) {
     cr_assert(tshi_dtype_is_complex(TSH_COMPLEX64) && !tshi_dtype_is_complex(TSH_FLOAT32));
 }
 
+/* Around the size from which copies go another way, and far from any boundary. */
+Test(cpu, copies_of_every_size_and_alignment) {
+    tsh_device *device = make(NULL);
+    const size_t sizes[] = {0, 1, 63, 4096, ((size_t)2 << 20) - 1, (size_t)2 << 20, ((size_t)2 << 20) + 1, 5000003};
+    const size_t shifts[][2] = {{0, 0}, {1, 0}, {0, 1}, {64, 17}, {4095, 33}};
+    size_t room = 5000003 + 8192;
+    unsigned char *from = malloc(room), *to = malloc(room);
+    cr_assert(from && to);
+    for (size_t i = 0; i < room; i++) from[i] = (unsigned char)((i * 2654435761u) >> 13);
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        for (size_t j = 0; j < sizeof shifts / sizeof *shifts; j++) {
+            unsigned char *source = from + shifts[j][0], *target = to + 64 + shifts[j][1];
+            memset(to, 0x5A, room);
+            device->ops->copy(device, sizes[k], source, target);
+            cr_assert(memcmp(source, target, sizes[k]) == 0, "%zu bytes", sizes[k]);
+            for (size_t i = 0; i < 64; i++)
+                cr_assert(target[-1 - (ptrdiff_t)i] == 0x5A && target[sizes[k] + i] == 0x5A);
+        }
+    }
+    free(from);
+    free(to);
+    tshi_device_destroy(device);
+}
+
 Test(cpu, statistics_count_requests_bytes_and_new_memory) {
     tsh_device *device = make(NULL);
     void *a = device->ops->alloc(device, 100), *b = device->ops->alloc(device, 0);

@@ -3,8 +3,66 @@
 
 #include <string.h>
 
+/* --- large copies ------------------------------------------------------------------------------------------------- */
+
+#if defined(__SSE2__) && !defined(TSHARD_NO_CLONES) /* sanitizers do not see such stores */
+#include <emmintrin.h>
+
+#define LINE  64
+#define PAGE  4096
+#define AHEAD 256
+/* Source and destination no longer fit a core's own cache. A store that goes around it need not fetch the line first,
+ * which is a third of the traffic. */
+#define STREAM_BYTES ((size_t)2 << 20)
+
+static inline void stream_line(const char *from, char *to) {
+    __m128i a = _mm_loadu_si128((const __m128i *)(const void *)from);
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(from + 16));
+    __m128i c = _mm_loadu_si128((const __m128i *)(const void *)(from + 32));
+    __m128i d = _mm_loadu_si128((const __m128i *)(const void *)(from + 48));
+    _mm_stream_si128((__m128i *)(void *)to, a);
+    _mm_stream_si128((__m128i *)(void *)(to + 16), b);
+    _mm_stream_si128((__m128i *)(void *)(to + 32), c);
+    _mm_stream_si128((__m128i *)(void *)(to + 48), d);
+}
+
+/* Four pages side by side: the hardware fetches ahead within a page alone. Returns the bytes copied, all but less than
+ * four pages; `to` lies on a line. */
+static size_t stream(size_t bytes, const char *from, char *to) {
+    size_t done = 0;
+    for (; bytes - done >= 4 * PAGE; done += 4 * PAGE) {
+        for (size_t at = done; at < done + PAGE; at += LINE) {
+            for (size_t page = at; page < at + 4 * PAGE; page += PAGE) {
+                _mm_prefetch(from + page + AHEAD, _MM_HINT_T0);
+                stream_line(from + page, to + page);
+            }
+        }
+    }
+    _mm_sfence(); /* before whoever is told of it reads it */
+    return done;
+}
+
+static void copy_large(size_t bytes, const char *from, char *to) {
+    size_t head = (LINE - (uintptr_t)to % LINE) % LINE;
+    memcpy(to, from, head);
+    size_t done = head + stream(bytes - head, from + head, to + head);
+    memcpy(to + done, from + done, bytes - done);
+}
+#else
+#define STREAM_BYTES SIZE_MAX
+static void copy_large(size_t bytes, const char *from, char *to) {
+    memcpy(to, from, bytes);
+}
+#endif
+
+/* --- what a device offers ----------------------------------------------------------------------------------------- */
+
 void tshi_cpu_copy(tsh_device *device, size_t bytes, const void *from, void *to) {
-    if (bytes > 0 && from != to) memcpy(to, from, bytes);
+    if (bytes == 0 || from == to) return;
+    if (bytes < STREAM_BYTES)
+        memcpy(to, from, bytes);
+    else
+        copy_large(bytes, from, to);
 }
 
 void tshi_cpu_copy_strided(tsh_device *device, int64_t outer, size_t bytes, const void *from, size_t from_stride,
