@@ -1,0 +1,547 @@
+/* Trouble drawn from seeds: who, how, when, in which call, of which size. Every peer hears of it in time, by name, and
+ * nothing is left over. TSHARD_TEST_SEEDS=500 tries more, TSHARD_TEST_SEED=17 that one and those after it. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "base/base.h"
+#include "support/collectives.h"
+
+#include <criterion/criterion.h>
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MOST_RANKS 5
+/* Seconds after which even a busy machine has told everybody; what is promised is one on a machine that is not. */
+#define SOON 4.0
+/* Of a test whose ranks wait in vain. */
+#define DEADLINE "1"
+
+typedef enum fate {
+    KILLED,
+    EXITS,
+    STOPPED,
+    FAILS,
+    LEAVES,
+    BAD_CALL,
+    OTHER_OP,
+    OTHER_DTYPE,
+    OTHER_COUNT,
+    OTHER_ROOT,
+    OTHER_REDUCTION,
+    OTHER_ORDER,
+    OTHER_GROUP,
+    FATES
+} fate;
+
+typedef enum moment { JOINING, BEFORE, INSIDE, AFTER, MOMENTS } moment;
+
+static const char *const fate_names[FATES] = {
+    "killed",      "exits",       "stopped",    "fails",           "leaves",      "bad call",   "other op",
+    "other dtype", "other count", "other root", "other reduction", "other order", "other group"};
+static const char *const moment_names[MOMENTS] = {"joining", "before", "inside", "after"};
+
+typedef struct call {
+    tsh_collective op; /* SEND: each to the next, and RECV from the one before */
+    tsh_dtype dtype;
+    tsh_reduce_op reduce;
+    int64_t n;
+    int root;
+    bool started, without_tensor;
+    bool fails_inside; /* says so while the call is under way */
+} call;
+
+/* Written by the ranks; the parent made it. */
+typedef struct shared {
+    _Atomic double struck; /* when */
+    _Atomic int heard;     /* peers that are through */
+    _Atomic int process;   /* the victim's */
+} shared;
+
+typedef struct plan {
+    unsigned seed;
+    int ranks, victim;
+    fate fate;
+    moment moment;
+    double delay; /* of what strikes inside */
+    int warm;     /* calls before */
+    bool tcp;     /* the ranks meet there, although they need not */
+    call call;
+    shared *shared;
+} plan;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void nap(double seconds) {
+    struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&t, NULL);
+}
+
+/* --- drawing ------------------------------------------------------------------------------------------------------ */
+
+static int draw(unsigned *seed, int n) {
+    return rand_r(seed) / 7 % n;
+}
+
+static bool is_message(const call *c) {
+    return c->op == TSH_OP_SEND || c->op == TSH_OP_RECV;
+}
+
+static bool reduces(tsh_collective op) {
+    return op == TSH_OP_ALL_REDUCE || op == TSH_OP_REDUCE || op == TSH_OP_REDUCE_SCATTER;
+}
+
+static bool rooted(tsh_collective op) {
+    return op == TSH_OP_BROADCAST || op == TSH_OP_REDUCE || op == TSH_OP_GATHER || op == TSH_OP_SCATTER;
+}
+
+/* Whether the fate can be had in that call. */
+static bool fits(fate f, tsh_collective op) {
+    bool message = op == TSH_OP_SEND || op == TSH_OP_RECV;
+    switch (f) {
+    case BAD_CALL: return !message && op != TSH_OP_BARRIER;
+    case OTHER_DTYPE:
+    case OTHER_COUNT: return op != TSH_OP_BARRIER;
+    case OTHER_ROOT: return rooted(op);
+    case OTHER_REDUCTION: return reduces(op);
+    case OTHER_OP:
+    case OTHER_ORDER:
+    case OTHER_GROUP: return !message;
+    default: return true;
+    }
+}
+
+static plan make_plan(unsigned seed, shared *where) {
+    static const int64_t sizes[] = {1, 13, 300, 1100, 5000, 200000};
+    unsigned state = seed * 2654435761u;
+    plan p = {.seed = seed, .shared = where, .fate = (fate)(seed % FATES)};
+    p.ranks = 2 + draw(&state, MOST_RANKS - 1);
+    p.victim = draw(&state, p.ranks);
+    p.moment = (moment)draw(&state, MOMENTS);
+    if (p.moment == JOINING && p.fate > STOPPED) p.moment = BEFORE;
+    p.delay = 0.005 * draw(&state, 1000) / 1000.0;
+    p.tcp = p.moment == JOINING && draw(&state, 2);
+    p.warm = p.moment == AFTER ? 1 + draw(&state, 20) : 0;
+    do p.call.op = (tsh_collective)draw(&state, TSH_COLLECTIVE_COUNT);
+    while (!fits(p.fate, p.call.op));
+    p.call.dtype = draw(&state, 2) ? TSH_FLOAT32 : TSH_BFLOAT16;
+    p.call.n = sizes[draw(&state, (int)(sizeof sizes / sizeof *sizes))];
+    p.call.root = draw(&state, p.ranks);
+    p.call.started = draw(&state, 2);
+    return p;
+}
+
+/* --- calling ------------------------------------------------------------------------------------------------------ */
+
+/* The tensors of a call; NULL where the op has none on this rank. */
+static void make_tensors(tshi_rank *r, const call *c, tsh_tensor **in, tsh_tensor **out) {
+    int64_t in_parts = 1, out_parts = 1, p = r->size;
+    bool root = r->rank == c->root;
+    switch (c->op) {
+    case TSH_OP_BARRIER: return;
+    case TSH_OP_ALL_GATHER: out_parts = p; break;
+    case TSH_OP_REDUCE_SCATTER: in_parts = p; break;
+    case TSH_OP_ALL_TO_ALL: in_parts = out_parts = p; break;
+    case TSH_OP_GATHER: out_parts = root ? p : 0; break;
+    case TSH_OP_SCATTER: in_parts = root ? p : 0; break;
+    default: break;
+    }
+    if (in_parts) *in = tshi_test_vector(r, c->dtype, c->n * in_parts);
+    if (out_parts) *out = tshi_test_vector(r, c->dtype, c->n * out_parts);
+}
+
+static tsh_status begin(tsh_group *g, const call *c, tsh_tensor *in, tsh_tensor *out, tsh_work **work) {
+    switch (c->op) {
+    case TSH_OP_ALL_REDUCE: return tsh_all_reduce_async(g, in, c->reduce, work);
+    case TSH_OP_ALL_GATHER: return tsh_all_gather_into_tensor_async(g, out, in, NULL, work);
+    case TSH_OP_REDUCE_SCATTER: return tsh_reduce_scatter_tensor_async(g, out, in, c->reduce, NULL, work);
+    case TSH_OP_BROADCAST: return tsh_broadcast_async(g, in, c->root, work);
+    case TSH_OP_ALL_TO_ALL: return tsh_all_to_all_async(g, out, NULL, in, NULL, work);
+    case TSH_OP_REDUCE: return tsh_reduce_to_root_async(g, in, c->reduce, c->root, work);
+    case TSH_OP_GATHER: return tsh_gather_to_root_async(g, out, in, NULL, c->root, work);
+    case TSH_OP_SCATTER: return tsh_scatter_from_root_async(g, out, in, NULL, c->root, work);
+    default: return tsh_barrier_async(g, work);
+    }
+}
+
+static tsh_status run(tsh_group *g, const call *c, tsh_tensor *in, tsh_tensor *out) {
+    switch (c->op) {
+    case TSH_OP_ALL_REDUCE: return tsh_all_reduce(g, in, c->reduce);
+    case TSH_OP_ALL_GATHER: return tsh_all_gather_into_tensor(g, out, in, NULL);
+    case TSH_OP_REDUCE_SCATTER: return tsh_reduce_scatter_tensor(g, out, in, c->reduce, NULL);
+    case TSH_OP_BROADCAST: return tsh_broadcast(g, in, c->root);
+    case TSH_OP_ALL_TO_ALL: return tsh_all_to_all(g, out, NULL, in, NULL);
+    case TSH_OP_REDUCE: return tsh_reduce_to_root(g, in, c->reduce, c->root);
+    case TSH_OP_GATHER: return tsh_gather_to_root(g, out, in, NULL, c->root);
+    case TSH_OP_SCATTER: return tsh_scatter_from_root(g, out, in, NULL, c->root);
+    default: return tsh_barrier(g);
+    }
+}
+
+/* The first failure of the two. */
+static tsh_status pass_on(tshi_rank *r, const call *c, tsh_tensor *in, tsh_tensor *out) {
+    tsh_group *g = tsh_world_group(r->world);
+    tsh_work *sending = NULL, *receiving = NULL;
+    char words[TSHI_TEST_WORDS] = "";
+    tsh_status status = tsh_isend(g, in, (r->rank + 1) % r->size, &sending);
+    tsh_status other = tsh_irecv(g, out, (r->rank + r->size - 1) % r->size, &receiving);
+    if (c->fails_inside) tsh_world_fail(r->world, "no more");
+    if (other == TSH_OK) other = tsh_work_wait(receiving);
+    if (other != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
+    if (status == TSH_OK) status = tsh_work_wait(sending);
+    tsh_work_release(sending);
+    tsh_work_release(receiving);
+    /* The words of the status that is returned are to be the last ones. */
+    if (other != TSH_OK) tshi_fail(other, "%s", words);
+    return other != TSH_OK ? other : status;
+}
+
+static tsh_status make_call(tshi_rank *r, tsh_group *group, const call *c) {
+    tsh_tensor *in = NULL, *out = NULL;
+    tsh_work *work = NULL;
+    make_tensors(r, c, &in, &out);
+    if (c->without_tensor) {
+        tsh_tensor_release(in);
+        tsh_tensor_release(out);
+        in = out = NULL;
+    }
+    tsh_status status;
+    if (is_message(c)) {
+        status = pass_on(r, c, in, out);
+    } else if (c->started || c->fails_inside) {
+        status = begin(group, c, in, out, &work);
+        if (c->fails_inside) tsh_world_fail(r->world, "no more");
+        if (status == TSH_OK) status = tsh_work_wait(work);
+    } else {
+        status = run(group, c, in, out);
+    }
+    tsh_work_release(work);
+    tsh_tensor_release(in);
+    tsh_tensor_release(out);
+    return status;
+}
+
+static void no_line(void *user, tsh_log_level level, const char *line) {
+    (void)user;
+    (void)level;
+    (void)line;
+}
+
+/* --- the victim --------------------------------------------------------------------------------------------------- */
+
+static void strike(const plan *p) {
+    atomic_store(&p->shared->struck, now());
+    if (p->fate == KILLED) kill(getpid(), SIGKILL);
+    if (p->fate == EXITS) _exit(3);
+    if (p->fate == STOPPED) kill(getpid(), SIGSTOP);
+}
+
+/* The port that tests/support gives to the ranks of process `parent`. */
+static int port_of(pid_t parent) {
+    return 20000 + parent % 20000;
+}
+
+/* Join the world as the plan says; the log is nobody's to read. */
+static tsh_status enter(tshi_rank *r, const plan *p) {
+    char method[64];
+    tsh_world_config config = {.log = {no_line, NULL}};
+    snprintf(method, sizeof method, "tcp://127.0.0.1:%d", port_of(getppid()));
+    if (p->tcp) config.init_method = method;
+    return tsh_world_init(&config, &r->world);
+}
+
+static void *strike_later(void *arg) {
+    const plan *p = arg;
+    nap(p->delay);
+    strike(p);
+    return NULL;
+}
+
+/* The victim goes on calling until a thread of its own ends it. */
+static void struck_inside(tshi_rank *r, const plan *p) {
+    pthread_t thread;
+    if (!tshi_check(r, pthread_create(&thread, NULL, strike_later, (void *)(uintptr_t)p) == 0, "no thread")) return;
+    if (p->moment == JOINING && enter(r, p) != TSH_OK) r->world = NULL;
+    while (r->world && make_call(r, tsh_world_group(r->world), &p->call) == TSH_OK) continue;
+    pthread_join(thread, NULL);
+    tshi_check(r, false, "it should not live");
+}
+
+/* The victim's version of the call. */
+static call twisted(const plan *p) {
+    call c = p->call;
+    switch (p->fate) {
+    case BAD_CALL: c.without_tensor = true; break;
+    case OTHER_OP: c.op = (tsh_collective)((c.op + 1) % TSH_OP_SEND); break;
+    case OTHER_DTYPE: c.dtype = c.dtype == TSH_FLOAT32 ? TSH_INT32 : TSH_FLOAT16; break;
+    case OTHER_COUNT: c.n++; break;
+    case OTHER_ROOT: c.root = (c.root + 1) % p->ranks; break;
+    case OTHER_REDUCTION: c.reduce = TSH_MAX; break;
+    case FAILS: c.fails_inside = p->moment == INSIDE; break;
+    default: break;
+    }
+    return c;
+}
+
+/* --- what is heard of it ------------------------------------------------------------------------------------------ */
+
+/* Whether the words have "rank 3", "rank 0, 3" or "ranks 1, 3" for 3. */
+static bool names_rank(const char *words, int rank) {
+    for (const char *at = strstr(words, "rank"); at; at = strstr(at + 1, "rank")) {
+        const char *c = at + 4;
+        if (*c == 's') c++;
+        while (*c == ' ' && isdigit((unsigned char)c[1])) {
+            char *end;
+            if (strtol(c + 1, &end, 10) == rank) return true;
+            c = *end == ',' ? end + 1 : end;
+        }
+    }
+    return false;
+}
+
+static void check_heard(tshi_rank *r, const plan *p, tsh_status status, tsh_status wanted, const char *cause) {
+    const char *words = tsh_error_message();
+    /* Behind a rank that waits for the victim, one may wait for that rank alone. */
+    bool chain = is_message(&p->call) && (p->fate == STOPPED || p->fate == LEAVES);
+    bool late = wanted == TSH_ERR_TIMEOUT && status == TSH_ERR_PEER;
+    tshi_check(r, status == wanted || late, "%s \"%s\", wanted %s", tsh_status_name(status), words,
+               tsh_status_name(wanted));
+    tshi_check(r, chain || names_rank(words, p->victim), "\"%s\" does not name rank %d", words, p->victim);
+    tshi_check(r, strstr(words, cause), "\"%s\" does not say \"%s\"", words, cause);
+    double took = now() - atomic_load(&p->shared->struck);
+    tshi_check(r, took < SOON, "it took %g s to hear of it", took);
+}
+
+/* Of a rank that ended, or stopped: whichever call comes to need it. */
+static void hear_of_end(tshi_rank *r, const plan *p) {
+    tsh_status status = TSH_OK;
+    bool stopped = p->fate == STOPPED, left = p->fate == LEAVES;
+    double end = now() + SOON + 2;
+    while (status == TSH_OK && now() < end) status = make_call(r, tsh_world_group(r->world), &p->call);
+    check_heard(r, p, status, stopped ? TSH_ERR_TIMEOUT : TSH_ERR_PEER,
+                stopped ? "did not come within 1 s"
+                : left  ? "has left the world"
+                        : "died");
+    tshi_check(r, tsh_barrier(tsh_world_group(r->world)) == status, "a later call gives another error");
+    tshi_check(r, tsh_world_recover(r->world) == status, "recovering gives another error");
+}
+
+/* All make one call, which comes to the same end for all, and can go on. */
+static void disagree(tshi_rank *r, const plan *p) {
+    bool victim = r->rank == p->victim;
+    call mine = victim ? twisted(p) : p->call;
+    atomic_store(&p->shared->struck, now());
+    tsh_status status = make_call(r, tsh_world_group(r->world), &mine);
+    if (is_message(&p->call)) {
+        bool receiver = r->rank == (p->victim + 1) % p->ranks, sender = (r->rank + 1) % p->ranks == p->victim;
+        if (receiver) check_heard(r, p, status, TSH_ERR_MISMATCH, "recv");
+        /* Its own receive does not fit either; whoever sent to it may hear of that later. */
+        if (victim) tshi_check(r, status == TSH_ERR_MISMATCH, "%s", tsh_status_name(status));
+        if (!receiver && !victim && !sender) tshi_check(r, status == TSH_OK, "%s", tsh_status_name(status));
+    } else if (p->fate == BAD_CALL && victim) {
+        tshi_check(r, status == TSH_ERR_ARGUMENT, "%s: %s", tsh_status_name(status), tsh_error_message());
+    } else if (p->fate == BAD_CALL) {
+        check_heard(r, p, status, TSH_ERR_PEER, "NULL");
+    } else {
+        check_heard(r, p, status, TSH_ERR_MISMATCH, p->fate == OTHER_OP ? ":" : tsh_collective_name(p->call.op));
+    }
+}
+
+/* Two calls, which one rank makes the other way round: both fail everywhere. */
+static void swap_calls(tshi_rank *r, const plan *p) {
+    call second = p->call;
+    second.op = (tsh_collective)((second.op + 1) % TSH_OP_SEND);
+    for (int i = 0; i < 2; i++) {
+        atomic_store(&p->shared->struck, now());
+        tsh_status status =
+            make_call(r, tsh_world_group(r->world), (r->rank == p->victim) == (i == 0) ? &second : &p->call);
+        check_heard(r, p, status, TSH_ERR_MISMATCH, tsh_collective_name(second.op));
+    }
+}
+
+/* Two groups of the same ranks, which one rank calls the other way round: nobody comes. */
+static void swap_groups(tshi_rank *r, const plan *p) {
+    int ranks[MOST_RANKS];
+    tsh_group *other = NULL, *world = tsh_world_group(r->world);
+    for (int i = 0; i < p->ranks; i++) ranks[i] = p->ranks - 1 - i;
+    if (!tshi_check_ok(r, tsh_group_create(r->world, ranks, p->ranks, &other))) return;
+    call c = p->call;
+    atomic_store(&p->shared->struck, now());
+    tsh_status status = make_call(r, r->rank == p->victim ? other : world, &c);
+    tshi_check(r, status == TSH_ERR_TIMEOUT || status == TSH_ERR_PEER, "%s", tsh_status_name(status));
+    tshi_check(r, strstr(tsh_error_message(), "did not come within"), "\"%s\"", tsh_error_message());
+    bool named = r->rank == p->victim || names_rank(tsh_error_message(), p->victim);
+    tshi_check(r, named, "\"%s\" does not name rank %d", tsh_error_message(), p->victim);
+    tsh_group_destroy(other);
+}
+
+static void fails(tshi_rank *r, const plan *p) {
+    if (r->rank != p->victim) {
+        tsh_status status = TSH_OK;
+        double end = now() + SOON + 2;
+        while (status == TSH_OK && now() < end) status = make_call(r, tsh_world_group(r->world), &p->call);
+        check_heard(r, p, status, TSH_ERR_PEER, "no more");
+    } else {
+        call mine = twisted(p);
+        atomic_store(&p->shared->struck, now());
+        if (!mine.fails_inside) tsh_world_fail(r->world, "no more");
+        /* A call that all had posted before is well. */
+        tsh_status status = make_call(r, tsh_world_group(r->world), &mine);
+        if (status == TSH_OK && mine.fails_inside) status = tsh_barrier(tsh_world_group(r->world));
+        tshi_check(r, status == TSH_ERR_STATE, "%s: %s", tsh_status_name(status), tsh_error_message());
+    }
+    tshi_check_ok(r, tsh_world_recover(r->world));
+}
+
+/* Memory with a name would survive a rank that dies. What the test framework maps is not the ranks'. */
+static void check_maps(tshi_rank *r) {
+    char line[512];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps)) {
+        tshi_check(r, !strstr(line, "/dev/shm") || strstr(line, "bxf_arena"), "%s", line);
+    }
+    if (maps) fclose(maps);
+}
+
+/* False when it came to nothing, in words that name the victim. */
+static bool join(tshi_rank *r, const plan *p) {
+    tsh_status status = enter(r, p);
+    if (status == TSH_OK) return true;
+    r->world = NULL;
+    const char *words = tsh_error_message();
+    tshi_check(r, p->moment == JOINING && (status == TSH_ERR_TIMEOUT || status == TSH_ERR_PEER), "world_init: %s: %s",
+               tsh_status_name(status), words);
+    tshi_check(r, names_rank(words, p->victim), "\"%s\" does not name rank %d", words, p->victim);
+    return false;
+}
+
+/* The last peer that is through ends a victim that stands still. */
+static void leave(const plan *p) {
+    if (atomic_fetch_add(&p->shared->heard, 1) + 2 < p->ranks) return;
+    if (p->fate == STOPPED) kill(atomic_load(&p->shared->process), SIGKILL);
+}
+
+static void meet_trouble(tshi_rank *r, const plan *p) {
+    tsh_group *group = tsh_world_group(r->world);
+    bool victim = r->rank == p->victim;
+    check_maps(r);
+    for (int i = 0; i < p->warm && !r->failed; i++) tshi_check_ok(r, make_call(r, group, &p->call));
+    if (p->fate <= STOPPED && victim && p->moment == INSIDE) struck_inside(r, p);
+    if (p->fate <= STOPPED && victim) strike(p);
+    if (p->fate == LEAVES && victim) {
+        atomic_store(&p->shared->struck, now());
+        return;
+    }
+    if (p->fate <= STOPPED || p->fate == LEAVES) hear_of_end(r, p);
+    if (p->fate == FAILS) fails(r, p);
+    if (p->fate >= BAD_CALL && p->fate <= OTHER_REDUCTION) disagree(r, p);
+    if (p->fate == OTHER_ORDER) swap_calls(r, p);
+    if (p->fate == OTHER_GROUP) swap_groups(r, p);
+    /* Nothing that can be survived leaves a trace in what comes after; that an earlier message did not fit is told once. */
+    if (p->fate <= STOPPED || p->fate == LEAVES || p->fate == OTHER_GROUP || r->failed) return;
+    if (is_message(&p->call) && p->fate != FAILS) {
+        tshi_check_ok(r, tsh_barrier(group));
+        tsh_world_recover(r->world);
+    }
+    tshi_try_all(r, group, TSH_FLOAT32, 700);
+}
+
+static void rank_main(tshi_rank *r, void *arg) {
+    const plan *p = arg;
+    bool victim = r->rank == p->victim;
+    if (victim) atomic_store(&p->shared->process, getpid());
+    if (victim && p->moment == JOINING) struck_inside(r, p);
+    if (join(r, p)) meet_trouble(r, p);
+    tsh_world_destroy(r->world);
+    r->world = NULL;
+    if (!victim) leave(p);
+}
+
+/* --- what is left ------------------------------------------------------------------------------------------------- */
+
+static int count_entries(const char *folder, const char *part) {
+    int n = 0;
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && (e = readdir(d)) != NULL;) n += strstr(e->d_name, part) != NULL;
+    if (d) closedir(d);
+    return n;
+}
+
+static int count_lines(const char *path, const char *part) {
+    int n = 0;
+    char line[512];
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file)) n += strstr(line, part) != NULL;
+    if (file) fclose(file);
+    return n;
+}
+
+/* Orphans of this process' ranks are its own children: it is made their reaper. */
+static void check_nothing_left(const char *what, int descriptors) {
+    char name[64];
+    int port = port_of(getpid());
+    cr_assert_eq(waitpid(-1, NULL, WNOHANG), -1, "%s: a process is left", what);
+    cr_assert_eq(errno, ECHILD, "%s: %s", what, strerror(errno));
+    cr_assert_eq(count_entries("/proc/self/fd", ""), descriptors, "%s: descriptors are left", what);
+    cr_assert_eq(count_entries("/dev/shm", "tshard"), 0, "%s: shared memory is left", what);
+    snprintf(name, sizeof name, "@tshard-%u-%d-", (unsigned)getuid(), port);
+    cr_assert_eq(count_lines("/proc/net/unix", name), 0, "%s: a socket is left", what);
+    snprintf(name, sizeof name, ":%04X 00000000:0000 0A", (unsigned)port);
+    cr_assert_eq(count_lines("/proc/net/tcp", name), 0, "%s: a listener is left", what);
+}
+
+static void try_seed(unsigned seed, shared *where) {
+    char what[256];
+    tshi_outcome outcomes[MOST_RANKS];
+    *where = (shared){0};
+    plan p = make_plan(seed, where);
+    snprintf(what, sizeof what, "seed %u: rank %d of %d, %s, %s, %s %s [%lld]%s", seed, p.victim, p.ranks,
+             fate_names[p.fate], p.tcp ? "joining by tcp" : moment_names[p.moment], tsh_collective_name(p.call.op),
+             tsh_dtype_name(p.call.dtype), (long long)p.call.n, p.call.started ? ", started" : "");
+    int descriptors = count_entries("/proc/self/fd", "");
+    bool waits = p.fate == STOPPED || p.fate == OTHER_GROUP || p.moment == JOINING;
+    tshi_test_options options = {
+        .ranks = p.ranks, .bare = true, .timeout = 15, .world_timeout = waits ? DEADLINE : "10"};
+    tshi_test_run_with(&options, rank_main, &p, outcomes, NULL);
+    for (int i = 0; i < p.ranks; i++) {
+        if (i == p.victim && p.fate <= STOPPED) {
+            bool as_meant = p.fate == EXITS ? outcomes[i].code == 3 : outcomes[i].signal == SIGKILL;
+            cr_assert(as_meant, "%s: it ended with code %d, signal %d: %s", what, outcomes[i].code, outcomes[i].signal,
+                      outcomes[i].words);
+        } else {
+            cr_assert_str_empty(outcomes[i].words, "%s: %s", what, outcomes[i].words);
+        }
+    }
+    check_nothing_left(what, descriptors);
+}
+
+static unsigned number_from(const char *name, unsigned fallback) {
+    const char *text = getenv(name);
+    return text ? (unsigned)strtoul(text, NULL, 10) : fallback;
+}
+
+/* Thirteen seeds have each fate once. */
+Test(trouble, of_every_kind, .timeout = 3600) {
+    shared *where = mmap(NULL, sizeof *where, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    cr_assert(where != MAP_FAILED);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    unsigned first = number_from("TSHARD_TEST_SEED", 1);
+    unsigned n = number_from("TSHARD_TEST_SEEDS", getenv("TSHARD_TEST_SEED") ? 1 : 2 * FATES);
+    for (unsigned i = 0; i < n; i++) try_seed(first + i, where);
+    munmap(where, sizeof *where);
+}
