@@ -1,17 +1,53 @@
 // How kernels are started and how threads of a block talk on a GPU.
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 namespace tshi {
+
+// Of all threads of a block.
+__device__ inline void barrier() {
+    __syncthreads();
+}
+
+// Of all threads of a warp.
+template <typename T> __device__ inline T shuffle(T value, int lane) {
+    return __shfl_sync(0xffffffffu, value, lane);
+}
 
 template <typename T> __device__ inline T shuffle_xor(T value, int mask) {
     return __shfl_xor_sync(0xffffffffu, value, mask);
 }
 
-__device__ inline void barrier() { __syncthreads(); }
+// From `lanes` below; the first `lanes` get their own.
+template <typename T> __device__ inline T shuffle_up(T value, int lanes) {
+    return __shfl_up_sync(0xffffffffu, value, lanes);
+}
+
+// Bit i: lane i says yes.
+__device__ inline unsigned ballot(bool yes) {
+    return __ballot_sync(0xffffffffu, yes);
+}
+
+// What this thread has written is seen by the GPU, or by the host as well, before what it writes later.
+__device__ inline void fence() {
+    __threadfence();
+}
+
+__device__ inline void fence_system() {
+    __threadfence_system();
+}
+
+// The value from before. For integers alone: sums of floats have a fixed order here.
+template <typename T> __device__ inline T atomic_add(T *to, T value) {
+    return atomicAdd(to, value);
+}
 
 // Blocks of a multiple of 32 threads. No launch for an empty grid.
 template <typename... P, typename... A>
-inline void launch(tsh_device *device, const char *what, void (*kernel)(P...), unsigned blocks, unsigned threads, A... a) {
+inline void launch(tsh_device *device, const char *what, void (*kernel)(P...), unsigned blocks, unsigned threads,
+                   A... a) {
     if (blocks == 0) return;
     kernel<<<blocks, threads, 0, tshi_cuda_stream(device)>>>(a...);
     tshi_cuda_launched(device, what);

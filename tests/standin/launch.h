@@ -1,0 +1,82 @@
+// A GPU's launches on the CPU: what common.cuh takes from launch.cuh, for kernels that a C++ compiler has compiled.
+//
+// launch() returns when the kernel is done. Blocks run one after another. A block's threads are fibers of the calling
+// thread: each runs until it meets a barrier or a shuffle, in ascending and in descending order by turns, so that a
+// missing barrier shows. A barrier that some threads of a block never reach, or a shuffle that some of a warp do not,
+// ends the program with the kernel's name.
+//
+// Shared memory is a static array, and keeps what the last block left. Write alignas before __shared__.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <functional>
+#include <math.h>
+#include <stdint.h>
+
+#undef __shared__
+#define __shared__ static thread_local
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+
+// Where the running thread is.
+inline thread_local uint3 threadIdx, blockIdx, blockDim, gridDim;
+
+// The program may define it: a launch on a stream that is being captured goes there instead, to be run by run(data)
+// any number of times, and at last dropped by drop(data). Returns false for a stream that is not.
+extern "C" __attribute__((weak)) bool tshi_standin_capture(cudaStream_t stream, void (*run)(void *data), void *data,
+                                                           void (*drop)(void *data));
+
+namespace tshi {
+
+void standin_launch(cudaStream_t stream, const char *what, unsigned blocks, unsigned threads,
+                    const std::function<void()> &thread);
+void standin_barrier();
+// The value that `lane` of this warp gives in the same call.
+void standin_exchange(const void *value, size_t size, int lane, void *out);
+
+inline void barrier() {
+    standin_barrier();
+}
+
+template <typename T> inline T shuffle(T value, int lane) {
+    T out;
+    standin_exchange(&value, sizeof value, lane, &out);
+    return out;
+}
+
+template <typename T> inline T shuffle_xor(T value, int mask) {
+    return shuffle(value, (int)(threadIdx.x % 32) ^ mask);
+}
+
+template <typename T> inline T shuffle_up(T value, int lanes) {
+    int lane = (int)(threadIdx.x % 32);
+    return shuffle(value, lane < lanes ? lane : lane - lanes);
+}
+
+inline unsigned ballot(bool yes) {
+    unsigned word = yes ? 1u << threadIdx.x % 32 : 0u;
+    for (int mask = 16; mask > 0; mask /= 2) word |= shuffle_xor(word, mask);
+    return word;
+}
+
+inline void fence() {}
+
+inline void fence_system() {}
+
+template <typename T> inline T atomic_add(T *to, T value) {
+    T old = *to;
+    *to = old + value;
+    return old;
+}
+
+template <typename... P, typename... A>
+inline void launch(tsh_device *device, const char *what, void (*kernel)(P...), unsigned blocks, unsigned threads,
+                   A... a) {
+    if (blocks == 0) return;
+    standin_launch(tshi_cuda_stream(device), what, blocks, threads, [=] { kernel(a...); });
+    tshi_cuda_launched(device, what);
+}
+
+} // namespace tshi
