@@ -158,7 +158,6 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
     op->text = text;
     op->async = work != NULL || mpi->watched;
     op->trouble_seen = 0;
-    op->number = text ? ++group->calls : tshi_group_note(group, call);
     if (call->failed == TSH_OK) op->call.failed = take_scratch(group, op);
     if (op->call.failed != TSH_OK) snprintf(op->words, sizeof op->words, "%s", tsh_error_message());
     op->identity = identity_of(group, &op->call, text);
@@ -171,6 +170,8 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
         op->held[1] = work->out ? tsh_tensor_retain(work->out) : NULL;
     }
     int error = tshi_gate_arrive(group);
+    /* The books are kept while the others hear of it. */
+    op->number = text ? ++group->calls : tshi_group_note(group, call);
     return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(world, tsh_collective_name(call->op), error);
 }
 
@@ -187,8 +188,7 @@ static bool move(tsh_group *group, bool wait) {
     op->phase = TSHI_MOVING;
     op->step = 0;
     op->requests = 0;
-    int64_t steps = wait ? tshi_move_steps(group) : 0;
-    for (; op->step < steps; op->step++) {
+    for (; wait && op->step < op->steps; op->step++) {
         int error = tshi_move_step(group, op->step, true);
         if (error != MPI_SUCCESS) return end_error(group, error);
     }
@@ -205,7 +205,7 @@ static bool advance_move(tsh_group *group) {
     if (error != MPI_SUCCESS) return end_error(group, error);
     if (!done) return false;
     op->requests = 0;
-    if (op->step < tshi_move_steps(group)) {
+    if (op->step < op->steps) {
         error = tshi_move_step(group, op->step++, false);
         return error == MPI_SUCCESS ? true : end_error(group, error);
     }

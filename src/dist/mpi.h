@@ -47,40 +47,41 @@ typedef struct tshi_mpi_peer {
 /* --- the world ---------------------------------------------------------------------------------------------------- */
 
 typedef struct tshi_mpi {
+    /* What each call looks at stands together. */
+    int64_t chunk; /* most elements that one call of MPI is given */
+    tsh_status broken;
+    unsigned looks;
+    bool troubled; /* somebody has failed or left; look closer */
+    bool watched;  /* TSHARD_CHECK=1 */
+    bool crowded;  /* more ranks than cores on this machine */
+    bool ready;    /* the communicators are there */
+    bool rdma;
+    MPI_Comm recovery, notices;
+    MPI_Request inbox_request;
+    MPI_Op op[TSH_DTYPE_COUNT][TSH_REDUCE_OP_COUNT];
     void *heap;
     size_t heap_bytes;
-    MPI_Comm recovery, notices;
-    bool ready;   /* the communicators are there */
-    bool watched; /* TSHARD_CHECK=1 */
-    bool crowded; /* more ranks than cores on this machine */
-    int *node;    /* [size] the machine of each rank, from 0 */
+    int *node; /* [size] the machine of each rank, from 0 */
     int nodes;
-    bool rdma;
-    int64_t chunk; /* most elements that one call of MPI is given */
-    MPI_Op op[TSH_DTYPE_COUNT][TSH_REDUCE_OP_COUNT];
+    uint32_t epoch;
     tshi_notice inbox;
-    MPI_Request inbox_request;
     tshi_outbox outbox[TSHI_NOTICES];
     tshi_mpi_peer *peer; /* [size] */
-    bool troubled;       /* somebody has failed or left; look closer */
-    uint32_t epoch;
-    unsigned looks;
     uint64_t next_group; /* numbers the groups that this rank leads */
-    tsh_status broken;
     char broken_words[TSHI_MESSAGE_SIZE];
     tshi_pool messages;
 } tshi_mpi;
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
 
-/* Shared by the members of a group on one machine. `arrivals` counts those at the gate, in fields: see mpi_gate.c. */
+/* A member of a group on one machine, in memory that all of them share; see mpi_gate.c. */
 typedef struct tshi_gate_member {
-    alignas(64) _Atomic uint64_t number; /* of the last gate that it came to */
+    alignas(128) _Atomic uint64_t arrived[2]; /* even and odd gates: who passes one may be at the next already */
+    alignas(128) _Atomic uint64_t passed;     /* the last gate; apart, for only those look who want to give up */
 } tshi_gate_member;
 
 typedef struct tshi_gate_block {
-    alignas(128) _Atomic uint64_t arrivals;
-    alignas(128) _Atomic uint64_t verdict; /* number << 8 | what the last to arrive has found */
+    _Atomic uint64_t id; /* of the group */
     tshi_gate_member member[];
 } tshi_gate_block;
 
@@ -102,38 +103,40 @@ typedef enum tshi_phase { TSHI_IDLE, TSHI_AT_GATE, TSHI_COMPARING, TSHI_COUNTING
 
 /* The collective under way; there is one at a time. */
 typedef struct tshi_mpi_op {
-    tshi_call call;
-    const char *text; /* of an agreement, else NULL */
     tshi_phase phase;
+    tsh_status status;
     bool async;
     bool regular;      /* all parts are equal: of the whole group once the gate is passed */
-    uint64_t number;   /* of the call, for messages */
     uint64_t identity; /* hash of what has to agree */
-    uint64_t mine[3], all[3];
-    MPI_Request request[2];
-    int requests;
-    int64_t step;
-    void *out; /* where the result goes: call.out, or scratch */
+    uint64_t number;   /* of the call, for messages */
+    void *out;         /* where the result goes: call.out, or scratch */
     void *scratch;
+    tshi_call call;
+    int64_t whole;       /* most elements that one call of MPI has to do with, were it only one */
+    int64_t step, steps; /* the next one, and how many there are; the same on all ranks */
+    int requests;
+    MPI_Request request[2];
     tsh_tensor *held[2];
     double trouble_seen; /* when, 0: not */
-    tsh_status status;
+    const char *text;    /* of an agreement, else NULL */
+    uint64_t mine[3], all[3];
     char words[TSHI_MESSAGE_SIZE]; /* of a call that cannot be made */
 } tshi_mpi_op;
 
 typedef struct tshi_mpi_group {
     MPI_Comm comm;
-    uint64_t id;
-    uint64_t gate, moved;   /* last gate I came to, and the last behind which I went on */
-    uint64_t verdict;       /* of the last gate, as it stands in the block */
     tshi_gate_block *block; /* NULL: the members are on several machines */
+    uint64_t gate, moved;   /* last gate I came to, and the last behind which I went on */
+    uint64_t word;          /* what I said at that gate */
+    double stopping;        /* when I said that I give up there, 0: not */
+    tshi_mpi_op op;
+    uint64_t id;
     size_t block_bytes;
     int *counts;         /* [4 * size] for MPI */
     int64_t *kept;       /* [2 * size] counts of a call that was given up */
     int64_t *matrix;     /* [2 * size * size], all_to_all with parts of its own; made when needed */
     tshi_detail *detail; /* [1 + size], mine first */
     uint32_t *sent;      /* [size] messages to each member */
-    tshi_mpi_op op;
 } tshi_mpi_group;
 
 static inline tshi_mpi *tshi_mpi_of(const tsh_world *world) {
@@ -166,7 +169,9 @@ void tshi_mpi_group_close(tsh_group *group);
 int tshi_gate_arrive(tsh_group *group);
 /* TSHI_GATE_* bits once it is decided, else 0. */
 int tshi_gate_poll(tsh_group *group, int *error);
-/* Give up; false when it was passed after all, or when it is too early to tell. */
+/* As if no member had ever come. Collective, nobody is at the gate. */
+void tshi_gate_renew(tsh_group *group);
+/* Give up; false when it was passed after all, or when it is too early to tell: ask again. */
 bool tshi_gate_withdraw(tsh_group *group);
 /* "rank 1, 3" of those that have not come, as far as one can tell. */
 const char *tshi_gate_missing(const tsh_group *group, char *text, size_t size);
@@ -183,12 +188,11 @@ void tshi_mpi_divide(tsh_device *device, tsh_dtype dtype, int64_t n, int ranks, 
 
 /* --- mpi_move.c --------------------------------------------------------------------------------------------------- */
 
-/* The data of mg->op in steps of MPI calls. Steps are the same on all ranks. */
-int64_t tshi_move_steps(const tsh_group *group);
+/* The data of mg->op in steps of MPI calls. Before the first: sets op->steps. */
+void tshi_move_begin(tsh_group *group);
 /* One of them: done when it returns (`wait`), or with op->requests to wait for. An MPI error code. */
 int tshi_move_step(tsh_group *group, int64_t step, bool wait);
-/* Before the first and after the last. */
-void tshi_move_begin(tsh_group *group);
+/* After the last. */
 void tshi_move_end(tsh_group *group);
 
 /* --- mpi_failure.c ------------------------------------------------------------------------------------------------ */

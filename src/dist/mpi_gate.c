@@ -1,47 +1,38 @@
-/* Where the members of a group meet before each call. */
+/* Where the members of a group meet before each call.
+ *
+ * On one machine each says that it has come in a word of its own, and passes when it has read the same in all others:
+ * one line of memory goes each way at the same time, which is the least that a meeting can cost. The word also has what
+ * the member is about to do. Nobody decides for the others, so giving up takes longer: a member marks its word, whoever
+ * sees a mark marks his, and the gate is given up when each member has marked its word or has not come. One that passed
+ * before it saw the mark says so, and then all pass. */
 #include "dist/mpi.h"
 
 #include <stdio.h>
 
-/* The fields of `arrivals`: members there, those whose call does not wait, those with parts of their own, and the sum
- * of the call's hashes, which is what it should be when all are alike. The last to come reads them all at once, puts
- * them back to zero, and says what it has found in `verdict`. */
-#define COUNT_BITS 12
-#define COUNT_MASK ((UINT64_C(1) << COUNT_BITS) - 1)
-#define HASH_SHIFT (3 * COUNT_BITS)
-#define HASH_MASK  ((UINT64_C(1) << (64 - HASH_SHIFT)) - 1)
-#define CODE_BITS  8
+/* A word: a hash of the call, the gate's number, TSHI_GATE_ASYNC and _IRREGULAR, and the mark. */
+#define MARK         UINT64_C(1)
+#define NUMBER_SHIFT 4
+#define NUMBER_MASK  UINT64_C(0xfffffff0)
+#define HASH_SHIFT   32
+
+/* Long after what a member has written can be read by all. */
+#define SETTLE_SECONDS 1e-3
 
 static int flags_of(const tshi_mpi_op *op) {
     return (op->async ? TSHI_GATE_ASYNC : 0) | (op->regular ? 0 : TSHI_GATE_IRREGULAR);
 }
 
-/* Decide my gate, once: the verdict that stands. The one before is known: to ask for it would cost as much as to write.
- */
-static uint64_t decide(const tshi_mpi_group *mg, int code) {
-    uint64_t old = mg->verdict, mine = mg->gate << CODE_BITS | (uint64_t)code;
-    while (old >> CODE_BITS != mg->gate) {
-        if (atomic_compare_exchange_weak(&mg->block->verdict, &old, mine)) return mine;
-    }
-    return old;
+static inline bool at_gate(const tshi_mpi_group *mg, uint64_t word) {
+    return ((word ^ mg->word) & NUMBER_MASK) == 0;
 }
 
-static void arrive_here(tsh_group *group) {
-    tshi_mpi_group *mg = group->state;
-    tshi_gate_block *block = mg->block;
-    uint64_t hash = mg->op.identity & HASH_MASK, size = (uint64_t)group->size;
-    uint64_t add = 1 | hash << HASH_SHIFT;
-    if (mg->op.async) add |= UINT64_C(1) << COUNT_BITS;
-    if (!mg->op.regular) add |= UINT64_C(1) << 2 * COUNT_BITS;
-    atomic_store_explicit(&block->member[group->rank].number, mg->gate, memory_order_relaxed);
-    uint64_t sum = atomic_fetch_add_explicit(&block->arrivals, add, memory_order_acq_rel) + add;
-    if ((sum & COUNT_MASK) != size) return;
-    int code = TSHI_GATE_PASSED;
-    if (sum >> COUNT_BITS & COUNT_MASK) code |= TSHI_GATE_ASYNC;
-    if (sum >> 2 * COUNT_BITS & COUNT_MASK) code |= TSHI_GATE_IRREGULAR;
-    if (sum >> HASH_SHIFT != (hash * size & HASH_MASK)) code |= TSHI_GATE_DIFFER;
-    atomic_store_explicit(&block->arrivals, 0, memory_order_relaxed);
-    decide(mg, code);
+static inline uint64_t word_of(const tshi_mpi_group *mg, int rank) {
+    return atomic_load_explicit(&mg->block->member[rank].arrived[mg->gate & 1], memory_order_acquire);
+}
+
+static void say(const tsh_group *group, tshi_mpi_group *mg, uint64_t word) {
+    mg->word = word;
+    atomic_store_explicit(&mg->block->member[group->rank].arrived[mg->gate & 1], word, memory_order_release);
 }
 
 int tshi_gate_arrive(tsh_group *group) {
@@ -50,7 +41,8 @@ int tshi_gate_arrive(tsh_group *group) {
     mg->gate++;
     op->phase = TSHI_AT_GATE;
     if (mg->block) {
-        arrive_here(group);
+        mg->stopping = 0;
+        say(group, mg, op->identity << HASH_SHIFT | (mg->gate << NUMBER_SHIFT & NUMBER_MASK) | (uint64_t)flags_of(op));
         return MPI_SUCCESS;
     }
     op->mine[0] = op->identity;
@@ -60,27 +52,87 @@ int tshi_gate_arrive(tsh_group *group) {
     return MPI_Iallreduce(op->mine, op->all, 3, MPI_UINT64_T, MPI_BOR, mg->comm, op->request);
 }
 
+/* --- looking ------------------------------------------------------------------------------------------------------ */
+
+/* What those who are there have said. */
+typedef struct words {
+    bool all; /* everybody is */
+    uint64_t flags, unlike;
+} words;
+
+static inline words read_words(const tsh_group *group, const tshi_mpi_group *mg) {
+    words said = {.all = true};
+    for (int i = 0; i < group->size; i++) {
+        uint64_t word = word_of(mg, i);
+        if (!at_gate(mg, word)) {
+            said.all = false;
+            continue;
+        }
+        said.flags |= word;
+        said.unlike |= word ^ mg->word;
+    }
+    return said;
+}
+
+static inline int pass(const tsh_group *group, const tshi_mpi_group *mg, const words *said) {
+    atomic_store_explicit(&mg->block->member[group->rank].passed, mg->gate, memory_order_release);
+    return TSHI_GATE_PASSED | (int)(said->flags & (TSHI_GATE_ASYNC | TSHI_GATE_IRREGULAR)) |
+           (said->unlike >> HASH_SHIFT ? TSHI_GATE_DIFFER : 0);
+}
+
+static bool somebody_passed(const tsh_group *group, const tshi_mpi_group *mg) {
+    for (int i = 0; i < group->size; i++) {
+        if (atomic_load_explicit(&mg->block->member[i].passed, memory_order_acquire) == mg->gate) return true;
+    }
+    return false;
+}
+
+/* Somebody is there and has not seen the mark. */
+static bool somebody_may_pass(const tsh_group *group, const tshi_mpi_group *mg) {
+    for (int i = 0; i < group->size; i++) {
+        uint64_t word = word_of(mg, i);
+        if (at_gate(mg, word) && !(word & MARK)) return true;
+    }
+    return false;
+}
+
+/* What becomes of a gate that somebody gives up, 0 while it is open. Whoever does not answer is dead or stopped: then
+ * the world is lost, and so is nothing by not waiting for it. */
+static int settle(const tsh_group *group, tshi_mpi_group *mg) {
+    double now = tshi_clock();
+    if (mg->stopping == 0) {
+        mg->stopping = now;
+        say(group, mg, mg->word | MARK);
+    }
+    if (somebody_passed(group, mg)) {
+        words said = read_words(group, mg);
+        return pass(group, mg, &said);
+    }
+    if (now - mg->stopping < SETTLE_SECONDS) return 0;
+    return somebody_may_pass(group, mg) && now - mg->stopping < TSHI_GRACE ? 0 : TSHI_GATE_STOPPED;
+}
+
 int tshi_gate_poll(tsh_group *group, int *error) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
-    if (mg->block) {
-        uint64_t verdict = atomic_load_explicit(&mg->block->verdict, memory_order_acquire);
-        if (verdict >> CODE_BITS == mg->gate) mg->verdict = verdict;
-        return verdict >> CODE_BITS == mg->gate ? (int)(verdict & ((1 << CODE_BITS) - 1)) : 0;
-    }
     int done = 0;
+    if (mg->block) {
+        words said = read_words(group, mg);
+        if (said.flags & MARK) return settle(group, mg);
+        return said.all ? pass(group, mg, &said) : 0;
+    }
     *error = MPI_Test(op->request, &done, MPI_STATUS_IGNORE);
     if (*error != MPI_SUCCESS || !done) return 0;
     op->requests = 0;
     return TSHI_GATE_PASSED | (int)op->all[2] | (op->all[0] & op->all[1] ? TSHI_GATE_DIFFER : 0);
 }
 
+/* --- giving up ---------------------------------------------------------------------------------------------------- */
+
 bool tshi_gate_withdraw(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
-    if (op->phase == TSHI_AT_GATE && mg->block) {
-        return decide(mg, TSHI_GATE_STOPPED) & TSHI_GATE_STOPPED;
-    }
+    if (op->phase == TSHI_AT_GATE && mg->block) return settle(group, mg) == TSHI_GATE_STOPPED;
     /* Without shared memory nobody can take back that it has come. When a failure is known for so long and the gate has
      * not been passed, then somebody has heard of it before it came, and never will come. Behind the gate, a rank that
      * has failed since has mostly done its part. */
@@ -94,8 +146,19 @@ const char *tshi_gate_missing(const tsh_group *group, char *text, size_t size) {
     size_t used = 0;
     snprintf(text, size, "one of the others");
     for (int i = 0; mg->block && i < group->size && used + 16 < size; i++) {
-        if (atomic_load(&mg->block->member[i].number) >= mg->gate) continue;
+        if (at_gate(mg, word_of(mg, i))) continue;
         used += (size_t)snprintf(text + used, size - used, "%s%d", used ? ", " : "rank ", group->ranks[i]);
     }
     return text;
+}
+
+void tshi_gate_renew(tsh_group *group) {
+    tshi_mpi_group *mg = group->state;
+    mg->gate = mg->moved = mg->word = 0;
+    mg->stopping = 0;
+    if (!mg->block) return;
+    tshi_gate_member *me = &mg->block->member[group->rank];
+    atomic_store(&me->arrived[0], 0);
+    atomic_store(&me->arrived[1], 0);
+    atomic_store(&me->passed, 0);
 }

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define TAG_GROUP    7
-#define MOST_AT_GATE 4000 /* members that the counters of a shared gate have room for */
+#define MOST_AT_GATE 512 /* each looks at the words of all */
 
 tshi_mpi_group *tshi_mpi_group_new(tsh_world *world, int size) {
     const tsh_allocator *allocator = &world->allocator;
@@ -97,20 +97,19 @@ static int share_block(tsh_group *group, tshi_mpi_group *mg) {
         p.id = (uint64_t)group->world->rank << 32 | ++mpi->next_group;
         if (here) p.fd = fd = first_file(mg->block_bytes);
         if (fd >= 0) mg->block = map_file(fd, mg->block_bytes);
-        /* The number also tells a member that it has found the file it was meant to. */
-        if (mg->block) atomic_store(&mg->block->verdict, p.id);
+        /* It also tells a member that it has found the file it was meant to. */
+        if (mg->block) atomic_store(&mg->block->id, p.id);
     }
     int error = MPI_Bcast(&p, (int)sizeof p, MPI_BYTE, 0, mg->comm);
     if (error == MPI_SUCCESS && here && group->rank != 0) mg->block = map_place(&p, mg->block_bytes);
-    mine = mg->block && atomic_load(&mg->block->verdict) == p.id;
+    mine = mg->block && atomic_load(&mg->block->id) == p.id;
     mg->id = p.id;
     if (error == MPI_SUCCESS) error = MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, mg->comm);
     if (fd >= 0) close(fd);
     if (error != MPI_SUCCESS) return error;
     if (!all && mg->block) munmap(mg->block, mg->block_bytes);
     if (!all) mg->block = NULL;
-    if (group->rank == 0 && mg->block) atomic_store(&mg->block->verdict, 0);
-    return MPI_Barrier(mg->comm);
+    return MPI_SUCCESS;
 }
 
 /* --- opening and closing ------------------------------------------------------------------------------------------ */

@@ -70,29 +70,24 @@ static int64_t steps_at(const tsh_group *group, int distance) {
     return sends > receives ? sends : receives;
 }
 
-int64_t tshi_move_steps(const tsh_group *group) {
+/* Sets whole and steps. */
+static void count_steps(const tsh_group *group, tshi_mpi_op *op) {
     const tshi_mpi *mpi = tshi_mpi_of(group->world);
-    const tshi_call *call = &tshi_mpi_group_of(group)->op.call;
-    int64_t whole, steps = 0;
-    switch (call->op) {
-    case TSH_OP_ALL_REDUCE:
-    case TSH_OP_BROADCAST:
-    case TSH_OP_REDUCE: return chunks(mpi, call->count);
-    case TSH_OP_ALL_TO_ALL:
-        whole = most_exchanged(group);
-        if (whole <= mpi->chunk) return whole != 0;
-        for (int d = 1; d < group->size; d++) steps += steps_at(group, d);
-        return steps;
-    case TSH_OP_ALL_GATHER:
-    case TSH_OP_REDUCE_SCATTER:
-    case TSH_OP_GATHER:
-    case TSH_OP_SCATTER:
-        whole = sum_of(call->counts, group->size);
-        if (whole <= mpi->chunk) return whole != 0;
-        for (int i = 0; i < group->size; i++) steps += chunks(mpi, call->counts[i]);
-        return steps;
-    default: return 0; /* a barrier is over when its gate is passed */
-    }
+    const tshi_call *call = &op->call;
+    op->whole = call->count;
+    if (call->op == TSH_OP_ALL_TO_ALL)
+        op->whole = most_exchanged(group);
+    else if (call->counts)
+        op->whole = sum_of(call->counts, group->size);
+    op->steps = op->whole != 0;
+    if (op->whole <= mpi->chunk) return;
+    op->steps = 0;
+    if (call->op == TSH_OP_ALL_TO_ALL)
+        for (int d = 1; d < group->size; d++) op->steps += steps_at(group, d);
+    else if (call->counts)
+        for (int i = 0; i < group->size; i++) op->steps += chunks(mpi, call->counts[i]);
+    else
+        op->steps = chunks(mpi, call->count);
 }
 
 /* --- one step ----------------------------------------------------------------------------------------------------- */
@@ -265,22 +260,14 @@ static int step_piece(tsh_group *group, int64_t step, bool wait) {
 
 int tshi_move_step(tsh_group *group, int64_t step, bool wait) {
     tshi_mpi_group *mg = group->state;
-    const tshi_call *call = &mg->op.call;
-    int64_t chunk = tshi_mpi_of(group->world)->chunk;
+    bool one = mg->op.whole <= tshi_mpi_of(group->world)->chunk;
     mg->op.requests = wait ? 0 : 1;
-    switch (call->op) {
-    case TSH_OP_ALL_TO_ALL:
-        return most_exchanged(group) <= chunk ? step_all_to_all(group, wait) : step_pair(group, step, wait);
-    case TSH_OP_ALL_GATHER:
-        if (sum_of(call->counts, group->size) <= chunk) return step_all_gather(group, wait);
-        return step_piece(group, step, wait);
-    case TSH_OP_REDUCE_SCATTER:
-        if (sum_of(call->counts, group->size) <= chunk) return step_reduce_scatter(group, wait);
-        return step_piece(group, step, wait);
+    switch (mg->op.call.op) {
+    case TSH_OP_ALL_TO_ALL: return one ? step_all_to_all(group, wait) : step_pair(group, step, wait);
+    case TSH_OP_ALL_GATHER: return one ? step_all_gather(group, wait) : step_piece(group, step, wait);
+    case TSH_OP_REDUCE_SCATTER: return one ? step_reduce_scatter(group, wait) : step_piece(group, step, wait);
     case TSH_OP_GATHER:
-    case TSH_OP_SCATTER:
-        if (sum_of(call->counts, group->size) <= chunk) return step_rooted(group, wait);
-        return step_piece(group, step, wait);
+    case TSH_OP_SCATTER: return one ? step_rooted(group, wait) : step_piece(group, step, wait);
     default: return step_whole(group, step, wait);
     }
 }
@@ -297,18 +284,17 @@ void tshi_move_begin(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
     const tshi_call *call = &mg->op.call;
     int rank = group->rank;
-    int64_t chunk = tshi_mpi_of(group->world)->chunk;
+    if (call->counts) mg->op.regular = all_equal(call->counts, group->size);
+    count_steps(group, &mg->op);
     if (call->op == TSH_OP_REDUCE && mg->op.scratch) copy_own(group, call->in, mg->op.scratch, call->count);
+    if (mg->op.whole <= tshi_mpi_of(group->world)->chunk) return;
     if (call->op == TSH_OP_ALL_TO_ALL) {
-        if (most_exchanged(group) <= chunk) return;
         size_t size = tsh_dtype_size(call->dtype);
         copy_own(group, at(call->in, sum_of(call->in_counts, rank), size),
                  at(call->out, sum_of(call->out_counts, rank), size), call->in_counts[rank]);
         return;
     }
     if (!call->counts) return;
-    mg->op.regular = all_equal(call->counts, group->size);
-    if (sum_of(call->counts, group->size) <= chunk) return;
     size_t before = (size_t)sum_of(call->counts, rank) * tsh_dtype_size(call->dtype);
     bool root = call->root == rank;
     if (call->op == TSH_OP_ALL_GATHER || (call->op == TSH_OP_GATHER && root)) {

@@ -144,16 +144,6 @@ static tsh_status finish_move(tsh_group *group, uint64_t last) {
     return TSH_OK;
 }
 
-static void gate_renew(tsh_group *group) {
-    tshi_mpi_group *mg = group->state;
-    mg->gate = mg->moved = mg->verdict = 0;
-    if (!mg->block) return;
-    atomic_store(&mg->block->member[group->rank].number, 0);
-    if (group->rank != 0) return;
-    atomic_store(&mg->block->arrivals, 0);
-    atomic_store(&mg->block->verdict, 0);
-}
-
 static tsh_status finish_groups(tsh_world *world, const entry *all, int most) {
     tsh_status status = TSH_OK;
     for (tsh_group *g = world->groups; g && status == TSH_OK; g = g->next) {
@@ -180,7 +170,7 @@ tsh_status tshi_mpi_recover(tsh_world *world) {
         if (!is_mpi(g)) continue;
         tshi_mpi_messages_drop(g);
         tshi_group_forget(g, "forgotten by tsh_world_recover");
-        gate_renew(g);
+        tshi_gate_renew(g);
     }
     mpi->epoch++;
     tshi_mpi_poll(world);

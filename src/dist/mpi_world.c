@@ -32,13 +32,29 @@ static void finalize(void) {
     if (!finalized && !process.distrusted) MPI_Finalize();
 }
 
+/* Hardware that reads and writes memory past the CPU. */
+static bool has_adapter(void) {
+    DIR *folder = opendir("/sys/class/infiniband");
+    const struct dirent *entry = NULL;
+    while (folder && (entry = readdir(folder)) != NULL && entry->d_name[0] == '.') {
+    }
+    if (folder) closedir(folder);
+    return entry != NULL;
+}
+
+/* What MPI remembers about memory that an adapter may read has to hear of every thread's unmapping. Where there is none,
+ * only this thread has to do with MPI, and to say so spares locks: in Open MPI 4 some 0.3 us a call. */
+static int thread_level(void) {
+    return has_adapter() ? MPI_THREAD_FUNNELED : MPI_THREAD_SINGLE;
+}
+
 static tsh_status start(void) {
     int initialized = 0, finalized = 0, level = 0, main_thread = 0;
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     if (finalized) return tshi_fail(TSH_ERR_STATE, "world_init: MPI has been finalised, and it starts only once");
     if (!initialized) {
-        int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level);
+        int error = MPI_Init_thread(NULL, NULL, thread_level(), &level);
         if (error != MPI_SUCCESS) return tshi_fail(TSH_ERR_SYSTEM, "world_init: MPI_Init_thread: error %d", error);
         if (atexit(finalize) != 0) return tshi_fail(TSH_ERR_MEMORY, "world_init: no room to finalise MPI at exit");
         return TSH_OK;
@@ -165,15 +181,6 @@ static bool variable_names_rdma(const char *name) {
     bool names = count < (int)sizeof text && MPI_T_cvar_read(handle, text) == MPI_SUCCESS && names_rdma(text);
     MPI_T_cvar_handle_free(&handle);
     return names;
-}
-
-static bool has_adapter(void) {
-    DIR *folder = opendir("/sys/class/infiniband");
-    const struct dirent *entry = NULL;
-    while (folder && (entry = readdir(folder)) != NULL && entry->d_name[0] == '.') {
-    }
-    if (folder) closedir(folder);
-    return entry != NULL;
 }
 
 /* There are adapters here, and MPI was built on, or told to use, a transport that drives them. */
