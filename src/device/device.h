@@ -228,6 +228,10 @@ struct tsh_device {
 tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, size_t size, int threads,
                                   tsh_device **out);
 
+/* A GPU: number local_rank modulo the GPUs there are. TSHARD_CUDA_MANAGED and TSHARD_TF32 (0 or 1) are read now.
+ * TSH_ERR_UNSUPPORTED, in words, without a driver, a GPU or cuBLASLt, and in builds without CUDA. */
+tsh_status tshi_device_create_cuda(const tsh_allocator *allocator, int local_rank, tsh_device **out);
+
 static inline void tshi_device_destroy(tsh_device *device) {
     if (!device) return;
     tshi_pool_clear(&device->tensors, &device->allocator);

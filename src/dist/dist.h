@@ -26,12 +26,20 @@ typedef struct tshi_call {
                         * only to tell the others */
 } tshi_call;
 
+/* Where the buffers of a call are while it runs on the host (staging.c). */
+typedef struct tshi_staging {
+    void *in, *out; /* of world->host, owned; NULL where none is needed */
+    void *to;       /* the tensor's memory, which gets the `bytes` of out */
+    size_t bytes;
+} tshi_staging;
+
 /* A call under way, or waiting for its turn. */
 struct tsh_work {
     tsh_group *group;
     tshi_call call;       /* its counts point to `counts` */
     int64_t *counts;      /* [2 * size], owned */
     tsh_tensor *in, *out; /* references */
+    tshi_staging stage;
     bool started, done;
     tsh_status status;
     char words[TSHI_MESSAGE_SIZE]; /* of a failure */
@@ -45,6 +53,7 @@ struct tsh_work {
 /* A backend: what the groups of a world need. One const table each: self.c, local.c. */
 typedef struct tshi_group_ops {
     const char *name;
+    bool on_host; /* takes memory of world->host alone: tensors of a GPU are staged */
 
     /* Run the call; returns when this rank's buffers are free again. Collective over the group. A call marked
      * `failed` returns that status and its words. */
@@ -189,6 +198,17 @@ void tshi_group_drain(tsh_group *group);
 tsh_status tshi_group_run(tsh_group *group, const tshi_call *call);
 /* End all works with TSH_ERR_STATE, without asking the backend: it is about to start anew. */
 void tshi_group_forget(tsh_group *group, const char *why);
+
+/* --- staging.c ---------------------------------------------------------------------------------------------------- */
+
+/* Whether the group's calls need host buffers for this world's tensors. */
+bool tshi_call_is_staged(const tsh_group *group);
+/* The call's buffers become host buffers that hold what it gives; without memory the call is marked failed. close: what
+ * came goes to the tensor if status is TSH_OK; the buffers are given back. */
+void tshi_stage_open(tsh_group *group, tshi_call *call, tshi_staging *stage);
+void tshi_stage_close(tsh_group *group, tshi_staging *stage, tsh_status status);
+/* ops->run in between. */
+tsh_status tshi_staged_run(tsh_group *group, const tshi_call *call);
 
 /* --- backends ----------------------------------------------------------------------------------------------------- */
 

@@ -531,6 +531,7 @@ static tsh_status local_agree(tsh_group *parent, const char *text, tsh_status fa
 
 const tshi_group_ops tshi_local_ops = {
     .name = "local",
+    .on_host = true,
     .run = local_run,
     .start = local_start,
     .progress = local_progress,

@@ -460,6 +460,7 @@ static void mpi_progress(tsh_work *work) {
 
 const tshi_group_ops tshi_mpi_ops = {
     .name = "mpi",
+    .on_host = true,
     .run = mpi_run,
     .start = mpi_start,
     .progress = mpi_progress,

@@ -68,6 +68,7 @@ static void step(tsh_work *work) {
     if (!work->started) {
         work->started = true;
         if (work->call.failed != TSH_OK) tshi_fail(work->call.failed, "%s", work->words);
+        if (tshi_call_is_staged(group)) tshi_stage_open(group, &work->call, &work->stage);
         tsh_status status = ops->start ? ops->start(work) : ops->run(group, &work->call);
         if (!ops->start || status != TSH_OK) note_failure(work, status);
     }
@@ -81,6 +82,7 @@ static void settle(tsh_work *work) {
     work->linked = false;
     work->next = NULL;
     work->group->world->pending--;
+    if (work->stage.in || work->stage.out) tshi_stage_close(work->group, &work->stage, work->status);
     if (work->status == TSH_OK) tshi_group_count(work->group, &work->call);
     if (work->orphan) work_free(work);
 }
@@ -185,12 +187,13 @@ void tshi_group_drain(tsh_group *group) {
 }
 
 tsh_status tshi_group_run(tsh_group *group, const tshi_call *call) {
-    if (!group->queue) return group->ops->run(group, call);
+    bool staged = tshi_call_is_staged(group);
+    if (!group->queue) return staged ? tshi_staged_run(group, call) : group->ops->run(group, call);
     char words[TSHI_MESSAGE_SIZE];
     if (call->failed != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
     tshi_group_drain(group);
     if (call->failed != TSH_OK) tshi_fail(call->failed, "%s", words);
-    return group->ops->run(group, call);
+    return staged ? tshi_staged_run(group, call) : group->ops->run(group, call);
 }
 
 static void forget(tsh_work *first, const char *why) {

@@ -1,0 +1,9 @@
+/* Builds without CUDA. */
+#include "device/device.h"
+
+tsh_status tshi_device_create_cuda(const tsh_allocator *allocator, int local_rank, tsh_device **out) {
+    (void)allocator;
+    (void)local_rank;
+    *out = NULL;
+    return tshi_fail(TSH_ERR_UNSUPPORTED, "this build of tshard has no CUDA (configure it with -DTSHARD_CUDA=ON)");
+}

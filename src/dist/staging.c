@@ -1,0 +1,82 @@
+/* Tensors of a GPU in groups whose backend works on the host: each call gets buffers of world->host in their place. */
+#include "dist/dist.h"
+
+bool tshi_call_is_staged(const tsh_group *group) {
+    return group->ops->on_host && group->world->device != group->world->host;
+}
+
+static int64_t sum(const tsh_group *group, const int64_t *counts) {
+    int64_t n = 0;
+    for (int i = 0; i < group->size; i++) n += counts[i];
+    return n;
+}
+
+/* Elements that this rank gives. */
+static int64_t elements_in(const tsh_group *group, const tshi_call *call) {
+    switch (call->op) {
+    case TSH_OP_ALL_GATHER:
+    case TSH_OP_GATHER: return call->counts[group->rank];
+    case TSH_OP_ALL_TO_ALL: return sum(group, call->in_counts);
+    case TSH_OP_BROADCAST: return call->root == group->rank ? call->count : 0;
+    default: return call->count;
+    }
+}
+
+/* Elements that this rank gets. */
+static int64_t elements_out(const tsh_group *group, const tshi_call *call) {
+    switch (call->op) {
+    case TSH_OP_REDUCE_SCATTER:
+    case TSH_OP_SCATTER: return call->counts[group->rank];
+    case TSH_OP_ALL_TO_ALL: return sum(group, call->out_counts);
+    default: return call->count;
+    }
+}
+
+/* A buffer on the host for `elements`, or NULL with the message set. */
+static void *take(const tsh_group *group, const tshi_call *call, int64_t elements, size_t *bytes) {
+    tsh_device *host = group->world->host;
+    *bytes = (size_t)elements * tsh_dtype_size(call->dtype);
+    return host->ops->alloc(host, *bytes);
+}
+
+void tshi_stage_open(tsh_group *group, tshi_call *call, tshi_staging *stage) {
+    tsh_device *device = group->world->device;
+    size_t bytes = 0;
+    *stage = (tshi_staging){0};
+    if (call->failed != TSH_OK) return;
+    bool one = call->in && call->in == call->out, takes = call->out != NULL;
+    stage->to = call->out;
+    if (takes) stage->out = take(group, call, elements_out(group, call), &stage->bytes);
+    if (takes && !stage->out) call->failed = TSH_ERR_MEMORY;
+    if (call->in && call->failed == TSH_OK) {
+        int64_t elements = elements_in(group, call);
+        if (one)
+            bytes = (size_t)elements * tsh_dtype_size(call->dtype);
+        else
+            stage->in = take(group, call, elements, &bytes);
+        void *in = one ? stage->out : stage->in;
+        if (!in) call->failed = TSH_ERR_MEMORY;
+        if (in && bytes) device->ops->copy_to_host(device, bytes, call->in, in);
+        call->in = in;
+    }
+    call->out = stage->out;
+}
+
+void tshi_stage_close(tsh_group *group, tshi_staging *stage, tsh_status status) {
+    tsh_device *host = group->world->host, *device = group->world->device;
+    if (status == TSH_OK && stage->out && stage->bytes) {
+        device->ops->copy_from_host(device, stage->bytes, stage->out, stage->to);
+    }
+    host->ops->release(host, stage->in);
+    host->ops->release(host, stage->out);
+    *stage = (tshi_staging){0};
+}
+
+tsh_status tshi_staged_run(tsh_group *group, const tshi_call *call) {
+    tshi_call staged = *call;
+    tshi_staging stage;
+    tshi_stage_open(group, &staged, &stage);
+    tsh_status status = group->ops->run(group, &staged);
+    tshi_stage_close(group, &stage, status);
+    return status;
+}
