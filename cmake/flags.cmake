@@ -2,9 +2,10 @@
 
 add_library(tshard_flags INTERFACE)
 target_compile_features(tshard_flags INTERFACE c_std_11)
-target_compile_options(tshard_flags INTERFACE -Wall -Wextra -Wconversion -Wshadow)
+# Kernels have flags of their own (cuda.cmake).
+target_compile_options(tshard_flags INTERFACE "$<$<COMPILE_LANGUAGE:C>:-Wall;-Wextra;-Wconversion;-Wshadow>")
 if(TSHARD_WERROR)
-    target_compile_options(tshard_flags INTERFACE -Werror)
+    target_compile_options(tshard_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-Werror>)
 endif()
 
 if(TSHARD_SANITIZE)
