@@ -52,6 +52,14 @@ tsh_tensor *tshi_test_vector(tshi_rank *r, tsh_dtype dtype, int64_t n) {
     return tensor;
 }
 
+tsh_device_kind tshi_test_device(void) {
+    const char *name = getenv("TSHARD_TEST_DEVICE");
+    if (!name || !strcmp(name, "cpu")) return TSH_CPU;
+    if (!strcmp(name, "cuda")) return TSH_CUDA;
+    fprintf(stderr, "TSHARD_TEST_DEVICE is '%s'; it must be cpu or cuda\n", name);
+    abort();
+}
+
 /* --- one rank ----------------------------------------------------------------------------------------------------- */
 
 typedef struct job {
@@ -69,7 +77,8 @@ static tshi_rank *rank_at(const job *j, int rank) {
 
 static void run_rank(const job *j, int rank) {
     tshi_rank *r = rank_at(j, rank);
-    tsh_world_config config = {.threads = j->threads, .heap_bytes = j->options.heap_bytes, .blas_threads = 1};
+    tsh_world_config config = {
+        .threads = j->threads, .heap_bytes = j->options.heap_bytes, .blas_threads = 1, .device = tshi_test_device()};
     if (j->threads) config.rank = rank;
     if (j->threads) config.timeout = strtod(j->options.world_timeout, NULL);
     if (!j->options.bare && !tshi_check_ok(r, tsh_world_init(&config, &r->world))) return;
@@ -94,6 +103,7 @@ static void set_environment(const job *j, int rank, const char *token) {
     setenv("TSHARD_TOKEN", token, 1);
     setenv("TSHARD_BLAS_THREADS", "1", 1);
     setenv("TSHARD_TIMEOUT", j->options.world_timeout, 1);
+    setenv("TSHARD_CUDA_MANAGED", j->options.own_memory ? "0" : "1", 1);
 }
 
 static _Noreturn void rank_process(const job *j, int rank, const char *token, pid_t parent) {

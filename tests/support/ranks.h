@@ -34,6 +34,7 @@ typedef struct tshi_test_options {
     size_t heap_bytes;         /* 0: 256 MiB */
     const char *world_timeout; /* TSHARD_TIMEOUT, default "10" */
     size_t result_bytes;
+    bool own_memory; /* on a GPU: its own memory, which only tsh_tensor_read and its like can look into */
 } tshi_test_options;
 
 /* How a rank ended. */
@@ -42,6 +43,10 @@ typedef struct tshi_outcome {
     int signal;                       /* that ended it, or 0 */
     char words[TSHI_TEST_WORDS + 64]; /* "" when all its checks held */
 } tshi_outcome;
+
+/* TSHARD_TEST_DEVICE: cpu, the default, or cuda. There, unless a run wants otherwise, tensors lie in memory that the
+ * host may read and every kernel is waited for, so that tests may look at tensors through pointers. */
+tsh_device_kind tshi_test_device(void);
 
 /* Processes with a world each. "" when every rank ended well and every check held, else the words of the first that
  * did not. Static memory. */

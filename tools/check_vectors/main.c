@@ -1,5 +1,5 @@
-/* check_vectors DIR [--ranks 1,2,3,4]: every golden-vector file in DIR that this version knows, in float64 and float32,
- * whole and split, on ranks that it starts itself. A row's ranks are processes of their own, so that a crash or a hang
+/* check_vectors DIR [--ranks 1,2,3,4] [--device cpu|cuda]: every golden-vector file in DIR that this version knows, in
+ * float64 and float32 (on a GPU bfloat16 too), whole and split, on ranks that it starts itself. A row's ranks are processes of their own, so that a crash or a hang
  * fails that row alone. */
 #include "cases.h"
 
@@ -10,9 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_RANKS        64
-#define FLOAT64_TOLERANCE 1e-10
-#define FLOAT32_TOLERANCE 1e-5
+#define MOST_RANKS 64
+
+typedef struct precision {
+    tsh_dtype dtype;
+    double tolerance;
+    bool gpu; /* there alone */
+} precision;
+
+static const precision precisions[] = {
+    {TSH_FLOAT64, 1e-10, false}, {TSH_FLOAT32, 1e-5, false}, {TSH_BFLOAT16, 2e-2, true}};
+
+#define PRECISIONS (sizeof precisions / sizeof *precisions)
 
 const cv_case cv_cases[] = {{"linear", cv_linear},
                             {"linear_uneven", cv_linear},
@@ -41,14 +50,14 @@ typedef struct row {
     const char *file;
     const tshi_vectors *vectors;
     const cv_sharding *sharding;
-    tsh_dtype dtype;
+    const precision *precision;
     int ranks;
 } row;
 
 static void rank_main(tshi_rank *r, void *arg) {
     const row *w = arg;
     char axes[64];
-    cv_run run = {.rank = r, .vectors = w->vectors, .dtype = w->dtype};
+    cv_run run = {.rank = r, .vectors = w->vectors, .dtype = w->precision->dtype};
     snprintf(axes, sizeof axes, "data=%d,model=-1", w->sharding->data ? w->sharding->data : r->size);
     if (tshi_check_ok(r, tsh_mesh_create(r->world, axes, &run.mesh)) &&
         tshi_check_ok(r, tsh_tape_create(r->world, &run.tape))) {
@@ -65,17 +74,19 @@ static void rank_main(tshi_rank *r, void *arg) {
 
 static bool run_row(const row *w) {
     double worst[MOST_RANKS] = {0}, most = 0;
-    tshi_test_options options = {
-        .ranks = w->ranks, .timeout = 30, .heap_bytes = (size_t)64 << 20, .result_bytes = sizeof(double)};
+    tshi_test_options options = {.ranks = w->ranks,
+                                 .timeout = 30,
+                                 .heap_bytes = (size_t)64 << 20,
+                                 .result_bytes = sizeof(double),
+                                 .own_memory = true};
     row copy = *w;
     const char *words = tshi_test_run_with(&options, rank_main, &copy, NULL, worst);
     for (int i = 0; i < w->ranks; i++) most = fmax(most, worst[i]);
-    double tolerance = w->dtype == TSH_FLOAT64 ? FLOAT64_TOLERANCE : FLOAT32_TOLERANCE;
-    bool passed = !words[0] && most <= tolerance;
+    bool passed = !words[0] && most <= w->precision->tolerance;
     char error[16] = "-";
     if (!words[0]) snprintf(error, sizeof error, "%.1e", most);
-    printf("%-26s %-28s %5d  %-8s %9s  %s%s%s\n", w->file, w->sharding->name, w->ranks, tsh_dtype_name(w->dtype), error,
-           passed ? "passed" : "FAILED", words[0] ? ": " : "", words);
+    printf("%-26s %-28s %5d  %-8s %9s  %s%s%s\n", w->file, w->sharding->name, w->ranks,
+           tsh_dtype_name(w->precision->dtype), error, passed ? "passed" : "FAILED", words[0] ? ": " : "", words);
     return passed;
 }
 
@@ -94,8 +105,9 @@ static void run_sharding(row *w, totals *t) {
     const cv_sharding *s = w->sharding;
     if (s->needs && !tshi_vectors_find(w->vectors, s->needs)) return;
     if (s->data > 1 && w->ranks % s->data != 0) return;
-    for (int d = 0; d < 2; d++) {
-        w->dtype = d == 0 ? TSH_FLOAT64 : TSH_FLOAT32;
+    for (size_t p = 0; p < PRECISIONS; p++) {
+        w->precision = &precisions[p];
+        if (w->precision->gpu && tshi_test_device() != TSH_CUDA) continue;
         if (run_row(w)) {
             t->passed++;
         } else {
@@ -133,7 +145,7 @@ static void run_file(const char *directory, const char *file, const int *ranks, 
 /* --- the command line --------------------------------------------------------------------------------------------- */
 
 static int usage(void) {
-    fprintf(stderr, "usage: check_vectors DIR [--ranks 1,2,3,4]\n");
+    fprintf(stderr, "usage: check_vectors DIR [--ranks 1,2,3,4] [--device cpu|cuda]\n");
     return 2;
 }
 
@@ -163,6 +175,10 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--ranks") == 0 && i + 1 < argc) {
             if (!parse_ranks(argv[++i], ranks)) return usage();
+        } else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc) {
+            i++;
+            if (strcmp(argv[i], "cpu") != 0 && strcmp(argv[i], "cuda") != 0) return usage();
+            setenv("TSHARD_TEST_DEVICE", argv[i], 1); /* the ranks' */
         } else if (argv[i][0] == '-' || directory) {
             return usage();
         } else {
@@ -177,8 +193,12 @@ int main(int argc, char **argv) {
         return 2;
     }
     totals t = {0};
-    printf("error: |got - wanted| over the tensor's largest |wanted|; at most %g in float64, %g in float32\n",
-           FLOAT64_TOLERANCE, FLOAT32_TOLERANCE);
+    printf("error: |got - wanted| over the tensor's largest |wanted|; at most");
+    for (size_t p = 0; p < PRECISIONS; p++) {
+        if (precisions[p].gpu && tshi_test_device() != TSH_CUDA) continue;
+        printf("%s %g in %s", p ? "," : "", precisions[p].tolerance, tsh_dtype_name(precisions[p].dtype));
+    }
+    printf("\n");
     printf("%-26s %-28s %5s  %-8s %9s\n", "case", "sharding", "ranks", "dtype", "error");
     for (int i = 0; i < count; i++) {
         run_file(directory, files[i]->d_name, ranks, &t);

@@ -1,4 +1,5 @@
 #include "cases.h"
+#include "device/cpu/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -19,14 +20,10 @@ double cv_scalar(cv_run *run, const char *name) {
 void *cv_elements(cv_run *run, const tshi_vector *v, int64_t start, int64_t count) {
     void *buffer = calloc((size_t)count + 1, 8);
     if (!tshi_check(run->rank, buffer, "no memory")) return NULL;
-    for (int64_t i = 0; i < count; i++) {
-        if (v->integer) {
-            ((int64_t *)buffer)[i] = v->integers[start + i];
-        } else if (run->dtype == TSH_FLOAT32) {
-            ((float *)buffer)[i] = (float)v->values[start + i];
-        } else {
-            ((double *)buffer)[i] = v->values[start + i];
-        }
+    if (v->integer) {
+        memcpy(buffer, v->integers + start, (size_t)count * sizeof *v->integers);
+    } else {
+        tshi_cpu_convert(NULL, count, TSH_FLOAT64, v->values + start, run->dtype, buffer);
     }
     return buffer;
 }
@@ -99,9 +96,19 @@ void cv_backward(cv_run *run, tsh_tensor *y, const char *dy) {
 
 /* --- comparing ---------------------------------------------------------------------------------------------------- */
 
-static double element(const tsh_tensor *t, int64_t i) {
-    return t->dtype == TSH_FLOAT32 ? (double)((const float *)tsh_tensor_data(t))[i]
-                                   : ((const double *)tsh_tensor_data(t))[i];
+/* This rank's part in float64; the caller frees it. */
+static double *read_all(cv_run *run, const tsh_tensor *t) {
+    int64_t n = tsh_tensor_numel(t);
+    void *raw = calloc((size_t)n + 1, 8);
+    double *values = calloc((size_t)n + 1, sizeof *values);
+    if (tshi_check(run->rank, raw && values, "no memory") && tshi_check_ok(run->rank, tsh_tensor_read(t, raw, n))) {
+        tshi_cpu_convert(NULL, n, t->dtype, raw, TSH_FLOAT64, values);
+    } else {
+        free(values);
+        values = NULL;
+    }
+    free(raw);
+    return values;
 }
 
 /* Where element `index` of this rank's part stands in the whole. */
@@ -146,10 +153,11 @@ static void compare_from(cv_run *run, const tshi_vector *v, int64_t start, int64
                     tsh_tensor_describe(got, text, sizeof text))) {
         return;
     }
-    double scale = largest(v->values + start, count);
-    for (int64_t i = 0; i < tsh_tensor_numel(got); i++) {
-        note_error(run, fabs(element(got, i) - v->values[start + global_index(got, i)]) / scale);
+    double scale = largest(v->values + start, count), *values = read_all(run, got);
+    for (int64_t i = 0; values && i < tsh_tensor_numel(got); i++) {
+        note_error(run, fabs(values[i] - v->values[start + global_index(got, i)]) / scale);
     }
+    free(values);
 }
 
 void cv_compare(cv_run *run, const char *name, const tsh_tensor *got) {
