@@ -2,7 +2,9 @@
  *
  * Differentiable functions take a tape first and return a tensor that the tape owns until tsh_tape_reset, or NULL.
  * Given a NULL they return NULL: the first failure of a step stays in the tape, so a model is written as expressions
- * and checked once a step. */
+ * and checked once a step.
+ *
+ * Thread safety: everything here is for the world's own thread. */
 #ifndef TSHARD_AUTOGRAD_H
 #define TSHARD_AUTOGRAD_H
 

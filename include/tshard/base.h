@@ -5,8 +5,13 @@
  *    that is NULL on failure. The words are in tsh_error_message() (for a tape: tsh_tape_message()).
  *  - _create, _clone and _retain give a reference; _release and _destroy take one and accept NULL.
  *    Arguments are borrowed unless the comment says otherwise.
- *  - One rank is one thread: a world and all that hangs off it is used by the thread that made it.
- *    Two worlds may live in one process, each with its own thread.
+ *  - One rank is one thread: a world and all that hangs off it is used by the thread that made it, but for
+ *    the functions that a header names as any thread's. Two worlds may live in one process, in two threads
+ *    or in one; what they share is the process's: the environment, the BLAS library's number of threads (that
+ *    of the world made last), SIGUSR1 and MPI.
+ *
+ * Thread safety: all functions of this header are any thread's, at any time. A world calls its log sink and
+ * its allocator from its own thread.
  */
 #ifndef TSHARD_BASE_H
 #define TSHARD_BASE_H

@@ -1,4 +1,7 @@
-/* device: element types, and where tensors live. */
+/* device: element types, and where tensors live.
+ *
+ * Thread safety: tsh_dtype_size and tsh_dtype_name are any thread's, at any time, and tsh_device_get_kind while the world
+ * lives. The counters are the world's thread's. */
 #ifndef TSHARD_DEVICE_H
 #define TSHARD_DEVICE_H
 

@@ -7,7 +7,13 @@
  * printed, and change nothing.
  *
  * A rank that dies makes every pending and later call of its peers return TSH_ERR_PEER within a second; no collective
- * waits longer than the world's deadline (TSH_ERR_TIMEOUT). After either, the world can only be destroyed. */
+ * waits longer than the world's deadline (TSH_ERR_TIMEOUT). After either, the world can only be destroyed.
+ *
+ * Thread safety: tsh_threads_create, tsh_world_init, tsh_collective_name and tsh_backend_supports are any thread's, at
+ * any time. So are, while their object lives, the questions whose answers never change: tsh_world_rank, _size,
+ * _local_rank, _node_count, _uses_rdma, _device, _group and _mesh; tsh_group_rank, _size, _world_rank, _rank_of,
+ * _backend, _world, _mesh and _supports; tsh_mesh_group, _axes, _axis_group, _axis_name and _world. All else is the
+ * world's thread's, works included: they are tested, waited for and released by the thread that started them. */
 #ifndef TSHARD_DIST_H
 #define TSHARD_DIST_H
 

@@ -4,7 +4,9 @@
  * with R, S(d), P, L for REPLICATED, SHARD(d), PARTIAL, LOCAL. From other layouts the tape goes to the entry whose
  * transitions move the fewest bytes, forward and backward (the first on ties); LOCAL is only ever taken as LOCAL.
  * All tensors float32 or all float64 where not said otherwise, on one mesh. Every function returns a tensor owned by
- * the tape, or NULL with the words in tsh_tape_message(). */
+ * the tape, or NULL with the words in tsh_tape_message().
+ *
+ * Thread safety: everything here is for the world's own thread. */
 #ifndef TSHARD_FUNCTIONAL_H
 #define TSHARD_FUNCTIONAL_H
 

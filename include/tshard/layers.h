@@ -1,4 +1,6 @@
-/* layers: parameters and the sharded layers made of them. */
+/* layers: parameters and the sharded layers made of them.
+ *
+ * Thread safety: everything here is for the world's own thread. */
 #ifndef TSHARD_LAYERS_H
 #define TSHARD_LAYERS_H
 

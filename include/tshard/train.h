@@ -1,4 +1,6 @@
-/* train: optimisers, gradient clipping, data parallelism. */
+/* train: optimisers, gradient clipping, data parallelism.
+ *
+ * Thread safety: everything here is for the world's own thread. */
 #ifndef TSHARD_TRAIN_H
 #define TSHARD_TRAIN_H
 

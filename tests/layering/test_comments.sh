@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every public function has its comment; and the check that says so notices one that has none.
+# Every public function has its comment, every header its word on threads; and the check of the first notices a function
+# that has none.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 check=$here/check_comments.sh
@@ -23,4 +24,8 @@ expect bad '\n/* one */\nTSH_API int f(void);\n\nTSH_API int g(void);'
 expect bad '\n/* no function at all */'
 
 bash "$check" "$here"/../../include/tshard/*.h || failures=$((failures + 1))
+
+# Every header says which of its functions other threads may call.
+silent=$(grep -l '^TSH_API' "$here"/../../include/tshard/*.h | xargs grep -L '^ \* Thread safety: ')
+[ -z "$silent" ] || { echo "no word on thread safety: $silent"; failures=$((failures + 1)); }
 [ $failures = 0 ]
