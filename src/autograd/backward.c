@@ -215,12 +215,21 @@ static tsh_status run_scheduled(tsh_tape *tape, const tsh_tensor *loss, bool ret
     return status;
 }
 
+/* What a GPU's kernels have found by now; of those that still run the next step hears. */
+static tsh_status check_device(tsh_tape *tape, tsh_device *device) {
+    tsh_status status = device->ops->check(device);
+    if (status != TSH_OK) tshi_tape_fail_as(tape, status, "backward");
+    return status;
+}
+
 tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backward_config *config) {
     bool retain = config && config->retain_graph;
     tsh_status status = check_loss(tape, loss);
     if (status == TSH_OK) status = seed(tape, loss, config ? config->gradient : NULL);
     if (status != TSH_OK) return status;
-    return tape->schedule ? run_scheduled(tape, loss, retain) : run_nodes(tape, loss, retain);
+    status = tape->schedule ? run_scheduled(tape, loss, retain) : run_nodes(tape, loss, retain);
+    if (status == TSH_OK) status = check_device(tape, loss->mesh->device);
+    return status;
 }
 
 tsh_status tsh_backward(tsh_tape *tape, tsh_tensor *loss) {

@@ -68,21 +68,33 @@ static int64_t local_index(const tsh_tensor *x, const place *p, bool *moves) {
     return index;
 }
 
+static double get(const tsh_tensor *x, int64_t i) {
+    tsh_device *device = x->mesh->device;
+    double value;
+    device->ops->copy_to_host(device, sizeof value, (const double *)tshi_data(x) + i, &value);
+    return value;
+}
+
+static void set(const tsh_tensor *x, int64_t i, double value) {
+    tsh_device *device = x->mesh->device;
+    device->ops->copy_from_host(device, sizeof value, &value, (double *)tshi_data(x) + i);
+}
+
 static tsh_status difference(const check *c, tsh_tensor *x, const place *p, double *worst) {
     bool moves;
     int64_t i = local_index(x, p, &moves);
-    double *data = tshi_data(x), saved = i >= 0 ? data[i] : 0, value[2] = {0, 0};
+    double saved = i >= 0 ? get(x, i) : 0, value[2] = {0, 0};
     tsh_status status = TSH_OK;
     for (int side = 0; side < 2 && status == TSH_OK; side++) {
         tsh_tensor *loss;
-        if (i >= 0 && moves) data[i] = side ? saved - c->h : saved + c->h;
+        if (i >= 0 && moves) set(x, i, side ? saved - c->h : saved + c->h);
         status = evaluate(c, &loss, &value[side]);
         if (status == TSH_OK) status = tsh_tape_reset(c->tape);
     }
     if (i < 0) return status;
-    data[i] = saved;
+    set(x, i, saved);
     const tsh_tensor *grad = tsh_tensor_grad(x);
-    double numeric = (value[0] - value[1]) / (2 * c->h), analytic = grad ? ((double *)tshi_data(grad))[i] : 0;
+    double numeric = (value[0] - value[1]) / (2 * c->h), analytic = grad ? get(grad, i) : 0;
     double error = fabs(analytic - numeric) / fmax(1, fabs(numeric));
     if (!(error <= *worst)) *worst = isnan(error) ? INFINITY : error;
     return status;

@@ -106,13 +106,15 @@ void tshi_place_open(const tsh_data_parallel *dp, tshi_place *place) {
 }
 
 /* Zeros where there is no gradient, and the marks. From here on a gradient that is stale is one that was dropped. */
-static void complete(const tsh_data_parallel *dp, const tshi_bucket *bucket) {
+static void complete(const tsh_data_parallel *dp, tshi_bucket *bucket) {
     tsh_device *device = dp->mesh->device;
     size_t size = tsh_dtype_size(bucket->dtype);
     char *mark = tshi_data(bucket->marks);
+    bucket->absent = 0;
     for (tshi_place *place = bucket->first; place; place = place->next, mark += size) {
         tshi_place_open(dp, place);
         bool absent = place->parameter->grad_stale;
+        bucket->absent += absent;
         if (absent) device->ops->zero(device, tsh_tensor_nbytes(place->term), tshi_data(place->term));
         device->ops->fill(device, bucket->dtype, 1, absent ? 0 : 1, mark);
         place->parameter->grad_stale = false;
@@ -126,13 +128,18 @@ tsh_status tshi_bucket_start(tsh_data_parallel *dp, tshi_bucket *bucket) {
 }
 
 static bool marked(const tsh_data_parallel *dp, const tshi_bucket *bucket, int i) {
-    if (bucket->dtype == TSH_FLOAT32) return ((const float *)dp->marks)[i] > 0;
-    return ((const double *)dp->marks)[i] > 0;
+    if (bucket->absent == 0) return true;
+    /* A sum of zeros and ones in any float dtype: no bit set, or some. */
+    size_t size = tsh_dtype_size(bucket->dtype);
+    static const char zeros[sizeof(double)];
+    return memcmp((const char *)dp->marks + (size_t)i * size, zeros, size) != 0;
 }
 
 static tsh_status hand_out(tsh_data_parallel *dp, const tshi_bucket *bucket) {
     int i = 0;
-    tsh_status status = tsh_tensor_read(bucket->marks, dp->marks, bucket->count);
+    /* Where this rank has every gradient, so has the sum: nothing to wait for. */
+    tsh_status status = TSH_OK;
+    if (bucket->absent) status = tsh_tensor_read(bucket->marks, dp->marks, bucket->count);
     for (tshi_place *place = bucket->first; place && status == TSH_OK; place = place->next) {
         place->parameter->grad_unsummed = false;
         if (!marked(dp, bucket, i++)) place->parameter->grad_stale = true;

@@ -24,6 +24,7 @@ typedef struct tshi_bucket {
     int64_t gradients; /* elements */
     int count;         /* of places */
     int left;          /* places that still have uses */
+    int absent;        /* places for which this rank had no gradient in this sum */
     tshi_place *first, *last;
     tsh_tensor *memory, *marks; /* marks: a view of its end */
     tsh_work *work;
