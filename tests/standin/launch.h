@@ -65,6 +65,14 @@ inline void fence() {}
 
 inline void fence_system() {}
 
+inline float exp_fast(float x) {
+    return expf(x);
+}
+
+template <typename S> inline S reciprocal(S x) {
+    return S(1) / x;
+}
+
 template <typename T> inline T atomic_add(T *to, T value) {
     T old = *to;
     *to = old + value;

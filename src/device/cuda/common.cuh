@@ -15,6 +15,8 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <math.h>
+#include <type_traits>
 
 namespace tshi {
 
@@ -25,19 +27,43 @@ template <typename T> struct sum_of { using type = float; };
 template <> struct sum_of<double> { using type = double; };
 template <typename T> using sum_t = typename sum_of<T>::type;
 
-template <typename T> __device__ inline sum_t<T> load(T x) { return x; }
-template <> __device__ inline float load(__nv_bfloat16 x) { return __bfloat162float(x); }
-template <> __device__ inline float load(__half x) { return __half2float(x); }
+template <typename T> __device__ inline sum_t<T> load(T x) {
+    return x;
+}
+template <> __device__ inline float load(__nv_bfloat16 x) {
+    return __bfloat162float(x);
+}
+template <> __device__ inline float load(__half x) {
+    return __half2float(x);
+}
 
 // Rounds once, to nearest even.
-template <typename T> __device__ inline T store(sum_t<T> x) { return x; }
-template <> __device__ inline __nv_bfloat16 store<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
-template <> __device__ inline __half store<__half>(float x) { return __float2half_rn(x); }
+template <typename T> __device__ inline T store(sum_t<T> x) {
+    return x;
+}
+template <> __device__ inline __nv_bfloat16 store<__nv_bfloat16>(float x) {
+    return __float2bfloat16_rn(x);
+}
+template <> __device__ inline __half store<__half>(float x) {
+    return __float2half_rn(x);
+}
+
+// exp(x), and 1 / (1 + exp(-x)), as exact as T can tell.
+template <typename T> __device__ inline sum_t<T> exp_of(sum_t<T> x) {
+    if constexpr (sizeof(T) == 2)
+        return exp_fast(x);
+    else
+        return exp(x);
+}
+
+template <typename T> __device__ inline sum_t<T> sigmoid_of(sum_t<T> x) {
+    return reciprocal(sum_t<T>(1) + exp_of<T>(-x));
+}
 
 // As many elements as one load moves.
-template <typename T> struct alignas(16) pack {
-    static constexpr int size = 16 / sizeof(T);
-    T item[size];
+template <typename T, int N = 16 / sizeof(T)> struct alignas(N * sizeof(T)) pack {
+    static constexpr int size = N;
+    T item[N];
 };
 
 template <typename T> inline bool packs(int64_t n, const void *a, const void *b = nullptr, const void *c = nullptr) {
@@ -55,9 +81,70 @@ template <typename F> inline void with_float(tsh_dtype dtype, F f) {
     }
 }
 
-// Over all threads of a block, in a fixed order; every thread gets it. shared: one element a warp.
-template <typename S, typename Op> __device__ inline S block_reduce(S value, S *shared, Op op, S none) {
+// f(std::true_type()) or f(std::false_type()).
+template <typename F> inline void with_bool(bool yes, F f) {
+    if (yes)
+        f(std::true_type());
+    else
+        f(std::false_type());
+}
+
+// --- elements ---------------------------------------------------------------------------------------------------------
+
+// Which of walk's arrays are read and written.
+enum { READ_X = 1, READ_Y = 2, READ_Z = 4, WRITE_Z = 8 };
+
+template <int USE, typename T, typename F>
+__device__ inline void walk_one(int64_t i, const T *x, const T *y, T *z, F &f) {
+    using S = sum_t<T>;
+    S value =
+        f(i, USE & READ_X ? load(x[i]) : S(0), USE & READ_Y ? load(y[i]) : S(0), USE & READ_Z ? load(z[i]) : S(0));
+    if constexpr (USE & WRITE_Z) z[i] = store<T>(value);
+}
+
+template <int USE, typename T, typename F>
+__device__ inline void walk_pack(int64_t i, const T *x, const T *y, T *z, F &f) {
+    using S = sum_t<T>;
+    pack<T> a, b, c;
+    if constexpr (USE & READ_X) a = *(const pack<T> *)(x + i);
+    if constexpr (USE & READ_Y) b = *(const pack<T> *)(y + i);
+    if constexpr (USE & READ_Z) c = *(const pack<T> *)(z + i);
+    for (int j = 0; j < pack<T>::size; j++) {
+        S value = f(i + j, USE & READ_X ? load(a.item[j]) : S(0), USE & READ_Y ? load(b.item[j]) : S(0),
+                    USE & READ_Z ? load(c.item[j]) : S(0));
+        if constexpr (USE & WRITE_Z) c.item[j] = store<T>(value);
+    }
+    if constexpr (USE & WRITE_Z) *(pack<T> *)(z + i) = c;
+}
+
+// z[i] = f(i, x[i], y[i], z[i]) for those i of [0, n) that are this thread's: it is number `me` of `step` threads. By
+// packs between the first and the last 16-byte boundary, where those of all arrays fall together. Arrays not in USE may
+// be NULL and give 0; a sum is a walk without WRITE_Z whose f adds to what it has captured.
+template <int USE, typename T, typename F>
+__device__ inline void walk(int64_t n, const T *x, const T *y, T *z, int64_t me, int64_t step, F f) {
+    constexpr int size = pack<T>::size;
+    uintptr_t first = (uintptr_t)(USE & READ_X ? x : USE & READ_Y ? y : z), apart = 0;
+    if constexpr (USE & READ_Y) apart |= first ^ (uintptr_t)y;
+    if constexpr (USE & (READ_Z | WRITE_Z)) apart |= first ^ (uintptr_t)z;
+    int64_t head = apart % 16 == 0 ? (int64_t)(-first % 16 / sizeof(T)) : n;
+    if (head > n) head = n;
+    int64_t packed = head + (n - head) / size * size;
+    for (int64_t i = me; i < head; i += step) walk_one<USE>(i, x, y, z, f);
+    for (int64_t i = head + me * size; i < packed; i += step * size) walk_pack<USE>(i, x, y, z, f);
+    for (int64_t i = packed + me; i < n; i += step) walk_one<USE>(i, x, y, z, f);
+}
+
+// --- threads that share a row -----------------------------------------------------------------------------------------
+
+// A fixed order; every thread gets the result.
+template <typename S, typename Op> __device__ inline S warp_reduce(S value, Op op) {
     for (int step = WARP / 2; step > 0; step /= 2) value = op(value, shuffle_xor(value, step));
+    return value;
+}
+
+// Over all threads of a block. shared: one element a warp.
+template <typename S, typename Op> __device__ inline S block_reduce(S value, S *shared, Op op, S none) {
+    value = warp_reduce(value, op);
     int warp = threadIdx.x / WARP, warps = (blockDim.x + WARP - 1) / WARP;
     if (threadIdx.x % WARP == 0) shared[warp] = value;
     barrier();
@@ -67,11 +154,79 @@ template <typename S, typename Op> __device__ inline S block_reduce(S value, S *
     return total;
 }
 
+// The threads that share a piece: a warp, or a block.
+template <bool WARPS> struct team {
+    int me, size;
+    int64_t first, step; // pieces that are this team's
+
+    __device__ team() {
+        size = WARPS ? WARP : (int)blockDim.x;
+        me = (int)threadIdx.x % size;
+        int teams = (int)blockDim.x / size;
+        first = (int64_t)blockIdx.x * teams + (int)threadIdx.x / size;
+        step = (int64_t)gridDim.x * teams;
+    }
+
+    // shared: as block_reduce.
+    template <typename S, typename Op> __device__ S reduce(S value, S *shared, Op op, S none) const {
+        if constexpr (WARPS)
+            return warp_reduce(value, op);
+        else
+            return block_reduce(value, shared, op, none);
+    }
+};
+
+// Rows of n elements, each in `parts` pieces, so that few long rows keep a GPU busy as well.
+struct pieces {
+    int64_t count, n, parts, chunk;
+
+    __device__ int64_t row(int64_t piece) const {
+        return parts == 1 ? piece : piece / parts;
+    }
+    __device__ int64_t begin(int64_t piece) const {
+        return parts == 1 ? 0 : piece % parts * chunk;
+    }
+    __device__ int64_t length(int64_t begin) const {
+        return n - begin < chunk ? n - begin : chunk;
+    }
+};
+
 // Blocks for a loop over n items with a grid stride: enough to fill the GPU, not more.
 inline unsigned blocks_for(tsh_device *device, int64_t items, int threads) {
     int64_t most = (int64_t)tshi_cuda(device)->processors * (2048 / threads);
     int64_t wanted = (items + threads - 1) / threads;
     return (unsigned)(wanted < most ? (wanted > 0 ? wanted : 1) : most);
+}
+
+inline int64_t up(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+// A piece is 4096 elements or more, and less than 2^31.
+inline pieces split_rows(tsh_device *device, int64_t rows, int64_t n) {
+    int64_t enough = 8 * (int64_t)tshi_cuda(device)->processors,
+            parts = rows > 0 && rows < enough ? up(enough, rows) : 1;
+    if (parts > up(n, 4096)) parts = up(n, 4096);
+    if (parts < up(n, 1 << 30)) parts = up(n, 1 << 30);
+    if (parts < 1) parts = 1;
+    int64_t chunk = up(up(n, parts), 64) * 64;
+    parts = n > 0 ? up(n, chunk) : 1;
+    return {rows * parts, n, parts, chunk};
+}
+
+// f(warps, blocks, threads): a launch of team<warps> over p; `bytes` of a piece tell which.
+template <typename F> inline void with_team(tsh_device *device, const pieces &p, int64_t bytes, F f) {
+    bool warps = bytes <= 2048;
+    int64_t most = (int64_t)tshi_cuda(device)->processors * 128;
+    int64_t blocks = warps ? up(p.count, 8) : p.count;
+    with_bool(warps, [&](auto w) { f(w, (unsigned)(blocks < most ? blocks : most), 256u); });
+}
+
+// Memory until its release; both in the order of the launches. NULL, and noted, where there is none.
+inline void *scratch(tsh_device *device, int64_t bytes, const char *what) {
+    void *memory = device->ops->alloc(device, (size_t)bytes);
+    if (!memory) tshi_cuda_note(device, cudaErrorMemoryAllocation, what);
+    return memory;
 }
 
 } // namespace tshi

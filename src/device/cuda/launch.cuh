@@ -39,6 +39,20 @@ __device__ inline void fence_system() {
     __threadfence_system();
 }
 
+// Good to a few units of float's last place, which the 16-bit types do not see.
+__device__ inline float exp_fast(float x) {
+    return __expf(x);
+}
+
+// 1 / x for x from 1 on. Without the slow path of a division, for whose call registers would be spilled.
+__device__ inline float reciprocal(float x) {
+    return __fdividef(1.0f, x);
+}
+
+__device__ inline double reciprocal(double x) {
+    return __drcp_rn(x);
+}
+
 // The value from before. For integers alone: sums of floats have a fixed order here.
 template <typename T> __device__ inline T atomic_add(T *to, T value) {
     return atomicAdd(to, value);
