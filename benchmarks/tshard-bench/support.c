@@ -4,7 +4,13 @@
 #include <ctype.h>
 #include <string.h>
 
-enum { DTYPES = TSH_DTYPE_COUNT, OPS = TSH_COLLECTIVE_COUNT, REDUCTIONS = TSH_REDUCE_OP_COUNT, MOST_COLUMNS = 6 };
+enum {
+    DTYPES = TSH_DTYPE_COUNT,
+    OPS = TSH_COLLECTIVE_COUNT,
+    REDUCTIONS = TSH_REDUCE_OP_COUNT,
+    BACKENDS = 4,
+    MOST_COLUMNS = 2 * BACKENDS
+};
 
 typedef struct column {
     const char *backend;
@@ -53,9 +59,9 @@ static bool alike(const table *t, int a, int b) {
 }
 
 static void fill(table *t) {
-    static const char *const backends[] = {"self", "local", "mpi"};
+    static const char *const backends[BACKENDS] = {"self", "local", "mpi", "nccl"};
     for (int i = 0; i < MOST_COLUMNS; i++) {
-        column c = {backends[i % 3], i < 3 ? TSH_CPU : TSH_CUDA};
+        column c = {backends[i % BACKENDS], i < BACKENDS ? TSH_CPU : TSH_CUDA};
         if (any(&c)) t->columns[t->column_count++] = c;
     }
     for (int dtype = 0, k; dtype < DTYPES; dtype++) {
