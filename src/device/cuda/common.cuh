@@ -198,6 +198,19 @@ inline unsigned blocks_for(tsh_device *device, int64_t items, int threads) {
     return (unsigned)(wanted < most ? (wanted > 0 ? wanted : 1) : most);
 }
 
+// k of element begin + i of a row-major [n, inner]; i is below 2^31, as in a piece.
+struct cycle {
+    uint32_t from, inner; // inner 0: too long a row for 32 bits, wide stands for it
+    int64_t wide, begin;
+
+    __device__ cycle(int64_t begin, int64_t inner)
+        : from(inner <= INT32_MAX ? (uint32_t)(begin % inner) : 0), inner(inner <= INT32_MAX ? (uint32_t)inner : 0),
+          wide(inner), begin(begin) {}
+    __device__ int64_t at(int64_t i) const {
+        return inner ? (from + (uint32_t)i) % inner : (begin + i) % wide;
+    }
+};
+
 inline int64_t up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
