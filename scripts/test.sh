@@ -48,13 +48,14 @@ stage_tsan() {
         OPENBLAS_NUM_THREADS=1 $plain ctest --test-dir build-tsan -j 1 --output-on-failure --no-tests=error -L threads
 }
 
-# What strangers may send, for as long as FUZZ_SECONDS says; what it finds of its own is not kept.
+# What strangers may send, for as long as FUZZ_SECONDS says in all; what it finds of its own is not kept.
 stage_fuzz() {
-    local seconds=${FUZZ_SECONDS:-45} name found
+    local corpora=(tests/fuzz/corpus/*) name found
+    local seconds=$((${FUZZ_SECONDS:-50} / ${#corpora[@]}))
     have_command clang || { echo "fuzzing needs clang"; return 77; }
     cmake -S . -B build-fuzz -G Ninja -DCMAKE_C_COMPILER=clang -DTSHARD_BUILD_FUZZERS=ON -DTSHARD_BUILD_TESTS=OFF \
         -DTSHARD_BUILD_EXAMPLES=OFF -DTSHARD_BUILD_BENCHMARKS=OFF -DTSHARD_MPI=OFF || return
-    for name in tests/fuzz/corpus/*; do
+    for name in "${corpora[@]}"; do
         name=${name##*/}
         cmake --build build-fuzz --target "fuzz_$name" || return
         found=build-fuzz/found/$name

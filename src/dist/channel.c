@@ -30,7 +30,7 @@ socklen_t tshi_channel_address(const tshi_settings *settings, struct sockaddr_un
 }
 
 int tshi_channel_socket(void) {
-    return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 }
 
 /* Room for a descriptor, aligned as the kernel wants it; a message that comes may bring more than it should. */

@@ -27,6 +27,7 @@ typedef struct tshi_answer {
 
 /* The abstract name of a job's meeting point. */
 socklen_t tshi_channel_address(const tshi_settings *settings, struct sockaddr_un *out);
+/* One that never waits; or -1 with errno set. */
 int tshi_channel_socket(void);
 /* One message, with a descriptor where fd >= 0; false with errno set. */
 bool tshi_channel_send(int socket, const void *message, size_t size, int fd);

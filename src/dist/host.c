@@ -174,6 +174,23 @@ static void contradict(host *h, const tshi_frame *hello) {
     if (soon < h->deadline) h->deadline = soon;
 }
 
+/* Who says to be a rank that is here may come in its place when that one is dead, and its end has not yet come through:
+ * it hung up, or its process is no more. */
+static void make_way(host *h, guest *newcomer) {
+    char byte;
+    for (int i = 0; i < h->n; i++) {
+        guest *g = &h->guests[i];
+        if (g == newcomer || !g->joined || g->hello.rank != newcomer->hello.rank) continue;
+        bool silent = recv(g->fd, &byte, 1, MSG_PEEK) < 0 && errno == EAGAIN;
+        if (silent && !tshi_who_gone(&g->hello.who, &h->meet->me)) return;
+        g->joined = false;
+        g->deadline = 0; /* drop_silent's */
+        h->joined--;
+        h->strangers++;
+        return;
+    }
+}
+
 /* A greeting that is proven. */
 static void greet(host *h, int index) {
     guest *g = &h->guests[index];
@@ -181,6 +198,7 @@ static void greet(host *h, int index) {
     const tshi_frame *hello = &g->hello;
     char words[TSHI_LINE];
     bool any = hello->rank == TSHI_ANY_PLACE && s->ranks_given;
+    if (hello->size == s->size && hello->rank >= 0) make_way(h, g);
     if (hello->version[0] != TSH_VERSION_MAJOR || hello->version[1] != TSH_VERSION_MINOR) {
         snprintf(words, sizeof words, "rank %d runs tshard %d.%d, the one that listens runs %d.%d", hello->rank,
                  hello->version[0], hello->version[1], TSH_VERSION_MAJOR, TSH_VERSION_MINOR);

@@ -96,6 +96,23 @@ tshi_guest_end tshi_guest_try(tshi_meet *meet, const tshi_place_at *place, const
 /* All places, again and again until the deadline. */
 tsh_status tshi_guest_run(tshi_meet *meet, const tshi_place_at *places, int n, tshi_roster *out);
 
+/* --- records.c ---------------------------------------------------------------------------------------------------- */
+
+/* What is in the file where jobs meet. */
+typedef struct tshi_records {
+    size_t size;
+    unsigned char bytes[65536];
+} tshi_records;
+
+/* Whether a meeting may have written this; else it is somebody's own. */
+bool tshi_records_possible(const tshi_records *records);
+/* Drop the records of the dead (`dead`: the nonce of one known to be), of nonce `mine`, and what breaks off; true when
+ * something was. *leader is the last of this job, where *found. */
+bool tshi_records_sort(tshi_records *records, const tshi_meet *meet, const unsigned char *mine,
+                       const unsigned char *dead, tshi_frame *leader, bool *found);
+/* False: there is no room. */
+bool tshi_records_add(tshi_records *records, const tshi_meet *meet, const tshi_frame *record);
+
 /* --- meet_file.c, meet_many.c ------------------------------------------------------------------------------------- */
 
 tsh_status tshi_meet_file(tshi_meet *meet, tshi_roster *out);

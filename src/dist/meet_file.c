@@ -1,7 +1,6 @@
 /* Meeting by a file: under its lock the first to come writes down where it listens, the others read it.
  *
- * The file holds one LEADER frame for each job that meets there. One whose process is no more is thrown out by whoever
- * sees it; one that was left by a process of another machine, when nobody there proves to know its nonce for a while. */
+ * The file holds one LEADER frame for each job that meets there (records.c). */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -21,7 +20,6 @@
 
 /* A leader on another machine that is not to be reached for so long is dead. */
 #define PATIENCE 5.0
-#define LARGEST  65536
 
 typedef struct file_meeting {
     tshi_meet *meet;
@@ -31,8 +29,7 @@ typedef struct file_meeting {
     unsigned char doubtful[TSHI_NONCE_SIZE];
     /* The file, locked. */
     int fd;
-    size_t size;
-    unsigned char bytes[LARGEST];
+    tshi_records records;
 } file_meeting;
 
 static void nap(double seconds) {
@@ -71,21 +68,17 @@ static bool is_current(const file_meeting *f, struct stat *mine) {
 }
 
 static tsh_status read_file(file_meeting *f) {
-    f->size = 0;
+    tshi_records *r = &f->records;
+    r->size = 0;
     for (;;) {
-        ssize_t n = pread(f->fd, f->bytes + f->size, sizeof f->bytes - f->size, (off_t)f->size);
+        ssize_t n = pread(f->fd, r->bytes + r->size, sizeof r->bytes - r->size, (off_t)r->size);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return file_fail(f, "reading");
         if (n == 0) break;
-        f->size += (size_t)n;
+        r->size += (size_t)n;
     }
-    static const char start[4] = {'t', 'S', 'H', 'm'};
-    size_t look = f->size < sizeof start ? f->size : sizeof start;
-    if (f->size == sizeof f->bytes || memcmp(f->bytes, start, look) != 0) {
-        return tshi_fail(TSH_ERR_IO, "rendezvous: %.200s holds something else; it is left alone",
-                         f->meet->settings->path);
-    }
-    return TSH_OK;
+    if (tshi_records_possible(r)) return TSH_OK;
+    return tshi_fail(TSH_ERR_IO, "rendezvous: %.200s holds something else; it is left alone", f->meet->settings->path);
 }
 
 /* Open (and make), lock and read it. */
@@ -110,54 +103,21 @@ static tsh_status lock_file(file_meeting *f, bool make) {
 
 /* Put these bytes in place of what it holds; a file with nothing in it goes. */
 static tsh_status write_file(file_meeting *f) {
-    if (f->size == 0) return unlink(f->meet->settings->path) == 0 ? TSH_OK : file_fail(f, "removing");
-    if (pwrite(f->fd, f->bytes, f->size, 0) != (ssize_t)f->size) return file_fail(f, "writing");
-    return ftruncate(f->fd, (off_t)f->size) == 0 ? TSH_OK : file_fail(f, "writing");
+    const tshi_records *r = &f->records;
+    if (r->size == 0) return unlink(f->meet->settings->path) == 0 ? TSH_OK : file_fail(f, "removing");
+    if (pwrite(f->fd, r->bytes, r->size, 0) != (ssize_t)r->size) return file_fail(f, "writing");
+    return ftruncate(f->fd, (off_t)r->size) == 0 ? TSH_OK : file_fail(f, "writing");
 }
 
-/* --- what it says ------------------------------------------------------------------------------------------------- */
-
-static bool is_dead(const file_meeting *f, const tshi_frame *frame) {
-    return tshi_who_gone(&frame->who, &f->meet->me) || !memcmp(frame->nonce, f->dead, sizeof f->dead);
-}
-
-/* Drop the records of the dead, and mine when it is there (changed: something was). *leader: of my job, else *found is
- * false. A record that breaks off was never finished. */
-static void sort_out(file_meeting *f, tshi_frame *leader, bool *found, bool *changed) {
-    size_t kept = 0, at = 0;
-    *found = *changed = false;
-    while (f->size - at >= TSHI_WIRE_HEAD) {
-        tshi_frame frame;
-        const unsigned char *bytes = f->bytes + at;
-        int64_t body = tshi_wire_body(bytes, TSHI_LEADER, TSHI_WIRE_MOST - TSHI_WIRE_HEAD);
-        if (body < 0 || (size_t)body > f->size - at - TSHI_WIRE_HEAD) break;
-        size_t size = TSHI_WIRE_HEAD + (size_t)body;
-        tshi_seal seal = {f->meet->settings->key, NULL};
-        bool good = tshi_wire_read(TSHI_LEADER, bytes, size, NULL, &frame);
-        bool ours = good && !memcmp(frame.group, f->meet->group, sizeof frame.group);
-        if (ours) good = tshi_wire_read(TSHI_LEADER, bytes, size, &seal, &frame);
-        bool mine = good && !memcmp(frame.nonce, f->mine.nonce, sizeof frame.nonce);
-        at += size;
-        if (!good || mine || is_dead(f, &frame)) continue;
-        if (ours) *leader = frame;
-        *found = *found || ours;
-        memmove(f->bytes + kept, bytes, size);
-        kept += size;
-    }
-    *changed = kept != f->size;
-    f->size = kept;
-}
+/* --- looking ------------------------------------------------------------------------------------------------------ */
 
 /* Write myself down unless somebody leads already. */
 static tsh_status look_or_lead(file_meeting *f, tshi_frame *leader, bool *found) {
-    bool changed;
     tsh_status status = lock_file(f, true);
     if (status != TSH_OK) return status;
-    sort_out(f, leader, found, &changed);
+    bool changed = tshi_records_sort(&f->records, f->meet, f->mine.nonce, f->dead, leader, found);
     if (!*found) {
-        tshi_seal seal = {f->meet->settings->key, NULL};
-        if (f->size + TSHI_WIRE_MOST < sizeof f->bytes) {
-            f->size += tshi_wire_write(TSHI_LEADER, &f->mine, &seal, f->bytes + f->size);
+        if (tshi_records_add(&f->records, f->meet, &f->mine)) {
             status = write_file(f);
         } else {
             status = tshi_fail(TSH_ERR_IO, "rendezvous: too many jobs meet at %.200s", f->meet->settings->path);
@@ -210,10 +170,9 @@ static tsh_status listen_somewhere(file_meeting *f, int listeners[2], int *n) {
 static void withdraw(void *user) {
     file_meeting *f = user;
     tshi_frame leader;
-    bool found, changed;
+    bool found;
     if (lock_file(f, false) != TSH_OK) return;
-    sort_out(f, &leader, &found, &changed);
-    if (changed) write_file(f);
+    if (tshi_records_sort(&f->records, f->meet, f->mine.nonce, f->dead, &leader, &found)) write_file(f);
     unlock_file(f);
 }
 
@@ -221,9 +180,9 @@ static void withdraw(void *user) {
 static bool is_written(file_meeting *f) {
     int fd = open(f->meet->settings->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     if (fd < 0) return false;
-    ssize_t n = read(fd, f->bytes, sizeof f->bytes);
+    ssize_t n = read(fd, f->records.bytes, sizeof f->records.bytes);
     close(fd);
-    return n > 0 && memmem(f->bytes, (size_t)n, f->mine.nonce, sizeof f->mine.nonce);
+    return n > 0 && memmem(f->records.bytes, (size_t)n, f->mine.nonce, sizeof f->mine.nonce);
 }
 
 /* Whoever removes the file makes those who come later find nobody: write it again, or give way to who has. */

@@ -1,8 +1,9 @@
-/* Meeting by a multicast address: everybody tells everybody where to be found, until somebody has heard of all.
+/* Meeting by a multicast address: everybody tells everybody that it is there, until somebody leads.
  *
- * Whose nonce is the lowest then leads, and says so; the others go there as soon as they hear it, whatever else they have
- * heard. Of two leaders the higher gives up. Who is not heard of for a while is forgotten. Who hears of another world
- * size leads and follows no more; it goes on telling its own for a moment, and all who do not agree have heard of it. */
+ * That is who hears of nobody with a lower nonce, once it has heard of all or for a moment; it says so, and the others go
+ * there as soon as they hear it. Of two leaders the higher gives up. Whoever hears of a lower one falls silent, so that a
+ * crowd makes little noise; who is not heard of for a while is forgotten. Who hears of another world size leads and
+ * follows no more; it goes on telling its own for a moment, and all who do not agree have heard of it. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -18,33 +19,39 @@
 #include <string.h>
 #include <unistd.h>
 
-/* In a crowd everybody hears everybody, so each speaks less. */
-#define TELL_EVERY(size) (0.1 * (1.0 + (size) / 32.0))
-#define FORGET(size)     (15 * TELL_EVERY(size))
-#define GRACE(size)      (2.0 + 2 * TELL_EVERY(size))
-#define INTERFACES       32
-#define PATHS            4
+#define TELL_EVERY 0.1
+#define FORGET     1.5
+/* How long nobody lower is to be heard of before one leads who has not heard of all. */
+#define MOMENT 0.3
+/* How long those who contradict each other go on telling it. */
+#define GRACE 2.0
+/* So few may all answer a new voice at once. */
+#define FEW        32
+#define INTERFACES 32
+#define PATHS      4
 
 /* Somebody heard of, and the addresses that its words came from. */
 typedef struct voice {
     unsigned char nonce[TSHI_NONCE_SIZE];
     bool leading;
     double heard;
-    int paths;
+    int port, paths;
     tshi_place_at path[PATHS];
 } voice;
 
 typedef struct crowd {
     tshi_meet *meet;
     tshi_place_at place;
-    int socket, listeners[2], n_listeners;
+    int socket, listener;
     unsigned interfaces[INTERFACES];
     int n_interfaces;
     tshi_frame mine;
     voice *voices; /* [most], others than me */
     int n, most;
-    double next_tell, deadline;
+    double start, next_tell, deadline;
+    bool told; /* else: even if a lower one is there */
     char contradiction[TSHI_MESSAGE_SIZE];
+    char words[TSHI_LINE]; /* why the last leader could not be followed */
 } crowd;
 
 /* --- the address -------------------------------------------------------------------------------------------------- */
@@ -90,28 +97,40 @@ static tsh_status open_group(crowd *c) {
     return tshi_fail_errno(errno, "rendezvous: no network interface takes part in %s", s->address);
 }
 
-/* A port of our own for each family that the machine has. */
-static tsh_status open_listeners(crowd *c) {
+/* A port of our own, in the address's family. */
+static tsh_status open_listener(crowd *c) {
     tshi_place_at place = {.length = sizeof(struct sockaddr_in)};
     *(struct sockaddr_in *)(void *)&place.address = (struct sockaddr_in){.sin_family = AF_INET};
     if (c->place.address.ss_family == AF_INET6) {
         place.length = sizeof(struct sockaddr_in6);
         *(struct sockaddr_in6 *)(void *)&place.address = (struct sockaddr_in6){.sin6_family = AF_INET6};
     }
-    c->listeners[0] = tshi_dial_listen(&place, false);
-    if (c->listeners[0] < 0) return tshi_fail_errno(errno, "rendezvous: listening");
-    c->n_listeners = 1;
-    c->mine.port = tshi_dial_port(c->listeners[0]);
+    c->listener = tshi_dial_listen(&place, false);
+    if (c->listener < 0) return tshi_fail_errno(errno, "rendezvous: listening");
+    c->mine.port = tshi_dial_port(c->listener);
     return TSH_OK;
 }
 
 /* --- telling and hearing ------------------------------------------------------------------------------------------ */
 
+static bool is_lower(const voice *v, const crowd *c) {
+    return memcmp(v->nonce, c->mine.nonce, sizeof v->nonce) < 0;
+}
+
+static bool somebody_is_lower(const crowd *c) {
+    for (int i = 0; i < c->n; i++) {
+        if (is_lower(&c->voices[i], c)) return true;
+    }
+    return false;
+}
+
 static void tell(crowd *c) {
     unsigned char bytes[TSHI_WIRE_MOST];
     tshi_seal seal = {c->meet->settings->key, NULL};
     if (tshi_clock() < c->next_tell) return;
-    c->next_tell = tshi_clock() + TELL_EVERY(c->meet->settings->size);
+    c->next_tell = tshi_clock() + TELL_EVERY;
+    if (c->told && !c->mine.leading && somebody_is_lower(c)) return;
+    c->told = true;
     size_t size = tshi_wire_write(TSHI_NEWS, &c->mine, &seal, bytes);
     bool v6 = c->place.address.ss_family == AF_INET6;
     for (int i = 0; i < c->n_interfaces; i++) {
@@ -127,6 +146,11 @@ static void tell(crowd *c) {
     }
 }
 
+static void tell_at_once(crowd *c) {
+    c->told = false;
+    c->next_tell = 0;
+}
+
 static voice *voice_of(crowd *c, const unsigned char *nonce) {
     for (int i = 0; i < c->n; i++) {
         if (!memcmp(c->voices[i].nonce, nonce, TSHI_NONCE_SIZE)) return &c->voices[i];
@@ -135,6 +159,8 @@ static voice *voice_of(crowd *c, const unsigned char *nonce) {
     voice *v = &c->voices[c->n++];
     *v = (voice){0};
     memcpy(v->nonce, nonce, TSHI_NONCE_SIZE);
+    /* It may have heard of all once it hears of me. */
+    if (c->meet->settings->size <= FEW && is_lower(v, c)) tell_at_once(c);
     return v;
 }
 
@@ -146,6 +172,8 @@ static void set_port(tshi_place_at *place, int port) {
 }
 
 static void add_path(voice *v, tshi_place_at from, int port) {
+    if (v->port != port) v->paths = 0; /* it leads again, elsewhere */
+    v->port = port;
     set_port(&from, port);
     for (int i = 0; i < v->paths; i++) {
         if (v->path[i].length == from.length && !memcmp(&v->path[i].address, &from.address, from.length)) return;
@@ -154,9 +182,9 @@ static void add_path(voice *v, tshi_place_at from, int port) {
 }
 
 static void forget(crowd *c) {
-    double now = tshi_clock(), longest = FORGET(c->meet->settings->size);
+    double now = tshi_clock();
     for (int i = c->n - 1; i >= 0; i--) {
-        if (now - c->voices[i].heard > longest) c->voices[i] = c->voices[--c->n];
+        if (now - c->voices[i].heard > FORGET) c->voices[i] = c->voices[--c->n];
     }
 }
 
@@ -175,8 +203,9 @@ static void contradict(crowd *c, const tshi_frame *news) {
     snprintf(c->contradiction, sizeof c->contradiction, "%s says WORLD_SIZE=%d, %s says WORLD_SIZE=%d",
              name_of(s->rank, &c->meet->me, me, sizeof me), s->size,
              name_of(news->rank, &news->who, other, sizeof other), news->size);
-    double soon = tshi_clock() + GRACE(s->size);
+    double soon = tshi_clock() + GRACE;
     if (soon < c->deadline) c->deadline = soon;
+    tell_at_once(c);
 }
 
 /* Everything that has come; at most so much that an address full of noise does not keep us. */
@@ -200,8 +229,7 @@ static void hear(crowd *c) {
     forget(c);
 }
 
-/* The lowest of those that lead. Nobody is followed before: who waits for an answer tells nothing, and the leader might
- * not have heard of it yet. */
+/* The lowest of those that lead. */
 static const voice *leader(const crowd *c) {
     const voice *leading = NULL;
     for (int i = 0; i < c->n; i++) {
@@ -211,13 +239,9 @@ static const voice *leader(const crowd *c) {
     return leading;
 }
 
-/* All have been heard of, and I am the lowest. */
 static bool is_my_turn(const crowd *c) {
-    if (c->n + 1 < c->meet->settings->size) return false;
-    for (int i = 0; i < c->n; i++) {
-        if (memcmp(c->voices[i].nonce, c->mine.nonce, sizeof c->mine.nonce) < 0) return false;
-    }
-    return true;
+    bool heard_enough = c->n + 1 >= c->meet->settings->size || tshi_clock() - c->start > MOMENT;
+    return heard_enough && !somebody_is_lower(c);
 }
 
 /* --- meeting ------------------------------------------------------------------------------------------------------ */
@@ -229,8 +253,7 @@ static bool still_leading(void *user) {
     hear(c);
     if (c->contradiction[0]) return false;
     for (int i = 0; i < c->n; i++) {
-        const voice *v = &c->voices[i];
-        if (v->leading && memcmp(v->nonce, c->mine.nonce, sizeof v->nonce) < 0) return false;
+        if (c->voices[i].leading && is_lower(&c->voices[i], c)) return false;
     }
     tell(c);
     return true;
@@ -247,10 +270,14 @@ static void wait_for_news(crowd *c) {
 }
 
 static tshi_guest_end follow(crowd *c, const voice *v, tsh_status *status, tshi_roster *out) {
-    char words[160] = "";
     tshi_guest_end end = TSHI_GUEST_NOBODY;
+    size_t used = 0;
     for (int i = 0; i < v->paths && end != TSHI_GUEST_DONE; i++) {
-        end = tshi_guest_try(c->meet, &v->path[i], v->nonce, 1.0, status, out, words, sizeof words);
+        char why[160] = "", where[TSHI_PLACE_TEXT];
+        end = tshi_guest_try(c->meet, &v->path[i], v->nonce, 1.0, status, out, why, sizeof why);
+        if (used >= sizeof c->words) continue;
+        used += (size_t)snprintf(c->words + used, sizeof c->words - used, "; %s: %s",
+                                 tshi_dial_text(&v->path[i], where), why);
     }
     return end;
 }
@@ -258,11 +285,14 @@ static tshi_guest_end follow(crowd *c, const voice *v, tsh_status *status, tshi_
 /* Whether it came to an end, which *status tells. */
 static bool lead(crowd *c, tsh_status *status, tshi_roster *out) {
     bool again = false;
-    tshi_host_plan plan = {
-        .listeners = c->listeners, .n = c->n_listeners, .nonce = c->mine.nonce, .tick = still_leading, .user = c};
+    tshi_host_plan plan = {.listeners = &c->listener, .n = 1, .nonce = c->mine.nonce, .tick = still_leading, .user = c};
+    *status = open_listener(c);
+    if (*status != TSH_OK) return true;
     c->mine.leading = true;
     c->next_tell = 0;
+    tell(c);
     *status = tshi_host_run(c->meet, &plan, &again, out);
+    tshi_dial_close(&c->listener, 1); /* nobody is to wait there for an answer */
     c->mine.leading = false;
     return !again;
 }
@@ -270,6 +300,7 @@ static bool lead(crowd *c, tsh_status *status, tshi_roster *out) {
 static tsh_status meet_by(crowd *c, tshi_roster *out) {
     const tshi_settings *s = c->meet->settings;
     tsh_status status = TSH_OK;
+    c->start = tshi_clock();
     for (c->deadline = c->meet->deadline; tshi_clock() < c->deadline; wait_for_news(c)) {
         tell(c);
         hear(c);
@@ -279,13 +310,13 @@ static tsh_status meet_by(crowd *c, tshi_roster *out) {
         if (v && follow(c, v, &status, out) == TSHI_GUEST_DONE) return status;
     }
     if (c->contradiction[0]) return tshi_fail(TSH_ERR_ARGUMENT, "rendezvous: %s", c->contradiction);
-    return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: %d/%d joined; process %u on %s has heard of no more at %s:%d",
-                     c->n + 1, s->size, c->meet->me.process, c->meet->me.host, s->address, s->port);
+    return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: %d/%d joined; process %u on %s has heard of no more at %s:%d%s",
+                     c->n + 1, s->size, c->meet->me.process, c->meet->me.host, s->address, s->port, c->words);
 }
 
 tsh_status tshi_meet_many(tshi_meet *meet, tshi_roster *out) {
     const tshi_settings *s = meet->settings;
-    crowd c = {.meet = meet, .socket = -1, .listeners = {-1, -1}, .most = 2 * s->size + 16};
+    crowd c = {.meet = meet, .socket = -1, .listener = -1, .most = 2 * s->size + 16};
     tshi_place_at places[TSHI_PLACES];
     int n = 0;
     tsh_status status = tshi_dial_resolve(s->address, s->port, places, &n);
@@ -299,10 +330,9 @@ tsh_status tshi_meet_many(tshi_meet *meet, tshi_roster *out) {
     c.mine.who = meet->me;
     if (!tshi_random_bytes(c.mine.nonce, sizeof c.mine.nonce)) status = tshi_fail_errno(errno, "rendezvous: random");
     if (status == TSH_OK) status = open_group(&c);
-    if (status == TSH_OK) status = open_listeners(&c);
     if (status == TSH_OK) status = meet_by(&c, out);
     tshi_dial_close(&c.socket, 1);
-    tshi_dial_close(c.listeners, 2);
+    tshi_dial_close(&c.listener, 1);
     tshi_free(meet->allocator, c.voices);
     return status;
 }

@@ -87,10 +87,17 @@ static tsh_status client_answer(client *c, int *memory, bool *again) {
         tshi_log(c->log, TSH_LOG_INFO, "rendezvous: rank %d waits for rank 0 to have all %d ranks", c->settings->rank,
                  c->settings->size);
     }
-    ssize_t got = tshi_channel_receive(c->socket, &answer, sizeof answer, memory);
+    int came = -1;
+    ssize_t got = tshi_channel_receive(c->socket, &answer, sizeof answer, &came);
+    bool whole = got == sizeof answer && answer.magic == TSHI_MAGIC && answer.status >= TSH_OK &&
+                 answer.status <= (int32_t)TSH_ERR_PEER;
+    if (whole && answer.status == TSH_OK)
+        *memory = came;
+    else if (came >= 0)
+        close(came);
     *again = got == 0 || (got < 0 && (errno == ECONNRESET || errno == EPIPE));
     if (*again) return TSH_OK;
-    if (got != sizeof answer || answer.magic != TSHI_MAGIC) {
+    if (!whole) {
         return tshi_fail(TSH_ERR_SYSTEM, "rendezvous: what listens at %s:%d is no rank 0", c->settings->address,
                          c->settings->port);
     }
@@ -110,8 +117,10 @@ static tsh_status client_run(client *c, int *memory) {
         if (c->socket >= 0) close(c->socket);
         if (status != TSH_OK) return status;
         if (again) nap(0.005);
-    } while (again);
-    return TSH_OK;
+    } while (again && tshi_clock() <= c->deadline);
+    if (!again) return TSH_OK;
+    return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: what listens at %s:%d hangs up on rank %d", c->settings->address,
+                     c->settings->port, c->settings->rank);
 }
 
 /* --- both --------------------------------------------------------------------------------------------------------- */

@@ -5,7 +5,6 @@
 #include "dist/proof.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -223,8 +222,6 @@ static tsh_status server_listen(server *s) {
                                s->settings->address, s->settings->port);
     }
     if (listen(s->listener, SOMAXCONN) != 0) return tshi_fail_errno(errno, "rendezvous: listen");
-    /* poll may announce a connection that is gone when it is taken. */
-    fcntl(s->listener, F_SETFL, O_NONBLOCK);
     return TSH_OK;
 }
 

@@ -516,8 +516,10 @@ static void of_many(tshi_rank *r, void *arg) {
 Test(meet, many_ranks_meet_within_ten_seconds, .timeout = 60) {
     char tcp[128];
     write_method(&methods[1], tcp);
-    const char *const texts[] = {"env://", tcp};
-    for (int i = 0; i < 2; i++) {
+    char many[128];
+    write_method(&methods[4], many);
+    const char *const texts[] = {"env://", tcp, many};
+    for (int i = 0; i < 3; i++) {
         tshi_test_options options = {.ranks = MANY, .bare = true, .timeout = 25, .world_timeout = "20"};
         double start = now();
         cr_assert_str_empty(tshi_test_run_with(&options, of_many, (void *)(uintptr_t)texts[i], NULL, NULL));

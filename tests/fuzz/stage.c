@@ -1,0 +1,161 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "stage.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WATCHED 256
+
+static struct {
+    void (*turn)(void *user);
+    void *user;
+    double now, waited;
+    uint64_t random;
+    int open;
+} stage;
+
+void stage_require(bool condition) {
+    if (!condition) abort();
+}
+
+unsigned script_byte(script *s) {
+    return s->at < s->end ? *s->at++ : 0;
+}
+
+size_t script_bytes(script *s, void *out, size_t most) {
+    size_t n = (size_t)(s->end - s->at) < most ? (size_t)(s->end - s->at) : most;
+    if (n > 0) memcpy(out, s->at, n);
+    s->at += n;
+    return n;
+}
+
+bool script_over(const script *s) {
+    return s->at == s->end;
+}
+
+/* --- what the system would do ------------------------------------------------------------------------------------- */
+
+double tshi_clock(void) {
+    return stage.now;
+}
+
+double stage_waited(void) {
+    return stage.waited;
+}
+
+static void wait_for(double seconds) {
+    stage.now += seconds;
+    stage.waited += seconds;
+}
+
+void stage_advance(double seconds) {
+    stage.now += seconds;
+}
+
+/* Nobody else is there who could make anything ready while it waits. */
+int poll(struct pollfd *fds, nfds_t n, int timeout) {
+    static const struct timespec at_once;
+    if (stage.turn) stage.turn(stage.user);
+    int ready = (int)syscall(SYS_ppoll, fds, n, &at_once, NULL, 0);
+    if (ready == 0) wait_for(timeout > 0 ? timeout * 1e-3 : 1e-6);
+    return ready;
+}
+
+int nanosleep(const struct timespec *time, struct timespec *left) {
+    (void)left;
+    if (stage.turn) stage.turn(stage.user);
+    wait_for((double)time->tv_sec + 1e-9 * (double)time->tv_nsec);
+    return 0;
+}
+
+ssize_t getrandom(void *out, size_t size, unsigned flags) {
+    unsigned char *bytes = out;
+    (void)flags;
+    for (size_t i = 0; i < size; i++) {
+        stage.random = stage.random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        bytes[i] = (unsigned char)(stage.random >> 56);
+    }
+    return (ssize_t)size;
+}
+
+/* --- begin and end ------------------------------------------------------------------------------------------------ */
+
+static int count_open(void) {
+    int n = 0;
+    for (int fd = 0; fd < WATCHED; fd++) n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+void stage_begin(void (*turn)(void *user), void *user) {
+    stage.turn = turn;
+    stage.user = user;
+    stage.now = 1000;
+    stage.waited = 0;
+    stage.random = 1;
+    stage.open = count_open();
+}
+
+void stage_end(void) {
+    stage.turn = NULL;
+    stage_require(count_open() == stage.open);
+}
+
+void stage_settings(tshi_settings *out, int rank, int size) {
+    *out = (tshi_settings){.rank = rank, .size = size, .timeout = 60, .heap_bytes = 4096};
+    snprintf(out->address, sizeof out->address, "stage");
+    /* Several fuzzers may run side by side. */
+    out->port = 1 + (int)((unsigned)getpid() % 60000u);
+    snprintf((char *)out->key, sizeof out->key, "the job that is played %d", (int)getpid());
+}
+
+void stage_meet(tshi_meet *out, const tshi_settings *settings, const tsh_allocator *allocator) {
+    *out = (tshi_meet){.settings = settings, .allocator = allocator};
+    out->deadline = stage.now + settings->timeout;
+    out->next_word = stage.now + TSHI_WORD_EVERY;
+    memset(out->group, 'g', sizeof out->group);
+    out->me.process = 1;
+    out->me.start = 1;
+    memset(out->me.host_id, 'h', sizeof out->me.host_id);
+    snprintf(out->me.host, sizeof out->me.host, "here");
+}
+
+/* --- connections -------------------------------------------------------------------------------------------------- */
+
+static int unix_socket(void) {
+    return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+}
+
+/* The system chooses a name. */
+int stage_listen(void) {
+    const struct sockaddr_un any = {.sun_family = AF_UNIX};
+    int fd = unix_socket();
+    stage_require(fd >= 0);
+    stage_require(bind(fd, (const void *)&any, sizeof any.sun_family) == 0 && listen(fd, 64) == 0);
+    return fd;
+}
+
+tshi_place_at stage_place(int listener) {
+    tshi_place_at place = {.length = sizeof place.address};
+    stage_require(getsockname(listener, (void *)&place.address, &place.length) == 0);
+    return place;
+}
+
+int stage_connect(const tshi_place_at *place) {
+    int fd = unix_socket();
+    stage_require(fd >= 0);
+    if (connect(fd, (const void *)&place->address, place->length) == 0) return fd;
+    close(fd);
+    return -1;
+}

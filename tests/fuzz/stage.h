@@ -1,0 +1,40 @@
+/* What the rendezvous is played on while it is fuzzed: the code is the real one and so are its sockets, but time passes
+ * only when somebody waits, random numbers are the same each time, and between two waits the fuzzer's script has a turn.
+ * stage.c stands in for poll, nanosleep, getrandom and tshi_clock. */
+#ifndef TSHI_FUZZ_STAGE_H
+#define TSHI_FUZZ_STAGE_H
+
+#include "dist/meet.h"
+
+/* What strangers do, byte by byte; zeros behind the end. */
+typedef struct script {
+    const uint8_t *at, *end;
+} script;
+
+unsigned script_byte(script *s);
+/* At most `most` of its bytes, into out; how many. */
+size_t script_bytes(script *s, void *out, size_t most);
+bool script_over(const script *s);
+
+/* `turn` is called before every wait, with `user`. */
+void stage_begin(void (*turn)(void *user), void *user);
+/* Nothing is left: every descriptor that was opened since has been closed. */
+void stage_end(void);
+/* Let time pass, while nobody looks. */
+void stage_advance(double seconds);
+/* Seconds that have been waited, other than that. */
+double stage_waited(void);
+/* Aborts: the fuzzer has found something. */
+void stage_require(bool condition);
+
+/* The job that everybody plays, and one that is not its. */
+void stage_settings(tshi_settings *out, int rank, int size);
+void stage_meet(tshi_meet *out, const tshi_settings *settings, const tsh_allocator *allocator);
+
+/* Where a listener of these two can be connected to. */
+tshi_place_at stage_place(int listener);
+/* A connection that never waits; -1 when there is no room. */
+int stage_connect(const tshi_place_at *place);
+int stage_listen(void);
+
+#endif
