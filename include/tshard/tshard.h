@@ -7,6 +7,7 @@
 #include "tshard/device.h"
 #include "tshard/dist.h"
 #include "tshard/functional.h"
+#include "tshard/graph.h"
 #include "tshard/layers.h"
 #include "tshard/tensor.h"
 #include "tshard/train.h"

@@ -17,9 +17,10 @@ xargs awk '
         split("base 0 device 1 tensor 2 ops 3 dist 3 autograd 4 layers 5 train 6", pairs, " ")
         for (i = 1; i in pairs; i += 2) level[pairs[i]] = pairs[i + 1]
     }
-    # The room of a public header: its name, but for the functions of tensors, which are autograd.
+    # The room of a public header: its name, but for the functions of tensors, which are autograd, and graphs of a device.
     function room_of(name) {
         sub(/\.h$/, "", name)
+        if (name == "graph") return "device"
         return name == "functional" ? "autograd" : name
     }
     function wrong(why) {

@@ -4,6 +4,7 @@
 #define TSHI_CUDA_H
 
 #include "device/device.h"
+#include "tshard/graph.h"
 
 #include <cuda_runtime_api.h>
 
@@ -32,10 +33,21 @@ typedef struct tshi_cuda_device {
     tshi_cuda_report *report;
     tshi_cuda_memory *memory;
     tshi_cuda_blas *blas;
-    uint64_t waits;    /* times that the host has waited for the GPU */
-    tsh_status failed; /* the first failure that check has not told, and its words */
+    tsh_graph *capturing;   /* what is queued goes into this graph instead of running; the host cannot wait meanwhile */
+    const int64_t *replays; /* while capturing: in device memory, how often the graph has run before; else NULL */
+    uint64_t waits;         /* times that the host has waited for the GPU */
+    tsh_status failed;      /* the first failure that check has not told, and its words */
     char words[TSHI_MESSAGE_SIZE];
 } tshi_cuda_device;
+
+struct tsh_graph {
+    tshi_cuda_device *device;
+    cudaGraphExec_t exec;
+    struct tshi_cuda_pool *pool;
+    int64_t *replays;  /* in device memory: launches that have run */
+    tsh_status broken; /* what could not be captured */
+    char words[TSHI_MESSAGE_SIZE];
+};
 
 static inline tshi_cuda_device *tshi_cuda(tsh_device *device) {
     return (tshi_cuda_device *)device;
@@ -52,6 +64,10 @@ tsh_status tshi_cuda_fail(cudaError_t error, const char *what);
 void tshi_cuda_note(tsh_device *device, cudaError_t error, const char *what);
 /* After every launch: notes what went wrong with it; waits where memory is managed. */
 void tshi_cuda_launched(tsh_device *device, const char *what);
+/* Wait until the compute stream has done all. False, and noted, where that fails or a graph is captured. */
+bool tshi_cuda_wait(tsh_device *device, const char *what);
+/* Note that `what` is nothing that a graph can hold: TSH_ERR_STATE. */
+void tshi_cuda_no_capture(tsh_device *device, const char *what);
 
 /* --- memory.c ------------------------------------------------------------------------------------------------------ */
 
@@ -66,10 +82,18 @@ void tshi_cuda_copy_strided(tsh_device *device, int64_t outer, size_t bytes, con
                             void *to, size_t to_stride);
 void tshi_cuda_zero(tsh_device *device, size_t bytes, void *to);
 
+/* Blocks that are allocated between open and close belong to the graph that is captured: they go back to the others when
+ * the pool is dropped. So do blocks of others that are released meanwhile. */
+typedef struct tshi_cuda_pool tshi_cuda_pool;
+tsh_status tshi_cuda_pool_open(tshi_cuda_device *device, tshi_cuda_pool **out);
+void tshi_cuda_pool_close(tshi_cuda_device *device);
+void tshi_cuda_pool_drop(tshi_cuda_device *device, tshi_cuda_pool *pool);
+
 /* --- gemm.c -------------------------------------------------------------------------------------------------------- */
 
 tsh_status tshi_cuda_blas_create(tshi_cuda_device *device);
 void tshi_cuda_blas_destroy(tshi_cuda_device *device);
+void tshi_cuda_blas_describe(const tshi_cuda_device *device, char *text, size_t size);
 tsh_status tshi_cuda_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
                           int64_t k, double alpha, const void *a, int64_t lda, const void *b, int64_t ldb, double beta,
                           void *c, int64_t ldc);

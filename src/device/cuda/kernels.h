@@ -81,6 +81,9 @@ void tshi_cuda_random_normal(tsh_device *device, tsh_dtype dtype, const tshi_blo
 void tshi_cuda_sgd(tsh_device *device, tsh_dtype dtype, const tshi_sgd *s, int count, const tshi_update *updates);
 void tshi_cuda_adamw(tsh_device *device, tsh_dtype dtype, const tshi_adamw *a, int count, const tshi_update *updates);
 
+/* graph.cu */
+void tshi_cuda_count(tsh_device *device, int64_t *n); /* *n += 1, in device memory */
+
 #ifdef __cplusplus
 }
 #endif

@@ -34,7 +34,8 @@ typedef struct wanted {
     size_t offset;
 } wanted;
 
-#define WANTED(member, name) {name, offsetof(tshi_cublaslt, member)}
+#define WANTED(member, name)                                                                                           \
+    { name, offsetof(tshi_cublaslt, member) }
 
 static const wanted functions[] = {
     WANTED(create, "cublasLtCreate"),

@@ -1,0 +1,457 @@
+/* Matrix products by cuBLASLt.
+ *
+ * It sees matrices by columns: a row-major C = A B is to it C^T = B^T A^T, so operands change places and C's rows are its
+ * columns. An output feature (a column of y = x w^T + b) is a row to it, along which it adds a bias.
+ *
+ * What it recommends for a product (an algorithm, or that it has none) is kept with the product's descriptors. */
+#include "device/cuda/cuda.h"
+#include "device/cuda/kernels.h"
+#include "device/cuda/library.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define WORKSPACE_BYTES        ((size_t)32 << 20)
+#define WORKSPACE_BYTES_HOPPER ((size_t)64 << 20) /* and later */
+#define BUCKETS                1024               /* a power of two */
+#define MOST_PLANS             4096               /* then all are forgotten: shapes that never repeat */
+#define MOST_ALIGNMENT         256
+
+typedef enum operand { LEFT, RIGHT, OUT, EXTRA, OPERANDS } operand; /* EXTRA: a bias, what is kept of GELU's argument */
+
+/* One product in cuBLASLt's eyes, and what its choice depends on. Compared as bytes: always zeroed first. */
+typedef struct product {
+    int64_t rows, cols, k; /* of OUT */
+    int64_t ld[3];
+    int32_t dtype, epilogue;
+    uint8_t transposed[2];
+    uint8_t adds; /* to what is there */
+    uint8_t extra;
+    uint16_t alignment[OPERANDS + 1]; /* the last: of the bias */
+    uint8_t padding[2];
+} product;
+
+typedef struct plan {
+    product key;
+    struct plan *next; /* in its bucket */
+    bool works;
+    cublasLtMatmulDescOpaque_t desc;
+    cublasLtMatrixLayoutOpaque_t layout[3];
+    cublasLtMatmulAlgo_t algorithm;
+} plan;
+
+struct tshi_cuda_blas {
+    tshi_cublaslt lt;
+    cublasLtHandle_t handle;
+    void *workspace;
+    size_t workspace_bytes;
+    plan *buckets[BUCKETS];
+    int plans;
+    tshi_pool structs;
+};
+
+/* What stands beside a product's operands. */
+typedef struct extras {
+    cublasLtEpilogue_t epilogue;
+    const void *bias; /* or where its gradient goes */
+    void *argument;   /* where GELU's goes */
+    int64_t argument_ld;
+} extras;
+
+/* --- words -------------------------------------------------------------------------------------------------------- */
+
+static const char *blas_words(cublasStatus_t status) {
+    switch (status) {
+    case CUBLAS_STATUS_NOT_INITIALIZED: return "not initialised";
+    case CUBLAS_STATUS_ALLOC_FAILED: return "an allocation failed";
+    case CUBLAS_STATUS_INVALID_VALUE: return "an invalid value";
+    case CUBLAS_STATUS_ARCH_MISMATCH: return "not on this GPU";
+    case CUBLAS_STATUS_MAPPING_ERROR: return "a mapping failed";
+    case CUBLAS_STATUS_EXECUTION_FAILED: return "the execution failed";
+    case CUBLAS_STATUS_INTERNAL_ERROR: return "an internal error";
+    case CUBLAS_STATUS_NOT_SUPPORTED: return "not supported";
+    default: return "an error";
+    }
+}
+
+static tsh_status blas_fail(cublasStatus_t status, const char *what) {
+    if (status == CUBLAS_STATUS_SUCCESS) return TSH_OK;
+    tsh_status kind = status == CUBLAS_STATUS_ALLOC_FAILED ? TSH_ERR_MEMORY : TSH_ERR_SYSTEM;
+    return tshi_fail(kind, "%s: %s (%d)", what, blas_words(status), (int)status);
+}
+
+void tshi_cuda_blas_describe(const tshi_cuda_device *device, char *text, size_t size) {
+    size_t version = device->blas->lt.version();
+    snprintf(text, size, "cuBLASLt %zu.%zu", version / 10000, version / 100 % 100);
+}
+
+/* --- opening ------------------------------------------------------------------------------------------------------ */
+
+tsh_status tshi_cuda_blas_create(tshi_cuda_device *device) {
+    tshi_cuda_blas *blas = tshi_calloc(&device->base.allocator, 1, sizeof *blas);
+    int major = 0;
+    if (!blas) return TSH_ERR_MEMORY;
+    device->blas = blas;
+    tsh_status status = tshi_cublaslt_open(&blas->lt);
+    if (status == TSH_OK) status = blas_fail(blas->lt.create(&blas->handle), "cublasLtCreate");
+    if (status == TSH_OK) {
+        status = tshi_cuda_fail(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device->ordinal),
+                                "cudaDeviceGetAttribute");
+    }
+    if (status == TSH_OK) {
+        blas->workspace_bytes = major >= 9 ? WORKSPACE_BYTES_HOPPER : WORKSPACE_BYTES;
+        status =
+            tshi_cuda_fail(cudaMalloc(&blas->workspace, blas->workspace_bytes), "cudaMalloc of cuBLASLt's workspace");
+    }
+    return status;
+}
+
+static void forget_plans(tshi_cuda_blas *blas) {
+    for (int i = 0; i < BUCKETS; i++) {
+        for (plan *p = blas->buckets[i], *next; p; p = next) {
+            next = p->next;
+            tshi_pool_give(&blas->structs, p);
+        }
+        blas->buckets[i] = NULL;
+    }
+    blas->plans = 0;
+}
+
+void tshi_cuda_blas_destroy(tshi_cuda_device *device) {
+    tshi_cuda_blas *blas = device->blas;
+    if (!blas) return;
+    if (blas->workspace) cudaFree(blas->workspace);
+    if (blas->handle) blas->lt.destroy(blas->handle);
+    tshi_cublaslt_close(&blas->lt);
+    forget_plans(blas);
+    tshi_pool_clear(&blas->structs, &device->base.allocator);
+    tshi_free(&device->base.allocator, blas);
+    device->blas = NULL;
+}
+
+/* --- plans -------------------------------------------------------------------------------------------------------- */
+
+static cudaDataType data_type(int32_t dtype) {
+    switch (dtype) {
+    case TSH_FLOAT64: return CUDA_R_64F;
+    case TSH_BFLOAT16: return CUDA_R_16BF;
+    case TSH_FLOAT16: return CUDA_R_16F;
+    default: return CUDA_R_32F;
+    }
+}
+
+static cublasStatus_t describe(const tshi_cuda_device *device, const product *key, plan *p) {
+    const tshi_cublaslt *lt = &device->blas->lt;
+    bool is_double = key->dtype == TSH_FLOAT64;
+    cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
+    if (is_double) compute = CUBLAS_COMPUTE_64F;
+    if (key->dtype == TSH_FLOAT32 && device->tf32) compute = CUBLAS_COMPUTE_32F_FAST_TF32;
+    cublasStatus_t status = lt->desc_init(&p->desc, sizeof p->desc, compute, is_double ? CUDA_R_64F : CUDA_R_32F);
+    cublasLtMatmulDescAttributes_t sides[] = {CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB};
+    for (int i = 0; i < 2 && status == CUBLAS_STATUS_SUCCESS; i++) {
+        int32_t op = key->transposed[i] ? CUBLAS_OP_T : CUBLAS_OP_N;
+        status = lt->desc_set(&p->desc, sides[i], &op, sizeof op);
+    }
+    int64_t shape[3][2] = {{key->rows, key->k}, {key->k, key->cols}, {key->rows, key->cols}};
+    for (int i = 0; i < 3 && status == CUBLAS_STATUS_SUCCESS; i++) {
+        bool swap = i < 2 && key->transposed[i];
+        status = lt->layout_init(&p->layout[i], sizeof p->layout[i], data_type(key->dtype), (uint64_t)shape[i][swap],
+                                 (uint64_t)shape[i][!swap], key->ld[i]);
+    }
+    return status;
+}
+
+static cublasStatus_t set_extras(const tshi_cublaslt *lt, plan *p, const extras *e) {
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    if (e->bias) status = lt->desc_set(&p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &e->bias, sizeof e->bias);
+    if (e->argument && status == CUBLAS_STATUS_SUCCESS) {
+        status = lt->desc_set(&p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &e->argument, sizeof e->argument);
+    }
+    return status;
+}
+
+static cublasStatus_t set_epilogue(const tshi_cublaslt *lt, plan *p, const extras *e) {
+    uint32_t epilogue = e->epilogue;
+    cublasStatus_t status = lt->desc_set(&p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    if (e->argument && status == CUBLAS_STATUS_SUCCESS) {
+        status = lt->desc_set(&p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &e->argument_ld, sizeof e->argument_ld);
+    }
+    return status == CUBLAS_STATUS_SUCCESS ? set_extras(lt, p, e) : status;
+}
+
+/* Asks for an algorithm. That there is none is an answer too. */
+static cublasStatus_t choose(const tshi_cuda_blas *blas, const product *key, plan *p) {
+    const tshi_cublaslt *lt = &blas->lt;
+    static const cublasLtMatmulPreferenceAttributes_t wants[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    cublasLtMatmulPreferenceOpaque_t preference;
+    cublasLtMatmulHeuristicResult_t result;
+    int found = 0;
+    memset(&result, 0, sizeof result);
+    cublasStatus_t status = lt->preference_init(&preference, sizeof preference);
+    uint64_t bytes = blas->workspace_bytes;
+    if (status == CUBLAS_STATUS_SUCCESS) {
+        status = lt->preference_set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
+    }
+    for (int i = 0; i < 4 && status == CUBLAS_STATUS_SUCCESS; i++) {
+        uint32_t alignment = key->alignment[i < OUT ? i : OUT];
+        status = lt->preference_set(&preference, wants[i], &alignment, sizeof alignment);
+    }
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    status = lt->heuristic(blas->handle, &p->desc, &p->layout[LEFT], &p->layout[RIGHT], &p->layout[OUT],
+                           &p->layout[OUT], &preference, 1, &result, &found);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return CUBLAS_STATUS_SUCCESS;
+    p->works = status == CUBLAS_STATUS_SUCCESS && found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
+    p->algorithm = result.algo;
+    return status;
+}
+
+static uint32_t hash(const product *key) {
+    const unsigned char *bytes = (const unsigned char *)key;
+    uint32_t h = 2166136261u;
+    for (size_t i = 0; i < sizeof *key; i++) h = (h ^ bytes[i]) * 16777619u;
+    return (h ^ h >> 16) & (BUCKETS - 1);
+}
+
+/* The plan of a product, made at its first call. */
+static tsh_status plan_of(tshi_cuda_device *device, const product *key, const extras *e, plan **out) {
+    tshi_cuda_blas *blas = device->blas;
+    uint32_t bucket = hash(key);
+    for (*out = blas->buckets[bucket]; *out; *out = (*out)->next)
+        if (memcmp(&(*out)->key, key, sizeof *key) == 0) return TSH_OK;
+    if (blas->plans == MOST_PLANS) forget_plans(blas);
+    plan *p = tshi_pool_take(&blas->structs, &device->base.allocator, sizeof *p);
+    if (!p) return TSH_ERR_MEMORY;
+    p->key = *key;
+    cublasStatus_t status = describe(device, key, p);
+    if (status == CUBLAS_STATUS_SUCCESS) status = set_epilogue(&blas->lt, p, e);
+    if (status == CUBLAS_STATUS_SUCCESS) status = choose(blas, key, p);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        tshi_pool_give(&blas->structs, p);
+        return blas_fail(status, "cuBLASLt, describing a matrix product");
+    }
+    p->next = blas->buckets[bucket];
+    blas->buckets[bucket] = p;
+    blas->plans++;
+    *out = p;
+    return TSH_OK;
+}
+
+/* --- running ------------------------------------------------------------------------------------------------------ */
+
+static uint16_t alignment_of(const void *pointer) {
+    uintptr_t bits = (uintptr_t)pointer | MOST_ALIGNMENT;
+    return (uint16_t)(bits & (~bits + 1));
+}
+
+static tsh_status check_sizes(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc) {
+    if (m <= INT32_MAX && n <= INT32_MAX && k <= INT32_MAX && lda <= INT32_MAX && ldb <= INT32_MAX &&
+        ldc <= INT32_MAX) {
+        return TSH_OK;
+    }
+    return tshi_fail(TSH_ERR_OVERFLOW,
+                     "a matrix product of %lld x %lld x %lld (row lengths %lld, %lld, %lld) passes the 2^31 - 1 of "
+                     "cuBLASLt",
+                     (long long)m, (long long)n, (long long)k, (long long)lda, (long long)ldb, (long long)ldc);
+}
+
+typedef struct gemm_call {
+    tsh_dtype dtype;
+    bool transpose_a, transpose_b;
+    int64_t m, n, k;
+    double alpha, beta;
+    const void *a, *b;
+    void *c;
+    int64_t lda, ldb, ldc;
+} gemm_call;
+
+static product product_of(const gemm_call *g, const extras *e) {
+    product key;
+    memset(&key, 0, sizeof key);
+    key.rows = g->n;
+    key.cols = g->m;
+    key.k = g->k;
+    key.ld[LEFT] = g->ldb;
+    key.ld[RIGHT] = g->lda;
+    key.ld[OUT] = g->ldc;
+    key.dtype = g->dtype;
+    key.epilogue = (int32_t)e->epilogue;
+    key.transposed[LEFT] = g->transpose_b;
+    key.transposed[RIGHT] = g->transpose_a;
+    key.adds = g->beta != 0;
+    key.extra = (uint8_t)((e->bias != NULL) | (e->argument != NULL) << 1);
+    key.alignment[LEFT] = alignment_of(g->b);
+    key.alignment[RIGHT] = alignment_of(g->a);
+    key.alignment[OUT] = alignment_of(g->c);
+    key.alignment[EXTRA] = alignment_of(e->argument);
+    key.alignment[OPERANDS] = alignment_of(e->bias);
+    return key;
+}
+
+/* All dims at least 1. *done is false, with TSH_OK, where cuBLASLt has nothing for it. */
+static tsh_status multiply(tsh_device *device, const gemm_call *g, const extras *e, bool *done) {
+    tshi_cuda_blas *blas = tshi_cuda(device)->blas;
+    *done = false;
+    product key = product_of(g, e);
+    plan *p = NULL;
+    tsh_status status = plan_of(tshi_cuda(device), &key, e, &p);
+    if (status != TSH_OK || !p->works) return status;
+    status = blas_fail(set_extras(&blas->lt, p, e), "cublasLtMatmulDescSetAttribute");
+    if (status != TSH_OK) return status;
+    float single[2] = {(float)g->alpha, (float)g->beta};
+    bool is_double = g->dtype == TSH_FLOAT64;
+    status = blas_fail(blas->lt.matmul(blas->handle, &p->desc, is_double ? (const void *)&g->alpha : &single[0], g->b,
+                                       &p->layout[LEFT], g->a, &p->layout[RIGHT],
+                                       is_double ? (const void *)&g->beta : &single[1], g->c, &p->layout[OUT], g->c,
+                                       &p->layout[OUT], &p->algorithm, blas->workspace, blas->workspace_bytes,
+                                       tshi_cuda_stream(device)),
+                       "cublasLtMatmul");
+    if (status != TSH_OK) return status;
+    *done = true;
+    if (tshi_cuda(device)->managed) tshi_cuda_wait(device, "cublasLtMatmul");
+    return TSH_OK;
+}
+
+/* C = beta C. */
+static void scale(tsh_device *device, const gemm_call *g) {
+    size_t size = tsh_dtype_size(g->dtype);
+    bool whole = g->ldc == g->n;
+    int64_t rows = whole ? 1 : g->m, cols = whole ? g->m * g->n : g->n;
+    if (g->beta == 1) return;
+    for (int64_t i = 0; i < rows; i++) {
+        char *row = (char *)g->c + (size_t)i * (size_t)g->ldc * size;
+        if (g->beta == 0)
+            tshi_cuda_zero(device, (size_t)cols * size, row);
+        else
+            tshi_cuda_axpby(device, g->dtype, cols, g->beta, row, 0, NULL, row);
+    }
+}
+
+static tsh_status run(tsh_device *device, const gemm_call *g) {
+    static const extras none = {.epilogue = CUBLASLT_EPILOGUE_DEFAULT};
+    bool done = false;
+    tsh_status status = check_sizes(g->m, g->n, g->k, g->lda, g->ldb, g->ldc);
+    if (status != TSH_OK || g->m == 0 || g->n == 0) return status;
+    if (g->k == 0 || g->alpha == 0) {
+        scale(device, g);
+        return TSH_OK;
+    }
+    status = multiply(device, g, &none, &done);
+    if (status != TSH_OK || done) return status;
+    return tshi_fail(TSH_ERR_UNSUPPORTED, "cuBLASLt has no algorithm for a %s product of %lld x %lld x %lld",
+                     tsh_dtype_name(g->dtype), (long long)g->m, (long long)g->n, (long long)g->k);
+}
+
+tsh_status tshi_cuda_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
+                          int64_t k, double alpha, const void *a, int64_t lda, const void *b, int64_t ldb, double beta,
+                          void *c, int64_t ldc) {
+    gemm_call g = {.dtype = dtype,
+                   .transpose_a = transpose_a,
+                   .transpose_b = transpose_b,
+                   .m = m,
+                   .n = n,
+                   .k = k,
+                   .alpha = alpha,
+                   .beta = beta,
+                   .a = a,
+                   .b = b,
+                   .c = c,
+                   .lda = lda,
+                   .ldb = ldb,
+                   .ldc = ldc};
+    return run(device, &g);
+}
+
+/* --- affine ------------------------------------------------------------------------------------------------------- */
+
+/* With bias and GELU in the product's own last step, where cuBLASLt can; it asks for rows of GELU's argument in eights.
+ * Its tanh is an approximation that is fine for 16 bits, not for float32. */
+static tsh_status affine_at_once(tsh_device *device, gemm_call *g, const void *b, tshi_unary f, void *pre, void *y,
+                                 bool *done) {
+    bool half = tsh_dtype_size(g->dtype) == 2, gelu = pre && f == TSHI_GELU_TANH && half && g->n % 8 == 0;
+    *done = false;
+    if (pre && !gelu) return TSH_OK;
+    if (!b && !gelu) return TSH_OK;
+    extras e = {.epilogue = CUBLASLT_EPILOGUE_BIAS, .bias = b};
+    if (gelu) {
+        e.epilogue = b ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+        e.argument = pre;
+        e.argument_ld = g->n;
+    }
+    g->c = y;
+    return multiply(device, g, &e, done);
+}
+
+/* Product and bias at once where cuBLASLt can, else one after the other. */
+static tsh_status affine_in_steps(tsh_device *device, gemm_call *g, const void *b, tshi_unary f, void *pre, void *y) {
+    bool done = false;
+    tsh_status status = TSH_OK;
+    g->c = pre ? pre : y;
+    if (b && pre && g->k > 0) {
+        extras e = {.epilogue = CUBLASLT_EPILOGUE_BIAS, .bias = b};
+        status = multiply(device, g, &e, &done);
+    }
+    if (status == TSH_OK && !done) {
+        status = run(device, g);
+        if (status == TSH_OK && b) tshi_cuda_bias(device, g->dtype, g->m, g->n, g->c, b, g->c);
+    }
+    if (status == TSH_OK && pre) tshi_cuda_unary(device, f, g->dtype, g->m * g->n, pre, y);
+    return status;
+}
+
+tsh_status tshi_cuda_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
+                            const void *w, const void *b, tshi_unary f, void *pre, void *y) {
+    gemm_call g = {.dtype = dtype,
+                   .transpose_b = true,
+                   .m = m,
+                   .n = n,
+                   .k = k,
+                   .alpha = 1,
+                   .a = x,
+                   .b = w,
+                   .lda = k,
+                   .ldb = k,
+                   .ldc = n};
+    bool done = false;
+    tsh_status status = check_sizes(m, n, k, k, k, n);
+    if (status != TSH_OK || m == 0 || n == 0) return status;
+    if (k > 0) status = affine_at_once(device, &g, b, f, pre, y, &done);
+    return status == TSH_OK && !done ? affine_in_steps(device, &g, b, f, pre, y) : status;
+}
+
+/* The product also sums dY's columns, into memory of our own: db is added to. */
+static tsh_status backward_at_once(tsh_device *device, const gemm_call *g, int64_t n, void *db, bool *done) {
+    *done = false;
+    void *sums = tshi_cuda_alloc(device, (size_t)n * tsh_dtype_size(g->dtype));
+    if (!sums) return TSH_ERR_MEMORY;
+    extras e = {.epilogue = CUBLASLT_EPILOGUE_BGRADB, .bias = sums};
+    tsh_status status = multiply(device, g, &e, done);
+    if (status == TSH_OK && *done) tshi_cuda_axpby(device, g->dtype, n, 1, sums, 1, db, db);
+    tshi_cuda_release(device, sums);
+    return status;
+}
+
+tsh_status tshi_cuda_affine_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
+                                     const void *x, const void *dy, double beta, void *dw, void *db) {
+    gemm_call g = {.dtype = dtype,
+                   .transpose_a = true,
+                   .m = n,
+                   .n = k,
+                   .k = m,
+                   .alpha = 1,
+                   .beta = beta,
+                   .a = dy,
+                   .b = x,
+                   .c = dw,
+                   .lda = n,
+                   .ldb = k,
+                   .ldc = k};
+    bool done = false;
+    tsh_status status = check_sizes(n, k, m, n, k, k);
+    if (status == TSH_OK && db && m > 0 && n > 0 && k > 0) status = backward_at_once(device, &g, n, db, &done);
+    if (status != TSH_OK || done) return status;
+    status = run(device, &g);
+    if (status == TSH_OK && db) tshi_cuda_bias_backward(device, dtype, m, n, dy, db);
+    return status;
+}
