@@ -31,7 +31,8 @@ TSH_API size_t tsh_dtype_size(tsh_dtype dtype);
 /* "float32", ...; "unknown dtype" for a value that is no dtype. */
 TSH_API const char *tsh_dtype_name(tsh_dtype dtype);
 
-typedef enum tsh_device_kind { TSH_CPU = 0, TSH_CUDA } tsh_device_kind;
+/* Zero, in a configuration, leaves it to TSHARD_DEVICE. */
+typedef enum tsh_device_kind { TSH_DEVICE_DEFAULT = 0, TSH_CPU, TSH_CUDA } tsh_device_kind;
 
 /* Memory, streams and kernels of one rank. Owned by its world (tsh_world_device). */
 typedef struct tsh_device tsh_device;

@@ -45,8 +45,8 @@ typedef struct tsh_world_config {
                               *   mpi://            the ranks of MPI_COMM_WORLD, over the mpi backend */
     const char *group_name;  /* TSHARD_GROUP, default "": jobs of different names may share an address or a file */
     tsh_threads *threads;    /* ranks are threads that share this object; rank is then required */
-    tsh_device_kind device;
-    double timeout;    /* seconds; TSHARD_TIMEOUT, default 600 (rendezvous: at most 120) */
+    tsh_device_kind device;  /* where tensors live; TSHARD_DEVICE (cpu or cuda), default the CPU */
+    double timeout;          /* seconds; TSHARD_TIMEOUT, default 600 (rendezvous: at most 120) */
     size_t heap_bytes; /* address space for this rank's tensors; TSHARD_HEAP (bytes, or 512M, 4G), default all of the
                         * machine's memory. Pages are taken as they are used. */
     int blas_threads;  /* TSHARD_BLAS_THREADS, default the cores granted to the process over the ranks on the machine */

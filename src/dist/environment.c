@@ -127,6 +127,18 @@ static tsh_status read_seed(uint64_t wanted, uint64_t *out) {
     return TSH_OK;
 }
 
+static tsh_status read_device(tsh_device_kind wanted, tsh_device_kind *out) {
+    const char *text = tshi_variable("TSHARD_DEVICE");
+    *out = wanted;
+    if (wanted == TSH_CPU || wanted == TSH_CUDA) return TSH_OK;
+    if (wanted != TSH_DEVICE_DEFAULT) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: %d is no kind of device", (int)wanted);
+    }
+    *out = text && !strcmp(text, "cuda") ? TSH_CUDA : TSH_CPU;
+    if (!text || *out == TSH_CUDA || !strcmp(text, "cpu")) return TSH_OK;
+    return tshi_fail(TSH_ERR_ARGUMENT, "TSHARD_DEVICE is \"%.64s\"; it must be cpu or cuda", text);
+}
+
 /* --- the method ---------------------------------------------------------------------------------------------------- */
 
 /* What the configuration and a variable both may say. */
@@ -282,6 +294,7 @@ tsh_status tshi_settings_read(const tsh_world_config *config, tshi_settings *out
     if (status == TSH_OK) status = read_timeout(config->timeout, &s.timeout);
     if (status == TSH_OK) status = read_heap(config->heap_bytes, &s.heap_bytes);
     if (status == TSH_OK) status = read_seed(config->seed, &s.seed);
+    if (status == TSH_OK) status = read_device(config->device, &s.device);
     if (status == TSH_OK) status = read_threads(config->blas_threads, s.local_size ? s.local_size : 1, &s.blas_threads);
     if (status == TSH_OK) *out = s;
     return status;

@@ -24,6 +24,7 @@ typedef struct tshi_settings {
     size_t heap_bytes;
     int blas_threads;
     uint64_t seed;
+    tsh_device_kind device;
     /* Where and as what the ranks meet. Ranks with another job, token or group name never see each other. */
     char address[TSHI_JOB_SIZE];
     bool address_known; /* not the default */

@@ -29,16 +29,16 @@ static tsh_status world_group_create(tsh_world *world) {
 /* Where tensors live. */
 static tsh_status device_create(tsh_world *world, tsh_device_kind kind) {
     world->device = world->host;
-    return kind == TSH_CPU ? TSH_OK : tshi_device_create_cuda(&world->allocator, world->local_rank, &world->device);
+    return kind != TSH_CUDA ? TSH_OK : tshi_device_create_cuda(&world->allocator, world->local_rank, &world->device);
 }
 
-static tsh_status enter_mpi(tsh_world *world, const tsh_world_config *config, const tshi_settings *settings) {
+static tsh_status enter_mpi(tsh_world *world, const tshi_settings *settings) {
     tsh_status status = tshi_mpi_open(world, settings);
     if (status == TSH_OK) {
         status = tshi_device_create_cpu(&world->allocator, tshi_mpi_heap(world), settings->heap_bytes,
                                         settings->blas_threads, &world->host);
     }
-    if (status == TSH_OK) status = device_create(world, config->device);
+    if (status == TSH_OK) status = device_create(world, settings->device);
     if (status == TSH_OK) status = world_group_create(world);
     /* Also after a failure: the others wait for this rank. */
     return tshi_mpi_join(world, status);
@@ -51,14 +51,14 @@ static tsh_status world_enter(tsh_world *world, const tsh_world_config *config, 
     world->local_rank = settings->local_rank;
     world->timeout = settings->timeout;
     world->seed = settings->seed;
-    if (settings->method == TSHI_INIT_MPI && settings->size > 1) return enter_mpi(world, config, settings);
+    if (settings->method == TSHI_INIT_MPI && settings->size > 1) return enter_mpi(world, settings);
     world->ops = settings->size == 1 ? &tshi_self_ops : &tshi_local_ops;
     tsh_status status = tshi_memory_open(world, settings, config->threads, deadline);
     if (status != TSH_OK) return status;
     void *heap = tshi_memory_heap(world, world->rank, NULL);
     status =
         tshi_device_create_cpu(&world->allocator, heap, settings->heap_bytes, settings->blas_threads, &world->host);
-    if (status == TSH_OK) status = device_create(world, config->device);
+    if (status == TSH_OK) status = device_create(world, settings->device);
     if (status == TSH_OK) status = world_group_create(world);
     if (status == TSH_OK) status = tshi_memory_join(world);
     return status;
@@ -67,9 +67,6 @@ static tsh_status world_enter(tsh_world *world, const tsh_world_config *config, 
 static tsh_status check_config(const tsh_world_config *config, tshi_settings *settings) {
     tsh_status status = tshi_settings_read(config, settings);
     if (status != TSH_OK) return status;
-    if (config->device != TSH_CPU && config->device != TSH_CUDA) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: %d is no kind of device", (int)config->device);
-    }
     if (config->threads) return tshi_threads_settings(config, settings);
     bool mpi = false;
     status = tshi_mpi_settings(config, settings, &mpi);

@@ -27,11 +27,24 @@ static void nap(double seconds) {
 
 /* --- variables ---------------------------------------------------------------------------------------------------- */
 
-static const char *const variables[] = {
-    "RANK",         "WORLD_SIZE",           "LOCAL_RANK",           "LOCAL_WORLD_SIZE", "MASTER_ADDR",
-    "MASTER_PORT",  "TSHARD_TOKEN",         "TSHARD_TIMEOUT",       "TSHARD_HEAP",      "TSHARD_BLAS_THREADS",
-    "TSHARD_SEED",  "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",         "PMI_SIZE",
-    "SLURM_PROCID", "SLURM_NTASKS"};
+static const char *const variables[] = {"RANK",
+                                        "WORLD_SIZE",
+                                        "LOCAL_RANK",
+                                        "LOCAL_WORLD_SIZE",
+                                        "MASTER_ADDR",
+                                        "MASTER_PORT",
+                                        "TSHARD_TOKEN",
+                                        "TSHARD_TIMEOUT",
+                                        "TSHARD_DEVICE",
+                                        "TSHARD_HEAP",
+                                        "TSHARD_BLAS_THREADS",
+                                        "TSHARD_SEED",
+                                        "OMPI_COMM_WORLD_RANK",
+                                        "OMPI_COMM_WORLD_SIZE",
+                                        "PMI_RANK",
+                                        "PMI_SIZE",
+                                        "SLURM_PROCID",
+                                        "SLURM_NTASKS"};
 
 static void clear_environment(void) {
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) unsetenv(variables[i]);
@@ -105,8 +118,9 @@ Test(rendezvous, contradictions, .timeout = 20) {
     expect_error("", &config, TSH_ERR_ARGUMENT, "rank 2 of world_size 0");
     config = (tsh_world_config){.timeout = -1};
     expect_error("", &config, TSH_ERR_ARGUMENT, "timeout of -1");
-    config = (tsh_world_config){.device = TSH_CUDA};
-    expect_error("", &config, TSH_ERR_UNSUPPORTED, "CUDA");
+    config = (tsh_world_config){.device = (tsh_device_kind)9};
+    expect_error("", &config, TSH_ERR_ARGUMENT, "9 is no kind of device");
+    expect_error("TSHARD_DEVICE=gpu", NULL, TSH_ERR_ARGUMENT, "TSHARD_DEVICE is \"gpu\"; it must be cpu or cuda");
     expect_error("RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2", NULL, TSH_ERR_UNSUPPORTED, "2 of 4 ranks");
     expect_error("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=198.51.100.7", NULL,
                  TSH_ERR_UNSUPPORTED, "MASTER_ADDR=198.51.100.7 is not this machine");
