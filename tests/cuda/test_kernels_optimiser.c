@@ -1,0 +1,143 @@
+/* The GPU's optimisers against the CPU's. */
+#include "kernel_pair.h"
+
+TestSuite(cuda_optimiser, .timeout = 60);
+
+#define STEPS 3
+
+typedef struct parameter {
+    pair p, grad, state[2];
+} parameter;
+
+/* states: given to the kernel; NaNs where a step must not read them. */
+static parameter parameter_make(tsh_dtype dtype, int64_t n, int skew, double state) {
+    parameter u = {.p = pair_random(dtype, n, skew, -1, 1), .grad = pair_make(dtype, n, skew)};
+    for (int s = 0; s < 2; s++) {
+        u.state[s] = pair_make(tshi_dtype_sum(dtype), n, skew);
+        for (int64_t i = 0; i < n; i++) set(&u.state[s].cpu, i, state);
+        pair_round(&u.state[s]);
+    }
+    return u;
+}
+
+static void parameter_free(parameter *u) {
+    pair_free(&u->p);
+    pair_free(&u->grad);
+    pair_free(&u->state[0]);
+    pair_free(&u->state[1]);
+}
+
+static void new_gradients(int count, parameter *u) {
+    for (int i = 0; i < count; i++) {
+        buffer_fill_random(&u[i].grad.cpu, 0.1, 1);
+        pair_round(&u[i].grad);
+    }
+}
+
+static void list_updates(int count, const parameter *u, int states, tshi_update *gpu_list, tshi_update *cpu_list) {
+    for (int i = 0; i < count; i++) {
+        gpu_list[i] = (tshi_update){.n = u[i].p.n, .grad = u[i].grad.gpu, .p = u[i].p.gpu};
+        cpu_list[i] = (tshi_update){.n = u[i].p.n, .grad = u[i].grad.cpu.data, .p = u[i].p.cpu.data};
+        for (int s = 0; s < states; s++) {
+            gpu_list[i].state[s] = u[i].state[s].gpu;
+            cpu_list[i].state[s] = u[i].state[s].cpu.data;
+        }
+    }
+}
+
+/* Then the GPU goes on from the CPU's numbers, lest roundings of a half add up. */
+static void compare(int count, parameter *u, int states) {
+    for (int i = 0; i < count; i++) {
+        expect_pair(&u[i].p, "p", 4, 8);
+        pair_round(&u[i].p);
+        for (int s = 0; s < states; s++) {
+            expect_pair(&u[i].state[s], s ? "v" : "m", 4, 8);
+            pair_round(&u[i].state[s]);
+        }
+    }
+}
+
+#define MOST 200
+
+static void run_sgd(int count, parameter *u, tshi_sgd s) {
+    static tshi_update gpu_list[MOST], cpu_list[MOST];
+    int states = s.momentum != 0.0;
+    list_updates(count, u, states, gpu_list, cpu_list);
+    for (int step = 0; step < STEPS; step++) {
+        s.first = step == 0;
+        new_gradients(count, u);
+        tshi_cuda_sgd(gpu(), u[0].p.dtype, &s, count, gpu_list);
+        kernels()->sgd(kernel_device(), u[0].p.cpu.dtype, &s, count, cpu_list);
+        compare(count, u, states);
+    }
+}
+
+static void run_adamw(int count, parameter *u) {
+    static tshi_update gpu_list[MOST], cpu_list[MOST];
+    tshi_adamw a = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1};
+    list_updates(count, u, 2, gpu_list, cpu_list);
+    for (a.step = 1; a.step <= STEPS; a.step++) {
+        new_gradients(count, u);
+        tshi_cuda_adamw(gpu(), u[0].p.dtype, &a, count, gpu_list);
+        kernels()->adamw(kernel_device(), u[0].p.cpu.dtype, &a, count, cpu_list);
+        compare(count, u, 2);
+    }
+}
+
+static void check_sgd(tsh_dtype dtype, int64_t n, int skew, tshi_sgd s) {
+    parameter u = parameter_make(dtype, n, skew, NAN);
+    run_sgd(1, &u, s);
+    parameter_free(&u);
+}
+
+Test(cuda_optimiser, sgd) {
+    for (int t = 0; t < 4; t++)
+        for (int s = 0; s < ODD_SIZES; s++)
+            for (int skew = 0; skew < 2; skew++) {
+                check_sgd(gpu_dtypes[t], odd_sizes[s], skew, (tshi_sgd){.lr = 0.1});
+                check_sgd(gpu_dtypes[t], odd_sizes[s], skew, (tshi_sgd){.lr = 0.1, .weight_decay = 0.3});
+                check_sgd(gpu_dtypes[t], odd_sizes[s], skew,
+                          (tshi_sgd){.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .dampening = 0.5});
+                check_sgd(gpu_dtypes[t], odd_sizes[s], skew,
+                          (tshi_sgd){.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
+            }
+}
+
+Test(cuda_optimiser, adamw) {
+    const int64_t sizes[] = {0, 1, 7, 8, 63, 257, 4095, 4096, 4097, 9000};
+    for (int t = 0; t < 4; t++)
+        for (int s = 0; s < 10; s++)
+            for (int skew = 0; skew < 2; skew++) {
+                parameter u = parameter_make(gpu_dtypes[t], sizes[s], skew, 0);
+                run_adamw(1, &u);
+                parameter_free(&u);
+            }
+}
+
+/* More than a launch takes, of many sizes, with empty ones between, at the end, and nothing else. */
+Test(cuda_optimiser, many_parameters_at_once) {
+    static parameter u[MOST];
+    for (int t = 0; t < 4; t++) {
+        for (int i = 0; i < MOST; i++)
+            u[i] = parameter_make(gpu_dtypes[t], i == 80 ? 10000 : i % 5 == 4 ? 0 : (i * 37) % 90, i % 2, 0);
+        run_adamw(MOST, u);
+        run_sgd(MOST, u, (tshi_sgd){.lr = 0.1, .momentum = 0.9});
+        for (int i = 0; i < MOST; i++) parameter_free(&u[i]);
+    }
+    tshi_cuda_adamw(gpu(), TSH_FLOAT32, &(tshi_adamw){.step = 1}, 0, NULL);
+    tshi_cuda_sgd(gpu(), TSH_FLOAT32, &(tshi_sgd){.lr = 1}, 2, (tshi_update[2]){{.n = 0}, {.n = 0}});
+}
+
+Test(cuda_optimiser, a_state_of_float32_keeps_what_a_half_would_lose) {
+    pair p = pair_make(TSH_BFLOAT16, 1, 0), grad = pair_make(TSH_BFLOAT16, 1, 0);
+    float m = 1.0f, v = 1.0f;
+    set(&grad.cpu, 0, 1.0);
+    pair_round(&grad);
+    tshi_adamw a = {.lr = 0, .beta1 = 0.999, .beta2 = 0.5, .eps = 1e-8, .step = 1};
+    tshi_update u = {1, grad.gpu, {&m, &v}, p.gpu};
+    m = 1.5f;
+    tshi_cuda_adamw(gpu(), TSH_BFLOAT16, &a, 1, &u);
+    cr_assert_float_eq(m, 0.999 * 1.5 + 0.001, 1e-6);
+    pair_free(&p);
+    pair_free(&grad);
+}
