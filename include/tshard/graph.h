@@ -20,7 +20,9 @@
  *
  * Memory that is allocated during a capture belongs to the graph until it is destroyed, also when its tensors are
  * released, and memory that the captured work has read and that is released during the capture stays with it as well.
- * A graph is destroyed before its world. One thread, the device's, makes these calls. */
+ * A graph is destroyed before its world.
+ *
+ * Thread safety: everything here is for the world's own thread. */
 #ifndef TSHARD_GRAPH_H
 #define TSHARD_GRAPH_H
 

@@ -1,0 +1,56 @@
+/* What stands in for the CUDA runtime, cuBLASLt and NCCL in tests.
+ *
+ * "Device memory" is the host's, closed to the host's own code: it opens while something queued runs (standin_protect).
+ * What is queued on a stream runs at once, or, with standin_lazy, at the latest moment that CUDA allows: when the host
+ * waits. Calls are counted by name, and the n-th can be made to fail. Everything made has to be given back. A misuse that
+ * CUDA would not tell of (memory that is not the device's, a copy past its end) ends the program in words. */
+#ifndef STANDIN_H
+#define STANDIN_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Counters, failures and settings as at the start. */
+void standin_reset(void);
+/* Calls of `name` since then; NULL: of all that can fail. */
+uint64_t standin_calls(const char *name);
+/* From now on the nth call of `name` (NULL: of any that can fail), 1 for the next, fails once, with `code` or, for 0, with
+ * what fits it. */
+void standin_fail(const char *name, uint64_t nth, int code);
+/* The name of the call that was made to fail last; NULL: none has. */
+const char *standin_failed(void);
+/* Allocations, streams, events, graphs and handles not given back; names them in text. */
+int standin_live(char *text, size_t size);
+void standin_lazy(bool on);
+void standin_protect(bool on);
+/* GPUs that there are (-1: not even a driver) and the memory of each. */
+void standin_gpus(int count);
+void standin_memory(size_t bytes);
+
+/* --- for the stand-ins -------------------------------------------------------------------------------------------- */
+
+/* Count a call; true when it has to fail, with *code (left alone for 0 as the code). code may be NULL. */
+bool standin_call(const char *name, int *code);
+/* Something that `name`s was made (+1) or given back (-1). */
+void standin_count(const char *name, int change);
+/* Queue run(data), then drop(data). ready (may be NULL) tells whether it can run yet: until then the stream stands. On a
+ * stream that is captured, into the graph. False where `stream` is none of ours; nothing is done then. */
+bool standin_queue(cudaStream_t stream, bool (*ready)(void *data), void (*run)(void *data), void *data,
+                   void (*drop)(void *data));
+bool tshi_standin_capture(cudaStream_t stream, void (*run)(void *data), void *data, void (*drop)(void *data));
+/* Everything that can run, on all streams. */
+void standin_progress(void);
+/* Around work that may touch device memory, outside of what is queued. */
+void standin_open(void);
+void standin_close(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
