@@ -8,9 +8,21 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, ALL_TO_ALL, SEND_RECV, OPS };
-static const char *const names[OPS] = {"all_reduce", "all_gather", "reduce_scatter",
-                                       "broadcast",  "all_to_all", "send_recv"};
+enum {
+    ALL_REDUCE,
+    ALL_GATHER,
+    REDUCE_SCATTER,
+    BROADCAST,
+    ALL_TO_ALL,
+    SEND_RECV,
+    REDUCE,
+    GATHER,
+    SCATTER,
+    BARRIER,
+    OPS
+};
+static const char *const names[OPS] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all",
+                                       "send_recv",  "reduce",     "gather",         "scatter",   "barrier"};
 
 typedef struct trial {
     int op, count, rank, ranks;
@@ -21,11 +33,11 @@ typedef struct trial {
 
 /* Elements of a rank's `in` and `out` when the larger of them has `count`, which the ranks divide. */
 static inline int in_count(const trial *t) {
-    return t->op == ALL_GATHER ? t->count / t->ranks : t->count;
+    return t->op == ALL_GATHER || t->op == GATHER ? t->count / t->ranks : t->count;
 }
 
 static inline int out_count(const trial *t) {
-    return t->op == REDUCE_SCATTER ? t->count / t->ranks : t->count;
+    return t->op == REDUCE_SCATTER || t->op == SCATTER ? t->count / t->ranks : t->count;
 }
 
 static inline int round_trip(const trial *t) {
@@ -48,6 +60,12 @@ static inline int call_mpi(const trial *t) {
     case REDUCE_SCATTER: return MPI_Reduce_scatter_block(t->in, t->out, part, MPI_FLOAT, MPI_SUM, all);
     case BROADCAST: return MPI_Bcast(t->out, n, MPI_FLOAT, 0, all);
     case ALL_TO_ALL: return MPI_Alltoall(t->in, part, MPI_FLOAT, t->out, part, MPI_FLOAT, all);
+    case REDUCE:
+        return t->rank == 0 ? MPI_Reduce(MPI_IN_PLACE, t->out, n, MPI_FLOAT, MPI_SUM, 0, all)
+                            : MPI_Reduce(t->out, NULL, n, MPI_FLOAT, MPI_SUM, 0, all);
+    case GATHER: return MPI_Gather(t->in, part, MPI_FLOAT, t->out, part, MPI_FLOAT, 0, all);
+    case SCATTER: return MPI_Scatter(t->in, part, MPI_FLOAT, t->out, part, MPI_FLOAT, 0, all);
+    case BARRIER: return MPI_Barrier(all);
     default: return round_trip(t);
     }
 }
@@ -76,11 +94,20 @@ static inline float expected(const trial *t, int i) {
     int part = t->count / t->ranks;
     switch (t->op) {
     case ALL_REDUCE: return sum_at(t->ranks, i);
+    case GATHER:
     case ALL_GATHER: return value_at(i / part, i % part);
     case REDUCE_SCATTER: return sum_at(t->ranks, t->rank * part + i);
     case ALL_TO_ALL: return value_at(i / part, t->rank * part + i % part);
+    case REDUCE: return t->rank == 0 ? sum_at(t->ranks, i) : value_at(t->rank, i);
+    case SCATTER: return value_at(0, t->rank * part + i);
     default: return value_at(0, i);
     }
+}
+
+/* Elements of `out` that the call gives a value. */
+static inline int result_count(const trial *t) {
+    if ((t->op == SEND_RECV && t->rank > 1) || (t->op == GATHER && t->rank > 0)) return 0;
+    return out_count(t);
 }
 
 static inline int meet(void *user) {
@@ -96,8 +123,8 @@ static inline int slowest(void *user, double *samples, int n) {
 /* Wrong elements on all ranks. */
 static inline long check(trial *t) {
     long wrong = 0, all = 0;
-    bool in_place = t->op == ALL_REDUCE || t->op == BROADCAST;
-    int n = t->op == SEND_RECV && t->rank > 1 ? 0 : out_count(t);
+    bool in_place = t->op == ALL_REDUCE || t->op == BROADCAST || t->op == REDUCE;
+    int n = result_count(t);
     for (int i = 0; i < in_count(t); i++) t->in[i] = value_at(t->rank, i);
     for (int i = 0; i < out_count(t); i++) t->out[i] = in_place ? value_at(t->rank, i) : -1;
     repeat(t, 1);

@@ -1,7 +1,8 @@
 /* MPI's collectives called directly, measured and reported as tshard-bench collectives does:
  *   mpirun -n 2 mpi_collectives OP [MIN_BYTES [MAX_BYTES [FACTOR [SECONDS]]]]        defaults: 4096 67108864 4 0.25
- * OP: all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send_recv (a round trip of rank 0 and 1), all.
- * float32; sizes are those of a rank's larger buffer. One JSON object a line. */
+ * OP: all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, reduce, gather, scatter, barrier (one line), send_recv
+ * (a round trip of rank 0 and 1), all. float32; sizes are those of a rank's larger buffer, roots are rank 0. One JSON
+ * object a line. */
 #include "mpi_calls.h"
 
 static void run_size(trial *t, const char *backend, double seconds_to_spend) {
@@ -29,13 +30,15 @@ static int run_op(trial *t, const long *numbers, double seconds) {
     for (long bytes = numbers[0]; bytes <= numbers[1]; bytes *= numbers[2]) {
         t->count = (int)(bytes / 4) / t->ranks * t->ranks;
         if (t->count == 0) t->count = t->ranks;
-        size_t room = ((size_t)t->count * sizeof(float) + 63) / 64 * 64;
+        if (t->op == BARRIER) t->count = 0;
+        size_t room = ((size_t)t->count * sizeof(float) + 64) / 64 * 64;
         t->in = aligned_alloc(64, room);
         t->out = aligned_alloc(64, room);
         if (!t->in || !t->out) return 1;
         run_size(t, backend_name(), seconds);
         free(t->in);
         free(t->out);
+        if (t->op == BARRIER) break;
     }
     return 0;
 }

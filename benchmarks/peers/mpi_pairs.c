@@ -120,7 +120,7 @@ int main(int argc, char **argv) {
     double seconds;
     int op = read_arguments(argc, argv, numbers, &seconds);
     tsh_world *world = NULL;
-    if (op < 0 || op == SEND_RECV) return 2;
+    if (op < 0 || (op >= SEND_RECV && op < OPS)) return 2;
     if (tsh_world_init(NULL, &world) != TSH_OK) {
         fprintf(stderr, "mpi_pairs: %s\n", tsh_error_message());
         return 1;
