@@ -151,8 +151,18 @@ static inline tshi_mpi_group *tshi_mpi_group_of(const tsh_group *group) {
 
 /* And what mpi_world.h says. */
 void tshi_mpi_leave(tsh_world *world);
+
+/* --- mpi_start.c: MPI itself, of which a process has one ------------------------------------------------------------ */
+
 /* From now on MPI is not finalised at exit: that could wait for ever. */
 void tshi_mpi_distrust(void);
+/* Takes over the notices of a world that is left. So many ranks have still to say that they leave: somebody has to take
+ * that in before MPI ends. */
+void tshi_mpi_part(MPI_Comm *notices, int missing);
+/* Hardware that reads and writes memory past the CPU. */
+bool tshi_mpi_has_adapter(void);
+/* A communicator of all of MPI_COMM_WORLD, once its ranks have come for it; TSH_ERR_TIMEOUT when they do not. */
+tsh_status tshi_mpi_gather(double seconds, const tsh_log *log, MPI_Comm *out);
 
 /* --- mpi_group.c -------------------------------------------------------------------------------------------------- */
 
@@ -201,6 +211,8 @@ void tshi_move_end(tsh_group *group);
 void tshi_mpi_poll(tsh_world *world);
 /* The error that a call has to return now, or TSH_OK. */
 tsh_status tshi_mpi_trouble(tsh_world *world);
+/* See tshi_group_ops.trouble. */
+tsh_status tshi_mpi_heard(tsh_group *group, bool look, bool waits);
 /* The same while waiting for the members of a group: also when one of them has left. */
 tsh_status tshi_mpi_group_trouble(tsh_group *group);
 /* The same error once it has been decided to stop: permanent where it has to be. */

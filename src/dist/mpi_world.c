@@ -1,102 +1,20 @@
-/* Worlds over MPI: starting it where nobody has, the heap, the communicators, and leaving. */
+/* Worlds over MPI: the heap, the communicators, and leaving. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
 #include "dist/mpi.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #define HUGE_PAGE  ((size_t)2 << 20)
 #define MOST_CORES 1024
 #define SPINS      4000
+#define PATIENCE   120.0
 /* Elements of one call of MPI, whose counts are ints. */
 #define CHUNK ((int64_t)1 << 30)
-
-/* --- MPI itself, of which a process has one ----------------------------------------------------------------------- */
-
-static struct { bool distrusted; /* somebody may never come to MPI_Finalize */ } process;
-
-void tshi_mpi_distrust(void) {
-    process.distrusted = true;
-}
-
-/* Not at the end of a world: a program may make another, and MPI starts once. */
-static void finalize(void) {
-    int finalized = 1;
-    MPI_Finalized(&finalized);
-    if (!finalized && !process.distrusted) MPI_Finalize();
-}
-
-/* Hardware that reads and writes memory past the CPU. */
-static bool has_adapter(void) {
-    DIR *folder = opendir("/sys/class/infiniband");
-    const struct dirent *entry = NULL;
-    while (folder && (entry = readdir(folder)) != NULL && entry->d_name[0] == '.') {
-    }
-    if (folder) closedir(folder);
-    return entry != NULL;
-}
-
-/* What MPI remembers about memory that an adapter may read has to hear of every thread's unmapping. Where there is none,
- * only this thread has to do with MPI, and to say so spares locks: in Open MPI 4 some 0.3 us a call. */
-static int thread_level(void) {
-    return has_adapter() ? MPI_THREAD_FUNNELED : MPI_THREAD_SINGLE;
-}
-
-static tsh_status start(void) {
-    int initialized = 0, finalized = 0, level = 0, main_thread = 0;
-    MPI_Initialized(&initialized);
-    MPI_Finalized(&finalized);
-    if (finalized) return tshi_fail(TSH_ERR_STATE, "world_init: MPI has been finalised, and it starts only once");
-    if (!initialized) {
-        int error = MPI_Init_thread(NULL, NULL, thread_level(), &level);
-        if (error != MPI_SUCCESS) return tshi_fail(TSH_ERR_SYSTEM, "world_init: MPI_Init_thread: error %d", error);
-        if (atexit(finalize) != 0) return tshi_fail(TSH_ERR_MEMORY, "world_init: no room to finalise MPI at exit");
-        return TSH_OK;
-    }
-    /* Whoever started it also ends it. */
-    MPI_Query_thread(&level);
-    MPI_Is_thread_main(&main_thread);
-    if (level >= MPI_THREAD_SERIALIZED || main_thread) return TSH_OK;
-    return tshi_fail(TSH_ERR_STATE, "world_init: MPI was started for the calls of one thread, and this is another");
-}
-
-/* Ranks that share this machine's memory. */
-static int count_machine(int *rank, int *size) {
-    MPI_Comm node;
-    int error = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
-    if (error != MPI_SUCCESS) return error;
-    MPI_Comm_rank(node, rank);
-    MPI_Comm_size(node, size);
-    return MPI_Comm_free(&node);
-}
-
-tsh_status tshi_mpi_settings(const tsh_world_config *config, tshi_settings *settings, bool *use) {
-    tsh_status status = tshi_mpi_wanted(settings, use);
-    if (status == TSH_OK && *use) status = start();
-    if (status != TSH_OK || !*use) return status;
-    int rank, size;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (config->world_size && (config->world_size != size || config->rank != rank)) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: the configuration says rank %d of %d, MPI rank %d of %d",
-                         config->rank, config->world_size, rank, size);
-    }
-    settings->rank = rank;
-    settings->size = size;
-    int error = count_machine(&settings->local_rank, &settings->local_size);
-    if (error != MPI_SUCCESS) return tshi_fail(TSH_ERR_SYSTEM, "world_init: MPI_Comm_split_type: error %d", error);
-    if (config->blas_threads == 0 && !tshi_variable("TSHARD_BLAS_THREADS")) {
-        settings->blas_threads = tshi_granted_cores(NULL, 0) / settings->local_size;
-        if (settings->blas_threads < 1) settings->blas_threads = 1;
-    }
-    return TSH_OK;
-}
 
 /* --- the heap ----------------------------------------------------------------------------------------------------- */
 
@@ -187,7 +105,7 @@ static bool variable_names_rdma(const char *name) {
 static bool find_rdma(void) {
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0, level;
-    if (!has_adapter()) return false;
+    if (!tshi_mpi_has_adapter()) return false;
     MPI_Get_library_version(version, &length);
     if (names_rdma(version)) return true;
     if (MPI_T_init_thread(MPI_THREAD_SINGLE, &level) != MPI_SUCCESS) return false;
@@ -197,9 +115,7 @@ static bool find_rdma(void) {
 }
 
 static int make_communicators(tsh_world *world, tshi_mpi *mpi) {
-    int error = MPI_Comm_dup(MPI_COMM_WORLD, &mpi->recovery);
-    if (error == MPI_SUCCESS) error = MPI_Comm_set_errhandler(mpi->recovery, MPI_ERRORS_RETURN);
-    if (error == MPI_SUCCESS) error = MPI_Comm_dup(mpi->recovery, &mpi->notices);
+    int error = MPI_Comm_dup(mpi->recovery, &mpi->notices);
     if (error == MPI_SUCCESS) error = MPI_Comm_set_errhandler(mpi->notices, MPI_ERRORS_RETURN);
     if (error == MPI_SUCCESS) error = find_machines(world, mpi);
     if (error == MPI_SUCCESS) error = tshi_mpi_ops_create(mpi);
@@ -215,10 +131,18 @@ tsh_status tshi_mpi_join(tsh_world *world, tsh_status mine) {
     tshi_mpi_group *mg = mine == TSH_OK ? tshi_mpi_group_new(world, world->size) : NULL;
     MPI_Comm comm = MPI_COMM_NULL;
     int failed = mg == NULL, any = 0;
-    int error = MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    char words[TSHI_MESSAGE_SIZE];
+    snprintf(words, sizeof words, "%s", failed ? tsh_error_message() : "");
+    tsh_status come =
+        tshi_mpi_gather(world->timeout < PATIENCE ? world->timeout : PATIENCE, &world->log, &mpi->recovery);
+    if (come != TSH_OK) {
+        tshi_mpi_group_free(world, mg);
+        return come;
+    }
+    int error = MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, mpi->recovery);
     if (error == MPI_SUCCESS && any) {
         tshi_mpi_group_free(world, mg);
-        if (failed) return mine == TSH_OK ? TSH_ERR_MEMORY : mine;
+        if (failed) return tshi_fail(mine == TSH_OK ? TSH_ERR_MEMORY : mine, "%s", words);
         return tshi_fail(TSH_ERR_PEER, "world_init: another rank could not join");
     }
     if (error == MPI_SUCCESS) error = make_communicators(world, mpi);
@@ -259,11 +183,17 @@ void tshi_mpi_leave(tsh_world *world) {
     tshi_mpi_poll(world);
     tshi_mpi_tell(world, TSHI_NOTICE_LEFT, "");
     mpi->ready = false;
+    /* Nobody else takes in what the others still say. */
+    MPI_Status status;
+    int cancelled = 1, heard = 0;
     MPI_Cancel(&mpi->inbox_request);
-    MPI_Wait(&mpi->inbox_request, MPI_STATUS_IGNORE);
+    MPI_Wait(&mpi->inbox_request, &status);
+    MPI_Test_cancelled(&status, &cancelled);
+    for (int i = 0; i < world->size; i++) heard += mpi->peer[i].left != 0;
+    heard += !cancelled && mpi->inbox.kind == TSHI_NOTICE_LEFT;
     tshi_mpi_ops_free(mpi);
     if (mpi->broken != TSH_OK) return;
-    MPI_Comm_free(&mpi->notices);
+    tshi_mpi_part(&mpi->notices, world->size - 1 - heard);
     MPI_Comm_free(&mpi->recovery);
 }
 

@@ -2,7 +2,7 @@
 # run.sh MPIEXEC RANKS PROGRAM SCENARIO: a scenario as ranks of MPI. Fails when a rank does, when it takes too long, or
 # when it leaves a process behind.
 set -uo pipefail
-launcher=$1 ranks=$2 program=$3 scenario=$4
+launcher=$1 ranks=$2 program=$(realpath "$3") scenario=$4
 limit=100
 [ -x "$program" ] || { echo "there is no $program"; exit 1; }
 
