@@ -154,17 +154,28 @@ template <typename S, typename Op> __device__ inline S block_reduce(S value, S *
     return total;
 }
 
-// The threads that share a piece: a warp, or a block.
+// Rows of n elements, each in `parts` pieces of `chunk` elements, so that few long rows keep a GPU busy as well.
+struct pieces {
+    int64_t rows, n, chunk;
+    unsigned parts;
+};
+
+// The threads that share a piece: a warp, or a block. One part of every row that it takes.
 template <bool WARPS> struct team {
     int me, size;
-    int64_t first, step; // pieces that are this team's
+    unsigned part;
+    int64_t first, step;   // rows that are this team's
+    int64_t begin, length; // of its part
 
-    __device__ team() {
+    __device__ team(const pieces &p) {
         size = WARPS ? WARP : (int)blockDim.x;
         me = (int)threadIdx.x % size;
+        part = blockIdx.x % p.parts;
         int teams = (int)blockDim.x / size;
-        first = (int64_t)blockIdx.x * teams + (int)threadIdx.x / size;
-        step = (int64_t)gridDim.x * teams;
+        first = (int64_t)(blockIdx.x / p.parts) * teams + (int)threadIdx.x / size;
+        step = (int64_t)(gridDim.x / p.parts) * teams;
+        begin = part * p.chunk;
+        length = p.n - begin < p.chunk ? p.n - begin : p.chunk;
     }
 
     // shared: as block_reduce.
@@ -176,21 +187,6 @@ template <bool WARPS> struct team {
     }
 };
 
-// Rows of n elements, each in `parts` pieces, so that few long rows keep a GPU busy as well.
-struct pieces {
-    int64_t count, n, parts, chunk;
-
-    __device__ int64_t row(int64_t piece) const {
-        return parts == 1 ? piece : piece / parts;
-    }
-    __device__ int64_t begin(int64_t piece) const {
-        return parts == 1 ? 0 : piece % parts * chunk;
-    }
-    __device__ int64_t length(int64_t begin) const {
-        return n - begin < chunk ? n - begin : chunk;
-    }
-};
-
 // Blocks for a loop over n items with a grid stride: enough to fill the GPU, not more.
 inline unsigned blocks_for(tsh_device *device, int64_t items, int threads) {
     int64_t most = (int64_t)tshi_cuda(device)->processors * (2048 / threads);
@@ -198,16 +194,14 @@ inline unsigned blocks_for(tsh_device *device, int64_t items, int threads) {
     return (unsigned)(wanted < most ? (wanted > 0 ? wanted : 1) : most);
 }
 
-// k of element begin + i of a row-major [n, inner]; i is below 2^31, as in a piece.
+// k of element begin + i of a row-major [n, inner], for i below 2^31, as in a piece. Divisions of 64 bits are slow.
 struct cycle {
-    uint32_t from, inner; // inner 0: too long a row for 32 bits, wide stands for it
-    int64_t wide, begin;
+    int64_t from, inner;
 
-    __device__ cycle(int64_t begin, int64_t inner)
-        : from(inner <= INT32_MAX ? (uint32_t)(begin % inner) : 0), inner(inner <= INT32_MAX ? (uint32_t)inner : 0),
-          wide(inner), begin(begin) {}
+    __device__ cycle(int64_t begin, int64_t inner) : from(begin % inner), inner(inner) {}
     __device__ int64_t at(int64_t i) const {
-        return inner ? (from + (uint32_t)i) % inner : (begin + i) % wide;
+        if (inner <= INT32_MAX) return ((uint32_t)from + (uint32_t)i) % (uint32_t)inner;
+        return from + i < inner ? from + i : from + i - inner;
     }
 };
 
@@ -215,24 +209,23 @@ inline int64_t up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-// A piece is 4096 elements or more, and less than 2^31.
+// A piece is 4096 elements or more, and at most 2^30 of them.
 inline pieces split_rows(tsh_device *device, int64_t rows, int64_t n) {
-    int64_t enough = 8 * (int64_t)tshi_cuda(device)->processors,
-            parts = rows > 0 && rows < enough ? up(enough, rows) : 1;
+    int64_t enough = 8 * (int64_t)tshi_cuda(device)->processors;
+    int64_t parts = rows > 0 && rows < enough ? up(enough, rows) : 1;
     if (parts > up(n, 4096)) parts = up(n, 4096);
     if (parts < up(n, 1 << 30)) parts = up(n, 1 << 30);
-    if (parts < 1) parts = 1;
+    if (n <= 0) return {rows, 0, 0, 1};
     int64_t chunk = up(up(n, parts), 64) * 64;
-    parts = n > 0 ? up(n, chunk) : 1;
-    return {rows * parts, n, parts, chunk};
+    return {rows, n, chunk, (unsigned)up(n, chunk)};
 }
 
-// f(warps, blocks, threads): a launch of team<warps> over p; `bytes` of a piece tell which.
-template <typename F> inline void with_team(tsh_device *device, const pieces &p, int64_t bytes, F f) {
-    bool warps = bytes <= 2048;
-    int64_t most = (int64_t)tshi_cuda(device)->processors * 128;
-    int64_t blocks = warps ? up(p.count, 8) : p.count;
-    with_bool(warps, [&](auto w) { f(w, (unsigned)(blocks < most ? blocks : most), 256u); });
+// f(warps, blocks, threads): a launch of team<warps> over p, by what a piece holds.
+template <typename T, typename F> inline void with_team(tsh_device *device, const pieces &p, F f) {
+    int64_t length = p.n < p.chunk ? p.n : p.chunk, most = (int64_t)tshi_cuda(device)->processors * 128;
+    bool warps = length * (int64_t)sizeof(T) <= 2048;
+    int64_t blocks = warps ? up(p.rows, 256 / WARP) : p.rows;
+    with_bool(warps, [&](auto w) { f(w, (unsigned)(blocks < most ? blocks : most) * p.parts, 256u); });
 }
 
 // Memory until its release; both in the order of the launches. NULL, and noted, where there is none.

@@ -43,22 +43,22 @@ template <typename S, typename Op> struct second_op {
     }
 };
 
-// partial: one element a piece, or NULL where a piece is a row.
+// partial: one element a piece, those of a row together, or NULL where a piece is a row.
 template <typename T, bool WARPS, typename Op>
 __global__ void __launch_bounds__(256)
     reduce_rows(pieces p, const T *x, const T *y, Op op, sum_t<T> *__restrict__ partial) {
     using S = sum_t<T>;
     __shared__ S shared[WARP];
-    team<WARPS> t;
-    for (int64_t q = t.first; q < p.count; q += t.step) {
-        int64_t row = p.row(q), begin = p.begin(q), at = row * p.n + begin;
+    team<WARPS> t(p);
+    for (int64_t row = t.first; row < p.rows; row += t.step) {
+        int64_t at = row * p.n + t.begin;
         S given = op.given(row), total = Op::none();
-        walk<Op::USE>(p.length(begin), x + at, Op::USE & READ_Y ? y + at : nullptr, (T *)nullptr, t.me, t.size,
+        walk<Op::USE>(t.length, x + at, Op::USE & READ_Y ? y + at : nullptr, (T *)nullptr, t.me, t.size,
                       [&](int64_t, S a, S b, S) { return total = op.take(total, a, b, given); });
         total = t.reduce(total, shared, merging<Op, S>(), Op::none());
         if (t.me != 0) continue;
         if (partial)
-            partial[q] = total;
+            partial[row * p.parts + t.part] = total;
         else
             op.put(row, total);
     }
@@ -111,11 +111,9 @@ __global__ void __launch_bounds__(WARP *COLUMN_LANES)
 template <typename T, typename Op>
 void launch_rows(tsh_device *device, const char *what, const pieces &p, const T *x, const T *y, Op op,
                  sum_t<T> *partial) {
-    with_team(device, p, (p.n < p.chunk ? p.n : p.chunk) * (int64_t)sizeof(T),
-              [&](auto warps, unsigned blocks, unsigned threads) {
-                  launch(device, what, reduce_rows<T, decltype(warps)::value, Op>, blocks, threads, p, x, y, op,
-                         partial);
-              });
+    with_team<T>(device, p, [&](auto warps, unsigned blocks, unsigned threads) {
+        launch(device, what, reduce_rows<T, decltype(warps)::value, Op>, blocks, threads, p, x, y, op, partial);
+    });
 }
 
 template <typename T, int W, typename Op>
@@ -144,9 +142,9 @@ void reduce_along_rows(tsh_device *device, const char *what, int64_t rows, int64
         launch_rows<T>(device, what, p, x, y, op, nullptr);
         return;
     }
-    S *partial = (S *)scratch(device, p.count * (int64_t)sizeof(S), what);
+    S *partial = (S *)scratch(device, p.rows * p.parts * (int64_t)sizeof(S), what);
     if (!partial) return;
-    pieces whole = {rows, p.parts, 1, p.parts};
+    pieces whole = {rows, p.parts, p.parts, 1};
     launch_rows<T>(device, what, p, x, y, op, partial);
     launch_rows<S>(device, what, whole, partial, nullptr, second_op<S, Op>{op}, nullptr);
     device->ops->release(device, partial);

@@ -31,14 +31,15 @@ template <typename T, bool ADD> struct sum_op {
 template <typename T, bool WARPS>
 __global__ void __launch_bounds__(256) bias(pieces p, const T *x, const T *__restrict__ b, T *y) {
     using S = sum_t<T>;
-    team<WARPS> t;
-    for (int64_t q = t.first; q < p.count; q += t.step) {
-        int64_t begin = p.begin(q), at = p.row(q) * p.n + begin, n = p.length(begin);
+    team<WARPS> t(p);
+    for (int64_t row = t.first; row < p.rows; row += t.step) {
+        int64_t at = row * p.n + t.begin;
         if (x)
-            walk<READ_X | READ_Y | WRITE_Z>(n, x + at, b + begin, y + at, t.me, t.size,
+            walk<READ_X | READ_Y | WRITE_Z>(t.length, x + at, b + t.begin, y + at, t.me, t.size,
                                             [](int64_t, S v, S c, S) { return v + c; });
         else
-            walk<READ_Y | WRITE_Z>(n, x, b + begin, y + at, t.me, t.size, [](int64_t, S, S c, S) { return c; });
+            walk<READ_Y | WRITE_Z>(t.length, x, b + t.begin, y + at, t.me, t.size,
+                                   [](int64_t, S, S c, S) { return c; });
     }
 }
 
@@ -47,20 +48,18 @@ template <typename T, bool WARPS>
 __global__ void __launch_bounds__(256)
     sum_backward(pieces p, int64_t inner, sum_t<T> scale, const T *__restrict__ dy, T *__restrict__ dx) {
     using S = sum_t<T>;
-    team<WARPS> t;
-    for (int64_t q = t.first; q < p.count; q += t.step) {
-        int64_t o = p.row(q), begin = p.begin(q);
-        T *to = dx + o * p.n + begin;
+    team<WARPS> t(p);
+    cycle k(t.begin, inner);
+    for (int64_t o = t.first; o < p.rows; o += t.step) {
+        T *to = dx + o * p.n + t.begin;
         const T *from = dy + o * inner;
-        if (inner == 1) {
-            S term = scale * load(from[0]);
-            walk<READ_Z | WRITE_Z>(p.length(begin), from, from, to, t.me, t.size,
+        S term = scale * load(from[0]);
+        if (inner == 1)
+            walk<READ_Z | WRITE_Z>(t.length, from, from, to, t.me, t.size,
                                    [=](int64_t, S, S, S d) { return d + term; });
-        } else {
-            cycle k(begin, inner);
-            walk<READ_Z | WRITE_Z>(p.length(begin), from, from, to, t.me, t.size,
+        else
+            walk<READ_Z | WRITE_Z>(t.length, from, from, to, t.me, t.size,
                                    [=](int64_t i, S, S, S d) { return d + scale * load(from[k.at(i)]); });
-        }
     }
 }
 
@@ -114,7 +113,7 @@ void tshi_cuda_bias(tsh_device *device, tsh_dtype dtype, int64_t rows, int64_t c
     pieces p = split_rows(device, rows, cols);
     with_float(dtype, [&](auto element) {
         using T = decltype(element);
-        with_team(device, p, cols * (int64_t)sizeof(T), [&](auto warps, unsigned blocks, unsigned threads) {
+        with_team<T>(device, p, [&](auto warps, unsigned blocks, unsigned threads) {
             launch(device, "bias", bias<T, decltype(warps)::value>, blocks, threads, p, (const T *)x, (const T *)b,
                    (T *)y);
         });
@@ -145,7 +144,7 @@ void tshi_cuda_sum_backward(tsh_device *device, tsh_dtype dtype, int64_t outer, 
     pieces p = split_rows(device, outer, n * inner);
     with_float(dtype, [&](auto element) {
         using T = decltype(element);
-        with_team(device, p, p.chunk * (int64_t)sizeof(T), [&](auto warps, unsigned blocks, unsigned threads) {
+        with_team<T>(device, p, [&](auto warps, unsigned blocks, unsigned threads) {
             launch(device, "sum_backward", sum_backward<T, decltype(warps)::value>, blocks, threads, p, inner,
                    (sum_t<T>)scale, (const T *)dy, (T *)dx);
         });
