@@ -56,6 +56,18 @@ TSH_API tsh_device_stats tsh_device_get_stats(const tsh_device *device);
 /* bytes_peak starts again from bytes_in_use. */
 TSH_API void tsh_device_reset_peak(tsh_device *device);
 
+/* Wait until all that this rank has queued on the device is done; what went wrong there. A CPU has nothing queued. */
+TSH_API tsh_status tsh_device_synchronize(tsh_device *device);
+
+/* A point in the order of a device's work, and when that was reached: for measuring. Owned by the caller. */
+typedef struct tsh_event tsh_event;
+TSH_API tsh_status tsh_event_create(tsh_device *device, tsh_event **out);
+/* The point is behind all that is queued so far. Does not wait. */
+TSH_API tsh_status tsh_event_record(tsh_event *event);
+/* Seconds from begin to end, both recorded on one device. Waits until end is reached. */
+TSH_API tsh_status tsh_event_elapsed(tsh_event *begin, tsh_event *end, double *seconds);
+TSH_API void tsh_event_destroy(tsh_event *event);
+
 #ifdef __cplusplus
 }
 #endif

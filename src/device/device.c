@@ -17,3 +17,31 @@ char *tsh_device_describe(const tsh_device *device, char *text, size_t size) {
     device->ops->describe(device, text, size);
     return text;
 }
+
+tsh_status tsh_device_synchronize(tsh_device *device) {
+    if (!device) return tshi_fail(TSH_ERR_ARGUMENT, "device_synchronize: device is NULL");
+    return device->ops->synchronize(device);
+}
+
+tsh_status tsh_event_create(tsh_device *device, tsh_event **out) {
+    if (out) *out = NULL;
+    if (!device || !out) return tshi_fail(TSH_ERR_ARGUMENT, "event_create: device and out are required");
+    *out = device->ops->event_create(device);
+    return *out ? TSH_OK : TSH_ERR_MEMORY;
+}
+
+tsh_status tsh_event_record(tsh_event *event) {
+    if (!event) return tshi_fail(TSH_ERR_ARGUMENT, "event_record: event is NULL");
+    return event->device->ops->event_record(event);
+}
+
+tsh_status tsh_event_elapsed(tsh_event *begin, tsh_event *end, double *seconds) {
+    if (!begin || !end || !seconds || begin->device != end->device) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "event_elapsed: two events of one device and seconds are required");
+    }
+    return begin->device->ops->event_elapsed(begin, end, seconds);
+}
+
+void tsh_event_destroy(tsh_event *event) {
+    if (event) event->device->ops->event_destroy(event);
+}

@@ -93,6 +93,15 @@ typedef struct tshi_device_ops {
     void (*convert)(tsh_device *device, int64_t n, tsh_dtype from_dtype, const void *from, tsh_dtype to_dtype,
                     void *to);
 
+    /* --- the order of work -------------------------------------------------------------------------------------------- */
+    /* Wait for all that is queued; then what check says. */
+    tsh_status (*synchronize)(tsh_device *device);
+    /* As in the public header; create gives NULL with the message set. */
+    tsh_event *(*event_create)(tsh_device *device);
+    tsh_status (*event_record)(tsh_event *event);
+    tsh_status (*event_elapsed)(tsh_event *begin, tsh_event *end, double *seconds);
+    void (*event_destroy)(tsh_event *event);
+
     /* --- reductions across buffers (collectives) ------------------------------------------------------------------ */
     /* out[i] = in[0][i] op in[1][i] op ... op in[count - 1][i], in that order, for every dtype (bfloat16 and
      * float16 accumulate in float32 and round once; complex takes SUM, AVG and PROD; integers wrap; MIN and MAX keep
@@ -214,6 +223,11 @@ typedef struct tshi_device_ops {
     /* x *= max_norm / (norm + 1e-6) where that is below 1, norm = sqrt(*squares); nothing where norm is not finite. */
     void (*clip)(tsh_device *device, tsh_dtype dtype, int64_t n, const double *squares, double max_norm, void *x);
 } tshi_device_ops;
+
+/* What every event starts with. */
+struct tsh_event {
+    tsh_device *device;
+};
 
 /* What every device starts with; an implementation embeds it first. */
 struct tsh_device {

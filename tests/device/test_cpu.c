@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 TestSuite(cpu, .timeout = 20);
 
@@ -190,4 +191,23 @@ Test(cpu, a_device_that_cannot_be_made) {
     tsh_allocator hooks = {.alloc = no_alloc};
     cr_assert_eq(tshi_device_create_cpu(&hooks, heap, HEAP_SIZE, 1, &device), TSH_ERR_MEMORY);
     cr_assert_null(device);
+}
+
+Test(cpu, events_tell_the_time_between_them) {
+    tsh_event *begin = NULL, *end = NULL;
+    double seconds = -1;
+    tsh_device *device = make(NULL);
+    cr_assert_eq(tsh_event_create(device, &begin), TSH_OK);
+    cr_assert_eq(tsh_event_create(device, &end), TSH_OK);
+    cr_assert_eq(tsh_event_record(begin), TSH_OK);
+    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    cr_assert_eq(tsh_event_record(end), TSH_OK);
+    cr_assert_eq(tsh_event_elapsed(begin, end, &seconds), TSH_OK);
+    cr_assert(seconds >= 0.002 && seconds < 10, "%g", seconds);
+    cr_assert_eq(tsh_event_elapsed(begin, NULL, &seconds), TSH_ERR_ARGUMENT);
+    cr_assert_eq(tsh_device_synchronize(device), TSH_OK);
+    tsh_event_destroy(begin);
+    tsh_event_destroy(end);
+    tsh_event_destroy(NULL);
+    tshi_device_destroy(device);
 }

@@ -11,6 +11,13 @@ void tshi_cpu_copy_strided(tsh_device *device, int64_t outer, size_t bytes, cons
 void tshi_cpu_zero(tsh_device *device, size_t bytes, void *to);
 void tshi_cpu_fill(tsh_device *device, tsh_dtype dtype, int64_t n, double value, void *to);
 
+/* event.c */
+tsh_status tshi_cpu_synchronize(tsh_device *device);
+tsh_event *tshi_cpu_event_create(tsh_device *device);
+tsh_status tshi_cpu_event_record(tsh_event *event);
+tsh_status tshi_cpu_event_elapsed(tsh_event *begin, tsh_event *end, double *seconds);
+void tshi_cpu_event_destroy(tsh_event *event);
+
 /* convert.c */
 void tshi_cpu_convert(tsh_device *device, int64_t n, tsh_dtype from_dtype, const void *from, tsh_dtype to_dtype,
                       void *to);

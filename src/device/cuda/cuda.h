@@ -69,6 +69,14 @@ bool tshi_cuda_wait(tsh_device *device, const char *what);
 /* Note that `what` is nothing that a graph can hold: TSH_ERR_STATE. */
 void tshi_cuda_no_capture(tsh_device *device, const char *what);
 
+/* --- event.c ------------------------------------------------------------------------------------------------------- */
+
+tsh_status tshi_cuda_synchronize(tsh_device *device);
+tsh_event *tshi_cuda_event_create(tsh_device *device);
+tsh_status tshi_cuda_event_record(tsh_event *event);
+tsh_status tshi_cuda_event_elapsed(tsh_event *begin, tsh_event *end, double *seconds);
+void tshi_cuda_event_destroy(tsh_event *event);
+
 /* --- memory.c ------------------------------------------------------------------------------------------------------ */
 
 tsh_status tshi_cuda_memory_create(tshi_cuda_device *device);

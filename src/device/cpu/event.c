@@ -1,0 +1,39 @@
+/* Times. Work here is done when its call returns. */
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 200809L
+#endif
+#include "device/cpu/kernels.h"
+
+#include <time.h>
+
+typedef struct cpu_event {
+    tsh_event base;
+    double seconds;
+} cpu_event;
+
+tsh_status tshi_cpu_synchronize(tsh_device *device) {
+    return device->ops->check(device);
+}
+
+tsh_event *tshi_cpu_event_create(tsh_device *device) {
+    cpu_event *event = tshi_calloc(&device->allocator, 1, sizeof *event);
+    if (!event) return NULL;
+    event->base.device = device;
+    return &event->base;
+}
+
+tsh_status tshi_cpu_event_record(tsh_event *event) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    ((cpu_event *)event)->seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    return TSH_OK;
+}
+
+tsh_status tshi_cpu_event_elapsed(tsh_event *begin, tsh_event *end, double *seconds) {
+    *seconds = ((cpu_event *)end)->seconds - ((cpu_event *)begin)->seconds;
+    return TSH_OK;
+}
+
+void tshi_cpu_event_destroy(tsh_event *event) {
+    tshi_free(&event->device->allocator, event);
+}

@@ -1,0 +1,46 @@
+/* Points in the compute stream. */
+#include "device/cuda/cuda.h"
+
+typedef struct cuda_event {
+    tsh_event base;
+    cudaEvent_t event;
+} cuda_event;
+
+tsh_status tshi_cuda_synchronize(tsh_device *device) {
+    tshi_cuda_wait(device, "device_synchronize");
+    return device->ops->check(device);
+}
+
+tsh_event *tshi_cuda_event_create(tsh_device *device) {
+    cuda_event *event = tshi_calloc(&device->allocator, 1, sizeof *event);
+    if (!event) return NULL;
+    event->base.device = device;
+    if (tshi_cuda_fail(cudaEventCreate(&event->event), "cudaEventCreate") == TSH_OK) return &event->base;
+    tshi_free(&device->allocator, event);
+    return NULL;
+}
+
+tsh_status tshi_cuda_event_record(tsh_event *event) {
+    return tshi_cuda_fail(cudaEventRecord(((cuda_event *)event)->event, tshi_cuda_stream(event->device)),
+                          "cudaEventRecord");
+}
+
+tsh_status tshi_cuda_event_elapsed(tsh_event *begin, tsh_event *end, double *seconds) {
+    float milliseconds = 0;
+    *seconds = 0;
+    tshi_cuda(begin->device)->waits++;
+    tsh_status status = tshi_cuda_fail(cudaEventSynchronize(((cuda_event *)end)->event), "cudaEventSynchronize");
+    if (status == TSH_OK) {
+        status = tshi_cuda_fail(
+            cudaEventElapsedTime(&milliseconds, ((cuda_event *)begin)->event, ((cuda_event *)end)->event),
+            "cudaEventElapsedTime");
+    }
+    *seconds = 1e-3 * (double)milliseconds;
+    return status;
+}
+
+void tshi_cuda_event_destroy(tsh_event *event) {
+    /* Of a failure here nobody could make use. */
+    cudaEventDestroy(((cuda_event *)event)->event);
+    tshi_free(&event->device->allocator, event);
+}
