@@ -17,6 +17,7 @@ static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number
 static const tshi_optimizer_kind adamw = {"adamw", step};
 
 tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config, tsh_optimizer **out) {
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "adamw_create: out is NULL");
     *out = NULL;
     tsh_status status =
         tshi_optimizer_check("adamw_create", list, config, config ? config->lr : 0, config ? config->weight_decay : 0);

@@ -129,6 +129,11 @@ static tsh_status agree(const tsh_data_parallel *dp, tsh_group *group, tsh_statu
     return group->ops->agree(group, text, status);
 }
 
+/* A rank that cannot even begin: the others wait for it to agree. */
+static tsh_status tell(tsh_group *group, tsh_status status) {
+    return group ? group->ops->agree(group, "data_parallel_create", status) : status;
+}
+
 /* The sums run in a group of their own: ranks whose steps differ start them in between different other calls. */
 static tsh_status open_group(tsh_data_parallel *dp, tsh_group *group) {
     int *ranks = tshi_calloc(&dp->world->allocator, (size_t)group->size, sizeof *ranks);
@@ -151,11 +156,11 @@ static tsh_status fill(tsh_data_parallel *dp, const tsh_parameters *list) {
 
 tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_group *group,
                                     const tsh_data_parallel_config *config, tsh_data_parallel **out) {
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: out is NULL");
     *out = NULL;
     tsh_status status = check(tape, list, group);
-    if (status != TSH_OK) return status;
-    tsh_data_parallel *dp = tshi_calloc(&list->world->allocator, 1, sizeof *dp);
-    if (!dp) return TSH_ERR_MEMORY;
+    tsh_data_parallel *dp = status == TSH_OK ? tshi_calloc(&list->world->allocator, 1, sizeof *dp) : NULL;
+    if (!dp) return tell(group, status == TSH_OK ? TSH_ERR_MEMORY : status);
     dp->world = list->world;
     dp->mesh = tsh_group_mesh(group);
     dp->parent = group;

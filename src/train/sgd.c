@@ -17,6 +17,7 @@ static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number
 static const tshi_optimizer_kind sgd = {"sgd", step};
 
 tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *config, tsh_optimizer **out) {
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "sgd_create: out is NULL");
     *out = NULL;
     tsh_status status =
         tshi_optimizer_check("sgd_create", list, config, config ? config->lr : 0, config ? config->weight_decay : 0);

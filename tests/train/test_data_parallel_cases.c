@@ -234,6 +234,36 @@ Test(data_parallel, fills_buckets_to_their_sizes, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run(1, sizes, NULL));
 }
 
+/* What is not said of sizes: 1 MiB for the first, 25 MiB for the others; what is larger has a bucket of its own. */
+static void usual_sizes(tshi_rank *r, void *arg) {
+    const int64_t lengths[] = {6600000, 200000, 200000, 200000}; /* 26.4 MB, 0.8 MB, ..., from the last on */
+    tsh_parameters *list = NULL;
+    tsh_tape *tape = NULL;
+    tsh_data_parallel *dp = NULL;
+    tsh_tensor *w[4];
+    (void)arg;
+    tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    for (int i = 0; i < 4; i++) {
+        char name[2] = {(char)('a' + i), '\0'};
+        w[i] = tshi_test_vector(r, TSH_FLOAT32, lengths[i]);
+        tshi_check_ok(r, tsh_tensor_require_grad(w[i]));
+        tshi_check_ok(r, tsh_parameters_add(list, name, w[i]));
+    }
+    tshi_check_ok(r, tsh_data_parallel_create(tape, list, tsh_world_group(r->world), NULL, &dp));
+    tshi_check(r, tsh_data_parallel_buckets(dp) == 3, "%d buckets", tsh_data_parallel_buckets(dp));
+    const int counts[] = {1, 2, 1}; /* d; c and b; a */
+    for (int b = 0; b < 3; b++) tshi_check(r, dp->buckets[b].count == counts[b], "bucket %d", b);
+    tsh_data_parallel_destroy(dp);
+    tsh_tape_destroy(tape);
+    tsh_parameters_destroy(list);
+    for (int i = 0; i < 4; i++) tsh_tensor_release(w[i]);
+}
+
+Test(data_parallel, has_a_small_bucket_first, .timeout = 20) {
+    cr_assert_str_empty(tshi_test_run(1, usual_sizes, NULL));
+}
+
 /* --- values at the start ------------------------------------------------------------------------------------------ */
 
 static void values(tshi_rank *r, void *arg) {
@@ -319,6 +349,9 @@ static void misuse(tshi_rank *r, void *arg) {
     tshi_check_status(r, tsh_data_parallel_create(other, k.list, tsh_mesh_group(mesh, "data"), &none, &dp),
                       TSH_ERR_ARGUMENT, "mesh of 'a'");
     tshi_check_status(r, tsh_data_parallel_wait(NULL), TSH_ERR_ARGUMENT, "required");
+    tshi_check_status(r, tsh_data_parallel_create(other, k.list, k.group, &none, NULL), TSH_ERR_ARGUMENT, "out");
+    tshi_check_status(r, tsh_sgd_create(k.list, &(tsh_sgd_config){.lr = 1}, NULL), TSH_ERR_ARGUMENT, "out");
+    tshi_check_status(r, tsh_adamw_create(k.list, &(tsh_adamw_config){.lr = 1}, NULL), TSH_ERR_ARGUMENT, "out");
     tsh_tensor *loss = tsh_sum(other, k.w[0], TSH_ALL_DIMS);
     tshi_check(r, tsh_backward(other, loss) == TSH_ERR_STATE, "%s", tsh_tape_message(other));
     tshi_check(r, strstr(tsh_tape_message(other), "another tape"), "%s", tsh_tape_message(other));
@@ -333,6 +366,26 @@ static void misuse(tshi_rank *r, void *arg) {
 Test(data_parallel, refuses_misuse, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run(1, misuse, NULL));
     cr_assert_str_empty(tshi_test_run(2, misuse, NULL));
+}
+
+/* What only one rank does wrong, all hear of. */
+static void wrong_on_one(tshi_rank *r, void *arg) {
+    kit k;
+    tsh_data_parallel *dp = NULL;
+    (void)arg;
+    make_kit(r, NULL, &k);
+    tsh_parameters *list = r->rank == 1 ? NULL : k.list;
+    tshi_check_status(r, tsh_data_parallel_create(k.tape, list, k.group, NULL, &dp),
+                      r->rank == 1 ? TSH_ERR_ARGUMENT : TSH_ERR_PEER, "parameters and a group are required");
+    tshi_check_ok(r, tsh_data_parallel_create(k.tape, k.list, k.group, NULL, &k.dp));
+    backward(r, &k, term(r, &k, 0, 1));
+    check(r, &k, 0, r->size);
+    free_kit(&k);
+}
+
+Test(data_parallel, tells_all_of_misuse_on_one_rank, .timeout = 20) {
+    cr_assert_str_empty(tshi_test_run(2, wrong_on_one, NULL));
+    cr_assert_str_empty(tshi_test_run(3, wrong_on_one, NULL));
 }
 
 static void other_lists(tshi_rank *r, void *arg) {
