@@ -7,6 +7,8 @@
 
 static const bench_command commands[] = {
     {"collectives", "time and bandwidth of the collectives over a range of sizes", bench_collectives},
+    {"data_parallel", "training steps of a model that each rank has a copy of, by when gradients are summed",
+     bench_data_parallel},
     {"linear", "training steps of a linear layer by column, by row and dense, beside its matrix products",
      bench_linear},
     {"mlp", "training steps of a column layer, GELU and a row layer, beside their matrix products", bench_mlp},
@@ -48,7 +50,7 @@ static void print_help(FILE *to) {
           "\n"
           "Commands (tshard-bench COMMAND --help lists the options):\n",
           to);
-    for (int i = 0; i < command_count; i++) fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].help);
+    for (int i = 0; i < command_count; i++) fprintf(to, "  %-13s %s\n", commands[i].name, commands[i].help);
     fputs("\n"
           "      --help     this text\n"
           "      --version  version\n",

@@ -225,6 +225,25 @@ Test(bench, mlp_rows, .timeout = 60, .init = need_bench) {
     }
 }
 
+/* A sum for each of 3 weights and 3 biases, one for all, and as many as there are buckets. */
+Test(bench, data_parallel_rows, .timeout = 60, .init = need_bench) {
+    const char *const sums[] = {"none", "one by one in backward", "one, after backward", "beside backward"};
+    const double calls[] = {0, 6, 1, 3};
+    char text[8192], *rest = text;
+    /* A bucket holds a weight and a bias; the first, as large as the others at most, too. */
+    const char *arguments = "data_parallel --batch 6 --width 10 --layers 3 --bucket 600 --json";
+    cr_assert_eq(run_layers(arguments, 2, text, sizeof text), 0, "%s", text);
+    for (int i = 0; i < 4; i++) {
+        const char *line = strsep(&rest, "\n");
+        cr_assert_not_null(line);
+        expect_text(line, "sums", sums[i]);
+        cr_expect_eq(number(line, "calls"), calls[i], "'%s'", line);
+        cr_expect_eq(number(line, "bucket_bytes"), i == 3 ? 600 : 0, "'%s'", line);
+        cr_expect(number(line, "step_ms") > number(line, "waiting_ms") && number(line, "over_none") > 0, "'%s'", line);
+    }
+    cr_expect_str_empty(rest);
+}
+
 /* Two lines of heading say what it is and where; every row is as wide as the columns' names. */
 Test(bench, layers_for_people, .timeout = 60, .init = need_bench) {
     char text[8192], *rest = text;
@@ -247,9 +266,9 @@ Test(bench, layers_for_people, .timeout = 60, .init = need_bench) {
 Test(bench, pictures, .timeout = 60, .init = need_bench) {
     if (system("command -v gnuplot >/dev/null") != 0) cr_skip_test("gnuplot is not installed");
     const char *const commands[] = {"linear --batch 4 --in 8 --out 8", "mlp --batch 4 --hidden 8 --ffn 8",
-                                    "collectives --max-bytes 64"};
-    const char *const words[] = {"efficiency", "matrix products alone", "all_reduce"};
-    for (int i = 0; i < 3; i++) {
+                                    "collectives --max-bytes 64", "data_parallel --batch 4 --width 8"};
+    const char *const words[] = {"efficiency", "matrix products alone", "all_reduce", "beside backward"};
+    for (int i = 0; i < 4; i++) {
         char path[] = "/tmp/tshard-bench-XXXXXX", text[8192], arguments[256];
         static char svg[1 << 18];
         int fd = mkstemp(path);
@@ -280,6 +299,7 @@ Test(bench, wrong_use, .timeout = 20, .init = need_bench) {
         {BENCH " collectives --seconds 0", "--seconds wants seconds, more than 0, not '0'"},
         {BENCH " collectives --dtype", "--dtype wants a value"},
         {BENCH " collectives all", "collectives takes options alone, not 'all'"},
+        {BENCH " data_parallel --layers 65", "--layers wants at most 64"},
         {BENCH " linear --shard both", "--shard wants one of column|row|dense|all, not 'both'"},
         {BENCH " linear --dtype int32", "--dtype wants one of float32|float64, not 'int32'"},
         {BENCH " mlp --ffn 0", "--ffn wants a whole number, 1 or more, not '0'"},
