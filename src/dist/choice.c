@@ -16,8 +16,9 @@ tsh_status tshi_mpi_wanted(const tshi_settings *settings, bool *out) {
     const char *backend = tshi_variable("TSHARD_BACKEND");
     bool mpi = backend && !strcmp(backend, "mpi"), local = backend && !strcmp(backend, "local");
     *out = false;
-    if (backend && !mpi && !local) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "TSHARD_BACKEND is \"%.64s\"; it must be local or mpi", backend);
+    /* With nccl the ranks meet as they would without it. */
+    if (backend && !mpi && !local && strcmp(backend, "nccl") != 0) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "TSHARD_BACKEND is \"%.64s\"; it must be local, mpi or nccl", backend);
     }
     if (local && settings->method == TSHI_INIT_MPI) {
         return tshi_fail(TSH_ERR_ARGUMENT, "world_init: init_method is mpi://, but TSHARD_BACKEND is local");

@@ -51,6 +51,9 @@ static const tshi_group_ops *backend_of(const char *name) {
 #ifdef TSHARD_HAVE_MPI
         &tshi_mpi_ops,
 #endif
+#ifdef TSHARD_HAVE_NCCL
+        &tshi_nccl_ops,
+#endif
     };
     for (size_t i = 0; name && i < sizeof backends / sizeof *backends; i++) {
         if (!strcmp(backends[i]->name, name)) return backends[i];
@@ -64,7 +67,16 @@ static bool backend_supports(const tshi_group_ops *backend, tsh_collective op, t
     if ((op == TSH_OP_SEND || op == TSH_OP_RECV) && backend == &tshi_self_ops) return false;
     if (op == TSH_OP_BARRIER) return true;
     if (tsh_dtype_size(dtype) == 0) return false;
-    return !rule_of(op)->reduces || reduces(dtype, reduce);
+    if (!rule_of(op)->reduces) return true;
+    return reduces(dtype, reduce) && (!backend->reduces || backend->reduces(dtype, reduce));
+}
+
+/* Tensors of a GPU go everywhere, through the host's memory if they must. */
+static bool takes_device(const tshi_group_ops *backend, tsh_device_kind device) {
+#ifdef TSHARD_HAVE_CUDA
+    if (device == TSH_CUDA) return true;
+#endif
+    return device == TSH_CPU && !backend->in_order;
 }
 
 bool tsh_group_supports(const tsh_group *group, tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce) {
@@ -74,7 +86,7 @@ bool tsh_group_supports(const tsh_group *group, tsh_collective op, tsh_dtype dty
 bool tsh_backend_supports(const char *backend, tsh_device_kind device, tsh_collective op, tsh_dtype dtype,
                           tsh_reduce_op reduce) {
     const tshi_group_ops *ops = backend_of(backend);
-    return ops && device == TSH_CPU && backend_supports(ops, op, dtype, reduce);
+    return ops && takes_device(ops, device) && backend_supports(ops, op, dtype, reduce);
 }
 
 /* --- checks ------------------------------------------------------------------------------------------------------- */
@@ -97,12 +109,17 @@ static tsh_status check_pair(const tsh_group *group, tsh_collective op, const ts
                      tsh_dtype_name(in->dtype));
 }
 
-static tsh_status check_reduction(tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce) {
+static tsh_status check_reduction(const tshi_group_ops *backend, tsh_collective op, tsh_dtype dtype,
+                                  tsh_reduce_op reduce) {
     const char *name = tsh_collective_name(op), *type = tsh_dtype_name(dtype);
     if ((int)reduce < 0 || reduce >= TSH_REDUCE_OP_COUNT) {
         return tshi_fail(TSH_ERR_ARGUMENT, "%s: %d is no reduction", name, (int)reduce);
     }
-    if (reduces(dtype, reduce)) return TSH_OK;
+    if (reduces(dtype, reduce)) {
+        if (!backend->reduces || backend->reduces(dtype, reduce)) return TSH_OK;
+        return tshi_fail(TSH_ERR_UNSUPPORTED, "%s: %s has no %s of %s (see tsh_group_supports)", name, backend->name,
+                         tshi_reduction_name(reduce), type);
+    }
     if (reduce == TSH_MIN || reduce == TSH_MAX) {
         return tshi_fail(TSH_ERR_DTYPE, "%s: %s has no order, so neither min nor max", name, type);
     }
@@ -280,7 +297,7 @@ static tshi_call prepare(const tsh_group *group, const arguments *a) {
         call.failed = tshi_fail(TSH_ERR_RANGE, "%s: root %d in a group of %d", r->name, a->root, group->size);
     }
     if (call.failed == TSH_OK) call.failed = r->check(group, a, &call);
-    if (call.failed == TSH_OK && r->reduces) call.failed = check_reduction(a->op, call.dtype, a->reduce);
+    if (call.failed == TSH_OK && r->reduces) call.failed = check_reduction(group->ops, a->op, call.dtype, a->reduce);
     return call;
 }
 
@@ -302,6 +319,7 @@ static uint64_t sent_bytes(const tsh_group *group, const tshi_call *call) {
 }
 
 void tshi_group_count(tsh_group *group, const tshi_call *call) {
+    if (group->owner) group = group->owner;
     group->stats.calls[call->op]++;
     if (!call->count && call->op != TSH_OP_ALL_TO_ALL) return;
     group->stats.bytes[call->op] += rule_of(call->op)->rings ? ring_bytes(group, call) : sent_bytes(group, call);

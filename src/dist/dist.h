@@ -53,7 +53,11 @@ struct tsh_work {
 /* A backend: what the groups of a world need. One const table each: self.c, local.c. */
 typedef struct tshi_group_ops {
     const char *name;
-    bool on_host; /* takes memory of world->host alone: tensors of a GPU are staged */
+    bool on_host;  /* takes memory of world->host alone: tensors of a GPU are staged */
+    bool in_order; /* calls are queued on a GPU, which runs them in their order: all works of a group are started at
+                    * once, and none has to be done before another call */
+    /* Whether `op` on `dtype` is to be had, of those that make sense. NULL: all are. */
+    bool (*reduces)(tsh_dtype dtype, tsh_reduce_op op);
 
     /* Run the call; returns when this rank's buffers are free again. Collective over the group. A call marked
      * `failed` returns that status and its words. */
@@ -80,6 +84,15 @@ typedef struct tshi_group_ops {
     void (*fail)(tsh_world *world, const char *reason);
     tsh_status (*recover)(tsh_world *world);
     void (*leave)(tsh_world *world);
+
+    /* --- for the backend above, where there is one (tsh_world.upper) ---------------------------------------------- */
+    /* The error that calls of this group have to return, as far as is known, or TSH_OK; never waits. look: around first,
+     * for deaths. waits: for its members, of whom one that has left will not come. */
+    tsh_status (*trouble)(tsh_group *group, bool look, bool waits);
+
+    /* --- of that backend alone ------------------------------------------------------------------------------------ */
+    /* See tshi_world_mark. */
+    void (*mark)(tsh_world *world, const void *data);
 } tshi_group_ops;
 
 #define TSHI_RING 32
@@ -110,10 +123,15 @@ struct tsh_group {
     tsh_work *messages;          /* sends and receives not done, oldest first */
     tshi_pool works;             /* with room for counts */
     tsh_group *next;             /* the world's list of live groups */
+    /* A group of the upper backend has a control group of the same ranks beneath it, which agrees and takes messages. */
+    tsh_group *control;
+    tsh_group *owner; /* of a control group: where its messages are counted */
 };
 
 struct tsh_world {
     const tshi_group_ops *ops;
+    const tshi_group_ops *upper; /* takes the collectives, with ops beneath it (nccl); NULL: ops takes them itself */
+    void *upper_state;
     int rank, size, local_rank;
     double timeout;
     uint64_t seed, next_stream;
@@ -135,6 +153,16 @@ struct tsh_world {
 
 /* The next stream of random numbers. */
 uint64_t tshi_world_stream(tsh_world *world);
+
+/* What this world's calls go to first. */
+static inline const tshi_group_ops *tshi_world_ops(const tsh_world *world) {
+    return world->upper ? world->upper : world->ops;
+}
+/* `data` is complete once the kernels queued so far have run: a collective on it, in place, need not wait for those
+ * that are queued later. Until the next mark, of NULL if it may change, or that collective. */
+static inline void tshi_world_mark(tsh_world *world, const void *data) {
+    if (world->upper) world->upper->mark(world, data);
+}
 
 /* Seconds of a clock that only goes forward. */
 double tshi_clock(void);
@@ -216,6 +244,9 @@ extern const tshi_group_ops tshi_self_ops;
 extern const tshi_group_ops tshi_local_ops;
 #ifdef TSHARD_HAVE_MPI
 extern const tshi_group_ops tshi_mpi_ops;
+#endif
+#ifdef TSHARD_HAVE_NCCL
+extern const tshi_group_ops tshi_nccl_ops;
 #endif
 
 #endif

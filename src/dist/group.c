@@ -29,7 +29,7 @@ tsh_group *tshi_group_new(tsh_world *world, const int *ranks, int n) {
     }
     memcpy(group->ranks, ranks, sizeof *ranks * (size_t)n);
     group->world = world;
-    group->ops = n == 1 ? &tshi_self_ops : world->ops;
+    group->ops = n == 1 ? &tshi_self_ops : tshi_world_ops(world);
     group->size = n;
     group->rank = index_of(ranks, n, world->rank);
     group->next = world->groups;

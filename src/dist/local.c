@@ -542,4 +542,5 @@ const tshi_group_ops tshi_local_ops = {
     .fail = tshi_local_fail,
     .recover = tshi_local_recover,
     .leave = tshi_local_leave,
+    .trouble = tshi_local_heard,
 };

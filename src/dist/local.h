@@ -219,6 +219,8 @@ tsh_status tshi_local_trouble(tsh_world *world);
 void tshi_local_watch(tsh_world *world);
 /* While waiting for world rank `rank`: deaths, failures, the deadline. */
 tsh_status tshi_local_look(tshi_wait *wait, int rank);
+/* See tshi_group_ops.trouble. */
+tsh_status tshi_local_heard(tsh_group *group, bool look, bool waits);
 void tshi_local_fail(tsh_world *world, const char *reason);
 tsh_status tshi_local_recover(tsh_world *world);
 void tshi_local_leave(tsh_world *world);

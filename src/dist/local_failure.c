@@ -234,6 +234,19 @@ tsh_status tshi_local_look(tshi_wait *wait, int rank) {
     return TSH_OK;
 }
 
+tsh_status tshi_local_heard(tsh_group *group, bool look, bool waits) {
+    tsh_world *world = group->world;
+    if (look) look_for_deaths(world);
+    tsh_status status = tshi_local_troubled(tshi_local_of(world)) ? tshi_local_trouble(world) : TSH_OK;
+    for (int i = 0; waits && status == TSH_OK && i < group->size; i++) {
+        char words[TSHI_LINE];
+        if (!atomic_load(&record_of(world, group->ranks[i])->left)) continue;
+        snprintf(words, sizeof words, "rank %d has left the world", group->ranks[i]);
+        status = local_break(world, TSH_ERR_PEER, words);
+    }
+    return status;
+}
+
 void tshi_local_fail(tsh_world *world, const char *reason) {
     tshi_local *local = tshi_local_of(world);
     tshi_record *mine = record_of(world, world->rank);

@@ -471,4 +471,5 @@ const tshi_group_ops tshi_mpi_ops = {
     .fail = tshi_mpi_fail,
     .recover = tshi_mpi_recover,
     .leave = tshi_mpi_leave,
+    .trouble = tshi_mpi_heard,
 };

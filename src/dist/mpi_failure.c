@@ -129,6 +129,19 @@ tsh_status tshi_mpi_trouble(tsh_world *world) {
     return TSH_OK;
 }
 
+tsh_status tshi_mpi_heard(tsh_group *group, bool look, bool waits) {
+    tsh_world *world = group->world;
+    (void)look; /* MPI tells of no deaths: the launcher ends the job */
+    tshi_mpi_poll(world);
+    tsh_status status = tshi_mpi_trouble(world);
+    for (int i = 0; waits && status == TSH_OK && i < group->size; i++) {
+        double left = tshi_mpi_of(world)->peer[group->ranks[i]].left;
+        if (left == 0 || tshi_clock() - left < TSHI_GRACE) continue;
+        status = tshi_fail(TSH_ERR_PEER, "rank %d has left (it exited, or destroyed its world)", group->ranks[i]);
+    }
+    return status;
+}
+
 tsh_status tshi_mpi_group_trouble(tsh_group *group) {
     tshi_mpi *mpi = tshi_mpi_of(group->world);
     const tshi_mpi_group *mg = group->state;

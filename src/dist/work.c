@@ -149,6 +149,7 @@ void tshi_work_enqueue(tsh_work *work) {
     else
         group->queue = work;
     group->queue_end = work;
+    if (group->ops->in_order) step(work);
     move_queue(group);
 }
 
@@ -188,7 +189,9 @@ void tshi_group_drain(tsh_group *group) {
 
 tsh_status tshi_group_run(tsh_group *group, const tshi_call *call) {
     bool staged = tshi_call_is_staged(group);
-    if (!group->queue) return staged ? tshi_staged_run(group, call) : group->ops->run(group, call);
+    if (!group->queue || group->ops->in_order) {
+        return staged ? tshi_staged_run(group, call) : group->ops->run(group, call);
+    }
     char words[TSHI_MESSAGE_SIZE];
     if (call->failed != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
     tshi_group_drain(group);

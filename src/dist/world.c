@@ -3,6 +3,7 @@
 #include "dist/local.h"
 #include "dist/meet.h"
 #include "dist/mpi_world.h"
+#include "dist/nccl_world.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -41,7 +42,8 @@ static tsh_status enter_mpi(tsh_world *world, const tshi_settings *settings) {
     if (status == TSH_OK) status = device_create(world, settings->device);
     if (status == TSH_OK) status = world_group_create(world);
     /* Also after a failure: the others wait for this rank. */
-    return tshi_mpi_join(world, status);
+    status = tshi_mpi_join(world, status);
+    return status == TSH_OK ? tshi_nccl_join(world) : status;
 }
 
 static tsh_status world_enter(tsh_world *world, const tsh_world_config *config, const tshi_settings *settings,
@@ -61,7 +63,7 @@ static tsh_status world_enter(tsh_world *world, const tsh_world_config *config, 
     if (status == TSH_OK) status = device_create(world, settings->device);
     if (status == TSH_OK) status = world_group_create(world);
     if (status == TSH_OK) status = tshi_memory_join(world);
-    return status;
+    return status == TSH_OK ? tshi_nccl_join(world) : status;
 }
 
 static tsh_status check_config(const tsh_world_config *config, tshi_settings *settings) {
@@ -124,7 +126,7 @@ void tsh_world_destroy(tsh_world *world) {
     if (!world) return;
     tsh_allocator allocator = world->allocator;
     while (world->groups) tshi_group_free(world->groups);
-    if (world->state && world->ops->leave) world->ops->leave(world);
+    if (world->state && tshi_world_ops(world)->leave) tshi_world_ops(world)->leave(world);
     if (world->device != world->host) tshi_device_destroy(world->device);
     tshi_device_destroy(world->host);
     if (tshi_mpi_owns(world))
@@ -177,10 +179,10 @@ uint64_t tshi_world_stream(tsh_world *world) {
 
 void tsh_world_fail(tsh_world *world, const char *reason) {
     if (!world) return;
-    world->ops->fail(world, reason ? reason : "");
+    tshi_world_ops(world)->fail(world, reason ? reason : "");
 }
 
 tsh_status tsh_world_recover(tsh_world *world) {
     if (!world) return tshi_fail(TSH_ERR_ARGUMENT, "world_recover: world is NULL");
-    return world->ops->recover(world);
+    return tshi_world_ops(world)->recover(world);
 }
