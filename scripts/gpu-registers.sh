@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# What the GPU's kernels take: registers of a thread, stack, spilled bytes and shared memory of a block, a line for each
+# kernel, dtype and architecture. `scripts/gpu-registers.sh [ARCHITECTURE...]`, 80 90 100 by default; needs nvcc, no GPU.
+# Fails where a kernel spills that is not named in `cold`, or does not compile. Exits with 77 without nvcc.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+
+cold='^(fill)$' # kernels of set-up, no part of a step
+architectures=("$@")
+[ $# -gt 0 ] || architectures=(80 90 100)
+
+nvcc=$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")
+[ -x "$nvcc" ] || { echo "no nvcc; set CUDA_HOME to where the CUDA toolkit is" >&2; exit 77; }
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+
+# FILE ARCHITECTURE: ptxas's words into a file of their own.
+compile() {
+    local log
+    log=$work/$(basename "$1" .cu).$2
+    "$nvcc" -std=c++17 -O3 --expt-relaxed-constexpr -arch="sm_$2" -Isrc -Iinclude -Xptxas -v -cubin -o "$log.cubin" "$1" \
+        > "$log.log" 2>&1 || { echo "$1 does not compile for sm_$2:"; cat "$log.log"; touch "$work/failed"; } >&2
+    rm -f "$log.cubin"
+}
+export -f compile
+export nvcc work
+for architecture in "${architectures[@]}"; do
+    for file in src/device/cuda/*.cu; do printf '%s\0%s\0' "$file" "$architecture"; done
+done | xargs -0 -n 2 -P "$(nproc)" bash -c 'compile "$@"' compile
+
+# Lines of: file kernel dtype architecture registers stack stores loads shared.
+cat "$work"/*.log 2> /dev/null | c++filt | sed -E 's/\(anonymous namespace\):://g; s/tshi:://g' | awk '
+    function dtype_of(text) {
+        if (match(text, /__nv_bfloat16|__half|double|float/) == 0) return "-"
+        text = substr(text, RSTART, RLENGTH)
+        return text == "__half" ? "float16" : text == "__nv_bfloat16" ? "bfloat16" : text == "double" ? "float64" : "float32"
+    }
+    # What precedes the parameters: the first "(" outside of <>.
+    function before_parameters(text, i, depth, c) {
+        for (i = 1; i <= length(text); i++) {
+            c = substr(text, i, 1)
+            if (c == "<") depth++
+            if (c == ">") depth--
+            if (c == "(" && depth == 0) return substr(text, 1, i - 1)
+        }
+        return text
+    }
+    /Compiling entry function/ {
+        kernel = $0
+        sub(/.*entry function ./, "", kernel)
+        architecture = kernel
+        sub(/.*sm_/, "", architecture)
+        sub(/[^0-9].*/, "", architecture)
+        sub(/^void /, "", kernel)
+        sub(/. for .sm_[0-9a-z]*.*/, "", kernel)
+        kernel = before_parameters(kernel)
+        dtype = dtype_of(kernel)
+        sub(/<(__nv_bfloat16|__half|double|float)(, )?/, "<", kernel)
+        gsub(/ /, "", kernel)
+        sub(/<>$/, "", kernel)
+    }
+    /bytes spill stores/ { stack = $1; stores = $5; loads = $9 }
+    /Used [0-9]+ registers/ {
+        shared = 0
+        for (i = 1; i <= NF; i++) {
+            if ($i == "registers,") registers = $(i - 1)
+            if ($i ~ /^smem/) shared = $(i - 2)
+        }
+        print kernel, dtype, architecture, registers, stack, stores, loads, shared
+    }' | sort -k1,1 -k2,2 -k3,3n > "$work/table"
+
+[ -s "$work/table" ] || { echo "nothing was compiled" >&2; exit 1; }
+awk 'BEGIN { format = "%-46s %-9s %5s %10s %6s %7s %7s %7s\n"
+        printf format, "kernel", "dtype", "arch", "registers", "stack", "stores", "loads", "shared" }
+    { printf format, substr($1, 1, 46), $2, $3, $4, $5, $6, $7, $8 }' "$work/table"
+spilling=$(awk -v cold="$cold" '$6 + $7 > 0 { name = $1; sub(/<.*/, "", name); if (name !~ cold) print "  " $1, $2, "sm_" $3 }' "$work/table")
+echo
+echo "$(wc -l < "$work/table") kernels, $(awk '$6 + $7 > 0' "$work/table" | wc -l) of them spill"
+[ -z "$spilling" ] || printf 'hot kernels that spill:\n%s\n' "$spilling"
+[ -z "$spilling" ] && [ ! -e "$work/failed" ]
