@@ -140,7 +140,10 @@ const char *tshi_roster_hosts(const tshi_roster *roster, char *text, size_t size
     size_t used = 0;
     text[0] = '\0';
     for (int node = 0; node < roster->nodes && used + 96 < size; node++) {
-        used += (size_t)snprintf(text + used, size - used, "%s%s: rank", used ? "; " : "", roster->host[node]);
+        int here = 0;
+        for (int i = 0; i < roster->size; i++) here += roster->node[i] == node;
+        used += (size_t)snprintf(text + used, size - used, "%s%s: rank%s", used ? "; " : "", roster->host[node],
+                                 here > 1 ? "s" : "");
         const char *comma = " ";
         for (int i = 0; i < roster->size && used + 96 < size; i++) {
             if (roster->node[i] != node) continue;

@@ -17,6 +17,8 @@
 #define HEARING 5.0
 /* Connections that have not said who they are, beyond one for each rank. */
 #define STRANGERS 64
+/* Refusals told one by one; the rest is counted. */
+#define TOLD 5
 
 typedef struct stranger {
     int fd;
@@ -32,7 +34,7 @@ typedef struct server {
     int *joined;          /* [size] sockets, -1 */
     struct pollfd *polls; /* [1 + most + size] */
     stranger *strangers;  /* [most], the oldest first */
-    int n, most;
+    int n, most, refused;
     char contradiction[TSHI_MESSAGE_SIZE];
     tshi_meeting *meeting;
 } server;
@@ -65,6 +67,10 @@ static void drop(server *s, int index) {
     forget(s, index);
 }
 
+static void tell_refusal(server *s, const char *words) {
+    if (s->refused++ < TOLD) tshi_log(s->log, TSH_LOG_WARNING, "rendezvous: refused a connection: %s", words);
+}
+
 static void server_accept(server *s) {
     for (int i = 0; i < s->most; i++) {
         pid_t pid;
@@ -74,7 +80,7 @@ static void server_accept(server *s) {
         } else if (fd < 0) {
             return;
         } else if (!tshi_channel_trusted(fd, &pid)) {
-            tshi_log(s->log, TSH_LOG_WARNING, "rendezvous: refused a process of another user");
+            tell_refusal(s, "it is another user's");
             close(fd);
         } else {
             if (s->n == s->most) drop(s, 0);
@@ -121,7 +127,7 @@ static void server_hear(server *s, int index) {
     if (got < 0 && errno == EAGAIN) return;
     if (hello_is_bad(s, &hello, got, words, sizeof words)) {
         if (got > 0) refuse(fd, TSH_ERR_ARGUMENT, words);
-        if (got > 0) tshi_log(s->log, TSH_LOG_WARNING, "rendezvous: refused a connection: %s", words);
+        if (got > 0) tell_refusal(s, words);
         drop(s, index);
         return;
     }
@@ -152,6 +158,8 @@ static void server_say(server *s) {
     s->next_word += WORD_EVERY;
     tshi_log(s->log, TSH_LOG_INFO, "rendezvous: %d/%d joined, missing rank %s", s->settings->size - s->missing,
              s->settings->size, missing_ranks(s, ranks, sizeof ranks));
+    if (s->refused <= TOLD) return;
+    tshi_log(s->log, TSH_LOG_WARNING, "rendezvous: refused %d connections so far", s->refused);
 }
 
 static int server_poll(server *s) {

@@ -154,7 +154,6 @@ static void check_peers(play *p, tsh_status status) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static play p;
     tsh_allocator allocator = tshi_allocator_resolve(NULL);
-    tsh_log log = {0};
     int memory = -1;
     p = (play){.s = {data, data + size}, .listener = -1};
     for (int i = 0; i < PEERS; i++) p.peers[i] = -1;
@@ -167,7 +166,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         p.listener = tshi_channel_socket();
         stage_require(bind(p.listener, (const void *)&p.address, p.length) == 0 && listen(p.listener, 64) == 0);
     }
-    tsh_status status = tshi_rendezvous(&p.settings, &log, &allocator, tshi_clock() + 30, make_memory, &memory);
+    tsh_status status = tshi_rendezvous(&p.settings, &stage_log, &allocator, tshi_clock() + 30, make_memory, &memory);
     stage_require((status == TSH_OK) == (memory >= 0));
     stage_require(stage_waited() < 30 + 5);
     if (status == TSH_OK && p.listener >= 0) stage_require(p.good_answers > 0);

@@ -90,6 +90,14 @@ ssize_t getrandom(void *out, size_t size, unsigned flags) {
     return (ssize_t)size;
 }
 
+static void take_line(void *user, tsh_log_level level, const char *line) {
+    (void)user;
+    (void)level;
+    for (; *line; line++) stage_require((unsigned char)*line >= 32 && *line != 127);
+}
+
+const tsh_log stage_log = {take_line, NULL};
+
 /* --- begin and end ------------------------------------------------------------------------------------------------ */
 
 static int count_open(void) {
@@ -121,7 +129,7 @@ void stage_settings(tshi_settings *out, int rank, int size) {
 }
 
 void stage_meet(tshi_meet *out, const tshi_settings *settings, const tsh_allocator *allocator) {
-    *out = (tshi_meet){.settings = settings, .allocator = allocator};
+    *out = (tshi_meet){.settings = settings, .log = &stage_log, .allocator = allocator};
     out->deadline = stage.now + settings->timeout;
     out->next_word = stage.now + TSHI_WORD_EVERY;
     memset(out->group, 'g', sizeof out->group);

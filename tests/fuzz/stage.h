@@ -27,6 +27,9 @@ double stage_waited(void);
 /* Aborts: the fuzzer has found something. */
 void stage_require(bool condition);
 
+/* Takes what is said, and checks that it can be shown. */
+extern const tsh_log stage_log;
+
 /* The job that everybody plays, and one that is not its. */
 void stage_settings(tshi_settings *out, int rank, int size);
 void stage_meet(tshi_meet *out, const tshi_settings *settings, const tsh_allocator *allocator);

@@ -1,0 +1,149 @@
+#!/usr/bin/env bash
+# test_hosts.sh BUILD: ranks of two hosts meet, each started by a tshard-run of its own. The hosts are network namespaces
+# with names and addresses of their own, joined by a pair of virtual interfaces. Ranks on CPUs of several hosts need MPI:
+# that they say so, and name both hosts, shows that they have met.
+set -uo pipefail
+bin=$1/bin
+skip() { echo "skipped: $1"; exit 77; }
+
+[ "$(id -u)" = 0 ] || skip "only root may make network namespaces"
+command -v ip > /dev/null || skip "there is no ip (Debian: apt-get install iproute2)"
+a=tsm$$ b=tsn$$ net=10.$((RANDOM % 200 + 20)).$((RANDOM % 250)) net6=fd00:$((RANDOM % 9000 + 1000))
+folder=$(mktemp -d)
+code=0
+clean() {
+    for name in "$a" "$b"; do
+        ip netns pids "$name" 2> /dev/null | xargs -r kill -9 2> /dev/null
+        ip netns del "$name" 2> /dev/null
+    done
+    rm -rf "$folder"
+}
+trap clean EXIT
+{ ip netns add "$a" && ip netns add "$b"; } 2> /dev/null || skip "network namespaces are not allowed here"
+ip link add w$$a netns "$a" type veth peer name w$$b netns "$b" 2> /dev/null || skip "veth pairs are not allowed here"
+have_ipv6=1
+for side in "$a w$$a 1" "$b w$$b 2"; do
+    read -r name device host <<< "$side"
+    ip -n "$name" addr add "$net.$host/24" dev "$device"
+    ip -n "$name" addr add "$net6::$host/64" dev "$device" nodad 2> /dev/null || have_ipv6=0
+    ip -n "$name" link set "$device" up
+    ip -n "$name" link set lo up
+done
+
+export TSHARD_TOKEN=hosts TSHARD_HEAP=64M TSHARD_TIMEOUT=20 OPENBLAS_NUM_THREADS=1
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TSHARD_INIT
+join="exec $bin/tshard-bench collectives --op all_reduce --min-bytes 64 --max-bytes 64"
+
+fail() {
+    code=1
+    echo "FAILED: $1"
+    [ "${shown:-}" != "$what" ] || return 0
+    shown=$what
+    for side in a b; do sed "s/^/    $side: /" "$folder/$side.err"; done
+}
+
+# launch SIDE NODE_RANK SCRIPT [OPTION...]: two ranks of `sh -c SCRIPT` there, in the background.
+launch() {
+    local side=$1 node=$2 script=$3 name=${!1}
+    shift 3
+    ip netns exec "$name" unshare --uts sh -c "hostname host-$side; exec \"\$@\"" sh "$bin/tshard-run" --nnodes 2 \
+        --node-rank "$node" -n 2 --bind none "$@" sh -c "$script" < /dev/null > "$folder/$side.out" 2> "$folder/$side.err" &
+}
+
+# finish SECONDS PID...: their exit codes into `codes`, each within that time; and nothing is left on either host.
+finish() {
+    local seconds=$1 pid started=$SECONDS
+    shift
+    codes=()
+    for pid in "$@"; do
+        while kill -0 "$pid" 2> /dev/null && [ $((SECONDS - started)) -le "$seconds" ]; do sleep 0.05; done
+        kill -0 "$pid" 2> /dev/null && { fail "still running after $seconds s"; kill -9 "$pid"; }
+        wait "$pid"
+        codes+=($?)
+    done
+    for name in "$a" "$b"; do
+        [ -z "$(ip netns pids "$name")" ] || fail "processes are left: $(ip netns pids "$name" | xargs ps -o pid,args -p)"
+    done
+}
+
+# says SIDE WORDS: the launcher there, or one of its ranks, has said so.
+says() { grep -qF -- "$2" "$folder/$1.err" || fail "$what: host-$1 does not say '$2'"; }
+# The last line is about the first failure here: which rank, where, how.
+last() { tail -n 1 "$folder/$1.err" | grep -qE "^tshard-run: rank $2 \(pid [0-9]+ on host-$1\) $3" || fail "$what: the last line of host-$1"; }
+
+# meets NAME ADDRESS [TSHARD_INIT]: four ranks of the two hosts meet.
+meets() {
+    what=$1
+    [ -n "${3:-}" ] && export TSHARD_INIT=$3
+    launch a 0 "$join" --master-addr "$2"
+    local first=$!
+    launch b 1 "$join" --master-addr "$2"
+    finish 15 $first $!
+    unset TSHARD_INIT
+    for side in a b; do
+        says $side "the ranks are on 2 machines (host-a: ranks 0, 1; host-b: ranks 2, 3); ranks on several need mpi://"
+        last $side '[0-3]' 'exited with code '
+    done
+    [ "${codes[0]}" != 0 ] && [ "${codes[1]}" != 0 ] || fail "$what: exit codes ${codes[*]}"
+    echo "$what: met"
+}
+
+meets "env" "$net.1"
+meets "tcp, IPv4" "$net.1" "tcp://$net.1:29511"
+meets "multicast, IPv4" "$net.1" "tcp://239.255.17.9:29512"
+if [ $have_ipv6 = 1 ]; then
+    meets "tcp, IPv6" "$net6::1" "tcp://[$net6::1]:29513"
+    meets "multicast, IPv6" "$net6::1" "tcp://[ff15::7473]:29514"
+else
+    echo "left out: IPv6 is not to be had here"
+fi
+
+# A host is cut off while ranks wait for the last one: each side says what it knows, in time.
+export TSHARD_TIMEOUT=5
+what="cut off"
+launch a 0 "$join" --master-addr "$net.1"
+first=$!
+launch b 1 "test \$RANK = 3 && sleep 3; $join" --master-addr "$net.1"
+second=$!
+sleep 1.5
+ip -n "$b" link set "w$$b" down
+finish 12 $first $second
+says a "3/4 joined, missing rank 3"
+last a '[01]' 'exited with code '
+says b "found no rank 0 at $net.1:29500"
+last b '[23]' 'exited with code '
+echo "$what: both said so"
+
+# It stays away: the master is not to be reached.
+what="no way"
+launch b 1 "$join" --master-addr "$net.1"
+finish 9 $!
+says b "found no rank 0 at $net.1:29500 ($net.1:29500: "
+echo "$what: told"
+
+# And by a multicast address.
+what="no way by multicast"
+export TSHARD_INIT=tcp://239.255.17.9:29515
+launch a 0 "$join" --master-addr "$net.1"
+first=$!
+launch b 1 "$join" --master-addr "$net.1"
+finish 9 $first $!
+for side in a b; do says $side "/4 joined"; done
+unset TSHARD_INIT
+ip -n "$b" link set "w$$b" up
+echo "$what: both said so"
+
+# A rank fails on one host before it has met the others: its launcher starts its own again, and they find those who wait.
+export TSHARD_TIMEOUT=20
+what="restart"
+launch a 0 "$join" --master-addr "$net.1"
+first=$!
+launch b 1 "test \$RANK\$TORCHELASTIC_RESTART_COUNT = 30 && sleep 1 && exit 7; $join" --master-addr "$net.1" --max-restarts 1
+finish 30 $first $!
+says b "rank 3 (pid "
+says b "on host-b) exited with code 7"
+says b "starting all ranks again, 1 of 1 times"
+says a "(host-a: ranks 0, 1; host-b: ranks 2, 3)"
+last a '[01]' 'exited with code '
+echo "$what: met after it"
+exit $code
