@@ -13,6 +13,7 @@ typedef struct layers_model {
     const char *shard; /* for the report */
     int64_t batch;
     tsh_dtype dtype;
+    bool graph; /* capture the step once, measure its replays */
     int count;
     struct {
         int64_t in, out;
@@ -28,6 +29,8 @@ typedef struct layers_result {
     int64_t sent_bytes, weight_bytes, peak_bytes;
     int64_t weight_bytes_total; /* over all ranks */
     int64_t allocations;        /* of all ranks, in the measured steps */
+    double rate;                /* FLOP/s of the GPU's matrix units for the dtype, at the clock it ran; 0: not known */
+    double clock;               /* Hz */
     int steps;
 } layers_result;
 
@@ -37,7 +40,10 @@ typedef struct layers_result {
     "communication: efficiency is their time over that of forward and backward. A step also zeroes the gradients "     \
     "and\n"                                                                                                            \
     "resets the tape. Communication is the time inside collectives, waiting for other ranks included, and the bytes\n" \
-    "that a ring would send from a rank. Allocations are those of all measured steps, of all ranks."
+    "that a ring would send from a rank. Allocations are those of all measured steps, of all ranks.\n"                 \
+    "On a GPU (TSHARD_DEVICE=cuda) its own events are the clock; with --graph the step is captured and replayed, "     \
+    "and\n"                                                                                                            \
+    "all of it counts as backward."
 
 /* What a command says about itself. */
 typedef struct layers_command {

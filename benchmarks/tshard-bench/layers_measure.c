@@ -3,11 +3,16 @@
 #include "products.h"
 #include "timing.h"
 
+#include "device/device.h"
+#include "tshard/graph.h"
+
 #include <unistd.h>
 
 enum { WARM_UP_STEPS = 3, FEWEST_STEPS = 7 };
 
 static const double silent_seconds = 2.0; /* what takes longer tells how far it is */
+
+enum { BEGIN, MIDDLE, END, CLEARED, EVENTS };
 
 typedef struct samples {
     double forward[BENCH_MAX_SAMPLES], backward[BENCH_MAX_SAMPLES], step[BENCH_MAX_SAMPLES];
@@ -23,6 +28,8 @@ typedef struct trial {
     tsh_linear *layer[LAYERS_MOST];
     tsh_tensor *x, *dy;
     products *products;
+    tsh_event *event[EVENTS];
+    tsh_graph *graph;     /* of a step, or NULL */
     size_t foreign_bytes; /* of tensors that are not the model's */
     samples *samples;
 } trial;
@@ -79,12 +86,16 @@ static tsh_status create_trial(trial *t) {
     if (status == TSH_OK) status = tsh_parameters_add(t->parameters, "x", t->x);
     if (status == TSH_OK) status = tsh_tape_create(tsh_group_world(t->group), &t->tape);
     if (status == TSH_OK) status = create_products(t);
+    tsh_device *device = tsh_world_device(t->place->world);
+    for (int i = 0; i < EVENTS && status == TSH_OK; i++) status = tsh_event_create(device, &t->event[i]);
     t->samples = calloc(1, sizeof *t->samples);
     return status == TSH_OK && !t->samples ? TSH_ERR_MEMORY : status;
 }
 
 static void destroy_trial(trial *t) {
     free(t->samples);
+    tsh_graph_destroy(t->graph);
+    for (int i = 0; i < EVENTS; i++) tsh_event_destroy(t->event[i]);
     products_destroy(t->products);
     tsh_tape_destroy(t->tape);
     tsh_parameters_destroy(t->parameters);
@@ -101,32 +112,59 @@ static tsh_tensor *forward(trial *t) {
     return y;
 }
 
+/* The parts of a step, with a point of time between them unless the step is to be captured. */
+static tsh_status step(trial *t, bool timed) {
+    tsh_status status = TSH_OK;
+    tsh_parameters_zero_grad(t->parameters);
+    tsh_tensor *y = forward(t);
+    if (timed) status = tsh_event_record(t->event[MIDDLE]);
+    tsh_status ran = tsh_backward_with(t->tape, y, &(tsh_backward_config){.gradient = t->dy});
+    if (timed && status == TSH_OK) status = tsh_event_record(t->event[END]);
+    tsh_status reset = tsh_tape_reset(t->tape);
+    return ran != TSH_OK ? ran : reset != TSH_OK ? reset : status;
+}
+
+static tsh_status replay(const trial *t) {
+    tsh_status status = tsh_event_record(t->event[MIDDLE]);
+    if (status == TSH_OK) status = tsh_graph_launch(t->graph);
+    return status == TSH_OK ? tsh_event_record(t->event[END]) : status;
+}
+
+static tsh_status elapsed(const trial *t, int from, int to, double *seconds) {
+    return tsh_event_elapsed(t->event[from], t->event[to], seconds);
+}
+
 static tsh_status measure_step(trial *t, int i) {
     samples *s = t->samples;
     tsh_status status = tsh_barrier(t->group);
     if (status != TSH_OK) return status;
     tsh_group_reset_stats(t->group);
-    double begin = bench_now();
-    tsh_parameters_zero_grad(t->parameters);
-    tsh_tensor *y = forward(t);
-    double middle = bench_now();
-    status = tsh_backward_with(t->tape, y, &(tsh_backward_config){.gradient = t->dy});
-    double end = bench_now();
-    if (status != TSH_OK) return status;
-    status = tsh_tape_reset(t->tape);
-    s->step[i] = bench_now() - begin;
-    s->forward[i] = middle - begin;
-    s->backward[i] = end - middle;
+    status = tsh_event_record(t->event[BEGIN]);
+    if (status == TSH_OK) status = t->graph ? replay(t) : step(t, true);
+    if (status == TSH_OK) status = tsh_event_record(t->event[CLEARED]);
+    if (status == TSH_OK) status = elapsed(t, BEGIN, CLEARED, &s->step[i]);
+    if (status == TSH_OK) status = elapsed(t, BEGIN, MIDDLE, &s->forward[i]);
+    if (status == TSH_OK) status = elapsed(t, MIDDLE, END, &s->backward[i]);
     s->communication[i] = tsh_group_get_stats(t->group).seconds;
     return status;
 }
 
 static tsh_status measure_products(trial *t, int i) {
     tsh_status status = tsh_barrier(t->group);
-    double begin = bench_now();
-    products_run(t->products);
-    t->samples->products[i] = bench_now() - begin;
-    return status;
+    if (status == TSH_OK) status = tsh_event_record(t->event[BEGIN]);
+    if (status == TSH_OK) status = products_run(t->products);
+    if (status == TSH_OK) status = tsh_event_record(t->event[END]);
+    return status == TSH_OK ? elapsed(t, BEGIN, END, &t->samples->products[i]) : status;
+}
+
+/* After a step as usual, which has made what is made once. */
+static tsh_status capture(trial *t) {
+    tsh_device *device = tsh_world_device(t->place->world);
+    tsh_status status = tsh_graph_capture_begin(device);
+    if (status != TSH_OK) return status;
+    tsh_status captured = step(t, false);
+    status = tsh_graph_capture_end(device, &t->graph);
+    return captured != TSH_OK ? captured : status;
 }
 
 static tsh_status measure_both(trial *t, int i) {
@@ -140,6 +178,8 @@ static tsh_status measure_both(trial *t, int i) {
 static tsh_status warm_up(trial *t, int *steps) {
     tsh_status status = TSH_OK;
     for (int i = 0; i < WARM_UP_STEPS && status == TSH_OK; i++) status = measure_both(t, 0);
+    if (status == TSH_OK && t->model->graph) status = capture(t);
+    if (status == TSH_OK && t->graph) status = measure_both(t, 0);
     double took = t->samples->step[0] + t->samples->products[0];
     if (status == TSH_OK) status = bench_max(t->place->meter, took, &took);
     *steps = timing_clamp(t->place->seconds / took, FEWEST_STEPS, BENCH_MAX_SAMPLES);
@@ -238,6 +278,8 @@ tsh_status layers_measure(const layers_place *place, const layers_model *model, 
     if (status != TSH_OK) goto done;
     collect_counts(&t, &before, out);
     status = combine(&t, steps, out);
+    tsh_device *device = tsh_world_device(place->world);
+    out->rate = device->ops->matrix_rate(device, model->dtype, &out->clock);
 done:
     destroy_trial(&t);
     return status;

@@ -31,6 +31,8 @@ void layers_print_json(const layers_command *command, tsh_world *world, const la
         BENCH_COUNT_FIELD("weight_bytes_total", r->weight_bytes_total),
         BENCH_COUNT_FIELD("peak_bytes_per_rank", r->peak_bytes),
         BENCH_REAL_FIELD("gflops_per_rank", gflops(r)),
+        BENCH_REAL_FIELD("clock_mhz", 1e-6 * r->clock),
+        BENCH_REAL_FIELD("fraction_of_matrix_rate", r->rate > 0 ? 1e9 * gflops(r) / r->rate : 0),
         BENCH_COUNT_FIELD("allocations", r->allocations),
         BENCH_COUNT_FIELD("steps", r->steps),
         BENCH_TEXT_FIELD("dtype", tsh_dtype_name(command->dtype)),
@@ -89,6 +91,9 @@ void layers_print_row(const layers_result *r) {
     bench_print_real(10, mega * (double)r->weight_bytes);
     bench_print_real(10, mega * (double)r->peak_bytes);
     printf("%9lld\n", (long long)r->allocations);
+    if (r->rate <= 0) return;
+    printf("%12s%.3f of the matrix units' %.0f GFLOP/s at the %.0f MHz that they run at\n", "",
+           1e9 * gflops(r) / r->rate, 1e-9 * r->rate, 1e-6 * r->clock);
 }
 
 /* --- for the eye ------------------------------------------------------------------------------------------------ */

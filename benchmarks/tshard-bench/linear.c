@@ -10,16 +10,18 @@ static const struct {
 
 int bench_linear(int argc, char **argv) {
     static const char *const shard_names[] = {"column", "row", "dense", "all", NULL};
-    static const char *const dtype_names[] = {"float32", "float64", NULL};
+    static const char *const dtype_names[] = {"float32", "float64", "bfloat16", "float16", NULL};
     int64_t batch, in, out;
     int shard, dtype, n = 0;
+    bool graph = false;
     bench_common common;
     const bench_option options[] = {
         {"batch", BENCH_COUNT, "1024", "rows of x", &batch, NULL},
         {"in", BENCH_COUNT, "1024", "features in", &in, NULL},
         {"out", BENCH_COUNT, "1024", "features out", &out, NULL},
         {"shard", BENCH_CHOICE, "all", "how the weight is split over the ranks", &shard, shard_names},
-        {"dtype", BENCH_CHOICE, "float32", "of everything", &dtype, dtype_names},
+        {"dtype", BENCH_CHOICE, "float32", "of everything; a CPU computes in the first two", &dtype, dtype_names},
+        {"graph", BENCH_FLAG, NULL, "on a GPU: capture a step and measure its replays", &graph, NULL},
     };
     int code = bench_options_parse(
         "linear",
@@ -31,7 +33,8 @@ int bench_linear(int argc, char **argv) {
     layers_model models[SHARDINGS];
     for (int i = 0; i < SHARDINGS; i++) {
         if (shard != SHARDINGS && shard != i) continue;
-        models[n++] = (layers_model){shardings[i].name, batch, (tsh_dtype)dtype, 1, {{in, out, shardings[i].shard}}};
+        models[n++] =
+            (layers_model){shardings[i].name, batch, (tsh_dtype)dtype, graph, 1, {{in, out, shardings[i].shard}}};
     }
     char title[160];
     snprintf(title, sizeof title, "linear: y = x W^T + b, batch %lld, in %lld, out %lld", (long long)batch,

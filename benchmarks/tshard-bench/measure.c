@@ -24,10 +24,11 @@ static int slowest(void *user, double *samples, int n) {
     bench_meter *meter = user;
     tsh_tensor *tensor = n == 1 ? meter->one : meter->many;
     int64_t length = tsh_tensor_numel(tensor);
-    double *shared = tsh_tensor_data(tensor);
+    double shared[BENCH_MAX_SAMPLES] = {0};
     memcpy(shared, samples, (size_t)n * sizeof *samples);
-    for (int64_t i = n; i < length; i++) shared[i] = 0.0;
-    tsh_status status = tsh_all_reduce(meter->group, tensor, TSH_MAX);
+    tsh_status status = tsh_tensor_write(tensor, shared, length);
+    if (status == TSH_OK) status = tsh_all_reduce(meter->group, tensor, TSH_MAX);
+    if (status == TSH_OK) status = tsh_tensor_read(tensor, shared, length);
     if (status == TSH_OK) memcpy(samples, shared, (size_t)n * sizeof *samples);
     return (int)status;
 }
@@ -74,11 +75,9 @@ tsh_status bench_slowest_median(bench_meter *meter, double *samples, int n, doub
 }
 
 static tsh_status reduce_one(bench_meter *meter, double value, tsh_reduce_op op, double *out) {
-    double *shared = tsh_tensor_data(meter->one);
-    *shared = value;
-    tsh_status status = tsh_all_reduce(meter->group, meter->one, op);
-    *out = *shared;
-    return status;
+    tsh_status status = tsh_tensor_write(meter->one, &value, 1);
+    if (status == TSH_OK) status = tsh_all_reduce(meter->group, meter->one, op);
+    return status == TSH_OK ? tsh_tensor_read(meter->one, out, 1) : status;
 }
 
 tsh_status bench_sum(bench_meter *meter, double value, double *sum) {

@@ -2,15 +2,17 @@
 #include "layers.h"
 
 int bench_mlp(int argc, char **argv) {
-    static const char *const dtype_names[] = {"float32", "float64", NULL};
+    static const char *const dtype_names[] = {"float32", "float64", "bfloat16", "float16", NULL};
     int64_t batch, hidden, ffn;
     int dtype;
+    bool graph = false;
     bench_common common;
     const bench_option options[] = {
         {"batch", BENCH_COUNT, "1024", "rows of x", &batch, NULL},
         {"hidden", BENCH_COUNT, "1024", "features in and out", &hidden, NULL},
         {"ffn", BENCH_COUNT, "4096", "features between the layers", &ffn, NULL},
-        {"dtype", BENCH_CHOICE, "float32", "of everything", &dtype, dtype_names},
+        {"dtype", BENCH_CHOICE, "float32", "of everything; a CPU computes in the first two", &dtype, dtype_names},
+        {"graph", BENCH_FLAG, NULL, "on a GPU: capture a step and measure its replays", &graph, NULL},
     };
     int code = bench_options_parse(
         "mlp",
@@ -18,8 +20,8 @@ int bench_mlp(int argc, char **argv) {
         "W1 is split over the ranks by column, W2 by row.\n" LAYERS_HELP,
         options, (int)(sizeof options / sizeof *options), &common, argc, argv);
     if (code >= 0) return code;
-    const layers_model model = {
-        "column, row", batch, (tsh_dtype)dtype, 2, {{hidden, ffn, TSH_COLUMN}, {ffn, hidden, TSH_ROW}}};
+    const layers_model model = {"column, row", batch, (tsh_dtype)dtype,
+                                graph,         2,     {{hidden, ffn, TSH_COLUMN}, {ffn, hidden, TSH_ROW}}};
     char title[200];
     snprintf(title, sizeof title, "mlp: y = gelu(x W1^T + b1) W2^T + b2, batch %lld, hidden %lld, ffn %lld",
              (long long)batch, (long long)hidden, (long long)ffn);

@@ -1,4 +1,5 @@
 #include "products.h"
+#include "device/device.h"
 
 #include <cblas.h>
 #ifdef TSHARD_HAVE_ONEDNN
@@ -12,6 +13,7 @@ enum { MAX_LAYERS = 2, BUFFERS = 6 };
 enum { X, WEIGHT, Y, DX, DWEIGHT, DY };
 
 struct products {
+    tsh_device *device;
     tsh_dtype dtype;
     int layers;
     products_layer layer[MAX_LAYERS];
@@ -38,6 +40,7 @@ tsh_status products_create(const tsh_mesh *mesh, tsh_dtype dtype, const products
     if (n > MAX_LAYERS) return TSH_ERR_ARGUMENT;
     products *p = calloc(1, sizeof *p);
     if (!p) return TSH_ERR_MEMORY;
+    p->device = tsh_world_device(tsh_mesh_world(mesh));
     p->dtype = dtype;
     p->layers = n;
     tsh_status status = TSH_OK;
@@ -61,9 +64,9 @@ void products_destroy(products *p) {
     free(p);
 }
 
-/* c [m, n] = op(a) op(b), rows packed: float32 through oneDNN where tshard has it. */
-static void multiply(tsh_dtype dtype, bool ta, bool tb, int64_t m, int64_t n, int64_t k, const void *a, const void *b,
-                     void *c) {
+/* c [m, n] = op(a) op(b), rows packed, on a CPU: float32 through oneDNN where tshard has it. */
+static void multiply_here(tsh_dtype dtype, bool ta, bool tb, int64_t m, int64_t n, int64_t k, const void *a,
+                          const void *b, void *c) {
     if (m == 0 || n == 0 || k == 0) return;
     int64_t lda = ta ? m : k, ldb = tb ? k : n;
     CBLAS_TRANSPOSE cblas_a = ta ? CblasTrans : CblasNoTrans, cblas_b = tb ? CblasTrans : CblasNoTrans;
@@ -80,21 +83,33 @@ static void multiply(tsh_dtype dtype, bool ta, bool tb, int64_t m, int64_t n, in
 #endif
 }
 
-void products_run(const products *p) {
-    for (int i = 0; i < p->layers; i++) {
+/* A GPU's product is one call of its library, with the algorithm that it was chosen for these sizes: the slot makes it.
+ * On a CPU that is done here, so that tshard's own way to the library counts as tshard's. */
+static tsh_status multiply(const products *p, bool ta, bool tb, int64_t m, int64_t n, int64_t k, const tsh_tensor *a,
+                           const tsh_tensor *b, tsh_tensor *c) {
+    tsh_device *device = p->device;
+    if (tsh_device_get_kind(device) == TSH_CPU) {
+        multiply_here(p->dtype, ta, tb, m, n, k, tsh_tensor_data(a), tsh_tensor_data(b), tsh_tensor_data(c));
+        return TSH_OK;
+    }
+    return device->ops->gemm(device, p->dtype, ta, tb, m, n, k, 1, tsh_tensor_data(a), ta ? m : k, tsh_tensor_data(b),
+                             tb ? k : n, 0, tsh_tensor_data(c), n);
+}
+
+tsh_status products_run(const products *p) {
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < p->layers && status == TSH_OK; i++) {
         const products_layer *l = &p->layer[i];
         tsh_tensor *const *t = p->tensor[i];
-        multiply(p->dtype, false, true, l->batch, l->out, l->in, tsh_tensor_data(t[X]), tsh_tensor_data(t[WEIGHT]),
-                 tsh_tensor_data(t[Y]));
+        status = multiply(p, false, true, l->batch, l->out, l->in, t[X], t[WEIGHT], t[Y]);
     }
-    for (int i = p->layers - 1; i >= 0; i--) {
+    for (int i = p->layers - 1; i >= 0 && status == TSH_OK; i--) {
         const products_layer *l = &p->layer[i];
         tsh_tensor *const *t = p->tensor[i];
-        multiply(p->dtype, false, false, l->batch, l->in, l->out, tsh_tensor_data(t[DY]), tsh_tensor_data(t[WEIGHT]),
-                 tsh_tensor_data(t[DX]));
-        multiply(p->dtype, true, false, l->out, l->in, l->batch, tsh_tensor_data(t[DY]), tsh_tensor_data(t[X]),
-                 tsh_tensor_data(t[DWEIGHT]));
+        status = multiply(p, false, false, l->batch, l->in, l->out, t[DY], t[WEIGHT], t[DX]);
+        if (status == TSH_OK) status = multiply(p, true, false, l->out, l->in, l->batch, t[DY], t[X], t[DWEIGHT]);
     }
+    return status;
 }
 
 double products_flops(const products *p) {

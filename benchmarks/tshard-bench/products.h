@@ -17,7 +17,7 @@ typedef struct products products;
 tsh_status products_create(const tsh_mesh *mesh, tsh_dtype dtype, const products_layer *layers, int n, products **out);
 void products_destroy(products *p);
 /* y = x W^T layer by layer, then back from the last: dx = dy W, dW = dy^T x. */
-void products_run(const products *p);
+tsh_status products_run(const products *p);
 /* Floating-point operations of one run. */
 double products_flops(const products *p);
 

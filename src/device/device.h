@@ -101,6 +101,9 @@ typedef struct tshi_device_ops {
     tsh_status (*event_record)(tsh_event *event);
     tsh_status (*event_elapsed)(tsh_event *begin, tsh_event *end, double *seconds);
     void (*event_destroy)(tsh_event *event);
+    /* FLOP/s that the device's matrix units could make for products of dtype at the clock (Hz) that they run at now, which
+     * is measured; 0 where that is not known. Waits. */
+    double (*matrix_rate)(tsh_device *device, tsh_dtype dtype, double *clock);
 
     /* --- reductions across buffers (collectives) ------------------------------------------------------------------ */
     /* out[i] = in[0][i] op in[1][i] op ... op in[count - 1][i], in that order, for every dtype (bfloat16 and

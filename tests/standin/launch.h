@@ -14,6 +14,7 @@
 #include <functional>
 #include <math.h>
 #include <stdint.h>
+#include <time.h>
 
 #undef __shared__
 #define __shared__ static thread_local
@@ -59,6 +60,17 @@ inline unsigned ballot(bool yes) {
     unsigned word = yes ? 1u << threadIdx.x % 32 : 0u;
     for (int mask = 16; mask > 0; mask /= 2) word |= shuffle_xor(word, mask);
     return word;
+}
+
+// A clock of 1 GHz.
+inline uint64_t nanoseconds() {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+inline uint64_t cycles() {
+    return nanoseconds();
 }
 
 inline void fence() {}

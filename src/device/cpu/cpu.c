@@ -50,6 +50,12 @@ static void cpu_describe(const tsh_device *device, char *text, size_t size) {
     snprintf(text, size, "%d BLAS thread%s, %s", threads, threads == 1 ? "" : "s", libraries);
 }
 
+/* It depends on the model of the CPU, and on what else it does. */
+static double cpu_matrix_rate(tsh_device *device, tsh_dtype dtype, double *clock) {
+    *clock = 0;
+    return 0;
+}
+
 /* Kernels here tell at once. */
 static tsh_status cpu_check(tsh_device *device) {
     return TSH_OK;
@@ -76,6 +82,7 @@ static const tshi_device_ops tshi_cpu_ops = {
     .event_record = tshi_cpu_event_record,
     .event_elapsed = tshi_cpu_event_elapsed,
     .event_destroy = tshi_cpu_event_destroy,
+    .matrix_rate = cpu_matrix_rate,
     .reduce = tshi_cpu_reduce,
     .gemm = tshi_cpu_gemm,
     .affine = tshi_cpu_affine,

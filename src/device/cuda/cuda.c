@@ -207,6 +207,7 @@ static const tshi_device_ops cuda_ops = {
     .event_record = tshi_cuda_event_record,
     .event_elapsed = tshi_cuda_event_elapsed,
     .event_destroy = tshi_cuda_event_destroy,
+    .matrix_rate = tshi_cuda_matrix_rate,
     .reduce = NULL,
     .gemm = tshi_cuda_gemm,
     .affine = tshi_cuda_affine,

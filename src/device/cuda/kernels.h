@@ -84,6 +84,9 @@ void tshi_cuda_adamw(tsh_device *device, tsh_dtype dtype, const tshi_adamw *a, i
 /* graph.cu */
 void tshi_cuda_count(tsh_device *device, int64_t *n); /* *n += 1, in device memory */
 
+/* clock.cu */
+double tshi_cuda_matrix_rate(tsh_device *device, tsh_dtype dtype, double *clock);
+
 #ifdef __cplusplus
 }
 #endif

@@ -53,6 +53,16 @@ __device__ inline double reciprocal(double x) {
     return __drcp_rn(x);
 }
 
+__device__ inline uint64_t cycles() {
+    return (uint64_t)clock64();
+}
+
+__device__ inline uint64_t nanoseconds() {
+    uint64_t time;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+    return time;
+}
+
 // The value from before. For integers alone: sums of floats have a fixed order here.
 template <typename T> __device__ inline T atomic_add(T *to, T value) {
     return atomicAdd(to, value);
