@@ -301,7 +301,7 @@ Test(bench, wrong_use, .timeout = 20, .init = need_bench) {
         {BENCH " collectives all", "collectives takes options alone, not 'all'"},
         {BENCH " data_parallel --layers 65", "--layers wants at most 64"},
         {BENCH " linear --shard both", "--shard wants one of column|row|dense|all, not 'both'"},
-        {BENCH " linear --dtype int32", "--dtype wants one of float32|float64, not 'int32'"},
+        {BENCH " linear --dtype int32", "--dtype wants one of float32|float64|bfloat16|float16, not 'int32'"},
         {BENCH " mlp --ffn 0", "--ffn wants a whole number, 1 or more, not '0'"},
         {BENCH " collectives --plot /nowhere/x.svg", "--plot: cannot write '/nowhere/x.svg': No such file"},
     };
