@@ -67,6 +67,9 @@ typedef struct tshi_group_ops {
      * NULL on backends whose calls are done when run returns (self). */
     tsh_status (*start)(tsh_work *work);
     void (*progress)(tsh_work *work);
+    /* A blocking message while nothing else is under way: done, if that takes no long wait, without a place in the
+     * group's list. False: nothing has happened. NULL: never. */
+    bool (*quick)(tsh_work *work);
     /* Called while somebody waits and nothing has progressed for a while: sleep a little, look around for failures,
      * deaths and the deadline (started at `since`, seconds of tshi_clock). */
     tsh_status (*nap)(tsh_group *group, double since);
@@ -216,6 +219,8 @@ void tshi_work_set(tsh_work *work, tsh_group *group, const tshi_call *call);
 tsh_work *tshi_work_new(tsh_group *group, const tshi_call *call, const tsh_tensor *in, const tsh_tensor *out);
 /* Behind the group's others; starts it if it is its turn. */
 void tshi_work_enqueue(tsh_work *work);
+/* A message at once, if the backend can; false: it has to be enqueued. */
+bool tshi_work_quick(tsh_work *work);
 /* Wait until it is done; its status and words. */
 tsh_status tshi_work_finish(tsh_work *work);
 /* Move on whatever is under way, without waiting. Backends call it while they wait and world->pending is not zero. */

@@ -97,10 +97,11 @@ static tsh_status disagree(const tsh_group *group, uint32_t sync) {
 /* What all have posted; *far: somebody's data is in the heap. */
 static tsh_status compare(const tsh_group *group, bool *far) {
     const tshi_local_group *lg = group->state;
-    const tshi_slot *mine = tshi_slot_at(lg, group->rank, lg->sync);
-    uint32_t flags = 0;
+    const tshi_slot *mine = &lg->draft; /* my slot's line has been fetched by others */
+    uint32_t flags = mine->flags;
     bool same = true;
     for (int i = 0; i < group->size; i++) {
+        if (i == group->rank) continue;
         const tshi_slot *slot = tshi_slot_at(lg, i, lg->sync);
         flags |= slot->flags;
         same = same && same_call(mine, slot);
@@ -115,6 +116,12 @@ static inline size_t near_bytes(const tsh_group *group, const tshi_call *call) {
     return ((const tshi_local_group *)group->state)->near_bytes[call->op];
 }
 
+/* The payload of my next sync. */
+static inline unsigned char *payload_of(const tsh_group *group) {
+    const tshi_local_group *lg = group->state;
+    return tshi_payload(tshi_slot_at(lg, group->rank, lg->sync + 1));
+}
+
 static uint64_t heap_offset(const tsh_world *world, const void *data) {
     return (uint64_t)((const char *)data - tshi_local_of(world)->heap[world->rank]);
 }
@@ -125,7 +132,7 @@ static inline size_t post_data(const tsh_group *group, const tshi_call *call, ts
                                size_t before) {
     const tsh_world *world = group->world;
     if (bytes <= near_bytes(group, call) && bytes + before <= TSHI_INLINE) {
-        world->host->ops->copy(world->host, bytes, call->in, tshi_payload(slot) + before);
+        world->host->ops->copy(world->host, bytes, call->in, payload_of(group) + before);
         return before + bytes;
     }
     slot->flags = TSHI_SLOT_FAR;
@@ -133,19 +140,39 @@ static inline size_t post_data(const tsh_group *group, const tshi_call *call, ts
     return before;
 }
 
-static void post_text(tshi_slot *slot, const char *text) {
-    size_t room = TSHI_INLINE;
+static void post_text(const tsh_group *group, const char *text) {
+    const tshi_local_group *lg = group->state;
+    unsigned char *payload = payload_of(group);
     size_t length = strlen(text);
     /* A list of ranks may be longer than the room for data, and has room of its own. */
-    if (slot->flags & TSHI_SLOT_FAILED && length >= room) length = room - 1;
-    memcpy(tshi_payload(slot), text, length);
-    tshi_payload(slot)[length] = '\0';
+    if (lg->draft.flags & TSHI_SLOT_FAILED && length >= TSHI_INLINE) length = TSHI_INLINE - 1;
+    memcpy(payload, text, length);
+    payload[length] = '\0';
 }
 
 static size_t post_part(const tsh_group *group, const tshi_call *call, tshi_slot *slot, int64_t count) {
     slot->part = call->counts[group->rank];
     slot->check = hash_counts(call->counts, group->size);
     return post_data(group, call, slot, (size_t)count * tsh_dtype_size(call->dtype), 0);
+}
+
+/* From here on everybody writes its part into all ranks' `out`, rather than fetch the others': it reads that part once,
+ * and less has to fit the core's own cache. Below, what is fetched is in the reader's cache afterwards. */
+#define PUSH_BYTES 524288
+/* Read from cache for all but the first of its copies, each of which is large enough to go around the cache. */
+#define PUSH_TILE ((size_t)2 << 20)
+
+static inline bool pushes(const tshi_call *call) {
+    return (uint64_t)call->count * tsh_dtype_size(call->dtype) >= PUSH_BYTES;
+}
+
+static size_t post_all_gather(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    if (!pushes(call)) return post_part(group, call, slot, call->counts[group->rank]);
+    slot->part = call->counts[group->rank];
+    slot->check = hash_counts(call->counts, group->size);
+    slot->flags = TSHI_SLOT_FAR;
+    slot->at = heap_offset(group->world, call->out);
+    return 0;
 }
 
 /* The others post as well where they are: the root writes a share of what is far. */
@@ -187,8 +214,8 @@ static size_t post_counts(const tsh_group *group, const tshi_call *call, tshi_sl
     size_t counts = sizeof(int64_t) * (size_t)group->size;
     int64_t sum = 0;
     for (int i = 0; i < group->size; i++) sum += call->in_counts[i];
-    memcpy(tshi_payload(slot), call->in_counts, counts);
-    memcpy(tshi_payload(slot) + counts, call->out_counts, counts);
+    memcpy(payload_of(group), call->in_counts, counts);
+    memcpy(payload_of(group) + counts, call->out_counts, counts);
     return post_data(group, call, slot, (size_t)sum * tsh_dtype_size(call->dtype), 2 * counts);
 }
 
@@ -200,7 +227,7 @@ static size_t post(const tsh_group *group, const tshi_call *call, tshi_slot *slo
     case TSH_OP_REDUCE:
     case TSH_OP_ALL_REDUCE: return post_data(group, call, slot, (size_t)call->count * tsh_dtype_size(call->dtype), 0);
     case TSH_OP_REDUCE_SCATTER: return post_part(group, call, slot, call->count);
-    case TSH_OP_ALL_GATHER: return post_part(group, call, slot, call->counts[group->rank]);
+    case TSH_OP_ALL_GATHER: return post_all_gather(group, call, slot);
     case TSH_OP_BROADCAST: return post_broadcast(group, call, slot);
     case TSH_OP_ALL_TO_ALL: return post_counts(group, call, slot);
     case TSH_OP_GATHER: return post_gather(group, call, slot);
@@ -272,8 +299,34 @@ static void move_reduce_scatter(const tsh_group *group, const tshi_call *call) {
     reduce_from(group, call, start, call->counts[group->rank], 1, &call->out);
 }
 
+static void copy_part(const tsh_group *group, size_t bytes, const void *from, void *to) {
+    if (bytes && from != to) group->world->host->ops->copy(group->world->host, bytes, from, to);
+}
+
+static size_t bytes_before(const tsh_group *group, const tshi_call *call) {
+    int64_t before = 0;
+    for (int i = 0; i < group->rank; i++) before += call->counts[i];
+    return (size_t)before * tsh_dtype_size(call->dtype);
+}
+
+static void push_part(const tsh_group *group, const tshi_call *call) {
+    size_t size = tsh_dtype_size(call->dtype), bytes = (size_t)call->counts[group->rank] * size;
+    size_t before = bytes_before(group, call);
+    for (size_t at = 0; at < bytes; at += PUSH_TILE) {
+        size_t some = bytes - at < PUSH_TILE ? bytes - at : PUSH_TILE;
+        for (int i = 0; i < group->size; i++) {
+            int to = (group->rank + i) % group->size; /* not all to the same one */
+            copy_part(group, some, (const char *)call->in + at, data_of(group, to, before + at));
+        }
+    }
+}
+
 static void move_all_gather(const tsh_group *group, const tshi_call *call) {
     size_t size = tsh_dtype_size(call->dtype);
+    if (pushes(call)) {
+        push_part(group, call);
+        return;
+    }
     char *to = call->out;
     for (int i = 0; i < group->size; i++) {
         size_t bytes = (size_t)call->counts[i] * size;
@@ -301,16 +354,6 @@ static void move_broadcast(const tsh_group *group, const tshi_call *call, bool f
     for (int i = 0; i < group->size; i++) {
         if (i != call->root) host->ops->copy(host, rest, (const char *)call->in + before, data_of(group, i, before));
     }
-}
-
-static void copy_part(const tsh_group *group, size_t bytes, const void *from, void *to) {
-    if (bytes && from != to) group->world->host->ops->copy(group->world->host, bytes, from, to);
-}
-
-static size_t bytes_before(const tsh_group *group, const tshi_call *call) {
-    int64_t before = 0;
-    for (int i = 0; i < group->rank; i++) before += call->counts[i];
-    return (size_t)before * tsh_dtype_size(call->dtype);
 }
 
 static void move_gather(const tsh_group *group, const tshi_call *call, bool far) {
@@ -387,10 +430,10 @@ static tsh_status move(const tsh_group *group, const tshi_call *call, bool far) 
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
-/* The slot of my next sync, with what is known of the call. */
+/* The draft of my next slot, with what is known of the call. */
 static tshi_slot *open_slot(tsh_group *group, const tshi_call *call) {
     tshi_local_group *lg = group->state;
-    tshi_slot *slot = tshi_slot_at(lg, group->rank, lg->sync + 1);
+    tshi_slot *slot = &lg->draft;
     lg->name = tsh_collective_name(call->op);
     slot->number = (uint32_t)tshi_group_note(group, call);
     slot->kind = pack_kind(call);
@@ -400,9 +443,9 @@ static tshi_slot *open_slot(tsh_group *group, const tshi_call *call) {
 }
 
 /* A call that cannot be made here, so that the others hear why. */
-static void fill_failed(tshi_slot *slot) {
-    slot->flags = TSHI_SLOT_FAILED;
-    post_text(slot, tsh_error_message());
+static void fill_failed(const tsh_group *group) {
+    ((tshi_local_group *)group->state)->draft.flags = TSHI_SLOT_FAILED;
+    post_text(group, tsh_error_message());
 }
 
 /* Other calls may have failed, in other words, since the slot was filled. */
@@ -411,8 +454,8 @@ static tsh_status failed_here(const tsh_group *group, const tshi_call *call) {
     return tshi_fail(call->failed, "%s", (const char *)tshi_payload(tshi_slot_at(lg, group->rank, lg->sync)));
 }
 
-static tsh_status run_failed(tsh_group *group, const tshi_call *call, tshi_slot *slot) {
-    fill_failed(slot);
+static tsh_status run_failed(tsh_group *group, const tshi_call *call) {
+    fill_failed(group);
     tsh_status status = tshi_local_sync(group, 0);
     return status == TSH_OK ? failed_here(group, call) : status;
 }
@@ -423,7 +466,7 @@ static tsh_status local_run(tsh_group *group, const tshi_call *call) {
         if (status != TSH_OK) return status;
     }
     tshi_slot *slot = open_slot(group, call);
-    if (call->failed != TSH_OK) return run_failed(group, call, slot);
+    if (call->failed != TSH_OK) return run_failed(group, call);
     size_t payload = post(group, call, slot);
     bool far = false;
     tsh_status status = tshi_local_sync(group, payload);
@@ -445,7 +488,7 @@ static tsh_status local_start(tsh_work *work) {
     if (tshi_is_message(&work->call)) return tshi_message_start(work);
     tshi_slot *slot = open_slot(group, &work->call);
     if (work->call.failed != TSH_OK)
-        fill_failed(slot);
+        fill_failed(group);
     else
         post(group, &work->call, slot);
     lg->moved = false;
@@ -509,17 +552,17 @@ tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status faile
         tsh_status status = tshi_local_trouble(world);
         if (status != TSH_OK) return status;
     }
-    tshi_slot *slot = tshi_slot_at(lg, group->rank, lg->sync + 1);
+    tshi_slot *slot = &lg->draft;
     lg->name = text;
     slot->number = (uint32_t)++group->calls;
     slot->kind = KIND_AGREE;
     slot->root = 0;
     slot->count = (int64_t)strlen(text);
-    if (failed != TSH_OK) return run_failed(group, &call, slot);
+    if (failed != TSH_OK) return run_failed(group, &call);
     slot->flags = 0;
     slot->check = hash(UINT64_C(14695981039346656037), text, strlen(text));
     slot->at = at;
-    post_text(slot, text);
+    post_text(group, text);
     bool far;
     tsh_status status = tshi_local_sync(group, 0);
     return status == TSH_OK ? compare(group, &far) : status;
@@ -535,6 +578,7 @@ const tshi_group_ops tshi_local_ops = {
     .run = local_run,
     .start = local_start,
     .progress = local_progress,
+    .quick = tshi_message_quick,
     .nap = tshi_local_nap,
     .close = tshi_local_close,
     .agree = local_agree,

@@ -128,6 +128,7 @@ typedef struct tshi_local_group {
     tshi_post *post;  /* my side of messages, NULL before the first */
     uint32_t sync;    /* my last */
     uint32_t agreed;  /* while recovering */
+    tshi_slot draft;  /* what I am about to say, until it is posted; then what I have said */
     const char *name; /* of the call under way */
     int spins;
     bool moved; /* the started call has moved its data, and waits for the others to have done so */
@@ -192,6 +193,26 @@ bool tshi_local_posted(const tsh_group *group);
 /* See tshi_group_ops.nap. */
 tsh_status tshi_local_nap(tsh_group *group, double since);
 
+/* Polls without a pause: a pause costs the reply of a peer that is just as fast. */
+#define TSHI_EAGER_POLLS 64
+
+static inline void tshi_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Take a line away from whoever has it, before I need to write it. */
+static inline void tshi_claim(const void *at) {
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)at));
+#else
+    __builtin_prefetch(at, 1);
+#endif
+}
+
 typedef struct tshi_wait {
     tsh_world *world;
     tsh_group *group; /* NULL while recovering: failures are expected then, deaths are not */
@@ -239,6 +260,7 @@ typedef struct tshi_watch {
 } tshi_watch;
 tshi_watch tshi_message_watch(tsh_work *work);
 tsh_status tshi_message_start(tsh_work *work);
+bool tshi_message_quick(tsh_work *work);
 void tshi_message_progress(tsh_work *work);
 /* Forget all messages: every rank recovers. */
 void tshi_messages_reset(tsh_group *group);

@@ -358,6 +358,44 @@ tsh_status tshi_message_start(tsh_work *work) {
     return TSH_OK;
 }
 
+/* A letter, if there is a place for it. */
+static bool send_quickly(tsh_work *work) {
+    const tshi_call *call = &work->call;
+    tshi_inbox *inbox = inbox_at(work->group, call->root);
+    tshi_claim(&inbox->letter[atomic_load_explicit(&inbox->tail, memory_order_relaxed) % TSHI_LETTERS]);
+    if (bytes_of(kind_of(call), call->count) > TSHI_LETTER_ROOM) return false;
+    return !atomic_load_explicit(&inbox->congested, memory_order_relaxed) && post_letter(work);
+}
+
+/* The next letter, if it comes soon and is the one that is wanted. */
+static bool receive_quickly(tsh_work *work, tshi_post *post) {
+    const tshi_local_group *lg = work->group->state;
+    tshi_inbox *inbox = inbox_at(work->group, work->group->rank);
+    tshi_letter *letter = &inbox->letter[post->next_in % TSHI_LETTERS];
+    uint32_t full = turn_of(post->next_in) + 1;
+    for (int polls = 0; atomic_load_explicit(&letter->turn, memory_order_acquire) != full; polls++) {
+        if (polls >= lg->spins) return false;
+        if (polls > TSHI_EAGER_POLLS) tshi_pause();
+    }
+    if (work->call.root != letter->from && work->call.root != TSH_ANY_RANK) return false;
+    take(work, letter);
+    atomic_store_explicit(&letter->turn, full + 1, memory_order_release);
+    post->next_in++;
+    return true;
+}
+
+bool tshi_message_quick(tsh_work *work) {
+    tsh_group *group = work->group;
+    tshi_local_group *lg = group->state;
+    tshi_post *post = lg->post;
+    const tshi_member *me = tshi_member_at(lg, group->rank);
+    if (!post || post->kept || tshi_local_troubled(tshi_local_of(group->world))) return false;
+    if (atomic_load_explicit(&me->complaint, memory_order_relaxed) != 0) return false;
+    if (!(work->call.op == TSH_OP_SEND ? send_quickly(work) : receive_quickly(work, post))) return false;
+    tshi_group_note(group, &work->call);
+    return true;
+}
+
 void tshi_message_progress(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_post *post = ((tshi_local_group *)group->state)->post;

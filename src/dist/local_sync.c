@@ -6,13 +6,13 @@
 
 #include <linux/futex.h>
 #include <sched.h>
+#include <stddef.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-/* Polls without a pause: a pause costs the reply of a peer that is just as fast. */
-#define EAGER_POLLS 64
-#define CACHE_LINE  64
+#define CACHE_LINE 64
 /* The longest sleep before looking around. */
 #define NAP_NANOSECONDS 50000000L
 /* With several things to watch: sleeps of a share of what has been waited already, within limits. */
@@ -20,14 +20,6 @@
 #define SHORTEST_NAP 20e-6
 #define LONGEST_NAP  1e-3
 #define LOOK_EVERY   50e-3
-
-static inline void pause_cpu(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 void tshi_wake(_Atomic uint32_t *word) {
     syscall(SYS_futex, (uint32_t *)word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
@@ -77,6 +69,15 @@ static inline void wake_sleepers(tshi_member *me, tshi_slot *slot) {
     if (atomic_fetch_add_explicit(&me->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&slot->sync);
 }
 
+/* The draft into my slot. Peers poll its line: written in one go, it has to be fetched from them but once. */
+static inline tshi_slot *publish(tsh_group *group, uint32_t sync) {
+    tshi_local_group *lg = group->state;
+    tshi_slot *mine = tshi_slot_at(lg, group->rank, sync);
+    memcpy(&mine->kind, &lg->draft.kind, sizeof *mine - offsetof(tshi_slot, kind));
+    atomic_store_explicit(&mine->sync, sync, memory_order_release);
+    return mine;
+}
+
 /* Out of the line of the fast path. */
 __attribute__((noinline)) static tsh_status sync_slowly(tsh_group *group, uint32_t sync) {
     tshi_local_group *lg = group->state;
@@ -94,27 +95,20 @@ __attribute__((noinline)) static tsh_status sync_slowly(tsh_group *group, uint32
 /* Take the lines of my next slot away from whoever read them last, before I need to write them. All have passed this
  * sync, so nobody reads them any more. */
 static inline void claim(const tshi_slot *slot, size_t bytes) {
-    for (size_t at = 0; at < bytes; at += CACHE_LINE) {
-#if defined(__x86_64__)
-        __asm__ volatile("prefetchw %0" : : "m"(*((const char *)slot + at)));
-#else
-        __builtin_prefetch((const char *)slot + at, 1);
-#endif
-    }
+    for (size_t at = 0; at < bytes; at += CACHE_LINE) tshi_claim((const char *)slot + at);
 }
 
 tsh_status tshi_local_sync(tsh_group *group, size_t payload) {
     tshi_local_group *lg = group->state;
     uint32_t sync = ++lg->sync;
     size_t bytes = payload ? sizeof(tshi_slot) + payload : 0;
-    tshi_slot *mine = tshi_slot_at(lg, group->rank, sync);
-    atomic_store_explicit(&mine->sync, sync, memory_order_release);
+    tshi_slot *mine = publish(group, sync);
     int polls = 0;
     for (int i = 0; i < group->size; i++) {
         tshi_slot *slot = tshi_slot_at(lg, i, sync);
         while (!tshi_reached(&slot->sync, sync)) {
             if (polls++ >= lg->spins) return sync_slowly(group, sync);
-            if (polls > EAGER_POLLS) pause_cpu();
+            if (polls > TSHI_EAGER_POLLS) tshi_pause();
         }
     }
     wake_sleepers(tshi_member_at(lg, group->rank), mine);
@@ -127,8 +121,7 @@ tsh_status tshi_local_sync(tsh_group *group, size_t payload) {
 void tshi_local_post(tsh_group *group) {
     tshi_local_group *lg = group->state;
     uint32_t sync = ++lg->sync;
-    tshi_slot *mine = tshi_slot_at(lg, group->rank, sync);
-    atomic_store_explicit(&mine->sync, sync, memory_order_release);
+    tshi_slot *mine = publish(group, sync);
     wake_sleepers(tshi_member_at(lg, group->rank), mine);
 }
 

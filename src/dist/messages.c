@@ -50,7 +50,7 @@ static tsh_status now(tsh_group *group, tsh_collective op, const tsh_tensor *ten
     memset(&work, 0, offsetof(tsh_work, words));
     memset((char *)&work + offsetof(tsh_work, sender), 0, sizeof work - offsetof(tsh_work, sender));
     tshi_work_set(&work, carrier(group), &call);
-    tshi_work_enqueue(&work);
+    if (!tshi_work_quick(&work)) tshi_work_enqueue(&work);
     status = tshi_work_finish(&work);
     if (status == TSH_OK && sender) *sender = work.sender;
     group->ticks += tshi_ticks() - start;

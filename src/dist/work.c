@@ -153,6 +153,16 @@ void tshi_work_enqueue(tsh_work *work) {
     move_queue(group);
 }
 
+bool tshi_work_quick(tsh_work *work) {
+    tsh_group *group = work->group;
+    if (!group->ops->quick || group->world->pending || tshi_call_is_staged(group) || !group->ops->quick(work)) {
+        return false;
+    }
+    note_failure(work, work->status);
+    if (work->status == TSH_OK) tshi_group_count(group, &work->call);
+    return true;
+}
+
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
 /* Until *pending (a work that is linked, or a group's queue) is gone. */

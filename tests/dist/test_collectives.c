@@ -125,9 +125,18 @@ static void large(tshi_rank *r, void *arg) {
     tshi_try_all_gather(r, group, TSH_FLOAT32, n, TSHI_UNEVEN, true);
     tshi_try_broadcast(r, group, TSH_FLOAT32, n, r->size - 1);
     tshi_try_all_to_all(r, group, TSH_FLOAT32, n, true);
+    tshi_try_gather(r, group, TSH_FLOAT32, n, TSHI_UNEVEN, false, r->size - 1);
+    tshi_try_scatter(r, group, TSH_FLOAT32, n, TSHI_UNEVEN, false, r->size - 1);
+    /* On both sides of where parts are pushed rather than pulled, and parts of many tiles and of none. */
+    for (int spread = 0; spread < TSHI_SPREAD_COUNT; spread++) {
+        for (int64_t bytes = 524287; bytes <= 524289; bytes++) {
+            tshi_try_all_gather(r, group, TSH_UINT8, bytes, (tshi_spread)spread, bytes % 2);
+        }
+        tshi_try_all_gather(r, group, TSH_FLOAT32, n, (tshi_spread)spread, false);
+    }
 }
 
-Test(collectives, large, .timeout = 30) {
+Test(collectives, large, .timeout = 60) {
     cr_assert_str_empty(tshi_test_run(2, large, NULL));
     cr_assert_str_empty(tshi_test_run(3, large, NULL));
 }

@@ -86,6 +86,36 @@ Test(messages, ping_pong) {
     cr_assert_str_empty(tshi_test_run_threads(2, ping_pong, NULL));
 }
 
+/* Rank 0 waits for the last rank alone, whoever has written before; the others' messages are there afterwards. */
+static void from_the_one_that_is_wanted(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT64, 3);
+    for (int i = 0; i < 100 && !r->failed; i++) {
+        if (r->rank) {
+            if (r->rank == r->size - 1 && i % 10 == 0) usleep(2000);
+            put(x, r->rank + i);
+            tshi_check_ok(r, tsh_send(group, x, 0));
+            continue;
+        }
+        for (int from = r->size - 1; from > 0; from--) {
+            int sender = -1;
+            if (!tshi_check_ok(r, tsh_recv(group, x, from, &sender)) || !holds(r, x, from + i)) break;
+            tshi_check(r, sender == from, "the sender is %d, not %d", sender, from);
+        }
+    }
+    tsh_group_stats stats = tsh_group_get_stats(group);
+    const uint64_t calls[2] = {r->rank ? 100 : 0, r->rank ? 0 : 100 * (uint64_t)(r->size - 1)};
+    tshi_check(r, stats.calls[TSH_OP_SEND] == calls[0] && stats.calls[TSH_OP_RECV] == calls[1], "counts");
+    tshi_check(r, stats.bytes[TSH_OP_SEND] == 24 * calls[0], "bytes");
+    tsh_tensor_release(x);
+}
+
+Test(messages, from_the_one_that_is_wanted) {
+    cr_assert_str_empty(tshi_test_run(3, from_the_one_that_is_wanted, NULL));
+    cr_assert_str_empty(tshi_test_run_threads(3, from_the_one_that_is_wanted, NULL));
+}
+
 /* Many more than the ring holds, all started by everybody for everybody, of sizes that travel in different ways, and
  * waited for in an order drawn at random: pairs stay in order. */
 #define MANY 150
