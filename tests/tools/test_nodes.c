@@ -232,3 +232,33 @@ Test(nodes, first_failure_is_told_last, .timeout = 30) {
     cr_assert(last && strstr(last, wanted), "%s", words);
     cr_assert_eq(strchr(last, '\n')[1], '\0', "nothing comes after it: %s", last);
 }
+
+/* A rank of one node is killed in the middle of a call: the ranks of the other hear of it, both launchers start theirs
+ * again, and they meet a second time. */
+Test(nodes, restarts_of_two_launchers, .timeout = 60) {
+    environment_alike();
+    char script[1024];
+    snprintf(script, sizeof script,
+             "bench='%s/tshard-bench collectives --min-bytes 64 --max-bytes 64 --json --seconds'\n"
+             "test $TORCHELASTIC_RESTART_COUNT = 1 && exec $bench 0.1\n"
+             "test $RANK = 3 || exec $bench 30\n"
+             /* The memory that all share is there once all have met. */
+             "$bench 30 & until grep -q memfd:tshard /proc/$!/maps; do sleep 0.1; done\n"
+             "sleep 0.3; kill -9 $!; exit 9",
+             TSHARD_BIN_DIR);
+    launched nodes[2];
+    char *const ranks[2] = {"--node-rank=0", "--node-rank=1"};
+    for (int i = 0; i < 2; i++) {
+        nodes[i] =
+            start(ARGUMENTS("--nnodes=2", ranks[i], "--master-addr=127.0.0.1", "--nproc-per-node=2", "--master-port",
+                            port(), "--bind", "none", "--max-restarts", "1", "sh", "-c", script));
+    }
+    for (int i = 0; i < 2; i++) {
+        int code = finish(&nodes[i], out, err);
+        cr_assert_eq(code, 0, "node %d: %d %s", i, code, err);
+        cr_assert(strstr(err, "starting all ranks again, 1 of 1 times"), "node %d: %s", i, err);
+        if (i == 0) cr_assert(strstr(err, "rank 3"), "who it was: %s", err);
+        if (i == 0) cr_assert(strstr(out, "\"ranks\":4") || strstr(out, "\"ranks\": 4"), "%s", out);
+        if (i == 1) cr_assert(strstr(err, "exited with code 9"), "%s", err);
+    }
+}
