@@ -1,0 +1,92 @@
+/* The GPU's activations and element-wise arithmetic against the CPU's. */
+#include "kernel_pair.h"
+
+TestSuite(cuda_elementwise, .timeout = 60);
+
+/* Where x, y and z begin behind a 16-byte boundary: together, together but not on it, each elsewhere. */
+static const int skews[3][3] = {{0, 0, 0}, {1, 1, 1}, {0, 1, 3}};
+
+static void check_unary(tshi_unary f, tsh_dtype dtype, int64_t n, const int skew[3]) {
+    pair x = pair_random(dtype, n, skew[0], -6, 6), y = pair_make(dtype, n, skew[2]);
+    tshi_cuda_unary(gpu(), f, dtype, n, x.gpu, y.gpu);
+    kernels()->unary(kernel_device(), f, x.cpu.dtype, n, x.cpu.data, y.cpu.data);
+    expect_pair(&y, "unary", 6, 8);
+    tshi_cuda_unary(gpu(), f, dtype, n, x.gpu, x.gpu);
+    kernels()->unary(kernel_device(), f, x.cpu.dtype, n, x.cpu.data, x.cpu.data);
+    expect_pair(&x, "unary in place", 6, 8);
+    pair_free(&x);
+    pair_free(&y);
+}
+
+static void check_unary_backward(tshi_unary f, tsh_dtype dtype, int64_t n, double beta, const int skew[3]) {
+    pair x = pair_random(dtype, n, skew[0], -6, 6), dy = pair_random(dtype, n, skew[1], -2, 2);
+    pair dx = pair_random(dtype, n, skew[2], -2, 2);
+    if (beta == 0) memset(dx.gpu, 0xFF, pair_bytes(&dx)); /* not read */
+    tshi_cuda_unary_backward(gpu(), f, dtype, n, x.gpu, dy.gpu, beta, dx.gpu);
+    kernels()->unary_backward(kernel_device(), f, x.cpu.dtype, n, x.cpu.data, dy.cpu.data, beta, dx.cpu.data);
+    expect_pair(&dx, "unary_backward", 4, 64);
+    pair_free(&x);
+    pair_free(&dy);
+    pair_free(&dx);
+}
+
+Test(cuda_elementwise, activations) {
+    for (int f = 0; f < TSHI_UNARY_COUNT; f++)
+        for (int t = 0; t < 4; t++)
+            for (int s = 0; s < ODD_SIZES; s++)
+                for (int k = 0; k < 3; k++) {
+                    check_unary((tshi_unary)f, gpu_dtypes[t], odd_sizes[s], skews[k]);
+                    check_unary_backward((tshi_unary)f, gpu_dtypes[t], odd_sizes[s], s % 2, skews[k]);
+                }
+}
+
+/* A grid goes round more than once. */
+Test(cuda_elementwise, many_elements) {
+    for (int t = 0; t < 4; t++) {
+        check_unary(TSHI_RELU, gpu_dtypes[t], 3 * 2048 * 8 * 2 + 5, skews[0]);
+        check_unary_backward(TSHI_SILU, gpu_dtypes[t], 3 * 2048 * 8 + 5, 1, skews[1]);
+    }
+}
+
+Test(cuda_elementwise, what_is_not_finite) {
+    float x[8] = {NAN, INFINITY, -INFINITY, -0.0f, 1e30f, -1e30f, 100, -100}, y[8];
+    for (int f = 0; f < TSHI_UNARY_COUNT; f++) {
+        tshi_cuda_unary(gpu(), (tshi_unary)f, TSH_FLOAT32, 8, x, y);
+        cr_assert(isnan(y[0]) && y[1] == INFINITY && y[4] == 1e30f && y[6] == 100, "unary %d", f);
+        cr_assert(fabsf(y[7]) < 1e-30f, "unary %d", f);
+    }
+}
+
+static void check_arithmetic(tsh_dtype dtype, int64_t n, const int skew[3]) {
+    pair x = pair_integers(dtype, n, skew[0]), y = pair_integers(dtype, n, skew[1]),
+         z = pair_integers(dtype, n, skew[2]);
+    tsh_dtype sums = x.cpu.dtype;
+    tshi_cuda_axpby(gpu(), dtype, n, 2, x.gpu, -3, y.gpu, z.gpu);
+    kernels()->axpby(kernel_device(), sums, n, 2, x.cpu.data, -3, y.cpu.data, z.cpu.data);
+    expect_same(&z, "axpby");
+    tshi_cuda_axpby(gpu(), dtype, n, 0.5, z.gpu, 0, NULL, z.gpu);
+    kernels()->axpby(kernel_device(), sums, n, 0.5, z.cpu.data, 0, NULL, z.cpu.data);
+    expect_same(&z, "axpby of one term in place");
+    tshi_cuda_mul(gpu(), dtype, n, x.gpu, y.gpu, 1, z.gpu);
+    kernels()->mul(kernel_device(), sums, n, x.cpu.data, y.cpu.data, 1, z.cpu.data);
+    expect_same(&z, "mul, added");
+    memset(z.gpu, 0xFF, pair_bytes(&z));
+    tshi_cuda_mul(gpu(), dtype, n, x.gpu, y.gpu, 0, z.gpu);
+    kernels()->mul(kernel_device(), sums, n, x.cpu.data, y.cpu.data, 0, z.cpu.data);
+    expect_same(&z, "mul");
+    tshi_cuda_divide(gpu(), dtype, n, x.gpu, y.gpu, z.gpu);
+    kernels()->divide(kernel_device(), sums, n, x.cpu.data, y.cpu.data, z.cpu.data);
+    expect_same(&z, "divide");
+    tshi_cuda_mul(gpu(), dtype, n, x.gpu, y.gpu, 0, y.gpu);
+    kernels()->mul(kernel_device(), sums, n, x.cpu.data, y.cpu.data, 0, y.cpu.data);
+    expect_same(&y, "mul in place");
+    pair_free(&x);
+    pair_free(&y);
+    pair_free(&z);
+}
+
+Test(cuda_elementwise, arithmetic) {
+    for (int t = 0; t < 4; t++)
+        for (int s = 0; s < ODD_SIZES; s++)
+            for (int k = 0; k < 3; k++) check_arithmetic(gpu_dtypes[t], odd_sizes[s], skews[k]);
+}
