@@ -9,6 +9,7 @@ static const bench_command commands[] = {
     {"collectives", "time and bandwidth of the collectives over a range of sizes", bench_collectives},
     {"data_parallel", "training steps of a model that each rank has a copy of, by when gradients are summed",
      bench_data_parallel},
+    {"kernels", "the kernels whose cost is memory, beside a plain copy", bench_kernels},
     {"linear", "training steps of a linear layer by column, by row and dense, beside its matrix products",
      bench_linear},
     {"mlp", "training steps of a column layer, GELU and a row layer, beside their matrix products", bench_mlp},

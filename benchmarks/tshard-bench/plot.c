@@ -124,6 +124,7 @@ static void put_bars(FILE *to, const bench_bars *b) {
         fprintf(to, " %g", g * stride + (places - 1) / 2.0);
     }
     fprintf(to, ")\nset xrange [%g:%g]\n", -0.5 - margin, width - 0.5 + margin);
+    if (b->bars == 1) fputs("unset key\nset bmargin 4\n", to); /* the axis says what it is */
     put_bar_values(to, b, place, stride);
     put_boxes(to, b);
 }

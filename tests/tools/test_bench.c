@@ -311,3 +311,22 @@ Test(bench, wrong_use, .timeout = 20, .init = need_bench) {
         cr_expect(strstr(text, cases[i].words), "%s: %s", cases[i].command, text);
     }
 }
+
+Test(bench, kernels, .timeout = 60) {
+    static const char *const names[] = {"copy",          "gelu",          "bias_grad", "layer_norm", "layer_norm_bwd",
+                                        "cross_entropy", "cross_ent_bwd", "adamw",     "embedding",  "embedding_grad"};
+    char text[8192], *rest = text;
+    int n = 0;
+    cr_assert_eq(
+        run_layers("kernels --rows 64 --cols 48 --tokens 31 --classes 100 --vocabulary 9 --seconds 0.01 --json", 1,
+                   text, sizeof text),
+        0, "%s", text);
+    for (char *line; (line = strsep(&rest, "\n")) && *line; n++) {
+        cr_assert_lt(n, 10, "'%s'", line);
+        expect_text(line, "kernel", names[n]);
+        cr_expect(number(line, "ms") > 0 && number(line, "gb_per_s") > 0, "'%s'", line);
+        /* 31 draws of 9 ids meet all of them: 31 rows are read, 9 read and written. */
+        if (n == 9) cr_expect_eq(number(line, "bytes"), (31 + 2 * 9) * 48 * 4, "'%s'", line);
+    }
+    cr_assert_eq(n, 10);
+}
