@@ -1,0 +1,261 @@
+/* Products by cuBLASLt against plain loops. The stand-in refuses algorithms that were chosen for something else. */
+#include "cuda/standin_device.h"
+
+#include <cublasLt.h>
+
+TestSuite(cuda_gemm, .timeout = 60);
+
+static const tsh_dtype dtypes[] = {TSH_FLOAT32, TSH_FLOAT64, TSH_BFLOAT16, TSH_FLOAT16};
+
+/* Small integers: exact in every dtype, sums of up to 32 of them too. */
+static double number(int64_t i, int salt) {
+    return (double)((i * 7 + salt * 5 + i / 3) % 5 - 2);
+}
+
+static double *numbers(int64_t n, int salt) {
+    double *x = malloc(sizeof *x * (size_t)(n ? n : 1));
+    for (int64_t i = 0; i < n; i++) x[i] = number(i, salt);
+    return x;
+}
+
+typedef struct gemm_case {
+    tsh_dtype dtype;
+    bool ta, tb;
+    int64_t m, n, k, more; /* more: of each row length */
+    double alpha, beta;
+    int skew; /* elements */
+} gemm_case;
+
+static void check_gemm(tsh_device *device, const gemm_case *c) {
+    int64_t lda = (c->ta ? c->m : c->k) + c->more, ldb = (c->tb ? c->k : c->n) + c->more, ldc = c->n + c->more;
+    int64_t na = (c->ta ? c->k : c->m) * lda, nb = (c->tb ? c->n : c->k) * ldb, nc = c->m * ldc;
+    double *a = numbers(na, 1), *b = numbers(nb, 2), *out = numbers(nc, 3), *want = numbers(nc, 3);
+    size_t skew = (size_t)c->skew * tsh_dtype_size(c->dtype);
+    for (int64_t i = 0; i < c->m; i++) {
+        for (int64_t j = 0; j < c->n; j++) {
+            double sum = 0;
+            for (int64_t l = 0; l < c->k; l++)
+                sum += a[c->ta ? l * lda + i : i * lda + l] * b[c->tb ? j * ldb + l : l * ldb + j];
+            want[i * ldc + j] = c->alpha * sum + c->beta * want[i * ldc + j];
+        }
+    }
+    char *da = put_numbers(device, c->dtype, na, a, skew), *db = put_numbers(device, c->dtype, nb, b, skew);
+    char *dc = put_numbers(device, c->dtype, nc, out, skew);
+    tsh_status status = device->ops->gemm(device, c->dtype, c->ta, c->tb, c->m, c->n, c->k, c->alpha, da, lda, db, ldb,
+                                          c->beta, dc, ldc);
+    cr_assert_eq(status, TSH_OK, "%s", tsh_error_message());
+    get_numbers(device, c->dtype, nc, dc, out);
+    for (int64_t i = 0; i < nc; i++) {
+        cr_assert_eq(out[i], want[i], "%s %d%d %dx%dx%d alpha %g beta %g, %d: %g, not %g", tsh_dtype_name(c->dtype),
+                     c->ta, c->tb, (int)c->m, (int)c->n, (int)c->k, c->alpha, c->beta, (int)i, out[i], want[i]);
+    }
+    device->ops->release(device, da - skew);
+    device->ops->release(device, db - skew);
+    device->ops->release(device, dc - skew);
+    free(a);
+    free(b);
+    free(out);
+    free(want);
+}
+
+Test(cuda_gemm, every_kind) {
+    tsh_device *device = open_device();
+    for (int d = 0; d < 4; d++) {
+        for (int i = 0; i < 32; i++) {
+            gemm_case c = {.dtype = dtypes[d],
+                           .ta = i & 1,
+                           .tb = i >> 1 & 1,
+                           .m = i & 4 ? 5 : 1,
+                           .n = 7,
+                           .k = i & 4 ? 3 : 16,
+                           .more = i & 8 ? 3 : 0,
+                           .alpha = i & 16 ? 2 : 1,
+                           .beta = i % 3 - 1,
+                           .skew = i % 5 == 4 ? 1 : 0};
+            check_gemm(device, &c);
+        }
+    }
+    close_device(device);
+}
+
+Test(cuda_gemm, empty_dims) {
+    tsh_device *device = open_device();
+    for (int i = 0; i < 24; i++) {
+        gemm_case c = {.dtype = dtypes[i % 4],
+                       .m = i / 4 == 0 ? 0 : 3,
+                       .n = i / 4 == 1 ? 0 : 4,
+                       .k = i / 4 >= 2 ? 0 : 2,
+                       .more = i / 4 == 3 ? 2 : 0,
+                       .alpha = 1,
+                       .beta = i / 4 - 3};
+        check_gemm(device, &c);
+    }
+    cr_assert_eq(standin_calls("cublasLtMatmul"), 0);
+    close_device(device);
+}
+
+/* alpha 0 with NaNs in the operands: they are not read. */
+Test(cuda_gemm, alpha_0_scales) {
+    tsh_device *device = open_device();
+    check_gemm(device, &(gemm_case){.m = 2, .n = 3, .k = 2, .alpha = 0, .beta = 2});
+    cr_assert_eq(standin_calls("cublasLtMatmul"), 0);
+    close_device(device);
+}
+
+Test(cuda_gemm, sizes_past_int_are_refused) {
+    int64_t big = (int64_t)1 << 31;
+    tsh_device *device = open_device();
+    const tshi_device_ops *ops = device->ops;
+    cr_assert_eq(ops->gemm(device, TSH_FLOAT32, 0, 0, big, 1, 1, 1, NULL, 1, NULL, 1, 0, NULL, 1), TSH_ERR_OVERFLOW);
+    cr_assert_eq(ops->gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 1, 1, NULL, big, NULL, 1, 0, NULL, 1), TSH_ERR_OVERFLOW);
+    cr_assert_eq(ops->affine(device, TSH_FLOAT32, 1, 1, big, NULL, NULL, NULL, 0, NULL, NULL), TSH_ERR_OVERFLOW);
+    cr_assert_eq(ops->affine_backward(device, TSH_FLOAT32, big, 1, 1, NULL, NULL, 0, NULL, NULL), TSH_ERR_OVERFLOW);
+    cr_assert_not_null(strstr(tsh_error_message(), "2147483648"), "%s", tsh_error_message());
+    close_device(device);
+}
+
+/* Shapes that never repeat do not grow the books without end. */
+Test(cuda_gemm, plans_are_forgotten) {
+    tsh_device *device = open_device();
+    float *x = get(device, 8192 * 4);
+    standin_lazy(false);
+    for (int64_t ld = 1; ld <= 5000; ld++) {
+        cr_assert_eq(device->ops->gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 1, 1, x, ld, x, 1, 0, x, 1), TSH_OK);
+    }
+    cr_assert_eq(standin_calls("cublasLtMatmulAlgoGetHeuristic"), 5000);
+    cr_assert_eq(device->ops->gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 1, 1, x, 5000, x, 1, 0, x, 1), TSH_OK);
+    cr_assert_eq(standin_calls("cublasLtMatmulAlgoGetHeuristic"), 5000);
+    device->ops->release(device, x);
+    close_device(device);
+}
+
+/* --- affine ------------------------------------------------------------------------------------------------------- */
+
+static double gelu(double x) {
+    return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+}
+
+static double rounding(tsh_dtype dtype) {
+    return dtype == TSH_BFLOAT16 ? 1.0 / 128 : dtype == TSH_FLOAT16 ? 1.0 / 1024 : dtype == TSH_FLOAT32 ? 1e-5 : 1e-12;
+}
+
+typedef struct affine_case {
+    tsh_dtype dtype;
+    int64_t m, n, k;
+    bool bias, pre;
+    tshi_unary f;
+} affine_case;
+
+static void check_affine(tsh_device *device, const affine_case *c) {
+    double *x = numbers(c->m * c->k, 1), *w = numbers(c->n * c->k, 2), *b = numbers(c->n, 3),
+           *y = numbers(c->m * c->n, 4);
+    double *pre = numbers(c->m * c->n, 5);
+    void *dx = put_numbers(device, c->dtype, c->m * c->k, x, 0), *dw = put_numbers(device, c->dtype, c->n * c->k, w, 0);
+    void *db = put_numbers(device, c->dtype, c->n, b, 0), *dy = put_numbers(device, c->dtype, c->m * c->n, y, 0);
+    void *dpre = put_numbers(device, c->dtype, c->m * c->n, y, 0);
+    cr_assert_eq(device->ops->affine(device, c->dtype, c->m, c->n, c->k, dx, dw, c->bias ? db : NULL, c->f,
+                                     c->pre ? dpre : NULL, dy),
+                 TSH_OK, "%s", tsh_error_message());
+    get_numbers(device, c->dtype, c->m * c->n, dy, y);
+    get_numbers(device, c->dtype, c->m * c->n, dpre, pre);
+    for (int64_t i = 0; i < c->m * c->n; i++) {
+        double sum = c->bias ? b[i % c->n] : 0;
+        for (int64_t l = 0; l < c->k; l++) sum += x[i / c->n * c->k + l] * w[i % c->n * c->k + l];
+        double want = !c->pre ? sum : c->f == TSHI_GELU_TANH ? gelu(sum) : sum > 0 ? sum : 0;
+        cr_assert(fabs(y[i] - want) <= rounding(c->dtype) * (1 + fabs(want)), "%s %dx%dx%d: %g, not %g",
+                  tsh_dtype_name(c->dtype), (int)c->m, (int)c->n, (int)c->k, y[i], want);
+        if (c->pre) cr_assert_eq(pre[i], sum);
+    }
+    device->ops->release(device, dx);
+    device->ops->release(device, dw);
+    device->ops->release(device, db);
+    device->ops->release(device, dy);
+    device->ops->release(device, dpre);
+    free(x);
+    free(w);
+    free(b);
+    free(y);
+    free(pre);
+}
+
+Test(cuda_gemm, affine_of_every_kind) {
+    tsh_device *device = open_device();
+    for (int i = 0; i < 128; i++) {
+        check_affine(device, &(affine_case){.dtype = dtypes[i % 4],
+                                            .m = 3,
+                                            .n = i & 4 ? 16 : 5,
+                                            .k = i & 8 ? 6 : 0,
+                                            .bias = i >> 4 & 1,
+                                            .pre = i >> 5 & 1,
+                                            .f = i >> 6 & 1 ? TSHI_GELU_TANH : TSHI_RELU});
+    }
+    close_device(device);
+}
+
+/* Bias and GELU are in the product where they can be: one call, no kernel behind it. */
+Test(cuda_gemm, epilogues_save_kernels) {
+    tsh_device *device = open_device();
+    affine_case c = {.dtype = TSH_BFLOAT16, .m = 4, .n = 16, .k = 8, .bias = true, .pre = true, .f = TSHI_GELU_TANH};
+    check_affine(device, &c);
+    c.pre = false;
+    check_affine(device, &c);
+    c.dtype = TSH_FLOAT32;
+    check_affine(device, &c);
+    cr_assert_eq(standin_calls("cublasLtMatmul"), 3);
+    cr_assert_eq(standin_calls("cudaGetLastError"), 0, "no kernel was launched");
+    c.pre = true; /* float32: product and bias, then the kernel, whose tanh is exact */
+    check_affine(device, &c);
+    cr_assert_eq(standin_calls("cublasLtMatmul"), 4);
+    cr_assert_eq(standin_calls("cudaGetLastError"), 1);
+    close_device(device);
+}
+
+static void check_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, double beta,
+                           bool bias) {
+    double *x = numbers(m * k, 1), *dy = numbers(m * n, 2), *dw = numbers(n * k, 3), *db = numbers(n, 4);
+    void *at_x = put_numbers(device, dtype, m * k, x, 0), *at_dy = put_numbers(device, dtype, m * n, dy, 0);
+    void *at_dw = put_numbers(device, dtype, n * k, dw, 0), *at_db = put_numbers(device, dtype, n, db, 0);
+    cr_assert_eq(device->ops->affine_backward(device, dtype, m, n, k, at_x, at_dy, beta, at_dw, bias ? at_db : NULL),
+                 TSH_OK, "%s", tsh_error_message());
+    get_numbers(device, dtype, n * k, at_dw, dw);
+    get_numbers(device, dtype, n, at_db, db);
+    for (int64_t j = 0; j < n; j++) {
+        double sum = number(j, 4);
+        for (int64_t i = 0; i < m && bias; i++) sum += dy[i * n + j];
+        cr_assert_eq(db[j], sum, "%s db[%d]: %g, not %g", tsh_dtype_name(dtype), (int)j, db[j], sum);
+        for (int64_t l = 0; l < k; l++) {
+            sum = beta * number(j * k + l, 3);
+            for (int64_t i = 0; i < m; i++) sum += dy[i * n + j] * x[i * k + l];
+            cr_assert_eq(dw[j * k + l], sum, "%s dw", tsh_dtype_name(dtype));
+        }
+    }
+    device->ops->release(device, at_x);
+    device->ops->release(device, at_dy);
+    device->ops->release(device, at_dw);
+    device->ops->release(device, at_db);
+    free(x);
+    free(dy);
+    free(dw);
+    free(db);
+}
+
+Test(cuda_gemm, affine_backward_of_every_kind) {
+    tsh_device *device = open_device();
+    for (int i = 0; i < 64; i++) {
+        check_backward(device, dtypes[i % 4], i & 4 ? 9 : 0, i & 8 ? 5 : 16, i & 16 ? 4 : 0, i >> 5, i % 3 != 2);
+    }
+    close_device(device);
+}
+
+Test(cuda_gemm, what_cublaslt_says_is_told) {
+    tsh_device *device = open_device();
+    float *x = get(device, 64);
+    standin_fail("cublasLtMatmul", 1, CUBLAS_STATUS_ARCH_MISMATCH);
+    cr_assert_eq(device->ops->gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 1, 1, x, 1, x, 1, 0, x, 1), TSH_ERR_SYSTEM);
+    cr_assert_str_eq(tsh_error_message(), "cublasLtMatmul: not on this GPU (8)");
+    standin_fail("cublasLtMatmulAlgoGetHeuristic", 1, CUBLAS_STATUS_NOT_SUPPORTED);
+    cr_assert_eq(device->ops->gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 2, 1, x, 2, x, 1, 0, x, 1), TSH_ERR_UNSUPPORTED);
+    cr_assert_str_eq(tsh_error_message(), "cuBLASLt has no algorithm for a float32 product of 1 x 1 x 2");
+    device->ops->release(device, x);
+    close_device(device);
+}
