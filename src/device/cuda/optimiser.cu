@@ -59,6 +59,7 @@ template <typename F> __device__ inline bool aligned(const tshi_update &u) {
 
 template <typename T, typename F> __global__ void __launch_bounds__(THREADS) update_all(const update_list list, F f) {
     constexpr int W = pack<T>::size;
+    f.begin();
     for (int32_t piece = (int32_t)blockIdx.x; piece < list.first[list.count]; piece += (int32_t)gridDim.x) {
         const int i = find_update(list, piece);
         const tshi_update &u = list.update[i];
@@ -90,6 +91,7 @@ void launch_updates(tsh_device *device, const char *what, int count, const tshi_
 template <typename S> struct sgd_plain {
     static constexpr int states = 0;
     S lr, decay;
+    __device__ void begin() {}
     __device__ bool reads() const {
         return false;
     }
@@ -103,6 +105,7 @@ template <typename S> struct sgd_momentum {
     static constexpr int states = 1;
     S lr, decay, keep, take, look;
     bool first;
+    __device__ void begin() {}
     __device__ bool reads() const {
         return !first;
     }
@@ -116,6 +119,15 @@ template <typename S> struct sgd_momentum {
 template <typename S> struct adamw {
     static constexpr int states = 2;
     S shrink, beta1, beta2, take1, take2, step, inverse_root2, eps;
+    // For a graph, which may run again and again from step t on: its launches before this one, else NULL.
+    const int64_t *replays;
+    S t, lr, log1, log2; // logarithms of the betas
+    __device__ void begin() {
+        if (!replays) return;
+        const S now = t + (S)*replays;
+        step = lr / -expm1(now * log1);
+        inverse_root2 = S(1) / sqrt(-expm1(now * log2));
+    }
     __device__ bool reads() const {
         return true;
     }
@@ -151,6 +163,7 @@ void tshi_cuda_adamw(tsh_device *device, tsh_dtype dtype, const tshi_adamw *a, i
         launch_updates<T>(device, "adamw", count, updates,
                           adamw<S>{(S)(1.0 - a->lr * a->weight_decay), (S)a->beta1, (S)a->beta2, (S)(1.0 - a->beta1),
                                    (S)(1.0 - a->beta2), (S)(a->lr / correction1), (S)(1.0 / sqrt(correction2)),
-                                   (S)a->eps});
+                                   (S)a->eps, tshi_cuda(device)->replays, (S)a->step, (S)a->lr, (S)log(a->beta1),
+                                   (S)log(a->beta2)});
     });
 }

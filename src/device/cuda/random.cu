@@ -12,10 +12,19 @@ constexpr int THREADS = 256;
 
 struct word_source {
     uint32_t seed[2], stream[2];
+    const int64_t *replays; // of the graph that this belongs to, else NULL: each draws 2^32 streams further
 };
 
-word_source source_of(uint64_t seed, uint64_t stream) {
-    return {{(uint32_t)seed, (uint32_t)(seed >> 32)}, {(uint32_t)stream, (uint32_t)(stream >> 32)}};
+word_source source_of(tsh_device *device, uint64_t seed, uint64_t stream) {
+    return {{(uint32_t)seed, (uint32_t)(seed >> 32)},
+            {(uint32_t)stream, (uint32_t)(stream >> 32)},
+            tshi_cuda(device)->replays};
+}
+
+// At the start of a kernel.
+__device__ inline word_source now(word_source source) {
+    if (source.replays) source.stream[1] += (uint32_t)*source.replays;
+    return source;
 }
 
 // tshi_philox_block.
@@ -91,6 +100,7 @@ template <typename T> struct dropping {
 // PACKED: every unit lies in its run, and is aligned.
 template <typename T, bool PACKED>
 __global__ void __launch_bounds__(THREADS) drop(runs r, word_source source, dropping<T> dropping, const T *x, T *y) {
+    source = now(source);
     constexpr int SIZE = dropout_size<T>;
     using P = dropout_pack<T>;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.outer * r.units;
@@ -138,6 +148,7 @@ struct normal {
 
 template <typename T, typename F>
 __global__ void __launch_bounds__(THREADS) fill(runs r, word_source source, F value, T *to) {
+    source = now(source);
     constexpr int SIZE = 4 / F::words;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.outer * r.units;
          i += (int64_t)gridDim.x * blockDim.x) {
@@ -158,7 +169,7 @@ void launch_fill(tsh_device *device, const char *what, tsh_dtype dtype, const ts
     with_float(dtype, [&](auto type) {
         using T = decltype(type);
         launch(device, what, fill<T, F>, blocks_for(device, r.outer * r.units, THREADS), THREADS, r,
-               source_of(seed, stream), value, (T *)to);
+               source_of(device, seed, stream), value, (T *)to);
     });
 }
 
@@ -175,7 +186,7 @@ void tshi_cuda_dropout(tsh_device *device, tsh_dtype dtype, const tshi_block *bl
         const bool packed = r.first % SIZE == 0 && r.stride % SIZE == 0 && r.run % SIZE == 0 && packs<T>(r.run, x, y);
         with_bool(packed, [&](auto yes) {
             launch(device, "dropout", drop<T, yes.value>, blocks_for(device, r.outer * r.units, THREADS), THREADS, r,
-                   source_of(seed, stream), how, (const T *)x, (T *)y);
+                   source_of(device, seed, stream), how, (const T *)x, (T *)y);
         });
     });
 }
