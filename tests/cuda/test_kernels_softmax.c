@@ -1,0 +1,92 @@
+/* The GPU's softmax and log-softmax against the CPU's. */
+#include "kernel_pair.h"
+
+TestSuite(cuda_softmax, .timeout = 60);
+
+typedef struct dims {
+    tsh_dtype dtype;
+    int64_t outer, n, inner;
+    int skew;
+} dims;
+
+static void check_forward(dims d, bool log_form) {
+    pair x = pair_random(d.dtype, d.outer * d.n * d.inner, d.skew, -9, 9), y = pair_make(d.dtype, x.n, d.skew);
+    tsh_dtype sums = x.cpu.dtype;
+    pair max = pair_make(sums, d.outer * d.inner, 0), sum = pair_make(sums, d.outer * d.inner, 0);
+    tshi_cuda_softmax_max(gpu(), d.dtype, d.outer, d.n, d.inner, x.gpu, max.gpu);
+    kernels()->softmax_max(kernel_device(), sums, d.outer, d.n, d.inner, x.cpu.data, max.cpu.data);
+    expect_same(&max, "softmax_max");
+    tshi_cuda_softmax_sum(gpu(), d.dtype, d.outer, d.n, d.inner, x.gpu, max.gpu, sum.gpu);
+    kernels()->softmax_sum(kernel_device(), sums, d.outer, d.n, d.inner, x.cpu.data, max.cpu.data, sum.cpu.data);
+    expect_pair(&sum, "softmax_sum", 1 + (double)d.n / 18, 4 * sqrt((double)d.n + 64)); /* the CPU adds one by one */
+    tshi_cuda_softmax(gpu(), log_form, d.dtype, d.outer, d.n, d.inner, x.gpu, max.gpu, sum.gpu, y.gpu);
+    kernels()->softmax(kernel_device(), log_form, sums, d.outer, d.n, d.inner, x.cpu.data, max.cpu.data, sum.cpu.data,
+                       y.cpu.data);
+    expect_pair(&y, "softmax", log_form ? 20 : 1, 32);
+    pair_free(&x);
+    pair_free(&y);
+    pair_free(&max);
+    pair_free(&sum);
+}
+
+static void check_backward(dims d, bool log_form) {
+    pair y = pair_random(d.dtype, d.outer * d.n * d.inner, d.skew, log_form ? -5 : 0, log_form ? 0 : 1);
+    pair dy = pair_random(d.dtype, y.n, d.skew, -1, 1), dx = pair_random(d.dtype, y.n, d.skew, -1, 1);
+    tsh_dtype sums = y.cpu.dtype;
+    pair dot = pair_make(sums, d.outer * d.inner, 0);
+    tshi_cuda_softmax_dot(gpu(), log_form, d.dtype, d.outer, d.n, d.inner, y.gpu, dy.gpu, dot.gpu);
+    kernels()->softmax_dot(kernel_device(), log_form, sums, d.outer, d.n, d.inner, y.cpu.data, dy.cpu.data,
+                           dot.cpu.data);
+    expect_pair(&dot, "softmax_dot", 1 + (double)d.n / 4, 16);
+    pair_round(&dot);
+    tshi_cuda_softmax_backward(gpu(), log_form, d.dtype, d.outer, d.n, d.inner, y.gpu, dy.gpu, dot.gpu, dx.gpu);
+    kernels()->softmax_backward(kernel_device(), log_form, sums, d.outer, d.n, d.inner, y.cpu.data, dy.cpu.data,
+                                dot.cpu.data, dx.cpu.data);
+    expect_pair(&dx, "softmax_backward", 4 + (double)d.n / 8, 16);
+    pair_free(&y);
+    pair_free(&dy);
+    pair_free(&dx);
+    pair_free(&dot);
+}
+
+static void check(dims d) {
+    for (int log_form = 0; log_form < 2; log_form++) {
+        check_forward(d, log_form);
+        check_backward(d, log_form);
+    }
+}
+
+Test(cuda_softmax, along_any_dim) {
+    const int64_t some[] = {0, 1, 3, 24, 67};
+    for (int t = 0; t < 4; t++)
+        for (int o = 0; o < 4; o++)
+            for (int n = 0; n < 5; n++)
+                for (int k = 0; k < 5; k++) check((dims){gpu_dtypes[t], some[o], some[n], some[k], (o + n + k) % 2});
+}
+
+Test(cuda_softmax, rows) {
+    for (int t = 0; t < 4; t++)
+        for (int s = 0; s < ODD_SIZES; s++) check((dims){gpu_dtypes[t], 5, odd_sizes[s], 1, s % 2});
+}
+
+/* In parts. */
+Test(cuda_softmax, few_long_rows) {
+    const int64_t shapes[][3] = {{1, 30001, 1}, {2, 16384, 1}, {1, 2000, 8}, {1, 1001, 3}, {2, 700, 40}};
+    for (int t = 0; t < 4; t++)
+        for (int s = 0; s < 5; s++) check((dims){gpu_dtypes[t], shapes[s][0], shapes[s][1], shapes[s][2], s % 2});
+}
+
+Test(cuda_softmax, masked_and_huge_logits) {
+    float x[4] = {1e30f, -INFINITY, 1e30f, -1e30f}, y[4], max[1], sum[1];
+    tshi_cuda_softmax_max(gpu(), TSH_FLOAT32, 1, 4, 1, x, max);
+    tshi_cuda_softmax_sum(gpu(), TSH_FLOAT32, 1, 4, 1, x, max, sum);
+    tshi_cuda_softmax(gpu(), false, TSH_FLOAT32, 1, 4, 1, x, max, sum, y);
+    cr_assert(y[0] == 0.5f && y[1] == 0.0f && y[2] == 0.5f && y[3] == 0.0f);
+    x[1] = NAN;
+    tshi_cuda_softmax_max(gpu(), TSH_FLOAT32, 1, 4, 1, x, max);
+    tshi_cuda_softmax_sum(gpu(), TSH_FLOAT32, 1, 4, 1, x, max, sum);
+    cr_assert(isnan(sum[0]), "a NaN is not lost");
+    tshi_cuda_softmax_max(gpu(), TSH_FLOAT32, 1, 0, 1, x, max);
+    tshi_cuda_softmax_sum(gpu(), TSH_FLOAT32, 1, 0, 1, x, max, sum);
+    cr_assert(max[0] == -INFINITY && sum[0] == 0, "an empty slice is neutral");
+}
