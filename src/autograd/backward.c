@@ -90,6 +90,22 @@ tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient) {
     return TSH_OK;
 }
 
+static void mark(tsh_tape *tape, const void *data) {
+    if (tape->marked == data) return;
+    tape->marked = data;
+    tshi_world_mark(tape->world, data);
+}
+
+void tshi_grad_complete(tsh_tape *tape, const tshi_node *call, int i) {
+    const tsh_tensor *x = call->in[i];
+    if (!tape->world->upper || x->node < 0 || gradient_has_place(x)) return;
+    for (int k = 0; k < call->inputs; k++) {
+        if (k != i && call->in[k] == x) return;
+    }
+    tape->marked = NULL; /* this place is another, even if the memory is the same */
+    mark(tape, tshi_data(x->grad));
+}
+
 /* --- the engine --------------------------------------------------------------------------------------------------- */
 
 static void grad_release(tsh_tensor *x) {
@@ -115,7 +131,11 @@ static tsh_status pass(tsh_tape *tape, const tshi_node *node) {
 
 static tsh_status node_backward(tsh_tape *tape, tshi_node *node, bool retain_graph, const tsh_tensor *loss) {
     tsh_tensor *out = node->out;
+    /* Another node may add to what was complete. */
+    if (tape->marked != tshi_data(out->grad)) mark(tape, NULL);
+    const void *before = tape->marked;
     tsh_status status = node->op->backward(tape, node);
+    if (tape->marked == before) mark(tape, NULL);
     if (status != TSH_OK) {
         tshi_tape_fail(tape, status, "backward of %s: %s", node->op->name, tsh_error_message());
         return status;

@@ -31,13 +31,13 @@ static tsh_status matmul_forward(tsh_tape *tape, tshi_node *call) {
 }
 
 static tsh_status matmul_backward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
     tsh_tensor *dy = tshi_grad_out(call);
     tsh_status status = TSH_OK;
     double beta;
     if (tshi_wants_grad(call, 0)) {
         tsh_tensor *da = tshi_grad_beta(call, 0, &beta);
         status = da ? tshi_op_matmul(dy, false, call->in[1], true, beta, da) : TSH_ERR_MEMORY;
+        if (status == TSH_OK) tshi_grad_complete(tape, call, 0);
     }
     if (status == TSH_OK && tshi_wants_grad(call, 1)) {
         tsh_tensor *db = tshi_grad_beta(call, 1, &beta);
@@ -81,13 +81,13 @@ static tsh_status affine_forward(tsh_tape *tape, tshi_node *call) {
 
 /* dx = dy W first: a transition waits for it; dW = dy^T x; db = column sums of dy. */
 static tsh_status affine_backward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
     tsh_tensor *dy = tshi_grad_out(call);
     tsh_status status = TSH_OK;
     double beta;
     if (tshi_wants_grad(call, 0)) {
         tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
         status = dx ? tshi_op_matmul(dy, false, call->in[1], false, beta, dx) : TSH_ERR_MEMORY;
+        if (status == TSH_OK) tshi_grad_complete(tape, call, 0);
     }
     bool weight = tshi_wants_grad(call, 1), bias = tshi_wants_grad(call, 2);
     tsh_tensor *db = status == TSH_OK && bias ? tshi_grad(call, 2) : NULL;

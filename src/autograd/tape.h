@@ -105,6 +105,7 @@ struct tsh_tape {
     char message[TSHI_MESSAGE_SIZE];
     tshi_node *nodes;
     int node_count, node_capacity;
+    const void *marked; /* the gradient that tshi_grad_complete was last told of, NULL: no longer */
     tsh_tensor **owned; /* every tensor made in this step */
     int owned_count, owned_capacity;
 };
@@ -148,6 +149,10 @@ tsh_tensor *tshi_grad(const tshi_node *call, int i);
 tsh_tensor *tshi_grad_beta(const tshi_node *call, int i, double *beta);
 /* Add `gradient` to that of input i, taking over its memory when nobody else uses it. Its shape is in[i]'s. */
 tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient);
+
+/* Input i's gradient is complete, as far as this node goes, and what it queues from here on has nothing to do with it: if
+ * the node that made the input comes next, its collective may run beside that. */
+void tshi_grad_complete(tsh_tape *tape, const tshi_node *call, int i);
 
 /* --- transitions -------------------------------------------------------------------------------------------------- */
 

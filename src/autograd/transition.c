@@ -72,15 +72,27 @@ static tsh_status sum_later(const tshi_node *call) {
     return TSH_OK;
 }
 
+/* Where a reduce-scatter beside other work may leave its result: in this rank's part of its input, for any other memory
+ * may still be read by that work. -1 where it needs none, or the part is not in one piece. */
+static int64_t part_in_place(const tsh_tape *tape, const tshi_node *call, const tshi_move *move, const tsh_tensor *dy) {
+    int d = (int)call->attr.i[0];
+    if (move != &tshi_move_reduce_scatter || !tape->marked || tape->marked != tshi_data(dy)) return -1;
+    if (dy->storage->references != 1 || tshi_outer(dy, d) != 1) return -1;
+    const tsh_group *group = axis_group(call);
+    int64_t start;
+    tsh_split(dy->shape.local[d], group->size, group->rank, &start, NULL);
+    return start * tshi_inner(dy, d) * (int64_t)tsh_dtype_size(dy->dtype);
+}
+
 /* The conjugate: from the gradient laid out as `to` to the one laid out as `from`. */
 static tsh_status transition_backward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
     if (call->out->schedule) return sum_later(call);
     const tshi_move *move = move_of(call, true);
     tsh_tensor *dy = tshi_grad_out(call), *x = call->in[0], *dx = NULL;
     bool in_place = move == &tshi_move_nothing || (move->in_place && dy->storage->references == 1);
-    tsh_status status = in_place ? tshi_tensor_view(dy, &x->shape, x->layout, 0, &dx)
-                                 : tshi_tensor_new(x->mesh, x->dtype, &x->shape, x->layout, &dx);
+    int64_t part = in_place ? 0 : part_in_place(tape, call, move, dy);
+    tsh_status status = part >= 0 ? tshi_tensor_view(dy, &x->shape, x->layout, (size_t)part, &dx)
+                                  : tshi_tensor_new(x->mesh, x->dtype, &x->shape, x->layout, &dx);
     if (status == TSH_OK) status = move->run(axis_group(call), dy, dx, (int)call->attr.i[1], (int)call->attr.i[0]);
     if (status == TSH_OK) status = tshi_grad_adopt(call, 0, dx);
     tsh_tensor_release(dx);

@@ -35,6 +35,9 @@ typedef struct tshi_cuda_device {
     tshi_cuda_blas *blas;
     tsh_graph *capturing;   /* what is queued goes into this graph instead of running; the host cannot wait meanwhile */
     const int64_t *replays; /* while capturing: in device memory, how often the graph has run before; else NULL */
+    /* Called every now and then while the host waits for the GPU: communication that cannot finish is ended there. */
+    void (*watch)(void *watcher);
+    void *watcher;
     uint64_t waits;         /* times that the host has waited for the GPU */
     tsh_status failed;      /* the first failure that check has not told, and its words */
     char words[TSHI_MESSAGE_SIZE];
@@ -66,6 +69,8 @@ void tshi_cuda_note(tsh_device *device, cudaError_t error, const char *what);
 void tshi_cuda_launched(tsh_device *device, const char *what);
 /* Wait until the compute stream has done all. False, and noted, where that fails or a graph is captured. */
 bool tshi_cuda_wait(tsh_device *device, const char *what);
+/* Wait for one event. */
+cudaError_t tshi_cuda_wait_event(tshi_cuda_device *cuda, cudaEvent_t event);
 /* Note that `what` is nothing that a graph can hold: TSH_ERR_STATE. */
 void tshi_cuda_no_capture(tsh_device *device, const char *what);
 

@@ -29,7 +29,8 @@ tsh_status tshi_cuda_event_elapsed(tsh_event *begin, tsh_event *end, double *sec
     float milliseconds = 0;
     *seconds = 0;
     tshi_cuda(begin->device)->waits++;
-    tsh_status status = tshi_cuda_fail(cudaEventSynchronize(((cuda_event *)end)->event), "cudaEventSynchronize");
+    tsh_status status = tshi_cuda_fail(tshi_cuda_wait_event(tshi_cuda(begin->device), ((cuda_event *)end)->event),
+                                       "cudaEventSynchronize");
     if (status == TSH_OK) {
         status = tshi_cuda_fail(
             cudaEventElapsedTime(&milliseconds, ((cuda_event *)begin)->event, ((cuda_event *)end)->event),

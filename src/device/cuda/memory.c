@@ -266,7 +266,7 @@ static char *stage_room(tshi_cuda_device *cuda, size_t bytes, size_t *got) {
         if (error == cudaSuccess) error = cudaEventQuery(stage->done[stage->slot]);
         if (error == cudaErrorNotReady) {
             cuda->waits++;
-            error = cudaEventSynchronize(stage->done[stage->slot]);
+            error = tshi_cuda_wait_event(cuda, stage->done[stage->slot]);
         }
         tshi_cuda_note(&cuda->base, error, "a copy from the host");
         if (error != cudaSuccess) return NULL;

@@ -1,0 +1,270 @@
+/* Communicators: made, looked after, ended. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/nccl.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define LOOK_EVERY 20e-3
+#define LEFT_AFTER 1.0 /* who has left has done its part of what I wait for, or will never */
+#define BLAME      1.0 /* how long the ranks' own words for an error of NCCL's are waited for */
+#define GOODBYE    5.0
+
+void tshi_nccl_doze(int looks) {
+    if (looks < 200) {
+        sched_yield();
+        return;
+    }
+    const struct timespec nap = {.tv_nsec = looks < 1000 ? 20000 : 200000};
+    nanosleep(&nap, NULL);
+}
+
+/* --- what ends the communication ---------------------------------------------------------------------------------- */
+
+static bool is_ours(const tsh_group *group) {
+    return group->ops == &tshi_nccl_ops && group->state;
+}
+
+void tshi_nccl_abort(tsh_world *world) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    for (tsh_group *g = world->groups; g; g = g->next) {
+        if (!is_ours(g)) continue;
+        nccl->library->comm_abort(g->state);
+        g->state = NULL;
+    }
+    nccl->last = NULL;
+}
+
+tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    tshi_cuda_device *device = tshi_nccl_device(world);
+    if (nccl->failed == TSH_OK) {
+        nccl->failed = status;
+        snprintf(nccl->words, sizeof nccl->words, "%s", tsh_error_message());
+        if (tell) world->ops->fail(world, nccl->words);
+        tshi_nccl_abort(world);
+        /* What the GPU makes of it from here on is worth nothing: whoever reads it asks the device first. */
+        if (device->failed == TSH_OK) {
+            device->failed = nccl->failed;
+            memcpy(device->words, nccl->words, sizeof device->words);
+        }
+    }
+    return tshi_fail(nccl->failed, "%s", nccl->words);
+}
+
+/* NCCL's own words. */
+static tsh_status nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, const char *what) {
+    const char *last = nccl->library->get_last_error(comm);
+    bool peer = result == ncclRemoteError || result == ncclSystemError;
+    return tshi_fail(peer ? TSH_ERR_PEER : TSH_ERR_SYSTEM, "%s: NCCL: %s (%d)%s%.300s", what,
+                     nccl->library->get_error_string(result), (int)result, last && *last ? ": " : "", last ? last : "");
+}
+
+/* An error of NCCL that came from another rank: the rank itself may know better. */
+static tsh_status blame(tsh_world *world, tsh_status status) {
+    char words[TSHI_MESSAGE_SIZE];
+    snprintf(words, sizeof words, "%s", tsh_error_message());
+    tsh_group *control = world->group->control;
+    double until = tshi_clock() + BLAME;
+    while (status == TSH_ERR_PEER && tshi_clock() < until) {
+        tsh_status cause = world->ops->trouble(control, true, true);
+        char known[TSHI_MESSAGE_SIZE];
+        if (cause != TSH_OK) {
+            snprintf(known, sizeof known, "%s", tsh_error_message());
+            return tshi_nccl_stop(world, tshi_fail(cause, "%.200s (%.280s)", known, words), false);
+        }
+        const struct timespec nap = {.tv_nsec = 5000000};
+        nanosleep(&nap, NULL);
+    }
+    return tshi_nccl_stop(world, tshi_fail(status, "%s", words), true);
+}
+
+/* The call queued last is under way, for all that this rank has to do with it. */
+static bool waits_for_peers(tshi_nccl *nccl) {
+    if (!nccl->last) return false;
+    if (cudaEventQuery(nccl->last_after) == cudaErrorNotReady) {
+        return cudaEventQuery(nccl->last_before) == cudaSuccess;
+    }
+    return false;
+}
+
+static tsh_status time_out(tsh_world *world, const char *what) {
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    tsh_status status = tshi_fail(TSH_ERR_TIMEOUT, "%s: not done within %g s", what, world->timeout);
+    tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, tsh_error_message());
+    tshi_group_log_ring(nccl->last ? nccl->last : world->group);
+    return tshi_nccl_stop(world, tshi_fail(status, "%s: not done within %g s", what, world->timeout), true);
+}
+
+static tsh_status look_at_comms(tsh_world *world) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    for (tsh_group *g = world->groups; g; g = g->next) {
+        ncclResult_t now = ncclSuccess;
+        if (!is_ours(g)) continue;
+        ncclResult_t result = nccl->library->comm_get_async_error(g->state, &now);
+        if (result == ncclSuccess) result = now;
+        if (result == ncclSuccess || result == ncclInProgress) continue;
+        return blame(world, nccl_fail(nccl, g->state, result, nccl->last ? nccl->name : "nccl"));
+    }
+    return TSH_OK;
+}
+
+static tsh_status look(tsh_world *world, double now) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    bool waits = waits_for_peers(nccl);
+    tshi_signal_look(world);
+    tsh_status status = look_at_comms(world);
+    if (status != TSH_OK) return status;
+    if (!waits) nccl->ready_since = 0;
+    if (waits && nccl->ready_since == 0) nccl->ready_since = now;
+    double waited = waits ? now - nccl->ready_since : 0;
+    tsh_group *control = waits ? nccl->last->control : world->group->control;
+    status = world->ops->trouble(control, true, waited > LEFT_AFTER);
+    if (status != TSH_OK) {
+        /* It may have ended well meanwhile, and then the next call hears of it. */
+        return nccl->last && cudaEventQuery(nccl->last_after) == cudaSuccess ? TSH_OK
+                                                                             : tshi_nccl_stop(world, status, false);
+    }
+    return waited > world->timeout ? time_out(world, nccl->name) : TSH_OK;
+}
+
+tsh_status tshi_nccl_watch(tsh_world *world) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    double now = tshi_clock();
+    if (nccl->failed != TSH_OK) return tshi_fail(nccl->failed, "%s", nccl->words);
+    if (now < nccl->next_look || nccl->watching) return TSH_OK;
+    nccl->watching = true;
+    tsh_status status = look(world, now);
+    nccl->watching = false;
+    nccl->next_look = now + LOOK_EVERY;
+    return status;
+}
+
+void tshi_nccl_watcher(void *world) {
+    tshi_nccl_watch(world);
+}
+
+tsh_status tshi_nccl_trouble(tsh_group *group) {
+    const tshi_nccl *nccl = tshi_nccl_of(group->world);
+    if (nccl->failed != TSH_OK) return tshi_fail(nccl->failed, "%s", nccl->words);
+    tsh_status status = group->world->ops->trouble(group->control, false, false);
+    return status == TSH_OK ? TSH_OK : tshi_nccl_stop(group->world, status, false);
+}
+
+tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what) {
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    double until = 0;
+    for (int looks = 0; result == ncclSuccess || result == ncclInProgress; looks++) {
+        ncclResult_t now = ncclSuccess;
+        result = comm ? nccl->library->comm_get_async_error(comm, &now) : result;
+        if (result == ncclSuccess) result = now;
+        if (result == ncclSuccess) return TSH_OK;
+        if (result != ncclInProgress) break;
+        if (until == 0) until = tshi_clock() + world->timeout;
+        tsh_status status = tshi_nccl_watch(world);
+        if (status != TSH_OK) return status;
+        if (tshi_clock() > until) return time_out(world, what);
+        tshi_nccl_doze(looks);
+    }
+    return blame(world, nccl_fail(nccl, comm, result, what));
+}
+
+/* --- making ------------------------------------------------------------------------------------------------------- */
+
+/* All of the group come to the same end, or none has a communicator. */
+static tsh_status attach(tsh_group *parent, tsh_group *group, ncclComm_t comm, tsh_status status) {
+    tsh_world *world = parent->world;
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    status = world->ops->agree(parent->control, "nccl: communicator", status);
+    if (group && status == TSH_OK) group->state = comm;
+    if (comm && status != TSH_OK) nccl->library->comm_abort(comm);
+    return status;
+}
+
+/* The leader's 128 bytes to all members. */
+static tsh_status share_id(tsh_group *group, ncclUniqueId *id) {
+    tsh_world *world = group->world;
+    tsh_group *control = group->control;
+    void *bytes = world->host->ops->alloc(world->host, sizeof *id);
+    tsh_status status = world->ops->agree(control, "nccl: memory", bytes ? TSH_OK : TSH_ERR_MEMORY);
+    if (status == TSH_OK) {
+        memcpy(bytes, id, sizeof *id);
+        const tshi_call call = {
+            .op = TSH_OP_BROADCAST, .dtype = TSH_UINT8, .in = bytes, .out = bytes, .count = sizeof *id};
+        status = world->ops->run(control, &call);
+        memcpy(id, bytes, sizeof *id);
+    }
+    world->host->ops->release(world->host, bytes);
+    return status;
+}
+
+tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status) {
+    tsh_world *world = group->world;
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm = NULL;
+    ncclUniqueId id = {{0}};
+    config.blocking = 0;
+    if (status == TSH_OK && group->rank == 0) {
+        ncclResult_t result = nccl->library->get_unique_id(&id);
+        if (result != ncclSuccess) status = nccl_fail(nccl, NULL, result, "ncclGetUniqueId");
+    }
+    status = world->ops->agree(group->control, "nccl: id", status);
+    if (status == TSH_OK) status = share_id(group, &id);
+    if (status != TSH_OK) return status;
+    ncclResult_t result = nccl->library->comm_init_rank_config(&comm, group->size, id, group->rank, &config);
+    status = tshi_nccl_settle(world, comm, result, "ncclCommInitRankConfig");
+    return attach(group, group, comm, status);
+}
+
+tsh_status tshi_nccl_comm_split(tsh_group *parent, tsh_group *group) {
+    tsh_world *world = parent->world;
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm = NULL;
+    config.blocking = 0;
+    /* The members' order is the group's. */
+    ncclResult_t result = nccl->library->comm_split(parent->state, group ? 0 : NCCL_SPLIT_NOCOLOR,
+                                                    group ? group->rank : 0, &comm, &config);
+    tsh_status status = tshi_nccl_settle(world, parent->state, result, "ncclCommSplit");
+    if (status == TSH_OK && comm) status = tshi_nccl_settle(world, comm, ncclSuccess, "ncclCommSplit");
+    return attach(parent, group, comm, status);
+}
+
+/* --- ending ------------------------------------------------------------------------------------------------------- */
+
+/* The peers may be gone, or not have come: whatever has not ended soon is aborted. */
+static bool finalize(tsh_world *world, ncclComm_t comm) {
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    double until = tshi_clock() + (world->timeout < GOODBYE ? world->timeout : GOODBYE);
+    ncclResult_t result = nccl->library->comm_finalize(comm), now = ncclInProgress;
+    for (int looks = 0; result == ncclSuccess || result == ncclInProgress; looks++) {
+        result = nccl->library->comm_get_async_error(comm, &now);
+        if (result != ncclSuccess || now != ncclInProgress) return result == ncclSuccess && now == ncclSuccess;
+        if (tshi_clock() > until) return false;
+        tshi_nccl_doze(looks);
+    }
+    return false;
+}
+
+void tshi_nccl_comm_close(tsh_group *group) {
+    tsh_world *world = group->world;
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    /* What this rank owes to the others. */
+    for (int looks = 0; nccl->last && cudaEventQuery(nccl->last_after) == cudaErrorNotReady; looks++) {
+        if (tshi_nccl_watch(world) != TSH_OK) break;
+        tshi_nccl_doze(looks);
+    }
+    if (nccl->last == group) nccl->last = NULL;
+    ncclComm_t comm = group->state;
+    if (!comm) return;
+    group->state = NULL;
+    if (finalize(world, comm))
+        nccl->library->comm_destroy(comm);
+    else
+        nccl->library->comm_abort(comm);
+}
