@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "support/clock.h"
 #include "support/collectives.h"
 
 #include <criterion/criterion.h>
@@ -13,17 +14,6 @@
 #include <time.h>
 #include <unistd.h>
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void nap(double seconds) {
-    struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    nanosleep(&t, NULL);
-}
-
 /* --- failing and recovering --------------------------------------------------------------------------------------- */
 
 static void fails(tshi_rank *r, void *arg) {
@@ -32,17 +22,17 @@ static void fails(tshi_rank *r, void *arg) {
     for (int round = 0; round < 3 && !r->failed; round++) {
         if (!tshi_try_all(r, group, TSH_FLOAT32, 400 + round)) return;
         if (r->rank == 2) {
-            nap(round == 1 ? 0.2 : 0); /* the others are asleep by then, or not yet there */
+            tshi_nap(round == 1 ? 0.2 : 0); /* the others are asleep by then, or not yet there */
             tsh_world_fail(r->world, "linear_forward: x is [8,100]");
             tsh_world_fail(r->world, "something that follows from it");
             tshi_check_status(r, tsh_barrier(group), TSH_ERR_STATE, "tsh_world_recover is due");
         } else {
-            double start = now();
+            double start = tshi_now();
             tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "rank 2: linear_forward: x is [8,100]");
-            tshi_check(r, now() - start < 1, "it took %g s to hear of it", now() - start);
+            tshi_check(r, tshi_now() - start < 1, "it took %g s to hear of it", tshi_now() - start);
             tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "rank 2: linear_forward: x is [8,100]");
         }
-        nap(0.01 * r->rank);
+        tshi_nap(0.01 * r->rank);
         tshi_check_ok(r, tsh_world_recover(r->world));
     }
     tshi_try_all(r, group, TSH_FLOAT64, 1000);
@@ -116,7 +106,7 @@ static void dies(tshi_rank *r, void *arg) {
         if (when == INSIDE) {
             pid_t parent = getpid();
             if (fork() == 0) {
-                nap(0.2);
+                tshi_nap(0.2);
                 kill(parent, SIGKILL);
                 _exit(0);
             }
@@ -125,16 +115,16 @@ static void dies(tshi_rank *r, void *arg) {
         kill(getpid(), SIGKILL);
     }
     /* While rank 1 waits inside, one rank stays away. */
-    if (when == INSIDE && r->rank == 0) nap(0.4);
-    double start = now();
+    if (when == INSIDE && r->rank == 0) tshi_nap(0.4);
+    double start = tshi_now();
     tsh_status status = TSH_OK;
-    while (status == TSH_OK && now() - start < 5) status = tsh_all_reduce(group, x, TSH_SUM);
+    while (status == TSH_OK && tshi_now() - start < 5) status = tsh_all_reduce(group, x, TSH_SUM);
     tshi_check_status(r, status, TSH_ERR_PEER, "rank 1 died");
-    tshi_check(r, now() - start < 1, "it took %g s to hear of it", now() - start);
-    start = now();
+    tshi_check(r, tshi_now() - start < 1, "it took %g s to hear of it", tshi_now() - start);
+    start = tshi_now();
     tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "rank 1 died");
     tshi_check_status(r, tsh_world_recover(r->world), TSH_ERR_PEER, "rank 1 died");
-    tshi_check(r, now() - start < 0.5, "later calls took %g s", now() - start);
+    tshi_check(r, tshi_now() - start < 0.5, "later calls took %g s", tshi_now() - start);
     tsh_tensor_release(x);
 }
 
@@ -172,11 +162,11 @@ static void dies_elsewhere(tshi_rank *r, void *arg) {
     if (!tshi_check_ok(r, tsh_mesh_create(r->world, "data=2,model=2", &mesh))) return;
     if (r->rank == 3) kill(getpid(), SIGKILL);
     tsh_status status = TSH_OK;
-    double start = now();
-    if (r->rank == 0) nap(0.3);
-    while (status == TSH_OK && now() - start < 5) status = tsh_barrier(tsh_mesh_group(mesh, "model"));
+    double start = tshi_now();
+    if (r->rank == 0) tshi_nap(0.3);
+    while (status == TSH_OK && tshi_now() - start < 5) status = tsh_barrier(tsh_mesh_group(mesh, "model"));
     tshi_check_status(r, status, TSH_ERR_PEER, "rank 3 died");
-    tshi_check(r, now() - start < 1.3, "it took %g s to hear of it", now() - start);
+    tshi_check(r, tshi_now() - start < 1.3, "it took %g s to hear of it", tshi_now() - start);
     tsh_mesh_destroy(mesh);
 }
 
@@ -194,9 +184,9 @@ static void leaves(tshi_rank *r, void *arg) {
     tsh_group *group = tsh_world_group(r->world);
     tshi_check_ok(r, tsh_barrier(group));
     if (r->rank == 1) return; /* its world is destroyed on the way out */
-    double start = now();
+    double start = tshi_now();
     tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "rank 1 has left the world; barrier #");
-    tshi_check(r, now() - start < 1, "it took %g s to hear of it", now() - start);
+    tshi_check(r, tshi_now() - start < 1, "it took %g s to hear of it", tshi_now() - start);
 }
 
 Test(failure, leaves, .timeout = 20) {
@@ -212,7 +202,7 @@ static void leaves_early(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_group_create(r->world, (int[]){0, 1}, 2, &pair));
     if (r->rank == 2) return;
     for (int i = 0; i < 8; i++) {
-        if (r->rank == 0) nap(0.1);
+        if (r->rank == 0) tshi_nap(0.1);
         if (!tshi_check_ok(r, tsh_barrier(pair))) break;
     }
     tsh_group_destroy(pair);
@@ -246,10 +236,10 @@ static void stops(tshi_rank *r, void *arg) {
         raise(SIGSTOP);
         return;
     }
-    double start = now();
+    double start = tshi_now();
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 10);
     tsh_status status = tsh_all_reduce(group, x, TSH_SUM);
-    double took = now() - start;
+    double took = tshi_now() - start;
     tshi_check_status(r, status, r->rank == 0 ? TSH_ERR_TIMEOUT : status, "rank 1 did not come within 1 s");
     tshi_check(r, status == TSH_ERR_TIMEOUT || status == TSH_ERR_PEER, "%s", tsh_status_name(status));
     tshi_check(r, took > 0.5 && took < 2.5, "it took %g s", took);
@@ -273,7 +263,7 @@ Test(failure, stops, .timeout = 20) {
 static void never_recovers(tshi_rank *r, void *arg) {
     (void)arg;
     if (r->rank == 1) {
-        nap(2);
+        tshi_nap(2);
         return;
     }
     tsh_world_fail(r->world, "alone");

@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "support/clock.h"
 #include "support/collectives.h"
 
 #include <criterion/criterion.h>
@@ -25,17 +26,6 @@
 #else
 #define MANY 512
 #endif
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void nap(double seconds) {
-    struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    nanosleep(&t, NULL);
-}
 
 /* Below the ports that the system gives out, and another for each use. */
 static int next_port(void) {
@@ -183,7 +173,7 @@ static void one_wants_rank_1(tshi_rank *r, void *arg) {
     tsh_world_config config = {.init_method = arg, .heap_bytes = HEAP, .world_size = 4, .rank = r->rank == 3 ? 1 : -1};
     unsetenv("RANK");
     unsetenv("WORLD_SIZE");
-    if (r->rank == 0) nap(0.3);
+    if (r->rank == 0) tshi_nap(0.3);
     if (!tshi_check_ok(r, tsh_world_init(&config, &r->world))) return;
     static const int wanted[] = {0, 2, 3, 1};
     tshi_check(r, tsh_world_rank(r->world) == wanted[r->rank], "started as %d: rank %d", r->rank,
@@ -215,7 +205,7 @@ static pid_t start_waiting(const char *text) {
 
 static void wait_for_size(const char *path, bool there) {
     struct stat s;
-    for (int i = 0; i < 500 && (stat(path, &s) != 0 || s.st_size == 0) == there; i++) nap(0.01);
+    for (int i = 0; i < 500 && (stat(path, &s) != 0 || s.st_size == 0) == there; i++) tshi_nap(0.01);
     cr_assert_eq(stat(path, &s) == 0, there);
 }
 
@@ -229,7 +219,7 @@ Test(meet, file_of_a_dead_job, .timeout = 30) {
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     cr_assert_eq(access(path, F_OK), 0);
-    double start = now();
+    double start = tshi_now();
     for (int i = 0; i < 2; i++) {
         if (i == 1) { /* and one that breaks off */
             FILE *file = fopen(path, "w");
@@ -240,7 +230,7 @@ Test(meet, file_of_a_dead_job, .timeout = 30) {
         cr_assert_str_empty(tshi_test_run_with(&options, by_method, text, NULL, NULL));
         cr_assert_neq(access(path, F_OK), 0, "it is left behind");
     }
-    cr_assert_lt(now() - start, 5);
+    cr_assert_lt(tshi_now() - start, 5);
 }
 
 Test(meet, file_that_is_no_meeting_is_left_alone, .timeout = 20) {
@@ -267,9 +257,9 @@ Test(meet, file_that_is_no_meeting_is_left_alone, .timeout = 20) {
 static void file_vanishes(tshi_rank *r, void *arg) {
     const char *text = arg;
     if (r->rank == 1) {
-        nap(0.3);
+        tshi_nap(0.3);
         tshi_check(r, unlink(text + 7) == 0, "unlink");
-        nap(0.05);
+        tshi_nap(0.05);
     }
     if (!tshi_check_ok(r, init(r, text, true))) return;
     check_world(r, 2);
@@ -347,10 +337,10 @@ static void one_is_missing(tshi_rank *r, void *arg) {
     const char *text = arg;
     bool automatic = strstr(text, "file") || strstr(text, "239.");
     if (r->rank == 2) return;
-    double start = now();
+    double start = tshi_now();
     tsh_status status = init(r, text, automatic);
     tshi_check_status(r, status, TSH_ERR_TIMEOUT, automatic ? "2/3 joined" : "2/3 joined, missing rank 2");
-    tshi_check(r, now() - start < 4, "it took %g s", now() - start);
+    tshi_check(r, tshi_now() - start < 4, "it took %g s", tshi_now() - start);
 }
 
 static void rank_0_is_missing(tshi_rank *r, void *arg) {
@@ -378,11 +368,11 @@ Test(meet, somebody_is_missing, .timeout = 40) {
 static void sizes_differ(tshi_rank *r, void *arg) {
     const char *text = arg;
     bool automatic = strstr(text, "file") || strstr(text, "239.") || strstr(text, "[ff15:");
-    double start = now();
+    double start = tshi_now();
     setenv("WORLD_SIZE", r->rank == 1 ? "3" : "2", 1);
     tsh_status status = init(r, text, automatic);
     tshi_check(r, status == TSH_ERR_ARGUMENT, "%s: %s", tsh_status_name(status), tsh_error_message());
-    tshi_check(r, now() - start < 5, "it took %g s", now() - start);
+    tshi_check(r, tshi_now() - start < 5, "it took %g s", tshi_now() - start);
     tshi_check(r, strstr(tsh_error_message(), "WORLD_SIZE=2") && strstr(tsh_error_message(), "WORLD_SIZE=3"), "%s",
                tsh_error_message());
 }
@@ -408,17 +398,17 @@ static void port_in_use(tshi_rank *r, void *arg) {
                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         tshi_check(r, bind(fd, (const void *)&at, sizeof at) == 0, "bind");
-        nap(never ? 3 : 1);
+        tshi_nap(never ? 3 : 1);
         close(fd);
         if (never) return;
     } else {
-        nap(0.3);
+        tshi_nap(0.3);
     }
-    double start = now();
+    double start = tshi_now();
     tsh_status status = init(r, text, false);
     if (never) {
         tshi_check_status(r, status, TSH_ERR_SYSTEM, "Address already in use)");
-        tshi_check(r, now() - start < 2, "it took %g s", now() - start);
+        tshi_check(r, tshi_now() - start < 2, "it took %g s", tshi_now() - start);
     } else if (tshi_check_ok(r, status)) {
         check_world(r, 2);
         tsh_world_destroy(r->world);
@@ -460,11 +450,11 @@ Test(meet, wrong_token, .timeout = 20) {
 
 static void second_rank_0(tshi_rank *r, void *arg) {
     if (r->rank == 2) {
-        nap(0.3);
+        tshi_nap(0.3);
         setenv("RANK", "0", 1);
         tshi_check_status(r, init(r, arg, false), TSH_ERR_SYSTEM, "a rank 0 of this job is there already");
         setenv("RANK", "1", 1);
-        nap(0.2);
+        tshi_nap(0.2);
         tshi_check_status(r, init(r, arg, false), TSH_ERR_ARGUMENT, "rank 1 is here already");
         setenv("RANK", "2", 1);
     }
@@ -521,8 +511,8 @@ Test(meet, many_ranks_meet_within_ten_seconds, .timeout = 60) {
     const char *const texts[] = {"env://", tcp, many};
     for (int i = 0; i < 3; i++) {
         tshi_test_options options = {.ranks = MANY, .bare = true, .timeout = 25, .world_timeout = "20"};
-        double start = now();
+        double start = tshi_now();
         cr_assert_str_empty(tshi_test_run_with(&options, of_many, (void *)(uintptr_t)texts[i], NULL, NULL));
-        cr_assert_lt(now() - start, 10, "%s: %g s", texts[i], now() - start);
+        cr_assert_lt(tshi_now() - start, 10, "%s: %g s", texts[i], tshi_now() - start);
     }
 }

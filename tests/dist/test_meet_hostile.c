@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "dist/wire.h"
+#include "support/clock.h"
 #include "support/collectives.h"
 
 #include <arpa/inet.h>
@@ -20,17 +21,6 @@
 #include <unistd.h>
 
 #define HEAP ((size_t)8 << 20)
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void nap(double seconds) {
-    struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    nanosleep(&t, NULL);
-}
 
 typedef struct place {
     char text[64];
@@ -51,7 +41,7 @@ static int stranger(int port, bool wait) {
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (connect(fd, (const void *)&to, sizeof to) == 0) return fd;
         close(fd);
-        nap(0.01);
+        tshi_nap(0.01);
     }
     return -1;
 }
@@ -103,7 +93,7 @@ static bool join(tshi_rank *r, const place *p) {
 static void strangers(tshi_rank *r, void *arg) {
     enum { CROWD = 400 };
     const place *p = arg;
-    double start = now();
+    double start = tshi_now();
     if (r->rank == 2) {
         int fds[CROWD];
         for (int i = 0; i < CROWD; i++) {
@@ -114,7 +104,7 @@ static void strangers(tshi_rank *r, void *arg) {
         }
     }
     if (!join(r, p)) return;
-    tshi_check(r, now() - start < 4, "strangers held it up for %g s", now() - start);
+    tshi_check(r, tshi_now() - start < 4, "strangers held it up for %g s", tshi_now() - start);
 }
 
 Test(hostile, strangers_do_no_harm, .timeout = 30) {
@@ -126,12 +116,12 @@ Test(hostile, strangers_do_no_harm, .timeout = 30) {
 /* Connections without end, while the ranks meet. */
 static void flood(tshi_rank *r, void *arg) {
     const place *p = arg;
-    double start = now();
+    double start = tshi_now();
     if (r->rank == 3) {
         long made = 0;
         int fd = stranger(p->port, true);
         if (fd >= 0) close(fd);
-        while (now() - start < 3 && (fd = stranger(p->port, false)) >= 0) {
+        while (tshi_now() - start < 3 && (fd = stranger(p->port, false)) >= 0) {
             misbehave(fd, (int)(made++ % WAYS));
             close(fd);
         }
@@ -140,9 +130,9 @@ static void flood(tshi_rank *r, void *arg) {
     }
     setenv("WORLD_SIZE", "3", 1);
     setenv("LOCAL_WORLD_SIZE", "3", 1);
-    if (r->rank == 2) nap(1);
+    if (r->rank == 2) tshi_nap(1);
     if (!join(r, p)) return;
-    tshi_check(r, now() - start < 6, "the flood held it up for %g s", now() - start);
+    tshi_check(r, tshi_now() - start < 6, "the flood held it up for %g s", tshi_now() - start);
 }
 
 Test(hostile, flood, .timeout = 30) {
@@ -167,7 +157,7 @@ static void false_host(tshi_rank *r, void *arg) {
         for (int i = 0; i < 3 && good; i++) {
             int peer = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
             misbehave(peer, i + 1);
-            nap(0.05);
+            tshi_nap(0.05);
             close(peer);
         }
         close(fd);
@@ -192,11 +182,11 @@ static void dies_while_waiting(tshi_rank *r, void *arg) {
             tsh_world_init(&config, &world);
             _exit(0);
         }
-        nap(0.5);
+        tshi_nap(0.5);
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0); /* then its connection is closed */
     }
-    if (r->rank == 2) nap(1);
+    if (r->rank == 2) tshi_nap(1);
     join(r, p);
 }
 

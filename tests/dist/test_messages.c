@@ -55,7 +55,7 @@ static void round_trips(tshi_rank *r, void *arg) {
 }
 
 Test(messages, of_every_size_around_a_ring) {
-    for (int ranks = 2; ranks <= 4; ranks++) cr_assert_str_empty(tshi_test_run(ranks, round_trips, NULL));
+    cr_assert_str_empty(tshi_test_run_each(2, 4, round_trips, NULL));
     cr_assert_str_empty(tshi_test_run(7, round_trips, NULL));
     cr_assert_str_empty(tshi_test_run_threads(3, round_trips, NULL));
 }

@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "support/clock.h"
 #include "support/collectives.h"
 
 #include <criterion/criterion.h>
@@ -13,17 +14,6 @@
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void nap(double seconds) {
-    struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    nanosleep(&t, NULL);
-}
 
 /* --- variables ---------------------------------------------------------------------------------------------------- */
 
@@ -66,12 +56,13 @@ static void set_variables(const char *settings) {
 static void expect_error(const char *settings, const tsh_world_config *config, tsh_status wanted, const char *words) {
     tsh_world *world = (tsh_world *)(void *)&wanted;
     set_variables(settings);
-    double start = now();
+    double start = tshi_now();
     tsh_status status = tsh_world_init(config, &world);
     cr_assert_eq(status, wanted, "%s: %s \"%s\"", settings, tsh_status_name(status), tsh_error_message());
     cr_assert(strstr(tsh_error_message(), words), "%s: \"%s\" has no \"%s\"", settings, tsh_error_message(), words);
     cr_assert_null(world);
-    cr_assert_lt(now() - start, 2.0, "%s: an error that could be seen at once took %g s", settings, now() - start);
+    cr_assert_lt(tshi_now() - start, 2.0, "%s: an error that could be seen at once took %g s", settings,
+                 tshi_now() - start);
 }
 
 Test(rendezvous, malformed_variables, .timeout = 20) {
@@ -179,12 +170,12 @@ static void wrong_size(tshi_rank *r, void *arg) {
     (void)arg;
     if (r->rank == 1) setenv("WORLD_SIZE", "4", 1);
     if (r->rank == 1) setenv("LOCAL_WORLD_SIZE", "4", 1);
-    if (r->rank == 2) nap(0.2);
+    if (r->rank == 2) tshi_nap(0.2);
     tsh_world *world = NULL;
-    double start = now();
+    double start = tshi_now();
     tshi_check_status(r, tsh_world_init(NULL, &world), TSH_ERR_ARGUMENT,
                       "rank 0 says WORLD_SIZE=3, rank 1 says WORLD_SIZE=4");
-    tshi_check(r, now() - start < 4, "it took %g s", now() - start);
+    tshi_check(r, tshi_now() - start < 4, "it took %g s", tshi_now() - start);
 }
 
 Test(rendezvous, world_sizes_differ, .timeout = 20) {
@@ -196,9 +187,9 @@ static void one_is_missing(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_world *world = NULL;
     if (r->rank == 2) return;
-    double start = now();
+    double start = tshi_now();
     tshi_check_status(r, tsh_world_init(NULL, &world), TSH_ERR_TIMEOUT, "2/3 joined, missing rank 2");
-    tshi_check(r, now() - start < 3, "it took %g s", now() - start);
+    tshi_check(r, tshi_now() - start < 3, "it took %g s", tshi_now() - start);
 }
 
 Test(rendezvous, a_rank_is_missing, .timeout = 20) {
@@ -224,7 +215,7 @@ static void two_are_rank_1(tshi_rank *r, void *arg) {
     if (r->rank == 2) {
         setenv("RANK", "1", 1);
         setenv("LOCAL_RANK", "1", 1);
-        nap(0.3);
+        tshi_nap(0.3);
         tshi_check_status(r, tsh_world_init(NULL, &world), TSH_ERR_ARGUMENT, "rank 1 is here already");
         /* Then comes the right one. */
         setenv("RANK", "2", 1);
@@ -257,7 +248,7 @@ static bool find_meeting(struct sockaddr_un *address, socklen_t *length) {
             return true;
         }
         if (sockets) fclose(sockets);
-        nap(0.01);
+        tshi_nap(0.01);
     }
     return false;
 }
@@ -280,7 +271,7 @@ static void strangers(tshi_rank *r, void *arg) {
             if (i % 3 == 1) tshi_check(r, send(fds[i], noise, sizeof noise, MSG_NOSIGNAL) > 0, "send");
             if (i % 3 == 2) close(fds[i]);
         }
-        nap(0.1);
+        tshi_nap(0.1);
     }
     if (!tshi_check_ok(r, tsh_world_init(NULL, &r->world))) return;
     tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 10);
@@ -329,7 +320,7 @@ static void says_who_is_missing(tshi_rank *r, void *arg) {
     (void)arg;
     lines log = {""};
     tsh_world_config config = {.heap_bytes = (size_t)16 << 20, .log = {keep_line, &log}};
-    if (r->rank == 2) nap(5.5);
+    if (r->rank == 2) tshi_nap(5.5);
     tshi_check_ok(r, tsh_world_init(&config, &r->world));
     if (r->rank == 0) tshi_check(r, strstr(log.text, "1 rendezvous: 2/3 joined, missing rank 2\n"), "%s", log.text);
     tsh_world_destroy(r->world);

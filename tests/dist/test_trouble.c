@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #endif
 #include "dist/dist.h"
+#include "support/clock.h"
 #include "support/collectives.h"
 
 #include <criterion/criterion.h>
@@ -83,17 +84,6 @@ typedef struct plan {
     call call;
     shared *shared;
 } plan;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void nap(double seconds) {
-    struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    nanosleep(&t, NULL);
-}
 
 /* --- drawing ------------------------------------------------------------------------------------------------------ */
 
@@ -248,7 +238,7 @@ static void no_line(void *user, tsh_log_level level, const char *line) {
 /* --- the victim --------------------------------------------------------------------------------------------------- */
 
 static void strike(const plan *p) {
-    atomic_store(&p->shared->struck, now());
+    atomic_store(&p->shared->struck, tshi_now());
     if (p->fate == KILLED) kill(getpid(), SIGKILL);
     if (p->fate == EXITS) _exit(3);
     if (p->fate == STOPPED) kill(getpid(), SIGSTOP);
@@ -273,7 +263,7 @@ static tsh_status enter(tshi_rank *r, const plan *p) {
 
 static void *strike_later(void *arg) {
     const plan *p = arg;
-    nap(p->delay);
+    tshi_nap(p->delay);
     strike(p);
     return NULL;
 }
@@ -329,7 +319,7 @@ static void check_heard(tshi_rank *r, const plan *p, tsh_status status, tsh_stat
                tsh_status_name(wanted));
     tshi_check(r, chain || names_rank(words, p->victim), "\"%s\" does not name rank %d", words, p->victim);
     tshi_check(r, strstr(words, cause), "\"%s\" does not say \"%s\"", words, cause);
-    double took = now() - atomic_load(&p->shared->struck);
+    double took = tshi_now() - atomic_load(&p->shared->struck);
     tshi_check(r, took < SOON, "it took %g s to hear of it", took);
 }
 
@@ -337,8 +327,8 @@ static void check_heard(tshi_rank *r, const plan *p, tsh_status status, tsh_stat
 static void hear_of_end(tshi_rank *r, const plan *p) {
     tsh_status status = TSH_OK;
     bool stopped = p->fate == STOPPED, left = p->fate == LEAVES;
-    double end = now() + SOON + 2;
-    while (status == TSH_OK && now() < end) status = make_call(r, tsh_world_group(r->world), &p->call);
+    double end = tshi_now() + SOON + 2;
+    while (status == TSH_OK && tshi_now() < end) status = make_call(r, tsh_world_group(r->world), &p->call);
     check_heard(r, p, status, stopped ? TSH_ERR_TIMEOUT : TSH_ERR_PEER,
                 stopped ? "did not come within"
                 : left  ? "has left the world"
@@ -351,7 +341,7 @@ static void hear_of_end(tshi_rank *r, const plan *p) {
 static void disagree(tshi_rank *r, const plan *p) {
     bool victim = r->rank == p->victim;
     call mine = victim ? twisted(p) : p->call;
-    atomic_store(&p->shared->struck, now());
+    atomic_store(&p->shared->struck, tshi_now());
     tsh_status status = make_call(r, tsh_world_group(r->world), &mine);
     if (is_message(&p->call)) {
         bool receiver = r->rank == (p->victim + 1) % p->ranks, sender = (r->rank + 1) % p->ranks == p->victim;
@@ -373,7 +363,7 @@ static void swap_calls(tshi_rank *r, const plan *p) {
     call second = p->call;
     second.op = (tsh_collective)((second.op + 1) % TSH_OP_SEND);
     for (int i = 0; i < 2; i++) {
-        atomic_store(&p->shared->struck, now());
+        atomic_store(&p->shared->struck, tshi_now());
         tsh_status status =
             make_call(r, tsh_world_group(r->world), (r->rank == p->victim) == (i == 0) ? &second : &p->call);
         check_heard(r, p, status, TSH_ERR_MISMATCH, tsh_collective_name(second.op));
@@ -387,7 +377,7 @@ static void swap_groups(tshi_rank *r, const plan *p) {
     for (int i = 0; i < p->ranks; i++) ranks[i] = p->ranks - 1 - i;
     if (!tshi_check_ok(r, tsh_group_create(r->world, ranks, p->ranks, &other))) return;
     call c = p->call;
-    atomic_store(&p->shared->struck, now());
+    atomic_store(&p->shared->struck, tshi_now());
     tsh_status status = make_call(r, r->rank == p->victim ? other : world, &c);
     tshi_check(r, status == TSH_ERR_TIMEOUT || status == TSH_ERR_PEER, "%s", tsh_status_name(status));
     tshi_check(r, strstr(tsh_error_message(), "did not come within"), "\"%s\"", tsh_error_message());
@@ -399,12 +389,12 @@ static void swap_groups(tshi_rank *r, const plan *p) {
 static void fails(tshi_rank *r, const plan *p) {
     if (r->rank != p->victim) {
         tsh_status status = TSH_OK;
-        double end = now() + SOON + 2;
-        while (status == TSH_OK && now() < end) status = make_call(r, tsh_world_group(r->world), &p->call);
+        double end = tshi_now() + SOON + 2;
+        while (status == TSH_OK && tshi_now() < end) status = make_call(r, tsh_world_group(r->world), &p->call);
         check_heard(r, p, status, TSH_ERR_PEER, "no more");
     } else {
         call mine = twisted(p);
-        atomic_store(&p->shared->struck, now());
+        atomic_store(&p->shared->struck, tshi_now());
         if (!mine.fails_inside) tsh_world_fail(r->world, "no more");
         /* A call that all had posted before is well. */
         tsh_status status = make_call(r, tsh_world_group(r->world), &mine);
@@ -450,7 +440,7 @@ static void meet_trouble(tshi_rank *r, const plan *p) {
     if (p->fate <= STOPPED && victim && p->moment == INSIDE) struck_inside(r, p);
     if (p->fate <= STOPPED && victim) strike(p);
     if (p->fate == LEAVES && victim) {
-        atomic_store(&p->shared->struck, now());
+        atomic_store(&p->shared->struck, tshi_now());
         return;
     }
     if (p->fate <= STOPPED || p->fate == LEAVES) hear_of_end(r, p);

@@ -1,4 +1,5 @@
 /* Cross entropy against the formula in plain loops, in every layout; its collectives, its known cases, its messages. */
+#include "support/layouts.h"
 #include "support/tensors.h"
 #include "tshard/tshard.h"
 
@@ -7,13 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define R                                                                                                              \
-    { TSH_KIND_REPLICATED, 0 }
-#define S0                                                                                                             \
-    { TSH_KIND_SHARD, 0 }
-#define S1                                                                                                             \
-    { TSH_KIND_SHARD, 1 }
 
 #define MOST   40
 #define IGNORE (-7)
@@ -160,32 +154,24 @@ static void all_settings(tshi_rank *r, tsh_tape *tape, const tsh_mesh *mesh, con
     }
 }
 
-/* Every mesh of two axes that the ranks make. */
+static void all_layouts_on(tshi_rank *r, tsh_mesh *mesh, void *tape) {
+    for (size_t l = 0; l < sizeof all_layouts / sizeof all_layouts[0]; l++) {
+        all_settings(r, tape, mesh, &all_layouts[l]);
+    }
+}
+
 static void everything(tshi_rank *r, void *arg) {
     tsh_tape *tape = NULL;
     (void)arg;
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
-    for (int data = 1; data <= r->size; data++) {
-        char axes[48];
-        tsh_mesh *mesh = NULL;
-        if (r->size % data) continue;
-        snprintf(axes, sizeof axes, "data=%d,model=%d", data, r->size / data);
-        if (!tshi_check_ok(r, tsh_mesh_create(r->world, axes, &mesh))) continue;
-        for (size_t l = 0; l < sizeof all_layouts / sizeof all_layouts[0]; l++) {
-            all_settings(r, tape, mesh, &all_layouts[l]);
-        }
-        tsh_mesh_destroy(mesh);
-    }
+    tshi_test_each_mesh(r, all_layouts_on, tape);
     tsh_tape_destroy(tape);
 }
 
 /* Values, gradients, and 2 all-reduces forward for a split vocabulary, 1 for a split batch, 0 backward: 13 and 2 and 5
  * classes, 3 and 5 and 1 rows over 1 to 4 ranks, so that parts are uneven and empty. */
 Test(cross_entropy, equals_the_formula_in_every_layout, .timeout = 60) {
-    for (int p = 1; p <= 4; p++) {
-        const char *words = tshi_test_run(p, everything, NULL);
-        cr_assert_str_empty(words, "%d ranks: %s", p, words);
-    }
+    cr_assert_str_empty(tshi_test_run_each(1, 4, everything, NULL));
 }
 
 /* --- known answers ------------------------------------------------------------------------------------------------ */
@@ -209,7 +195,7 @@ static void known(tshi_rank *r, void *arg) {
 }
 
 Test(cross_entropy, of_1_2_3_4_at_target_2, .timeout = 20) {
-    for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, known, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 4, known, NULL));
 }
 
 /* Local logits 0..7 tiled to (16, 32), V = 128, targets 0, 2, .., 30. */
@@ -263,7 +249,7 @@ static void ignored(tshi_rank *r, void *arg) {
 }
 
 Test(cross_entropy, of_nothing_but_ignored_targets, .timeout = 20) {
-    for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, ignored, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 4, ignored, NULL));
 }
 
 /* Large logits overflow nothing, and three dims split along the middle one equal two. */
@@ -290,7 +276,7 @@ static void shapes(tshi_rank *r, void *arg) {
 }
 
 Test(cross_entropy, takes_more_dims_and_large_logits, .timeout = 20) {
-    for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, shapes, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 4, shapes, NULL));
 }
 
 /* A LOCAL loss: each rank its own. */
@@ -361,10 +347,7 @@ static void check_gradients(tshi_rank *r, void *arg) {
 }
 
 Test(cross_entropy, passes_the_gradient_check, .timeout = 60) {
-    for (int p = 1; p <= 4; p++) {
-        const char *words = tshi_test_run(p, check_gradients, NULL);
-        cr_assert_str_empty(words, "%d ranks: %s", p, words);
-    }
+    cr_assert_str_empty(tshi_test_run_each(1, 4, check_gradients, NULL));
 }
 
 /* --- wrong use ---------------------------------------------------------------------------------------------------- */
@@ -405,7 +388,7 @@ static void wrong_use(tshi_rank *r, void *arg) {
 }
 
 Test(cross_entropy, names_what_is_wrong_and_stays_usable, .timeout = 30) {
-    for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, wrong_use, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 4, wrong_use, NULL));
 }
 
 /* In a split batch only one rank sees the bad target: the others learn of it, and all go on. */

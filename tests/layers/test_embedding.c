@@ -1,4 +1,5 @@
 /* Embedding in every sharding against plain loops, its collectives, its messages. */
+#include "support/layouts.h"
 #include "support/tensors.h"
 #include "tshard/tshard.h"
 
@@ -12,13 +13,6 @@ typedef struct variant {
     tsh_layout ids, y;
     bool gather, sequence;
 } variant;
-
-#define R                                                                                                              \
-    { TSH_KIND_REPLICATED, 0 }
-#define S0                                                                                                             \
-    { TSH_KIND_SHARD, 0 }
-#define S1                                                                                                             \
-    { TSH_KIND_SHARD, 1 }
 
 enum { DENSE, DENSE_BATCH, ROW, ROW_SEQUENCE, COLUMN, COLUMN_GATHER, VARIANTS };
 
@@ -133,10 +127,7 @@ static void all_variants(tshi_rank *r, void *arg) {
 }
 
 Test(embedding, equals_plain_loops_in_every_sharding, .timeout = 60) {
-    for (int p = 1; p <= 4; p++) {
-        const char *words = tshi_test_run(p, all_variants, NULL);
-        cr_assert_str_empty(words, "%d ranks: %s", p, words);
-    }
+    cr_assert_str_empty(tshi_test_run_each(1, 4, all_variants, NULL));
 }
 
 /* --- gradient check ----------------------------------------------------------------------------------------------- */
@@ -173,10 +164,7 @@ static void check_gradients(tshi_rank *r, void *arg) {
 }
 
 Test(embedding, passes_the_gradient_check, .timeout = 60) {
-    for (int p = 1; p <= 4; p++) {
-        const char *words = tshi_test_run(p, check_gradients, NULL);
-        cr_assert_str_empty(words, "%d ranks: %s", p, words);
-    }
+    cr_assert_str_empty(tshi_test_run_each(1, 4, check_gradients, NULL));
 }
 
 /* --- sizes, padding, wrong use ------------------------------------------------------------------------------------ */
@@ -204,7 +192,7 @@ static void slices(tshi_rank *r, void *arg) {
 }
 
 Test(embedding, holds_its_slice_alone_and_zeros_at_the_padding, .timeout = 20) {
-    for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, slices, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 4, slices, NULL));
 }
 
 static void range(tshi_rank *r, void *arg) {
@@ -236,7 +224,7 @@ static void range(tshi_rank *r, void *arg) {
 
 /* An id outside the whole vocabulary is an error at any number of ranks. */
 Test(embedding, refuses_ids_outside_the_whole_vocabulary, .timeout = 30) {
-    for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, range, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 4, range, NULL));
 }
 
 static void local_ids(tshi_rank *r, void *arg) {

@@ -1,4 +1,5 @@
 /* Linear in every sharding against plain loops, its collectives, its messages. */
+#include "support/layouts.h"
 #include "support/tensors.h"
 #include "tshard/tshard.h"
 
@@ -12,13 +13,6 @@ typedef struct variant {
     tsh_layout x, y;
     bool gather, sequence;
 } variant;
-
-#define R                                                                                                              \
-    { TSH_KIND_REPLICATED, 0 }
-#define S0                                                                                                             \
-    { TSH_KIND_SHARD, 0 }
-#define S1                                                                                                             \
-    { TSH_KIND_SHARD, 1 }
 
 enum { DENSE, DENSE_BATCH, COLUMN, COLUMN_GATHER, COLUMN_SEQUENCE, ROW_WHOLE, ROW, ROW_SEQUENCE, VARIANTS };
 
@@ -163,10 +157,7 @@ static void all_variants(tshi_rank *r, void *arg) {
 
 /* Values, gradients, layouts, and the number and bytes of collectives of every sharding. */
 Test(linear, equals_plain_loops_in_every_sharding, .timeout = 60) {
-    for (int p = 1; p <= 4; p++) {
-        const char *words = tshi_test_run(p, all_variants, NULL);
-        cr_assert_str_empty(words, "%d ranks: %s", p, words);
-    }
+    cr_assert_str_empty(tshi_test_run_each(1, 4, all_variants, NULL));
 }
 
 /* --- gradient check ----------------------------------------------------------------------------------------------- */
@@ -198,10 +189,7 @@ static void check_gradients(tshi_rank *r, void *arg) {
 }
 
 Test(linear, passes_the_gradient_check, .timeout = 60) {
-    for (int p = 1; p <= 4; p++) {
-        const char *words = tshi_test_run(p, check_gradients, NULL);
-        cr_assert_str_empty(words, "%d ranks: %s", p, words);
-    }
+    cr_assert_str_empty(tshi_test_run_each(1, 4, check_gradients, NULL));
 }
 
 /* --- known cases -------------------------------------------------------------------------------------------------- */
@@ -241,7 +229,7 @@ static void projections(tshi_rank *r, void *arg) {
 }
 
 Test(linear, three_column_layers_on_one_input_cost_one_backward_all_reduce, .timeout = 20) {
-    for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, projections, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 4, projections, NULL));
 }
 
 /* X = I(8), W = ones, b = 0, gathered and summed: Y = 1, dX = 8. */
@@ -275,7 +263,7 @@ static void identity(tshi_rank *r, void *arg) {
 }
 
 Test(linear, column_of_the_identity, .timeout = 20) {
-    for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, identity, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 4, identity, NULL));
 }
 
 /* Each rank holds its balanced slice of the weight and not a byte more. */
@@ -301,7 +289,7 @@ static void weight_bytes(tshi_rank *r, void *arg) {
 }
 
 Test(linear, holds_its_balanced_slice_alone, .timeout = 20) {
-    for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, weight_bytes, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 4, weight_bytes, NULL));
 }
 
 /* --- wrong use ---------------------------------------------------------------------------------------------------- */
@@ -347,7 +335,7 @@ static void wrong_inputs(tshi_rank *r, void *arg) {
 }
 
 Test(linear, names_what_is_wrong_with_x_and_stays_usable, .timeout = 30) {
-    for (int p = 1; p <= 3; p++) cr_assert_str_empty(tshi_test_run(p, wrong_inputs, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 3, wrong_inputs, NULL));
 }
 
 static void wrong_configurations(tshi_rank *r, void *arg) {

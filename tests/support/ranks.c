@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #endif
 #include "support/ranks.h"
+#include "support/clock.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -58,6 +59,18 @@ tsh_device_kind tshi_test_device(void) {
     if (!strcmp(name, "cuda")) return TSH_CUDA;
     fprintf(stderr, "TSHARD_TEST_DEVICE is '%s'; it must be cpu or cuda\n", name);
     abort();
+}
+
+void tshi_test_each_mesh(tshi_rank *r, tshi_mesh_fn *fn, void *arg) {
+    for (int data = 1; data <= r->size; data++) {
+        char axes[48];
+        tsh_mesh *mesh = NULL;
+        if (r->size % data) continue;
+        snprintf(axes, sizeof axes, "data=%d,model=%d", data, r->size / data);
+        if (!tshi_check_ok(r, tsh_mesh_create(r->world, axes, &mesh))) continue;
+        fn(r, mesh, arg);
+        tsh_mesh_destroy(mesh);
+    }
 }
 
 /* --- one rank ----------------------------------------------------------------------------------------------------- */
@@ -118,16 +131,10 @@ static _Noreturn void rank_process(const job *j, int rank, const char *token, pi
 
 /* --- all of them -------------------------------------------------------------------------------------------------- */
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Unlike any other run's: two runs at once never meet. */
 static void make_token(char *text, size_t size) {
     static int runs;
-    snprintf(text, size, "test-%ld-%d-%.9f", (long)getpid(), ++runs, now());
+    snprintf(text, size, "test-%ld-%d-%.9f", (long)getpid(), ++runs, tshi_now());
 }
 
 /* Reap until the deadline, then kill. */
@@ -145,7 +152,7 @@ static void reap(pid_t *pids, int n, double deadline, tshi_outcome *outcomes) {
             pids[i] = 0;
             left--;
         }
-        if (!killed && now() > deadline) {
+        if (!killed && tshi_now() > deadline) {
             killed = true;
             for (int i = 0; i < n; i++) {
                 if (pids[i] > 0) kill(pids[i], SIGKILL);
@@ -166,7 +173,7 @@ static void run_processes(job *j, tshi_outcome *outcomes) {
         pids[i] = fork();
         if (pids[i] == 0) rank_process(j, i, token, parent);
     }
-    reap(pids, n, now() + j->options.timeout, outcomes);
+    reap(pids, n, tshi_now() + j->options.timeout, outcomes);
     free(pids);
 }
 
@@ -248,4 +255,20 @@ const char *tshi_test_run(int ranks, tshi_rank_fn *fn, void *arg) {
 const char *tshi_test_run_threads(int ranks, tshi_rank_fn *fn, void *arg) {
     tshi_test_options options = {.ranks = ranks, .threads = true};
     return tshi_test_run_with(&options, fn, arg, NULL, NULL);
+}
+
+const char *tshi_test_run_each(int first, int last, tshi_rank_fn *fn, void *arg) {
+    static char words[sizeof((tshi_outcome *)0)->words + 32];
+    for (int p = first; p <= last; p++) {
+        const char *one = tshi_test_run(p, fn, arg);
+        snprintf(words, sizeof words, "%d ranks: %s", p, one);
+        if (*one) return words;
+    }
+    return "";
+}
+
+int tshi_test_report_threads(const char *name, int ranks, tshi_rank_fn *fn) {
+    const char *words = tshi_test_run_threads(ranks, fn, NULL);
+    printf("%s with %d ranks: %s\n", name, ranks, *words ? words : "passed");
+    return *words != '\0';
 }

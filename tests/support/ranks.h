@@ -51,11 +51,16 @@ tsh_device_kind tshi_test_device(void);
 /* Processes with a world each. "" when every rank ended well and every check held, else the words of the first that
  * did not. Static memory. */
 const char *tshi_test_run(int ranks, tshi_rank_fn *fn, void *arg);
-/* The same as threads. */
+/* With `first` ranks, with one more, ... up to `last`; the words begin with how many. */
+const char *tshi_test_run_each(int first, int last, tshi_rank_fn *fn, void *arg);
+/* As tshi_test_run, as threads. */
 const char *tshi_test_run_threads(int ranks, tshi_rank_fn *fn, void *arg);
 /* The long way. outcomes [ranks] and results [ranks * result_bytes] may be NULL. */
 const char *tshi_test_run_with(const tshi_test_options *options, tshi_rank_fn *fn, void *arg, tshi_outcome *outcomes,
                                void *results);
+
+/* For programs without a test framework: run as threads, print how that went, and return the number of failures. */
+int tshi_test_report_threads(const char *name, int ranks, tshi_rank_fn *fn);
 
 /* Note file, line and words when `condition` is false; the first note is kept. Returns the condition. */
 #define tshi_check(r, condition, ...) tshi_check_at((r), (condition), __FILE__, __LINE__, __VA_ARGS__)
@@ -67,6 +72,10 @@ bool tshi_check_at(tshi_rank *r, bool condition, const char *file, int line, con
     tshi_check_status_at((r), (call), (status), (words), __FILE__, __LINE__, #call)
 bool tshi_check_status_at(tshi_rank *r, tsh_status got, tsh_status wanted, const char *words, const char *file,
                           int line, const char *call);
+
+/* fn on "data=D,model=M" for every D that divides the number of ranks. */
+typedef void tshi_mesh_fn(tshi_rank *r, tsh_mesh *mesh, void *arg);
+void tshi_test_each_mesh(tshi_rank *r, tshi_mesh_fn *fn, void *arg);
 
 /* A replicated tensor of one dim on the world's mesh, or NULL with the failure noted. */
 tsh_tensor *tshi_test_vector(tshi_rank *r, tsh_dtype dtype, int64_t n);

@@ -1,13 +1,11 @@
 #include "support/tensors.h"
+#include "support/values.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 double tshi_test_integer(int seed, int64_t i) {
-    uint64_t x = (uint64_t)i * 0x9E3779B97F4A7C15u + (uint64_t)seed * 0xD1B54A32D192ED03u;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x ^= x >> 27;
-    return (double)(x % 17) - 8;
+    return (double)(tshi_mix(tshi_mix((uint64_t)seed) + (uint64_t)i) % 17) - 8;
 }
 
 void tshi_test_integers(int seed, int64_t n, double *out) {

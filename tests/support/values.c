@@ -7,7 +7,7 @@ static bool is_complex(tsh_dtype dtype) {
     return dtype == TSH_COMPLEX64 || dtype == TSH_COMPLEX128;
 }
 
-static uint64_t mix(uint64_t x) {
+uint64_t tshi_mix(uint64_t x) {
     x += UINT64_C(0x9e3779b97f4a7c15);
     x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
     x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
@@ -15,7 +15,7 @@ static uint64_t mix(uint64_t x) {
 }
 
 tshi_number tshi_value(tsh_dtype dtype, tsh_reduce_op reduce, int rank, int64_t i) {
-    uint64_t bits = mix((uint64_t)i * 64 + (uint64_t)rank);
+    uint64_t bits = tshi_mix((uint64_t)i * 64 + (uint64_t)rank);
     if (reduce == TSH_PROD) {
         double size = bits & 1 ? 2 : 1, sign = bits & 2 && dtype != TSH_UINT8 ? -1 : 1;
         return (tshi_number){is_complex(dtype) ? sign : sign * size, is_complex(dtype) ? (bits & 4 ? 1 : -1) : 0};

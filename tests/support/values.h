@@ -4,6 +4,9 @@
 
 #include "tshard/dist.h"
 
+/* Bits that look random, the same for the same x. */
+uint64_t tshi_mix(uint64_t x);
+
 /* A whole number, or two for complex dtypes. */
 typedef struct tshi_number {
     double re, im;

@@ -1,8 +1,6 @@
 /* Collectives with ranks as threads, for a build with ThreadSanitizer. */
 #include "support/collectives.h"
 
-#include <stdio.h>
-
 static void everything(tshi_rank *r, void *arg) {
     (void)arg;
     static const tsh_dtype dtypes[] = {TSH_FLOAT32, TSH_BFLOAT16, TSH_INT64};
@@ -45,13 +43,11 @@ static void failures(tshi_rank *r, void *arg) {
     tsh_tensor_release(x);
 }
 
-static int run(const char *name, int ranks, tshi_rank_fn *fn) {
-    const char *words = tshi_test_run_threads(ranks, fn, NULL);
-    printf("%s with %d ranks: %s\n", name, ranks, *words ? words : "passed");
-    return *words != '\0';
-}
-
 int main(void) {
-    int failed = run("everything", 2, everything) + run("everything", 3, everything) + run("meshes", 4, meshes);
-    return failed + run("failures", 2, failures) + run("failures", 4, failures) ? 1 : 0;
+    int failed = tshi_test_report_threads("everything", 2, everything) +
+                 tshi_test_report_threads("everything", 3, everything) + tshi_test_report_threads("meshes", 4, meshes);
+    return failed + tshi_test_report_threads("failures", 2, failures) +
+                   tshi_test_report_threads("failures", 4, failures)
+               ? 1
+               : 0;
 }

@@ -2,8 +2,6 @@
 #include "support/collectives.h"
 #include "tensor/tensor.h"
 
-#include <stdio.h>
-
 static void started(tshi_rank *r, void *arg) {
     (void)arg;
     const int64_t sizes[] = {0, 13, 600, 6000};
@@ -50,13 +48,10 @@ static void crossing(tshi_rank *r, void *arg) {
     }
 }
 
-static int run(const char *name, int ranks, tshi_rank_fn *fn) {
-    const char *words = tshi_test_run_threads(ranks, fn, NULL);
-    printf("%s with %d ranks: %s\n", name, ranks, *words ? words : "passed");
-    return *words != '\0';
-}
-
 int main(void) {
-    int failed = run("started", 2, started) + run("started", 3, started);
-    return failed + run("crossing", 2, crossing) + run("crossing", 4, crossing) ? 1 : 0;
+    int failed = tshi_test_report_threads("started", 2, started) + tshi_test_report_threads("started", 3, started);
+    return failed + tshi_test_report_threads("crossing", 2, crossing) +
+                   tshi_test_report_threads("crossing", 4, crossing)
+               ? 1
+               : 0;
 }

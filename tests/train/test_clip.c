@@ -1,4 +1,5 @@
 /* Clipping: sharded and replicated parameters together, each element of the model counted once. */
+#include "support/layouts.h"
 #include "support/tensors.h"
 #include "tshard/tshard.h"
 
@@ -6,13 +7,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-#define R                                                                                                              \
-    { TSH_KIND_REPLICATED, 0 }
-#define S0                                                                                                             \
-    { TSH_KIND_SHARD, 0 }
-#define S1                                                                                                             \
-    { TSH_KIND_SHARD, 1 }
 
 enum { ROWS = 3, COLS = 5, COUNT = ROWS * COLS, PARAMETERS = 4 };
 
@@ -70,26 +64,22 @@ static void check_clip(tshi_rank *r, tsh_tape *tape, const tsh_mesh *mesh, tsh_d
     free_model(&m);
 }
 
+static void clip_on(tshi_rank *r, tsh_mesh *mesh, void *tape) {
+    check_clip(r, tape, mesh, TSH_FLOAT64, 0.25);
+    check_clip(r, tape, mesh, TSH_FLOAT32, 0.25);
+    check_clip(r, tape, mesh, TSH_FLOAT64, 1.5); /* below the limit: nothing changes */
+}
+
 static void on_every_mesh(tshi_rank *r, void *arg) {
     tsh_tape *tape = NULL;
     (void)arg;
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
-    for (int data = 1; data <= r->size; data++) {
-        char axes[48];
-        tsh_mesh *mesh = NULL;
-        if (r->size % data) continue;
-        snprintf(axes, sizeof axes, "data=%d,model=%d", data, r->size / data);
-        if (!tshi_check_ok(r, tsh_mesh_create(r->world, axes, &mesh))) continue;
-        check_clip(r, tape, mesh, TSH_FLOAT64, 0.25);
-        check_clip(r, tape, mesh, TSH_FLOAT32, 0.25);
-        check_clip(r, tape, mesh, TSH_FLOAT64, 1.5); /* below the limit: nothing changes */
-        tsh_mesh_destroy(mesh);
-    }
+    tshi_test_each_mesh(r, clip_on, tape);
     tsh_tape_destroy(tape);
 }
 
 Test(clip, counts_each_element_of_the_model_once, .timeout = 30) {
-    for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, on_every_mesh, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 4, on_every_mesh, NULL));
 }
 
 /* Both terms of a sum have one gradient, perhaps one memory: each is scaled once. */
@@ -118,7 +108,7 @@ static void shared_gradient(tshi_rank *r, void *arg) {
 }
 
 Test(clip, scales_a_shared_gradient_once, .timeout = 20) {
-    for (int p = 1; p <= 2; p++) cr_assert_str_empty(tshi_test_run(p, shared_gradient, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 2, shared_gradient, NULL));
 }
 
 static void edges(tshi_rank *r, void *arg) {
@@ -163,5 +153,5 @@ static void edges(tshi_rank *r, void *arg) {
 }
 
 Test(clip, edges_and_wrong_use, .timeout = 20) {
-    for (int p = 1; p <= 2; p++) cr_assert_str_empty(tshi_test_run(p, edges, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 2, edges, NULL));
 }

@@ -1,15 +1,11 @@
 /* Data parallelism: buckets of gradients give what one rank gives on the whole batch, with one all-reduce a bucket. */
+#include "support/layouts.h"
 #include "support/tensors.h"
 #include "tshard/tshard.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
-
-#define S0                                                                                                             \
-    { TSH_KIND_SHARD, 0 }
-#define L                                                                                                              \
-    { TSH_KIND_LOCAL, 0 }
 
 enum { BATCH = 5, IN = 3, HIDDEN = 7, OUT = 2, PARAMETERS = 4, MOST = HIDDEN * IN };
 
@@ -323,5 +319,5 @@ static void wrong_loss(tshi_rank *r, void *arg) {
 }
 
 Test(data_parallel, averages_want_a_local_loss, .timeout = 20) {
-    for (int p = 1; p <= 3; p++) cr_assert_str_empty(tshi_test_run(p, wrong_loss, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 3, wrong_loss, NULL));
 }

@@ -1,15 +1,11 @@
 /* Data parallelism where ranks do not all do the same, and where it goes wrong. */
+#include "support/layouts.h"
 #include "support/tensors.h"
 #include "train/data_parallel.h"
 #include "tshard/tshard.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
-
-#define L                                                                                                              \
-    { TSH_KIND_LOCAL, 0 }
-#define S0                                                                                                             \
-    { TSH_KIND_SHARD, 0 }
 
 enum { WEIGHTS = 4, N = 3 };
 
@@ -140,7 +136,7 @@ static void between(tshi_rank *r, void *arg) {
 }
 
 Test(data_parallel, keeps_its_sums_apart_from_other_calls, .timeout = 20) {
-    for (int p = 2; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, between, NULL));
+    cr_assert_str_empty(tshi_test_run_each(2, 4, between, NULL));
 }
 
 /* --- gradients that are the same on all ranks already ------------------------------------------------------------- */
@@ -171,7 +167,7 @@ static void mixed(tshi_rank *r, void *arg) {
 }
 
 Test(data_parallel, counts_what_all_ranks_have_once, .timeout = 30) {
-    for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, mixed, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 4, mixed, NULL));
 }
 
 /* The gradient of a parameter's copy is kept for the caller as it is, this rank's. */
@@ -215,7 +211,7 @@ static void dtypes(tshi_rank *r, void *arg) {
 }
 
 Test(data_parallel, keeps_dtypes_in_buckets_of_their_own, .timeout = 20) {
-    for (int p = 1; p <= 3; p++) cr_assert_str_empty(tshi_test_run(p, dtypes, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 3, dtypes, NULL));
 }
 
 /* Three vectors of 64 bytes: the first bucket takes one, the second two; the float32 one is in its own. */
@@ -328,7 +324,7 @@ static void fails_midway(tshi_rank *r, void *arg) {
 }
 
 Test(data_parallel, goes_on_after_a_backward_that_failed_midway, .timeout = 30) {
-    for (int p = 2; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, fails_midway, NULL));
+    cr_assert_str_empty(tshi_test_run_each(2, 4, fails_midway, NULL));
     cr_assert_str_empty(tshi_test_run_threads(3, fails_midway, NULL));
 }
 
@@ -435,5 +431,5 @@ static void goes(tshi_rank *r, void *arg) {
 }
 
 Test(data_parallel, comes_and_goes_between_steps, .timeout = 20) {
-    for (int p = 1; p <= 3; p++) cr_assert_str_empty(tshi_test_run(p, goes, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 3, goes, NULL));
 }

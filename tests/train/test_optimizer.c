@@ -84,7 +84,7 @@ static void run_golden(const char *file, bool adam) {
     golden g = {.adam = adam};
     snprintf(path, sizeof path, "%s/vectors/%s.txt", TSHARD_TEST_DATA, file);
     cr_assert(tshi_vectors_read(path, &g.vectors, error, sizeof error), "%s", error);
-    for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, golden_steps, &g));
+    cr_assert_str_empty(tshi_test_run_each(1, 4, golden_steps, &g));
     tshi_vectors_free(&g.vectors);
 }
 

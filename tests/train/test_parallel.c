@@ -1,4 +1,5 @@
 /* Data-parallel training, alone and with tensor parallelism, against one rank on the whole batch. */
+#include "support/layouts.h"
 #include "support/tensors.h"
 #include "tshard/tshard.h"
 
@@ -6,11 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define R                                                                                                              \
-    { TSH_KIND_REPLICATED, 0 }
-#define S0                                                                                                             \
-    { TSH_KIND_SHARD, 0 }
 
 /* --- gradients averaged over ranks -------------------------------------------------------------------------------- */
 
@@ -42,7 +38,7 @@ static void averaged(tshi_rank *r, void *arg) {
 }
 
 Test(data_parallel, averages_and_accumulates_gradients, .timeout = 20) {
-    for (int p = 1; p <= 2; p++) cr_assert_str_empty(tshi_test_run(p, averaged, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 2, averaged, NULL));
 }
 
 /* Least squares, two rows a rank, averaged over two ranks: the first gradient is -165, -220 and w goes to (2, 3). */
@@ -81,7 +77,7 @@ static void least_squares(tshi_rank *r, void *arg) {
 }
 
 Test(data_parallel, solves_least_squares, .timeout = 30) {
-    for (int p = 1; p <= 4; p++) cr_assert_str_empty(tshi_test_run(p, least_squares, NULL));
+    cr_assert_str_empty(tshi_test_run_each(1, 4, least_squares, NULL));
 }
 
 /* --- a model on a mesh -------------------------------------------------------------------------------------------- */
