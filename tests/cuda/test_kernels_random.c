@@ -3,13 +3,14 @@
 
 TestSuite(cuda_random, .timeout = 60);
 
-#define SHAPES 9
+#define SHAPES 10
 
 /* Rows that begin at any element, whole tensors, and element numbers past 32 bits. */
 static const tshi_block shapes[SHAPES] = {
     {.outer = 1, .n = 1025, .inner = 1, .global_n = 1025},
     {.outer = 4, .n = 64, .inner = 8, .global_n = 64},
     {.outer = 5, .n = 40, .inner = 8, .outer_start = 2, .start = 8, .global_n = 64},
+    {.outer = 4, .n = 16, .inner = 1, .start = 3, .global_n = 64},
     {.outer = 6, .n = 7, .inner = 3, .outer_start = 1, .start = 2, .global_n = 11},
     {.outer = 3, .n = 1, .inner = 1, .start = 5, .global_n = 7},
     {.outer = 0, .n = 4, .inner = 4, .global_n = 4},
@@ -98,6 +99,23 @@ Test(cuda_random, dropout_of_a_large_tensor) {
     for (int t = 0; t < 4; t++) {
         check_dropout(gpu_dtypes[t], &whole, 0, 0.5);
         check_dropout(gpu_dtypes[t], &slice, 0, 0.5);
+    }
+}
+
+/* An element whose number is p itself is kept. */
+Test(cuda_random, dropout_at_the_threshold) {
+    enum { N = 64 };
+    const tshi_block block = {.outer = 1, .n = N, .inner = 1, .global_n = N};
+    float x[N], y[N];
+    for (int i = 0; i < N; i++) x[i] = 1;
+    for (int i = 0; i < N; i++) {
+        uint32_t word[4];
+        tshi_philox_block(3, 4, (uint64_t)i / 4, word);
+        double p = tshi_uniform(word[i % 4]);
+        tshi_cuda_dropout(gpu(), TSH_FLOAT32, &block, 3, 4, p, x, 0.0, y);
+        cr_assert(y[i] != 0.0f);
+        tshi_cuda_dropout(gpu(), TSH_FLOAT32, &block, 3, 4, p + 0x1p-25, x, 0.0, y);
+        cr_assert(y[i] == 0.0f);
     }
 }
 
