@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=scripts/setup.sh
 . scripts/setup.sh
 
-all_stages=(gcc clang asan tsan fuzz valgrind install docs format)
+all_stages=(gcc clang asan tsan fuzz valgrind install cuda docs format)
 jobs=$(nproc)
 logs=build-logs
 passed=0 failed=0 skipped=0
@@ -30,13 +30,14 @@ suites() {
     OPENBLAS_NUM_THREADS=1 ctest --test-dir "$folder" -j "$jobs" --output-on-failure --no-tests=error "$@"
 }
 
-stage_gcc() { build build-gcc -DCMAKE_C_COMPILER=gcc && suites build-gcc --label-exclude install; }
+# CUDA is left to its own stage: kernels compile long, and neither sanitizers nor fuzzers look at them.
+stage_gcc() { build build-gcc -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=OFF && suites build-gcc --label-exclude install; }
 
 # The second compiler's warnings over everything, and its code where compilers differ: the kernels.
-stage_clang() { build build-clang -DCMAKE_C_COMPILER=clang && suites build-clang --label-regex '^(base|device|tensor|ops)$'; }
+stage_clang() { build build-clang -DCMAKE_C_COMPILER=clang -DTSHARD_CUDA=OFF && suites build-clang --label-regex '^(base|device|tensor|ops)$'; }
 
 stage_asan() {
-    build build-asan -DCMAKE_C_COMPILER=gcc "-DTSHARD_SANITIZE=address;undefined" &&
+    build build-asan -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=OFF "-DTSHARD_SANITIZE=address;undefined" &&
         suites build-asan --label-exclude '^(install|layering)$'
 }
 
@@ -44,7 +45,7 @@ stage_asan() {
 stage_tsan() {
     local plain=""
     setarch "$(uname -m)" -R true 2> /dev/null && plain="setarch $(uname -m) -R"
-    build build-tsan -DCMAKE_C_COMPILER=gcc -DTSHARD_SANITIZE=thread &&
+    build build-tsan -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=OFF -DTSHARD_SANITIZE=thread &&
         OPENBLAS_NUM_THREADS=1 $plain ctest --test-dir build-tsan -j 1 --output-on-failure --no-tests=error -L threads
 }
 
@@ -54,7 +55,7 @@ stage_fuzz() {
     local seconds=$((${FUZZ_SECONDS:-50} / ${#corpora[@]}))
     have_command clang || { echo "fuzzing needs clang"; return 77; }
     cmake -S . -B build-fuzz -G Ninja -DCMAKE_C_COMPILER=clang -DTSHARD_BUILD_FUZZERS=ON -DTSHARD_BUILD_TESTS=OFF \
-        -DTSHARD_BUILD_EXAMPLES=OFF -DTSHARD_BUILD_BENCHMARKS=OFF -DTSHARD_MPI=OFF || return
+        -DTSHARD_BUILD_EXAMPLES=OFF -DTSHARD_BUILD_BENCHMARKS=OFF -DTSHARD_MPI=OFF -DTSHARD_CUDA=OFF || return
     for name in "${corpora[@]}"; do
         name=${name##*/}
         cmake --build build-fuzz --target "fuzz_$name" || return
@@ -79,6 +80,12 @@ stage_valgrind() {
 }
 
 stage_install() { suites build-gcc --label-regex '^install$'; }
+
+# Everything for all architectures, linked; its suites, which need no GPU; and what an installed build with CUDA carries.
+stage_cuda() {
+    have_command nvcc || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ] || { echo "there is no nvcc"; return 77; }
+    build build-cuda -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=ON && suites build-cuda --label-regex '^(cuda|install)$'
+}
 
 stage_docs() {
     have_command doxygen || { echo "doxygen is not installed"; return 77; }
