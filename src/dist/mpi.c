@@ -356,7 +356,7 @@ static tsh_status look(tsh_group *group, double since) {
     tshi_mpi_group *mg = group->state;
     tsh_world *world = group->world;
     double now = tshi_clock();
-    tshi_mpi_poll(world);
+    tshi_mpi_look_around(group);
     tsh_status status = tshi_mpi_group_trouble(group);
     bool late = now - since >= world->timeout;
     if (status == TSH_OK && !late) return TSH_OK;

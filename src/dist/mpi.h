@@ -7,6 +7,7 @@
 #ifndef TSHI_MPI_H
 #define TSHI_MPI_H
 
+#include "dist/meet.h"
 #include "dist/mpi_world.h"
 
 #include <mpi.h>
@@ -67,6 +68,8 @@ typedef struct tshi_mpi {
     tshi_notice inbox;
     tshi_outbox outbox[TSHI_NOTICES];
     tshi_mpi_peer *peer; /* [size] */
+    tshi_who me;
+    double looked;       /* for deaths, when last */
     uint64_t next_group; /* numbers the groups that this rank leads */
     char broken_words[TSHI_MESSAGE_SIZE];
     tshi_pool messages;
@@ -78,6 +81,7 @@ typedef struct tshi_mpi {
 typedef struct tshi_gate_member {
     alignas(128) _Atomic uint64_t arrived[2]; /* even and odd gates: who passes one may be at the next already */
     alignas(128) _Atomic uint64_t passed;     /* the last gate; apart, for only those look who want to give up */
+    tshi_who who;
 } tshi_gate_member;
 
 typedef struct tshi_gate_block {
@@ -179,6 +183,10 @@ void tshi_mpi_group_close(tsh_group *group);
 int tshi_gate_arrive(tsh_group *group);
 /* TSHI_GATE_* bits once it is decided, else 0. */
 int tshi_gate_poll(tsh_group *group, int *error);
+/* "; rank 1 is stopped" of those that a signal has stopped, else "". */
+const char *tshi_gate_stopped(const tsh_group *group, char *text, size_t size);
+/* Takes members whose process is gone for broken. */
+void tshi_gate_look_for_deaths(tsh_group *group);
 /* As if no member had ever come. Collective, nobody is at the gate. */
 void tshi_gate_renew(tsh_group *group);
 /* Give up; false when it was passed after all, or when it is too early to tell: ask again. */
@@ -209,6 +217,10 @@ void tshi_move_end(tsh_group *group);
 
 /* Take in what others have reported. */
 void tshi_mpi_poll(tsh_world *world);
+/* The same while waiting for a group: deaths too, and what a signal asks for. */
+void tshi_mpi_look_around(tsh_group *group);
+/* A rank has given up for good, or its process is gone. */
+void tshi_mpi_lose(tsh_world *world, int rank, const char *words);
 /* The error that a call has to return now, or TSH_OK. */
 tsh_status tshi_mpi_trouble(tsh_world *world);
 /* See tshi_group_ops.trouble. */

@@ -10,9 +10,21 @@
 #include <time.h>
 
 #define TAG_NOTICE   0
-#define TELL_SECONDS 0.1 /* most that telling may take: small messages go out by themselves */
+#define DEATH_EVERY  0.02 /* seconds */
+#define TELL_SECONDS 0.1  /* most that telling may take: small messages go out by themselves */
 
 /* --- notices ------------------------------------------------------------------------------------------------------ */
+
+static void remember(tsh_world *world, tshi_mpi_peer *peer, const char *words) {
+    if (!peer->words) peer->words = tshi_calloc(&world->allocator, 1, TSHI_MESSAGE_SIZE);
+    if (peer->words) snprintf(peer->words, TSHI_MESSAGE_SIZE, "%s", words);
+}
+
+void tshi_mpi_lose(tsh_world *world, int rank, const char *words) {
+    tshi_mpi *mpi = tshi_mpi_of(world);
+    mpi->troubled = mpi->peer[rank].broken = true;
+    remember(world, &mpi->peer[rank], words);
+}
 
 static void take(tsh_world *world, const tshi_notice *notice, int rank) {
     tshi_mpi *mpi = tshi_mpi_of(world);
@@ -24,8 +36,7 @@ static void take(tsh_world *world, const tshi_notice *notice, int rank) {
     }
     if (notice->kind == TSHI_NOTICE_BROKEN) peer->broken = true;
     if (notice->kind == TSHI_NOTICE_FAILED) peer->failed = notice->epoch + 1;
-    if (!peer->words) peer->words = tshi_calloc(&world->allocator, 1, TSHI_MESSAGE_SIZE);
-    if (peer->words) snprintf(peer->words, TSHI_MESSAGE_SIZE, "%s", notice->words);
+    remember(world, peer, notice->words);
 }
 
 void tshi_mpi_poll(tsh_world *world) {
@@ -40,6 +51,16 @@ void tshi_mpi_poll(tsh_world *world) {
         MPI_Irecv(&mpi->inbox, (int)sizeof mpi->inbox, MPI_BYTE, MPI_ANY_SOURCE, TAG_NOTICE, mpi->notices,
                   &mpi->inbox_request);
     }
+}
+
+void tshi_mpi_look_around(tsh_group *group) {
+    tshi_mpi *mpi = tshi_mpi_of(group->world);
+    double now = tshi_clock();
+    tshi_mpi_poll(group->world);
+    tshi_signal_look(group->world);
+    if (now - mpi->looked < DEATH_EVERY) return;
+    mpi->looked = now;
+    tshi_gate_look_for_deaths(group);
 }
 
 static bool all_sent(tsh_world *world, tshi_outbox *box) {
@@ -94,8 +115,11 @@ tsh_status tshi_mpi_time_out(tsh_group *group, const char *what) {
     if (mg->op.phase == TSHI_AT_GATE)
         snprintf(words, sizeof words, "%.200s #%llu: %s did not come within %g s", what,
                  (unsigned long long)mg->op.number, tshi_gate_missing(group, ranks, sizeof ranks), world->timeout);
-    else
+    else if (mg->op.phase == TSHI_IDLE)
         snprintf(words, sizeof words, "%.200s: not done within %g s", what, world->timeout);
+    else
+        snprintf(words, sizeof words, "%.200s #%llu: not done within %g s%s", what, (unsigned long long)mg->op.number,
+                 world->timeout, tshi_gate_stopped(group, ranks, sizeof ranks));
     tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, words);
     tshi_group_log_ring(group);
     if (tshi_mpi_of(world)->broken == TSH_OK) tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, words);
@@ -182,7 +206,7 @@ tsh_status tshi_mpi_nap(tsh_group *group, double since) {
     tsh_world *world = group->world;
     const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     double waited = tshi_clock() - since;
-    tshi_mpi_poll(world);
+    tshi_mpi_look_around(group);
     tsh_status status = tshi_mpi_group_trouble(group);
     if (status != TSH_OK) {
         return op->phase != TSHI_IDLE && !tshi_gate_withdraw(group) ? TSH_OK : tshi_mpi_stop(group);

@@ -8,6 +8,7 @@
 #include "dist/mpi.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* A word: a hash of the call, the gate's number, TSHI_GATE_ASYNC and _IRREGULAR, and the mark. */
 #define MARK         UINT64_C(1)
@@ -141,6 +142,18 @@ bool tshi_gate_withdraw(tsh_group *group) {
     return now - op->trouble_seen >= TSHI_GRACE;
 }
 
+void tshi_gate_look_for_deaths(tsh_group *group) {
+    const tshi_mpi_group *mg = group->state;
+    const tshi_mpi *mpi = tshi_mpi_of(group->world);
+    for (int i = 0; mg->block && i < group->size; i++) {
+        int rank = group->ranks[i];
+        /* Who has left in good order may be gone. */
+        if (i == group->rank || mpi->peer[rank].left != 0 || mpi->peer[rank].broken) continue;
+        if (!tshi_who_gone(&mg->block->member[i].who, &mpi->me)) continue;
+        tshi_mpi_lose(group->world, rank, "it died (killed by a signal, or exited)");
+    }
+}
+
 const char *tshi_gate_missing(const tsh_group *group, char *text, size_t size) {
     const tshi_mpi_group *mg = group->state;
     size_t used = 0;
@@ -148,6 +161,29 @@ const char *tshi_gate_missing(const tsh_group *group, char *text, size_t size) {
     for (int i = 0; mg->block && i < group->size && used + 16 < size; i++) {
         if (at_gate(mg, word_of(mg, i))) continue;
         used += (size_t)snprintf(text + used, size - used, "%s%d", used ? ", " : "rank ", group->ranks[i]);
+    }
+    return text;
+}
+
+static bool is_stopped(const tshi_who *who, const tshi_who *me) {
+    char path[64], text[512] = "";
+    if (!tshi_who_same_host(who, me)) return false;
+    snprintf(path, sizeof path, "/proc/%u/stat", (unsigned)who->process);
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    const char *name_end = n > 0 ? strrchr(text, ')') : NULL;
+    return name_end && (!strncmp(name_end, ") T", 3) || !strncmp(name_end, ") t", 3));
+}
+
+const char *tshi_gate_stopped(const tsh_group *group, char *text, size_t size) {
+    const tshi_mpi_group *mg = group->state;
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; mg->block && i < group->size && used + 32 < size; i++) {
+        if (i == group->rank || !is_stopped(&mg->block->member[i].who, &tshi_mpi_of(group->world)->me)) continue;
+        used += (size_t)snprintf(text + used, size - used, "; rank %d is stopped", group->ranks[i]);
     }
     return text;
 }

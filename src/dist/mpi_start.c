@@ -6,7 +6,6 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/meet.h"
 #include "dist/mpi.h"
 
 #include <dirent.h>
@@ -187,6 +186,11 @@ static bool can_look(const tshi_settings *s) {
     return s->size > 1 && s->local_known && s->local_size == s->size && !(shared && !strcmp(shared, "0"));
 }
 
+static void nap(double seconds) {
+    const struct timespec t = {.tv_nsec = (long)(seconds * 1e9)};
+    nanosleep(&t, NULL);
+}
+
 /* Until all are there. */
 static tsh_status look_around(const tshi_settings *s, const tsh_log *log, double deadline) {
     char ranks[TSHI_LINE];
@@ -194,6 +198,7 @@ static tsh_status look_around(const tshi_settings *s, const tsh_log *log, double
     for (int n; (n = missing(s, ranks, sizeof ranks)) > 0;) {
         double now = tshi_clock();
         if (now >= deadline) {
+            nap(TSHI_GRACE); /* those who came a little later are not to miss this rank too */
             return tshi_fail(TSH_ERR_TIMEOUT, "world_init: %d/%d joined within %g s, missing %s", s->size - n, s->size,
                              tshi_meet_patience(s), ranks);
         }
@@ -201,8 +206,7 @@ static tsh_status look_around(const tshi_settings *s, const tsh_log *log, double
             tshi_log(log, TSH_LOG_INFO, "world_init: %d/%d joined, missing %s", s->size - n, s->size, ranks);
             next_word += TSHI_WORD_EVERY;
         }
-        const struct timespec nap = {.tv_nsec = now - since < 0.1 ? 200000 : 5000000};
-        nanosleep(&nap, NULL);
+        nap(now - since < 0.1 ? 200e-6 : 5e-3);
     }
     return TSH_OK;
 }

@@ -50,6 +50,7 @@ tsh_status tshi_mpi_open(tsh_world *world, const tshi_settings *settings) {
     mpi->recovery = mpi->notices = MPI_COMM_NULL;
     mpi->inbox_request = MPI_REQUEST_NULL;
     mpi->chunk = CHUNK;
+    tshi_who_am_i(&mpi->me);
     mpi->watched = wanted("TSHARD_CHECK");
     mpi->node = tshi_calloc(allocator, size, sizeof *mpi->node);
     mpi->peer = tshi_calloc(allocator, size, sizeof *mpi->peer);

@@ -22,4 +22,10 @@ void scenario_leave(tshi_rank *r);
 void scenario_stopped(tshi_rank *r);
 void scenario_killed(tshi_rank *r);
 
+/* troubles.c */
+void scenario_troubles(tshi_rank *r); /* ranks that fail or differ, seed after seed */
+void scenario_lost(tshi_rank *r);     /* one that dies or stops */
+void scenario_ring(tshi_rank *r);
+void scenario_absent(int rank, int size); /* before there is a world */
+
 #endif

@@ -8,11 +8,11 @@ limit=100
 
 case $("$launcher" --version 2>&1) in
     *"Open MPI"* | *OpenRTE* | *PRRTE*)
-        flags="--oversubscribe --bind-to none"
+        flags="--oversubscribe --bind-to none" recovery=--enable-recovery
         [ "$(id -u)" = 0 ] && flags+=" --allow-run-as-root"
         export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
         ;;
-    *) flags="" ;;
+    *) flags="" recovery=-disable-auto-cleanup ;;
 esac
 export TSHARD_INIT=mpi:// TSHARD_HEAP=${TSHARD_HEAP:-512M} TSHARD_TIMEOUT=${TSHARD_TIMEOUT:-30} OPENBLAS_NUM_THREADS=1
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # MPI itself leaks
@@ -45,6 +45,39 @@ case $scenario in
         grep -q '^rank .* of .*: ' "$folder/out" && code=1
         grep -q '^told: .*did not come within 1 s' "$folder/out" || code=1
         cat "$folder/out"
+        ;;
+    absent)
+        TSHARD_TIMEOUT=0.5 launch "$copy" absent > "$folder/out" 2>&1
+        [ $? = 124 ] && code=1
+        cat "$folder/out"
+        [ "$(grep -c '^told: ' "$folder/out")" = $((ranks - 1)) ] || code=1
+        ;;
+    ring)
+        TSHARD_SIGUSR1=1 launch "$copy" ring > "$folder/out" 2>&1 || code=1
+        cat "$folder/out"
+        for ((i = 0; i < ranks - 1; i++)); do
+            grep -q "rank $i's last calls, newest first: .*all_reduce float64 \[77\]" "$folder/out" || code=1
+        done
+        ;;
+    lost)
+        # A rank that has died is only heard of where members can look at each other's processes; one that ends inside
+        # MPI's own call only where that does not block.
+        moments="before after"
+        [ "${TSHARD_CHECK:-0}" = 1 ] && moments="inside"
+        plain=$flags limit=20
+        for SEED in 1 2; do for WHEN in $moments; do for SIGNAL in KILL STOP; do
+            export SIGNAL WHEN SEED
+            # Of one that is stopped the launcher has no word, and would wait for it.
+            flags=$plain
+            [ "$SIGNAL" = KILL ] && flags+=" $recovery"
+            TSHARD_TIMEOUT=0.4 launch "$copy" lost > "$folder/out" 2>&1
+            [ $? = 124 ] && code=1
+            echo "signal $SIGNAL, $WHEN, seed $SEED"
+            cat "$folder/out"
+            grep -q '^rank .* of .*: ' "$folder/out" && code=1
+            [ "$(grep -c '^told: ' "$folder/out")" -ge $((ranks - 1)) ] || { echo "not all were told"; code=1; }
+            left_behind && code=1
+        done; done; done
         ;;
     killed)
         launch "$copy" killed > "$folder/out" 2>&1
