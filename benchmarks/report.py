@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """All figures that tshard gives of itself, in one run: each with its command, what is demanded, and whether it is met.
 
-Collectives beside MPI (compare_allreduce.py), a linear layer by column, by row and dense, the efficiency of a large
-MLP, and how much faster a small one is on two ranks than on one. Every rank has a core and one BLAS thread. The exit
-code is 0 when all demands are met. A machine that does other work meanwhile gives figures of that work.
+A linear layer by column, by row and dense, the efficiency of a large MLP, how much faster a small one is on two ranks
+than on one, and beside MPI (compare_allreduce.py, compare_collectives.py): the all-reduce at every size, every
+collective and messages, more ranks than cores, the mpi backend. Every rank has a core and one BLAS thread. The exit code is 0 when
+all demands are met. A machine that does other work meanwhile gives figures of that work.
 """
 import argparse
 import json
@@ -24,7 +25,10 @@ def arguments():
     parser.add_argument("--build", default="build", help="build directory (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="of which medians are taken (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="per measurement and round (default: %(default)s)")
-    parser.add_argument("--no-mpi", action="store_true", help="leave out the comparison with MPI")
+    parser.add_argument("--no-mpi", action="store_true", help="leave out the comparisons with MPI")
+    parser.add_argument("--mpiexec", default="mpirun", help="launcher of the build's MPI (default: %(default)s)")
+    parser.add_argument("--peer", action="append", default=[], metavar="BUILD:MPIEXEC",
+                        help="another MPI, as compare_collectives.py takes it")
     return parser.parse_args()
 
 
@@ -55,12 +59,36 @@ def spread(values):
     return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
-def collectives(options):
-    command = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "compare_allreduce.py"),
-               "--build", options.build, "--ranks", str(RANKS), "--rounds", str(options.rounds)]
+def compare(options, what, script, *words):
+    """The demand that a script beside this one makes, and shows."""
+    command = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), script), "--build",
+               options.build, "--rounds", str(options.rounds), *words]
     show(command)
     code = subprocess.run(command, check=False).returncode
-    return [demand("all_reduce beside MPI", "as above", "as above", code == 0)]
+    return [demand(what, "as above", "as above", code == 0)]
+
+
+def all_reduce(options):
+    return compare(options, "all_reduce beside MPI", "compare_allreduce.py", "--ranks", str(RANKS))
+
+
+def against_mpi(options, what, *words):
+    peers = [word for peer in options.peer for word in ("--peer", peer)]
+    return compare(options, what, "compare_collectives.py", "--mpiexec", options.mpiexec, *peers, *words)
+
+
+def collectives(options):
+    return against_mpi(options, "every collective and messages beside MPI", "--ranks", str(RANKS))
+
+
+def crowded(options):
+    return against_mpi(options, "all_reduce of 1 MiB, two ranks a core, beside MPI that yields", "--op", "all_reduce",
+                       "--ranks", str(2 * len(os.sched_getaffinity(0))), "--min-bytes", "1M", "--max-bytes", "1M",
+                       "--seconds", "0.2")
+
+
+def backend(options):
+    return against_mpi(options, "the mpi backend beside the same MPI", "--what", "mpi", "--ranks", str(RANKS))
 
 
 def linear(options):
@@ -115,7 +143,9 @@ def main():
     print(f"{cores} cores, load {load:.1f} before; each rank with {row['products']}")
     if cores < RANKS:
         print(f"{RANKS} ranks share {cores} core: nothing below says anything about speed.")
-    parts = [linear, mlp_efficiency, mlp_ratio] + ([] if options.no_mpi else [collectives])
+    parts = [linear, mlp_efficiency, mlp_ratio]
+    if not options.no_mpi:
+        parts += [all_reduce, collectives, crowded, backend]
     demands = []
     for part in parts:
         print()

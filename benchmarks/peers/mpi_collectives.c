@@ -1,8 +1,8 @@
 /* MPI's collectives called directly, measured and reported as tshard-bench collectives does:
  *   mpirun -n 2 mpi_collectives OP [MIN_BYTES [MAX_BYTES [FACTOR [SECONDS]]]]        defaults: 4096 67108864 4 0.25
- * OP: all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, reduce, gather, scatter, barrier (one line), send_recv
- * (a round trip of rank 0 and 1), all. float32; sizes are those of a rank's larger buffer, roots are rank 0. One JSON
- * object a line. */
+ * OP: all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, reduce, gather, scatter, barrier (one line),
+ * send_recv (a round trip of rank 0 and 1), all. float32; sizes are those of a rank's larger buffer, roots are rank 0.
+ * One JSON object a line. */
 #include "mpi_calls.h"
 
 static void run_size(trial *t, const char *backend, double seconds_to_spend) {

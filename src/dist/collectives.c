@@ -306,7 +306,7 @@ static tshi_call prepare(const tsh_group *group, const arguments *a) {
 /* bytes (p - 1) / p without overflow. */
 static uint64_t ring_bytes(const tsh_group *group, const tshi_call *call) {
     uint64_t p = (uint64_t)group->size, bytes = (uint64_t)call->count * tsh_dtype_size(call->dtype);
-    uint64_t sent = bytes / p * (p - 1) + bytes % p * (p - 1) / p;
+    uint64_t sent = bytes - bytes / p - (bytes % p != 0);
     return rule_of(call->op)->rings * sent;
 }
 

@@ -362,8 +362,11 @@ tsh_status tshi_message_start(tsh_work *work) {
 static bool send_quickly(tsh_work *work) {
     const tshi_call *call = &work->call;
     tshi_inbox *inbox = inbox_at(work->group, call->root);
-    tshi_claim(&inbox->letter[atomic_load_explicit(&inbox->tail, memory_order_relaxed) % TSHI_LETTERS]);
-    if (bytes_of(kind_of(call), call->count) > TSHI_LETTER_ROOM) return false;
+    const tshi_letter *letter = &inbox->letter[atomic_load_explicit(&inbox->tail, memory_order_relaxed) % TSHI_LETTERS];
+    tshi_claim(letter);
+    size_t bytes = bytes_of(kind_of(call), call->count);
+    if (bytes > TSHI_LETTER_ROOM) return false;
+    if (bytes) tshi_claim(letter->data + bytes - 1);
     return !atomic_load_explicit(&inbox->congested, memory_order_relaxed) && post_letter(work);
 }
 
