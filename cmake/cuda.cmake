@@ -1,8 +1,6 @@
 # CUDA and NCCL. The runtime is linked statically and harmless without a driver; cuBLASLt and NCCL are opened when a CUDA
 # device is asked for, so that the library loads fast and on machines that have neither.
 #   TSHARD_HAVE_CUDA, TSHARD_HAVE_NCCL   what is built
-#   TSHARD_CUDA_HEADERS                  whether the toolkit's headers are there, which is enough for the tests that
-#                                        stand in for a GPU
 # AUTO means OFF as long as the CUDA side is not whole.
 
 set(TSHARD_HAVE_CUDA OFF)
