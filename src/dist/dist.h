@@ -67,6 +67,9 @@ typedef struct tshi_group_ops {
      * NULL on backends whose calls are done when run returns (self). */
     tsh_status (*start)(tsh_work *work);
     void (*progress)(tsh_work *work);
+    /* A work that has ended without progress having said so (a deadline, a recovery): give back work->state. May be
+     * NULL. */
+    void (*drop)(tsh_work *work);
     /* A blocking message while nothing else is under way: done, if that takes no long wait, without a place in the
      * group's list. False: nothing has happened. NULL: never. */
     bool (*quick)(tsh_work *work);

@@ -148,14 +148,15 @@ static int compare_members(const void *left, const void *right) {
     return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
 
-/* Everybody's colour and key in `all`, in order. */
-static tsh_status exchange(tsh_group *parent, int color, int key, tsh_tensor **all) {
+/* Everybody's colour and key, in order: on the host, which reads them at once, wherever tensors live. */
+static tsh_status exchange(tsh_group *parent, int color, int key, membership **all) {
     const int64_t width = (int64_t)(sizeof(membership) / sizeof(int64_t));
+    tsh_device *host = parent->world->host;
     int64_t *counts = parent->counts;
-    tsh_status status = tshi_tensor_scratch(parent->mesh, TSH_INT64, width * parent->size, all);
-    status = parent->ops->agree(parent, "group_split", status);
+    *all = host->ops->alloc(host, (size_t)parent->size * sizeof **all);
+    tsh_status status = parent->ops->agree(parent, "group_split", *all ? TSH_OK : TSH_ERR_MEMORY);
     if (status != TSH_OK) return status;
-    membership *members = tshi_data(*all);
+    membership *members = *all;
     members[parent->rank] = (membership){color, key, parent->rank};
     for (int i = 0; i < parent->size; i++) counts[i] = width;
     const tshi_call call = {.op = TSH_OP_ALL_GATHER,
@@ -164,7 +165,9 @@ static tsh_status exchange(tsh_group *parent, int color, int key, tsh_tensor **a
                             .out = members,
                             .count = width * parent->size,
                             .counts = counts};
-    status = tshi_group_run(parent, &call);
+    tsh_group *on_host = parent->control ? parent->control : parent;
+    tshi_group_drain(on_host);
+    status = on_host->ops->run(on_host, &call);
     if (status == TSH_OK) qsort(members, (size_t)parent->size, sizeof *members, compare_members);
     return status;
 }
@@ -187,20 +190,21 @@ tsh_status tsh_group_split(tsh_group *parent, int color, int key, tsh_group **ou
     if (out) *out = NULL;
     if (!parent || !out) return tshi_fail(TSH_ERR_ARGUMENT, "group_split: parent and out are required");
     const tsh_allocator *allocator = &parent->world->allocator;
-    tsh_tensor *all = NULL;
+    tsh_device *host = parent->world->host;
+    membership *all = NULL;
     int *ranks = NULL;
     tsh_status status = exchange(parent, color, key, &all);
     if (status == TSH_OK) {
         ranks = tshi_calloc(allocator, (size_t)parent->size, sizeof *ranks);
         status = parent->ops->agree(parent, "group_split: memory", ranks ? TSH_OK : TSH_ERR_MEMORY);
     }
-    if (status == TSH_OK) status = open_colors(parent, tshi_data(all), ranks, out);
+    if (status == TSH_OK) status = open_colors(parent, all, ranks, out);
     if (status != TSH_OK && *out) {
         tshi_group_free(*out);
         *out = NULL;
     }
     tshi_free(allocator, ranks);
-    tsh_tensor_release(all);
+    host->ops->release(host, all);
     return status;
 }
 

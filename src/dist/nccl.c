@@ -198,9 +198,13 @@ static tsh_status nccl_run(tsh_group *group, const tshi_call *call) {
 
 /* --- calls that do not wait --------------------------------------------------------------------------------------- */
 
-static void end(tsh_work *work, tsh_status status) {
+static void nccl_drop(tsh_work *work) {
     event_give(work->group->world, work->state);
     work->state = NULL;
+}
+
+static void end(tsh_work *work, tsh_status status) {
+    nccl_drop(work);
     work->done = true;
     work->status = status;
 }
@@ -302,21 +306,11 @@ static void nccl_fail(tsh_world *world, const char *reason) {
     world->ops->fail(world, reason);
 }
 
-static void drop_events(tsh_world *world) {
-    for (tsh_group *g = world->groups; g; g = g->next) {
-        for (tsh_work *work = g->ops == &tshi_nccl_ops ? g->queue : NULL; work; work = work->next) {
-            event_give(world, work->state);
-            work->state = NULL;
-        }
-    }
-}
-
 /* What the GPU has been told to wait for is over, one way or the other, so it comes to the end of its queues. */
 static tsh_status nccl_recover(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     tshi_cuda_device *device = tshi_nccl_device(world);
     tshi_nccl_abort(world);
-    drop_events(world);
     cudaError_t error = cudaStreamSynchronize(device->communication);
     if (error != cudaSuccess) return tshi_cuda_fail(error, "world_recover: cudaStreamSynchronize");
     if (device->failed != TSH_OK && !strcmp(device->words, nccl->words)) device->failed = TSH_OK;
@@ -358,6 +352,7 @@ const tshi_group_ops tshi_nccl_ops = {
     .run = nccl_run,
     .start = nccl_start,
     .progress = nccl_progress,
+    .drop = nccl_drop,
     .nap = nccl_nap,
     .close = nccl_close,
     .agree = nccl_agree,

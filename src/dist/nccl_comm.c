@@ -56,10 +56,10 @@ tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell) {
     return tshi_fail(nccl->failed, "%s", nccl->words);
 }
 
-/* NCCL's own words. */
-static tsh_status nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, const char *what) {
+/* NCCL's own words. late: it comes from what had been begun well, and most often from another rank. */
+static tsh_status nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, const char *what, bool late) {
     const char *last = nccl->library->get_last_error(comm);
-    bool peer = result == ncclRemoteError || result == ncclSystemError;
+    bool peer = late && (result == ncclRemoteError || result == ncclSystemError);
     return tshi_fail(peer ? TSH_ERR_PEER : TSH_ERR_SYSTEM, "%s: NCCL: %s (%d)%s%.300s", what,
                      nccl->library->get_error_string(result), (int)result, last && *last ? ": " : "", last ? last : "");
 }
@@ -108,7 +108,7 @@ static tsh_status look_at_comms(tsh_world *world) {
         ncclResult_t result = nccl->library->comm_get_async_error(g->state, &now);
         if (result == ncclSuccess) result = now;
         if (result == ncclSuccess || result == ncclInProgress) continue;
-        return blame(world, nccl_fail(nccl, g->state, result, nccl->last ? nccl->name : "nccl"));
+        return blame(world, nccl_fail(nccl, g->state, result, nccl->last ? nccl->name : "nccl", true));
     }
     return TSH_OK;
 }
@@ -158,6 +158,7 @@ tsh_status tshi_nccl_trouble(tsh_group *group) {
 tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what) {
     const tshi_nccl *nccl = tshi_nccl_of(world);
     double until = 0;
+    bool begun = result == ncclSuccess || result == ncclInProgress;
     for (int looks = 0; result == ncclSuccess || result == ncclInProgress; looks++) {
         ncclResult_t now = ncclSuccess;
         result = comm ? nccl->library->comm_get_async_error(comm, &now) : result;
@@ -170,7 +171,7 @@ tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t resu
         if (tshi_clock() > until) return time_out(world, what);
         tshi_nccl_doze(looks);
     }
-    return blame(world, nccl_fail(nccl, comm, result, what));
+    return blame(world, nccl_fail(nccl, comm, result, what, begun));
 }
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
@@ -179,10 +180,13 @@ tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t resu
 static tsh_status attach(tsh_group *parent, tsh_group *group, ncclComm_t comm, tsh_status status) {
     tsh_world *world = parent->world;
     const tshi_nccl *nccl = tshi_nccl_of(world);
+    tsh_status mine = status;
+    char words[TSHI_MESSAGE_SIZE];
+    snprintf(words, sizeof words, "%s", tsh_error_message());
     status = world->ops->agree(parent->control, "nccl: communicator", status);
     if (group && status == TSH_OK) group->state = comm;
     if (comm && status != TSH_OK) nccl->library->comm_abort(comm);
-    return status;
+    return mine == TSH_OK ? status : tshi_fail(mine, "%s", words);
 }
 
 /* The leader's 128 bytes to all members. */
@@ -211,7 +215,7 @@ tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status) {
     config.blocking = 0;
     if (status == TSH_OK && group->rank == 0) {
         ncclResult_t result = nccl->library->get_unique_id(&id);
-        if (result != ncclSuccess) status = nccl_fail(nccl, NULL, result, "ncclGetUniqueId");
+        if (result != ncclSuccess) status = nccl_fail(nccl, NULL, result, "ncclGetUniqueId", false);
     }
     status = world->ops->agree(group->control, "nccl: id", status);
     if (status == TSH_OK) status = share_id(group, &id);

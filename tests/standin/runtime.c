@@ -323,20 +323,24 @@ static void run_one(operation *op) {
     standin_close();
 }
 
-static bool advance(struct CUstream_st *stream);
+static bool advance_to(struct CUstream_st *stream, const struct CUevent_st *event, uint64_t version);
 
-static bool reached(const operation *op) {
-    if (op->wait->reached < op->version && is_stream(op->wait->stream)) advance(op->wait->stream);
-    return op->wait->reached >= op->version;
+/* False when the stream has to stand. Meanwhile the operation's own turn may have come: then it is gone. */
+static bool may_run(struct CUstream_st *stream, const operation *op) {
+    struct CUevent_st *event = op->wait;
+    uint64_t version = op->version;
+    if (event && event->reached < version && is_stream(event->stream)) advance_to(event->stream, event, version);
+    if (stream->first != op) return true;
+    if (event && event->reached < version) return false;
+    return !op->ready || op->ready(op->data);
 }
 
-/* Runs what can run; true when the stream is empty then. */
-static bool advance(struct CUstream_st *stream) {
-    while (stream->first) {
+/* Runs what can run, up to that version of the event (NULL: all); true when the stream is empty then. */
+static bool advance_to(struct CUstream_st *stream, const struct CUevent_st *event, uint64_t version) {
+    while (stream->first && !(event && event->reached >= version)) {
         operation *op = stream->first;
-        if (op->wait && !reached(op)) return false;
-        if (op->ready && !op->ready(op->data)) return false;
-        if (stream->first != op) continue; /* its own turn came meanwhile */
+        if (!may_run(stream, op)) return false;
+        if (stream->first != op) continue;
         stream->first = op->next;
         if (!stream->first) stream->last = NULL;
         if (op->run) run_one(op);
@@ -346,7 +350,11 @@ static bool advance(struct CUstream_st *stream) {
         if (op->reach) event_release(op->reach);
         free(op);
     }
-    return true;
+    return !stream->first;
+}
+
+static bool advance(struct CUstream_st *stream) {
+    return advance_to(stream, NULL, 0);
 }
 
 void standin_progress(void) {
@@ -559,7 +567,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     if (event->capture) return last_error = cudaErrorCapturedEvent;
     enter();
     bool done = event->reached >= event->recorded;
-    if (!done) advance(event->stream); /* so that asking again and again comes to an end */
+    if (!done) advance_to(event->stream, event, event->recorded); /* so that asking again and again comes to an end */
     leave();
     return done ? cudaSuccess : cudaErrorNotReady;
 }
