@@ -10,7 +10,7 @@ constexpr int SHORT_ROWS = 128;   // threads of a block whose warps have rows of
 constexpr int MOST_THREADS = 512; // of a block: more would leave too few registers to each
 
 // Chunks that a thread keeps of a row in the backward, beside as many sums.
-template <int W> constexpr int held_backward = W > 4 ? 2 : HELD;
+template <int W> constexpr int held_backward = W > 4 ? 2 : W == 2 ? 3 : HELD;
 
 // a and b become their sums over a row's group; in a fixed order. shared: an element a warp.
 template <typename S> __device__ inline void group_sums(int group, S &a, S &b, S *shared_a, S *shared_b) {
@@ -53,7 +53,7 @@ __device__ inline void each_chunk(const C *row, int64_t chunks, int lane, int gr
 }
 
 template <typename T, int W>
-__global__ void __launch_bounds__(MOST_THREADS)
+__global__ void __launch_bounds__(MOST_THREADS, 1)
     normalise(int group, bool rms, int64_t rows, int64_t cols, sum_t<T> eps, const T *x, const T *gamma, const T *beta,
               T *y, sum_t<T> *mean, sum_t<T> *rstd) {
     using S = sum_t<T>;
@@ -134,7 +134,7 @@ template <typename T, int W> struct row_gradient {
 // dx (unless NULL), and with SUMMED each block's sums for dgamma and dbeta into partial[block, 2, cols]; then no row
 // has chunks past the held ones.
 template <typename T, int W, bool SUMMED>
-__global__ void __launch_bounds__(MOST_THREADS)
+__global__ void __launch_bounds__(MOST_THREADS, 1)
     backward(int group, bool rms, int64_t rows, int64_t cols, const T *x, const T *gamma, const sum_t<T> *mean,
              const sum_t<T> *rstd, const T *dy, T *dx, sum_t<T> *partial) {
     using S = sum_t<T>;
