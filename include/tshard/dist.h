@@ -9,6 +9,14 @@
  * A rank that dies makes every pending and later call of its peers return TSH_ERR_PEER within a second; no collective
  * waits longer than the world's deadline (TSH_ERR_TIMEOUT). After either, the world can only be destroyed.
  *
+ * GPUs: where every rank has one of its own and there is NCCL, groups are "nccl": collectives are queued, in the order of
+ * the calls and behind the kernels queued before; kernels queued later find the result, and the host does not wait. A
+ * started call is done when its result is there. Failures show in what waits (tsh_tensor_read, tsh_work_wait,
+ * tsh_barrier) and in later calls. A call that cannot be made fails the world as tsh_world_fail does, and calls that do
+ * not match end at the deadline; with TSHARD_CHECK=1 ranks agree on each call first, and both are told as above. MIN and MAX
+ * of NaNs are NCCL's. Messages between two ranks go through the host's memory. Otherwise groups are "local" or "mpi", whose
+ * collectives on a GPU's tensors go through the host's memory, and wait.
+ *
  * Thread safety: tsh_threads_create, tsh_world_init, tsh_collective_name and tsh_backend_supports are any thread's, at
  * any time. So are, while their object lives, the questions whose answers never change: tsh_world_rank, _size,
  * _local_rank, _node_count, _uses_rdma, _device, _group and _mesh; tsh_group_rank, _size, _world_rank, _rank_of,
@@ -107,7 +115,7 @@ TSH_API void tsh_group_destroy(tsh_group *group);
 TSH_API int tsh_group_rank(const tsh_group *group); /* mine, in the group */
 TSH_API int tsh_group_size(const tsh_group *group);
 TSH_API int tsh_group_world_rank(const tsh_group *group, int group_rank); /* -1 outside */
-TSH_API const char *tsh_group_backend(const tsh_group *group);            /* "self", "local", "mpi" */
+TSH_API const char *tsh_group_backend(const tsh_group *group);            /* "self", "local", "mpi", "nccl" */
 TSH_API int tsh_group_rank_of(const tsh_group *group, int world_rank);    /* -1 for one that is no member */
 TSH_API tsh_world *tsh_group_world(const tsh_group *group);
 /* The mesh that the group is an axis of; a group that no mesh made is the one axis of its own. */
@@ -267,7 +275,7 @@ TSH_API void tsh_group_reset_stats(tsh_group *group);
 
 /* Whether `op` runs on `dtype` in this group (reductions: with `reduce`). Pure. */
 TSH_API bool tsh_group_supports(const tsh_group *group, tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce);
-/* The same without a world: for a backend ("self", "local", "mpi") and the kind of device that tensors are on. false
+/* The same without a world: for a backend ("self", "local", "mpi", "nccl") and the kind of device that tensors are on. false
  * for one that this build has not, too. Pure. */
 TSH_API bool tsh_backend_supports(const char *backend, tsh_device_kind device, tsh_collective op, tsh_dtype dtype,
                                   tsh_reduce_op reduce);

@@ -155,8 +155,10 @@ tsh_status tshi_mpi_trouble(tsh_world *world) {
 
 tsh_status tshi_mpi_heard(tsh_group *group, bool look, bool waits) {
     tsh_world *world = group->world;
-    (void)look; /* MPI tells of no deaths: the launcher ends the job */
-    tshi_mpi_poll(world);
+    if (look)
+        tshi_mpi_look_around(group);
+    else
+        tshi_mpi_poll(world);
     tsh_status status = tshi_mpi_trouble(world);
     for (int i = 0; waits && status == TSH_OK && i < group->size; i++) {
         double left = tshi_mpi_of(world)->peer[group->ranks[i]].left;

@@ -77,7 +77,7 @@ static void die(const char *words) {
 }
 
 static bool fails(const char *name, ncclResult_t usual, ncclResult_t *result) {
-    int code = usual;
+    int code = (int)usual;
     if (!standin_call(name, &code)) return false;
     *result = (ncclResult_t)code;
     return true;
