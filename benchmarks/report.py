@@ -82,9 +82,10 @@ def collectives(options):
 
 
 def crowded(options):
-    return against_mpi(options, "all_reduce of 1 MiB, two ranks a core, beside MPI that yields", "--op", "all_reduce",
-                       "--ranks", str(2 * len(os.sched_getaffinity(0))), "--min-bytes", "1M", "--max-bytes", "1M",
-                       "--seconds", "0.2")
+    # The build's own MPI alone: ranks that do not yield take minutes here.
+    return compare(options, "all_reduce of 1 MiB, two ranks a core, beside MPI that yields", "compare_collectives.py",
+                   "--mpiexec", options.mpiexec, "--op", "all_reduce", "--ranks",
+                   str(2 * len(os.sched_getaffinity(0))), "--min-bytes", "1M", "--max-bytes", "1M", "--seconds", "0.2")
 
 
 def backend(options):
