@@ -69,7 +69,13 @@ static bool parse_size(const char *text, size_t *out) {
     return true;
 }
 
-static tsh_status read_heap(size_t wanted, size_t *out) {
+/* By default a rank may fill the machine's memory; all heaps together still have to fit an address space. */
+static size_t default_heap(int ranks, size_t page) {
+    size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * page, most = ((size_t)1 << 45) / (size_t)ranks;
+    return memory < most ? memory : most;
+}
+
+static tsh_status read_heap(size_t wanted, int ranks, size_t *out) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     const char *text = tshi_variable("TSHARD_HEAP");
     if (wanted) {
@@ -80,7 +86,7 @@ static tsh_status read_heap(size_t wanted, size_t *out) {
                              "TSHARD_HEAP is \"%.64s\"; it must be bytes, or a number like 512M or 4G", text);
         }
     } else {
-        *out = (size_t)sysconf(_SC_PHYS_PAGES) * page;
+        *out = default_heap(ranks, page);
     }
     if (*out > SIZE_MAX / 4) return tshi_fail(TSH_ERR_OVERFLOW, "world_init: a heap of %zu bytes", *out);
     *out = (*out + page - 1) / page * page;
@@ -292,7 +298,7 @@ tsh_status tshi_settings_read(const tsh_world_config *config, tshi_settings *out
     tsh_status status = TSH_OK;
     if (!config->threads) status = read_place(config, &s);
     if (status == TSH_OK) status = read_timeout(config->timeout, &s.timeout);
-    if (status == TSH_OK) status = read_heap(config->heap_bytes, &s.heap_bytes);
+    if (status == TSH_OK) status = read_heap(config->heap_bytes, s.size > 0 ? s.size : 1, &s.heap_bytes);
     if (status == TSH_OK) status = read_seed(config->seed, &s.seed);
     if (status == TSH_OK) status = read_device(config->device, &s.device);
     if (status == TSH_OK) status = read_threads(config->blas_threads, s.local_size ? s.local_size : 1, &s.blas_threads);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* How long a connection gets to say who it is. */
@@ -39,6 +40,7 @@ typedef struct host {
     const tshi_host_plan *plan;
     guest *guests; /* [most] */
     int n, most, strangers, joined, refused;
+    bool full;            /* there was no descriptor for a connection */
     struct pollfd *polls; /* [listeners + most] */
     double deadline;
     char contradiction[TSHI_MESSAGE_SIZE];
@@ -68,11 +70,16 @@ static const char *progress(const host *h, char *text, size_t size) {
     return text;
 }
 
+/* Why those who are missing may be: behind the progress. */
+static const char *hindrance(const host *h) {
+    return h->full ? "; the one that listens has no descriptor left for them (ulimit -n)" : "";
+}
+
 static void say(host *h) {
     char text[TSHI_LINE];
     if (tshi_clock() < h->meet->next_word) return;
     h->meet->next_word += TSHI_WORD_EVERY;
-    tshi_log(h->meet->log, TSH_LOG_INFO, "rendezvous: %s", progress(h, text, sizeof text));
+    tshi_log(h->meet->log, TSH_LOG_INFO, "rendezvous: %s%s", progress(h, text, sizeof text), hindrance(h));
     if (h->refused <= TOLD) return;
     tshi_log(h->meet->log, TSH_LOG_WARNING, "rendezvous: refused %d connections so far", h->refused);
 }
@@ -109,7 +116,6 @@ static void drop_oldest_stranger(host *h) {
 static void challenge(host *h, int fd) {
     unsigned char bytes[TSHI_WIRE_MOST];
     tshi_frame frame = {0};
-    if (h->n == h->most) drop_oldest_stranger(h);
     guest *g = &h->guests[h->n];
     *g = (guest){.fd = fd, .rank = -1, .deadline = tshi_clock() + HEARING};
     h->n++;
@@ -126,15 +132,26 @@ static void challenge(host *h, int fd) {
     if (!random || send(fd, bytes, size, MSG_NOSIGNAL) != (ssize_t)size) drop(h, h->n - 1);
 }
 
+/* Where there is no room one that has said nothing gives way; no more than one, before all that have something to say are
+ * heard. */
 static void take_connections(host *h, int listener) {
-    for (int i = 0; i < h->most; i++) {
+    const struct timespec nap = {.tv_nsec = 10000000};
+    int taken = 0;
+    for (bool room = true; room;) {
+        room = h->n < h->most;
+        if (!room) drop_oldest_stranger(h);
         int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
+            taken++;
             challenge(h, fd);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
             /* Without a descriptor there is no way to refuse it. */
-            if (h->strangers == 0) return;
-            drop_oldest_stranger(h);
+            h->full = h->strangers == 0;
+            if (h->full)
+                nanosleep(&nap, NULL);
+            else if (taken == 0)
+                drop_oldest_stranger(h);
+            return;
         } else if (errno != ECONNABORTED && errno != EINTR) {
             return;
         }
@@ -451,7 +468,8 @@ static tsh_status give_up(host *h) {
         snprintf(answer.words, sizeof answer.words, "%s", h->contradiction);
     } else {
         answer.status = TSH_ERR_TIMEOUT;
-        progress(h, answer.words, sizeof answer.words);
+        char text[TSHI_LINE];
+        snprintf(answer.words, sizeof answer.words, "%s%s", progress(h, text, sizeof text), hindrance(h));
     }
     answer_all(h, &answer);
     return tshi_fail(answer.status, "rendezvous: %s", answer.words);

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define WORD_EVERY 5.0
@@ -35,6 +36,7 @@ typedef struct server {
     struct pollfd *polls; /* [1 + most + size] */
     stranger *strangers;  /* [most], the oldest first */
     int n, most, refused;
+    bool full; /* there was no descriptor for a connection */
     char contradiction[TSHI_MESSAGE_SIZE];
     tshi_meeting *meeting;
 } server;
@@ -71,20 +73,31 @@ static void tell_refusal(server *s, const char *words) {
     if (s->refused++ < TOLD) tshi_log(s->log, TSH_LOG_WARNING, "rendezvous: refused a connection: %s", words);
 }
 
+/* Where there is no room the oldest that has said nothing gives way; no more than one, before all that have something to
+ * say are heard. */
 static void server_accept(server *s) {
-    for (int i = 0; i < s->most; i++) {
+    const struct timespec nap = {.tv_nsec = 10000000};
+    int taken = 0;
+    for (bool room = true; room;) {
         pid_t pid;
+        room = s->n < s->most;
+        if (!room) drop(s, 0);
         int fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC);
-        if (fd < 0 && (errno == EMFILE || errno == ENFILE) && s->n > 0) {
-            drop(s, 0); /* without a descriptor there is no way to refuse */
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+            s->full = s->n == 0;
+            if (s->full)
+                nanosleep(&nap, NULL);
+            else if (taken == 0)
+                drop(s, 0); /* without a descriptor there is no way to refuse */
+            return;
         } else if (fd < 0) {
             return;
         } else if (!tshi_channel_trusted(fd, &pid)) {
             tell_refusal(s, "it is another user's");
             close(fd);
         } else {
-            if (s->n == s->most) drop(s, 0);
             s->strangers[s->n++] = (stranger){fd, tshi_clock() + HEARING};
+            taken++;
         }
     }
 }
@@ -166,7 +179,10 @@ static int server_poll(server *s) {
     int n = 0;
     s->polls[n++] = (struct pollfd){.fd = s->listener, .events = POLLIN};
     for (int i = 0; i < s->n; i++) s->polls[n++] = (struct pollfd){.fd = s->strangers[i].fd, .events = POLLIN};
-    for (int i = 0; i < s->settings->size; i++) s->polls[n++] = (struct pollfd){.fd = s->joined[i], .events = 0};
+    /* No entry for those that are missing: poll takes no more than the process may have descriptors. */
+    for (int i = 0; i < s->settings->size; i++) {
+        if (s->joined[i] >= 0) s->polls[n++] = (struct pollfd){.fd = s->joined[i]};
+    }
     double next = s->next_word < s->deadline ? s->next_word : s->deadline;
     if (s->n > 0 && s->strangers[0].deadline < next) next = s->strangers[0].deadline;
     double left = next - tshi_clock();
@@ -178,8 +194,8 @@ static void server_gather(server *s) {
         int ready = server_poll(s), pending = s->n;
         server_say(s);
         if (ready < 0) continue;
-        for (int i = 0; i < s->settings->size; i++) {
-            if (s->joined[i] >= 0 && s->polls[1 + pending + i].revents) server_lose(s, i);
+        for (int i = 0, at = 1 + pending; i < s->settings->size; i++) {
+            if (s->joined[i] >= 0 && s->polls[at++].revents) server_lose(s, i);
         }
         /* Backwards: behind what is removed the others move up. */
         for (int i = pending - 1; i >= 0; i--) {
@@ -204,8 +220,9 @@ static tsh_status server_conclude(server *s, int *memory) {
     }
     if (s->missing > 0) {
         char ranks[TSHI_LINE], words[TSHI_MESSAGE_SIZE];
-        snprintf(words, sizeof words, "%d/%d joined, missing rank %s", s->settings->size - s->missing,
-                 s->settings->size, missing_ranks(s, ranks, sizeof ranks));
+        snprintf(words, sizeof words, "%d/%d joined, missing rank %s%s", s->settings->size - s->missing,
+                 s->settings->size, missing_ranks(s, ranks, sizeof ranks),
+                 s->full ? "; rank 0 has no descriptor left for them (ulimit -n)" : "");
         refuse_all(s, TSH_ERR_TIMEOUT, words);
         return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: %s", words);
     }

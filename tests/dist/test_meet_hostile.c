@@ -10,6 +10,7 @@
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -194,6 +195,46 @@ Test(hostile, a_rank_dies_while_it_waits, .timeout = 30) {
     place p = make_place();
     tshi_test_options options = {.ranks = 3, .bare = true};
     cr_assert_str_empty(tshi_test_run_with(&options, dies_while_waiting, &p, NULL, NULL));
+}
+
+/* Keeps a copy of all that this process has open, for a while after its end. */
+static void *keep_open(void *unused) {
+    (void)unused;
+    tshi_nap(0.4);
+    if (fork() == 0) {
+        tshi_nap(3);
+        _exit(0);
+    }
+    return NULL;
+}
+
+/* The one that died seems to be there still: its connection has not been closed. */
+static void dies_unseen(tshi_rank *r, void *arg) {
+    const place *p = arg;
+    if (r->rank == 1) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            pthread_t thread;
+            pthread_create(&thread, NULL, keep_open, NULL);
+            tsh_world *world = NULL;
+            tsh_world_config config = {.init_method = p->text, .heap_bytes = HEAP};
+            tsh_world_init(&config, &world);
+            _exit(0);
+        }
+        tshi_nap(0.8);
+        tshi_check_status(r, tsh_world_init(&(tsh_world_config){.init_method = p->text}, &r->world), TSH_ERR_ARGUMENT,
+                          "rank 1 is here already");
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+    }
+    if (r->rank == 2) tshi_nap(1.5);
+    join(r, p);
+}
+
+Test(hostile, a_rank_dies_and_its_connection_stays, .timeout = 30) {
+    place p = make_place();
+    tshi_test_options options = {.ranks = 3, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, dies_unseen, &p, NULL, NULL));
 }
 
 /* Noise at a multicast address. */

@@ -129,6 +129,10 @@ Test(nodes, numbers_go_on, .timeout = 30) {
     /* A node finds itself; the first is the master. */
     cr_assert_eq(run(ARGUMENTS("-n", "2", "--nodes", "198.51.100.1,127.0.0.1,198.51.100.2", "sh", "-c", script)), 0);
     cr_assert(strstr(out, "[3] =3 6 1 2 1 3 198.51.100.1 29500"), "%s", out);
+    cr_assert_eq(run(ARGUMENTS("-n", "1", "--nodes", "198.51.100.1,127.0.0.1", "--port", "4711", "--monitor", "5", "sh",
+                               "-c", script)),
+                 0);
+    cr_assert(strstr(out, "[1] =1 2 0 1 1 2 198.51.100.1 4711"), "%s", out);
     cr_assert_eq(run(ARGUMENTS("-n", "1", "--standalone", "sh", "-c", script)), 0);
     cr_assert(strstr(out, "[0] =0 1 0 1 0 1 127.0.0.1 "), "%s", out);
     cr_assert_null(strstr(out, "one secret"), "one node has a secret of its own: %s", out);

@@ -35,7 +35,7 @@ static const char help[] =
     "      --nodes A,B,...     their names or addresses: a node finds itself, and the first is the master\n"
     "      --hostfile FILE     the same, one a line, with \"slots=N\" where a node has a number of ranks of its own\n"
     "      --master-addr HOST  MASTER_ADDR (default: the first node, or 127.0.0.1)\n"
-    "      --master-port PORT  MASTER_PORT, 1 to 65535 (default: 29500; on one node one that is free)\n"
+    "      --master-port PORT  MASTER_PORT, 1 to 65535 (default: 29500; on one node one that is free; also --port)\n"
     "      --rdzv-endpoint HOST[:PORT]\n"
     "                          the two in one\n"
     "      --rdzv-id ID        the job's name, the same on all nodes\n"
@@ -123,6 +123,7 @@ static const struct option long_options[] = {{"ranks", required_argument, NULL, 
                                              {"master_addr", required_argument, NULL, OPTION_ADDRESS},
                                              {"master-port", required_argument, NULL, OPTION_PORT},
                                              {"master_port", required_argument, NULL, OPTION_PORT},
+                                             {"port", required_argument, NULL, OPTION_PORT},
                                              {"rdzv-endpoint", required_argument, NULL, OPTION_ENDPOINT},
                                              {"rdzv_endpoint", required_argument, NULL, OPTION_ENDPOINT},
                                              {"rdzv-id", required_argument, NULL, OPTION_RUN_ID},
