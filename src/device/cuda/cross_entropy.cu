@@ -18,7 +18,7 @@ template <typename S> __device__ inline S read(const void *from, S otherwise) {
 
 // Each logit is read once.
 template <typename T, bool WARPS>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 2)
     sums_kernel(tshi_classes c, pieces p, const T *__restrict__ logits, const int64_t *__restrict__ target,
                 const sum_t<T> *__restrict__ max, sum_t<T> *__restrict__ sums) {
     using S = sum_t<T>;
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(256)
 
 // A few numbers a row: double costs nothing here.
 template <typename S>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 2)
     loss_kernel(tshi_classes c, const int64_t *__restrict__ target, const S *__restrict__ sums, S *__restrict__ loss) {
     int64_t me = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     double a = c.smoothing;
@@ -82,7 +82,7 @@ template <typename S> struct row_factors {
 };
 
 template <typename T, bool WARPS>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 2)
     backward_kernel(tshi_classes c, pieces p, const T *__restrict__ logits, const int64_t *__restrict__ target,
                     const sum_t<T> *__restrict__ max, const sum_t<T> *__restrict__ sums,
                     const sum_t<T> *__restrict__ dloss, int64_t dloss_stride, const sum_t<T> *__restrict__ divisor,

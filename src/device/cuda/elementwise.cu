@@ -9,7 +9,7 @@ constexpr int THREADS = 256;
 
 // z[i] = F(...)(x[i], y[i], z[i]). Arrays may be the same.
 template <int USE, typename T, typename F>
-__global__ void __launch_bounds__(THREADS) map(int64_t n, const T *x, const T *y, T *z, F f) {
+__global__ void __launch_bounds__(THREADS, 2) map(int64_t n, const T *x, const T *y, T *z, F f) {
     using S = sum_t<T>;
     int64_t me = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     walk<USE>(n, x, y, z, me, step, [=](int64_t, S a, S b, S c) { return f(a, b, c); });

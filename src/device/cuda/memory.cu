@@ -71,7 +71,7 @@ template <typename B, typename A> __device__ inline B cast(A x) {
 
 // As many elements as fit 16 bytes on the wider side; both sides lie at multiples of their packs where `packed` > 0.
 template <typename A, typename B>
-__global__ void __launch_bounds__(THREADS) convert(int64_t n, int64_t packed, const A *from, B *to) {
+__global__ void __launch_bounds__(THREADS, 2) convert(int64_t n, int64_t packed, const A *from, B *to) {
     constexpr int size = 16 / (sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B));
     int64_t me = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = me * size; i < packed; i += step * size) {
@@ -106,7 +106,7 @@ template <int BYTES> struct bits {
     word part[BYTES / sizeof(word)];
 };
 
-template <typename U> __global__ void __launch_bounds__(THREADS) fill(int64_t n, int64_t head, U value, U *to) {
+template <typename U> __global__ void __launch_bounds__(THREADS, 2) fill(int64_t n, int64_t head, U value, U *to) {
     constexpr int size = 16 / sizeof(U);
     int64_t me = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
     int64_t packed = head + (n - head) / size * size;

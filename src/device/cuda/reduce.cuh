@@ -45,7 +45,7 @@ template <typename S, typename Op> struct second_op {
 
 // partial: one element a piece, those of a row together, or NULL where a piece is a row.
 template <typename T, bool WARPS, typename Op>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 2)
     reduce_rows(pieces p, const T *x, const T *y, Op op, sum_t<T> *__restrict__ partial) {
     using S = sum_t<T>;
     __shared__ S shared[WARP];
@@ -72,7 +72,7 @@ struct columns {
 };
 
 template <typename T, int W, typename Op>
-__global__ void __launch_bounds__(WARP *COLUMN_LANES)
+__global__ void __launch_bounds__(WARP *COLUMN_LANES, 2)
     reduce_columns(columns c, const T *x, const T *y, Op op, sum_t<T> *__restrict__ partial) {
     using S = sum_t<T>;
     __shared__ S shared[COLUMN_LANES][WARP * W];

@@ -92,7 +92,7 @@ template <typename T, bool LOG> struct backward {
 
 // Rows of n * inner elements, one for each o.
 template <typename T, bool LOG, bool WARPS>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 2)
     softmax(pieces p, int64_t inner, const T *x, const sum_t<T> *max, const sum_t<T> *sum, T *y) {
     using S = sum_t<T>;
     team<WARPS> t(p);
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(256)
 }
 
 template <typename T, bool LOG, bool WARPS>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 2)
     softmax_backward(pieces p, int64_t inner, const T *y, const T *dy, const sum_t<T> *dot, T *dx) {
     using S = sum_t<T>;
     constexpr int USE = READ_X | READ_Y | READ_Z | WRITE_Z;

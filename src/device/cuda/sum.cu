@@ -29,7 +29,7 @@ template <typename T, bool ADD> struct sum_op {
 };
 
 template <typename T, bool WARPS>
-__global__ void __launch_bounds__(256) bias(pieces p, const T *x, const T *__restrict__ b, T *y) {
+__global__ void __launch_bounds__(256, 2) bias(pieces p, const T *x, const T *__restrict__ b, T *y) {
     using S = sum_t<T>;
     team<WARPS> t(p);
     for (int64_t row = t.first; row < p.rows; row += t.step) {
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(256) bias(pieces p, const T *x, const T *__res
 
 // Rows of n * inner elements, one for each o.
 template <typename T, bool WARPS>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 2)
     sum_backward(pieces p, int64_t inner, sum_t<T> scale, const T *__restrict__ dy, T *__restrict__ dx) {
     using S = sum_t<T>;
     team<WARPS> t(p);
@@ -74,7 +74,8 @@ struct plus {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(THREADS) squares(int64_t n, const T *__restrict__ x, double *__restrict__ partial) {
+__global__ void __launch_bounds__(THREADS, 2)
+    squares(int64_t n, const T *__restrict__ x, double *__restrict__ partial) {
     using S = sum_t<T>;
     __shared__ double shared[WARP];
     int64_t me = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(THREADS) squares(int64_t n, const T *__restric
     if (threadIdx.x == 0) partial[blockIdx.x] = total;
 }
 
-__global__ void __launch_bounds__(THREADS) add_squares(int n, const double *__restrict__ partial, double *sum) {
+__global__ void __launch_bounds__(THREADS, 2) add_squares(int n, const double *__restrict__ partial, double *sum) {
     __shared__ double shared[WARP];
     double total = 0.0;
     for (int i = threadIdx.x; i < n; i += blockDim.x) total += partial[i];
@@ -96,7 +97,8 @@ __global__ void __launch_bounds__(THREADS) add_squares(int n, const double *__re
 }
 
 template <typename T>
-__global__ void __launch_bounds__(THREADS) clip(int64_t n, const double *__restrict__ square, double max_norm, T *x) {
+__global__ void __launch_bounds__(THREADS, 2)
+    clip(int64_t n, const double *__restrict__ square, double max_norm, T *x) {
     using S = sum_t<T>;
     double norm = sqrt(*square), factor = max_norm / (norm + 1e-6);
     if (!isfinite(norm) || !(factor < 1.0)) return;
