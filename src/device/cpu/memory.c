@@ -42,15 +42,18 @@ static size_t stream(size_t bytes, const char *from, char *to) {
     return done;
 }
 
-static void copy_large(size_t bytes, const char *from, char *to) {
+static void copy_bytes(size_t bytes, const char *from, char *to) {
+    if (bytes < STREAM_BYTES) {
+        memcpy(to, from, bytes);
+        return;
+    }
     size_t head = (LINE - (uintptr_t)to % LINE) % LINE;
     memcpy(to, from, head);
     size_t done = head + stream(bytes - head, from + head, to + head);
     memcpy(to + done, from + done, bytes - done);
 }
 #else
-#define STREAM_BYTES SIZE_MAX
-static void copy_large(size_t bytes, const char *from, char *to) {
+static void copy_bytes(size_t bytes, const char *from, char *to) {
     memcpy(to, from, bytes);
 }
 #endif
@@ -58,11 +61,7 @@ static void copy_large(size_t bytes, const char *from, char *to) {
 /* --- what a device offers ----------------------------------------------------------------------------------------- */
 
 void tshi_cpu_copy(tsh_device *device, size_t bytes, const void *from, void *to) {
-    if (bytes == 0 || from == to) return;
-    if (bytes < STREAM_BYTES)
-        memcpy(to, from, bytes);
-    else
-        copy_large(bytes, from, to);
+    if (bytes > 0 && from != to) copy_bytes(bytes, from, to);
 }
 
 void tshi_cpu_copy_strided(tsh_device *device, int64_t outer, size_t bytes, const void *from, size_t from_stride,
