@@ -147,6 +147,7 @@ void scenario_stopped(tshi_rank *r) {
         fflush(stdout);
     }
     tsh_tensor_release(x);
+    pause_for(0.5); /* the launcher ends the others when one is gone without a word */
 }
 
 void scenario_killed(tshi_rank *r) {

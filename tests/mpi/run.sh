@@ -12,7 +12,7 @@ case $("$launcher" --version 2>&1) in
         [ "$(id -u)" = 0 ] && flags+=" --allow-run-as-root"
         export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
         ;;
-    *) flags="" recovery=-disable-auto-cleanup ;;
+    *) flags="" recovery="" ;;
 esac
 export TSHARD_INIT=mpi:// TSHARD_HEAP=${TSHARD_HEAP:-512M} TSHARD_TIMEOUT=${TSHARD_TIMEOUT:-30} OPENBLAS_NUM_THREADS=1
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # MPI itself leaks
@@ -55,7 +55,8 @@ case $scenario in
     ring)
         TSHARD_SIGUSR1=1 launch "$copy" ring > "$folder/out" 2>&1 || code=1
         cat "$folder/out"
-        for ((i = 0; i < ranks - 1; i++)); do
+        # MPICH has a handler of its own, which is left alone.
+        for ((i = 0; i < ranks - 1 && ${#recovery} > 0; i++)); do
             grep -q "rank $i's last calls, newest first: .*all_reduce float64 \[77\]" "$folder/out" || code=1
         done
         ;;
@@ -65,7 +66,10 @@ case $scenario in
         moments="before after"
         [ "${TSHARD_CHECK:-0}" = 1 ] && moments="inside"
         plain=$flags limit=20
-        for SEED in 1 2; do for WHEN in $moments; do for SIGNAL in KILL STOP; do
+        # MPICH's launcher does not survive a rank's death that it is told to ignore.
+        signals="KILL STOP"
+        [ "$recovery" ] || signals=STOP
+        for SEED in 1 2; do for WHEN in $moments; do for SIGNAL in $signals; do
             export SIGNAL WHEN SEED
             # Of one that is stopped the launcher has no word, and would wait for it.
             flags=$plain
