@@ -67,7 +67,7 @@ void tshi_cpu_mul(tsh_device *device, tsh_dtype dtype, int64_t n, const void *x,
 
 void tshi_cpu_divide(tsh_device *device, tsh_dtype dtype, int64_t n, const void *x, const void *y, void *z) {
     if (dtype == TSH_FLOAT64)
-        divide_f64(n, x, y, z);
+        quotient_f64(n, x, y, z);
     else
-        divide_f32(n, x, y, z);
+        quotient_f32(n, x, y, z);
 }
