@@ -1,19 +1,14 @@
 # CUDA and NCCL. The runtime is linked statically and harmless without a driver; cuBLASLt and NCCL are opened when a CUDA
 # device is asked for, so that the library loads fast and on machines that have neither.
 #   TSHARD_HAVE_CUDA, TSHARD_HAVE_NCCL   what is built
-# AUTO means OFF as long as the CUDA side is not whole.
 
 set(TSHARD_HAVE_CUDA OFF)
 set(TSHARD_HAVE_NCCL OFF)
-set(TSHARD_CUDA_WANTED ${TSHARD_CUDA})
-if(TSHARD_CUDA STREQUAL "AUTO")
-    set(TSHARD_CUDA_WANTED OFF)
-endif()
 
 # --- the toolkit --------------------------------------------------------------------------------------------------
 
 set(cuda_missing "")
-if(TSHARD_CUDA_WANTED)
+if(NOT TSHARD_CUDA STREQUAL "OFF")
     find_package(CUDAToolkit QUIET)
     if(NOT CUDAToolkit_FOUND)
         set(cuda_missing "there is no CUDA toolkit (nvcc, headers, libcudart_static)")
