@@ -32,33 +32,30 @@ static int64_t elements_out(const tsh_group *group, const tshi_call *call) {
     }
 }
 
-/* A buffer on the host for `elements`, or NULL with the message set. */
-static void *take(const tsh_group *group, const tshi_call *call, int64_t elements, size_t *bytes) {
+/* A buffer on the host, or NULL with the call marked failed. */
+static void *take(const tsh_group *group, tshi_call *call, size_t bytes) {
     tsh_device *host = group->world->host;
-    *bytes = (size_t)elements * tsh_dtype_size(call->dtype);
-    return host->ops->alloc(host, *bytes);
+    void *buffer = host->ops->alloc(host, bytes);
+    if (!buffer) call->failed = TSH_ERR_MEMORY;
+    return buffer;
 }
 
 void tshi_stage_open(tsh_group *group, tshi_call *call, tshi_staging *stage) {
     tsh_device *device = group->world->device;
-    size_t bytes = 0;
     *stage = (tshi_staging){0};
     if (call->failed != TSH_OK) return;
-    bool one = call->in && call->in == call->out, takes = call->out != NULL;
-    stage->to = call->out;
-    if (takes) stage->out = take(group, call, elements_out(group, call), &stage->bytes);
-    if (takes && !stage->out) call->failed = TSH_ERR_MEMORY;
-    if (call->in && call->failed == TSH_OK) {
-        int64_t elements = elements_in(group, call);
-        if (one)
-            bytes = (size_t)elements * tsh_dtype_size(call->dtype);
-        else
-            stage->in = take(group, call, elements, &bytes);
-        void *in = one ? stage->out : stage->in;
-        if (!in) call->failed = TSH_ERR_MEMORY;
-        if (in && bytes) device->ops->copy_to_host(device, bytes, call->in, in);
-        call->in = in;
+    size_t size = tsh_dtype_size(call->dtype), given = call->in ? (size_t)elements_in(group, call) * size : 0;
+    /* One buffer for both where the parts begin alike, whichever is longer. */
+    bool one = call->in && call->in == call->out;
+    if (call->out) {
+        stage->to = call->out;
+        stage->bytes = (size_t)elements_out(group, call) * size;
+        stage->out = take(group, call, one && given > stage->bytes ? given : stage->bytes);
     }
+    if (call->in && !one && call->failed == TSH_OK) stage->in = take(group, call, given);
+    void *in = one ? stage->out : stage->in;
+    if (given && call->failed == TSH_OK) device->ops->copy_to_host(device, given, call->in, in);
+    call->in = in;
     call->out = stage->out;
 }
 

@@ -13,6 +13,7 @@
 
 static void begin(int gpus) {
     setenv("TSHARD_TEST_DEVICE", "cuda", 1);
+    setenv("TSHARD_CUDA_MANAGED", "0", 1);
     standin_reset();
     standin_lazy(true);
     standin_gpus(gpus);
@@ -215,6 +216,7 @@ Test(nccl, ranks_that_share_a_gpu_do_without) {
     setenv("TSHARD_CUDA_MANAGED", "1", 1);
     cr_assert_str_empty(tshi_test_run_threads(3, backend_is, "local"));
     begin(2);
+    setenv("TSHARD_CUDA_MANAGED", "1", 1);
     cr_assert_str_empty(tshi_test_run_threads(3, backend_is, "local"));
     setenv("TSHARD_BACKEND", "nccl", 1);
     const char *words = tshi_test_run_threads(3, no_world, NULL);

@@ -99,6 +99,16 @@ static void clique_release(clique *c) {
     clique **link = &cliques;
     while (*link != c) link = &(*link)->next;
     *link = c->next;
+    /* Splits that not all have come to: another clique may get this address. */
+    for (split **at = &splits; *at;) {
+        split *gone = *at;
+        if (gone->parent != c) {
+            at = &gone->next;
+            continue;
+        }
+        *at = gone->next;
+        free(gone);
+    }
     free(c);
 }
 

@@ -100,6 +100,11 @@ static void run_rank(const job *j, int rank) {
     r->world = NULL;
 }
 
+/* How the memory of a GPU is to be, where the test itself has not said it. */
+static void set_memory(const job *j) {
+    setenv("TSHARD_CUDA_MANAGED", j->options.own_memory ? "0" : "1", 0);
+}
+
 static void set_number(const char *name, long value) {
     char text[32];
     snprintf(text, sizeof text, "%ld", value);
@@ -116,7 +121,7 @@ static void set_environment(const job *j, int rank, const char *token) {
     setenv("TSHARD_TOKEN", token, 1);
     setenv("TSHARD_BLAS_THREADS", "1", 1);
     setenv("TSHARD_TIMEOUT", j->options.world_timeout, 1);
-    setenv("TSHARD_CUDA_MANAGED", j->options.own_memory ? "0" : "1", 1);
+    set_memory(j);
 }
 
 static _Noreturn void rank_process(const job *j, int rank, const char *token, pid_t parent) {
@@ -192,6 +197,7 @@ static void run_threads(job *j) {
     int n = j->options.ranks;
     pthread_t *threads = calloc((size_t)n, sizeof *threads);
     thread_start *starts = calloc((size_t)n, sizeof *starts);
+    set_memory(j);
     if (tsh_threads_create(n, &j->threads) != TSH_OK) abort();
     for (int i = 0; i < n; i++) {
         starts[i] = (thread_start){j, i};

@@ -26,13 +26,17 @@ static __global__ void check_indices_kernel(bool is_target, int64_t n, const int
     *(volatile int32_t *)&report->found = 1;
 }
 
-// The device's report names the first index outside [0, limit); targets may be ignore_index. Does not wait: -1.
+// The device's report names the first index outside [0, limit); targets may be ignore_index. -1, for this does not wait;
+// where every launch is waited for, the index, which is told now.
 inline int64_t check_indices(tsh_device *device, bool is_target, int64_t n, const int64_t *index, int64_t limit,
                              int64_t ignore_index) {
     if (n <= 0) return -1;
     launch(device, is_target ? "targets_check" : "ids_check", check_indices_kernel, 1, 512, is_target, n, index, limit,
            ignore_index, tshi_cuda(device)->report);
-    return -1;
+    tshi_cuda_report *report = tshi_cuda(device)->report;
+    if (!tshi_cuda(device)->managed || !report->found) return -1;
+    report->found = 0;
+    return report->place;
 }
 
 } // namespace tshi
