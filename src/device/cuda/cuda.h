@@ -38,8 +38,8 @@ typedef struct tshi_cuda_device {
     /* Called every now and then while the host waits for the GPU: communication that cannot finish is ended there. */
     void (*watch)(void *watcher);
     void *watcher;
-    uint64_t waits;         /* times that the host has waited for the GPU */
-    tsh_status failed;      /* the first failure that check has not told, and its words */
+    uint64_t waits;    /* times that the host has waited for the GPU */
+    tsh_status failed; /* the first failure that check has not told, and its words */
     char words[TSHI_MESSAGE_SIZE];
 } tshi_cuda_device;
 
