@@ -7,7 +7,9 @@ cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=scripts/setup.sh
 . scripts/setup.sh
 
-all_stages=(gcc clang asan tsan fuzz valgrind install cuda docs format)
+all_stages=(gcc clang asan tsan fuzz valgrind install cuda gpu docs format)
+# TSHARD_TEST_DEVICE=cuda scripts/test.sh: the suites on a GPU alone.
+[ "${TSHARD_TEST_DEVICE:-cpu}" = cpu ] || all_stages=(gpu)
 jobs=$(nproc)
 logs=build-logs
 passed=0 failed=0 skipped=0
@@ -85,6 +87,14 @@ stage_install() { suites build-gcc --label-regex '^install$'; }
 stage_cuda() {
     have_command nvcc || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ] || { echo "there is no nvcc"; return 77; }
     build build-cuda -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=ON && suites build-cuda --label-regex '^(cuda|install)$'
+}
+
+# The rooms' suites and the golden vectors on the GPU that is here.
+stage_gpu() {
+    nvidia-smi -L 2> /dev/null || { echo "no GPU here, so nothing has run on one"; return 77; }
+    build build-gpu -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=ON -DTSHARD_CUDA_ARCHITECTURES=native &&
+        TSHARD_TEST_DEVICE=cuda suites build-gpu --label-regex '^(tensor|dist|autograd|layers|train|examples)$' &&
+        build-gpu/bin/check_vectors tests/data/vectors --device cuda
 }
 
 stage_docs() {

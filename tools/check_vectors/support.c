@@ -87,8 +87,11 @@ bool cv_load_embedding(cv_run *run, tsh_embedding *layer, const char *table) {
 void cv_backward(cv_run *run, tsh_tensor *y, const char *dy) {
     if (!tshi_check(run->rank, y, "%s", tsh_tape_message(run->tape))) return;
     int axes = y->mesh->axes;
+    cv_run as_y = *run; /* a loss of bfloat16 logits is float32 */
+    as_y.dtype = y->dtype;
     tsh_tensor *gradient =
-        cv_tensor(run, dy, y->shape.ndim, y->layout[0], axes > 1 ? y->layout[1] : TSH_REPLICATED, false);
+        cv_tensor(&as_y, dy, y->shape.ndim, y->layout[0], axes > 1 ? y->layout[1] : TSH_REPLICATED, false);
+    if (gradient) run->tensors[run->tensor_count++] = gradient;
     if (!gradient) return;
     tsh_backward_config config = {.gradient = gradient};
     tshi_check_ok(run->rank, tsh_backward_with(run->tape, y, &config));
