@@ -11,7 +11,8 @@
 extern "C" {
 #endif
 
-/* Differentiable ops take float32 and float64; ids are int64; tensors and collectives take all.
+/* Differentiable functions take float32 and float64, and on a GPU bfloat16 and float16 too, which are computed with in
+ * float32 and rounded once; ids are int64; tensors and collectives take all.
  * Zero is float32, so that a zeroed configuration means it. */
 typedef enum tsh_dtype {
     TSH_FLOAT32 = 0,

@@ -3,8 +3,10 @@
  * Shapes are global ones. For each function a line lists the layouts that it takes along an axis, inputs -> output,
  * with R, S(d), P, L for REPLICATED, SHARD(d), PARTIAL, LOCAL. From other layouts the tape goes to the entry whose
  * transitions move the fewest bytes, forward and backward (the first on ties); LOCAL is only ever taken as LOCAL.
- * All tensors float32 or all float64 where not said otherwise, on one mesh. Every function returns a tensor owned by
- * the tape, or NULL with the words in tsh_tape_message().
+ * All tensors of one float dtype that the device computes with (see tsh_dtype) where not said otherwise, on one mesh.
+ * Every function returns a tensor owned by the tape, or NULL with the words in tsh_tape_message(). On a GPU ids out of
+ * range, and whatever else only its kernels find, are told by the next call that looks: tsh_backward,
+ * tsh_optimizer_step, tsh_tensor_read, tsh_tensor_item, tsh_device_synchronize; it may be one of the next step.
  *
  * Thread safety: everything here is for the world's own thread. */
 #ifndef TSHARD_FUNCTIONAL_H

@@ -144,11 +144,11 @@ typedef struct tsh_cross_entropy_config {
 /* logits [..., classes], target int64 [...]; V = global classes, a = smoothing, w = class weights:
  *   nll_i = -w_t log p_t;  L_i = (1 - a) nll_i + a/V sum_j -w_j log p_j;  mean: sum L_i / sum of w_t over targets not
  * ignored.
- * -> [] for mean and sum, [...] for none. Along an axis:
+ * -> [] for mean and sum, [...] for none; of the logits' dtype, float32 for bfloat16 and float16. Along an axis:
  *   logits REPLICATED: no communication. SHARD(last), vocabulary-parallel: two all-reduces forward (max; packed sums),
  * none backward, loss REPLICATED. SHARD(0), target SHARD(0) (batch-parallel): mean and sum: one all-reduce of numerator
  * and denominator, loss REPLICATED; none: SHARD(0). LOCAL: loss LOCAL. TSH_ERR_RANGE for a target outside [0, V) that
- * is not ignore_index, at any number of ranks. config may be NULL. */
+ * is not ignore_index, at any number of ranks (on a GPU told later, see functional.h). config may be NULL. */
 TSH_API tsh_tensor *tsh_cross_entropy(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *target,
                                       const tsh_cross_entropy_config *config);
 

@@ -93,14 +93,15 @@ TSH_API char *tsh_tensor_describe(const tsh_tensor *tensor, char *text, size_t s
  * size must be this rank's balanced part. Claiming LOCAL withdraws a claim. */
 TSH_API tsh_status tsh_tensor_claim(tsh_tensor *tensor, const tsh_group *group, tsh_layout layout, int64_t global);
 
-/* Copy nbytes of this rank's part in or out; `count` elements must be the tensor's own number. */
+/* Copy nbytes of this rank's part in or out; `count` elements must be the tensor's own number. A read waits for a GPU,
+ * and fails with what its kernels have found wrong by then. */
 TSH_API tsh_status tsh_tensor_write(tsh_tensor *tensor, const void *from, int64_t count);
 TSH_API tsh_status tsh_tensor_read(const tsh_tensor *tensor, void *to, int64_t count);
 /* Copy this rank's part out of a whole (global shape, row-major, in host memory). Each axis must be REPLICATED or
  * SHARD. */
 TSH_API tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole);
 TSH_API tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value);
-/* The one element of a tensor that holds one, as a double; NAN with the message set otherwise. */
+/* The one element of a tensor that holds one, as a double; NAN with the message set otherwise. Waits as a read does. */
 TSH_API double tsh_tensor_item(const tsh_tensor *tensor);
 
 /* Ask for a gradient (float dtypes; the tensor becomes a leaf). */

@@ -28,7 +28,8 @@ typedef struct tsh_adamw_config {
     double lr, beta1, beta2, eps, weight_decay;
 } tsh_adamw_config;
 
-/* An optimiser over the list as it is now; the caller destroys it. Not collective. TSH_ERR_ARGUMENT for a setting out
+/* An optimiser over the list as it is now; the caller destroys it. What it keeps for a parameter is of its dtype, float32
+ * for bfloat16 and float16. Not collective. TSH_ERR_ARGUMENT for a setting out
  * of its range, TSH_ERR_MEMORY. */
 TSH_API tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *config, tsh_optimizer **out);
 TSH_API tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config, tsh_optimizer **out);
@@ -42,7 +43,8 @@ TSH_API void tsh_optimizer_set_lr(tsh_optimizer *optimizer, double lr);
 /* Scale all gradients by min(1, max_norm / (norm + 1e-6)), norm = sqrt(sum of squares of all gradients): each element
  * of the whole model counted once, sharded and replicated parameters together. *norm (may be NULL) is the norm before.
  * One all-reduce of one double over each axis of the parameters' mesh: collective. TSH_ERR_ARGUMENT for max_norm <= 0;
- * a norm that is not finite scales nothing and is reported in *norm. Waits for the sums of a tsh_data_parallel first. */
+ * a norm that is not finite scales nothing and is reported in *norm. Waits for the sums of a tsh_data_parallel first;
+ * for a GPU only where norm is not NULL. */
 TSH_API tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, double *norm);
 
 /* --- data parallelism --------------------------------------------------------------------------------------------- */
