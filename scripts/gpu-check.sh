@@ -2,7 +2,7 @@
 # Everything that needs a GPU, in one go: build, suites, golden vectors, compute-sanitizer, benchmarks; one report.
 #   scripts/gpu-check.sh [--packages FOLDER] [--build FOLDER] [--seconds N] [SECTION...]
 # FOLDER of --packages holds .deb files (libcriterion-dev, libopenblas-dev, ... and what they need): they are unpacked
-# beside the build, and nothing is fetched from a network. Without it what is installed is taken. Sections, in order:
+# into a folder of their own (below TMPDIR), and nothing is fetched from a network. Without it what is installed is taken. Sections, in order:
 #   machine build vectors suites sanitizer kernels layers torch
 # The report is BUILD/report.md: what ran, what it printed, how it ended. The last line counts; the exit code is 1 when
 # anything failed. A section that cannot run here is skipped in words.
@@ -35,7 +35,9 @@ passed=0 failed=0 skipped=0
 # --- what is carried along ----------------------------------------------------------------------------------------
 
 if [ -n "$packages" ]; then
-    prefix=$(cd "$build" && pwd)/packages
+    # Outside the tree: what is installed may not name folders of it.
+    prefix=${TMPDIR:-/tmp}/tshard-packages-$(id -u)
+    mkdir -p "$prefix"
     for file in "$packages"/*.deb; do dpkg -x "$file" "$prefix" || exit 1; done
     triplet=$(gcc -print-multiarch)
     library=$prefix/usr/lib/$triplet
