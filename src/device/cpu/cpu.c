@@ -122,7 +122,7 @@ static const tshi_device_ops tshi_cpu_ops = {
 tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, size_t size, int threads,
                                   tsh_device **out) {
     *out = NULL;
-    if (!heap || (uintptr_t)heap % TSHI_HEAP_ALIGNMENT != 0) {
+    if (!heap || (uintptr_t)heap % TSHI_HOLE_UNIT != 0) {
         return tshi_fail(TSH_ERR_ARGUMENT, "the tensor memory of a CPU has to be aligned to 64 bytes");
     }
     if (threads < 1) return tshi_fail(TSH_ERR_ARGUMENT, "a CPU needs at least 1 thread, not %d", threads);

@@ -1,17 +1,13 @@
 /* An allocator over one given region, for tensor buffers.
  *
- * Free blocks hang in lists by size class (16 a power of two), each in order of address, and neighbours are merged
- * at once: where a block lands depends on the live blocks alone, not on the order in which others were freed. So a
- * step that leaves what it found repeats its addresses. Beyond the last block nothing is touched, and the region may
- * be far larger than memory. Each block is preceded by a 64-byte header. Not thread-safe. */
+ * Free blocks are holes (holes.h), and neighbours are merged at once: where a block lands depends on the live blocks
+ * alone, not on the order in which others were freed. So a step that leaves what it found repeats its addresses. Beyond
+ * the last block nothing is touched, and the region may be far larger than memory. Each block is preceded by a 64-byte
+ * header. Not thread-safe. */
 #ifndef TSHI_CPU_HEAP_H
 #define TSHI_CPU_HEAP_H
 
-#include "base/base.h"
-
-#define TSHI_HEAP_ALIGNMENT ((size_t)64)
-#define TSHI_HEAP_LEVELS    58 /* powers of two of a size in units of 64 bytes */
-#define TSHI_HEAP_CLASSES   16
+#include "device/holes.h"
 
 typedef struct tshi_heap_block tshi_heap_block;
 
@@ -21,9 +17,7 @@ typedef struct tshi_heap {
     size_t top;        /* offset where the last block ends */
     size_t high_water; /* the highest top so far */
     tshi_heap_block *last;
-    uint64_t levels; /* bit l: some class of level l has a free block */
-    uint16_t classes[TSHI_HEAP_LEVELS];
-    tshi_heap_block *free[TSHI_HEAP_LEVELS][TSHI_HEAP_CLASSES];
+    tshi_holes holes;
 } tshi_heap;
 
 /* base aligned to 64; the region is not written to before the first allocation. */

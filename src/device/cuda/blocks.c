@@ -2,73 +2,17 @@
 
 #include <string.h>
 
-#define KIND_BITS 4
-
-/* --- free lists --------------------------------------------------------------------------------------------------- */
-
-typedef struct size_class {
-    int level, kind;
-} size_class;
-
-/* Level: the power of two; kind: its sixteenth. Units below 16 have level 0 to themselves, one class each. */
-static size_class class_of(size_t size) {
-    uint64_t units = size / TSHI_BLOCK_UNIT;
-    if (units < TSHI_BLOCK_KINDS) return (size_class){0, (int)units};
-    int power = 63 - __builtin_clzll(units);
-    return (size_class){power - KIND_BITS + 1, (int)(units >> (power - KIND_BITS)) - TSHI_BLOCK_KINDS};
+/* The block that a hole is the start of. */
+static tshi_piece *piece_of(tshi_hole *hole) {
+    return (tshi_piece *)(void *)hole;
 }
 
 static void insert(tshi_piece *block) {
-    tshi_blocks *blocks = block->slab->owner;
-    size_class c = class_of(block->size);
-    tshi_piece *previous = NULL, *next = blocks->free[c.level][c.kind];
-    while (next && (uintptr_t)next->data < (uintptr_t)block->data) {
-        previous = next;
-        next = next->next;
-    }
-    block->previous = previous;
-    block->next = next;
-    if (next) next->previous = block;
-    if (previous)
-        previous->next = block;
-    else
-        blocks->free[c.level][c.kind] = block;
-    blocks->kinds[c.level] = (uint16_t)(blocks->kinds[c.level] | 1u << c.kind);
-    blocks->levels |= (uint64_t)1 << c.level;
-    block->is_free = true;
+    tshi_holes_add(&block->slab->owner->holes, &block->hole);
 }
 
 static void take_out(tshi_piece *block) {
-    tshi_blocks *blocks = block->slab->owner;
-    size_class c = class_of(block->size);
-    if (block->next) block->next->previous = block->previous;
-    if (block->previous)
-        block->previous->next = block->next;
-    else
-        blocks->free[c.level][c.kind] = block->next;
-    block->previous = block->next = NULL;
-    block->is_free = false;
-    if (blocks->free[c.level][c.kind]) return;
-    blocks->kinds[c.level] = (uint16_t)(blocks->kinds[c.level] & ~(1u << c.kind));
-    if (blocks->kinds[c.level] == 0) blocks->levels &= ~((uint64_t)1 << c.level);
-}
-
-/* The first block of a class above c, where every block is large enough. */
-static tshi_piece *first_above(const tshi_blocks *blocks, size_class c) {
-    uint32_t kinds = blocks->kinds[c.level] & (uint32_t)(0xffffffffu << (c.kind + 1));
-    if (kinds) return blocks->free[c.level][__builtin_ctz(kinds)];
-    uint64_t levels = blocks->levels & ((~(uint64_t)0 << c.level) << 1);
-    if (!levels) return NULL;
-    int level = __builtin_ctzll(levels);
-    return blocks->free[level][__builtin_ctz(blocks->kinds[level])];
-}
-
-static tshi_piece *find_free(const tshi_blocks *blocks, size_t size) {
-    size_class c = class_of(size);
-    /* In its own class a block may be a little too small; the exact fit of a repeated step is here. */
-    tshi_piece *block = blocks->free[c.level][c.kind];
-    while (block && block->size < size) block = block->next;
-    return block ? block : first_above(blocks, c);
+    tshi_holes_remove(&block->slab->owner->holes, &block->hole);
 }
 
 /* --- blocks in use ------------------------------------------------------------------------------------------------ */
@@ -79,7 +23,7 @@ static size_t bucket_of(const tshi_block_books *books, const void *data) {
 }
 
 static void enter(tshi_block_books *books, tshi_piece *block) {
-    size_t bucket = bucket_of(books, block->data);
+    size_t bucket = bucket_of(books, block->hole.data);
     block->chain = books->buckets[bucket];
     books->buckets[bucket] = block;
 }
@@ -107,12 +51,12 @@ static tsh_status more_buckets(tshi_block_books *books) {
 tshi_piece *tshi_blocks_find(const tshi_block_books *books, const void *data) {
     if (books->buckets_count == 0) return NULL;
     tshi_piece *block = books->buckets[bucket_of(books, data)];
-    while (block && block->data != data) block = block->chain;
+    while (block && block->hole.data != data) block = block->chain;
     return block;
 }
 
 void tshi_blocks_forget(tshi_block_books *books, tshi_piece *block) {
-    tshi_piece **link = &books->buckets[bucket_of(books, block->data)];
+    tshi_piece **link = &books->buckets[bucket_of(books, block->hole.data)];
     while (*link != block) link = &(*link)->chain;
     *link = block->chain;
     block->chain = NULL;
@@ -123,24 +67,23 @@ void tshi_blocks_forget(tshi_block_books *books, tshi_piece *block) {
 
 /* What `block` has beyond `size` becomes `rest`. */
 static void split(tshi_piece *block, size_t size, tshi_piece *rest) {
-    *rest = (tshi_piece){.data = block->data + size,
-                         .size = block->size - size,
+    *rest = (tshi_piece){.hole = {.data = block->hole.data + size, .size = block->hole.size - size},
                          .slab = block->slab,
                          .before = block,
                          .after = block->after};
     if (block->after) block->after->before = rest;
     block->after = rest;
-    block->size = size;
+    block->hole.size = size;
     insert(rest);
 }
 
 tshi_piece *tshi_blocks_take(tshi_blocks *blocks, tshi_block_books *books, size_t size, bool *failed) {
     *failed = false;
-    tshi_piece *block = find_free(blocks, size), *rest = NULL;
+    tshi_piece *block = piece_of(tshi_holes_find(&blocks->holes, size)), *rest = NULL;
     if (!block) return NULL;
     *failed = true;
     if (more_buckets(books) != TSH_OK) return NULL;
-    if (block->size > size) {
+    if (block->hole.size > size) {
         rest = tshi_pool_take(&books->structs, books->allocator, sizeof *rest);
         if (!rest) return NULL;
     }
@@ -156,18 +99,18 @@ tshi_piece *tshi_blocks_take(tshi_blocks *blocks, tshi_block_books *books, size_
 /* `block` takes in the block behind it. */
 static void merge(tshi_block_books *books, tshi_piece *block) {
     tshi_piece *behind = block->after;
-    block->size += behind->size;
+    block->hole.size += behind->hole.size;
     block->after = behind->after;
     if (block->after) block->after->before = block;
     tshi_pool_give(&books->structs, behind);
 }
 
 void tshi_blocks_give(tshi_block_books *books, tshi_piece *block) {
-    if (block->after && block->after->is_free) {
+    if (block->after && block->after->hole.is_free) {
         take_out(block->after);
         merge(books, block);
     }
-    if (block->before && block->before->is_free) {
+    if (block->before && block->before->hole.is_free) {
         block = block->before;
         take_out(block);
         merge(books, block);
@@ -185,7 +128,7 @@ tsh_status tshi_blocks_add(tshi_blocks *blocks, tshi_block_books *books, char *b
         return TSH_ERR_MEMORY;
     }
     *slab = (tshi_slab){.owner = blocks, .next = blocks->slabs, .base = base, .size = size, .first = block};
-    *block = (tshi_piece){.data = base, .size = size, .slab = slab};
+    *block = (tshi_piece){.hole = {.data = base, .size = size}, .slab = slab};
     blocks->slabs = slab;
     insert(block);
     return TSH_OK;
@@ -193,7 +136,8 @@ tsh_status tshi_blocks_add(tshi_blocks *blocks, tshi_block_books *books, char *b
 
 tshi_slab *tshi_blocks_idle(tshi_blocks *blocks, tshi_block_books *books) {
     tshi_slab **link = &blocks->slabs;
-    while (*link && !((*link)->first->is_free && (*link)->first->size == (*link)->size)) link = &(*link)->next;
+    while (*link && !((*link)->first->hole.is_free && (*link)->first->hole.size == (*link)->size))
+        link = &(*link)->next;
     tshi_slab *slab = *link;
     if (!slab) return NULL;
     *link = slab->next;
@@ -208,7 +152,7 @@ void tshi_blocks_join(tshi_blocks *from, tshi_blocks *to) {
         tshi_slab *slab = from->slabs;
         from->slabs = slab->next;
         for (tshi_piece *b = slab->first; b; b = b->after) {
-            if (!b->is_free) continue;
+            if (!b->hole.is_free) continue;
             slab->owner = from;
             take_out(b);
             slab->owner = to;

@@ -1,29 +1,24 @@
 /* An allocator over slabs of GPU memory, with all its books on the host.
  *
  * One stream uses the memory, in the order of the calls: a block may be given out again as soon as it is released. As in
- * the CPU's heap, free blocks hang in lists by size class (16 a power of two), each in order of address, and neighbours
- * in a slab are merged at once, so that a step that leaves what it found repeats its addresses. Not thread-safe. */
+ * the CPU's heap, free blocks are holes (holes.h) and neighbours in a slab are merged at once, so that a step that leaves
+ * what it found repeats its addresses. Not thread-safe. */
 #ifndef TSHI_CUDA_BLOCKS_H
 #define TSHI_CUDA_BLOCKS_H
 
-#include "base/base.h"
+#include "device/holes.h"
 
-#define TSHI_BLOCK_UNIT   ((size_t)256) /* what cudaMalloc aligns to */
-#define TSHI_BLOCK_LEVELS 56            /* powers of two of a size in those */
-#define TSHI_BLOCK_KINDS  16
+#define TSHI_BLOCK_UNIT ((size_t)256) /* what cudaMalloc aligns to; a multiple of TSHI_HOLE_UNIT */
 
 typedef struct tshi_blocks tshi_blocks;
 typedef struct tshi_slab tshi_slab;
 
 typedef struct tshi_piece {
-    char *data;
-    size_t size;
+    tshi_hole hole;
     size_t wanted; /* of it asked for */
     tshi_slab *slab;
-    struct tshi_piece *before, *after;  /* in the slab */
-    struct tshi_piece *previous, *next; /* in the free list of its class; next: also in a list of kept blocks */
-    struct tshi_piece *chain;           /* in its bucket, while in use */
-    bool is_free;
+    struct tshi_piece *before, *after; /* in the slab */
+    struct tshi_piece *chain;          /* in its bucket, while in use; in a list of kept blocks after that */
 } tshi_piece;
 
 struct tshi_slab {
@@ -36,9 +31,7 @@ struct tshi_slab {
 
 struct tshi_blocks {
     tshi_slab *slabs;
-    uint64_t levels; /* bit l: some class of level l has a free block */
-    uint16_t kinds[TSHI_BLOCK_LEVELS];
-    tshi_piece *free[TSHI_BLOCK_LEVELS][TSHI_BLOCK_KINDS];
+    tshi_holes holes;
 };
 
 /* The structs' memory, and the blocks in use by address. */

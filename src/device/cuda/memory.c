@@ -131,7 +131,7 @@ void *tshi_cuda_alloc(tsh_device *device, size_t size) {
     stats->requests++;
     stats->bytes_in_use += block->wanted;
     if (stats->bytes_in_use > stats->bytes_peak) stats->bytes_peak = stats->bytes_in_use;
-    return block->data;
+    return block->hole.data;
 }
 
 static bool belongs(const tshi_cuda_pool *pool, const tshi_piece *block) {
@@ -146,7 +146,7 @@ void tshi_cuda_release(tsh_device *device, void *pointer) {
     device->stats.bytes_in_use -= block->wanted;
     tshi_blocks_forget(&memory->books, block);
     if (memory->active != &memory->own && !belongs(memory->active, block)) {
-        block->next = memory->active->kept;
+        block->chain = memory->active->kept;
         memory->active->kept = block;
     } else {
         tshi_blocks_give(&memory->books, block);
@@ -176,8 +176,8 @@ void tshi_cuda_pool_drop(tshi_cuda_device *device, tshi_cuda_pool *pool) {
     *link = pool->next;
     while (pool->kept) {
         tshi_piece *block = pool->kept;
-        pool->kept = block->next;
-        block->next = NULL;
+        pool->kept = block->chain;
+        block->chain = NULL;
         tshi_blocks_give(&memory->books, block);
     }
     tshi_blocks_join(&pool->small, &memory->own.small);
