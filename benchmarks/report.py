@@ -2,9 +2,9 @@
 """All figures that tshard gives of itself, in one run: each with its command, what is demanded, and whether it is met.
 
 A linear layer by column, by row and dense, the efficiency of a large MLP, how much faster a small one is on two ranks
-than on one, and beside MPI (compare_allreduce.py, compare_collectives.py): the all-reduce at every size, every
-collective and messages, more ranks than cores, the mpi backend. Every rank has a core and one BLAS thread. The exit code is 0 when
-all demands are met. A machine that does other work meanwhile gives figures of that work.
+than on one, and beside MPI (compare_collectives.py): the all-reduce at every size, every collective and messages, more
+ranks than cores, the mpi backend. Every rank has a core and one BLAS thread. The exit code is 0 when all demands are
+met. A machine that does other work meanwhile gives figures of that work.
 """
 import argparse
 import json
@@ -59,22 +59,24 @@ def spread(values):
     return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
-def compare(options, what, script, *words):
-    """The demand that a script beside this one makes, and shows."""
-    command = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), script), "--build",
-               options.build, "--rounds", str(options.rounds), *words]
+def compare(options, what, *words):
+    """The demand that compare_collectives.py makes, and shows."""
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "compare_collectives.py")
+    command = [sys.executable, script, "--build", options.build, "--rounds", str(options.rounds), "--mpiexec",
+               options.mpiexec, *words]
     show(command)
     code = subprocess.run(command, check=False).returncode
     return [demand(what, "as above", "as above", code == 0)]
 
 
-def all_reduce(options):
-    return compare(options, "all_reduce beside MPI", "compare_allreduce.py", "--ranks", str(RANKS))
-
-
 def against_mpi(options, what, *words):
     peers = [word for peer in options.peer for word in ("--peer", peer)]
-    return compare(options, what, "compare_collectives.py", "--mpiexec", options.mpiexec, *peers, *words)
+    return compare(options, what, *peers, *words)
+
+
+def all_reduce(options):
+    return against_mpi(options, "all_reduce beside MPI", "--op", "all_reduce", "--min-bytes", "4", "--ranks",
+                       str(RANKS))
 
 
 def collectives(options):
@@ -83,9 +85,9 @@ def collectives(options):
 
 def crowded(options):
     # The build's own MPI alone: ranks that do not yield take minutes here.
-    return compare(options, "all_reduce of 1 MiB, two ranks a core, beside MPI that yields", "compare_collectives.py",
-                   "--mpiexec", options.mpiexec, "--op", "all_reduce", "--ranks",
-                   str(2 * len(os.sched_getaffinity(0))), "--min-bytes", "1M", "--max-bytes", "1M", "--seconds", "0.2")
+    return compare(options, "all_reduce of 1 MiB, two ranks a core, beside MPI that yields", "--op", "all_reduce",
+                   "--ranks", str(2 * len(os.sched_getaffinity(0))), "--min-bytes", "1M", "--max-bytes", "1M",
+                   "--seconds", "0.2")
 
 
 def backend(options):

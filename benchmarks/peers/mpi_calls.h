@@ -31,7 +31,18 @@ typedef struct trial {
     void *user;
 } trial;
 
-/* Elements of a rank's `in` and `out` when the larger of them has `count`, which the ranks divide. */
+static inline bool in_parts(const trial *t) {
+    return t->op == ALL_GATHER || t->op == REDUCE_SCATTER || t->op == ALL_TO_ALL || t->op == GATHER || t->op == SCATTER;
+}
+
+/* Elements of the larger buffer of so many bytes; the ranks divide those that go in parts. */
+static inline int count_of(const trial *t, long bytes) {
+    int n = (int)(bytes / (long)sizeof(float)), least = in_parts(t) ? t->ranks : 1;
+    if (t->op == BARRIER) return 0;
+    return n < least ? least : n / least * least;
+}
+
+/* Elements of a rank's `in` and `out` when the larger of them has `count`. */
 static inline int in_count(const trial *t) {
     return t->op == ALL_GATHER || t->op == GATHER ? t->count / t->ranks : t->count;
 }

@@ -28,9 +28,7 @@ static const char *backend_name(void) {
 
 static int run_op(trial *t, const long *numbers, double seconds) {
     for (long bytes = numbers[0]; bytes <= numbers[1]; bytes *= numbers[2]) {
-        t->count = (int)(bytes / 4) / t->ranks * t->ranks;
-        if (t->count == 0) t->count = t->ranks;
-        if (t->op == BARRIER) t->count = 0;
+        t->count = count_of(t, bytes);
         size_t room = ((size_t)t->count * sizeof(float) + 64) / 64 * 64;
         t->in = aligned_alloc(64, room);
         t->out = aligned_alloc(64, room);

@@ -105,8 +105,7 @@ static int run_size(trial *t, double seconds) {
 static int run_op(trial *t, const long *numbers, double seconds) {
     int code = 0;
     for (long bytes = numbers[0]; bytes <= numbers[1] && code == 0; bytes *= numbers[2]) {
-        t->count = (int)(bytes / 4) / t->ranks * t->ranks;
-        if (t->count == 0) t->count = t->ranks;
+        t->count = count_of(t, bytes);
         code = (int)prepare(t, t->user);
         if (code == 0) code = run_size(t, seconds);
         release(t->user);
