@@ -644,12 +644,3 @@ ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int pee
 ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
     return call("ncclRecv", comm, stream, (part){.kind = RECV, .out = out, .count = count, .type = type, .root = peer});
 }
-
-/* --- of the runtime, what only ranks on several GPUs want ---------------------------------------------------------- */
-
-cudaError_t cudaDeviceGetPCIBusId(char *text, int size, int device) {
-    int code = cudaErrorInvalidDevice;
-    if (standin_call("cudaDeviceGetPCIBusId", &code)) return (cudaError_t)code;
-    snprintf(text, (size_t)size, "0000:%02x:00.0", device + 1);
-    return cudaSuccess;
-}

@@ -1,6 +1,7 @@
 /* What stands in for the CUDA runtime, cuBLASLt and NCCL in tests.
  *
  * "Device memory" is the host's, closed to the host's own code: it opens while something queued runs (standin_protect).
+ * Other processes map it as CUDA IPC has it: by a handle, which names the file that it lies in.
  * What is queued on a stream runs at once, or, with standin_lazy, at the latest moment that CUDA allows: when the host
  * waits. Calls are counted by name, and the n-th can be made to fail. Everything made has to be given back. A misuse that
  * CUDA would not tell of (memory that is not the device's, a copy past its end) ends the program in words. */
@@ -30,6 +31,8 @@ void standin_lazy(bool on);
 void standin_protect(bool on);
 /* GPUs that there are (-1: not even a driver) and the memory of each. */
 void standin_gpus(int count);
+/* Whether GPUs reach each other's memory. */
+void standin_peers(bool on);
 void standin_memory(size_t bytes);
 
 /* --- for the stand-ins -------------------------------------------------------------------------------------------- */

@@ -1,0 +1,286 @@
+/* The stand-in of the CUDA runtime: memory, and what processes share of it. A piece of device memory is a file without a
+ * name, which others open by its number in their /proc. Behind the memory it lists who has it mapped, so that freeing it
+ * too early is noticed. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "standin/runtime.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define PAGE       ((size_t)4096)
+#define MOST_USERS 64
+
+struct standin_users {
+    _Atomic int process[MOST_USERS]; /* 0: free */
+};
+
+static bool protect;
+static int opened;
+static size_t total_used;
+static uint64_t pieces;
+static standin_piece *memories;
+
+/* --- closed to the host ------------------------------------------------------------------------------------------- */
+
+static bool is_guarded(const standin_piece *piece) {
+    return piece->kind == STANDIN_DEVICE || piece->kind == STANDIN_MAPPED;
+}
+
+static void guard(int access) {
+    for (standin_piece *m = memories; m; m = m->next)
+        if (is_guarded(m)) mprotect(m->base, m->size, access);
+}
+
+void standin_open(void) {
+    standin_enter();
+    if (opened++ == 0 && protect) guard(PROT_READ | PROT_WRITE);
+}
+
+void standin_close(void) {
+    if (--opened == 0 && protect) guard(PROT_NONE);
+    standin_leave();
+}
+
+void standin_protect(bool on) {
+    standin_enter();
+    protect = on;
+    if (opened == 0) guard(on ? PROT_NONE : PROT_READ | PROT_WRITE);
+    standin_leave();
+}
+
+standin_piece *standin_memory_at(const void *pointer) {
+    for (standin_piece *m = memories; m; m = m->next)
+        if ((uintptr_t)pointer - (uintptr_t)m->base < m->size) return m;
+    return NULL;
+}
+
+void standin_check_memory(const void *pointer, size_t bytes) {
+    const standin_piece *m = standin_memory_at(pointer);
+    if (!m) standin_die("a pointer that is not the device's");
+    if (bytes > m->size - ((uintptr_t)pointer - (uintptr_t)m->base)) {
+        standin_die("a copy past the end of an allocation");
+    }
+}
+
+/* --- taking and giving back --------------------------------------------------------------------------------------- */
+
+/* Maps the piece's file (-1: plain memory), and of a file the list of users. */
+static void map(standin_piece *m, int file) {
+    int flags = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    m->base = mmap(NULL, m->size, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, file, 0);
+    if (m->base == MAP_FAILED) standin_die("no memory");
+    if (file < 0) return;
+    m->users = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, (off_t)m->size);
+    if (m->users == MAP_FAILED) standin_die("no memory");
+}
+
+static void unmap(standin_piece *m) {
+    munmap(m->base, m->size);
+    if (m->users) munmap(m->users, PAGE);
+    free(m);
+}
+
+static void enlist(standin_piece *m) {
+    m->next = memories;
+    memories = m;
+    if (is_guarded(m) && protect && opened == 0) mprotect(m->base, m->size, PROT_NONE);
+}
+
+static standin_piece *take_out(const void *pointer) {
+    standin_piece **link = &memories;
+    while (*link && (*link)->base != pointer) link = &(*link)->next;
+    standin_piece *m = *link;
+    if (m) *link = m->next;
+    return m;
+}
+
+static int make_file(size_t size) {
+    int file = memfd_create("gpu", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, (off_t)(size + PAGE)) != 0) standin_die("no memory file");
+    return file;
+}
+
+static cudaError_t take(const char *name, standin_kind kind, size_t size, void **out) {
+    cudaError_t error;
+    *out = NULL;
+    if (standin_fails(name, cudaErrorMemoryAllocation, &error)) return error;
+    standin_enter();
+    size_t total = standin_total_memory();
+    if (kind != STANDIN_PINNED && (total_used > total || size > total - total_used)) {
+        standin_leave();
+        return standin_note(cudaErrorMemoryAllocation);
+    }
+    standin_piece *m = malloc(sizeof *m);
+    *m = (standin_piece){.size = (size + PAGE - 1) / PAGE * PAGE, .kind = kind};
+    m->handle = (standin_handle){++pieces, m->size, getpid(), -1, standin_current()};
+    if (kind == STANDIN_DEVICE) m->handle.file = make_file(m->size);
+    map(m, m->handle.file);
+    memset(m->base, 0xff, m->size < 65536 ? m->size : 65536); /* NaNs: what nobody has written is no zero */
+    enlist(m);
+    if (kind != STANDIN_PINNED) total_used += m->size;
+    *out = m->base;
+    standin_count(kind == STANDIN_PINNED ? "pinned allocation" : "allocation", 1);
+    standin_leave();
+    return cudaSuccess;
+}
+
+/* Not one that has ended and waits to be reaped. */
+static bool is_alive(int process) {
+    char path[64], state = 'X';
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    FILE *file = fopen(path, "r");
+    if (!file) return false;
+    if (fscanf(file, "%*d (%*[^)]) %c", &state) != 1) state = 'X';
+    fclose(file);
+    return state != 'Z' && state != 'X';
+}
+
+/* A process that has died has let go. */
+static void check_users(const standin_piece *m) {
+    for (int i = 0; m->users && i < MOST_USERS; i++) {
+        int process = atomic_load(&m->users->process[i]);
+        if (process && is_alive(process)) standin_die("freeing what another process has mapped");
+    }
+}
+
+static cudaError_t give(const char *name, bool pinned, void *pointer) {
+    cudaError_t error = cudaSuccess;
+    standin_fails(name, cudaErrorLaunchFailure, &error);
+    if (!pointer) return error;
+    standin_enter();
+    standin_progress(); /* it waits for the device */
+    standin_piece *m = take_out(pointer);
+    if (!m || m->kind == STANDIN_MAPPED || (m->kind == STANDIN_PINNED) != pinned) {
+        standin_die("freeing what was not allocated so");
+    }
+    check_users(m);
+    if (!pinned) total_used -= m->size;
+    if (m->kind == STANDIN_DEVICE) close(m->handle.file);
+    unmap(m);
+    standin_count(pinned ? "pinned allocation" : "allocation", -1);
+    standin_leave();
+    return error;
+}
+
+cudaError_t cudaMalloc(void **out, size_t size) {
+    return take("cudaMalloc", STANDIN_DEVICE, size, out);
+}
+
+cudaError_t cudaMallocManaged(void **out, size_t size, unsigned flags) {
+    (void)flags;
+    return take("cudaMallocManaged", STANDIN_MANAGED, size, out);
+}
+
+cudaError_t cudaFree(void *pointer) {
+    return give("cudaFree", false, pointer);
+}
+
+cudaError_t cudaHostAlloc(void **out, size_t size, unsigned flags) {
+    (void)flags;
+    return take("cudaHostAlloc", STANDIN_PINNED, size, out);
+}
+
+cudaError_t cudaMallocHost(void **out, size_t size) {
+    return take("cudaHostAlloc", STANDIN_PINNED, size, out);
+}
+
+cudaError_t cudaFreeHost(void *pointer) {
+    return give("cudaFreeHost", true, pointer);
+}
+
+cudaError_t cudaMemGetInfo(size_t *there, size_t *total) {
+    cudaError_t error;
+    if (standin_fails("cudaMemGetInfo", cudaErrorUnknown, &error)) return error;
+    *total = standin_total_memory();
+    *there = *total > total_used ? *total - total_used : 0;
+    return cudaSuccess;
+}
+
+/* --- between processes -------------------------------------------------------------------------------------------- */
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *pointer) {
+    cudaError_t error;
+    if (standin_fails("cudaIpcGetMemHandle", cudaErrorMemoryAllocation, &error)) return error;
+    standin_enter();
+    const standin_piece *m = standin_memory_at(pointer);
+    bool can = m && m->kind == STANDIN_DEVICE && m->base == pointer;
+    if (can) {
+        memset(out, 0, sizeof *out);
+        memcpy(out, &m->handle, sizeof m->handle);
+    }
+    standin_leave();
+    return can ? cudaSuccess : standin_note(cudaErrorInvalidValue);
+}
+
+static standin_piece *mapped_before(const standin_handle *handle) {
+    for (standin_piece *m = memories; m; m = m->next) {
+        const standin_handle *h = &m->handle;
+        if (m->kind == STANDIN_MAPPED && h->process == handle->process && h->number == handle->number) return m;
+    }
+    return NULL;
+}
+
+static void sign(standin_piece *m, int from, int to) {
+    for (int i = 0; i < MOST_USERS; i++) {
+        int expected = from;
+        if (atomic_compare_exchange_strong(&m->users->process[i], &expected, to)) return;
+    }
+    standin_die("too many processes have a piece of memory mapped");
+}
+
+static standin_piece *map_handle(const standin_handle *handle) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", handle->process, handle->file);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return NULL;
+    standin_piece *m = malloc(sizeof *m);
+    *m = (standin_piece){.size = handle->size, .kind = STANDIN_MAPPED, .handle = *handle};
+    map(m, file);
+    close(file);
+    sign(m, 0, getpid());
+    enlist(m);
+    standin_count("IPC mapping", 1);
+    return m;
+}
+
+cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t opaque, unsigned flags) {
+    cudaError_t error;
+    standin_handle handle;
+    *out = NULL;
+    if (standin_fails("cudaIpcOpenMemHandle", cudaErrorMapBufferObjectFailed, &error)) return error;
+    if (flags != cudaIpcMemLazyEnablePeerAccess) return standin_note(cudaErrorInvalidValue);
+    memcpy(&handle, &opaque, sizeof handle);
+    if (handle.process == getpid()) return standin_note(cudaErrorInvalidResourceHandle);
+    if (!standin_can_reach(standin_current(), handle.gpu)) return standin_note(cudaErrorPeerAccessUnsupported);
+    standin_enter();
+    standin_piece *m = mapped_before(&handle);
+    if (!m) m = map_handle(&handle);
+    if (m) m->opened++;
+    if (m) *out = m->base;
+    standin_leave();
+    return m ? cudaSuccess : standin_note(cudaErrorMapBufferObjectFailed);
+}
+
+cudaError_t cudaIpcCloseMemHandle(void *pointer) {
+    cudaError_t error = cudaSuccess;
+    standin_fails("cudaIpcCloseMemHandle", cudaErrorLaunchFailure, &error);
+    standin_enter();
+    standin_progress();
+    standin_piece *m = standin_memory_at(pointer);
+    if (!m || m->kind != STANDIN_MAPPED || m->base != pointer) standin_die("closing what was not opened");
+    if (--m->opened == 0) {
+        take_out(pointer);
+        sign(m, getpid(), 0);
+        unmap(m);
+        standin_count("IPC mapping", -1);
+    }
+    standin_leave();
+    return error;
+}

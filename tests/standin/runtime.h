@@ -1,0 +1,82 @@
+/* The stand-in of the CUDA runtime from the inside: what its files share. All state is under one lock. */
+#ifndef STANDIN_RUNTIME_H
+#define STANDIN_RUNTIME_H
+
+#include "standin/standin.h"
+
+#include <stddef.h>
+
+/* --- state.c: the lock, and failures ------------------------------------------------------------------------------ */
+
+void standin_enter(void); /* recursive */
+void standin_leave(void);
+_Noreturn void standin_die(const char *words);
+/* A call that has to fail: its code. */
+bool standin_fails(const char *name, cudaError_t usual, cudaError_t *error);
+/* The last error of this thread, which it returns. */
+cudaError_t standin_note(cudaError_t error);
+
+/* --- memory.c ----------------------------------------------------------------------------------------------------- */
+
+typedef enum standin_kind { STANDIN_DEVICE, STANDIN_MANAGED, STANDIN_PINNED, STANDIN_MAPPED } standin_kind;
+
+/* What another process needs to map a piece, as CUDA's opaque handle holds it. */
+typedef struct standin_handle {
+    uint64_t number; /* of the piece in its process */
+    size_t size;
+    int process, file, gpu;
+} standin_handle;
+
+typedef struct standin_piece {
+    char *base;
+    size_t size;
+    standin_kind kind;
+    standin_handle handle;       /* DEVICE and MAPPED */
+    struct standin_users *users; /* of those: who has it mapped; in the file, behind the memory */
+    int opened;                  /* MAPPED: times that it was opened and not closed */
+    struct standin_piece *next;
+} standin_piece;
+
+standin_piece *standin_memory_at(const void *pointer);
+/* Dies where [pointer, pointer + bytes) is not a device's. */
+void standin_check_memory(const void *pointer, size_t bytes);
+
+/* --- gpu.c -------------------------------------------------------------------------------------------------------- */
+
+int standin_current(void); /* this thread's GPU */
+bool standin_can_reach(int from, int to);
+size_t standin_total_memory(void);
+
+/* --- streams.c ---------------------------------------------------------------------------------------------------- */
+
+#define STANDIN_STREAMS 256
+
+typedef struct operation {
+    bool (*ready)(void *data);
+    void (*run)(void *data);
+    void *data;
+    void (*drop)(void *data);
+    struct CUevent_st *wait; /* instead: until this event's `version` is reached */
+    struct CUevent_st *reach;
+    uint64_t version;
+    struct operation *next;
+} operation;
+
+typedef struct capture {
+    operation *first, *last;
+    int uses;
+    bool invalid;
+} capture;
+
+struct CUstream_st {
+    operation *first, *last;
+    capture *capture;
+    bool origin, unjoined;
+};
+
+extern struct CUstream_st *standin_streams[STANDIN_STREAMS];
+bool standin_is_stream(const struct CUstream_st *stream);
+/* Dies where it is none. */
+struct CUstream_st *standin_stream(cudaStream_t stream);
+
+#endif

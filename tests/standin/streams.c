@@ -1,0 +1,305 @@
+/* The stand-in of the CUDA runtime: streams and events. */
+#include "standin/runtime.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+struct CUevent_st {
+    uint64_t recorded, reached;
+    capture *capture; /* where it was recorded last, when that was a capture */
+    struct CUstream_st *stream;
+    int uses;
+};
+
+struct CUstream_st *standin_streams[STANDIN_STREAMS];
+static bool lazy;
+
+/* --- streams ------------------------------------------------------------------------------------------------------ */
+
+bool standin_is_stream(const struct CUstream_st *stream) {
+    for (int i = 0; i < STANDIN_STREAMS; i++)
+        if (stream && standin_streams[i] == stream) return true;
+    return false;
+}
+
+struct CUstream_st *standin_stream(cudaStream_t stream) {
+    if (!standin_is_stream(stream)) standin_die("a stream that is none (the default stream is not used here)");
+    return stream;
+}
+
+static void event_release(struct CUevent_st *event) {
+    if (--event->uses == 0) free(event);
+}
+
+static void run_one(operation *op) {
+    standin_open();
+    op->run(op->data);
+    standin_close();
+}
+
+static bool advance_to(struct CUstream_st *stream, const struct CUevent_st *event, uint64_t version);
+
+/* False when the stream has to stand. Meanwhile the operation's own turn may have come: then it is gone. */
+static bool may_run(struct CUstream_st *stream, const operation *op) {
+    struct CUevent_st *event = op->wait;
+    uint64_t version = op->version;
+    if (event && event->reached < version && standin_is_stream(event->stream))
+        advance_to(event->stream, event, version);
+    if (stream->first != op) return true;
+    if (event && event->reached < version) return false;
+    return !op->ready || op->ready(op->data);
+}
+
+/* Runs what can run, up to that version of the event (NULL: all); true when the stream is empty then. */
+static bool advance_to(struct CUstream_st *stream, const struct CUevent_st *event, uint64_t version) {
+    while (stream->first && !(event && event->reached >= version)) {
+        operation *op = stream->first;
+        if (!may_run(stream, op)) return false;
+        if (stream->first != op) continue;
+        stream->first = op->next;
+        if (!stream->first) stream->last = NULL;
+        if (op->run) run_one(op);
+        if (op->reach) op->reach->reached = op->version;
+        if (op->drop) op->drop(op->data);
+        if (op->wait) event_release(op->wait);
+        if (op->reach) event_release(op->reach);
+        free(op);
+    }
+    return !stream->first;
+}
+
+static bool advance(struct CUstream_st *stream) {
+    return advance_to(stream, NULL, 0);
+}
+
+void standin_progress(void) {
+    standin_enter();
+    for (int i = 0; i < STANDIN_STREAMS; i++)
+        if (standin_streams[i]) advance(standin_streams[i]);
+    standin_leave();
+}
+
+void standin_lazy(bool on) {
+    lazy = on;
+    if (!on) standin_progress();
+}
+
+static void append(operation **first, operation **last, operation *op) {
+    if (*last)
+        (*last)->next = op;
+    else
+        *first = op;
+    *last = op;
+}
+
+static void queue(struct CUstream_st *stream, const operation *what) {
+    operation *op = malloc(sizeof *op);
+    *op = *what;
+    op->next = NULL;
+    if (op->wait) op->wait->uses++;
+    if (op->reach) op->reach->uses++;
+    append(&stream->first, &stream->last, op);
+    if (!lazy) advance(stream);
+}
+
+bool standin_queue(cudaStream_t stream, bool (*ready)(void *data), void (*run)(void *data), void *data,
+                   void (*drop)(void *data)) {
+    standin_enter();
+    bool ours = standin_is_stream(stream);
+    operation op = {.ready = ready, .run = run, .data = data, .drop = drop};
+    if (ours && stream->capture) {
+        operation *kept = malloc(sizeof *kept);
+        *kept = op;
+        append(&stream->capture->first, &stream->capture->last, kept);
+        stream->unjoined = true;
+    } else if (ours) {
+        queue(stream, &op);
+    }
+    standin_leave();
+    return ours;
+}
+
+bool tshi_standin_capture(cudaStream_t stream, void (*run)(void *data), void *data, void (*drop)(void *data)) {
+    return standin_queue(stream, NULL, run, data, drop);
+}
+
+/* Until `stream` is empty, for what other threads may have to do first. */
+static void drain(struct CUstream_st *stream) {
+    for (;;) {
+        standin_enter();
+        bool empty = advance(stream);
+        if (!empty) standin_progress();
+        standin_leave();
+        if (empty) return;
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    }
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    cudaError_t error;
+    if (standin_fails("cudaDeviceGetStreamPriorityRange", cudaErrorUnknown, &error)) return error;
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority) {
+    cudaError_t error;
+    (void)flags;
+    (void)priority;
+    *out = NULL;
+    if (standin_fails("cudaStreamCreate", cudaErrorMemoryAllocation, &error)) return error;
+    standin_enter();
+    int at = 0;
+    while (at < STANDIN_STREAMS && standin_streams[at]) at++;
+    if (at == STANDIN_STREAMS) standin_die("too many streams");
+    *out = standin_streams[at] = calloc(1, sizeof **out);
+    standin_count("stream", 1);
+    standin_leave();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
+    return cudaStreamCreateWithPriority(out, flags, 0);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    cudaError_t error = cudaSuccess;
+    standin_fails("cudaStreamDestroy", cudaErrorLaunchFailure, &error);
+    drain(standin_stream(stream));
+    standin_enter();
+    for (int i = 0; i < STANDIN_STREAMS; i++)
+        if (standin_streams[i] == stream) standin_streams[i] = NULL;
+    free(stream);
+    standin_count("stream", -1);
+    standin_leave();
+    return error;
+}
+
+/* The host must not ask a stream that is captured. */
+static bool asked_capture(struct CUstream_st *stream) {
+    if (!stream->capture) return false;
+    stream->capture->invalid = true;
+    standin_note(cudaErrorStreamCaptureUnsupported);
+    return true;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    cudaError_t error;
+    if (asked_capture(standin_stream(stream))) return cudaErrorStreamCaptureUnsupported;
+    drain(stream);
+    return standin_fails("cudaStreamSynchronize", cudaErrorLaunchFailure, &error) ? error : cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void) {
+    cudaError_t error;
+    for (int i = 0; i < STANDIN_STREAMS; i++)
+        if (standin_streams[i]) drain(standin_streams[i]);
+    return standin_fails("cudaDeviceSynchronize", cudaErrorLaunchFailure, &error) ? error : cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    cudaError_t error;
+    if (standin_fails("cudaStreamQuery", cudaErrorLaunchFailure, &error)) return error;
+    if (asked_capture(standin_stream(stream))) return cudaErrorStreamCaptureUnsupported;
+    return stream->first ? cudaErrorNotReady : cudaSuccess;
+}
+
+/* --- events ------------------------------------------------------------------------------------------------------- */
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
+    cudaError_t error;
+    (void)flags;
+    *out = NULL;
+    if (standin_fails("cudaEventCreate", cudaErrorMemoryAllocation, &error)) return error;
+    *out = calloc(1, sizeof **out);
+    (*out)->uses = 1;
+    standin_count("event", 1);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *out) {
+    return cudaEventCreateWithFlags(out, 0);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    cudaError_t error = cudaSuccess;
+    standin_fails("cudaEventDestroy", cudaErrorLaunchFailure, &error);
+    standin_enter();
+    event_release(event);
+    standin_count("event", -1);
+    standin_leave();
+    return error;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    cudaError_t error;
+    if (standin_fails("cudaEventRecord", cudaErrorLaunchFailure, &error)) return error;
+    standin_enter();
+    event->stream = standin_stream(stream);
+    event->capture = stream->capture;
+    if (!stream->capture) {
+        operation op = {.reach = event, .version = ++event->recorded};
+        queue(stream, &op);
+    }
+    standin_leave();
+    return cudaSuccess;
+}
+
+static cudaError_t wait_in_capture(struct CUstream_st *stream, struct CUevent_st *event) {
+    if (!event->capture && stream->capture) { /* a graph cannot wait for what is outside of it */
+        stream->capture->invalid = true;
+        return standin_note(cudaErrorStreamCaptureIsolation);
+    }
+    if (!stream->capture) {
+        stream->capture = event->capture;
+        stream->unjoined = true;
+    } else if (event->stream != stream) {
+        event->stream->unjoined = false;
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+    cudaError_t error;
+    (void)flags;
+    if (standin_fails("cudaStreamWaitEvent", cudaErrorLaunchFailure, &error)) return error;
+    standin_enter();
+    error = cudaSuccess;
+    if (standin_stream(stream)->capture || event->capture) {
+        error = wait_in_capture(stream, event);
+    } else if (event->recorded > 0) {
+        operation op = {.wait = event, .version = event->recorded};
+        queue(stream, &op);
+    }
+    standin_leave();
+    return error;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    cudaError_t error;
+    if (standin_fails("cudaEventQuery", cudaErrorLaunchFailure, &error)) return error;
+    if (event->capture) return standin_note(cudaErrorCapturedEvent);
+    standin_enter();
+    bool done = event->reached >= event->recorded;
+    if (!done) advance_to(event->stream, event, event->recorded); /* so that asking again and again comes to an end */
+    standin_leave();
+    return done ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    cudaError_t error;
+    if (event->capture) return standin_note(cudaErrorCapturedEvent);
+    while (event->reached < event->recorded) {
+        standin_progress();
+        if (event->reached < event->recorded) nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    }
+    return standin_fails("cudaEventSynchronize", cudaErrorLaunchFailure, &error) ? error : cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
+    (void)start;
+    (void)end;
+    *ms = 1;
+    return cudaSuccess;
+}
