@@ -220,6 +220,12 @@ TSH_API tsh_status tsh_gather_to_root_async(tsh_group *group, tsh_tensor *out, c
 TSH_API tsh_status tsh_scatter_from_root_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in,
                                                const int64_t *counts, int root, tsh_work **work);
 TSH_API tsh_status tsh_barrier_async(tsh_group *group, tsh_work **work);
+TSH_API tsh_status tsh_all_gather_list_async(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *in,
+                                             tsh_work **work);
+TSH_API tsh_status tsh_reduce_scatter_list_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *const *ins,
+                                                 tsh_reduce_op op, tsh_work **work);
+TSH_API tsh_status tsh_all_to_all_list_async(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *const *ins,
+                                             tsh_work **work);
 
 /* --- point to point ----------------------------------------------------------------------------------------------- */
 

@@ -39,6 +39,7 @@ struct tsh_work {
     tshi_call call;       /* its counts point to `counts` */
     int64_t *counts;      /* [2 * size], owned */
     tsh_tensor *in, *out; /* references */
+    tsh_tensor **parts;   /* [group size] references: what comes to `out` goes on to them; NULL: it stays there */
     tshi_staging stage;
     bool started, done;
     tsh_status status;
@@ -234,6 +235,11 @@ void tshi_group_drain(tsh_group *group);
 tsh_status tshi_group_run(tsh_group *group, const tshi_call *call);
 /* End all works with TSH_ERR_STATE, without asking the backend: it is about to start anew. */
 void tshi_group_forget(tsh_group *group, const char *why);
+
+/* --- lists.c ------------------------------------------------------------------------------------------------------ */
+
+/* The work is done: its parts get what has come. */
+void tshi_work_spread(tsh_work *work);
 
 /* --- staging.c ---------------------------------------------------------------------------------------------------- */
 

@@ -84,6 +84,7 @@ static void settle(tsh_work *work) {
     work->group->world->pending--;
     if (work->state && work->group->ops->drop) work->group->ops->drop(work);
     if (work->stage.in || work->stage.out) tshi_stage_close(work->group, &work->stage, work->status);
+    tshi_work_spread(work);
     if (work->status == TSH_OK) tshi_group_count(work->group, &work->call);
     if (work->orphan) work_free(work);
 }

@@ -153,7 +153,24 @@ static void four_ranks(tshi_rank *r, void *arg) {
     if (me == 1) outs[2] = NULL;
     tsh_status status = tsh_all_gather_list(group, outs, ins[0]);
     tshi_check_status(r, status, me == 1 ? TSH_ERR_ARGUMENT : TSH_ERR_PEER, "all_gather: outs is NULL");
+    tsh_work *work = NULL;
+    status = tsh_all_gather_list_async(group, outs, ins[0], &work);
+    if (status == TSH_OK) status = tsh_work_wait(work);
+    tshi_check_status(r, status, me == 1 ? TSH_ERR_ARGUMENT : TSH_ERR_PEER, "all_gather: outs is NULL");
+    tsh_work_release(work);
     outs[2] = kept;
+    /* The caller's lists and tensors may go while it is under way: it has its own. */
+    tsh_tensor *fresh[4], *lost[4];
+    for (int i = 0; i < 4; i++) lost[i] = tsh_tensor_retain(fresh[i] = numbers(r, 2, 99));
+    tshi_check_ok(r, tsh_all_gather_list_async(group, lost, ins[1], &work));
+    for (int i = 0; i < 4; i++) tsh_tensor_release(lost[i]);
+    memset(lost, 0, sizeof lost);
+    tshi_check_ok(r, tsh_work_wait(work));
+    tsh_work_release(work);
+    for (int i = 0; i < 4; i++) {
+        expect(r, fresh[i], 2, (int64_t[]){2 + 8 * i, 3 + 8 * i});
+        tsh_tensor_release(fresh[i]);
+    }
 
     tsh_tensor *whole = NULL;
     if (me == 1) {

@@ -82,6 +82,26 @@ static tsh_status barrier(tsh_group *group) {
     return end_of(tsh_barrier_async(group, &work), &work);
 }
 
+static tsh_status all_gather_list(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *in) {
+    tsh_work *work;
+    if (!started) return tsh_all_gather_list(group, outs, in);
+    return end_of(tsh_all_gather_list_async(group, outs, in, &work), &work);
+}
+
+static tsh_status reduce_scatter_list(tsh_group *group, tsh_tensor *out, tsh_tensor *const *ins, tsh_reduce_op op) {
+    tsh_work *work;
+    const tsh_tensor *const *given = (const tsh_tensor *const *)ins;
+    if (!started) return tsh_reduce_scatter_list(group, out, given, op);
+    return end_of(tsh_reduce_scatter_list_async(group, out, given, op, &work), &work);
+}
+
+static tsh_status all_to_all_list(tsh_group *group, tsh_tensor *const *outs, tsh_tensor *const *ins) {
+    tsh_work *work;
+    const tsh_tensor *const *given = (const tsh_tensor *const *)ins;
+    if (!started) return tsh_all_to_all_list(group, outs, given);
+    return end_of(tsh_all_to_all_list_async(group, outs, given, &work), &work);
+}
+
 static const char *const spread_names[TSHI_SPREAD_COUNT] = {"balanced", "uneven", "all on the last"};
 
 /* counts[i] of n over p ranks. */
@@ -330,7 +350,7 @@ static bool try_gather_list(tshi_rank *r, tsh_group *group, tsh_dtype dtype, con
     tsh_tensor *outs[MOST_RANKS], *in = vector_on(r, group, dtype, counts[rank]);
     bool good = list_make(r, group, dtype, counts, outs) && in;
     if (good) put_values(in, TSH_SUM, rank, 0);
-    good = good && tshi_check_ok(r, tsh_all_gather_list(group, outs, in));
+    good = good && tshi_check_ok(r, all_gather_list(group, outs, in));
     for (int i = 0; good && i < p; i++) good = holds(r, "all_gather_list", outs[i], TSH_SUM, i, 0);
     list_free(group, outs);
     tsh_tensor_release(in);
@@ -342,7 +362,7 @@ static bool try_scatter_list(tshi_rank *r, tsh_group *group, tsh_dtype dtype, co
     tsh_tensor *ins[MOST_RANKS], *out = vector_on(r, group, dtype, counts[rank]);
     bool good = list_make(r, group, dtype, counts, ins) && out;
     for (int i = 0; good && i < p; i++) put_values(ins[i], TSH_SUM, rank, start_of(counts, i));
-    good = good && tshi_check_ok(r, tsh_reduce_scatter_list(group, out, (const tsh_tensor *const *)ins, TSH_SUM));
+    good = good && tshi_check_ok(r, reduce_scatter_list(group, out, ins, TSH_SUM));
     for (int64_t i = 0; good && i < counts[rank]; i++) {
         tshi_number wanted = reduced(dtype, TSH_SUM, p, start_of(counts, rank) + i);
         if (!tshi_is(dtype, tshi_data(out), i, wanted)) good = wrong(r, "reduce_scatter_list", out, i);
@@ -366,7 +386,7 @@ static bool try_exchange_list(tshi_rank *r, tsh_group *group, tsh_dtype dtype, i
     bool good = list_make(r, group, dtype, in_counts, ins);
     good = list_make(r, group, dtype, out_counts, outs) && good;
     for (int i = 0; good && i < p; i++) put_values(ins[i], TSH_SUM, rank, 1000 * i);
-    good = good && tshi_check_ok(r, tsh_all_to_all_list(group, outs, (const tsh_tensor *const *)ins));
+    good = good && tshi_check_ok(r, all_to_all_list(group, outs, ins));
     for (int i = 0; good && i < p; i++) good = holds(r, "all_to_all_list", outs[i], TSH_SUM, i, 1000 * rank);
     list_free(group, ins);
     list_free(group, outs);
