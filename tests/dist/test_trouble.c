@@ -73,6 +73,11 @@ typedef struct shared {
     _Atomic int process;   /* the victim's */
 } shared;
 
+/* How the ranks find each other: those of one machine need not meet at a place, and do where one is named. */
+typedef enum way { BY_NAME, BY_TCP, BY_FILE, WAYS } way;
+
+static const char *const way_names[WAYS] = {"joining", "joining by tcp", "joining by a file"};
+
 typedef struct plan {
     unsigned seed;
     int ranks, victim;
@@ -80,7 +85,7 @@ typedef struct plan {
     moment moment;
     double delay; /* of what strikes inside */
     int warm;     /* calls before */
-    bool tcp;     /* the ranks meet there, although they need not */
+    way way;      /* by which they join */
     call call;
     shared *shared;
 } plan;
@@ -128,7 +133,7 @@ static plan make_plan(unsigned seed, shared *where) {
     p.moment = (moment)draw(&state, MOMENTS);
     if (p.moment == JOINING && p.fate > STOPPED) p.moment = BEFORE;
     p.delay = 0.005 * draw(&state, 1000) / 1000.0;
-    p.tcp = p.moment == JOINING && draw(&state, 2);
+    p.way = p.moment == JOINING ? (way)draw(&state, WAYS) : BY_NAME;
     p.warm = p.moment == AFTER ? 1 + draw(&state, 20) : 0;
     do p.call.op = (tsh_collective)draw(&state, TSH_COLLECTIVE_COUNT);
     while (!fits(p.fate, p.call.op));
@@ -249,12 +254,19 @@ static int port_of(pid_t parent) {
     return 20000 + parent % 20000;
 }
 
+/* What a seed leaves in it the next one finds. */
+static const char *file_of(pid_t parent, char path[64]) {
+    snprintf(path, 64, "/tmp/tshard-trouble-%d", (int)parent);
+    return path;
+}
+
 /* Join the world as the plan says; the log is nobody's to read. */
 static tsh_status enter(tshi_rank *r, const plan *p) {
-    char method[64];
+    char method[80], path[64];
     tsh_world_config config = {.log = {no_line, NULL}};
-    snprintf(method, sizeof method, "tcp://127.0.0.1:%d", port_of(getppid()));
-    if (p->tcp) config.init_method = method;
+    if (p->way == BY_TCP) snprintf(method, sizeof method, "tcp://127.0.0.1:%d", port_of(getppid()));
+    if (p->way == BY_FILE) snprintf(method, sizeof method, "file://%s", file_of(getppid(), path));
+    if (p->way != BY_NAME) config.init_method = method;
     config.timeout = p->moment == JOINING ? JOIN_DEADLINE : DEADLINE;
     tsh_status status = tsh_world_init(&config, &r->world);
     if (status == TSH_OK && (p->fate == STOPPED || p->fate == OTHER_GROUP)) r->world->timeout = CALL_DEADLINE;
@@ -507,8 +519,9 @@ static void try_seed(unsigned seed, shared *where) {
     *where = (shared){0};
     plan p = make_plan(seed, where);
     snprintf(what, sizeof what, "seed %u: rank %d of %d, %s, %s, %s %s [%lld]%s", seed, p.victim, p.ranks,
-             fate_names[p.fate], p.tcp ? "joining by tcp" : moment_names[p.moment], tsh_collective_name(p.call.op),
-             tsh_dtype_name(p.call.dtype), (long long)p.call.n, p.call.started ? ", started" : "");
+             fate_names[p.fate], p.moment == JOINING ? way_names[p.way] : moment_names[p.moment],
+             tsh_collective_name(p.call.op), tsh_dtype_name(p.call.dtype), (long long)p.call.n,
+             p.call.started ? ", started" : "");
     int descriptors = count_entries("/proc/self/fd", "");
     tshi_test_options options = {.ranks = p.ranks, .bare = true, .timeout = 2 * DEADLINE};
     tshi_test_run_with(&options, rank_main, &p, outcomes, NULL);
@@ -537,5 +550,7 @@ Test(trouble, of_every_kind, .timeout = 3600) {
     unsigned first = number_from("TSHARD_TEST_SEED", 1);
     unsigned n = number_from("TSHARD_TEST_SEEDS", getenv("TSHARD_TEST_SEED") ? 1 : 2 * FATES);
     for (unsigned i = 0; i < n; i++) try_seed(first + i, where);
+    char path[64];
+    unlink(file_of(getpid(), path));
     munmap(where, sizeof *where);
 }
