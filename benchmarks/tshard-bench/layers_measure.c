@@ -52,8 +52,12 @@ static tsh_status create_layers(trial *t) {
     tsh_status status = tsh_parameters_create(tsh_group_world(t->group), &t->parameters);
     for (int i = 0; i < m->count && status == TSH_OK; i++) {
         char name[2] = {(char)('0' + i), '\0'};
-        const tsh_linear_config config = {
-            .in = m->layer[i].in, .out = m->layer[i].out, .shard = m->layer[i].shard, .bias = true, .dtype = m->dtype};
+        const tsh_linear_config config = {.in = m->layer[i].in,
+                                          .out = m->layer[i].out,
+                                          .shard = m->layer[i].shard,
+                                          .bias = true,
+                                          .activation = i < m->count - 1 ? TSH_ACTIVATION_GELU : TSH_ACTIVATION_NONE,
+                                          .dtype = m->dtype};
         t->layer[i] = tsh_linear_create(t->group, &config);
         status = t->layer[i] ? tsh_linear_register(t->layer[i], t->parameters, name) : TSH_ERR_MEMORY;
     }
@@ -107,8 +111,8 @@ static void destroy_trial(trial *t) {
 /* --- one step --------------------------------------------------------------------------------------------------- */
 
 static tsh_tensor *forward(trial *t) {
-    tsh_tensor *y = tsh_linear_forward(t->tape, t->layer[0], t->x);
-    for (int i = 1; i < t->model->count; i++) y = tsh_linear_forward(t->tape, t->layer[i], tsh_gelu(t->tape, y));
+    tsh_tensor *y = t->x;
+    for (int i = 0; i < t->model->count; i++) y = tsh_linear_forward(t->tape, t->layer[i], y);
     return y;
 }
 

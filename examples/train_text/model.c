@@ -33,11 +33,15 @@ static bool create_layers(model *m) {
     const options *o = m->o;
     m->embedding = tsh_embedding_create(
         m->group, &(tsh_embedding_config){.rows = m->vocabulary, .cols = o->embed, .shard = TSH_ROW});
-    m->up = tsh_linear_create(
-        m->group,
-        &(tsh_linear_config){.in = o->context * o->embed, .out = o->hidden, .shard = TSH_COLUMN, .bias = true});
+    m->up = tsh_linear_create(m->group, &(tsh_linear_config){.in = o->context * o->embed,
+                                                             .out = o->hidden,
+                                                             .shard = TSH_COLUMN,
+                                                             .bias = true,
+                                                             .activation = TSH_ACTIVATION_GELU});
     m->down = tsh_linear_create(
-        m->group, &(tsh_linear_config){.in = o->hidden, .out = o->hidden, .shard = TSH_ROW, .bias = true});
+        m->group,
+        &(tsh_linear_config){
+            .in = o->hidden, .out = o->hidden, .shard = TSH_ROW, .bias = true, .activation = TSH_ACTIVATION_GELU});
     m->head = tsh_linear_create(
         m->group, &(tsh_linear_config){.in = o->hidden, .out = m->vocabulary, .shard = TSH_COLUMN, .bias = true});
     return m->embedding && m->up && m->down && m->head;
@@ -119,9 +123,9 @@ static tsh_tensor *forward(model *m, tsh_tensor *ids) {
     const int64_t joined[] = {-1, m->o->context * m->o->embed};
     tsh_tensor *bytes = tsh_embedding_forward(m->tape, m->embedding, ids);
     tsh_tensor *x = tsh_reshape(m->tape, bytes, 2, joined);
-    tsh_tensor *h = tsh_gelu(m->tape, tsh_linear_forward(m->tape, m->up, x));
+    tsh_tensor *h = tsh_linear_forward(m->tape, m->up, x);
     tsh_tensor *y = tsh_linear_forward(m->tape, m->down, h);
-    return tsh_linear_forward(m->tape, m->head, tsh_gelu(m->tape, y));
+    return tsh_linear_forward(m->tape, m->head, y);
 }
 
 bool model_step(model *m, const int64_t *inputs, const int64_t *targets, double lr, double *loss) {

@@ -64,14 +64,25 @@ TSH_API void tsh_parameters_zero_grad(tsh_parameters *list);
  * or -1.) */
 typedef enum tsh_sharding { TSH_DENSE = 0, TSH_ROW, TSH_COLUMN } tsh_sharding;
 
+/* A function of each element of a layer's output; the formulas stand at tsh_gelu, tsh_gelu_tanh, tsh_relu and tsh_silu
+ * in functional.h. */
+typedef enum tsh_activation {
+    TSH_ACTIVATION_NONE = 0,
+    TSH_ACTIVATION_GELU,
+    TSH_ACTIVATION_GELU_TANH,
+    TSH_ACTIVATION_RELU,
+    TSH_ACTIVATION_SILU
+} tsh_activation;
+
 typedef struct tsh_linear tsh_linear;
 
 typedef struct tsh_linear_config {
     int64_t in, out;
     tsh_sharding shard;
     bool bias;
-    bool gather_output;     /* COLUMN: leave REPLICATED, not SHARD(last) */
-    bool sequence_parallel; /* ROW: leave SHARD(0), not REPLICATED (a reduce-scatter in place of the all-reduce) */
+    bool gather_output;        /* COLUMN: leave REPLICATED, not SHARD(last) */
+    bool sequence_parallel;    /* ROW: leave SHARD(0), not REPLICATED (a reduce-scatter in place of the all-reduce) */
+    tsh_activation activation; /* y = f(x W^T + b) in fewer passes than two calls, the same values and gradients */
     tsh_dtype dtype;
     tsh_init weight_init; /* default U(-1/sqrt(in), 1/sqrt(in)) */
     tsh_init bias_init;   /* default the same */
@@ -83,11 +94,14 @@ typedef struct tsh_linear_config {
 TSH_API tsh_linear *tsh_linear_create(tsh_group *group, const tsh_linear_config *config);
 TSH_API void tsh_linear_destroy(tsh_linear *layer);
 
-/* Y = X W^T + b.  x [..., in] -> [..., out], owned by the tape. Along the group's axis (p ranks, n = all but the last
- * dim): COLUMN  Y_r = X W_r^T + b_r.  x REPLICATED, SHARD(0) (gathered) or LOCAL; -> SHARD(last), or REPLICATED with
- * gather_output. Backward: dX is a sum over ranks (all-reduce; reduce-scatter for a SHARD(0) x); dW, db stay local. ROW
- * Y = sum_r X_r W_r^T + b.  x SHARD(last), or REPLICATED (sliced); -> REPLICATED by an all-reduce, or SHARD(0) with
- *           sequence_parallel by a reduce-scatter.  Backward: no communication; an all-gather with sequence_parallel.
+/* Y = f(X W^T + b), f the activation.  x [..., in] -> [..., out], owned by the tape. Along the group's axis (p ranks, n =
+ * all but the last dim):
+ *   COLUMN  Y_r = f(X W_r^T + b_r).  x REPLICATED, SHARD(0) (gathered) or LOCAL; -> SHARD(last), or REPLICATED with
+ *           gather_output.  Backward: dX is a sum over ranks (all-reduce; reduce-scatter for a SHARD(0) x); dW, db
+ *           stay local.
+ *   ROW     Y = f(sum_r X_r W_r^T + b).  x SHARD(last), or REPLICATED (sliced); -> REPLICATED by an all-reduce, or
+ *           SHARD(0) with sequence_parallel by a reduce-scatter; f comes after the sum.  Backward: no communication; an
+ *           all-gather with sequence_parallel.
  *   DENSE   x in any layout but SHARD(last) and PARTIAL keeps it.
  * Along other axes x may be REPLICATED, SHARD(0) or LOCAL; parameter gradients are summed over them. NULL on a shape or
  * layout mismatch. */

@@ -74,9 +74,13 @@ static tsh_status affine_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
     return tshi_check_floats(call, dtype);
 }
 
+static tsh_status affine_into(const tshi_node *call, tshi_unary f, tsh_tensor *pre, tsh_tensor *y) {
+    return tshi_op_affine(call->in[0], call->in[1], call->inputs == 3 ? call->in[2] : NULL, f, pre, y);
+}
+
 static tsh_status affine_forward(tsh_tape *tape, tshi_node *call) {
     (void)tape;
-    return tshi_op_affine(call->in[0], call->in[1], call->inputs == 3 ? call->in[2] : NULL, call->out);
+    return affine_into(call, TSHI_UNARY_COUNT, NULL, call->out);
 }
 
 /* dx = dy W first: a transition waits for it; dW = dy^T x; db = column sums of dy. */
@@ -105,4 +109,36 @@ static const tshi_op affine_op = {"affine", affine_rules, NULL, affine_shape, af
 
 tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias) {
     return tshi_apply(tape, &(tshi_node){.op = &affine_op, .inputs = bias ? 3 : 2, .in = {x, weight, bias}});
+}
+
+/* --- y = f(x W^T + b) --------------------------------------------------------------------------------------------- */
+
+static const tshi_rule activated_rules[] = {
+    {{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},
+    {{TSHI_BATCH, TSHI_L, TSHI_L}, TSHI_BATCH},
+    {{TSHI_L, TSHI_HAS_S0, TSHI_S0}, TSHI_LAST},
+    {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},
+    {{TSHI_END}, TSHI_END},
+};
+
+/* All at once and nothing kept; on the tape f's own call comes next and makes both, f's argument being kept for it. So
+ * backward is that of two calls, which let go of their tensors one after the other. */
+static tsh_status activated_forward(tsh_tape *tape, tshi_node *call) {
+    if (tshi_tape_records(tape, call)) return TSH_OK;
+    return affine_into(call, (tshi_unary)call->attr.i[0], NULL, call->out);
+}
+
+tsh_status tshi_affine_late(const tsh_tape *tape, tshi_unary f, tsh_tensor *x, tsh_tensor *y) {
+    return affine_into(&tape->nodes[x->node], f, x, y);
+}
+
+static const tshi_op activated_op = {"affine",          activated_rules, NULL, affine_shape,
+                                     activated_forward, affine_backward, false};
+
+tsh_tensor *tshi_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias, tshi_unary f) {
+    if (f == TSHI_UNARY_COUNT) return tsh_affine(tape, x, weight, bias);
+    const tshi_node call = {
+        .op = &activated_op, .inputs = bias ? 3 : 2, .in = {x, weight, bias}, .attr.i = {(int64_t)f}};
+    tsh_tensor *y = tshi_apply(tape, &call);
+    return y && y->requires_grad ? tshi_activate(tape, y, f, true) : y;
 }

@@ -163,8 +163,9 @@ static const tshi_rule pointwise_rules[] = {
 };
 
 static tsh_status unary_forward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
-    return tshi_op_unary((tshi_unary)call->attr.i[0], call->in[0], call->out);
+    tshi_unary f = (tshi_unary)call->attr.i[0];
+    return call->attr.i[1] ? tshi_affine_late(tape, f, call->in[0], call->out)
+                           : tshi_op_unary(f, call->in[0], call->out);
 }
 
 static tsh_status unary_backward(tsh_tape *tape, tshi_node *call) {
@@ -175,30 +176,32 @@ static tsh_status unary_backward(tsh_tape *tape, tshi_node *call) {
               : TSH_ERR_MEMORY;
 }
 
-static tsh_tensor *unary(tsh_tape *tape, tsh_tensor *x, const tshi_op *op, tshi_unary f) {
-    return tshi_apply(tape, &(tshi_node){.op = op, .inputs = 1, .in = {x}, .attr.i = {f}});
+static const tshi_op unary_ops[TSHI_UNARY_COUNT] = {
+    [TSHI_GELU_ERF] = {"gelu", pointwise_rules, NULL, equal_shapes, unary_forward, unary_backward, false},
+    [TSHI_GELU_TANH] = {"gelu_tanh", pointwise_rules, NULL, equal_shapes, unary_forward, unary_backward, false},
+    [TSHI_RELU] = {"relu", pointwise_rules, NULL, equal_shapes, unary_forward, unary_backward, false},
+    [TSHI_SILU] = {"silu", pointwise_rules, NULL, equal_shapes, unary_forward, unary_backward, false},
+};
+
+tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f, bool with_product) {
+    if (f == TSHI_UNARY_COUNT) return x;
+    return tshi_apply(tape, &(tshi_node){.op = &unary_ops[f], .inputs = 1, .in = {x}, .attr.i = {f, with_product}});
 }
 
-static const tshi_op gelu_op = {"gelu", pointwise_rules, NULL, equal_shapes, unary_forward, unary_backward, false};
-static const tshi_op gelu_tanh_op = {"gelu_tanh",   pointwise_rules, NULL, equal_shapes,
-                                     unary_forward, unary_backward,  false};
-static const tshi_op relu_op = {"relu", pointwise_rules, NULL, equal_shapes, unary_forward, unary_backward, false};
-static const tshi_op silu_op = {"silu", pointwise_rules, NULL, equal_shapes, unary_forward, unary_backward, false};
-
 tsh_tensor *tsh_gelu(tsh_tape *tape, tsh_tensor *x) {
-    return unary(tape, x, &gelu_op, TSHI_GELU_ERF);
+    return tshi_activate(tape, x, TSHI_GELU_ERF, false);
 }
 
 tsh_tensor *tsh_gelu_tanh(tsh_tape *tape, tsh_tensor *x) {
-    return unary(tape, x, &gelu_tanh_op, TSHI_GELU_TANH);
+    return tshi_activate(tape, x, TSHI_GELU_TANH, false);
 }
 
 tsh_tensor *tsh_relu(tsh_tape *tape, tsh_tensor *x) {
-    return unary(tape, x, &relu_op, TSHI_RELU);
+    return tshi_activate(tape, x, TSHI_RELU, false);
 }
 
 tsh_tensor *tsh_silu(tsh_tape *tape, tsh_tensor *x) {
-    return unary(tape, x, &silu_op, TSHI_SILU);
+    return tshi_activate(tape, x, TSHI_SILU, false);
 }
 
 /* --- dropout ------------------------------------------------------------------------------------------------------ */

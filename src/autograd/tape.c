@@ -129,8 +129,8 @@ tsh_status tshi_tape_own(tsh_tape *tape, tsh_tensor *tensor) {
     return TSH_OK;
 }
 
-static bool any_requires_grad(const tshi_node *call) {
-    for (int i = 0; i < call->inputs; i++) {
+bool tshi_tape_records(const tsh_tape *tape, const tshi_node *call) {
+    for (int i = 0; tape->recording && i < call->inputs; i++) {
         if (call->in[i]->requires_grad) return true;
     }
     return false;
@@ -138,7 +138,7 @@ static bool any_requires_grad(const tshi_node *call) {
 
 /* Backward finds the call again; without recording its saved tensors are dropped at once. */
 static tsh_status record(tsh_tape *tape, tshi_node *call) {
-    if (!tape->recording || !any_requires_grad(call)) return TSH_OK;
+    if (!tshi_tape_records(tape, call)) return TSH_OK;
     tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->nodes, &tape->node_capacity,
                                   tape->node_count + 1, sizeof *tape->nodes);
     if (status != TSH_OK) return status;

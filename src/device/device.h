@@ -120,8 +120,8 @@ typedef struct tshi_device_ops {
     tsh_status (*gemm)(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
                        int64_t k, double alpha, const void *a, int64_t lda, const void *b, int64_t ldb, double beta,
                        void *c, int64_t ldc);
-    /* Y = f(X W^T + b): x [m, k], w [n, k], b [n] or NULL, y [m, n]; f applied where `pre` [m, n], which takes its
-     * argument, is not NULL. */
+    /* Y = f(X W^T + b): x [m, k], w [n, k], b [n] or NULL, y [m, n]; f TSHI_UNARY_COUNT: none. `pre` [m, n] takes f's
+     * argument, for its backward; NULL where nobody wants that, and without f. */
     tsh_status (*affine)(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                          const void *w, const void *b, tshi_unary f, void *pre, void *y);
     /* dW = beta dW + dY^T X; db += column sums of dY, unless db is NULL. */

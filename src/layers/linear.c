@@ -12,11 +12,20 @@ struct tsh_linear {
 
 static const char what[] = "linear_forward";
 
+static const tshi_unary functions[] = {[TSH_ACTIVATION_NONE] = TSHI_UNARY_COUNT,
+                                       [TSH_ACTIVATION_GELU] = TSHI_GELU_ERF,
+                                       [TSH_ACTIVATION_GELU_TANH] = TSHI_GELU_TANH,
+                                       [TSH_ACTIVATION_RELU] = TSHI_RELU,
+                                       [TSH_ACTIVATION_SILU] = TSHI_SILU};
+
 static tsh_status check_config(const tsh_group *group, const tsh_linear_config *config) {
     if (!config) return tshi_fail(TSH_ERR_ARGUMENT, "linear_create: a configuration is required");
     if (config->in < 1 || config->out < 1) {
         return tshi_fail(TSH_ERR_ARGUMENT, "linear_create: in=%lld and out=%lld, both must be at least 1",
                          (long long)config->in, (long long)config->out);
+    }
+    if ((unsigned)config->activation >= sizeof functions / sizeof functions[0]) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "linear_create: %d is no activation", (int)config->activation);
     }
     return tshi_sharding_check("linear_create", group, config->shard, config->gather_output, config->sequence_parallel,
                                config->dtype);
@@ -105,8 +114,10 @@ tsh_tensor *tsh_linear_forward(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x)
     bool row = c->shard == TSH_ROW;
     bias = tshi_parameter_beside(tape, bias, x, row ? layer->axis : -1);
     if (bias && row) bias = tshi_transit(tape, bias, layer->axis, TSH_PARTIAL, false);
-    tsh_tensor *y = tsh_affine(tape, x, weight, bias);
-    return tshi_layer_leave(tape, y, layer->axis, c->shard, c->gather_output, c->sequence_parallel);
+    tshi_unary f = functions[c->activation];
+    tsh_tensor *y = tshi_affine(tape, x, weight, bias, row ? TSHI_UNARY_COUNT : f);
+    y = tshi_layer_leave(tape, y, layer->axis, c->shard, c->gather_output, c->sequence_parallel);
+    return row ? tshi_activate(tape, y, f, false) : y;
 }
 
 /* --- parameters --------------------------------------------------------------------------------------------------- */

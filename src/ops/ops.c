@@ -56,11 +56,13 @@ static tsh_status check_affine(const tsh_tensor *x, const tsh_tensor *w, const t
     return b && b->numel != last(y) ? mismatch("affine", b, y) : TSH_OK;
 }
 
-tsh_status tshi_op_affine(const tsh_tensor *x, const tsh_tensor *w, const tsh_tensor *b, tsh_tensor *y) {
+tsh_status tshi_op_affine(const tsh_tensor *x, const tsh_tensor *w, const tsh_tensor *b, tshi_unary f, tsh_tensor *pre,
+                          tsh_tensor *y) {
     tsh_status status = check_affine(x, w, b, y);
+    if (status == TSH_OK) status = same("affine", y, pre);
     if (status != TSH_OK) return status;
     return kernels(x)->affine(device(x), x->dtype, rows(x), last(y), last(x), tshi_data(x), tshi_data(w),
-                              b ? tshi_data(b) : NULL, TSHI_UNARY_COUNT, NULL, tshi_data(y));
+                              b ? tshi_data(b) : NULL, f, pre ? tshi_data(pre) : NULL, tshi_data(y));
 }
 
 tsh_status tshi_op_affine_backward(const tsh_tensor *x, const tsh_tensor *dy, double beta, tsh_tensor *dw,

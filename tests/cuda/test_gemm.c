@@ -108,7 +108,8 @@ Test(cuda_gemm, sizes_past_int_are_refused) {
     const tshi_device_ops *ops = device->ops;
     cr_assert_eq(ops->gemm(device, TSH_FLOAT32, 0, 0, big, 1, 1, 1, NULL, 1, NULL, 1, 0, NULL, 1), TSH_ERR_OVERFLOW);
     cr_assert_eq(ops->gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 1, 1, NULL, big, NULL, 1, 0, NULL, 1), TSH_ERR_OVERFLOW);
-    cr_assert_eq(ops->affine(device, TSH_FLOAT32, 1, 1, big, NULL, NULL, NULL, 0, NULL, NULL), TSH_ERR_OVERFLOW);
+    cr_assert_eq(ops->affine(device, TSH_FLOAT32, 1, 1, big, NULL, NULL, NULL, TSHI_UNARY_COUNT, NULL, NULL),
+                 TSH_ERR_OVERFLOW);
     cr_assert_eq(ops->affine_backward(device, TSH_FLOAT32, big, 1, 1, NULL, NULL, 0, NULL, NULL), TSH_ERR_OVERFLOW);
     cr_assert_not_null(strstr(tsh_error_message(), "2147483648"), "%s", tsh_error_message());
     close_device(device);
@@ -131,8 +132,14 @@ Test(cuda_gemm, plans_are_forgotten) {
 
 /* --- affine ------------------------------------------------------------------------------------------------------- */
 
-static double gelu(double x) {
-    return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+static double value_of(tshi_unary f, double x) {
+    switch (f) {
+    case TSHI_GELU_ERF: return 0.5 * x * (1 + erf(x * 0.70710678118654752440));
+    case TSHI_GELU_TANH: return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+    case TSHI_RELU: return x > 0 ? x : 0;
+    case TSHI_SILU: return x / (1 + exp(-x));
+    default: return x;
+    }
 }
 
 static double rounding(tsh_dtype dtype) {
@@ -161,7 +168,7 @@ static void check_affine(tsh_device *device, const affine_case *c) {
     for (int64_t i = 0; i < c->m * c->n; i++) {
         double sum = c->bias ? b[i % c->n] : 0;
         for (int64_t l = 0; l < c->k; l++) sum += x[i / c->n * c->k + l] * w[i % c->n * c->k + l];
-        double want = !c->pre ? sum : c->f == TSHI_GELU_TANH ? gelu(sum) : sum > 0 ? sum : 0;
+        double want = value_of(c->f, sum);
         cr_assert(fabs(y[i] - want) <= rounding(c->dtype) * (1 + fabs(want)), "%s %dx%dx%d: %g, not %g",
                   tsh_dtype_name(c->dtype), (int)c->m, (int)c->n, (int)c->k, y[i], want);
         if (c->pre) cr_assert_eq(pre[i], sum);
@@ -180,14 +187,15 @@ static void check_affine(tsh_device *device, const affine_case *c) {
 
 Test(cuda_gemm, affine_of_every_kind) {
     tsh_device *device = open_device();
-    for (int i = 0; i < 128; i++) {
+    for (int i = 0; i < 64 * (TSHI_UNARY_COUNT + 1); i++) {
+        tshi_unary f = (tshi_unary)(i / 64);
         check_affine(device, &(affine_case){.dtype = dtypes[i % 4],
                                             .m = 3,
                                             .n = i & 4 ? 16 : 5,
                                             .k = i & 8 ? 6 : 0,
                                             .bias = i >> 4 & 1,
-                                            .pre = i >> 5 & 1,
-                                            .f = i >> 6 & 1 ? TSHI_GELU_TANH : TSHI_RELU});
+                                            .pre = i >> 5 & 1 && f != TSHI_UNARY_COUNT,
+                                            .f = f});
     }
     close_device(device);
 }
@@ -199,13 +207,16 @@ Test(cuda_gemm, epilogues_save_kernels) {
     check_affine(device, &c);
     c.pre = false;
     check_affine(device, &c);
+    c.f = TSHI_UNARY_COUNT;
+    check_affine(device, &c);
     c.dtype = TSH_FLOAT32;
     check_affine(device, &c);
-    cr_assert_eq(standin_calls("cublasLtMatmul"), 3);
-    cr_assert_eq(standin_calls("cudaGetLastError"), 0, "no kernel was launched");
-    c.pre = true; /* float32: product and bias, then the kernel, whose tanh is exact */
-    check_affine(device, &c);
     cr_assert_eq(standin_calls("cublasLtMatmul"), 4);
+    cr_assert_eq(standin_calls("cudaGetLastError"), 0, "no kernel was launched");
+    c.pre = true;
+    c.f = TSHI_GELU_TANH; /* float32: product and bias, then the kernel, whose tanh is exact */
+    check_affine(device, &c);
+    cr_assert_eq(standin_calls("cublasLtMatmul"), 5);
     cr_assert_eq(standin_calls("cudaGetLastError"), 1);
     close_device(device);
 }

@@ -1,4 +1,4 @@
-/* Matrix products against three plain loops; integers make them exact. */
+/* Matrix products, and products with bias and function, against three plain loops; integers make them exact. */
 #include "kernel_test.h"
 
 #include <limits.h>
@@ -91,4 +91,39 @@ Test(gemm, sizes_past_the_blas_are_refused) {
                  TSH_ERR_OVERFLOW);
     cr_assert_not_null(strstr(tsh_error_message(), "2147483648"));
     cr_assert_eq(x, 5.0f);
+}
+
+/* y = f(x w^T + b) and f's argument, by the kernel of f alone; what is not asked for is not touched. */
+static void check_affine(tsh_dtype dtype, int64_t m, int64_t n, int64_t k, bool bias, tshi_unary f, bool keep) {
+    buffer x = make_matrix(dtype, m, k, 0), w = make_matrix(dtype, n, k, 0), b = make_matrix(dtype, 1, n, 0);
+    buffer y = make_matrix(dtype, m, n, 0), pre = make_matrix(dtype, m, n, 0), sum = make_matrix(dtype, m, n, 0);
+    for (int64_t i = 0; i < m * n; i++) {
+        double total = bias ? get(&b, i % n) : 0;
+        for (int64_t l = 0; l < k; l++) total += get(&x, i / n * k + l) * get(&w, i % n * k + l);
+        set(&sum, i, total);
+        set(&y, i, NAN);
+        set(&pre, i, 99);
+    }
+    cr_assert_eq(kernels()->affine(kernel_device(), dtype, m, n, k, x.data, w.data, bias ? b.data : NULL, f,
+                                   keep ? pre.data : NULL, y.data),
+                 TSH_OK);
+    for (int64_t i = 0; i < m * n; i++) cr_assert_eq(get(&pre, i), keep ? get(&sum, i) : 99);
+    if (f != TSHI_UNARY_COUNT) kernels()->unary(kernel_device(), f, dtype, m * n, sum.data, sum.data);
+    for (int64_t i = 0; i < m * n; i++) {
+        double wanted = get(&sum, i);
+        cr_assert(fabs(get(&y, i) - wanted) <= 1e-6 * (1 + fabs(wanted)), "%s %dx%dx%d, function %d: %.9g, not %.9g",
+                  tsh_dtype_name(dtype), (int)m, (int)n, (int)k, (int)f, get(&y, i), wanted);
+    }
+    buffer *const all[] = {&x, &w, &b, &y, &pre, &sum};
+    for (int i = 0; i < 6; i++) buffer_free(all[i]);
+}
+
+Test(gemm, affine_with_each_function) {
+    static const int64_t dims[] = {0, 1, 5, 33};
+    for (int i = 0; i < 64 * 4 * (TSHI_UNARY_COUNT + 1); i++) {
+        tshi_unary f = (tshi_unary)(i / 256);
+        bool bias = i >> 6 & 1, keep = i >> 7 & 1 && f != TSHI_UNARY_COUNT;
+        check_affine(TSH_FLOAT32, dims[i & 3], dims[i >> 2 & 3], dims[i >> 4 & 3], bias, f, keep);
+        check_affine(TSH_FLOAT64, dims[i & 3], dims[i >> 2 & 3], dims[i >> 4 & 3], bias, f, keep);
+    }
 }

@@ -152,18 +152,23 @@ static uint32_t sum_of(const desc *d, const layout *a, const layout *b, const la
     return sum;
 }
 
-static bool is_gelu(uint32_t epilogue) {
+static bool keeps_argument(uint32_t epilogue) {
     return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
 
+static bool is_gelu(uint32_t epilogue) {
+    return keeps_argument(epilogue) || epilogue == CUBLASLT_EPILOGUE_GELU || epilogue == CUBLASLT_EPILOGUE_GELU_BIAS;
+}
+
 static bool adds_bias(uint32_t epilogue) {
-    return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
+           epilogue == CUBLASLT_EPILOGUE_GELU_BIAS;
 }
 
 static bool supported(const desc *d, const layout *c) {
     bool plain = d->epilogue == CUBLASLT_EPILOGUE_DEFAULT;
     if (!plain && c->type == CUDA_R_64F) return false;
-    if (is_gelu(d->epilogue) && (!d->aux || d->aux_ld < c->rows || d->aux_ld % 8 != 0)) return false;
+    if (keeps_argument(d->epilogue) && (!d->aux || d->aux_ld < c->rows || d->aux_ld % 8 != 0)) return false;
     if ((adds_bias(d->epilogue) || d->epilogue == CUBLASLT_EPILOGUE_BGRADB) && !d->bias) return false;
     return plain || is_gelu(d->epilogue) || adds_bias(d->epilogue) || d->epilogue == CUBLASLT_EPILOGUE_BGRADB;
 }
@@ -234,7 +239,7 @@ static void one(const product *p, int64_t i, int64_t j, int64_t k) {
     if (p->beta != 0) sum += p->beta * get(dtype, p->to, i + j * p->c.ld);
     if (adds_bias(p->d.epilogue)) sum += get(dtype, p->d.bias, i);
     if (is_gelu(p->d.epilogue)) {
-        put(dtype, sum, p->d.aux, i + j * p->d.aux_ld);
+        if (keeps_argument(p->d.epilogue)) put(dtype, sum, p->d.aux, i + j * p->d.aux_ld);
         sum = 0.5 * sum * (1 + tanh(0.79788456080286535588 * (sum + 0.044715 * sum * sum * sum)));
     }
     put(dtype, sum, p->to, i + j * p->c.ld);

@@ -10,8 +10,11 @@ static tsh_status create_layers(tshi_language *l) {
     tsh_group *group = tsh_mesh_group(l->mesh, "model");
     l->embedding =
         tsh_embedding_create(group, &(tsh_embedding_config){.rows = VOCABULARY, .cols = FEATURES, .shard = TSH_ROW});
-    l->up = tsh_linear_create(
-        group, &(tsh_linear_config){.in = CONTEXT * FEATURES, .out = HIDDEN, .shard = TSH_COLUMN, .bias = true});
+    l->up = tsh_linear_create(group, &(tsh_linear_config){.in = CONTEXT * FEATURES,
+                                                          .out = HIDDEN,
+                                                          .shard = TSH_COLUMN,
+                                                          .bias = true,
+                                                          .activation = TSH_ACTIVATION_GELU});
     l->down =
         tsh_linear_create(group, &(tsh_linear_config){.in = HIDDEN, .out = HIDDEN, .shard = TSH_ROW, .bias = true});
     l->head = tsh_linear_create(
@@ -76,7 +79,7 @@ void tshi_language_destroy(tshi_language *l) {
 tsh_tensor *tshi_language_loss(tshi_language *l) {
     tsh_tensor *e = tsh_embedding_forward(l->tape, l->embedding, l->inputs);
     tsh_tensor *x = tsh_reshape(l->tape, e, 2, (int64_t[]){-1, CONTEXT * FEATURES});
-    tsh_tensor *h = tsh_gelu(l->tape, tsh_linear_forward(l->tape, l->up, x));
+    tsh_tensor *h = tsh_linear_forward(l->tape, l->up, x);
     tsh_tensor *y = tsh_gelu(l->tape, tsh_linear_forward(l->tape, l->down, h));
     return tsh_cross_entropy(l->tape, tsh_linear_forward(l->tape, l->head, y), l->targets, NULL);
 }

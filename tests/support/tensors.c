@@ -1,4 +1,5 @@
 #include "support/tensors.h"
+#include "device/cpu/kernels.h"
 #include "support/values.h"
 
 #include <math.h>
@@ -12,18 +13,12 @@ void tshi_test_integers(int seed, int64_t n, double *out) {
     for (int64_t i = 0; i < n; i++) out[i] = tshi_test_integer(seed, i);
 }
 
-static void store(tsh_dtype dtype, double value, int64_t i, void *to) {
-    if (dtype == TSH_FLOAT32) ((float *)to)[i] = (float)value;
-    if (dtype == TSH_FLOAT64) ((double *)to)[i] = value;
-    if (dtype == TSH_INT64) ((int64_t *)to)[i] = (int64_t)value;
-}
-
 tsh_tensor *tshi_test_tensor(tshi_rank *r, const tsh_mesh *mesh, const tsh_tensor_config *config, const double *whole) {
     tsh_tensor *t = NULL;
     int64_t n = 1;
     for (int d = 0; d < config->ndim; d++) n *= config->shape[d];
     void *elements = malloc((size_t)n * 8 + 8);
-    for (int64_t i = 0; elements && i < n; i++) store(config->dtype, whole[i], i, elements);
+    if (elements) tshi_cpu_convert(NULL, n, TSH_FLOAT64, whole, config->dtype, elements);
     if (tshi_check(r, elements, "no memory") && tshi_check_ok(r, tsh_tensor_create(mesh, config, &t))) {
         tshi_check_ok(r, tsh_tensor_write_whole(t, elements));
     }
@@ -38,10 +33,10 @@ tsh_tensor *tshi_test_leaf(tshi_rank *r, const tsh_mesh *mesh, const tsh_tensor_
 }
 
 double tshi_test_element(const tsh_tensor *t, int64_t i) {
-    const void *data = tsh_tensor_data(t);
-    if (tsh_tensor_dtype(t) == TSH_FLOAT32) return (double)((const float *)data)[i];
-    if (tsh_tensor_dtype(t) == TSH_FLOAT64) return ((const double *)data)[i];
-    return (double)((const int64_t *)data)[i];
+    double value;
+    const char *data = tsh_tensor_data(t);
+    tshi_cpu_convert(NULL, 1, t->dtype, data + (size_t)i * tsh_dtype_size(t->dtype), TSH_FLOAT64, &value);
+    return value;
 }
 
 int64_t tshi_test_place(const tsh_tensor *t, int64_t i) {

@@ -79,12 +79,14 @@ typedef struct model {
     int64_t batch, features; /* of the embeddings of one row's ids, side by side */
 } model;
 
-static tsh_linear *make_linear(cv_run *run, tsh_sharding shard, const char *weight, const char *bias) {
+static tsh_linear *make_linear(cv_run *run, tsh_sharding shard, tsh_activation f, const char *weight,
+                               const char *bias) {
     const tshi_vector *w = cv_vector(run, weight, 2);
     if (!w) return NULL;
     tsh_linear *layer = tsh_linear_create(
         run->model,
-        &(tsh_linear_config){.in = w->shape[1], .out = w->shape[0], .shard = shard, .bias = true, .dtype = run->dtype});
+        &(tsh_linear_config){
+            .in = w->shape[1], .out = w->shape[0], .shard = shard, .bias = true, .activation = f, .dtype = run->dtype});
     if (cv_load_linear(run, layer, weight, bias)) return layer;
     tsh_linear_destroy(layer);
     return NULL;
@@ -100,9 +102,9 @@ static bool make_model(cv_run *run, bool split, model *m) {
                                                                             .shard = split ? TSH_ROW : TSH_DENSE,
                                                                             .dtype = run->dtype});
     if (!cv_load_embedding(run, m->embedding, "E")) return false;
-    m->up = make_linear(run, split ? TSH_COLUMN : TSH_DENSE, "W1", "b1");
-    m->down = make_linear(run, split ? TSH_ROW : TSH_DENSE, "W2", "b2");
-    m->head = make_linear(run, split ? TSH_COLUMN : TSH_DENSE, "Wo", "bo");
+    m->up = make_linear(run, split ? TSH_COLUMN : TSH_DENSE, TSH_ACTIVATION_GELU, "W1", "b1");
+    m->down = make_linear(run, split ? TSH_ROW : TSH_DENSE, TSH_ACTIVATION_NONE, "W2", "b2");
+    m->head = make_linear(run, split ? TSH_COLUMN : TSH_DENSE, TSH_ACTIVATION_NONE, "Wo", "bo");
     m->ids = cv_tensor(run, "idx", 2, TSH_SHARD(0), TSH_REPLICATED, false);
     m->target = cv_tensor(run, "target", 1, TSH_SHARD(0), TSH_REPLICATED, false);
     return m->up && m->down && m->head && m->ids && m->target;
@@ -118,7 +120,7 @@ static void destroy_model(model *m) {
 static tsh_tensor *loss_of(cv_run *run, const model *m) {
     tsh_tensor *e = tsh_embedding_forward(run->tape, m->embedding, m->ids);
     tsh_tensor *x = tsh_reshape(run->tape, e, 2, (int64_t[]){m->batch, m->features});
-    tsh_tensor *h = tsh_gelu(run->tape, tsh_linear_forward(run->tape, m->up, x));
+    tsh_tensor *h = tsh_linear_forward(run->tape, m->up, x);
     tsh_tensor *y = tsh_linear_forward(run->tape, m->down, h);
     return tsh_cross_entropy(run->tape, tsh_linear_forward(run->tape, m->head, y), m->target, NULL);
 }

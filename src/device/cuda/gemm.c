@@ -369,12 +369,14 @@ tsh_status tshi_cuda_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a,
  * Its tanh is an approximation that is fine for 16 bits, not for float32. */
 static tsh_status affine_at_once(tsh_device *device, gemm_call *g, const void *b, tshi_unary f, void *pre, void *y,
                                  bool *done) {
-    bool half = tsh_dtype_size(g->dtype) == 2, gelu = pre && f == TSHI_GELU_TANH && half && g->n % 8 == 0;
+    bool half = tsh_dtype_size(g->dtype) == 2, rows = !pre || g->n % 8 == 0;
+    bool gelu = f == TSHI_GELU_TANH && half && rows;
     *done = false;
-    if (pre && !gelu) return TSH_OK;
+    if (f != TSHI_UNARY_COUNT && !gelu) return TSH_OK;
     if (!b && !gelu) return TSH_OK;
     extras e = {.epilogue = CUBLASLT_EPILOGUE_BIAS, .bias = b};
-    if (gelu) {
+    if (gelu && !pre) e.epilogue = b ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    if (gelu && pre) {
         e.epilogue = b ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
         e.argument = pre;
         e.argument_ld = g->n;
@@ -385,10 +387,10 @@ static tsh_status affine_at_once(tsh_device *device, gemm_call *g, const void *b
 
 /* Product and bias at once where cuBLASLt can, else one after the other. */
 static tsh_status affine_in_steps(tsh_device *device, gemm_call *g, const void *b, tshi_unary f, void *pre, void *y) {
-    bool done = false;
+    bool done = false, applies = f != TSHI_UNARY_COUNT;
     tsh_status status = TSH_OK;
     g->c = pre ? pre : y;
-    if (b && pre && g->k > 0) {
+    if (b && applies && g->k > 0) {
         extras e = {.epilogue = CUBLASLT_EPILOGUE_BIAS, .bias = b};
         status = multiply(device, g, &e, &done);
     }
@@ -396,7 +398,7 @@ static tsh_status affine_in_steps(tsh_device *device, gemm_call *g, const void *
         status = run(device, g);
         if (status == TSH_OK && b) tshi_cuda_bias(device, g->dtype, g->m, g->n, g->c, b, g->c);
     }
-    if (status == TSH_OK && pre) tshi_cuda_unary(device, f, g->dtype, g->m * g->n, pre, y);
+    if (status == TSH_OK && applies) tshi_cuda_unary(device, f, g->dtype, g->m * g->n, g->c, y);
     return status;
 }
 
