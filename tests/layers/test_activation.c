@@ -184,7 +184,7 @@ static double tolerance_of(tsh_dtype dtype) {
 static void check_one(tshi_rank *r, tsh_tape *tape, const variant *v, sizes s, const function *f, tsh_dtype dtype,
                       bool bias, unsigned wants) {
     static const char *const names[] = {[X] = "dx", [W] = "dW", [B] = "db"};
-    /* Gathered, f has been of a rank's own features; behind the layer it is of all, and elements fall into other vectors. */
+    /* Gathered, f was of a rank's own features, behind the layer it is of all: elements fall into other vectors. */
     bool same_kernels = tsh_device_get_kind(tsh_world_device(r->world)) == TSH_CPU && !v->gather;
     bool recording = tsh_tape_set_recording(tape, true);
     tsh_tape_set_recording(tape, recording);
