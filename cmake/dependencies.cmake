@@ -102,6 +102,20 @@ if(NOT TSHARD_MPI STREQUAL "OFF" AND MPI_C_FOUND)
     target_include_directories(tshard_dependencies SYSTEM INTERFACE ${MPI_C_INCLUDE_DIRS})
     target_compile_definitions(tshard_dependencies INTERFACE TSHARD_HAVE_MPI)
     list(APPEND TSHARD_LINK_LIBRARIES ${MPI_C_LIBRARIES})
+    # tshard-pmix, with which Open MPI starts where no launcher of MPI has started the ranks.
+    set(CMAKE_REQUIRED_INCLUDES ${MPI_C_INCLUDE_DIRS})
+    check_c_source_compiles("#include <mpi.h>
+#ifndef OPEN_MPI
+#error
+#endif
+int main(void) { return 0; }" TSHARD_MPI_IS_OPEN_MPI)
+    unset(CMAKE_REQUIRED_INCLUDES)
+    if(PkgConfig_FOUND AND TSHARD_MPI_IS_OPEN_MPI)
+        pkg_check_modules(PMIX QUIET IMPORTED_TARGET pmix)
+    endif()
+    if(TSHARD_MPI_IS_OPEN_MPI AND NOT PMIX_FOUND)
+        message(STATUS "No PMIx: ranks on several machines need mpirun or srun (Debian: libpmix-dev)")
+    endif()
 elseif(TSHARD_MPI STREQUAL "AUTO")
     message(STATUS "No MPI: the mpi backend is left out (Debian: libopenmpi-dev openmpi-bin)")
 endif()

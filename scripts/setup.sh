@@ -31,6 +31,7 @@ libc6-dbg        |have_libc_symbols                          |symbols that valgr
 doxygen          |have_command doxygen                       |the reference pages"
 setup_table_optional="
 libopenmpi-dev openmpi-bin |have_command mpicc               |the mpi backend, and what tshard-bench is compared with
+libpmix-dev      |have_module pmix                           |several machines without mpirun or srun
 gnuplot-nox      |have_command gnuplot                       |tshard-bench --plot"
 
 # Print "package|why" for each line of the table $1 whose check fails.

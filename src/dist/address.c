@@ -63,7 +63,7 @@ tsh_status tshi_address_is_here(const char *address) {
     }
     if (here) return TSH_OK;
     return tshi_fail(TSH_ERR_UNSUPPORTED,
-                     "MASTER_ADDR=%.100s is not this machine%s%s: ranks on several machines need an MPI build", address,
+                     "MASTER_ADDR=%.100s is not this machine%s%s, although all ranks are said to be here", address,
                      error ? ": " : "", error ? gai_strerror(error) : "");
 }
 

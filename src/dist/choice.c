@@ -12,9 +12,14 @@ static bool under_mpi(void) {
     return false;
 }
 
+bool tshi_backend_is(const char *name) {
+    const char *backend = tshi_variable("TSHARD_BACKEND");
+    return backend && !strcmp(backend, name);
+}
+
 tsh_status tshi_mpi_wanted(const tshi_settings *settings, bool *out) {
     const char *backend = tshi_variable("TSHARD_BACKEND");
-    bool mpi = backend && !strcmp(backend, "mpi"), local = backend && !strcmp(backend, "local");
+    bool mpi = tshi_backend_is("mpi"), local = tshi_backend_is("local");
     *out = false;
     /* With nccl the ranks meet as they would without it. */
     if (backend && !mpi && !local && strcmp(backend, "nccl") != 0) {
@@ -25,6 +30,6 @@ tsh_status tshi_mpi_wanted(const tshi_settings *settings, bool *out) {
     }
     bool machines = settings->method == TSHI_INIT_ENV && settings->local_known &&
                     settings->local_size != settings->size && under_mpi();
-    *out = mpi || settings->method == TSHI_INIT_MPI || (machines && !local);
+    *out = (mpi && (settings->size == 1 || under_mpi())) || settings->method == TSHI_INIT_MPI || (machines && !local);
     return TSH_OK;
 }

@@ -129,7 +129,10 @@ tshi_guest_end tshi_guest_try(tshi_meet *meet, const tshi_place_at *place, const
             end = TSHI_GUEST_NOBODY;
         }
     }
-    close(fd);
+    if (end == TSHI_GUEST_DONE && *status == TSH_OK && meet->spokes)
+        meet->spokes[out->rank] = fd;
+    else
+        close(fd);
     return end;
 }
 

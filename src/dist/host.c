@@ -94,7 +94,7 @@ static void tell_refusal(host *h, const char *words) {
 
 static void drop(host *h, int index) {
     guest *g = &h->guests[index];
-    close(g->fd);
+    if (g->fd >= 0) close(g->fd);
     tshi_free(h->meet->allocator, g->out);
     if (g->joined)
         h->joined--;
@@ -485,6 +485,14 @@ static tsh_status conclude(host *h, tshi_roster *out) {
     return status;
 }
 
+static void keep_connections(host *h) {
+    for (int i = 0; i < h->n; i++) {
+        guest *g = &h->guests[i];
+        h->meet->spokes[g->rank] = g->fd;
+        g->fd = -1;
+    }
+}
+
 tsh_status tshi_host_run(tshi_meet *meet, const tshi_host_plan *plan, bool *again, tshi_roster *out) {
     int size = meet->settings->size;
     host h = {.meet = meet, .plan = plan, .most = 2 * size + STRANGERS, .deadline = meet->deadline};
@@ -499,6 +507,7 @@ tsh_status tshi_host_run(tshi_meet *meet, const tshi_host_plan *plan, bool *agai
         tshi_dial_close(plan->listeners, plan->n);
         if (plan->closing) plan->closing(plan->user);
         status = conclude(&h, out);
+        if (status == TSH_OK && meet->spokes) keep_connections(&h);
     }
     while (h.n > 0) drop(&h, h.n - 1);
     tshi_free(meet->allocator, h.guests);

@@ -166,9 +166,9 @@ static tsh_status check_address(const tshi_settings *s) {
 }
 
 tsh_status tshi_meet_all(const tshi_settings *settings, const tsh_log *log, const tsh_allocator *allocator,
-                         double deadline, tshi_roster *out) {
+                         double deadline, int *spokes, tshi_roster *out) {
     static const unsigned char public_name[] = "group";
-    tshi_meet meet = {.settings = settings, .log = log, .allocator = allocator, .deadline = deadline};
+    tshi_meet meet = {.settings = settings, .log = log, .allocator = allocator, .deadline = deadline, .spokes = spokes};
     unsigned char digest[TSHI_PROOF_SIZE];
     meet.next_word = tshi_clock() + TSHI_WORD_EVERY;
     tshi_hmac(settings->key, TSHI_KEY_SIZE, public_name, sizeof public_name, "", 0, digest);

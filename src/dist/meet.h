@@ -19,12 +19,15 @@ typedef struct tshi_meet {
     double deadline, next_word;
     unsigned char group[TSHI_GROUP_SIZE]; /* what the job is called in public */
     tshi_who me;
+    int *spokes; /* as of tshi_meet_all */
 } tshi_meet;
 
 /* Meet by the settings' method until `deadline`; the roster is the caller's (tshi_roster_free). Ranks that the launcher
- * says are all of this machine have no need to. */
+ * says are all of this machine have no need to.
+ * `spokes` ([size] of -1, or NULL) keeps the connections: the one that has listened gets that to each of the others, at
+ * their rank, and each of the others the one that it has, at its own. */
 tsh_status tshi_meet_all(const tshi_settings *settings, const tsh_log *log, const tsh_allocator *allocator,
-                         double deadline, tshi_roster *out);
+                         double deadline, int *spokes, tshi_roster *out);
 
 /* Seconds that meeting may take: min(120, the timeout). */
 double tshi_meet_patience(const tshi_settings *settings);

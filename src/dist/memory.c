@@ -99,7 +99,7 @@ static tsh_status lay_out(const tshi_meeting *meeting, size_t *total) {
 /* tshi_meeting.make: rank 0 writes down who is who and where, before anybody sees it. */
 static int make_memory(const tshi_meeting *meeting) {
     size_t bytes, at = round_up(control_bytes(meeting->size));
-    if (lay_out(meeting, &bytes) != TSH_OK) return -1;
+    if (lay_out(meeting, &bytes) != TSH_OK) return -TSH_ERR_MEMORY;
     int fd = memfd_create("tshard", MFD_CLOEXEC);
     tshi_control *control = MAP_FAILED;
     if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0) {
@@ -108,7 +108,7 @@ static int make_memory(const tshi_meeting *meeting) {
     if (control == MAP_FAILED) {
         tshi_fail_errno(errno, "world_init: a memory file of %zu bytes (TSHARD_HEAP makes it smaller)", bytes);
         if (fd >= 0) close(fd);
-        return -1;
+        return -TSH_ERR_MEMORY;
     }
     for (int i = 0; i < meeting->size; i++) {
         tshi_record *r = &control->record[i];
@@ -147,7 +147,7 @@ static tsh_status open_processes(tsh_world *world, const tshi_settings *settings
     local->process = tshi_calloc(&world->allocator, (size_t)world->size, sizeof *local->process);
     if (!local->process) return TSH_ERR_MEMORY;
     for (int i = 0; i < world->size; i++) local->process[i] = TSHI_UNWATCHED;
-    tsh_status status = tshi_rendezvous(settings, &world->log, &world->allocator, deadline, make_memory, &memory);
+    tsh_status status = tshi_rendezvous(settings, &world->log, &world->allocator, deadline, make_memory, NULL, &memory);
     if (status == TSH_OK) status = map_memory(world, memory);
     if (memory >= 0) close(memory);
     return status;

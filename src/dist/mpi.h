@@ -158,6 +158,10 @@ void tshi_mpi_leave(tsh_world *world);
 
 /* --- mpi_start.c: MPI itself, of which a process has one ------------------------------------------------------------ */
 
+/* MPI_Init_thread, unless somebody has called it. */
+tsh_status tshi_mpi_start(void);
+/* The ranks of MPI_COMM_WORLD come together: rank, size and threads become theirs. MPI is started if it has to be. */
+tsh_status tshi_mpi_enter(const tsh_world_config *config, tshi_settings *settings);
 /* From now on MPI is not finalised at exit: that could wait for ever. */
 void tshi_mpi_distrust(void);
 /* Takes over the notices of a world that is left. So many ranks have still to say that they leave: somebody has to take

@@ -122,7 +122,7 @@ static int thread_level(void) {
     return tshi_mpi_has_adapter() ? MPI_THREAD_FUNNELED : MPI_THREAD_SINGLE;
 }
 
-static tsh_status start(void) {
+tsh_status tshi_mpi_start(void) {
     int initialized = 0, level = 0, main_thread = 0;
     MPI_Initialized(&initialized);
     if (!initialized) {
@@ -269,9 +269,8 @@ static tsh_status settle(const tsh_world_config *config, tshi_settings *settings
     return tshi_fail(TSH_ERR_SYSTEM, "world_init: MPI_Comm_split_type: error %d", error);
 }
 
-tsh_status tshi_mpi_settings(const tsh_world_config *config, tshi_settings *settings, bool *use) {
-    tsh_status status = tshi_mpi_wanted(settings, use);
-    if (status != TSH_OK || !*use) return status;
+tsh_status tshi_mpi_enter(const tsh_world_config *config, tshi_settings *settings) {
+    tsh_status status = TSH_OK;
     int finalized = 0, fd = -1;
     MPI_Comm all = MPI_COMM_NULL;
     MPI_Finalized(&finalized);
@@ -281,7 +280,7 @@ tsh_status tshi_mpi_settings(const tsh_world_config *config, tshi_settings *sett
         fd = presence_open(settings);
         status = look_around(settings, &config->log, tshi_clock() + patience);
     }
-    if (status == TSH_OK) status = start();
+    if (status == TSH_OK) status = tshi_mpi_start();
     if (status == TSH_OK) status = tshi_mpi_gather(patience, &config->log, &all);
     if (fd >= 0) close(fd);
     if (status == TSH_OK) {
@@ -292,4 +291,9 @@ tsh_status tshi_mpi_settings(const tsh_world_config *config, tshi_settings *sett
     settings->blas_threads = tshi_granted_cores(NULL, 0) / settings->local_size;
     if (settings->blas_threads < 1) settings->blas_threads = 1;
     return TSH_OK;
+}
+
+tsh_status tshi_mpi_settings(const tsh_world_config *config, tshi_settings *settings, bool *use) {
+    tsh_status status = tshi_mpi_wanted(settings, use);
+    return status == TSH_OK && *use ? tshi_mpi_enter(config, settings) : status;
 }

@@ -2,11 +2,14 @@
 #ifndef TSHI_MPI_WORLD_H
 #define TSHI_MPI_WORLD_H
 
-#include "dist/environment.h"
+#include "dist/meet.h"
 
 /* Whether MPI is to be used: asked for, or ranks on several machines under a launcher of MPI. Then rank and size are
  * those of MPI_COMM_WORLD, which is started unless somebody has. */
 tsh_status tshi_mpi_settings(const tsh_world_config *config, tshi_settings *settings, bool *use);
+/* The same for ranks that have met, where no launcher of MPI has started them. */
+tsh_status tshi_mpi_connect(const tsh_world_config *config, const tshi_roster *roster, const tsh_allocator *allocator,
+                            double deadline, tshi_settings *settings);
 /* Makes world->ops and world->state with its heap, for a world of two ranks or more. */
 tsh_status tshi_mpi_open(tsh_world *world, const tshi_settings *settings);
 /* The communicators, once world->group is there. Every rank comes, `mine` says how it has fared so far. */
@@ -21,7 +24,10 @@ bool tshi_mpi_rdma(const tsh_world *world);
 
 /* --- choice.c ----------------------------------------------------------------------------------------------------- */
 
-/* Whether TSHARD_INIT, TSHARD_BACKEND or the launcher's variables ask for MPI. */
+/* Whether TSHARD_INIT, TSHARD_BACKEND or the launcher's variables ask for MPI, and a launcher of MPI has started the
+ * ranks: else they meet first. */
 tsh_status tshi_mpi_wanted(const tshi_settings *settings, bool *out);
+/* TSHARD_BACKEND is this. */
+bool tshi_backend_is(const char *name);
 
 #endif

@@ -9,6 +9,21 @@ tsh_status tshi_mpi_settings(const tsh_world_config *config, tshi_settings *sett
     return tshi_fail(TSH_ERR_UNSUPPORTED, "world_init: MPI is wanted, but this build has none (TSHARD_MPI)");
 }
 
+tsh_status tshi_mpi_connect(const tsh_world_config *config, const tshi_roster *roster, const tsh_allocator *allocator,
+                            double deadline, tshi_settings *settings) {
+    char hosts[TSHI_LINE];
+    (void)config;
+    (void)allocator;
+    (void)deadline;
+    (void)settings;
+    if (roster->nodes == 1) {
+        return tshi_fail(TSH_ERR_UNSUPPORTED, "world_init: MPI is wanted, but this build has none (TSHARD_MPI)");
+    }
+    return tshi_fail(TSH_ERR_UNSUPPORTED,
+                     "world_init: the ranks are on %d machines (%s); ranks on several need an MPI build (TSHARD_MPI)",
+                     roster->nodes, tshi_roster_hosts(roster, hosts, sizeof hosts));
+}
+
 tsh_status tshi_mpi_open(tsh_world *world, const tshi_settings *settings) {
     (void)world;
     (void)settings;

@@ -133,13 +133,13 @@ static tsh_status meeting_init(tshi_meeting *m, int size, const tsh_allocator *a
 }
 
 tsh_status tshi_rendezvous(const tshi_settings *settings, const tsh_log *log, const tsh_allocator *allocator,
-                           double deadline, int (*make)(const tshi_meeting *meeting), int *memory) {
+                           double deadline, int (*make)(const tshi_meeting *meeting), const void *user, int *memory) {
     *memory = -1;
     if (settings->rank != 0) {
         client c = {settings, log, deadline, tshi_clock() + WORD_EVERY, -1};
         return client_run(&c, memory);
     }
-    tshi_meeting meeting = {.make = make};
+    tshi_meeting meeting = {.make = make, .user = user};
     tsh_status status = meeting_init(&meeting, settings->size, allocator);
     if (status == TSH_OK) status = tshi_server_run(settings, log, allocator, deadline, &meeting, memory);
     tshi_free(allocator, meeting.heap_bytes);

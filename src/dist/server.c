@@ -226,12 +226,13 @@ static tsh_status server_conclude(server *s, int *memory) {
         refuse_all(s, TSH_ERR_TIMEOUT, words);
         return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: %s", words);
     }
-    *memory = s->meeting->make(s->meeting);
-    tshi_answer answer = {.magic = TSHI_MAGIC, .status = *memory >= 0 ? TSH_OK : TSH_ERR_MEMORY};
-    if (*memory < 0) {
-        refuse_all(s, TSH_ERR_MEMORY, tsh_error_message());
-        return TSH_ERR_MEMORY;
+    int made = s->meeting->make(s->meeting);
+    if (made < 0) {
+        refuse_all(s, (tsh_status)-made, tsh_error_message());
+        return (tsh_status)-made;
     }
+    *memory = made;
+    tshi_answer answer = {.magic = TSHI_MAGIC, .status = TSH_OK};
     /* Who has died meanwhile is missed at the first call. */
     for (int i = 1; i < s->settings->size; i++) tshi_channel_send(s->joined[i], &answer, sizeof answer, *memory);
     return TSH_OK;

@@ -76,18 +76,21 @@ static tsh_status check_config(const tsh_world_config *config, tshi_settings *se
     return status;
 }
 
-/* Ranks as processes find each other, and learn where they are. */
-static tsh_status meet(const tsh_world *world, tshi_settings *settings, double deadline) {
+/* Ranks as processes find each other, and learn where they are: on several machines MPI connects them. */
+static tsh_status meet(const tsh_world *world, const tsh_world_config *config, tshi_settings *settings,
+                       double deadline) {
     tshi_roster roster;
     char hosts[TSHI_LINE];
-    tsh_status status = tshi_meet_all(settings, &world->log, &world->allocator, deadline, &roster);
+    tsh_status status = tshi_meet_all(settings, &world->log, &world->allocator, deadline, NULL, &roster);
     if (status != TSH_OK) return status;
     tshi_roster_settings(&roster, settings);
-    if (roster.nodes > 1) {
+    if (roster.nodes > 1 && tshi_backend_is("local")) {
         status =
-            tshi_fail(TSH_ERR_UNSUPPORTED,
-                      "world_init: the ranks are on %d machines (%s); ranks on several need mpi:// and an MPI build",
+            tshi_fail(TSH_ERR_ARGUMENT, "world_init: the ranks are on %d machines (%s), but TSHARD_BACKEND is local",
                       roster.nodes, tshi_roster_hosts(&roster, hosts, sizeof hosts));
+    } else if (roster.nodes > 1 || tshi_backend_is("mpi")) {
+        status = tshi_mpi_connect(config, &roster, &world->allocator, deadline, settings);
+        settings->method = TSHI_INIT_MPI;
     }
     tshi_roster_free(&roster, &world->allocator);
     return status;
@@ -110,7 +113,7 @@ tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
     world->start_seconds = tshi_clock();
     double deadline = world->start_seconds + tshi_meet_patience(&settings);
     if (settings.size > 1 && !config->threads && settings.method != TSHI_INIT_MPI) {
-        status = meet(world, &settings, deadline);
+        status = meet(world, config, &settings, deadline);
     }
     if (status == TSH_OK) status = world_enter(world, config, &settings, deadline);
     if (status != TSH_OK) {

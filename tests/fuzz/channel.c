@@ -32,8 +32,7 @@ static bool memory_fails;
 static int make_memory(const tshi_meeting *meeting) {
     (void)meeting;
     if (!memory_fails) return memfd_create("fuzz", MFD_CLOEXEC);
-    tshi_fail(TSH_ERR_MEMORY, "there is none");
-    return -1;
+    return -(int)tshi_fail(TSH_ERR_MEMORY, "there is none");
 }
 
 static void leave(int *peer) {
@@ -166,7 +165,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         p.listener = tshi_channel_socket();
         stage_require(bind(p.listener, (const void *)&p.address, p.length) == 0 && listen(p.listener, 64) == 0);
     }
-    tsh_status status = tshi_rendezvous(&p.settings, &stage_log, &allocator, tshi_clock() + 30, make_memory, &memory);
+    tsh_status status =
+        tshi_rendezvous(&p.settings, &stage_log, &allocator, tshi_clock() + 30, make_memory, NULL, &memory);
     stage_require((status == TSH_OK) == (memory >= 0));
     stage_require(stage_waited() < 30 + 5);
     if (status == TSH_OK && p.listener >= 0) stage_require(p.good_answers > 0);

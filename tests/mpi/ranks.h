@@ -28,4 +28,8 @@ void scenario_lost(tshi_rank *r);     /* one that dies or stops */
 void scenario_ring(tshi_rank *r);
 void scenario_absent(int rank, int size); /* before there is a world */
 
+/* wireup.c */
+void scenario_twice(tshi_rank *r); /* one world after the other */
+void scenario_linger(tshi_rank *r);
+
 #endif

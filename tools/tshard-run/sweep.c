@@ -8,6 +8,9 @@
 #include <time.h>
 #include <unistd.h>
 
+/* What ends with its ranks by itself, as tshard-pmix does, tidies up meanwhile. */
+#define MOMENT 0.5
+
 /* Whatever loses its parent becomes our child, because we are a subreaper: so children are enough, again and again. */
 static void kill_children(void) {
     char path[64];
@@ -21,11 +24,12 @@ static void kill_children(void) {
 
 void run_sweep(void) {
     const struct timespec pause = {.tv_nsec = 1000000};
-    for (double end = run_now() + 5.0; run_now() < end;) {
+    double since = run_now();
+    for (double now = since; now < since + 5.0; now = run_now()) {
         pid_t pid = waitpid(-1, NULL, WNOHANG);
         if (pid < 0 && errno != EINTR) return;
         if (pid > 0) continue;
-        kill_children();
+        if (now > since + MOMENT) kill_children();
         nanosleep(&pause, NULL);
     }
 }

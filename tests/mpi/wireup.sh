@@ -1,0 +1,173 @@
+#!/usr/bin/env bash
+# wireup.sh BIN PROGRAM one|hosts|losses|failures: ranks over MPI that no launcher of MPI has started. The hosts are
+# network namespaces with names and addresses of their own, joined by a pair of virtual interfaces.
+set -uo pipefail
+export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # MPI itself leaks
+bin=$1 program=$2 part=$3
+skip() { echo "skipped: $1"; exit 77; }
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TSHARD_INIT TSHARD_BACKEND
+export TSHARD_TOKEN=wireup TSHARD_HEAP=512M TSHARD_TIMEOUT=30 OPENBLAS_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1
+folder=$(mktemp -d)
+code=0
+fail() { code=1; echo "FAILED: $1"; }
+trap 'rm -rf "$folder"' EXIT
+
+# One machine, where the ranks would do without MPI but are told to take it. Needs no right to anything.
+if [ "$part" = one ]; then
+    export TSHARD_BACKEND=mpi
+    for run in "2 place" "3 short" "4 twice"; do
+        read -r ranks scenario <<< "$run"
+        timeout -k 5 60 "$bin/tshard-run" -n "$ranks" --bind none "$program" "$scenario" < /dev/null || fail "$run: $?"
+    done
+    # What a job that was killed as a whole has left goes with the next.
+    stale=/dev/shm/tshard-pmix-stale$$
+    mkdir "$stale" && touch "$stale/segment" && touch -d "1 hour ago" "$stale"
+    timeout -k 5 60 "$bin/tshard-run" -n 2 --bind none "$program" place < /dev/null || fail "after a stale folder: $?"
+    [ ! -e "$stale" ] || { rm -r "$stale"; fail "a stale folder is still there"; }
+    mkdir -p "$folder/a/b/c"
+    cp "$program" "$folder/a/b/c/alone"
+    PATH=/usr/bin:/bin timeout -k 5 60 "$bin/tshard-run" -n 2 --bind none "$folder/a/b/c/alone" place \
+        < /dev/null > "$folder/out" 2>&1 && fail "no tshard-pmix, and no error"
+    grep -q "tshard-pmix.*is neither beside tshard nor on PATH" "$folder/out" ||
+        fail "no word of it: $(cat "$folder/out")"
+    exit $code
+fi
+
+[ "$(id -u)" = 0 ] || skip "only root may make network namespaces"
+command -v ip > /dev/null || skip "there is no ip (Debian: apt-get install iproute2)"
+a=tsp$$ b=tsq$$ net=10.$((RANDOM % 200 + 20)).$((RANDOM % 250))
+clean() {
+    for name in "$a" "$b"; do
+        ip netns pids "$name" 2> /dev/null | xargs -r kill -9 2> /dev/null
+        ip netns del "$name" 2> /dev/null
+    done
+    rm -rf "$folder"
+}
+trap clean EXIT
+{ ip netns add "$a" && ip netns add "$b"; } 2> /dev/null || skip "network namespaces are not allowed here"
+ip link add x$$a netns "$a" type veth peer name x$$b netns "$b" 2> /dev/null || skip "veth pairs are not allowed here"
+for side in "$a x$$a 1" "$b x$$b 2"; do
+    read -r name device host <<< "$side"
+    ip -n "$name" addr add "$net.$host/24" dev "$device"
+    ip -n "$name" link set "$device" up
+    ip -n "$name" link set lo up
+done
+
+# on SIDE COMMAND...: there, with a name and a /dev/shm of its own, in which nothing is left.
+on() {
+    local side=$1 name=${!1}
+    shift
+    ip netns exec "$name" unshare --uts sh -c "hostname host-$side; mount -t tmpfs none /dev/shm || exit 99
+        \"\$@\"; code=\$?; sleep 0.2; find /dev/shm /tmp/ompi.host-$side.* -mindepth 1 2> /dev/null | sed 's/^/LEFT: /'
+        exit \$code" sh "$@"
+}
+
+# Both sides of a job in the background: `first` and `second` are theirs to wait for.
+start() {
+    for side in a b; do
+        local node=0
+        [ $side = b ] && node=1
+        on $side timeout -k 5 60 "$bin/tshard-run" --nnodes 2 --node-rank $node -n 2 --bind none \
+            --master-addr "$net.1" "$@" < /dev/null > "$folder/$side" 2>&1 &
+        [ $side = a ] && first=$! || second=$!
+    done
+}
+
+# What they ended with into `codes`; nothing is left of them.
+finish() {
+    codes=()
+    for pid in $first $second; do wait "$pid"; codes+=($?); done
+    for name in "$a" "$b"; do
+        left=$(ip netns pids "$name")
+        [ -z "$left" ] || fail "$what: processes are left: $(xargs ps -o pid,args -p <<< "$left")"
+    done
+    left=$(grep -h '^LEFT: ' "$folder/a" "$folder/b") && fail "$what: files are left: $left"
+    [[ " ${codes[*]} " != *" 124 "* && " ${codes[*]} " != *" 137 "*" 137 "* ]] || fail "$what: it took too long"
+    echo "$what: ${codes[*]}"
+}
+
+show() { for side in a b; do sed "s/^/    $side: /" "$folder/$side"; done; }
+# runs WHAT COMMAND...: all is well.
+runs() {
+    what=$1
+    shift
+    start "$@"
+    finish
+    [ "${codes[*]}" = "0 0" ] || { fail "$what"; show; }
+}
+# says SIDE WORDS
+says() { grep -qF -- "$2" "$folder/$1" || { fail "$what: host-$1 does not say '$2'"; show; }; }
+
+# As torchrun starts ranks: its variables alone, nobody beside them.
+plain() {
+    local side=$1 node=$2
+    on "$side" env WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR="$net.1" MASTER_PORT=29521 NODE="$node" \
+        PROGRAM="$program" bash -c '
+        for i in 0 1; do RANK=$((2 * NODE + i)) LOCAL_RANK=$i timeout 60 "$PROGRAM" groups & done
+        wait -n && wait -n' < /dev/null > "$folder/$side" 2>&1
+}
+
+export EXPECT_NODES=2
+case $part in
+    hosts)
+        for scenario in place short messages recover twice; do runs $scenario "$program" $scenario; done
+        what="torchrun's variables"
+        plain a 0 &
+        first=$!
+        plain b 1 &
+        second=$!
+        finish
+        [ "${codes[*]}" = "0 0" ] || { fail "$what"; show; }
+        TSHARD_INIT=tcp://$net.1:29522 runs "tcp" "$program" place
+        TSHARD_INIT=tcp://239.255.17.21:29523 runs "multicast" "$program" place
+        ;;
+    losses)
+        TSHARD_INIT=env:// "$program" losses > "$folder/one" || fail "one rank"
+        runs losses --no-prefix "$program" losses
+        sed -n '/^loss/p' "$folder/a" > "$folder/many"
+        sed -i '/^loss/!d' "$folder/one"
+        paste "$folder/one" "$folder/many" | tee "$folder/both"
+        awk 'function far(a, b) { return a - b > 1e-5 || b - a > 1e-5 }
+             NF != 6 || far($2, $5) || far($3, $6) { bad = 1 } END { exit bad || NR != 8 }' "$folder/both" ||
+            fail "losses"
+        ;;
+    failures)
+        export TSHARD_TIMEOUT=6
+        # A rank that dies, or stops, while MPI starts.
+        for trouble in "3 9 0" "1 9 0" "0 9 0" "3 9 30" "2 19 0" "0 19 30"; do
+            read -r rank signal after <<< "$trouble"
+            host=a other=b
+            [ "$rank" -ge 2 ] && host=b other=a
+            what="rank $rank gets signal $signal after $after ms"
+            TEST_INIT=$trouble start "$program" place
+            finish
+            [ "${codes[0]}" != 0 ] && [ "${codes[1]}" != 0 ] || fail "$what: exit codes ${codes[*]}"
+            words="ended while MPI started"
+            [ "$signal" = 19 ] && words="is stopped"
+            says $other "rank $rank on host-$host $words"
+        done
+        # A host that is cut off meanwhile.
+        what="cut off"
+        TEST_INIT="3 19 0" start "$program" place
+        sleep 3
+        ip -n "$b" link set "x$$b" down
+        finish
+        says a "host-b (ranks 2, 3) did not come within"
+        says b "rank 3 on host-b is stopped"
+        ip -n "$b" link set "x$$b" up
+        # A helper that is killed, long after.
+        what="no helper"
+        start "$program" linger
+        for ((i = 0; i < 200; i++)); do
+            [ "$(cat "$folder/a" "$folder/b" | grep -c lingering)" = 4 ] && break
+            sleep 0.1
+        done
+        for pid in $(ip netns pids "$b"); do
+            [ "$(cat "/proc/$pid/comm" 2> /dev/null)" = tshard-pmix-srv ] && kill -9 "$pid"
+        done
+        finish
+        says b "tshard-pmix on host-b, which MPI cannot do without, was ended by signal 9"
+        [ "${codes[0]}" != 0 ] && [ "${codes[1]}" != 0 ] || fail "$what: exit codes ${codes[*]}"
+        ;;
+esac
+exit $code
