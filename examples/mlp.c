@@ -32,7 +32,8 @@ int main(int argc, char **argv) {
         return fail(tsh_error_message());
     }
     tsh_group *model = tsh_mesh_group(mesh, "model");
-    tsh_linear_config wide = {.in = FEATURES, .out = HIDDEN, .shard = TSH_COLUMN, .bias = true};
+    tsh_linear_config wide = {
+        .in = FEATURES, .out = HIDDEN, .shard = TSH_COLUMN, .bias = true, .activation = TSH_ACTIVATION_GELU};
     tsh_linear_config narrow = {.in = HIDDEN, .out = CLASSES, .shard = TSH_ROW, .bias = true};
     tsh_linear *up = tsh_linear_create(model, &wide), *down = tsh_linear_create(model, &narrow);
     tsh_tensor_config batch = {.ndim = 2, .shape = {BATCH, FEATURES}, .layout = {TSH_SHARD(0)}}; /* over "data" */
@@ -56,8 +57,8 @@ int main(int argc, char **argv) {
     tsh_tensor_write_whole(target, classes);
 
     for (int step = 0; step < STEPS; step++) {
-        tsh_tensor *h = tsh_gelu(tape, tsh_linear_forward(tape, up, x)); /* SHARD(last): no communication */
-        tsh_tensor *y = tsh_linear_forward(tape, down, h);               /* one all-reduce, inserted */
+        tsh_tensor *h = tsh_linear_forward(tape, up, x);   /* SHARD(last): no communication */
+        tsh_tensor *y = tsh_linear_forward(tape, down, h); /* one all-reduce, inserted */
         tsh_tensor *loss = tsh_cross_entropy(tape, y, target, NULL);
         if (tsh_backward(tape, loss) != TSH_OK) return fail(tsh_tape_message(tape)); /* first error of the step */
         if (step % 10 == 9 && tsh_world_rank(world) == 0) printf("step %d: %.6f\n", step + 1, tsh_tensor_item(loss));

@@ -94,8 +94,7 @@ typedef struct tsh_linear_config {
 TSH_API tsh_linear *tsh_linear_create(tsh_group *group, const tsh_linear_config *config);
 TSH_API void tsh_linear_destroy(tsh_linear *layer);
 
-/* Y = f(X W^T + b), f the activation.  x [..., in] -> [..., out], owned by the tape. Along the group's axis (p ranks, n =
- * all but the last dim):
+/* Y = f(X W^T + b), f the activation.  x [..., in] -> [..., out], owned by the tape. Along the group's axis (p ranks):
  *   COLUMN  Y_r = f(X W_r^T + b_r).  x REPLICATED, SHARD(0) (gathered) or LOCAL; -> SHARD(last), or REPLICATED with
  *           gather_output.  Backward: dX is a sum over ranks (all-reduce; reduce-scatter for a SHARD(0) x); dW, db
  *           stay local.

@@ -61,7 +61,8 @@ typedef struct sizes {
     int64_t n, in, out;
 } sizes;
 
-static const sizes all_sizes[] = {{5, 7, 9}, {1, 2, 2}, {20, 3, 4}}; /* the second leaves ranks empty at 3 and 4 */
+/* The second leaves ranks empty at 3 and 4; the last has features in eights, as a GPU's fused GELU wants them. */
+static const sizes all_sizes[] = {{5, 7, 9}, {1, 2, 2}, {20, 3, 4}, {3, 5, 16}};
 
 enum { X, W, B, PARAMETERS, MOST = 81 };
 
@@ -184,7 +185,7 @@ static double tolerance_of(tsh_dtype dtype) {
 static void check_one(tshi_rank *r, tsh_tape *tape, const variant *v, sizes s, const function *f, tsh_dtype dtype,
                       bool bias, unsigned wants) {
     static const char *const names[] = {[X] = "dx", [W] = "dW", [B] = "db"};
-    /* Gathered, f has been of a rank's own features; behind the layer it is of all, and elements fall into other vectors. */
+    /* Gathered, f was of a rank's own features, behind the layer it is of all: elements fall into other vectors. */
     bool same_kernels = tsh_device_get_kind(tsh_world_device(r->world)) == TSH_CPU && !v->gather;
     bool recording = tsh_tape_set_recording(tape, true);
     tsh_tape_set_recording(tape, recording);
@@ -233,8 +234,8 @@ static void all_variants(tshi_rank *r, void *arg) {
             const function *f = &functions[k / 4 % FUNCTIONS];
             const variant *v = &variants[k / 4 / FUNCTIONS];
             check_one(r, tape, v, all_sizes[s], f, dtype, true, 7);
-            /* Without a bias only where no sum is 0, where relu's gradient would be a matter of taste. */
-            if (f->activation != TSH_ACTIVATION_RELU) check_one(r, tape, v, all_sizes[s], f, dtype, false, 7);
+            /* Without a bias some sums are 0, where relu's gradient would be a matter of taste. */
+            if (s == 0 && f->activation != TSH_ACTIVATION_RELU) check_one(r, tape, v, all_sizes[s], f, dtype, false, 7);
         }
     }
     tsh_tape_destroy(tape);
