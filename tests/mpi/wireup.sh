@@ -132,7 +132,7 @@ case $part in
             fail "losses"
         ;;
     failures)
-        export TSHARD_TIMEOUT=6
+        export TSHARD_TIMEOUT=8
         # A rank that dies, or stops, while MPI starts.
         for trouble in "3 9 0" "1 9 0" "0 9 0" "3 9 30" "2 19 0" "0 19 30"; do
             read -r rank signal after <<< "$trouble"
@@ -149,7 +149,11 @@ case $part in
         # A host that is cut off meanwhile.
         what="cut off"
         TEST_INIT="3 19 0" start "$program" place
-        sleep 3
+        # The helpers have met by the time that rank 3 stops.
+        for ((i = 0; i < 150; i++)); do
+            ip netns pids "$b" | xargs -r ps -o stat=,comm= -p | grep -q '^T.* ranks$' && break
+            sleep 0.05
+        done
         ip -n "$b" link set "x$$b" down
         finish
         says a "host-b (ranks 2, 3) did not come within"

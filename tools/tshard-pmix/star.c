@@ -106,7 +106,6 @@ void helper_star_trouble(helper *h, const char *words) {
 
 /* The ranks here go on, with everything that there is. */
 static void release(helper *h, helper_blob whole) {
-    h->fenced = false;
     for (int i = 0; i < h->order.nodes; i++) {
         free(h->parts[i].bytes);
         h->parts[i] = (helper_blob){0};
@@ -133,6 +132,7 @@ static void complete(helper *h) {
     for (int i = 0; i < h->order.nodes; i++) missing = missing || (h->spokes[i] >= 0 && !h->brought[i]);
     if (missing) return;
     helper_blob whole = join(h);
+    h->fenced = false; /* also for who cannot be told: then this comes here again */
     tell_all(h, WHOLE, whole.bytes, whole.size);
     release(h, whole);
 }
@@ -206,6 +206,7 @@ void helper_star_hear(helper *h, int node) {
         return;
     }
     if (k == WHOLE && !h->hub && h->fenced) {
+        h->fenced = false;
         release(h, blob);
         return;
     }
