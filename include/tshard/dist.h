@@ -4,7 +4,9 @@
  * calls here wait until this rank's part is done and its buffers may be used again. A collective called with bad
  * arguments is still a call: the caller gets the error, its peers get TSH_ERR_PEER with the cause, and the group stays
  * usable. Calls that do not match (operation, dtype, count, root) give TSH_ERR_MISMATCH on every rank, both sides
- * printed, and change nothing.
+ * printed, and change nothing. A "local" rank that only gives, and 4 KiB at most (the root of a broadcast or scatter,
+ * the others of a reduce or gather), has returned already: its next call that waits fails with that, or one of the next
+ * few that only give, and the others get TSH_ERR_PEER from that call. If the group is destroyed instead, the log tells.
  *
  * A rank that dies makes every pending and later call of its peers return TSH_ERR_PEER within a second; no collective
  * waits longer than the world's deadline (TSH_ERR_TIMEOUT). After either, the world can only be destroyed.
@@ -167,7 +169,8 @@ TSH_API tsh_status tsh_all_gather_into_tensor(tsh_group *group, tsh_tensor *out,
  * above. out may be that part of in; otherwise in is left as it was. */
 TSH_API tsh_status tsh_reduce_scatter_tensor(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, tsh_reduce_op op,
                                              const int64_t *counts);
-/* tensor on every rank = tensor of `root`, a rank of the group. */
+/* tensor on every rank = tensor of `root`, a rank of the group. Here and in the next three, ranks that only give may
+ * return before the others have come, and hear later of a call that did not match: see above. */
 TSH_API tsh_status tsh_broadcast(tsh_group *group, tsh_tensor *tensor, int root);
 /* in_counts[j] elements of in, one part after another, go to rank j; out_counts[i] elements come from rank i into out.
  * NULL: equal parts (numel must divide). Rank i's in_counts[j] must be rank j's out_counts[i]. out and in do not

@@ -1,13 +1,11 @@
 /* Collectives on memory that all ranks map. Each call: post where my data is, wait for all to have posted, compare what
  * they say, move the data, and when peers have read or written my heap wait once more. Nothing has moved before the
- * comparison, and all ranks compare the same slots, so that all come to the same verdict. */
+ * comparison, and all ranks compare the same slots, so that all come to the same verdict. A rank that has given all it
+ * has to give with its post leaves at once; it waits and compares when it comes with its next call. */
 #include "dist/local.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* The kind of a call that only compares a text; the real ones are collectives. */
-#define KIND_AGREE 0xffu
 
 static inline uint32_t pack_kind(const tshi_call *call) {
     return (uint32_t)call->op | (uint32_t)call->dtype << 8 | (uint32_t)call->reduce << 16;
@@ -28,92 +26,21 @@ static uint64_t hash_counts(const int64_t *counts, int n) {
     return h;
 }
 
-/* --- words -------------------------------------------------------------------------------------------------------- */
-
-char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size) {
-    tsh_collective op = (tsh_collective)(slot->kind & 0xff);
-    if ((slot->kind & 0xff) == KIND_AGREE) {
-        snprintf(text, size, "%s #%u", (const char *)tshi_payload(slot), slot->number);
-        return text;
-    }
-    const char *name = tsh_collective_name(op);
-    const char *dtype = tsh_dtype_name((tsh_dtype)(slot->kind >> 8 & 0xff));
-    const char *reduce = tshi_reduction_name((tsh_reduce_op)(slot->kind >> 16));
-    long long count = slot->count, part = slot->part;
-    switch (op) {
-    case TSH_OP_ALL_REDUCE:
-        snprintf(text, size, "%s %s [%lld] %s #%u", name, dtype, count, reduce, slot->number);
-        break;
-    case TSH_OP_ALL_GATHER:
-        snprintf(text, size, "%s %s [%lld], %lld of them its own, #%u", name, dtype, count, part, slot->number);
-        break;
-    case TSH_OP_REDUCE_SCATTER:
-        snprintf(text, size, "%s %s [%lld] %s, %lld of them its own, #%u", name, dtype, count, reduce, part,
-                 slot->number);
-        break;
-    case TSH_OP_BROADCAST:
-        snprintf(text, size, "%s %s [%lld] root %d #%u", name, dtype, count, slot->root, slot->number);
-        break;
-    case TSH_OP_REDUCE:
-        snprintf(text, size, "%s %s [%lld] %s root %d #%u", name, dtype, count, reduce, slot->root, slot->number);
-        break;
-    case TSH_OP_GATHER:
-    case TSH_OP_SCATTER:
-        snprintf(text, size, "%s %s [%lld], %lld of them its own, root %d #%u", name, dtype, count, part, slot->root,
-                 slot->number);
-        break;
-    case TSH_OP_ALL_TO_ALL: snprintf(text, size, "%s %s #%u", name, dtype, slot->number); break;
-    default: snprintf(text, size, "%s #%u", name, slot->number); break;
-    }
-    return text;
-}
-
-static inline bool same_call(const tshi_slot *a, const tshi_slot *b) {
-    return a->kind == b->kind && a->count == b->count && a->root == b->root && a->check == b->check;
-}
-
-/* The verdict when not all is well, from the slots alone: the same on every rank. */
-static tsh_status disagree(const tsh_group *group, uint32_t sync) {
-    const tshi_local_group *lg = group->state;
-    tshi_slot *first = tshi_slot_at(lg, 0, sync);
-    for (int i = 0; i < group->size; i++) {
-        tshi_slot *slot = tshi_slot_at(lg, i, sync);
-        if (!(slot->flags & TSHI_SLOT_FAILED)) continue;
-        return tshi_fail(TSH_ERR_PEER, "rank %d: %s", group->ranks[i], (const char *)tshi_payload(slot));
-    }
-    for (int i = 1; i < group->size; i++) {
-        tshi_slot *slot = tshi_slot_at(lg, i, sync);
-        char mine[TSHI_LINE / 2 + 80], theirs[TSHI_LINE / 2 + 80];
-        if (same_call(first, slot)) continue;
-        bool lists = first->kind == slot->kind && first->count == slot->count && first->root == slot->root &&
-                     (slot->kind & 0xff) != KIND_AGREE;
-        return tshi_fail(TSH_ERR_MISMATCH, "rank %d: %s, rank %d: %s%s", group->ranks[0],
-                         tshi_slot_describe(first, mine, sizeof mine), group->ranks[i],
-                         tshi_slot_describe(slot, theirs, sizeof theirs), lists ? " (their counts differ)" : "");
-    }
-    return TSH_OK;
-}
-
-/* What all have posted; *far: somebody's data is in the heap. */
-static tsh_status compare(const tsh_group *group, bool *far) {
-    const tshi_local_group *lg = group->state;
-    const tshi_slot *mine = &lg->draft; /* my slot's line has been fetched by others */
-    uint32_t flags = mine->flags;
-    bool same = true;
-    for (int i = 0; i < group->size; i++) {
-        if (i == group->rank) continue;
-        const tshi_slot *slot = tshi_slot_at(lg, i, lg->sync);
-        flags |= slot->flags;
-        same = same && same_call(mine, slot);
-    }
-    *far = (flags & TSHI_SLOT_FAR) != 0;
-    return same && !(flags & TSHI_SLOT_FAILED) ? TSH_OK : disagree(group, lg->sync);
-}
-
 /* --- posting ------------------------------------------------------------------------------------------------------ */
 
 static inline size_t near_bytes(const tsh_group *group, const tshi_call *call) {
     return ((const tshi_local_group *)group->state)->near_bytes[call->op];
+}
+
+/* Whether that many elements fit the slot. */
+static inline bool is_near(const tsh_group *group, const tshi_call *call, int64_t count) {
+    return (size_t)count * tsh_dtype_size(call->dtype) <= near_bytes(group, call);
+}
+
+static size_t bytes_before(const tsh_group *group, const tshi_call *call) {
+    int64_t before = 0;
+    for (int i = 0; i < group->rank; i++) before += call->counts[i];
+    return (size_t)before * tsh_dtype_size(call->dtype);
 }
 
 /* The payload of my next sync. */
@@ -192,8 +119,8 @@ static int64_t largest(const int64_t *counts, int n) {
 
 /* Near: every part in the slot of its rank. Far: each writes its part into the root's `out`, which the root posts. */
 static size_t post_gather(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
-    size_t size = tsh_dtype_size(call->dtype), mine = (size_t)call->counts[group->rank] * size;
-    bool near = (size_t)largest(call->counts, group->size) * size <= near_bytes(group, call);
+    size_t mine = (size_t)call->counts[group->rank] * tsh_dtype_size(call->dtype);
+    bool near = is_near(group, call, largest(call->counts, group->size));
     slot->part = call->counts[group->rank];
     slot->check = hash_counts(call->counts, group->size);
     if (near) return group->rank == call->root ? 0 : post_data(group, call, slot, mine, 0);
@@ -202,12 +129,18 @@ static size_t post_gather(const tsh_group *group, const tshi_call *call, tshi_sl
     return 0;
 }
 
-/* The root has the data; the others only their counts. */
+/* The root has the data; the others only their counts. Near: it keeps its own part. */
 static size_t post_scatter(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
     slot->part = call->counts[group->rank];
     slot->check = hash_counts(call->counts, group->size);
     if (group->rank != call->root) return 0;
-    return post_data(group, call, slot, (size_t)call->count * tsh_dtype_size(call->dtype), 0);
+    size_t size = tsh_dtype_size(call->dtype), whole = (size_t)call->count * size;
+    if (!is_near(group, call, call->count)) return post_data(group, call, slot, whole, 0);
+    size_t before = bytes_before(group, call), after = before + (size_t)slot->part * size;
+    tsh_device *host = group->world->host;
+    host->ops->copy(host, before, call->in, payload_of(group));
+    host->ops->copy(host, whole - after, (const char *)call->in + after, payload_of(group) + after);
+    return whole;
 }
 
 static size_t post_counts(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
@@ -225,6 +158,8 @@ static size_t post(const tsh_group *group, const tshi_call *call, tshi_slot *slo
     slot->check = 0;
     switch (call->op) {
     case TSH_OP_REDUCE:
+        if (group->rank == call->root && is_near(group, call, call->count)) return 0;
+        return post_data(group, call, slot, (size_t)call->count * tsh_dtype_size(call->dtype), 0);
     case TSH_OP_ALL_REDUCE: return post_data(group, call, slot, (size_t)call->count * tsh_dtype_size(call->dtype), 0);
     case TSH_OP_REDUCE_SCATTER: return post_part(group, call, slot, call->count);
     case TSH_OP_ALL_GATHER: return post_all_gather(group, call, slot);
@@ -262,6 +197,7 @@ static void reduce_from(const tsh_group *group, const tshi_call *call, int64_t s
     tshi_local_group *lg = group->state;
     size_t before = (size_t)start * tsh_dtype_size(call->dtype);
     for (int i = 0; i < group->size; i++) lg->in[i] = data_of(group, i, before);
+    if (call->op == TSH_OP_REDUCE && group->rank == call->root) lg->in[group->rank] = (const char *)call->in + before;
     group->world->host->ops->reduce(group->world->host, call->dtype, (tshi_reduction)call->reduce, n, group->size,
                                     lg->in, outs, out);
 }
@@ -301,12 +237,6 @@ static void move_reduce_scatter(const tsh_group *group, const tshi_call *call) {
 
 static void copy_part(const tsh_group *group, size_t bytes, const void *from, void *to) {
     if (bytes && from != to) group->world->host->ops->copy(group->world->host, bytes, from, to);
-}
-
-static size_t bytes_before(const tsh_group *group, const tshi_call *call) {
-    int64_t before = 0;
-    for (int i = 0; i < group->rank; i++) before += call->counts[i];
-    return (size_t)before * tsh_dtype_size(call->dtype);
 }
 
 static void push_part(const tsh_group *group, const tshi_call *call) {
@@ -356,18 +286,30 @@ static void move_broadcast(const tsh_group *group, const tshi_call *call, bool f
     }
 }
 
-static void move_gather(const tsh_group *group, const tshi_call *call, bool far) {
+/* What others have written is on its way while I copy my own part; so are, if they have posted it, their next slots. */
+static void gather_near(const tsh_group *group, const tshi_call *call) {
+    const tshi_local_group *lg = group->state;
     size_t size = tsh_dtype_size(call->dtype), mine = (size_t)call->counts[group->rank] * size;
-    if (far) {
-        copy_part(group, mine, call->in, data_of(group, call->root, bytes_before(group, call)));
-        return;
+    for (int i = 0; i < group->size; i++) {
+        size_t bytes = i == group->rank ? 0 : (size_t)call->counts[i] * size;
+        for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(data_of(group, i, at));
     }
+    copy_part(group, mine, call->in, (char *)call->out + bytes_before(group, call));
+    for (int i = 0; i < group->size; i++) __builtin_prefetch(tshi_slot_at(lg, i, lg->sync + 1));
     char *to = call->out;
-    for (int i = 0; group->rank == call->root && i < group->size; i++) {
+    for (int i = 0; i < group->size; i++) {
         size_t bytes = (size_t)call->counts[i] * size;
-        copy_part(group, bytes, i == group->rank ? call->in : data_of(group, i, 0), to);
+        if (i != group->rank) copy_part(group, bytes, data_of(group, i, 0), to);
         to += bytes;
     }
+}
+
+static void move_gather(const tsh_group *group, const tshi_call *call, bool far) {
+    size_t mine = (size_t)call->counts[group->rank] * tsh_dtype_size(call->dtype);
+    if (far)
+        copy_part(group, mine, call->in, data_of(group, call->root, bytes_before(group, call)));
+    else if (group->rank == call->root)
+        gather_near(group, call);
 }
 
 static void move_scatter(const tsh_group *group, const tshi_call *call) {
@@ -449,28 +391,65 @@ static void fill_failed(const tsh_group *group) {
 }
 
 /* Other calls may have failed, in other words, since the slot was filled. */
-static tsh_status failed_here(const tsh_group *group, const tshi_call *call) {
+static tsh_status failed_here(const tsh_group *group, tsh_status failed) {
     const tshi_local_group *lg = group->state;
-    return tshi_fail(call->failed, "%s", (const char *)tshi_payload(tshi_slot_at(lg, group->rank, lg->sync)));
+    return tshi_fail(failed, "%s", (const char *)tshi_payload(tshi_slot_at(lg, group->rank, lg->sync)));
 }
 
-static tsh_status run_failed(tsh_group *group, const tshi_call *call) {
+static tsh_status run_failed(tsh_group *group, tsh_status failed) {
     fill_failed(group);
     tsh_status status = tshi_local_sync(group, 0);
-    return status == TSH_OK ? failed_here(group, call) : status;
+    return status == TSH_OK ? failed_here(group, failed) : status;
+}
+
+/* Whether I am done when I have posted: what I have fits the slot, and I get nothing. */
+static bool only_gives(const tsh_group *group, const tshi_call *call) {
+    bool root = group->rank == call->root;
+    switch (call->op) {
+    case TSH_OP_GATHER: return !root && is_near(group, call, largest(call->counts, group->size));
+    case TSH_OP_REDUCE: return !root && is_near(group, call, call->count);
+    case TSH_OP_BROADCAST:
+    case TSH_OP_SCATTER: return root && is_near(group, call, call->count);
+    default: return false;
+    }
+}
+
+/* Wait for those whom I left behind up to that sync. *failed: of the call that comes now, to which it leads. */
+static tsh_status catch_up(tsh_group *group, uint32_t sync, tsh_status *failed) {
+    char words[TSHI_MESSAGE_SIZE] = "";
+    if (*failed != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
+    tsh_status status = tshi_local_await(group, sync);
+    if (status == TSH_OK) *failed = tshi_local_look_back(group, sync, *failed, words);
+    return status;
+}
+
+static tsh_status give(tsh_group *group, const tshi_call *call) {
+    tshi_local_group *lg = group->state;
+    tsh_status status = TSH_OK, failed = TSH_OK;
+    uint32_t ahead = lg->sync - lg->heard, most = lg->slots / 2 - 1;
+    /* Further than it must, so that the others' lines are fetched several at a time. */
+    if (ahead > most) status = catch_up(group, lg->sync - most / 2, &failed);
+    if (status != TSH_OK) return status;
+    tshi_slot *slot = open_slot(group, call);
+    if (failed != TSH_OK) return run_failed(group, failed);
+    size_t payload = post(group, call, slot);
+    tshi_local_post(group, payload);
+    return move(group, call, false);
 }
 
 static tsh_status local_run(tsh_group *group, const tshi_call *call) {
-    if (tshi_local_troubled(tshi_local_of(group->world))) {
-        tsh_status status = tshi_local_trouble(group->world);
-        if (status != TSH_OK) return status;
-    }
+    tshi_local_group *lg = group->state;
+    tsh_status status = TSH_OK, failed = call->failed;
+    if (tshi_local_troubled(tshi_local_of(group->world))) status = tshi_local_trouble(group->world);
+    if (status == TSH_OK && failed == TSH_OK && only_gives(group, call)) return give(group, call);
+    if (status == TSH_OK && lg->heard != lg->sync) status = catch_up(group, lg->sync, &failed);
+    if (status != TSH_OK) return status;
     tshi_slot *slot = open_slot(group, call);
-    if (call->failed != TSH_OK) return run_failed(group, call);
+    if (failed != TSH_OK) return run_failed(group, failed);
     size_t payload = post(group, call, slot);
     bool far = false;
-    tsh_status status = tshi_local_sync(group, payload);
-    if (status == TSH_OK) status = compare(group, &far);
+    status = tshi_local_sync(group, payload);
+    if (status == TSH_OK) status = tshi_local_compare(group, lg->sync, &far);
     if (status == TSH_OK) status = move(group, call, far);
     if (status == TSH_OK && far) status = tshi_local_sync(group, 0);
     return status;
@@ -486,14 +465,26 @@ static tsh_status local_start(tsh_work *work) {
         if (status != TSH_OK) return status;
     }
     if (tshi_is_message(&work->call)) return tshi_message_start(work);
-    tshi_slot *slot = open_slot(group, &work->call);
-    if (work->call.failed != TSH_OK)
+    lg->stage = TSHI_TO_POST;
+    return TSH_OK;
+}
+
+/* All have posted what I have. */
+static void begin(tsh_work *work) {
+    tsh_group *group = work->group;
+    tshi_local_group *lg = group->state;
+    tshi_call *call = &work->call;
+    if (lg->heard != lg->sync)
+        call->failed = tshi_local_look_back(group, lg->sync, call->failed, work->words);
+    else if (call->failed != TSH_OK)
+        tshi_fail(call->failed, "%s", work->words);
+    tshi_slot *slot = open_slot(group, call);
+    if (call->failed != TSH_OK)
         fill_failed(group);
     else
-        post(group, &work->call, slot);
-    lg->moved = false;
-    tshi_local_post(group);
-    return TSH_OK;
+        post(group, call, slot);
+    lg->stage = TSHI_TO_MOVE;
+    tshi_local_post(group, 0);
 }
 
 static void finish(tsh_work *work, tsh_status status) {
@@ -501,71 +492,76 @@ static void finish(tsh_work *work, tsh_status status) {
     work->done = true;
 }
 
-/* All have posted: compare and move, or be done. */
+/* All have posted: the next step. */
 static void advance(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_local_group *lg = group->state;
     bool far = false;
     tsh_status status = TSH_OK;
-    if (lg->moved) {
+    if (lg->stage == TSHI_TO_POST) {
+        begin(work);
+        return;
+    }
+    lg->heard = lg->sync;
+    if (lg->stage == TSHI_MOVED) {
         finish(work, TSH_OK);
         return;
     }
     if (work->call.failed != TSH_OK)
-        status = failed_here(group, &work->call);
+        status = failed_here(group, work->call.failed);
     else
-        status = compare(group, &far);
+        status = tshi_local_compare(group, lg->sync, &far);
     if (status == TSH_OK) status = move(group, &work->call, far);
     if (status != TSH_OK || !far) {
         finish(work, status);
         return;
     }
-    lg->moved = true;
-    tshi_local_post(group);
+    lg->stage = TSHI_MOVED;
+    tshi_local_post(group, 0);
 }
 
 static void local_progress(tsh_work *work) {
     tsh_group *group = work->group;
     const tshi_local *local = tshi_local_of(group->world);
+    const tshi_local_group *lg = group->state;
     if (tshi_is_message(&work->call)) {
         tshi_message_progress(work);
         return;
     }
-    while (!work->done && tshi_local_posted(group)) advance(work);
+    while (!work->done && tshi_local_posted(group, lg->sync)) advance(work);
     if (work->done || !tshi_local_troubled(local)) return;
     tsh_status status = tshi_local_trouble(group->world);
     /* They may have posted before the trouble. */
-    if (status != TSH_OK && !tshi_local_posted(group)) finish(work, status);
+    if (status != TSH_OK && !tshi_local_posted(group, lg->sync)) finish(work, status);
 }
 
 tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status failed, uint64_t at) {
     tsh_world *world = group->world;
     tshi_local_group *lg = group->state;
-    tshi_call call = {.failed = failed};
+    tsh_status status = TSH_OK;
     char words[TSHI_MESSAGE_SIZE];
     if (group->queue) {
         snprintf(words, sizeof words, "%s", tsh_error_message());
         tshi_group_drain(group);
         if (failed != TSH_OK) tshi_fail(failed, "%s", words);
     }
-    if (tshi_local_troubled(tshi_local_of(world))) {
-        tsh_status status = tshi_local_trouble(world);
-        if (status != TSH_OK) return status;
-    }
+    if (tshi_local_troubled(tshi_local_of(world))) status = tshi_local_trouble(world);
+    if (status == TSH_OK && lg->heard != lg->sync) status = catch_up(group, lg->sync, &failed);
+    if (status != TSH_OK) return status;
     tshi_slot *slot = &lg->draft;
     lg->name = text;
     slot->number = (uint32_t)++group->calls;
-    slot->kind = KIND_AGREE;
+    slot->kind = TSHI_KIND_AGREE;
     slot->root = 0;
     slot->count = (int64_t)strlen(text);
-    if (failed != TSH_OK) return run_failed(group, &call);
+    if (failed != TSH_OK) return run_failed(group, failed);
     slot->flags = 0;
     slot->check = hash(UINT64_C(14695981039346656037), text, strlen(text));
     slot->at = at;
     post_text(group, text);
     bool far;
-    tsh_status status = tshi_local_sync(group, 0);
-    return status == TSH_OK ? compare(group, &far) : status;
+    status = tshi_local_sync(group, 0);
+    return status == TSH_OK ? tshi_local_compare(group, lg->sync, &far) : status;
 }
 
 static tsh_status local_agree(tsh_group *parent, const char *text, tsh_status failed) {

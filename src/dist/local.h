@@ -1,8 +1,15 @@
 /* The backend of one machine: what its ranks share, and how they wait for each other.
  *
  * Each rank's tensors lie in its heap, which all ranks map; a call posts where its buffer is, and peers read and write
- * it there. A group has a block of shared memory with two slots for each member, used alternately: whoever posts for
- * the second time after a sync knows that all members have passed the sync between, hence are done with the slot. */
+ * it there. A group has a block of shared memory with a ring of slots for each member, one for each sync. Most calls
+ * wait for the others' posts at once, and compare them.
+ *
+ * A rank that has nothing to fetch, and whose data lies in its slot (the root of a broadcast or scatter, the others of
+ * a reduce or gather), leaves when it has posted. It waits and compares later: before its next call that waits, which
+ * fails if one before was not well; and before it would be further ahead than half the ring. So whoever posts sync s
+ * knows that all have posted s - slots / 2, before which they have read s - slots, the slot that it writes: those who
+ * left have compared it by then, the others have long been done with it. Until then a slot stays as it is, whatever
+ * becomes of the rank that gave. */
 #ifndef TSHI_LOCAL_H
 #define TSHI_LOCAL_H
 
@@ -14,8 +21,14 @@
 
 #define TSHI_LINE_BYTES 128 /* two cache lines: the hardware fetches them in pairs */
 /* Room in the slot itself for data that needs one sync only. */
-#define TSHI_INLINE     4048
+#define TSHI_INLINE     4160
 #define TSHI_CORE_BYTES 128
+/* Slots of a member, and of one of a large group, whose block would grow too large: powers of two. */
+#define TSHI_SLOTS       16
+#define TSHI_FEW_SLOTS   2
+#define TSHI_LARGE_GROUP 32
+/* The kind of a call that only compares a text; the real ones are collectives. */
+#define TSHI_KIND_AGREE 0xffu
 
 /* --- shared memory ------------------------------------------------------------------------------------------------ */
 
@@ -23,9 +36,9 @@ enum { TSHI_SLOT_FAILED = 1, TSHI_SLOT_FAR = 2 }; /* flags */
 
 /* What a member says in one call. */
 typedef struct tshi_slot {
-    _Atomic uint32_t sync; /* number of the sync that posted it; written last */
-    uint32_t kind;         /* op, dtype and reduction, packed: see local.c */
-    uint16_t flags;        /* FAILED: the payload is the reason; FAR: the data is in the heap, not in the payload */
+    alignas(64) _Atomic uint32_t sync; /* number of the sync that posted it; written last */
+    uint32_t kind;                     /* op, dtype and reduction, packed: see local.c */
+    uint16_t flags; /* FAILED: the payload is the reason; FAR: the data is in the heap, not in the payload */
     uint16_t root;
     uint32_t number; /* of the call, for messages */
     int64_t count;
@@ -122,16 +135,21 @@ typedef struct tshi_local {
 
 typedef struct tshi_post tshi_post; /* local_message.c */
 
+/* What a started call does when all have posted my last sync. */
+typedef enum tshi_stage { TSHI_TO_POST, TSHI_TO_MOVE, TSHI_MOVED } tshi_stage;
+
 typedef struct tshi_local_group {
     char *block;
     size_t slot_bytes, inbox_at, member_bytes;
     tshi_post *post;  /* my side of messages, NULL before the first */
+    uint32_t slots;   /* of each member */
     uint32_t sync;    /* my last */
+    uint32_t heard;   /* the last that all have posted, and that I have compared */
     uint32_t agreed;  /* while recovering */
     tshi_slot draft;  /* what I am about to say, until it is posted; then what I have said */
     const char *name; /* of the call under way */
     int spins;
-    bool moved; /* the started call has moved its data, and waits for the others to have done so */
+    tshi_stage stage;                        /* of the started call */
     size_t near_bytes[TSH_COLLECTIVE_COUNT]; /* up to which data goes into the slot, the same on all ranks */
     const void **in;                         /* [size], scratch */
     void **out;
@@ -149,7 +167,7 @@ static inline tshi_member *tshi_member_at(const tshi_local_group *lg, int member
 
 static inline tshi_slot *tshi_slot_at(const tshi_local_group *lg, int member, uint32_t sync) {
     char *m = (char *)tshi_member_at(lg, member);
-    return (tshi_slot *)(void *)(m + sizeof(tshi_member) + (sync & 1) * lg->slot_bytes);
+    return (tshi_slot *)(void *)(m + sizeof(tshi_member) + (sync & (lg->slots - 1)) * lg->slot_bytes);
 }
 
 static inline unsigned char *tshi_payload(tshi_slot *slot) {
@@ -187,9 +205,11 @@ void tshi_local_sweep(tsh_world *world, bool all);
  * that the members are likely to have in their slots, a hint. */
 tsh_status tshi_local_sync(tsh_group *group, size_t payload);
 
-/* Post the slot of my next sync, already filled, without waiting; whether all have posted that sync. */
-void tshi_local_post(tsh_group *group);
-bool tshi_local_posted(const tsh_group *group);
+/* Post the slot of my next sync, already filled, without waiting; `next`: bytes likely to be in the one after. */
+void tshi_local_post(tsh_group *group, size_t next);
+/* Whether all have posted that sync; wait until they have. */
+bool tshi_local_posted(const tsh_group *group, uint32_t sync);
+tsh_status tshi_local_await(tsh_group *group, uint32_t sync);
 /* See tshi_group_ops.nap. */
 tsh_status tshi_local_nap(tsh_group *group, double since);
 
@@ -268,11 +288,19 @@ void tshi_messages_close(tsh_group *group);
 /* Free what closed groups have left for receivers that have fetched it since; `all`: the rest too. */
 void tshi_messages_sweep(tsh_world *world, bool all);
 
+/* --- local_compare.c: whether all say the same ------------------------------------------------------------------- */
+
+/* What all have posted; *far: somebody's data is in the heap. */
+tsh_status tshi_local_compare(const tsh_group *group, uint32_t sync, bool *far);
+/* The same of the calls that I left early, up to that sync: what my next one returns. `failed`, `words`: that fails for
+ * a reason of its own; then the log gets to know what was wrong before. */
+tsh_status tshi_local_look_back(tsh_group *group, uint32_t sync, tsh_status failed, const char *words);
+/* "all_reduce float32 [8] sum #3" of a slot. */
+char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size);
+
 /* --- local.c: calls ----------------------------------------------------------------------------------------------- */
 
 /* Every rank posts the text (and, for the others to read, `at`); see tshi_group_ops.agree. */
 tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status failed, uint64_t at);
-/* "all_reduce float32 [8] sum #3" of a slot. */
-char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size);
 
 #endif

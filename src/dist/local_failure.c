@@ -166,14 +166,15 @@ static unsigned long long number_of(const tshi_wait *wait) {
 static void log_last_calls(const tshi_wait *wait) {
     char text[TSHI_LINE];
     if (!wait->group) return;
+    const tshi_local_group *lg = wait->group->state;
     tshi_group_log_ring(wait->group);
     for (int i = 0; i < wait->group->size; i++) {
-        tshi_slot *a = tshi_slot_at(wait->group->state, i, 0), *b = tshi_slot_at(wait->group->state, i, 1);
-        uint32_t sync_a = atomic_load(&a->sync), sync_b = atomic_load(&b->sync);
-        tshi_slot *last = (int32_t)(sync_a - sync_b) > 0 ? a : b;
-        /* The slot of a call's second sync still describes the call before. */
-        if (last->number < a->number) last = a;
-        if (last->number < b->number) last = b;
+        /* The slot of a call's second sync has the same number. */
+        tshi_slot *last = tshi_slot_at(lg, i, 0);
+        for (uint32_t k = 1; k < lg->slots; k++) {
+            tshi_slot *slot = tshi_slot_at(lg, i, k);
+            if (slot->number > last->number) last = slot;
+        }
         tshi_log(&wait->world->log, TSH_LOG_WARNING, "rank %d's last call: %s", wait->group->ranks[i],
                  last->number ? tshi_slot_describe(last, text, sizeof text) : "none");
     }
@@ -256,8 +257,8 @@ void tshi_local_fail(tsh_world *world, const char *reason) {
     /* Those who sleep until I post; others look around soon enough. */
     for (const tsh_group *g = world->groups; g; g = g->next) {
         if (g->ops != &tshi_local_ops || !g->state) continue;
-        tshi_wake(&tshi_slot_at(g->state, g->rank, 0)->sync);
-        tshi_wake(&tshi_slot_at(g->state, g->rank, 1)->sync);
+        const tshi_local_group *lg = g->state;
+        for (uint32_t k = 0; k < lg->slots; k++) tshi_wake(&tshi_slot_at(lg, g->rank, k)->sync);
     }
 }
 
@@ -284,7 +285,7 @@ static uint32_t last_sync(const tsh_group *group) {
     const tshi_local_group *lg = group->state;
     uint32_t last = lg->sync;
     for (int i = 0; i < group->size; i++) {
-        for (uint32_t k = 0; k < 2; k++) {
+        for (uint32_t k = 0; k < lg->slots; k++) {
             uint32_t sync = atomic_load(&tshi_slot_at(lg, i, k)->sync);
             if ((int32_t)(sync - last) > 0) last = sync;
         }
@@ -305,7 +306,8 @@ static void groups_align(tsh_world *world) {
         tshi_local_group *lg = g->ops == &tshi_local_ops ? g->state : NULL;
         if (!lg) continue;
         lg->sync = lg->agreed;
-        for (uint32_t k = 0; k < 2; k++) atomic_store(&tshi_slot_at(lg, g->rank, k)->sync, lg->agreed);
+        lg->heard = lg->agreed;
+        for (uint32_t k = 0; k < lg->slots; k++) atomic_store(&tshi_slot_at(lg, g->rank, k)->sync, lg->agreed);
         tshi_messages_reset(g);
     }
 }

@@ -13,9 +13,13 @@ static size_t slot_bytes(int size) {
     return round_up(sizeof(tshi_slot) + (counts > TSHI_INLINE ? counts : TSHI_INLINE));
 }
 
+static uint32_t slots(int size) {
+    return size < TSHI_LARGE_GROUP ? TSHI_SLOTS : TSHI_FEW_SLOTS;
+}
+
 /* The inbox comes after the slots. */
 static size_t inbox_at(int size) {
-    return sizeof(tshi_member) + 2 * slot_bytes(size);
+    return sizeof(tshi_member) + slots(size) * slot_bytes(size);
 }
 
 static size_t member_bytes(int size) {
@@ -36,6 +40,7 @@ tshi_local_group *tshi_local_group_new(tsh_world *world, int size) {
         tshi_local_group_free(world, lg);
         return NULL;
     }
+    lg->slots = slots(size);
     lg->slot_bytes = slot_bytes(size);
     lg->inbox_at = inbox_at(size);
     lg->member_bytes = member_bytes(size);
@@ -47,7 +52,7 @@ tshi_local_group *tshi_local_group_new(tsh_world *world, int size) {
 void tshi_local_tune(tshi_local_group *lg, const tshi_local *local) {
     /* Measured where the copy into the slot begins to cost more than a second sync. A sync that has to wait for its
      * turn on a core costs more than any copy that fits. */
-    static const size_t near_bytes[TSH_COLLECTIVE_COUNT] = {1024, 1024, 1024, 1024, 1024, 0, 1024, 1024, 1024, 0, 0};
+    static const size_t near_bytes[TSH_COLLECTIVE_COUNT] = {1024, 1024, 1024, 4096, 1024, 0, 4096, 4096, 4096, 0, 0};
     lg->spins = local->spins;
     for (int i = 0; i < TSH_COLLECTIVE_COUNT; i++) {
         lg->near_bytes[i] = local->crowded ? TSHI_INLINE : near_bytes[i];
@@ -73,7 +78,12 @@ static tsh_status block_create(tsh_world *world, int size, tshi_local_group *lg)
     if (!lg->allocation) return TSH_ERR_MEMORY;
     uintptr_t skip = (TSHI_LINE_BYTES - (uintptr_t)lg->allocation % TSHI_LINE_BYTES) % TSHI_LINE_BYTES;
     lg->block = (char *)lg->allocation + skip;
-    memset(lg->block, 0, tshi_block_bytes(size));
+    memset(lg->block, 0, sizeof(tshi_block_head));
+    for (int i = 0; i < size; i++) {
+        memset(tshi_member_at(lg, i), 0, sizeof(tshi_member));
+        for (uint32_t k = 0; k < lg->slots; k++) memset(tshi_slot_at(lg, i, k), 0, sizeof(tshi_slot));
+        memset((char *)tshi_member_at(lg, i) + lg->inbox_at, 0, sizeof(tshi_inbox));
+    }
     atomic_store(&head_of(lg)->users, (uint32_t)size);
     return TSH_OK;
 }
@@ -116,6 +126,10 @@ void tshi_local_close(tsh_group *group) {
     tsh_world *world = group->world;
     tshi_local_group *lg = group->state;
     if (!lg) return;
+    /* There is no call any more that could tell. */
+    uint32_t known = lg->heard;
+    while (known != lg->sync && tshi_local_posted(group, known + 1)) known++;
+    if (known != lg->heard) tshi_local_look_back(group, known, TSH_ERR_STATE, "the group is closed");
     tshi_messages_close(group);
     group->state = NULL;
     if (group == world->group) {

@@ -98,44 +98,61 @@ static inline void claim(const tshi_slot *slot, size_t bytes) {
     for (size_t at = 0; at < bytes; at += CACHE_LINE) tshi_claim((const char *)slot + at);
 }
 
+/* Whether all have posted the sync, or do so while it is worth spinning. */
+static inline bool all_post_soon(const tsh_group *group, uint32_t sync) {
+    const tshi_local_group *lg = group->state;
+    int polls = 0;
+    for (int i = 0; i < group->size; i++) {
+        tshi_slot *slot = tshi_slot_at(lg, i, sync);
+        while (!tshi_reached(&slot->sync, sync)) {
+            if (polls++ >= lg->spins) return false;
+            if (polls > TSHI_EAGER_POLLS) tshi_pause();
+        }
+    }
+    return true;
+}
+
 tsh_status tshi_local_sync(tsh_group *group, size_t payload) {
     tshi_local_group *lg = group->state;
     uint32_t sync = ++lg->sync;
     size_t bytes = payload ? sizeof(tshi_slot) + payload : 0;
     tshi_slot *mine = publish(group, sync);
-    int polls = 0;
-    for (int i = 0; i < group->size; i++) {
-        tshi_slot *slot = tshi_slot_at(lg, i, sync);
-        while (!tshi_reached(&slot->sync, sync)) {
-            if (polls++ >= lg->spins) return sync_slowly(group, sync);
-            if (polls > TSHI_EAGER_POLLS) tshi_pause();
-        }
+    if (!all_post_soon(group, sync)) {
+        tsh_status status = sync_slowly(group, sync);
+        if (status == TSH_OK) lg->heard = sync;
+        return status;
     }
+    lg->heard = sync;
     wake_sleepers(tshi_member_at(lg, group->rank), mine);
     claim(tshi_slot_at(lg, group->rank, sync + 1), bytes ? bytes : 1);
     return TSH_OK;
 }
 
+tsh_status tshi_local_await(tsh_group *group, uint32_t sync) {
+    return all_post_soon(group, sync) ? TSH_OK : sync_slowly(group, sync);
+}
+
 /* --- without waiting ---------------------------------------------------------------------------------------------- */
 
-void tshi_local_post(tsh_group *group) {
+void tshi_local_post(tsh_group *group, size_t next) {
     tshi_local_group *lg = group->state;
     uint32_t sync = ++lg->sync;
     tshi_slot *mine = publish(group, sync);
     wake_sleepers(tshi_member_at(lg, group->rank), mine);
+    if (next) claim(tshi_slot_at(lg, group->rank, sync + 1), sizeof(tshi_slot) + next);
 }
 
-/* The first member that has not posted my sync, or -1. */
-static int first_missing(const tsh_group *group) {
+/* The first member that has not posted it, or -1. */
+static int first_missing(const tsh_group *group, uint32_t sync) {
     const tshi_local_group *lg = group->state;
     for (int i = 0; i < group->size; i++) {
-        if (!tshi_reached(&tshi_slot_at(lg, i, lg->sync)->sync, lg->sync)) return i;
+        if (!tshi_reached(&tshi_slot_at(lg, i, sync)->sync, sync)) return i;
     }
     return -1;
 }
 
-bool tshi_local_posted(const tsh_group *group) {
-    return first_missing(group) < 0;
+bool tshi_local_posted(const tsh_group *group, uint32_t sync) {
+    return first_missing(group, sync) < 0;
 }
 
 /* Sleep until something that the group waits for may have happened. *rank: the world rank waited for. */
@@ -143,7 +160,7 @@ static bool sleep_for(tsh_group *group, double since, int *rank) {
     tshi_local_group *lg = group->state;
     tshi_watch watch = {NULL, 0, NULL, -1};
     if (group->queue) {
-        int i = first_missing(group);
+        int i = first_missing(group, lg->sync);
         if (i < 0) return false;
         watch = (tshi_watch){&tshi_slot_at(lg, i, lg->sync)->sync, lg->sync, &tshi_member_at(lg, i)->sleepers,
                              group->ranks[i]};
@@ -184,7 +201,7 @@ tsh_status tshi_local_nap(tsh_group *group, double since) {
     tshi_wait wait = {world, group, lg->sync, since + world->timeout, local->next_word, message};
     /* Calls that wait their turn have to be moved on before the verdict: what they need may be there. */
     tshi_world_progress(world);
-    if (group->queue ? first_missing(group) < 0 : group->messages != message) return TSH_OK;
+    if (group->queue ? first_missing(group, lg->sync) < 0 : group->messages != message) return TSH_OK;
     tsh_status status = tshi_local_look(&wait, rank);
     local->next_word = wait.next_word;
     return status;

@@ -1,0 +1,272 @@
+/* Ranks that only give leave a call early: nothing is overwritten before it is read, and what did not match is told. */
+#include "dist/local.h"
+#include "support/clock.h"
+#include "support/collectives.h"
+
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CALLS 100
+
+static float *data_of(tsh_tensor *x) {
+    return tsh_tensor_data(x);
+}
+
+/* --- ahead -------------------------------------------------------------------------------------------------------- */
+
+/* Rank 0 gets a row of each other, CALLS times, and is late: who gives is ahead, and no further than the ring allows. */
+static void ahead(tshi_rank *r, void *arg) {
+    const int64_t n = *(const int64_t *)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *row = tshi_test_vector(r, TSH_FLOAT32, n);
+    tsh_tensor *all = r->rank == 0 ? tshi_test_vector(r, TSH_FLOAT32, n * r->size) : NULL;
+    tshi_check_ok(r, tsh_barrier(group));
+    double start = tshi_now();
+    for (int call = 0; call < CALLS && !r->failed; call++) {
+        if (r->rank == 0 && call % 40 == 0) tshi_nap(0.15);
+        if (r->rank == 1 && call == 3) tshi_check(r, tshi_now() - start < 0.1, "it waited for the late root");
+        for (int64_t i = 0; i < n; i++) data_of(row)[i] = (float)(1000 * r->rank + call);
+        tshi_check_ok(r, tsh_gather_to_root(group, all, row, NULL, 0));
+        for (int64_t i = 0; r->rank == 0 && i < n * r->size; i++) {
+            float wanted = (float)(1000 * (i / n) + call);
+            if (!tshi_check(r, data_of(all)[i] == wanted, "call %d: [%d] is %g", call, (int)i, data_of(all)[i])) break;
+        }
+    }
+    tshi_check_ok(r, tsh_barrier(group));
+    tshi_check(r, tshi_now() - start > 0.4, "the root was not late");
+    tsh_tensor_release(row);
+    tsh_tensor_release(all);
+}
+
+Test(giving, ahead, .timeout = 30) {
+    int64_t sizes[] = {1, 300};
+    for (int i = 0; i < 2; i++) {
+        cr_assert_str_empty(tshi_test_run(2, ahead, &sizes[i]));
+        cr_assert_str_empty(tshi_test_run(3, ahead, &sizes[i]));
+        cr_assert_str_empty(tshi_test_run_threads(3, ahead, &sizes[i]));
+    }
+}
+
+/* Roots change, calls that wait and calls that are started come between: every value arrives. */
+static void mixed(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 40), *y = tshi_test_vector(r, TSH_FLOAT32, 40);
+    for (int call = 0; call < 300 && !r->failed; call++) {
+        int root = call / 3 % r->size;
+        if ((call + r->rank) % 37 == 0) tshi_nap(0.002);
+        data_of(x)[39] = (float)(r->rank == root ? call : -1);
+        tshi_check_ok(r, tsh_broadcast(group, x, root));
+        tshi_check(r, data_of(x)[39] == (float)call, "broadcast %d gave %g", call, data_of(x)[39]);
+        data_of(x)[39] = (float)(call + r->rank);
+        tshi_check_ok(r, tsh_reduce_to_root(group, x, TSH_MAX, root));
+        float wanted = (float)(call + (r->rank == root ? r->size - 1 : r->rank));
+        tshi_check(r, data_of(x)[39] == wanted, "reduce %d gave %g", call, data_of(x)[39]);
+        if (call % 5 == 0) {
+            tsh_work *work = NULL;
+            data_of(y)[0] = 1;
+            tshi_check_ok(r, tsh_all_reduce_async(group, y, TSH_SUM, &work));
+            tshi_check_ok(r, tsh_work_wait(work));
+            tshi_check(r, data_of(y)[0] == (float)r->size, "all_reduce %d gave %g", call, data_of(y)[0]);
+            tsh_work_release(work);
+        }
+    }
+    tsh_tensor_release(x);
+    tsh_tensor_release(y);
+}
+
+Test(giving, among_others, .timeout = 60) {
+    cr_assert_str_empty(tshi_test_run_each(2, 4, mixed, NULL));
+    cr_assert_str_empty(tshi_test_run_threads(3, mixed, NULL));
+}
+
+/* --- what did not match ------------------------------------------------------------------------------------------- */
+
+typedef enum next { BARRIER, GIVES_AGAIN, GROUP, STARTED } next;
+
+/* What rank 1 calls after its gather was left. */
+static tsh_status next_call(tshi_rank *r, next what, tsh_tensor *x, int *more) {
+    tsh_group *group = tsh_world_group(r->world), *other = NULL;
+    tsh_work *work = NULL;
+    tsh_status status = TSH_OK;
+    *more = 0;
+    switch (what) {
+    case GIVES_AGAIN:
+        while (status == TSH_OK && ++*more < 2 * TSHI_SLOTS) status = tsh_broadcast(group, x, 1);
+        return status;
+    case GROUP: return tsh_group_create(r->world, (int[]){0, 1}, 2, &other);
+    case STARTED:
+        status = tsh_all_reduce_async(group, x, TSH_SUM, &work);
+        if (status == TSH_OK) status = tsh_work_wait(work);
+        tsh_work_release(work);
+        return status;
+    default: return tsh_barrier(group);
+    }
+}
+
+/* Rank 1 gives 6 elements where the others expect 5: they hear of it at once, rank 1 in its next call. */
+static void told(tshi_rank *r, void *arg) {
+    const next what = *(const next *)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 6), *y = tshi_test_vector(r, TSH_FLOAT32, 5);
+    int more;
+    if (r->rank == 1) {
+        tshi_check_ok(r, tsh_reduce_to_root(group, x, TSH_SUM, 0));
+        tsh_status status = next_call(r, what, x, &more);
+        tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 0: reduce float32 [5] sum root 0 #");
+        tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 1: reduce float32 [6] sum root 0 #");
+        tshi_check_status(r, status, TSH_ERR_MISMATCH, "(an earlier call)");
+        tshi_check(r, more < TSHI_SLOTS, "it took %d calls to hear of it", more);
+    } else {
+        tsh_status status = tsh_reduce_to_root(group, y, TSH_SUM, 0);
+        tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 1: reduce float32 [6] sum root 0 #");
+        tsh_tensor *z = what == GIVES_AGAIN || what == STARTED ? x : y;
+        do status = next_call(r, what == GIVES_AGAIN ? BARRIER : what, z, &more), z = x;
+        while (what == GIVES_AGAIN && status == TSH_ERR_MISMATCH);
+        tshi_check_status(r, status, TSH_ERR_PEER, "rank 1: rank 0: reduce float32 [5] sum root 0 #");
+    }
+    tshi_check_ok(r, tsh_barrier(group));
+    tshi_try_all(r, group, TSH_FLOAT32, 100);
+    tsh_tensor_release(x);
+    tsh_tensor_release(y);
+}
+
+Test(giving, is_told, .timeout = 40) {
+    for (next what = BARRIER; what <= STARTED; what++) {
+        cr_assert_str_empty(tshi_test_run(2, told, &what), "%d", (int)what);
+        cr_assert_str_empty(tshi_test_run_threads(2, told, &what), "%d", (int)what);
+    }
+}
+
+/* Each takes the other for the root, and both leave: nobody is there to find it out, but both hear of it. */
+static void both_leave(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 8);
+    tshi_check_ok(r, tsh_broadcast(group, x, r->rank));
+    tsh_status status = tsh_all_reduce(group, x, TSH_SUM);
+    tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 0: broadcast float32 [8] root 0 #");
+    tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 1: broadcast float32 [8] root 1 #");
+    tshi_try_all(r, group, TSH_FLOAT32, 100);
+    tsh_tensor_release(x);
+}
+
+Test(giving, both_leave, .timeout = 20) {
+    cr_assert_str_empty(tshi_test_run(2, both_leave, NULL));
+    cr_assert_str_empty(tshi_test_run_threads(2, both_leave, NULL));
+}
+
+typedef struct lines {
+    char text[4096];
+} lines;
+
+static void keep_line(void *user, tsh_log_level level, const char *line) {
+    lines *l = user;
+    size_t used = strlen(l->text);
+    snprintf(l->text + used, sizeof l->text - used, "%d %s\n", (int)level, line);
+}
+
+/* No call can tell it: the next one fails by itself, or there is none. */
+static void logged(tshi_rank *r, void *arg) {
+    const bool closes = *(const bool *)arg;
+    lines log = {""};
+    tsh_world_config config = {.heap_bytes = (size_t)64 << 20, .log = {keep_line, &log}};
+    if (!tshi_check_ok(r, tsh_world_init(&config, &r->world))) return;
+    tsh_group *group = tsh_world_group(r->world), *pair = NULL;
+    tshi_check_ok(r, tsh_group_create(r->world, (int[]){0, 1}, 2, &pair));
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 6), *y = tshi_test_vector(r, TSH_FLOAT32, 5);
+    tsh_status status = tsh_reduce_to_root(pair, r->rank ? x : y, TSH_SUM, 0);
+    tshi_check_status(r, status, r->rank ? TSH_OK : TSH_ERR_MISMATCH, "");
+    if (!closes && r->rank == 1) tshi_check_status(r, tsh_broadcast(pair, x, 5), TSH_ERR_RANGE, "root 5");
+    if (!closes && r->rank == 0) tshi_check_status(r, tsh_barrier(pair), TSH_ERR_PEER, "rank 1: broadcast: root 5");
+    tshi_check_ok(r, tsh_barrier(group));
+    tsh_group_destroy(pair);
+    bool there = strstr(log.text, "rank 1: reduce float32 [6] sum root 0 #") && strstr(log.text, "(an earlier call)");
+    tshi_check(r, there == (r->rank == 1), "the log says \"%s\"", log.text);
+    tsh_tensor_release(x);
+    tsh_tensor_release(y);
+    tsh_world_destroy(r->world);
+    r->world = NULL;
+}
+
+Test(giving, is_logged, .timeout = 20) {
+    tshi_test_options options = {.ranks = 2, .bare = true};
+    for (int closes = 0; closes < 2; closes++) {
+        bool arg = closes;
+        cr_assert_str_empty(tshi_test_run_with(&options, logged, &arg, NULL, NULL));
+    }
+}
+
+/* --- deaths ------------------------------------------------------------------------------------------------------- */
+
+/* What a rank gave before it died is there. */
+static void dies_after_giving(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 30);
+    for (int i = 0; i < 30; i++) data_of(x)[i] = (float)(r->rank + 1);
+    tshi_check_ok(r, tsh_barrier(group));
+    if (r->rank == 1) {
+        for (int i = 0; i < 3; i++) tsh_reduce_to_root(group, x, TSH_SUM, 0);
+        kill(getpid(), SIGKILL);
+    }
+    tshi_nap(0.3);
+    for (int i = 0; i < 3; i++) {
+        data_of(x)[29] = 1;
+        tshi_check_ok(r, tsh_reduce_to_root(group, x, TSH_SUM, 0));
+        tshi_check(r, data_of(x)[29] == 3, "the sum is %g", data_of(x)[29]);
+    }
+    tshi_check_status(r, tsh_reduce_to_root(group, x, TSH_SUM, 0), TSH_ERR_PEER, "rank 1 died");
+    tsh_tensor_release(x);
+}
+
+Test(giving, dies_after_giving, .timeout = 20) {
+    tshi_outcome outcomes[2];
+    tshi_test_options options = {.ranks = 2};
+    tshi_test_run_with(&options, dies_after_giving, NULL, outcomes, NULL);
+    cr_assert_str_empty(outcomes[0].words);
+    cr_assert_eq(outcomes[0].code, 0);
+    cr_assert_eq(outcomes[1].signal, SIGKILL);
+}
+
+/* A root that stops, or fails: who only gives hears of it although it never waits for an answer. */
+static void root_is_gone(tshi_rank *r, void *arg) {
+    const bool fails = *(const bool *)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 30);
+    tshi_check_ok(r, tsh_barrier(group));
+    if (r->rank == 0 && fails) {
+        tshi_nap(0.2);
+        tsh_world_fail(r->world, "no more");
+    } else if (r->rank == 0) {
+        raise(SIGSTOP);
+    } else {
+        double start = tshi_now();
+        tsh_status status = TSH_OK;
+        while (status == TSH_OK && tshi_now() - start < 5) status = tsh_reduce_to_root(group, x, TSH_SUM, 0);
+        if (fails)
+            tshi_check_status(r, status, TSH_ERR_PEER, "rank 0: no more");
+        else
+            tshi_check_status(r, status, TSH_ERR_TIMEOUT, "rank 0 did not come within 1 s");
+    }
+    if (fails) {
+        tshi_check_ok(r, tsh_world_recover(r->world));
+        tshi_try_all(r, group, TSH_FLOAT32, 100);
+    }
+    tsh_tensor_release(x);
+}
+
+Test(giving, root_is_gone, .timeout = 20) {
+    tshi_outcome outcomes[2];
+    tshi_test_options options = {.ranks = 2, .timeout = 4, .world_timeout = "1"};
+    bool fails = false;
+    tshi_test_run_with(&options, root_is_gone, &fails, outcomes, NULL);
+    cr_assert_str_empty(outcomes[1].words);
+    cr_assert_eq(outcomes[0].signal, SIGKILL, "a stopped rank is killed at the deadline");
+    fails = true;
+    cr_assert_str_empty(tshi_test_run(2, root_is_gone, &fails));
+    cr_assert_str_empty(tshi_test_run_threads(2, root_is_gone, &fails));
+}
