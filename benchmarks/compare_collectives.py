@@ -48,6 +48,15 @@ def arguments():
     return parser.parse_args()
 
 
+def leave_real_time(who):
+    """For all programs of this run, so that none has an advantage."""
+    if os.sched_getscheduler(0) not in (os.SCHED_FIFO, os.SCHED_RR):
+        return
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    print(f"{who}'s ranks never yield: with real-time priority on fewer cores they would wait for each other for good. "
+          "Everything runs without that priority.", file=sys.stderr)
+
+
 def launch(mpiexec, ranks):
     """The command that starts ranks of this MPI, each bound to a core where there are enough."""
     path = shutil.which(mpiexec) or sys.exit(f"{mpiexec} is missing")
@@ -55,6 +64,8 @@ def launch(mpiexec, ranks):
                              check=False).stdout
     enough = len(os.sched_getaffinity(0)) >= ranks
     if "Open MPI" not in version and "OpenRTE" not in version:
+        if not enough:
+            leave_real_time(mpiexec)
         return [path] + (["-bind-to", "core"] if enough else []) + ["-n", str(ranks)]
     crowd = ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
     command = [path] + (["--bind-to", "core"] if enough else crowd)

@@ -337,21 +337,30 @@ static tsh_status compare_pairs(const tsh_group *group) {
     return TSH_OK;
 }
 
+/* What member i has for me. */
+static void fetch_part(const tsh_group *group, const tshi_call *call, int i, char *to) {
+    const tshi_local_group *lg = group->state;
+    size_t size = tsh_dtype_size(call->dtype), counts = 2 * sizeof(int64_t) * (size_t)group->size, before = 0;
+    const int64_t *sends = counts_of(group, i);
+    for (int j = 0; j < group->rank; j++) before += (size_t)sends[j] * size;
+    if (!(tshi_slot_at(lg, i, lg->sync)->flags & TSHI_SLOT_FAR)) before += counts;
+    copy_part(group, (size_t)sends[group->rank] * size, data_of(group, i, before), to);
+}
+
+/* Every other call goes backwards: it begins with what the one before has left in the cache. */
 static tsh_status move_all_to_all(const tsh_group *group, const tshi_call *call) {
     tsh_status status = compare_pairs(group);
     if (status != TSH_OK) return status;
-    size_t size = tsh_dtype_size(call->dtype), counts = 2 * sizeof(int64_t) * (size_t)group->size;
-    const tshi_local_group *lg = group->state;
+    int p = group->size, back = (int)(group->calls & 1);
+    size_t size = tsh_dtype_size(call->dtype);
     char *to = call->out;
-    for (int i = 0; i < group->size; i++) {
-        const int64_t *sends = counts_of(group, i);
-        size_t before = 0, bytes = (size_t)sends[group->rank] * size;
-        for (int j = 0; j < group->rank; j++) before += (size_t)sends[j] * size;
-        bool near = !(tshi_slot_at(lg, i, lg->sync)->flags & TSHI_SLOT_FAR);
-        if (bytes)
-            group->world->host->ops->copy(group->world->host, bytes, data_of(group, i, before + (near ? counts : 0)),
-                                          to);
-        to += bytes;
+    for (int i = 0; back && i < p; i++) to += (size_t)call->out_counts[i] * size;
+    for (int k = 0; k < p; k++) {
+        int i = back ? p - 1 - k : k;
+        size_t bytes = (size_t)call->out_counts[i] * size;
+        if (back) to -= bytes;
+        fetch_part(group, call, i, to);
+        if (!back) to += bytes;
     }
     return TSH_OK;
 }
