@@ -7,6 +7,7 @@
  * printed, and change nothing. A "local" rank that only gives, and 4 KiB at most (the root of a broadcast or scatter,
  * the others of a reduce or gather), has returned already: its next call that waits fails with that, or one of the next
  * few that only give, and the others get TSH_ERR_PEER from that call. If the group is destroyed instead, the log tells.
+ * If it fails (tsh_world_fail) before the others have come to what it gave, they get TSH_ERR_PEER there.
  *
  * A rank that dies makes every pending and later call of its peers return TSH_ERR_PEER within a second; no collective
  * waits longer than the world's deadline (TSH_ERR_TIMEOUT). After either, the world can only be destroyed.

@@ -116,7 +116,8 @@ static tsh_status take_over_values(const tsh_parameters *list, tsh_group *group,
         tsh_tensor *p = list->items[i].tensor;
         if (p->layout[axis].kind == TSH_KIND_REPLICATED) status = tsh_broadcast(group, p, 0);
     }
-    return status;
+    /* Nobody goes on, perhaps to fail, before all have them. */
+    return group->ops->agree(group, "data_parallel_create: values", status);
 }
 
 /* All ranks have come this far, with the same parameters. */
