@@ -8,13 +8,23 @@ bool tshi_wants_grad(const tshi_node *call, int i) {
 }
 
 /* A gradient is laid out as its tensor, but the terms of a PARTIAL value all have the same. */
+static void lay_out(const tsh_tensor *x, tsh_tensor *gradient) {
+    for (int a = 0; a < x->mesh->axes; a++) {
+        if (x->layout[a].kind == TSH_KIND_PARTIAL) gradient->layout[a] = TSH_REPLICATED;
+    }
+}
+
 static tsh_status gradient_new(const tsh_tensor *x, tsh_tensor **out) {
     tsh_status status = tshi_tensor_new(x->mesh, x->dtype, &x->shape, x->layout, out);
-    if (status != TSH_OK) return status;
-    for (int a = 0; a < x->mesh->axes; a++) {
-        if (x->layout[a].kind == TSH_KIND_PARTIAL) (*out)->layout[a] = TSH_REPLICATED;
-    }
-    return TSH_OK;
+    if (status == TSH_OK) lay_out(x, *out);
+    return status;
+}
+
+/* In the memory of another tensor, which stays as it is: it is shared. */
+static tsh_status gradient_view(const tsh_tensor *x, const tsh_tensor *values, tsh_tensor **out) {
+    tsh_status status = tshi_tensor_view(values, &x->shape, x->layout, 0, out);
+    if (status == TSH_OK) lay_out(x, *out);
+    return status;
 }
 
 /* Gradient memory that may be written: shared memory (an adopted gradient) is left to the others, with or without its
@@ -73,11 +83,8 @@ tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient) {
     bool stays = x->node < 0 || gradient_has_place(x);
     if (first && !stays) {
         tsh_tensor *view;
-        tsh_status status = tshi_tensor_view(gradient, &x->shape, x->layout, 0, &view);
+        tsh_status status = gradient_view(x, gradient, &view);
         if (status != TSH_OK) return status;
-        for (int a = 0; a < x->mesh->axes; a++) {
-            if (x->layout[a].kind == TSH_KIND_PARTIAL) view->layout[a] = TSH_REPLICATED;
-        }
         tsh_tensor_release(x->grad);
         x->grad = view;
         x->grad_stale = false;
@@ -155,13 +162,15 @@ static tsh_status seed(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradi
         return tape->status;
     }
     grad_release(loss);
-    tsh_status status = gradient_new(loss, &loss->grad);
+    double weight = tape->schedule ? tape->schedule->weight : 1;
+    bool shares = gradient && weight == 1 && !loss->retain_grad;
+    tsh_status status = shares ? gradient_view(loss, gradient, &loss->grad) : gradient_new(loss, &loss->grad);
     if (status != TSH_OK) {
         tshi_tape_fail_as(tape, status, "backward");
         return status;
     }
     loss->grad_stale = false;
-    double weight = tape->schedule ? tape->schedule->weight : 1;
+    if (shares) return TSH_OK;
     if (gradient) {
         device->ops->axpby(device, loss->dtype, loss->numel, weight, tshi_data(gradient), 0, NULL,
                            tshi_data(loss->grad));
