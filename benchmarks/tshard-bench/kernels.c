@@ -72,13 +72,13 @@ static void run_norm(const bed *b) {
 
 static void run_norm_backward(const bed *b) {
     b->device->ops->norm_backward(b->device, false, b->dtype, b->rows, b->cols, at(b->buffer[0]), at(b->vector[0]),
-                                  at(b->rows_of[0]), at(b->rows_of[1]), at(b->buffer[1]), at(b->buffer[2]),
+                                  at(b->rows_of[0]), at(b->rows_of[1]), at(b->buffer[1]), 0, at(b->buffer[2]),
                                   at(b->vector[1]), at(b->vector[2]));
 }
 
-/* x and dy are read, dx is added to. */
+/* x and dy are read, dx is written. */
 static double norm_backward_bytes(const bed *b) {
-    return 4 * plane(b) * size_of(b);
+    return 3 * plane(b) * size_of(b);
 }
 
 static tshi_classes classes_of(const bed *b) {
@@ -88,25 +88,23 @@ static tshi_classes classes_of(const bed *b) {
 static void run_loss(const bed *b) {
     const tshi_classes c = classes_of(b);
     const tshi_device_ops *ops = b->device->ops;
-    ops->softmax_max(b->device, b->dtype, c.rows, c.n, 1, at(b->buffer[0]), at(b->rows_of[0]));
     ops->cross_entropy_sums(b->device, b->dtype, &c, at(b->buffer[0]), at(b->targets), at(b->rows_of[0]),
                             at(b->rows_of[1]));
     ops->cross_entropy_loss(b->device, b->dtype, &c, at(b->targets), at(b->rows_of[1]), at(b->rows_of[2]));
 }
 
-/* The maximum has to be known, over all ranks, before the sums: two readings. */
 static double loss_bytes(const bed *b) {
-    return 2 * logits(b) * size_of(b);
+    return logits(b) * size_of(b);
 }
 
 static void run_loss_backward(const bed *b) {
     const tshi_classes c = classes_of(b);
     b->device->ops->cross_entropy_backward(b->device, b->dtype, &c, at(b->buffer[0]), at(b->targets), at(b->rows_of[0]),
-                                           at(b->rows_of[1]), at(b->rows_of[2]), 1, NULL, at(b->buffer[1]));
+                                           at(b->rows_of[1]), at(b->rows_of[2]), 1, NULL, 0, at(b->buffer[1]));
 }
 
 static double loss_backward_bytes(const bed *b) {
-    return 3 * logits(b) * size_of(b);
+    return 2 * logits(b) * size_of(b);
 }
 
 /* In eight parts, as a model has several parameters. */

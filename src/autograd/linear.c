@@ -94,15 +94,13 @@ static tsh_status affine_backward(tsh_tape *tape, tshi_node *call) {
         if (status == TSH_OK) tshi_grad_complete(tape, call, 0);
     }
     bool weight = tshi_wants_grad(call, 1), bias = tshi_wants_grad(call, 2);
-    tsh_tensor *db = status == TSH_OK && bias ? tshi_grad(call, 2) : NULL;
-    if (status == TSH_OK && bias && !db) return TSH_ERR_MEMORY;
-    if (status == TSH_OK && weight) {
-        tsh_tensor *dw = tshi_grad_beta(call, 1, &beta);
-        status = dw ? tshi_op_affine_backward(call->in[0], dy, beta, dw, db) : TSH_ERR_MEMORY;
-    } else if (status == TSH_OK && bias) {
-        status = tshi_op_bias_backward(dy, db);
-    }
-    return status;
+    if (status != TSH_OK || !(weight || bias)) return status;
+    double beta_b = 0;
+    tsh_tensor *db = !bias ? NULL : weight ? tshi_grad_beta(call, 2, &beta_b) : tshi_grad(call, 2);
+    if (bias && !db) return TSH_ERR_MEMORY;
+    if (!weight) return tshi_op_bias_backward(dy, db);
+    tsh_tensor *dw = tshi_grad_beta(call, 1, &beta);
+    return dw ? tshi_op_affine_backward(call->in[0], dy, beta, dw, beta_b, db) : TSH_ERR_MEMORY;
 }
 
 static const tshi_op affine_op = {"affine", affine_rules, NULL, affine_shape, affine_forward, affine_backward, false};

@@ -42,13 +42,14 @@ static tsh_status norm_forward(tsh_tape *tape, tshi_node *call) {
 static tsh_status norm_backward(tsh_tape *tape, tshi_node *call) {
     (void)tape;
     tsh_tensor *grads[3] = {NULL, NULL, NULL};
+    double before = 0;
     for (int i = 0; i < call->inputs; i++) {
         if (!tshi_wants_grad(call, i)) continue;
-        grads[i] = tshi_grad(call, i);
+        grads[i] = i == 0 ? tshi_grad_beta(call, 0, &before) : tshi_grad(call, i);
         if (!grads[i]) return TSH_ERR_MEMORY;
     }
     return tshi_op_norm_backward(call->attr.i[0] != 0, call->in[0], input(call, 1), call->saved[0], call->saved[1],
-                                 tshi_grad_out(call), grads[0], grads[1], grads[2]);
+                                 tshi_grad_out(call), before, grads[0], grads[1], grads[2]);
 }
 
 static const tshi_op layer_norm_op = {"layer_norm", norm_rules, NULL, norm_shape, norm_forward, norm_backward, false};

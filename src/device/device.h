@@ -124,9 +124,9 @@ typedef struct tshi_device_ops {
      * argument, for its backward; NULL where nobody wants that, and without f. */
     tsh_status (*affine)(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                          const void *w, const void *b, tshi_unary f, void *pre, void *y);
-    /* dW = beta dW + dY^T X; db += column sums of dY, unless db is NULL. */
+    /* dW = beta dW + dY^T X; db = beta_b db + column sums of dY, unless db is NULL; beta_b 0 or 1 (0: db is not read). */
     tsh_status (*affine_backward)(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
-                                  const void *dy, double beta, void *dw, void *db);
+                                  const void *dy, double beta, void *dw, double beta_b, void *db);
     /* y = f(x), may alias; dx = beta dx + f'(x) dy, beta 0 or 1 (0: dx is not read). */
     void (*unary)(tsh_device *device, tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, void *y);
     void (*unary_backward)(tsh_device *device, tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, const void *dy,
@@ -169,20 +169,25 @@ typedef struct tshi_device_ops {
     /* First index whose target is neither ignore_index nor in [0, classes), or -1; a device that would have to wait for
      * the answer gives -1, and `check` tells. */
     int64_t (*targets_check)(tsh_device *device, const tshi_classes *c, const int64_t *target);
-    /* One row of sums each, to be added over the slices: sums[rows, 4] =
+    /* In one reading of the logits: max[rows], the slice's maxima, at least the lowest finite number; and sums[rows, 4] =
      * { sum of exp(l - max), l_target - max, w_target, sum of w (l - max) }; the middle two are 0 where the target
-     * lies in another slice or is ignored, the last is 0 when smoothing is 0. max as softmax_max gives it. */
+     * lies in another slice or is ignored, the last is 0 when smoothing is 0. */
     void (*cross_entropy_sums)(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *logits,
-                               const int64_t *target, const void *max, void *sums);
+                               const int64_t *target, void *max, void *sums);
+    /* Before the sums of several slices are added up: they are relative to the slice's own maxima and become relative to
+     * max[rows]. c->weight_sum is of this slice here, NULL for c->n. */
+    void (*cross_entropy_shift)(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *own,
+                                const void *max, void *sums);
     /* From the added sums: loss[row] = (1 - a) w_t (log s - (l_t - max)) + a/classes (W log s - last sum), 0 for an
      * ignored target; a = smoothing. */
     void (*cross_entropy_loss)(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const int64_t *target,
                                const void *sums, void *loss);
-    /* dlogits[row, j] += g_row * ((1 - a) w_t (p_j - [j = t]) + a/classes (W p_j - w_j)), 0 for an ignored target;
-     * g_row = dloss[row * dloss_stride] (stride 0: one upstream gradient for all), over *divisor unless that is NULL. */
+    /* dlogits[row, j] = beta dlogits[row, j] + g_row * ((1 - a) w_t (p_j - [j = t]) + a/classes (W p_j - w_j)), the second
+     * term 0 for an ignored target; beta 0 or 1 (0: dlogits is not read); g_row = dloss[row * dloss_stride] (stride 0: one
+     * upstream gradient for all), over *divisor unless that is NULL. */
     void (*cross_entropy_backward)(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *logits,
                                    const int64_t *target, const void *max, const void *sums, const void *dloss,
-                                   int64_t dloss_stride, const void *divisor, void *dlogits);
+                                   int64_t dloss_stride, const void *divisor, double beta, void *dlogits);
 
     /* --- the rest ------------------------------------------------------------------------------------------------- */
     /* First index whose id is outside [0, vocabulary), or -1; as targets_check. */
@@ -198,10 +203,10 @@ typedef struct tshi_device_ops {
      * and 0). */
     void (*norm)(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, double eps, const void *x,
                  const void *gamma, const void *beta, void *y, void *mean, void *rstd);
-    /* dx, dgamma, dbeta += ; each may be NULL. */
+    /* dx = beta dx + ..., beta 0 or 1 (0: dx is not read); dgamma, dbeta += ; each may be NULL. */
     void (*norm_backward)(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, const void *x,
-                          const void *gamma, const void *mean, const void *rstd, const void *dy, void *dx, void *dgamma,
-                          void *dbeta);
+                          const void *gamma, const void *mean, const void *rstd, const void *dy, double beta, void *dx,
+                          void *dgamma, void *dbeta);
     /* y = beta y + x * keep / (1 - p) (beta 0 or 1; beta 0 may alias), keep = uniform(element) >= p, element
      * numbers from the block. The backward is the same call on dy with beta 1. */
     void (*dropout)(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream,

@@ -116,25 +116,25 @@ static tsh_status check_range(const tshi_node *call, const tshi_classes *c) {
                      (long long)value, (long long)bad, (long long)c->classes, (long long)c->ignore_index);
 }
 
+/* Whether an axis splits logits, along the classes or along other dims. */
+static bool splits(const tsh_tensor *logits, int axis, bool classes) {
+    tsh_layout layout = logits->layout[axis];
+    if (layout.kind != TSH_KIND_SHARD || logits->mesh->axis[axis].size == 1) return false;
+    return (layout.dim == last_dim(logits)) == classes;
+}
+
+static bool splits_classes(const tsh_tensor *logits) {
+    for (int a = 0; a < logits->mesh->axes; a++)
+        if (splits(logits, a, true)) return true;
+    return false;
+}
+
 /* `part` over the axes that split the classes, or over those that split the rows. */
 static tsh_status reduce_over(const tsh_tensor *logits, bool classes, tsh_tensor *part, tsh_reduce_op op) {
     tsh_status status = TSH_OK;
-    for (int a = 0; a < logits->mesh->axes && status == TSH_OK; a++) {
-        const tshi_axis *axis = &logits->mesh->axis[a];
-        tsh_layout layout = logits->layout[a];
-        if (layout.kind != TSH_KIND_SHARD || axis->size == 1) continue;
-        if ((layout.dim == last_dim(logits)) == classes) status = tsh_all_reduce(axis->group, part, op);
-    }
+    for (int a = 0; a < logits->mesh->axes && status == TSH_OK; a++)
+        if (splits(logits, a, classes)) status = tsh_all_reduce(logits->mesh->axis[a].group, part, op);
     return status;
-}
-
-static tsh_status rows_max(tshi_node *call, const tshi_classes *c) {
-    tsh_tensor *logits = call->in[0];
-    tsh_status status = tshi_tensor_scratch(logits->mesh, sum_dtype(call), c->rows, &call->saved[MAX]);
-    if (status != TSH_OK) return status;
-    kernels(call)->softmax_max(device_of(call), logits->dtype, c->rows, c->n, 1, tshi_data(logits),
-                               tshi_data(call->saved[MAX]));
-    return reduce_over(logits, true, call->saved[MAX], TSH_MAX);
 }
 
 /* The sum of this slice's class weights, which are of the logits' dtype, into *to. */
@@ -148,12 +148,28 @@ static tsh_status sum_weights(const tshi_node *call, const tsh_tensor *weight, i
     return TSH_OK;
 }
 
-/* The rows' sums over all classes. */
+/* The rows' maxima become those of all classes, and the sums relative to them. */
+static tsh_status share_maxima(tshi_node *call, const tshi_classes *c) {
+    tsh_tensor *max = call->saved[MAX], *own = NULL;
+    tsh_status status = tshi_tensor_scratch(max->mesh, max->dtype, c->rows, &own);
+    if (status != TSH_OK) return status;
+    kernels(call)->copy(device_of(call), tsh_tensor_nbytes(max), tshi_data(max), tshi_data(own));
+    status = reduce_over(call->in[0], true, max, TSH_MAX);
+    if (status == TSH_OK) {
+        kernels(call)->cross_entropy_shift(device_of(call), call->in[0]->dtype, c, tshi_data(own), tshi_data(max),
+                                           tshi_data(call->saved[SUMS]));
+    }
+    tsh_tensor_release(own);
+    return status;
+}
+
+/* The rows' maxima and sums over all classes. */
 static tsh_status rows_sums(tshi_node *call, tshi_classes *c) {
     const tsh_tensor *logits = call->in[0], *weight = weights_of(call);
     bool extra = sums_weights(call);
-    tsh_status status =
-        tshi_tensor_scratch(logits->mesh, sum_dtype(call), 4 * c->rows + (extra ? 1 : 0), &call->saved[SUMS]);
+    tsh_status status = tshi_tensor_scratch(logits->mesh, sum_dtype(call), c->rows, &call->saved[MAX]);
+    if (status != TSH_OK) return status;
+    status = tshi_tensor_scratch(logits->mesh, sum_dtype(call), 4 * c->rows + (extra ? 1 : 0), &call->saved[SUMS]);
     if (status != TSH_OK) return status;
     tsh_tensor *sums = call->saved[SUMS];
     kernels(call)->cross_entropy_sums(device_of(call), logits->dtype, c, tshi_data(logits), tshi_data(call->in[1]),
@@ -161,7 +177,9 @@ static tsh_status rows_sums(tshi_node *call, tshi_classes *c) {
     if (extra) status = sum_weights(call, weight, c->n, place(sums, 4 * c->rows));
     if (status != TSH_OK) return status;
     c->weight_sum = extra ? place(sums, 4 * c->rows) : NULL;
-    return reduce_over(logits, true, sums, TSH_SUM);
+    if (!splits_classes(logits)) return TSH_OK;
+    status = share_maxima(call, c);
+    return status == TSH_OK ? reduce_over(logits, true, sums, TSH_SUM) : status;
 }
 
 /* The rows' losses become sum L_i and sum of w_t, over all ranks that hold rows. */
@@ -200,7 +218,6 @@ static tsh_status forward(tsh_tape *tape, tshi_node *call) {
     bool rows = call->attr.i[REDUCTION] == TSH_REDUCTION_NONE;
     tsh_tensor *losses = rows ? tsh_tensor_retain(call->out) : NULL;
     tsh_status status = check_range(call, &c);
-    if (status == TSH_OK) status = rows_max(call, &c);
     if (status == TSH_OK) status = rows_sums(call, &c);
     if (status == TSH_OK && !rows) status = tshi_tensor_scratch(call->out->mesh, call->out->dtype, c.rows, &losses);
     if (status == TSH_OK) {
@@ -219,13 +236,14 @@ static tsh_status backward(tsh_tape *tape, tshi_node *call) {
     tshi_classes c = classes_of(call);
     bool mean = call->attr.i[REDUCTION] == TSH_REDUCTION_MEAN, rows = call->attr.i[REDUCTION] == TSH_REDUCTION_NONE;
     if (!tshi_wants_grad(call, 0)) return TSH_OK;
-    tsh_tensor *dlogits = tshi_grad(call, 0), *dloss = tshi_grad_out(call);
+    double beta;
+    tsh_tensor *dlogits = tshi_grad_beta(call, 0, &beta), *dloss = tshi_grad_out(call);
     if (!dlogits) return TSH_ERR_MEMORY;
     if (sums_weights(call)) c.weight_sum = place(call->saved[SUMS], 4 * c.rows);
-    kernels(call)->cross_entropy_backward(device_of(call), dlogits->dtype, &c, tshi_data(call->in[0]),
-                                          tshi_data(call->in[1]), tshi_data(call->saved[MAX]),
-                                          tshi_data(call->saved[SUMS]), tshi_data(dloss), rows ? 1 : 0,
-                                          mean ? place(call->saved[TOTALS], DENOMINATOR) : NULL, tshi_data(dlogits));
+    kernels(call)->cross_entropy_backward(
+        device_of(call), dlogits->dtype, &c, tshi_data(call->in[0]), tshi_data(call->in[1]),
+        tshi_data(call->saved[MAX]), tshi_data(call->saved[SUMS]), tshi_data(dloss), rows ? 1 : 0,
+        mean ? place(call->saved[TOTALS], DENOMINATOR) : NULL, beta, tshi_data(dlogits));
     return TSH_OK;
 }
 

@@ -66,11 +66,11 @@ tsh_status tshi_op_affine(const tsh_tensor *x, const tsh_tensor *w, const tsh_te
 }
 
 tsh_status tshi_op_affine_backward(const tsh_tensor *x, const tsh_tensor *dy, double beta, tsh_tensor *dw,
-                                   tsh_tensor *db) {
+                                   double beta_b, tsh_tensor *db) {
     tsh_status status = check_affine(x, dw, db, dy);
     if (status != TSH_OK) return status;
     return kernels(x)->affine_backward(device(x), x->dtype, rows(x), last(dy), last(x), tshi_data(x), tshi_data(dy),
-                                       beta, tshi_data(dw), db ? tshi_data(db) : NULL);
+                                       beta, tshi_data(dw), beta_b, db ? tshi_data(db) : NULL);
 }
 
 tsh_status tshi_op_bias(const tsh_tensor *x, const tsh_tensor *b, tsh_tensor *y) {
@@ -316,13 +316,13 @@ tsh_status tshi_op_norm(bool rms, const tsh_tensor *x, const tsh_tensor *gamma, 
 }
 
 tsh_status tshi_op_norm_backward(bool rms, const tsh_tensor *x, const tsh_tensor *gamma, const tsh_tensor *mean,
-                                 const tsh_tensor *rstd, const tsh_tensor *dy, tsh_tensor *dx, tsh_tensor *dgamma,
-                                 tsh_tensor *dbeta) {
+                                 const tsh_tensor *rstd, const tsh_tensor *dy, double before, tsh_tensor *dx,
+                                 tsh_tensor *dgamma, tsh_tensor *dbeta) {
     tsh_status status = same("norm", x, dy);
     if (status == TSH_OK) status = same("norm", x, dx);
     if (status != TSH_OK) return status;
     kernels(x)->norm_backward(device(x), rms, x->dtype, rows(x), last(x), tshi_data(x), data_or_null(gamma),
-                              data_or_null(mean), tshi_data(rstd), tshi_data(dy), data_or_null(dx),
+                              data_or_null(mean), tshi_data(rstd), tshi_data(dy), before, data_or_null(dx),
                               data_or_null(dgamma), data_or_null(dbeta));
     return TSH_OK;
 }

@@ -11,11 +11,11 @@
 tsh_status tshi_op_matmul(const tsh_tensor *a, bool transpose_a, const tsh_tensor *b, bool transpose_b, double beta,
                           tsh_tensor *c);
 /* y = f(x w^T + b), each seen as above, w [out, in]; b may be NULL. f TSHI_UNARY_COUNT: none; pre takes f's argument, or
- * NULL. dw = beta dw + dy^T x; db is added, or NULL. */
+ * NULL. dw = beta dw + dy^T x; db = beta_b db + column sums of dy, unless NULL; beta_b 0 or 1. */
 tsh_status tshi_op_affine(const tsh_tensor *x, const tsh_tensor *w, const tsh_tensor *b, tshi_unary f, tsh_tensor *pre,
                           tsh_tensor *y);
 tsh_status tshi_op_affine_backward(const tsh_tensor *x, const tsh_tensor *dy, double beta, tsh_tensor *dw,
-                                   tsh_tensor *db);
+                                   double beta_b, tsh_tensor *db);
 /* y[..., c] = x[..., c] + b[c]; x NULL: y = b in every row. db is added. */
 tsh_status tshi_op_bias(const tsh_tensor *x, const tsh_tensor *b, tsh_tensor *y);
 tsh_status tshi_op_bias_backward(const tsh_tensor *dy, tsh_tensor *db);
@@ -55,12 +55,13 @@ tsh_status tshi_op_lookup(const tsh_tensor *table, const tsh_tensor *ids, int64_
 tsh_status tshi_op_lookup_backward(const tsh_tensor *dy, const tsh_tensor *ids, int64_t start, int64_t padding,
                                    tsh_tensor *dtable);
 
-/* Over the last dim; gamma, beta, dx, dgamma, dbeta may be NULL. mean and rstd: one element a row. */
+/* Over the last dim; gamma, beta, dx, dgamma, dbeta may be NULL. mean and rstd: one element a row.
+ * The backward adds to `before` (0 or 1) times what dx holds. */
 tsh_status tshi_op_norm(bool rms, const tsh_tensor *x, const tsh_tensor *gamma, const tsh_tensor *beta, double eps,
                         tsh_tensor *y, tsh_tensor *mean, tsh_tensor *rstd);
 tsh_status tshi_op_norm_backward(bool rms, const tsh_tensor *x, const tsh_tensor *gamma, const tsh_tensor *mean,
-                                 const tsh_tensor *rstd, const tsh_tensor *dy, tsh_tensor *dx, tsh_tensor *dgamma,
-                                 tsh_tensor *dbeta);
+                                 const tsh_tensor *rstd, const tsh_tensor *dy, double before, tsh_tensor *dx,
+                                 tsh_tensor *dgamma, tsh_tensor *dbeta);
 
 /* y = beta y + x keep / (1 - p), keep drawn by global element index. */
 tsh_status tshi_op_dropout(const tsh_tensor *x, uint64_t seed, uint64_t stream, double p, double beta, tsh_tensor *y);

@@ -94,7 +94,7 @@ static bool some_work(tsh_device *device) {
         ops->fill(device, TSH_FLOAT32, N * K, 2, w);
         ops->zero(device, sizeof(float) * N, b);
         good = ops->affine(device, TSH_FLOAT32, M, N, K, dx, w, b, TSHI_UNARY_COUNT, NULL, y) == TSH_OK;
-        good = good && ops->affine_backward(device, TSH_FLOAT32, M, N, K, dx, y, 0, w, b) == TSH_OK;
+        good = good && ops->affine_backward(device, TSH_FLOAT32, M, N, K, dx, y, 0, w, 1, b) == TSH_OK;
         ops->unary(device, TSHI_RELU, TSH_FLOAT32, M * N, y, y);
         ops->copy(device, sizeof back / 2, y, large);
         ops->copy_strided(device, 2, 8, y, 16, large + 4096, 32);

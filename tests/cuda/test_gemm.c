@@ -110,7 +110,7 @@ Test(cuda_gemm, sizes_past_int_are_refused) {
     cr_assert_eq(ops->gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 1, 1, NULL, big, NULL, 1, 0, NULL, 1), TSH_ERR_OVERFLOW);
     cr_assert_eq(ops->affine(device, TSH_FLOAT32, 1, 1, big, NULL, NULL, NULL, TSHI_UNARY_COUNT, NULL, NULL),
                  TSH_ERR_OVERFLOW);
-    cr_assert_eq(ops->affine_backward(device, TSH_FLOAT32, big, 1, 1, NULL, NULL, 0, NULL, NULL), TSH_ERR_OVERFLOW);
+    cr_assert_eq(ops->affine_backward(device, TSH_FLOAT32, big, 1, 1, NULL, NULL, 0, NULL, 0, NULL), TSH_ERR_OVERFLOW);
     cr_assert_not_null(strstr(tsh_error_message(), "2147483648"), "%s", tsh_error_message());
     close_device(device);
 }
@@ -222,16 +222,17 @@ Test(cuda_gemm, epilogues_save_kernels) {
 }
 
 static void check_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, double beta,
-                           bool bias) {
+                           double beta_b, bool bias) {
     double *x = numbers(m * k, 1), *dy = numbers(m * n, 2), *dw = numbers(n * k, 3), *db = numbers(n, 4);
     void *at_x = put_numbers(device, dtype, m * k, x, 0), *at_dy = put_numbers(device, dtype, m * n, dy, 0);
     void *at_dw = put_numbers(device, dtype, n * k, dw, 0), *at_db = put_numbers(device, dtype, n, db, 0);
-    cr_assert_eq(device->ops->affine_backward(device, dtype, m, n, k, at_x, at_dy, beta, at_dw, bias ? at_db : NULL),
-                 TSH_OK, "%s", tsh_error_message());
+    cr_assert_eq(
+        device->ops->affine_backward(device, dtype, m, n, k, at_x, at_dy, beta, at_dw, beta_b, bias ? at_db : NULL),
+        TSH_OK, "%s", tsh_error_message());
     get_numbers(device, dtype, n * k, at_dw, dw);
     get_numbers(device, dtype, n, at_db, db);
     for (int64_t j = 0; j < n; j++) {
-        double sum = number(j, 4);
+        double sum = bias ? beta_b * number(j, 4) : number(j, 4);
         for (int64_t i = 0; i < m && bias; i++) sum += dy[i * n + j];
         cr_assert_eq(db[j], sum, "%s db[%d]: %g, not %g", tsh_dtype_name(dtype), (int)j, db[j], sum);
         for (int64_t l = 0; l < k; l++) {
@@ -252,9 +253,49 @@ static void check_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64
 
 Test(cuda_gemm, affine_backward_of_every_kind) {
     tsh_device *device = open_device();
-    for (int i = 0; i < 64; i++) {
-        check_backward(device, dtypes[i % 4], i & 4 ? 9 : 0, i & 8 ? 5 : 16, i & 16 ? 4 : 0, i >> 5, i % 3 != 2);
+    for (int i = 0; i < 128; i++) {
+        check_backward(device, dtypes[i % 4], i & 4 ? 9 : 0, i & 8 ? 5 : 16, i & 16 ? 4 : 0, i >> 5 & 1, i >> 6,
+                       i % 3 != 2);
     }
+    close_device(device);
+}
+
+/* Of 16 bits, added to what is there: one rounding, after the addition. bfloat16 has 256 and 258, not 257. */
+Test(cuda_gemm, a_bias_gradient_is_rounded_once) {
+    tsh_device *device = open_device();
+    double x[2] = {1, 1}, dy[2] = {1, 256}, dw = 0, db = 1;
+    void *at_x = put_numbers(device, TSH_BFLOAT16, 2, x, 0), *at_dy = put_numbers(device, TSH_BFLOAT16, 2, dy, 0);
+    void *at_dw = put_numbers(device, TSH_BFLOAT16, 1, &dw, 0), *at_db = put_numbers(device, TSH_BFLOAT16, 1, &db, 0);
+    cr_assert_eq(device->ops->affine_backward(device, TSH_BFLOAT16, 2, 1, 1, at_x, at_dy, 0, at_dw, 1, at_db), TSH_OK);
+    get_numbers(device, TSH_BFLOAT16, 1, at_db, &db);
+    cr_assert_eq(db, 258, "%g", db);
+    device->ops->release(device, at_x);
+    device->ops->release(device, at_dy);
+    device->ops->release(device, at_dw);
+    device->ops->release(device, at_db);
+    close_device(device);
+}
+
+/* Products of TF32 are as coarse as the epilogue's tanh. */
+Test(cuda_gemm, epilogues_of_tf32) {
+    tsh_device *device = open_device();
+    tshi_cuda(device)->tf32 = true;
+    check_affine(
+        device,
+        &(affine_case){.dtype = TSH_FLOAT32, .m = 4, .n = 16, .k = 8, .bias = true, .pre = true, .f = TSHI_GELU_TANH});
+    cr_assert_eq(standin_calls("cublasLtMatmul"), 1);
+    cr_assert_eq(standin_calls("cudaGetLastError"), 0);
+    close_device(device);
+}
+
+/* A first bias gradient is the product's own: no kernel beside it, none of another's memory. */
+Test(cuda_gemm, a_first_bias_gradient_is_the_products) {
+    tsh_device *device = open_device();
+    check_backward(device, TSH_BFLOAT16, 9, 16, 4, 0, 0, true);
+    check_backward(device, TSH_FLOAT32, 9, 16, 4, 1, 0, true);
+    cr_assert_eq(standin_calls("cudaGetLastError"), 0);
+    check_backward(device, TSH_FLOAT32, 9, 16, 4, 1, 1, true);
+    cr_assert_eq(standin_calls("cudaGetLastError"), 1);
     close_device(device);
 }
 

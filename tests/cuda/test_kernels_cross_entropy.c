@@ -20,6 +20,22 @@ static int64_t *targets(const slice *s) {
     return t;
 }
 
+/* Another slice's maxima may be larger. */
+static void shift(const slice *s, tshi_classes c, tshi_classes g, pair *max, pair *sums) {
+    pair all = pair_make(max->cpu.dtype, s->rows, 0), weight_sum = pair_random(max->cpu.dtype, 1, 0, 5, 9);
+    for (int64_t r = 0; r < s->rows; r++) set(&all.cpu, r, fmax(get(&max->cpu, r), 4.5));
+    pair_round(&all);
+    c.weight_sum = s->weights ? weight_sum.cpu.data : NULL;
+    g.weight_sum = s->weights ? weight_sum.gpu : NULL;
+    tshi_cuda_cross_entropy_shift(gpu(), s->dtype, &g, max->gpu, all.gpu, sums->gpu);
+    kernels()->cross_entropy_shift(kernel_device(), max->cpu.dtype, &c, max->cpu.data, all.cpu.data, sums->cpu.data);
+    expect_pair(sums, "cross_entropy_shift", 10 * (double)(s->n + 1), 6);
+    for (int64_t r = 0; r < s->rows; r++) set(&max->cpu, r, get(&all.cpu, r));
+    pair_round(max);
+    pair_free(&all);
+    pair_free(&weight_sum);
+}
+
 static void check(slice s) {
     int64_t *target = targets(&s);
     pair logits = pair_random(s.dtype, s.rows * s.n, s.skew, -5, 5),
@@ -34,23 +50,26 @@ static void check(slice s) {
         c.weight = weight.cpu.data, c.weight_sum = weight_sum.cpu.data;
         g.weight = weight.gpu, g.weight_sum = weight_sum.gpu;
     }
-    kernels()->softmax_max(kernel_device(), wide, s.rows, s.n, 1, logits.cpu.data, max.cpu.data);
-    for (int64_t r = 0; r < s.rows; r++)
-        set(&max.cpu, r, fmax(get(&max.cpu, r), 4.0)); /* another slice's may be larger */
-    pair_round(&max);
     tshi_cuda_cross_entropy_sums(gpu(), s.dtype, &g, logits.gpu, target, max.gpu, sums.gpu);
     kernels()->cross_entropy_sums(kernel_device(), wide, &c, logits.cpu.data, target, max.cpu.data, sums.cpu.data);
+    expect_same(&max, "cross_entropy_sums, max");
     expect_pair(&sums, "cross_entropy_sums", 10 * (double)(s.n + 1), 4);
+    shift(&s, c, g, &max, &sums);
     for (int64_t r = 0; r < s.rows; r++) set(&sums.cpu, 4 * r, get(&sums.cpu, 4 * r) + 1); /* no empty sum */
     pair_round(&sums);
     tshi_cuda_cross_entropy_loss(gpu(), s.dtype, &g, target, sums.gpu, loss.gpu);
     kernels()->cross_entropy_loss(kernel_device(), wide, &c, target, sums.cpu.data, loss.cpu.data);
     expect_pair(&loss, "cross_entropy_loss", 20, 4);
-    tshi_cuda_cross_entropy_backward(gpu(), s.dtype, &g, logits.gpu, target, max.gpu, sums.gpu, dloss.gpu, !s.mean,
-                                     s.mean ? divisor.gpu : NULL, dlogits.gpu);
-    kernels()->cross_entropy_backward(kernel_device(), wide, &c, logits.cpu.data, target, max.cpu.data, sums.cpu.data,
-                                      dloss.cpu.data, !s.mean, s.mean ? divisor.cpu.data : NULL, dlogits.cpu.data);
-    expect_pair(&dlogits, "cross_entropy_backward", 4, 16);
+    for (int beta = 1; beta >= 0; beta--) {
+        tshi_cuda_cross_entropy_backward(gpu(), s.dtype, &g, logits.gpu, target, max.gpu, sums.gpu, dloss.gpu, !s.mean,
+                                         s.mean ? divisor.gpu : NULL, beta, dlogits.gpu);
+        kernels()->cross_entropy_backward(kernel_device(), wide, &c, logits.cpu.data, target, max.cpu.data,
+                                          sums.cpu.data, dloss.cpu.data, !s.mean, s.mean ? divisor.cpu.data : NULL,
+                                          beta, dlogits.cpu.data);
+        expect_pair(&dlogits, "cross_entropy_backward", 4, 16);
+        for (int64_t i = 0; i < dlogits.n; i++) set(&dlogits.cpu, i, NAN); /* not read with beta 0 */
+        pair_round(&dlogits);
+    }
     pair *all[] = {&logits, &dlogits, &weight, &max, &sums, &loss, &weight_sum, &divisor, &dloss};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) pair_free(all[i]);
     free(target);
@@ -77,6 +96,20 @@ Test(cuda_cross_entropy, shapes) {
         check((slice){.dtype = gpu_dtypes[t], .rows = 2, .n = 20001, .classes = 20001, .smoothing = 0.1});
         check((slice){.dtype = gpu_dtypes[t], .rows = 2000, .n = 24, .classes = 24, .mean = true});
         check((slice){.dtype = gpu_dtypes[t], .rows = 0, .n = 24, .classes = 24});
+    }
+}
+
+/* Masked classes, in every place of a pack and of a thread's first look, and more and more of them. */
+Test(cuda_cross_entropy, masked_classes) {
+    enum { N = 3000 };
+    const int64_t target[1] = {N - 1};
+    float max, logits[N], sums[4];
+    for (int masked = 0; masked < N; masked += masked < 20 ? 1 : 700) {
+        for (int i = 0; i < N; i++) logits[i] = i < masked ? -INFINITY : 1.0f;
+        tshi_classes c = {.rows = 1, .n = N, .classes = N, .ignore_index = IGNORED};
+        tshi_cuda_cross_entropy_sums(gpu(), TSH_FLOAT32, &c, logits, target, &max, sums);
+        cr_assert(max == 1 && sums[0] == (float)(N - masked) && sums[1] == 0 && sums[2] == 1, "%d: max %g, sum %g",
+                  masked, (double)max, (double)sums[0]);
     }
 }
 

@@ -34,13 +34,22 @@ static void check_backward(const norm_case *c, const pair *x, const pair *gamma,
     pair dy = pair_random(c->dtype, c->rows * c->cols, c->skew, -1, 1);
     pair dx = pair_random(c->dtype, c->rows * c->cols, c->skew, -1, 1);
     pair dgamma = pair_random(c->dtype, c->cols, c->skew, -1, 1), dbeta = pair_random(c->dtype, c->cols, 0, -1, 1);
-    tshi_cuda_norm_backward(gpu(), c->rms, c->dtype, c->rows, c->cols, x->gpu, gpu_or_null(gamma, c->gamma),
-                            gpu_or_null(mean, !c->rms), rstd->gpu, dy.gpu, gpu_or_null(&dx, c->dx),
-                            gpu_or_null(&dgamma, c->dgamma), gpu_or_null(&dbeta, c->dbeta));
-    kernels()->norm_backward(kernel_device(), c->rms, x->cpu.dtype, c->rows, c->cols, x->cpu.data,
-                             cpu_or_null(gamma, c->gamma), cpu_or_null(mean, !c->rms), rstd->cpu.data, dy.cpu.data,
-                             cpu_or_null(&dx, c->dx), cpu_or_null(&dgamma, c->dgamma), cpu_or_null(&dbeta, c->dbeta));
-    expect_pair(&dx, "dx", 8, 8 * sqrt((double)c->cols + 1));
+    for (int before = 1; before >= 0; before--) {
+        tshi_cuda_norm_backward(gpu(), c->rms, c->dtype, c->rows, c->cols, x->gpu, gpu_or_null(gamma, c->gamma),
+                                gpu_or_null(mean, !c->rms), rstd->gpu, dy.gpu, before, gpu_or_null(&dx, c->dx),
+                                gpu_or_null(&dgamma, c->dgamma), gpu_or_null(&dbeta, c->dbeta));
+        kernels()->norm_backward(kernel_device(), c->rms, x->cpu.dtype, c->rows, c->cols, x->cpu.data,
+                                 cpu_or_null(gamma, c->gamma), cpu_or_null(mean, !c->rms), rstd->cpu.data, dy.cpu.data,
+                                 before, cpu_or_null(&dx, c->dx), cpu_or_null(&dgamma, c->dgamma),
+                                 cpu_or_null(&dbeta, c->dbeta));
+        expect_pair(&dx, "dx", 8, 8 * sqrt((double)c->cols + 1));
+        if (!before) break;
+        for (int64_t i = 0; i < dx.n; i++) set(&dx.cpu, i, NAN);
+        pair_round(&dx);
+        for (int64_t i = 0; i < c->cols; i++) set(&dgamma.cpu, i, 0.5), set(&dbeta.cpu, i, -0.5);
+        pair_round(&dgamma);
+        pair_round(&dbeta);
+    }
     expect_pair(&dgamma, "dgamma", 4, 8 * sqrt((double)c->rows + 1));
     expect_pair(&dbeta, "dbeta", 4, 8 * sqrt((double)c->rows + 1));
     pair_free(&dy);
@@ -143,8 +152,8 @@ Test(cuda_norm, what_may_be_left_out) {
 Test(cuda_norm, nothing_to_do) {
     float rstd[2] = {0}, mean[2] = {1, 1};
     tshi_cuda_norm(gpu(), false, TSH_FLOAT32, 0, 8, eps, NULL, NULL, NULL, NULL, NULL, NULL);
-    tshi_cuda_norm_backward(gpu(), false, TSH_FLOAT32, 0, 8, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-    tshi_cuda_norm_backward(gpu(), false, TSH_FLOAT32, 2, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+    tshi_cuda_norm_backward(gpu(), false, TSH_FLOAT32, 0, 8, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL);
+    tshi_cuda_norm_backward(gpu(), false, TSH_FLOAT32, 2, 0, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL);
     tshi_cuda_norm(gpu(), false, TSH_FLOAT32, 2, 0, 0.25, NULL, NULL, NULL, NULL, mean, rstd);
     cr_assert_eq(rstd[1], 2.0f);
     cr_assert_eq(mean[1], 0.0f);
@@ -169,7 +178,7 @@ Test(cuda_norm, gradients_are_the_same_every_time) {
     pair mean = pair_random(TSH_FLOAT32, ROWS, 0, -1, 1), rstd = pair_random(TSH_FLOAT32, ROWS, 0, 1, 2);
     float sums[2][2][COLS] = {{{0}}};
     for (int i = 0; i < 2; i++)
-        tshi_cuda_norm_backward(gpu(), false, TSH_FLOAT32, ROWS, COLS, x.gpu, NULL, mean.gpu, rstd.gpu, dy.gpu, NULL,
+        tshi_cuda_norm_backward(gpu(), false, TSH_FLOAT32, ROWS, COLS, x.gpu, NULL, mean.gpu, rstd.gpu, dy.gpu, 0, NULL,
                                 sums[i][0], sums[i][1]);
     cr_assert_arr_eq(sums[0], sums[1], sizeof sums[0]);
     pair_free(&x);

@@ -160,6 +160,78 @@ Test(cuda_training, wrong_ids_are_told_by_the_step) {
     close_model(&l, loss);
 }
 
+/* --- launches ----------------------------------------------------------------------------------------------------- */
+
+typedef struct mlp {
+    tsh_tape *tape;
+    tsh_parameters *parameters;
+    tsh_optimizer *optimizer;
+    tsh_linear *up, *down;
+    tsh_tensor *x, *dy;
+} mlp;
+
+static tsh_linear *make_layer(tsh_world *world, mlp *m, const char *name, int64_t in, int64_t out, tsh_activation f) {
+    const tsh_linear_config config = {
+        .in = in, .out = out, .bias = true, .dtype = TSH_BFLOAT16, .activation = f, .shard = TSH_DENSE};
+    tsh_linear *layer = tsh_linear_create(tsh_world_group(world), &config);
+    cr_assert_not_null(layer, "%s", tsh_error_message());
+    cr_assert_eq(tsh_linear_register(layer, m->parameters, name), TSH_OK);
+    return layer;
+}
+
+static void open_mlp(tsh_world *world, mlp *m) {
+    const tsh_tensor_config config = {.dtype = TSH_BFLOAT16, .ndim = 2, .shape = {4, 8}};
+    cr_assert_eq(tsh_parameters_create(world, &m->parameters), TSH_OK);
+    m->up = make_layer(world, m, "up", 8, 16, TSH_ACTIVATION_GELU_TANH);
+    m->down = make_layer(world, m, "down", 16, 8, TSH_ACTIVATION_NONE);
+    cr_assert_eq(tsh_tensor_create(tsh_world_mesh(world), &config, &m->x), TSH_OK);
+    cr_assert_eq(tsh_tensor_create(tsh_world_mesh(world), &config, &m->dy), TSH_OK);
+    cr_assert_eq(tsh_tensor_require_grad(m->x), TSH_OK);
+    cr_assert_eq(tsh_tape_create(world, &m->tape), TSH_OK);
+    cr_assert_eq(tsh_adamw_create(m->parameters, &(tsh_adamw_config){.lr = 0.01}, &m->optimizer), TSH_OK, "%s",
+                 tsh_error_message());
+}
+
+static void close_mlp(mlp *m) {
+    tsh_optimizer_destroy(m->optimizer);
+    tsh_tape_destroy(m->tape);
+    tsh_parameters_destroy(m->parameters);
+    tsh_tensor_release(m->x);
+    tsh_tensor_release(m->dy);
+    tsh_linear_destroy(m->up);
+    tsh_linear_destroy(m->down);
+}
+
+static void queue_mlp(mlp *m) {
+    tsh_tensor *y = tsh_linear_forward(m->tape, m->down, tsh_linear_forward(m->tape, m->up, m->x));
+    cr_assert_eq(tsh_backward_with(m->tape, y, &(tsh_backward_config){.gradient = m->dy}), TSH_OK, "%s",
+                 tsh_tape_message(m->tape));
+    cr_assert_eq(tsh_optimizer_step(m->optimizer), TSH_OK, "%s", tsh_error_message());
+    tsh_optimizer_zero_grad(m->optimizer);
+    tsh_tensor_zero_grad(m->x);
+    cr_assert_eq(tsh_tape_reset(m->tape), TSH_OK, "%s", tsh_error_message());
+}
+
+/* Six products, with biases, activation and the biases' gradients in them; the activation's backward; one update of all
+ * parameters. Nothing is zeroed or copied. */
+Test(cuda_training, what_a_small_step_launches) {
+    mlp m = {0};
+    tsh_world *world = open_late_world();
+    open_mlp(world, &m);
+    for (int i = 0; i < 2; i++) queue_mlp(&m);
+    const char *const names[] = {"cublasLtMatmul", "cudaGetLastError", "cudaMemsetAsync", "cudaMemcpyAsync"};
+    const uint64_t most[] = {6, 2, 0, 0};
+    uint64_t before[4];
+    for (int i = 0; i < 4; i++) before[i] = standin_calls(names[i]);
+    queue_mlp(&m);
+    for (int i = 0; i < 4; i++) {
+        uint64_t calls = standin_calls(names[i]) - before[i];
+        cr_expect_eq(calls, most[i], "%s: %d", names[i], (int)calls);
+    }
+    close_mlp(&m);
+    close_world(world);
+}
+
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
 /* Two steps and their losses; whether anything was told to have failed. */

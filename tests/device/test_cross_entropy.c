@@ -67,10 +67,24 @@ static void *weight_at(problem *p, int64_t start) {
     return p->weighted ? (char *)p->weight.data + (size_t)start * tsh_dtype_size(p->dtype) : NULL;
 }
 
+/* A slice's sums, relative to max, added to sums. */
+static void add_sums(const problem *p, const tshi_classes *c, const buffer *own, const buffer *max, buffer *term,
+                     buffer *sums) {
+    buffer weight_sum = buffer_make(p->dtype, 1);
+    tshi_classes slice = *c;
+    double total = 0;
+    for (int64_t j = 0; j < c->n; j++) total += get(&p->weight, c->start + j);
+    set(&weight_sum, 0, total);
+    slice.weight_sum = p->weighted ? weight_sum.data : NULL;
+    kernels()->cross_entropy_shift(kernel_device(), p->dtype, &slice, own->data, max->data, term->data);
+    for (int64_t i = 0; i < sums->n; i++) set(sums, i, get(sums, i) + get(term, i));
+    buffer_free(&weight_sum);
+}
+
 static void check(problem *p, int slices, const int64_t *bounds) {
     tshi_classes c[MAX_SLICES];
-    buffer logits[MAX_SLICES], max = buffer_make(p->dtype, p->rows), part = buffer_make(p->dtype, p->rows);
-    buffer sums = buffer_make(p->dtype, 4 * p->rows), term = buffer_make(p->dtype, 4 * p->rows);
+    buffer logits[MAX_SLICES], max = buffer_make(p->dtype, p->rows), sums = buffer_make(p->dtype, 4 * p->rows);
+    buffer own[MAX_SLICES], term[MAX_SLICES];
     buffer divisor = buffer_make(p->dtype, 1), weight_sum = buffer_make(p->dtype, 1);
     set(&divisor, 0, 0.75);
     set(&weight_sum, 0, p->weight_sum);
@@ -85,21 +99,23 @@ static void check(problem *p, int slices, const int64_t *bounds) {
                               .weight = weight_at(p, bounds[s]),
                               .weight_sum = p->weighted ? weight_sum.data : NULL};
         logits[s] = slice_of(p, &p->logits, c[s].start, c[s].n);
-        kernels()->softmax_max(kernel_device(), p->dtype, p->rows, c[s].n, 1, logits[s].data, part.data);
-        for (int64_t r = 0; r < p->rows; r++) set(&max, r, fmax(get(&max, r), get(&part, r)));
+        own[s] = buffer_make(p->dtype, p->rows);
+        term[s] = buffer_make(p->dtype, 4 * p->rows);
+        kernels()->cross_entropy_sums(kernel_device(), p->dtype, &c[s], logits[s].data, p->target, own[s].data,
+                                      term[s].data);
+        for (int64_t r = 0; r < p->rows; r++) set(&max, r, fmax(get(&max, r), get(&own[s], r)));
     }
-    for (int s = 0; s < slices; s++) {
-        kernels()->cross_entropy_sums(kernel_device(), p->dtype, &c[s], logits[s].data, p->target, max.data, term.data);
-        for (int64_t i = 0; i < sums.n; i++) set(&sums, i, get(&sums, i) + get(&term, i));
-    }
+    for (int s = 0; s < slices; s++) add_sums(p, &c[s], &own[s], &max, &term[s], &sums);
     buffer loss = buffer_make(p->dtype, p->rows);
     kernels()->cross_entropy_loss(kernel_device(), p->dtype, &c[0], p->target, sums.data, loss.data);
     double wanted[128];
     for (int s = 0; s < slices; s++) {
-        for (int stride = 0; stride < 2; stride++) {
+        for (int bits = 0; bits < 4; bits++) {
+            int stride = bits & 1, beta = bits >> 1;
             buffer dlogits = buffer_random(p->dtype, logits[s].n, -1, 1), before = buffer_copy(&dlogits);
+            for (int64_t i = 0; i < dlogits.n && !beta; i++) set(&dlogits, i, NAN), set(&before, i, 0);
             kernels()->cross_entropy_backward(kernel_device(), p->dtype, &c[s], logits[s].data, p->target, max.data,
-                                              sums.data, p->dloss.data, stride, divisor.data, dlogits.data);
+                                              sums.data, p->dloss.data, stride, divisor.data, beta, dlogits.data);
             for (int64_t r = 0; r < p->rows; r++) {
                 expect_close(&loss, r, reference(p, r, wanted), 60, 16);
                 for (int64_t j = 0; j < c[s].n; j++) {
@@ -111,11 +127,11 @@ static void check(problem *p, int slices, const int64_t *bounds) {
             buffer_free(&before);
         }
         buffer_free(&logits[s]);
+        buffer_free(&own[s]);
+        buffer_free(&term[s]);
     }
     buffer_free(&max);
-    buffer_free(&part);
     buffer_free(&sums);
-    buffer_free(&term);
     buffer_free(&loss);
     buffer_free(&divisor);
     buffer_free(&weight_sum);
@@ -148,17 +164,34 @@ Test(cross_entropy, no_rows) {
 
 /* The published example: [1,2,3,4], target 2. */
 Test(cross_entropy, a_known_answer) {
-    const double logits[4] = {1, 2, 3, 4}, max[1] = {4}, dloss[1] = {1};
+    const double logits[4] = {1, 2, 3, 4}, dloss[1] = {1};
     const double gradient[4] = {.0320586, .0871443, -.7631172, .6439143};
     const int64_t target[1] = {2};
-    double sums[4], loss[1], dlogits[4] = {0};
+    double max[1], sums[4], loss[1], dlogits[4];
     tshi_classes c = {.rows = 1, .n = 4, .classes = 4, .ignore_index = -100};
     kernels()->cross_entropy_sums(kernel_device(), TSH_FLOAT64, &c, logits, target, max, sums);
     kernels()->cross_entropy_loss(kernel_device(), TSH_FLOAT64, &c, target, sums, loss);
-    kernels()->cross_entropy_backward(kernel_device(), TSH_FLOAT64, &c, logits, target, max, sums, dloss, 0, NULL,
+    kernels()->cross_entropy_backward(kernel_device(), TSH_FLOAT64, &c, logits, target, max, sums, dloss, 0, NULL, 0,
                                       dlogits);
+    cr_assert_eq(max[0], 4);
     cr_assert_float_eq(loss[0], 1.4401897, 1e-7);
     for (int i = 0; i < 4; i++) cr_assert_float_eq(dlogits[i], gradient[i], 1e-7);
+}
+
+/* Classes that a mask takes out count for nothing, also where a slice has no others. */
+Test(cross_entropy, masked_classes) {
+    const double logits[6] = {-INFINITY, 1, 2, -INFINITY, 3, 4};
+    const int64_t target[1] = {4};
+    double max[1], sums[4];
+    tshi_classes c = {.rows = 1, .n = 6, .classes = 7, .ignore_index = -100};
+    kernels()->cross_entropy_sums(kernel_device(), TSH_FLOAT64, &c, logits, target, max, sums);
+    cr_assert_float_eq(sums[0], 1 + exp(-1) + exp(-2) + exp(-3), 1e-12);
+    cr_assert_eq(sums[1], -1);
+    c.n = 1;
+    kernels()->cross_entropy_sums(kernel_device(), TSH_FLOAT64, &c, logits, target, max, sums);
+    cr_assert(isfinite(max[0]) && sums[0] == 0, "max %g, sum %g", max[0], sums[0]);
+    kernels()->cross_entropy_shift(kernel_device(), TSH_FLOAT64, &c, max, (double[]){4}, sums);
+    cr_assert(sums[0] == 0 && sums[1] == 0 && sums[2] == 0);
 }
 
 Test(cross_entropy, targets_outside_are_found) {

@@ -46,14 +46,15 @@ static void check_forward(norm_case *c) {
     buffer_free(&y);
 }
 
-static void check_backward(norm_case *c) {
+static void check_backward(norm_case *c, double beta) {
     int64_t rows = c->rows, cols = c->cols;
     buffer dy = buffer_random(c->dtype, rows * cols, -1, 1), dx = buffer_random(c->dtype, rows * cols, -1, 1);
     buffer dgamma = buffer_random(c->dtype, cols, -1, 1), dbeta = buffer_random(c->dtype, cols, -1, 1);
     buffer dx_before = buffer_copy(&dx), dgamma_before = buffer_copy(&dgamma), dbeta_before = buffer_copy(&dbeta);
+    for (int64_t i = 0; i < dx.n && beta == 0; i++) set(&dx, i, NAN), set(&dx_before, i, 0);
     kernels()->norm_backward(kernel_device(), c->rms, c->dtype, rows, cols, c->x.data,
                              c->has_gamma ? c->gamma.data : NULL, c->rms ? NULL : c->mean.data, c->rstd.data, dy.data,
-                             dx.data, dgamma.data, c->has_beta ? dbeta.data : NULL);
+                             beta, dx.data, dgamma.data, c->has_beta ? dbeta.data : NULL);
     double *gammas = calloc((size_t)cols + 1, sizeof(double)), *betas = calloc((size_t)cols + 1, sizeof(double));
     for (int64_t r = 0; r < rows && cols > 0; r++) {
         double mean = 0, rstd = 0, sum = 0, dot = 0;
@@ -108,7 +109,8 @@ Test(norm, forward_and_backward) {
                 buffer_fill_integers(&c.x);
             }
             check_forward(&c);
-            check_backward(&c);
+            check_backward(&c, 0);
+            check_backward(&c, 1);
             buffer_free(&c.x);
             buffer_free(&c.gamma);
             buffer_free(&c.beta);
@@ -121,11 +123,11 @@ Test(norm, forward_and_backward) {
 Test(norm, each_gradient_may_be_left_out) {
     const double x[4] = {1, 2, 4, 8}, dy[4] = {1, 0, -1, 2}, mean[1] = {3.75}, rstd[1] = {0.37};
     double all[3][4] = {{0}}, one[4];
-    kernels()->norm_backward(kernel_device(), false, TSH_FLOAT64, 1, 4, x, NULL, mean, rstd, dy, all[0], all[1],
+    kernels()->norm_backward(kernel_device(), false, TSH_FLOAT64, 1, 4, x, NULL, mean, rstd, dy, 1, all[0], all[1],
                              all[2]);
     for (int which = 0; which < 3; which++) {
         memset(one, 0, sizeof one);
-        kernels()->norm_backward(kernel_device(), false, TSH_FLOAT64, 1, 4, x, NULL, mean, rstd, dy,
+        kernels()->norm_backward(kernel_device(), false, TSH_FLOAT64, 1, 4, x, NULL, mean, rstd, dy, 1,
                                  which == 0 ? one : NULL, which == 1 ? one : NULL, which == 2 ? one : NULL);
         cr_assert_arr_eq(one, all[which], sizeof one);
         cr_assert(one[0] != 0.0);

@@ -103,6 +103,7 @@ static const tshi_device_ops tshi_cpu_ops = {
     .softmax_backward = tshi_cpu_softmax_backward,
     .targets_check = tshi_cpu_targets_check,
     .cross_entropy_sums = tshi_cpu_cross_entropy_sums,
+    .cross_entropy_shift = tshi_cpu_cross_entropy_shift,
     .cross_entropy_loss = tshi_cpu_cross_entropy_loss,
     .cross_entropy_backward = tshi_cpu_cross_entropy_backward,
     .ids_check = tshi_cpu_ids_check,

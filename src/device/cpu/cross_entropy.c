@@ -3,12 +3,16 @@
 #include "device/cpu/rows.h"
 #include "device/cpu/vector_math.h"
 
-#include "device/cpu/float32.inc"
+#include <float.h>
+#include <string.h>
 
+#include "device/cpu/float32.inc"
+#define LOWEST (-FLT_MAX)
 #include "device/cpu/cross_entropy.inc"
+#undef LOWEST
 
 #include "device/cpu/float64.inc"
-
+#define LOWEST (-DBL_MAX)
 #include "device/cpu/cross_entropy.inc"
 
 int64_t tshi_cpu_targets_check(tsh_device *device, const tshi_classes *c, const int64_t *target) {
@@ -19,11 +23,19 @@ int64_t tshi_cpu_targets_check(tsh_device *device, const tshi_classes *c, const 
 }
 
 void tshi_cpu_cross_entropy_sums(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *logits,
-                                 const int64_t *target, const void *max, void *sums) {
+                                 const int64_t *target, void *max, void *sums) {
     if (dtype == TSH_FLOAT64)
         sums_f64(c, logits, target, max, sums);
     else
         sums_f32(c, logits, target, max, sums);
+}
+
+void tshi_cpu_cross_entropy_shift(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *own,
+                                  const void *max, void *sums) {
+    if (dtype == TSH_FLOAT64)
+        shift_f64(c, own, max, sums);
+    else
+        shift_f32(c, own, max, sums);
 }
 
 void tshi_cpu_cross_entropy_loss(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const int64_t *target,
@@ -36,9 +48,9 @@ void tshi_cpu_cross_entropy_loss(tsh_device *device, tsh_dtype dtype, const tshi
 
 void tshi_cpu_cross_entropy_backward(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *logits,
                                      const int64_t *target, const void *max, const void *sums, const void *dloss,
-                                     int64_t dloss_stride, const void *divisor, void *dlogits) {
+                                     int64_t dloss_stride, const void *divisor, double beta, void *dlogits) {
     if (dtype == TSH_FLOAT64)
-        backward_f64(c, logits, target, max, sums, dloss, dloss_stride, divisor, dlogits);
+        backward_f64(c, logits, target, max, sums, dloss, dloss_stride, divisor, beta, dlogits);
     else
-        backward_f32(c, logits, target, max, sums, dloss, dloss_stride, divisor, dlogits);
+        backward_f32(c, logits, target, max, sums, dloss, dloss_stride, divisor, beta, dlogits);
 }

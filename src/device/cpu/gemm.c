@@ -110,8 +110,12 @@ tsh_status tshi_cpu_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64
 }
 
 tsh_status tshi_cpu_affine_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
-                                    const void *dy, double beta, void *dw, void *db) {
+                                    const void *dy, double beta, void *dw, double beta_b, void *db) {
     tsh_status status = tshi_cpu_gemm(device, dtype, true, false, n, k, m, 1, dy, n, x, k, beta, dw, k);
-    if (status == TSH_OK && db) tshi_cpu_bias_backward(device, dtype, m, n, dy, db);
-    return status;
+    if (status != TSH_OK || !db) return status;
+    if (beta_b == 0)
+        tshi_cpu_sum(device, dtype, 1, m, n, 1, dy, db);
+    else
+        tshi_cpu_bias_backward(device, dtype, m, n, dy, db);
+    return TSH_OK;
 }

@@ -36,7 +36,7 @@ tsh_status tshi_cpu_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, 
 tsh_status tshi_cpu_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                            const void *w, const void *b, tshi_unary f, void *pre, void *y);
 tsh_status tshi_cpu_affine_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
-                                    const void *dy, double beta, void *dw, void *db);
+                                    const void *dy, double beta, void *dw, double beta_b, void *db);
 void tshi_cpu_product_threads(int threads);
 /* Which libraries multiply, in words. */
 void tshi_cpu_product_libraries(char *text, size_t size);
@@ -75,12 +75,14 @@ void tshi_cpu_softmax_backward(tsh_device *device, bool log, tsh_dtype dtype, in
 /* cross_entropy.c */
 int64_t tshi_cpu_targets_check(tsh_device *device, const tshi_classes *c, const int64_t *target);
 void tshi_cpu_cross_entropy_sums(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *logits,
-                                 const int64_t *target, const void *max, void *sums);
+                                 const int64_t *target, void *max, void *sums);
+void tshi_cpu_cross_entropy_shift(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *own,
+                                  const void *max, void *sums);
 void tshi_cpu_cross_entropy_loss(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const int64_t *target,
                                  const void *sums, void *loss);
 void tshi_cpu_cross_entropy_backward(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *logits,
                                      const int64_t *target, const void *max, const void *sums, const void *dloss,
-                                     int64_t dloss_stride, const void *divisor, void *dlogits);
+                                     int64_t dloss_stride, const void *divisor, double beta, void *dlogits);
 
 /* embedding.c */
 int64_t tshi_cpu_ids_check(tsh_device *device, int64_t n, const int64_t *ids, int64_t vocabulary);
@@ -93,8 +95,8 @@ void tshi_cpu_embedding_backward(tsh_device *device, tsh_dtype dtype, int64_t n,
 void tshi_cpu_norm(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, double eps, const void *x,
                    const void *gamma, const void *beta, void *y, void *mean, void *rstd);
 void tshi_cpu_norm_backward(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, const void *x,
-                            const void *gamma, const void *mean, const void *rstd, const void *dy, void *dx,
-                            void *dgamma, void *dbeta);
+                            const void *gamma, const void *mean, const void *rstd, const void *dy, double beta,
+                            void *dx, void *dgamma, void *dbeta);
 
 /* random.c */
 void tshi_cpu_dropout(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream,

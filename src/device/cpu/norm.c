@@ -4,6 +4,7 @@
 #include "device/cpu/rows.h"
 
 #include <math.h>
+#include <string.h>
 
 #define TILE 64
 
@@ -24,11 +25,11 @@ void tshi_cpu_norm(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, 
 }
 
 void tshi_cpu_norm_backward(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, const void *x,
-                            const void *gamma, const void *mean, const void *rstd, const void *dy, void *dx,
-                            void *dgamma, void *dbeta) {
+                            const void *gamma, const void *mean, const void *rstd, const void *dy, double beta,
+                            void *dx, void *dgamma, void *dbeta) {
     if (cols == 0) return;
     if (dtype == TSH_FLOAT64)
-        norm_backward_f64(rms, rows, cols, x, gamma, mean, rstd, dy, dx, dgamma, dbeta);
+        norm_backward_f64(rms, rows, cols, x, gamma, mean, rstd, dy, beta != 0.0, dx, dgamma, dbeta);
     else
-        norm_backward_f32(rms, rows, cols, x, gamma, mean, rstd, dy, dx, dgamma, dbeta);
+        norm_backward_f32(rms, rows, cols, x, gamma, mean, rstd, dy, beta != 0.0, dx, dgamma, dbeta);
 }

@@ -12,5 +12,8 @@ double tshi_row_squares_f64(int64_t n, const double *x, double center);
 /* Sum of exp(x - max). */
 float tshi_row_exp_sum_f32(int64_t n, const float *x, float max);
 double tshi_row_exp_sum_f64(int64_t n, const double *x, double max);
+/* The largest, or `least`. NaNs are passed over. */
+float tshi_row_max_f32(int64_t n, const float *x, float least);
+double tshi_row_max_f64(int64_t n, const double *x, double least);
 
 #endif

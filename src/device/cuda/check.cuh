@@ -5,23 +5,38 @@
 
 namespace tshi {
 
-// One block, so that the first wrong index is the one that is told.
-static __global__ void check_indices_kernel(bool is_target, int64_t n, const int64_t *index, int64_t limit,
-                                            int64_t ignore_index, tshi_cuda_report *report) {
-    __shared__ int64_t shared[WARP];
-    int64_t first = INT64_MAX;
-    for (int64_t i = threadIdx.x; i < n && first == INT64_MAX; i += blockDim.x) {
-        bool ignored = is_target && index[i] == ignore_index;
-        if (!ignored && (index[i] < 0 || index[i] >= limit)) first = i;
+struct index_rule {
+    bool is_target; // may be ignore_index
+    int64_t limit, ignore_index;
+    __device__ bool breaks(int64_t index) const {
+        return (index < 0 || index >= limit) && !(is_target && index == ignore_index);
     }
-    first = block_reduce(
-        first, shared, [](int64_t a, int64_t b) { return a < b ? a : b; }, (int64_t)INT64_MAX);
-    if (threadIdx.x != 0 || first == INT64_MAX || report->found != 0) return;
-    report->is_target = is_target;
+};
+
+// The first wrong index of [begin, end), or `end`, for the whole block.
+static __device__ inline int64_t find_wrong(const index_rule &rule, int64_t begin, int64_t end, const int64_t *index,
+                                            int64_t *shared) {
+    int64_t first = end;
+#pragma unroll 4
+    for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x)
+        if (rule.breaks(index[i]) && i < first) first = i;
+    return block_reduce(
+        first, shared, [](int64_t a, int64_t b) { return a < b ? a : b; }, end);
+}
+
+// A block has `chunk` indices. One that finds a wrong one looks whether there is one before: the first is told.
+static __global__ void __launch_bounds__(256)
+    check_indices_kernel(index_rule rule, int64_t n, int64_t chunk, const int64_t *index, tshi_cuda_report *report) {
+    __shared__ int64_t shared[WARP];
+    const int64_t begin = blockIdx.x * chunk, end = begin + chunk < n ? begin + chunk : n;
+    const int64_t first = find_wrong(rule, begin, end, index, shared);
+    if (first == end || find_wrong(rule, 0, begin, index, shared) != begin) return;
+    if (threadIdx.x != 0 || report->found != 0) return;
+    report->is_target = rule.is_target;
     report->value = index[first];
     report->place = first;
-    report->limit = limit;
-    report->ignore_index = ignore_index;
+    report->limit = rule.limit;
+    report->ignore_index = rule.ignore_index;
     fence_system();
     *(volatile int32_t *)&report->found = 1;
 }
@@ -31,8 +46,10 @@ static __global__ void check_indices_kernel(bool is_target, int64_t n, const int
 inline int64_t check_indices(tsh_device *device, bool is_target, int64_t n, const int64_t *index, int64_t limit,
                              int64_t ignore_index) {
     if (n <= 0) return -1;
-    launch(device, is_target ? "targets_check" : "ids_check", check_indices_kernel, 1, 512, is_target, n, index, limit,
-           ignore_index, tshi_cuda(device)->report);
+    const index_rule rule = {is_target, limit, ignore_index};
+    const int64_t chunk = up(n, blocks_for(device, up(n, 8), 256));
+    launch(device, is_target ? "targets_check" : "ids_check", check_indices_kernel, (unsigned)up(n, chunk), 256, rule,
+           n, chunk, index, tshi_cuda(device)->report);
     tshi_cuda_report *report = tshi_cuda(device)->report;
     if (!tshi_cuda(device)->managed || !report->found) return -1;
     report->found = 0;

@@ -102,36 +102,65 @@ __device__ inline void walk_one(int64_t i, const T *x, const T *y, T *z, F &f) {
     if constexpr (USE & WRITE_Z) z[i] = store<T>(value);
 }
 
+// Packs of each array that a thread of a walk has under way at once: where one array is read, several.
+template <int USE>
+constexpr int walk_ahead = USE == READ_X || USE == READ_Y ? 4
+                           : USE == (READ_X | READ_Y)     ? 2
+                           : USE == (READ_X | WRITE_Z)    ? 2
+                                                          : 1;
+
+// Those at i, i + stride, ..., as far as they are before `end`.
 template <int USE, typename T, typename F>
-__device__ inline void walk_pack(int64_t i, const T *x, const T *y, T *z, F &f) {
+__device__ inline void walk_packs(int64_t i, int64_t stride, int64_t end, const T *x, const T *y, T *z, F &f) {
     using S = sum_t<T>;
-    pack<T> a, b, c;
-    if constexpr (USE & READ_X) a = *(const pack<T> *)(x + i);
-    if constexpr (USE & READ_Y) b = *(const pack<T> *)(y + i);
-    if constexpr (USE & READ_Z) c = *(const pack<T> *)(z + i);
-    for (int j = 0; j < pack<T>::size; j++) {
-        S value = f(i + j, USE & READ_X ? load(a.item[j]) : S(0), USE & READ_Y ? load(b.item[j]) : S(0),
-                    USE & READ_Z ? load(c.item[j]) : S(0));
-        if constexpr (USE & WRITE_Z) c.item[j] = store<T>(value);
+    constexpr int AHEAD = walk_ahead<USE>;
+    pack<T> a[AHEAD], b[AHEAD], c[AHEAD];
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) {
+        const int64_t at = i + k * stride;
+        if (at >= end) break;
+        if constexpr (USE & READ_X) a[k] = *(const pack<T> *)(x + at);
+        if constexpr (USE & READ_Y) b[k] = *(const pack<T> *)(y + at);
+        if constexpr (USE & READ_Z) c[k] = *(const pack<T> *)(z + at);
     }
-    if constexpr (USE & WRITE_Z) *(pack<T> *)(z + i) = c;
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) {
+        const int64_t at = i + k * stride;
+        if (at >= end) break;
+        for (int j = 0; j < pack<T>::size; j++) {
+            S value = f(at + j, USE & READ_X ? load(a[k].item[j]) : S(0), USE & READ_Y ? load(b[k].item[j]) : S(0),
+                        USE & READ_Z ? load(c[k].item[j]) : S(0));
+            if constexpr (USE & WRITE_Z) c[k].item[j] = store<T>(value);
+        }
+        if constexpr (USE & WRITE_Z) *(pack<T> *)(z + at) = c[k];
+    }
 }
+
+// The elements of n that whole packs hold, by where the first of them lies.
+template <typename T> struct packed_range {
+    int64_t begin, end;
+
+    __device__ packed_range(int64_t n, uintptr_t first) : begin((int64_t)(-first % 16 / sizeof(T))) {
+        if (begin > n) begin = n;
+        end = begin + (n - begin) / pack<T>::size * pack<T>::size;
+    }
+};
 
 // z[i] = f(i, x[i], y[i], z[i]) for those i of [0, n) that are this thread's: it is number `me` of `step` threads. By
 // packs between the first and the last 16-byte boundary, where those of all arrays fall together. Arrays not in USE may
 // be NULL and give 0; a sum is a walk without WRITE_Z whose f adds to what it has captured.
 template <int USE, typename T, typename F>
 __device__ inline void walk(int64_t n, const T *x, const T *y, T *z, int64_t me, int64_t step, F f) {
-    constexpr int size = pack<T>::size;
     uintptr_t first = (uintptr_t)(USE & READ_X ? x : USE & READ_Y ? y : z), apart = 0;
     if constexpr (USE & READ_Y) apart |= first ^ (uintptr_t)y;
     if constexpr (USE & (READ_Z | WRITE_Z)) apart |= first ^ (uintptr_t)z;
-    int64_t head = apart % 16 == 0 ? (int64_t)(-first % 16 / sizeof(T)) : n;
-    if (head > n) head = n;
-    int64_t packed = head + (n - head) / size * size;
-    for (int64_t i = me; i < head; i += step) walk_one<USE>(i, x, y, z, f);
-    for (int64_t i = head + me * size; i < packed; i += step * size) walk_pack<USE>(i, x, y, z, f);
-    for (int64_t i = packed + me; i < n; i += step) walk_one<USE>(i, x, y, z, f);
+    packed_range<T> packed(n, first);
+    if (apart % 16 != 0) packed.begin = packed.end = n;
+    const int64_t stride = step * pack<T>::size;
+    for (int64_t i = me; i < packed.begin; i += step) walk_one<USE>(i, x, y, z, f);
+    for (int64_t i = packed.begin + me * pack<T>::size; i < packed.end; i += walk_ahead<USE> * stride)
+        walk_packs<USE>(i, stride, packed.end, x, y, z, f);
+    for (int64_t i = packed.end + me; i < n; i += step) walk_one<USE>(i, x, y, z, f);
 }
 
 // --- threads that share a row -----------------------------------------------------------------------------------------

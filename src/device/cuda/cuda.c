@@ -257,6 +257,7 @@ static const tshi_device_ops cuda_ops = {
     .softmax_backward = tshi_cuda_softmax_backward,
     .targets_check = tshi_cuda_targets_check,
     .cross_entropy_sums = tshi_cuda_cross_entropy_sums,
+    .cross_entropy_shift = tshi_cuda_cross_entropy_shift,
     .cross_entropy_loss = tshi_cuda_cross_entropy_loss,
     .cross_entropy_backward = tshi_cuda_cross_entropy_backward,
     .ids_check = tshi_cuda_ids_check,

@@ -113,7 +113,7 @@ tsh_status tshi_cuda_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a,
 tsh_status tshi_cuda_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                             const void *w, const void *b, tshi_unary f, void *pre, void *y);
 tsh_status tshi_cuda_affine_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
-                                     const void *x, const void *dy, double beta, void *dw, void *db);
+                                     const void *x, const void *dy, double beta, void *dw, double beta_b, void *db);
 
 #ifdef __cplusplus
 }

@@ -11,6 +11,7 @@ using namespace tshi;
 
 constexpr int SORTED = 2048;      // keys that a block sorts in its shared memory
 constexpr int SORTERS = 1024;     // by so many threads
+constexpr int MERGED = 8;         // runs of them that a launch merges
 constexpr int STRETCH = 32;       // keys of a block of the sum
 constexpr int AHEAD = 4;          // keys whose rows are under way at once
 constexpr int MOST_COLUMNS = 128; // threads of a block of the sum
@@ -55,28 +56,37 @@ struct key_parts {
     }
 };
 
-// Where the key at `at` comes to stand when its run of `run` keys is merged with the one beside it.
-__device__ inline int64_t merged_place(const uint64_t *keys, int64_t n, int64_t run, int64_t at) {
+// Where the key at `at` comes to stand when WAYS runs of `run` keys each, a power of two, are merged. It looks for its
+// place in all the others at once.
+template <int WAYS> __device__ inline int64_t merged_place(const uint64_t *keys, int64_t n, int64_t run, int64_t at) {
     const uint64_t key = keys[at];
-    const int64_t own = at / run * run, pair = own / (2 * run) * (2 * run);
-    int64_t low = own == pair ? own + run : pair;
-    if (low > n) low = n;
-    const int64_t other = low;
-    int64_t high = low + run < n ? low + run : n;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (keys[middle] < key)
-            low = middle + 1;
-        else
-            high = middle;
+    const int64_t first = at / (WAYS * run) * (WAYS * run);
+    int64_t length[WAYS], below[WAYS], place = first;
+#pragma unroll
+    for (int w = 0; w < WAYS; w++) {
+        const int64_t begin = first + w * run, left = n - begin < run ? n - begin : run;
+        const bool own = at >= begin && at < begin + run;
+        length[w] = own || left < 0 ? 0 : left;
+        below[w] = 0;
+        if (own) place += at - begin;
     }
-    return pair + (at - own) + (low - other);
+    for (int64_t step = run; step > 0; step /= 2) {
+#pragma unroll
+        for (int w = 0; w < WAYS; w++) {
+            const int64_t next = below[w] + step;
+            if (next <= length[w] && keys[first + w * run + next - 1] < key) below[w] = next;
+        }
+    }
+#pragma unroll
+    for (int w = 0; w < WAYS; w++) place += below[w];
+    return place;
 }
 
 // The keys of the places, sorted within each block's SORTED ones.
 __global__ void __launch_bounds__(SORTERS) sort_blocks(int64_t n, const int64_t *ids, int64_t start, int64_t rows,
                                                        int64_t padding, key_parts parts, uint64_t *keys) {
-    __shared__ uint64_t from[SORTED], to[SORTED];
+    __shared__ uint64_t buffer[2][SORTED];
+    uint64_t *from = buffer[0], *to = buffer[1];
     const int64_t base = (int64_t)blockIdx.x * SORTED, mine = n - base < SORTED ? n - base : SORTED;
     for (int i = threadIdx.x; i < mine; i += SORTERS) {
         int64_t id = ids[base + i], row = id - start;
@@ -85,17 +95,18 @@ __global__ void __launch_bounds__(SORTERS) sort_blocks(int64_t n, const int64_t 
     }
     barrier();
     for (int run = 1; run < mine; run *= 2) {
-        for (int i = threadIdx.x; i < mine; i += SORTERS) to[merged_place(from, mine, run, i)] = from[i];
+        for (int i = threadIdx.x; i < mine; i += SORTERS) to[merged_place<2>(from, mine, run, i)] = from[i];
         barrier();
-        for (int i = threadIdx.x; i < mine; i += SORTERS) from[i] = to[i];
-        barrier();
+        uint64_t *sorted = to;
+        to = from;
+        from = sorted;
     }
     for (int i = threadIdx.x; i < mine; i += SORTERS) keys[base + i] = from[i];
 }
 
 __global__ void __launch_bounds__(256) merge_runs(int64_t n, int64_t run, const uint64_t *from, uint64_t *to) {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
-        to[merged_place(from, n, run, i)] = from[i];
+        to[merged_place<MERGED>(from, n, run, i)] = from[i];
 }
 
 // Sorts into one of two buffers of n keys each, and returns which.
@@ -103,7 +114,7 @@ uint64_t *sort_places(tsh_device *device, int64_t n, const int64_t *ids, int64_t
                       key_parts parts, uint64_t *keys, uint64_t *spare) {
     const char *what = "embedding_backward";
     launch(device, what, sort_blocks, (unsigned)up(n, SORTED), SORTERS, n, ids, start, rows, padding, parts, keys);
-    for (int64_t run = SORTED; run < n; run *= 2) {
+    for (int64_t run = SORTED; run < n; run *= MERGED) {
         launch(device, what, merge_runs, blocks_for(device, n, 256), 256, n, run, (const uint64_t *)keys, spare);
         uint64_t *sorted = spare;
         spare = keys;

@@ -366,11 +366,11 @@ tsh_status tshi_cuda_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a,
 /* --- affine ------------------------------------------------------------------------------------------------------- */
 
 /* With bias and GELU in the product's own last step, where cuBLASLt can; it asks for rows of GELU's argument in eights.
- * Its tanh is an approximation that is fine for 16 bits, not for float32. */
+ * Its tanh is an approximation that is fine for 16 bits and TF32, not for float32. */
 static tsh_status affine_at_once(tsh_device *device, gemm_call *g, const void *b, tshi_unary f, void *pre, void *y,
                                  bool *done) {
-    bool half = tsh_dtype_size(g->dtype) == 2, rows = !pre || g->n % 8 == 0;
-    bool gelu = f == TSHI_GELU_TANH && half && rows;
+    bool coarse = tsh_dtype_size(g->dtype) == 2 || (g->dtype == TSH_FLOAT32 && tshi_cuda(device)->tf32);
+    bool gelu = f == TSHI_GELU_TANH && coarse && (!pre || g->n % 8 == 0);
     *done = false;
     if (f != TSHI_UNARY_COUNT && !gelu) return TSH_OK;
     if (!b && !gelu) return TSH_OK;
@@ -422,20 +422,23 @@ tsh_status tshi_cuda_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int6
     return status == TSH_OK && !done ? affine_in_steps(device, &g, b, f, pre, y) : status;
 }
 
-/* The product also sums dY's columns, into memory of our own: db is added to. */
-static tsh_status backward_at_once(tsh_device *device, const gemm_call *g, int64_t n, void *db, bool *done) {
+/* The product also sums dY's columns, where db is added to into memory of our own. Its sums are of db's dtype: of 16 bits
+ * they are rounded, and added to db they would be a second time. */
+static tsh_status backward_at_once(tsh_device *device, const gemm_call *g, int64_t n, bool add, void *db, bool *done) {
     *done = false;
-    void *sums = tshi_cuda_alloc(device, (size_t)n * tsh_dtype_size(g->dtype));
+    if (add && tsh_dtype_size(g->dtype) == 2) return TSH_OK;
+    void *sums = add ? tshi_cuda_alloc(device, (size_t)n * tsh_dtype_size(g->dtype)) : db;
     if (!sums) return TSH_ERR_MEMORY;
     extras e = {.epilogue = CUBLASLT_EPILOGUE_BGRADB, .bias = sums};
     tsh_status status = multiply(device, g, &e, done);
+    if (!add) return status;
     if (status == TSH_OK && *done) tshi_cuda_axpby(device, g->dtype, n, 1, sums, 1, db, db);
     tshi_cuda_release(device, sums);
     return status;
 }
 
 tsh_status tshi_cuda_affine_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
-                                     const void *x, const void *dy, double beta, void *dw, void *db) {
+                                     const void *x, const void *dy, double beta, void *dw, double beta_b, void *db) {
     gemm_call g = {.dtype = dtype,
                    .transpose_a = true,
                    .m = n,
@@ -451,9 +454,15 @@ tsh_status tshi_cuda_affine_backward(tsh_device *device, tsh_dtype dtype, int64_
                    .ldc = k};
     bool done = false;
     tsh_status status = check_sizes(n, k, m, n, k, k);
-    if (status == TSH_OK && db && m > 0 && n > 0 && k > 0) status = backward_at_once(device, &g, n, db, &done);
+    if (status == TSH_OK && db && m > 0 && n > 0 && k > 0) {
+        status = backward_at_once(device, &g, n, beta_b != 0, db, &done);
+    }
     if (status != TSH_OK || done) return status;
     status = run(device, &g);
-    if (status == TSH_OK && db) tshi_cuda_bias_backward(device, dtype, m, n, dy, db);
-    return status;
+    if (status != TSH_OK || !db) return status;
+    if (beta_b == 0)
+        tshi_cuda_sum(device, dtype, 1, m, n, 1, dy, db);
+    else
+        tshi_cuda_bias_backward(device, dtype, m, n, dy, db);
+    return TSH_OK;
 }

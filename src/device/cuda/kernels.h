@@ -48,12 +48,14 @@ void tshi_cuda_softmax_backward(tsh_device *device, bool log, tsh_dtype dtype, i
 /* cross_entropy.cu */
 int64_t tshi_cuda_targets_check(tsh_device *device, const tshi_classes *c, const int64_t *target);
 void tshi_cuda_cross_entropy_sums(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *logits,
-                                  const int64_t *target, const void *max, void *sums);
+                                  const int64_t *target, void *max, void *sums);
+void tshi_cuda_cross_entropy_shift(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *own,
+                                   const void *max, void *sums);
 void tshi_cuda_cross_entropy_loss(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const int64_t *target,
                                   const void *sums, void *loss);
 void tshi_cuda_cross_entropy_backward(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *logits,
                                       const int64_t *target, const void *max, const void *sums, const void *dloss,
-                                      int64_t dloss_stride, const void *divisor, void *dlogits);
+                                      int64_t dloss_stride, const void *divisor, double beta, void *dlogits);
 
 /* embedding.cu */
 int64_t tshi_cuda_ids_check(tsh_device *device, int64_t n, const int64_t *ids, int64_t vocabulary);
@@ -66,8 +68,8 @@ void tshi_cuda_embedding_backward(tsh_device *device, tsh_dtype dtype, int64_t n
 void tshi_cuda_norm(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, double eps,
                     const void *x, const void *gamma, const void *beta, void *y, void *mean, void *rstd);
 void tshi_cuda_norm_backward(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, const void *x,
-                             const void *gamma, const void *mean, const void *rstd, const void *dy, void *dx,
-                             void *dgamma, void *dbeta);
+                             const void *gamma, const void *mean, const void *rstd, const void *dy, double beta,
+                             void *dx, void *dgamma, void *dbeta);
 
 /* random.cu */
 void tshi_cuda_dropout(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream,

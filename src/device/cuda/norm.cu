@@ -131,78 +131,107 @@ template <typename T, int W> struct row_gradient {
     }
 };
 
-// dx (unless NULL), and with SUMMED each block's sums for dgamma and dbeta into partial[block, 2, cols]; then no row
-// has chunks past the held ones.
+// The chunks of a row that are this thread's: number `lane` of `group`. The first K of them it holds.
+struct lane_chunks {
+    int lane, group;
+    int64_t chunks;
+
+    __device__ int64_t at(int k) const {
+        return lane + k * group;
+    }
+    __device__ bool has(int k) const {
+        return at(k) < chunks;
+    }
+};
+
+template <typename T, int W> struct held_row {
+    static constexpr int K = held_backward<W>;
+    using C = pack<T, W>;
+    C x[K], dy[K], dx[K]; // dx: from before
+
+    __device__ void load(const lane_chunks &my, const C *from_x, const C *from_dy, const C *from_dx) {
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            if (!my.has(k)) continue;
+            x[k] = from_x[my.at(k)];
+            dy[k] = from_dy[my.at(k)];
+            dx[k] = from_dx ? from_dx[my.at(k)] : C();
+        }
+    }
+};
+
+// A thread's sums for dgamma and dbeta, of the columns that it holds.
+template <typename T, int W> struct held_sums {
+    static constexpr int K = held_backward<W>;
+    using S = sum_t<T>;
+    S gammas[K][W] = {}, betas[K][W] = {};
+
+    __device__ void add(const lane_chunks &my, const row_gradient<T, W> &gradient, const held_row<T, W> &row) {
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            if (!my.has(k)) continue;
+            for (int j = 0; j < W; j++) {
+                gammas[k][j] += load(row.dy[k].item[j]) * gradient.hat(row.x[k], j);
+                betas[k][j] += load(row.dy[k].item[j]);
+            }
+        }
+    }
+
+    // The block's into to[2, cols], its groups one after another.
+    __device__ void put(const lane_chunks &my, int64_t cols, S *to) const {
+        for (int g = 0; g < (int)blockDim.x / my.group; g++) {
+            barrier();
+            if ((int)threadIdx.x / my.group != g) continue;
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                if (!my.has(k)) continue;
+                for (int j = 0; j < W; j++) {
+                    const int64_t c = my.at(k) * W + j;
+                    to[c] = g == 0 ? gammas[k][j] : to[c] + gammas[k][j];
+                    to[cols + c] = g == 0 ? betas[k][j] : to[cols + c] + betas[k][j];
+                }
+            }
+        }
+    }
+};
+
+// dx (unless NULL), added to what it holds or not; and with SUMMED each block's sums for dgamma and dbeta into
+// partial[block, 2, cols]; then no row has chunks past the held ones.
 template <typename T, int W, bool SUMMED>
 __global__ void __launch_bounds__(MOST_THREADS, 1)
-    backward(int group, bool rms, int64_t rows, int64_t cols, const T *x, const T *gamma, const sum_t<T> *mean,
-             const sum_t<T> *rstd, const T *dy, T *dx, sum_t<T> *partial) {
+    backward(int group, bool rms, bool add, int64_t rows, int64_t cols, const T *x, const T *gamma,
+             const sum_t<T> *mean, const sum_t<T> *rstd, const T *dy, T *dx, sum_t<T> *partial) {
     using S = sum_t<T>;
     using C = pack<T, W>;
     constexpr int K = held_backward<W>;
     __shared__ S shared_sum[WARP], shared_dot[WARP];
-    const int lane = threadIdx.x % group, groups = blockDim.x / group;
-    const int64_t chunks = cols / W;
-    S gammas[K][W], betas[K][W];
-    if (SUMMED) {
-#pragma unroll
-        for (int k = 0; k < K; k++)
-            for (int j = 0; j < W; j++) gammas[k][j] = betas[k][j] = 0;
-    }
+    const int groups = blockDim.x / group;
+    const lane_chunks my = {(int)threadIdx.x % group, group, cols / W};
+    held_sums<T, W> sums;
     for (int64_t r = (int64_t)blockIdx.x * groups + threadIdx.x / group; r < rows; r += (int64_t)gridDim.x * groups) {
         const C *row = (const C *)(x + r * cols), *up = (const C *)(dy + r * cols);
-        C *to = dx ? (C *)(dx + r * cols) : nullptr;
+        C *to = (C *)(dx + r * cols);
         const row_gradient<T, W> gradient = {rms ? S(0) : mean[r], rstd[r], (const C *)gamma};
-        C held_x[K], held_dy[K], held_dx[K];
-#pragma unroll
-        for (int k = 0; k < K; k++) {
-            if (lane + k * group >= chunks) continue;
-            held_x[k] = row[lane + k * group];
-            held_dy[k] = up[lane + k * group];
-            if (dx) held_dx[k] = to[lane + k * group];
-        }
-        if (SUMMED) {
-#pragma unroll
-            for (int k = 0; k < K; k++) {
-                if (lane + k * group >= chunks) continue;
-                for (int j = 0; j < W; j++) {
-                    gammas[k][j] += load(held_dy[k].item[j]) * gradient.hat(held_x[k], j);
-                    betas[k][j] += load(held_dy[k].item[j]);
-                }
-            }
-        }
+        held_row<T, W> held;
+        held.load(my, row, up, dx && add ? to : nullptr);
+        if (SUMMED) sums.add(my, gradient, held);
         if (!dx) continue;
         S sum = 0, dot = 0;
 #pragma unroll
         for (int k = 0; k < K; k++)
-            if (lane + k * group < chunks) gradient.add_sums(lane + k * group, held_x[k], held_dy[k], sum, dot);
-        for (int64_t at = lane + K * group; at < chunks && !SUMMED; at += group)
+            if (my.has(k)) gradient.add_sums(my.at(k), held.x[k], held.dy[k], sum, dot);
+        for (int64_t at = my.at(K); at < my.chunks && !SUMMED; at += group)
             gradient.add_sums(at, row[at], up[at], sum, dot);
         group_sums(group, sum, dot, shared_sum, shared_dot);
         const S mean_sum = rms ? S(0) : sum / (S)cols, mean_dot = dot / (S)cols;
 #pragma unroll
-        for (int k = 0; k < K; k++) {
-            int64_t at = lane + k * group;
-            if (at < chunks) to[at] = gradient.result(at, held_x[k], held_dy[k], held_dx[k], mean_sum, mean_dot);
-        }
-        for (int64_t at = lane + K * group; at < chunks && !SUMMED; at += group)
-            to[at] = gradient.result(at, row[at], up[at], to[at], mean_sum, mean_dot);
+        for (int k = 0; k < K; k++)
+            if (my.has(k))
+                to[my.at(k)] = gradient.result(my.at(k), held.x[k], held.dy[k], held.dx[k], mean_sum, mean_dot);
+        for (int64_t at = my.at(K); at < my.chunks && !SUMMED; at += group)
+            to[at] = gradient.result(at, row[at], up[at], add ? to[at] : C(), mean_sum, mean_dot);
     }
-    if (!SUMMED) return;
-    S *mine = partial + (int64_t)blockIdx.x * 2 * cols;
-    for (int g = 0; g < groups; g++) {
-        barrier(); // the groups of a block one after another
-        if ((int)threadIdx.x / group != g) continue;
-#pragma unroll
-        for (int k = 0; k < K; k++) {
-            if (lane + k * group >= chunks) continue;
-            for (int j = 0; j < W; j++) {
-                int64_t at = (int64_t)(lane + k * group) * W + j;
-                mine[at] = g == 0 ? gammas[k][j] : mine[at] + gammas[k][j];
-                mine[cols + at] = g == 0 ? betas[k][j] : mine[cols + at] + betas[k][j];
-            }
-        }
-    }
+    if (SUMMED) sums.put(my, cols, partial + (int64_t)blockIdx.x * 2 * cols);
 }
 
 // Sums for dgamma and dbeta where rows are too long for that: part p of the rows into partial[p, 2, cols]. A warp has
@@ -274,7 +303,7 @@ void norm(tsh_device *device, bool rms, int64_t rows, int64_t cols, double eps, 
 }
 
 struct norm_gradient {
-    bool rms;
+    bool rms, add;
     int64_t rows, cols;
     const void *x, *gamma, *mean, *rstd, *dy;
     void *dx, *dgamma, *dbeta;
@@ -284,7 +313,7 @@ template <typename T, int W, bool SUMMED>
 void launch_backward(tsh_device *device, const norm_gradient &g, int group, unsigned threads, unsigned blocks,
                      void *partial) {
     using S = sum_t<T>;
-    launch(device, "norm_backward", backward<T, W, SUMMED>, blocks, threads, group, g.rms, g.rows, g.cols,
+    launch(device, "norm_backward", backward<T, W, SUMMED>, blocks, threads, group, g.rms, g.add, g.rows, g.cols,
            (const T *)g.x, (const T *)g.gamma, (const S *)g.mean, (const S *)g.rstd, (const T *)g.dy, (T *)g.dx,
            (S *)partial);
 }
@@ -330,10 +359,10 @@ void tshi_cuda_norm(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows,
 }
 
 void tshi_cuda_norm_backward(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, const void *x,
-                             const void *gamma, const void *mean, const void *rstd, const void *dy, void *dx,
-                             void *dgamma, void *dbeta) {
+                             const void *gamma, const void *mean, const void *rstd, const void *dy, double beta,
+                             void *dx, void *dgamma, void *dbeta) {
     if (rows == 0 || cols == 0) return;
-    const norm_gradient g = {rms, rows, cols, x, gamma, mean, rstd, dy, dx, dgamma, dbeta};
+    const norm_gradient g = {rms, beta != 0.0, rows, cols, x, gamma, mean, rstd, dy, dx, dgamma, dbeta};
     with_float(dtype, [&](auto type) {
         using T = decltype(type);
         if (packs<T>(cols, x, gamma, dy) && packs<T>(cols, dx))

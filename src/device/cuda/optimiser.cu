@@ -30,8 +30,8 @@ __device__ inline int find_update(const update_list &list, int32_t piece) {
     return low;
 }
 
-// W elements, moved 16 bytes at a time.
-template <typename X, int W> struct alignas(W * sizeof(X) < 16 ? W * sizeof(X) : 16) several { X item[W]; };
+// W elements, moved at once.
+template <typename X, int W> struct alignas(W * sizeof(X)) several { X item[W]; };
 
 template <typename T, int W, typename F> __device__ inline void update_part(const tshi_update &u, int64_t at, F f) {
     using S = sum_t<T>;
@@ -58,7 +58,7 @@ template <typename F> __device__ inline bool aligned(const tshi_update &u) {
 }
 
 template <typename T, typename F> __global__ void __launch_bounds__(THREADS) update_all(const update_list list, F f) {
-    constexpr int W = pack<T>::size;
+    constexpr int W = 16 / sizeof(sum_t<T>); // the widest, a state, in whole packs side by side
     f.begin();
     for (int32_t piece = (int32_t)blockIdx.x; piece < list.first[list.count]; piece += (int32_t)gridDim.x) {
         const int i = find_update(list, piece);

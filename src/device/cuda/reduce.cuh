@@ -85,6 +85,7 @@ __global__ void __launch_bounds__(WARP *COLUMN_LANES, 2)
         if (j < c.count) {
             int64_t base = j / c.inner * c.n * c.inner + j % c.inner;
             for (int w = 0; w < W; w++) given[w] = op.given(j + w);
+#pragma unroll 4
             for (int64_t i = part * c.chunk + lane; i < end; i += COLUMN_LANES) {
                 pack<T, W> a, b;
                 if constexpr (Op::USE & READ_X) a = *(const pack<T, W> *)(x + base + i * c.inner);
