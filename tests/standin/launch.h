@@ -14,6 +14,7 @@
 #include <functional>
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 #include <time.h>
 
 #undef __shared__
@@ -76,6 +77,10 @@ inline uint64_t cycles() {
 inline void fence() {}
 
 inline void fence_system() {}
+
+inline void put_16(void *to, uint4 bits) {
+    memcpy(__builtin_assume_aligned(to, 16), &bits, sizeof bits);
+}
 
 inline float exp_fast(float x) {
     return expf(x);

@@ -16,6 +16,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <math.h>
+#include <string.h>
 #include <type_traits>
 
 namespace tshi {
@@ -65,6 +66,17 @@ template <typename T, int N = 16 / sizeof(T)> struct alignas(N * sizeof(T)) pack
     static constexpr int size = N;
     T item[N];
 };
+
+// Writes a pack of 16 bytes at once: a compiler that sees its elements may write them one by one.
+template <typename P> __device__ inline void put_pack(P *to, const P &from) {
+    if constexpr (sizeof(P) == 16) {
+        uint4 bits;
+        memcpy(&bits, &from, sizeof bits);
+        put_16(to, bits);
+    } else {
+        *to = from;
+    }
+}
 
 template <typename T> inline bool packs(int64_t n, const void *a, const void *b = nullptr, const void *c = nullptr) {
     return n % pack<T>::size == 0 && ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) % 16 == 0;
@@ -132,7 +144,7 @@ __device__ inline void walk_packs(int64_t i, int64_t stride, int64_t end, const 
                         USE & READ_Z ? load(c[k].item[j]) : S(0));
             if constexpr (USE & WRITE_Z) c[k].item[j] = store<T>(value);
         }
-        if constexpr (USE & WRITE_Z) *(pack<T> *)(z + at) = c[k];
+        if constexpr (USE & WRITE_Z) put_pack((pack<T> *)(z + at), c[k]);
     }
 }
 

@@ -39,6 +39,13 @@ __device__ inline void fence_system() {
     __threadfence_system();
 }
 
+// In one store, to a multiple of 16 bytes.
+__device__ inline void put_16(void *to, uint4 bits) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(bits.x),
+                 "r"(bits.y), "r"(bits.z), "r"(bits.w)
+                 : "memory");
+}
+
 // Good to a few units of float's last place, which the 16-bit types do not see.
 __device__ inline float exp_fast(float x) {
     return __expf(x);

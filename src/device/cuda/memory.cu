@@ -113,7 +113,7 @@ template <typename U> __global__ void __launch_bounds__(THREADS, 2) fill(int64_t
     pack<U> many;
     for (int j = 0; j < size; j++) many.item[j] = value;
     for (int64_t i = me; i < head; i += step) to[i] = value;
-    for (int64_t i = head + me * size; i < packed; i += step * size) *(pack<U> *)(to + i) = many;
+    for (int64_t i = head + me * size; i < packed; i += step * size) put_pack((pack<U> *)(to + i), many);
     for (int64_t i = packed + me; i < n; i += step) to[i] = value;
 }
 

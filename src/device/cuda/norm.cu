@@ -49,7 +49,10 @@ __device__ inline void each_chunk(const C *row, int64_t chunks, int lane, int gr
 #pragma unroll
     for (int k = 0; k < HELD; k++)
         if (lane + k * group < chunks) f(lane + k * group, held[k]);
-    for (int64_t at = lane + HELD * group; at < chunks; at += group) f(at, row[at]);
+    for (int64_t at = lane + HELD * group; at < chunks; at += group) {
+        const C chunk = row[at];
+        f(at, chunk);
+    }
 }
 
 template <typename T, int W>
@@ -96,7 +99,7 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
                 S hat = (load(c.item[j]) - center) * scale;
                 out.item[j] = store<T>(hat * (gamma ? load(g.item[j]) : S(1)) + (beta ? load(b.item[j]) : S(0)));
             }
-            to[at] = out;
+            put_pack(to + at, out);
         });
     }
 }
