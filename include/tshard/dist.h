@@ -10,7 +10,10 @@
  * If it fails (tsh_world_fail) before the others have come to what it gave, they get TSH_ERR_PEER there.
  *
  * A rank that dies makes every pending and later call of its peers return TSH_ERR_PEER within a second; no collective
- * waits longer than the world's deadline (TSH_ERR_TIMEOUT). After either, the world can only be destroyed.
+ * waits longer than the world's deadline (TSH_ERR_TIMEOUT). After either, the world can only be destroyed. Over MPI
+ * there is one wait that nobody can end: inside MPI's own collective (an all_reduce, or any of more than two ranks) for
+ * a member that stops or dies there. Once the deadline has passed the log gets a warning with the call, the last calls
+ * and, on one machine, who is stopped. With TSHARD_CHECK=1 such calls end as all others do, and take longer.
  *
  * GPUs: where every rank has one of its own and there is NCCL, groups are "nccl": collectives are queued, in the order of
  * the calls and behind the kernels queued before; kernels queued later find the result, and the host does not wait. A

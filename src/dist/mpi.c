@@ -113,6 +113,7 @@ static tsh_status take_scratch(tsh_group *group, tshi_mpi_op *op) {
         mg->matrix = tshi_calloc(&group->world->allocator, 2 * p * p, sizeof *mg->matrix);
         return mg->matrix ? TSH_OK : TSH_ERR_MEMORY;
     }
+    if (tshi_pair_takes(group)) return tshi_pair_prepare(group);
     size_t size = tsh_dtype_size(call->dtype);
     if (call->failed == TSH_OK && shuns_in_place(group, call)) return allocate(group, op, (size_t)call->count * size);
     if (call->op != TSH_OP_REDUCE_SCATTER || call->failed != TSH_OK) return TSH_OK;
@@ -172,6 +173,7 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
     int error = tshi_gate_arrive(group);
     /* The books are kept while the others hear of it. */
     op->number = text ? ++group->calls : tshi_group_note(group, call);
+    if (op->call.failed == TSH_OK && tshi_pair_takes(group)) tshi_pair_begin(group);
     return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(world, tsh_collective_name(call->op), error);
 }
 
@@ -181,23 +183,7 @@ static bool end_error(tsh_group *group, int error) {
     return true;
 }
 
-/* The data: at once where nobody's call must go on, else step by step. */
-static bool move(tsh_group *group, bool wait) {
-    tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
-    tshi_move_begin(group);
-    op->phase = TSHI_MOVING;
-    op->step = 0;
-    op->requests = 0;
-    for (; wait && op->step < op->steps; op->step++) {
-        int error = tshi_move_step(group, op->step, true);
-        if (error != MPI_SUCCESS) return end_error(group, error);
-    }
-    if (!wait) return true;
-    tshi_move_end(group);
-    tshi_mpi_op_end(group, TSH_OK);
-    return true;
-}
-
+/* The step under way, and the next once it is done. */
 static bool advance_move(tsh_group *group) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     int done = 1;
@@ -209,6 +195,25 @@ static bool advance_move(tsh_group *group) {
         error = tshi_move_step(group, op->step++, false);
         return error == MPI_SUCCESS ? true : end_error(group, error);
     }
+    tshi_move_end(group);
+    tshi_mpi_op_end(group, TSH_OK);
+    return true;
+}
+
+/* The data: at once where nobody's call must go on, else step by step. */
+static bool move(tsh_group *group, bool wait) {
+    tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    op->phase = TSHI_MOVING;
+    op->step = 0;
+    op->requests = 0;
+    if (tshi_pair_takes(group)) return advance_move(group);
+    tshi_move_begin(group);
+    if (!wait) return true;
+    int error = MPI_SUCCESS;
+    tshi_watch_pass(group);
+    for (; error == MPI_SUCCESS && op->step < op->steps; op->step++) error = tshi_move_step(group, op->step, true);
+    tshi_watch_pass(group);
+    if (error != MPI_SUCCESS) return end_error(group, error);
     tshi_move_end(group);
     tshi_mpi_op_end(group, TSH_OK);
     return true;
@@ -360,6 +365,10 @@ static tsh_status look(tsh_group *group, double since) {
     tsh_status status = tshi_mpi_group_trouble(group);
     bool late = now - since >= world->timeout;
     if (status == TSH_OK && !late) return TSH_OK;
+    /* What two ranks have begun they end, whatever else has failed since: this call's memory is the caller's again
+     * when it returns. */
+    bool lost = tshi_mpi_of(world)->broken != TSH_OK || tshi_mpi_trouble(world) == TSH_OK;
+    if (mg->op.phase == TSHI_MOVING && tshi_pair_takes(group) && !lost && !late) return TSH_OK;
     if (!late && !tshi_gate_withdraw(group)) return TSH_OK;
     if (status != TSH_OK) return tshi_mpi_stop(group);
     if (mg->op.phase == TSHI_AT_GATE && mg->block && !tshi_gate_withdraw(group)) return TSH_OK;
@@ -372,6 +381,7 @@ static void give_up(tsh_group *group) {
     tshi_call *call = &mg->op.call;
     size_t p = (size_t)group->size;
     const int64_t *first = call->counts ? call->counts : call->in_counts;
+    if (mg->op.phase == TSHI_MOVING && tshi_pair_takes(group)) tshi_pair_abandon(group);
     if (call->failed != TSH_OK || !first) return;
     memcpy(mg->kept, first, p * sizeof *mg->kept);
     if (call->out_counts) memcpy(mg->kept + p, call->out_counts, p * sizeof *mg->kept);
@@ -408,7 +418,7 @@ static tsh_status wait_op(tsh_group *group) {
     for (int i = 0; i < spins && !group->world->pending; i++) {
         if (tshi_mpi_advance(group)) i = 0;
         if (mg->op.phase == TSHI_IDLE) return mg->op.status;
-        if (i > 64 && mg->block) pause_cpu();
+        if (i > 64 && mg->block && mg->op.phase == TSHI_AT_GATE) pause_cpu();
     }
     return wait_slowly(group);
 }

@@ -3,7 +3,10 @@
  * MPI cannot be told to give up a call that blocks, so nobody enters one before all members have come. Each call first
  * passes the group's gate, where a rank waits with its eyes open: for failures that others report, for those that have
  * left, for the deadline. The gate also compares what the ranks are about to do. Members that share a machine meet in a
- * page of shared memory, others in a small reduction that does not block. */
+ * page of shared memory, others in a small reduction that does not block.
+ *
+ * Two ranks trade messages instead, all_reduce apart, and keep their eyes open throughout; see mpi_pair.c. For calls
+ * that block a thread has them open, which can say what it sees and no more; see mpi_watch.c. */
 #ifndef TSHI_MPI_H
 #define TSHI_MPI_H
 
@@ -11,6 +14,7 @@
 #include "dist/mpi_world.h"
 
 #include <mpi.h>
+#include <pthread.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 
@@ -41,6 +45,16 @@ typedef struct tshi_mpi_peer {
     double left;     /* when it was heard to, 0: not */
     char *words;     /* of the failure, TSHI_MESSAGE_SIZE; made when there is one */
 } tshi_mpi_peer;
+
+/* A thread beside the world's that looks at calls which block; see mpi_watch.c. */
+typedef struct tshi_watch {
+    _Atomic uint64_t passages; /* into such a call and out of it: odd inside */
+    _Atomic(const tsh_group *) group;
+    bool running, ended;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+} tshi_watch;
 
 /* What a rank has sent before it left or failed may still be under way for so long, seconds. */
 #define TSHI_GRACE 0.25
@@ -73,6 +87,7 @@ typedef struct tshi_mpi {
     uint64_t next_group; /* numbers the groups that this rank leads */
     char broken_words[TSHI_MESSAGE_SIZE];
     tshi_pool messages;
+    tshi_watch watch;
 } tshi_mpi;
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
@@ -105,6 +120,17 @@ typedef struct tshi_detail {
 
 typedef enum tshi_phase { TSHI_IDLE, TSHI_AT_GATE, TSHI_COMPARING, TSHI_COUNTING, TSHI_MOVING } tshi_phase;
 
+/* What a rank of two sends, receives and gives to itself; see mpi_pair.c. */
+typedef struct tshi_trade {
+    const void *from, *mine, *own;
+    void *to, *own_to;
+    int64_t sends, receives, owns;
+    int64_t block; /* most elements of a message */
+    bool folds;    /* what is received is reduced with `mine`, into `to` */
+    MPI_Datatype type;
+    size_t size; /* of an element */
+} tshi_trade;
+
 /* The collective under way; there is one at a time. */
 typedef struct tshi_mpi_op {
     tshi_phase phase;
@@ -117,7 +143,8 @@ typedef struct tshi_mpi_op {
     void *scratch;
     tshi_call call;
     int64_t whole;       /* most elements that one call of MPI has to do with, were it only one */
-    int64_t step, steps; /* the next one, and how many there are; the same on all ranks */
+    int64_t step, steps; /* the next one, and how many there are; the same on all ranks if more than two */
+    tshi_trade trade;
     int requests;
     MPI_Request request[2];
     tsh_tensor *held[2];
@@ -139,6 +166,7 @@ typedef struct tshi_mpi_group {
     int *counts;         /* [4 * size] for MPI */
     int64_t *kept;       /* [2 * size] counts of a call that was given up */
     int64_t *matrix;     /* [2 * size * size], all_to_all with parts of its own; made when needed */
+    char *fold;          /* two blocks, for sums of two ranks; made when needed */
     tshi_detail *detail; /* [1 + size], mine first */
     uint32_t *sent;      /* [size] messages to each member */
 } tshi_mpi_group;
@@ -216,6 +244,34 @@ void tshi_move_begin(tsh_group *group);
 int tshi_move_step(tsh_group *group, int64_t step, bool wait);
 /* After the last. */
 void tshi_move_end(tsh_group *group);
+
+/* --- mpi_pair.c --------------------------------------------------------------------------------------------------- */
+
+/* The same for two ranks and what they do better without MPI's collectives; steps only start. prepare: the memory that
+ * the call needs. */
+bool tshi_pair_takes(const tsh_group *group);
+tsh_status tshi_pair_prepare(tsh_group *group);
+void tshi_pair_begin(tsh_group *group);
+int tshi_pair_step(tsh_group *group, int64_t step);
+void tshi_pair_end(tsh_group *group);
+/* For good: what has not come yet must not come into the caller's memory. */
+void tshi_pair_abandon(tsh_group *group);
+
+/* --- mpi_watch.c -------------------------------------------------------------------------------------------------- */
+
+/* Without the thread there are no words, and everything else goes on. */
+void tshi_watch_open(tsh_world *world);
+void tshi_watch_close(tsh_world *world);
+/* After it the thread looks at no group, unless at one that is entered later. */
+void tshi_watch_settle(tsh_world *world);
+
+/* Around what blocks. */
+static inline void tshi_watch_pass(tsh_group *group) {
+    tshi_watch *w = &tshi_mpi_of(group->world)->watch;
+    uint64_t passages = atomic_load_explicit(&w->passages, memory_order_relaxed);
+    atomic_store_explicit(&w->group, group, memory_order_relaxed);
+    atomic_store_explicit(&w->passages, passages + 1, memory_order_release);
+}
 
 /* --- mpi_failure.c ------------------------------------------------------------------------------------------------ */
 

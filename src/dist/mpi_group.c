@@ -35,6 +35,7 @@ void tshi_mpi_group_free(tsh_world *world, tshi_mpi_group *mg) {
     tshi_free(allocator, mg->counts);
     tshi_free(allocator, mg->kept);
     tshi_free(allocator, mg->matrix);
+    tshi_free(allocator, mg->fold);
     tshi_free(allocator, mg->detail);
     tshi_free(allocator, mg->sent);
     tshi_free(allocator, mg);
@@ -161,6 +162,7 @@ void tshi_mpi_group_close(tsh_group *group) {
     group->state = NULL;
     if (!mg) return;
     MPI_Finalized(&finalized);
+    tshi_watch_settle(group->world);
     /* With a call still under way the communicator and its buffers have to stay. */
     if (mg->op.phase != TSHI_IDLE && mg->op.requests > 0) return;
     if (mg->comm != MPI_COMM_NULL && !finalized && tshi_mpi_of(group->world)->broken == TSH_OK) {

@@ -260,6 +260,7 @@ static int step_piece(tsh_group *group, int64_t step, bool wait) {
 
 int tshi_move_step(tsh_group *group, int64_t step, bool wait) {
     tshi_mpi_group *mg = group->state;
+    if (tshi_pair_takes(group)) return tshi_pair_step(group, step);
     bool one = mg->op.whole <= tshi_mpi_of(group->world)->chunk;
     mg->op.requests = wait ? 0 : 1;
     switch (mg->op.call.op) {
@@ -307,6 +308,10 @@ void tshi_move_begin(tsh_group *group) {
 void tshi_move_end(tsh_group *group) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     const tshi_call *call = &op->call;
+    if (tshi_pair_takes(group)) {
+        tshi_pair_end(group);
+        return;
+    }
     bool scattered = call->op == TSH_OP_REDUCE_SCATTER;
     int64_t n = scattered ? call->counts[group->rank] : call->count;
     bool here = scattered || call->op == TSH_OP_ALL_REDUCE || (call->op == TSH_OP_REDUCE && call->root == group->rank);

@@ -26,7 +26,20 @@ static tsh_status hopeless(tsh_world *world, double since) {
     return tshi_mpi_break(world, status, "world_recover: not all ranks came in time");
 }
 
-static tsh_status wait_request(tsh_world *world, int error, MPI_Request *request) {
+static bool is_mpi(const tsh_group *group) {
+    return group->ops == &tshi_mpi_ops && group->state;
+}
+
+/* Who is behind a gate may wait for this rank's part before it comes here. */
+static void move_on(tsh_world *world) {
+    for (tsh_group *g = world->groups; g; g = g->next) {
+        const tshi_mpi_group *mg = is_mpi(g) ? g->state : NULL;
+        if (!mg || !tshi_pair_takes(g)) continue;
+        if (mg->op.phase == TSHI_MOVING || (mg->op.phase == TSHI_AT_GATE && !mg->block)) tshi_mpi_advance(g);
+    }
+}
+
+static tsh_status wait_request(tsh_world *world, int error, MPI_Request *request, bool move) {
     double since = tshi_clock();
     int done = 0;
     while (error == MPI_SUCCESS && !done) {
@@ -37,21 +50,18 @@ static tsh_status wait_request(tsh_world *world, int error, MPI_Request *request
             tshi_mpi_distrust();
             return status;
         }
+        if (move) move_on(world);
         tshi_mpi_doze(tshi_clock() - since);
     }
     return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(world, "world_recover", error);
 }
 
-static tsh_status meet(tsh_world *world) {
+static tsh_status meet(tsh_world *world, bool move) {
     MPI_Request request = MPI_REQUEST_NULL;
-    return wait_request(world, MPI_Ibarrier(tshi_mpi_of(world)->recovery, &request), &request);
+    return wait_request(world, MPI_Ibarrier(tshi_mpi_of(world)->recovery, &request), &request, move);
 }
 
 /* --- who stands where --------------------------------------------------------------------------------------------- */
-
-static bool is_mpi(const tsh_group *group) {
-    return group->ops == &tshi_mpi_ops && group->state;
-}
 
 static int count_groups(const tsh_world *world) {
     int n = 0;
@@ -67,7 +77,7 @@ static tsh_status exchange(tsh_world *world, entry **out, int *most) {
     int mine = count_groups(world), i = 0;
     *out = NULL;
     tsh_status status =
-        wait_request(world, MPI_Iallreduce(&mine, most, 1, MPI_INT, MPI_MAX, mpi->recovery, &request), &request);
+        wait_request(world, MPI_Iallreduce(&mine, most, 1, MPI_INT, MPI_MAX, mpi->recovery, &request), &request, false);
     if (status != TSH_OK) return status;
     entry *all = tshi_calloc(allocator, (size_t)*most * (size_t)world->size, sizeof *all);
     entry *own = tshi_calloc(allocator, (size_t)*most, sizeof *own);
@@ -81,7 +91,7 @@ static tsh_status exchange(tsh_world *world, entry **out, int *most) {
         }
         int bytes = *most * (int)sizeof *own;
         int error = MPI_Iallgather(own, bytes, MPI_BYTE, all, bytes, MPI_BYTE, mpi->recovery, &request);
-        status = wait_request(world, error, &request);
+        status = wait_request(world, error, &request, false);
     }
     tshi_free(allocator, own);
     if (status == TSH_OK)
@@ -115,7 +125,7 @@ static tsh_status finish_gate(tsh_group *group, uint64_t last) {
     bool pending = op->phase == TSHI_AT_GATE && op->requests;
     if (mg->block) return TSH_OK;
     if (pending) {
-        tsh_status status = wait_request(world, MPI_SUCCESS, op->request);
+        tsh_status status = wait_request(world, MPI_SUCCESS, op->request, false);
         op->requests = 0;
         return status;
     }
@@ -124,7 +134,7 @@ static tsh_status finish_gate(tsh_group *group, uint64_t last) {
     MPI_Request request = MPI_REQUEST_NULL;
     mg->gate = last;
     int error = MPI_Iallreduce(mine, all, 3, MPI_UINT64_T, MPI_BOR, mg->comm, &request);
-    return wait_request(world, error, &request);
+    return wait_request(world, error, &request, false);
 }
 
 /* Somebody has gone on behind the gate, so all have to; whatever comes of it is forgotten. */
@@ -160,11 +170,11 @@ tsh_status tshi_mpi_recover(tsh_world *world) {
     entry *all = NULL;
     int most = 0;
     if (mpi->broken != TSH_OK) return tshi_fail(mpi->broken, "%s", mpi->broken_words);
-    tsh_status status = meet(world);
+    tsh_status status = meet(world, true);
     if (status == TSH_OK) status = exchange(world, &all, &most);
     if (status == TSH_OK) status = finish_groups(world, all, most);
     tshi_free(&world->allocator, all);
-    if (status == TSH_OK) status = meet(world);
+    if (status == TSH_OK) status = meet(world, false);
     if (status != TSH_OK) return status;
     for (tsh_group *g = world->groups; g; g = g->next) {
         if (!is_mpi(g)) continue;
@@ -174,5 +184,5 @@ tsh_status tshi_mpi_recover(tsh_world *world) {
     }
     mpi->epoch++;
     tshi_mpi_poll(world);
-    return meet(world);
+    return meet(world, false);
 }

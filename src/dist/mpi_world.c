@@ -155,6 +155,7 @@ tsh_status tshi_mpi_join(tsh_world *world, tsh_status mine) {
     mpi->ready = true;
     mpi->rdma = mpi->nodes > 1 && find_rdma();
     world->spins = mpi->crowded ? 0 : SPINS;
+    if (!mpi->watched) tshi_watch_open(world);
     return tshi_mpi_group_attach(world->group, mg, comm);
 }
 
@@ -202,6 +203,7 @@ void tshi_mpi_close(tsh_world *world) {
     tshi_mpi *mpi = world->state;
     const tsh_allocator *allocator = &world->allocator;
     if (!mpi) return;
+    tshi_watch_close(world);
     if (mpi->heap) munmap(mpi->heap, mpi->heap_bytes);
     for (int i = 0; mpi->peer && i < world->size; i++) tshi_free(allocator, mpi->peer[i].words);
     for (int i = 0; i < TSHI_NOTICES; i++) tshi_free(allocator, mpi->outbox[i].request);

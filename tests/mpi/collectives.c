@@ -25,9 +25,9 @@ void scenario_matrix(tshi_rank *r) {
 
 void scenario_short(tshi_rank *r) {
     const tsh_dtype dtypes[] = {TSH_FLOAT32, TSH_BFLOAT16, TSH_INT64};
-    for (int i = 0; i < 6 && !r->failed; i++) {
+    for (int i = 0; i < 12 && !r->failed; i++) {
         tshi_try_started(i % 2);
-        tshi_try_all(r, tsh_world_group(r->world), dtypes[i / 2], i % 2 ? 5 : 3333);
+        tshi_try_all(r, tsh_world_group(r->world), dtypes[i / 4], i / 2 % 2 ? 5 : 3333);
     }
     tshi_try_started(false);
 }

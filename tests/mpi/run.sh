@@ -52,6 +52,15 @@ case $scenario in
         cat "$folder/out"
         [ "$(grep -c '^told: ' "$folder/out")" = $((ranks - 1)) ] || code=1
         ;;
+    hung)
+        TSHARD_TIMEOUT=1 launch "$copy" hung > "$folder/out" 2>&1
+        [ $? = 124 ] && code=1
+        cat "$folder/out"
+        for ((i = 0; i < ranks - 1; i++)); do
+            grep -q "rank $i: all_reduce #.*: inside MPI for .* s; rank $((ranks - 1)) is stopped" "$folder/out" || code=1
+            grep -q "rank $i's last calls, newest first: .*all_reduce float32 \[1000\]" "$folder/out" || code=1
+        done
+        ;;
     ring)
         TSHARD_SIGUSR1=1 launch "$copy" ring > "$folder/out" 2>&1 || code=1
         cat "$folder/out"
@@ -62,8 +71,9 @@ case $scenario in
         ;;
     lost)
         # A rank that has died is only heard of where members can look at each other's processes; one that ends inside
-        # MPI's own call only where that does not block.
+        # MPI's own call only where that does not block: never between two ranks.
         moments="before after"
+        [ "$ranks" = 2 ] && moments="before inside after"
         [ "${TSHARD_CHECK:-0}" = 1 ] && moments="inside"
         plain=$flags limit=20
         # MPICH's launcher does not survive a rank's death that it is told to ignore.

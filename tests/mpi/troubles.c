@@ -8,6 +8,7 @@
 
 #include "dist/dist.h"
 
+#include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -172,31 +173,54 @@ static void end_later(int number, double seconds) {
     _exit(0);
 }
 
+/* Of two ranks one that nobody is ever blocked in. */
+static tsh_status call(tshi_rank *r, tsh_tensor *x, tsh_tensor *both) {
+    tsh_group *group = tsh_world_group(r->world);
+    return r->size == 2 ? tsh_all_gather_into_tensor(group, both, x, NULL) : tsh_all_reduce(group, x, TSH_SUM);
+}
+
 /* WHEN (before, inside, after), SEED and SIGNAL (KILL, STOP) say where and how one of the ranks ends. The launcher is
  * told to leave the others alone. */
 void scenario_lost(tshi_rank *r) {
-    tsh_group *group = tsh_world_group(r->world);
     const char *text = getenv("SEED");
     uint64_t state = text ? strtoull(text, NULL, 10) : 0;
     int lost = draw(&state, r->size), number = is("SIGNAL", "KILL") ? SIGKILL : SIGSTOP;
-    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 1 + draw(&state, 200000));
+    int n = 1 + draw(&state, 200000);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, n), *both = tshi_test_vector(r, TSH_FLOAT32, 2 * n);
     tsh_status status = TSH_OK;
     char rank[16];
     snprintf(rank, sizeof rank, "rank %d", lost);
-    for (int i = draw(&state, 5); i > 0 && !is("WHEN", "before"); i--)
-        tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    for (int i = draw(&state, 5); i > 0 && !is("WHEN", "before"); i--) tshi_check_ok(r, call(r, x, both));
     double pause = 0.001 * draw(&state, 40);
     if (r->rank == lost && is("WHEN", "inside")) end_later(number, pause);
     if (r->rank == lost && !is("WHEN", "inside")) raise(number);
     double since = tshi_clock();
-    while (status == TSH_OK) status = tsh_all_reduce(group, x, TSH_SUM);
+    while (status == TSH_OK) status = call(r, x, both);
     const char *words = tsh_error_message();
     tshi_check(r, strstr(words, rank) && strstr(words, number == SIGKILL ? "died" : "within"), "%s", words);
     tshi_check(r, tshi_clock() - since < r->world->timeout + 1, "told after %.1f s", tshi_clock() - since);
     printf("told: %s\n", words);
     fflush(stdout);
+    tsh_tensor_release(both);
     tsh_tensor_release(x);
     pause_for(0.3); /* the launcher ends the others when one is gone without a word */
+}
+
+static bool stops_inside;
+
+/* In front of MPI's own: a rank that stops once it is inside a collective. */
+int MPI_Allreduce(const void *in, void *out, int n, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+    if (stops_inside) raise(SIGSTOP);
+    return PMPI_Allreduce(in, out, n, type, op, comm);
+}
+
+/* The last rank stops where the others are blocked: the log says so, then they end themselves. */
+void scenario_hung(tshi_rank *r) {
+    tsh_group *group = tsh_world_group(r->world);
+    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, 33);
+    stops_inside = r->rank == r->size - 1;
+    alarm(3);
+    tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, 1000);
 }
 
 /* SIGUSR1 while this rank waits for the last one (TSHARD_SIGUSR1=1): the log has the calls made so far. */
