@@ -38,8 +38,8 @@ static bool find_tool(char *out, size_t size) {
     char self[TSHI_PATH_SIZE] = "";
     const char *path = tshi_variable("PATH");
     if (dladdr(folders, &here) == 0) here.dli_fname = NULL;
-    ssize_t n = here.dli_fname && strchr(here.dli_fname, '/') ? snprintf(self, sizeof self, "%s", here.dli_fname)
-                                                              : readlink("/proc/self/exe", self, sizeof self - 1);
+    ssize_t n = here.dli_fname && here.dli_fname[0] == '/' ? snprintf(self, sizeof self, "%s", here.dli_fname)
+                                                           : readlink("/proc/self/exe", self, sizeof self - 1);
     char *slash = n > 0 && (size_t)n < sizeof self ? strrchr(self, '/') : NULL;
     for (size_t i = 0; slash && i < sizeof folders / sizeof *folders; i++) {
         slash[1] = '\0';

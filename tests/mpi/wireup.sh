@@ -98,12 +98,20 @@ runs() {
 # says SIDE WORDS
 says() { grep -qF -- "$2" "$folder/$1" || { fail "$what: host-$1 does not say '$2'"; show; }; }
 
-# As torchrun starts ranks: its variables alone, nobody beside them.
-plain() {
+# As torchrun and srun start ranks: their variables alone, nobody beside the ranks.
+by_torchrun() {
     local side=$1 node=$2
     on "$side" env WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR="$net.1" MASTER_PORT=29521 NODE="$node" \
         PROGRAM="$program" bash -c '
         for i in 0 1; do RANK=$((2 * NODE + i)) LOCAL_RANK=$i timeout 60 "$PROGRAM" groups & done
+        wait -n && wait -n' < /dev/null > "$folder/$side" 2>&1
+}
+by_srun() {
+    local side=$1 node=$2
+    on "$side" env SLURM_NTASKS=4 SLURM_NNODES=2 SLURM_NODEID="$node" "SLURM_TASKS_PER_NODE=2(x2)" \
+        SLURM_JOB_NODELIST="$net.1,$net.2" SLURM_NODELIST="$net.1,$net.2" SLURM_JOB_ID=77 SLURM_JOBID=77 \
+        SLURM_STEP_ID=0 PROGRAM="$program" bash -c '
+        for i in 0 1; do SLURM_PROCID=$((2 * SLURM_NODEID + i)) SLURM_LOCALID=$i timeout 60 "$PROGRAM" place & done
         wait -n && wait -n' < /dev/null > "$folder/$side" 2>&1
 }
 
@@ -111,13 +119,15 @@ export EXPECT_NODES=2
 case $part in
     hosts)
         for scenario in place short messages recover twice; do runs $scenario "$program" $scenario; done
-        what="torchrun's variables"
-        plain a 0 &
-        first=$!
-        plain b 1 &
-        second=$!
-        finish
-        [ "${codes[*]}" = "0 0" ] || { fail "$what"; show; }
+        for launcher in torchrun srun; do
+            what="variables of $launcher"
+            by_$launcher a 0 &
+            first=$!
+            by_$launcher b 1 &
+            second=$!
+            finish
+            [ "${codes[*]}" = "0 0" ] || { fail "$what"; show; }
+        done
         TSHARD_INIT=tcp://$net.1:29522 runs "tcp" "$program" place
         TSHARD_INIT=tcp://239.255.17.21:29523 runs "multicast" "$program" place
         ;;

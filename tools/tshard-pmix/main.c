@@ -259,6 +259,7 @@ static int serve(helper *h) {
     send(TSHI_WIREUP_FD, "\n", 1, MSG_NOSIGNAL);
     live(&l);
     helper_star_close(h);
+    helper_folder_remove(h->folder); /* the watcher may be gone */
     return 0;
 }
 
