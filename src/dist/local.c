@@ -266,16 +266,30 @@ static void move_all_gather(const tsh_group *group, const tshi_call *call) {
     }
 }
 
+/* Lines that another rank has written, on their way while I do something else. */
+static void prefetch(const char *from, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
+}
+
+/* The next slot of one that may be ahead. */
+static void prefetch_next(const tsh_group *group, int i) {
+    const tshi_local_group *lg = group->state;
+    __builtin_prefetch(tshi_slot_at(lg, i, lg->sync + 1));
+}
+
+/* Up to here a root that writes as well costs more than it saves. */
+#define SHARED_BYTES 8192
+
 /* Far: the root would stand idle, so it writes the last 1/p into all the others. */
 static void move_broadcast(const tsh_group *group, const tshi_call *call, bool far) {
     tsh_device *host = group->world->host;
     size_t size = tsh_dtype_size(call->dtype), whole = (size_t)call->count * size;
     if (!far) {
-        if (group->rank != call->root && whole) host->ops->copy(host, whole, data_of(group, call->root, 0), call->out);
+        if (group->rank != call->root) copy_part(group, whole, data_of(group, call->root, 0), call->out);
         return;
     }
-    int64_t start, length;
-    cut(call->count, size, group->size, group->size - 1, &start, &length);
+    int64_t start = call->count, length = 0;
+    if (whole > SHARED_BYTES) cut(call->count, size, group->size, group->size - 1, &start, &length);
     size_t before = (size_t)start * size, rest = (size_t)length * size;
     if (group->rank != call->root) {
         host->ops->copy(host, before, data_of(group, call->root, 0), call->out);
@@ -286,16 +300,13 @@ static void move_broadcast(const tsh_group *group, const tshi_call *call, bool f
     }
 }
 
-/* What others have written is on its way while I copy my own part; so are, if they have posted it, their next slots. */
 static void gather_near(const tsh_group *group, const tshi_call *call) {
-    const tshi_local_group *lg = group->state;
     size_t size = tsh_dtype_size(call->dtype), mine = (size_t)call->counts[group->rank] * size;
     for (int i = 0; i < group->size; i++) {
-        size_t bytes = i == group->rank ? 0 : (size_t)call->counts[i] * size;
-        for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(data_of(group, i, at));
+        if (i != group->rank) prefetch(data_of(group, i, 0), (size_t)call->counts[i] * size);
     }
     copy_part(group, mine, call->in, (char *)call->out + bytes_before(group, call));
-    for (int i = 0; i < group->size; i++) __builtin_prefetch(tshi_slot_at(lg, i, lg->sync + 1));
+    for (int i = 0; i < group->size; i++) prefetch_next(group, i);
     char *to = call->out;
     for (int i = 0; i < group->size; i++) {
         size_t bytes = (size_t)call->counts[i] * size;
@@ -318,30 +329,11 @@ static void move_scatter(const tsh_group *group, const tshi_call *call) {
     copy_part(group, mine, from, call->out);
 }
 
-/* What member i sends to each, then what it expects of each. */
-static const int64_t *counts_of(const tsh_group *group, int i) {
-    const tshi_local_group *lg = group->state;
-    return (const int64_t *)(const void *)tshi_payload(tshi_slot_at(lg, i, lg->sync));
-}
-
-static tsh_status compare_pairs(const tsh_group *group) {
-    for (int i = 0; i < group->size; i++) {
-        const int64_t *sends = counts_of(group, i);
-        for (int j = 0; j < group->size; j++) {
-            int64_t expected = counts_of(group, j)[group->size + i];
-            if (sends[j] == expected) continue;
-            return tshi_fail(TSH_ERR_MISMATCH, "all_to_all: rank %d sends %lld elements to rank %d, which expects %lld",
-                             group->ranks[i], (long long)sends[j], group->ranks[j], (long long)expected);
-        }
-    }
-    return TSH_OK;
-}
-
 /* What member i has for me. */
 static void fetch_part(const tsh_group *group, const tshi_call *call, int i, char *to) {
     const tshi_local_group *lg = group->state;
     size_t size = tsh_dtype_size(call->dtype), counts = 2 * sizeof(int64_t) * (size_t)group->size, before = 0;
-    const int64_t *sends = counts_of(group, i);
+    const int64_t *sends = tshi_counts_of(group, i);
     for (int j = 0; j < group->rank; j++) before += (size_t)sends[j] * size;
     if (!(tshi_slot_at(lg, i, lg->sync)->flags & TSHI_SLOT_FAR)) before += counts;
     copy_part(group, (size_t)sends[group->rank] * size, data_of(group, i, before), to);
@@ -349,7 +341,7 @@ static void fetch_part(const tsh_group *group, const tshi_call *call, int i, cha
 
 /* Every other call goes backwards: it begins with what the one before has left in the cache. */
 static tsh_status move_all_to_all(const tsh_group *group, const tshi_call *call) {
-    tsh_status status = compare_pairs(group);
+    tsh_status status = tshi_local_compare_pairs(group);
     if (status != TSH_OK) return status;
     int p = group->size, back = (int)(group->calls & 1);
     size_t size = tsh_dtype_size(call->dtype);
@@ -423,6 +415,13 @@ static bool only_gives(const tsh_group *group, const tshi_call *call) {
     }
 }
 
+/* Far: whether nobody touches my data any more when I have moved it. */
+static bool only_moves(const tsh_group *group, const tshi_call *call) {
+    if (group->rank == call->root) return false;
+    if (call->op == TSH_OP_BROADCAST) return (size_t)call->count * tsh_dtype_size(call->dtype) <= SHARED_BYTES;
+    return call->op == TSH_OP_GATHER || call->op == TSH_OP_SCATTER;
+}
+
 /* Wait for those whom I left behind up to that sync. *failed: of the call that comes now, to which it leads. */
 static tsh_status catch_up(tsh_group *group, uint32_t sync, tsh_status *failed) {
     char words[TSHI_MESSAGE_SIZE] = "";
@@ -460,8 +459,10 @@ static tsh_status local_run(tsh_group *group, const tshi_call *call) {
     status = tshi_local_sync(group, payload);
     if (status == TSH_OK) status = tshi_local_compare(group, lg->sync, &far);
     if (status == TSH_OK) status = move(group, call, far);
-    if (status == TSH_OK && far) status = tshi_local_sync(group, 0);
-    return status;
+    if (status != TSH_OK || !far) return status;
+    if (!only_moves(group, call)) return tshi_local_sync(group, 0);
+    tshi_local_post(group, 0);
+    return TSH_OK;
 }
 
 /* --- in steps ----------------------------------------------------------------------------------------------------- */

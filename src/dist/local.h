@@ -8,8 +8,9 @@
  * a reduce or gather), leaves when it has posted. It waits and compares later: before its next call that waits, which
  * fails if one before was not well; and before it would be further ahead than half the ring. So whoever posts sync s
  * knows that all have posted s - slots / 2, before which they have read s - slots, the slot that it writes: those who
- * left have compared it by then, the others have long been done with it. Until then a slot stays as it is, whatever
- * becomes of the rank that gave. */
+ * left have compared it by then, the others have long been done with it. (A rank that has put what is far into the
+ * root's buffer, or fetched it from there, leaves likewise, with its second post.) Until then a slot stays as it is,
+ * whatever becomes of the rank that gave. */
 #ifndef TSHI_LOCAL_H
 #define TSHI_LOCAL_H
 
@@ -292,8 +293,14 @@ void tshi_messages_sweep(tsh_world *world, bool all);
 
 /* What all have posted; *far: somebody's data is in the heap. */
 tsh_status tshi_local_compare(const tsh_group *group, uint32_t sync, bool *far);
-/* The same of the calls that I left early, up to that sync: what my next one returns. `failed`, `words`: that fails for
- * a reason of its own; then the log gets to know what was wrong before. */
+/* all_to_all: what member i sends to each, then what it expects of each; whether each expects what it is sent. */
+static inline const int64_t *tshi_counts_of(const tsh_group *group, int i) {
+    const tshi_local_group *lg = group->state;
+    return (const int64_t *)(const void *)tshi_payload(tshi_slot_at(lg, i, lg->sync));
+}
+tsh_status tshi_local_compare_pairs(const tsh_group *group);
+/* As tshi_local_compare for the calls that I left early, up to that sync: what my next one returns. `failed`, `words`:
+ * that fails for a reason of its own; then the log gets to know what was wrong before. */
 tsh_status tshi_local_look_back(tsh_group *group, uint32_t sync, tsh_status failed, const char *words);
 /* "all_reduce float32 [8] sum #3" of a slot. */
 char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size);

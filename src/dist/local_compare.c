@@ -84,6 +84,19 @@ tsh_status tshi_local_compare(const tsh_group *group, uint32_t sync, bool *far) 
     return same && !(flags & TSHI_SLOT_FAILED) ? TSH_OK : disagree(group, sync);
 }
 
+tsh_status tshi_local_compare_pairs(const tsh_group *group) {
+    for (int i = 0; i < group->size; i++) {
+        const int64_t *sends = tshi_counts_of(group, i);
+        for (int j = 0; j < group->size; j++) {
+            int64_t expected = tshi_counts_of(group, j)[group->size + i];
+            if (sends[j] == expected) continue;
+            return tshi_fail(TSH_ERR_MISMATCH, "all_to_all: rank %d sends %lld elements to rank %d, which expects %lld",
+                             group->ranks[i], (long long)sends[j], group->ranks[j], (long long)expected);
+        }
+    }
+    return TSH_OK;
+}
+
 tsh_status tshi_local_look_back(tsh_group *group, uint32_t sync, tsh_status failed, const char *words) {
     tshi_local_group *lg = group->state;
     static const char *const earlier = " (an earlier call)";
