@@ -84,11 +84,14 @@ static tshi_trade trade_of(const tshi_call *call, int me) {
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
 
+/* Then both go by its blocks, also one that only sends. */
+static bool reduces(tsh_collective op) {
+    return op == TSH_OP_REDUCE || op == TSH_OP_REDUCE_SCATTER;
+}
+
 tsh_status tshi_pair_prepare(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
-    tsh_collective op = mg->op.call.op;
-    bool folds = op == TSH_OP_REDUCE || op == TSH_OP_REDUCE_SCATTER;
-    if (!folds || mg->fold) return TSH_OK;
+    if (!reduces(mg->op.call.op) || mg->fold) return TSH_OK;
     mg->fold = tshi_calloc(&group->world->allocator, 2, FOLD_BYTES);
     return mg->fold ? TSH_OK : TSH_ERR_MEMORY;
 }
@@ -100,7 +103,7 @@ void tshi_pair_begin(tsh_group *group) {
     t->type = tshi_mpi_type(op->call.dtype);
     t->size = tsh_dtype_size(op->call.dtype);
     t->block = tshi_mpi_of(group->world)->chunk;
-    if (t->folds && t->block > (int64_t)(FOLD_BYTES / t->size)) t->block = (int64_t)(FOLD_BYTES / t->size);
+    if (reduces(op->call.op) && t->block > (int64_t)(FOLD_BYTES / t->size)) t->block = (int64_t)(FOLD_BYTES / t->size);
     int64_t most = t->sends > t->receives ? t->sends : t->receives;
     op->steps = most <= t->block ? most > 0 || t->owns > 0 : most / t->block + (most % t->block != 0);
 }
