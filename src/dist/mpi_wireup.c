@@ -140,10 +140,11 @@ static int make_stream(const tshi_meeting *meeting) {
     if (!find_tool(path, sizeof path)) {
         return -(int)tshi_fail(
             TSH_ERR_UNSUPPORTED,
-            "world_init: the ranks are on %d machines (%s), no launcher of MPI has started them, and %s, "
+            "world_init: the ranks are on %d machine%s (%s), no launcher of MPI has started them, and %s, "
             "which does then what mpirun or srun would, is neither beside tshard nor on PATH: it is "
             "built where PMIx is found",
-            w->roster->nodes, tshi_roster_hosts(w->roster, hosts, sizeof hosts), TSHI_WIREUP_TOOL);
+            w->roster->nodes, w->roster->nodes > 1 ? "s" : "", tshi_roster_hosts(w->roster, hosts, sizeof hosts),
+            TSHI_WIREUP_TOOL);
     }
     char *text = tshi_calloc(w->allocator, TSHI_WIREUP_TEXT, 1);
     if (!text) return -(int)TSH_ERR_MEMORY;
@@ -271,9 +272,9 @@ tsh_status tshi_mpi_connect(const tsh_world_config *config, const tshi_roster *r
     if (!initialized && !finalized && !takes_pmix) {
         return tshi_fail(
             TSH_ERR_UNSUPPORTED,
-            "world_init: the ranks are on %d machines (%s); those that no launcher of MPI has started need a "
+            "world_init: the ranks are on %d machine%s (%s); those that no launcher of MPI has started need a "
             "build with Open MPI, and this one has another: start them by its mpirun, or by srun",
-            roster->nodes, tshi_roster_hosts(roster, hosts, sizeof hosts));
+            roster->nodes, roster->nodes > 1 ? "s" : "", tshi_roster_hosts(roster, hosts, sizeof hosts));
     }
     wiring w = {settings, roster, allocator, deadline};
     if (!initialized && !finalized) status = wire_up(&w);

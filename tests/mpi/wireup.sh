@@ -169,9 +169,10 @@ case $part in
         says a "host-b (ranks 2, 3) did not come within"
         says b "rank 3 on host-b is stopped"
         ip -n "$b" link set "x$$b" up
-        # A helper that is killed, long after.
+        # A helper that is killed, long after: MPI ends the ranks there, perhaps inside a call, which only those notice
+        # who watch.
         what="no helper"
-        start "$program" linger
+        TSHARD_CHECK=1 start "$program" linger
         for ((i = 0; i < 200; i++)); do
             [ "$(cat "$folder/a" "$folder/b" | grep -c lingering)" = 4 ] && break
             sleep 0.1
