@@ -20,8 +20,9 @@
  * started call is done when its result is there. Failures show in what waits (tsh_tensor_read, tsh_work_wait,
  * tsh_barrier) and in later calls. A call that cannot be made fails the world as tsh_world_fail does, and calls that do
  * not match end at the deadline; with TSHARD_CHECK=1 ranks agree on each call first, and both are told as above. MIN and MAX
- * of NaNs are NCCL's. Messages between two ranks go through the host's memory. Otherwise groups are "local" or "mpi", whose
- * collectives on a GPU's tensors go through the host's memory, and wait.
+ * of NaNs are NCCL's. Messages are queued as well, once both sides have called: tsh_send and tsh_recv wait for the
+ * other's call, and kernels queued later find the result; a graph cannot hold them. Otherwise groups are "local" or
+ * "mpi", whose calls on a GPU's tensors go through the host's memory, and wait.
  *
  * Thread safety: tsh_threads_create, tsh_world_init, tsh_collective_name and tsh_backend_supports are any thread's, at
  * any time. So are, while their object lives, the questions whose answers never change: tsh_world_rank, _size,

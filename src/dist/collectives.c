@@ -319,7 +319,6 @@ static uint64_t sent_bytes(const tsh_group *group, const tshi_call *call) {
 }
 
 void tshi_group_count(tsh_group *group, const tshi_call *call) {
-    if (group->owner) group = group->owner;
     group->stats.calls[call->op]++;
     if (!call->count && call->op != TSH_OP_ALL_TO_ALL) return;
     group->stats.bytes[call->op] += rule_of(call->op)->rings ? ring_bytes(group, call) : sent_bytes(group, call);

@@ -8,6 +8,9 @@
 /* Large enough for a line that names a call or a list of ranks. */
 #define TSHI_LINE 256
 
+/* What travels of a message whose data goes another way. */
+#define TSHI_TICKET 128
+
 /* One call as the backends see it: memory and counts, already checked on this rank. */
 typedef struct tshi_call {
     tsh_collective op;
@@ -22,6 +25,8 @@ typedef struct tshi_call {
     const int64_t *counts;    /* all_gather, reduce_scatter: elements of each rank (never NULL) */
     const int64_t *in_counts; /* all_to_all, never NULL */
     const int64_t *out_counts;
+    bool meets; /* send and recv: in place of the elements, whose number and dtype are compared as ever, travel the
+                 * TSHI_TICKET bytes at `in` to `out`, and the send is done when its receive is */
     tsh_status failed; /* not TSH_OK: this rank's arguments are bad, the words are in tsh_error_message(); take part
                         * only to tell the others */
 } tshi_call;
@@ -71,6 +76,9 @@ typedef struct tshi_group_ops {
     /* A work that has ended without progress having said so (a deadline, a recovery): give back work->state. May be
      * NULL. */
     void (*drop)(tsh_work *work);
+    /* Of a work under way, if the host has nothing more to do for it: have the GPU wait, so that what this rank queues
+     * from here on finds its result; set done and status. NULL: the host waits. */
+    void (*join)(tsh_work *work);
     /* A blocking message while nothing else is under way: done, if that takes no long wait, without a place in the
      * group's list. False: nothing has happened. NULL: never. */
     bool (*quick)(tsh_work *work);
@@ -130,9 +138,9 @@ struct tsh_group {
     tsh_work *messages;          /* sends and receives not done, oldest first */
     tshi_pool works;             /* with room for counts */
     tsh_group *next;             /* the world's list of live groups */
-    /* A group of the upper backend has a control group of the same ranks beneath it, which agrees and takes messages. */
+    /* A group of the upper backend has a control group of the same ranks beneath: it agrees and has messages meet. */
     tsh_group *control;
-    tsh_group *owner; /* of a control group: where its messages are counted */
+    tsh_group *owner; /* of a control group; its calls are on the host's memory */
 };
 
 struct tsh_world {
@@ -150,6 +158,7 @@ struct tsh_world {
     tsh_group *group;   /* of all */
     tsh_group *groups;  /* live ones, this rank's */
     int pending;        /* works of all groups that are not done */
+    bool moving;        /* one of them is being moved on */
     int spins;          /* looks at a work before sleeping: the backend's wish */
     void *state;        /* the backend's */
     uint32_t asked;     /* times that SIGUSR1 has been answered, as signal.c counts them */
@@ -227,6 +236,10 @@ void tshi_work_enqueue(tsh_work *work);
 bool tshi_work_quick(tsh_work *work);
 /* Wait until it is done; its status and words. */
 tsh_status tshi_work_finish(tsh_work *work);
+/* Wait until what this rank queues from here on finds its result; the host need not see it done. */
+tsh_status tshi_work_join(tsh_work *work);
+/* Free a message, done or not. */
+void tshi_message_cancel(tsh_work *work, const char *why);
 /* Move on whatever is under way, without waiting. Backends call it while they wait and world->pending is not zero. */
 void tshi_world_progress(tsh_world *world);
 /* Wait until the group's queue is empty. */

@@ -14,6 +14,7 @@
 #define SLIPS      64   /* cells without room for data, made at a time */
 #define MOST_KEPT  1024 /* letters kept, beyond which senders are asked to wait for their receivers */
 #define META_SHIFT 8
+#define MEETS      0x80u /* beside the dtype, in a kind */
 
 enum { CELL_FREE, CELL_SENT, CELL_TAKEN, CELL_REFUSED };
 enum { BY_LETTER, BY_CELL, BY_HEAP };
@@ -51,11 +52,15 @@ static tshi_inbox *inbox_at(const tsh_group *group, int member) {
 }
 
 static uint32_t kind_of(const tshi_call *call) {
-    return (uint32_t)call->dtype | (uint32_t)call->reduce << META_SHIFT;
+    return (uint32_t)call->dtype | (call->meets ? MEETS : 0) | (uint32_t)call->reduce << META_SHIFT;
+}
+
+static tsh_dtype dtype_of(uint32_t kind) {
+    return (tsh_dtype)(kind & (MEETS - 1));
 }
 
 static size_t bytes_of(uint32_t kind, int64_t count) {
-    return (size_t)count * tsh_dtype_size((tsh_dtype)(kind & 0xff));
+    return kind & MEETS ? TSHI_TICKET : (size_t)count * tsh_dtype_size(dtype_of(kind));
 }
 
 static tshi_post *post_of(tsh_group *group) {
@@ -139,9 +144,10 @@ static bool place_take(tshi_inbox *inbox, uint64_t *number) {
 /* How the data travels, and the cell that it needs. */
 static uint32_t choose_way(tsh_group *group, tshi_post *post, const tsh_work *work, bool congested, tshi_cell **cell) {
     size_t bytes = bytes_of(kind_of(&work->call), work->call.count);
+    bool answered = work->call.meets;
     *cell = NULL;
-    if (bytes <= TSHI_LETTER_ROOM && !congested) return BY_LETTER;
-    if (bytes <= CELL_ROOM) {
+    if (bytes <= TSHI_LETTER_ROOM && !congested && !answered) return BY_LETTER;
+    if (bytes <= CELL_ROOM && !answered) {
         *cell = page_take(group, post);
         if (*cell) return BY_CELL;
     }
@@ -203,11 +209,10 @@ static void mismatch(tsh_work *work, const char *words, int peer, uint32_t kind,
     const tsh_group *group = work->group;
     bool meta = kind >> META_SHIFT != 0, mine = kind_of(call) >> META_SHIFT != 0;
     work->done = true;
-    work->status =
-        tshi_fail(TSH_ERR_MISMATCH, "rank %d: %s %s [%lld]%s, rank %d: %s %s [%lld]%s", group->ranks[group->rank],
-                  tsh_collective_name(call->op), tsh_dtype_name(call->dtype), (long long)call->count,
-                  mine ? " (a description)" : "", group->ranks[peer], words, tsh_dtype_name((tsh_dtype)(kind & 0xff)),
-                  (long long)count, meta ? " (a description)" : "");
+    work->status = tshi_fail(TSH_ERR_MISMATCH, "rank %d: %s %s [%lld]%s, rank %d: %s %s [%lld]%s",
+                             group->ranks[group->rank], tsh_collective_name(call->op), tsh_dtype_name(call->dtype),
+                             (long long)call->count, mine ? " (a description)" : "", group->ranks[peer], words,
+                             tsh_dtype_name(dtype_of(kind)), (long long)count, meta ? " (a description)" : "");
     snprintf(work->words, sizeof work->words, "%s", tsh_error_message());
 }
 
@@ -339,10 +344,10 @@ static void look_in_kept(tsh_work *work, tshi_post *post) {
 static tsh_status heed_complaint(tsh_group *group) {
     tshi_member *me = tshi_member_at(group->state, group->rank);
     if (atomic_load_explicit(&me->complaint, memory_order_acquire) != 2) return TSH_OK;
-    tsh_status status = tshi_fail(
-        TSH_ERR_MISMATCH, "rank %d: send %s [%lld] (an earlier call), rank %d: recv %s [%lld]", group->world->rank,
-        tsh_dtype_name((tsh_dtype)(me->sent_kind & 0xff)), (long long)me->sent_count, group->ranks[me->complainer],
-        tsh_dtype_name((tsh_dtype)(me->wanted_kind & 0xff)), (long long)me->wanted_count);
+    tsh_status status =
+        tshi_fail(TSH_ERR_MISMATCH, "rank %d: send %s [%lld] (an earlier call), rank %d: recv %s [%lld]",
+                  group->world->rank, tsh_dtype_name(dtype_of(me->sent_kind)), (long long)me->sent_count,
+                  group->ranks[me->complainer], tsh_dtype_name(dtype_of(me->wanted_kind)), (long long)me->wanted_count);
     atomic_store_explicit(&me->complaint, 0, memory_order_release);
     return status;
 }

@@ -35,11 +35,6 @@ static tsh_status prepare(tsh_group *group, tsh_collective op, const tsh_tensor 
     return TSH_OK;
 }
 
-/* The group that takes messages for this one. */
-static tsh_group *carrier(tsh_group *group) {
-    return group->control ? group->control : group;
-}
-
 static tsh_status now(tsh_group *group, tsh_collective op, const tsh_tensor *tensor, int peer, bool meta, int *sender) {
     uint64_t start = tshi_ticks();
     tshi_call call;
@@ -49,9 +44,9 @@ static tsh_status now(tsh_group *group, tsh_collective op, const tsh_tensor *ten
     /* All but the words, which are long. */
     memset(&work, 0, offsetof(tsh_work, words));
     memset((char *)&work + offsetof(tsh_work, sender), 0, sizeof work - offsetof(tsh_work, sender));
-    tshi_work_set(&work, carrier(group), &call);
+    tshi_work_set(&work, group, &call);
     if (!tshi_work_quick(&work)) tshi_work_enqueue(&work);
-    status = tshi_work_finish(&work);
+    status = tshi_work_join(&work);
     if (status == TSH_OK && sender) *sender = work.sender;
     group->ticks += tshi_ticks() - start;
     return status;
@@ -64,7 +59,7 @@ static tsh_status later(tsh_group *group, tsh_collective op, const tsh_tensor *t
     tshi_call call;
     tsh_status status = prepare(group, op, tensor, peer, false, &call);
     if (status != TSH_OK) return status;
-    tsh_work *work = tshi_work_new(carrier(group), &call, tensor, NULL);
+    tsh_work *work = tshi_work_new(group, &call, tensor, NULL);
     if (!work) return TSH_ERR_MEMORY;
     tshi_work_enqueue(work);
     *out = work;

@@ -13,6 +13,7 @@
 #define TAG_REPLY  16384
 #define TAG_SPAN   8192
 #define LOOK_EVERY 16u
+#define MEETS      0x80u /* beside the dtype, in a kind */
 
 typedef struct header {
     int64_t count;
@@ -40,11 +41,11 @@ typedef struct tshi_mpi_message {
 } message;
 
 static uint32_t kind_of(const tshi_call *call) {
-    return (uint32_t)call->dtype | (uint32_t)call->reduce << 8;
+    return (uint32_t)call->dtype | (call->meets ? MEETS : 0) | (uint32_t)call->reduce << 8;
 }
 
 static tsh_dtype dtype_of(const header *h) {
-    return (tsh_dtype)(h->kind & 0xff);
+    return (tsh_dtype)(h->kind & (MEETS - 1));
 }
 
 static int tag_of(int base, uint32_t number) {
@@ -84,7 +85,7 @@ static int move_chunk(tsh_work *work, int64_t count, tsh_dtype dtype, void *data
 
 static void fill_header(tsh_work *work, message *m) {
     const tshi_call *call = &work->call;
-    size_t bytes = (size_t)call->count * tsh_dtype_size(call->dtype);
+    size_t bytes = call->meets ? TSHI_TICKET : (size_t)call->count * tsh_dtype_size(call->dtype);
     header *h = &m->header;
     h->count = call->count;
     h->kind = kind_of(call);

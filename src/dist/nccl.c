@@ -1,4 +1,4 @@
-/* Collectives of groups on GPUs: queued on the communication stream, in order, with events for what must wait. */
+/* Groups on GPUs: collectives are queued on the communication stream, in order, with events for what must wait. */
 #include "dist/nccl.h"
 
 #include <stdio.h>
@@ -156,16 +156,17 @@ static tsh_status queue(tsh_group *group, const tshi_call *call, cudaEvent_t aft
     if (status == TSH_OK) status = event_before(group, call, &before);
     if (status == TSH_OK) status = cuda_fail(world, cudaStreamWaitEvent(stream, before, 0), "cudaStreamWaitEvent");
     if (status != TSH_OK) return status;
-    snprintf(nccl->name, sizeof nccl->name, "%s #%llu", tsh_collective_name(call->op), (unsigned long long)number);
+    snprintf(nccl->tail.name, sizeof nccl->tail.name, "%s #%llu", tsh_collective_name(call->op),
+             (unsigned long long)number);
     ncclComm_t comm = group->state;
     ncclResult_t result = tshi_nccl_move(nccl, group, call, comm, stream);
-    status = tshi_nccl_settle(world, comm, result, nccl->name);
+    status = tshi_nccl_settle(world, comm, result, nccl->tail.name);
     if (status == TSH_OK) status = cuda_fail(world, cudaEventRecord(after, stream), "cudaEventRecord");
     if (status != TSH_OK) return status;
-    nccl->last = group;
-    nccl->last_before = before;
-    nccl->last_after = after;
-    nccl->ready_since = 0;
+    nccl->tail.group = group;
+    nccl->tail.before = before;
+    nccl->tail.after = after;
+    nccl->tail.ready_since = 0;
     return TSH_OK;
 }
 
@@ -198,7 +199,15 @@ static tsh_status nccl_run(tsh_group *group, const tshi_call *call) {
 
 /* --- calls that do not wait --------------------------------------------------------------------------------------- */
 
+static bool is_message(const tsh_work *work) {
+    return work->call.op == TSH_OP_SEND || work->call.op == TSH_OP_RECV;
+}
+
 static void nccl_drop(tsh_work *work) {
+    if (is_message(work)) {
+        tshi_nccl_message_drop(work);
+        return;
+    }
     event_give(work->group->world, work->state);
     work->state = NULL;
 }
@@ -212,6 +221,7 @@ static void end(tsh_work *work, tsh_status status) {
 static tsh_status nccl_start(tsh_work *work) {
     tsh_world *world = work->group->world;
     tshi_nccl_event *e = NULL;
+    if (is_message(work)) return tshi_nccl_message_start(work);
     if (tshi_nccl_device(world)->capturing) { /* whose streams nobody may ask */
         tsh_status status = nccl_run(work->group, &work->call);
         if (status == TSH_OK) end(work, TSH_OK);
@@ -236,6 +246,10 @@ static void nccl_progress(tsh_work *work) {
     tsh_world *world = work->group->world;
     const tshi_nccl *nccl = tshi_nccl_of(world);
     const tshi_nccl_event *e = work->state;
+    if (is_message(work)) {
+        tshi_nccl_message_progress(work);
+        return;
+    }
     if (nccl->failed != TSH_OK) {
         end(work, tshi_fail(nccl->failed, "%s", nccl->words));
         return;
@@ -245,9 +259,25 @@ static void nccl_progress(tsh_work *work) {
     end(work, error == cudaSuccess ? TSH_OK : cuda_fail(world, error, "cudaEventQuery"));
 }
 
+static void nccl_join(tsh_work *work) {
+    const tshi_cuda_device *device = tshi_nccl_device(work->group->world);
+    const tshi_nccl_event *e = work->state;
+    if (is_message(work)) {
+        tshi_nccl_message_join(work);
+        return;
+    }
+    if (!e || device->managed) return;
+    cudaError_t error = cudaStreamWaitEvent(device->compute, e->event, 0);
+    end(work, cuda_fail(work->group->world, error, "cudaStreamWaitEvent"));
+}
+
 static tsh_status nccl_nap(tsh_group *group, double since) {
+    tsh_world *world = group->world;
     double waited = tshi_clock() - since;
-    tsh_status status = tshi_nccl_watch(group->world);
+    tsh_status status = tshi_nccl_watch(world);
+    /* Messages that have not met: the control group knows what it waits for. */
+    if (status == TSH_OK && group->control->messages) return world->ops->nap(group->control, since);
+    if (group->queue || tshi_nccl_messages_queued(group)) tshi_nccl_device(world)->waits++;
     if (status == TSH_OK) tshi_nccl_doze(waited < 100e-6 ? 0 : waited < 10e-3 ? 500 : 1000);
     return status;
 }
@@ -261,6 +291,7 @@ static void nccl_mark(tsh_world *world, const void *data) {
 /* --- groups ------------------------------------------------------------------------------------------------------- */
 
 static void nccl_close(tsh_group *group) {
+    tshi_nccl_links_close(group->world, group);
     tshi_nccl_comm_close(group);
     if (group->control) tshi_group_free(group->control);
     group->control = NULL;
@@ -312,10 +343,14 @@ static tsh_status nccl_recover(tsh_world *world) {
     tshi_cuda_device *device = tshi_nccl_device(world);
     tshi_nccl_abort(world);
     cudaError_t error = cudaStreamSynchronize(device->communication);
+    for (const tshi_nccl_link *link = nccl->links; link && error == cudaSuccess; link = link->next) {
+        error = cudaStreamSynchronize(link->stream);
+    }
     if (error != cudaSuccess) return tshi_cuda_fail(error, "world_recover: cudaStreamSynchronize");
     if (device->failed != TSH_OK && !strcmp(device->words, nccl->words)) device->failed = TSH_OK;
     tsh_status status = world->ops->recover(world);
     if (status != TSH_OK) return status;
+    tshi_nccl_links_close(world, NULL);
     nccl->failed = TSH_OK;
     nccl->marked = NULL;
     return TSH_OK;
@@ -329,6 +364,7 @@ static void state_free(tsh_world *world) {
     if (nccl->before) cudaEventDestroy(nccl->before);
     if (nccl->after) cudaEventDestroy(nccl->after);
     if (nccl->marker) cudaEventDestroy(nccl->marker);
+    tshi_nccl_messages_free(world);
     while (nccl->events) {
         tshi_nccl_event *e = nccl->events;
         nccl->events = e->next;
@@ -353,6 +389,7 @@ const tshi_group_ops tshi_nccl_ops = {
     .start = nccl_start,
     .progress = nccl_progress,
     .drop = nccl_drop,
+    .join = nccl_join,
     .nap = nccl_nap,
     .close = nccl_close,
     .agree = nccl_agree,

@@ -1,7 +1,8 @@
 /* The backend of GPUs: NCCL moves the data, the backend beneath (local, mpi) keeps the ranks together.
  *
- * Every group has a control group of the same ranks on the backend beneath. It agrees on what is opened, carries
- * messages between two ranks (NCCL would want both sides to queue them in one order), and tells of failures and deaths.
+ * Every group has a control group of the same ranks on the backend beneath. It agrees on what is opened, has messages
+ * meet their receives (NCCL wants both sides to queue them in one order: that in which they have met), and tells of
+ * failures and deaths.
  * Collectives are queued on the device's communication stream, behind what its compute stream has been given; the host
  * does not wait. Whenever it does wait for the GPU it comes here to look around (tshi_nccl_watch), for a collective
  * whose peers do not come never ends by itself: it is aborted. */
@@ -46,6 +47,46 @@ typedef struct tshi_nccl_event {
     struct tshi_nccl_event *next; /* of those that are free */
 } tshi_nccl_event;
 
+/* The call queued last on one of the streams of communication: the others there end before it. */
+typedef struct tshi_nccl_tail {
+    tsh_group *group; /* NULL: none */
+    cudaEvent_t before, after;
+    char name[TSHI_LINE / 4]; /* "all_reduce #3" */
+    double ready_since;       /* since when it could have run; 0: not seen to be ready */
+} tshi_nccl_tail;
+
+/* The way of a group's messages from one rank to another, on either: a communicator of the two, made when their first
+ * message has met its receive, and a stream of its own. Nothing is queued there before both have committed themselves
+ * to it, and then behind the kernels that were queued when the call was made: so all of it ends, in any order of the
+ * calls that would end with messages that the host moves. */
+typedef struct tshi_nccl_link {
+    tsh_group *group;
+    int peer;
+    bool sends;
+    ncclUniqueId id; /* the sender's; it travels with every message that meets its receive */
+    ncclComm_t comm; /* of sender and receiver, in this order */
+    bool ready;      /* it takes calls */
+    ncclResult_t result;
+    cudaStream_t stream;
+    tshi_nccl_tail tail;
+    const tsh_work *busy; /* NCCL is about to queue this one */
+    struct tshi_nccl_link *next;
+} tshi_nccl_link;
+
+/* A message under way. */
+typedef enum tshi_nccl_stage { TSHI_LOOKS_FOR_PEER, TSHI_HAS_MET, TSHI_GIVEN, TSHI_QUEUED } tshi_nccl_stage;
+
+typedef struct tshi_nccl_message {
+    tshi_nccl_stage stage;
+    tsh_work *letter;          /* the control group's, while it looks for its peer's */
+    void *ticket;              /* of world->host: the link's id */
+    cudaEvent_t before, after; /* what was queued when it was called for; the message */
+    uint64_t number;
+    double met;           /* when it has */
+    tshi_nccl_link *link; /* once it has met */
+    struct tshi_nccl_message *next;
+} tshi_nccl_message;
+
 /* world->upper_state. */
 typedef struct tshi_nccl {
     const tshi_nccl_library *library;
@@ -53,12 +94,10 @@ typedef struct tshi_nccl {
     cudaEvent_t before, after, marker;
     const void *marked; /* what is complete at `marker` */
     tshi_nccl_event *events;
-    void *word; /* in device memory, for barriers */
-    /* The call queued last; all others end before it. NULL: none. */
-    tsh_group *last;
-    cudaEvent_t last_before, last_after;
-    char name[TSHI_LINE / 4]; /* "all_reduce #3" */
-    double ready_since;       /* since when it could have run; 0: not seen to be ready */
+    void *word;                  /* in device memory, for barriers */
+    tshi_nccl_tail tail;         /* of the collectives */
+    tshi_nccl_link *links;       /* of all groups */
+    tshi_nccl_message *messages; /* that are free */
     double next_look;
     bool watching;
     /* What has ended the communication, until the world recovers. */
@@ -91,6 +130,14 @@ tsh_status tshi_nccl_comm_split(tsh_group *parent, tsh_group *group);
 void tshi_nccl_comm_close(tsh_group *group);
 /* Until NCCL has done what `what` began: these communicators take calls without waiting. */
 tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what);
+/* The same, one look: *done. */
+tsh_status tshi_nccl_look(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, bool *done);
+/* What this rank owes to the others on a stream is done, or will never be. */
+void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail);
+/* End a communicator that ncclCommFinalize has made `result` of; what has not ended by `until` is aborted. */
+void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until);
+/* For ends: peers may be gone, or not have come. */
+double tshi_nccl_patience(const tsh_world *world);
 
 /* What calls have to return, or TSH_OK. */
 tsh_status tshi_nccl_trouble(tsh_group *group);
@@ -104,5 +151,26 @@ void tshi_nccl_doze(int looks);
 /* End the communication. The words of `status` are in tsh_error_message(); tell: the others do not know yet. */
 tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell);
 void tshi_nccl_abort(tsh_world *world);
+
+/* --- nccl_link.c: the ways of messages ---------------------------------------------------------------------------- */
+
+/* The group's way to or from `peer`, made if there is none. */
+tsh_status tshi_nccl_link_get(tsh_group *group, int peer, bool sends, tshi_nccl_link **out);
+/* Both sides have come: make the communicator. *ready: it takes calls. Does not wait. */
+tsh_status tshi_nccl_link_open(tshi_nccl_link *link, const void *ticket, bool *ready);
+/* Those of a group, or of all (NULL), after their last message. */
+void tshi_nccl_links_close(tsh_world *world, const tsh_group *group);
+
+/* --- nccl_message.c: point to point, see tshi_group_ops ----------------------------------------------------------- */
+
+tsh_status tshi_nccl_message_start(tsh_work *work);
+void tshi_nccl_message_progress(tsh_work *work);
+void tshi_nccl_message_join(tsh_work *work);
+void tshi_nccl_message_drop(tsh_work *work);
+/* One that has met, but not been queued, since `before` or earlier; NULL: none. */
+const tsh_work *tshi_nccl_message_halfway(const tsh_world *world, double before);
+/* One of them is the GPU's now. */
+bool tshi_nccl_messages_queued(const tsh_group *group);
+void tshi_nccl_messages_free(tsh_world *world);
 
 #endif

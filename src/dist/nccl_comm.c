@@ -36,7 +36,12 @@ void tshi_nccl_abort(tsh_world *world) {
         nccl->library->comm_abort(g->state);
         g->state = NULL;
     }
-    nccl->last = NULL;
+    for (tshi_nccl_link *link = nccl->links; link; link = link->next) {
+        if (link->comm) nccl->library->comm_abort(link->comm);
+        link->comm = NULL;
+        link->tail.group = NULL;
+    }
+    nccl->tail.group = NULL;
 }
 
 tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell) {
@@ -83,59 +88,81 @@ static tsh_status blame(tsh_world *world, tsh_status status) {
     return tshi_nccl_stop(world, tshi_fail(status, "%s", words), true);
 }
 
-/* The call queued last is under way, for all that this rank has to do with it. */
-static bool waits_for_peers(tshi_nccl *nccl) {
-    if (!nccl->last) return false;
-    if (cudaEventQuery(nccl->last_after) == cudaErrorNotReady) {
-        return cudaEventQuery(nccl->last_before) == cudaSuccess;
-    }
-    return false;
+/* How long the call queued last has been under way, for all that this rank has to do with it; 0: it is not. */
+static double waited(tshi_nccl_tail *tail, double now) {
+    bool waits =
+        tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady && cudaEventQuery(tail->before) == cudaSuccess;
+    if (!waits) tail->ready_since = 0;
+    if (waits && tail->ready_since == 0) tail->ready_since = now;
+    return waits ? now - tail->ready_since : 0;
 }
 
-static tsh_status time_out(tsh_world *world, const char *what) {
-    const tshi_nccl *nccl = tshi_nccl_of(world);
+static tsh_status time_out(tsh_world *world, const tsh_group *group, const char *what) {
     tsh_status status = tshi_fail(TSH_ERR_TIMEOUT, "%s: not done within %g s", what, world->timeout);
     tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, tsh_error_message());
-    tshi_group_log_ring(nccl->last ? nccl->last : world->group);
+    tshi_group_log_ring(group ? group : world->group);
     return tshi_nccl_stop(world, tshi_fail(status, "%s: not done within %g s", what, world->timeout), true);
 }
 
+static tsh_status look_at_comm(tsh_world *world, ncclComm_t comm, const tshi_nccl_tail *tail) {
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    ncclResult_t now = ncclSuccess, result = nccl->library->comm_get_async_error(comm, &now);
+    if (result == ncclSuccess) result = now;
+    if (result == ncclSuccess || result == ncclInProgress) return TSH_OK;
+    return blame(world, nccl_fail(nccl, comm, result, tail->group ? tail->name : "nccl", true));
+}
+
 static tsh_status look_at_comms(tsh_world *world) {
-    tshi_nccl *nccl = tshi_nccl_of(world);
-    for (tsh_group *g = world->groups; g; g = g->next) {
-        ncclResult_t now = ncclSuccess;
-        if (!is_ours(g)) continue;
-        ncclResult_t result = nccl->library->comm_get_async_error(g->state, &now);
-        if (result == ncclSuccess) result = now;
-        if (result == ncclSuccess || result == ncclInProgress) continue;
-        return blame(world, nccl_fail(nccl, g->state, result, nccl->last ? nccl->name : "nccl", true));
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    tsh_status status = TSH_OK;
+    for (tsh_group *g = world->groups; g && status == TSH_OK; g = g->next) {
+        if (is_ours(g)) status = look_at_comm(world, g->state, &nccl->tail);
     }
-    return TSH_OK;
+    for (const tshi_nccl_link *link = nccl->links; link && status == TSH_OK; link = link->next) {
+        if (link->comm) status = look_at_comm(world, link->comm, &link->tail);
+    }
+    return status;
+}
+
+/* Something has been queued, and all of it is done. */
+static bool ended_well(const tsh_world *world, double now) {
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    bool any = nccl->tail.group != NULL, done = !any || cudaEventQuery(nccl->tail.after) == cudaSuccess;
+    for (const tshi_nccl_link *link = nccl->links; link && done; link = link->next) {
+        any = any || link->tail.group;
+        done = !link->tail.group || cudaEventQuery(link->tail.after) == cudaSuccess;
+    }
+    return any && done && !tshi_nccl_message_halfway(world, now);
 }
 
 static tsh_status look(tsh_world *world, double now) {
     tshi_nccl *nccl = tshi_nccl_of(world);
-    bool waits = waits_for_peers(nccl);
+    tshi_nccl_tail *tail = &nccl->tail;
+    double since = waited(tail, now);
+    bool waits = tail->ready_since != 0;
     tshi_signal_look(world);
     tsh_status status = look_at_comms(world);
     if (status != TSH_OK) return status;
-    if (!waits) nccl->ready_since = 0;
-    if (waits && nccl->ready_since == 0) nccl->ready_since = now;
-    double waited = waits ? now - nccl->ready_since : 0;
-    tsh_group *control = waits ? nccl->last->control : world->group->control;
-    status = world->ops->trouble(control, true, waited > LEFT_AFTER);
+    status = world->ops->trouble(waits ? tail->group->control : world->group->control, true, since > LEFT_AFTER);
     if (status != TSH_OK) {
         /* It may have ended well meanwhile, and then the next call hears of it. */
-        return nccl->last && cudaEventQuery(nccl->last_after) == cudaSuccess ? TSH_OK
-                                                                             : tshi_nccl_stop(world, status, false);
+        return ended_well(world, now) ? TSH_OK : tshi_nccl_stop(world, status, false);
     }
-    return waited > world->timeout ? time_out(world, nccl->name) : TSH_OK;
+    if (since > world->timeout) return time_out(world, tail->group, tail->name);
+    const tsh_work *halfway = tshi_nccl_message_halfway(world, now - world->timeout);
+    if (halfway) return time_out(world, halfway->group, tsh_collective_name(halfway->call.op));
+    for (tshi_nccl_link *link = nccl->links; link; link = link->next) {
+        if (waited(&link->tail, now) > world->timeout) return time_out(world, link->group, link->tail.name);
+    }
+    return TSH_OK;
 }
 
 tsh_status tshi_nccl_watch(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     double now = tshi_clock();
     if (nccl->failed != TSH_OK) return tshi_fail(nccl->failed, "%s", nccl->words);
+    /* What the GPU waits for may be a message that this host has still to hear of. */
+    if (world->pending > 0) tshi_world_progress(world);
     if (now < nccl->next_look || nccl->watching) return TSH_OK;
     nccl->watching = true;
     tsh_status status = look(world, now);
@@ -155,23 +182,29 @@ tsh_status tshi_nccl_trouble(tsh_group *group) {
     return status == TSH_OK ? TSH_OK : tshi_nccl_stop(group->world, status, false);
 }
 
-tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what) {
+tsh_status tshi_nccl_look(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, bool *done) {
     const tshi_nccl *nccl = tshi_nccl_of(world);
-    double until = 0;
     bool begun = result == ncclSuccess || result == ncclInProgress;
-    for (int looks = 0; result == ncclSuccess || result == ncclInProgress; looks++) {
-        ncclResult_t now = ncclSuccess;
-        result = comm ? nccl->library->comm_get_async_error(comm, &now) : result;
-        if (result == ncclSuccess) result = now;
-        if (result == ncclSuccess) return TSH_OK;
-        if (result != ncclInProgress) break;
+    ncclResult_t now = ncclSuccess;
+    if (begun && comm) result = nccl->library->comm_get_async_error(comm, &now);
+    if (begun && result == ncclSuccess) result = now;
+    *done = result == ncclSuccess;
+    if (*done || result == ncclInProgress) return TSH_OK;
+    return blame(world, nccl_fail(nccl, comm, result, what, begun));
+}
+
+tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what) {
+    double until = 0;
+    for (int looks = 0;; looks++) {
+        bool done;
+        tsh_status status = tshi_nccl_look(world, comm, result, what, &done);
+        if (status != TSH_OK || done) return status;
         if (until == 0) until = tshi_clock() + world->timeout;
-        tsh_status status = tshi_nccl_watch(world);
+        status = tshi_nccl_watch(world);
         if (status != TSH_OK) return status;
-        if (tshi_clock() > until) return time_out(world, what);
+        if (tshi_clock() > until) return time_out(world, tshi_nccl_of(world)->tail.group, what);
         tshi_nccl_doze(looks);
     }
-    return blame(world, nccl_fail(nccl, comm, result, what, begun));
 }
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
@@ -241,34 +274,37 @@ tsh_status tshi_nccl_comm_split(tsh_group *parent, tsh_group *group) {
 
 /* --- ending ------------------------------------------------------------------------------------------------------- */
 
-/* The peers may be gone, or not have come: whatever has not ended soon is aborted. */
-static bool finalize(tsh_world *world, ncclComm_t comm) {
-    const tshi_nccl *nccl = tshi_nccl_of(world);
-    double until = tshi_clock() + (world->timeout < GOODBYE ? world->timeout : GOODBYE);
-    ncclResult_t result = nccl->library->comm_finalize(comm), now = ncclInProgress;
-    for (int looks = 0; result == ncclSuccess || result == ncclInProgress; looks++) {
+double tshi_nccl_patience(const tsh_world *world) {
+    return world->timeout < GOODBYE ? world->timeout : GOODBYE;
+}
+
+void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until) {
+    ncclResult_t now = ncclInProgress;
+    for (int looks = 0; (result == ncclSuccess || result == ncclInProgress) && now == ncclInProgress; looks++) {
         result = nccl->library->comm_get_async_error(comm, &now);
-        if (result != ncclSuccess || now != ncclInProgress) return result == ncclSuccess && now == ncclSuccess;
-        if (tshi_clock() > until) return false;
+        if (now == ncclInProgress && tshi_clock() > until) break;
+        if (now == ncclInProgress) tshi_nccl_doze(looks);
+    }
+    if (result == ncclSuccess && now == ncclSuccess)
+        nccl->library->comm_destroy(comm);
+    else
+        nccl->library->comm_abort(comm);
+}
+
+void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail) {
+    for (int looks = 0; tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady; looks++) {
+        if (tshi_nccl_watch(world) != TSH_OK) break;
         tshi_nccl_doze(looks);
     }
-    return false;
 }
 
 void tshi_nccl_comm_close(tsh_group *group) {
     tsh_world *world = group->world;
     tshi_nccl *nccl = tshi_nccl_of(world);
-    /* What this rank owes to the others. */
-    for (int looks = 0; nccl->last && cudaEventQuery(nccl->last_after) == cudaErrorNotReady; looks++) {
-        if (tshi_nccl_watch(world) != TSH_OK) break;
-        tshi_nccl_doze(looks);
-    }
-    if (nccl->last == group) nccl->last = NULL;
+    tshi_nccl_flush(world, &nccl->tail);
+    if (nccl->tail.group == group) nccl->tail.group = NULL;
     ncclComm_t comm = group->state;
     if (!comm) return;
     group->state = NULL;
-    if (finalize(world, comm))
-        nccl->library->comm_destroy(comm);
-    else
-        nccl->library->comm_abort(comm);
+    tshi_nccl_comm_end(nccl, comm, nccl->library->comm_finalize(comm), tshi_clock() + tshi_nccl_patience(world));
 }

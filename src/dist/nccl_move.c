@@ -177,6 +177,8 @@ ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const
     case TSH_OP_GATHER: return gather(&m);
     case TSH_OP_SCATTER: return scatter(&m);
     case TSH_OP_BARRIER: return m.nccl->all_reduce(nccl->word, nccl->word, 1, ncclFloat32, ncclSum, comm, stream);
-    default: return ncclInvalidUsage; /* messages go to the control group */
+    case TSH_OP_SEND: return m.nccl->send(call->in, n, m.type, call->root, comm, stream);
+    case TSH_OP_RECV: return m.nccl->recv(call->out, n, m.type, call->root, comm, stream);
+    default: return ncclInvalidUsage;
     }
 }

@@ -2,7 +2,7 @@
 #include "dist/dist.h"
 
 bool tshi_call_is_staged(const tsh_group *group) {
-    return group->ops->on_host && group->world->device != group->world->host;
+    return group->ops->on_host && !group->owner && group->world->device != group->world->host;
 }
 
 static int64_t sum(const tsh_group *group, const int64_t *counts) {

@@ -61,8 +61,12 @@ static void note_failure(tsh_work *work, tsh_status status) {
     if (status != TSH_OK && !work->words[0]) snprintf(work->words, sizeof work->words, "%s", tsh_error_message());
 }
 
+static bool is_message(const tsh_work *work) {
+    return work->call.op == TSH_OP_SEND || work->call.op == TSH_OP_RECV;
+}
+
 /* Let the backend do what it can. */
-static void step(tsh_work *work) {
+static void advance(tsh_work *work) {
     tsh_group *group = work->group;
     const tshi_group_ops *ops = group->ops;
     if (!work->started) {
@@ -77,6 +81,15 @@ static void step(tsh_work *work) {
     if (work->done) note_failure(work, work->status);
 }
 
+/* A backend that waits in there for something else moves others on, but not what is half done. */
+static void step(tsh_work *work) {
+    tsh_world *world = work->group->world;
+    bool moving = world->moving;
+    world->moving = true;
+    advance(work);
+    world->moving = moving;
+}
+
 /* Out of the group's books. */
 static void settle(tsh_work *work) {
     work->linked = false;
@@ -85,7 +98,7 @@ static void settle(tsh_work *work) {
     if (work->state && work->group->ops->drop) work->group->ops->drop(work);
     if (work->stage.in || work->stage.out) tshi_stage_close(work->group, &work->stage, work->status);
     tshi_work_spread(work);
-    if (work->status == TSH_OK) tshi_group_count(work->group, &work->call);
+    if (work->status == TSH_OK && !work->call.meets) tshi_group_count(work->group, &work->call);
     if (work->orphan) work_free(work);
 }
 
@@ -127,6 +140,7 @@ static void move_group(tsh_group *group) {
 }
 
 void tshi_world_progress(tsh_world *world) {
+    if (world->moving) return;
     for (tsh_group *g = world->groups; g && world->pending > 0; g = g->next) move_group(g);
 }
 
@@ -137,11 +151,10 @@ static void link_last(tsh_work **link, tsh_work *work) {
 
 void tshi_work_enqueue(tsh_work *work) {
     tsh_group *group = work->group;
-    bool message = work->call.op == TSH_OP_SEND || work->call.op == TSH_OP_RECV;
     work->linked = true;
     work->next = NULL;
     group->world->pending++;
-    if (message) {
+    if (is_message(work)) {
         link_last(&group->messages, work);
         move_messages(group);
         return;
@@ -167,8 +180,18 @@ bool tshi_work_quick(tsh_work *work) {
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
-/* Until *pending (a work that is linked, or a group's queue) is gone. */
-static void wait_while(tsh_group *group, const tsh_work *work) {
+/* Where only the GPU's time is missing, the GPU waits: for what was queued before, too. */
+static void join(tsh_work *work) {
+    tsh_group *group = work->group;
+    for (tsh_work *w = is_message(work) ? work : group->queue; w; w = w == work ? NULL : w->next) {
+        if (!w->done) group->ops->join(w);
+        if (w->done) note_failure(w, w->status);
+    }
+    if (work->done) move_group(group);
+}
+
+/* Until the work, which is linked, or else the group's queue is gone. joins: see tshi_work_join. */
+static void wait_while(tsh_group *group, tsh_work *work, bool joins) {
     tsh_world *world = group->world;
     double since = 0;
     for (int looks = 0; work ? work->linked : group->queue != NULL; looks++) {
@@ -176,6 +199,7 @@ static void wait_while(tsh_group *group, const tsh_work *work) {
             move_group(group);
         else
             tshi_world_progress(world);
+        if (joins && work->linked && group->ops->join) join(work);
         if (work ? !work->linked : !group->queue) return;
         if (looks < world->spins) {
             if (looks > EAGER_LOOKS) pause_cpu();
@@ -185,18 +209,35 @@ static void wait_while(tsh_group *group, const tsh_work *work) {
         tsh_status status = group->ops->nap ? group->ops->nap(group, since) : TSH_OK;
         if (status == TSH_OK) continue;
         /* The backend fails everything else by itself: it knows why. */
-        tsh_work *first = work ? (tsh_work *)(uintptr_t)work : group->queue;
+        tsh_work *first = work ? work : group->queue;
         if (!first->done) note_failure(first, status);
     }
 }
 
 tsh_status tshi_work_finish(tsh_work *work) {
-    if (work->linked) wait_while(work->group, work);
+    if (work->linked) wait_while(work->group, work, false);
     return work->status == TSH_OK ? TSH_OK : tshi_fail(work->status, "%s", work->words);
 }
 
+tsh_status tshi_work_join(tsh_work *work) {
+    if (work->linked) wait_while(work->group, work, true);
+    return tshi_work_finish(work);
+}
+
+void tshi_message_cancel(tsh_work *work, const char *why) {
+    if (!work) return;
+    if (work->linked) {
+        tsh_work **link = &work->group->messages;
+        while (*link != work) link = &(*link)->next;
+        *link = work->next;
+        if (!work->done) note_failure(work, tshi_fail(TSH_ERR_STATE, "%s", why));
+        settle(work);
+    }
+    work_free(work);
+}
+
 void tshi_group_drain(tsh_group *group) {
-    if (group->queue) wait_while(group, NULL);
+    if (group->queue) wait_while(group, NULL, false);
 }
 
 tsh_status tshi_group_run(tsh_group *group, const tshi_call *call) {

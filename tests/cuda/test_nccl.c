@@ -1,43 +1,9 @@
 /* Worlds of ranks on GPUs, over what stands in for CUDA and NCCL: ranks are threads, each with a GPU of its own, whose
  * queues run as late as they may. */
-#include "dist/nccl.h"
-#include "standin/nccl.h"
-#include "standin/standin.h"
-#include "support/collectives.h"
-#include "tshard/functional.h"
-
-#include <criterion/criterion.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-static void begin(int gpus) {
-    setenv("TSHARD_TEST_DEVICE", "cuda", 1);
-    setenv("TSHARD_CUDA_MANAGED", "0", 1);
-    standin_reset();
-    standin_lazy(true);
-    standin_gpus(gpus);
-}
-
-static void expect_nothing_left(const char *where) {
-    char text[256];
-    standin_live(text, sizeof text);
-    /* NCCL itself stays open, once it has been. */
-    cr_assert(!text[0] || !strcmp(text, "1 library"), "%s leaves %s", where, text);
-}
+#include "cuda/nccl_ranks.h"
+#include "tshard/tshard.h"
 
 TestSuite(nccl, .timeout = 120);
-
-static bool sums(tshi_rank *r, tsh_group *group) {
-    float got[3] = {0};
-    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
-    float wanted = (float)tsh_group_size(group);
-    tsh_tensor_fill(x, 1);
-    bool good = tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM)) && tshi_check_ok(r, tsh_tensor_read(x, got, 3)) &&
-                tshi_check(r, got[2] == wanted, "%g, not %g", (double)got[2], (double)wanted);
-    tsh_tensor_release(x);
-    return good;
-}
 
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 
@@ -57,12 +23,7 @@ static void everything(tshi_rank *r, void *arg) {
 }
 
 Test(nccl, every_collective_is_what_plain_loops_say) {
-    for (int ranks = 2; ranks <= 4; ranks++) {
-        begin(4);
-        setenv("TSHARD_CUDA_MANAGED", "1", 1);
-        cr_assert_str_empty(tshi_test_run_threads(ranks, everything, NULL), "%d ranks", ranks);
-        expect_nothing_left("a world");
-    }
+    for (int ranks = 2; ranks <= 4; ranks++) run_ranks(ranks, true, everything, NULL);
 }
 
 static void started(tshi_rank *r, void *arg) {
@@ -73,10 +34,7 @@ static void started(tshi_rank *r, void *arg) {
 }
 
 Test(nccl, calls_that_do_not_wait) {
-    begin(3);
-    setenv("TSHARD_CUDA_MANAGED", "1", 1);
-    cr_assert_str_empty(tshi_test_run_threads(3, started, NULL));
-    expect_nothing_left("a world");
+    run_ranks(3, true, started, NULL);
 }
 
 /* Queued and not waited for: the results are there for what is queued behind them. */
@@ -106,8 +64,7 @@ static void queued(tshi_rank *r, void *arg) {
 
 Test(nccl, the_host_does_not_wait) {
     for (int ranks = 2; ranks <= 4; ranks++) {
-        begin(4);
-        setenv("TSHARD_CUDA_MANAGED", "0", 1);
+        begin(4, false);
         standin_protect(true);
         cr_assert_str_empty(tshi_test_run_threads(ranks, queued, NULL));
         expect_nothing_left("a world");
@@ -139,10 +96,7 @@ static void groups(tshi_rank *r, void *arg) {
 }
 
 Test(nccl, groups_and_meshes) {
-    begin(4);
-    setenv("TSHARD_CUDA_MANAGED", "1", 1);
-    cr_assert_str_empty(tshi_test_run_threads(4, groups, NULL));
-    expect_nothing_left("groups");
+    run_ranks(4, true, groups, NULL);
 }
 
 static void many(tshi_rank *r, void *arg) {
@@ -172,9 +126,7 @@ static void many(tshi_rank *r, void *arg) {
 }
 
 Test(nccl, started_calls_are_all_queued_at_once) {
-    begin(4);
-    cr_assert_str_empty(tshi_test_run_threads(4, many, NULL));
-    expect_nothing_left("calls");
+    run_ranks(4, false, many, NULL);
 }
 
 static void refused(tshi_rank *r, void *arg) {
@@ -190,7 +142,7 @@ static void refused(tshi_rank *r, void *arg) {
 }
 
 Test(nccl, what_it_has_not_is_refused_in_words) {
-    begin(2);
+    begin(2, false);
     cr_assert_str_empty(tshi_test_run_threads(2, refused, NULL));
     cr_assert(tsh_backend_supports("nccl", TSH_CUDA, TSH_OP_ALL_REDUCE, TSH_BFLOAT16, TSH_AVG));
     cr_assert_not(tsh_backend_supports("nccl", TSH_CPU, TSH_OP_ALL_REDUCE, TSH_BFLOAT16, TSH_AVG));
@@ -206,17 +158,10 @@ static void backend_is(tshi_rank *r, void *arg) {
     tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 100);
 }
 
-static void no_world(tshi_rank *r, void *arg) {
-    (void)r;
-    (void)arg;
-}
-
 Test(nccl, ranks_that_share_a_gpu_do_without) {
-    begin(1);
-    setenv("TSHARD_CUDA_MANAGED", "1", 1);
+    begin(1, true);
     cr_assert_str_empty(tshi_test_run_threads(3, backend_is, "local"));
-    begin(2);
-    setenv("TSHARD_CUDA_MANAGED", "1", 1);
+    begin(2, true);
     cr_assert_str_empty(tshi_test_run_threads(3, backend_is, "local"));
     setenv("TSHARD_BACKEND", "nccl", 1);
     const char *words = tshi_test_run_threads(3, no_world, NULL);
@@ -225,8 +170,7 @@ Test(nccl, ranks_that_share_a_gpu_do_without) {
 }
 
 Test(nccl, it_can_be_ruled_out) {
-    begin(2);
-    setenv("TSHARD_CUDA_MANAGED", "1", 1);
+    begin(2, true);
     setenv("TSHARD_BACKEND", "local", 1);
     cr_assert_str_empty(tshi_test_run_threads(2, backend_is, "local"));
     setenv("TSHARD_BACKEND", "nccl", 1);
@@ -267,11 +211,7 @@ static void told(tshi_rank *r, void *arg) {
 }
 
 Test(nccl, a_rank_that_fails_tells_the_others) {
-    for (int ranks = 2; ranks <= 3; ranks++) {
-        begin(3);
-        cr_assert_str_empty(tshi_test_run_threads(ranks, told, NULL));
-        expect_nothing_left("a world");
-    }
+    for (int ranks = 2; ranks <= 3; ranks++) run_ranks(ranks, false, told, NULL);
 }
 
 static void wrong(tshi_rank *r, void *arg) {
@@ -299,13 +239,9 @@ static void wrong(tshi_rank *r, void *arg) {
 }
 
 Test(nccl, bad_arguments_are_told) {
-    begin(3);
-    cr_assert_str_empty(tshi_test_run_threads(3, wrong, NULL));
-    expect_nothing_left("a world");
+    run_ranks(3, false, wrong, NULL);
     setenv("TSHARD_CHECK", "1", 1);
-    setenv("TSHARD_CUDA_MANAGED", "1", 1);
-    cr_assert_str_empty(tshi_test_run_threads(3, wrong, "checked"));
-    expect_nothing_left("a world");
+    run_ranks(3, true, wrong, "checked");
 }
 
 static void too_late(tshi_rank *r, void *arg) {
@@ -323,8 +259,7 @@ static void too_late(tshi_rank *r, void *arg) {
         /* It hears of it wherever it asks next. */
         tsh_status status = TSH_OK;
         for (int i = 0; status == TSH_OK && i < 2000; i++) {
-            const struct timespec nap = {.tv_nsec = 1000000};
-            nanosleep(&nap, NULL);
+            nap(1000);
             tsh_mesh *mesh = NULL;
             if (i > 1000) status = tsh_mesh_create(r->world, "all=-1", &mesh);
             tsh_mesh_destroy(mesh);
@@ -337,7 +272,7 @@ static void too_late(tshi_rank *r, void *arg) {
 }
 
 Test(nccl, the_deadline_aborts) {
-    begin(2);
+    begin(2, false);
     const tshi_test_options options = {.ranks = 2, .threads = true, .world_timeout = "0.5"};
     tshi_outcome outcomes[2];
     const char *words = tshi_test_run_with(&options, too_late, NULL, outcomes, NULL);
@@ -367,9 +302,7 @@ static void broken(tshi_rank *r, void *arg) {
 }
 
 Test(nccl, asynchronous_errors_are_told_in_ncclls_words) {
-    begin(2);
-    cr_assert_str_empty(tshi_test_run_threads(2, broken, NULL));
-    expect_nothing_left("a world");
+    run_ranks(2, false, broken, NULL);
 }
 
 /* A rank that leaves while others wait for it. */
@@ -388,9 +321,7 @@ static void leaves(tshi_rank *r, void *arg) {
 }
 
 Test(nccl, a_rank_that_has_left_is_not_waited_for) {
-    begin(2);
-    cr_assert_str_empty(tshi_test_run_threads(2, leaves, NULL));
-    expect_nothing_left("a world");
+    run_ranks(2, false, leaves, NULL);
 }
 
 /* Each call in its turn fails once: some rank says so, in words, and all come to an end and leave nothing. */
@@ -418,34 +349,16 @@ static void life(tshi_rank *r, void *arg) {
     tsh_group_destroy(pair);
 }
 
-static uint64_t fail_each(const char *name, int most) {
-    uint64_t n = 1;
-    const tshi_test_options options = {.ranks = 2, .threads = true, .world_timeout = "10"};
-    for (; n <= (uint64_t)most; n++) {
-        begin(2);
-        standin_fail(name, n, 0);
-        const char *words = tshi_test_run_with(&options, life, NULL, NULL, NULL);
-        cr_expect(!strstr(words, "not done within"), "%s, call %d: %s", name, (int)n, words);
-        expect_nothing_left(name);
-        if (!standin_failed()) break;
-    }
-    return n;
-}
-
 Test(nccl, every_call_of_nccl_may_fail, .timeout = 240) {
     static const char *const names[] = {"ncclGetUniqueId",       "ncclCommInitRankConfig", "ncclCommSplit",
                                         "ncclCommGetAsyncError", "ncclAllReduce",          "cudaEventCreate",
                                         "cudaEventRecord",       "cudaStreamWaitEvent",    "ncclCommFinalize",
                                         "ncclCommDestroy",       "cudaDeviceGetPCIBusId"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        uint64_t n = fail_each(names[i], 5);
-        cr_expect_gt(n, 1, "%s is never called", names[i]);
-    }
+    every_call_may_fail(names, sizeof names / sizeof *names, 5, life);
 }
 
 Test(nccl, a_library_that_is_none_is_done_without) {
-    begin(2);
-    setenv("TSHARD_CUDA_MANAGED", "1", 1);
+    begin(2, true);
     standin_fail("ncclGetVersion", 1, 0);
     cr_assert_str_empty(tshi_test_run_threads(2, backend_is, "local"));
     setenv("TSHARD_BACKEND", "nccl", 1);
@@ -487,9 +400,8 @@ static void overlap(tshi_rank *r, void *arg) {
         const tshi_nccl *nccl = tshi_nccl_of(r->world);
         cudaError_t done = cudaErrorNotReady;
         for (int i = 0; i < 20000 && done != cudaSuccess; i++) {
-            const struct timespec nap = {.tv_nsec = 100000};
-            done = cudaEventQuery(nccl->last_after);
-            if (done != cudaSuccess) nanosleep(&nap, NULL);
+            done = cudaEventQuery(nccl->tail.after);
+            if (done != cudaSuccess) nap(100);
         }
         tshi_check(r, done == cudaSuccess, "the sum does not come to an end");
         tshi_check(r, cudaStreamQuery(device->compute) == cudaErrorNotReady, "the product ran before");
@@ -512,13 +424,112 @@ static void overlap(tshi_rank *r, void *arg) {
 }
 
 Test(nccl, the_input_gradient_is_summed_beside_the_weight_gradient) {
-    begin(2);
-    cr_assert_str_empty(tshi_test_run_threads(2, overlap, NULL));
-    expect_nothing_left("a step");
+    run_ranks(2, false, overlap, NULL);
 }
 
 Test(nccl, the_input_gradient_is_scattered_beside_the_weight_gradient) {
-    begin(2);
-    cr_assert_str_empty(tshi_test_run_threads(2, overlap, "scattered"));
-    expect_nothing_left("a step");
+    run_ranks(2, false, overlap, "scattered");
+}
+
+/* --- data parallelism --------------------------------------------------------------------------------------------- */
+
+typedef struct steps {
+    tsh_mesh *mesh;
+    tsh_tape *tape;
+    tsh_parameters *list;
+    tsh_linear *layer;
+    tsh_optimizer *optimizer;
+    tsh_data_parallel *dp;
+    tsh_tensor *x;
+} steps;
+
+enum { DP_BATCH = 4, DP_IN = 6, DP_OUT = 5 };
+
+static bool open_steps(tshi_rank *r, steps *s) {
+    float weight[DP_OUT * DP_IN] = {0}, bias[DP_OUT] = {0}, x[DP_BATCH * DP_IN];
+    for (int i = 0; i < DP_BATCH * DP_IN; i++) x[i] = (float)(i % 7 - 3);
+    tshi_check_ok(r, tsh_mesh_create(r->world, "data=-1,model=1", &s->mesh));
+    tsh_group *model = tsh_mesh_group(s->mesh, "model");
+    s->layer =
+        tsh_linear_create(model, &(tsh_linear_config){.in = DP_IN, .out = DP_OUT, .shard = TSH_COLUMN, .bias = true});
+    if (!tshi_check(r, s->layer, "%s", tsh_error_message())) return false;
+    tsh_tensor_config rows = {.ndim = 2, .shape = {DP_BATCH, DP_IN}, .layout = {TSH_SHARD(0)}};
+    tshi_check_ok(r, tsh_linear_load(s->layer, weight, bias));
+    tshi_check_ok(r, tsh_tensor_create(s->mesh, &rows, &s->x));
+    tshi_check_ok(r, tsh_tensor_write_whole(s->x, x));
+    tshi_check_ok(r, tsh_tape_create(r->world, &s->tape));
+    tshi_check_ok(r, tsh_parameters_create(r->world, &s->list));
+    tshi_check_ok(r, tsh_linear_register(s->layer, s->list, "layer"));
+    tshi_check_ok(r, tsh_sgd_create(s->list, &(tsh_sgd_config){.lr = 1}, &s->optimizer));
+    const tsh_data_parallel_config small = {.bucket_bytes = 64};
+    tshi_check_ok(r, tsh_data_parallel_create(s->tape, s->list, tsh_mesh_group(s->mesh, "data"), &small, &s->dp));
+    return !r->failed;
+}
+
+static void close_steps(steps *s) {
+    tsh_data_parallel_destroy(s->dp);
+    tsh_optimizer_destroy(s->optimizer);
+    tsh_parameters_destroy(s->list);
+    tsh_tape_destroy(s->tape);
+    tsh_linear_destroy(s->layer);
+    tsh_tensor_release(s->x);
+    tsh_mesh_destroy(s->mesh);
+}
+
+static bool step(tshi_rank *r, steps *s) {
+    tsh_optimizer_zero_grad(s->optimizer);
+    tsh_tensor *loss = tsh_sum(s->tape, tsh_linear_forward(s->tape, s->layer, s->x), TSH_ALL_DIMS);
+    return tshi_check(r, loss, "%s", tsh_tape_message(s->tape)) && tshi_check_ok(r, tsh_backward(s->tape, loss)) &&
+           tshi_check_ok(r, tsh_optimizer_step(s->optimizer)) && tshi_check_ok(r, tsh_tape_reset(s->tape));
+}
+
+/* The gradients are summed while the host goes on to the optimiser and the next step. */
+static void data_parallel(tshi_rank *r, void *arg) {
+    enum { STEPS = 4 };
+    (void)arg;
+    steps s = {NULL};
+    if (open_steps(r, &s)) {
+        tshi_cuda_device *device = tshi_cuda(tsh_world_device(r->world));
+        tshi_check(r, tsh_data_parallel_buckets(s.dp) > 1, "one bucket");
+        for (int i = 0; i < STEPS && !r->failed; i++) {
+            tshi_check_ok(r, tsh_device_synchronize(tsh_world_device(r->world)));
+            uint64_t waits = device->waits;
+            if (!step(r, &s)) break;
+            tshi_check(r, device->waits == waits, "the host has waited %d times", (int)(device->waits - waits));
+        }
+        float weight[DP_OUT * DP_IN], wanted = 0;
+        for (int row = 0; row < DP_BATCH; row++) wanted -= (float)(STEPS * (row * DP_IN % 7 - 3));
+        tshi_check_ok(r, tsh_tensor_read(tsh_linear_weight(s.layer), weight, DP_OUT * DP_IN));
+        tshi_check(r, weight[0] == wanted && weight[DP_IN] == wanted, "%g, not %g", (double)weight[0], (double)wanted);
+    }
+    close_steps(&s);
+}
+
+Test(nccl, a_data_parallel_step_never_waits) {
+    for (int ranks = 2; ranks <= 4; ranks++) run_ranks(ranks, false, data_parallel, NULL);
+}
+
+/* A rank that does not come to the step: the other ends its own, and hears of it where it waits. */
+static void data_parallel_fails(tshi_rank *r, void *arg) {
+    _Atomic bool *ended = arg;
+    steps s = {NULL};
+    if (open_steps(r, &s)) {
+        if (r->rank == 1) {
+            while (!*ended) nap(100);
+            tsh_world_fail(r->world, "enough of it");
+        } else {
+            step(r, &s);
+            *ended = true;
+            tsh_status status = tsh_device_synchronize(tsh_world_device(r->world));
+            tshi_check_status(r, status, TSH_ERR_PEER, "enough of it");
+        }
+        tshi_check_ok(r, tsh_world_recover(r->world));
+        sums(r, tsh_world_group(r->world));
+    }
+    close_steps(&s);
+}
+
+Test(nccl, a_data_parallel_step_that_fails_is_told_of_at_the_next_synchronisation) {
+    _Atomic bool ended = false;
+    run_ranks(2, false, data_parallel_fails, &ended);
 }

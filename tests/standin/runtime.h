@@ -51,14 +51,20 @@ size_t standin_total_memory(void);
 
 #define STANDIN_STREAMS 256
 
+/* One recording of an event, which may be recorded anew, elsewhere, before it is reached. */
+typedef struct mark {
+    struct CUstream_st *stream;
+    bool reached;
+    int uses;
+} mark;
+
 typedef struct operation {
     bool (*ready)(void *data);
     void (*run)(void *data);
     void *data;
     void (*drop)(void *data);
-    struct CUevent_st *wait; /* instead: until this event's `version` is reached */
-    struct CUevent_st *reach;
-    uint64_t version;
+    mark *wait; /* instead: until this is reached */
+    mark *reach;
     struct operation *next;
 } operation;
 

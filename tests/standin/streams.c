@@ -5,10 +5,9 @@
 #include <time.h>
 
 struct CUevent_st {
-    uint64_t recorded, reached;
+    mark *last;       /* recording; NULL: none */
     capture *capture; /* where it was recorded last, when that was a capture */
     struct CUstream_st *stream;
-    int uses;
 };
 
 struct CUstream_st *standin_streams[STANDIN_STREAMS];
@@ -27,8 +26,8 @@ struct CUstream_st *standin_stream(cudaStream_t stream) {
     return stream;
 }
 
-static void event_release(struct CUevent_st *event) {
-    if (--event->uses == 0) free(event);
+static void mark_release(mark *m) {
+    if (m && --m->uses == 0) free(m);
 }
 
 static void run_one(operation *op) {
@@ -37,39 +36,41 @@ static void run_one(operation *op) {
     standin_close();
 }
 
-static bool advance_to(struct CUstream_st *stream, const struct CUevent_st *event, uint64_t version);
+static bool advance_to(struct CUstream_st *stream, const mark *until);
 
 /* False when the stream has to stand. Meanwhile the operation's own turn may have come: then it is gone. */
 static bool may_run(struct CUstream_st *stream, const operation *op) {
-    struct CUevent_st *event = op->wait;
-    uint64_t version = op->version;
-    if (event && event->reached < version && standin_is_stream(event->stream))
-        advance_to(event->stream, event, version);
+    mark *wait = op->wait;
+    if (wait && !wait->reached && standin_is_stream(wait->stream)) {
+        wait->uses++;
+        advance_to(wait->stream, wait);
+        mark_release(wait);
+    }
     if (stream->first != op) return true;
-    if (event && event->reached < version) return false;
+    if (op->wait && !op->wait->reached) return false;
     return !op->ready || op->ready(op->data);
 }
 
-/* Runs what can run, up to that version of the event (NULL: all); true when the stream is empty then. */
-static bool advance_to(struct CUstream_st *stream, const struct CUevent_st *event, uint64_t version) {
-    while (stream->first && !(event && event->reached >= version)) {
+/* Runs what can run, until that mark is reached (NULL: all); true when the stream is empty then. */
+static bool advance_to(struct CUstream_st *stream, const mark *until) {
+    while (stream->first && !(until && until->reached)) {
         operation *op = stream->first;
         if (!may_run(stream, op)) return false;
         if (stream->first != op) continue;
         stream->first = op->next;
         if (!stream->first) stream->last = NULL;
         if (op->run) run_one(op);
-        if (op->reach) op->reach->reached = op->version;
+        if (op->reach) op->reach->reached = true;
         if (op->drop) op->drop(op->data);
-        if (op->wait) event_release(op->wait);
-        if (op->reach) event_release(op->reach);
+        mark_release(op->wait);
+        mark_release(op->reach);
         free(op);
     }
     return !stream->first;
 }
 
 static bool advance(struct CUstream_st *stream) {
-    return advance_to(stream, NULL, 0);
+    return advance_to(stream, NULL);
 }
 
 void standin_progress(void) {
@@ -213,7 +214,6 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
     *out = NULL;
     if (standin_fails("cudaEventCreate", cudaErrorMemoryAllocation, &error)) return error;
     *out = calloc(1, sizeof **out);
-    (*out)->uses = 1;
     standin_count("event", 1);
     return cudaSuccess;
 }
@@ -226,7 +226,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
     cudaError_t error = cudaSuccess;
     standin_fails("cudaEventDestroy", cudaErrorLaunchFailure, &error);
     standin_enter();
-    event_release(event);
+    mark_release(event->last);
+    free(event);
     standin_count("event", -1);
     standin_leave();
     return error;
@@ -239,8 +240,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     event->stream = standin_stream(stream);
     event->capture = stream->capture;
     if (!stream->capture) {
-        operation op = {.reach = event, .version = ++event->recorded};
-        queue(stream, &op);
+        mark_release(event->last);
+        event->last = calloc(1, sizeof *event->last);
+        *event->last = (mark){.stream = stream, .uses = 1};
+        queue(stream, &(operation){.reach = event->last});
     }
     standin_leave();
     return cudaSuccess;
@@ -268,9 +271,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     error = cudaSuccess;
     if (standin_stream(stream)->capture || event->capture) {
         error = wait_in_capture(stream, event);
-    } else if (event->recorded > 0) {
-        operation op = {.wait = event, .version = event->recorded};
-        queue(stream, &op);
+    } else if (event->last) {
+        queue(stream, &(operation){.wait = event->last});
     }
     standin_leave();
     return error;
@@ -281,8 +283,13 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     if (standin_fails("cudaEventQuery", cudaErrorLaunchFailure, &error)) return error;
     if (event->capture) return standin_note(cudaErrorCapturedEvent);
     standin_enter();
-    bool done = event->reached >= event->recorded;
-    if (!done) advance_to(event->stream, event, event->recorded); /* so that asking again and again comes to an end */
+    bool done = !event->last || event->last->reached;
+    if (!done) { /* so that asking again and again comes to an end */
+        mark *last = event->last;
+        last->uses++;
+        advance_to(last->stream, last);
+        mark_release(last);
+    }
     standin_leave();
     return done ? cudaSuccess : cudaErrorNotReady;
 }
@@ -290,9 +297,9 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     cudaError_t error;
     if (event->capture) return standin_note(cudaErrorCapturedEvent);
-    while (event->reached < event->recorded) {
+    while (event->last && !event->last->reached) {
         standin_progress();
-        if (event->reached < event->recorded) nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+        if (!event->last->reached) nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     }
     return standin_fails("cudaEventSynchronize", cudaErrorLaunchFailure, &error) ? error : cudaSuccess;
 }

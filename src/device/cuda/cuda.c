@@ -60,7 +60,10 @@ cudaError_t tshi_cuda_wait_event(tshi_cuda_device *cuda, cudaEvent_t event) {
 static cudaError_t wait_compute(tshi_cuda_device *cuda) {
     if (!cuda->watch) return cudaStreamSynchronize(cuda->compute);
     cudaError_t error = cudaEventRecord(cuda->events[0], cuda->compute);
-    return error == cudaSuccess ? tshi_cuda_wait_event(cuda, cuda->events[0]) : error;
+    if (error == cudaSuccess) error = tshi_cuda_wait_event(cuda, cuda->events[0]);
+    /* Copies that are queued write to the caller's memory. */
+    if (error != cudaSuccess) cudaStreamSynchronize(cuda->compute);
+    return error;
 }
 
 bool tshi_cuda_wait(tsh_device *device, const char *what) {

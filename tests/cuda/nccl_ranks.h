@@ -1,0 +1,83 @@
+/* Ranks over NCCL's stand-in: threads, each with a GPU of its own, whose queues run as late as they may. */
+#ifndef TSHARD_NCCL_RANKS_H
+#define TSHARD_NCCL_RANKS_H
+
+#include "dist/nccl.h"
+#include "standin/nccl.h"
+#include "standin/standin.h"
+#include "support/collectives.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* managed: in memory that the host may look into. */
+static inline void begin(int gpus, bool managed) {
+    setenv("TSHARD_TEST_DEVICE", "cuda", 1);
+    setenv("TSHARD_CUDA_MANAGED", managed ? "1" : "0", 1);
+    standin_reset();
+    standin_lazy(true);
+    standin_gpus(gpus);
+}
+
+static inline void expect_nothing_left(const char *where) {
+    char text[256];
+    standin_live(text, sizeof text);
+    /* NCCL itself stays open, once it has been. */
+    cr_assert(!text[0] || !strcmp(text, "1 library"), "%s leaves %s", where, text);
+}
+
+/* All checks hold, and everything has been given back. */
+static inline void run_ranks(int ranks, bool managed, tshi_rank_fn *fn, void *arg) {
+    begin(ranks, managed);
+    const char *words = tshi_test_run_threads(ranks, fn, arg);
+    cr_assert_str_empty(words, "%d ranks: %s", ranks, words);
+    expect_nothing_left("a world");
+}
+
+/* The world of this configuration does not come about. */
+static inline void no_world(tshi_rank *r, void *arg) {
+    (void)r;
+    (void)arg;
+}
+
+static inline bool sums(tshi_rank *r, tsh_group *group) {
+    float got[3] = {0};
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
+    float wanted = (float)tsh_group_size(group);
+    tsh_tensor_fill(x, 1);
+    bool good = tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM)) && tshi_check_ok(r, tsh_tensor_read(x, got, 3)) &&
+                tshi_check(r, got[2] == wanted, "%g, not %g", (double)got[2], (double)wanted);
+    tsh_tensor_release(x);
+    return good;
+}
+
+/* The nth call of `name` fails, once, for every n that is reached up to `most`: all ranks come to an end and leave
+ * nothing. Returns the first n that is not reached, or most + 1. */
+static inline uint64_t fail_each(const char *name, int most, tshi_rank_fn *life) {
+    uint64_t n = 1;
+    const tshi_test_options options = {.ranks = 2, .threads = true, .world_timeout = "10"};
+    for (; n <= (uint64_t)most; n++) {
+        begin(2, false);
+        standin_fail(name, n, 0);
+        const char *words = tshi_test_run_with(&options, life, NULL, NULL, NULL);
+        cr_expect(!strstr(words, "not done within"), "%s, call %d: %s", name, (int)n, words);
+        expect_nothing_left(name);
+        if (!standin_failed()) break;
+    }
+    return n;
+}
+
+static inline void every_call_may_fail(const char *const *names, size_t count, int most, tshi_rank_fn *life) {
+    for (size_t i = 0; i < count; i++) {
+        cr_expect_gt(fail_each(names[i], most, life), 1, "%s is never called", names[i]);
+    }
+}
+
+static inline void nap(long microseconds) {
+    const struct timespec time = {.tv_nsec = 1000 * microseconds};
+    nanosleep(&time, NULL);
+}
+
+#endif
