@@ -1,8 +1,9 @@
 /* tshard-meet [METHOD...]: how long ranks take to meet, and how that grows.
  *
- * Forks 2, 4, ... 512 light ranks (a heap of 1 MiB each) on this machine, which meet, cross one barrier and leave. A row
- * for each method (env, tcp, file, many: tcp with a multicast address) and number: seconds until the slowest rank has its
- * world, until it has crossed the barrier, and the first divided by the number of ranks. --most N changes 512. */
+ * Forks 2, 4, ... 512 light ranks (a heap of 1 MiB each) on this machine, which meet, cross one barrier and leave. A
+ * row for each method (env, tcp, file, many: tcp with a multicast address) and number: seconds until the slowest rank
+ * has its world, until it has crossed the barrier, and the first divided by the number of ranks. --most N changes
+ * 512. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -34,10 +34,10 @@ TSH_API bool tsh_tape_set_recording(tsh_tape *tape, bool recording);
 TSH_API tsh_world *tsh_tape_world(const tsh_tape *tape);
 
 /* Gradients of `loss` (one element) for every leaf that requires one, added to what they hold. Every gradient
- * collective that the layouts call for has run when it returns, or has been started by a tsh_data_parallel. Frees what it has used as it goes: an intermediate
- * tensor's memory is gone afterwards (tsh_tensor_data is NULL) unless it was retained; `loss` stays. Collective in as
- * far as the step was. Returns the first failure of the whole step. TSH_ERR_STATE for a second backward over what is
- * freed, or a loss that the tape did not record. */
+ * collective that the layouts call for has run when it returns, or has been started by a tsh_data_parallel. Frees what
+ * it has used as it goes: an intermediate tensor's memory is gone afterwards (tsh_tensor_data is NULL) unless it was
+ * retained; `loss` stays. Collective in as far as the step was. Returns the first failure of the whole step.
+ * TSH_ERR_STATE for a second backward over what is freed, or a loss that the tape did not record. */
 TSH_API tsh_status tsh_backward(tsh_tape *tape, tsh_tensor *loss);
 
 typedef struct tsh_backward_config {

@@ -1,7 +1,7 @@
 /* device: element types, and where tensors live.
  *
- * Thread safety: tsh_dtype_size and tsh_dtype_name are any thread's, at any time, and tsh_device_get_kind while the world
- * lives. The counters are the world's thread's. */
+ * Thread safety: tsh_dtype_size and tsh_dtype_name are any thread's, at any time, and tsh_device_get_kind while the
+ * world lives. The counters are the world's thread's. */
 #ifndef TSHARD_DEVICE_H
 #define TSHARD_DEVICE_H
 
@@ -47,8 +47,8 @@ typedef struct tsh_device_stats {
     size_t bytes_peak;
 } tsh_device_stats;
 
-/* What multiplies matrices here: "1 BLAS thread, oneDNN 2.6.3 for float32, OpenBLAS 0.3.21 (Haswell kernels) for float64".
- * Into text, always terminated (size > 0); returns text. */
+/* What multiplies matrices here: "1 BLAS thread, oneDNN 2.6.3 for float32, OpenBLAS 0.3.21 (Haswell kernels) for
+ * float64". Into text, always terminated (size > 0); returns text. */
 TSH_API char *tsh_device_describe(const tsh_device *device, char *text, size_t size);
 
 /* What it is, and its counters up to now. */

@@ -3,9 +3,9 @@
  * A tensor is dense and row-major. It belongs to a mesh and carries one layout for each of the mesh's axes.
  * Its shape is what this rank holds; tsh_tensor_global_shape is the whole.
  *
- * Thread safety: tsh_split is any thread's, at any time; tsh_tensor_dtype, _ndim, _shape, _numel, _nbytes and _mesh while
- * the tensor lives. All else is the world's thread's, references too. The elements behind tsh_tensor_data may be read and
- * written by any thread while no call works on them. */
+ * Thread safety: tsh_split is any thread's, at any time; tsh_tensor_dtype, _ndim, _shape, _numel, _nbytes and _mesh
+ * while the tensor lives. All else is the world's thread's, references too. The elements behind tsh_tensor_data may be
+ * read and written by any thread while no call works on them. */
 #ifndef TSHARD_TENSOR_H
 #define TSHARD_TENSOR_H
 

@@ -28,14 +28,14 @@ typedef struct tsh_adamw_config {
     double lr, beta1, beta2, eps, weight_decay;
 } tsh_adamw_config;
 
-/* An optimiser over the list as it is now; the caller destroys it. What it keeps for a parameter is of its dtype, float32
- * for bfloat16 and float16. Not collective. TSH_ERR_ARGUMENT for a setting out
+/* An optimiser over the list as it is now; the caller destroys it. What it keeps for a parameter is of its dtype,
+ * float32 for bfloat16 and float16. Not collective. TSH_ERR_ARGUMENT for a setting out
  * of its range, TSH_ERR_MEMORY. */
 TSH_API tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *config, tsh_optimizer **out);
 TSH_API tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config, tsh_optimizer **out);
 TSH_API void tsh_optimizer_destroy(tsh_optimizer *optimizer);
-/* One step from the gradients as they are. Local; first it waits for the sums of a tsh_data_parallel that has any of the
- * parameters, and fails, changing nothing, when they fail or have not been started. */
+/* One step from the gradients as they are. Local; first it waits for the sums of a tsh_data_parallel that has any of
+ * the parameters, and fails, changing nothing, when they fail or have not been started. */
 TSH_API tsh_status tsh_optimizer_step(tsh_optimizer *optimizer);
 TSH_API void tsh_optimizer_zero_grad(tsh_optimizer *optimizer);
 TSH_API void tsh_optimizer_set_lr(tsh_optimizer *optimizer, double lr);
@@ -49,16 +49,17 @@ TSH_API tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, dou
 
 /* --- data parallelism --------------------------------------------------------------------------------------------- */
 
-/* A parameter that is REPLICATED along an axis and used with a batch that differs along it gets a gradient that is a sum
- * over the axis' ranks. Without a schedule each of these sums is an all-reduce of its own, in the middle of backward.
- * With one, gradients lie one after another in a few buckets, and the sum of a bucket is started when all its gradients
- * are there, while backward goes on: one all-reduce a bucket. Its values are those without it.
+/* A parameter that is REPLICATED along an axis and used with a batch that differs along it gets a gradient that is a
+ * sum over the axis' ranks. Without a schedule each of these sums is an all-reduce of its own, in the middle of
+ * backward. With one, gradients lie one after another in a few buckets, and the sum of a bucket is started when all its
+ * gradients are there, while backward goes on: one all-reduce a bucket. Its values are those without it.
  *
  * After tsh_backward all sums have been started. Who looks at a gradient waits for them: the optimiser's step,
  * tsh_clip_grad_norm, tsh_tensor_grad; or tsh_data_parallel_wait.
  *
- * Parameters may be split over other axes, have several dtypes, and be left out of a step by some ranks (they add zeros)
- * or by all (their gradients stay as they were). After a failed step, once the tape is reset, there are no gradients. */
+ * Parameters may be split over other axes, have several dtypes, and be left out of a step by some ranks (they add
+ * zeros) or by all (their gradients stay as they were). After a failed step, once the tape is reset, there are no
+ * gradients. */
 typedef struct tsh_data_parallel tsh_data_parallel;
 
 typedef struct tsh_data_parallel_config {
@@ -71,8 +72,8 @@ typedef struct tsh_data_parallel_config {
 } tsh_data_parallel_config;
 
 /* A schedule for the gradients of the list's parameters that are REPLICATED along the axis of `group` (an axis of their
- * mesh), in backwards of `tape`; buckets are filled in reverse order of the list. Their values are first taken over from
- * rank 0 of the group. The caller destroys it; tape and list may go first. Gradient memory moves into the buckets.
+ * mesh), in backwards of `tape`; buckets are filled in reverse order of the list. Their values are first taken over
+ * from rank 0 of the group. The caller destroys it; tape and list may go first. Gradient memory moves into the buckets.
  * config may be NULL. Collective over the group; waits. TSH_ERR_ARGUMENT, _STATE (the tape or a parameter has one
  * already), _MEMORY. */
 TSH_API tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_group *group,

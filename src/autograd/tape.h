@@ -162,8 +162,8 @@ tsh_tensor *tshi_grad_beta(const tshi_node *call, int i, double *beta);
 /* Add `gradient` to that of input i, taking over its memory when nobody else uses it. Its shape is in[i]'s. */
 tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient);
 
-/* Input i's gradient is complete, as far as this node goes, and what it queues from here on has nothing to do with it: if
- * the node that made the input comes next, its collective may run beside that. */
+/* Input i's gradient is complete, as far as this node goes, and what it queues from here on has nothing to do with it:
+ * if the node that made the input comes next, its collective may run beside that. */
 void tshi_grad_complete(tsh_tape *tape, const tshi_node *call, int i);
 
 /* --- transitions -------------------------------------------------------------------------------------------------- */

@@ -106,7 +106,8 @@ int tshi_dial_connect(const tshi_place_at *place, double deadline) {
     int fd = socket(place->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return -1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    /* Should the system give this end the very port where somebody is about to listen, that may be done all the same. */
+    /* Should the system give this end the very port where somebody is about to listen, that may be done all the
+     * same. */
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (connect(fd, (const void *)&place->address, place->length) != 0) {
         if (errno != EINPROGRESS && errno != EINTR) return close_keeping_errno(fd);

@@ -145,7 +145,7 @@ static tsh_status read_device(tsh_device_kind wanted, tsh_device_kind *out) {
     return tshi_fail(TSH_ERR_ARGUMENT, "TSHARD_DEVICE is \"%.64s\"; it must be cpu or cuda", text);
 }
 
-/* --- the method ---------------------------------------------------------------------------------------------------- */
+/* --- the method --------------------------------------------------------------------------------------------------- */
 
 /* What the configuration and a variable both may say. */
 static tsh_status read_either(const char *wanted, const char *member, const char *name, const char **out) {
@@ -201,7 +201,7 @@ static tsh_status read_group(const tsh_world_config *config, tshi_settings *s) {
     return TSH_OK;
 }
 
-/* --- ranks --------------------------------------------------------------------------------------------------------- */
+/* --- ranks -------------------------------------------------------------------------------------------------------- */
 
 /* Where ranks are given out a configuration's rank 0 asks for none: it is what a zeroed one says. */
 static tsh_status take_config_ranks(const tsh_world_config *config, bool found, tshi_settings *s) {
@@ -245,7 +245,7 @@ static tsh_status read_ranks(const tsh_world_config *config, tshi_settings *s) {
     return TSH_OK;
 }
 
-/* --- where --------------------------------------------------------------------------------------------------------- */
+/* --- where -------------------------------------------------------------------------------------------------------- */
 
 static tsh_status read_meeting(tshi_settings *s) {
     bool found;

@@ -132,8 +132,8 @@ static void challenge(host *h, int fd) {
     if (!random || send(fd, bytes, size, MSG_NOSIGNAL) != (ssize_t)size) drop(h, h->n - 1);
 }
 
-/* Where there is no room one that has said nothing gives way; no more than one, before all that have something to say are
- * heard. */
+/* Where there is no room one that has said nothing gives way; no more than one, before all that have something to say
+ * are heard. */
 static void take_connections(host *h, int listener) {
     const struct timespec nap = {.tv_nsec = 10000000};
     int taken = 0;

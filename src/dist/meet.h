@@ -1,8 +1,8 @@
 /* The meeting: from "I am of this job" to "these are all of us, and where".
  *
- * One rank listens on TCP, the others come to it, prove that they are of the job, and get the roster. The methods differ
- * in how the one that listens is found: it is rank 0 (env://, tcp://HOST), whoever of the file's readers is first
- * (file://), or the first of those that hear of each other (tcp:// with a multicast address). */
+ * One rank listens on TCP, the others come to it, prove that they are of the job, and get the roster. The methods
+ * differ in how the one that listens is found: it is rank 0 (env://, tcp://HOST), whoever of the file's readers is
+ * first (file://), or the first of those that hear of each other (tcp:// with a multicast address). */
 #ifndef TSHI_MEET_H
 #define TSHI_MEET_H
 

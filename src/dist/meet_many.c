@@ -1,9 +1,9 @@
 /* Meeting by a multicast address: everybody tells everybody that it is there, until somebody leads.
  *
- * That is who hears of nobody with a lower nonce, once it has heard of all or for a moment; it says so, and the others go
- * there as soon as they hear it. Of two leaders the higher gives up. Whoever hears of a lower one falls silent, so that a
- * crowd makes little noise; who is not heard of for a while is forgotten. Who hears of another world size leads and
- * follows no more; it goes on telling its own for a moment, and all who do not agree have heard of it. */
+ * That is who hears of nobody with a lower nonce, once it has heard of all or for a moment; it says so, and the others
+ * go there as soon as they hear it. Of two leaders the higher gives up. Whoever hears of a lower one falls silent, so
+ * that a crowd makes little noise; who is not heard of for a while is forgotten. Who hears of another world size leads
+ * and follows no more; it goes on telling its own for a moment, and all who do not agree have heard of it. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -184,7 +184,7 @@ static inline tshi_mpi_group *tshi_mpi_group_of(const tsh_group *group) {
 /* And what mpi_world.h says. */
 void tshi_mpi_leave(tsh_world *world);
 
-/* --- mpi_start.c: MPI itself, of which a process has one ------------------------------------------------------------ */
+/* --- mpi_start.c: MPI itself, of which a process has one ---------------------------------------------------------- */
 
 /* MPI_Init_thread, unless somebody has called it. */
 tsh_status tshi_mpi_start(void);

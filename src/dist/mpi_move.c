@@ -203,7 +203,7 @@ static int step_rooted(tsh_group *group, bool wait) {
     return MPI_Iscatterv(call->in, counts, places, type, out, n, type, root, mg->comm, mg->op.request);
 }
 
-/* --- steps of calls that are too large ------------------------------------------------------------------------------ */
+/* --- steps of calls that are too large ---------------------------------------------------------------------------- */
 
 static int exchange(tsh_group *group, void *to, int receive, int from_rank, const void *from, int send, int to_rank,
                     bool wait) {
@@ -273,7 +273,7 @@ int tshi_move_step(tsh_group *group, int64_t step, bool wait) {
     }
 }
 
-/* --- before and after ----------------------------------------------------------------------------------------------- */
+/* --- before and after --------------------------------------------------------------------------------------------- */
 
 static void copy_own(const tsh_group *group, const void *from, void *to, int64_t n) {
     size_t bytes = (size_t)n * tsh_dtype_size(tshi_mpi_group_of(group)->op.call.dtype);

@@ -1,8 +1,8 @@
 /* MPI itself: starting it where nobody has, gathering its ranks in time, ending it.
  *
- * MPI_Init waits for the other ranks without limit and cannot be told to stop. So ranks that, by the launcher's word, are
- * all on this machine, look for each other first: each binds an abstract socket whose name the others can guess. Nothing
- * is ever sent to it; that it is there says that its rank has come. */
+ * MPI_Init waits for the other ranks without limit and cannot be told to stop. So ranks that, by the launcher's word,
+ * are all on this machine, look for each other first: each binds an abstract socket whose name the others can guess.
+ * Nothing is ever sent to it; that it is there says that its rank has come. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -116,8 +116,8 @@ bool tshi_mpi_has_adapter(void) {
     return entry != NULL;
 }
 
-/* What MPI remembers about memory that an adapter may read has to hear of every thread's unmapping. Where there is none,
- * only this thread has to do with MPI, and to say so spares locks: in Open MPI 4 some 0.3 us a call. */
+/* What MPI remembers about memory that an adapter may read has to hear of every thread's unmapping. Where there is
+ * none, only this thread has to do with MPI, and to say so spares locks: in Open MPI 4 some 0.3 us a call. */
 static int thread_level(void) {
     return tshi_mpi_has_adapter() ? MPI_THREAD_FUNNELED : MPI_THREAD_SINGLE;
 }

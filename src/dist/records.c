@@ -1,7 +1,7 @@
 /* What the file of a meeting says: one LEADER frame for each job that meets there.
  *
- * One whose process is no more is thrown out by whoever sees it; one that was left by a process of another machine, when
- * nobody there proves to know its nonce for a while. */
+ * One whose process is no more is thrown out by whoever sees it; one that was left by a process of another machine,
+ * when nobody there proves to know its nonce for a while. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -73,8 +73,8 @@ static void tell_refusal(server *s, const char *words) {
     if (s->refused++ < TOLD) tshi_log(s->log, TSH_LOG_WARNING, "rendezvous: refused a connection: %s", words);
 }
 
-/* Where there is no room the oldest that has said nothing gives way; no more than one, before all that have something to
- * say are heard. */
+/* Where there is no room the oldest that has said nothing gives way; no more than one, before all that have something
+ * to say are heard. */
 static void server_accept(server *s) {
     const struct timespec nap = {.tv_nsec = 10000000};
     int taken = 0;

@@ -10,8 +10,8 @@
 /* c = op(a) op(b) + beta c, each seen as a matrix [all dims but the last, the last]; op transposes where asked. */
 tsh_status tshi_op_matmul(const tsh_tensor *a, bool transpose_a, const tsh_tensor *b, bool transpose_b, double beta,
                           tsh_tensor *c);
-/* y = f(x w^T + b), each seen as above, w [out, in]; b may be NULL. f TSHI_UNARY_COUNT: none; pre takes f's argument, or
- * NULL. dw = beta dw + dy^T x; db = beta_b db + column sums of dy, unless NULL; beta_b 0 or 1. */
+/* y = f(x w^T + b), each seen as above, w [out, in]; b may be NULL. f TSHI_UNARY_COUNT: none; pre takes f's argument,
+ * or NULL. dw = beta dw + dy^T x; db = beta_b db + column sums of dy, unless NULL; beta_b 0 or 1. */
 tsh_status tshi_op_affine(const tsh_tensor *x, const tsh_tensor *w, const tsh_tensor *b, tshi_unary f, tsh_tensor *pre,
                           tsh_tensor *y);
 tsh_status tshi_op_affine_backward(const tsh_tensor *x, const tsh_tensor *dy, double beta, tsh_tensor *dw,

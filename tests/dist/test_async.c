@@ -1,4 +1,5 @@
-/* Calls that do not wait: several under way, on several groups, waited for in any order, and what goes wrong in them. */
+/* Calls that do not wait: several under way, on several groups, waited for in any order, and what goes wrong in
+ * them. */
 #include "support/collectives.h"
 #include "tensor/tensor.h"
 

@@ -17,7 +17,8 @@ static float *data_of(tsh_tensor *x) {
 
 /* --- ahead -------------------------------------------------------------------------------------------------------- */
 
-/* Rank 0 gets a row of each other, CALLS times, and is late: who gives is ahead, and no further than the ring allows. */
+/* Rank 0 gets a row of each other, CALLS times, and is late: who gives is ahead, and no further than the ring
+ * allows. */
 static void ahead(tshi_rank *r, void *arg) {
     const int64_t n = *(const int64_t *)arg;
     tsh_group *group = tsh_world_group(r->world);

@@ -393,7 +393,8 @@ static void disagree(tshi_rank *r, const plan *p) {
     }
 }
 
-/* Two calls, which one rank makes the other way round: both fail everywhere, the second perhaps because of the first. */
+/* Two calls, which one rank makes the other way round: both fail everywhere, the second perhaps because of the
+ * first. */
 static void swap_calls(tshi_rank *r, const plan *p) {
     call second = p->call;
     second.op = (tsh_collective)((second.op + 1) % TSH_OP_SEND);
@@ -489,7 +490,8 @@ static void meet_trouble(tshi_rank *r, const plan *p) {
     if (p->fate >= BAD_CALL && p->fate <= OTHER_REDUCTION) disagree(r, p);
     if (p->fate == OTHER_ORDER) swap_calls(r, p);
     if (p->fate == OTHER_GROUP) swap_groups(r, p);
-    /* Nothing that can be survived leaves a trace in what comes after; that an earlier message did not fit is told once. */
+    /* Nothing that can be survived leaves a trace in what comes after; that an earlier message did not fit is told
+     * once. */
     if (p->fate <= STOPPED || p->fate == LEAVES || p->fate == OTHER_GROUP || r->failed) return;
     if (is_message(&p->call) && p->fate != FAILS) {
         tshi_check_ok(r, tsh_barrier(group));

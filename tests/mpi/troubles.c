@@ -1,4 +1,5 @@
-/* Failures in numbers: what goes wrong, where, on which rank and in which call follows from a seed that all ranks know. */
+/* Failures in numbers: what goes wrong, where, on which rank and in which call follows from a seed that all ranks
+ * know. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -71,7 +72,7 @@ static tsh_status make(tshi_rank *r, const plan *p) {
     return status;
 }
 
-/* --- calls that differ ---------------------------------------------------------------------------------------------- */
+/* --- calls that differ -------------------------------------------------------------------------------------------- */
 
 typedef enum difference { OP, DTYPE, COUNT, REDUCTION, ROOT, ORDER, DIFFERENCES } difference;
 
@@ -110,7 +111,7 @@ static void differ(tshi_rank *r, int seed, difference what) {
     tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 100);
 }
 
-/* --- a rank that fails ---------------------------------------------------------------------------------------------- */
+/* --- a rank that fails -------------------------------------------------------------------------------------------- */
 
 typedef enum moment { BEFORE, INSIDE, AFTER, MOMENTS } moment;
 
@@ -157,7 +158,7 @@ void scenario_troubles(tshi_rank *r) {
     }
 }
 
-/* --- a rank that is lost ---------------------------------------------------------------------------------------------- */
+/* --- a rank that is lost ------------------------------------------------------------------------------------------ */
 
 static bool is(const char *variable, const char *value) {
     const char *text = getenv(variable);

@@ -14,7 +14,7 @@
 
 enum { ROUNDS = 12, RANKS = 2, WORLDS = 2 };
 
-/* --- two worlds of threads that do not know of each other ---------------------------------------------------------- */
+/* --- two worlds of threads that do not know of each other --------------------------------------------------------- */
 
 typedef struct member {
     tsh_threads *threads;
@@ -100,7 +100,7 @@ static int apart(void) {
     return failed;
 }
 
-/* --- two worlds in one thread, and any thread's questions ----------------------------------------------------------- */
+/* --- two worlds in one thread, and any thread's questions --------------------------------------------------------- */
 
 typedef struct asked {
     const tsh_world *world; /* of a rank that is busy */

@@ -1,6 +1,6 @@
 /* check_vectors DIR [--ranks 1,2,3,4] [--device cpu|cuda]: every golden-vector file in DIR that this version knows, in
- * float64 and float32 (on a GPU bfloat16 too), whole and split, on ranks that it starts itself. A row's ranks are processes of their own, so that a crash or a hang
- * fails that row alone. */
+ * float64 and float32 (on a GPU bfloat16 too), whole and split, on ranks that it starts itself. A row's ranks are
+ * processes of their own, so that a crash or a hang fails that row alone. */
 #include "cases.h"
 
 #include <dirent.h>

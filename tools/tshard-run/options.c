@@ -143,7 +143,7 @@ static const struct option long_options[] = {{"ranks", required_argument, NULL, 
                                              {"version", no_argument, NULL, 'V'},
                                              {NULL, 0, NULL, 0}};
 
-/* --- several nodes ------------------------------------------------------------------------------------------------- */
+/* --- several nodes ------------------------------------------------------------------------------------------------ */
 
 /* "2", and torchrun's "2:2"; the number of nodes does not change while a job runs. */
 static int take_nnodes(run_options *out) {
@@ -236,7 +236,7 @@ static int take_node_option(int option, run_options *out) {
     }
 }
 
-/* --- all options --------------------------------------------------------------------------------------------------- */
+/* --- all options -------------------------------------------------------------------------------------------------- */
 
 static int take_ranks(run_options *out) {
     if (!strcmp(optarg, "auto") || !strcmp(optarg, "cpu")) {

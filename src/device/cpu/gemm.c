@@ -1,6 +1,6 @@
-/* Matrix products: float32 through oneDNN where it is built in, the rest through a CBLAS. Distributions' OpenBLAS is often
- * older than the CPU it runs on and then falls back to kernels for one of twenty years ago; oneDNN makes its code at run
- * time for the instructions that are there. */
+/* Matrix products: float32 through oneDNN where it is built in, the rest through a CBLAS. Distributions' OpenBLAS is
+ * often older than the CPU it runs on and then falls back to kernels for one of twenty years ago; oneDNN makes its code
+ * at run time for the instructions that are there. */
 #include "device/cpu/kernels.h"
 
 #include <cblas.h>

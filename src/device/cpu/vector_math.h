@@ -64,8 +64,8 @@ TSHI_INLINE float tshi_normal_cdf_f32(float x) {
     return x < -5.3f ? 0.0f : cdf;
 }
 
-/* The derivative of x Phi(x), 1/2 + x P(x^2) / Q(x^2) with a minimax quotient (absolute error 4e-9 before rounding); past
- * +-6 it rounds to 0 or 1 within 4e-8. */
+/* The derivative of x Phi(x), 1/2 + x P(x^2) / Q(x^2) with a minimax quotient (absolute error 4e-9 before rounding);
+ * past +-6 it rounds to 0 or 1 within 4e-8. */
 TSHI_INLINE float tshi_gelu_slope_f32(float x) {
     float s = x * x;
     float p = 3.40919833e-05f + s * (9.22379115e-07f + s * 1.70445169e-08f);
