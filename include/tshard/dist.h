@@ -22,7 +22,9 @@
  * not match end at the deadline; with TSHARD_CHECK=1 ranks agree on each call first, and both are told as above. MIN and MAX
  * of NaNs are NCCL's. Messages are queued as well, once both sides have called: tsh_send and tsh_recv wait for the
  * other's call, and kernels queued later find the result; a graph cannot hold them. Otherwise groups are "local" or
- * "mpi", whose calls on a GPU's tensors go through the host's memory, and wait.
+ * "mpi", whose calls on a GPU's tensors wait. Collectives of "local" work in place where every rank reaches every
+ * other's GPU memory (tsh_world_destroy waits a little then for those who have this rank's mapped); all else goes
+ * through the host's memory.
  *
  * Thread safety: tsh_threads_create, tsh_world_init, tsh_collective_name and tsh_backend_supports are any thread's, at
  * any time. So are, while their object lives, the questions whose answers never change: tsh_world_rank, _size,

@@ -36,7 +36,7 @@ extern "C" {
 typedef struct tsh_graph tsh_graph;
 
 /* Begin. Nothing waits. What needs the host in the middle cannot be captured: reading a tensor on the host, writing one
- * from it, collectives that pass through the host's memory (backends "local" and "mpi"). Such a call fails inside the
+ * from it, collectives that wait for other ranks (backends "local" and "mpi"). Such a call fails inside the
  * capture, or leaves its words to capture_end. TSH_ERR_UNSUPPORTED for a CPU, TSH_ERR_STATE inside a capture or with
  * TSHARD_CUDA_MANAGED=1. */
 TSH_API tsh_status tsh_graph_capture_begin(tsh_device *device);

@@ -62,6 +62,19 @@ typedef struct tshi_update {
     void *p;
 } tshi_update;
 
+/* The most buffers that `reduce` takes of a GPU's. */
+#define TSHI_REDUCE_MOST 64
+
+/* Memory of a device, in words that devices of other ranks on this machine understand. */
+typedef struct tshi_share {
+    unsigned char
+        handle[64]; /* the implementation's, of a piece of memory; zeros where other processes cannot map it */
+    char gpu[16];   /* its place on the bus */
+    uint64_t process;
+    uint64_t base, born; /* where the piece lies in that process, and since when: no two are alike */
+    uint64_t offset;     /* in the piece */
+} tshi_share;
+
 typedef struct tshi_device_ops {
     const char *name;
     tsh_device_kind kind;
@@ -105,12 +118,26 @@ typedef struct tshi_device_ops {
      * is measured; 0 where that is not known. Waits. */
     double (*matrix_rate)(tsh_device *device, tsh_dtype dtype, double *clock);
 
+    /* --- other ranks' memory in place, on this machine; NULL on the CPU, whose ranks share a heap -------------------- */
+    /* Say what `pointer`, memory of this device, is to others. That memory stays the device's until it is destroyed, even
+     * when it is released. TSH_ERR_UNSUPPORTED where nobody can reach it. */
+    tsh_status (*share)(tsh_device *device, const void *pointer, tshi_share *out);
+    /* *out is what another device has shared, for this device's copies and reduce. Mapped at first, and kept mapped. */
+    tsh_status (*reach)(tsh_device *device, const tshi_share *share, void **out);
+    /* Let go of all that reach has mapped. Its owners are not to be destroyed before; abandon: unless they leave what they
+     * have shared to the end of the process. */
+    void (*unreach)(tsh_device *device);
+    void (*abandon)(tsh_device *device);
+    /* Wait for all that is queued, as others have to before they touch this device's memory; tells nothing of what
+     * `check` tells. TSH_ERR_STATE while a graph is captured. */
+    tsh_status (*settle)(tsh_device *device);
+
     /* --- reductions across buffers (collectives) ------------------------------------------------------------------ */
     /* out[i] = in[0][i] op in[1][i] op ... op in[count - 1][i], in that order, for every dtype (bfloat16 and
      * float16 accumulate in float32 and round once; complex takes SUM, AVG and PROD; integers wrap; MIN and MAX keep
      * NaNs). AVG is the sum divided by `count` once, not for integers; BAND, BOR and BXOR are for integers alone.
      * The result is written to each of the `outs` buffers out[0..outs). Any out may be the same buffer as any in, but
-     * none may overlap another in part. NULL on a device whose collectives are not made of its kernels. */
+     * none may overlap another in part. A GPU takes up to TSHI_REDUCE_MOST of each. */
     void (*reduce)(tsh_device *device, tsh_dtype dtype, tshi_reduction op, int64_t n, int count, const void *const *in,
                    int outs, void *const *out);
 

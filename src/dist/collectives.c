@@ -292,7 +292,8 @@ static const rule *rule_of(tsh_collective op) {
 /* The call that the arguments make, or one marked failed. */
 static tshi_call prepare(const tsh_group *group, const arguments *a) {
     const rule *r = rule_of(a->op);
-    tshi_call call = {.op = a->op, .reduce = a->reduce, .root = a->root};
+    bool on_device = group->world->device != group->world->host;
+    tshi_call call = {.op = a->op, .reduce = a->reduce, .root = a->root, .on_device = on_device};
     if (r->rooted && (a->root < 0 || a->root >= group->size)) {
         call.failed = tshi_fail(TSH_ERR_RANGE, "%s: root %d in a group of %d", r->name, a->root, group->size);
     }

@@ -25,7 +25,8 @@ typedef struct tshi_call {
     const int64_t *counts;    /* all_gather, reduce_scatter: elements of each rank (never NULL) */
     const int64_t *in_counts; /* all_to_all, never NULL */
     const int64_t *out_counts;
-    bool meets; /* send and recv: in place of the elements, whose number and dtype are compared as ever, travel the
+    bool on_device; /* in and out are the world's device's memory, not the host's: calls on tensors of a GPU */
+    bool meets;     /* send and recv: in place of the elements, whose number and dtype are compared as ever, travel the
                  * TSHI_TICKET bytes at `in` to `out`, and the send is done when its receive is */
     tsh_status failed; /* not TSH_OK: this rank's arguments are bad, the words are in tsh_error_message(); take part
                         * only to tell the others */
@@ -59,7 +60,7 @@ struct tsh_work {
 /* A backend: what the groups of a world need. One const table each: self.c, local.c. */
 typedef struct tshi_group_ops {
     const char *name;
-    bool on_host;  /* takes memory of world->host alone: tensors of a GPU are staged */
+    bool on_host;  /* takes memory of world->host: tensors of a GPU are staged, but where tsh_world.direct */
     bool in_order; /* calls are queued on a GPU, which runs them in their order: all works of a group are started at
                     * once, and none has to be done before another call */
     /* Whether `op` on `dtype` is to be had, of those that make sense. NULL: all are. */
@@ -155,6 +156,7 @@ struct tsh_world {
     tsh_allocator allocator;
     tsh_device *host;   /* the CPU: what ranks of this machine share, and where backends work */
     tsh_device *device; /* where tensors live: host itself, or a GPU */
+    bool direct;        /* all ranks reach each other's GPU memory: ops runs collectives on it */
     tsh_group *group;   /* of all */
     tsh_group *groups;  /* live ones, this rank's */
     int pending;        /* works of all groups that are not done */
@@ -256,8 +258,8 @@ void tshi_work_spread(tsh_work *work);
 
 /* --- staging.c ---------------------------------------------------------------------------------------------------- */
 
-/* Whether the group's calls need host buffers for this world's tensors. */
-bool tshi_call_is_staged(const tsh_group *group);
+/* Whether the call needs host buffers for this world's tensors. */
+bool tshi_call_is_staged(const tsh_group *group, const tshi_call *call);
 /* The call's buffers become host buffers that hold what it gives; without memory the call is marked failed. close: what
  * came goes to the tensor if status is TSH_OK; the buffers are given back. */
 void tshi_stage_open(tsh_group *group, tshi_call *call, tshi_staging *stage);

@@ -4,17 +4,10 @@
  * has to give with its post leaves at once; it waits and compares when it comes with its next call. */
 #include "dist/local.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static inline uint32_t pack_kind(const tshi_call *call) {
     return (uint32_t)call->op | (uint32_t)call->dtype << 8 | (uint32_t)call->reduce << 16;
-}
-
-static uint64_t hash(uint64_t h, const void *bytes, size_t n) {
-    const unsigned char *p = bytes;
-    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(1099511628211);
-    return h;
 }
 
 static uint64_t hash_counts(const int64_t *counts, int n) {
@@ -28,7 +21,9 @@ static uint64_t hash_counts(const int64_t *counts, int n) {
 
 /* --- posting ------------------------------------------------------------------------------------------------------ */
 
+/* What lies on a GPU is never near: the host does not see it. */
 static inline size_t near_bytes(const tsh_group *group, const tshi_call *call) {
+    if (call->on_device) return 0;
     return ((const tshi_local_group *)group->state)->near_bytes[call->op];
 }
 
@@ -53,6 +48,15 @@ static uint64_t heap_offset(const tsh_world *world, const void *data) {
     return (uint64_t)((const char *)data - tshi_local_of(world)->heap[world->rank]);
 }
 
+/* Say where my data is. */
+static inline void post_far(const tsh_group *group, const tshi_call *call, tshi_slot *slot, const void *data) {
+    slot->flags = TSHI_SLOT_FAR;
+    if (call->on_device)
+        tshi_local_share(group, data);
+    else
+        slot->at = heap_offset(group->world, data);
+}
+
 /* Put my data into the slot, after `before` bytes that are there already, or say where it is. Returns the bytes that
  * are then in the slot. */
 static inline size_t post_data(const tsh_group *group, const tshi_call *call, tshi_slot *slot, size_t bytes,
@@ -62,19 +66,8 @@ static inline size_t post_data(const tsh_group *group, const tshi_call *call, ts
         world->host->ops->copy(world->host, bytes, call->in, payload_of(group) + before);
         return before + bytes;
     }
-    slot->flags = TSHI_SLOT_FAR;
-    slot->at = heap_offset(world, call->in);
+    post_far(group, call, slot, call->in);
     return before;
-}
-
-static void post_text(const tsh_group *group, const char *text) {
-    const tshi_local_group *lg = group->state;
-    unsigned char *payload = payload_of(group);
-    size_t length = strlen(text);
-    /* A list of ranks may be longer than the room for data, and has room of its own. */
-    if (lg->draft.flags & TSHI_SLOT_FAILED && length >= TSHI_INLINE) length = TSHI_INLINE - 1;
-    memcpy(payload, text, length);
-    payload[length] = '\0';
 }
 
 static size_t post_part(const tsh_group *group, const tshi_call *call, tshi_slot *slot, int64_t count) {
@@ -97,8 +90,7 @@ static size_t post_all_gather(const tsh_group *group, const tshi_call *call, tsh
     if (!pushes(call)) return post_part(group, call, slot, call->counts[group->rank]);
     slot->part = call->counts[group->rank];
     slot->check = hash_counts(call->counts, group->size);
-    slot->flags = TSHI_SLOT_FAR;
-    slot->at = heap_offset(group->world, call->out);
+    post_far(group, call, slot, call->out);
     return 0;
 }
 
@@ -125,7 +117,7 @@ static size_t post_gather(const tsh_group *group, const tshi_call *call, tshi_sl
     slot->check = hash_counts(call->counts, group->size);
     if (near) return group->rank == call->root ? 0 : post_data(group, call, slot, mine, 0);
     slot->flags = TSHI_SLOT_FAR;
-    slot->at = group->rank == call->root ? heap_offset(group->world, call->out) : 0;
+    if (group->rank == call->root) post_far(group, call, slot, call->out);
     return 0;
 }
 
@@ -173,11 +165,17 @@ static size_t post(const tsh_group *group, const tshi_call *call, tshi_slot *slo
 
 /* --- moving ------------------------------------------------------------------------------------------------------- */
 
+/* Whose memory the call's data is. */
+static inline tsh_device *device_of(const tsh_group *group, const tshi_call *call) {
+    return call->on_device ? group->world->device : group->world->host;
+}
+
 /* What member i has posted, `before` bytes into it. */
 static inline char *data_of(const tsh_group *group, int i, size_t before) {
     const tshi_local_group *lg = group->state;
     tshi_slot *slot = tshi_slot_at(lg, i, lg->sync);
     if (!(slot->flags & TSHI_SLOT_FAR)) return (char *)tshi_payload(slot) + before;
+    if (slot->flags & TSHI_SLOT_SHARED) return lg->there[i] + before;
     return tshi_local_of(group->world)->heap[group->ranks[i]] + slot->at + before;
 }
 
@@ -198,8 +196,8 @@ static void reduce_from(const tsh_group *group, const tshi_call *call, int64_t s
     size_t before = (size_t)start * tsh_dtype_size(call->dtype);
     for (int i = 0; i < group->size; i++) lg->in[i] = data_of(group, i, before);
     if (call->op == TSH_OP_REDUCE && group->rank == call->root) lg->in[group->rank] = (const char *)call->in + before;
-    group->world->host->ops->reduce(group->world->host, call->dtype, (tshi_reduction)call->reduce, n, group->size,
-                                    lg->in, outs, out);
+    tsh_device *device = device_of(group, call);
+    device->ops->reduce(device, call->dtype, (tshi_reduction)call->reduce, n, group->size, lg->in, outs, out);
 }
 
 /* Near: everybody reduces everything for itself. Far: each its cut, into all ranks' buffers. */
@@ -235,18 +233,19 @@ static void move_reduce_scatter(const tsh_group *group, const tshi_call *call) {
     reduce_from(group, call, start, call->counts[group->rank], 1, &call->out);
 }
 
-static void copy_part(const tsh_group *group, size_t bytes, const void *from, void *to) {
-    if (bytes && from != to) group->world->host->ops->copy(group->world->host, bytes, from, to);
+static void copy_part(const tsh_group *group, const tshi_call *call, size_t bytes, const void *from, void *to) {
+    tsh_device *device = device_of(group, call);
+    if (bytes && from != to) device->ops->copy(device, bytes, from, to);
 }
 
 static void push_part(const tsh_group *group, const tshi_call *call) {
     size_t size = tsh_dtype_size(call->dtype), bytes = (size_t)call->counts[group->rank] * size;
-    size_t before = bytes_before(group, call);
-    for (size_t at = 0; at < bytes; at += PUSH_TILE) {
-        size_t some = bytes - at < PUSH_TILE ? bytes - at : PUSH_TILE;
+    size_t before = bytes_before(group, call), tile = call->on_device ? bytes : PUSH_TILE;
+    for (size_t at = 0; at < bytes; at += tile) {
+        size_t some = bytes - at < tile ? bytes - at : tile;
         for (int i = 0; i < group->size; i++) {
             int to = (group->rank + i) % group->size; /* not all to the same one */
-            copy_part(group, some, (const char *)call->in + at, data_of(group, to, before + at));
+            copy_part(group, call, some, (const char *)call->in + at, data_of(group, to, before + at));
         }
     }
 }
@@ -261,7 +260,7 @@ static void move_all_gather(const tsh_group *group, const tshi_call *call) {
     for (int i = 0; i < group->size; i++) {
         size_t bytes = (size_t)call->counts[i] * size;
         const void *from = i == group->rank ? call->in : data_of(group, i, 0);
-        if (bytes && from != to) group->world->host->ops->copy(group->world->host, bytes, from, to);
+        copy_part(group, call, bytes, from, to);
         to += bytes;
     }
 }
@@ -282,21 +281,21 @@ static void prefetch_next(const tsh_group *group, int i) {
 
 /* Far: the root would stand idle, so it writes the last 1/p into all the others. */
 static void move_broadcast(const tsh_group *group, const tshi_call *call, bool far) {
-    tsh_device *host = group->world->host;
     size_t size = tsh_dtype_size(call->dtype), whole = (size_t)call->count * size;
     if (!far) {
-        if (group->rank != call->root) copy_part(group, whole, data_of(group, call->root, 0), call->out);
+        if (group->rank != call->root) copy_part(group, call, whole, data_of(group, call->root, 0), call->out);
         return;
     }
     int64_t start = call->count, length = 0;
     if (whole > SHARED_BYTES) cut(call->count, size, group->size, group->size - 1, &start, &length);
     size_t before = (size_t)start * size, rest = (size_t)length * size;
     if (group->rank != call->root) {
-        host->ops->copy(host, before, data_of(group, call->root, 0), call->out);
+        copy_part(group, call, before, data_of(group, call->root, 0), call->out);
         return;
     }
     for (int i = 0; i < group->size; i++) {
-        if (i != call->root) host->ops->copy(host, rest, (const char *)call->in + before, data_of(group, i, before));
+        if (i == call->root) continue;
+        copy_part(group, call, rest, (const char *)call->in + before, data_of(group, i, before));
     }
 }
 
@@ -305,12 +304,12 @@ static void gather_near(const tsh_group *group, const tshi_call *call) {
     for (int i = 0; i < group->size; i++) {
         if (i != group->rank) prefetch(data_of(group, i, 0), (size_t)call->counts[i] * size);
     }
-    copy_part(group, mine, call->in, (char *)call->out + bytes_before(group, call));
+    copy_part(group, call, mine, call->in, (char *)call->out + bytes_before(group, call));
     for (int i = 0; i < group->size; i++) prefetch_next(group, i);
     char *to = call->out;
     for (int i = 0; i < group->size; i++) {
         size_t bytes = (size_t)call->counts[i] * size;
-        if (i != group->rank) copy_part(group, bytes, data_of(group, i, 0), to);
+        if (i != group->rank) copy_part(group, call, bytes, data_of(group, i, 0), to);
         to += bytes;
     }
 }
@@ -318,7 +317,7 @@ static void gather_near(const tsh_group *group, const tshi_call *call) {
 static void move_gather(const tsh_group *group, const tshi_call *call, bool far) {
     size_t mine = (size_t)call->counts[group->rank] * tsh_dtype_size(call->dtype);
     if (far)
-        copy_part(group, mine, call->in, data_of(group, call->root, bytes_before(group, call)));
+        copy_part(group, call, mine, call->in, data_of(group, call->root, bytes_before(group, call)));
     else if (group->rank == call->root)
         gather_near(group, call);
 }
@@ -326,7 +325,7 @@ static void move_gather(const tsh_group *group, const tshi_call *call, bool far)
 static void move_scatter(const tsh_group *group, const tshi_call *call) {
     size_t before = bytes_before(group, call), mine = (size_t)call->counts[group->rank] * tsh_dtype_size(call->dtype);
     const char *from = group->rank == call->root ? (const char *)call->in + before : data_of(group, call->root, before);
-    copy_part(group, mine, from, call->out);
+    copy_part(group, call, mine, from, call->out);
 }
 
 /* What member i has for me. */
@@ -336,13 +335,11 @@ static void fetch_part(const tsh_group *group, const tshi_call *call, int i, cha
     const int64_t *sends = tshi_counts_of(group, i);
     for (int j = 0; j < group->rank; j++) before += (size_t)sends[j] * size;
     if (!(tshi_slot_at(lg, i, lg->sync)->flags & TSHI_SLOT_FAR)) before += counts;
-    copy_part(group, (size_t)sends[group->rank] * size, data_of(group, i, before), to);
+    copy_part(group, call, (size_t)sends[group->rank] * size, data_of(group, i, before), to);
 }
 
 /* Every other call goes backwards: it begins with what the one before has left in the cache. */
-static tsh_status move_all_to_all(const tsh_group *group, const tshi_call *call) {
-    tsh_status status = tshi_local_compare_pairs(group);
-    if (status != TSH_OK) return status;
+static void move_all_to_all(const tsh_group *group, const tshi_call *call) {
     int p = group->size, back = (int)(group->calls & 1);
     size_t size = tsh_dtype_size(call->dtype);
     char *to = call->out;
@@ -354,20 +351,19 @@ static tsh_status move_all_to_all(const tsh_group *group, const tshi_call *call)
         fetch_part(group, call, i, to);
         if (!back) to += bytes;
     }
-    return TSH_OK;
 }
 
-static tsh_status move(const tsh_group *group, const tshi_call *call, bool far) {
+static void move(const tsh_group *group, const tshi_call *call, bool far) {
     switch (call->op) {
-    case TSH_OP_ALL_REDUCE: move_all_reduce(group, call, far); return TSH_OK;
-    case TSH_OP_REDUCE_SCATTER: move_reduce_scatter(group, call); return TSH_OK;
-    case TSH_OP_ALL_GATHER: move_all_gather(group, call); return TSH_OK;
-    case TSH_OP_BROADCAST: move_broadcast(group, call, far); return TSH_OK;
-    case TSH_OP_ALL_TO_ALL: return move_all_to_all(group, call);
-    case TSH_OP_REDUCE: move_reduce(group, call, far); return TSH_OK;
-    case TSH_OP_GATHER: move_gather(group, call, far); return TSH_OK;
-    case TSH_OP_SCATTER: move_scatter(group, call); return TSH_OK;
-    default: return TSH_OK;
+    case TSH_OP_ALL_REDUCE: move_all_reduce(group, call, far); break;
+    case TSH_OP_REDUCE_SCATTER: move_reduce_scatter(group, call); break;
+    case TSH_OP_ALL_GATHER: move_all_gather(group, call); break;
+    case TSH_OP_BROADCAST: move_broadcast(group, call, far); break;
+    case TSH_OP_ALL_TO_ALL: move_all_to_all(group, call); break;
+    case TSH_OP_REDUCE: move_reduce(group, call, far); break;
+    case TSH_OP_GATHER: move_gather(group, call, far); break;
+    case TSH_OP_SCATTER: move_scatter(group, call); break;
+    default: break;
     }
 }
 
@@ -385,24 +381,6 @@ static tshi_slot *open_slot(tsh_group *group, const tshi_call *call) {
     return slot;
 }
 
-/* A call that cannot be made here, so that the others hear why. */
-static void fill_failed(const tsh_group *group) {
-    ((tshi_local_group *)group->state)->draft.flags = TSHI_SLOT_FAILED;
-    post_text(group, tsh_error_message());
-}
-
-/* Other calls may have failed, in other words, since the slot was filled. */
-static tsh_status failed_here(const tsh_group *group, tsh_status failed) {
-    const tshi_local_group *lg = group->state;
-    return tshi_fail(failed, "%s", (const char *)tshi_payload(tshi_slot_at(lg, group->rank, lg->sync)));
-}
-
-static tsh_status run_failed(tsh_group *group, tsh_status failed) {
-    fill_failed(group);
-    tsh_status status = tshi_local_sync(group, 0);
-    return status == TSH_OK ? failed_here(group, failed) : status;
-}
-
 /* Whether I am done when I have posted: what I have fits the slot, and I get nothing. */
 static bool only_gives(const tsh_group *group, const tshi_call *call) {
     bool root = group->rank == call->root;
@@ -415,20 +393,11 @@ static bool only_gives(const tsh_group *group, const tshi_call *call) {
     }
 }
 
-/* Far: whether nobody touches my data any more when I have moved it. */
+/* Far: whether nobody touches my data any more when I have moved it, and nothing can have gone wrong meanwhile. */
 static bool only_moves(const tsh_group *group, const tshi_call *call) {
-    if (group->rank == call->root) return false;
+    if (group->rank == call->root || call->on_device) return false;
     if (call->op == TSH_OP_BROADCAST) return (size_t)call->count * tsh_dtype_size(call->dtype) <= SHARED_BYTES;
     return call->op == TSH_OP_GATHER || call->op == TSH_OP_SCATTER;
-}
-
-/* Wait for those whom I left behind up to that sync. *failed: of the call that comes now, to which it leads. */
-static tsh_status catch_up(tsh_group *group, uint32_t sync, tsh_status *failed) {
-    char words[TSHI_MESSAGE_SIZE] = "";
-    if (*failed != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
-    tsh_status status = tshi_local_await(group, sync);
-    if (status == TSH_OK) *failed = tshi_local_look_back(group, sync, *failed, words);
-    return status;
 }
 
 static tsh_status give(tsh_group *group, const tshi_call *call) {
@@ -436,13 +405,48 @@ static tsh_status give(tsh_group *group, const tshi_call *call) {
     tsh_status status = TSH_OK, failed = TSH_OK;
     uint32_t ahead = lg->sync - lg->heard, most = lg->slots / 2 - 1;
     /* Further than it must, so that the others' lines are fetched several at a time. */
-    if (ahead > most) status = catch_up(group, lg->sync - most / 2, &failed);
+    if (ahead > most) status = tshi_local_catch_up(group, lg->sync - most / 2, &failed);
     if (status != TSH_OK) return status;
     tshi_slot *slot = open_slot(group, call);
-    if (failed != TSH_OK) return run_failed(group, failed);
+    if (failed != TSH_OK) return tshi_local_run_failed(group, failed);
     size_t payload = post(group, call, slot);
     tshi_local_post(group, payload);
-    return move(group, call, false);
+    move(group, call, false);
+    return TSH_OK;
+}
+
+/* Mapped, moved and done, or the next slot says why not. */
+static void move_on_device(const tsh_group *group, const tshi_call *call) {
+    tshi_local_group *lg = group->state;
+    tsh_device *device = group->world->device;
+    lg->refused = tshi_local_reach(group);
+    if (lg->refused == TSH_OK) {
+        move(group, call, true);
+        lg->refused = device->ops->settle(device);
+    }
+    if (lg->refused != TSH_OK) tshi_local_refuse(group);
+}
+
+/* All have posted. *far: there is a second sync to come. */
+static tsh_status compare_and_move(const tsh_group *group, const tshi_call *call, bool *far) {
+    const tshi_local_group *lg = group->state;
+    tsh_status status = tshi_local_compare(group, lg->sync, far);
+    if (status == TSH_OK && call->op == TSH_OP_ALL_TO_ALL) status = tshi_local_compare_pairs(group);
+    if (status != TSH_OK) return status;
+    if (call->on_device && *far)
+        move_on_device(group, call);
+    else
+        move(group, call, *far);
+    return TSH_OK;
+}
+
+/* After that one. Only GPUs can have failed before it. */
+static tsh_status last_verdict(const tsh_group *group, const tshi_call *call) {
+    const tshi_local_group *lg = group->state;
+    bool far;
+    if (!call->on_device) return TSH_OK;
+    if (lg->refused != TSH_OK) return tshi_local_refused(group, lg->refused);
+    return tshi_local_compare(group, lg->sync, &far);
 }
 
 static tsh_status local_run(tsh_group *group, const tshi_call *call) {
@@ -450,19 +454,22 @@ static tsh_status local_run(tsh_group *group, const tshi_call *call) {
     tsh_status status = TSH_OK, failed = call->failed;
     if (tshi_local_troubled(tshi_local_of(group->world))) status = tshi_local_trouble(group->world);
     if (status == TSH_OK && failed == TSH_OK && only_gives(group, call)) return give(group, call);
-    if (status == TSH_OK && lg->heard != lg->sync) status = catch_up(group, lg->sync, &failed);
+    if (status == TSH_OK && lg->heard != lg->sync) status = tshi_local_catch_up(group, lg->sync, &failed);
     if (status != TSH_OK) return status;
     tshi_slot *slot = open_slot(group, call);
-    if (failed != TSH_OK) return run_failed(group, failed);
+    if (failed != TSH_OK) return tshi_local_run_failed(group, failed);
     size_t payload = post(group, call, slot);
     bool far = false;
     status = tshi_local_sync(group, payload);
-    if (status == TSH_OK) status = tshi_local_compare(group, lg->sync, &far);
-    if (status == TSH_OK) status = move(group, call, far);
+    if (slot->flags & TSHI_SLOT_FAILED) return status == TSH_OK ? tshi_local_refused(group, lg->refused) : status;
+    if (status == TSH_OK) status = compare_and_move(group, call, &far);
     if (status != TSH_OK || !far) return status;
-    if (!only_moves(group, call)) return tshi_local_sync(group, 0);
-    tshi_local_post(group, 0);
-    return TSH_OK;
+    if (only_moves(group, call)) {
+        tshi_local_post(group, 0);
+        return TSH_OK;
+    }
+    status = tshi_local_sync(group, 0);
+    return status == TSH_OK ? last_verdict(group, call) : status;
 }
 
 /* --- in steps ----------------------------------------------------------------------------------------------------- */
@@ -490,9 +497,10 @@ static void begin(tsh_work *work) {
         tshi_fail(call->failed, "%s", work->words);
     tshi_slot *slot = open_slot(group, call);
     if (call->failed != TSH_OK)
-        fill_failed(group);
+        tshi_local_refuse(group);
     else
         post(group, call, slot);
+    if (call->failed == TSH_OK && slot->flags & TSHI_SLOT_FAILED) call->failed = lg->refused;
     lg->stage = TSHI_TO_MOVE;
     tshi_local_post(group, 0);
 }
@@ -514,14 +522,13 @@ static void advance(tsh_work *work) {
     }
     lg->heard = lg->sync;
     if (lg->stage == TSHI_MOVED) {
-        finish(work, TSH_OK);
+        finish(work, last_verdict(group, &work->call));
         return;
     }
     if (work->call.failed != TSH_OK)
-        status = failed_here(group, work->call.failed);
+        status = tshi_local_refused(group, work->call.failed);
     else
-        status = tshi_local_compare(group, lg->sync, &far);
-    if (status == TSH_OK) status = move(group, &work->call, far);
+        status = compare_and_move(group, &work->call, &far);
     if (status != TSH_OK || !far) {
         finish(work, status);
         return;
@@ -543,35 +550,6 @@ static void local_progress(tsh_work *work) {
     tsh_status status = tshi_local_trouble(group->world);
     /* They may have posted before the trouble. */
     if (status != TSH_OK && !tshi_local_posted(group, lg->sync)) finish(work, status);
-}
-
-tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status failed, uint64_t at) {
-    tsh_world *world = group->world;
-    tshi_local_group *lg = group->state;
-    tsh_status status = TSH_OK;
-    char words[TSHI_MESSAGE_SIZE];
-    if (group->queue) {
-        snprintf(words, sizeof words, "%s", tsh_error_message());
-        tshi_group_drain(group);
-        if (failed != TSH_OK) tshi_fail(failed, "%s", words);
-    }
-    if (tshi_local_troubled(tshi_local_of(world))) status = tshi_local_trouble(world);
-    if (status == TSH_OK && lg->heard != lg->sync) status = catch_up(group, lg->sync, &failed);
-    if (status != TSH_OK) return status;
-    tshi_slot *slot = &lg->draft;
-    lg->name = text;
-    slot->number = (uint32_t)++group->calls;
-    slot->kind = TSHI_KIND_AGREE;
-    slot->root = 0;
-    slot->count = (int64_t)strlen(text);
-    if (failed != TSH_OK) return run_failed(group, failed);
-    slot->flags = 0;
-    slot->check = hash(UINT64_C(14695981039346656037), text, strlen(text));
-    slot->at = at;
-    post_text(group, text);
-    bool far;
-    status = tshi_local_sync(group, 0);
-    return status == TSH_OK ? tshi_local_compare(group, lg->sync, &far) : status;
 }
 
 static tsh_status local_agree(tsh_group *parent, const char *text, tsh_status failed) {

@@ -1,7 +1,7 @@
 /* The backend of one machine: what its ranks share, and how they wait for each other.
  *
- * Each rank's tensors lie in its heap, which all ranks map; a call posts where its buffer is, and peers read and write
- * it there. A group has a block of shared memory with a ring of slots for each member, one for each sync. Most calls
+ * Each rank's tensors lie in its heap, which all ranks map, or on a GPU, whose memory they can map; a call posts
+ * where its buffer is, and peers read and write it there. A group has a block of shared memory with a ring of slots for each member, one for each sync. Most calls
  * wait for the others' posts at once, and compare them.
  *
  * A rank that has nothing to fetch, and whose data lies in its slot (the root of a broadcast or scatter, the others of
@@ -33,13 +33,14 @@
 
 /* --- shared memory ------------------------------------------------------------------------------------------------ */
 
-enum { TSHI_SLOT_FAILED = 1, TSHI_SLOT_FAR = 2 }; /* flags */
+enum { TSHI_SLOT_FAILED = 1, TSHI_SLOT_FAR = 2, TSHI_SLOT_SHARED = 4 }; /* flags */
 
 /* What a member says in one call. */
 typedef struct tshi_slot {
     alignas(64) _Atomic uint32_t sync; /* number of the sync that posted it; written last */
     uint32_t kind;                     /* op, dtype and reduction, packed: see local.c */
-    uint16_t flags; /* FAILED: the payload is the reason; FAR: the data is in the heap, not in the payload */
+    uint16_t flags; /* FAILED: the payload is the reason; FAR: the data is in the heap, not in the payload, or, with
+                     * SHARED too, on a GPU, where a tshi_share in the payload says */
     uint16_t root;
     uint32_t number; /* of the call, for messages */
     int64_t count;
@@ -95,6 +96,7 @@ typedef struct tshi_record {
     alignas(TSHI_LINE_BYTES) _Atomic uint32_t state; /* a tshi_rank_state */
     _Atomic uint32_t left;                           /* it has destroyed its world */
     _Atomic uint32_t recover;                        /* its last step of recovering */
+    _Atomic uint32_t let_go;                         /* it has no GPU memory of others mapped any more */
     _Atomic uint32_t sleepers;
     int32_t process;                      /* set by rank 0 with the next two, before anybody sees them */
     uint64_t heap_at, heap_bytes;         /* in the memory that all map */
@@ -114,6 +116,7 @@ typedef struct tshi_control {
 
 typedef struct tshi_local {
     tsh_threads *threads; /* NULL: ranks are processes */
+    bool maps;            /* GPU memory of other ranks: they wait for each other when they leave */
     tshi_control *control;
     char *memory; /* of processes: the control block, then the heaps, all in one piece */
     size_t memory_bytes;
@@ -150,10 +153,12 @@ typedef struct tshi_local_group {
     tshi_slot draft;  /* what I am about to say, until it is posted; then what I have said */
     const char *name; /* of the call under way */
     int spins;
-    tshi_stage stage;                        /* of the started call */
+    tshi_stage stage;   /* of the started call */
+    tsh_status refused; /* what went wrong with GPU memory in the call under way; the words are in my slot */
     size_t near_bytes[TSH_COLLECTIVE_COUNT]; /* up to which data goes into the slot, the same on all ranks */
     const void **in;                         /* [size], scratch */
     void **out;
+    char **there;                  /* [size]: of a call on GPUs, where I have what the members have shared */
     void *allocation;              /* of the block, when it lies in my heap */
     struct tshi_local_group *next; /* of the retired */
 } tshi_local_group;
@@ -174,6 +179,12 @@ static inline tshi_slot *tshi_slot_at(const tshi_local_group *lg, int member, ui
 static inline unsigned char *tshi_payload(tshi_slot *slot) {
     return (unsigned char *)slot + sizeof *slot;
 }
+
+/* At the end of the payload: calls on GPUs have nothing else there but counts, of at most TSHI_REDUCE_MOST ranks. */
+static inline unsigned char *tshi_slot_share(tshi_slot *slot) {
+    return tshi_payload(slot) + TSHI_INLINE - sizeof(tshi_share);
+}
+static_assert(16 * TSHI_REDUCE_MOST + sizeof(tshi_share) <= TSHI_INLINE, "counts and a share have room in a slot");
 
 /* --- memory.c: how memory is had ---------------------------------------------------------------------------------- */
 
@@ -304,10 +315,25 @@ tsh_status tshi_local_compare_pairs(const tsh_group *group);
 tsh_status tshi_local_look_back(tsh_group *group, uint32_t sync, tsh_status failed, const char *words);
 /* "all_reduce float32 [8] sum #3" of a slot. */
 char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size);
-
-/* --- local.c: calls ----------------------------------------------------------------------------------------------- */
-
+/* The words of tsh_error_message() into my next slot: a call cannot be made here. refused: it has been posted; the status
+ * with those words again, for other calls may have failed since. run_failed: all of that. */
+void tshi_local_refuse(const tsh_group *group);
+tsh_status tshi_local_refused(const tsh_group *group, tsh_status failed);
+tsh_status tshi_local_run_failed(tsh_group *group, tsh_status failed);
+/* Wait for those whom I left behind up to that sync. *failed: of the call that comes now, to which it leads. */
+tsh_status tshi_local_catch_up(tsh_group *group, uint32_t sync, tsh_status *failed);
 /* Every rank posts the text (and, for the others to read, `at`); see tshi_group_ops.agree. */
 tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status failed, uint64_t at);
+
+/* --- local_device.c: memory of GPUs ------------------------------------------------------------------------------- */
+
+/* Sets world->direct: tensors live on GPUs, collectives do not go to NCCL, and every rank can reach every other's
+ * memory, which is tried. Every rank comes to the same verdict, which the log gets. Collective over the world. */
+tsh_status tshi_local_join_devices(tsh_world *world);
+/* Into my next slot: where `data`, on the GPU, is, or why that cannot be said (lg->refused). Waits for what is queued
+ * there: peers may touch it then. */
+void tshi_local_share(const tsh_group *group, const void *data);
+/* What the members have shared in this sync, into lg->there. */
+tsh_status tshi_local_reach(const tsh_group *group);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the members say of a call, in words, and whether they say the same. */
+/* What the members say of a call, in words, whether they say the same, and why a call cannot be made. */
 #include "dist/local.h"
 
 #include <stdio.h>
@@ -113,4 +113,78 @@ tsh_status tshi_local_look_back(tsh_group *group, uint32_t sync, tsh_status fail
     if (failed == TSH_OK) return first == TSH_OK ? TSH_OK : tshi_fail(first, "%s", told);
     if (first != TSH_OK) tshi_log(&group->world->log, TSH_LOG_WARNING, "rank %d: %s", group->world->rank, told);
     return tshi_fail(failed, "%s", words);
+}
+
+/* --- saying ------------------------------------------------------------------------------------------------------- */
+
+static void say(const tsh_group *group, const char *text) {
+    const tshi_local_group *lg = group->state;
+    unsigned char *payload = tshi_payload(tshi_slot_at(lg, group->rank, lg->sync + 1));
+    size_t length = strlen(text);
+    /* A list of ranks may be longer than the room for data, and has room of its own. */
+    if (lg->draft.flags & TSHI_SLOT_FAILED && length >= TSHI_INLINE) length = TSHI_INLINE - 1;
+    memcpy(payload, text, length);
+    payload[length] = '\0';
+}
+
+/* A call that cannot be made here, so that the others hear why. */
+void tshi_local_refuse(const tsh_group *group) {
+    ((tshi_local_group *)group->state)->draft.flags = TSHI_SLOT_FAILED;
+    say(group, tsh_error_message());
+}
+
+/* Other calls may have failed, in other words, since the slot was filled. */
+tsh_status tshi_local_refused(const tsh_group *group, tsh_status failed) {
+    const tshi_local_group *lg = group->state;
+    return tshi_fail(failed, "%s", (const char *)tshi_payload(tshi_slot_at(lg, group->rank, lg->sync)));
+}
+
+tsh_status tshi_local_run_failed(tsh_group *group, tsh_status failed) {
+    tshi_local_refuse(group);
+    tsh_status status = tshi_local_sync(group, 0);
+    return status == TSH_OK ? tshi_local_refused(group, failed) : status;
+}
+
+/* Wait for those whom I left behind up to that sync. *failed: of the call that comes now, to which it leads. */
+tsh_status tshi_local_catch_up(tsh_group *group, uint32_t sync, tsh_status *failed) {
+    char words[TSHI_MESSAGE_SIZE] = "";
+    if (*failed != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
+    tsh_status status = tshi_local_await(group, sync);
+    if (status == TSH_OK) *failed = tshi_local_look_back(group, sync, *failed, words);
+    return status;
+}
+
+static uint64_t hash(uint64_t h, const void *bytes, size_t n) {
+    const unsigned char *p = bytes;
+    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(1099511628211);
+    return h;
+}
+
+tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status failed, uint64_t at) {
+    tsh_world *world = group->world;
+    tshi_local_group *lg = group->state;
+    tsh_status status = TSH_OK;
+    char words[TSHI_MESSAGE_SIZE];
+    if (group->queue) {
+        snprintf(words, sizeof words, "%s", tsh_error_message());
+        tshi_group_drain(group);
+        if (failed != TSH_OK) tshi_fail(failed, "%s", words);
+    }
+    if (tshi_local_troubled(tshi_local_of(world))) status = tshi_local_trouble(world);
+    if (status == TSH_OK && lg->heard != lg->sync) status = tshi_local_catch_up(group, lg->sync, &failed);
+    if (status != TSH_OK) return status;
+    tshi_slot *slot = &lg->draft;
+    lg->name = text;
+    slot->number = (uint32_t)++group->calls;
+    slot->kind = TSHI_KIND_AGREE;
+    slot->root = 0;
+    slot->count = (int64_t)strlen(text);
+    if (failed != TSH_OK) return tshi_local_run_failed(group, failed);
+    slot->flags = 0;
+    slot->check = hash(UINT64_C(14695981039346656037), text, strlen(text));
+    slot->at = at;
+    say(group, text);
+    bool far;
+    status = tshi_local_sync(group, 0);
+    return status == TSH_OK ? tshi_local_compare(group, lg->sync, &far) : status;
 }

@@ -9,9 +9,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
-#define WORD_EVERY 5.0
+#define WORD_EVERY      5.0
+#define LONGEST_PARTING 2.0
 
 static tshi_record *record_of(const tsh_world *world, int rank) {
     return &tshi_local_of(world)->control->record[rank];
@@ -327,6 +329,25 @@ tsh_status tshi_local_recover(tsh_world *world) {
     return recover_step(world);
 }
 
+/* This rank's GPU memory must not go while others have it mapped. Threads have nothing to let go of. Whoever takes
+ * longer than that to leave the world is not waited for: that memory goes with this process. */
+static void let_go(tsh_world *world) {
+    if (!tshi_local_of(world)->maps) return;
+    world->device->ops->unreach(world->device);
+    atomic_store(&record_of(world, world->rank)->let_go, 1);
+    double end = tshi_clock() + LONGEST_PARTING;
+    for (int i = 0; i < world->size; i++) {
+        while (!atomic_load(&record_of(world, i)->let_go) && state_of(world, i) != TSHI_DEAD) {
+            if (tshi_clock() > end) {
+                world->device->ops->abandon(world->device);
+                return;
+            }
+            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+            look_for_deaths(world);
+        }
+    }
+}
+
 void tshi_local_leave(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
     tshi_local_sweep(world, true);
@@ -334,4 +355,5 @@ void tshi_local_leave(tsh_world *world) {
     tshi_record *mine = record_of(world, world->rank);
     atomic_store(&mine->left, 1);
     tshi_wake(&mine->recover);
+    let_go(world);
 }

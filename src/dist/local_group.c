@@ -36,7 +36,8 @@ tshi_local_group *tshi_local_group_new(tsh_world *world, int size) {
     if (!lg) return NULL;
     lg->in = tshi_calloc(allocator, (size_t)size, sizeof *lg->in);
     lg->out = tshi_calloc(allocator, (size_t)size, sizeof *lg->out);
-    if (!lg->in || !lg->out) {
+    lg->there = tshi_calloc(allocator, (size_t)size, sizeof *lg->there);
+    if (!lg->in || !lg->out || !lg->there) {
         tshi_local_group_free(world, lg);
         return NULL;
     }
@@ -63,6 +64,7 @@ void tshi_local_group_free(tsh_world *world, tshi_local_group *lg) {
     if (!lg) return;
     tshi_free(&world->allocator, lg->in);
     tshi_free(&world->allocator, lg->out);
+    tshi_free(&world->allocator, lg->there);
     tshi_free(&world->allocator, lg);
 }
 

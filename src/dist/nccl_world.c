@@ -94,8 +94,7 @@ static tsh_status decide(tsh_world *world, bool *use) {
             tshi_log(&world->log, TSH_LOG_INFO, "collectives go to NCCL %d.%d.%d", version / 10000, version / 100 % 100,
                      version % 100);
         else
-            tshi_log(&world->log, TSH_LOG_INFO, "collectives go through the host's memory (%s): %s", world->ops->name,
-                     why);
+            tshi_log(&world->log, TSH_LOG_INFO, "collectives do not go to NCCL but over %s: %s", world->ops->name, why);
     }
     host->ops->release(host, facts);
     return status;

@@ -1,8 +1,11 @@
-/* Tensors of a GPU in groups whose backend works on the host: each call gets buffers of world->host in their place. */
+/* Tensors of a GPU in groups whose backend works on the host, or whose ranks do not reach each other's GPUs: each call gets
+ * buffers of world->host in their place. Messages do in any case. */
 #include "dist/dist.h"
 
-bool tshi_call_is_staged(const tsh_group *group) {
-    return group->ops->on_host && !group->owner && group->world->device != group->world->host;
+bool tshi_call_is_staged(const tsh_group *group, const tshi_call *call) {
+    const tsh_world *world = group->world;
+    bool message = call->op == TSH_OP_SEND || call->op == TSH_OP_RECV;
+    return group->ops->on_host && !group->owner && world->device != world->host && (message || !world->direct);
 }
 
 static int64_t sum(const tsh_group *group, const int64_t *counts) {
@@ -43,6 +46,7 @@ static void *take(const tsh_group *group, tshi_call *call, size_t bytes) {
 void tshi_stage_open(tsh_group *group, tshi_call *call, tshi_staging *stage) {
     tsh_device *device = group->world->device;
     *stage = (tshi_staging){0};
+    call->on_device = false;
     if (call->failed != TSH_OK) return;
     size_t size = tsh_dtype_size(call->dtype), given = call->in ? (size_t)elements_in(group, call) * size : 0;
     /* One buffer for both where the parts begin alike, whichever is longer. */

@@ -72,7 +72,7 @@ static void advance(tsh_work *work) {
     if (!work->started) {
         work->started = true;
         if (work->call.failed != TSH_OK) tshi_fail(work->call.failed, "%s", work->words);
-        if (tshi_call_is_staged(group)) tshi_stage_open(group, &work->call, &work->stage);
+        if (tshi_call_is_staged(group, &work->call)) tshi_stage_open(group, &work->call, &work->stage);
         tsh_status status = ops->start ? ops->start(work) : ops->run(group, &work->call);
         if (!ops->start || status != TSH_OK) note_failure(work, status);
     }
@@ -170,7 +170,8 @@ void tshi_work_enqueue(tsh_work *work) {
 
 bool tshi_work_quick(tsh_work *work) {
     tsh_group *group = work->group;
-    if (!group->ops->quick || group->world->pending || tshi_call_is_staged(group) || !group->ops->quick(work)) {
+    if (!group->ops->quick || group->world->pending || tshi_call_is_staged(group, &work->call) ||
+        !group->ops->quick(work)) {
         return false;
     }
     note_failure(work, work->status);
@@ -241,7 +242,7 @@ void tshi_group_drain(tsh_group *group) {
 }
 
 tsh_status tshi_group_run(tsh_group *group, const tshi_call *call) {
-    bool staged = tshi_call_is_staged(group);
+    bool staged = tshi_call_is_staged(group, call);
     if (!group->queue || group->ops->in_order) {
         return staged ? tshi_staged_run(group, call) : group->ops->run(group, call);
     }

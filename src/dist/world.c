@@ -63,7 +63,8 @@ static tsh_status world_enter(tsh_world *world, const tsh_world_config *config, 
     if (status == TSH_OK) status = device_create(world, settings->device);
     if (status == TSH_OK) status = world_group_create(world);
     if (status == TSH_OK) status = tshi_memory_join(world);
-    return status == TSH_OK ? tshi_nccl_join(world) : status;
+    if (status == TSH_OK) status = tshi_nccl_join(world);
+    return status == TSH_OK ? tshi_local_join_devices(world) : status;
 }
 
 static tsh_status check_config(const tsh_world_config *config, tshi_settings *settings) {

@@ -1,6 +1,6 @@
-/* The stand-in of the CUDA runtime: memory, and what processes share of it. A piece of device memory is a file without a
- * name, which others open by its number in their /proc. Behind the memory it lists who has it mapped, so that freeing it
- * too early is noticed. */
+/* The stand-in of the CUDA runtime: memory, and what processes share of it. A piece of device memory is a file without
+ * a name, which others open through /proc. Behind the memory it lists who has it mapped, so that freeing it too early
+ * is noticed. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -134,10 +134,19 @@ tsh_status tshi_blocks_add(tshi_blocks *blocks, tshi_block_books *books, char *b
     return TSH_OK;
 }
 
+tshi_slab *tshi_blocks_slab(const tshi_blocks *blocks, const void *pointer) {
+    tshi_slab *slab = blocks->slabs;
+    while (slab && (uintptr_t)pointer - (uintptr_t)slab->base >= slab->size) slab = slab->next;
+    return slab;
+}
+
+static bool is_idle(const tshi_slab *slab) {
+    return !slab->shared && slab->first->hole.is_free && slab->first->hole.size == slab->size;
+}
+
 tshi_slab *tshi_blocks_idle(tshi_blocks *blocks, tshi_block_books *books) {
     tshi_slab **link = &blocks->slabs;
-    while (*link && !((*link)->first->hole.is_free && (*link)->first->hole.size == (*link)->size))
-        link = &(*link)->next;
+    while (*link && !is_idle(*link)) link = &(*link)->next;
     tshi_slab *slab = *link;
     if (!slab) return NULL;
     *link = slab->next;
@@ -172,6 +181,7 @@ void tshi_blocks_clear(tshi_blocks *blocks, tshi_block_books *books) {
             after = b->after;
             tshi_pool_give(&books->structs, b);
         }
+        tshi_free(books->allocator, slab->shared);
         tshi_free(books->allocator, slab);
     }
     memset(blocks, 0, sizeof *blocks);

@@ -27,6 +27,7 @@ struct tshi_slab {
     char *base;
     size_t size;
     tshi_piece *first;
+    void *shared; /* what others have been told of it (share.c), from the books' allocator; it is never idle then */
 };
 
 struct tshi_blocks {
@@ -55,11 +56,13 @@ void tshi_blocks_give(tshi_block_books *books, tshi_piece *block);
 
 /* Adds memory, as one free block. The caller's `slab` struct is taken from the allocator. */
 tsh_status tshi_blocks_add(tshi_blocks *blocks, tshi_block_books *books, char *base, size_t size);
+/* The slab that `pointer` lies in, or NULL. */
+tshi_slab *tshi_blocks_slab(const tshi_blocks *blocks, const void *pointer);
 /* Takes a slab without a block in use out of the lists and returns it (NULL: there is none); then drop its struct. */
 tshi_slab *tshi_blocks_idle(tshi_blocks *blocks, tshi_block_books *books);
 /* Hands all slabs of `from` with their blocks to `to`. */
 void tshi_blocks_join(tshi_blocks *from, tshi_blocks *to);
-/* Drops all structs; returns nothing to the GPU. */
+/* Drops all structs, and `shared`; returns nothing to the GPU. */
 void tshi_blocks_clear(tshi_blocks *blocks, tshi_block_books *books);
 
 #endif

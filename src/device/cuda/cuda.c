@@ -135,6 +135,7 @@ static void cuda_destroy(tsh_device *device) {
     if (cuda->communication) cudaStreamSynchronize(cuda->communication);
     if (cuda->copies) cudaStreamSynchronize(cuda->copies);
     tshi_cuda_blas_destroy(cuda);
+    tshi_cuda_sharing_destroy(cuda);
     tshi_cuda_memory_destroy(cuda);
     if (cuda->report) cudaFreeHost(cuda->report);
     for (int i = 0; i < 2; i++)
@@ -145,13 +146,14 @@ static void cuda_destroy(tsh_device *device) {
     tshi_free(&allocator, device);
 }
 
-/* A variable that is 0 or 1; false where it is not set. */
+/* A variable that is 0 or 1; *out stays as it is where it is not set. */
 static tsh_status read_switch(const char *name, bool *out) {
     const char *text = getenv(name);
-    *out = false;
-    if (!text || !*text || strcmp(text, "0") == 0) return TSH_OK;
-    if (strcmp(text, "1") != 0) return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\"; it must be 0 or 1", name, text);
-    *out = true;
+    if (!text || !*text) return TSH_OK;
+    if (strcmp(text, "0") != 0 && strcmp(text, "1") != 0) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\"; it must be 0 or 1", name, text);
+    }
+    *out = *text == '1';
     return TSH_OK;
 }
 
@@ -202,7 +204,9 @@ static tsh_status make_report(tshi_cuda_device *cuda) {
 }
 
 static tsh_status open_gpu(tshi_cuda_device *cuda, int local_rank) {
+    cuda->ipc = true;
     tsh_status status = read_switch("TSHARD_CUDA_MANAGED", &cuda->managed);
+    if (status == TSH_OK) status = read_switch("TSHARD_CUDA_IPC", &cuda->ipc);
     if (status == TSH_OK) status = read_switch("TSHARD_TF32", &cuda->tf32);
     if (status == TSH_OK) status = choose_gpu(local_rank, &cuda->ordinal);
     if (status == TSH_OK) status = tshi_cuda_fail(cudaSetDevice(cuda->ordinal), "cudaSetDevice");
@@ -240,7 +244,12 @@ static const tshi_device_ops cuda_ops = {
     .event_elapsed = tshi_cuda_event_elapsed,
     .event_destroy = tshi_cuda_event_destroy,
     .matrix_rate = tshi_cuda_matrix_rate,
-    .reduce = NULL,
+    .share = tshi_cuda_share,
+    .reach = tshi_cuda_reach,
+    .unreach = tshi_cuda_unreach,
+    .abandon = tshi_cuda_abandon,
+    .settle = tshi_cuda_settle,
+    .reduce = tshi_cuda_reduce,
     .gemm = tshi_cuda_gemm,
     .affine = tshi_cuda_affine,
     .affine_backward = tshi_cuda_affine_backward,

@@ -20,18 +20,22 @@ typedef struct tshi_cuda_report {
     int64_t value, place, limit, ignore_index;
 } tshi_cuda_report;
 
-typedef struct tshi_cuda_memory tshi_cuda_memory; /* memory.c: the caching allocator */
-typedef struct tshi_cuda_blas tshi_cuda_blas;     /* gemm.c: cuBLASLt's handle, workspace and chosen algorithms */
+typedef struct tshi_cuda_memory tshi_cuda_memory;   /* memory.c: the caching allocator */
+typedef struct tshi_cuda_sharing tshi_cuda_sharing; /* share.c: other ranks' memory */
+typedef struct tshi_cuda_blas tshi_cuda_blas;       /* gemm.c: cuBLASLt's handle, workspace and chosen algorithms */
 
 typedef struct tshi_cuda_device {
     tsh_device base;
     int ordinal, processors; /* of the GPU; its multiprocessors */
     bool managed;            /* TSHARD_CUDA_MANAGED=1: memory that the host may read, and every launch waited for */
+    bool ipc;                /* not TSHARD_CUDA_IPC=0: other ranks may be given this memory in place */
+    bool abandoned;          /* what has been shared stays when the device goes */
     bool tf32;               /* TSHARD_TF32=1: float32 products on the tensor cores */
     cudaStream_t compute, communication, copies;
     cudaEvent_t events[2]; /* between streams, without timing */
     tshi_cuda_report *report;
     tshi_cuda_memory *memory;
+    tshi_cuda_sharing *sharing; /* from the first use on */
     tshi_cuda_blas *blas;
     tsh_graph *capturing;   /* what is queued goes into this graph instead of running; the host cannot wait meanwhile */
     const int64_t *replays; /* while capturing: in device memory, how often the graph has run before; else NULL */
@@ -101,6 +105,19 @@ typedef struct tshi_cuda_pool tshi_cuda_pool;
 tsh_status tshi_cuda_pool_open(tshi_cuda_device *device, tshi_cuda_pool **out);
 void tshi_cuda_pool_close(tshi_cuda_device *device);
 void tshi_cuda_pool_drop(tshi_cuda_device *device, tshi_cuda_pool *pool);
+
+struct tshi_slab;
+/* The slab that `pointer` lies in, or NULL. */
+struct tshi_slab *tshi_cuda_slab(const tshi_cuda_device *device, const void *pointer);
+
+/* --- share.c ------------------------------------------------------------------------------------------------------- */
+
+tsh_status tshi_cuda_share(tsh_device *device, const void *pointer, tshi_share *out);
+tsh_status tshi_cuda_reach(tsh_device *device, const tshi_share *share, void **out);
+void tshi_cuda_unreach(tsh_device *device);
+void tshi_cuda_abandon(tsh_device *device);
+tsh_status tshi_cuda_settle(tsh_device *device);
+void tshi_cuda_sharing_destroy(tshi_cuda_device *device);
 
 /* --- gemm.c -------------------------------------------------------------------------------------------------------- */
 

@@ -13,6 +13,10 @@ void tshi_cuda_fill(tsh_device *device, tsh_dtype dtype, int64_t n, double value
 void tshi_cuda_convert(tsh_device *device, int64_t n, tsh_dtype from_dtype, const void *from, tsh_dtype to_dtype,
                        void *to);
 
+/* buffers.cu */
+void tshi_cuda_reduce(tsh_device *device, tsh_dtype dtype, tshi_reduction op, int64_t n, int count,
+                      const void *const *in, int outs, void *const *out);
+
 /* elementwise.cu */
 void tshi_cuda_unary(tsh_device *device, tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, void *y);
 void tshi_cuda_unary_backward(tsh_device *device, tshi_unary f, tsh_dtype dtype, int64_t n, const void *x,

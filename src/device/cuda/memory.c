@@ -54,7 +54,18 @@ static void give_slab_back(tshi_cuda_device *cuda, tshi_slab *slab) {
     tshi_cuda_note(&cuda->base, cudaFree(slab->base), "cudaFree");
 }
 
-/* Slabs that nothing lies in go back to the GPU; true when there was one. Not while a graph is captured: the GPU may be
+tshi_slab *tshi_cuda_slab(const tshi_cuda_device *device, const void *pointer) {
+    const tshi_cuda_memory *memory = device->memory;
+    for (const tshi_cuda_pool *pool = &memory->own; pool; pool = pool == &memory->own ? memory->pools : pool->next) {
+        tshi_slab *slab = tshi_blocks_slab(&pool->large, pointer);
+        if (!slab) slab = tshi_blocks_slab(&pool->small, pointer);
+        if (slab) return slab;
+    }
+    return NULL;
+}
+
+/* Slabs that nothing lies in go back to the GPU, but for those that have been shared: others may have them mapped. True
+ * when there was one. Not while a graph is captured: the GPU may be
  * at work in them, and cannot be waited for. */
 static bool trim(tshi_cuda_device *cuda) {
     tshi_blocks *all[] = {&cuda->memory->own.small, &cuda->memory->own.large};
@@ -208,7 +219,9 @@ tsh_status tshi_cuda_memory_create(tshi_cuda_device *device) {
 }
 
 static void destroy_blocks(tshi_cuda_device *cuda, tshi_blocks *blocks) {
-    for (tshi_slab *slab = blocks->slabs; slab; slab = slab->next) give_slab_back(cuda, slab);
+    for (tshi_slab *slab = blocks->slabs; slab; slab = slab->next) {
+        if (!slab->shared || !cuda->abandoned) give_slab_back(cuda, slab);
+    }
     tshi_blocks_clear(blocks, &cuda->memory->books);
 }
 
