@@ -118,14 +118,14 @@ typedef struct tshi_device_ops {
      * is measured; 0 where that is not known. Waits. */
     double (*matrix_rate)(tsh_device *device, tsh_dtype dtype, double *clock);
 
-    /* --- other ranks' memory in place, on this machine; NULL on the CPU, whose ranks share a heap -------------------- */
-    /* Say what `pointer`, memory of this device, is to others. That memory stays the device's until it is destroyed, even
-     * when it is released. TSH_ERR_UNSUPPORTED where nobody can reach it. */
+    /* --- other ranks' memory in place, on this machine; NULL on the CPU, whose ranks share a heap ----------------- */
+    /* Say what `pointer`, memory of this device, is to others. That memory stays the device's until it is destroyed,
+     * even when it is released. TSH_ERR_UNSUPPORTED where nobody can reach it. */
     tsh_status (*share)(tsh_device *device, const void *pointer, tshi_share *out);
     /* *out is what another device has shared, for this device's copies and reduce. Mapped at first, and kept mapped. */
     tsh_status (*reach)(tsh_device *device, const tshi_share *share, void **out);
-    /* Let go of all that reach has mapped. Its owners are not to be destroyed before; abandon: unless they leave what they
-     * have shared to the end of the process. */
+    /* Let go of all that reach has mapped. Its owners are not to be destroyed before; abandon: unless they leave what
+     * they have shared to the end of the process. */
     void (*unreach)(tsh_device *device);
     void (*abandon)(tsh_device *device);
     /* Wait for all that is queued, as others have to before they touch this device's memory; tells nothing of what

@@ -1,8 +1,8 @@
 /* The backend of one machine: what its ranks share, and how they wait for each other.
  *
  * Each rank's tensors lie in its heap, which all ranks map, or on a GPU, whose memory they can map; a call posts
- * where its buffer is, and peers read and write it there. A group has a block of shared memory with a ring of slots for each member, one for each sync. Most calls
- * wait for the others' posts at once, and compare them.
+ * where its buffer is, and peers read and write it there. A group has a block of shared memory with a ring of slots
+ * for each member, one for each sync. Most calls wait for the others' posts at once, and compare them.
  *
  * A rank that has nothing to fetch, and whose data lies in its slot (the root of a broadcast or scatter, the others of
  * a reduce or gather), leaves when it has posted. It waits and compares later: before its next call that waits, which
@@ -315,8 +315,8 @@ tsh_status tshi_local_compare_pairs(const tsh_group *group);
 tsh_status tshi_local_look_back(tsh_group *group, uint32_t sync, tsh_status failed, const char *words);
 /* "all_reduce float32 [8] sum #3" of a slot. */
 char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size);
-/* The words of tsh_error_message() into my next slot: a call cannot be made here. refused: it has been posted; the status
- * with those words again, for other calls may have failed since. run_failed: all of that. */
+/* The words of tsh_error_message() into my next slot: a call cannot be made here. refused: it has been posted; the
+ * status with those words again, for other calls may have failed since. run_failed: all of that. */
 void tshi_local_refuse(const tsh_group *group);
 tsh_status tshi_local_refused(const tsh_group *group, tsh_status failed);
 tsh_status tshi_local_run_failed(tsh_group *group, tsh_status failed);

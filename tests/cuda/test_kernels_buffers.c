@@ -1,5 +1,5 @@
-/* The GPU's reductions across buffers against the CPU's, bit for bit: every dtype and operation, packed and not, in place
- * and not. */
+/* The GPU's reductions across buffers against the CPU's, bit for bit: every dtype and operation, packed and not, in
+ * place and not. */
 #include "kernel_pair.h"
 
 TestSuite(cuda_buffers, .timeout = 60);
@@ -13,8 +13,8 @@ static bool takes(tsh_dtype dtype, tshi_reduction op) {
     return op == TSHI_SUM || op == TSHI_PROD || integer;
 }
 
-/* Any bits of integers; fractions that sums have to round, and now and then a NaN. Complex products may be fused or not,
- * so that their parts are small integers. */
+/* Any bits of integers; fractions that sums have to round, and now and then a NaN. Complex products may be fused or
+ * not, so that their parts are small integers. */
 static void fill(tsh_dtype dtype, int64_t n, void *to) {
     tsh_dtype real = dtype == TSH_COMPLEX64 ? TSH_FLOAT32 : dtype == TSH_COMPLEX128 ? TSH_FLOAT64 : dtype;
     size_t size = tsh_dtype_size(real);

@@ -206,7 +206,7 @@ Test(cuda_local, what_is_mapped_stays_mapped) {
     run(3, NULL, steps);
 }
 
-/* --- where it cannot be had ----------------------------------------------------------------------------------------- */
+/* --- where it cannot be had --------------------------------------------------------------------------------------- */
 
 static void refuse_mapping(tshi_rank *r, void *arg) {
     (void)arg;

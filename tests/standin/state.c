@@ -131,7 +131,7 @@ cudaError_t standin_note(cudaError_t error) {
 }
 
 bool standin_fails(const char *name, cudaError_t usual, cudaError_t *error) {
-    int code = usual;
+    int code = (int)usual;
     if (!standin_call(name, &code)) return false;
     *error = last_error = (cudaError_t)code;
     return true;

@@ -110,7 +110,7 @@ struct tshi_slab;
 /* The slab that `pointer` lies in, or NULL. */
 struct tshi_slab *tshi_cuda_slab(const tshi_cuda_device *device, const void *pointer);
 
-/* --- share.c ------------------------------------------------------------------------------------------------------- */
+/* --- share.c ------------------------------------------------------------------------------------------------------ */
 
 tsh_status tshi_cuda_share(tsh_device *device, const void *pointer, tshi_share *out);
 tsh_status tshi_cuda_reach(tsh_device *device, const tshi_share *share, void **out);
