@@ -56,11 +56,20 @@ static bool is_here(const host *h, int rank) {
     return false;
 }
 
-/* "3/4 joined, missing rank 2"; where ranks are given out nobody knows which. */
+/* Somebody here has yet to be given a rank. */
+static bool ranks_open(const host *h) {
+    if (h->meet->settings->rank < 0) return true;
+    for (int i = 0; i < h->n; i++) {
+        if (h->guests[i].joined && h->guests[i].hello.rank < 0) return true;
+    }
+    return false;
+}
+
+/* "3/4 joined, missing rank 2"; nobody knows which while ranks are to be given out. */
 static const char *progress(const host *h, char *text, size_t size) {
     const tshi_settings *s = h->meet->settings;
     size_t used = (size_t)snprintf(text, size, "%d/%d joined", h->joined + 1, s->size);
-    if (s->ranks_given) return text;
+    if (ranks_open(h)) return text;
     used += (size_t)snprintf(text + used, size - used, ", missing rank ");
     size_t start = used;
     for (int i = 0; i < s->size && used + 24 < size; i++) {
@@ -240,16 +249,21 @@ static void greet(host *h, int index) {
     }
 }
 
+static void lose(host *h, int index) {
+    const guest *g = &h->guests[index];
+    if (g->joined) {
+        tshi_log(h->meet->log, TSH_LOG_WARNING, "rendezvous: rank %d of %s came and went", g->hello.rank,
+                 g->hello.who.host);
+    }
+    drop(h, index);
+}
+
 /* What has come from a connection. False when it was dropped: another stands in its place. */
 static bool hear(host *h, int index) {
     guest *g = &h->guests[index];
     int before = h->n;
     if (g->joined || g->heard) { /* it has nothing to say: it hung up */
-        if (g->joined) {
-            tshi_log(h->meet->log, TSH_LOG_WARNING, "rendezvous: rank %d of %s came and went", g->hello.rank,
-                     g->hello.who.host);
-        }
-        drop(h, index);
+        lose(h, index);
         return false;
     }
     size_t wanted = TSHI_WIRE_HEAD;
@@ -302,10 +316,19 @@ static void drop_silent(host *h) {
     }
 }
 
+/* Nobody is let go with one whose process is no more, although its connection stays. */
+static bool all_are_here(host *h) {
+    if (h->joined + 1 < h->meet->settings->size) return false;
+    for (int i = h->n - 1; i >= 0; i--) {
+        if (h->guests[i].joined && tshi_who_gone(&h->guests[i].hello.who, &h->meet->me)) lose(h, i);
+    }
+    return h->joined + 1 == h->meet->settings->size;
+}
+
 /* False: the tick has ended it. */
 static bool gather(host *h) {
     double next_tick = tshi_clock();
-    while (h->joined + 1 < h->meet->settings->size && tshi_clock() < h->deadline) {
+    while (!all_are_here(h) && tshi_clock() < h->deadline) {
         int ready = wait_for_any(h), polled = h->n;
         say(h);
         if (h->plan->tick && tshi_clock() >= next_tick) {

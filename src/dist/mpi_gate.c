@@ -19,6 +19,9 @@
 /* Long after what a member has written can be read by all. */
 #define SETTLE_SECONDS 1e-3
 
+/* Looks at the notices once a member's process is gone. */
+#define LAST_WORDS 8
+
 static int flags_of(const tshi_mpi_op *op) {
     return (op->async ? TSHI_GATE_ASYNC : 0) | (op->regular ? 0 : TSHI_GATE_IRREGULAR);
 }
@@ -150,6 +153,9 @@ void tshi_gate_look_for_deaths(tsh_group *group) {
         /* Who has left in good order may be gone. */
         if (i == group->rank || mpi->peer[rank].left != 0 || mpi->peer[rank].broken) continue;
         if (!tshi_who_gone(&mg->block->member[i].who, &mpi->me)) continue;
+        /* What it said before comes in little by little, and may have come since the last look. */
+        for (int k = 0; k < LAST_WORDS; k++) tshi_mpi_poll(group->world);
+        if (mpi->peer[rank].left != 0 || mpi->peer[rank].broken) continue;
         tshi_mpi_lose(group->world, rank, "it died (killed by a signal, or exited)");
     }
 }

@@ -335,7 +335,7 @@ Test(meet, environment_and_argument_disagree, .timeout = 20) {
 
 static void one_is_missing(tshi_rank *r, void *arg) {
     const char *text = arg;
-    bool automatic = strstr(text, "file") || strstr(text, "239.");
+    bool automatic = strstr(text, "239.") != NULL;
     if (r->rank == 2) return;
     double start = tshi_now();
     tsh_status status = init(r, text, automatic);

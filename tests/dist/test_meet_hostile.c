@@ -251,6 +251,7 @@ static void dies_unseen(tshi_rank *r, void *arg) {
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
         give_sign(r, d);
+        tshi_nap(0.3); /* rank 2 comes first, and is not let go with the one that died */
     }
     if (r->rank == 2) await_sign(r, d);
     join(r, p);

@@ -190,6 +190,99 @@ void scenario_groups(tshi_rank *r) {
     tsh_group_destroy(turned);
 }
 
+/* --- groups of two ------------------------------------------------------------------------------------------------ */
+
+enum { PAIRS = 3 };
+
+/* What this rank has under way in a group of two. */
+typedef struct flight {
+    tsh_group *group;
+    int which;
+    tsh_tensor *mine, *both, *sum, *part;
+    tsh_work *gathered, *summed, *scattered;
+} flight;
+
+static int32_t element(const flight *f, int member, int64_t i) {
+    return (int32_t)(1000 * tsh_group_world_rank(f->group, member) + 100 * f->which + i % 97);
+}
+
+static tsh_tensor *elements(tshi_rank *r, const flight *f, int64_t n) {
+    tsh_tensor *t = tshi_test_vector(r, TSH_INT32, n);
+    int rank = tsh_group_rank(f->group);
+    for (int64_t i = 0; t && i < n; i++) ((int32_t *)tsh_tensor_data(t))[i] = element(f, rank, i);
+    return t;
+}
+
+/* Three calls one behind the other: parts of which one is empty, a sum, and halves of what the first has brought. */
+static void take_off(tshi_rank *r, flight *f, int64_t n, int root) {
+    int rank = tsh_group_rank(f->group);
+    const int64_t all_of_root[] = {root ? 0 : n, root ? n : 0};
+    f->mine = elements(r, f, rank == root ? n : 0);
+    f->both = tshi_test_vector(r, TSH_INT32, n);
+    f->sum = elements(r, f, n);
+    f->part = tshi_test_vector(r, TSH_INT32, n / 2);
+    if (r->failed) return;
+    tshi_check_ok(r, tsh_all_gather_into_tensor_async(f->group, f->both, f->mine, all_of_root, &f->gathered));
+    tshi_check_ok(r, tsh_reduce_to_root_async(f->group, f->sum, TSH_SUM, root, &f->summed));
+    tsh_tensor *whole = rank == root ? f->both : NULL;
+    tshi_check_ok(r, tsh_scatter_from_root_async(f->group, f->part, whole, NULL, root, &f->scattered));
+}
+
+/* They are waited for backwards, the others only released. */
+static void land(tshi_rank *r, flight *f, int64_t n, int root) {
+    int rank = tsh_group_rank(f->group);
+    if (!r->failed) tshi_check_ok(r, tsh_work_wait(f->scattered));
+    tsh_work_release(f->scattered);
+    tsh_work_release(f->summed);
+    tsh_work_release(f->gathered);
+    for (int64_t i = 0; i < n && !r->failed; i++) {
+        int32_t both = ((int32_t *)tsh_tensor_data(f->both))[i], sum = ((int32_t *)tsh_tensor_data(f->sum))[i];
+        int32_t wanted = element(f, rank, i) + (rank == root ? element(f, !rank, i) : 0);
+        tshi_check(r, both == element(f, root, i), "gathered: element %lld is %d", (long long)i, both);
+        tshi_check(r, sum == wanted, "reduced: element %lld is %d, not %d", (long long)i, sum, wanted);
+    }
+    for (int64_t i = 0; i < n / 2 && !r->failed; i++) {
+        int32_t part = ((int32_t *)tsh_tensor_data(f->part))[i];
+        tshi_check(r, part == element(f, root, rank * (n / 2) + i), "scattered: element %lld is %d", (long long)i,
+                   part);
+    }
+    tsh_tensor_release(f->mine);
+    tsh_tensor_release(f->both);
+    tsh_tensor_release(f->sum);
+    tsh_tensor_release(f->part);
+}
+
+/* Rows and columns of a square of ranks, and the rows once more the other way round: every rank is in three groups of
+ * two, whose calls are under way at the same time, and beside them some that wait. */
+void scenario_pairs(tshi_rank *r) {
+    tsh_mesh *mesh = NULL;
+    tsh_group *world = tsh_world_group(r->world), *turned = NULL;
+    tshi_check_ok(r, tsh_mesh_create(r->world, "a=2,b=2", &mesh));
+    tshi_check_ok(r, tsh_group_split(world, r->rank / 2, -r->rank, &turned));
+    if (r->failed) return;
+    tsh_group *pairs[PAIRS] = {tsh_mesh_group(mesh, "b"), turned, tsh_mesh_group(mesh, "a")};
+    const int64_t sizes[] = {2, 1000, 70002}; /* the last: several blocks of a sum */
+    for (int i = 0; i < 6 && !r->failed; i++) {
+        flight flights[PAIRS] = {{0}};
+        for (int k = 0; k < PAIRS; k++) {
+            flights[k].group = pairs[k];
+            flights[k].which = k;
+            take_off(r, &flights[k], sizes[i / 2], i % 2);
+        }
+        tshi_try_all_reduce(r, world, TSH_FLOAT32, TSH_SUM, 100);
+        tshi_try_reduce_scatter(r, pairs[i % PAIRS], TSH_FLOAT64, TSH_MAX, 101, TSHI_UNEVEN, true);
+        for (int k = PAIRS - 1; k >= 0; k--) land(r, &flights[k], sizes[i / 2], i % 2);
+    }
+    /* The same call started by one member, waited for by the other. */
+    for (int k = 0; k < PAIRS && !r->failed; k++) {
+        tshi_try_started(tsh_group_rank(pairs[k]) == 1);
+        tshi_try_all(r, pairs[k], TSH_FLOAT32, 333);
+        tshi_try_started(false);
+    }
+    tsh_mesh_destroy(mesh);
+    tsh_group_destroy(turned);
+}
+
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
 enum { MOST_MESSAGES = 12 };

@@ -13,6 +13,7 @@ void scenario_cases(tshi_rank *r);  /* cases with known answers */
 void scenario_large(tshi_rank *r);  /* counts and places past 2^31 */
 void scenario_messages(tshi_rank *r);
 void scenario_groups(tshi_rank *r);
+void scenario_pairs(tshi_rank *r); /* groups of two, several at once */
 
 /* failures.c */
 void scenario_misuse(tshi_rank *r);
