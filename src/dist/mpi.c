@@ -142,6 +142,22 @@ void tshi_mpi_op_end(tsh_group *group, tsh_status status) {
     if (status != TSH_OK) snprintf(op->words, sizeof op->words, "%s", tsh_error_message());
 }
 
+/* The call may outlive the caller's counts, or those of its work. */
+static void keep_counts(tsh_group *group) {
+    tshi_mpi_group *mg = group->state;
+    tshi_call *call = &mg->op.call;
+    size_t p = (size_t)group->size;
+    const int64_t *first = call->counts ? call->counts : call->in_counts;
+    if (call->failed != TSH_OK || !first) return;
+    memcpy(mg->kept, first, p * sizeof *mg->kept);
+    if (call->out_counts) memcpy(mg->kept + p, call->out_counts, p * sizeof *mg->kept);
+    if (call->counts)
+        call->counts = mg->kept;
+    else
+        call->in_counts = mg->kept;
+    call->out_counts = call->out_counts ? mg->kept + p : NULL;
+}
+
 static tsh_status begin(tsh_group *group, const tshi_call *call, const char *text, const tsh_work *work) {
     tsh_world *world = group->world;
     tshi_mpi *mpi = tshi_mpi_of(world);
@@ -167,6 +183,7 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
         op->identity = mix(op->identity, (uint64_t)call->in_counts[0]);
     }
     if (work) {
+        keep_counts(group);
         op->held[0] = work->in ? tsh_tensor_retain(work->in) : NULL;
         op->held[1] = work->out ? tsh_tensor_retain(work->out) : NULL;
     }
@@ -378,18 +395,8 @@ static tsh_status look(tsh_group *group, double since) {
 /* The caller goes, MPI may go on: what it still needs stays. */
 static void give_up(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
-    tshi_call *call = &mg->op.call;
-    size_t p = (size_t)group->size;
-    const int64_t *first = call->counts ? call->counts : call->in_counts;
     if (mg->op.phase == TSHI_MOVING && tshi_pair_takes(group)) tshi_pair_abandon(group);
-    if (call->failed != TSH_OK || !first) return;
-    memcpy(mg->kept, first, p * sizeof *mg->kept);
-    if (call->out_counts) memcpy(mg->kept + p, call->out_counts, p * sizeof *mg->kept);
-    if (call->counts)
-        call->counts = mg->kept;
-    else
-        call->in_counts = mg->kept;
-    call->out_counts = call->out_counts ? mg->kept + p : NULL;
+    keep_counts(group);
 }
 
 static tsh_status wait_slowly(tsh_group *group) {

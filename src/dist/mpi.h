@@ -164,7 +164,7 @@ typedef struct tshi_mpi_group {
     uint64_t id;
     size_t block_bytes;
     int *counts;         /* [4 * size] for MPI */
-    int64_t *kept;       /* [2 * size] counts of a call that was given up */
+    int64_t *kept;       /* [2 * size] counts of a call that may be given up */
     int64_t *matrix;     /* [2 * size * size], all_to_all with parts of its own; made when needed */
     char *fold;          /* two blocks, for sums of two ranks; made when needed */
     tshi_detail *detail; /* [1 + size], mine first */
