@@ -57,7 +57,7 @@ for run in "4 place 2" "4 short 2" "4 groups 2" "4 messages 2" "4 misuse 2" "4 r
     # The first without TSHARD_INIT: that the ranks are on several machines is enough.
     [ "$scenario" = place ] && unset TSHARD_INIT || export TSHARD_INIT=mpi://
     # shellcheck disable=SC2086
-    EXPECT_NODES=$nodes timeout -k 5 60 ip netns exec "$a" unshare --uts sh -c "hostname host-$a; exec \"\$@\"" sh \
+    EXPECT_NODES=$nodes timeout -k 5 120 ip netns exec "$a" unshare --uts sh -c "hostname host-$a; exec \"\$@\"" sh \
         "$launcher" $flags -n "$ranks" "$program" "$scenario" < /dev/null > "$folder/out" 2>&1
     result=$?
     cat "$folder/out"
