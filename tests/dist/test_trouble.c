@@ -488,6 +488,8 @@ static void meet_trouble(tshi_rank *r, const plan *p) {
     bool victim = r->rank == p->victim;
     check_maps(r);
     for (int i = 0; i < p->warm && !r->failed; i++) tshi_check_ok(r, make_call(r, group, &p->call));
+    /* Who only gives has left the last of them while others were still in it. */
+    if (p->warm && rooted(p->call.op)) tshi_check_ok(r, tsh_barrier(group));
     if (p->fate <= STOPPED && victim && p->moment == INSIDE) struck_inside(r, p);
     if (p->fate <= STOPPED && victim) strike(p);
     if (p->fate == LEAVES && victim) {
