@@ -83,7 +83,11 @@ typedef struct tshi_device_ops {
     /* --- memory --------------------------------------------------------------------------------------------------- */
     /* At least `size` bytes aligned to 64 (a unique pointer for 0), or NULL with the message set. */
     void *(*alloc)(tsh_device *device, size_t size);
-    /* Takes back what alloc gave. NULL is fine. */
+    /* The same in the part of memory that the ranks' devices have in common, if there is one: `offset` bytes into it. Who
+     * asks for the same sizes in the same order gets the same offsets. NULL, without a message, where there is no room.
+     * NULL as the slot: never. */
+    void *(*alloc_symmetric)(tsh_device *device, size_t size, size_t *offset);
+    /* Takes back what these gave. NULL is fine. */
     void (*release)(tsh_device *device, void *pointer);
     void (*destroy)(tsh_device *device);
     /* tsh_device_describe's words. */

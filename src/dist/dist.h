@@ -109,6 +109,9 @@ typedef struct tshi_group_ops {
     /* --- of that backend alone ------------------------------------------------------------------------------------ */
     /* See tshi_world_mark. */
     void (*mark)(tsh_world *world, const void *data);
+    /* The group's collectives gain from memory of the device's alloc_symmetric that lies at the same place on all ranks;
+     * they all say the same. NULL: no. */
+    bool (*symmetric)(const tsh_group *group);
 } tshi_group_ops;
 
 #define TSHI_RING 32

@@ -75,19 +75,19 @@ static size_t default_heap(int ranks, size_t page) {
     return memory < most ? memory : most;
 }
 
+tsh_status tshi_variable_size(const char *name, size_t *out, bool *found) {
+    const char *text = tshi_variable(name);
+    *found = text != NULL;
+    if (!text || parse_size(text, out)) return TSH_OK;
+    return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\"; it must be bytes, or a number like 512M or 4G", name, text);
+}
+
 static tsh_status read_heap(size_t wanted, int ranks, size_t *out) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    const char *text = tshi_variable("TSHARD_HEAP");
-    if (wanted) {
-        *out = wanted;
-    } else if (text) {
-        if (!parse_size(text, out)) {
-            return tshi_fail(TSH_ERR_ARGUMENT,
-                             "TSHARD_HEAP is \"%.64s\"; it must be bytes, or a number like 512M or 4G", text);
-        }
-    } else {
-        *out = default_heap(ranks, page);
-    }
+    bool found = false;
+    tsh_status status = wanted ? TSH_OK : tshi_variable_size("TSHARD_HEAP", out, &found);
+    if (status != TSH_OK) return status;
+    if (!found) *out = wanted ? wanted : default_heap(ranks, page);
     if (*out > SIZE_MAX / 4) return tshi_fail(TSH_ERR_OVERFLOW, "world_init: a heap of %zu bytes", *out);
     *out = (*out + page - 1) / page * page;
     return TSH_OK;

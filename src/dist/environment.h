@@ -61,5 +61,7 @@ tsh_status tshi_launcher_read(tshi_settings *out, bool *found);
 const char *tshi_variable(const char *name);
 /* Decimal digits and nothing else. *out is left alone when the variable is not set; *found says which. */
 tsh_status tshi_variable_int(const char *name, int low, int high, int *out, bool *found);
+/* The same for bytes, "4096", "512M" or "4G", but not 0. */
+tsh_status tshi_variable_size(const char *name, size_t *out, bool *found);
 
 #endif

@@ -365,6 +365,7 @@ static void state_free(tsh_world *world) {
     if (nccl->after) cudaEventDestroy(nccl->after);
     if (nccl->marker) cudaEventDestroy(nccl->marker);
     tshi_nccl_messages_free(world);
+    tshi_nccl_arena_close(world);
     while (nccl->events) {
         tshi_nccl_event *e = nccl->events;
         nccl->events = e->next;
@@ -398,4 +399,5 @@ const tshi_group_ops tshi_nccl_ops = {
     .recover = nccl_recover,
     .leave = nccl_leave,
     .mark = nccl_mark,
+    .symmetric = tshi_nccl_symmetric,
 };

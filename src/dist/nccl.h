@@ -14,6 +14,11 @@
 
 #include <nccl.h>
 
+/* Symmetric memory is to be had since then. */
+#if NCCL_VERSION_CODE >= 22700
+#define TSHI_NCCL_HAS_WINDOWS 1
+#endif
+
 /* NCCL's functions, by their names. Those of symmetric memory may be NULL. */
 typedef struct tshi_nccl_library {
     int version;
@@ -36,6 +41,12 @@ typedef struct tshi_nccl_library {
     __typeof__(&ncclRecv) recv;
     __typeof__(&ncclGroupStart) group_start;
     __typeof__(&ncclGroupEnd) group_end;
+#ifdef TSHI_NCCL_HAS_WINDOWS
+    __typeof__(&ncclMemAlloc) mem_alloc;
+    __typeof__(&ncclMemFree) mem_free;
+    __typeof__(&ncclCommWindowRegister) window_register;
+    __typeof__(&ncclCommWindowDeregister) window_deregister;
+#endif
 } tshi_nccl_library;
 
 /* nccl_library.c: opened once a process. TSH_ERR_UNSUPPORTED with the loader's words. */
@@ -98,6 +109,9 @@ typedef struct tshi_nccl {
     tshi_nccl_tail tail;         /* of the collectives */
     tshi_nccl_link *links;       /* of all groups */
     tshi_nccl_message *messages; /* that are free */
+    void *arena;                 /* symmetric memory, or NULL */
+    size_t arena_bytes;
+    struct tshi_nccl_window *windows; /* on it, of all groups */
     double next_look;
     bool watching;
     /* What has ended the communication, until the world recovers. */
@@ -126,6 +140,8 @@ ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const
 tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status);
 /* The same out of parent's, which has one. group is NULL on ranks outside. Collective over parent. */
 tsh_status tshi_nccl_comm_split(tsh_group *parent, tsh_group *group);
+/* group->state, a communicator of its members without a window. Collective over them. */
+tsh_status tshi_nccl_comm_make(tsh_group *group, tsh_status status);
 /* After its last call. */
 void tshi_nccl_comm_close(tsh_group *group);
 /* Until NCCL has done what `what` began: these communicators take calls without waiting. */
@@ -141,6 +157,8 @@ double tshi_nccl_patience(const tsh_world *world);
 
 /* What calls have to return, or TSH_OK. */
 tsh_status tshi_nccl_trouble(tsh_group *group);
+/* NCCL's own words. late: it comes from what had been begun well, and most often from another rank. */
+tsh_status tshi_nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, const char *what, bool late);
 /* Look around while waiting: errors of NCCL, failures, deaths, the deadline. What it finds ends the communication: every
  * communicator is aborted, so that the GPU goes on. */
 tsh_status tshi_nccl_watch(tsh_world *world);
@@ -151,6 +169,22 @@ void tshi_nccl_doze(int looks);
 /* End the communication. The words of `status` are in tsh_error_message(); tell: the others do not know yet. */
 tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell);
 void tshi_nccl_abort(tsh_world *world);
+
+/* --- nccl_symmetric.c: memory that every rank has at the same place ------------------------------------------------ */
+
+/* The world's arena, if all ranks want one of the same size and can have it. After its communicator; collective. */
+tsh_status tshi_nccl_arena_open(tsh_world *world);
+/* After the last communicator. */
+void tshi_nccl_arena_close(tsh_world *world);
+/* Register the arena with the group's new communicator. Where that fails on any rank the group gets another one, which
+ * goes without. Collective over the group. */
+tsh_status tshi_nccl_window_open(tsh_group *group);
+/* Before the communicator, which is in no group any more, is finalised. */
+void tshi_nccl_window_close(tsh_world *world, ncclComm_t comm);
+/* It has gone with its communicator, which was aborted. */
+void tshi_nccl_window_forget(tsh_world *world, ncclComm_t comm);
+/* See tshi_group_ops. */
+bool tshi_nccl_symmetric(const tsh_group *group);
 
 /* --- nccl_link.c: the ways of messages ---------------------------------------------------------------------------- */
 

@@ -34,6 +34,7 @@ void tshi_nccl_abort(tsh_world *world) {
     for (tsh_group *g = world->groups; g; g = g->next) {
         if (!is_ours(g)) continue;
         nccl->library->comm_abort(g->state);
+        tshi_nccl_window_forget(world, g->state);
         g->state = NULL;
     }
     for (tshi_nccl_link *link = nccl->links; link; link = link->next) {
@@ -61,8 +62,7 @@ tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell) {
     return tshi_fail(nccl->failed, "%s", nccl->words);
 }
 
-/* NCCL's own words. late: it comes from what had been begun well, and most often from another rank. */
-static tsh_status nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, const char *what, bool late) {
+tsh_status tshi_nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, const char *what, bool late) {
     const char *last = nccl->library->get_last_error(comm);
     bool peer = late && (result == ncclRemoteError || result == ncclSystemError);
     return tshi_fail(peer ? TSH_ERR_PEER : TSH_ERR_SYSTEM, "%s: NCCL: %s (%d)%s%.300s", what,
@@ -109,7 +109,7 @@ static tsh_status look_at_comm(tsh_world *world, ncclComm_t comm, const tshi_ncc
     ncclResult_t now = ncclSuccess, result = nccl->library->comm_get_async_error(comm, &now);
     if (result == ncclSuccess) result = now;
     if (result == ncclSuccess || result == ncclInProgress) return TSH_OK;
-    return blame(world, nccl_fail(nccl, comm, result, tail->group ? tail->name : "nccl", true));
+    return blame(world, tshi_nccl_fail(nccl, comm, result, tail->group ? tail->name : "nccl", true));
 }
 
 static tsh_status look_at_comms(tsh_world *world) {
@@ -190,7 +190,7 @@ tsh_status tshi_nccl_look(tsh_world *world, ncclComm_t comm, ncclResult_t result
     if (begun && result == ncclSuccess) result = now;
     *done = result == ncclSuccess;
     if (*done || result == ncclInProgress) return TSH_OK;
-    return blame(world, nccl_fail(nccl, comm, result, what, begun));
+    return blame(world, tshi_nccl_fail(nccl, comm, result, what, begun));
 }
 
 tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what) {
@@ -239,7 +239,7 @@ static tsh_status share_id(tsh_group *group, ncclUniqueId *id) {
     return status;
 }
 
-tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status) {
+tsh_status tshi_nccl_comm_make(tsh_group *group, tsh_status status) {
     tsh_world *world = group->world;
     const tshi_nccl *nccl = tshi_nccl_of(world);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -248,7 +248,7 @@ tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status) {
     config.blocking = 0;
     if (status == TSH_OK && group->rank == 0) {
         ncclResult_t result = nccl->library->get_unique_id(&id);
-        if (result != ncclSuccess) status = nccl_fail(nccl, NULL, result, "ncclGetUniqueId", false);
+        if (result != ncclSuccess) status = tshi_nccl_fail(nccl, NULL, result, "ncclGetUniqueId", false);
     }
     status = world->ops->agree(group->control, "nccl: id", status);
     if (status == TSH_OK) status = share_id(group, &id);
@@ -256,6 +256,11 @@ tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status) {
     ncclResult_t result = nccl->library->comm_init_rank_config(&comm, group->size, id, group->rank, &config);
     status = tshi_nccl_settle(world, comm, result, "ncclCommInitRankConfig");
     return attach(group, group, comm, status);
+}
+
+tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status) {
+    status = tshi_nccl_comm_make(group, status);
+    return status == TSH_OK ? tshi_nccl_window_open(group) : status;
 }
 
 tsh_status tshi_nccl_comm_split(tsh_group *parent, tsh_group *group) {
@@ -269,7 +274,8 @@ tsh_status tshi_nccl_comm_split(tsh_group *parent, tsh_group *group) {
                                                     group ? group->rank : 0, &comm, &config);
     tsh_status status = tshi_nccl_settle(world, parent->state, result, "ncclCommSplit");
     if (status == TSH_OK && comm) status = tshi_nccl_settle(world, comm, ncclSuccess, "ncclCommSplit");
-    return attach(parent, group, comm, status);
+    status = attach(parent, group, comm, status);
+    return status == TSH_OK && group ? tshi_nccl_window_open(group) : status;
 }
 
 /* --- ending ------------------------------------------------------------------------------------------------------- */
@@ -306,5 +312,6 @@ void tshi_nccl_comm_close(tsh_group *group) {
     ncclComm_t comm = group->state;
     if (!comm) return;
     group->state = NULL;
+    tshi_nccl_window_close(world, comm);
     tshi_nccl_comm_end(nccl, comm, nccl->library->comm_finalize(comm), tshi_clock() + tshi_nccl_patience(world));
 }

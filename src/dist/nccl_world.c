@@ -156,5 +156,6 @@ tsh_status tshi_nccl_join(tsh_world *world) {
     }
     tshi_nccl_device(world)->watch = tshi_nccl_watcher;
     tshi_nccl_device(world)->watcher = world;
-    return tshi_nccl_comm_create(world->group, status);
+    status = tshi_nccl_comm_create(world->group, status);
+    return status == TSH_OK ? tshi_nccl_arena_open(world) : status;
 }

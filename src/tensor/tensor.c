@@ -20,12 +20,14 @@ static tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tsh
     return tensor;
 }
 
-static tshi_storage *storage_create(tsh_device *device, size_t bytes) {
+/* symmetric: where it starts; NULL: it is ordinary memory. */
+static tshi_storage *storage_create(tsh_device *device, size_t bytes, size_t *symmetric) {
     tshi_storage *storage = tshi_pool_take(&device->storages, &device->allocator, sizeof *storage);
     if (!storage) return NULL;
     storage->device = device;
     storage->references = 1;
-    storage->data = device->ops->alloc(device, bytes);
+    storage->data =
+        symmetric ? device->ops->alloc_symmetric(device, bytes, symmetric) : device->ops->alloc(device, bytes);
     if (storage->data) return storage;
     tshi_pool_give(&device->storages, storage);
     return NULL;
@@ -38,8 +40,8 @@ static void storage_release(tshi_storage *storage) {
     tshi_pool_give(&device->storages, storage);
 }
 
-tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_shape *shape,
-                           const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out) {
+static tsh_status tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_shape *shape,
+                             const tsh_layout layout[TSH_MAX_AXES], size_t *symmetric, tsh_tensor **out) {
     *out = NULL;
     int64_t numel;
     size_t bytes;
@@ -48,7 +50,7 @@ tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_sha
     if (status != TSH_OK) return status;
     tsh_tensor *tensor = tensor_shell(mesh, dtype, shape, layout);
     if (!tensor) return TSH_ERR_MEMORY;
-    tensor->storage = storage_create(mesh->device, bytes);
+    tensor->storage = storage_create(mesh->device, bytes, symmetric);
     if (!tensor->storage) {
         tsh_tensor_release(tensor);
         return TSH_ERR_MEMORY;
@@ -57,10 +59,25 @@ tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_sha
     return TSH_OK;
 }
 
-tsh_status tshi_tensor_scratch(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out) {
+tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_shape *shape,
+                           const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out) {
+    return tensor_new(mesh, dtype, shape, layout, NULL, out);
+}
+
+static tsh_status scratch_new(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, size_t *symmetric, tsh_tensor **out) {
     const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
     tshi_shape shape = {.ndim = 1, .local = {n}, .global = {n}};
-    return tshi_tensor_new(mesh, dtype, &shape, local, out);
+    return tensor_new(mesh, dtype, &shape, local, symmetric, out);
+}
+
+tsh_status tshi_tensor_scratch(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out) {
+    return scratch_new(mesh, dtype, n, NULL, out);
+}
+
+tsh_tensor *tshi_tensor_symmetric(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, size_t *offset) {
+    tsh_tensor *tensor = NULL;
+    if (mesh->device->ops->alloc_symmetric) scratch_new(mesh, dtype, n, offset, &tensor);
+    return tensor;
 }
 
 tsh_status tshi_tensor_view(const tsh_tensor *x, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES],

@@ -1,6 +1,7 @@
 /* Buckets of gradients: their memory, and their sums over the ranks. */
 #include "train/data_parallel.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Gradients start where vector registers like it. */
@@ -51,21 +52,51 @@ static tsh_status make_views(const tsh_data_parallel *dp, tshi_place *place) {
     return status;
 }
 
+static void release_memory(const tsh_data_parallel *dp) {
+    for (int b = 0; b < dp->bucket_count; b++) {
+        tsh_tensor_release(dp->buckets[b].memory);
+        dp->buckets[b].memory = NULL;
+    }
+}
+
+tsh_status tshi_buckets_place(tsh_data_parallel *dp) {
+    tsh_group *group = dp->parent;
+    uint64_t places = 0;
+    char text[96];
+    if (!group->ops->symmetric || !group->ops->symmetric(group)) return TSH_OK;
+    for (int b = 0; b < dp->bucket_count; b++) {
+        tshi_bucket *bucket = &dp->buckets[b];
+        size_t offset = 0;
+        bucket->memory = tshi_tensor_symmetric(dp->mesh, bucket->dtype, bucket->gradients + bucket->count, &offset);
+        places = (places ^ (bucket->memory ? offset : SIZE_MAX)) * UINT64_C(0x9e3779b97f4a7c15);
+        places ^= places >> 29;
+    }
+    snprintf(text, sizeof text, "data_parallel_create: symmetric memory, places %016llx", (unsigned long long)places);
+    tsh_status status = group->ops->agree(group, text, TSH_OK);
+    if (status == TSH_ERR_MISMATCH) release_memory(dp);
+    return status == TSH_ERR_MISMATCH ? TSH_OK : status;
+}
+
 static tsh_status make_memory(const tsh_data_parallel *dp, tshi_bucket *bucket) {
     const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
     tshi_shape marks = {.ndim = 1, .local = {bucket->count}, .global = {bucket->count}};
     size_t offset = (size_t)bucket->gradients * tsh_dtype_size(bucket->dtype);
-    tsh_status status =
-        tshi_tensor_scratch(dp->mesh, bucket->dtype, bucket->gradients + bucket->count, &bucket->memory);
+    tsh_status status = TSH_OK;
+    if (!bucket->memory) {
+        status = tshi_tensor_scratch(dp->mesh, bucket->dtype, bucket->gradients + bucket->count, &bucket->memory);
+    }
     if (status == TSH_OK) status = tsh_tensor_fill(bucket->memory, 0); /* padding is summed too */
     if (status == TSH_OK) status = tshi_tensor_view(bucket->memory, &marks, local, offset, &bucket->marks);
     return status;
 }
 
+void tshi_buckets_share_out(tsh_data_parallel *dp) {
+    for (int i = 0; i < dp->count; i++) add(dp, &dp->places[i]);
+}
+
 tsh_status tshi_buckets_create(tsh_data_parallel *dp) {
     int most = 1;
     tsh_status status = TSH_OK;
-    for (int i = 0; i < dp->count; i++) add(dp, &dp->places[i]);
     for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
         status = make_memory(dp, &dp->buckets[b]);
         if (dp->buckets[b].count > most) most = dp->buckets[b].count;
@@ -85,10 +116,8 @@ static void release_works(tsh_data_parallel *dp) {
 
 void tshi_buckets_destroy(tsh_data_parallel *dp) {
     release_works(dp);
-    for (int b = 0; b < dp->bucket_count; b++) {
-        tsh_tensor_release(dp->buckets[b].marks);
-        tsh_tensor_release(dp->buckets[b].memory);
-    }
+    for (int b = 0; b < dp->bucket_count; b++) tsh_tensor_release(dp->buckets[b].marks);
+    release_memory(dp);
     for (int i = 0; i < dp->count; i++) {
         tsh_tensor_release(dp->places[i].whole);
         tsh_tensor_release(dp->places[i].term);

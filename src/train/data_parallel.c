@@ -145,6 +145,13 @@ static tsh_status open_group(tsh_data_parallel *dp, tsh_group *group) {
     return status;
 }
 
+static tsh_status make_buckets(tsh_data_parallel *dp, tsh_group *group) {
+    tsh_status status = tshi_buckets_place(dp);
+    if (status != TSH_OK) return status; /* all know */
+    status = tshi_buckets_create(dp);
+    return status == TSH_OK ? open_group(dp, group) : agree(dp, group, status);
+}
+
 static tsh_status fill(tsh_data_parallel *dp, const tsh_parameters *list) {
     size_t count = list->count > 0 ? (size_t)list->count : 1;
     dp->places = tshi_calloc(&dp->world->allocator, count, sizeof *dp->places);
@@ -152,7 +159,8 @@ static tsh_status fill(tsh_data_parallel *dp, const tsh_parameters *list) {
     dp->buckets = tshi_calloc(&dp->world->allocator, count, sizeof *dp->buckets);
     if (!dp->buckets) return TSH_ERR_MEMORY;
     take_parameters(dp, list);
-    return tshi_buckets_create(dp);
+    tshi_buckets_share_out(dp);
+    return TSH_OK;
 }
 
 tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_group *group,
@@ -171,7 +179,7 @@ tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_gr
     dp->schedule.axis = tshi_mesh_axis(dp->mesh, group);
     configure(dp, config);
     status = fill(dp, list);
-    status = status == TSH_OK ? open_group(dp, group) : agree(dp, group, status);
+    status = status == TSH_OK ? make_buckets(dp, group) : agree(dp, group, status);
     if (status == TSH_OK && !(config && config->keep_values)) {
         status = take_over_values(list, group, dp->schedule.axis);
     }

@@ -53,7 +53,12 @@ struct tsh_data_parallel {
     void *marks;         /* host memory for any bucket's */
 };
 
-/* Share out the places over buckets, in order, and give the buckets memory. */
+/* Share out the places over buckets, in order. */
+void tshi_buckets_share_out(tsh_data_parallel *dp);
+/* Have those that fit lie in symmetric memory, where the group's sums gain from it and all ranks have the same ones at
+ * the same places there; else none. Collective over dp->parent there. */
+tsh_status tshi_buckets_place(tsh_data_parallel *dp);
+/* Give the buckets memory, where they have none. */
 tsh_status tshi_buckets_create(tsh_data_parallel *dp);
 void tshi_buckets_destroy(tsh_data_parallel *dp);
 

@@ -1,7 +1,7 @@
 /* Worlds of ranks on GPUs, over what stands in for CUDA and NCCL: ranks are threads, each with a GPU of its own, whose
  * queues run as late as they may. */
 #include "cuda/nccl_ranks.h"
-#include "tshard/tshard.h"
+#include "cuda/nccl_steps.h"
 
 TestSuite(nccl, .timeout = 120);
 
@@ -433,56 +433,6 @@ Test(nccl, the_input_gradient_is_scattered_beside_the_weight_gradient) {
 
 /* --- data parallelism --------------------------------------------------------------------------------------------- */
 
-typedef struct steps {
-    tsh_mesh *mesh;
-    tsh_tape *tape;
-    tsh_parameters *list;
-    tsh_linear *layer;
-    tsh_optimizer *optimizer;
-    tsh_data_parallel *dp;
-    tsh_tensor *x;
-} steps;
-
-enum { DP_BATCH = 4, DP_IN = 6, DP_OUT = 5 };
-
-static bool open_steps(tshi_rank *r, steps *s) {
-    float weight[DP_OUT * DP_IN] = {0}, bias[DP_OUT] = {0}, x[DP_BATCH * DP_IN];
-    for (int i = 0; i < DP_BATCH * DP_IN; i++) x[i] = (float)(i % 7 - 3);
-    tshi_check_ok(r, tsh_mesh_create(r->world, "data=-1,model=1", &s->mesh));
-    tsh_group *model = tsh_mesh_group(s->mesh, "model");
-    s->layer =
-        tsh_linear_create(model, &(tsh_linear_config){.in = DP_IN, .out = DP_OUT, .shard = TSH_COLUMN, .bias = true});
-    if (!tshi_check(r, s->layer, "%s", tsh_error_message())) return false;
-    tsh_tensor_config rows = {.ndim = 2, .shape = {DP_BATCH, DP_IN}, .layout = {TSH_SHARD(0)}};
-    tshi_check_ok(r, tsh_linear_load(s->layer, weight, bias));
-    tshi_check_ok(r, tsh_tensor_create(s->mesh, &rows, &s->x));
-    tshi_check_ok(r, tsh_tensor_write_whole(s->x, x));
-    tshi_check_ok(r, tsh_tape_create(r->world, &s->tape));
-    tshi_check_ok(r, tsh_parameters_create(r->world, &s->list));
-    tshi_check_ok(r, tsh_linear_register(s->layer, s->list, "layer"));
-    tshi_check_ok(r, tsh_sgd_create(s->list, &(tsh_sgd_config){.lr = 1}, &s->optimizer));
-    const tsh_data_parallel_config small = {.bucket_bytes = 64};
-    tshi_check_ok(r, tsh_data_parallel_create(s->tape, s->list, tsh_mesh_group(s->mesh, "data"), &small, &s->dp));
-    return !r->failed;
-}
-
-static void close_steps(steps *s) {
-    tsh_data_parallel_destroy(s->dp);
-    tsh_optimizer_destroy(s->optimizer);
-    tsh_parameters_destroy(s->list);
-    tsh_tape_destroy(s->tape);
-    tsh_linear_destroy(s->layer);
-    tsh_tensor_release(s->x);
-    tsh_mesh_destroy(s->mesh);
-}
-
-static bool step(tshi_rank *r, steps *s) {
-    tsh_optimizer_zero_grad(s->optimizer);
-    tsh_tensor *loss = tsh_sum(s->tape, tsh_linear_forward(s->tape, s->layer, s->x), TSH_ALL_DIMS);
-    return tshi_check(r, loss, "%s", tsh_tape_message(s->tape)) && tshi_check_ok(r, tsh_backward(s->tape, loss)) &&
-           tshi_check_ok(r, tsh_optimizer_step(s->optimizer)) && tshi_check_ok(r, tsh_tape_reset(s->tape));
-}
-
 /* The gradients are summed while the host goes on to the optimiser and the next step. */
 static void data_parallel(tshi_rank *r, void *arg) {
     enum { STEPS = 4 };
@@ -497,10 +447,7 @@ static void data_parallel(tshi_rank *r, void *arg) {
             if (!step(r, &s)) break;
             tshi_check(r, device->waits == waits, "the host has waited %d times", (int)(device->waits - waits));
         }
-        float weight[DP_OUT * DP_IN], wanted = 0;
-        for (int row = 0; row < DP_BATCH; row++) wanted -= (float)(STEPS * (row * DP_IN % 7 - 3));
-        tshi_check_ok(r, tsh_tensor_read(tsh_linear_weight(s.layer), weight, DP_OUT * DP_IN));
-        tshi_check(r, weight[0] == wanted && weight[DP_IN] == wanted, "%g, not %g", (double)weight[0], (double)wanted);
+        expect_weight(r, &s, STEPS);
     }
     close_steps(&s);
 }

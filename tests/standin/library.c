@@ -9,6 +9,12 @@ void *standin_dlsym(void *library, const char *name);
 int standin_dlclose(void *library);
 char *standin_dlerror(void);
 
+static const char *lacked;
+
+void standin_lack(const char *function) {
+    lacked = function;
+}
+
 void *standin_dlopen(const char *path, int flags) {
     (void)path;
     if (standin_call("dlopen", NULL)) return NULL;
@@ -17,7 +23,8 @@ void *standin_dlopen(const char *path, int flags) {
 }
 
 void *standin_dlsym(void *library, const char *name) {
-    return standin_call("dlsym", NULL) ? NULL : dlsym(library, name);
+    bool lacks = lacked && strcmp(name, lacked) == 0;
+    return standin_call("dlsym", NULL) || lacks ? NULL : dlsym(library, name);
 }
 
 int standin_dlclose(void *library) {

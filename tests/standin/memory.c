@@ -30,7 +30,7 @@ static standin_piece *memories;
 /* --- closed to the host ------------------------------------------------------------------------------------------- */
 
 static bool is_guarded(const standin_piece *piece) {
-    return piece->kind == STANDIN_DEVICE || piece->kind == STANDIN_MAPPED;
+    return piece->kind == STANDIN_DEVICE || piece->kind == STANDIN_MAPPED || piece->kind == STANDIN_NCCL;
 }
 
 static void guard(int access) {
@@ -107,7 +107,11 @@ static int make_file(size_t size) {
     return file;
 }
 
-static cudaError_t take(const char *name, standin_kind kind, size_t size, void **out) {
+static const char *kind_name(standin_kind kind) {
+    return kind == STANDIN_PINNED ? "pinned allocation" : kind == STANDIN_NCCL ? "NCCL allocation" : "allocation";
+}
+
+cudaError_t standin_take(const char *name, standin_kind kind, size_t size, void **out) {
     cudaError_t error;
     *out = NULL;
     if (standin_fails(name, cudaErrorMemoryAllocation, &error)) return error;
@@ -126,7 +130,7 @@ static cudaError_t take(const char *name, standin_kind kind, size_t size, void *
     enlist(m);
     if (kind != STANDIN_PINNED) total_used += m->size;
     *out = m->base;
-    standin_count(kind == STANDIN_PINNED ? "pinned allocation" : "allocation", 1);
+    standin_count(kind_name(kind), 1);
     standin_leave();
     return cudaSuccess;
 }
@@ -150,49 +154,50 @@ static void check_users(const standin_piece *m) {
     }
 }
 
-static cudaError_t give(const char *name, bool pinned, void *pointer) {
+cudaError_t standin_give(const char *name, standin_kind kind, void *pointer) {
     cudaError_t error = cudaSuccess;
     standin_fails(name, cudaErrorLaunchFailure, &error);
     if (!pointer) return error;
     standin_enter();
     standin_progress(); /* it waits for the device */
     standin_piece *m = take_out(pointer);
-    if (!m || m->kind == STANDIN_MAPPED || (m->kind == STANDIN_PINNED) != pinned) {
+    if (m && m->kind == STANDIN_MANAGED && kind == STANDIN_DEVICE) kind = m->kind; /* one call for both */
+    if (!m || m->kind != kind) {
         standin_die("freeing what was not allocated so");
     }
     check_users(m);
-    if (!pinned) total_used -= m->size;
+    if (kind != STANDIN_PINNED) total_used -= m->size;
     if (m->kind == STANDIN_DEVICE) close(m->handle.file);
     unmap(m);
-    standin_count(pinned ? "pinned allocation" : "allocation", -1);
+    standin_count(kind_name(kind), -1);
     standin_leave();
     return error;
 }
 
 cudaError_t cudaMalloc(void **out, size_t size) {
-    return take("cudaMalloc", STANDIN_DEVICE, size, out);
+    return standin_take("cudaMalloc", STANDIN_DEVICE, size, out);
 }
 
 cudaError_t cudaMallocManaged(void **out, size_t size, unsigned flags) {
     (void)flags;
-    return take("cudaMallocManaged", STANDIN_MANAGED, size, out);
+    return standin_take("cudaMallocManaged", STANDIN_MANAGED, size, out);
 }
 
 cudaError_t cudaFree(void *pointer) {
-    return give("cudaFree", false, pointer);
+    return standin_give("cudaFree", STANDIN_DEVICE, pointer);
 }
 
 cudaError_t cudaHostAlloc(void **out, size_t size, unsigned flags) {
     (void)flags;
-    return take("cudaHostAlloc", STANDIN_PINNED, size, out);
+    return standin_take("cudaHostAlloc", STANDIN_PINNED, size, out);
 }
 
 cudaError_t cudaMallocHost(void **out, size_t size) {
-    return take("cudaHostAlloc", STANDIN_PINNED, size, out);
+    return standin_take("cudaHostAlloc", STANDIN_PINNED, size, out);
 }
 
 cudaError_t cudaFreeHost(void *pointer) {
-    return give("cudaFreeHost", true, pointer);
+    return standin_give("cudaFreeHost", STANDIN_PINNED, pointer);
 }
 
 cudaError_t cudaMemGetInfo(size_t *there, size_t *total) {

@@ -5,8 +5,14 @@
 #define STANDIN_NCCL_H
 
 #include <nccl.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 /* An asynchronous error of the communicators of rank `rank`, those that live now and are its own world's or groups'. */
 void standin_nccl_error(int rank, ncclResult_t error);
+/* Whether registering memory gives a window, as it is between GPUs that reach each other's memory. */
+void standin_nccl_windows(bool on);
+/* Collectives so far whose buffers lay in windows, at the same place on all ranks. */
+uint64_t standin_nccl_in_windows(void);
 
 #endif

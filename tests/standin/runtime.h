@@ -18,7 +18,13 @@ cudaError_t standin_note(cudaError_t error);
 
 /* --- memory.c ----------------------------------------------------------------------------------------------------- */
 
-typedef enum standin_kind { STANDIN_DEVICE, STANDIN_MANAGED, STANDIN_PINNED, STANDIN_MAPPED } standin_kind;
+typedef enum standin_kind {
+    STANDIN_DEVICE,
+    STANDIN_MANAGED,
+    STANDIN_PINNED,
+    STANDIN_MAPPED,
+    STANDIN_NCCL
+} standin_kind;
 
 /* What another process needs to map a piece, as CUDA's opaque handle holds it. */
 typedef struct standin_handle {
@@ -37,6 +43,9 @@ typedef struct standin_piece {
     struct standin_piece *next;
 } standin_piece;
 
+/* What cudaMalloc and cudaFree do, and their like. */
+cudaError_t standin_take(const char *name, standin_kind kind, size_t size, void **out);
+cudaError_t standin_give(const char *name, standin_kind kind, void *pointer);
 standin_piece *standin_memory_at(const void *pointer);
 /* Dies where [pointer, pointer + bytes) is not a device's. */
 void standin_check_memory(const void *pointer, size_t bytes);

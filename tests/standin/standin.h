@@ -34,6 +34,8 @@ void standin_gpus(int count);
 /* Whether GPUs reach each other's memory. */
 void standin_peers(bool on);
 void standin_memory(size_t bytes);
+/* A function that no library has; NULL: they have all. */
+void standin_lack(const char *function);
 
 /* --- for the stand-ins -------------------------------------------------------------------------------------------- */
 

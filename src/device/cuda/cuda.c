@@ -227,6 +227,7 @@ static const tshi_device_ops cuda_ops = {
     .kind = TSH_CUDA,
     .computes = 1u << TSH_FLOAT32 | 1u << TSH_FLOAT64 | 1u << TSH_BFLOAT16 | 1u << TSH_FLOAT16,
     .alloc = tshi_cuda_alloc,
+    .alloc_symmetric = tshi_cuda_alloc_symmetric,
     .release = tshi_cuda_release,
     .destroy = cuda_destroy,
     .describe = cuda_describe,

@@ -91,6 +91,7 @@ void tshi_cuda_event_destroy(tsh_event *event);
 tsh_status tshi_cuda_memory_create(tshi_cuda_device *device);
 void tshi_cuda_memory_destroy(tshi_cuda_device *device);
 void *tshi_cuda_alloc(tsh_device *device, size_t size);
+void *tshi_cuda_alloc_symmetric(tsh_device *device, size_t size, size_t *offset);
 void tshi_cuda_release(tsh_device *device, void *pointer);
 void tshi_cuda_copy(tsh_device *device, size_t bytes, const void *from, void *to);
 void tshi_cuda_copy_to_host(tsh_device *device, size_t bytes, const void *from, void *to);
@@ -98,6 +99,10 @@ void tshi_cuda_copy_from_host(tsh_device *device, size_t bytes, const void *from
 void tshi_cuda_copy_strided(tsh_device *device, int64_t outer, size_t bytes, const void *from, size_t from_stride,
                             void *to, size_t to_stride);
 void tshi_cuda_zero(tsh_device *device, size_t bytes, void *to);
+
+/* What alloc_symmetric gives out, until it is taken away again: it stays the caller's. */
+tsh_status tshi_cuda_symmetric_set(tshi_cuda_device *device, void *base, size_t size);
+void tshi_cuda_symmetric_unset(tshi_cuda_device *device);
 
 /* Blocks that are allocated between open and close belong to the graph that is captured: they go back to the others when
  * the pool is dropped. So do blocks of others that are released meanwhile. */

@@ -33,6 +33,7 @@ struct tshi_cuda_memory {
     tshi_cuda_pool own;
     tshi_cuda_pool *active; /* own, or that of the graph that is captured */
     tshi_cuda_pool *pools;  /* of graphs */
+    tshi_blocks symmetric;  /* one slab, or none */
     size_t held;            /* bytes of all slabs */
     staging staging;
 };
@@ -117,6 +118,10 @@ static tsh_status add_slab(tshi_cuda_device *cuda, tshi_blocks *blocks, size_t s
 
 /* --- buffers ------------------------------------------------------------------------------------------------------ */
 
+static size_t units(size_t size) {
+    return round_up(size ? size : 1, TSHI_BLOCK_UNIT);
+}
+
 static tshi_piece *take(tshi_cuda_device *cuda, size_t size) {
     tshi_cuda_memory *memory = cuda->memory;
     tshi_blocks *blocks = size < SMALL_BYTES ? &memory->active->small : &memory->active->large;
@@ -126,8 +131,17 @@ static tshi_piece *take(tshi_cuda_device *cuda, size_t size) {
     return add_slab(cuda, blocks, size) == TSH_OK ? tshi_blocks_take(blocks, &memory->books, size, &failed) : NULL;
 }
 
-void *tshi_cuda_alloc(tsh_device *device, size_t size) {
+/* `block` is a buffer of `size` bytes now. */
+static void *hand_out(tsh_device *device, tshi_piece *block, size_t size) {
     tsh_device_stats *stats = &device->stats;
+    block->wanted = round_up(size ? size : 1, COUNTED);
+    stats->requests++;
+    stats->bytes_in_use += block->wanted;
+    if (stats->bytes_in_use > stats->bytes_peak) stats->bytes_peak = stats->bytes_in_use;
+    return block->hole.data;
+}
+
+void *tshi_cuda_alloc(tsh_device *device, size_t size) {
     if (!device->allocator.reserve(device->allocator.user, size)) {
         tshi_fail(TSH_ERR_MEMORY, "the allocator's reserve refused %zu bytes of tensor memory", size);
         return NULL;
@@ -136,13 +150,28 @@ void *tshi_cuda_alloc(tsh_device *device, size_t size) {
         no_room(tshi_cuda(device), size, cudaErrorMemoryAllocation);
         return NULL;
     }
-    tshi_piece *block = take(tshi_cuda(device), round_up(size ? size : 1, TSHI_BLOCK_UNIT));
+    tshi_piece *block = take(tshi_cuda(device), units(size));
+    return block ? hand_out(device, block, size) : NULL;
+}
+
+/* Not what a graph makes: its blocks come back by another way. */
+void *tshi_cuda_alloc_symmetric(tsh_device *device, size_t size, size_t *offset) {
+    tshi_cuda_memory *memory = tshi_cuda(device)->memory;
+    const tshi_slab *slab = memory->symmetric.slabs;
+    bool failed;
+    if (!slab || size > slab->size || memory->active != &memory->own) return NULL;
+    tshi_piece *block = tshi_blocks_take(&memory->symmetric, &memory->books, units(size), &failed);
     if (!block) return NULL;
-    block->wanted = round_up(size ? size : 1, COUNTED);
-    stats->requests++;
-    stats->bytes_in_use += block->wanted;
-    if (stats->bytes_in_use > stats->bytes_peak) stats->bytes_peak = stats->bytes_in_use;
-    return block->hole.data;
+    *offset = (size_t)(block->hole.data - slab->base);
+    return hand_out(device, block, size);
+}
+
+tsh_status tshi_cuda_symmetric_set(tshi_cuda_device *device, void *base, size_t size) {
+    return tshi_blocks_add(&device->memory->symmetric, &device->memory->books, base, size);
+}
+
+void tshi_cuda_symmetric_unset(tshi_cuda_device *device) {
+    tshi_blocks_clear(&device->memory->symmetric, &device->memory->books);
 }
 
 static bool belongs(const tshi_cuda_pool *pool, const tshi_piece *block) {
@@ -231,6 +260,7 @@ void tshi_cuda_memory_destroy(tshi_cuda_device *device) {
     while (memory->pools) tshi_cuda_pool_drop(device, memory->pools);
     destroy_blocks(device, &memory->own.small);
     destroy_blocks(device, &memory->own.large);
+    tshi_cuda_symmetric_unset(device);
     if (memory->staging.memory) cudaFreeHost(memory->staging.memory);
     for (int i = 0; i < SLOTS; i++)
         if (memory->staging.done[i]) cudaEventDestroy(memory->staging.done[i]);

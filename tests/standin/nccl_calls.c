@@ -1,0 +1,212 @@
+/* NCCL on the host: calls, which meet when each rank has come to the head of its stream. */
+#include "standin/nccl_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static _Thread_local int depth;
+static _Thread_local batch *batches;
+
+/* --- meeting, under both locks ------------------------------------------------------------------------------------ */
+
+static bool alike(const part *a, const part *b) {
+    bool reduces = a->kind != BROADCAST && a->kind != ALL_GATHER;
+    bool rooted = a->kind == BROADCAST || a->kind == REDUCE;
+    return a->kind == b->kind && a->count == b->count && a->type == b->type && (!reduces || a->op == b->op) &&
+           (!rooted || a->root == b->root);
+}
+
+static void meet_collective(part *p) {
+    part *all[MOST_RANKS] = {NULL};
+    int here = 0, size = p->comm->size;
+    for (part *q = p->comm->clique->launched; q; q = q->next_launched) {
+        if (q->kind >= SEND || q->number != p->number) continue;
+        all[q->comm->rank] = q;
+        here++;
+        if (!alike(p, q)) standin_nccl_die("ranks of a collective do not agree");
+    }
+    if (here < size) return;
+    standin_nccl_look_at(all, size);
+    standin_nccl_move(all, size);
+    for (int r = 0; r < size; r++) all[r]->done = true;
+}
+
+/* The oldest that is not done of one pair and direction: the list is newest first. */
+static part *oldest(clique *c, int kind, int from, int to) {
+    part *found = NULL;
+    for (part *q = c->launched; q; q = q->next_launched) {
+        int rank = q->comm->rank;
+        if ((int)q->kind != kind || q->done) continue;
+        if (kind == SEND ? rank == from && q->root == to : rank == to && q->root == from) found = q;
+    }
+    return found;
+}
+
+static void meet_message(part *p) {
+    int from = p->kind == SEND ? p->comm->rank : p->root, to = p->kind == SEND ? p->root : p->comm->rank;
+    for (;;) {
+        part *send = oldest(p->comm->clique, SEND, from, to), *recv = oldest(p->comm->clique, RECV, from, to);
+        if (!send || !recv || p->done) return;
+        if (send->count != recv->count || send->type != recv->type)
+            standin_nccl_die("a message does not fit its receive");
+        memcpy(recv->out, send->in, send->count * standin_nccl_size(send->type));
+        send->done = recv->done = true;
+    }
+}
+
+static bool batch_ready(void *data) {
+    batch *b = data;
+    bool done = true;
+    standin_open();
+    pthread_mutex_lock(&standin_nccl_lock);
+    for (part *p = b->first; p && !b->launched; p = p->next) {
+        p->next_launched = b->comm->clique->launched;
+        b->comm->clique->launched = p;
+    }
+    b->launched = true;
+    for (part *p = b->first; p && !b->comm->aborted; p = p->next) {
+        if (!p->done && p->kind < SEND) meet_collective(p);
+        if (!p->done && p->kind >= SEND) meet_message(p);
+        done = done && p->done;
+    }
+    done = done || b->comm->aborted;
+    pthread_mutex_unlock(&standin_nccl_lock);
+    standin_close();
+    return done;
+}
+
+static void batch_run(void *data) {
+    (void)data;
+}
+
+static void batch_drop(void *data) {
+    batch *b = data;
+    pthread_mutex_lock(&standin_nccl_lock);
+    while (b->first) {
+        part *p = b->first, **link = &b->comm->clique->launched;
+        while (*link && *link != p) link = &(*link)->next_launched;
+        if (*link) *link = p->next_launched;
+        b->first = p->next;
+        free(p);
+    }
+    standin_nccl_release(b->comm);
+    pthread_mutex_unlock(&standin_nccl_lock);
+    free(b);
+}
+
+/* --- calls -------------------------------------------------------------------------------------------------------- */
+
+static void flush(void) {
+    batch *all = batches;
+    batches = NULL;
+    while (all) {
+        batch *b = all;
+        all = b->next;
+        pthread_mutex_lock(&standin_nccl_lock);
+        b->comm->busy = 2;
+        b->comm->asked = 0;
+        pthread_mutex_unlock(&standin_nccl_lock);
+        if (!standin_queue(b->stream, batch_ready, batch_run, b, batch_drop)) standin_nccl_die("a stream that is none");
+    }
+}
+
+ncclResult_t ncclGroupStart(void) {
+    ncclResult_t result;
+    if (standin_nccl_fails("ncclGroupStart", ncclInternalError, &result)) return result;
+    depth++;
+    return ncclSuccess;
+}
+
+/* The calls of a group that fails in its end are not made. */
+static void forget(void) {
+    while (batches) {
+        batch *b = batches;
+        batches = b->next;
+        b->launched = true;
+        batch_drop(b);
+    }
+}
+
+ncclResult_t ncclGroupEnd(void) {
+    ncclResult_t result;
+    if (depth == 0) standin_nccl_die("a group ends that has not begun");
+    bool failed = standin_nccl_fails("ncclGroupEnd", ncclSystemError, &result);
+    if (--depth > 0) return failed ? result : ncclSuccess;
+    if (failed) {
+        forget();
+        return result;
+    }
+    bool any = batches != NULL;
+    flush();
+    return any ? ncclInProgress : ncclSuccess;
+}
+
+static ncclResult_t call(const char *name, ncclComm_t comm, cudaStream_t stream, part what) {
+    ncclResult_t result;
+    if (standin_nccl_fails(name, ncclInvalidArgument, &result)) return result;
+    pthread_mutex_lock(&standin_nccl_lock);
+    standin_nccl_check(comm);
+    if (comm->busy || comm->splitting || comm->registering || comm->finalizing)
+        standin_nccl_die("a call before the last is done");
+    part *p = malloc(sizeof *p);
+    *p = what;
+    p->comm = comm;
+    if (p->kind < SEND) p->number = ++comm->calls;
+    if (p->kind < SEND ? false : p->root < 0 || p->root >= comm->size) standin_nccl_die("a peer that is none");
+    batch *b = batches;
+    while (b && (b->comm != comm || b->stream != stream)) b = b->next;
+    if (!b) {
+        b = calloc(1, sizeof *b);
+        *b = (batch){.comm = comm, .stream = stream, .next = batches};
+        comm->uses++;
+        batches = b;
+    }
+    if (b->last)
+        b->last->next = p;
+    else
+        b->first = p;
+    b->last = p;
+    pthread_mutex_unlock(&standin_nccl_lock);
+    if (depth > 0) return ncclSuccess;
+    flush();
+    return ncclInProgress;
+}
+
+ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
+    return call("ncclAllReduce", comm, stream,
+                (part){.kind = ALL_REDUCE, .in = in, .out = out, .count = count, .type = type, .op = op});
+}
+
+ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream) {
+    return call("ncclReduce", comm, stream,
+                (part){.kind = REDUCE, .in = in, .out = out, .count = count, .type = type, .op = op, .root = root});
+}
+
+ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t stream) {
+    return call("ncclBroadcast", comm, stream,
+                (part){.kind = BROADCAST, .in = in, .out = out, .count = count, .type = type, .root = root});
+}
+
+ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
+    return call("ncclAllGather", comm, stream,
+                (part){.kind = ALL_GATHER, .in = in, .out = out, .count = count, .type = type});
+}
+
+ncclResult_t ncclReduceScatter(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
+    return call("ncclReduceScatter", comm, stream,
+                (part){.kind = REDUCE_SCATTER, .in = in, .out = out, .count = count, .type = type, .op = op});
+}
+
+ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+    return call("ncclSend", comm, stream, (part){.kind = SEND, .in = in, .count = count, .type = type, .root = peer});
+}
+
+ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+    return call("ncclRecv", comm, stream, (part){.kind = RECV, .out = out, .count = count, .type = type, .root = peer});
+}

@@ -1,0 +1,99 @@
+/* The stand-in of NCCL from the inside: what its files share. */
+#ifndef STANDIN_NCCL_STATE_H
+#define STANDIN_NCCL_STATE_H
+
+#include "standin/nccl.h"
+#include "standin/standin.h"
+
+#include <pthread.h>
+#include <stddef.h>
+
+#define MOST_RANKS 16
+#define MOST_COMMS 512
+
+/* One rank's side of one call; collectives have a number, messages a peer. */
+typedef struct part {
+    enum { ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, SEND, RECV } kind;
+    const void *in;
+    void *out;
+    size_t count;
+    ncclDataType_t type;
+    ncclRedOp_t op;
+    int root; /* or the peer */
+    uint64_t number;
+    bool done;
+    ncclComm_t comm;
+    struct part *next_launched;
+    struct part *next; /* of the batch */
+} part;
+
+/* What one call, or one group of calls, queues on a stream for one communicator. */
+typedef struct batch {
+    ncclComm_t comm;
+    cudaStream_t stream;
+    part *first, *last;
+    bool launched;
+    struct batch *next;
+} batch;
+
+typedef struct clique {
+    char id[NCCL_UNIQUE_ID_BYTES];
+    int size, joined, uses;
+    int registered; /* ranks that have begun to */
+    size_t window_bytes;
+    part *launched;
+    struct clique *next;
+} clique;
+
+typedef struct split {
+    clique *parent;
+    uint64_t number;
+    int size, here;
+    struct {
+        int color, key, rank;
+        ncclComm_t comm;
+    } member[MOST_RANKS];
+    struct split *next;
+} split;
+
+struct ncclComm {
+    clique *clique; /* NULL until a split is decided */
+    int rank, size, uses;
+    uint64_t calls, splits; /* so far */
+    int busy, asked;        /* looks until the call under way is done; those since then */
+    bool splitting, aborted, finalizing, closed;
+    ncclResult_t error;
+    bool registering;
+    void *window_base;
+    ncclWindow_t *window; /* where the caller wants it; once it is there, the window itself is listed */
+};
+
+/* --- nccl.c: communicators ---------------------------------------------------------------------------------------- */
+
+/* Held inside the runtime's lock, never around it. */
+extern pthread_mutex_t standin_nccl_lock;
+
+_Noreturn void standin_nccl_die(const char *words);
+/* A call that has to fail: its code. */
+bool standin_nccl_fails(const char *name, ncclResult_t usual, ncclResult_t *result);
+/* Dies where it is none. */
+void standin_nccl_check(ncclComm_t comm);
+/* One use of it less: the handle's, or that of what was queued. */
+void standin_nccl_release(ncclComm_t comm);
+
+/* --- nccl_data.c -------------------------------------------------------------------------------------------------- */
+
+size_t standin_nccl_size(ncclDataType_t type);
+/* All ranks' parts of a collective. */
+void standin_nccl_move(part *const *all, int ranks);
+
+/* --- nccl_windows.c ----------------------------------------------------------------------------------------------- */
+
+/* A look at a registration that this rank has begun: whether the others are still to come. */
+bool standin_nccl_registering(ncclComm_t comm);
+/* Notes a collective in a window; dies where the ranks' buffers lie at different places in it. */
+void standin_nccl_look_at(part *const *all, int ranks);
+/* The communicator goes; one that is destroyed has to have none. */
+void standin_nccl_windows_drop(ncclComm_t comm, bool aborts);
+
+#endif
