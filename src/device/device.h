@@ -83,7 +83,7 @@ typedef struct tshi_device_ops {
     /* --- memory --------------------------------------------------------------------------------------------------- */
     /* At least `size` bytes aligned to 64 (a unique pointer for 0), or NULL with the message set. */
     void *(*alloc)(tsh_device *device, size_t size);
-    /* The same in the part of memory that the ranks' devices have in common, if there is one: `offset` bytes into it. Who
+    /* The same in the part of memory that the ranks' devices have in common, if any: `offset` bytes into it. Who
      * asks for the same sizes in the same order gets the same offsets. NULL, without a message, where there is no room.
      * NULL as the slot: never. */
     void *(*alloc_symmetric)(tsh_device *device, size_t size, size_t *offset);
