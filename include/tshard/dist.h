@@ -15,13 +15,13 @@
  * a member that stops or dies there. Once the deadline has passed the log gets a warning with the call, the last calls
  * and, on one machine, who is stopped. With TSHARD_CHECK=1 such calls end as all others do, and take longer.
  *
- * GPUs: where every rank has one of its own and there is NCCL, groups are "nccl": collectives are queued, in the order of
- * the calls and behind the kernels queued before; kernels queued later find the result, and the host does not wait. A
- * started call is done when its result is there. Failures show in what waits (tsh_tensor_read, tsh_work_wait,
+ * GPUs: where every rank has one of its own and there is NCCL, groups are "nccl": collectives are queued, in the order
+ * of the calls and behind the kernels queued before; kernels queued later find the result, and the host does not wait.
+ * A started call is done when its result is there. Failures show in what waits (tsh_tensor_read, tsh_work_wait,
  * tsh_barrier) and in later calls. A call that cannot be made fails the world as tsh_world_fail does, and calls that do
- * not match end at the deadline; with TSHARD_CHECK=1 ranks agree on each call first, and both are told as above. MIN and MAX
- * of NaNs are NCCL's. Messages are queued as well, once both sides have called: tsh_send and tsh_recv wait for the
- * other's call, and kernels queued later find the result; a graph cannot hold them. Otherwise groups are "local" or
+ * not match end at the deadline; with TSHARD_CHECK=1 ranks agree on each call first, and both are told as above. MIN
+ * and MAX of NaNs are NCCL's. Messages are queued as well, once both sides have called: tsh_send and tsh_recv wait for
+ * the other's call, and kernels queued later find the result; a graph cannot hold them. Otherwise groups are "local" or
  * "mpi", whose calls on a GPU's tensors wait. Collectives of "local" work in place where every rank reaches every
  * other's GPU memory (tsh_world_destroy waits a little then for those who have this rank's mapped); all else goes
  * through the host's memory.
@@ -73,11 +73,11 @@ typedef struct tsh_world_config {
 } tsh_world_config;
 
 /* Join the world. No RANK in the environment: a world of one rank. Collective; waits at most 120 s for the others,
- * saying what it waits for every 5 s. config may be NULL. On several machines MPI is started; where no launcher of MPI has
- * started the ranks, with a process tshard-pmix on each machine, and variables that are in the environment meanwhile: no
- * other thread may then use it. TSH_ERR_ARGUMENT for malformed or contradicting variables, TSH_ERR_TIMEOUT,
- * TSH_ERR_SYSTEM, TSH_ERR_MEMORY; TSH_ERR_UNSUPPORTED without what that takes, TSH_ERR_STATE where MPI, which a process
- * starts once, has other ranks, TSH_ERR_PEER when one is lost meanwhile. */
+ * saying what it waits for every 5 s. config may be NULL. On several machines MPI is started; where no launcher of MPI
+ * has started the ranks, with a process tshard-pmix on each machine, and variables that are in the environment
+ * meanwhile: no other thread may then use it. TSH_ERR_ARGUMENT for malformed or contradicting variables,
+ * TSH_ERR_TIMEOUT, TSH_ERR_SYSTEM, TSH_ERR_MEMORY; TSH_ERR_UNSUPPORTED without what that takes, TSH_ERR_STATE where
+ * MPI, which a process starts once, has other ranks, TSH_ERR_PEER when one is lost meanwhile. */
 TSH_API tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out);
 /* Leave. Not collective, but ranks that still wait for this one get TSH_ERR_PEER. Groups, meshes, tensors and tapes of
  * the world are destroyed first by their owner. */
@@ -280,8 +280,8 @@ TSH_API const char *tsh_collective_name(tsh_collective op);
 
 /* What this rank has done in a group since its creation or the last reset. bytes: what a ring algorithm would send from
  * one rank, p ranks, T logical bytes: all_gather and reduce_scatter T(p-1)/p, all_reduce twice that, broadcast,
- * reduce, gather and scatter T(p-1)/p, send its bytes, all_to_all T(p-1)/p^2 with T summed over ranks (here: what this rank sends to others). seconds: time spent
- * inside the calls. */
+ * reduce, gather and scatter T(p-1)/p, send its bytes, all_to_all T(p-1)/p^2 with T summed over ranks (here: what this
+ * rank sends to others). seconds: time spent inside the calls. */
 typedef struct tsh_group_stats {
     uint64_t calls[TSH_COLLECTIVE_COUNT];
     uint64_t bytes[TSH_COLLECTIVE_COUNT];
@@ -294,8 +294,8 @@ TSH_API void tsh_group_reset_stats(tsh_group *group);
 
 /* Whether `op` runs on `dtype` in this group (reductions: with `reduce`). Pure. */
 TSH_API bool tsh_group_supports(const tsh_group *group, tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce);
-/* The same without a world: for a backend ("self", "local", "mpi", "nccl") and the kind of device that tensors are on. false
- * for one that this build has not, too. Pure. */
+/* The same without a world: for a backend ("self", "local", "mpi", "nccl") and the kind of device that tensors are on.
+ * false for one that this build has not, too. Pure. */
 TSH_API bool tsh_backend_supports(const char *backend, tsh_device_kind device, tsh_collective op, tsh_dtype dtype,
                                   tsh_reduce_op reduce);
 

@@ -92,8 +92,8 @@ typedef struct tshi_device_ops {
     void (*destroy)(tsh_device *device);
     /* tsh_device_describe's words. */
     void (*describe)(const tsh_device *device, char *text, size_t size);
-    /* What kernels have reported so far and no check has told yet (an id out of range, a launch that failed): its status
-     * and words. Does not wait for kernels that still run. */
+    /* What kernels have reported so far and no check has told yet (an id out of range, a launch that failed): its
+     * status and words. Does not wait for kernels that still run. */
     tsh_status (*check)(tsh_device *device);
     /* copy_to_host waits until `to` is filled; copy_from_host until `from` may be changed. */
     void (*copy)(tsh_device *device, size_t bytes, const void *from, void *to);
@@ -110,7 +110,7 @@ typedef struct tshi_device_ops {
     void (*convert)(tsh_device *device, int64_t n, tsh_dtype from_dtype, const void *from, tsh_dtype to_dtype,
                     void *to);
 
-    /* --- the order of work -------------------------------------------------------------------------------------------- */
+    /* --- the order of work ---------------------------------------------------------------------------------------- */
     /* Wait for all that is queued; then what check says. */
     tsh_status (*synchronize)(tsh_device *device);
     /* As in the public header; create gives NULL with the message set. */
@@ -118,8 +118,8 @@ typedef struct tshi_device_ops {
     tsh_status (*event_record)(tsh_event *event);
     tsh_status (*event_elapsed)(tsh_event *begin, tsh_event *end, double *seconds);
     void (*event_destroy)(tsh_event *event);
-    /* FLOP/s that the device's matrix units could make for products of dtype at the clock (Hz) that they run at now, which
-     * is measured; 0 where that is not known. Waits. */
+    /* FLOP/s that the device's matrix units could make for products of dtype at the clock (Hz) that they run at now,
+     * which is measured; 0 where that is not known. Waits. */
     double (*matrix_rate)(tsh_device *device, tsh_dtype dtype, double *clock);
 
     /* --- other ranks' memory in place, on this machine; NULL on the CPU, whose ranks share a heap ----------------- */
@@ -155,7 +155,8 @@ typedef struct tshi_device_ops {
      * argument, for its backward; NULL where nobody wants that, and without f. */
     tsh_status (*affine)(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                          const void *w, const void *b, tshi_unary f, void *pre, void *y);
-    /* dW = beta dW + dY^T X; db = beta_b db + column sums of dY, unless db is NULL; beta_b 0 or 1 (0: db is not read). */
+    /* dW = beta dW + dY^T X; db = beta_b db + column sums of dY, unless db is NULL; beta_b 0 or 1 (0: db is not
+     * read). */
     tsh_status (*affine_backward)(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                                   const void *dy, double beta, void *dw, double beta_b, void *db);
     /* y = f(x), may alias; dx = beta dx + f'(x) dy, beta 0 or 1 (0: dx is not read). */
@@ -200,22 +201,22 @@ typedef struct tshi_device_ops {
     /* First index whose target is neither ignore_index nor in [0, classes), or -1; a device that would have to wait for
      * the answer gives -1, and `check` tells. */
     int64_t (*targets_check)(tsh_device *device, const tshi_classes *c, const int64_t *target);
-    /* In one reading of the logits: max[rows], the slice's maxima, at least the lowest finite number; and sums[rows, 4] =
-     * { sum of exp(l - max), l_target - max, w_target, sum of w (l - max) }; the middle two are 0 where the target
+    /* In one reading of the logits: max[rows], the slice's maxima, at least the lowest finite number; and sums[rows, 4]
+     * = { sum of exp(l - max), l_target - max, w_target, sum of w (l - max) }; the middle two are 0 where the target
      * lies in another slice or is ignored, the last is 0 when smoothing is 0. */
     void (*cross_entropy_sums)(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *logits,
                                const int64_t *target, void *max, void *sums);
-    /* Before the sums of several slices are added up: they are relative to the slice's own maxima and become relative to
-     * max[rows]. c->weight_sum is of this slice here, NULL for c->n. */
+    /* Before the sums of several slices are added up: they are relative to the slice's own maxima and become relative
+     * to max[rows]. c->weight_sum is of this slice here, NULL for c->n. */
     void (*cross_entropy_shift)(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *own,
                                 const void *max, void *sums);
     /* From the added sums: loss[row] = (1 - a) w_t (log s - (l_t - max)) + a/classes (W log s - last sum), 0 for an
      * ignored target; a = smoothing. */
     void (*cross_entropy_loss)(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const int64_t *target,
                                const void *sums, void *loss);
-    /* dlogits[row, j] = beta dlogits[row, j] + g_row * ((1 - a) w_t (p_j - [j = t]) + a/classes (W p_j - w_j)), the second
-     * term 0 for an ignored target; beta 0 or 1 (0: dlogits is not read); g_row = dloss[row * dloss_stride] (stride 0: one
-     * upstream gradient for all), over *divisor unless that is NULL. */
+    /* dlogits[row, j] = beta dlogits[row, j] + g_row * ((1 - a) w_t (p_j - [j = t]) + a/classes (W p_j - w_j)), the
+     * second term 0 for an ignored target; beta 0 or 1 (0: dlogits is not read); g_row = dloss[row * dloss_stride]
+     * (stride 0: one upstream gradient for all), over *divisor unless that is NULL. */
     void (*cross_entropy_backward)(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *logits,
                                    const int64_t *target, const void *max, const void *sums, const void *dloss,
                                    int64_t dloss_stride, const void *divisor, double beta, void *dlogits);

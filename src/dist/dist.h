@@ -102,15 +102,15 @@ typedef struct tshi_group_ops {
     void (*leave)(tsh_world *world);
 
     /* --- for the backend above, where there is one (tsh_world.upper) ---------------------------------------------- */
-    /* The error that calls of this group have to return, as far as is known, or TSH_OK; never waits. look: around first,
-     * for deaths. waits: for its members, of whom one that has left will not come. */
+    /* The error that calls of this group have to return, as far as is known, or TSH_OK; never waits. look: around
+     * first, for deaths. waits: for its members, of whom one that has left will not come. */
     tsh_status (*trouble)(tsh_group *group, bool look, bool waits);
 
     /* --- of that backend alone ------------------------------------------------------------------------------------ */
     /* See tshi_world_mark. */
     void (*mark)(tsh_world *world, const void *data);
-    /* The group's collectives gain from memory of the device's alloc_symmetric that lies at the same place on all ranks;
-     * they all say the same. NULL: no. */
+    /* The group's collectives gain from memory of the device's alloc_symmetric that lies at the same place on all
+     * ranks; they all say the same. NULL: no. */
     bool (*symmetric)(const tsh_group *group);
 } tshi_group_ops;
 
@@ -224,8 +224,8 @@ tsh_status tshi_call_failed(tsh_group *group, tsh_collective op, tsh_status stat
 
 /* --- signal.c ----------------------------------------------------------------------------------------------------- */
 
-/* With TSHARD_SIGUSR1=1, and unless the program has a handler of its own, SIGUSR1 asks for the last calls of all groups:
- * the log gets them when somebody waits, for a backend looks while it does. */
+/* With TSHARD_SIGUSR1=1, and unless the program has a handler of its own, SIGUSR1 asks for the last calls of all
+ * groups: the log gets them when somebody waits, for a backend looks while it does. */
 void tshi_signal_open(tsh_world *world);
 void tshi_signal_look(tsh_world *world);
 
@@ -233,7 +233,8 @@ void tshi_signal_look(tsh_world *world);
 
 /* A zeroed work for the call, its own except for words and counts. */
 void tshi_work_set(tsh_work *work, tsh_group *group, const tshi_call *call);
-/* The same from the group's pool, with copies of the counts and references to the tensors. NULL with the message set. */
+/* The same from the group's pool, with copies of the counts and references to the tensors. NULL with the message
+ * set. */
 tsh_work *tshi_work_new(tsh_group *group, const tshi_call *call, const tsh_tensor *in, const tsh_tensor *out);
 /* Behind the group's others; starts it if it is its turn. */
 void tshi_work_enqueue(tsh_work *work);

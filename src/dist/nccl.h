@@ -134,7 +134,7 @@ bool tshi_nccl_reduces(tsh_dtype dtype, tsh_reduce_op op);
 ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const tshi_call *call, ncclComm_t comm,
                             cudaStream_t stream);
 
-/* --- nccl_comm.c: communicators, and what ends them ---------------------------------------------------------------- */
+/* --- nccl_comm.c: communicators, and what ends them --------------------------------------------------------------- */
 
 /* group->state, a communicator of its members made anew. Collective over them. `status`: how this rank has fared. */
 tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status);
@@ -159,8 +159,8 @@ double tshi_nccl_patience(const tsh_world *world);
 tsh_status tshi_nccl_trouble(tsh_group *group);
 /* NCCL's own words. late: it comes from what had been begun well, and most often from another rank. */
 tsh_status tshi_nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, const char *what, bool late);
-/* Look around while waiting: errors of NCCL, failures, deaths, the deadline. What it finds ends the communication: every
- * communicator is aborted, so that the GPU goes on. */
+/* Look around while waiting: errors of NCCL, failures, deaths, the deadline. What it finds ends the communication:
+ * every communicator is aborted, so that the GPU goes on. */
 tsh_status tshi_nccl_watch(tsh_world *world);
 /* The same, as the device calls it. */
 void tshi_nccl_watcher(void *world);
@@ -170,7 +170,7 @@ void tshi_nccl_doze(int looks);
 tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell);
 void tshi_nccl_abort(tsh_world *world);
 
-/* --- nccl_symmetric.c: memory that every rank has at the same place ------------------------------------------------ */
+/* --- nccl_symmetric.c: memory that every rank has at the same place ----------------------------------------------- */
 
 /* The world's arena, if all ranks want one of the same size and can have it. After its communicator; collective. */
 tsh_status tshi_nccl_arena_open(tsh_world *world);

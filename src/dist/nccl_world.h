@@ -4,8 +4,8 @@
 
 #include "dist/dist.h"
 
-/* After the ranks have met in world->ops. Where their tensors live on GPUs, one to a rank, and NCCL is there for all, its
- * collectives go to NCCL: world->upper, and a new world->group above the one there was. TSHARD_BACKEND forces it
+/* After the ranks have met in world->ops. Where their tensors live on GPUs, one to a rank, and NCCL is there for all,
+ * its collectives go to NCCL: world->upper, and a new world->group above the one there was. TSHARD_BACKEND forces it
  * (nccl) or rules it out (local, mpi). Every rank comes to the same verdict, which the log gets. Collective over the
  * world. */
 tsh_status tshi_nccl_join(tsh_world *world);

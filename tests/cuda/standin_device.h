@@ -58,8 +58,8 @@ static inline void get_numbers(tsh_device *device, tsh_dtype dtype, int64_t n, c
     free(rounded);
 }
 
-/* Nobody has to be told of these: calls that give something back, where CUDA tells of earlier failures, and a request for
- * memory, after which a smaller one may do. */
+/* Nobody has to be told of these: calls that give something back, where CUDA tells of earlier failures, and a request
+ * for memory, after which a smaller one may do. */
 static inline bool is_quiet(const char *name) {
     static const char *const names[] = {"cudaMemGetInfo",   "cudaMalloc",          "cudaFree",
                                         "cudaFreeHost",     "cudaStreamDestroy",   "cudaEventDestroy",

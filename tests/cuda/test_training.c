@@ -1,6 +1,6 @@
-/* A whole training step through the public interface, on the CPU and on a stand-in of a GPU whose work runs late and whose
- * memory is closed to the host: the same numbers; nothing that waits and no memory taken in the steady state; and the
- * same again from a captured graph. */
+/* A whole training step through the public interface, on the CPU and on a stand-in of a GPU whose work runs late and
+ * whose memory is closed to the host: the same numbers; nothing that waits and no memory taken in the steady state; and
+ * the same again from a captured graph. */
 #include "cuda/standin_device.h"
 #include "support/language.h"
 
@@ -114,8 +114,8 @@ Test(cuda_training, a_steady_step_takes_no_memory_and_never_waits) {
     close_model(&l, loss);
 }
 
-/* Two usual steps, then the third captured: launches are steps 3, 4, ... The first of them has the masks of dropout that
- * the third usual step has. */
+/* Two usual steps, then the third captured: launches are steps 3, 4, ... The first of them has the masks of dropout
+ * that the third usual step has. */
 Test(cuda_training, a_captured_step_goes_on_where_the_last_ended) {
     double want[STEPS], losses[STEPS], parameters[2048];
     tshi_language l;

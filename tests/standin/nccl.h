@@ -1,6 +1,6 @@
-/* What stands in for NCCL: ranks are threads of one process, whose collectives meet when each has come to the head of its
- * stream. Communicators are non-blocking: calls are in progress for a look or two. As with CUDA (standin.h), calls are
- * counted and made to fail, and every communicator has to be given back. */
+/* What stands in for NCCL: ranks are threads of one process, whose collectives meet when each has come to the head of
+ * its stream. Communicators are non-blocking: calls are in progress for a look or two. As with CUDA (standin.h), calls
+ * are counted and made to fail, and every communicator has to be given back. */
 #ifndef STANDIN_NCCL_H
 #define STANDIN_NCCL_H
 

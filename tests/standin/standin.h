@@ -3,8 +3,8 @@
  * "Device memory" is the host's, closed to the host's own code: it opens while something queued runs (standin_protect).
  * Other processes map it as CUDA IPC has it: by a handle, which names the file that it lies in.
  * What is queued on a stream runs at once, or, with standin_lazy, at the latest moment that CUDA allows: when the host
- * waits. Calls are counted by name, and the n-th can be made to fail. Everything made has to be given back. A misuse that
- * CUDA would not tell of (memory that is not the device's, a copy past its end) ends the program in words. */
+ * waits. Calls are counted by name, and the n-th can be made to fail. Everything made has to be given back. A misuse
+ * that CUDA would not tell of (memory that is not the device's, a copy past its end) ends the program in words. */
 #ifndef STANDIN_H
 #define STANDIN_H
 
@@ -20,8 +20,8 @@ extern "C" {
 void standin_reset(void);
 /* Calls of `name` since then; NULL: of all that can fail. */
 uint64_t standin_calls(const char *name);
-/* From now on the nth call of `name` (NULL: of any that can fail), 1 for the next, fails once, with `code` or, for 0, with
- * what fits it. */
+/* From now on the nth call of `name` (NULL: of any that can fail), 1 for the next, fails once, with `code` or, for 0,
+ * with what fits it. */
 void standin_fail(const char *name, uint64_t nth, int code);
 /* The name of the call that was made to fail last; NULL: none has. */
 const char *standin_failed(void);
@@ -43,8 +43,8 @@ void standin_lack(const char *function);
 bool standin_call(const char *name, int *code);
 /* Something that `name`s was made (+1) or given back (-1). */
 void standin_count(const char *name, int change);
-/* Queue run(data), then drop(data). ready (may be NULL) tells whether it can run yet: until then the stream stands. On a
- * stream that is captured, into the graph. False where `stream` is none of ours; nothing is done then. */
+/* Queue run(data), then drop(data). ready (may be NULL) tells whether it can run yet: until then the stream stands. On
+ * a stream that is captured, into the graph. False where `stream` is none of ours; nothing is done then. */
 bool standin_queue(cudaStream_t stream, bool (*ready)(void *data), void (*run)(void *data), void *data,
                    void (*drop)(void *data));
 bool tshi_standin_capture(cudaStream_t stream, void (*run)(void *data), void *data, void (*drop)(void *data));

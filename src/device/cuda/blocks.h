@@ -1,8 +1,8 @@
 /* An allocator over slabs of GPU memory, with all its books on the host.
  *
- * One stream uses the memory, in the order of the calls: a block may be given out again as soon as it is released. As in
- * the CPU's heap, free blocks are holes (holes.h) and neighbours in a slab are merged at once, so that a step that leaves
- * what it found repeats its addresses. Not thread-safe. */
+ * One stream uses the memory, in the order of the calls: a block may be given out again as soon as it is released. As
+ * in the CPU's heap, free blocks are holes (holes.h) and neighbours in a slab are merged at once, so that a step that
+ * leaves what it found repeats its addresses. Not thread-safe. */
 #ifndef TSHI_CUDA_BLOCKS_H
 #define TSHI_CUDA_BLOCKS_H
 
@@ -44,8 +44,8 @@ typedef struct tshi_block_books {
     size_t in_use;
 } tshi_block_books;
 
-/* A block of at least `size` bytes (a multiple of the unit, not 0) from the slabs that are there: NULL where none has room,
- * or, with the message set, where the host has no memory for the books; *failed tells which. */
+/* A block of at least `size` bytes (a multiple of the unit, not 0) from the slabs that are there: NULL where none has
+ * room, or, with the message set, where the host has no memory for the books; *failed tells which. */
 tshi_piece *tshi_blocks_take(tshi_blocks *blocks, tshi_block_books *books, size_t size, bool *failed);
 /* The block in use at `data`, or NULL. */
 tshi_piece *tshi_blocks_find(const tshi_block_books *books, const void *data);

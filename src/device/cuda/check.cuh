@@ -41,8 +41,8 @@ static __global__ void __launch_bounds__(256)
     *(volatile int32_t *)&report->found = 1;
 }
 
-// The device's report names the first index outside [0, limit); targets may be ignore_index. -1, for this does not wait;
-// where every launch is waited for, the index, which is told now.
+// The device's report names the first index outside [0, limit); targets may be ignore_index. -1, for this does not
+// wait; where every launch is waited for, the index, which is told now.
 inline int64_t check_indices(tsh_device *device, bool is_target, int64_t n, const int64_t *index, int64_t limit,
                              int64_t ignore_index) {
     if (n <= 0) return -1;

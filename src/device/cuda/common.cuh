@@ -101,7 +101,7 @@ template <typename F> inline void with_bool(bool yes, F f) {
         f(std::false_type());
 }
 
-// --- elements ---------------------------------------------------------------------------------------------------------
+// --- elements --------------------------------------------------------------------------------------------------------
 
 // Which of walk's arrays are read and written.
 enum { READ_X = 1, READ_Y = 2, READ_Z = 4, WRITE_Z = 8 };
@@ -175,7 +175,7 @@ __device__ inline void walk(int64_t n, const T *x, const T *y, T *z, int64_t me,
     for (int64_t i = packed.end + me; i < n; i += step) walk_one<USE>(i, x, y, z, f);
 }
 
-// --- threads that share a row -----------------------------------------------------------------------------------------
+// --- threads that share a row ----------------------------------------------------------------------------------------
 
 // A fixed order; every thread gets the result.
 template <typename S, typename Op> __device__ inline S warp_reduce(S value, Op op) {

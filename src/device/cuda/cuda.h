@@ -1,5 +1,5 @@
-/* A GPU behind tshi_device_ops: what its files share. Host code is C; kernels are in .cu files, whose launchers have the
- * slots' own signatures (kernels.h), so that the table holds them directly. */
+/* A GPU behind tshi_device_ops: what its files share. Host code is C; kernels are in .cu files, whose launchers have
+ * the slots' own signatures (kernels.h), so that the table holds them directly. */
 #ifndef TSHI_CUDA_H
 #define TSHI_CUDA_H
 
@@ -78,7 +78,7 @@ cudaError_t tshi_cuda_wait_event(tshi_cuda_device *cuda, cudaEvent_t event);
 /* Note that `what` is nothing that a graph can hold: TSH_ERR_STATE. */
 void tshi_cuda_no_capture(tsh_device *device, const char *what);
 
-/* --- event.c ------------------------------------------------------------------------------------------------------- */
+/* --- event.c ------------------------------------------------------------------------------------------------------ */
 
 tsh_status tshi_cuda_synchronize(tsh_device *device);
 tsh_event *tshi_cuda_event_create(tsh_device *device);
@@ -86,7 +86,7 @@ tsh_status tshi_cuda_event_record(tsh_event *event);
 tsh_status tshi_cuda_event_elapsed(tsh_event *begin, tsh_event *end, double *seconds);
 void tshi_cuda_event_destroy(tsh_event *event);
 
-/* --- memory.c ------------------------------------------------------------------------------------------------------ */
+/* --- memory.c ----------------------------------------------------------------------------------------------------- */
 
 tsh_status tshi_cuda_memory_create(tshi_cuda_device *device);
 void tshi_cuda_memory_destroy(tshi_cuda_device *device);
@@ -104,8 +104,8 @@ void tshi_cuda_zero(tsh_device *device, size_t bytes, void *to);
 tsh_status tshi_cuda_symmetric_set(tshi_cuda_device *device, void *base, size_t size);
 void tshi_cuda_symmetric_unset(tshi_cuda_device *device);
 
-/* Blocks that are allocated between open and close belong to the graph that is captured: they go back to the others when
- * the pool is dropped. So do blocks of others that are released meanwhile. */
+/* Blocks that are allocated between open and close belong to the graph that is captured: they go back to the others
+ * when the pool is dropped. So do blocks of others that are released meanwhile. */
 typedef struct tshi_cuda_pool tshi_cuda_pool;
 tsh_status tshi_cuda_pool_open(tshi_cuda_device *device, tshi_cuda_pool **out);
 void tshi_cuda_pool_close(tshi_cuda_device *device);
@@ -124,7 +124,7 @@ void tshi_cuda_abandon(tsh_device *device);
 tsh_status tshi_cuda_settle(tsh_device *device);
 void tshi_cuda_sharing_destroy(tshi_cuda_device *device);
 
-/* --- gemm.c -------------------------------------------------------------------------------------------------------- */
+/* --- gemm.c ------------------------------------------------------------------------------------------------------- */
 
 tsh_status tshi_cuda_blas_create(tshi_cuda_device *device);
 void tshi_cuda_blas_destroy(tshi_cuda_device *device);

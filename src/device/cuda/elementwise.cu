@@ -22,7 +22,7 @@ void map_all(tsh_device *device, const char *what, int64_t n, const void *x, con
     launch(device, what, map<USE, T, F>, blocks, THREADS, n, (const T *)x, (const T *)y, (T *)z, f);
 }
 
-// --- activations: value(x) and slope(x) -------------------------------------------------------------------------------
+// --- activations: value(x) and slope(x) ------------------------------------------------------------------------------
 
 template <typename T> struct gelu_erf {
     using S = sum_t<T>;
@@ -101,7 +101,7 @@ template <typename G> void with_unary(tsh_dtype dtype, tshi_unary f, G g) {
     });
 }
 
-// --- arithmetic -------------------------------------------------------------------------------------------------------
+// --- arithmetic ------------------------------------------------------------------------------------------------------
 
 template <typename S> struct scale {
     S a;

@@ -1,9 +1,9 @@
 // Rows of a table by id, and their gradient, added up in a fixed order whatever the ids are.
 //
-// The gradient sorts the places of dy by the row that they go to, and by place within a row: a key holds both numbers, so
-// that all keys differ. Then a block takes a stretch of STRETCH keys, adds up what goes to one row, and gives it to the
-// table; only the sums of a row that goes on in the next stretch wait in scratch memory for a second launch. So the work
-// is shared evenly, also where most ids are the same.
+// The gradient sorts the places of dy by the row that they go to, and by place within a row: a key holds both numbers,
+// so that all keys differ. Then a block takes a stretch of STRETCH keys, adds up what goes to one row, and gives it to
+// the table; only the sums of a row that goes on in the next stretch wait in scratch memory for a second launch. So the
+// work is shared evenly, also where most ids are the same.
 #include "device/cuda/check.cuh"
 
 namespace {
@@ -16,7 +16,7 @@ constexpr int STRETCH = 32;       // keys of a block of the sum
 constexpr int AHEAD = 4;          // keys whose rows are under way at once
 constexpr int MOST_COLUMNS = 128; // threads of a block of the sum
 
-// --- rows -------------------------------------------------------------------------------------------------------------
+// --- rows ------------------------------------------------------------------------------------------------------------
 
 // `group` threads to a row of `packs` packs.
 template <typename P>
@@ -43,7 +43,7 @@ void look_up_rows(tsh_device *device, int64_t n, const int64_t *ids, int64_t sta
            start, rows, packs, (const P *)table, (P *)y);
 }
 
-// --- the gradient: sorting --------------------------------------------------------------------------------------------
+// --- the gradient: sorting -------------------------------------------------------------------------------------------
 
 // row << bits | place; what goes nowhere has the row past the last.
 struct key_parts {
@@ -123,7 +123,7 @@ uint64_t *sort_places(tsh_device *device, int64_t n, const int64_t *ids, int64_t
     return keys;
 }
 
-// --- the gradient: sums -----------------------------------------------------------------------------------------------
+// --- the gradient: sums ----------------------------------------------------------------------------------------------
 
 template <typename T, int W> struct alignas(W > 1 ? 16 : sizeof(sum_t<T>)) row_sum {
     using S = sum_t<T>;

@@ -1,7 +1,7 @@
 /* Matrix products by cuBLASLt.
  *
- * It sees matrices by columns: a row-major C = A B is to it C^T = B^T A^T, so operands change places and C's rows are its
- * columns. An output feature (a column of y = x w^T + b) is a row to it, along which it adds a bias.
+ * It sees matrices by columns: a row-major C = A B is to it C^T = B^T A^T, so operands change places and C's rows are
+ * its columns. An output feature (a column of y = x w^T + b) is a row to it, along which it adds a bias.
  *
  * What it recommends for a product (an algorithm, or that it has none) is kept with the product's descriptors. */
 #include "device/cuda/cuda.h"
@@ -422,8 +422,8 @@ tsh_status tshi_cuda_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int6
     return status == TSH_OK && !done ? affine_in_steps(device, &g, b, f, pre, y) : status;
 }
 
-/* The product also sums dY's columns, where db is added to into memory of our own. Its sums are of db's dtype: of 16 bits
- * they are rounded, and added to db they would be a second time. */
+/* The product also sums dY's columns, where db is added to into memory of our own. Its sums are of db's dtype: of 16
+ * bits they are rounded, and added to db they would be a second time. */
 static tsh_status backward_at_once(tsh_device *device, const gemm_call *g, int64_t n, bool add, void *db, bool *done) {
     *done = false;
     if (add && tsh_dtype_size(g->dtype) == 2) return TSH_OK;

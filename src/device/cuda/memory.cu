@@ -9,9 +9,10 @@ namespace {
 
 constexpr int THREADS = 256;
 
-// --- one element ------------------------------------------------------------------------------------------------------
+// --- one element -----------------------------------------------------------------------------------------------------
 
-// To odd: exact, or the neighbour whose last bit is 1 of a double without its last 10 bits. A second rounding to at most
+// To odd: exact, or the neighbour whose last bit is 1 of a double without its last 10 bits. A second rounding to at
+// most
 // 42 bits then gives what one rounding of x would have given.
 __host__ __device__ inline double int64_to_odd(int64_t x) {
     if (x >= -((int64_t)1 << 53) && x <= (int64_t)1 << 53) return (double)x;
@@ -67,7 +68,7 @@ template <typename B, typename A> __device__ inline B cast(A x) {
         return narrow<B>(widen(x));
 }
 
-// --- all elements -----------------------------------------------------------------------------------------------------
+// --- all elements ----------------------------------------------------------------------------------------------------
 
 // As many elements as fit 16 bytes on the wider side; both sides lie at multiples of their packs where `packed` > 0.
 template <typename A, typename B>

@@ -1,8 +1,8 @@
 // Random fills and dropout, keyed by global element: Philox as in base/philox.c, so that every device draws the same
 // words for an element.
 //
-// A thread makes the words of a few neighbouring elements at once. Elements are counted from a multiple of that, so that
-// a slice that begins elsewhere wastes some words, but needs nothing else.
+// A thread makes the words of a few neighbouring elements at once. Elements are counted from a multiple of that, so
+// that a slice that begins elsewhere wastes some words, but needs nothing else.
 #include "device/cuda/common.cuh"
 
 namespace {
@@ -80,7 +80,7 @@ template <int SIZE> struct unit {
     }
 };
 
-// --- dropout ----------------------------------------------------------------------------------------------------------
+// --- dropout ---------------------------------------------------------------------------------------------------------
 
 // Whole packs, and whole blocks of four words.
 template <typename T> constexpr int dropout_size = pack<T>::size < 4 ? 4 : pack<T>::size;
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(THREADS) drop(runs r, word_source source, drop
     }
 }
 
-// --- fills ------------------------------------------------------------------------------------------------------------
+// --- fills -----------------------------------------------------------------------------------------------------------
 
 // In double, as on the CPU, so that the values are the same: fills are no part of a step.
 struct uniform {

@@ -5,7 +5,7 @@ using namespace tshi;
 
 namespace {
 
-// --- statistics -------------------------------------------------------------------------------------------------------
+// --- statistics ------------------------------------------------------------------------------------------------------
 
 // NaNs are passed over: they come back in the exponentials.
 template <typename S> struct max_op {
@@ -70,7 +70,7 @@ template <typename S, bool LOG> struct dot_op {
     }
 };
 
-// --- values -----------------------------------------------------------------------------------------------------------
+// --- values ----------------------------------------------------------------------------------------------------------
 
 // Of one softmax: what its elements become.
 template <typename T, bool LOG> struct forward {
