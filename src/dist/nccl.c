@@ -134,39 +134,57 @@ static bool on_marked(const tshi_nccl *nccl, const tsh_group *group, const tshi_
     return call->op == TSH_OP_REDUCE_SCATTER && out == part;
 }
 
-/* The event that the call has to wait for: of all that is queued, or of what is known to be enough. */
-static tsh_status event_before(tsh_group *group, const tshi_call *call, cudaEvent_t *out) {
+/* before: of all that is queued, or of what is known to be enough. */
+static tsh_status record_before(tsh_group *group, const tshi_call *call, tshi_nccl_tail *place) {
     tsh_world *world = group->world;
     tshi_nccl *nccl = tshi_nccl_of(world);
-    bool marked = on_marked(nccl, group, call);
-    *out = marked ? nccl->marker : nccl->before;
-    if (marked) nccl->marked = NULL;
-    return marked
-               ? TSH_OK
-               : cuda_fail(world, cudaEventRecord(nccl->before, tshi_nccl_device(world)->compute), "cudaEventRecord");
+    if (!on_marked(nccl, group, call)) {
+        return cuda_fail(world, cudaEventRecord(place->before, tshi_nccl_device(world)->compute), "cudaEventRecord");
+    }
+    cudaEvent_t marker = nccl->marker;
+    nccl->marker = place->before;
+    nccl->marked = NULL;
+    place->before = marker;
+    return TSH_OK;
 }
 
-static tsh_status queue(tsh_group *group, const tshi_call *call, cudaEvent_t after) {
+/* A place for the next call. */
+static tsh_status find_place(tsh_world *world, tshi_nccl_tail **out) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    *out = &nccl->captured;
+    if (tshi_nccl_device(world)->capturing) return TSH_OK;
+    for (int looks = 0; tshi_nccl_oldest(nccl) && nccl->queued - nccl->done == TSHI_NCCL_AHEAD; looks++) {
+        tsh_status status = tshi_nccl_watch(world);
+        if (status != TSH_OK) return status;
+        tshi_nccl_doze(looks);
+    }
+    *out = &nccl->calls[nccl->queued % TSHI_NCCL_AHEAD];
+    return TSH_OK;
+}
+
+static tsh_status queue(tsh_group *group, const tshi_call *call, tshi_nccl_tail **out) {
     tsh_world *world = group->world;
     tshi_nccl *nccl = tshi_nccl_of(world);
     cudaStream_t stream = tshi_nccl_device(world)->communication;
-    cudaEvent_t before;
+    tshi_nccl_tail *place = NULL;
     uint64_t number = tshi_group_note(group, call);
     tsh_status status = ready(group, call);
-    if (status == TSH_OK) status = event_before(group, call, &before);
-    if (status == TSH_OK) status = cuda_fail(world, cudaStreamWaitEvent(stream, before, 0), "cudaStreamWaitEvent");
+    if (status == TSH_OK) status = find_place(world, &place);
+    if (status == TSH_OK) status = record_before(group, call, place);
+    if (status == TSH_OK) {
+        status = cuda_fail(world, cudaStreamWaitEvent(stream, place->before, 0), "cudaStreamWaitEvent");
+    }
     if (status != TSH_OK) return status;
-    snprintf(nccl->tail.name, sizeof nccl->tail.name, "%s #%llu", tsh_collective_name(call->op),
-             (unsigned long long)number);
+    snprintf(place->name, sizeof place->name, "%s #%llu", tsh_collective_name(call->op), (unsigned long long)number);
     ncclComm_t comm = group->state;
     ncclResult_t result = tshi_nccl_move(nccl, group, call, comm, stream);
-    status = tshi_nccl_settle(world, comm, result, nccl->tail.name);
-    if (status == TSH_OK) status = cuda_fail(world, cudaEventRecord(after, stream), "cudaEventRecord");
+    status = tshi_nccl_settle(world, comm, result, place->name);
+    if (status == TSH_OK) status = cuda_fail(world, cudaEventRecord(place->after, stream), "cudaEventRecord");
     if (status != TSH_OK) return status;
-    nccl->tail.group = group;
-    nccl->tail.before = before;
-    nccl->tail.after = after;
-    nccl->tail.ready_since = 0;
+    place->group = group;
+    place->ready_since = 0;
+    if (place != &nccl->captured) nccl->queued++;
+    *out = place;
     return TSH_OK;
 }
 
@@ -184,15 +202,15 @@ static tsh_status wait_event(tsh_world *world, cudaEvent_t event) {
 /* In order: what this rank queues from here on, on whatever stream, finds the result. */
 static tsh_status nccl_run(tsh_group *group, const tshi_call *call) {
     tsh_world *world = group->world;
-    const tshi_nccl *nccl = tshi_nccl_of(world);
     const tshi_cuda_device *device = tshi_nccl_device(world);
-    tsh_status status = queue(group, call, nccl->after);
+    tshi_nccl_tail *place = NULL;
+    tsh_status status = queue(group, call, &place);
     if (status == TSH_OK) {
-        status = cuda_fail(world, cudaStreamWaitEvent(device->compute, nccl->after, 0), "cudaStreamWaitEvent");
+        status = cuda_fail(world, cudaStreamWaitEvent(device->compute, place->after, 0), "cudaStreamWaitEvent");
     }
     bool wait = call->op == TSH_OP_BARRIER || device->managed;
     if (status != TSH_OK || !wait) return status;
-    if (!device->capturing) return wait_event(world, nccl->after);
+    if (!device->capturing) return wait_event(world, place->after);
     tshi_cuda_no_capture(world->device, tsh_collective_name(call->op));
     return TSH_OK;
 }
@@ -234,7 +252,12 @@ static tsh_status nccl_start(tsh_work *work) {
         tshi_fail(work->call.failed, "%s", words);
     else
         work->call.failed = status;
-    status = queue(work->group, &work->call, e ? e->event : NULL);
+    tshi_nccl_tail *place = NULL;
+    status = queue(work->group, &work->call, &place);
+    if (status == TSH_OK) {
+        cudaStream_t stream = tshi_nccl_device(world)->communication;
+        status = cuda_fail(world, cudaEventRecord(e->event, stream), "cudaEventRecord");
+    }
     if (status == TSH_OK)
         work->state = e;
     else
@@ -361,8 +384,11 @@ static void state_free(tsh_world *world) {
     if (!nccl) return;
     tshi_nccl_device(world)->watch = NULL;
     if (nccl->word) world->device->ops->release(world->device, nccl->word);
-    if (nccl->before) cudaEventDestroy(nccl->before);
-    if (nccl->after) cudaEventDestroy(nccl->after);
+    for (int i = 0; i <= TSHI_NCCL_AHEAD; i++) {
+        const tshi_nccl_tail *place = i < TSHI_NCCL_AHEAD ? &nccl->calls[i] : &nccl->captured;
+        if (place->before) cudaEventDestroy(place->before);
+        if (place->after) cudaEventDestroy(place->after);
+    }
     if (nccl->marker) cudaEventDestroy(nccl->marker);
     tshi_nccl_messages_free(world);
     tshi_nccl_arena_close(world);

@@ -58,7 +58,7 @@ typedef struct tshi_nccl_event {
     struct tshi_nccl_event *next; /* of those that are free */
 } tshi_nccl_event;
 
-/* The call queued last on one of the streams of communication: the others there end before it. */
+/* A call on one of the streams of communication: those that were queued there before it end before it. */
 typedef struct tshi_nccl_tail {
     tsh_group *group; /* NULL: none */
     cudaEvent_t before, after;
@@ -98,15 +98,20 @@ typedef struct tshi_nccl_message {
     struct tshi_nccl_message *next;
 } tshi_nccl_message;
 
+#define TSHI_NCCL_AHEAD 128
+
 /* world->upper_state. */
 typedef struct tshi_nccl {
     const tshi_nccl_library *library;
     bool checked; /* TSHARD_CHECK=1: every call is agreed upon first */
-    cudaEvent_t before, after, marker;
+    cudaEvent_t marker;
     const void *marked; /* what is complete at `marker` */
     tshi_nccl_event *events;
-    void *word;                  /* in device memory, for barriers */
-    tshi_nccl_tail tail;         /* of the collectives */
+    void *word; /* in device memory, for barriers */
+    /* Of the collectives so many have been queued, and so many of them are known to be done; a host that is so far ahead
+     * of its GPU that there is no place waits. One of a captured graph has a place of its own. */
+    uint64_t queued, done;
+    tshi_nccl_tail calls[TSHI_NCCL_AHEAD], captured;
     tshi_nccl_link *links;       /* of all groups */
     tshi_nccl_message *messages; /* that are free */
     void *arena;                 /* symmetric memory, or NULL */
@@ -148,8 +153,11 @@ void tshi_nccl_comm_close(tsh_group *group);
 tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what);
 /* The same, one look: *done. */
 tsh_status tshi_nccl_look(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, bool *done);
-/* What this rank owes to the others on a stream is done, or will never be. */
+/* What this rank owes to the others on a stream is done, or will never be. tail: the call queued last there, or NULL. */
 void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail);
+/* Of the collectives that are not known to be done the first and the last, NULL: there are none. */
+tshi_nccl_tail *tshi_nccl_oldest(tshi_nccl *nccl);
+tshi_nccl_tail *tshi_nccl_newest(tshi_nccl *nccl);
 /* End a communicator that ncclCommFinalize has made `result` of; what has not ended by `until` is aborted. */
 void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until);
 /* For ends: peers may be gone, or not have come. */

@@ -42,7 +42,7 @@ void tshi_nccl_abort(tsh_world *world) {
         link->comm = NULL;
         link->tail.group = NULL;
     }
-    nccl->tail.group = NULL;
+    nccl->done = nccl->queued;
 }
 
 tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell) {
@@ -88,8 +88,21 @@ static tsh_status blame(tsh_world *world, tsh_status status) {
     return tshi_nccl_stop(world, tshi_fail(status, "%s", words), true);
 }
 
-/* How long the call queued last has been under way, for all that this rank has to do with it; 0: it is not. */
+tshi_nccl_tail *tshi_nccl_oldest(tshi_nccl *nccl) {
+    for (; nccl->done < nccl->queued; nccl->done++) {
+        tshi_nccl_tail *first = &nccl->calls[nccl->done % TSHI_NCCL_AHEAD];
+        if (cudaEventQuery(first->after) != cudaSuccess) return first;
+    }
+    return NULL;
+}
+
+tshi_nccl_tail *tshi_nccl_newest(tshi_nccl *nccl) {
+    return tshi_nccl_oldest(nccl) ? &nccl->calls[(nccl->queued - 1) % TSHI_NCCL_AHEAD] : NULL;
+}
+
+/* How long the call has been under way, for all that this rank has to do with it; 0: it is not. */
 static double waited(tshi_nccl_tail *tail, double now) {
+    if (!tail) return 0;
     bool waits =
         tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady && cudaEventQuery(tail->before) == cudaSuccess;
     if (!waits) tail->ready_since = 0;
@@ -109,14 +122,14 @@ static tsh_status look_at_comm(tsh_world *world, ncclComm_t comm, const tshi_ncc
     ncclResult_t now = ncclSuccess, result = nccl->library->comm_get_async_error(comm, &now);
     if (result == ncclSuccess) result = now;
     if (result == ncclSuccess || result == ncclInProgress) return TSH_OK;
-    return blame(world, tshi_nccl_fail(nccl, comm, result, tail->group ? tail->name : "nccl", true));
+    return blame(world, tshi_nccl_fail(nccl, comm, result, tail && tail->group ? tail->name : "nccl", true));
 }
 
 static tsh_status look_at_comms(tsh_world *world) {
-    const tshi_nccl *nccl = tshi_nccl_of(world);
+    tshi_nccl *nccl = tshi_nccl_of(world);
     tsh_status status = TSH_OK;
     for (tsh_group *g = world->groups; g && status == TSH_OK; g = g->next) {
-        if (is_ours(g)) status = look_at_comm(world, g->state, &nccl->tail);
+        if (is_ours(g)) status = look_at_comm(world, g->state, tshi_nccl_oldest(nccl));
     }
     for (const tshi_nccl_link *link = nccl->links; link && status == TSH_OK; link = link->next) {
         if (link->comm) status = look_at_comm(world, link->comm, &link->tail);
@@ -126,8 +139,8 @@ static tsh_status look_at_comms(tsh_world *world) {
 
 /* Something has been queued, and all of it is done. */
 static bool ended_well(const tsh_world *world, double now) {
-    const tshi_nccl *nccl = tshi_nccl_of(world);
-    bool any = nccl->tail.group != NULL, done = !any || cudaEventQuery(nccl->tail.after) == cudaSuccess;
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    bool any = nccl->queued > 0, done = !tshi_nccl_oldest(nccl);
     for (const tshi_nccl_link *link = nccl->links; link && done; link = link->next) {
         any = any || link->tail.group;
         done = !link->tail.group || cudaEventQuery(link->tail.after) == cudaSuccess;
@@ -137,9 +150,10 @@ static bool ended_well(const tsh_world *world, double now) {
 
 static tsh_status look(tsh_world *world, double now) {
     tshi_nccl *nccl = tshi_nccl_of(world);
-    tshi_nccl_tail *tail = &nccl->tail;
+    /* The oldest: those behind it may have to wait for it. */
+    tshi_nccl_tail *tail = tshi_nccl_oldest(nccl);
     double since = waited(tail, now);
-    bool waits = tail->ready_since != 0;
+    bool waits = tail && tail->ready_since != 0;
     tshi_signal_look(world);
     tsh_status status = look_at_comms(world);
     if (status != TSH_OK) return status;
@@ -202,7 +216,7 @@ tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t resu
         if (until == 0) until = tshi_clock() + world->timeout;
         status = tshi_nccl_watch(world);
         if (status != TSH_OK) return status;
-        if (tshi_clock() > until) return time_out(world, tshi_nccl_of(world)->tail.group, what);
+        if (tshi_clock() > until) return time_out(world, world->group, what);
         tshi_nccl_doze(looks);
     }
 }
@@ -298,7 +312,7 @@ void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t res
 }
 
 void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail) {
-    for (int looks = 0; tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady; looks++) {
+    for (int looks = 0; tail && tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady; looks++) {
         if (tshi_nccl_watch(world) != TSH_OK) break;
         tshi_nccl_doze(looks);
     }
@@ -307,8 +321,8 @@ void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail) {
 void tshi_nccl_comm_close(tsh_group *group) {
     tsh_world *world = group->world;
     tshi_nccl *nccl = tshi_nccl_of(world);
-    tshi_nccl_flush(world, &nccl->tail);
-    if (nccl->tail.group == group) nccl->tail.group = NULL;
+    tshi_nccl_flush(world, tshi_nccl_newest(nccl));
+    nccl->done = nccl->queued;
     ncclComm_t comm = group->state;
     if (!comm) return;
     group->state = NULL;

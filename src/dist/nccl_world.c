@@ -100,14 +100,18 @@ static tsh_status decide(tsh_world *world, bool *use) {
     return status;
 }
 
+static tsh_status make_event(cudaEvent_t *event) {
+    return tshi_cuda_fail(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+}
+
 static tsh_status make_events(tshi_nccl *nccl) {
-    cudaEvent_t *const events[] = {&nccl->before, &nccl->after, &nccl->marker};
-    for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
-        tsh_status status =
-            tshi_cuda_fail(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming), "cudaEventCreateWithFlags");
-        if (status != TSH_OK) return status;
+    tsh_status status = make_event(&nccl->marker);
+    for (int i = 0; i <= TSHI_NCCL_AHEAD && status == TSH_OK; i++) {
+        tshi_nccl_tail *place = i < TSHI_NCCL_AHEAD ? &nccl->calls[i] : &nccl->captured;
+        status = make_event(&place->before);
+        if (status == TSH_OK) status = make_event(&place->after);
     }
-    return TSH_OK;
+    return status;
 }
 
 static tsh_status state_new(tsh_world *world) {

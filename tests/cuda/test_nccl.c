@@ -305,23 +305,44 @@ Test(nccl, asynchronous_errors_are_told_in_ncclls_words) {
     run_ranks(2, false, broken, NULL);
 }
 
-/* A rank that leaves while others wait for it. */
+/* A rank that leaves while others wait for it, with so many calls queued of which it will make none. */
 static void leaves(tshi_rank *r, void *arg) {
-    (void)arg;
+    const int *calls = arg;
     tsh_group *group = tsh_world_group(r->world);
     sums(r, group);
     if (r->rank == 1) return;
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
     float got[3];
     tsh_tensor_fill(x, 1);
-    tsh_status status = tsh_all_reduce(group, x, TSH_SUM);
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < *calls && status == TSH_OK; i++) status = tsh_all_reduce(group, x, TSH_SUM);
     if (status == TSH_OK) status = tsh_tensor_read(x, got, 3);
     tshi_check_status(r, status, TSH_ERR_PEER, "rank 1 has left the world");
     tsh_tensor_release(x);
 }
 
 Test(nccl, a_rank_that_has_left_is_not_waited_for) {
-    run_ranks(2, false, leaves, NULL);
+    int calls[] = {1, 7, 2 * TSHI_NCCL_AHEAD};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) run_ranks(2, false, leaves, &calls[i]);
+}
+
+/* More calls than there are places for: the host waits for the oldest. */
+static void runs_ahead(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *x = tshi_test_vector(r, TSH_INT64, 1);
+    int64_t got = 0;
+    tsh_tensor_fill(x, 1);
+    for (int i = 0; i < 2 * TSHI_NCCL_AHEAD + 1; i++)
+        tshi_check_ok(r, tsh_all_reduce(group, x, i % 2 ? TSH_MAX : TSH_MIN));
+    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    tshi_check_ok(r, tsh_tensor_read(x, &got, 1));
+    tshi_check(r, got == r->size, "the sum is %lld", (long long)got);
+    tsh_tensor_release(x);
+}
+
+Test(nccl, a_host_may_be_so_many_calls_ahead) {
+    run_ranks(3, false, runs_ahead, NULL);
 }
 
 /* Each call in its turn fails once: some rank says so, in words, and all come to an end and leave nothing. */
@@ -397,13 +418,12 @@ static void overlap(tshi_rank *r, void *arg) {
     if (y) {
         tshi_check_ok(r, tsh_device_synchronize(tsh_world_device(r->world)));
         tshi_check_ok(r, tsh_backward_with(tape, y, &(tsh_backward_config){.gradient = seed}));
-        const tshi_nccl *nccl = tshi_nccl_of(r->world);
-        cudaError_t done = cudaErrorNotReady;
-        for (int i = 0; i < 20000 && done != cudaSuccess; i++) {
-            done = cudaEventQuery(nccl->tail.after);
-            if (done != cudaSuccess) nap(100);
+        bool done = false;
+        for (int i = 0; i < 20000 && !done; i++) {
+            done = !tshi_nccl_oldest(tshi_nccl_of(r->world));
+            if (!done) nap(100);
         }
-        tshi_check(r, done == cudaSuccess, "the sum does not come to an end");
+        tshi_check(r, done, "the sum does not come to an end");
         tshi_check(r, cudaStreamQuery(device->compute) == cudaErrorNotReady, "the product ran before");
         /* All poll before anybody lets the queues run. */
         tsh_group *control = group->control;
