@@ -31,7 +31,10 @@ Test(cpu, no_kernel_is_missing) {
         static const char zeros[sizeof(void (*)(void))];
         missing += memcmp(slot, zeros, sizeof zeros) == 0;
     }
-    cr_assert_eq(missing, 0);
+    /* Ranks share a heap: what it takes to reach other ranks' memory elsewhere has no meaning here. */
+    int unneeded = !ops->alloc_symmetric + !ops->share + !ops->reach + !ops->unreach + !ops->abandon + !ops->settle;
+    cr_assert_eq(unneeded, 6);
+    cr_assert_eq(missing, unneeded);
     tshi_device_destroy(device);
     tshi_device_destroy(NULL);
 }
