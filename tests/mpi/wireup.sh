@@ -103,16 +103,18 @@ by_torchrun() {
     local side=$1 node=$2
     on "$side" env WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR="$net.1" MASTER_PORT=29521 NODE="$node" \
         PROGRAM="$program" bash -c '
-        for i in 0 1; do RANK=$((2 * NODE + i)) LOCAL_RANK=$i timeout 60 "$PROGRAM" groups & done
-        wait -n && wait -n' < /dev/null > "$folder/$side" 2>&1
+        for i in 0 1; do RANK=$((2 * NODE + i)) LOCAL_RANK=$i timeout 60 "$PROGRAM" groups & pids+=" $!"; done
+        for pid in $pids; do wait "$pid" || exit; done' < /dev/null > "$folder/$side" 2>&1
 }
 by_srun() {
     local side=$1 node=$2
     on "$side" env SLURM_NTASKS=4 SLURM_NNODES=2 SLURM_NODEID="$node" "SLURM_TASKS_PER_NODE=2(x2)" \
         SLURM_JOB_NODELIST="$net.1,$net.2" SLURM_NODELIST="$net.1,$net.2" SLURM_JOB_ID=77 SLURM_JOBID=77 \
         SLURM_STEP_ID=0 PROGRAM="$program" bash -c '
-        for i in 0 1; do SLURM_PROCID=$((2 * SLURM_NODEID + i)) SLURM_LOCALID=$i timeout 60 "$PROGRAM" place & done
-        wait -n && wait -n' < /dev/null > "$folder/$side" 2>&1
+        for i in 0 1; do
+            SLURM_PROCID=$((2 * SLURM_NODEID + i)) SLURM_LOCALID=$i timeout 60 "$PROGRAM" place & pids+=" $!"
+        done
+        for pid in $pids; do wait "$pid" || exit; done' < /dev/null > "$folder/$side" 2>&1
 }
 
 export EXPECT_NODES=2
