@@ -151,7 +151,7 @@ static tsh_status record_before(tsh_group *group, const tshi_call *call, tshi_nc
 /* A place for the next call. */
 static tsh_status find_place(tsh_world *world, tshi_nccl_tail **out) {
     tshi_nccl *nccl = tshi_nccl_of(world);
-    *out = &nccl->captured;
+    *out = &nccl->calls[TSHI_NCCL_AHEAD];
     if (tshi_nccl_device(world)->capturing) return TSH_OK;
     for (int looks = 0; tshi_nccl_oldest(nccl) && nccl->queued - nccl->done == TSHI_NCCL_AHEAD; looks++) {
         tsh_status status = tshi_nccl_watch(world);
@@ -183,7 +183,7 @@ static tsh_status queue(tsh_group *group, const tshi_call *call, tshi_nccl_tail 
     if (status != TSH_OK) return status;
     place->group = group;
     place->ready_since = 0;
-    if (place != &nccl->captured) nccl->queued++;
+    if (!tshi_nccl_device(world)->capturing) nccl->queued++;
     *out = place;
     return TSH_OK;
 }
@@ -385,9 +385,8 @@ static void state_free(tsh_world *world) {
     tshi_nccl_device(world)->watch = NULL;
     if (nccl->word) world->device->ops->release(world->device, nccl->word);
     for (int i = 0; i <= TSHI_NCCL_AHEAD; i++) {
-        const tshi_nccl_tail *place = i < TSHI_NCCL_AHEAD ? &nccl->calls[i] : &nccl->captured;
-        if (place->before) cudaEventDestroy(place->before);
-        if (place->after) cudaEventDestroy(place->after);
+        if (nccl->calls[i].before) cudaEventDestroy(nccl->calls[i].before);
+        if (nccl->calls[i].after) cudaEventDestroy(nccl->calls[i].after);
     }
     if (nccl->marker) cudaEventDestroy(nccl->marker);
     tshi_nccl_messages_free(world);

@@ -109,9 +109,9 @@ typedef struct tshi_nccl {
     tshi_nccl_event *events;
     void *word; /* in device memory, for barriers */
     /* Of the collectives so many have been queued, and so many of them are known to be done; a host that is so far ahead
-     * of its GPU that there is no place waits. One of a captured graph has a place of its own. */
+     * of its GPU that there is no place waits. The last place is for those of a captured graph, which are not counted. */
     uint64_t queued, done;
-    tshi_nccl_tail calls[TSHI_NCCL_AHEAD], captured;
+    tshi_nccl_tail calls[TSHI_NCCL_AHEAD + 1];
     tshi_nccl_link *links;       /* of all groups */
     tshi_nccl_message *messages; /* that are free */
     void *arena;                 /* symmetric memory, or NULL */

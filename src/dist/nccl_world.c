@@ -107,9 +107,8 @@ static tsh_status make_event(cudaEvent_t *event) {
 static tsh_status make_events(tshi_nccl *nccl) {
     tsh_status status = make_event(&nccl->marker);
     for (int i = 0; i <= TSHI_NCCL_AHEAD && status == TSH_OK; i++) {
-        tshi_nccl_tail *place = i < TSHI_NCCL_AHEAD ? &nccl->calls[i] : &nccl->captured;
-        status = make_event(&place->before);
-        if (status == TSH_OK) status = make_event(&place->after);
+        status = make_event(&nccl->calls[i].before);
+        if (status == TSH_OK) status = make_event(&nccl->calls[i].after);
     }
     return status;
 }

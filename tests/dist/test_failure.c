@@ -4,6 +4,7 @@
 #endif
 #include "support/clock.h"
 #include "support/collectives.h"
+#include "support/lines.h"
 
 #include <criterion/criterion.h>
 #include <dirent.h>
@@ -214,21 +215,11 @@ Test(failure, leaves_early, .timeout = 20) {
 
 /* --- deadlines ---------------------------------------------------------------------------------------------------- */
 
-typedef struct lines {
-    char text[4096];
-} lines;
-
-static void keep_line(void *user, tsh_log_level level, const char *line) {
-    lines *l = user;
-    size_t used = strlen(l->text);
-    snprintf(l->text + used, sizeof l->text - used, "%d %s\n", (int)level, line);
-}
-
 /* Rank 1 stops (SIGSTOP by the parent's hand would do the same); its process lives. */
 static void stops(tshi_rank *r, void *arg) {
     (void)arg;
-    lines log = {""};
-    tsh_world_config config = {.heap_bytes = (size_t)64 << 20, .log = {keep_line, &log}};
+    tshi_lines log = {""};
+    tsh_world_config config = {.heap_bytes = (size_t)64 << 20, .log = {tshi_keep_line, &log}};
     if (!tshi_check_ok(r, tsh_world_init(&config, &r->world))) return;
     tsh_group *group = tsh_world_group(r->world);
     tshi_check_ok(r, tsh_barrier(group));

@@ -2,6 +2,7 @@
 #include "dist/local.h"
 #include "support/clock.h"
 #include "support/collectives.h"
+#include "support/lines.h"
 
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -160,21 +161,11 @@ Test(giving, both_leave, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run_threads(2, both_leave, NULL));
 }
 
-typedef struct lines {
-    char text[4096];
-} lines;
-
-static void keep_line(void *user, tsh_log_level level, const char *line) {
-    lines *l = user;
-    size_t used = strlen(l->text);
-    snprintf(l->text + used, sizeof l->text - used, "%d %s\n", (int)level, line);
-}
-
 /* No call can tell it: the next one fails by itself, or there is none. */
 static void logged(tshi_rank *r, void *arg) {
     const bool closes = *(const bool *)arg;
-    lines log = {""};
-    tsh_world_config config = {.heap_bytes = (size_t)64 << 20, .log = {keep_line, &log}};
+    tshi_lines log = {""};
+    tsh_world_config config = {.heap_bytes = (size_t)64 << 20, .log = {tshi_keep_line, &log}};
     if (!tshi_check_ok(r, tsh_world_init(&config, &r->world))) return;
     tsh_group *group = tsh_world_group(r->world), *pair = NULL;
     tshi_check_ok(r, tsh_group_create(r->world, (int[]){0, 1}, 2, &pair));

@@ -4,6 +4,7 @@
 #endif
 #include "support/clock.h"
 #include "support/collectives.h"
+#include "support/lines.h"
 
 #include <criterion/criterion.h>
 #include <stddef.h>
@@ -306,20 +307,10 @@ Test(rendezvous, wrong_token, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run_with(&options, wrong_token, NULL, NULL, NULL));
 }
 
-typedef struct lines {
-    char text[2048];
-} lines;
-
-static void keep_line(void *user, tsh_log_level level, const char *line) {
-    lines *l = user;
-    size_t used = strlen(l->text);
-    snprintf(l->text + used, sizeof l->text - used, "%d %s\n", (int)level, line);
-}
-
 static void says_who_is_missing(tshi_rank *r, void *arg) {
     (void)arg;
-    lines log = {""};
-    tsh_world_config config = {.heap_bytes = (size_t)16 << 20, .log = {keep_line, &log}};
+    tshi_lines log = {""};
+    tsh_world_config config = {.heap_bytes = (size_t)16 << 20, .log = {tshi_keep_line, &log}};
     if (r->rank == 2) tshi_nap(5.5);
     tshi_check_ok(r, tsh_world_init(&config, &r->world));
     if (r->rank == 0) tshi_check(r, strstr(log.text, "1 rendezvous: 2/3 joined, missing rank 2\n"), "%s", log.text);
