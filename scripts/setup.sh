@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Finds what is missing to build and test tshard on Debian or Ubuntu, and installs it. Sourced by quickstart.sh and
-# test.sh; alone: scripts/setup.sh [build|test]. Says what it will install and why. Touches no network when nothing is
+# test.sh; alone: scripts/setup.sh [build|test|all]. Says what it will install and why. Touches no network when nothing is
 # missing, and changes nothing when it is not root: then it prints the command to run.
 
 # have_KIND NAME: is it here, wherever it came from?
@@ -24,11 +24,16 @@ libopenblas-dev  |have_cblas                                 |matrix products
 libdnnl-dev      |have_header dnnl.h                         |matrix products of float32, by the CPU's newest instructions
 libcriterion-dev |have_module criterion                      |the test suites"
 setup_table_test="
+clang-format     |have_command clang-format                  |the format check"
+setup_table_all="
 clang            |have_command clang                         |a second compiler's warnings and code
-clang-format     |have_command clang-format                  |the format check
 valgrind         |have_command valgrind                      |memory errors in a training step
 libc6-dbg        |have_libc_symbols                          |symbols that valgrind reads
-doxygen          |have_command doxygen                       |the reference pages"
+doxygen          |have_command doxygen                       |the reference pages
+libopenmpi-dev openmpi-bin |have_command mpicc.openmpi       |the mpi backend on Open MPI
+libmpich-dev mpich |have_command mpicc.mpich                 |the mpi backend on MPICH
+libpmix-dev      |have_module pmix                           |several machines without mpirun or srun
+iproute2         |have_command ip                            |several machines, as network namespaces"
 setup_table_optional="
 libopenmpi-dev openmpi-bin |have_command mpicc               |the mpi backend, and what tshard-bench is compared with
 libpmix-dev      |have_module pmix                           |several machines without mpirun or srun
@@ -65,10 +70,11 @@ setup_install() {
     rm -f "$log"
 }
 
-# tshard_setup build|test
+# tshard_setup build|test|all: each wants what those before it want.
 tshard_setup() {
     local missing optional table=$setup_table_build
-    [ "${1:-build}" = test ] && table+=$setup_table_test
+    [ "${1:-build}" = build ] || table+=$setup_table_test
+    [ "${1:-build}" != all ] || table+=$setup_table_all
     missing=$(setup_missing "$table")
     optional=$(setup_missing "$setup_table_optional")
     if [ -n "$missing" ]; then

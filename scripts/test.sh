@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every test. `scripts/test.sh` runs all stages, `scripts/test.sh NAME...` some of them, `--list` names them.
+# The tests. `scripts/test.sh` runs those that say whether tshard works here, in minutes; `--all` runs every stage, and in
+# each the suites that have the label `extended` too (tests/CMakeLists.txt); NAME... runs these stages; `--list` names them.
 # Quiet where it passes: a line a stage, with its seconds. The output of each stage is in build-logs/NAME.log.
 # The last line counts: each ctest once a build, and each stage that is no ctest run as one.
 set -uo pipefail
@@ -7,9 +8,11 @@ cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=scripts/setup.sh
 . scripts/setup.sh
 
-all_stages=(gcc clang asan tsan fuzz valgrind install cuda gpu docs format)
+all_stages=(gcc clang asan tsan fuzz valgrind install mpich cuda gpu docs format)
+quick_stages=(gcc format)
 # TSHARD_TEST_DEVICE=cuda scripts/test.sh: the suites on a GPU alone.
-[ "${TSHARD_TEST_DEVICE:-cpu}" = cpu ] || all_stages=(gpu)
+[ "${TSHARD_TEST_DEVICE:-cpu}" = cpu ] || all_stages=(gpu) quick_stages=(gpu)
+extended=no
 jobs=$(nproc)
 logs=build-logs
 passed=0 failed=0 skipped=0
@@ -24,23 +27,27 @@ build() {
     cmake -S . -B "$folder" -G Ninja -DTSHARD_WERROR=ON "$@" && cmake --build "$folder"
 }
 
-# suites FOLDER CTEST_ARGUMENT...
+# suites FOLDER LABELS [LEFT_OUT]: those with one of the labels, `a|b`, and none of those that are left out. What has the
+# label `extended` is left out but with --all.
 suites() {
-    local folder=$1
-    shift
+    local folder=$1 left_out=${3:-}
+    [ $extended = yes ] || left_out+=${left_out:+|}extended
     # OpenBLAS would start a thread a core in each of the tests' processes.
-    OPENBLAS_NUM_THREADS=1 ctest --test-dir "$folder" -j "$jobs" --output-on-failure --no-tests=error "$@"
+    OPENBLAS_NUM_THREADS=1 ctest --test-dir "$folder" -j "$jobs" --output-on-failure --no-tests=error \
+        --label-regex "^($2)$" --label-exclude "^(${left_out:-none})$"
 }
 
 # CUDA is left to its own stage: kernels compile long, and neither sanitizers nor fuzzers look at them.
-stage_gcc() { build build-gcc -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=OFF && suites build-gcc --label-exclude install; }
+stage_gcc() {
+    build build-gcc -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=OFF && suites build-gcc '.*' install
+}
 
 # The second compiler's warnings over everything, and its code where compilers differ: the kernels.
-stage_clang() { build build-clang -DCMAKE_C_COMPILER=clang -DTSHARD_CUDA=OFF && suites build-clang --label-regex '^(base|device|tensor|ops)$'; }
+stage_clang() { build build-clang -DCMAKE_C_COMPILER=clang -DTSHARD_CUDA=OFF && suites build-clang 'base|device|tensor|ops'; }
 
 stage_asan() {
     build build-asan -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=OFF "-DTSHARD_SANITIZE=address;undefined" &&
-        suites build-asan --label-exclude '^(install|layering)$'
+        suites build-asan '.*' 'install|layering'
 }
 
 # ThreadSanitizer needs an address space without much randomness; not every machine lets us ask for that.
@@ -81,19 +88,27 @@ stage_valgrind() {
         $check build-gcc/tests/threads/training
 }
 
-stage_install() { suites build-gcc --label-regex '^install$'; }
+stage_install() { suites build-gcc install; }
+
+# The mpi backend on the other MPI: Debian has both side by side, and the build takes Open MPI where nothing else is said.
+stage_mpich() {
+    have_command mpicc.mpich || { echo "there is no MPICH (mpicc.mpich)"; return 77; }
+    cmake -S . -B build-mpich -G Ninja -DTSHARD_WERROR=ON -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=OFF -DTSHARD_MPI=ON \
+        -DMPI_C_COMPILER=mpicc.mpich "-DMPIEXEC_EXECUTABLE=$(command -v mpiexec.mpich)" &&
+        cmake --build build-mpich --target mpi_ranks && suites build-mpich mpi
+}
 
 # Everything for all architectures, linked; its suites, which need no GPU; and what an installed build with CUDA carries.
 stage_cuda() {
     have_command nvcc || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ] || { echo "there is no nvcc"; return 77; }
-    build build-cuda -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=ON && suites build-cuda --label-regex '^(cuda|install)$'
+    build build-cuda -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=ON && suites build-cuda 'cuda|install'
 }
 
 # The rooms' suites and the golden vectors on the GPU that is here.
 stage_gpu() {
     nvidia-smi -L 2> /dev/null || { echo "no GPU here, so nothing has run on one"; return 77; }
     build build-gpu -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=ON -DTSHARD_CUDA_ARCHITECTURES=native &&
-        TSHARD_TEST_DEVICE=cuda suites build-gpu --label-regex '^(tensor|dist|autograd|layers|train|examples)$' &&
+        TSHARD_TEST_DEVICE=cuda suites build-gpu 'tensor|dist|autograd|layers|train|examples' &&
         build-gpu/bin/check_vectors tests/data/vectors --device cuda
 }
 
@@ -143,17 +158,24 @@ run_stage() {
     fi
 }
 
-if [ "${1:-}" = --list ]; then
-    printf '%s\n' "${all_stages[@]}"
-    exit 0
-fi
+case ${1:-} in
+    --list) printf '%s\n' "${all_stages[@]}"; exit 0 ;;
+    --all) extended=yes; shift ;;
+esac
 stages=("$@")
-[ $# -gt 0 ] || stages=("${all_stages[@]}")
+if [ $# = 0 ]; then
+    stages=("${quick_stages[@]}")
+    [ $extended = no ] || stages=("${all_stages[@]}")
+fi
 for name in "${stages[@]}"; do
     [[ " ${all_stages[*]} " == *" $name "* ]] || { echo "No stage '$name'; there are: ${all_stages[*]}" >&2; exit 2; }
 done
 
-tshard_setup test || exit 1
+if [ $extended = yes ]; then
+    tshard_setup all || exit 1
+else
+    tshard_setup test || exit 1
+fi
 mkdir -p "$logs"
 for name in "${stages[@]}"; do run_stage "$name"; done
 
