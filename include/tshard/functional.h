@@ -64,7 +64,7 @@ TSH_API tsh_tensor *tsh_reshape(tsh_tape *tape, tsh_tensor *x, int ndim, const i
 /* [start, start + length) of dim.
  *   R -> R    S(d) -> S(d), d not dim    P -> P    L -> L */
 TSH_API tsh_tensor *tsh_slice(tsh_tape *tape, tsh_tensor *x, int dim, int64_t start, int64_t length);
-/* One after another along dim, 1 to 8 tensors, all in one layout.
+/* One after another along dim, one tensor or more, all in one layout.
  *   R -> R    S(d) -> S(d), d not dim    P -> P    L -> L */
 TSH_API tsh_tensor *tsh_concat(tsh_tape *tape, tsh_tensor *const *x, int count, int dim);
 

@@ -4,11 +4,11 @@
 tsh_status tshi_check_floats(const tshi_node *call, tsh_dtype *dtype) {
     *dtype = call->in[0]->dtype;
     for (int i = 0; i < call->inputs; i++) {
-        if (call->in[i]->dtype == *dtype && tshi_device_computes(call->in[i]->mesh->device, *dtype)) continue;
+        if (call->in[i]->dtype == *dtype) continue;
         return tshi_fail(TSH_ERR_DTYPE, "input %d is %s, input 0 %s: all of one float dtype wanted", i,
                          tsh_dtype_name(call->in[i]->dtype), tsh_dtype_name(*dtype));
     }
-    return TSH_OK;
+    return tshi_check_computes(call->in[0]->mesh->device, *dtype, "input 0");
 }
 
 tsh_status tshi_check_dim(const tsh_tensor *x, int *dim) {

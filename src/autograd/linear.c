@@ -49,7 +49,7 @@ static tsh_status matmul_backward(tsh_tape *tape, tshi_node *call) {
 static const tshi_op matmul_op = {"matmul", matmul_rules, NULL, matmul_shape, matmul_forward, matmul_backward, false};
 
 tsh_tensor *tsh_matmul(tsh_tape *tape, tsh_tensor *a, tsh_tensor *b) {
-    return tshi_apply(tape, &(tshi_node){.op = &matmul_op, .inputs = 2, .in = {a, b}});
+    return tshi_apply(tape, &(tshi_node){.op = &matmul_op, .inputs = 2, .in = (tsh_tensor *[]){a, b}});
 }
 
 /* --- y = x W^T + b ------------------------------------------------------------------------------------------------ */
@@ -106,7 +106,8 @@ static tsh_status affine_backward(tsh_tape *tape, tshi_node *call) {
 static const tshi_op affine_op = {"affine", affine_rules, NULL, affine_shape, affine_forward, affine_backward, false};
 
 tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias) {
-    return tshi_apply(tape, &(tshi_node){.op = &affine_op, .inputs = bias ? 3 : 2, .in = {x, weight, bias}});
+    return tshi_apply(tape,
+                      &(tshi_node){.op = &affine_op, .inputs = bias ? 3 : 2, .in = (tsh_tensor *[]){x, weight, bias}});
 }
 
 /* --- y = f(x W^T + b) --------------------------------------------------------------------------------------------- */
@@ -136,7 +137,7 @@ static const tshi_op activated_op = {"affine",          activated_rules, NULL, a
 tsh_tensor *tshi_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias, tshi_unary f) {
     if (f == TSHI_UNARY_COUNT) return tsh_affine(tape, x, weight, bias);
     const tshi_node call = {
-        .op = &activated_op, .inputs = bias ? 3 : 2, .in = {x, weight, bias}, .attr.i = {(int64_t)f}};
+        .op = &activated_op, .inputs = bias ? 3 : 2, .in = (tsh_tensor *[]){x, weight, bias}, .attr.i = {(int64_t)f}};
     tsh_tensor *y = tshi_apply(tape, &call);
     return y && y->requires_grad ? tshi_activate(tape, y, f, true) : y;
 }

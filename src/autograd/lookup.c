@@ -14,9 +14,10 @@ static tsh_status lookup_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
     const tsh_tensor *table = call->in[0], *ids = call->in[1];
     char text[160];
     *dtype = table->dtype;
-    if (!tshi_device_computes(table->mesh->device, table->dtype) || ids->dtype != TSH_INT64) {
-        return tshi_fail(TSH_ERR_DTYPE, "table %s and ids %s: a float dtype of the device, and int64 wanted",
-                         tsh_dtype_name(table->dtype), tsh_dtype_name(ids->dtype));
+    tsh_status status = tshi_check_computes(table->mesh->device, table->dtype, "the table");
+    if (status != TSH_OK) return status;
+    if (ids->dtype != TSH_INT64) {
+        return tshi_fail(TSH_ERR_DTYPE, "ids %s: int64 wanted", tsh_dtype_name(ids->dtype));
     }
     if (table->shape.ndim != 2 || ids->shape.ndim >= TSH_MAX_DIMS) {
         return tshi_fail(TSH_ERR_SHAPE, "table is %s, [rows, cols] wanted; ids may have %d dims at most",
@@ -47,5 +48,6 @@ static tsh_status lookup_backward(tsh_tape *tape, tshi_node *call) {
 static const tshi_op lookup_op = {"lookup", lookup_rules, NULL, lookup_shape, lookup_forward, lookup_backward, false};
 
 tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64_t padding) {
-    return tshi_apply(tape, &(tshi_node){.op = &lookup_op, .inputs = 2, .in = {table, ids}, .attr.i = {padding}});
+    return tshi_apply(
+        tape, &(tshi_node){.op = &lookup_op, .inputs = 2, .in = (tsh_tensor *[]){table, ids}, .attr.i = {padding}});
 }

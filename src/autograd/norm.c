@@ -58,12 +58,13 @@ static const tshi_op rms_norm_op = {"rms_norm", norm_rules, NULL, norm_shape, no
 tsh_tensor *tsh_layer_norm(tsh_tape *tape, tsh_tensor *x, tsh_tensor *gamma, tsh_tensor *beta, double eps) {
     if (beta && !gamma && tape) return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "layer_norm: beta without gamma");
     int inputs = !gamma ? 1 : !beta ? 2 : 3;
-    return tshi_apply(tape,
-                      &(tshi_node){.op = &layer_norm_op, .inputs = inputs, .in = {x, gamma, beta}, .attr.f = {eps}});
+    return tshi_apply(
+        tape,
+        &(tshi_node){.op = &layer_norm_op, .inputs = inputs, .in = (tsh_tensor *[]){x, gamma, beta}, .attr.f = {eps}});
 }
 
 tsh_tensor *tsh_rms_norm(tsh_tape *tape, tsh_tensor *x, tsh_tensor *gamma, double eps) {
-    tshi_node call = {.op = &rms_norm_op, .inputs = gamma ? 2 : 1, .in = {x, gamma}};
+    tshi_node call = {.op = &rms_norm_op, .inputs = gamma ? 2 : 1, .in = (tsh_tensor *[]){x, gamma}};
     call.attr.i[0] = 1;
     call.attr.f[0] = eps;
     return tshi_apply(tape, &call);

@@ -48,11 +48,11 @@ static const tshi_op add_op = {"add", add_rules, NULL, equal_shapes, add_forward
 static const tshi_op sub_op = {"sub", add_rules, NULL, equal_shapes, add_forward, add_backward, false};
 
 tsh_tensor *tsh_add(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
-    return tshi_apply(tape, &(tshi_node){.op = &add_op, .inputs = 2, .in = {x, y}, .attr.f = {1}});
+    return tshi_apply(tape, &(tshi_node){.op = &add_op, .inputs = 2, .in = (tsh_tensor *[]){x, y}, .attr.f = {1}});
 }
 
 tsh_tensor *tsh_sub(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
-    return tshi_apply(tape, &(tshi_node){.op = &sub_op, .inputs = 2, .in = {x, y}, .attr.f = {-1}});
+    return tshi_apply(tape, &(tshi_node){.op = &sub_op, .inputs = 2, .in = (tsh_tensor *[]){x, y}, .attr.f = {-1}});
 }
 
 /* --- mul ---------------------------------------------------------------------------------------------------------- */
@@ -85,7 +85,7 @@ static tsh_status mul_backward(tsh_tape *tape, tshi_node *call) {
 static const tshi_op mul_op = {"mul", mul_rules, NULL, equal_shapes, mul_forward, mul_backward, false};
 
 tsh_tensor *tsh_mul(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
-    return tshi_apply(tape, &(tshi_node){.op = &mul_op, .inputs = 2, .in = {x, y}});
+    return tshi_apply(tape, &(tshi_node){.op = &mul_op, .inputs = 2, .in = (tsh_tensor *[]){x, y}});
 }
 
 /* --- scale -------------------------------------------------------------------------------------------------------- */
@@ -109,7 +109,7 @@ static tsh_status scale_backward(tsh_tape *tape, tshi_node *call) {
 static const tshi_op scale_op = {"scale", scale_rules, NULL, equal_shapes, scale_forward, scale_backward, false};
 
 tsh_tensor *tsh_scale(tsh_tape *tape, tsh_tensor *x, double factor) {
-    return tshi_apply(tape, &(tshi_node){.op = &scale_op, .inputs = 1, .in = {x}, .attr.f = {factor}});
+    return tshi_apply(tape, &(tshi_node){.op = &scale_op, .inputs = 1, .in = (tsh_tensor *[]){x}, .attr.f = {factor}});
 }
 
 /* --- bias --------------------------------------------------------------------------------------------------------- */
@@ -150,7 +150,7 @@ static tsh_status bias_backward(tsh_tape *tape, tshi_node *call) {
 static const tshi_op bias_op = {"bias", bias_rules, NULL, bias_shape, bias_forward, bias_backward, false};
 
 tsh_tensor *tsh_bias(tsh_tape *tape, tsh_tensor *x, tsh_tensor *b) {
-    return tshi_apply(tape, &(tshi_node){.op = &bias_op, .inputs = 2, .in = {x, b}});
+    return tshi_apply(tape, &(tshi_node){.op = &bias_op, .inputs = 2, .in = (tsh_tensor *[]){x, b}});
 }
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
@@ -185,7 +185,8 @@ static const tshi_op unary_ops[TSHI_UNARY_COUNT] = {
 
 tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f, bool with_product) {
     if (f == TSHI_UNARY_COUNT) return x;
-    return tshi_apply(tape, &(tshi_node){.op = &unary_ops[f], .inputs = 1, .in = {x}, .attr.i = {f, with_product}});
+    return tshi_apply(
+        tape, &(tshi_node){.op = &unary_ops[f], .inputs = 1, .in = (tsh_tensor *[]){x}, .attr.i = {f, with_product}});
 }
 
 tsh_tensor *tsh_gelu(tsh_tape *tape, tsh_tensor *x) {
@@ -230,7 +231,7 @@ static const tshi_op dropout_op = {"dropout",       pointwise_rules,  NULL, drop
 
 tsh_tensor *tsh_dropout(tsh_tape *tape, tsh_tensor *x, double p) {
     if (tape && !tape->recording) return x;
-    tshi_node call = {.op = &dropout_op, .inputs = 1, .in = {x}, .attr.f = {p}};
+    tshi_node call = {.op = &dropout_op, .inputs = 1, .in = (tsh_tensor *[]){x}, .attr.f = {p}};
     if (tape) {
         call.attr.seed = tape->world->seed;
         call.attr.stream = tshi_world_stream(tape->world);

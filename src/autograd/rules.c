@@ -49,15 +49,16 @@ static double whole_bytes(const tsh_tensor *t) {
 }
 
 /* Bytes to bring the inputs to the row's layouts, or -1 when that cannot be. */
-static double row_cost(const tshi_node *call, const tshi_rule *row, int axis, int bound, tsh_layout need[]) {
+static double row_cost(const tshi_node *call, const tshi_rule *row, int axis, int bound) {
     double bytes = 0;
+    tsh_layout need;
     for (int i = 0; i < call->inputs; i++) {
         const tsh_tensor *t = call->in[i];
         tshi_pattern pattern = input_pattern(row, i);
-        if (!pattern_layout(pattern, t->shape.ndim, bound, call->attr.dim, &need[i])) return -1;
-        if (tshi_layout_equal(t->layout[axis], need[i])) continue;
+        if (!pattern_layout(pattern, t->shape.ndim, bound, call->attr.dim, &need)) return -1;
+        if (tshi_layout_equal(t->layout[axis], need)) continue;
         if (pattern == TSHI_HAS_S0 || pattern == TSHI_HAS_S1) return -1;
-        const tshi_transition *step = tshi_transition_find(t->layout[axis], need[i], true);
+        const tshi_transition *step = tshi_transition_find(t->layout[axis], need, true);
         if (!step) return -1;
         bytes += whole_bytes(t) * tshi_transition_cost(step, t->requires_grad);
     }
@@ -76,13 +77,13 @@ static bool output_layout(const tshi_node *call, const tshi_rule *row, int axis,
 
 typedef struct choice {
     double bytes; /* -1: none yet */
-    tsh_layout need[TSHI_MAX_INPUTS];
+    const tshi_rule *row;
+    int bound; /* the dim that the row's BATCH, ANY and OTHER stand for */
     tsh_layout out;
 } choice;
 
 static void consider(const tshi_node *call, const tshi_rule *row, int axis, int bound, int out_ndim, choice *best) {
-    choice c;
-    c.bytes = row_cost(call, row, axis, bound, c.need);
+    choice c = {.bytes = row_cost(call, row, axis, bound), .row = row, .bound = bound};
     if (c.bytes < 0 || !output_layout(call, row, axis, bound, out_ndim, &c.out)) return;
     if (best->bytes < 0 || c.bytes < best->bytes) *best = c;
 }
@@ -120,7 +121,10 @@ tsh_status tshi_rules_choose(const tshi_node *call, int out_ndim, tsh_layout nee
         choice best;
         tsh_status status = choose_axis(call, axis, out_ndim, &best);
         if (status != TSH_OK) return status;
-        for (int i = 0; i < call->inputs; i++) need[i][axis] = best.need[i];
+        for (int i = 0; i < call->inputs; i++) {
+            pattern_layout(input_pattern(best.row, i), call->in[i]->shape.ndim, best.bound, call->attr.dim,
+                           &need[i][axis]);
+        }
         out[axis] = best.out;
     }
     return TSH_OK;

@@ -97,7 +97,7 @@ static const tshi_op reshape_op = {"reshape",        reshape_rules, reshape_map_
                                    reshape_backward, true};
 
 tsh_tensor *tsh_reshape(tsh_tape *tape, tsh_tensor *x, int ndim, const int64_t *shape) {
-    tshi_node call = {.op = &reshape_op, .inputs = 1, .in = {x}};
+    tshi_node call = {.op = &reshape_op, .inputs = 1, .in = (tsh_tensor *[]){x}};
     if (!tshi_tape_ready(tape, "reshape", 1, &x)) return NULL;
     tsh_status status = reshape_resolve(x, ndim, shape, &call.attr.shape);
     return status == TSH_OK ? tshi_apply(tape, &call) : tshi_tape_fail_as(tape, status, "reshape");
@@ -137,7 +137,8 @@ static tsh_status slice_backward(tsh_tape *tape, tshi_node *call) {
 static const tshi_op slice_op = {"slice", slice_rules, NULL, slice_shape, slice_forward, slice_backward, false};
 
 tsh_tensor *tsh_slice(tsh_tape *tape, tsh_tensor *x, int dim, int64_t start, int64_t length) {
-    tshi_node call = {.op = &slice_op, .inputs = 1, .in = {x}, .attr = {.dim = dim, .i = {start, length}}};
+    tshi_node call = {
+        .op = &slice_op, .inputs = 1, .in = (tsh_tensor *[]){x}, .attr = {.dim = dim, .i = {start, length}}};
     if (!tshi_tape_ready(tape, "slice", 1, &x)) return NULL;
     tsh_status status = tshi_check_dim(x, &call.attr.dim);
     return status == TSH_OK ? tshi_apply(tape, &call) : tshi_tape_fail_as(tape, status, "slice");
@@ -199,14 +200,13 @@ static tsh_status concat_backward(tsh_tape *tape, tshi_node *call) {
 static const tshi_op concat_op = {"concat", slice_rules, NULL, concat_shape, concat_forward, concat_backward, false};
 
 tsh_tensor *tsh_concat(tsh_tape *tape, tsh_tensor *const *x, int count, int dim) {
-    tshi_node call = {.op = &concat_op, .inputs = count, .attr = {.dim = dim}};
+    tshi_node call = {.op = &concat_op, .inputs = count, .in = (tsh_tensor **)x, .attr = {.dim = dim}};
     if (!tape) return NULL;
-    if (count < 1 || count > TSHI_MAX_INPUTS) {
-        return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "concat: %d tensors, 1 to %d are possible", count,
-                              TSHI_MAX_INPUTS);
+    if (count < 1 || !x) {
+        return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "concat: %d tensors%s; at least one is wanted", count,
+                              x ? "" : " in an array that is NULL");
     }
     if (!tshi_tape_ready(tape, "concat", count, x)) return NULL;
-    memcpy(call.in, x, sizeof *x * (size_t)count);
     tsh_status status = tshi_check_dim(x[0], &call.attr.dim);
     return status == TSH_OK ? tshi_apply(tape, &call) : tshi_tape_fail_as(tape, status, "concat");
 }

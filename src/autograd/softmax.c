@@ -62,7 +62,7 @@ static const tshi_op log_softmax_op = {"log_softmax",   softmax_rules,    NULL, 
                                        softmax_forward, softmax_backward, false};
 
 static tsh_tensor *softmax(tsh_tape *tape, tsh_tensor *x, int dim, bool log) {
-    tshi_node call = {.op = log ? &log_softmax_op : &softmax_op, .inputs = 1, .in = {x}};
+    tshi_node call = {.op = log ? &log_softmax_op : &softmax_op, .inputs = 1, .in = (tsh_tensor *[]){x}};
     call.attr.dim = dim;
     call.attr.i[0] = log;
     if (!tshi_tape_ready(tape, call.op->name, 1, &x)) return NULL;

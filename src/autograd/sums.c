@@ -54,7 +54,8 @@ static double items(const tsh_tensor *x, int dim) {
 
 static tsh_tensor *sum(tsh_tape *tape, tsh_tensor *x, int dim, bool mean) {
     bool all = dim == TSH_ALL_DIMS;
-    tshi_node call = {.op = all ? &sum_all_op : &sum_op, .inputs = 1, .in = {x}, .attr = {.dim = all ? -1 : dim}};
+    tshi_node call = {
+        .op = all ? &sum_all_op : &sum_op, .inputs = 1, .in = (tsh_tensor *[]){x}, .attr = {.dim = all ? -1 : dim}};
     if (!tshi_tape_ready(tape, call.op->name, 1, &x)) return NULL;
     tsh_status status = all ? TSH_OK : tshi_check_dim(x, &call.attr.dim);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, call.op->name);

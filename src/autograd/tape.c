@@ -33,6 +33,7 @@ static void free_step(tsh_tape *tape) {
         tsh_tensor_release(tape->owned[i]);
     }
     tape->owned_count = 0;
+    tshi_region_reset(&tape->memory);
     tape->generation = ++tape->world->tape_steps;
 }
 
@@ -42,6 +43,7 @@ void tsh_tape_destroy(tsh_tape *tape) {
     if (tape->schedule) tape->schedule->ops->detach(tape->schedule);
     tshi_free(&tape->world->allocator, tape->nodes);
     tshi_free(&tape->world->allocator, tape->owned);
+    tshi_region_clear(&tape->memory, &tape->world->allocator);
     tshi_free(&tape->world->allocator, tape);
 }
 
@@ -136,16 +138,26 @@ bool tshi_tape_records(const tsh_tape *tape, const tshi_node *call) {
     return false;
 }
 
+/* The call's inputs in memory of the step; NULL with words. */
+static tsh_tensor **step_inputs(tsh_tape *tape, const tshi_node *call) {
+    tsh_tensor **in =
+        tshi_region_take(&tape->memory, &tape->world->allocator, (size_t)call->inputs, sizeof(tsh_tensor *));
+    if (in) memcpy(in, call->in, (size_t)call->inputs * sizeof *in);
+    return in;
+}
+
 /* Backward finds the call again; without recording its saved tensors are dropped at once. */
 static tsh_status record(tsh_tape *tape, tshi_node *call) {
     if (!tshi_tape_records(tape, call)) return TSH_OK;
     tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->nodes, &tape->node_capacity,
                                   tape->node_count + 1, sizeof *tape->nodes);
-    if (status != TSH_OK) return status;
+    tsh_tensor **in = status == TSH_OK ? step_inputs(tape, call) : NULL;
+    if (!in) return TSH_ERR_MEMORY;
     call->out->requires_grad = true;
     call->out->node = tape->node_count;
     tshi_node *node = &tape->nodes[tape->node_count++];
     *node = *call;
+    node->in = in;
     for (int i = 0; i < node->inputs; i++) tsh_tensor_retain(node->in[i]);
     tsh_tensor_retain(node->out);
     memset(call->saved, 0, sizeof call->saved); /* the node has them now */
@@ -186,9 +198,11 @@ tsh_tensor *tshi_apply(tsh_tape *tape, const tshi_node *proto) {
     tshi_node call = *proto;
     tsh_dtype dtype = TSH_FLOAT32;
     tshi_shape shape = {0};
-    tsh_layout need[TSHI_MAX_INPUTS][TSH_MAX_AXES], layout[TSH_MAX_AXES] = {{0}};
+    tsh_layout(*need)[TSH_MAX_AXES], layout[TSH_MAX_AXES] = {{0}};
     if (!tshi_tape_ready(tape, call.op->name, call.inputs, call.in)) return NULL;
-    tsh_status status = call.op->shape(&call, &dtype, &shape);
+    call.in = step_inputs(tape, proto);
+    need = tshi_region_take(&tape->memory, &tape->world->allocator, (size_t)call.inputs, sizeof *need);
+    tsh_status status = call.in && need ? call.op->shape(&call, &dtype, &shape) : TSH_ERR_MEMORY;
     if (status == TSH_OK) status = tshi_rules_choose(&call, shape.ndim, need, layout);
     if (status == TSH_OK) status = tshi_shape_resolve(call.in[0]->mesh, &shape, layout);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, call.op->name);

@@ -6,8 +6,7 @@
 #include "tensor/tensor.h"
 #include "tshard/functional.h"
 
-#define TSHI_MAX_INPUTS 8
-#define TSHI_MAX_SAVED  3
+#define TSHI_MAX_SAVED 3
 
 /* --- layout rules: rows of patterns
  * -------------------------------------------------------------------------------------- A row says, along one axis,
@@ -69,7 +68,7 @@ typedef struct tshi_op {
 struct tshi_node {
     const tshi_op *op;
     int inputs;
-    tsh_tensor *in[TSHI_MAX_INPUTS];
+    tsh_tensor **in; /* of a recorded call: in the tape's memory of the step */
     tsh_tensor *out;
     tsh_tensor *saved[TSHI_MAX_SAVED]; /* what forward keeps for backward */
     tshi_attr attr;
@@ -105,6 +104,7 @@ struct tsh_tape {
     char message[TSHI_MESSAGE_SIZE];
     tshi_node *nodes;
     int node_count, node_capacity;
+    tshi_region memory; /* of the step, for its nodes' arrays */
     const void *marked; /* the gradient that tshi_grad_complete was last told of, NULL: no longer */
     tsh_tensor **owned; /* every tensor made in this step */
     int owned_count, owned_capacity;

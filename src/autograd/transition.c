@@ -175,7 +175,7 @@ tsh_tensor *tshi_transit(tsh_tape *tape, tsh_tensor *x, int axis, tsh_layout to,
     status = check_order(x, axis, from, to);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, what);
 
-    tshi_node call = {.op = &transition_op, .inputs = 1, .in = {x}};
+    tshi_node call = {.op = &transition_op, .inputs = 1, .in = (tsh_tensor *[]){x}};
     call.attr.table = t;
     call.attr.dim = axis;
     call.attr.i[0] = from.dim;

@@ -41,6 +41,17 @@ void *tshi_pool_take(tshi_pool *pool, const tsh_allocator *allocator, size_t siz
 void tshi_pool_give(tshi_pool *pool, void *item);
 void tshi_pool_clear(tshi_pool *pool, const tsh_allocator *allocator);
 
+/* Memory that is taken piece by piece and given back all at once; its blocks stay for what is taken next, so that a step
+ * that has been made before allocates nothing. */
+typedef struct tshi_region {
+    void *first, *current; /* blocks; current is NULL when nothing is taken */
+    size_t used;           /* bytes of the current block */
+} tshi_region;
+/* count items of size bytes, not zeroed, aligned to 16; NULL with words. They stay in place until the reset. */
+void *tshi_region_take(tshi_region *region, const tsh_allocator *allocator, size_t count, size_t size);
+void tshi_region_reset(tshi_region *region);
+void tshi_region_clear(tshi_region *region, const tsh_allocator *allocator);
+
 /* Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11): ten rounds
  * over a 128-bit counter with a 64-bit key. Element i of stream s under `seed` is word i % 4 of
  * counter {i / 4 low, i / 4 high, s low, s high}. */

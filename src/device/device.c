@@ -1,6 +1,9 @@
 /* What is the same on every device. */
 #include "device/device.h"
 
+#include <stdio.h>
+#include <string.h>
+
 tsh_device_kind tsh_device_get_kind(const tsh_device *device) {
     return device->ops->kind;
 }
@@ -11,6 +14,23 @@ tsh_device_stats tsh_device_get_stats(const tsh_device *device) {
 
 void tsh_device_reset_peak(tsh_device *device) {
     device->stats.bytes_peak = device->stats.bytes_in_use;
+}
+
+tsh_status tshi_check_computes(const tsh_device *device, tsh_dtype dtype, const char *what) {
+    char names[128] = "";
+    if (tshi_device_computes(device, dtype)) return TSH_OK;
+    for (int i = 0; i < TSH_DTYPE_COUNT; i++) {
+        if (!tshi_device_computes(device, (tsh_dtype)i)) continue;
+        size_t used = strlen(names);
+        bool final = device->ops->computes >> i == 1;
+        snprintf(names + used, sizeof names - used, "%s%s",
+                 !used   ? ""
+                 : final ? " and "
+                         : ", ",
+                 tsh_dtype_name((tsh_dtype)i));
+    }
+    return tshi_fail(TSH_ERR_DTYPE, "%s is %s; the %s computes with %s", what, tsh_dtype_name(dtype),
+                     device->ops->kind == TSH_CPU ? "CPU" : "GPU", names);
 }
 
 char *tsh_device_describe(const tsh_device *device, char *text, size_t size) {

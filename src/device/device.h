@@ -297,6 +297,10 @@ static inline bool tshi_device_computes(const tsh_device *device, tsh_dtype dtyp
     return (unsigned)dtype < TSH_DTYPE_COUNT && device->ops->computes >> dtype & 1;
 }
 
+/* TSH_ERR_DTYPE when the device does not compute with dtype: "WHAT is bfloat16; the CPU computes with float32 and
+ * float64". */
+tsh_status tshi_check_computes(const tsh_device *device, tsh_dtype dtype, const char *what);
+
 bool tshi_dtype_is_complex(tsh_dtype dtype); /* complex64, complex128 */
 /* What sums of dtype are kept in: float32 for bfloat16 and float16, else dtype. */
 tsh_dtype tshi_dtype_sum(tsh_dtype dtype);

@@ -92,10 +92,11 @@ static tsh_status check_weight(const tsh_tensor *logits, const tsh_tensor *weigh
 
 static tsh_status check_logits(const tsh_tensor *logits) {
     char text[160];
-    if (tshi_device_computes(logits->mesh->device, logits->dtype) && logits->shape.ndim > 0) return TSH_OK;
-    return tshi_fail(logits->shape.ndim > 0 ? TSH_ERR_DTYPE : TSH_ERR_SHAPE,
-                     "logits are %s, [..., classes] of a float dtype wanted",
-                     tsh_tensor_describe(logits, text, sizeof text));
+    if (logits->shape.ndim == 0) {
+        return tshi_fail(TSH_ERR_SHAPE, "logits are %s, [..., classes] wanted",
+                         tsh_tensor_describe(logits, text, sizeof text));
+    }
+    return tshi_check_computes(logits->mesh->device, logits->dtype, "the logits' dtype");
 }
 
 /* The inputs are known to fit. */
@@ -269,7 +270,7 @@ tsh_tensor *tsh_cross_entropy(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *ta
                               const tsh_cross_entropy_config *config) {
     static const tsh_cross_entropy_config defaults = {0};
     if (!config) config = &defaults;
-    tshi_node call = {.inputs = config->weight ? 3 : 2, .in = {logits, target, config->weight}};
+    tshi_node call = {.inputs = config->weight ? 3 : 2, .in = (tsh_tensor *[]){logits, target, config->weight}};
     if (!tshi_tape_ready(tape, name, call.inputs, call.in)) return NULL;
     call.op = config->reduction == TSH_REDUCTION_NONE ? &rows_op : &reduced_op;
     call.attr.i[IGNORE_INDEX] = config->has_ignore_index ? config->ignore_index : -100;

@@ -43,10 +43,9 @@ static tsh_status resolve(const tsh_tensor *t, const tsh_init *init, distributio
 
 static tsh_status check_tensor(const tsh_tensor *t) {
     char text[160];
-    if (!tshi_device_computes(t->mesh->device, t->dtype) || !t->storage) {
-        return tshi_fail(TSH_ERR_DTYPE, "tensor_init: a float tensor with memory wanted, %s given",
-                         tsh_tensor_describe(t, text, sizeof text));
-    }
+    if (!t->storage) return tshi_fail(TSH_ERR_STATE, "tensor_init: the tensor has no memory");
+    tsh_status status = tshi_check_computes(t->mesh->device, t->dtype, "tensor_init: the tensor");
+    if (status != TSH_OK) return status;
     for (int a = 0; a < t->mesh->axes; a++) {
         if (t->layout[a].kind == TSH_KIND_REPLICATED || t->layout[a].kind == TSH_KIND_SHARD) continue;
         return tshi_fail(TSH_ERR_LAYOUT, "tensor_init: %s is no part of a whole",

@@ -132,11 +132,9 @@ tsh_status tshi_sharding_check(const char *what, const tsh_group *group, tsh_sha
     if (sequence_parallel && shard != TSH_ROW) {
         return tshi_fail(TSH_ERR_ARGUMENT, "%s: sequence_parallel is for TSH_ROW alone", what);
     }
-    if (!tshi_device_computes(tsh_world_device(tsh_group_world(group)), dtype)) {
-        return tshi_fail(TSH_ERR_DTYPE, "%s: a float dtype of the %s wanted, %s given", what,
-                         tsh_world_device(tsh_group_world(group))->ops->name, tsh_dtype_name(dtype));
-    }
-    return TSH_OK;
+    char subject[80];
+    snprintf(subject, sizeof subject, "%s: config.dtype", what);
+    return tshi_check_computes(tsh_world_device(tsh_group_world(group)), dtype, subject);
 }
 
 tsh_tensor *tshi_layer_leave(tsh_tape *tape, tsh_tensor *y, int axis, tsh_sharding shard, bool gather_output,

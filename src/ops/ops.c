@@ -26,10 +26,12 @@ static tsh_status mismatch(const char *what, const tsh_tensor *a, const tsh_tens
 /* The same number of elements of the same float dtype; NULL tensors pass. */
 static tsh_status same(const char *what, const tsh_tensor *a, const tsh_tensor *b) {
     if (!a || !b) return TSH_OK;
-    if (a->dtype != b->dtype || !tshi_device_computes(device(a), a->dtype)) {
-        return tshi_fail(TSH_ERR_DTYPE, "%s: %s and %s, one float dtype of the %s wanted", what,
-                         tsh_dtype_name(a->dtype), tsh_dtype_name(b->dtype), kernels(a)->name);
+    if (a->dtype != b->dtype) {
+        return tshi_fail(TSH_ERR_DTYPE, "%s: %s and %s: one dtype wanted", what, tsh_dtype_name(a->dtype),
+                         tsh_dtype_name(b->dtype));
     }
+    tsh_status status = tshi_check_computes(device(a), a->dtype, what);
+    if (status != TSH_OK) return status;
     return a->numel == b->numel ? TSH_OK : mismatch(what, a, b);
 }
 

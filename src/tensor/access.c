@@ -257,12 +257,14 @@ double tsh_tensor_item(const tsh_tensor *tensor) {
 
 tsh_status tsh_tensor_require_grad(tsh_tensor *tensor) {
     char text[160];
-    if (!tensor || !tshi_device_computes(tensor->mesh->device, tensor->dtype) || tensor->node >= 0) {
-        return tshi_fail(TSH_ERR_DTYPE, "tensor_require_grad: a leaf of a float dtype wanted, %s given",
+    if (!tensor) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_require_grad: tensor is NULL");
+    if (tensor->node >= 0) {
+        return tshi_fail(TSH_ERR_STATE, "tensor_require_grad: %s was made by a tape; a leaf is wanted",
                          tsh_tensor_describe(tensor, text, sizeof text));
     }
-    tensor->requires_grad = true;
-    return TSH_OK;
+    tsh_status status = tshi_check_computes(tensor->mesh->device, tensor->dtype, "tensor_require_grad: the tensor");
+    if (status == TSH_OK) tensor->requires_grad = true;
+    return status;
 }
 
 tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor) {

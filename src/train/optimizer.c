@@ -17,12 +17,8 @@ tsh_status tshi_gradient_settle(const tsh_tensor *parameter) {
 }
 
 static tsh_status fill_slot(tshi_slot *slot, tsh_tensor *parameter, int states) {
-    tsh_status status = TSH_OK;
-    char text[160];
-    if (!tshi_device_computes(parameter->mesh->device, parameter->dtype)) {
-        return tshi_fail(TSH_ERR_DTYPE, "an optimiser takes parameters of a float dtype, this one is %s",
-                         tsh_tensor_describe(parameter, text, sizeof text));
-    }
+    tsh_status status = tshi_check_computes(parameter->mesh->device, parameter->dtype, "an optimiser's parameter");
+    if (status != TSH_OK) return status;
     slot->parameter = tsh_tensor_retain(parameter);
     for (int i = 0; i < states && status == TSH_OK; i++) {
         status = tshi_tensor_new(parameter->mesh, tshi_dtype_sum(parameter->dtype), &parameter->shape,

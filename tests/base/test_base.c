@@ -202,3 +202,37 @@ Test(base, arrays_grow_and_keep_their_items) {
     tshi_free(&a, items);
     cr_assert_eq(c.given, c.taken);
 }
+
+/* 200 takes of 0 to 199 items of 8 bytes, and one that is larger than a block; the region's user writes each whole. */
+static void take_many(tshi_region *region, const tsh_allocator *a, unsigned char *taken[201]) {
+    for (size_t i = 0; i <= 200; i++) {
+        size_t n = i < 200 ? i : 5000;
+        taken[i] = tshi_region_take(region, a, n, 8);
+        cr_assert_not_null(taken[i]);
+        cr_assert_eq((uintptr_t)taken[i] % 16, 0);
+        memset(taken[i], (int)i, n * 8);
+    }
+    for (size_t i = 0; i < 200 * 8; i++) cr_assert_eq(taken[199][i % (199 * 8)], 199);
+    for (size_t i = 1; i < 200; i++) cr_assert_eq(taken[i][i * 8 - 1], i);
+}
+
+Test(base, a_region_gives_the_same_memory_after_a_reset) {
+    counts c = {0};
+    tsh_allocator wanted = {.alloc = counted_alloc, .release = counted_release, .user = &c};
+    tsh_allocator a = tshi_allocator_resolve(&wanted);
+    tshi_region region = {0};
+    unsigned char *first[201], *second[201];
+    take_many(&region, &a, first);
+    int given = c.given;
+    tshi_region_reset(&region);
+    take_many(&region, &a, second);
+    cr_assert_eq(c.given, given, "nothing is allocated a second time");
+    cr_assert_eq(memcmp(first, second, sizeof first), 0);
+    c.empty = true;
+    cr_assert_null(tshi_region_take(&region, &a, 10000, 8));
+    cr_assert_null(tshi_region_take(&region, &a, SIZE_MAX / 8, 8));
+    c.empty = false;
+    cr_assert_not_null(tshi_region_take(&region, &a, 10000, 8), "usable after a failure");
+    tshi_region_clear(&region, &a);
+    cr_assert_eq(c.given, c.taken);
+}

@@ -30,6 +30,13 @@ static void sum_of_misfits(kit *k) {
     tsh_add(k->tape, k->x, k->wide);
 }
 
+static void activation_of_bfloat16(kit *k) {
+    tsh_tensor *x = NULL;
+    tsh_tensor_create(tsh_tensor_mesh(k->x), &(tsh_tensor_config){.dtype = TSH_BFLOAT16, .ndim = 1, .shape = {3}}, &x);
+    tsh_gelu(k->tape, x);
+    tsh_tensor_release(x);
+}
+
 static void sum_of_dtypes(kit *k) {
     tsh_add(k->tape, k->x, k->half);
 }
@@ -212,6 +219,10 @@ static const mistake mistakes[] = {
     {"matmul_of_misfits", matmul_of_misfits, TSH_ERR_SHAPE, {"matmul: float32 [2,3]", "[..., k] and [k, n] wanted"}},
     {"sum_of_misfits", sum_of_misfits, TSH_ERR_SHAPE, {"add: float32 [2,3]", "equal shapes wanted"}},
     {"sum_of_dtypes", sum_of_dtypes, TSH_ERR_DTYPE, {"add: ", "float64"}},
+    {"activation_of_bfloat16",
+     activation_of_bfloat16,
+     TSH_ERR_DTYPE,
+     {"gelu: input 0 is bfloat16", "the CPU computes with float32 and float64"}},
     {"linear_of_a_wrong_width", linear_of_a_wrong_width, TSH_ERR_SHAPE, {"linear_forward: x is [2,4]", "in=18"}},
     {"linear_of_a_wrong_dtype", linear_of_a_wrong_dtype, TSH_ERR_DTYPE, {"linear_forward: x is float64", "float32"}},
     {"column_of_split_features",
@@ -242,7 +253,7 @@ static const mistake mistakes[] = {
     {"reshape_to_other_elements", reshape_to_other_elements, TSH_ERR_SHAPE, {"reshape: ", "cannot become [7]"}},
     {"reshape_to_two_unknowns", reshape_to_two_unknowns, TSH_ERR_SHAPE, {"reshape: ", "two sizes of -1"}},
     {"slice_past_the_end", slice_past_the_end, TSH_ERR_SHAPE, {"slice: [2, 2 + 2) of dim 1", "float32 [2,3]"}},
-    {"concat_of_nothing", concat_of_nothing, TSH_ERR_ARGUMENT, {"concat: 0 tensors", "1 to 8"}},
+    {"concat_of_nothing", concat_of_nothing, TSH_ERR_ARGUMENT, {"concat: 0 tensors", "at least one"}},
     {"softmax_of_no_dim", softmax_of_no_dim, TSH_ERR_SHAPE, {"softmax: dim 2", "does not exist"}},
     {"dropout_of_all", dropout_of_all, TSH_ERR_ARGUMENT, {"dropout: p is 1", "[0, 1)"}},
     {"tensor_of_another_mesh", tensor_of_another_mesh, TSH_ERR_ARGUMENT, {"add: ", "different meshes"}},
