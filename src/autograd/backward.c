@@ -7,24 +7,17 @@ bool tshi_wants_grad(const tshi_node *call, int i) {
     return i < call->inputs && call->in[i]->requires_grad;
 }
 
-/* A gradient is laid out as its tensor, but the terms of a PARTIAL value all have the same. */
-static void lay_out(const tsh_tensor *x, tsh_tensor *gradient) {
-    for (int a = 0; a < x->mesh->axes; a++) {
-        if (x->layout[a].kind == TSH_KIND_PARTIAL) gradient->layout[a] = TSH_REPLICATED;
-    }
-}
-
 static tsh_status gradient_new(const tsh_tensor *x, tsh_tensor **out) {
-    tsh_status status = tshi_tensor_new(x->mesh, x->dtype, &x->shape, x->layout, out);
-    if (status == TSH_OK) lay_out(x, *out);
-    return status;
+    tsh_layout layout[TSH_MAX_AXES];
+    tshi_gradient_layout(x, layout);
+    return tshi_tensor_new(x->mesh, x->dtype, &x->shape, layout, out);
 }
 
 /* In the memory of another tensor, which stays as it is: it is shared. */
 static tsh_status gradient_view(const tsh_tensor *x, const tsh_tensor *values, tsh_tensor **out) {
-    tsh_status status = tshi_tensor_view(values, &x->shape, x->layout, 0, out);
-    if (status == TSH_OK) lay_out(x, *out);
-    return status;
+    tsh_layout layout[TSH_MAX_AXES];
+    tshi_gradient_layout(x, layout);
+    return tshi_tensor_view(values, &x->shape, layout, 0, out);
 }
 
 /* Gradient memory that may be written: shared memory (an adopted gradient) is left to the others, with or without its
@@ -120,6 +113,27 @@ static void grad_release(tsh_tensor *x) {
     x->grad = NULL;
 }
 
+/* Move the gradient of an intermediate tensor to the sum over the step's backwards: the next one must find none in its
+ * place. */
+static tsh_status keep_grad(tsh_tape *tape, tsh_tensor *x) {
+    tsh_device *device = x->mesh->device;
+    bool first = !x->kept_grad;
+    if (first && tshi_tensor_sole_owner(x->grad)) {
+        x->kept_grad = x->grad;
+        x->grad = NULL;
+        return TSH_OK;
+    }
+    tsh_status status = first ? gradient_new(x, &x->kept_grad) : TSH_OK;
+    if (status != TSH_OK) {
+        tshi_tape_fail_as(tape, status, "backward: a retained gradient");
+        return status;
+    }
+    const void *before = first ? NULL : tshi_data(x->kept_grad);
+    device->ops->axpby(device, x->dtype, x->numel, 1, tshi_data(x->grad), first ? 0 : 1, before,
+                       tshi_data(x->kept_grad));
+    return TSH_OK;
+}
+
 /* The node has given what it had: let go of its tensors, and of the memory of its output if nobody else keeps that. */
 static void node_free(tshi_node *node, const tsh_tensor *loss) {
     tsh_tensor *out = node->out;
@@ -147,8 +161,9 @@ static tsh_status node_backward(tsh_tape *tape, tshi_node *node, bool retain_gra
         tshi_tape_fail(tape, status, "backward of %s: %s", node->op->name, tsh_error_message());
         return status;
     }
-    if (!out->retain_grad) grad_release(out);
-    status = pass(tape, node);
+    status = out->retain_grad ? keep_grad(tape, out) : TSH_OK;
+    grad_release(out);
+    if (status == TSH_OK) status = pass(tape, node);
     if (!retain_graph) node_free(node, loss);
     return status;
 }

@@ -11,8 +11,10 @@ static tsh_status product_fails(const tsh_tensor *x, const tsh_tensor *w, const 
 /* --- y = a b ------------------------------------------------------------------------------------------------------ */
 
 static const tshi_rule matmul_rules[] = {
-    {{TSHI_R, TSHI_R}, TSHI_R},     {{TSHI_BATCH, TSHI_L}, TSHI_BATCH}, {{TSHI_L, TSHI_HAS_S1}, TSHI_LAST},
-    {{TSHI_LAST, TSHI_S0}, TSHI_P}, {{TSHI_L, TSHI_L}, TSHI_L},         {{TSHI_END}, TSHI_END},
+    {{TSHI_HAS_P, TSHI_COPY}, TSHI_P},  {{TSHI_COPY, TSHI_HAS_P}, TSHI_P},
+    {{TSHI_R, TSHI_R}, TSHI_R},         {{TSHI_BATCH, TSHI_L}, TSHI_BATCH},
+    {{TSHI_L, TSHI_HAS_S1}, TSHI_LAST}, {{TSHI_LAST, TSHI_S0}, TSHI_P},
+    {{TSHI_L, TSHI_L}, TSHI_L},         {{TSHI_END}, TSHI_END},
 };
 
 static tsh_status matmul_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
@@ -55,6 +57,7 @@ tsh_tensor *tsh_matmul(tsh_tape *tape, tsh_tensor *a, tsh_tensor *b) {
 /* --- y = x W^T + b ------------------------------------------------------------------------------------------------ */
 
 static const tshi_rule affine_rules[] = {
+    {{TSHI_HAS_P, TSHI_COPY, TSHI_P}, TSHI_P},   {{TSHI_COPY, TSHI_HAS_P, TSHI_P}, TSHI_P},
     {{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},          {{TSHI_BATCH, TSHI_L, TSHI_L}, TSHI_BATCH},
     {{TSHI_L, TSHI_HAS_S0, TSHI_S0}, TSHI_LAST}, /* column; a LOCAL x alone does not ask for it */
     {{TSHI_LAST, TSHI_S1, TSHI_P}, TSHI_P},      /* row: the bias is a term of the sum */

@@ -58,10 +58,8 @@ tsh_tensor *tsh_sub(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
 /* --- mul ---------------------------------------------------------------------------------------------------------- */
 
 static const tshi_rule mul_rules[] = {
-    {{TSHI_R, TSHI_R}, TSHI_R},
-    {{TSHI_ANY, TSHI_ANY}, TSHI_ANY},
-    {{TSHI_L, TSHI_L}, TSHI_L},
-    {{TSHI_END}, TSHI_END},
+    {{TSHI_HAS_P, TSHI_COPY}, TSHI_P}, {{TSHI_COPY, TSHI_HAS_P}, TSHI_P}, {{TSHI_R, TSHI_R}, TSHI_R},
+    {{TSHI_ANY, TSHI_ANY}, TSHI_ANY},  {{TSHI_L, TSHI_L}, TSHI_L},        {{TSHI_END}, TSHI_END},
 };
 
 static tsh_status mul_forward(tsh_tape *tape, tshi_node *call) {

@@ -42,12 +42,14 @@ static int cuts(const tsh_tensor *x, int axis, int d) {
 
 static int reshape_map_dim(const tshi_node *call, int axis, int d) {
     const tshi_shape *x = &call->in[0]->shape, *y = &call->attr.shape;
+    if (d >= x->ndim) return -1;
     int parts = cuts(call->in[0], axis, d);
-    if (d >= x->ndim || parts == 0) return -1;
     int64_t before = product(x->global, 0, d), inner = product(x->global, d + 1, x->ndim);
     for (int e = 0; e < y->ndim; e++) {
+        int64_t rest = product(y->global, e + 1, y->ndim);
         if (product(y->global, 0, e) != before) continue;
-        if (same_slices(x->global[d], inner, y->global[e], product(y->global, e + 1, y->ndim), parts)) return e;
+        if (y->global[e] == x->global[d] && rest == inner) return e; /* the dim stays as it is, however it is cut */
+        if (parts > 0 && same_slices(x->global[d], inner, y->global[e], rest, parts)) return e;
     }
     return -1;
 }

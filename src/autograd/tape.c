@@ -23,13 +23,23 @@ static void node_clear(tshi_node *node) {
     memset(node, 0, sizeof *node);
 }
 
+/* A tensor that outlives the step is a leaf from here on. */
+static void make_leaf(tsh_tensor *t) {
+    t->node = -1;
+    t->moves = NULL;
+    t->schedule = NULL;
+    if (!t->kept_grad) return;
+    tsh_tensor_release(t->grad);
+    t->grad = t->kept_grad;
+    t->grad_stale = false;
+    t->kept_grad = NULL;
+}
+
 static void free_step(tsh_tape *tape) {
     for (int i = 0; i < tape->node_count; i++) node_clear(&tape->nodes[i]);
     tape->node_count = 0;
     for (int i = 0; i < tape->owned_count; i++) {
-        tape->owned[i]->node = -1;
-        tape->owned[i]->moves = NULL;
-        tape->owned[i]->schedule = NULL;
+        make_leaf(tape->owned[i]);
         tsh_tensor_release(tape->owned[i]);
     }
     tape->owned_count = 0;
@@ -180,35 +190,31 @@ tsh_tensor *tshi_run(tsh_tape *tape, tshi_node *call, tsh_dtype dtype, const tsh
     return status == TSH_OK ? call->out : tshi_tape_fail_as(tape, status, call->op->name);
 }
 
-/* Bring input i to its layouts: a leaf along the axis of its schedule, then along axes that stop sharding it, the last
- * first (a dim that two axes share comes apart in that order), then along the others. */
-static tsh_tensor *bring(tsh_tape *tape, tsh_tensor *x, const tsh_layout need[TSH_MAX_AXES]) {
-    int axes = x->mesh->axes;
+/* Bring an input to the layouts of the chosen rows; a leaf first along the axis of its schedule, whose place in a
+ * bucket only the leaf's own copy has. */
+static tsh_tensor *bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout need[TSH_MAX_AXES]) {
     if (x->schedule && need[x->schedule->axis].kind == TSH_KIND_LOCAL) {
         x = tshi_transit(tape, x, x->schedule->axis, TSH_LOCAL, false);
     }
-    for (int a = axes - 1; x && a >= 0; a--) {
-        if (x->layout[a].kind == TSH_KIND_SHARD) x = tshi_transit(tape, x, a, need[a], false);
-    }
-    for (int a = 0; x && a < axes; a++) x = tshi_transit(tape, x, a, need[a], false);
-    return x;
+    return x ? tshi_bring(tape, what, x, need, true, false) : NULL;
 }
 
 tsh_tensor *tshi_apply(tsh_tape *tape, const tshi_node *proto) {
     tshi_node call = *proto;
     tsh_dtype dtype = TSH_FLOAT32;
     tshi_shape shape = {0};
-    tsh_layout(*need)[TSH_MAX_AXES], layout[TSH_MAX_AXES] = {{0}};
+    tshi_choice choice = {0};
     if (!tshi_tape_ready(tape, call.op->name, call.inputs, call.in)) return NULL;
     call.in = step_inputs(tape, proto);
-    need = tshi_region_take(&tape->memory, &tape->world->allocator, (size_t)call.inputs, sizeof *need);
-    tsh_status status = call.in && need ? call.op->shape(&call, &dtype, &shape) : TSH_ERR_MEMORY;
-    if (status == TSH_OK) status = tshi_rules_choose(&call, shape.ndim, need, layout);
-    if (status == TSH_OK) status = tshi_shape_resolve(call.in[0]->mesh, &shape, layout);
+    tsh_status status = call.in ? call.op->shape(&call, &dtype, &shape) : TSH_ERR_MEMORY;
+    if (status == TSH_OK) status = tshi_rules_choose(&call, shape.ndim, &choice);
+    if (status == TSH_OK) status = tshi_shape_resolve(call.in[0]->mesh, &shape, choice.out);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, call.op->name);
     for (int i = 0; i < call.inputs; i++) {
-        call.in[i] = bring(tape, call.in[i], need[i]);
+        tsh_layout need[TSH_MAX_AXES];
+        tshi_choice_need(proto, &choice, i, need);
+        call.in[i] = bring(tape, call.op->name, call.in[i], need);
         if (!call.in[i]) return NULL;
     }
-    return tshi_run(tape, &call, dtype, &shape, layout, call.op->views ? call.in[0] : NULL);
+    return tshi_run(tape, &call, dtype, &shape, choice.out, call.op->views ? call.in[0] : NULL);
 }

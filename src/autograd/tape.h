@@ -11,7 +11,7 @@
 /* --- layout rules: rows of patterns
  * -------------------------------------------------------------------------------------- A row says, along one axis,
  * which layouts the inputs must have and which one the output then has. BATCH, ANY and OTHER stand for SHARD(d) with
- * one d for the whole row, taken from the inputs' own layouts. */
+ * one d for the whole row, which one of the inputs with that pattern has already. */
 typedef enum tshi_pattern {
     TSHI_END = 0, /* closes a row's inputs, and a table */
     TSHI_R,
@@ -21,9 +21,11 @@ typedef enum tshi_pattern {
     TSHI_S1,     /* SHARD(1) */
     TSHI_HAS_S0, /* SHARD(0), and the tensor is that already */
     TSHI_HAS_S1, /* SHARD(1) likewise */
+    TSHI_HAS_P,  /* PARTIAL likewise */
+    TSHI_COPY,   /* LOCAL, and the tensor is REPLICATED: each rank uses the value in a term of its own */
     TSHI_LAST,   /* SHARD of the tensor's last dim */
     TSHI_DIM,    /* SHARD of the dim that the call is about (attr.dim) */
-    TSHI_BATCH,  /* SHARD(d), d not the last dim of the first input that is a BATCH */
+    TSHI_BATCH,  /* SHARD(d), d not the last dim */
     TSHI_ANY,    /* SHARD(d), any d */
     TSHI_OTHER   /* SHARD(d), d not attr.dim */
 } tshi_pattern;
@@ -176,13 +178,49 @@ const tshi_transition *tshi_transition_find(tsh_layout from, tsh_layout to, bool
 /* Bytes that a rank sends per byte of the whole, times p / (p - 1), forward and, if wanted, backward. The same at any
  * p, so that a model takes the same rows at any p. */
 double tshi_transition_cost(const tshi_transition *t, bool backward);
-/* x in layout `to` along the axis: x itself, one made before in this step, or a new one. consume: x is an intermediate
- * that nobody will look at again, and its memory may be used in place. */
+/* Of an element type that has gradients: its transitions cost their backward too, whether or not a gradient is asked
+ * for, so that a program takes the same rows with and without recording. */
+bool tshi_differentiable(const tsh_tensor *x);
+
+#define TSHI_PLAN_STATES 81                 /* 3 to the power of TSH_MAX_AXES */
+#define TSHI_PLAN_STEPS  (2 * TSH_MAX_AXES) /* each axis moves at most twice */
+
+/* Transitions along one axis each, in this order. */
+typedef struct tshi_plan {
+    int steps;
+    struct {
+        int axis;
+        tsh_layout to;
+    } step[TSHI_PLAN_STEPS];
+    double cost; /* sum of the steps' costs */
+} tshi_plan;
+
+/* The cheapest plan from x's layouts to others, a pure function of metadata; false where there is none. */
+bool tshi_plan_make(const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES], bool automatic, tshi_plan *plan);
+/* No two axes are in each other's way: the cost is the sum of each axis' own transition. */
+bool tshi_plan_is_simple(const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES]);
+
+/* x in these layouts: x itself, one made before in this step, or a new one. TSH_ERR_LAYOUT, in the name of `what`, where
+ * no plan exists. consume: x is an intermediate that nothing uses after this call, and its memory may be used in place.
+ * automatic: only transitions that rules may take. */
+tsh_tensor *tshi_bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES],
+                       bool automatic, bool consume);
+/* The same along one axis, with any transition of the table. */
 tsh_tensor *tshi_transit(tsh_tape *tape, tsh_tensor *x, int axis, tsh_layout to, bool consume);
 
-/* Choose each axis' row: `need` and `out` receive the inputs' and the output's layouts. TSH_ERR_LAYOUT naming both
- * layouts. */
-tsh_status tshi_rules_choose(const tshi_node *call, int out_ndim, tsh_layout need[][TSH_MAX_AXES],
-                             tsh_layout out[TSH_MAX_AXES]);
+/* A row of the op's rules for each axis; `bound` is the dim that its BATCH, ANY or OTHER stands for. */
+typedef struct tshi_choice {
+    const tshi_rule *row[TSH_MAX_AXES];
+    int bound[TSH_MAX_AXES];
+    tsh_layout out[TSH_MAX_AXES]; /* the output's layouts */
+} tshi_choice;
+
+/* Choose the rows of all axes together. Rows along as many axes as possible keep split what is split: where an input is
+ * SHARD along an axis, a row without any SHARD input, which would repeat the same arithmetic on every rank, is taken
+ * last. Among those the one whose transitions send the fewest bytes, forward and backward; the first on ties.
+ * TSH_ERR_LAYOUT, naming all layouts, where an axis has no row. */
+tsh_status tshi_rules_choose(const tshi_node *call, int out_ndim, tshi_choice *choice);
+/* The layouts that the choice asks of input i. */
+void tshi_choice_need(const tshi_node *call, const tshi_choice *choice, int i, tsh_layout need[TSH_MAX_AXES]);
 
 #endif

@@ -37,6 +37,10 @@ double tshi_transition_cost(const tshi_transition *t, bool backward) {
     return t->forward->cost + (backward ? t->backward->cost : 0);
 }
 
+bool tshi_differentiable(const tsh_tensor *x) {
+    return tshi_device_computes(x->mesh->device, x->dtype);
+}
+
 /* --- the op: attr.table is the row, attr.dim the axis, attr.i[0] and attr.i[1] the two dims ----------------------- */
 
 static tsh_group *axis_group(const tshi_node *call) {
@@ -102,21 +106,6 @@ static tsh_status transition_backward(tsh_tape *tape, tshi_node *call) {
 static const tshi_op transition_op = {
     .name = "redistribute", .forward = transition_forward, .backward = transition_backward};
 
-/* Dims that two axes shard are split by the earlier axis first, so only the last of them can move. */
-static tsh_status check_order(const tsh_tensor *x, int axis, tsh_layout from, tsh_layout to) {
-    char text[160];
-    for (int b = axis + 1; b < x->mesh->axes; b++) {
-        tsh_layout other = x->layout[b];
-        if (other.kind != TSH_KIND_SHARD || x->mesh->axis[b].size == 1) continue;
-        if (!tshi_layout_equal(other, from) && !tshi_layout_equal(other, to)) continue;
-        return tshi_fail(TSH_ERR_LAYOUT,
-                         "dim %d of %s is split along axis %s after axis %s: redistribute along %s first", other.dim,
-                         tsh_tensor_describe(x, text, sizeof text), x->mesh->axis[b].name, x->mesh->axis[axis].name,
-                         x->mesh->axis[b].name);
-    }
-    return TSH_OK;
-}
-
 /* Shape and layout after the change. LOCAL makes no claim on other ranks, so its global sizes along this axis are its
  * own. */
 static tsh_status shape_after(const tsh_tensor *x, int axis, tsh_layout *to, tshi_shape *shape,
@@ -155,28 +144,28 @@ static bool scheduled(const tsh_tape *tape, const tsh_tensor *x, int axis, tsh_l
            to.kind == TSH_KIND_LOCAL;
 }
 
-tsh_tensor *tshi_transit(tsh_tape *tape, tsh_tensor *x, int axis, tsh_layout to, bool consume) {
-    static const char what[] = "redistribute";
+static tsh_tensor *no_plan(tsh_tape *tape, const char *what, const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES]) {
     char text[160], name[24];
-    if (!tshi_tape_ready(tape, what, 1, &x)) return NULL;
+    int axis = 0;
+    while (axis < x->mesh->axes - 1 &&
+           (tshi_layout_equal(x->layout[axis], to[axis]) || tshi_transition_find(x->layout[axis], to[axis], false)))
+        axis++;
+    return tshi_tape_fail(tape, TSH_ERR_LAYOUT, "%s: no way from %s to %s along axis %s", what,
+                          tsh_tensor_describe(x, text, sizeof text), tshi_layout_name(to[axis], name, sizeof name),
+                          x->mesh->axis[axis].name);
+}
+
+/* One step of a plan: one transition of the table. */
+static tsh_tensor *take_step(tsh_tape *tape, const char *what, tsh_tensor *x, int axis, tsh_layout to, bool consume) {
     tsh_layout from = x->layout[axis], layout[TSH_MAX_AXES];
     tshi_shape shape;
-    tsh_status status = shape_after(x, axis, &to, &shape, layout);
-    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, what);
-    if (tshi_layout_equal(from, to)) return x;
-    const tshi_transition *t = tshi_transition_find(from, to, false);
-    if (!t) {
-        return tshi_tape_fail(tape, TSH_ERR_LAYOUT, "%s: no way from %s to %s along axis %s", what,
-                              tsh_tensor_describe(x, text, sizeof text), tshi_layout_name(to, name, sizeof name),
-                              x->mesh->axis[axis].name);
-    }
     tsh_tensor *made = made_before(tape, x, axis, to);
     if (made) return made;
-    status = check_order(x, axis, from, to);
+    tsh_status status = shape_after(x, axis, &to, &shape, layout);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, what);
 
     tshi_node call = {.op = &transition_op, .inputs = 1, .in = (tsh_tensor *[]){x}};
-    call.attr.table = t;
+    call.attr.table = tshi_transition_find(from, to, false);
     call.attr.dim = axis;
     call.attr.i[0] = from.dim;
     call.attr.i[1] = to.dim;
@@ -189,6 +178,30 @@ tsh_tensor *tshi_transit(tsh_tape *tape, tsh_tensor *x, int axis, tsh_layout to,
         moved->place = x->place;
     }
     return moved;
+}
+
+tsh_tensor *tshi_bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES],
+                       bool automatic, bool consume) {
+    tshi_plan plan;
+    if (!tshi_plan_make(x, to, automatic, &plan)) return no_plan(tape, what, x, to);
+    for (int i = 0; x && i < plan.steps; i++) {
+        x = take_step(tape, what, x, plan.step[i].axis, plan.step[i].to, consume);
+    }
+    return x;
+}
+
+/* tshi_transit in the name of the call that wants it. */
+static tsh_tensor *transit_for(tsh_tape *tape, const char *what, tsh_tensor *x, int axis, tsh_layout to, bool consume) {
+    tsh_layout layout[TSH_MAX_AXES];
+    tshi_shape shape;
+    if (!tshi_tape_ready(tape, what, 1, &x)) return NULL;
+    tsh_status status = shape_after(x, axis, &to, &shape, layout); /* `to` exists, its dim is not negative any more */
+    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, what);
+    return tshi_bring(tape, what, x, layout, false, consume);
+}
+
+tsh_tensor *tshi_transit(tsh_tape *tape, tsh_tensor *x, int axis, tsh_layout to, bool consume) {
+    return transit_for(tape, "redistribute", x, axis, to, consume);
 }
 
 /* --- public ------------------------------------------------------------------------------------------------------- */
@@ -220,7 +233,7 @@ static tsh_tensor *named(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, 
             "PARTIAL or LOCAL (tsh_tensor_claim says what a LOCAL tensor is)",
             what, tsh_tensor_describe(x, text, sizeof text), x->mesh->axis[axis].name);
     }
-    return tshi_transit(tape, x, axis, to, false);
+    return transit_for(tape, what, x, axis, to, false);
 }
 
 tsh_tensor *tsh_scatter(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, int dim) {

@@ -54,26 +54,30 @@ static tsh_status check_tensor(const tsh_tensor *t) {
     return TSH_OK;
 }
 
+static void draw(const tsh_tensor *tensor, distribution d, uint64_t stream) {
+    tsh_device *device = tensor->mesh->device;
+    uint64_t seed = tensor->mesh->world->seed;
+    for (int64_t i = 0; i < tshi_tensor_blocks(tensor); i++) {
+        int64_t offset;
+        tshi_block block = tshi_tensor_block(tensor, i, &offset);
+        void *to = (char *)tshi_data(tensor) + (size_t)offset * tsh_dtype_size(tensor->dtype);
+        if (d.kind == UNIFORM) {
+            device->ops->random_uniform(device, tensor->dtype, &block, seed, stream, d.a, d.b, to);
+        } else {
+            device->ops->random_normal(device, tensor->dtype, &block, seed, stream, d.a, d.b, to);
+        }
+    }
+}
+
 tsh_status tsh_tensor_init(tsh_tensor *tensor, const tsh_init *init) {
     distribution d = {CONSTANT, 0, 0};
-    tshi_block block;
     if (!tensor || !init) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_init: a tensor and an initialiser are required");
     tsh_status status = check_tensor(tensor);
     if (status == TSH_OK) status = resolve(tensor, init, &d);
-    if (status == TSH_OK) status = tshi_tensor_block(tensor, &block);
     if (status != TSH_OK) return status;
-
-    tsh_world *world = tensor->mesh->world;
-    tsh_device *device = tensor->mesh->device;
-    uint64_t stream = tshi_world_stream(world); /* also for a constant: the order of calls alone decides */
-    switch (d.kind) {
-    case UNIFORM:
-        device->ops->random_uniform(device, tensor->dtype, &block, world->seed, stream, d.a, d.b, tshi_data(tensor));
-        break;
-    case NORMAL:
-        device->ops->random_normal(device, tensor->dtype, &block, world->seed, stream, d.a, d.b, tshi_data(tensor));
-        break;
-    case CONSTANT: device->ops->fill(device, tensor->dtype, tensor->numel, d.a, tshi_data(tensor)); break;
-    }
+    uint64_t stream =
+        tshi_world_stream(tensor->mesh->world); /* also for a constant: the order of calls alone decides */
+    if (d.kind == CONSTANT) return tsh_tensor_fill(tensor, d.a);
+    if (tensor->numel > 0) draw(tensor, d, stream);
     return TSH_OK;
 }

@@ -125,13 +125,17 @@ tsh_status tshi_op_mul(const tsh_tensor *x, const tsh_tensor *y, double beta, ts
 }
 
 tsh_status tshi_op_dropout(const tsh_tensor *x, uint64_t seed, uint64_t stream, double p, double beta, tsh_tensor *y) {
-    tshi_block block;
     tsh_status status = same("dropout", x, y);
-    if (status == TSH_OK) status = tshi_tensor_block(x, &block);
-    if (status == TSH_OK) {
-        kernels(x)->dropout(device(x), x->dtype, &block, seed, stream, p, tshi_data(x), beta, tshi_data(y));
+    size_t size = tsh_dtype_size(x->dtype);
+    if (status != TSH_OK || x->numel == 0) return status;
+    for (int64_t i = 0; i < tshi_tensor_blocks(x); i++) {
+        int64_t offset;
+        tshi_block block = tshi_tensor_block(x, i, &offset);
+        size_t at = (size_t)offset * size;
+        kernels(x)->dropout(device(x), x->dtype, &block, seed, stream, p, (char *)tshi_data(x) + at, beta,
+                            (char *)tshi_data(y) + at);
     }
-    return status;
+    return TSH_OK;
 }
 
 /* --- sums and slices ---------------------------------------------------------------------------------------------- */

@@ -72,40 +72,53 @@ int64_t tshi_inner(const tsh_tensor *tensor, int d) {
     return product(tensor->shape.local, d + 1, tensor->shape.ndim);
 }
 
-/* The one dim that is sharded, 0 if none is, -1 if several are. */
-static int sharded_dim(const tsh_tensor *tensor) {
-    int dim = -2;
+static bool is_sharded(const tsh_tensor *tensor, int d) {
     for (int a = 0; a < tensor->mesh->axes; a++) {
-        if (tensor->layout[a].kind != TSH_KIND_SHARD) continue;
-        if (dim >= 0 && dim != tensor->layout[a].dim) return -1;
-        dim = tensor->layout[a].dim;
+        if (tensor->layout[a].kind == TSH_KIND_SHARD && tensor->layout[a].dim == d) return true;
     }
-    return dim < 0 ? 0 : dim;
+    return false;
 }
 
-tsh_status tshi_tensor_block(const tsh_tensor *tensor, tshi_block *out) {
-    if (tensor->shape.ndim == 0) {
-        *out = (tshi_block){.outer = 1, .n = 1, .inner = 1, .global_n = 1};
-        return TSH_OK;
-    }
-    /* Two sharded dims fit one block when one of them is the first: rows from outer_start on. */
-    int d = sharded_dim(tensor);
+/* The last sharded dim before `end`, or -1. */
+static int last_sharded(const tsh_tensor *tensor, int end) {
+    int d = end - 1;
+    while (d >= 0 && !is_sharded(tensor, d)) d--;
+    return d;
+}
+
+/* A block is the last sharded dim with what is inside it, for the rows outside of it that are neighbours in the whole:
+ * those of the sharded dim before it. Each index in the dims before that one has a block of its own. */
+int64_t tshi_tensor_blocks(const tsh_tensor *tensor) {
+    int middle = last_sharded(tensor, last_sharded(tensor, tensor->shape.ndim));
+    return middle > 0 ? product(tensor->shape.local, 0, middle) : 1;
+}
+
+/* The row of the whole, counted over the dims before d, at which block `number` begins. */
+static int64_t first_row(const tsh_tensor *tensor, int middle, int d, int64_t number) {
     const tshi_shape *s = &tensor->shape;
-    int64_t outer_start = 0;
-    if (d < 0) {
-        for (d = s->ndim - 1; d > 1 && s->local[d] == s->global[d]; d--) continue;
-        if (product(s->local, 1, d) != product(s->global, 1, d)) {
-            return tshi_fail(TSH_ERR_LAYOUT, "three sharded dims, at most two (one of them the first) can be numbered");
-        }
-        outer_start = tshi_shape_start(tensor->mesh, s, tensor->layout, 0) * product(s->global, 1, d);
+    int64_t row = 0, stride = 1;
+    for (int e = d - 1; e >= 0; e--) {
+        int64_t index = e < middle ? number % s->local[e] : 0;
+        if (e < middle) number /= s->local[e];
+        row += (index + tshi_shape_start(tensor->mesh, s, tensor->layout, e)) * stride;
+        stride *= s->global[e];
     }
-    *out = (tshi_block){.outer = product(s->local, 0, d),
+    return row;
+}
+
+tshi_block tshi_tensor_block(const tsh_tensor *tensor, int64_t number, int64_t *offset) {
+    const tshi_shape *s = &tensor->shape;
+    int last = last_sharded(tensor, s->ndim), middle = last_sharded(tensor, last);
+    *offset = 0;
+    if (s->ndim == 0) return (tshi_block){.outer = 1, .n = 1, .inner = 1, .global_n = 1};
+    int d = last < 0 ? 0 : last, from = middle < 0 ? 0 : middle;
+    *offset = number * product(s->local, from, s->ndim);
+    return (tshi_block){.outer = product(s->local, from, d),
                         .n = s->local[d],
                         .inner = product(s->local, d + 1, s->ndim),
-                        .outer_start = outer_start,
+                        .outer_start = first_row(tensor, from, d, number),
                         .start = tshi_shape_start(tensor->mesh, s, tensor->layout, d),
                         .global_n = s->global[d]};
-    return TSH_OK;
 }
 
 static bool equal_parts_claim(const tsh_tensor *tensor, const tshi_axis *axis, int d, int64_t *global) {
@@ -268,11 +281,15 @@ tsh_status tsh_tensor_require_grad(tsh_tensor *tensor) {
 }
 
 tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor) {
+    if (tensor && tensor->kept_grad) return tensor->kept_grad;
     if (!tensor || !tensor->grad || tensor->grad_stale) return NULL;
     if (tensor->grad_unsummed && tensor->schedule->settle(tensor->schedule) != TSH_OK) return NULL;
     return tensor->grad_stale ? NULL : tensor->grad;
 }
 
 void tsh_tensor_zero_grad(tsh_tensor *tensor) {
-    if (tensor && tensor->grad) tensor->grad_stale = true;
+    if (!tensor) return;
+    if (tensor->grad) tensor->grad_stale = true;
+    tsh_tensor_release(tensor->kept_grad);
+    tensor->kept_grad = NULL;
 }

@@ -24,6 +24,13 @@ char *tshi_layout_name(tsh_layout layout, char *text, size_t size) {
     return text;
 }
 
+void tshi_gradient_layout(const tsh_tensor *x, tsh_layout layout[TSH_MAX_AXES]) {
+    memcpy(layout, x->layout, sizeof x->layout);
+    for (int a = 0; a < x->mesh->axes; a++) {
+        if (layout[a].kind == TSH_KIND_PARTIAL) layout[a] = TSH_REPLICATED;
+    }
+}
+
 int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group) {
     for (int a = 0; a < mesh->axes; a++) {
         if (mesh->axis[a].group == group) return a;

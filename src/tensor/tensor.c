@@ -107,6 +107,7 @@ tsh_tensor *tsh_tensor_retain(tsh_tensor *tensor) {
 void tsh_tensor_release(tsh_tensor *tensor) {
     if (!tensor || --tensor->references > 0) return;
     tsh_tensor_release(tensor->grad);
+    tsh_tensor_release(tensor->kept_grad);
     storage_release(tensor->storage);
     tshi_pool_give(&tensor->mesh->device->tensors, tensor);
 }

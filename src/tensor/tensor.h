@@ -62,6 +62,7 @@ struct tsh_tensor {
     bool grad_stale;    /* grad is memory to reuse, its values are not to be read */
     bool grad_unsummed; /* the schedule has not summed it yet */
     tsh_tensor *grad;
+    tsh_tensor *kept_grad;   /* with retain_grad: the sum over the backwards of this step, which `grad` starts anew */
     tshi_schedule *schedule; /* sums this leaf's gradient, or that of the leaf that this tensor is a copy of */
     int place;               /* the leaf's, in the schedule */
     uint64_t generation;     /* of the tape's step that `node` and `moves` belong to */
@@ -76,6 +77,8 @@ struct tsh_tensor {
 bool tshi_layout_equal(tsh_layout a, tsh_layout b);
 /* "SHARD(0)" into text; returns text. */
 char *tshi_layout_name(tsh_layout layout, char *text, size_t size);
+/* The layouts of a gradient of x: x's own, but REPLICATED for PARTIAL, since all terms of a sum have the same one. */
+void tshi_gradient_layout(const tsh_tensor *x, tsh_layout layout[TSH_MAX_AXES]);
 /* Axis of the mesh that `group` is, or -1. */
 int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group);
 
@@ -84,9 +87,11 @@ int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group);
 tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
 /* Start of my slice of dim d in the whole (0 when no axis shards it). */
 int64_t tshi_shape_start(const tsh_mesh *mesh, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES], int d);
-/* The block around dim d, for kernels keyed by global index. At most dim d and those before it may be sharded... see
- * block.c: TSH_ERR_LAYOUT when more than one dim is sharded. */
-tsh_status tshi_tensor_block(const tsh_tensor *tensor, tshi_block *out);
+/* The part of the whole that is here, in blocks for kernels that are keyed by global index: how many there are (more than
+ * one only where two dims are sharded, neither of them the first, or three), and the block with this number, which begins
+ * at local element *offset. Both depend on layouts alone. */
+int64_t tshi_tensor_blocks(const tsh_tensor *tensor);
+tshi_block tshi_tensor_block(const tsh_tensor *tensor, int64_t number, int64_t *offset);
 /* "[8,16]" into text; returns text. */
 char *tshi_dims_name(int ndim, const int64_t *dims, char *text, size_t size);
 /* Products of the dims before d and after d of the local shape. */

@@ -44,10 +44,11 @@ static void add(tsh_data_parallel *dp, tshi_place *place) {
 static tsh_status make_views(const tsh_data_parallel *dp, tshi_place *place) {
     tsh_tensor *p = place->parameter, *memory = dp->buckets[place->bucket].memory;
     size_t offset = (size_t)place->start * tsh_dtype_size(p->dtype);
-    tsh_layout local[TSH_MAX_AXES];
-    memcpy(local, p->layout, sizeof local);
+    tsh_layout whole[TSH_MAX_AXES], local[TSH_MAX_AXES];
+    tshi_gradient_layout(p, whole);
+    memcpy(local, whole, sizeof local);
     local[dp->schedule.axis] = TSH_LOCAL;
-    tsh_status status = tshi_tensor_view(memory, &p->shape, p->layout, offset, &place->whole);
+    tsh_status status = tshi_tensor_view(memory, &p->shape, whole, offset, &place->whole);
     if (status == TSH_OK) status = tshi_tensor_view(memory, &p->shape, local, offset, &place->term);
     return status;
 }
