@@ -47,7 +47,8 @@ typedef struct tsh_backward_config {
 /* As tsh_backward, for a tensor of any shape. */
 TSH_API tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backward_config *config);
 
-/* Keep the gradient of an intermediate tensor for tsh_tensor_grad after backward. */
+/* Keep the gradient of an intermediate tensor for tsh_tensor_grad after backward. Several backwards over the step add
+ * to it, as to a leaf's. */
 TSH_API tsh_status tsh_tensor_retain_grad(tsh_tensor *tensor);
 
 /* --- transitions -------------------------------------------------------------------------------------------------- */
@@ -70,7 +71,8 @@ TSH_API tsh_status tsh_tensor_retain_grad(tsh_tensor *tensor);
  * once, so that three layers on one input share one backward all-reduce. Collective where a collective is named,
  * forward or backward. */
 
-/* x with `layout` along the axis of `group`; x itself when it has that already. The input is never changed. */
+/* x with `layout` along the axis of `group`; x itself when it has that already. The input is never changed. Where a later
+ * axis shards a dim that this one leaves or enters, the later axis is gathered and split again around the change. */
 TSH_API tsh_tensor *tsh_redistribute(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, tsh_layout layout);
 /* My slice of a REPLICATED x along dim. */
 TSH_API tsh_tensor *tsh_scatter(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, int dim);

@@ -309,8 +309,10 @@ static void two_axes(tshi_rank *r, void *arg) {
     if (tshi_check(r, inner != NULL, "gathered along the first axis: %s", tsh_tape_message(tape))) {
         tshi_test_same(r, "split along the second axis alone", inner, whole, 0);
     }
-    tsh_tensor *swapped = tsh_redistribute(tape, tsh_redistribute(tape, inner, model, TSH_SHARD(1)), data, TSH_SHARD(0));
-    tsh_tensor *again = tsh_redistribute(tape, tsh_redistribute(tape, swapped, data, TSH_SHARD(1)), model, TSH_SHARD(0));
+    tsh_tensor *swapped =
+        tsh_redistribute(tape, tsh_redistribute(tape, inner, model, TSH_SHARD(1)), data, TSH_SHARD(0));
+    tsh_tensor *again =
+        tsh_redistribute(tape, tsh_redistribute(tape, swapped, data, TSH_SHARD(1)), model, TSH_SHARD(0));
     if (tshi_check(r, again != NULL, "two axes change places: %s", tsh_tape_message(tape))) {
         tshi_test_same(r, "two axes that have changed places", again, whole, 0);
     }
