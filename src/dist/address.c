@@ -2,13 +2,13 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "base/number.h"
 #include "dist/environment.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -101,11 +101,8 @@ bool tshi_address_split(const char *text, char *host, int *port) {
     /* An IPv6 address without its brackets leaves no telling where the port begins. */
     if (text[0] != '[' && memchr(start, ':', length)) return false;
     if (strcspn(text, "/?#@ ") != strlen(text)) return false;
-    char *rest;
-    long value = digits[0] >= '0' && digits[0] <= '9' ? strtol(digits, &rest, 10) : 0;
-    if (value < 1 || value > 65535 || *rest) return false;
+    if (!tshi_parse_int(digits, 1, 65535, port)) return false;
     memcpy(host, start, length);
     host[length] = '\0';
-    *port = (int)value;
     return true;
 }

@@ -18,13 +18,13 @@ bool tshi_backend_is(const char *name) {
 }
 
 tsh_status tshi_mpi_wanted(const tshi_settings *settings, bool *out) {
-    const char *backend = tshi_variable("TSHARD_BACKEND");
-    bool mpi = tshi_backend_is("mpi"), local = tshi_backend_is("local");
-    *out = false;
     /* With nccl the ranks meet as they would without it. */
-    if (backend && !mpi && !local && strcmp(backend, "nccl") != 0) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "TSHARD_BACKEND is \"%.64s\"; it must be local, mpi or nccl", backend);
-    }
+    static const char *const names[] = {"local", "mpi", "nccl"};
+    int place = -1;
+    *out = false;
+    tsh_status status = tshi_variable_choice("TSHARD_BACKEND", names, 3, &place, NULL);
+    if (status != TSH_OK) return status;
+    bool local = place == 0, mpi = place == 1;
     if (local && settings->method == TSHI_INIT_MPI) {
         return tshi_fail(TSH_ERR_ARGUMENT, "world_init: init_method is mpi://, but TSHARD_BACKEND is local");
     }

@@ -153,6 +153,7 @@ struct tsh_world {
     void *upper_state;
     int rank, size, local_rank;
     double timeout;
+    double warn_every; /* seconds: a wait prints whom it waits for after so many, and again */
     uint64_t seed, next_stream;
     uint64_t tape_steps; /* numbers the steps of all tapes of this world */
     tsh_log log;
@@ -187,6 +188,8 @@ static inline void tshi_world_mark(tsh_world *world, const void *data) {
 
 /* Seconds of a clock that only goes forward. */
 double tshi_clock(void);
+/* Whether a wait has words to print: the time `next` has come, which moves on to `every` seconds from now. */
+bool tshi_warning_due(double *next, double every);
 /* A cheap counter that goes forward at a constant rate: cycles of the time stamp counter, else nanoseconds. */
 static inline uint64_t tshi_ticks(void) {
 #if defined(__x86_64__)
@@ -226,7 +229,7 @@ tsh_status tshi_call_failed(tsh_group *group, tsh_collective op, tsh_status stat
 
 /* With TSHARD_SIGUSR1=1, and unless the program has a handler of its own, SIGUSR1 asks for the last calls of all
  * groups: the log gets them when somebody waits, for a backend looks while it does. */
-void tshi_signal_open(tsh_world *world);
+void tshi_signal_open(tsh_world *world, bool wanted);
 void tshi_signal_look(tsh_world *world);
 
 /* --- work.c ------------------------------------------------------------------------------------------------------- */

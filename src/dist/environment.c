@@ -5,68 +5,27 @@
 #include "dist/environment.h"
 #include "dist/proof.h"
 
-#include <errno.h>
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define DEFAULT_TIMEOUT 600.0
+#define DEFAULT_WARNING 5.0
 #define DEFAULT_PORT    29500
 #define LONGEST_TIMEOUT 31536000.0
 
-static tsh_status read_text(const char *name, char out[TSHI_JOB_SIZE], bool *found) {
-    const char *text = tshi_variable(name);
-    if (!text) return TSH_OK;
-    if (found) *found = true;
-    if (strlen(text) >= TSHI_JOB_SIZE) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s is longer than %d characters", name, TSHI_JOB_SIZE - 1);
-    }
-    memcpy(out, text, strlen(text) + 1);
-    return TSH_OK;
-}
-
 static tsh_status read_timeout(double wanted, double *out) {
-    const char *text = tshi_variable("TSHARD_TIMEOUT");
-    *out = wanted;
-    if (wanted == 0 && text) {
-        char *end;
-        *out = strtod(text, &end);
-        bool number = end != text && *end == '\0' && text[0] != ' ';
-        if (!number || !(*out > 0) || *out > LONGEST_TIMEOUT) {
-            return tshi_fail(TSH_ERR_ARGUMENT, "TSHARD_TIMEOUT is \"%.64s\"; it must be a positive number of seconds",
-                             text);
-        }
-    } else if (wanted == 0) {
+    if (wanted == 0) {
         *out = DEFAULT_TIMEOUT;
-    } else if (!(wanted > 0) || !isfinite(wanted)) {
+        return tshi_variable_seconds("TSHARD_TIMEOUT", LONGEST_TIMEOUT, out, NULL);
+    }
+    if (!(wanted > 0) || !isfinite(wanted)) {
         return tshi_fail(TSH_ERR_ARGUMENT, "world_init: a timeout of %g seconds", wanted);
     }
-    if (*out > LONGEST_TIMEOUT) *out = LONGEST_TIMEOUT;
+    *out = wanted < LONGEST_TIMEOUT ? wanted : LONGEST_TIMEOUT;
     return TSH_OK;
-}
-
-static int suffix_shift(const char *suffix) {
-    if (!strcmp(suffix, "")) return 0;
-    if (!strcmp(suffix, "K") || !strcmp(suffix, "k")) return 10;
-    if (!strcmp(suffix, "M") || !strcmp(suffix, "m")) return 20;
-    if (!strcmp(suffix, "G") || !strcmp(suffix, "g")) return 30;
-    if (!strcmp(suffix, "T") || !strcmp(suffix, "t")) return 40;
-    return -1;
-}
-
-/* "4096", "512M", "4G". */
-static bool parse_size(const char *text, size_t *out) {
-    if (text[0] < '0' || text[0] > '9') return false;
-    char *end;
-    errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
-    int shift = suffix_shift(end);
-    if (errno || shift < 0 || value == 0 || value > (SIZE_MAX >> 1 >> shift)) return false;
-    *out = (size_t)value << shift;
-    return true;
 }
 
 /* By default a rank may fill the machine's memory; all heaps together still have to fit an address space. */
@@ -75,17 +34,10 @@ static size_t default_heap(int ranks, size_t page) {
     return memory < most ? memory : most;
 }
 
-tsh_status tshi_variable_size(const char *name, size_t *out, bool *found) {
-    const char *text = tshi_variable(name);
-    *found = text != NULL;
-    if (!text || parse_size(text, out)) return TSH_OK;
-    return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\"; it must be bytes, or a number like 512M or 4G", name, text);
-}
-
 static tsh_status read_heap(size_t wanted, int ranks, size_t *out) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     bool found = false;
-    tsh_status status = wanted ? TSH_OK : tshi_variable_size("TSHARD_HEAP", out, &found);
+    tsh_status status = wanted ? TSH_OK : tshi_variable_bytes("TSHARD_HEAP", 1, out, &found);
     if (status != TSH_OK) return status;
     if (!found) *out = wanted ? wanted : default_heap(ranks, page);
     if (*out > SIZE_MAX / 4) return tshi_fail(TSH_ERR_OVERFLOW, "world_init: a heap of %zu bytes", *out);
@@ -109,10 +61,9 @@ int tshi_granted_cores(unsigned char *mask, size_t size) {
 
 static tsh_status read_threads(int wanted, int local_size, int *out) {
     if (wanted < 0) return tshi_fail(TSH_ERR_ARGUMENT, "world_init: blas_threads is %d", wanted);
-    bool found = false;
     *out = wanted;
     if (wanted == 0) {
-        tsh_status status = tshi_variable_int("TSHARD_BLAS_THREADS", 1, 4096, out, &found);
+        tsh_status status = tshi_variable_int("TSHARD_BLAS_THREADS", 1, 4096, out, NULL);
         if (status != TSH_OK) return status;
     }
     if (*out == 0) *out = tshi_granted_cores(NULL, 0) / local_size;
@@ -121,28 +72,33 @@ static tsh_status read_threads(int wanted, int local_size, int *out) {
 }
 
 static tsh_status read_seed(uint64_t wanted, uint64_t *out) {
-    const char *text = tshi_variable("TSHARD_SEED");
     *out = wanted;
-    if (wanted || !text) return TSH_OK;
-    char *end;
-    errno = 0;
-    *out = strtoull(text, &end, 10);
-    if (errno || *end || text[0] < '0' || text[0] > '9') {
-        return tshi_fail(TSH_ERR_ARGUMENT, "TSHARD_SEED is \"%.64s\"; it must be a whole number", text);
-    }
-    return TSH_OK;
+    return wanted ? TSH_OK : tshi_variable_number("TSHARD_SEED", out, NULL);
 }
 
 static tsh_status read_device(tsh_device_kind wanted, tsh_device_kind *out) {
-    const char *text = tshi_variable("TSHARD_DEVICE");
+    static const char *const names[] = {"cpu", "cuda"};
+    static const tsh_device_kind kinds[] = {TSH_CPU, TSH_CUDA};
+    int place = 0;
     *out = wanted;
     if (wanted == TSH_CPU || wanted == TSH_CUDA) return TSH_OK;
     if (wanted != TSH_DEVICE_DEFAULT) {
         return tshi_fail(TSH_ERR_ARGUMENT, "world_init: %d is no kind of device", (int)wanted);
     }
-    *out = text && !strcmp(text, "cuda") ? TSH_CUDA : TSH_CPU;
-    if (!text || *out == TSH_CUDA || !strcmp(text, "cpu")) return TSH_OK;
-    return tshi_fail(TSH_ERR_ARGUMENT, "TSHARD_DEVICE is \"%.64s\"; it must be cpu or cuda", text);
+    tsh_status status = tshi_variable_choice("TSHARD_DEVICE", names, 2, &place, NULL);
+    *out = kinds[place];
+    return status;
+}
+
+/* Those of every backend are read whichever is taken: a malformed one is an error at the start, not later or never. */
+static tsh_status read_switches(tshi_settings *s) {
+    s->warn_every = DEFAULT_WARNING;
+    s->shared = true;
+    tsh_status status = tshi_variable_seconds("TSHARD_WARN", LONGEST_TIMEOUT, &s->warn_every, NULL);
+    if (status == TSH_OK) status = tshi_variable_switch("TSHARD_CHECK", &s->checked);
+    if (status == TSH_OK) status = tshi_variable_switch("TSHARD_MPI_SHARED", &s->shared);
+    if (status == TSH_OK) status = tshi_variable_switch("TSHARD_SIGUSR1", &s->rings);
+    return status;
 }
 
 /* --- the method --------------------------------------------------------------------------------------------------- */
@@ -213,6 +169,10 @@ static tsh_status take_config_ranks(const tsh_world_config *config, bool found, 
                          config->rank, config->world_size, s->rank, s->size);
     }
     if (found && (any || s->rank >= 0)) return TSH_OK;
+    if (config->world_size > TSHI_MOST_RANKS) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: world_size is %d; a world has at most %d ranks",
+                         config->world_size, TSHI_MOST_RANKS);
+    }
     s->rank = rank;
     s->local_rank = rank < 0 ? 0 : rank;
     s->size = s->local_size = config->world_size;
@@ -248,16 +208,17 @@ static tsh_status read_ranks(const tsh_world_config *config, tshi_settings *s) {
 /* --- where -------------------------------------------------------------------------------------------------------- */
 
 static tsh_status read_meeting(tshi_settings *s) {
-    bool found;
+    bool known = false;
     tsh_status status = TSH_OK;
     if (s->method != TSHI_INIT_TCP) {
-        status = tshi_variable_int("MASTER_PORT", 1, 65535, &s->port, &found);
-        if (status == TSH_OK) status = read_text("MASTER_ADDR", s->address, &s->address_known);
+        status = tshi_variable_int("MASTER_PORT", 1, 65535, &s->port, NULL);
+        if (status == TSH_OK) status = tshi_variable_text("MASTER_ADDR", s->address, sizeof s->address, &known);
+        s->address_known = s->address_known || known;
         /* torchrun's own store listens at MASTER_PORT then. */
         const char *agent = tshi_variable("TORCHELASTIC_USE_AGENT_STORE");
         if (agent && !strcmp(agent, "True")) s->port += s->port < 65535 ? 1 : -1;
     }
-    if (status == TSH_OK) status = read_text("TSHARD_TOKEN", s->token, NULL);
+    if (status == TSH_OK) status = tshi_variable_text("TSHARD_TOKEN", s->token, sizeof s->token, NULL);
     return status;
 }
 
@@ -301,6 +262,7 @@ tsh_status tshi_settings_read(const tsh_world_config *config, tshi_settings *out
     if (status == TSH_OK) status = read_heap(config->heap_bytes, s.size > 0 ? s.size : 1, &s.heap_bytes);
     if (status == TSH_OK) status = read_seed(config->seed, &s.seed);
     if (status == TSH_OK) status = read_device(config->device, &s.device);
+    if (status == TSH_OK) status = read_switches(&s);
     if (status == TSH_OK) status = read_threads(config->blas_threads, s.local_size ? s.local_size : 1, &s.blas_threads);
     if (status == TSH_OK) *out = s;
     return status;

@@ -2,6 +2,7 @@
 #ifndef TSHI_ENVIRONMENT_H
 #define TSHI_ENVIRONMENT_H
 
+#include "base/settings.h"
 #include "dist/dist.h"
 
 #define TSHI_JOB_SIZE  256
@@ -12,6 +13,9 @@
 typedef enum tshi_init_method { TSHI_INIT_ENV = 0, TSHI_INIT_TCP, TSHI_INIT_FILE, TSHI_INIT_MPI } tshi_init_method;
 
 #define TSHI_ANY_PLACE (-1)
+
+/* Ranks that a world has at most: a size past it is a mistake, and tables for it would fill the machine's memory. */
+#define TSHI_MOST_RANKS 1048576
 
 typedef struct tshi_settings {
     tshi_init_method method;
@@ -25,6 +29,10 @@ typedef struct tshi_settings {
     int blas_threads;
     uint64_t seed;
     tsh_device_kind device;
+    double warn_every; /* TSHARD_WARN */
+    bool checked;      /* TSHARD_CHECK */
+    bool shared;       /* TSHARD_MPI_SHARED */
+    bool rings;        /* TSHARD_SIGUSR1 */
     /* Where and as what the ranks meet. Ranks with another job, token or group name never see each other. */
     char address[TSHI_JOB_SIZE];
     bool address_known; /* not the default */
@@ -57,11 +65,5 @@ bool tshi_address_is_multicast(const char *address);
 /* Rank, size, local rank and size, job, and the default address and port, from the first family of variables that is
  * set; false when none is. */
 tsh_status tshi_launcher_read(tshi_settings *out, bool *found);
-/* The value of a variable that is set and not empty, else NULL. */
-const char *tshi_variable(const char *name);
-/* Decimal digits and nothing else. *out is left alone when the variable is not set; *found says which. */
-tsh_status tshi_variable_int(const char *name, int low, int high, int *out, bool *found);
-/* The same for bytes, "4096", "512M" or "4G", but not 0. */
-tsh_status tshi_variable_size(const char *name, size_t *out, bool *found);
 
 #endif

@@ -1,10 +1,9 @@
 /* The variables by which launchers say who is who. A malformed one is an error, never a default. */
+#include "base/number.h"
 #include "dist/environment.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* One launcher's names for the same four numbers, and what tells its jobs apart. A NULL is a name it does not have. */
@@ -27,52 +26,40 @@ static const family families[] = {
 
 #define FAMILIES (sizeof families / sizeof *families)
 
-const char *tshi_variable(const char *name) {
-    const char *value = name ? getenv(name) : NULL;
-    return value && value[0] ? value : NULL;
-}
-
-static bool parse_integer(const char *text, long long low, long long high, long long *out) {
-    if (text[0] < '0' || text[0] > '9') return false;
-    char *end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (errno || *end || value < low || value > high) return false;
-    *out = value;
-    return true;
-}
-
-tsh_status tshi_variable_int(const char *name, int low, int high, int *out, bool *found) {
-    const char *text = tshi_variable(name);
-    *found = text != NULL;
-    if (!text) return TSH_OK;
-    long long value;
-    if (!parse_integer(text, low, high, &value)) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\"; it must be a whole number from %d to %d", name, text, low,
-                         high);
-    }
-    *out = (int)value;
-    return TSH_OK;
+static tsh_status check_below(int rank, int size, const char *rank_name, const char *size_name) {
+    if (rank < size) return TSH_OK;
+    return tshi_fail(TSH_ERR_ARGUMENT, "%s is %d, but %s is %d: it must be from 0 to %d", rank_name, rank, size_name,
+                     size, size - 1);
 }
 
 /* --- SLURM -------------------------------------------------------------------------------------------------------- */
 
-/* Tasks on node number `node` of "2(x3),1": 2, 2, 2, 1. 0 when it does not say. */
-static int tasks_on_node(const char *text, int node) {
-    for (int first = 0; text && *text;) {
-        char *end;
-        long tasks = strtol(text, &end, 10), times = 1;
-        if (end == text || tasks < 1 || tasks > INT32_MAX) return 0;
-        if (!strncmp(end, "(x", 2)) {
-            times = strtol(end + 2, &end, 10);
-            if (*end++ != ')' || times < 1 || times > INT32_MAX) return 0;
+/* The digits at the start of *text, a number from 1; *text moves behind them. */
+static bool take_number(const char **text, int *out) {
+    int64_t value = 0;
+    size_t n = strspn(*text, "0123456789");
+    bool good = tshi_parse_part(*text, n, 1, INT32_MAX - 1, &value);
+    *text += n;
+    *out = (int)value;
+    return good;
+}
+
+/* Tasks on node number `node` of "2(x3),1": 2, 2, 2, 1. *out is 0 when the list has fewer nodes; false when it is no
+ * such list. */
+static bool tasks_on_node(const char *text, int node, int *out) {
+    *out = 0;
+    for (int64_t first = 0;;) {
+        int tasks, times = 1;
+        if (!take_number(&text, &tasks)) return false;
+        if (!strncmp(text, "(x", 2)) {
+            text += 2;
+            if (!take_number(&text, &times) || *text++ != ')') return false;
         }
-        if (node - first < times) return (int)tasks;
-        first += (int)times;
-        if (*end && *end != ',') return 0;
-        text = *end ? end + 1 : end;
+        if (node >= first && node - first < times) *out = tasks;
+        first += times;
+        if (*text == '\0') return true;
+        if (*text++ != ',') return false;
     }
-    return 0;
 }
 
 /* The first of "a,b", "node[01-04,7]" or "rack1-node[3,5].site". */
@@ -95,25 +82,42 @@ static void first_node(const char *list, char out[TSHI_JOB_SIZE]) {
 }
 
 static const char *either(const char *first, const char *second) {
-    const char *value = tshi_variable(first);
-    return value ? value : tshi_variable(second);
+    return tshi_variable(first) ? first : second;
+}
+
+/* The tasks on this node, where SLURM tells them. */
+static tsh_status read_tasks(int node, tshi_settings *s) {
+    const char *name = either("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), *text = tshi_variable(name);
+    int here = 0;
+    if (!text) return TSH_OK;
+    if (!tasks_on_node(text, node, &here)) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\"; it must be tasks of each node, like 2(x3),1", name, text);
+    }
+    if (here == 0) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\", which has no node number SLURM_NODEID=%d", name, text,
+                         node);
+    }
+    if (here > s->size) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\": %d tasks on this node, but SLURM_NTASKS is %d", name, text,
+                         here, s->size);
+    }
+    s->local_size = here;
+    s->local_known = true;
+    return tshi_variable("SLURM_LOCALID") ? check_below(s->local_rank, here, "SLURM_LOCALID", name) : TSH_OK;
 }
 
 /* What srun says in ways of its own: tasks here, the first node, and a port that differs from job to job. */
 static tsh_status read_slurm(tshi_settings *s) {
     int node = 0, nodes = 1, job = 0, step = 0;
     bool found, found_job;
-    tsh_status status = tshi_variable_int("SLURM_NODEID", 0, INT32_MAX - 1, &node, &found);
+    tsh_status status = tshi_variable_int("SLURM_NODEID", 0, INT32_MAX - 1, &node, NULL);
     if (status == TSH_OK) status = tshi_variable_int("SLURM_NNODES", 1, INT32_MAX, &nodes, &found);
     if (status == TSH_OK) status = tshi_variable_int("SLURM_JOB_ID", 0, INT32_MAX, &job, &found_job);
-    if (status == TSH_OK) status = tshi_variable_int("SLURM_STEP_ID", 0, INT32_MAX, &step, &found);
+    if (status == TSH_OK) status = tshi_variable_int("SLURM_STEP_ID", 0, INT32_MAX, &step, NULL);
+    if (status == TSH_OK && found) status = check_below(node, nodes, "SLURM_NODEID", "SLURM_NNODES");
+    if (status == TSH_OK) status = read_tasks(node, s);
     if (status != TSH_OK) return status;
-    int here = tasks_on_node(either("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), node);
-    if (here > 0) {
-        s->local_size = here;
-        s->local_known = true;
-    }
-    const char *list = either("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST");
+    const char *list = tshi_variable(either("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"));
     if (nodes > 1 && list) {
         first_node(list, s->address);
         s->address_known = true;
@@ -124,27 +128,36 @@ static tsh_status read_slurm(tshi_settings *s) {
 
 /* --- all of them -------------------------------------------------------------------------------------------------- */
 
-static tsh_status check_below(int rank, int size, const char *rank_name, const char *size_name) {
-    if (rank < size) return TSH_OK;
-    return tshi_fail(TSH_ERR_ARGUMENT, "%s is %d, but %s is %d: ranks go from 0 to %d", rank_name, rank, size_name,
-                     size, size - 1);
-}
-
+/* The ranks of this machine are among all ranks, and the local rank is one of them. */
 static tsh_status read_local(const family *f, tshi_settings *s) {
     bool has_rank, has_size;
     tsh_status status = tshi_variable_int(f->local_rank, 0, INT32_MAX - 1, &s->local_rank, &has_rank);
     if (status == TSH_OK) status = tshi_variable_int(f->local_size, 1, INT32_MAX, &s->local_size, &has_size);
     if (status != TSH_OK) return status;
     s->local_known = has_size;
-    if (has_size && has_rank) return check_below(s->local_rank, s->local_size, f->local_rank, f->local_size);
-    return TSH_OK;
+    if (has_size && !has_rank) s->local_rank = s->rank % s->local_size;
+    if (has_size && s->local_size > s->size) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s is %d, but %s is %d: a machine has no more ranks than there are",
+                         f->local_size, s->local_size, f->size, s->size);
+    }
+    const char *size_name = has_size ? f->local_size : f->size;
+    return has_rank ? check_below(s->local_rank, s->local_size, f->local_rank, size_name) : TSH_OK;
+}
+
+/* What tells the launcher's jobs apart. */
+static tsh_status read_job(const family *f, tshi_settings *s) {
+    char job[TSHI_JOB_SIZE / 2 - 1] = "", step[TSHI_JOB_SIZE / 2 - 1] = "";
+    tsh_status status = tshi_variable_text(f->job, job, sizeof job, NULL);
+    if (status == TSH_OK) status = tshi_variable_text(f->step, step, sizeof step, NULL);
+    snprintf(s->job, sizeof s->job, "%s.%s", job, step);
+    return status;
 }
 
 /* A family of which a rank and a size are set. Of the first both or neither: it is also what people set by hand. */
 static tsh_status read_family(const family *f, tshi_settings *s, bool *found) {
     bool has_size;
     tsh_status status = tshi_variable_int(f->rank, 0, INT32_MAX - 1, &s->rank, found);
-    if (status == TSH_OK) status = tshi_variable_int(f->size, 1, INT32_MAX, &s->size, &has_size);
+    if (status == TSH_OK) status = tshi_variable_int(f->size, 1, TSHI_MOST_RANKS, &s->size, &has_size);
     if (status != TSH_OK) return status;
     if (!*found && has_size && f == &families[0] && s->ranks_given) {
         s->rank = TSHI_ANY_PLACE;
@@ -164,10 +177,7 @@ static tsh_status read_family(const family *f, tshi_settings *s, bool *found) {
     s->local_size = s->size;
     if (status == TSH_OK) status = read_local(f, s);
     if (status == TSH_OK && f->size == families[FAMILIES - 1].size) status = read_slurm(s);
-    if (status != TSH_OK) return status;
-    const char *job = tshi_variable(f->job), *step = tshi_variable(f->step);
-    snprintf(s->job, sizeof s->job, "%.120s.%.120s", job ? job : "", step ? step : "");
-    return TSH_OK;
+    return status == TSH_OK ? read_job(f, s) : status;
 }
 
 tsh_status tshi_launcher_read(tshi_settings *out, bool *found) {

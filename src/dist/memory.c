@@ -171,7 +171,10 @@ void tsh_threads_destroy(tsh_threads *threads) {
 tsh_status tsh_threads_create(int world_size, tsh_threads **out) {
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "threads_create: out is NULL");
     *out = NULL;
-    if (world_size < 1) return tshi_fail(TSH_ERR_ARGUMENT, "threads_create: a world of %d ranks", world_size);
+    if (world_size < 1 || world_size > TSHI_MOST_RANKS) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "threads_create: a world of %d ranks; it must be from 1 to %d", world_size,
+                         TSHI_MOST_RANKS);
+    }
     tsh_allocator allocator = tshi_allocator_resolve(NULL);
     size_t size = (size_t)world_size;
     tsh_threads *threads = tshi_calloc(&allocator, 1, sizeof *threads);

@@ -67,7 +67,8 @@ typedef struct tshi_mpi {
     tsh_status broken;
     unsigned looks;
     bool troubled; /* somebody has failed or left; look closer */
-    bool watched;  /* TSHARD_CHECK=1 */
+    bool watched;  /* TSHARD_CHECK */
+    bool shared;   /* TSHARD_MPI_SHARED */
     bool crowded;  /* more ranks than cores on this machine */
     bool ready;    /* the communicators are there */
     bool rdma;

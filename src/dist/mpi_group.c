@@ -76,11 +76,9 @@ static void *map_place(const place *p, size_t bytes) {
     return block;
 }
 
-/* TSHARD_MPI_SHARED=0: never. */
 static bool share_machine(const tsh_group *group) {
     const tshi_mpi *mpi = tshi_mpi_of(group->world);
-    const char *shared = tshi_variable("TSHARD_MPI_SHARED");
-    if (shared && !strcmp(shared, "0")) return false;
+    if (!mpi->shared) return false;
     for (int i = 1; i < group->size; i++) {
         if (mpi->node[group->ranks[i]] != mpi->node[group->ranks[0]]) return false;
     }

@@ -181,9 +181,9 @@ static int missing(const tshi_settings *s, char *text, size_t size) {
 /* Where it is PMIx that says who the ranks are, for that names jobs apart (MPICH's own launcher does not), and where
  * ranks may know of each other past MPI. */
 static bool can_look(const tshi_settings *s) {
-    const char *job = tshi_variable("PMIX_NAMESPACE"), *shared = tshi_variable("TSHARD_MPI_SHARED");
+    const char *job = tshi_variable("PMIX_NAMESPACE");
     if (!job || strncmp(s->job, job, strlen(job)) != 0) return false;
-    return s->size > 1 && s->local_known && s->local_size == s->size && !(shared && !strcmp(shared, "0"));
+    return s->size > 1 && s->local_known && s->local_size == s->size && s->shared;
 }
 
 static void nap(double seconds) {

@@ -35,11 +35,6 @@ static tsh_status heap_open(tshi_mpi *mpi, size_t bytes) {
     return TSH_OK;
 }
 
-static bool wanted(const char *name) {
-    const char *text = tshi_variable(name);
-    return text && strcmp(text, "0") != 0;
-}
-
 tsh_status tshi_mpi_open(tsh_world *world, const tshi_settings *settings) {
     const tsh_allocator *allocator = &world->allocator;
     size_t size = (size_t)settings->size;
@@ -51,7 +46,8 @@ tsh_status tshi_mpi_open(tsh_world *world, const tshi_settings *settings) {
     mpi->inbox_request = MPI_REQUEST_NULL;
     mpi->chunk = CHUNK;
     tshi_who_am_i(&mpi->me);
-    mpi->watched = wanted("TSHARD_CHECK");
+    mpi->watched = settings->checked;
+    mpi->shared = settings->shared;
     mpi->node = tshi_calloc(allocator, size, sizeof *mpi->node);
     mpi->peer = tshi_calloc(allocator, size, sizeof *mpi->peer);
     bool good = mpi->node && mpi->peer;

@@ -27,14 +27,8 @@ static void without(const tsh_world *world, const char *what) {
 
 static tsh_status wanted_bytes(const tsh_world *world, size_t *out) {
     const tshi_nccl_library *library = tshi_nccl_of(world)->library;
-    const char *text = tshi_variable("TSHARD_NCCL_SYMMETRIC");
-    bool found = false;
-    tsh_status status = TSH_OK;
     *out = ARENA_BYTES;
-    if (text && strcmp(text, "0") == 0)
-        *out = 0;
-    else
-        status = tshi_variable_size("TSHARD_NCCL_SYMMETRIC", out, &found);
+    tsh_status status = tshi_variable_bytes("TSHARD_NCCL_SYMMETRIC", 0, out, NULL);
     bool can = library->mem_alloc && library->mem_free && library->window_register && library->window_deregister;
     bool managed = tshi_nccl_device(world)->managed; /* memory that the host may read: none of NCCL's */
     if (!can || managed) *out = 0;

@@ -1,6 +1,7 @@
 /* Whether a world's collectives go to NCCL: all ranks look at the same facts and come to the same verdict. */
 #include "dist/nccl_world.h"
 #include "dist/meet.h"
+#include "dist/mpi_world.h"
 #include "dist/nccl.h"
 
 #include <stdio.h>
@@ -18,11 +19,10 @@ typedef struct fact {
 } fact;
 
 static tsh_status find_out(const tsh_world *world, fact *mine) {
-    const char *backend = tshi_variable("TSHARD_BACKEND");
     const tshi_nccl_library *library;
     tshi_who who;
     *mine = (fact){.wish = NO_WISH};
-    if (backend) mine->wish = strcmp(backend, "nccl") == 0 ? WANTED : UNWANTED;
+    if (tshi_variable("TSHARD_BACKEND")) mine->wish = tshi_backend_is("nccl") ? WANTED : UNWANTED;
     tshi_who_am_i(&who);
     memcpy(mine->host, who.host_id, sizeof mine->host);
     if (mine->wish == UNWANTED) return TSH_OK;
@@ -114,12 +114,11 @@ static tsh_status make_events(tshi_nccl *nccl) {
 }
 
 static tsh_status state_new(tsh_world *world) {
-    const char *checked = tshi_variable("TSHARD_CHECK");
     tshi_nccl *nccl = tshi_calloc(&world->allocator, 1, sizeof *nccl);
     if (!nccl) return TSH_ERR_MEMORY;
     world->upper_state = nccl;
-    nccl->checked = checked && strcmp(checked, "0") != 0;
-    tsh_status status = tshi_nccl_library_open(&nccl->library);
+    tsh_status status = tshi_variable_switch("TSHARD_CHECK", &nccl->checked);
+    if (status == TSH_OK) status = tshi_nccl_library_open(&nccl->library);
     if (status == TSH_OK) status = make_events(nccl);
     if (status != TSH_OK) return status;
     nccl->word = world->device->ops->alloc(world->device, sizeof(float));
@@ -141,9 +140,8 @@ static tsh_status raise_group(tsh_world *world) {
 tsh_status tshi_nccl_join(tsh_world *world) {
     bool use = false;
     if (world->size == 1) return TSH_OK;
-    const char *backend = tshi_variable("TSHARD_BACKEND");
     if (world->device == world->host) {
-        if (!backend || strcmp(backend, "nccl") != 0) return TSH_OK;
+        if (!tshi_backend_is("nccl")) return TSH_OK;
         return tshi_fail(TSH_ERR_ARGUMENT,
                          "world_init: TSHARD_BACKEND is nccl, which is for GPUs, but device is TSH_CPU");
     }

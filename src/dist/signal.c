@@ -6,8 +6,6 @@
 
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* A signal belongs to the process: the one thing here that no world can own. */
 static _Atomic uint32_t asked;
@@ -17,11 +15,10 @@ static void on_signal(int number) {
     atomic_fetch_add_explicit(&asked, 1, memory_order_relaxed);
 }
 
-void tshi_signal_open(tsh_world *world) {
-    const char *wish = getenv("TSHARD_SIGUSR1");
+void tshi_signal_open(tsh_world *world, bool wanted) {
     struct sigaction before;
     world->asked = atomic_load(&asked);
-    if (!wish || strcmp(wish, "1") != 0) return;
+    if (!wanted) return;
     if (sigaction(SIGUSR1, NULL, &before) != 0 || before.sa_flags & SA_SIGINFO || before.sa_handler != SIG_DFL) return;
     struct sigaction mine = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigaction(SIGUSR1, &mine, NULL);

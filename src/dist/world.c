@@ -15,6 +15,13 @@ double tshi_clock(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+bool tshi_warning_due(double *next, double every) {
+    double now = tshi_clock();
+    if (now < *next) return false;
+    *next = now + every;
+    return true;
+}
+
 /* The world's own group, over ranks 0 to size - 1. Its state is the backend's to set. */
 static tsh_status world_group_create(tsh_world *world) {
     int *ranks = tshi_calloc(&world->allocator, (size_t)world->size, sizeof *ranks);
@@ -52,6 +59,7 @@ static tsh_status world_enter(tsh_world *world, const tsh_world_config *config, 
     world->size = settings->size;
     world->local_rank = settings->local_rank;
     world->timeout = settings->timeout;
+    world->warn_every = settings->warn_every;
     world->seed = settings->seed;
     if (settings->method == TSHI_INIT_MPI && settings->size > 1) return enter_mpi(world, settings);
     world->ops = settings->size == 1 ? &tshi_self_ops : &tshi_local_ops;
@@ -121,7 +129,7 @@ tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
         tsh_world_destroy(world);
         return status;
     }
-    tshi_signal_open(world);
+    tshi_signal_open(world, settings.rings);
     *out = world;
     return TSH_OK;
 }

@@ -51,8 +51,8 @@ Test(cuda_device, nothing_to_run_on_is_unsupported) {
 
 Test(cuda_device, switches_are_0_or_1) {
     tsh_device *device = NULL;
-    setenv("TSHARD_TF32", "yes", 1);
-    expect_refusal(TSH_ERR_ARGUMENT, "TSHARD_TF32 is \"yes\"; it must be 0 or 1");
+    setenv("TSHARD_TF32", "maybe", 1);
+    expect_refusal(TSH_ERR_ARGUMENT, "TSHARD_TF32 is \"maybe\"; it must be 0 or 1");
     setenv("TSHARD_TF32", "1", 1);
     setenv("TSHARD_CUDA_MANAGED", "2", 1);
     expect_refusal(TSH_ERR_ARGUMENT, "TSHARD_CUDA_MANAGED is \"2\"");

@@ -96,6 +96,45 @@ Test(launchers, agents_store_keeps_its_port, .timeout = 20) {
     cr_assert_eq(s.port, 4000);
 }
 
+Test(launchers, contradictions_are_errors, .timeout = 20) {
+    static const char *const cases[][2] = {
+        {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=3",
+         "OMPI_COMM_WORLD_LOCAL_SIZE is 3, but OMPI_COMM_WORLD_SIZE is 2"},
+        {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=2 OMPI_COMM_WORLD_LOCAL_SIZE=2",
+         "OMPI_COMM_WORLD_LOCAL_RANK is 2, but OMPI_COMM_WORLD_LOCAL_SIZE is 2"},
+        {"PMI_RANK=2 PMI_SIZE=2", "PMI_RANK is 2, but PMI_SIZE is 2"},
+        {"PMI_RANK=0 PMI_SIZE=2 MPI_LOCALNRANKS=3", "MPI_LOCALNRANKS is 3, but PMI_SIZE is 2"},
+        {"MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=2 MV2_COMM_WORLD_LOCAL_RANK=2",
+         "MV2_COMM_WORLD_LOCAL_RANK is 2, but MV2_COMM_WORLD_SIZE is 2"},
+        {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=2", "SLURM_LOCALID is 2, but SLURM_NTASKS is 2"},
+        {"SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_TASKS_PER_NODE=3", "3 tasks on this node, but SLURM_NTASKS is 2"},
+        {"SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_LOCALID=2 SLURM_STEP_TASKS_PER_NODE=2(x2)",
+         "SLURM_LOCALID is 2, but SLURM_STEP_TASKS_PER_NODE is 2"},
+        {"SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_NODEID=2 SLURM_NNODES=2", "SLURM_NODEID is 2, but SLURM_NNODES is 2"},
+        {"SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=2(x2)", "SLURM_NODEID=2"},
+        {"SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_TASKS_PER_NODE=2x", "SLURM_TASKS_PER_NODE is \"2x\""},
+        {"SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_TASKS_PER_NODE=+2", "SLURM_TASKS_PER_NODE is \"+2\""},
+        {"SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_TASKS_PER_NODE=2(x2),", "SLURM_TASKS_PER_NODE is \"2(x2),\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tshi_settings s;
+        cr_assert_eq(settings_of(cases[i][0], &s), TSH_ERR_ARGUMENT, "%s", cases[i][0]);
+        cr_assert(strstr(tsh_error_message(), cases[i][1]), "%s: %s", cases[i][0], tsh_error_message());
+    }
+}
+
+Test(launchers, a_name_that_does_not_fit_is_an_error, .timeout = 20) {
+    static const char *const names[] = {"TSHARD_TOKEN", "TORCHELASTIC_RUN_ID", "TSHARD_GROUP", "MASTER_ADDR"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        tshi_settings s;
+        char text[600];
+        int used = snprintf(text, sizeof text, "RANK=0 WORLD_SIZE=2 %s=", names[i]);
+        memset(text + used, 'x', 256);
+        text[used + 256] = '\0';
+        cr_assert_eq(settings_of(text, &s), TSH_ERR_ARGUMENT, "%s", names[i]);
+    }
+}
+
 Test(launchers, a_rank_without_a_world_is_an_error, .timeout = 20) {
     tshi_settings s;
     cr_assert_eq(settings_of("PMIX_RANK=3 PMIX_NAMESPACE=x", &s), TSH_ERR_ARGUMENT);

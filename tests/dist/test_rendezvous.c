@@ -7,6 +7,7 @@
 #include "support/lines.h"
 
 #include <criterion/criterion.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,24 +19,13 @@
 
 /* --- variables ---------------------------------------------------------------------------------------------------- */
 
-static const char *const variables[] = {"RANK",
-                                        "WORLD_SIZE",
-                                        "LOCAL_RANK",
-                                        "LOCAL_WORLD_SIZE",
-                                        "MASTER_ADDR",
-                                        "MASTER_PORT",
-                                        "TSHARD_TOKEN",
-                                        "TSHARD_TIMEOUT",
-                                        "TSHARD_DEVICE",
-                                        "TSHARD_HEAP",
-                                        "TSHARD_BLAS_THREADS",
-                                        "TSHARD_SEED",
-                                        "OMPI_COMM_WORLD_RANK",
-                                        "OMPI_COMM_WORLD_SIZE",
-                                        "PMI_RANK",
-                                        "PMI_SIZE",
-                                        "SLURM_PROCID",
-                                        "SLURM_NTASKS"};
+static const char *const variables[] = {
+    "RANK",           "WORLD_SIZE",           "LOCAL_RANK",           "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",    "MASTER_PORT",          "TSHARD_TOKEN",         "TSHARD_TIMEOUT",
+    "TSHARD_DEVICE",  "TSHARD_HEAP",          "TSHARD_BLAS_THREADS",  "TSHARD_SEED",
+    "TSHARD_WARN",    "TSHARD_SIGUSR1",       "TSHARD_CHECK",         "TSHARD_MPI_SHARED",
+    "TSHARD_BACKEND", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",
+    "PMI_SIZE",       "SLURM_PROCID",         "SLURM_NTASKS"};
 
 static void clear_environment(void) {
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) unsetenv(variables[i]);
@@ -93,6 +83,20 @@ Test(rendezvous, malformed_variables, .timeout = 20) {
         {"TSHARD_HEAP=99999999999T", "TSHARD_HEAP is \"99999999999T\""},
         {"TSHARD_BLAS_THREADS=0", "TSHARD_BLAS_THREADS is \"0\""},
         {"TSHARD_SEED=-1", "TSHARD_SEED is \"-1\""},
+        {"TSHARD_SEED=18446744073709551616", "TSHARD_SEED is \"18446744073709551616\""},
+        {"TSHARD_TIMEOUT=1e9", "TSHARD_TIMEOUT is \"1e9\"; it must be a positive number of seconds"},
+        {"TSHARD_TIMEOUT=0x10", "TSHARD_TIMEOUT is \"0x10\""},
+        {"TSHARD_TIMEOUT=+5", "TSHARD_TIMEOUT is \"+5\""},
+        {"TSHARD_WARN=0", "TSHARD_WARN is \"0\"; it must be a positive number of seconds"},
+        {"TSHARD_SIGUSR1=2", "TSHARD_SIGUSR1 is \"2\"; it must be 0 or 1 (off or on, no or yes, false or true)"},
+        {"TSHARD_CHECK=please", "TSHARD_CHECK is \"please\"; it must be 0 or 1"},
+        {"TSHARD_MPI_SHARED=-", "TSHARD_MPI_SHARED is \"-\"; it must be 0 or 1"},
+        {"TSHARD_BACKEND=lokal", "TSHARD_BACKEND is \"lokal\"; it must be local, mpi or nccl"},
+        {"RANK=1 WORLD_SIZE=2147483647", "WORLD_SIZE is \"2147483647\"; it must be a whole number from 1 to 1048576"},
+        {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1048577", "OMPI_COMM_WORLD_SIZE is \"1048577\""},
+        {"RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=9",
+         "LOCAL_WORLD_SIZE is 9, but WORLD_SIZE is 2: a machine has no more ranks than there are"},
+        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=2", "LOCAL_RANK is 2, but WORLD_SIZE is 2"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         expect_error(cases[i].settings, NULL, TSH_ERR_ARGUMENT, cases[i].words);
@@ -108,6 +112,8 @@ Test(rendezvous, contradictions, .timeout = 20) {
     expect_error("", &config, TSH_ERR_ARGUMENT, "rank is 2");
     config = (tsh_world_config){.rank = 2};
     expect_error("", &config, TSH_ERR_ARGUMENT, "rank 2 of world_size 0");
+    config = (tsh_world_config){.rank = 1, .world_size = INT32_MAX};
+    expect_error("", &config, TSH_ERR_ARGUMENT, "world_size is 2147483647; a world has at most 1048576 ranks");
     config = (tsh_world_config){.timeout = -1};
     expect_error("", &config, TSH_ERR_ARGUMENT, "timeout of -1");
     config = (tsh_world_config){.device = (tsh_device_kind)9};
@@ -135,6 +141,20 @@ Test(rendezvous, a_world_of_one, .timeout = 20) {
         tsh_world_destroy(world);
     }
     tsh_world_destroy(NULL);
+}
+
+/* The signal that a world answers does not end the process; without an answer it would. */
+Test(rendezvous, a_switch_is_on_in_every_spelling, .timeout = 20) {
+    static const char *const settings[] = {"TSHARD_SIGUSR1=1", "TSHARD_SIGUSR1=on", "TSHARD_SIGUSR1=yes",
+                                           "TSHARD_SIGUSR1=True"};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        tsh_world *world = NULL;
+        set_variables(settings[i]);
+        signal(SIGUSR1, SIG_DFL);
+        cr_assert_eq(tsh_world_init(NULL, &world), TSH_OK, "%s: %s", settings[i], tsh_error_message());
+        raise(SIGUSR1);
+        tsh_world_destroy(world);
+    }
 }
 
 /* The same two ranks by the names of each launcher. */
@@ -355,6 +375,7 @@ Test(rendezvous, threads, .timeout = 20) {
     cr_assert_eq(tsh_threads_create(0, &threads), TSH_ERR_ARGUMENT);
     cr_assert_null(threads);
     cr_assert_eq(tsh_threads_create(1, NULL), TSH_ERR_ARGUMENT);
+    cr_assert_eq(tsh_threads_create(INT32_MAX, &threads), TSH_ERR_ARGUMENT);
     tsh_threads_destroy(NULL);
     cr_assert_eq(tsh_threads_create(2, &threads), TSH_OK);
     tsh_world *world = NULL;

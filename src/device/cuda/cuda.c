@@ -1,6 +1,7 @@
 /* The GPU: its streams, what is told of failures, and the table of its kernels. */
 #include "device/cuda/kernels.h"
 
+#include "base/settings.h"
 #include "device/cuda/cuda.h"
 
 #include <sched.h>
@@ -146,17 +147,6 @@ static void cuda_destroy(tsh_device *device) {
     tshi_free(&allocator, device);
 }
 
-/* A variable that is 0 or 1; *out stays as it is where it is not set. */
-static tsh_status read_switch(const char *name, bool *out) {
-    const char *text = getenv(name);
-    if (!text || !*text) return TSH_OK;
-    if (strcmp(text, "0") != 0 && strcmp(text, "1") != 0) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\"; it must be 0 or 1", name, text);
-    }
-    *out = *text == '1';
-    return TSH_OK;
-}
-
 static tsh_status choose_gpu(int local_rank, int *ordinal) {
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
@@ -205,9 +195,9 @@ static tsh_status make_report(tshi_cuda_device *cuda) {
 
 static tsh_status open_gpu(tshi_cuda_device *cuda, int local_rank) {
     cuda->ipc = true;
-    tsh_status status = read_switch("TSHARD_CUDA_MANAGED", &cuda->managed);
-    if (status == TSH_OK) status = read_switch("TSHARD_CUDA_IPC", &cuda->ipc);
-    if (status == TSH_OK) status = read_switch("TSHARD_TF32", &cuda->tf32);
+    tsh_status status = tshi_variable_switch("TSHARD_CUDA_MANAGED", &cuda->managed);
+    if (status == TSH_OK) status = tshi_variable_switch("TSHARD_CUDA_IPC", &cuda->ipc);
+    if (status == TSH_OK) status = tshi_variable_switch("TSHARD_TF32", &cuda->tf32);
     if (status == TSH_OK) status = choose_gpu(local_rank, &cuda->ordinal);
     if (status == TSH_OK) status = tshi_cuda_fail(cudaSetDevice(cuda->ordinal), "cudaSetDevice");
     if (status == TSH_OK) {
