@@ -39,6 +39,8 @@ typedef struct tsh_layout {
     int dim; /* SHARD only; negative counts from the end where a tensor is at hand */
 } tsh_layout;
 
+/* Values, for expressions. In C's initialisers of static objects, which strictly (gcc -pedantic) take constants alone,
+ * stands TSH_SHARD_INIT(d) or its like. */
 #ifdef __cplusplus
 #define TSH_LAYOUT_(kind, dim) (tsh_layout{kind, dim})
 #else
@@ -48,6 +50,13 @@ typedef struct tsh_layout {
 #define TSH_SHARD(d)   TSH_LAYOUT_(TSH_KIND_SHARD, d)
 #define TSH_PARTIAL    TSH_LAYOUT_(TSH_KIND_PARTIAL, 0)
 #define TSH_LOCAL      TSH_LAYOUT_(TSH_KIND_LOCAL, 0)
+
+#define TSH_LAYOUT_INIT_(kind, dim)                                                                                    \
+    { kind, dim }
+#define TSH_REPLICATED_INIT TSH_LAYOUT_INIT_(TSH_KIND_REPLICATED, 0)
+#define TSH_SHARD_INIT(d)   TSH_LAYOUT_INIT_(TSH_KIND_SHARD, d)
+#define TSH_PARTIAL_INIT    TSH_LAYOUT_INIT_(TSH_KIND_PARTIAL, 0)
+#define TSH_LOCAL_INIT      TSH_LAYOUT_INIT_(TSH_KIND_LOCAL, 0)
 
 /* The balanced split of n items over `parts`: the first n % parts hold one more. Part `index` holds *length items
  * from *start on; either may be NULL. 13 over 4 is 4,3,3,3; 2 over 4 is 1,1,0,0.
@@ -89,8 +98,9 @@ TSH_API void *tsh_tensor_data(const tsh_tensor *tensor);
 TSH_API char *tsh_tensor_describe(const tsh_tensor *tensor, char *text, size_t size);
 
 /* Say what a LOCAL tensor is along the axis of `group`: REPLICATED, PARTIAL or SHARD(d), whose dim d is then
- * `global` long (0: ranks hold equal parts). No communication and no check that it is true of the values; the local
- * size must be this rank's balanced part. Claiming LOCAL withdraws a claim. */
+ * `global` long over this axis and those that shard it already, split by the earlier axis first (0: ranks along this
+ * axis hold equal parts). No communication and no check that it is true of the values; the local size must be this
+ * rank's balanced part. Claiming LOCAL withdraws a claim. TSH_ERR_ARGUMENT, _SHAPE, _LAYOUT, _STATE for a tape's. */
 TSH_API tsh_status tsh_tensor_claim(tsh_tensor *tensor, const tsh_group *group, tsh_layout layout, int64_t global);
 
 /* Copy nbytes of this rank's part in or out; `count` elements must be the tensor's own number. A read waits for a GPU,

@@ -10,6 +10,10 @@ void tsh_split(int64_t n, int parts, int index, int64_t *start, int64_t *length)
     if (length) *length = base + (index < extra ? 1 : 0);
 }
 
+bool tshi_layout_exists(tsh_layout layout) {
+    return (int)layout.kind >= TSH_KIND_REPLICATED && layout.kind <= TSH_KIND_LOCAL;
+}
+
 bool tshi_layout_equal(tsh_layout a, tsh_layout b) {
     return a.kind == b.kind && (a.kind != TSH_KIND_SHARD || a.dim == b.dim);
 }
@@ -41,6 +45,10 @@ int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group) {
 tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
     memcpy(shape->local, shape->global, sizeof shape->local);
     for (int a = 0; a < mesh->axes; a++) {
+        if (!tshi_layout_exists(layout[a])) {
+            return tshi_fail(TSH_ERR_ARGUMENT, "%d along axis %s is no kind of layout", (int)layout[a].kind,
+                             mesh->axis[a].name);
+        }
         if (layout[a].kind != TSH_KIND_SHARD) continue;
         int d = layout[a].dim < 0 ? layout[a].dim + shape->ndim : layout[a].dim;
         if (d < 0 || d >= shape->ndim) {

@@ -74,6 +74,8 @@ struct tsh_tensor {
 
 /* --- layout algebra: pure functions ------------------------------------------------------------------------------- */
 
+/* Its kind is one of the four; a dim is checked where a tensor is at hand. */
+bool tshi_layout_exists(tsh_layout layout);
 bool tshi_layout_equal(tsh_layout a, tsh_layout b);
 /* "SHARD(0)" into text; returns text. */
 char *tshi_layout_name(tsh_layout layout, char *text, size_t size);

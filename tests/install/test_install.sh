@@ -46,13 +46,21 @@ export PKG_CONFIG_PATH=$libdir/pkgconfig
     fail "pkg-config, shared"
 runs "$work/pc_shared" "$libdir"
 needs_shared "$work/pc_shared" || fail "pkg-config did not give the shared library"
-mkdir "$work/static"
-cp "$libdir/libtshard.a" "$work/static" # alone in a folder, so that -ltshard can mean nothing else
 # shellcheck disable=SC2046
-"$cc" -std=c11 "$here/program.c" -L"$work/static" $(pkg-config --cflags --static --libs tshard) -o "$work/pc_static" ||
+"$cc" -std=c11 "$here/program.c" $(pkg-config --cflags --static --libs tshard) -o "$work/pc_static" ||
     fail "pkg-config, static"
 runs "$work/pc_static"
 needs_shared "$work/pc_static" && fail "pkg-config --static did not give the static library"
+
+# Layouts in initialisers and expressions, in each language's strictest reading.
+for standard in c11 c17; do
+    "$cc" -std=$standard -Wall -Wextra -pedantic-errors -Werror -I"$prefix/include" -fsyntax-only "$here/layouts.c" ||
+        fail "layouts in $standard"
+done
+for standard in c++11 c++17; do
+    "${CXX:-c++}" -std=$standard -Wall -Wextra -pedantic-errors -Werror -I"$prefix/include" -fsyntax-only -x c++ \
+        "$here/layouts.c" || fail "layouts in $standard"
+done
 
 # Each header stands alone, and only the interface is exported.
 for header in "$prefix"/include/tshard/*.h; do
