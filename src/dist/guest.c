@@ -107,7 +107,7 @@ static tshi_guest_end take_answer(tshi_meet *meet, int fd, const unsigned char *
     return end;
 }
 
-tshi_guest_end tshi_guest_try(tshi_meet *meet, const tshi_place_at *place, const unsigned char *nonce, double patience,
+tshi_guest_end tshi_guest_try(tshi_meet *meet, const tshi_place_at *place, const unsigned char *leader, double patience,
                               tsh_status *status, tshi_roster *out, char *words, size_t words_size) {
     tshi_frame host;
     unsigned char mine[TSHI_NONCE_SIZE];
@@ -118,8 +118,8 @@ tshi_guest_end tshi_guest_try(tshi_meet *meet, const tshi_place_at *place, const
     }
     tshi_guest_end end = TSHI_GUEST_STRANGER;
     if (take_challenge(meet, fd, &host, words, words_size)) {
-        bool same = tshi_equal_secret(host.group, meet->group, sizeof host.group);
-        if (same && nonce) same = tshi_equal_secret(host.nonce, nonce, sizeof host.nonce);
+        bool same = !memcmp(host.group, meet->group, sizeof host.group);
+        if (same && leader) same = !memcmp(host.leader, leader, sizeof host.leader);
         if (!same) {
             snprintf(words, words_size, "another job is there: its token or its group_name is not ours");
         } else if (say_hello(meet, fd, &host, mine)) {

@@ -129,11 +129,8 @@ static void challenge(host *h, int fd) {
     *g = (guest){.fd = fd, .rank = -1, .deadline = tshi_clock() + HEARING};
     h->n++;
     h->strangers++;
-    bool random = true;
-    if (h->plan->nonce)
-        memcpy(g->nonce, h->plan->nonce, sizeof g->nonce);
-    else
-        random = tshi_random_bytes(g->nonce, sizeof g->nonce);
+    bool random = tshi_random_bytes(g->nonce, sizeof g->nonce);
+    if (h->plan->leader) memcpy(frame.leader, h->plan->leader, sizeof frame.leader);
     memcpy(frame.nonce, g->nonce, sizeof g->nonce);
     memcpy(frame.group, h->meet->group, sizeof frame.group);
     size_t size = tshi_wire_write(TSHI_CHALLENGE, &frame, NULL, bytes);
@@ -290,7 +287,7 @@ static bool hear(host *h, int index) {
     if (tshi_wire_read(TSHI_HELLO, g->in, g->got, &seal, &g->hello)) {
         greet(h, index);
     } else {
-        tell_refusal(h, "its token is not this job's");
+        tell_refusal(h, "its token is not this job's, or its greeting was made for another connection");
         drop(h, index);
     }
     return h->n == before;

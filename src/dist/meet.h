@@ -73,7 +73,7 @@ void tshi_dial_close(int *fds, int n);
 typedef struct tshi_host_plan {
     int *listeners; /* [n], stay the caller's */
     int n;
-    unsigned char *nonce; /* that all challenges carry; NULL: one for each */
+    unsigned char *leader; /* the nonce by which this rank was announced; NULL: it was not */
     /* Called about every 100 ms while ranks come; false ends it with *again. May be NULL. */
     bool (*tick)(void *user);
     /* Called when all have come or time is up, before anybody hears of it. May be NULL. */
@@ -92,9 +92,9 @@ typedef enum tshi_guest_end {
     TSHI_GUEST_STRANGER, /* something else is there; or another job, which may share the place */
 } tshi_guest_end;
 
-/* One attempt at one place, to connect within `patience` seconds. `nonce`, where not NULL, is what its challenge has to
- * carry. Why it came to nothing goes into words. */
-tshi_guest_end tshi_guest_try(tshi_meet *meet, const tshi_place_at *place, const unsigned char *nonce, double patience,
+/* One attempt at one place, to connect within `patience` seconds. `leader`, where not NULL, is the nonce by which the
+ * one that listens was announced, as its challenge has to say. Why it came to nothing goes into words. */
+tshi_guest_end tshi_guest_try(tshi_meet *meet, const tshi_place_at *place, const unsigned char *leader, double patience,
                               tsh_status *status, tshi_roster *out, char *words, size_t words_size);
 /* All places, again and again until the deadline. */
 tsh_status tshi_guest_run(tshi_meet *meet, const tshi_place_at *places, int n, tshi_roster *out);

@@ -228,7 +228,7 @@ static tshi_guest_end follow(file_meeting *f, const tshi_frame *leader, tsh_stat
 static tsh_status meet_by(file_meeting *f, int *listeners, int n, tshi_roster *out) {
     tsh_status status = TSH_OK;
     tshi_host_plan plan = {
-        .listeners = listeners, .n = n, .nonce = f->mine.nonce, .tick = still_leading, .closing = withdraw, .user = f};
+        .listeners = listeners, .n = n, .leader = f->mine.nonce, .tick = still_leading, .closing = withdraw, .user = f};
     for (double pause = 0.002;; pause = pause < 0.1 ? pause * 2 : pause) {
         tshi_frame leader;
         bool found = false, again = false;

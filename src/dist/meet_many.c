@@ -285,7 +285,8 @@ static tshi_guest_end follow(crowd *c, const voice *v, tsh_status *status, tshi_
 /* Whether it came to an end, which *status tells. */
 static bool lead(crowd *c, tsh_status *status, tshi_roster *out) {
     bool again = false;
-    tshi_host_plan plan = {.listeners = &c->listener, .n = 1, .nonce = c->mine.nonce, .tick = still_leading, .user = c};
+    tshi_host_plan plan = {
+        .listeners = &c->listener, .n = 1, .leader = c->mine.nonce, .tick = still_leading, .user = c};
     *status = open_listener(c);
     if (*status != TSH_OK) return true;
     c->mine.leading = true;

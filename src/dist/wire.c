@@ -7,7 +7,7 @@
 
 static const unsigned char magic[4] = {'t', 'S', 'H', 'm'};
 
-#define WIRE_VERSION 1
+#define WIRE_VERSION 2
 
 /* --- bytes -------------------------------------------------------------------------------------------------------- */
 
@@ -144,6 +144,7 @@ size_t tshi_wire_write(tshi_wire_type type, const tshi_frame *frame, const tshi_
     begin(&w, out, type);
     if (type != TSHI_HELLO) put(&w, frame->group, sizeof frame->group);
     put(&w, frame->nonce, sizeof frame->nonce);
+    if (type == TSHI_CHALLENGE) put(&w, frame->leader, sizeof frame->leader);
     if (type == TSHI_HELLO) {
         for (int i = 0; i < 2; i++) put_number(&w, (uint64_t)frame->version[i], 2);
     }
@@ -164,6 +165,7 @@ bool tshi_wire_read(tshi_wire_type type, const unsigned char *bytes, size_t size
     if (!open_frame(&r, type, bytes, size, seal, type == TSHI_CHALLENGE ? 0 : TSHI_PROOF_SIZE)) return false;
     if (type != TSHI_HELLO) get(&r, out->group, sizeof out->group);
     get(&r, out->nonce, sizeof out->nonce);
+    if (type == TSHI_CHALLENGE) get(&r, out->leader, sizeof out->leader);
     if (type == TSHI_HELLO) {
         for (int i = 0; i < 2; i++) out->version[i] = (int)get_number(&r, 2);
     }
@@ -199,11 +201,22 @@ size_t tshi_wire_answer_room(int size) {
     return TSHI_WIRE_HEAD + 64 + TSHI_KEY_SIZE + TSHI_MESSAGE_SIZE + roster + TSHI_PROOF_SIZE;
 }
 
-static void put_roster(writer *w, const tshi_roster *roster) {
+/* A mask is used once: for the world's key, in the answer to the one greeting that has this nonce. */
+static void mask_key(const tshi_seal *seal, unsigned char key[TSHI_KEY_SIZE]) {
+    static const unsigned char purpose[] = "world key";
+    unsigned char mask[TSHI_PROOF_SIZE];
+    tshi_hmac(seal->key, TSHI_KEY_SIZE, purpose, sizeof purpose, seal->nonce, TSHI_NONCE_SIZE, mask);
+    for (int i = 0; i < TSHI_KEY_SIZE; i++) key[i] ^= mask[i];
+}
+
+static void put_roster(writer *w, const tshi_roster *roster, const tshi_seal *seal) {
+    unsigned char key[TSHI_KEY_SIZE];
+    memcpy(key, roster->key, sizeof key);
+    mask_key(seal, key);
     put_number(w, (uint32_t)roster->rank, 4);
     put_number(w, (uint32_t)roster->size, 4);
     put_number(w, (uint32_t)roster->nodes, 4);
-    put(w, roster->key, sizeof roster->key);
+    put(w, key, sizeof key);
     for (int i = 0; i < roster->nodes; i++) put_text(w, roster->host[i], TSHI_HOST_SIZE - 1, 1);
     for (int i = 0; i < roster->size; i++) put_number(w, (uint32_t)roster->node[i], 4);
 }
@@ -213,19 +226,21 @@ size_t tshi_wire_write_answer(const tshi_wire_answer *answer, const tshi_seal *s
     begin(&w, out, TSHI_ANSWER);
     put_number(&w, (uint64_t)answer->status, 1);
     if (answer->status == TSH_OK)
-        put_roster(&w, &answer->roster);
+        put_roster(&w, &answer->roster, seal);
     else
         put_text(&w, answer->words, sizeof answer->words - 1, 2);
     return finish(&w, seal);
 }
 
-static tsh_status get_roster(reader *r, int ranks, const tsh_allocator *allocator, tshi_roster *out) {
+static tsh_status get_roster(reader *r, int ranks, const tshi_seal *seal, const tsh_allocator *allocator,
+                             tshi_roster *out) {
     int rank = get_int(r), size = get_int(r), nodes = get_int(r);
     if (r->bad || size != ranks || rank < 0 || rank >= size || nodes < 1 || nodes > size) return TSH_ERR_SYSTEM;
     tsh_status status = tshi_roster_init(out, size, nodes, allocator);
     if (status != TSH_OK) return status;
     out->rank = rank;
     get(r, out->key, sizeof out->key);
+    mask_key(seal, out->key);
     for (int i = 0; i < nodes; i++) get_text(r, out->host[i], TSHI_HOST_SIZE, 1);
     for (int i = 0; i < size; i++) {
         out->node[i] = get_int(r);
@@ -243,7 +258,7 @@ tsh_status tshi_wire_read_answer(const unsigned char *bytes, size_t size, int ra
     out->status = (tsh_status)get_number(&r, 1);
     tsh_status status = TSH_OK;
     if (out->status == TSH_OK)
-        status = get_roster(&r, ranks, allocator, &out->roster);
+        status = get_roster(&r, ranks, seal, allocator, &out->roster);
     else
         get_text(&r, out->words, sizeof out->words, 2);
     if (status == TSH_OK && (!complete(&r) || (int)out->status > TSH_ERR_PEER)) status = TSH_ERR_SYSTEM;

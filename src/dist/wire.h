@@ -1,14 +1,19 @@
 /* What ranks say while they meet, byte by byte. Integers are little-endian; nothing is believed before it is checked.
  *
  *   frame      magic "tSHm", version 1, type 1, zero 2, length of the body 4; then the body
- *   CHALLENGE  the one that listens, first: nonce 32, group 16 (so that a rank sees at once whether it is at its job's)
+ *   CHALLENGE  the one that listens, first: group 16 (so that a rank sees at once whether it is at its job's), nonce 32
+ *              (another for each connection), the nonce 32 by which NEWS or LEADER have announced it (else zeros)
  *   HELLO      the one that comes: nonce 32, library version 2 x 2, rank 4 (-1: any), size 4, who, proof 32
- *   ANSWER     status 1; then words, or a roster: rank 4, size 4, nodes 4, key 32, names, node of each rank 4; proof 32
+ *   ANSWER     status 1; then words, or a roster: rank 4, size 4, nodes 4, key 32 (masked), names, node of each rank 4; proof
+ *              32
  *   NEWS       a datagram to many: group 16, nonce 32, rank 4, size 4, who, TCP port 2, leading 1, proof 32
  *   LEADER     what a file says of the one that listens: group 16, nonce 32, who, TCP port 2, proof 32
  *   who        host's id 16, process 4, its start 8, host's name (1 + up to 63)
  *
- * A proof is the HMAC, under the job's key, of the nonce that it answers and of all of the frame before it. */
+ * A proof is the HMAC, under the job's key, of the nonce that it answers and of all of the frame before it. Both ends
+ * draw a nonce for each connection, so that a frame that was overheard and sent again proves nothing. The world's key
+ * in an answer is masked with an HMAC of the nonce that the answer is for: it is never to be read without the job's key.
+ * Those who overhear a frame can try job's keys on it: a token has to be too long to guess. */
 #ifndef TSHI_WIRE_H
 #define TSHI_WIRE_H
 
@@ -35,6 +40,7 @@ typedef struct tshi_who {
 /* Challenge, greeting, news and leader's record: each uses what its type carries. */
 typedef struct tshi_frame {
     unsigned char nonce[TSHI_NONCE_SIZE];
+    unsigned char leader[TSHI_NONCE_SIZE]; /* of a challenge */
     unsigned char group[TSHI_GROUP_SIZE];
     int version[2];
     int rank, size;

@@ -264,6 +264,76 @@ Test(hostile, a_rank_dies_and_its_connection_stays, .timeout = 30) {
     cr_assert_str_empty(tshi_test_run_with(&options, dies_unseen, &d, NULL, NULL));
 }
 
+/* --- replays ------------------------------------------------------------------------------------------------------ */
+
+/* All that comes until the other end hangs up or has said nothing for a while; how much that is. */
+static size_t take_all(int fd, unsigned char *out, size_t room) {
+    const struct timeval patience = {.tv_sec = 5};
+    size_t used = 0;
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    for (ssize_t n = 1; n > 0 && used<room; used += n> 0 ? (size_t)n : 0) n = recv(fd, out + used, room - used, 0);
+    return used;
+}
+
+static bool take_challenge(int fd, tshi_frame *out) {
+    unsigned char bytes[TSHI_WIRE_MOST];
+    if (recv(fd, bytes, TSHI_WIRE_HEAD, MSG_WAITALL) != TSHI_WIRE_HEAD) return false;
+    int64_t body = tshi_wire_body(bytes, TSHI_CHALLENGE, sizeof bytes - TSHI_WIRE_HEAD);
+    if (body < 0 || recv(fd, bytes + TSHI_WIRE_HEAD, (size_t)body, MSG_WAITALL) != body) return false;
+    return tshi_wire_read(TSHI_CHALLENGE, bytes, TSHI_WIRE_HEAD + (size_t)body, NULL, out);
+}
+
+/* Where the one that has written itself into the file listens, or 0. */
+static int port_in_file(const char *path) {
+    unsigned char bytes[1024];
+    tshi_frame leader = {.port = 0};
+    for (int tries = 0; tries < 300 && leader.port == 0; tries++) {
+        FILE *file = fopen(path, "r");
+        size_t n = file ? fread(bytes, 1, sizeof bytes, file) : 0;
+        if (file) fclose(file);
+        if (!tshi_wire_read(TSHI_LEADER, bytes, n, NULL, &leader)) tshi_nap(0.01);
+    }
+    return leader.port;
+}
+
+/* Rank 1 is a stranger that has overheard a good greeting, of a connection that is gone, and sends it again. */
+static void replay(tshi_rank *r, void *arg) {
+    const char *text = arg;
+    tsh_world_config config = {.init_method = text, .heap_bytes = HEAP};
+    unsetenv("RANK");
+    unsetenv("LOCAL_RANK");
+    unsetenv("LOCAL_WORLD_SIZE");
+    if (r->rank == 0) {
+        tshi_check_status(r, tsh_world_init(&config, &r->world), TSH_ERR_TIMEOUT, "1/2 joined");
+        return;
+    }
+    tshi_settings settings;
+    tshi_frame first, second, hello = {.version = {TSH_VERSION_MAJOR, TSH_VERSION_MINOR}, .rank = -1, .size = 2};
+    unsigned char bytes[TSHI_WIRE_MOST], came[4096];
+    if (!tshi_check_ok(r, tshi_settings_read(&config, &settings))) return;
+    int port = port_in_file(text + strlen("file://")), fd = stranger(port, true);
+    if (!tshi_check(r, port > 0 && fd >= 0 && take_challenge(fd, &first), "nobody leads")) return;
+    hello.who.process = (uint32_t)getpid();
+    tshi_seal seal = {settings.key, first.nonce};
+    size_t size = tshi_wire_write(TSHI_HELLO, &hello, &seal, bytes);
+    shutdown(fd, SHUT_RDWR);
+    close(fd);
+    fd = stranger(port, true);
+    if (!tshi_check(r, fd >= 0 && take_challenge(fd, &second), "nobody leads any more")) return;
+    tshi_check(r, memcmp(first.nonce, second.nonce, sizeof first.nonce) != 0, "one nonce for two connections");
+    tshi_check(r, !memcmp(first.leader, second.leader, sizeof first.leader), "the leader has changed");
+    tshi_check(r, send(fd, bytes, size, MSG_NOSIGNAL) == (ssize_t)size, "cannot send");
+    tshi_check(r, take_all(fd, came, sizeof came) == 0, "an overheard greeting is answered");
+    close(fd);
+}
+
+Test(hostile, an_overheard_greeting_is_refused, .timeout = 30) {
+    char text[96];
+    snprintf(text, sizeof text, "file:///tmp/tshard-test-replay-%d", (int)getpid());
+    tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = "2"};
+    cr_assert_str_empty(tshi_test_run_with(&options, replay, text, NULL, NULL));
+}
+
 /* Noise at a multicast address. */
 static void noisy_crowd(tshi_rank *r, void *arg) {
     const place *p = arg;

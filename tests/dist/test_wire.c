@@ -1,4 +1,7 @@
 /* What ranks say while they meet: proofs against known answers, frames there and back, and everything else refused. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "dist/wire.h"
 
 #include <criterion/criterion.h>
@@ -59,6 +62,7 @@ Test(wire, secrets_are_compared_whole, .timeout = 20) {
 static tshi_frame example(void) {
     tshi_frame frame = {.version = {3, 14}, .rank = -1, .size = 70000, .port = 65535, .leading = true};
     memset(frame.nonce, 0xa5, sizeof frame.nonce);
+    memset(frame.leader, 0x3c, sizeof frame.leader);
     memset(frame.group, 0x5a, sizeof frame.group);
     memset(frame.who.host_id, 0x11, sizeof frame.who.host_id);
     frame.who.process = 4000000000u;
@@ -77,6 +81,7 @@ Test(wire, frames_there_and_back, .timeout = 20) {
         cr_assert_leq(size, sizeof bytes);
         cr_assert(tshi_wire_read((tshi_wire_type)type, bytes, size, &seal, &out), "type %d", type);
         cr_assert_arr_eq(out.nonce, in.nonce, sizeof in.nonce);
+        if (type == TSHI_CHALLENGE) cr_assert_arr_eq(out.leader, in.leader, sizeof in.leader);
         if (type != TSHI_HELLO) cr_assert_arr_eq(out.group, in.group, sizeof in.group);
         if (type == TSHI_HELLO) cr_assert(out.version[0] == 3 && out.version[1] == 14);
         if (type == TSHI_HELLO || type == TSHI_NEWS) cr_assert(out.rank == -1 && out.size == 70000);
@@ -117,6 +122,7 @@ Test(wire, rosters_there_and_back, .timeout = 20) {
     memcpy(in.roster.host[1], "the\nother\x1b", 11);
     in.roster.rank = 3;
     in.roster.node[4] = 1;
+    memset(in.roster.key, 0x77, sizeof in.roster.key);
     unsigned char *bytes = malloc(tshi_wire_answer_room(5));
     size_t size = tshi_wire_write_answer(&in, &seal, bytes);
     cr_assert_leq(size, tshi_wire_answer_room(5));
@@ -124,6 +130,8 @@ Test(wire, rosters_there_and_back, .timeout = 20) {
     cr_assert(out.status == TSH_OK && out.roster.rank == 3 && out.roster.size == 5 && out.roster.nodes == 2);
     cr_assert(out.roster.node[3] == 0 && out.roster.node[4] == 1);
     cr_assert_str_eq(out.roster.host[1], "the?other?", "control characters reach no terminal");
+    cr_assert_arr_eq(out.roster.key, in.roster.key, sizeof in.roster.key);
+    cr_assert_null(memmem(bytes, size, in.roster.key, 4), "the world's key is sent in the clear");
     tshi_roster_free(&out.roster, &allocator);
     cr_assert_eq(tshi_wire_read_answer(bytes, size, 4, &seal, &allocator, &out), TSH_ERR_SYSTEM);
     cr_assert_eq(tshi_wire_read_answer(bytes, size - 1, 5, &seal, &allocator, &out), TSH_ERR_SYSTEM);

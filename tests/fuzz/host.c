@@ -15,10 +15,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 typedef struct visitor {
     int fd;
-    bool challenged;
+    bool challenged, replayed;
     unsigned char nonce[TSHI_NONCE_SIZE], own[TSHI_NONCE_SIZE];
     unsigned char rest[TSHI_WIRE_MOST]; /* of a greeting that was sent in part */
     size_t left;
+    unsigned char heard[TSHI_WIRE_MOST]; /* the last greeting that was sent whole */
+    size_t heard_size;
 } visitor;
 
 typedef struct play {
@@ -74,6 +76,7 @@ static void greet(play *p, visitor *v) {
     if (kind & 4) v->rest[spoiled % size] ^= (unsigned char)(1u << (kind >> 5));
     size_t part = kind & 8 ? spoiled % size : size;
     say(v, v->rest, part);
+    if (part == size) memcpy(v->heard, v->rest, v->heard_size = size);
     v->left = size - part;
     memmove(v->rest, v->rest + part, v->left);
     if (honest) p->honest++;
@@ -89,6 +92,18 @@ static void talk_nonsense(play *p, visitor *v) {
     say(v, bytes, script_bytes(&p->s, bytes, script_byte(&p->s)));
 }
 
+/* A greeting that was overheard, sent again on a connection of its own: nobody is taken in for it. */
+static void replay(play *p, visitor *v) {
+    visitor *from = &p->visitors[script_byte(&p->s) % GUESTS];
+    unsigned char bytes[TSHI_WIRE_MOST];
+    size_t size = from->heard_size;
+    memcpy(bytes, from->heard, size);
+    if (from == v || size == 0) return;
+    come(p, v);
+    say(v, bytes, size);
+    v->replayed = true;
+}
+
 static void act(play *p) {
     unsigned op = script_byte(&p->s);
     visitor *v = &p->visitors[(op >> 3) % GUESTS];
@@ -102,7 +117,12 @@ static void act(play *p) {
         if (v->fd >= 0) shutdown(v->fd, SHUT_WR);
         break;
     case 6: stage_advance(0.25 * script_byte(&p->s)); break;
-    default: take_challenge(p, v); break;
+    default:
+        if (op >> 3 >= 2 * GUESTS)
+            replay(p, v);
+        else
+            take_challenge(p, v);
+        break;
     }
 }
 
@@ -125,7 +145,7 @@ static void check_answer(play *p, visitor *v, tsh_status status) {
     take_challenge(p, v);
     ssize_t n = v->fd >= 0 ? recv(v->fd, bytes, sizeof bytes, MSG_DONTWAIT) : -1;
     if (n <= 0) return;
-    stage_require(v->challenged);
+    stage_require(v->challenged && !v->replayed);
     tsh_status read = tshi_wire_read_answer(bytes, (size_t)n, p->settings.size, &seal, p->meet.allocator, &answer);
     stage_require(read == TSH_OK && answer.status != TSH_ERR_PEER);
     if (answer.status == TSH_OK) stage_require(status == TSH_OK && answer.roster.size == p->settings.size);
@@ -151,7 +171,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     p.ticks_left = (int)more;
     tshi_host_plan plan = {.listeners = &listener,
                            .n = 1,
-                           .nonce = setup & 64 ? nonce : NULL,
+                           .leader = setup & 64 ? nonce : NULL,
                            .tick = setup & 128 ? tick : NULL,
                            .user = &p};
     tsh_status status = tshi_host_run(&p.meet, &plan, &again, &roster);

@@ -17,7 +17,7 @@ static void require(bool condition) {
 
 /* A head of the right length before, and the proof behind, where there is room. */
 static void make_valid(unsigned char *bytes, size_t size, tshi_wire_type type) {
-    static const unsigned char head[8] = {'t', 'S', 'H', 'm', 1, 0, 0, 0};
+    static const unsigned char head[8] = {'t', 'S', 'H', 'm', 2, 0, 0, 0};
     if (size < TSHI_WIRE_HEAD + TSHI_PROOF_SIZE) return;
     memcpy(bytes, head, sizeof head);
     bytes[5] = (unsigned char)type;
@@ -35,6 +35,7 @@ static void try_frame(tshi_wire_type type, const unsigned char *bytes, size_t si
     size_t n = tshi_wire_write(type, &frame, &seal, again);
     require(n <= sizeof again);
     require(tshi_wire_read(type, again, n, &seal, &second));
+    require(!memcmp(frame.leader, second.leader, sizeof frame.leader));
     require(!memcmp(frame.nonce, second.nonce, sizeof frame.nonce) && frame.rank == second.rank &&
             frame.size == second.size && frame.port == second.port && !strcmp(frame.who.host, second.who.host));
 }
@@ -50,6 +51,7 @@ static void try_answer(const unsigned char *bytes, size_t size, int ranks) {
     require(n <= tshi_wire_answer_room(ranks));
     require(tshi_wire_read_answer(again, n, ranks, &seal, &allocator, &second) == TSH_OK);
     require(answer.status == second.status && answer.roster.rank == second.roster.rank);
+    require(!memcmp(answer.roster.key, second.roster.key, sizeof answer.roster.key));
     tshi_roster_free(&answer.roster, &allocator);
     tshi_roster_free(&second.roster, &allocator);
     free(again);
