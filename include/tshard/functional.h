@@ -1,12 +1,13 @@
 /* functional: differentiable functions of tensors (room autograd).
  *
  * Shapes are global ones. For each function a line lists the layouts that it takes along an axis, inputs -> output,
- * with R, S(d), P, L for REPLICATED, SHARD(d), PARTIAL, LOCAL. From other layouts the tape inserts transitions to one of
- * the entries, chosen for all axes of the mesh together: what is SHARD along an axis is used split where an entry can
- * (an entry that gathers it would repeat the arithmetic on every rank); then the entry whose transitions send the fewest
- * bytes, forward and backward, is taken, the first on ties. The choice depends on shapes, dtypes and layouts alone: it is
- * the same on every rank, at any number of ranks, with and without recording, and for empty tensors. LOCAL is only ever
- * taken as LOCAL.
+ * with R, S(d), P, L for REPLICATED, SHARD(d), PARTIAL, LOCAL. From other layouts the tape inserts transitions to one
+ * of the entries, chosen for all axes of the mesh together. What is split is used as it is: entries that take an input
+ * as it is SHARD come first, then entries that split the work otherwise; last those that gather every split input and
+ * so repeat the arithmetic on every rank. Among these the entry whose transitions send the fewest bytes is taken,
+ * forward and backward, a sum that it leaves open (P) counting as its all-reduce; the first on ties. The choice depends
+ * on shapes, dtypes and layouts alone: it is the same on every rank, at any number of ranks, with and without
+ * recording, and for empty tensors. LOCAL is only ever taken as LOCAL.
  * All tensors of one float dtype that the device computes with (see tsh_dtype) where not said otherwise, on one mesh.
  * Every function returns a tensor owned by the tape, or NULL with the words in tsh_tape_message(). On a GPU ids out of
  * range, and whatever else only its kernels find, are told by the next call that looks: tsh_backward,
@@ -23,14 +24,16 @@ extern "C" {
 #endif
 
 /* y = a b.  a [..., k], b [k, n] -> [..., n].
- *   P,R -> P    R,P -> P    R,R -> R    S(d),L -> S(d), d not last    L,S(1) -> S(last)    S(last),S(0) -> P    L,L -> L
+ *   P,R -> P    R,P -> P    R,R -> R    S(d),L -> S(d), d not last    L,S(1) -> S(last)    S(last),S(0) -> P
+ *   L,L -> L
  * L,S(1) is for a b that is SHARD(1) already, P,R and R,P for inputs that are that already: the product of a sum's term
  * is a term of the product; the gradient of the R input is summed (all-reduce). Backward: da = dc b^T, db = a^T dc. */
 TSH_API tsh_tensor *tsh_matmul(tsh_tape *tape, tsh_tensor *a, tsh_tensor *b);
 /* y = x W^T + b.  x [..., in], weight [out, in], bias [out] or NULL -> [..., out].
  *   P,R,P -> P    R,P,P -> P    R,R,R -> R    S(d),L,L -> S(d), d not last    L,S(0),S(0) -> S(last) (column)
  *   S(last),S(1),P -> P (row)    L,L,L -> L
- * The column entry is for a weight that is SHARD(0) already, the first two for an x and a weight that are P and R already.
+ * The column entry is for a weight that is SHARD(0) already, the first two for an x and a weight that are P and R
+ * already.
  * Backward: dx = dy W, dW = dy^T x, db = column sums of dy. */
 TSH_API tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias);
 
@@ -59,12 +62,12 @@ TSH_API tsh_tensor *tsh_relu(tsh_tape *tape, tsh_tensor *x);
 TSH_API tsh_tensor *tsh_silu(tsh_tape *tape, tsh_tensor *x);
 /* Zero with probability p (in [0, 1)), else x / (1 - p), keyed by global element. Does nothing while the tape is not
  * recording. Along an axis that is LOCAL every rank draws alike.
- *   R -> R    S(d) -> S(d)    L -> L */
+ *   R -> R    S(d) -> S(d)    P -> P    L -> L */
 TSH_API tsh_tensor *tsh_dropout(tsh_tape *tape, tsh_tensor *x, double p);
 
 /* The same elements in order, shaped anew (global shape; one size may be -1). A sharded dim that stays as it is, or
- * merges with or splits from later dims so that every rank's slice stays a balanced slice, stays sharded; otherwise x is
- * gathered along the axis first.
+ * merges with or splits from later dims so that every rank's slice stays a balanced slice, stays sharded; otherwise x
+ * is gathered along the axis first.
  *   R -> R    S(d) -> S(e)    P -> P    L -> L */
 TSH_API tsh_tensor *tsh_reshape(tsh_tape *tape, tsh_tensor *x, int ndim, const int64_t *shape);
 /* [start, start + length) of dim.

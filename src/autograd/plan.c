@@ -1,7 +1,7 @@
 /* Plans: the single-axis transitions that bring a tensor from its layouts to other ones, in an order that is legal.
  *
- * A dim that several axes shard is split by the earlier axis first. So an axis can leave or enter SHARD(d) only while no
- * later axis shards d. Where axes are in each other's way, a plan takes some of them to REPLICATED in between. */
+ * A dim that several axes shard is split by the earlier axis first. So an axis can leave or enter SHARD(d) only while
+ * no later axis shards d. Where axes are in each other's way, a plan takes some of them to REPLICATED in between. */
 #include "autograd/tape.h"
 
 #include <math.h>
@@ -114,16 +114,15 @@ bool tshi_plan_is_simple(const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES])
     return true;
 }
 
-/* Axes that share no dim go in any order. */
-static bool plan_simple(const search *s, tshi_plan *plan) {
+bool tshi_plan_apart(const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES], bool automatic, tshi_plan *plan) {
     *plan = (tshi_plan){0};
-    for (int a = 0; a < s->x->mesh->axes; a++) {
-        if (tshi_layout_equal(s->x->layout[a], s->to[a])) continue;
-        const tshi_transition *t = tshi_transition_find(s->x->layout[a], s->to[a], s->automatic);
+    for (int a = 0; a < x->mesh->axes; a++) {
+        if (tshi_layout_equal(x->layout[a], to[a])) continue;
+        const tshi_transition *t = tshi_transition_find(x->layout[a], to[a], automatic);
         if (!t) return false;
-        plan->cost += tshi_transition_cost(t, tshi_differentiable(s->x));
+        plan->cost += tshi_transition_cost(t, tshi_differentiable(x));
         plan->step[plan->steps].axis = a;
-        plan->step[plan->steps++].to = s->to[a];
+        plan->step[plan->steps++].to = to[a];
     }
     return true;
 }
@@ -132,7 +131,7 @@ bool tshi_plan_make(const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES], bool
     const search s = {x, to, automatic};
     double cost[TSHI_PLAN_STATES];
     int before[TSHI_PLAN_STATES] = {0};
-    if (tshi_plan_is_simple(x, to)) return plan_simple(&s, plan);
+    if (tshi_plan_is_simple(x, to)) return tshi_plan_apart(x, to, automatic, plan);
     int end = cheapest_end(&s, cost, before);
     if (end < 0) return false;
     write_steps(&s, end, before, plan);

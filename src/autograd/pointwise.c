@@ -224,7 +224,8 @@ static tsh_status dropout_backward(tsh_tape *tape, tshi_node *call) {
     return tshi_op_dropout(tshi_grad_out(call), call->attr.seed, call->attr.stream, call->attr.f[0], beta, dx);
 }
 
-static const tshi_op dropout_op = {"dropout",       pointwise_rules,  NULL, dropout_shape,
+/* The mask of an element is the same on every rank: what it leaves of a term is a term of what it leaves of the sum. */
+static const tshi_op dropout_op = {"dropout",       scale_rules,      NULL, dropout_shape,
                                    dropout_forward, dropout_backward, false};
 
 tsh_tensor *tsh_dropout(tsh_tape *tape, tsh_tensor *x, double p) {

@@ -54,19 +54,30 @@ static bool pattern_takes(tshi_pattern p, tsh_layout have) {
 }
 
 /* Bytes of the whole, every size taken as at least 1: an empty tensor takes the rows of one that is not. */
-static double whole_bytes(const tsh_tensor *t) {
-    double bytes = (double)tsh_dtype_size(t->dtype);
-    for (int d = 0; d < t->shape.ndim; d++) bytes *= t->shape.global[d] > 1 ? (double)t->shape.global[d] : 1;
+static double shape_bytes(tsh_dtype dtype, const tshi_shape *shape) {
+    double bytes = (double)tsh_dtype_size(dtype);
+    for (int d = 0; d < shape->ndim; d++) bytes *= shape->global[d] > 1 ? (double)shape->global[d] : 1;
     return bytes;
+}
+
+static double whole_bytes(const tsh_tensor *t) {
+    return shape_bytes(t->dtype, &t->shape);
 }
 
 /* --- the rows that one axis may take ------------------------------------------------------------------------------ */
 
+/* What becomes of inputs that are SHARD along the axis. */
+enum {
+    USED_AS_THEY_ARE, /* one of them at least; or there is none */
+    SPLIT_ANEW,       /* the row takes inputs as SHARD, but not as they are split now */
+    GATHERED          /* every rank repeats the same arithmetic */
+};
+
 typedef struct candidate {
     const tshi_rule *row;
     int bound;
-    bool repeats; /* an input is SHARD along the axis, and the row takes no input as SHARD */
-    double bytes; /* of the axis' own transitions */
+    int split;    /* one of the above */
+    double bytes; /* of the axis' own transitions, and of the sum that the row leaves open */
     tsh_layout out;
 } candidate;
 
@@ -100,19 +111,38 @@ static bool output_layout(const tshi_node *call, candidate *c, int axis, int out
     return pattern_layout(c->row->out, out_ndim, c->bound, call->attr.dim, &c->out);
 }
 
-static void add_candidate(const tshi_node *call, const tshi_rule *row, int bound, int axis, int out_ndim,
+static int split_of(const tshi_node *call, const candidate *c, int axis) {
+    bool any = false, anew = false;
+    for (int i = 0; i < call->inputs; i++) {
+        const tsh_tensor *t = call->in[i];
+        tsh_layout need;
+        pattern_layout(input_pattern(c->row, i), t->shape.ndim, c->bound, call->attr.dim, &need);
+        any = any || t->layout[axis].kind == TSH_KIND_SHARD;
+        anew = anew || need.kind == TSH_KIND_SHARD;
+        if (need.kind == TSH_KIND_SHARD && tshi_layout_equal(t->layout[axis], need)) return USED_AS_THEY_ARE;
+    }
+    return !any ? USED_AS_THEY_ARE : anew ? SPLIT_ANEW : GATHERED;
+}
+
+/* A sum that is left open where none was is made later, by an all-reduce of the output. */
+static double open_sum_bytes(const tshi_node *call, const candidate *c, int axis, double out_bytes) {
+    if (c->out.kind != TSH_KIND_PARTIAL) return 0;
+    for (int i = 0; i < call->inputs; i++) {
+        if (call->in[i]->layout[axis].kind == TSH_KIND_PARTIAL) return 0;
+    }
+    return out_bytes * tshi_transition_cost(tshi_transition_find(TSH_PARTIAL, TSH_REPLICATED, true), true);
+}
+
+static void add_candidate(const tshi_node *call, const tshi_rule *row, int bound, int axis, const tshi_output *out,
                           candidates *all) {
     candidate c = {.row = row, .bound = bound};
-    bool split = false, stays_split = false;
     for (int i = 0; i < call->inputs; i++) {
-        tsh_layout need;
         if (!input_cost(call, &c, axis, i, &c.bytes)) return;
-        pattern_layout(input_pattern(row, i), call->in[i]->shape.ndim, bound, call->attr.dim, &need);
-        split = split || call->in[i]->layout[axis].kind == TSH_KIND_SHARD;
-        stays_split = stays_split || need.kind == TSH_KIND_SHARD;
     }
-    c.repeats = split && !stays_split;
-    if (output_layout(call, &c, axis, out_ndim) && all->count < MAX_CANDIDATES) all->item[all->count++] = c;
+    if (!output_layout(call, &c, axis, out->shape->ndim) || all->count == MAX_CANDIDATES) return;
+    c.split = split_of(call, &c, axis);
+    c.bytes += open_sum_bytes(call, &c, axis, shape_bytes(out->dtype, out->shape));
+    all->item[all->count++] = c;
 }
 
 /* Dims along which an input whose pattern binds is split already, a bit each. */
@@ -125,16 +155,16 @@ static unsigned dims_to_bind(const tshi_node *call, const tshi_rule *row, int ax
     return dims;
 }
 
-static void find_candidates(const tshi_node *call, int axis, int out_ndim, candidates *all) {
+static void find_candidates(const tshi_node *call, int axis, const tshi_output *out, candidates *all) {
     all->count = 0;
     for (const tshi_rule *row = call->op->rules; row->out != TSHI_END; row++) {
         if (!row_binds(row)) {
-            add_candidate(call, row, -1, axis, out_ndim, all);
+            add_candidate(call, row, -1, axis, out, all);
             continue;
         }
         unsigned dims = dims_to_bind(call, row, axis);
         for (int d = 0; d < TSH_MAX_DIMS; d++) {
-            if (dims >> d & 1u) add_candidate(call, row, d, axis, out_ndim, all);
+            if (dims >> d & 1u) add_candidate(call, row, d, axis, out, all);
         }
     }
 }
@@ -160,20 +190,20 @@ void tshi_choice_need(const tshi_node *call, const tshi_choice *choice, int i, t
     }
 }
 
-/* What is compared: axes on which work is repeated, then bytes. */
+/* What is compared: first what becomes of split inputs, over all axes, then bytes. */
 typedef struct price {
-    int repeats;
+    int split;
     double bytes;
 } price;
 
 static bool cheaper(price a, price b) {
-    return a.repeats != b.repeats ? a.repeats < b.repeats : a.bytes < b.bytes;
+    return a.split != b.split ? a.split < b.split : a.bytes < b.bytes;
 }
 
 static price own_price(const tshi_node *call, candidate *const pick[]) {
     price sum = {0, 0};
     for (int a = 0; a < call->in[0]->mesh->axes; a++) {
-        sum.repeats += pick[a]->repeats;
+        sum.split += pick[a]->split;
         sum.bytes += pick[a]->bytes;
     }
     return sum;
@@ -187,15 +217,17 @@ static void choice_of(const tshi_node *call, candidate *const pick[], tshi_choic
     }
 }
 
-/* The bytes of the inputs' plans, where axes may be in each other's way; false where an input has no plan. */
-static bool planned_bytes(const tshi_node *call, const tshi_choice *choice, double *bytes) {
-    *bytes = 0;
+/* The costs of the inputs' plans beyond those of each axis by itself, where axes are in each other's way; false where
+ * an input has no plan. */
+static bool add_detours(const tshi_node *call, const tshi_choice *choice, double *bytes) {
     for (int i = 0; i < call->inputs; i++) {
         tsh_layout need[TSH_MAX_AXES];
-        tshi_plan plan;
+        tshi_plan plan, alone;
         tshi_choice_need(call, choice, i, need);
-        if (!tshi_plan_make(call->in[i], need, true, &plan)) return false;
-        *bytes += whole_bytes(call->in[i]) * plan.cost;
+        if (!tshi_plan_make(call->in[i], need, true, &plan) || !tshi_plan_apart(call->in[i], need, true, &alone)) {
+            return false;
+        }
+        *bytes += whole_bytes(call->in[i]) * (plan.cost - alone.cost);
     }
     return true;
 }
@@ -215,7 +247,7 @@ static void pick_cheapest(const tshi_node *call, candidates all[], candidate *pi
         pick[a] = &all[a].item[0];
         for (int k = 1; k < all[a].count; k++) {
             candidate *c = &all[a].item[k];
-            if (cheaper((price){c->repeats, c->bytes}, (price){pick[a]->repeats, pick[a]->bytes})) pick[a] = c;
+            if (cheaper((price){c->split, c->bytes}, (price){pick[a]->split, pick[a]->bytes})) pick[a] = c;
         }
     }
 }
@@ -232,25 +264,25 @@ static bool next_pick(const tshi_node *call, candidates all[], candidate *pick[]
 /* Every combination; what the axes cost by themselves is the least that one can cost. */
 static bool choose_together(const tshi_node *call, candidates all[], tshi_choice *choice) {
     candidate *pick[TSH_MAX_AXES];
-    price best = {TSH_MAX_AXES + 1, INFINITY};
+    price best = {GATHERED * TSH_MAX_AXES, INFINITY};
     for (int a = 0; a < call->in[0]->mesh->axes; a++) pick[a] = all[a].item;
     do {
         tshi_choice trial;
         price p = own_price(call, pick);
         if (!cheaper(p, best)) continue;
         choice_of(call, pick, &trial);
-        if (!planned_bytes(call, &trial, &p.bytes) || !cheaper(p, best)) continue;
+        if (!add_detours(call, &trial, &p.bytes) || !cheaper(p, best)) continue;
         best = p;
         *choice = trial;
     } while (next_pick(call, all, pick));
-    return best.repeats <= TSH_MAX_AXES;
+    return !isinf(best.bytes);
 }
 
-tsh_status tshi_rules_choose(const tshi_node *call, int out_ndim, tshi_choice *choice) {
+tsh_status tshi_rules_choose(const tshi_node *call, const tshi_output *out, tshi_choice *choice) {
     candidates all[TSH_MAX_AXES];
     candidate *pick[TSH_MAX_AXES];
     for (int a = 0; a < call->in[0]->mesh->axes; a++) {
-        find_candidates(call, a, out_ndim, &all[a]);
+        find_candidates(call, a, out, &all[a]);
         if (all[a].count == 0) return no_row(call, a);
     }
     pick_cheapest(call, all, pick);

@@ -207,7 +207,7 @@ tsh_tensor *tshi_apply(tsh_tape *tape, const tshi_node *proto) {
     if (!tshi_tape_ready(tape, call.op->name, call.inputs, call.in)) return NULL;
     call.in = step_inputs(tape, proto);
     tsh_status status = call.in ? call.op->shape(&call, &dtype, &shape) : TSH_ERR_MEMORY;
-    if (status == TSH_OK) status = tshi_rules_choose(&call, shape.ndim, &choice);
+    if (status == TSH_OK) status = tshi_rules_choose(&call, &(tshi_output){dtype, &shape}, &choice);
     if (status == TSH_OK) status = tshi_shape_resolve(call.in[0]->mesh, &shape, choice.out);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, call.op->name);
     for (int i = 0; i < call.inputs; i++) {

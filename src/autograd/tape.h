@@ -197,11 +197,13 @@ typedef struct tshi_plan {
 
 /* The cheapest plan from x's layouts to others, a pure function of metadata; false where there is none. */
 bool tshi_plan_make(const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES], bool automatic, tshi_plan *plan);
-/* No two axes are in each other's way: the cost is the sum of each axis' own transition. */
+/* No two axes are in each other's way. */
 bool tshi_plan_is_simple(const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES]);
+/* Each axis by itself, the first one first: a plan where they are not in each other's way. */
+bool tshi_plan_apart(const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES], bool automatic, tshi_plan *plan);
 
-/* x in these layouts: x itself, one made before in this step, or a new one. TSH_ERR_LAYOUT, in the name of `what`, where
- * no plan exists. consume: x is an intermediate that nothing uses after this call, and its memory may be used in place.
+/* x in these layouts: x itself, one made before in this step, or a new one. TSH_ERR_LAYOUT, in the name of `what`,
+ * where no plan exists. consume: x is an intermediate that nothing uses after this call, and its memory may be used in place.
  * automatic: only transitions that rules may take. */
 tsh_tensor *tshi_bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES],
                        bool automatic, bool consume);
@@ -215,11 +217,17 @@ typedef struct tshi_choice {
     tsh_layout out[TSH_MAX_AXES]; /* the output's layouts */
 } tshi_choice;
 
-/* Choose the rows of all axes together. Rows along as many axes as possible keep split what is split: where an input is
- * SHARD along an axis, a row without any SHARD input, which would repeat the same arithmetic on every rank, is taken
- * last. Among those the one whose transitions send the fewest bytes, forward and backward; the first on ties.
+typedef struct tshi_output {
+    tsh_dtype dtype;
+    const tshi_shape *shape;
+} tshi_output;
+
+/* Choose the rows of all axes together. What is split is used as it is: where inputs are SHARD along an axis, rows that
+ * take one of them as it is come first, then rows that split the work otherwise, and last rows that gather them all,
+ * which would repeat the same arithmetic on every rank. Among those the one is taken whose transitions send the fewest
+ * bytes, forward and backward, a sum that is left open counting as its all-reduce; the first on ties.
  * TSH_ERR_LAYOUT, naming all layouts, where an axis has no row. */
-tsh_status tshi_rules_choose(const tshi_node *call, int out_ndim, tshi_choice *choice);
+tsh_status tshi_rules_choose(const tshi_node *call, const tshi_output *out, tshi_choice *choice);
 /* The layouts that the choice asks of input i. */
 void tshi_choice_need(const tshi_node *call, const tshi_choice *choice, int i, tsh_layout need[TSH_MAX_AXES]);
 

@@ -89,9 +89,9 @@ int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group);
 tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
 /* Start of my slice of dim d in the whole (0 when no axis shards it). */
 int64_t tshi_shape_start(const tsh_mesh *mesh, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES], int d);
-/* The part of the whole that is here, in blocks for kernels that are keyed by global index: how many there are (more than
- * one only where two dims are sharded, neither of them the first, or three), and the block with this number, which begins
- * at local element *offset. Both depend on layouts alone. */
+/* The part of the whole that is here, in blocks for kernels that are keyed by global index: how many there are (more
+ * than one only where two dims are sharded, neither of them the first, or three), and the block with this number, which
+ * begins at local element *offset. Both depend on layouts alone. */
 int64_t tshi_tensor_blocks(const tsh_tensor *tensor);
 tshi_block tshi_tensor_block(const tsh_tensor *tensor, int64_t number, int64_t *offset);
 /* "[8,16]" into text; returns text. */

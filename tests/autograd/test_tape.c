@@ -98,6 +98,43 @@ Test(tape, shared_gradients_are_not_written, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run(1, shared_gradients, NULL));
 }
 
+/* A retained gradient adds up over the backwards of a step, as a leaf's does, and is no part of the next backward. */
+static void retained_twice(tshi_rank *r, void *arg) {
+    (void)arg;
+    bench b = set_up(r);
+    tsh_tensor *h = tsh_scale(b.tape, b.x, 2), *loss = tsh_sum(b.tape, h, TSH_ALL_DIMS);
+    tsh_tensor *other = tsh_sum(b.tape, tsh_scale(b.tape, b.x, 3), TSH_ALL_DIMS);
+    tsh_backward_config keep = {.retain_graph = true};
+    tshi_check_ok(r, tsh_tensor_retain_grad(h));
+    tshi_check_ok(r, tsh_tensor_retain_grad(loss));
+    tshi_check_ok(r, tsh_backward_with(b.tape, loss, &keep));
+    check_grad(r, b.x, "once", 2, 2, 2);
+    check_grad(r, h, "the intermediate, once", 1, 1, 1);
+    const tsh_tensor *first = tsh_tensor_grad(h);
+    tshi_check_ok(r, tsh_backward_with(b.tape, loss, &keep));
+    check_grad(r, b.x, "twice", 4, 4, 4);
+    check_grad(r, h, "the intermediate, twice", 2, 2, 2);
+    tshi_check(r, tsh_tensor_grad(h) == first, "the gradient is another tensor after the second backward");
+    tshi_check(r, tsh_tensor_item(tsh_tensor_grad(loss)) == 2, "the loss has a gradient of 1 from each backward");
+    tshi_check_ok(r, tsh_backward_with(b.tape, other, &keep));
+    check_grad(r, b.x, "and an objective without it", 7, 7, 7);
+    check_grad(r, h, "the intermediate, not used", 2, 2, 2);
+    tsh_tensor_zero_grad(h);
+    tshi_check(r, tsh_tensor_grad(h) == NULL, "a gradient after zero_grad");
+    tshi_check_ok(r, tsh_backward(b.tape, loss));
+    check_grad(r, h, "the intermediate, anew", 1, 1, 1);
+    tsh_tensor_retain(h);
+    tshi_check_ok(r, tsh_tape_reset(b.tape));
+    check_grad(r, h, "the intermediate, after its step", 1, 1, 1);
+    tsh_tensor_release(h);
+    tear_down(r, &b);
+}
+
+Test(tape, retained_gradients_do_not_leak_into_the_next_backward, .timeout = 20) {
+    cr_assert_str_empty(tshi_test_run(1, retained_twice, NULL));
+    cr_assert_str_empty(tshi_test_run(2, retained_twice, NULL));
+}
+
 static void upstream(tshi_rank *r, void *arg) {
     (void)arg;
     bench b = set_up(r);
@@ -196,6 +233,24 @@ Test(tape, recording_can_be_off, .timeout = 20) {
 }
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */
+
+/* What a transition made without recording is not taken for one that leads to a gradient. */
+static void transition_without_recording(tshi_rank *r, void *arg) {
+    (void)arg;
+    bench b = set_up(r);
+    const tsh_group *group = tsh_world_group(r->world);
+    tsh_tape_set_recording(b.tape, false);
+    tshi_check(r, tsh_copy(b.tape, b.x, group) != NULL, "%s", tsh_tape_message(b.tape));
+    tsh_tape_set_recording(b.tape, true);
+    tsh_tensor *loss = tsh_sum(b.tape, tsh_copy(b.tape, b.x, group), TSH_ALL_DIMS);
+    tshi_check(r, tsh_backward(b.tape, loss) == TSH_OK, "%s", tsh_tape_message(b.tape));
+    check_grad(r, b.x, "a sum over ranks", r->size, r->size, r->size);
+    tear_down(r, &b);
+}
+
+Test(tape, evaluation_within_a_step_leaves_gradients_alone, .timeout = 20) {
+    cr_assert_str_empty(tshi_test_run(2, transition_without_recording, NULL));
+}
 
 static void first_failure_stays(tshi_rank *r, void *arg) {
     (void)arg;

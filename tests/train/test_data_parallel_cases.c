@@ -192,6 +192,45 @@ Test(data_parallel, leaves_a_retained_gradient_alone, .timeout = 20) {
     cr_assert_str_empty(tshi_test_run(3, kept_copy, NULL));
 }
 
+/* All terms of a PARTIAL leaf have one gradient, in a bucket as anywhere. */
+static void partial_leaf(tshi_rank *r, void *arg) {
+    const double twos[N] = {2, 2, 2};
+    (void)arg;
+    tsh_mesh *mesh = NULL;
+    tsh_tape *tape = NULL;
+    tsh_parameters *list = NULL;
+    tsh_data_parallel *dp = NULL;
+    tshi_check_ok(r, tsh_mesh_create(r->world, "data=2,model=2", &mesh));
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+    tsh_group *data = tsh_mesh_group(mesh, "data"), *model = tsh_mesh_group(mesh, "model");
+    tsh_tensor_config c = {TSH_FLOAT64, 1, {N}, {R, {TSH_KIND_PARTIAL, 0}}}, local = {TSH_FLOAT64, 1, {N}, {L}};
+    tsh_tensor *w = NULL, *x = NULL;
+    tshi_check_ok(r, tsh_tensor_create(mesh, &c, &w));
+    tshi_check_ok(r, tsh_tensor_create(mesh, &local, &x));
+    tshi_check_ok(r, tsh_tensor_fill(w, 1));
+    tshi_check_ok(r, tsh_tensor_fill(x, 1));
+    tshi_check_ok(r, tsh_tensor_require_grad(w));
+    tshi_check_ok(r, tsh_parameters_add(list, "w", w));
+    tshi_check_ok(r, tsh_data_parallel_create(tape, list, data, NULL, &dp));
+    tsh_tensor *loss = tsh_sum(tape, tsh_mul(tape, w, x), TSH_ALL_DIMS);
+    tshi_check(r, tsh_backward(tape, loss) == TSH_OK, "%s", tsh_tape_message(tape));
+    tsh_layout layout = tsh_tensor_layout(tsh_tensor_grad(w), model);
+    tshi_check(r, layout.kind == TSH_KIND_REPLICATED, "the gradient's layout is %d", layout.kind);
+    tshi_test_same_grad(r, "w", w, twos, 0);
+    tsh_tape_reset(tape);
+    tsh_tensor_release(w);
+    tsh_tensor_release(x);
+    tsh_data_parallel_destroy(dp);
+    tsh_parameters_destroy(list);
+    tsh_tape_destroy(tape);
+    tsh_mesh_destroy(mesh);
+}
+
+Test(data_parallel, has_a_replicated_gradient_of_a_partial_leaf, .timeout = 20) {
+    cr_assert_str_empty(tshi_test_run(4, partial_leaf, NULL));
+}
+
 /* --- dtypes, buckets ---------------------------------------------------------------------------------------------- */
 
 static void dtypes(tshi_rank *r, void *arg) {
