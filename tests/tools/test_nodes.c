@@ -154,6 +154,16 @@ Test(nodes, host_files, .timeout = 30) {
     fclose(file);
     cr_assert_eq(run(ARGUMENTS("--hostfile", path, "sh", "-c", script)), 2);
     cr_assert(strstr(err, "line 2"), "%s", err);
+    static const char *const bad[] = {"a slots=4294967298", "a slots=+2",   "a slots=2x", "a slots= 2",
+                                      "a slots=0",          "a:4294967298", "a:-1",       "a slots=1 slots=2",
+                                      "a:2 slots=2"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        file = fopen(path, "w");
+        fprintf(file, "%s\n", bad[i]);
+        fclose(file);
+        cr_expect_eq(run(ARGUMENTS("--hostfile", path, "--node-rank", "0", "true")), 2, "%s", bad[i]);
+        cr_expect(strstr(err, "line 1: a name, and perhaps slots=N, 1 to 1024, is wanted"), "%s: %s", bad[i], err);
+    }
     unlink(path);
     cr_assert_eq(run(ARGUMENTS("--hostfile", path, "true")), 2);
     cr_assert(strstr(err, "No such file"), "%s", err);
@@ -221,9 +231,11 @@ Test(nodes, first_failure_is_told_last, .timeout = 30) {
     environment_alike();
     char host[256] = "", wanted[512];
     gethostname(host, sizeof host - 1);
-    char *script =
-        "test $RANK = 2 && { i=0; while [ $i -lt 30 ]; do echo line $i >&2; i=$((i+1)); done; kill -9 $$; }; "
-        "sleep 0.3; echo noise >&2; exit 3";
+    char *script = "f=/tmp/tshard-last-$PPID; "
+                   "test $RANK = 2 && { i=0; while [ $i -lt 30 ]; do echo line $i >&2; i=$((i+1)); done; echo $$ > $f; "
+                   "kill -9 $$; }; "
+                   "until test -s $f && grep -q '^State:.Z' /proc/$(cat $f)/status; do sleep 0.01; done; rm $f; "
+                   "echo noise >&2; exit 3";
     int code = run(
         ARGUMENTS("-n", "2", "--nnodes", "2", "--node-rank", "1", "--master-addr", "127.0.0.1", "sh", "-c", script));
     cr_assert_eq(code, 137);

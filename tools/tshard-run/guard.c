@@ -17,9 +17,12 @@ typedef struct guard_state {
     int input; /* writing end of rank 0's stdin, when the guard passes a terminal on; else -1 */
     size_t pending_from, pending_past;
     char pending[4096]; /* typed, but not yet taken */
+    int asked_to_end;   /* times */
+    double deadline;    /* of the supervisor, once asked twice; else 0 */
 } guard_state;
 
-static const int forwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
+/* A supervisor that has been asked to end twice gets so long: then it hangs, or is stopped. */
+static const double last_seconds = 5.0;
 
 /* --- the terminal ------------------------------------------------------------------------------------------------- */
 
@@ -37,6 +40,7 @@ static void close_input(guard_state *guard) {
 static void read_terminal(guard_state *guard) {
     ssize_t n = read(STDIN_FILENO, guard->pending, sizeof guard->pending);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
+    if (n < 0) run_say("cannot read the terminal: %s", strerror(errno));
     if (n <= 0) {
         close_input(guard);
         return;
@@ -50,15 +54,22 @@ static void write_input(guard_state *guard) {
     if (n > 0)
         guard->pending_from += (size_t)n;
     else if (n < 0 && errno != EINTR && errno != EAGAIN)
-        close_input(guard);
+        close_input(guard); /* rank 0 reads no more */
 }
 
 /* --- signals ------------------------------------------------------------------------------------------------------ */
 
-static void take_signal(const guard_state *guard, int number) {
+static bool asks_to_end(int number) {
+    return number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
+}
+
+static void take_signal(guard_state *guard, int number) {
     if (number == SIGCHLD) return;
     kill(guard->supervisor, number);
     if (number == SIGTSTP) raise(SIGSTOP);
+    if (!asks_to_end(number)) return;
+    kill(guard->supervisor, SIGCONT); /* if it is stopped, it would not hear of it */
+    if (++guard->asked_to_end == 2) guard->deadline = run_now() + last_seconds;
 }
 
 /* SIGKILL is ours alone to notice: the supervisor's other ends are exits. */
@@ -70,6 +81,13 @@ static int outcome(int status) {
     return 128 + WTERMSIG(status);
 }
 
+/* Milliseconds until the guard has to look again by itself; -1: a descriptor will tell. */
+static int patience(const guard_state *guard, bool background) {
+    double left = guard->deadline - run_now();
+    if (guard->deadline > 0) return left > 0 ? (int)(1e3 * left) + 1 : 100;
+    return background ? 500 : -1;
+}
+
 static int attend(guard_state *guard) {
     for (int status;;) {
         bool pending = guard->pending_from < guard->pending_past;
@@ -77,12 +95,13 @@ static int attend(guard_state *guard) {
         struct pollfd fds[3] = {{.fd = guard->signal_fd, .events = POLLIN},
                                 {.fd = listen ? STDIN_FILENO : -1, .events = POLLIN},
                                 {.fd = guard->input, .events = pending ? POLLOUT : 0}};
-        poll(fds, 3, guard->input >= 0 && !pending && !listen ? 500 : -1);
+        poll(fds, 3, patience(guard, guard->input >= 0 && !pending && !listen));
         struct signalfd_siginfo info;
         while (read(guard->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
             take_signal(guard, (int)info.ssi_signo);
         }
         if (waitpid(guard->supervisor, &status, WNOHANG) == guard->supervisor) return outcome(status);
+        if (guard->deadline > 0 && run_now() > guard->deadline) kill(guard->supervisor, SIGKILL);
         if (fds[1].revents) read_terminal(guard);
         if (guard->input >= 0 && fds[2].revents & POLLOUT)
             write_input(guard);
@@ -104,16 +123,6 @@ static bool open_standard_descriptors(void) {
     return fd > 2;
 }
 
-/* Signals that the caller ignores (nohup) are never delivered, blocked or not: those stay ignored. */
-static void block_signals(run_link *link) {
-    sigemptyset(&link->signals);
-    for (size_t i = 0; i < sizeof forwarded / sizeof *forwarded; i++) sigaddset(&link->signals, forwarded[i]);
-    sigaddset(&link->signals, SIGCHLD);
-    sigprocmask(SIG_BLOCK, &link->signals, &link->original_mask);
-    signal(SIGCHLD, SIG_DFL); /* ignored, it would take the children's exit codes away */
-    signal(SIGPIPE, SIG_IGN);
-}
-
 /* Rank 0's stdin: link->input to read from, guard->input to write to when the guard has to pass a terminal on. */
 static bool open_input(guard_state *guard, run_link *link) {
     int fds[2];
@@ -132,21 +141,23 @@ static int supervise(run_options *options, run_link *link, const guard_state *gu
     close(life);
     if (guard->input >= 0) close(guard->input);
     close(guard->signal_fd);
+    /* So that the guard's death is noticed even by a supervisor that is stopped: it goes on, and finds link->life. */
+    prctl(PR_SET_PDEATHSIG, SIGCONT);
     setpgid(0, 0);            /* the terminal's signals reach the guard alone, which passes them on */
     signal(SIGTTOU, SIG_IGN); /* and what we print is not a reason to be stopped */
     prctl(PR_SET_CHILD_SUBREAPER, 1L);
     return run_job(options, link);
 }
 
-int run_guard(run_options *options) {
+int run_guard(run_options *options, run_signals *signals) {
     guard_state guard = {0};
-    run_link link;
+    run_link link = {.signals = signals};
     int life[2] = {-1, -1};
-    block_signals(&link);
+    run_signals_block(signals);
     prctl(PR_SET_CHILD_SUBREAPER, 1L);
     bool ready = open_standard_descriptors() && open_input(&guard, &link) && pipe2(life, O_CLOEXEC) == 0;
     link.life = life[0];
-    guard.signal_fd = signalfd(-1, &link.signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    guard.signal_fd = signalfd(-1, &signals->taken, SFD_CLOEXEC | SFD_NONBLOCK);
     guard.supervisor = ready && guard.signal_fd >= 0 ? fork() : -1;
     if (guard.supervisor < 0) {
         run_say("cannot start: %s", strerror(errno));

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,8 @@
 
 /* Peers of a rank that failed find out by themselves and say what they were doing: they get this long. */
 static const double notice_seconds = 1.0;
+/* A reader that takes nothing for so long is not waited for any more once the job is ending. */
+static const double reader_seconds = 1.0;
 /* An unfinished line on a terminal is shown when nothing more has come for so long. */
 static const int show_ms = 60;
 
@@ -145,17 +148,25 @@ static int timeout_ms(const job_state *job, int limit) {
     return limit >= 0 && limit < ms ? limit : ms;
 }
 
-/* run_sink::wait_writable: a reader that has stopped must not keep us from ending the job. */
+/* Seconds that a reader still gets which has taken nothing since then. A job that goes on, or has ended well, waits for
+ * its reader as any program does; one that is ending does not. */
+static double reader_patience(const job_state *job, double since) {
+    if (job->phase == KILLING) return 0;
+    return job->phase == RUNNING ? 1e6 : since + reader_seconds - run_now();
+}
+
+/* run_sink::wait_writable. */
 static bool wait_writable(void *user, int fd) {
     job_state *job = user;
-    for (;;) {
+    for (const double since = run_now();;) {
         struct pollfd fds[2] = {{.fd = fd, .events = POLLOUT}, {.fd = job->control, .events = POLLIN}};
-        int n = poll(fds, 2, timeout_ms(job, -1));
+        double left = reader_patience(job, since);
+        int n = poll(fds, 2, left > 0 ? timeout_ms(job, (int)(1e3 * left) + 1) : 0);
         if (n < 0 && errno != EINTR) return true; /* let write say what is wrong */
+        if (n > 0 && fds[0].revents) return true;
+        if (left <= 0) return false;
         if (n > 0 && fds[1].revents) handle_control(job);
         handle_deadline(job);
-        if (n > 0 && fds[0].revents) return true;
-        if (job->phase == KILLING) return false;
     }
 }
 
@@ -227,6 +238,7 @@ static bool watch(int epoll, int fd, int what) {
 static void open_sink(job_state *job, int index, int fd) {
     run_sink *sink = &job->sinks[index];
     sink->fd = fd;
+    sink->name = index == 0 ? "stdout" : "stderr";
     sink->terminal = isatty(fd) == 1;
     sink->prefix = job->options->prefix;
     sink->wait_writable = wait_writable;
@@ -251,7 +263,8 @@ static int open_log(const job_state *job, int index, int stream) {
         mkdir(path, 0777); /* a failure shows when the file is opened */
         *slash = '/';
     }
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    /* A FIFO that nobody reads is an error at once. */
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
     if (fd < 0) run_say("cannot write %s: %s", path, strerror(errno));
     return fd < 0 ? -2 : fd;
 }
@@ -294,38 +307,59 @@ static int start_ranks(job_state *job, const run_link *link, int null_input) {
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
 
+/* Adds to text, as much as there is room. */
+static void add(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void add(char *text, size_t size, const char *format, ...) {
+    size_t used = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + used, size - used, format, arguments);
+    va_end(arguments);
+}
+
 /* What it said last, on stderr or, when it said nothing there, on stdout. */
-static void show_last_words(const job_state *job) {
+static void add_last_words(const job_state *job, char *out, size_t size) {
     char text[RUN_TAIL + 1], path[4096] = "";
     int index = job->first_failed, stream = job->streams[2 * index + 1].total > 0;
     if (run_stream_tail(&job->streams[2 * index + stream], text) == 0) return;
     if (job->options->log_dir) log_path(job, index, stream, path, sizeof path);
-    run_say("the last that rank %d wrote to %s%s%s:", job->options->first_rank + index, stream ? "stderr" : "stdout",
-            path[0] ? ", " : "", path);
-    for (char *rest = text, *line; (line = strsep(&rest, "\n"));) run_say("  %s", line);
+    add(out, size, "the last that rank %d wrote to %s%s%.400s:\n", job->options->first_rank + index,
+        stream ? "stderr" : "stdout", path[0] ? ", " : "", path);
+    for (char *rest = text, *line; (line = strsep(&rest, "\n"));) add(out, size, "tshard-run:   %s\n", line);
+    add(out, size, "tshard-run: ");
 }
 
+/* In one piece: a reader that has stopped is waited for once. */
 static void describe_failure(const job_state *job) {
     const run_rank *rank = &job->ranks[job->first_failed];
     const char *others = job->options->world_size == 1 ? ""
                          : job->stopped_others         ? "; the others were stopped"
                                                        : "; the others have ended";
     int number = job->options->first_rank + job->first_failed;
-    char host[RUN_NAME_SIZE] = "";
+    char host[RUN_NAME_SIZE] = "", text[3072] = "";
     gethostname(host, sizeof host - 1);
-    show_last_words(job);
+    add_last_words(job, text, sizeof text);
     if (rank->wait_code == CLD_EXITED) {
-        run_say("rank %d (pid %d on %s) exited with code %d%s", number, (int)rank->pid, host, rank->wait_status,
+        run_say("%srank %d (pid %d on %s) exited with code %d%s", text, number, (int)rank->pid, host, rank->wait_status,
                 others);
     } else {
-        run_say("rank %d (pid %d on %s) was killed by signal %d (%s%s)%s", number, (int)rank->pid, host,
+        run_say("%srank %d (pid %d on %s) was killed by signal %d (%s%s)%s", text, number, (int)rank->pid, host,
                 rank->wait_status, strsignal(rank->wait_status), rank->wait_code == CLD_DUMPED ? ", core dumped" : "",
                 others);
     }
 }
 
+/* The ranks have ended well, perhaps without all of their output in its place. */
+static int verdict_on_output(const job_state *job) {
+    bool lost = job->sinks[0].lost || job->sinks[1].lost;
+    for (int i = 0; i < 2 * job->options->ranks; i++) lost = lost || job->streams[i].log_error;
+    if (!lost) return 0;
+    run_say("some of the ranks' output is lost");
+    return job->stop_signal ? 128 + job->stop_signal : 1;
+}
+
 static int verdict(const job_state *job) {
-    if (job->first_failed < 0) return 0;
+    if (job->first_failed < 0) return verdict_on_output(job);
     if (job->told_to_stop) {
         run_say("stopped by signal %d (%s)", job->stop_signal, strsignal(job->stop_signal));
         return 128 + job->stop_signal;
@@ -351,7 +385,7 @@ static bool open_job(job_state *job, const run_link *link) {
     job->streams = calloc(2 * n, sizeof *job->streams);
     job->control = epoll_create1(EPOLL_CLOEXEC);
     job->output = epoll_create1(EPOLL_CLOEXEC);
-    job->signal_fd = signalfd(-1, &link->signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    job->signal_fd = signalfd(-1, &link->signals->taken, SFD_CLOEXEC | SFD_NONBLOCK);
     for (size_t i = 0; job->streams && i < 2 * n; i++) job->streams[i].fd = job->streams[i].log = -1;
     for (size_t i = 0; job->ranks && i < n; i++) job->ranks[i] = (run_rank){.pid = -1, .pidfd = -1, .ended = true};
     if (!job->ranks || !job->streams || job->control < 0 || job->output < 0 || job->signal_fd < 0) {
@@ -397,6 +431,10 @@ int run_job(run_options *options, const run_link *link) {
     struct rlimit limit;
     int code = 1, null_input = open("/dev/null", O_RDONLY | O_CLOEXEC);
     bool again;
+    if (null_input < 0) {
+        run_say("cannot open /dev/null: %s", strerror(errno));
+        return 1;
+    }
     raise_descriptor_limit(&limit);
     for (options->attempt = 0;; options->attempt++) {
         code = run_once(options, link, null_input, &again);

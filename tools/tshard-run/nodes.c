@@ -1,8 +1,10 @@
 /* Which machines take part, and which of them this is. */
 #define _GNU_SOURCE
+#include "base/number.h"
 #include "run.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -32,35 +34,61 @@ bool run_nodes_from_list(run_options *options, const char *list) {
     }
 }
 
+bool run_endpoint_split(char *text, const char **host, int *port) {
+    bool bracketed = text[0] == '[';
+    char *name = text + bracketed, *end = name + strcspn(name, bracketed ? "]" : ":"), *rest = end + bracketed;
+    if (end == name || (bracketed && *end != ']')) return false;
+    if (*rest && (*rest != ':' || !tshi_parse_int(rest + 1, 1, 65535, port))) return false;
+    *end = '\0';
+    *host = name;
+    return true;
+}
+
 /* "host", "host slots=4", "host:4"; # begins a comment. */
 static bool take_line(run_options *options, char *line) {
-    int slots = 0, used = 0;
+    static const char key[] = "slots=";
+    int slots = 0;
     line[strcspn(line, "#\n")] = '\0';
-    char *name = line + strspn(line, " \t");
-    size_t length = strcspn(name, " \t");
-    if (length == 0) return true;
-    char *rest = name + length + strspn(name + length, " \t");
-    char *colon = memchr(name, ':', length);
-    if (colon && !memchr(colon + 1, ':', (size_t)(name + length - colon) - 1)) {
-        if (sscanf(colon, ":%d%n", &slots, &used) != 1 || colon + used != name + length || slots < 1) return false;
-        length = (size_t)(colon - name);
+    char *rest = NULL, *name = strtok_r(line, " \t\r", &rest), *word = name ? strtok_r(NULL, " \t\r", &rest) : NULL;
+    if (!name) return true;
+    if (word && strtok_r(NULL, " \t\r", &rest)) return false;
+    char *colon = strchr(name, ':');
+    if (colon && !strchr(colon + 1, ':')) { /* more of them: an IPv6 address */
+        *colon = '\0';
+        if (word || !tshi_parse_int(colon + 1, 1, RUN_MAX_RANKS, &slots)) return false;
     }
-    if (*rest && (sscanf(rest, "slots=%d %n", &slots, &used) != 1 || rest[used] || slots < 1)) return false;
-    return slots <= RUN_MAX_RANKS && add_node(options, name, length, slots);
+    if (word && strncmp(word, key, sizeof key - 1) != 0) return false;
+    if (word && !tshi_parse_int(word + sizeof key - 1, 1, RUN_MAX_RANKS, &slots)) return false;
+    return add_node(options, name, strlen(name), slots);
+}
+
+/* The next line without its end: 1, 0 at the end of the file, -1 when it is too long or holds a zero byte. */
+static int read_line(FILE *file, char *line, size_t size) {
+    size_t n = 0;
+    int c;
+    while ((c = fgetc(file)) != EOF && c != '\n') {
+        if (c == '\0' || n + 1 == size) return -1;
+        line[n++] = (char)c;
+    }
+    line[n] = '\0';
+    return c == '\n' || n > 0;
 }
 
 /* 0, or the number of the line that makes no sense; -1 when the file cannot be read. */
 int run_nodes_from_file(run_options *options, const char *path) {
     char line[1024];
-    int number = 0, bad = 0;
+    int number = 0, bad = 0, got;
     FILE *file = fopen(path, "re");
     if (!file) return -1;
     options->nodes_listed = 0;
-    while (!bad && fgets(line, sizeof line, file)) {
+    while (!bad && (got = read_line(file, line, sizeof line)) != 0) {
         number++;
-        if (!take_line(options, line)) bad = number;
+        if (got < 0 || !take_line(options, line)) bad = number;
     }
+    int error = ferror(file) ? errno : 0;
     fclose(file);
+    errno = error;
+    if (error) return -1;
     return bad || options->nodes_listed ? bad : number + 1;
 }
 

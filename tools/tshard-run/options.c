@@ -1,4 +1,5 @@
 /* The command line. */
+#include "base/number.h"
 #include "run.h"
 #include "tshard/base.h"
 
@@ -51,11 +52,13 @@ static const char help[] =
     "\n"
     "INT, TERM, HUP and QUIT go to all ranks; what has not ended after the grace period is killed, and a second one\n"
     "of them kills at once. USR1 and USR2 go to all ranks and change nothing else. When a rank fails, the others have\n"
-    "one second to notice, then get TERM, then KILL.\n"
+    "one second to notice, then get TERM, then KILL. A signal that is ignored when tshard-run starts (nohup) stays\n"
+    "ignored. Once a job is ending, output that its reader does not take within a second is dropped.\n"
     "\n"
     "Exit code: 0 when all ranks exit with 0; else that of the rank that failed first, 128 + the signal when one\n"
     "killed it (the last line names the rank); 128 + the signal when tshard-run was told to stop and a rank did not\n"
-    "exit with 0; 127 when PROGRAM is not found, 126 when it cannot be run; 2 for a usage error.\n";
+    "exit with 0; 1 when all exit with 0, but some of their output could not be written; 127 when PROGRAM is not "
+    "found, 126 when it cannot be run; 2 for a usage error.\n";
 
 static int usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static int usage_error(const char *format, ...) {
@@ -66,23 +69,6 @@ static int usage_error(const char *format, ...) {
     va_end(arguments);
     run_say("%s (tshard-run --help says more)", text);
     return RUN_USAGE_EXIT;
-}
-
-static bool parse_int(const char *text, long low, long high, int *out) {
-    char *end = NULL;
-    errno = 0;
-    long value = strtol(text, &end, 10);
-    if (errno || end == text || *end || value < low || value > high) return false;
-    *out = (int)value;
-    return true;
-}
-
-static bool parse_seconds(const char *text, double *out) {
-    char *end = NULL;
-    double value = strtod(text, &end);
-    if (end == text || *end || !isfinite(value) || value < 0 || value > 1e6) return false;
-    *out = value;
-    return true;
 }
 
 static bool parse_bind(const char *text, run_bind *out) {
@@ -151,30 +137,23 @@ static int take_nnodes(run_options *out) {
     snprintf(text, sizeof text, "%s", optarg);
     colon = strchr(text, ':');
     if (colon) *colon++ = '\0';
-    if (parse_int(text, 1, RUN_MAX_NODES, &out->nnodes) && (!colon || !strcmp(text, colon))) return -1;
+    if (tshi_parse_int(text, 1, RUN_MAX_NODES, &out->nnodes) && (!colon || !strcmp(text, colon))) return -1;
     return usage_error("--nnodes wants a number of nodes from 1 to %d, not '%s'", RUN_MAX_NODES, optarg);
 }
 
-/* HOST, HOST:PORT, [IPV6]:PORT; the text is split where it stands. */
 static int take_endpoint(run_options *out) {
-    char *text = optarg, *end = text[0] == '[' ? strchr(text, ']') : NULL;
-    char *colon = end ? end + 1 : strrchr(text, ':');
-    if (end) text++;
-    if (end) *end = '\0';
-    bool good = text[0] != '\0';
-    if (colon && *colon == ':') {
-        good = good && parse_int(colon + 1, 1, 65535, &out->port);
-        *colon = '\0';
-    }
-    out->master_addr = text;
-    return good ? -1 : usage_error("--rdzv-endpoint wants HOST or HOST:PORT");
+    char text[512];
+    snprintf(text, sizeof text, "%s", optarg);
+    if (run_endpoint_split(optarg, &out->master_addr, &out->port)) return -1;
+    return usage_error("--rdzv-endpoint wants HOST, HOST:PORT or [IPV6]:PORT, not '%s'", text);
 }
 
 static int take_hostfile(run_options *out) {
     int line = run_nodes_from_file(out, optarg);
     if (line == 0) return -1;
     if (line < 0) return usage_error("--hostfile %s: %s", optarg, strerror(errno));
-    return usage_error("--hostfile %s, line %d: a name, and perhaps slots=N, is wanted", optarg, line);
+    return usage_error("--hostfile %s, line %d: a name, and perhaps slots=N, 1 to %d, is wanted", optarg, line,
+                       RUN_MAX_RANKS);
 }
 
 /* Which node this is, when it has not been said. */
@@ -189,7 +168,7 @@ static int find_node_rank(run_options *o) {
     }
     if (o->nnodes == 1) {
         o->node_rank = 0;
-    } else if (!slurm || !parse_int(slurm, 0, RUN_MAX_NODES, &o->node_rank)) {
+    } else if (!slurm || !tshi_parse_int(slurm, 0, RUN_MAX_NODES, &o->node_rank)) {
         return usage_error("--node-rank is missing: which of the %d nodes this is", o->nnodes);
     }
     return -1;
@@ -219,7 +198,7 @@ static int take_node_option(int option, run_options *out) {
     switch (option) {
     case OPTION_NNODES: return take_nnodes(out);
     case OPTION_NODE_RANK:
-        if (parse_int(optarg, 0, RUN_MAX_NODES - 1, &out->node_rank)) return -1;
+        if (tshi_parse_int(optarg, 0, RUN_MAX_NODES - 1, &out->node_rank)) return -1;
         return usage_error("--node-rank wants a number from 0, not '%s'", optarg);
     case OPTION_NODES:
         if (run_nodes_from_list(out, optarg)) return -1;
@@ -229,7 +208,7 @@ static int take_node_option(int option, run_options *out) {
     case OPTION_ENDPOINT: return take_endpoint(out);
     case OPTION_RUN_ID: out->run_id = optarg; return -1;
     case OPTION_PORT:
-        if (parse_int(optarg, 1, 65535, &out->port)) return -1;
+        if (tshi_parse_int(optarg, 1, 65535, &out->port)) return -1;
         return usage_error("--master-port wants a port from 1 to 65535, not '%s'", optarg);
     case OPTION_STANDALONE: out->nnodes = 1; return -1;
     default: return -1; /* a backend is torchrun's affair */
@@ -245,34 +224,38 @@ static int take_ranks(run_options *out) {
         if (out->ranks < 1) out->ranks = 1;
         return -1;
     }
-    if (parse_int(optarg, 1, RUN_MAX_RANKS, &out->ranks)) return -1;
+    if (tshi_parse_int(optarg, 1, RUN_MAX_RANKS, &out->ranks)) return -1;
     return usage_error("-n wants a number of ranks from 1 to %d, not '%s'", RUN_MAX_RANKS, optarg);
 }
 
 /* One option; -1 to go on, or the exit code. `word` is how the user wrote it. */
 static int take_option(int option, const char *word, run_options *out) {
     double ignored;
+    if (optarg && !*optarg) return usage_error("%s wants a value that is not empty", word);
     switch (option) {
     case 'n': return take_ranks(out);
     case 'r':
-        if (parse_int(optarg, 0, 3, &out->redirects)) return -1;
+        if (tshi_parse_int(optarg, 0, 3, &out->redirects)) return -1;
         return usage_error("--redirects wants 0, 1, 2 or 3, not '%s'", optarg);
     case OPTION_BIND:
         if (parse_bind(optarg, &out->bind)) return -1;
         return usage_error("--bind wants cores or none, not '%s'", optarg);
     case OPTION_GRACE:
-        if (parse_seconds(optarg, &out->grace)) return -1;
+        if (tshi_parse_real(optarg, 0, 1e6, &out->grace)) return -1;
         return usage_error("--grace wants seconds, 0 or more, not '%s'", optarg);
-    case OPTION_LOG_DIR: out->log_dir = optarg; return -1;
+    case OPTION_LOG_DIR:
+        out->log_dir = optarg;
+        if (strlen(optarg) < RUN_LONGEST_LOG_DIR) return -1;
+        return usage_error("--log-dir wants a path of fewer than %d characters", RUN_LONGEST_LOG_DIR);
     case OPTION_RESTARTS:
-        if (parse_int(optarg, 0, 1000000, &out->max_restarts)) return -1;
+        if (tshi_parse_int(optarg, 0, 1000000, &out->max_restarts)) return -1;
         return usage_error("--max-restarts wants a number from 0, not '%s'", optarg);
     case OPTION_INTERVAL:
-        if (parse_seconds(optarg, &ignored)) return -1;
+        if (tshi_parse_real(optarg, 0, 1e6, &ignored)) return -1;
         return usage_error("--monitor-interval wants seconds, not '%s'", optarg);
     case OPTION_NO_PREFIX: out->prefix = false; return -1;
-    case 'h': fputs(help, stdout); return fflush(stdout) == 0 ? 0 : 1;
-    case 'V': printf("tshard-run %s\n", tsh_version()); return fflush(stdout) == 0 ? 0 : 1;
+    case 'h': fputs(help, stdout); return run_flush_stdout();
+    case 'V': printf("tshard-run %s\n", tsh_version()); return run_flush_stdout();
     case ':': return usage_error("%s wants a value", word);
     case '?': return usage_error("unknown option '%s'", word);
     default: return take_node_option(option, out);

@@ -12,20 +12,32 @@ enum { CHUNK = 65536, LONGEST_LINE = 1 << 20 };
 
 /* --- sinks -------------------------------------------------------------------------------------------------------- */
 
-/* At most 4096 bytes at once: so much fits when poll says that a pipe can be written, and we never block. */
+/* A disk may have room again later, so every write is tried; words come once for a reason. */
+static void report_loss(run_sink *sink, int error) {
+    sink->lost = true;
+    if (error == sink->error) return;
+    sink->error = error;
+    run_say("cannot write the ranks' output to %s: %s", sink->name, strerror(error));
+}
+
+/* At most 4096 bytes at once: so much a pipe takes as a whole when poll says that it can be written. */
 static void sink_flush(run_sink *sink) {
     size_t done = 0;
-    while (done < sink->used && !sink->broken) {
+    bool failed = false;
+    while (done < sink->used && !sink->broken && !failed) {
         size_t left = sink->used - done;
         if (!sink->wait_writable(sink->user, sink->fd)) {
-            sink->broken = true;
+            sink->broken = sink->lost = true;
             break;
         }
-        ssize_t n = write(sink->fd, sink->buffer + done, left < 4096 ? left : 4096);
-        if (n > 0)
+        ssize_t n = run_write(sink->fd, sink->buffer + done, left < 4096 ? left : 4096);
+        if (n >= 0) {
             done += (size_t)n;
-        else if (n < 0 && errno != EINTR && errno != EAGAIN)
-            sink->broken = true;
+            continue;
+        }
+        failed = true;
+        sink->broken = errno == EPIPE;
+        if (!sink->broken) report_loss(sink, errno);
     }
     sink->used = 0;
 }
@@ -98,19 +110,28 @@ static bool make_room(run_stream *stream) {
     return true;
 }
 
+static void write_log(run_stream *stream, const char *text, size_t size) {
+    for (size_t done = 0; stream->log >= 0 && done < size;) {
+        ssize_t n = write(stream->log, text + done, size - done);
+        if (n > 0) {
+            done += (size_t)n;
+        } else if (errno != EINTR) {
+            if (stream->log_error != errno) {
+                run_say("cannot write rank %d's log: %s", stream->rank, strerror(errno));
+            }
+            stream->log_error = errno;
+            return;
+        }
+    }
+}
+
 /* The file and the last words; a full disk does not end the job. */
 static void keep(run_stream *stream, const char *text, size_t size) {
     for (size_t i = size > RUN_TAIL ? size - RUN_TAIL : 0; i < size; i++) {
         stream->tail[(stream->total + i) % RUN_TAIL] = text[i];
     }
     stream->total += size;
-    for (size_t done = 0; stream->log >= 0 && done < size;) {
-        ssize_t n = write(stream->log, text + done, size - done);
-        if (n > 0)
-            done += (size_t)n;
-        else if (errno != EINTR)
-            return;
-    }
+    write_log(stream, text, size);
 }
 
 size_t run_stream_tail(const run_stream *stream, char text[RUN_TAIL + 1]) {
@@ -147,7 +168,10 @@ void run_stream_close(run_stream *stream) {
     sink_flush(stream->sink);
     if (stream->sink->screen->owner == stream) run_sink_end_line(stream->sink);
     close(stream->fd);
-    if (stream->log >= 0) close(stream->log);
+    if (stream->log >= 0 && close(stream->log) != 0 && !stream->log_error) {
+        stream->log_error = errno;
+        run_say("cannot write rank %d's log: %s", stream->rank, strerror(errno));
+    }
     stream->fd = stream->log = -1;
     free(stream->line);
     stream->line = NULL;
@@ -171,6 +195,7 @@ void run_stream_read(run_stream *stream) {
     size_t room = stream->capacity - scanned;
     ssize_t n = read(stream->fd, stream->line + scanned, room < CHUNK ? room : CHUNK);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
+    if (n < 0) run_say("cannot read the output of rank %d: %s", stream->rank, strerror(errno));
     if (n > 0) keep(stream, stream->line + scanned, (size_t)n);
     if (n > 0 && !stream->quiet) {
         stream->used += (size_t)n;

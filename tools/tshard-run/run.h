@@ -19,6 +19,7 @@
 #define RUN_MAX_RANKS       1024
 #define RUN_MAX_NODES       1024
 #define RUN_NAME_SIZE       256
+#define RUN_LONGEST_LOG_DIR 3584 /* and the names of folders and file in it, in 4096 */
 
 typedef enum run_bind { RUN_BIND_AUTO = 0, RUN_BIND_CORES, RUN_BIND_NONE } run_bind;
 
@@ -50,7 +51,9 @@ typedef struct run_options {
 
 /* options.c: reads the command line. Returns -1 to go on, or the code to exit with (after help or a usage error). */
 int run_options_parse(int argc, char **argv, run_options *options);
-/* nodes.c: "a,b,c"; false when it is no list of names. */
+/* nodes.c: HOST, HOST:PORT or [IPV6]:PORT; the text is split where it stands. False when it is none of these. */
+bool run_endpoint_split(char *text, const char **host, int *port);
+/* "a,b,c"; false when it is no list of names. */
 bool run_nodes_from_list(run_options *options, const char *list);
 /* A name a line, with "slots=N" or ":N". 0, the number of a line that makes no sense, or -1 with errno set. */
 int run_nodes_from_file(run_options *options, const char *path);
@@ -58,20 +61,44 @@ int run_nodes_from_file(run_options *options, const char *path);
 int run_nodes_find_self(const run_options *options, int *others);
 /* World size, first rank and ranks here, once node_rank is known. */
 void run_nodes_count(run_options *options);
-/* main.c: "tshard-run: ..." and a newline, in one write to stderr. */
-void run_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 double run_now(void); /* seconds, monotonic */
+
+/* --- signals.c ---------------------------------------------------------------------------------------------------- */
+
+typedef struct run_signals {
+    sigset_t taken;            /* blocked, and read through a signalfd; none that was ignored at the start */
+    sigset_t mask_found;       /* blocked at the start */
+    sigset_t ignored_at_start; /* by nohup, or by a shell that started this in the background */
+} run_signals;
+
+/* To be called first: until then a signal or a full disk ends this process as any other. */
+void run_signals_open(run_signals *signals);
+/* Those of `taken` are pending from here on, for a signalfd. */
+void run_signals_block(run_signals *signals);
+/* In a rank's process: all is as it was at the start. */
+void run_signals_restore(const run_signals *signals);
+
+/* --- write.c: no reader that has stopped keeps this program waiting ----------------------------------------------- */
+
+/* Writes what fd takes within a moment: the number of bytes, 0 for none, -1 with errno set. */
+ssize_t run_write(int fd, const char *text, size_t size);
+/* "tshard-run: ..." and a newline to stderr. What stderr does not take within a second is dropped. */
+void run_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* What is in stdout's buffer goes out: 0, or 1 having said why it cannot. */
+int run_flush_stdout(void);
+
+/* --- guard and supervisor ----------------------------------------------------------------------------------------- */
 
 /* What the supervisor gets from its guard. */
 typedef struct run_link {
-    int input;        /* rank 0's stdin */
-    int life;         /* reads end of file when the guard is gone */
-    sigset_t signals; /* blocked, and read through a signalfd */
-    sigset_t original_mask;
+    int input; /* rank 0's stdin */
+    int life;  /* reads end of file when the guard is gone */
+    const run_signals *signals;
 } run_link;
 
 /* guard.c: runs the job under a supervisor; returns the exit code. */
-int run_guard(run_options *options);
+int run_guard(run_options *options, run_signals *signals);
 /* job.c: the supervisor's life; returns the exit code. */
 int run_job(run_options *options, const run_link *link);
 
@@ -116,7 +143,10 @@ typedef struct run_screen {
 typedef struct run_sink {
     int fd;
     bool terminal, prefix;
-    bool broken; /* nobody reads it any more */
+    const char *name; /* stdout or stderr */
+    bool broken;      /* its reader is gone, or is not waited for any more */
+    bool lost;        /* some of the output could not be written */
+    int error;        /* the last that has been reported, or 0 */
     run_screen *screen;
     /* Waits until fd can be written, tending the job meanwhile. False: give the output up. */
     bool (*wait_writable)(void *user, int fd);
@@ -131,9 +161,10 @@ typedef struct run_stream {
     int fd; /* -1 once at its end */
     int rank;
     run_sink *sink;
-    int log;    /* a file that gets all of it, or -1 */
-    bool quiet; /* the file alone */
-    char *line; /* what has come since the last end of line */
+    int log;       /* a file that gets all of it, or -1 */
+    int log_error; /* why the file lacks some of it, or 0 */
+    bool quiet;    /* the file alone */
+    char *line;    /* what has come since the last end of line */
     size_t used, capacity;
     char tail[RUN_TAIL]; /* the last that came, a ring */
     size_t total;
@@ -153,7 +184,8 @@ void run_sink_end_line(run_sink *sink);
 
 /* --- ending: sweep.c ---------------------------------------------------------------------------------------------- */
 
-/* Kill and reap every descendant of this process, for at most a few seconds. */
+/* Kills and reaps every descendant of this process, for at most some seconds; says when that is not enough. Needs no
+ * /proc. */
 void run_sweep(void);
 
 #endif

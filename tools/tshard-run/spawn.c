@@ -124,9 +124,7 @@ static void become_rank(const run_plan *plan, int rank, int output, int error, i
     if (plan->cores) run_cores_pin(plan->cores, plan->core_count, rank, plan->options->ranks);
     ready = ready && set_descriptors(input, output, error);
     if (ready) {
-        signal(SIGPIPE, SIG_DFL); /* what the supervisor ignores */
-        signal(SIGTTOU, SIG_DFL);
-        sigprocmask(SIG_SETMASK, &plan->link->original_mask, NULL);
+        run_signals_restore(plan->link->signals);
         execvp(plan->options->command[0], plan->options->command);
     }
     int number = errno;

@@ -10,26 +10,57 @@
 
 /* What ends with its ranks by itself, as tshard-pmix does, tidies up meanwhile. */
 #define MOMENT 0.5
+/* After SIGKILL: only what waits for a broken disk takes longer. */
+#define LONGEST 10.0
+/* Past the highest number of a process that Linux gives on any machine. */
+#define PAST_PIDS (1 << 22)
 
-/* Whatever loses its parent becomes our child, because we are a subreaper: so children are enough, again and again. */
-static void kill_children(void) {
+/* False: the kernel has no list of them, or there is no /proc. */
+static bool kill_listed_children(void) {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
     FILE *file = fopen(path, "re");
-    if (!file) return;
+    if (!file) return false;
     int pid;
     while (fscanf(file, "%d", &pid) == 1) kill((pid_t)pid, SIGKILL);
     fclose(file);
+    return true;
 }
 
+/* True when there is none. */
+static bool reap(void) {
+    pid_t pid;
+    do pid = waitpid(-1, NULL, WNOHANG);
+    while (pid > 0 || (pid < 0 && errno == EINTR));
+    return pid < 0;
+}
+
+/* waitid knows a child from any other number, so all numbers are asked for: some tenths of a second, and mostly less,
+ * for those that come after this process' own are the likely ones. */
+static void kill_found_children(void) {
+    const struct timespec pause = {.tv_nsec = 1000000};
+    const pid_t first = getpid();
+    for (pid_t i = 1; i < PAST_PIDS; i++) {
+        pid_t pid = (first + i) % PAST_PIDS;
+        siginfo_t info;
+        if (pid == 0 || waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0) continue;
+        kill(pid, SIGKILL);
+        for (int tries = 0; tries < 50 && waitpid(pid, NULL, WNOHANG) == 0; tries++) nanosleep(&pause, NULL);
+        if (reap()) return;
+    }
+}
+
+/* Whatever loses its parent becomes our child, because we are a subreaper: so children are enough, again and again. */
 void run_sweep(void) {
     const struct timespec pause = {.tv_nsec = 1000000};
-    double since = run_now();
-    for (double now = since; now < since + 5.0; now = run_now()) {
-        pid_t pid = waitpid(-1, NULL, WNOHANG);
-        if (pid < 0 && errno != EINTR) return;
-        if (pid > 0) continue;
-        if (now > since + MOMENT) kill_children();
+    const double since = run_now();
+    while (!reap()) {
+        double past = run_now() - since;
+        if (past > LONGEST) {
+            run_say("a process that the job has left behind does not end, although it was killed");
+            return;
+        }
+        if (past > MOMENT && !kill_listed_children()) kill_found_children();
         nanosleep(&pause, NULL);
     }
 }
