@@ -203,8 +203,8 @@ bool tshi_plan_is_simple(const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES])
 bool tshi_plan_apart(const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES], bool automatic, tshi_plan *plan);
 
 /* x in these layouts: x itself, one made before in this step, or a new one. TSH_ERR_LAYOUT, in the name of `what`,
- * where no plan exists. consume: x is an intermediate that nothing uses after this call, and its memory may be used in place.
- * automatic: only transitions that rules may take. */
+ * where no plan exists. consume: x is an intermediate that nothing uses after this call, and its memory may be used in
+ * place. automatic: only transitions that rules may take. */
 tsh_tensor *tshi_bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES],
                        bool automatic, bool consume);
 /* The same along one axis, with any transition of the table. */

@@ -61,6 +61,12 @@ tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layou
     return TSH_OK;
 }
 
+int64_t tshi_shape_numel(const tshi_shape *shape) {
+    int64_t n = 1;
+    for (int d = 0; d < shape->ndim; d++) n *= shape->global[d];
+    return n;
+}
+
 int64_t tshi_shape_start(const tsh_mesh *mesh, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES], int d) {
     int64_t start = 0, length = shape->global[d];
     for (int a = 0; a < mesh->axes; a++) {
