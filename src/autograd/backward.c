@@ -280,6 +280,7 @@ static tsh_status check_device(tsh_tape *tape, tsh_device *device) {
 }
 
 tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backward_config *config) {
+    if (!tape) return tshi_tape_missing("backward");
     bool retain = config && config->retain_graph;
     tsh_status status = check_loss(tape, loss);
     if (status == TSH_OK) status = seed(tape, loss, config ? config->gradient : NULL);
@@ -291,7 +292,7 @@ tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backwar
 
 tsh_status tsh_backward(tsh_tape *tape, tsh_tensor *loss) {
     char text[160];
-    if (tape->status == TSH_OK && loss && tshi_shape_numel(&loss->shape) != 1) {
+    if (tape && tape->status == TSH_OK && loss && tshi_shape_numel(&loss->shape) != 1) {
         tshi_tape_fail(tape, TSH_ERR_SHAPE, "backward: the loss is %s, one element is wanted",
                        tsh_tensor_describe(loss, text, sizeof text));
         return tape->status;

@@ -142,8 +142,11 @@ static tsh_status analytic(const check *c) {
 }
 
 static tsh_status check_arguments(const check *c) {
-    if (!c->tape || !c->objective || c->count < 1) {
+    if (!c->tape || !c->objective || !c->inputs || c->count < 1) {
         return tshi_fail(TSH_ERR_ARGUMENT, "gradient_check: a tape, an objective and inputs are required");
+    }
+    if (!(c->h > 0 && isfinite(c->h))) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "gradient_check: h is %g, a step > 0 is wanted (0: 1e-6)", c->h);
     }
     for (int k = 0; k < c->count; k++) {
         const tsh_tensor *x = c->inputs[k];
@@ -157,7 +160,8 @@ static tsh_status check_arguments(const check *c) {
 tsh_status tsh_gradient_check(tsh_tape *tape, tsh_objective_fn *objective, tsh_tensor *const *inputs, int count,
                               double h, void *user, double *worst) {
     static const bool all[TSH_MAX_AXES] = {true, true, true, true};
-    check c = {tape, objective, inputs, count, h > 0 ? h : 1e-6, user, NULL};
+    check c = {tape, objective, inputs, count, h == 0 ? 1e-6 : h, user, NULL};
+    if (!worst) return tshi_fail(TSH_ERR_ARGUMENT, "gradient_check: worst is NULL");
     *worst = NAN;
     tsh_status status = check_arguments(&c);
     if (status == TSH_OK) status = tshi_tensor_scratch(inputs[0]->mesh, TSH_FLOAT64, 1, &c.value);

@@ -126,6 +126,8 @@ tsh_status tshi_tape_own(tsh_tape *tape, tsh_tensor *tensor);
 /* Keep the first failure of the step with its words, tell the peers. Returns NULL, so that a function may end with it.
  */
 tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format, ...) TSH_PRINTF(3, 4);
+/* TSH_ERR_ARGUMENT, in words: a tape is required. */
+tsh_status tshi_tape_missing(const char *what);
 /* The same with tsh_error_message() after "what: ". */
 tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *what);
 /* Work may go on: a tape, no failure so far, no NULL among the tensors, all of them with memory. */

@@ -5,7 +5,9 @@
 #include <string.h>
 
 void tsh_split(int64_t n, int parts, int index, int64_t *start, int64_t *length) {
-    int64_t base = n / parts, extra = n % parts;
+    bool exists = n >= 0 && parts >= 1 && index >= 0 && index < parts;
+    int64_t base = exists ? n / parts : 0, extra = exists ? n % parts : 0;
+    if (!exists) index = 0;
     if (start) *start = index * base + (index < extra ? index : extra);
     if (length) *length = base + (index < extra ? 1 : 0);
 }
