@@ -299,7 +299,7 @@ void tshi_mpi_doze(double waited);
 void tshi_mpi_tell(tsh_world *world, tshi_notice_kind kind, const char *words);
 tsh_status tshi_mpi_break(tsh_world *world, tsh_status status, const char *words);
 void tshi_mpi_fail(tsh_world *world, const char *reason);
-tsh_status tshi_mpi_nap(tsh_group *group, double since);
+tsh_status tshi_mpi_nap(tsh_group *group, const tsh_work *work, double since);
 
 /* --- mpi_recover.c ------------------------------------------------------------------------------------------------ */
 

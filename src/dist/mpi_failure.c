@@ -204,7 +204,7 @@ void tshi_mpi_doze(double waited) {
     nanosleep(&nap, NULL);
 }
 
-tsh_status tshi_mpi_nap(tsh_group *group, double since) {
+tsh_status tshi_mpi_nap(tsh_group *group, const tsh_work *work, double since) {
     tsh_world *world = group->world;
     const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     double waited = tshi_clock() - since;
@@ -214,8 +214,7 @@ tsh_status tshi_mpi_nap(tsh_group *group, double since) {
         return op->phase != TSHI_IDLE && !tshi_gate_withdraw(group) ? TSH_OK : tshi_mpi_stop(group);
     }
     if (waited >= world->timeout) {
-        bool message = op->phase == TSHI_IDLE && group->messages;
-        return tshi_mpi_time_out(group, tsh_collective_name(message ? group->messages->call.op : op->call.op));
+        return tshi_mpi_time_out(group, tsh_collective_name(work ? work->call.op : op->call.op));
     }
     tshi_mpi_doze(waited);
     return TSH_OK;
