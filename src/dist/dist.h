@@ -260,8 +260,9 @@ tsh_status tshi_work_join(tsh_work *work);
 void tshi_message_cancel(tsh_work *work, const char *why);
 /* Move on whatever is under way, without waiting. Backends call it while they wait and world->pending is not zero. */
 void tshi_world_progress(tsh_world *world);
-/* Wait until the group's queue is empty. */
-void tshi_group_drain(tsh_group *group);
+/* Wait until the group's queue is empty. failed: of the call that comes behind it, whose words, tsh_error_message(),
+ * are kept. */
+void tshi_group_drain(tsh_group *group, tsh_status failed);
 /* ops->run in its turn. */
 tsh_status tshi_group_run(tsh_group *group, const tshi_call *call);
 /* End all works with TSH_ERR_STATE, without asking the backend: it is about to start anew. */

@@ -166,7 +166,7 @@ static tsh_status exchange(tsh_group *parent, int color, int key, membership **a
                             .count = width * parent->size,
                             .counts = counts};
     tsh_group *on_host = parent->control ? parent->control : parent;
-    tshi_group_drain(on_host);
+    tshi_group_drain(on_host, TSH_OK);
     status = on_host->ops->run(on_host, &call);
     if (status == TSH_OK) qsort(members, (size_t)parent->size, sizeof *members, compare_members);
     return status;

@@ -67,6 +67,10 @@ void tshi_waits_end(tshi_waits *waits) {
     waits->posted = false;
 }
 
+void tshi_waits_leave(tshi_waits *waits) {
+    waits->posted = false;
+}
+
 /* --- chains ------------------------------------------------------------------------------------------------------- */
 
 /* Adds the ranks of a row to `set`; whether any is new. */
@@ -100,8 +104,8 @@ static void follow(const tshi_waits *waits) {
     }
 }
 
-/* Whether a signal has stopped the process: its state stands behind its name, which may hold anything. */
-static bool is_stopped(int process) {
+/* The state stands behind the name, which may hold anything. */
+bool tshi_process_stopped(int process) {
     char path[64], text[512] = "";
     if (process <= 0) return false;
     snprintf(path, sizeof path, "/proc/%d/stat", process);
@@ -130,7 +134,7 @@ bool tshi_waits_name(const tshi_waits *waits, char *ranks, size_t size, char *st
     ranks[0] = stopped[0] = '\0';
     if (waits->rows) follow(waits);
     for (int i = 0; waits->rows && i < waits->size; i++) {
-        if (i == waits->rank || !has(waits->seen, i) || !is_stopped(waits->process[i])) continue;
+        if (i == waits->rank || !has(waits->seen, i) || !tshi_process_stopped(waits->process[i])) continue;
         used = say_rank(ranks, size, used, i);
         halted = say_stopped(stopped, stopped_size, halted, i);
     }

@@ -29,11 +29,16 @@ void tshi_waits_begin(tshi_waits *waits);
 void tshi_waits_add(tshi_waits *waits, int rank);
 void tshi_waits_post(tshi_waits *waits);
 void tshi_waits_end(tshi_waits *waits);
+/* The wait has ended in vain, for good: its row stays, for the ranks whose deadlines come later. */
+void tshi_waits_leave(tshi_waits *waits);
 
 /* The ranks that keep this one, whose row is posted: those at the ends of the chains that do not wait themselves, and
  * of these, or of those on the way, the stopped ones alone if there are any. "rank 1, 3", and "; rank 3 is stopped" for
  * the second text, else "". False, and the ranks that this one waits for, where every chain leads back: a deadlock, or
  * a row that is about to change. */
 bool tshi_waits_name(const tshi_waits *waits, char *ranks, size_t size, char *stopped, size_t stopped_size);
+
+/* Whether a signal has stopped that process; false for 0, and where there is no /proc. */
+bool tshi_process_stopped(int process);
 
 #endif

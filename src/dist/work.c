@@ -248,19 +248,17 @@ void tshi_message_cancel(tsh_work *work, const char *why) {
     work_free(work);
 }
 
-void tshi_group_drain(tsh_group *group) {
-    if (group->queue) wait_while(group, NULL, false);
+void tshi_group_drain(tsh_group *group, tsh_status failed) {
+    char words[TSHI_MESSAGE_SIZE];
+    if (!group->queue) return;
+    if (failed != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
+    wait_while(group, NULL, false);
+    if (failed != TSH_OK) tshi_fail(failed, "%s", words);
 }
 
 tsh_status tshi_group_run(tsh_group *group, const tshi_call *call) {
     bool staged = tshi_call_is_staged(group, call);
-    if (!group->queue || group->ops->in_order) {
-        return staged ? tshi_staged_run(group, call) : group->ops->run(group, call);
-    }
-    char words[TSHI_MESSAGE_SIZE];
-    if (call->failed != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
-    tshi_group_drain(group);
-    if (call->failed != TSH_OK) tshi_fail(call->failed, "%s", words);
+    if (!group->ops->in_order) tshi_group_drain(group, call->failed);
     return staged ? tshi_staged_run(group, call) : group->ops->run(group, call);
 }
 
