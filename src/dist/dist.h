@@ -193,6 +193,7 @@ static inline void tshi_world_mark(tsh_world *world, const void *data) {
 double tshi_clock(void);
 /* Whether a wait has words to print: the time `next` has come, which moves on to `every` seconds from now. */
 bool tshi_warning_due(double *next, double every);
+
 /* Seconds after which a wait is worth a warning: 5, or half of a shorter deadline. The next one comes when the wait has
  * lasted twice as long. */
 #define TSHI_WORD_AFTER 5.0
