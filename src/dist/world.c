@@ -149,40 +149,38 @@ void tsh_world_destroy(tsh_world *world) {
 }
 
 int tsh_world_rank(const tsh_world *world) {
-    return world ? world->rank : -1;
+    return world->rank;
 }
 
 int tsh_world_size(const tsh_world *world) {
-    return world ? world->size : 0;
+    return world->size;
 }
 
 int tsh_world_local_rank(const tsh_world *world) {
-    return world ? world->local_rank : -1;
+    return world->local_rank;
 }
 
 int tsh_world_node_count(const tsh_world *world) {
-    if (!world) return 0;
     return tshi_mpi_owns(world) ? tshi_mpi_nodes(world) : 1;
 }
 
 bool tsh_world_uses_rdma(const tsh_world *world) {
-    return world && tshi_mpi_owns(world) && tshi_mpi_rdma(world);
+    return tshi_mpi_owns(world) && tshi_mpi_rdma(world);
 }
 
 tsh_device *tsh_world_device(const tsh_world *world) {
-    return world ? world->device : NULL;
+    return world->device;
 }
 
 tsh_group *tsh_world_group(const tsh_world *world) {
-    return world ? world->group : NULL;
+    return world->group;
 }
 
 const tsh_mesh *tsh_world_mesh(const tsh_world *world) {
-    return world ? &world->group->own_mesh : NULL;
+    return &world->group->own_mesh;
 }
 
 void tsh_world_seed(tsh_world *world, uint64_t seed) {
-    if (!world) return;
     world->seed = seed;
     world->next_stream = 0;
 }

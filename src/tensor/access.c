@@ -6,39 +6,39 @@
 #include <string.h>
 
 tsh_dtype tsh_tensor_dtype(const tsh_tensor *tensor) {
-    return tensor ? tensor->dtype : TSH_DTYPE_COUNT;
+    return tensor->dtype;
 }
 
 int tsh_tensor_ndim(const tsh_tensor *tensor) {
-    return tensor ? tensor->shape.ndim : 0;
+    return tensor->shape.ndim;
 }
 
 const int64_t *tsh_tensor_shape(const tsh_tensor *tensor) {
-    return tensor ? tensor->shape.local : NULL;
+    return tensor->shape.local;
 }
 
 const int64_t *tsh_tensor_global_shape(const tsh_tensor *tensor) {
-    return tensor ? tensor->shape.global : NULL;
+    return tensor->shape.global;
 }
 
 int64_t tsh_tensor_numel(const tsh_tensor *tensor) {
-    return tensor ? tensor->numel : 0;
+    return tensor->numel;
 }
 
 size_t tsh_tensor_nbytes(const tsh_tensor *tensor) {
-    return tensor ? (size_t)tensor->numel * tsh_dtype_size(tensor->dtype) : 0;
+    return (size_t)tensor->numel * tsh_dtype_size(tensor->dtype);
 }
 
 const tsh_mesh *tsh_tensor_mesh(const tsh_tensor *tensor) {
-    return tensor ? tensor->mesh : NULL;
+    return tensor->mesh;
 }
 
 void *tsh_tensor_data(const tsh_tensor *tensor) {
-    return tensor ? tshi_data(tensor) : NULL;
+    return tshi_data(tensor);
 }
 
 tsh_layout tsh_tensor_layout(const tsh_tensor *tensor, const tsh_group *group) {
-    int axis = tensor ? tshi_mesh_axis(tensor->mesh, group) : -1;
+    int axis = tshi_mesh_axis(tensor->mesh, group);
     return axis < 0 ? TSH_REPLICATED : tensor->layout[axis];
 }
 

@@ -1,0 +1,205 @@
+#include "differential/bench.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* --- life --------------------------------------------------------------------------------------------------------- */
+
+tsh_status tshi_bench_open(tshi_bench *b) {
+    tsh_world_seed(b->world, b->p->seed);
+    for (int a = 0; a < b->p->axes; a++) b->group[a] = tsh_mesh_axis_group(b->mesh, a);
+    tsh_status status = tsh_tape_create(b->world, &b->tape);
+    if (status == TSH_OK) status = tsh_parameters_create(b->world, &b->all);
+    return status == TSH_OK ? tsh_parameters_create(b->world, &b->stepped) : status;
+}
+
+void tshi_bench_close(tshi_bench *b) {
+    tsh_optimizer_destroy(b->optimizer);
+    tsh_parameters_destroy(b->all);
+    tsh_parameters_destroy(b->stepped);
+    tsh_tape_destroy(b->tape);
+    for (int k = 0; k < MAX_STEPS; k++) {
+        tsh_linear_destroy(b->linear[k]);
+        tsh_embedding_destroy(b->embedding[k]);
+    }
+}
+
+/* --- layers ------------------------------------------------------------------------------------------------------- */
+
+/* The whole of a dense parameter, elements of the program's dtype. */
+static void *dense_values(const tshi_program *p, uint64_t salt, int64_t count) {
+    double *wide = malloc(sizeof *wide * (size_t)(count + 1));
+    if (!wide) abort();
+    for (int64_t i = 0; i < count; i++) wide[i] = tshi_salted_value(p, salt, 0, i);
+    if (p->dtype == TSH_FLOAT64) return wide;
+    float *narrow = malloc(sizeof *narrow * (size_t)(count + 1));
+    if (!narrow) abort();
+    for (int64_t i = 0; i < count; i++) narrow[i] = (float)wide[i];
+    free(wide);
+    return narrow;
+}
+
+static tsh_init init_of(const tshi_step *s) {
+    tsh_init_kind kind = (tsh_init_kind)(s->n[LAYER_INIT] % (TSH_INIT_CONSTANT + 1));
+    return (tsh_init){.kind = kind, .a = kind == TSH_INIT_CONSTANT ? 0.5 : -0.5, .b = 0.5};
+}
+
+static tsh_status open_linear(tshi_bench *b, int k) {
+    const tshi_step *s = &b->p->step[k];
+    const tshi_dims *x = &b->p->step[s->in[0]].shape;
+    int64_t in = x->dim[x->ndim - 1], flags = s->n[LAYER_FLAGS];
+    tsh_linear_config config = {.in = in,
+                                .out = s->n[LAYER_OUT],
+                                .shard = b->whole ? TSH_DENSE : (tsh_sharding)s->n[LAYER_SHARDING],
+                                .bias = flags & FLAG_BIAS,
+                                .gather_output = !b->whole && flags & FLAG_GATHER,
+                                .sequence_parallel = !b->whole && flags & FLAG_SEQUENCE,
+                                .activation = (tsh_activation)s->n[LAYER_ACTIVATION],
+                                .dtype = b->p->dtype,
+                                .weight_init = init_of(s)};
+    b->linear[k] = tsh_linear_create(b->group[s->n[LAYER_AXIS]], &config);
+    if (!b->linear[k]) return TSH_ERR_ARGUMENT;
+    if (!(flags & FLAG_LOAD)) return TSH_OK;
+    void *weight = dense_values(b->p, s->salt, config.in * config.out), *bias = NULL;
+    if (config.bias) bias = dense_values(b->p, s->salt + 1, config.out);
+    tsh_status status = tsh_linear_load(b->linear[k], weight, bias);
+    free(weight);
+    free(bias);
+    return status;
+}
+
+static tsh_status open_embedding(tshi_bench *b, int k) {
+    const tshi_step *s = &b->p->step[k];
+    int64_t flags = s->n[LAYER_FLAGS];
+    tsh_embedding_config config = {.rows = s->n[EMBEDDING_ROWS],
+                                   .cols = s->n[LAYER_OUT],
+                                   .shard = b->whole ? TSH_DENSE : (tsh_sharding)s->n[LAYER_SHARDING],
+                                   .has_padding = flags & FLAG_PADDING,
+                                   .padding = s->n[EMBEDDING_PADDING],
+                                   .gather_output = !b->whole && flags & FLAG_GATHER,
+                                   .sequence_parallel = !b->whole && flags & FLAG_SEQUENCE,
+                                   .dtype = b->p->dtype};
+    b->embedding[k] = tsh_embedding_create(b->group[s->n[LAYER_AXIS]], &config);
+    if (!b->embedding[k]) return TSH_ERR_ARGUMENT;
+    if (!(flags & FLAG_LOAD)) return TSH_OK;
+    void *table = dense_values(b->p, s->salt, config.rows * config.cols);
+    tsh_status status = tsh_embedding_load(b->embedding[k], table);
+    free(table);
+    return status;
+}
+
+tsh_status tshi_bench_layer(tshi_bench *b, int k) {
+    const tshi_step *s = &b->p->step[k];
+    if (s->inputs != 1) return TSH_OK;
+    if (s->call == CALL_LINEAR) return open_linear(b, k);
+    return s->call == CALL_EMBEDDING ? open_embedding(b, k) : TSH_OK;
+}
+
+tsh_tensor *tshi_bench_parameter(const tshi_bench *b, const tshi_owned *o) {
+    if (b->embedding[o->step]) return tsh_embedding_weight(b->embedding[o->step]);
+    return o->part == OWNED_BIAS ? tsh_linear_bias(b->linear[o->step]) : tsh_linear_weight(b->linear[o->step]);
+}
+
+/* --- optimisers --------------------------------------------------------------------------------------------------- */
+
+/* A layer brings its parameters itself, when the first of them comes. */
+static tsh_status add_to(const tshi_bench *b, tsh_parameters *list, const tshi_owned *o, int copy, tsh_tensor *tensor) {
+    char name[32];
+    snprintf(name, sizeof name, o->part == OWNED_LEAF && copy ? "v%d.%d" : "v%d", o->step, copy);
+    if (o->part == OWNED_LEAF) return tsh_parameters_add(list, name, tensor);
+    if (o->part == OWNED_BIAS) return TSH_OK;
+    return b->linear[o->step] ? tsh_linear_register(b->linear[o->step], list, name)
+                              : tsh_embedding_register(b->embedding[o->step], list, name);
+}
+
+tsh_status tshi_bench_add(tshi_bench *b, const tshi_owned *o, int copy, tsh_tensor *tensor) {
+    tsh_status status = add_to(b, b->all, o, copy, tensor);
+    if (status != TSH_OK || !tshi_parameter_steps(b->p, o)) return status;
+    return add_to(b, b->stepped, o, copy, tensor);
+}
+
+tsh_status tshi_bench_optimizer(tshi_bench *b) {
+    const tshi_program *p = b->p;
+    const tsh_sgd_config sgd = {
+        .lr = p->lr / 2, .momentum = p->momentum, .weight_decay = p->weight_decay, .nesterov = p->nesterov};
+    const tsh_adamw_config adamw = {.lr = p->lr, .eps = 1e-3, .weight_decay = p->weight_decay};
+    if (p->stepper == STEPPER_NONE) return TSH_OK;
+    tsh_status status = p->stepper == STEPPER_SGD ? tsh_sgd_create(b->stepped, &sgd, &b->optimizer)
+                                                  : tsh_adamw_create(b->stepped, &adamw, &b->optimizer);
+    if (status == TSH_OK && p->stepper == STEPPER_SGD) tsh_optimizer_set_lr(b->optimizer, p->lr);
+    return status;
+}
+
+tsh_status tshi_bench_step(tshi_bench *b, double *norm) {
+    tsh_status status = TSH_OK;
+    if (b->p->clip > 0) status = tsh_clip_grad_norm(b->stepped, b->p->clip, norm);
+    if (status == TSH_OK && b->optimizer) status = tsh_optimizer_step(b->optimizer);
+    if (status != TSH_OK || b->p->zero == ZERO_NOT) return status;
+    if (b->p->zero == ZERO_OPTIMIZER && b->optimizer) {
+        tsh_optimizer_zero_grad(b->optimizer);
+    } else {
+        tsh_parameters_zero_grad(b->all);
+    }
+    return status;
+}
+
+/* --- calls -------------------------------------------------------------------------------------------------------- */
+
+static tsh_tensor *reshape(const tshi_bench *b, int k, tsh_tensor *x) {
+    const tshi_step *s = &b->p->step[k];
+    tshi_dims to = s->shape;
+    int at = to.ndim > 0 ? (int)(s->salt % (uint64_t)to.ndim) : 0;
+    if (s->n[3] && to.ndim > 0 && tshi_dims_numel(&to) > 0) to.dim[at] = -1;
+    return tsh_reshape(b->tape, x, to.ndim, to.dim);
+}
+
+static tsh_tensor *cross_entropy(const tshi_bench *b, const tshi_step *s, tsh_tensor *const *in) {
+    const tshi_step *target = &b->p->step[s->in[1]];
+    bool own = target->call == CALL_IDS && target->n[IDS_IGNORE] != -100;
+    tsh_cross_entropy_config config = {.weight = s->inputs == 3 ? in[2] : NULL,
+                                       .has_ignore_index = own,
+                                       .ignore_index = own ? target->n[IDS_IGNORE] : 0,
+                                       .label_smoothing = s->f,
+                                       .reduction = (tsh_reduction)s->n[0]};
+    bool plain = s->inputs == 2 && !own && s->f == 0 && s->n[0] == TSH_REDUCTION_MEAN;
+    return tsh_cross_entropy(b->tape, in[0], in[1], plain ? NULL : &config);
+}
+
+static int owner(const tshi_step *s, int k) {
+    return s->inputs == 2 ? s->in[1] : k;
+}
+
+tsh_tensor *tshi_bench_call(const tshi_bench *b, int k, tsh_tensor *const *in) {
+    const tshi_step *s = &b->p->step[k];
+    tsh_tape *tape = b->tape;
+    int dim = (int)s->n[0];
+    switch (s->call) {
+    case CALL_MATMUL: return tsh_matmul(tape, in[0], in[1]);
+    case CALL_AFFINE: return tsh_affine(tape, in[0], in[1], s->inputs == 3 ? in[2] : NULL);
+    case CALL_ADD: return tsh_add(tape, in[0], in[1]);
+    case CALL_SUB: return tsh_sub(tape, in[0], in[1]);
+    case CALL_MUL: return tsh_mul(tape, in[0], in[1]);
+    case CALL_SCALE: return tsh_scale(tape, in[0], s->f);
+    case CALL_BIAS: return tsh_bias(tape, in[0], in[1]);
+    case CALL_GELU: return tsh_gelu(tape, in[0]);
+    case CALL_GELU_TANH: return tsh_gelu_tanh(tape, in[0]);
+    case CALL_RELU: return tsh_relu(tape, in[0]);
+    case CALL_SILU: return tsh_silu(tape, in[0]);
+    case CALL_DROPOUT: return tsh_dropout(tape, in[0], s->f);
+    case CALL_RESHAPE: return reshape(b, k, in[0]);
+    case CALL_SLICE: return tsh_slice(tape, in[0], dim, s->n[1], s->n[2]);
+    case CALL_CONCAT: return tsh_concat(tape, in, s->inputs, dim);
+    case CALL_SUM: return tsh_sum(tape, in[0], dim);
+    case CALL_MEAN: return tsh_mean(tape, in[0], dim);
+    case CALL_SOFTMAX: return tsh_softmax(tape, in[0], dim);
+    case CALL_LOG_SOFTMAX: return tsh_log_softmax(tape, in[0], dim);
+    case CALL_LOOKUP: return tsh_lookup(tape, in[0], in[1], s->n[0]);
+    case CALL_LAYER_NORM:
+        return tsh_layer_norm(tape, in[0], s->inputs > 1 ? in[1] : NULL, s->inputs > 2 ? in[2] : NULL, s->f);
+    case CALL_RMS_NORM: return tsh_rms_norm(tape, in[0], s->inputs > 1 ? in[1] : NULL, s->f);
+    case CALL_LINEAR: return tsh_linear_forward(tape, b->linear[owner(s, k)], in[0]);
+    case CALL_EMBEDDING: return tsh_embedding_forward(tape, b->embedding[owner(s, k)], in[0]);
+    case CALL_CROSS_ENTROPY: return cross_entropy(b, s, in);
+    default: return NULL;
+    }
+}

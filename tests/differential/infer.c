@@ -1,0 +1,335 @@
+/* What a program's values are: shapes, gradients, bounds. */
+#include "differential/program.h"
+
+#include <math.h>
+#include <string.h>
+
+static const tshi_step *input(const tshi_program *p, const tshi_step *s, int i) {
+    return &p->step[s->in[i]];
+}
+
+static bool same_dims(const tshi_dims *a, const tshi_dims *b) {
+    return a->ndim == b->ndim && !memcmp(a->dim, b->dim, sizeof *a->dim * (size_t)a->ndim);
+}
+
+static int64_t last_of(const tshi_dims *d) {
+    return d->ndim > 0 ? d->dim[d->ndim - 1] : -1;
+}
+
+static bool is_vector(const tshi_step *s, int64_t n) {
+    return s->shape.ndim == 1 && s->shape.dim[0] == n;
+}
+
+static void drop_dim(tshi_dims *d, int at) {
+    memmove(&d->dim[at], &d->dim[at + 1], sizeof *d->dim * (size_t)(d->ndim - at - 1));
+    d->ndim--;
+}
+
+static void insert_dim(tshi_dims *d, int at, int64_t n) {
+    memmove(&d->dim[at + 1], &d->dim[at], sizeof *d->dim * (size_t)(d->ndim - at));
+    d->dim[at] = n;
+    d->ndim++;
+}
+
+/* --- shapes ------------------------------------------------------------------------------------------------------- */
+
+tshi_dims tshi_reshape_dims(const tshi_step *s, const tshi_dims *x) {
+    tshi_dims y = *x;
+    int d = x->ndim > 0 ? (int)(s->n[1] % x->ndim) : 0;
+    int64_t factor = s->n[2] > 0 ? s->n[2] : 1;
+    switch (s->n[0]) {
+    case FORM_MERGE:
+        if (d + 1 >= x->ndim) break;
+        y.dim[d + 1] *= y.dim[d];
+        drop_dim(&y, d);
+        break;
+    case FORM_SPLIT:
+        if (x->ndim == 0 || x->ndim == TSH_MAX_DIMS || y.dim[d] % factor) break;
+        y.dim[d] /= factor;
+        insert_dim(&y, d + 1, factor);
+        break;
+    case FORM_FLATTEN: y = (tshi_dims){1, {tshi_dims_numel(x)}}; break;
+    case FORM_INSERT:
+        if (x->ndim < TSH_MAX_DIMS) insert_dim(&y, d, 1);
+        break;
+    case FORM_SWAP:
+        if (d + 1 >= x->ndim) break;
+        y.dim[d] = x->dim[d + 1];
+        y.dim[d + 1] = x->dim[d];
+        break;
+    default: break;
+    }
+    return y;
+}
+
+/* y = x W^T or x W; `in` and `out` are the dims of the weight. */
+static bool infer_product(const tshi_program *p, tshi_step *s, int in, int out) {
+    const tshi_step *x = input(p, s, 0), *w = input(p, s, 1);
+    if (x->shape.ndim < 1 || w->shape.ndim != 2 || last_of(&x->shape) != w->shape.dim[in]) return false;
+    if (s->inputs == 3 && !is_vector(input(p, s, 2), w->shape.dim[out])) return false;
+    s->shape = x->shape;
+    s->shape.dim[x->shape.ndim - 1] = w->shape.dim[out];
+    s->bound = x->bound * w->bound * fmax(1, (double)w->shape.dim[in]);
+    s->bits = x->bits + w->bits;
+    if (s->inputs == 3) s->bound += input(p, s, 2)->bound;
+    if (s->inputs == 3 && input(p, s, 2)->bits > s->bits) s->bits = input(p, s, 2)->bits;
+    return true;
+}
+
+static bool infer_two(const tshi_program *p, tshi_step *s) {
+    const tshi_step *x = input(p, s, 0), *y = input(p, s, 1);
+    s->shape = x->shape;
+    bool product = s->call == CALL_MUL;
+    s->bound = product ? x->bound * y->bound : x->bound + y->bound;
+    s->bits = product ? x->bits + y->bits : x->bits > y->bits ? x->bits : y->bits;
+    return same_dims(&x->shape, &y->shape);
+}
+
+static bool infer_concat(const tshi_program *p, tshi_step *s) {
+    int d = (int)s->n[0];
+    for (int i = 0; i < s->inputs; i++) {
+        const tshi_step *x = input(p, s, i);
+        if (i == 0) s->shape = x->shape;
+        if (d < 0 || d >= x->shape.ndim || x->shape.ndim != s->shape.ndim) return false;
+        for (int e = 0; e < x->shape.ndim; e++) {
+            if (e != d && x->shape.dim[e] != s->shape.dim[e]) return false;
+        }
+        if (i > 0) s->shape.dim[d] += x->shape.dim[d];
+        s->bound = fmax(s->bound, x->bound);
+        s->bits = s->bits > x->bits ? s->bits : x->bits;
+        if (x->integer != s->integer) return false;
+    }
+    return true;
+}
+
+/* Halvings in a division by n; -1 when it is not exact. */
+static int halvings(double n) {
+    int exponent;
+    return frexp(n, &exponent) == 0.5 ? exponent - 1 : -1;
+}
+
+static bool infer_sum(const tshi_program *p, tshi_step *s) {
+    const tshi_step *x = input(p, s, 0);
+    int d = (int)s->n[0];
+    bool all = d == TSH_ALL_DIMS;
+    if (!all && (d < 0 || d >= x->shape.ndim)) return false;
+    double items = all ? (double)tshi_dims_numel(&x->shape) : (double)x->shape.dim[d];
+    if (all) {
+        s->shape = (tshi_dims){0};
+    } else {
+        drop_dim(&s->shape, d);
+    }
+    if (s->call == CALL_SUM) s->bound *= fmax(1, items);
+    if (s->call == CALL_SUM) return true;
+    if (p->exact) s->bits += halvings(items);
+    return items > 0 && (!p->exact || halvings(items) >= 0);
+}
+
+static bool infer_lookup(const tshi_program *p, tshi_step *s) {
+    const tshi_step *table = input(p, s, 0), *ids = input(p, s, 1);
+    if (table->shape.ndim != 2 || ids->shape.ndim >= TSH_MAX_DIMS) return false;
+    if (tshi_dims_numel(&ids->shape) > 0 && ids->bound > (double)table->shape.dim[0]) return false;
+    s->shape = ids->shape;
+    s->shape.dim[s->shape.ndim++] = table->shape.dim[1];
+    s->integer = false;
+    return s->n[0] < table->shape.dim[0];
+}
+
+static bool infer_norm(const tshi_program *p, tshi_step *s) {
+    const tshi_step *x = input(p, s, 0);
+    int64_t n = last_of(&x->shape);
+    if (x->shape.ndim < 1) return false;
+    s->bound = sqrt((double)n) + 1;
+    for (int i = 1; i < s->inputs; i++) {
+        if (!is_vector(input(p, s, i), n)) return false;
+        s->bound = i == 1 ? s->bound * input(p, s, i)->bound : s->bound + input(p, s, i)->bound;
+    }
+    return true;
+}
+
+/* A shared layer is configured as its owner. */
+static bool shares(const tshi_program *p, const tshi_step *s) {
+    if (s->inputs == 1) return true;
+    const tshi_step *owner = input(p, s, 1);
+    return owner->call == s->call && owner->inputs == 1 && !memcmp(owner->n, s->n, sizeof s->n);
+}
+
+static bool infer_linear(const tshi_program *p, tshi_step *s) {
+    const tshi_step *x = input(p, s, 0);
+    int64_t in = last_of(&x->shape);
+    if (in < 1 || s->n[LAYER_OUT] < 1 || !shares(p, s) || s->n[LAYER_AXIS] >= p->axes) return false;
+    if (s->inputs == 2 && last_of(&input(p, input(p, s, 1), 0)->shape) != in) return false;
+    double weight = p->exact ? 8 : 2;
+    s->shape.dim[s->shape.ndim - 1] = s->n[LAYER_OUT];
+    s->bound = x->bound * weight * (double)in + weight;
+    return true;
+}
+
+static bool infer_embedding(const tshi_program *p, tshi_step *s) {
+    const tshi_step *ids = input(p, s, 0);
+    if (!shares(p, s) || s->n[LAYER_AXIS] >= p->axes || s->n[EMBEDDING_ROWS] < 1 || s->n[LAYER_OUT] < 1) return false;
+    if (ids->bound > (double)s->n[EMBEDDING_ROWS] || ids->shape.ndim >= TSH_MAX_DIMS) return false;
+    if (s->n[EMBEDDING_PADDING] >= s->n[EMBEDDING_ROWS]) return false;
+    if (s->n[LAYER_SHARDING] != TSH_DENSE && ids->local >> s->n[LAYER_AXIS] & 1u) return false;
+    s->shape.dim[s->shape.ndim++] = s->n[LAYER_OUT];
+    s->integer = false;
+    s->bound = 8;
+    s->bits = 0;
+    return true;
+}
+
+static bool infer_cross_entropy(const tshi_program *p, tshi_step *s) {
+    const tshi_step *x = input(p, s, 0), *target = input(p, s, 1);
+    int64_t classes = last_of(&x->shape), rows = tshi_dims_numel(&target->shape);
+    tshi_dims dims = x->shape;
+    if (dims.ndim-- < 1 || !same_dims(&dims, &target->shape) || classes < 1) return false;
+    if (rows > 0 && target->bound > (double)classes) return false;
+    if (s->n[0] == TSH_REDUCTION_MEAN && rows == 0) return false;
+    /* Class weights are positive. */
+    if (s->inputs == 3 && (!is_vector(input(p, s, 2), classes) || input(p, s, 2)->call != CALL_LEAF)) return false;
+    s->shape = s->n[0] == TSH_REDUCTION_NONE ? dims : (tshi_dims){0};
+    s->bound = 2 * (2 * x->bound + log((double)classes)) * (s->n[0] == TSH_REDUCTION_SUM ? fmax(1, (double)rows) : 1);
+    s->integer = false;
+    return true;
+}
+
+/* A LOCAL value that becomes REPLICATED is summed. */
+static void move_local(const tshi_program *p, tshi_step *s, int axis) {
+    bool row = s->call == CALL_PREPARE && s->n[LAYER_SHARDING] == TSH_ROW && !s->integer;
+    tsh_layout_kind to = s->layout[0].kind;
+    unsigned bit = 1u << axis;
+    if (s->call == CALL_COPY || (s->call == CALL_REDISTRIBUTE && to == TSH_KIND_LOCAL)) s->local |= bit;
+    bool sums = s->call == CALL_REDUCE || row || (s->call == CALL_REDISTRIBUTE && to == TSH_KIND_REPLICATED);
+    if (!sums || !(s->local & bit)) return;
+    s->bound *= p->size[axis];
+    s->local &= ~bit;
+}
+
+static bool infer_move(const tshi_program *p, tshi_step *s) {
+    int axis = (int)s->n[s->call == CALL_PREPARE ? LAYER_AXIS : 0];
+    if (axis < p->axes) move_local(p, s, axis);
+    int dim = s->call == CALL_SCATTER ? (int)s->n[1] : s->layout[0].dim;
+    bool splits = s->call == CALL_SCATTER || (s->call == CALL_REDISTRIBUTE && s->layout[0].kind == TSH_KIND_SHARD);
+    return axis < p->axes && (!splits || dim < s->shape.ndim);
+}
+
+static bool infer_leaf(const tshi_program *p, tshi_step *s) {
+    for (int a = 0; a < p->axes; a++) {
+        if (s->layout[a].kind == TSH_KIND_SHARD && s->layout[a].dim >= s->shape.ndim) return false;
+    }
+    s->integer = s->call == CALL_IDS;
+    s->bound = s->integer ? (double)s->n[IDS_LIMIT] : p->exact ? 8 : 2;
+    s->bits = 0;
+    s->wants_grad = s->grad;
+    s->local = 0;
+    for (int a = 0; a < p->axes; a++) {
+        if (s->layout[a].kind == TSH_KIND_LOCAL) s->local |= 1u << a;
+    }
+    return !s->integer || s->n[IDS_LIMIT] > 0 || tshi_dims_numel(&s->shape) == 0;
+}
+
+static bool infer_call(const tshi_program *p, tshi_step *s) {
+    int d = (int)s->n[0], ndim = s->shape.ndim;
+    switch (s->call) {
+    case CALL_MATMUL: return infer_product(p, s, 0, 1);
+    case CALL_AFFINE: return infer_product(p, s, 1, 0);
+    case CALL_ADD:
+    case CALL_SUB:
+    case CALL_MUL: return infer_two(p, s);
+    case CALL_SCALE:
+        s->bound *= fmax(fabs(s->f), 0x1p-10);
+        if (fabs(s->f) < 1) s->bits++;
+        return true;
+    case CALL_BIAS: s->bound += input(p, s, 1)->bound; return ndim > 0 && is_vector(input(p, s, 1), last_of(&s->shape));
+    case CALL_DROPOUT:
+        s->bound /= 1 - s->f;
+        s->dropped = true;
+        return true;
+    case CALL_RESHAPE: s->shape = tshi_reshape_dims(s, &s->shape); return true;
+    case CALL_SLICE:
+        if (d >= ndim) return false;
+        if (s->n[1] > s->shape.dim[d]) s->n[1] = s->shape.dim[d];
+        if (s->n[2] > s->shape.dim[d] - s->n[1]) s->n[2] = s->shape.dim[d] - s->n[1];
+        s->shape.dim[d] = s->n[2];
+        return true;
+    case CALL_CONCAT: return infer_concat(p, s);
+    case CALL_SUM:
+    case CALL_MEAN: return infer_sum(p, s);
+    case CALL_SOFTMAX: s->bound = 1; return d < ndim;
+    case CALL_LOG_SOFTMAX: s->bound = 2 * s->bound + 8; return d < ndim;
+    case CALL_LOOKUP: return infer_lookup(p, s);
+    case CALL_LAYER_NORM:
+    case CALL_RMS_NORM: return infer_norm(p, s);
+    case CALL_LINEAR: return infer_linear(p, s);
+    case CALL_EMBEDDING: return infer_embedding(p, s);
+    case CALL_CROSS_ENTROPY: return infer_cross_entropy(p, s);
+    default: return !tshi_verb_moves(s->call) || infer_move(p, s);
+    }
+}
+
+/* --- programs ----------------------------------------------------------------------------------------------------- */
+
+/* Integers may be moved and shaped; all else is of floats, but for the ids of what takes them. */
+static bool takes_integers(const tshi_step *s) {
+    return s->call == CALL_RESHAPE || s->call == CALL_SLICE || s->call == CALL_CONCAT || tshi_verb_moves(s->call);
+}
+
+static bool wants_ids(const tshi_step *s, int i) {
+    if (s->call == CALL_EMBEDDING) return i == 0;
+    return i == 1 && (s->call == CALL_LOOKUP || s->call == CALL_CROSS_ENTROPY);
+}
+
+static bool is_target(const tshi_step *s) {
+    return s->call == CALL_IDS && s->n[IDS_FLAGS] & FLAG_TARGET;
+}
+
+static bool check_inputs(const tshi_program *p, int k, const tshi_step *s) {
+    if (s->inputs < tshi_verbs[s->call].least || s->inputs > tshi_verbs[s->call].most) return false;
+    for (int i = 0; i < s->inputs; i++) {
+        if (s->in[i] < 0 || s->in[i] >= k) return false;
+        const tshi_step *x = input(p, s, i);
+        bool owner = i == 1 && (s->call == CALL_LINEAR || s->call == CALL_EMBEDDING);
+        if (!owner && x->integer != wants_ids(s, i) && !(takes_integers(s) && x->integer)) return false;
+        if (is_target(x) && (s->call != CALL_CROSS_ENTROPY || i != 1)) return false;
+    }
+    return true;
+}
+
+bool tshi_step_infer(const tshi_program *p, int k, tshi_step *s) {
+    if (s->call == CALL_LEAF || s->call == CALL_IDS) return infer_leaf(p, s);
+    if (!check_inputs(p, k, s)) return false;
+    const tshi_step *x = input(p, s, 0);
+    s->shape = x->shape;
+    s->integer = x->integer;
+    s->bound = x->bound;
+    s->bits = x->bits;
+    s->dropped = false;
+    s->local = 0;
+    s->wants_grad = s->call == CALL_LINEAR || s->call == CALL_EMBEDDING;
+    for (int i = 0; i < s->inputs; i++) {
+        bool weights = s->call == CALL_CROSS_ENTROPY && i == 2;
+        s->wants_grad = s->wants_grad || (input(p, s, i)->wants_grad && !weights);
+        s->dropped = s->dropped || input(p, s, i)->dropped;
+        bool owner = i == 1 && (s->call == CALL_LINEAR || s->call == CALL_EMBEDDING);
+        if (!owner) s->local |= input(p, s, i)->local;
+    }
+    if (!s->wants_grad) s->retain = false;
+    return infer_call(p, s) && s->shape.ndim <= TSH_MAX_DIMS;
+}
+
+/* A leaf, or perhaps one: moves may do nothing. */
+static bool may_be_leaf(const tshi_program *p, int k) {
+    while (tshi_verb_moves(p->step[k].call)) k = p->step[k].in[0];
+    return p->step[k].call <= CALL_IDS;
+}
+
+bool tshi_program_infer(tshi_program *p) {
+    for (int k = 0; k < p->steps; k++) {
+        if (!tshi_step_infer(p, k, &p->step[k])) return false;
+    }
+    for (int i = 0; i < p->objectives; i++) {
+        int k = p->objective[i].value;
+        if (k >= p->steps || !p->step[k].wants_grad || may_be_leaf(p, k)) return false;
+    }
+    return p->steps > 0 && p->dp_axis < p->axes;
+}

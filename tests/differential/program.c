@@ -1,0 +1,155 @@
+/* Programs: parameters, values, places. */
+#include "differential/program.h"
+#include "support/values.h"
+
+#include <math.h>
+
+const tshi_verb_info tshi_verbs[CALL_COUNT] = {
+    [CALL_LEAF] = {"leaf", 0, 0},
+    [CALL_IDS] = {"ids", 0, 0},
+    [CALL_MATMUL] = {"matmul", 2, 2},
+    [CALL_AFFINE] = {"affine", 2, 3},
+    [CALL_ADD] = {"add", 2, 2},
+    [CALL_SUB] = {"sub", 2, 2},
+    [CALL_MUL] = {"mul", 2, 2},
+    [CALL_SCALE] = {"scale", 1, 1},
+    [CALL_BIAS] = {"bias", 2, 2},
+    [CALL_GELU] = {"gelu", 1, 1},
+    [CALL_GELU_TANH] = {"gelu_tanh", 1, 1},
+    [CALL_RELU] = {"relu", 1, 1},
+    [CALL_SILU] = {"silu", 1, 1},
+    [CALL_DROPOUT] = {"dropout", 1, 1},
+    [CALL_RESHAPE] = {"reshape", 1, 1},
+    [CALL_SLICE] = {"slice", 1, 1},
+    [CALL_CONCAT] = {"concat", 1, MAX_IN},
+    [CALL_SUM] = {"sum", 1, 1},
+    [CALL_MEAN] = {"mean", 1, 1},
+    [CALL_SOFTMAX] = {"softmax", 1, 1},
+    [CALL_LOG_SOFTMAX] = {"log_softmax", 1, 1},
+    [CALL_LOOKUP] = {"lookup", 2, 2},
+    [CALL_LAYER_NORM] = {"layer_norm", 1, 3},
+    [CALL_RMS_NORM] = {"rms_norm", 1, 2},
+    [CALL_REDISTRIBUTE] = {"redistribute", 1, 1},
+    [CALL_SCATTER] = {"scatter", 1, 1},
+    [CALL_GATHER] = {"gather", 1, 1},
+    [CALL_REDUCE] = {"reduce", 1, 1},
+    [CALL_COPY] = {"copy", 1, 1},
+    [CALL_PREPARE] = {"prepare", 1, 1},
+    [CALL_LINEAR] = {"linear", 1, 2},
+    [CALL_EMBEDDING] = {"embedding", 1, 2},
+    [CALL_CROSS_ENTROPY] = {"cross_entropy", 2, 3},
+};
+
+int tshi_program_ranks(const tshi_program *p) {
+    int ranks = 1;
+    for (int a = 0; a < p->axes; a++) ranks *= p->size[a];
+    return ranks;
+}
+
+bool tshi_verb_moves(tshi_verb call) {
+    return call >= CALL_REDISTRIBUTE && call <= CALL_PREPARE;
+}
+
+int64_t tshi_dims_numel(const tshi_dims *d) {
+    int64_t n = 1;
+    for (int i = 0; i < d->ndim; i++) n *= d->dim[i];
+    return n;
+}
+
+/* --- parameters --------------------------------------------------------------------------------------------------- */
+
+int tshi_program_parameters(const tshi_program *p, tshi_owned out[MAX_PARAMETERS]) {
+    int count = 0;
+    for (int k = 0; k < p->steps; k++) {
+        const tshi_step *s = &p->step[k];
+        bool layer = (s->call == CALL_LINEAR || s->call == CALL_EMBEDDING) && s->inputs == 1;
+        if (s->call == CALL_LEAF && s->grad) out[count++] = (tshi_owned){k, OWNED_LEAF};
+        if (layer) out[count++] = (tshi_owned){k, OWNED_WEIGHT};
+        if (layer && s->call == CALL_LINEAR && s->n[LAYER_FLAGS] & FLAG_BIAS) {
+            out[count++] = (tshi_owned){k, OWNED_BIAS};
+        }
+    }
+    return count;
+}
+
+bool tshi_parameter_steps(const tshi_program *p, const tshi_owned *o) {
+    const tshi_step *s = &p->step[o->step];
+    for (int a = 0; o->part == OWNED_LEAF && a < p->axes; a++) {
+        if (s->layout[a].kind == TSH_KIND_PARTIAL) return false;
+    }
+    return true;
+}
+
+/* --- values ------------------------------------------------------------------------------------------------------- */
+
+static uint64_t bits_of(const tshi_program *p, uint64_t salt, int copy, int64_t i) {
+    return tshi_mix(tshi_mix(tshi_mix(p->seed ^ salt) + (uint64_t)copy) + (uint64_t)i);
+}
+
+double tshi_salted_value(const tshi_program *p, uint64_t salt, int copy, int64_t i) {
+    uint64_t bits = bits_of(p, salt, copy, i);
+    if (p->exact) return (double)(int)(bits % 17) - 8;
+    return ((double)(int)(bits % 4001) - 2000) / 1024;
+}
+
+static double id_value(const tshi_program *p, const tshi_step *s, int copy, int64_t i) {
+    uint64_t bits = bits_of(p, s->salt, copy, i);
+    /* The first of the targets counts, so that a mean is over something. */
+    bool ignored = s->n[IDS_FLAGS] & FLAG_TARGET && i > 0 && bits % 4 == 0;
+    int64_t limit = s->n[IDS_LIMIT] > 0 ? s->n[IDS_LIMIT] : 1;
+    return (double)(ignored ? s->n[IDS_IGNORE] : (int64_t)(bits / 4 % (uint64_t)limit));
+}
+
+double tshi_leaf_value(const tshi_program *p, const tshi_step *s, int copy, int64_t i) {
+    if (s->call == CALL_IDS) return id_value(p, s, copy, i);
+    double value = tshi_salted_value(p, s->salt, copy, i);
+    return s->n[LEAF_FLAGS] & FLAG_POSITIVE ? fabs(value) + 0.125 : value;
+}
+
+double tshi_leaf_term(const tshi_program *p, const tshi_step *s, int copy, int place, int64_t i) {
+    return (double)(int)(bits_of(p, s->salt + 1, copy * MAX_RANKS + place, i) % 17) - 8;
+}
+
+/* --- places ------------------------------------------------------------------------------------------------------- */
+
+int tshi_place_index(const tshi_program *p, int rank, int axis) {
+    for (int a = p->axes - 1; a > axis; a--) rank /= p->size[a];
+    return rank % p->size[axis];
+}
+
+int tshi_place_number(const tshi_program *p, const tsh_layout *layout, tsh_layout_kind kind, int rank) {
+    int number = 0;
+    for (int a = 0; a < p->axes; a++) {
+        if (layout[a].kind == kind) number = number * p->size[a] + tshi_place_index(p, rank, a);
+    }
+    return number;
+}
+
+int tshi_place_count(const tshi_program *p, const tsh_layout *layout, tsh_layout_kind kind) {
+    int count = 1;
+    for (int a = 0; a < p->axes; a++) {
+        if (layout[a].kind == kind) count *= p->size[a];
+    }
+    return count;
+}
+
+tshi_box tshi_box_of(const tshi_program *p, const tsh_layout *layout, int rank, const tshi_dims *whole) {
+    tshi_box box = {.start = {.ndim = whole->ndim}, .shape = *whole};
+    for (int a = 0; a < p->axes; a++) {
+        if (layout[a].kind != TSH_KIND_SHARD) continue;
+        int64_t start, *length = &box.shape.dim[layout[a].dim];
+        tsh_split(*length, p->size[a], tshi_place_index(p, rank, a), &start, length);
+        box.start.dim[layout[a].dim] += start;
+    }
+    return box;
+}
+
+int64_t tshi_box_index(const tshi_box *box, const tshi_dims *whole, int64_t i) {
+    int64_t index = 0, stride = 1;
+    for (int d = whole->ndim - 1; d >= 0; d--) {
+        index += (box->start.dim[d] + i % box->shape.dim[d]) * stride;
+        i /= box->shape.dim[d];
+        stride *= whole->dim[d];
+    }
+    return index;
+}

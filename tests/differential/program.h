@@ -1,0 +1,173 @@
+/* Random programs of public functions: what one is, what it computes the shapes of, how it is printed.
+ *
+ * A program is a list of steps. Step k makes value k; leaves and layers are steps too. Everything that a step does
+ * follows from its own numbers and the shapes of its inputs, so that a program stays one when steps or sizes are taken
+ * out of it. */
+#ifndef TSHI_TEST_PROGRAM_H
+#define TSHI_TEST_PROGRAM_H
+
+#include "tshard/tshard.h"
+
+#include <stdio.h>
+
+enum { MAX_STEPS = 48, MAX_IN = 10, MAX_OBJECTIVES = 3, MAX_ROUNDS = 3, MAX_RANKS = 8, MAX_PARAMETERS = 2 * MAX_STEPS };
+
+typedef enum tshi_verb {
+    CALL_LEAF, /* shape, layout, grad; n: FLAGS */
+    CALL_IDS,  /* shape, layout; n: LIMIT, FLAGS, ignore index */
+    CALL_MATMUL,
+    CALL_AFFINE,
+    CALL_ADD,
+    CALL_SUB,
+    CALL_MUL,
+    CALL_SCALE, /* f: factor */
+    CALL_BIAS,
+    CALL_GELU,
+    CALL_GELU_TANH,
+    CALL_RELU,
+    CALL_SILU,
+    CALL_DROPOUT,       /* f: p */
+    CALL_RESHAPE,       /* n: form, dim, factor, whether one size is -1 */
+    CALL_SLICE,         /* n: dim, start, length (cut to what there is) */
+    CALL_CONCAT,        /* n: dim */
+    CALL_SUM,           /* n: dim or TSH_ALL_DIMS */
+    CALL_MEAN,          /* n: dim or TSH_ALL_DIMS */
+    CALL_SOFTMAX,       /* n: dim */
+    CALL_LOG_SOFTMAX,   /* n: dim */
+    CALL_LOOKUP,        /* table, ids; n: padding */
+    CALL_LAYER_NORM,    /* f: eps */
+    CALL_RMS_NORM,      /* f: eps */
+    CALL_REDISTRIBUTE,  /* n: axis; layout[0]: the new one */
+    CALL_SCATTER,       /* n: axis, dim; these four leave a value alone that is in a layout which they do not take */
+    CALL_GATHER,        /* n: axis */
+    CALL_REDUCE,        /* n: axis */
+    CALL_COPY,          /* n: axis */
+    CALL_PREPARE,       /* what a layer takes: n as in its step */
+    CALL_LINEAR,        /* x and, to share that layer, its step; n: out, SHARDING, AXIS, FLAGS, activation, init */
+    CALL_EMBEDDING,     /* ids, likewise; n: cols, SHARDING, AXIS, FLAGS, rows, padding */
+    CALL_CROSS_ENTROPY, /* logits, target, weights; n: reduction; f: smoothing */
+    CALL_COUNT
+} tshi_verb;
+
+/* Places in n. */
+enum { LEAF_FLAGS = 0, IDS_LIMIT = 0, IDS_FLAGS, IDS_IGNORE };
+enum { LAYER_OUT = 0, LAYER_SHARDING, LAYER_AXIS, LAYER_FLAGS, LAYER_ACTIVATION, LAYER_INIT };
+enum { EMBEDDING_ROWS = 4, EMBEDDING_PADDING };
+/* Flags of leaves and ids, and of layers. */
+enum { FLAG_CLAIM = 1, FLAG_INIT = 2, FLAG_TARGET = 4, FLAG_POSITIVE = 8 };
+enum { FLAG_BIAS = 1, FLAG_GATHER = 2, FLAG_SEQUENCE = 4, FLAG_LOAD = 8, FLAG_PADDING = 16 };
+/* Forms of reshape. */
+enum { FORM_MERGE, FORM_SPLIT, FORM_FLATTEN, FORM_INSERT, FORM_SWAP, FORM_COUNT };
+
+typedef struct tshi_dims {
+    int ndim;
+    int64_t dim[TSH_MAX_DIMS];
+} tshi_dims;
+
+typedef struct tshi_step {
+    tshi_verb call;
+    int inputs, in[MAX_IN];
+    int64_t n[6];
+    double f;
+    tsh_layout layout[TSH_MAX_AXES];
+    uint64_t salt; /* keys the values of leaves and layers */
+    bool grad;     /* of a leaf */
+    bool retain;   /* the gradient of an intermediate */
+
+    /* Of the value, by tshi_program_infer (leaves: the shape is given). */
+    tshi_dims shape;
+    bool integer;    /* int64 */
+    bool wants_grad; /* leads to a leaf with a gradient */
+    bool dropped;    /* differs when the tape does not record */
+    unsigned local;  /* axes along which it may be LOCAL, a bit each */
+    double bound;    /* no element is larger */
+    int bits;        /* binary places behind the point, of an exact program */
+} tshi_step;
+
+typedef struct tshi_objective {
+    int value;
+    bool retain_graph; /* needed by a later one */
+    bool given;        /* by a gradient instead of ones */
+    bool sync;         /* of the data parallel schedule */
+    uint64_t salt;
+} tshi_objective;
+
+typedef enum tshi_stepper { STEPPER_NONE, STEPPER_SGD, STEPPER_ADAMW } tshi_stepper;
+typedef enum tshi_zero { ZERO_OPTIMIZER, ZERO_PARAMETERS, ZERO_NOT } tshi_zero;
+
+typedef struct tshi_program {
+    uint64_t seed;
+    int axes, size[TSH_MAX_AXES];
+    bool exact; /* whole numbers and functions that keep them exact */
+    tsh_dtype dtype;
+    int steps;
+    tshi_step step[MAX_STEPS];
+    int objectives;
+    tshi_objective objective[MAX_OBJECTIVES];
+    bool evaluate; /* first once without recording */
+    int rounds;
+    tshi_stepper stepper;
+    double lr, momentum, weight_decay, clip; /* clip 0: none */
+    bool nesterov;
+    tshi_zero zero;
+    int dp_axis; /* -1: none */
+    bool dp_average, dp_keep;
+    int64_t dp_bucket;
+} tshi_program;
+
+/* What a step is called, how many inputs it may have. */
+typedef struct tshi_verb_info {
+    const char *name;
+    int least, most;
+} tshi_verb_info;
+extern const tshi_verb_info tshi_verbs[CALL_COUNT];
+
+int tshi_program_ranks(const tshi_program *p);
+/* Whether the step makes its value from another one by transitions alone. */
+bool tshi_verb_moves(tshi_verb call);
+
+/* The shapes and whatever else is inferred; false for a program that is none (its sizes do not fit any more). */
+bool tshi_program_infer(tshi_program *p);
+bool tshi_step_infer(const tshi_program *p, int k, tshi_step *s);
+/* The shape that a reshape asks for. */
+tshi_dims tshi_reshape_dims(const tshi_step *s, const tshi_dims *x);
+int64_t tshi_dims_numel(const tshi_dims *d);
+
+/* A step's parameter: the leaf itself, or a layer's weight or bias. */
+typedef struct tshi_owned {
+    int step;
+    enum { OWNED_LEAF, OWNED_WEIGHT, OWNED_BIAS } part;
+} tshi_owned;
+int tshi_program_parameters(const tshi_program *p, tshi_owned out[MAX_PARAMETERS]);
+/* One that an optimiser may step: a term of a sum would be stepped on each rank. */
+bool tshi_parameter_steps(const tshi_program *p, const tshi_owned *o);
+
+/* Whole tensors by the global index of an element; `copy` tells apart the values of a LOCAL one. */
+double tshi_leaf_value(const tshi_program *p, const tshi_step *s, int copy, int64_t i);
+/* The term of rank `place` > 0 of those along the PARTIAL axes. */
+double tshi_leaf_term(const tshi_program *p, const tshi_step *s, int copy, int place, int64_t i);
+double tshi_salted_value(const tshi_program *p, uint64_t salt, int copy, int64_t i);
+
+/* Places of a rank: its index along an axis; its number among those that differ along axes of these kinds alone. */
+int tshi_place_index(const tshi_program *p, int rank, int axis);
+int tshi_place_number(const tshi_program *p, const tsh_layout *layout, tsh_layout_kind kind, int rank);
+/* How many such numbers there are. */
+int tshi_place_count(const tshi_program *p, const tsh_layout *layout, tsh_layout_kind kind);
+
+/* What a rank holds of a whole: its first element in each dim, and how many. */
+typedef struct tshi_box {
+    tshi_dims start, shape;
+} tshi_box;
+tshi_box tshi_box_of(const tshi_program *p, const tsh_layout *layout, int rank, const tshi_dims *whole);
+/* The index in the whole of element i of the box. */
+int64_t tshi_box_index(const tshi_box *box, const tshi_dims *whole, int64_t i);
+
+void tshi_program_print(const tshi_program *p, FILE *to);
+
+/* A program from a seed. ranks: how many at most. */
+void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out);
+/* Random numbers for generating: the next 64 bits; one of [0, n). */
+uint64_t tshi_random_next(uint64_t *state);
+int tshi_random_below(uint64_t *state, int n);
+
+#endif

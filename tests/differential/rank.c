@@ -1,0 +1,373 @@
+/* A program as one of its ranks runs it. */
+#include "differential/rank.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct run {
+    const tshi_part *part;
+    const tshi_program *p;
+    tshi_bench bench;
+    tsh_data_parallel *dp;
+    tsh_tensor *leaf[MAX_STEPS], *value[MAX_STEPS];
+    int owned_count;
+    tshi_owned owned[MAX_PARAMETERS];
+    tsh_tensor *parameter[MAX_PARAMETERS];
+    int pass, step; /* where it is */
+} run;
+
+/* Note the first failure; the status. */
+static tsh_status note(run *r, tsh_status status, const char *what) {
+    tshi_trace *t = r->part->trace;
+    if (status == TSH_OK || t->status != TSH_OK) return status;
+    bool tape = r->bench.tape && tsh_tape_status(r->bench.tape) != TSH_OK;
+    t->status = status;
+    t->pass = r->pass;
+    t->step = r->step;
+    snprintf(t->words, sizeof t->words, "%s: %s", what, tape ? tsh_tape_message(r->bench.tape) : tsh_error_message());
+    if (!tape) tsh_world_fail(r->part->world, t->words); /* a failed tape has told the peers */
+    return status;
+}
+
+/* All are here; whether to go on. */
+static bool together(run *r) {
+    bool failed = r->part->trace->status != TSH_OK;
+    if (!r->part->careful) return !failed;
+    return !tshi_gate_pass(r->part->gate, r->part->rank, failed);
+}
+
+/* --- leaves ------------------------------------------------------------------------------------------------------- */
+
+static double element(const run *r, const tshi_step *s, int64_t i) {
+    int copy = tshi_place_number(r->p, s->layout, TSH_KIND_LOCAL, r->part->rank);
+    int place = tshi_place_number(r->p, s->layout, TSH_KIND_PARTIAL, r->part->rank);
+    int terms = tshi_place_count(r->p, s->layout, TSH_KIND_PARTIAL);
+    if (place > 0) return tshi_leaf_term(r->p, s, copy, place, i);
+    double value = tshi_leaf_value(r->p, s, copy, i);
+    for (int j = 1; j < terms; j++) value -= tshi_leaf_term(r->p, s, copy, j, i);
+    return value;
+}
+
+static void put(tsh_tensor *t, int64_t i, double value) {
+    void *data = tsh_tensor_data(t);
+    switch (tsh_tensor_dtype(t)) {
+    case TSH_FLOAT32: ((float *)data)[i] = (float)value; break;
+    case TSH_INT64: ((int64_t *)data)[i] = (int64_t)value; break;
+    default: ((double *)data)[i] = value; break;
+    }
+}
+
+static void fill_leaf(const run *r, const tshi_step *s, tsh_tensor *t) {
+    tshi_box box = tshi_box_of(r->p, s->layout, r->part->rank, &s->shape);
+    for (int64_t i = 0; i < tsh_tensor_numel(t); i++) put(t, i, element(r, s, tshi_box_index(&box, &s->shape, i)));
+}
+
+/* A LOCAL tensor of this rank's part, then one claim after another, the last axis first: of a dim that several axes
+ * split, each claims what the earlier ones leave. */
+static tsh_status claim_leaf(const run *r, const tshi_step *s, tsh_tensor *t) {
+    tsh_status status = TSH_OK;
+    for (int a = r->p->axes - 1; a >= 0 && status == TSH_OK; a--) {
+        if (s->layout[a].kind == TSH_KIND_LOCAL) continue;
+        tsh_layout earlier[TSH_MAX_AXES] = {{0}};
+        memcpy(earlier, s->layout, sizeof *earlier * (size_t)a);
+        tshi_box box = tshi_box_of(r->p, earlier, r->part->rank, &s->shape);
+        int64_t whole = s->layout[a].kind == TSH_KIND_SHARD ? box.shape.dim[s->layout[a].dim] : 0;
+        status = tsh_tensor_claim(t, r->bench.group[a], s->layout[a], whole);
+    }
+    return status;
+}
+
+static tsh_status make_leaf(run *r, int k) {
+    const tshi_step *s = &r->p->step[k];
+    bool integer = s->call == CALL_IDS, claim = !integer && s->n[LEAF_FLAGS] & FLAG_CLAIM;
+    tsh_tensor_config config = {.dtype = integer ? TSH_INT64 : r->p->dtype, .ndim = s->shape.ndim};
+    tshi_box box = tshi_box_of(r->p, s->layout, r->part->rank, &s->shape);
+    memcpy(config.shape, claim ? box.shape.dim : s->shape.dim, sizeof config.shape);
+    for (int a = 0; a < r->p->axes; a++) config.layout[a] = claim ? TSH_LOCAL : s->layout[a];
+    tsh_status status = tsh_tensor_create(r->part->mesh, &config, &r->leaf[k]);
+    if (status != TSH_OK) return status;
+    fill_leaf(r, s, r->leaf[k]);
+    if (claim) status = claim_leaf(r, s, r->leaf[k]);
+    if (status == TSH_OK && !integer && s->n[LEAF_FLAGS] & FLAG_INIT) {
+        status = tsh_tensor_init(r->leaf[k], &(tsh_init){.kind = TSH_INIT_UNIFORM, .a = -1, .b = 1});
+    }
+    return status == TSH_OK && s->grad ? tsh_tensor_require_grad(r->leaf[k]) : status;
+}
+
+/* --- set-up ------------------------------------------------------------------------------------------------------- */
+
+/* The list has the parameters in the order of their steps. */
+static tsh_status check_list(const run *r) {
+    bool same = tsh_parameters_count(r->bench.all) == r->owned_count;
+    for (int i = 0; i < r->owned_count && same; i++) {
+        const char *name = tsh_parameters_name(r->bench.all, i);
+        same = tsh_parameters_get(r->bench.all, i) == r->parameter[i] && atoi(name + 1) == r->owned[i].step;
+    }
+    return same ? TSH_OK : TSH_ERR_STATE;
+}
+
+static tsh_status make_parameters(run *r) {
+    tsh_status status = TSH_OK;
+    for (int k = 0; k < r->p->steps && status == TSH_OK; k++) {
+        tshi_verb call = r->p->step[k].call;
+        status = call == CALL_LEAF || call == CALL_IDS ? make_leaf(r, k) : tshi_bench_layer(&r->bench, k);
+    }
+    r->owned_count = tshi_program_parameters(r->p, r->owned);
+    for (int i = 0; i < r->owned_count && status == TSH_OK; i++) {
+        const tshi_owned *o = &r->owned[i];
+        r->parameter[i] = o->part == OWNED_LEAF ? r->leaf[o->step] : tshi_bench_parameter(&r->bench, o);
+        status = tshi_bench_add(&r->bench, o, 0, r->parameter[i]);
+    }
+    return status == TSH_OK ? check_list(r) : status;
+}
+
+/* The schedule takes the values of the first rank over: those of others are wrong until then. */
+static tsh_status make_schedule(run *r) {
+    const tshi_program *p = r->p;
+    if (p->dp_axis < 0) return TSH_OK;
+    tsh_group *group = r->bench.group[p->dp_axis];
+    for (int i = 0; i < tsh_parameters_count(r->bench.all); i++) {
+        tsh_tensor *t = tsh_parameters_get(r->bench.all, i);
+        bool taken = tsh_tensor_layout(t, group).kind == TSH_KIND_REPLICATED;
+        if (!p->dp_keep && taken && tsh_group_rank(group) > 0) tsh_tensor_fill(t, -77);
+    }
+    const tsh_data_parallel_config config = {
+        .average = p->dp_average, .keep_values = p->dp_keep, .bucket_bytes = (size_t)p->dp_bucket};
+    tsh_status status = tsh_data_parallel_create(r->bench.tape, r->bench.all, group, &config, &r->dp);
+    bool fits = status != TSH_OK || (tsh_data_parallel_buckets(r->dp) <= r->owned_count &&
+                                     tsh_group_size(tsh_data_parallel_group(r->dp)) == p->size[p->dp_axis]);
+    return fits ? status : TSH_ERR_STATE;
+}
+
+static tsh_status set_up(run *r) {
+    tsh_status status = tshi_bench_open(&r->bench);
+    if (status == TSH_OK) status = make_parameters(r);
+    if (status == TSH_OK) status = make_schedule(r);
+    if (status == TSH_OK) status = tshi_bench_optimizer(&r->bench);
+    return note(r, status, "set-up");
+}
+
+/* --- forward ------------------------------------------------------------------------------------------------------ */
+
+static tsh_layout layout_of(const run *r, const tsh_tensor *x, int axis) {
+    return tsh_tensor_layout(x, r->bench.group[axis]);
+}
+
+/* What tsh_linear_forward takes: features whole, or split along a row layer's own axis alone; no LOCAL there. */
+static tsh_tensor *prepare_features(run *r, const tshi_step *s, tsh_tensor *x) {
+    int own = s->n[LAYER_SHARDING] == TSH_ROW ? (int)s->n[LAYER_AXIS] : -1, splits = 0, last = tsh_tensor_ndim(x) - 1;
+    for (int a = 0; a < r->p->axes; a++) {
+        tsh_layout layout = layout_of(r, x, a);
+        if (layout.kind == TSH_KIND_SHARD && layout.dim == last) splits |= 1 << a;
+    }
+    if (own >= 0 && splits == 1 << own) return x;
+    for (int a = r->p->axes - 1; a >= 0 && x; a--) {
+        if (splits >> a & 1) x = tsh_gather(r->bench.tape, x, r->bench.group[a], last);
+    }
+    bool local = x && own >= 0 && layout_of(r, x, own).kind == TSH_KIND_LOCAL;
+    return local ? tsh_reduce(r->bench.tape, x, r->bench.group[own]) : x;
+}
+
+/* tsh_embedding_forward takes no sums along its own axis. */
+static tsh_tensor *prepare_ids(run *r, const tshi_step *s, tsh_tensor *ids) {
+    int own = (int)s->n[LAYER_AXIS];
+    bool sum = s->n[LAYER_SHARDING] != TSH_DENSE && layout_of(r, ids, own).kind == TSH_KIND_PARTIAL;
+    return sum ? tsh_reduce(r->bench.tape, ids, r->bench.group[own]) : ids;
+}
+
+static tsh_tensor *move(run *r, const tshi_step *s, tsh_tensor *x) {
+    if (s->call == CALL_PREPARE) return s->integer ? prepare_ids(r, s, x) : prepare_features(r, s, x);
+    tsh_tape *tape = r->bench.tape;
+    tsh_group *group = r->bench.group[s->n[0]];
+    tsh_layout from = layout_of(r, x, (int)s->n[0]), to = s->layout[0];
+    bool splits = to.kind == TSH_KIND_SHARD || to.kind == TSH_KIND_PARTIAL;
+    switch (s->call) {
+    case CALL_SCATTER: return from.kind == TSH_KIND_REPLICATED ? tsh_scatter(tape, x, group, (int)s->n[1]) : x;
+    case CALL_GATHER: return from.kind == TSH_KIND_SHARD ? tsh_gather(tape, x, group, from.dim) : x;
+    case CALL_REDUCE:
+        return from.kind == TSH_KIND_PARTIAL || from.kind == TSH_KIND_LOCAL ? tsh_reduce(tape, x, group) : x;
+    case CALL_COPY: return from.kind == TSH_KIND_REPLICATED ? tsh_copy(tape, x, group) : x;
+    default: return from.kind == TSH_KIND_LOCAL && splits ? x : tsh_redistribute(tape, x, group, to);
+    }
+}
+
+static int alias_of(const run *r, int k) {
+    for (int j = 0; j < k; j++) {
+        if (r->value[j] == r->value[k]) return j;
+    }
+    return -1;
+}
+
+static tsh_status forward_step(run *r, int k, bool recording) {
+    const tshi_step *s = &r->p->step[k];
+    tsh_tensor *in[MAX_IN] = {NULL};
+    for (int i = 0; i < s->inputs; i++) in[i] = r->value[s->in[i]];
+    r->step = k;
+    if (s->call == CALL_LEAF || s->call == CALL_IDS) {
+        r->value[k] = r->leaf[k];
+    } else {
+        r->value[k] = tshi_verb_moves(s->call) ? move(r, s, in[0]) : tshi_bench_call(&r->bench, k, in);
+    }
+    if (!r->value[k]) return note(r, tsh_tape_status(r->bench.tape), tshi_verbs[s->call].name);
+    int alias = alias_of(r, k);
+    tshi_trace_tensor(r->part->trace, &(tshi_entry){.kind = ENTRY_VALUE, .index = k, .pass = r->pass, .alias = alias},
+                      r->value[k]);
+    if (!recording || !s->retain || alias >= 0 || tshi_verb_moves(s->call)) return TSH_OK;
+    return note(r, tsh_tensor_retain_grad(r->value[k]), "retain_grad");
+}
+
+/* Nothing that came later has changed a value. */
+static tsh_status check_values(run *r) {
+    tshi_trace now = {0};
+    tsh_status status = TSH_OK;
+    for (int k = 0; k < r->p->steps && status == TSH_OK; k++) {
+        const tshi_entry *e = tshi_trace_value(r->part->trace, r->pass, k);
+        tshi_entry *again = tshi_trace_tensor(&now, e, r->value[k]);
+        size_t bytes = sizeof(double) * (size_t)e->count;
+        if (bytes == 0 || !memcmp(now.numbers + again->at, r->part->trace->numbers + e->at, bytes)) continue;
+        status = TSH_ERR_STATE;
+        r->part->trace->status = status;
+        r->part->trace->pass = r->pass;
+        r->part->trace->step = k;
+        snprintf(r->part->trace->words, sizeof r->part->trace->words, "value %d was changed by a later call", k);
+        tsh_world_fail(r->part->world, r->part->trace->words);
+    }
+    tshi_trace_free(&now);
+    return status;
+}
+
+static tsh_status forward(run *r, bool recording) {
+    tsh_status status = TSH_OK;
+    for (int k = 0; k < r->p->steps && status == TSH_OK; k++) {
+        status = forward_step(r, k, recording);
+        if (!together(r)) return TSH_ERR_STATE;
+    }
+    return status == TSH_OK ? check_values(r) : status;
+}
+
+/* --- backward ----------------------------------------------------------------------------------------------------- */
+
+/* Laid out as the objective's gradient, whole numbers or small ones. */
+static tsh_status make_gradient(const run *r, const tshi_objective *o, tsh_tensor **out) {
+    const tsh_tensor *x = r->value[o->value];
+    const tshi_step *s = &r->p->step[o->value];
+    tsh_tensor_config config = {.dtype = r->p->dtype, .ndim = s->shape.ndim};
+    memcpy(config.shape, s->shape.dim, sizeof config.shape);
+    for (int a = 0; a < r->p->axes; a++) {
+        tsh_layout layout = layout_of(r, x, a);
+        config.layout[a] = layout.kind == TSH_KIND_PARTIAL ? TSH_REPLICATED : layout;
+    }
+    tsh_status status = tsh_tensor_create(r->part->mesh, &config, out);
+    if (status != TSH_OK) return status;
+    int copy = tshi_place_number(r->p, config.layout, TSH_KIND_LOCAL, r->part->rank);
+    tshi_box box = tshi_box_of(r->p, config.layout, r->part->rank, &s->shape);
+    for (int64_t i = 0; i < tsh_tensor_numel(*out); i++) {
+        put(*out, i, tshi_salted_value(r->p, o->salt, copy, tshi_box_index(&box, &s->shape, i)));
+    }
+    return TSH_OK;
+}
+
+static tsh_status backward(run *r, int i) {
+    const tshi_objective *o = &r->p->objective[i];
+    tsh_tensor *x = r->value[o->value], *gradient = NULL;
+    r->step = r->p->steps + i;
+    if (r->dp) tsh_data_parallel_set_sync(r->dp, o->sync);
+    tsh_status status = o->given ? make_gradient(r, o, &gradient) : TSH_OK;
+    bool plain = !o->given && !o->retain_graph && tsh_tensor_ndim(x) == 0;
+    const tsh_backward_config config = {.retain_graph = o->retain_graph, .gradient = gradient};
+    if (status == TSH_OK)
+        status = plain ? tsh_backward(r->bench.tape, x) : tsh_backward_with(r->bench.tape, x, &config);
+    tsh_tensor_release(gradient);
+    if (status == TSH_OK && r->dp && o->sync && o->salt % 2) status = tsh_data_parallel_wait(r->dp);
+    return note(r, status, "backward");
+}
+
+static void trace_gradients(run *r, int i) {
+    for (int k = 0; k < r->owned_count; k++) {
+        tshi_trace_tensor(
+            r->part->trace,
+            &(tshi_entry){.kind = ENTRY_GRADIENT, .index = k, .pass = r->pass, .objective = i, .alias = -1},
+            tsh_tensor_grad(r->parameter[k]));
+    }
+    for (int k = 0; k < r->p->steps; k++) {
+        bool traced = r->p->step[k].retain && !tshi_verb_moves(r->p->step[k].call) && alias_of(r, k) < 0;
+        if (!traced) continue;
+        tshi_trace_tensor(
+            r->part->trace,
+            &(tshi_entry){.kind = ENTRY_RETAINED, .index = k, .pass = r->pass, .objective = i, .alias = -1},
+            tsh_tensor_grad(r->value[k]));
+    }
+}
+
+static tsh_status backwards(run *r) {
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < r->p->objectives && status == TSH_OK; i++) {
+        status = backward(r, i);
+        if (!together(r)) return TSH_ERR_STATE;
+        if (r->dp && !r->p->objective[i].sync) continue;
+        trace_gradients(r, i);
+    }
+    return status;
+}
+
+/* --- rounds ------------------------------------------------------------------------------------------------------- */
+
+static tsh_status evaluate(run *r) {
+    if (!r->p->evaluate) return TSH_OK;
+    tsh_tape_set_recording(r->bench.tape, false);
+    tsh_status status = forward(r, false);
+    tsh_tape_set_recording(r->bench.tape, true);
+    return status == TSH_OK ? note(r, tsh_tape_reset(r->bench.tape), "tape_reset") : status;
+}
+
+static tsh_status train(run *r) {
+    double norm = 0;
+    tsh_status status = forward(r, true);
+    if (status == TSH_OK) status = backwards(r);
+    if (status != TSH_OK) return status;
+    r->step = -1;
+    status = note(r, tshi_bench_step(&r->bench, &norm), "step");
+    if (status == TSH_OK && r->p->clip > 0) {
+        tshi_trace_number(r->part->trace, &(tshi_entry){.kind = ENTRY_NORM, .pass = r->pass, .alias = -1}, norm);
+    }
+    if (!together(r)) return TSH_ERR_STATE;
+    return note(r, tsh_tape_reset(r->bench.tape), "tape_reset");
+}
+
+static void trace_parameters(run *r) {
+    for (int k = 0; k < r->owned_count; k++) {
+        tshi_trace_tensor(r->part->trace,
+                          &(tshi_entry){.kind = ENTRY_PARAMETER, .index = k, .pass = r->pass, .alias = -1},
+                          r->parameter[k]);
+    }
+}
+
+/* After a failure all ranks come here, and the world is as new. */
+static bool recover(run *r) {
+    bool failed = r->bench.tape && tsh_tape_status(r->bench.tape) != TSH_OK;
+    tsh_status status = r->bench.tape ? tsh_tape_reset(r->bench.tape) : TSH_OK;
+    if (!failed) status = tsh_world_recover(r->part->world);
+    return status == TSH_OK;
+}
+
+static void close_run(run *r) {
+    tsh_data_parallel_destroy(r->dp);
+    tshi_bench_close(&r->bench);
+    for (int k = 0; k < r->p->steps; k++) tsh_tensor_release(r->leaf[k]);
+}
+
+bool tshi_part_run(const tshi_part *part) {
+    run *r = calloc(1, sizeof *r);
+    if (!r) abort();
+    *r = (run){.part = part, .p = part->p, .step = -1};
+    r->bench = (tshi_bench){.p = part->p, .world = part->world, .mesh = part->mesh};
+    tsh_status status = set_up(r);
+    if (!together(r)) status = TSH_ERR_STATE;
+    if (status == TSH_OK) status = evaluate(r);
+    for (r->pass = 1; r->pass <= r->p->rounds && status == TSH_OK; r->pass++) status = train(r);
+    if (status == TSH_OK) trace_parameters(r);
+    bool failed = tshi_gate_pass(part->gate, part->rank, status != TSH_OK), usable = !failed || recover(r);
+    close_run(r);
+    free(r);
+    return usable;
+}

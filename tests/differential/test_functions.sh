@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Every public function of functional.h and layers.h is called by the random programs, and so are the changes of layout
+# and the claims.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 2
+missing=0
+
+# functions HEADER: the names of its public functions.
+functions() {
+    sed -n 's/^TSH_API [^(]*[ *]\(tsh_[a-z0-9_]*\)(.*/\1/p' "include/tshard/$1"
+}
+
+names=$(functions functional.h; functions layers.h; functions train.h
+        printf '%s\n' tsh_redistribute tsh_scatter tsh_gather tsh_reduce tsh_copy tsh_backward tsh_backward_with \
+            tsh_tensor_retain_grad tsh_tape_set_recording tsh_tensor_claim)
+count=$(wc -w <<< "$names")
+[ "$count" -ge 60 ] || { echo "only $count functions found in the headers"; exit 1; }
+for name in $names; do
+    grep -qE "\b$name\(" tests/differential/*.c && continue
+    echo "no random program calls $name"
+    missing=$((missing + 1))
+done
+[ $missing = 0 ]

@@ -1,0 +1,97 @@
+#include "differential/trace.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void tshi_trace_clear(tshi_trace *t) {
+    t->count = 0;
+    t->used = 0;
+    t->status = TSH_OK;
+    t->pass = t->step = -1;
+    t->words[0] = '\0';
+}
+
+void tshi_trace_free(tshi_trace *t) {
+    free(t->entries);
+    free(t->numbers);
+    *t = (tshi_trace){0};
+}
+
+static tshi_entry *new_entry(tshi_trace *t, const tshi_entry *what) {
+    if (t->count == t->capacity) {
+        t->capacity = 2 * t->capacity + 64;
+        t->entries = realloc(t->entries, sizeof *t->entries * (size_t)t->capacity);
+        if (!t->entries) abort();
+    }
+    t->entries[t->count] = *what;
+    return &t->entries[t->count++];
+}
+
+static double *new_numbers(tshi_trace *t, tshi_entry *e, int64_t count) {
+    size_t need = t->used + (size_t)count;
+    if (need > t->room) {
+        t->room = 2 * need + 1024;
+        t->numbers = realloc(t->numbers, sizeof *t->numbers * t->room);
+        if (!t->numbers) abort();
+    }
+    e->count = count;
+    e->at = t->used;
+    t->used = need;
+    return t->numbers + e->at;
+}
+
+static tshi_dims dims_of(int ndim, const int64_t *sizes) {
+    tshi_dims d = {.ndim = ndim};
+    memcpy(d.dim, sizes, sizeof *sizes * (size_t)ndim);
+    return d;
+}
+
+static void widen(const tsh_tensor *tensor, int64_t count, double *to) {
+    const void *data = tsh_tensor_data(tensor);
+    for (int64_t i = 0; i < count; i++) {
+        switch (tsh_tensor_dtype(tensor)) {
+        case TSH_FLOAT32: to[i] = ((const float *)data)[i]; break;
+        case TSH_INT64: to[i] = (double)((const int64_t *)data)[i]; break;
+        default: to[i] = ((const double *)data)[i]; break;
+        }
+    }
+}
+
+tshi_entry *tshi_trace_tensor(tshi_trace *t, const tshi_entry *what, const tsh_tensor *tensor) {
+    tshi_entry *e = new_entry(t, what);
+    e->present = tensor != NULL;
+    if (!tensor) return e;
+    const tsh_mesh *mesh = tsh_tensor_mesh(tensor);
+    e->shape = dims_of(tsh_tensor_ndim(tensor), tsh_tensor_shape(tensor));
+    e->whole = dims_of(tsh_tensor_ndim(tensor), tsh_tensor_global_shape(tensor));
+    for (int a = 0; a < tsh_mesh_axes(mesh); a++)
+        e->layout[a] = tsh_tensor_layout(tensor, tsh_mesh_axis_group(mesh, a));
+    int64_t count = tsh_tensor_numel(tensor);
+    widen(tensor, count, new_numbers(t, e, count));
+    return e;
+}
+
+void tshi_trace_copy(tshi_trace *t, const tshi_entry *what, const tshi_trace *from, const tshi_entry *e) {
+    tshi_entry *copy = new_entry(t, e);
+    copy->kind = what->kind;
+    copy->index = what->index;
+    copy->pass = what->pass;
+    copy->objective = what->objective;
+    copy->alias = what->alias;
+    double *numbers = new_numbers(t, copy, e->count);
+    if (e->count > 0) memcpy(numbers, from->numbers + e->at, sizeof *numbers * (size_t)e->count);
+}
+
+void tshi_trace_number(tshi_trace *t, const tshi_entry *what, double number) {
+    tshi_entry *e = new_entry(t, what);
+    e->present = true;
+    *new_numbers(t, e, 1) = number;
+}
+
+const tshi_entry *tshi_trace_value(const tshi_trace *t, int pass, int k) {
+    for (int i = 0; i < t->count; i++) {
+        const tshi_entry *e = &t->entries[i];
+        if (e->kind == ENTRY_VALUE && e->pass == pass && e->index == k) return e;
+    }
+    return NULL;
+}
