@@ -3,6 +3,9 @@
  * Conventions of the whole library:
  *  - Functions that can fail return tsh_status and set *out to NULL on failure, or return a pointer
  *    that is NULL on failure. The words are in tsh_error_message() (for a tape: tsh_tape_message()).
+ *  - A NULL that a call cannot do without is TSH_ERR_ARGUMENT. What returns neither a status nor a pointer to something
+ *    new takes NULL as well: a question about nothing (tsh_tensor_ndim, tsh_group_rank) is answered with 0, NULL, false,
+ *    -1 for a rank, TSH_DTYPE_COUNT for a dtype; and an order to it (tsh_world_seed, tsh_tensor_zero_grad) does nothing.
  *  - _create, _clone and _retain give a reference; _release and _destroy take one and accept NULL.
  *    Arguments are borrowed unless the comment says otherwise.
  *  - One rank is one thread: a world and all that hangs off it is used by the thread that made it, but for

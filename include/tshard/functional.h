@@ -90,11 +90,12 @@ TSH_API tsh_tensor *tsh_softmax(tsh_tape *tape, tsh_tensor *x, int dim);
 TSH_API tsh_tensor *tsh_log_softmax(tsh_tape *tape, tsh_tensor *x, int dim);
 
 /* y[i..., :] = table[ids[i...], :].  table [rows, cols], ids int64 [...] -> [..., cols]. The gradient of row `padding`
- * (-1: none) stays zero. TSH_ERR_RANGE for an id outside [0, rows) of the whole table, at any number of ranks.
+ * (-1: none) stays zero. TSH_ERR_RANGE for a padding or an id outside [0, rows) of the whole table, at any number of
+ * ranks.
  *   R,R -> R    S(0),R -> P (row)    S(1),R -> S(last) (column)    L,S(d) -> S(d)    L,L -> L */
 TSH_API tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64_t padding);
 
-/* Over the last dim, eps inside the root; gamma, beta [n] or NULL.
+/* Over the last dim, eps >= 0 inside the root; gamma, beta [n] or NULL.
  *   layer_norm  (x - mean) / sqrt(var + eps) gamma + beta, var with divisor n
  *   rms_norm    x / sqrt(mean(x^2) + eps) gamma
  *   R,R,R -> R    S(d),L,L -> S(d), d not last    L,L,L -> L

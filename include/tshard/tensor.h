@@ -60,7 +60,7 @@ typedef struct tsh_layout {
 
 /* The balanced split of n items over `parts`: the first n % parts hold one more. Part `index` holds *length items
  * from *start on; either may be NULL. 13 over 4 is 4,3,3,3; 2 over 4 is 1,1,0,0.
- * n >= 0, parts >= 1, 0 <= index < parts (unchecked). */
+ * n >= 0, parts >= 1, 0 <= index < parts; otherwise nothing: 0 items from 0 on. */
 TSH_API void tsh_split(int64_t n, int parts, int index, int64_t *start, int64_t *length);
 
 /* dtype and GLOBAL shape, and a layout for each axis of the mesh (all REPLICATED when left out). */

@@ -168,11 +168,24 @@ static tsh_status node_backward(tsh_tape *tape, tshi_node *node, bool retain_gra
     return status;
 }
 
+/* The gradient that a caller hands over has memory, and dtype, shape and layouts of the loss's own gradient. */
+static bool is_gradient_of(const tsh_tensor *gradient, const tsh_tensor *loss) {
+    tsh_layout layout[TSH_MAX_AXES];
+    tshi_gradient_layout(loss, layout);
+    bool fits = gradient->dtype == loss->dtype && gradient->shape.ndim == loss->shape.ndim && gradient->storage &&
+                gradient->mesh == loss->mesh;
+    for (int d = 0; fits && d < loss->shape.ndim; d++) fits = gradient->shape.global[d] == loss->shape.global[d];
+    for (int a = 0; fits && a < loss->mesh->axes; a++) fits = tshi_layout_equal(gradient->layout[a], layout[a]);
+    return fits;
+}
+
 static tsh_status seed(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradient) {
     tsh_device *device = loss->mesh->device;
     char a[160], b[160];
-    if (gradient && (gradient->dtype != loss->dtype || gradient->numel != loss->numel || !gradient->storage)) {
-        tshi_tape_fail(tape, TSH_ERR_SHAPE, "backward: the gradient is %s, the loss %s",
+    if (gradient && !is_gradient_of(gradient, loss)) {
+        tshi_tape_fail(tape, TSH_ERR_SHAPE,
+                       "backward: the gradient is %s, the loss %s: the same shape and layouts wanted (REPLICATED for "
+                       "PARTIAL)",
                        tsh_tensor_describe(gradient, a, sizeof a), tsh_tensor_describe(loss, b, sizeof b));
         return tape->status;
     }
@@ -267,6 +280,7 @@ static tsh_status check_device(tsh_tape *tape, tsh_device *device) {
 }
 
 tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backward_config *config) {
+    if (!tape) return tshi_tape_missing("backward");
     bool retain = config && config->retain_graph;
     tsh_status status = check_loss(tape, loss);
     if (status == TSH_OK) status = seed(tape, loss, config ? config->gradient : NULL);
@@ -278,7 +292,7 @@ tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backwar
 
 tsh_status tsh_backward(tsh_tape *tape, tsh_tensor *loss) {
     char text[160];
-    if (tape->status == TSH_OK && loss && loss->numel != 1) {
+    if (tape && tape->status == TSH_OK && loss && tshi_shape_numel(&loss->shape) != 1) {
         tshi_tape_fail(tape, TSH_ERR_SHAPE, "backward: the loss is %s, one element is wanted",
                        tsh_tensor_describe(loss, text, sizeof text));
         return tape->status;

@@ -24,15 +24,26 @@ static tsh_status reduce_value(const check *c, double *value, const bool over[TS
     return status == TSH_OK ? tsh_tensor_read(c->value, value, 1) : status;
 }
 
+/* Every rank holds the one element, or a term of it. */
+static bool one_everywhere(const tsh_tensor *t) {
+    for (int a = 0; a < t->mesh->axes; a++) {
+        if (t->layout[a].kind == TSH_KIND_SHARD) return false;
+    }
+    return tshi_shape_numel(&t->shape) == 1;
+}
+
 /* The objective's value over the whole mesh, and its tensor (the tape's). Random streams are taken back, so that each
  * evaluation draws alike. */
 static tsh_status evaluate(const check *c, tsh_tensor **loss, double *value) {
+    char text[160];
     uint64_t stream = c->tape->world->next_stream;
     *loss = c->objective(c->tape, c->inputs, c->user);
     c->tape->world->next_stream = stream;
     if (c->tape->status != TSH_OK) return c->tape->status;
-    if (!*loss || (*loss)->numel != 1) {
-        return tshi_fail(TSH_ERR_SHAPE, "gradient_check: the objective gave no tensor of one element");
+    if (!*loss || !one_everywhere(*loss)) {
+        return tshi_fail(TSH_ERR_SHAPE,
+                         "gradient_check: the objective is %s; one element, sharded along no axis, wanted",
+                         tsh_tensor_describe(*loss, text, sizeof text));
     }
     bool summed[TSH_MAX_AXES] = {false};
     for (int a = 0; a < (*loss)->mesh->axes; a++) {
@@ -100,15 +111,9 @@ static tsh_status difference(const check *c, tsh_tensor *x, const place *p, doub
     return status;
 }
 
-static int64_t whole_numel(const tsh_tensor *x) {
-    int64_t n = 1;
-    for (int d = 0; d < x->shape.ndim; d++) n *= x->shape.global[d];
-    return n;
-}
-
 static tsh_status check_input(const check *c, tsh_tensor *x, double *worst) {
     int owners = 1;
-    int64_t elements = whole_numel(x);
+    int64_t elements = tshi_shape_numel(&x->shape);
     for (int a = 0; a < x->mesh->axes; a++) {
         if (x->layout[a].kind == TSH_KIND_LOCAL) owners *= x->mesh->axis[a].size;
     }
@@ -137,8 +142,11 @@ static tsh_status analytic(const check *c) {
 }
 
 static tsh_status check_arguments(const check *c) {
-    if (!c->tape || !c->objective || c->count < 1) {
+    if (!c->tape || !c->objective || !c->inputs || c->count < 1) {
         return tshi_fail(TSH_ERR_ARGUMENT, "gradient_check: a tape, an objective and inputs are required");
+    }
+    if (!(c->h > 0 && isfinite(c->h))) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "gradient_check: h is %g, a step > 0 is wanted (0: 1e-6)", c->h);
     }
     for (int k = 0; k < c->count; k++) {
         const tsh_tensor *x = c->inputs[k];
@@ -152,7 +160,8 @@ static tsh_status check_arguments(const check *c) {
 tsh_status tsh_gradient_check(tsh_tape *tape, tsh_objective_fn *objective, tsh_tensor *const *inputs, int count,
                               double h, void *user, double *worst) {
     static const bool all[TSH_MAX_AXES] = {true, true, true, true};
-    check c = {tape, objective, inputs, count, h > 0 ? h : 1e-6, user, NULL};
+    check c = {tape, objective, inputs, count, h == 0 ? 1e-6 : h, user, NULL};
+    if (!worst) return tshi_fail(TSH_ERR_ARGUMENT, "gradient_check: worst is NULL");
     *worst = NAN;
     tsh_status status = check_arguments(&c);
     if (status == TSH_OK) status = tshi_tensor_scratch(inputs[0]->mesh, TSH_FLOAT64, 1, &c.value);

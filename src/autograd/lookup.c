@@ -23,6 +23,10 @@ static tsh_status lookup_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
         return tshi_fail(TSH_ERR_SHAPE, "table is %s, [rows, cols] wanted; ids may have %d dims at most",
                          tsh_tensor_describe(table, text, sizeof text), TSH_MAX_DIMS - 1);
     }
+    if (call->attr.i[0] < -1 || call->attr.i[0] >= table->shape.global[0]) {
+        return tshi_fail(TSH_ERR_RANGE, "padding is row %lld of a table of %lld; -1 means none",
+                         (long long)call->attr.i[0], (long long)table->shape.global[0]);
+    }
     *out = ids->shape;
     out->global[out->ndim++] = table->shape.global[1];
     return TSH_OK;

@@ -2,6 +2,8 @@
 #include "autograd/tape.h"
 #include "ops/ops.h"
 
+#include <math.h>
+
 static const tshi_rule norm_rules[] = {
     {{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},
     {{TSHI_BATCH, TSHI_L, TSHI_L}, TSHI_BATCH},
@@ -14,6 +16,8 @@ static tsh_status norm_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape
     char a[160], b[160];
     *out = *x;
     if (x->ndim < 1) return tshi_fail(TSH_ERR_SHAPE, "x needs a dim to be normed over");
+    double eps = call->attr.f[0];
+    if (!(eps >= 0 && isfinite(eps))) return tshi_fail(TSH_ERR_ARGUMENT, "eps is %g, [0, inf) is wanted", eps);
     for (int i = 1; i < call->inputs; i++) {
         const tshi_shape *s = &call->in[i]->shape;
         if (s->ndim == 1 && s->global[0] == x->global[x->ndim - 1]) continue;

@@ -60,6 +60,7 @@ static tsh_status reshape_resolve(const tsh_tensor *x, int ndim, const int64_t *
     int64_t have = product(x->shape.global, 0, x->shape.ndim), known;
     int free_dim = -1;
     tsh_status status = TSH_OK;
+    if (!sizes && ndim > 0) return tshi_fail(TSH_ERR_ARGUMENT, "shape is NULL");
     if (ndim < 0 || ndim > TSH_MAX_DIMS)
         return tshi_fail(TSH_ERR_SHAPE, "%d dims, 0 to %d are possible", ndim, TSH_MAX_DIMS);
     out->ndim = ndim;
@@ -203,7 +204,10 @@ static const tshi_op concat_op = {"concat", slice_rules, NULL, concat_shape, con
 
 tsh_tensor *tsh_concat(tsh_tape *tape, tsh_tensor *const *x, int count, int dim) {
     tshi_node call = {.op = &concat_op, .inputs = count, .in = (tsh_tensor **)x, .attr = {.dim = dim}};
-    if (!tape) return NULL;
+    if (!tape) {
+        tshi_tape_missing("concat");
+        return NULL;
+    }
     if (count < 1 || !x) {
         return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "concat: %d tensors%s; at least one is wanted", count,
                               x ? "" : " in an array that is NULL");

@@ -5,6 +5,7 @@
 #include <string.h>
 
 tsh_status tsh_tape_create(tsh_world *world, tsh_tape **out) {
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tape_create: out is NULL");
     *out = NULL;
     if (!world) return tshi_fail(TSH_ERR_ARGUMENT, "tape_create: a world is required");
     tsh_tape *tape = tshi_calloc(&world->allocator, 1, sizeof *tape);
@@ -14,6 +15,10 @@ tsh_status tsh_tape_create(tsh_world *world, tsh_tape **out) {
     tape->generation = ++world->tape_steps;
     *out = tape;
     return TSH_OK;
+}
+
+tsh_status tshi_tape_missing(const char *what) {
+    return tshi_fail(TSH_ERR_ARGUMENT, "%s: tape is NULL", what);
 }
 
 static void node_clear(tshi_node *node) {
@@ -58,6 +63,7 @@ void tsh_tape_destroy(tsh_tape *tape) {
 }
 
 tsh_status tsh_tape_reset(tsh_tape *tape) {
+    if (!tape) return tshi_tape_missing("tape_reset");
     bool failed = tape->status != TSH_OK;
     free_step(tape);
     tape->status = TSH_OK;
@@ -67,21 +73,21 @@ tsh_status tsh_tape_reset(tsh_tape *tape) {
 }
 
 tsh_status tsh_tape_status(const tsh_tape *tape) {
-    return tape->status;
+    return tape ? tape->status : tshi_tape_missing("tape_status");
 }
 
 const char *tsh_tape_message(const tsh_tape *tape) {
-    return tape->message;
+    return tape ? tape->message : "";
 }
 
 bool tsh_tape_set_recording(tsh_tape *tape, bool recording) {
-    bool before = tape->recording;
-    tape->recording = recording;
+    bool before = tape && tape->recording;
+    if (tape) tape->recording = recording;
     return before;
 }
 
 tsh_world *tsh_tape_world(const tsh_tape *tape) {
-    return tape->world;
+    return tape ? tape->world : NULL;
 }
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */
@@ -108,6 +114,7 @@ tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *wha
 }
 
 bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *const *tensors) {
+    if (!tape) tshi_tape_missing(what);
     if (!tape || tape->status != TSH_OK) return false;
     for (int i = 0; i < count && tape->status == TSH_OK; i++) {
         if (!tensors[i]) {

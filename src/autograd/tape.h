@@ -126,6 +126,8 @@ tsh_status tshi_tape_own(tsh_tape *tape, tsh_tensor *tensor);
 /* Keep the first failure of the step with its words, tell the peers. Returns NULL, so that a function may end with it.
  */
 tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format, ...) TSH_PRINTF(3, 4);
+/* TSH_ERR_ARGUMENT, in words: a tape is required. */
+tsh_status tshi_tape_missing(const char *what);
 /* The same with tsh_error_message() after "what: ". */
 tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *what);
 /* Work may go on: a tape, no failure so far, no NULL among the tensors, all of them with memory. */
@@ -203,8 +205,8 @@ bool tshi_plan_is_simple(const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES])
 bool tshi_plan_apart(const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES], bool automatic, tshi_plan *plan);
 
 /* x in these layouts: x itself, one made before in this step, or a new one. TSH_ERR_LAYOUT, in the name of `what`,
- * where no plan exists. consume: x is an intermediate that nothing uses after this call, and its memory may be used in place.
- * automatic: only transitions that rules may take. */
+ * where no plan exists. consume: x is an intermediate that nothing uses after this call, and its memory may be used in
+ * place. automatic: only transitions that rules may take. */
 tsh_tensor *tshi_bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES],
                        bool automatic, bool consume);
 /* The same along one axis, with any transition of the table. */

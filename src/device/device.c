@@ -5,15 +5,15 @@
 #include <string.h>
 
 tsh_device_kind tsh_device_get_kind(const tsh_device *device) {
-    return device->ops->kind;
+    return device ? device->ops->kind : TSH_DEVICE_DEFAULT;
 }
 
 tsh_device_stats tsh_device_get_stats(const tsh_device *device) {
-    return device->stats;
+    return device ? device->stats : (tsh_device_stats){0};
 }
 
 void tsh_device_reset_peak(tsh_device *device) {
-    device->stats.bytes_peak = device->stats.bytes_in_use;
+    if (device) device->stats.bytes_peak = device->stats.bytes_in_use;
 }
 
 tsh_status tshi_check_computes(const tsh_device *device, tsh_dtype dtype, const char *what) {
@@ -34,7 +34,12 @@ tsh_status tshi_check_computes(const tsh_device *device, tsh_dtype dtype, const 
 }
 
 char *tsh_device_describe(const tsh_device *device, char *text, size_t size) {
-    device->ops->describe(device, text, size);
+    if (size == 0) return text;
+    if (device) {
+        device->ops->describe(device, text, size);
+    } else {
+        snprintf(text, size, "NULL");
+    }
     return text;
 }
 

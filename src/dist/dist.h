@@ -83,9 +83,12 @@ typedef struct tshi_group_ops {
     /* A blocking message while nothing else is under way: done, if that takes no long wait, without a place in the
      * group's list. False: nothing has happened. NULL: never. */
     bool (*quick)(tsh_work *work);
-    /* Called while somebody waits and nothing has progressed for a while: sleep a little, look around for failures,
-     * deaths and the deadline (started at `since`, seconds of tshi_clock). */
-    tsh_status (*nap)(tsh_group *group, double since);
+    /* Called while this rank waits and nothing has progressed for a while: sleep a little, look around for failures,
+     * deaths and the deadline (started at `since`, seconds of tshi_clock). work: what is waited for, NULL: the group's
+     * queue. Other works may have moved on, or ended, when it returns; so may this one. */
+    tsh_status (*nap)(tsh_group *group, const tsh_work *work, double since);
+    /* That wait is over, however it ended. NULL: nothing is to be done then. */
+    void (*awake)(tsh_group *group);
     /* Free group->state. Not collective. */
     void (*close)(tsh_group *group);
 
@@ -190,6 +193,13 @@ static inline void tshi_world_mark(tsh_world *world, const void *data) {
 double tshi_clock(void);
 /* Whether a wait has words to print: the time `next` has come, which moves on to `every` seconds from now. */
 bool tshi_warning_due(double *next, double every);
+
+/* Seconds after which a wait is worth a warning: 5, or half of a shorter deadline. The next one comes when the wait has
+ * lasted twice as long. */
+#define TSHI_WORD_AFTER 5.0
+static inline double tshi_word_after(const tsh_world *world) {
+    return world->timeout < 2 * TSHI_WORD_AFTER ? world->timeout / 2 : TSHI_WORD_AFTER;
+}
 /* A cheap counter that goes forward at a constant rate: cycles of the time stamp counter, else nanoseconds. */
 static inline uint64_t tshi_ticks(void) {
 #if defined(__x86_64__)
@@ -251,8 +261,9 @@ tsh_status tshi_work_join(tsh_work *work);
 void tshi_message_cancel(tsh_work *work, const char *why);
 /* Move on whatever is under way, without waiting. Backends call it while they wait and world->pending is not zero. */
 void tshi_world_progress(tsh_world *world);
-/* Wait until the group's queue is empty. */
-void tshi_group_drain(tsh_group *group);
+/* Wait until the group's queue is empty. failed: of the call that comes behind it, whose words, tsh_error_message(),
+ * are kept. */
+void tshi_group_drain(tsh_group *group, tsh_status failed);
 /* ops->run in its turn. */
 tsh_status tshi_group_run(tsh_group *group, const tshi_call *call);
 /* End all works with TSH_ERR_STATE, without asking the backend: it is about to start anew. */

@@ -166,7 +166,7 @@ static tsh_status exchange(tsh_group *parent, int color, int key, membership **a
                             .count = width * parent->size,
                             .counts = counts};
     tsh_group *on_host = parent->control ? parent->control : parent;
-    tshi_group_drain(on_host);
+    tshi_group_drain(on_host, TSH_OK);
     status = on_host->ops->run(on_host, &call);
     if (status == TSH_OK) qsort(members, (size_t)parent->size, sizeof *members, compare_members);
     return status;
@@ -215,32 +215,32 @@ void tsh_group_destroy(tsh_group *group) {
 }
 
 int tsh_group_rank(const tsh_group *group) {
-    return group->rank;
+    return group ? group->rank : -1;
 }
 
 int tsh_group_size(const tsh_group *group) {
-    return group->size;
+    return group ? group->size : 0;
 }
 
 int tsh_group_world_rank(const tsh_group *group, int group_rank) {
-    if (group_rank < 0 || group_rank >= group->size) return -1;
+    if (!group || group_rank < 0 || group_rank >= group->size) return -1;
     return group->ranks[group_rank];
 }
 
 int tsh_group_rank_of(const tsh_group *group, int world_rank) {
-    return index_of(group->ranks, group->size, world_rank);
+    return group ? index_of(group->ranks, group->size, world_rank) : -1;
 }
 
 const char *tsh_group_backend(const tsh_group *group) {
-    return group->ops->name;
+    return group ? group->ops->name : NULL;
 }
 
 tsh_world *tsh_group_world(const tsh_group *group) {
-    return group->world;
+    return group ? group->world : NULL;
 }
 
 const tsh_mesh *tsh_group_mesh(const tsh_group *group) {
-    return group->mesh;
+    return group ? group->mesh : NULL;
 }
 
 /* --- what it has done --------------------------------------------------------------------------------------------- */
@@ -268,6 +268,7 @@ void tshi_group_log_ring(const tsh_group *group) {
 }
 
 tsh_group_stats tsh_group_get_stats(const tsh_group *group) {
+    if (!group) return (tsh_group_stats){0};
     const tsh_world *world = group->world;
     tsh_group_stats stats = group->stats;
     uint64_t ticks = tshi_ticks() - world->start_ticks;
@@ -277,6 +278,7 @@ tsh_group_stats tsh_group_get_stats(const tsh_group *group) {
 }
 
 void tsh_group_reset_stats(tsh_group *group) {
+    if (!group) return;
     group->stats = (tsh_group_stats){0};
     group->ticks = 0;
 }

@@ -564,6 +564,7 @@ const tshi_group_ops tshi_local_ops = {
     .progress = local_progress,
     .quick = tshi_message_quick,
     .nap = tshi_local_nap,
+    .awake = tshi_local_awake,
     .close = tshi_local_close,
     .agree = local_agree,
     .open = tshi_local_open,

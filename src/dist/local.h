@@ -15,6 +15,7 @@
 #define TSHI_LOCAL_H
 
 #include "dist/environment.h"
+#include "dist/waits.h"
 
 #include <assert.h>
 #include <stdalign.h>
@@ -107,7 +108,7 @@ typedef struct tshi_record {
 typedef struct tshi_control {
     alignas(TSHI_LINE_BYTES) _Atomic uint32_t troubles; /* ranks whose state is not ALIVE */
     _Atomic uint32_t cause;                             /* 1 + the first of them, 0 for none */
-    tshi_record record[];                               /* [size], then the world group's block */
+    tshi_record record[];                               /* [size], then the world group's block, then tshi_waits.rows */
 } tshi_control;
 
 #define TSHI_UNWATCHED (-2)
@@ -133,6 +134,7 @@ typedef struct tshi_local {
     /* Of the wait under way, for naps. */
     double waiting_since, next_word, next_look;
     int naps;
+    tshi_waits waits;
     struct tshi_post *posts;          /* of closed groups, with messages that are still to be fetched */
     struct tshi_local_group *retired; /* blocks that others may still use */
 } tshi_local;
@@ -222,8 +224,9 @@ void tshi_local_post(tsh_group *group, size_t next);
 /* Whether all have posted that sync; wait until they have. */
 bool tshi_local_posted(const tsh_group *group, uint32_t sync);
 tsh_status tshi_local_await(tsh_group *group, uint32_t sync);
-/* See tshi_group_ops.nap. */
-tsh_status tshi_local_nap(tsh_group *group, double since);
+/* See tshi_group_ops.nap and .awake. */
+tsh_status tshi_local_nap(tsh_group *group, const tsh_work *work, double since);
+void tshi_local_awake(tsh_group *group);
 
 /* Polls without a pause: a pause costs the reply of a peer that is just as fast. */
 #define TSHI_EAGER_POLLS 64
@@ -253,6 +256,8 @@ typedef struct tshi_wait {
     const tsh_work *message; /* that is waited for, NULL: a collective */
 } tshi_wait;
 
+/* Post the ranks that the wait is for, as far as they have not come. */
+void tshi_local_post_wait(const tshi_wait *wait);
 /* Wait until *word has reached `target`, sleeping where it takes long; `rank` is the world rank waited for. */
 tsh_status tshi_wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers,
                          int rank);
@@ -290,7 +295,7 @@ typedef struct tshi_watch {
     _Atomic uint32_t *sleepers;
     int rank;
 } tshi_watch;
-tshi_watch tshi_message_watch(tsh_work *work);
+tshi_watch tshi_message_watch(const tsh_work *work);
 tsh_status tshi_message_start(tsh_work *work);
 bool tshi_message_quick(tsh_work *work);
 void tshi_message_progress(tsh_work *work);

@@ -164,12 +164,7 @@ tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status faile
     tsh_world *world = group->world;
     tshi_local_group *lg = group->state;
     tsh_status status = TSH_OK;
-    char words[TSHI_MESSAGE_SIZE];
-    if (group->queue) {
-        snprintf(words, sizeof words, "%s", tsh_error_message());
-        tshi_group_drain(group);
-        if (failed != TSH_OK) tshi_fail(failed, "%s", words);
-    }
+    tshi_group_drain(group, failed);
     if (tshi_local_troubled(tshi_local_of(world))) status = tshi_local_trouble(world);
     if (status == TSH_OK && lg->heard != lg->sync) status = tshi_local_catch_up(group, lg->sync, &failed);
     if (status != TSH_OK) return status;

@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WORD_EVERY      5.0
 #define LONGEST_PARTING 2.0
+#define LONGEST_DOUBT   0.5 /* about a deadlock */
 
 static tshi_record *record_of(const tsh_world *world, int rank) {
     return &tshi_local_of(world)->control->record[rank];
@@ -138,20 +138,17 @@ static bool comes_from(const tshi_wait *wait, int i) {
     return peer < 0 ? i != wait->group->rank : i == peer;
 }
 
-/* "1, 3" of the ranks that have not posted. */
-static const char *missing_ranks(const tshi_wait *wait, char *text, size_t size) {
-    size_t used = 0;
+void tshi_local_post_wait(const tshi_wait *wait) {
+    tshi_waits *waits = &tshi_local_of(wait->world)->waits;
     int n = wait->group ? wait->group->size : wait->world->size;
-    text[0] = '\0';
-    for (int i = 0; i < n && used + 16 < size; i++) {
+    tshi_waits_begin(waits);
+    for (int i = 0; i < n; i++) {
         _Atomic uint32_t *word = &record_of(wait->world, i)->recover;
         if (wait->group) word = &tshi_slot_at(wait->group->state, i, wait->sync)->sync;
         bool here = wait->message ? !comes_from(wait, i) : tshi_reached(word, wait->sync);
-        if (here) continue;
-        int rank = wait->group ? wait->group->ranks[i] : i;
-        used += (size_t)snprintf(text + used, size - used, "%s%d", used ? ", " : "", rank);
+        if (!here) tshi_waits_add(waits, wait->group ? wait->group->ranks[i] : i);
     }
-    return text;
+    tshi_waits_post(waits);
 }
 
 static const char *name_of(const tshi_wait *wait) {
@@ -182,17 +179,37 @@ static void log_last_calls(const tshi_wait *wait) {
     }
 }
 
-static tsh_status time_out(tshi_wait *wait) {
-    char words[TSHI_MESSAGE_SIZE], ranks[TSHI_LINE];
+/* The first rank whose deadline passes says so for all: one whose own passes at the same time says the same. */
+static tsh_status time_out(tshi_wait *wait, const char *ranks, const char *stopped) {
+    char words[TSHI_MESSAGE_SIZE];
     tsh_world *world = wait->world;
     tshi_record *mine = record_of(world, world->rank);
-    snprintf(words, sizeof words, "%s #%llu: rank %s did not come within %g s", name_of(wait), number_of(wait),
-             missing_ranks(wait, ranks, sizeof ranks), world->timeout);
+    snprintf(words, sizeof words, "%.80s #%llu: %.180s did not come within %g s%.180s", name_of(wait), number_of(wait),
+             ranks, world->timeout, stopped);
     snprintf(mine->reason, sizeof mine->reason, "%s", words);
     set_state(world, world->rank, state_of(world, world->rank), TSHI_STUCK);
+    uint32_t first = atomic_load(&tshi_local_of(world)->control->cause);
+    if (wait->group && first && (int)first - 1 != world->rank) return rank_trouble(world, (int)first - 1);
     tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, words);
     log_last_calls(wait);
     return local_break(world, TSH_ERR_TIMEOUT, words);
+}
+
+/* The deadline, and words on the way to it. Where each rank waits for another, one of them may just have been let go:
+ * that becomes plain soon, or it is a deadlock. */
+static tsh_status look_at_clock(tshi_wait *wait) {
+    tsh_world *world = wait->world;
+    char ranks[TSHI_LINE], stopped[TSHI_LINE];
+    double now = tshi_clock(), grace = world->timeout < 4 * LONGEST_DOUBT ? world->timeout / 4 : LONGEST_DOUBT;
+    if (now < wait->deadline && now < wait->next_word) return TSH_OK;
+    bool sure = tshi_waits_name(&tshi_local_of(world)->waits, ranks, sizeof ranks, stopped, sizeof stopped);
+    if (now >= wait->deadline + (sure ? 0 : grace)) return time_out(wait, ranks, stopped);
+    if (now < wait->next_word) return TSH_OK;
+    double waited = now - (wait->deadline - world->timeout);
+    wait->next_word = now + waited;
+    tshi_log(&world->log, TSH_LOG_WARNING, "%s #%llu: rank %d has waited %.2g s for %s%s", name_of(wait),
+             number_of(wait), world->rank, waited, ranks, stopped);
+    return TSH_OK;
 }
 
 /* When a message may come from anybody: a rank, when all others have left, else -1. */
@@ -226,15 +243,8 @@ tsh_status tshi_local_look(tshi_wait *wait, int rank) {
                  number_of(wait));
         return local_break(world, TSH_ERR_PEER, words);
     }
-    double now = tshi_clock();
-    if (now >= wait->deadline) return time_out(wait);
-    if (now >= wait->next_word) {
-        char ranks[TSHI_LINE];
-        wait->next_word += WORD_EVERY;
-        tshi_log(&world->log, TSH_LOG_INFO, "%s #%llu: rank %d waits for rank %s", name_of(wait), number_of(wait),
-                 world->rank, missing_ranks(wait, ranks, sizeof ranks));
-    }
-    return TSH_OK;
+    tshi_local_post_wait(wait);
+    return look_at_clock(wait);
 }
 
 tsh_status tshi_local_heard(tsh_group *group, bool look, bool waits) {
@@ -271,15 +281,17 @@ static tsh_status recover_step(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
     tshi_record *mine = record_of(world, world->rank);
     double now = tshi_clock();
-    tshi_wait wait = {world, NULL, ++local->steps, now + world->timeout, now + WORD_EVERY, NULL};
+    tshi_wait wait = {world, NULL, ++local->steps, now + world->timeout, now + tshi_word_after(world), NULL};
+    tsh_status status = TSH_OK;
     atomic_store(&mine->recover, local->steps);
     if (atomic_fetch_add(&mine->sleepers, 0) != 0) tshi_wake(&mine->recover);
-    for (int i = 0; i < world->size; i++) {
+    tshi_local_post_wait(&wait);
+    for (int i = 0; i < world->size && status == TSH_OK; i++) {
         tshi_record *r = record_of(world, i);
-        tsh_status status = tshi_wait_for(&wait, &r->recover, wait.sync, &r->sleepers, i);
-        if (status != TSH_OK) return status;
+        status = tshi_wait_for(&wait, &r->recover, wait.sync, &r->sleepers, i);
     }
-    return TSH_OK;
+    tshi_waits_end(&local->waits);
+    return status;
 }
 
 /* The furthest sync that any member has posted. */

@@ -419,7 +419,7 @@ void tshi_message_progress(tsh_work *work) {
     work->done = true;
 }
 
-tshi_watch tshi_message_watch(tsh_work *work) {
+tshi_watch tshi_message_watch(const tsh_work *work) {
     tsh_group *group = work->group;
     const tshi_post *post = ((tshi_local_group *)group->state)->post;
     int rank = work->call.root < 0 ? -1 : group->ranks[work->call.root];

@@ -81,15 +81,18 @@ static inline tshi_slot *publish(tsh_group *group, uint32_t sync) {
 /* Out of the line of the fast path. */
 __attribute__((noinline)) static tsh_status sync_slowly(tsh_group *group, uint32_t sync) {
     tshi_local_group *lg = group->state;
+    tsh_world *world = group->world;
+    tsh_status status = TSH_OK;
     double now = tshi_clock();
-    tshi_wait wait = {group->world, group, sync, now + group->world->timeout, now + 5, NULL};
+    tshi_wait wait = {world, group, sync, now + world->timeout, now + tshi_word_after(world), NULL};
     wake_sleepers(tshi_member_at(lg, group->rank), tshi_slot_at(lg, group->rank, sync));
-    for (int i = 0; i < group->size; i++) {
+    tshi_local_post_wait(&wait);
+    for (int i = 0; i < group->size && status == TSH_OK; i++) {
         _Atomic uint32_t *word = &tshi_slot_at(lg, i, sync)->sync;
-        tsh_status status = tshi_wait_for(&wait, word, sync, &tshi_member_at(lg, i)->sleepers, group->ranks[i]);
-        if (status != TSH_OK) return status;
+        status = tshi_wait_for(&wait, word, sync, &tshi_member_at(lg, i)->sleepers, group->ranks[i]);
     }
-    return TSH_OK;
+    tshi_waits_end(&tshi_local_of(world)->waits);
+    return status;
 }
 
 /* Take the lines of my next slot away from whoever read them last, before I need to write them. All have passed this
@@ -155,17 +158,27 @@ bool tshi_local_posted(const tsh_group *group, uint32_t sync) {
     return first_missing(group, sync) < 0;
 }
 
-/* Sleep until something that the group waits for may have happened. *rank: the world rank waited for. */
-static bool sleep_for(tsh_group *group, double since, int *rank) {
+static bool is_message(const tsh_work *work) {
+    return work && tshi_is_message(&work->call);
+}
+
+/* Whether what the wait is for has still to come: the message, or else the posts of the group's first collective. */
+static bool is_missing(const tsh_group *group, const tsh_work *work) {
+    const tshi_local_group *lg = group->state;
+    if (is_message(work)) return work->linked && !work->done;
+    return group->queue && first_missing(group, lg->sync) >= 0;
+}
+
+/* Sleep until it may have come. *rank: the world rank waited for, or -1. */
+static void sleep_for(tsh_group *group, const tsh_work *work, double since, int *rank) {
     tshi_local_group *lg = group->state;
     tshi_watch watch = {NULL, 0, NULL, -1};
-    if (group->queue) {
-        int i = first_missing(group, lg->sync);
-        if (i < 0) return false;
+    int i = is_message(work) ? -1 : first_missing(group, lg->sync);
+    if (is_message(work)) {
+        watch = tshi_message_watch(work);
+    } else if (i >= 0) {
         watch = (tshi_watch){&tshi_slot_at(lg, i, lg->sync)->sync, lg->sync, &tshi_member_at(lg, i)->sleepers,
                              group->ranks[i]};
-    } else if (group->messages) {
-        watch = tshi_message_watch(group->messages);
     }
     *rank = watch.rank;
     long length = nap_length(group->world, since, watch.word ? 1 : 0);
@@ -175,34 +188,40 @@ static bool sleep_for(tsh_group *group, double since, int *rank) {
         const struct timespec nap = {.tv_nsec = length};
         nanosleep(&nap, NULL);
     }
-    return true;
 }
 
-tsh_status tshi_local_nap(tsh_group *group, double since) {
+tsh_status tshi_local_nap(tsh_group *group, const tsh_work *work, double since) {
     tsh_world *world = group->world;
     tshi_local *local = tshi_local_of(world);
-    tshi_local_group *lg = group->state;
+    const tshi_local_group *lg = group->state;
+    tshi_wait wait = {world, group, lg->sync, since + world->timeout, local->next_word, is_message(work) ? work : NULL};
     int rank = -1;
+    if (!is_missing(group, work)) return TSH_OK;
     if (local->waiting_since != since) {
         local->waiting_since = since;
-        local->next_word = since + 5;
+        local->next_word = since + tshi_word_after(world);
         local->next_look = since + LOOK_EVERY;
         local->naps = 0;
+        tshi_local_post_wait(&wait);
     }
     if (local->naps++ < local->yields) {
         sched_yield();
         return TSH_OK;
     }
-    if (!sleep_for(group, since, &rank)) return TSH_OK;
+    sleep_for(group, work, since, &rank);
     double now = tshi_clock();
     if (now < local->next_look) return TSH_OK;
     local->next_look = now + LOOK_EVERY;
-    const tsh_work *message = group->queue ? NULL : group->messages;
-    tshi_wait wait = {world, group, lg->sync, since + world->timeout, local->next_word, message};
     /* Calls that wait their turn have to be moved on before the verdict: what they need may be there. */
     tshi_world_progress(world);
-    if (group->queue ? first_missing(group, lg->sync) < 0 : group->messages != message) return TSH_OK;
+    if (!is_missing(group, work)) return TSH_OK;
+    wait.sync = lg->sync;
+    wait.next_word = local->next_word;
     tsh_status status = tshi_local_look(&wait, rank);
     local->next_word = wait.next_word;
     return status;
+}
+
+void tshi_local_awake(tsh_group *group) {
+    tshi_waits_end(&tshi_local_of(group->world)->waits);
 }

@@ -33,7 +33,7 @@ struct tsh_threads {
 };
 
 static size_t control_bytes(int size) {
-    return sizeof(tshi_control) + (size_t)size * sizeof(tshi_record) + tshi_block_bytes(size);
+    return sizeof(tshi_control) + (size_t)size * sizeof(tshi_record) + tshi_block_bytes(size) + tshi_waits_bytes(size);
 }
 
 /* Map `bytes` of fd (-1: private memory) at a multiple of the huge page, so that big tensors cost few translations. */
@@ -251,6 +251,17 @@ static void count_cores(tsh_world *world, tshi_local *local) {
     tshi_local_tune(world->group->state, local);
 }
 
+/* Their rows lie behind the world's block. */
+static tsh_status open_waits(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
+    char *block = (char *)&local->control->record[world->size];
+    tsh_status status = tshi_waits_open(world, &local->waits, block + tshi_block_bytes(world->size));
+    for (int i = 0; status == TSH_OK && !local->threads && i < world->size; i++) {
+        local->waits.process[i] = local->control->record[i].process;
+    }
+    return status;
+}
+
 tsh_status tshi_memory_join(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
     if (world->size == 1) return TSH_OK;
@@ -258,10 +269,12 @@ tsh_status tshi_memory_join(tsh_world *world) {
     if (!lg) return TSH_ERR_MEMORY;
     lg->block = (char *)&local->control->record[world->size];
     world->group->state = lg;
+    tsh_status status = open_waits(world);
+    if (status != TSH_OK) return status;
     tshi_granted_cores(local->control->record[world->rank].cores, TSHI_CORE_BYTES);
     double timeout = world->timeout;
     if (world->timeout > LONGEST_JOIN) world->timeout = LONGEST_JOIN;
-    tsh_status status = tshi_local_agree(world->group, "world_init", TSH_OK, 0);
+    status = tshi_local_agree(world->group, "world_init", TSH_OK, 0);
     world->timeout = timeout;
     if (status == TSH_OK) count_cores(world, local);
     for (int i = 0; status == TSH_OK && local->threads && i < world->size; i++) {
@@ -286,6 +299,7 @@ void tshi_memory_close(tsh_world *world) {
     for (int i = 0; local->process && i < world->size; i++) {
         if (local->process[i] >= 0) close(local->process[i]);
     }
+    tshi_waits_close(world, &local->waits);
     tshi_free(allocator, local->process);
     tshi_free(allocator, local->polls);
     tshi_free(allocator, local->heap);

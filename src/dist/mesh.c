@@ -171,17 +171,17 @@ tsh_group *tsh_mesh_group(const tsh_mesh *mesh, const char *axis) {
 }
 
 int tsh_mesh_axes(const tsh_mesh *mesh) {
-    return mesh->axes;
+    return mesh ? mesh->axes : 0;
 }
 
 tsh_group *tsh_mesh_axis_group(const tsh_mesh *mesh, int axis) {
-    return axis >= 0 && axis < mesh->axes ? mesh->axis[axis].group : NULL;
+    return mesh && axis >= 0 && axis < mesh->axes ? mesh->axis[axis].group : NULL;
 }
 
 const char *tsh_mesh_axis_name(const tsh_mesh *mesh, int axis) {
-    return axis >= 0 && axis < mesh->axes ? mesh->axis[axis].name : NULL;
+    return mesh && axis >= 0 && axis < mesh->axes ? mesh->axis[axis].name : NULL;
 }
 
 tsh_world *tsh_mesh_world(const tsh_mesh *mesh) {
-    return mesh->world;
+    return mesh ? mesh->world : NULL;
 }

@@ -227,9 +227,11 @@ static bool move(tsh_group *group, bool wait) {
     tshi_move_begin(group);
     if (!wait) return true;
     int error = MPI_SUCCESS;
+    tshi_mpi_post_wait(group, NULL);
     tshi_watch_pass(group);
     for (; error == MPI_SUCCESS && op->step < op->steps; op->step++) error = tshi_move_step(group, op->step, true);
     tshi_watch_pass(group);
+    tshi_mpi_awake(group);
     if (error != MPI_SUCCESS) return end_error(group, error);
     tshi_move_end(group);
     tshi_mpi_op_end(group, TSH_OK);
@@ -377,10 +379,9 @@ bool tshi_mpi_advance(tsh_group *group) {
 static tsh_status look(tsh_group *group, double since) {
     tshi_mpi_group *mg = group->state;
     tsh_world *world = group->world;
-    double now = tshi_clock();
     tshi_mpi_look_around(group);
     tsh_status status = tshi_mpi_group_trouble(group);
-    bool late = now - since >= world->timeout;
+    bool late = tshi_mpi_late(group, NULL, since);
     if (status == TSH_OK && !late) return TSH_OK;
     /* What two ranks have begun they end, whatever else has failed since: this call's memory is the caller's again
      * when it returns. */
@@ -389,7 +390,7 @@ static tsh_status look(tsh_group *group, double since) {
     if (!late && !tshi_gate_withdraw(group)) return TSH_OK;
     if (status != TSH_OK) return tshi_mpi_stop(group);
     if (mg->op.phase == TSHI_AT_GATE && mg->block && !tshi_gate_withdraw(group)) return TSH_OK;
-    return tshi_mpi_time_out(group, mg->op.text ? mg->op.text : tsh_collective_name(mg->op.call.op));
+    return tshi_mpi_time_out(group, NULL, mg->op.text ? mg->op.text : tsh_collective_name(mg->op.call.op));
 }
 
 /* The caller goes, MPI may go on: what it still needs stays. */
@@ -410,12 +411,14 @@ static tsh_status wait_slowly(tsh_group *group) {
         }
         tsh_status status = look(group, since);
         if (status != TSH_OK) {
+            tshi_mpi_awake(group);
             give_up(group);
             return status;
         }
         if (world->pending) tshi_world_progress(world);
         tshi_mpi_doze(tshi_clock() - moved);
     }
+    tshi_mpi_awake(group);
     return op->status == TSH_OK ? TSH_OK : tshi_fail(op->status, "%s", op->words);
 }
 
@@ -437,6 +440,7 @@ static tsh_status mpi_run(tsh_group *group, const tshi_call *call) {
 
 tsh_status tshi_mpi_agree(tsh_group *parent, const char *text, tsh_status failed) {
     tshi_call call = {.op = TSH_OP_BARRIER, .failed = failed};
+    tshi_group_drain(parent, failed);
     tsh_status status = begin(parent, &call, text, NULL);
     return status == TSH_OK ? wait_op(parent) : status;
 }
@@ -482,6 +486,7 @@ const tshi_group_ops tshi_mpi_ops = {
     .start = mpi_start,
     .progress = mpi_progress,
     .nap = tshi_mpi_nap,
+    .awake = tshi_mpi_awake,
     .close = tshi_mpi_group_close,
     .agree = tshi_mpi_agree,
     .open = tshi_mpi_group_open,

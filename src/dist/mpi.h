@@ -12,6 +12,7 @@
 
 #include "dist/meet.h"
 #include "dist/mpi_world.h"
+#include "dist/waits.h"
 
 #include <mpi.h>
 #include <pthread.h>
@@ -84,7 +85,10 @@ typedef struct tshi_mpi {
     tshi_outbox outbox[TSHI_NOTICES];
     tshi_mpi_peer *peer; /* [size] */
     tshi_who me;
-    double looked;       /* for deaths, when last */
+    double looked; /* for deaths, when last */
+    /* Of the wait under way. */
+    double waiting_since, next_word;
+    tshi_waits waits;
     uint64_t next_group; /* numbers the groups that this rank leads */
     char broken_words[TSHI_MESSAGE_SIZE];
     tshi_pool messages;
@@ -224,8 +228,8 @@ void tshi_gate_look_for_deaths(tsh_group *group);
 void tshi_gate_renew(tsh_group *group);
 /* Give up; false when it was passed after all, or when it is too early to tell: ask again. */
 bool tshi_gate_withdraw(tsh_group *group);
-/* "rank 1, 3" of those that have not come, as far as one can tell. */
-const char *tshi_gate_missing(const tsh_group *group, char *text, size_t size);
+/* That member has not come to this rank's gate, as far as one can tell. */
+bool tshi_gate_lacks(const tsh_group *group, int member);
 
 /* --- mpi_types.c -------------------------------------------------------------------------------------------------- */
 
@@ -292,14 +296,24 @@ tsh_status tshi_mpi_group_trouble(tsh_group *group);
 tsh_status tshi_mpi_stop(tsh_group *group);
 /* A failure of MPI itself, in its own words. Permanent. */
 tsh_status tshi_mpi_error(tsh_world *world, const char *what, int error);
-/* The deadline has passed. Permanent. */
-tsh_status tshi_mpi_time_out(tsh_group *group, const char *what);
+/* Post the ranks that the wait for the group's call, or for a message, is for, as far as they have not come. */
+void tshi_mpi_post_wait(tsh_group *group, const tsh_work *message);
+/* The same of a recovery: nothing says which ranks have come. */
+void tshi_mpi_post_recovery(tsh_world *world);
+/* The wait that began at `since` has lasted too long; words when it has lasted long. It is under way until
+ * tshi_waits_end. message: what is waited for, NULL: the group's call. */
+bool tshi_mpi_late(tsh_group *group, const tsh_work *message, double since);
+/* The deadline has passed. Permanent. message as above; what: the name of the call. */
+tsh_status tshi_mpi_time_out(tsh_group *group, const tsh_work *message, const char *what);
 /* Sleep a little, or only let others run; the longer the more. */
 void tshi_mpi_doze(double waited);
 void tshi_mpi_tell(tsh_world *world, tshi_notice_kind kind, const char *words);
 tsh_status tshi_mpi_break(tsh_world *world, tsh_status status, const char *words);
 void tshi_mpi_fail(tsh_world *world, const char *reason);
-tsh_status tshi_mpi_nap(tsh_group *group, double since);
+tsh_status tshi_mpi_nap(tsh_group *group, const tsh_work *work, double since);
+void tshi_mpi_awake(tsh_group *group);
+/* The wait that was posted is over. */
+void tshi_mpi_end_wait(tsh_world *world);
 
 /* --- mpi_recover.c ------------------------------------------------------------------------------------------------ */
 

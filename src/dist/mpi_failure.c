@@ -4,14 +4,16 @@
 #endif
 #include "dist/mpi.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-#define TAG_NOTICE   0
-#define DEATH_EVERY  0.02 /* seconds */
-#define TELL_SECONDS 0.1  /* most that telling may take: small messages go out by themselves */
+#define TAG_NOTICE    0
+#define DEATH_EVERY   0.02 /* seconds */
+#define LONGEST_DOUBT 0.5  /* about a deadlock */
+#define TELL_SECONDS  0.1  /* most that telling may take: small messages go out by themselves */
 
 /* --- notices ------------------------------------------------------------------------------------------------------ */
 
@@ -108,21 +110,36 @@ tsh_status tshi_mpi_error(tsh_world *world, const char *what, int error) {
     return tshi_mpi_break(world, TSH_ERR_SYSTEM, words);
 }
 
-tsh_status tshi_mpi_time_out(tsh_group *group, const char *what) {
-    tsh_world *world = group->world;
-    char words[TSHI_MESSAGE_SIZE], ranks[TSHI_LINE];
+/* "rank 3 did not come within 2 s; rank 3 is stopped", or what can be said where the ranks share no memory. */
+static void say_late(const tsh_group *group, bool sure, const char *ranks, const char *stopped, char *text, size_t n) {
     const tshi_mpi_group *mg = group->state;
-    if (mg->op.phase == TSHI_AT_GATE)
-        snprintf(words, sizeof words, "%.200s #%llu: %s did not come within %g s", what,
-                 (unsigned long long)mg->op.number, tshi_gate_missing(group, ranks, sizeof ranks), world->timeout);
-    else if (mg->op.phase == TSHI_IDLE)
-        snprintf(words, sizeof words, "%.200s: not done within %g s", what, world->timeout);
+    double seconds = group->world->timeout;
+    bool comes = mg->op.phase == TSHI_AT_GATE || mg->op.phase == TSHI_IDLE;
+    if (!mg->block && comes && mg->op.phase == TSHI_AT_GATE)
+        snprintf(text, n, "one of the others did not come within %g s", seconds);
+    else if (comes && ranks[0])
+        snprintf(text, n, "%s did not come within %g s%s", ranks, seconds, stopped);
     else
-        snprintf(words, sizeof words, "%.200s #%llu: not done within %g s%s", what, (unsigned long long)mg->op.number,
-                 world->timeout, tshi_gate_stopped(group, ranks, sizeof ranks));
+        snprintf(text, n, "not done within %g s%s%s%s", seconds, stopped, sure && !stopped[0] ? "; waits for " : "",
+                 sure && !stopped[0] ? ranks : "");
+}
+
+tsh_status tshi_mpi_time_out(tsh_group *group, const tsh_work *message, const char *what) {
+    tsh_world *world = group->world;
+    tshi_mpi *mpi = tshi_mpi_of(world);
+    const tshi_mpi_group *mg = group->state;
+    char words[TSHI_MESSAGE_SIZE], ranks[TSHI_LINE / 2], stopped[TSHI_LINE / 2], late[TSHI_LINE + 64];
+    tshi_mpi_post_wait(group, message);
+    bool sure = tshi_waits_name(&mpi->waits, ranks, sizeof ranks, stopped, sizeof stopped);
+    say_late(group, sure, ranks, stopped, late, sizeof late);
+    if (message)
+        snprintf(words, sizeof words, "%.160s: %s", what, late);
+    else
+        snprintf(words, sizeof words, "%.160s #%llu: %s", what, (unsigned long long)mg->op.number, late);
+    tshi_waits_leave(&mpi->waits);
     tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, words);
     tshi_group_log_ring(group);
-    if (tshi_mpi_of(world)->broken == TSH_OK) tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, words);
+    if (mpi->broken == TSH_OK) tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, words);
     tshi_mpi_distrust();
     return tshi_mpi_break(world, TSH_ERR_TIMEOUT, words);
 }
@@ -204,21 +221,82 @@ void tshi_mpi_doze(double waited) {
     nanosleep(&nap, NULL);
 }
 
-tsh_status tshi_mpi_nap(tsh_group *group, double since) {
-    tsh_world *world = group->world;
+void tshi_mpi_post_wait(tsh_group *group, const tsh_work *message) {
+    tshi_waits *waits = &tshi_mpi_of(group->world)->waits;
     const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
-    double waited = tshi_clock() - since;
+    tshi_waits_begin(waits);
+    for (int i = 0; i < group->size; i++) {
+        /* Behind the gate every member has a part in what is left. */
+        bool waits_for = op->phase == TSHI_AT_GATE ? tshi_gate_lacks(group, i) : op->phase != TSHI_IDLE;
+        if (message) waits_for = message->call.root == TSH_ANY_RANK || message->call.root == i;
+        if (waits_for) tshi_waits_add(waits, group->ranks[i]);
+    }
+    tshi_waits_post(waits);
+}
+
+void tshi_mpi_post_recovery(tsh_world *world) {
+    tshi_waits *waits = &tshi_mpi_of(world)->waits;
+    tshi_waits_begin(waits);
+    for (int i = 0; i < world->size; i++) tshi_waits_add(waits, i);
+    tshi_waits_post(waits);
+}
+
+static void warn(const tsh_group *group, const tsh_work *message, double waited, const char *ranks,
+                 const char *stopped) {
+    const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    const char *name = message ? tsh_collective_name(message->call.op) : op->text;
+    unsigned long long number = message ? group->posts : op->number;
+    tshi_log(&group->world->log, TSH_LOG_WARNING, "%.160s #%llu: rank %d has waited %.2g s for %s%s",
+             name ? name : tsh_collective_name(op->call.op), number, group->world->rank, waited,
+             ranks[0] ? ranks : "the others", stopped);
+}
+
+bool tshi_mpi_late(tsh_group *group, const tsh_work *message, double since) {
+    tsh_world *world = group->world;
+    tshi_mpi *mpi = tshi_mpi_of(world);
+    char ranks[TSHI_LINE / 2], stopped[TSHI_LINE / 2];
+    double now = tshi_clock(), waited = now - since, doubt = fmin(world->timeout / 4, LONGEST_DOUBT);
+    if (mpi->waiting_since != since) {
+        mpi->waiting_since = since;
+        mpi->next_word = since + tshi_word_after(world);
+        tshi_mpi_post_wait(group, message);
+    }
+    if (waited < world->timeout && now < mpi->next_word) return false;
+    tshi_mpi_post_wait(group, message);
+    bool sure = tshi_waits_name(&mpi->waits, ranks, sizeof ranks, stopped, sizeof stopped) || !mpi->waits.rows;
+    if (waited >= world->timeout + (sure ? 0 : doubt)) return true;
+    if (now < mpi->next_word) return false;
+    mpi->next_word = now + waited;
+    warn(group, message, waited, ranks, stopped);
+    return false;
+}
+
+tsh_status tshi_mpi_nap(tsh_group *group, const tsh_work *work, double since) {
+    const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    const tsh_work *message = work && (work->call.op == TSH_OP_SEND || work->call.op == TSH_OP_RECV) ? work : NULL;
     tshi_mpi_look_around(group);
     tsh_status status = tshi_mpi_group_trouble(group);
     if (status != TSH_OK) {
         return op->phase != TSHI_IDLE && !tshi_gate_withdraw(group) ? TSH_OK : tshi_mpi_stop(group);
     }
-    if (waited >= world->timeout) {
-        bool message = op->phase == TSHI_IDLE && group->messages;
-        return tshi_mpi_time_out(group, tsh_collective_name(message ? group->messages->call.op : op->call.op));
+    if (tshi_mpi_late(group, message, since)) {
+        return tshi_mpi_time_out(group, message, tsh_collective_name(message ? message->call.op : op->call.op));
     }
-    tshi_mpi_doze(waited);
+    tshi_mpi_doze(tshi_clock() - since);
     return TSH_OK;
+}
+
+/* What a rank tells the others when it gives up reaches them a while later. */
+void tshi_mpi_end_wait(tsh_world *world) {
+    tshi_mpi *mpi = tshi_mpi_of(world);
+    if (mpi->broken == TSH_OK)
+        tshi_waits_end(&mpi->waits);
+    else
+        tshi_waits_leave(&mpi->waits);
+}
+
+void tshi_mpi_awake(tsh_group *group) {
+    tshi_mpi_end_wait(group->world);
 }
 
 void tshi_mpi_fail(tsh_world *world, const char *reason) {

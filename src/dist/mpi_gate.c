@@ -160,27 +160,13 @@ void tshi_gate_look_for_deaths(tsh_group *group) {
     }
 }
 
-const char *tshi_gate_missing(const tsh_group *group, char *text, size_t size) {
+bool tshi_gate_lacks(const tsh_group *group, int member) {
     const tshi_mpi_group *mg = group->state;
-    size_t used = 0;
-    snprintf(text, size, "one of the others");
-    for (int i = 0; mg->block && i < group->size && used + 16 < size; i++) {
-        if (at_gate(mg, word_of(mg, i))) continue;
-        used += (size_t)snprintf(text + used, size - used, "%s%d", used ? ", " : "rank ", group->ranks[i]);
-    }
-    return text;
+    return !mg->block || !at_gate(mg, word_of(mg, member));
 }
 
 static bool is_stopped(const tshi_who *who, const tshi_who *me) {
-    char path[64], text[512] = "";
-    if (!tshi_who_same_host(who, me)) return false;
-    snprintf(path, sizeof path, "/proc/%u/stat", (unsigned)who->process);
-    FILE *file = fopen(path, "re");
-    if (!file) return false;
-    size_t n = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    const char *name_end = n > 0 ? strrchr(text, ')') : NULL;
-    return name_end && (!strncmp(name_end, ") T", 3) || !strncmp(name_end, ") t", 3));
+    return tshi_who_same_host(who, me) && who->process <= INT32_MAX && tshi_process_stopped((int)who->process);
 }
 
 const char *tshi_gate_stopped(const tsh_group *group, char *text, size_t size) {

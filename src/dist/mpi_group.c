@@ -92,6 +92,8 @@ static int share_block(tsh_group *group, tshi_mpi_group *mg) {
     int fd = -1, mine, all;
     place p = {.process = getpid(), .fd = -1};
     mg->block_bytes = sizeof(tshi_gate_block) + (size_t)group->size * sizeof(tshi_gate_member);
+    /* The world's has the rows of tshi_waits behind it. */
+    if (group == group->world->group) mg->block_bytes += tshi_waits_bytes(group->size);
     if (group->rank == 0) {
         p.id = (uint64_t)group->world->rank << 32 | ++mpi->next_group;
         if (here) p.fd = fd = first_file(mg->block_bytes);

@@ -2,6 +2,7 @@
  * start their gates anew. */
 #include "dist/mpi.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* A group as one of its members left it. */
@@ -10,6 +11,30 @@ typedef struct entry {
 } entry;
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
+
+static tsh_status look_at_clock(tsh_world *world, double since) {
+    tshi_mpi *mpi = tshi_mpi_of(world);
+    char ranks[TSHI_LINE / 2], stopped[TSHI_LINE / 2], words[TSHI_MESSAGE_SIZE];
+    double now = tshi_clock(), waited = now - since;
+    if (mpi->waiting_since != since) {
+        mpi->waiting_since = since;
+        mpi->next_word = since + tshi_word_after(world);
+        tshi_mpi_post_recovery(world);
+    }
+    if (waited < world->timeout && now < mpi->next_word) return TSH_OK;
+    if (!tshi_waits_name(&mpi->waits, ranks, sizeof ranks, stopped, sizeof stopped)) {
+        snprintf(ranks, sizeof ranks, "one of the others");
+    }
+    if (waited >= world->timeout) {
+        snprintf(words, sizeof words, "world_recover: %s did not come within %g s%s", ranks, world->timeout, stopped);
+        tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, words);
+        return tshi_mpi_break(world, TSH_ERR_TIMEOUT, words);
+    }
+    mpi->next_word = now + waited;
+    tshi_log(&world->log, TSH_LOG_WARNING, "world_recover: rank %d has waited %.2g s for %s%s", world->rank, waited,
+             ranks, stopped);
+    return TSH_OK;
+}
 
 /* Failures are what ranks recover from; what cannot be recovered from ends the wait. */
 static tsh_status hopeless(tsh_world *world, double since) {
@@ -20,10 +45,7 @@ static tsh_status hopeless(tsh_world *world, double since) {
         if (mpi->peer[i].left == 0 || tshi_clock() - mpi->peer[i].left < TSHI_GRACE) continue;
         return tshi_fail(TSH_ERR_PEER, "world_recover: rank %d has left", i);
     }
-    if (tshi_clock() - since < world->timeout) return TSH_OK;
-    tsh_status status = tshi_fail(TSH_ERR_TIMEOUT, "world_recover: not all ranks came within %g s", world->timeout);
-    tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, tsh_error_message());
-    return tshi_mpi_break(world, status, "world_recover: not all ranks came in time");
+    return look_at_clock(world, since);
 }
 
 static bool is_mpi(const tsh_group *group) {
@@ -42,16 +64,19 @@ static void move_on(tsh_world *world) {
 static tsh_status wait_request(tsh_world *world, int error, MPI_Request *request, bool move) {
     double since = tshi_clock();
     int done = 0;
+    tsh_status status = TSH_OK;
     while (error == MPI_SUCCESS && !done) {
         error = MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (done || error != MPI_SUCCESS) break;
-        tsh_status status = hopeless(world, since);
-        if (status != TSH_OK) {
-            tshi_mpi_distrust();
-            return status;
-        }
+        status = hopeless(world, since);
+        if (status != TSH_OK) break;
         if (move) move_on(world);
         tshi_mpi_doze(tshi_clock() - since);
+    }
+    tshi_mpi_end_wait(world);
+    if (status != TSH_OK) {
+        tshi_mpi_distrust();
+        return status;
     }
     return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(world, "world_recover", error);
 }

@@ -1,6 +1,7 @@
-/* Words about a call that never returns. Inside a collective of MPI's nobody can be told that a member has stopped, and
- * nobody can look. So a thread looks that has nothing to do with MPI, seldom: when the same call has been inside for
- * longer than the deadline it says so, once, with the last calls. It never moves a call on and never ends one. */
+/* Words about a call that never returns. Inside a collective of MPI's no rank can be told that a member has stopped, and
+ * none can look. So a thread looks that has nothing to do with MPI, seldom: when the same call has been inside for long
+ * it says so, again when that has lasted twice as long, and at the deadline with the last calls. It never moves a call
+ * on and never ends one. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#define LOOKS       4.0 /* within the time of a deadline */
+#define LOOKS       4.0 /* until the first words */
 #define STACK_BYTES ((size_t)256 << 10)
 
 static void tell(const tsh_world *world, const tsh_group *group, double seconds) {
@@ -21,7 +22,7 @@ static void tell(const tsh_world *world, const tsh_group *group, double seconds)
     tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s #%llu: inside MPI for %.3g s%s", world->rank,
              tsh_collective_name(op->call.op), (unsigned long long)op->number, seconds,
              tshi_gate_stopped(group, ranks, sizeof ranks));
-    tshi_group_log_ring(group);
+    if (seconds >= world->timeout) tshi_group_log_ring(group);
 }
 
 static void until(struct timespec *out, double seconds) {
@@ -36,20 +37,22 @@ static void *watch(void *argument) {
     const tsh_world *world = argument;
     tshi_watch *w = &tshi_mpi_of(world)->watch;
     uint64_t seen = 0;
-    double since = 0;
+    double since = 0, next_word = 0;
     pthread_mutex_lock(&w->lock);
     while (!w->ended) {
         struct timespec next;
-        until(&next, world->timeout / LOOKS);
+        until(&next, tshi_word_after(world) / LOOKS);
         if (pthread_cond_timedwait(&w->wake, &w->lock, &next) != ETIMEDOUT) continue;
         uint64_t passages = atomic_load_explicit(&w->passages, memory_order_acquire);
         double now = tshi_clock();
         if (passages % 2 == 0 || passages != seen) {
             seen = passages;
             since = now;
-        } else if (since != 0 && now - since >= world->timeout) {
+            next_word = now + tshi_word_after(world);
+        } else if (now >= next_word) {
             tell(world, atomic_load_explicit(&w->group, memory_order_relaxed), now - since);
-            since = 0; /* once */
+            bool due = now - since < world->timeout && 2 * (now - since) > world->timeout;
+            next_word = due ? since + world->timeout : now + (now - since);
         }
     }
     pthread_mutex_unlock(&w->lock);

@@ -123,6 +123,18 @@ static int make_communicators(tsh_world *world, tshi_mpi *mpi) {
     return error;
 }
 
+/* Where all ranks share the memory of one machine their waits can be followed. */
+static tsh_status open_waits(tsh_world *world) {
+    tshi_mpi *mpi = world->state;
+    tshi_gate_block *block = tshi_mpi_group_of(world->group)->block;
+    tsh_status status = tshi_waits_open(world, &mpi->waits, block ? &block->member[world->size] : NULL);
+    for (int i = 0; status == TSH_OK && block && i < world->size; i++) {
+        const tshi_who *who = &block->member[i].who;
+        if (tshi_who_same_host(who, &mpi->me)) mpi->waits.process[i] = (int)who->process;
+    }
+    return status;
+}
+
 tsh_status tshi_mpi_join(tsh_world *world, tsh_status mine) {
     tshi_mpi *mpi = world->state;
     tshi_mpi_group *mg = mine == TSH_OK ? tshi_mpi_group_new(world, world->size) : NULL;
@@ -152,7 +164,8 @@ tsh_status tshi_mpi_join(tsh_world *world, tsh_status mine) {
     mpi->rdma = mpi->nodes > 1 && find_rdma();
     world->spins = mpi->crowded ? 0 : SPINS;
     if (!mpi->watched) tshi_watch_open(world);
-    return tshi_mpi_group_attach(world->group, mg, comm);
+    tsh_status status = tshi_mpi_group_attach(world->group, mg, comm);
+    return status == TSH_OK ? open_waits(world) : status;
 }
 
 bool tshi_mpi_owns(const tsh_world *world) {
@@ -204,6 +217,7 @@ void tshi_mpi_close(tsh_world *world) {
     for (int i = 0; mpi->peer && i < world->size; i++) tshi_free(allocator, mpi->peer[i].words);
     for (int i = 0; i < TSHI_NOTICES; i++) tshi_free(allocator, mpi->outbox[i].request);
     tshi_pool_clear(&mpi->messages, allocator);
+    tshi_waits_close(world, &mpi->waits);
     tshi_free(allocator, mpi->peer);
     tshi_free(allocator, mpi->node);
     tshi_free(allocator, mpi);

@@ -294,15 +294,20 @@ static void nccl_join(tsh_work *work) {
     end(work, cuda_fail(work->group->world, error, "cudaStreamWaitEvent"));
 }
 
-static tsh_status nccl_nap(tsh_group *group, double since) {
+static tsh_status nccl_nap(tsh_group *group, const tsh_work *work, double since) {
     tsh_world *world = group->world;
     double waited = tshi_clock() - since;
     tsh_status status = tshi_nccl_watch(world);
-    /* Messages that have not met: the control group knows what it waits for. */
-    if (status == TSH_OK && group->control->messages) return world->ops->nap(group->control, since);
+    /* A message that has not found its peer: the control group knows what it waits for. */
+    const tsh_work *letter = work && is_message(work) ? tshi_nccl_message_letter(work) : NULL;
+    if (status == TSH_OK && letter) return world->ops->nap(group->control, letter, since);
     if (group->queue || tshi_nccl_messages_queued(group)) tshi_nccl_device(world)->waits++;
     if (status == TSH_OK) tshi_nccl_doze(waited < 100e-6 ? 0 : waited < 10e-3 ? 500 : 1000);
     return status;
+}
+
+static void nccl_awake(tsh_group *group) {
+    if (group->world->ops->awake) group->world->ops->awake(group->control);
 }
 
 static void nccl_mark(tsh_world *world, const void *data) {
@@ -417,6 +422,7 @@ const tshi_group_ops tshi_nccl_ops = {
     .drop = nccl_drop,
     .join = nccl_join,
     .nap = nccl_nap,
+    .awake = nccl_awake,
     .close = nccl_close,
     .agree = nccl_agree,
     .open = nccl_open,

@@ -211,6 +211,8 @@ void tshi_nccl_message_join(tsh_work *work);
 void tshi_nccl_message_drop(tsh_work *work);
 /* One that has met, but not been queued, since `before` or earlier; NULL: none. */
 const tsh_work *tshi_nccl_message_halfway(const tsh_world *world, double before);
+/* What a message that looks for its peer waits for, in the control group; NULL: it has found it. */
+const tsh_work *tshi_nccl_message_letter(const tsh_work *work);
 /* One of them is the GPU's now. */
 bool tshi_nccl_messages_queued(const tsh_group *group);
 void tshi_nccl_messages_free(tsh_world *world);

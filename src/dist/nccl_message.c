@@ -217,6 +217,11 @@ const tsh_work *tshi_nccl_message_halfway(const tsh_world *world, double before)
     return NULL;
 }
 
+const tsh_work *tshi_nccl_message_letter(const tsh_work *work) {
+    const tshi_nccl_message *m = work->state;
+    return m && m->letter && m->letter->linked ? m->letter : NULL;
+}
+
 bool tshi_nccl_messages_queued(const tsh_group *group) {
     for (const tsh_work *w = group->messages; w; w = w->next) {
         const tshi_nccl_message *m = w->state;

@@ -191,28 +191,39 @@ static void join(tsh_work *work) {
     if (work->done) move_group(group);
 }
 
+/* Whether the work, or for NULL any of the group's queue, is still to be waited for. */
+static inline bool is_awaited(const tsh_group *group, const tsh_work *work) {
+    return work ? work->linked : group->queue != NULL;
+}
+
+/* Sleeps, and fails what is waited for when the backend says so; the backend fails everything else by itself. What is
+ * waited for may have ended in the backend's hands. */
+static void nap(tsh_group *group, tsh_work *work, double since) {
+    tsh_status status = group->ops->nap ? group->ops->nap(group, work, since) : TSH_OK;
+    if (status == TSH_OK || !is_awaited(group, work)) return;
+    tsh_work *first = work ? work : group->queue;
+    if (!first->done) note_failure(first, status);
+}
+
 /* Until the work, which is linked, or else the group's queue is gone. joins: see tshi_work_join. */
 static void wait_while(tsh_group *group, tsh_work *work, bool joins) {
     tsh_world *world = group->world;
     double since = 0;
-    for (int looks = 0; work ? work->linked : group->queue != NULL; looks++) {
+    for (int looks = 0; is_awaited(group, work); looks++) {
         if (world->pending == 1)
             move_group(group);
         else
             tshi_world_progress(world);
         if (joins && work->linked && group->ops->join) join(work);
-        if (work ? !work->linked : !group->queue) return;
+        if (!is_awaited(group, work)) break;
         if (looks < world->spins) {
             if (looks > EAGER_LOOKS) pause_cpu();
             continue;
         }
         if (since == 0) since = tshi_clock();
-        tsh_status status = group->ops->nap ? group->ops->nap(group, since) : TSH_OK;
-        if (status == TSH_OK) continue;
-        /* The backend fails everything else by itself: it knows why. */
-        tsh_work *first = work ? work : group->queue;
-        if (!first->done) note_failure(first, status);
+        nap(group, work, since);
     }
+    if (since != 0 && group->ops->awake) group->ops->awake(group);
 }
 
 tsh_status tshi_work_finish(tsh_work *work) {
@@ -237,19 +248,17 @@ void tshi_message_cancel(tsh_work *work, const char *why) {
     work_free(work);
 }
 
-void tshi_group_drain(tsh_group *group) {
-    if (group->queue) wait_while(group, NULL, false);
+void tshi_group_drain(tsh_group *group, tsh_status failed) {
+    char words[TSHI_MESSAGE_SIZE];
+    if (!group->queue) return;
+    if (failed != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
+    wait_while(group, NULL, false);
+    if (failed != TSH_OK) tshi_fail(failed, "%s", words);
 }
 
 tsh_status tshi_group_run(tsh_group *group, const tshi_call *call) {
     bool staged = tshi_call_is_staged(group, call);
-    if (!group->queue || group->ops->in_order) {
-        return staged ? tshi_staged_run(group, call) : group->ops->run(group, call);
-    }
-    char words[TSHI_MESSAGE_SIZE];
-    if (call->failed != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
-    tshi_group_drain(group);
-    if (call->failed != TSH_OK) tshi_fail(call->failed, "%s", words);
+    if (!group->ops->in_order) tshi_group_drain(group, call->failed);
     return staged ? tshi_staged_run(group, call) : group->ops->run(group, call);
 }
 

@@ -149,38 +149,40 @@ void tsh_world_destroy(tsh_world *world) {
 }
 
 int tsh_world_rank(const tsh_world *world) {
-    return world->rank;
+    return world ? world->rank : -1;
 }
 
 int tsh_world_size(const tsh_world *world) {
-    return world->size;
+    return world ? world->size : 0;
 }
 
 int tsh_world_local_rank(const tsh_world *world) {
-    return world->local_rank;
+    return world ? world->local_rank : -1;
 }
 
 int tsh_world_node_count(const tsh_world *world) {
+    if (!world) return 0;
     return tshi_mpi_owns(world) ? tshi_mpi_nodes(world) : 1;
 }
 
 bool tsh_world_uses_rdma(const tsh_world *world) {
-    return tshi_mpi_owns(world) && tshi_mpi_rdma(world);
+    return world && tshi_mpi_owns(world) && tshi_mpi_rdma(world);
 }
 
 tsh_device *tsh_world_device(const tsh_world *world) {
-    return world->device;
+    return world ? world->device : NULL;
 }
 
 tsh_group *tsh_world_group(const tsh_world *world) {
-    return world->group;
+    return world ? world->group : NULL;
 }
 
 const tsh_mesh *tsh_world_mesh(const tsh_world *world) {
-    return &world->group->own_mesh;
+    return world ? &world->group->own_mesh : NULL;
 }
 
 void tsh_world_seed(tsh_world *world, uint64_t seed) {
+    if (!world) return;
     world->seed = seed;
     world->next_stream = 0;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 tsh_status tsh_parameters_create(tsh_world *world, tsh_parameters **out) {
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "parameters_create: out is NULL");
     *out = NULL;
     if (!world) return tshi_fail(TSH_ERR_ARGUMENT, "parameters_create: a world is required");
     tsh_parameters *list = tshi_calloc(&world->allocator, 1, sizeof *list);

@@ -6,39 +6,39 @@
 #include <string.h>
 
 tsh_dtype tsh_tensor_dtype(const tsh_tensor *tensor) {
-    return tensor->dtype;
+    return tensor ? tensor->dtype : TSH_DTYPE_COUNT;
 }
 
 int tsh_tensor_ndim(const tsh_tensor *tensor) {
-    return tensor->shape.ndim;
+    return tensor ? tensor->shape.ndim : 0;
 }
 
 const int64_t *tsh_tensor_shape(const tsh_tensor *tensor) {
-    return tensor->shape.local;
+    return tensor ? tensor->shape.local : NULL;
 }
 
 const int64_t *tsh_tensor_global_shape(const tsh_tensor *tensor) {
-    return tensor->shape.global;
+    return tensor ? tensor->shape.global : NULL;
 }
 
 int64_t tsh_tensor_numel(const tsh_tensor *tensor) {
-    return tensor->numel;
+    return tensor ? tensor->numel : 0;
 }
 
 size_t tsh_tensor_nbytes(const tsh_tensor *tensor) {
-    return (size_t)tensor->numel * tsh_dtype_size(tensor->dtype);
+    return tensor ? (size_t)tensor->numel * tsh_dtype_size(tensor->dtype) : 0;
 }
 
 const tsh_mesh *tsh_tensor_mesh(const tsh_tensor *tensor) {
-    return tensor->mesh;
+    return tensor ? tensor->mesh : NULL;
 }
 
 void *tsh_tensor_data(const tsh_tensor *tensor) {
-    return tshi_data(tensor);
+    return tensor ? tshi_data(tensor) : NULL;
 }
 
 tsh_layout tsh_tensor_layout(const tsh_tensor *tensor, const tsh_group *group) {
-    int axis = tshi_mesh_axis(tensor->mesh, group);
+    int axis = tensor ? tshi_mesh_axis(tensor->mesh, group) : -1;
     return axis < 0 ? TSH_REPLICATED : tensor->layout[axis];
 }
 

@@ -5,7 +5,9 @@
 #include <string.h>
 
 void tsh_split(int64_t n, int parts, int index, int64_t *start, int64_t *length) {
-    int64_t base = n / parts, extra = n % parts;
+    bool exists = n >= 0 && parts >= 1 && index >= 0 && index < parts;
+    int64_t base = exists ? n / parts : 0, extra = exists ? n % parts : 0;
+    if (!exists) index = 0;
     if (start) *start = index * base + (index < extra ? index : extra);
     if (length) *length = base + (index < extra ? 1 : 0);
 }
@@ -59,6 +61,12 @@ tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layou
         tsh_split(shape->local[d], mesh->axis[a].size, mesh->axis[a].index, NULL, &shape->local[d]);
     }
     return TSH_OK;
+}
+
+int64_t tshi_shape_numel(const tshi_shape *shape) {
+    int64_t n = 1;
+    for (int d = 0; d < shape->ndim; d++) n *= shape->global[d];
+    return n;
 }
 
 int64_t tshi_shape_start(const tsh_mesh *mesh, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES], int d) {

@@ -125,6 +125,7 @@ static tsh_status check_config(const tsh_mesh *mesh, const tsh_tensor_config *co
 }
 
 tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out) {
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_create: out is NULL");
     *out = NULL;
     tsh_status status = check_config(mesh, config);
     if (status != TSH_OK) return status;
@@ -139,6 +140,7 @@ tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *conf
 }
 
 tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out) {
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_clone: out is NULL");
     *out = NULL;
     if (!tensor || !tensor->storage) return tshi_fail(TSH_ERR_STATE, "tensor_clone: the tensor has no memory");
     tsh_status status = tshi_tensor_new(tensor->mesh, tensor->dtype, &tensor->shape, tensor->layout, out);

@@ -87,6 +87,8 @@ int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group);
 /* Local shape from the global one: each SHARD axis takes its balanced slice, earlier axes first. Negative dims are
  * resolved. TSH_ERR_SHAPE for a dim that is not there. */
 tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
+/* Elements of the whole. */
+int64_t tshi_shape_numel(const tshi_shape *shape);
 /* Start of my slice of dim d in the whole (0 when no axis shards it). */
 int64_t tshi_shape_start(const tsh_mesh *mesh, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES], int d);
 /* The part of the whole that is here, in blocks for kernels that are keyed by global index: how many there are (more

@@ -1,6 +1,8 @@
 /* Adam with decoupled weight decay. */
 #include "train/optimizer.h"
 
+#include <math.h>
+
 static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number, int count,
                  const tshi_update *updates) {
     const tsh_adamw_config *c = &optimizer->config.adamw;
@@ -26,7 +28,7 @@ tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config
     if (c.beta1 == 0) c.beta1 = 0.9;
     if (c.beta2 == 0) c.beta2 = 0.999;
     if (c.eps == 0) c.eps = 1e-8;
-    if (!(c.beta1 > 0 && c.beta1 < 1) || !(c.beta2 > 0 && c.beta2 < 1) || !(c.eps > 0)) {
+    if (!(c.beta1 > 0 && c.beta1 < 1) || !(c.beta2 > 0 && c.beta2 < 1) || !(c.eps > 0 && isfinite(c.eps))) {
         return tshi_fail(TSH_ERR_ARGUMENT, "adamw_create: beta1 %g, beta2 %g in (0, 1) and eps %g > 0 are wanted",
                          c.beta1, c.beta2, c.eps);
     }

@@ -135,6 +135,33 @@ Test(tape, retained_gradients_do_not_leak_into_the_next_backward, .timeout = 20)
     cr_assert_str_empty(tshi_test_run(2, retained_twice, NULL));
 }
 
+/* Shapes of the whole and layouts decide, on every rank alike, also where a rank's part has as many elements. */
+static void refused_alike(tshi_rank *r, void *arg) {
+    (void)arg;
+    bench b = set_up(r);
+    const tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *part = tsh_scatter(b.tape, tsh_slice(b.tape, b.x, 0, 0, 2), group, 0);
+    tshi_check(r, tsh_tensor_numel(part) == (r->rank < 2), "two elements over three ranks");
+    tshi_check_status(r, tsh_backward(b.tape, part), TSH_ERR_SHAPE, "one element is wanted");
+    failed_with(r, &b, TSH_ERR_SHAPE, "one element is wanted");
+    part = tsh_scatter(b.tape, tsh_slice(b.tape, b.x, 0, 0, 1), group, 0);
+    tshi_check_ok(r, tsh_backward(b.tape, part));
+    check_grad(r, b.x, "one element on the first rank", 1, 0, 0);
+    part = tsh_scatter(b.tape, b.x, group, 0);
+    tsh_tensor *one = NULL;
+    tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 1, .shape = {1}};
+    tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &one));
+    tsh_backward_config with = {.gradient = one};
+    tshi_check_status(r, tsh_backward_with(b.tape, part, &with), TSH_ERR_SHAPE, "layouts wanted");
+    tshi_check_ok(r, tsh_tape_reset(b.tape));
+    tsh_tensor_release(one);
+    tear_down(r, &b);
+}
+
+Test(tape, what_backward_starts_from_is_refused_alike_on_every_rank, .timeout = 20) {
+    cr_assert_str_empty(tshi_test_run(3, refused_alike, NULL));
+}
+
 static void upstream(tshi_rank *r, void *arg) {
     (void)arg;
     bench b = set_up(r);

@@ -98,8 +98,10 @@ static double backward_value(const tshi_rank *r, const table_row *row, int64_t i
     return row->to.kind == TSH_KIND_LOCAL ? one * r->size * (r->size + 1) / 2 : one;
 }
 
+/* All terms of a PARTIAL value have one gradient. */
 static tsh_tensor *make_upstream(tshi_rank *r, tsh_layout to) {
-    tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 2, .shape = {ROWS, COLS}, .layout = {to}};
+    tsh_layout layout = to.kind == TSH_KIND_PARTIAL ? TSH_REPLICATED : to;
+    tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 2, .shape = {ROWS, COLS}, .layout = {layout}};
     tsh_tensor *t = NULL;
     double whole[ROWS * COLS];
     tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &t));

@@ -160,6 +160,27 @@ void scenario_large(tshi_rank *r) {
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
 
+/* What is under way in a group is not touched by the making of others. */
+static void groups_behind_a_call(tshi_rank *r, const int *ranks) {
+    enum { N = 70000 };
+    tsh_group *group = NULL, *half = NULL;
+    tsh_work *work = NULL;
+    tsh_tensor *x = tshi_test_vector(r, TSH_INT32, N);
+    for (int i = 0; i < N; i++) ((int32_t *)tsh_tensor_data(x))[i] = i + r->rank;
+    tshi_check_ok(r, tsh_all_reduce_async(tsh_world_group(r->world), x, TSH_SUM, &work));
+    tshi_check_ok(r, tsh_group_create(r->world, ranks, r->size, &group));
+    tshi_check_ok(r, tsh_group_split(tsh_world_group(r->world), r->rank % 2, 0, &half));
+    if (work) tshi_check_ok(r, tsh_work_wait(work));
+    for (int i = 0, p = r->size; i < N; i++) {
+        int32_t sum = ((int32_t *)tsh_tensor_data(x))[i];
+        tshi_check(r, sum == p * i + p * (p - 1) / 2, "element %d is %d", i, (int)sum);
+    }
+    tsh_work_release(work);
+    tsh_tensor_release(x);
+    tsh_group_destroy(half);
+    tsh_group_destroy(group);
+}
+
 void scenario_groups(tshi_rank *r) {
     tsh_mesh *mesh = NULL, *inner = NULL;
     tsh_group *turned = NULL, *half = NULL, *nested = NULL, *many[20] = {NULL};
@@ -167,6 +188,7 @@ void scenario_groups(tshi_rank *r) {
     for (int i = 0; i < r->size; i++) ranks[i] = r->size - 1 - i;
     tshi_check_ok(r, tsh_group_create(r->world, ranks, r->size, &turned));
     tshi_check_ok(r, tsh_group_split(tsh_world_group(r->world), r->rank % 2, -r->rank, &half));
+    groups_behind_a_call(r, ranks);
     if (r->failed) return;
     tshi_check(r, tsh_group_rank(turned) == r->size - 1 - r->rank, "rank %d when turned", tsh_group_rank(turned));
     tshi_try_all(r, turned, TSH_FLOAT32, 23);

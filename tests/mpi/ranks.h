@@ -26,6 +26,7 @@ void scenario_killed(tshi_rank *r);
 /* troubles.c */
 void scenario_troubles(tshi_rank *r); /* ranks that fail or differ, seed after seed */
 void scenario_lost(tshi_rank *r);     /* one that dies or stops */
+void scenario_blame(tshi_rank *r);    /* one that keeps the others, on two axes */
 void scenario_ring(tshi_rank *r);
 void scenario_hung(tshi_rank *r);         /* the last stops inside a collective */
 void scenario_absent(int rank, int size); /* before there is a world */

@@ -93,6 +93,19 @@ case $scenario in
             left_behind && code=1
         done; done; done
         ;;
+    blame)
+        limit=20
+        for SEED in ${SEEDS:-1 2 3 4}; do
+            export SEED
+            TSHARD_TIMEOUT=0.4 launch "$copy" blame > "$folder/out" 2>&1
+            [ $? = 124 ] && code=1
+            echo "seed $SEED"
+            cat "$folder/out"
+            grep -q '^rank .* of .*: ' "$folder/out" && code=1
+            [ "$(grep -c '^told: ' "$folder/out")" -ge $((ranks - 1)) ] || { echo "not all were told"; code=1; }
+            left_behind && code=1
+        done
+        ;;
     killed)
         launch "$copy" killed > "$folder/out" 2>&1
         result=$?

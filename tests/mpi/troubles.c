@@ -208,6 +208,51 @@ void scenario_lost(tshi_rank *r) {
     pause_for(0.3); /* the launcher ends the others when one is gone without a word */
 }
 
+/* --- a rank that keeps the others --------------------------------------------------------------------------------- */
+
+/* Whether the words lay it on that rank alone. */
+static bool blames(const char *words, int rank) {
+    char came[64], stopped[64];
+    const char *end = strstr(words, " did not come within");
+    snprintf(came, sizeof came, ": rank %d did not come within", rank);
+    snprintf(stopped, sizeof stopped, " s; rank %d is stopped", rank);
+    return strstr(words, stopped) && (!end || strstr(words, came)) && strstr(words, " within ");
+}
+
+static tsh_status call_axis(tsh_group *group, tsh_tensor *x, tsh_tensor *both, bool started) {
+    tsh_work *work = NULL;
+    if (!started) return tsh_all_gather_into_tensor(group, both, x, NULL);
+    tsh_status status = tsh_all_reduce_async(group, x, TSH_SUM, &work);
+    if (status == TSH_OK) status = tsh_work_wait(work);
+    tsh_work_release(work);
+    return status;
+}
+
+/* SEED: which of four ranks on two axes stops, and where. A rank may wait for one that waits for it. */
+void scenario_blame(tshi_rank *r) {
+    const char *text = getenv("SEED");
+    uint64_t state = text ? strtoull(text, NULL, 10) : 0;
+    int lost = (int)state % r->size, calls = draw(&state, 6);
+    bool inside = draw(&state, 2), started = draw(&state, 2);
+    tsh_mesh *mesh = NULL;
+    if (!tshi_check_ok(r, tsh_mesh_create(r->world, "a=2,b=2", &mesh))) return;
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3000), *both = tshi_test_vector(r, TSH_FLOAT32, 6000);
+    tsh_status status = TSH_OK;
+    for (int i = 0; status == TSH_OK; i++) {
+        if (r->rank == lost && i == calls && inside) end_later(SIGSTOP, 0.003);
+        if (r->rank == lost && i == calls && !inside) raise(SIGSTOP);
+        status = call_axis(tsh_mesh_axis_group(mesh, i % 2), x, both, started);
+    }
+    if (r->rank == lost) _exit(0);
+    tshi_check(r, blames(tsh_error_message(), lost), "rank %d: %s", lost, tsh_error_message());
+    printf("told: %s\n", tsh_error_message());
+    fflush(stdout);
+    tsh_tensor_release(both);
+    tsh_tensor_release(x);
+    tsh_mesh_destroy(mesh);
+    pause_for(0.3); /* the launcher ends the others when one is gone without a word */
+}
+
 static bool stops_inside;
 
 /* In front of MPI's own: a rank that stops once it is inside a collective. */

@@ -1,0 +1,44 @@
+/* Which ranks each rank of a machine waits for, so that a deadline names the rank at the end of a chain of waits.
+ *
+ * Every rank has a row of bits in memory that all ranks map, one bit for each rank that it waits for; an empty row: it
+ * does not wait. A rank alone writes its row. */
+#ifndef TSHI_WAITS_H
+#define TSHI_WAITS_H
+
+#include "dist/dist.h"
+
+#include <stdatomic.h>
+
+typedef struct tshi_waits {
+    int rank, size;
+    size_t words;           /* of a row */
+    _Atomic uint64_t *rows; /* [size * words], zeroed before the first rank has them; NULL: no memory is shared */
+    uint64_t *mine;         /* [words] what this rank is about to post */
+    uint64_t *seen;         /* [words] scratch */
+    int *process;           /* [size] process numbers, 0: not to be looked at */
+    bool posted;            /* this rank's row is not empty */
+} tshi_waits;
+
+size_t tshi_waits_bytes(int size);
+/* TSH_ERR_MEMORY. The caller fills waits->process. */
+tsh_status tshi_waits_open(tsh_world *world, tshi_waits *waits, void *rows);
+void tshi_waits_close(tsh_world *world, tshi_waits *waits);
+
+/* This rank waits for the ranks that are added after `begin`, from `post` until `end`. */
+void tshi_waits_begin(tshi_waits *waits);
+void tshi_waits_add(tshi_waits *waits, int rank);
+void tshi_waits_post(tshi_waits *waits);
+void tshi_waits_end(tshi_waits *waits);
+/* The wait has ended in vain, for good: its row stays, for the ranks whose deadlines come later. */
+void tshi_waits_leave(tshi_waits *waits);
+
+/* The ranks that keep this one, whose row is posted: those at the ends of the chains that do not wait themselves, and
+ * of these, or of those on the way, the stopped ones alone if there are any. "rank 1, 3", and "; rank 3 is stopped" for
+ * the second text, else "". False, and the ranks that this one waits for, where every chain leads back: a deadlock, or
+ * a row that is about to change. */
+bool tshi_waits_name(const tshi_waits *waits, char *ranks, size_t size, char *stopped, size_t stopped_size);
+
+/* Whether a signal has stopped that process; false for 0, and where there is no /proc. */
+bool tshi_process_stopped(int process);
+
+#endif

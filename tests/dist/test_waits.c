@@ -1,0 +1,168 @@
+/* Calls behind calls and waits behind waits: what is told of a rank that is gone, that stands still, or that is late. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "support/clock.h"
+#include "support/collectives.h"
+#include "support/lines.h"
+
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* --- a blocking call behind a started one ------------------------------------------------------------------------- */
+
+/* The last rank dies before it starts the call that the barrier of its peers comes behind. */
+static void dies_behind(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 5000);
+    tsh_work *first = NULL, *second = NULL;
+    if (r->rank == r->size - 1) kill(getpid(), SIGKILL);
+    tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &first));
+    tshi_check_ok(r, tsh_barrier_async(group, &second));
+    tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "died");
+    tshi_check_status(r, tsh_work_wait(first), TSH_ERR_PEER, "died");
+    tshi_check_status(r, tsh_work_wait(second), TSH_ERR_PEER, "died");
+    tsh_work_release(first);
+    tsh_work_release(second);
+    tsh_tensor_release(x);
+}
+
+Test(waits, a_rank_dies_behind_a_started_call, .timeout = 60) {
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        for (int round = 0; round < 4; round++) {
+            tshi_outcome outcomes[4];
+            tshi_test_options options = {.ranks = ranks};
+            tshi_test_run_with(&options, dies_behind, NULL, outcomes, NULL);
+            for (int i = 0; i < ranks - 1; i++)
+                cr_assert_str_empty(outcomes[i].words, "of %d: %s", ranks, outcomes[i].words);
+        }
+    }
+}
+
+/* --- who keeps the others ----------------------------------------------------------------------------------------- */
+
+/* Written by the ranks; the parent made it. */
+typedef struct shared {
+    _Atomic int process; /* of the rank that stands still */
+    _Atomic int heard;   /* peers that are through */
+} shared;
+
+typedef enum way { CALLS, STARTED, MESSAGES, WAYS } way;
+
+typedef struct story {
+    shared *shared;
+    int victim;
+    way way;
+    int calls;    /* that the victim makes before */
+    bool inside;  /* it is stopped while it waits itself */
+    bool asleep;  /* it is not stopped: it is busy with something else */
+    bool blocked; /* what is started has a blocking call behind it */
+} story;
+
+static tsh_status call_axis(tshi_rank *r, const story *s, tsh_group *group, tsh_tensor *x) {
+    tsh_work *work = NULL;
+    if (s->way == CALLS) return tsh_all_reduce(group, x, TSH_SUM);
+    tsh_status status = tsh_all_reduce_async(group, x, TSH_SUM, &work);
+    if (status == TSH_OK && s->blocked) status = tsh_barrier(group);
+    if (status == TSH_OK) status = tsh_work_wait(work);
+    tsh_work_release(work);
+    (void)r;
+    return status;
+}
+
+/* To the next rank of the world, from the one before. A rank also expects something of every other that never comes. */
+static tsh_status pass_on(tshi_rank *r, tsh_tensor *x, tsh_tensor *y) {
+    tsh_group *world = tsh_world_group(r->world);
+    tsh_work *sending = NULL;
+    tsh_status status = tsh_isend(world, x, (r->rank + 1) % r->size, &sending);
+    if (status == TSH_OK) status = tsh_recv(world, y, (r->rank + r->size - 1) % r->size, NULL);
+    if (status == TSH_OK) status = tsh_work_wait(sending);
+    tsh_work_release(sending);
+    return status;
+}
+
+static void stop_later(double seconds) {
+    pid_t me = getpid();
+    if (fork() != 0) return;
+    tshi_nap(seconds);
+    kill(me, SIGSTOP);
+    _exit(0);
+}
+
+static tsh_status call_until(tshi_rank *r, const story *s, tsh_mesh *mesh) {
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3000), *y = tshi_test_vector(r, TSH_FLOAT32, 3000);
+    tsh_status status = TSH_OK;
+    bool victim = r->rank == s->victim;
+    for (int i = 0; status == TSH_OK; i++) {
+        if (victim && i == s->calls && s->inside) stop_later(0.002);
+        if (victim && i == s->calls && s->asleep) break;
+        if (victim && i == s->calls && !s->inside) raise(SIGSTOP);
+        status = s->way == MESSAGES ? pass_on(r, x, y) : call_axis(r, s, tsh_mesh_axis_group(mesh, i % 2), x);
+    }
+    tsh_tensor_release(x);
+    tsh_tensor_release(y);
+    return status;
+}
+
+/* The ranks that the words blame are the victim alone. */
+static void check_blame(tshi_rank *r, const story *s, tsh_status status) {
+    const char *words = tsh_error_message(), *end = strstr(words, " did not come within"), *blamed = words;
+    char wanted[32];
+    snprintf(wanted, sizeof wanted, ": rank %d did not come within", s->victim);
+    for (const char *at = words; end && (at = strstr(at, ": rank ")) && at < end; at++) blamed = at;
+    tshi_check(r, status == TSH_ERR_TIMEOUT || status == TSH_ERR_PEER, "%s: %s", tsh_status_name(status), words);
+    tshi_check(r, !strncmp(blamed, wanted, strlen(wanted)), "\"%s\" does not blame rank %d alone", words, s->victim);
+    if (!s->asleep) tshi_check(r, strstr(words, "is stopped"), "\"%s\" does not say that it is stopped", words);
+}
+
+static void keeps_others(tshi_rank *r, void *arg) {
+    const story *s = arg;
+    tsh_mesh *mesh = NULL;
+    if (r->rank == s->victim) atomic_store(&s->shared->process, getpid());
+    if (!tshi_check_ok(r, tsh_mesh_create(r->world, r->size % 2 ? "a=1,b=-1" : "a=2,b=-1", &mesh))) return;
+    tsh_status status = call_until(r, s, mesh);
+    if (r->rank != s->victim) {
+        check_blame(r, s, status);
+        if (atomic_fetch_add(&s->shared->heard, 1) + 2 == r->size && !s->asleep) kill(s->shared->process, SIGKILL);
+    } else {
+        while (atomic_load(&s->shared->heard) + 1 < r->size) tshi_nap(0.01);
+    }
+    tsh_mesh_destroy(mesh);
+}
+
+static void expect_blame(const story *told, int ranks) {
+    tshi_outcome outcomes[6];
+    tshi_test_options options = {.ranks = ranks, .world_timeout = "0.4"};
+    story s = *told;
+    s.shared = mmap(NULL, sizeof *s.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    cr_assert(s.shared != MAP_FAILED);
+    tshi_test_run_with(&options, keeps_others, &s, outcomes, NULL);
+    for (int i = 0; i < ranks; i++) {
+        cr_assert(!outcomes[i].words[0] || (i == s.victim && !s.asleep), "%d ranks, way %d, %d calls, %s: %s", ranks,
+                  (int)s.way, s.calls, s.inside ? "inside" : "before", outcomes[i].words);
+    }
+    munmap(s.shared, sizeof *s.shared);
+}
+
+/* On two axes a rank may wait for one that waits for the one that is stopped, in any order of the deadlines. */
+Test(waits, a_stopped_rank_is_blamed_by_all, .timeout = 120) {
+    for (int k = 0; k < 2 * WAYS; k++) {
+        story s = {.victim = k % 4, .way = (way)(k % WAYS), .calls = 3 + k, .inside = k % 2};
+        s.blocked = k % 3 == 1;
+        expect_blame(&s, 4);
+    }
+    expect_blame(&(story){.victim = 2, .way = CALLS, .calls = 1}, 6);
+    expect_blame(&(story){.victim = 0, .way = MESSAGES, .calls = 1}, 6);
+    expect_blame(&(story){.victim = 1, .way = STARTED, .calls = 2, .blocked = true}, 3);
+}
+
+Test(waits, a_late_rank_is_blamed_by_all, .timeout = 60) {
+    for (int k = 0; k < WAYS; k++) {
+        expect_blame(&(story){.victim = k, .way = (way)k, .calls = 2 + k, .asleep = true, .blocked = true}, 4);
+    }
+}
