@@ -13,7 +13,7 @@ quick_stages=(gcc format)
 # TSHARD_TEST_DEVICE=cuda scripts/test.sh: the suites on a GPU alone.
 [ "${TSHARD_TEST_DEVICE:-cpu}" = cpu ] || all_stages=(gpu) quick_stages=(gpu)
 extended=no
-jobs=$(nproc)
+jobs=$((2 * $(nproc))) # suites at once: they wait more than they compute
 logs=build-logs
 passed=0 failed=0 skipped=0
 failures=() skips=()
