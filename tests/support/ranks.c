@@ -14,10 +14,9 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#define DEFAULT_TIMEOUT 15.0
+#define DEFAULT_TIMEOUT 60.0
 #define DEFAULT_HEAP    ((size_t)256 << 20)
 
 /* A rank's exit code when a check did not hold. */
@@ -142,44 +141,57 @@ static void make_token(char *text, size_t size) {
     snprintf(text, size, "test-%ld-%d-%.9f", (long)getpid(), ++runs, tshi_now());
 }
 
-/* Reap until the deadline, then kill. */
-static void reap(pid_t *pids, int n, double deadline, tshi_outcome *outcomes) {
-    int left = n;
-    bool killed = false;
-    while (left > 0) {
+typedef struct child {
+    pid_t pid; /* 0: it has ended */
+    bool stopped;
+} child;
+
+/* What has become of it since the last look. */
+static void look_at(child *c, tshi_outcome *outcome) {
+    int status;
+    if (c->pid <= 0 || waitpid(c->pid, &status, WNOHANG | WUNTRACED | WCONTINUED) != c->pid) return;
+    c->stopped = WIFSTOPPED(status);
+    if (!WIFEXITED(status) && !WIFSIGNALED(status)) return;
+    outcome->code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    outcome->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    c->pid = 0;
+}
+
+/* Reap until none is left. Those that are still there at the deadline are killed; so are stopped ones as soon as there is
+ * no other, for no rank is left to let them go on. */
+static void reap(child *children, int n, double deadline, tshi_outcome *outcomes) {
+    for (;;) {
+        int left = 0, running = 0;
         for (int i = 0; i < n; i++) {
-            int status;
-            if (pids[i] <= 0 || waitpid(pids[i], &status, WNOHANG) != pids[i]) continue;
-            outcomes[i].code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-            outcomes[i].signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-            if (killed)
-                snprintf(outcomes[i].words, sizeof outcomes[i].words, "rank %d: still there at the deadline", i);
-            pids[i] = 0;
-            left--;
+            look_at(&children[i], &outcomes[i]);
+            left += children[i].pid > 0;
+            running += children[i].pid > 0 && !children[i].stopped;
         }
-        if (!killed && tshi_now() > deadline) {
-            killed = true;
-            for (int i = 0; i < n; i++) {
-                if (pids[i] > 0) kill(pids[i], SIGKILL);
-            }
+        if (left == 0) return;
+        bool late = tshi_now() > deadline;
+        for (int i = 0; i < n && (late || running == 0); i++) {
+            if (children[i].pid <= 0) continue;
+            const char *how = children[i].stopped ? "stopped, and killed at the end" : "still there at the deadline";
+            snprintf(outcomes[i].words, sizeof outcomes[i].words, "rank %d: %s", i, how);
+            kill(children[i].pid, SIGKILL);
         }
-        struct timespec nap = {.tv_nsec = 500000};
-        if (left > 0) nanosleep(&nap, NULL);
+        tshi_nap(0.0005);
     }
 }
 
 static void run_processes(job *j, tshi_outcome *outcomes) {
     char token[64];
     int n = j->options.ranks;
-    pid_t parent = getpid(), *pids = calloc((size_t)n, sizeof *pids);
+    pid_t parent = getpid();
+    child *children = calloc((size_t)n, sizeof *children);
     make_token(token, sizeof token);
     fflush(NULL);
     for (int i = 0; i < n; i++) {
-        pids[i] = fork();
-        if (pids[i] == 0) rank_process(j, i, token, parent);
+        children[i].pid = fork();
+        if (children[i].pid == 0) rank_process(j, i, token, parent);
     }
-    reap(pids, n, tshi_now() + j->options.timeout, outcomes);
-    free(pids);
+    reap(children, n, tshi_now() + j->options.timeout, outcomes);
+    free(children);
 }
 
 typedef struct thread_start {
@@ -226,7 +238,7 @@ const char *tshi_test_run_with(const tshi_test_options *options, tshi_rank_fn *f
     job j = {.options = *options, .fn = fn, .arg = arg};
     if (j.options.timeout <= 0) j.options.timeout = DEFAULT_TIMEOUT;
     if (!j.options.heap_bytes) j.options.heap_bytes = DEFAULT_HEAP;
-    if (!j.options.world_timeout) j.options.world_timeout = "10";
+    if (!j.options.world_timeout) j.options.world_timeout = "60";
     size_t n = (size_t)options->ranks, head = (sizeof(tshi_rank) + 63) / 64 * 64;
     j.stride = (head + options->result_bytes + 63) / 64 * 64;
     j.shared = mmap(NULL, n * j.stride, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

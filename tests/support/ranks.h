@@ -30,9 +30,9 @@ typedef struct tshi_test_options {
     int ranks;
     bool threads;              /* as threads of this process instead of processes */
     bool bare;                 /* make no world; the environment is set */
-    double timeout;            /* seconds until a rank is killed, default 15 */
+    double timeout;            /* seconds until a rank is killed, default 60: a guard against what hangs */
     size_t heap_bytes;         /* 0: 256 MiB */
-    const char *world_timeout; /* TSHARD_TIMEOUT, default "10" */
+    const char *world_timeout; /* TSHARD_TIMEOUT, default "60" */
     size_t result_bytes;
     bool own_memory; /* on a GPU: its own memory, which only tsh_tensor_read and its like can look into */
 } tshi_test_options;
