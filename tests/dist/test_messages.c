@@ -1,4 +1,5 @@
 /* Point to point: every way that a message can travel, orders, strangers and misfits. */
+#include "dist/dist.h"
 #include "support/ranks.h"
 #include "support/values.h"
 #include "tensor/tensor.h"
@@ -332,6 +333,7 @@ Test(messages, misfits) {
 typedef struct end {
     int how; /* 0: killed, 1: fails, 2: leaves, 3: stopped */
     bool any, large;
+    atomic_int *told; /* ranks that know of it */
 } end;
 
 static void ends(tshi_rank *r, void *arg) {
@@ -340,6 +342,7 @@ static void ends(tshi_rank *r, void *arg) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, e->large ? 100000 : 10);
     tsh_work *works[2] = {NULL, NULL};
     tshi_check_ok(r, tsh_barrier(group));
+    if (e->how == 3) r->world->timeout = 0.3;
     if (r->rank == 1) {
         usleep(20000);
         if (e->how == 0) raise(SIGKILL);
@@ -349,7 +352,7 @@ static void ends(tshi_rank *r, void *arg) {
             tsh_tensor_release(x);
             tsh_world_destroy(r->world);
             r->world = NULL;
-            usleep(500000);
+            tshi_test_await(r, e->told, 1); /* it leaves its world, and lives */
             return;
         }
     } else {
@@ -361,6 +364,7 @@ static void ends(tshi_rank *r, void *arg) {
         tsh_work_release(works[0]);
         tsh_work_release(works[1]);
         if (e->how != 1) tshi_check_status(r, tsh_send(group, x, 1), wanted, "");
+        atomic_fetch_add(e->told, 1);
     }
     if (e->how == 1) {
         tshi_check_ok(r, tsh_world_recover(r->world));
@@ -373,9 +377,9 @@ static void ends(tshi_rank *r, void *arg) {
 
 Test(messages, of_ranks_that_end) {
     for (int k = 0; k < 14; k++) {
-        end e = {k / 4, k % 2, k / 2 % 2};
+        end e = {k / 4, k % 2, k / 2 % 2, tshi_test_shared(sizeof(atomic_int))};
         tshi_outcome outcomes[2];
-        tshi_test_options options = {.ranks = 2, .timeout = 5, .world_timeout = e.how == 3 ? "1" : "10"};
+        tshi_test_options options = {.ranks = 2};
         const char *words = tshi_test_run_with(&options, ends, &e, outcomes, NULL);
         cr_assert_str_empty(outcomes[0].words, "%d: %s", k, outcomes[0].words);
         if (e.how == 1 || e.how == 2) cr_assert_str_empty(words, "%d: %s", k, words);

@@ -265,6 +265,18 @@ const char *tshi_test_run_with(const tshi_test_options *options, tshi_rank_fn *f
     return words;
 }
 
+void *tshi_test_shared(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) abort();
+    return memory;
+}
+
+bool tshi_test_await(tshi_rank *r, const atomic_int *events, int n) {
+    double guard = tshi_now() + 60;
+    while (atomic_load(events) < n && tshi_now() < guard) tshi_nap(0.001);
+    return tshi_check(r, atomic_load(events) >= n, "%d events, waiting for %d", atomic_load(events), n);
+}
+
 const char *tshi_test_run(int ranks, tshi_rank_fn *fn, void *arg) {
     tshi_test_options options = {.ranks = ranks};
     return tshi_test_run_with(&options, fn, arg, NULL, NULL);

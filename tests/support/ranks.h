@@ -13,6 +13,8 @@
 
 #include "tshard/dist.h"
 
+#include <stdatomic.h>
+
 #define TSHI_TEST_WORDS 1024
 
 /* What a rank's function gets. */
@@ -58,6 +60,11 @@ const char *tshi_test_run_threads(int ranks, tshi_rank_fn *fn, void *arg);
 /* The long way. outcomes [ranks] and results [ranks * result_bytes] may be NULL. */
 const char *tshi_test_run_with(const tshi_test_options *options, tshi_rank_fn *fn, void *arg, tshi_outcome *outcomes,
                                void *results);
+
+/* Memory of zeros that the test and the ranks of its later runs share. Never released. */
+void *tshi_test_shared(size_t bytes);
+/* Wait until *events is at least n. Noted, and false, when it is not within the minute that guards against what hangs. */
+bool tshi_test_await(tshi_rank *r, const atomic_int *events, int n);
 
 /* For programs without a test framework: run as threads, print how that went, and return the number of failures. */
 int tshi_test_report_threads(const char *name, int ranks, tshi_rank_fn *fn);
