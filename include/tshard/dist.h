@@ -73,9 +73,9 @@ typedef struct tsh_world_config {
 } tsh_world_config;
 
 /* Join the world. No RANK in the environment: a world of one rank. Collective; waits at most 120 s for the others,
- * saying what it waits for every 5 s. config may be NULL. On several machines MPI is started; where no launcher of MPI
- * has started the ranks, with a process tshard-pmix on each machine, and variables that are in the environment
- * meanwhile: no other thread may then use it. TSH_ERR_ARGUMENT for malformed or contradicting variables,
+ * warning of the ranks that it waits for every 5 s (TSHARD_WARN). config may be NULL. On several machines MPI is
+ * started; where no launcher of MPI has started the ranks, with a process tshard-pmix on each machine, and variables
+ * that are in the environment meanwhile: no other thread may then use it. TSH_ERR_ARGUMENT for malformed or contradicting variables,
  * TSH_ERR_TIMEOUT, TSH_ERR_SYSTEM, TSH_ERR_MEMORY; TSH_ERR_UNSUPPORTED without what that takes, TSH_ERR_STATE where
  * MPI, which a process starts once, has other ranks, TSH_ERR_PEER when one is lost meanwhile. */
 TSH_API tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out);

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #endif
 #include "dist/channel.h"
-#include "dist/proof.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -14,19 +13,32 @@
 
 #define MOST_TRIES 2000
 #define MOST_FDS   16
+#define NAME_BYTES 16
 
 socklen_t tshi_channel_address(const tshi_settings *settings, struct sockaddr_un *out) {
-    /* A name that all may see, of a key that nobody may. */
-    static const unsigned char place[] = "place";
+    static const unsigned char purpose[] = "place";
     unsigned char name[TSHI_PROOF_SIZE];
-    unsigned long long number = 0;
-    tshi_hmac(settings->key, sizeof settings->key, place, sizeof place, "", 0, name);
-    for (int i = 0; i < 8; i++) number = number << 8 | name[i];
+    uid_t user = getuid();
+    tshi_hmac(settings->key, sizeof settings->key, purpose, sizeof purpose, &user, sizeof user, name);
     memset(out, 0, sizeof *out);
     out->sun_family = AF_UNIX;
-    int length = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "tshard-%u-%d-%016llx", (unsigned)getuid(),
-                          settings->port, number);
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+    for (size_t i = 0; i < NAME_BYTES; i++) snprintf(out->sun_path + 1 + 2 * i, 3, "%02x", name[i]);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + 2 * NAME_BYTES);
+}
+
+static void make_proof(const tshi_settings *settings, const tshi_hello *hello, unsigned char out[TSHI_PROOF_SIZE]) {
+    static const unsigned char purpose[] = "hello";
+    tshi_hmac(settings->key, sizeof settings->key, purpose, sizeof purpose, hello, offsetof(tshi_hello, proof), out);
+}
+
+void tshi_channel_prove(const tshi_settings *settings, tshi_hello *hello) {
+    make_proof(settings, hello, hello->proof);
+}
+
+bool tshi_channel_proven(const tshi_settings *settings, const tshi_hello *hello) {
+    unsigned char proof[TSHI_PROOF_SIZE];
+    make_proof(settings, hello, proof);
+    return tshi_equal_secret(proof, hello->proof, sizeof proof);
 }
 
 int tshi_channel_socket(void) {

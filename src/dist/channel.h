@@ -3,11 +3,12 @@
 #define TSHI_CHANNEL_H
 
 #include "dist/environment.h"
+#include "dist/proof.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#define TSHI_MAGIC UINT64_C(0x7473686172640002)
+#define TSHI_MAGIC UINT64_C(0x7473686172640004)
 
 /* From a rank that wants to join. */
 typedef struct tshi_hello {
@@ -15,18 +16,22 @@ typedef struct tshi_hello {
     int32_t version[3];
     int32_t rank, size;
     uint64_t heap_bytes;
-    unsigned char key[TSHI_KEY_SIZE];
+    unsigned char proof[TSHI_PROOF_SIZE]; /* the HMAC of all before it, under the job's key */
 } tshi_hello;
 
-/* To it: no, with words; or yes, with the descriptor of the memory that all share. */
+/* To it: no, with words; or yes, with the descriptor of the memory that all share, and a second yes without one once
+ * that has been sent to every rank. */
 typedef struct tshi_answer {
     uint64_t magic;
     int32_t status;
     char words[TSHI_MESSAGE_SIZE];
 } tshi_answer;
 
-/* The abstract name of a job's meeting point. */
+/* The abstract name of a job's socket: digits that tell those without the key neither the job nor what it is for. */
 socklen_t tshi_channel_address(const tshi_settings *settings, struct sockaddr_un *out);
+/* Makes the proof of a hello that is otherwise complete. */
+void tshi_channel_prove(const tshi_settings *settings, tshi_hello *hello);
+bool tshi_channel_proven(const tshi_settings *settings, const tshi_hello *hello);
 /* One that never waits; or -1 with errno set. */
 int tshi_channel_socket(void);
 /* One message, with a descriptor where fd >= 0; false with errno set. */

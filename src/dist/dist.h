@@ -192,13 +192,17 @@ static inline void tshi_world_mark(tsh_world *world, const void *data) {
 /* Seconds of a clock that only goes forward. */
 double tshi_clock(void);
 /* Whether a wait has words to print: the time `next` has come, which moves on to `every` seconds from now. */
-bool tshi_warning_due(double *next, double every);
+static inline bool tshi_warning_due(double *next, double every) {
+    double now = tshi_clock();
+    if (now < *next) return false;
+    *next = now + every;
+    return true;
+}
 
-/* Seconds after which a wait is worth a warning: 5, or half of a shorter deadline. The next one comes when the wait has
- * lasted twice as long. */
-#define TSHI_WORD_AFTER 5.0
+/* Seconds after which a call's wait is worth a warning: TSHARD_WARN, or half of a shorter deadline. The next one comes
+ * when the wait has lasted twice as long. */
 static inline double tshi_word_after(const tsh_world *world) {
-    return world->timeout < 2 * TSHI_WORD_AFTER ? world->timeout / 2 : TSHI_WORD_AFTER;
+    return world->timeout < 2 * world->warn_every ? world->timeout / 2 : world->warn_every;
 }
 /* A cheap counter that goes forward at a constant rate: cycles of the time stamp counter, else nanoseconds. */
 static inline uint64_t tshi_ticks(void) {

@@ -70,7 +70,7 @@ static bool wait_for_head(tshi_meet *meet, int fd, unsigned char head[TSHI_WIRE_
         double until = sooner(meet->next_word, deadline);
         if (tshi_dial_read(fd, &first, 1, until)) break;
         if (errno != ETIMEDOUT || tshi_clock() >= deadline) return false;
-        meet->next_word += TSHI_WORD_EVERY;
+        if (!tshi_warning_due(&meet->next_word, meet->settings->warn_every)) continue;
         tshi_log(meet->log, TSH_LOG_INFO, "rendezvous: %s waits for all %d ranks to come", my_name(meet, name),
                  meet->settings->size);
     }
@@ -167,10 +167,9 @@ tsh_status tshi_guest_run(tshi_meet *meet, const tshi_place_at *places, int n, t
     for (double pause = 0.002;; pause = pause < 0.1 ? pause * 2 : pause) {
         if (try_places(meet, places, n, &status, out, words, sizeof words) == TSHI_GUEST_DONE) return status;
         if (tshi_clock() >= meet->deadline) break;
-        if (tshi_clock() >= meet->next_word) {
-            meet->next_word += TSHI_WORD_EVERY;
-            tshi_log(meet->log, TSH_LOG_INFO, "rendezvous: rank %d waits for rank 0 at %s:%d (%s)", s->rank, s->address,
-                     s->port, words);
+        if (tshi_warning_due(&meet->next_word, s->warn_every)) {
+            tshi_log(meet->log, TSH_LOG_WARNING, "rendezvous: rank %d waits for rank 0 at %s:%d (%s)", s->rank,
+                     s->address, s->port, words);
         }
         nap(pause);
     }

@@ -19,7 +19,9 @@
 #define GRACE 2.0
 /* Connections that have not said who they are, beyond one for each rank. */
 #define STRANGERS 64
-#define TICK      0.1
+/* Connections taken in a row. */
+#define AT_ONCE 64
+#define TICK    0.1
 /* Refusals told one by one; the rest is counted. */
 #define TOLD 5
 
@@ -86,9 +88,8 @@ static const char *hindrance(const host *h) {
 
 static void say(host *h) {
     char text[TSHI_LINE];
-    if (tshi_clock() < h->meet->next_word) return;
-    h->meet->next_word += TSHI_WORD_EVERY;
-    tshi_log(h->meet->log, TSH_LOG_INFO, "rendezvous: %s%s", progress(h, text, sizeof text), hindrance(h));
+    if (!tshi_warning_due(&h->meet->next_word, h->meet->settings->warn_every)) return;
+    tshi_log(h->meet->log, TSH_LOG_WARNING, "rendezvous: %s%s", progress(h, text, sizeof text), hindrance(h));
     if (h->refused <= TOLD) return;
     tshi_log(h->meet->log, TSH_LOG_WARNING, "rendezvous: refused %d connections so far", h->refused);
 }
@@ -138,12 +139,13 @@ static void challenge(host *h, int fd) {
     if (!random || send(fd, bytes, size, MSG_NOSIGNAL) != (ssize_t)size) drop(h, h->n - 1);
 }
 
-/* Where there is no room one that has said nothing gives way; no more than one, before all that have something to say
+/* At most so many at a time: however fast connections come and go, the deadline and the ranks are looked at in between.
+ * Where there is no room one that has said nothing gives way; no more than one, before all that have something to say
  * are heard. */
 static void take_connections(host *h, int listener) {
     const struct timespec nap = {.tv_nsec = 10000000};
-    int taken = 0;
-    for (bool room = true; room;) {
+    bool room = true;
+    for (int tries = 0, taken = 0; room && tries < AT_ONCE; tries++) {
         room = h->n < h->most;
         if (!room) drop_oldest_stranger(h);
         int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);

@@ -170,7 +170,7 @@ tsh_status tshi_meet_all(const tshi_settings *settings, const tsh_log *log, cons
     static const unsigned char public_name[] = "group";
     tshi_meet meet = {.settings = settings, .log = log, .allocator = allocator, .deadline = deadline, .spokes = spokes};
     unsigned char digest[TSHI_PROOF_SIZE];
-    meet.next_word = tshi_clock() + TSHI_WORD_EVERY;
+    meet.next_word = tshi_clock() + settings->warn_every;
     tshi_hmac(settings->key, TSHI_KEY_SIZE, public_name, sizeof public_name, "", 0, digest);
     memcpy(meet.group, digest, sizeof meet.group);
     tshi_who_am_i(&meet.me);

@@ -10,13 +10,11 @@
 
 #include <sys/socket.h>
 
-#define TSHI_WORD_EVERY 5.0
-
 typedef struct tshi_meet {
     const tshi_settings *settings;
     const tsh_log *log;
     const tsh_allocator *allocator;
-    double deadline, next_word;
+    double deadline, next_word;           /* next_word: when the wait prints again what it waits for */
     unsigned char group[TSHI_GROUP_SIZE]; /* what the job is called in public */
     tshi_who me;
     int *spokes; /* as of tshi_meet_all */

@@ -209,9 +209,8 @@ static tshi_guest_end follow(file_meeting *f, const tshi_frame *leader, tsh_stat
         end = tshi_guest_try(f->meet, &places[i], leader->nonce, 3.0, status, out, words, sizeof words);
     }
     if (end == TSHI_GUEST_DONE) return end;
-    if (tshi_clock() >= f->meet->next_word) {
-        f->meet->next_word += TSHI_WORD_EVERY;
-        tshi_log(f->meet->log, TSH_LOG_INFO, "rendezvous: process %u waits for process %u on %s at %s (%s)",
+    if (tshi_warning_due(&f->meet->next_word, f->meet->settings->warn_every)) {
+        tshi_log(f->meet->log, TSH_LOG_WARNING, "rendezvous: process %u waits for process %u on %s at %s (%s)",
                  f->meet->me.process, leader->who.process, leader->who.host, where, words);
     }
     /* Of a process here the file's next reading tells whether it is alive. */

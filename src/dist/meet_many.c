@@ -29,6 +29,8 @@
 #define FEW        32
 #define INTERFACES 32
 #define PATHS      4
+/* Datagrams taken in a row: a good one costs as much to check as a false one. */
+#define AT_ONCE 1024
 
 /* Somebody heard of, and the addresses that its words came from. */
 typedef struct voice {
@@ -211,7 +213,7 @@ static void contradict(crowd *c, const tshi_frame *news) {
 /* Everything that has come; at most so much that an address full of noise does not keep us. */
 static void hear(crowd *c) {
     tshi_seal seal = {c->meet->settings->key, NULL};
-    for (int i = 0; i < 4 * c->most + 64; i++) {
+    for (int i = 0; i < AT_ONCE; i++) {
         unsigned char bytes[TSHI_WIRE_MOST];
         tshi_place_at from = {.length = sizeof from.address};
         tshi_frame news;
@@ -263,9 +265,8 @@ static void wait_for_news(crowd *c) {
     struct pollfd p = {.fd = c->socket, .events = POLLIN};
     double left = c->next_tell - tshi_clock();
     poll(&p, 1, left > 0 ? (int)(left * 1000) + 1 : 0);
-    if (tshi_clock() < c->meet->next_word) return;
-    c->meet->next_word += TSHI_WORD_EVERY;
-    tshi_log(c->meet->log, TSH_LOG_INFO, "rendezvous: process %u has heard of %d/%d at %s:%d", c->meet->me.process,
+    if (!tshi_warning_due(&c->meet->next_word, c->meet->settings->warn_every)) return;
+    tshi_log(c->meet->log, TSH_LOG_WARNING, "rendezvous: process %u has heard of %d/%d at %s:%d", c->meet->me.process,
              c->n + 1, c->meet->settings->size, c->meet->settings->address, c->meet->settings->port);
 }
 

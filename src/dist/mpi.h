@@ -203,7 +203,7 @@ void tshi_mpi_part(MPI_Comm *notices, int missing);
 /* Hardware that reads and writes memory past the CPU. */
 bool tshi_mpi_has_adapter(void);
 /* A communicator of all of MPI_COMM_WORLD, once its ranks have come for it; TSH_ERR_TIMEOUT when they do not. */
-tsh_status tshi_mpi_gather(double seconds, const tsh_log *log, MPI_Comm *out);
+tsh_status tshi_mpi_gather(double seconds, double warn_every, const tsh_log *log, MPI_Comm *out);
 
 /* --- mpi_group.c -------------------------------------------------------------------------------------------------- */
 

@@ -194,7 +194,7 @@ static void nap(double seconds) {
 /* Until all are there. */
 static tsh_status look_around(const tshi_settings *s, const tsh_log *log, double deadline) {
     char ranks[TSHI_LINE];
-    double since = tshi_clock(), next_word = since + TSHI_WORD_EVERY;
+    double since = tshi_clock(), next_word = since + s->warn_every;
     for (int n; (n = missing(s, ranks, sizeof ranks)) > 0;) {
         double now = tshi_clock();
         if (now >= deadline) {
@@ -202,9 +202,8 @@ static tsh_status look_around(const tshi_settings *s, const tsh_log *log, double
             return tshi_fail(TSH_ERR_TIMEOUT, "world_init: %d/%d joined within %g s, missing %s", s->size - n, s->size,
                              tshi_meet_patience(s), ranks);
         }
-        if (now >= next_word) {
-            tshi_log(log, TSH_LOG_INFO, "world_init: %d/%d joined, missing %s", s->size - n, s->size, ranks);
-            next_word += TSHI_WORD_EVERY;
+        if (tshi_warning_due(&next_word, s->warn_every)) {
+            tshi_log(log, TSH_LOG_WARNING, "world_init: %d/%d joined, missing %s", s->size - n, s->size, ranks);
         }
         nap(now - since < 0.1 ? 200e-6 : 5e-3);
     }
@@ -213,8 +212,8 @@ static tsh_status look_around(const tshi_settings *s, const tsh_log *log, double
 
 /* --- gathering ---------------------------------------------------------------------------------------------------- */
 
-tsh_status tshi_mpi_gather(double seconds, const tsh_log *log, MPI_Comm *out) {
-    double since = tshi_clock(), next_word = since + TSHI_WORD_EVERY;
+tsh_status tshi_mpi_gather(double seconds, double warn_every, const tsh_log *log, MPI_Comm *out) {
+    double since = tshi_clock(), next_word = since + warn_every;
     MPI_Request request;
     int done = 0, error;
     drain_all(); /* all that come have left the worlds before */
@@ -227,9 +226,8 @@ tsh_status tshi_mpi_gather(double seconds, const tsh_log *log, MPI_Comm *out) {
             tshi_mpi_distrust();
             return tshi_fail(TSH_ERR_TIMEOUT, "world_init: not all ranks of MPI_COMM_WORLD came within %g s", seconds);
         }
-        if (now >= next_word) {
-            tshi_log(log, TSH_LOG_INFO, "world_init: waiting for the other ranks of MPI_COMM_WORLD");
-            next_word += TSHI_WORD_EVERY;
+        if (tshi_warning_due(&next_word, warn_every)) {
+            tshi_log(log, TSH_LOG_WARNING, "world_init: waiting for the other ranks of MPI_COMM_WORLD");
         }
         tshi_mpi_doze(now - since);
     }
@@ -281,7 +279,7 @@ tsh_status tshi_mpi_enter(const tsh_world_config *config, tshi_settings *setting
         status = look_around(settings, &config->log, tshi_clock() + patience);
     }
     if (status == TSH_OK) status = tshi_mpi_start();
-    if (status == TSH_OK) status = tshi_mpi_gather(patience, &config->log, &all);
+    if (status == TSH_OK) status = tshi_mpi_gather(patience, settings->warn_every, &config->log, &all);
     if (fd >= 0) close(fd);
     if (status == TSH_OK) {
         status = settle(config, settings, all);

@@ -142,8 +142,8 @@ tsh_status tshi_mpi_join(tsh_world *world, tsh_status mine) {
     int failed = mg == NULL, any = 0;
     char words[TSHI_MESSAGE_SIZE];
     snprintf(words, sizeof words, "%s", failed ? tsh_error_message() : "");
-    tsh_status come =
-        tshi_mpi_gather(world->timeout < PATIENCE ? world->timeout : PATIENCE, &world->log, &mpi->recovery);
+    tsh_status come = tshi_mpi_gather(world->timeout < PATIENCE ? world->timeout : PATIENCE, world->warn_every,
+                                      &world->log, &mpi->recovery);
     if (come != TSH_OK) {
         tshi_mpi_group_free(world, mg);
         return come;

@@ -1,4 +1,4 @@
-/* Both sides of the meeting. Rank 0 takes in whoever proves to belong here, then sends everything to everybody. */
+/* Both sides of the rendezvous: rank 0 takes in the ranks that prove to be of the job, then sends each the memory. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -10,8 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WORD_EVERY 5.0
-#define GRACE      1.0
+#define GRACE 1.0
 
 static void nap(double seconds) {
     struct timespec t = {.tv_nsec = (long)(seconds * 1e9)};
@@ -28,9 +27,8 @@ typedef struct client {
 } client;
 
 static void say_waiting(client *c) {
-    if (tshi_clock() < c->next_word) return;
-    c->next_word += WORD_EVERY;
-    tshi_log(c->log, TSH_LOG_INFO, "rendezvous: rank %d waits for rank 0 at %s:%d", c->settings->rank,
+    if (!tshi_warning_due(&c->next_word, c->settings->warn_every)) return;
+    tshi_log(c->log, TSH_LOG_WARNING, "rendezvous: rank %d waits for rank 0 at %s:%d", c->settings->rank,
              c->settings->address, c->settings->port);
 }
 
@@ -68,43 +66,67 @@ static tsh_status client_greet(client *c) {
                         .rank = c->settings->rank,
                         .size = c->settings->size,
                         .heap_bytes = c->settings->heap_bytes};
-    memcpy(hello.key, c->settings->key, sizeof hello.key);
+    tshi_channel_prove(c->settings, &hello);
     /* A listener that has just gone shows in the answer that does not come. */
     if (tshi_channel_send(c->socket, &hello, sizeof hello, -1) || errno == EPIPE || errno == ECONNRESET) return TSH_OK;
     return tshi_fail_errno(errno, "rendezvous: send");
 }
 
-/* *again: the listener went away without an answer (that of an earlier world, say). */
-static tsh_status client_answer(client *c, int *memory, bool *again) {
-    tshi_answer answer = {0};
-    /* Rank 0 knows better who is missing: let it speak first. */
+/* Until something has come from rank 0, which knows better which ranks are missing: it speaks first. */
+static tsh_status client_wait(client *c) {
     double deadline = c->deadline + GRACE;
     while (!tshi_channel_wait(c->socket, c->next_word < deadline ? c->next_word : deadline)) {
         if (tshi_clock() >= deadline) {
             return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: rank 0 has not all %d ranks together", c->settings->size);
         }
-        c->next_word += WORD_EVERY;
+        if (!tshi_warning_due(&c->next_word, c->settings->warn_every)) continue;
         tshi_log(c->log, TSH_LOG_INFO, "rendezvous: rank %d waits for rank 0 to have all %d ranks", c->settings->rank,
                  c->settings->size);
     }
-    int came = -1;
-    ssize_t got = tshi_channel_receive(c->socket, &answer, sizeof answer, &came);
-    bool whole = got == sizeof answer && answer.magic == TSHI_MAGIC && answer.status >= TSH_OK &&
-                 answer.status <= (int32_t)TSH_ERR_PEER;
-    if (whole && answer.status == TSH_OK)
-        *memory = came;
-    else if (came >= 0)
-        close(came);
-    *again = got == 0 || (got < 0 && (errno == ECONNRESET || errno == EPIPE));
+    return TSH_OK;
+}
+
+/* One answer, and the descriptor that came with it or -1. *again: the listener went away without one (that of an
+ * earlier world, say). */
+static tsh_status client_take(client *c, int *came, bool *again) {
+    tshi_answer answer = {0};
+    ssize_t got = tshi_channel_receive(c->socket, &answer, sizeof answer, came);
+    *again = got == 0 || (got < 0 && (errno == ECONNRESET || errno == EPIPE || errno == EAGAIN));
     if (*again) return TSH_OK;
-    if (!whole) {
+    if (got < 0) return tshi_fail_errno(errno, "rendezvous: rank %d receiving rank 0's answer", c->settings->rank);
+    if (got != sizeof answer || answer.magic != TSHI_MAGIC || answer.status < TSH_OK ||
+        answer.status > (int32_t)TSH_ERR_PEER) {
         return tshi_fail(TSH_ERR_SYSTEM, "rendezvous: what listens at %s:%d is no rank 0", c->settings->address,
                          c->settings->port);
     }
     answer.words[sizeof answer.words - 1] = '\0';
-    if (answer.status == TSH_OK && *memory >= 0) return TSH_OK;
-    if (answer.status == TSH_OK) return tshi_fail(TSH_ERR_SYSTEM, "rendezvous: rank 0's memory did not come along");
+    if (answer.status == TSH_OK) return TSH_OK;
     return tshi_fail((tsh_status)answer.status, "rendezvous: %s", answer.words);
+}
+
+/* The memory, then the word that every rank has it. */
+static tsh_status client_answer(client *c, int *memory, bool *again) {
+    tsh_status status = TSH_OK;
+    *again = false;
+    for (int i = 0; i < 2 && status == TSH_OK && !*again; i++) {
+        int came = -1;
+        status = client_wait(c);
+        if (status == TSH_OK) status = client_take(c, &came, again);
+        if (status == TSH_OK && i == 0 && came < 0 && !*again) {
+            status = tshi_fail(TSH_ERR_SYSTEM, "rendezvous: rank 0's memory did not come along: this process may have "
+                                               "no more descriptors (ulimit -n)");
+        }
+        if (status == TSH_OK && i == 0 && !*again) {
+            *memory = came;
+        } else if (came >= 0) {
+            close(came);
+        }
+    }
+    if (*memory >= 0 && (status != TSH_OK || *again)) {
+        close(*memory);
+        *memory = -1;
+    }
+    return status;
 }
 
 static tsh_status client_run(client *c, int *memory) {
@@ -136,7 +158,7 @@ tsh_status tshi_rendezvous(const tshi_settings *settings, const tsh_log *log, co
                            double deadline, int (*make)(const tshi_meeting *meeting), const void *user, int *memory) {
     *memory = -1;
     if (settings->rank != 0) {
-        client c = {settings, log, deadline, tshi_clock() + WORD_EVERY, -1};
+        client c = {settings, log, deadline, tshi_clock() + settings->warn_every, -1};
         return client_run(&c, memory);
     }
     tshi_meeting meeting = {.make = make, .user = user};

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #endif
 #include "dist/server.h"
-#include "dist/proof.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -11,13 +10,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WORD_EVERY 5.0
 /* How long the others get to come and hear that the ranks contradict each other. */
 #define GRACE 2.0
 /* How long a connection gets to say who it is. */
 #define HEARING 5.0
 /* Connections that have not said who they are, beyond one for each rank. */
 #define STRANGERS 64
+/* Connections taken in a row. */
+#define AT_ONCE 64
 /* Refusals told one by one; the rest is counted. */
 #define TOLD 5
 
@@ -73,12 +73,13 @@ static void tell_refusal(server *s, const char *words) {
     if (s->refused++ < TOLD) tshi_log(s->log, TSH_LOG_WARNING, "rendezvous: refused a connection: %s", words);
 }
 
-/* Where there is no room the oldest that has said nothing gives way; no more than one, before all that have something
- * to say are heard. */
+/* At most so many at a time: however fast connections come, the deadline and the ranks are looked at in between. Where
+ * there is no room the oldest that has said nothing gives way; no more than one, before all that have something to say
+ * are heard. */
 static void server_accept(server *s) {
     const struct timespec nap = {.tv_nsec = 10000000};
-    int taken = 0;
-    for (bool room = true; room;) {
+    bool room = true;
+    for (int taken = 0; room && taken < AT_ONCE; taken++) {
         pid_t pid;
         room = s->n < s->most;
         if (!room) drop(s, 0);
@@ -97,16 +98,17 @@ static void server_accept(server *s) {
             close(fd);
         } else {
             s->strangers[s->n++] = (stranger){fd, tshi_clock() + HEARING};
-            taken++;
         }
     }
 }
 
 /* Why a greeting cannot be taken, into words; false when it can. */
 static bool hello_is_bad(const server *s, const tshi_hello *hello, ssize_t got, char *words, size_t size) {
-    if (got != sizeof *hello || hello->magic != TSHI_MAGIC) {
+    if (got < 0) {
+        snprintf(words, size, "receiving its greeting: %s", strerror(errno));
+    } else if (got != sizeof *hello || hello->magic != TSHI_MAGIC) {
         snprintf(words, size, "that is no rank of a tshard world");
-    } else if (!tshi_equal_secret(hello->key, s->settings->key, sizeof hello->key)) {
+    } else if (!tshi_channel_proven(s->settings, hello)) {
         snprintf(words, size, "the token is not this job's");
     } else if (hello->version[0] != TSH_VERSION_MAJOR || hello->version[1] != TSH_VERSION_MINOR) {
         snprintf(words, size, "rank %d runs tshard %d.%d, rank 0 runs %d.%d", hello->rank, hello->version[0],
@@ -140,7 +142,7 @@ static void server_hear(server *s, int index) {
     if (got < 0 && errno == EAGAIN) return;
     if (hello_is_bad(s, &hello, got, words, sizeof words)) {
         if (got > 0) refuse(fd, TSH_ERR_ARGUMENT, words);
-        if (got > 0) tell_refusal(s, words);
+        if (got != 0) tell_refusal(s, words);
         drop(s, index);
         return;
     }
@@ -167,9 +169,8 @@ static void server_lose(server *s, int rank) {
 
 static void server_say(server *s) {
     char ranks[TSHI_LINE];
-    if (tshi_clock() < s->next_word) return;
-    s->next_word += WORD_EVERY;
-    tshi_log(s->log, TSH_LOG_INFO, "rendezvous: %d/%d joined, missing rank %s", s->settings->size - s->missing,
+    if (!tshi_warning_due(&s->next_word, s->settings->warn_every)) return;
+    tshi_log(s->log, TSH_LOG_WARNING, "rendezvous: %d/%d joined, missing rank %s", s->settings->size - s->missing,
              s->settings->size, missing_ranks(s, ranks, sizeof ranks));
     if (s->refused <= TOLD) return;
     tshi_log(s->log, TSH_LOG_WARNING, "rendezvous: refused %d connections so far", s->refused);
@@ -213,6 +214,26 @@ static void refuse_all(server *s, tsh_status status, const char *words) {
     for (int i = 0; i < s->n; i++) refuse(s->strangers[i].fd, status, words);
 }
 
+/* A rank that has died meanwhile is missed at the first call. */
+static bool has_died(int error) {
+    return error == EPIPE || error == ECONNRESET || error == ENOTCONN;
+}
+
+/* Every rank has the memory before any goes on with it: a rank that cannot get it ends the rendezvous of all. */
+static tsh_status server_send(server *s, int memory) {
+    const tshi_answer answer = {.magic = TSHI_MAGIC, .status = TSH_OK};
+    char words[TSHI_LINE];
+    for (int i = 1; i < s->settings->size; i++) {
+        if (tshi_channel_send(s->joined[i], &answer, sizeof answer, memory) || has_died(errno)) continue;
+        snprintf(words, sizeof words, "rank 0 cannot send rank %d the memory of all: %s (errno %d)", i, strerror(errno),
+                 errno);
+        refuse_all(s, TSH_ERR_SYSTEM, words);
+        return tshi_fail(TSH_ERR_SYSTEM, "rendezvous: %s", words);
+    }
+    for (int i = 1; i < s->settings->size; i++) tshi_channel_send(s->joined[i], &answer, sizeof answer, -1);
+    return TSH_OK;
+}
+
 static tsh_status server_conclude(server *s, int *memory) {
     if (s->contradiction[0]) {
         refuse_all(s, TSH_ERR_ARGUMENT, s->contradiction);
@@ -231,11 +252,12 @@ static tsh_status server_conclude(server *s, int *memory) {
         refuse_all(s, (tsh_status)-made, tsh_error_message());
         return (tsh_status)-made;
     }
-    *memory = made;
-    tshi_answer answer = {.magic = TSHI_MAGIC, .status = TSH_OK};
-    /* Who has died meanwhile is missed at the first call. */
-    for (int i = 1; i < s->settings->size; i++) tshi_channel_send(s->joined[i], &answer, sizeof answer, *memory);
-    return TSH_OK;
+    tsh_status status = server_send(s, made);
+    if (status == TSH_OK)
+        *memory = made;
+    else
+        close(made);
+    return status;
 }
 
 static tsh_status server_listen(server *s) {
@@ -267,7 +289,7 @@ tsh_status tshi_server_run(const tshi_settings *settings, const tsh_log *log, co
     server s = {.settings = settings,
                 .log = log,
                 .deadline = deadline,
-                .next_word = tshi_clock() + WORD_EVERY,
+                .next_word = tshi_clock() + settings->warn_every,
                 .listener = -1,
                 .missing = settings->size - 1,
                 .most = settings->size + STRANGERS,

@@ -15,13 +15,6 @@ double tshi_clock(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-bool tshi_warning_due(double *next, double every) {
-    double now = tshi_clock();
-    if (now < *next) return false;
-    *next = now + every;
-    return true;
-}
-
 /* The world's own group, over ranks 0 to size - 1. Its state is the backend's to set. */
 static tsh_status world_group_create(tsh_world *world) {
     int *ranks = tshi_calloc(&world->allocator, (size_t)world->size, sizeof *ranks);

@@ -112,7 +112,7 @@ static size_t greeting(bool local, unsigned char out[TSHI_WIRE_MOST]) {
     if (local) {
         tshi_hello hello = {
             .magic = TSHI_MAGIC, .version = {TSH_VERSION_MAJOR, TSH_VERSION_MINOR}, .rank = 1, .size = 3};
-        memcpy(hello.key, key, sizeof key);
+        memcpy(hello.proof, key, sizeof key);
         memcpy(out, &hello, sizeof hello);
         return sizeof hello;
     }

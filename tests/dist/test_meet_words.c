@@ -1,4 +1,4 @@
-/* What ranks are told while they wait for others, and why they wait. */
+/* What ranks say while they wait for others, and why they wait. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -6,9 +6,11 @@
 
 #include <criterion/criterion.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,44 +21,42 @@ static int port_of(int number) {
     return 10000 + (int)(((unsigned)getpid() * 19u + (unsigned)number * 5u) % 20000u);
 }
 
-typedef struct lines {
-    char text[4096];
-    size_t used;
-} lines;
+/* --- warnings ----------------------------------------------------------------------------------------------------- */
 
-static void take_line(void *user, tsh_log_level level, const char *line) {
-    lines *l = user;
-    (void)level;
-    if (l->used < sizeof l->text) {
-        l->used += (size_t)snprintf(l->text + l->used, sizeof l->text - l->used, "%s\n", line);
-    }
-}
-
-/* --- every five seconds ------------------------------------------------------------------------------------------- */
-
+/* In memory that all ranks share: the last rank comes when both others have said what they wait for. */
 typedef struct wait_case {
     char method[128];
-    const char *to_rank_0, *to_rank_1; /* NULL: nobody knows who leads, and either is told one or the other */
+    const char *to_rank_0, *to_rank_1; /* NULL: any rank may lead, and each says the one or the other */
+    atomic_int said;
 } wait_case;
 
-static void last_is_late(tshi_rank *r, void *arg) {
-    const wait_case *c = arg;
-    const struct timespec late = {.tv_sec = 5, .tv_nsec = 600000000};
-    lines log = {.used = 0};
-    tsh_world_config config = {.init_method = c->method, .heap_bytes = HEAP, .log = {take_line, &log}};
+typedef struct listener {
+    wait_case *c;
+    const char *wanted;
+    bool heard;
+} listener;
+
+static void take_line(void *user, tsh_log_level level, const char *line) {
+    listener *l = user;
+    bool joined = !strcmp(line, "rendezvous: 2/3 joined") && level == TSH_LOG_WARNING;
+    bool said = l->wanted ? strstr(line, l->wanted) != NULL : joined || strstr(line, "waits for all 3 ranks to come");
+    if (!said || l->heard) return;
+    l->heard = true;
+    atomic_fetch_add(&l->c->said, 1);
+}
+
+static void last_is_late(tshi_rank *r, wait_case *c) {
+    const struct timespec nap = {.tv_nsec = 10000000};
+    listener l = {c, r->rank == 0 ? c->to_rank_0 : c->to_rank_1, false};
+    tsh_world_config config = {.init_method = c->method, .heap_bytes = HEAP, .log = {take_line, &l}};
     unsetenv("LOCAL_WORLD_SIZE");
     if (!c->to_rank_1) unsetenv("RANK");
-    if (r->rank == 2) nanosleep(&late, NULL);
+    while (r->rank == 2 && atomic_load(&c->said) < 2) nanosleep(&nap, NULL);
     if (!tshi_check_ok(r, tsh_world_init(&config, &r->world))) return;
     tsh_world_destroy(r->world);
     r->world = NULL;
-    if (r->rank == 2) return;
-    bool either = strstr(log.text, "rendezvous: 2/3 joined\n") || strstr(log.text, "waits for all 3 ranks to come\n");
-    const char *wanted = r->rank == 0 ? c->to_rank_0 : c->to_rank_1;
-    tshi_check(r, wanted ? strstr(log.text, wanted) != NULL : either, "%s: %s", c->method, log.text);
 }
 
-/* The three at once: each takes five seconds. */
 static void waiting(tshi_rank *r, void *arg) {
     wait_case *cases = arg;
     char rank[16];
@@ -69,16 +69,44 @@ static void waiting(tshi_rank *r, void *arg) {
     last_is_late(r, &cases[which]);
 }
 
-Test(words, who_is_missing, .timeout = 40) {
-    wait_case cases[3] = {
-        {.to_rank_0 = "rendezvous: 2/3 joined, missing rank 2\n",
-         .to_rank_1 = "rank 1 waits for all 3 ranks to come\n"},
-    };
+Test(words, which_ranks_are_missing, .timeout = 60) {
+    wait_case *cases = mmap(NULL, 3 * sizeof *cases, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    cr_assert_neq(cases, MAP_FAILED);
+    cases[0].to_rank_0 = "rendezvous: 2/3 joined, missing rank 2";
+    cases[0].to_rank_1 = "rank 1 waits for all 3 ranks to come";
     snprintf(cases[0].method, sizeof cases[0].method, "tcp://127.0.0.1:%d", port_of(0));
     snprintf(cases[1].method, sizeof cases[1].method, "file:///tmp/tshard-test-words-%d", (int)getpid());
     snprintf(cases[2].method, sizeof cases[2].method, "tcp://239.255.17.8:%d", port_of(1));
-    tshi_test_options options = {.ranks = 9, .bare = true, .world_timeout = "20", .timeout = 30};
+    setenv("TSHARD_WARN", "0.2", 1);
+    tshi_test_options options = {.ranks = 9, .bare = true, .world_timeout = "40", .timeout = 45};
     cr_assert_str_empty(tshi_test_run_with(&options, waiting, cases, NULL, NULL));
+    munmap(cases, 3 * sizeof *cases);
+}
+
+/* Rank 0 is the one that is missing: every other rank says so, on the default log too. */
+static void without_rank_0(tshi_rank *r, void *arg) {
+    tsh_world_config config = {.init_method = arg, .heap_bytes = HEAP};
+    char words[64], printed[4096] = "";
+    FILE *log = tmpfile();
+    if (r->rank == 0 || !tshi_check(r, log && dup2(fileno(log), STDERR_FILENO) >= 0, "no file for stderr")) return;
+    tsh_status status = tsh_world_init(&config, &r->world);
+    tshi_check(r, status == TSH_ERR_TIMEOUT, "%s: %s", tsh_status_name(status), tsh_error_message());
+    rewind(log);
+    printed[fread(printed, 1, sizeof printed - 1, log)] = '\0';
+    fclose(log);
+    snprintf(words, sizeof words, "tshard warning: rendezvous: rank %d waits for rank 0 at ", r->rank);
+    tshi_check(r, strstr(printed, words) != NULL, "stderr has: %.300s", printed);
+}
+
+Test(words, rank_0_is_missing, .timeout = 40) {
+    char tcp[64];
+    snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", port_of(3));
+    char *const methods[] = {"env://", tcp};
+    setenv("TSHARD_WARN", "0.2", 1);
+    for (int i = 0; i < 2; i++) {
+        tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = "1"};
+        cr_assert_str_empty(tshi_test_run_with(&options, without_rank_0, methods[i], NULL, NULL));
+    }
 }
 
 /* --- descriptors -------------------------------------------------------------------------------------------------- */

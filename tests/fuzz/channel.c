@@ -80,8 +80,8 @@ static void greet(play *p, int peer) {
                         .rank = (int32_t)(spoiled % 8) - 1,
                         .size = kind & 1 ? (int32_t)(kind >> 4) : p->settings.size,
                         .heap_bytes = script_byte(&p->s)};
-    memcpy(hello.key, p->settings.key, sizeof hello.key);
     if (kind & 2) hello.version[1] += 1;
+    tshi_channel_prove(&p->settings, &hello);
     memcpy(bytes, &hello, sizeof hello);
     if (kind & 4) bytes[script_byte(&p->s) % sizeof bytes] ^= (unsigned char)(1u << (kind >> 5));
     size_t size = kind & 8 ? script_byte(&p->s) % sizeof bytes : sizeof bytes;

@@ -121,7 +121,7 @@ void stage_end(void) {
 }
 
 void stage_settings(tshi_settings *out, int rank, int size) {
-    *out = (tshi_settings){.rank = rank, .size = size, .timeout = 60, .heap_bytes = 4096};
+    *out = (tshi_settings){.rank = rank, .size = size, .timeout = 60, .warn_every = 5, .heap_bytes = 4096};
     snprintf(out->address, sizeof out->address, "stage");
     /* Several fuzzers may run side by side. */
     out->port = 1 + (int)((unsigned)getpid() % 60000u);
@@ -131,7 +131,7 @@ void stage_settings(tshi_settings *out, int rank, int size) {
 void stage_meet(tshi_meet *out, const tshi_settings *settings, const tsh_allocator *allocator) {
     *out = (tshi_meet){.settings = settings, .log = &stage_log, .allocator = allocator};
     out->deadline = stage.now + settings->timeout;
-    out->next_word = stage.now + TSHI_WORD_EVERY;
+    out->next_word = stage.now + settings->warn_every;
     memset(out->group, 'g', sizeof out->group);
     out->me.process = 1;
     out->me.start = 1;

@@ -1,0 +1,105 @@
+/* A rendezvous where system calls do what they seldom do: connections never end, a message cannot be sent or received.
+ * This file's functions stand in for the system's in the library that is linked into it. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "support/ranks.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define HEAP ((size_t)8 << 20)
+
+/* What goes wrong in this process. */
+static struct {
+    bool endless;   /* there is always one more connection, of another user, which has hung up */
+    int sends_left; /* messages with a descriptor before one fails with send_error */
+    int send_error;
+    int receive_error;
+} wrong;
+
+int accept4(int fd, struct sockaddr *address, socklen_t *length, int flags) {
+    int ends[2];
+    if (!wrong.endless) return (int)syscall(SYS_accept4, fd, address, length, flags);
+    if (socketpair(AF_UNIX, SOCK_STREAM | flags, 0, ends) != 0) return -1;
+    close(ends[1]);
+    return ends[0];
+}
+
+int getsockopt(int fd, int level, int option, void *value, socklen_t *size) {
+    int result = (int)syscall(SYS_getsockopt, fd, level, option, value, size);
+    if (wrong.endless && option == SO_PEERCRED) ((struct ucred *)value)->uid = getuid() + 1;
+    return result;
+}
+
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
+    bool fails = wrong.send_error != 0 && message->msg_controllen > 0 && wrong.sends_left-- == 0;
+    if (!fails) return syscall(SYS_sendmsg, fd, message, flags);
+    errno = wrong.send_error;
+    return -1;
+}
+
+ssize_t recvmsg(int fd, struct msghdr *message, int flags) {
+    if (wrong.receive_error == 0) return syscall(SYS_recvmsg, fd, message, flags);
+    errno = wrong.receive_error;
+    return -1;
+}
+
+/* --- connections without end -------------------------------------------------------------------------------------- */
+
+/* The connection of rank 1, which is never taken, keeps the listener readable. */
+static void besieged(tshi_rank *r, void *arg) {
+    const char *method = arg;
+    tsh_world_config config = {.init_method = method, .heap_bytes = HEAP};
+    wrong.endless = r->rank == 0;
+    tsh_status status = tsh_world_init(&config, &r->world);
+    tshi_check(r, status == TSH_ERR_TIMEOUT, "%s: %s \"%s\"", method, tsh_status_name(status), tsh_error_message());
+    if (r->rank == 0) tshi_check(r, strstr(tsh_error_message(), "1/2 joined"), "%s", tsh_error_message());
+}
+
+Test(calls, connections_without_end_do_not_stop_the_clock, .timeout = 40) {
+    char tcp[64];
+    snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", 10000 + (int)((unsigned)getpid() * 23u % 20000u));
+    char *const methods[] = {"env://", tcp};
+    for (int i = 0; i < 2; i++) {
+        tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = "1"};
+        cr_assert_str_empty(tshi_test_run_with(&options, besieged, methods[i], NULL, NULL));
+    }
+}
+
+/* --- messages that do not go through ------------------------------------------------------------------------------- */
+
+/* Rank 0 can send rank 1 the memory, and not rank 2: every rank hears it, long before its deadline. */
+static void cannot_send(tshi_rank *r, void *arg) {
+    tsh_world_config config = {.heap_bytes = HEAP};
+    (void)arg;
+    if (r->rank == 0) wrong.sends_left = 1;
+    if (r->rank == 0) wrong.send_error = EPERM;
+    tshi_check_status(r, tsh_world_init(&config, &r->world), TSH_ERR_SYSTEM,
+                      "rank 0 cannot send rank 2 the memory of all: Operation not permitted");
+}
+
+Test(calls, memory_that_cannot_be_sent_is_told_to_every_rank, .timeout = 40) {
+    tshi_test_options options = {.ranks = 3, .bare = true, .world_timeout = "100", .timeout = 30};
+    cr_assert_str_empty(tshi_test_run_with(&options, cannot_send, NULL, NULL, NULL));
+}
+
+static void cannot_receive(tshi_rank *r, void *arg) {
+    tsh_world_config config = {.heap_bytes = HEAP};
+    (void)arg;
+    if (r->rank == 1) wrong.receive_error = EACCES;
+    tsh_status status = tsh_world_init(&config, &r->world);
+    if (r->rank == 0) return; /* it misses rank 1 */
+    tshi_check_status(r, status, TSH_ERR_SYSTEM, "rank 1 receiving rank 0's answer: Permission denied");
+}
+
+Test(calls, an_answer_that_cannot_be_received_says_why, .timeout = 40) {
+    tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = "100", .timeout = 30};
+    cr_assert_str_empty(tshi_test_run_with(&options, cannot_receive, NULL, NULL, NULL));
+}
