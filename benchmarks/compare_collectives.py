@@ -20,32 +20,34 @@ import statistics
 import subprocess
 import sys
 
+import command_line
+
 OPS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
 MORE_OPS = ["reduce", "gather", "scatter", "barrier", "send_recv"]  # local alone
 KIB, MIB = 1 << 10, 1 << 20
 
 
-def parse_bytes(text):
-    shift = {"K": 10, "M": 20, "G": 30}.get(text[-1:].upper(), 0)
-    return int(text[:-1] if shift else text) << shift
-
-
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line.Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--what", choices=["mpi", "local"], default="local", help="default: %(default)s")
-    parser.add_argument("--build", default="build", help="build directory (default: %(default)s)")
+    parser.add_argument("--build", type=command_line.folder, default="build", help="build directory (default: %(default)s)")
     parser.add_argument("--mpiexec", default="mpirun", help="launcher of that build's MPI (default: %(default)s)")
     parser.add_argument("--peer", action="append", default=[], metavar="BUILD:MPIEXEC")
     parser.add_argument("--apart", action="store_true", help="mpi: programs of their own")
-    parser.add_argument("--ranks", type=int, default=2, help="default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=0.05, help="per size and round (default: %(default)s)")
+    parser.add_argument("--ranks", type=command_line.whole, default=2, help="default: %(default)s")
+    parser.add_argument("--rounds", type=command_line.whole, default=5, help="default: %(default)s")
+    parser.add_argument("--seconds", type=command_line.seconds, default=0.05, help="per size and round (default: %(default)s)")
     parser.add_argument("--op", choices=OPS + MORE_OPS + ["all"], default="all")
-    parser.add_argument("--min-bytes", type=parse_bytes, default=4 * KIB, help="default: 4K")
-    parser.add_argument("--max-bytes", type=parse_bytes, default=64 * MIB, help="default: 64M")
-    parser.add_argument("--factor", type=int, default=4, help="default: %(default)s")
+    parser.add_argument("--min-bytes", type=command_line.size, default=4 * KIB, help="default: 4K")
+    parser.add_argument("--max-bytes", type=command_line.size, default=64 * MIB, help="default: 64M")
+    parser.add_argument("--factor", type=command_line.whole, default=4, help="default: %(default)s")
     parser.add_argument("--json", action="store_true", help="one JSON object a size instead of a table")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.factor < 2 or options.min_bytes > options.max_bytes:
+        parser.error("--factor must be 2 or more, and --min-bytes no more than --max-bytes")
+    if any(":" not in peer for peer in options.peer):
+        parser.error("--peer wants BUILD:MPIEXEC")
+    return options
 
 
 def leave_real_time(who):
@@ -198,4 +200,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line.run(main))

@@ -4,13 +4,14 @@
 Without torch in python3 it says so and does nothing. A step here is forward and backward: PyTorch drops gradients where
 tshard keeps their memory.
 """
-import argparse
 import importlib.util
 import json
 import os
 import statistics
 import subprocess
 import sys
+
+import command_line
 
 # name, tshard-bench's and the peer's words, on a GPU captured too, what is asked of eager and of captured steps there
 GPU = [("linear 8192x8192, batch 8192", "linear --batch 8192 --in 8192 --out 8192 --dtype bfloat16", False, None, None),
@@ -22,12 +23,12 @@ CPU = [("linear 1024x1024, batch 256", "linear --batch 256 --in 1024 --out 1024"
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--build", default="build", help="build directory (default: %(default)s)")
+    parser = command_line.Parser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--build", type=command_line.folder, default="build", help="build directory (default: %(default)s)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--threads", type=int, default=1, help="of a CPU, for both (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=1, help="per measurement (default: %(default)s)")
+    parser.add_argument("--threads", type=command_line.whole, default=1, help="of a CPU, for both (default: %(default)s)")
+    parser.add_argument("--rounds", type=command_line.whole, default=5, help="default: %(default)s")
+    parser.add_argument("--seconds", type=command_line.seconds, default=1, help="per measurement (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="one JSON object a row instead of a table")
     return parser.parse_args()
 
@@ -86,4 +87,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line.run(main))

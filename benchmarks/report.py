@@ -6,13 +6,14 @@ than on one, and beside MPI (compare_collectives.py): the all-reduce at every si
 ranks than cores, the mpi backend. Every rank has a core and one BLAS thread. The exit code is 0 when all demands are
 met. A machine that does other work meanwhile gives figures of that work.
 """
-import argparse
 import json
 import os
 import shlex
 import statistics
 import subprocess
 import sys
+
+import command_line
 
 RANKS = 2
 LEAST_EFFICIENCY = 0.95
@@ -21,10 +22,10 @@ ALONE = dict(os.environ, TSHARD_BLAS_THREADS="1", OMP_NUM_THREADS="1")
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--build", default="build", help="build directory (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="of which medians are taken (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="per measurement and round (default: %(default)s)")
+    parser = command_line.Parser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--build", type=command_line.folder, default="build", help="build directory (default: %(default)s)")
+    parser.add_argument("--rounds", type=command_line.whole, default=5, help="of which medians are taken (default: %(default)s)")
+    parser.add_argument("--seconds", type=command_line.seconds, default=1.0, help="per measurement and round (default: %(default)s)")
     parser.add_argument("--no-mpi", action="store_true", help="leave out the comparisons with MPI")
     parser.add_argument("--mpiexec", default="mpirun", help="launcher of the build's MPI (default: %(default)s)")
     parser.add_argument("--peer", action="append", default=[], metavar="BUILD:MPIEXEC",
@@ -160,4 +161,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line.run(main))

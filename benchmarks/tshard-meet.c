@@ -7,6 +7,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "base/number.h"
+#include "common/output.h"
 #include "tshard/dist.h"
 
 #include <signal.h>
@@ -18,6 +20,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { METHODS = 4 };
 
 typedef struct times {
     double met, crossed; /* of a rank, seconds since the first was started; 0: it failed */
@@ -58,7 +62,7 @@ static bool measure(const char *method, int ranks, times *all, times *slowest) {
     fflush(NULL);
     for (int i = 0; i < ranks; i++) {
         pid_t pid = fork();
-        if (pid < 0) failed++;
+        if (pid < 0 && failed++ == 0) perror("tshard-meet: fork");
         if (pid != 0) continue;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         _exit(getppid() != parent ? 1 : run_rank(method, i, ranks, start, &all[i]));
@@ -99,25 +103,48 @@ static bool sweep(const char *name, int most, times *all) {
     return good;
 }
 
-int main(int argc, char **argv) {
-    static const char *const names[] = {"env", "tcp", "file", "many"};
-    int most = 512, first = 1;
-    if (argc > 2 && !strcmp(argv[1], "--most")) {
-        most = atoi(argv[2]);
-        first = 3;
-    }
-    if (most < 2 || most > 4096 || (argc > first && argv[first][0] == '-')) {
-        fprintf(stderr, "usage: tshard-meet [--most N] [env] [tcp] [file] [many]\n");
-        return 2;
+static const char usage[] = "usage: tshard-meet [--most N] [env] [tcp] [file] [many]\n"
+                            "\n"
+                            "Measures how long ranks of this machine take to meet: 2, 4, ... N of them, 2 to 4096 "
+                            "(default: 512).\n";
+
+static int wrong_use(const char *format, const char *word) {
+    fputs("tshard-meet: ", stderr);
+    fprintf(stderr, format, word);
+    fprintf(stderr, "\n%s", usage);
+    return 2;
+}
+
+static int run(int argc, char **argv) {
+    static const char *const names[METHODS] = {"env", "tcp", "file", "many"};
+    bool wanted[METHODS] = {false}, good = true, some = false;
+    int most = 512;
+    for (int a = 1; a < argc; a++) {
+        size_t i = 0;
+        if (!strcmp(argv[a], "--help") || !strcmp(argv[a], "-h")) return fputs(usage, stdout) < 0;
+        if (!strcmp(argv[a], "--most")) {
+            if (a + 1 == argc) return wrong_use("%s wants a value", argv[a]);
+            if (!tshi_parse_int(argv[++a], 2, 4096, &most))
+                return wrong_use("--most wants 2 to 4096, not '%s'", argv[a]);
+            continue;
+        }
+        while (i < METHODS && strcmp(argv[a], names[i]) != 0) i++;
+        if (i == METHODS) return wrong_use("'%s' is no option and no method", argv[a]);
+        wanted[i] = some = true;
     }
     times *all = mmap(NULL, (size_t)most * sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (all == MAP_FAILED) return 1;
-    bool good = true;
+    if (all == MAP_FAILED) {
+        perror("tshard-meet: mmap");
+        return 1;
+    }
     printf("%-5s %6s %10s %12s %14s\n", "by", "ranks", "met [s]", "crossed [s]", "met/rank [s]");
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        bool wanted = argc <= first;
-        for (int a = first; a < argc; a++) wanted = wanted || !strcmp(argv[a], names[i]);
-        if (wanted) good = sweep(names[i], most, all) && good;
+    for (size_t i = 0; i < METHODS; i++) {
+        if (wanted[i] || !some) good = sweep(names[i], most, all) && good;
     }
     return good ? 0 : 1;
+}
+
+int main(int argc, char **argv) {
+    output_begin();
+    return output_end("tshard-meet", run(argc, argv));
 }

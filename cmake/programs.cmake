@@ -6,7 +6,7 @@ function(tshard_add_program name)
     target_link_libraries(${name} PRIVATE tshard_flags tshard_static)
     if(NOT TSHARD_ROOM STREQUAL "examples")
         target_link_libraries(${name} PRIVATE tshard_dependencies)
-        target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/src")
+        target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/tools")
     endif()
 endfunction()
 

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { ROWS = 2, FEATURES = 2, STEPS = 500 };
 
@@ -15,7 +16,15 @@ static int fail(const char *message) {
     return EXIT_FAILURE; /* the other ranks see it and end too */
 }
 
-int main(void) {
+/* What was printed may not have arrived: a full disk, a pipe without its reader. */
+static int finish(void) {
+    return fflush(stdout) == 0 && !ferror(stdout) ? EXIT_SUCCESS : fail("not all of the output could be written");
+}
+
+int main(int argc, char **argv) {
+    static const char usage[] = "usage: [tshard-run -n N] data_parallel";
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) return puts(usage) < 0 ? EXIT_FAILURE : finish();
+    if (argc > 1) return fail(usage);
     tsh_world *world = NULL;
     if (tsh_world_init(NULL, &world) != TSH_OK) return fail(tsh_error_message());
     tsh_group *data = tsh_world_group(world);
@@ -64,5 +73,5 @@ int main(void) {
     tsh_tensor_release(x);
     tsh_linear_destroy(layer);
     tsh_world_destroy(world);
-    return EXIT_SUCCESS;
+    return finish();
 }

@@ -5,12 +5,18 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { BATCH = 64, FEATURES = 32, HIDDEN = 128, CLASSES = 10, STEPS = 100 };
 
 static int fail(const char *message) {
     fprintf(stderr, "mlp: %s\n", message);
     return EXIT_FAILURE; /* the other ranks see it and end too */
+}
+
+/* What was printed may not have arrived: a full disk, a pipe without its reader. */
+static int finish(void) {
+    return fflush(stdout) == 0 && !ferror(stdout) ? EXIT_SUCCESS : fail("not all of the output could be written");
 }
 
 /* A batch to learn by heart: random features, and the largest of the first ones as the class. */
@@ -25,6 +31,9 @@ static void make_batch(float *features, int64_t *classes) {
 }
 
 int main(int argc, char **argv) {
+    static const char usage[] = "usage: [tshard-run -n N] mlp [data=D,model=M]";
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) return puts(usage) < 0 ? EXIT_FAILURE : finish();
+    if (argc > 2) return fail(usage);
     tsh_world *world = NULL;
     tsh_mesh *mesh = NULL;
     if (tsh_world_init(NULL, &world) != TSH_OK ||
@@ -76,5 +85,5 @@ int main(int argc, char **argv) {
     tsh_tape_destroy(tape);
     tsh_mesh_destroy(mesh);
     tsh_world_destroy(world);
-    return EXIT_SUCCESS;
+    return finish();
 }

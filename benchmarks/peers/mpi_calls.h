@@ -4,6 +4,9 @@
 
 #include "../tshard-bench/timing.h"
 
+#include "base/number.h"
+#include "common/output.h"
+
 #include <mpi.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -152,16 +155,18 @@ static inline void clear(const trial *t) {
 
 /* OP [MIN_BYTES [MAX_BYTES [FACTOR [SECONDS]]]]: the op, OPS for all, -1 when that is not what was given. */
 static inline int read_arguments(int argc, char **argv, long numbers[3], double *seconds) {
+    static const int64_t least[3] = {4, 4, 2}, most = INT64_C(1) << 32;
+    int64_t read[3] = {4096, 64 << 20, 4};
     int op = 0;
-    numbers[0] = 4096;
-    numbers[1] = 64L << 20;
-    numbers[2] = 4;
-    for (int i = 0; i < 3 && i + 2 < argc; i++) numbers[i] = strtol(argv[i + 2], NULL, 10);
-    *seconds = argc > 5 ? strtod(argv[5], NULL) : 0.25;
-    bool all = argc > 1 && !strcmp(argv[1], "all");
-    while (argc > 1 && op < OPS && strcmp(argv[1], names[op]) != 0) op++;
-    bool wrong = (op == OPS && !all) || argc < 2 || numbers[0] < 4 || numbers[1] > 1L << 32 || numbers[2] < 2;
-    return wrong ? -1 : op;
+    bool good = argc > 1 && argc <= 6;
+    *seconds = 0.25;
+    for (int i = 0; i < 3; i++) {
+        good = good && (i + 2 >= argc || tshi_parse_int64(argv[i + 2], least[i], most, &read[i]));
+        numbers[i] = (long)read[i];
+    }
+    good = good && (argc < 6 || tshi_parse_real(argv[5], 1e-9, 1e6, seconds));
+    while (good && op < OPS && strcmp(argv[1], names[op]) != 0) op++;
+    return good && (op < OPS || !strcmp(argv[1], "all")) ? op : -1;
 }
 
 #endif

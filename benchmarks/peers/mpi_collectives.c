@@ -32,7 +32,10 @@ static int run_op(trial *t, const long *numbers, double seconds) {
         size_t room = ((size_t)t->count * sizeof(float) + 64) / 64 * 64;
         t->in = aligned_alloc(64, room);
         t->out = aligned_alloc(64, room);
-        if (!t->in || !t->out) return 1;
+        if (!t->in || !t->out) {
+            fprintf(stderr, "mpi_collectives: no memory for %ld bytes\n", bytes);
+            return 1;
+        }
         run_size(t, backend_name(), seconds);
         free(t->in);
         free(t->out);
@@ -41,7 +44,7 @@ static int run_op(trial *t, const long *numbers, double seconds) {
     return 0;
 }
 
-int main(int argc, char **argv) {
+static int run(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     trial t = {.call = call_mpi};
     long numbers[3];
@@ -54,10 +57,19 @@ int main(int argc, char **argv) {
         MPI_Finalize();
         return 2;
     }
+    if (op == SEND_RECV && t.ranks < 2) {
+        fputs("mpi_collectives: send_recv wants 2 ranks or more\n", stderr);
+        code = 1;
+    }
     for (t.op = 0; t.op < OPS && code == 0; t.op++) {
-        if (op == OPS || t.op == op) code = run_op(&t, numbers, seconds);
+        if (op == OPS ? t.op != SEND_RECV || t.ranks > 1 : t.op == op) code = run_op(&t, numbers, seconds);
     }
     if (code) MPI_Abort(MPI_COMM_WORLD, 1);
     MPI_Finalize();
     return code;
+}
+
+int main(int argc, char **argv) {
+    output_begin();
+    return output_end("mpi_collectives", run(argc, argv));
 }

@@ -114,12 +114,15 @@ static int run_op(trial *t, const long *numbers, double seconds) {
     return code;
 }
 
-int main(int argc, char **argv) {
+static int run(int argc, char **argv) {
     long numbers[3];
     double seconds;
     int op = read_arguments(argc, argv, numbers, &seconds);
     tsh_world *world = NULL;
-    if (op < 0 || (op >= SEND_RECV && op < OPS)) return 2;
+    if (op < 0 || (op >= SEND_RECV && op < OPS)) {
+        fputs("usage: mpi_pairs OP [MIN_BYTES [MAX_BYTES [FACTOR [SECONDS]]]]\n", stderr);
+        return 2;
+    }
     if (tsh_world_init(NULL, &world) != TSH_OK) {
         fprintf(stderr, "mpi_pairs: %s\n", tsh_error_message());
         return 1;
@@ -133,4 +136,9 @@ int main(int argc, char **argv) {
     }
     tsh_world_destroy(world);
     return code != 0;
+}
+
+int main(int argc, char **argv) {
+    output_begin();
+    return output_end("mpi_pairs", run(argc, argv));
 }

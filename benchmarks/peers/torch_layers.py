@@ -4,30 +4,34 @@
 A step zeroes the gradients (to None, as PyTorch does by default), goes forward, and back from a given gradient to x and
 all parameters. On a GPU its events are the clock; --graph captures the step in a CUDA graph and replays it.
 """
-import argparse
 import json
+import os
 import statistics
+import sys
 import time
 
 import torch
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import command_line  # pylint: disable=wrong-import-position
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = command_line.Parser(description=__doc__.split("\n\n")[0])
     parser.add_argument("bench", choices=["linear", "mlp"])
-    parser.add_argument("--batch", type=int, default=1024)
-    parser.add_argument("--in", dest="inputs", type=int, default=1024, help="linear: features in")
-    parser.add_argument("--out", type=int, default=1024, help="linear: features out")
-    parser.add_argument("--hidden", type=int, default=1024, help="mlp: features in and out")
-    parser.add_argument("--ffn", type=int, default=4096, help="mlp: features between the layers")
+    parser.add_argument("--batch", type=command_line.whole, default=1024)
+    parser.add_argument("--in", dest="inputs", type=command_line.whole, default=1024, help="linear: features in")
+    parser.add_argument("--out", type=command_line.whole, default=1024, help="linear: features out")
+    parser.add_argument("--hidden", type=command_line.whole, default=1024, help="mlp: features in and out")
+    parser.add_argument("--ffn", type=command_line.whole, default=4096, help="mlp: features between the layers")
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--threads", type=int, default=1, help="of a CPU")
+    parser.add_argument("--threads", type=command_line.whole, default=1, help="of a CPU")
     parser.add_argument("--tf32", action="store_true", help="float32 products on the tensor cores")
     parser.add_argument("--graph", action="store_true", help="capture the step and replay it")
-    parser.add_argument("--seconds", type=float, default=0.25)
+    parser.add_argument("--seconds", type=command_line.seconds, default=0.25)
     return parser.parse_args()
 
 
@@ -123,4 +127,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(command_line.run(main))

@@ -33,7 +33,7 @@ int bench_failed(const tsh_world *world, const char *what);
 
 typedef enum bench_option_kind {
     BENCH_SIZE,    /* int64_t: bytes, 4, 16K, 64M, 1G (powers of 1024) */
-    BENCH_COUNT,   /* int64_t: a whole number, 1 or more */
+    BENCH_COUNT,   /* int64_t: a whole number, 1 to 1000000 */
     BENCH_SECONDS, /* double */
     BENCH_CHOICE,  /* int: index into choices */
     BENCH_FLAG,    /* bool: given or not */

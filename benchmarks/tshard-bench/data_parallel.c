@@ -214,7 +214,10 @@ int bench_data_parallel(int argc, char **argv) {
         return 2;
     }
     way *ways = calloc(MOST_WAYS, sizeof *ways);
-    if (!ways) return 1;
+    if (!ways) {
+        bench_say("data_parallel: no memory");
+        return 1;
+    }
     if (tsh_world_init(NULL, &s.world) != TSH_OK) {
         code = bench_failed(NULL, "world_init");
     } else {

@@ -1,6 +1,10 @@
 /* tshard-bench: measures tshard. Run it under tshard-run, or alone as one rank. */
 #include "bench.h"
 
+#include "base/number.h"
+#include "common/output.h"
+
+#include <limits.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +25,8 @@ bool bench_is_first_rank(void) {
     const char *const names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
     for (int i = 0; i < 4; i++) {
         const char *rank = getenv(names[i]);
-        if (rank) return strcmp(rank, "0") == 0;
+        int number;
+        if (rank && *rank) return !tshi_parse_int(rank, 1, INT_MAX, &number); /* nonsense is said by all */
     }
     return true;
 }
@@ -58,7 +63,7 @@ static void print_help(FILE *to) {
           to);
 }
 
-int main(int argc, char **argv) {
+static int run(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "";
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
         print_help(stdout);
@@ -74,4 +79,9 @@ int main(int argc, char **argv) {
     if (argc > 1) bench_say("unknown command '%s'", name);
     print_help(stderr);
     return 2;
+}
+
+int main(int argc, char **argv) {
+    output_begin();
+    return output_end("tshard-bench", run(argc, argv));
 }

@@ -1,33 +1,16 @@
 /* Options from a table: parsing, and the help that follows from it. */
 #include "bench.h"
 
-#include <errno.h>
+#include "base/number.h"
+
 #include <getopt.h>
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_OPTIONS = 32, FIRST_OPTION = 256 };
 
-static bool parse_count(const char *text, bool suffixes, int64_t *out) {
-    char *end = NULL;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (errno || end == text || value < 1) return false;
-    const char *const letters = "KMG";
-    const char *letter = suffixes && *end ? strchr(letters, *end & ~0x20) : NULL;
-    int shift = letter ? 10 * ((int)(letter - letters) + 1) : 0;
-    if (letter) end++;
-    if (*end || value > INT64_MAX >> shift) return false;
-    *out = (int64_t)value << shift;
-    return true;
-}
-
-static bool parse_seconds(const char *text, double *out) {
-    char *end = NULL;
-    *out = strtod(text, &end);
-    return end != text && !*end && isfinite(*out) && *out > 0;
-}
+/* Three of them multiplied, and eight bytes for each, are still a number. */
+static const int64_t most_bytes = (int64_t)1 << 50, most_count = 1000000;
+static const double least_seconds = 1e-9, most_seconds = 1e6;
 
 static bool parse_choice(const char *text, const char *const *choices, int *out) {
     for (int i = 0; choices[i]; i++) {
@@ -40,12 +23,12 @@ static bool parse_choice(const char *text, const char *const *choices, int *out)
 
 static bool parse_value(const bench_option *option, const char *text) {
     switch (option->kind) {
-    case BENCH_SIZE: return parse_count(text, true, option->out);
-    case BENCH_COUNT: return parse_count(text, false, option->out);
-    case BENCH_SECONDS: return parse_seconds(text, option->out);
+    case BENCH_SIZE: return tshi_parse_bytes(text, 1, most_bytes, option->out);
+    case BENCH_COUNT: return tshi_parse_int64(text, 1, most_count, option->out);
+    case BENCH_SECONDS: return tshi_parse_real(text, least_seconds, most_seconds, option->out);
     case BENCH_CHOICE: return parse_choice(text, option->choices, option->out);
     case BENCH_FLAG: *(bool *)option->out = true; return true;
-    case BENCH_TEXT: *(const char **)option->out = text; return true;
+    case BENCH_TEXT: *(const char **)option->out = text; return text[0] != '\0';
     }
     return false;
 }
@@ -78,9 +61,9 @@ static void print_help(const char *command, const char *purpose, const bench_opt
 
 static int usage_error(const char *command, const bench_option *option, const char *given) {
     char value[256];
-    const char *const wanted[] = {"bytes, like 4, 16K or 64M",
-                                  "a whole number, 1 or more",
-                                  "seconds, more than 0",
+    const char *const wanted[] = {"bytes, like 4, 16K or 64M, at most 1024T",
+                                  "a whole number from 1 to 1000000",
+                                  "seconds, more than 0 and at most 1000000",
                                   "one of",
                                   "nothing",
                                   "a file name"};

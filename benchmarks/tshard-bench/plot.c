@@ -2,9 +2,11 @@
 #include "bench.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 /* In gnuplot's double quotes, which may hold several lines. */
 static void put_quoted(FILE *to, const char *text) {
@@ -132,12 +134,13 @@ static void put_bars(FILE *to, const bench_bars *b) {
 /* --- gnuplot ------------------------------------------------------------------------------------------------------ */
 
 bool bench_plot_can_write(const char *path) {
-    FILE *file = fopen(path, "a");
-    if (file)
-        fclose(file);
+    /* A FIFO that nobody reads is an error at once. */
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (fd >= 0)
+        close(fd);
     else
         bench_say("--plot: cannot write '%s': %s", path, strerror(errno));
-    return file != NULL;
+    return fd >= 0;
 }
 
 /* NULL when it cannot be started. */

@@ -115,7 +115,7 @@ static bool run(tsh_world *world, const options *o) {
     text t;
     bool speaks = tsh_world_rank(world) == 0;
     report r = {.o = o, .ranks = tsh_world_size(world), .speaks = speaks, .terminal = speaks && isatty(STDERR_FILENO)};
-    if (!text_read(o->text, o->context, speaks, &t)) return false;
+    if (!text_read(o->text, o->context, tsh_world_rank(world), &t)) return false;
     if (speaks && !o->json) {
         printf("%lld bytes, %lld distinct; a loss of %.4f would be guessing\n", (long long)t.length,
                (long long)t.vocabulary, log((double)t.vocabulary));
@@ -139,5 +139,9 @@ int main(int argc, char **argv) {
     parsed p = options_parse(argc, argv, tsh_world_rank(world) == 0, &o);
     bool good = p == PARSED ? run(world, &o) : p == PARSED_HELP;
     tsh_world_destroy(world);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "train_text: not all of the output could be written\n");
+        good = false;
+    }
     return good ? 0 : p == PARSED_WRONG ? 2 : 1;
 }

@@ -45,46 +45,48 @@ static const struct option names[] = {{"text", required_argument, NULL, TEXT},
                                       {"help", no_argument, NULL, HELP},
                                       {NULL, 0, NULL, 0}};
 
-static bool parse_count(const char *from, int64_t low, int64_t high, int64_t *out) {
-    char *end = NULL;
+/* strtoll and its kin skip blanks and take signs; here a number is digits from its first character to its last. */
+static bool all_of(const char *from, const char *characters) {
+    return from[0] >= '0' && from[0] <= '9' && strspn(from, characters) == strlen(from);
+}
+
+static bool parse_seed(const char *from, uint64_t *out) {
     errno = 0;
-    long long value = strtoll(from, &end, 10);
-    if (errno || end == from || *end || value < low || value > high) return false;
+    unsigned long long value = all_of(from, "0123456789") ? strtoull(from, NULL, 10) : 0;
+    if (errno || !all_of(from, "0123456789")) return false;
     *out = value;
+    return true;
+}
+
+static bool parse_count(const char *from, int64_t low, int64_t high, int64_t *out) {
+    uint64_t value;
+    if (!parse_seed(from, &value) || value < (uint64_t)low || value > (uint64_t)high) return false;
+    *out = (int64_t)value;
     return true;
 }
 
 static bool parse_rate(const char *from, double *out) {
     char *end = NULL;
-    double value = strtod(from, &end);
-    if (end == from || *end || !isfinite(value) || value <= 0) return false;
-    *out = value;
-    return true;
-}
-
-static bool parse_seed(const char *from, uint64_t *out) {
-    char *end = NULL;
-    errno = 0;
-    unsigned long long value = strtoull(from, &end, 10);
-    if (errno || end == from || *end || strchr(from, '-')) return false;
+    double value = all_of(from, "0123456789.eE+-") ? strtod(from, &end) : 0;
+    if (!end || *end || !isfinite(value) || value <= 0) return false;
     *out = value;
     return true;
 }
 
 /* NULL, or what the option wants. */
 static const char *take(int option, const char *value, options *o) {
-    static const int64_t most = 1000000000;
-    static const char positive[] = "a whole number, 1 to 1000000000";
+    static const int64_t most = 1000000;
+    static const char positive[] = "a whole number, 1 to 1000000";
     switch (option) {
-    case TEXT: o->text = value; return NULL;
+    case TEXT: o->text = value; return value[0] ? NULL : "a file";
     case JSON: o->json = true; return NULL;
-    case STEPS: return parse_count(value, 1, most, &o->steps) ? NULL : positive;
+    case STEPS: return parse_count(value, 1, 1000000000, &o->steps) ? NULL : "a whole number, 1 to 1000000000";
     case BATCH: return parse_count(value, 1, most, &o->batch) ? NULL : positive;
     case CONTEXT: return parse_count(value, 1, most, &o->context) ? NULL : positive;
     case EMBED: return parse_count(value, 1, most, &o->embed) ? NULL : positive;
     case HIDDEN: return parse_count(value, 1, most, &o->hidden) ? NULL : positive;
     case MODEL_PARALLEL: return parse_count(value, 1, most, &o->model_parallel) ? NULL : positive;
-    case SAMPLE: return parse_count(value, 0, most, &o->sample) ? NULL : "a whole number, 0 to 1000000000";
+    case SAMPLE: return parse_count(value, 0, 1000000000, &o->sample) ? NULL : "a whole number, 0 to 1000000000";
     case SEED: return parse_seed(value, &o->seed) ? NULL : "a whole number, 0 to 18446744073709551615";
     default: return parse_rate(value, &o->lr) ? NULL : "a number above 0";
     }

@@ -9,6 +9,9 @@
 /* TRAIN_TEXT_SOURCES, the folder of the checkout that this was built from, comes from CMake. */
 static const char *const source_patterns[] = {"/include/tshard/*.h", "/src/*/*.[ch]"};
 
+/* More than any text that a model of this size can learn from: an endless file must not fill the memory. */
+enum { LONGEST_TEXT = 256 << 20 };
+
 /* Append the file to the bytes read so far. False with errno set. */
 static bool append_file(const char *path, text *t) {
     FILE *file = fopen(path, "rb");
@@ -16,14 +19,14 @@ static bool append_file(const char *path, text *t) {
     unsigned char chunk[65536];
     size_t n;
     errno = 0;
-    while ((n = fread(chunk, 1, sizeof chunk, file)) > 0) {
+    while ((n = fread(chunk, 1, sizeof chunk, file)) > 0 && t->length <= LONGEST_TEXT) {
         unsigned char *grown = realloc(t->symbols, (size_t)t->length + n);
         if (!grown) break;
         memcpy(grown + t->length, chunk, n);
         t->symbols = grown;
         t->length += (int64_t)n;
     }
-    int error = n > 0 ? ENOMEM : ferror(file) ? errno : 0;
+    int error = t->length > LONGEST_TEXT ? EFBIG : n > 0 ? ENOMEM : ferror(file) ? errno : 0;
     fclose(file);
     errno = error;
     return error == 0;
@@ -56,7 +59,7 @@ static void number_symbols(text *t) {
     for (int64_t i = 0; i < t->length; i++) t->symbols[i] = symbol[t->symbols[i]];
 }
 
-bool text_read(const char *path, int64_t context, bool speaks, text *out) {
+bool text_read(const char *path, int64_t context, int rank, text *out) {
     *out = (text){0};
     char why[256] = "";
     if (path && !append_file(path, out)) {
@@ -73,7 +76,8 @@ bool text_read(const char *path, int64_t context, bool speaks, text *out) {
         number_symbols(out);
         return true;
     }
-    if (speaks) fprintf(stderr, "train_text: %s %s\n", path ? path : TRAIN_TEXT_SOURCES, why);
+    /* By every rank: the file may be another one there, as /dev/stdin is. */
+    fprintf(stderr, "train_text: rank %d: %s %s\n", rank, path ? path : TRAIN_TEXT_SOURCES, why);
     text_free(out);
     return false;
 }

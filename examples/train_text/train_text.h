@@ -33,7 +33,7 @@ typedef struct text {
 } text;
 
 /* The file, or with NULL the project's C sources one after another. False after saying why on stderr. */
-bool text_read(const char *path, int64_t context, bool speaks, text *out);
+bool text_read(const char *path, int64_t context, int rank, text *out);
 void text_free(text *t);
 
 /* Fill inputs [batch, context] and targets [batch] with the step's windows of the text and the symbols that follow

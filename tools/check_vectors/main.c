@@ -1,7 +1,9 @@
 /* check_vectors DIR [--ranks 1,2,3,4] [--device cpu|cuda]: every golden-vector file in DIR that this version knows, in
  * float64 and float32 (on a GPU bfloat16 too), whole and split, on ranks that it starts itself. A row's ranks are
  * processes of their own, so that a crash or a hang fails that row alone. */
+#include "base/number.h"
 #include "cases.h"
+#include "common/output.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -144,22 +146,28 @@ static void run_file(const char *directory, const char *file, const int *ranks, 
 
 /* --- the command line --------------------------------------------------------------------------------------------- */
 
-static int usage(void) {
-    fprintf(stderr, "usage: check_vectors DIR [--ranks 1,2,3,4] [--device cpu|cuda]\n");
+static const char help[] = "usage: check_vectors DIR [--ranks 1,2,3,4] [--device cpu|cuda]\n"
+                           "\n"
+                           "Computes every case of DIR's .txt files with its layers split over as many ranks, and "
+                           "compares with what is there.\n";
+
+static int usage_error(const char *format, const char *word) {
+    fputs("check_vectors: ", stderr);
+    fprintf(stderr, format, word);
+    fprintf(stderr, "\n%s", help);
     return 2;
 }
 
 /* "1,2,4" into a list that ends with 0. */
 static bool parse_ranks(const char *text, int ranks[MOST_RANKS + 1]) {
-    int count = 0;
-    while (count < MOST_RANKS) {
-        char *end;
-        long value = strtol(text, &end, 10);
-        if (end == text || value < 1 || value > MOST_RANKS || (*end && *end != ',')) return false;
+    for (int count = 0; count < MOST_RANKS; text++) {
+        size_t length = strcspn(text, ",");
+        int64_t value;
+        if (!tshi_parse_part(text, length, 1, MOST_RANKS, &value)) return false;
         ranks[count++] = (int)value;
         ranks[count] = 0;
-        if (!*end) return true;
-        text = end + 1;
+        text += length;
+        if (!*text) return true;
     }
     return false;
 }
@@ -169,30 +177,34 @@ static int is_vectors(const struct dirent *entry) {
     return length > 4 && strcmp(entry->d_name + length - 4, ".txt") == 0;
 }
 
-int main(int argc, char **argv) {
-    int ranks[MOST_RANKS + 1] = {1, 2, 3, 4, 0};
-    const char *directory = NULL;
+/* -1 to go on, or the exit code. */
+static int parse(int argc, char **argv, int ranks[MOST_RANKS + 1], const char **directory) {
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--ranks") == 0 && i + 1 < argc) {
-            if (!parse_ranks(argv[++i], ranks)) return usage();
-        } else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc) {
+        bool takes = !strcmp(argv[i], "--ranks") || !strcmp(argv[i], "--device");
+        if (takes && i + 1 == argc) return usage_error("%s wants a value", argv[i]);
+        if (strcmp(argv[i], "--ranks") == 0) {
+            if (!parse_ranks(argv[++i], ranks))
+                return usage_error("--ranks wants a list like 1,2,4, not '%s'", argv[i]);
+        } else if (strcmp(argv[i], "--device") == 0) {
             i++;
-            if (strcmp(argv[i], "cpu") != 0 && strcmp(argv[i], "cuda") != 0) return usage();
+            if (strcmp(argv[i], "cpu") != 0 && strcmp(argv[i], "cuda") != 0) {
+                return usage_error("--device wants cpu or cuda, not '%s'", argv[i]);
+            }
             setenv("TSHARD_TEST_DEVICE", argv[i], 1); /* the ranks' */
-        } else if (argv[i][0] == '-' || directory) {
-            return usage();
+        } else if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            return fputs(help, stdout) < 0;
+        } else if (argv[i][0] == '-') {
+            return usage_error("unknown option '%s'", argv[i]);
+        } else if (*directory) {
+            return usage_error("one folder is wanted, and '%s' is another", argv[i]);
         } else {
-            directory = argv[i];
+            *directory = argv[i];
         }
     }
-    if (!directory) return usage();
-    struct dirent **files;
-    int count = scandir(directory, &files, is_vectors, alphasort);
-    if (count <= 0) {
-        fprintf(stderr, "check_vectors: %s: %s\n", directory, count < 0 ? strerror(errno) : "no .txt files here");
-        return 2;
-    }
-    totals t = {0};
+    return *directory ? -1 : usage_error("%s is missing", "DIR");
+}
+
+static void print_heading(void) {
     printf("error: |got - wanted| over the tensor's largest |wanted|; at most");
     for (size_t p = 0; p < PRECISIONS; p++) {
         if (precisions[p].gpu && tshi_test_device() != TSH_CUDA) continue;
@@ -200,11 +212,32 @@ int main(int argc, char **argv) {
     }
     printf("\n");
     printf("%-26s %-28s %5s  %-8s %9s\n", "case", "sharding", "ranks", "dtype", "error");
+}
+
+static int run(int argc, char **argv) {
+    int ranks[MOST_RANKS + 1] = {1, 2, 3, 4, 0};
+    const char *directory = NULL;
+    int code = parse(argc, argv, ranks, &directory);
+    if (code >= 0) return code;
+    struct dirent **files;
+    int count = scandir(directory, &files, is_vectors, alphasort);
+    if (count <= 0) {
+        fprintf(stderr, "check_vectors: %s: %s\n", directory, count < 0 ? strerror(errno) : "no .txt files here");
+        return 2;
+    }
+    totals t = {0};
+    print_heading();
     for (int i = 0; i < count; i++) {
         run_file(directory, files[i]->d_name, ranks, &t);
         free(files[i]);
     }
     free(files);
     printf("%d passed, %d failed, %d skipped\n", t.passed, t.failed, t.skipped);
+    if (t.failed) fprintf(stderr, "check_vectors: %d of %d rows failed\n", t.failed, t.passed + t.failed);
     return t.failed ? 1 : 0;
+}
+
+int main(int argc, char **argv) {
+    output_begin();
+    return output_end("check_vectors", run(argc, argv));
 }
