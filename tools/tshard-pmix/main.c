@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "common/output.h"
 #include "helper.h"
 
 #include <dirent.h>
@@ -297,7 +298,7 @@ int main(int argc, char **argv) {
     if (argc > 1 || getsockopt(TSHI_WIREUP_FD, SOL_SOCKET, SO_TYPE, &type, &size) != 0) {
         bool help = argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"));
         fputs(usage, help ? stdout : stderr);
-        return help ? 0 : 2;
+        return output_end("tshard-pmix", help ? 0 : 2);
     }
     /* Not the rank's child, so that the rank need not wait for it, and out of reach of what its terminal sends. */
     pid_t child = fork();

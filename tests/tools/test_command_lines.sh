@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# test_command_lines.sh BUILD: what every program says of a command line that it cannot take, and of output that cannot
+# be written. tshard-run, which has suites of its own, starts ranks here.
+set -uo pipefail
+bin=$1/bin
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE TSHARD_INIT TSHARD_BACKEND
+export OPENBLAS_NUM_THREADS=1 TSHARD_TIMEOUT=20
+code=0
+fail() { code=1; echo "FAILED: $*"; }
+
+# expect CODE WORDS PROGRAM [ARGS...]: on stderr, where there are words. Programs that this build lacks are left out.
+expect() {
+    local wanted=$1 words=$2 program=$3 got
+    shift 3
+    [ -x "$bin/$program" ] || return 0
+    timeout -k 5 60 "$bin/$program" "$@" < /dev/null > "$folder/out" 2> "$folder/err"
+    got=$?
+    [ $got = "$wanted" ] || fail "$program $*: exit code $got, not $wanted: $(cat "$folder/err")"
+    grep -qF -- "$words" "$folder/err" || fail "$program $*: no word of '$words': $(cat "$folder/err")"
+}
+
+# full PROGRAM [ARGS...]: succeeds, and fails with words where the disk is full.
+full() {
+    local program=$1 got
+    shift
+    [ -x "$bin/$program" ] || return 0
+    timeout -k 5 60 "$bin/$program" "$@" < /dev/null > "$folder/out" 2> "$folder/err" ||
+        fail "$program $*: exit code $?: $(cat "$folder/err")"
+    [ -s "$folder/out" ] || fail "$program $*: no output"
+    timeout -k 5 60 "$bin/$program" "$@" < /dev/null > /dev/full 2> "$folder/err"
+    got=$?
+    [ $got = 1 ] || fail "$program $* > /dev/full: exit code $got"
+    grep -q "^$program: .*writ\(e\|ten\)" "$folder/err" ||
+        fail "$program $* > /dev/full: $(cat "$folder/err")"
+}
+
+# A file of vectors with nothing in it that is known: quick.
+mkdir "$folder/vectors"
+printf 'tensor x f64 0\n1\n' > "$folder/vectors/unknown.txt"
+
+full train_text --help
+full train_text --steps 2 --batch 2 --context 2 --sample 3
+full mlp --help
+full mlp
+full data_parallel --help
+full data_parallel
+full tshard-bench --help
+full tshard-bench --version
+full tshard-bench linear --help
+full tshard-bench support
+full tshard-bench linear --batch 2 --in 2 --out 2 --seconds 0.001
+full tshard-bench collectives --max-bytes 4 --seconds 0.001
+full check_vectors --help
+full check_vectors "$folder/vectors"
+full tshard-meet --help
+full tshard-run --help
+full tshard-pmix --help
+
+expect 2 "--steps wants a whole number" train_text --steps ' 3'
+expect 2 "--steps wants a whole number" train_text --steps +3
+expect 2 "--steps wants a whole number" train_text --steps 4294967297000000000000
+expect 2 "--steps wants a whole number" train_text --steps ''
+expect 2 "--lr wants a number above 0" train_text --lr nan
+expect 2 "--lr wants a number above 0" train_text --lr ' 1'
+expect 2 "--seed wants" train_text --seed -1
+expect 2 "--text wants a file" train_text --text ''
+expect 2 "requires an argument" train_text --text
+expect 2 "unrecognized option" train_text --what
+expect 2 "is no option" train_text what
+expect 1 "/nowhere cannot be read: No such file" train_text --text /nowhere
+expect 1 "/tmp cannot be read: Is a directory" train_text --text /tmp
+expect 1 "/dev/zero cannot be read: File too large" train_text --text /dev/zero
+expect 1 "is empty" train_text --text /dev/null
+expect 2 "--max-bytes wants bytes" tshard-bench collectives --max-bytes '4 '
+expect 2 "--max-bytes wants bytes" tshard-bench collectives --max-bytes 4KB
+expect 2 "--factor wants a whole number" tshard-bench collectives --factor ' 2'
+expect 2 "--factor must be 2 or more" tshard-bench collectives --factor 1
+expect 2 "--seconds wants seconds" tshard-bench linear --seconds inf
+expect 2 "--seconds wants seconds" tshard-bench linear --seconds 1e7
+expect 2 "--batch wants a whole number" tshard-bench linear --batch 9999999999
+expect 2 "--plot wants a file name" tshard-bench linear --plot ''
+expect 2 "--plot: cannot write '/nowhere/x'" tshard-bench linear --plot /nowhere/x
+expect 2 "--batch wants a value" tshard-bench linear --batch
+expect 2 "unknown option '--what'" tshard-bench linear --what
+expect 2 "unknown command 'what'" tshard-bench what
+expect 2 "unknown command ''" tshard-bench ''
+RANK=nonsense expect 2 "unknown command 'what'" tshard-bench what
+expect 2 "--ranks wants a list" check_vectors "$folder/vectors" --ranks 1,,2
+expect 2 "--ranks wants a list" check_vectors "$folder/vectors" --ranks '1, 2'
+expect 2 "--ranks wants a list" check_vectors "$folder/vectors" --ranks 65
+expect 2 "--device wants cpu or cuda" check_vectors "$folder/vectors" --device gpu
+expect 2 "--device wants a value" check_vectors "$folder/vectors" --device
+expect 2 "'more' is another" check_vectors "$folder/vectors" more
+expect 2 "DIR is missing" check_vectors
+expect 2 "No such file" check_vectors /nowhere
+expect 2 "no .txt files here" check_vectors "$folder"
+expect 2 "--most wants 2 to 4096" tshard-meet --most 4x
+expect 2 "--most wants a value" tshard-meet --most
+expect 2 "'what' is no option and no method" tshard-meet what
+expect 1 "usage: " mlp a b
+expect 1 "mlp: " mlp data=2x
+expect 1 "usage: " data_parallel what
+expect 2 "usage: tshard-pmix" tshard-pmix
+
+# Each rank reads the file of that name: the reason that only rank 1 has is said.
+timeout -k 5 60 "$bin/tshard-run" -n 2 --bind none "$bin/train_text" --steps 1 --text /dev/stdin < "$0" \
+    > "$folder/out" 2> "$folder/err" && fail "--text /dev/stdin on two ranks"
+grep -q "rank 1: /dev/stdin is empty" "$folder/err" || fail "no reason of rank 1: $(cat "$folder/err")"
+
+# Closed descriptors are not those of the sockets that the program opens.
+timeout -k 5 60 "$bin/mlp" >&- 2> "$folder/err" && fail "mlp without stdout"
+[ -s "$folder/err" ] || fail "mlp without stdout: no words"
+exit $code
