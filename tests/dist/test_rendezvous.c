@@ -54,7 +54,7 @@ static void expect_error(const char *settings, const tsh_world_config *config, t
     cr_assert_eq(status, wanted, "%s: %s \"%s\"", settings, tsh_status_name(status), tsh_error_message());
     cr_assert(strstr(tsh_error_message(), words), "%s: \"%s\" has no \"%s\"", settings, tsh_error_message(), words);
     cr_assert_null(world);
-    cr_assert_lt(tshi_now() - start, 2.0, "%s: an error that could be seen at once took %g s", settings,
+    cr_assert_lt(tshi_now() - start, TSHI_SOON, "%s: an error that could be seen at once took %g s", settings,
                  tshi_now() - start);
 }
 
@@ -198,7 +198,7 @@ static void wrong_size(tshi_rank *r, void *arg) {
     double start = tshi_now();
     tshi_check_status(r, tsh_world_init(NULL, &world), TSH_ERR_ARGUMENT,
                       "rank 0 says WORLD_SIZE=3, rank 1 says WORLD_SIZE=4");
-    tshi_check(r, tshi_now() - start < 4, "it took %g s", tshi_now() - start);
+    tshi_check(r, tshi_now() - start < TSHI_SOON, "it took %g s", tshi_now() - start);
 }
 
 Test(rendezvous, world_sizes_differ, .timeout = 20) {
@@ -212,7 +212,7 @@ static void one_is_missing(tshi_rank *r, void *arg) {
     if (r->rank == 2) return;
     double start = tshi_now();
     tshi_check_status(r, tsh_world_init(NULL, &world), TSH_ERR_TIMEOUT, "2/3 joined, missing rank 2");
-    tshi_check(r, tshi_now() - start < 3, "it took %g s", tshi_now() - start);
+    tshi_check(r, tshi_now() - start < TSHI_SOON, "it took %g s", tshi_now() - start);
 }
 
 Test(rendezvous, a_rank_is_missing, .timeout = 20) {
@@ -332,7 +332,7 @@ static void wrong_token(tshi_rank *r, void *arg) {
         setenv("TSHARD_TIMEOUT", "0.5", 1);
         tshi_check_status(r, tsh_world_init(NULL, &world), TSH_ERR_TIMEOUT, "found no rank 0");
         setenv("TSHARD_TOKEN", token, 1);
-        setenv("TSHARD_TIMEOUT", "5", 1);
+        setenv("TSHARD_TIMEOUT", "60", 1);
     }
     if (!tshi_check_ok(r, tsh_world_init(NULL, &r->world))) return;
     tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
@@ -389,7 +389,7 @@ static void many_ranks(tshi_rank *r, void *arg) {
 }
 
 Test(rendezvous, forty_ranks, .timeout = 30) {
-    tshi_test_options options = {.ranks = 40, .timeout = 25, .heap_bytes = (size_t)8 << 20, .world_timeout = "20"};
+    tshi_test_options options = {.ranks = 40, .heap_bytes = (size_t)8 << 20};
     cr_assert_str_empty(tshi_test_run_with(&options, many_ranks, NULL, NULL, NULL));
 }
 
