@@ -4,6 +4,7 @@
 #include "support/values.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 uint64_t tshi_random_next(uint64_t *state) {
@@ -17,6 +18,7 @@ int tshi_random_below(uint64_t *state, int n) {
 typedef struct maker {
     tshi_program *p;
     uint64_t random;
+    int detached;        /* steps that are detached, of a hundred */
     bool local, partial; /* leaves may be LOCAL, PARTIAL */
     int64_t size[4];     /* of dims, mostly */
 } maker;
@@ -38,6 +40,11 @@ static bool is_sensible(const tshi_program *p, const tshi_step *s) {
     return s->bits <= 5 && s->bound * exp2(s->bits) <= (p->dtype == TSH_FLOAT64 ? 0x1p22 : 0x1p11);
 }
 
+/* What returns its own input now and then returns one that leads to gradients, whether or not the tape records. */
+static bool may_detach(tshi_verb call) {
+    return call > CALL_IDS && call != CALL_DROPOUT && !tshi_verb_moves(call);
+}
+
 /* The number of the new value, or -1. */
 static int add(maker *m, const tshi_step *step) {
     tshi_program *p = m->p;
@@ -45,6 +52,7 @@ static int add(maker *m, const tshi_step *step) {
     tshi_step *s = &p->step[p->steps];
     *s = *step;
     s->salt = tshi_random_next(&m->random);
+    s->detached = may_detach(s->call) && chance(m, m->detached);
     if (!tshi_step_infer(p, p->steps, s) || !is_sensible(p, s)) return -1;
     s->retain = s->call > CALL_IDS && s->wants_grad && chance(m, 15);
     return p->steps++;
@@ -173,7 +181,7 @@ static int add_product(maker *m, tshi_verb call, int x) {
 
 static int add_two(maker *m, tshi_verb call, int x) {
     const tshi_dims shape = m->p->step[x].shape;
-    int y = value_of_shape(m, shape.ndim, shape.dim);
+    int y = chance(m, 8) ? x : value_of_shape(m, shape.ndim, shape.dim);
     return y < 0 ? -1 : add(m, &(tshi_step){.call = call, .inputs = 2, .in = {x, y}});
 }
 
@@ -398,12 +406,14 @@ static int add_random(maker *m) {
 }
 
 static void choose_mesh(maker *m, int ranks) {
-    static const int meshes[][3] = {{1},    {1, 1}, {2},    {2},    {1, 2}, {2, 1},    {3},       {3},       {1, 3},
-                                    {3, 1}, {4},    {2, 2}, {2, 2}, {1, 4}, {2, 1, 2}, {1, 2, 2}, {2, 2, 1}, {4, 1, 1}};
+    static const int meshes[][TSH_MAX_AXES] = {
+        {1},          {1, 1},       {2},    {2},    {1, 2}, {2, 1},    {3},       {3},       {1, 3},
+        {3, 1},       {4},          {2, 2}, {2, 2}, {1, 4}, {2, 1, 2}, {1, 2, 2}, {2, 2, 1}, {4, 1, 1},
+        {2, 1, 1, 2}, {1, 2, 2, 1}, {6},    {2, 3}, {3, 2}, {8},       {4, 2},    {2, 2, 2}};
     do {
         const int *mesh = meshes[below(m, sizeof meshes / sizeof meshes[0])];
         m->p->axes = 0;
-        for (int a = 0; a < 3 && mesh[a]; a++) m->p->size[m->p->axes++] = mesh[a];
+        for (int a = 0; a < TSH_MAX_AXES && mesh[a]; a++) m->p->size[m->p->axes++] = mesh[a];
     } while (tshi_program_ranks(m->p) > ranks);
 }
 
@@ -420,7 +430,7 @@ static void choose_objectives(maker *m) {
         int x = any_value(m);
         if (x < 0 || !p->step[x].wants_grad) continue;
         if (p->dp_axis >= 0 && p->dp_average) x = localised(m, x);
-        if (x < 0) continue;
+        if (x < 0 || !p->step[x].wants_grad) continue;
         int made = x;
         while (tshi_verb_moves(p->step[made].call)) made = p->step[made].in[0];
         if (p->step[made].call == CALL_LEAF) continue;
@@ -448,7 +458,7 @@ static void choose_training(maker *m) {
     p->dp_axis = chance(m, 35) ? below(m, p->axes) : -1;
     if (p->dp_axis < 0) return;
     int ranks = p->size[p->dp_axis];
-    p->dp_average = chance(m, 30) && (!p->exact || ranks != 3);
+    p->dp_average = chance(m, 30) && (!p->exact || (ranks & (ranks - 1)) == 0);
     p->dp_keep = chance(m, 30);
     p->dp_bucket = buckets[below(m, 4)];
 }
@@ -462,6 +472,7 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     out->dtype = out->exact && chance(&m, 20) ? TSH_FLOAT32 : TSH_FLOAT64;
     m.local = chance(&m, 35);
     m.partial = chance(&m, 60);
+    m.detached = chance(&m, 15) ? 25 : 0;
     for (int i = 0; i < 4; i++) m.size[i] = chance(&m, 4) ? 0 : 1 + below(&m, 7);
     choose_training(&m);
     int leaves = 1 + below(&m, 3), wanted = 2 + below(&m, chance(&m, 15) ? 20 : 8);
@@ -469,5 +480,5 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     if (out->steps == 0) new_leaf(&m, 0, m.size, true);
     for (int tries = 0, made = 0; made < wanted && tries < 60; tries++) made += add_random(&m) >= 0;
     choose_objectives(&m);
-    if (!tshi_program_infer(out)) out->steps = 0;
+    if (!tshi_program_infer(out)) abort();
 }

@@ -243,7 +243,7 @@ static bool infer_call(const tshi_program *p, tshi_step *s) {
     case CALL_BIAS: s->bound += input(p, s, 1)->bound; return ndim > 0 && is_vector(input(p, s, 1), last_of(&s->shape));
     case CALL_DROPOUT:
         s->bound /= 1 - s->f;
-        s->dropped = true;
+        s->dropped = s->dropped || !s->detached;
         return true;
     case CALL_RESHAPE: s->shape = tshi_reshape_dims(s, &s->shape); return true;
     case CALL_SLICE:
@@ -313,6 +313,7 @@ bool tshi_step_infer(const tshi_program *p, int k, tshi_step *s) {
         bool owner = i == 1 && (s->call == CALL_LINEAR || s->call == CALL_EMBEDDING);
         if (!owner) s->local |= input(p, s, i)->local;
     }
+    if (s->detached) s->wants_grad = false;
     if (!s->wants_grad) s->retain = false;
     return infer_call(p, s) && s->shape.ndim <= TSH_MAX_DIMS;
 }
@@ -331,5 +332,7 @@ bool tshi_program_infer(tshi_program *p) {
         int k = p->objective[i].value;
         if (k >= p->steps || !p->step[k].wants_grad || may_be_leaf(p, k)) return false;
     }
-    return p->steps > 0 && p->dp_axis < p->axes;
+    if (p->dp_axis >= p->axes || p->steps == 0) return false;
+    bool averages = p->dp_axis >= 0 && p->dp_average;
+    return !averages || !p->exact || halvings(p->size[p->dp_axis]) >= 0;
 }

@@ -78,7 +78,7 @@ static options read_options(int count, char **words) {
         } else if (!strcmp(name, "--seconds")) {
             o.seconds = (double)whole_number(name, value, 1000000);
         } else if (!strcmp(name, "--ranks")) {
-            o.ranks = (int)whole_number(name, value, 4);
+            o.ranks = (int)whole_number(name, value, MAX_RANKS);
         } else {
             usage(name);
         }

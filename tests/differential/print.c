@@ -92,7 +92,7 @@ static void print_step(const tshi_program *p, int k, FILE *to) {
     print_numbers(s, to);
     fprintf(to, " -> ");
     print_dims(&s->shape, to);
-    fprintf(to, "%s\n", s->retain ? " retain_grad" : "");
+    fprintf(to, "%s%s\n", s->retain ? " retain_grad" : "", s->detached ? " not recorded" : "");
 }
 
 static void print_training(const tshi_program *p, FILE *to) {

@@ -73,6 +73,7 @@ typedef struct tshi_step {
     uint64_t salt; /* keys the values of leaves and layers */
     bool grad;     /* of a leaf */
     bool retain;   /* the gradient of an intermediate */
+    bool detached; /* made while the tape does not record */
 
     /* Of the value, by tshi_program_infer (leaves: the shape is given). */
     tshi_dims shape;

@@ -154,6 +154,7 @@ static void simplify(tshi_step *s, int way, int axis) {
     case 0: s->layout[axis] = TSH_REPLICATED; break;
     case 1: s->grad = false; break;
     case 2: s->retain = false; break;
+    case 6: s->detached = false; break;
     case 3:
         if (s->call == CALL_LEAF) s->n[LEAF_FLAGS] &= ~(int64_t)(FLAG_CLAIM | FLAG_INIT);
         if (s->call == CALL_LINEAR || s->call == CALL_EMBEDDING) s->n[LAYER_FLAGS] = 0;
@@ -176,7 +177,7 @@ static void simplify(tshi_step *s, int way, int axis) {
 static bool simplify_steps(shrinking *s) {
     bool any = false;
     for (int k = 0; k < s->best->steps; k++) {
-        for (int way = 0; way <= 6; way++) {
+        for (int way = 0; way <= 7; way++) {
             for (int axis = 0; axis < (way == 0 ? s->best->axes : 1); axis++) {
                 tshi_program p = *s->best;
                 simplify(&p.step[k], way, axis);

@@ -301,12 +301,15 @@ static bool forward_step(truth *t, int k) {
     return true;
 }
 
-static bool forward(truth *t) {
+static bool forward(truth *t, bool recording) {
+    bool ok = true;
     t->bench.world->next_stream = t->stream;
-    for (int k = 0; k < t->p->steps; k++) {
-        if (!forward_step(t, k)) return false;
+    for (int k = 0; k < t->p->steps && ok; k++) {
+        tsh_tape_set_recording(t->bench.tape, recording && !t->p->step[k].detached);
+        ok = forward_step(t, k);
     }
-    return true;
+    tsh_tape_set_recording(t->bench.tape, true);
+    return ok;
 }
 
 static void trace(truth *t, const tshi_entry *what, const copies *c, bool gradient) {
@@ -416,7 +419,7 @@ static bool train(truth *t) {
     t->stream = t->bench.world->next_stream;
     for (int r = 0; r < t->ranks; r++) tshi_trace_clear(&t->sums[r]);
     for (int i = 0; i < t->p->objectives || i == 0; i++) {
-        if (!forward(t)) return false;
+        if (!forward(t, true)) return false;
         if (i == 0) trace_values(t);
         if (i < t->p->objectives && !backward(t, i)) return false;
         tsh_tape_reset(t->bench.tape);
@@ -429,11 +432,9 @@ static bool train(truth *t) {
 }
 
 static bool evaluate(truth *t) {
-    tsh_tape_set_recording(t->bench.tape, false);
     t->stream = t->bench.world->next_stream;
-    bool ok = forward(t);
+    bool ok = forward(t, false);
     if (ok) trace_values(t);
-    tsh_tape_set_recording(t->bench.tape, true);
     tsh_tape_reset(t->bench.tape);
     return ok;
 }
