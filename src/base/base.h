@@ -26,6 +26,11 @@ tsh_status tshi_dims_product(int n, const int64_t *dims, int64_t *out);
 
 /* Fill unset hooks with malloc, free and "always". */
 tsh_allocator tshi_allocator_resolve(const tsh_allocator *wanted);
+/* Whether this process may make a file of `bytes` (ulimit -f); the system ends one that tries in vain by a signal. errno
+ * is EFBIG when it may not. */
+bool tshi_file_fits(size_t bytes);
+/* A descriptor of an anonymous file of `bytes` zeros, or -1 with errno set (EFBIG as above). */
+int tshi_memory_file(const char *name, size_t bytes);
 /* Zeroed memory for count items of size bytes, or NULL with the message set. */
 void *tshi_calloc(const tsh_allocator *allocator, size_t count, size_t size);
 void tshi_free(const tsh_allocator *allocator, void *pointer); /* NULL is fine */

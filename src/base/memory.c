@@ -1,9 +1,16 @@
-/* Host memory through a world's hooks. */
+/* Host memory through a world's hooks, and files in memory. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "base/base.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 static void *default_alloc(void *user, size_t size) {
     (void)user;
@@ -58,4 +65,20 @@ tsh_status tshi_grow(const tsh_allocator *allocator, void **items, int *capacity
     *items = grown;
     *capacity = wanted;
     return TSH_OK;
+}
+
+bool tshi_file_fits(size_t bytes) {
+    struct rlimit limit;
+    errno = EFBIG;
+    return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || bytes <= limit.rlim_cur;
+}
+
+int tshi_memory_file(const char *name, size_t bytes) {
+    if (!tshi_file_fits(bytes)) return -1;
+    int fd = memfd_create(name, MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) == 0) return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
 }

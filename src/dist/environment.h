@@ -8,6 +8,8 @@
 #define TSHI_JOB_SIZE  256
 #define TSHI_PATH_SIZE 1024
 #define TSHI_KEY_SIZE  32
+/* A token of fewer characters is warned of. */
+#define TSHI_TOKEN_LENGTH 16
 
 /* How the ranks meet; a multicast address is not told apart from others before it is resolved. */
 typedef enum tshi_init_method { TSHI_INIT_ENV = 0, TSHI_INIT_TCP, TSHI_INIT_FILE, TSHI_INIT_MPI } tshi_init_method;

@@ -497,8 +497,19 @@ static tsh_status give_up(host *h) {
     return tshi_fail(answer.status, "rendezvous: %s", answer.words);
 }
 
+/* Whoever overhears a greeting can try tokens on it, as many as the own machines can hash. */
+static void warn_of_short_token(const host *h) {
+    size_t length = strlen(h->meet->settings->token);
+    if (length == 0 || length >= TSHI_TOKEN_LENGTH) return;
+    tshi_log(h->meet->log, TSH_LOG_WARNING,
+             "rendezvous: TSHARD_TOKEN has %zu characters, which can be guessed from what is sent: take at least %d "
+             "random ones (openssl rand -hex 16)",
+             length, TSHI_TOKEN_LENGTH);
+}
+
 static tsh_status conclude(host *h, tshi_roster *out) {
     if (h->contradiction[0] || h->joined + 1 < h->meet->settings->size) return give_up(h);
+    warn_of_short_token(h);
     tsh_status status = make_roster(h, out);
     if (status != TSH_OK) return status;
     tshi_wire_answer answer = {.status = TSH_OK, .roster = *out};

@@ -117,6 +117,9 @@ bool tshi_records_add(tshi_records *records, const tshi_meet *meet, const tshi_f
 /* --- meet_file.c, meet_many.c ------------------------------------------------------------------------------------- */
 
 tsh_status tshi_meet_file(tshi_meet *meet, tshi_roster *out);
+/* For a launcher whose ranks are gone: takes what dead processes of this machine have left out of the file that a
+ * file:// method names; without records of others the file goes. Any other method, or NULL: nothing. */
+void tshi_meet_tidy(const char *init_method);
 tsh_status tshi_meet_many(tshi_meet *meet, tshi_roster *out);
 
 #endif

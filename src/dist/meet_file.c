@@ -20,6 +20,8 @@
 
 /* A leader on another machine that is not to be reached for so long is dead. */
 #define PATIENCE 5.0
+/* How long a rank that is done waits for the lock, to take its record out. */
+#define PARTING 2.0
 
 typedef struct file_meeting {
     tshi_meet *meet;
@@ -29,6 +31,7 @@ typedef struct file_meeting {
     unsigned char doubtful[TSHI_NONCE_SIZE];
     /* The file, locked. */
     int fd;
+    double lock_until;
     tshi_records records;
 } file_meeting;
 
@@ -51,7 +54,7 @@ static void unlock_file(file_meeting *f) {
 static tsh_status wait_for_lock(file_meeting *f) {
     while (flock(f->fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR) return file_fail(f, "locking");
-        if (tshi_clock() >= f->meet->deadline) {
+        if (tshi_clock() >= f->lock_until) {
             return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: another process keeps %.200s locked",
                              f->meet->settings->path);
         }
@@ -81,7 +84,7 @@ static tsh_status read_file(file_meeting *f) {
     return tshi_fail(TSH_ERR_IO, "rendezvous: %.200s holds something else; it is left alone", f->meet->settings->path);
 }
 
-/* Open (and make), lock and read it. */
+/* Open (and make), lock and read it, unless another file takes its place again and again until it is too late. */
 static tsh_status lock_file(file_meeting *f, bool make) {
     const char *path = f->meet->settings->path;
     struct stat mine;
@@ -98,21 +101,41 @@ static tsh_status lock_file(file_meeting *f, bool make) {
         }
         unlock_file(f);
         if (status != TSH_OK) return status;
+        if (tshi_clock() >= f->lock_until) {
+            return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: other processes keep replacing %.200s", path);
+        }
     }
 }
 
-/* Put these bytes in place of what it holds; a file with nothing in it goes. */
+/* Put these bytes in place of what it holds; a file with nothing in it goes, one that was made in vain too. */
 static tsh_status write_file(file_meeting *f) {
     const tshi_records *r = &f->records;
+    struct stat s;
     if (r->size == 0) return unlink(f->meet->settings->path) == 0 ? TSH_OK : file_fail(f, "removing");
-    if (pwrite(f->fd, r->bytes, r->size, 0) != (ssize_t)r->size) return file_fail(f, "writing");
-    return ftruncate(f->fd, (off_t)r->size) == 0 ? TSH_OK : file_fail(f, "writing");
+    bool written = tshi_file_fits(r->size) && pwrite(f->fd, r->bytes, r->size, 0) == (ssize_t)r->size &&
+                   ftruncate(f->fd, (off_t)r->size) == 0;
+    if (written) return TSH_OK;
+    tsh_status status = file_fail(f, "writing");
+    if (fstat(f->fd, &s) == 0 && s.st_size == 0) unlink(f->meet->settings->path);
+    return status;
+}
+
+/* Take out the records of this process and of the dead; without others the file goes. */
+static void tidy_file(file_meeting *f, double lock_until) {
+    tshi_frame leader;
+    bool found;
+    f->lock_until = lock_until;
+    if (lock_file(f, false) != TSH_OK) return;
+    bool changed = tshi_records_sort(&f->records, f->meet, f->mine.nonce, f->dead, &leader, &found);
+    if (changed || f->records.size == 0) write_file(f);
+    unlock_file(f);
 }
 
 /* --- looking ------------------------------------------------------------------------------------------------------ */
 
 /* Write myself down unless somebody leads already. */
 static tsh_status look_or_lead(file_meeting *f, tshi_frame *leader, bool *found) {
+    f->lock_until = f->meet->deadline;
     tsh_status status = lock_file(f, true);
     if (status != TSH_OK) return status;
     bool changed = tshi_records_sort(&f->records, f->meet, f->mine.nonce, f->dead, leader, found);
@@ -169,11 +192,8 @@ static tsh_status listen_somewhere(file_meeting *f, int listeners[2], int *n) {
 
 static void withdraw(void *user) {
     file_meeting *f = user;
-    tshi_frame leader;
-    bool found;
-    if (lock_file(f, false) != TSH_OK) return;
-    if (tshi_records_sort(&f->records, f->meet, f->mine.nonce, f->dead, &leader, &found)) write_file(f);
-    unlock_file(f);
+    double parting = tshi_clock() + PARTING;
+    tidy_file(f, parting > f->meet->deadline ? parting : f->meet->deadline);
 }
 
 /* A look without the lock: my nonce is there or, perhaps, not. */
@@ -235,7 +255,6 @@ static tsh_status meet_by(file_meeting *f, int *listeners, int n, tshi_roster *o
         if (status != TSH_OK) return status;
         if (!found) {
             status = tshi_host_run(f->meet, &plan, &again, out);
-            if (status == TSH_ERR_MEMORY) withdraw(f);
             if (!again) return status;
         } else if (follow(f, &leader, &status, out) == TSHI_GUEST_DONE) {
             return status;
@@ -246,6 +265,15 @@ static tsh_status meet_by(file_meeting *f, int *listeners, int n, tshi_roster *o
         }
         nap(pause);
     }
+}
+
+/* Whatever has failed, this rank leaves no record, its own or that of a leader that has died. The words of the failure
+ * stay. */
+static void give_up(file_meeting *f) {
+    char words[TSHI_MESSAGE_SIZE];
+    snprintf(words, sizeof words, "%s", tsh_error_message());
+    tidy_file(f, tshi_clock() + PARTING);
+    tshi_fail(TSH_OK, "%s", words);
 }
 
 tsh_status tshi_meet_file(tshi_meet *meet, tshi_roster *out) {
@@ -260,7 +288,27 @@ tsh_status tshi_meet_file(tshi_meet *meet, tshi_roster *out) {
     if (!tshi_random_bytes(f->mine.nonce, sizeof f->mine.nonce)) status = tshi_fail_errno(errno, "rendezvous: random");
     if (status == TSH_OK) status = listen_somewhere(f, listeners, &n);
     if (status == TSH_OK) status = meet_by(f, listeners, n, out);
+    if (status != TSH_OK) give_up(f);
     tshi_dial_close(listeners, n);
     tshi_free(meet->allocator, f);
     return status;
+}
+
+void tshi_meet_tidy(const char *init_method) {
+    static const char scheme[] = "file://";
+    tsh_allocator allocator = tshi_allocator_resolve(NULL);
+    tshi_settings *settings = tshi_calloc(&allocator, 1, sizeof *settings);
+    file_meeting *f = tshi_calloc(&allocator, 1, sizeof *f);
+    tshi_meet meet = {.settings = settings, .allocator = &allocator};
+    bool named = init_method && !strncmp(init_method, scheme, strlen(scheme));
+    const char *path = named ? init_method + strlen(scheme) : "";
+    if (settings && f && path[0] == '/' && strlen(path) < sizeof settings->path) {
+        memcpy(settings->path, path, strlen(path) + 1);
+        tshi_who_am_i(&meet.me);
+        f->meet = &meet;
+        f->fd = -1;
+        tidy_file(f, tshi_clock() + PARTING);
+    }
+    tshi_free(&allocator, settings);
+    tshi_free(&allocator, f);
 }

@@ -99,14 +99,14 @@ static tsh_status lay_out(const tshi_meeting *meeting, size_t *total) {
 /* tshi_meeting.make: rank 0 writes down who is who and where, before anybody sees it. */
 static int make_memory(const tshi_meeting *meeting) {
     size_t bytes, at = round_up(control_bytes(meeting->size));
-    if (lay_out(meeting, &bytes) != TSH_OK) return -TSH_ERR_MEMORY;
-    int fd = memfd_create("tshard", MFD_CLOEXEC);
+    tsh_status status = lay_out(meeting, &bytes);
+    if (status != TSH_OK) return -(int)status;
+    int fd = tshi_memory_file("tshard", bytes);
     tshi_control *control = MAP_FAILED;
-    if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0) {
-        control = mmap(NULL, control_bytes(meeting->size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    }
+    if (fd >= 0) control = mmap(NULL, control_bytes(meeting->size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (control == MAP_FAILED) {
-        tshi_fail_errno(errno, "world_init: a memory file of %zu bytes (TSHARD_HEAP makes it smaller)", bytes);
+        const char *limit = errno == EFBIG ? " is more than this process may make, see ulimit -f" : "";
+        tshi_fail_errno(errno, "world_init: a memory file of %zu bytes%s (TSHARD_HEAP makes it smaller)", bytes, limit);
         if (fd >= 0) close(fd);
         return -TSH_ERR_MEMORY;
     }

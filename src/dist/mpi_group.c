@@ -49,14 +49,6 @@ typedef struct place {
     uint64_t id; /* of the group, numbered by its first member */
 } place;
 
-static int first_file(size_t bytes) {
-    int fd = memfd_create("tshard-gate", MFD_CLOEXEC);
-    if (fd < 0) return -1;
-    if (ftruncate(fd, (off_t)bytes) == 0) return fd;
-    close(fd);
-    return -1;
-}
-
 static void *map_file(int fd, size_t bytes) {
     void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     return block == MAP_FAILED ? NULL : block;
@@ -96,7 +88,7 @@ static int share_block(tsh_group *group, tshi_mpi_group *mg) {
     if (group == group->world->group) mg->block_bytes += tshi_waits_bytes(group->size);
     if (group->rank == 0) {
         p.id = (uint64_t)group->world->rank << 32 | ++mpi->next_group;
-        if (here) p.fd = fd = first_file(mg->block_bytes);
+        if (here) p.fd = fd = tshi_memory_file("tshard-gate", mg->block_bytes);
         if (fd >= 0) mg->block = map_file(fd, mg->block_bytes);
         /* It also tells a member that it has found the file it was meant to. */
         if (mg->block) atomic_store(&mg->block->id, p.id);

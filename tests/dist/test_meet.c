@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "dist/meet.h"
 #include "support/clock.h"
 #include "support/collectives.h"
 
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -197,6 +199,7 @@ Test(meet, ranks_are_given_out_in_order, .timeout = 30) {
 static pid_t start_waiting(const char *text) {
     pid_t pid = fork();
     if (pid != 0) return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     tsh_world *world = NULL;
     tsh_world_config config = {.init_method = text, .world_size = 2, .heap_bytes = HEAP};
     tsh_world_init(&config, &world);
@@ -231,6 +234,38 @@ Test(meet, file_of_a_dead_job, .timeout = 30) {
         cr_assert_neq(access(path, F_OK), 0, "it is left behind");
     }
     cr_assert_lt(tshi_now() - start, TSHI_SOON);
+}
+
+/* What a launcher does: the records of the dead go, those of the living and what is no rendezvous stay. */
+Test(meet, file_is_tidied, .timeout = 30) {
+    char path[64], text[128];
+    file_name(path);
+    snprintf(text, sizeof text, "file://%s", path);
+    setenv("TSHARD_TOKEN", "a token of the job that lives", 1);
+    pid_t living = start_waiting(text);
+    wait_for_size(path, true);
+    setenv("TSHARD_TOKEN", "a token of the job that dies", 1);
+    struct stat before, after;
+    cr_assert_eq(stat(path, &before), 0);
+    pid_t dying = start_waiting(text);
+    for (int i = 0; i < 500 && (stat(path, &after) != 0 || after.st_size == before.st_size); i++) tshi_nap(0.01);
+    cr_assert_gt(after.st_size, before.st_size);
+    kill(dying, SIGKILL);
+    waitpid(dying, NULL, 0);
+    tshi_meet_tidy(text);
+    cr_assert(stat(path, &after) == 0 && after.st_size == before.st_size, "one record of two stays");
+    kill(living, SIGKILL);
+    waitpid(living, NULL, 0);
+    tshi_meet_tidy(text);
+    cr_assert_neq(access(path, F_OK), 0, "a file without records stays");
+    tshi_meet_tidy(NULL);
+    tshi_meet_tidy("env://");
+    tshi_meet_tidy("file://relative");
+    FILE *file = fopen(path, "w");
+    fputs("somebody's notes", file);
+    fclose(file);
+    tshi_meet_tidy(text);
+    cr_assert_eq(unlink(path), 0, "a file that is no rendezvous is removed");
 }
 
 Test(meet, file_that_is_no_meeting_is_left_alone, .timeout = 20) {

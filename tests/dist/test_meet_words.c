@@ -140,3 +140,38 @@ Test(words, too_few_descriptors, .timeout = 30) {
         cr_assert_str_empty(words, "%s: %s", methods[i], words);
     }
 }
+
+/* --- sizes of files ----------------------------------------------------------------------------------------------- */
+
+/* Rank 0 may make no file as large as the memory of all: an error, not the signal that the system has for it. */
+static void small_files(tshi_rank *r, void *arg) {
+    const struct rlimit limit = {1 << 20, 1 << 20};
+    (void)arg;
+    if (r->rank == 0) tshi_check(r, setrlimit(RLIMIT_FSIZE, &limit) == 0, "setrlimit");
+    tsh_world_config config = {.heap_bytes = HEAP};
+    tshi_check_status(r, tsh_world_init(&config, &r->world), TSH_ERR_MEMORY,
+                      "bytes is more than this process may make, see ulimit -f (TSHARD_HEAP makes it smaller)");
+}
+
+Test(words, files_are_limited, .timeout = 30) {
+    tshi_test_options options = {.ranks = 2, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, small_files, NULL, NULL, NULL));
+}
+
+static void no_files(tshi_rank *r, void *arg) {
+    const struct rlimit none = {0, 0};
+    tshi_check(r, setrlimit(RLIMIT_FSIZE, &none) == 0, "setrlimit");
+    tsh_world_config config = {.init_method = arg, .heap_bytes = HEAP};
+    unsetenv("RANK");
+    unsetenv("LOCAL_RANK");
+    unsetenv("LOCAL_WORLD_SIZE");
+    tshi_check_status(r, tsh_world_init(&config, &r->world), TSH_ERR_SYSTEM, "File too large");
+    tshi_check(r, access((const char *)arg + strlen("file://"), F_OK) != 0, "an empty file is left");
+}
+
+Test(words, no_file_may_be_written, .timeout = 30) {
+    char text[96];
+    snprintf(text, sizeof text, "file:///tmp/tshard-test-limit-%d", (int)getpid());
+    tshi_test_options options = {.ranks = 2, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, no_files, text, NULL, NULL));
+}

@@ -195,6 +195,30 @@ Test(nodes, wrong_use, .timeout = 30) {
     }
 }
 
+/* Between nodes a secret that cannot be passed on is an error: the job does not run without. */
+Test(nodes, a_token_that_does_not_fit, .timeout = 30) {
+    char token[257];
+    environment_alike();
+    memset(token, 'x', sizeof token);
+    token[256] = '\0';
+    setenv("TSHARD_TOKEN", token, 1);
+    cr_assert_neq(run(ARGUMENTS("-n", "1", "--nnodes", "2", "--node-rank", "0", "--master-addr", "h", "true")), 0);
+    cr_assert(strstr(err, "TSHARD_TOKEN has 256 characters; it must have at most 255"), "%s", err);
+}
+
+/* Rank 1 fails while rank 0 leads the rendezvous, and is killed there. */
+Test(nodes, a_killed_rendezvous_leaves_no_file, .timeout = 60) {
+    char method[96], *path = method + strlen("file://");
+    char *script = "test $RANK = 0 && exec " TSHARD_BIN_DIR "/tshard-bench collectives --op all_reduce; "
+                   "until test -s ${TSHARD_INIT#file://}; do sleep 0.01; done; exit 7";
+    environment_alike();
+    snprintf(method, sizeof method, "file:///tmp/tshard-test-killed-%d", (int)getpid());
+    setenv("TSHARD_INIT", method, 1);
+    setenv("TSHARD_TIMEOUT", "50", 1);
+    cr_assert_eq(run(ARGUMENTS("-n", "2", "sh", "-c", script)), 7, "%s", err);
+    cr_assert_neq(access(path, F_OK), 0, "%s is left", path);
+}
+
 static void read_file(const char *folder, const char *name, char text[256]) {
     char path[256];
     snprintf(path, sizeof path, "%s/%s", folder, name);

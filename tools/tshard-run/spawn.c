@@ -1,5 +1,6 @@
 /* Starting one rank. */
 #define _GNU_SOURCE
+#include "base/settings.h"
 #include "run.h"
 
 #include <arpa/inet.h>
@@ -31,12 +32,14 @@ static int free_port(void) {
 
 /* Several launchers cannot agree on a secret: theirs comes from outside. */
 static bool take_token(run_plan *plan) {
-    const char *given = getenv("TSHARD_TOKEN");
     unsigned char bytes[16];
     if (plan->options->nnodes > 1) {
-        if (given && strlen(given) < sizeof plan->token) {
-            memcpy(plan->token, given, strlen(given) + 1);
-        } else if (plan->options->node_rank == 0) {
+        bool given;
+        if (tshi_variable_text("TSHARD_TOKEN", plan->token, sizeof plan->token, &given) != TSH_OK) {
+            run_say("%s", tsh_error_message());
+            return false;
+        }
+        if (!given && plan->options->node_rank == 0) {
             run_say("TSHARD_TOKEN is not set: set it to one secret on all nodes to keep strangers out");
         }
         return true;

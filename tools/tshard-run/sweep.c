@@ -1,5 +1,7 @@
 /* Nothing is left running: kill and reap all descendants. */
 #define _GNU_SOURCE
+#include "base/settings.h"
+#include "dist/meet.h"
 #include "run.h"
 
 #include <errno.h>
@@ -51,7 +53,7 @@ static void kill_found_children(void) {
 }
 
 /* Whatever loses its parent becomes our child, because we are a subreaper: so children are enough, again and again. */
-void run_sweep(void) {
+static void end_children(void) {
     const struct timespec pause = {.tv_nsec = 1000000};
     const double since = run_now();
     while (!reap()) {
@@ -63,4 +65,10 @@ void run_sweep(void) {
         if (past > MOMENT && !kill_listed_children()) kill_found_children();
         nanosleep(&pause, NULL);
     }
+}
+
+/* A rank that was killed while it led a rendezvous could not take its record out of the file. */
+void run_sweep(void) {
+    end_children();
+    tshi_meet_tidy(tshi_variable("TSHARD_INIT"));
 }

@@ -275,7 +275,7 @@ static product product_of(const gemm_call *g, const extras *e) {
     key.ld[LEFT] = g->ldb;
     key.ld[RIGHT] = g->lda;
     key.ld[OUT] = g->ldc;
-    key.dtype = g->dtype;
+    key.dtype = (int32_t)g->dtype;
     key.epilogue = (int32_t)e->epilogue;
     key.transposed[LEFT] = g->transpose_b;
     key.transposed[RIGHT] = g->transpose_a;
