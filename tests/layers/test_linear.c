@@ -348,7 +348,7 @@ static void wrong_configurations(tshi_rank *r, void *arg) {
         {{.in = 4, .out = 4, .shard = (tsh_sharding)7}, "7 is no sharding"},
         {{.in = 4, .out = 4, .shard = TSH_ROW, .gather_output = true}, "gather_output is for TSH_COLUMN"},
         {{.in = 4, .out = 4, .shard = TSH_COLUMN, .sequence_parallel = true}, "sequence_parallel is for TSH_ROW"},
-        {{.in = 4, .out = 4, .dtype = TSH_INT64}, "dtype is int64; the CPU computes"},
+        {{.in = 4, .out = 4, .dtype = TSH_INT64}, "dtype is int64; the "},
         {{.in = 4, .out = 4, .activation = (tsh_activation)5}, "5 is no activation"},
         {{.in = 4, .out = 4, .activation = (tsh_activation)-1}, "-1 is no activation"},
         {{.in = INT64_MAX / 2, .out = INT64_MAX / 2}, ""},

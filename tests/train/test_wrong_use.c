@@ -30,9 +30,9 @@ static void sum_of_misfits(kit *k) {
     tsh_add(k->tape, k->x, k->wide);
 }
 
-static void activation_of_bfloat16(kit *k) {
+static void activation_of_complex_numbers(kit *k) {
     tsh_tensor *x = NULL;
-    tsh_tensor_create(tsh_tensor_mesh(k->x), &(tsh_tensor_config){.dtype = TSH_BFLOAT16, .ndim = 1, .shape = {3}}, &x);
+    tsh_tensor_create(tsh_tensor_mesh(k->x), &(tsh_tensor_config){.dtype = TSH_COMPLEX64, .ndim = 1, .shape = {3}}, &x);
     tsh_gelu(k->tape, x);
     tsh_tensor_release(x);
 }
@@ -219,10 +219,10 @@ static const mistake mistakes[] = {
     {"matmul_of_misfits", matmul_of_misfits, TSH_ERR_SHAPE, {"matmul: float32 [2,3]", "[..., k] and [k, n] wanted"}},
     {"sum_of_misfits", sum_of_misfits, TSH_ERR_SHAPE, {"add: float32 [2,3]", "equal shapes wanted"}},
     {"sum_of_dtypes", sum_of_dtypes, TSH_ERR_DTYPE, {"add: ", "float64"}},
-    {"activation_of_bfloat16",
-     activation_of_bfloat16,
+    {"activation_of_complex_numbers",
+     activation_of_complex_numbers,
      TSH_ERR_DTYPE,
-     {"gelu: input 0 is bfloat16", "the CPU computes with float32 and float64"}},
+     {"gelu: input 0 is complex64", "PU computes with float32"}},
     {"linear_of_a_wrong_width", linear_of_a_wrong_width, TSH_ERR_SHAPE, {"linear_forward: x is [2,4]", "in=18"}},
     {"linear_of_a_wrong_dtype", linear_of_a_wrong_dtype, TSH_ERR_DTYPE, {"linear_forward: x is float64", "float32"}},
     {"column_of_split_features",
