@@ -40,10 +40,11 @@ typedef struct guest {
 typedef struct host {
     tshi_meet *meet;
     const tshi_host_plan *plan;
-    guest *guests; /* [most] */
-    int n, most, strangers, joined, refused;
+    guest *guests; /* [n], of `room`, which grows up to `most` */
+    int n, room, most, strangers, joined, refused;
     bool full;            /* there was no descriptor for a connection */
-    struct pollfd *polls; /* [listeners + most] */
+    struct pollfd *polls; /* [polls_room]: listeners, then guests */
+    int polls_room;
     double deadline;
     char contradiction[TSHI_MESSAGE_SIZE];
 } host;
@@ -123,9 +124,25 @@ static void drop_oldest_stranger(host *h) {
     if (oldest >= 0) drop(h, oldest);
 }
 
+/* Tables grow with those that come: what a world size says may be a mistake. */
+static bool make_room(host *h) {
+    void *guests = h->guests, *polls = h->polls;
+    const tsh_allocator *allocator = h->meet->allocator;
+    tsh_status status = tshi_grow(allocator, &guests, &h->room, h->n + 1, sizeof *h->guests);
+    h->guests = guests;
+    if (status != TSH_OK) return false;
+    status = tshi_grow(allocator, &polls, &h->polls_room, h->plan->n + h->n + 1, sizeof *h->polls);
+    h->polls = polls;
+    return status == TSH_OK;
+}
+
 static void challenge(host *h, int fd) {
     unsigned char bytes[TSHI_WIRE_MOST];
     tshi_frame frame = {0};
+    if (!make_room(h)) {
+        close(fd);
+        return;
+    }
     guest *g = &h->guests[h->n];
     *g = (guest){.fd = fd, .rank = -1, .deadline = tshi_clock() + HEARING};
     h->n++;
@@ -529,9 +546,7 @@ static void keep_connections(host *h) {
 tsh_status tshi_host_run(tshi_meet *meet, const tshi_host_plan *plan, bool *again, tshi_roster *out) {
     int size = meet->settings->size;
     host h = {.meet = meet, .plan = plan, .most = 2 * size + STRANGERS, .deadline = meet->deadline};
-    h.guests = tshi_calloc(meet->allocator, (size_t)h.most, sizeof *h.guests);
-    h.polls = tshi_calloc(meet->allocator, (size_t)(h.most + plan->n), sizeof *h.polls);
-    tsh_status status = h.guests && h.polls ? TSH_OK : TSH_ERR_MEMORY;
+    tsh_status status = make_room(&h) ? TSH_OK : TSH_ERR_MEMORY;
     if (again) *again = false;
     if (status == TSH_OK && !gather(&h)) {
         *again = true;

@@ -21,7 +21,7 @@
 /* A leader on another machine that is not to be reached for so long is dead. */
 #define PATIENCE 5.0
 /* How long a rank that is done waits for the lock, to take its record out. */
-#define PARTING 2.0
+#define PARTING 1.0
 
 typedef struct file_meeting {
     tshi_meet *meet;

@@ -48,8 +48,8 @@ typedef struct crowd {
     unsigned interfaces[INTERFACES];
     int n_interfaces;
     tshi_frame mine;
-    voice *voices; /* [most], others than me */
-    int n, most;
+    voice *voices; /* [n], of `room`, which grows up to `most`: others than this process */
+    int n, room, most;
     double start, next_tell, deadline;
     bool told; /* else: even if a lower one is there */
     char contradiction[TSHI_MESSAGE_SIZE];
@@ -157,7 +157,11 @@ static voice *voice_of(crowd *c, const unsigned char *nonce) {
     for (int i = 0; i < c->n; i++) {
         if (!memcmp(c->voices[i].nonce, nonce, TSHI_NONCE_SIZE)) return &c->voices[i];
     }
-    if (c->n == c->most) return NULL;
+    void *voices = c->voices;
+    bool full = c->n == c->most;
+    if (!full) full = tshi_grow(c->meet->allocator, &voices, &c->room, c->n + 1, sizeof *c->voices) != TSH_OK;
+    c->voices = voices;
+    if (full) return NULL;
     voice *v = &c->voices[c->n++];
     *v = (voice){0};
     memcpy(v->nonce, nonce, TSHI_NONCE_SIZE);
@@ -324,8 +328,6 @@ tsh_status tshi_meet_many(tshi_meet *meet, tshi_roster *out) {
     tsh_status status = tshi_dial_resolve(s->address, s->port, places, &n);
     if (status != TSH_OK) return status;
     c.place = places[0];
-    c.voices = tshi_calloc(meet->allocator, (size_t)c.most, sizeof *c.voices);
-    if (!c.voices) return TSH_ERR_MEMORY;
     memcpy(c.mine.group, meet->group, sizeof c.mine.group);
     c.mine.rank = s->rank;
     c.mine.size = s->size;

@@ -175,3 +175,31 @@ Test(words, no_file_may_be_written, .timeout = 30) {
     tshi_test_options options = {.ranks = 2, .bare = true};
     cr_assert_str_empty(tshi_test_run_with(&options, no_files, text, NULL, NULL));
 }
+
+/* --- sizes of worlds ---------------------------------------------------------------------------------------------- */
+
+#define MOST_MEMORY 400000 /* KiB */
+
+/* A world size that is a mistake costs the deadline, not the machine's memory. */
+static void large_world(tshi_rank *r, void *arg) {
+    tsh_world_config config = {.init_method = arg, .heap_bytes = HEAP};
+    struct rusage usage;
+    setenv("WORLD_SIZE", "1048576", 1);
+    unsetenv("LOCAL_RANK");
+    unsetenv("LOCAL_WORLD_SIZE");
+    tshi_check_status(r, tsh_world_init(&config, &r->world), TSH_ERR_TIMEOUT, "rendezvous: ");
+    getrusage(RUSAGE_SELF, &usage);
+    tshi_check(r, usage.ru_maxrss < MOST_MEMORY, "%s took %ld KiB", config.init_method, usage.ru_maxrss);
+}
+
+Test(words, a_large_world_takes_little_memory, .timeout = 60) {
+    char tcp[64], file[96], many[64];
+    snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", port_of(4));
+    snprintf(file, sizeof file, "file:///tmp/tshard-test-large-%d", (int)getpid());
+    snprintf(many, sizeof many, "tcp://239.255.17.8:%d", port_of(5));
+    char *const methods[] = {"env://", tcp, file, many};
+    for (int i = 0; i < 4; i++) {
+        tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = "0.5"};
+        cr_assert_str_empty(tshi_test_run_with(&options, large_world, methods[i], NULL, NULL));
+    }
+}
