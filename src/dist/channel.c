@@ -15,15 +15,18 @@
 #define MOST_FDS   16
 #define NAME_BYTES 16
 
-socklen_t tshi_channel_address(const tshi_settings *settings, struct sockaddr_un *out) {
-    static const unsigned char purpose[] = "place";
+socklen_t tshi_channel_name(const tshi_settings *settings, const char *purpose, int number, struct sockaddr_un *out) {
     unsigned char name[TSHI_PROOF_SIZE];
-    uid_t user = getuid();
-    tshi_hmac(settings->key, sizeof settings->key, purpose, sizeof purpose, &user, sizeof user, name);
+    const int parts[] = {(int)getuid(), number};
+    tshi_hmac(settings->key, sizeof settings->key, purpose, strlen(purpose), parts, sizeof parts, name);
     memset(out, 0, sizeof *out);
     out->sun_family = AF_UNIX;
     for (size_t i = 0; i < NAME_BYTES; i++) snprintf(out->sun_path + 1 + 2 * i, 3, "%02x", name[i]);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + 2 * NAME_BYTES);
+}
+
+socklen_t tshi_channel_address(const tshi_settings *settings, struct sockaddr_un *out) {
+    return tshi_channel_name(settings, "place", 0, out);
 }
 
 static void make_proof(const tshi_settings *settings, const tshi_hello *hello, unsigned char out[TSHI_PROOF_SIZE]) {

@@ -27,7 +27,10 @@ typedef struct tshi_answer {
     char words[TSHI_MESSAGE_SIZE];
 } tshi_answer;
 
-/* The abstract name of a job's socket: digits that tell those without the key neither the job nor what it is for. */
+/* The abstract name of a socket of this user's job: digits that tell those without the key neither the job nor what it
+ * is for. */
+socklen_t tshi_channel_name(const tshi_settings *settings, const char *purpose, int number, struct sockaddr_un *out);
+/* Of the one that rank 0 listens at. */
 socklen_t tshi_channel_address(const tshi_settings *settings, struct sockaddr_un *out);
 /* Makes the proof of a hello that is otherwise complete. */
 void tshi_channel_prove(const tshi_settings *settings, tshi_hello *hello);

@@ -1,19 +1,18 @@
 /* MPI itself: starting it where nobody has, gathering its ranks in time, ending it.
  *
  * MPI_Init waits for the other ranks without limit and cannot be told to stop. So ranks that, by the launcher's word,
- * are all on this machine, look for each other first: each binds an abstract socket whose name the others can guess.
- * Nothing is ever sent to it; that it is there says that its rank has come. */
+ * are all on this machine, look for each other first: each binds an abstract socket whose name the job's key
+ * tells. Nothing is ever sent to it; that it is there says that its rank has come. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "dist/channel.h"
 #include "dist/mpi.h"
 
 #include <dirent.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -140,17 +139,9 @@ tsh_status tshi_mpi_start(void) {
 
 /* --- presence ----------------------------------------------------------------------------------------------------- */
 
-static socklen_t presence_name(const tshi_settings *s, int rank, struct sockaddr_un *out) {
-    memset(out, 0, sizeof *out);
-    out->sun_family = AF_UNIX;
-    int n = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "tshard-mpi/%u/%.80s/%d", (unsigned)getuid(), s->job,
-                     rank);
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
-}
-
 static int presence_open(const tshi_settings *s) {
     struct sockaddr_un name;
-    socklen_t length = presence_name(s, s->rank, &name);
+    socklen_t length = tshi_channel_name(s, "mpi", s->rank, &name);
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd >= 0) bind(fd, (struct sockaddr *)&name, length);
     return fd;
@@ -158,7 +149,7 @@ static int presence_open(const tshi_settings *s) {
 
 static bool present(const tshi_settings *s, int rank) {
     struct sockaddr_un name;
-    socklen_t length = presence_name(s, rank, &name);
+    socklen_t length = tshi_channel_name(s, "mpi", rank, &name);
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     bool there = fd < 0 || connect(fd, (struct sockaddr *)&name, length) == 0;
     if (fd >= 0) close(fd);
