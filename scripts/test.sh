@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=scripts/setup.sh
 . scripts/setup.sh
 
-all_stages=(gcc clang asan tsan fuzz valgrind install mpich cuda gpu docs format)
+all_stages=(gcc install clang asan tsan fuzz valgrind mpich cuda gpu docs format)
 quick_stages=(gcc format)
 # TSHARD_TEST_DEVICE=cuda scripts/test.sh: the suites on a GPU alone.
 [ "${TSHARD_TEST_DEVICE:-cpu}" = cpu ] || all_stages=(gpu) quick_stages=(gpu)
@@ -37,10 +37,12 @@ suites() {
         --label-regex "^($2)$" --label-exclude "^(${left_out:-none})$"
 }
 
-# CUDA is left to its own stage: kernels compile long, and neither sanitizers nor fuzzers look at them.
+# With the CUDA side where there is a toolkit, its kernels for one architecture: they compile long.
 stage_gcc() {
-    build build-gcc -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=OFF && suites build-gcc '.*' install
+    build build-gcc -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=AUTO -DTSHARD_CUDA_ARCHITECTURES=90 && suites build-gcc '.*' install
 }
+
+# The stages below leave CUDA out: neither sanitizers nor fuzzers look at it.
 
 # The second compiler's warnings over everything, and its code where compilers differ: the kernels.
 stage_clang() { build build-clang -DCMAKE_C_COMPILER=clang -DTSHARD_CUDA=OFF && suites build-clang 'base|device|tensor|ops'; }
@@ -98,10 +100,12 @@ stage_mpich() {
         cmake --build build-mpich --target mpi_ranks && suites build-mpich mpi
 }
 
-# Everything for all architectures, linked; its suites, which need no GPU; and what an installed build with CUDA carries.
+# The kernels for all architectures, linked into library and programs, and what an installed build of them carries. The
+# suites of the CUDA side, which need no GPU, are in the stage gcc.
 stage_cuda() {
     have_command nvcc || [ -x "${CUDACXX:-/usr/local/cuda/bin/nvcc}" ] || { echo "there is no nvcc"; return 77; }
-    build build-cuda -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=ON && suites build-cuda 'cuda|install'
+    build build-cuda -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=ON -DTSHARD_BUILD_TESTS=OFF &&
+        CC=gcc bash tests/install/test_install.sh build-cuda
 }
 
 # The rooms' suites and the golden vectors on the GPU that is here.
