@@ -143,8 +143,16 @@ count_suites() {
     detail=" ($total suites)"
 }
 
+# Of all that this script has run and waited for: says what a stage costs, however busy the machine is.
+processor_seconds() {
+    local fields
+    read -ra fields < /proc/$$/stat
+    echo $(((fields[15] + fields[16]) / $(getconf CLK_TCK)))
+}
+
 run_stage() {
-    local name=$1 log=$logs/$1.log started=$SECONDS code detail=""
+    local name=$1 log=$logs/$1.log started=$SECONDS used code detail=""
+    used=$(processor_seconds)
     printf '%-10s ... ' "$name"
     "stage_$name" > "$log" 2>&1 < /dev/null
     code=$?
@@ -154,7 +162,7 @@ run_stage() {
         *) count_suites "$log" && grep -q ' [1-9][0-9]* tests failed out of' "$log" || failed=$((failed + 1))
             failures+=("$name"); printf 'FAILED' ;;
     esac
-    printf '%s, %d s\n' "$detail" $((SECONDS - started))
+    printf '%s, %d s, %d s of processor time\n' "$detail" $((SECONDS - started)) $(($(processor_seconds) - used))
     if [ $code != 0 ] && [ $code != 77 ]; then
         grep -E 'error:|warning:|\*\*\*(Failed|Timeout|Exception)|\[(FAIL|CRASH|ERR)|ERROR: |runtime error|Assertion' "$log" | head -n 30
         echo "--- the end of $log:"
