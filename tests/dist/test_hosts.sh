@@ -1,35 +1,13 @@
 #!/usr/bin/env bash
-# test_hosts.sh BUILD: ranks of two hosts meet, each started by a tshard-run of its own. The hosts are network namespaces
-# with names and addresses of their own, joined by a pair of virtual interfaces. What MPI then does is tested elsewhere:
-# here the backend is `local`, which ranks of several hosts cannot take. That they say so, and name both, shows that they
-# have met.
+# test_hosts.sh BUILD: ranks of two hosts, which are network namespaces, meet, each started by a tshard-run of its own. What
+# MPI then does is tested elsewhere: here the backend is `local`, which ranks of several hosts cannot take. That they say
+# so, and name both, shows that they have met.
 set -uo pipefail
+# shellcheck source=tests/support/hosts.sh
+. "$(dirname "$0")/../support/hosts.sh"
 bin=$1/bin
-skip() { echo "skipped: $1"; exit 77; }
-
-[ "$(id -u)" = 0 ] || skip "only root may make network namespaces"
-command -v ip > /dev/null || skip "there is no ip (Debian: apt-get install iproute2)"
-a=tsm$$ b=tsn$$ net=10.$((RANDOM % 200 + 20)).$((RANDOM % 250)) net6=fd00:$((RANDOM % 9000 + 1000))
-folder=$(mktemp -d)
 code=0
-clean() {
-    for name in "$a" "$b"; do
-        ip netns pids "$name" 2> /dev/null | xargs -r kill -9 2> /dev/null
-        ip netns del "$name" 2> /dev/null
-    done
-    rm -rf "$folder"
-}
-trap clean EXIT
-{ ip netns add "$a" && ip netns add "$b"; } 2> /dev/null || skip "network namespaces are not allowed here"
-ip link add w$$a netns "$a" type veth peer name w$$b netns "$b" 2> /dev/null || skip "veth pairs are not allowed here"
-have_ipv6=1
-for side in "$a w$$a 1" "$b w$$b 2"; do
-    read -r name device host <<< "$side"
-    ip -n "$name" addr add "$net.$host/24" dev "$device"
-    ip -n "$name" addr add "$net6::$host/64" dev "$device" nodad 2> /dev/null || have_ipv6=0
-    ip -n "$name" link set "$device" up
-    ip -n "$name" link set lo up
-done
+hosts_up ipv6
 
 export TSHARD_BACKEND=local TSHARD_TOKEN=hosts TSHARD_HEAP=64M TSHARD_TIMEOUT=20 OPENBLAS_NUM_THREADS=1
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TSHARD_INIT
@@ -45,25 +23,24 @@ fail() {
 
 # launch SIDE NODE_RANK SCRIPT [OPTION...]: two ranks of `sh -c SCRIPT` there, in the background.
 launch() {
-    local side=$1 node=$2 script=$3 name=${!1}
+    local side=$1 node=$2 script=$3
     shift 3
-    ip netns exec "$name" unshare --uts sh -c "hostname host-$side; exec \"\$@\"" sh "$bin/tshard-run" --nnodes 2 \
-        --node-rank "$node" -n 2 --bind none "$@" sh -c "$script" < /dev/null > "$folder/$side.out" 2> "$folder/$side.err" &
+    on "$side" "$bin/tshard-run" --nnodes 2 --node-rank "$node" -n 2 --bind none "$@" sh -c "$script" \
+        < /dev/null > "$folder/$side.out" 2> "$folder/$side.err" &
 }
 
-# finish SECONDS PID...: their exit codes into `codes`, each within that time; and nothing is left on either host.
+# finish PID...: their exit codes into `codes`; none hangs, and nothing is left on either host.
 finish() {
-    local seconds=$1 pid started=$SECONDS
-    shift
+    local pid started=$SECONDS
     codes=()
     for pid in "$@"; do
-        while kill -0 "$pid" 2> /dev/null && [ $((SECONDS - started)) -le "$seconds" ]; do sleep 0.05; done
-        kill -0 "$pid" 2> /dev/null && { fail "still running after $seconds s"; kill -9 "$pid"; }
+        while kill -0 "$pid" 2> /dev/null && [ $((SECONDS - started)) -le 60 ]; do sleep 0.05; done
+        kill -0 "$pid" 2> /dev/null && { fail "still running after 60 s"; kill -9 "$pid"; }
         wait "$pid"
         codes+=($?)
     done
-    for name in "$a" "$b"; do
-        [ -z "$(ip netns pids "$name")" ] || fail "processes are left: $(ip netns pids "$name" | xargs ps -o pid,args -p)"
+    for host in a b; do
+        [ -z "$(processes_on $host)" ] || fail "processes are left: $(processes_on $host | xargs ps -o pid,args -p)"
     done
 }
 
@@ -79,7 +56,7 @@ meets() {
     launch a 0 "$join" --master-addr "$2"
     local first=$!
     launch b 1 "$join" --master-addr "$2"
-    finish 15 $first $!
+    finish $first $!
     unset TSHARD_INIT
     for side in a b; do
         says $side "the ranks are on 2 machines (host-a: ranks 0, 1; host-b: ranks 2, 3), but TSHARD_BACKEND is local"
@@ -92,7 +69,7 @@ meets() {
 meets "env" "$net.1"
 meets "tcp, IPv4" "$net.1" "tcp://$net.1:29511"
 meets "multicast, IPv4" "$net.1" "tcp://239.255.17.9:29512"
-if [ $have_ipv6 = 1 ]; then
+if [ "$have_ipv6" = 1 ]; then
     meets "tcp, IPv6" "$net6::1" "tcp://[$net6::1]:29513"
     meets "multicast, IPv6" "$net6::1" "tcp://[ff15::7473]:29514"
 else
@@ -102,13 +79,18 @@ fi
 # A host is cut off while ranks wait for the last one: each side says what it knows, in time.
 export TSHARD_TIMEOUT=5
 what="cut off"
+export TSHARD_WARN=0.2
 launch a 0 "$join" --master-addr "$net.1"
 first=$!
-launch b 1 "test \$RANK = 3 && sleep 3; $join" --master-addr "$net.1"
+launch b 1 "test \$RANK = 3 && until [ -e $folder/apart ]; do sleep 0.05; done; $join" --master-addr "$net.1"
 second=$!
-sleep 1.5
-ip -n "$b" link set "w$$b" down
-finish 12 $first $second
+for ((i = 0; i < 600; i++)); do
+    grep -qF "3/4 joined, missing rank 3" "$folder/a.err" && break
+    sleep 0.05
+done
+hosts_apart
+touch "$folder/apart"
+finish $first $second
 says a "3/4 joined, missing rank 3"
 last a '[01]' 'exited with code '
 says b "found no rank 0 at $net.1:29500"
@@ -118,7 +100,7 @@ echo "$what: both said so"
 # It stays away: the master is not to be reached.
 what="no way"
 launch b 1 "$join" --master-addr "$net.1"
-finish 9 $!
+finish $!
 says b "found no rank 0 at $net.1:29500 ($net.1:29500: "
 echo "$what: told"
 
@@ -128,10 +110,10 @@ export TSHARD_INIT=tcp://239.255.17.9:29515
 launch a 0 "$join" --master-addr "$net.1"
 first=$!
 launch b 1 "$join" --master-addr "$net.1"
-finish 9 $first $!
+finish $first $!
 for side in a b; do says $side "/4 joined"; done
 unset TSHARD_INIT
-ip -n "$b" link set "w$$b" up
+hosts_joined
 echo "$what: both said so"
 
 # A rank fails on one host before it has met the others: its launcher starts its own again, and they find those who wait.
@@ -140,7 +122,7 @@ what="restart"
 launch a 0 "$join" --master-addr "$net.1"
 first=$!
 launch b 1 "test \$RANK\$TORCHELASTIC_RESTART_COUNT = 30 && sleep 1 && exit 7; $join" --master-addr "$net.1" --max-restarts 1
-finish 30 $first $!
+finish $first $!
 says b "rank 3 (pid "
 says b "on host-b) exited with code 7"
 says b "starting all ranks again, 1 of 1 times"

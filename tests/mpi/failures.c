@@ -122,7 +122,7 @@ void scenario_recover(tshi_rank *r) {
                 status = round % 3 == 2 && last > 1 ? tsh_all_reduce(others, x, TSH_SUM) : tsh_barrier(group);
             tshi_check(r, status == TSH_ERR_PEER && strstr(tsh_error_message(), "out of luck"), "round %d: %s", round,
                        tsh_error_message());
-            tshi_check(r, tshi_clock() - since < 1.5, "round %d: told after %.1f s", round, tshi_clock() - since);
+            tshi_check(r, tshi_clock() - since < TSHI_SOON, "round %d: told after %.1f s", round, tshi_clock() - since);
         }
         tshi_check_ok(r, tsh_world_recover(r->world));
         tsh_work_release(work);
@@ -135,12 +135,13 @@ void scenario_recover(tshi_rank *r) {
     tsh_group_destroy(others);
 }
 
-/* The last rank sleeps past the deadline (TSHARD_TIMEOUT=1). */
+/* The last rank comes when the others have given up (TEST_DEADLINE=1). */
 void scenario_late(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world);
     if (r->rank == r->size - 1) {
-        pause_for(2.5);
+        for (int i = 0; i < r->size - 1; i++) await_rank(i);
         tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "did not come");
+        rank_arrives(r->rank);
         return;
     }
     tsh_status status = tsh_barrier(group);
@@ -152,7 +153,8 @@ void scenario_late(tshi_rank *r) {
     }
     tshi_check(r, tsh_barrier(group) == status, "the second call: %s", tsh_error_message());
     tshi_check(r, tsh_world_recover(r->world) == status, "recover: %s", tsh_error_message());
-    pause_for(3); /* the launcher ends the others when one is gone without a word */
+    rank_arrives(r->rank);
+    await_rank(r->size - 1); /* the launcher ends all when one is gone without a word */
 }
 
 /* The last rank leaves in good order, the others still wait for it. */
@@ -166,12 +168,12 @@ void scenario_leave(tshi_rank *r) {
     }
     double since = tshi_clock();
     tshi_check_status(r, tsh_all_reduce(group, x, TSH_SUM), TSH_ERR_PEER, "has left");
-    tshi_check(r, tshi_clock() - since < 1, "told after %.1f s", tshi_clock() - since);
+    tshi_check(r, tshi_clock() - since < TSHI_SOON, "told after %.1f s", tshi_clock() - since);
     tshi_check_status(r, tsh_recv(group, x, r->size - 1, NULL), TSH_ERR_PEER, "has left");
     tsh_tensor_release(x);
 }
 
-/* The last rank is stopped and never goes on; TSHARD_TIMEOUT=1. Half the time in its own wait. */
+/* The last rank is stopped and never goes on; TEST_DEADLINE=1. Half the time in its own wait. */
 void scenario_stopped(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world);
     tsh_status status = TSH_OK;
@@ -179,14 +181,15 @@ void scenario_stopped(tshi_rank *r) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 1000);
     double since = tshi_clock();
     while (status == TSH_OK) status = tsh_all_reduce(group, x, TSH_SUM);
-    tshi_check(r, tshi_clock() - since < 3, "told after %.1f s", tshi_clock() - since);
+    tshi_check(r, tshi_clock() - since < TSHI_SOON, "told after %.1f s", tshi_clock() - since);
     tshi_check(r, strstr(tsh_error_message(), "did not come within 1 s"), "%s", tsh_error_message());
     if (r->rank == 0) {
         printf("told: %s\n", tsh_error_message());
         fflush(stdout);
     }
     tsh_tensor_release(x);
-    pause_for(0.5); /* the launcher ends the others when one is gone without a word */
+    rank_arrives(r->rank);
+    for (int i = 0; i < r->size - 1; i++) await_rank(i); /* the launcher ends all when one is gone without a word */
 }
 
 void scenario_killed(tshi_rank *r) {

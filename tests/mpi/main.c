@@ -1,4 +1,5 @@
 /* One scenario as a rank of MPI: mpi_ranks NAME. Exits with 0 when all that it checked holds on this rank. */
+#include "dist/dist.h"
 #include "mpi/ranks.h"
 #include "support/language.h"
 
@@ -72,6 +73,31 @@ static int absent(int argc, char **argv) {
     _exit(0);
 }
 
+static void arrived_file(char *path, size_t size, int rank) {
+    const char *folder = getenv("TEST_FOLDER");
+    snprintf(path, size, "%s/arrived-%d", folder ? folder : "/tmp", rank);
+}
+
+void rank_arrives(int rank) {
+    char path[256];
+    arrived_file(path, sizeof path, rank);
+    FILE *file = fopen(path, "w");
+    if (file) fclose(file);
+}
+
+void await_rank(int rank) {
+    char path[256];
+    double guard = tshi_now() + 60;
+    arrived_file(path, sizeof path, rank);
+    while (access(path, F_OK) != 0 && tshi_now() < guard) tshi_nap(0.005);
+}
+
+/* The deadline of a scenario that lets one pass: starting, and finding each other, has the usual one. */
+static void set_deadline(tshi_rank *r) {
+    const char *seconds = getenv("TEST_DEADLINE");
+    if (seconds && tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)))) r->world->timeout = strtod(seconds, NULL);
+}
+
 int main(int argc, char **argv) {
     tshi_rank r = {0};
     if (argc > 1 && !strcmp(argv[1], "absent")) return absent(argc, argv);
@@ -86,6 +112,7 @@ int main(int argc, char **argv) {
     }
     r.rank = tsh_world_rank(r.world);
     r.size = tsh_world_size(r.world);
+    set_deadline(&r);
     scenarios[i].run(&r);
     if (r.failed) fprintf(stderr, "rank %d of %d, %s: %s\n", r.rank, r.size, argv[1], r.words);
     tsh_world_destroy(r.world);

@@ -3,7 +3,13 @@
 #ifndef TSHI_TEST_MPI_RANKS_H
 #define TSHI_TEST_MPI_RANKS_H
 
+#include "support/clock.h"
 #include "support/ranks.h"
+
+/* main.c: a rank says that it has come to a certain point, by a file in TEST_FOLDER; another waits for that, a minute at
+ * most, which is a guard. Needs no rank to be alive or MPI to work. */
+void rank_arrives(int rank);
+void await_rank(int rank);
 
 /* collectives.c */
 void scenario_matrix(tshi_rank *r); /* every collective x dtype x size x spread, blocking and started */

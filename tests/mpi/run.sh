@@ -3,7 +3,7 @@
 # when it leaves a process behind.
 set -uo pipefail
 launcher=$1 ranks=$2 program=$(realpath "$3") scenario=$4
-limit=100
+limit=200
 [ -x "$program" ] || { echo "there is no $program"; exit 1; }
 
 case $("$launcher" --version 2>&1) in
@@ -14,16 +14,18 @@ case $("$launcher" --version 2>&1) in
         ;;
     *) flags="" recovery="" ;;
 esac
-export TSHARD_INIT=mpi:// TSHARD_HEAP=${TSHARD_HEAP:-512M} TSHARD_TIMEOUT=${TSHARD_TIMEOUT:-30} OPENBLAS_NUM_THREADS=1
+export TSHARD_INIT=mpi:// TSHARD_HEAP=${TSHARD_HEAP:-512M} TSHARD_TIMEOUT=${TSHARD_TIMEOUT:-60} OPENBLAS_NUM_THREADS=1
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # MPI itself leaks
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 # A name of its own, to find what is left behind.
 copy=$folder/ranks-$$-$scenario
+export TEST_FOLDER=$folder
 ln -s "$program" "$copy"
 
 launch() {
+    rm -f "$folder"/arrived-*
     # shellcheck disable=SC2086
     timeout -k 5 "$limit" "$launcher" $flags -n "$ranks" "$@" < /dev/null
 }
@@ -40,7 +42,7 @@ code=0
 case $scenario in
     late | stopped)
         # Ranks that have given up on others do not wait for them in MPI_Finalize, and the launcher minds.
-        TSHARD_TIMEOUT=1 launch "$copy" "$scenario" > "$folder/out" 2>&1
+        TEST_DEADLINE=1 launch "$copy" "$scenario" > "$folder/out" 2>&1
         [ $? = 124 ] && code=1
         grep -q '^rank .* of .*: ' "$folder/out" && code=1
         grep -q '^told: .*did not come within 1 s' "$folder/out" || code=1
@@ -53,7 +55,7 @@ case $scenario in
         [ "$(grep -c '^told: ' "$folder/out")" = $((ranks - 1)) ] || code=1
         ;;
     hung)
-        TSHARD_TIMEOUT=1 launch "$copy" hung > "$folder/out" 2>&1
+        TEST_DEADLINE=1 launch "$copy" hung > "$folder/out" 2>&1
         [ $? = 124 ] && code=1
         cat "$folder/out"
         for ((i = 0; i < ranks - 1; i++)); do
@@ -75,7 +77,7 @@ case $scenario in
         moments="before after"
         [ "$ranks" = 2 ] && moments="before inside after"
         [ "${TSHARD_CHECK:-0}" = 1 ] && moments="inside"
-        plain=$flags limit=20
+        plain=$flags
         # MPICH's launcher does not survive a rank's death that it is told to ignore.
         signals="KILL STOP"
         [ "$recovery" ] || signals=STOP
@@ -84,7 +86,7 @@ case $scenario in
             # Of one that is stopped the launcher has no word, and would wait for it.
             flags=$plain
             [ "$SIGNAL" = KILL ] && flags+=" $recovery"
-            TSHARD_TIMEOUT=0.4 launch "$copy" lost > "$folder/out" 2>&1
+            TEST_DEADLINE=0.6 launch "$copy" lost > "$folder/out" 2>&1
             [ $? = 124 ] && code=1
             echo "signal $SIGNAL, $WHEN, seed $SEED"
             cat "$folder/out"
@@ -94,10 +96,10 @@ case $scenario in
         done; done; done
         ;;
     blame)
-        limit=20
+       
         for SEED in ${SEEDS:-1 2 3 4}; do
             export SEED
-            TSHARD_TIMEOUT=0.4 launch "$copy" blame > "$folder/out" 2>&1
+            TEST_DEADLINE=0.6 launch "$copy" blame > "$folder/out" 2>&1
             [ $? = 124 ] && code=1
             echo "seed $SEED"
             cat "$folder/out"

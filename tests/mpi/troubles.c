@@ -182,6 +182,14 @@ static tsh_status call(tshi_rank *r, tsh_tensor *x, tsh_tensor *both) {
 
 /* WHEN (before, inside, after), SEED and SIGNAL (KILL, STOP) say where and how one of the ranks ends. The launcher is
  * told to leave the others alone. */
+/* The launcher ends all when one is gone without a word. */
+static void leave_with_others(const tshi_rank *r, int lost) {
+    rank_arrives(r->rank);
+    for (int i = 0; i < r->size; i++) {
+        if (i != lost) await_rank(i);
+    }
+}
+
 void scenario_lost(tshi_rank *r) {
     const char *text = getenv("SEED");
     uint64_t state = text ? strtoull(text, NULL, 10) : 0;
@@ -200,12 +208,12 @@ void scenario_lost(tshi_rank *r) {
     if (r->rank == lost) _exit(0); /* stopped until the launcher ended it, long after the others had left */
     const char *words = tsh_error_message();
     tshi_check(r, strstr(words, rank) && strstr(words, number == SIGKILL ? "died" : "within"), "%s", words);
-    tshi_check(r, tshi_clock() - since < r->world->timeout + 1, "told after %.1f s", tshi_clock() - since);
+    tshi_check(r, tshi_clock() - since < r->world->timeout + TSHI_SOON, "told after %.1f s", tshi_clock() - since);
     printf("told: %s\n", words);
     fflush(stdout);
     tsh_tensor_release(both);
     tsh_tensor_release(x);
-    pause_for(0.3); /* the launcher ends the others when one is gone without a word */
+    leave_with_others(r, lost);
 }
 
 /* --- a rank that keeps the others --------------------------------------------------------------------------------- */
@@ -250,7 +258,7 @@ void scenario_blame(tshi_rank *r) {
     tsh_tensor_release(both);
     tsh_tensor_release(x);
     tsh_mesh_destroy(mesh);
-    pause_for(0.3); /* the launcher ends the others when one is gone without a word */
+    leave_with_others(r, lost);
 }
 
 static bool stops_inside;
@@ -266,7 +274,7 @@ void scenario_hung(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world);
     tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, 33);
     stops_inside = r->rank == r->size - 1;
-    alarm(3);
+    alarm(6);
     tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, 1000);
 }
 
@@ -275,7 +283,7 @@ void scenario_ring(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world);
     tshi_try_all_reduce(r, group, TSH_FLOAT64, TSH_SUM, 77);
     if (r->rank == r->size - 1)
-        pause_for(0.3);
+        pause_for(1);
     else
         end_later(SIGUSR1, 0.1);
     tshi_check_ok(r, tsh_barrier(group));
@@ -287,7 +295,7 @@ void scenario_absent(int rank, int size) {
     char words[32];
     snprintf(words, sizeof words, "missing rank %d", size - 1);
     if (rank == size - 1) {
-        pause_for(1.5);
+        for (int i = 0; i < size - 1; i++) await_rank(i);
         return;
     }
     tsh_status status = tsh_world_init(NULL, &world);
@@ -296,5 +304,6 @@ void scenario_absent(int rank, int size) {
     printf("%s: %s\n", good ? "told" : "WRONG", tsh_error_message());
     fflush(stdout);
     tsh_world_destroy(world);
-    pause_for(0.5);
+    rank_arrives(rank);
+    for (int i = 0; i < size - 1; i++) await_rank(i);
 }

@@ -1,65 +1,45 @@
 #!/usr/bin/env bash
-# wireup.sh BIN PROGRAM one|hosts|losses|failures: ranks over MPI that no launcher of MPI has started. The hosts are
-# network namespaces with names and addresses of their own, joined by a pair of virtual interfaces.
+# wireup.sh BIN PROGRAM one|hosts|losses|failures: ranks over MPI that no launcher of MPI has started, on one machine or on
+# two hosts, which are network namespaces.
 set -uo pipefail
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # MPI itself leaks
 bin=$1 program=$2 part=$3
-skip() { echo "skipped: $1"; exit 77; }
+# shellcheck source=tests/support/hosts.sh
+. "$(dirname "$0")/../support/hosts.sh"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TSHARD_INIT TSHARD_BACKEND
-export TSHARD_TOKEN=wireup TSHARD_HEAP=512M TSHARD_TIMEOUT=30 OPENBLAS_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1
-folder=$(mktemp -d)
+export TSHARD_TOKEN=wireup TSHARD_HEAP=512M TSHARD_TIMEOUT=60 OPENBLAS_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1
 code=0
 fail() { code=1; echo "FAILED: $1"; }
-trap 'rm -rf "$folder"' EXIT
 
 # One machine, where the ranks would do without MPI but are told to take it. Needs no right to anything.
 if [ "$part" = one ]; then
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
     export TSHARD_BACKEND=mpi
     for run in "2 place" "3 short" "4 twice"; do
         read -r ranks scenario <<< "$run"
-        timeout -k 5 60 "$bin/tshard-run" -n "$ranks" --bind none "$program" "$scenario" < /dev/null || fail "$run: $?"
+        timeout -k 5 200 "$bin/tshard-run" -n "$ranks" --bind none "$program" "$scenario" < /dev/null || fail "$run: $?"
     done
     # What a job that was killed as a whole has left goes with the next.
     stale=/dev/shm/tshard-pmix-stale$$
     mkdir "$stale" && touch "$stale/segment" && touch -d "1 hour ago" "$stale"
-    timeout -k 5 60 "$bin/tshard-run" -n 2 --bind none "$program" place < /dev/null || fail "after a stale folder: $?"
+    timeout -k 5 200 "$bin/tshard-run" -n 2 --bind none "$program" place < /dev/null || fail "after a stale folder: $?"
     [ ! -e "$stale" ] || { rm -r "$stale"; fail "a stale folder is still there"; }
     mkdir -p "$folder/a/b/c"
     cp "$program" "$folder/a/b/c/alone"
-    PATH=/usr/bin:/bin timeout -k 5 60 "$bin/tshard-run" -n 2 --bind none "$folder/a/b/c/alone" place \
+    PATH=/usr/bin:/bin timeout -k 5 200 "$bin/tshard-run" -n 2 --bind none "$folder/a/b/c/alone" place \
         < /dev/null > "$folder/out" 2>&1 && fail "no tshard-pmix, and no error"
     grep -q "tshard-pmix.*is neither beside tshard nor on PATH" "$folder/out" ||
         fail "no word of it: $(cat "$folder/out")"
     exit $code
 fi
 
-[ "$(id -u)" = 0 ] || skip "only root may make network namespaces"
-command -v ip > /dev/null || skip "there is no ip (Debian: apt-get install iproute2)"
-a=tsp$$ b=tsq$$ net=10.$((RANDOM % 200 + 20)).$((RANDOM % 250))
-clean() {
-    for name in "$a" "$b"; do
-        ip netns pids "$name" 2> /dev/null | xargs -r kill -9 2> /dev/null
-        ip netns del "$name" 2> /dev/null
-    done
-    rm -rf "$folder"
-}
-trap clean EXIT
-{ ip netns add "$a" && ip netns add "$b"; } 2> /dev/null || skip "network namespaces are not allowed here"
-ip link add x$$a netns "$a" type veth peer name x$$b netns "$b" 2> /dev/null || skip "veth pairs are not allowed here"
-for side in "$a x$$a 1" "$b x$$b 2"; do
-    read -r name device host <<< "$side"
-    ip -n "$name" addr add "$net.$host/24" dev "$device"
-    ip -n "$name" link set "$device" up
-    ip -n "$name" link set lo up
-done
+hosts_up ipv4
 
-# on SIDE COMMAND...: there, with a name and a /dev/shm of its own, in which nothing is left.
-on() {
-    local side=$1 name=${!1}
-    shift
-    ip netns exec "$name" unshare --uts sh -c "hostname host-$side; mount -t tmpfs none /dev/shm || exit 99
-        \"\$@\"; code=\$?; sleep 0.2; find /dev/shm /tmp/ompi.host-$side.* -mindepth 1 2> /dev/null | sed 's/^/LEFT: /'
-        exit \$code" sh "$@"
+# there SIDE COMMAND...: on that host, where nothing may be left.
+there() {
+    on "$1" sh -c '"$@"; code=$?; sleep 0.2; { find /dev/shm -mindepth 1; find "$TMPDIR" -mindepth 2; } | sed "s/^/LEFT: /"
+        exit $code' sh "${@:2}"
 }
 
 # Both sides of a job in the background: `first` and `second` are theirs to wait for.
@@ -67,8 +47,8 @@ start() {
     for side in a b; do
         local node=0
         [ $side = b ] && node=1
-        on $side timeout -k 5 60 "$bin/tshard-run" --nnodes 2 --node-rank $node -n 2 --bind none \
-            --master-addr "$net.1" "$@" < /dev/null > "$folder/$side" 2>&1 &
+        there $side timeout -k 5 200 "$bin/tshard-run" --nnodes 2 --node-rank $node -n 2 --bind none \
+            --master-addr "$net.1" "$@" < /dev/null > "$folder/out.$side" 2>&1 &
         [ $side = a ] && first=$! || second=$!
     done
 }
@@ -77,16 +57,16 @@ start() {
 finish() {
     codes=()
     for pid in $first $second; do wait "$pid"; codes+=($?); done
-    for name in "$a" "$b"; do
-        left=$(ip netns pids "$name")
+    for side in a b; do
+        left=$(processes_on $side)
         [ -z "$left" ] || fail "$what: processes are left: $(xargs ps -o pid,args -p <<< "$left")"
     done
-    left=$(grep -h '^LEFT: ' "$folder/a" "$folder/b") && fail "$what: files are left: $left"
+    left=$(grep -h '^LEFT: ' "$folder/out.a" "$folder/out.b") && fail "$what: files are left: $left"
     [[ " ${codes[*]} " != *" 124 "* && " ${codes[*]} " != *" 137 "*" 137 "* ]] || fail "$what: it took too long"
     echo "$what: ${codes[*]}"
 }
 
-show() { for side in a b; do sed "s/^/    $side: /" "$folder/$side"; done; }
+show() { for side in a b; do sed "s/^/    $side: /" "$folder/out.$side"; done; }
 # runs WHAT COMMAND...: all is well.
 runs() {
     what=$1
@@ -96,25 +76,25 @@ runs() {
     [ "${codes[*]}" = "0 0" ] || { fail "$what"; show; }
 }
 # says SIDE WORDS
-says() { grep -qF -- "$2" "$folder/$1" || { fail "$what: host-$1 does not say '$2'"; show; }; }
+says() { grep -qF -- "$2" "$folder/out.$1" || { fail "$what: host-$1 does not say '$2'"; show; }; }
 
 # As torchrun and srun start ranks: their variables alone, nobody beside the ranks.
 by_torchrun() {
     local side=$1 node=$2
-    on "$side" env WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR="$net.1" MASTER_PORT=29521 NODE="$node" \
+    there "$side" env WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR="$net.1" MASTER_PORT=29521 NODE="$node" \
         PROGRAM="$program" bash -c '
-        for i in 0 1; do RANK=$((2 * NODE + i)) LOCAL_RANK=$i timeout 60 "$PROGRAM" groups & pids+=" $!"; done
-        for pid in $pids; do wait "$pid" || exit; done' < /dev/null > "$folder/$side" 2>&1
+        for i in 0 1; do RANK=$((2 * NODE + i)) LOCAL_RANK=$i timeout 200 "$PROGRAM" groups & pids+=" $!"; done
+        for pid in $pids; do wait "$pid" || exit; done' < /dev/null > "$folder/out.$side" 2>&1
 }
 by_srun() {
     local side=$1 node=$2
-    on "$side" env SLURM_NTASKS=4 SLURM_NNODES=2 SLURM_NODEID="$node" "SLURM_TASKS_PER_NODE=2(x2)" \
+    there "$side" env SLURM_NTASKS=4 SLURM_NNODES=2 SLURM_NODEID="$node" "SLURM_TASKS_PER_NODE=2(x2)" \
         SLURM_JOB_NODELIST="$net.1,$net.2" SLURM_NODELIST="$net.1,$net.2" SLURM_JOB_ID=77 SLURM_JOBID=77 \
         SLURM_STEP_ID=0 PROGRAM="$program" bash -c '
         for i in 0 1; do
-            SLURM_PROCID=$((2 * SLURM_NODEID + i)) SLURM_LOCALID=$i timeout 60 "$PROGRAM" place & pids+=" $!"
+            SLURM_PROCID=$((2 * SLURM_NODEID + i)) SLURM_LOCALID=$i timeout 200 "$PROGRAM" place & pids+=" $!"
         done
-        for pid in $pids; do wait "$pid" || exit; done' < /dev/null > "$folder/$side" 2>&1
+        for pid in $pids; do wait "$pid" || exit; done' < /dev/null > "$folder/out.$side" 2>&1
 }
 
 export EXPECT_NODES=2
@@ -136,7 +116,7 @@ case $part in
     losses)
         TSHARD_INIT=env:// "$program" losses > "$folder/one" || fail "one rank"
         runs losses --no-prefix "$program" losses
-        sed -n '/^loss/p' "$folder/a" > "$folder/many"
+        sed -n '/^loss/p' "$folder/out.a" > "$folder/many"
         sed -i '/^loss/!d' "$folder/one"
         paste "$folder/one" "$folder/many" | tee "$folder/both"
         awk 'function far(a, b) { return a - b > 1e-5 || b - a > 1e-5 }
@@ -163,23 +143,23 @@ case $part in
         TEST_INIT="3 19 0" start "$program" place
         # The helpers have met by the time that rank 3 stops.
         for ((i = 0; i < 150; i++)); do
-            ip netns pids "$b" | xargs -r ps -o stat=,comm= -p | grep -q '^T.* ranks$' && break
+            processes_on b | xargs -r ps -o stat=,comm= -p | grep -q '^T.* ranks$' && break
             sleep 0.05
         done
-        ip -n "$b" link set "x$$b" down
+        hosts_apart
         finish
         says a "host-b (ranks 2, 3) did not come within"
         says b "rank 3 on host-b is stopped"
-        ip -n "$b" link set "x$$b" up
+        hosts_joined
         # A helper that is killed, long after: MPI ends the ranks there, perhaps inside a call, which only those notice
         # who watch.
         what="no helper"
         TSHARD_CHECK=1 start "$program" linger
         for ((i = 0; i < 200; i++)); do
-            [ "$(cat "$folder/a" "$folder/b" | grep -c lingering)" = 4 ] && break
+            [ "$(cat "$folder/out.a" "$folder/out.b" | grep -c lingering)" = 4 ] && break
             sleep 0.1
         done
-        for pid in $(ip netns pids "$b"); do
+        for pid in $(processes_on b); do
             [ "$(cat "/proc/$pid/comm" 2> /dev/null)" = tshard-pmix-srv ] && kill -9 "$pid"
         done
         finish
