@@ -470,7 +470,7 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     choose_mesh(&m, ranks);
     out->exact = chance(&m, 50);
     out->dtype = out->exact && chance(&m, 20) ? TSH_FLOAT32 : TSH_FLOAT64;
-    m.local = chance(&m, 35);
+    m.local = chance(&m, 45);
     m.partial = chance(&m, 60);
     m.detached = chance(&m, 15) ? 25 : 0;
     for (int i = 0; i < 4; i++) m.size[i] = chance(&m, 4) ? 0 : 1 + below(&m, 7);

@@ -3,6 +3,7 @@
  * that nothing of what keeps several backwards apart is taken for granted. */
 #include "differential/rank.h"
 #include "dist/dist.h"
+#include "support/values.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -25,6 +26,7 @@ typedef struct truth {
     tshi_owned owned[MAX_PARAMETERS];
     copies parameter[MAX_PARAMETERS];
     int pass;
+    bool corner;                /* a function was near a corner of its graph */
     uint64_t stream;            /* at the start of the pass */
     tshi_trace sums[MAX_RANKS]; /* retained gradients so far in the pass, an entry for each value */
     tsh_status status;
@@ -230,9 +232,11 @@ static bool join_parts(truth *t, const tshi_step *s, const tsh_layout *layout, c
 
 /* A function near a corner of its graph gives one gradient or another. */
 static void look_for_corner(truth *t, const tsh_tensor *x, bool before) {
-    if (t->p->exact) return;
+    if (tsh_tensor_dtype(x) != TSH_FLOAT64) return;
     const double *data = tsh_tensor_data(x);
     for (int64_t i = 0; i < tsh_tensor_numel(x); i++) {
+        t->corner = t->corner || fabs(data[i]) < 1e-2;
+        if (t->p->exact) continue;
         bool near = fabs(data[i]) < 1e-7 && (before || data[i] != 0);
         if (near && t->v->kind == VERDICT_SAME) t->v->kind = VERDICT_UNJUDGED;
     }
@@ -414,16 +418,81 @@ static bool backward(truth *t, int i) {
     return true;
 }
 
+/* --- slopes: gradients that do not come from a backward ----------------------------------------------------------- */
+
+/* Whether the program's objective is a smooth function of its parameters alone, whose gradient is all of theirs. */
+static bool is_smooth(const truth *t) {
+    const tshi_program *p = t->p;
+    bool smooth = p->dtype == TSH_FLOAT64 && p->objectives > 0 && t->owned_count > 0;
+    for (int k = 0; k < p->steps; k++) {
+        const tshi_step *s = &p->step[k];
+        bool padded =
+            (s->call == CALL_LOOKUP && s->n[0] >= 0) || (s->call == CALL_EMBEDDING && s->n[LAYER_FLAGS] & FLAG_PADDING);
+        bool bent = s->call == CALL_LINEAR && s->n[LAYER_ACTIVATION] == TSH_ACTIVATION_RELU;
+        smooth = smooth && !s->detached && !padded && !bent;
+    }
+    return smooth && p->seed % 4 == 0;
+}
+
+/* Which way an element goes. */
+static double direction(const truth *t, int k, int r, int64_t i) {
+    return (double)(int)(tshi_mix(t->p->seed + 977 * (uint64_t)(k * MAX_RANKS + r) + (uint64_t)i) % 17) / 8 - 1;
+}
+
+/* Move every parameter by so much of the direction; the sum of gradient times direction. */
+static double go(truth *t, double by) {
+    double slope = 0;
+    for (int k = 0; k < t->owned_count; k++) {
+        for (int r = 0; r < t->ranks; r++) {
+            tsh_tensor *x = t->parameter[k].of[r], *g = tsh_tensor_grad(x);
+            double *data = tsh_tensor_data(x);
+            for (int64_t i = 0; is_first(&t->parameter[k], r) && i < tsh_tensor_numel(x); i++) {
+                if (g) slope += direction(t, k, r, i) * ((double *)tsh_tensor_data(g))[i];
+                data[i] += by * direction(t, k, r, i);
+            }
+        }
+    }
+    return slope;
+}
+
+static bool value_there(truth *t, double by, double *value) {
+    go(t, by);
+    bool ok = forward(t, true);
+    tsh_tensor *sum = ok ? whole_objective(t, &t->p->objective[0]) : NULL;
+    *value = sum ? tsh_tensor_item(sum) : NAN;
+    go(t, -by);
+    return sum && tsh_tape_reset(t->bench.tape) == TSH_OK;
+}
+
+/* The gradients of the first backward are the slope of the objective. Parameters end as they were but for rounding. */
+static bool check_slope(truth *t, double slope) {
+    double measured = NAN;
+    for (double h = 0x1p-13; h >= 0x1p-21; h /= 16) { /* whole numbers come back exactly */
+        double high, low;
+        if (!value_there(t, h, &high) || !value_there(t, -h, &low)) return failed(t, "slope");
+        measured = (high - low) / (2 * h);
+        bool smooth = isfinite(measured) && !t->corner;
+        if (!smooth || fabs(measured - slope) <= 1e-3 * fmax(1, fabs(slope))) return true;
+    }
+    tshi_verdict_fail(t->v, "slope of the objective by gradients %.12g, by differences %.12g", slope, measured);
+    return false;
+}
+
 static bool train(truth *t) {
     double norm = 0;
     t->stream = t->bench.world->next_stream;
     for (int r = 0; r < t->ranks; r++) tshi_trace_clear(&t->sums[r]);
+    double slope = 0;
     for (int i = 0; i < t->p->objectives || i == 0; i++) {
         if (!forward(t, true)) return false;
         if (i == 0) trace_values(t);
         if (i < t->p->objectives && !backward(t, i)) return false;
+        if (i == 0) slope = go(t, 0);
         tsh_tape_reset(t->bench.tape);
     }
+    uint64_t stream = t->bench.world->next_stream;
+    if (t->pass == 1 && t->p->rounds == 1 && is_smooth(t) && !check_slope(t, slope)) return false;
+    t->bench.world->next_stream = stream;
     if (tshi_bench_step(&t->bench, &norm) != TSH_OK) return failed(t, "step");
     for (int r = 0; r < t->ranks && t->p->clip > 0; r++) {
         tshi_trace_number(&t->traces[r], &(tshi_entry){.kind = ENTRY_NORM, .pass = t->pass, .alias = -1}, norm);
