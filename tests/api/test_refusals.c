@@ -304,7 +304,7 @@ static int check_header(const char *name, int *missing) {
     return declared;
 }
 
-Test(refusals, no_function_is_missing, .timeout = 20) {
+Test(refusals, no_function_is_missing, .timeout = 120) {
     char path[512], line[128];
     int declared = 0, missing = 0, headers = 0;
     snprintf(path, sizeof path, "ls %s/include/tshard", TSHARD_SOURCE_DIR);

@@ -247,7 +247,7 @@ static void stays_split(tshi_rank *r, void *arg) {
     free_kit(r, &k);
 }
 
-Test(plans, what_is_split_is_used_as_it_is, .timeout = 20) {
+Test(plans, what_is_split_is_used_as_it_is, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(RANKS, stays_split, NULL));
 }
 
@@ -293,7 +293,7 @@ static void empty_as_full(tshi_rank *r, void *arg) {
     free_kit(r, &k);
 }
 
-Test(plans, an_empty_tensor_is_laid_out_as_any_other, .timeout = 60) {
+Test(plans, an_empty_tensor_is_laid_out_as_any_other, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(RANKS, empty_as_full, NULL));
 }
 
@@ -319,7 +319,7 @@ static void empty_column(tshi_rank *r, void *arg) {
     tsh_linear_destroy(layer);
 }
 
-Test(plans, a_column_layer_with_an_activation_takes_an_empty_batch, .timeout = 20) {
+Test(plans, a_column_layer_with_an_activation_takes_an_empty_batch, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 3, empty_column, NULL));
 }
 
@@ -347,6 +347,6 @@ static void dropped(tshi_rank *r, void *arg) {
     free_kit(r, &k);
 }
 
-Test(plans, dropout_draws_alike_where_two_inner_dims_are_split, .timeout = 20) {
+Test(plans, dropout_draws_alike_where_two_inner_dims_are_split, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(RANKS, dropped, NULL));
 }

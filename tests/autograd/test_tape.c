@@ -70,7 +70,7 @@ static void accumulates(tshi_rank *r, void *arg) {
     tear_down(r, &b);
 }
 
-Test(tape, gradients_accumulate, .timeout = 20) {
+Test(tape, gradients_accumulate, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, accumulates, NULL));
     cr_assert_str_empty(tshi_test_run(2, accumulates, NULL));
 }
@@ -94,7 +94,7 @@ static void shared_gradients(tshi_rank *r, void *arg) {
     tear_down(r, &b);
 }
 
-Test(tape, shared_gradients_are_not_written, .timeout = 20) {
+Test(tape, shared_gradients_are_not_written, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, shared_gradients, NULL));
 }
 
@@ -130,7 +130,7 @@ static void retained_twice(tshi_rank *r, void *arg) {
     tear_down(r, &b);
 }
 
-Test(tape, retained_gradients_do_not_leak_into_the_next_backward, .timeout = 20) {
+Test(tape, retained_gradients_do_not_leak_into_the_next_backward, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, retained_twice, NULL));
     cr_assert_str_empty(tshi_test_run(2, retained_twice, NULL));
 }
@@ -158,7 +158,7 @@ static void refused_alike(tshi_rank *r, void *arg) {
     tear_down(r, &b);
 }
 
-Test(tape, what_backward_starts_from_is_refused_alike_on_every_rank, .timeout = 20) {
+Test(tape, what_backward_starts_from_is_refused_alike_on_every_rank, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(3, refused_alike, NULL));
 }
 
@@ -183,7 +183,7 @@ static void upstream(tshi_rank *r, void *arg) {
     tear_down(r, &b);
 }
 
-Test(tape, upstream_gradient, .timeout = 20) {
+Test(tape, upstream_gradient, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, upstream, NULL));
 }
 
@@ -210,7 +210,7 @@ static void memory(tshi_rank *r, void *arg) {
     tear_down(r, &b);
 }
 
-Test(tape, backward_frees_what_is_not_retained, .timeout = 20) {
+Test(tape, backward_frees_what_is_not_retained, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, memory, NULL));
 }
 
@@ -236,7 +236,7 @@ static void twice(tshi_rank *r, void *arg) {
     tear_down(r, &b);
 }
 
-Test(tape, a_second_backward_wants_the_step_kept, .timeout = 20) {
+Test(tape, a_second_backward_wants_the_step_kept, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, twice, NULL));
 }
 
@@ -255,7 +255,7 @@ static void no_recording(tshi_rank *r, void *arg) {
     tear_down(r, &b);
 }
 
-Test(tape, recording_can_be_off, .timeout = 20) {
+Test(tape, recording_can_be_off, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, no_recording, NULL));
 }
 
@@ -275,7 +275,7 @@ static void transition_without_recording(tshi_rank *r, void *arg) {
     tear_down(r, &b);
 }
 
-Test(tape, evaluation_within_a_step_leaves_gradients_alone, .timeout = 20) {
+Test(tape, evaluation_within_a_step_leaves_gradients_alone, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, transition_without_recording, NULL));
 }
 
@@ -296,7 +296,7 @@ static void first_failure_stays(tshi_rank *r, void *arg) {
     tear_down(r, &b);
 }
 
-Test(tape, the_first_failure_stays_until_the_reset, .timeout = 20) {
+Test(tape, the_first_failure_stays_until_the_reset, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, first_failure_stays, NULL));
     cr_assert_str_empty(tshi_test_run(3, first_failure_stays, NULL));
 }
@@ -321,7 +321,7 @@ static void two_tapes(tshi_rank *r, void *arg) {
     tear_down(r, &b);
 }
 
-Test(tape, two_tapes_of_one_world, .timeout = 20) {
+Test(tape, two_tapes_of_one_world, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, two_tapes, NULL));
     cr_assert_str_empty(tshi_test_run(2, two_tapes, NULL));
 }
@@ -353,7 +353,7 @@ static void gradient_check(tshi_rank *r, void *arg) {
     tear_down(r, &b);
 }
 
-Test(tape, gradient_check_finds_a_wrong_gradient, .timeout = 20) {
+Test(tape, gradient_check_finds_a_wrong_gradient, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, gradient_check, NULL));
     cr_assert_str_empty(tshi_test_run(2, gradient_check, NULL));
 }

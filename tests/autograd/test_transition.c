@@ -163,13 +163,13 @@ static void each_row(tshi_rank *r, void *arg) {
     tsh_tape_destroy(tape);
 }
 
-Test(transition, each_row_at_1_to_4_and_8_ranks, .timeout = 60) {
+Test(transition, each_row_at_1_to_4_and_8_ranks, .timeout = 120) {
     static const int ranks[] = {1, 2, 3, 4, 8};
     for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; i++)
         cr_assert_str_empty(tshi_test_run(ranks[i], each_row, NULL));
 }
 
-Test(transition, each_row_as_threads, .timeout = 60) {
+Test(transition, each_row_as_threads, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_threads(3, each_row, NULL));
 }
 
@@ -202,7 +202,7 @@ static void gather_blocks(tshi_rank *r, void *arg) {
     tsh_tape_destroy(tape);
 }
 
-Test(transition, gather_known_answer, .timeout = 20) {
+Test(transition, gather_known_answer, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(4, gather_blocks, NULL));
 }
 
@@ -230,7 +230,7 @@ static void two_groups(tshi_rank *r, void *arg) {
     tsh_mesh_destroy(mesh);
 }
 
-Test(transition, groups_of_a_mesh_known_answer, .timeout = 20) {
+Test(transition, groups_of_a_mesh_known_answer, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(8, two_groups, NULL));
 }
 
@@ -258,7 +258,7 @@ static void sum_of_shards(tshi_rank *r, void *arg) {
     tsh_tape_destroy(tape);
 }
 
-Test(transition, sum_of_shards_known_answer, .timeout = 20) {
+Test(transition, sum_of_shards_known_answer, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, sum_of_shards, NULL));
     cr_assert_str_empty(tshi_test_run(4, sum_of_shards, NULL));
 }
@@ -287,7 +287,7 @@ static void three_copies(tshi_rank *r, void *arg) {
     tsh_tape_destroy(tape);
 }
 
-Test(transition, made_once_a_step, .timeout = 20) {
+Test(transition, made_once_a_step, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, three_copies, NULL));
 }
 
@@ -331,7 +331,7 @@ static void two_axes(tshi_rank *r, void *arg) {
     tsh_mesh_destroy(mesh);
 }
 
-Test(transition, two_axes_on_one_dim, .timeout = 20) {
+Test(transition, two_axes_on_one_dim, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(4, two_axes, NULL));
 }
 
@@ -371,7 +371,7 @@ static void wrong_use(tshi_rank *r, void *arg) {
     tsh_tape_destroy(tape);
 }
 
-Test(transition, wrong_use_in_words, .timeout = 20) {
+Test(transition, wrong_use_in_words, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, wrong_use, NULL));
     cr_assert_str_empty(tshi_test_run(3, wrong_use, NULL));
 }

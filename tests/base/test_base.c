@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-TestSuite(base, .timeout = 20);
+TestSuite(base, .timeout = 120);
 
 Test(base, every_status_has_a_name) {
     cr_assert_str_eq(tsh_status_name(TSH_OK), "TSH_OK");

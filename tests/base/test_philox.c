@@ -4,7 +4,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 
-TestSuite(philox, .timeout = 20);
+TestSuite(philox, .timeout = 120);
 
 static void expect(const uint32_t counter[4], const uint32_t key[2], const uint32_t wanted[4]) {
     uint32_t out[4];

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-Test(settings, switches, .timeout = 20) {
+Test(settings, switches, .timeout = 120) {
     static const char *const on[] = {"1", "on", "yes", "true", "True", "YES"};
     static const char *const off[] = {"0", "off", "no", "false", "False", "OFF"};
     static const char *const bad[] = {"", "2", "-1", " 1", "1 ", "y", "enabled", "00"};
@@ -21,7 +21,7 @@ Test(settings, switches, .timeout = 20) {
     }
 }
 
-Test(settings, variables, .timeout = 20) {
+Test(settings, variables, .timeout = 120) {
     static const char *const words[] = {"red", "green", "blue"};
     char text[4] = "was";
     int value = 7;

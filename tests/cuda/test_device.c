@@ -1,7 +1,7 @@
 /* The CUDA device's life: making it, what it says, what it tells of failures, and that it gives everything back. */
 #include "cuda/standin_device.h"
 
-TestSuite(cuda_device, .timeout = 60);
+TestSuite(cuda_device, .timeout = 120);
 
 Test(cuda_device, says_what_it_is) {
     char text[200];

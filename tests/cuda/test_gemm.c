@@ -3,7 +3,7 @@
 
 #include <cublasLt.h>
 
-TestSuite(cuda_gemm, .timeout = 60);
+TestSuite(cuda_gemm, .timeout = 120);
 
 static const tsh_dtype dtypes[] = {TSH_FLOAT32, TSH_FLOAT64, TSH_BFLOAT16, TSH_FLOAT16};
 

@@ -1,7 +1,7 @@
 /* Captured graphs: what runs when, whose memory it is, and what cannot be captured. */
 #include "cuda/standin_device.h"
 
-TestSuite(cuda_graph, .timeout = 60);
+TestSuite(cuda_graph, .timeout = 120);
 
 static tsh_device *opened(void) {
     tsh_device *device = open_device();

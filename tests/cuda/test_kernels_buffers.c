@@ -2,7 +2,7 @@
  * place and not. */
 #include "kernel_pair.h"
 
-TestSuite(cuda_buffers, .timeout = 60);
+TestSuite(cuda_buffers, .timeout = 120);
 
 #define MOST 5
 

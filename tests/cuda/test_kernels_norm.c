@@ -1,7 +1,7 @@
 /* The GPU's layer norm and RMS norm against the CPU's. */
 #include "kernel_pair.h"
 
-TestSuite(cuda_norm, .timeout = 60);
+TestSuite(cuda_norm, .timeout = 120);
 
 typedef struct norm_case {
     tsh_dtype dtype;

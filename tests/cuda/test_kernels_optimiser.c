@@ -1,7 +1,7 @@
 /* The GPU's optimisers against the CPU's. */
 #include "kernel_pair.h"
 
-TestSuite(cuda_optimiser, .timeout = 60);
+TestSuite(cuda_optimiser, .timeout = 120);
 
 #define STEPS 3
 

@@ -1,7 +1,7 @@
 /* The GPU's random fills and dropout against the CPU's: the same words for the same elements. */
 #include "kernel_pair.h"
 
-TestSuite(cuda_random, .timeout = 60);
+TestSuite(cuda_random, .timeout = 120);
 
 #define SHAPES 10
 

@@ -1,7 +1,7 @@
 /* The CUDA device's memory: its cache, and copies. */
 #include "cuda/standin_device.h"
 
-TestSuite(cuda_memory, .timeout = 60);
+TestSuite(cuda_memory, .timeout = 120);
 
 /* --- the cache ---------------------------------------------------------------------------------------------------- */
 

@@ -322,6 +322,7 @@ static void late(tshi_rank *r, void *arg) {
     _Atomic bool *over = arg;
     tsh_group *group = tsh_world_group(r->world);
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
+    r->world->timeout = 0.5;
     if (r->rank == 0) {
         tshi_check_status(r, tsh_recv(group, x, 1, NULL), TSH_ERR_TIMEOUT, "recv");
         tshi_check(r, tsh_recv(group, x, 1, NULL) != TSH_OK, "a call after that");
@@ -340,6 +341,7 @@ static void stuck(tshi_rank *r, void *arg) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3), *y = tshi_test_vector(r, TSH_FLOAT32, 3);
     float got[3];
     sums(r, group);
+    r->world->timeout = 0.5;
     if (r->rank == 1) tshi_check_ok(r, tsh_all_reduce(group, y, TSH_SUM));
     tshi_check_ok(r, r->rank ? tsh_send(group, x, 0) : tsh_recv(group, x, 1, NULL));
     tsh_status status = tsh_tensor_read(x, got, 3);
@@ -353,7 +355,7 @@ static void stuck(tshi_rank *r, void *arg) {
 Test(nccl_messages, the_deadline) {
     tshi_rank_fn *const cases[] = {late, stuck};
     for (int i = 0; i < 2; i++) {
-        const tshi_test_options options = {.ranks = 2, .threads = true, .world_timeout = "0.5"};
+        const tshi_test_options options = {.ranks = 2, .threads = true};
         _Atomic bool over = false;
         begin(2, false);
         cr_assert_str_empty(tshi_test_run_with(&options, cases[i], &over, NULL, NULL));

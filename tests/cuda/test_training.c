@@ -4,7 +4,7 @@
 #include "cuda/standin_device.h"
 #include "support/language.h"
 
-TestSuite(cuda_training, .timeout = 100);
+TestSuite(cuda_training, .timeout = 120);
 
 enum { STEPS = 5 };
 

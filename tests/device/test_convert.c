@@ -3,7 +3,7 @@
 
 #include <limits.h>
 
-TestSuite(convert, .timeout = 60);
+TestSuite(convert, .timeout = 120);
 
 /* What a 16-bit float with `fraction` fraction bits stands for, from its definition. */
 static double half_value(uint16_t h, int fraction) {

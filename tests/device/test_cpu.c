@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-TestSuite(cpu, .timeout = 20);
+TestSuite(cpu, .timeout = 120);
 
 #define HEAP_SIZE ((size_t)1 << 20)
 

@@ -2,7 +2,7 @@
  * on whole rows. */
 #include "kernel_test.h"
 
-TestSuite(cross_entropy, .timeout = 30);
+TestSuite(cross_entropy, .timeout = 120);
 
 #define MAX_SLICES 4
 

@@ -1,7 +1,7 @@
 /* Activations, element-wise arithmetic, bias and sums, against plain loops in double. */
 #include "kernel_test.h"
 
-TestSuite(elementwise, .timeout = 20);
+TestSuite(elementwise, .timeout = 120);
 
 static double value_of(tshi_unary f, double x) {
     switch (f) {

@@ -3,7 +3,7 @@
 
 #include <limits.h>
 
-TestSuite(gemm, .timeout = 20);
+TestSuite(gemm, .timeout = 120);
 
 typedef struct product {
     bool transpose_a, transpose_b;

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-TestSuite(heap, .timeout = 20);
+TestSuite(heap, .timeout = 120);
 
 #define REGION ((size_t)1 << 20)
 #define SLOTS  300

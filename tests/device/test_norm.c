@@ -1,8 +1,8 @@
 /* Layer norm, RMS norm and embeddings against plain loops in double. */
 #include "kernel_test.h"
 
-TestSuite(norm, .timeout = 20);
-TestSuite(embedding, .timeout = 20);
+TestSuite(norm, .timeout = 120);
+TestSuite(embedding, .timeout = 120);
 
 typedef struct norm_case {
     bool rms, has_gamma, has_beta;

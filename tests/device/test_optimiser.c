@@ -1,7 +1,7 @@
 /* SGD and AdamW against their formulas, in plain loops in double. */
 #include "kernel_test.h"
 
-TestSuite(optimiser, .timeout = 20);
+TestSuite(optimiser, .timeout = 120);
 
 #define STEPS 4
 

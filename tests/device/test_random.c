@@ -1,7 +1,7 @@
 /* Random fills and dropout: keyed by global element, exactly, whatever the slice. */
 #include "kernel_test.h"
 
-TestSuite(random, .timeout = 30);
+TestSuite(random, .timeout = 120);
 
 /* The word of a global element, straight from the generator. */
 static uint32_t word_of(uint64_t seed, uint64_t stream, uint64_t element) {

@@ -3,7 +3,7 @@
 
 #include <complex.h>
 
-TestSuite(reduce, .timeout = 60);
+TestSuite(reduce, .timeout = 120);
 
 #define MAX_BUFFERS 4
 

@@ -1,7 +1,7 @@
 /* Softmax and log-softmax in their passes, whole and sliced. */
 #include "kernel_test.h"
 
-TestSuite(softmax, .timeout = 20);
+TestSuite(softmax, .timeout = 120);
 
 /* max and sum over i of one (o, k), in double. */
 static void reference(const buffer *x, int64_t o, int64_t n, int64_t inner, int64_t k, double *max, double *sum) {

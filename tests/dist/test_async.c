@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-TestSuite(async, .timeout = 60);
+TestSuite(async, .timeout = 120);
 
 #define FLIGHT 12
 

@@ -136,7 +136,7 @@ static void large(tshi_rank *r, void *arg) {
     }
 }
 
-Test(collectives, large, .timeout = 60) {
+Test(collectives, large, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, large, NULL));
     cr_assert_str_empty(tshi_test_run(3, large, NULL));
 }
@@ -153,17 +153,17 @@ static void wraps(tshi_rank *r, void *arg) {
     tshi_check(r, lg->sync < 10000, "the counter is at %u", lg->sync);
 }
 
-Test(collectives, the_counter_of_syncs_wraps, .timeout = 30) {
+Test(collectives, the_counter_of_syncs_wraps, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, wraps, NULL));
     cr_assert_str_empty(tshi_test_run(3, wraps, NULL));
 }
 
-Test(collectives, many_calls, .timeout = 30) {
+Test(collectives, many_calls, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, many_calls, NULL));
     cr_assert_str_empty(tshi_test_run(3, many_calls, NULL));
 }
 
-Test(collectives, eight_ranks_do_not_crawl, .timeout = 30) {
+Test(collectives, eight_ranks_do_not_crawl, .timeout = 120) {
     tshi_test_options options = {.ranks = 8, .timeout = 20};
     cr_assert_str_empty(tshi_test_run_with(&options, many_calls, NULL, NULL, NULL));
 }

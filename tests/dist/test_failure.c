@@ -40,7 +40,7 @@ static void fails(tshi_rank *r, void *arg) {
     tshi_try_all(r, group, TSH_FLOAT64, 1000);
 }
 
-Test(failure, fail_and_recover, .timeout = 20) {
+Test(failure, fail_and_recover, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(3, fails, NULL));
     cr_assert_str_empty(tshi_test_run(4, fails, NULL));
     cr_assert_str_empty(tshi_test_run_threads(3, fails, NULL));
@@ -71,7 +71,7 @@ static void fails_between_groups(tshi_rank *r, void *arg) {
     tsh_mesh_destroy(mesh);
 }
 
-Test(failure, fail_between_groups, .timeout = 20) {
+Test(failure, fail_between_groups, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(4, fails_between_groups, NULL));
     cr_assert_str_empty(tshi_test_run_threads(4, fails_between_groups, NULL));
 }
@@ -87,7 +87,7 @@ static void several_fail(tshi_rank *r, void *arg) {
     tshi_try_all(r, tsh_world_group(r->world), TSH_FLOAT32, 100);
 }
 
-Test(failure, several_at_once, .timeout = 20) {
+Test(failure, several_at_once, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(4, several_fail, NULL));
 }
 
@@ -144,15 +144,15 @@ static void expect_deaths(moment when, int ranks) {
     }
 }
 
-Test(failure, dies_before_a_call, .timeout = 20) {
+Test(failure, dies_before_a_call, .timeout = 120) {
     expect_deaths(BEFORE, 2);
     expect_deaths(BEFORE, 4);
 }
-Test(failure, dies_inside_a_call, .timeout = 20) {
+Test(failure, dies_inside_a_call, .timeout = 120) {
     expect_deaths(INSIDE, 2);
     expect_deaths(INSIDE, 4);
 }
-Test(failure, dies_after_calls, .timeout = 20) {
+Test(failure, dies_after_calls, .timeout = 120) {
     expect_deaths(AFTER, 2);
     expect_deaths(AFTER, 4);
 }
@@ -172,7 +172,7 @@ static void dies_elsewhere(tshi_rank *r, void *arg) {
     tsh_mesh_destroy(mesh);
 }
 
-Test(failure, dies_in_another_group, .timeout = 20) {
+Test(failure, dies_in_another_group, .timeout = 120) {
     tshi_outcome outcomes[4];
     tshi_test_options options = {.ranks = 4};
     tshi_test_run_with(&options, dies_elsewhere, NULL, outcomes, NULL);
@@ -191,7 +191,7 @@ static void leaves(tshi_rank *r, void *arg) {
     tshi_check(r, tshi_now() - start < TSHI_SOON, "it took %g s to hear of it", tshi_now() - start);
 }
 
-Test(failure, leaves, .timeout = 20) {
+Test(failure, leaves, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, leaves, NULL));
     cr_assert_str_empty(tshi_test_run(3, leaves, NULL));
     cr_assert_str_empty(tshi_test_run_threads(3, leaves, NULL));
@@ -210,7 +210,7 @@ static void leaves_early(tshi_rank *r, void *arg) {
     tsh_group_destroy(pair);
 }
 
-Test(failure, leaves_early, .timeout = 20) {
+Test(failure, leaves_early, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(3, leaves_early, NULL));
 }
 
@@ -245,7 +245,7 @@ static void stops(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(failure, stops, .timeout = 20) {
+Test(failure, stops, .timeout = 120) {
     tshi_outcome outcomes[2];
     tshi_test_options options = {.ranks = 2, .bare = true};
     tshi_test_run_with(&options, stops, NULL, outcomes, NULL);
@@ -266,7 +266,7 @@ static void never_recovers(tshi_rank *r, void *arg) {
     atomic_fetch_add(given_up, 1);
 }
 
-Test(failure, nobody_else_recovers, .timeout = 20) {
+Test(failure, nobody_else_recovers, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, never_recovers, tshi_test_shared(sizeof(atomic_int))));
 }
 
@@ -303,7 +303,7 @@ static void comes_and_goes(tshi_rank *r, void *arg) {
     tshi_check(r, count_mappings("memfd:tshard") == 0, "memory is still mapped");
 }
 
-Test(failure, nothing_is_left_over, .timeout = 20) {
+Test(failure, nothing_is_left_over, .timeout = 120) {
     tshi_test_options options = {.ranks = 3, .bare = true};
     cr_assert_str_empty(tshi_test_run_with(&options, comes_and_goes, NULL, NULL, NULL));
 }

@@ -48,7 +48,7 @@ static void ahead(tshi_rank *r, void *arg) {
     tsh_tensor_release(all);
 }
 
-Test(giving, ahead, .timeout = 30) {
+Test(giving, ahead, .timeout = 120) {
     for (int i = 0; i < 6; i++) {
         rows *w = tshi_test_shared(sizeof *w);
         w->n = i % 2 ? 300 : 1;
@@ -87,7 +87,7 @@ static void mixed(tshi_rank *r, void *arg) {
     tsh_tensor_release(y);
 }
 
-Test(giving, among_others, .timeout = 60) {
+Test(giving, among_others, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(2, 4, mixed, NULL));
     cr_assert_str_empty(tshi_test_run_threads(3, mixed, NULL));
 }
@@ -143,7 +143,7 @@ static void told(tshi_rank *r, void *arg) {
     tsh_tensor_release(y);
 }
 
-Test(giving, is_told, .timeout = 40) {
+Test(giving, is_told, .timeout = 120) {
     for (next what = BARRIER; what <= STARTED; what++) {
         cr_assert_str_empty(tshi_test_run(2, told, &what), "%d", (int)what);
         cr_assert_str_empty(tshi_test_run_threads(2, told, &what), "%d", (int)what);
@@ -163,7 +163,7 @@ static void both_leave(tshi_rank *r, void *arg) {
     tsh_tensor_release(x);
 }
 
-Test(giving, both_leave, .timeout = 20) {
+Test(giving, both_leave, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, both_leave, NULL));
     cr_assert_str_empty(tshi_test_run_threads(2, both_leave, NULL));
 }
@@ -191,7 +191,7 @@ static void logged(tshi_rank *r, void *arg) {
     r->world = NULL;
 }
 
-Test(giving, is_logged, .timeout = 20) {
+Test(giving, is_logged, .timeout = 120) {
     tshi_test_options options = {.ranks = 2, .bare = true};
     for (int closes = 0; closes < 2; closes++) {
         bool arg = closes;
@@ -222,7 +222,7 @@ static void dies_after_giving(tshi_rank *r, void *arg) {
     tsh_tensor_release(x);
 }
 
-Test(giving, dies_after_giving, .timeout = 20) {
+Test(giving, dies_after_giving, .timeout = 120) {
     tshi_outcome outcomes[2];
     tshi_test_options options = {.ranks = 2};
     tshi_test_run_with(&options, dies_after_giving, NULL, outcomes, NULL);
@@ -259,7 +259,7 @@ static void root_is_gone(tshi_rank *r, void *arg) {
     tsh_tensor_release(x);
 }
 
-Test(giving, root_is_gone, .timeout = 20) {
+Test(giving, root_is_gone, .timeout = 120) {
     tshi_outcome outcomes[2];
     tshi_test_options options = {.ranks = 2};
     bool fails = false;

@@ -43,7 +43,7 @@ static void square(tshi_rank *r, void *arg) {
     tsh_mesh_destroy(mesh);
 }
 
-Test(groups, two_by_two, .timeout = 20) {
+Test(groups, two_by_two, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(4, square, NULL));
     cr_assert_str_empty(tshi_test_run_threads(4, square, NULL));
 }
@@ -59,7 +59,7 @@ static void cube(tshi_rank *r, void *arg) {
     tsh_mesh_destroy(mesh);
 }
 
-Test(groups, two_by_two_by_two, .timeout = 20) {
+Test(groups, two_by_two_by_two, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(8, cube, NULL));
 }
 
@@ -74,7 +74,7 @@ static void ones(tshi_rank *r, void *arg) {
     tsh_mesh_destroy(mesh);
 }
 
-Test(groups, axes_of_one, .timeout = 20) {
+Test(groups, axes_of_one, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, ones, NULL));
     cr_assert_str_empty(tshi_test_run(3, ones, NULL));
 }
@@ -110,7 +110,7 @@ static void bad_meshes(tshi_rank *r, void *arg) {
     sums_to(r, tsh_world_group(r->world), 3);
 }
 
-Test(groups, bad_meshes, .timeout = 20) {
+Test(groups, bad_meshes, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(3, bad_meshes, NULL));
 }
 
@@ -126,7 +126,7 @@ static void different_meshes(tshi_rank *r, void *arg) {
     sums_to(r, tsh_world_group(r->world), 1);
 }
 
-Test(groups, different_meshes, .timeout = 20) {
+Test(groups, different_meshes, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, different_meshes, NULL));
 }
 
@@ -156,7 +156,7 @@ static void groups_of_some(tshi_rank *r, void *arg) {
     sums_to(r, tsh_world_group(r->world), 6);
 }
 
-Test(groups, of_some_ranks, .timeout = 20) {
+Test(groups, of_some_ranks, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(4, groups_of_some, NULL));
     cr_assert_str_empty(tshi_test_run_threads(4, groups_of_some, NULL));
 }
@@ -180,7 +180,7 @@ static void groups_free_their_memory(tshi_rank *r, void *arg) {
     tsh_group_destroy(group);
 }
 
-Test(groups, free_their_memory, .timeout = 20) {
+Test(groups, free_their_memory, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(3, groups_free_their_memory, NULL));
 }
 
@@ -210,7 +210,7 @@ static void different_lists(tshi_rank *r, void *arg) {
     sums_to(r, tsh_world_group(r->world), 3);
 }
 
-Test(groups, different_lists, .timeout = 20) {
+Test(groups, different_lists, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(3, different_lists, NULL));
 }
 
@@ -249,7 +249,7 @@ static void counts(tshi_rank *r, void *arg) {
     tsh_tensor_release(other);
 }
 
-Test(groups, count_calls_and_bytes, .timeout = 20) {
+Test(groups, count_calls_and_bytes, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, counts, NULL));
     cr_assert_str_empty(tshi_test_run(2, counts, NULL));
     cr_assert_str_empty(tshi_test_run(3, counts, NULL));
@@ -265,7 +265,7 @@ static void no_allocation(tshi_rank *r, void *arg) {
     tsh_tensor_release(x);
 }
 
-Test(groups, collectives_ask_for_no_memory, .timeout = 20) {
+Test(groups, collectives_ask_for_no_memory, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, no_allocation, NULL));
 }
 
@@ -303,7 +303,7 @@ static void supports(tshi_rank *r, void *arg) {
     tshi_check(r, !tsh_backend_supports(NULL, TSH_CPU, TSH_OP_BARRIER, TSH_FLOAT32, TSH_SUM), "NULL");
 }
 
-Test(groups, supports, .timeout = 20) {
+Test(groups, supports, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, supports, NULL));
     cr_assert_str_empty(tshi_test_run(2, supports, NULL));
 }

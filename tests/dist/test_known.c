@@ -35,7 +35,7 @@ static void all_reduce_of_four(tshi_rank *r, void *arg) {
     tsh_tensor_release(x);
 }
 
-Test(known, all_reduce, .timeout = 20) {
+Test(known, all_reduce, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, all_reduce_of_four, NULL));
 }
 
@@ -50,7 +50,7 @@ static void int64_sum(tshi_rank *r, void *arg) {
     tsh_tensor_release(x);
 }
 
-Test(known, int64, .timeout = 20) {
+Test(known, int64, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, int64_sum, NULL));
 }
 
@@ -66,7 +66,7 @@ static void two_groups(tshi_rank *r, void *arg) {
     tsh_mesh_destroy(mesh);
 }
 
-Test(known, eight_ranks_in_two_groups, .timeout = 20) {
+Test(known, eight_ranks_in_two_groups, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(8, two_groups, NULL));
 }
 
@@ -82,7 +82,7 @@ static void gather_blocks(tshi_rank *r, void *arg) {
     tsh_tensor_release(out);
 }
 
-Test(known, gather, .timeout = 20) {
+Test(known, gather, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(4, gather_blocks, NULL));
 }
 
@@ -98,7 +98,7 @@ static void gather_six(tshi_rank *r, void *arg) {
     tsh_tensor_release(out);
 }
 
-Test(known, all_gather_into_tensor, .timeout = 20) {
+Test(known, all_gather_into_tensor, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, gather_six, NULL));
 }
 
@@ -114,7 +114,7 @@ static void scatter_rows(tshi_rank *r, void *arg) {
     tsh_tensor_release(out);
 }
 
-Test(known, reduce_scatter_rows, .timeout = 20) {
+Test(known, reduce_scatter_rows, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(4, scatter_rows, NULL));
 }
 
@@ -130,7 +130,7 @@ static void scatter_twelve(tshi_rank *r, void *arg) {
     tsh_tensor_release(out);
 }
 
-Test(known, reduce_scatter_tensor, .timeout = 20) {
+Test(known, reduce_scatter_tensor, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, scatter_twelve, NULL));
 }
 
@@ -147,7 +147,7 @@ static void scatter_list(tshi_rank *r, void *arg) {
     tsh_tensor_release(out);
 }
 
-Test(known, reduce_scatter_list, .timeout = 20) {
+Test(known, reduce_scatter_list, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(4, scatter_list, NULL));
 }
 
@@ -165,7 +165,7 @@ static void exchange(tshi_rank *r, void *arg) {
     tsh_tensor_release(out);
 }
 
-Test(known, all_to_all, .timeout = 20) {
+Test(known, all_to_all, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(4, exchange, NULL));
 }
 
@@ -186,7 +186,7 @@ static void exchange_uneven(tshi_rank *r, void *arg) {
     tsh_tensor_release(out);
 }
 
-Test(known, all_to_all_uneven, .timeout = 20) {
+Test(known, all_to_all_uneven, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(4, exchange_uneven, NULL));
 }
 
@@ -210,11 +210,11 @@ static void partial_to_columns(tshi_rank *r, void *arg) {
     tsh_tensor_release(part);
 }
 
-Test(known, partial_sum_in_columns, .timeout = 20) {
+Test(known, partial_sum_in_columns, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(4, partial_to_columns, NULL));
 }
 
-Test(known, balanced_split, .timeout = 20) {
+Test(known, balanced_split, .timeout = 120) {
     static const struct { int64_t n, parts[4]; } cases[] = {{13, {4, 3, 3, 3}}, {5, {2, 1, 1, 1}}, {2, {1, 1, 0, 0}}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         int64_t next = 0, start, length;

@@ -23,7 +23,7 @@ static tsh_status settings_of(const char *variables, tshi_settings *out) {
     return tshi_settings_read(&config, out);
 }
 
-Test(launchers, say_who_is_who, .timeout = 20) {
+Test(launchers, say_who_is_who, .timeout = 120) {
     static const struct {
         const char *variables;
         int rank, size, local_rank, local_size;
@@ -62,7 +62,7 @@ Test(launchers, say_who_is_who, .timeout = 20) {
     }
 }
 
-Test(launchers, jobs_are_told_apart, .timeout = 20) {
+Test(launchers, jobs_are_told_apart, .timeout = 120) {
     tshi_settings a, b;
     static const char *const pairs[][2] = {
         {"RANK=0 WORLD_SIZE=2 TSHARD_TOKEN=x", "RANK=0 WORLD_SIZE=2 TSHARD_TOKEN=y"},
@@ -86,7 +86,7 @@ Test(launchers, jobs_are_told_apart, .timeout = 20) {
     cr_assert_eq(memcmp(a.key, b.key, sizeof a.key), 0);
 }
 
-Test(launchers, agents_store_keeps_its_port, .timeout = 20) {
+Test(launchers, agents_store_keeps_its_port, .timeout = 120) {
     tshi_settings s;
     cr_assert_eq(settings_of("RANK=0 WORLD_SIZE=2 MASTER_PORT=4000 TORCHELASTIC_USE_AGENT_STORE=True", &s), TSH_OK);
     cr_assert_eq(s.port, 4001);
@@ -96,7 +96,7 @@ Test(launchers, agents_store_keeps_its_port, .timeout = 20) {
     cr_assert_eq(s.port, 4000);
 }
 
-Test(launchers, contradictions_are_errors, .timeout = 20) {
+Test(launchers, contradictions_are_errors, .timeout = 120) {
     static const char *const cases[][2] = {
         {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=3",
          "OMPI_COMM_WORLD_LOCAL_SIZE is 3, but OMPI_COMM_WORLD_SIZE is 2"},
@@ -123,7 +123,7 @@ Test(launchers, contradictions_are_errors, .timeout = 20) {
     }
 }
 
-Test(launchers, a_name_that_does_not_fit_is_an_error, .timeout = 20) {
+Test(launchers, a_name_that_does_not_fit_is_an_error, .timeout = 120) {
     static const char *const names[] = {"TSHARD_TOKEN", "TORCHELASTIC_RUN_ID", "TSHARD_GROUP", "MASTER_ADDR"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         tshi_settings s;
@@ -135,7 +135,7 @@ Test(launchers, a_name_that_does_not_fit_is_an_error, .timeout = 20) {
     }
 }
 
-Test(launchers, a_rank_without_a_world_is_an_error, .timeout = 20) {
+Test(launchers, a_rank_without_a_world_is_an_error, .timeout = 120) {
     tshi_settings s;
     cr_assert_eq(settings_of("PMIX_RANK=3 PMIX_NAMESPACE=x", &s), TSH_ERR_ARGUMENT);
     cr_assert(strstr(tsh_error_message(), "no variable tells the number of ranks"));

@@ -116,7 +116,7 @@ static void by_method(tshi_rank *r, void *arg) {
     }
 }
 
-Test(meet, every_method, .timeout = 60) {
+Test(meet, every_method, .timeout = 120) {
     for (size_t i = 0; i < METHODS; i++) {
         if (methods[i].ipv6 && !have_ipv6()) {
             cr_log_warn("%s is left out: no IPv6 here\n", methods[i].format);
@@ -159,7 +159,7 @@ static void of_two_jobs(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(meet, two_jobs_at_one_place, .timeout = 60) {
+Test(meet, two_jobs_at_one_place, .timeout = 120) {
     for (size_t i = 0; i < METHODS; i++) {
         char text[128];
         if (methods[i].ipv6) continue;
@@ -183,7 +183,7 @@ static void one_wants_rank_1(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(meet, ranks_are_given_out_in_order, .timeout = 30) {
+Test(meet, ranks_are_given_out_in_order, .timeout = 120) {
     char text[128];
     for (size_t i = 0; i < METHODS; i++) {
         if (!methods[i].automatic || methods[i].ipv6) continue;
@@ -212,7 +212,7 @@ static void wait_for_size(const char *path, bool there) {
     cr_assert_eq(stat(path, &s) == 0, there);
 }
 
-Test(meet, file_of_a_dead_job, .timeout = 30) {
+Test(meet, file_of_a_dead_job, .timeout = 120) {
     char path[64], text[128];
     file_name(path);
     snprintf(text, sizeof text, "file://%s", path);
@@ -237,7 +237,7 @@ Test(meet, file_of_a_dead_job, .timeout = 30) {
 }
 
 /* What a launcher does: the records of the dead go, those of the living and what is no rendezvous stay. */
-Test(meet, file_is_tidied, .timeout = 30) {
+Test(meet, file_is_tidied, .timeout = 120) {
     char path[64], text[128];
     file_name(path);
     snprintf(text, sizeof text, "file://%s", path);
@@ -268,7 +268,7 @@ Test(meet, file_is_tidied, .timeout = 30) {
     cr_assert_eq(unlink(path), 0, "a file that is no rendezvous is removed");
 }
 
-Test(meet, file_that_is_no_meeting_is_left_alone, .timeout = 20) {
+Test(meet, file_that_is_no_meeting_is_left_alone, .timeout = 120) {
     char path[64], text[128], read_back[32] = "";
     tsh_world *world = NULL;
     file_name(path);
@@ -301,7 +301,7 @@ static void file_vanishes(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(meet, file_that_somebody_removes, .timeout = 20) {
+Test(meet, file_that_somebody_removes, .timeout = 120) {
     char path[64], text[128];
     file_name(path);
     snprintf(text, sizeof text, "file://%s", path);
@@ -321,7 +321,7 @@ static void expect_error(const char *text, int rank, int size, tsh_status wanted
     cr_assert_null(world);
 }
 
-Test(meet, malformed_methods, .timeout = 20) {
+Test(meet, malformed_methods, .timeout = 120) {
     static const char *const texts[] = {"tcp:",
                                         "tcp://",
                                         "tcp://host",
@@ -355,7 +355,7 @@ Test(meet, malformed_methods, .timeout = 20) {
     expect_error("tcp://no.such.host.invalid:29500", 1, 2, TSH_ERR_SYSTEM, "no address for no.such.host.invalid");
 }
 
-Test(meet, environment_and_argument_disagree, .timeout = 20) {
+Test(meet, environment_and_argument_disagree, .timeout = 120) {
     setenv("TSHARD_INIT", "tcp://127.0.0.1:4711", 1);
     expect_error("env://", 0, 2, TSH_ERR_ARGUMENT,
                  "the configuration says init_method \"env://\", the environment TSHARD_INIT=tcp://127.0.0.1:4711");
@@ -385,7 +385,7 @@ static void rank_0_is_missing(tshi_rank *r, void *arg) {
     tshi_check(r, strstr(tsh_error_message(), "found no rank 0 at "), "%s", tsh_error_message());
 }
 
-Test(meet, somebody_is_missing, .timeout = 40) {
+Test(meet, somebody_is_missing, .timeout = 120) {
     for (size_t i = 0; i < METHODS; i++) {
         char text[128];
         if (methods[i].ipv6) continue;
@@ -495,7 +495,7 @@ static void wrong_token(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(meet, wrong_token, .timeout = 20) {
+Test(meet, wrong_token, .timeout = 120) {
     char text[128];
     write_method(&methods[1], text);
     tshi_test_options options = {.ranks = 2, .bare = true};
@@ -517,7 +517,7 @@ static void second_rank_0(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(meet, two_claim_one_rank, .timeout = 20) {
+Test(meet, two_claim_one_rank, .timeout = 120) {
     char text[128];
     write_method(&methods[1], text);
     tshi_test_options options = {.ranks = 3, .bare = true};
@@ -539,7 +539,7 @@ static void on_two_machines(tshi_rank *r, void *arg) {
                tsh_error_message());
 }
 
-Test(meet, two_machines, .timeout = 20) {
+Test(meet, two_machines, .timeout = 120) {
     char text[128];
     int results[2] = {0};
     write_method(&methods[1], text);

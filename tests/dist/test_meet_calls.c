@@ -63,7 +63,7 @@ static void besieged(tshi_rank *r, void *arg) {
     if (r->rank == 0) tshi_check(r, strstr(tsh_error_message(), "1/2 joined"), "%s", tsh_error_message());
 }
 
-Test(calls, connections_without_end_do_not_stop_the_clock, .timeout = 40) {
+Test(calls, connections_without_end_do_not_stop_the_clock, .timeout = 120) {
     char tcp[64];
     snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", 10000 + (int)((unsigned)getpid() * 23u % 20000u));
     char *const methods[] = {"env://", tcp};
@@ -85,7 +85,7 @@ static void cannot_send(tshi_rank *r, void *arg) {
                       "rank 0 cannot send rank 2 the memory of all: Operation not permitted");
 }
 
-Test(calls, memory_that_cannot_be_sent_is_told_to_every_rank, .timeout = 40) {
+Test(calls, memory_that_cannot_be_sent_is_told_to_every_rank, .timeout = 120) {
     tshi_test_options options = {.ranks = 3, .bare = true, .world_timeout = "100", .timeout = 30};
     cr_assert_str_empty(tshi_test_run_with(&options, cannot_send, NULL, NULL, NULL));
 }
@@ -99,7 +99,7 @@ static void cannot_receive(tshi_rank *r, void *arg) {
     tshi_check_status(r, status, TSH_ERR_SYSTEM, "rank 1 receiving rank 0's answer: Permission denied");
 }
 
-Test(calls, an_answer_that_cannot_be_received_says_why, .timeout = 40) {
+Test(calls, an_answer_that_cannot_be_received_says_why, .timeout = 120) {
     tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = "100", .timeout = 30};
     cr_assert_str_empty(tshi_test_run_with(&options, cannot_receive, NULL, NULL, NULL));
 }

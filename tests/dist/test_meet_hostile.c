@@ -108,7 +108,7 @@ static void strangers(tshi_rank *r, void *arg) {
     join(r, p);
 }
 
-Test(hostile, strangers_do_no_harm, .timeout = 30) {
+Test(hostile, strangers_do_no_harm, .timeout = 120) {
     place p = make_place();
     tshi_test_options options = {.ranks = 3, .bare = true};
     cr_assert_str_empty(tshi_test_run_with(&options, strangers, &p, NULL, NULL));
@@ -140,7 +140,7 @@ static void flood(tshi_rank *r, void *arg) {
     atomic_store(&s->over, 1);
 }
 
-Test(hostile, flood, .timeout = 60) {
+Test(hostile, flood, .timeout = 120) {
     siege *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert_neq(s, MAP_FAILED);
     s->place = make_place();
@@ -171,7 +171,7 @@ static void false_host(tshi_rank *r, void *arg) {
     join(r, p);
 }
 
-Test(hostile, something_else_listens_first, .timeout = 30) {
+Test(hostile, something_else_listens_first, .timeout = 120) {
     place p = make_place();
     tshi_test_options options = {.ranks = 2, .bare = true};
     cr_assert_str_empty(tshi_test_run_with(&options, false_host, &p, NULL, NULL));
@@ -243,11 +243,11 @@ static void run_death(bool stays) {
     munmap(d, sizeof *d);
 }
 
-Test(hostile, a_rank_dies_while_it_waits, .timeout = 60) {
+Test(hostile, a_rank_dies_while_it_waits, .timeout = 120) {
     run_death(false);
 }
 
-Test(hostile, a_rank_dies_and_its_connection_stays, .timeout = 60) {
+Test(hostile, a_rank_dies_and_its_connection_stays, .timeout = 120) {
     run_death(true);
 }
 
@@ -318,7 +318,7 @@ static void replay(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(hostile, an_overheard_greeting_is_refused, .timeout = 30) {
+Test(hostile, an_overheard_greeting_is_refused, .timeout = 120) {
     char text[96];
     snprintf(text, sizeof text, "file:///tmp/tshard-test-replay-%d", (int)getpid());
     tshi_test_options options = {.ranks = 2, .bare = true};
@@ -350,7 +350,7 @@ static void noisy_crowd(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(hostile, noise_at_a_multicast_address, .timeout = 30) {
+Test(hostile, noise_at_a_multicast_address, .timeout = 120) {
     place p = make_place();
     tshi_test_options options = {.ranks = 3, .bare = true};
     cr_assert_str_empty(tshi_test_run_with(&options, noisy_crowd, &p, NULL, NULL));
@@ -367,7 +367,7 @@ static void locked_file(tshi_rank *r, void *arg) {
     tshi_check_status(r, tsh_world_init(&config, &world), TSH_ERR_TIMEOUT, "locked");
 }
 
-Test(hostile, file_that_somebody_keeps_locked, .timeout = 30) {
+Test(hostile, file_that_somebody_keeps_locked, .timeout = 120) {
     char path[64];
     snprintf(path, sizeof path, "/tmp/tshard-test-lock-%d", (int)getpid());
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);

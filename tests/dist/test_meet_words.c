@@ -69,7 +69,7 @@ static void waiting(tshi_rank *r, void *arg) {
     last_is_late(r, &cases[which]);
 }
 
-Test(words, which_ranks_are_missing, .timeout = 60) {
+Test(words, which_ranks_are_missing, .timeout = 120) {
     wait_case *cases = mmap(NULL, 3 * sizeof *cases, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert_neq(cases, MAP_FAILED);
     cases[0].to_rank_0 = "rendezvous: 2/3 joined, missing rank 2";
@@ -98,7 +98,7 @@ static void without_rank_0(tshi_rank *r, void *arg) {
     tshi_check(r, strstr(printed, words) != NULL, "stderr has: %.300s", printed);
 }
 
-Test(words, rank_0_is_missing, .timeout = 40) {
+Test(words, rank_0_is_missing, .timeout = 120) {
     char tcp[64];
     snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", port_of(3));
     char *const methods[] = {"env://", tcp};
@@ -130,7 +130,7 @@ static void few_descriptors(tshi_rank *r, void *arg) {
     }
 }
 
-Test(words, too_few_descriptors, .timeout = 30) {
+Test(words, too_few_descriptors, .timeout = 120) {
     char tcp[64];
     snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", port_of(2));
     char *const methods[] = {"env://", tcp};
@@ -153,7 +153,7 @@ static void small_files(tshi_rank *r, void *arg) {
                       "bytes is more than this process may make, see ulimit -f (TSHARD_HEAP makes it smaller)");
 }
 
-Test(words, files_are_limited, .timeout = 30) {
+Test(words, files_are_limited, .timeout = 120) {
     tshi_test_options options = {.ranks = 2, .bare = true};
     cr_assert_str_empty(tshi_test_run_with(&options, small_files, NULL, NULL, NULL));
 }
@@ -169,7 +169,7 @@ static void no_files(tshi_rank *r, void *arg) {
     tshi_check(r, access((const char *)arg + strlen("file://"), F_OK) != 0, "an empty file is left");
 }
 
-Test(words, no_file_may_be_written, .timeout = 30) {
+Test(words, no_file_may_be_written, .timeout = 120) {
     char text[96];
     snprintf(text, sizeof text, "file:///tmp/tshard-test-limit-%d", (int)getpid());
     tshi_test_options options = {.ranks = 2, .bare = true};
@@ -192,7 +192,7 @@ static void large_world(tshi_rank *r, void *arg) {
     tshi_check(r, usage.ru_maxrss < MOST_MEMORY, "%s took %ld KiB", config.init_method, usage.ru_maxrss);
 }
 
-Test(words, a_large_world_takes_little_memory, .timeout = 60) {
+Test(words, a_large_world_takes_little_memory, .timeout = 120) {
     char tcp[64], file[96], many[64];
     snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", port_of(4));
     snprintf(file, sizeof file, "file:///tmp/tshard-test-large-%d", (int)getpid());

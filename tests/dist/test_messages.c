@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-TestSuite(messages, .timeout = 60);
+TestSuite(messages, .timeout = 120);
 
 static void put(tsh_tensor *x, int64_t salt) {
     for (int64_t i = 0; i < x->numel; i++) {

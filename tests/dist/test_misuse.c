@@ -28,7 +28,7 @@ static void ops_differ(tshi_rank *r, void *arg) {
     still_works(r);
 }
 
-Test(misuse, ops_differ, .timeout = 20) {
+Test(misuse, ops_differ, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, ops_differ, NULL));
     cr_assert_str_empty(tshi_test_run(3, ops_differ, NULL));
     cr_assert_str_empty(tshi_test_run_threads(3, ops_differ, NULL));
@@ -61,7 +61,7 @@ static void arguments_differ(tshi_rank *r, void *arg) {
     still_works(r);
 }
 
-Test(misuse, arguments_differ, .timeout = 20) {
+Test(misuse, arguments_differ, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, arguments_differ, NULL));
     cr_assert_str_empty(tshi_test_run(3, arguments_differ, NULL));
 }
@@ -89,7 +89,7 @@ static void counts_differ(tshi_rank *r, void *arg) {
     still_works(r);
 }
 
-Test(misuse, counts_differ, .timeout = 20) {
+Test(misuse, counts_differ, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(3, counts_differ, NULL));
 }
 
@@ -148,7 +148,7 @@ static void wrong_on_one(tshi_rank *r, void *arg) {
     still_works(r);
 }
 
-Test(misuse, wrong_on_one_rank, .timeout = 20) {
+Test(misuse, wrong_on_one_rank, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(3, wrong_on_one, NULL));
 }
 
@@ -164,7 +164,7 @@ static void words_travel(tshi_rank *r, void *arg) {
     tsh_tensor_release(x);
 }
 
-Test(misuse, the_words_travel, .timeout = 20) {
+Test(misuse, the_words_travel, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, words_travel, NULL));
     cr_assert_str_empty(tshi_test_run_threads(2, words_travel, NULL));
 }
@@ -184,7 +184,7 @@ static void overlaps(tshi_rank *r, void *arg) {
     still_works(r);
 }
 
-Test(misuse, overlaps, .timeout = 20) {
+Test(misuse, overlaps, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, overlaps, NULL));
 }
 
@@ -201,12 +201,12 @@ static void scalars(tshi_rank *r, void *arg) {
     tsh_tensor_release(b);
 }
 
-Test(misuse, a_scalar_has_no_parts, .timeout = 20) {
+Test(misuse, a_scalar_has_no_parts, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, scalars, NULL));
     cr_assert_str_empty(tshi_test_run(2, scalars, NULL));
 }
 
-Test(misuse, no_group, .timeout = 20) {
+Test(misuse, no_group, .timeout = 120) {
     cr_assert_eq(tsh_all_reduce(NULL, NULL, TSH_SUM), TSH_ERR_ARGUMENT);
     cr_assert_eq(tsh_all_gather_into_tensor(NULL, NULL, NULL, NULL), TSH_ERR_ARGUMENT);
     cr_assert_eq(tsh_reduce_scatter_tensor(NULL, NULL, NULL, TSH_SUM, NULL), TSH_ERR_ARGUMENT);
@@ -229,6 +229,6 @@ static void two_worlds(tshi_rank *r, void *arg) {
     still_works(r);
 }
 
-Test(misuse, two_worlds_in_one_process, .timeout = 20) {
+Test(misuse, two_worlds_in_one_process, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, two_worlds, NULL));
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-TestSuite(nested, .timeout = 60);
+TestSuite(nested, .timeout = 120);
 
 static tsh_tensor *numbers(tshi_rank *r, int n, int first) {
     tsh_tensor *x = tshi_test_vector(r, TSH_INT64, n);

@@ -58,7 +58,7 @@ static void expect_error(const char *settings, const tsh_world_config *config, t
                  tshi_now() - start);
 }
 
-Test(rendezvous, malformed_variables, .timeout = 20) {
+Test(rendezvous, malformed_variables, .timeout = 120) {
     static const struct {
         const char *settings, *words;
     } cases[] = {
@@ -105,7 +105,7 @@ Test(rendezvous, malformed_variables, .timeout = 20) {
     }
 }
 
-Test(rendezvous, contradictions, .timeout = 20) {
+Test(rendezvous, contradictions, .timeout = 120) {
     tsh_world_config config = {.rank = 1, .world_size = 2};
     expect_error("RANK=0 WORLD_SIZE=2", &config, TSH_ERR_ARGUMENT,
                  "the configuration says rank 1 of 2, the environment rank 0 of 2");
@@ -129,7 +129,7 @@ Test(rendezvous, contradictions, .timeout = 20) {
     cr_assert_eq(tsh_world_init(NULL, NULL), TSH_ERR_ARGUMENT);
 }
 
-Test(rendezvous, a_world_of_one, .timeout = 20) {
+Test(rendezvous, a_world_of_one, .timeout = 120) {
     static const char *const settings[] = {"", "RANK=0 WORLD_SIZE=1", "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1",
                                            "SLURM_PROCID=0 SLURM_NTASKS=1", "PMI_RANK=0 PMI_SIZE=1"};
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
@@ -146,7 +146,7 @@ Test(rendezvous, a_world_of_one, .timeout = 20) {
 }
 
 /* The signal that a world answers does not end the process; without an answer it would. */
-Test(rendezvous, a_switch_is_on_in_every_spelling, .timeout = 20) {
+Test(rendezvous, a_switch_is_on_in_every_spelling, .timeout = 120) {
     static const char *const settings[] = {"TSHARD_SIGUSR1=1", "TSHARD_SIGUSR1=on", "TSHARD_SIGUSR1=yes",
                                            "TSHARD_SIGUSR1=True"};
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
@@ -182,7 +182,7 @@ static void by_other_names(tshi_rank *r, void *arg) {
     }
 }
 
-Test(rendezvous, every_launchers_variables, .timeout = 20) {
+Test(rendezvous, every_launchers_variables, .timeout = 120) {
     tshi_test_options options = {.ranks = 2, .bare = true};
     cr_assert_str_empty(tshi_test_run_with(&options, by_other_names, NULL, NULL, NULL));
 }
@@ -201,7 +201,7 @@ static void wrong_size(tshi_rank *r, void *arg) {
     tshi_check(r, tshi_now() - start < TSHI_SOON, "it took %g s", tshi_now() - start);
 }
 
-Test(rendezvous, world_sizes_differ, .timeout = 20) {
+Test(rendezvous, world_sizes_differ, .timeout = 120) {
     tshi_test_options options = {.ranks = 3, .bare = true};
     cr_assert_str_empty(tshi_test_run_with(&options, wrong_size, NULL, NULL, NULL));
 }
@@ -215,7 +215,7 @@ static void one_is_missing(tshi_rank *r, void *arg) {
     tshi_check(r, tshi_now() - start < TSHI_SOON, "it took %g s", tshi_now() - start);
 }
 
-Test(rendezvous, a_rank_is_missing, .timeout = 20) {
+Test(rendezvous, a_rank_is_missing, .timeout = 120) {
     tshi_test_options options = {.ranks = 3, .bare = true, .world_timeout = "1"};
     cr_assert_str_empty(tshi_test_run_with(&options, one_is_missing, NULL, NULL, NULL));
 }
@@ -227,7 +227,7 @@ static void rank_0_is_missing(tshi_rank *r, void *arg) {
     tshi_check_status(r, tsh_world_init(NULL, &world), TSH_ERR_TIMEOUT, "found no rank 0 at 127.0.0.1:");
 }
 
-Test(rendezvous, rank_0_is_missing, .timeout = 20) {
+Test(rendezvous, rank_0_is_missing, .timeout = 120) {
     tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = "1"};
     cr_assert_str_empty(tshi_test_run_with(&options, rank_0_is_missing, NULL, NULL, NULL));
 }
@@ -249,7 +249,7 @@ static void two_are_rank_1(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(rendezvous, two_claim_one_rank, .timeout = 20) {
+Test(rendezvous, two_claim_one_rank, .timeout = 120) {
     tshi_test_options options = {.ranks = 3, .bare = true};
     cr_assert_str_empty(tshi_test_run_with(&options, two_are_rank_1, NULL, NULL, NULL));
 }
@@ -272,7 +272,7 @@ static bool find_socket(struct sockaddr_un *address, socklen_t *length) {
 
 /* Nothing in the name says that it is a rendezvous, whose, or at which port: it is as good as random to those without
  * the key. */
-Test(rendezvous, the_socket_has_a_name_that_tells_nothing, .timeout = 20) {
+Test(rendezvous, the_socket_has_a_name_that_tells_nothing, .timeout = 120) {
     static const char *const jobs[] = {"RANK=0 WORLD_SIZE=2", "RANK=0 WORLD_SIZE=2 MASTER_PORT=29501",
                                        "RANK=0 WORLD_SIZE=2 TSHARD_TOKEN=x"};
     static const tsh_world_config config;
@@ -316,7 +316,7 @@ static void strangers(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(rendezvous, strangers_do_no_harm, .timeout = 20) {
+Test(rendezvous, strangers_do_no_harm, .timeout = 120) {
     tshi_test_options options = {.ranks = 3, .bare = true};
     cr_assert_str_empty(tshi_test_run_with(&options, strangers, NULL, NULL, NULL));
 }
@@ -339,7 +339,7 @@ static void wrong_token(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(rendezvous, wrong_token, .timeout = 20) {
+Test(rendezvous, wrong_token, .timeout = 120) {
     tshi_test_options options = {.ranks = 2, .bare = true};
     cr_assert_str_empty(tshi_test_run_with(&options, wrong_token, NULL, NULL, NULL));
 }
@@ -358,7 +358,7 @@ static void warns(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(rendezvous, warns_of_the_missing_ranks, .timeout = 40) {
+Test(rendezvous, warns_of_the_missing_ranks, .timeout = 120) {
     atomic_int *warned = mmap(NULL, sizeof *warned, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert_neq(warned, MAP_FAILED);
     setenv("TSHARD_WARN", "0.2", 1);
@@ -377,7 +377,7 @@ static void again_and_again(tshi_rank *r, void *arg) {
     }
 }
 
-Test(rendezvous, again_and_again, .timeout = 20) {
+Test(rendezvous, again_and_again, .timeout = 120) {
     tshi_test_options options = {.ranks = 3, .bare = true};
     cr_assert_str_empty(tshi_test_run_with(&options, again_and_again, NULL, NULL, NULL));
 }
@@ -388,14 +388,14 @@ static void many_ranks(tshi_rank *r, void *arg) {
     tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_INT64, TSH_SUM, 100);
 }
 
-Test(rendezvous, forty_ranks, .timeout = 30) {
+Test(rendezvous, forty_ranks, .timeout = 120) {
     tshi_test_options options = {.ranks = 40, .heap_bytes = (size_t)8 << 20};
     cr_assert_str_empty(tshi_test_run_with(&options, many_ranks, NULL, NULL, NULL));
 }
 
 /* --- threads ------------------------------------------------------------------------------------------------------ */
 
-Test(rendezvous, threads, .timeout = 20) {
+Test(rendezvous, threads, .timeout = 120) {
     tsh_threads *threads = (tsh_threads *)(void *)variables;
     cr_assert_eq(tsh_threads_create(0, &threads), TSH_ERR_ARGUMENT);
     cr_assert_null(threads);

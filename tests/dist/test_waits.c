@@ -32,7 +32,7 @@ static void dies_behind(tshi_rank *r, void *arg) {
     tsh_tensor_release(x);
 }
 
-Test(waits, a_rank_dies_behind_a_started_call, .timeout = 60) {
+Test(waits, a_rank_dies_behind_a_started_call, .timeout = 120) {
     for (int ranks = 2; ranks <= 4; ranks++) {
         for (int round = 0; round < 4; round++) {
             tshi_outcome outcomes[4];
@@ -161,7 +161,7 @@ Test(waits, a_stopped_rank_is_blamed_by_all, .timeout = 120) {
     expect_blame(&(story){.victim = 1, .way = STARTED, .calls = 2, .blocked = true}, 3);
 }
 
-Test(waits, a_late_rank_is_blamed_by_all, .timeout = 60) {
+Test(waits, a_late_rank_is_blamed_by_all, .timeout = 120) {
     for (int k = 0; k < WAYS; k++) {
         expect_blame(&(story){.victim = k, .way = (way)k, .calls = 2 + k, .asleep = true, .blocked = true}, 4);
     }

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-Test(data_parallel, finds_the_weights, .timeout = 30) {
+Test(data_parallel, finds_the_weights, .timeout = 120) {
     for (int ranks = 2; ranks <= 4; ranks += 2) {
         char command[512];
         double g[2], w[2];

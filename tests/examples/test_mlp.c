@@ -23,7 +23,7 @@ static void losses(int ranks, const char *axes, double *out) {
     cr_assert_eq(pclose(pipe), 0, "%s", axes);
 }
 
-Test(mlp, learns_the_same_on_any_mesh, .timeout = 30) {
+Test(mlp, learns_the_same_on_any_mesh, .timeout = 120) {
     static const char *const axes[] = {"data=1,model=3", "data=2,model=2", "data=4,model=1"};
     static const int ranks[] = {3, 4, 4};
     double one[LINES], many[LINES];

@@ -64,23 +64,23 @@ static void same_losses(int ranks, int model) {
     cr_assert_lt(one[STEPS - 1], 0.85 * one[0], "nothing was learnt: %g became %g", one[0], one[STEPS - 1]);
 }
 
-Test(train_text, two_ranks_agree_with_one, .timeout = 60) {
+Test(train_text, two_ranks_agree_with_one, .timeout = 120) {
     same_losses(2, 2);
 }
 
-Test(train_text, three_ranks_agree_with_one, .timeout = 60) {
+Test(train_text, three_ranks_agree_with_one, .timeout = 120) {
     same_losses(3, 3);
 }
 
-Test(train_text, four_ranks_agree_with_one, .timeout = 60) {
+Test(train_text, four_ranks_agree_with_one, .timeout = 120) {
     same_losses(4, 4);
 }
 
-Test(train_text, a_split_batch_agrees_with_one_rank, .timeout = 60) {
+Test(train_text, a_split_batch_agrees_with_one_rank, .timeout = 120) {
     same_losses(4, 2);
 }
 
-Test(train_text, writes_what_the_seed_says_at_any_number_of_ranks, .timeout = 60) {
+Test(train_text, writes_what_the_seed_says_at_any_number_of_ranks, .timeout = 120) {
     char one[4096];
     int code;
     const char *command = PROGRAM " --steps 20 --sample 80" SMALL;
@@ -107,7 +107,7 @@ static void refuses(int wanted_code, const char *words, const char *arguments) {
     cr_assert_null(strchr(text, '\n')[1] ? text : NULL, "%s: one line was expected: %s", arguments, text);
 }
 
-Test(train_text, says_what_is_wrong_with_a_number, .timeout = 20) {
+Test(train_text, says_what_is_wrong_with_a_number, .timeout = 120) {
     refuses(2, "--steps wants a whole number, 1 to 1000000000, not '0'", "--steps 0");
     refuses(2, "--batch wants a whole number", "--batch -3");
     refuses(2, "not '12x'", "--context 12x");
@@ -121,7 +121,7 @@ Test(train_text, says_what_is_wrong_with_a_number, .timeout = 20) {
     refuses(2, "requires an argument", "--text");
 }
 
-Test(train_text, says_what_is_wrong_with_a_text, .timeout = 20) {
+Test(train_text, says_what_is_wrong_with_a_text, .timeout = 120) {
     char path[] = "/tmp/tshard-text-XXXXXX", arguments[128];
     int file = mkstemp(path);
     cr_assert_geq(file, 0);
@@ -136,14 +136,14 @@ Test(train_text, says_what_is_wrong_with_a_text, .timeout = 20) {
     refuses(1, "cannot be read: Is a directory", "--text /tmp");
 }
 
-Test(train_text, says_that_ranks_do_not_divide, .timeout = 20) {
+Test(train_text, says_that_ranks_do_not_divide, .timeout = 120) {
     int code;
     const char *text = run(&code, TSHARD_BIN_DIR "/tshard-run -n 3 " PROGRAM " --model-parallel 2" SMALL);
     cr_assert_eq(code, 1, "%s", text);
     cr_assert(strstr(text, "model=2") && strstr(text, "3"), "%s", text);
 }
 
-Test(train_text, a_text_of_one_letter_is_no_trouble, .timeout = 20) {
+Test(train_text, a_text_of_one_letter_is_no_trouble, .timeout = 120) {
     char path[] = "/tmp/tshard-text-XXXXXX";
     int code, file = mkstemp(path);
     cr_assert_geq(file, 0);

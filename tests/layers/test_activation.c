@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-TestSuite(activation, .timeout = 60);
+TestSuite(activation, .timeout = 120);
 
 typedef struct variant {
     const char *name;

@@ -126,7 +126,7 @@ static void all_variants(tshi_rank *r, void *arg) {
     tsh_tape_destroy(tape);
 }
 
-Test(embedding, equals_plain_loops_in_every_sharding, .timeout = 60) {
+Test(embedding, equals_plain_loops_in_every_sharding, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 4, all_variants, NULL));
 }
 
@@ -163,7 +163,7 @@ static void check_gradients(tshi_rank *r, void *arg) {
     tsh_tape_destroy(tape);
 }
 
-Test(embedding, passes_the_gradient_check, .timeout = 60) {
+Test(embedding, passes_the_gradient_check, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 4, check_gradients, NULL));
 }
 
@@ -191,7 +191,7 @@ static void slices(tshi_rank *r, void *arg) {
     }
 }
 
-Test(embedding, holds_its_slice_alone_and_zeros_at_the_padding, .timeout = 20) {
+Test(embedding, holds_its_slice_alone_and_zeros_at_the_padding, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 4, slices, NULL));
 }
 
@@ -223,7 +223,7 @@ static void range(tshi_rank *r, void *arg) {
 }
 
 /* An id outside the whole vocabulary is an error at any number of ranks. */
-Test(embedding, refuses_ids_outside_the_whole_vocabulary, .timeout = 30) {
+Test(embedding, refuses_ids_outside_the_whole_vocabulary, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 4, range, NULL));
 }
 
@@ -247,7 +247,7 @@ static void local_ids(tshi_rank *r, void *arg) {
     tsh_tensor_release(ids);
 }
 
-Test(embedding, a_split_table_refuses_ids_that_differ_by_rank, .timeout = 20) {
+Test(embedding, a_split_table_refuses_ids_that_differ_by_rank, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, local_ids, NULL));
 }
 
@@ -268,6 +268,6 @@ static void wrong_configurations(tshi_rank *r, void *arg) {
     }
 }
 
-Test(embedding, refuses_wrong_configurations, .timeout = 20) {
+Test(embedding, refuses_wrong_configurations, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, wrong_configurations, NULL));
 }

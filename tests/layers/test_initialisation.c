@@ -34,7 +34,7 @@ static void initial_values(tshi_rank *r, void *arg) {
 }
 
 /* Of one rank, then what each number of ranks holds must be its bits. */
-Test(initialisation, gives_the_same_bits_at_any_number_of_ranks, .timeout = 30) {
+Test(initialisation, gives_the_same_bits_at_any_number_of_ranks, .timeout = 120) {
     static float one[6 * COUNT], many[4][6 * COUNT];
     tshi_test_options options = {.ranks = 1, .result_bytes = sizeof one};
     cr_assert_str_empty(tshi_test_run_with(&options, initial_values, NULL, NULL, one));
@@ -99,7 +99,7 @@ static void distributions(tshi_rank *r, void *arg) {
     }
 }
 
-Test(initialisation, follows_the_formulas, .timeout = 20) {
+Test(initialisation, follows_the_formulas, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, distributions, NULL));
 }
 
@@ -127,7 +127,7 @@ static void defaults(tshi_rank *r, void *arg) {
     tsh_embedding_destroy(e);
 }
 
-Test(initialisation, of_layers, .timeout = 20) {
+Test(initialisation, of_layers, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, defaults, NULL));
 }
 
@@ -150,7 +150,7 @@ static void wrong_use(tshi_rank *r, void *arg) {
     tsh_tensor_release(local);
 }
 
-Test(initialisation, refuses_what_is_no_distribution_or_no_part_of_a_whole, .timeout = 20) {
+Test(initialisation, refuses_what_is_no_distribution_or_no_part_of_a_whole, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, wrong_use, NULL));
 }
 
@@ -179,6 +179,6 @@ static void lists(tshi_rank *r, void *arg) {
     tsh_parameters_destroy(NULL);
 }
 
-Test(parameters, keep_names_and_tensors, .timeout = 20) {
+Test(parameters, keep_names_and_tensors, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, lists, NULL));
 }

@@ -156,7 +156,7 @@ static void all_variants(tshi_rank *r, void *arg) {
 }
 
 /* Values, gradients, layouts, and the number and bytes of collectives of every sharding. */
-Test(linear, equals_plain_loops_in_every_sharding, .timeout = 60) {
+Test(linear, equals_plain_loops_in_every_sharding, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 4, all_variants, NULL));
 }
 
@@ -188,7 +188,7 @@ static void check_gradients(tshi_rank *r, void *arg) {
     tsh_tape_destroy(tape);
 }
 
-Test(linear, passes_the_gradient_check, .timeout = 60) {
+Test(linear, passes_the_gradient_check, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 4, check_gradients, NULL));
 }
 
@@ -228,7 +228,7 @@ static void projections(tshi_rank *r, void *arg) {
     tsh_tensor_release(dy);
 }
 
-Test(linear, three_column_layers_on_one_input_cost_one_backward_all_reduce, .timeout = 20) {
+Test(linear, three_column_layers_on_one_input_cost_one_backward_all_reduce, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 4, projections, NULL));
 }
 
@@ -262,7 +262,7 @@ static void identity(tshi_rank *r, void *arg) {
     tsh_linear_destroy(layer);
 }
 
-Test(linear, column_of_the_identity, .timeout = 20) {
+Test(linear, column_of_the_identity, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 4, identity, NULL));
 }
 
@@ -288,7 +288,7 @@ static void weight_bytes(tshi_rank *r, void *arg) {
     tsh_linear_destroy(row);
 }
 
-Test(linear, holds_its_balanced_slice_alone, .timeout = 20) {
+Test(linear, holds_its_balanced_slice_alone, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 4, weight_bytes, NULL));
 }
 
@@ -334,7 +334,7 @@ static void wrong_inputs(tshi_rank *r, void *arg) {
     tsh_linear_destroy(row);
 }
 
-Test(linear, names_what_is_wrong_with_x_and_stays_usable, .timeout = 30) {
+Test(linear, names_what_is_wrong_with_x_and_stays_usable, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 3, wrong_inputs, NULL));
 }
 
@@ -368,6 +368,6 @@ static void wrong_configurations(tshi_rank *r, void *arg) {
     tsh_linear_destroy(NULL);
 }
 
-Test(linear, refuses_wrong_configurations, .timeout = 20) {
+Test(linear, refuses_wrong_configurations, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, wrong_configurations, NULL));
 }

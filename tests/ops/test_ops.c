@@ -19,7 +19,7 @@ static void tear_down(void) {
     tshi_place_free(&place);
 }
 
-TestSuite(ops, .init = set_up, .fini = tear_down, .timeout = 20);
+TestSuite(ops, .init = set_up, .fini = tear_down, .timeout = 120);
 
 static tsh_tensor *make(int ndim, const int64_t *shape) {
     return tshi_place_tensor(&place, TSH_FLOAT64, ndim, shape, whole);

@@ -4,7 +4,7 @@
  *     static void adds_up(tshi_rank *r, void *arg) {
  *         tshi_check(r, tsh_world_size(r->world) == 2, "size is %d", tsh_world_size(r->world));
  *     }
- *     Test(dist, adds_up, .timeout = 20) {
+ *     Test(dist, adds_up, .timeout = 120) {
  *         cr_assert_str_empty(tshi_test_run(2, adds_up, NULL));
  *     }
  */

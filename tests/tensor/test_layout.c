@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-Test(layout, split_known_answers, .timeout = 20) {
+Test(layout, split_known_answers, .timeout = 120) {
     static const struct {
         int64_t n;
         int parts;
@@ -26,7 +26,7 @@ Test(layout, split_known_answers, .timeout = 20) {
 }
 
 /* arange(25) as (5,5), SHARD(0) x SHARD(1) on a 2x2 mesh. */
-Test(layout, two_axes_known_answer, .timeout = 20) {
+Test(layout, two_axes_known_answer, .timeout = 120) {
     static const double expected[4][9] = {
         {0, 1, 2, 5, 6, 7, 10, 11, 12}, {3, 4, 8, 9, 13, 14}, {15, 16, 17, 20, 21, 22}, {18, 19, 23, 24}};
     for (int rank = 0; rank < 4; rank++) {
@@ -42,7 +42,7 @@ Test(layout, two_axes_known_answer, .timeout = 20) {
 }
 
 /* Two axes on one dim: the parts are disjoint, in order, and make the whole; the first axis splits first. */
-Test(layout, one_dim_over_two_axes, .timeout = 20) {
+Test(layout, one_dim_over_two_axes, .timeout = 120) {
     for (int64_t n = 0; n < 14; n++) {
         int64_t next = 0;
         for (int rank = 0; rank < 6; rank++) {
@@ -88,7 +88,7 @@ static int64_t check_blocks(const tshi_place *place, int ndim, const int64_t *sh
     return blocks;
 }
 
-Test(layout, blocks_number_elements, .timeout = 20) {
+Test(layout, blocks_number_elements, .timeout = 120) {
     static const int64_t shape[] = {5, 3, 7};
     for (int rank = 0; rank < 6; rank++) {
         tshi_place place = tshi_place_make(2, (int[]){2, 3}, (int[]){rank / 3, rank % 3});
@@ -106,7 +106,7 @@ Test(layout, blocks_number_elements, .timeout = 20) {
     }
 }
 
-Test(layout, blocks_of_three_sharded_dims, .timeout = 20) {
+Test(layout, blocks_of_three_sharded_dims, .timeout = 120) {
     static const int64_t shape[] = {5, 3, 2, 7}, thin[] = {4, 1, 3, 1};
     for (int rank = 0; rank < 12; rank++) {
         tshi_place place = tshi_place_make(3, (int[]){2, 3, 2}, (int[]){rank / 6, rank / 2 % 3, rank % 2});
@@ -117,7 +117,7 @@ Test(layout, blocks_of_three_sharded_dims, .timeout = 20) {
     }
 }
 
-Test(layout, names, .timeout = 20) {
+Test(layout, names, .timeout = 120) {
     char text[24];
     cr_assert_str_eq(tshi_layout_name(TSH_SHARD(3), text, sizeof text), "SHARD(3)");
     cr_assert_str_eq(tshi_layout_name(TSH_PARTIAL, text, sizeof text), "PARTIAL");

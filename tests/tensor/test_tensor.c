@@ -17,7 +17,7 @@ static void tear_down(void) {
     tshi_place_free(&place);
 }
 
-TestSuite(tensor, .init = set_up, .fini = tear_down, .timeout = 20);
+TestSuite(tensor, .init = set_up, .fini = tear_down, .timeout = 120);
 
 static void expect_words(const char *words) {
     cr_assert(strstr(tsh_error_message(), words), "\"%s\" is not in \"%s\"", words, tsh_error_message());

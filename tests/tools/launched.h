@@ -129,7 +129,7 @@ static inline char *contents(FILE *file) {
 }
 
 static inline void wait_for_text(FILE *file, const char *wanted, int times) {
-    for (double end = tshi_now() + 10;; tshi_nap(0.005)) {
+    for (double end = tshi_now() + 60;; tshi_nap(0.005)) {
         char *text = contents(file);
         int found = 0;
         for (char *at = text; (at = strstr(at, wanted)); at++) found++;

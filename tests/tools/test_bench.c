@@ -90,22 +90,22 @@ static void check_all(int ranks, const char *dtype) {
     cr_assert_str_eq(rest, "");
 }
 
-Test(bench, rows_of_one_rank, .timeout = 60, .init = need_bench) {
+Test(bench, rows_of_one_rank, .timeout = 120, .init = need_bench) {
     check_all(1, "float32");
 }
 
-Test(bench, rows_of_two_ranks, .timeout = 60, .init = need_bench) {
+Test(bench, rows_of_two_ranks, .timeout = 120, .init = need_bench) {
     check_all(2, "float32");
     check_all(2, "complex64");
 }
 
-Test(bench, rows_of_more_ranks_than_divide_anything, .timeout = 60, .init = need_bench) {
+Test(bench, rows_of_more_ranks_than_divide_anything, .timeout = 120, .init = need_bench) {
     check_all(3, "bfloat16");
     check_all(3, "float16");
     check_all(4, "uint8");
 }
 
-Test(bench, table_has_one_heading, .timeout = 20, .init = need_bench) {
+Test(bench, table_has_one_heading, .timeout = 120, .init = need_bench) {
     char text[4096];
     const char *command = BENCH " collectives --min-bytes 4 --max-bytes 64 --seconds 0.001";
     cr_assert_eq(output_of(command, text, sizeof text), 0);
@@ -198,16 +198,16 @@ static void check_linear(int ranks, const char *dtype, int element) {
     cr_assert_eq(n, 3);
 }
 
-Test(bench, linear_of_one_rank, .timeout = 60, .init = need_bench) {
+Test(bench, linear_of_one_rank, .timeout = 120, .init = need_bench) {
     check_linear(1, "float32", 4);
 }
 
-Test(bench, linear_of_more_ranks_than_divide_anything, .timeout = 60, .init = need_bench) {
+Test(bench, linear_of_more_ranks_than_divide_anything, .timeout = 120, .init = need_bench) {
     check_linear(2, "float64", 8);
     check_linear(4, "float32", 4);
 }
 
-Test(bench, mlp_rows, .timeout = 60, .init = need_bench) {
+Test(bench, mlp_rows, .timeout = 120, .init = need_bench) {
     for (int ranks = 1; ranks <= 4; ranks += 3) {
         char text[8192];
         const char *arguments = "mlp --batch 6 --hidden 10 --ffn 13 --json";
@@ -226,7 +226,7 @@ Test(bench, mlp_rows, .timeout = 60, .init = need_bench) {
 }
 
 /* A sum for each of 3 weights and 3 biases, one for all, and as many as there are buckets. */
-Test(bench, data_parallel_rows, .timeout = 60, .init = need_bench) {
+Test(bench, data_parallel_rows, .timeout = 120, .init = need_bench) {
     const char *const sums[] = {"none", "one by one in backward", "one, after backward", "beside backward"};
     const double calls[] = {0, 6, 1, 3};
     char text[8192], *rest = text;
@@ -245,7 +245,7 @@ Test(bench, data_parallel_rows, .timeout = 60, .init = need_bench) {
 }
 
 /* Two lines of heading say what it is and where; every row is as wide as the columns' names. */
-Test(bench, layers_for_people, .timeout = 60, .init = need_bench) {
+Test(bench, layers_for_people, .timeout = 120, .init = need_bench) {
     char text[8192], *rest = text;
     cr_assert_eq(run_layers("linear --batch 4 --in 8 --out 8", 2, text, sizeof text), 0, "%s", text);
     cr_expect(strstr(text, "linear: y = x W^T + b, batch 4, in 8, out 8, float32\n2 ranks (local), "), "%s", text);
@@ -263,7 +263,7 @@ Test(bench, layers_for_people, .timeout = 60, .init = need_bench) {
     cr_expect_str_empty(rest);
 }
 
-Test(bench, pictures, .timeout = 60, .init = need_bench) {
+Test(bench, pictures, .timeout = 120, .init = need_bench) {
     if (system("command -v gnuplot >/dev/null") != 0) cr_skip_test("gnuplot is not installed");
     const char *const commands[] = {"linear --batch 4 --in 8 --out 8", "mlp --batch 4 --hidden 8 --ffn 8",
                                     "collectives --max-bytes 64", "data_parallel --batch 4 --width 8"};
@@ -286,7 +286,7 @@ Test(bench, pictures, .timeout = 60, .init = need_bench) {
     }
 }
 
-Test(bench, wrong_use, .timeout = 20, .init = need_bench) {
+Test(bench, wrong_use, .timeout = 120, .init = need_bench) {
     const struct {
         const char *command, *words;
     } cases[] = {
@@ -312,7 +312,7 @@ Test(bench, wrong_use, .timeout = 20, .init = need_bench) {
     }
 }
 
-Test(bench, kernels, .timeout = 60) {
+Test(bench, kernels, .timeout = 120) {
     static const char *const names[] = {"copy",          "gelu",          "bias_grad", "layer_norm", "layer_norm_bwd",
                                         "cross_entropy", "cross_ent_bwd", "adamw",     "embedding",  "embedding_grad"};
     char text[8192], *rest = text;

@@ -22,7 +22,7 @@ static void make_directory(char path[64]) {
 
 /* --- the reader --------------------------------------------------------------------------------------------------- */
 
-Test(vectors, reads_names_shapes_and_values, .timeout = 10) {
+Test(vectors, reads_names_shapes_and_values, .timeout = 120) {
     static const char text[] = "# a comment\ntensor x f64 2 2 3\n1 -2.5 3e2 4 5 6\ntensor n i64 0 \n-100\n\n"
                                "tensor empty f64 2 0 4\n\n";
     char directory[64], path[80], error[256];
@@ -43,7 +43,7 @@ Test(vectors, reads_names_shapes_and_values, .timeout = 10) {
     rmdir(directory);
 }
 
-Test(vectors, says_where_a_file_is_wrong, .timeout = 10) {
+Test(vectors, says_where_a_file_is_wrong, .timeout = 120) {
     static const struct {
         const char *text, *words;
     } wrong[] = {{"", "middle of a line"},
@@ -104,7 +104,7 @@ static const char *last_line(char *text) {
 
 static char printed[1 << 18];
 
-Test(check_vectors, passes_every_case_at_one_to_four_ranks, .timeout = 100) {
+Test(check_vectors, passes_every_case_at_one_to_four_ranks, .timeout = 120) {
     int passed, failed, skipped;
     int code = run(TSHARD_TEST_DATA "/vectors", printed, sizeof printed);
     const char *last = last_line(printed);
@@ -114,7 +114,7 @@ Test(check_vectors, passes_every_case_at_one_to_four_ranks, .timeout = 100) {
 }
 
 /* One wrong digit, an unknown case, a truncated file: the first and the last fail, and say why. */
-Test(check_vectors, fails_what_is_wrong_and_skips_what_it_does_not_know, .timeout = 60) {
+Test(check_vectors, fails_what_is_wrong_and_skips_what_it_does_not_know, .timeout = 120) {
     char directory[64], path[128], arguments[128];
     make_directory(directory);
     static const char relu[] = "tensor x f64 2 1 2\n1 -1\ntensor y f64 2 1 2\n1 0\ntensor dy f64 2 1 2\n1 1\n"

@@ -99,7 +99,7 @@ static void two_nodes(char *first, char *second, char *rest) {
     }
 }
 
-Test(nodes, two_on_this_machine, .timeout = 60) {
+Test(nodes, two_on_this_machine, .timeout = 120) {
     two_nodes("--node_rank=0", "--node-rank=1", "--master-addr=127.0.0.1");
     /* An address that only the meeting can tell to be this machine's. */
     char host[300] = "--master_addr=", name[256] = "";
@@ -113,7 +113,7 @@ Test(nodes, two_on_this_machine, .timeout = 60) {
     }
 }
 
-Test(nodes, numbers_go_on, .timeout = 30) {
+Test(nodes, numbers_go_on, .timeout = 120) {
     environment_alike();
     char *script = "echo =$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $MASTER_ADDR "
                    "$MASTER_PORT $TSHARD_TOKEN";
@@ -138,7 +138,7 @@ Test(nodes, numbers_go_on, .timeout = 30) {
     cr_assert_null(strstr(out, "one secret"), "one node has a secret of its own: %s", out);
 }
 
-Test(nodes, host_files, .timeout = 30) {
+Test(nodes, host_files, .timeout = 120) {
     char path[64], *script = "echo =$RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR";
     environment_alike();
     snprintf(path, sizeof path, "/tmp/tshard-test-hosts-%d", (int)getpid());
@@ -169,7 +169,7 @@ Test(nodes, host_files, .timeout = 30) {
     cr_assert(strstr(err, "No such file"), "%s", err);
 }
 
-Test(nodes, wrong_use, .timeout = 30) {
+Test(nodes, wrong_use, .timeout = 120) {
     environment_alike();
     static const struct {
         char *argv[12];
@@ -196,7 +196,7 @@ Test(nodes, wrong_use, .timeout = 30) {
 }
 
 /* Between nodes a secret that cannot be passed on is an error: the job does not run without. */
-Test(nodes, a_token_that_does_not_fit, .timeout = 30) {
+Test(nodes, a_token_that_does_not_fit, .timeout = 120) {
     char token[257];
     environment_alike();
     memset(token, 'x', sizeof token);
@@ -207,7 +207,7 @@ Test(nodes, a_token_that_does_not_fit, .timeout = 30) {
 }
 
 /* Rank 1 fails while rank 0 leads the rendezvous, and is killed there. */
-Test(nodes, a_killed_rendezvous_leaves_no_file, .timeout = 60) {
+Test(nodes, a_killed_rendezvous_leaves_no_file, .timeout = 120) {
     char method[96], *path = method + strlen("file://");
     char *script = "test $RANK = 0 && exec " TSHARD_BIN_DIR "/tshard-bench collectives --op all_reduce; "
                    "until test -s ${TSHARD_INIT#file://}; do sleep 0.01; done; exit 7";
@@ -228,7 +228,7 @@ static void read_file(const char *folder, const char *name, char text[256]) {
     fclose(file);
 }
 
-Test(nodes, logs_and_restarts, .timeout = 30) {
+Test(nodes, logs_and_restarts, .timeout = 120) {
     char folder[64], text[256], command[128];
     environment_alike();
     snprintf(folder, sizeof folder, "/tmp/tshard-test-logs-%d", (int)getpid());
@@ -251,7 +251,7 @@ Test(nodes, logs_and_restarts, .timeout = 30) {
 }
 
 /* The rank that failed first, where, how, and its last words: at the very end. */
-Test(nodes, first_failure_is_told_last, .timeout = 30) {
+Test(nodes, first_failure_is_told_last, .timeout = 120) {
     environment_alike();
     char host[256] = "", wanted[512];
     gethostname(host, sizeof host - 1);
@@ -275,7 +275,7 @@ Test(nodes, first_failure_is_told_last, .timeout = 30) {
 
 /* A rank of one node is killed in the middle of a call: the ranks of the other hear of it, both launchers start theirs
  * again, and they meet a second time. */
-Test(nodes, restarts_of_two_launchers, .timeout = 60) {
+Test(nodes, restarts_of_two_launchers, .timeout = 120) {
     environment_alike();
     char script[1024];
     snprintf(script, sizeof script,

@@ -3,13 +3,13 @@
 
 /* --- codes -------------------------------------------------------------------------------------------------------- */
 
-Test(run, all_ranks_end_well, .timeout = 20) {
+Test(run, all_ranks_end_well, .timeout = 120) {
     char line[256];
     cr_assert_eq(run_to_end(ARGUMENTS("-n", "3", "true"), line), 0);
     cr_assert_str_eq(line, "");
 }
 
-Test(run, code_of_the_rank_that_failed, .timeout = 20) {
+Test(run, code_of_the_rank_that_failed, .timeout = 120) {
     char line[256];
     int code = run_to_end(ARGUMENTS("-n", "3", "sh", "-c", "test $RANK = 1 && exit 7; exec sleep 60"), line);
     cr_assert_eq(code, 7);
@@ -17,7 +17,7 @@ Test(run, code_of_the_rank_that_failed, .timeout = 20) {
     cr_assert(strstr(line, ") exited with code 7; the others were stopped"), "%s", line);
 }
 
-Test(run, first_failure_by_time_is_named, .timeout = 20) {
+Test(run, first_failure_by_time_is_named, .timeout = 120) {
     char line[256];
     /* Rank 2 fails first; the others notice and fail in their own way. */
     int code = run_to_end(ARGUMENTS("-n", "3", "sh", "-c",
@@ -35,7 +35,7 @@ Test(run, first_failure_by_time_is_named, .timeout = 20) {
     cr_assert(strstr(line, "; the others have ended"), "%s", line);
 }
 
-Test(run, killed_rank_gives_128_and_the_signal, .timeout = 20) {
+Test(run, killed_rank_gives_128_and_the_signal, .timeout = 120) {
     char line[256];
     int code = run_to_end(ARGUMENTS("-n", "4", "sh", "-c", "test $RANK = 2 && kill -9 $$; exec sleep 60"), line);
     cr_assert_eq(code, 137);
@@ -43,13 +43,13 @@ Test(run, killed_rank_gives_128_and_the_signal, .timeout = 20) {
     cr_assert(strstr(line, ") was killed by signal 9 (Killed); the others were stopped"), "%s", line);
 }
 
-Test(run, one_rank_has_no_others, .timeout = 20) {
+Test(run, one_rank_has_no_others, .timeout = 120) {
     char line[256];
     cr_assert_eq(run_to_end(ARGUMENTS("-n", "1", "sh", "-c", "exit 3"), line), 3);
     cr_assert(strstr(line, ") exited with code 3") && !strstr(line, "others"), "%s", line);
 }
 
-Test(run, rank_that_ignores_term_is_killed_after_the_grace, .timeout = 20) {
+Test(run, rank_that_ignores_term_is_killed_after_the_grace, .timeout = 120) {
     char line[256];
     double begin = tshi_now();
     int code = run_to_end(ARGUMENTS("-n", "2", "--grace", "0.5", "sh", "-c",
@@ -59,7 +59,7 @@ Test(run, rank_that_ignores_term_is_killed_after_the_grace, .timeout = 20) {
     cr_assert_geq(tshi_now() - begin, 1.4); /* a second to notice, then the grace */
 }
 
-Test(run, program_that_cannot_be_run, .timeout = 20) {
+Test(run, program_that_cannot_be_run, .timeout = 120) {
     char line[256];
     cr_assert_eq(run_to_end(ARGUMENTS("-n", "2", "/nowhere/program"), line), 127);
     cr_assert_str_eq(line, "tshard-run: cannot run '/nowhere/program': No such file or directory");
@@ -67,7 +67,7 @@ Test(run, program_that_cannot_be_run, .timeout = 20) {
     cr_assert_str_eq(line, "tshard-run: cannot run '/etc/passwd': Permission denied");
 }
 
-Test(run, wrong_use, .timeout = 20) {
+Test(run, wrong_use, .timeout = 120) {
     const struct {
         char *argv[8];
         const char *words;
@@ -103,7 +103,7 @@ Test(run, wrong_use, .timeout = 20) {
     }
 }
 
-Test(run, help_and_version, .timeout = 20) {
+Test(run, help_and_version, .timeout = 120) {
     launched job = start(ARGUMENTS("--help"));
     cr_assert_eq(finish(&job), 0);
     char *text = contents(job.out);
@@ -118,7 +118,7 @@ Test(run, help_and_version, .timeout = 20) {
 
 /* --- what a rank is given ----------------------------------------------------------------------------------------- */
 
-Test(run, environment, .timeout = 20) {
+Test(run, environment, .timeout = 120) {
     launched job = start(ARGUMENTS("-n", "2", "--master-port", "4711", "sh", "-c",
                                    "echo =$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR "
                                    "$MASTER_PORT ${#TSHARD_TOKEN}; echo token $TSHARD_TOKEN"));
@@ -138,7 +138,7 @@ Test(run, environment, .timeout = 20) {
     free(text);
 }
 
-Test(run, signals_are_as_the_launcher_found_them, .timeout = 20) {
+Test(run, signals_are_as_the_launcher_found_them, .timeout = 120) {
     launched job = start(ARGUMENTS("-n", "1", "grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"));
     cr_assert_eq(finish(&job), 0);
     char *text = contents(job.out);
@@ -146,7 +146,7 @@ Test(run, signals_are_as_the_launcher_found_them, .timeout = 20) {
     free(text);
 }
 
-Test(run, ranks_are_bound_to_cores_of_their_own, .timeout = 20) {
+Test(run, ranks_are_bound_to_cores_of_their_own, .timeout = 120) {
     launched job = start(ARGUMENTS("-n", "2", "--bind", "cores", "grep", "Cpus_allowed:", "/proc/self/status"));
     cr_assert_eq(finish(&job), 0);
     char *text = contents(job.out);
@@ -161,7 +161,7 @@ Test(run, ranks_are_bound_to_cores_of_their_own, .timeout = 20) {
 
 /* --- output ------------------------------------------------------------------------------------------------------- */
 
-Test(run, both_outputs_keep_their_place, .timeout = 20) {
+Test(run, both_outputs_keep_their_place, .timeout = 120) {
     launched job = start(ARGUMENTS("-n", "2", "sh", "-c", "echo out; echo err >&2; printf partial"));
     cr_assert_eq(finish(&job), 0);
     char *out = contents(job.out), *err = contents(job.err);
@@ -172,7 +172,7 @@ Test(run, both_outputs_keep_their_place, .timeout = 20) {
     free(err);
 }
 
-Test(run, no_prefix_passes_bytes_on_as_they_are, .timeout = 20) {
+Test(run, no_prefix_passes_bytes_on_as_they_are, .timeout = 120) {
     launched job = start(ARGUMENTS("-n", "1", "--no-prefix", "printf", "a\\r\\nb\\n\\nc"));
     cr_assert_eq(finish(&job), 0);
     char *out = contents(job.out);
@@ -181,7 +181,7 @@ Test(run, no_prefix_passes_bytes_on_as_they_are, .timeout = 20) {
 }
 
 /* Every rank writes lines in three pieces. Each line must come out whole and in its rank's order. */
-Test(run, many_lines_from_many_ranks_are_whole, .timeout = 60) {
+Test(run, many_lines_from_many_ranks_are_whole, .timeout = 120) {
     enum { RANKS = 4, LINES = 3000 };
     launched job = start(ARGUMENTS("-n", "4", "--bind", "none", "sh", "-c",
                                    "i=0; while [ $i -lt 3000 ]; do printf \"rank $RANK \"; printf \"line $i \"; "
@@ -200,7 +200,7 @@ Test(run, many_lines_from_many_ranks_are_whole, .timeout = 60) {
     free(text);
 }
 
-Test(run, long_lines_are_whole, .timeout = 20) {
+Test(run, long_lines_are_whole, .timeout = 120) {
     launched job = start(ARGUMENTS("-n", "2", "sh", "-c", "head -c 300000 /dev/zero | tr '\\0' $RANK; echo; echo end"));
     cr_assert_eq(finish(&job), 0);
     char *text = contents(job.out), *rest = text;
@@ -216,7 +216,7 @@ Test(run, long_lines_are_whole, .timeout = 20) {
     free(text);
 }
 
-Test(run, stdin_goes_to_rank_0, .timeout = 20) {
+Test(run, stdin_goes_to_rank_0, .timeout = 120) {
     FILE *out = popen("printf 'one\\ntwo\\n' | " LAUNCHER " -n 2 sh -c 'cat; echo end'", "r");
     cr_assert_not_null(out);
     char text[256] = "";
@@ -228,7 +228,7 @@ Test(run, stdin_goes_to_rank_0, .timeout = 20) {
 }
 
 /* A reader that goes away ends the job as it would have ended the program. */
-Test(run, broken_pipe_ends_the_job, .timeout = 20) {
+Test(run, broken_pipe_ends_the_job, .timeout = 120) {
     int pipe_fds[2];
     cr_assert_eq(pipe2(pipe_fds, O_CLOEXEC), 0);
     launched job = {.terminal = -1};
@@ -258,13 +258,13 @@ static void forwards_and_stops(int number) {
     assert_nothing_left(0.0);
 }
 
-Test(run, signals_reach_the_ranks, .timeout = 20) {
+Test(run, signals_reach_the_ranks, .timeout = 120) {
     forwards_and_stops(SIGINT);
     forwards_and_stops(SIGTERM);
     forwards_and_stops(SIGHUP);
 }
 
-Test(run, user_signals_reach_the_ranks_and_stop_nothing, .timeout = 20) {
+Test(run, user_signals_reach_the_ranks_and_stop_nothing, .timeout = 120) {
     launched job = start(ARGUMENTS("-n", "2", "sh", "-c",
                                    "trap 'echo one' USR1; trap 'echo two; exit 0' USR2; echo ready; "
                                    "while :; do sleep 0.05; done"));
@@ -276,7 +276,7 @@ Test(run, user_signals_reach_the_ranks_and_stop_nothing, .timeout = 20) {
     wait_for_text(job.out, "two", 2);
 }
 
-Test(run, interrupted_job_says_so, .timeout = 20) {
+Test(run, interrupted_job_says_so, .timeout = 120) {
     launched job = start(ARGUMENTS("-n", "2", "sh", "-c", "echo ready; exec sleep 60"));
     wait_for_text(job.out, "ready", 2);
     kill(job.pid, SIGINT);
@@ -287,7 +287,7 @@ Test(run, interrupted_job_says_so, .timeout = 20) {
     assert_nothing_left(0.0);
 }
 
-Test(run, second_interrupt_kills_at_once, .timeout = 20) {
+Test(run, second_interrupt_kills_at_once, .timeout = 120) {
     launched job = start(ARGUMENTS("-n", "2", "--grace", "60", "sh", "-c",
                                    "trap 'echo no' INT; echo ready; while :; do sleep 0.05; done"));
     wait_for_text(job.out, "ready", 2);
@@ -298,7 +298,7 @@ Test(run, second_interrupt_kills_at_once, .timeout = 20) {
     assert_nothing_left(0.0);
 }
 
-Test(run, reader_that_stops_does_not_keep_the_job, .timeout = 20) {
+Test(run, reader_that_stops_does_not_keep_the_job, .timeout = 120) {
     int fds[2];
     cr_assert_eq(pipe2(fds, O_CLOEXEC), 0);
     launched job = {.terminal = -1};
@@ -329,23 +329,23 @@ static void *family_and(const char *rest, char text[512]) {
     return text;
 }
 
-Test(run, grandchildren_end_with_the_job, .timeout = 20) {
+Test(run, grandchildren_end_with_the_job, .timeout = 120) {
     char script[512], line[256];
     cr_assert_eq(run_to_end(ARGUMENTS("-n", "2", "sh", "-c", family_and("sleep 0.3", script)), line), 0);
     cr_assert_eq(run_to_end(ARGUMENTS("-n", "2", "sh", "-c", family_and("sleep 0.3; kill -9 $$", script)), line), 137);
 }
 
-Test(run, killing_the_launcher_leaves_nothing, .timeout = 20) {
+Test(run, killing_the_launcher_leaves_nothing, .timeout = 120) {
     char script[512];
     launched job = start(ARGUMENTS("-n", "3", "sh", "-c", family_and("trap '' TERM INT; wait", script)));
     wait_for_text(job.out, "ready", 6);
     cr_assert_geq(processes_left(), 3 * 4 + 2);
     kill(job.pid, SIGKILL);
     cr_assert_eq(finish(&job), -SIGKILL);
-    assert_nothing_left(15);
+    assert_nothing_left(60);
 }
 
-Test(run, killing_the_supervisor_leaves_nothing, .timeout = 20) {
+Test(run, killing_the_supervisor_leaves_nothing, .timeout = 120) {
     char script[512];
     launched job = start(ARGUMENTS("-n", "2", "sh", "-c", family_and("wait", script)));
     wait_for_text(job.out, "ready", 4);
@@ -357,7 +357,7 @@ Test(run, killing_the_supervisor_leaves_nothing, .timeout = 20) {
     free(err);
 }
 
-Test(run, killing_both_leaves_no_rank, .timeout = 20) {
+Test(run, killing_both_leaves_no_rank, .timeout = 120) {
     launched job = start(ARGUMENTS("-n", "2", "sh", "-c", "trap '' TERM; echo ready; exec sleep 1000"));
     wait_for_text(job.out, "ready", 2);
     pid_t supervisor = child_of(job.pid);
@@ -365,12 +365,12 @@ Test(run, killing_both_leaves_no_rank, .timeout = 20) {
     kill(job.pid, SIGKILL);
     kill(supervisor, SIGKILL);
     cr_assert_eq(finish(&job), -SIGKILL);
-    assert_nothing_left(15);
+    assert_nothing_left(60);
 }
 
 /* --- on a terminal ------------------------------------------------------------------------------------------------ */
 
-Test(run, terminal_shows_progress_as_it_comes, .timeout = 20) {
+Test(run, terminal_shows_progress_as_it_comes, .timeout = 120) {
     char text[4096] = "";
     launched job = start_on_terminal(
         ARGUMENTS("-n", "1", "sh", "-c", "printf 'step 1\\r' >&2; read x; printf 'step 2\\r' >&2; read x; echo done"));
@@ -382,7 +382,7 @@ Test(run, terminal_shows_progress_as_it_comes, .timeout = 20) {
     cr_assert_eq(finish(&job), 0);
 }
 
-Test(run, terminal_shows_a_prompt_and_gives_the_answer_to_rank_0, .timeout = 20) {
+Test(run, terminal_shows_a_prompt_and_gives_the_answer_to_rank_0, .timeout = 120) {
     char text[4096] = "";
     launched job = start_on_terminal(ARGUMENTS(
         "-n", "2", "sh", "-c", "test $RANK = 1 && exit 0; printf 'name? '; read name; echo \"it is <$name>\""));
@@ -392,7 +392,7 @@ Test(run, terminal_shows_a_prompt_and_gives_the_answer_to_rank_0, .timeout = 20)
     cr_assert_eq(finish(&job), 0);
 }
 
-Test(run, terminal_never_mixes_lines, .timeout = 20) {
+Test(run, terminal_never_mixes_lines, .timeout = 120) {
     char text[4096] = "", path[] = "/tmp/tshard-mixes-XXXXXX", script[512];
     close(mkstemp(path));
     snprintf(script, sizeof script,
@@ -409,7 +409,7 @@ Test(run, terminal_never_mixes_lines, .timeout = 20) {
     cr_assert_eq(finish(&job), 0);
 }
 
-Test(run, interrupt_key_stops_the_job, .timeout = 20) {
+Test(run, interrupt_key_stops_the_job, .timeout = 120) {
     char text[4096] = "";
     launched job = start_on_terminal(ARGUMENTS("-n", "2", "sh", "-c", "echo ready $RANK; exec sleep 60"));
     read_terminal_until(job.terminal, "ready 0", text, sizeof text);

@@ -75,25 +75,25 @@ static void job_with_stuck_output(bool out, bool err, ending how, int wanted) {
     if (how == BY_RANK) kill(rank_of(&job, 1), SIGKILL);
     if (how == BY_KILL) kill(job.pid, SIGKILL);
     cr_expect_eq(finish(&job), wanted, "ending %d", (int)how);
-    assert_nothing_left(15);
+    assert_nothing_left(60);
     close_pipe(&p);
     remove_folder();
 }
 
-Test(stuck, stderr_does_not_keep_the_job, .timeout = 60) {
+Test(stuck, stderr_does_not_keep_the_job, .timeout = 120) {
     job_with_stuck_output(false, true, BY_TERM, 128 + SIGTERM);
     job_with_stuck_output(false, true, BY_RANK, 128 + SIGKILL);
     job_with_stuck_output(false, true, BY_KILL, -SIGKILL);
 }
 
-Test(stuck, both_outputs_do_not_keep_the_job, .timeout = 60) {
+Test(stuck, both_outputs_do_not_keep_the_job, .timeout = 120) {
     job_with_stuck_output(true, true, BY_TERM, 128 + SIGTERM);
     job_with_stuck_output(true, true, BY_TWO_TERMS, 128 + SIGTERM);
     job_with_stuck_output(true, true, BY_RANK, 128 + SIGKILL);
     job_with_stuck_output(true, true, BY_KILL, -SIGKILL);
 }
 
-Test(stuck, usage_errors_and_failed_starts_do_not_wait, .timeout = 60) {
+Test(stuck, usage_errors_and_failed_starts_do_not_wait, .timeout = 120) {
     full_pipe p = make_full_pipe();
     launched job = start_as(&(launch){.err = p.ends[1]}, ARGUMENTS("-n", "0", "true"));
     cr_assert_eq(finish(&job), 2);
@@ -105,18 +105,18 @@ Test(stuck, usage_errors_and_failed_starts_do_not_wait, .timeout = 60) {
 }
 
 /* What a terminal shows waits for good once it is stopped by its user, or nobody looks at it. */
-Test(stuck, terminal_does_not_keep_the_job, .timeout = 60) {
+Test(stuck, terminal_does_not_keep_the_job, .timeout = 120) {
     launched job = start_on_terminal(ARGUMENTS("-n", "2", "--grace", "0.2", "yes", "no end of it"));
     struct pollfd p = {.fd = job.terminal, .events = POLLIN};
     cr_assert_eq(poll(&p, 1, -1), 1);
     tshi_nap(0.2);
     kill(job.pid, SIGTERM);
     cr_assert_eq(finish(&job), 128 + SIGTERM);
-    assert_nothing_left(15);
+    assert_nothing_left(60);
 }
 
 /* A reader that is slow, and one that has stopped for a while, lose nothing of a job that ends well. */
-Test(stuck, slow_reader_gets_everything, .timeout = 60) {
+Test(stuck, slow_reader_gets_everything, .timeout = 120) {
     enum { BYTES = 150000 };
     char text[4096];
     int ends[2], got = 0;
@@ -141,27 +141,27 @@ static void stop_supervisor_then(int number, int wanted) {
     kill(child_of(job.pid), SIGSTOP);
     kill(job.pid, number);
     cr_assert_eq(finish(&job), wanted);
-    assert_nothing_left(15);
+    assert_nothing_left(60);
 }
 
-Test(stuck, stopped_supervisor_ends, .timeout = 60) {
+Test(stuck, stopped_supervisor_ends, .timeout = 120) {
     stop_supervisor_then(SIGTERM, 128 + SIGTERM);
     stop_supervisor_then(SIGKILL, -SIGKILL);
 }
 
-Test(stuck, stopped_ranks_end, .timeout = 60) {
+Test(stuck, stopped_ranks_end, .timeout = 120) {
     launched job = start(ARGUMENTS("-n", "2", "--grace", "0.2", "sh", "-c", "echo ready; kill -STOP $$"));
     wait_for_text(job.out, "ready", 2);
     kill(job.pid, SIGTERM);
     int code = finish(&job);
     cr_assert(code == 128 + SIGTERM || code == 0, "%d", code); /* 0: TERM came before a rank had stopped itself */
-    assert_nothing_left(15);
+    assert_nothing_left(60);
 }
 
 /* --- signals that are ignored ------------------------------------------------------------------------------------- */
 
 /* A signal of a lower number is taken first: had HUP, INT or QUIT counted, the job had been killed before USR1. */
-Test(stuck, ignored_signals_stay_ignored, .timeout = 60) {
+Test(stuck, ignored_signals_stay_ignored, .timeout = 120) {
     launched job = start_as(&(launch){.ignored = {SIGHUP, SIGINT, SIGQUIT}},
                             ARGUMENTS("-n", "2", "--grace", "0", "sh", "-c",
                                       "grep ^SigIgn /proc/self/status; trap 'echo one; exit 0' USR1; echo ready; "
@@ -178,7 +178,7 @@ Test(stuck, ignored_signals_stay_ignored, .timeout = 60) {
     free(text);
 }
 
-Test(stuck, nohup_outlives_a_hangup, .timeout = 60) {
+Test(stuck, nohup_outlives_a_hangup, .timeout = 120) {
     launched job = start_as(&(launch){.program = "nohup"},
                             (char *[]){"nohup", LAUNCHER, "-n", "1", "--grace", "0", "sh", "-c",
                                        "trap 'echo one; exit 0' USR1; echo ready; while :; do sleep 0.05; done", NULL});
@@ -188,7 +188,7 @@ Test(stuck, nohup_outlives_a_hangup, .timeout = 60) {
     cr_assert_eq(finish(&job), 0);
 }
 
-Test(stuck, other_ignored_signals_reach_the_ranks_as_they_are, .timeout = 60) {
+Test(stuck, other_ignored_signals_reach_the_ranks_as_they_are, .timeout = 120) {
     launched job = start_as(&(launch){.ignored = {SIGPIPE, SIGXFSZ, SIGCHLD, SIGALRM}},
                             ARGUMENTS("-n", "1", "grep", "^SigIgn", "/proc/self/status"));
     cr_assert_eq(finish(&job), 0);
@@ -206,7 +206,7 @@ static void assert_says(launched *job, const char *words) {
     free(err);
 }
 
-Test(stuck, full_disk_is_said, .timeout = 60) {
+Test(stuck, full_disk_is_said, .timeout = 120) {
     int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
     launched job = start_as(&(launch){.out = full}, ARGUMENTS("-n", "2", "sh", "-c", "echo one; echo two >&2"));
     cr_assert_eq(finish(&job), 1);
@@ -223,7 +223,7 @@ Test(stuck, full_disk_is_said, .timeout = 60) {
 }
 
 /* SIGXFSZ would end the launcher, and leave its ranks. */
-Test(stuck, limit_of_file_sizes_is_said, .timeout = 60) {
+Test(stuck, limit_of_file_sizes_is_said, .timeout = 120) {
     launched job = start_as(&(launch){.largest_file = 5000},
                             ARGUMENTS("-n", "1", "sh", "-c", "head -c 8000 /dev/zero | tr '\\0' '\\n'"));
     cr_assert_eq(finish(&job), 1);
@@ -242,7 +242,7 @@ static void with_log(const char *command, const char *words) {
     remove_folder();
 }
 
-Test(stuck, logs_that_cannot_be_written_are_said, .timeout = 60) {
+Test(stuck, logs_that_cannot_be_written_are_said, .timeout = 120) {
     with_log("ln -s /dev/full stdout.log", "tshard-run: cannot write rank 0's log: No space left on device\n");
     with_log("mkfifo stdout.log", "rank_0/stdout.log: No such device or address\n");
     with_log("mkdir stdout.log", "rank_0/stdout.log: Is a directory\n");
@@ -251,7 +251,7 @@ Test(stuck, logs_that_cannot_be_written_are_said, .timeout = 60) {
 /* --- without /proc ------------------------------------------------------------------------------------------------ */
 
 /* In a mount namespace of its own, where /proc is empty. */
-Test(stuck, grandchildren_end_without_proc, .timeout = 60) {
+Test(stuck, grandchildren_end_without_proc, .timeout = 120) {
     char *const probe[] = {"unshare", "--mount", "mount", "-t", "tmpfs", "none", "/proc", NULL};
     launched job = start_as(&(launch){.program = "unshare"}, probe);
     if (finish(&job) != 0) cr_skip_test("mount namespaces are not allowed here");
@@ -288,5 +288,5 @@ Test(stuck, grandchildren_end_without_proc, .timeout = 60) {
     wait_for_text(job.out, "ready", 4);
     kill(job.pid, SIGKILL);
     cr_assert_eq(finish(&job), -SIGKILL);
-    assert_nothing_left(15);
+    assert_nothing_left(60);
 }

@@ -78,7 +78,7 @@ static void on_every_mesh(tshi_rank *r, void *arg) {
     tsh_tape_destroy(tape);
 }
 
-Test(clip, counts_each_element_of_the_model_once, .timeout = 30) {
+Test(clip, counts_each_element_of_the_model_once, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 4, on_every_mesh, NULL));
 }
 
@@ -107,7 +107,7 @@ static void shared_gradient(tshi_rank *r, void *arg) {
     tsh_tensor_release(b);
 }
 
-Test(clip, scales_a_shared_gradient_once, .timeout = 20) {
+Test(clip, scales_a_shared_gradient_once, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 2, shared_gradient, NULL));
 }
 
@@ -152,6 +152,6 @@ static void edges(tshi_rank *r, void *arg) {
     tsh_mesh_destroy(mesh);
 }
 
-Test(clip, edges_and_wrong_use, .timeout = 20) {
+Test(clip, edges_and_wrong_use, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 2, edges, NULL));
 }

@@ -191,7 +191,7 @@ static void matches(tshi_rank *r, void *arg) {
     free_kit(&k);
 }
 
-Test(data_parallel, gives_the_gradients_of_one_rank, .timeout = 60) {
+Test(data_parallel, gives_the_gradients_of_one_rank, .timeout = 120) {
     const gradients *one = one_rank();
     static const struct {
         int ranks;
@@ -207,7 +207,7 @@ Test(data_parallel, gives_the_gradients_of_one_rank, .timeout = 60) {
     }
 }
 
-Test(data_parallel, works_between_threads, .timeout = 30) {
+Test(data_parallel, works_between_threads, .timeout = 120) {
     plan p = {"data=2,model=1", 1, one_rank()};
     cr_assert_str_empty(tshi_test_run_threads(2, matches, &p));
 }
@@ -270,7 +270,7 @@ static void mirrored(tshi_rank *r, void *arg) {
     free_small(&s);
 }
 
-Test(data_parallel, averages_and_accumulates_local_losses, .timeout = 20) {
+Test(data_parallel, averages_and_accumulates_local_losses, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, mirrored, NULL));
     cr_assert_str_empty(tshi_test_run(4, mirrored, NULL));
 }
@@ -296,7 +296,7 @@ static void least_squares(tshi_rank *r, void *arg) {
     free_small(&s);
 }
 
-Test(data_parallel, solves_least_squares_by_averages, .timeout = 30) {
+Test(data_parallel, solves_least_squares_by_averages, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, least_squares, NULL));
     cr_assert_str_empty(tshi_test_run(4, least_squares, NULL));
 }
@@ -318,6 +318,6 @@ static void wrong_loss(tshi_rank *r, void *arg) {
     free_small(&s);
 }
 
-Test(data_parallel, averages_want_a_local_loss, .timeout = 20) {
+Test(data_parallel, averages_want_a_local_loss, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 3, wrong_loss, NULL));
 }

@@ -159,17 +159,17 @@ static void every_request(int ranks, const char *axis, int victim) {
     }
 }
 
-Test(memory_failures, every_request_of_a_step_alone, .timeout = 30) {
+Test(memory_failures, every_request_of_a_step_alone, .timeout = 120) {
     every_request(1, "model", 0);
 }
 
-Test(memory_failures, every_request_of_a_step_of_two_ranks, .timeout = 60) {
+Test(memory_failures, every_request_of_a_step_of_two_ranks, .timeout = 120) {
     every_request(2, "model", 0);
     every_request(2, "model", 1);
 }
 
 /* With sums of gradients under way. */
-Test(memory_failures, every_request_of_a_step_of_two_copies, .timeout = 60) {
+Test(memory_failures, every_request_of_a_step_of_two_copies, .timeout = 120) {
     every_request(2, "data", 0);
     every_request(2, "data", 1);
 }
@@ -196,7 +196,7 @@ static void whole_program(memory *m, tsh_status *status) {
     tsh_world_destroy(world);
 }
 
-Test(memory_failures, every_request_of_a_program, .timeout = 30) {
+Test(memory_failures, every_request_of_a_program, .timeout = 120) {
     for (int64_t due = 1;; due++) {
         memory m = {.due = due};
         tsh_status status;

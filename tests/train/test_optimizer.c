@@ -88,11 +88,11 @@ static void run_golden(const char *file, bool adam) {
     tshi_vectors_free(&g.vectors);
 }
 
-Test(sgd, follows_the_golden_vectors_and_communicates_nothing, .timeout = 30) {
+Test(sgd, follows_the_golden_vectors_and_communicates_nothing, .timeout = 120) {
     run_golden("sgd", false);
 }
 
-Test(adamw, follows_the_golden_vectors_and_communicates_nothing, .timeout = 30) {
+Test(adamw, follows_the_golden_vectors_and_communicates_nothing, .timeout = 120) {
     run_golden("adamw", true);
 }
 
@@ -144,7 +144,7 @@ static void sgd_settings(tshi_rank *r, void *arg) {
     tsh_tape_destroy(tape);
 }
 
-Test(sgd, follows_its_formula_in_every_setting, .timeout = 20) {
+Test(sgd, follows_its_formula_in_every_setting, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, sgd_settings, NULL));
 }
 
@@ -184,7 +184,7 @@ static void no_gradient(tshi_rank *r, void *arg) {
     tsh_tape_destroy(tape);
 }
 
-Test(adamw, leaves_parameters_without_a_gradient_alone, .timeout = 20) {
+Test(adamw, leaves_parameters_without_a_gradient_alone, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, no_gradient, NULL));
 }
 
@@ -223,6 +223,6 @@ static void wrong_settings(tshi_rank *r, void *arg) {
     tsh_tensor_release(ids);
 }
 
-Test(optimizers, refuse_wrong_settings, .timeout = 20) {
+Test(optimizers, refuse_wrong_settings, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, wrong_settings, NULL));
 }

@@ -37,7 +37,7 @@ static void averaged(tshi_rank *r, void *arg) {
     tsh_tape_destroy(tape);
 }
 
-Test(data_parallel, averages_and_accumulates_gradients, .timeout = 20) {
+Test(data_parallel, averages_and_accumulates_gradients, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 2, averaged, NULL));
 }
 
@@ -76,7 +76,7 @@ static void least_squares(tshi_rank *r, void *arg) {
     tsh_tape_destroy(tape);
 }
 
-Test(data_parallel, solves_least_squares, .timeout = 30) {
+Test(data_parallel, solves_least_squares, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 4, least_squares, NULL));
 }
 
@@ -212,7 +212,7 @@ static void train(tshi_rank *r, void *arg) {
 
 /* AdamW with clipping on every mesh of up to four ranks is the one-rank run on the whole batch: batches of 5 over 2 to
  * 4 ranks, 13 classes and 7 hidden features, none of which divides. */
-Test(mesh, trains_as_one_rank_does, .timeout = 60) {
+Test(mesh, trains_as_one_rank_does, .timeout = 120) {
     static outcome one;
     const struct {
         int ranks;

@@ -106,14 +106,14 @@ static void steps(tshi_rank *r, void *axes) {
     tshi_language_destroy(&l);
 }
 
-Test(steady_state, one_rank_takes_no_memory, .timeout = 20) {
+Test(steady_state, one_rank_takes_no_memory, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, steps, "data=1,model=1"));
 }
 
-Test(steady_state, two_ranks_take_no_memory, .timeout = 20) {
+Test(steady_state, two_ranks_take_no_memory, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, steps, "data=1,model=2"));
 }
 
-Test(steady_state, a_mesh_of_four_takes_no_memory, .timeout = 20) {
+Test(steady_state, a_mesh_of_four_takes_no_memory, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(4, steps, "data=2,model=2"));
 }

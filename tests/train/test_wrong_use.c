@@ -338,15 +338,15 @@ static void every_mistake(tshi_rank *r, void *unused) {
     tshi_language_destroy(&l);
 }
 
-Test(wrong_use, alone, .timeout = 20) {
+Test(wrong_use, alone, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, every_mistake, NULL));
 }
 
-Test(wrong_use, two_ranks, .timeout = 30) {
+Test(wrong_use, two_ranks, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, every_mistake, NULL));
 }
 
-Test(wrong_use, three_ranks_as_threads, .timeout = 30) {
+Test(wrong_use, three_ranks_as_threads, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_threads(3, every_mistake, NULL));
 }
 
@@ -380,6 +380,6 @@ static void arguments(tshi_rank *r, void *unused) {
     tsh_parameters_destroy(list);
 }
 
-Test(wrong_use, arguments, .timeout = 20) {
+Test(wrong_use, arguments, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, arguments, NULL));
 }
