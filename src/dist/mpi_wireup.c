@@ -4,74 +4,30 @@
 #endif
 #include "dist/channel.h"
 #include "dist/mpi.h"
+#include "dist/mpi_helper.h"
 #include "dist/rendezvous.h"
 #include "dist/wireup.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-extern char **environ;
+/* Seconds that MPI_Finalize waits for a stopped helper, where TSHARD_TIMEOUT is not shorter. */
+#define PATIENCE_AT_END 30.0
 
 /* What the first rank of a machine knows that the tool has to. */
 typedef struct wiring {
     const tshi_settings *settings;
     const tshi_roster *roster;
     const tsh_allocator *allocator;
+    const tsh_log *log;
     double deadline;
 } wiring;
 
 /* --- the tool ----------------------------------------------------------------------------------------------------- */
-
-/* Beside the library or the program that this code is in, where an installation or a build has it from there, or on
- * PATH. */
-static bool find_tool(char *out, size_t size) {
-    static const char *const folders[] = {"", "../bin/", "../../bin/"};
-    Dl_info here;
-    char self[TSHI_PATH_SIZE] = "";
-    const char *path = tshi_variable("PATH");
-    if (dladdr(folders, &here) == 0) here.dli_fname = NULL;
-    ssize_t n = here.dli_fname && here.dli_fname[0] == '/' ? snprintf(self, sizeof self, "%s", here.dli_fname)
-                                                           : readlink("/proc/self/exe", self, sizeof self - 1);
-    char *slash = n > 0 && (size_t)n < sizeof self ? strrchr(self, '/') : NULL;
-    for (size_t i = 0; slash && i < sizeof folders / sizeof *folders; i++) {
-        slash[1] = '\0';
-        snprintf(out, size, "%s%s%s", self, folders[i], TSHI_WIREUP_TOOL);
-        if (access(out, X_OK) == 0) return true;
-    }
-    while (path && *path) {
-        int length = (int)strcspn(path, ":");
-        snprintf(out, size, "%.*s/%s", length, path, TSHI_WIREUP_TOOL);
-        if (length > 0 && access(out, X_OK) == 0) return true;
-        path += length + (path[length] == ':');
-    }
-    return false;
-}
-
-/* It leaves at once, its child goes on: nobody has to wait for that. */
-static tsh_status start_tool(const char *path, int fd) {
-    posix_spawn_file_actions_t actions;
-    char *arguments[] = {(char *)(uintptr_t)TSHI_WIREUP_TOOL, NULL};
-    pid_t pid;
-    int error = posix_spawn_file_actions_init(&actions);
-    if (error) return tshi_fail_errno(error, "world_init: posix_spawn");
-    error = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    if (!error) error = posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    if (!error) error = posix_spawn_file_actions_adddup2(&actions, fd, TSHI_WIREUP_FD);
-    if (!error) error = posix_spawn(&pid, path, &actions, NULL, arguments, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    if (error) return tshi_fail_errno(error, "world_init: starting %s", path);
-    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
-    }
-    return TSH_OK;
-}
 
 static tsh_status give_order(const wiring *w, const tshi_meeting *meeting, int fd) {
     const tshi_roster *roster = w->roster;
@@ -94,50 +50,12 @@ static tsh_status give_order(const wiring *w, const tshi_meeting *meeting, int f
     return good ? TSH_OK : tshi_fail_errno(errno, "world_init: telling %s who the ranks are", TSHI_WIREUP_TOOL);
 }
 
-/* --- what it says ------------------------------------------------------------------------------------------------- */
-
-/* All lines so far. */
-static void look(int fd, char text[TSHI_WIREUP_TEXT]) {
-    ssize_t n = recv(fd, text, TSHI_WIREUP_TEXT - 1, MSG_PEEK | MSG_DONTWAIT);
-    text[n > 0 ? n : 0] = '\0';
-}
-
-/* Its words of a failure, cut out of the lines; NULL: there are none. */
-static const char *failure_in(char *text) {
-    char *line = text[0] == '!' ? text : strstr(text, "\n!");
-    if (!line) return NULL;
-    line += 1 + (line[0] == '\n');
-    line[strcspn(line, "\n")] = '\0';
-    return line;
-}
-
-static bool is_complete(const char *text) {
-    return strstr(text, "\n\n") != NULL;
-}
-
-static tsh_status wait_until_ready(int fd, double deadline, char text[TSHI_WIREUP_TEXT]) {
-    const double grace = 2.0; /* it has the same deadline, and more to tell */
-    for (;;) {
-        struct pollfd p = {.fd = fd};
-        bool gone = poll(&p, 1, 5) > 0 && p.revents & POLLHUP;
-        look(fd, text);
-        /* Then the others are about to start MPI: so does this rank, whatever is wrong by now. */
-        if (is_complete(text)) return TSH_OK;
-        const char *words = failure_in(text);
-        if (words) return tshi_fail(TSH_ERR_SYSTEM, "world_init: %s", words);
-        if (gone) return tshi_fail(TSH_ERR_SYSTEM, "world_init: %s has ended without a word", TSHI_WIREUP_TOOL);
-        if (tshi_clock() > deadline + grace) {
-            return tshi_fail(TSH_ERR_TIMEOUT, "world_init: %s does not say anything", TSHI_WIREUP_TOOL);
-        }
-    }
-}
-
 /* tshi_meeting.make of a machine's first rank: the end of the stream that its ranks share. */
 static int make_stream(const tshi_meeting *meeting) {
     const wiring *w = meeting->user;
     char path[TSHI_PATH_SIZE + 64], hosts[TSHI_LINE];
     int ends[2];
-    if (!find_tool(path, sizeof path)) {
+    if (!tshi_helper_find(path, sizeof path)) {
         return -(int)tshi_fail(
             TSH_ERR_UNSUPPORTED,
             "world_init: the ranks are on %d machine%s (%s), no launcher of MPI has started them, and %s, "
@@ -153,11 +71,11 @@ static int make_stream(const tshi_meeting *meeting) {
         status = tshi_fail_errno(errno, "world_init: socketpair");
         ends[0] = ends[1] = -1;
     }
-    if (status == TSH_OK) status = start_tool(path, ends[1]);
+    if (status == TSH_OK) status = tshi_helper_start(path, ends[1], w->deadline);
     tshi_dial_close(&ends[1], 1);
     if (status == TSH_OK) fcntl(ends[0], F_SETFL, O_NONBLOCK);
     if (status == TSH_OK) status = give_order(w, meeting, ends[0]);
-    if (status == TSH_OK) status = wait_until_ready(ends[0], w->deadline, text);
+    if (status == TSH_OK) status = tshi_helper_wait(ends[0], w->deadline, text);
     tshi_free(w->allocator, text);
     if (status == TSH_OK) return ends[0];
     tshi_dial_close(&ends[0], 1);
@@ -216,18 +134,55 @@ static tsh_status share_stream(const wiring *w, int *out) {
     return tshi_rendezvous(&here, NULL, w->allocator, w->deadline, make_stream, w, out);
 }
 
+static tshi_helper_watch watch_of(const wiring *w, int fd, const char *call) {
+    return (tshi_helper_watch){.stream = fd,
+                               .since = tshi_clock(),
+                               .deadline = w->deadline,
+                               .warn_every = w->settings->warn_every,
+                               .call = call,
+                               .log = w->log};
+}
+
+/* A process starts MPI once, and ends it once: that of its end. */
+static tshi_helper_watch end_watch;
+static double end_patience;
+
+/* Before MPI_Finalize, for what is registered later runs earlier. The thread goes with the process. */
+static void begin_end_watch(void) {
+    char *text = malloc(TSHI_WIREUP_TEXT);
+    if (!text) return;
+    tshi_helper_look(end_watch.stream, text);
+    end_watch.since = tshi_clock();
+    end_watch.deadline = end_watch.since + end_patience;
+    tshi_helper_watch_begin(&end_watch, text);
+    free(text);
+}
+
+static tsh_status watch_the_end(const wiring *w, const tshi_helper_watch *watch) {
+    end_patience = w->settings->timeout < PATIENCE_AT_END ? w->settings->timeout : PATIENCE_AT_END;
+    end_watch = *watch;
+    end_watch.call = "MPI_Finalize";
+    end_watch.log = NULL; /* the world's is gone by then */
+    if (atexit(begin_end_watch) == 0) return TSH_OK;
+    return tshi_fail(TSH_ERR_MEMORY, "world_init: no room to watch the end of MPI");
+}
+
 /* MPI_Init returns even when other ranks have not come: the tool lets it, and says so here. */
-static tsh_status start_mpi(int fd, int rank, char text[TSHI_WIREUP_TEXT]) {
-    int32_t number = rank;
-    look(fd, text);
-    bool set = set_variables(text, rank);
+static tsh_status start_mpi(const wiring *w, int fd, char text[TSHI_WIREUP_TEXT]) {
+    int32_t number = w->roster->rank;
+    tshi_helper_watch watch = watch_of(w, fd, "world_init: MPI_Init");
+    tshi_helper_look(fd, text);
+    tshi_helper_watch_begin(&watch, text);
+    bool set = set_variables(text, w->roster->rank);
     tsh_status status = set ? tshi_mpi_start() : tshi_fail(TSH_ERR_MEMORY, "world_init: no room for MPI's variables");
     unset_variables(text);
+    tshi_helper_watch_end(&watch);
+    if (status == TSH_OK) status = watch_the_end(w, &watch);
     ssize_t ignored = send(fd, &number, sizeof number, MSG_NOSIGNAL);
     (void)ignored; /* where the tool is gone, so are its clients */
     if (status != TSH_OK) return status;
-    look(fd, text);
-    const char *words = failure_in(text);
+    tshi_helper_look(fd, text);
+    const char *words = tshi_helper_failure(text);
     if (!words) return TSH_OK;
     tshi_mpi_distrust();
     return tshi_fail(TSH_ERR_PEER, "world_init: %s", words);
@@ -237,7 +192,7 @@ static tsh_status wire_up(const wiring *w) {
     int fd = -1; /* open as long as this process lives: the tool waits for that to end */
     char *text = tshi_calloc(w->allocator, TSHI_WIREUP_TEXT, 1);
     tsh_status status = text ? share_stream(w, &fd) : TSH_ERR_MEMORY;
-    if (status == TSH_OK) status = start_mpi(fd, w->roster->rank, text);
+    if (status == TSH_OK) status = start_mpi(w, fd, text);
     tshi_free(w->allocator, text);
     return status;
 }
@@ -276,7 +231,7 @@ tsh_status tshi_mpi_connect(const tsh_world_config *config, const tshi_roster *r
             "build with Open MPI, and this one has another: start them by its mpirun, or by srun",
             roster->nodes, roster->nodes > 1 ? "s" : "", tshi_roster_hosts(roster, hosts, sizeof hosts));
     }
-    wiring w = {settings, roster, allocator, deadline};
+    wiring w = {settings, roster, allocator, &config->log, deadline};
     if (!initialized && !finalized) status = wire_up(&w);
     if (status == TSH_OK && !finalized) status = compare(roster);
     return status == TSH_OK ? tshi_mpi_enter(config, settings) : status;

@@ -1,5 +1,6 @@
 /* Ranks that no launcher of MPI has started. Of MPI_Init_thread a version for what goes wrong in it:
- * TEST_INIT="RANK SIGNAL MILLISECONDS" sends that signal to that rank so long after its call has begun. */
+ * TEST_INIT="RANK SIGNAL MILLISECONDS" sends that signal to that rank so long after its call has begun. And of
+ * MPI_Finalize one that leaves a file and waits as long as the file is there: TEST_END="PATH", with the rank added. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -33,6 +34,19 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided) {
         trouble(number, milliseconds);
     }
     return PMPI_Init_thread(argc, argv, required, provided);
+}
+
+int MPI_Finalize(void) {
+    const struct timespec nap = {.tv_nsec = 10000000};
+    const char *text = getenv("TEST_END"), *mine = getenv("RANK");
+    char path[512];
+    if (text && mine) {
+        snprintf(path, sizeof path, "%s%s", text, mine);
+        FILE *file = fopen(path, "w");
+        if (file) fclose(file);
+        while (access(path, F_OK) == 0) nanosleep(&nap, NULL);
+    }
+    return PMPI_Finalize();
 }
 
 static double sum_of_ones(tshi_rank *r, tsh_world *world) {

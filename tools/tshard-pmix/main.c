@@ -56,11 +56,21 @@ static void say(const char *words) {
     (void)ignored; /* nobody is there to hear it */
 }
 
+/* Dropped where stderr is a full pipe that nobody reads: the tool has more to do than to wait for that. */
+static void say_on_stderr(const char *level, const char *words) {
+    char line[TSHI_MESSAGE_SIZE + 32];
+    struct pollfd can = {.fd = STDERR_FILENO, .events = POLLOUT};
+    int n = snprintf(line, sizeof line, "tshard %s: %.*s\n", level, TSHI_MESSAGE_SIZE, words);
+    if (poll(&can, 1, 0) <= 0) return;
+    ssize_t ignored = write(STDERR_FILENO, line, (size_t)n);
+    (void)ignored; /* there is nowhere else to say it */
+}
+
 void helper_say(helper *h, const char *words) {
     if (h->troubled) return;
     h->troubled = true;
     say(words);
-    fprintf(stderr, "tshard error: %s\n", words);
+    say_on_stderr("error", words);
 }
 
 /* --- the order ---------------------------------------------------------------------------------------------------- */
@@ -255,6 +265,8 @@ static int serve(helper *h) {
     size_t polls = 2 + (size_t)h->order.nodes + (size_t)h->order.here;
     life l = {.h = h, .polls = calloc(polls, sizeof *l.polls), .text = calloc(TSHI_WIREUP_TEXT, 1)};
     if (!l.polls || !l.text) return 1;
+    snprintf(l.text, TSHI_WIREUP_TEXT, "@%d\n", (int)getpid());
+    send(TSHI_WIREUP_FD, l.text, strlen(l.text), MSG_NOSIGNAL);
     if (!helper_star_open(h) || !helper_server_start(h, &l.events, l.text, TSHI_WIREUP_TEXT - 2)) return 1;
     send(TSHI_WIREUP_FD, l.text, strlen(l.text), MSG_NOSIGNAL);
     send(TSHI_WIREUP_FD, "\n", 1, MSG_NOSIGNAL);
@@ -262,6 +274,20 @@ static int serve(helper *h) {
     helper_star_close(h);
     helper_folder_remove(h->folder); /* the watcher may be gone */
     return 0;
+}
+
+/* Until the server ends. One that is stopped goes on. */
+static void attend(const helper *h, pid_t server, int *ended) {
+    char words[TSHI_LINE];
+    bool told = false;
+    for (pid_t n = 0; n == 0 || (n < 0 && errno == EINTR) || WIFSTOPPED(*ended) || WIFCONTINUED(*ended);) {
+        n = waitpid(server, ended, WUNTRACED | WCONTINUED);
+        if (n == server && WIFSTOPPED(*ended)) kill(server, SIGCONT);
+        if (n != server || !WIFCONTINUED(*ended) || told) continue;
+        told = true;
+        snprintf(words, sizeof words, "tshard-pmix on %s was stopped; it goes on", h->host[h->order.node]);
+        say_on_stderr("warning", words);
+    }
 }
 
 /* Whatever becomes of the server, the ranks are told and nothing is left. */
@@ -280,8 +306,7 @@ static int watch(void) {
         _exit(serve(&h));
     }
     if (server < 0) say(strerror(errno));
-    while (server > 0 && waitpid(server, &ended, 0) < 0 && errno == EINTR) {
-    }
+    if (server > 0) attend(&h, server, &ended);
     helper_folder_remove(h.folder);
     if (server > 0 && WIFSIGNALED(ended)) {
         snprintf(words, sizeof words, "tshard-pmix on %s, which MPI cannot do without, was ended by signal %d",
@@ -289,6 +314,16 @@ static int watch(void) {
         helper_say(&h, words);
     }
     return 0;
+}
+
+/* See wireup.h. */
+static bool be_woken(void) {
+    int flags = fcntl(TSHI_WIREUP_FD, F_GETFL);
+    bool done = flags >= 0 && fcntl(TSHI_WIREUP_FD, F_SETSIG, SIGCONT) == 0 &&
+                fcntl(TSHI_WIREUP_FD, F_SETOWN, -getpgrp()) == 0 &&
+                fcntl(TSHI_WIREUP_FD, F_SETFL, flags | O_ASYNC) == 0;
+    if (!done) say(strerror(errno));
+    return done;
 }
 
 int main(int argc, char **argv) {
@@ -300,13 +335,14 @@ int main(int argc, char **argv) {
         fputs(usage, help ? stdout : stderr);
         return output_end("tshard-pmix", help ? 0 : 2);
     }
-    /* Not the rank's child, so that the rank need not wait for it, and out of reach of what its terminal sends. */
+    setsid(); /* out of reach of what the rank's terminal sends */
+    /* It is to end with the ranks, and not before them. */
+    const int ignored[] = {SIGPIPE, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGTSTP, SIGIO};
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
+    if (!be_woken()) return 1;
+    /* Not the rank's child, so that the rank need not wait for it. */
     pid_t child = fork();
     if (child != 0) return child < 0;
-    setsid();
-    /* It is to end with the ranks, and not before them. */
-    const int ignored[] = {SIGPIPE, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGTSTP};
-    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
     signal(SIGCHLD, SIG_DFL);
     close_the_rest();
     return watch();
