@@ -143,13 +143,30 @@ Test(words, too_few_descriptors, .timeout = 120) {
 
 /* --- sizes of files ----------------------------------------------------------------------------------------------- */
 
+static void ignore_line(void *user, tsh_log_level level, const char *line) {
+    (void)user;
+    (void)level;
+    (void)line;
+}
+
+/* A world that is made while files are limited to so many bytes; stderr may be one. */
+static tsh_status init_limited(tshi_rank *r, tsh_world_config config, rlim_t bytes) {
+    struct rlimit before, limit;
+    tshi_check(r, getrlimit(RLIMIT_FSIZE, &before) == 0, "getrlimit");
+    limit = (struct rlimit){bytes, before.rlim_max};
+    tshi_check(r, setrlimit(RLIMIT_FSIZE, &limit) == 0, "setrlimit");
+    config.heap_bytes = HEAP;
+    config.log.fn = ignore_line;
+    tsh_status status = tsh_world_init(&config, &r->world);
+    setrlimit(RLIMIT_FSIZE, &before);
+    return status;
+}
+
 /* Rank 0 may make no file as large as the memory of all: an error, not the signal that the system has for it. */
 static void small_files(tshi_rank *r, void *arg) {
-    const struct rlimit limit = {1 << 20, 1 << 20};
     (void)arg;
-    if (r->rank == 0) tshi_check(r, setrlimit(RLIMIT_FSIZE, &limit) == 0, "setrlimit");
-    tsh_world_config config = {.heap_bytes = HEAP};
-    tshi_check_status(r, tsh_world_init(&config, &r->world), TSH_ERR_MEMORY,
+    tsh_status status = init_limited(r, (tsh_world_config){.rank = 0}, r->rank == 0 ? 1 << 20 : RLIM_INFINITY);
+    tshi_check_status(r, status, TSH_ERR_MEMORY,
                       "bytes is more than this process may make, see ulimit -f (TSHARD_HEAP makes it smaller)");
 }
 
@@ -159,13 +176,11 @@ Test(words, files_are_limited, .timeout = 120) {
 }
 
 static void no_files(tshi_rank *r, void *arg) {
-    const struct rlimit none = {0, 0};
-    tshi_check(r, setrlimit(RLIMIT_FSIZE, &none) == 0, "setrlimit");
-    tsh_world_config config = {.init_method = arg, .heap_bytes = HEAP};
     unsetenv("RANK");
     unsetenv("LOCAL_RANK");
     unsetenv("LOCAL_WORLD_SIZE");
-    tshi_check_status(r, tsh_world_init(&config, &r->world), TSH_ERR_SYSTEM, "File too large");
+    tsh_status status = init_limited(r, (tsh_world_config){.init_method = arg}, 0);
+    tshi_check_status(r, status, TSH_ERR_SYSTEM, "File too large");
     tshi_check(r, access((const char *)arg + strlen("file://"), F_OK) != 0, "an empty file is left");
 }
 
