@@ -61,6 +61,11 @@ static bool say_hello(tshi_meet *meet, int fd, const tshi_frame *challenge, unsi
     return tshi_dial_write(fd, bytes, size, meet->deadline);
 }
 
+/* Until when the rest of an answer has to come: what listens does not hold the deadline up by sending it in drops. */
+static double hearing(const tshi_meet *meet) {
+    return sooner(tshi_clock() + HEARING, meet->deadline + 2 * GRACE);
+}
+
 /* Until the head of the answer is here. */
 static bool wait_for_head(tshi_meet *meet, int fd, unsigned char head[TSHI_WIRE_HEAD]) {
     char name[32];
@@ -75,7 +80,7 @@ static bool wait_for_head(tshi_meet *meet, int fd, unsigned char head[TSHI_WIRE_
                  meet->settings->size);
     }
     head[0] = first;
-    return tshi_dial_read(fd, head + 1, TSHI_WIRE_HEAD - 1, tshi_clock() + HEARING);
+    return tshi_dial_read(fd, head + 1, TSHI_WIRE_HEAD - 1, hearing(meet));
 }
 
 /* TSHI_GUEST_NOBODY: the host went away without an answer. */
@@ -90,7 +95,7 @@ static tshi_guest_end take_answer(tshi_meet *meet, int fd, const unsigned char *
     size_t most = tshi_wire_answer_room(s->size);
     int64_t body = tshi_wire_body(head, TSHI_ANSWER, most - TSHI_WIRE_HEAD);
     unsigned char *bytes = body < 0 ? NULL : tshi_calloc(meet->allocator, TSHI_WIRE_HEAD + (size_t)body, 1);
-    bool came = bytes && tshi_dial_read(fd, bytes + TSHI_WIRE_HEAD, (size_t)body, tshi_clock() + HEARING);
+    bool came = bytes && tshi_dial_read(fd, bytes + TSHI_WIRE_HEAD, (size_t)body, hearing(meet));
     tshi_wire_answer answer = {0};
     tshi_guest_end end = TSHI_GUEST_NOBODY;
     snprintf(words, words_size, "its answer makes no sense, or not all of it came");

@@ -109,6 +109,43 @@ Test(words, rank_0_is_missing, .timeout = 120) {
     }
 }
 
+/* --- tokens ------------------------------------------------------------------------------------------------------- */
+
+typedef struct token_case {
+    char method[64];
+    const char *token, *words; /* NULL: nothing is said */
+} token_case;
+
+static void keep_token_line(void *user, tsh_log_level level, const char *line) {
+    char *kept = user;
+    (void)level;
+    if (strstr(line, "TSHARD_TOKEN")) snprintf(kept, 256, "%s", line);
+}
+
+static void with_token(tshi_rank *r, void *arg) {
+    const token_case *c = arg;
+    char said[256] = "";
+    tsh_world_config config = {.init_method = c->method, .heap_bytes = HEAP, .log = {keep_token_line, said}};
+    setenv("TSHARD_TOKEN", c->token, 1);
+    if (!tshi_check_ok(r, tsh_world_init(&config, &r->world))) return;
+    tsh_world_destroy(r->world);
+    r->world = NULL;
+    bool as_wanted = r->rank == 0 && c->words ? strstr(said, c->words) != NULL : said[0] == '\0';
+    tshi_check(r, as_wanted, "%s: \"%s\"", c->token, said);
+}
+
+Test(words, a_token_that_can_be_guessed, .timeout = 60) {
+    static token_case cases[] = {{"", "hush", "TSHARD_TOKEN has 4 characters, which can be guessed"},
+                                 {"", "0123456789abcde", "TSHARD_TOKEN has 15 characters"},
+                                 {"", "0123456789abcdef", NULL},
+                                 {"", "", NULL}};
+    for (int i = 0; i < 4; i++) {
+        snprintf(cases[i].method, sizeof cases[i].method, "tcp://127.0.0.1:%d", port_of(6 + i));
+        tshi_test_options options = {.ranks = 2, .bare = true};
+        cr_assert_str_empty(tshi_test_run_with(&options, with_token, &cases[i], NULL, NULL));
+    }
+}
+
 /* --- descriptors -------------------------------------------------------------------------------------------------- */
 
 /* Rank 0 may have its listener and three connections, of five. */
