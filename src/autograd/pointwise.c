@@ -231,7 +231,8 @@ static const tshi_op dropout_op = {"dropout",       scale_rules,      NULL, drop
 tsh_tensor *tsh_dropout(tsh_tape *tape, tsh_tensor *x, double p) {
     if (tape && !tape->recording) return x;
     tshi_node call = {.op = &dropout_op, .inputs = 1, .in = (tsh_tensor *[]){x}, .attr.f = {p}};
-    if (tape) {
+    /* A step that is over draws no more, however far the program goes on with it: see tsh_tape_reset. */
+    if (tape && tshi_tape_goes_on(tape)) {
         call.attr.seed = tape->world->seed;
         call.attr.stream = tshi_world_stream(tape->world);
     }

@@ -13,6 +13,8 @@ tsh_status tsh_tape_create(tsh_world *world, tsh_tape **out) {
     tape->world = world;
     tape->recording = true;
     tape->generation = ++world->tape_steps;
+    tape->number = ++world->tapes;
+    world->steps[tape->number % TSHI_STEPPING] = (tshi_steps){.tape = tape->number};
     *out = tape;
     return TSH_OK;
 }
@@ -62,14 +64,39 @@ void tsh_tape_destroy(tsh_tape *tape) {
     tshi_free(&tape->world->allocator, tape);
 }
 
-tsh_status tsh_tape_reset(tsh_tape *tape) {
-    if (!tape) return tshi_tape_missing("tape_reset");
-    bool failed = tape->status != TSH_OK;
+/* The failure without "rank 3: ", which the peers put before it. */
+static const char *own_words(const tsh_tape *tape) {
+    const char *colon = strchr(tape->message, ':');
+    return colon ? colon + 2 : "a step failed";
+}
+
+static tshi_steps *steps_of(const tsh_tape *tape) {
+    tshi_steps *steps = &tape->world->steps[tape->number % TSHI_STEPPING];
+    return steps->tape == tape->number ? steps : NULL;
+}
+
+static void end_step(tsh_tape *tape) {
+    tshi_steps *steps = steps_of(tape);
     free_step(tape);
     tape->status = TSH_OK;
     tape->message[0] = '\0';
-    if (failed && tape->schedule) tape->schedule->ops->forget(tape->schedule);
-    return failed ? tsh_world_recover(tape->world) : TSH_OK;
+    tape->skips = false;
+    if (!steps) return;
+    steps->ended++;
+    if (steps->behind) steps->behind--;
+}
+
+tsh_status tsh_tape_reset(tsh_tape *tape) {
+    if (!tape) return tshi_tape_missing("tape_reset");
+    tsh_world *world = tape->world;
+    bool failed = tape->status != TSH_OK, troubled = tshi_world_troubled(world);
+    /* Not if the caller has recovered since, and a step that is skipped has failed nowhere. */
+    bool recover = troubled || (failed && !tape->skips && tape->recoveries == world->recoveries);
+    /* A mismatch, say, in one group: the ranks of other groups would wait for this one. */
+    if (recover && !troubled) tsh_world_fail(world, own_words(tape));
+    end_step(tape);
+    if ((failed || recover) && tape->schedule) tape->schedule->ops->forget(tape->schedule);
+    return recover ? tsh_world_recover(world) : TSH_OK;
 }
 
 tsh_status tsh_tape_status(const tsh_tape *tape) {
@@ -96,6 +123,7 @@ tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format
     va_list arguments;
     if (tape->status != TSH_OK) return NULL;
     tape->status = status;
+    tape->recoveries = tape->world->recoveries;
     int used = snprintf(tape->message, sizeof tape->message, "rank %d: ", tape->world->rank);
     va_start(arguments, format);
     vsnprintf(tape->message + used, sizeof tape->message - (size_t)used, format, arguments);
@@ -103,8 +131,16 @@ tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format
     tshi_fail(status, "%s", tape->message);
     /* What the peers have seen themselves needs no telling. */
     bool known = status == TSH_ERR_PEER || status == TSH_ERR_MISMATCH || status == TSH_ERR_TIMEOUT;
-    if (!known) tsh_world_fail(tape->world, strchr(tape->message, ':') + 2);
+    if (!known) tsh_world_fail(tape->world, own_words(tape));
     return NULL;
+}
+
+bool tshi_tape_goes_on(tsh_tape *tape) {
+    const tshi_steps *steps = steps_of(tape);
+    if (tape->status != TSH_OK || !steps || !steps->behind) return tape->status == TSH_OK;
+    tape->skips = true;
+    tshi_tape_fail(tape, TSH_ERR_PEER, "this step is skipped: other ranks were past it when a rank failed");
+    return false;
 }
 
 tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *what) {
@@ -115,7 +151,7 @@ tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *wha
 
 bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *const *tensors) {
     if (!tape) tshi_tape_missing(what);
-    if (!tape || tape->status != TSH_OK) return false;
+    if (!tape || !tshi_tape_goes_on(tape)) return false;
     for (int i = 0; i < count && tape->status == TSH_OK; i++) {
         if (!tensors[i]) {
             tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: input %d is NULL", what, i);

@@ -102,6 +102,9 @@ struct tsh_tape {
     tshi_schedule *schedule; /* or NULL */
     bool recording;
     uint64_t generation; /* of this step; unique over the tape's life */
+    uint64_t number;     /* in its world */
+    bool skips;          /* this step: other ranks are ahead */
+    uint64_t recoveries; /* of the world when the step failed */
     tsh_status status;
     char message[TSHI_MESSAGE_SIZE];
     tshi_node *nodes;
@@ -130,6 +133,9 @@ tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format
 tsh_status tshi_tape_missing(const char *what);
 /* The same with tsh_error_message() after "what: ". */
 tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *what);
+/* Whether the step goes on. One that the other ranks have ended, or failed in, already fails here, with its first
+ * call. */
+bool tshi_tape_goes_on(tsh_tape *tape);
 /* Work may go on: a tape, no failure so far, no NULL among the tensors, all of them with memory. */
 bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *const *tensors);
 /* node index of the tensor in this step, -1 for a leaf */

@@ -150,6 +150,15 @@ struct tsh_group {
     tsh_group *owner; /* of a control group; its calls are on the host's memory */
 };
 
+/* How far a tape is, so that ranks that recover go on with the same step. */
+typedef struct tshi_steps {
+    uint64_t tape;   /* its number in its world, from 1 */
+    uint64_t ended;  /* steps of it that this rank has ended */
+    uint64_t behind; /* steps that other ranks had ended besides when the world recovered: this rank skips them */
+} tshi_steps;
+/* The last so many tapes of a world are kept in step. */
+#define TSHI_STEPPING 8
+
 struct tsh_world {
     const tshi_group_ops *ops;
     const tshi_group_ops *upper; /* takes the collectives, with ops beneath it (nccl); NULL: ops takes them itself */
@@ -159,6 +168,9 @@ struct tsh_world {
     double warn_every; /* seconds: a wait prints whom it waits for after so many, and again */
     uint64_t seed, next_stream;
     uint64_t tape_steps; /* numbers the steps of all tapes of this world */
+    uint64_t tapes;      /* that have been made */
+    tshi_steps steps[TSHI_STEPPING];
+    uint64_t recoveries;
     tsh_log log;
     tsh_allocator allocator;
     tsh_device *host;   /* the CPU: what ranks of this machine share, and where backends work */
@@ -178,6 +190,9 @@ struct tsh_world {
 
 /* The next stream of random numbers. */
 uint64_t tshi_world_stream(tsh_world *world);
+
+/* Whether the world is known to have failed, or to be lost; tsh_error_message() has the words then. Never waits. */
+bool tshi_world_troubled(tsh_world *world);
 
 /* What this world's calls go to first. */
 static inline const tshi_group_ops *tshi_world_ops(const tsh_world *world) {

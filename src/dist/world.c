@@ -9,6 +9,10 @@
 #include <sys/mman.h>
 #include <time.h>
 
+/* A tape's number and its steps, in one word. */
+#define STEP_BITS 40
+#define STEP_MASK ((UINT64_C(1) << STEP_BITS) - 1)
+
 double tshi_clock(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -189,7 +193,45 @@ void tsh_world_fail(tsh_world *world, const char *reason) {
     tshi_world_ops(world)->fail(world, reason ? reason : "");
 }
 
+/* The group whose calls are on the host's memory. */
+static tsh_group *host_group(const tsh_world *world) {
+    return world->group->control ? world->group->control : world->group;
+}
+
+bool tshi_world_troubled(tsh_world *world) {
+    return world->ops->trouble && world->ops->trouble(host_group(world), false, false) != TSH_OK;
+}
+
+/* The failure came to each rank in a step, and before a random number, of its own: all go on with the furthest. */
+static tsh_status catch_up(tsh_world *world) {
+    int64_t furthest[1 + TSHI_STEPPING] = {(int64_t)world->next_stream};
+    const tshi_call call = {.op = TSH_OP_ALL_REDUCE,
+                            .dtype = TSH_INT64,
+                            .reduce = TSH_MAX,
+                            .in = furthest,
+                            .out = furthest,
+                            .count = 1 + TSHI_STEPPING};
+    for (int i = 0; i < TSHI_STEPPING; i++) {
+        const tshi_steps *s = &world->steps[i];
+        furthest[1 + i] = (int64_t)(s->tape << STEP_BITS | (s->ended & STEP_MASK));
+    }
+    /* So little goes through the backend's own memory, wherever it lies. */
+    tsh_status status = world->ops->run(host_group(world), &call);
+    if (status != TSH_OK) return status;
+    world->next_stream = (uint64_t)furthest[0];
+    for (int i = 0; i < TSHI_STEPPING; i++) {
+        tshi_steps *s = &world->steps[i];
+        uint64_t tape = (uint64_t)furthest[1 + i] >> STEP_BITS, ended = (uint64_t)furthest[1 + i] & STEP_MASK;
+        /* Of a tape that this rank has not made it misses no step. */
+        s->behind = tape == s->tape ? ended - (s->ended & STEP_MASK) : 0;
+    }
+    return TSH_OK;
+}
+
 tsh_status tsh_world_recover(tsh_world *world) {
     if (!world) return tshi_fail(TSH_ERR_ARGUMENT, "world_recover: world is NULL");
-    return tshi_world_ops(world)->recover(world);
+    tsh_status status = tshi_world_ops(world)->recover(world);
+    if (status == TSH_OK && world->size > 1) status = catch_up(world);
+    if (status == TSH_OK) world->recoveries++;
+    return status;
 }

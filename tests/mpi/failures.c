@@ -1,6 +1,7 @@
 /* Everything that fails, and what comes after. */
 #include "mpi/ranks.h"
 #include "support/collectives.h"
+#include "support/steps.h"
 #include "tshard/tshard.h"
 
 #include "dist/mpi.h"
@@ -204,4 +205,26 @@ void scenario_killed(tshi_rank *r) {
     while (tsh_all_reduce(group, x, TSH_SUM) == TSH_OK) {
     }
     tsh_tensor_release(x);
+}
+
+/* --- steps -------------------------------------------------------------------------------------------------------- */
+
+/* One loop after the other, in each of which one rank fails in a way of its own. */
+void scenario_steps(tshi_rank *r) {
+    const tsh_tensor_config config = {.dtype = TSH_UINT8, .ndim = 1, .shape = {(int64_t)sizeof(tshi_course)}};
+    tsh_tensor_config both = config;
+    tsh_tensor *mine = NULL, *all = NULL;
+    both.shape[0] *= r->size;
+    tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &mine));
+    tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &both, &all));
+    for (int when = 0; when < TSHI_MOMENTS && !r->failed; when++) {
+        tshi_story s = {(tshi_moment)when, when % r->size};
+        tshi_run_steps(r, &s, tsh_tensor_data(mine));
+        if (r->failed || !tshi_check_ok(r, tsh_all_gather_into_tensor(tsh_world_group(r->world), all, mine, NULL)))
+            break;
+        const char *words = tshi_check_courses(tsh_tensor_data(all), r->size, &s);
+        tshi_check(r, !words[0], "rank %d fails %s: %s", s.victim, tshi_moment_name(s.when), words);
+    }
+    tsh_tensor_release(mine);
+    tsh_tensor_release(all);
 }

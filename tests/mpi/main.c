@@ -60,6 +60,7 @@ static const struct {
     {"place", scenario_place},   {"troubles", scenario_troubles}, {"lost", scenario_lost},
     {"ring", scenario_ring},     {"twice", scenario_twice},       {"linger", scenario_linger},
     {"hung", scenario_hung},     {"pairs", scenario_pairs},       {"blame", scenario_blame},
+    {"steps", scenario_steps},
 };
 
 /* Of the launcher or of MPI, which is not ours to finalise with a rank that does not come. */

@@ -28,6 +28,7 @@ void scenario_late(tshi_rank *r); /* a rank that does not come */
 void scenario_leave(tshi_rank *r);
 void scenario_stopped(tshi_rank *r);
 void scenario_killed(tshi_rank *r);
+void scenario_steps(tshi_rank *r); /* tapes, on which a rank fails */
 
 /* troubles.c */
 void scenario_troubles(tshi_rank *r); /* ranks that fail or differ, seed after seed */
