@@ -24,9 +24,16 @@ TSH_API void tsh_tape_destroy(tsh_tape *tape);
 TSH_API tsh_status tsh_tape_status(const tsh_tape *tape);
 TSH_API const char *tsh_tape_message(const tsh_tape *tape);
 
-/* Free what the step made (tensors that were retained live on, as leaves) and start anew; buffers are reused. After a
- * failed step it is collective over the world: it waits for the other ranks to come to it (tsh_world_recover), so that
- * all go on together. Its status is that of the recovery. */
+/* Free what the step made (tensors that were retained live on, as leaves) and start anew; buffers are reused. This one
+ * call ends a step on every rank, whichever rank has failed. Steps that go well on all ranks need no communication.
+ * When one has failed, here or on a rank that this one has heard of by now, the call is collective over the world: it
+ * waits for the other ranks to come to it (tsh_world_recover), and its status is that of the recovery. A rank hears
+ * of a failure in the step in which it happened, in the one before (if it is still in that), or, when its own part had
+ * gone well, in a later one, which fails with TSH_ERR_PEER. Afterwards all ranks go on behind the furthest of these
+ * steps: on a rank that is not so far, each step in between fails with its first call (TSH_ERR_PEER, "skipped") and
+ * without communication, so that loops stay together. What a rank has done in a step that went well stays done:
+ * where the failure came after an optimiser's step of other ranks, REPLICATED parameters may differ from then on. The
+ * gradients of a step that failed are worth nothing: zero them. */
 TSH_API tsh_status tsh_tape_reset(tsh_tape *tape);
 
 /* While off, nothing is saved for a backward (evaluation). Returns what it was. */

@@ -10,10 +10,13 @@
  * If it fails (tsh_world_fail) before the others have come to what it gave, they get TSH_ERR_PEER there.
  *
  * A rank that dies makes every pending and later call of its peers return TSH_ERR_PEER within a second; no collective
- * waits longer than the world's deadline (TSH_ERR_TIMEOUT). After either, the world can only be destroyed. Over MPI
- * there is one wait that nobody can end: inside MPI's own collective (an all_reduce, or any of more than two ranks) for
- * a member that stops or dies there. Once the deadline has passed the log gets a warning with the call, the last calls
- * and, on one machine, who is stopped. With TSHARD_CHECK=1 such calls end as all others do, and take longer.
+ * waits longer than the world's deadline (TSH_ERR_TIMEOUT). After either, the world can only be destroyed. A wait
+ * warns, in the log or on stderr, after 5 s (TSHARD_WARN; at most half the deadline), and whenever it has lasted twice
+ * as long. Warnings and deadlines name the ranks that keep the others: on one machine a rank that waits itself is
+ * followed to the one that it waits for, and a stopped process is said to be stopped. Over MPI there is one wait that
+ * no rank can end: inside MPI's own collective (an all_reduce, or any of more than two ranks) for a member that stops
+ * or dies there. The warnings come all the same, from the deadline on with the last calls. With TSHARD_CHECK=1 such
+ * calls end as all others do, and take longer.
  *
  * GPUs: where every rank has one of its own and there is NCCL, groups are "nccl": collectives are queued, in the order
  * of the calls and behind the kernels queued before; kernels queued later find the result, and the host does not wait.
@@ -106,9 +109,10 @@ TSH_API void tsh_world_seed(tsh_world *world, uint64_t seed);
 /* Tell the peers that this rank cannot go on: their pending and later calls return TSH_ERR_PEER with "rank 2: reason",
  * and this rank's own return TSH_ERR_STATE, until tsh_world_recover. The first reason stands. Waits for nobody. */
 TSH_API void tsh_world_fail(tsh_world *world, const char *reason);
-/* After failures (not deaths) make the world usable again: forgets them and what was in flight. Collective over the
- * world, waits. tsh_tape_reset calls it after a failed step. TSH_ERR_PEER or TSH_ERR_TIMEOUT when a rank does not come.
- */
+/* After failures (not deaths) make the world usable again: forgets them and what was in flight, and has all ranks go on
+ * with the same random stream and the same step of each tape. Collective over the world, waits. A program that works in
+ * steps need not call it: tsh_tape_reset does, on every rank. TSH_ERR_PEER or TSH_ERR_TIMEOUT when a rank does not
+ * come. */
 TSH_API tsh_status tsh_world_recover(tsh_world *world);
 
 /* --- groups and meshes -------------------------------------------------------------------------------------------- */

@@ -207,7 +207,7 @@ static tsh_status look_at_clock(tshi_wait *wait) {
     if (now < wait->next_word) return TSH_OK;
     double waited = now - (wait->deadline - world->timeout);
     wait->next_word = now + waited;
-    tshi_log(&world->log, TSH_LOG_WARNING, "%s #%llu: rank %d has waited %.2g s for %s%s", name_of(wait),
+    tshi_log(&world->log, TSH_LOG_WARNING, "%s #%llu: rank %d has waited %.1f s for %s%s", name_of(wait),
              number_of(wait), world->rank, waited, ranks, stopped);
     return TSH_OK;
 }

@@ -246,7 +246,7 @@ static void warn(const tsh_group *group, const tsh_work *message, double waited,
     const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     const char *name = message ? tsh_collective_name(message->call.op) : op->text;
     unsigned long long number = message ? group->posts : op->number;
-    tshi_log(&group->world->log, TSH_LOG_WARNING, "%.160s #%llu: rank %d has waited %.2g s for %s%s",
+    tshi_log(&group->world->log, TSH_LOG_WARNING, "%.160s #%llu: rank %d has waited %.1f s for %s%s",
              name ? name : tsh_collective_name(op->call.op), number, group->world->rank, waited,
              ranks[0] ? ranks : "the others", stopped);
 }

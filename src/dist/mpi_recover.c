@@ -31,7 +31,7 @@ static tsh_status look_at_clock(tsh_world *world, double since) {
         return tshi_mpi_break(world, TSH_ERR_TIMEOUT, words);
     }
     mpi->next_word = now + waited;
-    tshi_log(&world->log, TSH_LOG_WARNING, "world_recover: rank %d has waited %.2g s for %s%s", world->rank, waited,
+    tshi_log(&world->log, TSH_LOG_WARNING, "world_recover: rank %d has waited %.1f s for %s%s", world->rank, waited,
              ranks, stopped);
     return TSH_OK;
 }

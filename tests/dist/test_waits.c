@@ -4,13 +4,15 @@
 #endif
 #include "support/clock.h"
 #include "support/collectives.h"
-#include "support/lines.h"
 
 #include <criterion/criterion.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 /* --- a blocking call behind a started one ------------------------------------------------------------------------- */
@@ -165,4 +167,101 @@ Test(waits, a_late_rank_is_blamed_by_all, .timeout = 120) {
     for (int k = 0; k < WAYS; k++) {
         expect_blame(&(story){.victim = k, .way = (way)k, .calls = 2 + k, .asleep = true, .blocked = true}, 4);
     }
+}
+
+/* --- words on the way --------------------------------------------------------------------------------------------- */
+
+enum { IN_A_CALL, IN_A_STARTED_CALL, IN_A_MESSAGE, IN_A_RECOVERY, PLACES };
+
+typedef struct patience {
+    int place;
+    _Atomic int *warned; /* in the parent's memory */
+} patience;
+
+/* Counts a warning of a wait for the last of three ranks. */
+static void count_warning(void *user, tsh_log_level level, const char *line) {
+    const patience *p = user;
+    if (level == TSH_LOG_WARNING && strstr(line, " has waited ") && strstr(line, " s for rank 2")) {
+        atomic_fetch_add(p->warned, 1);
+    }
+}
+
+static tsh_status wait_in(tshi_rank *r, int place, tsh_tensor *x) {
+    tsh_group *world = tsh_world_group(r->world);
+    tsh_work *work = NULL;
+    tsh_status status = TSH_OK;
+    switch (place) {
+    case IN_A_CALL: return tsh_all_reduce(world, x, TSH_SUM);
+    case IN_A_MESSAGE: return tsh_recv(world, x, 2, NULL);
+    case IN_A_RECOVERY: return tsh_world_recover(r->world);
+    default: break;
+    }
+    status = tsh_all_reduce_async(world, x, TSH_SUM, &work);
+    if (status == TSH_OK) status = tsh_work_wait(work);
+    tsh_work_release(work);
+    return status;
+}
+
+/* The last rank comes when both others have said that they wait for it. */
+static void waits_long(tshi_rank *r, void *arg) {
+    const patience *p = arg;
+    tsh_world_config config = {.heap_bytes = (size_t)16 << 20, .log = {count_warning, arg}};
+    setenv("TSHARD_WARN", "0.05", 1);
+    if (!tshi_check_ok(r, tsh_world_init(&config, &r->world))) return;
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3000);
+    tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
+    atomic_store(p->warned, 0);
+    tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
+    while (r->rank == 2 && atomic_load(p->warned) < 2) tshi_nap(0.01);
+    if (r->rank == 2 && p->place == IN_A_MESSAGE) {
+        tshi_check_ok(r, tsh_send(tsh_world_group(r->world), x, 0));
+        tshi_check_ok(r, tsh_send(tsh_world_group(r->world), x, 1));
+    } else {
+        tshi_check_ok(r, wait_in(r, p->place, x));
+    }
+    tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
+    tsh_tensor_release(x);
+    tsh_world_destroy(r->world);
+    r->world = NULL;
+}
+
+Test(waits, a_long_wait_warns, .timeout = 60) {
+    patience p = {.warned = mmap(NULL, 64, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)};
+    cr_assert(p.warned != MAP_FAILED);
+    for (p.place = 0; p.place < PLACES; p.place++) {
+        tshi_test_options options = {.ranks = 3, .bare = true, .world_timeout = "40", .timeout = 40};
+        cr_assert_str_empty(tshi_test_run_with(&options, waits_long, &p, NULL, NULL), "place %d", p.place);
+    }
+    munmap(p.warned, 64);
+}
+
+/* Without a sink of the program's the words are on stderr. */
+static void waits_without_a_sink(tshi_rank *r, void *arg) {
+    _Atomic int *seen = arg;
+    char text[4096] = "";
+    FILE *file = tmpfile();
+    if (r->rank == 0) dup2(fileno(file), STDERR_FILENO);
+    setenv("TSHARD_WARN", "0.05", 1);
+    if (!tshi_check_ok(r, tsh_world_init(NULL, &r->world))) return;
+    pid_t looker = r->rank == 0 ? fork() : -1;
+    if (looker == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (int i = 0; looker == 0 && i < 3000 && !atomic_load(seen); i++) {
+        ssize_t n = pread(fileno(file), text, sizeof text - 1, 0);
+        text[n > 0 ? n : 0] = '\0';
+        if (strstr(text, "tshard warning: barrier #") && strstr(text, " s for rank 1")) atomic_store(seen, 1);
+        tshi_nap(0.01);
+    }
+    if (looker == 0) _exit(0);
+    while (r->rank == 1 && !atomic_load(seen)) tshi_nap(0.01);
+    tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
+    tsh_world_destroy(r->world);
+    r->world = NULL;
+}
+
+Test(waits, a_long_wait_warns_on_stderr, .timeout = 60) {
+    _Atomic int *seen = mmap(NULL, 64, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = "40", .timeout = 40};
+    cr_assert(seen != MAP_FAILED);
+    cr_assert_str_empty(tshi_test_run_with(&options, waits_without_a_sink, seen, NULL, NULL));
+    munmap(seen, 64);
 }
