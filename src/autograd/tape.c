@@ -23,6 +23,23 @@ tsh_status tshi_tape_missing(const char *what) {
     return tshi_fail(TSH_ERR_ARGUMENT, "%s: tape is NULL", what);
 }
 
+/* The failure without "rank 3: ", which the peers put before it. */
+static const char *own_words(const tsh_tape *tape) {
+    const char *colon = strchr(tape->message, ':');
+    return colon ? colon + 2 : "a step failed";
+}
+
+static tshi_steps *steps_of(const tsh_tape *tape) {
+    tshi_steps *steps = &tape->world->steps[tape->number % TSHI_STEPPING];
+    return steps->tape == tape->number ? steps : NULL;
+}
+
+/* That is under way. */
+static tshi_tape_step step_of(const tsh_tape *tape) {
+    const tshi_steps *steps = steps_of(tape);
+    return steps ? (tshi_tape_step){steps->tape, steps->ended + 1} : (tshi_tape_step){0};
+}
+
 static void node_clear(tshi_node *node) {
     for (int i = 0; i < node->inputs; i++) tsh_tensor_release(node->in[i]);
     for (int i = 0; i < TSHI_MAX_SAVED; i++) tsh_tensor_release(node->saved[i]);
@@ -58,21 +75,11 @@ void tsh_tape_destroy(tsh_tape *tape) {
     if (!tape) return;
     free_step(tape);
     if (tape->schedule) tape->schedule->ops->detach(tape->schedule);
+    if (steps_of(tape)) *steps_of(tape) = (tshi_steps){0};
     tshi_free(&tape->world->allocator, tape->nodes);
     tshi_free(&tape->world->allocator, tape->owned);
     tshi_region_clear(&tape->memory, &tape->world->allocator);
     tshi_free(&tape->world->allocator, tape);
-}
-
-/* The failure without "rank 3: ", which the peers put before it. */
-static const char *own_words(const tsh_tape *tape) {
-    const char *colon = strchr(tape->message, ':');
-    return colon ? colon + 2 : "a step failed";
-}
-
-static tshi_steps *steps_of(const tsh_tape *tape) {
-    tshi_steps *steps = &tape->world->steps[tape->number % TSHI_STEPPING];
-    return steps->tape == tape->number ? steps : NULL;
 }
 
 static void end_step(tsh_tape *tape) {
@@ -89,11 +96,11 @@ static void end_step(tsh_tape *tape) {
 tsh_status tsh_tape_reset(tsh_tape *tape) {
     if (!tape) return tshi_tape_missing("tape_reset");
     tsh_world *world = tape->world;
-    bool failed = tape->status != TSH_OK, troubled = tshi_world_troubled(world);
+    bool failed = tape->status != TSH_OK, troubled = tshi_world_troubled(world, step_of(tape));
     /* Not if the caller has recovered since, and a step that is skipped has failed nowhere. */
     bool recover = troubled || (failed && !tape->skips && tape->recoveries == world->recoveries);
     /* A mismatch, say, in one group: the ranks of other groups would wait for this one. */
-    if (recover && !troubled) tsh_world_fail(world, own_words(tape));
+    if (recover && !troubled) tshi_world_fail_in(world, own_words(tape), step_of(tape));
     end_step(tape);
     if ((failed || recover) && tape->schedule) tape->schedule->ops->forget(tape->schedule);
     return recover ? tsh_world_recover(world) : TSH_OK;
@@ -131,7 +138,7 @@ tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format
     tshi_fail(status, "%s", tape->message);
     /* What the peers have seen themselves needs no telling. */
     bool known = status == TSH_ERR_PEER || status == TSH_ERR_MISMATCH || status == TSH_ERR_TIMEOUT;
-    if (!known) tsh_world_fail(tape->world, own_words(tape));
+    if (!known) tshi_world_fail_in(tape->world, own_words(tape), step_of(tape));
     return NULL;
 }
 
@@ -147,6 +154,13 @@ tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *wha
     char words[TSHI_MESSAGE_SIZE];
     snprintf(words, sizeof words, "%s", tsh_error_message());
     return tshi_tape_fail(tape, status, "%s: %s", what, words);
+}
+
+tsh_status tshi_tape_spoil(tsh_tape *tape, tsh_status status, const char *what) {
+    char words[TSHI_MESSAGE_SIZE];
+    snprintf(words, sizeof words, "%s", tsh_error_message());
+    tshi_tape_fail(tape, status, "%s: %s", what, words);
+    return tshi_fail(status, "%s", words);
 }
 
 bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *const *tensors) {

@@ -133,6 +133,9 @@ tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format
 tsh_status tshi_tape_missing(const char *what);
 /* The same with tsh_error_message() after "what: ". */
 tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *what);
+/* As tshi_tape_fail_as for what was started in the step and has failed after it; the status, and tsh_error_message() is
+ * as before. */
+tsh_status tshi_tape_spoil(tsh_tape *tape, tsh_status status, const char *what);
 /* Whether the step goes on. One that the other ranks have ended, or failed in, already fails here, with its first
  * call. */
 bool tshi_tape_goes_on(tsh_tape *tape);

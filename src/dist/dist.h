@@ -57,6 +57,15 @@ struct tsh_work {
     struct tsh_work *next;         /* in the group's queue (collectives), or in its list of messages */
 };
 
+/* A step of a tape, both numbered from 1; zeros: none in particular. */
+typedef struct tshi_tape_step {
+    uint64_t tape, number;
+} tshi_tape_step;
+
+static inline bool tshi_step_is_later(tshi_tape_step step, tshi_tape_step than) {
+    return step.tape && step.tape == than.tape && step.number > than.number;
+}
+
 /* A backend: what the groups of a world need. One const table each: self.c, local.c. */
 typedef struct tshi_group_ops {
     const char *name;
@@ -99,8 +108,8 @@ typedef struct tshi_group_ops {
     /* Set up group->state for the n world ranks in `ranks`, which all of parent agree on. group is NULL on ranks
      * outside. Collective over parent. */
     tsh_status (*open)(tsh_group *parent, const int *ranks, int n, tsh_group *group);
-    /* tsh_world_fail, tsh_world_recover, tsh_world_destroy (which frees world->state). */
-    void (*fail)(tsh_world *world, const char *reason);
+    /* tsh_world_fail, in that step; tsh_world_recover, tsh_world_destroy (which frees world->state). */
+    void (*fail)(tsh_world *world, const char *reason, tshi_tape_step step);
     tsh_status (*recover)(tsh_world *world);
     void (*leave)(tsh_world *world);
 
@@ -108,6 +117,8 @@ typedef struct tshi_group_ops {
     /* The error that calls of this group have to return, as far as is known, or TSH_OK; never waits. look: around
      * first, for deaths. waits: for its members, of whom one that has left will not come. */
     tsh_status (*trouble)(tsh_group *group, bool look, bool waits);
+    /* In trouble: whether all of it is known to come from later steps of that tape than this one. NULL: never. */
+    bool (*fails_later)(const tsh_world *world, tshi_tape_step step);
 
     /* --- of that backend alone ------------------------------------------------------------------------------------ */
     /* See tshi_world_mark. */
@@ -191,8 +202,11 @@ struct tsh_world {
 /* The next stream of random numbers. */
 uint64_t tshi_world_stream(tsh_world *world);
 
-/* Whether the world is known to have failed, or to be lost; tsh_error_message() has the words then. Never waits. */
-bool tshi_world_troubled(tsh_world *world);
+/* tsh_world_fail, in that step. */
+void tshi_world_fail_in(tsh_world *world, const char *reason, tshi_tape_step step);
+/* Whether the world is known to have failed, or to be lost; tsh_error_message() has the words then. Never waits. What
+ * has failed in a later step of that tape is for the later step to find out. */
+bool tshi_world_troubled(tsh_world *world, tshi_tape_step step);
 
 /* What this world's calls go to first. */
 static inline const tshi_group_ops *tshi_world_ops(const tsh_world *world) {

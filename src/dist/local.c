@@ -572,4 +572,5 @@ const tshi_group_ops tshi_local_ops = {
     .recover = tshi_local_recover,
     .leave = tshi_local_leave,
     .trouble = tshi_local_heard,
+    .fails_later = tshi_local_fails_later,
 };

@@ -102,7 +102,8 @@ typedef struct tshi_record {
     int32_t process;                      /* set by rank 0 with the next two, before anybody sees them */
     uint64_t heap_at, heap_bytes;         /* in the memory that all map */
     unsigned char cores[TSHI_CORE_BYTES]; /* it may run on, a bit each; written before it joins */
-    char reason[TSHI_MESSAGE_SIZE];       /* of FAILED and STUCK, written before the state */
+    tshi_tape_step step;                  /* of FAILED, written before the state, as the next is */
+    char reason[TSHI_MESSAGE_SIZE];       /* of FAILED and STUCK */
 } tshi_record;
 
 typedef struct tshi_control {
@@ -279,7 +280,8 @@ void tshi_local_watch(tsh_world *world);
 tsh_status tshi_local_look(tshi_wait *wait, int rank);
 /* See tshi_group_ops.trouble. */
 tsh_status tshi_local_heard(tsh_group *group, bool look, bool waits);
-void tshi_local_fail(tsh_world *world, const char *reason);
+void tshi_local_fail(tsh_world *world, const char *reason, tshi_tape_step step);
+bool tshi_local_fails_later(const tsh_world *world, tshi_tape_step step);
 tsh_status tshi_local_recover(tsh_world *world);
 void tshi_local_leave(tsh_world *world);
 

@@ -260,11 +260,22 @@ tsh_status tshi_local_heard(tsh_group *group, bool look, bool waits) {
     return status;
 }
 
-void tshi_local_fail(tsh_world *world, const char *reason) {
+bool tshi_local_fails_later(const tsh_world *world, tshi_tape_step step) {
+    if (tshi_local_of(world)->broken != TSH_OK) return false;
+    for (int i = 0; i < world->size; i++) {
+        uint32_t state = state_of(world, i);
+        bool later = state == TSHI_FAILED && tshi_step_is_later(record_of(world, i)->step, step);
+        if (state != TSHI_ALIVE && !later) return false;
+    }
+    return true;
+}
+
+void tshi_local_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
     tshi_local *local = tshi_local_of(world);
     tshi_record *mine = record_of(world, world->rank);
     if (local->broken != TSH_OK || state_of(world, world->rank) != TSHI_ALIVE) return;
     snprintf(mine->reason, sizeof mine->reason, "%s", reason);
+    mine->step = step;
     set_state(world, world->rank, TSHI_ALIVE, TSHI_FAILED);
     /* Those who sleep until I post; others look around soon enough. */
     for (const tsh_group *g = world->groups; g; g = g->next) {

@@ -494,4 +494,5 @@ const tshi_group_ops tshi_mpi_ops = {
     .recover = tshi_mpi_recover,
     .leave = tshi_mpi_leave,
     .trouble = tshi_mpi_heard,
+    .fails_later = tshi_mpi_fails_later,
 };

@@ -31,6 +31,7 @@ typedef enum tshi_notice_kind {
 /* What a rank tells all the others of itself. */
 typedef struct tshi_notice {
     uint32_t kind, epoch; /* the epoch goes up with each recovery; failures of an earlier one are forgotten */
+    tshi_tape_step step;  /* of a failure */
     char words[TSHI_MESSAGE_SIZE];
 } tshi_notice;
 
@@ -41,10 +42,11 @@ typedef struct tshi_outbox {
 
 /* What is known of a rank. */
 typedef struct tshi_mpi_peer {
-    uint32_t failed; /* 1 + epoch of its last failure */
-    bool broken;     /* it has given up for good */
-    double left;     /* when it was heard to, 0: not */
-    char *words;     /* of the failure, TSHI_MESSAGE_SIZE; made when there is one */
+    uint32_t failed;     /* 1 + epoch of its last failure */
+    tshi_tape_step step; /* of that */
+    bool broken;         /* it has given up for good */
+    double left;         /* when it was heard to, 0: not */
+    char *words;         /* of the failure, TSHI_MESSAGE_SIZE; made when there is one */
 } tshi_mpi_peer;
 
 /* A thread beside the world's that looks at calls which block; see mpi_watch.c. */
@@ -307,9 +309,10 @@ bool tshi_mpi_late(tsh_group *group, const tsh_work *message, double since);
 tsh_status tshi_mpi_time_out(tsh_group *group, const tsh_work *message, const char *what);
 /* Sleep a little, or only let others run; the longer the more. */
 void tshi_mpi_doze(double waited);
-void tshi_mpi_tell(tsh_world *world, tshi_notice_kind kind, const char *words);
+void tshi_mpi_tell(tsh_world *world, tshi_notice_kind kind, const char *words, tshi_tape_step step);
 tsh_status tshi_mpi_break(tsh_world *world, tsh_status status, const char *words);
-void tshi_mpi_fail(tsh_world *world, const char *reason);
+void tshi_mpi_fail(tsh_world *world, const char *reason, tshi_tape_step step);
+bool tshi_mpi_fails_later(const tsh_world *world, tshi_tape_step step);
 tsh_status tshi_mpi_nap(tsh_group *group, const tsh_work *work, double since);
 void tshi_mpi_awake(tsh_group *group);
 /* The wait that was posted is over. */

@@ -38,6 +38,7 @@ static void take(tsh_world *world, const tshi_notice *notice, int rank) {
     }
     if (notice->kind == TSHI_NOTICE_BROKEN) peer->broken = true;
     if (notice->kind == TSHI_NOTICE_FAILED) peer->failed = notice->epoch + 1;
+    peer->step = notice->step;
     remember(world, peer, notice->words);
 }
 
@@ -75,12 +76,13 @@ static bool all_sent(tsh_world *world, tshi_outbox *box) {
     return true;
 }
 
-void tshi_mpi_tell(tsh_world *world, tshi_notice_kind kind, const char *words) {
+void tshi_mpi_tell(tsh_world *world, tshi_notice_kind kind, const char *words, tshi_tape_step step) {
     tshi_mpi *mpi = tshi_mpi_of(world);
     tshi_outbox *box = &mpi->outbox[kind];
     if (!mpi->ready || !all_sent(world, box)) return;
     box->notice.kind = (uint32_t)kind;
     box->notice.epoch = mpi->epoch;
+    box->notice.step = step;
     snprintf(box->notice.words, sizeof box->notice.words, "%s", words);
     for (int i = 0; i < world->size; i++) {
         if (i == world->rank) continue;
@@ -105,7 +107,7 @@ tsh_status tshi_mpi_error(tsh_world *world, const char *what, int error) {
     int length = 0;
     MPI_Error_string(error, text, &length);
     snprintf(words, sizeof words, "%.40s: MPI error %d: %.400s", what, error, text);
-    if (tshi_mpi_of(world)->broken == TSH_OK) tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, words);
+    if (tshi_mpi_of(world)->broken == TSH_OK) tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, words, (tshi_tape_step){0});
     tshi_mpi_distrust();
     return tshi_mpi_break(world, TSH_ERR_SYSTEM, words);
 }
@@ -139,7 +141,7 @@ tsh_status tshi_mpi_time_out(tsh_group *group, const tsh_work *message, const ch
     tshi_waits_leave(&mpi->waits);
     tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, words);
     tshi_group_log_ring(group);
-    if (mpi->broken == TSH_OK) tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, words);
+    if (mpi->broken == TSH_OK) tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, words, (tshi_tape_step){0});
     tshi_mpi_distrust();
     return tshi_mpi_break(world, TSH_ERR_TIMEOUT, words);
 }
@@ -299,11 +301,22 @@ void tshi_mpi_awake(tsh_group *group) {
     tshi_mpi_end_wait(group->world);
 }
 
-void tshi_mpi_fail(tsh_world *world, const char *reason) {
+bool tshi_mpi_fails_later(const tsh_world *world, tshi_tape_step step) {
+    const tshi_mpi *mpi = tshi_mpi_of(world);
+    if (mpi->broken != TSH_OK) return false;
+    for (int i = 0; i < world->size; i++) {
+        const tshi_mpi_peer *peer = &mpi->peer[i];
+        bool failed = peer->failed == mpi->epoch + 1;
+        if (peer->broken || (failed && !tshi_step_is_later(peer->step, step))) return false;
+    }
+    return true;
+}
+
+void tshi_mpi_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
     tshi_mpi *mpi = tshi_mpi_of(world);
-    tshi_notice notice = {.kind = TSHI_NOTICE_FAILED, .epoch = mpi->epoch};
+    tshi_notice notice = {.kind = TSHI_NOTICE_FAILED, .epoch = mpi->epoch, .step = step};
     if (mpi->broken != TSH_OK || mpi->peer[world->rank].failed == mpi->epoch + 1) return;
     snprintf(notice.words, sizeof notice.words, "%s", reason);
     take(world, &notice, world->rank);
-    tshi_mpi_tell(world, TSHI_NOTICE_FAILED, reason);
+    tshi_mpi_tell(world, TSHI_NOTICE_FAILED, reason, step);
 }

@@ -27,7 +27,7 @@ static tsh_status look_at_clock(tsh_world *world, double since) {
     }
     if (waited >= world->timeout) {
         snprintf(words, sizeof words, "world_recover: %s did not come within %g s%s", ranks, world->timeout, stopped);
-        tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, words);
+        tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, words, (tshi_tape_step){0});
         return tshi_mpi_break(world, TSH_ERR_TIMEOUT, words);
     }
     mpi->next_word = now + waited;
@@ -108,7 +108,7 @@ static tsh_status exchange(tsh_world *world, entry **out, int *most) {
     entry *own = tshi_calloc(allocator, (size_t)*most, sizeof *own);
     if (!all || !own) {
         status = tshi_mpi_break(world, TSH_ERR_MEMORY, "world_recover: no memory");
-        tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, "world_recover: no memory");
+        tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, "world_recover: no memory", (tshi_tape_step){0});
     } else {
         for (const tsh_group *g = world->groups; g; g = g->next) {
             const tshi_mpi_group *mg = g->state;

@@ -192,7 +192,7 @@ void tshi_mpi_leave(tsh_world *world) {
     MPI_Finalized(&finalized);
     if (!mpi->ready || finalized) return;
     tshi_mpi_poll(world);
-    tshi_mpi_tell(world, TSHI_NOTICE_LEFT, "");
+    tshi_mpi_tell(world, TSHI_NOTICE_LEFT, "", (tshi_tape_step){0});
     mpi->ready = false;
     /* Nobody else takes in what the others still say. */
     MPI_Status status;

@@ -98,7 +98,7 @@ static tsh_status check(tsh_group *group, const tshi_call *call) {
 static tsh_status cannot(tsh_group *group, const tshi_call *call) {
     char words[TSHI_MESSAGE_SIZE];
     snprintf(words, sizeof words, "%s", tsh_error_message());
-    group->world->ops->fail(group->world, words);
+    group->world->ops->fail(group->world, words, (tshi_tape_step){0});
     return tshi_fail(call->failed, "%s", words);
 }
 
@@ -361,8 +361,8 @@ static tsh_status nccl_open(tsh_group *parent, const int *ranks, int n, tsh_grou
 
 /* --- worlds ------------------------------------------------------------------------------------------------------- */
 
-static void nccl_fail(tsh_world *world, const char *reason) {
-    world->ops->fail(world, reason);
+static void nccl_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
+    world->ops->fail(world, reason, step);
 }
 
 /* What the GPU has been told to wait for is over, one way or the other, so it comes to the end of its queues. */

@@ -51,7 +51,7 @@ tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell) {
     if (nccl->failed == TSH_OK) {
         nccl->failed = status;
         snprintf(nccl->words, sizeof nccl->words, "%s", tsh_error_message());
-        if (tell) world->ops->fail(world, nccl->words);
+        if (tell) world->ops->fail(world, nccl->words, (tshi_tape_step){0});
         tshi_nccl_abort(world);
         /* What the GPU makes of it from here on is worth nothing: whoever reads it asks the device first. */
         if (device->failed == TSH_OK) {

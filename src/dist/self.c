@@ -25,9 +25,10 @@ static tsh_status self_agree(tsh_group *parent, const char *text, tsh_status fai
 }
 
 /* A rank alone has no peers to tell, and nothing to forget. */
-static void self_fail(tsh_world *world, const char *reason) {
+static void self_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
     (void)world;
     (void)reason;
+    (void)step;
 }
 
 static tsh_status self_recover(tsh_world *world) {

@@ -188,9 +188,12 @@ uint64_t tshi_world_stream(tsh_world *world) {
     return world->next_stream++;
 }
 
+void tshi_world_fail_in(tsh_world *world, const char *reason, tshi_tape_step step) {
+    tshi_world_ops(world)->fail(world, reason, step);
+}
+
 void tsh_world_fail(tsh_world *world, const char *reason) {
-    if (!world) return;
-    tshi_world_ops(world)->fail(world, reason ? reason : "");
+    if (world) tshi_world_fail_in(world, reason ? reason : "", (tshi_tape_step){0});
 }
 
 /* The group whose calls are on the host's memory. */
@@ -198,30 +201,35 @@ static tsh_group *host_group(const tsh_world *world) {
     return world->group->control ? world->group->control : world->group;
 }
 
-bool tshi_world_troubled(tsh_world *world) {
-    return world->ops->trouble && world->ops->trouble(host_group(world), false, false) != TSH_OK;
+bool tshi_world_troubled(tsh_world *world, tshi_tape_step step) {
+    const tshi_group_ops *ops = world->ops;
+    if (!ops->trouble || ops->trouble(host_group(world), false, false) == TSH_OK) return false;
+    return !ops->fails_later || !ops->fails_later(world, step);
 }
 
-/* The failure came to each rank in a step, and before a random number, of its own: all go on with the furthest. */
+/* The failure came to each rank in a step, before a random number and before a tape of its own: all go on with the
+ * furthest. */
 static tsh_status catch_up(tsh_world *world) {
-    int64_t furthest[1 + TSHI_STEPPING] = {(int64_t)world->next_stream};
+    enum { HEAD = 2 };
+    int64_t furthest[HEAD + TSHI_STEPPING] = {(int64_t)world->next_stream, (int64_t)world->tapes};
     const tshi_call call = {.op = TSH_OP_ALL_REDUCE,
                             .dtype = TSH_INT64,
                             .reduce = TSH_MAX,
                             .in = furthest,
                             .out = furthest,
-                            .count = 1 + TSHI_STEPPING};
+                            .count = HEAD + TSHI_STEPPING};
     for (int i = 0; i < TSHI_STEPPING; i++) {
         const tshi_steps *s = &world->steps[i];
-        furthest[1 + i] = (int64_t)(s->tape << STEP_BITS | (s->ended & STEP_MASK));
+        furthest[HEAD + i] = (int64_t)(s->tape << STEP_BITS | (s->ended & STEP_MASK));
     }
     /* So little goes through the backend's own memory, wherever it lies. */
     tsh_status status = world->ops->run(host_group(world), &call);
     if (status != TSH_OK) return status;
     world->next_stream = (uint64_t)furthest[0];
+    world->tapes = (uint64_t)furthest[1];
     for (int i = 0; i < TSHI_STEPPING; i++) {
         tshi_steps *s = &world->steps[i];
-        uint64_t tape = (uint64_t)furthest[1 + i] >> STEP_BITS, ended = (uint64_t)furthest[1 + i] & STEP_MASK;
+        uint64_t tape = (uint64_t)furthest[HEAD + i] >> STEP_BITS, ended = (uint64_t)furthest[HEAD + i] & STEP_MASK;
         /* Of a tape that this rank has not made it misses no step. */
         s->behind = tape == s->tape ? ended - (s->ended & STEP_MASK) : 0;
     }

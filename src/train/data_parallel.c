@@ -20,7 +20,8 @@ static tsh_status settle(tshi_schedule *schedule) {
     if (dp->stage == TSHI_UNDER_WAY) {
         tsh_status status = tshi_buckets_wait(dp);
         dp->stage = status == TSH_OK ? TSHI_IDLE : TSHI_BROKEN;
-        return status;
+        /* Here alone, perhaps: the tape's reset tells the other ranks. */
+        return status != TSH_OK && dp->tape ? tshi_tape_spoil(dp->tape, status, "data_parallel") : status;
     }
     if (dp->stage == TSHI_BROKEN) {
         return tshi_fail(TSH_ERR_STATE, "data_parallel: the sums of gradients have failed; there are none");

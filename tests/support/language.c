@@ -97,7 +97,6 @@ tsh_status tshi_language_gradients(tshi_language *l, double *loss, double *norm,
     status = tsh_clip_grad_norm(l->parameters, 0.5, norm);
     if (status != TSH_OK && words) snprintf(words, TSHI_TEST_WORDS, "%s", tsh_error_message());
     reset = tsh_tape_reset(l->tape);
-    if (status != TSH_OK && reset == TSH_OK) reset = tsh_world_recover(l->world);
     return reset == TSH_OK ? status : reset;
 }
 
