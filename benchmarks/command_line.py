@@ -63,6 +63,9 @@ def outcome(main):
 
 def run(main):
     """The exit code of main(); 1, with words, when its output cannot be written or a program cannot be run."""
+    if sys.stdout is None or sys.stderr is None:
+        print(f"{os.path.basename(sys.argv[0])}: stdout or stderr is closed", file=sys.stderr)
+        return 1
     try:
         code = outcome(main)
         sys.stdout.flush()
