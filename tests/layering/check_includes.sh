@@ -5,7 +5,7 @@
 #
 # Inside the library: src/ROOM sees its own headers, those of rooms below and their public headers, never the umbrella
 # tshard/tshard.h. Public headers see public headers of their own room and below. Examples see public headers alone.
-# cblas.h belongs to src/device/cpu. Tests, tools and benchmarks may look inside, so only the library is layered.
+# cblas.h belongs to src/device/cpu, getenv to src/base/settings.c. Tests, tools and benchmarks may look inside, so only the library is layered.
 set -uo pipefail
 cd "$1" || exit 2
 
@@ -39,6 +39,11 @@ xargs awk '
         umbrella = FILENAME == "include/tshard/tshard.h"
         example = path[1] == "examples"
         if (!example && !umbrella && !(room in level)) { header = FILENAME; wrong("no such room as " room) }
+    }
+    # Variables are read by base/settings.c alone, which knows what a malformed one is.
+    /(^|[^a-zA-Z0-9_])getenv[ \t]*\(/ && path[1] == "src" && FILENAME != "src/base/settings.c" {
+        header = $0
+        wrong("a variable is read past base/settings.h")
     }
     /^[ \t]*#[ \t]*include/ {
         if (!match($0, /["<][^">]*[">]/)) { header = $0; wrong("an include that this check cannot read"); next }
