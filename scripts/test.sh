@@ -45,7 +45,7 @@ stage_gcc() {
 # The stages below leave CUDA out: neither sanitizers nor fuzzers look at it.
 
 # The second compiler's warnings over everything, and its code where compilers differ: the kernels.
-stage_clang() { build build-clang -DCMAKE_C_COMPILER=clang -DTSHARD_CUDA=OFF && suites build-clang 'base|device|tensor|ops'; }
+stage_clang() { build build-clang -DCMAKE_C_COMPILER=clang -DTSHARD_CUDA=OFF && suites build-clang 'base|device|layout|tensor|ops'; }
 
 stage_asan() {
     build build-asan -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=OFF "-DTSHARD_SANITIZE=address;undefined" &&

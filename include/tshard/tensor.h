@@ -1,67 +1,22 @@
-/* tensor: shapes, layouts and the tensor itself.
+/* tensor: the tensor itself.
  *
  * A tensor is dense and row-major. It belongs to a mesh and carries one layout for each of the mesh's axes.
  * Its shape is what this rank holds; tsh_tensor_global_shape is the whole.
  *
- * Thread safety: tsh_split is any thread's, at any time; tsh_tensor_dtype, _ndim, _shape, _numel, _nbytes and _mesh
- * while the tensor lives. All else is the world's thread's, references too. The elements behind tsh_tensor_data may be
- * read and written by any thread while no call works on them. */
+ * Thread safety: tsh_tensor_dtype, _ndim, _shape, _numel, _nbytes and _mesh are any thread's while the tensor lives.
+ * All else is the world's thread's, references too. The elements behind tsh_tensor_data may be read and written by any
+ * thread while no call works on them. */
 #ifndef TSHARD_TENSOR_H
 #define TSHARD_TENSOR_H
 
 #include "tshard/device.h"
+#include "tshard/layout.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define TSH_MAX_DIMS 8
-#define TSH_MAX_AXES 4
-
 typedef struct tsh_tensor tsh_tensor;
-typedef struct tsh_mesh tsh_mesh;
-typedef struct tsh_group tsh_group;
-
-/* What the ranks along one mesh axis hold, and what that says of the gradient. Zero is REPLICATED.
- *  REPLICATED  the same value                              gradient: the same
- *  SHARD       its balanced slice of dim `dim`             gradient: sliced alike
- *  PARTIAL     a term; the value is the sum over ranks     gradient: replicated
- *  LOCAL       a value of its own, no claim made           gradient: a contribution, to be summed */
-typedef enum tsh_layout_kind {
-    TSH_KIND_REPLICATED = 0,
-    TSH_KIND_SHARD,
-    TSH_KIND_PARTIAL,
-    TSH_KIND_LOCAL
-} tsh_layout_kind;
-
-typedef struct tsh_layout {
-    tsh_layout_kind kind;
-    int dim; /* SHARD only; negative counts from the end where a tensor is at hand */
-} tsh_layout;
-
-/* Values, for expressions. In C's initialisers of static objects, which strictly (gcc -pedantic) take constants alone,
- * stands TSH_SHARD_INIT(d) or its like. */
-#ifdef __cplusplus
-#define TSH_LAYOUT_(kind, dim) (tsh_layout{kind, dim})
-#else
-#define TSH_LAYOUT_(kind, dim) ((tsh_layout){kind, dim})
-#endif
-#define TSH_REPLICATED TSH_LAYOUT_(TSH_KIND_REPLICATED, 0)
-#define TSH_SHARD(d)   TSH_LAYOUT_(TSH_KIND_SHARD, d)
-#define TSH_PARTIAL    TSH_LAYOUT_(TSH_KIND_PARTIAL, 0)
-#define TSH_LOCAL      TSH_LAYOUT_(TSH_KIND_LOCAL, 0)
-
-#define TSH_LAYOUT_INIT_(kind, dim)                                                                                    \
-    { kind, dim }
-#define TSH_REPLICATED_INIT TSH_LAYOUT_INIT_(TSH_KIND_REPLICATED, 0)
-#define TSH_SHARD_INIT(d)   TSH_LAYOUT_INIT_(TSH_KIND_SHARD, d)
-#define TSH_PARTIAL_INIT    TSH_LAYOUT_INIT_(TSH_KIND_PARTIAL, 0)
-#define TSH_LOCAL_INIT      TSH_LAYOUT_INIT_(TSH_KIND_LOCAL, 0)
-
-/* The balanced split of n items over `parts`: the first n % parts hold one more. Part `index` holds *length items
- * from *start on; either may be NULL. 13 over 4 is 4,3,3,3; 2 over 4 is 1,1,0,0.
- * n >= 0, parts >= 1, 0 <= index < parts; otherwise nothing: 0 items from 0 on. */
-TSH_API void tsh_split(int64_t n, int parts, int index, int64_t *start, int64_t *length);
 
 /* dtype and GLOBAL shape, and a layout for each axis of the mesh (all REPLICATED when left out). */
 typedef struct tsh_tensor_config {

@@ -9,6 +9,7 @@
 #include "tshard/functional.h"
 #include "tshard/graph.h"
 #include "tshard/layers.h"
+#include "tshard/layout.h"
 #include "tshard/tensor.h"
 #include "tshard/train.h"
 

@@ -138,11 +138,13 @@ static tsh_status first_keeps(tsh_group *group, const tsh_tensor *in, tsh_tensor
     return TSH_OK;
 }
 
-const tshi_move tshi_move_nothing = {"nothing", nothing, 0, true};
-const tshi_move tshi_move_all_reduce = {"all_reduce", all_reduce, 2, true};
-const tshi_move tshi_move_all_gather = {"all_gather", all_gather, 1, false};
-const tshi_move tshi_move_slice = {"slice", slice, 0, false};
-const tshi_move tshi_move_reduce_scatter = {"reduce_scatter", reduce_scatter, 1, false};
-const tshi_move tshi_move_all_to_all = {"all_to_all", all_to_all, 0.5, false};
-const tshi_move tshi_move_zero_pad = {"zero_pad", zero_pad, 0, false};
-const tshi_move tshi_move_first_keeps = {"first_keeps", first_keeps, 0, false};
+const tshi_move tshi_moves[TSHI_MOVE_COUNT] = {
+    [TSHI_MOVE_NOTHING] = {nothing, true},
+    [TSHI_MOVE_ALL_REDUCE] = {all_reduce, true},
+    [TSHI_MOVE_ALL_GATHER] = {all_gather, false},
+    [TSHI_MOVE_SLICE] = {slice, false},
+    [TSHI_MOVE_REDUCE_SCATTER] = {reduce_scatter, false},
+    [TSHI_MOVE_ALL_TO_ALL] = {all_to_all, false},
+    [TSHI_MOVE_ZERO_PAD] = {zero_pad, false},
+    [TSHI_MOVE_FIRST_KEEPS] = {first_keeps, false},
+};

@@ -8,13 +8,10 @@
  * a shard; out_dim: the dim along which `out` is one (where the movement has such a side). May run with out viewing
  * in's memory if in_place. Collective where its name is. */
 typedef struct tshi_move {
-    const char *name;
     tsh_status (*run)(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim);
-    double cost; /* bytes sent by a rank, per byte of the whole, times p / (p - 1) */
     bool in_place;
 } tshi_move;
 
-extern const tshi_move tshi_move_nothing, tshi_move_all_reduce, tshi_move_all_gather, tshi_move_slice,
-    tshi_move_reduce_scatter, tshi_move_all_to_all, tshi_move_zero_pad, tshi_move_first_keeps;
+extern const tshi_move tshi_moves[TSHI_MOVE_COUNT];
 
 #endif

@@ -217,16 +217,19 @@ static void choice_of(const tshi_node *call, candidate *const pick[], tshi_choic
     }
 }
 
+static tshi_change change_of(const tsh_tensor *x, const tsh_layout need[TSH_MAX_AXES]) {
+    return (tshi_change){x->mesh, x->layout, need, true, tshi_differentiable(x)};
+}
+
 /* The costs of the inputs' plans beyond those of each axis by itself, where axes are in each other's way; false where
  * an input has no plan. */
 static bool add_detours(const tshi_node *call, const tshi_choice *choice, double *bytes) {
     for (int i = 0; i < call->inputs; i++) {
         tsh_layout need[TSH_MAX_AXES];
         tshi_plan plan, alone;
+        tshi_change change = change_of(call->in[i], need);
         tshi_choice_need(call, choice, i, need);
-        if (!tshi_plan_make(call->in[i], need, true, &plan) || !tshi_plan_apart(call->in[i], need, true, &alone)) {
-            return false;
-        }
+        if (!tshi_plan_make(&change, &plan) || !tshi_plan_apart(&change, &alone)) return false;
         *bytes += whole_bytes(call->in[i]) * (plan.cost - alone.cost);
     }
     return true;
@@ -235,8 +238,9 @@ static bool add_detours(const tshi_node *call, const tshi_choice *choice, double
 static bool is_simple(const tshi_node *call, const tshi_choice *choice) {
     for (int i = 0; i < call->inputs; i++) {
         tsh_layout need[TSH_MAX_AXES];
+        tshi_change change = change_of(call->in[i], need);
         tshi_choice_need(call, choice, i, need);
-        if (!tshi_plan_is_simple(call->in[i], need)) return false;
+        if (!tshi_plan_is_simple(&change)) return false;
     }
     return true;
 }

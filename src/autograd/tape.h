@@ -181,37 +181,9 @@ void tshi_grad_complete(tsh_tape *tape, const tshi_node *call, int i);
 
 /* --- transitions -------------------------------------------------------------------------------------------------- */
 
-typedef struct tshi_transition tshi_transition;
-
-/* The row of the table from one layout to another (not equal ones), or NULL. `automatic`: only rows that rules may
- * take. */
-const tshi_transition *tshi_transition_find(tsh_layout from, tsh_layout to, bool automatic);
-/* Bytes that a rank sends per byte of the whole, times p / (p - 1), forward and, if wanted, backward. The same at any
- * p, so that a model takes the same rows at any p. */
-double tshi_transition_cost(const tshi_transition *t, bool backward);
 /* Of an element type that has gradients: its transitions cost their backward too, whether or not a gradient is asked
  * for, so that a program takes the same rows with and without recording. */
 bool tshi_differentiable(const tsh_tensor *x);
-
-#define TSHI_PLAN_STATES 81                 /* 3 to the power of TSH_MAX_AXES */
-#define TSHI_PLAN_STEPS  (2 * TSH_MAX_AXES) /* each axis moves at most twice */
-
-/* Transitions along one axis each, in this order. */
-typedef struct tshi_plan {
-    int steps;
-    struct {
-        int axis;
-        tsh_layout to;
-    } step[TSHI_PLAN_STEPS];
-    double cost; /* sum of the steps' costs */
-} tshi_plan;
-
-/* The cheapest plan from x's layouts to others, a pure function of metadata; false where there is none. */
-bool tshi_plan_make(const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES], bool automatic, tshi_plan *plan);
-/* No two axes are in each other's way. */
-bool tshi_plan_is_simple(const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES]);
-/* Each axis by itself, the first one first: a plan where they are not in each other's way. */
-bool tshi_plan_apart(const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES], bool automatic, tshi_plan *plan);
 
 /* x in these layouts: x itself, one made before in this step, or a new one. TSH_ERR_LAYOUT, in the name of `what`,
  * where no plan exists. consume: x is an intermediate that nothing uses after this call, and its memory may be used in

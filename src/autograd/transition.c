@@ -1,41 +1,8 @@
-/* The one table of layout changes, and how a tensor takes one. */
+/* How a tensor takes the transitions of a plan. */
 #include "autograd/moves.h"
 #include "autograd/tape.h"
 
 #include <string.h>
-
-struct tshi_transition {
-    tsh_layout_kind from, to;
-    const tshi_move *forward, *backward;
-    bool automatic; /* layout rules may insert it: not what only puts a sum off, nor what makes a claim */
-};
-
-static const tshi_transition table[] = {
-    {TSH_KIND_REPLICATED, TSH_KIND_LOCAL, &tshi_move_nothing, &tshi_move_all_reduce, true},
-    {TSH_KIND_PARTIAL, TSH_KIND_REPLICATED, &tshi_move_all_reduce, &tshi_move_nothing, true},
-    {TSH_KIND_LOCAL, TSH_KIND_REPLICATED, &tshi_move_all_reduce, &tshi_move_nothing, false},
-    {TSH_KIND_REPLICATED, TSH_KIND_SHARD, &tshi_move_slice, &tshi_move_all_gather, true},
-    {TSH_KIND_SHARD, TSH_KIND_REPLICATED, &tshi_move_all_gather, &tshi_move_slice, true},
-    {TSH_KIND_SHARD, TSH_KIND_LOCAL, &tshi_move_all_gather, &tshi_move_reduce_scatter, true},
-    {TSH_KIND_PARTIAL, TSH_KIND_SHARD, &tshi_move_reduce_scatter, &tshi_move_all_gather, true},
-    {TSH_KIND_PARTIAL, TSH_KIND_LOCAL, &tshi_move_all_reduce, &tshi_move_all_reduce, true},
-    {TSH_KIND_SHARD, TSH_KIND_SHARD, &tshi_move_all_to_all, &tshi_move_all_to_all, true},
-    {TSH_KIND_SHARD, TSH_KIND_PARTIAL, &tshi_move_zero_pad, &tshi_move_slice, false},
-    {TSH_KIND_REPLICATED, TSH_KIND_PARTIAL, &tshi_move_first_keeps, &tshi_move_nothing, true},
-};
-
-const tshi_transition *tshi_transition_find(tsh_layout from, tsh_layout to, bool automatic) {
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        if (table[i].from == from.kind && table[i].to == to.kind) {
-            return automatic && !table[i].automatic ? NULL : &table[i];
-        }
-    }
-    return NULL;
-}
-
-double tshi_transition_cost(const tshi_transition *t, bool backward) {
-    return t->forward->cost + (backward ? t->backward->cost : 0);
-}
 
 bool tshi_differentiable(const tsh_tensor *x) {
     return tshi_device_computes(x->mesh->device, x->dtype);
@@ -54,8 +21,7 @@ static bool alone(const tshi_node *call) {
 /* A movement over one rank moves nothing, whatever its name. */
 static const tshi_move *move_of(const tshi_node *call, bool backward) {
     const tshi_transition *t = call->attr.table;
-    if (alone(call)) return &tshi_move_nothing;
-    return backward ? t->backward : t->forward;
+    return &tshi_moves[alone(call) ? TSHI_MOVE_NOTHING : backward ? t->backward : t->forward];
 }
 
 static tsh_status transition_forward(tsh_tape *tape, tshi_node *call) {
@@ -80,7 +46,7 @@ static tsh_status sum_later(const tshi_node *call) {
  * may still be read by that work. -1 where it needs none, or the part is not in one piece. */
 static int64_t part_in_place(const tsh_tape *tape, const tshi_node *call, const tshi_move *move, const tsh_tensor *dy) {
     int d = (int)call->attr.i[0];
-    if (move != &tshi_move_reduce_scatter || !tape->marked || tape->marked != tshi_data(dy)) return -1;
+    if (move != &tshi_moves[TSHI_MOVE_REDUCE_SCATTER] || !tape->marked || tape->marked != tshi_data(dy)) return -1;
     if (dy->storage->references != 1 || tshi_outer(dy, d) != 1) return -1;
     const tsh_group *group = axis_group(call);
     int64_t start;
@@ -93,7 +59,7 @@ static tsh_status transition_backward(tsh_tape *tape, tshi_node *call) {
     if (call->out->schedule) return sum_later(call);
     const tshi_move *move = move_of(call, true);
     tsh_tensor *dy = tshi_grad_out(call), *x = call->in[0], *dx = NULL;
-    bool in_place = move == &tshi_move_nothing || (move->in_place && dy->storage->references == 1);
+    bool in_place = move == &tshi_moves[TSHI_MOVE_NOTHING] || (move->in_place && dy->storage->references == 1);
     int64_t part = in_place ? 0 : part_in_place(tape, call, move, dy);
     tsh_status status = part >= 0 ? tshi_tensor_view(dy, &x->shape, x->layout, (size_t)part, &dx)
                                   : tshi_tensor_new(x->mesh, x->dtype, &x->shape, x->layout, &dx);
@@ -172,7 +138,7 @@ static tsh_tensor *take_step(tsh_tape *tape, const char *what, tsh_tensor *x, in
     call.attr.i[0] = from.dim;
     call.attr.i[1] = to.dim;
     const tshi_move *move = move_of(&call, false);
-    bool share = move == &tshi_move_nothing || (consume && move->in_place);
+    bool share = move == &tshi_moves[TSHI_MOVE_NOTHING] || (consume && move->in_place);
     tsh_tensor *moved = tshi_run(tape, &call, x->dtype, &shape, layout, share ? x : NULL);
     if (moved && !consume) remember(tape, x, axis, moved);
     if (moved && moved->node >= 0 && scheduled(tape, x, axis, to)) {
@@ -185,7 +151,8 @@ static tsh_tensor *take_step(tsh_tape *tape, const char *what, tsh_tensor *x, in
 tsh_tensor *tshi_bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES],
                        bool automatic, bool consume) {
     tshi_plan plan;
-    if (!tshi_plan_make(x, to, automatic, &plan)) return no_plan(tape, what, x, to);
+    if (!tshi_plan_make(&(tshi_change){x->mesh, x->layout, to, automatic, tshi_differentiable(x)}, &plan))
+        return no_plan(tape, what, x, to);
     for (int i = 0; x && i < plan.steps; i++) {
         x = take_step(tape, what, x, plan.step[i].axis, plan.step[i].to, consume);
     }

@@ -72,6 +72,13 @@ int64_t tshi_inner(const tsh_tensor *tensor, int d) {
     return product(tensor->shape.local, d + 1, tensor->shape.ndim);
 }
 
+void tshi_gradient_layout(const tsh_tensor *x, tsh_layout layout[TSH_MAX_AXES]) {
+    memcpy(layout, x->layout, sizeof x->layout);
+    for (int a = 0; a < x->mesh->axes; a++) {
+        if (layout[a].kind == TSH_KIND_PARTIAL) layout[a] = TSH_REPLICATED;
+    }
+}
+
 static bool is_sharded(const tsh_tensor *tensor, int d) {
     for (int a = 0; a < tensor->mesh->axes; a++) {
         if (tensor->layout[a].kind == TSH_KIND_SHARD && tensor->layout[a].dim == d) return true;
@@ -121,9 +128,9 @@ tshi_block tshi_tensor_block(const tsh_tensor *tensor, int64_t number, int64_t *
                         .global_n = s->global[d]};
 }
 
-/* The length of dim d that is left for the other axes when axis a makes no claim: the axes before it split n items first,
- * of each part this rank's share along a counts, and the axes after it split that sum. `axis` is the first that n items are
- * still to be split along. */
+/* The length of dim d that is left for the other axes when axis a makes no claim: the axes before it split n items
+ * first, of each part this rank's share along a counts, and the axes after it split that sum. `axis` is the first that
+ * n items are still to be split along. */
 static int64_t length_without(const tsh_tensor *tensor, int a, int d, int axis, int64_t n) {
     const tshi_axis *along = &tensor->mesh->axis[axis];
     int64_t length, sum = 0;

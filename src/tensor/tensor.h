@@ -1,26 +1,10 @@
-/* Tensors from the inside, and the metadata of a mesh, which layouts need: sizes and places, no communication. */
+/* Tensors from the inside. */
 #ifndef TSHI_TENSOR_H
 #define TSHI_TENSOR_H
 
 #include "device/device.h"
+#include "layout/layout.h"
 #include "tshard/tensor.h"
-
-#define TSHI_AXIS_NAME 16
-
-/* One axis: its name, its size, where I stand. `group` is dist's; this room only compares the pointer. */
-typedef struct tshi_axis {
-    char name[TSHI_AXIS_NAME];
-    int size;
-    int index;
-    tsh_group *group;
-} tshi_axis;
-
-struct tsh_mesh {
-    int axes;
-    tshi_axis axis[TSH_MAX_AXES];
-    tsh_device *device;
-    struct tsh_world *world; /* dist's */
-};
 
 /* Device memory shared by the tensors that view it. */
 typedef struct tshi_storage {
@@ -28,13 +12,6 @@ typedef struct tshi_storage {
     void *data;
     int references;
 } tshi_storage;
-
-/* Shape of a local block of a global tensor under a layout for each axis. */
-typedef struct tshi_shape {
-    int ndim;
-    int64_t local[TSH_MAX_DIMS];
-    int64_t global[TSH_MAX_DIMS];
-} tshi_shape;
 
 /* What sums gradients of leaves over the ranks of one axis later than backward would: src/train has it, and
  * autograd/tape.h says how backward hands the leaves' gradients over. */
@@ -72,32 +49,15 @@ struct tsh_tensor {
     int move_axis; /* along which this tensor was made from another */
 };
 
-/* --- layout algebra: pure functions ------------------------------------------------------------------------------- */
+/* --- what is asked of a tensor ------------------------------------------------------------------------------------ */
 
-/* Its kind is one of the four; a dim is checked where a tensor is at hand. */
-bool tshi_layout_exists(tsh_layout layout);
-bool tshi_layout_equal(tsh_layout a, tsh_layout b);
-/* "SHARD(0)" into text; returns text. */
-char *tshi_layout_name(tsh_layout layout, char *text, size_t size);
 /* The layouts of a gradient of x: x's own, but REPLICATED for PARTIAL, since all terms of a sum have the same one. */
 void tshi_gradient_layout(const tsh_tensor *x, tsh_layout layout[TSH_MAX_AXES]);
-/* Axis of the mesh that `group` is, or -1. */
-int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group);
-
-/* Local shape from the global one: each SHARD axis takes its balanced slice, earlier axes first. Negative dims are
- * resolved. TSH_ERR_SHAPE for a dim that is not there. */
-tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
-/* Elements of the whole. */
-int64_t tshi_shape_numel(const tshi_shape *shape);
-/* Start of my slice of dim d in the whole (0 when no axis shards it). */
-int64_t tshi_shape_start(const tsh_mesh *mesh, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES], int d);
 /* The part of the whole that is here, in blocks for kernels that are keyed by global index: how many there are (more
  * than one only where two dims are sharded, neither of them the first, or three), and the block with this number, which
  * begins at local element *offset. Both depend on layouts alone. */
 int64_t tshi_tensor_blocks(const tsh_tensor *tensor);
 tshi_block tshi_tensor_block(const tsh_tensor *tensor, int64_t number, int64_t *offset);
-/* "[8,16]" into text; returns text. */
-char *tshi_dims_name(int ndim, const int64_t *dims, char *text, size_t size);
 /* Products of the dims before d and after d of the local shape. */
 int64_t tshi_outer(const tsh_tensor *tensor, int d);
 int64_t tshi_inner(const tsh_tensor *tensor, int d);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # check_includes.sh ROOT: do includes go strictly downward?
-#   base -> device -> tensor -> {ops, dist} -> autograd -> layers -> train;  ops and dist never see each other
+#   base -> device -> layout -> tensor -> {ops, dist} -> autograd -> layers -> train;  ops and dist never see each other
 # Prints a line for each include that does not and exits 1 when there is one.
 #
 # Inside the library: src/ROOM sees its own headers, those of rooms below and their public headers, never the umbrella
@@ -14,7 +14,7 @@ files=$(find src include examples \( -name '*.c' -o -name '*.h' -o -name '*.inc'
 # shellcheck disable=SC2016  # awk's dollars, not the shell's
 xargs awk '
     BEGIN {
-        split("base 0 device 1 tensor 2 ops 3 dist 3 autograd 4 layers 5 train 6", pairs, " ")
+        split("base 0 device 1 layout 2 tensor 3 ops 4 dist 4 autograd 5 layers 6 train 7", pairs, " ")
         for (i = 1; i in pairs; i += 2) level[pairs[i]] = pairs[i + 1]
     }
     # The room of a public header: its name, but for the functions of tensors, which are autograd, and graphs of a device.

@@ -1,5 +1,5 @@
 /* Layout algebra: pure functions of metadata. */
-#include "tensor/tensor.h"
+#include "layout/layout.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -28,13 +28,6 @@ char *tshi_layout_name(tsh_layout layout, char *text, size_t size) {
         snprintf(text, size, "%s", (unsigned)layout.kind < 4 ? names[layout.kind] : "unknown layout");
     }
     return text;
-}
-
-void tshi_gradient_layout(const tsh_tensor *x, tsh_layout layout[TSH_MAX_AXES]) {
-    memcpy(layout, x->layout, sizeof x->layout);
-    for (int a = 0; a < x->mesh->axes; a++) {
-        if (layout[a].kind == TSH_KIND_PARTIAL) layout[a] = TSH_REPLICATED;
-    }
 }
 
 int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group) {

@@ -1,0 +1,112 @@
+/* Layouts from the inside: meshes, shapes, transitions and plans as metadata. Pure functions without memory or
+ * communication: given the same arguments every rank gets the same answer. */
+#ifndef TSHI_LAYOUT_H
+#define TSHI_LAYOUT_H
+
+#include "base/base.h"
+#include "tshard/layout.h"
+
+/* --- meshes and shapes -------------------------------------------------------------------------------------------- */
+
+#define TSHI_AXIS_NAME 16
+
+/* One axis: its name, its size, this rank's index along it, and the group of ranks along it, of which this room only
+ * compares the pointer. */
+typedef struct tshi_axis {
+    char name[TSHI_AXIS_NAME];
+    int size;
+    int index;
+    tsh_group *group;
+} tshi_axis;
+
+struct tsh_mesh {
+    int axes;
+    tshi_axis axis[TSH_MAX_AXES];
+    struct tsh_device *device; /* other rooms use these two */
+    struct tsh_world *world;
+};
+
+/* Shape of a local block of a global tensor under a layout for each axis. */
+typedef struct tshi_shape {
+    int ndim;
+    int64_t local[TSH_MAX_DIMS];
+    int64_t global[TSH_MAX_DIMS];
+} tshi_shape;
+
+/* Its kind is one of the four; a dim is checked where a tensor is at hand. */
+bool tshi_layout_exists(tsh_layout layout);
+bool tshi_layout_equal(tsh_layout a, tsh_layout b);
+/* "SHARD(0)" into text; returns text. */
+char *tshi_layout_name(tsh_layout layout, char *text, size_t size);
+/* "[8,16]" into text; returns text. */
+char *tshi_dims_name(int ndim, const int64_t *dims, char *text, size_t size);
+/* Axis of the mesh that `group` is, or -1. */
+int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group);
+
+/* Local shape from the global one: each SHARD axis takes its balanced slice, earlier axes first. Negative dims are
+ * resolved. TSH_ERR_SHAPE for a dim that is not there. */
+tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
+/* Elements of the whole. */
+int64_t tshi_shape_numel(const tshi_shape *shape);
+/* Start of this rank's slice of dim d in the whole (0 when no axis shards it). */
+int64_t tshi_shape_start(const tsh_mesh *mesh, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES], int d);
+
+/* --- transitions -------------------------------------------------------------------------------------------------- */
+
+/* What a transition does with the data along its axis. */
+typedef enum tshi_move_kind {
+    TSHI_MOVE_NOTHING,
+    TSHI_MOVE_ALL_REDUCE,
+    TSHI_MOVE_ALL_GATHER,
+    TSHI_MOVE_SLICE,
+    TSHI_MOVE_REDUCE_SCATTER,
+    TSHI_MOVE_ALL_TO_ALL,
+    TSHI_MOVE_ZERO_PAD,
+    TSHI_MOVE_FIRST_KEEPS,
+    TSHI_MOVE_COUNT
+} tshi_move_kind;
+
+/* A row of the one table of layout changes (tshard/autograd.h). */
+typedef struct tshi_transition {
+    tsh_layout_kind from, to;
+    tshi_move_kind forward, backward;
+    bool automatic; /* layout rules may insert it: it neither puts a sum off nor makes a claim */
+} tshi_transition;
+
+/* The row of the table from one layout to another (not equal ones), or NULL. `automatic`: only rows that rules may
+ * take. */
+const tshi_transition *tshi_transition_find(tsh_layout from, tsh_layout to, bool automatic);
+/* Bytes that a rank sends per byte of the whole, times p / (p - 1), forward and, if wanted, backward. The same at any
+ * p, so that a model takes the same rows at any p. */
+double tshi_transition_cost(const tshi_transition *t, bool backward);
+
+/* --- plans -------------------------------------------------------------------------------------------------------- */
+
+/* A change of layouts along all axes of a mesh. */
+typedef struct tshi_change {
+    const tsh_mesh *mesh;
+    const tsh_layout *from, *to; /* [TSH_MAX_AXES] */
+    bool automatic;              /* only transitions that rules may take */
+    bool backward;               /* the costs of the conjugate transitions count too */
+} tshi_change;
+
+#define TSHI_PLAN_STEPS (2 * TSH_MAX_AXES) /* each axis moves at most twice */
+
+/* Transitions along one axis each, in this order. */
+typedef struct tshi_plan {
+    int steps;
+    struct {
+        int axis;
+        tsh_layout to;
+    } step[TSHI_PLAN_STEPS];
+    double cost; /* sum of the steps' costs */
+} tshi_plan;
+
+/* The cheapest plan; false where there is none. */
+bool tshi_plan_make(const tshi_change *change, tshi_plan *plan);
+/* No two axes are in each other's way. */
+bool tshi_plan_is_simple(const tshi_change *change);
+/* Each axis by itself, the first one first: a plan where they are not in each other's way. */
+bool tshi_plan_apart(const tshi_change *change, tshi_plan *plan);
+
+#endif

@@ -1,0 +1,36 @@
+/* The one table of layout changes, with their costs. */
+#include "layout/layout.h"
+
+/* Bytes sent by a rank, per byte of the whole, times p / (p - 1). */
+static const double move_cost[TSHI_MOVE_COUNT] = {
+    [TSHI_MOVE_NOTHING] = 0,  [TSHI_MOVE_ALL_REDUCE] = 2,     [TSHI_MOVE_ALL_GATHER] = 1,
+    [TSHI_MOVE_SLICE] = 0,    [TSHI_MOVE_REDUCE_SCATTER] = 1, [TSHI_MOVE_ALL_TO_ALL] = 0.5,
+    [TSHI_MOVE_ZERO_PAD] = 0, [TSHI_MOVE_FIRST_KEEPS] = 0,
+};
+
+static const tshi_transition table[] = {
+    {TSH_KIND_REPLICATED, TSH_KIND_LOCAL, TSHI_MOVE_NOTHING, TSHI_MOVE_ALL_REDUCE, true},
+    {TSH_KIND_PARTIAL, TSH_KIND_REPLICATED, TSHI_MOVE_ALL_REDUCE, TSHI_MOVE_NOTHING, true},
+    {TSH_KIND_LOCAL, TSH_KIND_REPLICATED, TSHI_MOVE_ALL_REDUCE, TSHI_MOVE_NOTHING, false},
+    {TSH_KIND_REPLICATED, TSH_KIND_SHARD, TSHI_MOVE_SLICE, TSHI_MOVE_ALL_GATHER, true},
+    {TSH_KIND_SHARD, TSH_KIND_REPLICATED, TSHI_MOVE_ALL_GATHER, TSHI_MOVE_SLICE, true},
+    {TSH_KIND_SHARD, TSH_KIND_LOCAL, TSHI_MOVE_ALL_GATHER, TSHI_MOVE_REDUCE_SCATTER, true},
+    {TSH_KIND_PARTIAL, TSH_KIND_SHARD, TSHI_MOVE_REDUCE_SCATTER, TSHI_MOVE_ALL_GATHER, true},
+    {TSH_KIND_PARTIAL, TSH_KIND_LOCAL, TSHI_MOVE_ALL_REDUCE, TSHI_MOVE_ALL_REDUCE, true},
+    {TSH_KIND_SHARD, TSH_KIND_SHARD, TSHI_MOVE_ALL_TO_ALL, TSHI_MOVE_ALL_TO_ALL, true},
+    {TSH_KIND_SHARD, TSH_KIND_PARTIAL, TSHI_MOVE_ZERO_PAD, TSHI_MOVE_SLICE, false},
+    {TSH_KIND_REPLICATED, TSH_KIND_PARTIAL, TSHI_MOVE_FIRST_KEEPS, TSHI_MOVE_NOTHING, true},
+};
+
+const tshi_transition *tshi_transition_find(tsh_layout from, tsh_layout to, bool automatic) {
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        if (table[i].from == from.kind && table[i].to == to.kind) {
+            return automatic && !table[i].automatic ? NULL : &table[i];
+        }
+    }
+    return NULL;
+}
+
+double tshi_transition_cost(const tshi_transition *t, bool backward) {
+    return move_cost[t->forward] + (backward ? move_cost[t->backward] : 0);
+}
