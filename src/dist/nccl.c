@@ -301,7 +301,10 @@ static tsh_status nccl_nap(tsh_group *group, const tsh_work *work, double since)
     /* A message that has not found its peer: the control group knows what it waits for. */
     const tsh_work *letter = work && is_message(work) ? tshi_nccl_message_letter(work) : NULL;
     if (status == TSH_OK && letter) return world->ops->nap(group->control, letter, since);
-    if (group->queue || tshi_nccl_messages_queued(group)) tshi_nccl_device(world)->waits++;
+    /* A message that is not queued yet waits for its peer, whatever the GPU still has to do for earlier ones. */
+    bool for_gpu =
+        work && is_message(work) ? tshi_nccl_message_queued(work) : group->queue || tshi_nccl_messages_queued(group);
+    if (for_gpu) tshi_nccl_device(world)->waits++;
     if (status == TSH_OK) tshi_nccl_doze(waited < 100e-6 ? 0 : waited < 10e-3 ? 500 : 1000);
     return status;
 }

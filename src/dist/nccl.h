@@ -213,7 +213,8 @@ void tshi_nccl_message_drop(tsh_work *work);
 const tsh_work *tshi_nccl_message_halfway(const tsh_world *world, double before);
 /* What a message that looks for its peer waits for, in the control group; NULL: it has found it. */
 const tsh_work *tshi_nccl_message_letter(const tsh_work *work);
-/* One of them is the GPU's now. */
+/* The message is the GPU's now; one of the group's is. */
+bool tshi_nccl_message_queued(const tsh_work *work);
 bool tshi_nccl_messages_queued(const tsh_group *group);
 void tshi_nccl_messages_free(tsh_world *world);
 

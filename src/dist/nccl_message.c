@@ -222,12 +222,15 @@ const tsh_work *tshi_nccl_message_letter(const tsh_work *work) {
     return m && m->letter && m->letter->linked ? m->letter : NULL;
 }
 
+bool tshi_nccl_message_queued(const tsh_work *work) {
+    const tshi_nccl_message *m = work->state;
+    return m && m->stage == TSHI_QUEUED;
+}
+
 bool tshi_nccl_messages_queued(const tsh_group *group) {
-    for (const tsh_work *w = group->messages; w; w = w->next) {
-        const tshi_nccl_message *m = w->state;
-        if (m && m->stage == TSHI_QUEUED) return true;
-    }
-    return false;
+    const tsh_work *w = group->messages;
+    while (w && !tshi_nccl_message_queued(w)) w = w->next;
+    return w != NULL;
 }
 
 void tshi_nccl_message_join(tsh_work *work) {

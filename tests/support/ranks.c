@@ -74,6 +74,13 @@ void tshi_test_each_mesh(tshi_rank *r, tshi_mesh_fn *fn, void *arg) {
 
 /* --- one rank ----------------------------------------------------------------------------------------------------- */
 
+typedef struct child {
+    pid_t pid; /* 0: it has ended */
+    bool stopped;
+    tshi_outcome outcome;
+} child;
+
+/* All that is allocated is reached from here: a rank does not count what it has from its parent as lost. */
 typedef struct job {
     tshi_test_options options;
     tshi_rank_fn *fn;
@@ -81,6 +88,7 @@ typedef struct job {
     tsh_threads *threads;
     char *shared; /* [ranks] a tshi_rank and its result */
     size_t stride;
+    child *children; /* [ranks] */
 } job;
 
 static tshi_rank *rank_at(const job *j, int rank) {
@@ -141,29 +149,24 @@ static void make_token(char *text, size_t size) {
     snprintf(text, size, "test-%ld-%d-%.9f", (long)getpid(), ++runs, tshi_now());
 }
 
-typedef struct child {
-    pid_t pid; /* 0: it has ended */
-    bool stopped;
-} child;
-
 /* What has become of it since the last look. */
-static void look_at(child *c, tshi_outcome *outcome) {
+static void look_at(child *c) {
     int status;
     if (c->pid <= 0 || waitpid(c->pid, &status, WNOHANG | WUNTRACED | WCONTINUED) != c->pid) return;
     c->stopped = WIFSTOPPED(status);
     if (!WIFEXITED(status) && !WIFSIGNALED(status)) return;
-    outcome->code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    outcome->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    c->outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    c->outcome.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     c->pid = 0;
 }
 
 /* Reap until none is left. Those that are still there at the deadline are killed; so are stopped ones as soon as there is
  * no other, for no rank is left to let them go on. */
-static void reap(child *children, int n, double deadline, tshi_outcome *outcomes) {
+static void reap(child *children, int n, double deadline) {
     for (;;) {
         int left = 0, running = 0;
         for (int i = 0; i < n; i++) {
-            look_at(&children[i], &outcomes[i]);
+            look_at(&children[i]);
             left += children[i].pid > 0;
             running += children[i].pid > 0 && !children[i].stopped;
         }
@@ -172,26 +175,24 @@ static void reap(child *children, int n, double deadline, tshi_outcome *outcomes
         for (int i = 0; i < n && (late || running == 0); i++) {
             if (children[i].pid <= 0) continue;
             const char *how = children[i].stopped ? "stopped, and killed at the end" : "still there at the deadline";
-            snprintf(outcomes[i].words, sizeof outcomes[i].words, "rank %d: %s", i, how);
+            snprintf(children[i].outcome.words, sizeof children[i].outcome.words, "rank %d: %s", i, how);
             kill(children[i].pid, SIGKILL);
         }
         tshi_nap(0.0005);
     }
 }
 
-static void run_processes(job *j, tshi_outcome *outcomes) {
+static void run_processes(job *j) {
     char token[64];
     int n = j->options.ranks;
     pid_t parent = getpid();
-    child *children = calloc((size_t)n, sizeof *children);
     make_token(token, sizeof token);
     fflush(NULL);
     for (int i = 0; i < n; i++) {
-        children[i].pid = fork();
-        if (children[i].pid == 0) rank_process(j, i, token, parent);
+        j->children[i].pid = fork();
+        if (j->children[i].pid == 0) rank_process(j, i, token, parent);
     }
-    reap(children, n, tshi_now() + j->options.timeout, outcomes);
-    free(children);
+    reap(j->children, n, tshi_now() + j->options.timeout);
 }
 
 typedef struct thread_start {
@@ -242,8 +243,8 @@ const char *tshi_test_run_with(const tshi_test_options *options, tshi_rank_fn *f
     size_t n = (size_t)options->ranks, head = (sizeof(tshi_rank) + 63) / 64 * 64;
     j.stride = (head + options->result_bytes + 63) / 64 * 64;
     j.shared = mmap(NULL, n * j.stride, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    tshi_outcome *ends = calloc(n, sizeof *ends);
-    if (j.shared == MAP_FAILED || !ends) abort();
+    j.children = calloc(n, sizeof *j.children);
+    if (j.shared == MAP_FAILED || !j.children) abort();
     for (int i = 0; i < options->ranks; i++) {
         *rank_at(&j, i) = (tshi_rank){.rank = i, .size = options->ranks};
         rank_at(&j, i)->result = (char *)rank_at(&j, i) + head;
@@ -251,17 +252,18 @@ const char *tshi_test_run_with(const tshi_test_options *options, tshi_rank_fn *f
     if (options->threads)
         run_threads(&j);
     else
-        run_processes(&j, ends);
+        run_processes(&j);
     words[0] = '\0';
     for (int i = 0; i < options->ranks; i++) {
-        judge(&j, i, &ends[i]);
-        if (!words[0]) memcpy(words, ends[i].words, sizeof words);
-        if (outcomes) outcomes[i] = ends[i];
+        tshi_outcome *outcome = &j.children[i].outcome;
+        judge(&j, i, outcome);
+        if (!words[0]) memcpy(words, outcome->words, sizeof words);
+        if (outcomes) outcomes[i] = *outcome;
         if (results)
             memcpy((char *)results + (size_t)i * options->result_bytes, rank_at(&j, i)->result, options->result_bytes);
     }
     munmap(j.shared, n * j.stride);
-    free(ends);
+    free(j.children);
     return words;
 }
 
