@@ -3,7 +3,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/local.h"
+#include "dist/calls.h"
 #include "support/clock.h"
 #include "support/collectives.h"
 
@@ -56,16 +56,6 @@ static const char *const fate_names[FATES] = {
     "other dtype", "other count", "other root", "other reduction", "other order", "other group"};
 static const char *const moment_names[MOMENTS] = {"joining", "before", "inside", "after"};
 
-typedef struct call {
-    tsh_collective op; /* SEND: each to the next, and RECV from the one before */
-    tsh_dtype dtype;
-    tsh_reduce_op reduce;
-    int64_t n;
-    int root;
-    bool started, without_tensor;
-    bool fails_inside; /* says so while the call is under way */
-} call;
-
 /* Written by the ranks; the parent made it. */
 typedef struct shared {
     _Atomic double struck; /* when */
@@ -86,6 +76,8 @@ typedef struct plan {
     double delay; /* of what strikes inside */
     int warm;     /* calls before */
     way way;      /* by which they join */
+    bool axes;    /* calls go to one axis after the other of a mesh of two */
+    tsh_mesh *mesh;
     call call;
     shared *shared;
 } plan;
@@ -94,18 +86,6 @@ typedef struct plan {
 
 static int draw(unsigned *seed, int n) {
     return rand_r(seed) / 7 % n;
-}
-
-static bool is_message(const call *c) {
-    return c->op == TSH_OP_SEND || c->op == TSH_OP_RECV;
-}
-
-static bool reduces(tsh_collective op) {
-    return op == TSH_OP_ALL_REDUCE || op == TSH_OP_REDUCE || op == TSH_OP_REDUCE_SCATTER;
-}
-
-static bool rooted(tsh_collective op) {
-    return op == TSH_OP_BROADCAST || op == TSH_OP_REDUCE || op == TSH_OP_GATHER || op == TSH_OP_SCATTER;
 }
 
 /* Whether the fate can be had in that call. */
@@ -141,97 +121,17 @@ static plan make_plan(unsigned seed, shared *where) {
     p.call.n = sizes[draw(&state, (int)(sizeof sizes / sizeof *sizes))];
     p.call.root = draw(&state, p.ranks);
     p.call.started = draw(&state, 2);
+    p.call.behind = !p.call.started && !is_message(&p.call) && draw(&state, 2);
+    p.axes = p.fate <= FAILS && p.moment != JOINING && !is_message(&p.call) && draw(&state, 2);
+    if (!p.axes) return p;
+    p.ranks = 4;
+    p.victim %= p.ranks;
     return p;
 }
 
-/* --- calling ------------------------------------------------------------------------------------------------------ */
-
-/* The tensors of a call; NULL where the op has none on this rank. */
-static void make_tensors(tshi_rank *r, const call *c, tsh_tensor **in, tsh_tensor **out) {
-    int64_t in_parts = 1, out_parts = 1, p = r->size;
-    bool root = r->rank == c->root;
-    switch (c->op) {
-    case TSH_OP_BARRIER: return;
-    case TSH_OP_ALL_GATHER: out_parts = p; break;
-    case TSH_OP_REDUCE_SCATTER: in_parts = p; break;
-    case TSH_OP_ALL_TO_ALL: in_parts = out_parts = p; break;
-    case TSH_OP_GATHER: out_parts = root ? p : 0; break;
-    case TSH_OP_SCATTER: in_parts = root ? p : 0; break;
-    default: break;
-    }
-    if (in_parts) *in = tshi_test_vector(r, c->dtype, c->n * in_parts);
-    if (out_parts) *out = tshi_test_vector(r, c->dtype, c->n * out_parts);
-}
-
-static tsh_status begin(tsh_group *g, const call *c, tsh_tensor *in, tsh_tensor *out, tsh_work **work) {
-    switch (c->op) {
-    case TSH_OP_ALL_REDUCE: return tsh_all_reduce_async(g, in, c->reduce, work);
-    case TSH_OP_ALL_GATHER: return tsh_all_gather_into_tensor_async(g, out, in, NULL, work);
-    case TSH_OP_REDUCE_SCATTER: return tsh_reduce_scatter_tensor_async(g, out, in, c->reduce, NULL, work);
-    case TSH_OP_BROADCAST: return tsh_broadcast_async(g, in, c->root, work);
-    case TSH_OP_ALL_TO_ALL: return tsh_all_to_all_async(g, out, NULL, in, NULL, work);
-    case TSH_OP_REDUCE: return tsh_reduce_to_root_async(g, in, c->reduce, c->root, work);
-    case TSH_OP_GATHER: return tsh_gather_to_root_async(g, out, in, NULL, c->root, work);
-    case TSH_OP_SCATTER: return tsh_scatter_from_root_async(g, out, in, NULL, c->root, work);
-    default: return tsh_barrier_async(g, work);
-    }
-}
-
-static tsh_status run(tsh_group *g, const call *c, tsh_tensor *in, tsh_tensor *out) {
-    switch (c->op) {
-    case TSH_OP_ALL_REDUCE: return tsh_all_reduce(g, in, c->reduce);
-    case TSH_OP_ALL_GATHER: return tsh_all_gather_into_tensor(g, out, in, NULL);
-    case TSH_OP_REDUCE_SCATTER: return tsh_reduce_scatter_tensor(g, out, in, c->reduce, NULL);
-    case TSH_OP_BROADCAST: return tsh_broadcast(g, in, c->root);
-    case TSH_OP_ALL_TO_ALL: return tsh_all_to_all(g, out, NULL, in, NULL);
-    case TSH_OP_REDUCE: return tsh_reduce_to_root(g, in, c->reduce, c->root);
-    case TSH_OP_GATHER: return tsh_gather_to_root(g, out, in, NULL, c->root);
-    case TSH_OP_SCATTER: return tsh_scatter_from_root(g, out, in, NULL, c->root);
-    default: return tsh_barrier(g);
-    }
-}
-
-/* The first failure of the two. */
-static tsh_status pass_on(tshi_rank *r, const call *c, tsh_tensor *in, tsh_tensor *out) {
-    tsh_group *g = tsh_world_group(r->world);
-    tsh_work *sending = NULL, *receiving = NULL;
-    char words[TSHI_TEST_WORDS] = "";
-    tsh_status status = tsh_isend(g, in, (r->rank + 1) % r->size, &sending);
-    tsh_status other = tsh_irecv(g, out, (r->rank + r->size - 1) % r->size, &receiving);
-    if (c->fails_inside) tsh_world_fail(r->world, "no more");
-    if (other == TSH_OK) other = tsh_work_wait(receiving);
-    if (other != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
-    if (status == TSH_OK) status = tsh_work_wait(sending);
-    tsh_work_release(sending);
-    tsh_work_release(receiving);
-    /* The words of the status that is returned are to be the last ones. */
-    if (other != TSH_OK) tshi_fail(other, "%s", words);
-    return other != TSH_OK ? other : status;
-}
-
-static tsh_status make_call(tshi_rank *r, tsh_group *group, const call *c) {
-    tsh_tensor *in = NULL, *out = NULL;
-    tsh_work *work = NULL;
-    make_tensors(r, c, &in, &out);
-    if (c->without_tensor) {
-        tsh_tensor_release(in);
-        tsh_tensor_release(out);
-        in = out = NULL;
-    }
-    tsh_status status;
-    if (is_message(c)) {
-        status = pass_on(r, c, in, out);
-    } else if (c->started || c->fails_inside) {
-        status = begin(group, c, in, out, &work);
-        if (c->fails_inside) tsh_world_fail(r->world, "no more");
-        if (status == TSH_OK) status = tsh_work_wait(work);
-    } else {
-        status = run(group, c, in, out);
-    }
-    tsh_work_release(work);
-    tsh_tensor_release(in);
-    tsh_tensor_release(out);
-    return status;
+/* Where call i is made. */
+static tsh_group *group_at(const tshi_rank *r, const plan *p, int i) {
+    return p->mesh ? tsh_mesh_axis_group(p->mesh, i % 2) : tsh_world_group(r->world);
 }
 
 static void no_line(void *user, tsh_log_level level, const char *line) {
@@ -285,7 +185,7 @@ static void struck_inside(tshi_rank *r, const plan *p) {
     pthread_t thread;
     if (!tshi_check(r, pthread_create(&thread, NULL, strike_later, (void *)(uintptr_t)p) == 0, "no thread")) return;
     if (p->moment == JOINING && enter(r, p) != TSH_OK) r->world = NULL;
-    while (r->world && make_call(r, tsh_world_group(r->world), &p->call) == TSH_OK) continue;
+    for (int i = p->warm; r->world && make_call(r, group_at(r, p, i), &p->call) == TSH_OK;) i++;
     pthread_join(thread, NULL);
     tshi_check(r, false, "it should not live");
 }
@@ -324,8 +224,8 @@ static bool names_rank(const char *words, int rank) {
 
 static void check_heard(tshi_rank *r, const plan *p, tsh_status status, tsh_status wanted, const char *cause) {
     const char *words = tsh_error_message();
-    /* Behind a rank that waits for the victim, one may wait for that rank alone. */
-    bool chain = is_message(&p->call) && (p->fate == STOPPED || p->fate == LEAVES);
+    /* A rank that waits for one that has left leaves as well, and another may wait for that one alone. */
+    bool chain = is_message(&p->call) && p->fate == LEAVES;
     bool late = wanted == TSH_ERR_TIMEOUT && status == TSH_ERR_PEER;
     tshi_check(r, status == wanted || late, "%s \"%s\", wanted %s", tsh_status_name(status), words,
                tsh_status_name(wanted));
@@ -340,7 +240,9 @@ static void hear_of_end(tshi_rank *r, const plan *p) {
     tsh_status status = TSH_OK;
     bool stopped = p->fate == STOPPED, left = p->fate == LEAVES;
     double end = tshi_now() + SOON + 2;
-    while (status == TSH_OK && tshi_now() < end) status = make_call(r, tsh_world_group(r->world), &p->call);
+    for (int i = p->warm; status == TSH_OK && tshi_now() < end; i++) {
+        status = make_call(r, group_at(r, p, i), &p->call);
+    }
     check_heard(r, p, status, stopped ? TSH_ERR_TIMEOUT : TSH_ERR_PEER,
                 stopped ? "did not come within"
                 : left  ? "has left the world"
@@ -432,14 +334,16 @@ static void fails(tshi_rank *r, const plan *p) {
     if (r->rank != p->victim) {
         tsh_status status = TSH_OK;
         double end = tshi_now() + SOON + 2;
-        while (status == TSH_OK && tshi_now() < end) status = make_call(r, tsh_world_group(r->world), &p->call);
+        for (int i = p->warm; status == TSH_OK && tshi_now() < end; i++) {
+            status = make_call(r, group_at(r, p, i), &p->call);
+        }
         check_heard(r, p, status, TSH_ERR_PEER, "no more");
     } else {
         call mine = twisted(p);
         atomic_store(&p->shared->struck, tshi_now());
         if (!mine.fails_inside) tsh_world_fail(r->world, "no more");
         /* A call that all had posted before is well. */
-        tsh_status status = make_call(r, tsh_world_group(r->world), &mine);
+        tsh_status status = make_call(r, group_at(r, p, p->warm), &mine);
         if (status == TSH_OK && mine.fails_inside) status = tsh_barrier(tsh_world_group(r->world));
         tshi_check(r, status == TSH_ERR_STATE, "%s: %s", tsh_status_name(status), tsh_error_message());
     }
@@ -487,7 +391,7 @@ static void meet_trouble(tshi_rank *r, const plan *p) {
     tsh_group *group = tsh_world_group(r->world);
     bool victim = r->rank == p->victim;
     check_maps(r);
-    for (int i = 0; i < p->warm && !r->failed; i++) tshi_check_ok(r, make_call(r, group, &p->call));
+    for (int i = 0; i < p->warm && !r->failed; i++) tshi_check_ok(r, make_call(r, group_at(r, p, i), &p->call));
     /* Who only gives has left the last of them while others were still in it. */
     if (p->warm && rooted(p->call.op)) tshi_check_ok(r, tsh_barrier(group));
     if (p->fate <= STOPPED && victim && p->moment == INSIDE) struck_inside(r, p);
@@ -512,11 +416,14 @@ static void meet_trouble(tshi_rank *r, const plan *p) {
 }
 
 static void rank_main(tshi_rank *r, void *arg) {
-    const plan *p = arg;
+    plan *p = arg;
     bool victim = r->rank == p->victim;
     if (victim) atomic_store(&p->shared->process, getpid());
     if (victim && p->moment == JOINING) struck_inside(r, p);
-    if (join(r, p)) meet_trouble(r, p);
+    bool in = join(r, p);
+    if (in && p->axes) in = tshi_check_ok(r, tsh_mesh_create(r->world, "a=2,b=2", &p->mesh));
+    if (in) meet_trouble(r, p);
+    tsh_mesh_destroy(p->mesh);
     tsh_world_destroy(r->world);
     r->world = NULL;
     if (!victim) leave(p);
@@ -560,10 +467,13 @@ static void try_seed(unsigned seed, shared *where) {
     tshi_outcome outcomes[MOST_RANKS];
     *where = (shared){0};
     plan p = make_plan(seed, where);
-    snprintf(what, sizeof what, "seed %u: rank %d of %d, %s, %s, %s %s [%lld]%s", seed, p.victim, p.ranks,
+    snprintf(what, sizeof what, "seed %u: rank %d of %d, %s, %s, %s %s [%lld]%s%s", seed, p.victim, p.ranks,
              fate_names[p.fate], p.moment == JOINING ? way_names[p.way] : moment_names[p.moment],
              tsh_collective_name(p.call.op), tsh_dtype_name(p.call.dtype), (long long)p.call.n,
-             p.call.started ? ", started" : "");
+             p.call.started  ? ", started"
+             : p.call.behind ? ", behind a started one"
+                             : "",
+             p.axes ? ", on two axes" : "");
     int descriptors = count_entries("/proc/self/fd", "");
     tshi_test_options options = {.ranks = p.ranks, .bare = true, .timeout = 2 * DEADLINE};
     tshi_test_run_with(&options, rank_main, &p, outcomes, NULL);
