@@ -117,6 +117,7 @@ typedef struct tshi_nccl {
     void *arena;                 /* symmetric memory, or NULL */
     size_t arena_bytes;
     struct tshi_nccl_window *windows; /* on it, of all groups */
+    double next_word;                 /* about a call that takes long */
     double next_look;
     bool watching;
     /* What has ended the communication, until the world recovers. */

@@ -148,6 +148,19 @@ static bool ended_well(const tsh_world *world, double now) {
     return any && done && !tshi_nccl_message_halfway(world, now);
 }
 
+/* NCCL does not say which of the group's ranks are missing. */
+static void warn(tsh_world *world, const tshi_nccl_tail *tail, double since, double now) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    if (since < tshi_word_after(world)) {
+        nccl->next_word = 0;
+        return;
+    }
+    if (now < nccl->next_word) return;
+    nccl->next_word = now + since;
+    tshi_log(&world->log, TSH_LOG_WARNING, "%s: rank %d has waited %.1f s for the other ranks of its group", tail->name,
+             world->rank, since);
+}
+
 static tsh_status look(tsh_world *world, double now) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     /* The oldest: those behind it may have to wait for it. */
@@ -163,6 +176,7 @@ static tsh_status look(tsh_world *world, double now) {
         return ended_well(world, now) ? TSH_OK : tshi_nccl_stop(world, status, false);
     }
     if (since > world->timeout) return time_out(world, tail->group, tail->name);
+    warn(world, tail, since, now);
     const tsh_work *halfway = tshi_nccl_message_halfway(world, now - world->timeout);
     if (halfway) return time_out(world, halfway->group, tsh_collective_name(halfway->call.op));
     for (tshi_nccl_link *link = nccl->links; link; link = link->next) {

@@ -90,14 +90,19 @@ static void step(tsh_work *work) {
     world->moving = moving;
 }
 
-/* Out of the group's books. */
+/* Out of the group's books. A device that waits for a copy moves nothing on meanwhile: the list may be in its caller's
+ * hands. */
 static void settle(tsh_work *work) {
+    tsh_world *world = work->group->world;
+    bool moving = world->moving;
+    world->moving = true;
     work->linked = false;
     work->next = NULL;
-    work->group->world->pending--;
+    world->pending--;
     if (work->state && work->group->ops->drop) work->group->ops->drop(work);
     if (work->stage.in || work->stage.out) tshi_stage_close(work->group, &work->stage, work->status);
     tshi_work_spread(work);
+    world->moving = moving;
     if (work->status == TSH_OK && !work->call.meets) tshi_group_count(work->group, &work->call);
     if (work->orphan) work_free(work);
 }
