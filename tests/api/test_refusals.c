@@ -1,6 +1,7 @@
 /* Every public function with NULL and out-of-range arguments, each call in a process of its own: it answers as the
  * headers say, in words where it fails, and does not crash. A function that the list lacks fails the test. */
 #include "base/base.h"
+#include "support/headers.h"
 #include "tshard/graph.h"
 #include "tshard/tshard.h"
 
@@ -274,49 +275,15 @@ Test(refusals, every_function_answers_wrong_arguments, .timeout = 300) {
 
 /* --- the list is complete ----------------------------------------------------------------------------------------- */
 
-static bool listed(const char *name, size_t length) {
+static bool listed(const char *name) {
     for (int i = 0; i < CALLS; i++) {
-        if (strlen(calls[i].function) == length && !strncmp(calls[i].function, name, length)) return true;
+        if (!strcmp(calls[i].function, name)) return true;
     }
     return false;
 }
 
-/* The functions that a header declares and the list lacks; returns how many it declares. */
-static int check_header(const char *name, int *missing) {
-    char path[512];
-    static char text[1 << 16];
-    snprintf(path, sizeof path, "%s/include/tshard/%s", TSHARD_SOURCE_DIR, name);
-    FILE *file = fopen(path, "r");
-    cr_assert(file != NULL, "%s", path);
-    size_t size = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    cr_assert_lt(size, sizeof text - 1);
-    text[size] = '\0';
-    int declared = 0;
-    for (const char *at = text; (at = strstr(at, "\nTSH_API ")) != NULL; declared++) {
-        at += 9;
-        const char *end = strchr(at, '('), *start = end;
-        while (start > at && start[-1] != ' ' && start[-1] != '*') start--;
-        if (listed(start, (size_t)(end - start))) continue;
-        cr_log_error("%s: %.*s is not in refusals.inc", name, (int)(end - start), start);
-        ++*missing;
-    }
-    return declared;
-}
-
 Test(refusals, no_function_is_missing, .timeout = 120) {
-    char path[512], line[128];
-    int declared = 0, missing = 0, headers = 0;
-    snprintf(path, sizeof path, "ls %s/include/tshard", TSHARD_SOURCE_DIR);
-    FILE *names = popen(path, "r");
-    cr_assert(names != NULL);
-    while (fgets(line, sizeof line, names)) {
-        line[strcspn(line, "\n")] = '\0';
-        declared += check_header(line, &missing);
-        headers++;
-    }
-    pclose(names);
-    cr_assert_eq(missing, 0);
-    cr_assert_geq(headers, 9);
-    cr_assert_geq(declared, 180);
+    char missing[4096];
+    cr_assert_geq(tshi_test_functions(listed, missing, sizeof missing), 180);
+    cr_assert_str_empty(missing, "not in refusals.inc: %s", missing);
 }

@@ -1,0 +1,246 @@
+/* Names, devices and tensors. */
+#include "fuzz.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 4096 }; /* elements that are written or read */
+
+static void names(fuzz *f, void (*function)(void)) {
+    tsh_dtype dtype = (tsh_dtype)fuzz_index(f, TSH_DTYPE_COUNT);
+    (void)function;
+    if (!tsh_status_name((tsh_status)fuzz_index(f, TSH_STATUS_COUNT))[0]) fuzz_wrong(f, "status_name");
+    if (!tsh_version()[0] || !tsh_dtype_name(dtype)[0] || !tsh_error_message()) fuzz_wrong(f, "a name is empty");
+    if ((tsh_dtype_size(dtype) == 0) != ((int)dtype < 0 || dtype >= TSH_DTYPE_COUNT)) fuzz_wrong(f, "dtype_size");
+}
+
+static void split(fuzz *f, void (*function)(void)) {
+    int64_t n = fuzz_index(f, 100), start = 0, length = 0, next = 0;
+    int parts = fuzz_index(f, 9);
+    (void)function;
+    for (int i = 0; i < parts && i < 9; i++) {
+        tsh_split(n, parts, i, &start, fuzz_chance(f, 5) ? NULL : &length);
+        if (n >= 0 && start < next) fuzz_wrong(f, "split");
+        next = start;
+    }
+    tsh_split(n, parts, fuzz_index(f, 9), &start, &length);
+}
+
+/* --- the device --------------------------------------------------------------------------------------------------- */
+
+static tsh_device *device(fuzz *f) {
+    return fuzz_chance(f, 4) ? NULL : tsh_world_device(f->world);
+}
+
+static void device_questions(fuzz *f, void (*function)(void)) {
+    char text[96];
+    tsh_device *d = device(f);
+    (void)function;
+    if (strlen(tsh_device_describe(d, text, 1 + (size_t)fuzz_below(f, 95))) >= sizeof text) fuzz_wrong(f, "describe");
+    if (tsh_device_get_kind(d) != (d ? TSH_CPU : TSH_DEVICE_DEFAULT)) fuzz_wrong(f, "device_get_kind");
+    tsh_device_stats stats = tsh_device_get_stats(d);
+    if (stats.bytes_peak < stats.bytes_in_use) fuzz_wrong(f, "device_get_stats");
+    if (fuzz_chance(f, 30)) tsh_device_reset_peak(d);
+    fuzz_said(f, "device_synchronize", tsh_device_synchronize(d), NULL);
+}
+
+static void event_create(fuzz *f, void (*function)(void)) {
+    tsh_event *event = NULL;
+    (void)function;
+    tsh_status status = tsh_event_create(device(f), fuzz_chance(f, 3) ? NULL : &event);
+    fuzz_said(f, "event_create", status, status != TSH_OK ? event : NULL);
+    fuzz_put(f, FUZZ_EVENT, event, NULL);
+    tsh_event_destroy(NULL);
+}
+
+static void event_use(fuzz *f, void (*function)(void)) {
+    double seconds;
+    (void)function;
+    fuzz_said(f, "event_record", tsh_event_record(fuzz_pick(f, FUZZ_EVENT)), NULL);
+    tsh_event *begin = fuzz_pick(f, FUZZ_EVENT), *end = fuzz_pick(f, FUZZ_EVENT);
+    fuzz_said(f, "event_elapsed", tsh_event_elapsed(begin, end, fuzz_chance(f, 5) ? NULL : &seconds), NULL);
+}
+
+static void graph(fuzz *f, void (*function)(void)) {
+    tsh_graph *made = NULL;
+    (void)function;
+    fuzz_said(f, "graph_capture_begin", tsh_graph_capture_begin(device(f)), NULL);
+    fuzz_said(f, "graph_capture_end", tsh_graph_capture_end(device(f), fuzz_chance(f, 50) ? NULL : &made), made);
+    fuzz_said(f, "graph_launch", tsh_graph_launch(made), NULL);
+    tsh_graph_destroy(made);
+}
+
+/* --- life --------------------------------------------------------------------------------------------------------- */
+
+static int64_t size(fuzz *f) {
+    static const int64_t odd[] = {0, 0, 1, -1, INT64_MAX, (int64_t)1 << 40};
+    if (fuzz_chance(f, 12)) return odd[fuzz_below(f, fuzz_chance(f, 20) ? 6 : 3)];
+    return fuzz_chance(f, 70) ? 4 : 1 + fuzz_below(f, 6);
+}
+
+/* Of id dtype: small numbers, mostly below 4. */
+static void fill(fuzz *f, tsh_tensor *t) {
+    int64_t numel = tsh_tensor_numel(t), ids[MOST];
+    if (tsh_tensor_dtype(t) != TSH_INT64 || numel > MOST) {
+        fuzz_said(f, "tensor_fill", tsh_tensor_fill(t, fuzz_number(f)), NULL);
+        return;
+    }
+    int past = fuzz_chance(f, 10);
+    for (int64_t i = 0; i < numel; i++) ids[i] = i * 7 % (4 + past);
+    fuzz_said(f, "tensor_write", tsh_tensor_write(t, ids, numel), NULL);
+}
+
+static void tensor_create(fuzz *f, void (*function)(void)) {
+    tsh_tensor_config config = {.dtype = fuzz_dtype(f), .ndim = fuzz_chance(f, 60) ? 2 : fuzz_index(f, 4)};
+    const tsh_mesh *mesh = fuzz_mesh(f);
+    tsh_tensor *t = NULL;
+    (void)function;
+    for (int d = 0; d < TSH_MAX_DIMS; d++) config.shape[d] = size(f);
+    for (int a = 0; a < TSH_MAX_AXES; a++) config.layout[a] = fuzz_layout(f);
+    bool bare = fuzz_chance(f, 2), no_out = fuzz_chance(f, 2), leaf = fuzz_chance(f, 50);
+    tsh_status status = tsh_tensor_create(mesh, bare ? NULL : &config, no_out ? NULL : &t);
+    fuzz_said(f, "tensor_create", status, status != TSH_OK ? t : NULL);
+    fuzz_put(f, FUZZ_TENSOR, t, mesh);
+    if (!t) return;
+    fill(f, t);
+    if (leaf) fuzz_said(f, "tensor_require_grad", tsh_tensor_require_grad(t), NULL);
+}
+
+static void tensor_clone(fuzz *f, void (*function)(void)) {
+    tsh_tensor *from = fuzz_tensor(f), *t = NULL;
+    (void)function;
+    tsh_status status = tsh_tensor_clone(from, fuzz_chance(f, 3) ? NULL : &t);
+    fuzz_said(f, "tensor_clone", status, status != TSH_OK ? t : NULL);
+    fuzz_put(f, FUZZ_TENSOR, t, tsh_tensor_mesh(t));
+}
+
+/* Also of a tape's, which then lives on. */
+static void tensor_retain(fuzz *f, void (*function)(void)) {
+    tsh_tensor *t = tsh_tensor_retain(fuzz_tensor(f));
+    (void)function;
+    fuzz_put(f, FUZZ_TENSOR, t, tsh_tensor_mesh(t));
+}
+
+static void tensor_release(fuzz *f, void (*function)(void)) {
+    (void)function;
+    tsh_tensor_release(NULL);
+    fuzz_empty(f, FUZZ_TENSOR, fuzz_below(f, FUZZ_SLOTS));
+}
+
+/* --- questions and elements --------------------------------------------------------------------------------------- */
+
+static void tensor_questions(fuzz *f, void (*function)(void)) {
+    char text[200];
+    const tsh_tensor *t = fuzz_tensor(f);
+    int64_t numel = 1;
+    (void)function;
+    for (int d = 0; d < tsh_tensor_ndim(t); d++) {
+        numel *= tsh_tensor_shape(t)[d];
+        if (tsh_tensor_shape(t)[d] > tsh_tensor_global_shape(t)[d]) fuzz_wrong(f, "a part larger than the whole");
+    }
+    if (t && numel != tsh_tensor_numel(t)) fuzz_wrong(f, "tensor_numel");
+    if (tsh_tensor_nbytes(t) != (size_t)tsh_tensor_numel(t) * tsh_dtype_size(tsh_tensor_dtype(t)))
+        fuzz_wrong(f, "nbytes");
+    if (!tsh_tensor_mesh(t) != !t) fuzz_wrong(f, "tensor_mesh");
+    tsh_layout layout = tsh_tensor_layout(t, fuzz_group(f));
+    if ((unsigned)layout.kind > TSH_KIND_LOCAL) fuzz_wrong(f, "tensor_layout");
+    size_t room = (size_t)fuzz_below(f, (int)sizeof text);
+    tsh_tensor_describe(t, text, room);
+    if (room && strlen(text) >= room) fuzz_wrong(f, "tensor_describe");
+    tsh_tensor_data(t);
+    tsh_tensor_grad(t);
+}
+
+static void tensor_claim(fuzz *f, void (*function)(void)) {
+    tsh_tensor *t = fuzz_tensor(f);
+    const tsh_mesh *mesh = tsh_tensor_mesh(t);
+    tsh_group *group =
+        fuzz_chance(f, 90) ? tsh_mesh_axis_group(mesh, fuzz_below(f, tsh_mesh_axes(mesh))) : fuzz_group(f);
+    tsh_layout layout = fuzz_layout(f);
+    int64_t whole = fuzz_chance(f, 70) ? 0 : size(f);
+    (void)function;
+    fuzz_said(f, "tensor_claim", tsh_tensor_claim(t, group, layout, whole), NULL);
+}
+
+static void tensor_write(fuzz *f, void (*function)(void)) {
+    static const char zeros[MOST * 16];
+    tsh_tensor *t = fuzz_tensor(f);
+    int64_t numel = tsh_tensor_numel(t), count = fuzz_chance(f, 90) ? numel : fuzz_index(f, 9);
+    (void)function;
+    if (numel > MOST) return;
+    fuzz_said(f, "tensor_write", tsh_tensor_write(t, fuzz_chance(f, 3) ? NULL : zeros, count), NULL);
+}
+
+static void tensor_read(fuzz *f, void (*function)(void)) {
+    static _Thread_local char room[MOST * 16];
+    tsh_tensor *t = fuzz_tensor(f);
+    int64_t numel = tsh_tensor_numel(t), count = fuzz_chance(f, 90) ? numel : fuzz_index(f, 9);
+    (void)function;
+    if (numel > MOST) return;
+    fuzz_said(f, "tensor_read", tsh_tensor_read(t, fuzz_chance(f, 3) ? NULL : room, count), NULL);
+}
+
+static void tensor_write_whole(fuzz *f, void (*function)(void)) {
+    static const char zeros[MOST * 16];
+    tsh_tensor *t = fuzz_tensor(f);
+    int64_t whole = 1;
+    (void)function;
+    for (int d = 0; d < tsh_tensor_ndim(t); d++) {
+        if (__builtin_mul_overflow(whole, tsh_tensor_global_shape(t)[d], &whole)) return;
+    }
+    if (whole > MOST) return;
+    fuzz_said(f, "tensor_write_whole", tsh_tensor_write_whole(t, fuzz_chance(f, 3) ? NULL : zeros), NULL);
+}
+
+static void tensor_fill(fuzz *f, void (*function)(void)) {
+    tsh_tensor *t = fuzz_tensor(f);
+    (void)function;
+    if (tsh_tensor_dtype(t) == TSH_INT64) return; /* ids stay what they are */
+    fuzz_said(f, "tensor_fill", tsh_tensor_fill(t, fuzz_number(f)), NULL);
+}
+
+static void tensor_item(fuzz *f, void (*function)(void)) {
+    (void)function;
+    tsh_tensor_item(fuzz_tensor(f));
+}
+
+static void gradients(fuzz *f, void (*function)(void)) {
+    (void)function;
+    fuzz_said(f, "tensor_require_grad", tsh_tensor_require_grad(fuzz_tensor(f)), NULL);
+    fuzz_said(f, "tensor_retain_grad", tsh_tensor_retain_grad(fuzz_tensor(f)), NULL);
+    tsh_tensor_zero_grad(fuzz_tensor(f));
+}
+
+static void tensor_init(fuzz *f, void (*function)(void)) {
+    tsh_init init = {(tsh_init_kind)fuzz_index(f, 9), fuzz_number(f), fuzz_number(f), fuzz_number(f)};
+    (void)function;
+    fuzz_said(f, "tensor_init", tsh_tensor_init(fuzz_tensor(f), fuzz_chance(f, 3) ? NULL : &init), NULL);
+}
+
+const fuzz_call fuzz_tensor_calls[] = {
+    {"tsh_status_name tsh_version tsh_dtype_size tsh_dtype_name tsh_error_message", names, NULL, 1},
+    {"tsh_split", split, NULL, 1},
+    {"tsh_device_describe tsh_device_get_kind tsh_device_get_stats tsh_device_reset_peak tsh_device_synchronize",
+     device_questions, NULL, 1},
+    {"tsh_event_create tsh_event_destroy", event_create, NULL, 1},
+    {"tsh_event_record tsh_event_elapsed", event_use, NULL, 1},
+    {"tsh_graph_capture_begin tsh_graph_capture_end tsh_graph_launch tsh_graph_destroy", graph, NULL, 1},
+    {"tsh_tensor_create", tensor_create, NULL, 40},
+    {"tsh_tensor_clone", tensor_clone, NULL, 3},
+    {"tsh_tensor_retain", tensor_retain, NULL, 3},
+    {"tsh_tensor_release", tensor_release, NULL, 3},
+    {"tsh_tensor_dtype tsh_tensor_ndim tsh_tensor_shape tsh_tensor_global_shape tsh_tensor_numel tsh_tensor_nbytes "
+     "tsh_tensor_mesh tsh_tensor_layout tsh_tensor_data tsh_tensor_describe tsh_tensor_grad",
+     tensor_questions, NULL, 5},
+    {"tsh_tensor_claim", tensor_claim, NULL, 5},
+    {"tsh_tensor_write", tensor_write, NULL, 3},
+    {"tsh_tensor_read", tensor_read, NULL, 3},
+    {"tsh_tensor_write_whole", tensor_write_whole, NULL, 3},
+    {"tsh_tensor_fill", tensor_fill, NULL, 3},
+    {"tsh_tensor_item", tensor_item, NULL, 2},
+    {"tsh_tensor_require_grad tsh_tensor_retain_grad tsh_tensor_zero_grad", gradients, NULL, 4},
+    {"tsh_tensor_init", tensor_init, NULL, 3},
+    {NULL, NULL, NULL, 0},
+};

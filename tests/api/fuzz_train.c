@@ -1,0 +1,468 @@
+/* Tapes, functions, layers and training. */
+#include "fuzz.h"
+
+#include <limits.h>
+#include <math.h>
+
+/* --- tapes -------------------------------------------------------------------------------------------------------- */
+
+static void tape_create(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = NULL;
+    (void)function;
+    tsh_status status = tsh_tape_create(fuzz_chance(f, 3) ? NULL : f->world, fuzz_chance(f, 3) ? NULL : &tape);
+    fuzz_said(f, "tape_create", status, status != TSH_OK ? tape : NULL);
+    fuzz_put(f, FUZZ_TAPE, tape, NULL);
+}
+
+static void tape_destroy(fuzz *f, void (*function)(void)) {
+    (void)function;
+    tsh_tape_destroy(NULL);
+    fuzz_empty(f, FUZZ_TAPE, fuzz_below(f, 2));
+}
+
+static void tape_questions(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    (void)function;
+    if (tsh_tape_world(tape) != (tape ? f->world : NULL)) fuzz_wrong(f, "tape_world");
+    if (tape && tsh_tape_status(tape) == TSH_OK && tsh_tape_message(tape)[0]) fuzz_wrong(f, "words without a failure");
+    if (fuzz_chance(f, 40)) tsh_tape_set_recording(tape, fuzz_chance(f, 90));
+}
+
+/* Here no rank's tape has failed. */
+static void tape_reset(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    (void)function;
+    for (int i = 0; tape && i < FUZZ_SLOTS; i++) {
+        fuzz_slot *value = &f->slots[FUZZ_VALUE][i];
+        if (value->parent == tape) *value = (fuzz_slot){0};
+    }
+    fuzz_said(f, "tape_reset", tsh_tape_reset(tape), NULL);
+}
+
+static void after(fuzz *f, tsh_tape *tape, const char *name, tsh_status status) {
+    fuzz_said(f, name, status, NULL);
+    if (tsh_tape_status(tape) != TSH_OK && tape) f->failed = true;
+}
+
+static void backward(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *loss = fuzz_pick(f, FUZZ_VALUE);
+    (void)function;
+    if (fuzz_chance(f, 60)) loss = tsh_sum(tape, loss, TSH_ALL_DIMS);
+    after(f, tape, "backward", tsh_backward(tape, loss));
+}
+
+static void backward_with(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *loss = fuzz_pick(f, FUZZ_VALUE);
+    tsh_backward_config config = {.retain_graph = fuzz_chance(f, 60)};
+    if (fuzz_chance(f, 20)) config.gradient = fuzz_tensor_like(f, loss);
+    (void)function;
+    after(f, tape, "backward_with", tsh_backward_with(tape, loss, fuzz_chance(f, 10) ? NULL : &config));
+}
+
+static tsh_tensor *objective(tsh_tape *tape, tsh_tensor *const *inputs, void *user) {
+    return user ? NULL : tsh_sum(tape, tsh_mul(tape, inputs[0], inputs[0]), TSH_ALL_DIMS);
+}
+
+/* It resets the tape, whose values go. */
+static void gradient_check(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *inputs[1] = {fuzz_pick(f, FUZZ_TENSOR)};
+    double worst, h = fuzz_chance(f, 90) ? 0 : fuzz_number(f);
+    bool none = fuzz_chance(f, 5);
+    (void)function;
+    if (tsh_tensor_numel(inputs[0]) > 40) return;
+    for (int i = 0; tape && i < FUZZ_SLOTS; i++) {
+        fuzz_slot *value = &f->slots[FUZZ_VALUE][i];
+        if (value->parent == tape) *value = (fuzz_slot){0};
+    }
+    tsh_objective_fn *fn = fuzz_chance(f, 3) ? NULL : objective;
+    after(f, tape, "gradient_check",
+          tsh_gradient_check(tape, fn, inputs, fuzz_chance(f, 97), h, none ? &none : NULL, &worst));
+}
+
+/* --- functions: alike by what they take --------------------------------------------------------------------------- */
+
+static void one(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    fuzz_value(f, tape, ((tsh_tensor * (*)(tsh_tape *, tsh_tensor *)) function)(tape, fuzz_tensor(f)));
+}
+
+static void two(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *y = fuzz_tensor_like(f, x);
+    fuzz_value(f, tape, ((tsh_tensor * (*)(tsh_tape *, tsh_tensor *, tsh_tensor *)) function)(tape, x, y));
+}
+
+static void with_dim(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    int dim = fuzz_chance(f, 20) ? TSH_ALL_DIMS : fuzz_dim(f);
+    fuzz_value(f, tape, ((tsh_tensor * (*)(tsh_tape *, tsh_tensor *, int)) function)(tape, x, dim));
+}
+
+static void with_number(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    double number = fuzz_chance(f, 80) ? 0.5 : fuzz_number(f);
+    fuzz_value(f, tape, ((tsh_tensor * (*)(tsh_tape *, tsh_tensor *, double)) function)(tape, x, number));
+}
+
+static tsh_group *group_of(fuzz *f, const tsh_tensor *x) {
+    const tsh_mesh *mesh = tsh_tensor_mesh(x);
+    int axis = fuzz_below(f, tsh_mesh_axes(mesh));
+    return fuzz_chance(f, 97) ? tsh_mesh_axis_group(mesh, axis) : fuzz_group(f);
+}
+
+static void redistribute(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    const tsh_group *group = group_of(f, x);
+    (void)function;
+    fuzz_value(f, tape, tsh_redistribute(tape, x, group, fuzz_layout(f)));
+}
+
+static void scatter_or_gather(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    const tsh_group *group = group_of(f, x);
+    int dim = fuzz_dim(f);
+    fuzz_value(f, tape,
+               ((tsh_tensor * (*)(tsh_tape *, tsh_tensor *, const tsh_group *, int)) function)(tape, x, group, dim));
+}
+
+static void reduce_or_copy(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    const tsh_group *group = group_of(f, x);
+    fuzz_value(f, tape, ((tsh_tensor * (*)(tsh_tape *, tsh_tensor *, const tsh_group *)) function)(tape, x, group));
+}
+
+static void affine(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *w = fuzz_tensor_like(f, x), *b = fuzz_chance(f, 60) ? NULL : fuzz_tensor(f);
+    (void)function;
+    fuzz_value(f, tape, tsh_affine(tape, x, w, b));
+}
+
+static void reshape(fuzz *f, void (*function)(void)) {
+    static const int64_t shapes[][3] = {{16},      {4, 4},  {2, 8},   {8, 2}, {-1},
+                                        {2, 2, 4}, {4, -1}, {-1, -1}, {0},    {INT64_MAX, 2}};
+    static const int dims[] = {1, 2, 2, 2, 1, 3, 2, 2, 1, 2};
+    int shape = fuzz_below(f, 10), ndim = fuzz_chance(f, 96) ? dims[shape] : fuzz_index(f, 3);
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    (void)function;
+    if (ndim > 3 && ndim <= TSH_MAX_DIMS) ndim = 3;
+    fuzz_value(f, tape, tsh_reshape(tape, x, ndim, fuzz_chance(f, 2) ? NULL : shapes[shape]));
+}
+
+static void slice(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    int dim = fuzz_dim(f);
+    int64_t start = fuzz_index(f, 3), length = fuzz_index(f, 3);
+    (void)function;
+    fuzz_value(f, tape, tsh_slice(tape, x, dim, start, length));
+}
+
+static void concat(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x[12];
+    int dim = fuzz_dim(f), count = fuzz_index(f, 13);
+    (void)function;
+    if (count > 12) count = 12;
+    x[0] = fuzz_tensor(f);
+    for (int i = 1; i < 12; i++) x[i] = fuzz_tensor_like(f, x[0]);
+    fuzz_value(f, tape, tsh_concat(tape, fuzz_chance(f, 3) ? NULL : x, count, dim));
+}
+
+static void lookup(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *table = fuzz_tensor(f);
+    int64_t padding = fuzz_chance(f, 70) ? -1 : fuzz_index(f, 4);
+    (void)function;
+    fuzz_value(f, tape, tsh_lookup(tape, table, fuzz_ids(f), padding));
+}
+
+static void norm(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *gamma = fuzz_chance(f, 50) ? NULL : fuzz_tensor(f);
+    tsh_tensor *beta = fuzz_chance(f, 70) ? NULL : fuzz_tensor(f);
+    double eps = fuzz_chance(f, 90) ? 1e-5 : fuzz_number(f);
+    bool rms = fuzz_chance(f, 50);
+    (void)function;
+    fuzz_value(f, tape, rms ? tsh_rms_norm(tape, x, gamma, eps) : tsh_layer_norm(tape, x, gamma, beta, eps));
+}
+
+static void cross_entropy(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *logits = fuzz_tensor(f), *target = fuzz_ids(f);
+    tsh_cross_entropy_config config = {.has_ignore_index = fuzz_chance(f, 20),
+                                       .ignore_index = fuzz_index(f, 4),
+                                       .label_smoothing = fuzz_chance(f, 80) ? 0.1 : fuzz_number(f),
+                                       .reduction = (tsh_reduction)fuzz_index(f, 3)};
+    if (fuzz_chance(f, 10)) config.weight = fuzz_tensor(f);
+    (void)function;
+    fuzz_value(f, tape, tsh_cross_entropy(tape, logits, target, fuzz_chance(f, 30) ? NULL : &config));
+}
+
+/* --- parameters and layers ---------------------------------------------------------------------------------------- */
+
+static void parameters_create(fuzz *f, void (*function)(void)) {
+    tsh_parameters *list = NULL;
+    (void)function;
+    tsh_status status = tsh_parameters_create(fuzz_chance(f, 3) ? NULL : f->world, fuzz_chance(f, 3) ? NULL : &list);
+    fuzz_said(f, "parameters_create", status, status != TSH_OK ? list : NULL);
+    fuzz_put(f, FUZZ_LIST, list, NULL);
+}
+
+static void parameters_destroy(fuzz *f, void (*function)(void)) {
+    (void)function;
+    tsh_parameters_destroy(NULL);
+    fuzz_empty(f, FUZZ_LIST, fuzz_below(f, 2));
+}
+
+static const char *name(fuzz *f) {
+    static const char *const names[] = {"a", "b", "c", "d", "e", "f", "", NULL};
+    return names[fuzz_below(f, fuzz_chance(f, 90) ? 6 : 8)];
+}
+
+static void parameters_add(fuzz *f, void (*function)(void)) {
+    tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
+    (void)function;
+    tsh_tensor *t = fuzz_pick(f, FUZZ_TENSOR);
+    fuzz_said(f, "parameters_add", tsh_parameters_add(list, name(f), t), NULL);
+}
+
+static void parameters_questions(fuzz *f, void (*function)(void)) {
+    tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
+    int count = tsh_parameters_count(list), index = fuzz_index(f, count + 1);
+    (void)function;
+    if (!tsh_parameters_get(list, index) != !tsh_parameters_name(list, index)) fuzz_wrong(f, "parameters_get");
+    if (!tsh_parameters_get(list, index) == (index >= 0 && index < count)) fuzz_wrong(f, "parameters_count");
+    if (fuzz_chance(f, 30)) tsh_parameters_zero_grad(list);
+}
+
+static tsh_init some_init(fuzz *f) {
+    return fuzz_chance(f, 85)
+               ? (tsh_init){0}
+               : (tsh_init){(tsh_init_kind)fuzz_index(f, 8), fuzz_number(f), fuzz_number(f), fuzz_number(f)};
+}
+
+static void linear_create(fuzz *f, void (*function)(void)) {
+    tsh_group *group = fuzz_group(f);
+    tsh_linear_config config = {.in = fuzz_chance(f, 95) ? 4 : fuzz_index(f, 9),
+                                .out = fuzz_chance(f, 80) ? 4 : fuzz_index(f, 9),
+                                .shard = (tsh_sharding)fuzz_index(f, 3),
+                                .bias = fuzz_chance(f, 50),
+                                .activation = (tsh_activation)fuzz_index(f, 5),
+                                .dtype = fuzz_dtype(f),
+                                .weight_init = some_init(f),
+                                .bias_init = some_init(f)};
+    config.gather_output = fuzz_chance(f, config.shard == TSH_COLUMN ? 40 : 2);
+    config.sequence_parallel = fuzz_chance(f, config.shard == TSH_ROW ? 40 : 2);
+    (void)function;
+    tsh_linear *layer = tsh_linear_create(group, fuzz_chance(f, 3) ? NULL : &config);
+    if (!layer && !tsh_error_message()[0]) fuzz_wrong(f, "linear_create: NULL without words");
+    fuzz_put(f, FUZZ_LINEAR, layer, NULL);
+}
+
+static void linear_destroy(fuzz *f, void (*function)(void)) {
+    (void)function;
+    tsh_linear_destroy(NULL);
+    fuzz_empty(f, FUZZ_LINEAR, fuzz_below(f, 3));
+}
+
+static void linear_forward(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_linear *layer = fuzz_pick(f, FUZZ_LINEAR);
+    tsh_tensor *x = fuzz_tensor_like(f, tsh_linear_weight(layer));
+    (void)function;
+    fuzz_value(f, tape, tsh_linear_forward(tape, layer, x));
+}
+
+static void linear_use(fuzz *f, void (*function)(void)) {
+    static const double zeros[64];
+    tsh_linear *layer = fuzz_pick(f, FUZZ_LINEAR);
+    const void *bias = tsh_linear_bias(layer) || fuzz_chance(f, 10) ? zeros : NULL;
+    (void)function;
+    fuzz_said(f, "linear_register", tsh_linear_register(layer, fuzz_pick(f, FUZZ_LIST), name(f)), NULL);
+    fuzz_said(f, "linear_load", tsh_linear_load(layer, fuzz_chance(f, 5) ? NULL : zeros, bias), NULL);
+}
+
+static void embedding_create(fuzz *f, void (*function)(void)) {
+    tsh_group *group = fuzz_group(f);
+    tsh_embedding_config config = {.rows = fuzz_chance(f, 80) ? 4 : fuzz_index(f, 9),
+                                   .cols = fuzz_chance(f, 80) ? 4 : fuzz_index(f, 9),
+                                   .shard = (tsh_sharding)fuzz_index(f, 3),
+                                   .has_padding = fuzz_chance(f, 30),
+                                   .padding = fuzz_index(f, 4),
+                                   .dtype = fuzz_dtype(f),
+                                   .init = some_init(f)};
+    config.gather_output = fuzz_chance(f, config.shard == TSH_COLUMN ? 40 : 2);
+    config.sequence_parallel = fuzz_chance(f, config.shard == TSH_ROW ? 40 : 2);
+    (void)function;
+    tsh_embedding *layer = tsh_embedding_create(group, fuzz_chance(f, 3) ? NULL : &config);
+    if (!layer && !tsh_error_message()[0]) fuzz_wrong(f, "embedding_create: NULL without words");
+    fuzz_put(f, FUZZ_EMBEDDING, layer, NULL);
+}
+
+static void embedding_destroy(fuzz *f, void (*function)(void)) {
+    (void)function;
+    tsh_embedding_destroy(NULL);
+    fuzz_empty(f, FUZZ_EMBEDDING, fuzz_below(f, 2));
+}
+
+static void embedding_forward(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_embedding *layer = fuzz_pick(f, FUZZ_EMBEDDING);
+    (void)function;
+    fuzz_value(f, tape, tsh_embedding_forward(tape, layer, fuzz_ids(f)));
+}
+
+static void embedding_use(fuzz *f, void (*function)(void)) {
+    static const double zeros[64];
+    tsh_embedding *layer = fuzz_pick(f, FUZZ_EMBEDDING);
+    (void)function;
+    fuzz_said(f, "embedding_register", tsh_embedding_register(layer, fuzz_pick(f, FUZZ_LIST), name(f)), NULL);
+    fuzz_said(f, "embedding_load", tsh_embedding_load(layer, fuzz_chance(f, 5) ? NULL : zeros), NULL);
+}
+
+/* --- optimisers and data parallelism ------------------------------------------------------------------------------ */
+
+static void optimizer_create(fuzz *f, void (*function)(void)) {
+    tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
+    tsh_optimizer *optimizer = NULL, **out = fuzz_chance(f, 3) ? NULL : &optimizer;
+    tsh_status status;
+    (void)function;
+    if (fuzz_chance(f, 50)) {
+        tsh_sgd_config c = {
+            .lr = 0.1, .momentum = fuzz_chance(f, 80) ? 0.9 : fuzz_number(f), .nesterov = fuzz_chance(f, 20)};
+        status = tsh_sgd_create(list, fuzz_chance(f, 3) ? NULL : &c, out);
+    } else {
+        tsh_adamw_config c = {.lr = fuzz_chance(f, 80) ? 0.1 : fuzz_number(f),
+                              .beta1 = fuzz_chance(f, 80) ? 0 : fuzz_number(f)};
+        status = tsh_adamw_create(list, fuzz_chance(f, 3) ? NULL : &c, out);
+    }
+    fuzz_said(f, "optimizer_create", status, status != TSH_OK ? optimizer : NULL);
+    fuzz_put(f, FUZZ_OPTIMIZER, optimizer, NULL);
+}
+
+static void optimizer_destroy(fuzz *f, void (*function)(void)) {
+    (void)function;
+    tsh_optimizer_destroy(NULL);
+    fuzz_empty(f, FUZZ_OPTIMIZER, fuzz_below(f, 2));
+}
+
+static void optimizer_use(fuzz *f, void (*function)(void)) {
+    tsh_optimizer *optimizer = fuzz_pick(f, FUZZ_OPTIMIZER);
+    (void)function;
+    if (fuzz_chance(f, 20)) tsh_optimizer_set_lr(optimizer, fuzz_number(f));
+    fuzz_said(f, "optimizer_step", tsh_optimizer_step(optimizer), NULL);
+    if (fuzz_chance(f, 50)) tsh_optimizer_zero_grad(optimizer);
+}
+
+static void clip_grad_norm(fuzz *f, void (*function)(void)) {
+    tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
+    double norm_before, most = fuzz_chance(f, 90) ? 1 : fuzz_number(f);
+    (void)function;
+    fuzz_said(f, "clip_grad_norm", tsh_clip_grad_norm(list, most, fuzz_chance(f, 20) ? NULL : &norm_before), NULL);
+}
+
+static void data_parallel_create(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
+    tsh_tensor *first = tsh_parameters_get(list, 0);
+    tsh_group *group = first ? group_of(f, first) : fuzz_group(f);
+    tsh_data_parallel *dp = NULL;
+    tsh_data_parallel_config config = {.average = fuzz_chance(f, 50),
+                                       .keep_values = fuzz_chance(f, 50),
+                                       .bucket_bytes = (size_t)fuzz_below(f, 200),
+                                       .first_bucket_bytes = fuzz_chance(f, 90) ? (size_t)fuzz_below(f, 90) : SIZE_MAX};
+    (void)function;
+    bool bare = fuzz_chance(f, 20), no_out = fuzz_chance(f, 3);
+    tsh_status status = tsh_data_parallel_create(tape, list, group, bare ? NULL : &config, no_out ? NULL : &dp);
+    fuzz_said(f, "data_parallel_create", status, status != TSH_OK ? dp : NULL);
+    fuzz_put(f, FUZZ_DATA_PARALLEL, dp, NULL);
+}
+
+static void data_parallel_destroy(fuzz *f, void (*function)(void)) {
+    (void)function;
+    tsh_data_parallel_destroy(NULL);
+    fuzz_empty(f, FUZZ_DATA_PARALLEL, 0);
+}
+
+static void data_parallel_use(fuzz *f, void (*function)(void)) {
+    tsh_data_parallel *dp = fuzz_pick(f, FUZZ_DATA_PARALLEL);
+    (void)function;
+    fuzz_said(f, "data_parallel_wait", tsh_data_parallel_wait(dp), NULL);
+    if (fuzz_chance(f, 20)) tsh_data_parallel_set_sync(dp, fuzz_chance(f, 80));
+    if (tsh_data_parallel_buckets(dp) < 0 || !tsh_data_parallel_group(dp) != !dp) fuzz_wrong(f, "data_parallel_group");
+}
+
+#define FUNCTION(name) (void (*)(void))(name)
+
+const fuzz_call fuzz_autograd_calls[] = {
+    {"tsh_tape_create", tape_create, NULL, 4},
+    {"tsh_tape_destroy", tape_destroy, NULL, 1},
+    {"tsh_tape_status tsh_tape_message tsh_tape_set_recording tsh_tape_world", tape_questions, NULL, 3},
+    {"tsh_tape_reset", tape_reset, NULL, 4},
+    {"tsh_backward", backward, NULL, 12},
+    {"tsh_backward_with", backward_with, NULL, 8},
+    {"tsh_gradient_check", gradient_check, NULL, 2},
+    {"tsh_redistribute", redistribute, NULL, 10},
+    {"tsh_scatter", scatter_or_gather, FUNCTION(tsh_scatter), 3},
+    {"tsh_gather", scatter_or_gather, FUNCTION(tsh_gather), 3},
+    {"tsh_reduce", reduce_or_copy, FUNCTION(tsh_reduce), 3},
+    {"tsh_copy", reduce_or_copy, FUNCTION(tsh_copy), 3},
+    {"tsh_matmul", two, FUNCTION(tsh_matmul), 6},
+    {"tsh_affine", affine, NULL, 5},
+    {"tsh_add", two, FUNCTION(tsh_add), 5},
+    {"tsh_sub", two, FUNCTION(tsh_sub), 3},
+    {"tsh_mul", two, FUNCTION(tsh_mul), 5},
+    {"tsh_scale", with_number, FUNCTION(tsh_scale), 4},
+    {"tsh_bias", two, FUNCTION(tsh_bias), 3},
+    {"tsh_gelu", one, FUNCTION(tsh_gelu), 4},
+    {"tsh_gelu_tanh", one, FUNCTION(tsh_gelu_tanh), 2},
+    {"tsh_relu", one, FUNCTION(tsh_relu), 2},
+    {"tsh_silu", one, FUNCTION(tsh_silu), 2},
+    {"tsh_dropout", with_number, FUNCTION(tsh_dropout), 4},
+    {"tsh_reshape", reshape, NULL, 5},
+    {"tsh_slice", slice, NULL, 4},
+    {"tsh_concat", concat, NULL, 4},
+    {"tsh_sum", with_dim, FUNCTION(tsh_sum), 4},
+    {"tsh_mean", with_dim, FUNCTION(tsh_mean), 3},
+    {"tsh_softmax", with_dim, FUNCTION(tsh_softmax), 4},
+    {"tsh_log_softmax", with_dim, FUNCTION(tsh_log_softmax), 3},
+    {"tsh_lookup", lookup, NULL, 5},
+    {"tsh_layer_norm tsh_rms_norm", norm, NULL, 5},
+    {"tsh_cross_entropy", cross_entropy, NULL, 6},
+    {NULL, NULL, NULL, 0},
+};
+
+const fuzz_call fuzz_train_calls[] = {
+    {"tsh_parameters_create", parameters_create, NULL, 3},
+    {"tsh_parameters_destroy", parameters_destroy, NULL, 1},
+    {"tsh_parameters_add", parameters_add, NULL, 6},
+    {"tsh_parameters_count tsh_parameters_get tsh_parameters_name tsh_parameters_zero_grad", parameters_questions, NULL,
+     3},
+    {"tsh_linear_create tsh_linear_weight", linear_create, NULL, 8},
+    {"tsh_linear_destroy", linear_destroy, NULL, 1},
+    {"tsh_linear_forward", linear_forward, NULL, 10},
+    {"tsh_linear_register tsh_linear_load tsh_linear_bias", linear_use, NULL, 4},
+    {"tsh_embedding_create tsh_embedding_weight", embedding_create, NULL, 6},
+    {"tsh_embedding_destroy", embedding_destroy, NULL, 1},
+    {"tsh_embedding_forward", embedding_forward, NULL, 6},
+    {"tsh_embedding_register tsh_embedding_load", embedding_use, NULL, 3},
+    {"tsh_sgd_create tsh_adamw_create", optimizer_create, NULL, 5},
+    {"tsh_optimizer_destroy", optimizer_destroy, NULL, 1},
+    {"tsh_optimizer_step tsh_optimizer_zero_grad tsh_optimizer_set_lr", optimizer_use, NULL, 8},
+    {"tsh_clip_grad_norm", clip_grad_norm, NULL, 4},
+    {"tsh_data_parallel_create", data_parallel_create, NULL, 6},
+    {"tsh_data_parallel_destroy", data_parallel_destroy, NULL, 1},
+    {"tsh_data_parallel_wait tsh_data_parallel_set_sync tsh_data_parallel_buckets tsh_data_parallel_group",
+     data_parallel_use, NULL, 4},
+    {NULL, NULL, NULL, 0},
+};
