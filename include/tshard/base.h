@@ -71,7 +71,7 @@ TSH_API const char *tsh_version(void);
 typedef enum tsh_log_level { TSH_LOG_DEBUG, TSH_LOG_INFO, TSH_LOG_WARNING, TSH_LOG_ERROR } tsh_log_level;
 
 /* Receives every line that the library has to say (no newline at the end). `user` is tsh_log::user. Called by the
- * world's thread, and by another while that one is in a call of MPI's that has taken longer than the deadline. */
+ * world's thread, and by another while that one is in a call of MPI's that takes long. */
 typedef void tsh_log_fn(void *user, tsh_log_level level, const char *line);
 
 /* The log sink of a world. A NULL fn prints TSH_LOG_WARNING and above to stderr. */

@@ -352,7 +352,8 @@ def main():
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: what is left behind comes to this process
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith(("TSHARD_", "RANK", "WORLD_SIZE", "LOCAL_", "SLURM_", "MASTER_"))}
-    environment.update(TSHARD_TIMEOUT="5", TSHARD_HEAP="64M", OPENBLAS_NUM_THREADS="1")
+    environment.update(TSHARD_TIMEOUT="5", TSHARD_HEAP="64M", OPENBLAS_NUM_THREADS="1",
+                       ASAN_OPTIONS="abort_on_error=1:detect_leaks=0")  # a program that fails does not tidy up
     folder = tempfile.mkdtemp(prefix="tshard-attack-")
     os.chdir(folder)
     prepare()

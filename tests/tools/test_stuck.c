@@ -29,23 +29,23 @@ static void close_pipe(full_pipe *p) {
     close(p->ends[1]);
 }
 
-static char path_of_folder[64];
+typedef char folder[64];
 
-static void make_folder(void) {
-    snprintf(path_of_folder, sizeof path_of_folder, "/tmp/tshard-stuck-XXXXXX");
-    cr_assert(mkdtemp(path_of_folder));
+static void make_folder(folder path) {
+    snprintf(path, sizeof(folder), "/tmp/tshard-stuck-XXXXXX");
+    cr_assert(mkdtemp(path));
 }
 
-static void remove_folder(void) {
+static void remove_folder(const folder path) {
     char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", path_of_folder);
+    snprintf(command, sizeof command, "rm -rf '%s'", path);
     cr_assert_eq(system(command), 0);
 }
 
 /* Waits until as many ranks have left a file there: output is no way to tell it. */
-static void wait_for_files(int count) {
+static void wait_for_files(const folder path, int count) {
     char pattern[128];
-    snprintf(pattern, sizeof pattern, "%s/*", path_of_folder);
+    snprintf(pattern, sizeof pattern, "%s/*", path);
     for (int found = 0; found < count; tshi_nap(0.005)) {
         glob_t g;
         found = glob(pattern, GLOB_NOSORT, NULL, &g) == 0 ? (int)g.gl_pathc : 0;
@@ -53,54 +53,59 @@ static void wait_for_files(int count) {
     }
 }
 
-static char *script_with_folder(const char *format, char text[512]) {
-    snprintf(text, 512, format, path_of_folder);
-    return text;
-}
+typedef enum ending { BY_TERM, BY_TWO_TERMS, BY_RANK, BY_KILL, ENDINGS } ending;
 
-typedef enum ending { BY_TERM, BY_TWO_TERMS, BY_RANK, BY_KILL } ending;
+static const int wanted_codes[ENDINGS] = {128 + SIGTERM, 128 + SIGTERM, 128 + SIGKILL, -SIGKILL};
 
-/* Two ranks that write, without end, where nobody reads; then the job is to end in that way. */
-static void job_with_stuck_output(bool out, bool err, ending how, int wanted) {
-    char script[512];
-    full_pipe p = make_full_pipe();
-    launch l = {.out = out ? p.ends[1] : 0, .err = err ? p.ends[1] : 0};
-    make_folder();
+/* Two ranks that write, without end, where nobody reads. */
+static launched start_stuck(const full_pipe *p, bool out, ending how, folder path) {
+    char script[256];
+    launch l = {.out = out ? p->ends[1] : 0, .err = p->ends[1]};
+    make_folder(path);
+    snprintf(script, sizeof script, "trap '' TERM; yes & touch %s/$RANK; yes >&2", path);
     launched job =
-        start_as(&l, ARGUMENTS("-n", "2", "--grace", how == BY_TWO_TERMS ? "1000" : "0.2", "sh", "-c",
-                               script_with_folder("trap '' TERM; yes %1$s & touch %1$s/$RANK; yes >&2", script)));
-    wait_for_files(2);
-    if (how == BY_TERM || how == BY_TWO_TERMS) kill(job.pid, SIGTERM);
-    if (how == BY_TWO_TERMS) kill(job.pid, SIGTERM);
-    if (how == BY_RANK) kill(rank_of(&job, 1), SIGKILL);
-    if (how == BY_KILL) kill(job.pid, SIGKILL);
-    cr_expect_eq(finish(&job), wanted, "ending %d", (int)how);
-    assert_nothing_left(60);
-    close_pipe(&p);
-    remove_folder();
+        start_as(&l, ARGUMENTS("-n", "2", "--grace", how == BY_TWO_TERMS ? "1000" : "0.2", "sh", "-c", script));
+    wait_for_files(path, 2);
+    return job;
 }
 
-Test(stuck, stderr_does_not_keep_the_job, .timeout = 120) {
-    job_with_stuck_output(false, true, BY_TERM, 128 + SIGTERM);
-    job_with_stuck_output(false, true, BY_RANK, 128 + SIGKILL);
-    job_with_stuck_output(false, true, BY_KILL, -SIGKILL);
+static void begin_end(const launched *job, ending how) {
+    if (how == BY_TERM || how == BY_TWO_TERMS) kill(job->pid, SIGTERM);
+    if (how == BY_TWO_TERMS) kill(job->pid, SIGTERM);
+    if (how == BY_RANK) kill(rank_of(job, 1), SIGKILL);
+    if (how == BY_KILL) kill(job->pid, SIGKILL);
 }
 
-Test(stuck, both_outputs_do_not_keep_the_job, .timeout = 120) {
-    job_with_stuck_output(true, true, BY_TERM, 128 + SIGTERM);
-    job_with_stuck_output(true, true, BY_TWO_TERMS, 128 + SIGTERM);
-    job_with_stuck_output(true, true, BY_RANK, 128 + SIGKILL);
-    job_with_stuck_output(true, true, BY_KILL, -SIGKILL);
-}
-
-Test(stuck, usage_errors_and_failed_starts_do_not_wait, .timeout = 120) {
+/* A job for each ending, all at once. */
+static void stuck_jobs_end(bool out) {
     full_pipe p = make_full_pipe();
-    launched job = start_as(&(launch){.err = p.ends[1]}, ARGUMENTS("-n", "0", "true"));
-    cr_assert_eq(finish(&job), 2);
-    job = start_as(&(launch){.err = p.ends[1]}, ARGUMENTS("-n", "2", "--max-restarts", "1", "false"));
-    cr_assert_eq(finish(&job), 1);
-    job = start_as(&(launch){.err = p.ends[1]}, ARGUMENTS("-n", "2", "/nowhere/program"));
-    cr_assert_eq(finish(&job), 127);
+    launched jobs[ENDINGS];
+    folder folders[ENDINGS];
+    for (int i = 0; i < ENDINGS; i++) jobs[i] = start_stuck(&p, out, (ending)i, folders[i]);
+    for (int i = 0; i < ENDINGS; i++) begin_end(&jobs[i], (ending)i);
+    for (int i = 0; i < ENDINGS; i++) cr_expect_eq(finish(&jobs[i]), wanted_codes[i], "ending %d", i);
+    assert_nothing_left(15);
+    close_pipe(&p);
+    for (int i = 0; i < ENDINGS; i++) remove_folder(folders[i]);
+}
+
+Test(stuck, stderr_does_not_keep_the_job, .timeout = 60) {
+    stuck_jobs_end(false);
+}
+
+Test(stuck, both_outputs_do_not_keep_the_job, .timeout = 60) {
+    stuck_jobs_end(true);
+}
+
+Test(stuck, usage_errors_and_failed_starts_do_not_wait, .timeout = 60) {
+    full_pipe p = make_full_pipe();
+    const launch l = {.err = p.ends[1]};
+    launched wrong = start_as(&l, ARGUMENTS("-n", "0", "true"));
+    launched failing = start_as(&l, ARGUMENTS("-n", "2", "--max-restarts", "1", "false"));
+    launched missing = start_as(&l, ARGUMENTS("-n", "2", "/nowhere/program"));
+    cr_assert_eq(finish(&wrong), 2);
+    cr_assert_eq(finish(&missing), 127);
+    cr_assert_eq(finish(&failing), 1);
     close_pipe(&p);
 }
 
@@ -232,14 +237,15 @@ Test(stuck, limit_of_file_sizes_is_said, .timeout = 120) {
 
 static void with_log(const char *command, const char *words) {
     char line[512];
-    make_folder();
+    folder path;
+    make_folder(path);
     snprintf(line, sizeof line, "mkdir -p %1$s/attempt_0/node_0/rank_0 && cd %1$s/attempt_0/node_0/rank_0 && %2$s",
-             path_of_folder, command);
+             path, command);
     cr_assert_eq(system(line), 0);
-    launched job = start(ARGUMENTS("-n", "1", "--log-dir", path_of_folder, "echo", "words"));
+    launched job = start(ARGUMENTS("-n", "1", "--log-dir", path, "echo", "words"));
     cr_expect_eq(finish(&job), 1);
     assert_says(&job, words);
-    remove_folder();
+    remove_folder(path);
 }
 
 Test(stuck, logs_that_cannot_be_written_are_said, .timeout = 120) {
