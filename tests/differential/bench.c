@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
@@ -147,7 +148,9 @@ tsh_status tshi_bench_step(tshi_bench *b, double *norm) {
 
 static tsh_tensor *reshape(const tshi_bench *b, int k, tsh_tensor *x) {
     const tshi_step *s = &b->p->step[k];
-    tshi_dims to = s->shape;
+    tshi_dims from = {.ndim = tsh_tensor_ndim(x)};
+    memcpy(from.dim, tsh_tensor_global_shape(x), sizeof *from.dim * (size_t)from.ndim);
+    tshi_dims to = tshi_reshape_dims(s, &from);
     int at = to.ndim > 0 ? (int)(s->salt % (uint64_t)to.ndim) : 0;
     if (s->n[3] && to.ndim > 0 && tshi_dims_numel(&to) > 0) to.dim[at] = -1;
     return tsh_reshape(b->tape, x, to.ndim, to.dim);

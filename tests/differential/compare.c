@@ -136,6 +136,14 @@ static bool compare_numbers(comparison *c, int k, int rank) {
     return true;
 }
 
+/* The first rank that must have the layouts of this one: where LOCAL tensors differ in size along an axis, so may what
+ * is cheapest for those that share them. */
+static int layout_peer(const tshi_program *p, int rank) {
+    int peer = 0;
+    while (p->ragged >= 0 && tshi_place_index(p, peer, p->ragged) != tshi_place_index(p, rank, p->ragged)) peer++;
+    return peer;
+}
+
 static bool compare_entry(comparison *c, int k) {
     const tshi_entry *first = &c->ranks[0].entries[k];
     int ranks = tshi_program_ranks(c->p);
@@ -143,8 +151,9 @@ static bool compare_entry(comparison *c, int k) {
         const tshi_entry *e = &c->ranks[r].entries[k], *w = &c->truths[r].entries[k];
         bool same = e->kind == w->kind && e->index == w->index && e->pass == w->pass && e->objective == w->objective;
         if (!same) return differ(c, e, r, "is not what one rank has here (entry %d)", k);
-        if (e->present != first->present || e->alias != first->alias || !layouts_equal(c->p, e->layout, first->layout))
-            return differ(c, e, r, "its layout or presence is not rank 0's");
+        const tshi_entry *like = &c->ranks[layout_peer(c->p, r)].entries[k];
+        if (e->present != like->present || e->alias != like->alias || !layouts_equal(c->p, e->layout, like->layout))
+            return differ(c, e, r, "its layout or presence is not that of rank %d", layout_peer(c->p, r));
         if (e->present != w->present)
             return differ(c, e, r, "there is %s, on one rank %s", e->present ? "one" : "none",
                           w->present ? "one" : "none");

@@ -54,6 +54,10 @@ static int add(maker *m, const tshi_step *step) {
     s->salt = tshi_random_next(&m->random);
     s->detached = may_detach(s->call) && chance(m, m->detached);
     if (!tshi_step_infer(p, p->steps, s) || !is_sensible(p, s)) return -1;
+    p->steps++;
+    bool fits = tshi_program_ragged_fits(p);
+    p->steps--;
+    if (!fits) return -1;
     s->retain = s->call > CALL_IDS && s->wants_grad && chance(m, 15);
     return p->steps++;
 }
@@ -71,8 +75,8 @@ static int64_t random_size(maker *m) {
 
 static tsh_layout random_layout(maker *m, int ndim) {
     int pick = below(m, 100);
-    if (pick < 10 && m->local) return TSH_LOCAL;
-    if (pick < 25 && m->partial) return TSH_PARTIAL;
+    if (pick < (m->p->ragged >= 0 ? 20 : 10) && m->local) return TSH_LOCAL;
+    if (pick < 30 && m->partial) return TSH_PARTIAL;
     if (pick < 65 && ndim > 0) return TSH_SHARD(below(m, ndim));
     return TSH_REPLICATED;
 }
@@ -101,12 +105,20 @@ static void choose_flags(maker *m, tshi_step *s) {
     if (drawn && chance(m, 20)) s->n[LEAF_FLAGS] |= FLAG_INIT;
 }
 
+/* A leaf that is LOCAL along the ragged axis most often is ragged. */
+static int add_ragged(maker *m, tshi_step *s) {
+    int axis = m->p->ragged;
+    bool can = axis >= 0 && s->layout[axis].kind == TSH_KIND_LOCAL && s->shape.ndim > 0;
+    if (can && chance(m, 75)) s->n[s->call == CALL_IDS ? IDS_FLAGS : LEAF_FLAGS] |= FLAG_RAGGED;
+    return add(m, s);
+}
+
 static int new_leaf(maker *m, int ndim, const int64_t *dims, bool grad) {
     tshi_step s = {.call = CALL_LEAF, .shape = {.ndim = ndim}, .grad = grad};
     memcpy(s.shape.dim, dims, sizeof *dims * (size_t)ndim);
     for (int a = 0; a < m->p->axes; a++) s.layout[a] = random_layout(m, ndim);
     choose_flags(m, &s);
-    return add(m, &s);
+    return add_ragged(m, &s);
 }
 
 static int random_leaf(maker *m) {
@@ -131,7 +143,7 @@ static int new_ids(maker *m, const tshi_dims *shape, int64_t limit, bool target,
     s.n[IDS_IGNORE] = ignored[below(m, 4)];
     /* Were the ignored class one of the others, a mean could be over nothing. */
     if (s.n[IDS_IGNORE] == 0) s.n[IDS_IGNORE] = limit + 3;
-    return add(m, &s);
+    return add_ragged(m, &s);
 }
 
 /* --- inputs ------------------------------------------------------------------------------------------------------- */
@@ -467,11 +479,13 @@ void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {
     maker m = {.p = out, .random = tshi_mix(seed)};
     memset(out, 0, sizeof *out);
     out->seed = seed;
+    out->ragged = -1;
     choose_mesh(&m, ranks);
     out->exact = chance(&m, 50);
     out->dtype = out->exact && chance(&m, 20) ? TSH_FLOAT32 : TSH_FLOAT64;
     m.local = chance(&m, 45);
     m.partial = chance(&m, 60);
+    out->ragged = m.local && chance(&m, 25) ? below(&m, out->axes) : -1;
     m.detached = chance(&m, 15) ? 25 : 0;
     for (int i = 0; i < 4; i++) m.size[i] = chance(&m, 4) ? 0 : 1 + below(&m, 7);
     choose_training(&m);

@@ -225,6 +225,8 @@ static bool infer_leaf(const tshi_program *p, tshi_step *s) {
     for (int a = 0; a < p->axes; a++) {
         if (s->layout[a].kind == TSH_KIND_LOCAL) s->local |= 1u << a;
     }
+    bool ragged = tshi_leaf_flags(s) & FLAG_RAGGED;
+    if (ragged && (p->ragged < 0 || s->shape.ndim < 1 || s->layout[p->ragged].kind != TSH_KIND_LOCAL)) return false;
     return !s->integer || s->n[IDS_LIMIT] > 0 || tshi_dims_numel(&s->shape) == 0;
 }
 
@@ -318,6 +320,59 @@ bool tshi_step_infer(const tshi_program *p, int k, tshi_step *s) {
     return infer_call(p, s) && s->shape.ndim <= TSH_MAX_DIMS;
 }
 
+/* --- ragged programs ---------------------------------------------------------------------------------------------- */
+
+/* Operands of which one may be ragged beside another that is. */
+static bool goes_beside(const tshi_program *p, const tshi_step *s, int i) {
+    if (s->call == CALL_LOOKUP) return i == 1;
+    if (s->call == CALL_RESHAPE) return p->axes == 1; /* what stays split along other axes depends on the sizes */
+    if (s->call == CALL_CROSS_ENTROPY) return i < 2;
+    if (s->call == CALL_ADD || s->call == CALL_SUB || s->call == CALL_MUL || s->call == CALL_CONCAT) return true;
+    return i == 0;
+}
+
+/* A weight that is split over ranks whose rows are not the same would make a tensor that is none. */
+static bool weight_is_whole(const tshi_program *p, const tshi_step *s) {
+    if (s->call == CALL_LINEAR) return s->n[LAYER_SHARDING] == TSH_DENSE || s->n[LAYER_AXIS] != p->ragged;
+    if (s->call != CALL_MATMUL && s->call != CALL_AFFINE) return true;
+    const tshi_step *w = input(p, s, 1);
+    return w->call == CALL_LEAF &&
+           (w->layout[p->ragged].kind == TSH_KIND_REPLICATED || w->layout[p->ragged].kind == TSH_KIND_LOCAL);
+}
+
+/* q is p as it is at another index along the ragged axis. */
+static bool ragged_step_fits(const tshi_program *p, const tshi_program *q, int k) {
+    const tshi_step *s = &p->step[k];
+    bool layer = s->call == CALL_LINEAR || s->call == CALL_EMBEDDING, differs = false;
+    if (s->shape.ndim != q->step[k].shape.ndim) return false;
+    for (int i = 0; i < s->inputs && !(layer && i == 1); i++) {
+        bool ragged = !same_dims(&input(p, s, i)->shape, &input(q, s, i)->shape);
+        if (ragged && !goes_beside(p, s, i)) return false;
+        differs = differs || ragged;
+    }
+    if (!differs) return true;
+    /* A sum over the axis is one of equal shapes. */
+    bool was_local = input(p, s, 0)->local >> p->ragged & 1u, is_local = s->local >> p->ragged & 1u;
+    if (was_local && !is_local) return false;
+    bool same_features = s->call != CALL_LINEAR || last_of(&input(p, s, 0)->shape) == last_of(&input(q, s, 0)->shape);
+    return same_features && weight_is_whole(p, s);
+}
+
+bool tshi_program_ragged_fits(const tshi_program *p) {
+    bool fits = true;
+    if (p->ragged < 0) return true;
+    for (int index = 1; index < p->size[p->ragged] && fits; index++) {
+        tshi_program q = *p;
+        for (int k = 0; k < p->steps && fits; k++) {
+            tshi_step *s = &q.step[k];
+            bool leaf = s->call == CALL_LEAF || s->call == CALL_IDS;
+            if (leaf && tshi_leaf_flags(s) & FLAG_RAGGED) s->shape.dim[0] += index;
+            fits = tshi_step_infer(&q, k, s) && ragged_step_fits(p, &q, k);
+        }
+    }
+    return fits;
+}
+
 /* A leaf, or perhaps one: moves may do nothing. */
 static bool may_be_leaf(const tshi_program *p, int k) {
     while (tshi_verb_moves(p->step[k].call)) k = p->step[k].in[0];
@@ -332,7 +387,7 @@ bool tshi_program_infer(tshi_program *p) {
         int k = p->objective[i].value;
         if (k >= p->steps || !p->step[k].wants_grad || may_be_leaf(p, k)) return false;
     }
-    if (p->dp_axis >= p->axes || p->steps == 0) return false;
+    if (p->dp_axis >= p->axes || p->ragged >= p->axes || p->steps == 0 || !tshi_program_ragged_fits(p)) return false;
     bool averages = p->dp_axis >= 0 && p->dp_average;
     return !averages || !p->exact || halvings(p->size[p->dp_axis]) >= 0;
 }

@@ -21,6 +21,7 @@ static void print_leaf(const tshi_program *p, const tshi_step *s, FILE *to) {
         print_layout(s->layout[a], to);
     }
     if (s->grad) fprintf(to, " grad");
+    if (tshi_leaf_flags(s) & FLAG_RAGGED) fprintf(to, " ragged along axis %d", p->ragged);
     if (s->call == CALL_IDS) {
         fprintf(to, " below %lld", (long long)s->n[IDS_LIMIT]);
         if (s->n[IDS_FLAGS] & FLAG_TARGET) fprintf(to, " or %lld", (long long)s->n[IDS_IGNORE]);

@@ -110,6 +110,16 @@ double tshi_leaf_term(const tshi_program *p, const tshi_step *s, int copy, int p
     return (double)(int)(bits_of(p, s->salt + 1, copy * MAX_RANKS + place, i) % 17) - 8;
 }
 
+int tshi_leaf_flags(const tshi_step *s) {
+    return (int)s->n[s->call == CALL_IDS ? IDS_FLAGS : LEAF_FLAGS];
+}
+
+tshi_dims tshi_leaf_dims(const tshi_program *p, const tshi_step *s, int rank) {
+    tshi_dims dims = s->shape;
+    if (tshi_leaf_flags(s) & FLAG_RAGGED) dims.dim[0] += tshi_place_index(p, rank, p->ragged);
+    return dims;
+}
+
 /* --- places ------------------------------------------------------------------------------------------------------- */
 
 int tshi_place_index(const tshi_program *p, int rank, int axis) {

@@ -54,7 +54,7 @@ enum { LEAF_FLAGS = 0, IDS_LIMIT = 0, IDS_FLAGS, IDS_IGNORE };
 enum { LAYER_OUT = 0, LAYER_SHARDING, LAYER_AXIS, LAYER_FLAGS, LAYER_ACTIVATION, LAYER_INIT };
 enum { EMBEDDING_ROWS = 4, EMBEDDING_PADDING };
 /* Flags of leaves and ids, and of layers. */
-enum { FLAG_CLAIM = 1, FLAG_INIT = 2, FLAG_TARGET = 4, FLAG_POSITIVE = 8 };
+enum { FLAG_CLAIM = 1, FLAG_INIT = 2, FLAG_TARGET = 4, FLAG_POSITIVE = 8, FLAG_RAGGED = 16 };
 enum { FLAG_BIAS = 1, FLAG_GATHER = 2, FLAG_SEQUENCE = 4, FLAG_LOAD = 8, FLAG_PADDING = 16 };
 /* Forms of reshape. */
 enum { FORM_MERGE, FORM_SPLIT, FORM_FLATTEN, FORM_INSERT, FORM_SWAP, FORM_COUNT };
@@ -111,6 +111,7 @@ typedef struct tshi_program {
     double lr, momentum, weight_decay, clip; /* clip 0: none */
     bool nesterov;
     tshi_zero zero;
+    int ragged;  /* the axis along which LOCAL leaves may differ in size, -1 */
     int dp_axis; /* -1: none */
     bool dp_average, dp_keep;
     int64_t dp_bucket;
@@ -130,9 +131,14 @@ bool tshi_verb_moves(tshi_verb call);
 /* The shapes and whatever else is inferred; false for a program that is none (its sizes do not fit any more). */
 bool tshi_program_infer(tshi_program *p);
 bool tshi_step_infer(const tshi_program *p, int k, tshi_step *s);
+/* Whether the program is one at every index along its ragged axis, and nothing wants those to be alike. */
+bool tshi_program_ragged_fits(const tshi_program *p);
 /* The shape that a reshape asks for. */
 tshi_dims tshi_reshape_dims(const tshi_step *s, const tshi_dims *x);
 int64_t tshi_dims_numel(const tshi_dims *d);
+/* The whole of a leaf that a rank has a part of: a ragged one's dim 0 grows with its index. */
+tshi_dims tshi_leaf_dims(const tshi_program *p, const tshi_step *s, int rank);
+int tshi_leaf_flags(const tshi_step *s);
 
 /* A step's parameter: the leaf itself, or a layer's weight or bias. */
 typedef struct tshi_owned {

@@ -40,15 +40,17 @@ static void drop_setting(tshi_program *p, int which) {
         p->momentum = 0;
         p->nesterov = false;
         break;
+    case 13: p->ragged = -1; break;
     case 10: p->weight_decay = 0; break;
     case 11: p->zero = ZERO_OPTIMIZER; break;
-    default: p->objectives = 0; break;
+    case 12: p->objectives = 0; break;
+    default: break;
     }
 }
 
 static bool shrink_settings(shrinking *s) {
     bool any = false;
-    for (int i = 0; i <= 12; i++) {
+    for (int i = 0; i <= 13; i++) {
         tshi_program p = *s->best;
         drop_setting(&p, i);
         any |= keep(s, &p);
@@ -156,7 +158,8 @@ static void simplify(tshi_step *s, int way, int axis) {
     case 2: s->retain = false; break;
     case 6: s->detached = false; break;
     case 3:
-        if (s->call == CALL_LEAF) s->n[LEAF_FLAGS] &= ~(int64_t)(FLAG_CLAIM | FLAG_INIT);
+        if (s->call == CALL_LEAF) s->n[LEAF_FLAGS] &= ~(int64_t)(FLAG_CLAIM | FLAG_INIT | FLAG_RAGGED);
+        if (s->call == CALL_IDS) s->n[IDS_FLAGS] &= ~(int64_t)FLAG_RAGGED;
         if (s->call == CALL_LINEAR || s->call == CALL_EMBEDDING) s->n[LAYER_FLAGS] = 0;
         break;
     case 4:
@@ -229,7 +232,7 @@ static bool uses_axis(const tshi_program *p, int axis) {
         if (layer && s->n[LAYER_AXIS] == axis) return true;
         if (!layer && tshi_verb_moves(s->call) && s->n[0] == axis) return true;
     }
-    return p->dp_axis == axis;
+    return p->dp_axis == axis || p->ragged == axis;
 }
 
 static void remove_axis(tshi_program *p, int axis) {
@@ -237,6 +240,7 @@ static void remove_axis(tshi_program *p, int axis) {
     p->axes--;
     p->size[p->axes] = 0;
     if (p->dp_axis > axis) p->dp_axis--;
+    if (p->ragged > axis) p->ragged--;
     for (int k = 0; k < p->steps; k++) {
         tshi_step *s = &p->step[k];
         bool layer = s->call == CALL_LINEAR || s->call == CALL_EMBEDDING || s->call == CALL_PREPARE;

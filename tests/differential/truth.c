@@ -42,12 +42,13 @@ static bool failed(truth *t, const char *what) {
 
 /* --- leaves ------------------------------------------------------------------------------------------------------- */
 
-static tsh_tensor *make_leaf(truth *t, int k, int copy) {
+static tsh_tensor *make_leaf(truth *t, int k, int copy, int rank) {
     const tshi_step *s = &t->p->step[k];
     bool integer = s->call == CALL_IDS;
     tsh_tensor_config config = {.dtype = integer ? TSH_INT64 : t->p->dtype, .ndim = s->shape.ndim};
     tsh_tensor *out;
-    memcpy(config.shape, s->shape.dim, sizeof config.shape);
+    tshi_dims dims = tshi_leaf_dims(t->p, s, rank);
+    memcpy(config.shape, dims.dim, sizeof config.shape);
     if (tsh_tensor_create(t->bench.mesh, &config, &out) != TSH_OK) return NULL;
     for (int64_t i = 0; i < tsh_tensor_numel(out); i++) {
         double value = tshi_leaf_value(t->p, s, copy, i);
@@ -72,7 +73,7 @@ static bool make_leaves(truth *t, int k) {
     tsh_tensor *made[MAX_RANKS] = {NULL};
     for (int r = 0; r < t->ranks; r++) {
         int copy = tshi_place_number(t->p, s->layout, TSH_KIND_LOCAL, r);
-        if (!made[copy]) made[copy] = make_leaf(t, k, copy);
+        if (!made[copy]) made[copy] = make_leaf(t, k, copy, r);
         if (!made[copy]) return failed(t, "leaf");
         t->leaf[k].of[r] = made[copy];
     }
