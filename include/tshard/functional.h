@@ -7,7 +7,8 @@
  * so repeat the arithmetic on every rank. Among these the entry whose transitions send the fewest bytes is taken,
  * forward and backward, a sum that it leaves open (P) counting as its all-reduce; the first on ties. The choice depends
  * on shapes, dtypes and layouts alone: it is the same on every rank, at any number of ranks, with and without
- * recording, and for empty tensors. LOCAL is only ever taken as LOCAL.
+ * recording, and for empty tensors. Of a LOCAL tensor, whose sizes ranks may differ in, every size counts as 1024
+ * there. LOCAL is only ever taken as LOCAL.
  * All tensors of one float dtype that the device computes with (see tsh_dtype) where not said otherwise, on one mesh.
  * Every function returns a tensor owned by the tape, or NULL with the words in tsh_tape_message(). On a GPU ids out of
  * range, and whatever else only its kernels find, are told by the next call that looks: tsh_backward,

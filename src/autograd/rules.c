@@ -53,15 +53,35 @@ static bool pattern_takes(tshi_pattern p, tsh_layout have) {
     return p != TSHI_COPY || have.kind == TSH_KIND_REPLICATED;
 }
 
+/* What a size counts as where ranks may differ in it. */
+static const double usual_size = 1024;
+
 /* Bytes of the whole, every size taken as at least 1: an empty tensor takes the rows of one that is not. */
-static double shape_bytes(tsh_dtype dtype, const tshi_shape *shape) {
+static double shape_bytes(tsh_dtype dtype, const tshi_shape *shape, bool differs) {
     double bytes = (double)tsh_dtype_size(dtype);
-    for (int d = 0; d < shape->ndim; d++) bytes *= shape->global[d] > 1 ? (double)shape->global[d] : 1;
+    for (int d = 0; d < shape->ndim; d++) {
+        double size = differs ? usual_size : (double)shape->global[d];
+        bytes *= size > 1 ? size : 1;
+    }
     return bytes;
 }
 
+/* Ranks may hold LOCAL tensors of several sizes, and must choose alike. */
+static bool is_local(const tsh_tensor *t) {
+    for (int a = 0; a < t->mesh->axes; a++) {
+        if (t->layout[a].kind == TSH_KIND_LOCAL) return true;
+    }
+    return false;
+}
+
 static double whole_bytes(const tsh_tensor *t) {
-    return shape_bytes(t->dtype, &t->shape);
+    return shape_bytes(t->dtype, &t->shape, is_local(t));
+}
+
+static double output_bytes(const tshi_node *call, tsh_dtype dtype, const tshi_shape *shape) {
+    bool differs = false;
+    for (int i = 0; i < call->inputs; i++) differs = differs || is_local(call->in[i]);
+    return shape_bytes(dtype, shape, differs);
 }
 
 /* --- the rows that one axis may take ------------------------------------------------------------------------------ */
@@ -141,7 +161,7 @@ static void add_candidate(const tshi_node *call, const tshi_rule *row, int bound
     }
     if (!output_layout(call, &c, axis, out->shape->ndim) || all->count == MAX_CANDIDATES) return;
     c.split = split_of(call, &c, axis);
-    c.bytes += open_sum_bytes(call, &c, axis, shape_bytes(out->dtype, out->shape));
+    c.bytes += open_sum_bytes(call, &c, axis, output_bytes(call, out->dtype, out->shape));
     all->item[all->count++] = c;
 }
 

@@ -350,3 +350,34 @@ static void dropped(tshi_rank *r, void *arg) {
 Test(plans, dropout_draws_alike_where_two_inner_dims_are_split, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(RANKS, dropped, NULL));
 }
+
+/* --- LOCAL tensors of several sizes ------------------------------------------------------------------------------- */
+
+/* By its bytes x would move along a where it has one row, and b where x has many. */
+static void uneven(tshi_rank *r, void *arg) {
+    kit k;
+    (void)arg;
+    make_kit(r, &k);
+    int64_t rows = tsh_group_rank(k.group[1]) ? 50 : 1;
+    tsh_tensor *x = NULL, *b = NULL;
+    tsh_tensor_config batch = {
+        .dtype = TSH_FLOAT64, .ndim = 2, .shape = {rows, 2}, .layout = {TSH_SHARD(0), TSH_LOCAL}};
+    tsh_tensor_config vector = {.dtype = TSH_FLOAT64, .ndim = 1, .shape = {2}, .layout = {TSH_SHARD(0)}};
+    tshi_check_ok(r, tsh_tensor_create(k.mesh, &batch, &x));
+    tshi_check_ok(r, tsh_tensor_create(k.mesh, &vector, &b));
+    tshi_check_ok(r, tsh_tensor_require_grad(b));
+    tsh_tensor *y = tsh_bias(k.tape, x, b);
+    if (tshi_check(r, y != NULL, "%s", tsh_tape_message(k.tape))) {
+        tshi_check(r, tshi_layout_equal(y->layout[0], TSH_SHARD(0)), "x was moved");
+        tshi_check_ok(r, tsh_backward(k.tape, tsh_sum(k.tape, y, TSH_ALL_DIMS)));
+        tshi_test_same_grad(r, "b", b, (double[]){51, 51}, 0);
+    }
+    tsh_tape_reset(k.tape);
+    tsh_tensor_release(x);
+    tsh_tensor_release(b);
+    free_kit(r, &k);
+}
+
+Test(plans, ranks_with_local_tensors_of_several_sizes_choose_alike, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run(RANKS, uneven, NULL));
+}
