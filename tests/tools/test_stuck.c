@@ -163,6 +163,25 @@ Test(stuck, stopped_ranks_end, .timeout = 120) {
     assert_nothing_left(60);
 }
 
+/* A rank's process that is stopped before it has become the program, at whatever point that is. */
+Test(stuck, rank_stopped_at_its_start_goes_on, .timeout = 60) {
+    for (int i = 0; i < 20; i++) {
+        launched job = start(ARGUMENTS("-n", "4", "true"));
+        pid_t supervisor = 0, rank = 0;
+        siginfo_t ended = {0};
+        while (!rank && waitid(P_PID, (id_t)job.pid, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && !ended.si_pid) {
+            supervisor = supervisor ? supervisor : first_child(job.pid);
+            rank = supervisor ? first_child(supervisor) : 0;
+        }
+        if (rank) kill(rank, SIGSTOP);
+        tshi_nap(0.02);
+        kill(job.pid, SIGTERM); /* for a rank that was stopped as the program */
+        int code = finish(&job);
+        cr_assert(code == 0 || code == 128 + SIGTERM, "%d", code);
+    }
+    assert_nothing_left(15);
+}
+
 /* --- signals that are ignored ------------------------------------------------------------------------------------- */
 
 /* A signal of a lower number is taken first: had HUP, INT or QUIT counted, the job had been killed before USR1. */

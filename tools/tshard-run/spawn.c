@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,14 +150,30 @@ static int start_failed(const run_plan *plan, int number) {
     return number == ENOENT ? RUN_NOT_FOUND_EXIT : RUN_NOT_USABLE_EXIT;
 }
 
-/* 0 once the program runs, or what kept it from running. */
-static int exec_result(int report, pid_t pid) {
+/* Whether the job is to end: such a signal is pending, or the guard is gone. The loop to come finds out why. */
+static bool is_to_end(const run_link *link) {
+    const int ending[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+    struct pollfd life = {.fd = link->life, .events = POLLIN};
+    sigset_t pending;
+    bool found = poll(&life, 1, 0) > 0;
+    sigpending(&pending);
+    for (size_t i = 0; i < sizeof ending / sizeof *ending; i++) found = found || sigismember(&pending, ending[i]) == 1;
+    return found;
+}
+
+/* 0 once the program runs, or what kept it from running. A child that is stopped before that goes on; one that hangs is
+ * killed when the job is to end. */
+static int exec_result(const run_plan *plan, int report, pid_t pid) {
     int number = 0;
     ssize_t got;
+    for (struct pollfd told = {.fd = report, .events = POLLIN}; poll(&told, 1, 50) <= 0;) {
+        kill(pid, is_to_end(plan->link) ? SIGKILL : SIGCONT);
+    }
     do {
         got = read(report, &number, sizeof number);
     } while (got < 0 && errno == EINTR);
     if (got != (ssize_t)sizeof number) return 0;
+    kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     return number ? number : EIO;
 }
@@ -179,7 +196,7 @@ int run_spawn(const run_plan *plan, int index, run_rank *rank) {
     setpgid(pid, pid); /* the child does it too: whoever comes first */
     close(fds[5]);
     fds[5] = -1;
-    number = exec_result(fds[4], pid);
+    number = exec_result(plan, fds[4], pid);
     if (number) goto fail;
     rank->pid = pid;
     rank->ended = false;
