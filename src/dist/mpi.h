@@ -84,7 +84,7 @@ typedef struct tshi_mpi {
     int nodes;
     uint32_t epoch;
     tshi_notice inbox;
-    tshi_outbox outbox[TSHI_NOTICES];
+    tshi_outbox *outbox; /* [TSHI_NOTICES] */
     tshi_mpi_peer *peer; /* [size] */
     tshi_who me;
     double looked; /* for deaths, when last */
@@ -199,9 +199,11 @@ tsh_status tshi_mpi_start(void);
 tsh_status tshi_mpi_enter(const tsh_world_config *config, tshi_settings *settings);
 /* From now on MPI is not finalised at exit: that could wait for ever. */
 void tshi_mpi_distrust(void);
-/* Takes over the notices of a world that is left. So many ranks have still to say that they leave: somebody has to take
- * that in before MPI ends. */
-void tshi_mpi_part(MPI_Comm *notices, int missing);
+/* Room for what the ranks of a world of that size are told. Not of the world's allocator: see tshi_mpi_part. */
+tshi_outbox *tshi_outbox_create(int size);
+/* Takes over the notices of a world that is left, which may be MPI_COMM_NULL. So many ranks have still to say that they
+ * leave, which has to be received before MPI ends. Takes *outbox as well while MPI still sends from it. */
+void tshi_mpi_part(MPI_Comm *notices, int missing, tshi_outbox **outbox, int size);
 /* Hardware that reads and writes memory past the CPU. */
 bool tshi_mpi_has_adapter(void);
 /* A communicator of all of MPI_COMM_WORLD, once its ranks have come for it; TSH_ERR_TIMEOUT when they do not. */

@@ -19,7 +19,9 @@
 /* The notices of a world that is left. */
 typedef struct parting {
     MPI_Comm notices;
-    int missing; /* ranks that have not said that they leave */
+    int missing;         /* ranks that have not said that they leave */
+    tshi_outbox *outbox; /* what MPI has not sent yet, NULL: nothing */
+    int size;
     struct parting *next;
 } parting;
 
@@ -36,13 +38,34 @@ void tshi_mpi_distrust(void) {
 
 /* --- ending ------------------------------------------------------------------------------------------------------- */
 
-/* Who does not say that he leaves gets no more than TSHI_GRACE; MPI's own end waits for him anyway. */
+tshi_outbox *tshi_outbox_create(int size) {
+    size_t requests = TSHI_NOTICES * (size_t)size;
+    tshi_outbox *outbox = calloc(1, TSHI_NOTICES * sizeof *outbox + requests * sizeof *outbox->request);
+    if (!outbox) return NULL;
+    MPI_Request *request = (MPI_Request *)(void *)(outbox + TSHI_NOTICES);
+    for (size_t i = 0; i < requests; i++) request[i] = MPI_REQUEST_NULL;
+    for (int i = 0; i < TSHI_NOTICES; i++) outbox[i].request = request + (size_t)i * (size_t)size;
+    return outbox;
+}
+
+/* The requests of all notices lie behind each other. */
+static bool is_sent(const tshi_outbox *outbox, int size) {
+    int done = 1;
+    if (!outbox) return true;
+    return MPI_Testall(TSHI_NOTICES * size, outbox->request, &done, MPI_STATUSES_IGNORE) == MPI_SUCCESS && done;
+}
+
+/* Ranks that do not say that they leave get no more than TSHI_GRACE; MPI's own end waits for them anyway. */
 static void drain(parting *p) {
     double since = tshi_clock();
     tshi_notice notice;
-    while (p->missing > 0 && tshi_clock() - since < TSHI_GRACE) {
+    while ((p->missing > 0 || !is_sent(p->outbox, p->size)) && tshi_clock() - since < TSHI_GRACE) {
         MPI_Status from;
         int there = 0;
+        if (p->missing <= 0) {
+            tshi_mpi_doze(tshi_clock() - since);
+            continue;
+        }
         if (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, p->notices, &there, &from) != MPI_SUCCESS) break;
         if (!there) {
             tshi_mpi_doze(tshi_clock() - since);
@@ -53,7 +76,7 @@ static void drain(parting *p) {
         if (error != MPI_SUCCESS) break;
         p->missing -= notice.kind == TSHI_NOTICE_LEFT;
     }
-    MPI_Comm_free(&p->notices);
+    if (p->notices != MPI_COMM_NULL) MPI_Comm_free(&p->notices);
 }
 
 static void drain_all(void) {
@@ -61,6 +84,7 @@ static void drain_all(void) {
         parting *p = process.partings;
         process.partings = p->next;
         if (!process.distrusted) drain(p);
+        if (is_sent(p->outbox, p->size)) free(p->outbox); /* else MPI reads it for as long as there is MPI */
         free(p);
     }
 }
@@ -86,13 +110,16 @@ static bool mark_end(void) {
 }
 
 /* Outlives its world, and the world's allocator with it. */
-void tshi_mpi_part(MPI_Comm *notices, int missing) {
-    parting *p = missing > 0 && mark_end() ? malloc(sizeof *p) : NULL;
+void tshi_mpi_part(MPI_Comm *notices, int missing, tshi_outbox **outbox, int size) {
+    bool sent = is_sent(*outbox, size);
+    parting *p = (missing > 0 || !sent) && mark_end() ? malloc(sizeof *p) : NULL;
+    tshi_outbox *kept = sent ? NULL : *outbox;
+    if (!sent) *outbox = NULL;
     if (!p) {
-        MPI_Comm_free(notices);
+        if (*notices != MPI_COMM_NULL) MPI_Comm_free(notices);
         return;
     }
-    *p = (parting){*notices, missing, process.partings};
+    *p = (parting){*notices, missing, kept, size, process.partings};
     process.partings = p;
     *notices = MPI_COMM_NULL;
 }

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -50,13 +51,8 @@ tsh_status tshi_mpi_open(tsh_world *world, const tshi_settings *settings) {
     mpi->shared = settings->shared;
     mpi->node = tshi_calloc(allocator, size, sizeof *mpi->node);
     mpi->peer = tshi_calloc(allocator, size, sizeof *mpi->peer);
-    bool good = mpi->node && mpi->peer;
-    for (int i = 0; i < TSHI_NOTICES; i++) {
-        mpi->outbox[i].request = tshi_calloc(allocator, size, sizeof *mpi->outbox[i].request);
-        good = good && mpi->outbox[i].request;
-        for (size_t k = 0; mpi->outbox[i].request && k < size; k++) mpi->outbox[i].request[k] = MPI_REQUEST_NULL;
-    }
-    return good ? heap_open(mpi, settings->heap_bytes) : TSH_ERR_MEMORY;
+    mpi->outbox = tshi_outbox_create(settings->size);
+    return mpi->node && mpi->peer && mpi->outbox ? heap_open(mpi, settings->heap_bytes) : TSH_ERR_MEMORY;
 }
 
 /* --- joining ------------------------------------------------------------------------------------------------------ */
@@ -203,8 +199,12 @@ void tshi_mpi_leave(tsh_world *world) {
     for (int i = 0; i < world->size; i++) heard += mpi->peer[i].left != 0;
     heard += !cancelled && mpi->inbox.kind == TSHI_NOTICE_LEFT;
     tshi_mpi_ops_free(mpi);
-    if (mpi->broken != TSH_OK) return;
-    tshi_mpi_part(&mpi->notices, world->size - 1 - heard);
+    if (mpi->broken != TSH_OK) {
+        MPI_Comm none = MPI_COMM_NULL;
+        tshi_mpi_part(&none, 0, &mpi->outbox, world->size);
+        return;
+    }
+    tshi_mpi_part(&mpi->notices, world->size - 1 - heard, &mpi->outbox, world->size);
     MPI_Comm_free(&mpi->recovery);
 }
 
@@ -215,7 +215,7 @@ void tshi_mpi_close(tsh_world *world) {
     tshi_watch_close(world);
     if (mpi->heap) munmap(mpi->heap, mpi->heap_bytes);
     for (int i = 0; mpi->peer && i < world->size; i++) tshi_free(allocator, mpi->peer[i].words);
-    for (int i = 0; i < TSHI_NOTICES; i++) tshi_free(allocator, mpi->outbox[i].request);
+    free(mpi->outbox);
     tshi_pool_clear(&mpi->messages, allocator);
     tshi_waits_close(world, &mpi->waits);
     tshi_free(allocator, mpi->peer);

@@ -6,7 +6,7 @@ bin=$1/bin
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE TSHARD_INIT TSHARD_BACKEND
-export OPENBLAS_NUM_THREADS=1 TSHARD_TIMEOUT=20
+export OPENBLAS_NUM_THREADS=1 TSHARD_TIMEOUT=60
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # an example that fails does not tidy up
 code=0
 fail() { code=1; echo "FAILED: $*"; }
@@ -16,7 +16,7 @@ expect() {
     local wanted=$1 words=$2 program=$3 got
     shift 3
     [ -x "$bin/$program" ] || return 0
-    timeout -k 5 60 "$bin/$program" "$@" < /dev/null > "$folder/out" 2> "$folder/err"
+    timeout -k 5 300 "$bin/$program" "$@" < /dev/null > "$folder/out" 2> "$folder/err"
     got=$?
     [ $got = "$wanted" ] || fail "$program $*: exit code $got, not $wanted: $(cat "$folder/err")"
     grep -qF -- "$words" "$folder/err" || fail "$program $*: no word of '$words': $(cat "$folder/err")"
@@ -27,10 +27,10 @@ full() {
     local program=$1 got
     shift
     [ -x "$bin/$program" ] || return 0
-    timeout -k 5 60 "$bin/$program" "$@" < /dev/null > "$folder/out" 2> "$folder/err" ||
+    timeout -k 5 300 "$bin/$program" "$@" < /dev/null > "$folder/out" 2> "$folder/err" ||
         fail "$program $*: exit code $?: $(cat "$folder/err")"
     [ -s "$folder/out" ] || fail "$program $*: no output"
-    timeout -k 5 60 "$bin/$program" "$@" < /dev/null > /dev/full 2> "$folder/err"
+    timeout -k 5 300 "$bin/$program" "$@" < /dev/null > /dev/full 2> "$folder/err"
     got=$?
     [ $got = 1 ] || fail "$program $* > /dev/full: exit code $got"
     grep -q "^$program: .*writ\(e\|ten\)" "$folder/err" ||
@@ -106,11 +106,11 @@ expect 1 "usage: " data_parallel what
 expect 2 "usage: tshard-pmix" tshard-pmix
 
 # Each rank reads the file of that name: the reason that only rank 1 has is said.
-timeout -k 5 60 "$bin/tshard-run" -n 2 --bind none "$bin/train_text" --steps 1 --text /dev/stdin < "$0" \
+timeout -k 5 300 "$bin/tshard-run" -n 2 --bind none "$bin/train_text" --steps 1 --text /dev/stdin < "$0" \
     > "$folder/out" 2> "$folder/err" && fail "--text /dev/stdin on two ranks"
 grep -q "rank 1: /dev/stdin is empty" "$folder/err" || fail "no reason of rank 1: $(cat "$folder/err")"
 
 # Closed descriptors are not those of the sockets that the program opens.
-timeout -k 5 60 "$bin/mlp" >&- 2> "$folder/err" && fail "mlp without stdout"
+timeout -k 5 300 "$bin/mlp" >&- 2> "$folder/err" && fail "mlp without stdout"
 [ -s "$folder/err" ] || fail "mlp without stdout: no words"
 exit $code
