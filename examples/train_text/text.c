@@ -12,6 +12,18 @@ static const char *const source_patterns[] = {"/include/tshard/*.h", "/src/*/*.[
 /* More than any text that a model of this size can learn from: an endless file must not fill the memory. */
 enum { LONGEST_TEXT = 256 << 20 };
 
+/* Room for so many bytes more. It doubles: a large text is not copied with each chunk of it. */
+static bool make_room(text *t, size_t n) {
+    size_t wanted = (size_t)t->length + n, room = t->room ? t->room : 65536;
+    if (wanted <= t->room) return true;
+    while (room < wanted) room *= 2;
+    unsigned char *grown = realloc(t->symbols, room);
+    if (!grown) return false;
+    t->symbols = grown;
+    t->room = room;
+    return true;
+}
+
 /* Append the file to the bytes read so far. False with errno set. */
 static bool append_file(const char *path, text *t) {
     FILE *file = fopen(path, "rb");
@@ -20,10 +32,8 @@ static bool append_file(const char *path, text *t) {
     size_t n;
     errno = 0;
     while ((n = fread(chunk, 1, sizeof chunk, file)) > 0 && t->length <= LONGEST_TEXT) {
-        unsigned char *grown = realloc(t->symbols, (size_t)t->length + n);
-        if (!grown) break;
-        memcpy(grown + t->length, chunk, n);
-        t->symbols = grown;
+        if (!make_room(t, n)) break;
+        memcpy(t->symbols + t->length, chunk, n);
         t->length += (int64_t)n;
     }
     int error = t->length > LONGEST_TEXT ? EFBIG : n > 0 ? ENOMEM : ferror(file) ? errno : 0;

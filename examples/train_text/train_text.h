@@ -28,6 +28,7 @@ parsed options_parse(int argc, char **argv, bool speaks, options *out);
 typedef struct text {
     unsigned char *symbols;
     int64_t length;
+    size_t room; /* bytes that symbols has */
     int64_t vocabulary;
     unsigned char letter[256]; /* the byte that a symbol stands for */
 } text;
