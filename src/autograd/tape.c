@@ -90,6 +90,7 @@ static void end_step(tsh_tape *tape) {
     tape->skips = false;
     if (!steps) return;
     steps->ended++;
+    steps->open = false;
     if (steps->behind) steps->behind--;
 }
 
@@ -143,7 +144,8 @@ tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format
 }
 
 bool tshi_tape_goes_on(tsh_tape *tape) {
-    const tshi_steps *steps = steps_of(tape);
+    tshi_steps *steps = steps_of(tape);
+    if (steps) steps->open = true;
     if (tape->status != TSH_OK || !steps || !steps->behind) return tape->status == TSH_OK;
     tape->skips = true;
     tshi_tape_fail(tape, TSH_ERR_PEER, "this step is skipped: other ranks were past it when a rank failed");

@@ -220,7 +220,7 @@ static tsh_status catch_up(tsh_world *world) {
                             .count = HEAD + TSHI_STEPPING};
     for (int i = 0; i < TSHI_STEPPING; i++) {
         const tshi_steps *s = &world->steps[i];
-        furthest[HEAD + i] = (int64_t)(s->tape << STEP_BITS | (s->ended & STEP_MASK));
+        furthest[HEAD + i] = (int64_t)(s->tape << STEP_BITS | ((s->ended + s->open) & STEP_MASK));
     }
     /* So little goes through the backend's own memory, wherever it lies. */
     tsh_status status = world->ops->run(host_group(world), &call);

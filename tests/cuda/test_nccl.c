@@ -2,6 +2,7 @@
  * queues run as late as they may. */
 #include "cuda/nccl_ranks.h"
 #include "cuda/nccl_steps.h"
+#include "support/steps.h"
 
 TestSuite(nccl, .timeout = 120);
 
@@ -212,6 +213,25 @@ static void told(tshi_rank *r, void *arg) {
 
 Test(nccl, a_rank_that_fails_tells_the_others) {
     for (int ranks = 2; ranks <= 3; ranks++) run_ranks(ranks, false, told, NULL);
+}
+
+/* A loop of steps, of which one fails on one rank in each of the ways that NCCL's host hears of at once. */
+static void loops(tshi_rank *r, void *arg) {
+    tshi_course *all = arg;
+    for (int when = 0; when < TSHI_MOMENTS && !r->failed; when++) {
+        tshi_story s = {(tshi_moment)when, when % r->size};
+        if (when == TSHI_MISMATCH) continue;
+        tshi_run_steps(r, &s, &all[r->rank]);
+        if (!tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)))) return;
+        const char *words = r->rank == 0 ? tshi_check_courses(all, r->size, &s) : "";
+        tshi_check(r, !words[0], "rank %d fails %s: %s", s.victim, tshi_moment_name(s.when), words);
+        tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
+    }
+}
+
+Test(nccl, one_call_ends_a_step_on_every_rank) {
+    tshi_course all[4];
+    for (int ranks = 2; ranks <= 4; ranks++) run_ranks(ranks, false, loops, all);
 }
 
 static void wrong(tshi_rank *r, void *arg) {
