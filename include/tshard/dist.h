@@ -110,9 +110,9 @@ TSH_API void tsh_world_seed(tsh_world *world, uint64_t seed);
  * and this rank's own return TSH_ERR_STATE, until tsh_world_recover. The first reason stands. Waits for nobody. */
 TSH_API void tsh_world_fail(tsh_world *world, const char *reason);
 /* After failures (not deaths) make the world usable again: forgets them and what was in flight, and has all ranks go on
- * with the same random stream and the same step of each tape; steps under way are over. Collective over the world, waits. A program that works in
- * steps need not call it: tsh_tape_reset does, on every rank. TSH_ERR_PEER or TSH_ERR_TIMEOUT when a rank does not
- * come. */
+ * with the same random stream and the same step of each tape (one that is under way on all ranks alike may go on).
+ * Collective over the world, waits. A program that works in steps need not call it: tsh_tape_reset does, on every rank.
+ * TSH_ERR_PEER or TSH_ERR_TIMEOUT when a rank does not come. */
 TSH_API tsh_status tsh_world_recover(tsh_world *world);
 
 /* --- groups and meshes -------------------------------------------------------------------------------------------- */

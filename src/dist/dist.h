@@ -166,7 +166,7 @@ typedef struct tshi_steps {
     uint64_t tape;   /* its number in its world, from 1 */
     uint64_t ended;  /* steps of it that this rank has ended */
     uint64_t behind; /* steps that other ranks had ended besides when the world recovered: this rank skips them */
-    bool open;       /* a step is under way: if the world recovers meanwhile, it is one of those that are skipped */
+    bool open;       /* a step is under way */
 } tshi_steps;
 /* The last so many tapes of a world are kept in step. */
 #define TSHI_STEPPING 8

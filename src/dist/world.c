@@ -207,20 +207,33 @@ bool tshi_world_troubled(tsh_world *world, tshi_tape_step step) {
     return !ops->fails_later || !ops->fails_later(world, step);
 }
 
+/* Half steps, so that one that is under way counts as more than none. */
+static int64_t place_of(const tshi_steps *s) {
+    return (int64_t)(s->tape << STEP_BITS | ((2 * s->ended + s->open) & STEP_MASK));
+}
+
+/* A step that is under way on all ranks alike goes on; otherwise it is one of those that are skipped. A rank that has
+ * not made the tape misses no step of it. */
+static void fall_in(tshi_steps *s, uint64_t furthest, uint64_t least) {
+    bool known = furthest >> STEP_BITS == s->tape && furthest != least;
+    uint64_t ended = ((furthest & STEP_MASK) + 1) / 2;
+    s->behind = known ? ended - s->ended : 0;
+}
+
 /* The failure came to each rank in a step, before a random number and before a tape of its own: all go on with the
  * furthest. */
 static tsh_status catch_up(tsh_world *world) {
-    enum { HEAD = 2 };
-    int64_t furthest[HEAD + TSHI_STEPPING] = {(int64_t)world->next_stream, (int64_t)world->tapes};
+    enum { HEAD = 2, LEAST = HEAD + TSHI_STEPPING, COUNT = LEAST + TSHI_STEPPING };
+    int64_t furthest[COUNT] = {(int64_t)world->next_stream, (int64_t)world->tapes};
     const tshi_call call = {.op = TSH_OP_ALL_REDUCE,
                             .dtype = TSH_INT64,
                             .reduce = TSH_MAX,
                             .in = furthest,
                             .out = furthest,
-                            .count = HEAD + TSHI_STEPPING};
+                            .count = COUNT};
     for (int i = 0; i < TSHI_STEPPING; i++) {
-        const tshi_steps *s = &world->steps[i];
-        furthest[HEAD + i] = (int64_t)(s->tape << STEP_BITS | ((s->ended + s->open) & STEP_MASK));
+        furthest[HEAD + i] = place_of(&world->steps[i]);
+        furthest[LEAST + i] = -furthest[HEAD + i];
     }
     /* So little goes through the backend's own memory, wherever it lies. */
     tsh_status status = world->ops->run(host_group(world), &call);
@@ -228,10 +241,7 @@ static tsh_status catch_up(tsh_world *world) {
     world->next_stream = (uint64_t)furthest[0];
     world->tapes = (uint64_t)furthest[1];
     for (int i = 0; i < TSHI_STEPPING; i++) {
-        tshi_steps *s = &world->steps[i];
-        uint64_t tape = (uint64_t)furthest[HEAD + i] >> STEP_BITS, ended = (uint64_t)furthest[HEAD + i] & STEP_MASK;
-        /* Of a tape that this rank has not made it misses no step. */
-        s->behind = tape == s->tape ? ended - (s->ended & STEP_MASK) : 0;
+        fall_in(&world->steps[i], (uint64_t)furthest[HEAD + i], (uint64_t)-furthest[LEAST + i]);
     }
     return TSH_OK;
 }
