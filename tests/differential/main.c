@@ -21,7 +21,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { HANG_SECONDS = 150, SHRINK_TRIES = 1500, MOST_FAILURES = 5, PROGRAMS_THAT_HAVE_ALL_CALLS = 250 };
+enum {
+    HANG_SECONDS = 150,
+    SHRINK_TRIES = 1500,
+    SHRINK_SECONDS = 60,
+    MOST_FAILURES = 5,
+    PROGRAMS_THAT_HAVE_ALL_CALLS = 250
+};
 /* Refused programs, of all: more is a failure. */
 static const double most_refused = 0.01;
 
@@ -162,11 +168,13 @@ static pid_t fork_child(void) {
 typedef struct attempt {
     shared *s;
     char first[2048]; /* words of the failure that shrinks */
+    double deadline;  /* what hangs is not tried for long */
 } attempt;
 
 /* As far as the same kind of failure goes: the words' beginning. */
 static bool fails_alike(const tshi_program *p, void *user) {
     attempt *a = user;
+    if (tshi_now() > a->deadline) return false;
     a->s->verdict.kind = VERDICT_SAME;
     pid_t child = fork_child();
     if (child == 0) {
@@ -183,13 +191,14 @@ static bool fails_alike(const tshi_program *p, void *user) {
 
 static void report(const options *o, const char *program, uint64_t seed, shared *s) {
     tshi_program *p = calloc(1, sizeof *p);
-    attempt a = {.s = s};
+    attempt a = {.s = s, .deadline = tshi_now() + SHRINK_SECONDS};
     if (!p) abort();
     snprintf(a.first, sizeof a.first, "%s", s->verdict.words);
     tshi_program_generate(seed, o->ranks, p);
     printf("program %llu fails: %s\n", (unsigned long long)seed, a.first);
     fflush(stdout);
     tshi_program_shrink(p, SHRINK_TRIES, fails_alike, &a);
+    a.deadline += HANG_SECONDS;
     bool still = fails_alike(p, &a);
     printf("made smaller%s: %s\n", still ? "" : " (it does not fail every time)", still ? s->verdict.words : a.first);
     tshi_program_print(p, stdout);

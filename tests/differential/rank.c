@@ -348,12 +348,9 @@ static void trace_parameters(run *r) {
     }
 }
 
-/* After a failure all ranks come here, and the world is as new. */
+/* After a failure all ranks come here, and the world is as new: each of them has heard of it by now. */
 static bool recover(run *r) {
-    bool failed = r->bench.tape && tsh_tape_status(r->bench.tape) != TSH_OK;
-    /* The tape's own reset comes to it where the step has failed. */
-    bool joined = failed || tsh_world_recover(r->part->world) == TSH_OK;
-    return joined && (!r->bench.tape || tsh_tape_reset(r->bench.tape) == TSH_OK);
+    return (r->bench.tape ? tsh_tape_reset(r->bench.tape) : tsh_world_recover(r->part->world)) == TSH_OK;
 }
 
 static void close_run(run *r) {
