@@ -64,6 +64,11 @@ typedef struct fuzz_call {
 /* Tables that end with a NULL name. */
 extern const fuzz_call fuzz_tensor_calls[], fuzz_dist_calls[], fuzz_autograd_calls[], fuzz_train_calls[];
 
+void fuzz_make_mesh(fuzz *f, void (*function)(void));
+void fuzz_make_tensor(fuzz *f, void (*function)(void));
+/* The calls that make objects; the weight is the kind. */
+extern const fuzz_call fuzz_makers[];
+
 /* --- drawing ------------------------------------------------------------------------------------------------------ */
 
 uint64_t fuzz_bits(fuzz *f);
@@ -89,6 +94,8 @@ tsh_tensor *fuzz_tensor_like(fuzz *f, const tsh_tensor *other);
 tsh_tensor *fuzz_ids(fuzz *f); /* mostly one of int64 */
 /* Into a slot, whose object goes. A NULL counts as well: other ranks may have got something there. */
 void fuzz_put(fuzz *f, fuzz_kind kind, void *object, const void *parent);
+/* Make what most calls need, where slots have become empty. */
+void fuzz_furnish(fuzz *f);
 /* The slot's object and what stands on it. */
 void fuzz_empty(fuzz *f, fuzz_kind kind, int index);
 void fuzz_empty_all(fuzz *f);

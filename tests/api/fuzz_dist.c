@@ -175,7 +175,7 @@ static const char *some_axes(fuzz *f, char text[64]) {
     return text;
 }
 
-static void mesh_create(fuzz *f, void (*function)(void)) {
+void fuzz_make_mesh(fuzz *f, void (*function)(void)) {
     char text[64];
     tsh_mesh *mesh = NULL;
     const char *axes = some_axes(f, text);
@@ -377,17 +377,17 @@ const fuzz_call fuzz_dist_calls[] = {
     {"tsh_world_seed", world_seed, NULL, 1},
     {"tsh_world_fail", world_fail, NULL, 1},
     {"tsh_world_recover", world_recover, NULL, 2},
-    {"tsh_group_create", group_create, NULL, 4},
-    {"tsh_group_create_in", group_create_in, NULL, 4},
-    {"tsh_group_split", group_split, NULL, 4},
-    {"tsh_group_destroy", group_destroy, NULL, 2},
+    {"tsh_group_create", group_create, NULL, 1},
+    {"tsh_group_create_in", group_create_in, NULL, 1},
+    {"tsh_group_split", group_split, NULL, 1},
+    {"tsh_group_destroy", group_destroy, NULL, 1},
     {"tsh_group_rank tsh_group_size tsh_group_world_rank tsh_group_backend tsh_group_rank_of tsh_group_world "
      "tsh_group_mesh tsh_group_get_stats tsh_group_reset_stats tsh_group_supports tsh_backend_supports "
      "tsh_collective_name",
      group_questions, NULL, 3},
-    {"tsh_mesh_create", mesh_create, NULL, 5},
-    {"tsh_mesh_create_in", mesh_create_in, NULL, 4},
-    {"tsh_mesh_destroy", mesh_destroy, NULL, 2},
+    {"tsh_mesh_create", fuzz_make_mesh, NULL, 1},
+    {"tsh_mesh_create_in", mesh_create_in, NULL, 1},
+    {"tsh_mesh_destroy", mesh_destroy, NULL, 1},
     {"tsh_mesh_group tsh_mesh_axes tsh_mesh_axis_group tsh_mesh_axis_name tsh_mesh_world", mesh_questions, NULL, 2},
     {"tsh_all_reduce", all_reduce, NULL, 5},
     {"tsh_all_gather_into_tensor", all_gather_into_tensor, NULL, 4},

@@ -109,11 +109,11 @@ static bool stamps_differ(const vote *votes, int size, fuzz_kind kind, int index
     return false;
 }
 
-/* What was made in this step goes too: some ranks have got it and some not. */
-static void level(fuzz *f, const vote *votes) {
+/* What the ranks do not have alike goes, and after a failure what was made in this step: some have got it and some not. */
+static void level(fuzz *f, const vote *votes, bool failed) {
     for (int kind = FUZZ_KINDS - 1; kind >= 0; kind--) {
         for (int i = 0; i < FUZZ_SLOTS; i++) {
-            bool fresh = votes[0].stamps[kind][i] == f->step * 8;
+            bool fresh = failed && votes[0].stamps[kind][i] == f->step * 8;
             if (fresh || stamps_differ(votes, f->size, (fuzz_kind)kind, i)) fuzz_empty(f, (fuzz_kind)kind, i);
         }
     }
@@ -180,7 +180,7 @@ static bool repair(fuzz *f, shared *s, const vote *votes) {
     if (v.failed) {
         for (int i = 0; i < FUZZ_SLOTS; i++) fuzz_renew_tape(f, i);
     }
-    if (v.failed || v.severe || v.differ) level(f, votes);
+    level(f, votes, v.failed || v.severe || v.differ);
     sweep(f, votes);
     return true;
 }
@@ -218,6 +218,7 @@ static bool step(fuzz *f, shared *s) {
         f->draw += 0xABCDEFu * (uint64_t)(f->rank->rank + 1);
         f->stamp += (uint64_t)f->rank->rank + 1;
     }
+    if (!f->deviates) fuzz_furnish(f);
     const fuzz_call *call = draw_call(f);
     atomic_store(&s->progress[f->rank->rank].name, call->name);
     atomic_store(&s->progress[f->rank->rank].step, f->step);

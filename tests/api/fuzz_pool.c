@@ -35,15 +35,15 @@ int fuzz_dim(fuzz *f) {
 }
 
 tsh_dtype fuzz_dtype(fuzz *f) {
-    if (fuzz_chance(f, 65)) return TSH_FLOAT32;
+    if (fuzz_chance(f, 85)) return TSH_FLOAT32;
     if (fuzz_chance(f, 40)) return TSH_FLOAT64;
     return fuzz_chance(f, 60) ? TSH_INT64 : (tsh_dtype)fuzz_index(f, TSH_DTYPE_COUNT);
 }
 
 tsh_layout fuzz_layout(fuzz *f) {
     int draw = fuzz_below(f, 100);
-    if (draw < 40) return TSH_REPLICATED;
-    if (draw < 75) return TSH_SHARD(fuzz_dim(f));
+    if (draw < 50) return TSH_REPLICATED;
+    if (draw < 80) return TSH_SHARD(fuzz_dim(f));
     if (draw < 86) return TSH_PARTIAL;
     if (draw < 98) return TSH_LOCAL;
     return (tsh_layout){(tsh_layout_kind)fuzz_index(f, 9), fuzz_dim(f)};
@@ -129,14 +129,18 @@ void *fuzz_pick(fuzz *f, fuzz_kind kind) {
 }
 
 const tsh_mesh *fuzz_mesh(fuzz *f) {
+    bool made = fuzz_chance(f, 75);
+    for (int i = 1; made && i < FUZZ_SLOTS; i++) {
+        if (f->slots[FUZZ_MESH][i].stamp) return f->slots[FUZZ_MESH][i].object;
+    }
     if (fuzz_chance(f, 15)) return tsh_group_mesh(fuzz_pick(f, FUZZ_GROUP));
     if (fuzz_chance(f, 1)) return tsh_world_mesh(fuzz_pick(f, FUZZ_WORLD));
     return fuzz_pick(f, FUZZ_MESH);
 }
 
 tsh_group *fuzz_group(fuzz *f) {
-    if (fuzz_chance(f, 50)) {
-        const tsh_mesh *mesh = fuzz_pick(f, FUZZ_MESH);
+    if (fuzz_chance(f, 70)) {
+        const tsh_mesh *mesh = fuzz_mesh(f);
         return tsh_mesh_axis_group(mesh, fuzz_below(f, tsh_mesh_axes(mesh)));
     }
     return fuzz_pick(f, FUZZ_GROUP);
@@ -144,8 +148,9 @@ tsh_group *fuzz_group(fuzz *f) {
 
 tsh_tensor *fuzz_tensor(fuzz *f) {
     int draw = fuzz_below(f, 100);
-    if (draw < 50) return fuzz_pick(f, FUZZ_TENSOR);
-    if (draw < 92) return fuzz_pick(f, FUZZ_VALUE);
+    tsh_tensor *value = draw < 45 ? fuzz_pick(f, FUZZ_VALUE) : NULL;
+    if (value || draw == 0) return value;
+    if (draw < 92) return fuzz_pick(f, FUZZ_TENSOR);
     if (draw < 96) return tsh_linear_weight(fuzz_pick(f, FUZZ_LINEAR));
     if (draw < 98) return tsh_embedding_weight(fuzz_pick(f, FUZZ_EMBEDDING));
     return tsh_tensor_grad(fuzz_pick(f, FUZZ_TENSOR));
@@ -213,15 +218,12 @@ static void empty_kind(fuzz *f, fuzz_kind kind, int first) {
     for (int i = first; i < FUZZ_SLOTS; i++) fuzz_empty(f, kind, i);
 }
 
-/* What may stand on a group or a mesh; tensors do that only on their own. */
-static void empty_above(fuzz *f, const void *mesh) {
-    static const fuzz_kind kinds[] = {FUZZ_WORK, FUZZ_DATA_PARALLEL, FUZZ_OPTIMIZER,
-                                      FUZZ_LIST, FUZZ_LINEAR,        FUZZ_EMBEDDING};
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) empty_kind(f, kinds[i], 0);
+/* What may stand on a group or a mesh: all of it, on every rank alike, also on those that are no members. */
+static void empty_above(fuzz *f) {
+    static const fuzz_kind kinds[] = {FUZZ_WORK,   FUZZ_DATA_PARALLEL, FUZZ_OPTIMIZER, FUZZ_LIST,
+                                      FUZZ_LINEAR, FUZZ_EMBEDDING,     FUZZ_TENSOR};
     for (int i = 0; i < FUZZ_SLOTS; i++) fuzz_renew_tape(f, i);
-    for (int i = 0; i < FUZZ_SLOTS; i++) {
-        if (f->slots[FUZZ_TENSOR][i].parent == mesh) fuzz_empty(f, FUZZ_TENSOR, i);
-    }
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) empty_kind(f, kinds[i], 0);
 }
 
 void fuzz_renew_tape(fuzz *f, int index) {
@@ -235,11 +237,9 @@ void fuzz_renew_tape(fuzz *f, int index) {
 void fuzz_empty(fuzz *f, fuzz_kind kind, int index) {
     fuzz_slot *slot = &f->slots[kind][index];
     void *object = slot->object;
-    bool own = index == 0 && (kind == FUZZ_MESH || kind == FUZZ_GROUP);
-    if (object && own) return;
-    if (object && kind == FUZZ_MESH) empty_above(f, object);
-    if (object && kind == FUZZ_GROUP) empty_above(f, tsh_group_mesh(object));
-    if (object && kind == FUZZ_WORLD) empty_above(f, tsh_world_mesh(object));
+    bool carries = kind == FUZZ_MESH || kind == FUZZ_GROUP || kind == FUZZ_WORLD;
+    if (index == 0 && carries && kind != FUZZ_WORLD) return;
+    if (slot->stamp && carries) empty_above(f);
     if (object && kind == FUZZ_TAPE) forget_values(f, object);
     *slot = (fuzz_slot){0};
     destroy(kind, object);

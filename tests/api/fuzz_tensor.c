@@ -76,8 +76,8 @@ static void graph(fuzz *f, void (*function)(void)) {
 
 static int64_t size(fuzz *f) {
     static const int64_t odd[] = {0, 0, 1, -1, INT64_MAX, (int64_t)1 << 40};
-    if (fuzz_chance(f, 12)) return odd[fuzz_below(f, fuzz_chance(f, 20) ? 6 : 3)];
-    return fuzz_chance(f, 70) ? 4 : 1 + fuzz_below(f, 6);
+    if (fuzz_chance(f, 6)) return odd[fuzz_below(f, fuzz_chance(f, 20) ? 6 : 3)];
+    return fuzz_chance(f, 88) ? 4 : 1 + fuzz_below(f, 6);
 }
 
 /* Of id dtype: small numbers, mostly below 4. */
@@ -92,20 +92,45 @@ static void fill(fuzz *f, tsh_tensor *t) {
     fuzz_said(f, "tensor_write", tsh_tensor_write(t, ids, numel), NULL);
 }
 
-static void tensor_create(fuzz *f, void (*function)(void)) {
-    tsh_tensor_config config = {.dtype = fuzz_dtype(f), .ndim = fuzz_chance(f, 60) ? 2 : fuzz_index(f, 4)};
+void fuzz_make_tensor(fuzz *f, void (*function)(void)) {
+    tsh_tensor_config config = {.dtype = fuzz_dtype(f), .ndim = fuzz_chance(f, 85) ? 2 : fuzz_index(f, 4)};
     const tsh_mesh *mesh = fuzz_mesh(f);
     tsh_tensor *t = NULL;
     (void)function;
+    bool ids = true; /* are lacking */
+    for (int i = 0; i < FUZZ_SLOTS; i++) ids = ids && tsh_tensor_dtype(f->slots[FUZZ_TENSOR][i].object) != TSH_INT64;
+    if (ids && fuzz_chance(f, 50)) config.dtype = TSH_INT64;
+    if (config.dtype == TSH_INT64 && fuzz_chance(f, 80)) config.ndim = 1;
     for (int d = 0; d < TSH_MAX_DIMS; d++) config.shape[d] = size(f);
     for (int a = 0; a < TSH_MAX_AXES; a++) config.layout[a] = fuzz_layout(f);
-    bool bare = fuzz_chance(f, 2), no_out = fuzz_chance(f, 2), leaf = fuzz_chance(f, 50);
+    bool bare = fuzz_chance(f, 2), no_out = fuzz_chance(f, 2), leaf = fuzz_chance(f, 70);
     tsh_status status = tsh_tensor_create(mesh, bare ? NULL : &config, no_out ? NULL : &t);
     fuzz_said(f, "tensor_create", status, status != TSH_OK ? t : NULL);
     fuzz_put(f, FUZZ_TENSOR, t, mesh);
     if (!t) return;
     fill(f, t);
     if (leaf) fuzz_said(f, "tensor_require_grad", tsh_tensor_require_grad(t), NULL);
+}
+
+static bool lacks(const fuzz *f, fuzz_kind kind, int wanted) {
+    int filled = 0;
+    for (int i = kind == FUZZ_MESH; i < FUZZ_SLOTS; i++) filled += f->slots[kind][i].stamp != 0;
+    return filled < wanted;
+}
+
+/* Each is drawn from a state of its own: how many numbers one takes may depend on the rank. */
+void fuzz_furnish(fuzz *f) {
+    static const int wanted[FUZZ_KINDS] = {
+        [FUZZ_MESH] = 1,      [FUZZ_TAPE] = 1,   [FUZZ_LIST] = 1,     [FUZZ_LINEAR] = 2,
+        [FUZZ_EMBEDDING] = 1, [FUZZ_TENSOR] = 8, [FUZZ_OPTIMIZER] = 1};
+    uint64_t draw = f->draw, after = f->draw + 99999;
+    for (const fuzz_call *c = fuzz_makers; c->name; c++) {
+        for (int i = 0; i < 12 && lacks(f, (fuzz_kind)c->weight, wanted[c->weight]); i++) {
+            f->draw = draw += 77;
+            c->make(f, c->function);
+        }
+    }
+    f->draw = after;
 }
 
 static void tensor_clone(fuzz *f, void (*function)(void)) {
@@ -227,7 +252,7 @@ const fuzz_call fuzz_tensor_calls[] = {
     {"tsh_event_create tsh_event_destroy", event_create, NULL, 1},
     {"tsh_event_record tsh_event_elapsed", event_use, NULL, 1},
     {"tsh_graph_capture_begin tsh_graph_capture_end tsh_graph_launch tsh_graph_destroy", graph, NULL, 1},
-    {"tsh_tensor_create", tensor_create, NULL, 40},
+    {"tsh_tensor_create", fuzz_make_tensor, NULL, 12},
     {"tsh_tensor_clone", tensor_clone, NULL, 3},
     {"tsh_tensor_retain", tensor_retain, NULL, 3},
     {"tsh_tensor_release", tensor_release, NULL, 3},

@@ -44,17 +44,26 @@ static void after(fuzz *f, tsh_tape *tape, const char *name, tsh_status status) 
     if (tsh_tape_status(tape) != TSH_OK && tape) f->failed = true;
 }
 
+/* Of a layer's output or of a leaf's, or any value, which may not have been recorded. */
+static tsh_tensor *some_loss(fuzz *f, tsh_tape *tape) {
+    tsh_linear *layer = fuzz_pick(f, FUZZ_LINEAR);
+    tsh_tensor *x = fuzz_tensor_like(f, tsh_linear_weight(layer)), *value = fuzz_pick(f, FUZZ_VALUE);
+    int draw = fuzz_below(f, 10);
+    if (draw < 3) return tsh_linear_forward(tape, layer, x);
+    return draw < 6 ? tsh_mul(tape, x, x) : value;
+}
+
 static void backward(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
-    tsh_tensor *loss = fuzz_pick(f, FUZZ_VALUE);
+    tsh_tensor *loss = some_loss(f, tape);
     (void)function;
-    if (fuzz_chance(f, 60)) loss = tsh_sum(tape, loss, TSH_ALL_DIMS);
+    if (loss && tsh_tensor_dtype(loss) == TSH_FLOAT32 && fuzz_chance(f, 80)) loss = tsh_sum(tape, loss, TSH_ALL_DIMS);
     after(f, tape, "backward", tsh_backward(tape, loss));
 }
 
 static void backward_with(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
-    tsh_tensor *loss = fuzz_pick(f, FUZZ_VALUE);
+    tsh_tensor *loss = some_loss(f, tape);
     tsh_backward_config config = {.retain_graph = fuzz_chance(f, 60)};
     if (fuzz_chance(f, 20)) config.gradient = fuzz_tensor_like(f, loss);
     (void)function;
@@ -266,6 +275,7 @@ static void linear_create(fuzz *f, void (*function)(void)) {
     (void)function;
     tsh_linear *layer = tsh_linear_create(group, fuzz_chance(f, 3) ? NULL : &config);
     if (!layer && !tsh_error_message()[0]) fuzz_wrong(f, "linear_create: NULL without words");
+    if (layer) tsh_linear_register(layer, f->slots[FUZZ_LIST][0].object, name(f));
     fuzz_put(f, FUZZ_LINEAR, layer, NULL);
 }
 
@@ -284,7 +294,7 @@ static void linear_forward(fuzz *f, void (*function)(void)) {
 }
 
 static void linear_use(fuzz *f, void (*function)(void)) {
-    static const double zeros[64];
+    static const double zeros[1 << 20];
     tsh_linear *layer = fuzz_pick(f, FUZZ_LINEAR);
     const void *bias = tsh_linear_bias(layer) || fuzz_chance(f, 10) ? zeros : NULL;
     (void)function;
@@ -306,6 +316,7 @@ static void embedding_create(fuzz *f, void (*function)(void)) {
     (void)function;
     tsh_embedding *layer = tsh_embedding_create(group, fuzz_chance(f, 3) ? NULL : &config);
     if (!layer && !tsh_error_message()[0]) fuzz_wrong(f, "embedding_create: NULL without words");
+    if (layer) tsh_embedding_register(layer, f->slots[FUZZ_LIST][0].object, name(f));
     fuzz_put(f, FUZZ_EMBEDDING, layer, NULL);
 }
 
@@ -323,7 +334,7 @@ static void embedding_forward(fuzz *f, void (*function)(void)) {
 }
 
 static void embedding_use(fuzz *f, void (*function)(void)) {
-    static const double zeros[64];
+    static const double zeros[1 << 20];
     tsh_embedding *layer = fuzz_pick(f, FUZZ_EMBEDDING);
     (void)function;
     fuzz_said(f, "embedding_register", tsh_embedding_register(layer, fuzz_pick(f, FUZZ_LIST), name(f)), NULL);
@@ -464,5 +475,16 @@ const fuzz_call fuzz_train_calls[] = {
     {"tsh_data_parallel_destroy", data_parallel_destroy, NULL, 1},
     {"tsh_data_parallel_wait tsh_data_parallel_set_sync tsh_data_parallel_buckets tsh_data_parallel_group",
      data_parallel_use, NULL, 4},
+    {NULL, NULL, NULL, 0},
+};
+
+const fuzz_call fuzz_makers[] = {
+    {"mesh", fuzz_make_mesh, NULL, FUZZ_MESH},
+    {"tape", tape_create, NULL, FUZZ_TAPE},
+    {"list", parameters_create, NULL, FUZZ_LIST},
+    {"linear", linear_create, NULL, FUZZ_LINEAR},
+    {"embedding", embedding_create, NULL, FUZZ_EMBEDDING},
+    {"tensor", fuzz_make_tensor, NULL, FUZZ_TENSOR},
+    {"optimizer", optimizer_create, NULL, FUZZ_OPTIMIZER},
     {NULL, NULL, NULL, 0},
 };
