@@ -98,6 +98,7 @@ void fuzz_put(fuzz *f, fuzz_kind kind, void *object, const void *parent);
 void fuzz_furnish(fuzz *f);
 /* The slot's object and what stands on it. */
 void fuzz_empty(fuzz *f, fuzz_kind kind, int index);
+void fuzz_empty_above(fuzz *f); /* all but meshes, groups and worlds; tapes are renewed */
 void fuzz_empty_all(fuzz *f);
 /* Tensors that are its to be kept go; the tape is new. */
 void fuzz_renew_tape(fuzz *f, int index);

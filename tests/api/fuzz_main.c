@@ -111,6 +111,11 @@ static bool stamps_differ(const vote *votes, int size, fuzz_kind kind, int index
 
 /* What the ranks do not have alike goes, and after a failure what was made in this step: some have got it and some not. */
 static void level(fuzz *f, const vote *votes, bool failed) {
+    for (int i = 0; i < FUZZ_SLOTS; i++) {
+        bool differ = stamps_differ(votes, f->size, FUZZ_MESH, i) || stamps_differ(votes, f->size, FUZZ_GROUP, i) ||
+                      stamps_differ(votes, f->size, FUZZ_WORLD, i);
+        if (differ) fuzz_empty_above(f);
+    }
     for (int kind = FUZZ_KINDS - 1; kind >= 0; kind--) {
         for (int i = 0; i < FUZZ_SLOTS; i++) {
             bool fresh = failed && votes[0].stamps[kind][i] == f->step * 8;

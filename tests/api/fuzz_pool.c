@@ -128,14 +128,21 @@ void *fuzz_pick(fuzz *f, fuzz_kind kind) {
     return slot ? take(f, kind, slot) : NULL;
 }
 
+static bool whole(const fuzz *f, const tsh_mesh *mesh) {
+    int ranks = 1;
+    for (int a = 0; a < tsh_mesh_axes(mesh); a++) ranks *= tsh_group_size(tsh_mesh_axis_group(mesh, a));
+    return mesh && ranks == f->size;
+}
+
+/* What stands on a mesh of some ranks is another thing on the others: calls on it would not match. */
 const tsh_mesh *fuzz_mesh(fuzz *f) {
-    bool made = fuzz_chance(f, 75);
-    for (int i = 1; made && i < FUZZ_SLOTS; i++) {
-        if (f->slots[FUZZ_MESH][i].stamp) return f->slots[FUZZ_MESH][i].object;
-    }
-    if (fuzz_chance(f, 15)) return tsh_group_mesh(fuzz_pick(f, FUZZ_GROUP));
-    if (fuzz_chance(f, 1)) return tsh_world_mesh(fuzz_pick(f, FUZZ_WORLD));
-    return fuzz_pick(f, FUZZ_MESH);
+    int draw = fuzz_below(f, 100), slot = fuzz_below(f, 4);
+    const tsh_mesh *mesh = f->slots[FUZZ_MESH][slot].object;
+    if (draw < 2) return NULL;
+    if (draw < 3) return tsh_world_mesh(fuzz_pick(f, FUZZ_WORLD));
+    if (draw < 15) mesh = tsh_group_mesh(f->slots[FUZZ_GROUP][slot].object);
+    for (int i = 1; draw >= 40 && !whole(f, mesh) && i < FUZZ_SLOTS; i++) mesh = f->slots[FUZZ_MESH][i].object;
+    return whole(f, mesh) ? mesh : f->slots[FUZZ_MESH][0].object;
 }
 
 tsh_group *fuzz_group(fuzz *f) {
@@ -219,7 +226,7 @@ static void empty_kind(fuzz *f, fuzz_kind kind, int first) {
 }
 
 /* What may stand on a group or a mesh: all of it, on every rank alike, also on those that are no members. */
-static void empty_above(fuzz *f) {
+void fuzz_empty_above(fuzz *f) {
     static const fuzz_kind kinds[] = {FUZZ_WORK,   FUZZ_DATA_PARALLEL, FUZZ_OPTIMIZER, FUZZ_LIST,
                                       FUZZ_LINEAR, FUZZ_EMBEDDING,     FUZZ_TENSOR};
     for (int i = 0; i < FUZZ_SLOTS; i++) fuzz_renew_tape(f, i);
@@ -239,7 +246,7 @@ void fuzz_empty(fuzz *f, fuzz_kind kind, int index) {
     void *object = slot->object;
     bool carries = kind == FUZZ_MESH || kind == FUZZ_GROUP || kind == FUZZ_WORLD;
     if (index == 0 && carries && kind != FUZZ_WORLD) return;
-    if (slot->stamp && carries) empty_above(f);
+    if (slot->stamp && carries) fuzz_empty_above(f);
     if (object && kind == FUZZ_TAPE) forget_values(f, object);
     *slot = (fuzz_slot){0};
     destroy(kind, object);

@@ -261,7 +261,7 @@ static tsh_init some_init(fuzz *f) {
 }
 
 static void linear_create(fuzz *f, void (*function)(void)) {
-    tsh_group *group = fuzz_group(f);
+    tsh_group *group = tsh_mesh_axis_group(fuzz_mesh(f), fuzz_below(f, 2));
     tsh_linear_config config = {.in = fuzz_chance(f, 95) ? 4 : fuzz_index(f, 9),
                                 .out = fuzz_chance(f, 80) ? 4 : fuzz_index(f, 9),
                                 .shard = (tsh_sharding)fuzz_index(f, 3),
@@ -303,7 +303,7 @@ static void linear_use(fuzz *f, void (*function)(void)) {
 }
 
 static void embedding_create(fuzz *f, void (*function)(void)) {
-    tsh_group *group = fuzz_group(f);
+    tsh_group *group = tsh_mesh_axis_group(fuzz_mesh(f), fuzz_below(f, 2));
     tsh_embedding_config config = {.rows = fuzz_chance(f, 80) ? 4 : fuzz_index(f, 9),
                                    .cols = fuzz_chance(f, 80) ? 4 : fuzz_index(f, 9),
                                    .shard = (tsh_sharding)fuzz_index(f, 3),
