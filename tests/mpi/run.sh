@@ -3,7 +3,7 @@
 # when it leaves a process behind.
 set -uo pipefail
 launcher=$1 ranks=$2 program=$(realpath "$3") scenario=$4
-limit=200
+limit=800 # a guard: ranks that look at each other by turns get little done beside what takes whole time slices
 [ -x "$program" ] || { echo "there is no $program"; exit 1; }
 
 case $("$launcher" --version 2>&1) in
