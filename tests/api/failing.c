@@ -200,8 +200,11 @@ static void live(tshi_rank *r, void *arg) {
 
 static bool run_once(const plan *p, report said[RANKS]) {
     plan copy = *p;
-    tshi_test_options options = {
-        .ranks = RANKS, .bare = true, .timeout = RUN_SECONDS, .world_timeout = "3", .result_bytes = sizeof(report)};
+    tshi_test_options options = {.ranks = RANKS,
+                                 .bare = true,
+                                 .timeout = RUN_SECONDS,
+                                 .world_timeout = p->rank < 0 ? "60" : "3",
+                                 .result_bytes = sizeof(report)};
     memset(said, 0, RANKS * sizeof *said);
     const char *words = tshi_test_run_with(&options, live, &copy, NULL, said);
     if (!words[0]) return true;

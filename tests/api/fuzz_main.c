@@ -18,7 +18,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { EPISODE = 250, DEVIATES = 10, RUN_SECONDS = 240, WORLD_SECONDS = 5 };
+enum { EPISODE = 250, DEVIATES = 10, RUN_SECONDS = 240, WORLD_SECONDS = 15 };
 
 /* What ranks tell each other apart from the library. */
 typedef struct vote {
@@ -297,7 +297,7 @@ static void too_long(int signal) {
 static bool run_once(run *r, bool processes) {
     memset(r->shared, 0, sizeof *r->shared);
     tshi_test_options options = {
-        .ranks = r->ranks, .bare = true, .threads = !processes, .timeout = RUN_SECONDS, .world_timeout = "5"};
+        .ranks = r->ranks, .bare = true, .threads = !processes, .timeout = RUN_SECONDS, .world_timeout = "15"};
     current = r;
     r->threads = NULL;
     if (!processes && tsh_threads_create(r->ranks, &r->threads) != TSH_OK) return false;
