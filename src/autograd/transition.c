@@ -84,13 +84,13 @@ static tsh_status shape_after(const tsh_tensor *x, int axis, tsh_layout *to, tsh
     return status;
 }
 
-/* One made before in this step; one that was made without recording leads to no gradient. */
+/* One made before in this step that leads to a gradient where this call is recorded, and to none where it is not. */
 static tsh_tensor *made_before(const tsh_tape *tape, const tsh_tensor *x, int axis, tsh_layout to) {
     bool recorded = tape->recording && x->requires_grad;
     if (x->generation != tape->generation) return NULL;
     for (tsh_tensor *t = x->moves; t; t = t->next_move) {
         bool same = t->move_axis == axis && tshi_layout_equal(t->layout[axis], to);
-        if (same && t->storage && (t->requires_grad || !recorded)) return t;
+        if (same && t->storage && t->requires_grad == recorded) return t;
     }
     return NULL;
 }

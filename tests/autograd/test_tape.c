@@ -269,6 +269,10 @@ static void transition_without_recording(tshi_rank *r, void *arg) {
     tsh_tape_set_recording(b.tape, false);
     tshi_check(r, tsh_copy(b.tape, b.x, group) != NULL, "%s", tsh_tape_message(b.tape));
     tsh_tape_set_recording(b.tape, true);
+    tsh_tensor *recorded = tsh_copy(b.tape, b.x, group);
+    tsh_tape_set_recording(b.tape, false);
+    tshi_check(r, tsh_copy(b.tape, b.x, group) != recorded, "a recorded transition stands for one that is not");
+    tsh_tape_set_recording(b.tape, true);
     tsh_tensor *loss = tsh_sum(b.tape, tsh_copy(b.tape, b.x, group), TSH_ALL_DIMS);
     tshi_check(r, tsh_backward(b.tape, loss) == TSH_OK, "%s", tsh_tape_message(b.tape));
     check_grad(r, b.x, "a sum over ranks", r->size, r->size, r->size);
