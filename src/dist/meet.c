@@ -173,9 +173,9 @@ tsh_status tshi_meet_all(const tshi_settings *settings, const tsh_log *log, cons
     meet.next_word = tshi_clock() + settings->warn_every;
     tshi_hmac(settings->key, TSHI_KEY_SIZE, public_name, sizeof public_name, "", 0, digest);
     memcpy(meet.group, digest, sizeof meet.group);
-    tshi_who_am_i(&meet.me);
     *out = (tshi_roster){0};
-    tsh_status status = check_address(settings);
+    tsh_status status = tshi_who_am_i(&meet.me);
+    if (status == TSH_OK) status = check_address(settings);
     if (status != TSH_OK) return status;
     if (is_one_machine(settings)) {
         status = tshi_address_is_here(settings->address);

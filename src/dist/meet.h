@@ -36,7 +36,8 @@ const char *tshi_roster_hosts(const tshi_roster *roster, char *text, size_t size
 
 /* --- who.c -------------------------------------------------------------------------------------------------------- */
 
-void tshi_who_am_i(tshi_who *out);
+/* TSH_ERR_SYSTEM where this rank cannot read what its machine is. */
+tsh_status tshi_who_am_i(tshi_who *out);
 bool tshi_who_same_host(const tshi_who *a, const tshi_who *b);
 /* Known to be dead: a process of this host that is no more. */
 bool tshi_who_gone(const tshi_who *who, const tshi_who *me);

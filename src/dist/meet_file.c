@@ -302,9 +302,9 @@ void tshi_meet_tidy(const char *init_method) {
     tshi_meet meet = {.settings = settings, .allocator = &allocator};
     bool named = init_method && !strncmp(init_method, scheme, strlen(scheme));
     const char *path = named ? init_method + strlen(scheme) : "";
-    if (settings && f && path[0] == '/' && strlen(path) < sizeof settings->path) {
+    bool usable = settings && f && path[0] == '/' && strlen(path) < sizeof settings->path;
+    if (usable && tshi_who_am_i(&meet.me) == TSH_OK) {
         memcpy(settings->path, path, strlen(path) + 1);
-        tshi_who_am_i(&meet.me);
         f->meet = &meet;
         f->fd = -1;
         tidy_file(f, tshi_clock() + PARTING);

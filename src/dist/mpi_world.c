@@ -46,7 +46,8 @@ tsh_status tshi_mpi_open(tsh_world *world, const tshi_settings *settings) {
     mpi->recovery = mpi->notices = MPI_COMM_NULL;
     mpi->inbox_request = MPI_REQUEST_NULL;
     mpi->chunk = CHUNK;
-    tshi_who_am_i(&mpi->me);
+    tsh_status status = tshi_who_am_i(&mpi->me);
+    if (status != TSH_OK) return status;
     mpi->watched = settings->checked;
     mpi->shared = settings->shared;
     mpi->node = tshi_calloc(allocator, size, sizeof *mpi->node);

@@ -23,7 +23,8 @@ static tsh_status find_out(const tsh_world *world, fact *mine) {
     tshi_who who;
     *mine = (fact){.wish = NO_WISH};
     if (tshi_variable("TSHARD_BACKEND")) mine->wish = tshi_backend_is("nccl") ? WANTED : UNWANTED;
-    tshi_who_am_i(&who);
+    tsh_status status = tshi_who_am_i(&who);
+    if (status != TSH_OK) return status;
     memcpy(mine->host, who.host_id, sizeof mine->host);
     if (mine->wish == UNWANTED) return TSH_OK;
     if (tshi_nccl_library_open(&library) == TSH_OK)

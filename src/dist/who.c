@@ -32,40 +32,52 @@ static uint64_t start_of(uint32_t process, bool *readable) {
     return state == 'Z' || state == 'X' ? 0 : start;
 }
 
-static void add_file(tshi_sha256 *hash, const char *path) {
+/* What a machine does not have is no part of its id on any of its ranks; what this rank alone fails to read would make
+ * it a rank of another machine. */
+static tsh_status missing(const char *path) {
+    return errno == ENOENT ? TSH_OK : tshi_fail_errno(errno, "world_init: %s", path);
+}
+
+static tsh_status add_file(tshi_sha256 *hash, const char *path) {
     char text[64] = "";
     FILE *file = fopen(path, "re");
-    if (!file) return;
+    if (!file) return missing(path);
     size_t n = fread(text, 1, sizeof text, file);
     fclose(file);
     tshi_sha256_add(hash, text, n);
+    return TSH_OK;
 }
 
-static void add_inode(tshi_sha256 *hash, const char *path) {
+static tsh_status add_inode(tshi_sha256 *hash, const char *path) {
     struct stat s;
-    if (stat(path, &s) == 0) tshi_sha256_add(hash, &s.st_ino, sizeof s.st_ino);
+    if (stat(path, &s) != 0) return missing(path);
+    tshi_sha256_add(hash, &s.st_ino, sizeof s.st_ino);
+    return TSH_OK;
 }
 
 /* The machine since it was switched on, and the part of it that we see: memory is passed over the network namespace's
  * sockets, and processes are watched by the numbers of the process namespace. */
-static void host_id(const char *name, unsigned char out[TSHI_GROUP_SIZE]) {
+static tsh_status host_id(const char *name, unsigned char out[TSHI_GROUP_SIZE]) {
     unsigned char digest[TSHI_PROOF_SIZE];
     tshi_sha256 hash;
     tshi_sha256_begin(&hash);
     tshi_sha256_add(&hash, name, strlen(name) + 1);
-    add_file(&hash, "/proc/sys/kernel/random/boot_id");
-    add_inode(&hash, "/proc/self/ns/net");
-    add_inode(&hash, "/proc/self/ns/pid");
+    tsh_status status = add_file(&hash, "/proc/sys/kernel/random/boot_id");
+    if (status == TSH_OK) status = add_inode(&hash, "/proc/self/ns/net");
+    if (status == TSH_OK) status = add_inode(&hash, "/proc/self/ns/pid");
     tshi_sha256_end(&hash, digest);
     memcpy(out, digest, TSHI_GROUP_SIZE);
+    return status;
 }
 
-void tshi_who_am_i(tshi_who *out) {
+tsh_status tshi_who_am_i(tshi_who *out) {
     bool readable;
     *out = (tshi_who){.process = (uint32_t)getpid()};
-    if (gethostname(out->host, sizeof out->host - 1) != 0) snprintf(out->host, sizeof out->host, "unnamed");
-    host_id(out->host, out->host_id);
+    if (gethostname(out->host, sizeof out->host - 1) != 0 && errno != ENAMETOOLONG) {
+        return tshi_fail_errno(errno, "world_init: the machine's name");
+    }
     out->start = start_of(out->process, &readable);
+    return host_id(out->host, out->host_id);
 }
 
 bool tshi_who_same_host(const tshi_who *a, const tshi_who *b) {
