@@ -45,5 +45,5 @@ build/bin/tshard-run -n 2 build/bin/tshard-bench linear --batch 512 --in 1024 --
 heading "Next"
 cat << 'TEXT'
 examples/ has programs to start from, include/tshard the interface, README.md the picture of how it fits together.
-scripts/test.sh runs every test.
+scripts/test.sh runs the tests that say whether it works here; --all: everything else as well.
 TEXT
