@@ -177,7 +177,7 @@ struct tsh_world {
     void *upper_state;
     int rank, size, local_rank;
     double timeout;
-    double warn_every; /* seconds: a wait prints whom it waits for after so many, and again */
+    double warn_every; /* seconds after which a wait prints the ranks that it waits for, and goes on to */
     uint64_t seed, next_stream;
     uint64_t tape_steps; /* numbers the steps of all tapes of this world */
     uint64_t tapes;      /* that have been made */

@@ -514,7 +514,7 @@ static tsh_status give_up(host *h) {
     return tshi_fail(answer.status, "rendezvous: %s", answer.words);
 }
 
-/* Whoever overhears a greeting can try tokens on it, as many as the own machines can hash. */
+/* A greeting that was overheard allows tokens to be guessed offline, as fast as they can be hashed. */
 static void warn_of_short_token(const host *h) {
     size_t length = strlen(h->meet->settings->token);
     if (length == 0 || length >= TSHI_TOKEN_LENGTH) return;

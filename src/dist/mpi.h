@@ -302,7 +302,7 @@ tsh_status tshi_mpi_stop(tsh_group *group);
 tsh_status tshi_mpi_error(tsh_world *world, const char *what, int error);
 /* Post the ranks that the wait for the group's call, or for a message, is for, as far as they have not come. */
 void tshi_mpi_post_wait(tsh_group *group, const tsh_work *message);
-/* The same of a recovery: nothing says which ranks have come. */
+/* Post the ranks that a recovery waits for: all of them, since no record says which have reached it. */
 void tshi_mpi_post_recovery(tsh_world *world);
 /* The wait that began at `since` has lasted too long; words when it has lasted long. It is under way until
  * tshi_waits_end. message: what is waited for, NULL: the group's call. */

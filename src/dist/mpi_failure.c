@@ -288,7 +288,7 @@ tsh_status tshi_mpi_nap(tsh_group *group, const tsh_work *work, double since) {
     return TSH_OK;
 }
 
-/* What a rank tells the others when it gives up reaches them a while later. */
+/* The notice of a rank that gives up takes a while to reach its peers. */
 void tshi_mpi_end_wait(tsh_world *world) {
     tshi_mpi *mpi = tshi_mpi_of(world);
     if (mpi->broken == TSH_OK)

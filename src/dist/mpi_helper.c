@@ -122,7 +122,7 @@ tsh_status tshi_helper_wait(int stream, double deadline, char *text) {
         struct pollfd p = {.fd = stream};
         bool gone = poll(&p, 1, 5) > 0 && p.revents & POLLHUP;
         tshi_helper_look(stream, text);
-        /* Then the others are about to start MPI: so does this rank, whatever is wrong by now. */
+        /* The peers start MPI after the helper's answer, so this rank does too, whatever has failed here. */
         if (strstr(text, "\n\n")) return TSH_OK;
         const char *words = tshi_helper_failure(text);
         if (words) return tshi_fail(TSH_ERR_SYSTEM, "world_init: %s", words);

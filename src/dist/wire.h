@@ -13,7 +13,7 @@
  * A proof is the HMAC, under the job's key, of the nonce that it answers and of all of the frame before it. Both ends
  * draw a nonce for each connection, so that a frame that was overheard and sent again proves nothing. The world's key
  * in an answer is masked with an HMAC of the nonce that the answer is for: it is never to be read without the job's key.
- * Those who overhear a frame can try job's keys on it: a token has to be too long to guess. */
+ * An overheard frame allows keys of the job to be guessed offline: a token has to be too long for that. */
 #ifndef TSHI_WIRE_H
 #define TSHI_WIRE_H
 

@@ -56,7 +56,7 @@ static void say(const char *words) {
     (void)ignored; /* nobody is there to hear it */
 }
 
-/* Dropped where stderr is a full pipe that nobody reads: the tool has more to do than to wait for that. */
+/* Words are dropped where stderr is a full pipe without a reader: serving the ranks does not wait for it. */
 static void say_on_stderr(const char *level, const char *words) {
     char line[TSHI_MESSAGE_SIZE + 32];
     struct pollfd can = {.fd = STDERR_FILENO, .events = POLLOUT};

@@ -263,7 +263,7 @@ static int open_log(const job_state *job, int index, int stream) {
         mkdir(path, 0777); /* a failure shows when the file is opened */
         *slash = '/';
     }
-    /* A FIFO that nobody reads is an error at once. */
+    /* Opening a FIFO without a reader is an error at once. */
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
     if (fd < 0) run_say("cannot write %s: %s", path, strerror(errno));
     return fd < 0 ? -2 : fd;
