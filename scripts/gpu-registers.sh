@@ -25,7 +25,7 @@ compile() {
 export -f compile
 export nvcc work
 for architecture in "${architectures[@]}"; do
-    for file in src/device/cuda/*.cu; do printf '%s\0%s\0' "$file" "$architecture"; done
+    for file in src/device/cuda/kernels/*.cu; do printf '%s\0%s\0' "$file" "$architecture"; done
 done | xargs -0 -n 2 -P "$(nproc)" bash -c 'compile "$@"' compile
 
 # Lines of: file kernel dtype architecture registers stack stores loads shared.

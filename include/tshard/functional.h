@@ -1,4 +1,4 @@
-/* functional: differentiable functions of tensors (room autograd).
+/* functional: differentiable functions of tensors.
  *
  * Shapes are global ones. For each function a line lists the layouts that it takes along an axis, inputs -> output,
  * with R, S(d), P, L for REPLICATED, SHARD(d), PARTIAL, LOCAL. From other layouts the tape inserts transitions to one
@@ -103,6 +103,30 @@ TSH_API tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *id
  * Sources: Ba et al., "Layer normalization", 2016; Zhang and Sennrich, "Root mean square layer normalization", 2019. */
 TSH_API tsh_tensor *tsh_layer_norm(tsh_tape *tape, tsh_tensor *x, tsh_tensor *gamma, tsh_tensor *beta, double eps);
 TSH_API tsh_tensor *tsh_rms_norm(tsh_tape *tape, tsh_tensor *x, tsh_tensor *gamma, double eps);
+
+/* --- cross entropy ------------------------------------------------------------------------------------------------ */
+
+typedef enum tsh_reduction { TSH_REDUCTION_MEAN = 0, TSH_REDUCTION_SUM, TSH_REDUCTION_NONE } tsh_reduction;
+
+typedef struct tsh_cross_entropy_config {
+    tsh_tensor *weight;    /* [classes] per-class weights, REPLICATED or laid out as the logits' classes; NULL: ones. No
+                              gradient. */
+    bool has_ignore_index; /* false: -100 */
+    int64_t ignore_index;  /* rows with this target count for nothing */
+    double label_smoothing; /* in [0, 1], over the global classes */
+    tsh_reduction reduction;
+} tsh_cross_entropy_config;
+
+/* logits [..., classes], target int64 [...]; V = global classes, a = smoothing, w = class weights:
+ *   nll_i = -w_t log p_t;  L_i = (1 - a) nll_i + a/V sum_j -w_j log p_j;  mean: sum L_i / sum of w_t over targets not
+ * ignored.
+ * -> [] for mean and sum, [...] for none; of the logits' dtype, float32 for bfloat16 and float16. Along an axis:
+ *   logits REPLICATED: no communication. SHARD(last), vocabulary-parallel: two all-reduces forward (max; packed sums),
+ * none backward, loss REPLICATED. SHARD(0), target SHARD(0) (batch-parallel): mean and sum: one all-reduce of numerator
+ * and denominator, loss REPLICATED; none: SHARD(0). LOCAL: loss LOCAL. TSH_ERR_RANGE for a target outside [0, V) that
+ * is not ignore_index, at any number of ranks. config may be NULL. */
+TSH_API tsh_tensor *tsh_cross_entropy(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *target,
+                                      const tsh_cross_entropy_config *config);
 
 #ifdef __cplusplus
 }

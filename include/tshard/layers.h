@@ -141,30 +141,6 @@ TSH_API tsh_tensor *tsh_embedding_weight(const tsh_embedding *layer);
 TSH_API tsh_status tsh_embedding_register(const tsh_embedding *layer, tsh_parameters *list, const char *name);
 TSH_API tsh_status tsh_embedding_load(tsh_embedding *layer, const void *table);
 
-/* --- cross entropy ------------------------------------------------------------------------------------------------ */
-
-typedef enum tsh_reduction { TSH_REDUCTION_MEAN = 0, TSH_REDUCTION_SUM, TSH_REDUCTION_NONE } tsh_reduction;
-
-typedef struct tsh_cross_entropy_config {
-    tsh_tensor *weight;    /* [classes] per-class weights, REPLICATED or laid out as the logits' classes; NULL: ones. No
-                              gradient. */
-    bool has_ignore_index; /* false: -100 */
-    int64_t ignore_index;  /* rows with this target count for nothing */
-    double label_smoothing; /* in [0, 1], over the global classes */
-    tsh_reduction reduction;
-} tsh_cross_entropy_config;
-
-/* logits [..., classes], target int64 [...]; V = global classes, a = smoothing, w = class weights:
- *   nll_i = -w_t log p_t;  L_i = (1 - a) nll_i + a/V sum_j -w_j log p_j;  mean: sum L_i / sum of w_t over targets not
- * ignored.
- * -> [] for mean and sum, [...] for none; of the logits' dtype, float32 for bfloat16 and float16. Along an axis:
- *   logits REPLICATED: no communication. SHARD(last), vocabulary-parallel: two all-reduces forward (max; packed sums),
- * none backward, loss REPLICATED. SHARD(0), target SHARD(0) (batch-parallel): mean and sum: one all-reduce of numerator
- * and denominator, loss REPLICATED; none: SHARD(0). LOCAL: loss LOCAL. TSH_ERR_RANGE for a target outside [0, V) that
- * is not ignore_index, at any number of ranks (on a GPU told later, see functional.h). config may be NULL. */
-TSH_API tsh_tensor *tsh_cross_entropy(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *target,
-                                      const tsh_cross_entropy_config *config);
-
 #ifdef __cplusplus
 }
 #endif

@@ -4,7 +4,7 @@
 
 #include "dist/dist.h"
 #include "tensor/tensor.h"
-#include "tshard/functional.h"
+#include "tshard/autograd.h"
 
 #define TSHI_MAX_SAVED 3
 
@@ -149,16 +149,6 @@ static inline int tshi_tape_node(const tsh_tape *tape, const tsh_tensor *t) {
 /* Shape rules' checks: float tensors of one dtype; a dim in range, negative ones resolved. */
 tsh_status tshi_check_floats(const tshi_node *call, tsh_dtype *dtype);
 tsh_status tshi_check_dim(const tsh_tensor *x, int *dim);
-
-/* --- activations -------------------------------------------------------------------------------------------------- */
-
-/* y = f(x W^T + b) in one pass where the device can; f TSHI_UNARY_COUNT: tsh_affine. Layouts as there but for the row
- * entry: f of a sum over ranks is not the sum of f. What is recorded are two calls, the product and f. */
-tsh_tensor *tshi_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias, tshi_unary f);
-/* y = f(x); f TSHI_UNARY_COUNT: x. with_product: x's call has left its product to this one. */
-tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f, bool with_product);
-/* x's product, and y = f(x), at once. */
-tsh_status tshi_affine_late(const tsh_tape *tape, tshi_unary f, tsh_tensor *x, tsh_tensor *y);
 
 /* --- gradients, inside backward ----------------------------------------------------------------------------------- */
 

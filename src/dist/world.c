@@ -1,9 +1,9 @@
 /* Joining and leaving a world. */
-#include "dist/environment.h"
-#include "dist/local.h"
-#include "dist/meet.h"
-#include "dist/mpi_world.h"
-#include "dist/nccl_world.h"
+#include "dist/backends/mpi/world.h"
+#include "dist/backends/local/local.h"
+#include "dist/backends/nccl/world.h"
+#include "dist/bootstrap/environment.h"
+#include "dist/bootstrap/rendezvous.h"
 
 #include <string.h>
 #include <sys/mman.h>

@@ -2,7 +2,7 @@
 #ifndef TSHI_LAYERS_H
 #define TSHI_LAYERS_H
 
-#include "autograd/tape.h"
+#include "functional/functional.h"
 #include "tshard/layers.h"
 
 typedef struct tshi_parameter {

@@ -4,7 +4,7 @@
 #define TSHARD_KERNEL_PAIR_H
 
 #include "device/cuda/cuda.h"
-#include "device/cuda/kernels.h"
+#include "device/cuda/kernels/kernels.h"
 #include "device/kernel_test.h"
 
 static const tsh_dtype gpu_dtypes[4] = {TSH_FLOAT32, TSH_FLOAT64, TSH_BFLOAT16, TSH_FLOAT16};

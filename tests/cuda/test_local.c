@@ -1,7 +1,7 @@
 /* Worlds of ranks that share GPUs, over what stands in for CUDA: collectives on each other's memory in place. Ranks are
  * processes, which map it by CUDA IPC, or threads. */
 #include "device/cuda/cuda.h"
-#include "dist/local.h"
+#include "dist/backends/local/local.h"
 #include "standin/standin.h"
 #include "support/clock.h"
 #include "support/collectives.h"

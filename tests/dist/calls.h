@@ -2,7 +2,7 @@
 #ifndef TSHI_TEST_CALLS_H
 #define TSHI_TEST_CALLS_H
 
-#include "dist/local.h"
+#include "dist/backends/local/local.h"
 #include "support/collectives.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* Every collective, dtype and reduction at several numbers of ranks, sizes and spreads, bit for bit against loops. */
-#include "dist/local.h"
+#include "dist/backends/local/local.h"
 #include "support/collectives.h"
 
 #include <criterion/criterion.h>

@@ -5,8 +5,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/channel.h"
-#include "dist/wire.h"
+#include "dist/bootstrap/unix_socket.h"
+#include "dist/bootstrap/wire.h"
 #include "support/collectives.h"
 
 #include <criterion/criterion.h>

@@ -1,5 +1,5 @@
 /* Ranks that only give leave a call early: nothing is overwritten before it is read, and what did not match is told. */
-#include "dist/local.h"
+#include "dist/backends/local/local.h"
 #include "support/clock.h"
 #include "support/collectives.h"
 #include "support/lines.h"

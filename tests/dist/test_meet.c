@@ -2,7 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/meet.h"
+#include "dist/bootstrap/rendezvous.h"
 #include "support/clock.h"
 #include "support/collectives.h"
 

@@ -2,7 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/channel.h"
+#include "dist/bootstrap/unix_socket.h"
 #include "support/clock.h"
 #include "support/collectives.h"
 

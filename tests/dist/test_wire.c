@@ -2,7 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/wire.h"
+#include "dist/bootstrap/wire.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

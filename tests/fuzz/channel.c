@@ -4,8 +4,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/channel.h"
-#include "dist/rendezvous.h"
+#include "dist/bootstrap/memory_exchange.h"
+#include "dist/bootstrap/unix_socket.h"
 #include "stage.h"
 
 #include <string.h>

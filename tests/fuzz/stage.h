@@ -4,7 +4,7 @@
 #ifndef TSHI_FUZZ_STAGE_H
 #define TSHI_FUZZ_STAGE_H
 
-#include "dist/meet.h"
+#include "dist/bootstrap/rendezvous.h"
 
 /* What strangers do, byte by byte; zeros behind the end. */
 typedef struct script {

@@ -1,7 +1,7 @@
 /* Anything at all read as each kind of frame: nothing is read beyond its end, nothing is lost, and what is accepted
  * says the same when it is written and read again. The first byte chooses the kind, and whether the proof is made right
  * first, so that what lies behind it is reached as well. */
-#include "dist/wire.h"
+#include "dist/bootstrap/wire.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Linear layers with their activation in them: values and gradients by plain loops, everything as of the layer and the
  * function called one after the other, and what is kept in memory. */
-#include "device/cpu/kernels.h"
+#include "device/cpu/kernels/kernels.h"
 #include "support/layouts.h"
 #include "support/tensors.h"
 #include "tshard/tshard.h"

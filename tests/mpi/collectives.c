@@ -3,7 +3,7 @@
 #include "mpi/ranks.h"
 #include "tshard/tshard.h"
 
-#include "dist/mpi.h"
+#include "dist/backends/mpi/mpi.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include "support/steps.h"
 #include "tshard/tshard.h"
 
-#include "dist/mpi.h"
+#include "dist/backends/mpi/mpi.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * algorithm works only for what it was chosen for. */
 #include "standin/standin.h"
 
-#include "device/cpu/kernels.h"
+#include "device/cpu/kernels/kernels.h"
 
 #include <cublasLt.h>
 #include <math.h>

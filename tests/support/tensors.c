@@ -1,5 +1,5 @@
 #include "support/tensors.h"
-#include "device/cpu/kernels.h"
+#include "device/cpu/kernels/kernels.h"
 #include "support/values.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 #include "cases.h"
-#include "device/cpu/kernels.h"
+#include "device/cpu/kernels/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>

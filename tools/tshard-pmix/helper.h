@@ -10,7 +10,7 @@
 #ifndef HELPER_H
 #define HELPER_H
 
-#include "dist/wireup.h"
+#include "dist/backends/mpi/wireup.h"
 
 /* Once something is wrong: how long a stand-in gets to do what a rank has not, seconds. */
 #define HELPER_RECOVERY 5.0

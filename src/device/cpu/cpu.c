@@ -1,6 +1,6 @@
 /* The CPU: a heap over borrowed memory, and the table of its kernels. */
 #include "device/cpu/heap.h"
-#include "device/cpu/kernels.h"
+#include "device/cpu/kernels/kernels.h"
 
 #include <stdio.h>
 

@@ -2,7 +2,7 @@
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
 #endif
-#include "device/cpu/kernels.h"
+#include "device/cpu/kernels/kernels.h"
 
 #include <time.h>
 

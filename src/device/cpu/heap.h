@@ -7,7 +7,7 @@
 #ifndef TSHI_CPU_HEAP_H
 #define TSHI_CPU_HEAP_H
 
-#include "device/holes.h"
+#include "device/free_list.h"
 
 typedef struct tshi_heap_block tshi_heap_block;
 

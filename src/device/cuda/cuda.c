@@ -1,5 +1,5 @@
 /* The GPU: its streams, what is told of failures, and the table of its kernels. */
-#include "device/cuda/kernels.h"
+#include "device/cuda/kernels/kernels.h"
 
 #include "base/settings.h"
 #include "device/cuda/cuda.h"

@@ -5,7 +5,7 @@
  *
  * What it recommends for a product (an algorithm, or that it has none) is kept with the product's descriptors. */
 #include "device/cuda/cuda.h"
-#include "device/cuda/kernels.h"
+#include "device/cuda/kernels/kernels.h"
 #include "device/cuda/library.h"
 
 #include <stdio.h>

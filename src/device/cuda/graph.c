@@ -2,7 +2,7 @@
 #include "tshard/graph.h"
 
 #include "device/cuda/cuda.h"
-#include "device/cuda/kernels.h"
+#include "device/cuda/kernels/kernels.h"
 
 #include <string.h>
 

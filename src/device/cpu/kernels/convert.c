@@ -1,0 +1,187 @@
+/* Between element types. Rounding is to nearest even and happens once; integers take what they are given truncated,
+ * saturated at their range, and NaN as 0. */
+#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/kernels/vector_math.h"
+
+#define TILE 512
+
+/* --- 16-bit floats ------------------------------------------------------------------------------------------------ */
+
+TSHI_INLINE float bfloat16_widen(uint16_t h) {
+    return tshi_float_of_bits((uint32_t)h << 16);
+}
+
+TSHI_INLINE uint16_t bfloat16_narrow(float x) {
+    uint32_t bits = tshi_bits_of_float(x);
+    uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    uint32_t quiet_nan = bits >> 16 | 0x40u;
+    return (uint16_t)(x != x ? quiet_nan : rounded);
+}
+
+/* The exponent moves from bias 15 to 127; that of infinities and NaNs moves on to the end. Subnormals are small
+ * integers, times 2^-24. */
+TSHI_INLINE float float16_widen(uint16_t h) {
+    uint32_t magnitude = h & 0x7fffu;
+    uint32_t normal = (magnitude << 13) + 0x38000000u;
+    uint32_t subnormal = tshi_bits_of_float((float)(int32_t)magnitude * 0x1p-24f);
+    uint32_t bits = magnitude < 0x400u ? subnormal : normal;
+    bits += magnitude >= 0x7c00u ? 0x38000000u : 0u;
+    return tshi_float_of_bits(bits | (uint32_t)(h & 0x8000u) << 16);
+}
+
+TSHI_INLINE uint16_t float16_narrow(float x) {
+    uint32_t bits = tshi_bits_of_float(x);
+    uint32_t sign = bits >> 16 & 0x8000u;
+    uint32_t magnitude = bits & 0x7fffffffu;
+    /* Below 2^-14: adding 1/2 leaves the subnormal's bits, rounded, at the low end of the sum. */
+    uint32_t small = tshi_bits_of_float(tshi_float_of_bits(magnitude) + 0.5f) - 0x3f000000u;
+    uint32_t normal = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+    uint32_t nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);
+    uint32_t result = magnitude < 0x38800000u ? small : normal;
+    result = magnitude >= 0x47800000u ? 0x7c00u : result;
+    result = magnitude > 0x7f800000u ? nan : result;
+    return (uint16_t)(result | sign);
+}
+
+TSHI_CLONES static void bfloat16_widen_all(int64_t n, const uint16_t *from, float *to) {
+    TSHI_INDEPENDENT
+    for (int64_t i = 0; i < n; i++) to[i] = bfloat16_widen(from[i]);
+}
+
+TSHI_CLONES static void bfloat16_narrow_all(int64_t n, const float *from, uint16_t *to) {
+    TSHI_INDEPENDENT
+    for (int64_t i = 0; i < n; i++) to[i] = bfloat16_narrow(from[i]);
+}
+
+TSHI_CLONES static void float16_widen_all(int64_t n, const uint16_t *from, float *to) {
+    TSHI_INDEPENDENT
+    for (int64_t i = 0; i < n; i++) to[i] = float16_widen(from[i]);
+}
+
+TSHI_CLONES static void float16_narrow_all(int64_t n, const float *from, uint16_t *to) {
+    TSHI_INDEPENDENT
+    for (int64_t i = 0; i < n; i++) to[i] = float16_narrow(from[i]);
+}
+
+void tshi_cpu_widen(tsh_dtype half, int64_t n, const uint16_t *from, float *to) {
+    if (half == TSH_BFLOAT16)
+        bfloat16_widen_all(n, from, to);
+    else
+        float16_widen_all(n, from, to);
+}
+
+void tshi_cpu_narrow(tsh_dtype half, int64_t n, const float *from, uint16_t *to) {
+    if (half == TSH_BFLOAT16)
+        bfloat16_narrow_all(n, from, to);
+    else
+        float16_narrow_all(n, from, to);
+}
+
+/* --- everything else goes through a tile of doubles --------------------------------------------------------------- */
+
+/* To odd: exact, or the neighbour whose last bit is 1. A second rounding to at most 22 bits then gives what one
+ * rounding of x would have given. */
+static float float_to_odd(double x) {
+    float f = (float)x;
+    uint32_t bits = tshi_bits_of_float(f);
+    if ((double)f == x || x != x) return f;
+    if (fabs((double)f) > fabs(x)) bits--;
+    return tshi_float_of_bits(bits | 1u);
+}
+
+/* The same for an integer that double does not hold. */
+static double int64_to_odd(int64_t v) {
+    if (v >= -((int64_t)1 << 53) && v <= (int64_t)1 << 53) return (double)v;
+    uint64_t sticky = ((uint64_t)v & 0x3ffu) != 0 ? 0x400u : 0u;
+    return (double)(int64_t)(((uint64_t)v & ~(uint64_t)0x3ff) | sticky);
+}
+
+static int64_t to_integer(double x, int64_t low, int64_t high) {
+    if (x != x) return 0;
+    if (x <= (double)low) return low;
+    if (x >= (double)high) return high;
+    return (int64_t)x;
+}
+
+static void decode(tsh_dtype dtype, int64_t n, const void *from, double *tile) {
+    switch (dtype) {
+    case TSH_FLOAT32:
+        for (int64_t i = 0; i < n; i++) tile[i] = (double)((const float *)from)[i];
+        break;
+    case TSH_BFLOAT16:
+        for (int64_t i = 0; i < n; i++) tile[i] = (double)bfloat16_widen(((const uint16_t *)from)[i]);
+        break;
+    case TSH_FLOAT16:
+        for (int64_t i = 0; i < n; i++) tile[i] = (double)float16_widen(((const uint16_t *)from)[i]);
+        break;
+    case TSH_INT32:
+        for (int64_t i = 0; i < n; i++) tile[i] = (double)((const int32_t *)from)[i];
+        break;
+    case TSH_INT64:
+        for (int64_t i = 0; i < n; i++) tile[i] = int64_to_odd(((const int64_t *)from)[i]);
+        break;
+    case TSH_UINT8:
+        for (int64_t i = 0; i < n; i++) tile[i] = (double)((const uint8_t *)from)[i];
+        break;
+    default: memcpy(tile, from, (size_t)n * sizeof(double)); break;
+    }
+}
+
+static void encode(tsh_dtype dtype, int64_t n, const double *tile, void *to) {
+    switch (dtype) {
+    case TSH_FLOAT32:
+        for (int64_t i = 0; i < n; i++) ((float *)to)[i] = (float)tile[i];
+        break;
+    case TSH_BFLOAT16:
+        for (int64_t i = 0; i < n; i++) ((uint16_t *)to)[i] = bfloat16_narrow(float_to_odd(tile[i]));
+        break;
+    case TSH_FLOAT16:
+        for (int64_t i = 0; i < n; i++) ((uint16_t *)to)[i] = float16_narrow(float_to_odd(tile[i]));
+        break;
+    case TSH_INT32:
+        for (int64_t i = 0; i < n; i++) ((int32_t *)to)[i] = (int32_t)to_integer(tile[i], INT32_MIN, INT32_MAX);
+        break;
+    case TSH_INT64:
+        for (int64_t i = 0; i < n; i++) ((int64_t *)to)[i] = to_integer(tile[i], INT64_MIN, INT64_MAX);
+        break;
+    case TSH_UINT8:
+        for (int64_t i = 0; i < n; i++) ((uint8_t *)to)[i] = (uint8_t)to_integer(tile[i], 0, UINT8_MAX);
+        break;
+    default: memcpy(to, tile, (size_t)n * sizeof(double)); break;
+    }
+}
+
+/* Here the double is the result, and rounds to nearest. */
+static void int64_to_float64(int64_t n, const int64_t *from, double *to) {
+    for (int64_t i = 0; i < n; i++) to[i] = (double)from[i];
+}
+
+static bool is_half(tsh_dtype dtype) {
+    return dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16;
+}
+
+static void convert_tiles(int64_t n, tsh_dtype from_dtype, const void *from, tsh_dtype to_dtype, void *to) {
+    double tile[TILE];
+    size_t from_size = tsh_dtype_size(from_dtype);
+    size_t to_size = tsh_dtype_size(to_dtype);
+    for (int64_t i = 0; i < n; i += TILE) {
+        int64_t count = n - i < TILE ? n - i : TILE;
+        decode(from_dtype, count, (const char *)from + (size_t)i * from_size, tile);
+        encode(to_dtype, count, tile, (char *)to + (size_t)i * to_size);
+    }
+}
+
+void tshi_cpu_convert(tsh_device *device, int64_t n, tsh_dtype from_dtype, const void *from, tsh_dtype to_dtype,
+                      void *to) {
+    if (n <= 0) return;
+    if (from_dtype == to_dtype)
+        tshi_cpu_copy(device, (size_t)n * tsh_dtype_size(from_dtype), from, to);
+    else if (from_dtype == TSH_FLOAT32 && is_half(to_dtype))
+        tshi_cpu_narrow(to_dtype, n, from, to);
+    else if (is_half(from_dtype) && to_dtype == TSH_FLOAT32)
+        tshi_cpu_widen(from_dtype, n, from, to);
+    else if (from_dtype == TSH_INT64 && to_dtype == TSH_FLOAT64)
+        int64_to_float64(n, from, to);
+    else
+        convert_tiles(n, from_dtype, from, to_dtype, to);
+}

@@ -1,0 +1,106 @@
+/* Random fills and dropout, keyed by global element. */
+#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/kernels/vector_math.h"
+
+#define TILE   256        /* words made at a time */
+#define BLOCKS (TILE / 4) /* of Philox */
+#define TWO_PI 6.283185307179586476925286766559
+
+typedef struct word_source {
+    uint64_t seed, stream;
+} word_source;
+
+/* Blocks are made by whole vectors. */
+#define BLOCK_STEP 16
+
+/* The next part of a run: `count` elements from the `skip`th of the words of `blocks` blocks from `first` on. */
+typedef struct span {
+    int64_t first, skip, count, blocks;
+} span;
+
+/* `left` elements from `element` on, `per_block` to a block. */
+static span next_span(int64_t element, int64_t left, int64_t per_block) {
+    span s = {.first = element / per_block, .skip = element % per_block};
+    int64_t room = BLOCKS * per_block - s.skip;
+    s.count = left < room ? left : room;
+    int64_t needed = (s.skip + s.count + per_block - 1) / per_block;
+    s.blocks = (needed + BLOCK_STEP - 1) / BLOCK_STEP * BLOCK_STEP;
+    return s;
+}
+
+/* tshi_philox_block for blocks [first, first + blocks) side by side. */
+TSHI_CLONES static void make_words(const word_source *source, int64_t first, int64_t blocks, uint32_t *word) {
+    const uint32_t seed_low = (uint32_t)source->seed, seed_high = (uint32_t)(source->seed >> 32);
+    const uint32_t stream_low = (uint32_t)source->stream, stream_high = (uint32_t)(source->stream >> 32);
+    TSHI_INDEPENDENT
+    for (int64_t j = 0; j < blocks; j++) {
+        uint64_t block = (uint64_t)first + (uint64_t)j;
+        uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = stream_low, c3 = stream_high;
+        for (uint32_t round = 0; round < 10; round++) {
+            uint64_t p0 = (uint64_t)c0 * 0xD2511F53u;
+            uint64_t p1 = (uint64_t)c2 * 0xCD9E8D57u;
+            c0 = (uint32_t)(p1 >> 32) ^ c1 ^ (seed_low + round * 0x9E3779B9u);
+            c2 = (uint32_t)(p0 >> 32) ^ c3 ^ (seed_high + round * 0xBB67AE85u);
+            c1 = (uint32_t)p1;
+            c3 = (uint32_t)p0;
+        }
+        word[4 * j] = c0;
+        word[4 * j + 1] = c1;
+        word[4 * j + 2] = c2;
+        word[4 * j + 3] = c3;
+    }
+}
+
+#include "device/cpu/kernels/float32.inc"
+
+#include "device/cpu/kernels/random.inc"
+
+#include "device/cpu/kernels/float64.inc"
+
+#include "device/cpu/kernels/random.inc"
+
+/* A local row of the block, [n, inner], is one run of global elements; this is its first. */
+static int64_t first_element(const tshi_block *b, int64_t o) {
+    return ((o + b->outer_start) * b->global_n + b->start) * b->inner;
+}
+
+void tshi_cpu_dropout(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream,
+                      double p, const void *x, double beta, void *y) {
+    word_source source = {seed, stream};
+    int64_t run = block->n * block->inner;
+    bool add = beta != 0.0;
+    for (int64_t o = 0; o < block->outer; o++) {
+        int64_t first = first_element(block, o);
+        int64_t at = o * run;
+        if (dtype == TSH_FLOAT64)
+            dropout_run_f64(&source, first, run, p, (const double *)x + at, add, (double *)y + at);
+        else
+            dropout_run_f32(&source, first, run, p, (const float *)x + at, add, (float *)y + at);
+    }
+}
+
+void tshi_cpu_random_uniform(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
+                             uint64_t stream, double low, double high, void *to) {
+    word_source source = {seed, stream};
+    int64_t run = block->n * block->inner;
+    for (int64_t o = 0; o < block->outer; o++) {
+        int64_t first = first_element(block, o);
+        if (dtype == TSH_FLOAT64)
+            uniform_run_f64(&source, first, run, low, high, (double *)to + o * run);
+        else
+            uniform_run_f32(&source, first, run, low, high, (float *)to + o * run);
+    }
+}
+
+void tshi_cpu_random_normal(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
+                            uint64_t stream, double mean, double std, void *to) {
+    word_source source = {seed, stream};
+    int64_t run = block->n * block->inner;
+    for (int64_t o = 0; o < block->outer; o++) {
+        int64_t first = first_element(block, o);
+        if (dtype == TSH_FLOAT64)
+            normal_run_f64(&source, first, run, mean, std, (double *)to + o * run);
+        else
+            normal_run_f32(&source, first, run, mean, std, (float *)to + o * run);
+    }
+}

@@ -1,0 +1,93 @@
+/* Elementary functions that loops can be vectorised around.
+ *
+ * float: plain arithmetic, written out here, so that every compiler and CPU vectorises it.
+ * double: the C library's, which GCC maps to glibc's vector library where the build found one. */
+#ifndef TSHI_CPU_VECTOR_MATH_H
+#define TSHI_CPU_VECTOR_MATH_H
+
+#include "device/cpu/kernels/clones.h"
+
+#include <math.h>
+#include <string.h>
+
+/* glibc declares these variants under -ffast-math alone; erf came with 2.35. */
+#if defined(TSHARD_HAVE_MVEC) && defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__)
+#if __GLIBC_PREREQ(2, 35)
+#define TSHI_SIMD __attribute__((simd("notinbranch")))
+TSHI_SIMD double exp(double);
+TSHI_SIMD double erf(double);
+TSHI_SIMD double log(double);
+TSHI_SIMD double cos(double);
+#endif
+#endif
+
+TSHI_INLINE uint32_t tshi_bits_of_float(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+TSHI_INLINE float tshi_float_of_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* exp(x) = 2^k exp(r), |r| <= ln(2)/2, exp(r) = 1 + r + r^2 P(r) with a minimax P (relative error 4e-9 before
+ * rounding). The power of two goes in as two factors, so that subnormal results come out right. */
+TSHI_INLINE float tshi_exp_f32(float x) {
+    const float round_to_int = 0x1.8p23f;
+    const float log2_e = 1.44269504f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
+    x = x > 89.0f ? 89.0f : x;
+    x = x < -104.0f ? -104.0f : x;
+    float shifted = x * log2_e + round_to_int;
+    float k = shifted - round_to_int;
+    float r = (x - k * ln2_high) - k * ln2_low;
+    float p = 0.49999994f + r * (0.166665196f + r * (0.0416684002f + r * (0.00836885069f + r * 0.00138143206f)));
+    float e = 1.0f + (r + r * r * p);
+    int32_t power = (int32_t)(tshi_bits_of_float(shifted) - 0x4B400000u);
+    int32_t half = power >> 1;
+    float low = tshi_float_of_bits((uint32_t)(half + 127) << 23);
+    float high = tshi_float_of_bits((uint32_t)(power - half + 127) << 23);
+    return e * low * high;
+}
+
+/* The standard normal's distribution function, 1/2 + x P(x^2) / Q(x^2) with a minimax quotient (relative error 4e-8
+ * of the odd part before rounding); past +-5.3 it rounds to 0 or 1. */
+TSHI_INLINE float tshi_normal_cdf_f32(float x) {
+    float s = x * x;
+    float p = 2.92377649e-06f + s * (-2.23609113e-08f + s * 1.22382693e-10f);
+    p = 0.398942262f + s * (0.0327917039f + s * (0.004305162f + s * (0.000138552685f + s * p)));
+    float q = 1.0f + s * (0.248862773f + s * (0.0272699688f + s * (0.00164540939f + s * 5.19802779e-05f)));
+    float cdf = 0.5f + x * p / q;
+    cdf = x > 5.3f ? 1.0f : cdf;
+    return x < -5.3f ? 0.0f : cdf;
+}
+
+/* The derivative of x Phi(x), 1/2 + x P(x^2) / Q(x^2) with a minimax quotient (absolute error 4e-9 before rounding);
+ * past +-6 it rounds to 0 or 1 within 4e-8. */
+TSHI_INLINE float tshi_gelu_slope_f32(float x) {
+    float s = x * x;
+    float p = 3.40919833e-05f + s * (9.22379115e-07f + s * 1.70445169e-08f);
+    p = 0.797884524f + s * (-0.0223739855f + s * (0.0138574475f + s * (0.000202680327f + s * p)));
+    float q = 1.03071188e-05f + s * (3.389288e-07f + s * 1.31466538e-09f);
+    q = 1.0f + s * (0.305291325f + s * (0.0441325866f + s * (0.00397136668f + s * (0.000245310919f + s * q))));
+    float slope = 0.5f + x * p / q;
+    slope = x > 6.0f ? 1.0f : slope;
+    return x < -6.0f ? 0.0f : slope;
+}
+
+TSHI_INLINE double tshi_exp_f64(double x) {
+    return exp(x);
+}
+
+TSHI_INLINE double tshi_normal_cdf_f64(double x) {
+    return 0.5 + 0.5 * erf(x * 0.70710678118654752440);
+}
+
+TSHI_INLINE double tshi_gelu_slope_f64(double x) {
+    const double inverse_root_two_pi = 0.39894228040143267794;
+    return tshi_normal_cdf_f64(x) + x * inverse_root_two_pi * exp(-0.5 * x * x);
+}
+
+#endif

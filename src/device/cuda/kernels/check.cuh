@@ -1,0 +1,59 @@
+// Indices that no table has: classes out of range, ids out of range.
+#pragma once
+
+#include "device/cuda/kernels/common.cuh"
+
+namespace tshi {
+
+struct index_rule {
+    bool is_target; // may be ignore_index
+    int64_t limit, ignore_index;
+    __device__ bool breaks(int64_t index) const {
+        return (index < 0 || index >= limit) && !(is_target && index == ignore_index);
+    }
+};
+
+// The first wrong index of [begin, end), or `end`, for the whole block.
+static __device__ inline int64_t find_wrong(const index_rule &rule, int64_t begin, int64_t end, const int64_t *index,
+                                            int64_t *shared) {
+    int64_t first = end;
+#pragma unroll 4
+    for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x)
+        if (rule.breaks(index[i]) && i < first) first = i;
+    return block_reduce(
+        first, shared, [](int64_t a, int64_t b) { return a < b ? a : b; }, end);
+}
+
+// A block has `chunk` indices. One that finds a wrong one looks whether there is one before: the first is told.
+static __global__ void __launch_bounds__(256)
+    check_indices_kernel(index_rule rule, int64_t n, int64_t chunk, const int64_t *index, tshi_cuda_report *report) {
+    __shared__ int64_t shared[WARP];
+    const int64_t begin = blockIdx.x * chunk, end = begin + chunk < n ? begin + chunk : n;
+    const int64_t first = find_wrong(rule, begin, end, index, shared);
+    if (first == end || find_wrong(rule, 0, begin, index, shared) != begin) return;
+    if (threadIdx.x != 0 || report->found != 0) return;
+    report->is_target = rule.is_target;
+    report->value = index[first];
+    report->place = first;
+    report->limit = rule.limit;
+    report->ignore_index = rule.ignore_index;
+    fence_system();
+    *(volatile int32_t *)&report->found = 1;
+}
+
+// The device's report names the first index outside [0, limit); targets may be ignore_index. -1, for this does not
+// wait; where every launch is waited for, the index, which is told now.
+inline int64_t check_indices(tsh_device *device, bool is_target, int64_t n, const int64_t *index, int64_t limit,
+                             int64_t ignore_index) {
+    if (n <= 0) return -1;
+    const index_rule rule = {is_target, limit, ignore_index};
+    const int64_t chunk = up(n, blocks_for(device, up(n, 8), 256));
+    launch(device, is_target ? "targets_check" : "ids_check", check_indices_kernel, (unsigned)up(n, chunk), 256, rule,
+           n, chunk, index, tshi_cuda(device)->report);
+    tshi_cuda_report *report = tshi_cuda(device)->report;
+    if (!tshi_cuda(device)->managed || !report->found) return -1;
+    report->found = 0;
+    return report->place;
+}
+
+} // namespace tshi

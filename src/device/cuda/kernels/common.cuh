@@ -1,0 +1,277 @@
+// What the kernels share: element types, 16-byte packs, sums over a block, launches.
+//
+// A kernel here is a plain loop over what its block or thread owns. It uses shuffles and barriers only through the
+// functions below, which the tests' stand-in for a GPU also offers.
+#pragma once
+
+#include "device/cuda/cuda.h"
+#include "device/cuda/kernels/kernels.h"
+
+#ifndef TSHARD_CUDA_STANDIN // the tests' compiler reads their launch.h first: the same names, blocks run on the CPU
+#include "device/cuda/kernels/launch.cuh"
+#endif
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <math.h>
+#include <string.h>
+#include <type_traits>
+
+namespace tshi {
+
+constexpr int WARP = 32;
+
+// What a type is computed in.
+template <typename T> struct sum_of { using type = float; };
+template <> struct sum_of<double> { using type = double; };
+template <typename T> using sum_t = typename sum_of<T>::type;
+
+template <typename T> __device__ inline sum_t<T> load(T x) {
+    return x;
+}
+template <> __device__ inline float load(__nv_bfloat16 x) {
+    return __bfloat162float(x);
+}
+template <> __device__ inline float load(__half x) {
+    return __half2float(x);
+}
+
+// Rounds once, to nearest even.
+template <typename T> __device__ inline T store(sum_t<T> x) {
+    return x;
+}
+template <> __device__ inline __nv_bfloat16 store<__nv_bfloat16>(float x) {
+    return __float2bfloat16_rn(x);
+}
+template <> __device__ inline __half store<__half>(float x) {
+    return __float2half_rn(x);
+}
+
+// exp(x), and 1 / (1 + exp(-x)), as exact as T can tell.
+template <typename T> __device__ inline sum_t<T> exp_of(sum_t<T> x) {
+    if constexpr (sizeof(T) == 2)
+        return exp_fast(x);
+    else
+        return exp(x);
+}
+
+template <typename T> __device__ inline sum_t<T> sigmoid_of(sum_t<T> x) {
+    return reciprocal(sum_t<T>(1) + exp_of<T>(-x));
+}
+
+// As many elements as one load moves.
+template <typename T, int N = 16 / sizeof(T)> struct alignas(N * sizeof(T)) pack {
+    static constexpr int size = N;
+    T item[N];
+};
+
+// Writes a pack of 16 bytes at once: a compiler that sees its elements may write them one by one.
+template <typename P> __device__ inline void put_pack(P *to, const P &from) {
+    if constexpr (sizeof(P) == 16) {
+        uint4 bits;
+        memcpy(&bits, &from, sizeof bits);
+        put_16(to, bits);
+    } else {
+        *to = from;
+    }
+}
+
+template <typename T> inline bool packs(int64_t n, const void *a, const void *b = nullptr, const void *c = nullptr) {
+    return n % pack<T>::size == 0 && ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) % 16 == 0;
+}
+
+// f(T()) with T the element type of a float dtype.
+template <typename F> inline void with_float(tsh_dtype dtype, F f) {
+    switch (dtype) {
+    case TSH_FLOAT32: f(float()); break;
+    case TSH_FLOAT64: f(double()); break;
+    case TSH_BFLOAT16: f(__nv_bfloat16()); break;
+    case TSH_FLOAT16: f(__half()); break;
+    default: break;
+    }
+}
+
+// f(std::true_type()) or f(std::false_type()).
+template <typename F> inline void with_bool(bool yes, F f) {
+    if (yes)
+        f(std::true_type());
+    else
+        f(std::false_type());
+}
+
+// --- elements --------------------------------------------------------------------------------------------------------
+
+// Which of walk's arrays are read and written.
+enum { READ_X = 1, READ_Y = 2, READ_Z = 4, WRITE_Z = 8 };
+
+template <int USE, typename T, typename F>
+__device__ inline void walk_one(int64_t i, const T *x, const T *y, T *z, F &f) {
+    using S = sum_t<T>;
+    S value =
+        f(i, USE & READ_X ? load(x[i]) : S(0), USE & READ_Y ? load(y[i]) : S(0), USE & READ_Z ? load(z[i]) : S(0));
+    if constexpr (USE & WRITE_Z) z[i] = store<T>(value);
+}
+
+// Packs of each array that a thread of a walk has under way at once: where one array is read, several.
+template <int USE>
+constexpr int walk_ahead = USE == READ_X || USE == READ_Y ? 4
+                           : USE == (READ_X | READ_Y)     ? 2
+                           : USE == (READ_X | WRITE_Z)    ? 2
+                                                          : 1;
+
+// Those at i, i + stride, ..., as far as they are before `end`.
+template <int USE, typename T, typename F>
+__device__ inline void walk_packs(int64_t i, int64_t stride, int64_t end, const T *x, const T *y, T *z, F &f) {
+    using S = sum_t<T>;
+    constexpr int AHEAD = walk_ahead<USE>;
+    pack<T> a[AHEAD], b[AHEAD], c[AHEAD];
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) {
+        const int64_t at = i + k * stride;
+        if (at >= end) break;
+        if constexpr (USE & READ_X) a[k] = *(const pack<T> *)(x + at);
+        if constexpr (USE & READ_Y) b[k] = *(const pack<T> *)(y + at);
+        if constexpr (USE & READ_Z) c[k] = *(const pack<T> *)(z + at);
+    }
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) {
+        const int64_t at = i + k * stride;
+        if (at >= end) break;
+        for (int j = 0; j < pack<T>::size; j++) {
+            S value = f(at + j, USE & READ_X ? load(a[k].item[j]) : S(0), USE & READ_Y ? load(b[k].item[j]) : S(0),
+                        USE & READ_Z ? load(c[k].item[j]) : S(0));
+            if constexpr (USE & WRITE_Z) c[k].item[j] = store<T>(value);
+        }
+        if constexpr (USE & WRITE_Z) put_pack((pack<T> *)(z + at), c[k]);
+    }
+}
+
+// The elements of n that whole packs hold, by where the first of them lies.
+template <typename T> struct packed_range {
+    int64_t begin, end;
+
+    __device__ packed_range(int64_t n, uintptr_t first) : begin((int64_t)(-first % 16 / sizeof(T))) {
+        if (begin > n) begin = n;
+        end = begin + (n - begin) / pack<T>::size * pack<T>::size;
+    }
+};
+
+// z[i] = f(i, x[i], y[i], z[i]) for those i of [0, n) that are this thread's: it is number `me` of `step` threads. By
+// packs between the first and the last 16-byte boundary, where those of all arrays fall together. Arrays not in USE may
+// be NULL and give 0; a sum is a walk without WRITE_Z whose f adds to what it has captured.
+template <int USE, typename T, typename F>
+__device__ inline void walk(int64_t n, const T *x, const T *y, T *z, int64_t me, int64_t step, F f) {
+    uintptr_t first = (uintptr_t)(USE & READ_X ? x : USE & READ_Y ? y : z), apart = 0;
+    if constexpr (USE & READ_Y) apart |= first ^ (uintptr_t)y;
+    if constexpr (USE & (READ_Z | WRITE_Z)) apart |= first ^ (uintptr_t)z;
+    packed_range<T> packed(n, first);
+    if (apart % 16 != 0) packed.begin = packed.end = n;
+    const int64_t stride = step * pack<T>::size;
+    for (int64_t i = me; i < packed.begin; i += step) walk_one<USE>(i, x, y, z, f);
+    for (int64_t i = packed.begin + me * pack<T>::size; i < packed.end; i += walk_ahead<USE> * stride)
+        walk_packs<USE>(i, stride, packed.end, x, y, z, f);
+    for (int64_t i = packed.end + me; i < n; i += step) walk_one<USE>(i, x, y, z, f);
+}
+
+// --- threads that share a row ----------------------------------------------------------------------------------------
+
+// A fixed order; every thread gets the result.
+template <typename S, typename Op> __device__ inline S warp_reduce(S value, Op op) {
+    for (int step = WARP / 2; step > 0; step /= 2) value = op(value, shuffle_xor(value, step));
+    return value;
+}
+
+// Over all threads of a block. shared: one element a warp.
+template <typename S, typename Op> __device__ inline S block_reduce(S value, S *shared, Op op, S none) {
+    value = warp_reduce(value, op);
+    int warp = threadIdx.x / WARP, warps = (blockDim.x + WARP - 1) / WARP;
+    if (threadIdx.x % WARP == 0) shared[warp] = value;
+    barrier();
+    S total = none;
+    for (int i = 0; i < warps; i++) total = op(total, shared[i]);
+    barrier();
+    return total;
+}
+
+// Rows of n elements, each in `parts` pieces of `chunk` elements, so that few long rows keep a GPU busy as well.
+struct pieces {
+    int64_t rows, n, chunk;
+    unsigned parts;
+};
+
+// The threads that share a piece: a warp, or a block. One part of every row that it takes.
+template <bool WARPS> struct team {
+    int me, size;
+    unsigned part;
+    int64_t first, step;   // rows that are this team's
+    int64_t begin, length; // of its part
+
+    __device__ team(const pieces &p) {
+        size = WARPS ? WARP : (int)blockDim.x;
+        me = (int)threadIdx.x % size;
+        part = blockIdx.x % p.parts;
+        int teams = (int)blockDim.x / size;
+        first = (int64_t)(blockIdx.x / p.parts) * teams + (int)threadIdx.x / size;
+        step = (int64_t)(gridDim.x / p.parts) * teams;
+        begin = part * p.chunk;
+        length = p.n - begin < p.chunk ? p.n - begin : p.chunk;
+    }
+
+    // shared: as block_reduce.
+    template <typename S, typename Op> __device__ S reduce(S value, S *shared, Op op, S none) const {
+        if constexpr (WARPS)
+            return warp_reduce(value, op);
+        else
+            return block_reduce(value, shared, op, none);
+    }
+};
+
+// Blocks for a loop over n items with a grid stride: enough to fill the GPU, not more.
+inline unsigned blocks_for(tsh_device *device, int64_t items, int threads) {
+    int64_t most = (int64_t)tshi_cuda(device)->processors * (2048 / threads);
+    int64_t wanted = (items + threads - 1) / threads;
+    return (unsigned)(wanted < most ? (wanted > 0 ? wanted : 1) : most);
+}
+
+// k of element begin + i of a row-major [n, inner], for i below 2^31, as in a piece. Divisions of 64 bits are slow.
+struct cycle {
+    int64_t from, inner;
+
+    __device__ cycle(int64_t begin, int64_t inner) : from(begin % inner), inner(inner) {}
+    __device__ int64_t at(int64_t i) const {
+        if (inner <= INT32_MAX) return ((uint32_t)from + (uint32_t)i) % (uint32_t)inner;
+        return from + i < inner ? from + i : from + i - inner;
+    }
+};
+
+inline int64_t up(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+// A piece is 4096 elements or more, and at most 2^30 of them.
+inline pieces split_rows(tsh_device *device, int64_t rows, int64_t n) {
+    int64_t enough = 8 * (int64_t)tshi_cuda(device)->processors;
+    int64_t parts = rows > 0 && rows < enough ? up(enough, rows) : 1;
+    if (parts > up(n, 4096)) parts = up(n, 4096);
+    if (parts < up(n, 1 << 30)) parts = up(n, 1 << 30);
+    if (n <= 0) return {rows, 0, 0, 1};
+    int64_t chunk = up(up(n, parts), 64) * 64;
+    return {rows, n, chunk, (unsigned)up(n, chunk)};
+}
+
+// f(warps, blocks, threads): a launch of team<warps> over p, by what a piece holds.
+template <typename T, typename F> inline void with_team(tsh_device *device, const pieces &p, F f) {
+    int64_t length = p.n < p.chunk ? p.n : p.chunk, most = (int64_t)tshi_cuda(device)->processors * 128;
+    bool warps = length * (int64_t)sizeof(T) <= 2048;
+    int64_t blocks = warps ? up(p.rows, 256 / WARP) : p.rows;
+    with_bool(warps, [&](auto w) { f(w, (unsigned)(blocks < most ? blocks : most) * p.parts, 256u); });
+}
+
+// Memory until its release; both in the order of the launches. NULL, and noted, where there is none.
+inline void *scratch(tsh_device *device, int64_t bytes, const char *what) {
+    void *memory = device->ops->alloc(device, (size_t)bytes);
+    if (!memory) tshi_cuda_note(device, cudaErrorMemoryAllocation, what);
+    return memory;
+}
+
+} // namespace tshi

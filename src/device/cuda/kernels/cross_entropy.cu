@@ -1,0 +1,303 @@
+// Cross entropy of a vocabulary slice.
+#include "device/cuda/kernels/check.cuh"
+
+#include <limits>
+
+using namespace tshi;
+
+namespace {
+
+template <typename S> struct plus {
+    __device__ S operator()(S a, S b) const {
+        return a + b;
+    }
+};
+
+// One element of device memory, or `otherwise`. Read by the GPU alone.
+template <typename S> __device__ inline S read(const void *from, S otherwise) {
+    return from ? *(const S *)from : otherwise;
+}
+
+template <typename S> struct larger {
+    __device__ S operator()(S a, S b) const {
+        return b > a ? b : a;
+    }
+};
+
+// What has been seen of a row; the sums are relative to the maximum so far, which starts at the lowest finite number so
+// that logits of -inf count for nothing.
+template <typename S> struct alignas(16) row_sums { S max, total, weighted, weights; };
+
+template <typename T, bool SMOOTH> struct running {
+    using S = sum_t<T>;
+    row_sums<S> so_far = {std::numeric_limits<S>::lowest(), 0, 0, 0};
+
+    __device__ void shift(S to) {
+        const S change = so_far.max - to;
+        so_far.total *= exp_of<T>(change);
+        if (SMOOTH && so_far.weights != S(0)) so_far.weighted += so_far.weights * change;
+        so_far.max = to;
+    }
+
+    // One look at the maximum for all N: it seldom grows.
+    template <int N> __device__ void take(const S (&x)[N], S weight) {
+        S top = so_far.max;
+        for (int j = 0; j < N; j++) top = x[j] > top ? x[j] : top;
+        if (top > so_far.max) shift(top);
+        for (int j = 0; j < N; j++) {
+            so_far.total += exp_of<T>(x[j] - so_far.max);
+            if (SMOOTH) so_far.weighted += weight * (x[j] - so_far.max);
+            if (SMOOTH) so_far.weights += weight;
+        }
+    }
+
+    __device__ void take_one(S x, S weight) {
+        const S one[1] = {x};
+        take(one, weight);
+    }
+
+    // Packs at i, i + stride, ..., as far as they are before `end`.
+    __device__ void take_packs(const T *x, int64_t i, int64_t stride, int64_t end) {
+        constexpr int AHEAD = walk_ahead<READ_X>;
+        pack<T> more[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (i + k * stride < end) more[k] = *(const pack<T> *)(x + i + k * stride);
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            if (i + k * stride >= end) break;
+            S value[pack<T>::size];
+            for (int j = 0; j < pack<T>::size; j++) value[j] = load(more[k].item[j]);
+            take(value, S(1));
+        }
+    }
+
+    // Of n logits and their weights (NULL: ones) those that are this thread's: it is number `me` of `step`.
+    __device__ void take_row(int64_t n, const T *x, const T *w, int64_t me, int64_t step) {
+        if (SMOOTH && w) {
+            walk<READ_X | READ_Y>(n, x, w, (T *)nullptr, me, step, [&](int64_t, S value, S weight, S) {
+                take_one(value, weight);
+                return value;
+            });
+            return;
+        }
+        const packed_range<T> packed(n, (uintptr_t)x);
+        const int64_t stride = step * pack<T>::size;
+        for (int64_t i = me; i < packed.begin; i += step) take_one(load(x[i]), S(1));
+        for (int64_t i = packed.begin + me * pack<T>::size; i < packed.end; i += walk_ahead<READ_X> * stride)
+            take_packs(x, i, stride, packed.end);
+        for (int64_t i = packed.end + me; i < n; i += step) take_one(load(x[i]), S(1));
+    }
+};
+
+// A row's sums are known.
+template <typename T>
+__device__ inline void put_sums(const tshi_classes &c, int64_t r, const T *logits, const int64_t *target,
+                                const row_sums<sum_t<T>> &row, sum_t<T> *max, sum_t<T> *sums) {
+    using S = sum_t<T>;
+    const T *w = (const T *)c.weight;
+    int64_t at = target[r] - c.start;
+    bool mine = target[r] != c.ignore_index && at >= 0 && at < c.n;
+    max[r] = row.max;
+    sums[4 * r] = row.total;
+    sums[4 * r + 1] = mine ? load(logits[r * c.n + at]) - row.max : S(0);
+    sums[4 * r + 2] = !mine ? S(0) : w ? load(w[at]) : S(1);
+    sums[4 * r + 3] = row.weighted;
+}
+
+// Each logit is read once. partial: a piece's sums each, those of a row together, or NULL where a piece is a row.
+template <typename T, bool WARPS, bool SMOOTH>
+__global__ void __launch_bounds__(256, 2)
+    sums_kernel(tshi_classes c, pieces p, const T *__restrict__ logits, const int64_t *__restrict__ target,
+                sum_t<T> *max, sum_t<T> *sums, row_sums<sum_t<T>> *partial) {
+    using S = sum_t<T>;
+    __shared__ S shared[WARP];
+    const T *w = (const T *)c.weight;
+    team<WARPS> t(p);
+    for (int64_t r = t.first; r < p.rows; r += t.step) {
+        running<T, SMOOTH> mine;
+        mine.take_row(t.length, logits + r * c.n + t.begin, w ? w + t.begin : w, t.me, t.size);
+        row_sums<S> &all = mine.so_far;
+        mine.shift(t.reduce(all.max, shared, larger<S>(), std::numeric_limits<S>::lowest()));
+        all.total = t.reduce(all.total, shared, plus<S>(), S(0));
+        if (SMOOTH) all.weighted = t.reduce(all.weighted, shared, plus<S>(), S(0));
+        if (SMOOTH) all.weights = t.reduce(all.weights, shared, plus<S>(), S(0));
+        if (t.me != 0) continue;
+        if (partial)
+            partial[r * p.parts + t.part] = all;
+        else
+            put_sums(c, r, logits, target, all, max, sums);
+    }
+}
+
+// A thread has a row: its pieces are few.
+template <typename T>
+__global__ void __launch_bounds__(256, 2)
+    join_pieces(tshi_classes c, unsigned parts, const row_sums<sum_t<T>> *__restrict__ partial,
+                const T *__restrict__ logits, const int64_t *__restrict__ target, sum_t<T> *max, sum_t<T> *sums) {
+    using S = sum_t<T>;
+    const int64_t r = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (r >= c.rows) return;
+    const row_sums<S> *piece = partial + r * parts;
+    row_sums<S> all = {piece[0].max, 0, 0, 0};
+    for (unsigned i = 1; i < parts; i++) all.max = larger<S>()(all.max, piece[i].max);
+    for (unsigned i = 0; i < parts; i++) {
+        running<T, true> one = {piece[i]};
+        one.shift(all.max);
+        all.total += one.so_far.total;
+        all.weighted += one.so_far.weighted;
+    }
+    put_sums(c, r, logits, target, all, max, sums);
+}
+
+template <typename S>
+__global__ void __launch_bounds__(256, 2)
+    shift_kernel(tshi_classes c, const S *__restrict__ own, const S *__restrict__ max, S *sums) {
+    const int64_t r = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (r >= c.rows) return;
+    const S change = own[r] - max[r], weights = read(c.weight_sum, (S)c.n);
+    S *s = sums + 4 * r;
+    s[0] *= exp(change);
+    if (s[2] != S(0)) s[1] += change;
+    if (c.smoothing != 0.0 && weights != S(0)) s[3] += weights * change;
+}
+
+// A few numbers a row: double costs nothing here.
+template <typename S>
+__global__ void __launch_bounds__(256, 2)
+    loss_kernel(tshi_classes c, const int64_t *__restrict__ target, const S *__restrict__ sums, S *__restrict__ loss) {
+    int64_t me = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    double a = c.smoothing;
+    for (int64_t r = me; r < c.rows; r += step) {
+        const S *s = sums + 4 * r;
+        double log_sum = log((double)s[0]), total = (1.0 - a) * (double)s[2] * (log_sum - (double)s[1]);
+        if (a != 0.0) {
+            double weight_sum = (double)read(c.weight_sum, (S)c.classes);
+            total += a / (double)c.classes * (weight_sum * log_sum - (double)s[3]);
+        }
+        loss[r] = target[r] == c.ignore_index ? S(0) : (S)total;
+    }
+}
+
+// What the backward needs of a row.
+template <typename S> struct row_factors {
+    S exponential, target, weight; // of exp(l - max), of [j = t], of w_j
+
+    __device__ row_factors(const tshi_classes &c, S g, const S *sums) {
+        S a = (S)c.smoothing;
+        target = g * (S(1) - a) * sums[2];
+        weight = g * (S)(c.smoothing / (double)c.classes);
+        S on_all = a != S(0) ? target + weight * read(c.weight_sum, (S)c.classes) : target;
+        exponential = on_all * reciprocal(sums[0]);
+    }
+};
+
+// ADD: to what dlogits holds; else that is not read.
+template <typename T, bool WARPS, bool ADD>
+__global__ void __launch_bounds__(256, 2)
+    backward_kernel(tshi_classes c, pieces p, const T *__restrict__ logits, const int64_t *__restrict__ target,
+                    const sum_t<T> *__restrict__ max, const sum_t<T> *__restrict__ sums,
+                    const sum_t<T> *__restrict__ dloss, int64_t dloss_stride, const sum_t<T> *__restrict__ divisor,
+                    T *__restrict__ dlogits) {
+    using S = sum_t<T>;
+    constexpr int TO = ADD ? READ_Z | WRITE_Z : WRITE_Z;
+    const T *w = (const T *)c.weight;
+    S inverse = divisor ? S(1) / *divisor : S(1);
+    team<WARPS> t(p);
+    for (int64_t r = t.first; r < p.rows; r += t.step) {
+        int64_t at = r * p.n + t.begin, hit = target[r] - c.start - t.begin; // no place here, in another slice or piece
+        const T *x = logits + at;
+        T *dx = dlogits + at;
+        if (target[r] == c.ignore_index) {
+            if (!ADD) walk<TO>(t.length, x, x, dx, t.me, t.size, [](int64_t, S, S, S) { return S(0); });
+            continue;
+        }
+        row_factors<S> f(c, inverse * dloss[r * dloss_stride], sums + 4 * r);
+        S top = max[r];
+        if (f.weight != S(0) && w)
+            walk<READ_X | READ_Y | TO>(t.length, x, w + t.begin, dx, t.me, t.size, [=](int64_t i, S l, S weight, S d) {
+                S change = f.exponential * exp_of<T>(l - top) - f.weight * weight;
+                return d + (i == hit ? change - f.target : change);
+            });
+        else
+            walk<READ_X | TO>(t.length, x, x, dx, t.me, t.size, [=](int64_t i, S l, S, S d) {
+                S change = f.exponential * exp_of<T>(l - top) - f.weight;
+                return d + (i == hit ? change - f.target : change);
+            });
+    }
+}
+
+} // namespace
+
+int64_t tshi_cuda_targets_check(tsh_device *device, const tshi_classes *c, const int64_t *target) {
+    return check_indices(device, true, c->rows, target, c->classes, c->ignore_index);
+}
+
+void tshi_cuda_cross_entropy_sums(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *logits,
+                                  const int64_t *target, void *max, void *sums) {
+    const char *what = "cross_entropy_sums";
+    if (c->rows <= 0) return;
+    pieces p = split_rows(device, c->rows, c->n);
+    with_float(dtype, [&](auto element) {
+        using T = decltype(element);
+        using S = sum_t<T>;
+        row_sums<S> *partial = nullptr;
+        if (p.parts > 1) {
+            partial = (row_sums<S> *)scratch(device, p.rows * p.parts * (int64_t)sizeof *partial, what);
+            if (!partial) return;
+        }
+        with_team<T>(device, p, [&](auto warps, unsigned blocks, unsigned threads) {
+            with_bool(c->smoothing != 0.0, [&](auto smooth) {
+                launch(device, what, sums_kernel<T, decltype(warps)::value, decltype(smooth)::value>, blocks, threads,
+                       *c, p, (const T *)logits, target, (S *)max, (S *)sums, partial);
+            });
+        });
+        if (partial)
+            launch(device, what, join_pieces<T>, (unsigned)up(p.rows, 256), 256, *c, p.parts,
+                   (const row_sums<S> *)partial, (const T *)logits, target, (S *)max, (S *)sums);
+        device->ops->release(device, partial);
+    });
+}
+
+void tshi_cuda_cross_entropy_shift(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *own,
+                                   const void *max, void *sums) {
+    if (c->rows <= 0) return;
+    unsigned blocks = (unsigned)up(c->rows, 256);
+    if (dtype == TSH_FLOAT64)
+        launch(device, "cross_entropy_shift", shift_kernel<double>, blocks, 256, *c, (const double *)own,
+               (const double *)max, (double *)sums);
+    else
+        launch(device, "cross_entropy_shift", shift_kernel<float>, blocks, 256, *c, (const float *)own,
+               (const float *)max, (float *)sums);
+}
+
+void tshi_cuda_cross_entropy_loss(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const int64_t *target,
+                                  const void *sums, void *loss) {
+    if (c->rows <= 0) return;
+    unsigned blocks = blocks_for(device, c->rows, 256);
+    if (dtype == TSH_FLOAT64)
+        launch(device, "cross_entropy_loss", loss_kernel<double>, blocks, 256, *c, target, (const double *)sums,
+               (double *)loss);
+    else
+        launch(device, "cross_entropy_loss", loss_kernel<float>, blocks, 256, *c, target, (const float *)sums,
+               (float *)loss);
+}
+
+void tshi_cuda_cross_entropy_backward(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *logits,
+                                      const int64_t *target, const void *max, const void *sums, const void *dloss,
+                                      int64_t dloss_stride, const void *divisor, double beta, void *dlogits) {
+    if (c->rows <= 0 || c->n <= 0) return;
+    pieces p = split_rows(device, c->rows, c->n);
+    with_float(dtype, [&](auto element) {
+        using T = decltype(element);
+        using S = sum_t<T>;
+        with_team<T>(device, p, [&](auto warps, unsigned blocks, unsigned threads) {
+            with_bool(beta != 0.0, [&](auto add) {
+                launch(device, "cross_entropy_backward",
+                       backward_kernel<T, decltype(warps)::value, decltype(add)::value>, blocks, threads, *c, p,
+                       (const T *)logits, target, (const S *)max, (const S *)sums, (const S *)dloss, dloss_stride,
+                       (const S *)divisor, (T *)dlogits);
+            });
+        });
+    });
+}

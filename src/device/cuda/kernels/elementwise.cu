@@ -1,0 +1,184 @@
+// Activations and element-wise arithmetic.
+#include "device/cuda/kernels/common.cuh"
+
+using namespace tshi;
+
+namespace {
+
+constexpr int THREADS = 256;
+
+// z[i] = F(...)(x[i], y[i], z[i]). Arrays may be the same.
+template <int USE, typename T, typename F>
+__global__ void __launch_bounds__(THREADS, 2) map(int64_t n, const T *x, const T *y, T *z, F f) {
+    using S = sum_t<T>;
+    int64_t me = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    walk<USE>(n, x, y, z, me, step, [=](int64_t, S a, S b, S c) { return f(a, b, c); });
+}
+
+template <int USE, typename T, typename F>
+void map_all(tsh_device *device, const char *what, int64_t n, const void *x, const void *y, void *z, F f) {
+    if (n <= 0) return;
+    unsigned blocks = blocks_for(device, up(n, pack<T>::size), THREADS);
+    launch(device, what, map<USE, T, F>, blocks, THREADS, n, (const T *)x, (const T *)y, (T *)z, f);
+}
+
+// --- activations: value(x) and slope(x) ------------------------------------------------------------------------------
+
+template <typename T> struct gelu_erf {
+    using S = sum_t<T>;
+    // The normal distribution function. erfc does not cancel in the negative tail.
+    static __device__ S cdf(S x) {
+        return S(0.5) * erfc(x * S(-0.70710678118654752440));
+    }
+    static __device__ S value(S x) {
+        return x * cdf(x);
+    }
+    static __device__ S slope(S x) {
+        return cdf(x) + x * S(0.39894228040143267794) * exp_of<T>(S(-0.5) * x * x);
+    }
+};
+
+// (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)): cheaper than tanh, and exact in the negative tail.
+template <typename T> struct gelu_tanh {
+    using S = sum_t<T>;
+    static __device__ S gate(S x) {
+        return sigmoid_of<T>(S(1.59576912160573071176) * (x + S(0.044715) * x * x * x));
+    }
+    static __device__ S value(S x) {
+        return x * gate(x);
+    }
+    static __device__ S slope(S x) {
+        S s = gate(x);
+        return s + x * s * (S(1) - s) * S(1.59576912160573071176) * (S(1) + S(3 * 0.044715) * x * x);
+    }
+};
+
+// NaN passes: it is not <= 0.
+template <typename T> struct relu {
+    using S = sum_t<T>;
+    static __device__ S value(S x) {
+        return x <= S(0) ? S(0) : x;
+    }
+    static __device__ S slope(S x) {
+        return x <= S(0) ? S(0) : S(1);
+    }
+};
+
+template <typename T> struct silu {
+    using S = sum_t<T>;
+    static __device__ S value(S x) {
+        return x * sigmoid_of<T>(x);
+    }
+    static __device__ S slope(S x) {
+        S s = sigmoid_of<T>(x);
+        return s * (S(1) + x * (S(1) - s));
+    }
+};
+
+template <typename A, typename S> struct unary_value {
+    __device__ S operator()(S x, S, S) const {
+        return A::value(x);
+    }
+};
+
+template <typename A, typename S, bool ADD> struct unary_slope {
+    __device__ S operator()(S x, S dy, S dx) const {
+        return ADD ? dx + A::slope(x) * dy : A::slope(x) * dy;
+    }
+};
+
+// g(element, activation) of a dtype and a unary.
+template <typename G> void with_unary(tsh_dtype dtype, tshi_unary f, G g) {
+    with_float(dtype, [=](auto element) {
+        using T = decltype(element);
+        switch (f) {
+        case TSHI_GELU_ERF: g(element, gelu_erf<T>()); break;
+        case TSHI_GELU_TANH: g(element, gelu_tanh<T>()); break;
+        case TSHI_RELU: g(element, relu<T>()); break;
+        case TSHI_SILU: g(element, silu<T>()); break;
+        default: break;
+        }
+    });
+}
+
+// --- arithmetic ------------------------------------------------------------------------------------------------------
+
+template <typename S> struct scale {
+    S a;
+    __device__ S operator()(S x, S, S) const {
+        return a * x;
+    }
+};
+
+template <typename S> struct axpby {
+    S a, b;
+    __device__ S operator()(S x, S y, S) const {
+        return a * x + b * y;
+    }
+};
+
+template <typename S, bool ADD> struct multiply {
+    __device__ S operator()(S x, S y, S z) const {
+        return ADD ? z + x * y : x * y;
+    }
+};
+
+template <typename S> struct quotient {
+    __device__ S operator()(S x, S y, S) const {
+        return x / y;
+    }
+};
+
+} // namespace
+
+void tshi_cuda_unary(tsh_device *device, tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, void *y) {
+    with_unary(dtype, f, [=](auto element, auto activation) {
+        using T = decltype(element);
+        unary_value<decltype(activation), sum_t<T>> value;
+        map_all<READ_X | WRITE_Z, T>(device, "unary", n, x, nullptr, y, value);
+    });
+}
+
+void tshi_cuda_unary_backward(tsh_device *device, tshi_unary f, tsh_dtype dtype, int64_t n, const void *x,
+                              const void *dy, double beta, void *dx) {
+    with_unary(dtype, f, [=](auto element, auto activation) {
+        using T = decltype(element);
+        using A = decltype(activation);
+        using S = sum_t<T>;
+        if (beta != 0.0)
+            map_all<READ_X | READ_Y | READ_Z | WRITE_Z, T>(device, "unary_backward", n, x, dy, dx,
+                                                           unary_slope<A, S, true>());
+        else
+            map_all<READ_X | READ_Y | WRITE_Z, T>(device, "unary_backward", n, x, dy, dx, unary_slope<A, S, false>());
+    });
+}
+
+void tshi_cuda_axpby(tsh_device *device, tsh_dtype dtype, int64_t n, double a, const void *x, double b, const void *y,
+                     void *z) {
+    with_float(dtype, [=](auto element) {
+        using T = decltype(element);
+        using S = sum_t<T>;
+        if (b == 0.0)
+            map_all<READ_X | WRITE_Z, T>(device, "axpby", n, x, nullptr, z, scale<S>{(S)a});
+        else
+            map_all<READ_X | READ_Y | WRITE_Z, T>(device, "axpby", n, x, y, z, axpby<S>{(S)a, (S)b});
+    });
+}
+
+void tshi_cuda_mul(tsh_device *device, tsh_dtype dtype, int64_t n, const void *x, const void *y, double beta, void *z) {
+    with_float(dtype, [=](auto element) {
+        using T = decltype(element);
+        using S = sum_t<T>;
+        if (beta != 0.0)
+            map_all<READ_X | READ_Y | READ_Z | WRITE_Z, T>(device, "mul", n, x, y, z, multiply<S, true>());
+        else
+            map_all<READ_X | READ_Y | WRITE_Z, T>(device, "mul", n, x, y, z, multiply<S, false>());
+    });
+}
+
+void tshi_cuda_divide(tsh_device *device, tsh_dtype dtype, int64_t n, const void *x, const void *y, void *z) {
+    with_float(dtype, [=](auto element) {
+        using T = decltype(element);
+        map_all<READ_X | READ_Y | WRITE_Z, T>(device, "divide", n, x, y, z, quotient<sum_t<T>>());
+    });
+}

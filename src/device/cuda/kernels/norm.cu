@@ -1,0 +1,376 @@
+// Layer norm and RMS norm. A row belongs to a group of threads: to a warp where it is short, else to a block. A thread
+// keeps its first few packs of the row in registers, which is all of a usual row, and reads the rest again.
+#include "device/cuda/kernels/common.cuh"
+
+namespace {
+using namespace tshi;
+
+constexpr int HELD = 4;           // packs of a row that a thread keeps
+constexpr int SHORT_ROWS = 128;   // threads of a block whose warps have rows of their own
+constexpr int MOST_THREADS = 512; // of a block: more would leave too few registers to each
+
+// Chunks that a thread keeps of a row in the backward, beside as many sums.
+template <int W> constexpr int held_backward = W > 4 ? 2 : W == 2 ? 3 : HELD;
+
+// a and b become their sums over a row's group; in a fixed order. shared: an element a warp.
+template <typename S> __device__ inline void group_sums(int group, S &a, S &b, S *shared_a, S *shared_b) {
+    for (int step = WARP / 2; step > 0; step /= 2) {
+        a += shuffle_xor(a, step);
+        b += shuffle_xor(b, step);
+    }
+    if (group == WARP) return;
+    if (threadIdx.x % WARP == 0) {
+        shared_a[threadIdx.x / WARP] = a;
+        shared_b[threadIdx.x / WARP] = b;
+    }
+    barrier();
+    a = b = 0;
+    for (int i = 0; i < group / WARP; i++) {
+        a += shared_a[i];
+        b += shared_b[i];
+    }
+    barrier();
+}
+
+template <typename S> __device__ inline S group_sum(int group, S value, S *shared) {
+    value = warp_reduce(value, [](S a, S b) { return a + b; });
+    if (group == WARP) return value;
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = value;
+    barrier();
+    value = 0;
+    for (int i = 0; i < group / WARP; i++) value += shared[i];
+    barrier();
+    return value;
+}
+
+// f(at, chunk) for the row's chunks that are this lane's, the held ones first.
+template <typename C, typename F>
+__device__ inline void each_chunk(const C *row, int64_t chunks, int lane, int group, const C *held, F f) {
+#pragma unroll
+    for (int k = 0; k < HELD; k++)
+        if (lane + k * group < chunks) f(lane + k * group, held[k]);
+    for (int64_t at = lane + HELD * group; at < chunks; at += group) {
+        const C chunk = row[at];
+        f(at, chunk);
+    }
+}
+
+template <typename T, int W>
+__global__ void __launch_bounds__(MOST_THREADS, 1)
+    normalise(int group, bool rms, int64_t rows, int64_t cols, sum_t<T> eps, const T *x, const T *gamma, const T *beta,
+              T *y, sum_t<T> *mean, sum_t<T> *rstd) {
+    using S = sum_t<T>;
+    using C = pack<T, W>;
+    __shared__ S shared[WARP];
+    const int lane = threadIdx.x % group, groups = blockDim.x / group;
+    const int64_t chunks = cols / W;
+    const S n = (S)(cols > 0 ? cols : 1);
+    for (int64_t r = (int64_t)blockIdx.x * groups + threadIdx.x / group; r < rows; r += (int64_t)gridDim.x * groups) {
+        const C *row = (const C *)(x + r * cols);
+        C held[HELD];
+#pragma unroll
+        for (int k = 0; k < HELD; k++)
+            if (lane + k * group < chunks) held[k] = row[lane + k * group];
+        S sum = 0, squares = 0;
+        if (!rms) {
+            each_chunk(row, chunks, lane, group, held, [&](int64_t, const C &c) {
+                for (int j = 0; j < W; j++) sum += load(c.item[j]);
+            });
+            sum = group_sum(group, sum, shared);
+        }
+        const S center = sum / n;
+        each_chunk(row, chunks, lane, group, held, [&](int64_t, const C &c) {
+            for (int j = 0; j < W; j++) {
+                S d = load(c.item[j]) - center;
+                squares += d * d;
+            }
+        });
+        const S scale = 1 / sqrt(group_sum(group, squares, shared) / n + eps);
+        if (lane == 0) {
+            rstd[r] = scale;
+            if (!rms) mean[r] = center;
+        }
+        C *to = (C *)(y + r * cols);
+        each_chunk(row, chunks, lane, group, held, [&](int64_t at, const C &c) {
+            C out;
+            C g = gamma ? ((const C *)gamma)[at] : C();
+            C b = beta ? ((const C *)beta)[at] : C();
+            for (int j = 0; j < W; j++) {
+                S hat = (load(c.item[j]) - center) * scale;
+                out.item[j] = store<T>(hat * (gamma ? load(g.item[j]) : S(1)) + (beta ? load(b.item[j]) : S(0)));
+            }
+            put_pack(to + at, out);
+        });
+    }
+}
+
+// What a row's gradient needs of an element: its normalised value, and the gradient behind gamma.
+template <typename T, int W> struct row_gradient {
+    using S = sum_t<T>;
+    using C = pack<T, W>;
+    S center, scale;
+    const C *gamma;
+
+    __device__ S hat(const C &x, int j) const {
+        return (load(x.item[j]) - center) * scale;
+    }
+
+    __device__ void add_sums(int64_t at, const C &x, const C &dy, S &sum, S &dot) const {
+        C g = gamma ? gamma[at] : C();
+        for (int j = 0; j < W; j++) {
+            S up = gamma ? load(dy.item[j]) * load(g.item[j]) : load(dy.item[j]);
+            sum += up;
+            dot += up * hat(x, j);
+        }
+    }
+
+    __device__ C result(int64_t at, const C &x, const C &dy, const C &before, S mean_sum, S mean_dot) const {
+        C g = gamma ? gamma[at] : C(), out;
+        for (int j = 0; j < W; j++) {
+            S up = gamma ? load(dy.item[j]) * load(g.item[j]) : load(dy.item[j]);
+            out.item[j] = store<T>(load(before.item[j]) + scale * (up - mean_sum - hat(x, j) * mean_dot));
+        }
+        return out;
+    }
+};
+
+// The chunks of a row that are this thread's: number `lane` of `group`. The first K of them it holds.
+struct lane_chunks {
+    int lane, group;
+    int64_t chunks;
+
+    __device__ int64_t at(int k) const {
+        return lane + k * group;
+    }
+    __device__ bool has(int k) const {
+        return at(k) < chunks;
+    }
+};
+
+template <typename T, int W> struct held_row {
+    static constexpr int K = held_backward<W>;
+    using C = pack<T, W>;
+    C x[K], dy[K], dx[K]; // dx: from before
+
+    __device__ void load(const lane_chunks &my, const C *from_x, const C *from_dy, const C *from_dx) {
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            if (!my.has(k)) continue;
+            x[k] = from_x[my.at(k)];
+            dy[k] = from_dy[my.at(k)];
+            dx[k] = from_dx ? from_dx[my.at(k)] : C();
+        }
+    }
+};
+
+// A thread's sums for dgamma and dbeta, of the columns that it holds.
+template <typename T, int W> struct held_sums {
+    static constexpr int K = held_backward<W>;
+    using S = sum_t<T>;
+    S gammas[K][W] = {}, betas[K][W] = {};
+
+    __device__ void add(const lane_chunks &my, const row_gradient<T, W> &gradient, const held_row<T, W> &row) {
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            if (!my.has(k)) continue;
+            for (int j = 0; j < W; j++) {
+                gammas[k][j] += load(row.dy[k].item[j]) * gradient.hat(row.x[k], j);
+                betas[k][j] += load(row.dy[k].item[j]);
+            }
+        }
+    }
+
+    // The block's into to[2, cols], its groups one after another.
+    __device__ void put(const lane_chunks &my, int64_t cols, S *to) const {
+        for (int g = 0; g < (int)blockDim.x / my.group; g++) {
+            barrier();
+            if ((int)threadIdx.x / my.group != g) continue;
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                if (!my.has(k)) continue;
+                for (int j = 0; j < W; j++) {
+                    const int64_t c = my.at(k) * W + j;
+                    to[c] = g == 0 ? gammas[k][j] : to[c] + gammas[k][j];
+                    to[cols + c] = g == 0 ? betas[k][j] : to[cols + c] + betas[k][j];
+                }
+            }
+        }
+    }
+};
+
+// dx (unless NULL), added to what it holds or not; and with SUMMED each block's sums for dgamma and dbeta into
+// partial[block, 2, cols]; then no row has chunks past the held ones.
+template <typename T, int W, bool SUMMED>
+__global__ void __launch_bounds__(MOST_THREADS, 1)
+    backward(int group, bool rms, bool add, int64_t rows, int64_t cols, const T *x, const T *gamma,
+             const sum_t<T> *mean, const sum_t<T> *rstd, const T *dy, T *dx, sum_t<T> *partial) {
+    using S = sum_t<T>;
+    using C = pack<T, W>;
+    constexpr int K = held_backward<W>;
+    __shared__ S shared_sum[WARP], shared_dot[WARP];
+    const int groups = blockDim.x / group;
+    const lane_chunks my = {(int)threadIdx.x % group, group, cols / W};
+    held_sums<T, W> sums;
+    for (int64_t r = (int64_t)blockIdx.x * groups + threadIdx.x / group; r < rows; r += (int64_t)gridDim.x * groups) {
+        const C *row = (const C *)(x + r * cols), *up = (const C *)(dy + r * cols);
+        C *to = (C *)(dx + r * cols);
+        const row_gradient<T, W> gradient = {rms ? S(0) : mean[r], rstd[r], (const C *)gamma};
+        held_row<T, W> held;
+        held.load(my, row, up, dx && add ? to : nullptr);
+        if (SUMMED) sums.add(my, gradient, held);
+        if (!dx) continue;
+        S sum = 0, dot = 0;
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            if (my.has(k)) gradient.add_sums(my.at(k), held.x[k], held.dy[k], sum, dot);
+        for (int64_t at = my.at(K); at < my.chunks && !SUMMED; at += group)
+            gradient.add_sums(at, row[at], up[at], sum, dot);
+        group_sums(group, sum, dot, shared_sum, shared_dot);
+        const S mean_sum = rms ? S(0) : sum / (S)cols, mean_dot = dot / (S)cols;
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            if (my.has(k))
+                to[my.at(k)] = gradient.result(my.at(k), held.x[k], held.dy[k], held.dx[k], mean_sum, mean_dot);
+        for (int64_t at = my.at(K); at < my.chunks && !SUMMED; at += group)
+            to[at] = gradient.result(at, row[at], up[at], add ? to[at] : C(), mean_sum, mean_dot);
+    }
+    if (SUMMED) sums.put(my, cols, partial + (int64_t)blockIdx.x * 2 * cols);
+}
+
+// Sums for dgamma and dbeta where rows are too long for that: part p of the rows into partial[p, 2, cols]. A warp has
+// a part of a tile of 32 chunks.
+template <typename T, int W>
+__global__ void __launch_bounds__(256)
+    column_sums(bool rms, int64_t rows, int64_t cols, int64_t tiles, int64_t parts, const T *x, const sum_t<T> *mean,
+                const sum_t<T> *rstd, const T *dy, sum_t<T> *partial) {
+    using S = sum_t<T>;
+    using C = pack<T, W>;
+    const int64_t unit = (int64_t)blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    const int64_t part = unit / tiles, at = unit % tiles * WARP + threadIdx.x % WARP, chunks = cols / W;
+    if (part >= parts || at >= chunks) return;
+    S gammas[W] = {}, betas[W] = {};
+    for (int64_t r = part; r < rows; r += parts) {
+        const row_gradient<T, W> gradient = {rms ? S(0) : mean[r], rstd[r], nullptr};
+        const C row = ((const C *)x)[r * chunks + at], up = ((const C *)dy)[r * chunks + at];
+        for (int j = 0; j < W; j++) {
+            gammas[j] += load(up.item[j]) * gradient.hat(row, j);
+            betas[j] += load(up.item[j]);
+        }
+    }
+    for (int j = 0; j < W; j++) {
+        partial[part * 2 * cols + at * W + j] = gammas[j];
+        partial[(part * 2 + 1) * cols + at * W + j] = betas[j];
+    }
+}
+
+// to[c] += the parts' sums. A block has 32 columns, each of its warps every eighth part.
+template <typename T>
+__global__ void __launch_bounds__(256)
+    add_parts(int64_t parts, int64_t cols, const sum_t<T> *partial, T *dgamma, T *dbeta) {
+    using S = sum_t<T>;
+    __shared__ S shared[8][WARP];
+    const int64_t tiles = (cols + WARP - 1) / WARP;
+    const bool second = blockIdx.x >= tiles;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int64_t c = (blockIdx.x % tiles) * WARP + lane;
+    T *to = second ? dbeta : dgamma;
+    if (!to) return;
+    S sum = 0;
+    for (int64_t p = warp; p < parts && c < cols; p += 8) sum += partial[(p * 2 + second) * cols + c];
+    shared[warp][lane] = sum;
+    barrier();
+    if (warp > 0 || c >= cols) return;
+    for (int i = 1; i < 8; i++) sum += shared[i][lane];
+    to[c] = store<T>(load(to[c]) + sum);
+}
+
+// Threads of a group for `chunks` with `held` to each.
+int group_for(int64_t chunks, int held) {
+    int group = WARP;
+    while (group < MOST_THREADS && (int64_t)group * held < chunks) group *= 2;
+    return group;
+}
+
+unsigned grid(int64_t blocks) {
+    return (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX);
+}
+
+template <typename T, int W>
+void norm(tsh_device *device, bool rms, int64_t rows, int64_t cols, double eps, const void *x, const void *gamma,
+          const void *beta, void *y, void *mean, void *rstd) {
+    using S = sum_t<T>;
+    int group = group_for(cols / W, HELD), threads = group == WARP ? SHORT_ROWS : group;
+    int64_t groups = threads / group;
+    launch(device, "norm", normalise<T, W>, grid(up(rows, groups)), threads, group, rms, rows, cols, (S)eps,
+           (const T *)x, (const T *)gamma, (const T *)beta, (T *)y, (S *)mean, (S *)rstd);
+}
+
+struct norm_gradient {
+    bool rms, add;
+    int64_t rows, cols;
+    const void *x, *gamma, *mean, *rstd, *dy;
+    void *dx, *dgamma, *dbeta;
+};
+
+template <typename T, int W, bool SUMMED>
+void launch_backward(tsh_device *device, const norm_gradient &g, int group, unsigned threads, unsigned blocks,
+                     void *partial) {
+    using S = sum_t<T>;
+    launch(device, "norm_backward", backward<T, W, SUMMED>, blocks, threads, group, g.rms, g.add, g.rows, g.cols,
+           (const T *)g.x, (const T *)g.gamma, (const S *)g.mean, (const S *)g.rstd, (const T *)g.dy, (T *)g.dx,
+           (S *)partial);
+}
+
+template <typename T, int W> void norm_backward(tsh_device *device, const norm_gradient &g) {
+    using S = sum_t<T>;
+    const int64_t chunks = g.cols / W, warps = 256 / WARP;
+    const int held = held_backward<W>, group = group_for(chunks, held);
+    const int threads = group == WARP ? 256 : group;
+    const int64_t all = up(g.rows, threads / group);
+    const bool sums = g.dgamma || g.dbeta, fits = chunks <= (int64_t)held * group;
+    if (!sums || !fits) {
+        if (g.dx) launch_backward<T, W, false>(device, g, group, threads, grid(all), nullptr);
+        if (!sums) return;
+    }
+    const int64_t fill = (int64_t)tshi_cuda(device)->processors * (MOST_THREADS / threads);
+    const int64_t tiles = up(chunks, WARP), wanted = (int64_t)tshi_cuda(device)->processors * 32 / tiles;
+    int64_t parts = fits ? (all < fill ? all : fill) : (wanted < g.rows ? wanted : g.rows);
+    if (parts < 1) parts = 1;
+    S *partial = (S *)scratch(device, parts * 2 * g.cols * (int64_t)sizeof(S), "norm_backward");
+    if (!partial) return;
+    if (fits)
+        launch_backward<T, W, true>(device, g, group, threads, (unsigned)parts, partial);
+    else
+        launch(device, "norm_backward", column_sums<T, W>, grid(up(tiles * parts, warps)), 256, g.rms, g.rows, g.cols,
+               tiles, parts, (const T *)g.x, (const S *)g.mean, (const S *)g.rstd, (const T *)g.dy, partial);
+    launch(device, "norm_backward", add_parts<T>, (unsigned)(2 * up(g.cols, WARP)), 256, parts, g.cols,
+           (const S *)partial, (T *)g.dgamma, (T *)g.dbeta);
+    device->ops->release(device, partial);
+}
+
+} // namespace
+
+void tshi_cuda_norm(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, double eps,
+                    const void *x, const void *gamma, const void *beta, void *y, void *mean, void *rstd) {
+    with_float(dtype, [&](auto type) {
+        using T = decltype(type);
+        if (packs<T>(cols, x, gamma, beta) && packs<T>(cols, y))
+            norm<T, pack<T>::size>(device, rms, rows, cols, eps, x, gamma, beta, y, mean, rstd);
+        else
+            norm<T, 1>(device, rms, rows, cols, eps, x, gamma, beta, y, mean, rstd);
+    });
+}
+
+void tshi_cuda_norm_backward(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, const void *x,
+                             const void *gamma, const void *mean, const void *rstd, const void *dy, double beta,
+                             void *dx, void *dgamma, void *dbeta) {
+    if (rows == 0 || cols == 0) return;
+    const norm_gradient g = {rms, beta != 0.0, rows, cols, x, gamma, mean, rstd, dy, dx, dgamma, dbeta};
+    with_float(dtype, [&](auto type) {
+        using T = decltype(type);
+        if (packs<T>(cols, x, gamma, dy) && packs<T>(cols, dx))
+            norm_backward<T, pack<T>::size>(device, g);
+        else
+            norm_backward<T, 1>(device, g);
+    });
+}

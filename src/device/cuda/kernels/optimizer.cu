@@ -1,0 +1,169 @@
+// Optimiser steps over all parameters, as many in a launch as its arguments hold the pointers of.
+#include "device/cuda/kernels/common.cuh"
+
+namespace {
+using namespace tshi;
+
+constexpr int THREADS = 256;
+constexpr int PIECE = 4096;      // elements of a block's turn, all of one parameter
+constexpr int MOST_UPDATES = 80; // of a launch: kernels take 4 KiB of arguments
+
+// first[i]: the first piece of update i; first[count] of them in all.
+struct update_list {
+    int count;
+    int32_t first[MOST_UPDATES + 1];
+    tshi_update update[MOST_UPDATES];
+};
+
+static_assert(sizeof(update_list) + 128 <= 4096, "a launch's arguments");
+
+// The update that a piece belongs to.
+__device__ inline int find_update(const update_list &list, int32_t piece) {
+    int low = 0, high = list.count;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (list.first[middle] <= piece)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// W elements, moved at once.
+template <typename X, int W> struct alignas(W * sizeof(X)) several { X item[W]; };
+
+template <typename T, int W, typename F> __device__ inline void update_part(const tshi_update &u, int64_t at, F f) {
+    using S = sum_t<T>;
+    using few = several<T, W>;
+    using sums = several<S, W>;
+    few p = *(const few *)((const T *)u.p + at);
+    const few grad = *(const few *)((const T *)u.grad + at);
+    sums state[2] = {};
+    for (int s = 0; s < F::states; s++)
+        if (f.reads()) state[s] = *(const sums *)((const S *)u.state[s] + at);
+    for (int j = 0; j < W; j++) {
+        S value = load(p.item[j]);
+        f(load(grad.item[j]), value, state[0].item[j], state[1].item[j]);
+        p.item[j] = store<T>(value);
+    }
+    *(few *)((T *)u.p + at) = p;
+    for (int s = 0; s < F::states; s++) *(sums *)((S *)u.state[s] + at) = state[s];
+}
+
+template <typename F> __device__ inline bool aligned(const tshi_update &u) {
+    uintptr_t all = (uintptr_t)u.p | (uintptr_t)u.grad;
+    for (int s = 0; s < F::states; s++) all |= (uintptr_t)u.state[s];
+    return all % 16 == 0;
+}
+
+template <typename T, typename F> __global__ void __launch_bounds__(THREADS) update_all(const update_list list, F f) {
+    constexpr int W = 16 / sizeof(sum_t<T>); // the widest, a state, in whole packs side by side
+    f.begin();
+    for (int32_t piece = (int32_t)blockIdx.x; piece < list.first[list.count]; piece += (int32_t)gridDim.x) {
+        const int i = find_update(list, piece);
+        const tshi_update &u = list.update[i];
+        const int64_t begin = (int64_t)(piece - list.first[i]) * PIECE;
+        const int n = (int)(u.n - begin < PIECE ? u.n - begin : PIECE), packed = aligned<F>(u) ? n / W * W : 0;
+        for (int at = (int)threadIdx.x * W; at < packed; at += THREADS * W) update_part<T, W>(u, begin + at, f);
+        for (int at = packed + (int)threadIdx.x; at < n; at += THREADS) update_part<T, 1>(u, begin + at, f);
+    }
+}
+
+// In launches of updates that have elements.
+template <typename T, typename F>
+void launch_updates(tsh_device *device, const char *what, int count, const tshi_update *updates, F f) {
+    for (int i = 0; i < count;) {
+        update_list list;
+        list.count = 0;
+        list.first[0] = 0;
+        for (; i < count && list.count < MOST_UPDATES; i++) {
+            const int64_t end = list.first[list.count] + up(updates[i].n, PIECE);
+            if (updates[i].n == 0) continue;
+            if (end > INT32_MAX) break;
+            list.update[list.count++] = updates[i];
+            list.first[list.count] = (int32_t)end;
+        }
+        launch(device, what, update_all<T, F>, (unsigned)list.first[list.count], THREADS, list, f);
+    }
+}
+
+template <typename S> struct sgd_plain {
+    static constexpr int states = 0;
+    S lr, decay;
+    __device__ void begin() {}
+    __device__ bool reads() const {
+        return false;
+    }
+    __device__ void operator()(S grad, S &p, S &, S &) const {
+        p -= lr * (grad + decay * p);
+    }
+};
+
+// keep and take: what the buffer keeps of itself and takes of the gradient; look: Nesterov's momentum, or 0.
+template <typename S> struct sgd_momentum {
+    static constexpr int states = 1;
+    S lr, decay, keep, take, look;
+    bool first;
+    __device__ void begin() {}
+    __device__ bool reads() const {
+        return !first;
+    }
+    __device__ void operator()(S grad, S &p, S &buffer, S &) const {
+        const S g = grad + decay * p;
+        buffer = first ? g : keep * buffer + take * g;
+        p -= lr * (look != S(0) ? g + look * buffer : buffer);
+    }
+};
+
+template <typename S> struct adamw {
+    static constexpr int states = 2;
+    S shrink, beta1, beta2, take1, take2, step, inverse_root2, eps;
+    // For a graph, which may run again and again from step t on: its launches before this one, else NULL.
+    const int64_t *replays;
+    S t, lr, log1, log2; // logarithms of the betas
+    __device__ void begin() {
+        if (!replays) return;
+        const S now = t + (S)*replays;
+        step = lr / -expm1(now * log1);
+        inverse_root2 = S(1) / sqrt(-expm1(now * log2));
+    }
+    __device__ bool reads() const {
+        return true;
+    }
+    __device__ void operator()(S g, S &p, S &m, S &v) const {
+        m = beta1 * m + take1 * g;
+        v = beta2 * v + take2 * g * g;
+        p = p * shrink - step * m / (sqrt(v) * inverse_root2 + eps);
+    }
+};
+
+} // namespace
+
+void tshi_cuda_sgd(tsh_device *device, tsh_dtype dtype, const tshi_sgd *s, int count, const tshi_update *updates) {
+    with_float(dtype, [&](auto type) {
+        using T = decltype(type);
+        using S = sum_t<T>;
+        const S lr = (S)s->lr, decay = (S)s->weight_decay, momentum = (S)s->momentum;
+        if (s->momentum == 0.0)
+            launch_updates<T>(device, "sgd", count, updates, sgd_plain<S>{lr, decay});
+        else
+            launch_updates<T>(
+                device, "sgd", count, updates,
+                sgd_momentum<S>{lr, decay, momentum, (S)(1.0 - s->dampening), s->nesterov ? momentum : S(0), s->first});
+    });
+}
+
+void tshi_cuda_adamw(tsh_device *device, tsh_dtype dtype, const tshi_adamw *a, int count, const tshi_update *updates) {
+    const double correction1 = 1.0 - pow(a->beta1, (double)a->step);
+    const double correction2 = 1.0 - pow(a->beta2, (double)a->step);
+    with_float(dtype, [&](auto type) {
+        using T = decltype(type);
+        using S = sum_t<T>;
+        launch_updates<T>(device, "adamw", count, updates,
+                          adamw<S>{(S)(1.0 - a->lr * a->weight_decay), (S)a->beta1, (S)a->beta2, (S)(1.0 - a->beta1),
+                                   (S)(1.0 - a->beta2), (S)(a->lr / correction1), (S)(1.0 / sqrt(correction2)),
+                                   (S)a->eps, tshi_cuda(device)->replays, (S)a->step, (S)a->lr, (S)log(a->beta1),
+                                   (S)log(a->beta2)});
+    });
+}

@@ -1,0 +1,202 @@
+// Random fills and dropout, keyed by global element: Philox as in base/philox.c, so that every device draws the same
+// words for an element.
+//
+// A thread makes the words of a few neighbouring elements at once. Elements are counted from a multiple of that, so
+// that a slice that begins elsewhere wastes some words, but needs nothing else.
+#include "device/cuda/kernels/common.cuh"
+
+namespace {
+using namespace tshi;
+
+constexpr int THREADS = 256;
+
+struct word_source {
+    uint32_t seed[2], stream[2];
+    const int64_t *replays; // of the graph that this belongs to, else NULL: each draws 2^32 streams further
+};
+
+word_source source_of(tsh_device *device, uint64_t seed, uint64_t stream) {
+    return {{(uint32_t)seed, (uint32_t)(seed >> 32)},
+            {(uint32_t)stream, (uint32_t)(stream >> 32)},
+            tshi_cuda(device)->replays};
+}
+
+// At the start of a kernel.
+__device__ inline word_source now(word_source source) {
+    if (source.replays) source.stream[1] += (uint32_t)*source.replays;
+    return source;
+}
+
+// tshi_philox_block.
+__device__ inline void make_words(const word_source &source, uint64_t block, uint32_t *word) {
+    uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = source.stream[0], c3 = source.stream[1];
+#pragma unroll
+    for (uint32_t round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)c0 * 0xD2511F53u, p1 = (uint64_t)c2 * 0xCD9E8D57u;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ (source.seed[0] + round * 0x9E3779B9u);
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ (source.seed[1] + round * 0xBB67AE85u);
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+    }
+    word[0] = c0;
+    word[1] = c1;
+    word[2] = c2;
+    word[3] = c3;
+}
+
+// A tshi_block as `outer` runs of `run` elements that are neighbours in the whole; run o begins at global element
+// first + o * stride, and is met in `units` units of SIZE elements, the first and last of which may stand out.
+struct runs {
+    int64_t outer, run, first, stride, units;
+};
+
+runs runs_of(const tshi_block &b, int size) {
+    runs r = {b.outer, b.n * b.inner, (b.outer_start * b.global_n + b.start) * b.inner, b.global_n * b.inner, 0};
+    if (r.run == r.stride) { // no gaps: one run
+        r.run *= r.outer;
+        r.outer = r.run > 0;
+    }
+    if (r.run == 0) r.outer = 0;
+    if (r.outer == 1) r.stride = 0;
+    bool even = r.stride % size == 0;
+    r.units = even ? up(r.first % size + r.run, size) : up(r.run - 1, size) + 1;
+    return r;
+}
+
+// Division by 64-bit numbers is slow where 32 bits would do.
+__device__ inline int64_t quotient(int64_t a, int64_t b) {
+    return ((uint64_t)a | (uint64_t)b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
+}
+
+// This thread's next unit: global elements [element, element + SIZE), the first of which is `at` in the local block and
+// `begin` in its run; both may lie outside.
+template <int SIZE> struct unit {
+    int64_t element, begin, at;
+    __device__ unit(const runs &r, int64_t number) {
+        int64_t o = quotient(number, r.units), first = r.first + o * r.stride;
+        element = first / SIZE * SIZE + (number - o * r.units) * SIZE;
+        begin = element - first;
+        at = o * r.run + begin;
+    }
+};
+
+// --- dropout ---------------------------------------------------------------------------------------------------------
+
+// Whole packs, and whole blocks of four words.
+template <typename T> constexpr int dropout_size = pack<T>::size < 4 ? 4 : pack<T>::size;
+
+template <typename T> struct alignas(16) dropout_pack { T item[dropout_size<T>]; };
+
+template <typename T> struct dropping {
+    int32_t threshold; // words below it drop
+    sum_t<T> scale;
+    bool add;
+    __device__ T operator()(uint32_t word, T x, T y) const {
+        sum_t<T> kept = (int32_t)(word >> 8) >= threshold ? load(x) * scale : sum_t<T>(0);
+        return store<T>(add ? load(y) + kept : kept);
+    }
+};
+
+// PACKED: every unit lies in its run, and is aligned.
+template <typename T, bool PACKED>
+__global__ void __launch_bounds__(THREADS) drop(runs r, word_source source, dropping<T> dropping, const T *x, T *y) {
+    source = now(source);
+    constexpr int SIZE = dropout_size<T>;
+    using P = dropout_pack<T>;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.outer * r.units;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        const unit<SIZE> u(r, i);
+        uint32_t word[SIZE];
+        P in, out = {};
+        if (PACKED) {
+            in = *(const P *)(x + u.at);
+            if (dropping.add) out = *(const P *)(y + u.at);
+        }
+#pragma unroll
+        for (int j = 0; j < SIZE; j += 4) make_words(source, (uint64_t)(u.element + j) / 4, word + j);
+#pragma unroll
+        for (int j = 0; j < SIZE; j++) {
+            if (PACKED)
+                out.item[j] = dropping(word[j], in.item[j], out.item[j]);
+            else if (u.begin + j >= 0 && u.begin + j < r.run)
+                y[u.at + j] = dropping(word[j], x[u.at + j], dropping.add ? y[u.at + j] : T());
+        }
+        if (PACKED) put_pack((P *)(y + u.at), out);
+    }
+}
+
+// --- fills -----------------------------------------------------------------------------------------------------------
+
+// In double, as on the CPU, so that the values are the same: fills are no part of a step.
+struct uniform {
+    static constexpr int words = 1;
+    double low, range;
+    __device__ double operator()(const uint32_t *word) const {
+        return fma(range, (double)(int32_t)(word[0] >> 8) * 0x1p-24, low);
+    }
+};
+
+struct normal {
+    static constexpr int words = 2;
+    double mean, std;
+    __device__ double operator()(const uint32_t *word) const {
+        constexpr double two_pi = 6.283185307179586476925286766559;
+        double a = ((double)(int32_t)(word[0] >> 8) + 1.0) * 0x1p-24, b = (double)(int32_t)(word[1] >> 8) * 0x1p-24;
+        return fma(std, sqrt(-2.0 * log(a)) * cos(two_pi * b), mean);
+    }
+};
+
+template <typename T, typename F>
+__global__ void __launch_bounds__(THREADS) fill(runs r, word_source source, F value, T *to) {
+    source = now(source);
+    constexpr int SIZE = 4 / F::words;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.outer * r.units;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        const unit<SIZE> u(r, i);
+        uint32_t word[4];
+        make_words(source, (uint64_t)u.element / SIZE, word);
+#pragma unroll
+        for (int j = 0; j < SIZE; j++)
+            if (u.begin + j >= 0 && u.begin + j < r.run) to[u.at + j] = store<T>((sum_t<T>)value(word + j * F::words));
+    }
+}
+
+template <typename F>
+void launch_fill(tsh_device *device, const char *what, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
+                 uint64_t stream, F value, void *to) {
+    const runs r = runs_of(*block, 4 / F::words);
+    if (r.outer == 0) return;
+    with_float(dtype, [&](auto type) {
+        using T = decltype(type);
+        launch(device, what, fill<T, F>, blocks_for(device, r.outer * r.units, THREADS), THREADS, r,
+               source_of(device, seed, stream), value, (T *)to);
+    });
+}
+
+} // namespace
+
+void tshi_cuda_dropout(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream,
+                       double p, const void *x, double beta, void *y) {
+    with_float(dtype, [&](auto type) {
+        using T = decltype(type);
+        constexpr int SIZE = dropout_size<T>;
+        const runs r = runs_of(*block, SIZE);
+        if (r.outer == 0) return;
+        const dropping<T> how = {(int32_t)ceil(p * 0x1p24), (sum_t<T>)(p < 1.0 ? 1.0 / (1.0 - p) : 0.0), beta != 0.0};
+        const bool packed = r.first % SIZE == 0 && r.stride % SIZE == 0 && r.run % SIZE == 0 && packs<T>(r.run, x, y);
+        with_bool(packed, [&](auto yes) {
+            launch(device, "dropout", drop<T, yes.value>, blocks_for(device, r.outer * r.units, THREADS), THREADS, r,
+                   source_of(device, seed, stream), how, (const T *)x, (T *)y);
+        });
+    });
+}
+
+void tshi_cuda_random_uniform(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
+                              uint64_t stream, double low, double high, void *to) {
+    launch_fill(device, "random_uniform", dtype, block, seed, stream, uniform{low, high - low}, to);
+}
+
+void tshi_cuda_random_normal(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
+                             uint64_t stream, double mean, double std, void *to) {
+    launch_fill(device, "random_normal", dtype, block, seed, stream, normal{mean, std}, to);
+}

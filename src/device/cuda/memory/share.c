@@ -1,0 +1,233 @@
+/* Memory of other ranks on this machine, read and written in place: CUDA IPC between processes, the address itself
+ * inside one, peer access between GPUs.
+ *
+ * What is shared is a slab; it is named once. What is reached is mapped once, and looked up by its name from then on.
+ * A slab that has been shared goes back to the GPU with the device and not before, for others have it mapped until
+ * they leave. */
+#include "device/cuda/cuda.h"
+#include "device/cuda/memory/blocks.h"
+
+#include <assert.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FIRST_PLACES 64
+
+/* What others are told of a slab. */
+typedef struct named_slab {
+    cudaIpcMemHandle_t handle;
+    uint64_t born;
+} named_slab;
+
+typedef struct mapping {
+    uint64_t process, base, born; /* process 0: none here */
+    char *here;
+    bool opened; /* by IPC, so that it has to be closed */
+} mapping;
+
+struct tshi_cuda_sharing {
+    char gpu[sizeof((tshi_share *)0)->gpu];
+    uint64_t process;
+    mapping *places; /* a hash table, at most half full */
+    size_t places_count, used;
+};
+
+static_assert(sizeof(cudaIpcMemHandle_t) == sizeof((tshi_share *)0)->handle, "a share holds CUDA's handle");
+
+/* --- who I am ----------------------------------------------------------------------------------------------------- */
+
+/* Processes of two containers may have one number. */
+static uint64_t this_process(void) {
+    struct stat space;
+    uint64_t where = stat("/proc/self/ns/pid", &space) == 0 ? (uint64_t)space.st_ino : 0;
+    return where << 32 | (uint32_t)getpid();
+}
+
+static uint64_t nanoseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static tsh_status sharing_open(tshi_cuda_device *cuda) {
+    if (cuda->sharing) return TSH_OK;
+    const tsh_allocator *allocator = &cuda->base.allocator;
+    tshi_cuda_sharing *sharing = tshi_calloc(allocator, 1, sizeof *sharing);
+    if (!sharing) return TSH_ERR_MEMORY;
+    tsh_status status = tshi_cuda_fail(cudaDeviceGetPCIBusId(sharing->gpu, sizeof sharing->gpu, cuda->ordinal),
+                                       "cudaDeviceGetPCIBusId");
+    if (status != TSH_OK) {
+        tshi_free(allocator, sharing);
+        return status;
+    }
+    sharing->process = this_process();
+    cuda->sharing = sharing;
+    return TSH_OK;
+}
+
+/* What fails here is told by its caller: or the next launch would be blamed for it. */
+static tsh_status refused(cudaError_t error, const char *what) {
+    if (error == cudaSuccess) return TSH_OK;
+    cudaGetLastError();
+    return tshi_fail(TSH_ERR_UNSUPPORTED, "%s: %s (%d)", what, cudaGetErrorString(error), (int)error);
+}
+
+/* --- giving ------------------------------------------------------------------------------------------------------- */
+
+static tsh_status name_slab(tshi_cuda_device *cuda, tshi_slab *slab) {
+    named_slab *name = tshi_calloc(&cuda->base.allocator, 1, sizeof *name);
+    if (!name) return TSH_ERR_MEMORY;
+    tsh_status status = TSH_OK;
+    if (!cuda->managed) status = refused(cudaIpcGetMemHandle(&name->handle, slab->base), "cudaIpcGetMemHandle");
+    if (status != TSH_OK) {
+        tshi_free(&cuda->base.allocator, name);
+        return status;
+    }
+    name->born = nanoseconds();
+    slab->shared = name;
+    return TSH_OK;
+}
+
+tsh_status tshi_cuda_share(tsh_device *device, const void *pointer, tshi_share *out) {
+    tshi_cuda_device *cuda = tshi_cuda(device);
+    if (!cuda->ipc) return tshi_fail(TSH_ERR_UNSUPPORTED, "TSHARD_CUDA_IPC is 0");
+    tsh_status status = sharing_open(cuda);
+    if (status != TSH_OK) return status;
+    tshi_slab *slab = tshi_cuda_slab(cuda, pointer);
+    if (!slab) return tshi_fail(TSH_ERR_UNSUPPORTED, "GPU memory that is not the device's own");
+    if (!slab->shared) status = name_slab(cuda, slab);
+    if (status != TSH_OK) return status;
+    const named_slab *name = slab->shared;
+    *out = (tshi_share){.process = cuda->sharing->process,
+                        .base = (uint64_t)(uintptr_t)slab->base,
+                        .born = name->born,
+                        .offset = (uint64_t)((const char *)pointer - slab->base)};
+    memcpy(out->handle, &name->handle, sizeof out->handle);
+    memcpy(out->gpu, cuda->sharing->gpu, sizeof out->gpu);
+    return TSH_OK;
+}
+
+/* --- the table of what is mapped ---------------------------------------------------------------------------------- */
+
+/* Where the share's slab is, or would be. */
+static mapping *place_of(const tshi_cuda_sharing *sharing, uint64_t process, uint64_t base, uint64_t born) {
+    uint64_t key = (base ^ born ^ process << 17) * 0x9e3779b97f4a7c15u;
+    size_t at = (size_t)(key >> 32) & (sharing->places_count - 1);
+    mapping *m = &sharing->places[at];
+    while (m->process && (m->process != process || m->base != base || m->born != born)) {
+        at = (at + 1) & (sharing->places_count - 1);
+        m = &sharing->places[at];
+    }
+    return m;
+}
+
+static tsh_status more_places(tshi_cuda_device *cuda) {
+    tshi_cuda_sharing *sharing = cuda->sharing, old = *sharing;
+    if (2 * (old.used + 1) <= old.places_count) return TSH_OK;
+    size_t count = old.places_count ? 2 * old.places_count : FIRST_PLACES;
+    mapping *places = tshi_calloc(&cuda->base.allocator, count, sizeof *places);
+    if (!places) return TSH_ERR_MEMORY;
+    sharing->places = places;
+    sharing->places_count = count;
+    for (size_t i = 0; i < old.places_count; i++) {
+        const mapping *m = &old.places[i];
+        if (m->process) *place_of(sharing, m->process, m->base, m->born) = *m;
+    }
+    tshi_free(&cuda->base.allocator, old.places);
+    return TSH_OK;
+}
+
+/* --- taking ------------------------------------------------------------------------------------------------------- */
+
+/* The number that a GPU has here. */
+static tsh_status other_gpu(const tshi_cuda_device *cuda, const char *gpu, int *ordinal) {
+    int can = 0;
+    tsh_status status = refused(cudaDeviceGetByPCIBusId(ordinal, gpu), "cudaDeviceGetByPCIBusId");
+    if (status == TSH_OK) {
+        status = refused(cudaDeviceCanAccessPeer(&can, cuda->ordinal, *ordinal), "cudaDeviceCanAccessPeer");
+    }
+    if (status != TSH_OK || can) return status;
+    return tshi_fail(TSH_ERR_UNSUPPORTED, "the GPU %s has no access to the memory of %s", cuda->sharing->gpu, gpu);
+}
+
+static tsh_status enable_peer(int ordinal) {
+    cudaError_t error = cudaDeviceEnablePeerAccess(ordinal, 0);
+    if (error != cudaErrorPeerAccessAlreadyEnabled) return refused(error, "cudaDeviceEnablePeerAccess");
+    cudaGetLastError();
+    return TSH_OK;
+}
+
+static tsh_status map(tshi_cuda_device *cuda, const tshi_share *share, mapping *m) {
+    static const unsigned char none[sizeof share->handle];
+    char gpu[sizeof share->gpu + 1] = {0};
+    int ordinal = cuda->ordinal;
+    memcpy(gpu, share->gpu, sizeof share->gpu);
+    bool elsewhere = strcmp(gpu, cuda->sharing->gpu) != 0, inside = share->process == cuda->sharing->process;
+    tsh_status status = elsewhere ? other_gpu(cuda, gpu, &ordinal) : TSH_OK;
+    if (status == TSH_OK && inside && elsewhere) status = enable_peer(ordinal);
+    if (status != TSH_OK) return status;
+    *m = (mapping){share->process, share->base, share->born, (char *)(uintptr_t)share->base, !inside};
+    if (inside) return TSH_OK;
+    if (!memcmp(share->handle, none, sizeof none)) {
+        return tshi_fail(TSH_ERR_UNSUPPORTED, "managed memory cannot be mapped by other processes");
+    }
+    cudaIpcMemHandle_t handle;
+    void *here = NULL;
+    memcpy(&handle, share->handle, sizeof handle);
+    status = refused(cudaIpcOpenMemHandle(&here, handle, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
+    m->here = here;
+    return status;
+}
+
+tsh_status tshi_cuda_reach(tsh_device *device, const tshi_share *share, void **out) {
+    tshi_cuda_device *cuda = tshi_cuda(device);
+    *out = NULL;
+    tsh_status status = sharing_open(cuda);
+    if (status == TSH_OK) status = more_places(cuda);
+    if (status != TSH_OK) return status;
+    mapping *m = place_of(cuda->sharing, share->process, share->base, share->born), fresh;
+    if (!m->process) {
+        status = map(cuda, share, &fresh);
+        if (status != TSH_OK) return status;
+        *m = fresh;
+        cuda->sharing->used++;
+    }
+    *out = m->here + share->offset;
+    return TSH_OK;
+}
+
+tsh_status tshi_cuda_settle(tsh_device *device) {
+    tshi_cuda_device *cuda = tshi_cuda(device);
+    if (cuda->capturing) {
+        tshi_cuda_no_capture(device, "a collective on other ranks' memory");
+        return TSH_ERR_STATE;
+    }
+    return tshi_cuda_wait(device, "what a collective waits for") ? TSH_OK : TSH_ERR_SYSTEM;
+}
+
+void tshi_cuda_unreach(tsh_device *device) {
+    tshi_cuda_sharing *sharing = tshi_cuda(device)->sharing;
+    if (!sharing || !sharing->used) return;
+    tshi_cuda_wait(device, "cudaStreamSynchronize before cudaIpcCloseMemHandle");
+    for (size_t i = 0; i < sharing->places_count; i++) {
+        if (sharing->places[i].opened)
+            tshi_cuda_note(device, cudaIpcCloseMemHandle(sharing->places[i].here), "cudaIpcCloseMemHandle");
+    }
+    memset(sharing->places, 0, sharing->places_count * sizeof *sharing->places);
+    sharing->used = 0;
+}
+
+void tshi_cuda_abandon(tsh_device *device) {
+    tshi_cuda(device)->abandoned = true;
+}
+
+void tshi_cuda_sharing_destroy(tshi_cuda_device *device) {
+    tshi_cuda_sharing *sharing = device->sharing;
+    if (!sharing) return;
+    tshi_cuda_unreach(&device->base);
+    tshi_free(&device->base.allocator, sharing->places);
+    tshi_free(&device->base.allocator, sharing);
+    device->sharing = NULL;
+}

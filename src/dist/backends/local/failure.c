@@ -1,0 +1,382 @@
+/* Failures, deaths, deadlines, and coming back from the first. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/backends/local/local.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LONGEST_PARTING 2.0
+#define LONGEST_DOUBT   0.5 /* about a deadlock */
+
+static tshi_record *record_of(const tsh_world *world, int rank) {
+    return &tshi_local_of(world)->control->record[rank];
+}
+
+static uint32_t state_of(const tsh_world *world, int rank) {
+    return atomic_load_explicit(&record_of(world, rank)->state, memory_order_acquire);
+}
+
+/* Nothing but destroying the world is possible from now on. Keeps the first reason. */
+static tsh_status local_break(tsh_world *world, tsh_status status, const char *words) {
+    tshi_local *local = tshi_local_of(world);
+    if (local->broken == TSH_OK) {
+        local->broken = status;
+        snprintf(local->broken_words, sizeof local->broken_words, "%s", words);
+    }
+    return tshi_fail(local->broken, "%s", local->broken_words);
+}
+
+/* Change a rank's state, keeping count. */
+static void set_state(tsh_world *world, int rank, uint32_t from, uint32_t to) {
+    tshi_control *control = tshi_local_of(world)->control;
+    if (!atomic_compare_exchange_strong(&control->record[rank].state, &from, to)) return;
+    uint32_t none = 0;
+    if (from == TSHI_ALIVE) {
+        atomic_compare_exchange_strong(&control->cause, &none, (uint32_t)rank + 1);
+        atomic_fetch_add(&control->troubles, 1);
+    } else if (to == TSHI_ALIVE) {
+        atomic_fetch_sub(&control->troubles, 1);
+    }
+}
+
+static tsh_status rank_trouble(tsh_world *world, int rank) {
+    char words[TSHI_MESSAGE_SIZE];
+    const char *reason = record_of(world, rank)->reason;
+    switch (state_of(world, rank)) {
+    case TSHI_FAILED:
+        if (rank != world->rank) return tshi_fail(TSH_ERR_PEER, "rank %d: %s", rank, reason);
+        return tshi_fail(TSH_ERR_STATE, "this rank failed (%s): tsh_world_recover is due", reason);
+    case TSHI_STUCK:
+        snprintf(words, sizeof words, "rank %d: %.440s", rank, reason);
+        return local_break(world, TSH_ERR_PEER, words);
+    case TSHI_DEAD:
+        snprintf(words, sizeof words, "rank %d died (killed by a signal, or exited)", rank);
+        return local_break(world, TSH_ERR_PEER, words);
+    default: return TSH_OK;
+    }
+}
+
+tsh_status tshi_local_trouble(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
+    if (local->broken != TSH_OK) return tshi_fail(local->broken, "%s", local->broken_words);
+    if (state_of(world, world->rank) == TSHI_FAILED) return rank_trouble(world, world->rank);
+    uint32_t cause = atomic_load(&local->control->cause);
+    tsh_status status = cause ? rank_trouble(world, (int)cause - 1) : TSH_OK;
+    for (int i = 0; status == TSH_OK && i < world->size; i++) status = rank_trouble(world, i);
+    return status;
+}
+
+/* While ranks recover, failures are what they recover from. */
+static tsh_status permanent_trouble(tsh_world *world) {
+    for (int i = 0; i < world->size; i++) {
+        uint32_t state = state_of(world, i);
+        if (state == TSHI_STUCK || state == TSHI_DEAD) return rank_trouble(world, i);
+    }
+    return TSH_OK;
+}
+
+static int open_process(int pid) {
+#ifdef SYS_pidfd_open
+    return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+#else
+    (void)pid;
+    return -1;
+#endif
+}
+
+/* Only who waits for long needs descriptors of its peers. The number of one that has ended is its own until its parent
+ * has reaped it; after that there is none, which is a death too. */
+static void watch_process(tsh_world *world, int rank) {
+    int *process = &tshi_local_of(world)->process[rank];
+    if (*process != TSHI_UNWATCHED) return;
+    *process = open_process(record_of(world, rank)->process);
+    if (*process >= 0 || errno != ESRCH || atomic_load(&record_of(world, rank)->left)) return;
+    uint32_t state = state_of(world, rank);
+    if (state != TSHI_DEAD && state != TSHI_STUCK) set_state(world, rank, state, TSHI_DEAD);
+}
+
+void tshi_local_watch(tsh_world *world) {
+    for (int i = 0; i < world->size; i++) {
+        if (i != world->rank) watch_process(world, i);
+    }
+}
+
+/* Ranks whose process is gone without having left the world. */
+static void look_for_deaths(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
+    struct pollfd *polls = local->polls;
+    if (!local->process) return;
+    tshi_local_watch(world);
+    for (int i = 0; i < world->size; i++) {
+        polls[i] = (struct pollfd){.fd = i == world->rank ? -1 : local->process[i], .events = POLLIN};
+    }
+    if (poll(polls, (nfds_t)world->size, 0) <= 0) return;
+    for (int i = 0; i < world->size; i++) {
+        if (!(polls[i].revents & POLLIN) || atomic_load(&record_of(world, i)->left)) continue;
+        uint32_t state = state_of(world, i);
+        if (state != TSHI_DEAD && state != TSHI_STUCK) set_state(world, i, state, TSHI_DEAD);
+    }
+}
+
+static bool somebody_died(const tsh_world *world) {
+    for (int i = 0; i < world->size; i++) {
+        if (state_of(world, i) == TSHI_DEAD) return true;
+    }
+    return false;
+}
+
+/* A message may come from, or go to, member i. */
+static bool comes_from(const tshi_wait *wait, int i) {
+    int peer = wait->message->call.root;
+    return peer < 0 ? i != wait->group->rank : i == peer;
+}
+
+void tshi_local_post_wait(const tshi_wait *wait) {
+    tshi_waits *waits = &tshi_local_of(wait->world)->waits;
+    int n = wait->group ? wait->group->size : wait->world->size;
+    tshi_waits_begin(waits);
+    for (int i = 0; i < n; i++) {
+        _Atomic uint32_t *word = &record_of(wait->world, i)->recover;
+        if (wait->group) word = &tshi_slot_at(wait->group->state, i, wait->sync)->sync;
+        bool here = wait->message ? !comes_from(wait, i) : tshi_reached(word, wait->sync);
+        if (!here) tshi_waits_add(waits, wait->group ? wait->group->ranks[i] : i);
+    }
+    tshi_waits_post(waits);
+}
+
+static const char *name_of(const tshi_wait *wait) {
+    const tshi_local_group *lg = wait->group ? wait->group->state : NULL;
+    if (wait->message) return tsh_collective_name(wait->message->call.op);
+    return lg ? lg->name : "world_recover";
+}
+
+static unsigned long long number_of(const tshi_wait *wait) {
+    if (wait->message) return wait->group->posts;
+    return wait->group ? wait->group->calls : tshi_local_of(wait->world)->steps;
+}
+
+static void log_last_calls(const tshi_wait *wait) {
+    char text[TSHI_LINE];
+    if (!wait->group) return;
+    const tshi_local_group *lg = wait->group->state;
+    tshi_group_log_ring(wait->group);
+    for (int i = 0; i < wait->group->size; i++) {
+        /* The slot of a call's second sync has the same number. */
+        tshi_slot *last = tshi_slot_at(lg, i, 0);
+        for (uint32_t k = 1; k < lg->slots; k++) {
+            tshi_slot *slot = tshi_slot_at(lg, i, k);
+            if (slot->number > last->number) last = slot;
+        }
+        tshi_log(&wait->world->log, TSH_LOG_WARNING, "rank %d's last call: %s", wait->group->ranks[i],
+                 last->number ? tshi_slot_describe(last, text, sizeof text) : "none");
+    }
+}
+
+/* The first rank whose deadline passes says so for all: one whose own passes at the same time says the same. */
+static tsh_status time_out(tshi_wait *wait, const char *ranks, const char *stopped) {
+    char words[TSHI_MESSAGE_SIZE];
+    tsh_world *world = wait->world;
+    tshi_record *mine = record_of(world, world->rank);
+    snprintf(words, sizeof words, "%.80s #%llu: %.180s did not come within %g s%.180s", name_of(wait), number_of(wait),
+             ranks, world->timeout, stopped);
+    snprintf(mine->reason, sizeof mine->reason, "%s", words);
+    set_state(world, world->rank, state_of(world, world->rank), TSHI_STUCK);
+    uint32_t first = atomic_load(&tshi_local_of(world)->control->cause);
+    if (wait->group && first && (int)first - 1 != world->rank) return rank_trouble(world, (int)first - 1);
+    tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, words);
+    log_last_calls(wait);
+    return local_break(world, TSH_ERR_TIMEOUT, words);
+}
+
+/* The deadline, and words on the way to it. Where each rank waits for another, one of them may just have been let go:
+ * that becomes plain soon, or it is a deadlock. */
+static tsh_status look_at_clock(tshi_wait *wait) {
+    tsh_world *world = wait->world;
+    char ranks[TSHI_LINE], stopped[TSHI_LINE];
+    double now = tshi_clock(), grace = world->timeout < 4 * LONGEST_DOUBT ? world->timeout / 4 : LONGEST_DOUBT;
+    if (now < wait->deadline && now < wait->next_word) return TSH_OK;
+    bool sure = tshi_waits_name(&tshi_local_of(world)->waits, ranks, sizeof ranks, stopped, sizeof stopped);
+    if (now >= wait->deadline + (sure ? 0 : grace)) return time_out(wait, ranks, stopped);
+    if (now < wait->next_word) return TSH_OK;
+    double waited = now - (wait->deadline - world->timeout);
+    wait->next_word = now + waited;
+    tshi_log(&world->log, TSH_LOG_WARNING, "%s #%llu: rank %d has waited %.1f s for %s%s", name_of(wait),
+             number_of(wait), world->rank, waited, ranks, stopped);
+    return TSH_OK;
+}
+
+/* When a message may come from anybody: a rank, when all others have left, else -1. */
+static int all_left(const tshi_wait *wait) {
+    int last = -1;
+    for (int i = 0; wait->message && i < wait->group->size; i++) {
+        int rank = wait->group->ranks[i];
+        if (rank == wait->world->rank) continue;
+        if (!atomic_load(&record_of(wait->world, rank)->left)) return -1;
+        last = rank;
+    }
+    return last;
+}
+
+tsh_status tshi_local_look(tshi_wait *wait, int rank) {
+    tsh_world *world = wait->world;
+    tshi_signal_look(world);
+    look_for_deaths(world);
+    tsh_status status = wait->group ? tshi_local_trouble(world) : permanent_trouble(world);
+    if (status != TSH_OK && somebody_died(world)) {
+        char *words = tshi_local_of(world)->broken_words;
+        size_t used = strlen(words);
+        snprintf(words + used, TSHI_MESSAGE_SIZE - used, " in %s #%llu", name_of(wait), number_of(wait));
+        return tshi_fail(status, "%s", words);
+    }
+    if (status != TSH_OK) return status;
+    if (rank < 0) rank = all_left(wait);
+    if (rank >= 0 && atomic_load(&record_of(world, rank)->left)) {
+        char words[TSHI_LINE];
+        snprintf(words, sizeof words, "rank %d has left the world; %s #%llu waits for it", rank, name_of(wait),
+                 number_of(wait));
+        return local_break(world, TSH_ERR_PEER, words);
+    }
+    tshi_local_post_wait(wait);
+    return look_at_clock(wait);
+}
+
+tsh_status tshi_local_heard(tsh_group *group, bool look, bool waits) {
+    tsh_world *world = group->world;
+    if (look) look_for_deaths(world);
+    tsh_status status = tshi_local_troubled(tshi_local_of(world)) ? tshi_local_trouble(world) : TSH_OK;
+    for (int i = 0; waits && status == TSH_OK && i < group->size; i++) {
+        char words[TSHI_LINE];
+        if (!atomic_load(&record_of(world, group->ranks[i])->left)) continue;
+        snprintf(words, sizeof words, "rank %d has left the world", group->ranks[i]);
+        status = local_break(world, TSH_ERR_PEER, words);
+    }
+    return status;
+}
+
+bool tshi_local_fails_later(const tsh_world *world, tshi_tape_step step) {
+    if (tshi_local_of(world)->broken != TSH_OK) return false;
+    for (int i = 0; i < world->size; i++) {
+        uint32_t state = state_of(world, i);
+        bool later = state == TSHI_FAILED && tshi_step_is_later(record_of(world, i)->step, step);
+        if (state != TSHI_ALIVE && !later) return false;
+    }
+    return true;
+}
+
+void tshi_local_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
+    tshi_local *local = tshi_local_of(world);
+    tshi_record *mine = record_of(world, world->rank);
+    if (local->broken != TSH_OK || state_of(world, world->rank) != TSHI_ALIVE) return;
+    snprintf(mine->reason, sizeof mine->reason, "%s", reason);
+    mine->step = step;
+    set_state(world, world->rank, TSHI_ALIVE, TSHI_FAILED);
+    /* Those who sleep until I post; others look around soon enough. */
+    for (const tsh_group *g = world->groups; g; g = g->next) {
+        if (g->ops != &tshi_local_ops || !g->state) continue;
+        const tshi_local_group *lg = g->state;
+        for (uint32_t k = 0; k < lg->slots; k++) tshi_wake(&tshi_slot_at(lg, g->rank, k)->sync);
+    }
+}
+
+/* --- recovering --------------------------------------------------------------------------------------------------- */
+
+/* All ranks have made this step when it returns. */
+static tsh_status recover_step(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
+    tshi_record *mine = record_of(world, world->rank);
+    double now = tshi_clock();
+    tshi_wait wait = {world, NULL, ++local->steps, now + world->timeout, now + tshi_word_after(world), NULL};
+    tsh_status status = TSH_OK;
+    atomic_store(&mine->recover, local->steps);
+    if (atomic_fetch_add(&mine->sleepers, 0) != 0) tshi_wake(&mine->recover);
+    tshi_local_post_wait(&wait);
+    for (int i = 0; i < world->size && status == TSH_OK; i++) {
+        tshi_record *r = record_of(world, i);
+        status = tshi_wait_for(&wait, &r->recover, wait.sync, &r->sleepers, i);
+    }
+    tshi_waits_end(&local->waits);
+    return status;
+}
+
+/* The furthest sync that any member has posted. */
+static uint32_t last_sync(const tsh_group *group) {
+    const tshi_local_group *lg = group->state;
+    uint32_t last = lg->sync;
+    for (int i = 0; i < group->size; i++) {
+        for (uint32_t k = 0; k < lg->slots; k++) {
+            uint32_t sync = atomic_load(&tshi_slot_at(lg, i, k)->sync);
+            if ((int32_t)(sync - last) > 0) last = sync;
+        }
+    }
+    return last;
+}
+
+/* Nobody is inside a call between the first step and the third: look in the one half, write in the other. */
+static void groups_look(tsh_world *world) {
+    for (tsh_group *g = world->groups; g; g = g->next) {
+        tshi_local_group *lg = g->ops == &tshi_local_ops ? g->state : NULL;
+        if (lg) lg->agreed = last_sync(g);
+    }
+}
+
+static void groups_align(tsh_world *world) {
+    for (tsh_group *g = world->groups; g; g = g->next) {
+        tshi_local_group *lg = g->ops == &tshi_local_ops ? g->state : NULL;
+        if (!lg) continue;
+        lg->sync = lg->agreed;
+        lg->heard = lg->agreed;
+        for (uint32_t k = 0; k < lg->slots; k++) atomic_store(&tshi_slot_at(lg, g->rank, k)->sync, lg->agreed);
+        tshi_messages_reset(g);
+    }
+}
+
+tsh_status tshi_local_recover(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
+    if (local->broken != TSH_OK) return tshi_fail(local->broken, "%s", local->broken_words);
+    for (tsh_group *g = world->groups; g; g = g->next) tshi_group_forget(g, "the world recovered meanwhile");
+    tsh_status status = recover_step(world);
+    if (status != TSH_OK) return status;
+    groups_look(world);
+    status = recover_step(world);
+    if (status != TSH_OK) return status;
+    groups_align(world);
+    set_state(world, world->rank, TSHI_FAILED, TSHI_ALIVE);
+    atomic_store(&local->control->cause, 0);
+    return recover_step(world);
+}
+
+/* This rank's GPU memory must not go while others have it mapped. Threads have nothing to let go of. Whoever takes
+ * longer than that to leave the world is not waited for: that memory goes with this process. */
+static void let_go(tsh_world *world) {
+    if (!tshi_local_of(world)->maps) return;
+    world->device->ops->unreach(world->device);
+    atomic_store(&record_of(world, world->rank)->let_go, 1);
+    double end = tshi_clock() + LONGEST_PARTING;
+    for (int i = 0; i < world->size; i++) {
+        while (!atomic_load(&record_of(world, i)->let_go) && state_of(world, i) != TSHI_DEAD) {
+            if (tshi_clock() > end) {
+                world->device->ops->abandon(world->device);
+                return;
+            }
+            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+            look_for_deaths(world);
+        }
+    }
+}
+
+void tshi_local_leave(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
+    tshi_local_sweep(world, true);
+    if (!local->control) return;
+    tshi_record *mine = record_of(world, world->rank);
+    atomic_store(&mine->left, 1);
+    tshi_wake(&mine->recover);
+    let_go(world);
+}

@@ -1,0 +1,346 @@
+/* The backend of one machine: what its ranks share, and how they wait for each other.
+ *
+ * Each rank's tensors lie in its heap, which all ranks map, or on a GPU, whose memory they can map; a call posts
+ * where its buffer is, and peers read and write it there. A group has a block of shared memory with a ring of slots
+ * for each member, one for each sync. Most calls wait for the others' posts at once, and compare them.
+ *
+ * A rank that has nothing to fetch, and whose data lies in its slot (the root of a broadcast or scatter, the others of
+ * a reduce or gather), leaves when it has posted. It waits and compares later: before its next call that waits, which
+ * fails if one before was not well; and before it would be further ahead than half the ring. So whoever posts sync s
+ * knows that all have posted s - slots / 2, before which they have read s - slots, the slot that it writes: those who
+ * left have compared it by then, the others have long been done with it. (A rank that has put what is far into the
+ * root's buffer, or fetched it from there, leaves likewise, with its second post.) Until then a slot stays as it is,
+ * whatever becomes of the rank that gave. */
+#ifndef TSHI_LOCAL_H
+#define TSHI_LOCAL_H
+
+#include "dist/bootstrap/environment.h"
+#include "dist/core/wait_graph.h"
+
+#include <assert.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+
+#define TSHI_LINE_BYTES 128 /* two cache lines: the hardware fetches them in pairs */
+/* Room in the slot itself for data that needs one sync only. */
+#define TSHI_INLINE     4160
+#define TSHI_CORE_BYTES 128
+/* Slots of a member, and of one of a large group, whose block would grow too large: powers of two. */
+#define TSHI_SLOTS       16
+#define TSHI_FEW_SLOTS   2
+#define TSHI_LARGE_GROUP 32
+/* The kind of a call that only compares a text; the real ones are collectives. */
+#define TSHI_KIND_AGREE 0xffu
+
+/* --- shared memory ------------------------------------------------------------------------------------------------ */
+
+enum { TSHI_SLOT_FAILED = 1, TSHI_SLOT_FAR = 2, TSHI_SLOT_SHARED = 4 }; /* flags */
+
+/* What a member says in one call. */
+typedef struct tshi_slot {
+    alignas(64) _Atomic uint32_t sync; /* number of the sync that posted it; written last */
+    uint32_t kind;                     /* op, dtype and reduction, packed: see local.c */
+    uint16_t flags; /* FAILED: the payload is the reason; FAR: the data is in the heap, not in the payload, or, with
+                     * SHARED too, on a GPU, where a tshi_share in the payload says */
+    uint16_t root;
+    uint32_t number; /* of the call, for messages */
+    int64_t count;
+    int64_t part;   /* the sender's share, for messages */
+    uint64_t check; /* a hash of whatever else has to agree */
+    uint64_t at;    /* where the sender's data starts in its heap */
+} tshi_slot;
+
+/* Written by those who are about to sleep until this member posts. */
+typedef struct tshi_member {
+    alignas(TSHI_LINE_BYTES) _Atomic uint32_t sleepers;
+    /* The first small message of mine that did not fit its receive, 0: none, 1: being written, 2: to be read. */
+    _Atomic uint32_t complaint;
+    int complainer;
+    uint32_t sent_kind, wanted_kind;
+    int64_t sent_count, wanted_count;
+} tshi_member;
+
+#define TSHI_LETTERS     32
+#define TSHI_LETTER_ROOM 104 /* bytes of data in a letter */
+
+/* A message, or where it is. */
+typedef struct tshi_letter {
+    _Atomic uint32_t turn; /* twice the rounds of the ring, one more while it is full */
+    uint32_t kind;         /* dtype, and whether it is a description */
+    uint16_t from, way;
+    int64_t count;
+    union {
+        struct {
+            uint64_t cell, at; /* in the sender's heap */
+        };
+        unsigned char data[TSHI_LETTER_ROOM];
+    };
+} tshi_letter;
+
+typedef struct tshi_inbox {
+    alignas(TSHI_LINE_BYTES) _Atomic uint64_t tail; /* number of the next letter to be written */
+    _Atomic uint32_t sleepers;
+    _Atomic uint32_t congested; /* its owner keeps more letters than it likes */
+    alignas(TSHI_LINE_BYTES) tshi_letter letter[TSHI_LETTERS];
+} tshi_inbox;
+
+static_assert(sizeof(tshi_letter) == TSHI_LINE_BYTES, "letters lie on lines of their own");
+
+typedef struct tshi_block_head {
+    alignas(TSHI_LINE_BYTES) _Atomic uint32_t users; /* members that have not closed the group */
+} tshi_block_head;
+
+typedef enum tshi_rank_state { TSHI_ALIVE = 0, TSHI_FAILED, TSHI_STUCK, TSHI_DEAD } tshi_rank_state;
+
+/* One rank of the world, as the others see it. */
+typedef struct tshi_record {
+    alignas(TSHI_LINE_BYTES) _Atomic uint32_t state; /* a tshi_rank_state */
+    _Atomic uint32_t left;                           /* it has destroyed its world */
+    _Atomic uint32_t recover;                        /* its last step of recovering */
+    _Atomic uint32_t let_go;                         /* it has no GPU memory of others mapped any more */
+    _Atomic uint32_t sleepers;
+    int32_t process;                      /* set by rank 0 with the next two, before anybody sees them */
+    uint64_t heap_at, heap_bytes;         /* in the memory that all map */
+    unsigned char cores[TSHI_CORE_BYTES]; /* it may run on, a bit each; written before it joins */
+    tshi_tape_step step;                  /* of FAILED, written before the state, as the next is */
+    char reason[TSHI_MESSAGE_SIZE];       /* of FAILED and STUCK */
+} tshi_record;
+
+typedef struct tshi_control {
+    alignas(TSHI_LINE_BYTES) _Atomic uint32_t troubles; /* ranks whose state is not ALIVE */
+    _Atomic uint32_t cause;                             /* 1 + the first of them, 0 for none */
+    tshi_record record[];                               /* [size], then the world group's block, then tshi_waits.rows */
+} tshi_control;
+
+#define TSHI_UNWATCHED (-2)
+
+/* --- this rank's side --------------------------------------------------------------------------------------------- */
+
+typedef struct tshi_local {
+    tsh_threads *threads; /* NULL: ranks are processes */
+    bool maps;            /* GPU memory of other ranks: they wait for each other when they leave */
+    tshi_control *control;
+    char *memory; /* of processes: the control block, then the heaps, all in one piece */
+    size_t memory_bytes;
+    char **heap; /* [size] */
+    size_t *heap_bytes;
+    int *process;   /* [size] pidfds, TSHI_UNWATCHED until first needed, -1: nothing to watch; NULL: threads */
+    void *polls;    /* [size] struct pollfd */
+    bool crowded;   /* more ranks than cores that they may run on together; the same on all ranks */
+    int spins;      /* polls of a peer before the first yield, ... */
+    int yields;     /* ... and yields before sleeping */
+    uint32_t steps; /* of recovering, that this rank has made */
+    tsh_status broken;
+    char broken_words[TSHI_MESSAGE_SIZE];
+    /* Of the wait under way, for naps. */
+    double waiting_since, next_word, next_look;
+    int naps;
+    tshi_waits waits;
+    struct tshi_post *posts;          /* of closed groups, with messages that are still to be fetched */
+    struct tshi_local_group *retired; /* blocks that others may still use */
+} tshi_local;
+
+typedef struct tshi_post tshi_post; /* local_message.c */
+
+/* What a started call does when all have posted my last sync. */
+typedef enum tshi_stage { TSHI_TO_POST, TSHI_TO_MOVE, TSHI_MOVED } tshi_stage;
+
+typedef struct tshi_local_group {
+    char *block;
+    size_t slot_bytes, inbox_at, member_bytes;
+    tshi_post *post;  /* my side of messages, NULL before the first */
+    uint32_t slots;   /* of each member */
+    uint32_t sync;    /* my last */
+    uint32_t heard;   /* the last that all have posted, and that I have compared */
+    uint32_t agreed;  /* while recovering */
+    tshi_slot draft;  /* what I am about to say, until it is posted; then what I have said */
+    const char *name; /* of the call under way */
+    int spins;
+    tshi_stage stage;   /* of the started call */
+    tsh_status refused; /* what went wrong with GPU memory in the call under way; the words are in my slot */
+    size_t near_bytes[TSH_COLLECTIVE_COUNT]; /* up to which data goes into the slot, the same on all ranks */
+    const void **in;                         /* [size], scratch */
+    void **out;
+    char **there;                  /* [size]: of a call on GPUs, where I have what the members have shared */
+    void *allocation;              /* of the block, when it lies in my heap */
+    struct tshi_local_group *next; /* of the retired */
+} tshi_local_group;
+
+static inline tshi_local *tshi_local_of(const tsh_world *world) {
+    return world->state;
+}
+
+static inline tshi_member *tshi_member_at(const tshi_local_group *lg, int member) {
+    return (tshi_member *)(void *)(lg->block + sizeof(tshi_block_head) + (size_t)member * lg->member_bytes);
+}
+
+static inline tshi_slot *tshi_slot_at(const tshi_local_group *lg, int member, uint32_t sync) {
+    char *m = (char *)tshi_member_at(lg, member);
+    return (tshi_slot *)(void *)(m + sizeof(tshi_member) + (sync & (lg->slots - 1)) * lg->slot_bytes);
+}
+
+static inline unsigned char *tshi_payload(tshi_slot *slot) {
+    return (unsigned char *)slot + sizeof *slot;
+}
+
+/* At the end of the payload: calls on GPUs have nothing else there but counts, of at most TSHI_REDUCE_MOST ranks. */
+static inline unsigned char *tshi_slot_share(tshi_slot *slot) {
+    return tshi_payload(slot) + TSHI_INLINE - sizeof(tshi_share);
+}
+static_assert(16 * TSHI_REDUCE_MOST + sizeof(tshi_share) <= TSHI_INLINE, "counts and a share have room in a slot");
+
+/* --- memory.c: how memory is had ---------------------------------------------------------------------------------- */
+
+/* Makes world->state with the heaps of all ranks (of processes: after a rendezvous, until the deadline). */
+tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh_threads *threads, double deadline);
+/* Attaches the world's group and meets all ranks once. */
+tsh_status tshi_memory_join(tsh_world *world);
+void *tshi_memory_heap(const tsh_world *world, int rank, size_t *bytes);
+/* After the device is gone. */
+void tshi_memory_close(tsh_world *world);
+/* Rank and size of a world of threads. */
+tsh_status tshi_threads_settings(const tsh_world_config *config, tshi_settings *settings);
+
+/* --- local_group.c: blocks ---------------------------------------------------------------------------------------- */
+
+size_t tshi_block_bytes(int size);
+/* The private side of a group of `size`; the block comes later. NULL with the message set. */
+tshi_local_group *tshi_local_group_new(tsh_world *world, int size);
+/* How long to wait and what is worth a slot, once it is known how many cores there are. */
+void tshi_local_tune(tshi_local_group *lg, const tshi_local *local);
+void tshi_local_group_free(tsh_world *world, tshi_local_group *lg);
+tsh_status tshi_local_open(tsh_group *parent, const int *ranks, int n, tsh_group *group);
+void tshi_local_close(tsh_group *group);
+/* Release the retired blocks that nobody uses any more; `all`: the others too. */
+void tshi_local_sweep(tsh_world *world, bool all);
+
+/* --- local_sync.c: waiting ---------------------------------------------------------------------------------------- */
+
+/* Post my slot of the next sync (already filled) and wait until every member has posted its own. `payload`: bytes of it
+ * that the members are likely to have in their slots, a hint. */
+tsh_status tshi_local_sync(tsh_group *group, size_t payload);
+
+/* Post the slot of my next sync, already filled, without waiting; `next`: bytes likely to be in the one after. */
+void tshi_local_post(tsh_group *group, size_t next);
+/* Whether all have posted that sync; wait until they have. */
+bool tshi_local_posted(const tsh_group *group, uint32_t sync);
+tsh_status tshi_local_await(tsh_group *group, uint32_t sync);
+/* See tshi_group_ops.nap and .awake. */
+tsh_status tshi_local_nap(tsh_group *group, const tsh_work *work, double since);
+void tshi_local_awake(tsh_group *group);
+
+/* Polls without a pause: a pause costs the reply of a peer that is just as fast. */
+#define TSHI_EAGER_POLLS 64
+
+static inline void tshi_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Take a line away from whoever has it, before I need to write it. */
+static inline void tshi_claim(const void *at) {
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)at));
+#else
+    __builtin_prefetch(at, 1);
+#endif
+}
+
+typedef struct tshi_wait {
+    tsh_world *world;
+    tsh_group *group; /* NULL while recovering: failures are expected then, deaths are not */
+    uint32_t sync;
+    double deadline, next_word;
+    const tsh_work *message; /* that is waited for, NULL: a collective */
+} tshi_wait;
+
+/* Post the ranks that the wait is for, as far as they have not come. */
+void tshi_local_post_wait(const tshi_wait *wait);
+/* Wait until *word has reached `target`, sleeping where it takes long; `rank` is the world rank waited for. */
+tsh_status tshi_wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers,
+                         int rank);
+void tshi_wake(_Atomic uint32_t *word);
+static inline bool tshi_reached(_Atomic uint32_t *word, uint32_t target) {
+    return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - target) >= 0;
+}
+
+/* --- local_failure.c: what stops a world -------------------------------------------------------------------------- */
+
+static inline bool tshi_local_troubled(const tshi_local *local) {
+    return local->broken != TSH_OK || atomic_load_explicit(&local->control->troubles, memory_order_relaxed) != 0;
+}
+/* The error that a call has to return because of failures and deaths, or TSH_OK. */
+tsh_status tshi_local_trouble(tsh_world *world);
+/* Have descriptors of all ranks' processes, to see them die. */
+void tshi_local_watch(tsh_world *world);
+/* While waiting for world rank `rank`: deaths, failures, the deadline. */
+tsh_status tshi_local_look(tshi_wait *wait, int rank);
+/* See tshi_group_ops.trouble. */
+tsh_status tshi_local_heard(tsh_group *group, bool look, bool waits);
+void tshi_local_fail(tsh_world *world, const char *reason, tshi_tape_step step);
+bool tshi_local_fails_later(const tsh_world *world, tshi_tape_step step);
+tsh_status tshi_local_recover(tsh_world *world);
+void tshi_local_leave(tsh_world *world);
+
+/* --- local_message.c: point to point ------------------------------------------------------------------------------ */
+
+static inline bool tshi_is_message(const tshi_call *call) {
+    return call->op == TSH_OP_SEND || call->op == TSH_OP_RECV;
+}
+/* What to sleep on until *word has reached target; no word: nothing in particular. rank: in the world, or -1. */
+typedef struct tshi_watch {
+    _Atomic uint32_t *word;
+    uint32_t target;
+    _Atomic uint32_t *sleepers;
+    int rank;
+} tshi_watch;
+tshi_watch tshi_message_watch(const tsh_work *work);
+tsh_status tshi_message_start(tsh_work *work);
+bool tshi_message_quick(tsh_work *work);
+void tshi_message_progress(tsh_work *work);
+/* Forget all messages: every rank recovers. */
+void tshi_messages_reset(tsh_group *group);
+void tshi_messages_close(tsh_group *group);
+/* Free what closed groups have left for receivers that have fetched it since; `all`: the rest too. */
+void tshi_messages_sweep(tsh_world *world, bool all);
+
+/* --- local_compare.c: whether all say the same ------------------------------------------------------------------- */
+
+/* What all have posted; *far: somebody's data is in the heap. */
+tsh_status tshi_local_compare(const tsh_group *group, uint32_t sync, bool *far);
+/* all_to_all: what member i sends to each, then what it expects of each; whether each expects what it is sent. */
+static inline const int64_t *tshi_counts_of(const tsh_group *group, int i) {
+    const tshi_local_group *lg = group->state;
+    return (const int64_t *)(const void *)tshi_payload(tshi_slot_at(lg, i, lg->sync));
+}
+tsh_status tshi_local_compare_pairs(const tsh_group *group);
+/* As tshi_local_compare for the calls that I left early, up to that sync: what my next one returns. `failed`, `words`:
+ * that fails for a reason of its own; then the log gets to know what was wrong before. */
+tsh_status tshi_local_look_back(tsh_group *group, uint32_t sync, tsh_status failed, const char *words);
+/* "all_reduce float32 [8] sum #3" of a slot. */
+char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size);
+/* The words of tsh_error_message() into my next slot: a call cannot be made here. refused: it has been posted; the
+ * status with those words again, for other calls may have failed since. run_failed: all of that. */
+void tshi_local_refuse(const tsh_group *group);
+tsh_status tshi_local_refused(const tsh_group *group, tsh_status failed);
+tsh_status tshi_local_run_failed(tsh_group *group, tsh_status failed);
+/* Wait for those whom I left behind up to that sync. *failed: of the call that comes now, to which it leads. */
+tsh_status tshi_local_catch_up(tsh_group *group, uint32_t sync, tsh_status *failed);
+/* Every rank posts the text (and, for the others to read, `at`); see tshi_group_ops.agree. */
+tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status failed, uint64_t at);
+
+/* --- local_device.c: memory of GPUs ------------------------------------------------------------------------------- */
+
+/* Sets world->direct: tensors live on GPUs, collectives do not go to NCCL, and every rank can reach every other's
+ * memory, which is tried. Every rank comes to the same verdict, which the log gets. Collective over the world. */
+tsh_status tshi_local_join_devices(tsh_world *world);
+/* Into my next slot: where `data`, on the GPU, is, or why that cannot be said (lg->refused). Waits for what is queued
+ * there: peers may touch it then. */
+void tshi_local_share(const tsh_group *group, const void *data);
+/* What the members have shared in this sync, into lg->there. */
+tsh_status tshi_local_reach(const tsh_group *group);
+
+#endif

@@ -1,0 +1,309 @@
+/* Heaps and the control block: anonymous memory files for processes, plain memory for threads, so that nothing with a
+ * name is ever left behind. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/backends/local/local.h"
+#include "dist/bootstrap/memory_exchange.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define HUGE_PAGE    ((size_t)2 << 20)
+#define LONGEST_JOIN 120.0
+/* Up to here each rank has a descriptor of each other's process from the start; beyond, from when it waits for long. */
+#define EAGER_RANKS 64
+
+/* Spinning only pays when the peer has a core of its own. */
+#define SPINS        4000
+#define YIELDS       64
+#define SPINS_SHARED 8
+
+struct tsh_threads {
+    int size;
+    tshi_control *control;
+    size_t control_bytes;
+    void **heap; /* [size], unmapped when all have left */
+    size_t *heap_bytes;
+    atomic_flag *taken;
+};
+
+static size_t control_bytes(int size) {
+    return sizeof(tshi_control) + (size_t)size * sizeof(tshi_record) + tshi_block_bytes(size) + tshi_waits_bytes(size);
+}
+
+/* Map `bytes` of fd (-1: private memory) at a multiple of the huge page, so that big tensors cost few translations. */
+static void *map_aligned(int fd, size_t bytes) {
+    int flags = MAP_NORESERVE | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
+    size_t room = bytes + HUGE_PAGE;
+    char *start = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED) return NULL;
+    size_t skip = (HUGE_PAGE - (uintptr_t)start % HUGE_PAGE) % HUGE_PAGE;
+    size_t rest = room - skip - bytes;
+    char *heap = start + skip;
+    if (skip) munmap(start, skip);
+    if (rest) munmap(heap + bytes, rest);
+    if (mmap(heap, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        int error = errno;
+        munmap(heap, bytes);
+        errno = error;
+        return NULL;
+    }
+    madvise(heap, bytes, MADV_HUGEPAGE);
+    return heap;
+}
+
+static tsh_status map_fail(size_t bytes, int rank) {
+    tshi_fail_errno(errno, "world_init: mapping the %zu bytes of rank %d's heap (TSHARD_HEAP makes it smaller)", bytes,
+                    rank);
+    return TSH_ERR_MEMORY;
+}
+
+static tsh_status local_new(tsh_world *world, const tshi_settings *settings) {
+    const tsh_allocator *allocator = &world->allocator;
+    size_t size = (size_t)settings->size;
+    tshi_local *local = tshi_calloc(allocator, 1, sizeof *local);
+    if (!local) return TSH_ERR_MEMORY;
+    world->state = local;
+    local->heap = tshi_calloc(allocator, size, sizeof *local->heap);
+    local->heap_bytes = tshi_calloc(allocator, size, sizeof *local->heap_bytes);
+    local->polls = tshi_calloc(allocator, size, sizeof(struct pollfd));
+    local->spins = SPINS_SHARED; /* until the ranks have met, and know what cores they have */
+    local->yields = YIELDS;
+    return local->heap && local->heap_bytes && local->polls ? TSH_OK : TSH_ERR_MEMORY;
+}
+
+/* --- processes ---------------------------------------------------------------------------------------------------- */
+
+static size_t round_up(size_t n) {
+    return (n + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+}
+
+/* Where everything lies: one file, so that each rank needs one descriptor and one mapping, however many there are. */
+static tsh_status lay_out(const tshi_meeting *meeting, size_t *total) {
+    tsh_status status = TSH_OK;
+    *total = round_up(control_bytes(meeting->size));
+    for (int i = 0; i < meeting->size && status == TSH_OK; i++) {
+        if (meeting->heap_bytes[i] > SIZE_MAX / 4) status = TSH_ERR_OVERFLOW;
+        if (status == TSH_OK) status = tshi_size_add(*total, round_up(meeting->heap_bytes[i]), total);
+    }
+    if (status == TSH_OK && *total <= INT64_MAX) return TSH_OK;
+    return tshi_fail(TSH_ERR_OVERFLOW, "world_init: the heaps of %d ranks do not fit an address space (TSHARD_HEAP)",
+                     meeting->size);
+}
+
+/* tshi_meeting.make: rank 0 writes down who is who and where, before anybody sees it. */
+static int make_memory(const tshi_meeting *meeting) {
+    size_t bytes, at = round_up(control_bytes(meeting->size));
+    tsh_status status = lay_out(meeting, &bytes);
+    if (status != TSH_OK) return -(int)status;
+    int fd = tshi_memory_file("tshard", bytes);
+    tshi_control *control = MAP_FAILED;
+    if (fd >= 0) control = mmap(NULL, control_bytes(meeting->size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (control == MAP_FAILED) {
+        const char *limit = errno == EFBIG ? " is more than this process may make, see ulimit -f" : "";
+        tshi_fail_errno(errno, "world_init: a memory file of %zu bytes%s (TSHARD_HEAP makes it smaller)", bytes, limit);
+        if (fd >= 0) close(fd);
+        return -TSH_ERR_MEMORY;
+    }
+    for (int i = 0; i < meeting->size; i++) {
+        tshi_record *r = &control->record[i];
+        r->process = meeting->process[i];
+        r->heap_at = at;
+        r->heap_bytes = meeting->heap_bytes[i];
+        at += round_up(meeting->heap_bytes[i]);
+    }
+    munmap(control, control_bytes(meeting->size));
+    return fd;
+}
+
+static tsh_status map_memory(tsh_world *world, int memory) {
+    tshi_local *local = tshi_local_of(world);
+    struct stat s;
+    if (fstat(memory, &s) != 0) return tshi_fail_errno(errno, "world_init: the memory of all ranks");
+    local->memory_bytes = (size_t)s.st_size;
+    if (local->memory_bytes >= control_bytes(world->size)) local->memory = map_aligned(memory, local->memory_bytes);
+    if (!local->memory) {
+        tshi_fail_errno(errno, "world_init: mapping the %zu bytes of all ranks (TSHARD_HEAP makes it smaller)",
+                        local->memory_bytes);
+        return TSH_ERR_MEMORY;
+    }
+    local->control = (tshi_control *)(void *)local->memory;
+    for (int i = 0; i < world->size; i++) {
+        local->heap[i] = local->memory + local->control->record[i].heap_at;
+        local->heap_bytes[i] = (size_t)local->control->record[i].heap_bytes;
+    }
+    if (world->size <= EAGER_RANKS) tshi_local_watch(world);
+    return TSH_OK;
+}
+
+static tsh_status open_processes(tsh_world *world, const tshi_settings *settings, double deadline) {
+    tshi_local *local = tshi_local_of(world);
+    int memory = -1;
+    local->process = tshi_calloc(&world->allocator, (size_t)world->size, sizeof *local->process);
+    if (!local->process) return TSH_ERR_MEMORY;
+    for (int i = 0; i < world->size; i++) local->process[i] = TSHI_UNWATCHED;
+    tsh_status status = tshi_rendezvous(settings, &world->log, &world->allocator, deadline, make_memory, NULL, &memory);
+    if (status == TSH_OK) status = map_memory(world, memory);
+    if (memory >= 0) close(memory);
+    return status;
+}
+
+/* --- threads ------------------------------------------------------------------------------------------------------ */
+
+void tsh_threads_destroy(tsh_threads *threads) {
+    if (!threads) return;
+    tsh_allocator allocator = tshi_allocator_resolve(NULL);
+    for (int i = 0; threads->heap && i < threads->size; i++) {
+        if (threads->heap[i]) munmap(threads->heap[i], threads->heap_bytes[i]);
+    }
+    if (threads->control) munmap(threads->control, threads->control_bytes);
+    tshi_free(&allocator, threads->heap);
+    tshi_free(&allocator, threads->heap_bytes);
+    tshi_free(&allocator, threads->taken);
+    tshi_free(&allocator, threads);
+}
+
+tsh_status tsh_threads_create(int world_size, tsh_threads **out) {
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "threads_create: out is NULL");
+    *out = NULL;
+    if (world_size < 1 || world_size > TSHI_MOST_RANKS) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "threads_create: a world of %d ranks; it must be from 1 to %d", world_size,
+                         TSHI_MOST_RANKS);
+    }
+    tsh_allocator allocator = tshi_allocator_resolve(NULL);
+    size_t size = (size_t)world_size;
+    tsh_threads *threads = tshi_calloc(&allocator, 1, sizeof *threads);
+    if (!threads) return TSH_ERR_MEMORY;
+    threads->size = world_size;
+    threads->heap = tshi_calloc(&allocator, size, sizeof *threads->heap);
+    threads->heap_bytes = tshi_calloc(&allocator, size, sizeof *threads->heap_bytes);
+    threads->taken = tshi_calloc(&allocator, size, sizeof *threads->taken);
+    threads->control_bytes = control_bytes(world_size);
+    void *control = mmap(NULL, threads->control_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (control != MAP_FAILED) threads->control = control;
+    if (!threads->heap || !threads->heap_bytes || !threads->taken || !threads->control) {
+        tsh_threads_destroy(threads);
+        return tshi_fail(TSH_ERR_MEMORY, "threads_create: no memory");
+    }
+    *out = threads;
+    return TSH_OK;
+}
+
+tsh_status tshi_threads_settings(const tsh_world_config *config, tshi_settings *settings) {
+    int size = config->threads->size, rank = config->rank;
+    if (config->world_size && config->world_size != size) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: the configuration says world_size %d, the threads are %d",
+                         config->world_size, size);
+    }
+    if (rank < 0 || rank >= size) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: rank %d of %d threads", rank, size);
+    }
+    settings->rank = settings->local_rank = rank;
+    settings->size = settings->local_size = size;
+    return TSH_OK;
+}
+
+static tsh_status open_threads(tsh_world *world, const tshi_settings *settings, tsh_threads *threads) {
+    tshi_local *local = tshi_local_of(world);
+    int rank = settings->rank;
+    if (atomic_flag_test_and_set(&threads->taken[rank])) {
+        return tshi_fail(TSH_ERR_STATE, "world_init: rank %d of the threads has been taken", rank);
+    }
+    local->threads = threads;
+    local->control = threads->control;
+    threads->heap[rank] = map_aligned(-1, settings->heap_bytes);
+    threads->heap_bytes[rank] = settings->heap_bytes;
+    local->heap[rank] = threads->heap[rank];
+    local->heap_bytes[rank] = settings->heap_bytes;
+    return local->heap[rank] ? TSH_OK : map_fail(settings->heap_bytes, rank);
+}
+
+/* --- both --------------------------------------------------------------------------------------------------------- */
+
+tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh_threads *threads, double deadline) {
+    tsh_status status = local_new(world, settings);
+    if (status != TSH_OK) return status;
+    if (settings->size > 1) {
+        return threads ? open_threads(world, settings, threads) : open_processes(world, settings, deadline);
+    }
+    tshi_local *local = tshi_local_of(world);
+    local->heap_bytes[0] = settings->heap_bytes;
+    local->heap[0] = map_aligned(-1, settings->heap_bytes);
+    return local->heap[0] ? TSH_OK : map_fail(settings->heap_bytes, 0);
+}
+
+/* Cores that the ranks may run on, all of them together: a launcher may have bound each to its own. */
+static void count_cores(tsh_world *world, tshi_local *local) {
+    int cores = 0;
+    for (int i = 0; i < TSHI_CORE_BYTES; i++) {
+        unsigned any = 0;
+        for (int rank = 0; rank < world->size; rank++) any |= local->control->record[rank].cores[i];
+        cores += __builtin_popcount(any);
+    }
+    local->crowded = world->size > cores;
+    local->spins = local->crowded ? SPINS_SHARED : SPINS;
+    world->spins = local->spins;
+    tshi_local_tune(world->group->state, local);
+}
+
+/* Their rows lie behind the world's block. */
+static tsh_status open_waits(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
+    char *block = (char *)&local->control->record[world->size];
+    tsh_status status = tshi_waits_open(world, &local->waits, block + tshi_block_bytes(world->size));
+    for (int i = 0; status == TSH_OK && !local->threads && i < world->size; i++) {
+        local->waits.process[i] = local->control->record[i].process;
+    }
+    return status;
+}
+
+tsh_status tshi_memory_join(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
+    if (world->size == 1) return TSH_OK;
+    tshi_local_group *lg = tshi_local_group_new(world, world->size);
+    if (!lg) return TSH_ERR_MEMORY;
+    lg->block = (char *)&local->control->record[world->size];
+    world->group->state = lg;
+    tsh_status status = open_waits(world);
+    if (status != TSH_OK) return status;
+    tshi_granted_cores(local->control->record[world->rank].cores, TSHI_CORE_BYTES);
+    double timeout = world->timeout;
+    if (world->timeout > LONGEST_JOIN) world->timeout = LONGEST_JOIN;
+    status = tshi_local_agree(world->group, "world_init", TSH_OK, 0);
+    world->timeout = timeout;
+    if (status == TSH_OK) count_cores(world, local);
+    for (int i = 0; status == TSH_OK && local->threads && i < world->size; i++) {
+        local->heap[i] = local->threads->heap[i];
+        local->heap_bytes[i] = local->threads->heap_bytes[i];
+    }
+    return status;
+}
+
+void *tshi_memory_heap(const tsh_world *world, int rank, size_t *bytes) {
+    const tshi_local *local = tshi_local_of(world);
+    if (bytes) *bytes = local->heap_bytes[rank];
+    return local->heap[rank];
+}
+
+void tshi_memory_close(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
+    const tsh_allocator *allocator = &world->allocator;
+    if (!local) return;
+    if (local->memory) munmap(local->memory, local->memory_bytes);
+    if (world->size == 1 && local->heap && local->heap[0]) munmap(local->heap[0], local->heap_bytes[0]);
+    for (int i = 0; local->process && i < world->size; i++) {
+        if (local->process[i] >= 0) close(local->process[i]);
+    }
+    tshi_waits_close(world, &local->waits);
+    tshi_free(allocator, local->process);
+    tshi_free(allocator, local->polls);
+    tshi_free(allocator, local->heap);
+    tshi_free(allocator, local->heap_bytes);
+    tshi_free(allocator, local);
+    world->state = NULL;
+}

@@ -1,0 +1,512 @@
+/* Point to point. Each member has an inbox in the group's block: a ring of letters that all others write to, so that
+ * its size is that of one member, not of all pairs. A letter holds what is small. What is larger waits in the sender's
+ * heap: up to a page in a cell, so that the sender need not wait, beyond that where it is, until the receiver has
+ * fetched it and says so in the cell. Letters that nobody has asked for yet are kept, in their order, by the receiver.
+ */
+#include "dist/backends/local/local.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define CELL_BYTES 4096
+#define CELLS      16 /* of a page; bounds what is buffered for receivers that are late */
+#define CELL_ROOM  (CELL_BYTES - sizeof(tshi_cell))
+#define SLIPS      64   /* cells without room for data, made at a time */
+#define MOST_KEPT  1024 /* letters kept, beyond which senders are asked to wait for their receivers */
+#define META_SHIFT 8
+#define MEETS      0x80u /* beside the dtype, in a kind */
+
+enum { CELL_FREE, CELL_SENT, CELL_TAKEN, CELL_REFUSED };
+enum { BY_LETTER, BY_CELL, BY_HEAP };
+
+/* In the sender's heap. */
+typedef struct tshi_cell {
+    alignas(64) _Atomic uint32_t state;
+    _Atomic uint32_t sleepers;
+    uint32_t kind; /* of what the receiver wanted instead, REFUSED */
+    int64_t count;
+    struct tshi_cell *next; /* the sender's own: free slips */
+} tshi_cell;
+
+typedef struct kept_letter {
+    tshi_letter letter;
+    struct kept_letter *next;
+} kept_letter;
+
+struct tshi_post {
+    uint64_t next_in; /* number of the next letter in my inbox */
+    char *cells;      /* [CELLS] of CELL_BYTES, made when first needed */
+    int next_cell;
+    tshi_cell *free_slips;
+    void *slips[64]; /* blocks of SLIPS */
+    int slip_blocks;
+    kept_letter *kept, *kept_end;
+    int kept_count;
+    tshi_pool spare;        /* of kept_letter */
+    struct tshi_post *next; /* of those whose group is closed */
+};
+
+static tshi_inbox *inbox_at(const tsh_group *group, int member) {
+    const tshi_local_group *lg = group->state;
+    return (tshi_inbox *)(void *)((char *)tshi_member_at(lg, member) + lg->inbox_at);
+}
+
+static uint32_t kind_of(const tshi_call *call) {
+    return (uint32_t)call->dtype | (call->meets ? MEETS : 0) | (uint32_t)call->reduce << META_SHIFT;
+}
+
+static tsh_dtype dtype_of(uint32_t kind) {
+    return (tsh_dtype)(kind & (MEETS - 1));
+}
+
+static size_t bytes_of(uint32_t kind, int64_t count) {
+    return kind & MEETS ? TSHI_TICKET : (size_t)count * tsh_dtype_size(dtype_of(kind));
+}
+
+static tshi_post *post_of(tsh_group *group) {
+    tshi_local_group *lg = group->state;
+    if (!lg->post) lg->post = tshi_calloc(&group->world->allocator, 1, sizeof *lg->post);
+    return lg->post;
+}
+
+static uint64_t offset_of(const tsh_group *group, const void *data) {
+    const tsh_world *world = group->world;
+    return (uint64_t)((const char *)data - tshi_local_of(world)->heap[world->rank]);
+}
+
+static char *address_of(const tsh_group *group, int member, uint64_t at) {
+    return tshi_local_of(group->world)->heap[group->ranks[member]] + at;
+}
+
+/* --- sending ------------------------------------------------------------------------------------------------------ */
+
+/* A page to send from, or NULL: all are still on their way. */
+static tshi_cell *page_take(tsh_group *group, tshi_post *post) {
+    tsh_device *device = group->world->host;
+    if (!post->cells) {
+        post->cells = device->ops->alloc(device, (size_t)CELLS * CELL_BYTES);
+        if (!post->cells) return NULL;
+        device->ops->zero(device, (size_t)CELLS * CELL_BYTES, post->cells);
+    }
+    tshi_cell *cell = (tshi_cell *)(void *)(post->cells + (size_t)post->next_cell * CELL_BYTES);
+    if (atomic_load_explicit(&cell->state, memory_order_acquire) == CELL_SENT) return NULL;
+    post->next_cell = (post->next_cell + 1) % CELLS;
+    return cell;
+}
+
+static tshi_cell *slip_take(tsh_group *group, tshi_post *post) {
+    tsh_device *device = group->world->host;
+    if (!post->free_slips && post->slip_blocks < 64) {
+        tshi_cell *block = device->ops->alloc(device, SLIPS * sizeof *block);
+        if (!block) return NULL;
+        device->ops->zero(device, SLIPS * sizeof *block, block);
+        post->slips[post->slip_blocks++] = block;
+        for (int i = 0; i < SLIPS; i++) {
+            block[i].next = post->free_slips;
+            post->free_slips = &block[i];
+        }
+    }
+    tshi_cell *slip = post->free_slips;
+    if (slip) post->free_slips = slip->next;
+    return slip;
+}
+
+static void slip_give(tshi_post *post, tshi_cell *slip) {
+    slip->next = post->free_slips;
+    post->free_slips = slip;
+}
+
+/* The turn at which letter `number` may be written; the next one says that it is. */
+static uint32_t turn_of(uint64_t number) {
+    return (uint32_t)(number / TSHI_LETTERS) * 2;
+}
+
+/* Number of a place in a ring, or false while it is full. */
+static bool place_take(tshi_inbox *inbox, uint64_t *number) {
+    uint64_t tail = atomic_load_explicit(&inbox->tail, memory_order_relaxed);
+    for (;;) {
+        tshi_letter *letter = &inbox->letter[tail % TSHI_LETTERS];
+        uint32_t turn = atomic_load_explicit(&letter->turn, memory_order_acquire);
+        int32_t ahead = (int32_t)(turn - turn_of(tail));
+        if (ahead < 0) return false;
+        if (ahead > 0) {
+            tail = atomic_load_explicit(&inbox->tail, memory_order_relaxed);
+            continue;
+        }
+        if (atomic_compare_exchange_weak_explicit(&inbox->tail, &tail, tail + 1, memory_order_relaxed,
+                                                  memory_order_relaxed)) {
+            *number = tail;
+            return true;
+        }
+    }
+}
+
+/* How the data travels, and the cell that it needs. */
+static uint32_t choose_way(tsh_group *group, tshi_post *post, const tsh_work *work, bool congested, tshi_cell **cell) {
+    size_t bytes = bytes_of(kind_of(&work->call), work->call.count);
+    bool answered = work->call.meets;
+    *cell = NULL;
+    if (bytes <= TSHI_LETTER_ROOM && !congested && !answered) return BY_LETTER;
+    if (bytes <= CELL_ROOM && !answered) {
+        *cell = page_take(group, post);
+        if (*cell) return BY_CELL;
+    }
+    *cell = slip_take(group, post);
+    return BY_HEAP;
+}
+
+static void wake_receiver(tshi_inbox *inbox, tshi_letter *letter) {
+    if (atomic_fetch_add_explicit(&inbox->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&letter->turn);
+}
+
+/* False while there is no room. */
+static bool post_letter(tsh_work *work) {
+    tsh_group *group = work->group;
+    tshi_post *post = ((tshi_local_group *)group->state)->post;
+    const tshi_call *call = &work->call;
+    tshi_inbox *inbox = inbox_at(group, call->root);
+    bool congested = atomic_load_explicit(&inbox->congested, memory_order_relaxed) != 0;
+    size_t bytes = bytes_of(kind_of(call), call->count);
+    tshi_cell *cell;
+    uint64_t number;
+    uint32_t way = choose_way(group, post, work, congested, &cell);
+    if (way == BY_HEAP && !cell) return false;
+    if (!place_take(inbox, &number)) {
+        if (way == BY_HEAP) slip_give(post, cell);
+        return false;
+    }
+    tshi_letter *letter = &inbox->letter[number % TSHI_LETTERS];
+    letter->kind = kind_of(call);
+    letter->way = (uint16_t)way;
+    letter->from = (uint16_t)group->rank;
+    letter->count = call->count;
+    if (cell) {
+        letter->cell = offset_of(group, cell);
+        letter->at = offset_of(group, way == BY_CELL ? (const void *)(cell + 1) : call->in);
+        atomic_store_explicit(&cell->state, CELL_SENT, memory_order_relaxed);
+    }
+    if (way != BY_HEAP)
+        group->world->host->ops->copy(group->world->host, bytes, call->in, cell ? (void *)(cell + 1) : letter->data);
+    atomic_store_explicit(&letter->turn, turn_of(number) + 1, memory_order_release);
+    wake_receiver(inbox, letter);
+    if (way == BY_HEAP)
+        work->state = cell;
+    else
+        work->done = true;
+    return true;
+}
+
+/* An earlier send to the same rank that has not found room. */
+static bool must_queue(const tsh_work *work) {
+    for (const tsh_work *w = work->group->messages; w && w != work; w = w->next) {
+        if (w->call.op == TSH_OP_SEND && !w->done && !w->state && w->call.root == work->call.root) return true;
+    }
+    return false;
+}
+
+static void mismatch(tsh_work *work, const char *words, int peer, uint32_t kind, int64_t count) {
+    const tshi_call *call = &work->call;
+    const tsh_group *group = work->group;
+    bool meta = kind >> META_SHIFT != 0, mine = kind_of(call) >> META_SHIFT != 0;
+    work->done = true;
+    work->status = tshi_fail(TSH_ERR_MISMATCH, "rank %d: %s %s [%lld]%s, rank %d: %s %s [%lld]%s",
+                             group->ranks[group->rank], tsh_collective_name(call->op), tsh_dtype_name(call->dtype),
+                             (long long)call->count, mine ? " (a description)" : "", group->ranks[peer], words,
+                             tsh_dtype_name(dtype_of(kind)), (long long)count, meta ? " (a description)" : "");
+    snprintf(work->words, sizeof work->words, "%s", tsh_error_message());
+}
+
+static void send_progress(tsh_work *work) {
+    tshi_post *post = ((tshi_local_group *)work->group->state)->post;
+    tshi_cell *slip = work->state;
+    if (!slip) {
+        if (!must_queue(work)) post_letter(work);
+        return;
+    }
+    uint32_t state = atomic_load_explicit(&slip->state, memory_order_acquire);
+    if (state == CELL_SENT) return;
+    work->done = true;
+    if (state == CELL_REFUSED) mismatch(work, "recv", work->call.root, slip->kind, slip->count);
+    work->state = NULL;
+    slip_give(post, slip);
+}
+
+/* --- receiving ---------------------------------------------------------------------------------------------------- */
+
+static void answer(const tsh_group *group, const tshi_letter *letter, uint32_t state) {
+    tshi_cell *cell = (tshi_cell *)(void *)address_of(group, letter->from, letter->cell);
+    atomic_store_explicit(&cell->state, state, memory_order_release);
+    if (atomic_fetch_add_explicit(&cell->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&cell->state);
+}
+
+/* A small message has left its sender for good, which hears of it in its next call. The first complaint stands. */
+static void complain(const tsh_work *work, const tshi_letter *letter) {
+    tsh_group *group = work->group;
+    tshi_member *member = tshi_member_at(group->state, letter->from);
+    uint32_t none = 0;
+    if (!atomic_compare_exchange_strong(&member->complaint, &none, 1)) return;
+    member->complainer = group->rank;
+    member->sent_kind = letter->kind;
+    member->sent_count = letter->count;
+    member->wanted_kind = kind_of(&work->call);
+    member->wanted_count = work->call.count;
+    atomic_store_explicit(&member->complaint, 2, memory_order_release);
+}
+
+static void refuse(tsh_work *work, const tshi_letter *letter) {
+    tsh_group *group = work->group;
+    mismatch(work, "send", letter->from, letter->kind, letter->count);
+    if (letter->way == BY_HEAP) {
+        tshi_cell *cell = (tshi_cell *)(void *)address_of(group, letter->from, letter->cell);
+        cell->kind = kind_of(&work->call);
+        cell->count = work->call.count;
+        answer(group, letter, CELL_REFUSED);
+        return;
+    }
+    if (letter->way == BY_CELL) answer(group, letter, CELL_TAKEN);
+    complain(work, letter);
+}
+
+/* The letter is this receive's. */
+static void take(tsh_work *work, const tshi_letter *letter) {
+    tsh_group *group = work->group;
+    const tshi_call *call = &work->call;
+    work->sender = letter->from;
+    if (letter->kind != kind_of(call) || letter->count != call->count) {
+        refuse(work, letter);
+        return;
+    }
+    const void *from =
+        letter->way == BY_LETTER ? letter->data : (const void *)address_of(group, letter->from, letter->at);
+    size_t bytes = bytes_of(letter->kind, letter->count);
+    if (bytes) group->world->host->ops->copy(group->world->host, bytes, from, call->out);
+    if (letter->way != BY_LETTER) answer(group, letter, CELL_TAKEN);
+    work->done = true;
+}
+
+/* One that has not started has not looked at the kept letters, which come first. */
+static inline bool wants(const tsh_work *work, int from) {
+    return work->call.op == TSH_OP_RECV && work->started && !work->done &&
+           (work->call.root == from || work->call.root == TSH_ANY_RANK);
+}
+
+static tsh_status keep(tsh_group *group, tshi_post *post, const tshi_letter *letter) {
+    kept_letter *kept = tshi_pool_take(&post->spare, &group->world->allocator, sizeof *kept);
+    if (!kept) return TSH_ERR_MEMORY;
+    memcpy(&kept->letter, letter, sizeof *letter);
+    if (post->kept_end)
+        post->kept_end->next = kept;
+    else
+        post->kept = kept;
+    post->kept_end = kept;
+    if (++post->kept_count == MOST_KEPT) atomic_store(&inbox_at(group, group->rank)->congested, 1);
+    return TSH_OK;
+}
+
+/* Hand out what is in my inbox. Without memory to keep a letter, it stays where it is. */
+static void empty_inbox(tsh_group *group, tshi_post *post) {
+    tshi_inbox *inbox = inbox_at(group, group->rank);
+    for (;;) {
+        tshi_letter *letter = &inbox->letter[post->next_in % TSHI_LETTERS];
+        uint32_t full = turn_of(post->next_in) + 1;
+        if (atomic_load_explicit(&letter->turn, memory_order_acquire) != full) return;
+        tsh_work *work = group->messages;
+        while (work && !wants(work, letter->from)) work = work->next;
+        if (work)
+            take(work, letter);
+        else if (keep(group, post, letter) != TSH_OK)
+            return;
+        atomic_store_explicit(&letter->turn, full + 1, memory_order_release);
+        post->next_in++;
+    }
+}
+
+/* The oldest kept letter that this receive wants. */
+static void look_in_kept(tsh_work *work, tshi_post *post) {
+    kept_letter **link = &post->kept, *before = NULL;
+    while (*link && !wants(work, (*link)->letter.from)) {
+        before = *link;
+        link = &(*link)->next;
+    }
+    kept_letter *kept = *link;
+    if (!kept) return;
+    take(work, &kept->letter);
+    *link = kept->next;
+    if (post->kept_end == kept) post->kept_end = before;
+    if (post->kept_count-- == MOST_KEPT) {
+        atomic_store(&inbox_at(work->group, work->group->rank)->congested, 0);
+    }
+    tshi_pool_give(&post->spare, kept);
+}
+
+/* --- for the backend ---------------------------------------------------------------------------------------------- */
+
+static tsh_status heed_complaint(tsh_group *group) {
+    tshi_member *me = tshi_member_at(group->state, group->rank);
+    if (atomic_load_explicit(&me->complaint, memory_order_acquire) != 2) return TSH_OK;
+    tsh_status status =
+        tshi_fail(TSH_ERR_MISMATCH, "rank %d: send %s [%lld] (an earlier call), rank %d: recv %s [%lld]",
+                  group->world->rank, tsh_dtype_name(dtype_of(me->sent_kind)), (long long)me->sent_count,
+                  group->ranks[me->complainer], tsh_dtype_name(dtype_of(me->wanted_kind)), (long long)me->wanted_count);
+    atomic_store_explicit(&me->complaint, 0, memory_order_release);
+    return status;
+}
+
+tsh_status tshi_message_start(tsh_work *work) {
+    tsh_group *group = work->group;
+    tshi_post *post = post_of(group);
+    if (!post) return TSH_ERR_MEMORY;
+    tshi_group_note(group, &work->call);
+    tsh_status status = heed_complaint(group);
+    if (status != TSH_OK) return status;
+    if (work->call.op == TSH_OP_RECV) look_in_kept(work, post);
+    return TSH_OK;
+}
+
+/* A letter, if there is a place for it. */
+static bool send_quickly(tsh_work *work) {
+    const tshi_call *call = &work->call;
+    tshi_inbox *inbox = inbox_at(work->group, call->root);
+    const tshi_letter *letter = &inbox->letter[atomic_load_explicit(&inbox->tail, memory_order_relaxed) % TSHI_LETTERS];
+    tshi_claim(letter);
+    size_t bytes = bytes_of(kind_of(call), call->count);
+    if (bytes > TSHI_LETTER_ROOM) return false;
+    if (bytes) tshi_claim(letter->data + bytes - 1);
+    return !atomic_load_explicit(&inbox->congested, memory_order_relaxed) && post_letter(work);
+}
+
+/* The next letter, if it comes soon and is the one that is wanted. */
+static bool receive_quickly(tsh_work *work, tshi_post *post) {
+    const tshi_local_group *lg = work->group->state;
+    tshi_inbox *inbox = inbox_at(work->group, work->group->rank);
+    tshi_letter *letter = &inbox->letter[post->next_in % TSHI_LETTERS];
+    uint32_t full = turn_of(post->next_in) + 1;
+    for (int polls = 0; atomic_load_explicit(&letter->turn, memory_order_acquire) != full; polls++) {
+        if (polls >= lg->spins) return false;
+        if (polls > TSHI_EAGER_POLLS) tshi_pause();
+    }
+    if (work->call.root != letter->from && work->call.root != TSH_ANY_RANK) return false;
+    take(work, letter);
+    atomic_store_explicit(&letter->turn, full + 1, memory_order_release);
+    post->next_in++;
+    return true;
+}
+
+bool tshi_message_quick(tsh_work *work) {
+    tsh_group *group = work->group;
+    tshi_local_group *lg = group->state;
+    tshi_post *post = lg->post;
+    const tshi_member *me = tshi_member_at(lg, group->rank);
+    if (!post || post->kept || tshi_local_troubled(tshi_local_of(group->world))) return false;
+    if (atomic_load_explicit(&me->complaint, memory_order_relaxed) != 0) return false;
+    if (!(work->call.op == TSH_OP_SEND ? send_quickly(work) : receive_quickly(work, post))) return false;
+    tshi_group_note(group, &work->call);
+    return true;
+}
+
+void tshi_message_progress(tsh_work *work) {
+    tsh_group *group = work->group;
+    tshi_post *post = ((tshi_local_group *)group->state)->post;
+    const tshi_local *local = tshi_local_of(group->world);
+    if (work->call.op == TSH_OP_SEND)
+        send_progress(work);
+    else
+        empty_inbox(group, post);
+    if (work->done || !tshi_local_troubled(local)) return;
+    tsh_status status = tshi_local_trouble(group->world);
+    if (status == TSH_OK) return;
+    work->status = status;
+    work->done = true;
+}
+
+tshi_watch tshi_message_watch(const tsh_work *work) {
+    tsh_group *group = work->group;
+    const tshi_post *post = ((tshi_local_group *)group->state)->post;
+    int rank = work->call.root < 0 ? -1 : group->ranks[work->call.root];
+    tshi_watch watch = {NULL, 0, NULL, rank};
+    tshi_cell *slip = work->state;
+    if (work->call.op == TSH_OP_RECV && post) {
+        tshi_inbox *inbox = inbox_at(group, group->rank);
+        watch.word = &inbox->letter[post->next_in % TSHI_LETTERS].turn;
+        watch.target = turn_of(post->next_in) + 1;
+        watch.sleepers = &inbox->sleepers;
+    } else if (slip) {
+        watch.word = &slip->state;
+        watch.target = CELL_TAKEN;
+        watch.sleepers = &slip->sleepers;
+    }
+    return watch;
+}
+
+static void drop_kept(tshi_post *post) {
+    while (post->kept) {
+        kept_letter *kept = post->kept;
+        post->kept = kept->next;
+        tshi_pool_give(&post->spare, kept);
+    }
+    post->kept_end = NULL;
+    post->kept_count = 0;
+}
+
+void tshi_messages_reset(tsh_group *group) {
+    tshi_local_group *lg = group->state;
+    tshi_inbox *inbox = inbox_at(group, group->rank);
+    tshi_post *post = lg->post;
+    atomic_store(&inbox->tail, 0);
+    atomic_store(&inbox->congested, 0);
+    atomic_store(&tshi_member_at(lg, group->rank)->complaint, 0);
+    for (int i = 0; i < TSHI_LETTERS; i++) atomic_store(&inbox->letter[i].turn, 0);
+    if (!post) return;
+    drop_kept(post);
+    post->next_in = 0;
+    for (int i = 0; post->cells && i < CELLS; i++) {
+        atomic_store(&((tshi_cell *)(void *)(post->cells + (size_t)i * CELL_BYTES))->state, CELL_FREE);
+    }
+    post->free_slips = NULL;
+    for (int block = 0; block < post->slip_blocks; block++) {
+        tshi_cell *slips = post->slips[block];
+        for (int i = 0; i < SLIPS; i++) slip_give(post, &slips[i]);
+    }
+}
+
+/* Receivers may still have to fetch from the cells of a group that is closed here. */
+static bool fetched(const tshi_post *post) {
+    for (int i = 0; post->cells && i < CELLS; i++) {
+        tshi_cell *cell = (tshi_cell *)(void *)(post->cells + (size_t)i * CELL_BYTES);
+        if (atomic_load_explicit(&cell->state, memory_order_acquire) == CELL_SENT) return false;
+    }
+    return true;
+}
+
+static void post_free(tsh_world *world, tshi_post *post) {
+    tsh_device *device = world->host;
+    device->ops->release(device, post->cells);
+    for (int i = 0; i < post->slip_blocks; i++) device->ops->release(device, post->slips[i]);
+    tshi_free(&world->allocator, post);
+}
+
+void tshi_messages_close(tsh_group *group) {
+    tsh_world *world = group->world;
+    tshi_local_group *lg = group->state;
+    tshi_post *post = lg->post;
+    lg->post = NULL;
+    if (!post) return;
+    drop_kept(post);
+    tshi_pool_clear(&post->spare, &world->allocator);
+    post->next = tshi_local_of(world)->posts;
+    tshi_local_of(world)->posts = post;
+    tshi_messages_sweep(world, false);
+}
+
+void tshi_messages_sweep(tsh_world *world, bool all) {
+    tshi_post **link = &tshi_local_of(world)->posts;
+    while (*link) {
+        tshi_post *post = *link;
+        if (!all && !fetched(post)) {
+            link = &post->next;
+            continue;
+        }
+        *link = post->next;
+        post_free(world, post);
+    }
+}

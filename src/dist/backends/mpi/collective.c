@@ -1,0 +1,498 @@
+/* Collectives over MPI: the gate, what it compares, then MPI's own call. */
+#include "dist/backends/mpi/mpi.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Looks at shared memory before the first look at anything else. */
+#define SPINS        4000
+#define SPINS_SHARED 20
+#define POLLS        4
+#define LOOK_EVERY   64u /* calls */
+
+static inline void pause_cpu(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* --- what has to agree -------------------------------------------------------------------------------------------- */
+
+static inline uint64_t mix(uint64_t h, uint64_t x) {
+    h = (h ^ x) * UINT64_C(0x9e3779b97f4a7c15);
+    return h ^ h >> 32;
+}
+
+static uint64_t identity_of(const tsh_group *group, const tshi_call *call, const char *text) {
+    uint64_t h = mix(1, (uint64_t)call->op | (uint64_t)call->dtype << 8 | (uint64_t)call->reduce << 16 |
+                            (uint64_t)(uint32_t)call->root << 24);
+    for (; text && *text; text++) h = mix(h, (unsigned char)*text);
+    if (call->failed != TSH_OK) return mix(h, UINT64_C(1) + (uint64_t)group->rank); /* like no other */
+    if (!call->counts) return mix(h, (uint64_t)call->count);
+    for (int i = 0; i < group->size; i++) h = mix(h, (uint64_t)call->counts[i]);
+    return h;
+}
+
+static const char *describe(const tsh_group *group, char *line, size_t size) {
+    static const char *const reductions[TSH_REDUCE_OP_COUNT] = {"sum", "prod", "min", "max",
+                                                                "avg", "band", "bor", "bxor"};
+    const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    const tshi_call *call = &op->call;
+    const char *name = tsh_collective_name(call->op), *dtype = tsh_dtype_name(call->dtype);
+    unsigned long long number = op->number;
+    long long part = call->counts ? call->counts[group->rank] : 0, count = call->count;
+    if (call->counts && count == 0) {
+        for (int i = 0; i < group->size; i++) count += call->counts[i];
+    }
+    switch (op->text ? TSH_COLLECTIVE_COUNT : call->op) {
+    case TSH_COLLECTIVE_COUNT: snprintf(line, size, "%s #%llu", op->text, number); break;
+    case TSH_OP_ALL_REDUCE:
+        snprintf(line, size, "%s %s [%lld] %s #%llu", name, dtype, count, reductions[call->reduce], number);
+        break;
+    case TSH_OP_REDUCE:
+        snprintf(line, size, "%s %s [%lld] %s root %d #%llu", name, dtype, count, reductions[call->reduce], call->root,
+                 number);
+        break;
+    case TSH_OP_REDUCE_SCATTER:
+        snprintf(line, size, "%s %s [%lld] %s, %lld of them its own, #%llu", name, dtype, count,
+                 reductions[call->reduce], part, number);
+        break;
+    case TSH_OP_ALL_GATHER:
+        snprintf(line, size, "%s %s [%lld], %lld of them its own, #%llu", name, dtype, count, part, number);
+        break;
+    case TSH_OP_GATHER:
+    case TSH_OP_SCATTER:
+        snprintf(line, size, "%s %s [%lld], %lld of them its own, root %d #%llu", name, dtype, count, part, call->root,
+                 number);
+        break;
+    case TSH_OP_BROADCAST:
+        snprintf(line, size, "%s %s [%lld] root %d #%llu", name, dtype, count, call->root, number);
+        break;
+    case TSH_OP_ALL_TO_ALL: snprintf(line, size, "%s %s #%llu", name, dtype, number); break;
+    default: snprintf(line, size, "%s #%llu", name, number); break;
+    }
+    return line;
+}
+
+static bool equal_parts(const tsh_group *group, const tshi_call *call) {
+    if (call->op != TSH_OP_ALL_TO_ALL || call->failed != TSH_OK) return true;
+    for (int i = 0; i < group->size; i++) {
+        if (call->in_counts[i] != call->in_counts[0] || call->out_counts[i] != call->in_counts[0]) return false;
+    }
+    return true;
+}
+
+/* --- the life of a call ------------------------------------------------------------------------------------------- */
+
+/* MPICH 4.0 crashes in MPI_Reduce in place with another root than 0. */
+static bool shuns_in_place(const tsh_group *group, const tshi_call *call) {
+#ifdef MPICH_VERSION
+    return call->op == TSH_OP_REDUCE && group->rank == call->root && call->root != 0;
+#else
+    (void)group;
+    (void)call;
+    return false;
+#endif
+}
+
+static tsh_status allocate(tsh_group *group, tshi_mpi_op *op, size_t bytes) {
+    op->scratch = group->world->host->ops->alloc(group->world->host, bytes);
+    return op->scratch ? TSH_OK : TSH_ERR_MEMORY;
+}
+
+/* MPI wants a result of its own where the contract has it lie inside the input. */
+static tsh_status take_scratch(tsh_group *group, tshi_mpi_op *op) {
+    const tshi_call *call = &op->call;
+    tshi_mpi_group *mg = group->state;
+    size_t p = (size_t)group->size;
+    op->out = call->out;
+    op->scratch = NULL;
+    if (call->op == TSH_OP_ALL_TO_ALL && !mg->matrix) {
+        mg->matrix = tshi_calloc(&group->world->allocator, 2 * p * p, sizeof *mg->matrix);
+        return mg->matrix ? TSH_OK : TSH_ERR_MEMORY;
+    }
+    if (tshi_pair_takes(group)) return tshi_pair_prepare(group);
+    size_t size = tsh_dtype_size(call->dtype);
+    if (call->failed == TSH_OK && shuns_in_place(group, call)) return allocate(group, op, (size_t)call->count * size);
+    if (call->op != TSH_OP_REDUCE_SCATTER || call->failed != TSH_OK) return TSH_OK;
+    size_t part = (size_t)call->counts[group->rank] * size;
+    const char *in = call->in, *out = call->out;
+    /* Not even a result of no elements may lie where the input does. */
+    if (!part) op->out = mg->kept;
+    if (!part || out + part <= in || in + (size_t)call->count * size <= out) return TSH_OK;
+    tsh_status status = allocate(group, op, part);
+    op->out = op->scratch;
+    return status;
+}
+
+/* Nothing more to do; op->status is what the call returns, its words are tsh_error_message(). */
+void tshi_mpi_op_end(tsh_group *group, tsh_status status) {
+    tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    if (op->scratch) group->world->host->ops->release(group->world->host, op->scratch);
+    op->scratch = NULL;
+    for (int i = 0; i < 2; i++) {
+        tsh_tensor_release(op->held[i]);
+        op->held[i] = NULL;
+    }
+    op->requests = 0;
+    op->phase = TSHI_IDLE;
+    op->status = status;
+    if (status != TSH_OK) snprintf(op->words, sizeof op->words, "%s", tsh_error_message());
+}
+
+/* The call may outlive the caller's counts, or those of its work. */
+static void keep_counts(tsh_group *group) {
+    tshi_mpi_group *mg = group->state;
+    tshi_call *call = &mg->op.call;
+    size_t p = (size_t)group->size;
+    const int64_t *first = call->counts ? call->counts : call->in_counts;
+    if (call->failed != TSH_OK || !first) return;
+    memcpy(mg->kept, first, p * sizeof *mg->kept);
+    if (call->out_counts) memcpy(mg->kept + p, call->out_counts, p * sizeof *mg->kept);
+    if (call->counts)
+        call->counts = mg->kept;
+    else
+        call->in_counts = mg->kept;
+    call->out_counts = call->out_counts ? mg->kept + p : NULL;
+}
+
+static tsh_status begin(tsh_group *group, const tshi_call *call, const char *text, const tsh_work *work) {
+    tsh_world *world = group->world;
+    tshi_mpi *mpi = tshi_mpi_of(world);
+    tshi_mpi_group *mg = group->state;
+    tshi_mpi_op *op = &mg->op;
+    if (++mpi->looks % LOOK_EVERY == 0) tshi_mpi_poll(world);
+    /* Without shared memory a gate must not be reached once somebody is known to have given up on it, and MPI takes in
+     * what has arrived little by little. */
+    for (int i = 0; !mg->block && i < POLLS; i++) tshi_mpi_poll(world);
+    if (mpi->troubled || mpi->broken != TSH_OK) {
+        tsh_status status = tshi_mpi_trouble(world);
+        if (status != TSH_OK) return status;
+    }
+    op->call = *call;
+    op->text = text;
+    op->async = work != NULL || mpi->watched;
+    op->trouble_seen = 0;
+    if (call->failed == TSH_OK) op->call.failed = take_scratch(group, op);
+    if (op->call.failed != TSH_OK) snprintf(op->words, sizeof op->words, "%s", tsh_error_message());
+    op->identity = identity_of(group, &op->call, text);
+    op->regular = equal_parts(group, &op->call);
+    if (op->regular && call->op == TSH_OP_ALL_TO_ALL && op->call.failed == TSH_OK) {
+        op->identity = mix(op->identity, (uint64_t)call->in_counts[0]);
+    }
+    if (work) {
+        keep_counts(group);
+        op->held[0] = work->in ? tsh_tensor_retain(work->in) : NULL;
+        op->held[1] = work->out ? tsh_tensor_retain(work->out) : NULL;
+    }
+    int error = tshi_gate_arrive(group);
+    /* The books are kept while the others hear of it. */
+    op->number = text ? ++group->calls : tshi_group_note(group, call);
+    if (op->call.failed == TSH_OK && tshi_pair_takes(group)) tshi_pair_begin(group);
+    return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(world, tsh_collective_name(call->op), error);
+}
+
+static bool end_error(tsh_group *group, int error) {
+    tshi_mpi_op_end(group,
+                    tshi_mpi_error(group->world, tsh_collective_name(tshi_mpi_group_of(group)->op.call.op), error));
+    return true;
+}
+
+/* The step under way, and the next once it is done. */
+static bool advance_move(tsh_group *group) {
+    tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    int done = 1;
+    int error = op->requests ? MPI_Testall(op->requests, op->request, &done, MPI_STATUSES_IGNORE) : MPI_SUCCESS;
+    if (error != MPI_SUCCESS) return end_error(group, error);
+    if (!done) return false;
+    op->requests = 0;
+    if (op->step < op->steps) {
+        error = tshi_move_step(group, op->step++, false);
+        return error == MPI_SUCCESS ? true : end_error(group, error);
+    }
+    tshi_move_end(group);
+    tshi_mpi_op_end(group, TSH_OK);
+    return true;
+}
+
+/* The data: at once where nobody's call must go on, else step by step. */
+static bool move(tsh_group *group, bool wait) {
+    tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    op->phase = TSHI_MOVING;
+    op->step = 0;
+    op->requests = 0;
+    if (tshi_pair_takes(group)) return advance_move(group);
+    tshi_move_begin(group);
+    if (!wait) return true;
+    int error = MPI_SUCCESS;
+    tshi_mpi_post_wait(group, NULL);
+    tshi_watch_pass(group);
+    for (; error == MPI_SUCCESS && op->step < op->steps; op->step++) error = tshi_move_step(group, op->step, true);
+    tshi_watch_pass(group);
+    tshi_mpi_awake(group);
+    if (error != MPI_SUCCESS) return end_error(group, error);
+    tshi_move_end(group);
+    tshi_mpi_op_end(group, TSH_OK);
+    return true;
+}
+
+/* --- closer looks ------------------------------------------------------------------------------------------------- */
+
+static bool compare_start(tsh_group *group) {
+    tshi_mpi_group *mg = group->state;
+    tshi_mpi_op *op = &mg->op;
+    tshi_detail *mine = mg->detail;
+    mine->status = op->call.failed;
+    /* Whether the parts of an all_to_all fit is for the next look to find out. */
+    mine->identity = identity_of(group, &op->call, op->text);
+    if (op->call.failed != TSH_OK)
+        snprintf(mine->text, sizeof mine->text, "%s", op->words);
+    else
+        describe(group, mine->text, sizeof mine->text);
+    op->phase = TSHI_COMPARING;
+    op->requests = 1;
+    int bytes = (int)sizeof *mine;
+    int error = MPI_Iallgather(mine, bytes, MPI_BYTE, mine + 1, bytes, MPI_BYTE, mg->comm, op->request);
+    return error == MPI_SUCCESS ? true : end_error(group, error);
+}
+
+static tsh_status compare(const tsh_group *group) {
+    const tshi_mpi_group *mg = group->state;
+    const tshi_detail *all = mg->detail + 1;
+    if (mg->op.call.failed != TSH_OK) return tshi_fail(mg->op.call.failed, "%s", mg->op.words);
+    for (int i = 0; i < group->size; i++) {
+        if (all[i].status == TSH_OK) continue;
+        return tshi_fail(TSH_ERR_PEER, "rank %d: %.480s", group->ranks[i], all[i].text);
+    }
+    for (int i = 1; i < group->size; i++) {
+        if (all[i].identity == all[0].identity) continue;
+        bool lists = !strcmp(all[i].text, all[0].text);
+        return tshi_fail(TSH_ERR_MISMATCH, "rank %d: %.230s, rank %d: %.230s%s", group->ranks[0], all[0].text,
+                         group->ranks[i], all[i].text, lists ? " (their counts differ)" : "");
+    }
+    return TSH_OK;
+}
+
+/* All parts of an all_to_all: a row of what each sends, and a row of what each expects, rank by rank. */
+static bool count_start(tsh_group *group) {
+    tshi_mpi_group *mg = group->state;
+    const tshi_call *call = &mg->op.call;
+    size_t p = (size_t)group->size;
+    mg->op.regular = false;
+    int64_t *rows = mg->matrix + 2 * p * (size_t)group->rank;
+    memcpy(rows, call->in_counts, p * sizeof *rows);
+    memcpy(rows + p, call->out_counts, p * sizeof *rows);
+    mg->op.phase = TSHI_COUNTING;
+    mg->op.requests = 1;
+    int error = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, mg->matrix, 2 * group->size, MPI_INT64_T, mg->comm,
+                               mg->op.request);
+    return error == MPI_SUCCESS ? true : end_error(group, error);
+}
+
+static tsh_status compare_counts(const tsh_group *group) {
+    const int64_t *matrix = tshi_mpi_group_of(group)->matrix;
+    size_t p = (size_t)group->size;
+    for (size_t i = 0; i < p; i++) {
+        for (size_t j = 0; j < p; j++) {
+            int64_t sends = matrix[2 * p * i + j], expects = matrix[2 * p * j + p + i];
+            if (sends == expects) continue;
+            return tshi_fail(TSH_ERR_MISMATCH, "all_to_all: rank %d sends %lld elements to rank %d, which expects %lld",
+                             group->ranks[i], (long long)sends, group->ranks[j], (long long)expects);
+        }
+    }
+    return TSH_OK;
+}
+
+/* --- phases ------------------------------------------------------------------------------------------------------- */
+
+/* A member that came to the gate and has stopped waiting for good: it will not go through. */
+static bool given_up(tsh_group *group) {
+    const tshi_mpi *mpi = tshi_mpi_of(group->world);
+    tshi_mpi_poll(group->world);
+    for (int i = 0; mpi->troubled && i < group->size; i++) {
+        if (mpi->peer[group->ranks[i]].broken) return true;
+    }
+    return false;
+}
+
+static bool pass_gate(tsh_group *group, int verdict) {
+    tshi_mpi_group *mg = group->state;
+    tshi_mpi_op *op = &mg->op;
+    if (verdict & TSHI_GATE_STOPPED) {
+        op->phase = TSHI_AT_GATE; /* somebody knows why, and says so */
+        return false;
+    }
+    if (!mg->block && given_up(group)) {
+        tshi_mpi_op_end(group, tshi_mpi_trouble(group->world));
+        return true;
+    }
+    mg->moved = mg->gate;
+    op->async = (verdict & TSHI_GATE_ASYNC) != 0;
+    bool watched = tshi_mpi_of(group->world)->watched;
+    if (verdict & TSHI_GATE_DIFFER || op->text || watched) {
+        op->regular = op->regular && !(verdict & TSHI_GATE_IRREGULAR) && !(verdict & TSHI_GATE_DIFFER);
+        return compare_start(group);
+    }
+    if (op->call.op == TSH_OP_ALL_TO_ALL && verdict & TSHI_GATE_IRREGULAR) return count_start(group);
+    return move(group, !op->async);
+}
+
+static bool end_compare(tsh_group *group) {
+    tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    tsh_status status = compare(group);
+    if (status != TSH_OK || op->text) {
+        tshi_mpi_op_end(group, status);
+        return true;
+    }
+    if (op->call.op == TSH_OP_ALL_TO_ALL && !op->regular) return count_start(group);
+    return move(group, !op->async);
+}
+
+static bool end_count(tsh_group *group) {
+    tsh_status status = compare_counts(group);
+    if (status == TSH_OK) return move(group, !tshi_mpi_group_of(group)->op.async);
+    tshi_mpi_op_end(group, status);
+    return true;
+}
+
+bool tshi_mpi_advance(tsh_group *group) {
+    tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    int error = MPI_SUCCESS, done = 0;
+    if (op->phase == TSHI_AT_GATE) {
+        int verdict = tshi_gate_poll(group, &error);
+        if (error != MPI_SUCCESS) return end_error(group, error);
+        return verdict ? pass_gate(group, verdict) : false;
+    }
+    if (op->phase == TSHI_MOVING) return advance_move(group);
+    if (op->phase == TSHI_IDLE) return false;
+    error = MPI_Test(op->request, &done, MPI_STATUS_IGNORE);
+    if (error != MPI_SUCCESS) return end_error(group, error);
+    if (!done) return false;
+    return op->phase == TSHI_COMPARING ? end_compare(group) : end_count(group);
+}
+
+/* --- waiting ------------------------------------------------------------------------------------------------------ */
+
+/* Why to stop waiting, if there is a reason and it is safe to go. */
+static tsh_status look(tsh_group *group, double since) {
+    tshi_mpi_group *mg = group->state;
+    tsh_world *world = group->world;
+    tshi_mpi_look_around(group);
+    tsh_status status = tshi_mpi_group_trouble(group);
+    bool late = tshi_mpi_late(group, NULL, since);
+    if (status == TSH_OK && !late) return TSH_OK;
+    /* What two ranks have begun they end, whatever else has failed since: this call's memory is the caller's again
+     * when it returns. */
+    bool lost = tshi_mpi_of(world)->broken != TSH_OK || tshi_mpi_trouble(world) == TSH_OK;
+    if (mg->op.phase == TSHI_MOVING && tshi_pair_takes(group) && !lost && !late) return TSH_OK;
+    if (!late && !tshi_gate_withdraw(group)) return TSH_OK;
+    if (status != TSH_OK) return tshi_mpi_stop(group);
+    if (mg->op.phase == TSHI_AT_GATE && mg->block && !tshi_gate_withdraw(group)) return TSH_OK;
+    return tshi_mpi_time_out(group, NULL, mg->op.text ? mg->op.text : tsh_collective_name(mg->op.call.op));
+}
+
+/* The caller goes, MPI may go on: what it still needs stays. */
+static void give_up(tsh_group *group) {
+    tshi_mpi_group *mg = group->state;
+    if (mg->op.phase == TSHI_MOVING && tshi_pair_takes(group)) tshi_pair_abandon(group);
+    keep_counts(group);
+}
+
+static tsh_status wait_slowly(tsh_group *group) {
+    const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    tsh_world *world = group->world;
+    double since = tshi_clock(), moved = since;
+    while (op->phase != TSHI_IDLE) {
+        if (tshi_mpi_advance(group)) {
+            moved = tshi_clock();
+            continue;
+        }
+        tsh_status status = look(group, since);
+        if (status != TSH_OK) {
+            tshi_mpi_awake(group);
+            give_up(group);
+            return status;
+        }
+        if (world->pending) tshi_world_progress(world);
+        tshi_mpi_doze(tshi_clock() - moved);
+    }
+    tshi_mpi_awake(group);
+    return op->status == TSH_OK ? TSH_OK : tshi_fail(op->status, "%s", op->words);
+}
+
+static tsh_status wait_op(tsh_group *group) {
+    const tshi_mpi_group *mg = group->state;
+    int spins = tshi_mpi_of(group->world)->crowded ? SPINS_SHARED : SPINS;
+    for (int i = 0; i < spins && !group->world->pending; i++) {
+        if (tshi_mpi_advance(group)) i = 0;
+        if (mg->op.phase == TSHI_IDLE) return mg->op.status;
+        if (i > 64 && mg->block && mg->op.phase == TSHI_AT_GATE) pause_cpu();
+    }
+    return wait_slowly(group);
+}
+
+static tsh_status mpi_run(tsh_group *group, const tshi_call *call) {
+    tsh_status status = begin(group, call, NULL, NULL);
+    return status == TSH_OK ? wait_op(group) : status;
+}
+
+tsh_status tshi_mpi_agree(tsh_group *parent, const char *text, tsh_status failed) {
+    tshi_call call = {.op = TSH_OP_BARRIER, .failed = failed};
+    tshi_group_drain(parent, failed);
+    tsh_status status = begin(parent, &call, text, NULL);
+    return status == TSH_OK ? wait_op(parent) : status;
+}
+
+/* --- calls that do not wait --------------------------------------------------------------------------------------- */
+
+static void work_end(tsh_work *work, tsh_status status) {
+    work->done = true;
+    work->status = status;
+    if (status != TSH_OK) snprintf(work->words, sizeof work->words, "%s", tsh_error_message());
+}
+
+static tsh_status mpi_start(tsh_work *work) {
+    if (work->call.op == TSH_OP_SEND || work->call.op == TSH_OP_RECV) return tshi_mpi_message_start(work);
+    return begin(work->group, &work->call, NULL, work);
+}
+
+static void mpi_progress(tsh_work *work) {
+    tsh_group *group = work->group;
+    tshi_mpi *mpi = tshi_mpi_of(group->world);
+    const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    if (work->call.op == TSH_OP_SEND || work->call.op == TSH_OP_RECV) {
+        tshi_mpi_message_progress(work);
+        return;
+    }
+    while (tshi_mpi_advance(group)) {
+    }
+    if (op->phase == TSHI_IDLE) {
+        work_end(work, op->status == TSH_OK ? TSH_OK : tshi_fail(op->status, "%s", op->words));
+        return;
+    }
+    if (++mpi->looks % LOOK_EVERY != 0 && !mpi->troubled) return;
+    tshi_mpi_poll(group->world);
+    tsh_status status = tshi_mpi_group_trouble(group);
+    if (status == TSH_OK || !tshi_gate_withdraw(group)) return;
+    work_end(work, tshi_mpi_stop(group));
+}
+
+const tshi_group_ops tshi_mpi_ops = {
+    .name = "mpi",
+    .on_host = true,
+    .run = mpi_run,
+    .start = mpi_start,
+    .progress = mpi_progress,
+    .nap = tshi_mpi_nap,
+    .awake = tshi_mpi_awake,
+    .close = tshi_mpi_group_close,
+    .agree = tshi_mpi_agree,
+    .open = tshi_mpi_group_open,
+    .fail = tshi_mpi_fail,
+    .recover = tshi_mpi_recover,
+    .leave = tshi_mpi_leave,
+    .trouble = tshi_mpi_heard,
+    .fails_later = tshi_mpi_fails_later,
+};

@@ -1,0 +1,192 @@
+/* Where the members of a group meet before each call.
+ *
+ * On one machine each says that it has come in a word of its own, and passes when it has read the same in all others:
+ * one line of memory goes each way at the same time, which is the least that a meeting can cost. The word also has what
+ * the member is about to do. Nobody decides for the others, so giving up takes longer: a member marks its word, whoever
+ * sees a mark marks his, and the gate is given up when each member has marked its word or has not come. One that passed
+ * before it saw the mark says so, and then all pass. */
+#include "dist/backends/mpi/mpi.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A word: a hash of the call, the gate's number, TSHI_GATE_ASYNC and _IRREGULAR, and the mark. */
+#define MARK         UINT64_C(1)
+#define NUMBER_SHIFT 4
+#define NUMBER_MASK  UINT64_C(0xfffffff0)
+#define HASH_SHIFT   32
+
+/* Long after what a member has written can be read by all. */
+#define SETTLE_SECONDS 1e-3
+
+/* Looks at the notices once a member's process is gone. */
+#define LAST_WORDS 8
+
+static int flags_of(const tshi_mpi_op *op) {
+    return (op->async ? TSHI_GATE_ASYNC : 0) | (op->regular ? 0 : TSHI_GATE_IRREGULAR);
+}
+
+static inline bool at_gate(const tshi_mpi_group *mg, uint64_t word) {
+    return ((word ^ mg->word) & NUMBER_MASK) == 0;
+}
+
+static inline uint64_t word_of(const tshi_mpi_group *mg, int rank) {
+    return atomic_load_explicit(&mg->block->member[rank].arrived[mg->gate & 1], memory_order_acquire);
+}
+
+static void say(const tsh_group *group, tshi_mpi_group *mg, uint64_t word) {
+    mg->word = word;
+    atomic_store_explicit(&mg->block->member[group->rank].arrived[mg->gate & 1], word, memory_order_release);
+}
+
+int tshi_gate_arrive(tsh_group *group) {
+    tshi_mpi_group *mg = group->state;
+    tshi_mpi_op *op = &mg->op;
+    mg->gate++;
+    op->phase = TSHI_AT_GATE;
+    if (mg->block) {
+        mg->stopping = 0;
+        say(group, mg, op->identity << HASH_SHIFT | (mg->gate << NUMBER_SHIFT & NUMBER_MASK) | (uint64_t)flags_of(op));
+        return MPI_SUCCESS;
+    }
+    op->mine[0] = op->identity;
+    op->mine[1] = ~op->identity;
+    op->mine[2] = (uint64_t)flags_of(op);
+    op->requests = 1;
+    return MPI_Iallreduce(op->mine, op->all, 3, MPI_UINT64_T, MPI_BOR, mg->comm, op->request);
+}
+
+/* --- looking ------------------------------------------------------------------------------------------------------ */
+
+/* What those who are there have said. */
+typedef struct words {
+    bool all; /* everybody is */
+    uint64_t flags, unlike;
+} words;
+
+static inline words read_words(const tsh_group *group, const tshi_mpi_group *mg) {
+    words said = {.all = true};
+    for (int i = 0; i < group->size; i++) {
+        uint64_t word = word_of(mg, i);
+        if (!at_gate(mg, word)) {
+            said.all = false;
+            continue;
+        }
+        said.flags |= word;
+        said.unlike |= word ^ mg->word;
+    }
+    return said;
+}
+
+static inline int pass(const tsh_group *group, const tshi_mpi_group *mg, const words *said) {
+    atomic_store_explicit(&mg->block->member[group->rank].passed, mg->gate, memory_order_release);
+    return TSHI_GATE_PASSED | (int)(said->flags & (TSHI_GATE_ASYNC | TSHI_GATE_IRREGULAR)) |
+           (said->unlike >> HASH_SHIFT ? TSHI_GATE_DIFFER : 0);
+}
+
+static bool somebody_passed(const tsh_group *group, const tshi_mpi_group *mg) {
+    for (int i = 0; i < group->size; i++) {
+        if (atomic_load_explicit(&mg->block->member[i].passed, memory_order_acquire) == mg->gate) return true;
+    }
+    return false;
+}
+
+/* Somebody is there and has not seen the mark. */
+static bool somebody_may_pass(const tsh_group *group, const tshi_mpi_group *mg) {
+    for (int i = 0; i < group->size; i++) {
+        uint64_t word = word_of(mg, i);
+        if (at_gate(mg, word) && !(word & MARK)) return true;
+    }
+    return false;
+}
+
+/* What becomes of a gate that somebody gives up, 0 while it is open. Whoever does not answer is dead or stopped: then
+ * the world is lost, and so is nothing by not waiting for it. */
+static int settle(const tsh_group *group, tshi_mpi_group *mg) {
+    double now = tshi_clock();
+    if (mg->stopping == 0) {
+        mg->stopping = now;
+        say(group, mg, mg->word | MARK);
+    }
+    if (somebody_passed(group, mg)) {
+        words said = read_words(group, mg);
+        return pass(group, mg, &said);
+    }
+    if (now - mg->stopping < SETTLE_SECONDS) return 0;
+    return somebody_may_pass(group, mg) && now - mg->stopping < TSHI_GRACE ? 0 : TSHI_GATE_STOPPED;
+}
+
+int tshi_gate_poll(tsh_group *group, int *error) {
+    tshi_mpi_group *mg = group->state;
+    tshi_mpi_op *op = &mg->op;
+    int done = 0;
+    if (mg->block) {
+        words said = read_words(group, mg);
+        if (said.flags & MARK) return settle(group, mg);
+        return said.all ? pass(group, mg, &said) : 0;
+    }
+    *error = MPI_Test(op->request, &done, MPI_STATUS_IGNORE);
+    if (*error != MPI_SUCCESS || !done) return 0;
+    op->requests = 0;
+    return TSHI_GATE_PASSED | (int)op->all[2] | (op->all[0] & op->all[1] ? TSHI_GATE_DIFFER : 0);
+}
+
+/* --- giving up ---------------------------------------------------------------------------------------------------- */
+
+bool tshi_gate_withdraw(tsh_group *group) {
+    tshi_mpi_group *mg = group->state;
+    tshi_mpi_op *op = &mg->op;
+    if (op->phase == TSHI_AT_GATE && mg->block) return settle(group, mg) == TSHI_GATE_STOPPED;
+    /* Without shared memory nobody can take back that it has come. When a failure is known for so long and the gate has
+     * not been passed, then somebody has heard of it before it came, and never will come. Behind the gate, a rank that
+     * has failed since has mostly done its part. */
+    double now = tshi_clock();
+    if (op->trouble_seen == 0) op->trouble_seen = now;
+    return now - op->trouble_seen >= TSHI_GRACE;
+}
+
+void tshi_gate_look_for_deaths(tsh_group *group) {
+    const tshi_mpi_group *mg = group->state;
+    const tshi_mpi *mpi = tshi_mpi_of(group->world);
+    for (int i = 0; mg->block && i < group->size; i++) {
+        int rank = group->ranks[i];
+        /* Who has left in good order may be gone. */
+        if (i == group->rank || mpi->peer[rank].left != 0 || mpi->peer[rank].broken) continue;
+        if (!tshi_who_gone(&mg->block->member[i].who, &mpi->me)) continue;
+        /* What it said before comes in little by little, and may have come since the last look. */
+        for (int k = 0; k < LAST_WORDS; k++) tshi_mpi_poll(group->world);
+        if (mpi->peer[rank].left != 0 || mpi->peer[rank].broken) continue;
+        tshi_mpi_lose(group->world, rank, "it died (killed by a signal, or exited)");
+    }
+}
+
+bool tshi_gate_lacks(const tsh_group *group, int member) {
+    const tshi_mpi_group *mg = group->state;
+    return !mg->block || !at_gate(mg, word_of(mg, member));
+}
+
+static bool is_stopped(const tshi_who *who, const tshi_who *me) {
+    return tshi_who_same_host(who, me) && who->process <= INT32_MAX && tshi_process_stopped((int)who->process);
+}
+
+const char *tshi_gate_stopped(const tsh_group *group, char *text, size_t size) {
+    const tshi_mpi_group *mg = group->state;
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; mg->block && i < group->size && used + 32 < size; i++) {
+        if (i == group->rank || !is_stopped(&mg->block->member[i].who, &tshi_mpi_of(group->world)->me)) continue;
+        used += (size_t)snprintf(text + used, size - used, "; rank %d is stopped", group->ranks[i]);
+    }
+    return text;
+}
+
+void tshi_gate_renew(tsh_group *group) {
+    tshi_mpi_group *mg = group->state;
+    mg->gate = mg->moved = mg->word = 0;
+    mg->stopping = 0;
+    if (!mg->block) return;
+    tshi_gate_member *me = &mg->block->member[group->rank];
+    atomic_store(&me->arrived[0], 0);
+    atomic_store(&me->arrived[1], 0);
+    atomic_store(&me->passed, 0);
+}

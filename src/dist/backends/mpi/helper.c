@@ -1,0 +1,235 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/backends/mpi/helper.h"
+#include "base/number.h"
+#include "dist/backends/mpi/wireup.h"
+#include "dist/bootstrap/memory_exchange.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+extern char **environ;
+
+/* Seconds from one byte for the helper to the next. */
+#define WAKE_EVERY 1.0
+/* Past the deadline, which the helper knows too: for what it has to say of it. */
+#define LAST_WORDS  8.0
+#define STACK_BYTES ((size_t)256 << 10)
+
+/* --- starting it -------------------------------------------------------------------------------------------------- */
+
+/* Beside the library or the program that this code is in, where an installation or a build has it from there, or on
+ * PATH. */
+bool tshi_helper_find(char *out, size_t size) {
+    static const char *const folders[] = {"", "../bin/", "../../bin/"};
+    Dl_info here;
+    char self[TSHI_PATH_SIZE] = "";
+    const char *path = tshi_variable("PATH");
+    if (dladdr(folders, &here) == 0) here.dli_fname = NULL;
+    ssize_t n = here.dli_fname && here.dli_fname[0] == '/' ? snprintf(self, sizeof self, "%s", here.dli_fname)
+                                                           : readlink("/proc/self/exe", self, sizeof self - 1);
+    char *slash = n > 0 && (size_t)n < sizeof self ? strrchr(self, '/') : NULL;
+    for (size_t i = 0; slash && i < sizeof folders / sizeof *folders; i++) {
+        slash[1] = '\0';
+        snprintf(out, size, "%s%s%s", self, folders[i], TSHI_WIREUP_TOOL);
+        if (access(out, X_OK) == 0) return true;
+    }
+    while (path && *path) {
+        int length = (int)strcspn(path, ":");
+        snprintf(out, size, "%.*s/%s", length, path, TSHI_WIREUP_TOOL);
+        if (length > 0 && access(out, X_OK) == 0) return true;
+        path += length + (path[length] == ':');
+    }
+    return false;
+}
+
+static void nap(double seconds) {
+    const struct timespec t = {.tv_nsec = (long)(seconds * 1e9)};
+    nanosleep(&t, NULL);
+}
+
+/* The process that was started leaves at once, and its child goes on. Until then it is this rank's own child, whose stop
+ * shows. */
+static tsh_status wait_until_away(pid_t pid, double deadline) {
+    for (double pause = 50e-6;; pause = pause < 5e-3 ? 2 * pause : pause) {
+        int status = 0;
+        pid_t n = waitpid(pid, &status, WNOHANG | WUNTRACED);
+        if (n == pid && WIFSTOPPED(status)) kill(pid, SIGCONT);
+        if ((n == pid && !WIFSTOPPED(status)) || (n < 0 && errno != EINTR)) return TSH_OK;
+        if (tshi_clock() >= deadline) break;
+        nap(pause);
+    }
+    kill(pid, SIGKILL);
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+    }
+    return tshi_fail(TSH_ERR_TIMEOUT, "world_init: %s has not started within the time for it", TSHI_WIREUP_TOOL);
+}
+
+tsh_status tshi_helper_start(const char *path, int fd, double deadline) {
+    posix_spawn_file_actions_t actions;
+    char *arguments[] = {(char *)(uintptr_t)TSHI_WIREUP_TOOL, NULL};
+    pid_t pid;
+    int error = posix_spawn_file_actions_init(&actions);
+    if (error) return tshi_fail_errno(error, "world_init: posix_spawn");
+    error = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    if (!error) error = posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    if (!error) error = posix_spawn_file_actions_adddup2(&actions, fd, TSHI_WIREUP_FD);
+    if (!error) error = posix_spawn(&pid, path, &actions, NULL, arguments, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (error) return tshi_fail_errno(error, "world_init: starting %s", path);
+    return wait_until_away(pid, deadline);
+}
+
+/* --- its words ---------------------------------------------------------------------------------------------------- */
+
+void tshi_helper_look(int stream, char *text) {
+    ssize_t n = recv(stream, text, TSHI_WIREUP_TEXT - 1, MSG_PEEK | MSG_DONTWAIT);
+    text[n > 0 ? n : 0] = '\0';
+}
+
+const char *tshi_helper_failure(char *text) {
+    char *line = text[0] == '!' ? text : strstr(text, "\n!");
+    if (!line) return NULL;
+    line += 1 + (line[0] == '\n');
+    line[strcspn(line, "\n")] = '\0';
+    return line;
+}
+
+/* The number of no rank: it tells the helper nothing, but that it comes makes it go on. */
+static void wake(int stream) {
+    const int32_t nobody = -1;
+    ssize_t ignored = send(stream, &nobody, sizeof nobody, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)ignored;
+}
+
+tsh_status tshi_helper_wait(int stream, double deadline, char *text) {
+    const double grace = 2.0; /* the helper has the same deadline, and more to tell */
+    double next_wake = tshi_clock() + WAKE_EVERY;
+    for (;;) {
+        struct pollfd p = {.fd = stream};
+        bool gone = poll(&p, 1, 5) > 0 && p.revents & POLLHUP;
+        tshi_helper_look(stream, text);
+        /* The peers start MPI after the helper's answer, so this rank does too, whatever has failed here. */
+        if (strstr(text, "\n\n")) return TSH_OK;
+        const char *words = tshi_helper_failure(text);
+        if (words) return tshi_fail(TSH_ERR_SYSTEM, "world_init: %s", words);
+        if (gone) return tshi_fail(TSH_ERR_SYSTEM, "world_init: %s has ended without a word", TSHI_WIREUP_TOOL);
+        double now = tshi_clock();
+        if (now > deadline + grace) {
+            return tshi_fail(TSH_ERR_TIMEOUT, "world_init: %s does not say anything", TSHI_WIREUP_TOOL);
+        }
+        if (now < next_wake) continue;
+        wake(stream);
+        next_wake = now + WAKE_EVERY;
+    }
+}
+
+/* --- that it goes on ---------------------------------------------------------------------------------------------- */
+
+/* Stopped, or held by a debugger. Nothing that the helper sends says so. */
+static bool is_stopped(int process) {
+    char path[48], line[512] = "", state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    FILE *file = process > 0 ? fopen(path, "re") : NULL;
+    if (!file) return false;
+    const char *rest = fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
+    fclose(file);
+    return rest && sscanf(rest + 1, " %c", &state) == 1 && (state == 'T' || state == 't');
+}
+
+static bool is_gone(int stream) {
+    struct pollfd p = {.fd = stream};
+    return poll(&p, 1, 0) > 0 && p.revents & POLLHUP;
+}
+
+static void look_after(tshi_helper_watch *w, double *next_word) {
+    double now = tshi_clock();
+    wake(w->stream);
+    if (now < *next_word || is_gone(w->stream) || !is_stopped(w->process)) return;
+    if (now < w->deadline + LAST_WORDS) {
+        tshi_log(w->log, TSH_LOG_WARNING, "%s waits for %s, process %d, which is stopped", w->call, TSHI_WIREUP_TOOL,
+                 w->process);
+        *next_word = now + fmax(now - w->since, w->warn_every);
+        if (*next_word > w->deadline + LAST_WORDS) *next_word = w->deadline + LAST_WORDS;
+        return;
+    }
+    tshi_log(w->log, TSH_LOG_ERROR, "%s: %s, process %d, is stopped and does not go on: it is killed, and MPI ends",
+             w->call, TSHI_WIREUP_TOOL, w->process);
+    kill(w->process, SIGKILL);
+    *next_word = INFINITY;
+}
+
+static void *watch(void *user) {
+    tshi_helper_watch *w = user;
+    double next_word = w->since + w->warn_every;
+    pthread_mutex_lock(&w->lock);
+    while (!w->ended) {
+        struct timespec next;
+        clock_gettime(CLOCK_MONOTONIC, &next);
+        next.tv_sec += (time_t)WAKE_EVERY;
+        if (pthread_cond_timedwait(&w->wake, &w->lock, &next) == ETIMEDOUT) look_after(w, &next_word);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+/* Signals are for the program's own threads. */
+static bool start(tshi_helper_watch *w) {
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    if (pthread_attr_init(&attributes) != 0) return false;
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&w->thread, &attributes, watch, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return error == 0;
+}
+
+/* "@1234": the server's process. */
+static int process_in(const char *text) {
+    const char *line = text[0] == '@' ? text : strstr(text, "\n@");
+    int64_t process;
+    if (!line) return 0;
+    line += 1 + (line[0] == '\n');
+    return tshi_parse_part(line, strcspn(line, "\n"), 1, INT_MAX, &process) ? (int)process : 0;
+}
+
+void tshi_helper_watch_begin(tshi_helper_watch *w, const char *text) {
+    pthread_condattr_t monotonic;
+    w->process = process_in(text);
+    w->running = w->ended = false;
+    if (pthread_condattr_init(&monotonic) != 0) return;
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    w->running = start(w);
+    if (!w->running) tshi_log(w->log, TSH_LOG_WARNING, "%s: no thread to watch %s", w->call, TSHI_WIREUP_TOOL);
+}
+
+void tshi_helper_watch_end(tshi_helper_watch *w) {
+    if (!w->running) return;
+    pthread_mutex_lock(&w->lock);
+    w->ended = true;
+    pthread_cond_signal(&w->wake);
+    pthread_mutex_unlock(&w->lock);
+    pthread_join(w->thread, NULL);
+    pthread_cond_destroy(&w->wake);
+    pthread_mutex_destroy(&w->lock);
+    w->running = false;
+}

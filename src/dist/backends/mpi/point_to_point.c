@@ -1,0 +1,286 @@
+/* Point to point over MPI. A header says what is sent, with the data behind it where that is little; a larger message
+ * follows on its own. The receiver answers whether it fits, so that both sides know. */
+#include "dist/backends/mpi/mpi.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define INLINE_BYTES 1024
+/* Tags: a header's tells apart the times before and after a recovery, the others carry the number of the message. */
+#define TAG_HEADER 1024
+#define TAG_EPOCHS 1024
+#define TAG_DATA   8192
+#define TAG_REPLY  16384
+#define TAG_SPAN   8192
+#define LOOK_EVERY 16u
+#define MEETS      0x80u /* beside the dtype, in a kind */
+
+typedef struct header {
+    int64_t count;
+    uint32_t kind; /* dtype, and whether it describes a tensor rather than being one: see kind_of */
+    uint32_t number;
+    uint32_t bytes; /* behind the header */
+    unsigned char data[INLINE_BYTES];
+} header;
+
+#define HEADER_BYTES ((int)offsetof(header, data))
+
+typedef struct reply {
+    int32_t status;
+    char words[TSHI_LINE];
+} reply;
+
+typedef struct tshi_mpi_message {
+    header header;
+    reply reply;
+    MPI_Request request[3];
+    bool has_header; /* the receiver */
+    int peer;
+    int64_t moved;  /* elements of a message that follows, given to MPI */
+    void *dropping; /* memory for data that nobody wants */
+} message;
+
+static uint32_t kind_of(const tshi_call *call) {
+    return (uint32_t)call->dtype | (call->meets ? MEETS : 0) | (uint32_t)call->reduce << 8;
+}
+
+static tsh_dtype dtype_of(const header *h) {
+    return (tsh_dtype)(h->kind & (MEETS - 1));
+}
+
+static int tag_of(int base, uint32_t number) {
+    return base + (int)(number % TAG_SPAN);
+}
+
+static tsh_status message_end(tsh_work *work, tsh_status status) {
+    message *m = work->state;
+    tsh_world *world = work->group->world;
+    if (m) {
+        if (m->dropping) world->host->ops->release(world->host, m->dropping);
+        tshi_pool_give(&tshi_mpi_of(world)->messages, m);
+    }
+    work->state = NULL;
+    work->done = true;
+    work->status = status;
+    if (status != TSH_OK) snprintf(work->words, sizeof work->words, "%s", tsh_error_message());
+    return status;
+}
+
+/* --- data that follows -------------------------------------------------------------------------------------------- */
+
+/* The next chunk, if there is one. */
+static int move_chunk(tsh_work *work, int64_t count, tsh_dtype dtype, void *data, bool send) {
+    message *m = work->state;
+    const tshi_mpi_group *mg = work->group->state;
+    int64_t chunk = tshi_mpi_of(work->group->world)->chunk, rest = count - m->moved;
+    if (rest <= 0) return MPI_SUCCESS;
+    int n = (int)(rest < chunk ? rest : chunk), tag = tag_of(TAG_DATA, m->header.number);
+    char *at = (char *)data + (size_t)m->moved * tsh_dtype_size(dtype);
+    m->moved += n;
+    if (send) return MPI_Isend(at, n, tshi_mpi_type(dtype), m->peer, tag, mg->comm, &m->request[1]);
+    return MPI_Irecv(at, n, tshi_mpi_type(dtype), m->peer, tag, mg->comm, &m->request[1]);
+}
+
+/* --- sending ------------------------------------------------------------------------------------------------------ */
+
+static void fill_header(tsh_work *work, message *m) {
+    const tshi_call *call = &work->call;
+    size_t bytes = call->meets ? TSHI_TICKET : (size_t)call->count * tsh_dtype_size(call->dtype);
+    header *h = &m->header;
+    h->count = call->count;
+    h->kind = kind_of(call);
+    h->number = tshi_mpi_group_of(work->group)->sent[call->root]++;
+    h->bytes = bytes <= INLINE_BYTES ? (uint32_t)bytes : 0;
+    if (h->bytes) work->group->world->host->ops->copy_to_host(work->group->world->host, bytes, call->in, h->data);
+}
+
+static int send_start(tsh_work *work) {
+    message *m = work->state;
+    tsh_group *group = work->group;
+    const tshi_call *call = &work->call;
+    const tshi_mpi *mpi = tshi_mpi_of(group->world);
+    MPI_Comm comm = tshi_mpi_group_of(group)->comm;
+    m->peer = call->root;
+    fill_header(work, m);
+    int error = MPI_Irecv(&m->reply, (int)sizeof m->reply, MPI_BYTE, m->peer, tag_of(TAG_REPLY, m->header.number), comm,
+                          &m->request[2]);
+    if (error == MPI_SUCCESS) {
+        error = MPI_Isend(&m->header, HEADER_BYTES + (int)m->header.bytes, MPI_BYTE, m->peer,
+                          TAG_HEADER + (int)(mpi->epoch % TAG_EPOCHS), comm, &m->request[0]);
+    }
+    if (m->header.bytes) m->moved = call->count;
+    if (error != MPI_SUCCESS) return error;
+    return move_chunk(work, call->count, call->dtype, (void *)(uintptr_t)call->in, true);
+}
+
+static int send_progress(tsh_work *work) {
+    message *m = work->state;
+    const tshi_call *call = &work->call;
+    int done = 0, error = MPI_SUCCESS;
+    if (m->moved < call->count) {
+        error = MPI_Test(&m->request[1], &done, MPI_STATUS_IGNORE);
+        if (error != MPI_SUCCESS || !done) return error;
+        return move_chunk(work, call->count, call->dtype, (void *)(uintptr_t)call->in, true);
+    }
+    error = MPI_Testall(3, m->request, &done, MPI_STATUSES_IGNORE);
+    if (error != MPI_SUCCESS || !done) return error;
+    tsh_status status = (tsh_status)m->reply.status;
+    if (status != TSH_OK) tshi_fail(status, "%.*s", TSHI_LINE - 1, m->reply.words);
+    message_end(work, status);
+    return MPI_SUCCESS;
+}
+
+/* --- receiving ---------------------------------------------------------------------------------------------------- */
+
+static int receive_start(tsh_work *work) {
+    message *m = work->state;
+    const tshi_mpi *mpi = tshi_mpi_of(work->group->world);
+    int from = work->call.root == TSH_ANY_RANK ? MPI_ANY_SOURCE : work->call.root;
+    m->peer = work->call.root;
+    return MPI_Irecv(&m->header, (int)sizeof m->header, MPI_BYTE, from, TAG_HEADER + (int)(mpi->epoch % TAG_EPOCHS),
+                     tshi_mpi_group_of(work->group)->comm, &m->request[0]);
+}
+
+/* What both sides will return, in the reply. */
+static void judge(tsh_work *work) {
+    message *m = work->state;
+    const header *h = &m->header;
+    const tshi_call *call = &work->call;
+    const int *ranks = work->group->ranks;
+    int mine = ranks[work->group->rank], theirs = ranks[m->peer];
+    m->reply.status = TSH_OK;
+    if (h->kind == kind_of(call) && h->count == call->count) return;
+    m->reply.status = TSH_ERR_MISMATCH;
+    snprintf(m->reply.words, sizeof m->reply.words, "rank %d: send %s [%lld]%s, rank %d: recv %s [%lld]%s", theirs,
+             tsh_dtype_name(dtype_of(h)), (long long)h->count, h->kind >> 8 ? " of a new tensor" : "", mine,
+             tsh_dtype_name(call->dtype), (long long)call->count, call->reduce ? " of a new tensor" : "");
+}
+
+/* Take what came with the header, or ask for what follows; answer. */
+static int receive_data(tsh_work *work) {
+    message *m = work->state;
+    const header *h = &m->header;
+    tsh_device *device = work->group->world->host;
+    MPI_Comm comm = tshi_mpi_group_of(work->group)->comm;
+    void *to = work->call.out;
+    judge(work);
+    bool good = m->reply.status == TSH_OK;
+    if (h->bytes > 0) {
+        m->moved = h->count;
+        if (good) device->ops->copy_from_host(device, h->bytes, h->data, to);
+    } else if (!good && h->count > 0) {
+        size_t bytes = (size_t)h->count * tsh_dtype_size(dtype_of(h));
+        m->dropping = to = device->ops->alloc(device, bytes);
+        if (!to) return MPI_ERR_NO_MEM;
+    }
+    int error = move_chunk(work, h->count, dtype_of(h), to, false);
+    if (error != MPI_SUCCESS) return error;
+    size_t bytes = m->reply.status == TSH_OK ? sizeof m->reply.status : sizeof m->reply;
+    return MPI_Isend(&m->reply, (int)bytes, MPI_BYTE, m->peer, tag_of(TAG_REPLY, h->number), comm, &m->request[2]);
+}
+
+static void receive_end(tsh_work *work) {
+    const message *m = work->state;
+    tsh_status status = (tsh_status)m->reply.status;
+    if (status == TSH_OK)
+        work->sender = m->peer;
+    else
+        tshi_fail(status, "%s", m->reply.words);
+    message_end(work, status);
+}
+
+static int receive_progress(tsh_work *work) {
+    message *m = work->state;
+    const header *h = &m->header;
+    int done = 0, error;
+    if (!m->has_header) {
+        MPI_Status from;
+        error = MPI_Test(&m->request[0], &done, &from);
+        if (error != MPI_SUCCESS || !done) return error;
+        m->has_header = true;
+        m->peer = from.MPI_SOURCE;
+        error = receive_data(work);
+        if (error != MPI_SUCCESS) return error;
+    }
+    while (m->moved < h->count) {
+        error = MPI_Test(&m->request[1], &done, MPI_STATUS_IGNORE);
+        if (error != MPI_SUCCESS || !done) return error;
+        error = move_chunk(work, h->count, dtype_of(h), m->dropping ? m->dropping : work->call.out, false);
+        if (error != MPI_SUCCESS) return error;
+    }
+    error = MPI_Testall(3, m->request, &done, MPI_STATUSES_IGNORE);
+    if (error == MPI_SUCCESS && done) receive_end(work);
+    return error;
+}
+
+/* --- both --------------------------------------------------------------------------------------------------------- */
+
+tsh_status tshi_mpi_message_start(tsh_work *work) {
+    tsh_world *world = work->group->world;
+    const tshi_call *call = &work->call;
+    tsh_status status = tshi_mpi_trouble(world);
+    if (status != TSH_OK) return status;
+    message *m = tshi_pool_take(&tshi_mpi_of(world)->messages, &world->allocator, sizeof *m);
+    if (!m) return TSH_ERR_MEMORY;
+    for (int i = 0; i < 3; i++) m->request[i] = MPI_REQUEST_NULL;
+    work->state = m;
+    int error = call->op == TSH_OP_SEND ? send_start(work) : receive_start(work);
+    if (error == MPI_SUCCESS) return TSH_OK;
+    return tshi_mpi_error(world, tsh_collective_name(call->op), error);
+}
+
+/* Nobody is left whom the message could come from, or go to. */
+static bool peer_left(const tsh_work *work) {
+    const message *m = work->state;
+    const tsh_group *group = work->group;
+    const tshi_mpi_peer *peer = tshi_mpi_of(group->world)->peer;
+    double latest = tshi_clock() - TSHI_GRACE;
+    bool left = true;
+    for (int i = 0; i < group->size; i++) {
+        double at = peer[group->ranks[i]].left;
+        if (i != group->rank && (m->peer == TSH_ANY_RANK || m->peer == i)) left = left && at != 0 && at < latest;
+    }
+    return left;
+}
+
+/* MPI may still write to what it has been given, so that it stays. */
+static void let_go(tsh_work *work) {
+    message *m = work->state;
+    if (!m) return;
+    bool receiving = work->call.op == TSH_OP_RECV && !m->has_header;
+    if (receiving) {
+        MPI_Cancel(&m->request[0]);
+        MPI_Wait(&m->request[0], MPI_STATUS_IGNORE);
+        tshi_pool_give(&tshi_mpi_of(work->group->world)->messages, m);
+    } else {
+        tshi_mpi_distrust();
+    }
+    work->state = NULL;
+}
+
+static tsh_status look(tsh_work *work) {
+    tshi_mpi *mpi = tshi_mpi_of(work->group->world);
+    if (++mpi->looks % LOOK_EVERY == 0) tshi_mpi_poll(work->group->world);
+    if (!mpi->troubled && mpi->broken == TSH_OK) return TSH_OK;
+    tsh_status status = tshi_mpi_trouble(work->group->world);
+    const message *m = work->state;
+    if (status != TSH_OK || !peer_left(work)) return status;
+    if (m->peer == TSH_ANY_RANK) return tshi_fail(TSH_ERR_PEER, "recv: all the others have left");
+    return tshi_fail(TSH_ERR_PEER, "rank %d has left (it exited, or destroyed its world) before %s",
+                     work->group->ranks[m->peer], tsh_collective_name(work->call.op));
+}
+
+void tshi_mpi_message_progress(tsh_work *work) {
+    int error = work->call.op == TSH_OP_SEND ? send_progress(work) : receive_progress(work);
+    if (work->done) return;
+    tsh_status status = error == MPI_SUCCESS
+                            ? look(work)
+                            : tshi_mpi_error(work->group->world, tsh_collective_name(work->call.op), error);
+    if (status == TSH_OK) return;
+    let_go(work);
+    message_end(work, status);
+}
+
+void tshi_mpi_messages_drop(tsh_group *group) {
+    for (tsh_work *work = group->messages; work; work = work->next) let_go(work);
+}

@@ -1,0 +1,213 @@
+/* Coming back from failures: all ranks meet, finish between them what MPI has been given and nobody can take back, and
+ * start their gates anew. */
+#include "dist/backends/mpi/mpi.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A group as one of its members left it. */
+typedef struct entry {
+    uint64_t id, gate, moved;
+} entry;
+
+/* --- waiting ------------------------------------------------------------------------------------------------------ */
+
+static tsh_status look_at_clock(tsh_world *world, double since) {
+    tshi_mpi *mpi = tshi_mpi_of(world);
+    char ranks[TSHI_LINE / 2], stopped[TSHI_LINE / 2], words[TSHI_MESSAGE_SIZE];
+    double now = tshi_clock(), waited = now - since;
+    if (mpi->waiting_since != since) {
+        mpi->waiting_since = since;
+        mpi->next_word = since + tshi_word_after(world);
+        tshi_mpi_post_recovery(world);
+    }
+    if (waited < world->timeout && now < mpi->next_word) return TSH_OK;
+    if (!tshi_waits_name(&mpi->waits, ranks, sizeof ranks, stopped, sizeof stopped)) {
+        snprintf(ranks, sizeof ranks, "one of the others");
+    }
+    if (waited >= world->timeout) {
+        snprintf(words, sizeof words, "world_recover: %s did not come within %g s%s", ranks, world->timeout, stopped);
+        tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, words, (tshi_tape_step){0});
+        return tshi_mpi_break(world, TSH_ERR_TIMEOUT, words);
+    }
+    mpi->next_word = now + waited;
+    tshi_log(&world->log, TSH_LOG_WARNING, "world_recover: rank %d has waited %.1f s for %s%s", world->rank, waited,
+             ranks, stopped);
+    return TSH_OK;
+}
+
+/* Failures are what ranks recover from; what cannot be recovered from ends the wait. */
+static tsh_status hopeless(tsh_world *world, double since) {
+    tshi_mpi *mpi = tshi_mpi_of(world);
+    tshi_mpi_poll(world);
+    for (int i = 0; i < world->size; i++) {
+        if (mpi->peer[i].broken) return tshi_mpi_trouble(world);
+        if (mpi->peer[i].left == 0 || tshi_clock() - mpi->peer[i].left < TSHI_GRACE) continue;
+        return tshi_fail(TSH_ERR_PEER, "world_recover: rank %d has left", i);
+    }
+    return look_at_clock(world, since);
+}
+
+static bool is_mpi(const tsh_group *group) {
+    return group->ops == &tshi_mpi_ops && group->state;
+}
+
+/* Who is behind a gate may wait for this rank's part before it comes here. */
+static void move_on(tsh_world *world) {
+    for (tsh_group *g = world->groups; g; g = g->next) {
+        const tshi_mpi_group *mg = is_mpi(g) ? g->state : NULL;
+        if (!mg || !tshi_pair_takes(g)) continue;
+        if (mg->op.phase == TSHI_MOVING || (mg->op.phase == TSHI_AT_GATE && !mg->block)) tshi_mpi_advance(g);
+    }
+}
+
+static tsh_status wait_request(tsh_world *world, int error, MPI_Request *request, bool move) {
+    double since = tshi_clock();
+    int done = 0;
+    tsh_status status = TSH_OK;
+    while (error == MPI_SUCCESS && !done) {
+        error = MPI_Test(request, &done, MPI_STATUS_IGNORE);
+        if (done || error != MPI_SUCCESS) break;
+        status = hopeless(world, since);
+        if (status != TSH_OK) break;
+        if (move) move_on(world);
+        tshi_mpi_doze(tshi_clock() - since);
+    }
+    tshi_mpi_end_wait(world);
+    if (status != TSH_OK) {
+        tshi_mpi_distrust();
+        return status;
+    }
+    return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(world, "world_recover", error);
+}
+
+static tsh_status meet(tsh_world *world, bool move) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    return wait_request(world, MPI_Ibarrier(tshi_mpi_of(world)->recovery, &request), &request, move);
+}
+
+/* --- who stands where --------------------------------------------------------------------------------------------- */
+
+static int count_groups(const tsh_world *world) {
+    int n = 0;
+    for (const tsh_group *g = world->groups; g; g = g->next) n += is_mpi(g);
+    return n;
+}
+
+/* All ranks' entries, [size * most], zeros behind the last of each. */
+static tsh_status exchange(tsh_world *world, entry **out, int *most) {
+    tshi_mpi *mpi = tshi_mpi_of(world);
+    const tsh_allocator *allocator = &world->allocator;
+    MPI_Request request = MPI_REQUEST_NULL;
+    int mine = count_groups(world), i = 0;
+    *out = NULL;
+    tsh_status status =
+        wait_request(world, MPI_Iallreduce(&mine, most, 1, MPI_INT, MPI_MAX, mpi->recovery, &request), &request, false);
+    if (status != TSH_OK) return status;
+    entry *all = tshi_calloc(allocator, (size_t)*most * (size_t)world->size, sizeof *all);
+    entry *own = tshi_calloc(allocator, (size_t)*most, sizeof *own);
+    if (!all || !own) {
+        status = tshi_mpi_break(world, TSH_ERR_MEMORY, "world_recover: no memory");
+        tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, "world_recover: no memory", (tshi_tape_step){0});
+    } else {
+        for (const tsh_group *g = world->groups; g; g = g->next) {
+            const tshi_mpi_group *mg = g->state;
+            if (is_mpi(g)) own[i++] = (entry){mg->id, mg->gate, mg->moved};
+        }
+        int bytes = *most * (int)sizeof *own;
+        int error = MPI_Iallgather(own, bytes, MPI_BYTE, all, bytes, MPI_BYTE, mpi->recovery, &request);
+        status = wait_request(world, error, &request, false);
+    }
+    tshi_free(allocator, own);
+    if (status == TSH_OK)
+        *out = all;
+    else
+        tshi_free(allocator, all);
+    return status;
+}
+
+/* The furthest that any member came; false when one has closed the group. */
+static bool furthest(const tsh_group *group, const entry *all, int most, entry *out) {
+    *out = (entry){.id = tshi_mpi_group_of(group)->id};
+    for (int i = 0; i < group->size; i++) {
+        const entry *own = all + (size_t)group->ranks[i] * (size_t)most;
+        int k = 0;
+        while (k < most && own[k].id != out->id) k++;
+        if (k == most) return false;
+        if (own[k].gate > out->gate) out->gate = own[k].gate;
+        if (own[k].moved > out->moved) out->moved = own[k].moved;
+    }
+    return true;
+}
+
+/* --- finishing ---------------------------------------------------------------------------------------------------- */
+
+/* A gate without shared memory is a call of MPI: those who did not come to it come now. */
+static tsh_status finish_gate(tsh_group *group, uint64_t last) {
+    tshi_mpi_group *mg = group->state;
+    tshi_mpi_op *op = &mg->op;
+    tsh_world *world = group->world;
+    bool pending = op->phase == TSHI_AT_GATE && op->requests;
+    if (mg->block) return TSH_OK;
+    if (pending) {
+        tsh_status status = wait_request(world, MPI_SUCCESS, op->request, false);
+        op->requests = 0;
+        return status;
+    }
+    if (mg->gate >= last) return TSH_OK;
+    uint64_t mine[3] = {0}, all[3];
+    MPI_Request request = MPI_REQUEST_NULL;
+    mg->gate = last;
+    int error = MPI_Iallreduce(mine, all, 3, MPI_UINT64_T, MPI_BOR, mg->comm, &request);
+    return wait_request(world, error, &request, false);
+}
+
+/* Somebody has gone on behind the gate, so all have to; whatever comes of it is forgotten. */
+static tsh_status finish_move(tsh_group *group, uint64_t last) {
+    tshi_mpi_group *mg = group->state;
+    double since = tshi_clock();
+    if (mg->op.phase == TSHI_IDLE) return TSH_OK;
+    bool behind = mg->gate == last;
+    /* A request that finish_gate has waited for counts as done here. */
+    while (behind && mg->op.phase != TSHI_IDLE) {
+        if (tshi_mpi_advance(group)) continue;
+        tsh_status status = hopeless(group->world, since);
+        if (status != TSH_OK) return status;
+        tshi_mpi_doze(tshi_clock() - since);
+    }
+    if (mg->op.phase != TSHI_IDLE) tshi_mpi_op_end(group, TSH_ERR_STATE);
+    return TSH_OK;
+}
+
+static tsh_status finish_groups(tsh_world *world, const entry *all, int most) {
+    tsh_status status = TSH_OK;
+    for (tsh_group *g = world->groups; g && status == TSH_OK; g = g->next) {
+        entry last;
+        if (!is_mpi(g) || !furthest(g, all, most, &last)) continue;
+        status = finish_gate(g, last.gate);
+        if (status == TSH_OK) status = finish_move(g, last.moved);
+    }
+    return status;
+}
+
+tsh_status tshi_mpi_recover(tsh_world *world) {
+    tshi_mpi *mpi = tshi_mpi_of(world);
+    entry *all = NULL;
+    int most = 0;
+    if (mpi->broken != TSH_OK) return tshi_fail(mpi->broken, "%s", mpi->broken_words);
+    tsh_status status = meet(world, true);
+    if (status == TSH_OK) status = exchange(world, &all, &most);
+    if (status == TSH_OK) status = finish_groups(world, all, most);
+    tshi_free(&world->allocator, all);
+    if (status == TSH_OK) status = meet(world, false);
+    if (status != TSH_OK) return status;
+    for (tsh_group *g = world->groups; g; g = g->next) {
+        if (!is_mpi(g)) continue;
+        tshi_mpi_messages_drop(g);
+        tshi_group_forget(g, "forgotten by tsh_world_recover");
+        tshi_gate_renew(g);
+    }
+    mpi->epoch++;
+    tshi_mpi_poll(world);
+    return meet(world, false);
+}

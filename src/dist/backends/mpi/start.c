@@ -1,0 +1,315 @@
+/* MPI itself: starting it where nobody has, gathering its ranks in time, ending it.
+ *
+ * MPI_Init waits for the other ranks without limit and cannot be told to stop. So ranks that, by the launcher's word,
+ * are all on this machine, look for each other first: each binds an abstract socket whose name the job's key
+ * tells. Nothing is ever sent to it; that it is there says that its rank has come. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/backends/mpi/mpi.h"
+#include "dist/bootstrap/unix_socket.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The notices of a world that is left. */
+typedef struct parting {
+    MPI_Comm notices;
+    int missing;         /* ranks that have not said that they leave */
+    tshi_outbox *outbox; /* what MPI has not sent yet, NULL: nothing */
+    int size;
+    struct parting *next;
+} parting;
+
+/* A process has one MPI. */
+static struct {
+    bool distrusted; /* somebody may never come to MPI_Finalize */
+    bool marked;     /* drain_all is called when MPI ends */
+    parting *partings;
+} process;
+
+void tshi_mpi_distrust(void) {
+    process.distrusted = true;
+}
+
+/* --- ending ------------------------------------------------------------------------------------------------------- */
+
+tshi_outbox *tshi_outbox_create(int size) {
+    size_t requests = TSHI_NOTICES * (size_t)size;
+    tshi_outbox *outbox = calloc(1, TSHI_NOTICES * sizeof *outbox + requests * sizeof *outbox->request);
+    if (!outbox) return NULL;
+    MPI_Request *request = (MPI_Request *)(void *)(outbox + TSHI_NOTICES);
+    for (size_t i = 0; i < requests; i++) request[i] = MPI_REQUEST_NULL;
+    for (int i = 0; i < TSHI_NOTICES; i++) outbox[i].request = request + (size_t)i * (size_t)size;
+    return outbox;
+}
+
+/* The requests of all notices lie behind each other. */
+static bool is_sent(const tshi_outbox *outbox, int size) {
+    int done = 1;
+    if (!outbox) return true;
+    return MPI_Testall(TSHI_NOTICES * size, outbox->request, &done, MPI_STATUSES_IGNORE) == MPI_SUCCESS && done;
+}
+
+/* Ranks that do not say that they leave get no more than TSHI_GRACE; MPI's own end waits for them anyway. */
+static void drain(parting *p) {
+    double since = tshi_clock();
+    tshi_notice notice;
+    while ((p->missing > 0 || !is_sent(p->outbox, p->size)) && tshi_clock() - since < TSHI_GRACE) {
+        MPI_Status from;
+        int there = 0;
+        if (p->missing <= 0) {
+            tshi_mpi_doze(tshi_clock() - since);
+            continue;
+        }
+        if (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, p->notices, &there, &from) != MPI_SUCCESS) break;
+        if (!there) {
+            tshi_mpi_doze(tshi_clock() - since);
+            continue;
+        }
+        int error = MPI_Recv(&notice, (int)sizeof notice, MPI_BYTE, from.MPI_SOURCE, from.MPI_TAG, p->notices,
+                             MPI_STATUS_IGNORE);
+        if (error != MPI_SUCCESS) break;
+        p->missing -= notice.kind == TSHI_NOTICE_LEFT;
+    }
+    if (p->notices != MPI_COMM_NULL) MPI_Comm_free(&p->notices);
+}
+
+static void drain_all(void) {
+    while (process.partings) {
+        parting *p = process.partings;
+        process.partings = p->next;
+        if (!process.distrusted) drain(p);
+        if (is_sent(p->outbox, p->size)) free(p->outbox); /* else MPI reads it for as long as there is MPI */
+        free(p);
+    }
+}
+
+/* MPI_Finalize begins by deleting the attributes of MPI_COMM_SELF, whoever calls it. */
+static int before_end(MPI_Comm comm, int key, void *value, void *extra) {
+    (void)comm;
+    (void)key;
+    (void)value;
+    (void)extra;
+    process.marked = false;
+    drain_all();
+    return MPI_SUCCESS;
+}
+
+static bool mark_end(void) {
+    int key = MPI_KEYVAL_INVALID;
+    if (process.marked) return true;
+    if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, before_end, &key, NULL) != MPI_SUCCESS) return false;
+    process.marked = MPI_Comm_set_attr(MPI_COMM_SELF, key, &process) == MPI_SUCCESS;
+    MPI_Comm_free_keyval(&key);
+    return process.marked;
+}
+
+/* Outlives its world, and the world's allocator with it. */
+void tshi_mpi_part(MPI_Comm *notices, int missing, tshi_outbox **outbox, int size) {
+    bool sent = is_sent(*outbox, size);
+    parting *p = (missing > 0 || !sent) && mark_end() ? malloc(sizeof *p) : NULL;
+    tshi_outbox *kept = sent ? NULL : *outbox;
+    if (!sent) *outbox = NULL;
+    if (!p) {
+        if (*notices != MPI_COMM_NULL) MPI_Comm_free(notices);
+        return;
+    }
+    *p = (parting){*notices, missing, kept, size, process.partings};
+    process.partings = p;
+    *notices = MPI_COMM_NULL;
+}
+
+/* Not at the end of a world: a program may make another, and MPI starts once. */
+static void finalize(void) {
+    int finalized = 1;
+    MPI_Finalized(&finalized);
+    if (!finalized && !process.distrusted) MPI_Finalize();
+}
+
+/* --- starting ----------------------------------------------------------------------------------------------------- */
+
+bool tshi_mpi_has_adapter(void) {
+    DIR *folder = opendir("/sys/class/infiniband");
+    const struct dirent *entry = NULL;
+    while (folder && (entry = readdir(folder)) != NULL && entry->d_name[0] == '.') {
+    }
+    if (folder) closedir(folder);
+    return entry != NULL;
+}
+
+/* What MPI remembers about memory that an adapter may read has to hear of every thread's unmapping. Where there is
+ * none, only this thread has to do with MPI, and to say so spares locks: in Open MPI 4 some 0.3 us a call. */
+static int thread_level(void) {
+    return tshi_mpi_has_adapter() ? MPI_THREAD_FUNNELED : MPI_THREAD_SINGLE;
+}
+
+tsh_status tshi_mpi_start(void) {
+    int initialized = 0, level = 0, main_thread = 0;
+    MPI_Initialized(&initialized);
+    if (!initialized) {
+        int error = MPI_Init_thread(NULL, NULL, thread_level(), &level);
+        if (error != MPI_SUCCESS) return tshi_fail(TSH_ERR_SYSTEM, "world_init: MPI_Init_thread: error %d", error);
+        if (atexit(finalize) != 0) return tshi_fail(TSH_ERR_MEMORY, "world_init: no room to finalise MPI at exit");
+        return TSH_OK;
+    }
+    /* Whoever started it also ends it. */
+    MPI_Query_thread(&level);
+    MPI_Is_thread_main(&main_thread);
+    if (level >= MPI_THREAD_SERIALIZED || main_thread) return TSH_OK;
+    return tshi_fail(TSH_ERR_STATE, "world_init: MPI was started for the calls of one thread, and this is another");
+}
+
+/* --- presence ----------------------------------------------------------------------------------------------------- */
+
+static int presence_open(const tshi_settings *s) {
+    struct sockaddr_un name;
+    socklen_t length = tshi_channel_name(s, "mpi", s->rank, &name);
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0) bind(fd, (struct sockaddr *)&name, length);
+    return fd;
+}
+
+static bool present(const tshi_settings *s, int rank) {
+    struct sockaddr_un name;
+    socklen_t length = tshi_channel_name(s, "mpi", rank, &name);
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool there = fd < 0 || connect(fd, (struct sockaddr *)&name, length) == 0;
+    if (fd >= 0) close(fd);
+    return there;
+}
+
+/* How many, and "rank 1, 3". */
+static int missing(const tshi_settings *s, char *text, size_t size) {
+    size_t used = 0;
+    int n = 0;
+    text[0] = '\0';
+    for (int i = 0; i < s->size; i++) {
+        if (i == s->rank || present(s, i)) continue;
+        n++;
+        if (used + 16 < size) used += (size_t)snprintf(text + used, size - used, "%s%d", used ? ", " : "rank ", i);
+    }
+    return n;
+}
+
+/* Where it is PMIx that says who the ranks are, for that names jobs apart (MPICH's own launcher does not), and where
+ * ranks may know of each other past MPI. */
+static bool can_look(const tshi_settings *s) {
+    const char *job = tshi_variable("PMIX_NAMESPACE");
+    if (!job || strncmp(s->job, job, strlen(job)) != 0) return false;
+    return s->size > 1 && s->local_known && s->local_size == s->size && s->shared;
+}
+
+static void nap(double seconds) {
+    const struct timespec t = {.tv_nsec = (long)(seconds * 1e9)};
+    nanosleep(&t, NULL);
+}
+
+/* Until all are there. */
+static tsh_status look_around(const tshi_settings *s, const tsh_log *log, double deadline) {
+    char ranks[TSHI_LINE];
+    double since = tshi_clock(), next_word = since + s->warn_every;
+    for (int n; (n = missing(s, ranks, sizeof ranks)) > 0;) {
+        double now = tshi_clock();
+        if (now >= deadline) {
+            nap(TSHI_GRACE); /* those who came a little later are not to miss this rank too */
+            return tshi_fail(TSH_ERR_TIMEOUT, "world_init: %d/%d joined within %g s, missing %s", s->size - n, s->size,
+                             tshi_meet_patience(s), ranks);
+        }
+        if (tshi_warning_due(&next_word, s->warn_every)) {
+            tshi_log(log, TSH_LOG_WARNING, "world_init: %d/%d joined, missing %s", s->size - n, s->size, ranks);
+        }
+        nap(now - since < 0.1 ? 200e-6 : 5e-3);
+    }
+    return TSH_OK;
+}
+
+/* --- gathering ---------------------------------------------------------------------------------------------------- */
+
+tsh_status tshi_mpi_gather(double seconds, double warn_every, const tsh_log *log, MPI_Comm *out) {
+    double since = tshi_clock(), next_word = since + warn_every;
+    MPI_Request request;
+    int done = 0, error;
+    drain_all(); /* all that come have left the worlds before */
+    error = MPI_Comm_idup(MPI_COMM_WORLD, out, &request);
+    while (error == MPI_SUCCESS && !done) {
+        error = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (done || error != MPI_SUCCESS) break;
+        double now = tshi_clock();
+        if (now - since >= seconds) {
+            tshi_mpi_distrust();
+            return tshi_fail(TSH_ERR_TIMEOUT, "world_init: not all ranks of MPI_COMM_WORLD came within %g s", seconds);
+        }
+        if (tshi_warning_due(&next_word, warn_every)) {
+            tshi_log(log, TSH_LOG_WARNING, "world_init: waiting for the other ranks of MPI_COMM_WORLD");
+        }
+        tshi_mpi_doze(now - since);
+    }
+    if (error == MPI_SUCCESS) error = MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN);
+    if (error == MPI_SUCCESS) return TSH_OK;
+    return tshi_fail(TSH_ERR_SYSTEM, "world_init: MPI_Comm_idup: error %d", error);
+}
+
+/* Ranks that share this machine's memory. */
+static int count_machine(MPI_Comm all, int *rank, int *size) {
+    MPI_Comm node;
+    int error = MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+    if (error != MPI_SUCCESS) return error;
+    MPI_Comm_rank(node, rank);
+    MPI_Comm_size(node, size);
+    return MPI_Comm_free(&node);
+}
+
+/* All ranks have come: they hear whether one has failed. */
+static tsh_status settle(const tsh_world_config *config, tshi_settings *settings, MPI_Comm all) {
+    tsh_status status = TSH_OK;
+    int rank, size, any = 0;
+    MPI_Comm_rank(all, &rank);
+    MPI_Comm_size(all, &size);
+    if (config->world_size && (config->world_size != size || config->rank != rank)) {
+        status = tshi_fail(TSH_ERR_ARGUMENT, "world_init: the configuration says rank %d of %d, MPI rank %d of %d",
+                           config->rank, config->world_size, rank, size);
+    }
+    int failed = status != TSH_OK;
+    int error = MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, all);
+    if (status != TSH_OK) return status;
+    if (any) return tshi_fail(TSH_ERR_PEER, "world_init: another rank could not join");
+    settings->rank = rank;
+    settings->size = size;
+    if (error == MPI_SUCCESS) error = count_machine(all, &settings->local_rank, &settings->local_size);
+    if (error == MPI_SUCCESS) return TSH_OK;
+    return tshi_fail(TSH_ERR_SYSTEM, "world_init: MPI_Comm_split_type: error %d", error);
+}
+
+tsh_status tshi_mpi_enter(const tsh_world_config *config, tshi_settings *settings) {
+    tsh_status status = TSH_OK;
+    int finalized = 0, fd = -1;
+    MPI_Comm all = MPI_COMM_NULL;
+    MPI_Finalized(&finalized);
+    if (finalized) return tshi_fail(TSH_ERR_STATE, "world_init: MPI has been finalised, and it starts only once");
+    double patience = tshi_meet_patience(settings);
+    if (can_look(settings)) {
+        fd = presence_open(settings);
+        status = look_around(settings, &config->log, tshi_clock() + patience);
+    }
+    if (status == TSH_OK) status = tshi_mpi_start();
+    if (status == TSH_OK) status = tshi_mpi_gather(patience, settings->warn_every, &config->log, &all);
+    if (fd >= 0) close(fd);
+    if (status == TSH_OK) {
+        status = settle(config, settings, all);
+        MPI_Comm_free(&all);
+    }
+    if (status != TSH_OK || config->blas_threads != 0 || tshi_variable("TSHARD_BLAS_THREADS")) return status;
+    settings->blas_threads = tshi_granted_cores(NULL, 0) / settings->local_size;
+    if (settings->blas_threads < 1) settings->blas_threads = 1;
+    return TSH_OK;
+}
+
+tsh_status tshi_mpi_settings(const tsh_world_config *config, tshi_settings *settings, bool *use) {
+    tsh_status status = tshi_mpi_wanted(settings, use);
+    return status == TSH_OK && *use ? tshi_mpi_enter(config, settings) : status;
+}

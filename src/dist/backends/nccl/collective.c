@@ -1,0 +1,437 @@
+/* Groups on GPUs: collectives are queued on the communication stream, in order, with events for what must wait. */
+#include "dist/backends/nccl/nccl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* --- events ------------------------------------------------------------------------------------------------------- */
+
+static tsh_status event_take(tsh_world *world, tshi_nccl_event **out) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    *out = nccl->events;
+    if (*out) {
+        nccl->events = (*out)->next;
+        return TSH_OK;
+    }
+    tshi_nccl_event *e = tshi_calloc(&world->allocator, 1, sizeof *e);
+    if (!e) return TSH_ERR_MEMORY;
+    tsh_status status =
+        tshi_cuda_fail(cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    if (status == TSH_OK)
+        *out = e;
+    else
+        tshi_free(&world->allocator, e);
+    return status;
+}
+
+static void event_give(tsh_world *world, tshi_nccl_event *e) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    if (!e) return;
+    e->next = nccl->events;
+    nccl->events = e;
+}
+
+/* --- TSHARD_CHECK=1 ----------------------------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t h, uint64_t x) {
+    h = (h ^ x) * UINT64_C(0x9e3779b97f4a7c15);
+    return h ^ h >> 32;
+}
+
+/* What all ranks have to say alike. */
+static const char *describe(const tsh_group *group, const tshi_call *call, char *text, size_t size) {
+    int64_t whole = call->count;
+    uint64_t counts = 0;
+    for (int i = 0; call->counts && i < group->size; i++) counts = mix(counts, (uint64_t)call->counts[i]);
+    if (call->counts) {
+        whole = 0;
+        for (int i = 0; i < group->size; i++) whole += call->counts[i];
+    }
+    const char *name = tsh_collective_name(call->op);
+    if (call->op == TSH_OP_BARRIER) return name;
+    snprintf(text, size, "%s %s [%lld] %s root %d, counts %016llx", name, tsh_dtype_name(call->dtype), (long long)whole,
+             tshi_reduction_name(call->reduce), call->root, (unsigned long long)counts);
+    return text;
+}
+
+/* Every rank's list for all_to_all is its own: they are exchanged. */
+static tsh_status check_pairs(tsh_group *group, const tshi_call *call) {
+    tsh_world *world = group->world;
+    tsh_device *host = world->host;
+    int64_t *lists = host->ops->alloc(host, 3 * (size_t)group->size * sizeof *lists), n = group->size;
+    tsh_status status = world->ops->agree(group->control, "all_to_all", lists ? TSH_OK : TSH_ERR_MEMORY);
+    if (status == TSH_OK) {
+        for (int64_t i = 0; i < n; i++) {
+            lists[i] = call->in_counts[i];
+            lists[2 * n + i] = 1;
+        }
+        const tshi_call ask = {.op = TSH_OP_ALL_TO_ALL,
+                               .dtype = TSH_INT64,
+                               .in = lists,
+                               .out = lists + n,
+                               .in_counts = lists + 2 * n,
+                               .out_counts = lists + 2 * n};
+        status = world->ops->run(group->control, &ask);
+    }
+    tsh_status verdict = TSH_OK;
+    for (int i = 0; status == TSH_OK && i < group->size; i++) {
+        if (lists[n + i] == call->out_counts[i] || verdict != TSH_OK) continue;
+        verdict = tshi_fail(TSH_ERR_MISMATCH, "all_to_all: rank %d sends %lld elements to rank %d, which expects %lld",
+                            group->ranks[i], (long long)lists[n + i], group->ranks[group->rank],
+                            (long long)call->out_counts[i]);
+    }
+    host->ops->release(host, lists);
+    return status == TSH_OK ? world->ops->agree(group->control, "all_to_all", verdict) : status;
+}
+
+static tsh_status check(tsh_group *group, const tshi_call *call) {
+    char text[TSHI_LINE];
+    const char *what = call->failed == TSH_OK ? describe(group, call, text, sizeof text) : "";
+    tsh_status status = group->world->ops->agree(group->control, what, call->failed);
+    return status == TSH_OK && call->op == TSH_OP_ALL_TO_ALL ? check_pairs(group, call) : status;
+}
+
+/* --- queuing ------------------------------------------------------------------------------------------------------ */
+
+/* Unless every call is agreed upon there is no other way to tell the peers of one that cannot be made: like a step that
+ * has failed, it is over when the world recovers. */
+static tsh_status cannot(tsh_group *group, const tshi_call *call) {
+    char words[TSHI_MESSAGE_SIZE];
+    snprintf(words, sizeof words, "%s", tsh_error_message());
+    group->world->ops->fail(group->world, words, (tshi_tape_step){0});
+    return tshi_fail(call->failed, "%s", words);
+}
+
+static tsh_status ready(tsh_group *group, const tshi_call *call) {
+    const tshi_nccl *nccl = tshi_nccl_of(group->world);
+    char words[TSHI_MESSAGE_SIZE];
+    if (call->failed != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
+    tsh_status status = tshi_nccl_trouble(group);
+    if (status != TSH_OK) return status;
+    if (call->failed != TSH_OK) tshi_fail(call->failed, "%s", words);
+    /* Every rank finds out for itself. */
+    if (call->failed == TSH_ERR_UNSUPPORTED) return call->failed;
+    if (nccl->checked) status = check(group, call);
+    if (!nccl->checked && call->failed != TSH_OK) status = cannot(group, call);
+    /* After a recovery. */
+    if (status == TSH_OK && !group->state) status = tshi_nccl_comm_create(group, TSH_OK);
+    return status;
+}
+
+static tsh_status cuda_fail(tsh_world *world, cudaError_t error, const char *what) {
+    tsh_status status = tshi_cuda_fail(error, what);
+    return status == TSH_OK ? TSH_OK : tshi_nccl_stop(world, status, true);
+}
+
+/* In place, or into a part of it. */
+static bool on_marked(const tshi_nccl *nccl, const tsh_group *group, const tshi_call *call) {
+    const char *part = nccl->marked, *out = call->out;
+    if (!part || call->in != nccl->marked) return false;
+    if (call->op == TSH_OP_ALL_REDUCE) return out == part;
+    for (int i = 0; call->op == TSH_OP_REDUCE_SCATTER && i < group->rank; i++) {
+        part += (size_t)call->counts[i] * tsh_dtype_size(call->dtype);
+    }
+    return call->op == TSH_OP_REDUCE_SCATTER && out == part;
+}
+
+/* before: of all that is queued, or of what is known to be enough. */
+static tsh_status record_before(tsh_group *group, const tshi_call *call, tshi_nccl_tail *place) {
+    tsh_world *world = group->world;
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    if (!on_marked(nccl, group, call)) {
+        return cuda_fail(world, cudaEventRecord(place->before, tshi_nccl_device(world)->compute), "cudaEventRecord");
+    }
+    cudaEvent_t marker = nccl->marker;
+    nccl->marker = place->before;
+    nccl->marked = NULL;
+    place->before = marker;
+    return TSH_OK;
+}
+
+/* A place for the next call. */
+static tsh_status find_place(tsh_world *world, tshi_nccl_tail **out) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    *out = &nccl->calls[TSHI_NCCL_AHEAD];
+    if (tshi_nccl_device(world)->capturing) return TSH_OK;
+    for (int looks = 0; tshi_nccl_oldest(nccl) && nccl->queued - nccl->done == TSHI_NCCL_AHEAD; looks++) {
+        tsh_status status = tshi_nccl_watch(world);
+        if (status != TSH_OK) return status;
+        tshi_nccl_doze(looks);
+    }
+    *out = &nccl->calls[nccl->queued % TSHI_NCCL_AHEAD];
+    return TSH_OK;
+}
+
+static tsh_status queue(tsh_group *group, const tshi_call *call, tshi_nccl_tail **out) {
+    tsh_world *world = group->world;
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    cudaStream_t stream = tshi_nccl_device(world)->communication;
+    tshi_nccl_tail *place = NULL;
+    uint64_t number = tshi_group_note(group, call);
+    tsh_status status = ready(group, call);
+    if (status == TSH_OK) status = find_place(world, &place);
+    if (status == TSH_OK) status = record_before(group, call, place);
+    if (status == TSH_OK) {
+        status = cuda_fail(world, cudaStreamWaitEvent(stream, place->before, 0), "cudaStreamWaitEvent");
+    }
+    if (status != TSH_OK) return status;
+    snprintf(place->name, sizeof place->name, "%s #%llu", tsh_collective_name(call->op), (unsigned long long)number);
+    ncclComm_t comm = group->state;
+    ncclResult_t result = tshi_nccl_move(nccl, group, call, comm, stream);
+    status = tshi_nccl_settle(world, comm, result, place->name);
+    if (status == TSH_OK) status = cuda_fail(world, cudaEventRecord(place->after, stream), "cudaEventRecord");
+    if (status != TSH_OK) return status;
+    place->group = group;
+    place->ready_since = 0;
+    if (!tshi_nccl_device(world)->capturing) nccl->queued++;
+    *out = place;
+    return TSH_OK;
+}
+
+static tsh_status wait_event(tsh_world *world, cudaEvent_t event) {
+    for (int looks = 0;; looks++) {
+        cudaError_t error = cudaEventQuery(event);
+        if (error == cudaSuccess) return TSH_OK;
+        if (error != cudaErrorNotReady) return cuda_fail(world, error, "cudaEventQuery");
+        tsh_status status = tshi_nccl_watch(world);
+        if (status != TSH_OK) return status;
+        tshi_nccl_doze(looks);
+    }
+}
+
+/* In order: what this rank queues from here on, on whatever stream, finds the result. */
+static tsh_status nccl_run(tsh_group *group, const tshi_call *call) {
+    tsh_world *world = group->world;
+    const tshi_cuda_device *device = tshi_nccl_device(world);
+    tshi_nccl_tail *place = NULL;
+    tsh_status status = queue(group, call, &place);
+    if (status == TSH_OK) {
+        status = cuda_fail(world, cudaStreamWaitEvent(device->compute, place->after, 0), "cudaStreamWaitEvent");
+    }
+    bool wait = call->op == TSH_OP_BARRIER || device->managed;
+    if (status != TSH_OK || !wait) return status;
+    if (!device->capturing) return wait_event(world, place->after);
+    tshi_cuda_no_capture(world->device, tsh_collective_name(call->op));
+    return TSH_OK;
+}
+
+/* --- calls that do not wait --------------------------------------------------------------------------------------- */
+
+static bool is_message(const tsh_work *work) {
+    return work->call.op == TSH_OP_SEND || work->call.op == TSH_OP_RECV;
+}
+
+static void nccl_drop(tsh_work *work) {
+    if (is_message(work)) {
+        tshi_nccl_message_drop(work);
+        return;
+    }
+    event_give(work->group->world, work->state);
+    work->state = NULL;
+}
+
+static void end(tsh_work *work, tsh_status status) {
+    nccl_drop(work);
+    work->done = true;
+    work->status = status;
+}
+
+static tsh_status nccl_start(tsh_work *work) {
+    tsh_world *world = work->group->world;
+    tshi_nccl_event *e = NULL;
+    if (is_message(work)) return tshi_nccl_message_start(work);
+    if (tshi_nccl_device(world)->capturing) { /* whose streams nobody may ask */
+        tsh_status status = nccl_run(work->group, &work->call);
+        if (status == TSH_OK) end(work, TSH_OK);
+        return status;
+    }
+    char words[TSHI_MESSAGE_SIZE];
+    snprintf(words, sizeof words, "%s", tsh_error_message());
+    tsh_status status = event_take(world, &e);
+    if (work->call.failed != TSH_OK)
+        tshi_fail(work->call.failed, "%s", words);
+    else
+        work->call.failed = status;
+    tshi_nccl_tail *place = NULL;
+    status = queue(work->group, &work->call, &place);
+    if (status == TSH_OK) {
+        cudaStream_t stream = tshi_nccl_device(world)->communication;
+        status = cuda_fail(world, cudaEventRecord(e->event, stream), "cudaEventRecord");
+    }
+    if (status == TSH_OK)
+        work->state = e;
+    else
+        event_give(world, e);
+    return status;
+}
+
+static void nccl_progress(tsh_work *work) {
+    tsh_world *world = work->group->world;
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    const tshi_nccl_event *e = work->state;
+    if (is_message(work)) {
+        tshi_nccl_message_progress(work);
+        return;
+    }
+    if (nccl->failed != TSH_OK) {
+        end(work, tshi_fail(nccl->failed, "%s", nccl->words));
+        return;
+    }
+    cudaError_t error = cudaEventQuery(e->event);
+    if (error == cudaErrorNotReady) return;
+    end(work, error == cudaSuccess ? TSH_OK : cuda_fail(world, error, "cudaEventQuery"));
+}
+
+static void nccl_join(tsh_work *work) {
+    const tshi_cuda_device *device = tshi_nccl_device(work->group->world);
+    const tshi_nccl_event *e = work->state;
+    if (is_message(work)) {
+        tshi_nccl_message_join(work);
+        return;
+    }
+    if (!e || device->managed) return;
+    cudaError_t error = cudaStreamWaitEvent(device->compute, e->event, 0);
+    end(work, cuda_fail(work->group->world, error, "cudaStreamWaitEvent"));
+}
+
+static tsh_status nccl_nap(tsh_group *group, const tsh_work *work, double since) {
+    tsh_world *world = group->world;
+    double waited = tshi_clock() - since;
+    tsh_status status = tshi_nccl_watch(world);
+    /* A message that has not found its peer: the control group knows what it waits for. */
+    const tsh_work *letter = work && is_message(work) ? tshi_nccl_message_letter(work) : NULL;
+    if (status == TSH_OK && letter) return world->ops->nap(group->control, letter, since);
+    /* A message that is not queued yet waits for its peer, whatever the GPU still has to do for earlier ones. */
+    bool for_gpu =
+        work && is_message(work) ? tshi_nccl_message_queued(work) : group->queue || tshi_nccl_messages_queued(group);
+    if (for_gpu) tshi_nccl_device(world)->waits++;
+    if (status == TSH_OK) tshi_nccl_doze(waited < 100e-6 ? 0 : waited < 10e-3 ? 500 : 1000);
+    return status;
+}
+
+static void nccl_awake(tsh_group *group) {
+    if (group->world->ops->awake) group->world->ops->awake(group->control);
+}
+
+static void nccl_mark(tsh_world *world, const void *data) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    nccl->marked = NULL;
+    if (data && cudaEventRecord(nccl->marker, tshi_nccl_device(world)->compute) == cudaSuccess) nccl->marked = data;
+}
+
+/* --- groups ------------------------------------------------------------------------------------------------------- */
+
+static void nccl_close(tsh_group *group) {
+    tshi_nccl_links_close(group->world, group);
+    tshi_nccl_comm_close(group);
+    if (group->control) tshi_group_free(group->control);
+    group->control = NULL;
+}
+
+static tsh_status nccl_agree(tsh_group *parent, const char *text, tsh_status failed) {
+    return parent->world->ops->agree(parent->control, text, failed);
+}
+
+/* Behind its owner in the world's list, which is freed from its head. */
+static void move_behind(tsh_world *world, tsh_group *group, tsh_group *owner) {
+    world->groups = group->next;
+    group->next = owner->next;
+    owner->next = group;
+}
+
+static tsh_group *control_new(tsh_group *group) {
+    tsh_world *world = group->world;
+    tsh_group *control = tshi_group_new(world, group->ranks, group->size);
+    if (!control) return NULL;
+    control->ops = world->ops;
+    control->owner = group;
+    group->control = control;
+    tshi_group_own_mesh(control, "control");
+    move_behind(world, control, group);
+    return control;
+}
+
+static tsh_status nccl_open(tsh_group *parent, const int *ranks, int n, tsh_group *group) {
+    tsh_world *world = parent->world;
+    tsh_group *control = group ? control_new(group) : NULL;
+    tsh_status status = group && !control ? TSH_ERR_MEMORY : TSH_OK;
+    status = nccl_agree(parent, "group_create: control", status);
+    if (status == TSH_OK) status = world->ops->open(parent->control, ranks, n, control);
+    /* Without a communicator, after a recovery, each makes its own when it is first used. */
+    if (status == TSH_OK && parent->state) status = tshi_nccl_comm_split(parent, group);
+    return status;
+}
+
+/* --- worlds ------------------------------------------------------------------------------------------------------- */
+
+static void nccl_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
+    world->ops->fail(world, reason, step);
+}
+
+/* What the GPU has been told to wait for is over, one way or the other, so it comes to the end of its queues. */
+static tsh_status nccl_recover(tsh_world *world) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    tshi_cuda_device *device = tshi_nccl_device(world);
+    tshi_nccl_abort(world);
+    cudaError_t error = cudaStreamSynchronize(device->communication);
+    for (const tshi_nccl_link *link = nccl->links; link && error == cudaSuccess; link = link->next) {
+        error = cudaStreamSynchronize(link->stream);
+    }
+    if (error != cudaSuccess) return tshi_cuda_fail(error, "world_recover: cudaStreamSynchronize");
+    if (device->failed != TSH_OK && !strcmp(device->words, nccl->words)) device->failed = TSH_OK;
+    tsh_status status = world->ops->recover(world);
+    if (status != TSH_OK) return status;
+    tshi_nccl_links_close(world, NULL);
+    nccl->failed = TSH_OK;
+    nccl->marked = NULL;
+    return TSH_OK;
+}
+
+static void state_free(tsh_world *world) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    if (!nccl) return;
+    tshi_nccl_device(world)->watch = NULL;
+    if (nccl->word) world->device->ops->release(world->device, nccl->word);
+    for (int i = 0; i <= TSHI_NCCL_AHEAD; i++) {
+        if (nccl->calls[i].before) cudaEventDestroy(nccl->calls[i].before);
+        if (nccl->calls[i].after) cudaEventDestroy(nccl->calls[i].after);
+    }
+    if (nccl->marker) cudaEventDestroy(nccl->marker);
+    tshi_nccl_messages_free(world);
+    tshi_nccl_arena_close(world);
+    while (nccl->events) {
+        tshi_nccl_event *e = nccl->events;
+        nccl->events = e->next;
+        cudaEventDestroy(e->event);
+        tshi_free(&world->allocator, e);
+    }
+    tshi_free(&world->allocator, nccl);
+    world->upper_state = NULL;
+}
+
+static void nccl_leave(tsh_world *world) {
+    state_free(world);
+    world->upper = NULL;
+    if (world->ops->leave) world->ops->leave(world);
+}
+
+const tshi_group_ops tshi_nccl_ops = {
+    .name = "nccl",
+    .in_order = true,
+    .reduces = tshi_nccl_reduces,
+    .run = nccl_run,
+    .start = nccl_start,
+    .progress = nccl_progress,
+    .drop = nccl_drop,
+    .join = nccl_join,
+    .nap = nccl_nap,
+    .awake = nccl_awake,
+    .close = nccl_close,
+    .agree = nccl_agree,
+    .open = nccl_open,
+    .fail = nccl_fail,
+    .recover = nccl_recover,
+    .leave = nccl_leave,
+    .mark = nccl_mark,
+    .symmetric = tshi_nccl_symmetric,
+};

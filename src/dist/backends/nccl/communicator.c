@@ -1,0 +1,345 @@
+/* Communicators: made, looked after, ended. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/backends/nccl/nccl.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define LOOK_EVERY 20e-3
+#define LEFT_AFTER 1.0 /* who has left has done its part of what I wait for, or will never */
+#define BLAME      1.0 /* how long the ranks' own words for an error of NCCL's are waited for */
+#define GOODBYE    5.0
+
+void tshi_nccl_doze(int looks) {
+    if (looks < 200) {
+        sched_yield();
+        return;
+    }
+    const struct timespec nap = {.tv_nsec = looks < 1000 ? 20000 : 200000};
+    nanosleep(&nap, NULL);
+}
+
+/* --- what ends the communication ---------------------------------------------------------------------------------- */
+
+static bool is_ours(const tsh_group *group) {
+    return group->ops == &tshi_nccl_ops && group->state;
+}
+
+void tshi_nccl_abort(tsh_world *world) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    for (tsh_group *g = world->groups; g; g = g->next) {
+        if (!is_ours(g)) continue;
+        nccl->library->comm_abort(g->state);
+        tshi_nccl_window_forget(world, g->state);
+        g->state = NULL;
+    }
+    for (tshi_nccl_link *link = nccl->links; link; link = link->next) {
+        if (link->comm) nccl->library->comm_abort(link->comm);
+        link->comm = NULL;
+        link->tail.group = NULL;
+    }
+    nccl->done = nccl->queued;
+}
+
+tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    tshi_cuda_device *device = tshi_nccl_device(world);
+    if (nccl->failed == TSH_OK) {
+        nccl->failed = status;
+        snprintf(nccl->words, sizeof nccl->words, "%s", tsh_error_message());
+        if (tell) world->ops->fail(world, nccl->words, (tshi_tape_step){0});
+        tshi_nccl_abort(world);
+        /* What the GPU makes of it from here on is worth nothing: whoever reads it asks the device first. */
+        if (device->failed == TSH_OK) {
+            device->failed = nccl->failed;
+            memcpy(device->words, nccl->words, sizeof device->words);
+        }
+    }
+    return tshi_fail(nccl->failed, "%s", nccl->words);
+}
+
+tsh_status tshi_nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, const char *what, bool late) {
+    const char *last = nccl->library->get_last_error(comm);
+    bool peer = late && (result == ncclRemoteError || result == ncclSystemError);
+    return tshi_fail(peer ? TSH_ERR_PEER : TSH_ERR_SYSTEM, "%s: NCCL: %s (%d)%s%.300s", what,
+                     nccl->library->get_error_string(result), (int)result, last && *last ? ": " : "", last ? last : "");
+}
+
+/* An error of NCCL that came from another rank: the rank itself may know better. */
+static tsh_status blame(tsh_world *world, tsh_status status) {
+    char words[TSHI_MESSAGE_SIZE];
+    snprintf(words, sizeof words, "%s", tsh_error_message());
+    tsh_group *control = world->group->control;
+    double until = tshi_clock() + BLAME;
+    while (status == TSH_ERR_PEER && tshi_clock() < until) {
+        tsh_status cause = world->ops->trouble(control, true, true);
+        char known[TSHI_MESSAGE_SIZE];
+        if (cause != TSH_OK) {
+            snprintf(known, sizeof known, "%s", tsh_error_message());
+            return tshi_nccl_stop(world, tshi_fail(cause, "%.200s (%.280s)", known, words), false);
+        }
+        const struct timespec nap = {.tv_nsec = 5000000};
+        nanosleep(&nap, NULL);
+    }
+    return tshi_nccl_stop(world, tshi_fail(status, "%s", words), true);
+}
+
+tshi_nccl_tail *tshi_nccl_oldest(tshi_nccl *nccl) {
+    for (; nccl->done < nccl->queued; nccl->done++) {
+        tshi_nccl_tail *first = &nccl->calls[nccl->done % TSHI_NCCL_AHEAD];
+        if (cudaEventQuery(first->after) != cudaSuccess) return first;
+    }
+    return NULL;
+}
+
+tshi_nccl_tail *tshi_nccl_newest(tshi_nccl *nccl) {
+    return tshi_nccl_oldest(nccl) ? &nccl->calls[(nccl->queued - 1) % TSHI_NCCL_AHEAD] : NULL;
+}
+
+/* How long the call has been under way, for all that this rank has to do with it; 0: it is not. */
+static double waited(tshi_nccl_tail *tail, double now) {
+    if (!tail) return 0;
+    bool waits =
+        tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady && cudaEventQuery(tail->before) == cudaSuccess;
+    if (!waits) tail->ready_since = 0;
+    if (waits && tail->ready_since == 0) tail->ready_since = now;
+    return waits ? now - tail->ready_since : 0;
+}
+
+static tsh_status time_out(tsh_world *world, const tsh_group *group, const char *what) {
+    tsh_status status = tshi_fail(TSH_ERR_TIMEOUT, "%s: not done within %g s", what, world->timeout);
+    tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s", world->rank, tsh_error_message());
+    tshi_group_log_ring(group ? group : world->group);
+    return tshi_nccl_stop(world, tshi_fail(status, "%s: not done within %g s", what, world->timeout), true);
+}
+
+static tsh_status look_at_comm(tsh_world *world, ncclComm_t comm, const tshi_nccl_tail *tail) {
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    ncclResult_t now = ncclSuccess, result = nccl->library->comm_get_async_error(comm, &now);
+    if (result == ncclSuccess) result = now;
+    if (result == ncclSuccess || result == ncclInProgress) return TSH_OK;
+    return blame(world, tshi_nccl_fail(nccl, comm, result, tail && tail->group ? tail->name : "nccl", true));
+}
+
+static tsh_status look_at_comms(tsh_world *world) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    tsh_status status = TSH_OK;
+    for (tsh_group *g = world->groups; g && status == TSH_OK; g = g->next) {
+        if (is_ours(g)) status = look_at_comm(world, g->state, tshi_nccl_oldest(nccl));
+    }
+    for (const tshi_nccl_link *link = nccl->links; link && status == TSH_OK; link = link->next) {
+        if (link->comm) status = look_at_comm(world, link->comm, &link->tail);
+    }
+    return status;
+}
+
+/* Something has been queued, and all of it is done. */
+static bool ended_well(const tsh_world *world, double now) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    bool any = nccl->queued > 0, done = !tshi_nccl_oldest(nccl);
+    for (const tshi_nccl_link *link = nccl->links; link && done; link = link->next) {
+        any = any || link->tail.group;
+        done = !link->tail.group || cudaEventQuery(link->tail.after) == cudaSuccess;
+    }
+    return any && done && !tshi_nccl_message_halfway(world, now);
+}
+
+/* NCCL does not say which of the group's ranks are missing. */
+static void warn(tsh_world *world, const tshi_nccl_tail *tail, double since, double now) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    if (since < tshi_word_after(world)) {
+        nccl->next_word = 0;
+        return;
+    }
+    if (now < nccl->next_word) return;
+    nccl->next_word = now + since;
+    tshi_log(&world->log, TSH_LOG_WARNING, "%s: rank %d has waited %.1f s for the other ranks of its group", tail->name,
+             world->rank, since);
+}
+
+static tsh_status look(tsh_world *world, double now) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    /* The oldest: those behind it may have to wait for it. */
+    tshi_nccl_tail *tail = tshi_nccl_oldest(nccl);
+    double since = waited(tail, now);
+    bool waits = tail && tail->ready_since != 0;
+    tshi_signal_look(world);
+    tsh_status status = look_at_comms(world);
+    if (status != TSH_OK) return status;
+    status = world->ops->trouble(waits ? tail->group->control : world->group->control, true, since > LEFT_AFTER);
+    if (status != TSH_OK) {
+        /* It may have ended well meanwhile, and then the next call hears of it. */
+        return ended_well(world, now) ? TSH_OK : tshi_nccl_stop(world, status, false);
+    }
+    if (since > world->timeout) return time_out(world, tail->group, tail->name);
+    warn(world, tail, since, now);
+    const tsh_work *halfway = tshi_nccl_message_halfway(world, now - world->timeout);
+    if (halfway) return time_out(world, halfway->group, tsh_collective_name(halfway->call.op));
+    for (tshi_nccl_link *link = nccl->links; link; link = link->next) {
+        if (waited(&link->tail, now) > world->timeout) return time_out(world, link->group, link->tail.name);
+    }
+    return TSH_OK;
+}
+
+tsh_status tshi_nccl_watch(tsh_world *world) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    double now = tshi_clock();
+    if (nccl->failed != TSH_OK) return tshi_fail(nccl->failed, "%s", nccl->words);
+    /* What the GPU waits for may be a message that this host has still to hear of. */
+    if (world->pending > 0) tshi_world_progress(world);
+    if (now < nccl->next_look || nccl->watching) return TSH_OK;
+    nccl->watching = true;
+    tsh_status status = look(world, now);
+    nccl->watching = false;
+    nccl->next_look = now + LOOK_EVERY;
+    return status;
+}
+
+void tshi_nccl_watcher(void *world) {
+    tshi_nccl_watch(world);
+}
+
+tsh_status tshi_nccl_trouble(tsh_group *group) {
+    const tshi_nccl *nccl = tshi_nccl_of(group->world);
+    if (nccl->failed != TSH_OK) return tshi_fail(nccl->failed, "%s", nccl->words);
+    tsh_status status = group->world->ops->trouble(group->control, false, false);
+    return status == TSH_OK ? TSH_OK : tshi_nccl_stop(group->world, status, false);
+}
+
+tsh_status tshi_nccl_look(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, bool *done) {
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    bool begun = result == ncclSuccess || result == ncclInProgress;
+    ncclResult_t now = ncclSuccess;
+    if (begun && comm) result = nccl->library->comm_get_async_error(comm, &now);
+    if (begun && result == ncclSuccess) result = now;
+    *done = result == ncclSuccess;
+    if (*done || result == ncclInProgress) return TSH_OK;
+    return blame(world, tshi_nccl_fail(nccl, comm, result, what, begun));
+}
+
+tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what) {
+    double until = 0;
+    for (int looks = 0;; looks++) {
+        bool done;
+        tsh_status status = tshi_nccl_look(world, comm, result, what, &done);
+        if (status != TSH_OK || done) return status;
+        if (until == 0) until = tshi_clock() + world->timeout;
+        status = tshi_nccl_watch(world);
+        if (status != TSH_OK) return status;
+        if (tshi_clock() > until) return time_out(world, world->group, what);
+        tshi_nccl_doze(looks);
+    }
+}
+
+/* --- making ------------------------------------------------------------------------------------------------------- */
+
+/* All of the group come to the same end, or none has a communicator. */
+static tsh_status attach(tsh_group *parent, tsh_group *group, ncclComm_t comm, tsh_status status) {
+    tsh_world *world = parent->world;
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    tsh_status mine = status;
+    char words[TSHI_MESSAGE_SIZE];
+    snprintf(words, sizeof words, "%s", tsh_error_message());
+    status = world->ops->agree(parent->control, "nccl: communicator", status);
+    if (group && status == TSH_OK) group->state = comm;
+    if (comm && status != TSH_OK) nccl->library->comm_abort(comm);
+    return mine == TSH_OK ? status : tshi_fail(mine, "%s", words);
+}
+
+/* The leader's 128 bytes to all members. */
+static tsh_status share_id(tsh_group *group, ncclUniqueId *id) {
+    tsh_world *world = group->world;
+    tsh_group *control = group->control;
+    void *bytes = world->host->ops->alloc(world->host, sizeof *id);
+    tsh_status status = world->ops->agree(control, "nccl: memory", bytes ? TSH_OK : TSH_ERR_MEMORY);
+    if (status == TSH_OK) {
+        memcpy(bytes, id, sizeof *id);
+        const tshi_call call = {
+            .op = TSH_OP_BROADCAST, .dtype = TSH_UINT8, .in = bytes, .out = bytes, .count = sizeof *id};
+        status = world->ops->run(control, &call);
+        memcpy(id, bytes, sizeof *id);
+    }
+    world->host->ops->release(world->host, bytes);
+    return status;
+}
+
+tsh_status tshi_nccl_comm_make(tsh_group *group, tsh_status status) {
+    tsh_world *world = group->world;
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm = NULL;
+    ncclUniqueId id = {{0}};
+    config.blocking = 0;
+    if (status == TSH_OK && group->rank == 0) {
+        ncclResult_t result = nccl->library->get_unique_id(&id);
+        if (result != ncclSuccess) status = tshi_nccl_fail(nccl, NULL, result, "ncclGetUniqueId", false);
+    }
+    status = world->ops->agree(group->control, "nccl: id", status);
+    if (status == TSH_OK) status = share_id(group, &id);
+    if (status != TSH_OK) return status;
+    ncclResult_t result = nccl->library->comm_init_rank_config(&comm, group->size, id, group->rank, &config);
+    status = tshi_nccl_settle(world, comm, result, "ncclCommInitRankConfig");
+    return attach(group, group, comm, status);
+}
+
+tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status) {
+    status = tshi_nccl_comm_make(group, status);
+    return status == TSH_OK ? tshi_nccl_window_open(group) : status;
+}
+
+tsh_status tshi_nccl_comm_split(tsh_group *parent, tsh_group *group) {
+    tsh_world *world = parent->world;
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm = NULL;
+    config.blocking = 0;
+    /* The members' order is the group's. */
+    ncclResult_t result = nccl->library->comm_split(parent->state, group ? 0 : NCCL_SPLIT_NOCOLOR,
+                                                    group ? group->rank : 0, &comm, &config);
+    tsh_status status = tshi_nccl_settle(world, parent->state, result, "ncclCommSplit");
+    if (status == TSH_OK && comm) status = tshi_nccl_settle(world, comm, ncclSuccess, "ncclCommSplit");
+    status = attach(parent, group, comm, status);
+    return status == TSH_OK && group ? tshi_nccl_window_open(group) : status;
+}
+
+/* --- ending ------------------------------------------------------------------------------------------------------- */
+
+double tshi_nccl_patience(const tsh_world *world) {
+    return world->timeout < GOODBYE ? world->timeout : GOODBYE;
+}
+
+void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until) {
+    ncclResult_t now = ncclInProgress;
+    for (int looks = 0; (result == ncclSuccess || result == ncclInProgress) && now == ncclInProgress; looks++) {
+        result = nccl->library->comm_get_async_error(comm, &now);
+        if (now == ncclInProgress && tshi_clock() > until) break;
+        if (now == ncclInProgress) tshi_nccl_doze(looks);
+    }
+    if (result == ncclSuccess && now == ncclSuccess)
+        nccl->library->comm_destroy(comm);
+    else
+        nccl->library->comm_abort(comm);
+}
+
+void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail) {
+    for (int looks = 0; tail && tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady; looks++) {
+        if (tshi_nccl_watch(world) != TSH_OK) break;
+        tshi_nccl_doze(looks);
+    }
+}
+
+void tshi_nccl_comm_close(tsh_group *group) {
+    tsh_world *world = group->world;
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    tshi_nccl_flush(world, tshi_nccl_newest(nccl));
+    nccl->done = nccl->queued;
+    ncclComm_t comm = group->state;
+    if (!comm) return;
+    group->state = NULL;
+    tshi_nccl_window_close(world, comm);
+    tshi_nccl_comm_end(nccl, comm, nccl->library->comm_finalize(comm), tshi_clock() + tshi_nccl_patience(world));
+}

@@ -1,0 +1,222 @@
+/* The backend of GPUs: NCCL moves the data, the backend beneath (local, mpi) keeps the ranks together.
+ *
+ * Every group has a control group of the same ranks on the backend beneath. It agrees on what is opened, has messages
+ * meet their receives (NCCL wants both sides to queue them in one order: that in which they have met), and tells of
+ * failures and deaths.
+ * Collectives are queued on the device's communication stream, behind what its compute stream has been given; the host
+ * does not wait. Whenever it does wait for the GPU it comes here to look around (tshi_nccl_watch), for a collective
+ * whose peers do not come never ends by itself: it is aborted. */
+#ifndef TSHI_NCCL_H
+#define TSHI_NCCL_H
+
+#include "device/cuda/cuda.h"
+#include "dist/bootstrap/environment.h"
+
+#include <nccl.h>
+
+/* Symmetric memory is to be had since then. */
+#if NCCL_VERSION_CODE >= 22700
+#define TSHI_NCCL_HAS_WINDOWS 1
+#endif
+
+/* NCCL's functions, by their names. Those of symmetric memory may be NULL. */
+typedef struct tshi_nccl_library {
+    int version;
+    __typeof__(&ncclGetVersion) get_version;
+    __typeof__(&ncclGetUniqueId) get_unique_id;
+    __typeof__(&ncclCommInitRankConfig) comm_init_rank_config;
+    __typeof__(&ncclCommSplit) comm_split;
+    __typeof__(&ncclCommFinalize) comm_finalize;
+    __typeof__(&ncclCommDestroy) comm_destroy;
+    __typeof__(&ncclCommAbort) comm_abort;
+    __typeof__(&ncclCommGetAsyncError) comm_get_async_error;
+    __typeof__(&ncclGetErrorString) get_error_string;
+    __typeof__(&ncclGetLastError) get_last_error;
+    __typeof__(&ncclAllReduce) all_reduce;
+    __typeof__(&ncclReduce) reduce;
+    __typeof__(&ncclBroadcast) broadcast;
+    __typeof__(&ncclAllGather) all_gather;
+    __typeof__(&ncclReduceScatter) reduce_scatter;
+    __typeof__(&ncclSend) send;
+    __typeof__(&ncclRecv) recv;
+    __typeof__(&ncclGroupStart) group_start;
+    __typeof__(&ncclGroupEnd) group_end;
+#ifdef TSHI_NCCL_HAS_WINDOWS
+    __typeof__(&ncclMemAlloc) mem_alloc;
+    __typeof__(&ncclMemFree) mem_free;
+    __typeof__(&ncclCommWindowRegister) window_register;
+    __typeof__(&ncclCommWindowDeregister) window_deregister;
+#endif
+} tshi_nccl_library;
+
+/* nccl_library.c: opened once a process. TSH_ERR_UNSUPPORTED with the loader's words. */
+tsh_status tshi_nccl_library_open(const tshi_nccl_library **out);
+
+/* An event that a work waits for. */
+typedef struct tshi_nccl_event {
+    cudaEvent_t event;
+    struct tshi_nccl_event *next; /* of those that are free */
+} tshi_nccl_event;
+
+/* A call on one of the streams of communication: those that were queued there before it end before it. */
+typedef struct tshi_nccl_tail {
+    tsh_group *group; /* NULL: none */
+    cudaEvent_t before, after;
+    char name[TSHI_LINE / 4]; /* "all_reduce #3" */
+    double ready_since;       /* since when it could have run; 0: not seen to be ready */
+} tshi_nccl_tail;
+
+/* The way of a group's messages from one rank to another, on either: a communicator of the two, made when their first
+ * message has met its receive, and a stream of its own. Nothing is queued there before both have committed themselves
+ * to it, and then behind the kernels that were queued when the call was made: so all of it ends, in any order of the
+ * calls that would end with messages that the host moves. */
+typedef struct tshi_nccl_link {
+    tsh_group *group;
+    int peer;
+    bool sends;
+    ncclUniqueId id; /* the sender's; it travels with every message that meets its receive */
+    ncclComm_t comm; /* of sender and receiver, in this order */
+    bool ready;      /* it takes calls */
+    ncclResult_t result;
+    cudaStream_t stream;
+    tshi_nccl_tail tail;
+    const tsh_work *busy; /* NCCL is about to queue this one */
+    struct tshi_nccl_link *next;
+} tshi_nccl_link;
+
+/* A message under way. */
+typedef enum tshi_nccl_stage { TSHI_LOOKS_FOR_PEER, TSHI_HAS_MET, TSHI_GIVEN, TSHI_QUEUED } tshi_nccl_stage;
+
+typedef struct tshi_nccl_message {
+    tshi_nccl_stage stage;
+    tsh_work *letter;          /* the control group's, while it looks for its peer's */
+    void *ticket;              /* of world->host: the link's id */
+    cudaEvent_t before, after; /* what was queued when it was called for; the message */
+    uint64_t number;
+    double met;           /* when it has */
+    tshi_nccl_link *link; /* once it has met */
+    struct tshi_nccl_message *next;
+} tshi_nccl_message;
+
+#define TSHI_NCCL_AHEAD 128
+
+/* world->upper_state. */
+typedef struct tshi_nccl {
+    const tshi_nccl_library *library;
+    bool checked; /* TSHARD_CHECK=1: every call is agreed upon first */
+    cudaEvent_t marker;
+    const void *marked; /* what is complete at `marker` */
+    tshi_nccl_event *events;
+    void *word; /* in device memory, for barriers */
+    /* Of the collectives so many have been queued, and so many of them are known to be done; a host that is so far ahead
+     * of its GPU that there is no place waits. The last place is for those of a captured graph, which are not counted. */
+    uint64_t queued, done;
+    tshi_nccl_tail calls[TSHI_NCCL_AHEAD + 1];
+    tshi_nccl_link *links;       /* of all groups */
+    tshi_nccl_message *messages; /* that are free */
+    void *arena;                 /* symmetric memory, or NULL */
+    size_t arena_bytes;
+    struct tshi_nccl_window *windows; /* on it, of all groups */
+    double next_word;                 /* about a call that takes long */
+    double next_look;
+    bool watching;
+    /* What has ended the communication, until the world recovers. */
+    tsh_status failed;
+    char words[TSHI_MESSAGE_SIZE];
+} tshi_nccl;
+
+static inline tshi_nccl *tshi_nccl_of(const tsh_world *world) {
+    return world->upper_state;
+}
+
+static inline tshi_cuda_device *tshi_nccl_device(const tsh_world *world) {
+    return tshi_cuda(world->device);
+}
+
+/* --- nccl_move.c -------------------------------------------------------------------------------------------------- */
+
+bool tshi_nccl_reduces(tsh_dtype dtype, tsh_reduce_op op);
+/* The call's data, queued on the stream. */
+ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const tshi_call *call, ncclComm_t comm,
+                            cudaStream_t stream);
+
+/* --- nccl_comm.c: communicators, and what ends them --------------------------------------------------------------- */
+
+/* group->state, a communicator of its members made anew. Collective over them. `status`: how this rank has fared. */
+tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status);
+/* The same out of parent's, which has one. group is NULL on ranks outside. Collective over parent. */
+tsh_status tshi_nccl_comm_split(tsh_group *parent, tsh_group *group);
+/* group->state, a communicator of its members without a window. Collective over them. */
+tsh_status tshi_nccl_comm_make(tsh_group *group, tsh_status status);
+/* After its last call. */
+void tshi_nccl_comm_close(tsh_group *group);
+/* Until NCCL has done what `what` began: these communicators take calls without waiting. */
+tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what);
+/* The same, one look: *done. */
+tsh_status tshi_nccl_look(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, bool *done);
+/* What this rank owes to the others on a stream is done, or will never be. tail: the call queued last there, or NULL. */
+void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail);
+/* Of the collectives that are not known to be done the first and the last, NULL: there are none. */
+tshi_nccl_tail *tshi_nccl_oldest(tshi_nccl *nccl);
+tshi_nccl_tail *tshi_nccl_newest(tshi_nccl *nccl);
+/* End a communicator that ncclCommFinalize has made `result` of; what has not ended by `until` is aborted. */
+void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until);
+/* For ends: peers may be gone, or not have come. */
+double tshi_nccl_patience(const tsh_world *world);
+
+/* What calls have to return, or TSH_OK. */
+tsh_status tshi_nccl_trouble(tsh_group *group);
+/* NCCL's own words. late: it comes from what had been begun well, and most often from another rank. */
+tsh_status tshi_nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, const char *what, bool late);
+/* Look around while waiting: errors of NCCL, failures, deaths, the deadline. What it finds ends the communication:
+ * every communicator is aborted, so that the GPU goes on. */
+tsh_status tshi_nccl_watch(tsh_world *world);
+/* The same, as the device calls it. */
+void tshi_nccl_watcher(void *world);
+/* Sleep a little, longer after a while; `looks` counts. */
+void tshi_nccl_doze(int looks);
+/* End the communication. The words of `status` are in tsh_error_message(); tell: the others do not know yet. */
+tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell);
+void tshi_nccl_abort(tsh_world *world);
+
+/* --- nccl_symmetric.c: memory that every rank has at the same place ----------------------------------------------- */
+
+/* The world's arena, if all ranks want one of the same size and can have it. After its communicator; collective. */
+tsh_status tshi_nccl_arena_open(tsh_world *world);
+/* After the last communicator. */
+void tshi_nccl_arena_close(tsh_world *world);
+/* Register the arena with the group's new communicator. Where that fails on any rank the group gets another one, which
+ * goes without. Collective over the group. */
+tsh_status tshi_nccl_window_open(tsh_group *group);
+/* Before the communicator, which is in no group any more, is finalised. */
+void tshi_nccl_window_close(tsh_world *world, ncclComm_t comm);
+/* It has gone with its communicator, which was aborted. */
+void tshi_nccl_window_forget(tsh_world *world, ncclComm_t comm);
+/* See tshi_group_ops. */
+bool tshi_nccl_symmetric(const tsh_group *group);
+
+/* --- nccl_link.c: the ways of messages ---------------------------------------------------------------------------- */
+
+/* The group's way to or from `peer`, made if there is none. */
+tsh_status tshi_nccl_link_get(tsh_group *group, int peer, bool sends, tshi_nccl_link **out);
+/* Both sides have come: make the communicator. *ready: it takes calls. Does not wait. */
+tsh_status tshi_nccl_link_open(tshi_nccl_link *link, const void *ticket, bool *ready);
+/* Those of a group, or of all (NULL), after their last message. */
+void tshi_nccl_links_close(tsh_world *world, const tsh_group *group);
+
+/* --- nccl_message.c: point to point, see tshi_group_ops ----------------------------------------------------------- */
+
+tsh_status tshi_nccl_message_start(tsh_work *work);
+void tshi_nccl_message_progress(tsh_work *work);
+void tshi_nccl_message_join(tsh_work *work);
+void tshi_nccl_message_drop(tsh_work *work);
+/* One that has met, but not been queued, since `before` or earlier; NULL: none. */
+const tsh_work *tshi_nccl_message_halfway(const tsh_world *world, double before);
+/* What a message that looks for its peer waits for, in the control group; NULL: it has found it. */
+const tsh_work *tshi_nccl_message_letter(const tsh_work *work);
+/* The message is the GPU's now; one of the group's is. */
+bool tshi_nccl_message_queued(const tsh_work *work);
+bool tshi_nccl_messages_queued(const tsh_group *group);
+void tshi_nccl_messages_free(tsh_world *world);
+
+#endif

@@ -1,0 +1,242 @@
+/* Point to point: a message and its receive meet on the control group, which also tells both of a mismatch; then each
+ * side queues its part on the way between the two. */
+#include "dist/backends/nccl/nccl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* --- their memory ------------------------------------------------------------------------------------------------- */
+
+static void message_free(tsh_world *world, tshi_nccl_message *m) {
+    if (m->before) cudaEventDestroy(m->before);
+    if (m->after) cudaEventDestroy(m->after);
+    world->host->ops->release(world->host, m->ticket);
+    tshi_free(&world->allocator, m);
+}
+
+void tshi_nccl_messages_free(tsh_world *world) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    while (nccl->messages) {
+        tshi_nccl_message *m = nccl->messages;
+        nccl->messages = m->next;
+        message_free(world, m);
+    }
+}
+
+static tsh_status message_make(tsh_world *world, tshi_nccl_message *m) {
+    cudaEvent_t *const events[] = {&m->before, &m->after};
+    m->ticket = world->host->ops->alloc(world->host, TSHI_TICKET);
+    if (!m->ticket) return TSH_ERR_MEMORY;
+    memset(m->ticket, 0, TSHI_TICKET);
+    for (int i = 0; i < 2; i++) {
+        tsh_status status =
+            tshi_cuda_fail(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming), "cudaEventCreateWithFlags");
+        if (status != TSH_OK) return status;
+    }
+    return TSH_OK;
+}
+
+static tsh_status message_take(tsh_world *world, tshi_nccl_message **out) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    tshi_nccl_message *m = nccl->messages;
+    *out = m;
+    if (m) {
+        nccl->messages = m->next;
+        return TSH_OK;
+    }
+    m = tshi_calloc(&world->allocator, 1, sizeof *m);
+    if (!m) return TSH_ERR_MEMORY;
+    tsh_status status = message_make(world, m);
+    *out = status == TSH_OK ? m : NULL;
+    if (status != TSH_OK) message_free(world, m);
+    return status;
+}
+
+void tshi_nccl_message_drop(tsh_work *work) {
+    tshi_nccl_message *m = work->state;
+    if (!m) return;
+    tshi_nccl *nccl = tshi_nccl_of(work->group->world);
+    tshi_message_cancel(m->letter, "the message has failed");
+    if (m->link && m->link->busy == work) m->link->busy = NULL;
+    m->letter = NULL;
+    m->link = NULL;
+    m->next = nccl->messages;
+    nccl->messages = m;
+    work->state = NULL;
+}
+
+static void end(tsh_work *work, tsh_status status) {
+    if (status != TSH_OK) snprintf(work->words, sizeof work->words, "%s", tsh_error_message());
+    tshi_nccl_message_drop(work);
+    work->done = true;
+    work->status = status;
+}
+
+/* --- meeting ------------------------------------------------------------------------------------------------------ */
+
+/* Behind what is queued now, however late it meets its peer's: calls in between may wait for what comes after it. */
+static tsh_status mark(tsh_work *work, tshi_nccl_message *m) {
+    const tshi_cuda_device *device = tshi_nccl_device(work->group->world);
+    if (work->call.op == TSH_OP_SEND) {
+        tshi_nccl_link *link;
+        tsh_status status = tshi_nccl_link_get(work->group, work->call.root, true, &link);
+        if (status != TSH_OK) return status;
+        memcpy(m->ticket, &link->id, sizeof link->id);
+    }
+    return tshi_cuda_fail(cudaEventRecord(m->before, device->compute), "cudaEventRecord");
+}
+
+static tsh_status post(tsh_work *work, tshi_nccl_message *m) {
+    tshi_call call = work->call;
+    call.in = call.op == TSH_OP_SEND ? m->ticket : NULL;
+    call.out = call.op == TSH_OP_RECV ? m->ticket : NULL;
+    call.meets = true;
+    m->letter = tshi_work_new(work->group->control, &call, NULL, NULL);
+    if (!m->letter) return TSH_ERR_MEMORY;
+    tshi_work_enqueue(m->letter);
+    return TSH_OK;
+}
+
+tsh_status tshi_nccl_message_start(tsh_work *work) {
+    tsh_group *group = work->group;
+    tsh_world *world = group->world;
+    tshi_nccl_message *m = NULL;
+    if (tshi_nccl_device(world)->capturing) {
+        tshi_cuda_no_capture(world->device, tsh_collective_name(work->call.op));
+        return TSH_ERR_STATE;
+    }
+    tsh_status status = tshi_nccl_trouble(group);
+    if (status == TSH_OK) status = message_take(world, &m);
+    if (status != TSH_OK) return status;
+    m->stage = TSHI_LOOKS_FOR_PEER;
+    m->number = tshi_group_note(group, &work->call);
+    work->state = m;
+    status = mark(work, m);
+    if (status == TSH_OK) status = post(work, m);
+    if (status != TSH_OK) tshi_nccl_message_drop(work);
+    return status;
+}
+
+/* From here on the peer counts on this rank: what goes wrong has to be told. */
+static tsh_status meet(tsh_work *work, tshi_nccl_message *m) {
+    tsh_group *group = work->group;
+    bool sends = work->call.op == TSH_OP_SEND;
+    tsh_work *letter = m->letter;
+    tsh_status status = tshi_work_finish(letter);
+    work->sender = letter->sender;
+    m->letter = NULL;
+    tsh_work_release(letter);
+    if (status != TSH_OK) return status;
+    m->stage = TSHI_HAS_MET;
+    m->met = tshi_clock();
+    status = tshi_nccl_link_get(group, sends ? work->call.root : work->sender, sends, &m->link);
+    return status == TSH_OK ? TSH_OK : tshi_nccl_stop(group->world, status, true);
+}
+
+/* --- moving ------------------------------------------------------------------------------------------------------- */
+
+/* Another message of this way, called for before, has not been queued. One that looks for its peer may have found it:
+ * both sides take them in the order of the calls. */
+static bool must_queue(const tsh_work *work) {
+    const tshi_nccl_link *link = ((tshi_nccl_message *)work->state)->link;
+    for (const tsh_work *w = work->group->messages; w && w != work; w = w->next) {
+        const tshi_nccl_message *m = w->state;
+        if (w->done || !m || w->call.op != work->call.op || m->stage == TSHI_QUEUED) continue;
+        bool may_be = !m->link && (w->call.root == link->peer || w->call.root == TSH_ANY_RANK);
+        if (m->link == link || may_be) return true;
+    }
+    return false;
+}
+
+static tsh_status stop(tsh_world *world, cudaError_t error, const char *what) {
+    tsh_status status = tshi_cuda_fail(error, what);
+    return status == TSH_OK ? TSH_OK : tshi_nccl_stop(world, status, true);
+}
+
+/* Its turn: NCCL gets it. */
+static tsh_status give(tsh_work *work, tshi_nccl_message *m) {
+    tsh_world *world = work->group->world;
+    tshi_nccl_link *link = m->link;
+    tshi_call call = work->call;
+    bool ready = false;
+    if (link->busy || must_queue(work)) return TSH_OK;
+    tsh_status status = tshi_nccl_link_open(link, m->ticket, &ready);
+    if (status != TSH_OK || !ready) return status;
+    status = stop(world, cudaStreamWaitEvent(link->stream, m->before, 0), "cudaStreamWaitEvent");
+    if (status == TSH_OK) status = stop(world, cudaEventRecord(link->tail.before, link->stream), "cudaEventRecord");
+    if (status != TSH_OK) return status;
+    call.root = link->sends ? 1 : 0;
+    snprintf(link->tail.name, sizeof link->tail.name, "%s #%llu", tsh_collective_name(call.op),
+             (unsigned long long)m->number);
+    link->result = tshi_nccl_move(tshi_nccl_of(world), link->group, &call, link->comm, link->stream);
+    link->busy = work;
+    m->stage = TSHI_GIVEN;
+    return TSH_OK;
+}
+
+static tsh_status queued(tsh_work *work, tshi_nccl_message *m) {
+    tsh_world *world = work->group->world;
+    tshi_nccl_link *link = m->link;
+    bool done = false;
+    tsh_status status = tshi_nccl_look(world, link->comm, link->result, link->tail.name, &done);
+    if (status != TSH_OK || !done) return status;
+    status = stop(world, cudaEventRecord(m->after, link->stream), "cudaEventRecord");
+    if (status == TSH_OK) status = stop(world, cudaEventRecord(link->tail.after, link->stream), "cudaEventRecord");
+    link->tail.group = work->group;
+    link->tail.ready_since = 0;
+    link->busy = NULL;
+    m->stage = TSHI_QUEUED;
+    return status;
+}
+
+void tshi_nccl_message_progress(tsh_work *work) {
+    tsh_world *world = work->group->world;
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    tshi_nccl_message *m = work->state;
+    tsh_status status = nccl->failed == TSH_OK ? TSH_OK : tshi_fail(nccl->failed, "%s", nccl->words);
+    if (status == TSH_OK && m->letter && !m->letter->linked) status = meet(work, m);
+    bool nothing = work->call.count == 0 && m->stage == TSHI_HAS_MET;
+    if (status == TSH_OK && m->stage == TSHI_HAS_MET && !nothing) status = give(work, m);
+    if (status == TSH_OK && m->stage == TSHI_GIVEN) status = queued(work, m);
+    if (status != TSH_OK || nothing) {
+        end(work, status);
+        return;
+    }
+    if (m->stage != TSHI_QUEUED) return;
+    cudaError_t error = cudaEventQuery(m->after);
+    if (error != cudaErrorNotReady) end(work, stop(world, error, "cudaEventQuery"));
+}
+
+const tsh_work *tshi_nccl_message_halfway(const tsh_world *world, double before) {
+    for (const tsh_group *g = world->groups; g; g = g->next) {
+        for (const tsh_work *w = g->ops == &tshi_nccl_ops ? g->messages : NULL; w; w = w->next) {
+            const tshi_nccl_message *m = w->state;
+            if (m && (m->stage == TSHI_HAS_MET || m->stage == TSHI_GIVEN) && m->met <= before) return w;
+        }
+    }
+    return NULL;
+}
+
+const tsh_work *tshi_nccl_message_letter(const tsh_work *work) {
+    const tshi_nccl_message *m = work->state;
+    return m && m->letter && m->letter->linked ? m->letter : NULL;
+}
+
+bool tshi_nccl_message_queued(const tsh_work *work) {
+    const tshi_nccl_message *m = work->state;
+    return m && m->stage == TSHI_QUEUED;
+}
+
+bool tshi_nccl_messages_queued(const tsh_group *group) {
+    const tsh_work *w = group->messages;
+    while (w && !tshi_nccl_message_queued(w)) w = w->next;
+    return w != NULL;
+}
+
+void tshi_nccl_message_join(tsh_work *work) {
+    tsh_world *world = work->group->world;
+    tshi_nccl_message *m = work->state;
+    const tshi_cuda_device *device = tshi_nccl_device(world);
+    if (!m || m->stage != TSHI_QUEUED || device->managed) return;
+    end(work, stop(world, cudaStreamWaitEvent(device->compute, m->after, 0), "cudaStreamWaitEvent"));
+}

@@ -1,0 +1,211 @@
+/* Symmetric memory: an arena of one size on every rank, registered as a window with every communicator. Collectives on
+ * buffers that lie at the same place in it on all ranks need no copies. Where any rank cannot, all do without. */
+#include "dist/backends/nccl/nccl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#ifdef TSHI_NCCL_HAS_WINDOWS
+
+#define ARENA_BYTES ((size_t)128 << 20)
+#define PATIENCE    30.0 /* a registration that failed elsewhere would never end here */
+
+/* NCCL may fill it in after the call. */
+typedef struct tshi_nccl_window {
+    ncclComm_t comm;
+    ncclWindow_t window;
+    struct tshi_nccl_window *next;
+} tshi_nccl_window;
+
+static void without(const tsh_world *world, const char *what) {
+    cudaGetLastError(); /* or the next launch is blamed for it */
+    if (world->rank == 0)
+        tshi_log(&world->log, TSH_LOG_INFO, "%s: no symmetric memory: %.300s", what, tsh_error_message());
+}
+
+/* --- the arena ---------------------------------------------------------------------------------------------------- */
+
+static tsh_status wanted_bytes(const tsh_world *world, size_t *out) {
+    const tshi_nccl_library *library = tshi_nccl_of(world)->library;
+    *out = ARENA_BYTES;
+    tsh_status status = tshi_variable_bytes("TSHARD_NCCL_SYMMETRIC", 0, out, NULL);
+    bool can = library->mem_alloc && library->mem_free && library->window_register && library->window_deregister;
+    bool managed = tshi_nccl_device(world)->managed; /* memory that the host may read: none of NCCL's */
+    if (!can || managed) *out = 0;
+    if (status == TSH_OK && *out == 0) {
+        const char *why = !can ? "NCCL has no windows" : managed ? "TSHARD_CUDA_MANAGED is 1" : "none is wanted";
+        tshi_fail(TSH_ERR_UNSUPPORTED, "%s", why);
+    }
+    *out = (*out + NCCL_WIN_REQUIRED_ALIGNMENT - 1) / NCCL_WIN_REQUIRED_ALIGNMENT * NCCL_WIN_REQUIRED_ALIGNMENT;
+    return status;
+}
+
+static tsh_status take(tsh_world *world, size_t bytes) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    ncclResult_t result = nccl->library->mem_alloc(&nccl->arena, bytes);
+    if (result != ncclSuccess) {
+        nccl->arena = NULL;
+        return tshi_nccl_fail(nccl, NULL, result, "ncclMemAlloc", false);
+    }
+    nccl->arena_bytes = bytes;
+    return tshi_cuda_symmetric_set(tshi_nccl_device(world), nccl->arena, bytes);
+}
+
+tsh_status tshi_nccl_arena_open(tsh_world *world) {
+    tsh_group *control = world->group->control;
+    char text[64];
+    size_t bytes;
+    tsh_status status = wanted_bytes(world, &bytes);
+    snprintf(text, sizeof text, "world_init: %zu bytes of symmetric memory", bytes);
+    status = world->ops->agree(control, text, status);
+    if (status != TSH_OK && status != TSH_ERR_MISMATCH) return status;
+    if (status == TSH_OK && bytes > 0) {
+        status = world->ops->agree(control, "world_init: symmetric memory", take(world, bytes));
+        if (status == TSH_OK) return tshi_nccl_window_open(world->group);
+    }
+    without(world, "world_init");
+    tshi_nccl_arena_close(world);
+    return TSH_OK;
+}
+
+void tshi_nccl_arena_close(tsh_world *world) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    const tshi_cuda_device *device = tshi_nccl_device(world);
+    if (!nccl->arena) return;
+    cudaStreamSynchronize(device->compute); /* what was queued there before its buffers were given back */
+    cudaStreamSynchronize(device->communication);
+    tshi_cuda_symmetric_unset(tshi_nccl_device(world));
+    nccl->library->mem_free(nccl->arena);
+    nccl->arena = NULL;
+}
+
+/* --- windows ------------------------------------------------------------------------------------------------------ */
+
+static tshi_nccl_window **window_of(tshi_nccl *nccl, const void *comm) {
+    tshi_nccl_window **link = &nccl->windows;
+    while (*link && (*link)->comm != comm) link = &(*link)->next;
+    return link;
+}
+
+/* Until the call `result` comes from is done, or for so long. */
+static tsh_status settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, double patience) {
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    double until = tshi_clock() + patience;
+    bool begun = result == ncclSuccess || result == ncclInProgress;
+    for (int looks = 0; begun; looks++) {
+        ncclResult_t now = ncclSuccess;
+        result = nccl->library->comm_get_async_error(comm, &now);
+        if (result == ncclSuccess) result = now;
+        if (result != ncclInProgress) break;
+        if (tshi_clock() > until) return tshi_fail(TSH_ERR_TIMEOUT, "%s: not done within %g s", what, patience);
+        tsh_status status = tshi_nccl_watch(world);
+        if (status != TSH_OK) return status;
+        tshi_nccl_doze(looks);
+    }
+    return result == ncclSuccess ? TSH_OK : tshi_nccl_fail(nccl, comm, result, what, begun);
+}
+
+void tshi_nccl_window_close(tsh_world *world, ncclComm_t comm) {
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    tshi_nccl_window **link = window_of(tshi_nccl_of(world), comm), *w = *link;
+    if (!w) return;
+    *link = w->next;
+    if (w->window) {
+        ncclResult_t result = nccl->library->window_deregister(comm, w->window);
+        settle(world, comm, result, "ncclCommWindowDeregister", tshi_nccl_patience(world));
+    }
+    tshi_free(&world->allocator, w);
+}
+
+/* Two agreements: all have begun; all are done. A communicator that is not in its group is no others' to look at. */
+static tsh_status enter(tsh_group *group, ncclComm_t comm) {
+    tsh_world *world = group->world;
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    tshi_nccl_window *w = tshi_calloc(&world->allocator, 1, sizeof *w);
+    ncclResult_t result = ncclSuccess;
+    tsh_status status = w ? TSH_OK : TSH_ERR_MEMORY;
+    if (w) {
+        *w = (tshi_nccl_window){.comm = comm, .next = nccl->windows};
+        nccl->windows = w;
+        result =
+            nccl->library->window_register(comm, nccl->arena, nccl->arena_bytes, &w->window, NCCL_WIN_COLL_SYMMETRIC);
+        if (result != ncclSuccess && result != ncclInProgress) {
+            status = tshi_nccl_fail(nccl, comm, result, "ncclCommWindowRegister", false);
+        }
+    }
+    status = world->ops->agree(group->control, "nccl: window", status);
+    if (status != TSH_OK) return status;
+    double patience = world->timeout < PATIENCE ? world->timeout : PATIENCE;
+    status = settle(world, comm, result, "ncclCommWindowRegister", patience);
+    /* It is no failure that there is none: these GPUs cannot reach each other's memory so. */
+    status = world->ops->agree(group->control, w->window ? "nccl: a window" : "nccl: no window", status);
+    if (status != TSH_OK && status != TSH_ERR_MISMATCH) return status;
+    if (status == TSH_ERR_MISMATCH || !w->window) {
+        if (!w->window) tshi_fail(TSH_ERR_UNSUPPORTED, "NCCL has none between these GPUs");
+        without(world, "nccl");
+        tshi_nccl_window_close(world, comm);
+    }
+    return TSH_OK;
+}
+
+tsh_status tshi_nccl_window_open(tsh_group *group) {
+    tsh_world *world = group->world;
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    ncclComm_t comm = group->state;
+    if (!nccl->arena) return TSH_OK;
+    group->state = NULL;
+    if (enter(group, comm) == TSH_OK) {
+        group->state = comm;
+        return TSH_OK;
+    }
+    without(world, "nccl");
+    nccl->library->comm_abort(comm);
+    tshi_nccl_window_forget(world, comm);
+    return tshi_nccl_comm_make(group, TSH_OK);
+}
+
+void tshi_nccl_window_forget(tsh_world *world, ncclComm_t comm) {
+    tshi_nccl_window **link = window_of(tshi_nccl_of(world), comm), *gone = *link;
+    if (!gone) return;
+    *link = gone->next;
+    tshi_free(&world->allocator, gone);
+}
+
+bool tshi_nccl_symmetric(const tsh_group *group) {
+    tshi_nccl *nccl = tshi_nccl_of(group->world);
+    /* After a recovery it has none yet, and will have one. */
+    return group->state ? *window_of(nccl, group->state) != NULL : nccl->arena != NULL;
+}
+
+#else
+
+tsh_status tshi_nccl_arena_open(tsh_world *world) {
+    (void)world;
+    return TSH_OK;
+}
+
+void tshi_nccl_arena_close(tsh_world *world) {
+    (void)world;
+}
+
+tsh_status tshi_nccl_window_open(tsh_group *group) {
+    (void)group;
+    return TSH_OK;
+}
+
+void tshi_nccl_window_close(tsh_world *world, ncclComm_t comm) {
+    (void)world;
+    (void)comm;
+}
+
+void tshi_nccl_window_forget(tsh_world *world, ncclComm_t comm) {
+    (void)world;
+    (void)comm;
+}
+
+bool tshi_nccl_symmetric(const tsh_group *group) {
+    (void)group;
+    return false;
+}
+
+#endif

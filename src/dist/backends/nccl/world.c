@@ -1,0 +1,163 @@
+/* Whether a world's collectives go to NCCL: all ranks look at the same facts and come to the same verdict. */
+#include "dist/backends/nccl/world.h"
+#include "dist/backends/mpi/world.h"
+#include "dist/backends/nccl/nccl.h"
+#include "dist/bootstrap/rendezvous.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef enum wish { NO_WISH, WANTED, UNWANTED } wish;
+
+/* One rank, as the others see it. */
+typedef struct fact {
+    unsigned char host[TSHI_GROUP_SIZE];
+    char gpu[32]; /* its place on the bus: NCCL takes one rank on each */
+    int32_t version;
+    int32_t wish;
+    char words[TSHI_LINE]; /* why there is no NCCL */
+} fact;
+
+static tsh_status find_out(const tsh_world *world, fact *mine) {
+    const tshi_nccl_library *library;
+    tshi_who who;
+    *mine = (fact){.wish = NO_WISH};
+    if (tshi_variable("TSHARD_BACKEND")) mine->wish = tshi_backend_is("nccl") ? WANTED : UNWANTED;
+    tsh_status status = tshi_who_am_i(&who);
+    if (status != TSH_OK) return status;
+    memcpy(mine->host, who.host_id, sizeof mine->host);
+    if (mine->wish == UNWANTED) return TSH_OK;
+    if (tshi_nccl_library_open(&library) == TSH_OK)
+        mine->version = library->version;
+    else
+        snprintf(mine->words, sizeof mine->words, "%.200s", tsh_error_message());
+    cudaError_t error = cudaDeviceGetPCIBusId(mine->gpu, sizeof mine->gpu, tshi_nccl_device(world)->ordinal);
+    return tshi_cuda_fail(error, "world_init: cudaDeviceGetPCIBusId");
+}
+
+static const fact *sharer(const fact *facts, int rank) {
+    for (int i = 0; i < rank; i++) {
+        if (!memcmp(facts[i].host, facts[rank].host, sizeof facts[i].host) && !strcmp(facts[i].gpu, facts[rank].gpu)) {
+            return &facts[i];
+        }
+    }
+    return NULL;
+}
+
+/* Why not, in words; *wanted: somebody insists. */
+static bool verdict(const fact *facts, int size, bool *wanted, char *why, size_t room) {
+    why[0] = '\0';
+    *wanted = false;
+    for (int i = 0; i < size; i++) *wanted = *wanted || facts[i].wish == WANTED;
+    for (int i = 0; i < size && !why[0]; i++) {
+        const fact *other = sharer(facts, i);
+        if (facts[i].wish == UNWANTED)
+            snprintf(why, room, "rank %d's TSHARD_BACKEND is another", i);
+        else if (!facts[i].version)
+            snprintf(why, room, "rank %d: %s", i, facts[i].words);
+        else if (facts[i].version != facts[0].version)
+            snprintf(why, room, "rank 0 has NCCL %d, rank %d NCCL %d", (int)facts[0].version, i, (int)facts[i].version);
+        else if (other)
+            snprintf(why, room, "ranks %d and %d share the GPU %s", (int)(other - facts), i, facts[i].gpu);
+    }
+    return !why[0];
+}
+
+/* *use: NCCL it is. The facts lie in the host's heap, where every rank may read them. */
+static tsh_status decide(tsh_world *world, bool *use) {
+    tsh_device *host = world->host;
+    tsh_group *group = world->group;
+    size_t n = (size_t)world->size;
+    char why[TSHI_LINE + 32];
+    bool wanted = false;
+    fact mine;
+    fact *facts = host->ops->alloc(host, n * sizeof *facts);
+    tsh_status status = facts ? find_out(world, &mine) : TSH_ERR_MEMORY;
+    status = world->ops->agree(group, "world_init: nccl", status);
+    if (status == TSH_OK) {
+        facts[world->rank] = mine;
+        for (int i = 0; i < world->size; i++) group->counts[i] = sizeof mine;
+        const tshi_call call = {.op = TSH_OP_ALL_GATHER,
+                                .dtype = TSH_UINT8,
+                                .in = &facts[world->rank],
+                                .out = facts,
+                                .count = (int64_t)(n * sizeof mine),
+                                .counts = group->counts};
+        status = world->ops->run(group, &call);
+    }
+    if (status == TSH_OK) {
+        *use = verdict(facts, world->size, &wanted, why, sizeof why);
+        if (!*use && wanted) status = tshi_fail(TSH_ERR_UNSUPPORTED, "world_init: NCCL is wanted, but %s", why);
+    }
+    if (status == TSH_OK && world->rank == 0) {
+        int version = *use ? (int)facts[0].version : 0;
+        if (*use)
+            tshi_log(&world->log, TSH_LOG_INFO, "collectives go to NCCL %d.%d.%d", version / 10000, version / 100 % 100,
+                     version % 100);
+        else
+            tshi_log(&world->log, TSH_LOG_INFO, "collectives do not go to NCCL but over %s: %s", world->ops->name, why);
+    }
+    host->ops->release(host, facts);
+    return status;
+}
+
+static tsh_status make_event(cudaEvent_t *event) {
+    return tshi_cuda_fail(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+}
+
+static tsh_status make_events(tshi_nccl *nccl) {
+    tsh_status status = make_event(&nccl->marker);
+    for (int i = 0; i <= TSHI_NCCL_AHEAD && status == TSH_OK; i++) {
+        status = make_event(&nccl->calls[i].before);
+        if (status == TSH_OK) status = make_event(&nccl->calls[i].after);
+    }
+    return status;
+}
+
+static tsh_status state_new(tsh_world *world) {
+    tshi_nccl *nccl = tshi_calloc(&world->allocator, 1, sizeof *nccl);
+    if (!nccl) return TSH_ERR_MEMORY;
+    world->upper_state = nccl;
+    tsh_status status = tshi_variable_switch("TSHARD_CHECK", &nccl->checked);
+    if (status == TSH_OK) status = tshi_nccl_library_open(&nccl->library);
+    if (status == TSH_OK) status = make_events(nccl);
+    if (status != TSH_OK) return status;
+    nccl->word = world->device->ops->alloc(world->device, sizeof(float));
+    return nccl->word ? TSH_OK : TSH_ERR_MEMORY;
+}
+
+/* The world's group above the one that the ranks have met in. */
+static tsh_status raise_group(tsh_world *world) {
+    tsh_group *control = world->group;
+    tsh_group *group = tshi_group_new(world, control->ranks, control->size);
+    if (!group) return TSH_ERR_MEMORY;
+    group->control = control;
+    control->owner = group;
+    world->group = group;
+    tshi_group_own_mesh(group, "world");
+    return TSH_OK;
+}
+
+tsh_status tshi_nccl_join(tsh_world *world) {
+    bool use = false;
+    if (world->size == 1) return TSH_OK;
+    if (world->device == world->host) {
+        if (!tshi_backend_is("nccl")) return TSH_OK;
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "world_init: TSHARD_BACKEND is nccl, which is for GPUs, but device is TSH_CPU");
+    }
+    tsh_status status = decide(world, &use);
+    if (status != TSH_OK || !use) return status;
+    world->upper = &tshi_nccl_ops;
+    status = state_new(world);
+    if (world->upper_state && status == TSH_OK) status = raise_group(world);
+    if (!world->group->control) {
+        /* Not even a group: tell the others, who are about to make a communicator. */
+        status = world->ops->agree(world->group, "nccl: id", status);
+        return status == TSH_OK ? TSH_ERR_STATE : status;
+    }
+    tshi_nccl_device(world)->watch = tshi_nccl_watcher;
+    tshi_nccl_device(world)->watcher = world;
+    status = tshi_nccl_comm_create(world->group, status);
+    return status == TSH_OK ? tshi_nccl_arena_open(world) : status;
+}

@@ -1,0 +1,45 @@
+/* Groups of one rank: copies, and nobody to wait for. */
+#include "dist/backends/local/local.h"
+
+static tsh_status self_run(tsh_group *group, const tshi_call *call) {
+    if (call->failed != TSH_OK) return call->failed;
+    if (call->op == TSH_OP_BARRIER || call->op == TSH_OP_ALL_REDUCE || call->op == TSH_OP_BROADCAST) return TSH_OK;
+    int64_t count = call->count;
+    if (call->op == TSH_OP_ALL_TO_ALL) {
+        count = call->in_counts[0];
+        if (count != call->out_counts[0]) {
+            return tshi_fail(TSH_ERR_MISMATCH, "all_to_all: rank 0 sends %lld elements to itself and expects %lld",
+                             (long long)count, (long long)call->out_counts[0]);
+        }
+    }
+    size_t bytes = (size_t)count * tsh_dtype_size(call->dtype);
+    if (bytes && call->in != call->out)
+        group->world->device->ops->copy(group->world->device, bytes, call->in, call->out);
+    return TSH_OK;
+}
+
+static tsh_status self_agree(tsh_group *parent, const char *text, tsh_status failed) {
+    (void)parent;
+    (void)text;
+    return failed;
+}
+
+/* A rank alone has no peers to tell, and nothing to forget. */
+static void self_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
+    (void)world;
+    (void)reason;
+    (void)step;
+}
+
+static tsh_status self_recover(tsh_world *world) {
+    (void)world;
+    return TSH_OK;
+}
+
+const tshi_group_ops tshi_self_ops = {
+    .name = "self",
+    .run = self_run,
+    .agree = self_agree,
+    .fail = self_fail,
+    .recover = self_recover,
+};

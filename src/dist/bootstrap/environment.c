@@ -1,0 +1,269 @@
+/* The variables that launchers set, read strictly: a malformed one is an error, never a default. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/bootstrap/environment.h"
+#include "dist/bootstrap/hmac.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_TIMEOUT 600.0
+#define DEFAULT_WARNING 5.0
+#define DEFAULT_PORT    29500
+#define LONGEST_TIMEOUT 31536000.0
+
+static tsh_status read_timeout(double wanted, double *out) {
+    if (wanted == 0) {
+        *out = DEFAULT_TIMEOUT;
+        return tshi_variable_seconds("TSHARD_TIMEOUT", LONGEST_TIMEOUT, out, NULL);
+    }
+    if (!(wanted > 0) || !isfinite(wanted)) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: a timeout of %g seconds", wanted);
+    }
+    *out = wanted < LONGEST_TIMEOUT ? wanted : LONGEST_TIMEOUT;
+    return TSH_OK;
+}
+
+/* By default a rank may fill the machine's memory; all heaps together still have to fit an address space. */
+static size_t default_heap(int ranks, size_t page) {
+    size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * page, most = ((size_t)1 << 45) / (size_t)ranks;
+    return memory < most ? memory : most;
+}
+
+static tsh_status read_heap(size_t wanted, int ranks, size_t *out) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    bool found = false;
+    tsh_status status = wanted ? TSH_OK : tshi_variable_bytes("TSHARD_HEAP", 1, out, &found);
+    if (status != TSH_OK) return status;
+    if (!found) *out = wanted ? wanted : default_heap(ranks, page);
+    if (*out > SIZE_MAX / 4) return tshi_fail(TSH_ERR_OVERFLOW, "world_init: a heap of %zu bytes", *out);
+    *out = (*out + page - 1) / page * page;
+    return TSH_OK;
+}
+
+int tshi_granted_cores(unsigned char *mask, size_t size) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) == 0) {
+        long online = sysconf(_SC_NPROCESSORS_ONLN);
+        for (long i = 0; i < (online > 0 ? online : 1); i++) CPU_SET((size_t)i, &set);
+    }
+    for (size_t i = 0; i < size; i++) mask[i] = 0;
+    for (size_t i = 0; i < size * 8 && i < CPU_SETSIZE; i++) {
+        if (CPU_ISSET(i, &set)) mask[i / 8] |= (unsigned char)(1u << i % 8);
+    }
+    return CPU_COUNT(&set);
+}
+
+static tsh_status read_threads(int wanted, int local_size, int *out) {
+    if (wanted < 0) return tshi_fail(TSH_ERR_ARGUMENT, "world_init: blas_threads is %d", wanted);
+    *out = wanted;
+    if (wanted == 0) {
+        tsh_status status = tshi_variable_int("TSHARD_BLAS_THREADS", 1, 4096, out, NULL);
+        if (status != TSH_OK) return status;
+    }
+    if (*out == 0) *out = tshi_granted_cores(NULL, 0) / local_size;
+    if (*out < 1) *out = 1;
+    return TSH_OK;
+}
+
+static tsh_status read_seed(uint64_t wanted, uint64_t *out) {
+    *out = wanted;
+    return wanted ? TSH_OK : tshi_variable_number("TSHARD_SEED", out, NULL);
+}
+
+static tsh_status read_device(tsh_device_kind wanted, tsh_device_kind *out) {
+    static const char *const names[] = {"cpu", "cuda"};
+    static const tsh_device_kind kinds[] = {TSH_CPU, TSH_CUDA};
+    int place = 0;
+    *out = wanted;
+    if (wanted == TSH_CPU || wanted == TSH_CUDA) return TSH_OK;
+    if (wanted != TSH_DEVICE_DEFAULT) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: %d is no kind of device", (int)wanted);
+    }
+    tsh_status status = tshi_variable_choice("TSHARD_DEVICE", names, 2, &place, NULL);
+    *out = kinds[place];
+    return status;
+}
+
+/* Those of every backend are read whichever is taken: a malformed one is an error at the start, not later or never. */
+static tsh_status read_switches(tshi_settings *s) {
+    s->warn_every = DEFAULT_WARNING;
+    s->shared = true;
+    tsh_status status = tshi_variable_seconds("TSHARD_WARN", LONGEST_TIMEOUT, &s->warn_every, NULL);
+    if (status == TSH_OK) status = tshi_variable_switch("TSHARD_CHECK", &s->checked);
+    if (status == TSH_OK) status = tshi_variable_switch("TSHARD_MPI_SHARED", &s->shared);
+    if (status == TSH_OK) status = tshi_variable_switch("TSHARD_SIGUSR1", &s->rings);
+    return status;
+}
+
+/* --- the method --------------------------------------------------------------------------------------------------- */
+
+/* What the configuration and a variable both may say. */
+static tsh_status read_either(const char *wanted, const char *member, const char *name, const char **out) {
+    const char *text = tshi_variable(name);
+    if (wanted && !wanted[0]) wanted = NULL;
+    if (wanted && text && strcmp(wanted, text) != 0) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: the configuration says %s \"%.80s\", the environment %s=%.80s",
+                         member, wanted, name, text);
+    }
+    *out = wanted ? wanted : text;
+    return TSH_OK;
+}
+
+static tsh_status method_fail(const char *text) {
+    return tshi_fail(
+        TSH_ERR_ARGUMENT,
+        "world_init: init_method is \"%.100s\"; it must be env://, tcp://HOST:PORT, file:///PATH or mpi://", text);
+}
+
+static tsh_status read_method(const tsh_world_config *config, tshi_settings *s) {
+    const char *text;
+    tsh_status status = read_either(config->init_method, "init_method", "TSHARD_INIT", &text);
+    if (status != TSH_OK) return status;
+    if (!text || !strcmp(text, "env://")) return TSH_OK;
+    if (!strncmp(text, "tcp://", 6)) {
+        s->method = TSHI_INIT_TCP;
+        if (!tshi_address_split(text + 6, s->address, &s->port)) return method_fail(text);
+        s->ranks_given = tshi_address_is_multicast(s->address);
+    } else if (!strncmp(text, "file:///", 8) && strlen(text) > 8) {
+        s->method = TSHI_INIT_FILE;
+        s->ranks_given = true;
+        if (strlen(text + 7) >= sizeof s->path) {
+            return tshi_fail(TSH_ERR_ARGUMENT, "world_init: the path of init_method is longer than %d characters",
+                             TSHI_PATH_SIZE - 1);
+        }
+        memcpy(s->path, text + 7, strlen(text + 7) + 1);
+    } else if (!strcmp(text, "mpi://")) {
+        s->method = TSHI_INIT_MPI;
+    } else {
+        return method_fail(text);
+    }
+    return TSH_OK;
+}
+
+static tsh_status read_group(const tsh_world_config *config, tshi_settings *s) {
+    const char *text;
+    tsh_status status = read_either(config->group_name, "group_name", "TSHARD_GROUP", &text);
+    if (status != TSH_OK || !text) return status;
+    if (strlen(text) >= sizeof s->group_name) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: group_name is longer than %d characters", TSHI_JOB_SIZE - 1);
+    }
+    memcpy(s->group_name, text, strlen(text) + 1);
+    return TSH_OK;
+}
+
+/* --- ranks -------------------------------------------------------------------------------------------------------- */
+
+/* Where ranks are given out a configuration's rank 0 asks for none: it is what a zeroed one says. */
+static tsh_status take_config_ranks(const tsh_world_config *config, bool found, tshi_settings *s) {
+    bool any = s->ranks_given && config->rank <= 0;
+    int rank = any ? TSHI_ANY_PLACE : config->rank;
+    if (found && (s->size != config->world_size || (!any && s->rank >= 0 && s->rank != rank))) {
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "world_init: the configuration says rank %d of %d, the environment rank %d of %d",
+                         config->rank, config->world_size, s->rank, s->size);
+    }
+    if (found && (any || s->rank >= 0)) return TSH_OK;
+    if (config->world_size > TSHI_MOST_RANKS) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: world_size is %d; a world has at most %d ranks",
+                         config->world_size, TSHI_MOST_RANKS);
+    }
+    s->rank = rank;
+    s->local_rank = rank < 0 ? 0 : rank;
+    s->size = s->local_size = config->world_size;
+    if (rank < s->size) return TSH_OK;
+    return tshi_fail(TSH_ERR_ARGUMENT, "world_init: rank is %d, but world_size is %d: ranks go from 0 to %d", rank,
+                     s->size, s->size - 1);
+}
+
+/* Rank and size: the configuration's, else the launcher's, else a world of one. */
+static tsh_status read_ranks(const tsh_world_config *config, tshi_settings *s) {
+    int lowest = s->ranks_given ? TSHI_ANY_PLACE : 0;
+    if (config->world_size < 0 || config->rank < lowest || (config->world_size == 0 && config->rank > 0)) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: rank %d of world_size %d", config->rank, config->world_size);
+    }
+    bool found;
+    s->size = s->local_size = 1;
+    tsh_status status = tshi_launcher_read(s, &found);
+    if (status != TSH_OK) return status;
+    if (!found) {
+        s->rank = s->local_rank = 0;
+        s->size = s->local_size = 1;
+        s->local_known = false;
+    }
+    if (config->world_size > 0) return take_config_ranks(config, found, s);
+    if (!found && (s->method == TSHI_INIT_TCP || s->method == TSHI_INIT_FILE)) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: %s needs %s, in the configuration or the environment",
+                         s->method == TSHI_INIT_FILE ? "file://" : "tcp://",
+                         s->ranks_given ? "world_size (WORLD_SIZE)" : "rank and world_size (RANK, WORLD_SIZE)");
+    }
+    return TSH_OK;
+}
+
+/* --- where -------------------------------------------------------------------------------------------------------- */
+
+static tsh_status read_meeting(tshi_settings *s) {
+    bool known = false;
+    tsh_status status = TSH_OK;
+    if (s->method != TSHI_INIT_TCP) {
+        status = tshi_variable_int("MASTER_PORT", 1, 65535, &s->port, NULL);
+        if (status == TSH_OK) status = tshi_variable_text("MASTER_ADDR", s->address, sizeof s->address, &known);
+        s->address_known = s->address_known || known;
+        /* torchrun's own store listens at MASTER_PORT then. */
+        const char *agent = tshi_variable("TORCHELASTIC_USE_AGENT_STORE");
+        if (agent && !strcmp(agent, "True")) s->port += s->port < 65535 ? 1 : -1;
+    }
+    if (status == TSH_OK) status = tshi_variable_text("TSHARD_TOKEN", s->token, sizeof s->token, NULL);
+    return status;
+}
+
+/* Who has the same key is of the same job. The address is not in it: one may be written in many ways. */
+static void make_key(tshi_settings *s) {
+    const char *const parts[] = {"tshard", s->path, s->job, s->group_name, s->token};
+    char port[16];
+    tshi_sha256 hash;
+    tshi_sha256_begin(&hash);
+    snprintf(port, sizeof port, "%d", s->port);
+    tshi_sha256_add(&hash, port, strlen(port) + 1);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) tshi_sha256_add(&hash, parts[i], strlen(parts[i]) + 1);
+    tshi_sha256_end(&hash, s->key);
+}
+
+static tsh_status read_place(const tsh_world_config *config, tshi_settings *s) {
+    s->port = DEFAULT_PORT;
+    memcpy(s->address, "127.0.0.1", sizeof "127.0.0.1");
+    tsh_status status = read_method(config, s);
+    if (status == TSH_OK) status = read_group(config, s);
+    char address[TSHI_JOB_SIZE];
+    int port = s->port;
+    memcpy(address, s->address, sizeof address);
+    if (status == TSH_OK) status = read_ranks(config, s);
+    if (status == TSH_OK && s->method == TSHI_INIT_TCP) {
+        memcpy(s->address, address, sizeof address);
+        s->port = port;
+        s->address_known = true;
+    }
+    if (status == TSH_OK) status = read_meeting(s);
+    if (s->size == 1 && s->rank < 0) s->rank = 0; /* there is no other to give out */
+    if (status == TSH_OK) make_key(s);
+    return status;
+}
+
+tsh_status tshi_settings_read(const tsh_world_config *config, tshi_settings *out) {
+    tshi_settings s = {0};
+    tsh_status status = TSH_OK;
+    if (!config->threads) status = read_place(config, &s);
+    if (status == TSH_OK) status = read_timeout(config->timeout, &s.timeout);
+    if (status == TSH_OK) status = read_heap(config->heap_bytes, s.size > 0 ? s.size : 1, &s.heap_bytes);
+    if (status == TSH_OK) status = read_seed(config->seed, &s.seed);
+    if (status == TSH_OK) status = read_device(config->device, &s.device);
+    if (status == TSH_OK) status = read_switches(&s);
+    if (status == TSH_OK) status = read_threads(config->blas_threads, s.local_size ? s.local_size : 1, &s.blas_threads);
+    if (status == TSH_OK) *out = s;
+    return status;
+}

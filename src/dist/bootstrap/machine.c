@@ -1,0 +1,94 @@
+/* Which process of which machine. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/bootstrap/rendezvous.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* When a process started, in ticks since the machine did, from the 22nd field of its stat line; 0: there is none, or it
+ * has ended and only waits for its parent to take notice. */
+static uint64_t start_of(uint32_t process, bool *readable) {
+    char path[48], line[1024];
+    snprintf(path, sizeof path, "/proc/%u/stat", process);
+    FILE *file = fopen(path, "re");
+    *readable = file != NULL;
+    if (!file) return 0;
+    size_t n = fread(line, 1, sizeof line - 1, file);
+    fclose(file);
+    line[n] = '\0';
+    const char *rest = strrchr(line, ')'); /* the name may hold anything */
+    unsigned long long start = 0;
+    char state = 'Z';
+    if (!rest || sscanf(rest + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                        &state, &start) != 2) {
+        return 0;
+    }
+    return state == 'Z' || state == 'X' ? 0 : start;
+}
+
+/* What a machine does not have is no part of its id on any of its ranks; what this rank alone fails to read would make
+ * it a rank of another machine. */
+static tsh_status missing(const char *path) {
+    return errno == ENOENT ? TSH_OK : tshi_fail_errno(errno, "world_init: %s", path);
+}
+
+static tsh_status add_file(tshi_sha256 *hash, const char *path) {
+    char text[64] = "";
+    FILE *file = fopen(path, "re");
+    if (!file) return missing(path);
+    size_t n = fread(text, 1, sizeof text, file);
+    fclose(file);
+    tshi_sha256_add(hash, text, n);
+    return TSH_OK;
+}
+
+static tsh_status add_inode(tshi_sha256 *hash, const char *path) {
+    struct stat s;
+    if (stat(path, &s) != 0) return missing(path);
+    tshi_sha256_add(hash, &s.st_ino, sizeof s.st_ino);
+    return TSH_OK;
+}
+
+/* The machine since it was switched on, and the part of it that we see: memory is passed over the network namespace's
+ * sockets, and processes are watched by the numbers of the process namespace. */
+static tsh_status host_id(const char *name, unsigned char out[TSHI_GROUP_SIZE]) {
+    unsigned char digest[TSHI_PROOF_SIZE];
+    tshi_sha256 hash;
+    tshi_sha256_begin(&hash);
+    tshi_sha256_add(&hash, name, strlen(name) + 1);
+    tsh_status status = add_file(&hash, "/proc/sys/kernel/random/boot_id");
+    if (status == TSH_OK) status = add_inode(&hash, "/proc/self/ns/net");
+    if (status == TSH_OK) status = add_inode(&hash, "/proc/self/ns/pid");
+    tshi_sha256_end(&hash, digest);
+    memcpy(out, digest, TSHI_GROUP_SIZE);
+    return status;
+}
+
+tsh_status tshi_who_am_i(tshi_who *out) {
+    bool readable;
+    *out = (tshi_who){.process = (uint32_t)getpid()};
+    if (gethostname(out->host, sizeof out->host - 1) != 0 && errno != ENAMETOOLONG) {
+        return tshi_fail_errno(errno, "world_init: the machine's name");
+    }
+    out->start = start_of(out->process, &readable);
+    return host_id(out->host, out->host_id);
+}
+
+bool tshi_who_same_host(const tshi_who *a, const tshi_who *b) {
+    return !memcmp(a->host_id, b->host_id, sizeof a->host_id);
+}
+
+bool tshi_who_gone(const tshi_who *who, const tshi_who *me) {
+    bool readable;
+    if (!tshi_who_same_host(who, me)) return false;
+    if (who->process > INT32_MAX || who->process == 0) return true;
+    if (kill((pid_t)who->process, 0) != 0 && errno == ESRCH) return true;
+    uint64_t start = start_of(who->process, &readable);
+    return readable && start != who->start;
+}

@@ -1,0 +1,156 @@
+/* TCP sockets that never wait longer than they are told. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/bootstrap/rendezvous.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+tsh_status tshi_dial_resolve(const char *host, int port, tshi_place_at *out, int *n) {
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | (host ? 0 : AI_PASSIVE)};
+    struct addrinfo *found = NULL;
+    char service[16];
+    *n = 0;
+    snprintf(service, sizeof service, "%d", port);
+    int error = getaddrinfo(host, service, &hints, &found);
+    if (error != 0) {
+        return tshi_fail(TSH_ERR_SYSTEM, "rendezvous: no address for %.100s: %s", host ? host : "this machine",
+                         error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
+    }
+    for (const struct addrinfo *a = found; a && *n < TSHI_PLACES; a = a->ai_next) {
+        if (a->ai_addrlen > sizeof out->address) continue;
+        memset(&out[*n], 0, sizeof out[*n]);
+        memcpy(&out[*n].address, a->ai_addr, a->ai_addrlen);
+        out[(*n)++].length = a->ai_addrlen;
+    }
+    freeaddrinfo(found);
+    return TSH_OK;
+}
+
+const char *tshi_dial_text(const tshi_place_at *place, char text[TSHI_PLACE_TEXT]) {
+    char host[56], service[12];
+    const struct sockaddr *address = (const void *)&place->address;
+    if (getnameinfo(address, place->length, host, sizeof host, service, sizeof service,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+        snprintf(text, TSHI_PLACE_TEXT, "somewhere");
+    } else {
+        bool v6 = address->sa_family == AF_INET6;
+        snprintf(text, TSHI_PLACE_TEXT, "%s%s%s:%s", v6 ? "[" : "", host, v6 ? "]" : "", service);
+    }
+    return text;
+}
+
+static int close_keeping_errno(int fd) {
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+int tshi_dial_listen(const tshi_place_at *place, bool shared) {
+    const int on = 1;
+    int fd = socket(place->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (shared) setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
+    if (place->address.ss_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+    if (bind(fd, (const void *)&place->address, place->length) != 0) return close_keeping_errno(fd);
+    if (listen(fd, 4096) != 0) return close_keeping_errno(fd);
+    return fd;
+}
+
+int tshi_dial_port(int listener) {
+    struct sockaddr_storage address;
+    socklen_t length = sizeof address;
+    if (getsockname(listener, (void *)&address, &length) != 0) return -1;
+    if (address.ss_family == AF_INET6) return ntohs(((struct sockaddr_in6 *)(void *)&address)->sin6_port);
+    return ntohs(((struct sockaddr_in *)(void *)&address)->sin_port);
+}
+
+/* Until fd is ready; false with ETIMEDOUT, or what poll says. */
+static bool wait_for(int fd, short events, double deadline) {
+    for (;;) {
+        struct pollfd p = {.fd = fd, .events = events};
+        double left = deadline - tshi_clock();
+        if (left <= 0) {
+            errno = ETIMEDOUT;
+            return false;
+        }
+        int n = poll(&p, 1, left > 1 ? 1000 : (int)(left * 1000) + 1);
+        if (n > 0) return true;
+        if (n < 0 && errno != EINTR) return false;
+    }
+}
+
+/* Where nobody listens at a port that the system may give out, a connection can end up at itself. */
+static bool is_own_end(int fd) {
+    struct sockaddr_storage here, there;
+    socklen_t a = sizeof here, b = sizeof there;
+    memset(&here, 0, sizeof here);
+    memset(&there, 0, sizeof there);
+    if (getsockname(fd, (void *)&here, &a) != 0 || getpeername(fd, (void *)&there, &b) != 0) return false;
+    return a == b && !memcmp(&here, &there, a);
+}
+
+int tshi_dial_connect(const tshi_place_at *place, double deadline) {
+    const int on = 1;
+    int error = 0;
+    socklen_t size = sizeof error;
+    int fd = socket(place->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return -1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    /* Should the system give this end the very port where somebody is about to listen, that may be done all the
+     * same. */
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (connect(fd, (const void *)&place->address, place->length) != 0) {
+        if (errno != EINPROGRESS && errno != EINTR) return close_keeping_errno(fd);
+        if (!wait_for(fd, POLLOUT, deadline)) return close_keeping_errno(fd);
+        if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+    }
+    if (error == 0 && is_own_end(fd)) error = ECONNREFUSED;
+    errno = error;
+    return error ? close_keeping_errno(fd) : fd;
+}
+
+bool tshi_dial_read(int fd, void *bytes, size_t size, double deadline) {
+    char *at = bytes;
+    while (size > 0) {
+        ssize_t n = recv(fd, at, size, 0);
+        if (n == 0) errno = 0;
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
+        if (n < 0 && errno == EAGAIN && !wait_for(fd, POLLIN, deadline)) return false;
+        if (n > 0) {
+            at += n;
+            size -= (size_t)n;
+        }
+    }
+    return true;
+}
+
+bool tshi_dial_write(int fd, const void *bytes, size_t size, double deadline) {
+    const char *at = bytes;
+    while (size > 0) {
+        ssize_t n = send(fd, at, size, MSG_NOSIGNAL);
+        if (n < 0 && errno != EAGAIN && errno != EINTR) return false;
+        if (n < 0 && errno == EAGAIN && !wait_for(fd, POLLOUT, deadline)) return false;
+        if (n > 0) {
+            at += n;
+            size -= (size_t)n;
+        }
+    }
+    return true;
+}
+
+void tshi_dial_close(int *fds, int n) {
+    for (int i = 0; i < n; i++) {
+        if (fds[i] >= 0) close(fds[i]);
+        fds[i] = -1;
+    }
+}

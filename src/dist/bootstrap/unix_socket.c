@@ -1,0 +1,129 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "dist/bootstrap/unix_socket.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MOST_TRIES 2000
+#define MOST_FDS   16
+#define NAME_BYTES 16
+
+socklen_t tshi_channel_name(const tshi_settings *settings, const char *purpose, int number, struct sockaddr_un *out) {
+    unsigned char name[TSHI_PROOF_SIZE];
+    const int parts[] = {(int)getuid(), number};
+    tshi_hmac(settings->key, sizeof settings->key, purpose, strlen(purpose), parts, sizeof parts, name);
+    memset(out, 0, sizeof *out);
+    out->sun_family = AF_UNIX;
+    for (size_t i = 0; i < NAME_BYTES; i++) snprintf(out->sun_path + 1 + 2 * i, 3, "%02x", name[i]);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + 2 * NAME_BYTES);
+}
+
+socklen_t tshi_channel_address(const tshi_settings *settings, struct sockaddr_un *out) {
+    return tshi_channel_name(settings, "place", 0, out);
+}
+
+static void make_proof(const tshi_settings *settings, const tshi_hello *hello, unsigned char out[TSHI_PROOF_SIZE]) {
+    static const unsigned char purpose[] = "hello";
+    tshi_hmac(settings->key, sizeof settings->key, purpose, sizeof purpose, hello, offsetof(tshi_hello, proof), out);
+}
+
+void tshi_channel_prove(const tshi_settings *settings, tshi_hello *hello) {
+    make_proof(settings, hello, hello->proof);
+}
+
+bool tshi_channel_proven(const tshi_settings *settings, const tshi_hello *hello) {
+    unsigned char proof[TSHI_PROOF_SIZE];
+    make_proof(settings, hello, proof);
+    return tshi_equal_secret(proof, hello->proof, sizeof proof);
+}
+
+int tshi_channel_socket(void) {
+    return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+}
+
+/* Room for a descriptor, aligned as the kernel wants it; a message that comes may bring more than it should. */
+typedef union ancillary {
+    struct cmsghdr header;
+    char room[CMSG_SPACE(sizeof(int) * MOST_FDS)];
+} ancillary;
+
+bool tshi_channel_send(int socket, const void *message, size_t size, int fd) {
+    ancillary control;
+    memset(&control, 0, sizeof control);
+    struct iovec part = {.iov_base = (void *)(uintptr_t)message, .iov_len = size};
+    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
+    if (fd >= 0) {
+        header.msg_control = control.room;
+        header.msg_controllen = CMSG_SPACE(sizeof fd);
+        struct cmsghdr *c = CMSG_FIRSTHDR(&header);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    }
+    /* The kernel limits how many descriptors may be under way; fewer once others have taken theirs. */
+    const struct timespec nap = {.tv_nsec = 2000000};
+    for (int tries = 0; tries < MOST_TRIES; tries++) {
+        ssize_t sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent >= 0) return sent == (ssize_t)size;
+        if (errno == ETOOMANYREFS)
+            nanosleep(&nap, NULL);
+        else if (errno != EINTR)
+            return false;
+    }
+    return false;
+}
+
+static void take_descriptors(struct msghdr *header, int *out) {
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+        size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof fd);
+            if (*out < 0)
+                *out = fd;
+            else
+                close(fd);
+        }
+    }
+}
+
+ssize_t tshi_channel_receive(int socket, void *message, size_t size, int *fd) {
+    ancillary control;
+    struct iovec part = {.iov_base = message, .iov_len = size};
+    struct msghdr header = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
+    *fd = -1;
+    ssize_t received;
+    do received = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    while (received < 0 && errno == EINTR);
+    if (received >= 0) take_descriptors(&header, fd);
+    return received;
+}
+
+bool tshi_channel_trusted(int socket, pid_t *pid) {
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+    *pid = peer.pid;
+    return peer.uid == getuid() || peer.uid == 0;
+}
+
+bool tshi_channel_wait(int fd, double deadline) {
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    for (;;) {
+        double left = deadline - tshi_clock();
+        if (left <= 0) return false;
+        int n = poll(&p, 1, left > 1 ? 1000 : (int)(left * 1000) + 1);
+        if (n > 0) return true;
+        if (n < 0 && errno != EINTR) return false;
+    }
+}

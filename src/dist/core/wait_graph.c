@@ -1,0 +1,150 @@
+/* Rows of waits, and the ends of their chains. */
+#include "dist/core/wait_graph.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define BITS 64u
+
+static size_t words_of(int size) {
+    return ((size_t)size + BITS - 1) / BITS;
+}
+
+size_t tshi_waits_bytes(int size) {
+    return (size_t)size * words_of(size) * sizeof(uint64_t);
+}
+
+tsh_status tshi_waits_open(tsh_world *world, tshi_waits *waits, void *rows) {
+    const tsh_allocator *allocator = &world->allocator;
+    size_t words = words_of(world->size);
+    *waits = (tshi_waits){.rank = world->rank, .size = world->size, .words = words, .rows = rows};
+    waits->mine = tshi_calloc(allocator, 2 * words, sizeof *waits->mine);
+    waits->process = tshi_calloc(allocator, (size_t)world->size, sizeof *waits->process);
+    if (!waits->mine || !waits->process) return TSH_ERR_MEMORY;
+    waits->seen = waits->mine + words;
+    return TSH_OK;
+}
+
+void tshi_waits_close(tsh_world *world, tshi_waits *waits) {
+    tshi_free(&world->allocator, waits->mine);
+    tshi_free(&world->allocator, waits->process);
+    *waits = (tshi_waits){0};
+}
+
+static bool has(const uint64_t *set, int rank) {
+    return set[(size_t)rank / BITS] >> ((unsigned)rank % BITS) & 1;
+}
+
+static void put(uint64_t *set, int rank) {
+    set[(size_t)rank / BITS] |= UINT64_C(1) << ((unsigned)rank % BITS);
+}
+
+static _Atomic uint64_t *row_of(const tshi_waits *waits, int rank) {
+    return waits->rows + (size_t)rank * waits->words;
+}
+
+/* --- this rank's row ---------------------------------------------------------------------------------------------- */
+
+void tshi_waits_begin(tshi_waits *waits) {
+    memset(waits->mine, 0, waits->words * sizeof *waits->mine);
+}
+
+void tshi_waits_add(tshi_waits *waits, int rank) {
+    if (rank != waits->rank) put(waits->mine, rank);
+}
+
+void tshi_waits_post(tshi_waits *waits) {
+    if (!waits->rows) return;
+    _Atomic uint64_t *row = row_of(waits, waits->rank);
+    for (size_t k = 0; k < waits->words; k++) atomic_store_explicit(&row[k], waits->mine[k], memory_order_relaxed);
+    waits->posted = true;
+}
+
+void tshi_waits_end(tshi_waits *waits) {
+    if (!waits->posted) return;
+    _Atomic uint64_t *row = row_of(waits, waits->rank);
+    for (size_t k = 0; k < waits->words; k++) atomic_store_explicit(&row[k], 0, memory_order_relaxed);
+    waits->posted = false;
+}
+
+void tshi_waits_leave(tshi_waits *waits) {
+    waits->posted = false;
+}
+
+/* --- chains ------------------------------------------------------------------------------------------------------- */
+
+/* Adds the ranks of a row to `set`; whether any is new. */
+static bool add_row(const tshi_waits *waits, int rank, uint64_t *set) {
+    const _Atomic uint64_t *row = row_of(waits, rank);
+    bool grows = false;
+    for (size_t k = 0; k < waits->words; k++) {
+        uint64_t bits = atomic_load_explicit(&row[k], memory_order_relaxed);
+        grows = grows || bits & ~set[k];
+        set[k] |= bits;
+    }
+    return grows;
+}
+
+static bool is_waiting(const tshi_waits *waits, int rank) {
+    const _Atomic uint64_t *row = row_of(waits, rank);
+    for (size_t k = 0; k < waits->words; k++) {
+        if (atomic_load_explicit(&row[k], memory_order_relaxed)) return true;
+    }
+    return false;
+}
+
+/* Into waits->seen: whomever this rank waits for, whomever these wait for, and so on. */
+static void follow(const tshi_waits *waits) {
+    memcpy(waits->seen, waits->mine, waits->words * sizeof *waits->seen);
+    for (bool grows = true; grows;) {
+        grows = false;
+        for (int i = 0; i < waits->size; i++) {
+            if (i != waits->rank && has(waits->seen, i)) grows = add_row(waits, i, waits->seen) || grows;
+        }
+    }
+}
+
+/* The state stands behind the name, which may hold anything. */
+bool tshi_process_stopped(int process) {
+    char path[64], text[512] = "";
+    if (process <= 0) return false;
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    const char *name_end = n > 0 ? strrchr(text, ')') : NULL;
+    return name_end && (!strncmp(name_end, ") T", 3) || !strncmp(name_end, ") t", 3));
+}
+
+/* Appends "; rank 3 is stopped" to the text. */
+static size_t say_stopped(char *text, size_t size, size_t used, int rank) {
+    if (used + 32 >= size) return used;
+    return used + (size_t)snprintf(text + used, size - used, "; rank %d is stopped", rank);
+}
+
+/* Appends "rank 1", or ", 1" to what is there. */
+static size_t say_rank(char *text, size_t size, size_t used, int rank) {
+    if (used + 16 >= size) return used;
+    return used + (size_t)snprintf(text + used, size - used, "%s%d", used ? ", " : "rank ", rank);
+}
+
+bool tshi_waits_name(const tshi_waits *waits, char *ranks, size_t size, char *stopped, size_t stopped_size) {
+    size_t used = 0, halted = 0;
+    ranks[0] = stopped[0] = '\0';
+    if (waits->rows) follow(waits);
+    for (int i = 0; waits->rows && i < waits->size; i++) {
+        if (i == waits->rank || !has(waits->seen, i) || !tshi_process_stopped(waits->process[i])) continue;
+        used = say_rank(ranks, size, used, i);
+        halted = say_stopped(stopped, stopped_size, halted, i);
+    }
+    for (int i = 0; waits->rows && !halted && i < waits->size; i++) {
+        bool ends = i != waits->rank && has(waits->seen, i) && !is_waiting(waits, i);
+        if (ends) used = say_rank(ranks, size, used, i);
+    }
+    if (used) return true;
+    for (int i = 0; i < waits->size; i++) {
+        if (has(waits->mine, i)) used = say_rank(ranks, size, used, i);
+    }
+    return false;
+}

@@ -1,0 +1,217 @@
+/* Reshape, slice, concat. */
+#include "functional/functional.h"
+
+#include <string.h>
+
+/* --- reshape ------------------------------------------------------------------------------------------------------ */
+
+static const tshi_rule reshape_rules[] = {
+    {{TSHI_R}, TSHI_R}, {{TSHI_ANY}, TSHI_ANY}, {{TSHI_P}, TSHI_P}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
+};
+
+static int64_t product(const int64_t *dims, int from, int to) {
+    int64_t n = 1;
+    for (int d = from; d < to; d++) n *= dims[d];
+    return n;
+}
+
+/* Every rank's slice of n items of `a` elements is its slice of m items of `b` elements. */
+static bool same_slices(int64_t n, int64_t a, int64_t m, int64_t b, int parts) {
+    for (int r = 0; r < parts; r++) {
+        int64_t start[2], length[2];
+        tsh_split(n, parts, r, &start[0], &length[0]);
+        tsh_split(m, parts, r, &start[1], &length[1]);
+        if (start[0] * a != start[1] * b || length[0] * a != length[1] * b) return false;
+    }
+    return true;
+}
+
+/* Parts that dim d is cut into along this axis, or along all axes together when several shard it (then all cuts must
+ * agree at once, which they do when the finest do and divide evenly). 0: uneven. */
+static int cuts(const tsh_tensor *x, int axis, int d) {
+    int parts = 1, axes = 0;
+    for (int a = 0; a < x->mesh->axes; a++) {
+        if (x->layout[a].kind != TSH_KIND_SHARD || x->layout[a].dim != d) continue;
+        parts *= x->mesh->axis[a].size;
+        axes++;
+    }
+    if (axes > 1) return x->shape.global[d] % parts ? 0 : parts;
+    return x->mesh->axis[axis].size;
+}
+
+static int reshape_map_dim(const tshi_node *call, int axis, int d) {
+    const tshi_shape *x = &call->in[0]->shape, *y = &call->attr.shape;
+    if (d >= x->ndim) return -1;
+    int parts = cuts(call->in[0], axis, d);
+    int64_t before = product(x->global, 0, d), inner = product(x->global, d + 1, x->ndim);
+    for (int e = 0; e < y->ndim; e++) {
+        int64_t rest = product(y->global, e + 1, y->ndim);
+        if (product(y->global, 0, e) != before) continue;
+        if (y->global[e] == x->global[d] && rest == inner) return e; /* the dim stays as it is, however it is cut */
+        if (parts > 0 && same_slices(x->global[d], inner, y->global[e], rest, parts)) return e;
+    }
+    return -1;
+}
+
+/* One size of -1 is what the others leave. */
+static tsh_status reshape_resolve(const tsh_tensor *x, int ndim, const int64_t *sizes, tshi_shape *out) {
+    char text[160], dims[128];
+    int64_t have = product(x->shape.global, 0, x->shape.ndim), known;
+    int free_dim = -1;
+    tsh_status status = TSH_OK;
+    if (!sizes && ndim > 0) return tshi_fail(TSH_ERR_ARGUMENT, "shape is NULL");
+    if (ndim < 0 || ndim > TSH_MAX_DIMS)
+        return tshi_fail(TSH_ERR_SHAPE, "%d dims, 0 to %d are possible", ndim, TSH_MAX_DIMS);
+    out->ndim = ndim;
+    for (int d = 0; d < ndim; d++) {
+        out->global[d] = sizes[d];
+        if (sizes[d] != -1) continue;
+        if (free_dim >= 0) return tshi_fail(TSH_ERR_SHAPE, "two sizes of -1");
+        free_dim = d;
+        out->global[d] = 1;
+    }
+    status = tshi_dims_product(ndim, out->global, &known);
+    if (status != TSH_OK) return status;
+    if (free_dim >= 0 && known > 0 && have % known == 0) out->global[free_dim] = have / known;
+    if (product(out->global, 0, ndim) == have) return TSH_OK;
+    return tshi_fail(TSH_ERR_SHAPE, "%s cannot become %s", tsh_tensor_describe(x, text, sizeof text),
+                     tshi_dims_name(ndim, sizes, dims, sizeof dims));
+}
+
+static tsh_status reshape_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    *out = call->attr.shape;
+    *dtype = call->in[0]->dtype;
+    return TSH_OK;
+}
+
+static tsh_status reshape_forward(tsh_tape *tape, tshi_node *call) {
+    (void)tape;
+    if (call->out->numel == call->in[0]->numel) return TSH_OK;
+    return tshi_fail(TSH_ERR_LAYOUT, "this rank's part would change its size");
+}
+
+static tsh_status reshape_backward(tsh_tape *tape, tshi_node *call) {
+    (void)tape;
+    return tshi_grad_adopt(call, 0, tshi_grad_out(call));
+}
+
+static const tshi_op reshape_op = {"reshape",        reshape_rules, reshape_map_dim, reshape_shape, reshape_forward,
+                                   reshape_backward, true};
+
+tsh_tensor *tsh_reshape(tsh_tape *tape, tsh_tensor *x, int ndim, const int64_t *shape) {
+    tshi_node call = {.op = &reshape_op, .inputs = 1, .in = (tsh_tensor *[]){x}};
+    if (!tshi_tape_ready(tape, "reshape", 1, &x)) return NULL;
+    tsh_status status = reshape_resolve(x, ndim, shape, &call.attr.shape);
+    return status == TSH_OK ? tshi_apply(tape, &call) : tshi_tape_fail_as(tape, status, "reshape");
+}
+
+/* --- slice -------------------------------------------------------------------------------------------------------- */
+
+static const tshi_rule slice_rules[] = {
+    {{TSHI_R}, TSHI_R}, {{TSHI_OTHER}, TSHI_OTHER}, {{TSHI_P}, TSHI_P}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
+};
+
+static tsh_status slice_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    char text[160];
+    int64_t start = call->attr.i[0], length = call->attr.i[1];
+    *dtype = call->in[0]->dtype;
+    *out = call->in[0]->shape;
+    int64_t n = out->global[call->attr.dim];
+    if (start < 0 || length < 0 || start > n || length > n - start) {
+        return tshi_fail(TSH_ERR_SHAPE, "[%lld, %lld + %lld) of dim %d of %s", (long long)start, (long long)start,
+                         (long long)length, call->attr.dim, tsh_tensor_describe(call->in[0], text, sizeof text));
+    }
+    out->global[call->attr.dim] = length;
+    return TSH_OK;
+}
+
+static tsh_status slice_forward(tsh_tape *tape, tshi_node *call) {
+    (void)tape;
+    return tshi_op_slice(call->in[0], call->attr.dim, call->attr.i[0], call->out);
+}
+
+static tsh_status slice_backward(tsh_tape *tape, tshi_node *call) {
+    (void)tape;
+    tsh_tensor *dx = tshi_grad(call, 0);
+    return dx ? tshi_op_insert_add(tshi_grad_out(call), call->attr.dim, call->attr.i[0], dx) : TSH_ERR_MEMORY;
+}
+
+static const tshi_op slice_op = {"slice", slice_rules, NULL, slice_shape, slice_forward, slice_backward, false};
+
+tsh_tensor *tsh_slice(tsh_tape *tape, tsh_tensor *x, int dim, int64_t start, int64_t length) {
+    tshi_node call = {
+        .op = &slice_op, .inputs = 1, .in = (tsh_tensor *[]){x}, .attr = {.dim = dim, .i = {start, length}}};
+    if (!tshi_tape_ready(tape, "slice", 1, &x)) return NULL;
+    tsh_status status = tshi_check_dim(x, &call.attr.dim);
+    return status == TSH_OK ? tshi_apply(tape, &call) : tshi_tape_fail_as(tape, status, "slice");
+}
+
+/* --- concat ------------------------------------------------------------------------------------------------------- */
+
+static tsh_status concat_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    char a[160], b[160];
+    int dim = call->attr.dim;
+    *dtype = call->in[0]->dtype;
+    *out = call->in[0]->shape;
+    for (int i = 1; i < call->inputs; i++) {
+        const tshi_shape *s = &call->in[i]->shape;
+        bool fits = s->ndim == out->ndim && call->in[i]->dtype == *dtype;
+        for (int d = 0; fits && d < s->ndim; d++) fits = d == dim || s->global[d] == out->global[d];
+        if (!fits) {
+            return tshi_fail(TSH_ERR_SHAPE, "%s and %s along dim %d", tsh_tensor_describe(call->in[0], a, sizeof a),
+                             tsh_tensor_describe(call->in[i], b, sizeof b), dim);
+        }
+        if (__builtin_add_overflow(out->global[dim], s->global[dim], &out->global[dim])) {
+            return tshi_fail(TSH_ERR_OVERFLOW, "dim %d", dim);
+        }
+    }
+    return TSH_OK;
+}
+
+static tsh_status concat_forward(tsh_tape *tape, tshi_node *call) {
+    (void)tape;
+    int64_t at = 0;
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < call->inputs && status == TSH_OK; i++) {
+        status = tshi_op_insert(call->in[i], call->attr.dim, at, call->out);
+        at += call->in[i]->shape.local[call->attr.dim];
+    }
+    return status;
+}
+
+static tsh_status concat_backward_one(tshi_node *call, int i, int64_t at) {
+    tsh_tensor *part, *x = call->in[i];
+    tsh_status status = tshi_tensor_new(x->mesh, x->dtype, &x->shape, x->layout, &part);
+    if (status == TSH_OK) status = tshi_op_slice(tshi_grad_out(call), call->attr.dim, at, part);
+    if (status == TSH_OK) status = tshi_grad_adopt(call, i, part);
+    tsh_tensor_release(part);
+    return status;
+}
+
+static tsh_status concat_backward(tsh_tape *tape, tshi_node *call) {
+    (void)tape;
+    int64_t at = 0;
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < call->inputs && status == TSH_OK; i++) {
+        if (tshi_wants_grad(call, i)) status = concat_backward_one(call, i, at);
+        at += call->in[i]->shape.local[call->attr.dim];
+    }
+    return status;
+}
+
+static const tshi_op concat_op = {"concat", slice_rules, NULL, concat_shape, concat_forward, concat_backward, false};
+
+tsh_tensor *tsh_concat(tsh_tape *tape, tsh_tensor *const *x, int count, int dim) {
+    tshi_node call = {.op = &concat_op, .inputs = count, .in = (tsh_tensor **)x, .attr = {.dim = dim}};
+    if (!tape) {
+        tshi_tape_missing("concat");
+        return NULL;
+    }
+    if (count < 1 || !x) {
+        return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "concat: %d tensors%s; at least one is wanted", count,
+                              x ? "" : " in an array that is NULL");
+    }
+    if (!tshi_tape_ready(tape, "concat", count, x)) return NULL;
+    tsh_status status = tshi_check_dim(x[0], &call.attr.dim);
+    return status == TSH_OK ? tshi_apply(tape, &call) : tshi_tape_fail_as(tape, status, "concat");
+}
