@@ -33,16 +33,16 @@ int main(int argc, char **argv) {
 
     tsh_tensor_config batch = {.ndim = 2, .shape = {ROWS, FEATURES}, .layout = {TSH_LOCAL}}; /* each rank its own */
     tsh_tensor_config column = {.ndim = 2, .shape = {ROWS, 1}, .layout = {TSH_LOCAL}};
-    tsh_linear_config config = {.in = FEATURES, .out = 1, .weight_init = {.kind = TSH_INIT_CONSTANT}};
-    tsh_linear *layer = tsh_linear_create(data, &config);
+    tsh_linear_config config = {.in_features = FEATURES, .out_features = 1, .weight_init = {.kind = TSH_INIT_CONSTANT}};
+    tsh_linear *layer = NULL;
     tsh_tensor *x = NULL, *y = NULL;
     tsh_tape *tape = NULL;
     tsh_parameters *parameters = NULL;
     tsh_optimizer *optimizer = NULL;
     tsh_data_parallel *dp = NULL;
-    if (!layer || tsh_tensor_create(mesh, &batch, &x) != TSH_OK || tsh_tensor_create(mesh, &column, &y) != TSH_OK ||
-        tsh_tape_create(world, &tape) != TSH_OK || tsh_parameters_create(world, &parameters) != TSH_OK ||
-        tsh_linear_register(layer, parameters, "w") != TSH_OK ||
+    if (tsh_linear_create(data, &config, &layer) != TSH_OK || tsh_tensor_create(mesh, &batch, &x) != TSH_OK ||
+        tsh_tensor_create(mesh, &column, &y) != TSH_OK || tsh_tape_create(world, &tape) != TSH_OK ||
+        tsh_parameters_create(world, &parameters) != TSH_OK || tsh_linear_register(layer, parameters, "w") != TSH_OK ||
         tsh_sgd_create(parameters, &(tsh_sgd_config){.lr = 0.01}, &optimizer) != TSH_OK ||
         tsh_data_parallel_create(tape, parameters, data, &(tsh_data_parallel_config){.average = true}, &dp) != TSH_OK) {
         return fail(tsh_error_message());

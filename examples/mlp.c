@@ -41,19 +41,23 @@ int main(int argc, char **argv) {
         return fail(tsh_error_message());
     }
     tsh_group *model = tsh_mesh_group(mesh, "model");
-    tsh_linear_config wide = {
-        .in = FEATURES, .out = HIDDEN, .shard = TSH_COLUMN, .bias = true, .activation = TSH_ACTIVATION_GELU};
-    tsh_linear_config narrow = {.in = HIDDEN, .out = CLASSES, .shard = TSH_ROW, .bias = true};
-    tsh_linear *up = tsh_linear_create(model, &wide), *down = tsh_linear_create(model, &narrow);
+    tsh_linear_config wide = {.in_features = FEATURES,
+                              .out_features = HIDDEN,
+                              .shard = TSH_COLUMN,
+                              .bias = true,
+                              .activation = TSH_ACTIVATION_GELU};
+    tsh_linear_config narrow = {.in_features = HIDDEN, .out_features = CLASSES, .shard = TSH_ROW, .bias = true};
+    tsh_linear *up = NULL, *down = NULL;
     tsh_tensor_config batch = {.ndim = 2, .shape = {BATCH, FEATURES}, .layout = {TSH_SHARD(0)}}; /* over "data" */
     tsh_tensor_config answers = {.dtype = TSH_INT64, .ndim = 1, .shape = {BATCH}, .layout = {TSH_SHARD(0)}};
     tsh_tensor *x = NULL, *target = NULL;
     tsh_tape *tape = NULL;
     tsh_parameters *parameters = NULL;
     tsh_optimizer *optimizer = NULL;
-    if (!up || !down || tsh_tensor_create(mesh, &batch, &x) != TSH_OK ||
-        tsh_tensor_create(mesh, &answers, &target) != TSH_OK || tsh_tape_create(world, &tape) != TSH_OK ||
-        tsh_parameters_create(world, &parameters) != TSH_OK || tsh_linear_register(up, parameters, "up") != TSH_OK ||
+    if (tsh_linear_create(model, &wide, &up) != TSH_OK || tsh_linear_create(model, &narrow, &down) != TSH_OK ||
+        tsh_tensor_create(mesh, &batch, &x) != TSH_OK || tsh_tensor_create(mesh, &answers, &target) != TSH_OK ||
+        tsh_tape_create(world, &tape) != TSH_OK || tsh_parameters_create(world, &parameters) != TSH_OK ||
+        tsh_linear_register(up, parameters, "up") != TSH_OK ||
         tsh_linear_register(down, parameters, "down") != TSH_OK ||
         tsh_adamw_create(parameters, &(tsh_adamw_config){.lr = 3e-3}, &optimizer) != TSH_OK) {
         return fail(tsh_error_message());

@@ -45,7 +45,7 @@ stage_gcc() {
 # The stages below leave CUDA out: neither sanitizers nor fuzzers look at it.
 
 # The second compiler's warnings over everything, and its code where compilers differ: the kernels.
-stage_clang() { build build-clang -DCMAKE_C_COMPILER=clang -DTSHARD_CUDA=OFF && suites build-clang 'base|device|layout|tensor|ops'; }
+stage_clang() { build build-clang -DCMAKE_C_COMPILER=clang -DTSHARD_CUDA=OFF && suites build-clang 'base|device|layout|tensor|functional'; }
 
 stage_asan() {
     build build-asan -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=OFF "-DTSHARD_SANITIZE=address;undefined" &&
@@ -112,7 +112,7 @@ stage_cuda() {
 stage_gpu() {
     nvidia-smi -L 2> /dev/null || { echo "no GPU here, so nothing has run on one"; return 77; }
     build build-gpu -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=ON -DTSHARD_CUDA_ARCHITECTURES=native &&
-        TSHARD_TEST_DEVICE=cuda suites build-gpu 'tensor|dist|autograd|layers|train|examples' &&
+        TSHARD_TEST_DEVICE=cuda suites build-gpu 'tensor|dist|autograd|functional|layers|train|examples' &&
         build-gpu/bin/check_vectors tests/data/vectors --device cuda
 }
 

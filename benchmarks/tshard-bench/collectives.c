@@ -35,7 +35,7 @@ static tsh_status create_buffers(const bench_collective *collective, bench_trial
 }
 
 static int64_t elements(const tsh_tensor *tensor) {
-    return tensor ? tsh_tensor_numel(tensor) : 0;
+    return tensor ? tsh_tensor_local_numel(tensor) : 0;
 }
 
 static void fill(const bench_trial *trial) {

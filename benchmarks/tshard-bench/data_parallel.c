@@ -41,9 +41,9 @@ static tsh_status make_layers(const setting *s, way *w) {
         char name[16];
         snprintf(name, sizeof name, "%d", i);
         const tsh_linear_config config = {
-            .in = s->width, .out = s->width, .bias = true, .activation = TSH_ACTIVATION_GELU};
-        w->layers[i] = tsh_linear_create(tsh_world_group(s->world), &config);
-        status = w->layers[i] ? tsh_linear_register(w->layers[i], w->list, name) : TSH_ERR_MEMORY;
+            .in_features = s->width, .out_features = s->width, .bias = true, .activation = TSH_ACTIVATION_GELU};
+        status = tsh_linear_create(tsh_world_group(s->world), &config, &w->layers[i]);
+        if (status == TSH_OK) status = tsh_linear_register(w->layers[i], w->list, name);
     }
     return status;
 }
@@ -79,7 +79,7 @@ static void way_close(way *w) {
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
 
-/* From zeroed gradients to the ones that an optimiser would take. */
+/* From zeroed gradients to the ones that an optimizer would take. */
 static tsh_status step(const setting *s, way *w, int i) {
     tsh_status status = tsh_barrier(tsh_world_group(s->world));
     if (status != TSH_OK) return status;

@@ -35,7 +35,7 @@ typedef struct trial {
 } trial;
 
 static size_t bytes_in_use(const trial *t) {
-    return tsh_device_get_stats(tsh_world_device(t->place->world)).bytes_in_use;
+    return tsh_device_stats(tsh_world_device(t->place->world)).bytes_in_use;
 }
 
 /* --- building --------------------------------------------------------------------------------------------------- */
@@ -52,14 +52,14 @@ static tsh_status create_layers(trial *t) {
     tsh_status status = tsh_parameters_create(tsh_group_world(t->group), &t->parameters);
     for (int i = 0; i < m->count && status == TSH_OK; i++) {
         char name[2] = {(char)('0' + i), '\0'};
-        const tsh_linear_config config = {.in = m->layer[i].in,
-                                          .out = m->layer[i].out,
+        const tsh_linear_config config = {.in_features = m->layer[i].in,
+                                          .out_features = m->layer[i].out,
                                           .shard = m->layer[i].shard,
                                           .bias = true,
                                           .activation = i < m->count - 1 ? TSH_ACTIVATION_GELU : TSH_ACTIVATION_NONE,
                                           .dtype = m->dtype};
-        t->layer[i] = tsh_linear_create(t->group, &config);
-        status = t->layer[i] ? tsh_linear_register(t->layer[i], t->parameters, name) : TSH_ERR_MEMORY;
+        status = tsh_linear_create(t->group, &config, &t->layer[i]);
+        if (status == TSH_OK) status = tsh_linear_register(t->layer[i], t->parameters, name);
     }
     return status;
 }
@@ -68,7 +68,7 @@ static tsh_status create_layers(trial *t) {
 static tsh_status create_products(trial *t) {
     products_layer layers[LAYERS_MOST];
     for (int i = 0; i < t->model->count; i++) {
-        const int64_t *shape = tsh_tensor_shape(tsh_linear_weight(t->layer[i]));
+        const int64_t *shape = tsh_tensor_local_shape(tsh_linear_weight(t->layer[i]));
         layers[i] = (products_layer){t->model->batch, shape[1], shape[0]};
     }
     size_t before = bytes_in_use(t);
@@ -149,7 +149,7 @@ static tsh_status measure_step(trial *t, int i) {
     if (status == TSH_OK) status = elapsed(t, BEGIN, CLEARED, &s->step[i]);
     if (status == TSH_OK) status = elapsed(t, BEGIN, MIDDLE, &s->forward[i]);
     if (status == TSH_OK) status = elapsed(t, MIDDLE, END, &s->backward[i]);
-    s->communication[i] = tsh_group_get_stats(t->group).seconds;
+    s->communication[i] = tsh_group_stats(t->group).seconds;
     return status;
 }
 
@@ -214,24 +214,24 @@ static tsh_status measure_steps(trial *t, int steps) {
 }
 
 typedef struct counts {
-    tsh_device_stats device;
+    tsh_memory_stats device;
     int64_t host;
 } counts;
 
 static counts count(const trial *t) {
-    return (counts){tsh_device_get_stats(tsh_world_device(t->place->world)), t->place->counter->calls};
+    return (counts){tsh_device_stats(tsh_world_device(t->place->world)), t->place->counter->calls};
 }
 
 /* Of this rank. */
 static void collect_counts(const trial *t, const counts *before, layers_result *out) {
     counts after = count(t);
-    tsh_group_stats stats = tsh_group_get_stats(t->group);
+    tsh_communication_stats stats = tsh_group_stats(t->group);
     out->allocations = (int64_t)(after.device.allocations - before->device.allocations) + after.host - before->host;
     out->peak_bytes = (int64_t)(after.device.bytes_peak - t->foreign_bytes);
     out->flops = products_flops(t->products);
     for (int i = 0; i < TSH_COLLECTIVE_COUNT; i++) out->sent_bytes += (int64_t)stats.bytes[i];
     for (int i = 0; i < t->model->count; i++) {
-        out->weight_bytes += (int64_t)tsh_tensor_nbytes(tsh_linear_weight(t->layer[i]));
+        out->weight_bytes += (int64_t)tsh_tensor_local_nbytes(tsh_linear_weight(t->layer[i]));
     }
 }
 

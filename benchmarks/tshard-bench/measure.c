@@ -23,7 +23,7 @@ static int meet(void *user) {
 static int slowest(void *user, double *samples, int n) {
     bench_meter *meter = user;
     tsh_tensor *tensor = n == 1 ? meter->one : meter->many;
-    int64_t length = tsh_tensor_numel(tensor);
+    int64_t length = tsh_tensor_local_numel(tensor);
     double shared[BENCH_MAX_SAMPLES] = {0};
     memcpy(shared, samples, (size_t)n * sizeof *samples);
     tsh_status status = tsh_tensor_write(tensor, shared, length);

@@ -88,7 +88,7 @@ static void multiply_here(tsh_dtype dtype, bool ta, bool tb, int64_t m, int64_t 
 static tsh_status multiply(const products *p, bool ta, bool tb, int64_t m, int64_t n, int64_t k, const tsh_tensor *a,
                            const tsh_tensor *b, tsh_tensor *c) {
     tsh_device *device = p->device;
-    if (tsh_device_get_kind(device) == TSH_CPU) {
+    if (tsh_device_kind_of(device) == TSH_CPU) {
         multiply_here(p->dtype, ta, tb, m, n, k, tsh_tensor_data(a), tsh_tensor_data(b), tsh_tensor_data(c));
         return TSH_OK;
     }

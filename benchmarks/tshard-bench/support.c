@@ -29,7 +29,7 @@ typedef struct table {
 } table;
 
 static bool reduces(tsh_collective op) {
-    return op == TSH_OP_ALL_REDUCE || op == TSH_OP_REDUCE_SCATTER || op == TSH_OP_REDUCE;
+    return op == TSH_COLLECTIVE_ALL_REDUCE || op == TSH_COLLECTIVE_REDUCE_SCATTER || op == TSH_COLLECTIVE_REDUCE;
 }
 
 /* A bit for each reduction; of what does not reduce all or none. */
@@ -91,13 +91,14 @@ static void print_cell(const table *t, const column *c, int op) {
     for (int k = 0; k < t->class_count; k++) {
         unsigned bits = answer(c, op, t->classes[k].dtype[0]);
         if (!bits) continue;
-        if (op == TSH_OP_BARRIER) {
+        if (op == TSH_COLLECTIVE_BARRIER) {
             printf(" yes |");
             return;
         }
         printf(" %c", letter(&t->classes[k]));
         some = true;
-        if (!reduces((tsh_collective)op) || bits == answer(t->columns, TSH_OP_ALL_REDUCE, t->classes[k].dtype[0])) {
+        if (!reduces((tsh_collective)op) ||
+            bits == answer(t->columns, TSH_COLLECTIVE_ALL_REDUCE, t->classes[k].dtype[0])) {
             continue;
         }
         printf(" (");
@@ -124,7 +125,7 @@ static void print_table(const table *t) {
         printf("- %c:", letter(c));
         for (int i = 0; i < c->n; i++) printf(" %s", bench_dtype_names()[c->dtype[i]]);
         printf("; reduced by ");
-        print_reductions(answer(t->columns, TSH_OP_ALL_REDUCE, c->dtype[0]));
+        print_reductions(answer(t->columns, TSH_COLLECTIVE_ALL_REDUCE, c->dtype[0]));
         printf("\n");
     }
 }

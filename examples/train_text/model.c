@@ -29,22 +29,26 @@ static bool fails(const char *what, const char *why) {
     return false;
 }
 
-static bool create_layers(model *m) {
+static tsh_status create_layers(model *m) {
     const options *o = m->o;
-    m->embedding = tsh_embedding_create(
-        m->group, &(tsh_embedding_config){.rows = m->vocabulary, .cols = o->embed, .shard = TSH_ROW});
-    m->up = tsh_linear_create(m->group, &(tsh_linear_config){.in = o->context * o->embed,
-                                                             .out = o->hidden,
-                                                             .shard = TSH_COLUMN,
-                                                             .bias = true,
-                                                             .activation = TSH_ACTIVATION_GELU});
-    m->down = tsh_linear_create(
-        m->group,
-        &(tsh_linear_config){
-            .in = o->hidden, .out = o->hidden, .shard = TSH_ROW, .bias = true, .activation = TSH_ACTIVATION_GELU});
-    m->head = tsh_linear_create(
-        m->group, &(tsh_linear_config){.in = o->hidden, .out = m->vocabulary, .shard = TSH_COLUMN, .bias = true});
-    return m->embedding && m->up && m->down && m->head;
+    tsh_embedding_config embedding = {.num_embeddings = m->vocabulary, .embedding_dim = o->embed, .shard = TSH_ROW};
+    tsh_linear_config up = {.in_features = o->context * o->embed,
+                            .out_features = o->hidden,
+                            .shard = TSH_COLUMN,
+                            .bias = true,
+                            .activation = TSH_ACTIVATION_GELU};
+    tsh_linear_config down = {.in_features = o->hidden,
+                              .out_features = o->hidden,
+                              .shard = TSH_ROW,
+                              .bias = true,
+                              .activation = TSH_ACTIVATION_GELU};
+    tsh_linear_config head = {
+        .in_features = o->hidden, .out_features = m->vocabulary, .shard = TSH_COLUMN, .bias = true};
+    tsh_status status = tsh_embedding_create(m->group, &embedding, &m->embedding);
+    if (status == TSH_OK) status = tsh_linear_create(m->group, &up, &m->up);
+    if (status == TSH_OK) status = tsh_linear_create(m->group, &down, &m->down);
+    if (status == TSH_OK) status = tsh_linear_create(m->group, &head, &m->head);
+    return status;
 }
 
 static tsh_status create_optimizer(model *m, tsh_world *world) {
@@ -86,8 +90,8 @@ model *model_create(tsh_world *world, const options *o, int64_t vocabulary) {
     if (m && probabilities) {
         *m = (model){.o = o, .vocabulary = vocabulary, .probabilities = probabilities};
         tsh_world_seed(world, o->seed);
-        if (create_mesh(m, world) == TSH_OK && tsh_tape_create(world, &m->tape) == TSH_OK && create_layers(m) &&
-            create_optimizer(m, world) == TSH_OK && create_tensors(m) == TSH_OK) {
+        if (create_mesh(m, world) == TSH_OK && tsh_tape_create(world, &m->tape) == TSH_OK &&
+            create_layers(m) == TSH_OK && create_optimizer(m, world) == TSH_OK && create_tensors(m) == TSH_OK) {
             return m;
         }
         fails("the model", tsh_error_message());

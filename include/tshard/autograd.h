@@ -32,7 +32,7 @@ TSH_API const char *tsh_tape_message(const tsh_tape *tape);
  * gone well, in a later one, which fails with TSH_ERR_PEER. Afterwards all ranks go on behind the furthest of these
  * steps: on a rank that is not so far, each step in between fails with its first call (TSH_ERR_PEER, "skipped") and
  * without communication, so that loops stay together. What a rank has done in a step that went well stays done:
- * where the failure came after an optimiser's step of other ranks, REPLICATED parameters may differ from then on. The
+ * where the failure came after an optimizer's step of other ranks, REPLICATED parameters may differ from then on. The
  * gradients of a step that failed are worth nothing: zero them. */
 TSH_API tsh_status tsh_tape_reset(tsh_tape *tape);
 

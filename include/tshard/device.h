@@ -1,6 +1,6 @@
 /* device: element types, and where tensors live.
  *
- * Thread safety: tsh_dtype_size and tsh_dtype_name are any thread's, at any time, and tsh_device_get_kind while the
+ * Thread safety: tsh_dtype_size and tsh_dtype_name are any thread's, at any time, and tsh_device_kind_of while the
  * world lives. The counters are the world's thread's. */
 #ifndef TSHARD_DEVICE_H
 #define TSHARD_DEVICE_H
@@ -40,20 +40,20 @@ typedef struct tsh_device tsh_device;
 
 /* allocations: times that memory was taken which no earlier tensor had used (0 in a steady-state step);
  * requests: tensor buffers asked for; bytes_in_use, bytes_peak: of live buffers, rounded to 64 each. */
-typedef struct tsh_device_stats {
+typedef struct tsh_memory_stats {
     uint64_t allocations;
     uint64_t requests;
     size_t bytes_in_use;
     size_t bytes_peak;
-} tsh_device_stats;
+} tsh_memory_stats;
 
 /* What multiplies matrices here: "1 BLAS thread, oneDNN 2.6.3 for float32, OpenBLAS 0.3.21 (Haswell kernels) for
  * float64". Into text, always terminated (size > 0); returns text. */
 TSH_API char *tsh_device_describe(const tsh_device *device, char *text, size_t size);
 
 /* What it is, and its counters up to now. */
-TSH_API tsh_device_kind tsh_device_get_kind(const tsh_device *device);
-TSH_API tsh_device_stats tsh_device_get_stats(const tsh_device *device);
+TSH_API tsh_device_kind tsh_device_kind_of(const tsh_device *device);
+TSH_API tsh_memory_stats tsh_device_stats(const tsh_device *device);
 /* bytes_peak starts again from bytes_in_use. */
 TSH_API void tsh_device_reset_peak(tsh_device *device);
 

@@ -29,7 +29,7 @@
  * other's GPU memory (tsh_world_destroy waits a little then for those who have this rank's mapped); all else goes
  * through the host's memory.
  *
- * Thread safety: tsh_threads_create, tsh_world_init, tsh_collective_name and tsh_backend_supports are any thread's, at
+ * Thread safety: tsh_thread_rendezvous_create, tsh_world_init, tsh_collective_name and tsh_backend_supports are any thread's, at
  * any time. So are, while their object lives, the questions whose answers never change: tsh_world_rank, _size,
  * _local_rank, _node_count, _uses_rdma, _device, _group and _mesh; tsh_group_rank, _size, _world_rank, _rank_of,
  * _backend, _world, _mesh and _supports; tsh_mesh_group, _axes, _axis_group, _axis_name and _world. All else is the
@@ -47,11 +47,11 @@ typedef struct tsh_world tsh_world;
 
 /* --- world -------------------------------------------------------------------------------------------------------- */
 
-/* The meeting point of ranks that are threads of one process (for sanitizers and embedding). Made before the threads
- * start, destroyed after they have destroyed their worlds. */
-typedef struct tsh_threads tsh_threads;
-TSH_API tsh_status tsh_threads_create(int world_size, tsh_threads **out);
-TSH_API void tsh_threads_destroy(tsh_threads *threads);
+/* The rendezvous of ranks that are threads of one process (for sanitizers and embedding). Created before the threads
+ * start, destroyed after every thread has destroyed its world. */
+typedef struct tsh_thread_rendezvous tsh_thread_rendezvous;
+TSH_API tsh_status tsh_thread_rendezvous_create(int world_size, tsh_thread_rendezvous **out);
+TSH_API void tsh_thread_rendezvous_destroy(tsh_thread_rendezvous *threads);
 
 /* Zeroed members take the value of the environment, then the default. */
 typedef struct tsh_world_config {
@@ -64,9 +64,9 @@ typedef struct tsh_world_config {
                               *   file:///PATH      a file that all can lock; ranks are given out
                               *   mpi://            the ranks of MPI_COMM_WORLD, over the mpi backend */
     const char *group_name;  /* TSHARD_GROUP, default "": jobs of different names may share an address or a file */
-    tsh_threads *threads;    /* ranks are threads that share this object; rank is then required */
-    tsh_device_kind device;  /* where tensors live; TSHARD_DEVICE (cpu or cuda), default the CPU */
-    double timeout;          /* seconds; TSHARD_TIMEOUT, default 600 (rendezvous: at most 120) */
+    tsh_thread_rendezvous *threads; /* ranks are threads that share this object; rank is then required */
+    tsh_device_kind device;         /* where tensors live; TSHARD_DEVICE (cpu or cuda), default the CPU */
+    double timeout;                 /* seconds; TSHARD_TIMEOUT, default 600 (rendezvous: at most 120) */
     size_t heap_bytes; /* address space for this rank's tensors; TSHARD_HEAP (bytes, or 512M, 4G), default all of the
                         * machine's memory. Pages are taken as they are used. */
     int blas_threads;  /* TSHARD_BLAS_THREADS, default the cores granted to the process over the ranks on the machine */
@@ -210,8 +210,8 @@ TSH_API tsh_status tsh_all_to_all_list(tsh_group *group, tsh_tensor *const *outs
 /* --- calls that do not wait --------------------------------------------------------------------------------------- */
 
 /* A call under way. It holds its tensors (and a copy of its counts) until it is released; they must not be touched
- * before it is done. Calls of one group run in the order in which they were started, blocking ones included. They go
- * on inside calls of this library: there is no thread behind them. */
+ * before it is done. Calls of one group run in the order in which they were started, blocking ones included. They
+ * progress only inside library calls; there is no progress thread. */
 typedef struct tsh_work tsh_work;
 
 /* Whether the call is done, without waiting; its status. */
@@ -251,13 +251,13 @@ TSH_API tsh_status tsh_all_to_all_list_async(tsh_group *group, tsh_tensor *const
 /* Messages between two ranks of a group, on their own, not in the order of collectives. Messages of one pair arrive in
  * the order in which they were sent. The receiver's tensor has the sender's dtype and number of elements
  * (TSH_ERR_MISMATCH on both sides; the sender of a message so small that it has left already hears of it in its next
- * send or receive in the group). To oneself: TSH_ERR_ARGUMENT. isend and irecv do not wait, and any set of them that
+ * send or receive in the group). To oneself: TSH_ERR_ARGUMENT. tsh_send_async and tsh_recv_async do not wait, and any set of them that
  * pairs up completes, whatever the order of the waits.
  * from: a group rank or TSH_ANY_RANK; *sender (may be NULL): the rank it came from. */
 TSH_API tsh_status tsh_send(tsh_group *group, const tsh_tensor *tensor, int to);
 TSH_API tsh_status tsh_recv(tsh_group *group, tsh_tensor *tensor, int from, int *sender);
-TSH_API tsh_status tsh_isend(tsh_group *group, const tsh_tensor *tensor, int to, tsh_work **work);
-TSH_API tsh_status tsh_irecv(tsh_group *group, tsh_tensor *tensor, int from, tsh_work **work);
+TSH_API tsh_status tsh_send_async(tsh_group *group, const tsh_tensor *tensor, int to, tsh_work **work);
+TSH_API tsh_status tsh_recv_async(tsh_group *group, tsh_tensor *tensor, int from, tsh_work **work);
 /* The sender of a receive that is done, else TSH_ANY_RANK. */
 TSH_API int tsh_work_sender(const tsh_work *work);
 /* Ship shape, dtype and then the elements; the receiver gets a new tensor on `mesh`, LOCAL along every axis. */
@@ -265,17 +265,17 @@ TSH_API tsh_status tsh_send_new(tsh_group *group, const tsh_tensor *tensor, int 
 TSH_API tsh_status tsh_recv_new(tsh_group *group, const tsh_mesh *mesh, int from, int *sender, tsh_tensor **out);
 
 typedef enum tsh_collective {
-    TSH_OP_ALL_REDUCE = 0,
-    TSH_OP_ALL_GATHER,
-    TSH_OP_REDUCE_SCATTER,
-    TSH_OP_BROADCAST,
-    TSH_OP_ALL_TO_ALL,
-    TSH_OP_BARRIER,
-    TSH_OP_REDUCE,
-    TSH_OP_GATHER,
-    TSH_OP_SCATTER,
-    TSH_OP_SEND,
-    TSH_OP_RECV,
+    TSH_COLLECTIVE_ALL_REDUCE = 0,
+    TSH_COLLECTIVE_ALL_GATHER,
+    TSH_COLLECTIVE_REDUCE_SCATTER,
+    TSH_COLLECTIVE_BROADCAST,
+    TSH_COLLECTIVE_ALL_TO_ALL,
+    TSH_COLLECTIVE_BARRIER,
+    TSH_COLLECTIVE_REDUCE,
+    TSH_COLLECTIVE_GATHER,
+    TSH_COLLECTIVE_SCATTER,
+    TSH_COLLECTIVE_SEND,
+    TSH_COLLECTIVE_RECV,
     TSH_COLLECTIVE_COUNT
 } tsh_collective;
 
@@ -286,14 +286,14 @@ TSH_API const char *tsh_collective_name(tsh_collective op);
  * one rank, p ranks, T logical bytes: all_gather and reduce_scatter T(p-1)/p, all_reduce twice that, broadcast,
  * reduce, gather and scatter T(p-1)/p, send its bytes, all_to_all T(p-1)/p^2 with T summed over ranks (here: what this
  * rank sends to others). seconds: time spent inside the calls. */
-typedef struct tsh_group_stats {
+typedef struct tsh_communication_stats {
     uint64_t calls[TSH_COLLECTIVE_COUNT];
     uint64_t bytes[TSH_COLLECTIVE_COUNT];
     double seconds;
-} tsh_group_stats;
+} tsh_communication_stats;
 
 /* The counters of this rank, and zero them. Not collective. */
-TSH_API tsh_group_stats tsh_group_get_stats(const tsh_group *group);
+TSH_API tsh_communication_stats tsh_group_stats(const tsh_group *group);
 TSH_API void tsh_group_reset_stats(tsh_group *group);
 
 /* Whether `op` runs on `dtype` in this group (reductions: with `reduce`). Pure. */

@@ -13,11 +13,11 @@
  * What a replay repeats, and what it does not:
  *  - numbers that the host passed are those of the capture (the learning rate, the dropout probability, the loss
  *    scale);
- *  - tsh_adamw counts on: the n-th launch of a graph whose capture was step t is step t + n - 1. The optimiser itself
+ *  - tsh_adamw counts on: the n-th launch of a graph whose capture was step t is step t + n - 1. The optimizer itself
  *    does not hear of it: its own count stays at t;
  *  - dropout draws anew in each launch, from streams that no other step uses: launch n from streams + (n - 1) 2^32;
  *  - momentum of tsh_sgd has to have begun before the capture (one step as usual);
- *  - wrong ids and targets are told by the next call that checks, such as an optimiser's step outside a capture.
+ *  - wrong ids and targets are told by the next call that checks, such as an optimizer's step outside a capture.
  *
  * Memory that is allocated during a capture belongs to the graph until it is destroyed, also when its tensors are
  * released, and memory that the captured work has read and that is released during the capture stays with it as well.

@@ -46,7 +46,7 @@ TSH_API tsh_status tsh_tensor_init(tsh_tensor *tensor, const tsh_init *init);
 
 /* --- parameters --------------------------------------------------------------------------------------------------- */
 
-/* An ordered list of named parameters: what optimisers take. Holds a reference to each tensor. */
+/* An ordered list of named parameters: what optimizers take. Holds a reference to each tensor. */
 typedef struct tsh_parameters tsh_parameters;
 TSH_API tsh_status tsh_parameters_create(tsh_world *world, tsh_parameters **out);
 TSH_API void tsh_parameters_destroy(tsh_parameters *list);
@@ -59,8 +59,8 @@ TSH_API void tsh_parameters_zero_grad(tsh_parameters *list);
 
 /* --- linear ------------------------------------------------------------------------------------------------------- */
 
-/* How a layer's weight is split over the group. Linear weight [out, in]: COLUMN splits out (the columns of W^T), ROW
- * splits in. Embedding table [rows, cols]: ROW splits the vocabulary, COLUMN the features. (TorchShard's dim None, 0, 1
+/* How a layer's weight is split over the group. Linear weight [out_features, in_features]: COLUMN splits out (the columns of W^T), ROW
+ * splits in. Embedding table [num_embeddings, embedding_dim]: ROW splits the vocabulary, COLUMN the features. (TorchShard's dim None, 0, 1
  * or -1.) */
 typedef enum tsh_sharding { TSH_DENSE = 0, TSH_ROW, TSH_COLUMN } tsh_sharding;
 
@@ -77,24 +77,24 @@ typedef enum tsh_activation {
 typedef struct tsh_linear tsh_linear;
 
 typedef struct tsh_linear_config {
-    int64_t in, out;
+    int64_t in_features, out_features;
     tsh_sharding shard;
     bool bias;
     bool gather_output;        /* COLUMN: leave REPLICATED, not SHARD(last) */
     bool sequence_parallel;    /* ROW: leave SHARD(0), not REPLICATED (a reduce-scatter in place of the all-reduce) */
     tsh_activation activation; /* y = f(x W^T + b) in fewer passes than two calls, the same values and gradients */
     tsh_dtype dtype;
-    tsh_init weight_init; /* default U(-1/sqrt(in), 1/sqrt(in)) */
+    tsh_init weight_init; /* default U(-1/sqrt(in_features), 1/sqrt(in_features)) */
     tsh_init bias_init;   /* default the same */
 } tsh_linear_config;
 
 /* A layer with its part of the weight (and bias) on each rank of `group`, one axis of a mesh; replicated along the
- * mesh's other axes. Not collective, but call it alike on every rank of the mesh. NULL on failure, see
- * tsh_error_message(). */
-TSH_API tsh_linear *tsh_linear_create(tsh_group *group, const tsh_linear_config *config);
+ * mesh's other axes. Not collective, but call it alike on every rank of the mesh. The caller destroys it.
+ * TSH_ERR_ARGUMENT, _DTYPE, _OVERFLOW, _MEMORY; *out is NULL then. */
+TSH_API tsh_status tsh_linear_create(tsh_group *group, const tsh_linear_config *config, tsh_linear **out);
 TSH_API void tsh_linear_destroy(tsh_linear *layer);
 
-/* Y = f(X W^T + b), f the activation.  x [..., in] -> [..., out], owned by the tape. Along the group's axis (p ranks):
+/* Y = f(X W^T + b), f the activation.  x [..., in_features] -> [..., out_features], owned by the tape. Along the group's axis (p ranks):
  *   COLUMN  Y_r = f(X W_r^T + b_r).  x REPLICATED, SHARD(0) (gathered) or LOCAL; -> SHARD(last), or REPLICATED with
  *           gather_output.  Backward: dX is a sum over ranks (all-reduce; reduce-scatter for a SHARD(0) x); dW, db
  *           stay local.
@@ -120,7 +120,7 @@ TSH_API tsh_status tsh_linear_load(tsh_linear *layer, const void *weight, const 
 typedef struct tsh_embedding tsh_embedding;
 
 typedef struct tsh_embedding_config {
-    int64_t rows, cols; /* vocabulary, features */
+    int64_t num_embeddings, embedding_dim; /* rows and columns of the table: the vocabulary, and the features */
     tsh_sharding shard;
     bool has_padding;
     int64_t padding;        /* with has_padding: this row starts as zeros and gets no gradient */
@@ -130,11 +130,12 @@ typedef struct tsh_embedding_config {
     tsh_init init; /* default N(0, 1) */
 } tsh_embedding_config;
 
-/* The table, initialised by global index; NULL with the words in tsh_error_message(). The caller destroys it. Not
- * collective. */
-TSH_API tsh_embedding *tsh_embedding_create(tsh_group *group, const tsh_embedding_config *config);
+/* A layer with its part of the table, initialised by global index, on each rank of `group`. The caller destroys it. Not
+ * collective, but call it alike on every rank of the mesh. TSH_ERR_ARGUMENT, _RANGE, _DTYPE, _OVERFLOW, _MEMORY; *out is
+ * NULL then. */
+TSH_API tsh_status tsh_embedding_create(tsh_group *group, const tsh_embedding_config *config, tsh_embedding **out);
 TSH_API void tsh_embedding_destroy(tsh_embedding *layer);
-/* ids int64 [...] -> [..., cols].  ROW: one all-reduce (reduce-scatter with sequence_parallel) forward, none backward;
+/* ids int64 [...] -> [..., embedding_dim].  ROW: one all-reduce (reduce-scatter with sequence_parallel) forward, none backward;
  * COLUMN: none, SHARD(last). TSH_ERR_RANGE for an id outside the whole vocabulary. */
 TSH_API tsh_tensor *tsh_embedding_forward(tsh_tape *tape, tsh_embedding *layer, tsh_tensor *ids);
 TSH_API tsh_tensor *tsh_embedding_weight(const tsh_embedding *layer);

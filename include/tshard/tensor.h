@@ -1,9 +1,9 @@
 /* tensor: the tensor itself.
  *
  * A tensor is dense and row-major. It belongs to a mesh and carries one layout for each of the mesh's axes.
- * Its shape is what this rank holds; tsh_tensor_global_shape is the whole.
+ * tsh_tensor_shape is the shape of the whole; tsh_tensor_local_shape of what this rank holds.
  *
- * Thread safety: tsh_tensor_dtype, _ndim, _shape, _numel, _nbytes and _mesh are any thread's while the tensor lives.
+ * Thread safety: tsh_tensor_dtype, _ndim, _shape, _local_shape, _local_numel, _local_nbytes and _mesh are any thread's while the tensor lives.
  * All else is the world's thread's, references too. The elements behind tsh_tensor_data may be read and written by any
  * thread while no call works on them. */
 #ifndef TSHARD_TENSOR_H
@@ -37,12 +37,12 @@ TSH_API tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out);
 /* Element type, and number of dims. */
 TSH_API tsh_dtype tsh_tensor_dtype(const tsh_tensor *tensor);
 TSH_API int tsh_tensor_ndim(const tsh_tensor *tensor);
-/* ndim sizes, what this rank holds; valid as long as the tensor. */
+/* The global shape: ndim sizes of the whole tensor; valid as long as the tensor. */
 TSH_API const int64_t *tsh_tensor_shape(const tsh_tensor *tensor);
-/* ndim sizes of the whole. */
-TSH_API const int64_t *tsh_tensor_global_shape(const tsh_tensor *tensor);
-TSH_API int64_t tsh_tensor_numel(const tsh_tensor *tensor); /* elements held here */
-TSH_API size_t tsh_tensor_nbytes(const tsh_tensor *tensor);
+/* The local shape: ndim sizes of the part that this rank holds; valid as long as the tensor. Its elements and bytes. */
+TSH_API const int64_t *tsh_tensor_local_shape(const tsh_tensor *tensor);
+TSH_API int64_t tsh_tensor_local_numel(const tsh_tensor *tensor);
+TSH_API size_t tsh_tensor_local_nbytes(const tsh_tensor *tensor);
 TSH_API const tsh_mesh *tsh_tensor_mesh(const tsh_tensor *tensor);
 /* Layout along the axis of `group`; REPLICATED for a group that is no axis of the tensor's mesh. */
 TSH_API tsh_layout tsh_tensor_layout(const tsh_tensor *tensor, const tsh_group *group);

@@ -1,4 +1,4 @@
-/* train: optimisers, gradient clipping, data parallelism.
+/* train: optimizers, gradient clipping, data parallelism.
  *
  * Thread safety: everything here is for the world's own thread. */
 #ifndef TSHARD_TRAIN_H
@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* An optimiser holds a reference to its list's tensors and one or two state tensors each, laid out as the parameter:
+/* An optimizer holds a reference to its list's tensors and one or two state tensors each, laid out as the parameter:
  * nothing is communicated. Parameters without a gradient are left alone. Steps zero no gradients:
  * tsh_optimizer_zero_grad. */
 typedef struct tsh_optimizer tsh_optimizer;
@@ -28,7 +28,7 @@ typedef struct tsh_adamw_config {
     double lr, beta1, beta2, eps, weight_decay;
 } tsh_adamw_config;
 
-/* An optimiser over the list as it is now; the caller destroys it. What it keeps for a parameter is of its dtype,
+/* An optimizer over the list as it is now; the caller destroys it. What it keeps for a parameter is of its dtype,
  * float32 for bfloat16 and float16. Not collective. TSH_ERR_ARGUMENT for a setting out
  * of its range, TSH_ERR_MEMORY. */
 TSH_API tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *config, tsh_optimizer **out);
@@ -54,7 +54,7 @@ TSH_API tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, dou
  * backward. With one, gradients lie one after another in a few buckets, and the sum of a bucket is started when all its
  * gradients are there, while backward goes on: one all-reduce a bucket. Its values are those without it.
  *
- * After tsh_backward all sums have been started. Who looks at a gradient waits for them: the optimiser's step,
+ * After tsh_backward all sums have been started. Who looks at a gradient waits for them: the optimizer's step,
  * tsh_clip_grad_norm, tsh_tensor_grad; or tsh_data_parallel_wait.
  *
  * Parameters may be split over other axes, have several dtypes, and be left out of a step by some ranks (they add

@@ -29,7 +29,7 @@ static tsh_status make_writable(tsh_tensor *x) {
     if (status != TSH_OK) return status;
     bool keep_values = old && !x->grad_stale;
     if (keep_values)
-        x->mesh->device->ops->copy(x->mesh->device, tsh_tensor_nbytes(fresh), tshi_data(old), tshi_data(fresh));
+        x->mesh->device->ops->copy(x->mesh->device, tsh_tensor_local_nbytes(fresh), tshi_data(old), tshi_data(fresh));
     tsh_tensor_release(old);
     x->grad = fresh;
     x->grad_stale = !keep_values;
@@ -64,7 +64,8 @@ tsh_tensor *tshi_grad_beta(const tshi_node *call, int i, double *beta) {
 tsh_tensor *tshi_grad(const tshi_node *call, int i) {
     double beta;
     tsh_tensor *grad = tshi_grad_beta(call, i, &beta);
-    if (grad && beta == 0) grad->mesh->device->ops->zero(grad->mesh->device, tsh_tensor_nbytes(grad), tshi_data(grad));
+    if (grad && beta == 0)
+        grad->mesh->device->ops->zero(grad->mesh->device, tsh_tensor_local_nbytes(grad), tshi_data(grad));
     return grad;
 }
 

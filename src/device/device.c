@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
-tsh_device_kind tsh_device_get_kind(const tsh_device *device) {
+tsh_device_kind tsh_device_kind_of(const tsh_device *device) {
     return device ? device->ops->kind : TSH_DEVICE_DEFAULT;
 }
 
-tsh_device_stats tsh_device_get_stats(const tsh_device *device) {
-    return device ? device->stats : (tsh_device_stats){0};
+tsh_memory_stats tsh_device_stats(const tsh_device *device) {
+    return device ? device->stats : (tsh_memory_stats){0};
 }
 
 void tsh_device_reset_peak(tsh_device *device) {

@@ -54,7 +54,7 @@ typedef struct tshi_sgd {
     bool first; /* the first step: the momentum buffer takes the gradient as it is */
 } tshi_sgd;
 
-/* One parameter of an optimiser's step: p, grad and `n` elements of each; state as the optimiser says. */
+/* One parameter of an optimizer's step: p, grad and `n` elements of each; state as the optimizer says. */
 typedef struct tshi_update {
     int64_t n;
     const void *grad;
@@ -251,7 +251,7 @@ typedef struct tshi_device_ops {
     void (*random_normal)(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream,
                           double mean, double std, void *to);
 
-    /* --- optimisers, in place: `count` updates of one dtype; states are of the dtype of statistics --------------- */
+    /* --- optimizers, in place: `count` updates of one dtype; states are of the dtype of statistics --------------- */
     /* g = grad + weight_decay p; buffer = momentum buffer + (1 - dampening) g; p -= lr (nesterov ? g + momentum
      * buffer : buffer). buffer: state[0], may be NULL when momentum is 0. */
     void (*sgd)(tsh_device *device, tsh_dtype dtype, const tshi_sgd *s, int count, const tshi_update *updates);
@@ -273,7 +273,7 @@ struct tsh_event {
 struct tsh_device {
     const tshi_device_ops *ops;
     tsh_allocator allocator;
-    tsh_device_stats stats;
+    tsh_memory_stats stats;
     tshi_pool tensors, storages; /* the tensor room's structs */
 };
 

@@ -146,7 +146,7 @@ struct tsh_group {
     int *ranks;      /* world ranks */
     void *state;     /* the backend's */
     int64_t *counts; /* scratch for balanced splits, [2 * size] */
-    tsh_group_stats stats;
+    tsh_communication_stats stats;
     uint64_t ticks; /* spent inside calls; stats.seconds is made of it when asked for */
     uint64_t calls; /* collectives, and others that all ranks make alike */
     uint64_t posts; /* sends and receives */

@@ -159,7 +159,7 @@ static tsh_status exchange(tsh_group *parent, int color, int key, membership **a
     membership *members = *all;
     members[parent->rank] = (membership){color, key, parent->rank};
     for (int i = 0; i < parent->size; i++) counts[i] = width;
-    const tshi_call call = {.op = TSH_OP_ALL_GATHER,
+    const tshi_call call = {.op = TSH_COLLECTIVE_ALL_GATHER,
                             .dtype = TSH_INT64,
                             .in = &members[parent->rank],
                             .out = members,
@@ -246,7 +246,7 @@ const tsh_mesh *tsh_group_mesh(const tsh_group *group) {
 /* --- what it has done --------------------------------------------------------------------------------------------- */
 
 uint64_t tshi_group_note(tsh_group *group, const tshi_call *call) {
-    bool message = call->op == TSH_OP_SEND || call->op == TSH_OP_RECV;
+    bool message = call->op == TSH_COLLECTIVE_SEND || call->op == TSH_COLLECTIVE_RECV;
     uint64_t number = message ? ++group->posts : ++group->calls;
     group->ring[group->notes++ % TSHI_RING] =
         (tshi_ring_entry){.number = number, .op = call->op, .dtype = call->dtype, .count = call->count};
@@ -267,10 +267,10 @@ void tshi_group_log_ring(const tsh_group *group) {
              used ? line : "none");
 }
 
-tsh_group_stats tsh_group_get_stats(const tsh_group *group) {
-    if (!group) return (tsh_group_stats){0};
+tsh_communication_stats tsh_group_stats(const tsh_group *group) {
+    if (!group) return (tsh_communication_stats){0};
     const tsh_world *world = group->world;
-    tsh_group_stats stats = group->stats;
+    tsh_communication_stats stats = group->stats;
     uint64_t ticks = tshi_ticks() - world->start_ticks;
     double seconds = tshi_clock() - world->start_seconds;
     stats.seconds = ticks ? (double)group->ticks * (seconds / (double)ticks) : 0;
@@ -279,6 +279,6 @@ tsh_group_stats tsh_group_get_stats(const tsh_group *group) {
 
 void tsh_group_reset_stats(tsh_group *group) {
     if (!group) return;
-    group->stats = (tsh_group_stats){0};
+    group->stats = (tsh_communication_stats){0};
     group->ticks = 0;
 }

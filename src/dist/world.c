@@ -225,7 +225,7 @@ static void fall_in(tshi_steps *s, uint64_t furthest, uint64_t least) {
 static tsh_status catch_up(tsh_world *world) {
     enum { HEAD = 2, LEAST = HEAD + TSHI_STEPPING, COUNT = LEAST + TSHI_STEPPING };
     int64_t furthest[COUNT] = {(int64_t)world->next_stream, (int64_t)world->tapes};
-    const tshi_call call = {.op = TSH_OP_ALL_REDUCE,
+    const tshi_call call = {.op = TSH_COLLECTIVE_ALL_REDUCE,
                             .dtype = TSH_INT64,
                             .reduce = TSH_MAX,
                             .in = furthest,

@@ -154,7 +154,7 @@ static tsh_status share_maxima(tshi_node *call, const tshi_classes *c) {
     tsh_tensor *max = call->saved[MAX], *own = NULL;
     tsh_status status = tshi_tensor_scratch(max->mesh, max->dtype, c->rows, &own);
     if (status != TSH_OK) return status;
-    kernels(call)->copy(device_of(call), tsh_tensor_nbytes(max), tshi_data(max), tshi_data(own));
+    kernels(call)->copy(device_of(call), tsh_tensor_local_nbytes(max), tshi_data(max), tshi_data(own));
     status = reduce_over(call->in[0], true, max, TSH_MAX);
     if (status == TSH_OK) {
         kernels(call)->cross_entropy_shift(device_of(call), call->in[0]->dtype, c, tshi_data(own), tshi_data(max),

@@ -12,13 +12,14 @@ static const char what[] = "embedding_forward";
 
 static tsh_status check_config(const tsh_group *group, const tsh_embedding_config *config) {
     if (!config) return tshi_fail(TSH_ERR_ARGUMENT, "embedding_create: a configuration is required");
-    if (config->rows < 1 || config->cols < 1) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "embedding_create: rows=%lld and cols=%lld, both must be at least 1",
-                         (long long)config->rows, (long long)config->cols);
+    if (config->num_embeddings < 1 || config->embedding_dim < 1) {
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "embedding_create: num_embeddings=%lld and embedding_dim=%lld, both must be at least 1",
+                         (long long)config->num_embeddings, (long long)config->embedding_dim);
     }
-    if (config->has_padding && (config->padding < 0 || config->padding >= config->rows)) {
+    if (config->has_padding && (config->padding < 0 || config->padding >= config->num_embeddings)) {
         return tshi_fail(TSH_ERR_RANGE, "embedding_create: padding=%lld is outside [0, %lld)",
-                         (long long)config->padding, (long long)config->rows);
+                         (long long)config->padding, (long long)config->num_embeddings);
     }
     return tshi_sharding_check("embedding_create", group, config->shard, config->gather_output,
                                config->sequence_parallel, config->dtype);
@@ -34,24 +35,28 @@ static void clear_padding(const tsh_embedding *layer) {
     t->mesh->device->ops->zero(t->mesh->device, bytes, (char *)tshi_data(t) + (size_t)row * bytes);
 }
 
-tsh_embedding *tsh_embedding_create(tsh_group *group, const tsh_embedding_config *config) {
+tsh_status tsh_embedding_create(tsh_group *group, const tsh_embedding_config *config, tsh_embedding **out) {
     static const tsh_init fallback = {.kind = TSH_INIT_NORMAL, .b = 1};
-    if (check_config(group, config) != TSH_OK) return NULL;
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "embedding_create: where to put the layer is required");
+    *out = NULL;
+    tsh_status status = check_config(group, config);
+    if (status != TSH_OK) return status;
     tsh_world *world = tsh_group_world(group);
     tsh_embedding *layer = tshi_calloc(&world->allocator, 1, sizeof *layer);
-    if (!layer) return NULL;
+    if (!layer) return TSH_ERR_MEMORY;
     layer->config = *config;
     layer->world = world;
     layer->axis = tshi_mesh_axis(tsh_group_mesh(group), group);
     tsh_layout split = config->shard == TSH_DENSE ? TSH_REPLICATED : TSH_SHARD(config->shard == TSH_ROW ? 0 : 1);
-    tsh_status status = tshi_parameter_create(group, config->dtype, 2, (int64_t[]){config->rows, config->cols}, split,
-                                              &config->init, &fallback, &layer->weight);
-    if (status == TSH_OK) {
-        clear_padding(layer);
-        return layer;
+    int64_t shape[2] = {config->num_embeddings, config->embedding_dim};
+    status = tshi_parameter_create(group, config->dtype, 2, shape, split, &config->init, &fallback, &layer->weight);
+    if (status != TSH_OK) {
+        tsh_embedding_destroy(layer);
+        return status;
     }
-    tsh_embedding_destroy(layer);
-    return NULL;
+    clear_padding(layer);
+    *out = layer;
+    return TSH_OK;
 }
 
 void tsh_embedding_destroy(tsh_embedding *layer) {

@@ -20,9 +20,10 @@ static const tshi_unary functions[] = {[TSH_ACTIVATION_NONE] = TSHI_UNARY_COUNT,
 
 static tsh_status check_config(const tsh_group *group, const tsh_linear_config *config) {
     if (!config) return tshi_fail(TSH_ERR_ARGUMENT, "linear_create: a configuration is required");
-    if (config->in < 1 || config->out < 1) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "linear_create: in=%lld and out=%lld, both must be at least 1",
-                         (long long)config->in, (long long)config->out);
+    if (config->in_features < 1 || config->out_features < 1) {
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "linear_create: in_features=%lld and out_features=%lld, both must be at least 1",
+                         (long long)config->in_features, (long long)config->out_features);
     }
     if ((unsigned)config->activation >= sizeof functions / sizeof functions[0]) {
         return tshi_fail(TSH_ERR_ARGUMENT, "linear_create: %d is no activation", (int)config->activation);
@@ -35,27 +36,34 @@ static tsh_status make_parameters(tsh_linear *layer, tsh_group *group) {
     const tsh_linear_config *c = &layer->config;
     static const tsh_layout_kind kind[] = {
         [TSH_DENSE] = TSH_KIND_REPLICATED, [TSH_ROW] = TSH_KIND_SHARD, [TSH_COLUMN] = TSH_KIND_SHARD};
-    double bound = 1 / sqrt((double)c->in);
+    double bound = 1 / sqrt((double)c->in_features);
     tsh_init fallback = {.kind = TSH_INIT_UNIFORM, .a = -bound, .b = bound};
     tsh_layout split = {kind[c->shard], c->shard == TSH_ROW ? 1 : 0};
-    tsh_status status = tshi_parameter_create(group, c->dtype, 2, (int64_t[]){c->out, c->in}, split, &c->weight_init,
-                                              &fallback, &layer->weight);
+    tsh_status status = tshi_parameter_create(group, c->dtype, 2, (int64_t[]){c->out_features, c->in_features}, split,
+                                              &c->weight_init, &fallback, &layer->weight);
     if (status != TSH_OK || !c->bias) return status;
-    return tshi_parameter_create(group, c->dtype, 1, &c->out, c->shard == TSH_COLUMN ? TSH_SHARD(0) : TSH_REPLICATED,
-                                 &c->bias_init, &fallback, &layer->bias);
+    return tshi_parameter_create(group, c->dtype, 1, &c->out_features,
+                                 c->shard == TSH_COLUMN ? TSH_SHARD(0) : TSH_REPLICATED, &c->bias_init, &fallback,
+                                 &layer->bias);
 }
 
-tsh_linear *tsh_linear_create(tsh_group *group, const tsh_linear_config *config) {
-    if (check_config(group, config) != TSH_OK) return NULL;
+tsh_status tsh_linear_create(tsh_group *group, const tsh_linear_config *config, tsh_linear **out) {
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "linear_create: where to put the layer is required");
+    *out = NULL;
+    tsh_status status = check_config(group, config);
+    if (status != TSH_OK) return status;
     tsh_world *world = tsh_group_world(group);
     tsh_linear *layer = tshi_calloc(&world->allocator, 1, sizeof *layer);
-    if (!layer) return NULL;
+    if (!layer) return TSH_ERR_MEMORY;
     layer->config = *config;
     layer->world = world;
     layer->axis = tshi_mesh_axis(tsh_group_mesh(group), group);
-    if (make_parameters(layer, group) == TSH_OK) return layer;
-    tsh_linear_destroy(layer);
-    return NULL;
+    status = make_parameters(layer, group);
+    if (status == TSH_OK)
+        *out = layer;
+    else
+        tsh_linear_destroy(layer);
+    return status;
 }
 
 void tsh_linear_destroy(tsh_linear *layer) {
@@ -73,9 +81,9 @@ static bool check_input(tsh_tape *tape, const tsh_linear *layer, const tsh_tenso
     const tsh_linear_config *c = &layer->config;
     char text[160];
     int last = x->shape.ndim - 1;
-    if (last < 0 || x->shape.global[last] != c->in) {
+    if (last < 0 || x->shape.global[last] != c->in_features) {
         tshi_tape_fail(tape, TSH_ERR_SHAPE, "%s: x is %s, layer wants in=%lld", what,
-                       tshi_dims_name(x->shape.ndim, x->shape.global, text, sizeof text), (long long)c->in);
+                       tshi_dims_name(x->shape.ndim, x->shape.global, text, sizeof text), (long long)c->in_features);
     } else if (x->dtype != c->dtype) {
         tshi_tape_fail(tape, TSH_ERR_DTYPE, "%s: x is %s, the layer %s", what,
                        tsh_tensor_describe(x, text, sizeof text), tsh_dtype_name(c->dtype));
@@ -87,7 +95,7 @@ static bool check_input(tsh_tape *tape, const tsh_linear *layer, const tsh_tenso
                        "%s: x is %s, whose features are split along axis %s; this %s layer wants all in=%lld "
                        "(tsh_gather gives them, a row layer over that axis takes them split)",
                        what, tsh_tensor_describe(x, text, sizeof text), x->mesh->axis[a].name, name[c->shard],
-                       (long long)c->in);
+                       (long long)c->in_features);
     }
     return tape->status == TSH_OK;
 }

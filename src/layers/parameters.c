@@ -1,4 +1,4 @@
-/* Parameters: the list that optimisers take, and what all layers do with theirs. */
+/* Parameters: the list that optimizers take, and what all layers do with theirs. */
 #include "layers/layers.h"
 
 #include <stdio.h>

@@ -13,19 +13,19 @@ int tsh_tensor_ndim(const tsh_tensor *tensor) {
     return tensor ? tensor->shape.ndim : 0;
 }
 
-const int64_t *tsh_tensor_shape(const tsh_tensor *tensor) {
+const int64_t *tsh_tensor_local_shape(const tsh_tensor *tensor) {
     return tensor ? tensor->shape.local : NULL;
 }
 
-const int64_t *tsh_tensor_global_shape(const tsh_tensor *tensor) {
+const int64_t *tsh_tensor_shape(const tsh_tensor *tensor) {
     return tensor ? tensor->shape.global : NULL;
 }
 
-int64_t tsh_tensor_numel(const tsh_tensor *tensor) {
+int64_t tsh_tensor_local_numel(const tsh_tensor *tensor) {
     return tensor ? tensor->numel : 0;
 }
 
-size_t tsh_tensor_nbytes(const tsh_tensor *tensor) {
+size_t tsh_tensor_local_nbytes(const tsh_tensor *tensor) {
     return tensor ? (size_t)tensor->numel * tsh_dtype_size(tensor->dtype) : 0;
 }
 
@@ -213,7 +213,7 @@ static tsh_status check_transfer(const char *what, const tsh_tensor *tensor, con
 tsh_status tsh_tensor_write(tsh_tensor *tensor, const void *from, int64_t count) {
     tsh_status status = check_transfer("tensor_write", tensor, from, count);
     if (status == TSH_OK)
-        tensor->mesh->device->ops->copy_from_host(tensor->mesh->device, tsh_tensor_nbytes(tensor), from,
+        tensor->mesh->device->ops->copy_from_host(tensor->mesh->device, tsh_tensor_local_nbytes(tensor), from,
                                                   tshi_data(tensor));
     return status;
 }
@@ -222,7 +222,7 @@ tsh_status tsh_tensor_read(const tsh_tensor *tensor, void *to, int64_t count) {
     tsh_status status = check_transfer("tensor_read", tensor, to, count);
     if (status != TSH_OK) return status;
     tsh_device *device = tensor->mesh->device;
-    device->ops->copy_to_host(device, tsh_tensor_nbytes(tensor), tshi_data(tensor), to);
+    device->ops->copy_to_host(device, tsh_tensor_local_nbytes(tensor), tshi_data(tensor), to);
     return device->ops->check(device);
 }
 

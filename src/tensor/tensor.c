@@ -135,7 +135,7 @@ tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *conf
     memcpy(layout, config->layout, sizeof layout);
     status = tshi_shape_resolve(mesh, &shape, layout);
     if (status == TSH_OK) status = tshi_tensor_new(mesh, config->dtype, &shape, layout, out);
-    if (status == TSH_OK) mesh->device->ops->zero(mesh->device, tsh_tensor_nbytes(*out), tshi_data(*out));
+    if (status == TSH_OK) mesh->device->ops->zero(mesh->device, tsh_tensor_local_nbytes(*out), tshi_data(*out));
     return status;
 }
 
@@ -145,7 +145,7 @@ tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out) {
     if (!tensor || !tensor->storage) return tshi_fail(TSH_ERR_STATE, "tensor_clone: the tensor has no memory");
     tsh_status status = tshi_tensor_new(tensor->mesh, tensor->dtype, &tensor->shape, tensor->layout, out);
     if (status != TSH_OK) return status;
-    tensor->mesh->device->ops->copy(tensor->mesh->device, tsh_tensor_nbytes(tensor), tshi_data(tensor),
+    tensor->mesh->device->ops->copy(tensor->mesh->device, tsh_tensor_local_nbytes(tensor), tshi_data(tensor),
                                     tshi_data(*out));
     return TSH_OK;
 }

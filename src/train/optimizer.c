@@ -1,4 +1,4 @@
-/* What all optimisers share. */
+/* What all optimizers share. */
 #include "train/optimizer.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ tsh_status tshi_gradient_settle(const tsh_tensor *parameter) {
 }
 
 static tsh_status fill_slot(tshi_slot *slot, tsh_tensor *parameter, int states) {
-    tsh_status status = tshi_check_computes(parameter->mesh->device, parameter->dtype, "an optimiser's parameter");
+    tsh_status status = tshi_check_computes(parameter->mesh->device, parameter->dtype, "an optimizer's parameter");
     if (status != TSH_OK) return status;
     slot->parameter = tsh_tensor_retain(parameter);
     for (int i = 0; i < states && status == TSH_OK; i++) {
@@ -73,7 +73,7 @@ static tshi_update update_of(const tshi_slot *slot, const tsh_tensor *grad) {
 }
 
 tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
-    if (!optimizer) return tshi_fail(TSH_ERR_ARGUMENT, "optimizer_step: an optimiser is required");
+    if (!optimizer) return tshi_fail(TSH_ERR_ARGUMENT, "optimizer_step: an optimizer is required");
     for (int i = 0; i < optimizer->count; i++) {
         tsh_status status = tshi_gradient_settle(optimizer->slots[i].parameter);
         if (status != TSH_OK) return status;

@@ -1,4 +1,4 @@
-/* Optimisers from the inside: what they share, and what one of them is. */
+/* Optimizers from the inside: what they share, and what one of them is. */
 #ifndef TSHI_OPTIMIZER_H
 #define TSHI_OPTIMIZER_H
 
@@ -7,14 +7,14 @@
 
 #define TSHI_MAX_STATES 2
 
-/* A parameter with the tensors that its optimiser keeps for it. */
+/* A parameter with the tensors that its optimizer keeps for it. */
 typedef struct tshi_slot {
     tsh_tensor *parameter;
     tsh_tensor *state[TSHI_MAX_STATES];
     int64_t steps; /* taken */
 } tshi_slot;
 
-/* An optimiser is a const struct: its name and step number `step` (from 1) of `count` parameters of one dtype. */
+/* An optimizer is a const struct: its name and step number `step` (from 1) of `count` parameters of one dtype. */
 typedef struct tshi_optimizer_kind {
     const char *name;
     void (*step)(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t step, int count, const tshi_update *updates);
@@ -33,12 +33,12 @@ struct tsh_optimizer {
     } config;
 };
 
-/* An optimiser over the list's tensors with `states` zeroed tensors for each; the caller fills in the configuration. */
+/* An optimizer over the list's tensors with `states` zeroed tensors for each; the caller fills in the configuration. */
 tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states, double lr,
                                  tsh_optimizer **out);
 /* Wait for the sum of the parameter's gradient, if it has one that a schedule is to sum. */
 tsh_status tshi_gradient_settle(const tsh_tensor *parameter);
-/* What all optimisers ask of their arguments. */
+/* What all optimizers ask of their arguments. */
 tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, const void *config, double lr,
                                 double weight_decay);
 

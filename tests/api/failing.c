@@ -82,9 +82,11 @@ static tsh_status make(model *m, const tsh_world_config *config) {
     if (status == TSH_OK) status = tsh_tape_create(m->world, &m->tape);
     if (status == TSH_OK) status = tsh_parameters_create(m->world, &m->list);
     if (status != TSH_OK) return status;
-    m->table = tsh_embedding_create(group, &(tsh_embedding_config){.rows = 5, .cols = 4, .shard = TSH_ROW});
-    m->up = tsh_linear_create(group, &(tsh_linear_config){.in = 4, .out = 6, .shard = TSH_COLUMN, .bias = true});
-    m->down = tsh_linear_create(group, &(tsh_linear_config){.in = 6, .out = 5, .shard = TSH_ROW});
+    tsh_embedding_create(group, &(tsh_embedding_config){.num_embeddings = 5, .embedding_dim = 4, .shard = TSH_ROW},
+                         &m->table);
+    tsh_linear_create(
+        group, &(tsh_linear_config){.in_features = 4, .out_features = 6, .shard = TSH_COLUMN, .bias = true}, &m->up);
+    tsh_linear_create(group, &(tsh_linear_config){.in_features = 6, .out_features = 5, .shard = TSH_ROW}, &m->down);
     if (!m->table || !m->up || !m->down) return TSH_ERR_MEMORY;
     status = tsh_embedding_register(m->table, m->list, "table");
     if (status == TSH_OK) status = tsh_linear_register(m->up, m->list, "up");

@@ -38,7 +38,7 @@ typedef struct fuzz_slot {
 typedef struct fuzz {
     tshi_rank *rank;
     tsh_world *world;
-    tsh_threads *threads; /* NULL: ranks are processes */
+    tsh_thread_rendezvous *threads; /* NULL: ranks are processes */
     int size;
     uint64_t seed, step, stamp; /* stamp: of what this step makes */
     uint64_t draw;              /* state of the generator for this step */

@@ -8,11 +8,11 @@
 /* --- worlds ------------------------------------------------------------------------------------------------------- */
 
 static void threads_create(fuzz *f, void (*function)(void)) {
-    tsh_threads *threads = NULL;
+    tsh_thread_rendezvous *threads = NULL;
     tsh_world *world = NULL;
     int size = fuzz_chance(f, 70) ? 1 : fuzz_index(f, 4);
     (void)function;
-    tsh_status status = tsh_threads_create(size, fuzz_chance(f, 5) ? NULL : &threads);
+    tsh_status status = tsh_thread_rendezvous_create(size, fuzz_chance(f, 5) ? NULL : &threads);
     fuzz_said(f, "threads_create", status, threads && status != TSH_OK ? threads : NULL);
     tsh_world_config config = {
         .threads = threads, .rank = fuzz_index(f, 1), .heap_bytes = 1 << 22, .blas_threads = 1, .timeout = 1};
@@ -23,7 +23,7 @@ static void threads_create(fuzz *f, void (*function)(void)) {
         tsh_world_destroy(world);
     }
     f->severe = false;
-    tsh_threads_destroy(threads);
+    tsh_thread_rendezvous_destroy(threads);
 }
 
 static void world_init(fuzz *f, void (*function)(void)) {
@@ -149,7 +149,7 @@ static void group_questions(fuzz *f, void (*function)(void)) {
     if (tsh_group_rank_of(group, rank) >= tsh_group_size(group) && group) fuzz_wrong(f, "group_rank_of");
     if (!tsh_group_backend(group) != !group || !tsh_group_world(group) != !group) fuzz_wrong(f, "group_backend");
     if (!tsh_group_mesh(group) != !group) fuzz_wrong(f, "group_mesh");
-    tsh_group_get_stats(group);
+    tsh_group_stats(group);
     if (fuzz_chance(f, 20)) tsh_group_reset_stats(group);
     tsh_collective op = (tsh_collective)fuzz_index(f, TSH_COLLECTIVE_COUNT);
     tsh_dtype dtype = (tsh_dtype)fuzz_index(f, TSH_DTYPE_COUNT);
@@ -343,8 +343,8 @@ static void message_async(fuzz *f, void (*function)(void)) {
     int named = sender_for(f, a.group, from);
     (void)function;
     tsh_status status = TSH_OK;
-    if (part == 0) status = tsh_isend(a.group, a.x, to, a.out);
-    if (part == 1) status = tsh_irecv(a.group, a.y, named, a.out);
+    if (part == 0) status = tsh_send_async(a.group, a.x, to, a.out);
+    if (part == 1) status = tsh_recv_async(a.group, a.y, named, a.out);
     fuzz_said(f, "message_async", status, status != TSH_OK ? a.work : NULL);
     fuzz_put(f, FUZZ_WORK, a.work, NULL);
     give_up(f, status);
@@ -368,7 +368,7 @@ static void message_new(fuzz *f, void (*function)(void)) {
 }
 
 const fuzz_call fuzz_dist_calls[] = {
-    {"tsh_threads_create tsh_threads_destroy", threads_create, NULL, 1},
+    {"tsh_thread_rendezvous_create tsh_thread_rendezvous_destroy", threads_create, NULL, 1},
     {"tsh_world_init", world_init, NULL, 2},
     {"tsh_world_destroy", world_destroy, NULL, 1},
     {"tsh_world_rank tsh_world_size tsh_world_local_rank tsh_world_node_count tsh_world_uses_rdma tsh_world_device "
@@ -382,7 +382,7 @@ const fuzz_call fuzz_dist_calls[] = {
     {"tsh_group_split", group_split, NULL, 1},
     {"tsh_group_destroy", group_destroy, NULL, 1},
     {"tsh_group_rank tsh_group_size tsh_group_world_rank tsh_group_backend tsh_group_rank_of tsh_group_world "
-     "tsh_group_mesh tsh_group_get_stats tsh_group_reset_stats tsh_group_supports tsh_backend_supports "
+     "tsh_group_mesh tsh_group_stats tsh_group_reset_stats tsh_group_supports tsh_backend_supports "
      "tsh_collective_name",
      group_questions, NULL, 3},
     {"tsh_mesh_create", fuzz_make_mesh, NULL, 1},
@@ -417,7 +417,7 @@ const fuzz_call fuzz_dist_calls[] = {
     {"tsh_work_wait tsh_work_sender", work_wait, NULL, 8},
     {"tsh_work_release", work_release, NULL, 6},
     {"tsh_send tsh_recv", message, NULL, 6},
-    {"tsh_isend tsh_irecv", message_async, NULL, 6},
+    {"tsh_send_async tsh_recv_async", message_async, NULL, 6},
     {"tsh_send_new tsh_recv_new", message_new, NULL, 4},
     {NULL, NULL, NULL, 0},
 };

@@ -43,7 +43,7 @@ typedef struct shared {
 typedef struct run {
     uint64_t seed;
     int ranks;
-    tsh_threads *threads;
+    tsh_thread_rendezvous *threads;
     shared *shared;
 } run;
 
@@ -300,11 +300,11 @@ static bool run_once(run *r, bool processes) {
         .ranks = r->ranks, .bare = true, .threads = !processes, .timeout = RUN_SECONDS, .world_timeout = "15"};
     current = r;
     r->threads = NULL;
-    if (!processes && tsh_threads_create(r->ranks, &r->threads) != TSH_OK) return false;
+    if (!processes && tsh_thread_rendezvous_create(r->ranks, &r->threads) != TSH_OK) return false;
     if (!processes) alarm(RUN_SECONDS);
     const char *words = tshi_test_run_with(&options, live, r, NULL, NULL);
     alarm(0);
-    tsh_threads_destroy(r->threads);
+    tsh_thread_rendezvous_destroy(r->threads);
     if (!words[0]) return true;
     fprintf(stderr, "fuzz: --seed %llu --ranks %d%s: %s\n", (unsigned long long)r->seed, r->ranks,
             processes ? " --processes" : "", words);

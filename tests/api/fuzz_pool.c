@@ -167,7 +167,7 @@ static bool alike(const tsh_tensor *a, const tsh_tensor *b) {
     if (tsh_tensor_dtype(a) != tsh_tensor_dtype(b) || tsh_tensor_ndim(a) != tsh_tensor_ndim(b)) return false;
     if (tsh_tensor_mesh(a) != tsh_tensor_mesh(b)) return false;
     for (int d = 0; d < tsh_tensor_ndim(a); d++) {
-        if (tsh_tensor_global_shape(a)[d] != tsh_tensor_global_shape(b)[d]) return false;
+        if (tsh_tensor_shape(a)[d] != tsh_tensor_shape(b)[d]) return false;
     }
     return true;
 }

@@ -39,8 +39,8 @@ static void device_questions(fuzz *f, void (*function)(void)) {
     tsh_device *d = device(f);
     (void)function;
     if (strlen(tsh_device_describe(d, text, 1 + (size_t)fuzz_below(f, 95))) >= sizeof text) fuzz_wrong(f, "describe");
-    if (tsh_device_get_kind(d) != (d ? TSH_CPU : TSH_DEVICE_DEFAULT)) fuzz_wrong(f, "device_get_kind");
-    tsh_device_stats stats = tsh_device_get_stats(d);
+    if (tsh_device_kind_of(d) != (d ? TSH_CPU : TSH_DEVICE_DEFAULT)) fuzz_wrong(f, "device_kind_of");
+    tsh_memory_stats stats = tsh_device_stats(d);
     if (stats.bytes_peak < stats.bytes_in_use) fuzz_wrong(f, "device_get_stats");
     if (fuzz_chance(f, 30)) tsh_device_reset_peak(d);
     fuzz_said(f, "device_synchronize", tsh_device_synchronize(d), NULL);
@@ -82,7 +82,7 @@ static int64_t size(fuzz *f) {
 
 /* Of id dtype: small numbers, mostly below 4. */
 static void fill(fuzz *f, tsh_tensor *t) {
-    int64_t numel = tsh_tensor_numel(t), ids[MOST];
+    int64_t numel = tsh_tensor_local_numel(t), ids[MOST];
     if (tsh_tensor_dtype(t) != TSH_INT64 || numel > MOST) {
         fuzz_said(f, "tensor_fill", tsh_tensor_fill(t, fuzz_number(f)), NULL);
         return;
@@ -162,11 +162,11 @@ static void tensor_questions(fuzz *f, void (*function)(void)) {
     int64_t numel = 1;
     (void)function;
     for (int d = 0; d < tsh_tensor_ndim(t); d++) {
-        numel *= tsh_tensor_shape(t)[d];
-        if (tsh_tensor_shape(t)[d] > tsh_tensor_global_shape(t)[d]) fuzz_wrong(f, "a part larger than the whole");
+        numel *= tsh_tensor_local_shape(t)[d];
+        if (tsh_tensor_local_shape(t)[d] > tsh_tensor_shape(t)[d]) fuzz_wrong(f, "a part larger than the whole");
     }
-    if (t && numel != tsh_tensor_numel(t)) fuzz_wrong(f, "tensor_numel");
-    if (tsh_tensor_nbytes(t) != (size_t)tsh_tensor_numel(t) * tsh_dtype_size(tsh_tensor_dtype(t)))
+    if (t && numel != tsh_tensor_local_numel(t)) fuzz_wrong(f, "tensor_numel");
+    if (tsh_tensor_local_nbytes(t) != (size_t)tsh_tensor_local_numel(t) * tsh_dtype_size(tsh_tensor_dtype(t)))
         fuzz_wrong(f, "nbytes");
     if (!tsh_tensor_mesh(t) != !t) fuzz_wrong(f, "tensor_mesh");
     tsh_layout layout = tsh_tensor_layout(t, fuzz_group(f));
@@ -192,7 +192,7 @@ static void tensor_claim(fuzz *f, void (*function)(void)) {
 static void tensor_write(fuzz *f, void (*function)(void)) {
     static const char zeros[MOST * 16];
     tsh_tensor *t = fuzz_tensor(f);
-    int64_t numel = tsh_tensor_numel(t), count = fuzz_chance(f, 90) ? numel : fuzz_index(f, 9);
+    int64_t numel = tsh_tensor_local_numel(t), count = fuzz_chance(f, 90) ? numel : fuzz_index(f, 9);
     (void)function;
     if (numel > MOST) return;
     fuzz_said(f, "tensor_write", tsh_tensor_write(t, fuzz_chance(f, 3) ? NULL : zeros, count), NULL);
@@ -201,7 +201,7 @@ static void tensor_write(fuzz *f, void (*function)(void)) {
 static void tensor_read(fuzz *f, void (*function)(void)) {
     static _Thread_local char room[MOST * 16];
     tsh_tensor *t = fuzz_tensor(f);
-    int64_t numel = tsh_tensor_numel(t), count = fuzz_chance(f, 90) ? numel : fuzz_index(f, 9);
+    int64_t numel = tsh_tensor_local_numel(t), count = fuzz_chance(f, 90) ? numel : fuzz_index(f, 9);
     (void)function;
     if (numel > MOST) return;
     fuzz_said(f, "tensor_read", tsh_tensor_read(t, fuzz_chance(f, 3) ? NULL : room, count), NULL);
@@ -213,7 +213,7 @@ static void tensor_write_whole(fuzz *f, void (*function)(void)) {
     int64_t whole = 1;
     (void)function;
     for (int d = 0; d < tsh_tensor_ndim(t); d++) {
-        if (__builtin_mul_overflow(whole, tsh_tensor_global_shape(t)[d], &whole)) return;
+        if (__builtin_mul_overflow(whole, tsh_tensor_shape(t)[d], &whole)) return;
     }
     if (whole > MOST) return;
     fuzz_said(f, "tensor_write_whole", tsh_tensor_write_whole(t, fuzz_chance(f, 3) ? NULL : zeros), NULL);
@@ -247,7 +247,7 @@ static void tensor_init(fuzz *f, void (*function)(void)) {
 const fuzz_call fuzz_tensor_calls[] = {
     {"tsh_status_name tsh_version tsh_dtype_size tsh_dtype_name tsh_error_message", names, NULL, 1},
     {"tsh_split", split, NULL, 1},
-    {"tsh_device_describe tsh_device_get_kind tsh_device_get_stats tsh_device_reset_peak tsh_device_synchronize",
+    {"tsh_device_describe tsh_device_kind_of tsh_device_stats tsh_device_reset_peak tsh_device_synchronize",
      device_questions, NULL, 1},
     {"tsh_event_create tsh_event_destroy", event_create, NULL, 1},
     {"tsh_event_record tsh_event_elapsed", event_use, NULL, 1},
@@ -256,7 +256,8 @@ const fuzz_call fuzz_tensor_calls[] = {
     {"tsh_tensor_clone", tensor_clone, NULL, 3},
     {"tsh_tensor_retain", tensor_retain, NULL, 3},
     {"tsh_tensor_release", tensor_release, NULL, 3},
-    {"tsh_tensor_dtype tsh_tensor_ndim tsh_tensor_shape tsh_tensor_global_shape tsh_tensor_numel tsh_tensor_nbytes "
+    {"tsh_tensor_dtype tsh_tensor_ndim tsh_tensor_local_shape tsh_tensor_shape tsh_tensor_local_numel "
+     "tsh_tensor_local_nbytes "
      "tsh_tensor_mesh tsh_tensor_layout tsh_tensor_data tsh_tensor_describe tsh_tensor_grad",
      tensor_questions, NULL, 5},
     {"tsh_tensor_claim", tensor_claim, NULL, 5},

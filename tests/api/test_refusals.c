@@ -45,7 +45,7 @@ typedef struct kit {
     union {
         void *any;
         tsh_tensor *tensor;
-        tsh_threads *threads;
+        tsh_thread_rendezvous *threads;
         tsh_world *world;
         tsh_group *group;
         tsh_mesh *mesh;
@@ -56,6 +56,8 @@ typedef struct kit {
         tsh_data_parallel *dp;
         tsh_event *event;
         tsh_graph *graph;
+        tsh_linear *linear;
+        tsh_embedding *embedding;
     } out;
 } kit;
 
@@ -71,6 +73,8 @@ typedef struct kit {
 #define dp_out          out.dp
 #define event_out       out.event
 #define graph_out       out.graph
+#define linear_out      out.linear
+#define embedding_out   out.embedding
 #define WITH(type, ...) (&(type){__VA_ARGS__})
 #define LAYOUT(k, d)    ((tsh_layout){(tsh_layout_kind)(k), (d)})
 #define INS             ((const tsh_tensor *const *)k->tensors)
@@ -199,8 +203,8 @@ static void open_kit(kit *k) {
     cr_assert_eq(tsh_barrier_async(k->group, &k->work), TSH_OK);
     cr_assert_eq(tsh_parameters_create(k->world, &k->list), TSH_OK);
     cr_assert_eq(tsh_parameters_add(k->list, "weight", k->weight), TSH_OK);
-    k->linear = tsh_linear_create(k->group, &(tsh_linear_config){.in = 3, .out = 2});
-    k->embedding = tsh_embedding_create(k->group, &(tsh_embedding_config){.rows = 3, .cols = 2});
+    tsh_linear_create(k->group, &(tsh_linear_config){.in_features = 3, .out_features = 2}, &k->linear);
+    tsh_embedding_create(k->group, &(tsh_embedding_config){.num_embeddings = 3, .embedding_dim = 2}, &k->embedding);
     cr_assert(k->linear && k->embedding);
 }
 

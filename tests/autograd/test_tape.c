@@ -25,7 +25,7 @@ static bench set_up(tshi_rank *r) {
 static void tear_down(tshi_rank *r, bench *b) {
     tsh_tensor_release(b->x);
     tsh_tape_destroy(b->tape);
-    size_t left = tsh_device_get_stats(tsh_world_device(r->world)).bytes_in_use;
+    size_t left = tsh_device_stats(tsh_world_device(r->world)).bytes_in_use;
     tshi_check(r, left == 0, "%zu bytes are left", left);
 }
 
@@ -141,7 +141,7 @@ static void refused_alike(tshi_rank *r, void *arg) {
     bench b = set_up(r);
     const tsh_group *group = tsh_world_group(r->world);
     tsh_tensor *part = tsh_scatter(b.tape, tsh_slice(b.tape, b.x, 0, 0, 2), group, 0);
-    tshi_check(r, tsh_tensor_numel(part) == (r->rank < 2), "two elements over three ranks");
+    tshi_check(r, tsh_tensor_local_numel(part) == (r->rank < 2), "two elements over three ranks");
     tshi_check_status(r, tsh_backward(b.tape, part), TSH_ERR_SHAPE, "one element is wanted");
     failed_with(r, &b, TSH_ERR_SHAPE, "one element is wanted");
     part = tsh_scatter(b.tape, tsh_slice(b.tape, b.x, 0, 0, 1), group, 0);

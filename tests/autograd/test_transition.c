@@ -19,20 +19,20 @@ typedef struct table_row {
 #define NONE TSH_COLLECTIVE_COUNT
 
 static const table_row rows[] = {
-    {{TSH_KIND_REPLICATED, 0}, {TSH_KIND_LOCAL, 0}, NONE, TSH_OP_ALL_REDUCE},
-    {{TSH_KIND_PARTIAL, 0}, {TSH_KIND_REPLICATED, 0}, TSH_OP_ALL_REDUCE, NONE},
-    {{TSH_KIND_LOCAL, 0}, {TSH_KIND_REPLICATED, 0}, TSH_OP_ALL_REDUCE, NONE},
-    {{TSH_KIND_REPLICATED, 0}, {TSH_KIND_SHARD, 0}, NONE, TSH_OP_ALL_GATHER},
-    {{TSH_KIND_REPLICATED, 0}, {TSH_KIND_SHARD, 1}, NONE, TSH_OP_ALL_GATHER},
-    {{TSH_KIND_SHARD, 0}, {TSH_KIND_REPLICATED, 0}, TSH_OP_ALL_GATHER, NONE},
-    {{TSH_KIND_SHARD, 1}, {TSH_KIND_REPLICATED, 0}, TSH_OP_ALL_GATHER, NONE},
-    {{TSH_KIND_SHARD, 0}, {TSH_KIND_LOCAL, 0}, TSH_OP_ALL_GATHER, TSH_OP_REDUCE_SCATTER},
-    {{TSH_KIND_SHARD, 1}, {TSH_KIND_LOCAL, 0}, TSH_OP_ALL_GATHER, TSH_OP_REDUCE_SCATTER},
-    {{TSH_KIND_PARTIAL, 0}, {TSH_KIND_SHARD, 0}, TSH_OP_REDUCE_SCATTER, TSH_OP_ALL_GATHER},
-    {{TSH_KIND_PARTIAL, 0}, {TSH_KIND_SHARD, 1}, TSH_OP_REDUCE_SCATTER, TSH_OP_ALL_GATHER},
-    {{TSH_KIND_PARTIAL, 0}, {TSH_KIND_LOCAL, 0}, TSH_OP_ALL_REDUCE, TSH_OP_ALL_REDUCE},
-    {{TSH_KIND_SHARD, 0}, {TSH_KIND_SHARD, 1}, TSH_OP_ALL_TO_ALL, TSH_OP_ALL_TO_ALL},
-    {{TSH_KIND_SHARD, 1}, {TSH_KIND_SHARD, 0}, TSH_OP_ALL_TO_ALL, TSH_OP_ALL_TO_ALL},
+    {{TSH_KIND_REPLICATED, 0}, {TSH_KIND_LOCAL, 0}, NONE, TSH_COLLECTIVE_ALL_REDUCE},
+    {{TSH_KIND_PARTIAL, 0}, {TSH_KIND_REPLICATED, 0}, TSH_COLLECTIVE_ALL_REDUCE, NONE},
+    {{TSH_KIND_LOCAL, 0}, {TSH_KIND_REPLICATED, 0}, TSH_COLLECTIVE_ALL_REDUCE, NONE},
+    {{TSH_KIND_REPLICATED, 0}, {TSH_KIND_SHARD, 0}, NONE, TSH_COLLECTIVE_ALL_GATHER},
+    {{TSH_KIND_REPLICATED, 0}, {TSH_KIND_SHARD, 1}, NONE, TSH_COLLECTIVE_ALL_GATHER},
+    {{TSH_KIND_SHARD, 0}, {TSH_KIND_REPLICATED, 0}, TSH_COLLECTIVE_ALL_GATHER, NONE},
+    {{TSH_KIND_SHARD, 1}, {TSH_KIND_REPLICATED, 0}, TSH_COLLECTIVE_ALL_GATHER, NONE},
+    {{TSH_KIND_SHARD, 0}, {TSH_KIND_LOCAL, 0}, TSH_COLLECTIVE_ALL_GATHER, TSH_COLLECTIVE_REDUCE_SCATTER},
+    {{TSH_KIND_SHARD, 1}, {TSH_KIND_LOCAL, 0}, TSH_COLLECTIVE_ALL_GATHER, TSH_COLLECTIVE_REDUCE_SCATTER},
+    {{TSH_KIND_PARTIAL, 0}, {TSH_KIND_SHARD, 0}, TSH_COLLECTIVE_REDUCE_SCATTER, TSH_COLLECTIVE_ALL_GATHER},
+    {{TSH_KIND_PARTIAL, 0}, {TSH_KIND_SHARD, 1}, TSH_COLLECTIVE_REDUCE_SCATTER, TSH_COLLECTIVE_ALL_GATHER},
+    {{TSH_KIND_PARTIAL, 0}, {TSH_KIND_LOCAL, 0}, TSH_COLLECTIVE_ALL_REDUCE, TSH_COLLECTIVE_ALL_REDUCE},
+    {{TSH_KIND_SHARD, 0}, {TSH_KIND_SHARD, 1}, TSH_COLLECTIVE_ALL_TO_ALL, TSH_COLLECTIVE_ALL_TO_ALL},
+    {{TSH_KIND_SHARD, 1}, {TSH_KIND_SHARD, 0}, TSH_COLLECTIVE_ALL_TO_ALL, TSH_COLLECTIVE_ALL_TO_ALL},
     {{TSH_KIND_SHARD, 0}, {TSH_KIND_PARTIAL, 0}, NONE, NONE},
     {{TSH_KIND_SHARD, 1}, {TSH_KIND_PARTIAL, 0}, NONE, NONE},
     {{TSH_KIND_REPLICATED, 0}, {TSH_KIND_PARTIAL, 0}, NONE, NONE},
@@ -66,7 +66,7 @@ static void check_values(tshi_rank *r, const char *what, const tsh_tensor *t, ts
                          const table_row *row) {
     int64_t start[2] = {0, 0}, n[2] = {ROWS, COLS};
     if (layout.kind == TSH_KIND_SHARD) tsh_split(n[layout.dim], r->size, r->rank, &start[layout.dim], &n[layout.dim]);
-    const int64_t *shape = tsh_tensor_shape(t);
+    const int64_t *shape = tsh_tensor_local_shape(t);
     if (!tshi_check(r, shape[0] == n[0] && shape[1] == n[1], "%s: the shape is wrong", what)) return;
     const double *data = tsh_tensor_data(t);
     for (int64_t i = 0; i < n[0]; i++) {
@@ -115,19 +115,19 @@ static tsh_tensor *make_upstream(tshi_rank *r, tsh_layout to) {
 
 static uint64_t ring_bytes(tsh_collective op, uint64_t p) {
     uint64_t whole = ROWS * COLS * sizeof(double);
-    if (op == TSH_OP_ALL_REDUCE) return 2 * (whole * (p - 1) / p);
+    if (op == TSH_COLLECTIVE_ALL_REDUCE) return 2 * (whole * (p - 1) / p);
     return whole * (p - 1) / p;
 }
 
 /* Exactly one call of `op` (none for NONE) since the last look, with the ring's bytes. */
 static void check_cost(tshi_rank *r, const char *what, tsh_collective op) {
     tsh_group *group = tsh_world_group(r->world);
-    tsh_group_stats stats = tsh_group_get_stats(group);
+    tsh_communication_stats stats = tsh_group_stats(group);
     for (int k = 0; k < TSH_COLLECTIVE_COUNT; k++) {
         uint64_t wanted = k == (int)op && r->size > 1 ? 1 : 0;
         tshi_check(r, stats.calls[k] == wanted, "%s: %d calls of %s, %d wanted", what, (int)stats.calls[k],
                    tsh_collective_name((tsh_collective)k), (int)wanted);
-        if (!wanted || op == TSH_OP_ALL_TO_ALL) continue; /* uneven: what this rank happens to send */
+        if (!wanted || op == TSH_COLLECTIVE_ALL_TO_ALL) continue; /* uneven: what this rank happens to send */
         tshi_check(r, stats.bytes[k] == ring_bytes(op, (uint64_t)r->size), "%s: %d bytes", what, (int)stats.bytes[k]);
     }
     tsh_group_reset_stats(group);
@@ -153,8 +153,8 @@ static void each_row(tshi_rank *r, void *arg) {
         check_values(r, "its gradient", tsh_tensor_grad(x), rows[k].from, backward_value, &rows[k]);
         /* The upstream gradient belongs to the caller. */
         tsh_tensor *again = make_upstream(r, rows[k].to);
-        tshi_check(r, memcmp(tsh_tensor_data(dy), tsh_tensor_data(again), tsh_tensor_nbytes(dy)) == 0, "%s wrote to dy",
-                   what);
+        tshi_check(r, memcmp(tsh_tensor_data(dy), tsh_tensor_data(again), tsh_tensor_local_nbytes(dy)) == 0,
+                   "%s wrote to dy", what);
         tshi_check_ok(r, tsh_tape_reset(tape));
         tsh_tensor_release(x);
         tsh_tensor_release(dy);
@@ -196,7 +196,7 @@ static void gather_blocks(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_tape_reset(tape));
     tshi_check_ok(r, tsh_tensor_claim(x, group, TSH_SHARD(0), 0));
     tsh_tensor *y = tsh_gather(tape, x, group, -1);
-    if (!tshi_check(r, y && tsh_tensor_numel(y) == 32, "%s", tsh_tape_message(tape))) return;
+    if (!tshi_check(r, y && tsh_tensor_local_numel(y) == 32, "%s", tsh_tape_message(tape))) return;
     for (int i = 0; i < 32; i++) tshi_check(r, ((double *)tsh_tensor_data(y))[i] == i / 8, "element %d", i);
     tsh_tensor_release(x);
     tsh_tape_destroy(tape);
@@ -246,7 +246,7 @@ static void sum_of_shards(tshi_rank *r, void *arg) {
     if (!tshi_check(r, z != NULL, "%s", tsh_tape_message(tape))) return;
     tsh_layout layout = tsh_tensor_layout(z, group);
     tshi_check(r, layout.kind == TSH_KIND_SHARD && layout.dim == 0, "layout %d(%d)", (int)layout.kind, layout.dim);
-    check_cost(r, "x + y", TSH_OP_ALL_TO_ALL);
+    check_cost(r, "x + y", TSH_COLLECTIVE_ALL_TO_ALL);
     int64_t start, n;
     tsh_split(ROWS, r->size, r->rank, &start, &n);
     for (int64_t i = 0; i < n * COLS; i++) {
@@ -279,7 +279,7 @@ static void three_copies(tshi_rank *r, void *arg) {
         tshi_check(r, a == b && b == c, "a copy was made twice");
         tsh_tensor *loss = tsh_sum(tape, tsh_add(tape, tsh_add(tape, a, b), c), TSH_ALL_DIMS);
         tshi_check_ok(r, tsh_backward(tape, loss));
-        check_cost(r, "three copies", TSH_OP_ALL_REDUCE);
+        check_cost(r, "three copies", TSH_COLLECTIVE_ALL_REDUCE);
         tshi_check(r, ((double *)tsh_tensor_data(tsh_tensor_grad(x)))[3] == 3.0 * r->size, "gradient");
         tshi_check_ok(r, tsh_tape_reset(tape));
     }

@@ -22,8 +22,9 @@ static inline bool open_steps(tshi_rank *r, steps *s) {
     for (int i = 0; i < DP_BATCH * DP_IN; i++) x[i] = (float)(i % 7 - 3);
     tshi_check_ok(r, tsh_mesh_create(r->world, "data=-1,model=1", &s->mesh));
     tsh_group *model = tsh_mesh_group(s->mesh, "model");
-    s->layer =
-        tsh_linear_create(model, &(tsh_linear_config){.in = DP_IN, .out = DP_OUT, .shard = TSH_COLUMN, .bias = true});
+    tsh_linear_create(
+        model, &(tsh_linear_config){.in_features = DP_IN, .out_features = DP_OUT, .shard = TSH_COLUMN, .bias = true},
+        &s->layer);
     if (!tshi_check(r, s->layer, "%s", tsh_error_message())) return false;
     tsh_tensor_config rows = {.ndim = 2, .shape = {DP_BATCH, DP_IN}, .layout = {TSH_SHARD(0)}};
     tshi_check_ok(r, tsh_linear_load(s->layer, weight, bias));

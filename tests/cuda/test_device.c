@@ -9,7 +9,7 @@ Test(cuda_device, says_what_it_is) {
     tsh_device_describe(device, text, sizeof text);
     cr_assert_not_null(strstr(text, "GPU stand-in 0, 4 multiprocessors, 4 GiB, CUDA "), "%s", text);
     cr_assert_not_null(strstr(text, ", cuBLASLt 1"), "%s", text);
-    cr_assert_eq(tsh_device_get_kind(device), TSH_CUDA);
+    cr_assert_eq(tsh_device_kind_of(device), TSH_CUDA);
     for (int d = 0; d < TSH_DTYPE_COUNT; d++) {
         cr_expect_eq(tshi_device_computes(device, (tsh_dtype)d), d <= TSH_FLOAT16, "%s", tsh_dtype_name((tsh_dtype)d));
     }

@@ -1,7 +1,7 @@
-/* The GPU's optimisers against the CPU's. */
+/* The GPU's optimizers against the CPU's. */
 #include "kernel_pair.h"
 
-TestSuite(cuda_optimiser, .timeout = 120);
+TestSuite(cuda_optimizer, .timeout = 120);
 
 #define STEPS 3
 
@@ -90,7 +90,7 @@ static void check_sgd(tsh_dtype dtype, int64_t n, int skew, tshi_sgd s) {
     parameter_free(&u);
 }
 
-Test(cuda_optimiser, sgd) {
+Test(cuda_optimizer, sgd) {
     for (int t = 0; t < 4; t++)
         for (int s = 0; s < ODD_SIZES; s++)
             for (int skew = 0; skew < 2; skew++) {
@@ -103,7 +103,7 @@ Test(cuda_optimiser, sgd) {
             }
 }
 
-Test(cuda_optimiser, adamw) {
+Test(cuda_optimizer, adamw) {
     const int64_t sizes[] = {0, 1, 7, 8, 63, 257, 4095, 4096, 4097, 9000};
     for (int t = 0; t < 4; t++)
         for (int s = 0; s < 10; s++)
@@ -115,7 +115,7 @@ Test(cuda_optimiser, adamw) {
 }
 
 /* More than a launch takes, of many sizes, with empty ones between, at the end, and nothing else. */
-Test(cuda_optimiser, many_parameters_at_once) {
+Test(cuda_optimizer, many_parameters_at_once) {
     static parameter u[MOST];
     for (int t = 0; t < 4; t++) {
         for (int i = 0; i < MOST; i++)
@@ -128,7 +128,7 @@ Test(cuda_optimiser, many_parameters_at_once) {
     tshi_cuda_sgd(gpu(), TSH_FLOAT32, &(tshi_sgd){.lr = 1}, 2, (tshi_update[2]){{.n = 0}, {.n = 0}});
 }
 
-Test(cuda_optimiser, a_state_of_float32_keeps_what_a_half_would_lose) {
+Test(cuda_optimizer, a_state_of_float32_keeps_what_a_half_would_lose) {
     pair p = pair_make(TSH_BFLOAT16, 1, 0), grad = pair_make(TSH_BFLOAT16, 1, 0);
     float m = 1.0f, v = 1.0f;
     set(&grad.cpu, 0, 1.0);

@@ -123,7 +123,7 @@ static void many(tshi_rank *r, void *arg) {
         tsh_work_release(work[i]);
         tsh_tensor_release(one);
     }
-    tshi_check(r, tsh_group_get_stats(group).calls[TSH_OP_ALL_REDUCE] == CALLS, "calls are counted");
+    tshi_check(r, tsh_group_stats(group).calls[TSH_COLLECTIVE_ALL_REDUCE] == CALLS, "calls are counted");
 }
 
 Test(nccl, started_calls_are_all_queued_at_once) {
@@ -134,9 +134,9 @@ static void refused(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
     tsh_tensor *x = tshi_test_vector(r, TSH_INT32, 4);
-    tshi_check(r, !tsh_group_supports(group, TSH_OP_ALL_REDUCE, TSH_INT32, TSH_BAND), "band");
-    tshi_check(r, !tsh_group_supports(group, TSH_OP_ALL_REDUCE, TSH_COMPLEX64, TSH_PROD), "prod");
-    tshi_check(r, tsh_group_supports(group, TSH_OP_SEND, TSH_COMPLEX64, TSH_SUM), "send");
+    tshi_check(r, !tsh_group_supports(group, TSH_COLLECTIVE_ALL_REDUCE, TSH_INT32, TSH_BAND), "band");
+    tshi_check(r, !tsh_group_supports(group, TSH_COLLECTIVE_ALL_REDUCE, TSH_COMPLEX64, TSH_PROD), "prod");
+    tshi_check(r, tsh_group_supports(group, TSH_COLLECTIVE_SEND, TSH_COMPLEX64, TSH_SUM), "send");
     tshi_check_status(r, tsh_all_reduce(group, x, TSH_BXOR), TSH_ERR_UNSUPPORTED, "nccl has no bxor of int32");
     sums(r, group);
     tsh_tensor_release(x);
@@ -145,9 +145,9 @@ static void refused(tshi_rank *r, void *arg) {
 Test(nccl, what_it_has_not_is_refused_in_words) {
     begin(2, false);
     cr_assert_str_empty(tshi_test_run_threads(2, refused, NULL));
-    cr_assert(tsh_backend_supports("nccl", TSH_CUDA, TSH_OP_ALL_REDUCE, TSH_BFLOAT16, TSH_AVG));
-    cr_assert_not(tsh_backend_supports("nccl", TSH_CPU, TSH_OP_ALL_REDUCE, TSH_BFLOAT16, TSH_AVG));
-    cr_assert_not(tsh_backend_supports("nccl", TSH_CUDA, TSH_OP_REDUCE, TSH_INT64, TSH_BOR));
+    cr_assert(tsh_backend_supports("nccl", TSH_CUDA, TSH_COLLECTIVE_ALL_REDUCE, TSH_BFLOAT16, TSH_AVG));
+    cr_assert_not(tsh_backend_supports("nccl", TSH_CPU, TSH_COLLECTIVE_ALL_REDUCE, TSH_BFLOAT16, TSH_AVG));
+    cr_assert_not(tsh_backend_supports("nccl", TSH_CUDA, TSH_COLLECTIVE_REDUCE, TSH_INT64, TSH_BOR));
     expect_nothing_left("a world");
 }
 
@@ -474,7 +474,7 @@ Test(nccl, the_input_gradient_is_scattered_beside_the_weight_gradient) {
 
 /* --- data parallelism --------------------------------------------------------------------------------------------- */
 
-/* The gradients are summed while the host goes on to the optimiser and the next step. */
+/* The gradients are summed while the host goes on to the optimizer and the next step. */
 static void data_parallel(tshi_rank *r, void *arg) {
     enum { STEPS = 4 };
     (void)arg;

@@ -38,7 +38,7 @@ static void round_trips(tshi_rank *r, void *arg) {
             tsh_tensor *out = tshi_test_vector(r, (tsh_dtype)dtype, n), *in = tshi_test_vector(r, (tsh_dtype)dtype, n);
             put(out, r->rank);
             tsh_work *work;
-            tshi_check_ok(r, tsh_isend(group, out, next, &work));
+            tshi_check_ok(r, tsh_send_async(group, out, next, &work));
             bool good = tshi_check_ok(r, tsh_recv(group, in, n % 2 ? before : TSH_ANY_RANK, &sender)) &&
                         tshi_check_ok(r, tsh_work_wait(work)) && holds(r, in, before) &&
                         tshi_check(r, sender == before, "the sender is %d, not %d", sender, before);
@@ -48,9 +48,12 @@ static void round_trips(tshi_rank *r, void *arg) {
             if (!good) return;
         }
     }
-    tsh_group_stats stats = tsh_group_get_stats(group);
-    tshi_check(r, stats.calls[TSH_OP_SEND] == stats.calls[TSH_OP_RECV] && stats.calls[TSH_OP_SEND] >= 36, "counts");
-    tshi_check(r, stats.bytes[TSH_OP_SEND] == 510 * 53 && stats.bytes[TSH_OP_RECV] == 0, "bytes");
+    tsh_communication_stats stats = tsh_group_stats(group);
+    tshi_check(r,
+               stats.calls[TSH_COLLECTIVE_SEND] == stats.calls[TSH_COLLECTIVE_RECV] &&
+                   stats.calls[TSH_COLLECTIVE_SEND] >= 36,
+               "counts");
+    tshi_check(r, stats.bytes[TSH_COLLECTIVE_SEND] == 510 * 53 && stats.bytes[TSH_COLLECTIVE_RECV] == 0, "bytes");
 }
 
 Test(nccl_messages, around_a_ring) {
@@ -112,8 +115,8 @@ static void many(tshi_rank *r, void *arg) {
                 bool send = side == (int)(seed % 2);
                 salts[n] = send ? -1 : 10 * i + peer;
                 if (send) put(tensors[n], 10 * i + r->rank);
-                tsh_status status = send ? tsh_isend(group, tensors[n], peer, &works[n])
-                                         : tsh_irecv(group, tensors[n], peer, &works[n]);
+                tsh_status status = send ? tsh_send_async(group, tensors[n], peer, &works[n])
+                                         : tsh_recv_async(group, tensors[n], peer, &works[n]);
                 if (!tshi_check_ok(r, status)) return;
             }
         }
@@ -178,10 +181,10 @@ static void crossed(tshi_rank *r, void *arg) {
         tsh_work *works[2] = {NULL, NULL};
         int64_t got[N];
         put(out, r->rank + i);
-        tshi_check_ok(r, tsh_isend(group, out, peer, &works[0]));
+        tshi_check_ok(r, tsh_send_async(group, out, peer, &works[0]));
         tshi_check_ok(r, tsh_recv(group, in, peer, NULL));
         tsh_tensor_fill(in, i + r->rank);
-        tshi_check_ok(r, tsh_isend(group, in, peer, &works[1]));
+        tshi_check_ok(r, tsh_send_async(group, in, peer, &works[1]));
         tshi_check_ok(r, tsh_work_wait(works[r->rank]));
         tshi_check_ok(r, tsh_recv(group, out, peer, NULL));
         tshi_check_ok(r, tsh_work_wait(works[peer]));
@@ -207,7 +210,7 @@ static void heard_of_while_waiting(tshi_rank *r, void *arg) {
     int64_t got[3];
     tsh_tensor_fill(y, r->rank + 1);
     put(x, 7 * r->rank);
-    if (r->rank == 0) tshi_check_ok(r, tsh_isend(group, x, 1, &work));
+    if (r->rank == 0) tshi_check_ok(r, tsh_send_async(group, x, 1, &work));
     if (r->rank == 1) {
         nap(20000);
         tshi_check_ok(r, tsh_recv(group, x, 0, NULL));
@@ -235,8 +238,8 @@ static void tested(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_group_split(group, r->rank / 2, -r->rank, &halves));
     put(x, r->rank);
     int peer = 1 - tsh_group_rank(halves);
-    if (r->rank % 2) tshi_check_ok(r, tsh_isend(halves, x, peer, &work));
-    if (!(r->rank % 2)) tshi_check_ok(r, tsh_irecv(halves, x, TSH_ANY_RANK, &work));
+    if (r->rank % 2) tshi_check_ok(r, tsh_send_async(halves, x, peer, &work));
+    if (!(r->rank % 2)) tshi_check_ok(r, tsh_recv_async(halves, x, TSH_ANY_RANK, &work));
     for (int i = 0; !done && i < 100000; i++) {
         if (!tshi_check_ok(r, tsh_work_test(work, &done))) break;
         nap(10);
@@ -274,7 +277,7 @@ static void described(tshi_rank *r, void *arg) {
             tshi_check(r, sender == 1 && tsh_tensor_dtype(x) == configs[i].dtype, "sender or dtype");
             tshi_check(r, tsh_tensor_ndim(x) == configs[i].ndim, "dims");
             for (int d = 0; d < configs[i].ndim; d++) {
-                tshi_check(r, tsh_tensor_shape(x)[d] == configs[i].shape[d], "dim %d", d);
+                tshi_check(r, tsh_tensor_local_shape(x)[d] == configs[i].shape[d], "dim %d", d);
             }
             holds(r, x, i);
         }
@@ -299,8 +302,8 @@ static void misfits(tshi_rank *r, void *arg) {
         tsh_work *work = NULL;
         other = i % 2 ? tshi_test_vector(r, TSH_INT64, n) : tshi_test_vector(r, TSH_FLOAT64, n + 1);
         put(x, i);
-        if (r->rank == 0) tshi_check_ok(r, tsh_isend(group, x, 1, &work));
-        if (r->rank == 1) tshi_check_ok(r, tsh_irecv(group, x, 0, &work));
+        if (r->rank == 0) tshi_check_ok(r, tsh_send_async(group, x, 1, &work));
+        if (r->rank == 1) tshi_check_ok(r, tsh_recv_async(group, x, 0, &work));
         tsh_status status = r->rank ? tsh_recv(group, other, 0, NULL) : tsh_send(group, x, 1);
         tshi_check_status(r, status, TSH_ERR_MISMATCH, "float64");
         tshi_check_ok(r, tsh_work_wait(work));
@@ -371,10 +374,10 @@ static void told(tshi_rank *r, void *arg) {
     for (int round = 0; round < 3 && !r->failed; round++) {
         tsh_work *works[2] = {NULL, NULL};
         put(x, r->rank + round);
-        tshi_check_ok(r, tsh_isend(group, x, 1 - r->rank, &works[0]));
+        tshi_check_ok(r, tsh_send_async(group, x, 1 - r->rank, &works[0]));
         tshi_check_ok(r, tsh_recv(group, y, 1 - r->rank, NULL));
         if (r->rank == 1) {
-            tshi_check_ok(r, tsh_irecv(group, y, 0, &works[1]));
+            tshi_check_ok(r, tsh_recv_async(group, y, 0, &works[1]));
             tsh_world_fail(r->world, "enough of it");
         } else {
             tshi_check_status(r, tsh_recv(group, y, 1, NULL), TSH_ERR_PEER, "enough of it");
@@ -437,7 +440,7 @@ static void life(tshi_rank *r, void *arg) {
     tsh_status status = tsh_tensor_create(tsh_world_mesh(r->world), &config, &x);
     if (status == TSH_OK) status = tsh_tensor_create(tsh_world_mesh(r->world), &config, &y);
     if (status == TSH_OK) status = tsh_tensor_fill(x, r->rank + 1);
-    if (status == TSH_OK) status = tsh_isend(group, x, 1 - r->rank, &work);
+    if (status == TSH_OK) status = tsh_send_async(group, x, 1 - r->rank, &work);
     if (status == TSH_OK) status = tsh_recv(group, y, 1 - r->rank, NULL);
     if (status == TSH_OK) status = tsh_work_wait(work);
     if (status == TSH_OK) status = tsh_tensor_read(y, got, 5);

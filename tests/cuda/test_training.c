@@ -12,7 +12,7 @@ static tsh_world *open_world(tsh_device_kind kind) {
     tsh_world *world = NULL;
     tsh_world_config config = {.world_size = 1, .device = kind, .heap_bytes = (size_t)1 << 26};
     cr_assert_eq(tsh_world_init(&config, &world), TSH_OK, "%s", tsh_error_message());
-    cr_assert_eq(tsh_device_get_kind(tsh_world_device(world)), kind);
+    cr_assert_eq(tsh_device_kind_of(tsh_world_device(world)), kind);
     return world;
 }
 
@@ -68,8 +68,8 @@ static int read_parameters(const tshi_language *l, double *out) {
     for (int i = 0; i < tsh_parameters_count(l->parameters); i++) {
         tsh_tensor *p = tsh_parameters_get(l->parameters, i);
         float values[1024];
-        cr_assert_eq(tsh_tensor_read(p, values, tsh_tensor_numel(p)), TSH_OK, "%s", tsh_error_message());
-        for (int64_t j = 0; j < tsh_tensor_numel(p); j++) out[n++] = (double)values[j];
+        cr_assert_eq(tsh_tensor_read(p, values, tsh_tensor_local_numel(p)), TSH_OK, "%s", tsh_error_message());
+        for (int64_t j = 0; j < tsh_tensor_local_numel(p); j++) out[n++] = (double)values[j];
     }
     return n;
 }
@@ -171,9 +171,14 @@ typedef struct mlp {
 } mlp;
 
 static tsh_linear *make_layer(tsh_world *world, mlp *m, const char *name, int64_t in, int64_t out, tsh_activation f) {
-    const tsh_linear_config config = {
-        .in = in, .out = out, .bias = true, .dtype = TSH_BFLOAT16, .activation = f, .shard = TSH_DENSE};
-    tsh_linear *layer = tsh_linear_create(tsh_world_group(world), &config);
+    const tsh_linear_config config = {.in_features = in,
+                                      .out_features = out,
+                                      .bias = true,
+                                      .dtype = TSH_BFLOAT16,
+                                      .activation = f,
+                                      .shard = TSH_DENSE};
+    tsh_linear *layer = NULL;
+    tsh_linear_create(tsh_world_group(world), &config, &layer);
     cr_assert_not_null(layer, "%s", tsh_error_message());
     cr_assert_eq(tsh_linear_register(layer, m->parameters, name), TSH_OK);
     return layer;
@@ -249,7 +254,7 @@ static bool try_training(void) {
     }
     float values[256];
     tsh_tensor *p = status == TSH_OK ? tsh_parameters_get(l.parameters, 0) : NULL;
-    if (p) status = tsh_tensor_read(p, values, tsh_tensor_numel(p));
+    if (p) status = tsh_tensor_read(p, values, tsh_tensor_local_numel(p));
     begin_to_clean_up();
     if (l.world) tshi_language_destroy(&l);
     tsh_world_destroy(world);

@@ -22,7 +22,7 @@ Test(cpu, no_kernel_is_missing) {
     tsh_device *device = make(NULL);
     const tshi_device_ops *ops = device->ops;
     cr_assert_str_eq(ops->name, "cpu");
-    cr_assert_eq(tsh_device_get_kind(device), TSH_CPU);
+    cr_assert_eq(tsh_device_kind_of(device), TSH_CPU);
     /* From alloc on, the table is pointers to functions alone. */
     const char *slot = (const char *)ops + offsetof(tshi_device_ops, alloc);
     const char *end = (const char *)ops + sizeof *ops;
@@ -80,7 +80,7 @@ Test(cpu, copies_of_every_size_and_alignment) {
 Test(cpu, statistics_count_requests_bytes_and_new_memory) {
     tsh_device *device = make(NULL);
     void *a = device->ops->alloc(device, 100), *b = device->ops->alloc(device, 0);
-    tsh_device_stats s = tsh_device_get_stats(device);
+    tsh_memory_stats s = tsh_device_stats(device);
     cr_assert_eq(s.requests, 2u);
     cr_assert_eq(s.allocations, 2u);
     cr_assert_eq(s.bytes_in_use, 128u + 64u);
@@ -88,16 +88,16 @@ Test(cpu, statistics_count_requests_bytes_and_new_memory) {
     cr_assert_neq(a, b);
     device->ops->release(device, b);
     device->ops->release(device, NULL);
-    cr_assert_eq(tsh_device_get_stats(device).bytes_in_use, 128u);
-    cr_assert_eq(tsh_device_get_stats(device).bytes_peak, 192u);
+    cr_assert_eq(tsh_device_stats(device).bytes_in_use, 128u);
+    cr_assert_eq(tsh_device_stats(device).bytes_peak, 192u);
     tsh_device_reset_peak(device);
-    cr_assert_eq(tsh_device_get_stats(device).bytes_peak, 128u);
+    cr_assert_eq(tsh_device_stats(device).bytes_peak, 128u);
     b = device->ops->alloc(device, 64);
-    cr_assert_eq(tsh_device_get_stats(device).allocations, 2u, "memory that was used before");
-    cr_assert_eq(tsh_device_get_stats(device).requests, 3u);
+    cr_assert_eq(tsh_device_stats(device).allocations, 2u, "memory that was used before");
+    cr_assert_eq(tsh_device_stats(device).requests, 3u);
     device->ops->release(device, a);
     device->ops->release(device, b);
-    cr_assert_eq(tsh_device_get_stats(device).bytes_in_use, 0u);
+    cr_assert_eq(tsh_device_stats(device).bytes_in_use, 0u);
     tshi_device_destroy(device);
 }
 
@@ -122,13 +122,13 @@ Test(cpu, a_steady_state_takes_no_new_memory) {
     void *parameters[10];
     step(device, parameters, 10, 0);
     step(device, parameters, 10, 1);
-    uint64_t allocations = tsh_device_get_stats(device).allocations;
-    size_t in_use = tsh_device_get_stats(device).bytes_in_use;
+    uint64_t allocations = tsh_device_stats(device).allocations;
+    size_t in_use = tsh_device_stats(device).bytes_in_use;
     for (int round = 2; round < 30; round++) step(device, parameters, 10, round);
-    cr_assert_eq(tsh_device_get_stats(device).allocations, allocations);
-    cr_assert_eq(tsh_device_get_stats(device).bytes_in_use, in_use);
+    cr_assert_eq(tsh_device_stats(device).allocations, allocations);
+    cr_assert_eq(tsh_device_stats(device).bytes_in_use, in_use);
     for (int i = 0; i < 10; i++) device->ops->release(device, parameters[i]);
-    cr_assert_eq(tsh_device_get_stats(device).bytes_in_use, 0u);
+    cr_assert_eq(tsh_device_stats(device).bytes_in_use, 0u);
     tshi_device_destroy(device);
 }
 
@@ -137,7 +137,7 @@ Test(cpu, exhaustion_has_words_and_leaves_the_device_usable) {
     cr_assert_null(device->ops->alloc(device, HEAP_SIZE));
     cr_assert_not_null(strstr(tsh_error_message(), "1048576 bytes"), "%s", tsh_error_message());
     cr_assert_null(device->ops->alloc(device, SIZE_MAX));
-    cr_assert_eq(tsh_device_get_stats(device).requests, 0u);
+    cr_assert_eq(tsh_device_stats(device).requests, 0u);
     void *p = device->ops->alloc(device, HEAP_SIZE / 2);
     cr_assert_not_null(p);
     device->ops->release(device, p);
@@ -171,7 +171,7 @@ Test(cpu, the_allocator_is_asked_before_each_tensor) {
     cr_assert_not_null(p);
     cr_assert_null(device->ops->alloc(device, 1001));
     cr_assert_not_null(strstr(tsh_error_message(), "1001"), "%s", tsh_error_message());
-    cr_assert_eq(tsh_device_get_stats(device).requests, 1u);
+    cr_assert_eq(tsh_device_stats(device).requests, 1u);
     device->ops->release(device, p);
     tshi_device_destroy(device);
     cr_assert_eq(b.given, 1);

@@ -1,7 +1,7 @@
 /* SGD and AdamW against their formulas, in plain loops in double. */
 #include "kernel_test.h"
 
-TestSuite(optimiser, .timeout = 120);
+TestSuite(optimizer, .timeout = 120);
 
 #define STEPS 4
 
@@ -34,7 +34,7 @@ static void check_sgd(tsh_dtype dtype, int64_t n, tshi_sgd s) {
     buffer_free(&momentum);
 }
 
-Test(optimiser, sgd) {
+Test(optimizer, sgd) {
     for (int t = 0; t < 2; t++) {
         for (int s = 0; s < ODD_SIZES; s++) {
             check_sgd(float_dtypes[t], odd_sizes[s], (tshi_sgd){.lr = 0.1});
@@ -76,13 +76,13 @@ static void check_adamw(tsh_dtype dtype, int64_t n) {
     buffer_free(&v);
 }
 
-Test(optimiser, adamw) {
+Test(optimizer, adamw) {
     for (int t = 0; t < 2; t++) {
         for (int s = 0; s < ODD_SIZES; s++) check_adamw(float_dtypes[t], odd_sizes[s]);
     }
 }
 
-Test(optimiser, adamw_of_a_zero_gradient_only_decays) {
+Test(optimizer, adamw_of_a_zero_gradient_only_decays) {
     tshi_adamw a = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.5, .step = 1};
     double p[1] = {2}, g[1] = {0}, m[1] = {0}, v[1] = {0};
     tshi_update u = {1, g, {m, v}, p};

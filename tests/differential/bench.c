@@ -49,8 +49,8 @@ static tsh_status open_linear(tshi_bench *b, int k) {
     const tshi_step *s = &b->p->step[k];
     const tshi_dims *x = &b->p->step[s->in[0]].shape;
     int64_t in = x->dim[x->ndim - 1], flags = s->n[LAYER_FLAGS];
-    tsh_linear_config config = {.in = in,
-                                .out = s->n[LAYER_OUT],
+    tsh_linear_config config = {.in_features = in,
+                                .out_features = s->n[LAYER_OUT],
                                 .shard = b->whole ? TSH_DENSE : (tsh_sharding)s->n[LAYER_SHARDING],
                                 .bias = flags & FLAG_BIAS,
                                 .gather_output = !b->whole && flags & FLAG_GATHER,
@@ -58,12 +58,11 @@ static tsh_status open_linear(tshi_bench *b, int k) {
                                 .activation = (tsh_activation)s->n[LAYER_ACTIVATION],
                                 .dtype = b->p->dtype,
                                 .weight_init = init_of(s)};
-    b->linear[k] = tsh_linear_create(b->group[s->n[LAYER_AXIS]], &config);
-    if (!b->linear[k]) return TSH_ERR_ARGUMENT;
-    if (!(flags & FLAG_LOAD)) return TSH_OK;
-    void *weight = dense_values(b->p, s->salt, config.in * config.out), *bias = NULL;
-    if (config.bias) bias = dense_values(b->p, s->salt + 1, config.out);
-    tsh_status status = tsh_linear_load(b->linear[k], weight, bias);
+    tsh_status status = tsh_linear_create(b->group[s->n[LAYER_AXIS]], &config, &b->linear[k]);
+    if (status != TSH_OK || !(flags & FLAG_LOAD)) return status;
+    void *weight = dense_values(b->p, s->salt, in * config.out_features), *bias = NULL;
+    if (config.bias) bias = dense_values(b->p, s->salt + 1, config.out_features);
+    status = tsh_linear_load(b->linear[k], weight, bias);
     free(weight);
     free(bias);
     return status;
@@ -72,19 +71,18 @@ static tsh_status open_linear(tshi_bench *b, int k) {
 static tsh_status open_embedding(tshi_bench *b, int k) {
     const tshi_step *s = &b->p->step[k];
     int64_t flags = s->n[LAYER_FLAGS];
-    tsh_embedding_config config = {.rows = s->n[EMBEDDING_ROWS],
-                                   .cols = s->n[LAYER_OUT],
+    tsh_embedding_config config = {.num_embeddings = s->n[EMBEDDING_ROWS],
+                                   .embedding_dim = s->n[LAYER_OUT],
                                    .shard = b->whole ? TSH_DENSE : (tsh_sharding)s->n[LAYER_SHARDING],
                                    .has_padding = flags & FLAG_PADDING,
                                    .padding = s->n[EMBEDDING_PADDING],
                                    .gather_output = !b->whole && flags & FLAG_GATHER,
                                    .sequence_parallel = !b->whole && flags & FLAG_SEQUENCE,
                                    .dtype = b->p->dtype};
-    b->embedding[k] = tsh_embedding_create(b->group[s->n[LAYER_AXIS]], &config);
-    if (!b->embedding[k]) return TSH_ERR_ARGUMENT;
-    if (!(flags & FLAG_LOAD)) return TSH_OK;
-    void *table = dense_values(b->p, s->salt, config.rows * config.cols);
-    tsh_status status = tsh_embedding_load(b->embedding[k], table);
+    tsh_status status = tsh_embedding_create(b->group[s->n[LAYER_AXIS]], &config, &b->embedding[k]);
+    if (status != TSH_OK || !(flags & FLAG_LOAD)) return status;
+    void *table = dense_values(b->p, s->salt, config.num_embeddings * config.embedding_dim);
+    status = tsh_embedding_load(b->embedding[k], table);
     free(table);
     return status;
 }
@@ -101,7 +99,7 @@ tsh_tensor *tshi_bench_parameter(const tshi_bench *b, const tshi_owned *o) {
     return o->part == OWNED_BIAS ? tsh_linear_bias(b->linear[o->step]) : tsh_linear_weight(b->linear[o->step]);
 }
 
-/* --- optimisers --------------------------------------------------------------------------------------------------- */
+/* --- optimizers --------------------------------------------------------------------------------------------------- */
 
 /* A layer brings its parameters itself, when the first of them comes. */
 static tsh_status add_to(const tshi_bench *b, tsh_parameters *list, const tshi_owned *o, int copy, tsh_tensor *tensor) {
@@ -149,7 +147,7 @@ tsh_status tshi_bench_step(tshi_bench *b, double *norm) {
 static tsh_tensor *reshape(const tshi_bench *b, int k, tsh_tensor *x) {
     const tshi_step *s = &b->p->step[k];
     tshi_dims from = {.ndim = tsh_tensor_ndim(x)};
-    memcpy(from.dim, tsh_tensor_global_shape(x), sizeof *from.dim * (size_t)from.ndim);
+    memcpy(from.dim, tsh_tensor_shape(x), sizeof *from.dim * (size_t)from.ndim);
     tshi_dims to = tshi_reshape_dims(s, &from);
     int at = to.ndim > 0 ? (int)(s->salt % (uint64_t)to.ndim) : 0;
     if (s->n[3] && to.ndim > 0 && tshi_dims_numel(&to) > 0) to.dim[at] = -1;

@@ -1,4 +1,4 @@
-/* What one rank, or the one that holds the truth, works with: a tape, layers, optimisers; and the call of a step. */
+/* What one rank, or the one that holds the truth, works with: a tape, layers, optimizers; and the call of a step. */
 #ifndef TSHI_TEST_BENCH_H
 #define TSHI_TEST_BENCH_H
 
@@ -13,7 +13,7 @@ typedef struct tshi_bench {
     bool whole;                    /* layers are dense */
     tsh_linear *linear[MAX_STEPS]; /* of the steps that own one */
     tsh_embedding *embedding[MAX_STEPS];
-    tsh_parameters *all, *stepped; /* those with gradients; those that the optimiser steps */
+    tsh_parameters *all, *stepped; /* those with gradients; those that the optimizer steps */
     tsh_optimizer *optimizer;
 } tshi_bench;
 
@@ -23,7 +23,7 @@ void tshi_bench_close(tshi_bench *b);
 
 /* The layer that a step owns. */
 tsh_status tshi_bench_layer(tshi_bench *b, int k);
-/* Leaf and layer parameters into the lists, and an optimiser over them. leaf: of the parameter's step. */
+/* Leaf and layer parameters into the lists, and an optimizer over them. leaf: of the parameter's step. */
 tsh_status tshi_bench_add(tshi_bench *b, const tshi_owned *o, int copy, tsh_tensor *tensor);
 tsh_status tshi_bench_optimizer(tshi_bench *b);
 tsh_tensor *tshi_bench_parameter(const tshi_bench *b, const tshi_owned *o);

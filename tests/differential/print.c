@@ -97,7 +97,7 @@ static void print_step(const tshi_program *p, int k, FILE *to) {
 }
 
 static void print_training(const tshi_program *p, FILE *to) {
-    static const char *const steppers[] = {"no optimiser", "SGD", "AdamW"};
+    static const char *const steppers[] = {"no optimizer", "SGD", "AdamW"};
     static const char *const zeros[] = {"optimizer_zero_grad", "parameters_zero_grad", "gradients kept"};
     for (int i = 0; i < p->objectives; i++) {
         const tshi_objective *o = &p->objective[i];

@@ -146,7 +146,7 @@ typedef struct tshi_owned {
     enum { OWNED_LEAF, OWNED_WEIGHT, OWNED_BIAS } part;
 } tshi_owned;
 int tshi_program_parameters(const tshi_program *p, tshi_owned out[MAX_PARAMETERS]);
-/* One that an optimiser may step: a term of a sum would be stepped on each rank. */
+/* One that an optimizer may step: a term of a sum would be stepped on each rank. */
 bool tshi_parameter_steps(const tshi_program *p, const tshi_owned *o);
 
 /* Whole tensors by the global index of an element; `copy` tells apart the values of a LOCAL one. */

@@ -60,7 +60,7 @@ static void put(tsh_tensor *t, int64_t i, double value) {
 static void fill_leaf(const run *r, const tshi_step *s, tsh_tensor *t) {
     tshi_dims whole = tshi_leaf_dims(r->p, s, r->part->rank);
     tshi_box box = tshi_box_of(r->p, s->layout, r->part->rank, &whole);
-    for (int64_t i = 0; i < tsh_tensor_numel(t); i++) put(t, i, element(r, s, tshi_box_index(&box, &whole, i)));
+    for (int64_t i = 0; i < tsh_tensor_local_numel(t); i++) put(t, i, element(r, s, tshi_box_index(&box, &whole, i)));
 }
 
 /* A LOCAL tensor of this rank's part, then one claim after another, the last axis first: of a dim that several axes
@@ -258,7 +258,7 @@ static tsh_status forward(run *r, bool recording) {
 static tsh_status make_gradient(const run *r, const tshi_objective *o, tsh_tensor **out) {
     const tsh_tensor *x = r->value[o->value];
     tshi_dims whole = {.ndim = tsh_tensor_ndim(x)};
-    memcpy(whole.dim, tsh_tensor_global_shape(x), sizeof *whole.dim * (size_t)whole.ndim);
+    memcpy(whole.dim, tsh_tensor_shape(x), sizeof *whole.dim * (size_t)whole.ndim);
     tsh_tensor_config config = {.dtype = r->p->dtype, .ndim = whole.ndim};
     memcpy(config.shape, whole.dim, sizeof config.shape);
     for (int a = 0; a < r->p->axes; a++) {
@@ -269,7 +269,7 @@ static tsh_status make_gradient(const run *r, const tshi_objective *o, tsh_tenso
     if (status != TSH_OK) return status;
     int copy = tshi_place_number(r->p, config.layout, TSH_KIND_LOCAL, r->part->rank);
     tshi_box box = tshi_box_of(r->p, config.layout, r->part->rank, &whole);
-    for (int64_t i = 0; i < tsh_tensor_numel(*out); i++) {
+    for (int64_t i = 0; i < tsh_tensor_local_numel(*out); i++) {
         put(*out, i, tshi_salted_value(r->p, o->salt, copy, tshi_box_index(&box, &whole, i)));
     }
     return TSH_OK;

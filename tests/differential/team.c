@@ -69,7 +69,7 @@ typedef struct member {
 
 struct team {
     int ranks;
-    tsh_threads *threads;
+    tsh_thread_rendezvous *threads;
     tshi_gate gate;
     pthread_barrier_t start, finish; /* of a program; the judge takes part in both */
     const tshi_program *program;     /* NULL: leave */
@@ -115,7 +115,7 @@ static void *live(void *argument) {
 
 static team *open_team(int ranks) {
     team *t = calloc(1, sizeof *t);
-    if (!t || tsh_threads_create(ranks, &t->threads) != TSH_OK) abort();
+    if (!t || tsh_thread_rendezvous_create(ranks, &t->threads) != TSH_OK) abort();
     t->ranks = t->gate.ranks = ranks;
     pthread_barrier_init(&t->gate.barrier, NULL, (unsigned)ranks);
     pthread_barrier_init(&t->start, NULL, (unsigned)ranks + 1);
@@ -135,7 +135,7 @@ static void close_team(team *t) {
         pthread_join(t->members[r].thread, NULL);
         tshi_trace_free(&t->traces[r]);
     }
-    tsh_threads_destroy(t->threads);
+    tsh_thread_rendezvous_destroy(t->threads);
     pthread_barrier_destroy(&t->gate.barrier);
     pthread_barrier_destroy(&t->start);
     pthread_barrier_destroy(&t->finish);

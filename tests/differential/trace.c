@@ -62,11 +62,11 @@ tshi_entry *tshi_trace_tensor(tshi_trace *t, const tshi_entry *what, const tsh_t
     e->present = tensor != NULL;
     if (!tensor) return e;
     const tsh_mesh *mesh = tsh_tensor_mesh(tensor);
-    e->shape = dims_of(tsh_tensor_ndim(tensor), tsh_tensor_shape(tensor));
-    e->whole = dims_of(tsh_tensor_ndim(tensor), tsh_tensor_global_shape(tensor));
+    e->shape = dims_of(tsh_tensor_ndim(tensor), tsh_tensor_local_shape(tensor));
+    e->whole = dims_of(tsh_tensor_ndim(tensor), tsh_tensor_shape(tensor));
     for (int a = 0; a < tsh_mesh_axes(mesh); a++)
         e->layout[a] = tsh_tensor_layout(tensor, tsh_mesh_axis_group(mesh, a));
-    int64_t count = tsh_tensor_numel(tensor);
+    int64_t count = tsh_tensor_local_numel(tensor);
     widen(tensor, count, new_numbers(t, e, count));
     return e;
 }

@@ -50,7 +50,7 @@ static tsh_tensor *make_leaf(truth *t, int k, int copy, int rank) {
     tshi_dims dims = tshi_leaf_dims(t->p, s, rank);
     memcpy(config.shape, dims.dim, sizeof config.shape);
     if (tsh_tensor_create(t->bench.mesh, &config, &out) != TSH_OK) return NULL;
-    for (int64_t i = 0; i < tsh_tensor_numel(out); i++) {
+    for (int64_t i = 0; i < tsh_tensor_local_numel(out); i++) {
         double value = tshi_leaf_value(t->p, s, copy, i);
         void *data = tsh_tensor_data(out);
         if (integer) {
@@ -104,7 +104,7 @@ static bool set_up(truth *t) {
             if (tshi_bench_add(&t->bench, o, r, t->parameter[i].of[r]) != TSH_OK) return failed(t, "parameters");
         }
     }
-    return tshi_bench_optimizer(&t->bench) == TSH_OK || failed(t, "optimiser");
+    return tshi_bench_optimizer(&t->bench) == TSH_OK || failed(t, "optimizer");
 }
 
 /* --- moves -------------------------------------------------------------------------------------------------------- */
@@ -163,7 +163,7 @@ static bool same_box(const tshi_box *a, const tshi_box *b) {
 
 static tshi_dims whole_dims(const tsh_tensor *x) {
     tshi_dims whole = {.ndim = tsh_tensor_ndim(x)};
-    memcpy(whole.dim, tsh_tensor_shape(x), sizeof *whole.dim * (size_t)whole.ndim);
+    memcpy(whole.dim, tsh_tensor_local_shape(x), sizeof *whole.dim * (size_t)whole.ndim);
     return whole;
 }
 
@@ -235,7 +235,7 @@ static bool join_parts(truth *t, const tshi_step *s, const tsh_layout *layout, c
 static void look_for_corner(truth *t, const tsh_tensor *x, bool before) {
     if (tsh_tensor_dtype(x) != TSH_FLOAT64) return;
     const double *data = tsh_tensor_data(x);
-    for (int64_t i = 0; i < tsh_tensor_numel(x); i++) {
+    for (int64_t i = 0; i < tsh_tensor_local_numel(x); i++) {
         t->corner = t->corner || fabs(data[i]) < 1e-2;
         if (t->p->exact) continue;
         bool near = fabs(data[i]) < 1e-7 && (before || data[i] != 0);
@@ -277,8 +277,9 @@ static bool call(truth *t, int k, copies *out) {
 }
 
 static bool same_numbers(const tsh_tensor *a, const tsh_tensor *b) {
-    size_t bytes = tsh_tensor_nbytes(a);
-    return bytes == tsh_tensor_nbytes(b) && (bytes == 0 || !memcmp(tsh_tensor_data(a), tsh_tensor_data(b), bytes));
+    size_t bytes = tsh_tensor_local_nbytes(a);
+    return bytes == tsh_tensor_local_nbytes(b) &&
+           (bytes == 0 || !memcmp(tsh_tensor_data(a), tsh_tensor_data(b), bytes));
 }
 
 /* What the ranks saw as one tensor under two numbers is one here, if it has the values of both. */
@@ -341,7 +342,7 @@ static tsh_tensor *copy_objective(truth *t, const tshi_objective *o, const tsh_l
     tsh_tape *tape = t->bench.tape;
     int copy = tshi_place_number(t->p, layout, TSH_KIND_LOCAL, r);
     if (tsh_tensor_clone(x, &g) != TSH_OK) return NULL;
-    for (int64_t i = 0; i < tsh_tensor_numel(g); i++) {
+    for (int64_t i = 0; i < tsh_tensor_local_numel(g); i++) {
         double value = (o->given ? tshi_salted_value(t->p, o->salt, copy, i) : 1) * weight_of(t);
         if (t->p->dtype == TSH_FLOAT32) {
             ((float *)tsh_tensor_data(g))[i] = (float)value;
@@ -447,7 +448,7 @@ static double go(truth *t, double by) {
         for (int r = 0; r < t->ranks; r++) {
             tsh_tensor *x = t->parameter[k].of[r], *g = tsh_tensor_grad(x);
             double *data = tsh_tensor_data(x);
-            for (int64_t i = 0; is_first(&t->parameter[k], r) && i < tsh_tensor_numel(x); i++) {
+            for (int64_t i = 0; is_first(&t->parameter[k], r) && i < tsh_tensor_local_numel(x); i++) {
                 if (g) slope += direction(t, k, r, i) * ((double *)tsh_tensor_data(g))[i];
                 data[i] += by * direction(t, k, r, i);
             }

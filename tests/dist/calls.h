@@ -19,15 +19,16 @@ typedef struct call {
 } call;
 
 static bool is_message(const call *c) {
-    return c->op == TSH_OP_SEND || c->op == TSH_OP_RECV;
+    return c->op == TSH_COLLECTIVE_SEND || c->op == TSH_COLLECTIVE_RECV;
 }
 
 static bool reduces(tsh_collective op) {
-    return op == TSH_OP_ALL_REDUCE || op == TSH_OP_REDUCE || op == TSH_OP_REDUCE_SCATTER;
+    return op == TSH_COLLECTIVE_ALL_REDUCE || op == TSH_COLLECTIVE_REDUCE || op == TSH_COLLECTIVE_REDUCE_SCATTER;
 }
 
 static bool rooted(tsh_collective op) {
-    return op == TSH_OP_BROADCAST || op == TSH_OP_REDUCE || op == TSH_OP_GATHER || op == TSH_OP_SCATTER;
+    return op == TSH_COLLECTIVE_BROADCAST || op == TSH_COLLECTIVE_REDUCE || op == TSH_COLLECTIVE_GATHER ||
+           op == TSH_COLLECTIVE_SCATTER;
 }
 
 /* The tensors of a call; NULL where the op has none on this rank. */
@@ -35,12 +36,12 @@ static void make_tensors(tshi_rank *r, const tsh_group *g, const call *c, tsh_te
     int64_t in_parts = 1, out_parts = 1, p = tsh_group_size(g);
     bool root = tsh_group_rank(g) == c->root;
     switch (c->op) {
-    case TSH_OP_BARRIER: return;
-    case TSH_OP_ALL_GATHER: out_parts = p; break;
-    case TSH_OP_REDUCE_SCATTER: in_parts = p; break;
-    case TSH_OP_ALL_TO_ALL: in_parts = out_parts = p; break;
-    case TSH_OP_GATHER: out_parts = root ? p : 0; break;
-    case TSH_OP_SCATTER: in_parts = root ? p : 0; break;
+    case TSH_COLLECTIVE_BARRIER: return;
+    case TSH_COLLECTIVE_ALL_GATHER: out_parts = p; break;
+    case TSH_COLLECTIVE_REDUCE_SCATTER: in_parts = p; break;
+    case TSH_COLLECTIVE_ALL_TO_ALL: in_parts = out_parts = p; break;
+    case TSH_COLLECTIVE_GATHER: out_parts = root ? p : 0; break;
+    case TSH_COLLECTIVE_SCATTER: in_parts = root ? p : 0; break;
     default: break;
     }
     if (in_parts) *in = tshi_test_vector(r, c->dtype, c->n * in_parts);
@@ -49,28 +50,28 @@ static void make_tensors(tshi_rank *r, const tsh_group *g, const call *c, tsh_te
 
 static tsh_status begin(tsh_group *g, const call *c, tsh_tensor *in, tsh_tensor *out, tsh_work **work) {
     switch (c->op) {
-    case TSH_OP_ALL_REDUCE: return tsh_all_reduce_async(g, in, c->reduce, work);
-    case TSH_OP_ALL_GATHER: return tsh_all_gather_into_tensor_async(g, out, in, NULL, work);
-    case TSH_OP_REDUCE_SCATTER: return tsh_reduce_scatter_tensor_async(g, out, in, c->reduce, NULL, work);
-    case TSH_OP_BROADCAST: return tsh_broadcast_async(g, in, c->root, work);
-    case TSH_OP_ALL_TO_ALL: return tsh_all_to_all_async(g, out, NULL, in, NULL, work);
-    case TSH_OP_REDUCE: return tsh_reduce_to_root_async(g, in, c->reduce, c->root, work);
-    case TSH_OP_GATHER: return tsh_gather_to_root_async(g, out, in, NULL, c->root, work);
-    case TSH_OP_SCATTER: return tsh_scatter_from_root_async(g, out, in, NULL, c->root, work);
+    case TSH_COLLECTIVE_ALL_REDUCE: return tsh_all_reduce_async(g, in, c->reduce, work);
+    case TSH_COLLECTIVE_ALL_GATHER: return tsh_all_gather_into_tensor_async(g, out, in, NULL, work);
+    case TSH_COLLECTIVE_REDUCE_SCATTER: return tsh_reduce_scatter_tensor_async(g, out, in, c->reduce, NULL, work);
+    case TSH_COLLECTIVE_BROADCAST: return tsh_broadcast_async(g, in, c->root, work);
+    case TSH_COLLECTIVE_ALL_TO_ALL: return tsh_all_to_all_async(g, out, NULL, in, NULL, work);
+    case TSH_COLLECTIVE_REDUCE: return tsh_reduce_to_root_async(g, in, c->reduce, c->root, work);
+    case TSH_COLLECTIVE_GATHER: return tsh_gather_to_root_async(g, out, in, NULL, c->root, work);
+    case TSH_COLLECTIVE_SCATTER: return tsh_scatter_from_root_async(g, out, in, NULL, c->root, work);
     default: return tsh_barrier_async(g, work);
     }
 }
 
 static tsh_status run(tsh_group *g, const call *c, tsh_tensor *in, tsh_tensor *out) {
     switch (c->op) {
-    case TSH_OP_ALL_REDUCE: return tsh_all_reduce(g, in, c->reduce);
-    case TSH_OP_ALL_GATHER: return tsh_all_gather_into_tensor(g, out, in, NULL);
-    case TSH_OP_REDUCE_SCATTER: return tsh_reduce_scatter_tensor(g, out, in, c->reduce, NULL);
-    case TSH_OP_BROADCAST: return tsh_broadcast(g, in, c->root);
-    case TSH_OP_ALL_TO_ALL: return tsh_all_to_all(g, out, NULL, in, NULL);
-    case TSH_OP_REDUCE: return tsh_reduce_to_root(g, in, c->reduce, c->root);
-    case TSH_OP_GATHER: return tsh_gather_to_root(g, out, in, NULL, c->root);
-    case TSH_OP_SCATTER: return tsh_scatter_from_root(g, out, in, NULL, c->root);
+    case TSH_COLLECTIVE_ALL_REDUCE: return tsh_all_reduce(g, in, c->reduce);
+    case TSH_COLLECTIVE_ALL_GATHER: return tsh_all_gather_into_tensor(g, out, in, NULL);
+    case TSH_COLLECTIVE_REDUCE_SCATTER: return tsh_reduce_scatter_tensor(g, out, in, c->reduce, NULL);
+    case TSH_COLLECTIVE_BROADCAST: return tsh_broadcast(g, in, c->root);
+    case TSH_COLLECTIVE_ALL_TO_ALL: return tsh_all_to_all(g, out, NULL, in, NULL);
+    case TSH_COLLECTIVE_REDUCE: return tsh_reduce_to_root(g, in, c->reduce, c->root);
+    case TSH_COLLECTIVE_GATHER: return tsh_gather_to_root(g, out, in, NULL, c->root);
+    case TSH_COLLECTIVE_SCATTER: return tsh_scatter_from_root(g, out, in, NULL, c->root);
     default: return tsh_barrier(g);
     }
 }
@@ -80,8 +81,8 @@ static tsh_status pass_on(tshi_rank *r, const call *c, tsh_tensor *in, tsh_tenso
     tsh_group *g = tsh_world_group(r->world);
     tsh_work *sending = NULL, *receiving = NULL;
     char words[TSHI_TEST_WORDS] = "";
-    tsh_status status = tsh_isend(g, in, (r->rank + 1) % r->size, &sending);
-    tsh_status other = tsh_irecv(g, out, (r->rank + r->size - 1) % r->size, &receiving);
+    tsh_status status = tsh_send_async(g, in, (r->rank + 1) % r->size, &sending);
+    tsh_status other = tsh_recv_async(g, out, (r->rank + r->size - 1) % r->size, &receiving);
     if (c->fails_inside) tsh_world_fail(r->world, "no more");
     if (other == TSH_OK) other = tsh_work_wait(receiving);
     if (other != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());

@@ -24,22 +24,22 @@ typedef struct row {
 
 /* That nothing was left out: how often each call was made. */
 static void count_calls(tshi_rank *r, uint64_t sizes) {
-    tsh_group_stats stats = tsh_group_get_stats(tsh_world_group(r->world));
+    tsh_communication_stats stats = tsh_group_stats(tsh_world_group(r->world));
     const uint64_t p = (uint64_t)r->size, pairs = p > 1 ? TSH_DTYPE_COUNT * sizes : 0;
     /* Spreads in and out of place, then lists. */
     const uint64_t spreads = 2 * TSHI_SPREAD_COUNT, lists = TSHI_SPREAD_COUNT;
     const uint64_t wanted[TSH_COLLECTIVE_COUNT] = {
-        [TSH_OP_ALL_REDUCE] = REDUCTIONS * sizes,
-        [TSH_OP_ALL_GATHER] = (spreads + lists) * TSH_DTYPE_COUNT * sizes,
-        [TSH_OP_REDUCE_SCATTER] = spreads * REDUCTIONS * sizes + lists * TSH_DTYPE_COUNT * sizes,
-        [TSH_OP_BROADCAST] = p * TSH_DTYPE_COUNT * sizes,
-        [TSH_OP_ALL_TO_ALL] = (2 + lists) * TSH_DTYPE_COUNT * sizes,
-        [TSH_OP_BARRIER] = TSH_DTYPE_COUNT * sizes,
-        [TSH_OP_REDUCE] = p * REDUCTIONS * sizes,
-        [TSH_OP_GATHER] = p * spreads * TSH_DTYPE_COUNT * sizes,
-        [TSH_OP_SCATTER] = p * spreads * TSH_DTYPE_COUNT * sizes,
-        [TSH_OP_SEND] = pairs,
-        [TSH_OP_RECV] = pairs,
+        [TSH_COLLECTIVE_ALL_REDUCE] = REDUCTIONS * sizes,
+        [TSH_COLLECTIVE_ALL_GATHER] = (spreads + lists) * TSH_DTYPE_COUNT * sizes,
+        [TSH_COLLECTIVE_REDUCE_SCATTER] = spreads * REDUCTIONS * sizes + lists * TSH_DTYPE_COUNT * sizes,
+        [TSH_COLLECTIVE_BROADCAST] = p * TSH_DTYPE_COUNT * sizes,
+        [TSH_COLLECTIVE_ALL_TO_ALL] = (2 + lists) * TSH_DTYPE_COUNT * sizes,
+        [TSH_COLLECTIVE_BARRIER] = TSH_DTYPE_COUNT * sizes,
+        [TSH_COLLECTIVE_REDUCE] = p * REDUCTIONS * sizes,
+        [TSH_COLLECTIVE_GATHER] = p * spreads * TSH_DTYPE_COUNT * sizes,
+        [TSH_COLLECTIVE_SCATTER] = p * spreads * TSH_DTYPE_COUNT * sizes,
+        [TSH_COLLECTIVE_SEND] = pairs,
+        [TSH_COLLECTIVE_RECV] = pairs,
     };
     for (int op = 0; op < TSH_COLLECTIVE_COUNT; op++) {
         tshi_check(r, stats.calls[op] == wanted[op], "%llu calls of %s, not %llu", (unsigned long long)stats.calls[op],

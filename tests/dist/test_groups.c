@@ -163,7 +163,7 @@ Test(groups, of_some_ranks, .timeout = 120) {
 
 static void groups_free_their_memory(tshi_rank *r, void *arg) {
     (void)arg;
-    size_t before = tsh_device_get_stats(tsh_world_device(r->world)).bytes_in_use;
+    size_t before = tsh_device_stats(tsh_world_device(r->world)).bytes_in_use;
     for (int i = 0; i < 30; i++) {
         tsh_mesh *mesh = NULL;
         tshi_check_ok(r, tsh_mesh_create(r->world, "a=3", &mesh));
@@ -175,7 +175,7 @@ static void groups_free_their_memory(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
     tshi_check_ok(r, tsh_group_create(r->world, (int[]){0, 1}, 2, &group));
     tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
-    size_t after = tsh_device_get_stats(tsh_world_device(r->world)).bytes_in_use;
+    size_t after = tsh_device_stats(tsh_world_device(r->world)).bytes_in_use;
     tshi_check(r, after <= before + 200000, "%zu bytes before, %zu after", before, after);
     tsh_group_destroy(group);
 }
@@ -232,17 +232,17 @@ static void counts(tshi_rank *r, void *arg) {
     }
     /* A call that fails is none. */
     tshi_check_status(r, tsh_broadcast(group, whole, -1), TSH_ERR_RANGE, "");
-    tsh_group_stats stats = tsh_group_get_stats(group);
+    tsh_communication_stats stats = tsh_group_stats(group);
     uint64_t sent = bytes / p * (p - 1);
     const uint64_t wanted[TSH_COLLECTIVE_COUNT] = {2 * sent, sent, sent, sent, sent, 0};
-    for (int op = 0; op <= TSH_OP_BARRIER; op++) {
+    for (int op = 0; op <= TSH_COLLECTIVE_BARRIER; op++) {
         const char *name = tsh_collective_name((tsh_collective)op);
         tshi_check(r, stats.calls[op] == 3, "%s: %llu calls", name, (unsigned long long)stats.calls[op]);
         tshi_check(r, stats.bytes[op] == 3 * wanted[op], "%s: %llu bytes", name, (unsigned long long)stats.bytes[op]);
     }
     tshi_check(r, stats.seconds > 0 && stats.seconds < 10, "%g seconds", stats.seconds);
     tsh_group_reset_stats(group);
-    stats = tsh_group_get_stats(group);
+    stats = tsh_group_stats(group);
     tshi_check(r, stats.calls[0] == 0 && stats.bytes[0] == 0 && stats.seconds == 0, "reset");
     tsh_tensor_release(whole);
     tsh_tensor_release(part);
@@ -258,9 +258,9 @@ Test(groups, count_calls_and_bytes, .timeout = 120) {
 static void no_allocation(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 5000);
-    uint64_t before = tsh_device_get_stats(tsh_world_device(r->world)).requests;
+    uint64_t before = tsh_device_stats(tsh_world_device(r->world)).requests;
     for (int i = 0; i < 10; i++) tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_SUM));
-    uint64_t after = tsh_device_get_stats(tsh_world_device(r->world)).requests;
+    uint64_t after = tsh_device_stats(tsh_world_device(r->world)).requests;
     tshi_check(r, before == after, "%llu buffers were asked for", (unsigned long long)(after - before));
     tsh_tensor_release(x);
 }
@@ -282,25 +282,26 @@ static void supports(tshi_rank *r, void *arg) {
         bool able = status == TSH_OK;
         tshi_check(r, able || status == TSH_ERR_DTYPE, "%s: %s", tsh_dtype_name(dtype), tsh_status_name(status));
         tshi_check(r, tsh_reduce_to_root(group, x, reduce, 0) == status, "reduce and all_reduce differ");
-        const tsh_collective ops[] = {TSH_OP_ALL_REDUCE, TSH_OP_REDUCE_SCATTER, TSH_OP_REDUCE};
+        const tsh_collective ops[] = {TSH_COLLECTIVE_ALL_REDUCE, TSH_COLLECTIVE_REDUCE_SCATTER, TSH_COLLECTIVE_REDUCE};
         for (int i = 0; i < 3; i++) {
             tshi_check(r, tsh_group_supports(group, ops[i], dtype, reduce) == able, "%s, reduction %d, of the group",
                        tsh_dtype_name(dtype), (int)reduce);
             tshi_check(r, tsh_backend_supports(backend, TSH_CPU, ops[i], dtype, reduce) == able,
                        "%s, reduction %d, of the backend", tsh_dtype_name(dtype), (int)reduce);
         }
-        tshi_check(r, tsh_group_supports(group, TSH_OP_ALL_GATHER, dtype, reduce), "gather of %s",
+        tshi_check(r, tsh_group_supports(group, TSH_COLLECTIVE_ALL_GATHER, dtype, reduce), "gather of %s",
                    tsh_dtype_name(dtype));
-        tshi_check(r, tsh_group_supports(group, TSH_OP_SEND, dtype, reduce) == (r->size > 1), "send of %s",
+        tshi_check(r, tsh_group_supports(group, TSH_COLLECTIVE_SEND, dtype, reduce) == (r->size > 1), "send of %s",
                    tsh_dtype_name(dtype));
         tsh_tensor_release(x);
     }
-    tshi_check(r, !tsh_group_supports(group, TSH_OP_BROADCAST, TSH_DTYPE_COUNT, TSH_SUM), "no dtype");
-    tshi_check(r, !tsh_group_supports(group, TSH_OP_ALL_REDUCE, TSH_FLOAT32, TSH_REDUCE_OP_COUNT), "no reduction");
+    tshi_check(r, !tsh_group_supports(group, TSH_COLLECTIVE_BROADCAST, TSH_DTYPE_COUNT, TSH_SUM), "no dtype");
+    tshi_check(r, !tsh_group_supports(group, TSH_COLLECTIVE_ALL_REDUCE, TSH_FLOAT32, TSH_REDUCE_OP_COUNT),
+               "no reduction");
     tshi_check(r, !tsh_group_supports(group, TSH_COLLECTIVE_COUNT, TSH_FLOAT32, TSH_SUM), "no op");
-    tshi_check(r, !tsh_group_supports(NULL, TSH_OP_BARRIER, TSH_FLOAT32, TSH_SUM), "no group");
-    tshi_check(r, !tsh_backend_supports("none", TSH_CPU, TSH_OP_BARRIER, TSH_FLOAT32, TSH_SUM), "no backend");
-    tshi_check(r, !tsh_backend_supports(NULL, TSH_CPU, TSH_OP_BARRIER, TSH_FLOAT32, TSH_SUM), "NULL");
+    tshi_check(r, !tsh_group_supports(NULL, TSH_COLLECTIVE_BARRIER, TSH_FLOAT32, TSH_SUM), "no group");
+    tshi_check(r, !tsh_backend_supports("none", TSH_CPU, TSH_COLLECTIVE_BARRIER, TSH_FLOAT32, TSH_SUM), "no backend");
+    tshi_check(r, !tsh_backend_supports(NULL, TSH_CPU, TSH_COLLECTIVE_BARRIER, TSH_FLOAT32, TSH_SUM), "NULL");
 }
 
 Test(groups, supports, .timeout = 120) {

@@ -19,7 +19,8 @@ static tsh_tensor *vector_of(tshi_rank *r, const float *values, int64_t n) {
 
 static bool holds(tshi_rank *r, const tsh_tensor *x, const float *wanted, int64_t n) {
     const float *got = tsh_tensor_data(x);
-    if (!tshi_check(r, tsh_tensor_numel(x) == n, "%lld elements", (long long)tsh_tensor_numel(x))) return false;
+    if (!tshi_check(r, tsh_tensor_local_numel(x) == n, "%lld elements", (long long)tsh_tensor_local_numel(x)))
+        return false;
     for (int64_t i = 0; i < n; i++) {
         if (!tshi_check(r, got[i] == wanted[i], "[%lld] is %g, not %g", (long long)i, got[i], wanted[i])) return false;
     }

@@ -40,7 +40,7 @@ static void round_trips(tshi_rank *r, void *arg) {
             tsh_tensor *out = tshi_test_vector(r, (tsh_dtype)dtype, n), *in = tshi_test_vector(r, (tsh_dtype)dtype, n);
             put(out, r->rank);
             tsh_work *work;
-            tshi_check_ok(r, tsh_isend(group, out, next, &work));
+            tshi_check_ok(r, tsh_send_async(group, out, next, &work));
             bool good = tshi_check_ok(r, tsh_recv(group, in, s % 2 ? before : TSH_ANY_RANK, &sender)) &&
                         tshi_check_ok(r, tsh_work_wait(work)) && holds(r, in, before) &&
                         tshi_check(r, sender == before, "the sender is %d, not %d", sender, before);
@@ -50,9 +50,12 @@ static void round_trips(tshi_rank *r, void *arg) {
             if (!good) return;
         }
     }
-    tsh_group_stats stats = tsh_group_get_stats(group);
-    tshi_check(r, stats.calls[TSH_OP_SEND] == stats.calls[TSH_OP_RECV] && stats.calls[TSH_OP_SEND] > 50, "counts");
-    tshi_check(r, stats.bytes[TSH_OP_SEND] > 3000000 && stats.bytes[TSH_OP_RECV] == 0, "bytes");
+    tsh_communication_stats stats = tsh_group_stats(group);
+    tshi_check(r,
+               stats.calls[TSH_COLLECTIVE_SEND] == stats.calls[TSH_COLLECTIVE_RECV] &&
+                   stats.calls[TSH_COLLECTIVE_SEND] > 50,
+               "counts");
+    tshi_check(r, stats.bytes[TSH_COLLECTIVE_SEND] > 3000000 && stats.bytes[TSH_COLLECTIVE_RECV] == 0, "bytes");
 }
 
 Test(messages, of_every_size_around_a_ring) {
@@ -105,10 +108,11 @@ static void from_the_one_that_is_wanted(tshi_rank *r, void *arg) {
             tshi_check(r, sender == from, "the sender is %d, not %d", sender, from);
         }
     }
-    tsh_group_stats stats = tsh_group_get_stats(group);
+    tsh_communication_stats stats = tsh_group_stats(group);
     const uint64_t calls[2] = {r->rank ? 100 : 0, r->rank ? 0 : 100 * (uint64_t)(r->size - 1)};
-    tshi_check(r, stats.calls[TSH_OP_SEND] == calls[0] && stats.calls[TSH_OP_RECV] == calls[1], "counts");
-    tshi_check(r, stats.bytes[TSH_OP_SEND] == 24 * calls[0], "bytes");
+    tshi_check(r, stats.calls[TSH_COLLECTIVE_SEND] == calls[0] && stats.calls[TSH_COLLECTIVE_RECV] == calls[1],
+               "counts");
+    tshi_check(r, stats.bytes[TSH_COLLECTIVE_SEND] == 24 * calls[0], "bytes");
     tsh_tensor_release(x);
 }
 
@@ -137,8 +141,8 @@ static void many(tshi_rank *r, void *arg) {
                 bool send = side == (int)(seed % 2);
                 salts[n] = send ? -1 : 10 * i + peer;
                 if (send) put(tensors[n], 10 * i + r->rank);
-                tsh_status status = send ? tsh_isend(group, tensors[n], peer, &works[n])
-                                         : tsh_irecv(group, tensors[n], peer, &works[n]);
+                tsh_status status = send ? tsh_send_async(group, tensors[n], peer, &works[n])
+                                         : tsh_recv_async(group, tensors[n], peer, &works[n]);
                 if (!tshi_check_ok(r, status)) return;
             }
         }
@@ -202,7 +206,7 @@ static void beside_collectives(tshi_rank *r, void *arg) {
     tsh_work *work = NULL;
     for (int i = 0; i < 20 && !r->failed; i++) {
         put(x, r->rank + i);
-        if (r->rank == 1) tshi_check_ok(r, tsh_irecv(group, x, 0, &work));
+        if (r->rank == 1) tshi_check_ok(r, tsh_recv_async(group, x, 0, &work));
         if (r->rank == 0) tshi_check_ok(r, tsh_send(group, x, 1));
         tshi_check_ok(r, tsh_all_reduce(group, y, TSH_SUM));
         if (r->rank == 1) tshi_check_ok(r, tsh_work_wait(work));
@@ -240,7 +244,7 @@ static void described(tshi_rank *r, void *arg) {
             tshi_check(r, sender == 1 && tsh_tensor_dtype(x) == configs[i].dtype, "sender or dtype");
             tshi_check(r, tsh_tensor_ndim(x) == configs[i].ndim, "dims");
             for (int d = 0; d < configs[i].ndim; d++) {
-                tshi_check(r, tsh_tensor_shape(x)[d] == configs[i].shape[d], "dim %d", d);
+                tshi_check(r, tsh_tensor_local_shape(x)[d] == configs[i].shape[d], "dim %d", d);
             }
             tshi_check(r, tsh_tensor_layout(x, group).kind == TSH_KIND_LOCAL, "layout");
             holds(r, x, i);
@@ -268,9 +272,9 @@ static void wrong(tshi_rank *r, void *arg) {
     tshi_check_status(r, tsh_recv(group, x, -2, NULL), TSH_ERR_RANGE, "rank -2");
     tshi_check_status(r, tsh_send(NULL, x, 0), TSH_ERR_ARGUMENT, "group is NULL");
     tshi_check_status(r, tsh_send(group, NULL, (r->rank + 1) % r->size), TSH_ERR_ARGUMENT, "tensor is NULL");
-    tshi_check_status(r, tsh_isend(group, x, r->rank, &work), TSH_ERR_ARGUMENT, "are the same");
+    tshi_check_status(r, tsh_send_async(group, x, r->rank, &work), TSH_ERR_ARGUMENT, "are the same");
     tshi_check(r, !work, "work is not NULL after an error");
-    tshi_check_status(r, tsh_irecv(group, x, 0, NULL), TSH_ERR_ARGUMENT, "");
+    tshi_check_status(r, tsh_recv_async(group, x, 0, NULL), TSH_ERR_ARGUMENT, "");
     tshi_check_status(r, tsh_work_wait(NULL), TSH_ERR_ARGUMENT, "work is NULL");
     tsh_work_release(NULL);
     tsh_tensor_release(x);
@@ -357,8 +361,8 @@ static void ends(tshi_rank *r, void *arg) {
         }
     } else {
         tsh_status wanted = e->how == 3 ? TSH_ERR_TIMEOUT : TSH_ERR_PEER;
-        if (e->large) tshi_check_ok(r, tsh_isend(group, x, 1, &works[0]));
-        tshi_check_ok(r, tsh_irecv(group, x, e->any ? TSH_ANY_RANK : 1, &works[1]));
+        if (e->large) tshi_check_ok(r, tsh_send_async(group, x, 1, &works[0]));
+        tshi_check_ok(r, tsh_recv_async(group, x, e->any ? TSH_ANY_RANK : 1, &works[1]));
         tshi_check_status(r, tsh_work_wait(works[1]), wanted, "rank 1");
         if (e->large) tshi_check_status(r, tsh_work_wait(works[0]), wanted, "rank 1");
         tsh_work_release(works[0]);

@@ -140,7 +140,7 @@ static void wrong_on_one(tshi_rank *r, void *arg) {
         } else {
             tshi_check_status(r, tsh_all_reduce(group, t.x, TSH_SUM), TSH_ERR_PEER, "rank 1: ");
         }
-        tshi_check(r, tsh_group_get_stats(group).calls[TSH_OP_ALL_REDUCE] == (uint64_t)n, "calls after %d", n);
+        tshi_check(r, tsh_group_stats(group).calls[TSH_COLLECTIVE_ALL_REDUCE] == (uint64_t)n, "calls after %d", n);
         tshi_check_ok(r, tsh_all_reduce(group, t.x, TSH_SUM));
     }
     tsh_tensor *all[] = {t.x, t.ints, t.z, t.whole, t.part, t.freed};

@@ -396,13 +396,13 @@ Test(rendezvous, forty_ranks, .timeout = 120) {
 /* --- threads ------------------------------------------------------------------------------------------------------ */
 
 Test(rendezvous, threads, .timeout = 120) {
-    tsh_threads *threads = (tsh_threads *)(void *)variables;
-    cr_assert_eq(tsh_threads_create(0, &threads), TSH_ERR_ARGUMENT);
+    tsh_thread_rendezvous *threads = (tsh_thread_rendezvous *)(void *)variables;
+    cr_assert_eq(tsh_thread_rendezvous_create(0, &threads), TSH_ERR_ARGUMENT);
     cr_assert_null(threads);
-    cr_assert_eq(tsh_threads_create(1, NULL), TSH_ERR_ARGUMENT);
-    cr_assert_eq(tsh_threads_create(INT32_MAX, &threads), TSH_ERR_ARGUMENT);
-    tsh_threads_destroy(NULL);
-    cr_assert_eq(tsh_threads_create(2, &threads), TSH_OK);
+    cr_assert_eq(tsh_thread_rendezvous_create(1, NULL), TSH_ERR_ARGUMENT);
+    cr_assert_eq(tsh_thread_rendezvous_create(INT32_MAX, &threads), TSH_ERR_ARGUMENT);
+    tsh_thread_rendezvous_destroy(NULL);
+    cr_assert_eq(tsh_thread_rendezvous_create(2, &threads), TSH_OK);
     tsh_world *world = NULL;
     tsh_world_config config = {.threads = threads, .rank = 2};
     cr_assert_eq(tsh_world_init(&config, &world), TSH_ERR_ARGUMENT);
@@ -412,5 +412,5 @@ Test(rendezvous, threads, .timeout = 120) {
     cr_assert_eq(tsh_world_init(&config, &world), TSH_ERR_TIMEOUT, "%s", tsh_error_message());
     cr_assert(strstr(tsh_error_message(), "rank 1 did not come"), "%s", tsh_error_message());
     cr_assert_eq(tsh_world_init(&config, &world), TSH_ERR_STATE, "%s", tsh_error_message());
-    tsh_threads_destroy(threads);
+    tsh_thread_rendezvous_destroy(threads);
 }

@@ -90,11 +90,11 @@ static int draw(unsigned *seed, int n) {
 
 /* Whether the fate can be had in that call. */
 static bool fits(fate f, tsh_collective op) {
-    bool message = op == TSH_OP_SEND || op == TSH_OP_RECV;
+    bool message = op == TSH_COLLECTIVE_SEND || op == TSH_COLLECTIVE_RECV;
     switch (f) {
-    case BAD_CALL: return !message && op != TSH_OP_BARRIER;
+    case BAD_CALL: return !message && op != TSH_COLLECTIVE_BARRIER;
     case OTHER_DTYPE:
-    case OTHER_COUNT: return op != TSH_OP_BARRIER;
+    case OTHER_COUNT: return op != TSH_COLLECTIVE_BARRIER;
     case OTHER_ROOT: return rooted(op);
     case OTHER_REDUCTION: return reduces(op);
     case OTHER_OP:
@@ -195,7 +195,7 @@ static call twisted(const plan *p) {
     call c = p->call;
     switch (p->fate) {
     case BAD_CALL: c.without_tensor = true; break;
-    case OTHER_OP: c.op = (tsh_collective)((c.op + 1) % TSH_OP_SEND); break;
+    case OTHER_OP: c.op = (tsh_collective)((c.op + 1) % TSH_COLLECTIVE_SEND); break;
     case OTHER_DTYPE: c.dtype = c.dtype == TSH_FLOAT32 ? TSH_INT32 : TSH_FLOAT16; break;
     case OTHER_COUNT: c.n++; break;
     case OTHER_ROOT: c.root = (c.root + 1) % p->ranks; break;
@@ -253,8 +253,10 @@ static void hear_of_end(tshi_rank *r, const plan *p) {
 
 /* A rank that only gives, and little, does not wait for what the others say. */
 static bool leaves_early(const tshi_rank *r, const call *c) {
-    bool root = r->rank == c->root, scatter = c->op == TSH_OP_SCATTER;
-    bool gives = c->op == TSH_OP_BROADCAST || scatter ? root : c->op == TSH_OP_REDUCE || c->op == TSH_OP_GATHER;
+    bool root = r->rank == c->root, scatter = c->op == TSH_COLLECTIVE_SCATTER;
+    bool gives = c->op == TSH_COLLECTIVE_BROADCAST || scatter
+                     ? root
+                     : c->op == TSH_COLLECTIVE_REDUCE || c->op == TSH_COLLECTIVE_GATHER;
     size_t bytes = (size_t)c->n * tsh_dtype_size(c->dtype) * (size_t)(scatter ? r->size : 1);
     return gives && !c->started && !c->without_tensor && bytes <= TSHI_INLINE;
 }
@@ -299,7 +301,7 @@ static void disagree(tshi_rank *r, const plan *p) {
  * first. */
 static void swap_calls(tshi_rank *r, const plan *p) {
     call second = p->call;
-    second.op = (tsh_collective)((second.op + 1) % TSH_OP_SEND);
+    second.op = (tsh_collective)((second.op + 1) % TSH_COLLECTIVE_SEND);
     for (int i = 0; i < 2; i++) {
         const call *mine = (r->rank == p->victim) == (i == 0) ? &second : &p->call;
         atomic_store(&p->shared->struck, tshi_now());

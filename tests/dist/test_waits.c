@@ -81,7 +81,7 @@ static tsh_status call_axis(tshi_rank *r, const story *s, tsh_group *group, tsh_
 static tsh_status pass_on(tshi_rank *r, tsh_tensor *x, tsh_tensor *y) {
     tsh_group *world = tsh_world_group(r->world);
     tsh_work *sending = NULL;
-    tsh_status status = tsh_isend(world, x, (r->rank + 1) % r->size, &sending);
+    tsh_status status = tsh_send_async(world, x, (r->rank + 1) % r->size, &sending);
     if (status == TSH_OK) status = tsh_recv(world, y, (r->rank + r->size - 1) % r->size, NULL);
     if (status == TSH_OK) status = tsh_work_wait(sending);
     tsh_work_release(sending);

@@ -83,32 +83,33 @@ static bool sharded(tsh_layout l) {
 }
 
 /* Vocabulary: an all-reduce of the rows' maxima and one of their four sums. Batch: one of two numbers. */
-static void expect(const setting *s, const layouts *l, const tsh_mesh *mesh, tsh_dtype dtype, tsh_group_stats out[2]) {
+static void expect(const setting *s, const layouts *l, const tsh_mesh *mesh, tsh_dtype dtype,
+                   tsh_communication_stats out[2]) {
     tsh_group *data = tsh_mesh_group(mesh, "data"), *model = tsh_mesh_group(mesh, "model");
     size_t size = tsh_dtype_size(dtype);
     int64_t rows = s->rows;
     memset(out, 0, 2 * sizeof *out);
     if (sharded(l->logits[0])) {
         tsh_split(s->rows, tsh_group_size(data), tsh_group_rank(data), NULL, &rows);
-        if (s->reduction != TSH_REDUCTION_NONE) tshi_test_expect(&out[0], data, TSH_OP_ALL_REDUCE, 2, size);
+        if (s->reduction != TSH_REDUCTION_NONE) tshi_test_expect(&out[0], data, TSH_COLLECTIVE_ALL_REDUCE, 2, size);
     }
     if (!sharded(l->logits[1])) return;
     bool extra = s->weighted && s->smoothing > 0;
-    tshi_test_expect(&out[1], model, TSH_OP_ALL_REDUCE, rows, size);
-    tshi_test_expect(&out[1], model, TSH_OP_ALL_REDUCE, 4 * rows + (extra ? 1 : 0), size);
+    tshi_test_expect(&out[1], model, TSH_COLLECTIVE_ALL_REDUCE, rows, size);
+    tshi_test_expect(&out[1], model, TSH_COLLECTIVE_ALL_REDUCE, 4 * rows + (extra ? 1 : 0), size);
 }
 
-static void check_calls(tshi_rank *r, const char *what, const tsh_mesh *mesh, const tsh_group_stats wanted[2]) {
+static void check_calls(tshi_rank *r, const char *what, const tsh_mesh *mesh, const tsh_communication_stats wanted[2]) {
     tshi_test_calls(r, what, tsh_mesh_group(mesh, "data"), &wanted[0]);
     tshi_test_calls(r, what, tsh_mesh_group(mesh, "model"), &wanted[1]);
 }
 
 static void check_one(tshi_rank *r, tsh_tape *tape, const tsh_mesh *mesh, const setting *s, const layouts *l,
                       tsh_dtype dtype) {
-    static const tsh_group_stats none[2];
+    static const tsh_communication_stats none[2];
     char what[128];
     truth t;
-    tsh_group_stats wanted[2];
+    tsh_communication_stats wanted[2];
     double tolerance = dtype == TSH_FLOAT64 ? 1e-13 : 3e-6;
     bool rows = s->reduction == TSH_REDUCTION_NONE;
     snprintf(what, sizeof what, "%s, V=%lld, smoothing %g, weights %d, reduction %d", l->name, (long long)s->classes,
@@ -299,7 +300,7 @@ static void local(tshi_rank *r, void *arg) {
     double wanted = log_sum(x, 4) - x[r->rank];
     tshi_check(r, loss && tsh_tensor_layout(loss, g).kind == TSH_KIND_LOCAL, "no LOCAL loss");
     tshi_check(r, fabs(tsh_tensor_item(loss) - wanted) < 1e-14, "%g, wanted %g", tsh_tensor_item(loss), wanted);
-    tshi_test_calls(r, "a LOCAL loss", g, &(tsh_group_stats){0});
+    tshi_test_calls(r, "a LOCAL loss", g, &(tsh_communication_stats){0});
     tsh_tape_destroy(tape);
     tsh_tensor_release(logits);
     tsh_tensor_release(target);

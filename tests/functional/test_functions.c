@@ -56,7 +56,7 @@ static tsh_tensor *objective_of(tsh_tape *tape, tsh_tensor *y) {
     tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = tsh_tensor_ndim(y)};
     double whole[MOST];
     int64_t numel = 1;
-    for (int d = 0; d < config.ndim; d++) numel *= config.shape[d] = tsh_tensor_global_shape(y)[d];
+    for (int d = 0; d < config.ndim; d++) numel *= config.shape[d] = tsh_tensor_shape(y)[d];
     for (int64_t i = 0; i < numel; i++) whole[i] = value(i, 7);
     tsh_tensor *coefficients = NULL;
     if (tsh_tensor_create(tsh_tensor_mesh(y), &config, &coefficients) != TSH_OK) return NULL;
@@ -78,8 +78,8 @@ static int64_t read_whole(tshi_rank *r, tsh_tape *tape, tsh_tensor *t, bool sum_
     if (kind != TSH_KIND_LOCAL || sum_local) t = tsh_redistribute(tape, t, group, TSH_REPLICATED);
     tsh_tape_set_recording(tape, recording);
     if (!tshi_check(r, t != NULL, "%s", tsh_tape_message(tape))) return 0;
-    tshi_check_ok(r, tsh_tensor_read(t, to, tsh_tensor_numel(t)));
-    return tsh_tensor_numel(t);
+    tshi_check_ok(r, tsh_tensor_read(t, to, tsh_tensor_local_numel(t)));
+    return tsh_tensor_local_numel(t);
 }
 
 /* Run the case once. TSH_ERR_LAYOUT where no rule exists; *local: the output makes no claim. */
@@ -139,7 +139,7 @@ static void reference(tshi_rank *r, void *arg) {
         if (!tshi_check_ok(r, run_case(r, c, replicated, &answers[i], &local))) return;
         check_differences(r, c, replicated);
     }
-    tshi_check(r, tsh_device_get_stats(tsh_world_device(r->world)).bytes_in_use == 0, "memory is left");
+    tshi_check(r, tsh_device_stats(tsh_world_device(r->world)).bytes_in_use == 0, "memory is left");
 }
 
 /* --- several ranks ------------------------------------------------------------------------------------------------ */
@@ -205,7 +205,7 @@ static void all_combinations(tshi_rank *r, void *arg) {
             check_combination(r, c, &answers[i], layouts, n % DIFFERENCES_EVERY == 0);
         }
     }
-    tshi_check(r, tsh_device_get_stats(tsh_world_device(r->world)).bytes_in_use == 0, "memory is left");
+    tshi_check(r, tsh_device_stats(tsh_world_device(r->world)).bytes_in_use == 0, "memory is left");
 }
 
 static void against_one_rank(int ranks) {

@@ -15,7 +15,7 @@ static void set_up(void) {
 }
 
 static void tear_down(void) {
-    cr_assert_eq(tsh_device_get_stats(place.device).bytes_in_use, 0);
+    cr_assert_eq(tsh_device_stats(place.device).bytes_in_use, 0);
     tshi_place_free(&place);
 }
 

@@ -27,11 +27,11 @@ static void make_kit(tshi_rank *r, kit *k) {
     k->group[0] = tsh_mesh_group(k->mesh, "a");
     k->group[1] = tsh_mesh_group(k->mesh, "b");
     tshi_check_ok(r, tsh_tape_create(r->world, &k->tape));
-    k->bytes = tsh_device_get_stats(tsh_world_device(r->world)).bytes_in_use;
+    k->bytes = tsh_device_stats(tsh_world_device(r->world)).bytes_in_use;
 }
 
 static void free_kit(tshi_rank *r, kit *k) {
-    size_t bytes = tsh_device_get_stats(tsh_world_device(r->world)).bytes_in_use;
+    size_t bytes = tsh_device_stats(tsh_world_device(r->world)).bytes_in_use;
     tshi_check(r, bytes == k->bytes, "%zu bytes in use, %zu at the beginning", bytes, k->bytes);
     tsh_tape_destroy(k->tape);
     tsh_mesh_destroy(k->mesh);
@@ -65,7 +65,7 @@ static tsh_tensor *make_input(tshi_rank *r, const kit *k, const function_input *
         double value = tshi_test_integer(number, i);
         whole[i] = in->vocabulary ? (double)((i * 5 + 1) % in->vocabulary) : share * (value == 0 ? 8 : value) / 8;
     }
-    for (int64_t i = 0; i < tsh_tensor_numel(t); i++) {
+    for (int64_t i = 0; i < tsh_tensor_local_numel(t); i++) {
         double value = whole[tshi_test_place(t, i)];
         if (in->vocabulary) {
             ((int64_t *)tsh_tensor_data(t))[i] = (int64_t)value;
@@ -94,7 +94,7 @@ static void keep_values(tshi_rank *r, kit *k, const char *what, tsh_tensor *t, d
     if (!tshi_check(r, t != NULL, "%s: no values: %s", what, tsh_tape_message(k->tape))) return;
     tsh_tensor *whole = whole_of(k, t);
     if (!tshi_check(r, whole != NULL, "%s: %s", what, tsh_tape_message(k->tape))) return;
-    tshi_check_ok(r, tsh_tensor_read(whole, to, tsh_tensor_numel(whole)));
+    tshi_check_ok(r, tsh_tensor_read(whole, to, tsh_tensor_local_numel(whole)));
 }
 
 static void keep_layout(const kit *k, const tsh_tensor *y, tsh_layout *to) {
@@ -104,7 +104,7 @@ static void keep_layout(const kit *k, const tsh_tensor *y, tsh_layout *to) {
 /* The sum of y times coefficients that differ. */
 static tsh_tensor *objective_of(tshi_rank *r, kit *k, tsh_tensor *y) {
     function_input like = {0, tsh_tensor_ndim(y), {0}};
-    for (int d = 0; d < like.ndim; d++) like.shape[d] = tsh_tensor_global_shape(y)[d];
+    for (int d = 0; d < like.ndim; d++) like.shape[d] = tsh_tensor_shape(y)[d];
     tsh_tensor *c = make_input(r, k, &like, 9, (tsh_layout[]){TSH_REPLICATED, TSH_REPLICATED});
     tsh_tensor *loss = tsh_sum(k->tape, tsh_mul(k->tape, y, c), TSH_ALL_DIMS);
     tsh_tensor_release(c);
@@ -216,7 +216,7 @@ static void check_split(tshi_rank *r, kit *k, const char *what, const tsh_tensor
     bool right = tshi_layout_equal(y->layout[0], a) && tshi_layout_equal(y->layout[1], b);
     tshi_check(r, right, "%s: the result is %s", what, tsh_tensor_describe(y, text, sizeof text));
     for (int i = 0; i < AXES; i++) {
-        tshi_test_calls(r, what, k->group[i], &(tsh_group_stats){0});
+        tshi_test_calls(r, what, k->group[i], &(tsh_communication_stats){0});
     }
 }
 
@@ -300,9 +300,14 @@ Test(plans, an_empty_tensor_is_laid_out_as_any_other, .timeout = 120) {
 static void empty_column(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
-    tsh_linear_config config = {
-        .in = 3, .out = 5, .shard = TSH_COLUMN, .bias = true, .dtype = TSH_FLOAT64, .activation = TSH_ACTIVATION_GELU};
-    tsh_linear *layer = tsh_linear_create(group, &config);
+    tsh_linear_config config = {.in_features = 3,
+                                .out_features = 5,
+                                .shard = TSH_COLUMN,
+                                .bias = true,
+                                .dtype = TSH_FLOAT64,
+                                .activation = TSH_ACTIVATION_GELU};
+    tsh_linear *layer = NULL;
+    tsh_linear_create(group, &config, &layer);
     tsh_tape *tape = NULL;
     tsh_tensor *x = NULL;
     tsh_tensor_config empty = {.dtype = TSH_FLOAT64, .ndim = 2, .shape = {0, 3}};

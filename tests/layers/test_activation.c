@@ -99,15 +99,17 @@ static void find_truth(sizes s, tsh_activation f, bool bias, truth *t) {
 }
 
 static tsh_linear *make_layer(tshi_rank *r, const variant *v, sizes s, tsh_activation f, tsh_dtype dtype, bool bias) {
-    tsh_linear *layer =
-        tsh_linear_create(tsh_world_group(r->world), &(tsh_linear_config){.in = s.in,
-                                                                          .out = s.out,
-                                                                          .shard = v->shard,
-                                                                          .bias = bias,
-                                                                          .gather_output = v->gather,
-                                                                          .sequence_parallel = v->sequence,
-                                                                          .activation = f,
-                                                                          .dtype = dtype});
+    tsh_linear *layer = NULL;
+    tsh_linear_create(tsh_world_group(r->world),
+                      &(tsh_linear_config){.in_features = s.in,
+                                           .out_features = s.out,
+                                           .shard = v->shard,
+                                           .bias = bias,
+                                           .gather_output = v->gather,
+                                           .sequence_parallel = v->sequence,
+                                           .activation = f,
+                                           .dtype = dtype},
+                      &layer);
     tshi_check(r, layer, "%s: %s", v->name, tsh_error_message());
     return layer;
 }
@@ -117,7 +119,7 @@ typedef struct way {
     tsh_linear *layer;
     tsh_tensor *x, *y;
     tsh_tensor *(*then)(tsh_tape *tape, tsh_tensor *x);
-    tsh_group_stats stats[2];
+    tsh_communication_stats stats[2];
 } way;
 
 static tsh_tensor *parameter(const way *w, int which) {
@@ -158,23 +160,23 @@ static void run_way(tshi_rank *r, tsh_tape *tape, way *w, tsh_tensor *dy) {
     tsh_group_reset_stats(g);
     w->y = forward(tape, w);
     if (!tshi_check(r, w->y, "%s", tsh_tape_message(tape))) return;
-    w->stats[0] = tsh_group_get_stats(g);
+    w->stats[0] = tsh_group_stats(g);
     tsh_backward_config config = {.gradient = dy, .retain_graph = true};
     for (int i = 0; i < 2 && w->y->requires_grad; i++) tshi_check_ok(r, tsh_backward_with(tape, w->y, &config));
-    w->stats[1] = tsh_group_get_stats(g);
+    w->stats[1] = tsh_group_stats(g);
 }
 
 static void compare(tshi_rank *r, const char *what, const tsh_tensor *got, const tsh_tensor *wanted, double tolerance) {
     if (!tshi_check(r, !got == !wanted, "%s: one way has it, the other has not", what) || !got) return;
     tshi_check(r, tshi_layout_equal(got->layout[0], wanted->layout[0]), "%s: another layout", what);
-    for (int64_t i = 0; i < tsh_tensor_numel(wanted); i++) {
+    for (int64_t i = 0; i < tsh_tensor_local_numel(wanted); i++) {
         double a = tshi_test_element(got, i), b = tshi_test_element(wanted, i);
         if (!tshi_check(r, fabs(a - b) <= tolerance, "%s element %d: %.9g, two calls give %.9g", what, (int)i, a, b))
             return;
     }
 }
 
-static bool same_calls(const tsh_group_stats *a, const tsh_group_stats *b) {
+static bool same_calls(const tsh_communication_stats *a, const tsh_communication_stats *b) {
     return memcmp(a->calls, b->calls, sizeof a->calls) == 0 && memcmp(a->bytes, b->bytes, sizeof a->bytes) == 0;
 }
 
@@ -186,7 +188,7 @@ static void check_one(tshi_rank *r, tsh_tape *tape, const variant *v, sizes s, c
                       bool bias, unsigned wants) {
     static const char *const names[] = {[X] = "dx", [W] = "dW", [B] = "db"};
     /* Gathered, f was of a rank's own features, behind the layer it is of all: elements fall into other vectors. */
-    bool same_kernels = tsh_device_get_kind(tsh_world_device(r->world)) == TSH_CPU && !v->gather;
+    bool same_kernels = tsh_device_kind_of(tsh_world_device(r->world)) == TSH_CPU && !v->gather;
     bool recording = tsh_tape_set_recording(tape, true);
     tsh_tape_set_recording(tape, recording);
     double apart = same_kernels ? 0 : 8 * tolerance_of(dtype);
@@ -309,14 +311,14 @@ static held measure(tshi_rank *r, tsh_tape *tape, way *w, tsh_tensor *dy) {
     held bytes = {0};
     for (int recording = 1; recording >= 0; recording--) {
         tsh_tape_set_recording(tape, recording != 0);
-        size_t before = tsh_device_get_stats(device).bytes_in_use;
+        size_t before = tsh_device_stats(device).bytes_in_use;
         tsh_device_reset_peak(device);
         tsh_tensor *y = forward(tape, w);
-        size_t now = tsh_device_get_stats(device).bytes_in_use - before;
+        size_t now = tsh_device_stats(device).bytes_in_use - before;
         if (recording) {
             bytes.forward = now;
             tshi_check_ok(r, tsh_backward_with(tape, y, &(tsh_backward_config){.gradient = dy}));
-            bytes.peak = tsh_device_get_stats(device).bytes_peak - before;
+            bytes.peak = tsh_device_stats(device).bytes_peak - before;
         } else {
             bytes.unrecorded = now;
         }
@@ -341,11 +343,11 @@ static void memory(tshi_rank *r, void *arg) {
     held warm = measure(r, tape, &in, dy); /* makes the gradients of the leaves */
     measure(r, tape, &behind, dy);
     held one = measure(r, tape, &in, dy), two = measure(r, tape, &behind, dy);
-    size_t y = tsh_device_get_stats(tsh_world_device(r->world)).bytes_in_use;
+    size_t y = tsh_device_stats(tsh_world_device(r->world)).bytes_in_use;
     tsh_tensor *like_y = NULL;
     tsh_tensor_config config = {TSH_FLOAT64, 2, {s.n, s.out}, {v->y}};
     tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &like_y));
-    y = tsh_device_get_stats(tsh_world_device(r->world)).bytes_in_use - y;
+    y = tsh_device_stats(tsh_world_device(r->world)).bytes_in_use - y;
     tshi_check(r, warm.forward == one.forward, "the first forward held %zu, the next %zu", warm.forward, one.forward);
     tshi_check(r, one.forward == two.forward && one.peak == two.peak, "one call holds %zu, %zu at most, two %zu, %zu",
                one.forward, one.peak, two.forward, two.peak);

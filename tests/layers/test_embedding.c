@@ -52,15 +52,17 @@ static void find_truth(sizes s, truth *t) {
 }
 
 static tsh_embedding *make_layer(tshi_rank *r, const variant *v, sizes s, tsh_dtype dtype) {
-    tsh_embedding *layer =
-        tsh_embedding_create(tsh_world_group(r->world), &(tsh_embedding_config){.rows = s.rows,
-                                                                                .cols = s.cols,
-                                                                                .shard = v->shard,
-                                                                                .has_padding = true,
-                                                                                .padding = PADDING,
-                                                                                .gather_output = v->gather,
-                                                                                .sequence_parallel = v->sequence,
-                                                                                .dtype = dtype});
+    tsh_embedding *layer = NULL;
+    tsh_embedding_create(tsh_world_group(r->world),
+                         &(tsh_embedding_config){.num_embeddings = s.rows,
+                                                 .embedding_dim = s.cols,
+                                                 .shard = v->shard,
+                                                 .has_padding = true,
+                                                 .padding = PADDING,
+                                                 .gather_output = v->gather,
+                                                 .sequence_parallel = v->sequence,
+                                                 .dtype = dtype},
+                         &layer);
     tshi_check(r, layer, "%s: %s", v->name, tsh_error_message());
     return layer;
 }
@@ -71,14 +73,14 @@ static void load(tshi_rank *r, tsh_embedding *layer, const truth *t, tsh_dtype d
     tshi_check_ok(r, tsh_embedding_load(layer, dtype == TSH_FLOAT32 ? (const void *)table : t->table));
 }
 
-static void expect(int which, bool backward, const tsh_group *g, sizes s, size_t size, tsh_group_stats *out) {
-    *out = (tsh_group_stats){0};
+static void expect(int which, bool backward, const tsh_group *g, sizes s, size_t size, tsh_communication_stats *out) {
+    *out = (tsh_communication_stats){0};
     int64_t y = s.n * s.cols;
-    if (!backward && which == ROW) tshi_test_expect(out, g, TSH_OP_ALL_REDUCE, y, size);
-    if (!backward && which == ROW_SEQUENCE) tshi_test_expect(out, g, TSH_OP_REDUCE_SCATTER, y, size);
-    if (!backward && which == COLUMN_GATHER) tshi_test_expect(out, g, TSH_OP_ALL_GATHER, y, size);
-    if (backward && which == ROW_SEQUENCE) tshi_test_expect(out, g, TSH_OP_ALL_GATHER, y, size);
-    if (backward && which == DENSE_BATCH) tshi_test_expect(out, g, TSH_OP_ALL_REDUCE, s.rows * s.cols, size);
+    if (!backward && which == ROW) tshi_test_expect(out, g, TSH_COLLECTIVE_ALL_REDUCE, y, size);
+    if (!backward && which == ROW_SEQUENCE) tshi_test_expect(out, g, TSH_COLLECTIVE_REDUCE_SCATTER, y, size);
+    if (!backward && which == COLUMN_GATHER) tshi_test_expect(out, g, TSH_COLLECTIVE_ALL_GATHER, y, size);
+    if (backward && which == ROW_SEQUENCE) tshi_test_expect(out, g, TSH_COLLECTIVE_ALL_GATHER, y, size);
+    if (backward && which == DENSE_BATCH) tshi_test_expect(out, g, TSH_COLLECTIVE_ALL_REDUCE, s.rows * s.cols, size);
 }
 
 static void check_one(tshi_rank *r, tsh_tape *tape, int which, sizes s, tsh_dtype dtype) {
@@ -86,7 +88,7 @@ static void check_one(tshi_rank *r, tsh_tape *tape, int which, sizes s, tsh_dtyp
     const tsh_mesh *mesh = tsh_world_mesh(r->world);
     tsh_group *g = tsh_world_group(r->world);
     truth t;
-    tsh_group_stats wanted;
+    tsh_communication_stats wanted;
     find_truth(s, &t);
     tsh_embedding *layer = make_layer(r, v, s, dtype);
     if (!layer) return;
@@ -180,9 +182,9 @@ static void slices(tshi_rank *r, void *arg) {
     for (int i = 0; i < 3; i++) {
         tsh_embedding *layer = make_layer(r, &variants[kinds[i]], s, TSH_FLOAT64);
         tsh_tensor *table = tsh_embedding_weight(layer);
-        tshi_check(r, tsh_tensor_nbytes(table) == (size_t)wanted[i] * 8, "%s: %zu bytes", variants[kinds[i]].name,
-                   tsh_tensor_nbytes(table));
-        for (int64_t e = 0; e < tsh_tensor_numel(table); e++) {
+        tshi_check(r, tsh_tensor_local_nbytes(table) == (size_t)wanted[i] * 8, "%s: %zu bytes", variants[kinds[i]].name,
+                   tsh_tensor_local_nbytes(table));
+        for (int64_t e = 0; e < tsh_tensor_local_numel(table); e++) {
             bool zero = tshi_test_element(table, e) == 0;
             bool padding = tshi_test_place(table, e) / s.cols == PADDING;
             tshi_check(r, zero == padding, "%s: element %lld", variants[kinds[i]].name, (long long)e);
@@ -255,15 +257,18 @@ static void wrong_configurations(tshi_rank *r, void *arg) {
     const struct {
         tsh_embedding_config config;
         const char *words;
-    } wrong[] = {{{.rows = 0, .cols = 4}, "rows=0"},
-                 {{.rows = 4, .cols = 4, .has_padding = true, .padding = 4}, "padding=4 is outside [0, 4)"},
-                 {{.rows = 4, .cols = 4, .has_padding = true, .padding = -1}, "padding=-1"},
-                 {{.rows = 4, .cols = 4, .shard = TSH_ROW, .gather_output = true}, "gather_output"},
-                 {{.rows = 4, .cols = 4, .sequence_parallel = true}, "sequence_parallel"},
-                 {{.rows = 4, .cols = 4, .dtype = TSH_INT32}, "int32"}};
+    } wrong[] = {
+        {{.num_embeddings = 0, .embedding_dim = 4}, "num_embeddings=0"},
+        {{.num_embeddings = 4, .embedding_dim = 4, .has_padding = true, .padding = 4}, "padding=4 is outside [0, 4)"},
+        {{.num_embeddings = 4, .embedding_dim = 4, .has_padding = true, .padding = -1}, "padding=-1"},
+        {{.num_embeddings = 4, .embedding_dim = 4, .shard = TSH_ROW, .gather_output = true}, "gather_output"},
+        {{.num_embeddings = 4, .embedding_dim = 4, .sequence_parallel = true}, "sequence_parallel"},
+        {{.num_embeddings = 4, .embedding_dim = 4, .dtype = TSH_INT32}, "int32"}};
+    tsh_embedding *layer = NULL;
     (void)arg;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        tshi_check(r, !tsh_embedding_create(tsh_world_group(r->world), &wrong[i].config), "took configuration %zu", i);
+        tsh_status status = tsh_embedding_create(tsh_world_group(r->world), &wrong[i].config, &layer);
+        tshi_check(r, status != TSH_OK && !layer, "took configuration %zu", i);
         tshi_check(r, strstr(tsh_error_message(), wrong[i].words), "%zu: \"%s\"", i, tsh_error_message());
     }
 }

@@ -17,14 +17,17 @@ static void initial_values(tshi_rank *r, void *arg) {
     for (int i = 0; i < 6 * COUNT; i++) result[i] = NAN;
     for (int k = 0; k < 3; k++, result += 2 * COUNT) {
         tsh_world_seed(r->world, 11);
-        tsh_linear *linear =
-            tsh_linear_create(tsh_world_group(r->world), &(tsh_linear_config){.in = IN, .out = OUT, .shard = kinds[k]});
-        tsh_embedding *embedding = tsh_embedding_create(
-            tsh_world_group(r->world), &(tsh_embedding_config){.rows = OUT, .cols = IN, .shard = kinds[k]});
+        tsh_linear *linear = NULL;
+        tsh_linear_create(tsh_world_group(r->world),
+                          &(tsh_linear_config){.in_features = IN, .out_features = OUT, .shard = kinds[k]}, &linear);
+        tsh_embedding *embedding = NULL;
+        tsh_embedding_create(tsh_world_group(r->world),
+                             &(tsh_embedding_config){.num_embeddings = OUT, .embedding_dim = IN, .shard = kinds[k]},
+                             &embedding);
         if (!tshi_check(r, linear && embedding, "%s", tsh_error_message())) return;
         tsh_tensor *weights[] = {tsh_linear_weight(linear), tsh_embedding_weight(embedding)};
         for (int w = 0; w < 2; w++) {
-            for (int64_t i = 0; i < tsh_tensor_numel(weights[w]); i++) {
+            for (int64_t i = 0; i < tsh_tensor_local_numel(weights[w]); i++) {
                 result[w * COUNT + tshi_test_place(weights[w], i)] = (float)tshi_test_element(weights[w], i);
             }
         }
@@ -107,11 +110,14 @@ Test(initialisation, follows_the_formulas, .timeout = 120) {
 static void defaults(tshi_rank *r, void *arg) {
     double most[2] = {0, 0}, squares = 0;
     (void)arg;
-    tsh_linear *a =
-        tsh_linear_create(tsh_world_group(r->world), &(tsh_linear_config){.in = 100, .out = 50, .bias = true});
-    tsh_linear *b = tsh_linear_create(tsh_world_group(r->world), &(tsh_linear_config){.in = 100, .out = 50});
-    tsh_embedding *e =
-        tsh_embedding_create(tsh_world_group(r->world), &(tsh_embedding_config){.rows = 50, .cols = 100});
+    tsh_linear *a = NULL;
+    tsh_linear_create(tsh_world_group(r->world),
+                      &(tsh_linear_config){.in_features = 100, .out_features = 50, .bias = true}, &a);
+    tsh_linear *b = NULL;
+    tsh_linear_create(tsh_world_group(r->world), &(tsh_linear_config){.in_features = 100, .out_features = 50}, &b);
+    tsh_embedding *e = NULL;
+    tsh_embedding_create(tsh_world_group(r->world), &(tsh_embedding_config){.num_embeddings = 50, .embedding_dim = 100},
+                         &e);
     int equal = 0;
     for (int64_t i = 0; i < 5000; i++) {
         most[0] = fmax(most[0], fabs(tshi_test_element(tsh_linear_weight(a), i)));
@@ -158,9 +164,11 @@ static void lists(tshi_rank *r, void *arg) {
     char name[] = "layer";
     tsh_parameters *list = NULL;
     (void)arg;
-    tsh_linear *linear =
-        tsh_linear_create(tsh_world_group(r->world), &(tsh_linear_config){.in = 2, .out = 2, .bias = true});
-    tsh_linear *plain = tsh_linear_create(tsh_world_group(r->world), &(tsh_linear_config){.in = 2, .out = 2});
+    tsh_linear *linear = NULL;
+    tsh_linear_create(tsh_world_group(r->world),
+                      &(tsh_linear_config){.in_features = 2, .out_features = 2, .bias = true}, &linear);
+    tsh_linear *plain = NULL;
+    tsh_linear_create(tsh_world_group(r->world), &(tsh_linear_config){.in_features = 2, .out_features = 2}, &plain);
     tshi_check_ok(r, tsh_parameters_create(r->world, &list));
     tshi_check_ok(r, tsh_linear_register(linear, list, name));
     memset(name, 'x', 3); /* names are copied */
@@ -174,7 +182,7 @@ static void lists(tshi_rank *r, void *arg) {
     tshi_check(r, tsh_parameters_count(list) == 3, "a failed call added something");
     tsh_linear_destroy(linear); /* the list keeps the tensors */
     tsh_linear_destroy(plain);
-    tshi_check(r, tsh_tensor_numel(tsh_parameters_get(list, 0)) == 4, "the list lost its tensor");
+    tshi_check(r, tsh_tensor_local_numel(tsh_parameters_get(list, 0)) == 4, "the list lost its tensor");
     tsh_parameters_destroy(list);
     tsh_parameters_destroy(NULL);
 }

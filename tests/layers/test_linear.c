@@ -62,14 +62,16 @@ static void find_truth(sizes s, truth *t) {
 }
 
 static tsh_linear *make_layer(tshi_rank *r, const variant *v, sizes s, tsh_dtype dtype) {
-    tsh_linear *layer =
-        tsh_linear_create(tsh_world_group(r->world), &(tsh_linear_config){.in = s.in,
-                                                                          .out = s.out,
-                                                                          .shard = v->shard,
-                                                                          .bias = true,
-                                                                          .gather_output = v->gather,
-                                                                          .sequence_parallel = v->sequence,
-                                                                          .dtype = dtype});
+    tsh_linear *layer = NULL;
+    tsh_linear_create(tsh_world_group(r->world),
+                      &(tsh_linear_config){.in_features = s.in,
+                                           .out_features = s.out,
+                                           .shard = v->shard,
+                                           .bias = true,
+                                           .gather_output = v->gather,
+                                           .sequence_parallel = v->sequence,
+                                           .dtype = dtype},
+                      &layer);
     tshi_check(r, layer, "%s: %s", v->name, tsh_error_message());
     return layer;
 }
@@ -86,23 +88,23 @@ static void load(tshi_rank *r, tsh_linear *layer, const truth *t, tsh_dtype dtyp
 }
 
 /* SPEC's table: what each costs forward and backward. */
-static void expect(int which, bool backward, const tsh_group *g, sizes s, size_t size, tsh_group_stats *out) {
-    *out = (tsh_group_stats){0};
+static void expect(int which, bool backward, const tsh_group *g, sizes s, size_t size, tsh_communication_stats *out) {
+    *out = (tsh_communication_stats){0};
     int64_t x = s.n * s.in, y = s.n * s.out;
     if (!backward) {
-        if (which == COLUMN_GATHER) tshi_test_expect(out, g, TSH_OP_ALL_GATHER, y, size);
-        if (which == COLUMN_SEQUENCE) tshi_test_expect(out, g, TSH_OP_ALL_GATHER, x, size);
-        if (which == ROW || which == ROW_WHOLE) tshi_test_expect(out, g, TSH_OP_ALL_REDUCE, y, size);
-        if (which == ROW_SEQUENCE) tshi_test_expect(out, g, TSH_OP_REDUCE_SCATTER, y, size);
+        if (which == COLUMN_GATHER) tshi_test_expect(out, g, TSH_COLLECTIVE_ALL_GATHER, y, size);
+        if (which == COLUMN_SEQUENCE) tshi_test_expect(out, g, TSH_COLLECTIVE_ALL_GATHER, x, size);
+        if (which == ROW || which == ROW_WHOLE) tshi_test_expect(out, g, TSH_COLLECTIVE_ALL_REDUCE, y, size);
+        if (which == ROW_SEQUENCE) tshi_test_expect(out, g, TSH_COLLECTIVE_REDUCE_SCATTER, y, size);
         return;
     }
-    if (which == COLUMN || which == COLUMN_GATHER) tshi_test_expect(out, g, TSH_OP_ALL_REDUCE, x, size);
-    if (which == COLUMN_SEQUENCE) tshi_test_expect(out, g, TSH_OP_REDUCE_SCATTER, x, size);
-    if (which == ROW_WHOLE) tshi_test_expect(out, g, TSH_OP_ALL_GATHER, x, size); /* of the slice */
-    if (which == ROW_SEQUENCE) tshi_test_expect(out, g, TSH_OP_ALL_GATHER, y, size);
+    if (which == COLUMN || which == COLUMN_GATHER) tshi_test_expect(out, g, TSH_COLLECTIVE_ALL_REDUCE, x, size);
+    if (which == COLUMN_SEQUENCE) tshi_test_expect(out, g, TSH_COLLECTIVE_REDUCE_SCATTER, x, size);
+    if (which == ROW_WHOLE) tshi_test_expect(out, g, TSH_COLLECTIVE_ALL_GATHER, x, size); /* of the slice */
+    if (which == ROW_SEQUENCE) tshi_test_expect(out, g, TSH_COLLECTIVE_ALL_GATHER, y, size);
     if (which == DENSE_BATCH) {
-        tshi_test_expect(out, g, TSH_OP_ALL_REDUCE, s.in * s.out, size);
-        tshi_test_expect(out, g, TSH_OP_ALL_REDUCE, s.out, size);
+        tshi_test_expect(out, g, TSH_COLLECTIVE_ALL_REDUCE, s.in * s.out, size);
+        tshi_test_expect(out, g, TSH_COLLECTIVE_ALL_REDUCE, s.out, size);
     }
 }
 
@@ -112,7 +114,7 @@ static void check_one(tshi_rank *r, tsh_tape *tape, int which, sizes s, tsh_dtyp
     tsh_group *g = tsh_world_group(r->world);
     size_t size = tsh_dtype_size(dtype);
     truth t;
-    tsh_group_stats wanted;
+    tsh_communication_stats wanted;
     find_truth(s, &t);
     tsh_linear *layer = make_layer(r, v, s, dtype);
     if (!layer) return;
@@ -200,7 +202,7 @@ static void projections(tshi_rank *r, void *arg) {
     tsh_tape *tape = NULL;
     truth t;
     double three[MOST];
-    tsh_group_stats wanted = {0};
+    tsh_communication_stats wanted = {0};
     (void)arg;
     find_truth(s, &t);
     for (int i = 0; i < MOST; i++) three[i] = 3 * t.dx[i];
@@ -219,7 +221,7 @@ static void projections(tshi_rank *r, void *arg) {
     tsh_group_reset_stats(g);
     tsh_backward_config config = {.gradient = dy};
     tshi_check_ok(r, tsh_backward_with(tape, sum, &config));
-    tshi_test_expect(&wanted, g, TSH_OP_ALL_REDUCE, 12, 4);
+    tshi_test_expect(&wanted, g, TSH_COLLECTIVE_ALL_REDUCE, 12, 4);
     tshi_test_calls(r, "three column layers on one input", g, &wanted);
     tshi_test_same_grad(r, "dx", x, three, 0);
     for (int i = 0; i < 3; i++) tsh_linear_destroy(layer[i]);
@@ -242,15 +244,17 @@ static void identity(tshi_rank *r, void *arg) {
         eights[i] = 8;
     }
     for (int i = 0; i < 8; i++) x[9 * i] = 1;
-    tsh_linear *layer =
-        tsh_linear_create(tsh_world_group(r->world), &(tsh_linear_config){.in = 8,
-                                                                          .out = 8,
-                                                                          .shard = TSH_COLUMN,
-                                                                          .bias = true,
-                                                                          .gather_output = true,
-                                                                          .dtype = TSH_FLOAT64,
-                                                                          .weight_init = {TSH_INIT_CONSTANT, 0, 1, 0},
-                                                                          .bias_init = {TSH_INIT_CONSTANT, 0, 0, 0}});
+    tsh_linear *layer = NULL;
+    tsh_linear_create(tsh_world_group(r->world),
+                      &(tsh_linear_config){.in_features = 8,
+                                           .out_features = 8,
+                                           .shard = TSH_COLUMN,
+                                           .bias = true,
+                                           .gather_output = true,
+                                           .dtype = TSH_FLOAT64,
+                                           .weight_init = {TSH_INIT_CONSTANT, 0, 1, 0},
+                                           .bias_init = {TSH_INIT_CONSTANT, 0, 0, 0}},
+                      &layer);
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
     tsh_tensor *t = tshi_test_leaf(r, tsh_world_mesh(r->world), &(tsh_tensor_config){TSH_FLOAT64, 2, {8, 8}, {R}}, x);
     tsh_tensor *y = tsh_linear_forward(tape, layer, t);
@@ -273,17 +277,17 @@ static void weight_bytes(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_split(s.out, r->size, r->rank, NULL, &rows);
     tsh_split(s.in, r->size, r->rank, NULL, &cols);
-    tsh_device_stats before = tsh_device_get_stats(tsh_world_device(r->world));
+    tsh_memory_stats before = tsh_device_stats(tsh_world_device(r->world));
     tsh_linear *column = make_layer(r, &variants[COLUMN], s, TSH_FLOAT32);
-    tsh_device_stats after = tsh_device_get_stats(tsh_world_device(r->world));
-    tshi_check(r, tsh_tensor_nbytes(tsh_linear_weight(column)) == (size_t)(rows * s.in) * 4, "column weight");
-    tshi_check(r, tsh_tensor_nbytes(tsh_linear_bias(column)) == (size_t)rows * 4, "column bias");
+    tsh_memory_stats after = tsh_device_stats(tsh_world_device(r->world));
+    tshi_check(r, tsh_tensor_local_nbytes(tsh_linear_weight(column)) == (size_t)(rows * s.in) * 4, "column weight");
+    tshi_check(r, tsh_tensor_local_nbytes(tsh_linear_bias(column)) == (size_t)rows * 4, "column bias");
     size_t held = ((size_t)(rows * s.in) * 4 + 63) / 64 * 64 + ((size_t)rows * 4 + 63) / 64 * 64;
     tshi_check(r, after.bytes_peak - before.bytes_in_use <= held, "making the layer took %zu bytes, it holds %zu",
                after.bytes_peak - before.bytes_in_use, held);
     tsh_linear *row = make_layer(r, &variants[ROW], s, TSH_FLOAT32);
-    tshi_check(r, tsh_tensor_nbytes(tsh_linear_weight(row)) == (size_t)(cols * s.out) * 4, "row weight");
-    tshi_check(r, tsh_tensor_nbytes(tsh_linear_bias(row)) == (size_t)s.out * 4, "row bias");
+    tshi_check(r, tsh_tensor_local_nbytes(tsh_linear_weight(row)) == (size_t)(cols * s.out) * 4, "row weight");
+    tshi_check(r, tsh_tensor_local_nbytes(tsh_linear_bias(row)) == (size_t)s.out * 4, "row bias");
     tsh_linear_destroy(column);
     tsh_linear_destroy(row);
 }
@@ -342,25 +346,28 @@ static void wrong_configurations(tshi_rank *r, void *arg) {
     const struct {
         tsh_linear_config config;
         const char *words;
-    } wrong[] = {
-        {{.in = 0, .out = 4}, "in=0 and out=4"},
-        {{.in = 4, .out = -1}, "out=-1"},
-        {{.in = 4, .out = 4, .shard = (tsh_sharding)7}, "7 is no sharding"},
-        {{.in = 4, .out = 4, .shard = TSH_ROW, .gather_output = true}, "gather_output is for TSH_COLUMN"},
-        {{.in = 4, .out = 4, .shard = TSH_COLUMN, .sequence_parallel = true}, "sequence_parallel is for TSH_ROW"},
-        {{.in = 4, .out = 4, .dtype = TSH_INT64}, "dtype is int64; the "},
-        {{.in = 4, .out = 4, .activation = (tsh_activation)5}, "5 is no activation"},
-        {{.in = 4, .out = 4, .activation = (tsh_activation)-1}, "-1 is no activation"},
-        {{.in = INT64_MAX / 2, .out = INT64_MAX / 2}, ""},
-        {{.in = 4, .out = 4, .weight_init = {TSH_INIT_UNIFORM, 0, 2, 1}}, "range 2, 1"}};
+    } wrong[] = {{{.in_features = 0, .out_features = 4}, "in_features=0 and out_features=4"},
+                 {{.in_features = 4, .out_features = -1}, "out_features=-1"},
+                 {{.in_features = 4, .out_features = 4, .shard = (tsh_sharding)7}, "7 is no sharding"},
+                 {{.in_features = 4, .out_features = 4, .shard = TSH_ROW, .gather_output = true},
+                  "gather_output is for TSH_COLUMN"},
+                 {{.in_features = 4, .out_features = 4, .shard = TSH_COLUMN, .sequence_parallel = true},
+                  "sequence_parallel is for TSH_ROW"},
+                 {{.in_features = 4, .out_features = 4, .dtype = TSH_INT64}, "dtype is int64; the "},
+                 {{.in_features = 4, .out_features = 4, .activation = (tsh_activation)5}, "5 is no activation"},
+                 {{.in_features = 4, .out_features = 4, .activation = (tsh_activation)-1}, "-1 is no activation"},
+                 {{.in_features = INT64_MAX / 2, .out_features = INT64_MAX / 2}, ""},
+                 {{.in_features = 4, .out_features = 4, .weight_init = {TSH_INIT_UNIFORM, 0, 2, 1}}, "range 2, 1"}};
     tsh_group *g = tsh_world_group(r->world);
+    tsh_linear *plain = NULL;
     (void)arg;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        tshi_check(r, !tsh_linear_create(g, &wrong[i].config), "took configuration %zu", i);
+        tshi_check(r, tsh_linear_create(g, &wrong[i].config, &plain) != TSH_OK && !plain, "took configuration %zu", i);
         tshi_check(r, strstr(tsh_error_message(), wrong[i].words), "%zu: \"%s\"", i, tsh_error_message());
     }
-    tshi_check(r, !tsh_linear_create(NULL, &wrong[0].config) && !tsh_linear_create(g, NULL), "took NULL");
-    tsh_linear *plain = tsh_linear_create(g, &(tsh_linear_config){.in = 1, .out = 1});
+    tshi_check_status(r, tsh_linear_create(NULL, &wrong[9].config, &plain), TSH_ERR_ARGUMENT, "group");
+    tshi_check_status(r, tsh_linear_create(g, NULL, &plain), TSH_ERR_ARGUMENT, "configuration");
+    tsh_linear_create(g, &(tsh_linear_config){.in_features = 1, .out_features = 1}, &plain);
     float one = 1;
     tshi_check_status(r, tsh_linear_load(plain, &one, &one), TSH_ERR_ARGUMENT, "no bias");
     tshi_check(r, !tsh_linear_bias(plain), "a bias that nobody asked for");

@@ -48,7 +48,7 @@ static tsh_tensor *with(tshi_rank *r, int64_t n, const float *values) {
 
 static void expect(tshi_rank *r, const char *what, tsh_tensor *t, const float *wanted) {
     const float *got = t ? tsh_tensor_data(t) : NULL;
-    for (int64_t i = 0; got && i < tsh_tensor_numel(t); i++) {
+    for (int64_t i = 0; got && i < tsh_tensor_local_numel(t); i++) {
         tshi_check(r, got[i] == wanted[i], "%s: element %lld is %g, not %g", what, (long long)i, (double)got[i],
                    (double)wanted[i]);
     }
@@ -319,9 +319,9 @@ static void ring(tshi_rank *r, tsh_group *group, int64_t n) {
         out[i] = tshi_test_vector(r, TSH_INT32, n + i);
         if (r->failed) break;
         for (int64_t k = 0; k < n + i; k++) ((int32_t *)tsh_tensor_data(in[i]))[k] = (int32_t)(1000 * r->rank + i + k);
-        if (i % 2) tshi_check_ok(r, tsh_irecv(group, out[i], before, &works[i]));
-        tshi_check_ok(r, tsh_isend(group, in[i], next, &works[MOST_MESSAGES + i]));
-        if (i % 2 == 0) tshi_check_ok(r, tsh_irecv(group, out[i], before, &works[i]));
+        if (i % 2) tshi_check_ok(r, tsh_recv_async(group, out[i], before, &works[i]));
+        tshi_check_ok(r, tsh_send_async(group, in[i], next, &works[MOST_MESSAGES + i]));
+        if (i % 2 == 0) tshi_check_ok(r, tsh_recv_async(group, out[i], before, &works[i]));
     }
     for (int i = 2 * MOST_MESSAGES - 1; i >= 0 && !r->failed; i--) tshi_check_ok(r, tsh_work_wait(works[i]));
     for (int i = 0; i < MOST_MESSAGES && !r->failed; i++) {
@@ -366,7 +366,8 @@ static void new_tensor(tshi_rank *r, tsh_group *group) {
         tshi_check_ok(r, tsh_send_new(group, x, 0));
     } else if (r->rank == 0) {
         tshi_check_ok(r, tsh_recv_new(group, tsh_group_mesh(group), TSH_ANY_RANK, &from, &x));
-        tshi_check(r, x && tsh_tensor_numel(x) == 6 && ((int64_t *)tsh_tensor_data(x))[5] == 77, "not what was sent");
+        tshi_check(r, x && tsh_tensor_local_numel(x) == 6 && ((int64_t *)tsh_tensor_data(x))[5] == 77,
+                   "not what was sent");
     }
     tsh_tensor_release(x);
 }

@@ -43,7 +43,7 @@ typedef struct plan {
 } plan;
 
 static plan draw_plan(uint64_t *state, int ranks) {
-    static const tsh_collective ops[] = {TSH_OP_ALL_REDUCE, TSH_OP_BROADCAST, TSH_OP_REDUCE};
+    static const tsh_collective ops[] = {TSH_COLLECTIVE_ALL_REDUCE, TSH_COLLECTIVE_BROADCAST, TSH_COLLECTIVE_REDUCE};
     static const int64_t counts[] = {1, 50, 3000, 70000};
     return (plan){ops[draw(state, 3)],    TSH_FLOAT32,        draw(state, 2) ? TSH_SUM : TSH_MAX, draw(state, ranks),
                   counts[draw(state, 4)], draw(state, 2) != 0};
@@ -54,15 +54,15 @@ static tsh_status make(tshi_rank *r, const plan *p) {
     tsh_tensor *x = tshi_test_vector(r, p->dtype, p->n);
     tsh_work *work = NULL;
     tsh_status status;
-    if (p->op == TSH_OP_ALL_REDUCE && p->started)
+    if (p->op == TSH_COLLECTIVE_ALL_REDUCE && p->started)
         status = tsh_all_reduce_async(group, x, p->reduce, &work);
-    else if (p->op == TSH_OP_ALL_REDUCE)
+    else if (p->op == TSH_COLLECTIVE_ALL_REDUCE)
         status = tsh_all_reduce(group, x, p->reduce);
-    else if (p->op == TSH_OP_BROADCAST && p->started)
+    else if (p->op == TSH_COLLECTIVE_BROADCAST && p->started)
         status = tsh_broadcast_async(group, x, p->root, &work);
-    else if (p->op == TSH_OP_BROADCAST)
+    else if (p->op == TSH_COLLECTIVE_BROADCAST)
         status = tsh_broadcast(group, x, p->root);
-    else if (p->op == TSH_OP_REDUCE)
+    else if (p->op == TSH_COLLECTIVE_REDUCE)
         status = tsh_reduce_to_root(group, x, p->reduce, p->root);
     else
         status = tsh_barrier(group);
@@ -79,7 +79,7 @@ typedef enum difference { OP, DTYPE, COUNT, REDUCTION, ROOT, ORDER, DIFFERENCES 
 /* What the odd one does instead. */
 static plan other(const plan *p, difference what, int ranks) {
     plan q = *p;
-    if (what == OP || what == ORDER) q.op = TSH_OP_BARRIER;
+    if (what == OP || what == ORDER) q.op = TSH_COLLECTIVE_BARRIER;
     if (what == DTYPE) q.dtype = TSH_INT32;
     if (what == COUNT) q.n++;
     if (what == REDUCTION) q.reduce = TSH_PROD;
@@ -102,8 +102,8 @@ static void differ(tshi_rank *r, int seed, difference what) {
     uint64_t state = (uint64_t)(seed * 100 + (int)what);
     int odd = draw(&state, r->size);
     plan p = draw_plan(&state, r->size);
-    if (what == REDUCTION) p.op = TSH_OP_ALL_REDUCE;
-    if (what == ROOT) p.op = TSH_OP_BROADCAST;
+    if (what == REDUCTION) p.op = TSH_COLLECTIVE_ALL_REDUCE;
+    if (what == ROOT) p.op = TSH_COLLECTIVE_BROADCAST;
     plan q = other(&p, what, r->size);
     if (draw(&state, 3) == 0 && r->rank == odd) pause_for(0.005);
     expect_mismatch(r, r->rank == odd ? &q : &p, odd, seed, what);
@@ -132,7 +132,7 @@ static void err(tshi_rank *r, int seed, moment when) {
     uint64_t state = (uint64_t)(seed * 100 + 50 + (int)when);
     int bad = draw(&state, r->size), delay = draw(&state, 3);
     plan p = draw_plan(&state, r->size);
-    p.op = TSH_OP_ALL_REDUCE;
+    p.op = TSH_COLLECTIVE_ALL_REDUCE;
     char words[64];
     snprintf(words, sizeof words, "rank %d: out of luck", bad);
     if (r->rank == bad) {

@@ -8,6 +8,8 @@
 // Shared memory is a static array, and keeps what the last block left. Write alignas before __shared__.
 #pragma once
 
+#include "device/cuda/cuda.h"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

@@ -408,8 +408,8 @@ static bool pass_on(tshi_rank *r, tsh_group *group, const tsh_tensor *out, tsh_t
     int next = (rank + 1) % p, before = (rank + p - 1) % p;
     tsh_work *sending = NULL, *receiving = NULL;
     if (started) {
-        bool good = tshi_check_ok(r, tsh_isend(group, out, next, &sending)) &&
-                    tshi_check_ok(r, tsh_irecv(group, in, before, &receiving));
+        bool good = tshi_check_ok(r, tsh_send_async(group, out, next, &sending)) &&
+                    tshi_check_ok(r, tsh_recv_async(group, in, before, &receiving));
         good = tshi_check_ok(r, end_of(good ? TSH_OK : TSH_ERR_STATE, &receiving)) && good;
         return tshi_check_ok(r, end_of(good ? TSH_OK : TSH_ERR_STATE, &sending)) && good;
     }
@@ -434,7 +434,7 @@ static bool try_roots(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n
     bool good = true;
     for (int root = 0; good && root < tsh_group_size(group); root++) {
         for (int op = 0; good && op < TSH_REDUCE_OP_COUNT; op++) {
-            if (!tsh_group_supports(group, TSH_OP_REDUCE, dtype, (tsh_reduce_op)op)) continue;
+            if (!tsh_group_supports(group, TSH_COLLECTIVE_REDUCE, dtype, (tsh_reduce_op)op)) continue;
             good = tshi_try_reduce(r, group, dtype, (tsh_reduce_op)op, n, root);
         }
         for (int s = 0; good && s < 2 * TSHI_SPREAD_COUNT; s++) {
@@ -448,7 +448,7 @@ static bool try_roots(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n
 bool tshi_try_all(tshi_rank *r, tsh_group *group, tsh_dtype dtype, int64_t n) {
     bool good = true;
     for (int op = 0; good && op < TSH_REDUCE_OP_COUNT; op++) {
-        if (!tsh_group_supports(group, TSH_OP_ALL_REDUCE, dtype, (tsh_reduce_op)op)) continue;
+        if (!tsh_group_supports(group, TSH_COLLECTIVE_ALL_REDUCE, dtype, (tsh_reduce_op)op)) continue;
         good = tshi_try_all_reduce(r, group, dtype, (tsh_reduce_op)op, n);
         for (int s = 0; good && s < 2 * TSHI_SPREAD_COUNT; s++) {
             good = tshi_try_reduce_scatter(r, group, dtype, (tsh_reduce_op)op, n, (tshi_spread)(s / 2), s % 2);

@@ -8,17 +8,23 @@ enum { VOCABULARY = 13, BATCH = 5, CONTEXT = 3, FEATURES = 6, HIDDEN = 10 };
 
 static tsh_status create_layers(tshi_language *l) {
     tsh_group *group = tsh_mesh_group(l->mesh, "model");
-    l->embedding =
-        tsh_embedding_create(group, &(tsh_embedding_config){.rows = VOCABULARY, .cols = FEATURES, .shard = TSH_ROW});
-    l->up = tsh_linear_create(group, &(tsh_linear_config){.in = CONTEXT * FEATURES,
-                                                          .out = HIDDEN,
-                                                          .shard = TSH_COLUMN,
-                                                          .bias = true,
-                                                          .activation = TSH_ACTIVATION_GELU});
-    l->down =
-        tsh_linear_create(group, &(tsh_linear_config){.in = HIDDEN, .out = HIDDEN, .shard = TSH_ROW, .bias = true});
-    l->head = tsh_linear_create(
-        group, &(tsh_linear_config){.in = HIDDEN, .out = VOCABULARY, .shard = TSH_COLUMN, .bias = true});
+    tsh_embedding_create(
+        group, &(tsh_embedding_config){.num_embeddings = VOCABULARY, .embedding_dim = FEATURES, .shard = TSH_ROW},
+        &l->embedding);
+    tsh_linear_create(group,
+                      &(tsh_linear_config){.in_features = CONTEXT * FEATURES,
+                                           .out_features = HIDDEN,
+                                           .shard = TSH_COLUMN,
+                                           .bias = true,
+                                           .activation = TSH_ACTIVATION_GELU},
+                      &l->up);
+    tsh_linear_create(
+        group, &(tsh_linear_config){.in_features = HIDDEN, .out_features = HIDDEN, .shard = TSH_ROW, .bias = true},
+        &l->down);
+    tsh_linear_create(
+        group,
+        &(tsh_linear_config){.in_features = HIDDEN, .out_features = VOCABULARY, .shard = TSH_COLUMN, .bias = true},
+        &l->head);
     return l->embedding && l->up && l->down && l->head ? TSH_OK : TSH_ERR_MEMORY;
 }
 

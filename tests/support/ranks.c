@@ -85,7 +85,7 @@ typedef struct job {
     tshi_test_options options;
     tshi_rank_fn *fn;
     void *arg;
-    tsh_threads *threads;
+    tsh_thread_rendezvous *threads;
     char *shared; /* [ranks] a tshi_rank and its result */
     size_t stride;
     child *children; /* [ranks] */
@@ -211,13 +211,13 @@ static void run_threads(job *j) {
     pthread_t *threads = calloc((size_t)n, sizeof *threads);
     thread_start *starts = calloc((size_t)n, sizeof *starts);
     set_memory(j);
-    if (tsh_threads_create(n, &j->threads) != TSH_OK) abort();
+    if (tsh_thread_rendezvous_create(n, &j->threads) != TSH_OK) abort();
     for (int i = 0; i < n; i++) {
         starts[i] = (thread_start){j, i};
         if (pthread_create(&threads[i], NULL, thread_main, &starts[i]) != 0) abort();
     }
     for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
-    tsh_threads_destroy(j->threads);
+    tsh_thread_rendezvous_destroy(j->threads);
     free(threads);
     free(starts);
 }

@@ -72,8 +72,8 @@ void tshi_test_same_grad(tshi_rank *r, const char *what, const tsh_tensor *t, co
     }
 }
 
-void tshi_test_calls(tshi_rank *r, const char *what, tsh_group *group, const tsh_group_stats *wanted) {
-    tsh_group_stats got = tsh_group_get_stats(group);
+void tshi_test_calls(tshi_rank *r, const char *what, tsh_group *group, const tsh_communication_stats *wanted) {
+    tsh_communication_stats got = tsh_group_stats(group);
     for (int op = 0; op < TSH_COLLECTIVE_COUNT; op++) {
         tshi_check(r, got.calls[op] == wanted->calls[op] && got.bytes[op] == wanted->bytes[op],
                    "%s: %llu %s of %llu bytes, wanted %llu of %llu", what, (unsigned long long)got.calls[op],
@@ -83,10 +83,10 @@ void tshi_test_calls(tshi_rank *r, const char *what, tsh_group *group, const tsh
     tsh_group_reset_stats(group);
 }
 
-void tshi_test_expect(tsh_group_stats *stats, const tsh_group *group, tsh_collective op, int64_t elements,
+void tshi_test_expect(tsh_communication_stats *stats, const tsh_group *group, tsh_collective op, int64_t elements,
                       size_t size) {
     uint64_t p = (uint64_t)tsh_group_size(group), bytes = (uint64_t)elements * size * (p - 1) / p;
     if (p == 1) return;
     stats->calls[op]++;
-    stats->bytes[op] += op == TSH_OP_ALL_REDUCE ? 2 * bytes : bytes;
+    stats->bytes[op] += op == TSH_COLLECTIVE_ALL_REDUCE ? 2 * bytes : bytes;
 }

@@ -25,8 +25,9 @@ void tshi_test_same(tshi_rank *r, const char *what, const tsh_tensor *got, const
 void tshi_test_same_grad(tshi_rank *r, const char *what, const tsh_tensor *t, const double *whole, double tolerance);
 
 /* Note when the group's counters since the last reset are not these, and reset them. */
-void tshi_test_calls(tshi_rank *r, const char *what, tsh_group *group, const tsh_group_stats *wanted);
+void tshi_test_calls(tshi_rank *r, const char *what, tsh_group *group, const tsh_communication_stats *wanted);
 /* Add one call to `stats` that moves `elements` of `size` bytes, unless the group is one rank. */
-void tshi_test_expect(tsh_group_stats *stats, const tsh_group *group, tsh_collective op, int64_t elements, size_t size);
+void tshi_test_expect(tsh_communication_stats *stats, const tsh_group *group, tsh_collective op, int64_t elements,
+                      size_t size);
 
 #endif

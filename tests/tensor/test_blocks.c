@@ -23,8 +23,8 @@ static void check_block(const tsh_tensor *t, int64_t number, int64_t *elements) 
 static int64_t check_blocks(const tshi_place *place, int ndim, const int64_t *shape, const tsh_layout *layout) {
     tsh_tensor *t = tshi_place_tensor(place, TSH_FLOAT64, ndim, shape, layout);
     int64_t blocks = tshi_tensor_blocks(t), elements = 0;
-    for (int64_t i = 0; i < blocks && tsh_tensor_numel(t) > 0; i++) check_block(t, i, &elements);
-    cr_assert_eq(elements, tsh_tensor_numel(t));
+    for (int64_t i = 0; i < blocks && tsh_tensor_local_numel(t) > 0; i++) check_block(t, i, &elements);
+    cr_assert_eq(elements, tsh_tensor_local_numel(t));
     tsh_tensor_release(t);
     return blocks;
 }

@@ -13,7 +13,7 @@ static void set_up(void) {
 }
 
 static void tear_down(void) {
-    cr_assert_eq(tsh_device_get_stats(place.device).bytes_in_use, 0, "every buffer was given back");
+    cr_assert_eq(tsh_device_stats(place.device).bytes_in_use, 0, "every buffer was given back");
     tshi_place_free(&place);
 }
 
@@ -30,8 +30,8 @@ Test(tensor, is_zeroed_and_described) {
     char text[160];
     cr_assert_eq(tsh_tensor_create(&place.mesh, &config, &t), TSH_OK);
     cr_assert_str_eq(tsh_tensor_describe(t, text, sizeof text), "complex128 [2,8] axis0=SHARD(0) axis1=PARTIAL");
-    cr_assert_eq(tsh_tensor_global_shape(t)[0], 5);
-    cr_assert_eq(tsh_tensor_nbytes(t), 2 * 8 * 16);
+    cr_assert_eq(tsh_tensor_shape(t)[0], 5);
+    cr_assert_eq(tsh_tensor_local_nbytes(t), 2 * 8 * 16);
     const double *x = tsh_tensor_data(t);
     for (int i = 0; i < 32; i++) cr_assert_eq(x[i], 0);
     tsh_tensor_release(t);
@@ -40,10 +40,10 @@ Test(tensor, is_zeroed_and_described) {
 Test(tensor, empty_slices_and_scalars_are_tensors) {
     tsh_tensor *empty =
         tshi_place_tensor(&place, TSH_FLOAT32, 2, (int64_t[]){2, 4}, (tsh_layout[]){TSH_REPLICATED, TSH_SHARD(0)});
-    cr_assert_eq(tsh_tensor_numel(empty), 0);
+    cr_assert_eq(tsh_tensor_local_numel(empty), 0);
     cr_assert(tsh_tensor_data(empty) != NULL);
     tsh_tensor *scalar = tshi_place_tensor(&place, TSH_FLOAT32, 0, NULL, replicated);
-    cr_assert_eq(tsh_tensor_numel(scalar), 1);
+    cr_assert_eq(tsh_tensor_local_numel(scalar), 1);
     cr_assert_eq(tsh_tensor_fill(scalar, 2.5), TSH_OK);
     cr_assert_eq(tsh_tensor_item(scalar), 2.5);
     cr_assert(isnan(tsh_tensor_item(empty)));
@@ -117,11 +117,11 @@ Test(tensor, claims) {
     cr_assert_eq(tsh_tensor_claim(t, group, TSH_SHARD(0), 0), TSH_ERR_LAYOUT, "only what is LOCAL can be claimed");
     cr_assert_eq(tsh_tensor_claim(t, group, TSH_LOCAL, 0), TSH_OK);
     cr_assert_eq(tsh_tensor_claim(t, group, TSH_SHARD(0), 13), TSH_OK, "4 is the last part of 13 over 3");
-    cr_assert_eq(tsh_tensor_global_shape(t)[0], 13);
+    cr_assert_eq(tsh_tensor_shape(t)[0], 13);
     cr_assert_eq(tsh_tensor_claim(t, group, TSH_LOCAL, 0), TSH_OK);
-    cr_assert_eq(tsh_tensor_global_shape(t)[0], 4, "withdrawn");
+    cr_assert_eq(tsh_tensor_shape(t)[0], 4, "withdrawn");
     cr_assert_eq(tsh_tensor_claim(t, group, TSH_SHARD(-1), 0), TSH_OK);
-    cr_assert_eq(tsh_tensor_global_shape(t)[1], 18, "equal parts");
+    cr_assert_eq(tsh_tensor_shape(t)[1], 18, "equal parts");
     cr_assert_eq(tsh_tensor_claim(t, group, TSH_LOCAL, 0), TSH_OK);
     cr_assert_eq(tsh_tensor_claim(t, group, TSH_SHARD(0), 14), TSH_OK, "5,5,4");
     cr_assert_eq(tsh_tensor_claim(t, group, TSH_LOCAL, 0), TSH_OK);
@@ -146,23 +146,23 @@ static void check_claims_of(tshi_place *at, int64_t n, int first, int second) {
     tsh_group *groups[] = {at->mesh.axis[0].group, at->mesh.axis[1].group, at->mesh.axis[2].group};
     tsh_tensor *t = split_over(at, n, 1u << first | 1u << second);
     cr_assert_eq(tsh_tensor_claim(t, groups[first], TSH_LOCAL, 0), TSH_OK);
-    int64_t between = tsh_tensor_global_shape(t)[0];
+    int64_t between = tsh_tensor_shape(t)[0];
     tsh_tensor_config config = {.ndim = 1, .shape = {between}, .layout = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL}};
     config.layout[second] = TSH_SHARD(0);
     tsh_tensor *same = NULL;
     cr_assert_eq(tsh_tensor_create(&at->mesh, &config, &same), TSH_OK);
-    cr_assert_eq(tsh_tensor_numel(same), tsh_tensor_numel(t), "what the second axis says alone is true");
+    cr_assert_eq(tsh_tensor_local_numel(same), tsh_tensor_local_numel(t), "what the second axis says alone is true");
     cr_assert_eq(tsh_tensor_claim(t, groups[second], TSH_LOCAL, 0), TSH_OK);
-    cr_assert_eq(tsh_tensor_global_shape(t)[0], tsh_tensor_numel(t));
+    cr_assert_eq(tsh_tensor_shape(t)[0], tsh_tensor_local_numel(t));
     cr_assert_eq(tsh_tensor_claim(t, groups[second], TSH_SHARD(0), between ? between : INT64_C(0)), TSH_OK);
-    cr_assert_eq(tsh_tensor_global_shape(t)[0], between);
+    cr_assert_eq(tsh_tensor_shape(t)[0], between);
     cr_assert_eq(tsh_tensor_claim(t, groups[first], TSH_SHARD(-1), n), TSH_OK, "%d of %lld: %s", first, (long long)n,
                  tsh_error_message());
-    cr_assert_eq(tsh_tensor_global_shape(t)[0], n);
+    cr_assert_eq(tsh_tensor_shape(t)[0], n);
     cr_assert_eq(tsh_tensor_claim(t, groups[first], TSH_LOCAL, 0), TSH_OK);
     cr_assert_eq(tsh_tensor_claim(t, groups[first], TSH_SHARD(0), n + 12), TSH_ERR_SHAPE);
     cr_assert_eq(tsh_tensor_claim(t, groups[first], TSH_SHARD(0), -1), TSH_ERR_SHAPE);
-    cr_assert_eq(tsh_tensor_global_shape(t)[0], between, "refused, and nothing changed");
+    cr_assert_eq(tsh_tensor_shape(t)[0], between, "refused, and nothing changed");
     tsh_tensor_release(same);
     tsh_tensor_release(t);
 }

@@ -26,11 +26,11 @@ static void crossing(tshi_rank *r, void *arg) {
             for (int peer = 0; peer < r->size; peer++) {
                 if (peer == r->rank) continue;
                 tensors[n] = tshi_test_vector(r, TSH_INT64, sizes[i]);
-                tshi_check_ok(r, tsh_irecv(group, tensors[n], peer, &works[n]));
+                tshi_check_ok(r, tsh_recv_async(group, tensors[n], peer, &works[n]));
                 n++;
                 tensors[n] = tshi_test_vector(r, TSH_INT64, sizes[i]);
                 tsh_tensor_fill(tensors[n], 10 * round + i);
-                tshi_check_ok(r, tsh_isend(group, tensors[n], peer, &works[n]));
+                tshi_check_ok(r, tsh_send_async(group, tensors[n], peer, &works[n]));
                 n++;
             }
         }
@@ -38,7 +38,7 @@ static void crossing(tshi_rank *r, void *arg) {
         for (int k = n - 1, each = 2 * (r->size - 1); k >= 0; k--) {
             tshi_check_ok(r, tsh_work_wait(works[k]));
             const int64_t *data = tsh_tensor_data(tensors[k]);
-            int64_t last = tsh_tensor_numel(tensors[k]) - 1, wanted = 10 * round + k / each;
+            int64_t last = tsh_tensor_local_numel(tensors[k]) - 1, wanted = 10 * round + k / each;
             tshi_check(r, data[last] == wanted, "%lld, not %lld", (long long)data[last], (long long)wanted);
             tsh_work_release(works[k]);
             tsh_tensor_release(tensors[k]);

@@ -17,7 +17,7 @@ enum { ROUNDS = 12, RANKS = 2, WORLDS = 2 };
 /* --- two worlds of threads that do not know of each other --------------------------------------------------------- */
 
 typedef struct member {
-    tsh_threads *threads;
+    tsh_thread_rendezvous *threads;
     tshi_rank rank;
     int world;
 } member;
@@ -83,10 +83,10 @@ static int report(const char *name, const tshi_rank *r) {
 static int apart(void) {
     member members[WORLDS * RANKS] = {0};
     pthread_t threads[WORLDS * RANKS];
-    tsh_threads *meets[WORLDS];
+    tsh_thread_rendezvous *meets[WORLDS];
     int failed = 0;
     for (int w = 0; w < WORLDS; w++) {
-        if (tsh_threads_create(RANKS, &meets[w]) != TSH_OK) abort();
+        if (tsh_thread_rendezvous_create(RANKS, &meets[w]) != TSH_OK) abort();
     }
     for (int i = 0; i < WORLDS * RANKS; i++) {
         members[i] = (member){meets[i / RANKS], {.rank = i % RANKS, .size = RANKS}, i / RANKS};
@@ -96,7 +96,7 @@ static int apart(void) {
         pthread_join(threads[i], NULL);
         failed += report("apart", &members[i].rank);
     }
-    for (int w = 0; w < WORLDS; w++) tsh_threads_destroy(meets[w]);
+    for (int w = 0; w < WORLDS; w++) tsh_thread_rendezvous_destroy(meets[w]);
     return failed;
 }
 
@@ -118,20 +118,21 @@ static bool ask(const asked *a, long i) {
     tsh_split(13, 4, (int)(i % 4), &start, &length);
     bool good = length == (i % 4 ? 3 : 4) && !strcmp(tsh_status_name(TSH_OK), "TSH_OK") && tsh_version()[0] != '\0';
     good = good && tsh_dtype_size(TSH_FLOAT32) == 4 && !strcmp(tsh_dtype_name(TSH_INT64), "int64");
-    good = good && !strcmp(tsh_collective_name(TSH_OP_REDUCE), "reduce");
-    good = good && tsh_backend_supports("local", TSH_CPU, TSH_OP_SEND, TSH_FLOAT32, TSH_SUM);
+    good = good && !strcmp(tsh_collective_name(TSH_COLLECTIVE_REDUCE), "reduce");
+    good = good && tsh_backend_supports("local", TSH_CPU, TSH_COLLECTIVE_SEND, TSH_FLOAT32, TSH_SUM);
     good = good && tsh_world_rank(a->world) == tsh_group_rank(group) && tsh_world_size(a->world) == RANKS;
     good = good && tsh_world_local_rank(a->world) == tsh_world_rank(a->world) && tsh_world_node_count(a->world) == 1;
-    good = good && !tsh_world_uses_rdma(a->world) && tsh_device_get_kind(tsh_world_device(a->world)) == TSH_CPU;
+    good = good && !tsh_world_uses_rdma(a->world) && tsh_device_kind_of(tsh_world_device(a->world)) == TSH_CPU;
     good = good && tsh_group_size(group) == RANKS && tsh_group_world_rank(group, 1) == 1;
     good = good && tsh_group_rank_of(group, 1) == 1 && tsh_group_world(group) == a->world;
     good = good && !strcmp(tsh_group_backend(group), "local") && tsh_group_mesh(group) == tsh_world_mesh(a->world);
-    good = good && tsh_group_supports(group, TSH_OP_ALL_REDUCE, TSH_UINT8, TSH_BXOR);
+    good = good && tsh_group_supports(group, TSH_COLLECTIVE_ALL_REDUCE, TSH_UINT8, TSH_BXOR);
     good = good && tsh_mesh_axes(a->mesh) == 1 && tsh_mesh_axis_group(a->mesh, 0) == half;
     good = good && !strcmp(tsh_mesh_axis_name(a->mesh, 0), "half") && tsh_mesh_world(a->mesh) == a->world;
-    good = good && tsh_tensor_numel(a->tensor) == 3000 && tsh_tensor_nbytes(a->tensor) == 12000;
+    good = good && tsh_tensor_local_numel(a->tensor) == 3000 && tsh_tensor_local_nbytes(a->tensor) == 12000;
     good = good && tsh_tensor_dtype(a->tensor) == TSH_FLOAT32 && tsh_tensor_ndim(a->tensor) == 1;
-    good = good && tsh_tensor_shape(a->tensor)[0] == 3000 && tsh_tensor_mesh(a->tensor) == tsh_world_mesh(a->world);
+    good =
+        good && tsh_tensor_local_shape(a->tensor)[0] == 3000 && tsh_tensor_mesh(a->tensor) == tsh_world_mesh(a->world);
     /* A failure here is in this thread's words alone. */
     good = good && !tsh_mesh_group(a->mesh, "quarter") && strstr(tsh_error_message(), "quarter");
     return good;
@@ -203,10 +204,10 @@ static void *live_in_both(void *arg) {
 static int crosswise(void) {
     member members[WORLDS * RANKS] = {0}; /* of the first world; where the second meets */
     pthread_t threads[RANKS];
-    tsh_threads *meets[WORLDS];
+    tsh_thread_rendezvous *meets[WORLDS];
     int failed = 0;
     for (int w = 0; w < WORLDS; w++) {
-        if (tsh_threads_create(RANKS, &meets[w]) != TSH_OK) abort();
+        if (tsh_thread_rendezvous_create(RANKS, &meets[w]) != TSH_OK) abort();
     }
     for (int i = 0; i < WORLDS * RANKS; i++) {
         members[i] = (member){meets[i / RANKS], {.rank = i % RANKS, .size = RANKS}, 0};
@@ -218,7 +219,7 @@ static int crosswise(void) {
         pthread_join(threads[i], NULL);
         failed += report("crosswise", &members[i].rank);
     }
-    for (int w = 0; w < WORLDS; w++) tsh_threads_destroy(meets[w]);
+    for (int w = 0; w < WORLDS; w++) tsh_thread_rendezvous_destroy(meets[w]);
     return failed;
 }
 

@@ -52,8 +52,8 @@ static void check_clip(tshi_rank *r, tsh_tape *tape, const tsh_mesh *mesh, tsh_d
     for (int a = 0; a < 2; a++) tsh_group_reset_stats(tsh_mesh_axis_group(mesh, a));
     tshi_check_ok(r, tsh_clip_grad_norm(m.list, limit, &norm));
     for (int a = 0; a < 2; a++) {
-        tsh_group_stats wanted = {0};
-        tshi_test_expect(&wanted, tsh_mesh_axis_group(mesh, a), TSH_OP_ALL_REDUCE, 1, 8);
+        tsh_communication_stats wanted = {0};
+        tshi_test_expect(&wanted, tsh_mesh_axis_group(mesh, a), TSH_COLLECTIVE_ALL_REDUCE, 1, 8);
         tshi_test_calls(r, "clip", tsh_mesh_axis_group(mesh, a), &wanted);
     }
     tshi_check(r, fabs(norm - m.norm) < 1e-13 * m.norm, "norm %.17g, wanted %.17g", norm, m.norm);

@@ -36,8 +36,11 @@ static tsh_linear *make_layer(tshi_rank *r, tsh_group *g, int64_t in, int64_t ou
     double weight[MOST], bias[HIDDEN];
     tshi_test_integers(seed, in * out, weight);
     tshi_test_integers(seed + 1, out, bias);
-    tsh_linear *layer = tsh_linear_create(
-        g, &(tsh_linear_config){.in = in, .out = out, .shard = shard, .bias = true, .dtype = TSH_FLOAT64});
+    tsh_linear *layer = NULL;
+    tsh_linear_create(g,
+                      &(tsh_linear_config){
+                          .in_features = in, .out_features = out, .shard = shard, .bias = true, .dtype = TSH_FLOAT64},
+                      &layer);
     if (tshi_check(r, layer, "%s", tsh_error_message())) tshi_check_ok(r, tsh_linear_load(layer, weight, bias));
     return layer;
 }
@@ -103,8 +106,8 @@ static void check_calls(tshi_rank *r, const char *what, const kit *k, int times)
     tsh_group *own = tsh_data_parallel_group(k->dp);
     if (times > 0) tshi_check_ok(r, tsh_data_parallel_wait(k->dp));
     uint64_t wanted = tsh_group_size(k->data) > 1 ? (uint64_t)(times * tsh_data_parallel_buckets(k->dp)) : 0;
-    uint64_t calls = tsh_group_get_stats(own).calls[TSH_OP_ALL_REDUCE];
-    if (own != k->data) calls += tsh_group_get_stats(k->data).calls[TSH_OP_ALL_REDUCE];
+    uint64_t calls = tsh_group_stats(own).calls[TSH_COLLECTIVE_ALL_REDUCE];
+    if (own != k->data) calls += tsh_group_stats(k->data).calls[TSH_COLLECTIVE_ALL_REDUCE];
     tshi_check(r, calls == wanted, "%s: %llu all-reduces, wanted %llu", what, (unsigned long long)calls,
                (unsigned long long)wanted);
     tsh_group_reset_stats(own);
@@ -123,7 +126,7 @@ static void alone(tshi_rank *r, void *arg) {
     step(r, &k);
     for (int i = 0; i < PARAMETERS && !r->failed; i++) {
         const tsh_tensor *g = tsh_tensor_grad(tsh_parameters_get(k.list, i));
-        for (int64_t j = 0; j < tsh_tensor_numel(g); j++) out->of[i][j] = tshi_test_element(g, j);
+        for (int64_t j = 0; j < tsh_tensor_local_numel(g); j++) out->of[i][j] = tshi_test_element(g, j);
     }
     free_kit(&k);
 }
@@ -225,9 +228,12 @@ typedef struct small {
 
 static void make_small(tshi_rank *r, double w, bool average, small *s) {
     tsh_group *world = tsh_world_group(r->world);
-    s->layer = tsh_linear_create(
-        world, &(tsh_linear_config){
-                   .in = 2, .out = 1, .dtype = TSH_FLOAT64, .weight_init = {.kind = TSH_INIT_CONSTANT, .a = w}});
+    tsh_linear_create(world,
+                      &(tsh_linear_config){.in_features = 2,
+                                           .out_features = 1,
+                                           .dtype = TSH_FLOAT64,
+                                           .weight_init = {.kind = TSH_INIT_CONSTANT, .a = w}},
+                      &s->layer);
     tshi_check_ok(r, tsh_tape_create(r->world, &s->tape));
     tshi_check_ok(r, tsh_parameters_create(r->world, &s->list));
     tshi_check_ok(r, tsh_linear_register(s->layer, s->list, "w"));

@@ -52,7 +52,7 @@ typedef struct account {
 } account;
 
 typedef struct job {
-    tsh_threads *threads;
+    tsh_thread_rendezvous *threads;
     int ranks, victim;
     const char *axis; /* of the ranks; the other has one */
     int64_t due;
@@ -74,7 +74,7 @@ static void steps(const job *j, account *a, tshi_language *l) {
         if (!works(a, tshi_language_gradients(l, &a->loss[i], &a->norm[i], NULL), "the next step")) return;
         if (i == 0) works(a, tshi_language_update(l), "update");
     }
-    a->bytes_in_use = tsh_device_get_stats(tsh_world_device(l->world)).bytes_in_use;
+    a->bytes_in_use = tsh_device_stats(tsh_world_device(l->world)).bytes_in_use;
 }
 
 /* A world, its model, the steps, and the end of all of it. */
@@ -104,15 +104,15 @@ static void *rank_main(void *argument) {
 static void run(int ranks, const char *axis, int victim, int64_t due, account *accounts) {
     pthread_t threads[MOST_RANKS];
     job jobs[MOST_RANKS];
-    tsh_threads *shared = NULL;
+    tsh_thread_rendezvous *shared = NULL;
     memset(accounts, 0, sizeof *accounts * (size_t)ranks);
-    if (ranks > 1) cr_assert_eq(tsh_threads_create(ranks, &shared), TSH_OK);
+    if (ranks > 1) cr_assert_eq(tsh_thread_rendezvous_create(ranks, &shared), TSH_OK);
     for (int i = 0; i < ranks; i++) {
         jobs[i] = (job){shared, ranks, victim, axis, due, accounts, i};
         cr_assert_eq(pthread_create(&threads[i], NULL, rank_main, &jobs[i]), 0);
     }
     for (int i = 0; i < ranks; i++) pthread_join(threads[i], NULL);
-    tsh_threads_destroy(shared);
+    tsh_thread_rendezvous_destroy(shared);
     for (int i = 0; i < ranks; i++) {
         cr_assert_str_empty(accounts[i].trouble, "request %lld: rank %d: %s", (long long)due, i, accounts[i].trouble);
         cr_assert_eq(accounts[i].memory.out, 0, "request %lld: rank %d leaks %lld", (long long)due, i,

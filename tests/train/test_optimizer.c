@@ -1,4 +1,4 @@
-/* Optimisers against golden vectors and plain loops, in every layout. */
+/* Optimizers against golden vectors and plain loops, in every layout. */
 #include "support/tensors.h"
 #include "support/vectors.h"
 #include "tshard/tshard.h"
@@ -71,7 +71,7 @@ static void golden_steps(tshi_rank *r, void *arg) {
             tshi_check_ok(r, tsh_optimizer_step(optimizer));
             tshi_test_same(r, "p", p, params->values + s * p0->count, 1e-13);
         }
-        tshi_test_calls(r, "an optimiser", tsh_world_group(r->world), &(tsh_group_stats){0});
+        tshi_test_calls(r, "an optimizer", tsh_world_group(r->world), &(tsh_communication_stats){0});
         tsh_optimizer_destroy(optimizer);
         tsh_parameters_destroy(list);
         tsh_tensor_release(p);

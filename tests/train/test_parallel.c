@@ -18,9 +18,10 @@ static void averaged(tshi_rank *r, void *arg) {
     tsh_tape *tape = NULL;
     (void)arg;
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
-    tsh_linear *layer =
-        tsh_linear_create(tsh_world_group(r->world),
-                          &(tsh_linear_config){.in = 2, .out = 1, .weight_init = {TSH_INIT_CONSTANT, 0, 1, 0}});
+    tsh_linear *layer = NULL;
+    tsh_linear_create(
+        tsh_world_group(r->world),
+        &(tsh_linear_config){.in_features = 2, .out_features = 1, .weight_init = {TSH_INIT_CONSTANT, 0, 1, 0}}, &layer);
     tsh_tensor *t =
         tshi_test_tensor(r, tsh_world_mesh(r->world), &(tsh_tensor_config){TSH_FLOAT32, 2, {2, 2}, {S0}}, x);
     const double *const wanted[] = {once, twice};
@@ -49,9 +50,12 @@ static void least_squares(tshi_rank *r, void *arg) {
     tsh_optimizer *optimizer = NULL;
     (void)arg;
     const tsh_mesh *mesh = tsh_world_mesh(r->world);
-    tsh_linear *layer = tsh_linear_create(
+    tsh_linear *layer = NULL;
+    tsh_linear_create(
         tsh_world_group(r->world),
-        &(tsh_linear_config){.in = 2, .out = 1, .dtype = TSH_FLOAT64, .weight_init = {TSH_INIT_CONSTANT, 0, 0, 0}});
+        &(tsh_linear_config){
+            .in_features = 2, .out_features = 1, .dtype = TSH_FLOAT64, .weight_init = {TSH_INIT_CONSTANT, 0, 0, 0}},
+        &layer);
     tsh_tensor *input = tshi_test_tensor(r, mesh, &(tsh_tensor_config){TSH_FLOAT64, 2, {4, 2}, {S0}}, x);
     tsh_tensor *wanted = tshi_test_tensor(r, mesh, &(tsh_tensor_config){TSH_FLOAT64, 2, {4, 1}, {S0}}, y);
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
@@ -113,15 +117,23 @@ typedef struct model {
 } model;
 
 static tsh_linear *linear(tsh_group *g, int64_t in, int64_t out, tsh_sharding shard, bool sequence) {
-    return tsh_linear_create(
-        g,
-        &(tsh_linear_config){
-            .in = in, .out = out, .shard = shard, .bias = true, .sequence_parallel = sequence, .dtype = TSH_FLOAT64});
+    tsh_linear_config config = {.in_features = in,
+                                .out_features = out,
+                                .shard = shard,
+                                .bias = true,
+                                .sequence_parallel = sequence,
+                                .dtype = TSH_FLOAT64};
+    tsh_linear *layer = NULL;
+    tsh_linear_create(g, &config, &layer);
+    return layer;
 }
 
 static void make_model(tshi_rank *r, tsh_group *g, bool sequence, model *m, tsh_parameters *list) {
-    m->embedding = tsh_embedding_create(
-        g, &(tsh_embedding_config){.rows = VOCABULARY, .cols = EMBED, .shard = TSH_ROW, .dtype = TSH_FLOAT64});
+    tsh_embedding_create(
+        g,
+        &(tsh_embedding_config){
+            .num_embeddings = VOCABULARY, .embedding_dim = EMBED, .shard = TSH_ROW, .dtype = TSH_FLOAT64},
+        &m->embedding);
     m->up = linear(g, CONTEXT * EMBED, HIDDEN, TSH_COLUMN, false);
     m->down = linear(g, HIDDEN, EMBED, TSH_ROW, sequence);
     m->head = linear(g, EMBED, VOCABULARY, TSH_COLUMN, false);
@@ -194,7 +206,7 @@ static void train(tshi_rank *r, void *arg) {
     for (int s = 0; s < STEPS && !r->failed; s++) step(r, tape, mesh, &m, list, optimizer, s, out);
     for (int i = 0; i < tsh_parameters_count(list); i++) {
         const tsh_tensor *t = tsh_parameters_get(list, i);
-        for (int64_t k = 0; k < tsh_tensor_numel(t); k++) {
+        for (int64_t k = 0; k < tsh_tensor_local_numel(t); k++) {
             out->parameters[i][tshi_test_place(t, k)] = tshi_test_element(t, k);
         }
     }

@@ -94,9 +94,9 @@ static void steps(tshi_rank *r, void *axes) {
     for (int i = 0; i < WARM_UP; i++) one_step(r, &l);
     tshi_check(r, mallocs > before, "the counter does not count: the first step takes memory for its tape");
     before = mallocs;
-    tsh_device_stats start = tsh_device_get_stats(tsh_world_device(r->world));
+    tsh_memory_stats start = tsh_device_stats(tsh_world_device(r->world));
     for (int i = 0; i < STEPS; i++) one_step(r, &l);
-    tsh_device_stats end = tsh_device_get_stats(tsh_world_device(r->world));
+    tsh_memory_stats end = tsh_device_stats(tsh_world_device(r->world));
     tshi_check(r, mallocs == before, "%d steps made %lld calls of malloc", STEPS, (long long)(mallocs - before));
     tshi_check(r, end.allocations == start.allocations, "%d steps took new tensor memory %llu times", STEPS,
                (unsigned long long)(end.allocations - start.allocations));

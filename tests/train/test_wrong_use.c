@@ -329,9 +329,9 @@ static void every_mistake(tshi_rank *r, void *unused) {
     if (!tshi_check_ok(r, tshi_language_create(r->world, axes, &l))) return;
     tsh_status status = tshi_language_gradients(&l, &loss, &norm, words);
     if (tshi_check(r, status == TSH_OK, "%s", words) && make_kit(r, &l, &k)) {
-        size_t in_use = tsh_device_get_stats(tsh_world_device(r->world)).bytes_in_use;
+        size_t in_use = tsh_device_stats(tsh_world_device(r->world)).bytes_in_use;
         for (int i = 0; i < MISTAKES && !r->failed; i++) make_one(r, &mistakes[i], &k, loss, norm);
-        size_t after = tsh_device_get_stats(tsh_world_device(r->world)).bytes_in_use;
+        size_t after = tsh_device_stats(tsh_world_device(r->world)).bytes_in_use;
         tshi_check(r, after == in_use, "%zu bytes in use became %zu", in_use, after);
         free_kit(&k);
     }
@@ -370,9 +370,10 @@ static void arguments(tshi_rank *r, void *unused) {
     tsh_status status = tsh_tensor_create(mesh, &huge, &t);
     tshi_check(r, status == TSH_ERR_OVERFLOW || status == TSH_ERR_MEMORY, "%s", tsh_status_name(status));
     tshi_check(r, t == NULL, "a failed call has left a tensor");
-    tsh_linear *layer = tsh_linear_create(group, &(tsh_linear_config){.in = 0, .out = 4});
-    tshi_check(r, !layer && strstr(tsh_error_message(), "in=0"), "%s", tsh_error_message());
-    layer = tsh_linear_create(NULL, &(tsh_linear_config){.in = 4, .out = 4});
+    tsh_linear *layer = NULL;
+    tsh_linear_create(group, &(tsh_linear_config){.in_features = 0, .out_features = 4}, &layer);
+    tshi_check(r, !layer && strstr(tsh_error_message(), "in_features=0"), "%s", tsh_error_message());
+    tsh_linear_create(NULL, &(tsh_linear_config){.in_features = 4, .out_features = 4}, &layer);
     tshi_check(r, !layer && strstr(tsh_error_message(), "group"), "%s", tsh_error_message());
     if (!tshi_check_ok(r, tsh_parameters_create(r->world, &list))) return;
     tshi_check_status(r, tsh_adamw_create(list, &(tsh_adamw_config){.lr = -1}, &optimizer), TSH_ERR_ARGUMENT, "lr -1");

@@ -24,13 +24,16 @@ static void run_linear(cv_run *run, const void *user) {
     const variant *v = user;
     const tshi_vector *w = cv_vector(run, "W", 2);
     if (!w) return;
-    tsh_linear *layer = tsh_linear_create(run->model, &(tsh_linear_config){.in = w->shape[1],
-                                                                           .out = w->shape[0],
-                                                                           .shard = v->shard,
-                                                                           .bias = true,
-                                                                           .gather_output = v->gather,
-                                                                           .sequence_parallel = v->sequence,
-                                                                           .dtype = run->dtype});
+    tsh_linear *layer = NULL;
+    tsh_linear_create(run->model,
+                      &(tsh_linear_config){.in_features = w->shape[1],
+                                           .out_features = w->shape[0],
+                                           .shard = v->shard,
+                                           .bias = true,
+                                           .gather_output = v->gather,
+                                           .sequence_parallel = v->sequence,
+                                           .dtype = run->dtype},
+                      &layer);
     tsh_tensor *x = cv_tensor(run, "x", 2, TSH_REPLICATED, v->x, true);
     if (cv_load_linear(run, layer, "W", "b") && x) {
         tsh_tensor *y = tsh_linear_forward(run->tape, layer, x);
@@ -58,14 +61,17 @@ static void run_embedding(cv_run *run, const void *user) {
     const variant *v = user;
     const tshi_vector *w = cv_vector(run, "W", 2), *padding = cv_vector(run, "padding_idx", 0);
     if (!w || !padding) return;
-    tsh_embedding *layer = tsh_embedding_create(run->model, &(tsh_embedding_config){.rows = w->shape[0],
-                                                                                    .cols = w->shape[1],
-                                                                                    .shard = v->shard,
-                                                                                    .has_padding = true,
-                                                                                    .padding = padding->integers[0],
-                                                                                    .gather_output = v->gather,
-                                                                                    .sequence_parallel = v->sequence,
-                                                                                    .dtype = run->dtype});
+    tsh_embedding *layer = NULL;
+    tsh_embedding_create(run->model,
+                         &(tsh_embedding_config){.num_embeddings = w->shape[0],
+                                                 .embedding_dim = w->shape[1],
+                                                 .shard = v->shard,
+                                                 .has_padding = true,
+                                                 .padding = padding->integers[0],
+                                                 .gather_output = v->gather,
+                                                 .sequence_parallel = v->sequence,
+                                                 .dtype = run->dtype},
+                         &layer);
     tsh_tensor *ids = cv_tensor(run, "idx", 1, TSH_REPLICATED, v->x, false);
     if (cv_load_embedding(run, layer, "W") && ids) {
         tsh_tensor *y = tsh_embedding_forward(run->tape, layer, ids);

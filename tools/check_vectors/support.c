@@ -101,7 +101,7 @@ void cv_backward(cv_run *run, tsh_tensor *y, const char *dy) {
 
 /* This rank's part in float64; the caller frees it. */
 static double *read_all(cv_run *run, const tsh_tensor *t) {
-    int64_t n = tsh_tensor_numel(t);
+    int64_t n = tsh_tensor_local_numel(t);
     void *raw = calloc((size_t)n + 1, 8);
     double *values = calloc((size_t)n + 1, sizeof *values);
     if (tshi_check(run->rank, raw && values, "no memory") && tshi_check_ok(run->rank, tsh_tensor_read(t, raw, n))) {
@@ -157,7 +157,7 @@ static void compare_from(cv_run *run, const tshi_vector *v, int64_t start, int64
         return;
     }
     double scale = largest(v->values + start, count), *values = read_all(run, got);
-    for (int64_t i = 0; values && i < tsh_tensor_numel(got); i++) {
+    for (int64_t i = 0; values && i < tsh_tensor_local_numel(got); i++) {
         note_error(run, fabs(values[i] - v->values[start + global_index(got, i)]) / scale);
     }
     free(values);

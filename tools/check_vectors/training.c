@@ -1,4 +1,4 @@
-/* Optimisers, and a language model over some steps. */
+/* Optimizers, and a language model over some steps. */
 #include "cases.h"
 
 #include <stdio.h>
@@ -83,10 +83,15 @@ static tsh_linear *make_linear(cv_run *run, tsh_sharding shard, tsh_activation f
                                const char *bias) {
     const tshi_vector *w = cv_vector(run, weight, 2);
     if (!w) return NULL;
-    tsh_linear *layer = tsh_linear_create(
-        run->model,
-        &(tsh_linear_config){
-            .in = w->shape[1], .out = w->shape[0], .shard = shard, .bias = true, .activation = f, .dtype = run->dtype});
+    tsh_linear *layer = NULL;
+    tsh_linear_create(run->model,
+                      &(tsh_linear_config){.in_features = w->shape[1],
+                                           .out_features = w->shape[0],
+                                           .shard = shard,
+                                           .bias = true,
+                                           .activation = f,
+                                           .dtype = run->dtype},
+                      &layer);
     if (cv_load_linear(run, layer, weight, bias)) return layer;
     tsh_linear_destroy(layer);
     return NULL;
@@ -97,10 +102,12 @@ static bool make_model(cv_run *run, bool split, model *m) {
     if (!table || !ids) return false;
     m->batch = ids->shape[0];
     m->features = ids->shape[1] * table->shape[1];
-    m->embedding = tsh_embedding_create(run->model, &(tsh_embedding_config){.rows = table->shape[0],
-                                                                            .cols = table->shape[1],
-                                                                            .shard = split ? TSH_ROW : TSH_DENSE,
-                                                                            .dtype = run->dtype});
+    tsh_embedding_create(run->model,
+                         &(tsh_embedding_config){.num_embeddings = table->shape[0],
+                                                 .embedding_dim = table->shape[1],
+                                                 .shard = split ? TSH_ROW : TSH_DENSE,
+                                                 .dtype = run->dtype},
+                         &m->embedding);
     if (!cv_load_embedding(run, m->embedding, "E")) return false;
     m->up = make_linear(run, split ? TSH_COLUMN : TSH_DENSE, TSH_ACTIVATION_GELU, "W1", "b1");
     m->down = make_linear(run, split ? TSH_ROW : TSH_DENSE, TSH_ACTIVATION_NONE, "W2", "b2");

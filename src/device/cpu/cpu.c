@@ -12,7 +12,7 @@ typedef struct cpu_device {
 
 static void *cpu_alloc(tsh_device *device, size_t size) {
     tshi_heap *heap = &((cpu_device *)device)->heap;
-    tsh_device_stats *stats = &device->stats;
+    tsh_memory_stats *stats = &device->stats;
     if (!device->allocator.reserve(device->allocator.user, size)) {
         tshi_fail(TSH_ERR_MEMORY, "the allocator's reserve refused %zu bytes of tensor memory", size);
         return NULL;

@@ -64,8 +64,8 @@ static const tshi_group_ops *backend_of(const char *name) {
 static bool backend_supports(const tshi_group_ops *backend, tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce) {
     if ((int)op < 0 || op >= TSH_COLLECTIVE_COUNT) return false;
     /* A rank alone has nobody to send to. */
-    if ((op == TSH_OP_SEND || op == TSH_OP_RECV) && backend == &tshi_self_ops) return false;
-    if (op == TSH_OP_BARRIER) return true;
+    if ((op == TSH_COLLECTIVE_SEND || op == TSH_COLLECTIVE_RECV) && backend == &tshi_self_ops) return false;
+    if (op == TSH_COLLECTIVE_BARRIER) return true;
     if (tsh_dtype_size(dtype) == 0) return false;
     if (!rule_of(op)->reduces) return true;
     return reduces(dtype, reduce) && (!backend->reduces || backend->reduces(dtype, reduce));
@@ -183,7 +183,7 @@ static tsh_status equal_parts(const tsh_group *group, const tsh_tensor *tensor, 
 static tsh_status check_overlap(tsh_collective op, const tsh_tensor *out, const tsh_tensor *in, const char *part,
                                 const char *place) {
     const char *a = tshi_data(out), *b = tshi_data(in);
-    size_t a_bytes = tsh_tensor_nbytes(out), b_bytes = tsh_tensor_nbytes(in);
+    size_t a_bytes = tsh_tensor_local_nbytes(out), b_bytes = tsh_tensor_local_nbytes(in);
     if (!a_bytes || !b_bytes || a + a_bytes <= b || b + b_bytes <= a) return TSH_OK;
     if (place && part == place) return TSH_OK;
     return tshi_fail(TSH_ERR_ARGUMENT, "%s: in and out overlap%s", tsh_collective_name(op),
@@ -274,17 +274,17 @@ static tsh_status check_nothing(const tsh_group *group, const arguments *a, tshi
 
 static const rule *rule_of(tsh_collective op) {
     static const rule rules[TSH_COLLECTIVE_COUNT] = {
-        [TSH_OP_ALL_REDUCE] = {"all_reduce", true, false, 2, check_one},
-        [TSH_OP_ALL_GATHER] = {"all_gather", false, false, 1, check_gather},
-        [TSH_OP_REDUCE_SCATTER] = {"reduce_scatter", true, false, 1, check_scatter},
-        [TSH_OP_BROADCAST] = {"broadcast", false, true, 1, check_one},
-        [TSH_OP_ALL_TO_ALL] = {"all_to_all", false, false, 0, check_all_to_all},
-        [TSH_OP_BARRIER] = {"barrier", false, false, 0, check_nothing},
-        [TSH_OP_REDUCE] = {"reduce", true, true, 1, check_one},
-        [TSH_OP_GATHER] = {"gather", false, true, 1, check_gather},
-        [TSH_OP_SCATTER] = {"scatter", false, true, 1, check_scatter},
-        [TSH_OP_SEND] = {"send", false, false, 0, check_nothing},
-        [TSH_OP_RECV] = {"recv", false, false, 0, check_nothing},
+        [TSH_COLLECTIVE_ALL_REDUCE] = {"all_reduce", true, false, 2, check_one},
+        [TSH_COLLECTIVE_ALL_GATHER] = {"all_gather", false, false, 1, check_gather},
+        [TSH_COLLECTIVE_REDUCE_SCATTER] = {"reduce_scatter", true, false, 1, check_scatter},
+        [TSH_COLLECTIVE_BROADCAST] = {"broadcast", false, true, 1, check_one},
+        [TSH_COLLECTIVE_ALL_TO_ALL] = {"all_to_all", false, false, 0, check_all_to_all},
+        [TSH_COLLECTIVE_BARRIER] = {"barrier", false, false, 0, check_nothing},
+        [TSH_COLLECTIVE_REDUCE] = {"reduce", true, true, 1, check_one},
+        [TSH_COLLECTIVE_GATHER] = {"gather", false, true, 1, check_gather},
+        [TSH_COLLECTIVE_SCATTER] = {"scatter", false, true, 1, check_scatter},
+        [TSH_COLLECTIVE_SEND] = {"send", false, false, 0, check_nothing},
+        [TSH_COLLECTIVE_RECV] = {"recv", false, false, 0, check_nothing},
     };
     return &rules[op];
 }
@@ -312,8 +312,8 @@ static uint64_t ring_bytes(const tsh_group *group, const tshi_call *call) {
 }
 
 static uint64_t sent_bytes(const tsh_group *group, const tshi_call *call) {
-    int64_t sent = call->op == TSH_OP_SEND ? call->count : 0;
-    for (int i = 0; call->op == TSH_OP_ALL_TO_ALL && i < group->size; i++) {
+    int64_t sent = call->op == TSH_COLLECTIVE_SEND ? call->count : 0;
+    for (int i = 0; call->op == TSH_COLLECTIVE_ALL_TO_ALL && i < group->size; i++) {
         if (i != group->rank) sent += call->in_counts[i];
     }
     return (uint64_t)sent * tsh_dtype_size(call->dtype);
@@ -321,7 +321,7 @@ static uint64_t sent_bytes(const tsh_group *group, const tshi_call *call) {
 
 void tshi_group_count(tsh_group *group, const tshi_call *call) {
     group->stats.calls[call->op]++;
-    if (!call->count && call->op != TSH_OP_ALL_TO_ALL) return;
+    if (!call->count && call->op != TSH_COLLECTIVE_ALL_TO_ALL) return;
     group->stats.bytes[call->op] += rule_of(call->op)->rings ? ring_bytes(group, call) : sent_bytes(group, call);
 }
 
@@ -367,94 +367,96 @@ static tsh_status later(tsh_group *group, const arguments *a, tsh_work **out) {
 /* --- the calls ---------------------------------------------------------------------------------------------------- */
 
 tsh_status tsh_all_reduce(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op) {
-    return now(group, &(arguments){.op = TSH_OP_ALL_REDUCE, .in = tensor, .out = tensor, .reduce = op}, TSH_OK);
+    return now(group, &(arguments){.op = TSH_COLLECTIVE_ALL_REDUCE, .in = tensor, .out = tensor, .reduce = op}, TSH_OK);
 }
 
 tsh_status tsh_all_reduce_async(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, tsh_work **work) {
-    return later(group, &(arguments){.op = TSH_OP_ALL_REDUCE, .in = tensor, .out = tensor, .reduce = op}, work);
+    return later(group, &(arguments){.op = TSH_COLLECTIVE_ALL_REDUCE, .in = tensor, .out = tensor, .reduce = op}, work);
 }
 
 tsh_status tsh_all_gather_into_tensor(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts) {
-    return now(group, &(arguments){.op = TSH_OP_ALL_GATHER, .in = in, .out = out, .counts = counts}, TSH_OK);
+    return now(group, &(arguments){.op = TSH_COLLECTIVE_ALL_GATHER, .in = in, .out = out, .counts = counts}, TSH_OK);
 }
 
 tsh_status tsh_all_gather_into_tensor_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in,
                                             const int64_t *counts, tsh_work **work) {
-    return later(group, &(arguments){.op = TSH_OP_ALL_GATHER, .in = in, .out = out, .counts = counts}, work);
+    return later(group, &(arguments){.op = TSH_COLLECTIVE_ALL_GATHER, .in = in, .out = out, .counts = counts}, work);
 }
 
 tsh_status tsh_reduce_scatter_tensor(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, tsh_reduce_op op,
                                      const int64_t *counts) {
-    const arguments a = {.op = TSH_OP_REDUCE_SCATTER, .in = in, .out = out, .counts = counts, .reduce = op};
+    const arguments a = {.op = TSH_COLLECTIVE_REDUCE_SCATTER, .in = in, .out = out, .counts = counts, .reduce = op};
     return now(group, &a, TSH_OK);
 }
 
 tsh_status tsh_reduce_scatter_tensor_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, tsh_reduce_op op,
                                            const int64_t *counts, tsh_work **work) {
-    const arguments a = {.op = TSH_OP_REDUCE_SCATTER, .in = in, .out = out, .counts = counts, .reduce = op};
+    const arguments a = {.op = TSH_COLLECTIVE_REDUCE_SCATTER, .in = in, .out = out, .counts = counts, .reduce = op};
     return later(group, &a, work);
 }
 
 tsh_status tsh_broadcast(tsh_group *group, tsh_tensor *tensor, int root) {
-    return now(group, &(arguments){.op = TSH_OP_BROADCAST, .in = tensor, .out = tensor, .root = root}, TSH_OK);
+    return now(group, &(arguments){.op = TSH_COLLECTIVE_BROADCAST, .in = tensor, .out = tensor, .root = root}, TSH_OK);
 }
 
 tsh_status tsh_broadcast_async(tsh_group *group, tsh_tensor *tensor, int root, tsh_work **work) {
-    return later(group, &(arguments){.op = TSH_OP_BROADCAST, .in = tensor, .out = tensor, .root = root}, work);
+    return later(group, &(arguments){.op = TSH_COLLECTIVE_BROADCAST, .in = tensor, .out = tensor, .root = root}, work);
 }
 
 tsh_status tsh_all_to_all(tsh_group *group, tsh_tensor *out, const int64_t *out_counts, const tsh_tensor *in,
                           const int64_t *in_counts) {
-    const arguments a = {.op = TSH_OP_ALL_TO_ALL, .in = in, .out = out, .counts = out_counts, .in_counts = in_counts};
+    const arguments a = {
+        .op = TSH_COLLECTIVE_ALL_TO_ALL, .in = in, .out = out, .counts = out_counts, .in_counts = in_counts};
     return now(group, &a, TSH_OK);
 }
 
 tsh_status tsh_all_to_all_async(tsh_group *group, tsh_tensor *out, const int64_t *out_counts, const tsh_tensor *in,
                                 const int64_t *in_counts, tsh_work **work) {
-    const arguments a = {.op = TSH_OP_ALL_TO_ALL, .in = in, .out = out, .counts = out_counts, .in_counts = in_counts};
+    const arguments a = {
+        .op = TSH_COLLECTIVE_ALL_TO_ALL, .in = in, .out = out, .counts = out_counts, .in_counts = in_counts};
     return later(group, &a, work);
 }
 
 tsh_status tsh_reduce_to_root(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, int root) {
-    const arguments a = {.op = TSH_OP_REDUCE, .in = tensor, .out = tensor, .reduce = op, .root = root};
+    const arguments a = {.op = TSH_COLLECTIVE_REDUCE, .in = tensor, .out = tensor, .reduce = op, .root = root};
     return now(group, &a, TSH_OK);
 }
 
 tsh_status tsh_gather_to_root(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
                               int root) {
-    const arguments a = {.op = TSH_OP_GATHER, .in = in, .out = out, .counts = counts, .root = root};
+    const arguments a = {.op = TSH_COLLECTIVE_GATHER, .in = in, .out = out, .counts = counts, .root = root};
     return now(group, &a, TSH_OK);
 }
 
 tsh_status tsh_scatter_from_root(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
                                  int root) {
-    const arguments a = {.op = TSH_OP_SCATTER, .in = in, .out = out, .counts = counts, .root = root};
+    const arguments a = {.op = TSH_COLLECTIVE_SCATTER, .in = in, .out = out, .counts = counts, .root = root};
     return now(group, &a, TSH_OK);
 }
 
 tsh_status tsh_reduce_to_root_async(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, int root, tsh_work **work) {
-    const arguments a = {.op = TSH_OP_REDUCE, .in = tensor, .out = tensor, .reduce = op, .root = root};
+    const arguments a = {.op = TSH_COLLECTIVE_REDUCE, .in = tensor, .out = tensor, .reduce = op, .root = root};
     return later(group, &a, work);
 }
 
 tsh_status tsh_gather_to_root_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
                                     int root, tsh_work **work) {
-    const arguments a = {.op = TSH_OP_GATHER, .in = in, .out = out, .counts = counts, .root = root};
+    const arguments a = {.op = TSH_COLLECTIVE_GATHER, .in = in, .out = out, .counts = counts, .root = root};
     return later(group, &a, work);
 }
 
 tsh_status tsh_scatter_from_root_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
                                        int root, tsh_work **work) {
-    const arguments a = {.op = TSH_OP_SCATTER, .in = in, .out = out, .counts = counts, .root = root};
+    const arguments a = {.op = TSH_COLLECTIVE_SCATTER, .in = in, .out = out, .counts = counts, .root = root};
     return later(group, &a, work);
 }
 
 tsh_status tsh_barrier(tsh_group *group) {
-    return now(group, &(arguments){.op = TSH_OP_BARRIER}, TSH_OK);
+    return now(group, &(arguments){.op = TSH_COLLECTIVE_BARRIER}, TSH_OK);
 }
 
 tsh_status tsh_barrier_async(tsh_group *group, tsh_work **work) {
-    return later(group, &(arguments){.op = TSH_OP_BARRIER}, work);
+    return later(group, &(arguments){.op = TSH_COLLECTIVE_BARRIER}, work);
 }
 
 tsh_status tshi_call_failed(tsh_group *group, tsh_collective op, tsh_status status) {

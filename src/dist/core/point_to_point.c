@@ -8,7 +8,7 @@ enum { META_DTYPE, META_NDIM, META_DIMS, META_WORDS = META_DIMS + TSH_MAX_DIMS }
 
 static tsh_status check_peer(const tsh_group *group, const tshi_call *call) {
     const char *name = tsh_collective_name(call->op);
-    if (call->op == TSH_OP_RECV && call->root == TSH_ANY_RANK) {
+    if (call->op == TSH_COLLECTIVE_RECV && call->root == TSH_ANY_RANK) {
         if (group->size > 1) return TSH_OK;
         return tshi_fail(TSH_ERR_ARGUMENT, "%s: a group of one rank has nobody to receive from", name);
     }
@@ -30,8 +30,8 @@ static tsh_status prepare(tsh_group *group, tsh_collective op, const tsh_tensor 
     call->dtype = tensor->dtype;
     call->count = tensor->numel;
     call->reduce = meta ? TSH_MAX : TSH_SUM;
-    call->in = op == TSH_OP_SEND ? tshi_data(tensor) : NULL;
-    call->out = op == TSH_OP_RECV ? tshi_data(tensor) : NULL;
+    call->in = op == TSH_COLLECTIVE_SEND ? tshi_data(tensor) : NULL;
+    call->out = op == TSH_COLLECTIVE_RECV ? tshi_data(tensor) : NULL;
     return TSH_OK;
 }
 
@@ -68,26 +68,26 @@ static tsh_status later(tsh_group *group, tsh_collective op, const tsh_tensor *t
 }
 
 tsh_status tsh_send(tsh_group *group, const tsh_tensor *tensor, int to) {
-    return now(group, TSH_OP_SEND, tensor, to, false, NULL);
+    return now(group, TSH_COLLECTIVE_SEND, tensor, to, false, NULL);
 }
 
 tsh_status tsh_recv(tsh_group *group, tsh_tensor *tensor, int from, int *sender) {
-    return now(group, TSH_OP_RECV, tensor, from, false, sender);
+    return now(group, TSH_COLLECTIVE_RECV, tensor, from, false, sender);
 }
 
-tsh_status tsh_isend(tsh_group *group, const tsh_tensor *tensor, int to, tsh_work **work) {
-    return later(group, TSH_OP_SEND, tensor, to, work);
+tsh_status tsh_send_async(tsh_group *group, const tsh_tensor *tensor, int to, tsh_work **work) {
+    return later(group, TSH_COLLECTIVE_SEND, tensor, to, work);
 }
 
-tsh_status tsh_irecv(tsh_group *group, tsh_tensor *tensor, int from, tsh_work **work) {
-    return later(group, TSH_OP_RECV, tensor, from, work);
+tsh_status tsh_recv_async(tsh_group *group, tsh_tensor *tensor, int from, tsh_work **work) {
+    return later(group, TSH_COLLECTIVE_RECV, tensor, from, work);
 }
 
 /* --- with a description ------------------------------------------------------------------------------------------- */
 
 tsh_status tsh_send_new(tsh_group *group, const tsh_tensor *tensor, int to) {
     tshi_call call;
-    tsh_status status = prepare(group, TSH_OP_SEND, tensor, to, false, &call);
+    tsh_status status = prepare(group, TSH_COLLECTIVE_SEND, tensor, to, false, &call);
     if (status != TSH_OK) return status;
     tsh_tensor *meta;
     status = tshi_tensor_scratch(group->mesh, TSH_INT64, META_WORDS, &meta);
@@ -95,8 +95,8 @@ tsh_status tsh_send_new(tsh_group *group, const tsh_tensor *tensor, int to) {
     int64_t words[META_WORDS] = {[META_DTYPE] = tensor->dtype, [META_NDIM] = tensor->shape.ndim};
     for (int i = 0; i < tensor->shape.ndim; i++) words[META_DIMS + i] = tensor->shape.local[i];
     group->world->device->ops->copy_from_host(group->world->device, sizeof words, words, tshi_data(meta));
-    status = now(group, TSH_OP_SEND, meta, to, true, NULL);
-    if (status == TSH_OK) status = now(group, TSH_OP_SEND, tensor, to, false, NULL);
+    status = now(group, TSH_COLLECTIVE_SEND, meta, to, true, NULL);
+    if (status == TSH_OK) status = now(group, TSH_COLLECTIVE_SEND, tensor, to, false, NULL);
     tsh_tensor_release(meta);
     return status;
 }
@@ -122,14 +122,14 @@ tsh_status tsh_recv_new(tsh_group *group, const tsh_mesh *mesh, int from, int *s
     tsh_tensor *meta, *tensor = NULL;
     tsh_status status = tshi_tensor_scratch(mesh, TSH_INT64, META_WORDS, &meta);
     if (status != TSH_OK) return status;
-    status = now(group, TSH_OP_RECV, meta, from, true, &who);
+    status = now(group, TSH_COLLECTIVE_RECV, meta, from, true, &who);
     if (status == TSH_OK) {
         int64_t words[META_WORDS];
         group->world->device->ops->copy_to_host(group->world->device, sizeof words, tshi_data(meta), words);
         status = make_tensor(mesh, words, &tensor);
     }
     tsh_tensor_release(meta);
-    if (status == TSH_OK) status = now(group, TSH_OP_RECV, tensor, who, false, NULL);
+    if (status == TSH_OK) status = now(group, TSH_COLLECTIVE_RECV, tensor, who, false, NULL);
     if (status != TSH_OK) {
         tsh_tensor_release(tensor);
         return status;

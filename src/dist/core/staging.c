@@ -4,7 +4,7 @@
 
 bool tshi_call_is_staged(const tsh_group *group, const tshi_call *call) {
     const tsh_world *world = group->world;
-    bool message = call->op == TSH_OP_SEND || call->op == TSH_OP_RECV;
+    bool message = call->op == TSH_COLLECTIVE_SEND || call->op == TSH_COLLECTIVE_RECV;
     return group->ops->on_host && !group->owner && world->device != world->host && (message || !world->direct);
 }
 
@@ -17,10 +17,10 @@ static int64_t sum(const tsh_group *group, const int64_t *counts) {
 /* Elements that this rank gives. */
 static int64_t elements_in(const tsh_group *group, const tshi_call *call) {
     switch (call->op) {
-    case TSH_OP_ALL_GATHER:
-    case TSH_OP_GATHER: return call->counts[group->rank];
-    case TSH_OP_ALL_TO_ALL: return sum(group, call->in_counts);
-    case TSH_OP_BROADCAST: return call->root == group->rank ? call->count : 0;
+    case TSH_COLLECTIVE_ALL_GATHER:
+    case TSH_COLLECTIVE_GATHER: return call->counts[group->rank];
+    case TSH_COLLECTIVE_ALL_TO_ALL: return sum(group, call->in_counts);
+    case TSH_COLLECTIVE_BROADCAST: return call->root == group->rank ? call->count : 0;
     default: return call->count;
     }
 }
@@ -28,9 +28,9 @@ static int64_t elements_in(const tsh_group *group, const tshi_call *call) {
 /* Elements that this rank gets. */
 static int64_t elements_out(const tsh_group *group, const tshi_call *call) {
     switch (call->op) {
-    case TSH_OP_REDUCE_SCATTER:
-    case TSH_OP_SCATTER: return call->counts[group->rank];
-    case TSH_OP_ALL_TO_ALL: return sum(group, call->out_counts);
+    case TSH_COLLECTIVE_REDUCE_SCATTER:
+    case TSH_COLLECTIVE_SCATTER: return call->counts[group->rank];
+    case TSH_COLLECTIVE_ALL_TO_ALL: return sum(group, call->out_counts);
     default: return call->count;
     }
 }

@@ -15,7 +15,7 @@ static bool adjoin(tsh_tensor *const *parts, int n) {
     size_t at = parts[0]->offset;
     for (int i = 0; i < n; i++) {
         if (parts[i]->storage != storage || parts[i]->offset != at) return false;
-        at += tsh_tensor_nbytes(parts[i]);
+        at += tsh_tensor_local_nbytes(parts[i]);
     }
     return true;
 }
@@ -81,8 +81,8 @@ static tsh_status list_fill(const tsh_group *group, tsh_collective op, const tsh
     size_t at = 0;
     if (status != TSH_OK || l->whole->storage == parts[0]->storage) return status;
     for (int i = 0; i < group->size; i++) {
-        copy(group, parts[i], 0, l->whole, at, tsh_tensor_nbytes(parts[i]));
-        at += tsh_tensor_nbytes(parts[i]);
+        copy(group, parts[i], 0, l->whole, at, tsh_tensor_local_nbytes(parts[i]));
+        at += tsh_tensor_local_nbytes(parts[i]);
     }
     return TSH_OK;
 }
@@ -92,8 +92,8 @@ static void spread(const tsh_group *group, const tsh_tensor *whole, tsh_tensor *
     size_t at = 0;
     if (whole->storage == parts[0]->storage) return;
     for (int i = 0; i < group->size; i++) {
-        copy(group, whole, at, parts[i], 0, tsh_tensor_nbytes(parts[i]));
-        at += tsh_tensor_nbytes(parts[i]);
+        copy(group, whole, at, parts[i], 0, tsh_tensor_local_nbytes(parts[i]));
+        at += tsh_tensor_local_nbytes(parts[i]);
     }
 }
 
@@ -142,11 +142,11 @@ static tsh_status no_work(tsh_group *group, tsh_collective op) {
 
 static tsh_status all_gather(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *in, tsh_work **work) {
     if (work) *work = NULL;
-    if (!group) return no_group(TSH_OP_ALL_GATHER);
+    if (!group) return no_group(TSH_COLLECTIVE_ALL_GATHER);
     list out = {0};
-    tsh_status status = list_await(group, TSH_OP_ALL_GATHER, outs, work != NULL, &out);
+    tsh_status status = list_await(group, TSH_COLLECTIVE_ALL_GATHER, outs, work != NULL, &out);
     if (status != TSH_OK)
-        status = tshi_call_failed(group, TSH_OP_ALL_GATHER, status);
+        status = tshi_call_failed(group, TSH_COLLECTIVE_ALL_GATHER, status);
     else if (work)
         status = tsh_all_gather_into_tensor_async(group, out.whole, in, out.counts, work);
     else
@@ -159,11 +159,11 @@ static tsh_status all_gather(tsh_group *group, tsh_tensor *const *outs, const ts
 static tsh_status reduce_scatter(tsh_group *group, tsh_tensor *out, const tsh_tensor *const *ins, tsh_reduce_op op,
                                  tsh_work **work) {
     if (work) *work = NULL;
-    if (!group) return no_group(TSH_OP_REDUCE_SCATTER);
+    if (!group) return no_group(TSH_COLLECTIVE_REDUCE_SCATTER);
     list in = {0};
-    tsh_status status = list_fill(group, TSH_OP_REDUCE_SCATTER, ins, &in);
+    tsh_status status = list_fill(group, TSH_COLLECTIVE_REDUCE_SCATTER, ins, &in);
     if (status != TSH_OK)
-        status = tshi_call_failed(group, TSH_OP_REDUCE_SCATTER, status);
+        status = tshi_call_failed(group, TSH_COLLECTIVE_REDUCE_SCATTER, status);
     else if (work)
         status = tsh_reduce_scatter_tensor_async(group, out, in.whole, op, in.counts, work);
     else
@@ -174,12 +174,12 @@ static tsh_status reduce_scatter(tsh_group *group, tsh_tensor *out, const tsh_te
 
 static tsh_status all_to_all(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *const *ins, tsh_work **work) {
     if (work) *work = NULL;
-    if (!group) return no_group(TSH_OP_ALL_TO_ALL);
+    if (!group) return no_group(TSH_COLLECTIVE_ALL_TO_ALL);
     list in = {0}, out = {0};
-    tsh_status status = list_fill(group, TSH_OP_ALL_TO_ALL, ins, &in);
-    if (status == TSH_OK) status = list_await(group, TSH_OP_ALL_TO_ALL, outs, work != NULL, &out);
+    tsh_status status = list_fill(group, TSH_COLLECTIVE_ALL_TO_ALL, ins, &in);
+    if (status == TSH_OK) status = list_await(group, TSH_COLLECTIVE_ALL_TO_ALL, outs, work != NULL, &out);
     if (status != TSH_OK)
-        status = tshi_call_failed(group, TSH_OP_ALL_TO_ALL, status);
+        status = tshi_call_failed(group, TSH_COLLECTIVE_ALL_TO_ALL, status);
     else if (work)
         status = tsh_all_to_all_async(group, out.whole, out.counts, in.whole, in.counts, work);
     else
@@ -195,7 +195,7 @@ tsh_status tsh_all_gather_list(tsh_group *group, tsh_tensor *const *outs, const 
 }
 
 tsh_status tsh_all_gather_list_async(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *in, tsh_work **work) {
-    return work ? all_gather(group, outs, in, work) : no_work(group, TSH_OP_ALL_GATHER);
+    return work ? all_gather(group, outs, in, work) : no_work(group, TSH_COLLECTIVE_ALL_GATHER);
 }
 
 tsh_status tsh_reduce_scatter_list(tsh_group *group, tsh_tensor *out, const tsh_tensor *const *ins, tsh_reduce_op op) {
@@ -204,7 +204,7 @@ tsh_status tsh_reduce_scatter_list(tsh_group *group, tsh_tensor *out, const tsh_
 
 tsh_status tsh_reduce_scatter_list_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *const *ins,
                                          tsh_reduce_op op, tsh_work **work) {
-    return work ? reduce_scatter(group, out, ins, op, work) : no_work(group, TSH_OP_REDUCE_SCATTER);
+    return work ? reduce_scatter(group, out, ins, op, work) : no_work(group, TSH_COLLECTIVE_REDUCE_SCATTER);
 }
 
 tsh_status tsh_all_to_all_list(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *const *ins) {
@@ -213,5 +213,5 @@ tsh_status tsh_all_to_all_list(tsh_group *group, tsh_tensor *const *outs, const 
 
 tsh_status tsh_all_to_all_list_async(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *const *ins,
                                      tsh_work **work) {
-    return work ? all_to_all(group, outs, ins, work) : no_work(group, TSH_OP_ALL_TO_ALL);
+    return work ? all_to_all(group, outs, ins, work) : no_work(group, TSH_COLLECTIVE_ALL_TO_ALL);
 }

@@ -62,7 +62,7 @@ static void note_failure(tsh_work *work, tsh_status status) {
 }
 
 static bool is_message(const tsh_work *work) {
-    return work->call.op == TSH_OP_SEND || work->call.op == TSH_OP_RECV;
+    return work->call.op == TSH_COLLECTIVE_SEND || work->call.op == TSH_COLLECTIVE_RECV;
 }
 
 /* Let the backend do what it can. */

@@ -106,7 +106,7 @@ void tshi_cpu_random_uniform(tsh_device *device, tsh_dtype dtype, const tshi_blo
 void tshi_cpu_random_normal(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
                             uint64_t stream, double mean, double std, void *to);
 
-/* optimiser.c */
+/* optimizer.c */
 void tshi_cpu_sgd(tsh_device *device, tsh_dtype dtype, const tshi_sgd *s, int count, const tshi_update *updates);
 void tshi_cpu_adamw(tsh_device *device, tsh_dtype dtype, const tshi_adamw *a, int count, const tshi_update *updates);
 void tshi_cpu_clip(tsh_device *device, tsh_dtype dtype, int64_t n, const double *squares, double max_norm, void *x);

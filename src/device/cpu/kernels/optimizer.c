@@ -1,4 +1,4 @@
-/* Optimiser steps, in place. */
+/* Optimizer steps, in place. */
 #include "device/cpu/kernels/clones.h"
 #include "device/cpu/kernels/kernels.h"
 

@@ -83,7 +83,7 @@ void tshi_cuda_random_uniform(tsh_device *device, tsh_dtype dtype, const tshi_bl
 void tshi_cuda_random_normal(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
                              uint64_t stream, double mean, double std, void *to);
 
-/* optimiser.cu */
+/* optimizer.cu */
 void tshi_cuda_sgd(tsh_device *device, tsh_dtype dtype, const tshi_sgd *s, int count, const tshi_update *updates);
 void tshi_cuda_adamw(tsh_device *device, tsh_dtype dtype, const tshi_adamw *a, int count, const tshi_update *updates);
 

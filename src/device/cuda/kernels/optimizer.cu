@@ -1,4 +1,4 @@
-// Optimiser steps over all parameters, as many in a launch as its arguments hold the pointers of.
+// Optimizer steps over all parameters, as many in a launch as its arguments hold the pointers of.
 #include "device/cuda/kernels/common.cuh"
 
 namespace {

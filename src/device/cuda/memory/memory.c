@@ -9,7 +9,7 @@
 #define SMALL_SLAB_BYTES ((size_t)4 << 20)
 #define LARGE_SLAB_BYTES ((size_t)64 << 20)
 #define SLAB_UNIT        ((size_t)2 << 20) /* of the GPU's pages */
-#define COUNTED          ((size_t)64)      /* what tsh_device_stats rounds to */
+#define COUNTED          ((size_t)64)      /* what tsh_memory_stats rounds to */
 
 /* Pinned memory on the way to the GPU: a slot is filled by one copy after another and used again when they have run. */
 #define SLOTS      8
@@ -133,7 +133,7 @@ static tshi_piece *take(tshi_cuda_device *cuda, size_t size) {
 
 /* `block` is a buffer of `size` bytes now. */
 static void *hand_out(tsh_device *device, tshi_piece *block, size_t size) {
-    tsh_device_stats *stats = &device->stats;
+    tsh_memory_stats *stats = &device->stats;
     block->wanted = round_up(size ? size : 1, COUNTED);
     stats->requests++;
     stats->bytes_in_use += block->wanted;

@@ -149,16 +149,17 @@ static size_t post(const tsh_group *group, const tshi_call *call, tshi_slot *slo
     slot->flags = 0;
     slot->check = 0;
     switch (call->op) {
-    case TSH_OP_REDUCE:
+    case TSH_COLLECTIVE_REDUCE:
         if (group->rank == call->root && is_near(group, call, call->count)) return 0;
         return post_data(group, call, slot, (size_t)call->count * tsh_dtype_size(call->dtype), 0);
-    case TSH_OP_ALL_REDUCE: return post_data(group, call, slot, (size_t)call->count * tsh_dtype_size(call->dtype), 0);
-    case TSH_OP_REDUCE_SCATTER: return post_part(group, call, slot, call->count);
-    case TSH_OP_ALL_GATHER: return post_all_gather(group, call, slot);
-    case TSH_OP_BROADCAST: return post_broadcast(group, call, slot);
-    case TSH_OP_ALL_TO_ALL: return post_counts(group, call, slot);
-    case TSH_OP_GATHER: return post_gather(group, call, slot);
-    case TSH_OP_SCATTER: return post_scatter(group, call, slot);
+    case TSH_COLLECTIVE_ALL_REDUCE:
+        return post_data(group, call, slot, (size_t)call->count * tsh_dtype_size(call->dtype), 0);
+    case TSH_COLLECTIVE_REDUCE_SCATTER: return post_part(group, call, slot, call->count);
+    case TSH_COLLECTIVE_ALL_GATHER: return post_all_gather(group, call, slot);
+    case TSH_COLLECTIVE_BROADCAST: return post_broadcast(group, call, slot);
+    case TSH_COLLECTIVE_ALL_TO_ALL: return post_counts(group, call, slot);
+    case TSH_COLLECTIVE_GATHER: return post_gather(group, call, slot);
+    case TSH_COLLECTIVE_SCATTER: return post_scatter(group, call, slot);
     default: return 0;
     }
 }
@@ -195,7 +196,8 @@ static void reduce_from(const tsh_group *group, const tshi_call *call, int64_t s
     tshi_local_group *lg = group->state;
     size_t before = (size_t)start * tsh_dtype_size(call->dtype);
     for (int i = 0; i < group->size; i++) lg->in[i] = data_of(group, i, before);
-    if (call->op == TSH_OP_REDUCE && group->rank == call->root) lg->in[group->rank] = (const char *)call->in + before;
+    if (call->op == TSH_COLLECTIVE_REDUCE && group->rank == call->root)
+        lg->in[group->rank] = (const char *)call->in + before;
     tsh_device *device = device_of(group, call);
     device->ops->reduce(device, call->dtype, (tshi_reduction)call->reduce, n, group->size, lg->in, outs, out);
 }
@@ -355,14 +357,14 @@ static void move_all_to_all(const tsh_group *group, const tshi_call *call) {
 
 static void move(const tsh_group *group, const tshi_call *call, bool far) {
     switch (call->op) {
-    case TSH_OP_ALL_REDUCE: move_all_reduce(group, call, far); break;
-    case TSH_OP_REDUCE_SCATTER: move_reduce_scatter(group, call); break;
-    case TSH_OP_ALL_GATHER: move_all_gather(group, call); break;
-    case TSH_OP_BROADCAST: move_broadcast(group, call, far); break;
-    case TSH_OP_ALL_TO_ALL: move_all_to_all(group, call); break;
-    case TSH_OP_REDUCE: move_reduce(group, call, far); break;
-    case TSH_OP_GATHER: move_gather(group, call, far); break;
-    case TSH_OP_SCATTER: move_scatter(group, call); break;
+    case TSH_COLLECTIVE_ALL_REDUCE: move_all_reduce(group, call, far); break;
+    case TSH_COLLECTIVE_REDUCE_SCATTER: move_reduce_scatter(group, call); break;
+    case TSH_COLLECTIVE_ALL_GATHER: move_all_gather(group, call); break;
+    case TSH_COLLECTIVE_BROADCAST: move_broadcast(group, call, far); break;
+    case TSH_COLLECTIVE_ALL_TO_ALL: move_all_to_all(group, call); break;
+    case TSH_COLLECTIVE_REDUCE: move_reduce(group, call, far); break;
+    case TSH_COLLECTIVE_GATHER: move_gather(group, call, far); break;
+    case TSH_COLLECTIVE_SCATTER: move_scatter(group, call); break;
     default: break;
     }
 }
@@ -385,10 +387,10 @@ static tshi_slot *open_slot(tsh_group *group, const tshi_call *call) {
 static bool only_gives(const tsh_group *group, const tshi_call *call) {
     bool root = group->rank == call->root;
     switch (call->op) {
-    case TSH_OP_GATHER: return !root && is_near(group, call, largest(call->counts, group->size));
-    case TSH_OP_REDUCE: return !root && is_near(group, call, call->count);
-    case TSH_OP_BROADCAST:
-    case TSH_OP_SCATTER: return root && is_near(group, call, call->count);
+    case TSH_COLLECTIVE_GATHER: return !root && is_near(group, call, largest(call->counts, group->size));
+    case TSH_COLLECTIVE_REDUCE: return !root && is_near(group, call, call->count);
+    case TSH_COLLECTIVE_BROADCAST:
+    case TSH_COLLECTIVE_SCATTER: return root && is_near(group, call, call->count);
     default: return false;
     }
 }
@@ -396,8 +398,8 @@ static bool only_gives(const tsh_group *group, const tshi_call *call) {
 /* Far: whether nobody touches my data any more when I have moved it, and nothing can have gone wrong meanwhile. */
 static bool only_moves(const tsh_group *group, const tshi_call *call) {
     if (group->rank == call->root || call->on_device) return false;
-    if (call->op == TSH_OP_BROADCAST) return (size_t)call->count * tsh_dtype_size(call->dtype) <= SHARED_BYTES;
-    return call->op == TSH_OP_GATHER || call->op == TSH_OP_SCATTER;
+    if (call->op == TSH_COLLECTIVE_BROADCAST) return (size_t)call->count * tsh_dtype_size(call->dtype) <= SHARED_BYTES;
+    return call->op == TSH_COLLECTIVE_GATHER || call->op == TSH_COLLECTIVE_SCATTER;
 }
 
 static tsh_status give(tsh_group *group, const tshi_call *call) {
@@ -431,7 +433,7 @@ static void move_on_device(const tsh_group *group, const tshi_call *call) {
 static tsh_status compare_and_move(const tsh_group *group, const tshi_call *call, bool *far) {
     const tshi_local_group *lg = group->state;
     tsh_status status = tshi_local_compare(group, lg->sync, far);
-    if (status == TSH_OK && call->op == TSH_OP_ALL_TO_ALL) status = tshi_local_compare_pairs(group);
+    if (status == TSH_OK && call->op == TSH_COLLECTIVE_ALL_TO_ALL) status = tshi_local_compare_pairs(group);
     if (status != TSH_OK) return status;
     if (call->on_device && *far)
         move_on_device(group, call);

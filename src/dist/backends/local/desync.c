@@ -15,28 +15,28 @@ char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size) {
     const char *reduce = tshi_reduction_name((tsh_reduce_op)(slot->kind >> 16));
     long long count = slot->count, part = slot->part;
     switch (op) {
-    case TSH_OP_ALL_REDUCE:
+    case TSH_COLLECTIVE_ALL_REDUCE:
         snprintf(text, size, "%s %s [%lld] %s #%u", name, dtype, count, reduce, slot->number);
         break;
-    case TSH_OP_ALL_GATHER:
+    case TSH_COLLECTIVE_ALL_GATHER:
         snprintf(text, size, "%s %s [%lld], %lld of them its own, #%u", name, dtype, count, part, slot->number);
         break;
-    case TSH_OP_REDUCE_SCATTER:
+    case TSH_COLLECTIVE_REDUCE_SCATTER:
         snprintf(text, size, "%s %s [%lld] %s, %lld of them its own, #%u", name, dtype, count, reduce, part,
                  slot->number);
         break;
-    case TSH_OP_BROADCAST:
+    case TSH_COLLECTIVE_BROADCAST:
         snprintf(text, size, "%s %s [%lld] root %d #%u", name, dtype, count, slot->root, slot->number);
         break;
-    case TSH_OP_REDUCE:
+    case TSH_COLLECTIVE_REDUCE:
         snprintf(text, size, "%s %s [%lld] %s root %d #%u", name, dtype, count, reduce, slot->root, slot->number);
         break;
-    case TSH_OP_GATHER:
-    case TSH_OP_SCATTER:
+    case TSH_COLLECTIVE_GATHER:
+    case TSH_COLLECTIVE_SCATTER:
         snprintf(text, size, "%s %s [%lld], %lld of them its own, root %d #%u", name, dtype, count, part, slot->root,
                  slot->number);
         break;
-    case TSH_OP_ALL_TO_ALL: snprintf(text, size, "%s %s #%u", name, dtype, slot->number); break;
+    case TSH_COLLECTIVE_ALL_TO_ALL: snprintf(text, size, "%s %s #%u", name, dtype, slot->number); break;
     default: snprintf(text, size, "%s #%u", name, slot->number); break;
     }
     return text;

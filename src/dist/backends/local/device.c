@@ -21,7 +21,7 @@ static tsh_status tell(tsh_world *world, const fact *mine, fact *facts) {
     int64_t *counts = world->group->counts;
     facts[world->rank] = *mine;
     for (int i = 0; i < world->size; i++) counts[i] = sizeof *mine;
-    const tshi_call call = {.op = TSH_OP_ALL_GATHER,
+    const tshi_call call = {.op = TSH_COLLECTIVE_ALL_GATHER,
                             .dtype = TSH_UINT8,
                             .in = &facts[world->rank],
                             .out = facts,

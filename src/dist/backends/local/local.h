@@ -117,8 +117,8 @@ typedef struct tshi_control {
 /* --- this rank's side --------------------------------------------------------------------------------------------- */
 
 typedef struct tshi_local {
-    tsh_threads *threads; /* NULL: ranks are processes */
-    bool maps;            /* GPU memory of other ranks: they wait for each other when they leave */
+    tsh_thread_rendezvous *threads; /* NULL: ranks are processes */
+    bool maps;                      /* GPU memory of other ranks: they wait for each other when they leave */
     tshi_control *control;
     char *memory; /* of processes: the control block, then the heaps, all in one piece */
     size_t memory_bytes;
@@ -192,7 +192,8 @@ static_assert(16 * TSHI_REDUCE_MOST + sizeof(tshi_share) <= TSHI_INLINE, "counts
 /* --- memory.c: how memory is had ---------------------------------------------------------------------------------- */
 
 /* Makes world->state with the heaps of all ranks (of processes: after a rendezvous, until the deadline). */
-tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh_threads *threads, double deadline);
+tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh_thread_rendezvous *threads,
+                            double deadline);
 /* Attaches the world's group and meets all ranks once. */
 tsh_status tshi_memory_join(tsh_world *world);
 void *tshi_memory_heap(const tsh_world *world, int rank, size_t *bytes);
@@ -288,7 +289,7 @@ void tshi_local_leave(tsh_world *world);
 /* --- local_message.c: point to point ------------------------------------------------------------------------------ */
 
 static inline bool tshi_is_message(const tshi_call *call) {
-    return call->op == TSH_OP_SEND || call->op == TSH_OP_RECV;
+    return call->op == TSH_COLLECTIVE_SEND || call->op == TSH_COLLECTIVE_RECV;
 }
 /* What to sleep on until *word has reached target; no word: nothing in particular. rank: in the world, or -1. */
 typedef struct tshi_watch {

@@ -23,7 +23,7 @@
 #define YIELDS       64
 #define SPINS_SHARED 8
 
-struct tsh_threads {
+struct tsh_thread_rendezvous {
     int size;
     tshi_control *control;
     size_t control_bytes;
@@ -155,7 +155,7 @@ static tsh_status open_processes(tsh_world *world, const tshi_settings *settings
 
 /* --- threads ------------------------------------------------------------------------------------------------------ */
 
-void tsh_threads_destroy(tsh_threads *threads) {
+void tsh_thread_rendezvous_destroy(tsh_thread_rendezvous *threads) {
     if (!threads) return;
     tsh_allocator allocator = tshi_allocator_resolve(NULL);
     for (int i = 0; threads->heap && i < threads->size; i++) {
@@ -168,7 +168,7 @@ void tsh_threads_destroy(tsh_threads *threads) {
     tshi_free(&allocator, threads);
 }
 
-tsh_status tsh_threads_create(int world_size, tsh_threads **out) {
+tsh_status tsh_thread_rendezvous_create(int world_size, tsh_thread_rendezvous **out) {
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "threads_create: out is NULL");
     *out = NULL;
     if (world_size < 1 || world_size > TSHI_MOST_RANKS) {
@@ -177,7 +177,7 @@ tsh_status tsh_threads_create(int world_size, tsh_threads **out) {
     }
     tsh_allocator allocator = tshi_allocator_resolve(NULL);
     size_t size = (size_t)world_size;
-    tsh_threads *threads = tshi_calloc(&allocator, 1, sizeof *threads);
+    tsh_thread_rendezvous *threads = tshi_calloc(&allocator, 1, sizeof *threads);
     if (!threads) return TSH_ERR_MEMORY;
     threads->size = world_size;
     threads->heap = tshi_calloc(&allocator, size, sizeof *threads->heap);
@@ -187,7 +187,7 @@ tsh_status tsh_threads_create(int world_size, tsh_threads **out) {
     void *control = mmap(NULL, threads->control_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (control != MAP_FAILED) threads->control = control;
     if (!threads->heap || !threads->heap_bytes || !threads->taken || !threads->control) {
-        tsh_threads_destroy(threads);
+        tsh_thread_rendezvous_destroy(threads);
         return tshi_fail(TSH_ERR_MEMORY, "threads_create: no memory");
     }
     *out = threads;
@@ -208,7 +208,7 @@ tsh_status tshi_threads_settings(const tsh_world_config *config, tshi_settings *
     return TSH_OK;
 }
 
-static tsh_status open_threads(tsh_world *world, const tshi_settings *settings, tsh_threads *threads) {
+static tsh_status open_threads(tsh_world *world, const tshi_settings *settings, tsh_thread_rendezvous *threads) {
     tshi_local *local = tshi_local_of(world);
     int rank = settings->rank;
     if (atomic_flag_test_and_set(&threads->taken[rank])) {
@@ -225,7 +225,8 @@ static tsh_status open_threads(tsh_world *world, const tshi_settings *settings, 
 
 /* --- both --------------------------------------------------------------------------------------------------------- */
 
-tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh_threads *threads, double deadline) {
+tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh_thread_rendezvous *threads,
+                            double deadline) {
     tsh_status status = local_new(world, settings);
     if (status != TSH_OK) return status;
     if (settings->size > 1) {

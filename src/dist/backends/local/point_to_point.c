@@ -199,7 +199,7 @@ static bool post_letter(tsh_work *work) {
 /* An earlier send to the same rank that has not found room. */
 static bool must_queue(const tsh_work *work) {
     for (const tsh_work *w = work->group->messages; w && w != work; w = w->next) {
-        if (w->call.op == TSH_OP_SEND && !w->done && !w->state && w->call.root == work->call.root) return true;
+        if (w->call.op == TSH_COLLECTIVE_SEND && !w->done && !w->state && w->call.root == work->call.root) return true;
     }
     return false;
 }
@@ -286,7 +286,7 @@ static void take(tsh_work *work, const tshi_letter *letter) {
 
 /* One that has not started has not looked at the kept letters, which come first. */
 static inline bool wants(const tsh_work *work, int from) {
-    return work->call.op == TSH_OP_RECV && work->started && !work->done &&
+    return work->call.op == TSH_COLLECTIVE_RECV && work->started && !work->done &&
            (work->call.root == from || work->call.root == TSH_ANY_RANK);
 }
 
@@ -359,7 +359,7 @@ tsh_status tshi_message_start(tsh_work *work) {
     tshi_group_note(group, &work->call);
     tsh_status status = heed_complaint(group);
     if (status != TSH_OK) return status;
-    if (work->call.op == TSH_OP_RECV) look_in_kept(work, post);
+    if (work->call.op == TSH_COLLECTIVE_RECV) look_in_kept(work, post);
     return TSH_OK;
 }
 
@@ -399,7 +399,7 @@ bool tshi_message_quick(tsh_work *work) {
     const tshi_member *me = tshi_member_at(lg, group->rank);
     if (!post || post->kept || tshi_local_troubled(tshi_local_of(group->world))) return false;
     if (atomic_load_explicit(&me->complaint, memory_order_relaxed) != 0) return false;
-    if (!(work->call.op == TSH_OP_SEND ? send_quickly(work) : receive_quickly(work, post))) return false;
+    if (!(work->call.op == TSH_COLLECTIVE_SEND ? send_quickly(work) : receive_quickly(work, post))) return false;
     tshi_group_note(group, &work->call);
     return true;
 }
@@ -408,7 +408,7 @@ void tshi_message_progress(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_post *post = ((tshi_local_group *)group->state)->post;
     const tshi_local *local = tshi_local_of(group->world);
-    if (work->call.op == TSH_OP_SEND)
+    if (work->call.op == TSH_COLLECTIVE_SEND)
         send_progress(work);
     else
         empty_inbox(group, post);
@@ -425,7 +425,7 @@ tshi_watch tshi_message_watch(const tsh_work *work) {
     int rank = work->call.root < 0 ? -1 : group->ranks[work->call.root];
     tshi_watch watch = {NULL, 0, NULL, rank};
     tshi_cell *slip = work->state;
-    if (work->call.op == TSH_OP_RECV && post) {
+    if (work->call.op == TSH_COLLECTIVE_RECV && post) {
         tshi_inbox *inbox = inbox_at(group, group->rank);
         watch.word = &inbox->letter[post->next_in % TSHI_LETTERS].turn;
         watch.target = turn_of(post->next_in) + 1;

@@ -48,36 +48,36 @@ static const char *describe(const tsh_group *group, char *line, size_t size) {
     }
     switch (op->text ? TSH_COLLECTIVE_COUNT : call->op) {
     case TSH_COLLECTIVE_COUNT: snprintf(line, size, "%s #%llu", op->text, number); break;
-    case TSH_OP_ALL_REDUCE:
+    case TSH_COLLECTIVE_ALL_REDUCE:
         snprintf(line, size, "%s %s [%lld] %s #%llu", name, dtype, count, reductions[call->reduce], number);
         break;
-    case TSH_OP_REDUCE:
+    case TSH_COLLECTIVE_REDUCE:
         snprintf(line, size, "%s %s [%lld] %s root %d #%llu", name, dtype, count, reductions[call->reduce], call->root,
                  number);
         break;
-    case TSH_OP_REDUCE_SCATTER:
+    case TSH_COLLECTIVE_REDUCE_SCATTER:
         snprintf(line, size, "%s %s [%lld] %s, %lld of them its own, #%llu", name, dtype, count,
                  reductions[call->reduce], part, number);
         break;
-    case TSH_OP_ALL_GATHER:
+    case TSH_COLLECTIVE_ALL_GATHER:
         snprintf(line, size, "%s %s [%lld], %lld of them its own, #%llu", name, dtype, count, part, number);
         break;
-    case TSH_OP_GATHER:
-    case TSH_OP_SCATTER:
+    case TSH_COLLECTIVE_GATHER:
+    case TSH_COLLECTIVE_SCATTER:
         snprintf(line, size, "%s %s [%lld], %lld of them its own, root %d #%llu", name, dtype, count, part, call->root,
                  number);
         break;
-    case TSH_OP_BROADCAST:
+    case TSH_COLLECTIVE_BROADCAST:
         snprintf(line, size, "%s %s [%lld] root %d #%llu", name, dtype, count, call->root, number);
         break;
-    case TSH_OP_ALL_TO_ALL: snprintf(line, size, "%s %s #%llu", name, dtype, number); break;
+    case TSH_COLLECTIVE_ALL_TO_ALL: snprintf(line, size, "%s %s #%llu", name, dtype, number); break;
     default: snprintf(line, size, "%s #%llu", name, number); break;
     }
     return line;
 }
 
 static bool equal_parts(const tsh_group *group, const tshi_call *call) {
-    if (call->op != TSH_OP_ALL_TO_ALL || call->failed != TSH_OK) return true;
+    if (call->op != TSH_COLLECTIVE_ALL_TO_ALL || call->failed != TSH_OK) return true;
     for (int i = 0; i < group->size; i++) {
         if (call->in_counts[i] != call->in_counts[0] || call->out_counts[i] != call->in_counts[0]) return false;
     }
@@ -89,7 +89,7 @@ static bool equal_parts(const tsh_group *group, const tshi_call *call) {
 /* MPICH 4.0 crashes in MPI_Reduce in place with another root than 0. */
 static bool shuns_in_place(const tsh_group *group, const tshi_call *call) {
 #ifdef MPICH_VERSION
-    return call->op == TSH_OP_REDUCE && group->rank == call->root && call->root != 0;
+    return call->op == TSH_COLLECTIVE_REDUCE && group->rank == call->root && call->root != 0;
 #else
     (void)group;
     (void)call;
@@ -109,14 +109,14 @@ static tsh_status take_scratch(tsh_group *group, tshi_mpi_op *op) {
     size_t p = (size_t)group->size;
     op->out = call->out;
     op->scratch = NULL;
-    if (call->op == TSH_OP_ALL_TO_ALL && !mg->matrix) {
+    if (call->op == TSH_COLLECTIVE_ALL_TO_ALL && !mg->matrix) {
         mg->matrix = tshi_calloc(&group->world->allocator, 2 * p * p, sizeof *mg->matrix);
         return mg->matrix ? TSH_OK : TSH_ERR_MEMORY;
     }
     if (tshi_pair_takes(group)) return tshi_pair_prepare(group);
     size_t size = tsh_dtype_size(call->dtype);
     if (call->failed == TSH_OK && shuns_in_place(group, call)) return allocate(group, op, (size_t)call->count * size);
-    if (call->op != TSH_OP_REDUCE_SCATTER || call->failed != TSH_OK) return TSH_OK;
+    if (call->op != TSH_COLLECTIVE_REDUCE_SCATTER || call->failed != TSH_OK) return TSH_OK;
     size_t part = (size_t)call->counts[group->rank] * size;
     const char *in = call->in, *out = call->out;
     /* Not even a result of no elements may lie where the input does. */
@@ -179,7 +179,7 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
     if (op->call.failed != TSH_OK) snprintf(op->words, sizeof op->words, "%s", tsh_error_message());
     op->identity = identity_of(group, &op->call, text);
     op->regular = equal_parts(group, &op->call);
-    if (op->regular && call->op == TSH_OP_ALL_TO_ALL && op->call.failed == TSH_OK) {
+    if (op->regular && call->op == TSH_COLLECTIVE_ALL_TO_ALL && op->call.failed == TSH_OK) {
         op->identity = mix(op->identity, (uint64_t)call->in_counts[0]);
     }
     if (work) {
@@ -335,7 +335,7 @@ static bool pass_gate(tsh_group *group, int verdict) {
         op->regular = op->regular && !(verdict & TSHI_GATE_IRREGULAR) && !(verdict & TSHI_GATE_DIFFER);
         return compare_start(group);
     }
-    if (op->call.op == TSH_OP_ALL_TO_ALL && verdict & TSHI_GATE_IRREGULAR) return count_start(group);
+    if (op->call.op == TSH_COLLECTIVE_ALL_TO_ALL && verdict & TSHI_GATE_IRREGULAR) return count_start(group);
     return move(group, !op->async);
 }
 
@@ -346,7 +346,7 @@ static bool end_compare(tsh_group *group) {
         tshi_mpi_op_end(group, status);
         return true;
     }
-    if (op->call.op == TSH_OP_ALL_TO_ALL && !op->regular) return count_start(group);
+    if (op->call.op == TSH_COLLECTIVE_ALL_TO_ALL && !op->regular) return count_start(group);
     return move(group, !op->async);
 }
 
@@ -439,7 +439,7 @@ static tsh_status mpi_run(tsh_group *group, const tshi_call *call) {
 }
 
 tsh_status tshi_mpi_agree(tsh_group *parent, const char *text, tsh_status failed) {
-    tshi_call call = {.op = TSH_OP_BARRIER, .failed = failed};
+    tshi_call call = {.op = TSH_COLLECTIVE_BARRIER, .failed = failed};
     tshi_group_drain(parent, failed);
     tsh_status status = begin(parent, &call, text, NULL);
     return status == TSH_OK ? wait_op(parent) : status;
@@ -454,7 +454,8 @@ static void work_end(tsh_work *work, tsh_status status) {
 }
 
 static tsh_status mpi_start(tsh_work *work) {
-    if (work->call.op == TSH_OP_SEND || work->call.op == TSH_OP_RECV) return tshi_mpi_message_start(work);
+    if (work->call.op == TSH_COLLECTIVE_SEND || work->call.op == TSH_COLLECTIVE_RECV)
+        return tshi_mpi_message_start(work);
     return begin(work->group, &work->call, NULL, work);
 }
 
@@ -462,7 +463,7 @@ static void mpi_progress(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_mpi *mpi = tshi_mpi_of(group->world);
     const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
-    if (work->call.op == TSH_OP_SEND || work->call.op == TSH_OP_RECV) {
+    if (work->call.op == TSH_COLLECTIVE_SEND || work->call.op == TSH_COLLECTIVE_RECV) {
         tshi_mpi_message_progress(work);
         return;
     }

@@ -275,7 +275,8 @@ bool tshi_mpi_late(tsh_group *group, const tsh_work *message, double since) {
 
 tsh_status tshi_mpi_nap(tsh_group *group, const tsh_work *work, double since) {
     const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
-    const tsh_work *message = work && (work->call.op == TSH_OP_SEND || work->call.op == TSH_OP_RECV) ? work : NULL;
+    const tsh_work *message =
+        work && (work->call.op == TSH_COLLECTIVE_SEND || work->call.op == TSH_COLLECTIVE_RECV) ? work : NULL;
     tshi_mpi_look_around(group);
     tsh_status status = tshi_mpi_group_trouble(group);
     if (status != TSH_OK) {

@@ -75,14 +75,14 @@ static void count_steps(const tsh_group *group, tshi_mpi_op *op) {
     const tshi_mpi *mpi = tshi_mpi_of(group->world);
     const tshi_call *call = &op->call;
     op->whole = call->count;
-    if (call->op == TSH_OP_ALL_TO_ALL)
+    if (call->op == TSH_COLLECTIVE_ALL_TO_ALL)
         op->whole = most_exchanged(group);
     else if (call->counts)
         op->whole = sum_of(call->counts, group->size);
     op->steps = op->whole != 0;
     if (op->whole <= mpi->chunk) return;
     op->steps = 0;
-    if (call->op == TSH_OP_ALL_TO_ALL)
+    if (call->op == TSH_COLLECTIVE_ALL_TO_ALL)
         for (int d = 1; d < group->size; d++) op->steps += steps_at(group, d);
     else if (call->counts)
         for (int i = 0; i < group->size; i++) op->steps += chunks(mpi, call->counts[i]);
@@ -130,9 +130,9 @@ static int step_whole(tsh_group *group, int64_t step, bool wait) {
     int n = (int)(rest < mpi->chunk ? rest : mpi->chunk);
     size_t size = tsh_dtype_size(call->dtype);
     void *out = call->out ? at(call->out, start, size) : NULL;
-    if (call->op == TSH_OP_BROADCAST) return broadcast(group, out, n, call->root, wait);
+    if (call->op == TSH_COLLECTIVE_BROADCAST) return broadcast(group, out, n, call->root, wait);
     const void *in = mg->op.scratch ? mg->op.scratch : call->in;
-    if (call->op == TSH_OP_REDUCE) return reduce_to(group, at(in, start, size), out, n, call->root, wait);
+    if (call->op == TSH_COLLECTIVE_REDUCE) return reduce_to(group, at(in, start, size), out, n, call->root, wait);
     MPI_Datatype type = tshi_mpi_type(call->dtype);
     MPI_Op op = tshi_mpi_reduction(mpi, call->dtype, call->reduce);
     if (wait) return MPI_Allreduce(MPI_IN_PLACE, out, n, type, op, mg->comm);
@@ -189,7 +189,7 @@ static int step_rooted(tsh_group *group, bool wait) {
     int root = call->root;
     MPI_Datatype type = tshi_mpi_type(call->dtype);
     size_t before = (size_t)sum_of(call->counts, group->rank) * tsh_dtype_size(call->dtype);
-    bool gather = call->op == TSH_OP_GATHER, mine = group->rank == root;
+    bool gather = call->op == TSH_COLLECTIVE_GATHER, mine = group->rank == root;
     const char *whole = gather ? call->out : call->in, *part = gather ? call->in : call->out;
     bool in_place = mine && part == whole + before;
     to_ints(call->counts, p, counts, places);
@@ -243,11 +243,11 @@ static int step_piece(tsh_group *group, int64_t step, bool wait) {
     piece p = piece_of(group, step);
     bool root = group->rank == call->root, owner = group->rank == p.owner;
     switch (call->op) {
-    case TSH_OP_ALL_GATHER: return broadcast(group, at(call->out, p.start, size), p.n, p.owner, wait);
-    case TSH_OP_REDUCE_SCATTER:
+    case TSH_COLLECTIVE_ALL_GATHER: return broadcast(group, at(call->out, p.start, size), p.n, p.owner, wait);
+    case TSH_COLLECTIVE_REDUCE_SCATTER:
         return reduce_to(group, at(call->in, p.start, size), owner ? at(mg->op.out, p.before, size) : NULL, p.n,
                          p.owner, wait);
-    case TSH_OP_GATHER:
+    case TSH_COLLECTIVE_GATHER:
         if (root == owner) return exchange(group, NULL, 0, 0, NULL, 0, 0, wait);
         if (root) return exchange(group, at(call->out, p.start, size), p.n, p.owner, NULL, 0, 0, wait);
         return exchange(group, NULL, 0, 0, at(call->in, p.before, size), p.n, call->root, wait);
@@ -264,11 +264,11 @@ int tshi_move_step(tsh_group *group, int64_t step, bool wait) {
     bool one = mg->op.whole <= tshi_mpi_of(group->world)->chunk;
     mg->op.requests = wait ? 0 : 1;
     switch (mg->op.call.op) {
-    case TSH_OP_ALL_TO_ALL: return one ? step_all_to_all(group, wait) : step_pair(group, step, wait);
-    case TSH_OP_ALL_GATHER: return one ? step_all_gather(group, wait) : step_piece(group, step, wait);
-    case TSH_OP_REDUCE_SCATTER: return one ? step_reduce_scatter(group, wait) : step_piece(group, step, wait);
-    case TSH_OP_GATHER:
-    case TSH_OP_SCATTER: return one ? step_rooted(group, wait) : step_piece(group, step, wait);
+    case TSH_COLLECTIVE_ALL_TO_ALL: return one ? step_all_to_all(group, wait) : step_pair(group, step, wait);
+    case TSH_COLLECTIVE_ALL_GATHER: return one ? step_all_gather(group, wait) : step_piece(group, step, wait);
+    case TSH_COLLECTIVE_REDUCE_SCATTER: return one ? step_reduce_scatter(group, wait) : step_piece(group, step, wait);
+    case TSH_COLLECTIVE_GATHER:
+    case TSH_COLLECTIVE_SCATTER: return one ? step_rooted(group, wait) : step_piece(group, step, wait);
     default: return step_whole(group, step, wait);
     }
 }
@@ -287,9 +287,9 @@ void tshi_move_begin(tsh_group *group) {
     int rank = group->rank;
     if (call->counts) mg->op.regular = all_equal(call->counts, group->size);
     count_steps(group, &mg->op);
-    if (call->op == TSH_OP_REDUCE && mg->op.scratch) copy_own(group, call->in, mg->op.scratch, call->count);
+    if (call->op == TSH_COLLECTIVE_REDUCE && mg->op.scratch) copy_own(group, call->in, mg->op.scratch, call->count);
     if (mg->op.whole <= tshi_mpi_of(group->world)->chunk) return;
-    if (call->op == TSH_OP_ALL_TO_ALL) {
+    if (call->op == TSH_COLLECTIVE_ALL_TO_ALL) {
         size_t size = tsh_dtype_size(call->dtype);
         copy_own(group, at(call->in, sum_of(call->in_counts, rank), size),
                  at(call->out, sum_of(call->out_counts, rank), size), call->in_counts[rank]);
@@ -298,9 +298,9 @@ void tshi_move_begin(tsh_group *group) {
     if (!call->counts) return;
     size_t before = (size_t)sum_of(call->counts, rank) * tsh_dtype_size(call->dtype);
     bool root = call->root == rank;
-    if (call->op == TSH_OP_ALL_GATHER || (call->op == TSH_OP_GATHER && root)) {
+    if (call->op == TSH_COLLECTIVE_ALL_GATHER || (call->op == TSH_COLLECTIVE_GATHER && root)) {
         copy_own(group, call->in, (char *)call->out + before, call->counts[rank]);
-    } else if (call->op == TSH_OP_SCATTER && root) {
+    } else if (call->op == TSH_COLLECTIVE_SCATTER && root) {
         copy_own(group, (const char *)call->in + before, call->out, call->counts[rank]);
     }
 }
@@ -312,9 +312,10 @@ void tshi_move_end(tsh_group *group) {
         tshi_pair_end(group);
         return;
     }
-    bool scattered = call->op == TSH_OP_REDUCE_SCATTER;
+    bool scattered = call->op == TSH_COLLECTIVE_REDUCE_SCATTER;
     int64_t n = scattered ? call->counts[group->rank] : call->count;
-    bool here = scattered || call->op == TSH_OP_ALL_REDUCE || (call->op == TSH_OP_REDUCE && call->root == group->rank);
+    bool here = scattered || call->op == TSH_COLLECTIVE_ALL_REDUCE ||
+                (call->op == TSH_COLLECTIVE_REDUCE && call->root == group->rank);
     if (here && call->reduce == TSH_AVG) tshi_mpi_divide(group->world->host, call->dtype, n, group->size, op->out);
     if (scattered && op->scratch) copy_own(group, op->scratch, call->out, n);
 }

@@ -9,7 +9,7 @@
 
 /* MPI's own all_reduce is faster than a trade of everything. */
 bool tshi_pair_takes(const tsh_group *group) {
-    return group->size == 2 && tshi_mpi_group_of(group)->op.call.op != TSH_OP_ALL_REDUCE;
+    return group->size == 2 && tshi_mpi_group_of(group)->op.call.op != TSH_COLLECTIVE_ALL_REDUCE;
 }
 
 static int64_t before(const int64_t *counts, int rank) {
@@ -71,13 +71,13 @@ static tshi_trade trade_of(const tshi_call *call, int me) {
     size_t size = tsh_dtype_size(call->dtype);
     bool root = call->root == me;
     switch (call->op) {
-    case TSH_OP_REDUCE: return whole(call, !root, true);
-    case TSH_OP_BROADCAST: return whole(call, root, false);
-    case TSH_OP_REDUCE_SCATTER: return reduce_scatter(call, me, size);
-    case TSH_OP_ALL_GATHER: return gather(call, me, size, true, true);
-    case TSH_OP_GATHER: return gather(call, me, size, !root, root);
-    case TSH_OP_SCATTER: return scatter(call, me, size);
-    case TSH_OP_ALL_TO_ALL: return all_to_all(call, me, size);
+    case TSH_COLLECTIVE_REDUCE: return whole(call, !root, true);
+    case TSH_COLLECTIVE_BROADCAST: return whole(call, root, false);
+    case TSH_COLLECTIVE_REDUCE_SCATTER: return reduce_scatter(call, me, size);
+    case TSH_COLLECTIVE_ALL_GATHER: return gather(call, me, size, true, true);
+    case TSH_COLLECTIVE_GATHER: return gather(call, me, size, !root, root);
+    case TSH_COLLECTIVE_SCATTER: return scatter(call, me, size);
+    case TSH_COLLECTIVE_ALL_TO_ALL: return all_to_all(call, me, size);
     default: return (tshi_trade){0};
     }
 }
@@ -86,7 +86,7 @@ static tshi_trade trade_of(const tshi_call *call, int me) {
 
 /* Then both go by its blocks, also one that only sends. */
 static bool reduces(tsh_collective op) {
-    return op == TSH_OP_REDUCE || op == TSH_OP_REDUCE_SCATTER;
+    return op == TSH_COLLECTIVE_REDUCE || op == TSH_COLLECTIVE_REDUCE_SCATTER;
 }
 
 tsh_status tshi_pair_prepare(tsh_group *group) {

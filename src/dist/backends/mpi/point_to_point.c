@@ -224,7 +224,7 @@ tsh_status tshi_mpi_message_start(tsh_work *work) {
     if (!m) return TSH_ERR_MEMORY;
     for (int i = 0; i < 3; i++) m->request[i] = MPI_REQUEST_NULL;
     work->state = m;
-    int error = call->op == TSH_OP_SEND ? send_start(work) : receive_start(work);
+    int error = call->op == TSH_COLLECTIVE_SEND ? send_start(work) : receive_start(work);
     if (error == MPI_SUCCESS) return TSH_OK;
     return tshi_mpi_error(world, tsh_collective_name(call->op), error);
 }
@@ -247,7 +247,7 @@ static bool peer_left(const tsh_work *work) {
 static void let_go(tsh_work *work) {
     message *m = work->state;
     if (!m) return;
-    bool receiving = work->call.op == TSH_OP_RECV && !m->has_header;
+    bool receiving = work->call.op == TSH_COLLECTIVE_RECV && !m->has_header;
     if (receiving) {
         MPI_Cancel(&m->request[0]);
         MPI_Wait(&m->request[0], MPI_STATUS_IGNORE);
@@ -271,7 +271,7 @@ static tsh_status look(tsh_work *work) {
 }
 
 void tshi_mpi_message_progress(tsh_work *work) {
-    int error = work->call.op == TSH_OP_SEND ? send_progress(work) : receive_progress(work);
+    int error = work->call.op == TSH_COLLECTIVE_SEND ? send_progress(work) : receive_progress(work);
     if (work->done) return;
     tsh_status status = error == MPI_SUCCESS
                             ? look(work)

@@ -48,7 +48,7 @@ static const char *describe(const tsh_group *group, const tshi_call *call, char 
         for (int i = 0; i < group->size; i++) whole += call->counts[i];
     }
     const char *name = tsh_collective_name(call->op);
-    if (call->op == TSH_OP_BARRIER) return name;
+    if (call->op == TSH_COLLECTIVE_BARRIER) return name;
     snprintf(text, size, "%s %s [%lld] %s root %d, counts %016llx", name, tsh_dtype_name(call->dtype), (long long)whole,
              tshi_reduction_name(call->reduce), call->root, (unsigned long long)counts);
     return text;
@@ -65,7 +65,7 @@ static tsh_status check_pairs(tsh_group *group, const tshi_call *call) {
             lists[i] = call->in_counts[i];
             lists[2 * n + i] = 1;
         }
-        const tshi_call ask = {.op = TSH_OP_ALL_TO_ALL,
+        const tshi_call ask = {.op = TSH_COLLECTIVE_ALL_TO_ALL,
                                .dtype = TSH_INT64,
                                .in = lists,
                                .out = lists + n,
@@ -88,7 +88,7 @@ static tsh_status check(tsh_group *group, const tshi_call *call) {
     char text[TSHI_LINE];
     const char *what = call->failed == TSH_OK ? describe(group, call, text, sizeof text) : "";
     tsh_status status = group->world->ops->agree(group->control, what, call->failed);
-    return status == TSH_OK && call->op == TSH_OP_ALL_TO_ALL ? check_pairs(group, call) : status;
+    return status == TSH_OK && call->op == TSH_COLLECTIVE_ALL_TO_ALL ? check_pairs(group, call) : status;
 }
 
 /* --- queuing ------------------------------------------------------------------------------------------------------ */
@@ -127,11 +127,11 @@ static tsh_status cuda_fail(tsh_world *world, cudaError_t error, const char *wha
 static bool on_marked(const tshi_nccl *nccl, const tsh_group *group, const tshi_call *call) {
     const char *part = nccl->marked, *out = call->out;
     if (!part || call->in != nccl->marked) return false;
-    if (call->op == TSH_OP_ALL_REDUCE) return out == part;
-    for (int i = 0; call->op == TSH_OP_REDUCE_SCATTER && i < group->rank; i++) {
+    if (call->op == TSH_COLLECTIVE_ALL_REDUCE) return out == part;
+    for (int i = 0; call->op == TSH_COLLECTIVE_REDUCE_SCATTER && i < group->rank; i++) {
         part += (size_t)call->counts[i] * tsh_dtype_size(call->dtype);
     }
-    return call->op == TSH_OP_REDUCE_SCATTER && out == part;
+    return call->op == TSH_COLLECTIVE_REDUCE_SCATTER && out == part;
 }
 
 /* before: of all that is queued, or of what is known to be enough. */
@@ -208,7 +208,7 @@ static tsh_status nccl_run(tsh_group *group, const tshi_call *call) {
     if (status == TSH_OK) {
         status = cuda_fail(world, cudaStreamWaitEvent(device->compute, place->after, 0), "cudaStreamWaitEvent");
     }
-    bool wait = call->op == TSH_OP_BARRIER || device->managed;
+    bool wait = call->op == TSH_COLLECTIVE_BARRIER || device->managed;
     if (status != TSH_OK || !wait) return status;
     if (!device->capturing) return wait_event(world, place->after);
     tshi_cuda_no_capture(world->device, tsh_collective_name(call->op));
@@ -218,7 +218,7 @@ static tsh_status nccl_run(tsh_group *group, const tshi_call *call) {
 /* --- calls that do not wait --------------------------------------------------------------------------------------- */
 
 static bool is_message(const tsh_work *work) {
-    return work->call.op == TSH_OP_SEND || work->call.op == TSH_OP_RECV;
+    return work->call.op == TSH_COLLECTIVE_SEND || work->call.op == TSH_COLLECTIVE_RECV;
 }
 
 static void nccl_drop(tsh_work *work) {

@@ -259,7 +259,7 @@ static tsh_status share_id(tsh_group *group, ncclUniqueId *id) {
     if (status == TSH_OK) {
         memcpy(bytes, id, sizeof *id);
         const tshi_call call = {
-            .op = TSH_OP_BROADCAST, .dtype = TSH_UINT8, .in = bytes, .out = bytes, .count = sizeof *id};
+            .op = TSH_COLLECTIVE_BROADCAST, .dtype = TSH_UINT8, .in = bytes, .out = bytes, .count = sizeof *id};
         status = world->ops->run(control, &call);
         memcpy(id, bytes, sizeof *id);
     }

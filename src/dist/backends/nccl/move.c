@@ -161,24 +161,25 @@ static ncclResult_t scatter(const move *m) {
 ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const tshi_call *call, ncclComm_t comm,
                             cudaStream_t stream) {
     move m = {.nccl = nccl->library, .group = group, .call = call, .comm = comm, .stream = stream};
-    set_type(&m, call->op == TSH_OP_BARRIER ? TSH_FLOAT32 : call->dtype);
+    set_type(&m, call->op == TSH_COLLECTIVE_BARRIER ? TSH_FLOAT32 : call->dtype);
     size_t n = elements(&m, call->count);
     ncclRedOp_t op = reduction(call->reduce);
     switch (call->op) {
-    case TSH_OP_ALL_REDUCE:
+    case TSH_COLLECTIVE_ALL_REDUCE:
         return n ? m.nccl->all_reduce(call->in, call->out, n, m.type, op, comm, stream) : ncclSuccess;
-    case TSH_OP_REDUCE:
+    case TSH_COLLECTIVE_REDUCE:
         return n ? m.nccl->reduce(call->in, call->out, n, m.type, op, call->root, comm, stream) : ncclSuccess;
-    case TSH_OP_BROADCAST:
+    case TSH_COLLECTIVE_BROADCAST:
         return n ? m.nccl->broadcast(call->in, call->out, n, m.type, call->root, comm, stream) : ncclSuccess;
-    case TSH_OP_ALL_GATHER: return all_gather(&m);
-    case TSH_OP_REDUCE_SCATTER: return reduce_scatter(&m);
-    case TSH_OP_ALL_TO_ALL: return all_to_all(&m);
-    case TSH_OP_GATHER: return gather(&m);
-    case TSH_OP_SCATTER: return scatter(&m);
-    case TSH_OP_BARRIER: return m.nccl->all_reduce(nccl->word, nccl->word, 1, ncclFloat32, ncclSum, comm, stream);
-    case TSH_OP_SEND: return m.nccl->send(call->in, n, m.type, call->root, comm, stream);
-    case TSH_OP_RECV: return m.nccl->recv(call->out, n, m.type, call->root, comm, stream);
+    case TSH_COLLECTIVE_ALL_GATHER: return all_gather(&m);
+    case TSH_COLLECTIVE_REDUCE_SCATTER: return reduce_scatter(&m);
+    case TSH_COLLECTIVE_ALL_TO_ALL: return all_to_all(&m);
+    case TSH_COLLECTIVE_GATHER: return gather(&m);
+    case TSH_COLLECTIVE_SCATTER: return scatter(&m);
+    case TSH_COLLECTIVE_BARRIER:
+        return m.nccl->all_reduce(nccl->word, nccl->word, 1, ncclFloat32, ncclSum, comm, stream);
+    case TSH_COLLECTIVE_SEND: return m.nccl->send(call->in, n, m.type, call->root, comm, stream);
+    case TSH_COLLECTIVE_RECV: return m.nccl->recv(call->out, n, m.type, call->root, comm, stream);
     default: return ncclInvalidUsage;
     }
 }

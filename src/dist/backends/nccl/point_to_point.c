@@ -77,7 +77,7 @@ static void end(tsh_work *work, tsh_status status) {
 /* Behind what is queued now, however late it meets its peer's: calls in between may wait for what comes after it. */
 static tsh_status mark(tsh_work *work, tshi_nccl_message *m) {
     const tshi_cuda_device *device = tshi_nccl_device(work->group->world);
-    if (work->call.op == TSH_OP_SEND) {
+    if (work->call.op == TSH_COLLECTIVE_SEND) {
         tshi_nccl_link *link;
         tsh_status status = tshi_nccl_link_get(work->group, work->call.root, true, &link);
         if (status != TSH_OK) return status;
@@ -88,8 +88,8 @@ static tsh_status mark(tsh_work *work, tshi_nccl_message *m) {
 
 static tsh_status post(tsh_work *work, tshi_nccl_message *m) {
     tshi_call call = work->call;
-    call.in = call.op == TSH_OP_SEND ? m->ticket : NULL;
-    call.out = call.op == TSH_OP_RECV ? m->ticket : NULL;
+    call.in = call.op == TSH_COLLECTIVE_SEND ? m->ticket : NULL;
+    call.out = call.op == TSH_COLLECTIVE_RECV ? m->ticket : NULL;
     call.meets = true;
     m->letter = tshi_work_new(work->group->control, &call, NULL, NULL);
     if (!m->letter) return TSH_ERR_MEMORY;
@@ -120,7 +120,7 @@ tsh_status tshi_nccl_message_start(tsh_work *work) {
 /* From here on the peer counts on this rank: what goes wrong has to be told. */
 static tsh_status meet(tsh_work *work, tshi_nccl_message *m) {
     tsh_group *group = work->group;
-    bool sends = work->call.op == TSH_OP_SEND;
+    bool sends = work->call.op == TSH_COLLECTIVE_SEND;
     tsh_work *letter = m->letter;
     tsh_status status = tshi_work_finish(letter);
     work->sender = letter->sender;

@@ -77,7 +77,7 @@ static tsh_status decide(tsh_world *world, bool *use) {
     if (status == TSH_OK) {
         facts[world->rank] = mine;
         for (int i = 0; i < world->size; i++) group->counts[i] = sizeof mine;
-        const tshi_call call = {.op = TSH_OP_ALL_GATHER,
+        const tshi_call call = {.op = TSH_COLLECTIVE_ALL_GATHER,
                                 .dtype = TSH_UINT8,
                                 .in = &facts[world->rank],
                                 .out = facts,

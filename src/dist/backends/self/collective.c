@@ -3,9 +3,11 @@
 
 static tsh_status self_run(tsh_group *group, const tshi_call *call) {
     if (call->failed != TSH_OK) return call->failed;
-    if (call->op == TSH_OP_BARRIER || call->op == TSH_OP_ALL_REDUCE || call->op == TSH_OP_BROADCAST) return TSH_OK;
+    if (call->op == TSH_COLLECTIVE_BARRIER || call->op == TSH_COLLECTIVE_ALL_REDUCE ||
+        call->op == TSH_COLLECTIVE_BROADCAST)
+        return TSH_OK;
     int64_t count = call->count;
-    if (call->op == TSH_OP_ALL_TO_ALL) {
+    if (call->op == TSH_COLLECTIVE_ALL_TO_ALL) {
         count = call->in_counts[0];
         if (count != call->out_counts[0]) {
             return tshi_fail(TSH_ERR_MISMATCH, "all_to_all: rank 0 sends %lld elements to itself and expects %lld",
