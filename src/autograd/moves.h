@@ -2,7 +2,7 @@
 #ifndef TSHI_MOVES_H
 #define TSHI_MOVES_H
 
-#include "dist/dist.h"
+#include "dist/world.h"
 
 /* Bring `in` to `out`, which has memory and the right local shape, over the group. in_dim: the dim along which `in` is
  * a shard; out_dim: the dim along which `out` is one (where the movement has such a side). May run with out viewing

@@ -2,7 +2,7 @@
 #ifndef TSHI_TAPE_H
 #define TSHI_TAPE_H
 
-#include "dist/dist.h"
+#include "dist/world.h"
 #include "tensor/tensor.h"
 #include "tshard/autograd.h"
 

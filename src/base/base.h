@@ -7,6 +7,8 @@
 #include <stdarg.h>
 
 #define TSHI_MESSAGE_SIZE 512
+/* Large enough for a line that names a call or a list of ranks. */
+#define TSHI_LINE 256
 
 /* Record the words of a failure for tsh_error_message() and return `status`, so that a caller
  * writes: return tshi_fail(TSH_ERR_SHAPE, "linear: x is %s, ...", ...). */

@@ -1,5 +1,5 @@
 /* Groups: who is in them, and what they have done. */
-#include "dist/dist.h"
+#include "dist/world.h"
 
 #include <stdio.h>
 #include <stdlib.h>

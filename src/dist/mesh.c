@@ -1,5 +1,5 @@
 /* A group's ranks, mostly the world's, arranged as a grid, and the groups along its axes. */
-#include "dist/dist.h"
+#include "dist/world.h"
 
 #include <stdio.h>
 #include <stdlib.h>

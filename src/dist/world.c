@@ -4,20 +4,14 @@
 #include "dist/backends/nccl/world.h"
 #include "dist/bootstrap/environment.h"
 #include "dist/bootstrap/rendezvous.h"
+#include "dist/core/signal.h"
 
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 /* A tape's number and its steps, in one word. */
 #define STEP_BITS 40
 #define STEP_MASK ((UINT64_C(1) << STEP_BITS) - 1)
-
-double tshi_clock(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* The world's own group, over ranks 0 to size - 1. Its state is the backend's to set. */
 static tsh_status world_group_create(tsh_world *world) {

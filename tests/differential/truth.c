@@ -2,7 +2,7 @@
  * has a value of its own has a tensor of its own. Each objective is differentiated alone, over a forward of its own, so
  * that nothing of what keeps several backwards apart is taken for granted. */
 #include "differential/rank.h"
-#include "dist/dist.h"
+#include "dist/world.h"
 #include "support/values.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Calls that do not wait: several under way, on several groups, waited for in any order, and what goes wrong in
  * them. */
-#include "dist/dist.h"
+#include "dist/world.h"
 #include "support/collectives.h"
 #include "tensor/tensor.h"
 

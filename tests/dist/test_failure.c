@@ -2,7 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/dist.h"
+#include "dist/world.h"
 #include "support/clock.h"
 #include "support/collectives.h"
 #include "support/lines.h"

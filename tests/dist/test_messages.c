@@ -1,5 +1,5 @@
 /* Point to point: every way that a message can travel, orders, strangers and misfits. */
-#include "dist/dist.h"
+#include "dist/world.h"
 #include "support/ranks.h"
 #include "support/values.h"
 #include "tensor/tensor.h"

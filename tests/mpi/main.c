@@ -1,5 +1,5 @@
 /* One scenario as a rank of MPI: mpi_ranks NAME. Exits with 0 when all that it checked holds on this rank. */
-#include "dist/dist.h"
+#include "dist/world.h"
 #include "mpi/ranks.h"
 #include "support/language.h"
 

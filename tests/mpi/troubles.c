@@ -7,7 +7,7 @@
 #include "support/collectives.h"
 #include "tshard/tshard.h"
 
-#include "dist/dist.h"
+#include "dist/world.h"
 
 #include <mpi.h>
 #include <signal.h>

@@ -2,8 +2,9 @@
 #ifndef TSHI_ENVIRONMENT_H
 #define TSHI_ENVIRONMENT_H
 
+#include "base/clock.h"
 #include "base/settings.h"
-#include "dist/dist.h"
+#include "tshard/dist.h"
 
 #define TSHI_JOB_SIZE  256
 #define TSHI_PATH_SIZE 1024

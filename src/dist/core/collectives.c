@@ -1,5 +1,5 @@
 /* The public calls: arguments checked, counts resolved, then the backend, now or when its turn comes. */
-#include "dist/dist.h"
+#include "dist/world.h"
 
 #include <string.h>
 

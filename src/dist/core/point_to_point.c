@@ -1,5 +1,5 @@
 /* Point to point: the public calls. */
-#include "dist/dist.h"
+#include "dist/world.h"
 
 #include <string.h>
 

@@ -2,7 +2,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/dist.h"
+#include "dist/core/signal.h"
+#include "dist/world.h"
 
 #include <signal.h>
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /* Tensors of a GPU in groups whose backend works on the host, or whose ranks do not reach each other's GPUs: each call
  * gets buffers of world->host in their place. Messages do in any case. */
-#include "dist/dist.h"
+#include "dist/world.h"
 
 bool tshi_call_is_staged(const tsh_group *group, const tshi_call *call) {
     const tsh_world *world = group->world;

@@ -1,6 +1,6 @@
 /* Collectives on a list of tensors: the calls on one tensor, through one that holds the list's parts one after another
  * unless they lie like that already. */
-#include "dist/dist.h"
+#include "dist/world.h"
 
 typedef struct list {
     tsh_tensor *whole;

@@ -5,7 +5,7 @@
 #ifndef TSHI_WAITS_H
 #define TSHI_WAITS_H
 
-#include "dist/dist.h"
+#include "dist/world.h"
 
 #include <stdatomic.h>
 

@@ -1,6 +1,6 @@
 /* Calls that do not wait. Each group has a queue of collectives, of which the first is under way, and a list of
  * messages, of which all are. There is no thread: whoever waits for anything moves everything on. */
-#include "dist/dist.h"
+#include "dist/world.h"
 
 #include <stdio.h>
 #include <string.h>

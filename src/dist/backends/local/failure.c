@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "dist/backends/local/local.h"
+#include "dist/core/signal.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "dist/backends/mpi/mpi.h"
+#include "dist/core/signal.h"
 
 #include <math.h>
 #include <sched.h>

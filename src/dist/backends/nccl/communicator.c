@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "dist/backends/nccl/nccl.h"
+#include "dist/core/signal.h"
 
 #include <sched.h>
 #include <stdio.h>

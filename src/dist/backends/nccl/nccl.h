@@ -11,6 +11,7 @@
 
 #include "device/cuda/cuda.h"
 #include "dist/bootstrap/environment.h"
+#include "dist/world.h"
 
 #include <nccl.h>
 

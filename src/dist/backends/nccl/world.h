@@ -2,7 +2,7 @@
 #ifndef TSHI_NCCL_WORLD_H
 #define TSHI_NCCL_WORLD_H
 
-#include "dist/dist.h"
+#include "dist/world.h"
 
 /* After the ranks have met in world->ops. Where their tensors live on GPUs, one to a rank, and NCCL is there for all,
  * its collectives go to NCCL: world->upper, and a new world->group above the one there was. TSHARD_BACKEND forces it

@@ -1,0 +1,39 @@
+/* One collective or message as the backends see it: memory and counts that have been checked on this rank. */
+#ifndef TSHI_CALL_H
+#define TSHI_CALL_H
+
+#include "tensor/tensor.h"
+#include "tshard/dist.h"
+
+/* Bytes that travel in place of a message's elements when another backend moves the data. */
+#define TSHI_TICKET 128
+
+typedef struct tshi_call {
+    tsh_collective op;
+    tsh_dtype dtype;
+    tsh_reduce_op reduce; /* send and recv: TSH_SUM, or TSH_MAX for the description before a tensor's elements, which
+                           * no plain receive takes */
+    int root;             /* send and recv: the other rank, or TSH_ANY_RANK */
+    const void *in;
+    void *out;
+    int64_t count; /* elements of the whole: all_reduce and broadcast the buffer; all_gather `out`; reduce_scatter
+                    * `in`; 0 for all_to_all and barrier */
+    const int64_t *counts;    /* all_gather, reduce_scatter: elements of each rank (never NULL) */
+    const int64_t *in_counts; /* all_to_all, never NULL */
+    const int64_t *out_counts;
+    bool on_device; /* in and out are memory of the world's device, not the host's: a call on tensors of a GPU */
+    bool meets; /* send and recv: the TSHI_TICKET bytes at `in` travel to `out` in place of the elements, whose number
+                     * and dtype are compared all the same, and the send is done when its receive is */
+    tsh_status failed; /* not TSH_OK: this rank's arguments are bad, tsh_error_message() says why; the backend only
+                        * reports this to the peers */
+} tshi_call;
+
+/* "sum", ... */
+const char *tshi_reduction_name(tsh_reduce_op reduce);
+tsh_status tshi_check_tensor(const tsh_group *group, tsh_collective op, const tsh_tensor *tensor, const char *what);
+/* Adds a call that is done to the group's counters. */
+void tshi_group_count(tsh_group *group, const tshi_call *call);
+/* Takes part in a call for which this rank lacks what it needs; tsh_error_message() says what. */
+tsh_status tshi_call_failed(tsh_group *group, tsh_collective op, tsh_status status);
+
+#endif

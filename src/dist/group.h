@@ -1,0 +1,50 @@
+/* Groups: their ranks, their backend, and the calls that they have made. */
+#ifndef TSHI_GROUP_H
+#define TSHI_GROUP_H
+
+#include "dist/backend.h"
+
+#define TSHI_RING 32
+
+typedef struct tshi_ring_entry {
+    uint64_t number;
+    tsh_collective op;
+    tsh_dtype dtype;
+    int64_t count;
+} tshi_ring_entry;
+
+struct tsh_group {
+    const tshi_group_ops *ops;
+    tsh_world *world;
+    const tsh_mesh *mesh; /* that this group is an axis of */
+    tsh_mesh own_mesh;    /* used when no mesh made it */
+    int rank, size;
+    int *ranks;      /* world ranks */
+    void *state;     /* the backend's */
+    int64_t *counts; /* scratch for balanced splits, [2 * size] */
+    tsh_communication_stats stats;
+    uint64_t ticks; /* spent inside calls; stats.seconds is made of it when asked for */
+    uint64_t calls; /* collectives, and others that all ranks make alike */
+    uint64_t posts; /* sends and receives */
+    uint64_t notes; /* in the ring */
+    tshi_ring_entry ring[TSHI_RING];
+    tsh_work *queue, *queue_end; /* collectives started and not done, oldest first */
+    tsh_work *messages;          /* sends and receives not done, oldest first */
+    tshi_pool works;             /* with room for counts */
+    tsh_group *next;             /* the world's list of live groups */
+    /* A group of the upper backend has a control group of the same ranks beneath: it agrees and has messages meet. */
+    tsh_group *control;
+    tsh_group *owner; /* of a control group; its calls are on the host's memory */
+};
+
+/* A group with everything but the backend's state, in the world's list. NULL with the message set. */
+tsh_group *tshi_group_new(tsh_world *world, const int *ranks, int n);
+void tshi_group_free(tsh_group *group);
+/* The mesh of one axis that a group is for itself. */
+void tshi_group_own_mesh(tsh_group *group, const char *name);
+/* Note a call in the ring; returns its number, from 1: collectives have their own, messages theirs. */
+uint64_t tshi_group_note(tsh_group *group, const tshi_call *call);
+/* "#3 all_reduce float32 [8], ..." of the last calls to the log. */
+void tshi_group_log_ring(const tsh_group *group);
+
+#endif

@@ -1,0 +1,72 @@
+/* Worlds: what all groups of a rank share. */
+#ifndef TSHI_WORLD_H
+#define TSHI_WORLD_H
+
+#include "base/clock.h"
+#include "dist/group.h"
+
+/* How far a tape is, so that ranks that recover go on with the same step. */
+typedef struct tshi_steps {
+    uint64_t tape;   /* its number in its world, from 1 */
+    uint64_t ended;  /* steps of it that this rank has ended */
+    uint64_t behind; /* steps that other ranks had ended besides when the world recovered: this rank skips them */
+    bool open;       /* a step is under way */
+} tshi_steps;
+/* The last so many tapes of a world are kept in step. */
+#define TSHI_STEPPING 8
+
+struct tsh_world {
+    const tshi_group_ops *ops;
+    const tshi_group_ops *upper; /* takes the collectives, with ops beneath it (nccl); NULL: ops takes them itself */
+    void *upper_state;
+    int rank, size, local_rank;
+    double timeout;
+    double warn_every; /* seconds after which a wait prints the ranks that it waits for, and goes on to */
+    uint64_t seed, next_stream;
+    uint64_t tape_steps; /* numbers the steps of all tapes of this world */
+    uint64_t tapes;      /* that have been made */
+    tshi_steps steps[TSHI_STEPPING];
+    uint64_t recoveries;
+    tsh_log log;
+    tsh_allocator allocator;
+    tsh_device *host;   /* the CPU: what ranks of this machine share, and where backends work */
+    tsh_device *device; /* where tensors live: host itself, or a GPU */
+    bool direct;        /* all ranks reach each other's GPU memory: ops runs collectives on it */
+    tsh_group *group;   /* of all */
+    tsh_group *groups;  /* live ones, this rank's */
+    int pending;        /* works of all groups that are not done */
+    bool moving;        /* one of them is being moved on */
+    int spins;          /* looks at a work before sleeping: the backend's wish */
+    void *state;        /* the backend's */
+    uint32_t asked;     /* times that SIGUSR1 has been answered, as signal.c counts them */
+    /* To turn ticks into seconds: both clocks when the world was made. */
+    uint64_t start_ticks;
+    double start_seconds;
+};
+
+/* The next stream of random numbers. */
+uint64_t tshi_world_stream(tsh_world *world);
+
+/* tsh_world_fail, in that step. */
+void tshi_world_fail_in(tsh_world *world, const char *reason, tshi_tape_step step);
+/* Whether the world is known to have failed, or to be lost; tsh_error_message() has the words then. Never waits. What
+ * has failed in a later step of that tape is for the later step to find out. */
+bool tshi_world_troubled(tsh_world *world, tshi_tape_step step);
+
+/* What this world's calls go to first. */
+static inline const tshi_group_ops *tshi_world_ops(const tsh_world *world) {
+    return world->upper ? world->upper : world->ops;
+}
+/* `data` is complete once the kernels queued so far have run: a collective on it, in place, need not wait for those
+ * that are queued later. Until the next mark, of NULL if it may change, or that collective. */
+static inline void tshi_world_mark(tsh_world *world, const void *data) {
+    if (world->upper) world->upper->mark(world, data);
+}
+
+/* Seconds after which a call's wait is worth a warning: TSHARD_WARN, or half of a shorter deadline. The next one comes
+ * when the wait has lasted twice as long. */
+static inline double tshi_word_after(const tsh_world *world) {
+    return world->timeout < 2 * world->warn_every ? world->timeout / 2 : world->warn_every;
+}
+
+#endif
