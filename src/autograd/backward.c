@@ -97,7 +97,8 @@ static void mark(tsh_tape *tape, const void *data) {
     tshi_world_mark(tape->world, data);
 }
 
-void tshi_grad_complete(tsh_tape *tape, const tshi_node *call, int i) {
+void tshi_grad_complete(const tshi_node *call, int i) {
+    tsh_tape *tape = call->tape;
     const tsh_tensor *x = call->in[i];
     if (!tape->world->upper || x->node < 0 || gradient_has_place(x)) return;
     for (int k = 0; k < call->inputs; k++) {
@@ -156,7 +157,7 @@ static tsh_status node_backward(tsh_tape *tape, tshi_node *node, bool retain_gra
     /* Another node may add to what was complete. */
     if (tape->marked != tshi_data(out->grad)) mark(tape, NULL);
     const void *before = tape->marked;
-    tsh_status status = node->op->backward(tape, node);
+    tsh_status status = node->op->backward(node);
     if (tape->marked == before) mark(tape, NULL);
     if (status != TSH_OK) {
         tshi_tape_fail(tape, status, "backward of %s: %s", node->op->name, tsh_error_message());

@@ -24,7 +24,7 @@ static bool row_binds(const tshi_rule *row) {
 }
 
 /* The layout that a pattern asks of a tensor of ndim dims; false when it cannot be. */
-static bool pattern_layout(tshi_pattern p, int ndim, int bound, int attr_dim, tsh_layout *out) {
+static bool pattern_layout(tshi_pattern p, int ndim, int bound, int call_dim, tsh_layout *out) {
     switch (p) {
     case TSHI_R: *out = TSH_REPLICATED; return true;
     case TSHI_P:
@@ -36,9 +36,9 @@ static bool pattern_layout(tshi_pattern p, int ndim, int bound, int attr_dim, ts
     case TSHI_S1:
     case TSHI_HAS_S1: *out = TSH_SHARD(1); break;
     case TSHI_LAST: *out = TSH_SHARD(ndim - 1); break;
-    case TSHI_DIM: *out = TSH_SHARD(attr_dim); break;
+    case TSHI_DIM: *out = TSH_SHARD(call_dim); break;
     case TSHI_BATCH: *out = TSH_SHARD(bound); return bound < ndim - 1;
-    case TSHI_OTHER: *out = TSH_SHARD(bound); return bound < ndim && bound != attr_dim;
+    case TSHI_OTHER: *out = TSH_SHARD(bound); return bound < ndim && bound != call_dim;
     case TSHI_ANY: *out = TSH_SHARD(bound); break;
     case TSHI_END: return false;
     }
@@ -114,7 +114,7 @@ static bool input_cost(const tshi_node *call, const candidate *c, int axis, int 
     const tsh_tensor *t = call->in[i];
     tsh_layout have = t->layout[axis], need;
     tshi_pattern pattern = input_pattern(c->row, i);
-    if (!pattern_layout(pattern, t->shape.ndim, c->bound, call->attr.dim, &need)) return false;
+    if (!pattern_layout(pattern, t->shape.ndim, c->bound, tshi_call_dim(call), &need)) return false;
     if (!pattern_takes(pattern, have)) return false;
     if (tshi_layout_equal(have, need)) return true;
     const tshi_transition *step = tshi_transition_find(have, need, true);
@@ -128,7 +128,7 @@ static bool output_layout(const tshi_node *call, candidate *c, int axis, int out
         c->out = TSH_SHARD(d);
         return d >= 0 && d < out_ndim;
     }
-    return pattern_layout(c->row->out, out_ndim, c->bound, call->attr.dim, &c->out);
+    return pattern_layout(c->row->out, out_ndim, c->bound, tshi_call_dim(call), &c->out);
 }
 
 static int split_of(const tshi_node *call, const candidate *c, int axis) {
@@ -136,7 +136,7 @@ static int split_of(const tshi_node *call, const candidate *c, int axis) {
     for (int i = 0; i < call->inputs; i++) {
         const tsh_tensor *t = call->in[i];
         tsh_layout need;
-        pattern_layout(input_pattern(c->row, i), t->shape.ndim, c->bound, call->attr.dim, &need);
+        pattern_layout(input_pattern(c->row, i), t->shape.ndim, c->bound, tshi_call_dim(call), &need);
         any = any || t->layout[axis].kind == TSH_KIND_SHARD;
         anew = anew || need.kind == TSH_KIND_SHARD;
         if (need.kind == TSH_KIND_SHARD && tshi_layout_equal(t->layout[axis], need)) return USED_AS_THEY_ARE;
@@ -206,7 +206,8 @@ static tsh_status no_row(const tshi_node *call, int axis) {
 void tshi_choice_need(const tshi_node *call, const tshi_choice *choice, int i, tsh_layout need[TSH_MAX_AXES]) {
     const tsh_tensor *t = call->in[i];
     for (int a = 0; a < t->mesh->axes; a++) {
-        pattern_layout(input_pattern(choice->row[a], i), t->shape.ndim, choice->bound[a], call->attr.dim, &need[a]);
+        pattern_layout(input_pattern(choice->row[a], i), t->shape.ndim, choice->bound[a], tshi_call_dim(call),
+                       &need[a]);
     }
 }
 

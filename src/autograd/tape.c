@@ -200,53 +200,56 @@ tsh_status tshi_tape_own(tsh_tape *tape, tsh_tensor *tensor) {
     return TSH_OK;
 }
 
-bool tshi_tape_records(const tsh_tape *tape, const tshi_node *call) {
-    for (int i = 0; tape->recording && i < call->inputs; i++) {
+bool tshi_tape_records(const tshi_node *call) {
+    for (int i = 0; call->tape->recording && i < call->inputs; i++) {
         if (call->in[i]->requires_grad) return true;
     }
     return false;
 }
 
-/* The call's inputs in memory of the step; NULL with words. */
-static tsh_tensor **step_inputs(tsh_tape *tape, const tshi_node *call) {
-    tsh_tensor **in =
-        tshi_region_take(&tape->memory, &tape->world->allocator, (size_t)call->inputs, sizeof(tsh_tensor *));
-    if (in) memcpy(in, call->in, (size_t)call->inputs * sizeof *in);
-    return in;
+/* A copy in the tape's memory of the step; NULL with the message set. */
+static void *step_copy(tsh_tape *tape, const void *from, size_t count, size_t size) {
+    void *copy = tshi_region_take(&tape->memory, &tape->world->allocator, count, size);
+    if (copy) memcpy(copy, from, count * size);
+    return copy;
 }
 
 /* Backward finds the call again; without recording its saved tensors are dropped at once. */
-static tsh_status record(tsh_tape *tape, tshi_node *call) {
-    if (!tshi_tape_records(tape, call)) return TSH_OK;
+static tsh_status record(tshi_node *call) {
+    tsh_tape *tape = call->tape;
+    if (!tshi_tape_records(call)) return TSH_OK;
     tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->nodes, &tape->node_capacity,
                                   tape->node_count + 1, sizeof *tape->nodes);
-    tsh_tensor **in = status == TSH_OK ? step_inputs(tape, call) : NULL;
-    if (!in) return TSH_ERR_MEMORY;
+    tsh_tensor **in = status == TSH_OK ? step_copy(tape, call->in, (size_t)call->inputs, sizeof *in) : NULL;
+    size_t params_size = call->op->params_size;
+    void *params = in && params_size ? step_copy(tape, call->params, 1, params_size) : NULL;
+    if (!in || (params_size && !params)) return TSH_ERR_MEMORY;
     call->out->requires_grad = true;
     call->out->node = tape->node_count;
     tshi_node *node = &tape->nodes[tape->node_count++];
     *node = *call;
     node->in = in;
+    node->params = params;
     for (int i = 0; i < node->inputs; i++) tsh_tensor_retain(node->in[i]);
     tsh_tensor_retain(node->out);
     memset(call->saved, 0, sizeof call->saved); /* the node has them now */
     return TSH_OK;
 }
 
-static tsh_status make_output(tsh_tape *tape, tshi_node *call, tsh_dtype dtype, const tshi_shape *shape,
+static tsh_status make_output(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape,
                               const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share) {
     tsh_status status = share ? tshi_tensor_view(share, shape, layout, 0, &call->out)
                               : tshi_tensor_new(call->in[0]->mesh, dtype, shape, layout, &call->out);
-    return status == TSH_OK ? tshi_tape_own(tape, call->out) : status;
+    return status == TSH_OK ? tshi_tape_own(call->tape, call->out) : status;
 }
 
-tsh_tensor *tshi_run(tsh_tape *tape, tshi_node *call, tsh_dtype dtype, const tshi_shape *shape,
-                     const tsh_layout layout[TSH_MAX_AXES], tsh_tensor *share) {
-    tsh_status status = make_output(tape, call, dtype, shape, layout, share);
-    if (status == TSH_OK) status = call->op->forward(tape, call);
-    if (status == TSH_OK) status = record(tape, call);
+tsh_tensor *tshi_run(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
+                     tsh_tensor *share) {
+    tsh_status status = make_output(call, dtype, shape, layout, share);
+    if (status == TSH_OK) status = call->op->forward(call);
+    if (status == TSH_OK) status = record(call);
     for (int i = 0; i < TSHI_MAX_SAVED; i++) tsh_tensor_release(call->saved[i]);
-    return status == TSH_OK ? call->out : tshi_tape_fail_as(tape, status, call->op->name);
+    return status == TSH_OK ? call->out : tshi_tape_fail_as(call->tape, status, call->op->name);
 }
 
 /* Bring an input to the layouts of the chosen rows; a leaf first along the axis of its schedule, whose place in a
@@ -258,22 +261,25 @@ static tsh_tensor *bring(tsh_tape *tape, const char *what, tsh_tensor *x, const 
     return x ? tshi_bring(tape, what, x, need, true, false) : NULL;
 }
 
-tsh_tensor *tshi_apply(tsh_tape *tape, const tshi_node *proto) {
+tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tshi_node *proto) {
     tshi_node call = *proto;
     tsh_dtype dtype = TSH_FLOAT32;
     tshi_shape shape = {0};
     tshi_choice choice = {0};
     if (!tshi_tape_ready(tape, call.op->name, call.inputs, call.in)) return NULL;
-    call.in = step_inputs(tape, proto);
-    tsh_status status = call.in ? call.op->shape(&call, &dtype, &shape) : TSH_ERR_MEMORY;
+    call.tape = tape;
+    call.in = step_copy(tape, proto->in, (size_t)call.inputs, sizeof *call.in);
+    tsh_status status = call.in ? TSH_OK : TSH_ERR_MEMORY;
+    if (status == TSH_OK) status = tshi_check_dim(&call);
+    if (status == TSH_OK) status = call.op->shape(&call, &dtype, &shape);
     if (status == TSH_OK) status = tshi_rules_choose(&call, &(tshi_output){dtype, &shape}, &choice);
     if (status == TSH_OK) status = tshi_shape_resolve(call.in[0]->mesh, &shape, choice.out);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, call.op->name);
     for (int i = 0; i < call.inputs; i++) {
         tsh_layout need[TSH_MAX_AXES];
-        tshi_choice_need(proto, &choice, i, need);
+        tshi_choice_need(&call, &choice, i, need);
         call.in[i] = bring(tape, call.op->name, call.in[i], need);
         if (!call.in[i]) return NULL;
     }
-    return tshi_run(tape, &call, dtype, &shape, choice.out, call.op->views ? call.in[0] : NULL);
+    return tshi_run(&call, dtype, &shape, choice.out, call.op->views ? call.in[0] : NULL);
 }

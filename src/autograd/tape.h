@@ -8,10 +8,10 @@
 
 #define TSHI_MAX_SAVED 3
 
-/* --- layout rules: rows of patterns
- * -------------------------------------------------------------------------------------- A row says, along one axis,
- * which layouts the inputs must have and which one the output then has. BATCH, ANY and OTHER stand for SHARD(d) with
- * one d for the whole row, which one of the inputs with that pattern has already. */
+/* --- layout rules: rows of patterns ------------------------------------------------------------------------------- */
+
+/* A row says, along one axis, which layouts the inputs must have and which one the output then has. BATCH, ANY and
+ * OTHER stand for SHARD(d) with one d for the whole row, which one of the inputs with that pattern has already. */
 typedef enum tshi_pattern {
     TSHI_END = 0, /* closes a row's inputs, and a table */
     TSHI_R,
@@ -24,10 +24,10 @@ typedef enum tshi_pattern {
     TSHI_HAS_P,  /* PARTIAL likewise */
     TSHI_COPY,   /* LOCAL, and the tensor is REPLICATED: each rank uses the value in a term of its own */
     TSHI_LAST,   /* SHARD of the tensor's last dim */
-    TSHI_DIM,    /* SHARD of the dim that the call is about (attr.dim) */
+    TSHI_DIM,    /* SHARD of the call's dim */
     TSHI_BATCH,  /* SHARD(d), d not the last dim */
     TSHI_ANY,    /* SHARD(d), any d */
-    TSHI_OTHER   /* SHARD(d), d not attr.dim */
+    TSHI_OTHER   /* SHARD(d), d not the call's dim */
 } tshi_pattern;
 
 /* An op with fewer rows' inputs than the call has (concat) repeats the last pattern. */
@@ -40,41 +40,35 @@ typedef struct tshi_rule {
 
 typedef struct tshi_node tshi_node;
 
-/* What a call is about besides its tensors. */
-typedef struct tshi_attr {
-    int dim; /* resolved, not negative */
-    int64_t i[4];
-    double f[2];
-    uint64_t seed, stream;
-    const void *table; /* a const table or function struct of the op's own family */
-    const tsh_group *group;
-    tshi_shape shape; /* reshape: the output's global shape */
-} tshi_attr;
-
-/* An op: const, one a function. `shape` sees inputs of global shapes and writes the output's dtype and global shape.
- * Rules name the layouts; when `forward` runs, the inputs have those of the chosen row and out has memory (not zeroed;
- * or none with `makes_output`). backward adds to the gradients of the inputs that want one. */
+/* An op: a const struct for each function. `shape` sees inputs of global shapes and writes the output's dtype and
+ * global shape. The rules name layouts: when `forward` runs, the inputs have those of the chosen rows, and the output
+ * has memory that is not zeroed. `backward` adds to the gradients of the inputs that want one. */
 typedef struct tshi_op {
     const char *name;
     const tshi_rule *rules;
+    tsh_status (*shape)(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out);
+    tsh_status (*forward)(tshi_node *call);
+    tsh_status (*backward)(tshi_node *call);
+    /* Size of the op's own struct of parameters, which call->params points to; 0 without one. With has_dim the struct
+     * begins with an int, a dim of the first input; the tape resolves a negative one in place. */
+    size_t params_size;
+    bool has_dim;
     /* The output dim that the bound dim d becomes along this axis, -1: the row does not hold. NULL: d stays d. */
     int (*map_dim)(const tshi_node *call, int axis, int d);
-    tsh_status (*shape)(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out);
-    tsh_status (*forward)(tsh_tape *tape, tshi_node *call);
-    tsh_status (*backward)(tsh_tape *tape, tshi_node *call);
     bool views; /* the output is a view of the first input: forward finds its values there already */
 } tshi_op;
 
-/* One call of an op: during the forward on the stack, afterwards on the tape if a gradient may be asked of it. The node
- * holds a reference to every tensor in it. */
+/* One call of an op: on the stack during the forward, and on the tape afterwards if a gradient may be asked of it. The
+ * recorded node holds a reference to each of its tensors; `in` and `params` are in the tape's memory of the step. */
 struct tshi_node {
+    tsh_tape *tape;
     const tshi_op *op;
     int inputs;
-    tsh_tensor **in; /* of a recorded call: in the tape's memory of the step */
+    tsh_tensor **in;
     tsh_tensor *out;
     tsh_tensor *saved[TSHI_MAX_SAVED]; /* what forward keeps for backward */
-    tshi_attr attr;
-    bool used; /* backward has been here, its memory is gone */
+    void *params;
+    bool used; /* backward has been here, and its memory is gone */
 };
 
 /* --- sums put off: what a schedule of gradient sums does for backward --------------------------------------------- */
@@ -115,15 +109,18 @@ struct tsh_tape {
     int owned_count, owned_capacity;
 };
 
-/* Run a call: shapes, rule, transitions, forward, record. `call` has op, inputs, in, attr; the tensors are borrowed.
- * The result is the tape's; NULL on failure or when any input is NULL. */
-tsh_tensor *tshi_apply(tsh_tape *tape, const tshi_node *call);
+/* Run a call: shapes, rules, transitions, forward, record. `in` and `params` are borrowed. The tape owns the result,
+ * which is NULL on failure and where an input is NULL. */
+tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tshi_node *call);
+static inline tsh_tensor *tshi_apply(tsh_tape *tape, const tshi_op *op, int inputs, tsh_tensor **in, void *params) {
+    return tshi_tape_apply(tape, &(tshi_node){.op = op, .inputs = inputs, .in = in, .params = params});
+}
 /* The end of a call whose inputs have their layouts: make the output (a view of `share` when that is given), forward,
  * record. */
-tsh_tensor *tshi_run(tsh_tape *tape, tshi_node *call, tsh_dtype dtype, const tshi_shape *shape,
-                     const tsh_layout layout[TSH_MAX_AXES], tsh_tensor *share);
+tsh_tensor *tshi_run(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
+                     tsh_tensor *share);
 /* The call goes on the tape: a gradient may be asked of it. */
-bool tshi_tape_records(const tsh_tape *tape, const tshi_node *call);
+bool tshi_tape_records(const tshi_node *call);
 /* The tape takes the caller's reference; on failure it is released. */
 tsh_status tshi_tape_own(tsh_tape *tape, tsh_tensor *tensor);
 /* Keep the first failure of the step with its words, tell the peers. Returns NULL, so that a function may end with it.
@@ -146,9 +143,17 @@ static inline int tshi_tape_node(const tsh_tape *tape, const tsh_tensor *t) {
     return t->generation == tape->generation ? t->node : -1;
 }
 
-/* Shape rules' checks: float tensors of one dtype; a dim in range, negative ones resolved. */
+/* The dim of the call's params, -1 where its op has none. */
+static inline int tshi_call_dim(const tshi_node *call) {
+    return call->op->has_dim ? *(const int *)call->params : -1;
+}
+
+/* Shape rules' checks: float tensors of one dtype. */
 tsh_status tshi_check_floats(const tshi_node *call, tsh_dtype *dtype);
-tsh_status tshi_check_dim(const tsh_tensor *x, int *dim);
+/* TSH_ERR_SHAPE: "A and B: WANTED". */
+tsh_status tshi_check_fails(const tsh_tensor *a, const tsh_tensor *b, const char *wanted);
+/* The call's dim in range, negative ones resolved; TSH_OK without one. */
+tsh_status tshi_check_dim(tshi_node *call);
 
 /* --- gradients, inside backward ----------------------------------------------------------------------------------- */
 
@@ -167,7 +172,7 @@ tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient);
 
 /* Input i's gradient is complete, as far as this node goes, and what it queues from here on has nothing to do with it:
  * if the node that made the input comes next, its collective may run beside that. */
-void tshi_grad_complete(tsh_tape *tape, const tshi_node *call, int i);
+void tshi_grad_complete(const tshi_node *call, int i);
 
 /* --- transitions -------------------------------------------------------------------------------------------------- */
 

@@ -8,26 +8,35 @@ bool tshi_differentiable(const tsh_tensor *x) {
     return tshi_device_computes(x->mesh->device, x->dtype);
 }
 
-/* --- the op: attr.table is the row, attr.dim the axis, attr.i[0] and attr.i[1] the two dims ----------------------- */
+/* --- the op ------------------------------------------------------------------------------------------------------- */
+
+typedef struct transition_params {
+    const tshi_transition *row;
+    int axis;
+    int from_dim, to_dim; /* with SHARD */
+} transition_params;
+
+static const transition_params *params_of(const tshi_node *call) {
+    return call->params;
+}
 
 static tsh_group *axis_group(const tshi_node *call) {
-    return call->in[0]->mesh->axis[call->attr.dim].group;
+    return call->in[0]->mesh->axis[params_of(call)->axis].group;
 }
 
 static bool alone(const tshi_node *call) {
-    return call->in[0]->mesh->axis[call->attr.dim].size == 1;
+    return call->in[0]->mesh->axis[params_of(call)->axis].size == 1;
 }
 
 /* A movement over one rank moves nothing, whatever its name. */
 static const tshi_move *move_of(const tshi_node *call, bool backward) {
-    const tshi_transition *t = call->attr.table;
-    return &tshi_moves[alone(call) ? TSHI_MOVE_NOTHING : backward ? t->backward : t->forward];
+    const tshi_transition *row = params_of(call)->row;
+    return &tshi_moves[alone(call) ? TSHI_MOVE_NOTHING : backward ? row->backward : row->forward];
 }
 
-static tsh_status transition_forward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
-    return move_of(call, false)
-        ->run(axis_group(call), call->in[0], call->out, (int)call->attr.i[0], (int)call->attr.i[1]);
+static tsh_status transition_forward(tshi_node *call) {
+    const transition_params *p = params_of(call);
+    return move_of(call, false)->run(axis_group(call), call->in[0], call->out, p->from_dim, p->to_dim);
 }
 
 /* The sum over ranks is the schedule's, and the gradient most often in its place already. */
@@ -44,9 +53,10 @@ static tsh_status sum_later(const tshi_node *call) {
 
 /* Where a reduce-scatter beside other work may leave its result: in this rank's part of its input, for any other memory
  * may still be read by that work. -1 where it needs none, or the part is not in one piece. */
-static int64_t part_in_place(const tsh_tape *tape, const tshi_node *call, const tshi_move *move, const tsh_tensor *dy) {
-    int d = (int)call->attr.i[0];
-    if (move != &tshi_moves[TSHI_MOVE_REDUCE_SCATTER] || !tape->marked || tape->marked != tshi_data(dy)) return -1;
+static int64_t part_in_place(const tshi_node *call, const tshi_move *move, const tsh_tensor *dy) {
+    int d = params_of(call)->from_dim;
+    if (move != &tshi_moves[TSHI_MOVE_REDUCE_SCATTER] || !call->tape->marked || call->tape->marked != tshi_data(dy))
+        return -1;
     if (dy->storage->references != 1 || tshi_outer(dy, d) != 1) return -1;
     const tsh_group *group = axis_group(call);
     int64_t start;
@@ -55,22 +65,25 @@ static int64_t part_in_place(const tsh_tape *tape, const tshi_node *call, const 
 }
 
 /* The conjugate: from the gradient laid out as `to` to the one laid out as `from`. */
-static tsh_status transition_backward(tsh_tape *tape, tshi_node *call) {
+static tsh_status transition_backward(tshi_node *call) {
     if (call->out->schedule) return sum_later(call);
+    const transition_params *p = params_of(call);
     const tshi_move *move = move_of(call, true);
     tsh_tensor *dy = tshi_grad_out(call), *x = call->in[0], *dx = NULL;
     bool in_place = move == &tshi_moves[TSHI_MOVE_NOTHING] || (move->in_place && dy->storage->references == 1);
-    int64_t part = in_place ? 0 : part_in_place(tape, call, move, dy);
+    int64_t part = in_place ? 0 : part_in_place(call, move, dy);
     tsh_status status = part >= 0 ? tshi_tensor_view(dy, &x->shape, x->layout, (size_t)part, &dx)
                                   : tshi_tensor_new(x->mesh, x->dtype, &x->shape, x->layout, &dx);
-    if (status == TSH_OK) status = move->run(axis_group(call), dy, dx, (int)call->attr.i[1], (int)call->attr.i[0]);
+    if (status == TSH_OK) status = move->run(axis_group(call), dy, dx, p->to_dim, p->from_dim);
     if (status == TSH_OK) status = tshi_grad_adopt(call, 0, dx);
     tsh_tensor_release(dx);
     return status;
 }
 
-static const tshi_op transition_op = {
-    .name = "redistribute", .forward = transition_forward, .backward = transition_backward};
+static const tshi_op transition_op = {.name = "redistribute",
+                                      .forward = transition_forward,
+                                      .backward = transition_backward,
+                                      .params_size = sizeof(transition_params)};
 
 /* Shape and layout after the change. LOCAL makes no claim on other ranks, so its global sizes along this axis are its
  * own. */
@@ -132,14 +145,11 @@ static tsh_tensor *take_step(tsh_tape *tape, const char *what, tsh_tensor *x, in
     tsh_status status = shape_after(x, axis, &to, &shape, layout);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, what);
 
-    tshi_node call = {.op = &transition_op, .inputs = 1, .in = (tsh_tensor *[]){x}};
-    call.attr.table = tshi_transition_find(from, to, false);
-    call.attr.dim = axis;
-    call.attr.i[0] = from.dim;
-    call.attr.i[1] = to.dim;
+    transition_params params = {tshi_transition_find(from, to, false), axis, from.dim, to.dim};
+    tshi_node call = {.tape = tape, .op = &transition_op, .inputs = 1, .in = (tsh_tensor *[]){x}, .params = &params};
     const tshi_move *move = move_of(&call, false);
     bool share = move == &tshi_moves[TSHI_MOVE_NOTHING] || (consume && move->in_place);
-    tsh_tensor *moved = tshi_run(tape, &call, x->dtype, &shape, layout, share ? x : NULL);
+    tsh_tensor *moved = tshi_run(&call, x->dtype, &shape, layout, share ? x : NULL);
     if (moved && !consume) remember(tape, x, axis, moved);
     if (moved && moved->node >= 0 && scheduled(tape, x, axis, to)) {
         moved->schedule = x->schedule;

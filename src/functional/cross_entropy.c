@@ -17,12 +17,19 @@ static const tshi_rule rows_rules[] = {
     {{TSHI_END}, TSHI_END},
 };
 
-/* Where a call keeps what it is about. */
-enum { IGNORE_INDEX, REDUCTION }; /* attr.i */
-enum { SMOOTHING };               /* attr.f */
-enum { MAX, SUMS, TOTALS };       /* saved */
+typedef struct cross_entropy_params {
+    int64_t ignore_index;
+    double smoothing;
+    tsh_reduction reduction;
+} cross_entropy_params;
+
+enum { MAX, SUMS, TOTALS }; /* saved */
 /* Elements of TOTALS: the columns' sums of SUMS, of which two places are free for others. */
 enum { NUMERATOR = 1, DENOMINATOR = 2, TOTALS_COUNT = 4 };
+
+static const cross_entropy_params *params_of(const tshi_node *call) {
+    return call->params;
+}
 
 static tsh_device *device_of(const tshi_node *call) {
     return call->in[0]->mesh->device;
@@ -51,7 +58,7 @@ static const tsh_tensor *weights_of(const tshi_node *call) {
 
 /* Smoothing wants the sum of all classes' weights; it travels at the end of SUMS. */
 static bool sums_weights(const tshi_node *call) {
-    return weights_of(call) && call->attr.f[SMOOTHING] != 0;
+    return weights_of(call) && params_of(call)->smoothing != 0;
 }
 
 static tshi_classes classes_of(const tshi_node *call) {
@@ -61,8 +68,8 @@ static tshi_classes classes_of(const tshi_node *call) {
                           .n = logits->shape.local[last],
                           .start = tshi_shape_start(logits->mesh, &logits->shape, logits->layout, last),
                           .classes = logits->shape.global[last],
-                          .ignore_index = call->attr.i[IGNORE_INDEX],
-                          .smoothing = call->attr.f[SMOOTHING],
+                          .ignore_index = params_of(call)->ignore_index,
+                          .smoothing = params_of(call)->smoothing,
                           .weight = weight ? tshi_data(weight) : NULL};
 }
 
@@ -102,7 +109,7 @@ static tsh_status check_logits(const tsh_tensor *logits) {
 /* The inputs are known to fit. */
 static tsh_status shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
     *dtype = sum_dtype(call);
-    if (call->attr.i[REDUCTION] == TSH_REDUCTION_NONE) *out = call->in[1]->shape;
+    if (params_of(call)->reduction == TSH_REDUCTION_NONE) *out = call->in[1]->shape;
     return TSH_OK; /* [] otherwise, as *out came */
 }
 
@@ -204,7 +211,7 @@ static tsh_status reduce_rows(tshi_node *call, const tshi_classes *c, const tsh_
     tsh_status status = make_totals(call, c, losses);
     if (status != TSH_OK) return status;
     tsh_tensor *totals = call->saved[TOTALS], *out = call->out;
-    if (call->attr.i[REDUCTION] == TSH_REDUCTION_MEAN) {
+    if (params_of(call)->reduction == TSH_REDUCTION_MEAN) {
         kernels(call)->divide(device_of(call), out->dtype, 1, place(totals, NUMERATOR), place(totals, DENOMINATOR),
                               tshi_data(out));
     } else {
@@ -213,10 +220,9 @@ static tsh_status reduce_rows(tshi_node *call, const tshi_classes *c, const tsh_
     return TSH_OK;
 }
 
-static tsh_status forward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
+static tsh_status forward(tshi_node *call) {
     tshi_classes c = classes_of(call);
-    bool rows = call->attr.i[REDUCTION] == TSH_REDUCTION_NONE;
+    bool rows = params_of(call)->reduction == TSH_REDUCTION_NONE;
     tsh_tensor *losses = rows ? tsh_tensor_retain(call->out) : NULL;
     tsh_status status = check_range(call, &c);
     if (status == TSH_OK) status = rows_sums(call, &c);
@@ -232,10 +238,10 @@ static tsh_status forward(tsh_tape *tape, tshi_node *call) {
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
-static tsh_status backward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
+static tsh_status backward(tshi_node *call) {
     tshi_classes c = classes_of(call);
-    bool mean = call->attr.i[REDUCTION] == TSH_REDUCTION_MEAN, rows = call->attr.i[REDUCTION] == TSH_REDUCTION_NONE;
+    bool mean = params_of(call)->reduction == TSH_REDUCTION_MEAN,
+         rows = params_of(call)->reduction == TSH_REDUCTION_NONE;
     if (!tshi_wants_grad(call, 0)) return TSH_OK;
     double beta;
     tsh_tensor *dlogits = tshi_grad_beta(call, 0, &beta), *dloss = tshi_grad_out(call);
@@ -248,10 +254,10 @@ static tsh_status backward(tsh_tape *tape, tshi_node *call) {
     return TSH_OK;
 }
 
-static const tshi_op reduced_op = {
-    .name = name, .rules = reduced_rules, .shape = shape, .forward = forward, .backward = backward};
-static const tshi_op rows_op = {
-    .name = name, .rules = rows_rules, .shape = shape, .forward = forward, .backward = backward};
+static const tshi_op reduced_op = {name,    reduced_rules, shape,
+                                   forward, backward,      .params_size = sizeof(cross_entropy_params)};
+static const tshi_op rows_op = {name,    rows_rules, shape,
+                                forward, backward,   .params_size = sizeof(cross_entropy_params)};
 
 /* --- public ------------------------------------------------------------------------------------------------------- */
 
@@ -270,15 +276,15 @@ tsh_tensor *tsh_cross_entropy(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *ta
                               const tsh_cross_entropy_config *config) {
     static const tsh_cross_entropy_config defaults = {0};
     if (!config) config = &defaults;
-    tshi_node call = {.inputs = config->weight ? 3 : 2, .in = (tsh_tensor *[]){logits, target, config->weight}};
-    if (!tshi_tape_ready(tape, name, call.inputs, call.in)) return NULL;
-    call.op = config->reduction == TSH_REDUCTION_NONE ? &rows_op : &reduced_op;
-    call.attr.i[IGNORE_INDEX] = config->has_ignore_index ? config->ignore_index : -100;
-    call.attr.i[REDUCTION] = config->reduction;
-    call.attr.f[SMOOTHING] = config->label_smoothing;
+    cross_entropy_params params = {config->has_ignore_index ? config->ignore_index : -100, config->label_smoothing,
+                                   config->reduction};
+    const tshi_op *op = config->reduction == TSH_REDUCTION_NONE ? &rows_op : &reduced_op;
+    tsh_tensor *in[] = {logits, target, config->weight};
+    int inputs = config->weight ? 3 : 2;
+    if (!tshi_tape_ready(tape, name, inputs, in)) return NULL;
     tsh_status status = check_config(config);
     if (status == TSH_OK) status = check_logits(logits);
     if (status == TSH_OK) status = check_target(logits, target);
     if (status == TSH_OK) status = check_weight(logits, config->weight);
-    return status == TSH_OK ? tshi_apply(tape, &call) : tshi_tape_fail_as(tape, status, name);
+    return status == TSH_OK ? tshi_apply(tape, op, inputs, in, &params) : tshi_tape_fail_as(tape, status, name);
 }

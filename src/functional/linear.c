@@ -1,12 +1,6 @@
 /* Matrix products. */
 #include "functional/functional.h"
 
-static tsh_status product_fails(const tsh_tensor *x, const tsh_tensor *w, const char *wanted) {
-    char a[160], b[160];
-    return tshi_fail(TSH_ERR_SHAPE, "%s and %s: %s wanted", tsh_tensor_describe(x, a, sizeof a),
-                     tsh_tensor_describe(w, b, sizeof b), wanted);
-}
-
 /* --- y = a b ------------------------------------------------------------------------------------------------------ */
 
 static const tshi_rule matmul_rules[] = {
@@ -19,26 +13,25 @@ static const tshi_rule matmul_rules[] = {
 static tsh_status matmul_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
     const tshi_shape *a = &call->in[0]->shape, *b = &call->in[1]->shape;
     if (a->ndim < 1 || b->ndim != 2 || a->global[a->ndim - 1] != b->global[0]) {
-        return product_fails(call->in[0], call->in[1], "[..., k] and [k, n]");
+        return tshi_check_fails(call->in[0], call->in[1], "[..., k] and [k, n] wanted");
     }
     *out = *a;
     out->global[a->ndim - 1] = b->global[1];
     return tshi_check_floats(call, dtype);
 }
 
-static tsh_status matmul_forward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
+static tsh_status matmul_forward(tshi_node *call) {
     return tshi_op_matmul(call->in[0], false, call->in[1], false, 0, call->out);
 }
 
-static tsh_status matmul_backward(tsh_tape *tape, tshi_node *call) {
+static tsh_status matmul_backward(tshi_node *call) {
     tsh_tensor *dy = tshi_grad_out(call);
     tsh_status status = TSH_OK;
     double beta;
     if (tshi_wants_grad(call, 0)) {
         tsh_tensor *da = tshi_grad_beta(call, 0, &beta);
         status = da ? tshi_op_matmul(dy, false, call->in[1], true, beta, da) : TSH_ERR_MEMORY;
-        if (status == TSH_OK) tshi_grad_complete(tape, call, 0);
+        if (status == TSH_OK) tshi_grad_complete(call, 0);
     }
     if (status == TSH_OK && tshi_wants_grad(call, 1)) {
         tsh_tensor *db = tshi_grad_beta(call, 1, &beta);
@@ -47,10 +40,11 @@ static tsh_status matmul_backward(tsh_tape *tape, tshi_node *call) {
     return status;
 }
 
-static const tshi_op matmul_op = {"matmul", matmul_rules, NULL, matmul_shape, matmul_forward, matmul_backward, false};
+static const tshi_op matmul_op = {"matmul",       matmul_rules,    matmul_shape,
+                                  matmul_forward, matmul_backward, .params_size = 0};
 
 tsh_tensor *tsh_matmul(tsh_tape *tape, tsh_tensor *a, tsh_tensor *b) {
-    return tshi_apply(tape, &(tshi_node){.op = &matmul_op, .inputs = 2, .in = (tsh_tensor *[]){a, b}});
+    return tshi_apply(tape, &matmul_op, 2, (tsh_tensor *[]){a, b}, NULL);
 }
 
 /* --- y = x W^T + b ------------------------------------------------------------------------------------------------ */
@@ -66,10 +60,10 @@ static const tshi_rule affine_rules[] = {
 static tsh_status affine_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
     const tshi_shape *x = &call->in[0]->shape, *w = &call->in[1]->shape;
     if (x->ndim < 1 || w->ndim != 2 || x->global[x->ndim - 1] != w->global[1]) {
-        return product_fails(call->in[0], call->in[1], "x [..., in] and weight [out, in]");
+        return tshi_check_fails(call->in[0], call->in[1], "x [..., in] and weight [out, in] wanted");
     }
     if (call->inputs == 3 && (call->in[2]->shape.ndim != 1 || call->in[2]->shape.global[0] != w->global[0])) {
-        return product_fails(call->in[1], call->in[2], "weight [out, in] and bias [out]");
+        return tshi_check_fails(call->in[1], call->in[2], "weight [out, in] and bias [out] wanted");
     }
     *out = *x;
     out->global[x->ndim - 1] = w->global[0];
@@ -80,20 +74,19 @@ static tsh_status affine_into(const tshi_node *call, tshi_unary f, tsh_tensor *p
     return tshi_op_affine(call->in[0], call->in[1], call->inputs == 3 ? call->in[2] : NULL, f, pre, y);
 }
 
-static tsh_status affine_forward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
+static tsh_status affine_forward(tshi_node *call) {
     return affine_into(call, TSHI_UNARY_COUNT, NULL, call->out);
 }
 
 /* dx = dy W first: a transition waits for it; dW = dy^T x; db = column sums of dy. */
-static tsh_status affine_backward(tsh_tape *tape, tshi_node *call) {
+static tsh_status affine_backward(tshi_node *call) {
     tsh_tensor *dy = tshi_grad_out(call);
     tsh_status status = TSH_OK;
     double beta;
     if (tshi_wants_grad(call, 0)) {
         tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
         status = dx ? tshi_op_matmul(dy, false, call->in[1], false, beta, dx) : TSH_ERR_MEMORY;
-        if (status == TSH_OK) tshi_grad_complete(tape, call, 0);
+        if (status == TSH_OK) tshi_grad_complete(call, 0);
     }
     bool weight = tshi_wants_grad(call, 1), bias = tshi_wants_grad(call, 2);
     if (status != TSH_OK || !(weight || bias)) return status;
@@ -105,11 +98,11 @@ static tsh_status affine_backward(tsh_tape *tape, tshi_node *call) {
     return dw ? tshi_op_affine_backward(call->in[0], dy, beta, dw, beta_b, db) : TSH_ERR_MEMORY;
 }
 
-static const tshi_op affine_op = {"affine", affine_rules, NULL, affine_shape, affine_forward, affine_backward, false};
+static const tshi_op affine_op = {"affine",       affine_rules,    affine_shape,
+                                  affine_forward, affine_backward, .params_size = 0};
 
 tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias) {
-    return tshi_apply(tape,
-                      &(tshi_node){.op = &affine_op, .inputs = bias ? 3 : 2, .in = (tsh_tensor *[]){x, weight, bias}});
+    return tshi_apply(tape, &affine_op, bias ? 3 : 2, (tsh_tensor *[]){x, weight, bias}, NULL);
 }
 
 /* --- y = f(x W^T + b) --------------------------------------------------------------------------------------------- */
@@ -124,22 +117,20 @@ static const tshi_rule activated_rules[] = {
 
 /* All at once and nothing kept; on the tape f's own call comes next and makes both, f's argument being kept for it. So
  * backward is that of two calls, which let go of their tensors one after the other. */
-static tsh_status activated_forward(tsh_tape *tape, tshi_node *call) {
-    if (tshi_tape_records(tape, call)) return TSH_OK;
-    return affine_into(call, (tshi_unary)call->attr.i[0], NULL, call->out);
+static tsh_status activated_forward(tshi_node *call) {
+    if (tshi_tape_records(call)) return TSH_OK;
+    return affine_into(call, *(const tshi_unary *)call->params, NULL, call->out);
 }
 
 tsh_status tshi_affine_late(const tsh_tape *tape, tshi_unary f, tsh_tensor *x, tsh_tensor *y) {
     return affine_into(&tape->nodes[x->node], f, x, y);
 }
 
-static const tshi_op activated_op = {"affine",          activated_rules, NULL, affine_shape,
-                                     activated_forward, affine_backward, false};
+static const tshi_op activated_op = {"affine",          activated_rules, affine_shape,
+                                     activated_forward, affine_backward, .params_size = sizeof(tshi_unary)};
 
 tsh_tensor *tshi_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias, tshi_unary f) {
     if (f == TSHI_UNARY_COUNT) return tsh_affine(tape, x, weight, bias);
-    const tshi_node call = {
-        .op = &activated_op, .inputs = bias ? 3 : 2, .in = (tsh_tensor *[]){x, weight, bias}, .attr.i = {(int64_t)f}};
-    tsh_tensor *y = tshi_apply(tape, &call);
+    tsh_tensor *y = tshi_apply(tape, &activated_op, bias ? 3 : 2, (tsh_tensor *[]){x, weight, bias}, &f);
     return y && y->requires_grad ? tshi_activate(tape, y, f, true) : y;
 }

@@ -9,8 +9,13 @@ static const tshi_rule lookup_rules[] = {
     {{TSHI_L, TSHI_ANY}, TSHI_ANY}, {{TSHI_L, TSHI_L}, TSHI_L},  {{TSHI_END}, TSHI_END},
 };
 
+typedef struct lookup_params {
+    int64_t padding; /* row without a gradient, or -1 */
+} lookup_params;
+
 static tsh_status lookup_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
     const tsh_tensor *table = call->in[0], *ids = call->in[1];
+    int64_t padding = ((const lookup_params *)call->params)->padding;
     char text[160];
     *dtype = table->dtype;
     tsh_status status = tshi_check_computes(table->mesh->device, table->dtype, "the table");
@@ -22,9 +27,9 @@ static tsh_status lookup_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
         return tshi_fail(TSH_ERR_SHAPE, "table is %s, [rows, cols] wanted; ids may have %d dims at most",
                          tsh_tensor_describe(table, text, sizeof text), TSH_MAX_DIMS - 1);
     }
-    if (call->attr.i[0] < -1 || call->attr.i[0] >= table->shape.global[0]) {
-        return tshi_fail(TSH_ERR_RANGE, "padding is row %lld of a table of %lld; -1 means none",
-                         (long long)call->attr.i[0], (long long)table->shape.global[0]);
+    if (padding < -1 || padding >= table->shape.global[0]) {
+        return tshi_fail(TSH_ERR_RANGE, "padding is row %lld of a table of %lld; -1 means none", (long long)padding,
+                         (long long)table->shape.global[0]);
     }
     *out = ids->shape;
     out->global[out->ndim++] = table->shape.global[1];
@@ -35,22 +40,21 @@ static int64_t first_row(const tsh_tensor *table) {
     return tshi_shape_start(table->mesh, &table->shape, table->layout, 0);
 }
 
-static tsh_status lookup_forward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
+static tsh_status lookup_forward(tshi_node *call) {
     const tsh_tensor *table = call->in[0];
     return tshi_op_lookup(table, call->in[1], first_row(table), table->shape.global[0], call->out);
 }
 
-static tsh_status lookup_backward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
+static tsh_status lookup_backward(tshi_node *call) {
+    const lookup_params *p = call->params;
     tsh_tensor *dtable = tshi_grad(call, 0);
     if (!dtable) return TSH_ERR_MEMORY;
-    return tshi_op_lookup_backward(tshi_grad_out(call), call->in[1], first_row(call->in[0]), call->attr.i[0], dtable);
+    return tshi_op_lookup_backward(tshi_grad_out(call), call->in[1], first_row(call->in[0]), p->padding, dtable);
 }
 
-static const tshi_op lookup_op = {"lookup", lookup_rules, NULL, lookup_shape, lookup_forward, lookup_backward, false};
+static const tshi_op lookup_op = {"lookup",       lookup_rules,    lookup_shape,
+                                  lookup_forward, lookup_backward, .params_size = sizeof(lookup_params)};
 
 tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64_t padding) {
-    return tshi_apply(
-        tape, &(tshi_node){.op = &lookup_op, .inputs = 2, .in = (tsh_tensor *[]){table, ids}, .attr.i = {padding}});
+    return tshi_apply(tape, &lookup_op, 2, (tsh_tensor *[]){table, ids}, &(lookup_params){padding});
 }

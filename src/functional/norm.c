@@ -10,18 +10,21 @@ static const tshi_rule norm_rules[] = {
     {{TSHI_END}, TSHI_END},
 };
 
+typedef struct norm_params {
+    bool rms;
+    double eps;
+} norm_params;
+
 static tsh_status norm_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
     const tshi_shape *x = &call->in[0]->shape;
-    char a[160], b[160];
     *out = *x;
     if (x->ndim < 1) return tshi_fail(TSH_ERR_SHAPE, "x needs a dim to be normed over");
-    double eps = call->attr.f[0];
+    double eps = ((const norm_params *)call->params)->eps;
     if (!(eps >= 0 && isfinite(eps))) return tshi_fail(TSH_ERR_ARGUMENT, "eps is %g, [0, inf) is wanted", eps);
     for (int i = 1; i < call->inputs; i++) {
         const tshi_shape *s = &call->in[i]->shape;
         if (s->ndim == 1 && s->global[0] == x->global[x->ndim - 1]) continue;
-        return tshi_fail(TSH_ERR_SHAPE, "%s and %s: x [..., n], gamma and beta [n] wanted",
-                         tsh_tensor_describe(call->in[0], a, sizeof a), tsh_tensor_describe(call->in[i], b, sizeof b));
+        return tshi_check_fails(call->in[0], call->in[i], "x [..., n], gamma and beta [n] wanted");
     }
     return tshi_check_floats(call, dtype);
 }
@@ -30,20 +33,18 @@ static const tsh_tensor *input(const tshi_node *call, int i) {
     return i < call->inputs ? call->in[i] : NULL;
 }
 
-static tsh_status norm_forward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
+static tsh_status norm_forward(tshi_node *call) {
+    const norm_params *p = call->params;
     const tsh_tensor *x = call->in[0];
-    bool rms = call->attr.i[0] != 0;
     int64_t rows = tshi_outer(x, x->shape.ndim - 1);
     tsh_status status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), rows, &call->saved[0]);
     if (status == TSH_OK) status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), rows, &call->saved[1]);
     if (status != TSH_OK) return status;
-    return tshi_op_norm(rms, x, input(call, 1), input(call, 2), call->attr.f[0], call->out, call->saved[0],
-                        call->saved[1]);
+    return tshi_op_norm(p->rms, x, input(call, 1), input(call, 2), p->eps, call->out, call->saved[0], call->saved[1]);
 }
 
-static tsh_status norm_backward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
+static tsh_status norm_backward(tshi_node *call) {
+    const norm_params *p = call->params;
     tsh_tensor *grads[3] = {NULL, NULL, NULL};
     double before = 0;
     for (int i = 0; i < call->inputs; i++) {
@@ -51,24 +52,21 @@ static tsh_status norm_backward(tsh_tape *tape, tshi_node *call) {
         grads[i] = i == 0 ? tshi_grad_beta(call, 0, &before) : tshi_grad(call, i);
         if (!grads[i]) return TSH_ERR_MEMORY;
     }
-    return tshi_op_norm_backward(call->attr.i[0] != 0, call->in[0], input(call, 1), call->saved[0], call->saved[1],
+    return tshi_op_norm_backward(p->rms, call->in[0], input(call, 1), call->saved[0], call->saved[1],
                                  tshi_grad_out(call), before, grads[0], grads[1], grads[2]);
 }
 
-static const tshi_op layer_norm_op = {"layer_norm", norm_rules, NULL, norm_shape, norm_forward, norm_backward, false};
-static const tshi_op rms_norm_op = {"rms_norm", norm_rules, NULL, norm_shape, norm_forward, norm_backward, false};
+static const tshi_op layer_norm_op = {"layer_norm", norm_rules,    norm_shape,
+                                      norm_forward, norm_backward, .params_size = sizeof(norm_params)};
+static const tshi_op rms_norm_op = {"rms_norm",   norm_rules,    norm_shape,
+                                    norm_forward, norm_backward, .params_size = sizeof(norm_params)};
 
 tsh_tensor *tsh_layer_norm(tsh_tape *tape, tsh_tensor *x, tsh_tensor *gamma, tsh_tensor *beta, double eps) {
     if (beta && !gamma && tape) return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "layer_norm: beta without gamma");
     int inputs = !gamma ? 1 : !beta ? 2 : 3;
-    return tshi_apply(
-        tape,
-        &(tshi_node){.op = &layer_norm_op, .inputs = inputs, .in = (tsh_tensor *[]){x, gamma, beta}, .attr.f = {eps}});
+    return tshi_apply(tape, &layer_norm_op, inputs, (tsh_tensor *[]){x, gamma, beta}, &(norm_params){false, eps});
 }
 
 tsh_tensor *tsh_rms_norm(tsh_tape *tape, tsh_tensor *x, tsh_tensor *gamma, double eps) {
-    tshi_node call = {.op = &rms_norm_op, .inputs = gamma ? 2 : 1, .in = (tsh_tensor *[]){x, gamma}};
-    call.attr.i[0] = 1;
-    call.attr.f[0] = eps;
-    return tshi_apply(tape, &call);
+    return tshi_apply(tape, &rms_norm_op, gamma ? 2 : 1, (tsh_tensor *[]){x, gamma}, &(norm_params){true, eps});
 }

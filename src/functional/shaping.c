@@ -40,7 +40,7 @@ static int cuts(const tsh_tensor *x, int axis, int d) {
 }
 
 static int reshape_map_dim(const tshi_node *call, int axis, int d) {
-    const tshi_shape *x = &call->in[0]->shape, *y = &call->attr.shape;
+    const tshi_shape *x = &call->in[0]->shape, *y = call->params;
     if (d >= x->ndim) return -1;
     int parts = cuts(call->in[0], axis, d);
     int64_t before = product(x->global, 0, d), inner = product(x->global, d + 1, x->ndim);
@@ -79,30 +79,35 @@ static tsh_status reshape_resolve(const tsh_tensor *x, int ndim, const int64_t *
 }
 
 static tsh_status reshape_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
-    *out = call->attr.shape;
+    *out = *(const tshi_shape *)call->params;
     *dtype = call->in[0]->dtype;
     return TSH_OK;
 }
 
-static tsh_status reshape_forward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
+static tsh_status reshape_forward(tshi_node *call) {
     if (call->out->numel == call->in[0]->numel) return TSH_OK;
     return tshi_fail(TSH_ERR_LAYOUT, "this rank's part would change its size");
 }
 
-static tsh_status reshape_backward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
+static tsh_status reshape_backward(tshi_node *call) {
     return tshi_grad_adopt(call, 0, tshi_grad_out(call));
 }
 
-static const tshi_op reshape_op = {"reshape",        reshape_rules, reshape_map_dim, reshape_shape, reshape_forward,
-                                   reshape_backward, true};
+static const tshi_op reshape_op = {"reshape",
+                                   reshape_rules,
+                                   reshape_shape,
+                                   reshape_forward,
+                                   reshape_backward,
+                                   .map_dim = reshape_map_dim,
+                                   .params_size = sizeof(tshi_shape),
+                                   .views = true};
 
 tsh_tensor *tsh_reshape(tsh_tape *tape, tsh_tensor *x, int ndim, const int64_t *shape) {
-    tshi_node call = {.op = &reshape_op, .inputs = 1, .in = (tsh_tensor *[]){x}};
+    tshi_shape wanted = {0};
     if (!tshi_tape_ready(tape, "reshape", 1, &x)) return NULL;
-    tsh_status status = reshape_resolve(x, ndim, shape, &call.attr.shape);
-    return status == TSH_OK ? tshi_apply(tape, &call) : tshi_tape_fail_as(tape, status, "reshape");
+    tsh_status status = reshape_resolve(x, ndim, shape, &wanted);
+    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "reshape");
+    return tshi_apply(tape, &reshape_op, 1, &x, &wanted);
 }
 
 /* --- slice -------------------------------------------------------------------------------------------------------- */
@@ -111,56 +116,59 @@ static const tshi_rule slice_rules[] = {
     {{TSHI_R}, TSHI_R}, {{TSHI_OTHER}, TSHI_OTHER}, {{TSHI_P}, TSHI_P}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
 };
 
+typedef struct slice_params {
+    int dim;
+    int64_t start, length;
+} slice_params;
+
 static tsh_status slice_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    const slice_params *p = call->params;
     char text[160];
-    int64_t start = call->attr.i[0], length = call->attr.i[1];
     *dtype = call->in[0]->dtype;
     *out = call->in[0]->shape;
-    int64_t n = out->global[call->attr.dim];
-    if (start < 0 || length < 0 || start > n || length > n - start) {
-        return tshi_fail(TSH_ERR_SHAPE, "[%lld, %lld + %lld) of dim %d of %s", (long long)start, (long long)start,
-                         (long long)length, call->attr.dim, tsh_tensor_describe(call->in[0], text, sizeof text));
+    int64_t n = out->global[p->dim];
+    if (p->start < 0 || p->length < 0 || p->start > n || p->length > n - p->start) {
+        return tshi_fail(TSH_ERR_SHAPE, "[%lld, %lld + %lld) of dim %d of %s", (long long)p->start, (long long)p->start,
+                         (long long)p->length, p->dim, tsh_tensor_describe(call->in[0], text, sizeof text));
     }
-    out->global[call->attr.dim] = length;
+    out->global[p->dim] = p->length;
     return TSH_OK;
 }
 
-static tsh_status slice_forward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
-    return tshi_op_slice(call->in[0], call->attr.dim, call->attr.i[0], call->out);
+static tsh_status slice_forward(tshi_node *call) {
+    const slice_params *p = call->params;
+    return tshi_op_slice(call->in[0], p->dim, p->start, call->out);
 }
 
-static tsh_status slice_backward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
+static tsh_status slice_backward(tshi_node *call) {
+    const slice_params *p = call->params;
     tsh_tensor *dx = tshi_grad(call, 0);
-    return dx ? tshi_op_insert_add(tshi_grad_out(call), call->attr.dim, call->attr.i[0], dx) : TSH_ERR_MEMORY;
+    return dx ? tshi_op_insert_add(tshi_grad_out(call), p->dim, p->start, dx) : TSH_ERR_MEMORY;
 }
 
-static const tshi_op slice_op = {"slice", slice_rules, NULL, slice_shape, slice_forward, slice_backward, false};
+static const tshi_op slice_op = {"slice",        slice_rules,    slice_shape,
+                                 slice_forward,  slice_backward, .params_size = sizeof(slice_params),
+                                 .has_dim = true};
 
 tsh_tensor *tsh_slice(tsh_tape *tape, tsh_tensor *x, int dim, int64_t start, int64_t length) {
-    tshi_node call = {
-        .op = &slice_op, .inputs = 1, .in = (tsh_tensor *[]){x}, .attr = {.dim = dim, .i = {start, length}}};
-    if (!tshi_tape_ready(tape, "slice", 1, &x)) return NULL;
-    tsh_status status = tshi_check_dim(x, &call.attr.dim);
-    return status == TSH_OK ? tshi_apply(tape, &call) : tshi_tape_fail_as(tape, status, "slice");
+    return tshi_apply(tape, &slice_op, 1, &x, &(slice_params){dim, start, length});
 }
 
 /* --- concat ------------------------------------------------------------------------------------------------------- */
 
+typedef struct concat_params {
+    int dim;
+} concat_params;
+
 static tsh_status concat_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
-    char a[160], b[160];
-    int dim = call->attr.dim;
+    int dim = tshi_call_dim(call);
     *dtype = call->in[0]->dtype;
     *out = call->in[0]->shape;
     for (int i = 1; i < call->inputs; i++) {
         const tshi_shape *s = &call->in[i]->shape;
         bool fits = s->ndim == out->ndim && call->in[i]->dtype == *dtype;
         for (int d = 0; fits && d < s->ndim; d++) fits = d == dim || s->global[d] == out->global[d];
-        if (!fits) {
-            return tshi_fail(TSH_ERR_SHAPE, "%s and %s along dim %d", tsh_tensor_describe(call->in[0], a, sizeof a),
-                             tsh_tensor_describe(call->in[i], b, sizeof b), dim);
-        }
+        if (!fits) return tshi_check_fails(call->in[0], call->in[i], "one dtype, and equal sizes but along dim");
         if (__builtin_add_overflow(out->global[dim], s->global[dim], &out->global[dim])) {
             return tshi_fail(TSH_ERR_OVERFLOW, "dim %d", dim);
         }
@@ -168,13 +176,12 @@ static tsh_status concat_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
     return TSH_OK;
 }
 
-static tsh_status concat_forward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
+static tsh_status concat_forward(tshi_node *call) {
     int64_t at = 0;
     tsh_status status = TSH_OK;
     for (int i = 0; i < call->inputs && status == TSH_OK; i++) {
-        status = tshi_op_insert(call->in[i], call->attr.dim, at, call->out);
-        at += call->in[i]->shape.local[call->attr.dim];
+        status = tshi_op_insert(call->in[i], tshi_call_dim(call), at, call->out);
+        at += call->in[i]->shape.local[tshi_call_dim(call)];
     }
     return status;
 }
@@ -182,27 +189,27 @@ static tsh_status concat_forward(tsh_tape *tape, tshi_node *call) {
 static tsh_status concat_backward_one(tshi_node *call, int i, int64_t at) {
     tsh_tensor *part, *x = call->in[i];
     tsh_status status = tshi_tensor_new(x->mesh, x->dtype, &x->shape, x->layout, &part);
-    if (status == TSH_OK) status = tshi_op_slice(tshi_grad_out(call), call->attr.dim, at, part);
+    if (status == TSH_OK) status = tshi_op_slice(tshi_grad_out(call), tshi_call_dim(call), at, part);
     if (status == TSH_OK) status = tshi_grad_adopt(call, i, part);
     tsh_tensor_release(part);
     return status;
 }
 
-static tsh_status concat_backward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
+static tsh_status concat_backward(tshi_node *call) {
     int64_t at = 0;
     tsh_status status = TSH_OK;
     for (int i = 0; i < call->inputs && status == TSH_OK; i++) {
         if (tshi_wants_grad(call, i)) status = concat_backward_one(call, i, at);
-        at += call->in[i]->shape.local[call->attr.dim];
+        at += call->in[i]->shape.local[tshi_call_dim(call)];
     }
     return status;
 }
 
-static const tshi_op concat_op = {"concat", slice_rules, NULL, concat_shape, concat_forward, concat_backward, false};
+static const tshi_op concat_op = {"concat",       slice_rules,     concat_shape,
+                                  concat_forward, concat_backward, .params_size = sizeof(concat_params),
+                                  .has_dim = true};
 
 tsh_tensor *tsh_concat(tsh_tape *tape, tsh_tensor *const *x, int count, int dim) {
-    tshi_node call = {.op = &concat_op, .inputs = count, .in = (tsh_tensor **)x, .attr = {.dim = dim}};
     if (!tape) {
         tshi_tape_missing("concat");
         return NULL;
@@ -211,7 +218,5 @@ tsh_tensor *tsh_concat(tsh_tape *tape, tsh_tensor *const *x, int count, int dim)
         return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "concat: %d tensors%s; at least one is wanted", count,
                               x ? "" : " in an array that is NULL");
     }
-    if (!tshi_tape_ready(tape, "concat", count, x)) return NULL;
-    tsh_status status = tshi_check_dim(x[0], &call.attr.dim);
-    return status == TSH_OK ? tshi_apply(tape, &call) : tshi_tape_fail_as(tape, status, "concat");
+    return tshi_apply(tape, &concat_op, count, (tsh_tensor **)x, &(concat_params){dim});
 }

@@ -5,6 +5,11 @@ static const tshi_rule softmax_rules[] = {
     {{TSHI_R}, TSHI_R}, {{TSHI_OTHER}, TSHI_OTHER}, {{TSHI_DIM}, TSHI_DIM}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
 };
 
+typedef struct softmax_params {
+    int dim;
+    bool log;
+} softmax_params;
+
 static tsh_status softmax_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
     *out = call->in[0]->shape;
     return tshi_check_floats(call, dtype);
@@ -24,55 +29,44 @@ static int64_t row_count(const tsh_tensor *x, int dim) {
     return tshi_outer(x, dim) * tshi_inner(x, dim);
 }
 
-static tsh_status softmax_forward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
+static tsh_status softmax_forward(tshi_node *call) {
     tsh_tensor *x = call->in[0], *max = NULL, *sum = NULL;
-    int dim = call->attr.dim;
-    bool log = call->attr.i[0] != 0;
-    tsh_status status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), row_count(x, dim), &max);
-    if (status == TSH_OK) status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), row_count(x, dim), &sum);
-    if (status == TSH_OK) status = tshi_op_softmax_max(x, dim, max);
-    if (status == TSH_OK) status = reduce_rows(x, dim, max, TSH_MAX);
-    if (status == TSH_OK) status = tshi_op_softmax_sum(x, dim, max, sum);
-    if (status == TSH_OK) status = reduce_rows(x, dim, sum, TSH_SUM);
-    if (status == TSH_OK) status = tshi_op_softmax(log, x, dim, max, sum, call->out);
+    const softmax_params *p = call->params;
+    tsh_status status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), row_count(x, p->dim), &max);
+    if (status == TSH_OK) status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), row_count(x, p->dim), &sum);
+    if (status == TSH_OK) status = tshi_op_softmax_max(x, p->dim, max);
+    if (status == TSH_OK) status = reduce_rows(x, p->dim, max, TSH_MAX);
+    if (status == TSH_OK) status = tshi_op_softmax_sum(x, p->dim, max, sum);
+    if (status == TSH_OK) status = reduce_rows(x, p->dim, sum, TSH_SUM);
+    if (status == TSH_OK) status = tshi_op_softmax(p->log, x, p->dim, max, sum, call->out);
     tsh_tensor_release(max);
     tsh_tensor_release(sum);
     return status;
 }
 
-static tsh_status softmax_backward(tsh_tape *tape, tshi_node *call) {
-    (void)tape;
+static tsh_status softmax_backward(tshi_node *call) {
     tsh_tensor *y = call->out, *dy = tshi_grad_out(call), *dot = NULL;
-    int dim = call->attr.dim;
-    bool log = call->attr.i[0] != 0;
-    tsh_status status = tshi_tensor_scratch(y->mesh, tshi_dtype_sum(y->dtype), row_count(y, dim), &dot);
-    if (status == TSH_OK) status = tshi_op_softmax_dot(log, y, dim, dy, dot);
-    if (status == TSH_OK) status = reduce_rows(y, dim, dot, TSH_SUM);
+    const softmax_params *p = call->params;
+    tsh_status status = tshi_tensor_scratch(y->mesh, tshi_dtype_sum(y->dtype), row_count(y, p->dim), &dot);
+    if (status == TSH_OK) status = tshi_op_softmax_dot(p->log, y, p->dim, dy, dot);
+    if (status == TSH_OK) status = reduce_rows(y, p->dim, dot, TSH_SUM);
     tsh_tensor *dx = status == TSH_OK ? tshi_grad(call, 0) : NULL;
-    if (status == TSH_OK) status = dx ? tshi_op_softmax_backward(log, y, dim, dy, dot, dx) : TSH_ERR_MEMORY;
+    if (status == TSH_OK) status = dx ? tshi_op_softmax_backward(p->log, y, p->dim, dy, dot, dx) : TSH_ERR_MEMORY;
     tsh_tensor_release(dot);
     return status;
 }
 
-static const tshi_op softmax_op = {"softmax",       softmax_rules,    NULL, softmax_shape,
-                                   softmax_forward, softmax_backward, false};
-static const tshi_op log_softmax_op = {"log_softmax",   softmax_rules,    NULL, softmax_shape,
-                                       softmax_forward, softmax_backward, false};
-
-static tsh_tensor *softmax(tsh_tape *tape, tsh_tensor *x, int dim, bool log) {
-    tshi_node call = {.op = log ? &log_softmax_op : &softmax_op, .inputs = 1, .in = (tsh_tensor *[]){x}};
-    call.attr.dim = dim;
-    call.attr.i[0] = log;
-    if (!tshi_tape_ready(tape, call.op->name, 1, &x)) return NULL;
-    tsh_status status = tshi_check_dim(x, &call.attr.dim);
-    return status == TSH_OK ? tshi_apply(tape, &call) : tshi_tape_fail_as(tape, status, call.op->name);
-}
+static const tshi_op softmax_op = {"softmax",       softmax_rules,    softmax_shape,
+                                   softmax_forward, softmax_backward, .params_size = sizeof(softmax_params),
+                                   .has_dim = true};
+static const tshi_op log_softmax_op = {"log_softmax",   softmax_rules,    softmax_shape,
+                                       softmax_forward, softmax_backward, .params_size = sizeof(softmax_params),
+                                       .has_dim = true};
 
 tsh_tensor *tsh_softmax(tsh_tape *tape, tsh_tensor *x, int dim) {
-    return softmax(tape, x, dim, false);
+    return tshi_apply(tape, &softmax_op, 1, &x, &(softmax_params){dim, false});
 }
 
 tsh_tensor *tsh_log_softmax(tsh_tape *tape, tsh_tensor *x, int dim) {
-    return softmax(tape, x, dim, true);
+    return tshi_apply(tape, &log_softmax_op, 1, &x, &(softmax_params){dim, true});
 }
