@@ -99,7 +99,7 @@ section_vectors() {
 
 section_suites() {
     TSHARD_TEST_DEVICE=cuda OPENBLAS_NUM_THREADS=1 run "suites on the GPU" 1500 ctest --test-dir "$build" -j 4 \
-        --output-on-failure --no-tests=error -L '^(tensor|dist|autograd|layers|train|examples)$'
+        --output-on-failure --no-tests=error -L '^(tensor|dist|autograd|functional|layers|train|examples)$'
 }
 
 section_sanitizer() {

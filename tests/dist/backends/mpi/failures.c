@@ -1,5 +1,5 @@
 /* Everything that fails, and what comes after. */
-#include "mpi/ranks.h"
+#include "dist/backends/mpi/ranks.h"
 #include "support/collectives.h"
 #include "support/steps.h"
 #include "tshard/tshard.h"

@@ -1,6 +1,6 @@
 /* Everything that succeeds. */
 #include "support/collectives.h"
-#include "mpi/ranks.h"
+#include "dist/backends/mpi/ranks.h"
 #include "tshard/tshard.h"
 
 #include "dist/backends/mpi/mpi.h"

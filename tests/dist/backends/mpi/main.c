@@ -1,6 +1,6 @@
 /* One scenario as a rank of MPI: mpi_ranks NAME. Exits with 0 when all that it checked holds on this rank. */
+#include "dist/backends/mpi/ranks.h"
 #include "dist/world.h"
-#include "mpi/ranks.h"
 #include "support/language.h"
 
 #include <mpi.h>

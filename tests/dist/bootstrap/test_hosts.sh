@@ -4,7 +4,7 @@
 # so, and name both, shows that they have met.
 set -uo pipefail
 # shellcheck source=tests/support/hosts.sh
-. "$(dirname "$0")/../support/hosts.sh"
+. "$(dirname "$0")/../../support/hosts.sh"
 bin=$1/bin
 code=0
 hosts_up ipv6

@@ -4,7 +4,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "mpi/ranks.h"
+#include "dist/backends/mpi/ranks.h"
 
 #include <mpi.h>
 #include <signal.h>

@@ -5,7 +5,7 @@ set -uo pipefail
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # MPI itself leaks
 bin=$1 program=$2 part=$3
 # shellcheck source=tests/support/hosts.sh
-. "$(dirname "$0")/../support/hosts.sh"
+. "$(dirname "$0")/../../../support/hosts.sh"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TSHARD_INIT TSHARD_BACKEND
 export TSHARD_TOKEN=wireup TSHARD_HEAP=512M TSHARD_TIMEOUT=60 OPENBLAS_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1
 code=0

@@ -3,7 +3,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/calls.h"
+#include "dist/backends/local/calls.h"
 #include "support/clock.h"
 #include "support/collectives.h"
 

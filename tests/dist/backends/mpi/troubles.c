@@ -3,7 +3,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "mpi/ranks.h"
+#include "dist/backends/mpi/ranks.h"
 #include "support/collectives.h"
 #include "tshard/tshard.h"
 
