@@ -1,4 +1,4 @@
-/* A clock in seconds, and a cheap counter. */
+/* Time: a clock that only goes forward, a cheaper counter, sleeping, and when a wait warns. */
 #ifndef TSHI_CLOCK_H
 #define TSHI_CLOCK_H
 
@@ -8,15 +8,10 @@
 /* Seconds of a clock that only goes forward. */
 double tshi_clock(void);
 
-/* The time `next` of a warning has come; it moves to `every` seconds from now. */
-static inline bool tshi_warning_due(double *next, double every) {
-    double now = tshi_clock();
-    if (now < *next) return false;
-    *next = now + every;
-    return true;
-}
+/* Sleep for a part of a second, or less when a signal comes. */
+void tshi_sleep(double seconds);
 
-/* A cheap counter that goes forward at a constant rate: cycles of the time stamp counter, else nanoseconds. */
+/* A cheap counter with a constant rate: cycles of the time stamp counter, or nanoseconds. */
 static inline uint64_t tshi_ticks(void) {
 #if defined(__x86_64__)
     return __builtin_ia32_rdtsc();
@@ -27,6 +22,14 @@ static inline uint64_t tshi_ticks(void) {
 #else
     return (uint64_t)(tshi_clock() * 1e9);
 #endif
+}
+
+/* A wait warns now: the time `*next` has come, and moves on to `every` seconds from now. */
+static inline bool tshi_warning_due(double *next, double every) {
+    double now = tshi_clock();
+    if (now < *next) return false;
+    *next = now + every;
+    return true;
 }
 
 #endif

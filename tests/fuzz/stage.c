@@ -73,11 +73,9 @@ int poll(struct pollfd *fds, nfds_t n, int timeout) {
     return ready;
 }
 
-int nanosleep(const struct timespec *time, struct timespec *left) {
-    (void)left;
+void tshi_sleep(double seconds) {
     if (stage.turn) stage.turn(stage.user);
-    wait_for((double)time->tv_sec + 1e-9 * (double)time->tv_nsec);
-    return 0;
+    wait_for(seconds);
 }
 
 ssize_t getrandom(void *out, size_t size, unsigned flags) {

@@ -1,6 +1,6 @@
 /* What the rendezvous is played on while it is fuzzed: the code is the real one and so are its sockets, but time passes
  * only when somebody waits, random numbers are the same each time, and between two waits the fuzzer's script has a
- * turn. stage.c stands in for poll, nanosleep, getrandom and tshi_clock. */
+ * turn. stage.c stands in for poll, getrandom, tshi_clock and tshi_sleep. */
 #ifndef TSHI_FUZZ_STAGE_H
 #define TSHI_FUZZ_STAGE_H
 

@@ -18,13 +18,13 @@ static void require(bool condition) {
 /* A head of the right length before, and the proof behind, where there is room. */
 static void make_valid(unsigned char *bytes, size_t size, tshi_wire_type type) {
     static const unsigned char head[8] = {'t', 'S', 'H', 'm', 2, 0, 0, 0};
-    if (size < TSHI_WIRE_HEAD + TSHI_PROOF_SIZE) return;
+    if (size < TSHI_WIRE_HEAD + TSHI_HASH_SIZE) return;
     memcpy(bytes, head, sizeof head);
     bytes[5] = (unsigned char)type;
     size_t body = size - TSHI_WIRE_HEAD;
     for (int i = 0; i < 4; i++) bytes[8 + i] = (unsigned char)(body >> (8 * i));
     if (type == TSHI_CHALLENGE) return;
-    tshi_hmac(key, sizeof key, nonce, sizeof nonce, bytes, size - TSHI_PROOF_SIZE, bytes + size - TSHI_PROOF_SIZE);
+    tshi_hmac(key, sizeof key, nonce, sizeof nonce, bytes, size - TSHI_HASH_SIZE, bytes + size - TSHI_HASH_SIZE);
 }
 
 static void try_frame(tshi_wire_type type, const unsigned char *bytes, size_t size) {

@@ -260,7 +260,7 @@ bool helper_server_start(helper *h, int *events, char *text, size_t size) {
     char words[TSHI_MESSAGE_SIZE];
     const unsigned char *key = h->order.settings.key;
     static const unsigned char purpose[] = "name";
-    unsigned char digest[TSHI_PROOF_SIZE];
+    unsigned char digest[TSHI_HASH_SIZE];
     /* The job's name is the same on all machines, and no secret. */
     tshi_hmac(key, TSHI_KEY_SIZE, purpose, sizeof purpose, "", 0, digest);
     for (int i = 0; i < 8; i++) snprintf(name + 7 + 2 * i, 3, "%02x", digest[i]);

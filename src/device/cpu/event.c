@@ -2,9 +2,8 @@
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
 #endif
+#include "base/clock.h"
 #include "device/cpu/kernels/kernels.h"
-
-#include <time.h>
 
 typedef struct cpu_event {
     tsh_event base;
@@ -23,9 +22,7 @@ tsh_event *tshi_cpu_event_create(tsh_device *device) {
 }
 
 tsh_status tshi_cpu_event_record(tsh_event *event) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    ((cpu_event *)event)->seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    ((cpu_event *)event)->seconds = tshi_clock();
     return TSH_OK;
 }
 

@@ -1,6 +1,7 @@
 /* The GPU: its streams, what is told of failures, and the table of its kernels. */
 #include "device/cuda/kernels/kernels.h"
 
+#include "base/clock.h"
 #include "base/settings.h"
 #include "device/cuda/cuda.h"
 
@@ -8,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
@@ -43,8 +43,7 @@ static void doze(int looks) {
         sched_yield();
         return;
     }
-    const struct timespec nap = {.tv_nsec = looks < 4000 ? 20000 : 200000};
-    nanosleep(&nap, NULL);
+    tshi_sleep(looks < 4000 ? 20e-6 : 200e-6);
 }
 
 /* A collective whose peers do not come would never let the queue end: whoever looks after it is asked. */

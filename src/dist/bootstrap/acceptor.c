@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* How long a connection gets to say who it is. */
@@ -160,7 +159,6 @@ static void challenge(host *h, int fd) {
  * Where there is no room one that has said nothing gives way; no more than one, before all that have something to say
  * are heard. */
 static void take_connections(host *h, int listener) {
-    const struct timespec nap = {.tv_nsec = 10000000};
     bool room = true;
     for (int tries = 0, taken = 0; room && tries < AT_ONCE; tries++) {
         room = h->n < h->most;
@@ -173,7 +171,7 @@ static void take_connections(host *h, int listener) {
             /* Without a descriptor there is no way to refuse it. */
             h->full = h->strangers == 0;
             if (h->full)
-                nanosleep(&nap, NULL);
+                tshi_sleep(10e-3);
             else if (taken == 0)
                 drop_oldest_stranger(h);
             return;
@@ -186,7 +184,7 @@ static void take_connections(host *h, int listener) {
 /* Who has proven to be of the job is told why it cannot join. */
 static void refuse(host *h, int index, tsh_status status, const char *words) {
     guest *g = &h->guests[index];
-    unsigned char bytes[TSHI_WIRE_HEAD + TSHI_MESSAGE_SIZE + TSHI_PROOF_SIZE + 16];
+    unsigned char bytes[TSHI_WIRE_HEAD + TSHI_MESSAGE_SIZE + TSHI_HASH_SIZE + 16];
     tshi_wire_answer answer = {.status = status};
     snprintf(answer.words, sizeof answer.words, "%s", words);
     tshi_seal seal = {h->meet->settings->key, g->hello.nonce};

@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* How long what listens gets for its first words. */
@@ -143,11 +142,6 @@ tshi_guest_end tshi_guest_try(tshi_meet *meet, const tshi_place_at *place, const
 
 /* --- all places --------------------------------------------------------------------------------------------------- */
 
-static void nap(double seconds) {
-    struct timespec t = {.tv_nsec = (long)(seconds * 1e9)};
-    nanosleep(&t, NULL);
-}
-
 /* Once round; what each place said goes into words: "127.0.0.1:29500: Connection refused; [::1]:29500: ...". */
 static tshi_guest_end try_places(tshi_meet *meet, const tshi_place_at *places, int n, tsh_status *status,
                                  tshi_roster *out, char *words, size_t size) {
@@ -176,7 +170,7 @@ tsh_status tshi_guest_run(tshi_meet *meet, const tshi_place_at *places, int n, t
             tshi_log(meet->log, TSH_LOG_WARNING, "rendezvous: rank %d waits for rank 0 at %s:%d (%s)", s->rank,
                      s->address, s->port, words);
         }
-        nap(pause);
+        tshi_sleep(pause);
     }
     return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: rank %d found no rank 0 at %s:%d (%s)", s->rank, s->address, s->port,
                      words);

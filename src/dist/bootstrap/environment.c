@@ -3,10 +3,10 @@
 #define _GNU_SOURCE
 #endif
 #include "dist/bootstrap/environment.h"
-#include "dist/bootstrap/hmac.h"
+#include "base/cpu.h"
+#include "base/hash.h"
 
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -43,20 +43,6 @@ static tsh_status read_heap(size_t wanted, int ranks, size_t *out) {
     if (*out > SIZE_MAX / 4) return tshi_fail(TSH_ERR_OVERFLOW, "world_init: a heap of %zu bytes", *out);
     *out = (*out + page - 1) / page * page;
     return TSH_OK;
-}
-
-int tshi_granted_cores(unsigned char *mask, size_t size) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) == 0) {
-        long online = sysconf(_SC_NPROCESSORS_ONLN);
-        for (long i = 0; i < (online > 0 ? online : 1); i++) CPU_SET((size_t)i, &set);
-    }
-    for (size_t i = 0; i < size; i++) mask[i] = 0;
-    for (size_t i = 0; i < size * 8 && i < CPU_SETSIZE; i++) {
-        if (CPU_ISSET(i, &set)) mask[i / 8] |= (unsigned char)(1u << i % 8);
-    }
-    return CPU_COUNT(&set);
 }
 
 static tsh_status read_threads(int wanted, int local_size, int *out) {

@@ -49,8 +49,6 @@ typedef struct tshi_settings {
 
 /* The method is read first: with mpi:// nothing is wanted of the launcher's variables. */
 tsh_status tshi_settings_read(const tsh_world_config *config, tshi_settings *out);
-/* Cores that this process may run on, at least 1. `mask`: a bit for each, size bytes, may be NULL. */
-int tshi_granted_cores(unsigned char *mask, size_t size);
 
 /* --- address.c ---------------------------------------------------------------------------------------------------- */
 

@@ -58,7 +58,7 @@ static tsh_status add_inode(tshi_sha256 *hash, const char *path) {
 /* The machine since it was switched on, and the part of it that we see: memory is passed over the network namespace's
  * sockets, and processes are watched by the numbers of the process namespace. */
 static tsh_status host_id(const char *name, unsigned char out[TSHI_GROUP_SIZE]) {
-    unsigned char digest[TSHI_PROOF_SIZE];
+    unsigned char digest[TSHI_HASH_SIZE];
     tshi_sha256 hash;
     tshi_sha256_begin(&hash);
     tshi_sha256_add(&hash, name, strlen(name) + 1);

@@ -7,15 +7,9 @@
 
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define GRACE 1.0
-
-static void nap(double seconds) {
-    struct timespec t = {.tv_nsec = (long)(seconds * 1e9)};
-    nanosleep(&t, NULL);
-}
 
 /* --- the other ranks' side ---------------------------------------------------------------------------------------- */
 
@@ -51,7 +45,7 @@ static tsh_status client_connect(client *c) {
                              c->settings->address, c->settings->port);
         }
         say_waiting(c);
-        nap(pause);
+        tshi_sleep(pause);
     }
 }
 
@@ -138,7 +132,7 @@ static tsh_status client_run(client *c, int *memory) {
         if (status == TSH_OK) status = client_answer(c, memory, &again);
         if (c->socket >= 0) close(c->socket);
         if (status != TSH_OK) return status;
-        if (again) nap(0.005);
+        if (again) tshi_sleep(0.005);
     } while (again && tshi_clock() <= c->deadline);
     if (!again) return TSH_OK;
     return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: what listens at %s:%d hangs up on rank %d", c->settings->address,

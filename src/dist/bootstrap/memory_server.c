@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* How long the others get to come and hear that the ranks contradict each other. */
@@ -77,7 +76,6 @@ static void tell_refusal(server *s, const char *words) {
  * there is no room the oldest that has said nothing gives way; no more than one, before all that have something to say
  * are heard. */
 static void server_accept(server *s) {
-    const struct timespec nap = {.tv_nsec = 10000000};
     bool room = true;
     for (int taken = 0; room && taken < AT_ONCE; taken++) {
         pid_t pid;
@@ -87,7 +85,7 @@ static void server_accept(server *s) {
         if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
             s->full = s->n == 0;
             if (s->full)
-                nanosleep(&nap, NULL);
+                tshi_sleep(10e-3);
             else if (taken == 0)
                 drop(s, 0); /* without a descriptor there is no way to refuse */
             return;

@@ -8,7 +8,6 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #define LONGEST_MEETING 120.0
 /* How long an address that is in use, although nobody listens there, gets to become free: a connection that is being
@@ -67,7 +66,6 @@ static tenant tenant_of(tshi_meet *meet, const tshi_place_at *place) {
 
 /* A listener, or -1 with the reason in words. */
 static int listen_at_one(tshi_meet *meet, const tshi_place_at *place, char *words, size_t size) {
-    const struct timespec nap = {.tv_nsec = 20000000};
     double patience = tshi_clock() + RELEASE;
     if (patience > meet->deadline) patience = meet->deadline;
     for (;;) {
@@ -78,7 +76,7 @@ static int listen_at_one(tshi_meet *meet, const tshi_place_at *place, char *word
         bool passes = other == NOBODY && error == EADDRINUSE && tshi_clock() < patience;
         snprintf(words, size, "%s", other == ANOTHER_OF_US ? "a rank 0 of this job is there already" : strerror(error));
         if (!passes) return fd;
-        nanosleep(&nap, NULL);
+        tshi_sleep(20e-3);
     }
 }
 
@@ -169,7 +167,7 @@ tsh_status tshi_meet_all(const tshi_settings *settings, const tsh_log *log, cons
                          double deadline, int *spokes, tshi_roster *out) {
     static const unsigned char public_name[] = "group";
     tshi_meet meet = {.settings = settings, .log = log, .allocator = allocator, .deadline = deadline, .spokes = spokes};
-    unsigned char digest[TSHI_PROOF_SIZE];
+    unsigned char digest[TSHI_HASH_SIZE];
     meet.next_word = tshi_clock() + settings->warn_every;
     tshi_hmac(settings->key, TSHI_KEY_SIZE, public_name, sizeof public_name, "", 0, digest);
     memcpy(meet.group, digest, sizeof meet.group);

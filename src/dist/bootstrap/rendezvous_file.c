@@ -15,7 +15,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
-#include <time.h>
 #include <unistd.h>
 
 /* A leader on another machine that is not to be reached for so long is dead. */
@@ -35,11 +34,6 @@ typedef struct file_meeting {
     tshi_records records;
 } file_meeting;
 
-static void nap(double seconds) {
-    struct timespec t = {.tv_nsec = (long)(seconds * 1e9)};
-    nanosleep(&t, NULL);
-}
-
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
 static tsh_status file_fail(const file_meeting *f, const char *what) {
@@ -58,7 +52,7 @@ static tsh_status wait_for_lock(file_meeting *f) {
             return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: another process keeps %.200s locked",
                              f->meet->settings->path);
         }
-        nap(0.002);
+        tshi_sleep(0.002);
     }
     return TSH_OK;
 }
@@ -263,7 +257,7 @@ static tsh_status meet_by(file_meeting *f, int *listeners, int n, tshi_roster *o
             return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: %.200s names process %u on %s, which does not answer",
                              f->meet->settings->path, leader.who.process, leader.who.host);
         }
-        nap(pause);
+        tshi_sleep(pause);
     }
 }
 

@@ -8,7 +8,6 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MOST_TRIES 2000
@@ -16,7 +15,7 @@
 #define NAME_BYTES 16
 
 socklen_t tshi_channel_name(const tshi_settings *settings, const char *purpose, int number, struct sockaddr_un *out) {
-    unsigned char name[TSHI_PROOF_SIZE];
+    unsigned char name[TSHI_HASH_SIZE];
     const int parts[] = {(int)getuid(), number};
     tshi_hmac(settings->key, sizeof settings->key, purpose, strlen(purpose), parts, sizeof parts, name);
     memset(out, 0, sizeof *out);
@@ -29,7 +28,7 @@ socklen_t tshi_channel_address(const tshi_settings *settings, struct sockaddr_un
     return tshi_channel_name(settings, "place", 0, out);
 }
 
-static void make_proof(const tshi_settings *settings, const tshi_hello *hello, unsigned char out[TSHI_PROOF_SIZE]) {
+static void make_proof(const tshi_settings *settings, const tshi_hello *hello, unsigned char out[TSHI_HASH_SIZE]) {
     static const unsigned char purpose[] = "hello";
     tshi_hmac(settings->key, sizeof settings->key, purpose, sizeof purpose, hello, offsetof(tshi_hello, proof), out);
 }
@@ -39,7 +38,7 @@ void tshi_channel_prove(const tshi_settings *settings, tshi_hello *hello) {
 }
 
 bool tshi_channel_proven(const tshi_settings *settings, const tshi_hello *hello) {
-    unsigned char proof[TSHI_PROOF_SIZE];
+    unsigned char proof[TSHI_HASH_SIZE];
     make_proof(settings, hello, proof);
     return tshi_equal_secret(proof, hello->proof, sizeof proof);
 }
@@ -69,12 +68,11 @@ bool tshi_channel_send(int socket, const void *message, size_t size, int fd) {
         memcpy(CMSG_DATA(c), &fd, sizeof fd);
     }
     /* The kernel limits how many descriptors may be under way; fewer once others have taken theirs. */
-    const struct timespec nap = {.tv_nsec = 2000000};
     for (int tries = 0; tries < MOST_TRIES; tries++) {
         ssize_t sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent >= 0) return sent == (ssize_t)size;
         if (errno == ETOOMANYREFS)
-            nanosleep(&nap, NULL);
+            tshi_sleep(2e-3);
         else if (errno != EINTR)
             return false;
     }

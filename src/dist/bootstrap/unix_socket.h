@@ -2,8 +2,8 @@
 #ifndef TSHI_CHANNEL_H
 #define TSHI_CHANNEL_H
 
+#include "base/hash.h"
 #include "dist/bootstrap/environment.h"
-#include "dist/bootstrap/hmac.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -16,7 +16,7 @@ typedef struct tshi_hello {
     int32_t version[3];
     int32_t rank, size;
     uint64_t heap_bytes;
-    unsigned char proof[TSHI_PROOF_SIZE]; /* the HMAC of all before it, under the job's key */
+    unsigned char proof[TSHI_HASH_SIZE]; /* the HMAC of all before it, under the job's key */
 } tshi_hello;
 
 /* To it: no, with words; or yes, with the descriptor of the memory that all share, and a second yes without one once

@@ -88,11 +88,11 @@ static void make_proof(const tshi_seal *seal, const unsigned char *frame, size_t
 
 /* Sets the length, and adds the proof when there is a seal; returns the size of all. */
 static size_t finish(writer *w, const tshi_seal *seal) {
-    size_t length = (size_t)(w->at - w->start) - TSHI_WIRE_HEAD + (seal ? TSHI_PROOF_SIZE : 0);
+    size_t length = (size_t)(w->at - w->start) - TSHI_WIRE_HEAD + (seal ? TSHI_HASH_SIZE : 0);
     for (int i = 0; i < 4; i++) w->start[8 + i] = (unsigned char)(length >> (8 * i));
     if (seal) {
         make_proof(seal, w->start, (size_t)(w->at - w->start), w->at);
-        w->at += TSHI_PROOF_SIZE;
+        w->at += TSHI_HASH_SIZE;
     }
     return (size_t)(w->at - w->start);
 }
@@ -114,7 +114,7 @@ static bool open_frame(reader *r, tshi_wire_type type, const unsigned char *byte
     if (length < 0 || (size_t)length != size - TSHI_WIRE_HEAD) return false;
     *r = (reader){bytes + TSHI_WIRE_HEAD, bytes + size - proof_size, false};
     if (!seal || !proof_size) return true;
-    unsigned char wanted[TSHI_PROOF_SIZE];
+    unsigned char wanted[TSHI_HASH_SIZE];
     make_proof(seal, bytes, size - proof_size, wanted);
     return tshi_equal_secret(wanted, r->end, sizeof wanted);
 }
@@ -162,7 +162,7 @@ bool tshi_wire_read(tshi_wire_type type, const unsigned char *bytes, size_t size
                     tshi_frame *out) {
     reader r;
     *out = (tshi_frame){0};
-    if (!open_frame(&r, type, bytes, size, seal, type == TSHI_CHALLENGE ? 0 : TSHI_PROOF_SIZE)) return false;
+    if (!open_frame(&r, type, bytes, size, seal, type == TSHI_CHALLENGE ? 0 : TSHI_HASH_SIZE)) return false;
     if (type != TSHI_HELLO) get(&r, out->group, sizeof out->group);
     get(&r, out->nonce, sizeof out->nonce);
     if (type == TSHI_CHALLENGE) get(&r, out->leader, sizeof out->leader);
@@ -198,13 +198,13 @@ tsh_status tshi_roster_init(tshi_roster *roster, int size, int nodes, const tsh_
 
 size_t tshi_wire_answer_room(int size) {
     size_t roster = (size_t)size * (TSHI_HOST_SIZE + 4);
-    return TSHI_WIRE_HEAD + 64 + TSHI_KEY_SIZE + TSHI_MESSAGE_SIZE + roster + TSHI_PROOF_SIZE;
+    return TSHI_WIRE_HEAD + 64 + TSHI_KEY_SIZE + TSHI_MESSAGE_SIZE + roster + TSHI_HASH_SIZE;
 }
 
 /* A mask is used once: for the world's key, in the answer to the one greeting that has this nonce. */
 static void mask_key(const tshi_seal *seal, unsigned char key[TSHI_KEY_SIZE]) {
     static const unsigned char purpose[] = "world key";
-    unsigned char mask[TSHI_PROOF_SIZE];
+    unsigned char mask[TSHI_HASH_SIZE];
     tshi_hmac(seal->key, TSHI_KEY_SIZE, purpose, sizeof purpose, seal->nonce, TSHI_NONCE_SIZE, mask);
     for (int i = 0; i < TSHI_KEY_SIZE; i++) key[i] ^= mask[i];
 }
@@ -254,7 +254,7 @@ tsh_status tshi_wire_read_answer(const unsigned char *bytes, size_t size, int ra
     static const char nonsense[] = "rendezvous: an answer that makes no sense";
     reader r;
     *out = (tshi_wire_answer){0};
-    if (!open_frame(&r, TSHI_ANSWER, bytes, size, seal, TSHI_PROOF_SIZE)) return tshi_fail(TSH_ERR_SYSTEM, nonsense);
+    if (!open_frame(&r, TSHI_ANSWER, bytes, size, seal, TSHI_HASH_SIZE)) return tshi_fail(TSH_ERR_SYSTEM, nonsense);
     out->status = (tsh_status)get_number(&r, 1);
     tsh_status status = TSH_OK;
     if (out->status == TSH_OK)

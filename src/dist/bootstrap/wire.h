@@ -17,8 +17,8 @@
 #ifndef TSHI_WIRE_H
 #define TSHI_WIRE_H
 
+#include "base/hash.h"
 #include "dist/bootstrap/environment.h"
-#include "dist/bootstrap/hmac.h"
 
 #define TSHI_WIRE_HEAD    12
 #define TSHI_NONCE_SIZE   32

@@ -1,5 +1,6 @@
 /* Calls that do not wait. Each group has a queue of collectives, of which the first is under way, and a list of
  * messages, of which all are. There is no thread: whoever waits for anything moves everything on. */
+#include "base/cpu.h"
 #include "dist/world.h"
 
 #include <stdio.h>
@@ -7,14 +8,6 @@
 
 /* Looks at a work before the backend is asked to sleep. */
 #define EAGER_LOOKS 64
-
-static void pause_cpu(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 /* --- lifetime ----------------------------------------------------------------------------------------------------- */
 
@@ -222,7 +215,7 @@ static void wait_while(tsh_group *group, tsh_work *work, bool joins) {
         if (joins && work->linked && group->ops->join) join(work);
         if (!is_awaited(group, work)) break;
         if (looks < world->spins) {
-            if (looks > EAGER_LOOKS) pause_cpu();
+            if (looks > EAGER_LOOKS) tshi_cpu_pause();
             continue;
         }
         if (since == 0) since = tshi_clock();

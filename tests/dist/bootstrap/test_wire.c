@@ -13,14 +13,14 @@ static const unsigned char key[TSHI_KEY_SIZE] = "a key for these tests, 32 bytes
 static const unsigned char nonce[TSHI_NONCE_SIZE] = "and a nonce that it answers to.";
 static const tshi_seal seal = {key, nonce};
 
-static const char *hex(const unsigned char bytes[TSHI_PROOF_SIZE]) {
-    static char text[2 * TSHI_PROOF_SIZE + 1];
-    for (int i = 0; i < TSHI_PROOF_SIZE; i++) snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+static const char *hex(const unsigned char bytes[TSHI_HASH_SIZE]) {
+    static char text[2 * TSHI_HASH_SIZE + 1];
+    for (int i = 0; i < TSHI_HASH_SIZE; i++) snprintf(text + 2 * i, 3, "%02x", bytes[i]);
     return text;
 }
 
 static const char *sha256(const char *text, size_t size, int times) {
-    unsigned char digest[TSHI_PROOF_SIZE];
+    unsigned char digest[TSHI_HASH_SIZE];
     tshi_sha256 hash;
     tshi_sha256_begin(&hash);
     for (int i = 0; i < times; i++) tshi_sha256_add(&hash, text, size);
@@ -41,7 +41,7 @@ Test(wire, sha256, .timeout = 120) {
 
 /* RFC 4231, cases 1 and 2; the text in two parts. */
 Test(wire, hmac, .timeout = 120) {
-    unsigned char out[TSHI_PROOF_SIZE], elevens[20];
+    unsigned char out[TSHI_HASH_SIZE], elevens[20];
     memset(elevens, 0x0b, sizeof elevens);
     tshi_hmac(elevens, sizeof elevens, "Hi ", 3, "There", 5, out);
     cr_assert_str_eq(hex(out), "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");

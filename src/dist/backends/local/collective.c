@@ -2,6 +2,7 @@
  * they say, move the data, and when peers have read or written my heap wait once more. Nothing has moved before the
  * comparison, and all ranks compare the same slots, so that all come to the same verdict. A rank that has given all it
  * has to give with its post leaves at once; it waits and compares when it comes with its next call. */
+#include "base/hash.h"
 #include "dist/backends/local/local.h"
 
 #include <string.h>
@@ -11,11 +12,8 @@ static inline uint32_t pack_kind(const tshi_call *call) {
 }
 
 static uint64_t hash_counts(const int64_t *counts, int n) {
-    uint64_t h = UINT64_C(14695981039346656037);
-    for (int i = 0; i < n; i++) {
-        h = (h ^ (uint64_t)counts[i]) * UINT64_C(1099511628211);
-        h ^= h >> 29;
-    }
+    uint64_t h = TSHI_FINGERPRINT;
+    for (int i = 0; i < n; i++) h = tshi_fingerprint_add(h, (uint64_t)counts[i]);
     return h;
 }
 

@@ -1,4 +1,5 @@
 /* What the members say of a call, in words, whether they say the same, and why a call cannot be made. */
+#include "base/hash.h"
 #include "dist/backends/local/local.h"
 
 #include <stdio.h>
@@ -154,12 +155,6 @@ tsh_status tshi_local_catch_up(tsh_group *group, uint32_t sync, tsh_status *fail
     return status;
 }
 
-static uint64_t hash(uint64_t h, const void *bytes, size_t n) {
-    const unsigned char *p = bytes;
-    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(1099511628211);
-    return h;
-}
-
 tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status failed, uint64_t at) {
     tsh_world *world = group->world;
     tshi_local_group *lg = group->state;
@@ -176,7 +171,8 @@ tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status faile
     slot->count = (int64_t)strlen(text);
     if (failed != TSH_OK) return tshi_local_run_failed(group, failed);
     slot->flags = 0;
-    slot->check = hash(UINT64_C(14695981039346656037), text, strlen(text));
+    slot->check = TSHI_FINGERPRINT;
+    for (const char *c = text; *c; c++) slot->check = tshi_fingerprint_add(slot->check, (unsigned char)*c);
     slot->at = at;
     say(group, text);
     bool far;

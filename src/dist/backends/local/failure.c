@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #define LONGEST_PARTING 2.0
@@ -366,7 +365,7 @@ static void let_go(tsh_world *world) {
                 world->device->ops->abandon(world->device);
                 return;
             }
-            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+            tshi_sleep(100e-6);
             look_for_deaths(world);
         }
     }

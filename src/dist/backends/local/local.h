@@ -14,6 +14,7 @@
 #ifndef TSHI_LOCAL_H
 #define TSHI_LOCAL_H
 
+#include "base/cpu.h"
 #include "dist/bootstrap/environment.h"
 #include "dist/core/wait_graph.h"
 
@@ -232,14 +233,6 @@ void tshi_local_awake(tsh_group *group);
 
 /* Polls without a pause: a pause costs the reply of a peer that is just as fast. */
 #define TSHI_EAGER_POLLS 64
-
-static inline void tshi_pause(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 /* Take a line away from whoever has it, before I need to write it. */
 static inline void tshi_claim(const void *at) {

@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define HUGE_PAGE    ((size_t)2 << 20)
 #define LONGEST_JOIN 120.0
 /* Up to here each rank has a descriptor of each other's process from the start; beyond, from when it waits for long. */
 #define EAGER_RANKS 64
@@ -34,27 +33,6 @@ struct tsh_thread_rendezvous {
 
 static size_t control_bytes(int size) {
     return sizeof(tshi_control) + (size_t)size * sizeof(tshi_record) + tshi_block_bytes(size) + tshi_waits_bytes(size);
-}
-
-/* Map `bytes` of fd (-1: private memory) at a multiple of the huge page, so that big tensors cost few translations. */
-static void *map_aligned(int fd, size_t bytes) {
-    int flags = MAP_NORESERVE | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
-    size_t room = bytes + HUGE_PAGE;
-    char *start = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (start == MAP_FAILED) return NULL;
-    size_t skip = (HUGE_PAGE - (uintptr_t)start % HUGE_PAGE) % HUGE_PAGE;
-    size_t rest = room - skip - bytes;
-    char *heap = start + skip;
-    if (skip) munmap(start, skip);
-    if (rest) munmap(heap + bytes, rest);
-    if (mmap(heap, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0) == MAP_FAILED) {
-        int error = errno;
-        munmap(heap, bytes);
-        errno = error;
-        return NULL;
-    }
-    madvise(heap, bytes, MADV_HUGEPAGE);
-    return heap;
 }
 
 static tsh_status map_fail(size_t bytes, int rank) {
@@ -80,7 +58,7 @@ static tsh_status local_new(tsh_world *world, const tshi_settings *settings) {
 /* --- processes ---------------------------------------------------------------------------------------------------- */
 
 static size_t round_up(size_t n) {
-    return (n + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    return (n + TSHI_HUGE_PAGE - 1) / TSHI_HUGE_PAGE * TSHI_HUGE_PAGE;
 }
 
 /* Where everything lies: one file, so that each rank needs one descriptor and one mapping, however many there are. */
@@ -126,7 +104,7 @@ static tsh_status map_memory(tsh_world *world, int memory) {
     struct stat s;
     if (fstat(memory, &s) != 0) return tshi_fail_errno(errno, "world_init: the memory of all ranks");
     local->memory_bytes = (size_t)s.st_size;
-    if (local->memory_bytes >= control_bytes(world->size)) local->memory = map_aligned(memory, local->memory_bytes);
+    if (local->memory_bytes >= control_bytes(world->size)) local->memory = tshi_map_memory(memory, local->memory_bytes);
     if (!local->memory) {
         tshi_fail_errno(errno, "world_init: mapping the %zu bytes of all ranks (TSHARD_HEAP makes it smaller)",
                         local->memory_bytes);
@@ -216,7 +194,7 @@ static tsh_status open_threads(tsh_world *world, const tshi_settings *settings, 
     }
     local->threads = threads;
     local->control = threads->control;
-    threads->heap[rank] = map_aligned(-1, settings->heap_bytes);
+    threads->heap[rank] = tshi_map_memory(-1, settings->heap_bytes);
     threads->heap_bytes[rank] = settings->heap_bytes;
     local->heap[rank] = threads->heap[rank];
     local->heap_bytes[rank] = settings->heap_bytes;
@@ -234,7 +212,7 @@ tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh
     }
     tshi_local *local = tshi_local_of(world);
     local->heap_bytes[0] = settings->heap_bytes;
-    local->heap[0] = map_aligned(-1, settings->heap_bytes);
+    local->heap[0] = tshi_map_memory(-1, settings->heap_bytes);
     return local->heap[0] ? TSH_OK : map_fail(settings->heap_bytes, 0);
 }
 

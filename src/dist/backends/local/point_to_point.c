@@ -383,7 +383,7 @@ static bool receive_quickly(tsh_work *work, tshi_post *post) {
     uint32_t full = turn_of(post->next_in) + 1;
     for (int polls = 0; atomic_load_explicit(&letter->turn, memory_order_acquire) != full; polls++) {
         if (polls >= lg->spins) return false;
-        if (polls > TSHI_EAGER_POLLS) tshi_pause();
+        if (polls > TSHI_EAGER_POLLS) tshi_cpu_pause();
     }
     if (work->call.root != letter->from && work->call.root != TSH_ANY_RANK) return false;
     take(work, letter);

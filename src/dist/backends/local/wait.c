@@ -109,7 +109,7 @@ static inline bool all_post_soon(const tsh_group *group, uint32_t sync) {
         tshi_slot *slot = tshi_slot_at(lg, i, sync);
         while (!tshi_reached(&slot->sync, sync)) {
             if (polls++ >= lg->spins) return false;
-            if (polls > TSHI_EAGER_POLLS) tshi_pause();
+            if (polls > TSHI_EAGER_POLLS) tshi_cpu_pause();
         }
     }
     return true;
@@ -182,12 +182,10 @@ static void sleep_for(tsh_group *group, const tsh_work *work, double since, int 
     }
     *rank = watch.rank;
     long length = nap_length(group->world, since, watch.word ? 1 : 0);
-    if (watch.word) {
+    if (watch.word)
         doze(watch.word, watch.target, watch.sleepers, length);
-    } else {
-        const struct timespec nap = {.tv_nsec = length};
-        nanosleep(&nap, NULL);
-    }
+    else
+        tshi_sleep(1e-9 * (double)length);
 }
 
 tsh_status tshi_local_nap(tsh_group *group, const tsh_work *work, double since) {

@@ -1,4 +1,6 @@
 /* Collectives over MPI: the gate, what it compares, then MPI's own call. */
+#include "base/cpu.h"
+#include "base/hash.h"
 #include "dist/backends/mpi/mpi.h"
 
 #include <stdio.h>
@@ -10,28 +12,16 @@
 #define POLLS        4
 #define LOOK_EVERY   64u /* calls */
 
-static inline void pause_cpu(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* --- what has to agree -------------------------------------------------------------------------------------------- */
 
-static inline uint64_t mix(uint64_t h, uint64_t x) {
-    h = (h ^ x) * UINT64_C(0x9e3779b97f4a7c15);
-    return h ^ h >> 32;
-}
-
 static uint64_t identity_of(const tsh_group *group, const tshi_call *call, const char *text) {
-    uint64_t h = mix(1, (uint64_t)call->op | (uint64_t)call->dtype << 8 | (uint64_t)call->reduce << 16 |
-                            (uint64_t)(uint32_t)call->root << 24);
-    for (; text && *text; text++) h = mix(h, (unsigned char)*text);
-    if (call->failed != TSH_OK) return mix(h, UINT64_C(1) + (uint64_t)group->rank); /* like no other */
-    if (!call->counts) return mix(h, (uint64_t)call->count);
-    for (int i = 0; i < group->size; i++) h = mix(h, (uint64_t)call->counts[i]);
+    uint64_t h =
+        tshi_fingerprint_add(TSHI_FINGERPRINT, (uint64_t)call->op | (uint64_t)call->dtype << 8 |
+                                                   (uint64_t)call->reduce << 16 | (uint64_t)(uint32_t)call->root << 24);
+    for (; text && *text; text++) h = tshi_fingerprint_add(h, (unsigned char)*text);
+    if (call->failed != TSH_OK) return tshi_fingerprint_add(h, UINT64_C(1) + (uint64_t)group->rank); /* like no other */
+    if (!call->counts) return tshi_fingerprint_add(h, (uint64_t)call->count);
+    for (int i = 0; i < group->size; i++) h = tshi_fingerprint_add(h, (uint64_t)call->counts[i]);
     return h;
 }
 
@@ -180,7 +170,7 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
     op->identity = identity_of(group, &op->call, text);
     op->regular = equal_parts(group, &op->call);
     if (op->regular && call->op == TSH_COLLECTIVE_ALL_TO_ALL && op->call.failed == TSH_OK) {
-        op->identity = mix(op->identity, (uint64_t)call->in_counts[0]);
+        op->identity = tshi_fingerprint_add(op->identity, (uint64_t)call->in_counts[0]);
     }
     if (work) {
         keep_counts(group);
@@ -428,7 +418,7 @@ static tsh_status wait_op(tsh_group *group) {
     for (int i = 0; i < spins && !group->world->pending; i++) {
         if (tshi_mpi_advance(group)) i = 0;
         if (mg->op.phase == TSHI_IDLE) return mg->op.status;
-        if (i > 64 && mg->block && mg->op.phase == TSHI_AT_GATE) pause_cpu();
+        if (i > 64 && mg->block && mg->op.phase == TSHI_AT_GATE) tshi_cpu_pause();
     }
     return wait_slowly(group);
 }

@@ -9,7 +9,6 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #define TAG_NOTICE    0
 #define DEATH_EVERY   0.02 /* seconds */
@@ -220,8 +219,7 @@ void tshi_mpi_doze(double waited) {
         sched_yield();
         return;
     }
-    const struct timespec nap = {.tv_nsec = waited < 1 ? 50000 : 500000};
-    nanosleep(&nap, NULL);
+    tshi_sleep(waited < 1 ? 50e-6 : 500e-6);
 }
 
 void tshi_mpi_post_wait(tsh_group *group, const tsh_work *message) {

@@ -56,11 +56,6 @@ bool tshi_helper_find(char *out, size_t size) {
     return false;
 }
 
-static void nap(double seconds) {
-    const struct timespec t = {.tv_nsec = (long)(seconds * 1e9)};
-    nanosleep(&t, NULL);
-}
-
 /* The process that was started leaves at once, and its child goes on. Until then it is this rank's own child, whose stop
  * shows. */
 static tsh_status wait_until_away(pid_t pid, double deadline) {
@@ -70,7 +65,7 @@ static tsh_status wait_until_away(pid_t pid, double deadline) {
         if (n == pid && WIFSTOPPED(status)) kill(pid, SIGCONT);
         if ((n == pid && !WIFSTOPPED(status)) || (n < 0 && errno != EINTR)) return TSH_OK;
         if (tshi_clock() >= deadline) break;
-        nap(pause);
+        tshi_sleep(pause);
     }
     kill(pid, SIGKILL);
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {

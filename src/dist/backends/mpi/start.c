@@ -6,6 +6,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "base/cpu.h"
 #include "dist/backends/mpi/mpi.h"
 #include "dist/bootstrap/unix_socket.h"
 
@@ -13,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* The notices of a world that is left. */
@@ -204,11 +204,6 @@ static bool can_look(const tshi_settings *s) {
     return s->size > 1 && s->local_known && s->local_size == s->size && s->shared;
 }
 
-static void nap(double seconds) {
-    const struct timespec t = {.tv_nsec = (long)(seconds * 1e9)};
-    nanosleep(&t, NULL);
-}
-
 /* Until all are there. */
 static tsh_status look_around(const tshi_settings *s, const tsh_log *log, double deadline) {
     char ranks[TSHI_LINE];
@@ -216,14 +211,14 @@ static tsh_status look_around(const tshi_settings *s, const tsh_log *log, double
     for (int n; (n = missing(s, ranks, sizeof ranks)) > 0;) {
         double now = tshi_clock();
         if (now >= deadline) {
-            nap(TSHI_GRACE); /* those who came a little later are not to miss this rank too */
+            tshi_sleep(TSHI_GRACE); /* those who came a little later are not to miss this rank too */
             return tshi_fail(TSH_ERR_TIMEOUT, "world_init: %d/%d joined within %g s, missing %s", s->size - n, s->size,
                              tshi_meet_patience(s), ranks);
         }
         if (tshi_warning_due(&next_word, s->warn_every)) {
             tshi_log(log, TSH_LOG_WARNING, "world_init: %d/%d joined, missing %s", s->size - n, s->size, ranks);
         }
-        nap(now - since < 0.1 ? 200e-6 : 5e-3);
+        tshi_sleep(now - since < 0.1 ? 200e-6 : 5e-3);
     }
     return TSH_OK;
 }

@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "base/cpu.h"
 #include "dist/backends/mpi/mpi.h"
 
 #include <errno.h>
@@ -10,7 +11,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define HUGE_PAGE  ((size_t)2 << 20)
 #define MOST_CORES 1024
 #define SPINS      4000
 #define PATIENCE   120.0
@@ -20,20 +20,11 @@
 /* --- the heap ----------------------------------------------------------------------------------------------------- */
 
 static tsh_status heap_open(tshi_mpi *mpi, size_t bytes) {
-    size_t room = bytes + HUGE_PAGE;
-    char *start_at = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (start_at == MAP_FAILED) {
-        tshi_fail_errno(errno, "world_init: mapping a heap of %zu bytes (TSHARD_HEAP makes it smaller)", bytes);
-        return TSH_ERR_MEMORY;
-    }
-    /* At a multiple of the huge page, so that big tensors cost few translations. */
-    size_t skip = (HUGE_PAGE - (uintptr_t)start_at % HUGE_PAGE) % HUGE_PAGE, rest = room - skip - bytes;
-    if (skip) munmap(start_at, skip);
-    if (rest) munmap(start_at + skip + bytes, rest);
-    mpi->heap = start_at + skip;
+    mpi->heap = tshi_map_memory(-1, bytes);
     mpi->heap_bytes = bytes;
-    madvise(mpi->heap, bytes, MADV_HUGEPAGE);
-    return TSH_OK;
+    if (mpi->heap) return TSH_OK;
+    tshi_fail_errno(errno, "world_init: mapping a heap of %zu bytes (TSHARD_HEAP makes it smaller)", bytes);
+    return TSH_ERR_MEMORY;
 }
 
 tsh_status tshi_mpi_open(tsh_world *world, const tshi_settings *settings) {

@@ -1,4 +1,5 @@
 /* Groups on GPUs: collectives are queued on the communication stream, in order, with events for what must wait. */
+#include "base/hash.h"
 #include "dist/backends/nccl/nccl.h"
 
 #include <stdio.h>
@@ -33,16 +34,12 @@ static void event_give(tsh_world *world, tshi_nccl_event *e) {
 
 /* --- TSHARD_CHECK=1 ----------------------------------------------------------------------------------------------- */
 
-static uint64_t mix(uint64_t h, uint64_t x) {
-    h = (h ^ x) * UINT64_C(0x9e3779b97f4a7c15);
-    return h ^ h >> 32;
-}
-
 /* What all ranks have to say alike. */
 static const char *describe(const tsh_group *group, const tshi_call *call, char *text, size_t size) {
     int64_t whole = call->count;
     uint64_t counts = 0;
-    for (int i = 0; call->counts && i < group->size; i++) counts = mix(counts, (uint64_t)call->counts[i]);
+    for (int i = 0; call->counts && i < group->size; i++)
+        counts = tshi_fingerprint_add(counts, (uint64_t)call->counts[i]);
     if (call->counts) {
         whole = 0;
         for (int i = 0; i < group->size; i++) whole += call->counts[i];

@@ -8,7 +8,6 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #define LOOK_EVERY 20e-3
 #define LEFT_AFTER 1.0 /* who has left has done its part of what I wait for, or will never */
@@ -20,8 +19,7 @@ void tshi_nccl_doze(int looks) {
         sched_yield();
         return;
     }
-    const struct timespec nap = {.tv_nsec = looks < 1000 ? 20000 : 200000};
-    nanosleep(&nap, NULL);
+    tshi_sleep(looks < 1000 ? 20e-6 : 200e-6);
 }
 
 /* --- what ends the communication ---------------------------------------------------------------------------------- */
@@ -83,8 +81,7 @@ static tsh_status blame(tsh_world *world, tsh_status status) {
             snprintf(known, sizeof known, "%s", tsh_error_message());
             return tshi_nccl_stop(world, tshi_fail(cause, "%.200s (%.280s)", known, words), false);
         }
-        const struct timespec nap = {.tv_nsec = 5000000};
-        nanosleep(&nap, NULL);
+        tshi_sleep(5e-3);
     }
     return tshi_nccl_stop(world, tshi_fail(status, "%s", words), true);
 }

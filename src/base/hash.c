@@ -1,7 +1,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/bootstrap/hmac.h"
+#include "base/hash.h"
 
 #include <errno.h>
 #include <string.h>
@@ -52,7 +52,7 @@ static void compress(uint32_t state[8], const unsigned char block[64]) {
 }
 
 void tshi_sha256_begin(tshi_sha256 *hash) {
-    /* Of the square roots of the first eight primes. */
+    /* The first 32 bits of the fractional parts of the square roots of the first eight primes. */
     static const uint32_t first[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                                       0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     memcpy(hash->state, first, sizeof first);
@@ -71,7 +71,7 @@ void tshi_sha256_add(tshi_sha256 *hash, const void *data, size_t size) {
     }
 }
 
-void tshi_sha256_end(tshi_sha256 *hash, unsigned char out[TSHI_PROOF_SIZE]) {
+void tshi_sha256_end(tshi_sha256 *hash, unsigned char out[TSHI_HASH_SIZE]) {
     static const unsigned char padding[64] = {0x80};
     unsigned char length[8];
     uint64_t bits = hash->bytes * 8;
@@ -83,8 +83,8 @@ void tshi_sha256_end(tshi_sha256 *hash, unsigned char out[TSHI_PROOF_SIZE]) {
 }
 
 void tshi_hmac(const unsigned char *key, size_t key_size, const void *a, size_t a_size, const void *b, size_t b_size,
-               unsigned char out[TSHI_PROOF_SIZE]) {
-    unsigned char inner[64] = {0}, outer[64] = {0}, digest[TSHI_PROOF_SIZE];
+               unsigned char out[TSHI_HASH_SIZE]) {
+    unsigned char inner[64] = {0}, outer[64] = {0}, digest[TSHI_HASH_SIZE];
     for (size_t i = 0; i < 64; i++) {
         unsigned char k = i < key_size ? key[i] : 0;
         inner[i] = k ^ 0x36;
