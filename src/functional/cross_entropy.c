@@ -31,14 +31,6 @@ static const cross_entropy_params *params_of(const tshi_node *call) {
     return call->params;
 }
 
-static tsh_device *device_of(const tshi_node *call) {
-    return call->in[0]->mesh->device;
-}
-
-static const tshi_device_ops *kernels(const tshi_node *call) {
-    return device_of(call)->ops;
-}
-
 /* Of the statistics. */
 static tsh_dtype sum_dtype(const tshi_node *call) {
     return tshi_dtype_sum(call->in[0]->dtype);
@@ -116,10 +108,11 @@ static tsh_status shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
 static tsh_status check_range(const tshi_node *call, const tshi_classes *c) {
+    tsh_device *device = tshi_device_of(call->in[0]);
     const int64_t *target = tshi_data(call->in[1]);
-    int64_t bad = kernels(call)->targets_check(device_of(call), c, target), value;
+    int64_t bad = device->ops->targets_check(device, c, target), value;
     if (bad < 0) return TSH_OK;
-    kernels(call)->copy_to_host(device_of(call), sizeof value, target + bad, &value);
+    device->ops->copy_to_host(device, sizeof value, target + bad, &value);
     return tshi_fail(TSH_ERR_RANGE, "target %lld at place %lld is outside [0, %lld) and not ignore_index %lld",
                      (long long)value, (long long)bad, (long long)c->classes, (long long)c->ignore_index);
 }
@@ -147,25 +140,27 @@ static tsh_status reduce_over(const tsh_tensor *logits, bool classes, tsh_tensor
 
 /* The sum of this slice's class weights, which are of the logits' dtype, into *to. */
 static tsh_status sum_weights(const tshi_node *call, const tsh_tensor *weight, int64_t n, void *to) {
+    tsh_device *device = tshi_device_of(call->in[0]);
     tsh_tensor *wide = NULL;
     tsh_status status = tshi_tensor_scratch(weight->mesh, sum_dtype(call), n, &wide);
     if (status != TSH_OK) return status;
-    kernels(call)->convert(device_of(call), n, weight->dtype, tshi_data(weight), wide->dtype, tshi_data(wide));
-    kernels(call)->sum(device_of(call), wide->dtype, 1, n, 1, 1, tshi_data(wide), to);
+    device->ops->convert(device, n, weight->dtype, tshi_data(weight), wide->dtype, tshi_data(wide));
+    device->ops->sum(device, wide->dtype, 1, n, 1, 1, tshi_data(wide), to);
     tsh_tensor_release(wide);
     return TSH_OK;
 }
 
 /* The rows' maxima become those of all classes, and the sums relative to them. */
 static tsh_status share_maxima(tshi_node *call, const tshi_classes *c) {
+    tsh_device *device = tshi_device_of(call->in[0]);
     tsh_tensor *max = call->saved[MAX], *own = NULL;
     tsh_status status = tshi_tensor_scratch(max->mesh, max->dtype, c->rows, &own);
     if (status != TSH_OK) return status;
-    kernels(call)->copy(device_of(call), tsh_tensor_local_nbytes(max), tshi_data(max), tshi_data(own));
+    device->ops->copy(device, tsh_tensor_local_nbytes(max), tshi_data(max), tshi_data(own));
     status = reduce_over(call->in[0], true, max, TSH_MAX);
     if (status == TSH_OK) {
-        kernels(call)->cross_entropy_shift(device_of(call), call->in[0]->dtype, c, tshi_data(own), tshi_data(max),
-                                           tshi_data(call->saved[SUMS]));
+        device->ops->cross_entropy_shift(device, call->in[0]->dtype, c, tshi_data(own), tshi_data(max),
+                                         tshi_data(call->saved[SUMS]));
     }
     tsh_tensor_release(own);
     return status;
@@ -173,6 +168,7 @@ static tsh_status share_maxima(tshi_node *call, const tshi_classes *c) {
 
 /* The rows' maxima and sums over all classes. */
 static tsh_status rows_sums(tshi_node *call, tshi_classes *c) {
+    tsh_device *device = tshi_device_of(call->in[0]);
     const tsh_tensor *logits = call->in[0], *weight = weights_of(call);
     bool extra = sums_weights(call);
     tsh_status status = tshi_tensor_scratch(logits->mesh, sum_dtype(call), c->rows, &call->saved[MAX]);
@@ -180,8 +176,8 @@ static tsh_status rows_sums(tshi_node *call, tshi_classes *c) {
     status = tshi_tensor_scratch(logits->mesh, sum_dtype(call), 4 * c->rows + (extra ? 1 : 0), &call->saved[SUMS]);
     if (status != TSH_OK) return status;
     tsh_tensor *sums = call->saved[SUMS];
-    kernels(call)->cross_entropy_sums(device_of(call), logits->dtype, c, tshi_data(logits), tshi_data(call->in[1]),
-                                      tshi_data(call->saved[MAX]), tshi_data(sums));
+    device->ops->cross_entropy_sums(device, logits->dtype, c, tshi_data(logits), tshi_data(call->in[1]),
+                                    tshi_data(call->saved[MAX]), tshi_data(sums));
     if (extra) status = sum_weights(call, weight, c->n, place(sums, 4 * c->rows));
     if (status != TSH_OK) return status;
     c->weight_sum = extra ? place(sums, 4 * c->rows) : NULL;
@@ -192,14 +188,14 @@ static tsh_status rows_sums(tshi_node *call, tshi_classes *c) {
 
 /* The rows' losses become sum L_i and sum of w_t, over all ranks that hold rows. */
 static tsh_status make_totals(tshi_node *call, const tshi_classes *c, const tsh_tensor *losses) {
+    tsh_device *device = tshi_device_of(call->in[0]);
     const tsh_tensor *logits = call->in[0];
     tsh_tensor *pair = NULL;
     tsh_status status = tshi_tensor_scratch(logits->mesh, sum_dtype(call), TOTALS_COUNT, &call->saved[TOTALS]);
     if (status != TSH_OK) return status;
     tsh_tensor *totals = call->saved[TOTALS];
-    kernels(call)->sum(device_of(call), totals->dtype, 1, c->rows, 4, 1, tshi_data(call->saved[SUMS]),
-                       tshi_data(totals));
-    kernels(call)->sum(device_of(call), totals->dtype, 1, c->rows, 1, 1, tshi_data(losses), place(totals, NUMERATOR));
+    device->ops->sum(device, totals->dtype, 1, c->rows, 4, 1, tshi_data(call->saved[SUMS]), tshi_data(totals));
+    device->ops->sum(device, totals->dtype, 1, c->rows, 1, 1, tshi_data(losses), place(totals, NUMERATOR));
     tshi_shape two = {.ndim = 1, .local = {2}, .global = {2}};
     status = tshi_tensor_view(totals, &two, totals->layout, tsh_dtype_size(totals->dtype), &pair);
     if (status == TSH_OK) status = reduce_over(logits, false, pair, TSH_SUM);
@@ -208,19 +204,21 @@ static tsh_status make_totals(tshi_node *call, const tshi_classes *c, const tsh_
 }
 
 static tsh_status reduce_rows(tshi_node *call, const tshi_classes *c, const tsh_tensor *losses) {
+    tsh_device *device = tshi_device_of(call->in[0]);
     tsh_status status = make_totals(call, c, losses);
     if (status != TSH_OK) return status;
     tsh_tensor *totals = call->saved[TOTALS], *out = call->out;
     if (params_of(call)->reduction == TSH_REDUCTION_MEAN) {
-        kernels(call)->divide(device_of(call), out->dtype, 1, place(totals, NUMERATOR), place(totals, DENOMINATOR),
-                              tshi_data(out));
+        device->ops->divide(device, out->dtype, 1, place(totals, NUMERATOR), place(totals, DENOMINATOR),
+                            tshi_data(out));
     } else {
-        kernels(call)->copy(device_of(call), tsh_dtype_size(out->dtype), place(totals, NUMERATOR), tshi_data(out));
+        device->ops->copy(device, tsh_dtype_size(out->dtype), place(totals, NUMERATOR), tshi_data(out));
     }
     return TSH_OK;
 }
 
 static tsh_status forward(tshi_node *call) {
+    tsh_device *device = tshi_device_of(call->in[0]);
     tshi_classes c = classes_of(call);
     bool rows = params_of(call)->reduction == TSH_REDUCTION_NONE;
     tsh_tensor *losses = rows ? tsh_tensor_retain(call->out) : NULL;
@@ -228,8 +226,8 @@ static tsh_status forward(tshi_node *call) {
     if (status == TSH_OK) status = rows_sums(call, &c);
     if (status == TSH_OK && !rows) status = tshi_tensor_scratch(call->out->mesh, call->out->dtype, c.rows, &losses);
     if (status == TSH_OK) {
-        kernels(call)->cross_entropy_loss(device_of(call), call->in[0]->dtype, &c, tshi_data(call->in[1]),
-                                          tshi_data(call->saved[SUMS]), tshi_data(losses));
+        device->ops->cross_entropy_loss(device, call->in[0]->dtype, &c, tshi_data(call->in[1]),
+                                        tshi_data(call->saved[SUMS]), tshi_data(losses));
     }
     if (status == TSH_OK && !rows) status = reduce_rows(call, &c, losses);
     tsh_tensor_release(losses);
@@ -239,6 +237,7 @@ static tsh_status forward(tshi_node *call) {
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
 static tsh_status backward(tshi_node *call) {
+    tsh_device *device = tshi_device_of(call->in[0]);
     tshi_classes c = classes_of(call);
     bool mean = params_of(call)->reduction == TSH_REDUCTION_MEAN,
          rows = params_of(call)->reduction == TSH_REDUCTION_NONE;
@@ -247,10 +246,10 @@ static tsh_status backward(tshi_node *call) {
     tsh_tensor *dlogits = tshi_grad_beta(call, 0, &beta), *dloss = tshi_grad_out(call);
     if (!dlogits) return TSH_ERR_MEMORY;
     if (sums_weights(call)) c.weight_sum = place(call->saved[SUMS], 4 * c.rows);
-    kernels(call)->cross_entropy_backward(
-        device_of(call), dlogits->dtype, &c, tshi_data(call->in[0]), tshi_data(call->in[1]),
-        tshi_data(call->saved[MAX]), tshi_data(call->saved[SUMS]), tshi_data(dloss), rows ? 1 : 0,
-        mean ? place(call->saved[TOTALS], DENOMINATOR) : NULL, beta, tshi_data(dlogits));
+    device->ops->cross_entropy_backward(device, dlogits->dtype, &c, tshi_data(call->in[0]), tshi_data(call->in[1]),
+                                        tshi_data(call->saved[MAX]), tshi_data(call->saved[SUMS]), tshi_data(dloss),
+                                        rows ? 1 : 0, mean ? place(call->saved[TOTALS], DENOMINATOR) : NULL, beta,
+                                        tshi_data(dlogits));
     return TSH_OK;
 }
 

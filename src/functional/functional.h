@@ -3,7 +3,6 @@
 #define TSHI_FUNCTIONAL_H
 
 #include "autograd/tape.h"
-#include "functional/ops.h"
 #include "tshard/functional.h"
 
 /* --- activations -------------------------------------------------------------------------------------------------- */

@@ -1,6 +1,15 @@
 /* Matrix products. */
 #include "functional/functional.h"
 
+/* c = op(a) op(b) + beta c, each seen as a matrix [all dims but the last, the last]. */
+static tsh_status multiply(const tsh_tensor *a, bool transpose_a, const tsh_tensor *b, bool transpose_b, double beta,
+                           tsh_tensor *c) {
+    tsh_device *device = tshi_device_of(a);
+    int64_t k = transpose_a ? tshi_rows(a) : tshi_cols(a);
+    return device->ops->gemm(device, a->dtype, transpose_a, transpose_b, tshi_rows(c), tshi_cols(c), k, 1, tshi_data(a),
+                             tshi_cols(a), tshi_data(b), tshi_cols(b), beta, tshi_data(c), tshi_cols(c));
+}
+
 /* --- y = a b ------------------------------------------------------------------------------------------------------ */
 
 static const tshi_rule matmul_rules[] = {
@@ -21,7 +30,7 @@ static tsh_status matmul_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
 }
 
 static tsh_status matmul_forward(tshi_node *call) {
-    return tshi_op_matmul(call->in[0], false, call->in[1], false, 0, call->out);
+    return multiply(call->in[0], false, call->in[1], false, 0, call->out);
 }
 
 static tsh_status matmul_backward(tshi_node *call) {
@@ -30,12 +39,12 @@ static tsh_status matmul_backward(tshi_node *call) {
     double beta;
     if (tshi_wants_grad(call, 0)) {
         tsh_tensor *da = tshi_grad_beta(call, 0, &beta);
-        status = da ? tshi_op_matmul(dy, false, call->in[1], true, beta, da) : TSH_ERR_MEMORY;
+        status = da ? multiply(dy, false, call->in[1], true, beta, da) : TSH_ERR_MEMORY;
         if (status == TSH_OK) tshi_grad_complete(call, 0);
     }
     if (status == TSH_OK && tshi_wants_grad(call, 1)) {
         tsh_tensor *db = tshi_grad_beta(call, 1, &beta);
-        status = db ? tshi_op_matmul(call->in[0], true, dy, false, beta, db) : TSH_ERR_MEMORY;
+        status = db ? multiply(call->in[0], true, dy, false, beta, db) : TSH_ERR_MEMORY;
     }
     return status;
 }
@@ -71,7 +80,10 @@ static tsh_status affine_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
 }
 
 static tsh_status affine_into(const tshi_node *call, tshi_unary f, tsh_tensor *pre, tsh_tensor *y) {
-    return tshi_op_affine(call->in[0], call->in[1], call->inputs == 3 ? call->in[2] : NULL, f, pre, y);
+    const tsh_tensor *x = call->in[0], *b = call->inputs == 3 ? call->in[2] : NULL;
+    tsh_device *device = tshi_device_of(x);
+    return device->ops->affine(device, x->dtype, tshi_rows(x), tshi_cols(y), tshi_cols(x), tshi_data(x),
+                               tshi_data(call->in[1]), tshi_data(b), f, tshi_data(pre), tshi_data(y));
 }
 
 static tsh_status affine_forward(tshi_node *call) {
@@ -85,7 +97,7 @@ static tsh_status affine_backward(tshi_node *call) {
     double beta;
     if (tshi_wants_grad(call, 0)) {
         tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
-        status = dx ? tshi_op_matmul(dy, false, call->in[1], false, beta, dx) : TSH_ERR_MEMORY;
+        status = dx ? multiply(dy, false, call->in[1], false, beta, dx) : TSH_ERR_MEMORY;
         if (status == TSH_OK) tshi_grad_complete(call, 0);
     }
     bool weight = tshi_wants_grad(call, 1), bias = tshi_wants_grad(call, 2);
@@ -93,9 +105,16 @@ static tsh_status affine_backward(tshi_node *call) {
     double beta_b = 0;
     tsh_tensor *db = !bias ? NULL : weight ? tshi_grad_beta(call, 2, &beta_b) : tshi_grad(call, 2);
     if (bias && !db) return TSH_ERR_MEMORY;
-    if (!weight) return tshi_op_bias_backward(dy, db);
+    tsh_device *device = tshi_device_of(dy);
+    if (!weight) {
+        device->ops->bias_backward(device, dy->dtype, tshi_rows(dy), tshi_cols(dy), tshi_data(dy), tshi_data(db));
+        return TSH_OK;
+    }
     tsh_tensor *dw = tshi_grad_beta(call, 1, &beta);
-    return dw ? tshi_op_affine_backward(call->in[0], dy, beta, dw, beta_b, db) : TSH_ERR_MEMORY;
+    if (!dw) return TSH_ERR_MEMORY;
+    return device->ops->affine_backward(device, dy->dtype, tshi_rows(dy), tshi_cols(dy), tshi_cols(dw),
+                                        tshi_data(call->in[0]), tshi_data(dy), beta, tshi_data(dw), beta_b,
+                                        tshi_data(db));
 }
 
 static const tshi_op affine_op = {"affine",       affine_rules,    affine_shape,

@@ -41,15 +41,28 @@ static int64_t first_row(const tsh_tensor *table) {
 }
 
 static tsh_status lookup_forward(tshi_node *call) {
-    const tsh_tensor *table = call->in[0];
-    return tshi_op_lookup(table, call->in[1], first_row(table), table->shape.global[0], call->out);
+    const tsh_tensor *table = call->in[0], *ids = call->in[1];
+    tsh_device *device = tshi_device_of(table);
+    const int64_t *id = tshi_data(ids);
+    int64_t vocabulary = table->shape.global[0], bad = device->ops->ids_check(device, ids->numel, id, vocabulary);
+    if (bad >= 0) {
+        return tshi_fail(TSH_ERR_RANGE, "id %lld at place %lld, the vocabulary is [0, %lld)", (long long)id[bad],
+                         (long long)bad, (long long)vocabulary);
+    }
+    device->ops->embedding(device, table->dtype, ids->numel, id, first_row(table), tshi_rows(table), tshi_cols(table),
+                           tshi_data(table), tshi_data(call->out));
+    return TSH_OK;
 }
 
 static tsh_status lookup_backward(tshi_node *call) {
     const lookup_params *p = call->params;
     tsh_tensor *dtable = tshi_grad(call, 0);
     if (!dtable) return TSH_ERR_MEMORY;
-    return tshi_op_lookup_backward(tshi_grad_out(call), call->in[1], first_row(call->in[0]), p->padding, dtable);
+    const tsh_tensor *dy = tshi_grad_out(call), *ids = call->in[1];
+    tsh_device *device = tshi_device_of(dy);
+    device->ops->embedding_backward(device, dy->dtype, ids->numel, tshi_data(ids), first_row(call->in[0]),
+                                    tshi_rows(dtable), tshi_cols(dtable), p->padding, tshi_data(dy), tshi_data(dtable));
+    return TSH_OK;
 }
 
 static const tshi_op lookup_op = {"lookup",       lookup_rules,    lookup_shape,

@@ -29,18 +29,22 @@ static tsh_status norm_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape
     return tshi_check_floats(call, dtype);
 }
 
-static const tsh_tensor *input(const tshi_node *call, int i) {
-    return i < call->inputs ? call->in[i] : NULL;
+/* Input i's elements; gamma and beta may be left out. */
+static const void *input(const tshi_node *call, int i) {
+    return i < call->inputs ? tshi_data(call->in[i]) : NULL;
 }
 
 static tsh_status norm_forward(tshi_node *call) {
     const norm_params *p = call->params;
     const tsh_tensor *x = call->in[0];
-    int64_t rows = tshi_outer(x, x->shape.ndim - 1);
+    tsh_device *device = tshi_device_of(x);
+    int64_t rows = tshi_rows(x);
     tsh_status status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), rows, &call->saved[0]);
     if (status == TSH_OK) status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), rows, &call->saved[1]);
     if (status != TSH_OK) return status;
-    return tshi_op_norm(p->rms, x, input(call, 1), input(call, 2), p->eps, call->out, call->saved[0], call->saved[1]);
+    device->ops->norm(device, p->rms, x->dtype, rows, tshi_cols(x), p->eps, tshi_data(x), input(call, 1),
+                      input(call, 2), tshi_data(call->out), tshi_data(call->saved[0]), tshi_data(call->saved[1]));
+    return TSH_OK;
 }
 
 static tsh_status norm_backward(tshi_node *call) {
@@ -52,8 +56,12 @@ static tsh_status norm_backward(tshi_node *call) {
         grads[i] = i == 0 ? tshi_grad_beta(call, 0, &before) : tshi_grad(call, i);
         if (!grads[i]) return TSH_ERR_MEMORY;
     }
-    return tshi_op_norm_backward(p->rms, call->in[0], input(call, 1), call->saved[0], call->saved[1],
-                                 tshi_grad_out(call), before, grads[0], grads[1], grads[2]);
+    const tsh_tensor *x = call->in[0];
+    tsh_device *device = tshi_device_of(x);
+    device->ops->norm_backward(device, p->rms, x->dtype, tshi_rows(x), tshi_cols(x), tshi_data(x), input(call, 1),
+                               tshi_data(call->saved[0]), tshi_data(call->saved[1]), tshi_data(tshi_grad_out(call)),
+                               before, tshi_data(grads[0]), tshi_data(grads[1]), tshi_data(grads[2]));
+    return TSH_OK;
 }
 
 static const tshi_op layer_norm_op = {"layer_norm", norm_rules,    norm_shape,

@@ -12,6 +12,13 @@ static tsh_status equal_shapes(const tshi_node *call, tsh_dtype *dtype, tshi_sha
     return tshi_check_floats(call, dtype);
 }
 
+/* z = a x + b y; with b = 0, y is not read and may be NULL. */
+static tsh_status axpby(double a, const tsh_tensor *x, double b, const tsh_tensor *y, tsh_tensor *z) {
+    tsh_device *device = tshi_device_of(x);
+    device->ops->axpby(device, x->dtype, x->numel, a, tshi_data(x), b, tshi_data(y), tshi_data(z));
+    return TSH_OK;
+}
+
 /* --- add, sub: z = x + sign y ------------------------------------------------------------------------------------- */
 
 typedef struct add_params {
@@ -28,7 +35,7 @@ static const tshi_rule add_rules[] = {
 };
 
 static tsh_status add_forward(tshi_node *call) {
-    return tshi_op_axpby(1, call->in[0], sign_of(call), call->in[1], call->out);
+    return axpby(1, call->in[0], sign_of(call), call->in[1], call->out);
 }
 
 static tsh_status add_backward(tshi_node *call) {
@@ -41,7 +48,7 @@ static tsh_status add_backward(tshi_node *call) {
         }
         double beta;
         tsh_tensor *dy = tshi_grad_beta(call, i, &beta);
-        status = dy ? tshi_op_axpby(sign_of(call), tshi_grad_out(call), beta, dy, dy) : TSH_ERR_MEMORY;
+        status = dy ? axpby(sign_of(call), tshi_grad_out(call), beta, dy, dy) : TSH_ERR_MEMORY;
     }
     return status;
 }
@@ -66,8 +73,15 @@ static const tshi_rule mul_rules[] = {
     {{TSHI_ANY, TSHI_ANY}, TSHI_ANY},  {{TSHI_L, TSHI_L}, TSHI_L},        {{TSHI_END}, TSHI_END},
 };
 
+/* z = beta z + x y */
+static void multiply(const tsh_tensor *x, const tsh_tensor *y, double beta, tsh_tensor *z) {
+    tsh_device *device = tshi_device_of(x);
+    device->ops->mul(device, x->dtype, x->numel, tshi_data(x), tshi_data(y), beta, tshi_data(z));
+}
+
 static tsh_status mul_forward(tshi_node *call) {
-    return tshi_op_mul(call->in[0], call->in[1], 0, call->out);
+    multiply(call->in[0], call->in[1], 0, call->out);
+    return TSH_OK;
 }
 
 static tsh_status mul_backward(tshi_node *call) {
@@ -76,8 +90,7 @@ static tsh_status mul_backward(tshi_node *call) {
         double beta;
         tsh_tensor *dx = tshi_grad_beta(call, i, &beta);
         if (!dx) return TSH_ERR_MEMORY;
-        tsh_status status = tshi_op_mul(call->in[1 - i], tshi_grad_out(call), beta, dx);
-        if (status != TSH_OK) return status;
+        multiply(call->in[1 - i], tshi_grad_out(call), beta, dx);
     }
     return TSH_OK;
 }
@@ -103,13 +116,13 @@ static const tshi_rule scale_rules[] = {
 };
 
 static tsh_status scale_forward(tshi_node *call) {
-    return tshi_op_axpby(factor_of(call), call->in[0], 0, NULL, call->out);
+    return axpby(factor_of(call), call->in[0], 0, NULL, call->out);
 }
 
 static tsh_status scale_backward(tshi_node *call) {
     double beta;
     tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
-    return dx ? tshi_op_axpby(factor_of(call), tshi_grad_out(call), beta, dx, dx) : TSH_ERR_MEMORY;
+    return dx ? axpby(factor_of(call), tshi_grad_out(call), beta, dx, dx) : TSH_ERR_MEMORY;
 }
 
 static const tshi_op scale_op = {"scale",       scale_rules,    equal_shapes,
@@ -136,17 +149,22 @@ static tsh_status bias_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape
 }
 
 static tsh_status bias_forward(tshi_node *call) {
-    return tshi_op_bias(call->in[0], call->in[1], call->out);
+    const tsh_tensor *x = call->in[0];
+    tsh_device *device = tshi_device_of(x);
+    device->ops->bias(device, x->dtype, tshi_rows(x), tshi_cols(x), tshi_data(x), tshi_data(call->in[1]),
+                      tshi_data(call->out));
+    return TSH_OK;
 }
 
 static tsh_status bias_backward(tshi_node *call) {
-    tsh_status status = TSH_OK;
+    tsh_tensor *dy = tshi_grad_out(call);
+    tsh_device *device = tshi_device_of(dy);
     if (tshi_wants_grad(call, 1)) {
         tsh_tensor *db = tshi_grad(call, 1);
-        status = db ? tshi_op_bias_backward(tshi_grad_out(call), db) : TSH_ERR_MEMORY;
+        if (!db) return TSH_ERR_MEMORY;
+        device->ops->bias_backward(device, dy->dtype, tshi_rows(dy), tshi_cols(dy), tshi_data(dy), tshi_data(db));
     }
-    if (status == TSH_OK && tshi_wants_grad(call, 0)) status = tshi_grad_adopt(call, 0, tshi_grad_out(call));
-    return status;
+    return tshi_wants_grad(call, 0) ? tshi_grad_adopt(call, 0, dy) : TSH_OK;
 }
 
 static const tshi_op bias_op = {"bias", bias_rules, bias_shape, bias_forward, bias_backward, .params_size = 0};
@@ -171,15 +189,23 @@ static const tshi_rule pointwise_rules[] = {
 
 static tsh_status unary_forward(tshi_node *call) {
     const unary_params *p = call->params;
-    return p->with_product ? tshi_affine_late(call->tape, p->f, call->in[0], call->out)
-                           : tshi_op_unary(p->f, call->in[0], call->out);
+    const tsh_tensor *x = call->in[0];
+    tsh_device *device = tshi_device_of(x);
+    if (p->with_product) return tshi_affine_late(call->tape, p->f, call->in[0], call->out);
+    device->ops->unary(device, p->f, x->dtype, x->numel, tshi_data(x), tshi_data(call->out));
+    return TSH_OK;
 }
 
 static tsh_status unary_backward(tshi_node *call) {
     const unary_params *p = call->params;
     double beta;
     tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
-    return dx ? tshi_op_unary_backward(p->f, call->in[0], tshi_grad_out(call), beta, dx) : TSH_ERR_MEMORY;
+    if (!dx) return TSH_ERR_MEMORY;
+    const tsh_tensor *x = call->in[0];
+    tsh_device *device = tshi_device_of(x);
+    device->ops->unary_backward(device, p->f, x->dtype, x->numel, tshi_data(x), tshi_data(tshi_grad_out(call)), beta,
+                                tshi_data(dx));
+    return TSH_OK;
 }
 
 static const tshi_op unary_ops[TSHI_UNARY_COUNT] = {
@@ -227,16 +253,27 @@ static tsh_status dropout_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sh
     return equal_shapes(call, dtype, out);
 }
 
+/* y = beta y + x keep / (1 - p), keep drawn by global element index. */
+static tsh_status drop(const dropout_params *p, const tsh_tensor *x, double beta, tsh_tensor *y) {
+    tsh_device *device = tshi_device_of(x);
+    for (int64_t i = 0; x->numel > 0 && i < tshi_tensor_blocks(x); i++) {
+        int64_t offset;
+        tshi_block block = tshi_tensor_block(x, i, &offset);
+        size_t at = (size_t)offset * tsh_dtype_size(x->dtype);
+        device->ops->dropout(device, x->dtype, &block, p->seed, p->stream, p->p, (char *)tshi_data(x) + at, beta,
+                             (char *)tshi_data(y) + at);
+    }
+    return TSH_OK;
+}
+
 static tsh_status dropout_forward(tshi_node *call) {
-    const dropout_params *p = call->params;
-    return tshi_op_dropout(call->in[0], p->seed, p->stream, p->p, 0, call->out);
+    return drop(call->params, call->in[0], 0, call->out);
 }
 
 static tsh_status dropout_backward(tshi_node *call) {
-    const dropout_params *p = call->params;
     double beta;
     tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
-    return dx ? tshi_op_dropout(tshi_grad_out(call), p->seed, p->stream, p->p, beta, dx) : TSH_ERR_MEMORY;
+    return dx ? drop(call->params, tshi_grad_out(call), beta, dx) : TSH_ERR_MEMORY;
 }
 
 /* The mask of an element is the same on every rank: what it leaves of a term is a term of what it leaves of the sum. */

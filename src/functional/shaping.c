@@ -110,6 +110,51 @@ tsh_tensor *tsh_reshape(tsh_tape *tape, tsh_tensor *x, int ndim, const int64_t *
     return tshi_apply(tape, &reshape_op, 1, &x, &wanted);
 }
 
+/* --- parts of a tensor along one dim ------------------------------------------------------------------------------ */
+
+/* A part of a whole along one dim: `outer` runs of `bytes`, which in the whole begin at `offset` and are `stride`
+ * apart. */
+typedef struct window {
+    int64_t outer;
+    size_t bytes, stride, offset;
+} window;
+
+static window window_of(const tsh_tensor *whole, int dim, int64_t start, const tsh_tensor *part) {
+    size_t piece = (size_t)tshi_inner(whole, dim) * tsh_dtype_size(whole->dtype);
+    return (window){tshi_outer(whole, dim), (size_t)part->shape.local[dim] * piece,
+                    (size_t)whole->shape.local[dim] * piece, (size_t)start * piece};
+}
+
+/* part = whole[start, start + part's length) along dim */
+static tsh_status take_part(const tsh_tensor *whole, int dim, int64_t start, tsh_tensor *part) {
+    tsh_device *device = tshi_device_of(whole);
+    window w = window_of(whole, dim, start, part);
+    device->ops->copy_strided(device, w.outer, w.bytes, (char *)tshi_data(whole) + w.offset, w.stride, tshi_data(part),
+                              w.bytes);
+    return TSH_OK;
+}
+
+/* whole[start, start + part's length) = part */
+static void insert_part(const tsh_tensor *part, int dim, int64_t start, tsh_tensor *whole) {
+    tsh_device *device = tshi_device_of(whole);
+    window w = window_of(whole, dim, start, part);
+    device->ops->copy_strided(device, w.outer, w.bytes, tshi_data(part), w.bytes, (char *)tshi_data(whole) + w.offset,
+                              w.stride);
+}
+
+/* whole[start, start + part's length) += part */
+static tsh_status add_part(const tsh_tensor *part, int dim, int64_t start, tsh_tensor *whole) {
+    tsh_device *device = tshi_device_of(whole);
+    window w = window_of(whole, dim, start, part);
+    int64_t n = (int64_t)(w.bytes / tsh_dtype_size(whole->dtype));
+    for (int64_t o = 0; o < w.outer; o++) {
+        char *to = (char *)tshi_data(whole) + (size_t)o * w.stride + w.offset;
+        const char *from = (const char *)tshi_data(part) + (size_t)o * w.bytes;
+        device->ops->axpby(device, whole->dtype, n, 1, from, 1, to, to);
+    }
+    return TSH_OK;
+}
+
 /* --- slice -------------------------------------------------------------------------------------------------------- */
 
 static const tshi_rule slice_rules[] = {
@@ -137,13 +182,13 @@ static tsh_status slice_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shap
 
 static tsh_status slice_forward(tshi_node *call) {
     const slice_params *p = call->params;
-    return tshi_op_slice(call->in[0], p->dim, p->start, call->out);
+    return take_part(call->in[0], p->dim, p->start, call->out);
 }
 
 static tsh_status slice_backward(tshi_node *call) {
     const slice_params *p = call->params;
     tsh_tensor *dx = tshi_grad(call, 0);
-    return dx ? tshi_op_insert_add(tshi_grad_out(call), p->dim, p->start, dx) : TSH_ERR_MEMORY;
+    return dx ? add_part(tshi_grad_out(call), p->dim, p->start, dx) : TSH_ERR_MEMORY;
 }
 
 static const tshi_op slice_op = {"slice",        slice_rules,    slice_shape,
@@ -178,18 +223,17 @@ static tsh_status concat_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
 
 static tsh_status concat_forward(tshi_node *call) {
     int64_t at = 0;
-    tsh_status status = TSH_OK;
-    for (int i = 0; i < call->inputs && status == TSH_OK; i++) {
-        status = tshi_op_insert(call->in[i], tshi_call_dim(call), at, call->out);
+    for (int i = 0; i < call->inputs; i++) {
+        insert_part(call->in[i], tshi_call_dim(call), at, call->out);
         at += call->in[i]->shape.local[tshi_call_dim(call)];
     }
-    return status;
+    return TSH_OK;
 }
 
 static tsh_status concat_backward_one(tshi_node *call, int i, int64_t at) {
     tsh_tensor *part, *x = call->in[i];
     tsh_status status = tshi_tensor_new(x->mesh, x->dtype, &x->shape, x->layout, &part);
-    if (status == TSH_OK) status = tshi_op_slice(tshi_grad_out(call), tshi_call_dim(call), at, part);
+    if (status == TSH_OK) status = take_part(tshi_grad_out(call), tshi_call_dim(call), at, part);
     if (status == TSH_OK) status = tshi_grad_adopt(call, i, part);
     tsh_tensor_release(part);
     return status;

@@ -25,20 +25,25 @@ static tsh_status reduce_rows(const tsh_tensor *x, int dim, tsh_tensor *stat, ts
     return status;
 }
 
-static int64_t row_count(const tsh_tensor *x, int dim) {
-    return tshi_outer(x, dim) * tshi_inner(x, dim);
-}
-
 static tsh_status softmax_forward(tshi_node *call) {
     tsh_tensor *x = call->in[0], *max = NULL, *sum = NULL;
     const softmax_params *p = call->params;
-    tsh_status status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), row_count(x, p->dim), &max);
-    if (status == TSH_OK) status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), row_count(x, p->dim), &sum);
-    if (status == TSH_OK) status = tshi_op_softmax_max(x, p->dim, max);
-    if (status == TSH_OK) status = reduce_rows(x, p->dim, max, TSH_MAX);
-    if (status == TSH_OK) status = tshi_op_softmax_sum(x, p->dim, max, sum);
-    if (status == TSH_OK) status = reduce_rows(x, p->dim, sum, TSH_SUM);
-    if (status == TSH_OK) status = tshi_op_softmax(p->log, x, p->dim, max, sum, call->out);
+    tsh_device *device = tshi_device_of(x);
+    int64_t outer = tshi_outer(x, p->dim), n = x->shape.local[p->dim], inner = tshi_inner(x, p->dim);
+    tsh_status status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), outer * inner, &max);
+    if (status == TSH_OK) status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), outer * inner, &sum);
+    if (status == TSH_OK) {
+        device->ops->softmax_max(device, x->dtype, outer, n, inner, tshi_data(x), tshi_data(max));
+        status = reduce_rows(x, p->dim, max, TSH_MAX);
+    }
+    if (status == TSH_OK) {
+        device->ops->softmax_sum(device, x->dtype, outer, n, inner, tshi_data(x), tshi_data(max), tshi_data(sum));
+        status = reduce_rows(x, p->dim, sum, TSH_SUM);
+    }
+    if (status == TSH_OK) {
+        device->ops->softmax(device, p->log, x->dtype, outer, n, inner, tshi_data(x), tshi_data(max), tshi_data(sum),
+                             tshi_data(call->out));
+    }
     tsh_tensor_release(max);
     tsh_tensor_release(sum);
     return status;
@@ -47,11 +52,19 @@ static tsh_status softmax_forward(tshi_node *call) {
 static tsh_status softmax_backward(tshi_node *call) {
     tsh_tensor *y = call->out, *dy = tshi_grad_out(call), *dot = NULL;
     const softmax_params *p = call->params;
-    tsh_status status = tshi_tensor_scratch(y->mesh, tshi_dtype_sum(y->dtype), row_count(y, p->dim), &dot);
-    if (status == TSH_OK) status = tshi_op_softmax_dot(p->log, y, p->dim, dy, dot);
-    if (status == TSH_OK) status = reduce_rows(y, p->dim, dot, TSH_SUM);
+    tsh_device *device = tshi_device_of(y);
+    int64_t outer = tshi_outer(y, p->dim), n = y->shape.local[p->dim], inner = tshi_inner(y, p->dim);
+    tsh_status status = tshi_tensor_scratch(y->mesh, tshi_dtype_sum(y->dtype), outer * inner, &dot);
+    if (status != TSH_OK) return status;
+    device->ops->softmax_dot(device, p->log, y->dtype, outer, n, inner, tshi_data(y), tshi_data(dy), tshi_data(dot));
+    status = reduce_rows(y, p->dim, dot, TSH_SUM);
     tsh_tensor *dx = status == TSH_OK ? tshi_grad(call, 0) : NULL;
-    if (status == TSH_OK) status = dx ? tshi_op_softmax_backward(p->log, y, p->dim, dy, dot, dx) : TSH_ERR_MEMORY;
+    if (dx) {
+        device->ops->softmax_backward(device, p->log, y->dtype, outer, n, inner, tshi_data(y), tshi_data(dy),
+                                      tshi_data(dot), tshi_data(dx));
+    } else if (status == TSH_OK) {
+        status = TSH_ERR_MEMORY;
+    }
     tsh_tensor_release(dot);
     return status;
 }

@@ -45,13 +45,32 @@ static double scale_of(const tshi_node *call) {
     return 1 / n;
 }
 
+/* The part around the dim that is summed over; dim < 0: all of it in one run. */
+typedef struct around {
+    int64_t outer, n, inner;
+} around;
+
+static around around_dim(const tsh_tensor *x, int dim) {
+    if (dim < 0) return (around){1, x->numel, 1};
+    return (around){tshi_outer(x, dim), x->shape.local[dim], tshi_inner(x, dim)};
+}
+
 static tsh_status sum_forward(tshi_node *call) {
-    return tshi_op_sum(call->in[0], tshi_call_dim(call), scale_of(call), call->out);
+    const tsh_tensor *x = call->in[0];
+    tsh_device *device = tshi_device_of(x);
+    around a = around_dim(x, tshi_call_dim(call));
+    device->ops->sum(device, x->dtype, a.outer, a.n, a.inner, scale_of(call), tshi_data(x), tshi_data(call->out));
+    return TSH_OK;
 }
 
 static tsh_status sum_backward(tshi_node *call) {
     tsh_tensor *dx = tshi_grad(call, 0);
-    return dx ? tshi_op_sum_backward(tshi_grad_out(call), tshi_call_dim(call), scale_of(call), dx) : TSH_ERR_MEMORY;
+    if (!dx) return TSH_ERR_MEMORY;
+    tsh_device *device = tshi_device_of(dx);
+    around a = around_dim(dx, tshi_call_dim(call));
+    device->ops->sum_backward(device, dx->dtype, a.outer, a.n, a.inner, scale_of(call), tshi_data(tshi_grad_out(call)),
+                              tshi_data(dx));
+    return TSH_OK;
 }
 
 static const tshi_op sum_op = {"sum",

@@ -61,6 +61,9 @@ tshi_block tshi_tensor_block(const tsh_tensor *tensor, int64_t number, int64_t *
 /* Products of the dims before d and after d of the local shape. */
 int64_t tshi_outer(const tsh_tensor *tensor, int d);
 int64_t tshi_inner(const tsh_tensor *tensor, int d);
+/* The local part as a matrix: the product of all dims but the last, and the last; a scalar is 1 x 1. */
+int64_t tshi_rows(const tsh_tensor *tensor);
+int64_t tshi_cols(const tsh_tensor *tensor);
 
 /* --- lifetime ----------------------------------------------------------------------------------------------------- */
 
@@ -79,8 +82,14 @@ void tshi_tensor_drop_storage(tsh_tensor *tensor);
 /* Nobody else views this memory. */
 bool tshi_tensor_sole_owner(const tsh_tensor *tensor);
 
+/* NULL for no tensor, and for one without memory. */
 static inline void *tshi_data(const tsh_tensor *t) {
-    return t->storage ? (char *)t->storage->data + t->offset : NULL;
+    return t && t->storage ? (char *)t->storage->data + t->offset : NULL;
+}
+
+/* The device of a tensor's memory: its table has the kernels. */
+static inline tsh_device *tshi_device_of(const tsh_tensor *t) {
+    return t->mesh->device;
 }
 
 #endif

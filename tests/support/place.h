@@ -1,4 +1,4 @@
-/* A mesh seen from one place in it, without a world: enough for tensors and dense maths. */
+/* A mesh seen from one place in it, without a world: enough for tensors. */
 #ifndef TSHI_TEST_PLACE_H
 #define TSHI_TEST_PLACE_H
 

@@ -1,0 +1,128 @@
+/* Values and gradients of functions that see a tensor of several dims as a matrix, a run or a window, against plain
+ * loops; integers make them exact. The kernels have suites of their own in tests/device. */
+#include "support/tensors.h"
+#include "tshard/functional.h"
+
+#include <criterion/criterion.h>
+
+#define MOST 64
+
+/* A leaf of this shape that holds 0, 1, 2, ... */
+static tsh_tensor *leaf(tshi_rank *r, int ndim, const int64_t *shape) {
+    tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = ndim};
+    double whole[MOST];
+    for (int d = 0; d < ndim; d++) config.shape[d] = shape[d];
+    for (int i = 0; i < MOST; i++) whole[i] = i;
+    return tshi_test_leaf(r, tsh_world_mesh(r->world), &config, whole);
+}
+
+/* Backward twice from sum of y * y / 2, whose gradient of y is y: a second sum is added to the first. */
+static void backward_twice(tshi_rank *r, tsh_tape *tape, tsh_tensor *y) {
+    tsh_tensor *half = tsh_scale(tape, tsh_sum(tape, tsh_mul(tape, y, y), TSH_ALL_DIMS), 0.5);
+    tshi_check_ok(r, tsh_backward_with(tape, half, &(tsh_backward_config){.retain_graph = true}));
+    tshi_check_ok(r, tsh_backward(tape, half));
+}
+
+static void products(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_tape *tape = NULL;
+    tsh_tensor *a = leaf(r, 3, (int64_t[]){2, 3, 4}), *b = leaf(r, 2, (int64_t[]){4, 5});
+    double y[30] = {0}, da[24] = {0}, db[20] = {0};
+    for (int m = 0; m < 6; m++)
+        for (int n = 0; n < 5; n++)
+            for (int k = 0; k < 4; k++) y[m * 5 + n] += (m * 4 + k) * (k * 5 + n);
+    for (int m = 0; m < 6; m++) {
+        for (int n = 0; n < 5; n++) {
+            for (int k = 0; k < 4; k++) {
+                da[m * 4 + k] += 2 * y[m * 5 + n] * (k * 5 + n);
+                db[k * 5 + n] += 2 * y[m * 5 + n] * (m * 4 + k);
+            }
+        }
+    }
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tsh_tensor *product = tsh_matmul(tape, a, b);
+    tshi_test_same(r, "a b", product, y, 0);
+    backward_twice(r, tape, product);
+    tshi_test_same_grad(r, "da", a, da, 0);
+    tshi_test_same_grad(r, "db", b, db, 0);
+    tsh_tape_destroy(tape);
+    tsh_tensor_release(a);
+    tsh_tensor_release(b);
+}
+
+Test(values, products_flatten_leading_dims, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run(1, products, NULL));
+}
+
+/* x's columns 3 and 4 of 5 along the middle dim, and behind them columns 0 and 1. */
+static void windows(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_tape *tape = NULL;
+    tsh_tensor *x = leaf(r, 3, (int64_t[]){2, 5, 3});
+    double part[12], both[24], dx[30] = {0};
+    for (int o = 0; o < 2; o++) {
+        for (int i = 0; i < 6; i++) {
+            part[o * 6 + i] = both[o * 12 + i] = o * 15 + 9 + i;
+            both[o * 12 + 6 + i] = o * 15 + i;
+            dx[o * 15 + 9 + i] = 2 * (o * 15 + 9 + i);
+            dx[o * 15 + i] = 2 * (o * 15 + i);
+        }
+    }
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tsh_tensor *pieces[] = {tsh_slice(tape, x, 1, 3, 2), tsh_slice(tape, x, 1, 0, 2)};
+    tshi_test_same(r, "slice", pieces[0], part, 0);
+    tsh_tensor *joined = tsh_concat(tape, pieces, 2, 1);
+    tshi_test_same(r, "concat", joined, both, 0);
+    backward_twice(r, tape, joined);
+    tshi_test_same_grad(r, "dx", x, dx, 0);
+    tsh_tape_destroy(tape);
+    tsh_tensor_release(x);
+}
+
+Test(values, slices_and_insertions_along_a_middle_dim, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run(1, windows, NULL));
+}
+
+static void sums(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_tape *tape = NULL;
+    tsh_tensor *x = leaf(r, 3, (int64_t[]){2, 5, 3});
+    double sum[6] = {0}, mean[6] = {0}, dx[30], all = 29 * 30 / 2;
+    for (int i = 0; i < 30; i++) sum[i / 15 * 3 + i % 3] += i;
+    for (int i = 0; i < 6; i++) mean[i] = sum[i] / 5;
+    for (int i = 0; i < 30; i++) dx[i] = 2 * sum[i / 15 * 3 + i % 3];
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tshi_test_same(r, "mean", tsh_mean(tape, x, 1), mean, 1e-15);
+    tshi_test_same(r, "sum of all", tsh_sum(tape, x, TSH_ALL_DIMS), &all, 0);
+    tsh_tensor *y = tsh_sum(tape, x, 1);
+    tshi_test_same(r, "sum", y, sum, 0);
+    backward_twice(r, tape, y);
+    tshi_test_same_grad(r, "dx", x, dx, 0);
+    tsh_tape_destroy(tape);
+    tsh_tensor_release(x);
+}
+
+Test(values, sums_over_a_middle_dim_and_all, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run(1, sums, NULL));
+}
+
+static void lookups(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_tape *tape = NULL;
+    tsh_tensor *table = leaf(r, 2, (int64_t[]){10, 2}), *ids = NULL;
+    const tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 1, .shape = {4}};
+    static const double rows[] = {10, 11, 18, 19, 12, 13, 8, 9};
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &ids));
+    tshi_check_ok(r, tsh_tensor_write(ids, (int64_t[]){5, 9, 6, 4}, 4));
+    tshi_test_same(r, "lookup", tsh_lookup(tape, table, ids, -1), rows, 0);
+    tshi_check_ok(r, tsh_tensor_write(ids, (int64_t[]){5, 10, 6, 4}, 4));
+    tshi_check(r, !tsh_lookup(tape, table, ids, -1) && tsh_tape_status(tape) == TSH_ERR_RANGE, "id 10 of 10 is taken");
+    tsh_tape_destroy(tape);
+    tsh_tensor_release(table);
+    tsh_tensor_release(ids);
+}
+
+Test(values, lookup_and_an_id_past_the_table, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run(1, lookups, NULL));
+}
