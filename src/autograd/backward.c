@@ -136,14 +136,20 @@ static tsh_status keep_grad(tsh_tape *tape, tsh_tensor *x) {
     return TSH_OK;
 }
 
-/* The node has given what it had: let go of its tensors, and of the memory of its output if nobody else keeps that. */
+/* Backward frees an output's memory unless the caller or an unused node holds the tensor, that is beside the tape and
+ * this node; `holders` counts those two. */
+static void drop_output(tsh_tensor *out, int holders, const tsh_tensor *loss) {
+    if (out->references == holders && out != loss) tshi_tensor_drop_storage(out);
+}
+
+/* The node is done: release its tensors. */
 static void node_free(tshi_node *node, const tsh_tensor *loss) {
     tsh_tensor *out = node->out;
     for (int i = 0; i < node->inputs; i++) tsh_tensor_release(node->in[i]);
     for (int i = 0; i < TSHI_MAX_SAVED; i++) tsh_tensor_release(node->saved[i]);
     *node = (tshi_node){.used = true};
     tsh_tensor_release(out);
-    if (out->references == 1 && out != loss) tshi_tensor_drop_storage(out); /* the tape's own is the last */
+    drop_output(out, 1, loss);
 }
 
 static tsh_status pass(tsh_tape *tape, const tshi_node *node) {
@@ -157,6 +163,7 @@ static tsh_status node_backward(tsh_tape *tape, tshi_node *node, bool retain_gra
     /* Another node may add to what was complete. */
     if (tape->marked != tshi_data(out->grad)) mark(tape, NULL);
     const void *before = tape->marked;
+    if (!retain_graph && !node->op->reads_output) drop_output(out, 2, loss);
     tsh_status status = node->op->backward(node);
     if (tape->marked == before) mark(tape, NULL);
     if (status != TSH_OK) {
@@ -285,6 +292,7 @@ tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backwar
     if (!tape) return tshi_tape_missing("backward");
     bool retain = config && config->retain_graph;
     tsh_status status = check_loss(tape, loss);
+    tape->keeps_graph = retain;
     if (status == TSH_OK) status = seed(tape, loss, config ? config->gradient : NULL);
     if (status != TSH_OK) return status;
     status = tape->schedule ? run_scheduled(tape, loss, retain) : run_nodes(tape, loss, retain);

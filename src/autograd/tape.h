@@ -55,7 +55,8 @@ typedef struct tshi_op {
     bool has_dim;
     /* The output dim that the bound dim d becomes along this axis, -1: the row does not hold. NULL: d stays d. */
     int (*map_dim)(const tshi_node *call, int axis, int d);
-    bool views; /* the output is a view of the first input: forward finds its values there already */
+    bool views;        /* the output is a view of the first input: forward finds its values there already */
+    bool reads_output; /* backward reads the output's values, not just its gradient */
 } tshi_op;
 
 /* One call of an op: on the stack during the forward, and on the tape afterwards if a gradient may be asked of it. The
@@ -104,6 +105,7 @@ struct tsh_tape {
     tshi_node *nodes;
     int node_count, node_capacity;
     tshi_region memory; /* of the step, for its nodes' arrays */
+    bool keeps_graph;   /* in a backward: another may follow over the same nodes, which need what they have saved */
     const void *marked; /* the gradient that tshi_grad_complete was last told of, NULL: no longer */
     tsh_tensor **owned; /* every tensor made in this step */
     int owned_count, owned_capacity;

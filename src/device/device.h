@@ -13,7 +13,14 @@
 #include "base/base.h"
 #include "tshard/device.h"
 
-typedef enum tshi_unary { TSHI_GELU_ERF, TSHI_GELU_TANH, TSHI_RELU, TSHI_SILU, TSHI_UNARY_COUNT } tshi_unary;
+typedef enum tshi_unary {
+    TSHI_GELU_ERF,
+    TSHI_GELU_TANH,
+    TSHI_RELU,
+    TSHI_SILU,
+    TSHI_UNARY_COUNT,
+    TSHI_IDENTITY = TSHI_UNARY_COUNT /* where a slot takes a function or none */
+} tshi_unary;
 typedef enum tshi_reduction {
     TSHI_SUM,
     TSHI_PROD,
@@ -159,7 +166,7 @@ typedef struct tshi_device_ops {
      * read). */
     tsh_status (*affine_backward)(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                                   const void *dy, double beta, void *dw, double beta_b, void *db);
-    /* y = f(x), may alias; dx = beta dx + f'(x) dy, beta 0 or 1 (0: dx is not read). */
+    /* y = f(x), may alias; dx = beta dx + f'(x) dy, beta 0 or 1 (0: dx is not read, and may alias x or dy). */
     void (*unary)(tsh_device *device, tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, void *y);
     void (*unary_backward)(tsh_device *device, tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, const void *dy,
                            double beta, void *dx);

@@ -56,7 +56,13 @@ tsh_tensor *tsh_matmul(tsh_tape *tape, tsh_tensor *a, tsh_tensor *b) {
     return tshi_apply(tape, &matmul_op, 2, (tsh_tensor *[]){a, b}, NULL);
 }
 
-/* --- y = x W^T + b ------------------------------------------------------------------------------------------------ */
+/* --- y = f(x W^T + b) --------------------------------------------------------------------------------------------- */
+
+typedef struct affine_params {
+    tshi_unary f;
+} affine_params;
+
+enum { PRE }; /* saved: f's argument */
 
 static const tshi_rule affine_rules[] = {
     {{TSHI_HAS_P, TSHI_COPY, TSHI_P}, TSHI_P},   {{TSHI_COPY, TSHI_HAS_P, TSHI_P}, TSHI_P},
@@ -64,6 +70,14 @@ static const tshi_rule affine_rules[] = {
     {{TSHI_L, TSHI_HAS_S0, TSHI_S0}, TSHI_LAST}, /* column; a LOCAL x alone does not ask for it */
     {{TSHI_LAST, TSHI_S1, TSHI_P}, TSHI_P},      /* row: the bias is a term of the sum */
     {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},          {{TSHI_END}, TSHI_END},
+};
+/* With a function no output is PARTIAL: f of a sum over ranks is not the sum of f. */
+static const tshi_rule activated_rules[] = {
+    {{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},
+    {{TSHI_BATCH, TSHI_L, TSHI_L}, TSHI_BATCH},
+    {{TSHI_L, TSHI_HAS_S0, TSHI_S0}, TSHI_LAST},
+    {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},
+    {{TSHI_END}, TSHI_END},
 };
 
 static tsh_status affine_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
@@ -79,77 +93,80 @@ static tsh_status affine_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
     return tshi_check_floats(call, dtype);
 }
 
-static tsh_status affine_into(const tshi_node *call, tshi_unary f, tsh_tensor *pre, tsh_tensor *y) {
-    const tsh_tensor *x = call->in[0], *b = call->inputs == 3 ? call->in[2] : NULL;
-    tsh_device *device = tshi_device_of(x);
-    return device->ops->affine(device, x->dtype, tshi_rows(x), tshi_cols(y), tshi_cols(x), tshi_data(x),
-                               tshi_data(call->in[1]), tshi_data(b), f, tshi_data(pre), tshi_data(y));
-}
-
+/* f's argument is kept for backward alone. */
 static tsh_status affine_forward(tshi_node *call) {
-    return affine_into(call, TSHI_UNARY_COUNT, NULL, call->out);
+    const affine_params *p = call->params;
+    const tsh_tensor *x = call->in[0], *bias = call->inputs == 3 ? call->in[2] : NULL, *y = call->out;
+    tsh_device *device = tshi_device_of(x);
+    tsh_status status = TSH_OK;
+    if (p->f != TSHI_IDENTITY && tshi_tape_records(call)) {
+        status = tshi_tensor_new(y->mesh, y->dtype, &y->shape, y->layout, &call->saved[PRE]);
+    }
+    if (status != TSH_OK) return status;
+    return device->ops->affine(device, x->dtype, tshi_rows(x), tshi_cols(y), tshi_cols(x), tshi_data(x),
+                               tshi_data(call->in[1]), tshi_data(bias), p->f, tshi_data(call->saved[PRE]),
+                               tshi_data(y));
 }
 
-/* dx = dy W first: a transition waits for it; dW = dy^T x; db = column sums of dy. */
-static tsh_status affine_backward(tshi_node *call) {
-    tsh_tensor *dy = tshi_grad_out(call);
+/* dz of z = x W^T + b: dy, or f'(z) dy, in the memory of z where no other backward reads that. */
+static tsh_status product_gradient(tshi_node *call, tsh_tensor **dz) {
+    const affine_params *p = call->params;
+    tsh_tensor *dy = tshi_grad_out(call), *z = call->saved[PRE];
+    tsh_device *device = tshi_device_of(dy);
     tsh_status status = TSH_OK;
-    double beta;
-    if (tshi_wants_grad(call, 0)) {
+    if (z && call->tape->keeps_graph) {
+        status = tshi_tensor_new(z->mesh, z->dtype, &z->shape, z->layout, dz);
+    } else {
+        *dz = tsh_tensor_retain(z ? z : dy);
+    }
+    if (status != TSH_OK || !z) return status;
+    device->ops->unary_backward(device, p->f, z->dtype, z->numel, tshi_data(z), tshi_data(dy), 0, tshi_data(*dz));
+    return TSH_OK;
+}
+
+/* dW = dz^T x, db = column sums of dz. */
+static tsh_status parameter_gradients(tshi_node *call, const tsh_tensor *dz) {
+    bool weight = tshi_wants_grad(call, 1), bias = tshi_wants_grad(call, 2);
+    tsh_device *device = tshi_device_of(dz);
+    double beta, beta_b = 0;
+    if (!weight && !bias) return TSH_OK;
+    tsh_tensor *db = !bias ? NULL : weight ? tshi_grad_beta(call, 2, &beta_b) : tshi_grad(call, 2);
+    tsh_tensor *dw = weight ? tshi_grad_beta(call, 1, &beta) : NULL;
+    if ((bias && !db) || (weight && !dw)) return TSH_ERR_MEMORY;
+    if (weight) {
+        return device->ops->affine_backward(device, dz->dtype, tshi_rows(dz), tshi_cols(dz), tshi_cols(dw),
+                                            tshi_data(call->in[0]), tshi_data(dz), beta, tshi_data(dw), beta_b,
+                                            tshi_data(db));
+    }
+    device->ops->bias_backward(device, dz->dtype, tshi_rows(dz), tshi_cols(dz), tshi_data(dz), tshi_data(db));
+    return TSH_OK;
+}
+
+/* dx = dz W first: a transition waits for it. */
+static tsh_status affine_backward(tshi_node *call) {
+    tsh_tensor *dz = NULL;
+    tsh_status status = product_gradient(call, &dz);
+    if (status == TSH_OK && tshi_wants_grad(call, 0)) {
+        double beta;
         tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
-        status = dx ? multiply(dy, false, call->in[1], false, beta, dx) : TSH_ERR_MEMORY;
+        status = dx ? multiply(dz, false, call->in[1], false, beta, dx) : TSH_ERR_MEMORY;
         if (status == TSH_OK) tshi_grad_complete(call, 0);
     }
-    bool weight = tshi_wants_grad(call, 1), bias = tshi_wants_grad(call, 2);
-    if (status != TSH_OK || !(weight || bias)) return status;
-    double beta_b = 0;
-    tsh_tensor *db = !bias ? NULL : weight ? tshi_grad_beta(call, 2, &beta_b) : tshi_grad(call, 2);
-    if (bias && !db) return TSH_ERR_MEMORY;
-    tsh_device *device = tshi_device_of(dy);
-    if (!weight) {
-        device->ops->bias_backward(device, dy->dtype, tshi_rows(dy), tshi_cols(dy), tshi_data(dy), tshi_data(db));
-        return TSH_OK;
-    }
-    tsh_tensor *dw = tshi_grad_beta(call, 1, &beta);
-    if (!dw) return TSH_ERR_MEMORY;
-    return device->ops->affine_backward(device, dy->dtype, tshi_rows(dy), tshi_cols(dy), tshi_cols(dw),
-                                        tshi_data(call->in[0]), tshi_data(dy), beta, tshi_data(dw), beta_b,
-                                        tshi_data(db));
+    if (status == TSH_OK) status = parameter_gradients(call, dz);
+    tsh_tensor_release(dz);
+    return status;
 }
 
 static const tshi_op affine_op = {"affine",       affine_rules,    affine_shape,
-                                  affine_forward, affine_backward, .params_size = 0};
-
-tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias) {
-    return tshi_apply(tape, &affine_op, bias ? 3 : 2, (tsh_tensor *[]){x, weight, bias}, NULL);
-}
-
-/* --- y = f(x W^T + b) --------------------------------------------------------------------------------------------- */
-
-static const tshi_rule activated_rules[] = {
-    {{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},
-    {{TSHI_BATCH, TSHI_L, TSHI_L}, TSHI_BATCH},
-    {{TSHI_L, TSHI_HAS_S0, TSHI_S0}, TSHI_LAST},
-    {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},
-    {{TSHI_END}, TSHI_END},
-};
-
-/* All at once and nothing kept; on the tape f's own call comes next and makes both, f's argument being kept for it. So
- * backward is that of two calls, which let go of their tensors one after the other. */
-static tsh_status activated_forward(tshi_node *call) {
-    if (tshi_tape_records(call)) return TSH_OK;
-    return affine_into(call, *(const tshi_unary *)call->params, NULL, call->out);
-}
-
-tsh_status tshi_affine_late(const tsh_tape *tape, tshi_unary f, tsh_tensor *x, tsh_tensor *y) {
-    return affine_into(&tape->nodes[x->node], f, x, y);
-}
-
-static const tshi_op activated_op = {"affine",          activated_rules, affine_shape,
-                                     activated_forward, affine_backward, .params_size = sizeof(tshi_unary)};
+                                  affine_forward, affine_backward, .params_size = sizeof(affine_params)};
+static const tshi_op activated_op = {"affine",       activated_rules, affine_shape,
+                                     affine_forward, affine_backward, .params_size = sizeof(affine_params)};
 
 tsh_tensor *tshi_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias, tshi_unary f) {
-    if (f == TSHI_UNARY_COUNT) return tsh_affine(tape, x, weight, bias);
-    tsh_tensor *y = tshi_apply(tape, &activated_op, bias ? 3 : 2, (tsh_tensor *[]){x, weight, bias}, &f);
-    return y && y->requires_grad ? tshi_activate(tape, y, f, true) : y;
+    const tshi_op *op = f == TSHI_IDENTITY ? &affine_op : &activated_op;
+    return tshi_apply(tape, op, bias ? 3 : 2, (tsh_tensor *[]){x, weight, bias}, &(affine_params){f});
+}
+
+tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias) {
+    return tshi_affine(tape, x, weight, bias, TSHI_IDENTITY);
 }

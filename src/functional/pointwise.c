@@ -177,7 +177,6 @@ tsh_tensor *tsh_bias(tsh_tape *tape, tsh_tensor *x, tsh_tensor *b) {
 
 typedef struct unary_params {
     tshi_unary f;
-    bool with_product;
 } unary_params;
 
 static const tshi_rule pointwise_rules[] = {
@@ -191,7 +190,6 @@ static tsh_status unary_forward(tshi_node *call) {
     const unary_params *p = call->params;
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
-    if (p->with_product) return tshi_affine_late(call->tape, p->f, call->in[0], call->out);
     device->ops->unary(device, p->f, x->dtype, x->numel, tshi_data(x), tshi_data(call->out));
     return TSH_OK;
 }
@@ -219,25 +217,25 @@ static const tshi_op unary_ops[TSHI_UNARY_COUNT] = {
                    .params_size = sizeof(unary_params)},
 };
 
-tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f, bool with_product) {
-    if (f == TSHI_UNARY_COUNT) return x;
-    return tshi_apply(tape, &unary_ops[f], 1, &x, &(unary_params){f, with_product});
+tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f) {
+    if (f == TSHI_IDENTITY) return x;
+    return tshi_apply(tape, &unary_ops[f], 1, &x, &(unary_params){f});
 }
 
 tsh_tensor *tsh_gelu(tsh_tape *tape, tsh_tensor *x) {
-    return tshi_activate(tape, x, TSHI_GELU_ERF, false);
+    return tshi_activate(tape, x, TSHI_GELU_ERF);
 }
 
 tsh_tensor *tsh_gelu_tanh(tsh_tape *tape, tsh_tensor *x) {
-    return tshi_activate(tape, x, TSHI_GELU_TANH, false);
+    return tshi_activate(tape, x, TSHI_GELU_TANH);
 }
 
 tsh_tensor *tsh_relu(tsh_tape *tape, tsh_tensor *x) {
-    return tshi_activate(tape, x, TSHI_RELU, false);
+    return tshi_activate(tape, x, TSHI_RELU);
 }
 
 tsh_tensor *tsh_silu(tsh_tape *tape, tsh_tensor *x) {
-    return tshi_activate(tape, x, TSHI_SILU, false);
+    return tshi_activate(tape, x, TSHI_SILU);
 }
 
 /* --- dropout ------------------------------------------------------------------------------------------------------ */

@@ -69,12 +69,12 @@ static tsh_status softmax_backward(tshi_node *call) {
     return status;
 }
 
-static const tshi_op softmax_op = {"softmax",       softmax_rules,    softmax_shape,
-                                   softmax_forward, softmax_backward, .params_size = sizeof(softmax_params),
-                                   .has_dim = true};
-static const tshi_op log_softmax_op = {"log_softmax",   softmax_rules,    softmax_shape,
-                                       softmax_forward, softmax_backward, .params_size = sizeof(softmax_params),
-                                       .has_dim = true};
+static const tshi_op softmax_op = {"softmax",       softmax_rules,       softmax_shape,
+                                   softmax_forward, softmax_backward,    .params_size = sizeof(softmax_params),
+                                   .has_dim = true, .reads_output = true};
+static const tshi_op log_softmax_op = {"log_softmax",   softmax_rules,       softmax_shape,
+                                       softmax_forward, softmax_backward,    .params_size = sizeof(softmax_params),
+                                       .has_dim = true, .reads_output = true};
 
 tsh_tensor *tsh_softmax(tsh_tape *tape, tsh_tensor *x, int dim) {
     return tshi_apply(tape, &softmax_op, 1, &x, &(softmax_params){dim, false});

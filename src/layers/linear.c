@@ -12,7 +12,7 @@ struct tsh_linear {
 
 static const char what[] = "linear_forward";
 
-static const tshi_unary functions[] = {[TSH_ACTIVATION_NONE] = TSHI_UNARY_COUNT,
+static const tshi_unary functions[] = {[TSH_ACTIVATION_NONE] = TSHI_IDENTITY,
                                        [TSH_ACTIVATION_GELU] = TSHI_GELU_ERF,
                                        [TSH_ACTIVATION_GELU_TANH] = TSHI_GELU_TANH,
                                        [TSH_ACTIVATION_RELU] = TSHI_RELU,
@@ -123,9 +123,9 @@ tsh_tensor *tsh_linear_forward(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x)
     bias = tshi_parameter_beside(tape, bias, x, row ? layer->axis : -1);
     if (bias && row) bias = tshi_transit(tape, bias, layer->axis, TSH_PARTIAL, false);
     tshi_unary f = functions[c->activation];
-    tsh_tensor *y = tshi_affine(tape, x, weight, bias, row ? TSHI_UNARY_COUNT : f);
+    tsh_tensor *y = tshi_affine(tape, x, weight, bias, row ? TSHI_IDENTITY : f);
     y = tshi_layer_leave(tape, y, layer->axis, c->shard, c->gather_output, c->sequence_parallel);
-    return row ? tshi_activate(tape, y, f, false) : y;
+    return row ? tshi_activate(tape, y, f) : y;
 }
 
 /* --- parameters --------------------------------------------------------------------------------------------------- */

@@ -349,7 +349,7 @@ static void memory(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &like_y));
     y = tsh_device_stats(tsh_world_device(r->world)).bytes_in_use - y;
     tshi_check(r, warm.forward == one.forward, "the first forward held %zu, the next %zu", warm.forward, one.forward);
-    tshi_check(r, one.forward == two.forward && one.peak == two.peak, "one call holds %zu, %zu at most, two %zu, %zu",
+    tshi_check(r, one.forward == two.forward && one.peak <= two.peak, "one call holds %zu, %zu at most, two %zu, %zu",
                one.forward, one.peak, two.forward, two.peak);
     tshi_check(r, one.unrecorded == y && two.unrecorded == 2 * y,
                "not recorded one call holds %zu, two hold %zu, y is %zu", one.unrecorded, two.unrecorded, y);
