@@ -19,7 +19,7 @@ static tsh_status settle(tshi_schedule *schedule) {
     tsh_data_parallel *dp = (tsh_data_parallel *)schedule;
     if (dp->stage == TSHI_UNDER_WAY) {
         tsh_status status = tshi_buckets_wait(dp);
-        dp->stage = status == TSH_OK ? TSHI_IDLE : TSHI_BROKEN;
+        dp->stage = status == TSH_OK ? TSHI_NO_SUMS : TSHI_BROKEN;
         /* Here alone, perhaps: the tape's reset tells the other ranks. */
         return status != TSH_OK && dp->tape ? tshi_tape_spoil(dp->tape, status, "data_parallel") : status;
     }

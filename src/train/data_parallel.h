@@ -31,7 +31,7 @@ typedef struct tshi_bucket {
 } tshi_bucket;
 
 typedef enum tshi_stage {
-    TSHI_IDLE,
+    TSHI_NO_SUMS,
     TSHI_BACKWARD,
     TSHI_UNDER_WAY, /* sums are started, nobody has waited for them */
     TSHI_BROKEN     /* by a failure: gradients are not to be had until the next backward */

@@ -16,7 +16,7 @@ tsh_status tshi_gradient_settle(const tsh_tensor *parameter) {
     return open ? parameter->schedule->settle(parameter->schedule) : TSH_OK;
 }
 
-static tsh_status fill_slot(tshi_slot *slot, tsh_tensor *parameter, int states) {
+static tsh_status fill_slot(tshi_optimizer_slot *slot, tsh_tensor *parameter, int states) {
     tsh_status status = tshi_check_computes(parameter->mesh->device, parameter->dtype, "an optimizer's parameter");
     if (status != TSH_OK) return status;
     slot->parameter = tsh_tensor_retain(parameter);
@@ -66,7 +66,7 @@ void tsh_optimizer_destroy(tsh_optimizer *optimizer) {
     tshi_free(allocator, optimizer);
 }
 
-static tshi_update update_of(const tshi_slot *slot, const tsh_tensor *grad) {
+static tshi_update update_of(const tshi_optimizer_slot *slot, const tsh_tensor *grad) {
     tshi_update u = {.n = slot->parameter->numel, .grad = tshi_data(grad), .p = tshi_data(slot->parameter)};
     for (int i = 0; i < TSHI_MAX_STATES; i++) u.state[i] = slot->state[i] ? tshi_data(slot->state[i]) : NULL;
     return u;
@@ -79,10 +79,10 @@ tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
         if (status != TSH_OK) return status;
     }
     /* Neighbours of one dtype that have taken as many steps go together. */
-    const tshi_slot *first = NULL;
+    const tshi_optimizer_slot *first = NULL;
     int count = 0;
     for (int i = 0; i < optimizer->count; i++) {
-        tshi_slot *slot = &optimizer->slots[i];
+        tshi_optimizer_slot *slot = &optimizer->slots[i];
         const tsh_tensor *grad = tsh_tensor_grad(slot->parameter);
         if (!grad) continue;
         slot->steps++;

@@ -8,11 +8,11 @@
 #define TSHI_MAX_STATES 2
 
 /* A parameter with the tensors that its optimizer keeps for it. */
-typedef struct tshi_slot {
+typedef struct tshi_optimizer_slot {
     tsh_tensor *parameter;
     tsh_tensor *state[TSHI_MAX_STATES];
     int64_t steps; /* taken */
-} tshi_slot;
+} tshi_optimizer_slot;
 
 /* An optimizer is a const struct: its name and step number `step` (from 1) of `count` parameters of one dtype. */
 typedef struct tshi_optimizer_kind {
@@ -23,7 +23,7 @@ typedef struct tshi_optimizer_kind {
 struct tsh_optimizer {
     const tshi_optimizer_kind *kind;
     tsh_world *world;
-    tshi_slot *slots;
+    tshi_optimizer_slot *slots;
     tshi_update *updates; /* [count] */
     int count;
     double lr;

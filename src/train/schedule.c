@@ -98,13 +98,13 @@ static tsh_status passed(tshi_schedule *schedule, const tshi_node *node) {
 static tsh_status end(tshi_schedule *schedule, tsh_status status) {
     tsh_data_parallel *dp = of(schedule);
     if (status == TSH_OK && dp->sync) status = start_complete(dp);
-    dp->stage = status != TSH_OK ? TSHI_BROKEN : dp->sync ? TSHI_UNDER_WAY : TSHI_IDLE;
+    dp->stage = status != TSH_OK ? TSHI_BROKEN : dp->sync ? TSHI_UNDER_WAY : TSHI_NO_SUMS;
     return status;
 }
 
 static void forget(tshi_schedule *schedule) {
     tshi_buckets_forget(of(schedule));
-    of(schedule)->stage = TSHI_IDLE;
+    of(schedule)->stage = TSHI_NO_SUMS;
 }
 
 static void detach(tshi_schedule *schedule) {

@@ -34,7 +34,7 @@ Test(recovery, of_threads, .timeout = 60) {
 
 Test(recovery, of_one_rank, .timeout = 20) {
     tshi_course course;
-    tshi_story s = {TSHI_LAST, 0};
+    tshi_story s = {TSHI_AT_END, 0};
     tshi_test_options options = {.ranks = 1, .result_bytes = sizeof course};
     cr_assert_str_empty(tshi_test_run_with(&options, loop, &s, NULL, &course));
     for (int i = 0; i < TSHI_LOOP_STEPS; i++) cr_assert_eq(course.ok[i], i != TSHI_LOST_STEP, "step %d", i);

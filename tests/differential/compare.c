@@ -105,7 +105,7 @@ static double summed(const comparison *c, int k, int rank, int64_t i) {
         bool term = true;
         for (int a = 0; a < c->p->axes; a++) {
             bool free = e->layout[a].kind == TSH_KIND_PARTIAL;
-            term = term && (free || tshi_place_index(c->p, r, a) == tshi_place_index(c->p, rank, a));
+            term = term && (free || tshi_rank_index(c->p, r, a) == tshi_rank_index(c->p, rank, a));
         }
         if (term) sum += c->ranks[r].numbers[c->ranks[r].entries[k].at + (size_t)i];
     }
@@ -123,7 +123,7 @@ static bool compare_numbers(comparison *c, int k, int rank) {
     if (!dims_equal(&e->shape, &box.shape) || !dims_equal(&e->whole, &whole->shape)) {
         return differ(c, e, rank, "its shape or global shape is wrong");
     }
-    if (tshi_place_number(c->p, e->layout, TSH_KIND_PARTIAL, rank) > 0) return true;
+    if (tshi_rank_number(c->p, e->layout, TSH_KIND_PARTIAL, rank) > 0) return true;
     for (int64_t i = 0; i < e->count; i++) {
         int64_t at = tshi_box_index(&box, &whole->shape, i);
         double got = summed(c, k, rank, i), wanted = c->truths[rank].numbers[whole->at + (size_t)at];
@@ -140,7 +140,7 @@ static bool compare_numbers(comparison *c, int k, int rank) {
  * is cheapest for those that share them. */
 static int layout_peer(const tshi_program *p, int rank) {
     int peer = 0;
-    while (p->ragged >= 0 && tshi_place_index(p, peer, p->ragged) != tshi_place_index(p, rank, p->ragged)) peer++;
+    while (p->ragged >= 0 && tshi_rank_index(p, peer, p->ragged) != tshi_rank_index(p, rank, p->ragged)) peer++;
     return peer;
 }
 

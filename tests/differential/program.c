@@ -116,26 +116,26 @@ int tshi_leaf_flags(const tshi_step *s) {
 
 tshi_dims tshi_leaf_dims(const tshi_program *p, const tshi_step *s, int rank) {
     tshi_dims dims = s->shape;
-    if (tshi_leaf_flags(s) & FLAG_RAGGED) dims.dim[0] += tshi_place_index(p, rank, p->ragged);
+    if (tshi_leaf_flags(s) & FLAG_RAGGED) dims.dim[0] += tshi_rank_index(p, rank, p->ragged);
     return dims;
 }
 
 /* --- places ------------------------------------------------------------------------------------------------------- */
 
-int tshi_place_index(const tshi_program *p, int rank, int axis) {
+int tshi_rank_index(const tshi_program *p, int rank, int axis) {
     for (int a = p->axes - 1; a > axis; a--) rank /= p->size[a];
     return rank % p->size[axis];
 }
 
-int tshi_place_number(const tshi_program *p, const tsh_layout *layout, tsh_layout_kind kind, int rank) {
+int tshi_rank_number(const tshi_program *p, const tsh_layout *layout, tsh_layout_kind kind, int rank) {
     int number = 0;
     for (int a = 0; a < p->axes; a++) {
-        if (layout[a].kind == kind) number = number * p->size[a] + tshi_place_index(p, rank, a);
+        if (layout[a].kind == kind) number = number * p->size[a] + tshi_rank_index(p, rank, a);
     }
     return number;
 }
 
-int tshi_place_count(const tshi_program *p, const tsh_layout *layout, tsh_layout_kind kind) {
+int tshi_rank_count(const tshi_program *p, const tsh_layout *layout, tsh_layout_kind kind) {
     int count = 1;
     for (int a = 0; a < p->axes; a++) {
         if (layout[a].kind == kind) count *= p->size[a];
@@ -148,7 +148,7 @@ tshi_box tshi_box_of(const tshi_program *p, const tsh_layout *layout, int rank, 
     for (int a = 0; a < p->axes; a++) {
         if (layout[a].kind != TSH_KIND_SHARD) continue;
         int64_t start, *length = &box.shape.dim[layout[a].dim];
-        tsh_split(*length, p->size[a], tshi_place_index(p, rank, a), &start, length);
+        tsh_split(*length, p->size[a], tshi_rank_index(p, rank, a), &start, length);
         box.start.dim[layout[a].dim] += start;
     }
     return box;

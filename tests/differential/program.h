@@ -156,10 +156,10 @@ double tshi_leaf_term(const tshi_program *p, const tshi_step *s, int copy, int p
 double tshi_salted_value(const tshi_program *p, uint64_t salt, int copy, int64_t i);
 
 /* Places of a rank: its index along an axis; its number among those that differ along axes of these kinds alone. */
-int tshi_place_index(const tshi_program *p, int rank, int axis);
-int tshi_place_number(const tshi_program *p, const tsh_layout *layout, tsh_layout_kind kind, int rank);
+int tshi_rank_index(const tshi_program *p, int rank, int axis);
+int tshi_rank_number(const tshi_program *p, const tsh_layout *layout, tsh_layout_kind kind, int rank);
 /* How many such numbers there are. */
-int tshi_place_count(const tshi_program *p, const tsh_layout *layout, tsh_layout_kind kind);
+int tshi_rank_count(const tshi_program *p, const tsh_layout *layout, tsh_layout_kind kind);
 
 /* What a rank holds of a whole: its first element in each dim, and how many. */
 typedef struct tshi_box {

@@ -39,9 +39,9 @@ static bool together(run *r) {
 /* --- leaves ------------------------------------------------------------------------------------------------------- */
 
 static double element(const run *r, const tshi_step *s, int64_t i) {
-    int copy = tshi_place_number(r->p, s->layout, TSH_KIND_LOCAL, r->part->rank);
-    int place = tshi_place_number(r->p, s->layout, TSH_KIND_PARTIAL, r->part->rank);
-    int terms = tshi_place_count(r->p, s->layout, TSH_KIND_PARTIAL);
+    int copy = tshi_rank_number(r->p, s->layout, TSH_KIND_LOCAL, r->part->rank);
+    int place = tshi_rank_number(r->p, s->layout, TSH_KIND_PARTIAL, r->part->rank);
+    int terms = tshi_rank_count(r->p, s->layout, TSH_KIND_PARTIAL);
     if (place > 0) return tshi_leaf_term(r->p, s, copy, place, i);
     double value = tshi_leaf_value(r->p, s, copy, i);
     for (int j = 1; j < terms; j++) value -= tshi_leaf_term(r->p, s, copy, j, i);
@@ -267,7 +267,7 @@ static tsh_status make_gradient(const run *r, const tshi_objective *o, tsh_tenso
     }
     tsh_status status = tsh_tensor_create(r->part->mesh, &config, out);
     if (status != TSH_OK) return status;
-    int copy = tshi_place_number(r->p, config.layout, TSH_KIND_LOCAL, r->part->rank);
+    int copy = tshi_rank_number(r->p, config.layout, TSH_KIND_LOCAL, r->part->rank);
     tshi_box box = tshi_box_of(r->p, config.layout, r->part->rank, &whole);
     for (int64_t i = 0; i < tsh_tensor_local_numel(*out); i++) {
         put(*out, i, tshi_salted_value(r->p, o->salt, copy, tshi_box_index(&box, &whole, i)));

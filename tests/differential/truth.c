@@ -72,7 +72,7 @@ static bool make_leaves(truth *t, int k) {
     const tshi_step *s = &t->p->step[k];
     tsh_tensor *made[MAX_RANKS] = {NULL};
     for (int r = 0; r < t->ranks; r++) {
-        int copy = tshi_place_number(t->p, s->layout, TSH_KIND_LOCAL, r);
+        int copy = tshi_rank_number(t->p, s->layout, TSH_KIND_LOCAL, r);
         if (!made[copy]) made[copy] = make_leaf(t, k, copy, r);
         if (!made[copy]) return failed(t, "leaf");
         t->leaf[k].of[r] = made[copy];
@@ -112,7 +112,7 @@ static bool set_up(truth *t) {
 static int along(const truth *t, int r, int axis, int index) {
     int stride = 1;
     for (int a = t->p->axes - 1; a > axis; a--) stride *= t->p->size[a];
-    return r + (index - tshi_place_index(t->p, r, axis)) * stride;
+    return r + (index - tshi_rank_index(t->p, r, axis)) * stride;
 }
 
 /* Whether the ranks along an axis from r have the tensors that those from q have. */
@@ -147,8 +147,8 @@ static void move(truth *t, const tshi_entry *from, const tshi_entry *to, const c
         if (is && !was) fresh[a] = TSH_LOCAL;
     }
     for (int r = 0; r < t->ranks; r++) {
-        int number = tshi_place_number(t->p, fresh, TSH_KIND_LOCAL, r), q = 0;
-        while (q < r && (c.of[q] != c.of[r] || tshi_place_number(t->p, fresh, TSH_KIND_LOCAL, q) != number)) q++;
+        int number = tshi_rank_number(t->p, fresh, TSH_KIND_LOCAL, r), q = 0;
+        while (q < r && (c.of[q] != c.of[r] || tshi_rank_number(t->p, fresh, TSH_KIND_LOCAL, q) != number)) q++;
         bool integer = tsh_tensor_dtype(c.of[r]) == TSH_INT64;
         out->of[r] = q < r ? out->of[q] : integer ? c.of[r] : tsh_scale(t->bench.tape, c.of[r], 1);
     }
@@ -340,7 +340,7 @@ static double weight_of(const truth *t) {
 static tsh_tensor *copy_objective(truth *t, const tshi_objective *o, const tsh_layout *layout, int r) {
     tsh_tensor *x = t->value[o->value].of[r], *g = NULL;
     tsh_tape *tape = t->bench.tape;
-    int copy = tshi_place_number(t->p, layout, TSH_KIND_LOCAL, r);
+    int copy = tshi_rank_number(t->p, layout, TSH_KIND_LOCAL, r);
     if (tsh_tensor_clone(x, &g) != TSH_OK) return NULL;
     for (int64_t i = 0; i < tsh_tensor_local_numel(g); i++) {
         double value = (o->given ? tshi_salted_value(t->p, o->salt, copy, i) : 1) * weight_of(t);

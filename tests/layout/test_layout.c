@@ -1,5 +1,5 @@
 /* Layout algebra against plain counting. */
-#include "support/place.h"
+#include "support/mesh_view.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -30,14 +30,14 @@ Test(layout, two_axes_known_answer, .timeout = 120) {
     static const double expected[4][9] = {
         {0, 1, 2, 5, 6, 7, 10, 11, 12}, {3, 4, 8, 9, 13, 14}, {15, 16, 17, 20, 21, 22}, {18, 19, 23, 24}};
     for (int rank = 0; rank < 4; rank++) {
-        tshi_place place = tshi_place_make(2, (int[]){2, 2}, (int[]){rank / 2, rank % 2});
-        tsh_tensor *t =
-            tshi_place_tensor(&place, TSH_FLOAT64, 2, (int64_t[]){5, 5}, (tsh_layout[]){TSH_SHARD(0), TSH_SHARD(-1)});
+        tshi_mesh_view view = tshi_mesh_view_make(2, (int[]){2, 2}, (int[]){rank / 2, rank % 2});
+        tsh_tensor *t = tshi_mesh_view_tensor(&view, TSH_FLOAT64, 2, (int64_t[]){5, 5},
+                                              (tsh_layout[]){TSH_SHARD(0), TSH_SHARD(-1)});
         int64_t n = (rank < 2 ? 3 : 2) * (rank % 2 ? 2 : 3);
         cr_assert_eq(tsh_tensor_local_numel(t), n);
         cr_assert(memcmp(tsh_tensor_data(t), expected[rank], (size_t)n * sizeof(double)) == 0, "rank %d", rank);
         tsh_tensor_release(t);
-        tshi_place_free(&place);
+        tshi_mesh_view_free(&view);
     }
 }
 
@@ -46,17 +46,17 @@ Test(layout, one_dim_over_two_axes, .timeout = 120) {
     for (int64_t n = 0; n < 14; n++) {
         int64_t next = 0;
         for (int rank = 0; rank < 6; rank++) {
-            tshi_place place = tshi_place_make(2, (int[]){2, 3}, (int[]){rank / 3, rank % 3});
+            tshi_mesh_view view = tshi_mesh_view_make(2, (int[]){2, 3}, (int[]){rank / 3, rank % 3});
             tshi_shape shape = {.ndim = 1, .global = {n}};
             tsh_layout layout[TSH_MAX_AXES] = {TSH_SHARD(0), TSH_SHARD(0)};
-            cr_assert_eq(tshi_shape_resolve(&place.mesh, &shape, layout), TSH_OK);
+            cr_assert_eq(tshi_shape_resolve(&view.mesh, &shape, layout), TSH_OK);
             int64_t half;
             tsh_split(n, 2, rank / 3, NULL, &half);
             tsh_split(half, 3, rank % 3, NULL, &half);
             cr_assert_eq(shape.local[0], half);
-            cr_assert_eq(tshi_shape_start(&place.mesh, &shape, layout, 0), next);
+            cr_assert_eq(tshi_shape_start(&view.mesh, &shape, layout, 0), next);
             next += half;
-            tshi_place_free(&place);
+            tshi_mesh_view_free(&view);
         }
         cr_assert_eq(next, n);
     }

@@ -2,6 +2,7 @@
 #include "device/cuda/cuda.h"
 
 #include "standin/launch.h"
+#include "standin/standin.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -197,7 +198,7 @@ void standin_launch(cudaStream_t stream, const char *what, unsigned blocks, unsi
         abort();
     }
     launch_data *data = new launch_data{what, blocks, threads, thread};
-    if (tshi_standin_capture && tshi_standin_capture(stream, run, data, drop)) return;
+    if (standin_capture(stream, run, data, drop)) return;
     run(data);
     drop(data);
 }

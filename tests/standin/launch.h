@@ -27,11 +27,6 @@
 // Where the running thread is.
 inline thread_local uint3 threadIdx, blockIdx, blockDim, gridDim;
 
-// The program may define it: a launch on a stream that is being captured goes there instead, to be run by run(data)
-// any number of times, and at last dropped by drop(data). Returns false for a stream that is not.
-extern "C" __attribute__((weak)) bool tshi_standin_capture(cudaStream_t stream, void (*run)(void *data), void *data,
-                                                           void (*drop)(void *data));
-
 namespace tshi {
 
 void standin_launch(cudaStream_t stream, const char *what, unsigned blocks, unsigned threads,

@@ -47,7 +47,9 @@ void standin_count(const char *name, int change);
  * a stream that is captured, into the graph. False where `stream` is none of ours; nothing is done then. */
 bool standin_queue(cudaStream_t stream, bool (*ready)(void *data), void (*run)(void *data), void *data,
                    void (*drop)(void *data));
-bool tshi_standin_capture(cudaStream_t stream, void (*run)(void *data), void *data, void (*drop)(void *data));
+/* A launch on a stream that is being captured: run(data) runs at each launch of the graph, drop(data) when the graph is
+ * destroyed. Returns false for a stream that is not captured, and does nothing then. */
+bool standin_capture(cudaStream_t stream, void (*run)(void *data), void *data, void (*drop)(void *data));
 /* Everything that can run, on all streams. */
 void standin_progress(void);
 /* Around work that may touch device memory, outside of what is queued. */

@@ -120,7 +120,7 @@ bool standin_queue(cudaStream_t stream, bool (*ready)(void *data), void (*run)(v
     return ours;
 }
 
-bool tshi_standin_capture(cudaStream_t stream, void (*run)(void *data), void *data, void (*drop)(void *data)) {
+bool standin_capture(cudaStream_t stream, void (*run)(void *data), void *data, void (*drop)(void *data)) {
     return standin_queue(stream, NULL, run, data, drop);
 }
 

@@ -66,7 +66,7 @@ static tsh_status make_step(kit *k, const tshi_story *s, bool here, double *loss
     fail_at(k, tape, here && s->when == TSHI_BETWEEN);
     y = tsh_reduce(tape, y, tsh_mesh_group(k->mesh, "b"));
     if (here && s->when == TSHI_LATE) tshi_nap(0.05);
-    fail_at(k, tape, here && (s->when == TSHI_LAST || s->when == TSHI_LATE));
+    fail_at(k, tape, here && (s->when == TSHI_AT_END || s->when == TSHI_LATE));
     if (here && s->when == TSHI_BY_HAND) tsh_world_fail(k->r->world, "no more");
     tsh_tensor *sum = tsh_sum(tape, tsh_add(tape, y, random), 0);
     tsh_status status = tsh_backward(tape, sum);

@@ -10,7 +10,7 @@ enum { TSHI_LOOP_STEPS = 7, TSHI_LOST_STEP = 3 };
 typedef enum tshi_moment {
     TSHI_FIRST,
     TSHI_BETWEEN,
-    TSHI_LAST,
+    TSHI_AT_END,
     TSHI_LATE,
     TSHI_EVALUATION,
     TSHI_MISMATCH,

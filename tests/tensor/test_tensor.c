@@ -1,20 +1,20 @@
 /* Tensors: creation, sharing, claims, access, wrong use. */
-#include "support/place.h"
+#include "support/mesh_view.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
 
-static tshi_place place;
+static tshi_mesh_view mesh_view;
 static const tsh_layout replicated[TSH_MAX_AXES];
 
 static void set_up(void) {
-    place = tshi_place_make(2, (int[]){2, 3}, (int[]){1, 2});
+    mesh_view = tshi_mesh_view_make(2, (int[]){2, 3}, (int[]){1, 2});
 }
 
 static void tear_down(void) {
-    cr_assert_eq(tsh_device_stats(place.device).bytes_in_use, 0, "every buffer was given back");
-    tshi_place_free(&place);
+    cr_assert_eq(tsh_device_stats(mesh_view.device).bytes_in_use, 0, "every buffer was given back");
+    tshi_mesh_view_free(&mesh_view);
 }
 
 TestSuite(tensor, .init = set_up, .fini = tear_down, .timeout = 120);
@@ -28,7 +28,7 @@ Test(tensor, is_zeroed_and_described) {
     tsh_tensor_config config = {
         .dtype = TSH_COMPLEX128, .ndim = 2, .shape = {5, 8}, .layout = {TSH_SHARD(0), TSH_PARTIAL}};
     char text[160];
-    cr_assert_eq(tsh_tensor_create(&place.mesh, &config, &t), TSH_OK);
+    cr_assert_eq(tsh_tensor_create(&mesh_view.mesh, &config, &t), TSH_OK);
     cr_assert_str_eq(tsh_tensor_describe(t, text, sizeof text), "complex128 [2,8] axis0=SHARD(0) axis1=PARTIAL");
     cr_assert_eq(tsh_tensor_shape(t)[0], 5);
     cr_assert_eq(tsh_tensor_local_nbytes(t), 2 * 8 * 16);
@@ -38,11 +38,11 @@ Test(tensor, is_zeroed_and_described) {
 }
 
 Test(tensor, empty_slices_and_scalars_are_tensors) {
-    tsh_tensor *empty =
-        tshi_place_tensor(&place, TSH_FLOAT32, 2, (int64_t[]){2, 4}, (tsh_layout[]){TSH_REPLICATED, TSH_SHARD(0)});
+    tsh_tensor *empty = tshi_mesh_view_tensor(&mesh_view, TSH_FLOAT32, 2, (int64_t[]){2, 4},
+                                              (tsh_layout[]){TSH_REPLICATED, TSH_SHARD(0)});
     cr_assert_eq(tsh_tensor_local_numel(empty), 0);
     cr_assert(tsh_tensor_data(empty) != NULL);
-    tsh_tensor *scalar = tshi_place_tensor(&place, TSH_FLOAT32, 0, NULL, replicated);
+    tsh_tensor *scalar = tshi_mesh_view_tensor(&mesh_view, TSH_FLOAT32, 0, NULL, replicated);
     cr_assert_eq(tsh_tensor_local_numel(scalar), 1);
     cr_assert_eq(tsh_tensor_fill(scalar, 2.5), TSH_OK);
     cr_assert_eq(tsh_tensor_item(scalar), 2.5);
@@ -53,7 +53,7 @@ Test(tensor, empty_slices_and_scalars_are_tensors) {
 }
 
 Test(tensor, views_share_memory_until_the_last) {
-    tsh_tensor *t = tshi_place_tensor(&place, TSH_FLOAT64, 2, (int64_t[]){3, 4}, replicated), *view, *clone;
+    tsh_tensor *t = tshi_mesh_view_tensor(&mesh_view, TSH_FLOAT64, 2, (int64_t[]){3, 4}, replicated), *view, *clone;
     tshi_shape row = {.ndim = 1, .local = {4}, .global = {4}};
     cr_assert_eq(tshi_tensor_view(t, &row, replicated, 4 * sizeof(double), &view), TSH_OK);
     cr_assert_eq(tsh_tensor_clone(view, &clone), TSH_OK);
@@ -70,7 +70,7 @@ Test(tensor, views_share_memory_until_the_last) {
 
 Test(tensor, read_and_write_want_the_own_number) {
     tsh_tensor *t =
-        tshi_place_tensor(&place, TSH_FLOAT32, 1, (int64_t[]){5}, (tsh_layout[]){TSH_SHARD(0), TSH_REPLICATED});
+        tshi_mesh_view_tensor(&mesh_view, TSH_FLOAT32, 1, (int64_t[]){5}, (tsh_layout[]){TSH_SHARD(0), TSH_REPLICATED});
     float in[2] = {8, 9}, out[2];
     cr_assert_eq(tsh_tensor_write(t, in, 2), TSH_OK);
     cr_assert_eq(tsh_tensor_read(t, out, 2), TSH_OK);
@@ -98,8 +98,8 @@ Test(tensor, wrong_creations_say_why_and_leave_null) {
         {{.ndim = 1, .shape = {4}, .layout = {TSH_SHARD(-2)}}, TSH_ERR_SHAPE, "SHARD(-2)"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        tsh_tensor *t = (tsh_tensor *)&place;
-        cr_assert_eq(tsh_tensor_create(&place.mesh, &cases[i].config, &t), cases[i].status, "case %zu: %s", i,
+        tsh_tensor *t = (tsh_tensor *)&mesh_view;
+        cr_assert_eq(tsh_tensor_create(&mesh_view.mesh, &cases[i].config, &t), cases[i].status, "case %zu: %s", i,
                      tsh_error_message());
         cr_assert(t == NULL);
         expect_words(cases[i].words);
@@ -109,10 +109,10 @@ Test(tensor, wrong_creations_say_why_and_leave_null) {
 }
 
 Test(tensor, claims) {
-    tsh_group *group = (tsh_group *)&place, *stranger = (tsh_group *)&replicated;
-    place.mesh.axis[1].group = group;
-    tsh_tensor *t =
-        tshi_place_tensor(&place, TSH_FLOAT32, 2, (int64_t[]){4, 6}, (tsh_layout[]){TSH_REPLICATED, TSH_REPLICATED});
+    tsh_group *group = (tsh_group *)&mesh_view, *stranger = (tsh_group *)&replicated;
+    mesh_view.mesh.axis[1].group = group;
+    tsh_tensor *t = tshi_mesh_view_tensor(&mesh_view, TSH_FLOAT32, 2, (int64_t[]){4, 6},
+                                          (tsh_layout[]){TSH_REPLICATED, TSH_REPLICATED});
     cr_assert_eq(tsh_tensor_claim(t, stranger, TSH_LOCAL, 0), TSH_ERR_ARGUMENT);
     cr_assert_eq(tsh_tensor_claim(t, group, TSH_SHARD(0), 0), TSH_ERR_LAYOUT, "only what is LOCAL can be claimed");
     cr_assert_eq(tsh_tensor_claim(t, group, TSH_LOCAL, 0), TSH_OK);
@@ -132,7 +132,7 @@ Test(tensor, claims) {
 }
 
 /* Every axis that is in `sharding` shards the one dim of n items; the rest are LOCAL. */
-static tsh_tensor *split_over(tshi_place *at, int64_t n, unsigned sharding) {
+static tsh_tensor *split_over(tshi_mesh_view *at, int64_t n, unsigned sharding) {
     tsh_tensor_config config = {.ndim = 1, .shape = {n}};
     for (int a = 0; a < at->mesh.axes; a++) config.layout[a] = sharding >> a & 1 ? TSH_SHARD(0) : TSH_LOCAL;
     tsh_tensor *t = NULL;
@@ -142,7 +142,7 @@ static tsh_tensor *split_over(tshi_place *at, int64_t n, unsigned sharding) {
 
 /* Claims are withdrawn along `first` and then `second`, and made again in the other order: each time the tensor has the
  * size that it had with the same claims before. */
-static void check_claims_of(tshi_place *at, int64_t n, int first, int second) {
+static void check_claims_of(tshi_mesh_view *at, int64_t n, int first, int second) {
     tsh_group *groups[] = {at->mesh.axis[0].group, at->mesh.axis[1].group, at->mesh.axis[2].group};
     tsh_tensor *t = split_over(at, n, 1u << first | 1u << second);
     cr_assert_eq(tsh_tensor_claim(t, groups[first], TSH_LOCAL, 0), TSH_OK);
@@ -169,26 +169,26 @@ static void check_claims_of(tshi_place *at, int64_t n, int first, int second) {
 
 Test(tensor, two_axes_are_claimed_of_one_dim_in_any_order) {
     for (int rank = 0; rank < 12; rank++) {
-        tshi_place at = tshi_place_make(3, (int[]){2, 3, 2}, (int[]){rank / 6, rank / 2 % 3, rank % 2});
+        tshi_mesh_view at = tshi_mesh_view_make(3, (int[]){2, 3, 2}, (int[]){rank / 6, rank / 2 % 3, rank % 2});
         for (int a = 0; a < 3; a++) at.mesh.axis[a].group = (tsh_group *)&at.mesh.axis[a];
         for (int64_t n = 0; n < 26; n++) {
             for (int pair = 0; pair < 9; pair++) {
                 if (pair / 3 != pair % 3) check_claims_of(&at, n, pair / 3, pair % 3);
             }
         }
-        tshi_place_free(&at);
+        tshi_mesh_view_free(&at);
     }
 }
 
 Test(tensor, a_layout_of_no_kind_is_refused) {
     const tsh_layout none[] = {{(tsh_layout_kind)7, 0}, {(tsh_layout_kind)-1, 0}, {(tsh_layout_kind)4, 0}};
-    tsh_group *group = (tsh_group *)&place;
-    place.mesh.axis[1].group = group;
-    tsh_tensor *t = split_over(&place, 4, 0);
+    tsh_group *group = (tsh_group *)&mesh_view;
+    mesh_view.mesh.axis[1].group = group;
+    tsh_tensor *t = split_over(&mesh_view, 4, 0);
     for (int i = 0; i < 3; i++) {
         tsh_tensor_config config = {.ndim = 1, .shape = {4}, .layout = {TSH_REPLICATED, none[i]}};
         tsh_tensor *created = NULL;
-        cr_assert_eq(tsh_tensor_create(&place.mesh, &config, &created), TSH_ERR_ARGUMENT);
+        cr_assert_eq(tsh_tensor_create(&mesh_view.mesh, &config, &created), TSH_ERR_ARGUMENT);
         expect_words("no kind of layout");
         cr_assert_eq(tsh_tensor_claim(t, group, none[i], 0), TSH_ERR_ARGUMENT);
         expect_words("no kind of layout");
@@ -199,7 +199,7 @@ Test(tensor, a_layout_of_no_kind_is_refused) {
 Test(tensor, gradients_are_for_floats) {
     tsh_tensor *t;
     tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 1, .shape = {3}};
-    cr_assert_eq(tsh_tensor_create(&place.mesh, &config, &t), TSH_OK);
+    cr_assert_eq(tsh_tensor_create(&mesh_view.mesh, &config, &t), TSH_OK);
     cr_assert_eq(tsh_tensor_require_grad(t), TSH_ERR_DTYPE);
     cr_assert(tsh_tensor_grad(t) == NULL);
     tsh_tensor_zero_grad(t);

@@ -60,7 +60,7 @@ static inline void post_far(const tsh_group *group, const tshi_call *call, tshi_
 static inline size_t post_data(const tsh_group *group, const tshi_call *call, tshi_slot *slot, size_t bytes,
                                size_t before) {
     const tsh_world *world = group->world;
-    if (bytes <= near_bytes(group, call) && bytes + before <= TSHI_INLINE) {
+    if (bytes <= near_bytes(group, call) && bytes + before <= TSHI_SLOT_PAYLOAD) {
         world->host->ops->copy(world->host, bytes, call->in, payload_of(group) + before);
         return before + bytes;
     }

@@ -123,7 +123,7 @@ static void say(const tsh_group *group, const char *text) {
     unsigned char *payload = tshi_payload(tshi_slot_at(lg, group->rank, lg->sync + 1));
     size_t length = strlen(text);
     /* A list of ranks may be longer than the room for data, and has room of its own. */
-    if (lg->draft.flags & TSHI_SLOT_FAILED && length >= TSHI_INLINE) length = TSHI_INLINE - 1;
+    if (lg->draft.flags & TSHI_SLOT_FAILED && length >= TSHI_SLOT_PAYLOAD) length = TSHI_SLOT_PAYLOAD - 1;
     memcpy(payload, text, length);
     payload[length] = '\0';
 }

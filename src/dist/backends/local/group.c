@@ -10,7 +10,7 @@ static size_t round_up(size_t n) {
 /* The payload also takes two counts for each member (all_to_all), or eleven digits and a comma (group_create). */
 static size_t slot_bytes(int size) {
     size_t counts = 16 * (size_t)size + 64;
-    return round_up(sizeof(tshi_slot) + (counts > TSHI_INLINE ? counts : TSHI_INLINE));
+    return round_up(sizeof(tshi_slot) + (counts > TSHI_SLOT_PAYLOAD ? counts : TSHI_SLOT_PAYLOAD));
 }
 
 static uint32_t slots(int size) {
@@ -56,7 +56,7 @@ void tshi_local_tune(tshi_local_group *lg, const tshi_local *local) {
     static const size_t near_bytes[TSH_COLLECTIVE_COUNT] = {1024, 1024, 1024, 2048, 1024, 0, 4096, 4096, 4096, 0, 0};
     lg->spins = local->spins;
     for (int i = 0; i < TSH_COLLECTIVE_COUNT; i++) {
-        lg->near_bytes[i] = local->crowded ? TSHI_INLINE : near_bytes[i];
+        lg->near_bytes[i] = local->crowded ? TSHI_SLOT_PAYLOAD : near_bytes[i];
     }
 }
 

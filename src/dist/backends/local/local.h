@@ -24,8 +24,8 @@
 
 #define TSHI_LINE_BYTES 128 /* two cache lines: the hardware fetches them in pairs */
 /* Room in the slot itself for data that needs one sync only. */
-#define TSHI_INLINE     4160
-#define TSHI_CORE_BYTES 128
+#define TSHI_SLOT_PAYLOAD 4160
+#define TSHI_CORE_BYTES   128
 /* Slots of a member, and of one of a large group, whose block would grow too large: powers of two. */
 #define TSHI_SLOTS       16
 #define TSHI_FEW_SLOTS   2
@@ -144,7 +144,7 @@ typedef struct tshi_local {
 typedef struct tshi_post tshi_post; /* local_message.c */
 
 /* What a started call does when all have posted my last sync. */
-typedef enum tshi_stage { TSHI_TO_POST, TSHI_TO_MOVE, TSHI_MOVED } tshi_stage;
+typedef enum tshi_progress { TSHI_TO_POST, TSHI_TO_MOVE, TSHI_MOVED } tshi_progress;
 
 typedef struct tshi_local_group {
     char *block;
@@ -157,8 +157,8 @@ typedef struct tshi_local_group {
     tshi_slot draft;  /* what I am about to say, until it is posted; then what I have said */
     const char *name; /* of the call under way */
     int spins;
-    tshi_stage stage;   /* of the started call */
-    tsh_status refused; /* what went wrong with GPU memory in the call under way; the words are in my slot */
+    tshi_progress stage; /* of the started call */
+    tsh_status refused;  /* what went wrong with GPU memory in the call under way; the words are in my slot */
     size_t near_bytes[TSH_COLLECTIVE_COUNT]; /* up to which data goes into the slot, the same on all ranks */
     const void **in;                         /* [size], scratch */
     void **out;
@@ -186,9 +186,10 @@ static inline unsigned char *tshi_payload(tshi_slot *slot) {
 
 /* At the end of the payload: calls on GPUs have nothing else there but counts, of at most TSHI_REDUCE_MOST ranks. */
 static inline unsigned char *tshi_slot_share(tshi_slot *slot) {
-    return tshi_payload(slot) + TSHI_INLINE - sizeof(tshi_share);
+    return tshi_payload(slot) + TSHI_SLOT_PAYLOAD - sizeof(tshi_share);
 }
-static_assert(16 * TSHI_REDUCE_MOST + sizeof(tshi_share) <= TSHI_INLINE, "counts and a share have room in a slot");
+static_assert(16 * TSHI_REDUCE_MOST + sizeof(tshi_share) <= TSHI_SLOT_PAYLOAD,
+              "counts and a share have room in a slot");
 
 /* --- memory.c: how memory is had ---------------------------------------------------------------------------------- */
 

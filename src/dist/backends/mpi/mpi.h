@@ -50,14 +50,14 @@ typedef struct tshi_mpi_peer {
 } tshi_mpi_peer;
 
 /* A thread beside the world's that looks at calls which block; see mpi_watch.c. */
-typedef struct tshi_watch {
+typedef struct tshi_mpi_watch {
     _Atomic uint64_t passages; /* into such a call and out of it: odd inside */
     _Atomic(const tsh_group *) group;
     bool running, ended;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-} tshi_watch;
+} tshi_mpi_watch;
 
 /* What a rank has sent before it left or failed may still be under way for so long, seconds. */
 #define TSHI_GRACE 0.25
@@ -94,7 +94,7 @@ typedef struct tshi_mpi {
     uint64_t next_group; /* numbers the groups that this rank leads */
     char broken_words[TSHI_MESSAGE_SIZE];
     tshi_pool messages;
-    tshi_watch watch;
+    tshi_mpi_watch watch;
 } tshi_mpi;
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
@@ -276,7 +276,7 @@ void tshi_watch_settle(tsh_world *world);
 
 /* Around what blocks. */
 static inline void tshi_watch_pass(tsh_group *group) {
-    tshi_watch *w = &tshi_mpi_of(group->world)->watch;
+    tshi_mpi_watch *w = &tshi_mpi_of(group->world)->watch;
     uint64_t passages = atomic_load_explicit(&w->passages, memory_order_relaxed);
     atomic_store_explicit(&w->group, group, memory_order_relaxed);
     atomic_store_explicit(&w->passages, passages + 1, memory_order_release);

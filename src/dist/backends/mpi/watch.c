@@ -35,7 +35,7 @@ static void until(struct timespec *out, double seconds) {
 /* With the lock: groups are not closed meanwhile. */
 static void *watch(void *argument) {
     const tsh_world *world = argument;
-    tshi_watch *w = &tshi_mpi_of(world)->watch;
+    tshi_mpi_watch *w = &tshi_mpi_of(world)->watch;
     uint64_t seen = 0;
     double since = 0, next_word = 0;
     pthread_mutex_lock(&w->lock);
@@ -60,7 +60,7 @@ static void *watch(void *argument) {
 }
 
 /* Signals are for the program's own threads. */
-static bool start(tsh_world *world, tshi_watch *w) {
+static bool start(tsh_world *world, tshi_mpi_watch *w) {
     pthread_attr_t attributes;
     sigset_t all, before;
     if (pthread_attr_init(&attributes) != 0) return false;
@@ -74,7 +74,7 @@ static bool start(tsh_world *world, tshi_watch *w) {
 }
 
 void tshi_watch_open(tsh_world *world) {
-    tshi_watch *w = &tshi_mpi_of(world)->watch;
+    tshi_mpi_watch *w = &tshi_mpi_of(world)->watch;
     pthread_condattr_t monotonic;
     if (pthread_condattr_init(&monotonic) != 0) return;
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -86,7 +86,7 @@ void tshi_watch_open(tsh_world *world) {
 }
 
 void tshi_watch_close(tsh_world *world) {
-    tshi_watch *w = &tshi_mpi_of(world)->watch;
+    tshi_mpi_watch *w = &tshi_mpi_of(world)->watch;
     if (!w->running) return;
     w->running = false;
     pthread_mutex_lock(&w->lock);
@@ -99,7 +99,7 @@ void tshi_watch_close(tsh_world *world) {
 }
 
 void tshi_watch_settle(tsh_world *world) {
-    tshi_watch *w = &tshi_mpi_of(world)->watch;
+    tshi_mpi_watch *w = &tshi_mpi_of(world)->watch;
     if (!w->running) return;
     pthread_mutex_lock(&w->lock);
     pthread_mutex_unlock(&w->lock);
