@@ -46,7 +46,7 @@ static double logits(const bed *b) {
 /* --- the kernels -------------------------------------------------------------------------------------------------- */
 
 static void run_copy(const bed *b) {
-    b->device->ops->copy(b->device, (size_t)(plane(b) * size_of(b)), at(b->buffer[0]), at(b->buffer[1]));
+    b->device->ops->copy.within(b->device, (size_t)(plane(b) * size_of(b)), at(b->buffer[0]), at(b->buffer[1]));
 }
 
 static double copy_bytes(const bed *b) {
@@ -54,11 +54,12 @@ static double copy_bytes(const bed *b) {
 }
 
 static void run_gelu(const bed *b) {
-    b->device->ops->unary(b->device, TSHI_GELU_TANH, b->dtype, b->rows * b->cols, at(b->buffer[0]), at(b->buffer[1]));
+    b->device->ops->elementwise.unary(b->device, TSHI_GELU_TANH, b->dtype, b->rows * b->cols, at(b->buffer[0]),
+                                      at(b->buffer[1]));
 }
 
 static void run_bias_backward(const bed *b) {
-    b->device->ops->bias_backward(b->device, b->dtype, b->rows, b->cols, at(b->buffer[0]), at(b->vector[0]));
+    b->device->ops->sum.bias_backward(b->device, b->dtype, b->rows, b->cols, at(b->buffer[0]), at(b->vector[0]));
 }
 
 static double one_read(const bed *b) {
@@ -66,12 +67,12 @@ static double one_read(const bed *b) {
 }
 
 static void run_norm(const bed *b) {
-    b->device->ops->norm(b->device, false, b->dtype, b->rows, b->cols, 1e-5, at(b->buffer[0]), at(b->vector[0]),
-                         at(b->vector[1]), at(b->buffer[1]), at(b->rows_of[0]), at(b->rows_of[1]));
+    b->device->ops->norm.forward(b->device, false, b->dtype, b->rows, b->cols, 1e-5, at(b->buffer[0]), at(b->vector[0]),
+                                 at(b->vector[1]), at(b->buffer[1]), at(b->rows_of[0]), at(b->rows_of[1]));
 }
 
 static void run_norm_backward(const bed *b) {
-    b->device->ops->norm_backward(b->device, false, b->dtype, b->rows, b->cols, at(b->buffer[0]), at(b->vector[0]),
+    b->device->ops->norm.backward(b->device, false, b->dtype, b->rows, b->cols, at(b->buffer[0]), at(b->vector[0]),
                                   at(b->rows_of[0]), at(b->rows_of[1]), at(b->buffer[1]), 0, at(b->buffer[2]),
                                   at(b->vector[1]), at(b->vector[2]));
 }
@@ -88,9 +89,9 @@ static tshi_classes classes_of(const bed *b) {
 static void run_loss(const bed *b) {
     const tshi_classes c = classes_of(b);
     const tshi_device_ops *ops = b->device->ops;
-    ops->cross_entropy_sums(b->device, b->dtype, &c, at(b->buffer[0]), at(b->targets), at(b->rows_of[0]),
+    ops->cross_entropy.sums(b->device, b->dtype, &c, at(b->buffer[0]), at(b->targets), at(b->rows_of[0]),
                             at(b->rows_of[1]));
-    ops->cross_entropy_loss(b->device, b->dtype, &c, at(b->targets), at(b->rows_of[1]), at(b->rows_of[2]));
+    ops->cross_entropy.loss(b->device, b->dtype, &c, at(b->targets), at(b->rows_of[1]), at(b->rows_of[2]));
 }
 
 static double loss_bytes(const bed *b) {
@@ -99,7 +100,7 @@ static double loss_bytes(const bed *b) {
 
 static void run_loss_backward(const bed *b) {
     const tshi_classes c = classes_of(b);
-    b->device->ops->cross_entropy_backward(b->device, b->dtype, &c, at(b->buffer[0]), at(b->targets), at(b->rows_of[0]),
+    b->device->ops->cross_entropy.backward(b->device, b->dtype, &c, at(b->buffer[0]), at(b->targets), at(b->rows_of[0]),
                                            at(b->rows_of[1]), at(b->rows_of[2]), 1, NULL, 0, at(b->buffer[1]));
 }
 
@@ -121,7 +122,7 @@ static void run_adamw(const bed *b) {
                           .state = {(char *)at(b->state[0]) + start * sum, (char *)at(b->state[1]) + start * sum},
                           .p = (char *)at(b->buffer[1]) + start * size};
     }
-    b->device->ops->adamw(b->device, b->dtype, &settings, 8, updates);
+    b->device->ops->optimizer.adamw(b->device, b->dtype, &settings, 8, updates);
 }
 
 static double adamw_bytes(const bed *b) {
@@ -129,8 +130,8 @@ static double adamw_bytes(const bed *b) {
 }
 
 static void run_embedding(const bed *b) {
-    b->device->ops->embedding(b->device, b->dtype, b->tokens, at(b->ids), 0, b->vocabulary, b->cols, at(b->buffer[0]),
-                              at(b->buffer[1]));
+    b->device->ops->embedding.forward(b->device, b->dtype, b->tokens, at(b->ids), 0, b->vocabulary, b->cols,
+                                      at(b->buffer[0]), at(b->buffer[1]));
 }
 
 static double embedding_bytes(const bed *b) {
@@ -138,7 +139,7 @@ static double embedding_bytes(const bed *b) {
 }
 
 static void run_embedding_backward(const bed *b) {
-    b->device->ops->embedding_backward(b->device, b->dtype, b->tokens, at(b->ids), 0, b->vocabulary, b->cols, -1,
+    b->device->ops->embedding.backward(b->device, b->dtype, b->tokens, at(b->ids), 0, b->vocabulary, b->cols, -1,
                                        at(b->buffer[1]), at(b->buffer[0]));
 }
 

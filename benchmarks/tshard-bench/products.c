@@ -92,8 +92,8 @@ static tsh_status multiply(const products *p, bool ta, bool tb, int64_t m, int64
         multiply_here(p->dtype, ta, tb, m, n, k, tsh_tensor_data(a), tsh_tensor_data(b), tsh_tensor_data(c));
         return TSH_OK;
     }
-    return device->ops->gemm(device, p->dtype, ta, tb, m, n, k, 1, tsh_tensor_data(a), ta ? m : k, tsh_tensor_data(b),
-                             tb ? k : n, 0, tsh_tensor_data(c), n);
+    return device->ops->product.gemm(device, p->dtype, ta, tb, m, n, k, 1, tsh_tensor_data(a), ta ? m : k,
+                                     tsh_tensor_data(b), tb ? k : n, 0, tsh_tensor_data(c), n);
 }
 
 tsh_status products_run(const products *p) {

@@ -29,7 +29,8 @@ static tsh_status make_writable(tsh_tensor *x) {
     if (status != TSH_OK) return status;
     bool keep_values = old && !x->grad_stale;
     if (keep_values)
-        x->mesh->device->ops->copy(x->mesh->device, tsh_tensor_local_nbytes(fresh), tshi_data(old), tshi_data(fresh));
+        x->mesh->device->ops->copy.within(x->mesh->device, tsh_tensor_local_nbytes(fresh), tshi_data(old),
+                                          tshi_data(fresh));
     tsh_tensor_release(old);
     x->grad = fresh;
     x->grad_stale = !keep_values;
@@ -65,7 +66,7 @@ tsh_tensor *tshi_grad(const tshi_node *call, int i) {
     double beta;
     tsh_tensor *grad = tshi_grad_beta(call, i, &beta);
     if (grad && beta == 0)
-        grad->mesh->device->ops->zero(grad->mesh->device, tsh_tensor_local_nbytes(grad), tshi_data(grad));
+        grad->mesh->device->ops->copy.zero(grad->mesh->device, tsh_tensor_local_nbytes(grad), tshi_data(grad));
     return grad;
 }
 
@@ -87,7 +88,8 @@ tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient) {
     double beta;
     tsh_tensor *grad = tshi_grad_beta(call, i, &beta);
     if (!grad) return TSH_ERR_MEMORY;
-    device->ops->axpby(device, x->dtype, x->numel, 1, tshi_data(gradient), beta, tshi_data(grad), tshi_data(grad));
+    device->ops->elementwise.axpby(device, x->dtype, x->numel, 1, tshi_data(gradient), beta, tshi_data(grad),
+                                   tshi_data(grad));
     return TSH_OK;
 }
 
@@ -131,8 +133,8 @@ static tsh_status keep_grad(tsh_tape *tape, tsh_tensor *x) {
         return status;
     }
     const void *before = first ? NULL : tshi_data(x->kept_grad);
-    device->ops->axpby(device, x->dtype, x->numel, 1, tshi_data(x->grad), first ? 0 : 1, before,
-                       tshi_data(x->kept_grad));
+    device->ops->elementwise.axpby(device, x->dtype, x->numel, 1, tshi_data(x->grad), first ? 0 : 1, before,
+                                   tshi_data(x->kept_grad));
     return TSH_OK;
 }
 
@@ -209,10 +211,10 @@ static tsh_status seed(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradi
     loss->grad_stale = false;
     if (shares) return TSH_OK;
     if (gradient) {
-        device->ops->axpby(device, loss->dtype, loss->numel, weight, tshi_data(gradient), 0, NULL,
-                           tshi_data(loss->grad));
+        device->ops->elementwise.axpby(device, loss->dtype, loss->numel, weight, tshi_data(gradient), 0, NULL,
+                                       tshi_data(loss->grad));
     } else {
-        device->ops->fill(device, loss->dtype, loss->numel, weight, tshi_data(loss->grad));
+        device->ops->copy.fill(device, loss->dtype, loss->numel, weight, tshi_data(loss->grad));
     }
     return TSH_OK;
 }

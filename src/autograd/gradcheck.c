@@ -82,13 +82,13 @@ static int64_t local_index(const tsh_tensor *x, const place *p, bool *moves) {
 static double get(const tsh_tensor *x, int64_t i) {
     tsh_device *device = x->mesh->device;
     double value;
-    device->ops->copy_to_host(device, sizeof value, (const double *)tshi_data(x) + i, &value);
+    device->ops->copy.to_host(device, sizeof value, (const double *)tshi_data(x) + i, &value);
     return value;
 }
 
 static void set(const tsh_tensor *x, int64_t i, double value) {
     tsh_device *device = x->mesh->device;
-    device->ops->copy_from_host(device, sizeof value, &value, (double *)tshi_data(x) + i);
+    device->ops->copy.from_host(device, sizeof value, &value, (double *)tshi_data(x) + i);
 }
 
 static tsh_status difference(const check *c, tsh_tensor *x, const place *p, double *worst) {

@@ -21,9 +21,9 @@ static void copy_part(tsh_device *device, runs w, int64_t start, int64_t length,
     char *at = whole + (size_t)start * w.piece;
     if (bytes == 0) return;
     if (out_of_whole) {
-        device->ops->copy_strided(device, w.outer, bytes, at, stride, part, bytes);
+        device->ops->copy.strided(device, w.outer, bytes, at, stride, part, bytes);
     } else {
-        device->ops->copy_strided(device, w.outer, bytes, part, bytes, at, stride);
+        device->ops->copy.strided(device, w.outer, bytes, part, bytes, at, stride);
     }
 }
 
@@ -51,7 +51,7 @@ static tsh_status blocks_of(const tsh_tensor *whole, int d, tsh_tensor **out) {
 static tsh_status nothing(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
     (void)group, (void)in_dim, (void)out_dim;
     if (tshi_data(in) != tshi_data(out))
-        device_of(in)->ops->copy(device_of(in), tsh_tensor_local_nbytes(in), tshi_data(in), tshi_data(out));
+        device_of(in)->ops->copy.within(device_of(in), tsh_tensor_local_nbytes(in), tshi_data(in), tshi_data(out));
     return TSH_OK;
 }
 
@@ -127,14 +127,14 @@ static tsh_status zero_pad(tsh_group *group, const tsh_tensor *in, tsh_tensor *o
     (void)out_dim;
     int64_t start, length;
     tsh_split(out->shape.local[in_dim], group->size, group->rank, &start, &length);
-    device_of(out)->ops->zero(device_of(out), tsh_tensor_local_nbytes(out), tshi_data(out));
+    device_of(out)->ops->copy.zero(device_of(out), tsh_tensor_local_nbytes(out), tshi_data(out));
     copy_part(device_of(out), runs_of(out, in_dim), start, length, tshi_data(out), tshi_data(in), false);
     return TSH_OK;
 }
 
 static tsh_status first_keeps(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
     if (group->rank == 0) return nothing(group, in, out, in_dim, out_dim);
-    device_of(out)->ops->zero(device_of(out), tsh_tensor_local_nbytes(out), tshi_data(out));
+    device_of(out)->ops->copy.zero(device_of(out), tsh_tensor_local_nbytes(out), tshi_data(out));
     return TSH_OK;
 }
 

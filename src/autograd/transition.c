@@ -46,8 +46,8 @@ static tsh_status sum_later(const tshi_node *call) {
     tsh_tensor *dx = x->schedule->ops->gradient(x->schedule, x->place, true, &beta);
     if (!dx) return TSH_ERR_MEMORY;
     if (dx == dy) return TSH_OK;
-    x->mesh->device->ops->axpby(x->mesh->device, x->dtype, x->numel, 1, tshi_data(dy), beta, tshi_data(dx),
-                                tshi_data(dx));
+    x->mesh->device->ops->elementwise.axpby(x->mesh->device, x->dtype, x->numel, 1, tshi_data(dy), beta, tshi_data(dx),
+                                            tshi_data(dx));
     return TSH_OK;
 }
 

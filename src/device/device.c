@@ -1,8 +1,15 @@
-/* What is the same on every device. */
+/* The public functions of devices, events and graphs: they check their arguments, the device's table does the rest. */
 #include "device/device.h"
 
 #include <stdio.h>
 #include <string.h>
+
+void tshi_device_destroy(tsh_device *device) {
+    if (!device) return;
+    tshi_pool_clear(&device->tensors, &device->allocator);
+    tshi_pool_clear(&device->storages, &device->allocator);
+    device->ops->destroy(device);
+}
 
 tsh_device_kind tsh_device_kind_of(const tsh_device *device) {
     return device ? device->ops->kind : TSH_DEVICE_DEFAULT;
@@ -51,22 +58,56 @@ tsh_status tsh_device_synchronize(tsh_device *device) {
 tsh_status tsh_event_create(tsh_device *device, tsh_event **out) {
     if (out) *out = NULL;
     if (!device || !out) return tshi_fail(TSH_ERR_ARGUMENT, "event_create: device and out are required");
-    *out = device->ops->event_create(device);
+    *out = device->ops->event->create(device);
     return *out ? TSH_OK : TSH_ERR_MEMORY;
 }
 
 tsh_status tsh_event_record(tsh_event *event) {
     if (!event) return tshi_fail(TSH_ERR_ARGUMENT, "event_record: event is NULL");
-    return event->device->ops->event_record(event);
+    return event->device->ops->event->record(event);
 }
 
 tsh_status tsh_event_elapsed(tsh_event *begin, tsh_event *end, double *seconds) {
     if (!begin || !end || !seconds || begin->device != end->device) {
         return tshi_fail(TSH_ERR_ARGUMENT, "event_elapsed: two events of one device and seconds are required");
     }
-    return begin->device->ops->event_elapsed(begin, end, seconds);
+    return begin->device->ops->event->elapsed(begin, end, seconds);
 }
 
 void tsh_event_destroy(tsh_event *event) {
-    if (event) event->device->ops->event_destroy(event);
+    if (event) event->device->ops->event->destroy(event);
+}
+
+static tsh_status check_graphs(const char *what, const tsh_device *device) {
+    if (!device) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a device is required", what);
+    if (device->ops->graph) return TSH_OK;
+    return tshi_fail(TSH_ERR_UNSUPPORTED, "%s: a %s has no graphs, only a GPU has", what, device->ops->name);
+}
+
+tsh_status tsh_graph_capture_begin(tsh_device *device) {
+    tsh_status status = check_graphs("graph_capture_begin", device);
+    return status == TSH_OK ? device->ops->graph->capture_begin(device) : status;
+}
+
+tsh_status tsh_graph_capture_end(tsh_device *device, tsh_graph **out) {
+    tsh_graph *graph = NULL;
+    tsh_status status = check_graphs("graph_capture_end", device);
+    if (out) *out = NULL;
+    if (status == TSH_OK) status = device->ops->graph->capture_end(device, &graph);
+    if (status != TSH_OK) return status;
+    if (!out) {
+        tsh_graph_destroy(graph);
+        return tshi_fail(TSH_ERR_ARGUMENT, "graph_capture_end: out is NULL");
+    }
+    *out = graph;
+    return TSH_OK;
+}
+
+tsh_status tsh_graph_launch(tsh_graph *graph) {
+    if (!graph) return tshi_fail(TSH_ERR_ARGUMENT, "graph_launch: a graph is required");
+    return graph->device->ops->graph->launch(graph);
+}
+
+void tsh_graph_destroy(tsh_graph *graph) {
+    if (graph) graph->device->ops->graph->destroy(graph);
 }

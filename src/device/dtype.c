@@ -1,5 +1,5 @@
 /* Element types. */
-#include "device/device.h"
+#include "device/kernels.h"
 
 typedef struct dtype_info {
     const char *name;

@@ -153,7 +153,7 @@ static tsh_status exchange(tsh_group *parent, int color, int key, membership **a
     const int64_t width = (int64_t)(sizeof(membership) / sizeof(int64_t));
     tsh_device *host = parent->world->host;
     int64_t *counts = parent->counts;
-    *all = host->ops->alloc(host, (size_t)parent->size * sizeof **all);
+    *all = host->ops->memory.alloc(host, (size_t)parent->size * sizeof **all);
     tsh_status status = parent->ops->agree(parent, "group_split", *all ? TSH_OK : TSH_ERR_MEMORY);
     if (status != TSH_OK) return status;
     membership *members = *all;
@@ -204,7 +204,7 @@ tsh_status tsh_group_split(tsh_group *parent, int color, int key, tsh_group **ou
         *out = NULL;
     }
     tshi_free(allocator, ranks);
-    host->ops->release(host, all);
+    host->ops->memory.release(host, all);
     return status;
 }
 

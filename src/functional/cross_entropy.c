@@ -110,9 +110,9 @@ static tsh_status shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out
 static tsh_status check_range(const tshi_node *call, const tshi_classes *c) {
     tsh_device *device = tshi_device_of(call->in[0]);
     const int64_t *target = tshi_data(call->in[1]);
-    int64_t bad = device->ops->targets_check(device, c, target), value;
+    int64_t bad = device->ops->cross_entropy.check(device, c, target), value;
     if (bad < 0) return TSH_OK;
-    device->ops->copy_to_host(device, sizeof value, target + bad, &value);
+    device->ops->copy.to_host(device, sizeof value, target + bad, &value);
     return tshi_fail(TSH_ERR_RANGE, "target %lld at place %lld is outside [0, %lld) and not ignore_index %lld",
                      (long long)value, (long long)bad, (long long)c->classes, (long long)c->ignore_index);
 }
@@ -144,8 +144,8 @@ static tsh_status sum_weights(const tshi_node *call, const tsh_tensor *weight, i
     tsh_tensor *wide = NULL;
     tsh_status status = tshi_tensor_scratch(weight->mesh, sum_dtype(call), n, &wide);
     if (status != TSH_OK) return status;
-    device->ops->convert(device, n, weight->dtype, tshi_data(weight), wide->dtype, tshi_data(wide));
-    device->ops->sum(device, wide->dtype, 1, n, 1, 1, tshi_data(wide), to);
+    device->ops->copy.convert(device, n, weight->dtype, tshi_data(weight), wide->dtype, tshi_data(wide));
+    device->ops->sum.over_dim(device, wide->dtype, 1, n, 1, 1, tshi_data(wide), to);
     tsh_tensor_release(wide);
     return TSH_OK;
 }
@@ -156,10 +156,10 @@ static tsh_status share_maxima(tshi_node *call, const tshi_classes *c) {
     tsh_tensor *max = call->saved[MAX], *own = NULL;
     tsh_status status = tshi_tensor_scratch(max->mesh, max->dtype, c->rows, &own);
     if (status != TSH_OK) return status;
-    device->ops->copy(device, tsh_tensor_local_nbytes(max), tshi_data(max), tshi_data(own));
+    device->ops->copy.within(device, tsh_tensor_local_nbytes(max), tshi_data(max), tshi_data(own));
     status = reduce_over(call->in[0], true, max, TSH_MAX);
     if (status == TSH_OK) {
-        device->ops->cross_entropy_shift(device, call->in[0]->dtype, c, tshi_data(own), tshi_data(max),
+        device->ops->cross_entropy.shift(device, call->in[0]->dtype, c, tshi_data(own), tshi_data(max),
                                          tshi_data(call->saved[SUMS]));
     }
     tsh_tensor_release(own);
@@ -176,7 +176,7 @@ static tsh_status rows_sums(tshi_node *call, tshi_classes *c) {
     status = tshi_tensor_scratch(logits->mesh, sum_dtype(call), 4 * c->rows + (extra ? 1 : 0), &call->saved[SUMS]);
     if (status != TSH_OK) return status;
     tsh_tensor *sums = call->saved[SUMS];
-    device->ops->cross_entropy_sums(device, logits->dtype, c, tshi_data(logits), tshi_data(call->in[1]),
+    device->ops->cross_entropy.sums(device, logits->dtype, c, tshi_data(logits), tshi_data(call->in[1]),
                                     tshi_data(call->saved[MAX]), tshi_data(sums));
     if (extra) status = sum_weights(call, weight, c->n, place(sums, 4 * c->rows));
     if (status != TSH_OK) return status;
@@ -194,8 +194,8 @@ static tsh_status make_totals(tshi_node *call, const tshi_classes *c, const tsh_
     tsh_status status = tshi_tensor_scratch(logits->mesh, sum_dtype(call), TOTALS_COUNT, &call->saved[TOTALS]);
     if (status != TSH_OK) return status;
     tsh_tensor *totals = call->saved[TOTALS];
-    device->ops->sum(device, totals->dtype, 1, c->rows, 4, 1, tshi_data(call->saved[SUMS]), tshi_data(totals));
-    device->ops->sum(device, totals->dtype, 1, c->rows, 1, 1, tshi_data(losses), place(totals, NUMERATOR));
+    device->ops->sum.over_dim(device, totals->dtype, 1, c->rows, 4, 1, tshi_data(call->saved[SUMS]), tshi_data(totals));
+    device->ops->sum.over_dim(device, totals->dtype, 1, c->rows, 1, 1, tshi_data(losses), place(totals, NUMERATOR));
     tshi_shape two = {.ndim = 1, .local = {2}, .global = {2}};
     status = tshi_tensor_view(totals, &two, totals->layout, tsh_dtype_size(totals->dtype), &pair);
     if (status == TSH_OK) status = reduce_over(logits, false, pair, TSH_SUM);
@@ -209,10 +209,10 @@ static tsh_status reduce_rows(tshi_node *call, const tshi_classes *c, const tsh_
     if (status != TSH_OK) return status;
     tsh_tensor *totals = call->saved[TOTALS], *out = call->out;
     if (params_of(call)->reduction == TSH_REDUCTION_MEAN) {
-        device->ops->divide(device, out->dtype, 1, place(totals, NUMERATOR), place(totals, DENOMINATOR),
-                            tshi_data(out));
+        device->ops->elementwise.divide(device, out->dtype, 1, place(totals, NUMERATOR), place(totals, DENOMINATOR),
+                                        tshi_data(out));
     } else {
-        device->ops->copy(device, tsh_dtype_size(out->dtype), place(totals, NUMERATOR), tshi_data(out));
+        device->ops->copy.within(device, tsh_dtype_size(out->dtype), place(totals, NUMERATOR), tshi_data(out));
     }
     return TSH_OK;
 }
@@ -226,7 +226,7 @@ static tsh_status forward(tshi_node *call) {
     if (status == TSH_OK) status = rows_sums(call, &c);
     if (status == TSH_OK && !rows) status = tshi_tensor_scratch(call->out->mesh, call->out->dtype, c.rows, &losses);
     if (status == TSH_OK) {
-        device->ops->cross_entropy_loss(device, call->in[0]->dtype, &c, tshi_data(call->in[1]),
+        device->ops->cross_entropy.loss(device, call->in[0]->dtype, &c, tshi_data(call->in[1]),
                                         tshi_data(call->saved[SUMS]), tshi_data(losses));
     }
     if (status == TSH_OK && !rows) status = reduce_rows(call, &c, losses);
@@ -246,7 +246,7 @@ static tsh_status backward(tshi_node *call) {
     tsh_tensor *dlogits = tshi_grad_beta(call, 0, &beta), *dloss = tshi_grad_out(call);
     if (!dlogits) return TSH_ERR_MEMORY;
     if (sums_weights(call)) c.weight_sum = place(call->saved[SUMS], 4 * c.rows);
-    device->ops->cross_entropy_backward(device, dlogits->dtype, &c, tshi_data(call->in[0]), tshi_data(call->in[1]),
+    device->ops->cross_entropy.backward(device, dlogits->dtype, &c, tshi_data(call->in[0]), tshi_data(call->in[1]),
                                         tshi_data(call->saved[MAX]), tshi_data(call->saved[SUMS]), tshi_data(dloss),
                                         rows ? 1 : 0, mean ? place(call->saved[TOTALS], DENOMINATOR) : NULL, beta,
                                         tshi_data(dlogits));

@@ -6,8 +6,9 @@ static tsh_status multiply(const tsh_tensor *a, bool transpose_a, const tsh_tens
                            tsh_tensor *c) {
     tsh_device *device = tshi_device_of(a);
     int64_t k = transpose_a ? tshi_rows(a) : tshi_cols(a);
-    return device->ops->gemm(device, a->dtype, transpose_a, transpose_b, tshi_rows(c), tshi_cols(c), k, 1, tshi_data(a),
-                             tshi_cols(a), tshi_data(b), tshi_cols(b), beta, tshi_data(c), tshi_cols(c));
+    return device->ops->product.gemm(device, a->dtype, transpose_a, transpose_b, tshi_rows(c), tshi_cols(c), k, 1,
+                                     tshi_data(a), tshi_cols(a), tshi_data(b), tshi_cols(b), beta, tshi_data(c),
+                                     tshi_cols(c));
 }
 
 /* --- y = a b ------------------------------------------------------------------------------------------------------ */
@@ -103,9 +104,9 @@ static tsh_status affine_forward(tshi_node *call) {
         status = tshi_tensor_new(y->mesh, y->dtype, &y->shape, y->layout, &call->saved[PRE]);
     }
     if (status != TSH_OK) return status;
-    return device->ops->affine(device, x->dtype, tshi_rows(x), tshi_cols(y), tshi_cols(x), tshi_data(x),
-                               tshi_data(call->in[1]), tshi_data(bias), p->f, tshi_data(call->saved[PRE]),
-                               tshi_data(y));
+    return device->ops->product.affine(device, x->dtype, tshi_rows(x), tshi_cols(y), tshi_cols(x), tshi_data(x),
+                                       tshi_data(call->in[1]), tshi_data(bias), p->f, tshi_data(call->saved[PRE]),
+                                       tshi_data(y));
 }
 
 /* dz of z = x W^T + b: dy, or f'(z) dy, in the memory of z where no other backward reads that. */
@@ -120,7 +121,8 @@ static tsh_status product_gradient(tshi_node *call, tsh_tensor **dz) {
         *dz = tsh_tensor_retain(z ? z : dy);
     }
     if (status != TSH_OK || !z) return status;
-    device->ops->unary_backward(device, p->f, z->dtype, z->numel, tshi_data(z), tshi_data(dy), 0, tshi_data(*dz));
+    device->ops->elementwise.unary_backward(device, p->f, z->dtype, z->numel, tshi_data(z), tshi_data(dy), 0,
+                                            tshi_data(*dz));
     return TSH_OK;
 }
 
@@ -134,11 +136,11 @@ static tsh_status parameter_gradients(tshi_node *call, const tsh_tensor *dz) {
     tsh_tensor *dw = weight ? tshi_grad_beta(call, 1, &beta) : NULL;
     if ((bias && !db) || (weight && !dw)) return TSH_ERR_MEMORY;
     if (weight) {
-        return device->ops->affine_backward(device, dz->dtype, tshi_rows(dz), tshi_cols(dz), tshi_cols(dw),
-                                            tshi_data(call->in[0]), tshi_data(dz), beta, tshi_data(dw), beta_b,
-                                            tshi_data(db));
+        return device->ops->product.affine_backward(device, dz->dtype, tshi_rows(dz), tshi_cols(dz), tshi_cols(dw),
+                                                    tshi_data(call->in[0]), tshi_data(dz), beta, tshi_data(dw), beta_b,
+                                                    tshi_data(db));
     }
-    device->ops->bias_backward(device, dz->dtype, tshi_rows(dz), tshi_cols(dz), tshi_data(dz), tshi_data(db));
+    device->ops->sum.bias_backward(device, dz->dtype, tshi_rows(dz), tshi_cols(dz), tshi_data(dz), tshi_data(db));
     return TSH_OK;
 }
 

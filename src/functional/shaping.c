@@ -129,7 +129,7 @@ static window window_of(const tsh_tensor *whole, int dim, int64_t start, const t
 static tsh_status take_part(const tsh_tensor *whole, int dim, int64_t start, tsh_tensor *part) {
     tsh_device *device = tshi_device_of(whole);
     window w = window_of(whole, dim, start, part);
-    device->ops->copy_strided(device, w.outer, w.bytes, (char *)tshi_data(whole) + w.offset, w.stride, tshi_data(part),
+    device->ops->copy.strided(device, w.outer, w.bytes, (char *)tshi_data(whole) + w.offset, w.stride, tshi_data(part),
                               w.bytes);
     return TSH_OK;
 }
@@ -138,7 +138,7 @@ static tsh_status take_part(const tsh_tensor *whole, int dim, int64_t start, tsh
 static void insert_part(const tsh_tensor *part, int dim, int64_t start, tsh_tensor *whole) {
     tsh_device *device = tshi_device_of(whole);
     window w = window_of(whole, dim, start, part);
-    device->ops->copy_strided(device, w.outer, w.bytes, tshi_data(part), w.bytes, (char *)tshi_data(whole) + w.offset,
+    device->ops->copy.strided(device, w.outer, w.bytes, tshi_data(part), w.bytes, (char *)tshi_data(whole) + w.offset,
                               w.stride);
 }
 
@@ -150,7 +150,7 @@ static tsh_status add_part(const tsh_tensor *part, int dim, int64_t start, tsh_t
     for (int64_t o = 0; o < w.outer; o++) {
         char *to = (char *)tshi_data(whole) + (size_t)o * w.stride + w.offset;
         const char *from = (const char *)tshi_data(part) + (size_t)o * w.bytes;
-        device->ops->axpby(device, whole->dtype, n, 1, from, 1, to, to);
+        device->ops->elementwise.axpby(device, whole->dtype, n, 1, from, 1, to, to);
     }
     return TSH_OK;
 }

@@ -33,16 +33,16 @@ static tsh_status softmax_forward(tshi_node *call) {
     tsh_status status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), outer * inner, &max);
     if (status == TSH_OK) status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), outer * inner, &sum);
     if (status == TSH_OK) {
-        device->ops->softmax_max(device, x->dtype, outer, n, inner, tshi_data(x), tshi_data(max));
+        device->ops->softmax.max(device, x->dtype, outer, n, inner, tshi_data(x), tshi_data(max));
         status = reduce_rows(x, p->dim, max, TSH_MAX);
     }
     if (status == TSH_OK) {
-        device->ops->softmax_sum(device, x->dtype, outer, n, inner, tshi_data(x), tshi_data(max), tshi_data(sum));
+        device->ops->softmax.sum(device, x->dtype, outer, n, inner, tshi_data(x), tshi_data(max), tshi_data(sum));
         status = reduce_rows(x, p->dim, sum, TSH_SUM);
     }
     if (status == TSH_OK) {
-        device->ops->softmax(device, p->log, x->dtype, outer, n, inner, tshi_data(x), tshi_data(max), tshi_data(sum),
-                             tshi_data(call->out));
+        device->ops->softmax.forward(device, p->log, x->dtype, outer, n, inner, tshi_data(x), tshi_data(max),
+                                     tshi_data(sum), tshi_data(call->out));
     }
     tsh_tensor_release(max);
     tsh_tensor_release(sum);
@@ -56,11 +56,11 @@ static tsh_status softmax_backward(tshi_node *call) {
     int64_t outer = tshi_outer(y, p->dim), n = y->shape.local[p->dim], inner = tshi_inner(y, p->dim);
     tsh_status status = tshi_tensor_scratch(y->mesh, tshi_dtype_sum(y->dtype), outer * inner, &dot);
     if (status != TSH_OK) return status;
-    device->ops->softmax_dot(device, p->log, y->dtype, outer, n, inner, tshi_data(y), tshi_data(dy), tshi_data(dot));
+    device->ops->softmax.dot(device, p->log, y->dtype, outer, n, inner, tshi_data(y), tshi_data(dy), tshi_data(dot));
     status = reduce_rows(y, p->dim, dot, TSH_SUM);
     tsh_tensor *dx = status == TSH_OK ? tshi_grad(call, 0) : NULL;
     if (dx) {
-        device->ops->softmax_backward(device, p->log, y->dtype, outer, n, inner, tshi_data(y), tshi_data(dy),
+        device->ops->softmax.backward(device, p->log, y->dtype, outer, n, inner, tshi_data(y), tshi_data(dy),
                                       tshi_data(dot), tshi_data(dx));
     } else if (status == TSH_OK) {
         status = TSH_ERR_MEMORY;

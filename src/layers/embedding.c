@@ -32,7 +32,7 @@ static void clear_padding(const tsh_embedding *layer) {
     int64_t row = layer->config.padding - tshi_shape_start(t->mesh, &t->shape, t->layout, 0);
     if (row < 0 || row >= t->shape.local[0]) return;
     size_t bytes = (size_t)t->shape.local[1] * tsh_dtype_size(t->dtype);
-    t->mesh->device->ops->zero(t->mesh->device, bytes, (char *)tshi_data(t) + (size_t)row * bytes);
+    t->mesh->device->ops->copy.zero(t->mesh->device, bytes, (char *)tshi_data(t) + (size_t)row * bytes);
 }
 
 tsh_status tsh_embedding_create(tsh_group *group, const tsh_embedding_config *config, tsh_embedding **out) {

@@ -62,9 +62,9 @@ static void draw(const tsh_tensor *tensor, distribution d, uint64_t stream) {
         tshi_block block = tshi_tensor_block(tensor, i, &offset);
         void *to = (char *)tshi_data(tensor) + (size_t)offset * tsh_dtype_size(tensor->dtype);
         if (d.kind == UNIFORM) {
-            device->ops->random_uniform(device, tensor->dtype, &block, seed, stream, d.a, d.b, to);
+            device->ops->random.uniform(device, tensor->dtype, &block, seed, stream, d.a, d.b, to);
         } else {
-            device->ops->random_normal(device, tensor->dtype, &block, seed, stream, d.a, d.b, to);
+            device->ops->random.normal(device, tensor->dtype, &block, seed, stream, d.a, d.b, to);
         }
     }
 }

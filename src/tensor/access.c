@@ -221,7 +221,7 @@ static tsh_status check_transfer(const char *what, const tsh_tensor *tensor, con
 tsh_status tsh_tensor_write(tsh_tensor *tensor, const void *from, int64_t count) {
     tsh_status status = check_transfer("tensor_write", tensor, from, count);
     if (status == TSH_OK)
-        tensor->mesh->device->ops->copy_from_host(tensor->mesh->device, tsh_tensor_local_nbytes(tensor), from,
+        tensor->mesh->device->ops->copy.from_host(tensor->mesh->device, tsh_tensor_local_nbytes(tensor), from,
                                                   tshi_data(tensor));
     return status;
 }
@@ -230,7 +230,7 @@ tsh_status tsh_tensor_read(const tsh_tensor *tensor, void *to, int64_t count) {
     tsh_status status = check_transfer("tensor_read", tensor, to, count);
     if (status != TSH_OK) return status;
     tsh_device *device = tensor->mesh->device;
-    device->ops->copy_to_host(device, tsh_tensor_local_nbytes(tensor), tshi_data(tensor), to);
+    device->ops->copy.to_host(device, tsh_tensor_local_nbytes(tensor), tshi_data(tensor), to);
     return device->ops->check(device);
 }
 
@@ -250,7 +250,7 @@ static void write_rows(tsh_tensor *tensor, const char *whole, const int64_t *sta
             at += (start[d] + index) * stride;
             stride *= s->global[d];
         }
-        tensor->mesh->device->ops->copy_from_host(tensor->mesh->device, bytes, whole + (size_t)at * size, to);
+        tensor->mesh->device->ops->copy.from_host(tensor->mesh->device, bytes, whole + (size_t)at * size, to);
     }
 }
 
@@ -275,7 +275,7 @@ tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole) {
 tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value) {
     if (!tensor || !tensor->storage)
         return tshi_fail(TSH_ERR_ARGUMENT, "tensor_fill: a tensor with memory is required");
-    tensor->mesh->device->ops->fill(tensor->mesh->device, tensor->dtype, tensor->numel, value, tshi_data(tensor));
+    tensor->mesh->device->ops->copy.fill(tensor->mesh->device, tensor->dtype, tensor->numel, value, tshi_data(tensor));
     return TSH_OK;
 }
 
@@ -289,14 +289,14 @@ double tsh_tensor_item(const tsh_tensor *tensor) {
     }
     tsh_device *device = tensor->mesh->device;
     if (device->ops->kind == TSH_CPU) {
-        device->ops->convert(device, 1, tensor->dtype, tshi_data(tensor), TSH_FLOAT64, &value);
+        device->ops->copy.convert(device, 1, tensor->dtype, tshi_data(tensor), TSH_FLOAT64, &value);
         return value;
     }
-    double *there = device->ops->alloc(device, sizeof value);
+    double *there = device->ops->memory.alloc(device, sizeof value);
     if (!there) return value;
-    device->ops->convert(device, 1, tensor->dtype, tshi_data(tensor), TSH_FLOAT64, there);
-    device->ops->copy_to_host(device, sizeof value, there, &value);
-    device->ops->release(device, there);
+    device->ops->copy.convert(device, 1, tensor->dtype, tshi_data(tensor), TSH_FLOAT64, there);
+    device->ops->copy.to_host(device, sizeof value, there, &value);
+    device->ops->memory.release(device, there);
     return device->ops->check(device) == TSH_OK ? value : NAN;
 }
 

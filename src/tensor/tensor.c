@@ -26,8 +26,8 @@ static tshi_storage *storage_create(tsh_device *device, size_t bytes, size_t *sy
     if (!storage) return NULL;
     storage->device = device;
     storage->references = 1;
-    storage->data =
-        symmetric ? device->ops->alloc_symmetric(device, bytes, symmetric) : device->ops->alloc(device, bytes);
+    storage->data = symmetric ? device->ops->memory.alloc_symmetric(device, bytes, symmetric)
+                              : device->ops->memory.alloc(device, bytes);
     if (storage->data) return storage;
     tshi_pool_give(&device->storages, storage);
     return NULL;
@@ -36,7 +36,7 @@ static tshi_storage *storage_create(tsh_device *device, size_t bytes, size_t *sy
 static void storage_release(tshi_storage *storage) {
     if (!storage || --storage->references > 0) return;
     tsh_device *device = storage->device;
-    device->ops->release(device, storage->data);
+    device->ops->memory.release(device, storage->data);
     tshi_pool_give(&device->storages, storage);
 }
 
@@ -76,7 +76,7 @@ tsh_status tshi_tensor_scratch(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n,
 
 tsh_tensor *tshi_tensor_symmetric(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, size_t *offset) {
     tsh_tensor *tensor = NULL;
-    if (mesh->device->ops->alloc_symmetric) scratch_new(mesh, dtype, n, offset, &tensor);
+    if (mesh->device->ops->memory.alloc_symmetric) scratch_new(mesh, dtype, n, offset, &tensor);
     return tensor;
 }
 
@@ -135,7 +135,7 @@ tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *conf
     memcpy(layout, config->layout, sizeof layout);
     status = tshi_shape_resolve(mesh, &shape, layout);
     if (status == TSH_OK) status = tshi_tensor_new(mesh, config->dtype, &shape, layout, out);
-    if (status == TSH_OK) mesh->device->ops->zero(mesh->device, tsh_tensor_local_nbytes(*out), tshi_data(*out));
+    if (status == TSH_OK) mesh->device->ops->copy.zero(mesh->device, tsh_tensor_local_nbytes(*out), tshi_data(*out));
     return status;
 }
 
@@ -145,7 +145,7 @@ tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out) {
     if (!tensor || !tensor->storage) return tshi_fail(TSH_ERR_STATE, "tensor_clone: the tensor has no memory");
     tsh_status status = tshi_tensor_new(tensor->mesh, tensor->dtype, &tensor->shape, tensor->layout, out);
     if (status != TSH_OK) return status;
-    tensor->mesh->device->ops->copy(tensor->mesh->device, tsh_tensor_local_nbytes(tensor), tshi_data(tensor),
-                                    tshi_data(*out));
+    tensor->mesh->device->ops->copy.within(tensor->mesh->device, tsh_tensor_local_nbytes(tensor), tshi_data(tensor),
+                                           tshi_data(*out));
     return TSH_OK;
 }

@@ -145,8 +145,8 @@ static void complete(const tsh_data_parallel *dp, tshi_bucket *bucket) {
         tshi_place_open(dp, place);
         bool absent = place->parameter->grad_stale;
         bucket->absent += absent;
-        if (absent) device->ops->zero(device, tsh_tensor_local_nbytes(place->term), tshi_data(place->term));
-        device->ops->fill(device, bucket->dtype, 1, absent ? 0 : 1, mark);
+        if (absent) device->ops->copy.zero(device, tsh_tensor_local_nbytes(place->term), tshi_data(place->term));
+        device->ops->copy.fill(device, bucket->dtype, 1, absent ? 0 : 1, mark);
         place->parameter->grad_stale = false;
     }
 }

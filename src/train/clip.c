@@ -15,11 +15,11 @@ static bool counts_here(const tsh_tensor *grad) {
 /* Into list->scalar. */
 static void sum_local_squares(const tsh_parameters *list) {
     tsh_device *device = list->scalar->mesh->device;
-    device->ops->zero(device, sizeof(double), tshi_data(list->scalar));
+    device->ops->copy.zero(device, sizeof(double), tshi_data(list->scalar));
     for (int i = 0; i < list->count; i++) {
         const tsh_tensor *grad = tsh_tensor_grad(list->items[i].tensor);
         if (!grad || !counts_here(grad)) continue;
-        device->ops->sum_squares(device, grad->dtype, grad->numel, tshi_data(grad), tshi_data(list->scalar));
+        device->ops->sum.squares(device, grad->dtype, grad->numel, tshi_data(grad), tshi_data(list->scalar));
     }
 }
 
@@ -45,7 +45,8 @@ static void clip_all(const tsh_parameters *list, double max_norm) {
     for (int i = 0; i < list->count; i++) {
         tsh_tensor *grad = tsh_tensor_grad(list->items[i].tensor);
         if (!grad) continue;
-        device->ops->clip(device, grad->dtype, grad->numel, tshi_data(list->scalar), max_norm, tshi_data(grad));
+        device->ops->optimizer.clip(device, grad->dtype, grad->numel, tshi_data(list->scalar), max_norm,
+                                    tshi_data(grad));
     }
 }
 

@@ -101,8 +101,8 @@ static void move_gradients(tsh_data_parallel *dp) {
         tshi_place *place = &dp->places[i];
         tsh_tensor *p = place->parameter, *old = p->grad;
         if (old && !p->grad_stale) {
-            p->mesh->device->ops->copy(p->mesh->device, tsh_tensor_local_nbytes(old), tshi_data(old),
-                                       tshi_data(place->whole));
+            p->mesh->device->ops->copy.within(p->mesh->device, tsh_tensor_local_nbytes(old), tshi_data(old),
+                                              tshi_data(place->whole));
         } else {
             p->grad_stale = true;
         }

@@ -30,7 +30,7 @@ static void scratch_release(tsh_device *device, void *memory) {
 
 /* Three multiprocessors: grids are smaller than the work. */
 static inline tsh_device *gpu(void) {
-    static const tshi_device_ops ops = {.alloc = scratch_alloc, .release = scratch_release};
+    static const tshi_device_ops ops = {.memory = {.alloc = scratch_alloc, .release = scratch_release}};
     static tshi_cuda_report report;
     static tshi_cuda_device device = {.base = {.ops = &ops}, .processors = 3, .report = &report};
     cr_assert_eq(device.failed, TSH_OK, "%s", device.words);
@@ -65,8 +65,8 @@ static inline pair pair_make(tsh_dtype dtype, int64_t n, int skew) {
 
 /* Rounds cpu's values to dtype, on both sides. */
 static inline void pair_round(pair *p) {
-    kernels()->convert(kernel_device(), p->n, p->cpu.dtype, p->cpu.data, p->dtype, p->gpu);
-    kernels()->convert(kernel_device(), p->n, p->dtype, p->gpu, p->cpu.dtype, p->cpu.data);
+    kernels()->copy.convert(kernel_device(), p->n, p->cpu.dtype, p->cpu.data, p->dtype, p->gpu);
+    kernels()->copy.convert(kernel_device(), p->n, p->dtype, p->gpu, p->cpu.dtype, p->cpu.data);
 }
 
 static inline pair pair_random(tsh_dtype dtype, int64_t n, int skew, double low, double high) {
@@ -95,7 +95,7 @@ static inline void pair_free(pair *p) {
 /* The GPU's values, widened. */
 static inline buffer pair_values(const pair *p) {
     buffer b = buffer_make(p->cpu.dtype, p->n);
-    kernels()->convert(kernel_device(), p->n, p->dtype, p->gpu, b.dtype, b.data);
+    kernels()->copy.convert(kernel_device(), p->n, p->dtype, p->gpu, b.dtype, b.data);
     return b;
 }
 

@@ -33,7 +33,7 @@ static inline void close_device(tsh_device *device) {
 }
 
 static inline void *get(tsh_device *device, size_t bytes) {
-    void *pointer = device->ops->alloc(device, bytes);
+    void *pointer = device->ops->memory.alloc(device, bytes);
     cr_assert_not_null(pointer, "%s", tsh_error_message());
     return pointer;
 }
@@ -44,7 +44,7 @@ static inline void *put_numbers(tsh_device *device, tsh_dtype dtype, int64_t n, 
     char *rounded = malloc(bytes + 1), *pointer = get(device, bytes + skew);
     extern void tshi_cpu_convert(tsh_device *, int64_t, tsh_dtype, const void *, tsh_dtype, void *);
     tshi_cpu_convert(NULL, n, TSH_FLOAT64, numbers, dtype, rounded);
-    device->ops->copy_from_host(device, bytes, rounded, pointer + skew);
+    device->ops->copy.from_host(device, bytes, rounded, pointer + skew);
     free(rounded);
     return pointer + skew;
 }
@@ -53,7 +53,7 @@ static inline void get_numbers(tsh_device *device, tsh_dtype dtype, int64_t n, c
     size_t bytes = (size_t)n * tsh_dtype_size(dtype);
     char *rounded = malloc(bytes + 1);
     extern void tshi_cpu_convert(tsh_device *, int64_t, tsh_dtype, const void *, tsh_dtype, void *);
-    device->ops->copy_to_host(device, bytes, from, rounded);
+    device->ops->copy.to_host(device, bytes, from, rounded);
     tshi_cpu_convert(NULL, n, dtype, rounded, TSH_FLOAT64, numbers);
     free(rounded);
 }

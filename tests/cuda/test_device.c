@@ -85,28 +85,28 @@ static bool some_work(tsh_device *device) {
     const tshi_device_ops *ops = device->ops;
     float x[M * K], back[M * N], sum;
     for (int i = 0; i < M * K; i++) x[i] = (float)(i % 7 - 3);
-    float *dx = ops->alloc(device, sizeof x), *w = ops->alloc(device, sizeof(float) * N * K);
-    float *y = ops->alloc(device, sizeof back), *b = ops->alloc(device, sizeof(float) * N);
-    char *large = ops->alloc(device, 3 << 20);
+    float *dx = ops->memory.alloc(device, sizeof x), *w = ops->memory.alloc(device, sizeof(float) * N * K);
+    float *y = ops->memory.alloc(device, sizeof back), *b = ops->memory.alloc(device, sizeof(float) * N);
+    char *large = ops->memory.alloc(device, 3 << 20);
     bool good = dx && w && y && b && large;
     if (good) {
-        ops->copy_from_host(device, sizeof x, x, dx);
-        ops->fill(device, TSH_FLOAT32, N * K, 2, w);
-        ops->zero(device, sizeof(float) * N, b);
-        good = ops->affine(device, TSH_FLOAT32, M, N, K, dx, w, b, TSHI_UNARY_COUNT, NULL, y) == TSH_OK;
-        good = good && ops->affine_backward(device, TSH_FLOAT32, M, N, K, dx, y, 0, w, 1, b) == TSH_OK;
-        ops->unary(device, TSHI_RELU, TSH_FLOAT32, M * N, y, y);
-        ops->copy(device, sizeof back / 2, y, large);
-        ops->copy_strided(device, 2, 8, y, 16, large + 4096, 32);
-        ops->copy_to_host(device, sizeof back, y, back);
-        ops->copy_to_host(device, sizeof sum, b, &sum);
+        ops->copy.from_host(device, sizeof x, x, dx);
+        ops->copy.fill(device, TSH_FLOAT32, N * K, 2, w);
+        ops->copy.zero(device, sizeof(float) * N, b);
+        good = ops->product.affine(device, TSH_FLOAT32, M, N, K, dx, w, b, TSHI_IDENTITY, NULL, y) == TSH_OK;
+        good = good && ops->product.affine_backward(device, TSH_FLOAT32, M, N, K, dx, y, 0, w, 1, b) == TSH_OK;
+        ops->elementwise.unary(device, TSHI_RELU, TSH_FLOAT32, M * N, y, y);
+        ops->copy.within(device, sizeof back / 2, y, large);
+        ops->copy.strided(device, 2, 8, y, 16, large + 4096, 32);
+        ops->copy.to_host(device, sizeof back, y, back);
+        ops->copy.to_host(device, sizeof sum, b, &sum);
     }
     good = good && ops->check(device) == TSH_OK;
-    ops->release(device, dx);
-    ops->release(device, w);
-    ops->release(device, y);
-    ops->release(device, b);
-    ops->release(device, large);
+    ops->memory.release(device, dx);
+    ops->memory.release(device, w);
+    ops->memory.release(device, y);
+    ops->memory.release(device, b);
+    ops->memory.release(device, large);
     cr_assert_eq(device->stats.bytes_in_use, 0);
     return good;
 }
@@ -133,14 +133,14 @@ Test(cuda_device, the_first_failure_is_told_once) {
     tsh_device *device = open_device();
     float *there = get(device, sizeof x);
     standin_fail("cudaMemsetAsync", 1, cudaErrorIllegalAddress);
-    device->ops->zero(device, sizeof x, there);
+    device->ops->copy.zero(device, sizeof x, there);
     standin_fail("cudaMemcpyAsync", 1, 0);
-    device->ops->copy_from_host(device, sizeof x, &x, there);
+    device->ops->copy.from_host(device, sizeof x, &x, there);
     cr_assert_eq(device->ops->check(device), TSH_ERR_SYSTEM);
     cr_assert_not_null(strstr(tsh_error_message(), "zero: "), "%s", tsh_error_message());
     cr_assert_not_null(strstr(tsh_error_message(), "(700)"), "%s", tsh_error_message());
     cr_assert_eq(device->ops->check(device), TSH_OK);
-    device->ops->release(device, there);
+    device->ops->memory.release(device, there);
     close_device(device);
 }
 
@@ -150,10 +150,10 @@ Test(cuda_device, a_read_that_fails_gives_zeros) {
     tsh_device *device = open_device();
     float *there = get(device, sizeof x);
     standin_fail("cudaMemcpyAsync", 1, 0);
-    device->ops->copy_to_host(device, sizeof x, there, &x);
+    device->ops->copy.to_host(device, sizeof x, there, &x);
     cr_assert_eq(x, 0);
     cr_assert_eq(device->ops->check(device), TSH_ERR_SYSTEM);
-    device->ops->release(device, there);
+    device->ops->memory.release(device, there);
     close_device(device);
 }
 
@@ -161,14 +161,14 @@ Test(cuda_device, wrong_ids_are_told_by_check) {
     int64_t ids[4] = {0, 4, 5, -1};
     tsh_device *device = open_device();
     int64_t *there = get(device, sizeof ids);
-    device->ops->copy_from_host(device, sizeof ids, ids, there);
-    cr_assert_eq(device->ops->ids_check(device, 4, there, 5), -1, "it does not wait");
+    device->ops->copy.from_host(device, sizeof ids, ids, there);
+    cr_assert_eq(device->ops->embedding.check(device, 4, there, 5), -1, "it does not wait");
     cr_assert_eq(device->ops->check(device), TSH_OK, "the kernel has not run yet");
-    device->ops->copy_to_host(device, sizeof ids, there, ids);
+    device->ops->copy.to_host(device, sizeof ids, there, ids);
     cr_assert_eq(device->ops->check(device), TSH_ERR_RANGE);
     cr_assert_str_eq(tsh_error_message(), "id 5 at place 2, the vocabulary is [0, 5)");
     cr_assert_eq(device->ops->check(device), TSH_OK);
-    device->ops->release(device, there);
+    device->ops->memory.release(device, there);
     close_device(device);
 }
 
@@ -179,15 +179,15 @@ static void steady_step(tsh_device *device, const float *x, int64_t n, float *ke
     const tshi_device_ops *ops = device->ops;
     size_t bytes = (size_t)n * sizeof(float);
     float *a = get(device, bytes), *b = get(device, bytes * 5), *c = get(device, 100);
-    ops->copy_from_host(device, bytes, x, a);
-    cr_assert_eq(ops->gemm(device, TSH_FLOAT32, false, true, n, 5, 1, 1, a, 1, kept, 1, 0, b, 5), TSH_OK);
-    ops->release(device, a);
+    ops->copy.from_host(device, bytes, x, a);
+    cr_assert_eq(ops->product.gemm(device, TSH_FLOAT32, false, true, n, 5, 1, 1, a, 1, kept, 1, 0, b, 5), TSH_OK);
+    ops->memory.release(device, a);
     float *d = get(device, bytes);
-    ops->sum(device, TSH_FLOAT32, 1, n, 5, 1, b, c);
-    ops->axpby(device, TSH_FLOAT32, 5, 1, c, 1, kept, kept);
-    ops->release(device, b);
-    ops->release(device, c);
-    ops->release(device, d);
+    ops->sum.over_dim(device, TSH_FLOAT32, 1, n, 5, 1, b, c);
+    ops->elementwise.axpby(device, TSH_FLOAT32, 5, 1, c, 1, kept, kept);
+    ops->memory.release(device, b);
+    ops->memory.release(device, c);
+    ops->memory.release(device, d);
     cr_assert_eq(ops->check(device), TSH_OK);
 }
 
@@ -197,7 +197,7 @@ Test(cuda_device, a_steady_step_takes_no_memory_and_never_waits) {
     for (int i = 0; i < N; i++) x[i] = i == 1;
     tsh_device *device = open_device();
     float *there = get(device, sizeof kept);
-    device->ops->copy_from_host(device, sizeof kept, kept, there);
+    device->ops->copy.from_host(device, sizeof kept, kept, there);
     for (int i = 0; i < 2; i++) steady_step(device, x, N, there);
     uint64_t mallocs = standin_calls("cudaMalloc"), waits = tshi_cuda(device)->waits;
     uint64_t allocations = device->stats.allocations, asked = standin_calls("cublasLtMatmulAlgoGetHeuristic");
@@ -208,9 +208,9 @@ Test(cuda_device, a_steady_step_takes_no_memory_and_never_waits) {
     cr_assert_eq(standin_calls("cudaEventSynchronize"), 0);
     cr_assert_eq(device->stats.allocations, allocations);
     cr_assert_eq(standin_calls("cublasLtMatmulAlgoGetHeuristic"), asked, "the choice of an algorithm is kept");
-    device->ops->copy_to_host(device, sizeof kept, there, kept);
+    device->ops->copy.to_host(device, sizeof kept, there, kept);
     for (int i = 0; i < 5; i++) cr_assert_eq(kept[i], (float)((i + 1) * 32), "%d: %g", i, kept[i]);
-    device->ops->release(device, there);
+    device->ops->memory.release(device, there);
     close_device(device);
     free(x);
 }
@@ -219,13 +219,14 @@ Test(cuda_device, managed_memory_is_the_hosts_too) {
     setenv("TSHARD_CUDA_MANAGED", "1", 1);
     tsh_device *device = open_device();
     float *x = get(device, 4 * sizeof *x), from[4] = {1, -2, 3, -4};
-    device->ops->copy_from_host(device, sizeof from, from, x);
+    device->ops->copy.from_host(device, sizeof from, from, x);
     cr_assert_eq(x[3], -4, "a copy is waited for");
-    device->ops->unary(device, TSHI_RELU, TSH_FLOAT32, 4, x, x);
+    device->ops->elementwise.unary(device, TSHI_RELU, TSH_FLOAT32, 4, x, x);
     cr_assert_eq(x[1], 0, "a kernel is waited for");
-    cr_assert_eq(device->ops->gemm(device, TSH_FLOAT32, false, false, 1, 1, 1, 2, x + 2, 1, x + 2, 1, 0, x, 1), TSH_OK);
+    cr_assert_eq(device->ops->product.gemm(device, TSH_FLOAT32, false, false, 1, 1, 1, 2, x + 2, 1, x + 2, 1, 0, x, 1),
+                 TSH_OK);
     cr_assert_eq(x[0], 18, "a product is waited for");
     cr_assert_eq(standin_calls("cudaMallocManaged"), 1);
-    device->ops->release(device, x);
+    device->ops->memory.release(device, x);
     close_device(device);
 }

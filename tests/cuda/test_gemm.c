@@ -41,17 +41,17 @@ static void check_gemm(tsh_device *device, const gemm_case *c) {
     }
     char *da = put_numbers(device, c->dtype, na, a, skew), *db = put_numbers(device, c->dtype, nb, b, skew);
     char *dc = put_numbers(device, c->dtype, nc, out, skew);
-    tsh_status status = device->ops->gemm(device, c->dtype, c->ta, c->tb, c->m, c->n, c->k, c->alpha, da, lda, db, ldb,
-                                          c->beta, dc, ldc);
+    tsh_status status = device->ops->product.gemm(device, c->dtype, c->ta, c->tb, c->m, c->n, c->k, c->alpha, da, lda,
+                                                  db, ldb, c->beta, dc, ldc);
     cr_assert_eq(status, TSH_OK, "%s", tsh_error_message());
     get_numbers(device, c->dtype, nc, dc, out);
     for (int64_t i = 0; i < nc; i++) {
         cr_assert_eq(out[i], want[i], "%s %d%d %dx%dx%d alpha %g beta %g, %d: %g, not %g", tsh_dtype_name(c->dtype),
                      c->ta, c->tb, (int)c->m, (int)c->n, (int)c->k, c->alpha, c->beta, (int)i, out[i], want[i]);
     }
-    device->ops->release(device, da - skew);
-    device->ops->release(device, db - skew);
-    device->ops->release(device, dc - skew);
+    device->ops->memory.release(device, da - skew);
+    device->ops->memory.release(device, db - skew);
+    device->ops->memory.release(device, dc - skew);
     free(a);
     free(b);
     free(out);
@@ -106,11 +106,14 @@ Test(cuda_gemm, sizes_past_int_are_refused) {
     int64_t big = (int64_t)1 << 31;
     tsh_device *device = open_device();
     const tshi_device_ops *ops = device->ops;
-    cr_assert_eq(ops->gemm(device, TSH_FLOAT32, 0, 0, big, 1, 1, 1, NULL, 1, NULL, 1, 0, NULL, 1), TSH_ERR_OVERFLOW);
-    cr_assert_eq(ops->gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 1, 1, NULL, big, NULL, 1, 0, NULL, 1), TSH_ERR_OVERFLOW);
-    cr_assert_eq(ops->affine(device, TSH_FLOAT32, 1, 1, big, NULL, NULL, NULL, TSHI_UNARY_COUNT, NULL, NULL),
+    cr_assert_eq(ops->product.gemm(device, TSH_FLOAT32, 0, 0, big, 1, 1, 1, NULL, 1, NULL, 1, 0, NULL, 1),
                  TSH_ERR_OVERFLOW);
-    cr_assert_eq(ops->affine_backward(device, TSH_FLOAT32, big, 1, 1, NULL, NULL, 0, NULL, 0, NULL), TSH_ERR_OVERFLOW);
+    cr_assert_eq(ops->product.gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 1, 1, NULL, big, NULL, 1, 0, NULL, 1),
+                 TSH_ERR_OVERFLOW);
+    cr_assert_eq(ops->product.affine(device, TSH_FLOAT32, 1, 1, big, NULL, NULL, NULL, TSHI_IDENTITY, NULL, NULL),
+                 TSH_ERR_OVERFLOW);
+    cr_assert_eq(ops->product.affine_backward(device, TSH_FLOAT32, big, 1, 1, NULL, NULL, 0, NULL, 0, NULL),
+                 TSH_ERR_OVERFLOW);
     cr_assert_not_null(strstr(tsh_error_message(), "2147483648"), "%s", tsh_error_message());
     close_device(device);
 }
@@ -121,12 +124,12 @@ Test(cuda_gemm, plans_are_forgotten) {
     float *x = get(device, 8192 * 4);
     standin_lazy(false);
     for (int64_t ld = 1; ld <= 5000; ld++) {
-        cr_assert_eq(device->ops->gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 1, 1, x, ld, x, 1, 0, x, 1), TSH_OK);
+        cr_assert_eq(device->ops->product.gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 1, 1, x, ld, x, 1, 0, x, 1), TSH_OK);
     }
     cr_assert_eq(standin_calls("cublasLtMatmulAlgoGetHeuristic"), 5000);
-    cr_assert_eq(device->ops->gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 1, 1, x, 5000, x, 1, 0, x, 1), TSH_OK);
+    cr_assert_eq(device->ops->product.gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 1, 1, x, 5000, x, 1, 0, x, 1), TSH_OK);
     cr_assert_eq(standin_calls("cublasLtMatmulAlgoGetHeuristic"), 5000);
-    device->ops->release(device, x);
+    device->ops->memory.release(device, x);
     close_device(device);
 }
 
@@ -160,8 +163,8 @@ static void check_affine(tsh_device *device, const affine_case *c) {
     void *dx = put_numbers(device, c->dtype, c->m * c->k, x, 0), *dw = put_numbers(device, c->dtype, c->n * c->k, w, 0);
     void *db = put_numbers(device, c->dtype, c->n, b, 0), *dy = put_numbers(device, c->dtype, c->m * c->n, y, 0);
     void *dpre = put_numbers(device, c->dtype, c->m * c->n, y, 0);
-    cr_assert_eq(device->ops->affine(device, c->dtype, c->m, c->n, c->k, dx, dw, c->bias ? db : NULL, c->f,
-                                     c->pre ? dpre : NULL, dy),
+    cr_assert_eq(device->ops->product.affine(device, c->dtype, c->m, c->n, c->k, dx, dw, c->bias ? db : NULL, c->f,
+                                             c->pre ? dpre : NULL, dy),
                  TSH_OK, "%s", tsh_error_message());
     get_numbers(device, c->dtype, c->m * c->n, dy, y);
     get_numbers(device, c->dtype, c->m * c->n, dpre, pre);
@@ -173,11 +176,11 @@ static void check_affine(tsh_device *device, const affine_case *c) {
                   tsh_dtype_name(c->dtype), (int)c->m, (int)c->n, (int)c->k, y[i], want);
         if (c->pre) cr_assert_eq(pre[i], sum);
     }
-    device->ops->release(device, dx);
-    device->ops->release(device, dw);
-    device->ops->release(device, db);
-    device->ops->release(device, dy);
-    device->ops->release(device, dpre);
+    device->ops->memory.release(device, dx);
+    device->ops->memory.release(device, dw);
+    device->ops->memory.release(device, db);
+    device->ops->memory.release(device, dy);
+    device->ops->memory.release(device, dpre);
     free(x);
     free(w);
     free(b);
@@ -194,7 +197,7 @@ Test(cuda_gemm, affine_of_every_kind) {
                                             .n = i & 4 ? 16 : 5,
                                             .k = i & 8 ? 6 : 0,
                                             .bias = i >> 4 & 1,
-                                            .pre = i >> 5 & 1 && f != TSHI_UNARY_COUNT,
+                                            .pre = i >> 5 & 1 && f != TSHI_IDENTITY,
                                             .f = f});
     }
     close_device(device);
@@ -207,7 +210,7 @@ Test(cuda_gemm, epilogues_save_kernels) {
     check_affine(device, &c);
     c.pre = false;
     check_affine(device, &c);
-    c.f = TSHI_UNARY_COUNT;
+    c.f = TSHI_IDENTITY;
     check_affine(device, &c);
     c.dtype = TSH_FLOAT32;
     check_affine(device, &c);
@@ -226,9 +229,9 @@ static void check_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64
     double *x = numbers(m * k, 1), *dy = numbers(m * n, 2), *dw = numbers(n * k, 3), *db = numbers(n, 4);
     void *at_x = put_numbers(device, dtype, m * k, x, 0), *at_dy = put_numbers(device, dtype, m * n, dy, 0);
     void *at_dw = put_numbers(device, dtype, n * k, dw, 0), *at_db = put_numbers(device, dtype, n, db, 0);
-    cr_assert_eq(
-        device->ops->affine_backward(device, dtype, m, n, k, at_x, at_dy, beta, at_dw, beta_b, bias ? at_db : NULL),
-        TSH_OK, "%s", tsh_error_message());
+    cr_assert_eq(device->ops->product.affine_backward(device, dtype, m, n, k, at_x, at_dy, beta, at_dw, beta_b,
+                                                      bias ? at_db : NULL),
+                 TSH_OK, "%s", tsh_error_message());
     get_numbers(device, dtype, n * k, at_dw, dw);
     get_numbers(device, dtype, n, at_db, db);
     for (int64_t j = 0; j < n; j++) {
@@ -241,10 +244,10 @@ static void check_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64
             cr_assert_eq(dw[j * k + l], sum, "%s dw", tsh_dtype_name(dtype));
         }
     }
-    device->ops->release(device, at_x);
-    device->ops->release(device, at_dy);
-    device->ops->release(device, at_dw);
-    device->ops->release(device, at_db);
+    device->ops->memory.release(device, at_x);
+    device->ops->memory.release(device, at_dy);
+    device->ops->memory.release(device, at_dw);
+    device->ops->memory.release(device, at_db);
     free(x);
     free(dy);
     free(dw);
@@ -266,13 +269,14 @@ Test(cuda_gemm, a_bias_gradient_is_rounded_once) {
     double x[2] = {1, 1}, dy[2] = {1, 256}, dw = 0, db = 1;
     void *at_x = put_numbers(device, TSH_BFLOAT16, 2, x, 0), *at_dy = put_numbers(device, TSH_BFLOAT16, 2, dy, 0);
     void *at_dw = put_numbers(device, TSH_BFLOAT16, 1, &dw, 0), *at_db = put_numbers(device, TSH_BFLOAT16, 1, &db, 0);
-    cr_assert_eq(device->ops->affine_backward(device, TSH_BFLOAT16, 2, 1, 1, at_x, at_dy, 0, at_dw, 1, at_db), TSH_OK);
+    cr_assert_eq(device->ops->product.affine_backward(device, TSH_BFLOAT16, 2, 1, 1, at_x, at_dy, 0, at_dw, 1, at_db),
+                 TSH_OK);
     get_numbers(device, TSH_BFLOAT16, 1, at_db, &db);
     cr_assert_eq(db, 258, "%g", db);
-    device->ops->release(device, at_x);
-    device->ops->release(device, at_dy);
-    device->ops->release(device, at_dw);
-    device->ops->release(device, at_db);
+    device->ops->memory.release(device, at_x);
+    device->ops->memory.release(device, at_dy);
+    device->ops->memory.release(device, at_dw);
+    device->ops->memory.release(device, at_db);
     close_device(device);
 }
 
@@ -303,11 +307,12 @@ Test(cuda_gemm, what_cublaslt_says_is_told) {
     tsh_device *device = open_device();
     float *x = get(device, 64);
     standin_fail("cublasLtMatmul", 1, CUBLAS_STATUS_ARCH_MISMATCH);
-    cr_assert_eq(device->ops->gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 1, 1, x, 1, x, 1, 0, x, 1), TSH_ERR_SYSTEM);
+    cr_assert_eq(device->ops->product.gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 1, 1, x, 1, x, 1, 0, x, 1), TSH_ERR_SYSTEM);
     cr_assert_str_eq(tsh_error_message(), "cublasLtMatmul: not on this GPU (8)");
     standin_fail("cublasLtMatmulAlgoGetHeuristic", 1, CUBLAS_STATUS_NOT_SUPPORTED);
-    cr_assert_eq(device->ops->gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 2, 1, x, 2, x, 1, 0, x, 1), TSH_ERR_UNSUPPORTED);
+    cr_assert_eq(device->ops->product.gemm(device, TSH_FLOAT32, 0, 0, 1, 1, 2, 1, x, 2, x, 1, 0, x, 1),
+                 TSH_ERR_UNSUPPORTED);
     cr_assert_str_eq(tsh_error_message(), "cuBLASLt has no algorithm for a float32 product of 1 x 1 x 2");
-    device->ops->release(device, x);
+    device->ops->memory.release(device, x);
     close_device(device);
 }

@@ -12,9 +12,9 @@ static tsh_device *opened(void) {
 /* y += x, through memory of its own that it gives back. */
 static void step(tsh_device *device, int64_t n, const float *x, float *y) {
     float *copy = get(device, (size_t)n * sizeof *copy);
-    device->ops->copy(device, (size_t)n * sizeof *copy, x, copy);
-    device->ops->axpby(device, TSH_FLOAT32, n, 1, copy, 1, y, y);
-    device->ops->release(device, copy);
+    device->ops->copy.within(device, (size_t)n * sizeof *copy, x, copy);
+    device->ops->elementwise.axpby(device, TSH_FLOAT32, n, 1, copy, 1, y, y);
+    device->ops->memory.release(device, copy);
 }
 
 static tsh_graph *capture(tsh_device *device, int64_t n, const float *x, float *y) {
@@ -41,14 +41,14 @@ Test(cuda_graph, runs_when_launched_as_often_as_launched) {
     get_numbers(device, TSH_FLOAT32, 3, y, out);
     for (int i = 0; i < 3; i++) cr_assert_eq(out[i], 5 * (i + 1));
     /* New input in the old place. */
-    device->ops->fill(device, TSH_FLOAT32, 3, 10, x);
+    device->ops->copy.fill(device, TSH_FLOAT32, 3, 10, x);
     cr_assert_eq(tsh_graph_launch(graph), TSH_OK);
     get_numbers(device, TSH_FLOAT32, 3, y, out);
     for (int i = 0; i < 3; i++) cr_assert_eq(out[i], 5 * (i + 1) + 10);
     tsh_graph_destroy(graph);
     tsh_graph_destroy(NULL);
-    device->ops->release(device, x);
-    device->ops->release(device, y);
+    device->ops->memory.release(device, x);
+    device->ops->memory.release(device, y);
     close_device(device);
 }
 
@@ -58,25 +58,25 @@ Test(cuda_graph, its_memory_is_its_own_until_it_is_destroyed) {
     double one = 1, out;
     tsh_device *device = opened();
     float *x = get(device, N * sizeof *x), *y = get(device, N * sizeof *y), *others[40], *early = NULL;
-    device->ops->fill(device, TSH_FLOAT32, N, one, x);
-    device->ops->fill(device, TSH_FLOAT32, N, 0, y);
+    device->ops->copy.fill(device, TSH_FLOAT32, N, one, x);
+    device->ops->copy.fill(device, TSH_FLOAT32, N, 0, y);
     tsh_graph *graph = NULL;
     cr_assert_eq(tsh_graph_capture_begin(device), TSH_OK);
     step(device, N, x, y);
-    device->ops->release(device, x); /* the graph still reads it */
+    device->ops->memory.release(device, x); /* the graph still reads it */
     step(device, N, y, y);
     early = get(device, 300); /* outlives the graph */
     cr_assert_eq(tsh_graph_capture_end(device, &graph), TSH_OK, "%s", tsh_error_message());
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 40; i++) {
             others[i] = get(device, N * sizeof *x >> i % 20);
-            device->ops->fill(device, TSH_FLOAT32, N >> i % 20, -5, others[i]);
+            device->ops->copy.fill(device, TSH_FLOAT32, N >> i % 20, -5, others[i]);
         }
         cr_assert_eq(tsh_graph_launch(graph), TSH_OK);
         for (int i = 0; i < 40; i++) {
             get_numbers(device, TSH_FLOAT32, 1, others[i], &out);
             cr_assert_eq(out, -5);
-            device->ops->release(device, others[i]);
+            device->ops->memory.release(device, others[i]);
         }
     }
     get_numbers(device, TSH_FLOAT32, 1, y, &out);
@@ -85,10 +85,10 @@ Test(cuda_graph, its_memory_is_its_own_until_it_is_destroyed) {
     /* Now it is everyone's. */
     uint64_t mallocs = standin_calls("cudaMalloc");
     x = get(device, N * sizeof *x);
-    device->ops->release(device, x);
+    device->ops->memory.release(device, x);
     cr_assert_eq(standin_calls("cudaMalloc"), mallocs);
-    device->ops->release(device, y);
-    device->ops->release(device, early);
+    device->ops->memory.release(device, y);
+    device->ops->memory.release(device, early);
     close_device(device);
 }
 
@@ -102,14 +102,14 @@ Test(cuda_graph, two_graphs) {
         tsh_graph *graphs[2] = {capture(device, 3, x, y), NULL};
         cr_assert_eq(tsh_graph_capture_begin(device), TSH_OK);
         step(device, 3, x, y);
-        device->ops->release(device, x);
+        device->ops->memory.release(device, x);
         cr_assert_eq(tsh_graph_capture_end(device, &graphs[1]), TSH_OK);
         for (int i = 0; i < 4; i++) cr_assert_eq(tsh_graph_launch(graphs[i % 2]), TSH_OK);
         get_numbers(device, TSH_FLOAT32, 3, y, out);
         cr_assert_eq(out[2], 15);
         tsh_graph_destroy(graphs[order]);
         tsh_graph_destroy(graphs[!order]);
-        device->ops->release(device, y);
+        device->ops->memory.release(device, y);
         close_device(device);
     }
 }
@@ -119,7 +119,7 @@ Test(cuda_graph, two_graphs) {
 static void adamw(tsh_device *device, int64_t number, float *p, float *g, float *m, float *v) {
     tshi_adamw settings = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.01, .step = number};
     tshi_update update = {.n = 3, .grad = g, .state = {m, v}, .p = p};
-    device->ops->adamw(device, TSH_FLOAT32, &settings, 1, &update);
+    device->ops->optimizer.adamw(device, TSH_FLOAT32, &settings, 1, &update);
 }
 
 Test(cuda_graph, adamw_counts_its_steps) {
@@ -139,7 +139,7 @@ Test(cuda_graph, adamw_counts_its_steps) {
     get_numbers(device, TSH_FLOAT32, 3, t[1][0], out);
     for (int i = 0; i < 3; i++) cr_assert_float_eq(out[i], want[i], 1e-6, "%g, not %g", out[i], want[i]);
     tsh_graph_destroy(graph);
-    for (int i = 0; i < 8; i++) device->ops->release(device, t[i / 4][i % 4]);
+    for (int i = 0; i < 8; i++) device->ops->memory.release(device, t[i / 4][i % 4]);
     close_device(device);
 }
 
@@ -151,12 +151,12 @@ Test(cuda_graph, dropout_draws_anew_and_alike_in_both_directions) {
     for (int i = 0; i < N; i++) ones[i] = 1;
     float *x = put_numbers(device, TSH_FLOAT32, N, ones, 0), *y = get(device, N * sizeof *y),
           *dx = get(device, N * sizeof *y);
-    device->ops->dropout(device, TSH_FLOAT32, &block, 7, 3, 0.5, x, 0, y);
+    device->ops->random.dropout(device, TSH_FLOAT32, &block, 7, 3, 0.5, x, 0, y);
     get_numbers(device, TSH_FLOAT32, N, y, out[0]);
     tsh_graph *graph = NULL;
     cr_assert_eq(tsh_graph_capture_begin(device), TSH_OK);
-    device->ops->dropout(device, TSH_FLOAT32, &block, 7, 3, 0.5, x, 0, y);
-    device->ops->dropout(device, TSH_FLOAT32, &block, 7, 3, 0.5, x, 0, dx);
+    device->ops->random.dropout(device, TSH_FLOAT32, &block, 7, 3, 0.5, x, 0, y);
+    device->ops->random.dropout(device, TSH_FLOAT32, &block, 7, 3, 0.5, x, 0, dx);
     cr_assert_eq(tsh_graph_capture_end(device, &graph), TSH_OK);
     for (int launch = 1; launch <= 2; launch++) {
         cr_assert_eq(tsh_graph_launch(graph), TSH_OK);
@@ -168,13 +168,13 @@ Test(cuda_graph, dropout_draws_anew_and_alike_in_both_directions) {
     cr_assert_arr_eq(out[1], out[0], sizeof out[0], "the first launch is the captured step");
     cr_assert_arr_neq(out[2], out[1], sizeof out[0]);
     /* The second is stream 3 + 2^32. */
-    device->ops->dropout(device, TSH_FLOAT32, &block, 7, 3 + ((uint64_t)1 << 32), 0.5, x, 0, y);
+    device->ops->random.dropout(device, TSH_FLOAT32, &block, 7, 3 + ((uint64_t)1 << 32), 0.5, x, 0, y);
     get_numbers(device, TSH_FLOAT32, N, y, out[0]);
     cr_assert_arr_eq(out[2], out[0], sizeof out[0]);
     tsh_graph_destroy(graph);
-    device->ops->release(device, x);
-    device->ops->release(device, y);
-    device->ops->release(device, dx);
+    device->ops->memory.release(device, x);
+    device->ops->memory.release(device, y);
+    device->ops->memory.release(device, dx);
     close_device(device);
 }
 
@@ -198,8 +198,8 @@ Test(cuda_graph, the_communication_stream_comes_along) {
     cr_assert_eq(cudaMemsetAsync(y, 0, 12, cuda->communication), cudaSuccess);
     cr_assert_eq(cudaStreamSynchronize(cuda->communication), cudaSuccess);
     tsh_graph_destroy(graph);
-    device->ops->release(device, x);
-    device->ops->release(device, y);
+    device->ops->memory.release(device, x);
+    device->ops->memory.release(device, y);
     close_device(device);
 }
 
@@ -218,20 +218,20 @@ Test(cuda_graph, the_host_in_the_middle_is_refused) {
         float *there = get(device, sizeof x);
         cr_assert_eq(tsh_graph_capture_begin(device), TSH_OK);
         if (way == 0) {
-            device->ops->copy_to_host(device, sizeof x, there, &x);
+            device->ops->copy.to_host(device, sizeof x, there, &x);
             cr_assert_eq(x, 0);
             expect_words(device->ops->check(device), TSH_ERR_STATE,
                          "a copy to the host: not while a graph is captured");
         } else {
-            device->ops->copy_from_host(device, sizeof x, &x, there);
+            device->ops->copy.from_host(device, sizeof x, &x, there);
         }
         /* Also when it has been told before. */
         expect_words(tsh_graph_capture_end(device, &graph), TSH_ERR_STATE, "the host: not while a graph is captured");
         cr_assert_null(graph);
-        device->ops->fill(device, TSH_FLOAT32, 1, 3, there);
-        device->ops->copy_to_host(device, sizeof x, there, &x);
+        device->ops->copy.fill(device, TSH_FLOAT32, 1, 3, there);
+        device->ops->copy.to_host(device, sizeof x, there, &x);
         cr_assert_eq(x, 3, "the device works as before");
-        device->ops->release(device, there);
+        device->ops->memory.release(device, there);
         close_device(device);
     }
 }
@@ -240,7 +240,7 @@ Test(cuda_graph, calls_in_the_wrong_place) {
     tsh_graph *graph = NULL, *second = NULL;
     tsh_device *device = opened();
     float *x = get(device, 12);
-    device->ops->fill(device, TSH_FLOAT32, 3, 3, x);
+    device->ops->copy.fill(device, TSH_FLOAT32, 3, 3, x);
     expect_words(tsh_graph_capture_end(device, &graph), TSH_ERR_STATE, "no graph is captured");
     graph = capture(device, 3, x, x);
     cr_assert_eq(tsh_graph_capture_begin(device), TSH_OK);
@@ -253,7 +253,7 @@ Test(cuda_graph, calls_in_the_wrong_place) {
     expect_words(tsh_graph_capture_end(device, NULL), TSH_ERR_ARGUMENT, "out is NULL");
     tsh_graph_destroy(second);
     tsh_graph_destroy(graph);
-    device->ops->release(device, x);
+    device->ops->memory.release(device, x);
     close_device(device);
 }
 
@@ -273,23 +273,23 @@ static bool capture_and_launch(void) {
     tsh_device *device = NULL;
     tsh_graph *graph = NULL;
     if (tshi_device_create_cuda(NULL, 0, &device) != TSH_OK) return true;
-    float *x = device->ops->alloc(device, 12), *y = device->ops->alloc(device, 12);
+    float *x = device->ops->memory.alloc(device, 12), *y = device->ops->memory.alloc(device, 12);
     bool good = x && y;
-    if (good) device->ops->zero(device, 12, x);
+    if (good) device->ops->copy.zero(device, 12, x);
     good = good && tsh_graph_capture_begin(device) == TSH_OK;
     if (good) {
-        float *large = device->ops->alloc(device, 2 << 20);
-        if (large) device->ops->zero(device, 2 << 20, large);
-        device->ops->release(device, large);
-        device->ops->axpby(device, TSH_FLOAT32, 3, 1, x, 0, NULL, y);
+        float *large = device->ops->memory.alloc(device, 2 << 20);
+        if (large) device->ops->copy.zero(device, 2 << 20, large);
+        device->ops->memory.release(device, large);
+        device->ops->elementwise.axpby(device, TSH_FLOAT32, 3, 1, x, 0, NULL, y);
         good = tsh_graph_capture_end(device, &graph) == TSH_OK && large;
     }
     good = good && tsh_graph_launch(graph) == TSH_OK;
     good = device->ops->check(device) == TSH_OK && good;
     begin_to_clean_up();
     tsh_graph_destroy(graph);
-    device->ops->release(device, x);
-    device->ops->release(device, y);
+    device->ops->memory.release(device, x);
+    device->ops->memory.release(device, y);
     cr_assert_eq(device->stats.bytes_in_use, 0);
     tshi_device_destroy(device);
     return !good;

@@ -27,7 +27,7 @@ static void fill(tsh_dtype dtype, int64_t n, void *to) {
         if (integer)
             memcpy((char *)to + (size_t)i * size, &word, size);
         else
-            kernels()->convert(kernel_device(), 1, TSH_FLOAT64, &number, real, (char *)to + (size_t)i * size);
+            kernels()->copy.convert(kernel_device(), 1, TSH_FLOAT64, &number, real, (char *)to + (size_t)i * size);
     }
 }
 
@@ -36,8 +36,8 @@ static bool same(tsh_dtype dtype, const void *a, const void *b) {
     double x = 0, y = 0;
     if (memcmp(a, b, tsh_dtype_size(dtype)) == 0) return true;
     if (tshi_dtype_is_complex(dtype)) return false;
-    kernels()->convert(kernel_device(), 1, dtype, a, TSH_FLOAT64, &x);
-    kernels()->convert(kernel_device(), 1, dtype, b, TSH_FLOAT64, &y);
+    kernels()->copy.convert(kernel_device(), 1, dtype, a, TSH_FLOAT64, &x);
+    kernels()->copy.convert(kernel_device(), 1, dtype, b, TSH_FLOAT64, &y);
     return isnan(x) && isnan(y);
 }
 

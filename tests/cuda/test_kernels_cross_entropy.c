@@ -28,7 +28,7 @@ static void shift(const slice *s, tshi_classes c, tshi_classes g, pair *max, pai
     c.weight_sum = s->weights ? weight_sum.cpu.data : NULL;
     g.weight_sum = s->weights ? weight_sum.gpu : NULL;
     tshi_cuda_cross_entropy_shift(gpu(), s->dtype, &g, max->gpu, all.gpu, sums->gpu);
-    kernels()->cross_entropy_shift(kernel_device(), max->cpu.dtype, &c, max->cpu.data, all.cpu.data, sums->cpu.data);
+    kernels()->cross_entropy.shift(kernel_device(), max->cpu.dtype, &c, max->cpu.data, all.cpu.data, sums->cpu.data);
     expect_pair(sums, "cross_entropy_shift", 10 * (double)(s->n + 1), 6);
     for (int64_t r = 0; r < s->rows; r++) set(&max->cpu, r, get(&all.cpu, r));
     pair_round(max);
@@ -51,19 +51,19 @@ static void check(slice s) {
         g.weight = weight.gpu, g.weight_sum = weight_sum.gpu;
     }
     tshi_cuda_cross_entropy_sums(gpu(), s.dtype, &g, logits.gpu, target, max.gpu, sums.gpu);
-    kernels()->cross_entropy_sums(kernel_device(), wide, &c, logits.cpu.data, target, max.cpu.data, sums.cpu.data);
+    kernels()->cross_entropy.sums(kernel_device(), wide, &c, logits.cpu.data, target, max.cpu.data, sums.cpu.data);
     expect_same(&max, "cross_entropy_sums, max");
     expect_pair(&sums, "cross_entropy_sums", 10 * (double)(s.n + 1), 4);
     shift(&s, c, g, &max, &sums);
     for (int64_t r = 0; r < s.rows; r++) set(&sums.cpu, 4 * r, get(&sums.cpu, 4 * r) + 1); /* no empty sum */
     pair_round(&sums);
     tshi_cuda_cross_entropy_loss(gpu(), s.dtype, &g, target, sums.gpu, loss.gpu);
-    kernels()->cross_entropy_loss(kernel_device(), wide, &c, target, sums.cpu.data, loss.cpu.data);
+    kernels()->cross_entropy.loss(kernel_device(), wide, &c, target, sums.cpu.data, loss.cpu.data);
     expect_pair(&loss, "cross_entropy_loss", 20, 4);
     for (int beta = 1; beta >= 0; beta--) {
         tshi_cuda_cross_entropy_backward(gpu(), s.dtype, &g, logits.gpu, target, max.gpu, sums.gpu, dloss.gpu, !s.mean,
                                          s.mean ? divisor.gpu : NULL, beta, dlogits.gpu);
-        kernels()->cross_entropy_backward(kernel_device(), wide, &c, logits.cpu.data, target, max.cpu.data,
+        kernels()->cross_entropy.backward(kernel_device(), wide, &c, logits.cpu.data, target, max.cpu.data,
                                           sums.cpu.data, dloss.cpu.data, !s.mean, s.mean ? divisor.cpu.data : NULL,
                                           beta, dlogits.cpu.data);
         expect_pair(&dlogits, "cross_entropy_backward", 4, 16);

@@ -9,10 +9,10 @@ static const int skews[3][3] = {{0, 0, 0}, {1, 1, 1}, {0, 1, 3}};
 static void check_unary(tshi_unary f, tsh_dtype dtype, int64_t n, const int skew[3]) {
     pair x = pair_random(dtype, n, skew[0], -6, 6), y = pair_make(dtype, n, skew[2]);
     tshi_cuda_unary(gpu(), f, dtype, n, x.gpu, y.gpu);
-    kernels()->unary(kernel_device(), f, x.cpu.dtype, n, x.cpu.data, y.cpu.data);
+    kernels()->elementwise.unary(kernel_device(), f, x.cpu.dtype, n, x.cpu.data, y.cpu.data);
     expect_pair(&y, "unary", 6, 8);
     tshi_cuda_unary(gpu(), f, dtype, n, x.gpu, x.gpu);
-    kernels()->unary(kernel_device(), f, x.cpu.dtype, n, x.cpu.data, x.cpu.data);
+    kernels()->elementwise.unary(kernel_device(), f, x.cpu.dtype, n, x.cpu.data, x.cpu.data);
     expect_pair(&x, "unary in place", 6, 8);
     pair_free(&x);
     pair_free(&y);
@@ -23,7 +23,8 @@ static void check_unary_backward(tshi_unary f, tsh_dtype dtype, int64_t n, doubl
     pair dx = pair_random(dtype, n, skew[2], -2, 2);
     if (beta == 0) memset(dx.gpu, 0xFF, pair_bytes(&dx)); /* not read */
     tshi_cuda_unary_backward(gpu(), f, dtype, n, x.gpu, dy.gpu, beta, dx.gpu);
-    kernels()->unary_backward(kernel_device(), f, x.cpu.dtype, n, x.cpu.data, dy.cpu.data, beta, dx.cpu.data);
+    kernels()->elementwise.unary_backward(kernel_device(), f, x.cpu.dtype, n, x.cpu.data, dy.cpu.data, beta,
+                                          dx.cpu.data);
     expect_pair(&dx, "unary_backward", 4, 64);
     pair_free(&x);
     pair_free(&dy);
@@ -62,23 +63,23 @@ static void check_arithmetic(tsh_dtype dtype, int64_t n, const int skew[3]) {
          z = pair_integers(dtype, n, skew[2]);
     tsh_dtype sums = x.cpu.dtype;
     tshi_cuda_axpby(gpu(), dtype, n, 2, x.gpu, -3, y.gpu, z.gpu);
-    kernels()->axpby(kernel_device(), sums, n, 2, x.cpu.data, -3, y.cpu.data, z.cpu.data);
+    kernels()->elementwise.axpby(kernel_device(), sums, n, 2, x.cpu.data, -3, y.cpu.data, z.cpu.data);
     expect_same(&z, "axpby");
     tshi_cuda_axpby(gpu(), dtype, n, 0.5, z.gpu, 0, NULL, z.gpu);
-    kernels()->axpby(kernel_device(), sums, n, 0.5, z.cpu.data, 0, NULL, z.cpu.data);
+    kernels()->elementwise.axpby(kernel_device(), sums, n, 0.5, z.cpu.data, 0, NULL, z.cpu.data);
     expect_same(&z, "axpby of one term in place");
     tshi_cuda_mul(gpu(), dtype, n, x.gpu, y.gpu, 1, z.gpu);
-    kernels()->mul(kernel_device(), sums, n, x.cpu.data, y.cpu.data, 1, z.cpu.data);
+    kernels()->elementwise.mul(kernel_device(), sums, n, x.cpu.data, y.cpu.data, 1, z.cpu.data);
     expect_same(&z, "mul, added");
     memset(z.gpu, 0xFF, pair_bytes(&z));
     tshi_cuda_mul(gpu(), dtype, n, x.gpu, y.gpu, 0, z.gpu);
-    kernels()->mul(kernel_device(), sums, n, x.cpu.data, y.cpu.data, 0, z.cpu.data);
+    kernels()->elementwise.mul(kernel_device(), sums, n, x.cpu.data, y.cpu.data, 0, z.cpu.data);
     expect_same(&z, "mul");
     tshi_cuda_divide(gpu(), dtype, n, x.gpu, y.gpu, z.gpu);
-    kernels()->divide(kernel_device(), sums, n, x.cpu.data, y.cpu.data, z.cpu.data);
+    kernels()->elementwise.divide(kernel_device(), sums, n, x.cpu.data, y.cpu.data, z.cpu.data);
     expect_same(&z, "divide");
     tshi_cuda_mul(gpu(), dtype, n, x.gpu, y.gpu, 0, y.gpu);
-    kernels()->mul(kernel_device(), sums, n, x.cpu.data, y.cpu.data, 0, y.cpu.data);
+    kernels()->elementwise.mul(kernel_device(), sums, n, x.cpu.data, y.cpu.data, 0, y.cpu.data);
     expect_same(&y, "mul in place");
     pair_free(&x);
     pair_free(&y);

@@ -19,10 +19,11 @@ static void check(lookup c, const int64_t *ids) {
         pair_round(&dy);
     }
     tshi_cuda_embedding(gpu(), c.dtype, c.n, ids, c.start, c.rows, c.cols, table.gpu, y.gpu);
-    kernels()->embedding(kernel_device(), y.cpu.dtype, c.n, ids, c.start, c.rows, c.cols, table.cpu.data, y.cpu.data);
+    kernels()->embedding.forward(kernel_device(), y.cpu.dtype, c.n, ids, c.start, c.rows, c.cols, table.cpu.data,
+                                 y.cpu.data);
     expect_same(&y, "y");
     tshi_cuda_embedding_backward(gpu(), c.dtype, c.n, ids, c.start, c.rows, c.cols, c.padding, dy.gpu, dtable.gpu);
-    kernels()->embedding_backward(kernel_device(), y.cpu.dtype, c.n, ids, c.start, c.rows, c.cols, c.padding,
+    kernels()->embedding.backward(kernel_device(), y.cpu.dtype, c.n, ids, c.start, c.rows, c.cols, c.padding,
                                   dy.cpu.data, dtable.cpu.data);
     double n = (double)c.n;
     expect_pair(&dtable, "dtable", c.integers ? 0 : 8 + sqrt(n), c.integers ? 0 : 2 + sqrt(n));

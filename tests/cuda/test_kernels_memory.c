@@ -10,8 +10,8 @@ static bool same(tsh_dtype dtype, const void *a, const void *b, int64_t i) {
     size_t size = tsh_dtype_size(dtype);
     if (memcmp((const char *)a + (size_t)i * size, (const char *)b + (size_t)i * size, size) == 0) return true;
     double x = 0, y = 0;
-    kernels()->convert(kernel_device(), 1, dtype, (const char *)a + (size_t)i * size, TSH_FLOAT64, &x);
-    kernels()->convert(kernel_device(), 1, dtype, (const char *)b + (size_t)i * size, TSH_FLOAT64, &y);
+    kernels()->copy.convert(kernel_device(), 1, dtype, (const char *)a + (size_t)i * size, TSH_FLOAT64, &x);
+    kernels()->copy.convert(kernel_device(), 1, dtype, (const char *)b + (size_t)i * size, TSH_FLOAT64, &y);
     return isnan(x) && isnan(y);
 }
 
@@ -22,7 +22,7 @@ static void check_convert(tsh_dtype from_dtype, const void *from, tsh_dtype to_d
     memset(memory, 0xA5, sizeof memory);
     memcpy(memory[0] + from_skew, from, (size_t)n * tsh_dtype_size(from_dtype));
     tshi_cuda_convert(gpu(), n, from_dtype, memory[0] + from_skew, to_dtype, memory[1] + to_skew);
-    kernels()->convert(kernel_device(), n, from_dtype, from, to_dtype, memory[2] + to_skew);
+    kernels()->copy.convert(kernel_device(), n, from_dtype, from, to_dtype, memory[2] + to_skew);
     for (int64_t i = 0; i < n; i++)
         cr_assert(same(to_dtype, memory[1] + to_skew, memory[2] + to_skew, i), "%s to %s, element %lld of %lld",
                   tsh_dtype_name(from_dtype), tsh_dtype_name(to_dtype), (long long)i, (long long)n);
@@ -74,7 +74,7 @@ static void values(tsh_dtype dtype, void *to) {
     unsigned char *bytes = to;
     for (size_t i = 0; i < MOST * tsh_dtype_size(dtype); i++) bytes[i] = (unsigned char)random_word();
     int64_t known = (int64_t)(sizeof edges / sizeof edges[0]);
-    kernels()->convert(kernel_device(), known, TSH_FLOAT64, edges, dtype, to);
+    kernels()->copy.convert(kernel_device(), known, TSH_FLOAT64, edges, dtype, to);
     if (dtype != TSH_INT64) return;
     int64_t *integers = (int64_t *)to + known;
     for (int i = 0; i < 200; i++) /* between two bfloat16, two float16 or two float32, and next to that */
@@ -100,7 +100,7 @@ static void check_fill(tsh_dtype dtype, int64_t n, double value, size_t skew) {
     skew *= tsh_dtype_size(dtype);
     memset(memory, 0xA5, sizeof memory);
     tshi_cuda_fill(gpu(), dtype, n, value, memory[0] + skew);
-    kernels()->fill(kernel_device(), dtype, n, value, memory[1] + skew);
+    kernels()->copy.fill(kernel_device(), dtype, n, value, memory[1] + skew);
     cr_assert_arr_eq(memory[0], memory[1], sizeof memory[0], "%lld of %s", (long long)n, tsh_dtype_name(dtype));
 }
 

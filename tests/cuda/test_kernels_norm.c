@@ -18,9 +18,9 @@ static void check_forward(const norm_case *c, const pair *x, const pair *gamma, 
     pair y = pair_make(c->dtype, c->rows * c->cols, c->skew);
     tshi_cuda_norm(gpu(), c->rms, c->dtype, c->rows, c->cols, eps, x->gpu, gpu_or_null(gamma, c->gamma),
                    gpu_or_null(beta, c->beta), y.gpu, gpu_or_null(mean, !c->rms), rstd->gpu);
-    kernels()->norm(kernel_device(), c->rms, x->cpu.dtype, c->rows, c->cols, eps, x->cpu.data,
-                    cpu_or_null(gamma, c->gamma), cpu_or_null(beta, c->beta), y.cpu.data, cpu_or_null(mean, !c->rms),
-                    rstd->cpu.data);
+    kernels()->norm.forward(kernel_device(), c->rms, x->cpu.dtype, c->rows, c->cols, eps, x->cpu.data,
+                            cpu_or_null(gamma, c->gamma), cpu_or_null(beta, c->beta), y.cpu.data,
+                            cpu_or_null(mean, !c->rms), rstd->cpu.data);
     double root = sqrt((double)c->cols + 1);
     expect_pair(mean, "mean", 4, root);
     expect_pair(rstd, "rstd", 1, 4 * root);
@@ -38,7 +38,7 @@ static void check_backward(const norm_case *c, const pair *x, const pair *gamma,
         tshi_cuda_norm_backward(gpu(), c->rms, c->dtype, c->rows, c->cols, x->gpu, gpu_or_null(gamma, c->gamma),
                                 gpu_or_null(mean, !c->rms), rstd->gpu, dy.gpu, before, gpu_or_null(&dx, c->dx),
                                 gpu_or_null(&dgamma, c->dgamma), gpu_or_null(&dbeta, c->dbeta));
-        kernels()->norm_backward(kernel_device(), c->rms, x->cpu.dtype, c->rows, c->cols, x->cpu.data,
+        kernels()->norm.backward(kernel_device(), c->rms, x->cpu.dtype, c->rows, c->cols, x->cpu.data,
                                  cpu_or_null(gamma, c->gamma), cpu_or_null(mean, !c->rms), rstd->cpu.data, dy.cpu.data,
                                  before, cpu_or_null(&dx, c->dx), cpu_or_null(&dgamma, c->dgamma),
                                  cpu_or_null(&dbeta, c->dbeta));
@@ -93,8 +93,8 @@ Test(cuda_norm, one_column) {
         pair x = pair_integers(gpu_dtypes[t], 5, 0), y = pair_make(gpu_dtypes[t], 5, 0);
         pair mean = pair_make(tshi_dtype_sum(x.dtype), 5, 0), rstd = pair_make(tshi_dtype_sum(x.dtype), 5, 0);
         tshi_cuda_norm(gpu(), false, x.dtype, 5, 1, eps, x.gpu, NULL, NULL, y.gpu, mean.gpu, rstd.gpu);
-        kernels()->norm(kernel_device(), false, x.cpu.dtype, 5, 1, eps, x.cpu.data, NULL, NULL, y.cpu.data,
-                        mean.cpu.data, rstd.cpu.data);
+        kernels()->norm.forward(kernel_device(), false, x.cpu.dtype, 5, 1, eps, x.cpu.data, NULL, NULL, y.cpu.data,
+                                mean.cpu.data, rstd.cpu.data);
         expect_same(&y, "y");
         expect_same(&mean, "mean");
         expect_pair(&rstd, "rstd", 400, 2);

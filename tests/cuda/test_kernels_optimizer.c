@@ -67,7 +67,7 @@ static void run_sgd(int count, parameter *u, tshi_sgd s) {
         s.first = step == 0;
         new_gradients(count, u);
         tshi_cuda_sgd(gpu(), u[0].p.dtype, &s, count, gpu_list);
-        kernels()->sgd(kernel_device(), u[0].p.cpu.dtype, &s, count, cpu_list);
+        kernels()->optimizer.sgd(kernel_device(), u[0].p.cpu.dtype, &s, count, cpu_list);
         compare(count, u, states);
     }
 }
@@ -79,7 +79,7 @@ static void run_adamw(int count, parameter *u) {
     for (a.step = 1; a.step <= STEPS; a.step++) {
         new_gradients(count, u);
         tshi_cuda_adamw(gpu(), u[0].p.dtype, &a, count, gpu_list);
-        kernels()->adamw(kernel_device(), u[0].p.cpu.dtype, &a, count, cpu_list);
+        kernels()->optimizer.adamw(kernel_device(), u[0].p.cpu.dtype, &a, count, cpu_list);
         compare(count, u, 2);
     }
 }

@@ -31,7 +31,7 @@ Test(cuda_random, uniforms_are_the_same_bits) {
                 pair p = pair_make(gpu_dtypes[t], elements(&shapes[s]), skew);
                 tshi_cuda_random_uniform(gpu(), p.dtype, &shapes[s], 0x123456789ABCDEF0u, (uint64_t)7 << 40, -2.0, 6.0,
                                          p.gpu);
-                kernels()->random_uniform(kernel_device(), p.cpu.dtype, &shapes[s], 0x123456789ABCDEF0u,
+                kernels()->random.uniform(kernel_device(), p.cpu.dtype, &shapes[s], 0x123456789ABCDEF0u,
                                           (uint64_t)7 << 40, -2.0, 6.0, p.cpu.data);
                 buffer got = pair_values(&p);
                 pair_round(&p);
@@ -48,7 +48,7 @@ Test(cuda_random, uniforms_of_an_odd_range) {
         for (int s = 0; s < SHAPES; s++) {
             pair p = pair_make(gpu_dtypes[t], elements(&shapes[s]), 0);
             tshi_cuda_random_uniform(gpu(), p.dtype, &shapes[s], 5, 6, -0.3, 0.1, p.gpu);
-            kernels()->random_uniform(kernel_device(), p.cpu.dtype, &shapes[s], 5, 6, -0.3, 0.1, p.cpu.data);
+            kernels()->random.uniform(kernel_device(), p.cpu.dtype, &shapes[s], 5, 6, -0.3, 0.1, p.cpu.data);
             expect_pair(&p, "uniform", 0.4, p.dtype == TSH_FLOAT64 ? 1 : 0);
             pair_free(&p);
         }
@@ -60,7 +60,7 @@ Test(cuda_random, normals_are_equal_to_rounding) {
             for (int skew = 0; skew < 2; skew++) {
                 pair p = pair_make(gpu_dtypes[t], elements(&shapes[s]), skew);
                 tshi_cuda_random_normal(gpu(), p.dtype, &shapes[s], 99, 98, 1.0, 0.5, p.gpu);
-                kernels()->random_normal(kernel_device(), p.cpu.dtype, &shapes[s], 99, 98, 1.0, 0.5, p.cpu.data);
+                kernels()->random.normal(kernel_device(), p.cpu.dtype, &shapes[s], 99, 98, 1.0, 0.5, p.cpu.data);
                 expect_pair(&p, "normal", 8, 4);
                 pair_free(&p);
             }
@@ -70,12 +70,12 @@ static void check_dropout(tsh_dtype dtype, const tshi_block *block, int skew, do
     pair x = pair_random(dtype, elements(block), skew, 1, 2), y = pair_random(dtype, x.n, skew, 1, 2);
     for (int add = 0; add < 2; add++) {
         tshi_cuda_dropout(gpu(), dtype, block, 9, 8, p, x.gpu, add, y.gpu);
-        kernels()->dropout(kernel_device(), x.cpu.dtype, block, 9, 8, p, x.cpu.data, add, y.cpu.data);
+        kernels()->random.dropout(kernel_device(), x.cpu.dtype, block, 9, 8, p, x.cpu.data, add, y.cpu.data);
         expect_pair(&y, add ? "added" : "dropped", 2 / (1.0001 - p), 2);
         pair_round(&y);
     }
     tshi_cuda_dropout(gpu(), dtype, block, 9, 8, p, x.gpu, 0.0, x.gpu);
-    kernels()->dropout(kernel_device(), x.cpu.dtype, block, 9, 8, p, x.cpu.data, 0.0, x.cpu.data);
+    kernels()->random.dropout(kernel_device(), x.cpu.dtype, block, 9, 8, p, x.cpu.data, 0.0, x.cpu.data);
     expect_pair(&x, "in place", 2 / (1.0001 - p), 2);
     buffer got = pair_values(&x);
     for (int64_t i = 0; i < x.n; i++) cr_assert_eq(get(&got, i) == 0.0, get(&x.cpu, i) == 0.0, "the same are dropped");

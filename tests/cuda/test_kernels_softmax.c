@@ -14,14 +14,14 @@ static void check_forward(dims d, bool log_form) {
     tsh_dtype sums = x.cpu.dtype;
     pair max = pair_make(sums, d.outer * d.inner, 0), sum = pair_make(sums, d.outer * d.inner, 0);
     tshi_cuda_softmax_max(gpu(), d.dtype, d.outer, d.n, d.inner, x.gpu, max.gpu);
-    kernels()->softmax_max(kernel_device(), sums, d.outer, d.n, d.inner, x.cpu.data, max.cpu.data);
+    kernels()->softmax.max(kernel_device(), sums, d.outer, d.n, d.inner, x.cpu.data, max.cpu.data);
     expect_same(&max, "softmax_max");
     tshi_cuda_softmax_sum(gpu(), d.dtype, d.outer, d.n, d.inner, x.gpu, max.gpu, sum.gpu);
-    kernels()->softmax_sum(kernel_device(), sums, d.outer, d.n, d.inner, x.cpu.data, max.cpu.data, sum.cpu.data);
+    kernels()->softmax.sum(kernel_device(), sums, d.outer, d.n, d.inner, x.cpu.data, max.cpu.data, sum.cpu.data);
     expect_pair(&sum, "softmax_sum", 1 + (double)d.n / 18, 4 * sqrt((double)d.n + 64)); /* the CPU adds one by one */
     tshi_cuda_softmax(gpu(), log_form, d.dtype, d.outer, d.n, d.inner, x.gpu, max.gpu, sum.gpu, y.gpu);
-    kernels()->softmax(kernel_device(), log_form, sums, d.outer, d.n, d.inner, x.cpu.data, max.cpu.data, sum.cpu.data,
-                       y.cpu.data);
+    kernels()->softmax.forward(kernel_device(), log_form, sums, d.outer, d.n, d.inner, x.cpu.data, max.cpu.data,
+                               sum.cpu.data, y.cpu.data);
     expect_pair(&y, "softmax", log_form ? 20 : 1, 32);
     pair_free(&x);
     pair_free(&y);
@@ -35,12 +35,12 @@ static void check_backward(dims d, bool log_form) {
     tsh_dtype sums = y.cpu.dtype;
     pair dot = pair_make(sums, d.outer * d.inner, 0);
     tshi_cuda_softmax_dot(gpu(), log_form, d.dtype, d.outer, d.n, d.inner, y.gpu, dy.gpu, dot.gpu);
-    kernels()->softmax_dot(kernel_device(), log_form, sums, d.outer, d.n, d.inner, y.cpu.data, dy.cpu.data,
+    kernels()->softmax.dot(kernel_device(), log_form, sums, d.outer, d.n, d.inner, y.cpu.data, dy.cpu.data,
                            dot.cpu.data);
     expect_pair(&dot, "softmax_dot", 1 + (double)d.n / 4, 16);
     pair_round(&dot);
     tshi_cuda_softmax_backward(gpu(), log_form, d.dtype, d.outer, d.n, d.inner, y.gpu, dy.gpu, dot.gpu, dx.gpu);
-    kernels()->softmax_backward(kernel_device(), log_form, sums, d.outer, d.n, d.inner, y.cpu.data, dy.cpu.data,
+    kernels()->softmax.backward(kernel_device(), log_form, sums, d.outer, d.n, d.inner, y.cpu.data, dy.cpu.data,
                                 dot.cpu.data, dx.cpu.data);
     expect_pair(&dx, "softmax_backward", 4 + (double)d.n / 8, 16);
     pair_free(&y);

@@ -8,13 +8,13 @@ static void check_bias(tsh_dtype dtype, int64_t rows, int64_t cols, int skew) {
     pair y = pair_make(dtype, rows * cols, skew), db = pair_integers(dtype, cols, skew);
     tsh_dtype sums = x.cpu.dtype;
     tshi_cuda_bias(gpu(), dtype, rows, cols, x.gpu, b.gpu, y.gpu);
-    kernels()->bias(kernel_device(), sums, rows, cols, x.cpu.data, b.cpu.data, y.cpu.data);
+    kernels()->elementwise.bias(kernel_device(), sums, rows, cols, x.cpu.data, b.cpu.data, y.cpu.data);
     expect_same(&y, "bias");
     tshi_cuda_bias(gpu(), dtype, rows, cols, NULL, b.gpu, y.gpu);
-    kernels()->bias(kernel_device(), sums, rows, cols, NULL, b.cpu.data, y.cpu.data);
+    kernels()->elementwise.bias(kernel_device(), sums, rows, cols, NULL, b.cpu.data, y.cpu.data);
     expect_same(&y, "bias alone");
     tshi_cuda_bias_backward(gpu(), dtype, rows, cols, x.gpu, db.gpu);
-    kernels()->bias_backward(kernel_device(), sums, rows, cols, x.cpu.data, db.cpu.data);
+    kernels()->sum.bias_backward(kernel_device(), sums, rows, cols, x.cpu.data, db.cpu.data);
     expect_same(&db, "bias_backward");
     pair_free(&x);
     pair_free(&b);
@@ -33,11 +33,11 @@ static void check_sum(tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, 
     pair x = pair_integers(dtype, outer * n * inner, skew), y = pair_make(dtype, outer * inner, skew);
     tsh_dtype sums = x.cpu.dtype;
     tshi_cuda_sum(gpu(), dtype, outer, n, inner, 0.25, x.gpu, y.gpu);
-    kernels()->sum(kernel_device(), sums, outer, n, inner, 0.25, x.cpu.data, y.cpu.data);
+    kernels()->sum.over_dim(kernel_device(), sums, outer, n, inner, 0.25, x.cpu.data, y.cpu.data);
     expect_same(&y, "sum");
     pair_round(&y);
     tshi_cuda_sum_backward(gpu(), dtype, outer, n, inner, 0.5, y.gpu, x.gpu);
-    kernels()->sum_backward(kernel_device(), sums, outer, n, inner, 0.5, y.cpu.data, x.cpu.data);
+    kernels()->sum.over_dim_backward(kernel_device(), sums, outer, n, inner, 0.5, y.cpu.data, x.cpu.data);
     expect_same(&x, "sum_backward");
     pair_free(&x);
     pair_free(&y);
@@ -67,9 +67,9 @@ Test(cuda_sum, rounding) {
         pair x = pair_random(gpu_dtypes[t], 90000, 0, 0, 1), y = pair_make(x.cpu.dtype, 1, 0);
         tsh_dtype sums = x.cpu.dtype;
         pair wide = pair_make(sums, x.n, 0);
-        kernels()->convert(kernel_device(), x.n, x.dtype, x.gpu, sums, wide.gpu);
+        kernels()->copy.convert(kernel_device(), x.n, x.dtype, x.gpu, sums, wide.gpu);
         tshi_cuda_sum(gpu(), sums, 1, x.n, 1, 1, wide.gpu, y.gpu);
-        kernels()->sum(kernel_device(), sums, 1, x.n, 1, 1, x.cpu.data, y.cpu.data);
+        kernels()->sum.over_dim(kernel_device(), sums, 1, x.n, 1, 1, x.cpu.data, y.cpu.data);
         expect_pair(&y, "sum", 45000, 4);
         pair_free(&x);
         pair_free(&y);
@@ -81,10 +81,10 @@ static void check_clip(tsh_dtype dtype, int64_t n, double max_norm, int skew) {
     pair x = pair_random(dtype, n, skew, -3, 3);
     double squares[2] = {1.5, 1.5};
     tshi_cuda_sum_squares(gpu(), dtype, n, x.gpu, &squares[0]);
-    kernels()->sum_squares(kernel_device(), x.cpu.dtype, n, x.cpu.data, &squares[1]);
+    kernels()->sum.squares(kernel_device(), x.cpu.dtype, n, x.cpu.data, &squares[1]);
     cr_assert_float_eq(squares[0], squares[1], 1e-12 * squares[1], "%.17g, not %.17g", squares[0], squares[1]);
     tshi_cuda_clip(gpu(), dtype, n, &squares[1], max_norm, x.gpu);
-    kernels()->clip(kernel_device(), x.cpu.dtype, n, &squares[1], max_norm, x.cpu.data);
+    kernels()->optimizer.clip(kernel_device(), x.cpu.dtype, n, &squares[1], max_norm, x.cpu.data);
     expect_pair(&x, "clip", 3, 2);
     pair_free(&x);
 }

@@ -142,7 +142,7 @@ static void late(tshi_rank *r, void *arg) {
         else if (tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &work)))
             tshi_check_ok(r, tsh_work_wait(work));
         tsh_work_release(work);
-        device->ops->copy(device, N * sizeof(float), tshi_data(x), tshi_data(y));
+        device->ops->copy.within(device, N * sizeof(float), tshi_data(x), tshi_data(y));
         tsh_tensor_fill(x, i + r->rank); /* the others have what they wanted */
         if (!all_are(r, y, wanted)) break;
         wanted = i * r->size + r->size * (r->size - 1) / 2;
@@ -272,7 +272,7 @@ static void refused_later(tshi_rank *r, const char *call, bool started) {
     tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
     float got[1];
     tsh_device *device = tsh_world_device(r->world);
-    device->ops->copy_to_host(device, sizeof got, tshi_data(x), got);
+    device->ops->copy.to_host(device, sizeof got, tshi_data(x), got);
     tshi_check(r, got[0] == (float)r->size, "%g", (double)got[0]);
     tsh_tensor_release(x);
 }
@@ -410,14 +410,14 @@ Test(cuda_local, what_is_shared_stays) {
         begin(1);
         standin_memory((size_t)400 << 20);
         cr_assert_eq(tshi_device_create_cuda(NULL, 0, &device), TSH_OK, "%s", tsh_error_message());
-        void *x = device->ops->alloc(device, (size_t)240 << 20);
-        if (shared) cr_assert_eq(device->ops->share(device, x, &share), TSH_OK, "%s", tsh_error_message());
-        device->ops->release(device, x);
-        void *y = device->ops->alloc(device, (size_t)280 << 20);
+        void *x = device->ops->memory.alloc(device, (size_t)240 << 20);
+        if (shared) cr_assert_eq(device->ops->sharing->share(device, x, &share), TSH_OK, "%s", tsh_error_message());
+        device->ops->memory.release(device, x);
+        void *y = device->ops->memory.alloc(device, (size_t)280 << 20);
         cr_expect_eq(y == NULL, shared, "280 MiB of 400, 240 of them idle");
         cr_expect_eq(standin_calls("cudaFree"), shared ? 0 : 1);
-        device->ops->release(device, y);
-        cr_expect_neq(device->ops->share(device, &share, &share), TSH_OK, "the host's memory is shared");
+        device->ops->memory.release(device, y);
+        cr_expect_neq(device->ops->sharing->share(device, &share, &share), TSH_OK, "the host's memory is shared");
         tshi_device_destroy(device);
         char text[256];
         cr_assert_eq(standin_live(text, sizeof text), 0, "%s is left", text);

@@ -34,7 +34,7 @@ Test(cuda_memory, any_order_of_taking_and_giving) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         piece *p = &pieces[(random >> 33) % N];
         if (p->data) {
-            device->ops->release(device, p->data);
+            device->ops->memory.release(device, p->data);
             in_use -= rounded(p->size);
             p->data = NULL;
             continue;
@@ -48,15 +48,15 @@ Test(cuda_memory, any_order_of_taking_and_giving) {
         cr_assert_eq(device->stats.bytes_in_use, in_use);
     }
     cr_assert_eq(device->stats.bytes_peak, peak);
-    for (int i = 0; i < N; i++) device->ops->release(device, pieces[i].data);
+    for (int i = 0; i < N; i++) device->ops->memory.release(device, pieces[i].data);
     uint64_t mallocs = standin_calls("cudaMalloc");
     cr_assert_eq(device->stats.allocations, mallocs - 1, "one is cuBLASLt's workspace");
     cr_assert_lt(mallocs, 40);
     /* What was split is whole again: the largest fits without another call. */
     for (int i = 0; i < 2; i++) {
         void *large = get(device, (size_t)64 << 20), *small = get(device, 1000000);
-        device->ops->release(device, large);
-        device->ops->release(device, small);
+        device->ops->memory.release(device, large);
+        device->ops->memory.release(device, small);
     }
     cr_assert_eq(standin_calls("cudaMalloc"), mallocs);
     close_device(device);
@@ -69,7 +69,7 @@ Test(cuda_memory, a_repeated_step_repeats_its_addresses) {
     tsh_device *device = open_device();
     for (int step = 0; step < 4; step++) {
         for (int i = 0; i < N; i++) now[i] = get(device, sizes[i]);
-        for (int i = 0; i < N; i++) device->ops->release(device, now[(i * 3 + step) % N]);
+        for (int i = 0; i < N; i++) device->ops->memory.release(device, now[(i * 3 + step) % N]);
         if (step == 1) memcpy(first, now, sizeof first);
         if (step > 1) cr_assert_arr_eq(first, now, sizeof first);
     }
@@ -80,9 +80,9 @@ Test(cuda_memory, nothing_is_a_place_of_its_own) {
     tsh_device *device = open_device();
     void *a = get(device, 0), *b = get(device, 0);
     cr_assert_neq(a, b);
-    device->ops->release(device, a);
-    device->ops->release(device, b);
-    device->ops->release(device, NULL);
+    device->ops->memory.release(device, a);
+    device->ops->memory.release(device, b);
+    device->ops->memory.release(device, NULL);
     close_device(device);
 }
 
@@ -91,21 +91,21 @@ Test(cuda_memory, full_memory_gives_back_what_is_not_used_then_words) {
     standin_memory((size_t)400 << 20); /* 64 of it are cuBLASLt's */
     char *pieces[4];
     for (int i = 0; i < 4; i++) pieces[i] = get(device, (size_t)80 << 20);
-    cr_assert_null(device->ops->alloc(device, (size_t)20 << 20));
+    cr_assert_null(device->ops->memory.alloc(device, (size_t)20 << 20));
     cr_assert_not_null(strstr(tsh_error_message(), "no room on the GPU for a tensor of 20971520 bytes: tensors take "
                                                    "335544320, 335544320 are held"),
                        "%s", tsh_error_message());
     /* The smallest slab that it may ask for fits where the usual one does not. */
     char *small = get(device, (size_t)15 << 20);
-    device->ops->release(device, pieces[1]);
-    device->ops->release(device, pieces[2]);
-    device->ops->zero(device, 4, pieces[0]);
+    device->ops->memory.release(device, pieces[1]);
+    device->ops->memory.release(device, pieces[2]);
+    device->ops->copy.zero(device, 4, pieces[0]);
     char *large = get(device, (size_t)160 << 20);
     cr_assert_eq(standin_calls("cudaFree"), 2);
-    device->ops->release(device, large);
-    device->ops->release(device, small);
-    device->ops->release(device, pieces[0]);
-    device->ops->release(device, pieces[3]);
+    device->ops->memory.release(device, large);
+    device->ops->memory.release(device, small);
+    device->ops->memory.release(device, pieces[0]);
+    device->ops->memory.release(device, pieces[3]);
     cr_assert_eq(device->ops->check(device), TSH_OK, "running out is told to whoever asked, once");
     close_device(device);
 }
@@ -114,7 +114,7 @@ Test(cuda_memory, absurd_sizes_are_refused) {
     tsh_device *device = open_device();
     static const size_t sizes[] = {SIZE_MAX, SIZE_MAX - 63, SIZE_MAX / 2 + 1, SIZE_MAX / 2, (size_t)1 << 50};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        cr_assert_null(device->ops->alloc(device, sizes[i]), "%zu", sizes[i]);
+        cr_assert_null(device->ops->memory.alloc(device, sizes[i]), "%zu", sizes[i]);
         cr_assert_not_null(strstr(tsh_error_message(), "no room"), "%s", tsh_error_message());
     }
     close_device(device);
@@ -129,10 +129,10 @@ Test(cuda_memory, the_reserve_hook_is_asked) {
     tsh_allocator hooks = {.user = &most, .reserve = refuse};
     tsh_device *device = NULL;
     cr_assert_eq(tshi_device_create_cuda(&hooks, 0, &device), TSH_OK);
-    cr_assert_null(device->ops->alloc(device, 1001));
+    cr_assert_null(device->ops->memory.alloc(device, 1001));
     cr_assert_str_eq(tsh_error_message(), "the allocator's reserve refused 1001 bytes of tensor memory");
     void *fits = get(device, 1000);
-    device->ops->release(device, fits);
+    device->ops->memory.release(device, fits);
     close_device(device);
 }
 
@@ -158,11 +158,11 @@ Test(cuda_memory, each_allocation_on_the_host_may_fail) {
         allocations_left = n;
         whole = tshi_device_create_cuda(&hooks, 0, &device) == TSH_OK;
         for (int i = 0; i < 300 && whole; i++) {
-            pieces[i] = device->ops->alloc(device, 1000);
+            pieces[i] = device->ops->memory.alloc(device, 1000);
             whole = pieces[i] != NULL;
         }
         if (!whole) cr_assert_not_null(strstr(tsh_error_message(), "no memory for "), "%s", tsh_error_message());
-        for (int i = 0; i < 300 && device; i++) device->ops->release(device, pieces[i]);
+        for (int i = 0; i < 300 && device; i++) device->ops->memory.release(device, pieces[i]);
         if (device) cr_assert_eq(device->stats.bytes_in_use, 0);
         tshi_device_destroy(device);
         expect_nothing_left("the device");
@@ -178,11 +178,11 @@ Test(cuda_memory, what_is_copied_from_may_change_at_once) {
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         char *from = malloc(sizes[s]), *back = malloc(sizes[s]), *there = get(device, sizes[s]);
         for (size_t i = 0; i < sizes[s]; i++) from[i] = (char)(i * 31 + i / 1000 + s);
-        device->ops->copy_from_host(device, sizes[s], from, there);
+        device->ops->copy.from_host(device, sizes[s], from, there);
         memset(from, 0, sizes[s]);
-        device->ops->copy_to_host(device, sizes[s], there, back);
+        device->ops->copy.to_host(device, sizes[s], there, back);
         for (size_t i = 0; i < sizes[s]; i++) cr_assert_eq(back[i], (char)(i * 31 + i / 1000 + s), "%zu", i);
-        device->ops->release(device, there);
+        device->ops->memory.release(device, there);
         free(from);
         free(back);
     }
@@ -197,11 +197,11 @@ Test(cuda_memory, many_small_copies_under_way) {
     char *there = get(device, (size_t)N * BYTES);
     for (int i = 0; i < N; i++) {
         memset(one, i % 251, sizeof one);
-        device->ops->copy_from_host(device, BYTES, one, there + (size_t)i * BYTES);
+        device->ops->copy.from_host(device, BYTES, one, there + (size_t)i * BYTES);
     }
-    device->ops->copy_to_host(device, (size_t)N * BYTES, there, whole);
+    device->ops->copy.to_host(device, (size_t)N * BYTES, there, whole);
     for (int i = 0; i < N; i++) cr_assert(whole[(size_t)i * BYTES] == (char)(i % 251), "%d", i);
-    device->ops->release(device, there);
+    device->ops->memory.release(device, there);
     close_device(device);
     free(whole);
 }
@@ -215,13 +215,13 @@ static void check_strided(tsh_device *device, int64_t outer, size_t bytes, size_
         memcpy(want + (size_t)o * to_stride, from + (size_t)o * from_stride, bytes);
     }
     char *a = get(device, from_bytes), *b = get(device, to_bytes);
-    device->ops->copy_from_host(device, from_bytes, from, a);
-    device->ops->zero(device, to_bytes, b);
-    device->ops->copy_strided(device, outer, bytes, a, from_stride, b, to_stride);
-    device->ops->copy_to_host(device, to_bytes, b, to);
+    device->ops->copy.from_host(device, from_bytes, from, a);
+    device->ops->copy.zero(device, to_bytes, b);
+    device->ops->copy.strided(device, outer, bytes, a, from_stride, b, to_stride);
+    device->ops->copy.to_host(device, to_bytes, b, to);
     cr_assert_arr_eq(to, want, to_bytes, "%d of %zu, strides %zu and %zu", (int)outer, bytes, from_stride, to_stride);
-    device->ops->release(device, a);
-    device->ops->release(device, b);
+    device->ops->memory.release(device, a);
+    device->ops->memory.release(device, b);
     free(from);
     free(to);
     free(want);
@@ -235,12 +235,12 @@ Test(cuda_memory, strided_copies) {
     check_strided(device, 4, 12, 0, 12); /* one row for all: no pitch of CUDA's */
     check_strided(device, 3, 1, 100, 1);
     uint64_t calls = standin_calls(NULL);
-    device->ops->copy_strided(device, 0, 4, NULL, 4, NULL, 4);
-    device->ops->copy_strided(device, 4, 0, NULL, 4, NULL, 4);
-    device->ops->copy(device, 0, NULL, NULL);
-    device->ops->zero(device, 0, NULL);
-    device->ops->copy_to_host(device, 0, NULL, NULL);
-    device->ops->copy_from_host(device, 0, NULL, NULL);
+    device->ops->copy.strided(device, 0, 4, NULL, 4, NULL, 4);
+    device->ops->copy.strided(device, 4, 0, NULL, 4, NULL, 4);
+    device->ops->copy.within(device, 0, NULL, NULL);
+    device->ops->copy.zero(device, 0, NULL);
+    device->ops->copy.to_host(device, 0, NULL, NULL);
+    device->ops->copy.from_host(device, 0, NULL, NULL);
     cr_assert_eq(standin_calls(NULL), calls);
     close_device(device);
 }
@@ -249,12 +249,12 @@ Test(cuda_memory, strides_past_what_cuda_takes) {
     enum { STRIDE = 0x80000000u };
     tsh_device *device = open_device();
     char *wide = get(device, (size_t)STRIDE + 64), *narrow = get(device, 16), back[16];
-    device->ops->zero(device, 16, wide);
-    device->ops->zero(device, 16, wide + STRIDE);
-    device->ops->copy_strided(device, 2, 8, wide, STRIDE, narrow, 8);
-    device->ops->copy_to_host(device, 16, narrow, back);
+    device->ops->copy.zero(device, 16, wide);
+    device->ops->copy.zero(device, 16, wide + STRIDE);
+    device->ops->copy.strided(device, 2, 8, wide, STRIDE, narrow, 8);
+    device->ops->copy.to_host(device, 16, narrow, back);
     for (int i = 0; i < 16; i++) cr_assert_eq(back[i], 0);
-    device->ops->release(device, wide);
-    device->ops->release(device, narrow);
+    device->ops->memory.release(device, wide);
+    device->ops->memory.release(device, narrow);
     close_device(device);
 }

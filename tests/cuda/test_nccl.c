@@ -51,7 +51,7 @@ static void queued(tshi_rank *r, void *arg) {
     double sum = r->size * (r->size + 1) / 2, wanted = sum;
     for (int i = 0; i < 3; i++) {
         tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
-        device->base.ops->copy(tsh_world_device(r->world), N * sizeof(float), tshi_data(x), tshi_data(y));
+        device->base.ops->copy.within(tsh_world_device(r->world), N * sizeof(float), tshi_data(x), tshi_data(y));
         if (i > 0) wanted *= r->size;
     }
     tshi_check(r, device->waits == waits, "the host has waited");

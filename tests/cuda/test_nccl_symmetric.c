@@ -134,11 +134,11 @@ static void train_beside(tshi_rank *r, void *arg) {
     tsh_device *device = tsh_world_device(r->world);
     size_t offset = 0;
     bool takes = !t->one_rank || r->rank == 1;
-    void *block = takes ? device->ops->alloc_symmetric(device, t->bytes, &offset) : NULL;
+    void *block = takes ? device->ops->memory.alloc_symmetric(device, t->bytes, &offset) : NULL;
     tshi_check(r, !takes || block, "no block");
     plan p = {.window = true};
     train(r, &p);
-    device->ops->release(device, block);
+    device->ops->memory.release(device, block);
 }
 
 Test(symmetric, a_full_arena_or_places_that_differ_make_plain_memory) {
@@ -155,17 +155,17 @@ static void blocks(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_device *device = tsh_world_device(r->world);
     size_t a = 1, b = 1, c = 1, in_use = device->stats.bytes_in_use;
-    void *first = device->ops->alloc_symmetric(device, 1000, &a);
-    void *second = device->ops->alloc_symmetric(device, 3072, &b);
+    void *first = device->ops->memory.alloc_symmetric(device, 1000, &a);
+    void *second = device->ops->memory.alloc_symmetric(device, 3072, &b);
     tshi_check(r, first && second && a == 0 && b == 1024, "at %zu and %zu", a, b);
     tshi_check(r, device->stats.bytes_in_use == in_use + 1024 + 3072, "%zu bytes", device->stats.bytes_in_use - in_use);
-    tshi_check(r, !device->ops->alloc_symmetric(device, 1, &c), "more than there is");
-    tshi_check(r, !device->ops->alloc_symmetric(device, SIZE_MAX, &c), "more than there is");
-    device->ops->release(device, first);
-    first = device->ops->alloc_symmetric(device, 0, &a);
+    tshi_check(r, !device->ops->memory.alloc_symmetric(device, 1, &c), "more than there is");
+    tshi_check(r, !device->ops->memory.alloc_symmetric(device, SIZE_MAX, &c), "more than there is");
+    device->ops->memory.release(device, first);
+    first = device->ops->memory.alloc_symmetric(device, 0, &a);
     tshi_check(r, first && a == 0, "at %zu", a);
-    device->ops->release(device, second);
-    device->ops->release(device, first);
+    device->ops->memory.release(device, second);
+    device->ops->memory.release(device, first);
     tshi_check(r, device->stats.bytes_in_use == in_use, "%zu bytes stay", device->stats.bytes_in_use - in_use);
 }
 

@@ -41,7 +41,7 @@ static void queue_step(tshi_language *l, tsh_tensor *loss) {
     cr_assert_eq(tsh_clip_grad_norm(l->parameters, 0.5, NULL), TSH_OK, "%s", tsh_error_message());
     cr_assert_eq(tsh_optimizer_step(l->optimizer), TSH_OK, "%s", tsh_error_message());
     tsh_device *device = tsh_world_device(l->world);
-    if (mean) device->ops->copy(device, sizeof(float), tsh_tensor_data(mean), tsh_tensor_data(loss));
+    if (mean) device->ops->copy.within(device, sizeof(float), tsh_tensor_data(mean), tsh_tensor_data(loss));
     cr_assert_eq(tsh_tape_reset(l->tape), TSH_OK, "%s", tsh_error_message());
 }
 

@@ -27,13 +27,13 @@ static const half halves[2] = {{TSH_BFLOAT16, 7, 0x7f80}, {TSH_FLOAT16, 10, 0x7c
 
 static uint16_t from_double(tsh_dtype dtype, double value) {
     uint16_t h = 0;
-    kernels()->convert(kernel_device(), 1, TSH_FLOAT64, &value, dtype, &h);
+    kernels()->copy.convert(kernel_device(), 1, TSH_FLOAT64, &value, dtype, &h);
     return h;
 }
 
 static uint16_t from_float(tsh_dtype dtype, float value) {
     uint16_t h = 0;
-    kernels()->convert(kernel_device(), 1, TSH_FLOAT32, &value, dtype, &h);
+    kernels()->copy.convert(kernel_device(), 1, TSH_FLOAT32, &value, dtype, &h);
     return h;
 }
 
@@ -45,13 +45,13 @@ Test(convert, every_half_pattern_widens_and_comes_back) {
     for (int i = 0; i < N; i++) all[i] = (uint16_t)i;
     for (int k = 0; k < 2; k++) {
         tsh_dtype dtype = halves[k].dtype;
-        kernels()->convert(kernel_device(), N, dtype, all, TSH_FLOAT32, wide);
-        kernels()->convert(kernel_device(), N, dtype, all, TSH_FLOAT64, wider);
+        kernels()->copy.convert(kernel_device(), N, dtype, all, TSH_FLOAT32, wide);
+        kernels()->copy.convert(kernel_device(), N, dtype, all, TSH_FLOAT64, wider);
         for (int pass = 0; pass < 2; pass++) {
             if (pass == 0)
-                kernels()->convert(kernel_device(), N, TSH_FLOAT32, wide, dtype, back);
+                kernels()->copy.convert(kernel_device(), N, TSH_FLOAT32, wide, dtype, back);
             else
-                kernels()->convert(kernel_device(), N, TSH_FLOAT64, wider, dtype, back);
+                kernels()->copy.convert(kernel_device(), N, TSH_FLOAT64, wider, dtype, back);
             for (int i = 0; i < N; i++) {
                 double wanted = half_value((uint16_t)i, halves[k].fraction);
                 if (isnan(wanted)) {
@@ -132,10 +132,10 @@ Test(convert, small_integers_survive_between_all_types) {
                 buffer a = buffer_make((tsh_dtype)from, n), b = buffer_make((tsh_dtype)to, n);
                 for (int64_t i = 0; i < n; i++) {
                     double value = (double)(random_word() % 100) - (is_unsigned ? 0 : 50);
-                    kernels()->convert(kernel_device(), 1, TSH_FLOAT64, &value, a.dtype,
-                                       (char *)a.data + (size_t)i * tsh_dtype_size(a.dtype));
+                    kernels()->copy.convert(kernel_device(), 1, TSH_FLOAT64, &value, a.dtype,
+                                            (char *)a.data + (size_t)i * tsh_dtype_size(a.dtype));
                 }
-                kernels()->convert(kernel_device(), n, a.dtype, a.data, b.dtype, b.data);
+                kernels()->copy.convert(kernel_device(), n, a.dtype, a.data, b.dtype, b.data);
                 for (int64_t i = 0; i < n; i++) {
                     cr_assert_eq(value_at(b.dtype, b.data, i), value_at(a.dtype, a.data, i));
                 }
@@ -148,7 +148,7 @@ Test(convert, small_integers_survive_between_all_types) {
 
 Test(convert, complex_goes_to_itself) {
     double a[6] = {1, 2, 3, 4, 5, 6}, b[6] = {0};
-    kernels()->convert(kernel_device(), 3, TSH_COMPLEX128, a, TSH_COMPLEX128, b);
+    kernels()->copy.convert(kernel_device(), 3, TSH_COMPLEX128, a, TSH_COMPLEX128, b);
     cr_assert_arr_eq(a, b, sizeof a);
 }
 
@@ -160,9 +160,9 @@ Test(convert, floats_truncate_and_saturate) {
     int32_t to32[9];
     int64_t to64[9];
     uint8_t to8[9];
-    kernels()->convert(kernel_device(), 9, TSH_FLOAT64, in, TSH_INT32, to32);
-    kernels()->convert(kernel_device(), 9, TSH_FLOAT64, in, TSH_INT64, to64);
-    kernels()->convert(kernel_device(), 9, TSH_FLOAT64, in, TSH_UINT8, to8);
+    kernels()->copy.convert(kernel_device(), 9, TSH_FLOAT64, in, TSH_INT32, to32);
+    kernels()->copy.convert(kernel_device(), 9, TSH_FLOAT64, in, TSH_INT64, to64);
+    kernels()->copy.convert(kernel_device(), 9, TSH_FLOAT64, in, TSH_UINT8, to8);
     for (int i = 0; i < 9; i++) {
         cr_assert_eq(to32[i], wanted32[i], "%g", in[i]);
         cr_assert_eq(to64[i], wanted64[i], "%g", in[i]);
@@ -183,10 +183,10 @@ Test(convert, large_integers_round_once_or_saturate) {
     double d[N];
     int32_t i32[N];
     uint8_t u8[N];
-    kernels()->convert(kernel_device(), N, TSH_INT64, in, TSH_FLOAT32, f);
-    kernels()->convert(kernel_device(), N, TSH_INT64, in, TSH_FLOAT64, d);
-    kernels()->convert(kernel_device(), N, TSH_INT64, in, TSH_INT32, i32);
-    kernels()->convert(kernel_device(), N, TSH_INT64, in, TSH_UINT8, u8);
+    kernels()->copy.convert(kernel_device(), N, TSH_INT64, in, TSH_FLOAT32, f);
+    kernels()->copy.convert(kernel_device(), N, TSH_INT64, in, TSH_FLOAT64, d);
+    kernels()->copy.convert(kernel_device(), N, TSH_INT64, in, TSH_INT32, i32);
+    kernels()->copy.convert(kernel_device(), N, TSH_INT64, in, TSH_UINT8, u8);
     for (int i = 0; i < N; i++) {
         cr_assert_eq(f[i], (float)in[i], "%lld", (long long)in[i]);
         cr_assert_eq(d[i], (double)in[i]);
@@ -200,7 +200,7 @@ Test(convert, fill_reaches_every_element_of_every_type) {
         for (int s = 0; s < ODD_SIZES + 1; s++) {
             int64_t n = s < ODD_SIZES ? odd_sizes[s] : 100003;
             buffer b = buffer_make((tsh_dtype)dtype, n);
-            kernels()->fill(kernel_device(), b.dtype, n, 3.0, b.data);
+            kernels()->copy.fill(kernel_device(), b.dtype, n, 3.0, b.data);
             for (int64_t i = 0; i < n; i++) {
                 if (dtype == TSH_COMPLEX64) {
                     cr_assert(((float *)b.data)[2 * i] == 3.0f && ((float *)b.data)[2 * i + 1] == 0.0f);
@@ -219,20 +219,20 @@ Test(convert, copies) {
     unsigned char from[60], to[60];
     for (int i = 0; i < 60; i++) from[i] = (unsigned char)i;
     memset(to, 0xff, sizeof to);
-    kernels()->copy_strided(kernel_device(), 3, 5, from + 2, 20, to + 1, 7);
+    kernels()->copy.strided(kernel_device(), 3, 5, from + 2, 20, to + 1, 7);
     for (int i = 0; i < 60; i++) {
         int run = (i - 1) / 7, at = (i - 1) % 7;
         bool inside = i >= 1 && run < 3 && at < 5;
         cr_assert_eq(to[i], inside ? 2 + run * 20 + at : 0xff, "byte %d", i);
     }
-    kernels()->zero(kernel_device(), 10, to + 1);
+    kernels()->copy.zero(kernel_device(), 10, to + 1);
     for (int i = 0; i < 12; i++) cr_assert_eq(to[i] == 0, i >= 1 && i <= 10);
-    kernels()->copy(kernel_device(), 60, from, to);
+    kernels()->copy.within(kernel_device(), 60, from, to);
     cr_assert_arr_eq(from, to, 60);
-    kernels()->copy(kernel_device(), 0, NULL, NULL);
-    kernels()->zero(kernel_device(), 0, NULL);
-    kernels()->copy_strided(kernel_device(), 0, 8, NULL, 8, NULL, 8);
-    kernels()->copy_to_host(kernel_device(), 60, to, from);
-    kernels()->copy_from_host(kernel_device(), 60, from, to);
+    kernels()->copy.within(kernel_device(), 0, NULL, NULL);
+    kernels()->copy.zero(kernel_device(), 0, NULL);
+    kernels()->copy.strided(kernel_device(), 0, 8, NULL, 8, NULL, 8);
+    kernels()->copy.to_host(kernel_device(), 60, to, from);
+    kernels()->copy.from_host(kernel_device(), 60, from, to);
     cr_assert_arr_eq(from, to, 60);
 }

@@ -23,17 +23,17 @@ Test(cpu, no_kernel_is_missing) {
     const tshi_device_ops *ops = device->ops;
     cr_assert_str_eq(ops->name, "cpu");
     cr_assert_eq(tsh_device_kind_of(device), TSH_CPU);
-    /* From alloc on, the table is pointers to functions alone. */
-    const char *slot = (const char *)ops + offsetof(tshi_device_ops, alloc);
+    /* From destroy on, the table is pointers alone. */
+    const char *slot = (const char *)ops + offsetof(tshi_device_ops, destroy);
     const char *end = (const char *)ops + sizeof *ops;
     int missing = 0;
     for (; slot < end; slot += sizeof(void (*)(void))) {
         static const char zeros[sizeof(void (*)(void))];
         missing += memcmp(slot, zeros, sizeof zeros) == 0;
     }
-    /* Ranks share a heap: what it takes to reach other ranks' memory elsewhere has no meaning here. */
-    int unneeded = !ops->alloc_symmetric + !ops->share + !ops->reach + !ops->unreach + !ops->abandon + !ops->settle;
-    cr_assert_eq(unneeded, 6);
+    /* Ranks share a heap: other ranks' memory needs no functions. And nothing is captured. */
+    int unneeded = !ops->memory.alloc_symmetric + !ops->sharing + !ops->graph;
+    cr_assert_eq(unneeded, 3);
     cr_assert_eq(missing, unneeded);
     tshi_device_destroy(device);
     tshi_device_destroy(NULL);
@@ -66,7 +66,7 @@ Test(cpu, copies_of_every_size_and_alignment) {
         for (size_t j = 0; j < sizeof shifts / sizeof *shifts; j++) {
             unsigned char *source = from + shifts[j][0], *target = to + 64 + shifts[j][1];
             memset(to, 0x5A, room);
-            device->ops->copy(device, sizes[k], source, target);
+            device->ops->copy.within(device, sizes[k], source, target);
             cr_assert(memcmp(source, target, sizes[k]) == 0, "%zu bytes", sizes[k]);
             for (size_t i = 0; i < 64; i++)
                 cr_assert(target[-1 - (ptrdiff_t)i] == 0x5A && target[sizes[k] + i] == 0x5A);
@@ -79,24 +79,24 @@ Test(cpu, copies_of_every_size_and_alignment) {
 
 Test(cpu, statistics_count_requests_bytes_and_new_memory) {
     tsh_device *device = make(NULL);
-    void *a = device->ops->alloc(device, 100), *b = device->ops->alloc(device, 0);
+    void *a = device->ops->memory.alloc(device, 100), *b = device->ops->memory.alloc(device, 0);
     tsh_memory_stats s = tsh_device_stats(device);
     cr_assert_eq(s.requests, 2u);
     cr_assert_eq(s.allocations, 2u);
     cr_assert_eq(s.bytes_in_use, 128u + 64u);
     cr_assert_eq(s.bytes_peak, 192u);
     cr_assert_neq(a, b);
-    device->ops->release(device, b);
-    device->ops->release(device, NULL);
+    device->ops->memory.release(device, b);
+    device->ops->memory.release(device, NULL);
     cr_assert_eq(tsh_device_stats(device).bytes_in_use, 128u);
     cr_assert_eq(tsh_device_stats(device).bytes_peak, 192u);
     tsh_device_reset_peak(device);
     cr_assert_eq(tsh_device_stats(device).bytes_peak, 128u);
-    b = device->ops->alloc(device, 64);
+    b = device->ops->memory.alloc(device, 64);
     cr_assert_eq(tsh_device_stats(device).allocations, 2u, "memory that was used before");
     cr_assert_eq(tsh_device_stats(device).requests, 3u);
-    device->ops->release(device, a);
-    device->ops->release(device, b);
+    device->ops->memory.release(device, a);
+    device->ops->memory.release(device, b);
     cr_assert_eq(tsh_device_stats(device).bytes_in_use, 0u);
     tshi_device_destroy(device);
 }
@@ -106,15 +106,15 @@ static void step(tsh_device *device, void **parameters, int count, int round) {
     enum { TEMPORARIES = 40 };
     void *t[TEMPORARIES];
     for (int i = 0; i < TEMPORARIES; i++) {
-        t[i] = device->ops->alloc(device, (size_t)(64 + i * 37 % 11 * 500 + i));
+        t[i] = device->ops->memory.alloc(device, (size_t)(64 + i * 37 % 11 * 500 + i));
         cr_assert_not_null(t[i]);
         if (i % 3 == 2) {
-            device->ops->release(device, t[i - 1]);
+            device->ops->memory.release(device, t[i - 1]);
             t[i - 1] = NULL;
         }
-        if (round == 0 && i < count) parameters[i] = device->ops->alloc(device, (size_t)(100 * i));
+        if (round == 0 && i < count) parameters[i] = device->ops->memory.alloc(device, (size_t)(100 * i));
     }
-    for (int i = 0; i < TEMPORARIES; i++) device->ops->release(device, t[round % 2 ? i : TEMPORARIES - 1 - i]);
+    for (int i = 0; i < TEMPORARIES; i++) device->ops->memory.release(device, t[round % 2 ? i : TEMPORARIES - 1 - i]);
 }
 
 Test(cpu, a_steady_state_takes_no_new_memory) {
@@ -127,20 +127,20 @@ Test(cpu, a_steady_state_takes_no_new_memory) {
     for (int round = 2; round < 30; round++) step(device, parameters, 10, round);
     cr_assert_eq(tsh_device_stats(device).allocations, allocations);
     cr_assert_eq(tsh_device_stats(device).bytes_in_use, in_use);
-    for (int i = 0; i < 10; i++) device->ops->release(device, parameters[i]);
+    for (int i = 0; i < 10; i++) device->ops->memory.release(device, parameters[i]);
     cr_assert_eq(tsh_device_stats(device).bytes_in_use, 0u);
     tshi_device_destroy(device);
 }
 
 Test(cpu, exhaustion_has_words_and_leaves_the_device_usable) {
     tsh_device *device = make(NULL);
-    cr_assert_null(device->ops->alloc(device, HEAP_SIZE));
+    cr_assert_null(device->ops->memory.alloc(device, HEAP_SIZE));
     cr_assert_not_null(strstr(tsh_error_message(), "1048576 bytes"), "%s", tsh_error_message());
-    cr_assert_null(device->ops->alloc(device, SIZE_MAX));
+    cr_assert_null(device->ops->memory.alloc(device, SIZE_MAX));
     cr_assert_eq(tsh_device_stats(device).requests, 0u);
-    void *p = device->ops->alloc(device, HEAP_SIZE / 2);
+    void *p = device->ops->memory.alloc(device, HEAP_SIZE / 2);
     cr_assert_not_null(p);
-    device->ops->release(device, p);
+    device->ops->memory.release(device, p);
     tshi_device_destroy(device);
 }
 
@@ -167,12 +167,12 @@ Test(cpu, the_allocator_is_asked_before_each_tensor) {
     budget b = {.left = 1000};
     tsh_allocator hooks = {budget_alloc, budget_release, budget_reserve, &b};
     tsh_device *device = make(&hooks);
-    void *p = device->ops->alloc(device, 1000);
+    void *p = device->ops->memory.alloc(device, 1000);
     cr_assert_not_null(p);
-    cr_assert_null(device->ops->alloc(device, 1001));
+    cr_assert_null(device->ops->memory.alloc(device, 1001));
     cr_assert_not_null(strstr(tsh_error_message(), "1001"), "%s", tsh_error_message());
     cr_assert_eq(tsh_device_stats(device).requests, 1u);
-    device->ops->release(device, p);
+    device->ops->memory.release(device, p);
     tshi_device_destroy(device);
     cr_assert_eq(b.given, 1);
     cr_assert_eq(b.taken, 1);

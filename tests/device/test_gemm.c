@@ -31,8 +31,8 @@ static void check(tsh_dtype dtype, const product *p) {
             for (int64_t j = 0; j < p->n; j++) set(&c, i * ldc + j, NAN);
         }
     }
-    tsh_status st = kernels()->gemm(kernel_device(), dtype, p->transpose_a, p->transpose_b, p->m, p->n, p->k, p->alpha,
-                                    a.data, lda, b.data, ldb, p->beta, c.data, ldc);
+    tsh_status st = kernels()->product.gemm(kernel_device(), dtype, p->transpose_a, p->transpose_b, p->m, p->n, p->k,
+                                            p->alpha, a.data, lda, b.data, ldb, p->beta, c.data, ldc);
     cr_assert_eq(st, TSH_OK);
     for (int64_t i = 0; i < p->m; i++) {
         for (int64_t j = 0; j < ldc; j++) {
@@ -77,18 +77,21 @@ Test(gemm, alpha_zero_does_not_read_its_factors) {
     const product p = {.m = 3, .n = 4, .k = 0, .alpha = 1.0, .beta = 2.0};
     check(TSH_FLOAT32, &p);
     float c[2] = {1, 2};
-    cr_assert_eq(kernels()->gemm(kernel_device(), TSH_FLOAT32, false, false, 1, 2, 7, 0.0, NULL, 7, NULL, 2, 3.0, c, 2),
-                 TSH_OK);
+    cr_assert_eq(
+        kernels()->product.gemm(kernel_device(), TSH_FLOAT32, false, false, 1, 2, 7, 0.0, NULL, 7, NULL, 2, 3.0, c, 2),
+        TSH_OK);
     cr_assert(c[0] == 3 && c[1] == 6);
 }
 
 Test(gemm, sizes_past_the_blas_are_refused) {
     float x = 5;
     int64_t big = (int64_t)INT_MAX + 1;
-    cr_assert_eq(kernels()->gemm(kernel_device(), TSH_FLOAT32, false, false, 1, 1, big, 1, &x, big, &x, 1, 0, &x, 1),
-                 TSH_ERR_OVERFLOW);
-    cr_assert_eq(kernels()->gemm(kernel_device(), TSH_FLOAT32, false, false, 1, 1, 1, 1, &x, 1, &x, big, 0, &x, 1),
-                 TSH_ERR_OVERFLOW);
+    cr_assert_eq(
+        kernels()->product.gemm(kernel_device(), TSH_FLOAT32, false, false, 1, 1, big, 1, &x, big, &x, 1, 0, &x, 1),
+        TSH_ERR_OVERFLOW);
+    cr_assert_eq(
+        kernels()->product.gemm(kernel_device(), TSH_FLOAT32, false, false, 1, 1, 1, 1, &x, 1, &x, big, 0, &x, 1),
+        TSH_ERR_OVERFLOW);
     cr_assert_not_null(strstr(tsh_error_message(), "2147483648"));
     cr_assert_eq(x, 5.0f);
 }
@@ -104,11 +107,11 @@ static void check_affine(tsh_dtype dtype, int64_t m, int64_t n, int64_t k, bool 
         set(&y, i, NAN);
         set(&pre, i, 99);
     }
-    cr_assert_eq(kernels()->affine(kernel_device(), dtype, m, n, k, x.data, w.data, bias ? b.data : NULL, f,
-                                   keep ? pre.data : NULL, y.data),
+    cr_assert_eq(kernels()->product.affine(kernel_device(), dtype, m, n, k, x.data, w.data, bias ? b.data : NULL, f,
+                                           keep ? pre.data : NULL, y.data),
                  TSH_OK);
     for (int64_t i = 0; i < m * n; i++) cr_assert_eq(get(&pre, i), keep ? get(&sum, i) : 99);
-    if (f != TSHI_UNARY_COUNT) kernels()->unary(kernel_device(), f, dtype, m * n, sum.data, sum.data);
+    if (f != TSHI_IDENTITY) kernels()->elementwise.unary(kernel_device(), f, dtype, m * n, sum.data, sum.data);
     for (int64_t i = 0; i < m * n; i++) {
         double wanted = get(&sum, i);
         cr_assert(fabs(get(&y, i) - wanted) <= 1e-6 * (1 + fabs(wanted)), "%s %dx%dx%d, function %d: %.9g, not %.9g",
@@ -122,7 +125,7 @@ Test(gemm, affine_with_each_function) {
     static const int64_t dims[] = {0, 1, 5, 33};
     for (int i = 0; i < 64 * 4 * (TSHI_UNARY_COUNT + 1); i++) {
         tshi_unary f = (tshi_unary)(i / 256);
-        bool bias = i >> 6 & 1, keep = i >> 7 & 1 && f != TSHI_UNARY_COUNT;
+        bool bias = i >> 6 & 1, keep = i >> 7 & 1 && f != TSHI_IDENTITY;
         check_affine(TSH_FLOAT32, dims[i & 3], dims[i >> 2 & 3], dims[i >> 4 & 3], bias, f, keep);
         check_affine(TSH_FLOAT64, dims[i & 3], dims[i >> 2 & 3], dims[i >> 4 & 3], bias, f, keep);
     }

@@ -19,7 +19,7 @@ Test(random, uniforms_are_the_generators) {
     for (int t = 0; t < 2; t++) {
         buffer b = buffer_make(float_dtypes[t], n);
         tshi_block block = whole_block(1, n, 1);
-        kernels()->random_uniform(kernel_device(), b.dtype, &block, 77, 88, -2.0, 6.0, b.data);
+        kernels()->random.uniform(kernel_device(), b.dtype, &block, 77, 88, -2.0, 6.0, b.data);
         for (int64_t i = 0; i < n; i++) {
             double u = tshi_uniform(word_of(77, 88, (uint64_t)i));
             expect_close(&b, i, -2.0 + 8.0 * u, 8, 1);
@@ -33,7 +33,7 @@ Test(random, normals_take_two_words_each) {
     for (int t = 0; t < 2; t++) {
         buffer b = buffer_make(float_dtypes[t], n);
         tshi_block block = whole_block(1, n, 1);
-        kernels()->random_normal(kernel_device(), b.dtype, &block, 77, 88, 1.0, 0.5, b.data);
+        kernels()->random.normal(kernel_device(), b.dtype, &block, 77, 88, 1.0, 0.5, b.data);
         for (int64_t i = 0; i < n; i++) {
             double z = tshi_normal(word_of(77, 88, 2 * (uint64_t)i), word_of(77, 88, 2 * (uint64_t)i + 1));
             expect_close(&b, i, 1.0 + 0.5 * z, 8, 8);
@@ -76,10 +76,10 @@ static void check_slices(fill_fn *fill, tsh_dtype dtype, int64_t outer, int64_t 
 Test(random, a_slice_holds_its_part_of_the_whole_exactly) {
     for (int t = 0; t < 2; t++) {
         for (int s = 0; s < ODD_SIZES; s++) {
-            check_slices(kernels()->random_uniform, float_dtypes[t], 5, odd_sizes[s], 1);
-            check_slices(kernels()->random_normal, float_dtypes[t], 5, odd_sizes[s], 1);
-            check_slices(kernels()->random_uniform, float_dtypes[t], 2, odd_sizes[s], 3);
-            check_slices(kernels()->random_normal, float_dtypes[t], 2, odd_sizes[s], 3);
+            check_slices(kernels()->random.uniform, float_dtypes[t], 5, odd_sizes[s], 1);
+            check_slices(kernels()->random.normal, float_dtypes[t], 5, odd_sizes[s], 1);
+            check_slices(kernels()->random.uniform, float_dtypes[t], 2, odd_sizes[s], 3);
+            check_slices(kernels()->random.normal, float_dtypes[t], 2, odd_sizes[s], 3);
         }
     }
 }
@@ -87,7 +87,7 @@ Test(random, a_slice_holds_its_part_of_the_whole_exactly) {
 Test(random, element_numbers_pass_32_bits) {
     tshi_block block = {.outer = 1, .n = 10, .inner = 1, .outer_start = 3, .start = 7, .global_n = (int64_t)1 << 33};
     double values[10];
-    kernels()->random_uniform(kernel_device(), TSH_FLOAT64, &block, 1, 2, 0, 1, values);
+    kernels()->random.uniform(kernel_device(), TSH_FLOAT64, &block, 1, 2, 0, 1, values);
     for (uint64_t i = 0; i < 10; i++) {
         cr_assert_eq(values[i], tshi_uniform(word_of(1, 2, ((uint64_t)3 << 33) + 7 + i)));
     }
@@ -97,9 +97,9 @@ Test(random, the_numbers_look_random) {
     enum { N = 200000 };
     buffer u = buffer_make(TSH_FLOAT32, N), z = buffer_make(TSH_FLOAT32, N), other = buffer_make(TSH_FLOAT32, N);
     tshi_block block = whole_block(1, N, 1);
-    kernels()->random_uniform(kernel_device(), TSH_FLOAT32, &block, 1, 0, 0, 1, u.data);
-    kernels()->random_uniform(kernel_device(), TSH_FLOAT32, &block, 1, 1, 0, 1, other.data);
-    kernels()->random_normal(kernel_device(), TSH_FLOAT32, &block, 1, 2, 0, 1, z.data);
+    kernels()->random.uniform(kernel_device(), TSH_FLOAT32, &block, 1, 0, 0, 1, u.data);
+    kernels()->random.uniform(kernel_device(), TSH_FLOAT32, &block, 1, 1, 0, 1, other.data);
+    kernels()->random.normal(kernel_device(), TSH_FLOAT32, &block, 1, 2, 0, 1, z.data);
     double mean = 0, squares = 0, neighbours = 0, streams = 0, normal_mean = 0, normal_squares = 0;
     int bins[16] = {0};
     for (int i = 0; i < N; i++) {
@@ -133,8 +133,8 @@ static void check_dropout(tsh_dtype dtype, int64_t n, double p) {
            sum = buffer_random(dtype, 3 * n, 1, 2);
     buffer before = buffer_copy(&sum);
     for (int64_t i = 0; i < y.n; i++) set(&y, i, NAN);
-    kernels()->dropout(kernel_device(), dtype, &block, 9, 8, p, x.data, 0.0, y.data);
-    kernels()->dropout(kernel_device(), dtype, &block, 9, 8, p, x.data, 1.0, sum.data);
+    kernels()->random.dropout(kernel_device(), dtype, &block, 9, 8, p, x.data, 0.0, y.data);
+    kernels()->random.dropout(kernel_device(), dtype, &block, 9, 8, p, x.data, 1.0, sum.data);
     for (int64_t i = 0; i < y.n; i++) {
         uint64_t element = (uint64_t)((i / n + 1) * (n + 5) + i % n + 2);
         bool keep = tshi_uniform(word_of(9, 8, element)) >= p;
@@ -143,7 +143,7 @@ static void check_dropout(tsh_dtype dtype, int64_t n, double p) {
         cr_assert_eq(get(&y, i) != 0.0, keep);
         expect_close(&sum, i, get(&before, i) + wanted, 8 / (1.0001 - p), 4);
     }
-    kernels()->dropout(kernel_device(), dtype, &block, 9, 8, p, x.data, 0.0, x.data);
+    kernels()->random.dropout(kernel_device(), dtype, &block, 9, 8, p, x.data, 0.0, x.data);
     cr_assert_arr_eq(x.data, y.data, (size_t)x.n * tsh_dtype_size(dtype), "in place gives the same");
     buffer_free(&x);
     buffer_free(&y);
@@ -163,6 +163,6 @@ Test(random, dropout_keeps_what_the_generator_says) {
 Test(random, dropout_of_everything_is_zero) {
     float x[3] = {1, INFINITY, -2}, y[3] = {7, 7, 7};
     tshi_block block = whole_block(1, 3, 1);
-    kernels()->dropout(kernel_device(), TSH_FLOAT32, &block, 1, 1, 1.0, x, 0.0, y);
+    kernels()->random.dropout(kernel_device(), TSH_FLOAT32, &block, 1, 1, 1.0, x, 0.0, y);
     for (int i = 0; i < 3; i++) cr_assert_eq(y[i], 0.0f);
 }

@@ -18,7 +18,7 @@ static double complex load(tsh_dtype dtype, const void *data, int64_t i) {
     case TSH_COMPLEX64: return (double complex)((const float complex *)data)[i];
     case TSH_COMPLEX128: return ((const double complex *)data)[i];
     default:
-        kernels()->convert(kernel_device(), 1, dtype, (const uint16_t *)data + i, TSH_FLOAT32, &wide);
+        kernels()->copy.convert(kernel_device(), 1, dtype, (const uint16_t *)data + i, TSH_FLOAT32, &wide);
         return (double)wide;
     }
 }
@@ -30,8 +30,8 @@ static void store(tsh_dtype dtype, void *data, int64_t i, double complex value) 
     case TSH_COMPLEX64: ((float complex *)data)[i] = (float complex)value; break;
     case TSH_COMPLEX128: ((double complex *)data)[i] = value; break;
     default:
-        kernels()->convert(kernel_device(), 1, TSH_FLOAT64, &real, dtype,
-                           (char *)data + (size_t)i * tsh_dtype_size(dtype));
+        kernels()->copy.convert(kernel_device(), 1, TSH_FLOAT64, &real, dtype,
+                                (char *)data + (size_t)i * tsh_dtype_size(dtype));
         break;
     }
 }
@@ -154,13 +154,13 @@ Test(reduce, half_types_accumulate_in_float32) {
     const double values[4] = {256, 1, 1, 1};
     for (int k = 0; k < 4; k++) {
         for (int i = 0; i < 5; i++)
-            kernels()->convert(kernel_device(), 1, TSH_FLOAT64, &values[k], TSH_BFLOAT16, &in[k][i]);
+            kernels()->copy.convert(kernel_device(), 1, TSH_FLOAT64, &values[k], TSH_BFLOAT16, &in[k][i]);
     }
     kernels()->reduce(kernel_device(), TSH_BFLOAT16, TSHI_SUM, 5, 4, (const void *[]){in[0], in[1], in[2], in[3]}, 1,
                       (void *[]){out});
     for (int i = 0; i < 5; i++) {
         double got = 0;
-        kernels()->convert(kernel_device(), 1, TSH_BFLOAT16, &out[i], TSH_FLOAT64, &got);
+        kernels()->copy.convert(kernel_device(), 1, TSH_BFLOAT16, &out[i], TSH_FLOAT64, &got);
         cr_assert_eq(got, 260.0, "%g: 256 + 1 alone would round back to 256 three times", got);
     }
 }

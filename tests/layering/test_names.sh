@@ -31,6 +31,8 @@ expect bad 'extern const int tshi_table[2];' 'extern const char tshi_table;'
 expect bad 'extern "C" {\nint tshi_f(void);\n}' 'int tshi_f(void);'
 expect bad '#define TSHI_SIZE 4' '#define TSHI_SIZE 5' tests/b/b.c
 expect good 'int tshi_f(int x);' 'int tshi_f(int x) {\n    return tshi_f(x - 1);\n}'
+expect good 'tshi_add_fn tshi_add;' 'void tshi_add(int x) {}'
+expect bad 'tshi_add_fn tshi_add;' 'tshi_sub_fn tshi_add;'
 expect good 'typedef struct tshi_watch tshi_watch;' 'struct tshi_watch {\n    struct tshi_watch *next;\n};'
 expect good 'extern const int tshi_table[2];' 'const int tshi_table[2] = {TSHI_ONE, TSHI_TWO};'
 expect good '#ifdef X\n#define TSHI_SIZE 4\n#else\n#define TSHI_SIZE 5\n#endif' 'int x = TSHI_SIZE;'

@@ -1,6 +1,8 @@
-/* The CPU: a heap over borrowed memory, and the table of its kernels. */
+/* The CPU: a heap over borrowed memory, events, and the table of its kernels. */
+#include "base/clock.h"
 #include "device/cpu/heap.h"
 #include "device/cpu/kernels/kernels.h"
+#include "device/device.h"
 
 #include <stdio.h>
 
@@ -50,74 +52,94 @@ static void cpu_describe(const tsh_device *device, char *text, size_t size) {
     snprintf(text, size, "%d BLAS thread%s, %s", threads, threads == 1 ? "" : "s", libraries);
 }
 
-/* It depends on the model of the CPU, and on what else it does. */
+/* The rate depends on the model of the CPU, and on what else it does. */
 static double cpu_matrix_rate(tsh_device *device, tsh_dtype dtype, double *clock) {
     *clock = 0;
     return 0;
 }
 
-/* Kernels here tell at once. */
+/* Kernels here report failures when they return. */
 static tsh_status cpu_check(tsh_device *device) {
     return TSH_OK;
 }
 
-static const tshi_device_ops tshi_cpu_ops = {
+/* --- events: work here is done when its call returns --------------------------------------------------------------- */
+
+typedef struct cpu_event {
+    tsh_event base;
+    double seconds;
+} cpu_event;
+
+static tsh_event *event_create(tsh_device *device) {
+    cpu_event *event = tshi_calloc(&device->allocator, 1, sizeof *event);
+    if (!event) return NULL;
+    event->base.device = device;
+    return &event->base;
+}
+
+static tsh_status event_record(tsh_event *event) {
+    ((cpu_event *)event)->seconds = tshi_clock();
+    return TSH_OK;
+}
+
+static tsh_status event_elapsed(tsh_event *begin, tsh_event *end, double *seconds) {
+    *seconds = ((cpu_event *)end)->seconds - ((cpu_event *)begin)->seconds;
+    return TSH_OK;
+}
+
+static void event_destroy(tsh_event *event) {
+    tshi_free(&event->device->allocator, event);
+}
+
+static const tshi_event_ops event_ops = {
+    .create = event_create, .record = event_record, .elapsed = event_elapsed, .destroy = event_destroy};
+
+/* --- the device --------------------------------------------------------------------------------------------------- */
+
+static const tshi_device_ops cpu_ops = {
     .name = "cpu",
     .kind = TSH_CPU,
     .computes = 1u << TSH_FLOAT32 | 1u << TSH_FLOAT64,
-    .alloc = cpu_alloc,
-    .release = cpu_release,
     .destroy = cpu_destroy,
     .describe = cpu_describe,
     .check = cpu_check,
-    .copy = tshi_cpu_copy,
-    .copy_to_host = tshi_cpu_copy,
-    .copy_from_host = tshi_cpu_copy,
-    .copy_strided = tshi_cpu_copy_strided,
-    .zero = tshi_cpu_zero,
-    .fill = tshi_cpu_fill,
-    .convert = tshi_cpu_convert,
-    .synchronize = tshi_cpu_synchronize,
-    .event_create = tshi_cpu_event_create,
-    .event_record = tshi_cpu_event_record,
-    .event_elapsed = tshi_cpu_event_elapsed,
-    .event_destroy = tshi_cpu_event_destroy,
+    .synchronize = cpu_check,
     .matrix_rate = cpu_matrix_rate,
+    .memory = {.alloc = cpu_alloc, .release = cpu_release},
+    .copy = {.within = tshi_cpu_copy,
+             .to_host = tshi_cpu_copy,
+             .from_host = tshi_cpu_copy,
+             .strided = tshi_cpu_copy_strided,
+             .zero = tshi_cpu_zero,
+             .fill = tshi_cpu_fill,
+             .convert = tshi_cpu_convert},
+    .product = {.gemm = tshi_cpu_gemm, .affine = tshi_cpu_affine, .affine_backward = tshi_cpu_affine_backward},
+    .elementwise = {.unary = tshi_cpu_unary,
+                    .unary_backward = tshi_cpu_unary_backward,
+                    .axpby = tshi_cpu_axpby,
+                    .mul = tshi_cpu_mul,
+                    .divide = tshi_cpu_divide,
+                    .bias = tshi_cpu_bias},
+    .sum = {.over_dim = tshi_cpu_sum,
+            .over_dim_backward = tshi_cpu_sum_backward,
+            .bias_backward = tshi_cpu_bias_backward,
+            .squares = tshi_cpu_sum_squares},
+    .softmax = {.max = tshi_cpu_softmax_max,
+                .sum = tshi_cpu_softmax_sum,
+                .forward = tshi_cpu_softmax,
+                .dot = tshi_cpu_softmax_dot,
+                .backward = tshi_cpu_softmax_backward},
+    .cross_entropy = {.check = tshi_cpu_targets_check,
+                      .sums = tshi_cpu_cross_entropy_sums,
+                      .shift = tshi_cpu_cross_entropy_shift,
+                      .loss = tshi_cpu_cross_entropy_loss,
+                      .backward = tshi_cpu_cross_entropy_backward},
+    .embedding = {.check = tshi_cpu_ids_check, .forward = tshi_cpu_embedding, .backward = tshi_cpu_embedding_backward},
+    .norm = {.forward = tshi_cpu_norm, .backward = tshi_cpu_norm_backward},
+    .random = {.dropout = tshi_cpu_dropout, .uniform = tshi_cpu_random_uniform, .normal = tshi_cpu_random_normal},
+    .optimizer = {.sgd = tshi_cpu_sgd, .adamw = tshi_cpu_adamw, .clip = tshi_cpu_clip},
     .reduce = tshi_cpu_reduce,
-    .gemm = tshi_cpu_gemm,
-    .affine = tshi_cpu_affine,
-    .affine_backward = tshi_cpu_affine_backward,
-    .unary = tshi_cpu_unary,
-    .unary_backward = tshi_cpu_unary_backward,
-    .axpby = tshi_cpu_axpby,
-    .mul = tshi_cpu_mul,
-    .divide = tshi_cpu_divide,
-    .bias = tshi_cpu_bias,
-    .bias_backward = tshi_cpu_bias_backward,
-    .sum = tshi_cpu_sum,
-    .sum_backward = tshi_cpu_sum_backward,
-    .softmax_max = tshi_cpu_softmax_max,
-    .softmax_sum = tshi_cpu_softmax_sum,
-    .softmax = tshi_cpu_softmax,
-    .softmax_dot = tshi_cpu_softmax_dot,
-    .softmax_backward = tshi_cpu_softmax_backward,
-    .targets_check = tshi_cpu_targets_check,
-    .cross_entropy_sums = tshi_cpu_cross_entropy_sums,
-    .cross_entropy_shift = tshi_cpu_cross_entropy_shift,
-    .cross_entropy_loss = tshi_cpu_cross_entropy_loss,
-    .cross_entropy_backward = tshi_cpu_cross_entropy_backward,
-    .ids_check = tshi_cpu_ids_check,
-    .embedding = tshi_cpu_embedding,
-    .embedding_backward = tshi_cpu_embedding_backward,
-    .norm = tshi_cpu_norm,
-    .norm_backward = tshi_cpu_norm_backward,
-    .dropout = tshi_cpu_dropout,
-    .random_uniform = tshi_cpu_random_uniform,
-    .random_normal = tshi_cpu_random_normal,
-    .sgd = tshi_cpu_sgd,
-    .adamw = tshi_cpu_adamw,
-    .sum_squares = tshi_cpu_sum_squares,
-    .clip = tshi_cpu_clip,
+    .event = &event_ops,
 };
 
 tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, size_t size, int threads,
@@ -130,7 +152,7 @@ tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, si
     tsh_allocator hooks = tshi_allocator_resolve(allocator);
     cpu_device *device = tshi_calloc(&hooks, 1, sizeof *device);
     if (!device) return TSH_ERR_MEMORY;
-    device->base.ops = &tshi_cpu_ops;
+    device->base.ops = &cpu_ops;
     device->base.allocator = hooks;
     tshi_heap_init(&device->heap, heap, size);
     device->threads = threads;

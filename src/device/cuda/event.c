@@ -6,12 +6,7 @@ typedef struct cuda_event {
     cudaEvent_t event;
 } cuda_event;
 
-tsh_status tshi_cuda_synchronize(tsh_device *device) {
-    tshi_cuda_wait(device, "device_synchronize");
-    return device->ops->check(device);
-}
-
-tsh_event *tshi_cuda_event_create(tsh_device *device) {
+static tsh_event *event_create(tsh_device *device) {
     cuda_event *event = tshi_calloc(&device->allocator, 1, sizeof *event);
     if (!event) return NULL;
     event->base.device = device;
@@ -20,12 +15,12 @@ tsh_event *tshi_cuda_event_create(tsh_device *device) {
     return NULL;
 }
 
-tsh_status tshi_cuda_event_record(tsh_event *event) {
+static tsh_status event_record(tsh_event *event) {
     return tshi_cuda_fail(cudaEventRecord(((cuda_event *)event)->event, tshi_cuda_stream(event->device)),
                           "cudaEventRecord");
 }
 
-tsh_status tshi_cuda_event_elapsed(tsh_event *begin, tsh_event *end, double *seconds) {
+static tsh_status event_elapsed(tsh_event *begin, tsh_event *end, double *seconds) {
     float milliseconds = 0;
     *seconds = 0;
     tshi_cuda(begin->device)->waits++;
@@ -40,8 +35,10 @@ tsh_status tshi_cuda_event_elapsed(tsh_event *begin, tsh_event *end, double *sec
     return status;
 }
 
-void tshi_cuda_event_destroy(tsh_event *event) {
-    /* Of a failure here nobody could make use. */
+static void event_destroy(tsh_event *event) {
     cudaEventDestroy(((cuda_event *)event)->event);
     tshi_free(&event->device->allocator, event);
 }
+
+const tshi_event_ops tshi_cuda_event_ops = {
+    .create = event_create, .record = event_record, .elapsed = event_elapsed, .destroy = event_destroy};

@@ -40,7 +40,7 @@ typedef struct plan {
     cublasLtMatmulAlgo_t algorithm;
 } plan;
 
-struct tshi_cuda_blas {
+typedef struct tshi_cuda_blas {
     tshi_cublaslt lt;
     cublasLtHandle_t handle;
     void *workspace;
@@ -48,7 +48,7 @@ struct tshi_cuda_blas {
     plan *buckets[BUCKETS];
     int plans;
     tshi_pool structs;
-};
+} tshi_cuda_blas;
 
 /* What stands beside a product's operands. */
 typedef struct extras {
@@ -372,7 +372,7 @@ static tsh_status affine_at_once(tsh_device *device, gemm_call *g, const void *b
     bool coarse = tsh_dtype_size(g->dtype) == 2 || (g->dtype == TSH_FLOAT32 && tshi_cuda(device)->tf32);
     bool gelu = f == TSHI_GELU_TANH && coarse && (!pre || g->n % 8 == 0);
     *done = false;
-    if (f != TSHI_UNARY_COUNT && !gelu) return TSH_OK;
+    if (f != TSHI_IDENTITY && !gelu) return TSH_OK;
     if (!b && !gelu) return TSH_OK;
     extras e = {.epilogue = CUBLASLT_EPILOGUE_BIAS, .bias = b};
     if (gelu && !pre) e.epilogue = b ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
@@ -387,7 +387,7 @@ static tsh_status affine_at_once(tsh_device *device, gemm_call *g, const void *b
 
 /* Product and bias at once where cuBLASLt can, else one after the other. */
 static tsh_status affine_in_steps(tsh_device *device, gemm_call *g, const void *b, tshi_unary f, void *pre, void *y) {
-    bool done = false, applies = f != TSHI_UNARY_COUNT;
+    bool done = false, applies = f != TSHI_IDENTITY;
     tsh_status status = TSH_OK;
     g->c = pre ? pre : y;
     if (b && applies && g->k > 0) {

@@ -94,7 +94,7 @@ tsh_status tsh_send_new(tsh_group *group, const tsh_tensor *tensor, int to) {
     if (status != TSH_OK) return status;
     int64_t words[META_WORDS] = {[META_DTYPE] = tensor->dtype, [META_NDIM] = tensor->shape.ndim};
     for (int i = 0; i < tensor->shape.ndim; i++) words[META_DIMS + i] = tensor->shape.local[i];
-    group->world->device->ops->copy_from_host(group->world->device, sizeof words, words, tshi_data(meta));
+    group->world->device->ops->copy.from_host(group->world->device, sizeof words, words, tshi_data(meta));
     status = now(group, TSH_COLLECTIVE_SEND, meta, to, true, NULL);
     if (status == TSH_OK) status = now(group, TSH_COLLECTIVE_SEND, tensor, to, false, NULL);
     tsh_tensor_release(meta);
@@ -125,7 +125,7 @@ tsh_status tsh_recv_new(tsh_group *group, const tsh_mesh *mesh, int from, int *s
     status = now(group, TSH_COLLECTIVE_RECV, meta, from, true, &who);
     if (status == TSH_OK) {
         int64_t words[META_WORDS];
-        group->world->device->ops->copy_to_host(group->world->device, sizeof words, tshi_data(meta), words);
+        group->world->device->ops->copy.to_host(group->world->device, sizeof words, tshi_data(meta), words);
         status = make_tensor(mesh, words, &tensor);
     }
     tsh_tensor_release(meta);

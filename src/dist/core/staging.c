@@ -38,7 +38,7 @@ static int64_t elements_out(const tsh_group *group, const tshi_call *call) {
 /* A buffer on the host, or NULL with the call marked failed. */
 static void *take(const tsh_group *group, tshi_call *call, size_t bytes) {
     tsh_device *host = group->world->host;
-    void *buffer = host->ops->alloc(host, bytes);
+    void *buffer = host->ops->memory.alloc(host, bytes);
     if (!buffer) call->failed = TSH_ERR_MEMORY;
     return buffer;
 }
@@ -58,7 +58,7 @@ void tshi_stage_open(tsh_group *group, tshi_call *call, tshi_staging *stage) {
     }
     if (call->in && !one && call->failed == TSH_OK) stage->in = take(group, call, given);
     void *in = one ? stage->out : stage->in;
-    if (given && call->failed == TSH_OK) device->ops->copy_to_host(device, given, call->in, in);
+    if (given && call->failed == TSH_OK) device->ops->copy.to_host(device, given, call->in, in);
     call->in = in;
     call->out = stage->out;
 }
@@ -66,10 +66,10 @@ void tshi_stage_open(tsh_group *group, tshi_call *call, tshi_staging *stage) {
 void tshi_stage_close(tsh_group *group, tshi_staging *stage, tsh_status status) {
     tsh_device *host = group->world->host, *device = group->world->device;
     if (status == TSH_OK && stage->out && stage->bytes) {
-        device->ops->copy_from_host(device, stage->bytes, stage->out, stage->to);
+        device->ops->copy.from_host(device, stage->bytes, stage->out, stage->to);
     }
-    host->ops->release(host, stage->in);
-    host->ops->release(host, stage->out);
+    host->ops->memory.release(host, stage->in);
+    host->ops->memory.release(host, stage->out);
     *stage = (tshi_staging){0};
 }
 

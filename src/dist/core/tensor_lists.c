@@ -71,7 +71,8 @@ static tsh_status list_open(const tsh_group *group, tsh_collective op, tsh_tenso
 static void copy(const tsh_group *group, const tsh_tensor *from, size_t from_at, tsh_tensor *to, size_t to_at,
                  size_t bytes) {
     tsh_device *device = group->world->device;
-    if (bytes) device->ops->copy(device, bytes, (char *)tshi_data(from) + from_at, (char *)tshi_data(to) + to_at);
+    if (bytes)
+        device->ops->copy.within(device, bytes, (char *)tshi_data(from) + from_at, (char *)tshi_data(to) + to_at);
 }
 
 /* One for the parts that has their elements. */

@@ -1,5 +1,4 @@
-/* Between element types. Rounding is to nearest even and happens once; integers take what they are given truncated,
- * saturated at their range, and NaN as 0. */
+/* Conversions between element types, and fills. A float becomes an integer truncated and saturated, NaN becomes 0. */
 #include "device/cpu/kernels/kernels.h"
 #include "device/cpu/kernels/vector_math.h"
 
@@ -77,7 +76,7 @@ void tshi_cpu_narrow(tsh_dtype half, int64_t n, const float *from, uint16_t *to)
         float16_narrow_all(n, from, to);
 }
 
-/* --- everything else goes through a tile of doubles --------------------------------------------------------------- */
+/* --- all other pairs, through a tile of doubles ------------------------------------------------------------------- */
 
 /* To odd: exact, or the neighbour whose last bit is 1. A second rounding to at most 22 bits then gives what one
  * rounding of x would have given. */
@@ -89,7 +88,7 @@ static float float_to_odd(double x) {
     return tshi_float_of_bits(bits | 1u);
 }
 
-/* The same for an integer that double does not hold. */
+/* To odd as well, for an integer that double does not hold. */
 static double int64_to_odd(int64_t v) {
     if (v >= -((int64_t)1 << 53) && v <= (int64_t)1 << 53) return (double)v;
     uint64_t sticky = ((uint64_t)v & 0x3ffu) != 0 ? 0x400u : 0u;
@@ -184,4 +183,29 @@ void tshi_cpu_convert(tsh_device *device, int64_t n, tsh_dtype from_dtype, const
         int64_to_float64(n, from, to);
     else
         convert_tiles(n, from_dtype, from, to_dtype, to);
+}
+
+/* --- fills -------------------------------------------------------------------------------------------------------- */
+
+/* One element, then copies that double: as fast as memcpy for every size of element. */
+static void repeat(size_t size, const void *element, int64_t n, void *to) {
+    size_t bytes = (size_t)n * size;
+    size_t done = size;
+    memcpy(to, element, size);
+    while (done < bytes) {
+        size_t more = done < bytes - done ? done : bytes - done;
+        if (more > 65536) more = 65536 / size * size;
+        memcpy((char *)to + done, to, more);
+        done += more;
+    }
+}
+
+void tshi_cpu_fill(tsh_device *device, tsh_dtype dtype, int64_t n, double value, void *to) {
+    char element[16] = {0};
+    if (n <= 0) return;
+    tsh_dtype real = dtype;
+    if (dtype == TSH_COMPLEX64) real = TSH_FLOAT32;
+    if (dtype == TSH_COMPLEX128) real = TSH_FLOAT64;
+    tshi_cpu_convert(device, 1, TSH_FLOAT64, &value, real, element);
+    repeat(tsh_dtype_size(dtype), element, n, to);
 }

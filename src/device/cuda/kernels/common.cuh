@@ -269,7 +269,7 @@ template <typename T, typename F> inline void with_team(tsh_device *device, cons
 
 // Memory until its release; both in the order of the launches. NULL, and noted, where there is none.
 inline void *scratch(tsh_device *device, int64_t bytes, const char *what) {
-    void *memory = device->ops->alloc(device, (size_t)bytes);
+    void *memory = device->ops->memory.alloc(device, (size_t)bytes);
     if (!memory) tshi_cuda_note(device, cudaErrorMemoryAllocation, what);
     return memory;
 }

@@ -133,7 +133,7 @@ void tshi_cuda_convert(tsh_device *device, int64_t n, tsh_dtype from_dtype, cons
                        void *to) {
     if (n <= 0) return;
     if (from_dtype == to_dtype) {
-        device->ops->copy(device, (size_t)n * tsh_dtype_size(from_dtype), from, to);
+        device->ops->copy.within(device, (size_t)n * tsh_dtype_size(from_dtype), from, to);
         return;
     }
     with_real(from_dtype, [=](auto a) {

@@ -255,7 +255,7 @@ void tshi_cuda_cross_entropy_sums(tsh_device *device, tsh_dtype dtype, const tsh
         if (partial)
             launch(device, what, join_pieces<T>, (unsigned)up(p.rows, 256), 256, *c, p.parts,
                    (const row_sums<S> *)partial, (const T *)logits, target, (S *)max, (S *)sums);
-        device->ops->release(device, partial);
+        device->ops->memory.release(device, partial);
     });
 }
 

@@ -250,7 +250,7 @@ void add_rows(tsh_device *device, const table_gradient &g, key_parts parts, cons
     if (waiting)
         launch(device, what, add_across<T, W>, (unsigned)((stretches - 1) * tiles), (unsigned)threads, g.n, g.rows,
                packs, tiles, parts, keys, (const R *)heads, (const R *)tails, (P *)g.dtable);
-    device->ops->release(device, waiting);
+    device->ops->memory.release(device, waiting);
 }
 
 int bits_of(uint64_t most) {
@@ -297,5 +297,5 @@ void tshi_cuda_embedding_backward(tsh_device *device, tsh_dtype dtype, int64_t n
         else
             add_rows<T, 1>(device, g, parts, sorted);
     });
-    device->ops->release(device, keys);
+    device->ops->memory.release(device, keys);
 }

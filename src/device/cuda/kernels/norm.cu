@@ -345,7 +345,7 @@ template <typename T, int W> void norm_backward(tsh_device *device, const norm_g
                tiles, parts, (const T *)g.x, (const S *)g.mean, (const S *)g.rstd, (const T *)g.dy, partial);
     launch(device, "norm_backward", add_parts<T>, (unsigned)(2 * up(g.cols, WARP)), 256, parts, g.cols,
            (const S *)partial, (T *)g.dgamma, (T *)g.dbeta);
-    device->ops->release(device, partial);
+    device->ops->memory.release(device, partial);
 }
 
 } // namespace

@@ -148,7 +148,7 @@ void reduce_along_rows(tsh_device *device, const char *what, int64_t rows, int64
     pieces whole = {rows, p.parts, p.parts, 1};
     launch_rows<T>(device, what, p, x, y, op, partial);
     launch_rows<S>(device, what, whole, partial, nullptr, second_op<S, Op>{op}, nullptr);
-    device->ops->release(device, partial);
+    device->ops->memory.release(device, partial);
 }
 
 template <typename T, int W, typename Op>
@@ -165,7 +165,7 @@ void reduce_down_columns(tsh_device *device, const char *what, int64_t count, in
     columns whole = {count, c.parts, count, 1, c.parts, 0};
     launch_columns<T, W>(device, what, c, x, y, op, partial);
     launch_columns<S, 1>(device, what, whole, partial, nullptr, second_op<S, Op>{op}, nullptr);
-    device->ops->release(device, partial);
+    device->ops->memory.release(device, partial);
 }
 
 template <typename T, typename Op>

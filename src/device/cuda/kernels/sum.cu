@@ -162,7 +162,7 @@ void tshi_cuda_sum_squares(tsh_device *device, tsh_dtype dtype, int64_t n, const
         if (!partial) return;
         launch(device, "sum_squares", squares<T>, blocks, THREADS, n, (const T *)x, partial);
         launch(device, "sum_squares", add_squares, 1, THREADS, (int)blocks, partial, sum);
-        device->ops->release(device, partial);
+        device->ops->memory.release(device, partial);
     });
 }
 

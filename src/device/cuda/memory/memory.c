@@ -28,7 +28,7 @@ typedef struct staging {
     size_t used; /* of the slot */
 } staging;
 
-struct tshi_cuda_memory {
+typedef struct tshi_cuda_memory {
     tshi_block_books books;
     tshi_cuda_pool own;
     tshi_cuda_pool *active; /* own, or that of the graph that is captured */
@@ -36,7 +36,7 @@ struct tshi_cuda_memory {
     tshi_blocks symmetric;  /* one slab, or none */
     size_t held;            /* bytes of all slabs */
     staging staging;
-};
+} tshi_cuda_memory;
 
 static size_t round_up(size_t size, size_t unit) {
     return (size + unit - 1) / unit * unit;
@@ -249,7 +249,7 @@ tsh_status tshi_cuda_memory_create(tshi_cuda_device *device) {
 
 static void destroy_blocks(tshi_cuda_device *cuda, tshi_blocks *blocks) {
     for (tshi_slab *slab = blocks->slabs; slab; slab = slab->next) {
-        if (!slab->shared || !cuda->abandoned) give_slab_back(cuda, slab);
+        if (!slab->shared || !cuda->keeps_shared) give_slab_back(cuda, slab);
     }
     tshi_blocks_clear(blocks, &cuda->memory->books);
 }

@@ -27,12 +27,12 @@ typedef struct mapping {
     bool opened; /* by IPC, so that it has to be closed */
 } mapping;
 
-struct tshi_cuda_sharing {
+typedef struct tshi_cuda_sharing {
     char gpu[sizeof((tshi_share *)0)->gpu];
     uint64_t process;
     mapping *places; /* a hash table, at most half full */
     size_t places_count, used;
-};
+} tshi_cuda_sharing;
 
 static_assert(sizeof(cudaIpcMemHandle_t) == sizeof((tshi_share *)0)->handle, "a share holds CUDA's handle");
 
@@ -90,7 +90,7 @@ static tsh_status name_slab(tshi_cuda_device *cuda, tshi_slab *slab) {
     return TSH_OK;
 }
 
-tsh_status tshi_cuda_share(tsh_device *device, const void *pointer, tshi_share *out) {
+static tsh_status share(tsh_device *device, const void *pointer, tshi_share *out) {
     tshi_cuda_device *cuda = tshi_cuda(device);
     if (!cuda->ipc) return tshi_fail(TSH_ERR_UNSUPPORTED, "TSHARD_CUDA_IPC is 0");
     tsh_status status = sharing_open(cuda);
@@ -181,7 +181,7 @@ static tsh_status map(tshi_cuda_device *cuda, const tshi_share *share, mapping *
     return status;
 }
 
-tsh_status tshi_cuda_reach(tsh_device *device, const tshi_share *share, void **out) {
+static tsh_status map_share(tsh_device *device, const tshi_share *share, void **out) {
     tshi_cuda_device *cuda = tshi_cuda(device);
     *out = NULL;
     tsh_status status = sharing_open(cuda);
@@ -198,7 +198,7 @@ tsh_status tshi_cuda_reach(tsh_device *device, const tshi_share *share, void **o
     return TSH_OK;
 }
 
-tsh_status tshi_cuda_settle(tsh_device *device) {
+static tsh_status drain(tsh_device *device) {
     tshi_cuda_device *cuda = tshi_cuda(device);
     if (cuda->capturing) {
         tshi_cuda_no_capture(device, "a collective on other ranks' memory");
@@ -207,7 +207,7 @@ tsh_status tshi_cuda_settle(tsh_device *device) {
     return tshi_cuda_wait(device, "what a collective waits for") ? TSH_OK : TSH_ERR_SYSTEM;
 }
 
-void tshi_cuda_unreach(tsh_device *device) {
+static void unmap(tsh_device *device) {
     tshi_cuda_sharing *sharing = tshi_cuda(device)->sharing;
     if (!sharing || !sharing->used) return;
     tshi_cuda_wait(device, "cudaStreamSynchronize before cudaIpcCloseMemHandle");
@@ -219,15 +219,18 @@ void tshi_cuda_unreach(tsh_device *device) {
     sharing->used = 0;
 }
 
-void tshi_cuda_abandon(tsh_device *device) {
-    tshi_cuda(device)->abandoned = true;
+static void keep_shared(tsh_device *device) {
+    tshi_cuda(device)->keeps_shared = true;
 }
 
 void tshi_cuda_sharing_destroy(tshi_cuda_device *device) {
     tshi_cuda_sharing *sharing = device->sharing;
     if (!sharing) return;
-    tshi_cuda_unreach(&device->base);
+    unmap(&device->base);
     tshi_free(&device->base.allocator, sharing->places);
     tshi_free(&device->base.allocator, sharing);
     device->sharing = NULL;
 }
+
+const tshi_sharing_ops tshi_cuda_sharing_ops = {
+    .share = share, .map = map_share, .unmap = unmap, .keep = keep_shared, .drain = drain};

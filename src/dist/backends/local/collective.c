@@ -61,7 +61,7 @@ static inline size_t post_data(const tsh_group *group, const tshi_call *call, ts
                                size_t before) {
     const tsh_world *world = group->world;
     if (bytes <= near_bytes(group, call) && bytes + before <= TSHI_SLOT_PAYLOAD) {
-        world->host->ops->copy(world->host, bytes, call->in, payload_of(group) + before);
+        world->host->ops->copy.within(world->host, bytes, call->in, payload_of(group) + before);
         return before + bytes;
     }
     post_far(group, call, slot, call->in);
@@ -128,8 +128,8 @@ static size_t post_scatter(const tsh_group *group, const tshi_call *call, tshi_s
     if (!is_near(group, call, call->count)) return post_data(group, call, slot, whole, 0);
     size_t before = bytes_before(group, call), after = before + (size_t)slot->part * size;
     tsh_device *host = group->world->host;
-    host->ops->copy(host, before, call->in, payload_of(group));
-    host->ops->copy(host, whole - after, (const char *)call->in + after, payload_of(group) + after);
+    host->ops->copy.within(host, before, call->in, payload_of(group));
+    host->ops->copy.within(host, whole - after, (const char *)call->in + after, payload_of(group) + after);
     return whole;
 }
 
@@ -235,7 +235,7 @@ static void move_reduce_scatter(const tsh_group *group, const tshi_call *call) {
 
 static void copy_part(const tsh_group *group, const tshi_call *call, size_t bytes, const void *from, void *to) {
     tsh_device *device = device_of(group, call);
-    if (bytes && from != to) device->ops->copy(device, bytes, from, to);
+    if (bytes && from != to) device->ops->copy.within(device, bytes, from, to);
 }
 
 static void push_part(const tsh_group *group, const tshi_call *call) {
@@ -422,7 +422,7 @@ static void move_on_device(const tsh_group *group, const tshi_call *call) {
     lg->refused = tshi_local_reach(group);
     if (lg->refused == TSH_OK) {
         move(group, call, true);
-        lg->refused = device->ops->settle(device);
+        lg->refused = device->ops->sharing->drain(device);
     }
     if (lg->refused != TSH_OK) tshi_local_refuse(group);
 }

@@ -45,7 +45,7 @@ static tsh_status try_all(tsh_world *world, const void *memory, fact *facts, int
     if (world->size > TSHI_REDUCE_MOST) {
         excuse(&mine, tshi_fail(TSH_ERR_UNSUPPORTED, "%d ranks, of %d at most", world->size, TSHI_REDUCE_MOST));
     } else {
-        excuse(&mine, device->ops->share(device, memory, &mine.share));
+        excuse(&mine, device->ops->sharing->share(device, memory, &mine.share));
     }
     tsh_status status = tell(world, &mine, facts);
     if (status != TSH_OK) return status;
@@ -54,7 +54,7 @@ static tsh_status try_all(tsh_world *world, const void *memory, fact *facts, int
     tshi_local_of(world)->maps = !tshi_local_of(world)->threads;
     for (int i = 0; i < world->size; i++) {
         void *there = NULL;
-        excuse(&mine, device->ops->reach(device, &facts[i].share, &there));
+        excuse(&mine, device->ops->sharing->map(device, &facts[i].share, &there));
     }
     status = tell(world, &mine, facts);
     *refuser = first_refusal(world, facts);
@@ -65,13 +65,13 @@ tsh_status tshi_local_join_devices(tsh_world *world) {
     tsh_device *host = world->host, *device = world->device;
     if (world->size == 1 || device == host || world->upper) return TSH_OK;
     int refuser = -1;
-    fact *facts = host->ops->alloc(host, (size_t)world->size * sizeof *facts);
-    void *memory = facts ? device->ops->alloc(device, TRIAL_BYTES) : NULL;
+    fact *facts = host->ops->memory.alloc(host, (size_t)world->size * sizeof *facts);
+    void *memory = facts ? device->ops->memory.alloc(device, TRIAL_BYTES) : NULL;
     tsh_status status = world->ops->agree(world->group, "world_init: GPU memory", memory ? TSH_OK : TSH_ERR_MEMORY);
     if (status == TSH_OK) status = try_all(world, memory, facts, &refuser);
     world->direct = status == TSH_OK && refuser < 0;
     if (status == TSH_OK && refuser >= 0) {
-        device->ops->unreach(device);
+        device->ops->sharing->unmap(device);
         status = world->ops->agree(world->group, "world_init: GPU memory", TSH_OK);
         if (status == TSH_OK) tshi_local_of(world)->maps = false;
     }
@@ -81,8 +81,8 @@ tsh_status tshi_local_join_devices(tsh_world *world) {
         tshi_log(&world->log, TSH_LOG_INFO, "collectives go through the host's memory: rank %d: %s", refuser,
                  facts[refuser].words);
     }
-    if (memory) device->ops->release(device, memory);
-    host->ops->release(host, facts);
+    if (memory) device->ops->memory.release(device, memory);
+    host->ops->memory.release(host, facts);
     return status;
 }
 
@@ -92,8 +92,8 @@ void tshi_local_share(const tsh_group *group, const void *data) {
     tshi_local_group *lg = group->state;
     tsh_device *device = group->world->device;
     tshi_share share;
-    lg->refused = device->ops->settle(device);
-    if (lg->refused == TSH_OK) lg->refused = device->ops->share(device, data, &share);
+    lg->refused = device->ops->sharing->drain(device);
+    if (lg->refused == TSH_OK) lg->refused = device->ops->sharing->share(device, data, &share);
     if (lg->refused != TSH_OK) {
         tshi_local_refuse(group);
         return;
@@ -111,7 +111,7 @@ tsh_status tshi_local_reach(const tsh_group *group) {
         void *there = NULL;
         if (!(slot->flags & TSHI_SLOT_SHARED)) continue;
         memcpy(&share, tshi_slot_share(slot), sizeof share);
-        tsh_status status = device->ops->reach(device, &share, &there);
+        tsh_status status = device->ops->sharing->map(device, &share, &there);
         if (status != TSH_OK) return status;
         lg->there[i] = there;
     }

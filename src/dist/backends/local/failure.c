@@ -356,13 +356,13 @@ tsh_status tshi_local_recover(tsh_world *world) {
  * longer than that to leave the world is not waited for: that memory goes with this process. */
 static void let_go(tsh_world *world) {
     if (!tshi_local_of(world)->maps) return;
-    world->device->ops->unreach(world->device);
+    world->device->ops->sharing->unmap(world->device);
     atomic_store(&record_of(world, world->rank)->let_go, 1);
     double end = tshi_clock() + LONGEST_PARTING;
     for (int i = 0; i < world->size; i++) {
         while (!atomic_load(&record_of(world, i)->let_go) && state_of(world, i) != TSHI_DEAD) {
             if (tshi_clock() > end) {
-                world->device->ops->abandon(world->device);
+                world->device->ops->sharing->keep(world->device);
                 return;
             }
             tshi_sleep(100e-6);

@@ -76,7 +76,7 @@ static tshi_block_head *head_of(const tshi_local_group *lg) {
 static tsh_status block_create(tsh_world *world, int size, tshi_local_group *lg) {
     tsh_device *device = world->host;
     /* The device aligns to 64, the block wants a pair of lines. */
-    lg->allocation = device->ops->alloc(device, tshi_block_bytes(size) + TSHI_LINE_BYTES);
+    lg->allocation = device->ops->memory.alloc(device, tshi_block_bytes(size) + TSHI_LINE_BYTES);
     if (!lg->allocation) return TSH_ERR_MEMORY;
     uintptr_t skip = (TSHI_LINE_BYTES - (uintptr_t)lg->allocation % TSHI_LINE_BYTES) % TSHI_LINE_BYTES;
     lg->block = (char *)lg->allocation + skip;
@@ -91,7 +91,7 @@ static tsh_status block_create(tsh_world *world, int size, tshi_local_group *lg)
 }
 
 static void block_release(tsh_world *world, tshi_local_group *lg) {
-    world->host->ops->release(world->host, lg->allocation);
+    world->host->ops->memory.release(world->host, lg->allocation);
     tshi_local_group_free(world, lg);
 }
 
@@ -112,7 +112,7 @@ tsh_status tshi_local_open(tsh_group *parent, const int *ranks, int n, tsh_group
     }
     status = tshi_local_agree(parent, "group_create: memory", status, at);
     if (status != TSH_OK) {
-        if (lg && lg->allocation) world->host->ops->release(world->host, lg->allocation);
+        if (lg && lg->allocation) world->host->ops->memory.release(world->host, lg->allocation);
         tshi_local_group_free(world, lg);
         return status;
     }

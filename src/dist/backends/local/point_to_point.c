@@ -84,9 +84,9 @@ static char *address_of(const tsh_group *group, int member, uint64_t at) {
 static tshi_cell *page_take(tsh_group *group, tshi_post *post) {
     tsh_device *device = group->world->host;
     if (!post->cells) {
-        post->cells = device->ops->alloc(device, (size_t)CELLS * CELL_BYTES);
+        post->cells = device->ops->memory.alloc(device, (size_t)CELLS * CELL_BYTES);
         if (!post->cells) return NULL;
-        device->ops->zero(device, (size_t)CELLS * CELL_BYTES, post->cells);
+        device->ops->copy.zero(device, (size_t)CELLS * CELL_BYTES, post->cells);
     }
     tshi_cell *cell = (tshi_cell *)(void *)(post->cells + (size_t)post->next_cell * CELL_BYTES);
     if (atomic_load_explicit(&cell->state, memory_order_acquire) == CELL_SENT) return NULL;
@@ -97,9 +97,9 @@ static tshi_cell *page_take(tsh_group *group, tshi_post *post) {
 static tshi_cell *slip_take(tsh_group *group, tshi_post *post) {
     tsh_device *device = group->world->host;
     if (!post->free_slips && post->slip_blocks < 64) {
-        tshi_cell *block = device->ops->alloc(device, SLIPS * sizeof *block);
+        tshi_cell *block = device->ops->memory.alloc(device, SLIPS * sizeof *block);
         if (!block) return NULL;
-        device->ops->zero(device, SLIPS * sizeof *block, block);
+        device->ops->copy.zero(device, SLIPS * sizeof *block, block);
         post->slips[post->slip_blocks++] = block;
         for (int i = 0; i < SLIPS; i++) {
             block[i].next = post->free_slips;
@@ -186,7 +186,8 @@ static bool post_letter(tsh_work *work) {
         atomic_store_explicit(&cell->state, CELL_SENT, memory_order_relaxed);
     }
     if (way != BY_HEAP)
-        group->world->host->ops->copy(group->world->host, bytes, call->in, cell ? (void *)(cell + 1) : letter->data);
+        group->world->host->ops->copy.within(group->world->host, bytes, call->in,
+                                             cell ? (void *)(cell + 1) : letter->data);
     atomic_store_explicit(&letter->turn, turn_of(number) + 1, memory_order_release);
     wake_receiver(inbox, letter);
     if (way == BY_HEAP)
@@ -279,7 +280,7 @@ static void take(tsh_work *work, const tshi_letter *letter) {
     const void *from =
         letter->way == BY_LETTER ? letter->data : (const void *)address_of(group, letter->from, letter->at);
     size_t bytes = bytes_of(letter->kind, letter->count);
-    if (bytes) group->world->host->ops->copy(group->world->host, bytes, from, call->out);
+    if (bytes) group->world->host->ops->copy.within(group->world->host, bytes, from, call->out);
     if (letter->way != BY_LETTER) answer(group, letter, CELL_TAKEN);
     work->done = true;
 }
@@ -480,8 +481,8 @@ static bool fetched(const tshi_post *post) {
 
 static void post_free(tsh_world *world, tshi_post *post) {
     tsh_device *device = world->host;
-    device->ops->release(device, post->cells);
-    for (int i = 0; i < post->slip_blocks; i++) device->ops->release(device, post->slips[i]);
+    device->ops->memory.release(device, post->cells);
+    for (int i = 0; i < post->slip_blocks; i++) device->ops->memory.release(device, post->slips[i]);
     tshi_free(&world->allocator, post);
 }
 

@@ -88,7 +88,7 @@ static bool shuns_in_place(const tsh_group *group, const tshi_call *call) {
 }
 
 static tsh_status allocate(tsh_group *group, tshi_mpi_op *op, size_t bytes) {
-    op->scratch = group->world->host->ops->alloc(group->world->host, bytes);
+    op->scratch = group->world->host->ops->memory.alloc(group->world->host, bytes);
     return op->scratch ? TSH_OK : TSH_ERR_MEMORY;
 }
 
@@ -120,7 +120,7 @@ static tsh_status take_scratch(tsh_group *group, tshi_mpi_op *op) {
 /* Nothing more to do; op->status is what the call returns, its words are tsh_error_message(). */
 void tshi_mpi_op_end(tsh_group *group, tsh_status status) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
-    if (op->scratch) group->world->host->ops->release(group->world->host, op->scratch);
+    if (op->scratch) group->world->host->ops->memory.release(group->world->host, op->scratch);
     op->scratch = NULL;
     for (int i = 0; i < 2; i++) {
         tsh_tensor_release(op->held[i]);

@@ -277,7 +277,7 @@ int tshi_move_step(tsh_group *group, int64_t step, bool wait) {
 
 static void copy_own(const tsh_group *group, const void *from, void *to, int64_t n) {
     size_t bytes = (size_t)n * tsh_dtype_size(tshi_mpi_group_of(group)->op.call.dtype);
-    if (bytes && from != to) group->world->host->ops->copy(group->world->host, bytes, from, to);
+    if (bytes && from != to) group->world->host->ops->copy.within(group->world->host, bytes, from, to);
 }
 
 /* What a rank gives to itself when the pieces go to others alone. */

@@ -148,7 +148,7 @@ int tshi_pair_step(tsh_group *group, int64_t step) {
     /* While it is under way. */
     tsh_device *host = group->world->host;
     if (step == 0 && t->owns && t->own != t->own_to) {
-        host->ops->copy(host, (size_t)t->owns * t->size, t->own, t->own_to);
+        host->ops->copy.within(host, (size_t)t->owns * t->size, t->own, t->own_to);
     }
     if (step > 0 && t->folds) fold(group, step - 1);
     return error;

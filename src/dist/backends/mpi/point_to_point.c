@@ -56,7 +56,7 @@ static tsh_status message_end(tsh_work *work, tsh_status status) {
     message *m = work->state;
     tsh_world *world = work->group->world;
     if (m) {
-        if (m->dropping) world->host->ops->release(world->host, m->dropping);
+        if (m->dropping) world->host->ops->memory.release(world->host, m->dropping);
         tshi_pool_give(&tshi_mpi_of(world)->messages, m);
     }
     work->state = NULL;
@@ -91,7 +91,7 @@ static void fill_header(tsh_work *work, message *m) {
     h->kind = kind_of(call);
     h->number = tshi_mpi_group_of(work->group)->sent[call->root]++;
     h->bytes = bytes <= INLINE_BYTES ? (uint32_t)bytes : 0;
-    if (h->bytes) work->group->world->host->ops->copy_to_host(work->group->world->host, bytes, call->in, h->data);
+    if (h->bytes) work->group->world->host->ops->copy.to_host(work->group->world->host, bytes, call->in, h->data);
 }
 
 static int send_start(tsh_work *work) {
@@ -167,10 +167,10 @@ static int receive_data(tsh_work *work) {
     bool good = m->reply.status == TSH_OK;
     if (h->bytes > 0) {
         m->moved = h->count;
-        if (good) device->ops->copy_from_host(device, h->bytes, h->data, to);
+        if (good) device->ops->copy.from_host(device, h->bytes, h->data, to);
     } else if (!good && h->count > 0) {
         size_t bytes = (size_t)h->count * tsh_dtype_size(dtype_of(h));
-        m->dropping = to = device->ops->alloc(device, bytes);
+        m->dropping = to = device->ops->memory.alloc(device, bytes);
         if (!to) return MPI_ERR_NO_MEM;
     }
     int error = move_chunk(work, h->count, dtype_of(h), to, false);

@@ -93,9 +93,9 @@ static void divide_halves(tsh_device *device, tsh_dtype dtype, int64_t n, int ra
     float tile[TILE];
     for (int64_t i = 0; i < n; i += TILE) {
         int64_t some = n - i < TILE ? n - i : TILE;
-        device->ops->convert(device, some, dtype, x + i, TSH_FLOAT32, tile);
+        device->ops->copy.convert(device, some, dtype, x + i, TSH_FLOAT32, tile);
         for (int64_t k = 0; k < some; k++) tile[k] /= (float)ranks;
-        device->ops->convert(device, some, TSH_FLOAT32, tile, dtype, x + i);
+        device->ops->copy.convert(device, some, TSH_FLOAT32, tile, dtype, x + i);
     }
 }
 

@@ -55,7 +55,7 @@ static const char *describe(const tsh_group *group, const tshi_call *call, char 
 static tsh_status check_pairs(tsh_group *group, const tshi_call *call) {
     tsh_world *world = group->world;
     tsh_device *host = world->host;
-    int64_t *lists = host->ops->alloc(host, 3 * (size_t)group->size * sizeof *lists), n = group->size;
+    int64_t *lists = host->ops->memory.alloc(host, 3 * (size_t)group->size * sizeof *lists), n = group->size;
     tsh_status status = world->ops->agree(group->control, "all_to_all", lists ? TSH_OK : TSH_ERR_MEMORY);
     if (status == TSH_OK) {
         for (int64_t i = 0; i < n; i++) {
@@ -77,7 +77,7 @@ static tsh_status check_pairs(tsh_group *group, const tshi_call *call) {
                             group->ranks[i], (long long)lists[n + i], group->ranks[group->rank],
                             (long long)call->out_counts[i]);
     }
-    host->ops->release(host, lists);
+    host->ops->memory.release(host, lists);
     return status == TSH_OK ? world->ops->agree(group->control, "all_to_all", verdict) : status;
 }
 
@@ -388,7 +388,7 @@ static void state_free(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     if (!nccl) return;
     tshi_nccl_device(world)->watch = NULL;
-    if (nccl->word) world->device->ops->release(world->device, nccl->word);
+    if (nccl->word) world->device->ops->memory.release(world->device, nccl->word);
     for (int i = 0; i <= TSHI_NCCL_AHEAD; i++) {
         if (nccl->calls[i].before) cudaEventDestroy(nccl->calls[i].before);
         if (nccl->calls[i].after) cudaEventDestroy(nccl->calls[i].after);

@@ -252,7 +252,7 @@ static tsh_status attach(tsh_group *parent, tsh_group *group, ncclComm_t comm, t
 static tsh_status share_id(tsh_group *group, ncclUniqueId *id) {
     tsh_world *world = group->world;
     tsh_group *control = group->control;
-    void *bytes = world->host->ops->alloc(world->host, sizeof *id);
+    void *bytes = world->host->ops->memory.alloc(world->host, sizeof *id);
     tsh_status status = world->ops->agree(control, "nccl: memory", bytes ? TSH_OK : TSH_ERR_MEMORY);
     if (status == TSH_OK) {
         memcpy(bytes, id, sizeof *id);
@@ -261,7 +261,7 @@ static tsh_status share_id(tsh_group *group, ncclUniqueId *id) {
         status = world->ops->run(control, &call);
         memcpy(id, bytes, sizeof *id);
     }
-    world->host->ops->release(world->host, bytes);
+    world->host->ops->memory.release(world->host, bytes);
     return status;
 }
 

@@ -9,7 +9,7 @@
 #ifndef TSHI_NCCL_H
 #define TSHI_NCCL_H
 
-#include "device/cuda/cuda.h"
+#include "device/cuda/stream.h"
 #include "dist/bootstrap/environment.h"
 #include "dist/world.h"
 

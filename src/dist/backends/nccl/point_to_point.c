@@ -10,7 +10,7 @@
 static void message_free(tsh_world *world, tshi_nccl_message *m) {
     if (m->before) cudaEventDestroy(m->before);
     if (m->after) cudaEventDestroy(m->after);
-    world->host->ops->release(world->host, m->ticket);
+    world->host->ops->memory.release(world->host, m->ticket);
     tshi_free(&world->allocator, m);
 }
 
@@ -25,7 +25,7 @@ void tshi_nccl_messages_free(tsh_world *world) {
 
 static tsh_status message_make(tsh_world *world, tshi_nccl_message *m) {
     cudaEvent_t *const events[] = {&m->before, &m->after};
-    m->ticket = world->host->ops->alloc(world->host, TSHI_TICKET);
+    m->ticket = world->host->ops->memory.alloc(world->host, TSHI_TICKET);
     if (!m->ticket) return TSH_ERR_MEMORY;
     memset(m->ticket, 0, TSHI_TICKET);
     for (int i = 0; i < 2; i++) {

@@ -71,7 +71,7 @@ static tsh_status decide(tsh_world *world, bool *use) {
     char why[TSHI_LINE + 32];
     bool wanted = false;
     fact mine;
-    fact *facts = host->ops->alloc(host, n * sizeof *facts);
+    fact *facts = host->ops->memory.alloc(host, n * sizeof *facts);
     tsh_status status = facts ? find_out(world, &mine) : TSH_ERR_MEMORY;
     status = world->ops->agree(group, "world_init: nccl", status);
     if (status == TSH_OK) {
@@ -97,7 +97,7 @@ static tsh_status decide(tsh_world *world, bool *use) {
         else
             tshi_log(&world->log, TSH_LOG_INFO, "collectives do not go to NCCL but over %s: %s", world->ops->name, why);
     }
-    host->ops->release(host, facts);
+    host->ops->memory.release(host, facts);
     return status;
 }
 
@@ -122,7 +122,7 @@ static tsh_status state_new(tsh_world *world) {
     if (status == TSH_OK) status = tshi_nccl_library_open(&nccl->library);
     if (status == TSH_OK) status = make_events(nccl);
     if (status != TSH_OK) return status;
-    nccl->word = world->device->ops->alloc(world->device, sizeof(float));
+    nccl->word = world->device->ops->memory.alloc(world->device, sizeof(float));
     return nccl->word ? TSH_OK : TSH_ERR_MEMORY;
 }
 

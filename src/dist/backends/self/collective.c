@@ -16,7 +16,7 @@ static tsh_status self_run(tsh_group *group, const tshi_call *call) {
     }
     size_t bytes = (size_t)count * tsh_dtype_size(call->dtype);
     if (bytes && call->in != call->out)
-        group->world->device->ops->copy(group->world->device, bytes, call->in, call->out);
+        group->world->device->ops->copy.within(group->world->device, bytes, call->in, call->out);
     return TSH_OK;
 }
 

@@ -1,0 +1,110 @@
+/* Failures of calls and kernels, and waiting for the GPU. */
+#include "base/clock.h"
+#include "device/cuda/cuda.h"
+
+#include <sched.h>
+#include <stdio.h>
+
+tsh_status tshi_cuda_fail(cudaError_t error, const char *what) {
+    if (error == cudaSuccess) return TSH_OK;
+    return tshi_fail(error == cudaErrorMemoryAllocation ? TSH_ERR_MEMORY : TSH_ERR_SYSTEM, "%s: %s (%d)", what,
+                     cudaGetErrorString(error), (int)error);
+}
+
+/* The message is that of tsh_error_message. */
+static void note(tshi_cuda_device *device, tsh_status status) {
+    tshi_cuda_graph *graph = device->capturing;
+    if (graph && graph->broken == TSH_OK) {
+        graph->broken = status;
+        snprintf(graph->words, sizeof graph->words, "%s", tsh_error_message());
+    }
+    if (device->failed != TSH_OK) return;
+    device->failed = status;
+    snprintf(device->words, sizeof device->words, "%s", tsh_error_message());
+}
+
+void tshi_cuda_note(tsh_device *device, cudaError_t error, const char *what) {
+    if (error != cudaSuccess) note(tshi_cuda(device), tshi_cuda_fail(error, what));
+}
+
+void tshi_cuda_no_capture(tsh_device *device, const char *what) {
+    note(tshi_cuda(device), tshi_fail(TSH_ERR_STATE, "%s: not while a graph is captured", what));
+}
+
+/* Between two looks at an event, longer and longer. */
+static void nap(int looks) {
+    if (looks < 1000) return;
+    if (looks < 2000) {
+        sched_yield();
+        return;
+    }
+    tshi_sleep(looks < 4000 ? 20e-6 : 200e-6);
+}
+
+/* A collective whose peers do not arrive would keep the queue from ending: the watch aborts it. */
+cudaError_t tshi_cuda_wait_event(tshi_cuda_device *cuda, cudaEvent_t event) {
+    if (!cuda->watch) return cudaEventSynchronize(event);
+    cudaError_t error;
+    for (int looks = 0; (error = cudaEventQuery(event)) == cudaErrorNotReady; looks++) {
+        nap(looks);
+        if (looks >= 1000) cuda->watch(cuda->watcher);
+    }
+    return error;
+}
+
+static cudaError_t wait_compute(tshi_cuda_device *cuda) {
+    if (!cuda->watch) return cudaStreamSynchronize(cuda->compute);
+    cudaError_t error = cudaEventRecord(cuda->events[0], cuda->compute);
+    if (error == cudaSuccess) error = tshi_cuda_wait_event(cuda, cuda->events[0]);
+    /* Copies that are queued write to the caller's memory. */
+    if (error != cudaSuccess) cudaStreamSynchronize(cuda->compute);
+    return error;
+}
+
+bool tshi_cuda_wait(tsh_device *device, const char *what) {
+    tshi_cuda_device *cuda = tshi_cuda(device);
+    if (cuda->capturing) {
+        tshi_cuda_no_capture(device, what);
+        return false;
+    }
+    cuda->waits++;
+    cudaError_t error = wait_compute(cuda);
+    tshi_cuda_note(device, error, what);
+    return error == cudaSuccess;
+}
+
+void tshi_cuda_launched(tsh_device *device, const char *what) {
+    tshi_cuda_note(device, cudaGetLastError(), what);
+    if (tshi_cuda(device)->managed) tshi_cuda_wait(device, what);
+}
+
+/* The GPU sets `found` last, and not again before the host has cleared it: the other fields are complete. */
+static tsh_status report_status(tshi_cuda_report *report) {
+    if (!__atomic_load_n(&report->found, __ATOMIC_ACQUIRE)) return TSH_OK;
+    tshi_cuda_report r = *report;
+    __atomic_store_n(&report->found, 0, __ATOMIC_RELEASE);
+    if (r.is_target) {
+        return tshi_fail(TSH_ERR_RANGE, "target %lld at place %lld is outside [0, %lld) and not ignore_index %lld",
+                         (long long)r.value, (long long)r.place, (long long)r.limit, (long long)r.ignore_index);
+    }
+    return tshi_fail(TSH_ERR_RANGE, "id %lld at place %lld, the vocabulary is [0, %lld)", (long long)r.value,
+                     (long long)r.place, (long long)r.limit);
+}
+
+tsh_status tshi_cuda_check(tsh_device *device) {
+    tshi_cuda_device *cuda = tshi_cuda(device);
+    if (!cuda->capturing) { /* a stream may not be queried while it is captured */
+        cudaError_t error = cudaStreamQuery(cuda->compute);
+        if (error != cudaErrorNotReady) tshi_cuda_note(device, error, "a kernel");
+    }
+    tsh_status status = report_status(cuda->report);
+    if (cuda->failed == TSH_OK) return status;
+    status = tshi_fail(cuda->failed, "%s", cuda->words);
+    cuda->failed = TSH_OK;
+    return status;
+}
+
+tsh_status tshi_cuda_synchronize(tsh_device *device) {
+    tshi_cuda_wait(device, "device_synchronize");
+    return tshi_cuda_check(device);
+}

@@ -1,0 +1,62 @@
+/* A GPU as a backend that queues work of its own on it sees it: streams, failures, captures, symmetric memory. The one
+ * header of device/cuda for other rooms; cuda.h has what its own files share. */
+#ifndef TSHI_CUDA_STREAM_H
+#define TSHI_CUDA_STREAM_H
+
+#include "device/device.h"
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tshi_cuda_device {
+    tsh_device base;
+    int ordinal, processors; /* of the GPU; its multiprocessors */
+    bool managed;            /* TSHARD_CUDA_MANAGED=1: memory that the host may read, and every launch waited for */
+    cudaStream_t compute, communication;
+    struct tshi_cuda_graph *capturing; /* work that is queued goes into this graph instead of running; the host cannot
+                                        * wait meanwhile */
+    /* Called every now and then while the host waits for the GPU: it ends communication that cannot finish. */
+    void (*watch)(void *watcher);
+    void *watcher;
+    uint64_t waits;    /* times that the host has waited for the GPU */
+    tsh_status failed; /* the first failure that no check has returned yet, and its message */
+    char words[TSHI_MESSAGE_SIZE];
+
+    /* --- for device/cuda alone --- */
+    bool ipc;              /* not TSHARD_CUDA_IPC=0: other ranks may map this memory */
+    bool keeps_shared;     /* memory that has been shared stays when the device is destroyed */
+    bool tf32;             /* TSHARD_TF32=1: float32 products on the tensor cores */
+    cudaEvent_t events[2]; /* between streams, without timing */
+    struct tshi_cuda_report *report;
+    struct tshi_cuda_memory *memory;
+    struct tshi_cuda_sharing *sharing; /* from the first use on */
+    struct tshi_cuda_blas *blas;
+    const int64_t *replays; /* while capturing: in device memory, how often the graph has run before; else NULL */
+} tshi_cuda_device;
+
+static inline tshi_cuda_device *tshi_cuda(tsh_device *device) {
+    return (tshi_cuda_device *)device;
+}
+
+static inline cudaStream_t tshi_cuda_stream(tsh_device *device) {
+    return tshi_cuda(device)->compute;
+}
+
+/* "cudaMalloc: out of memory (2)" with `what` in front; TSH_ERR_MEMORY for that error, else TSH_ERR_SYSTEM. TSH_OK for
+ * cudaSuccess. */
+tsh_status tshi_cuda_fail(cudaError_t error, const char *what);
+/* Keep TSH_ERR_STATE for check and for the capture: no graph can hold `what`. */
+void tshi_cuda_no_capture(tsh_device *device, const char *what);
+
+/* The memory that alloc_symmetric hands out, until it is taken away again; it stays the caller's. */
+tsh_status tshi_cuda_symmetric_set(tshi_cuda_device *device, void *base, size_t size);
+void tshi_cuda_symmetric_unset(tshi_cuda_device *device);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,319 @@
+/* The kernels: a function type for each, which every device implements, and the tables that they are found in.
+ *
+ * A kernel takes plain pointers to elements of `dtype` in the device's memory and trusts its arguments: shape rules have
+ * checked them. It cannot fail unless it returns something; sizes of zero are legal. Kernels run in the order of their
+ * calls; a device with streams does not make the host wait, and reports failures through tshi_device_ops.check.
+ * Float dtypes are those that the device computes with. Statistics (maxima, sums, losses) are of tshi_dtype_sum(dtype).
+ * Buffers may alias only where a kernel's comment says so. `beta` is 0 (the output is not read) or 1 (it is added to).
+ * (outer, n, inner) is a row-major tensor seen around one dim of size n. */
+#ifndef TSHI_KERNELS_H
+#define TSHI_KERNELS_H
+
+#include "base/base.h"
+#include "tshard/device.h"
+
+bool tshi_dtype_is_complex(tsh_dtype dtype); /* complex64, complex128 */
+/* The dtype that sums of dtype are kept in: float32 for bfloat16 and float16, else dtype. */
+tsh_dtype tshi_dtype_sum(tsh_dtype dtype);
+
+/* --- copies, fills, conversions ----------------------------------------------------------------------------------- */
+
+/* A copy within the device's memory; `to` may be `from`. A copy to the host returns when `to` is filled, one from the
+ * host when `from` may be changed. */
+typedef void tshi_copy_fn(tsh_device *device, size_t bytes, const void *from, void *to);
+/* `outer` runs of `bytes`, from_stride bytes apart in `from` and to_stride bytes apart in `to`. */
+typedef void tshi_copy_strided_fn(tsh_device *device, int64_t outer, size_t bytes, const void *from, size_t from_stride,
+                                  void *to, size_t to_stride);
+typedef void tshi_zero_fn(tsh_device *device, size_t bytes, void *to);
+/* Every element becomes `value` cast to dtype, which may be any; an imaginary part is 0. */
+typedef void tshi_fill_fn(tsh_device *device, tsh_dtype dtype, int64_t n, double value, void *to);
+/* Between any two real dtypes, rounding once, to nearest even. A float becomes an integer truncated and saturated, NaN
+ * becomes 0. A complex dtype converts to itself alone. */
+typedef void tshi_convert_fn(tsh_device *device, int64_t n, tsh_dtype from_dtype, const void *from, tsh_dtype to_dtype,
+                             void *to);
+
+typedef struct tshi_copy_ops {
+    tshi_copy_fn *within;
+    tshi_copy_fn *to_host;
+    tshi_copy_fn *from_host;
+    tshi_copy_strided_fn *strided;
+    tshi_zero_fn *zero;
+    tshi_fill_fn *fill;
+    tshi_convert_fn *convert;
+} tshi_copy_ops;
+
+/* --- elementwise, float dtypes ------------------------------------------------------------------------------------ */
+
+typedef enum tshi_unary {
+    TSHI_GELU_ERF,
+    TSHI_GELU_TANH,
+    TSHI_RELU,
+    TSHI_SILU,
+    TSHI_UNARY_COUNT,
+    TSHI_IDENTITY = TSHI_UNARY_COUNT /* for products; no tshi_unary_fn takes it */
+} tshi_unary;
+
+/* y = f(x); y may alias x. */
+typedef void tshi_unary_fn(tsh_device *device, tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, void *y);
+/* dx = beta dx + f'(x) dy; with beta 0, dx may alias x or dy. */
+typedef void tshi_unary_backward_fn(tsh_device *device, tshi_unary f, tsh_dtype dtype, int64_t n, const void *x,
+                                    const void *dy, double beta, void *dx);
+/* z = a x + b y; z may alias x or y. With b = 0, y is not read and may be NULL. */
+typedef void tshi_axpby_fn(tsh_device *device, tsh_dtype dtype, int64_t n, double a, const void *x, double b,
+                           const void *y, void *z);
+/* z = beta z + x y; z may alias x or y when beta is 0. */
+typedef void tshi_mul_fn(tsh_device *device, tsh_dtype dtype, int64_t n, const void *x, const void *y, double beta,
+                         void *z);
+/* z = x / y; z may alias x or y. */
+typedef void tshi_divide_fn(tsh_device *device, tsh_dtype dtype, int64_t n, const void *x, const void *y, void *z);
+/* y[r, c] = x[r, c] + b[c]; y may alias x. With x NULL, y[r, c] = b[c]. */
+typedef void tshi_bias_fn(tsh_device *device, tsh_dtype dtype, int64_t rows, int64_t cols, const void *x, const void *b,
+                          void *y);
+
+typedef struct tshi_elementwise_ops {
+    tshi_unary_fn *unary;
+    tshi_unary_backward_fn *unary_backward;
+    tshi_axpby_fn *axpby;
+    tshi_mul_fn *mul;
+    tshi_divide_fn *divide;
+    tshi_bias_fn *bias;
+} tshi_elementwise_ops;
+
+/* --- sums, float dtypes ------------------------------------------------------------------------------------------- */
+
+/* y[o, k] = scale * sum over i of x[o, i, k] */
+typedef void tshi_sum_fn(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, double scale,
+                         const void *x, void *y);
+/* dx[o, i, k] += scale * dy[o, k] */
+typedef void tshi_sum_backward_fn(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner,
+                                  double scale, const void *dy, void *dx);
+/* db[c] += sum over r of dy[r, c] */
+typedef void tshi_bias_backward_fn(tsh_device *device, tsh_dtype dtype, int64_t rows, int64_t cols, const void *dy,
+                                   void *db);
+/* *sum += the sum of x's squares; *sum is in device memory. */
+typedef void tshi_sum_squares_fn(tsh_device *device, tsh_dtype dtype, int64_t n, const void *x, double *sum);
+
+typedef struct tshi_sum_ops {
+    tshi_sum_fn *over_dim;
+    tshi_sum_backward_fn *over_dim_backward;
+    tshi_bias_backward_fn *bias_backward;
+    tshi_sum_squares_fn *squares;
+} tshi_sum_ops;
+
+/* --- matrix products, float dtypes -------------------------------------------------------------------------------- */
+
+/* C = alpha op(A) op(B) + beta C for any beta, row-major, op(A) m x k, op(B) k x n; a transposed A is stored k x m.
+ * Leading dims are row lengths. k = 0 leaves beta C. TSH_ERR_OVERFLOW past the library's index type. */
+typedef tsh_status tshi_gemm_fn(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m,
+                                int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b,
+                                int64_t ldb, double beta, void *c, int64_t ldc);
+/* Y = f(X W^T + b): x [m, k], w [n, k], b [n] or NULL, y [m, n]. f's argument goes into pre [m, n] for its backward,
+ * unless pre is NULL or f TSHI_IDENTITY. */
+typedef tsh_status tshi_affine_fn(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
+                                  const void *w, const void *b, tshi_unary f, void *pre, void *y);
+/* dW = beta dW + dY^T X, for any beta; db = beta_b db + column sums of dY, unless db is NULL. */
+typedef tsh_status tshi_affine_backward_fn(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
+                                           const void *x, const void *dy, double beta, void *dw, double beta_b,
+                                           void *db);
+
+typedef struct tshi_product_ops {
+    tshi_gemm_fn *gemm;
+    tshi_affine_fn *affine;
+    tshi_affine_backward_fn *affine_backward;
+} tshi_product_ops;
+
+/* --- softmax over n, in passes between which a collective may stand ----------------------------------------------- */
+
+/* max[o, k] = max over i of x (-inf where n = 0). */
+typedef void tshi_softmax_max_fn(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner,
+                                 const void *x, void *max);
+/* sum[o, k] = sum over i of exp(x - max) */
+typedef void tshi_softmax_sum_fn(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner,
+                                 const void *x, const void *max, void *sum);
+/* y = exp(x - max) / sum, or with log: x - max - log(sum). */
+typedef void tshi_softmax_fn(tsh_device *device, bool log, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner,
+                             const void *x, const void *max, const void *sum, void *y);
+/* dot[o, k] = sum over i of dy y, or with log: sum of dy. */
+typedef void tshi_softmax_dot_fn(tsh_device *device, bool log, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner,
+                                 const void *y, const void *dy, void *dot);
+/* dx += y (dy - dot), or with log: dy - exp(y) dot. */
+typedef void tshi_softmax_backward_fn(tsh_device *device, bool log, tsh_dtype dtype, int64_t outer, int64_t n,
+                                      int64_t inner, const void *y, const void *dy, const void *dot, void *dx);
+
+typedef struct tshi_softmax_ops {
+    tshi_softmax_max_fn *max;
+    tshi_softmax_sum_fn *sum;
+    tshi_softmax_fn *forward;
+    tshi_softmax_dot_fn *dot;
+    tshi_softmax_backward_fn *backward;
+} tshi_softmax_ops;
+
+/* --- cross entropy of a vocabulary slice -------------------------------------------------------------------------- */
+
+/* `rows` rows of `n` local classes, the first of which is global class `start` of `classes`. weight: [n] of this slice,
+ * or NULL for ones; weight_sum: W, the sum of all classes' weights, one element in device memory, or NULL for `classes`.
+ */
+typedef struct tshi_classes {
+    int64_t rows, n, start, classes;
+    int64_t ignore_index;
+    double smoothing;
+    const void *weight, *weight_sum;
+} tshi_classes;
+
+/* The first index whose target is neither ignore_index nor in [0, classes), or -1. A device that would have to wait for
+ * the answer returns -1 and reports the target through tshi_device_ops.check. */
+typedef int64_t tshi_targets_check_fn(tsh_device *device, const tshi_classes *c, const int64_t *target);
+/* In one reading of the logits: max[rows], the slice's maxima, at least the lowest finite number; and sums[rows, 4] =
+ * { sum of exp(l - max), l_target - max, w_target, sum of w (l - max) }. The middle two are 0 where the target lies in
+ * another slice or is ignored, the last is 0 when smoothing is 0. */
+typedef void tshi_cross_entropy_sums_fn(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *logits,
+                                        const int64_t *target, void *max, void *sums);
+/* Sums that are relative to the slice's own maxima become relative to max[rows], before those of several slices are
+ * added up. c->weight_sum is that of this slice alone, NULL for c->n. */
+typedef void tshi_cross_entropy_shift_fn(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *own,
+                                         const void *max, void *sums);
+/* From the added sums: loss[row] = (1 - a) w_t (log s - (l_t - max)) + a/classes (W log s - last sum), 0 for an ignored
+ * target; a = smoothing. */
+typedef void tshi_cross_entropy_loss_fn(tsh_device *device, tsh_dtype dtype, const tshi_classes *c,
+                                        const int64_t *target, const void *sums, void *loss);
+/* dlogits[row, j] = beta dlogits[row, j] + g_row * ((1 - a) w_t (p_j - [j = t]) + a/classes (W p_j - w_j)), the second
+ * term 0 for an ignored target; g_row = dloss[row * dloss_stride] (stride 0: one upstream gradient for all rows), over
+ * *divisor unless that is NULL. */
+typedef void tshi_cross_entropy_backward_fn(tsh_device *device, tsh_dtype dtype, const tshi_classes *c,
+                                            const void *logits, const int64_t *target, const void *max,
+                                            const void *sums, const void *dloss, int64_t dloss_stride,
+                                            const void *divisor, double beta, void *dlogits);
+
+typedef struct tshi_cross_entropy_ops {
+    tshi_targets_check_fn *check;
+    tshi_cross_entropy_sums_fn *sums;
+    tshi_cross_entropy_shift_fn *shift;
+    tshi_cross_entropy_loss_fn *loss;
+    tshi_cross_entropy_backward_fn *backward;
+} tshi_cross_entropy_ops;
+
+/* --- embedding ---------------------------------------------------------------------------------------------------- */
+
+/* The first index whose id is outside [0, vocabulary), or -1; a device that would have to wait for the answer does as
+ * tshi_targets_check_fn. */
+typedef int64_t tshi_ids_check_fn(tsh_device *device, int64_t n, const int64_t *ids, int64_t vocabulary);
+/* y[i, :] = table[ids[i] - start, :], zeros for ids outside [start, start + rows); table [rows, cols]. */
+typedef void tshi_embedding_fn(tsh_device *device, tsh_dtype dtype, int64_t n, const int64_t *ids, int64_t start,
+                               int64_t rows, int64_t cols, const void *table, void *y);
+/* dtable[ids[i] - start, :] += dy[i, :] for ids inside the slice that are not padding (-1: none), in order of i. */
+typedef void tshi_embedding_backward_fn(tsh_device *device, tsh_dtype dtype, int64_t n, const int64_t *ids,
+                                        int64_t start, int64_t rows, int64_t cols, int64_t padding, const void *dy,
+                                        void *dtable);
+
+typedef struct tshi_embedding_ops {
+    tshi_ids_check_fn *check;
+    tshi_embedding_fn *forward;
+    tshi_embedding_backward_fn *backward;
+} tshi_embedding_ops;
+
+/* --- norms over rows of cols -------------------------------------------------------------------------------------- */
+
+/* y = (x - mean) rstd gamma + beta, or with rms: y = x rstd gamma, mean unused. Sums are kept in double; mean (may be
+ * NULL with rms) and rstd, [rows], are for the backward. gamma and beta may be NULL (1 and 0). */
+typedef void tshi_norm_fn(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, double eps,
+                          const void *x, const void *gamma, const void *beta, void *y, void *mean, void *rstd);
+/* dx = beta dx + ...; dgamma and dbeta are added to; each of the three may be NULL. */
+typedef void tshi_norm_backward_fn(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, int64_t cols,
+                                   const void *x, const void *gamma, const void *mean, const void *rstd, const void *dy,
+                                   double beta, void *dx, void *dgamma, void *dbeta);
+
+typedef struct tshi_norm_ops {
+    tshi_norm_fn *forward;
+    tshi_norm_backward_fn *backward;
+} tshi_norm_ops;
+
+/* --- random numbers, float dtypes: keyed by the global element, so that any slice holds its part of the whole's ---- */
+
+/* Which global elements a local block [outer, n, inner] holds: local (o, i, k) is global element
+ * ((o + outer_start) * global_n + i + start) * inner + k. */
+typedef struct tshi_block {
+    int64_t outer, n, inner;
+    int64_t outer_start, start, global_n;
+} tshi_block;
+
+/* y = beta y + x * keep / (1 - p), keep = uniform(element) >= p; with beta 0, y may alias x. The backward is the same
+ * call on dy. */
+typedef void tshi_dropout_fn(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
+                             uint64_t stream, double p, const void *x, double beta, void *y);
+/* to = low + (high - low) uniform(element), from word `element` of the stream. */
+typedef void tshi_uniform_fn(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
+                             uint64_t stream, double low, double high, void *to);
+/* to = mean + std normal(element), from words 2 element and 2 element + 1 of the stream. */
+typedef void tshi_normal_fn(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
+                            uint64_t stream, double mean, double std, void *to);
+
+typedef struct tshi_random_ops {
+    tshi_dropout_fn *dropout;
+    tshi_uniform_fn *uniform;
+    tshi_normal_fn *normal;
+} tshi_random_ops;
+
+/* --- optimizers, in place: `count` updates of one dtype; states are of the dtype of statistics -------------------- */
+
+/* One parameter of an optimizer's step: p, its gradient and `n` elements of each; which states there are depends on the
+ * optimizer. */
+typedef struct tshi_update {
+    int64_t n;
+    const void *grad;
+    void *state[2];
+    void *p;
+} tshi_update;
+
+typedef struct tshi_sgd {
+    double lr, momentum, dampening, weight_decay;
+    bool nesterov;
+    bool first; /* the first step: the momentum buffer becomes the gradient */
+} tshi_sgd;
+
+typedef struct tshi_adamw {
+    double lr, beta1, beta2, eps, weight_decay;
+    int64_t step; /* from 1 */
+} tshi_adamw;
+
+/* g = grad + weight_decay p; buffer = momentum buffer + (1 - dampening) g; p -= lr (nesterov ? g + momentum buffer :
+ * buffer). buffer: state[0], may be NULL when momentum is 0. */
+typedef void tshi_sgd_fn(tsh_device *device, tsh_dtype dtype, const tshi_sgd *s, int count, const tshi_update *updates);
+/* Loshchilov and Hutter, "Decoupled weight decay regularization": p -= lr weight_decay p; m, v (state[0], state[1])
+ * moving averages of g and g^2; p -= lr m^ / (sqrt(v^) + eps), hats for the bias corrections. */
+typedef void tshi_adamw_fn(tsh_device *device, tsh_dtype dtype, const tshi_adamw *a, int count,
+                           const tshi_update *updates);
+/* x *= max_norm / (norm + 1e-6) where that is below 1, norm = sqrt(*squares); nothing where norm is not finite. */
+typedef void tshi_clip_fn(tsh_device *device, tsh_dtype dtype, int64_t n, const double *squares, double max_norm,
+                          void *x);
+
+typedef struct tshi_optimizer_ops {
+    tshi_sgd_fn *sgd;
+    tshi_adamw_fn *adamw;
+    tshi_clip_fn *clip;
+} tshi_optimizer_ops;
+
+/* --- reductions across buffers, for collectives ------------------------------------------------------------------- */
+
+typedef enum tshi_reduction {
+    TSHI_SUM,
+    TSHI_PROD,
+    TSHI_MIN,
+    TSHI_MAX,
+    TSHI_AVG,
+    TSHI_BAND,
+    TSHI_BOR,
+    TSHI_BXOR,
+    TSHI_REDUCTION_COUNT
+} tshi_reduction;
+
+/* The most buffers of either kind that a GPU's tshi_reduce_fn takes. */
+#define TSHI_REDUCE_MOST 64
+
+/* out[i] = in[0][i] op in[1][i] op ... op in[count - 1][i], in that order, for every dtype (bfloat16 and float16
+ * accumulate in float32 and round once; complex takes SUM, AVG and PROD; integers wrap; MIN and MAX keep NaNs). AVG is
+ * the sum divided by `count` once, not for integers; BAND, BOR and BXOR are for integers alone. The result is written to
+ * each of the buffers out[0..outs). Any out may be the same buffer as any in, but none may overlap another in part. */
+typedef void tshi_reduce_fn(tsh_device *device, tsh_dtype dtype, tshi_reduction op, int64_t n, int count,
+                            const void *const *in, int outs, void *const *out);
+
+#endif
