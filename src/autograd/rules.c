@@ -109,13 +109,19 @@ typedef struct candidates {
     candidate item[MAX_CANDIDATES];
 } candidates;
 
+/* What a call wants of a parameter: see tshi_want. */
+static bool parameter_takes(const tshi_node *call, int i, tsh_layout have, tsh_layout need) {
+    if (!call->want || !(call->want->parameters >> i & 1u) || tshi_layout_equal(have, need)) return true;
+    return have.kind == TSH_KIND_REPLICATED && (need.kind == TSH_KIND_LOCAL || need.kind == TSH_KIND_PARTIAL);
+}
+
 /* Whether input i may come to what the row asks of it, and at what cost. */
 static bool input_cost(const tshi_node *call, const candidate *c, int axis, int i, double *bytes) {
     const tsh_tensor *t = call->in[i];
     tsh_layout have = t->layout[axis], need;
     tshi_pattern pattern = input_pattern(c->row, i);
     if (!pattern_layout(pattern, t->shape.ndim, c->bound, tshi_call_dim(call), &need)) return false;
-    if (!pattern_takes(pattern, have)) return false;
+    if (!pattern_takes(pattern, have) || !parameter_takes(call, i, have, need)) return false;
     if (tshi_layout_equal(have, need)) return true;
     const tshi_transition *step = tshi_transition_find(have, need, true);
     if (step) *bytes += whole_bytes(t) * tshi_transition_cost(step, tshi_differentiable(t));

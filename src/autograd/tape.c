@@ -230,6 +230,7 @@ static tsh_status record(tshi_node *call) {
     *node = *call;
     node->in = in;
     node->params = params;
+    node->want = NULL;
     for (int i = 0; i < node->inputs; i++) tsh_tensor_retain(node->in[i]);
     tsh_tensor_retain(node->out);
     memset(call->saved, 0, sizeof call->saved); /* the node has them now */
@@ -261,6 +262,15 @@ static tsh_tensor *bring(tsh_tape *tape, const char *what, tsh_tensor *x, const 
     return x ? tshi_bring(tape, what, x, need, true, false) : NULL;
 }
 
+/* The output, which nothing uses yet, in the layout that the call wants. */
+static tsh_tensor *bring_output(tsh_tape *tape, const tshi_node *call, tsh_tensor *y) {
+    tsh_layout layout[TSH_MAX_AXES];
+    if (!y || !call->want || call->want->axis < 0) return y;
+    memcpy(layout, y->layout, sizeof layout);
+    layout[call->want->axis] = call->want->out;
+    return tshi_bring(tape, call->op->name, y, layout, true, true);
+}
+
 tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tshi_node *proto) {
     tshi_node call = *proto;
     tsh_dtype dtype = TSH_FLOAT32;
@@ -281,5 +291,6 @@ tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tshi_node *proto) {
         call.in[i] = bring(tape, call.op->name, call.in[i], need);
         if (!call.in[i]) return NULL;
     }
-    return tshi_run(&call, dtype, &shape, choice.out, call.op->views ? call.in[0] : NULL);
+    tsh_tensor *y = tshi_run(&call, dtype, &shape, choice.out, call.op->views ? call.in[0] : NULL);
+    return bring_output(tape, &call, y);
 }

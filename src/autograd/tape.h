@@ -59,6 +59,15 @@ typedef struct tshi_op {
     bool reads_output; /* backward reads the output's values, not just its gradient */
 } tshi_op;
 
+/* What a call of a layer wants beside what the rules allow. */
+typedef struct tshi_want {
+    /* Bit i: input i is a parameter, whose values stay where they are. Rules may use it as it is, and where it is
+     * REPLICATED as LOCAL, so that its gradient is summed, or as PARTIAL, so that a sum over ranks has it once. */
+    unsigned parameters;
+    int axis; /* along which the output is brought to `out`; -1: none */
+    tsh_layout out;
+} tshi_want;
+
 /* One call of an op: on the stack during the forward, and on the tape afterwards if a gradient may be asked of it. The
  * recorded node holds a reference to each of its tensors; `in` and `params` are in the tape's memory of the step. */
 struct tshi_node {
@@ -69,7 +78,8 @@ struct tshi_node {
     tsh_tensor *out;
     tsh_tensor *saved[TSHI_MAX_SAVED]; /* what forward keeps for backward */
     void *params;
-    bool used; /* backward has been here, and its memory is gone */
+    const tshi_want *want; /* borrowed until the call is recorded; or NULL */
+    bool used;             /* backward has been here, and its memory is gone */
 };
 
 /* --- sums put off: what a schedule of gradient sums does for backward --------------------------------------------- */

@@ -5,11 +5,14 @@
 #include "autograd/tape.h"
 #include "tshard/functional.h"
 
-/* --- activations -------------------------------------------------------------------------------------------------- */
+/* --- what layers call, with the layouts that they want ------------------------------------------------------------ */
 
-/* y = f(x W^T + b) in one pass where the device can; f TSHI_IDENTITY: tsh_affine. With a function, the entries whose
- * output is PARTIAL are left out: f of a sum over ranks is not the sum of f. */
-tsh_tensor *tshi_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias, tshi_unary f);
+/* y = f(x W^T + b) in one pass where the device can; f TSHI_IDENTITY: none. Inputs x, weight and, if there are three,
+ * bias. Layouts are those of tsh_affine but for the entries that take a PARTIAL x or weight, and with a function the row
+ * entry: f of a sum over ranks is not the sum of f. */
+tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want);
+/* tsh_lookup. */
+tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64_t padding, const tshi_want *want);
 /* y = f(x); f TSHI_IDENTITY: x. */
 tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f);
 

@@ -72,14 +72,6 @@ static const tshi_rule affine_rules[] = {
     {{TSHI_LAST, TSHI_S1, TSHI_P}, TSHI_P},      /* row: the bias is a term of the sum */
     {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},          {{TSHI_END}, TSHI_END},
 };
-/* With a function no output is PARTIAL: f of a sum over ranks is not the sum of f. */
-static const tshi_rule activated_rules[] = {
-    {{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},
-    {{TSHI_BATCH, TSHI_L, TSHI_L}, TSHI_BATCH},
-    {{TSHI_L, TSHI_HAS_S0, TSHI_S0}, TSHI_LAST},
-    {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},
-    {{TSHI_END}, TSHI_END},
-};
 
 static tsh_status affine_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
     const tshi_shape *x = &call->in[0]->shape, *w = &call->in[1]->shape;
@@ -161,14 +153,66 @@ static tsh_status affine_backward(tshi_node *call) {
 
 static const tshi_op affine_op = {"affine",       affine_rules,    affine_shape,
                                   affine_forward, affine_backward, .params_size = sizeof(affine_params)};
-static const tshi_op activated_op = {"affine",       activated_rules, affine_shape,
-                                     affine_forward, affine_backward, .params_size = sizeof(affine_params)};
-
-tsh_tensor *tshi_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias, tshi_unary f) {
-    const tshi_op *op = f == TSHI_IDENTITY ? &affine_op : &activated_op;
-    return tshi_apply(tape, op, bias ? 3 : 2, (tsh_tensor *[]){x, weight, bias}, &(affine_params){f});
-}
 
 tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias) {
-    return tshi_affine(tape, x, weight, bias, TSHI_IDENTITY);
+    return tshi_apply(tape, &affine_op, bias ? 3 : 2, (tsh_tensor *[]){x, weight, bias},
+                      &(affine_params){TSHI_IDENTITY});
+}
+
+/* --- the call of a linear layer ----------------------------------------------------------------------------------- */
+
+/* The table of activated_op begins behind the row entry. */
+static const tshi_rule linear_rules[] = {
+    {{TSHI_LAST, TSHI_S1, TSHI_P}, TSHI_P}, /* row */
+    {{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},          {{TSHI_BATCH, TSHI_L, TSHI_L}, TSHI_BATCH},
+    {{TSHI_L, TSHI_HAS_S0, TSHI_S0}, TSHI_LAST}, /* column */
+    {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},          {{TSHI_END}, TSHI_END},
+};
+
+/* No axis splits the features of x unless it splits those that the weight takes. */
+static tsh_status check_features(const tsh_tensor *x, const tsh_tensor *weight) {
+    int last = x->shape.ndim - 1;
+    const char *kind = "dense";
+    char text[160];
+    for (int a = 0; a < x->mesh->axes; a++) {
+        if (weight->layout[a].kind == TSH_KIND_SHARD) kind = weight->layout[a].dim == 0 ? "column" : "row";
+    }
+    for (int a = 0; a < x->mesh->axes; a++) {
+        if (!tshi_layout_equal(x->layout[a], TSH_SHARD(last)) || tshi_layout_equal(weight->layout[a], TSH_SHARD(1)))
+            continue;
+        return tshi_fail(TSH_ERR_LAYOUT,
+                         "x is %s, whose features are split along axis %s; this %s layer wants all in=%lld (tsh_gather "
+                         "gives them, a row layer over that axis takes them split)",
+                         tsh_tensor_describe(x, text, sizeof text), x->mesh->axis[a].name, kind,
+                         (long long)weight->shape.global[1]);
+    }
+    return TSH_OK;
+}
+
+static tsh_status linear_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    const tsh_tensor *x = call->in[0], *weight = call->in[1];
+    int last = x->shape.ndim - 1;
+    char text[160];
+    if (last < 0 || x->shape.global[last] != weight->shape.global[1]) {
+        return tshi_fail(TSH_ERR_SHAPE, "x is %s, layer wants in=%lld",
+                         tshi_dims_name(x->shape.ndim, x->shape.global, text, sizeof text),
+                         (long long)weight->shape.global[1]);
+    }
+    if (x->dtype != weight->dtype) {
+        return tshi_fail(TSH_ERR_DTYPE, "x is %s, the layer %s", tsh_tensor_describe(x, text, sizeof text),
+                         tsh_dtype_name(weight->dtype));
+    }
+    tsh_status status = check_features(x, weight);
+    return status == TSH_OK ? affine_shape(call, dtype, out) : status;
+}
+
+static const tshi_op linear_op = {"linear_forward", linear_rules,    linear_shape,
+                                  affine_forward,   affine_backward, .params_size = sizeof(affine_params)};
+static const tshi_op activated_op = {"linear_forward", linear_rules + 1, linear_shape,
+                                     affine_forward,   affine_backward,  .params_size = sizeof(affine_params)};
+
+tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want) {
+    const tshi_op *op = f == TSHI_IDENTITY ? &linear_op : &activated_op;
+    return tshi_tape_apply(
+        tape, &(tshi_node){.op = op, .inputs = inputs, .in = in, .params = &(affine_params){f}, .want = want});
 }

@@ -1,8 +1,6 @@
 /* Embedding lookup. */
 #include "functional/functional.h"
 
-#include <string.h>
-
 static const tshi_rule lookup_rules[] = {
     {{TSHI_R, TSHI_R}, TSHI_R},     {{TSHI_S0, TSHI_R}, TSHI_P}, /* vocabulary: ids of other ranks' rows give zeros */
     {{TSHI_S1, TSHI_R}, TSHI_LAST},                              /* features */
@@ -67,7 +65,17 @@ static tsh_status lookup_backward(tshi_node *call) {
 
 static const tshi_op lookup_op = {"lookup",       lookup_rules,    lookup_shape,
                                   lookup_forward, lookup_backward, .params_size = sizeof(lookup_params)};
+static const tshi_op embedding_op = {"embedding_forward", lookup_rules,    lookup_shape,
+                                     lookup_forward,      lookup_backward, .params_size = sizeof(lookup_params)};
 
 tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64_t padding) {
     return tshi_apply(tape, &lookup_op, 2, (tsh_tensor *[]){table, ids}, &(lookup_params){padding});
+}
+
+tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64_t padding, const tshi_want *want) {
+    return tshi_tape_apply(tape, &(tshi_node){.op = &embedding_op,
+                                              .inputs = 2,
+                                              .in = (tsh_tensor *[]){table, ids},
+                                              .params = &(lookup_params){padding},
+                                              .want = want});
 }

@@ -2,13 +2,11 @@
 #include "layers/layers.h"
 
 struct tsh_embedding {
-    tsh_embedding_config config;
     tsh_world *world;
-    int axis; /* of the mesh: along which the layer is split */
+    tshi_want want;
+    int64_t padding; /* -1: none */
     tsh_tensor *weight;
 };
-
-static const char what[] = "embedding_forward";
 
 static tsh_status check_config(const tsh_group *group, const tsh_embedding_config *config) {
     if (!config) return tshi_fail(TSH_ERR_ARGUMENT, "embedding_create: a configuration is required");
@@ -28,8 +26,8 @@ static tsh_status check_config(const tsh_group *group, const tsh_embedding_confi
 /* This rank's part of the padding row, where it has one, becomes zero. */
 static void clear_padding(const tsh_embedding *layer) {
     const tsh_tensor *t = layer->weight;
-    if (!layer->config.has_padding) return;
-    int64_t row = layer->config.padding - tshi_shape_start(t->mesh, &t->shape, t->layout, 0);
+    if (layer->padding < 0) return;
+    int64_t row = layer->padding - tshi_shape_start(t->mesh, &t->shape, t->layout, 0);
     if (row < 0 || row >= t->shape.local[0]) return;
     size_t bytes = (size_t)t->shape.local[1] * tsh_dtype_size(t->dtype);
     t->mesh->device->ops->copy.zero(t->mesh->device, bytes, (char *)tshi_data(t) + (size_t)row * bytes);
@@ -44,9 +42,10 @@ tsh_status tsh_embedding_create(tsh_group *group, const tsh_embedding_config *co
     tsh_world *world = tsh_group_world(group);
     tsh_embedding *layer = tshi_calloc(&world->allocator, 1, sizeof *layer);
     if (!layer) return TSH_ERR_MEMORY;
-    layer->config = *config;
     layer->world = world;
-    layer->axis = tshi_mesh_axis(tsh_group_mesh(group), group);
+    layer->want = tshi_layer_want(group, config->shard, config->gather_output, config->sequence_parallel);
+    layer->want.parameters = 1u << 0;
+    layer->padding = config->has_padding ? config->padding : -1;
     tsh_layout split = config->shard == TSH_DENSE ? TSH_REPLICATED : TSH_SHARD(config->shard == TSH_ROW ? 0 : 1);
     int64_t shape[2] = {config->num_embeddings, config->embedding_dim};
     status = tshi_parameter_create(group, config->dtype, 2, shape, split, &config->init, &fallback, &layer->weight);
@@ -65,29 +64,9 @@ void tsh_embedding_destroy(tsh_embedding *layer) {
     tshi_free(&layer->world->allocator, layer);
 }
 
-/* A split table wants the same ids on all its ranks. Ids are small beside any part of the table: they are what moves.
- */
-static tsh_tensor *bring_ids(tsh_tape *tape, const tsh_embedding *layer, tsh_tensor *ids) {
-    char text[160];
-    tsh_layout_kind kind = ids->layout[layer->axis].kind;
-    if (layer->config.shard == TSH_DENSE) return ids;
-    if (kind == TSH_KIND_REPLICATED || kind == TSH_KIND_SHARD) {
-        return tshi_transit(tape, ids, layer->axis, TSH_REPLICATED, false);
-    }
-    return tshi_tape_fail(tape, TSH_ERR_LAYOUT,
-                          "%s: ids is %s, a table that is split along axis %s wants the same ids on all its ranks",
-                          what, tsh_tensor_describe(ids, text, sizeof text), ids->mesh->axis[layer->axis].name);
-}
-
 tsh_tensor *tsh_embedding_forward(tsh_tape *tape, tsh_embedding *layer, tsh_tensor *ids) {
-    tsh_tensor *const inputs[] = {ids, layer ? layer->weight : NULL};
-    if (!tshi_tape_ready(tape, what, 2, inputs)) return NULL;
-    const tsh_embedding_config *c = &layer->config;
-    ids = bring_ids(tape, layer, ids);
-    if (!ids) return NULL;
-    tsh_tensor *table = tshi_parameter_for(tape, layer->weight, ids);
-    tsh_tensor *y = tsh_lookup(tape, table, ids, c->has_padding ? c->padding : -1);
-    return tshi_layer_leave(tape, y, layer->axis, c->shard, c->gather_output, c->sequence_parallel);
+    if (!layer) return tshi_embedding(tape, NULL, ids, -1, NULL);
+    return tshi_embedding(tape, layer->weight, ids, layer->padding, &layer->want);
 }
 
 tsh_tensor *tsh_embedding_weight(const tsh_embedding *layer) {

@@ -22,12 +22,6 @@ struct tsh_parameters {
 /* tsh_parameters_add under the name "PREFIX.PART". */
 tsh_status tshi_parameters_add_part(tsh_parameters *list, const char *prefix, const char *part, tsh_tensor *tensor);
 
-/* A parameter for use with x: along axes where it is REPLICATED and x differs by rank it is brought to LOCAL, so that
- * its gradient is summed over them and x stays where it is. */
-tsh_tensor *tshi_parameter_for(tsh_tape *tape, tsh_tensor *parameter, const tsh_tensor *x);
-/* The same along all axes but one. */
-tsh_tensor *tshi_parameter_beside(tsh_tape *tape, tsh_tensor *parameter, const tsh_tensor *x, int but);
-
 /* A layer's parameter, initialised (`init` by `fallback` where it is zero) and wanting a gradient, with `layout` along
  * the group's axis and REPLICATED along the others. */
 tsh_status tshi_parameter_create(tsh_group *group, tsh_dtype dtype, int ndim, const int64_t *shape, tsh_layout layout,
@@ -36,8 +30,8 @@ tsh_status tshi_parameter_create(tsh_group *group, tsh_dtype dtype, int ndim, co
 /* What linear and embedding have in common in a configuration. */
 tsh_status tshi_sharding_check(const char *what, const tsh_group *group, tsh_sharding shard, bool gather_output,
                                bool sequence_parallel, tsh_dtype dtype);
-/* The end of a sharded layer: y as it came, or as the flags ask. y is an intermediate that nobody looks at again. */
-tsh_tensor *tshi_layer_leave(tsh_tape *tape, tsh_tensor *y, int axis, tsh_sharding shard, bool gather_output,
-                             bool sequence_parallel);
+/* What the flags ask of the output: along the group's axis a row layer's sum is made, and a column layer's output is
+ * gathered. */
+tshi_want tshi_layer_want(const tsh_group *group, tsh_sharding shard, bool gather_output, bool sequence_parallel);
 
 #endif

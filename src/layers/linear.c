@@ -4,13 +4,11 @@
 #include <math.h>
 
 struct tsh_linear {
-    tsh_linear_config config;
     tsh_world *world;
-    int axis; /* of the mesh: along which the layer is split */
+    tshi_want want;
+    tshi_unary fused, after; /* the activation: in the product's own call, or of the sum that a row layer makes */
     tsh_tensor *weight, *bias;
 };
-
-static const char what[] = "linear_forward";
 
 static const tshi_unary functions[] = {[TSH_ACTIVATION_NONE] = TSHI_IDENTITY,
                                        [TSH_ACTIVATION_GELU] = TSHI_GELU_ERF,
@@ -32,8 +30,7 @@ static tsh_status check_config(const tsh_group *group, const tsh_linear_config *
                                config->dtype);
 }
 
-static tsh_status make_parameters(tsh_linear *layer, tsh_group *group) {
-    const tsh_linear_config *c = &layer->config;
+static tsh_status make_parameters(tsh_linear *layer, tsh_group *group, const tsh_linear_config *c) {
     static const tsh_layout_kind kind[] = {
         [TSH_DENSE] = TSH_KIND_REPLICATED, [TSH_ROW] = TSH_KIND_SHARD, [TSH_COLUMN] = TSH_KIND_SHARD};
     double bound = 1 / sqrt((double)c->in_features);
@@ -55,10 +52,13 @@ tsh_status tsh_linear_create(tsh_group *group, const tsh_linear_config *config, 
     tsh_world *world = tsh_group_world(group);
     tsh_linear *layer = tshi_calloc(&world->allocator, 1, sizeof *layer);
     if (!layer) return TSH_ERR_MEMORY;
-    layer->config = *config;
+    tshi_unary f = functions[config->activation];
     layer->world = world;
-    layer->axis = tshi_mesh_axis(tsh_group_mesh(group), group);
-    status = make_parameters(layer, group);
+    layer->want = tshi_layer_want(group, config->shard, config->gather_output, config->sequence_parallel);
+    layer->want.parameters = 1u << 1 | 1u << 2;
+    layer->fused = config->shard == TSH_ROW ? TSHI_IDENTITY : f;
+    layer->after = config->shard == TSH_ROW ? f : TSHI_IDENTITY;
+    status = make_parameters(layer, group, config);
     if (status == TSH_OK)
         *out = layer;
     else
@@ -73,59 +73,11 @@ void tsh_linear_destroy(tsh_linear *layer) {
     tshi_free(&layer->world->allocator, layer);
 }
 
-/* --- forward ------------------------------------------------------------------------------------------------------ */
-
-/* The right number of features, and no axis that splits them unless the layer's own does. */
-static bool check_input(tsh_tape *tape, const tsh_linear *layer, const tsh_tensor *x) {
-    static const char *const name[] = {[TSH_DENSE] = "dense", [TSH_ROW] = "row", [TSH_COLUMN] = "column"};
-    const tsh_linear_config *c = &layer->config;
-    char text[160];
-    int last = x->shape.ndim - 1;
-    if (last < 0 || x->shape.global[last] != c->in_features) {
-        tshi_tape_fail(tape, TSH_ERR_SHAPE, "%s: x is %s, layer wants in=%lld", what,
-                       tshi_dims_name(x->shape.ndim, x->shape.global, text, sizeof text), (long long)c->in_features);
-    } else if (x->dtype != c->dtype) {
-        tshi_tape_fail(tape, TSH_ERR_DTYPE, "%s: x is %s, the layer %s", what,
-                       tsh_tensor_describe(x, text, sizeof text), tsh_dtype_name(c->dtype));
-    }
-    for (int a = 0; a < x->mesh->axes && tape->status == TSH_OK; a++) {
-        bool own = a == layer->axis && c->shard == TSH_ROW;
-        if (own || !tshi_layout_equal(x->layout[a], TSH_SHARD(last))) continue;
-        tshi_tape_fail(tape, TSH_ERR_LAYOUT,
-                       "%s: x is %s, whose features are split along axis %s; this %s layer wants all in=%lld "
-                       "(tsh_gather gives them, a row layer over that axis takes them split)",
-                       what, tsh_tensor_describe(x, text, sizeof text), x->mesh->axis[a].name, name[c->shard],
-                       (long long)c->in_features);
-    }
-    return tape->status == TSH_OK;
-}
-
-/* x as the product wants it along the layer's axis; sums that are still open along other axes are made. */
-static tsh_tensor *bring_input(tsh_tape *tape, const tsh_linear *layer, tsh_tensor *x) {
-    int last = x->shape.ndim - 1;
-    if (layer->config.shard == TSH_COLUMN) x = tshi_transit(tape, x, layer->axis, TSH_LOCAL, false);
-    if (layer->config.shard == TSH_ROW) x = tshi_transit(tape, x, layer->axis, TSH_SHARD(last), false);
-    for (int a = 0; x && a < x->mesh->axes; a++) {
-        if (x->layout[a].kind == TSH_KIND_PARTIAL) x = tshi_transit(tape, x, a, TSH_REPLICATED, false);
-    }
-    return x;
-}
-
 tsh_tensor *tsh_linear_forward(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x) {
-    tsh_tensor *const inputs[] = {x, layer ? layer->weight : NULL};
-    if (!tshi_tape_ready(tape, what, 2, inputs) || !check_input(tape, layer, x)) return NULL;
-    const tsh_linear_config *c = &layer->config;
-    x = bring_input(tape, layer, x);
-    if (!x) return NULL;
-    tsh_tensor *weight = tshi_parameter_for(tape, layer->weight, x), *bias = layer->bias;
-    /* A row layer's output is a sum over ranks, in which the bias must stand once. */
-    bool row = c->shard == TSH_ROW;
-    bias = tshi_parameter_beside(tape, bias, x, row ? layer->axis : -1);
-    if (bias && row) bias = tshi_transit(tape, bias, layer->axis, TSH_PARTIAL, false);
-    tshi_unary f = functions[c->activation];
-    tsh_tensor *y = tshi_affine(tape, x, weight, bias, row ? TSHI_IDENTITY : f);
-    y = tshi_layer_leave(tape, y, layer->axis, c->shard, c->gather_output, c->sequence_parallel);
-    return row ? tshi_activate(tape, y, f) : y;
+    if (!layer) return tshi_linear(tape, 2, (tsh_tensor *[]){x, NULL}, TSHI_IDENTITY, NULL);
+    tsh_tensor *in[] = {x, layer->weight, layer->bias};
+    tsh_tensor *y = tshi_linear(tape, layer->bias ? 3 : 2, in, layer->fused, &layer->want);
+    return y ? tshi_activate(tape, y, layer->after) : NULL;
 }
 
 /* --- parameters --------------------------------------------------------------------------------------------------- */

@@ -87,25 +87,6 @@ void tsh_parameters_zero_grad(tsh_parameters *list) {
 
 /* --- parameters of layers ----------------------------------------------------------------------------------------- */
 
-static tsh_tensor *bring_along(tsh_tape *tape, tsh_tensor *parameter, const tsh_tensor *x, int axis) {
-    bool differs = x->layout[axis].kind == TSH_KIND_SHARD || x->layout[axis].kind == TSH_KIND_LOCAL;
-    if (!parameter || !differs || parameter->layout[axis].kind != TSH_KIND_REPLICATED) return parameter;
-    return tshi_transit(tape, parameter, axis, TSH_LOCAL, false);
-}
-
-tsh_tensor *tshi_parameter_beside(tsh_tape *tape, tsh_tensor *parameter, const tsh_tensor *x, int but) {
-    int first = parameter && parameter->schedule ? parameter->schedule->axis : -1;
-    if (first >= 0 && first != but) parameter = bring_along(tape, parameter, x, first);
-    for (int a = 0; parameter && a < parameter->mesh->axes; a++) {
-        if (a != but) parameter = bring_along(tape, parameter, x, a);
-    }
-    return parameter;
-}
-
-tsh_tensor *tshi_parameter_for(tsh_tape *tape, tsh_tensor *parameter, const tsh_tensor *x) {
-    return tshi_parameter_beside(tape, parameter, x, -1);
-}
-
 tsh_status tshi_parameter_create(tsh_group *group, tsh_dtype dtype, int ndim, const int64_t *shape, tsh_layout layout,
                                  const tsh_init *init, const tsh_init *fallback, tsh_tensor **out) {
     const tsh_mesh *mesh = tsh_group_mesh(group);
@@ -138,10 +119,8 @@ tsh_status tshi_sharding_check(const char *what, const tsh_group *group, tsh_sha
     return tshi_check_computes(tsh_world_device(tsh_group_world(group)), dtype, subject);
 }
 
-tsh_tensor *tshi_layer_leave(tsh_tape *tape, tsh_tensor *y, int axis, tsh_sharding shard, bool gather_output,
-                             bool sequence_parallel) {
-    if (!y) return NULL;
-    if (shard == TSH_COLUMN && gather_output) return tshi_transit(tape, y, axis, TSH_REPLICATED, true);
-    if (shard == TSH_ROW) return tshi_transit(tape, y, axis, sequence_parallel ? TSH_SHARD(0) : TSH_REPLICATED, true);
-    return y;
+tshi_want tshi_layer_want(const tsh_group *group, tsh_sharding shard, bool gather_output, bool sequence_parallel) {
+    bool moves = shard == TSH_ROW || gather_output;
+    return (tshi_want){.axis = moves ? tshi_mesh_axis(tsh_group_mesh(group), group) : -1,
+                       .out = sequence_parallel ? TSH_SHARD(0) : TSH_REPLICATED};
 }

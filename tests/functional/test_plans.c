@@ -271,8 +271,8 @@ static void layouts_of(tshi_rank *r, kit *k, const function_case *c, const tsh_l
 }
 
 static void empty_as_full(tshi_rank *r, void *arg) {
-    static const char *const names[] = {"matmul", "affine", "affine_gelu",  "add",   "mul",
-                                        "bias",   "gelu",   "softmax_last", "sum_0", "layer_norm"};
+    static const char *const names[] = {"matmul", "affine",       "add",   "mul",       "bias",
+                                        "gelu",   "softmax_last", "sum_0", "layer_norm"};
     kit k;
     (void)arg;
     make_kit(r, &k);
