@@ -1,21 +1,13 @@
-/* base: status codes, messages, log sink, allocator hooks, version.
+/* base: status codes, messages, log sink, allocator hooks, version. Conventions of all headers:
+ *  - A function that can fail returns tsh_status and sets *out to NULL on failure, or returns NULL. tsh_error_message()
+ *    (for a tape: tsh_tape_message()) says why.
+ *  - A NULL where an object is needed is TSH_ERR_ARGUMENT. Queries of NULL (tsh_tensor_ndim, tsh_group_rank) return 0,
+ *    NULL, false, -1 for a rank or TSH_DTYPE_COUNT; void functions ignore NULL.
+ *  - _create, _clone and _retain give a reference; _release and _destroy take one and accept NULL. Arguments are
+ *    borrowed.
+ *  - A world and all that belongs to it is used by the thread that created it (docs/threads.md).
  *
- * Conventions of the whole library:
- *  - Functions that can fail return tsh_status and set *out to NULL on failure, or return a pointer
- *    that is NULL on failure. The words are in tsh_error_message() (for a tape: tsh_tape_message()).
- *  - A NULL that a call cannot do without is TSH_ERR_ARGUMENT. What returns neither a status nor a pointer to something
- *    new takes NULL as well: a question about nothing (tsh_tensor_ndim, tsh_group_rank) is answered with 0, NULL, false,
- *    -1 for a rank, TSH_DTYPE_COUNT for a dtype; and an order to it (tsh_world_seed, tsh_tensor_zero_grad) does nothing.
- *  - _create, _clone and _retain give a reference; _release and _destroy take one and accept NULL.
- *    Arguments are borrowed unless the comment says otherwise.
- *  - One rank is one thread: a world and all that hangs off it is used by the thread that made it, but for
- *    the functions that a header names as any thread's. Two worlds may live in one process, in two threads
- *    or in one; what they share is the process's: the environment, the BLAS library's number of threads (that
- *    of the world made last), SIGUSR1 and MPI.
- *
- * Thread safety: all functions of this header are any thread's, at any time. A world calls its log sink and
- * its allocator from its own thread.
- */
+ * Thread safety: any thread may call all functions of this header, at any time. */
 #ifndef TSHARD_BASE_H
 #define TSHARD_BASE_H
 
@@ -58,20 +50,20 @@ typedef enum tsh_status {
     TSH_STATUS_COUNT
 } tsh_status;
 
-/* "TSH_OK", "TSH_ERR_SHAPE", ...; "unknown status" for anything else. Never NULL. */
+/* "TSH_OK", "TSH_ERR_SHAPE", ...; "unknown status" for a value that is none. Never NULL. */
 TSH_API const char *tsh_status_name(tsh_status status);
 
-/* The words of the last failure on this thread, as errno is per thread: valid until the next failure.
- * "" when nothing has failed. Never NULL. */
+/* The message of the last failure on this thread: valid until the next failure; "" when nothing has failed. Never
+ * NULL. */
 TSH_API const char *tsh_error_message(void);
 
-/* "0.1.0" of the library linked, which a program may compare with the TSH_VERSION_* it was built with. */
+/* The version of the linked library, "0.1.0"; TSH_VERSION_* are those of the headers. */
 TSH_API const char *tsh_version(void);
 
 typedef enum tsh_log_level { TSH_LOG_DEBUG, TSH_LOG_INFO, TSH_LOG_WARNING, TSH_LOG_ERROR } tsh_log_level;
 
-/* Receives every line that the library has to say (no newline at the end). `user` is tsh_log::user. Called by the
- * world's thread, and by another while that one is in a call of MPI's that takes long. */
+/* Receives each line of the log, without a newline. `user` is tsh_log::user. Called by the world's thread, and by a
+ * thread of the library while the world's thread is inside a long call of MPI. */
 typedef void tsh_log_fn(void *user, tsh_log_level level, const char *line);
 
 /* The log sink of a world. A NULL fn prints TSH_LOG_WARNING and above to stderr. */
@@ -80,10 +72,10 @@ typedef struct tsh_log {
     void *user;
 } tsh_log;
 
-/* Host memory of a world, and a say in its device memory. NULL members take the defaults.
+/* Where a world's host memory comes from, and a veto on its device memory. NULL members take the defaults.
  *  alloc    returns `size` bytes aligned to 16, or NULL
- *  release  takes back what alloc gave; never called with NULL
- *  reserve  asked before each allocation of tensor memory on the device; false makes it fail.
+ *  release  frees memory that alloc returned; never called with NULL
+ *  reserve  called before each allocation of tensor memory on the device; false makes it fail.
  *           For budgets, and for tests that inject failures. */
 typedef struct tsh_allocator {
     void *(*alloc)(void *user, size_t size);

@@ -1,6 +1,6 @@
-/* layout: what each rank of a mesh holds of a tensor.
+/* layout: what each rank of a mesh holds of a tensor. See docs/layouts.md.
  *
- * Thread safety: everything here is any thread's, at any time. */
+ * Thread safety: any thread may call everything here, at any time. */
 #ifndef TSHARD_LAYOUT_H
 #define TSHARD_LAYOUT_H
 
@@ -16,8 +16,8 @@ extern "C" {
 typedef struct tsh_mesh tsh_mesh;
 typedef struct tsh_group tsh_group;
 
-/* What the ranks along one mesh axis hold, and what that says of the gradient. Zero is REPLICATED.
- *  REPLICATED  the same value                              gradient: the same
+/* What each rank along one mesh axis holds, and what each holds of the gradient. Zero is REPLICATED.
+ *  REPLICATED  the same value                              gradient: the same gradient
  *  SHARD       its balanced slice of dim `dim`             gradient: sliced alike
  *  PARTIAL     a term; the value is the sum over ranks     gradient: replicated
  *  LOCAL       a value of its own, no claim made           gradient: a contribution, to be summed */
@@ -33,8 +33,8 @@ typedef struct tsh_layout {
     int dim; /* SHARD only; negative counts from the end where a tensor is at hand */
 } tsh_layout;
 
-/* Values, for expressions. In C's initialisers of static objects, which strictly (gcc -pedantic) take constants alone,
- * stands TSH_SHARD_INIT(d) or its like. */
+/* Layouts as expressions: TSH_SHARD(0). Initialisers of static objects in C take constants alone (gcc -pedantic): write
+ * TSH_SHARD_INIT(0) there. */
 #ifdef __cplusplus
 #define TSH_LAYOUT_(kind, dim) (tsh_layout{kind, dim})
 #else
@@ -52,9 +52,9 @@ typedef struct tsh_layout {
 #define TSH_PARTIAL_INIT    TSH_LAYOUT_INIT_(TSH_KIND_PARTIAL, 0)
 #define TSH_LOCAL_INIT      TSH_LAYOUT_INIT_(TSH_KIND_LOCAL, 0)
 
-/* The balanced split of n items over `parts`: the first n % parts hold one more. Part `index` holds *length items
- * from *start on; either may be NULL. 13 over 4 is 4,3,3,3; 2 over 4 is 1,1,0,0.
- * n >= 0, parts >= 1, 0 <= index < parts; otherwise nothing: 0 items from 0 on. */
+/* The balanced split of n >= 0 items over parts >= 1: the first n % parts hold one item more. Part `index` holds
+ * *length items from *start on; either may be NULL. 13 over 4 is 4,3,3,3; 2 over 4 is 1,1,0,0. Arguments outside these
+ * ranges set both to 0. */
 TSH_API void tsh_split(int64_t n, int parts, int index, int64_t *start, int64_t *length);
 
 #ifdef __cplusplus

@@ -1,11 +1,9 @@
-/* tensor: the tensor itself.
+/* tensor: dense, row-major arrays of which each rank of a mesh holds a part.
  *
- * A tensor is dense and row-major. It belongs to a mesh and carries one layout for each of the mesh's axes.
- * tsh_tensor_shape is the shape of the whole; tsh_tensor_local_shape of what this rank holds.
+ * A tensor belongs to a mesh and has one layout for each of the mesh's axes. tsh_tensor_shape is the shape of the whole
+ * tensor, tsh_tensor_local_shape that of this rank's part.
  *
- * Thread safety: tsh_tensor_dtype, _ndim, _shape, _local_shape, _local_numel, _local_nbytes and _mesh are any thread's while the tensor lives.
- * All else is the world's thread's, references too. The elements behind tsh_tensor_data may be read and written by any
- * thread while no call works on them. */
+ * Thread safety: the world's thread, apart from the queries that docs/threads.md names. */
 #ifndef TSHARD_TENSOR_H
 #define TSHARD_TENSOR_H
 
@@ -18,7 +16,7 @@ extern "C" {
 
 typedef struct tsh_tensor tsh_tensor;
 
-/* dtype and GLOBAL shape, and a layout for each axis of the mesh (all REPLICATED when left out). */
+/* Element type, GLOBAL shape, and a layout for each axis of the mesh (REPLICATED where left out). */
 typedef struct tsh_tensor_config {
     tsh_dtype dtype;
     int ndim;
@@ -26,56 +24,59 @@ typedef struct tsh_tensor_config {
     tsh_layout layout[TSH_MAX_AXES];
 } tsh_tensor_config;
 
-/* A zeroed tensor of this rank's part of the global shape, in the memory of the mesh's device. One reference, the
- * caller's. The mesh must outlive it. Not collective. TSH_ERR_ARGUMENT, _SHAPE, _OVERFLOW, _MEMORY. */
+/* A zeroed tensor with this rank's part of the global shape, in the memory of the mesh's device. The caller has one
+ * reference. The mesh must outlive it. Not collective. TSH_ERR_ARGUMENT, _SHAPE, _OVERFLOW, _MEMORY. */
 TSH_API tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out);
 TSH_API tsh_tensor *tsh_tensor_retain(tsh_tensor *tensor);
 TSH_API void tsh_tensor_release(tsh_tensor *tensor);
-/* A copy with its own memory, same layouts, no gradient. */
+/* A copy with memory of its own and the same layouts, without a gradient. */
 TSH_API tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out);
 
-/* Element type, and number of dims. */
+/* The element type, and the number of dims. */
 TSH_API tsh_dtype tsh_tensor_dtype(const tsh_tensor *tensor);
 TSH_API int tsh_tensor_ndim(const tsh_tensor *tensor);
 /* The global shape: ndim sizes of the whole tensor; valid as long as the tensor. */
 TSH_API const int64_t *tsh_tensor_shape(const tsh_tensor *tensor);
-/* The local shape: ndim sizes of the part that this rank holds; valid as long as the tensor. Its elements and bytes. */
+/* The local shape: ndim sizes of the part that this rank holds, valid as long as the tensor; its elements; its
+ * bytes. */
 TSH_API const int64_t *tsh_tensor_local_shape(const tsh_tensor *tensor);
 TSH_API int64_t tsh_tensor_local_numel(const tsh_tensor *tensor);
 TSH_API size_t tsh_tensor_local_nbytes(const tsh_tensor *tensor);
 TSH_API const tsh_mesh *tsh_tensor_mesh(const tsh_tensor *tensor);
-/* Layout along the axis of `group`; REPLICATED for a group that is no axis of the tensor's mesh. */
+/* The layout along the axis of `group`; REPLICATED for a group that is no axis of the tensor's mesh. */
 TSH_API tsh_layout tsh_tensor_layout(const tsh_tensor *tensor, const tsh_group *group);
-/* Device memory, row-major (host memory on CPU). NULL once backward has freed it (tsh_backward). */
+/* The elements in device memory, row-major (host memory on a CPU). NULL when tsh_backward has freed them. */
 TSH_API void *tsh_tensor_data(const tsh_tensor *tensor);
 
-/* "float32 [8,16] data=SHARD(0) model=REPLICATED" into text, always terminated; returns text. */
+/* Writes "float32 [8,16] data=SHARD(0) model=REPLICATED" into text, always terminated (size > 0). Returns text. */
 TSH_API char *tsh_tensor_describe(const tsh_tensor *tensor, char *text, size_t size);
 
-/* Say what a LOCAL tensor is along the axis of `group`: REPLICATED, PARTIAL or SHARD(d), whose dim d is then
- * `global` long over this axis and those that shard it already, split by the earlier axis first (0: ranks along this
- * axis hold equal parts). No communication and no check that it is true of the values; the local size must be this
- * rank's balanced part. Claiming LOCAL withdraws a claim. TSH_ERR_ARGUMENT, _SHAPE, _LAYOUT, _STATE for a tape's. */
+/* Declare what a LOCAL tensor is along the axis of `group`: REPLICATED, PARTIAL or SHARD(d). For SHARD(d), `global` is
+ * the size of dim d over this axis and those that shard it already, the earlier axis splitting first (0: ranks along
+ * this axis hold equal parts). The local size must be this rank's balanced part. Without communication; the values are
+ * not checked. Claiming LOCAL withdraws a claim. TSH_ERR_ARGUMENT, _SHAPE, _LAYOUT; _STATE for a tensor that a tape
+ * owns. */
 TSH_API tsh_status tsh_tensor_claim(tsh_tensor *tensor, const tsh_group *group, tsh_layout layout, int64_t global);
 
-/* Copy nbytes of this rank's part in or out; `count` elements must be the tensor's own number. A read waits for a GPU,
- * and fails with what its kernels have found wrong by then. */
+/* Copy this rank's part from or to host memory; count must be the tensor's tsh_tensor_local_numel. A read waits for the
+ * device, and returns a failure that its kernels have found by then. */
 TSH_API tsh_status tsh_tensor_write(tsh_tensor *tensor, const void *from, int64_t count);
 TSH_API tsh_status tsh_tensor_read(const tsh_tensor *tensor, void *to, int64_t count);
-/* Copy this rank's part out of a whole (global shape, row-major, in host memory). Each axis must be REPLICATED or
- * SHARD. */
+/* Copy this rank's part out of the whole tensor (global shape, row-major, in host memory). The layouts must be
+ * REPLICATED or SHARD. */
 TSH_API tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole);
+/* Set every element of this rank's part to value. */
 TSH_API tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value);
-/* The one element of a tensor that holds one, as a double; NAN with the message set otherwise. Waits as a read does. */
+/* The element of a tensor that has one, as a double; NAN, with the message set, otherwise. Waits as tsh_tensor_read. */
 TSH_API double tsh_tensor_item(const tsh_tensor *tensor);
 
-/* Ask for a gradient (float dtypes; the tensor becomes a leaf). */
+/* Require a gradient: the tensor becomes a leaf. TSH_ERR_DTYPE for a dtype that is no float. */
 TSH_API tsh_status tsh_tensor_require_grad(tsh_tensor *tensor);
-/* The accumulated gradient, laid out as the tensor (PARTIAL: replicated; LOCAL: a contribution), or NULL before any
- * backward has reached it. Owned by the tensor. When a tsh_data_parallel sums it, waits for the sum; NULL, with the
- * words in tsh_error_message(), when there is none to be had. */
+/* The accumulated gradient, laid out as the tensor (PARTIAL: replicated; LOCAL: a contribution), owned by the tensor.
+ * NULL before any backward has reached the tensor. When a tsh_data_parallel sums it, the call waits for the sum; NULL,
+ * with a message, when the sum has failed or has not been started. */
 TSH_API tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor);
-/* The next backward starts the sum anew. The memory is kept. */
+/* Clear the gradient: the next backward sets it. The memory is kept. */
 TSH_API void tsh_tensor_zero_grad(tsh_tensor *tensor);
 
 #ifdef __cplusplus

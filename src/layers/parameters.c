@@ -73,7 +73,7 @@ static bool has(const tsh_parameters *list, int index) {
     return list && index >= 0 && index < list->count;
 }
 
-tsh_tensor *tsh_parameters_get(const tsh_parameters *list, int index) {
+tsh_tensor *tsh_parameters_tensor(const tsh_parameters *list, int index) {
     return has(list, index) ? list->items[index].tensor : NULL;
 }
 

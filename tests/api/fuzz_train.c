@@ -249,8 +249,8 @@ static void parameters_questions(fuzz *f, void (*function)(void)) {
     tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
     int count = tsh_parameters_count(list), index = fuzz_index(f, count + 1);
     (void)function;
-    if (!tsh_parameters_get(list, index) != !tsh_parameters_name(list, index)) fuzz_wrong(f, "parameters_get");
-    if (!tsh_parameters_get(list, index) == (index >= 0 && index < count)) fuzz_wrong(f, "parameters_count");
+    if (!tsh_parameters_tensor(list, index) != !tsh_parameters_name(list, index)) fuzz_wrong(f, "parameters_get");
+    if (!tsh_parameters_tensor(list, index) == (index >= 0 && index < count)) fuzz_wrong(f, "parameters_count");
     if (fuzz_chance(f, 30)) tsh_parameters_zero_grad(list);
 }
 
@@ -387,7 +387,7 @@ static void clip_grad_norm(fuzz *f, void (*function)(void)) {
 static void data_parallel_create(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
     tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
-    tsh_tensor *first = tsh_parameters_get(list, 0);
+    tsh_tensor *first = tsh_parameters_tensor(list, 0);
     tsh_group *group = first ? group_of(f, first) : fuzz_group(f);
     tsh_data_parallel *dp = NULL;
     tsh_data_parallel_config config = {.average = fuzz_chance(f, 50),
@@ -459,7 +459,7 @@ const fuzz_call fuzz_train_calls[] = {
     {"tsh_parameters_create", parameters_create, NULL, 3},
     {"tsh_parameters_destroy", parameters_destroy, NULL, 1},
     {"tsh_parameters_add", parameters_add, NULL, 6},
-    {"tsh_parameters_count tsh_parameters_get tsh_parameters_name tsh_parameters_zero_grad", parameters_questions, NULL,
+    {"tsh_parameters_count tsh_parameters_tensor tsh_parameters_name tsh_parameters_zero_grad", parameters_questions, NULL,
      3},
     {"tsh_linear_create tsh_linear_weight", linear_create, NULL, 8},
     {"tsh_linear_destroy", linear_destroy, NULL, 1},

@@ -66,7 +66,7 @@ static void expect_same(const char *what, const double *x, const double *want, i
 static int read_parameters(const tshi_language *l, double *out) {
     int n = 0;
     for (int i = 0; i < tsh_parameters_count(l->parameters); i++) {
-        tsh_tensor *p = tsh_parameters_get(l->parameters, i);
+        tsh_tensor *p = tsh_parameters_tensor(l->parameters, i);
         float values[1024];
         cr_assert_eq(tsh_tensor_read(p, values, tsh_tensor_local_numel(p)), TSH_OK, "%s", tsh_error_message());
         for (int64_t j = 0; j < tsh_tensor_local_numel(p); j++) out[n++] = (double)values[j];
@@ -253,7 +253,7 @@ static bool try_training(void) {
         if (status == TSH_OK) status = tshi_language_update(&l);
     }
     float values[256];
-    tsh_tensor *p = status == TSH_OK ? tsh_parameters_get(l.parameters, 0) : NULL;
+    tsh_tensor *p = status == TSH_OK ? tsh_parameters_tensor(l.parameters, 0) : NULL;
     if (p) status = tsh_tensor_read(p, values, tsh_tensor_local_numel(p));
     begin_to_clean_up();
     if (l.world) tshi_language_destroy(&l);

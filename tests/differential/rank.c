@@ -104,7 +104,7 @@ static tsh_status check_list(const run *r) {
     bool same = tsh_parameters_count(r->bench.all) == r->owned_count;
     for (int i = 0; i < r->owned_count && same; i++) {
         const char *name = tsh_parameters_name(r->bench.all, i);
-        same = tsh_parameters_get(r->bench.all, i) == r->parameter[i] && atoi(name + 1) == r->owned[i].step;
+        same = tsh_parameters_tensor(r->bench.all, i) == r->parameter[i] && atoi(name + 1) == r->owned[i].step;
     }
     return same ? TSH_OK : TSH_ERR_STATE;
 }
@@ -130,7 +130,7 @@ static tsh_status make_schedule(run *r) {
     if (p->dp_axis < 0) return TSH_OK;
     tsh_group *group = r->bench.group[p->dp_axis];
     for (int i = 0; i < tsh_parameters_count(r->bench.all); i++) {
-        tsh_tensor *t = tsh_parameters_get(r->bench.all, i);
+        tsh_tensor *t = tsh_parameters_tensor(r->bench.all, i);
         bool taken = tsh_tensor_layout(t, group).kind == TSH_KIND_REPLICATED;
         if (!p->dp_keep && taken && tsh_group_rank(group) > 0) tsh_tensor_fill(t, -77);
     }

@@ -176,13 +176,13 @@ static void lists(tshi_rank *r, void *arg) {
     tshi_check(r, tsh_parameters_count(list) == 3, "%d parameters", tsh_parameters_count(list));
     tshi_check(r, strcmp(tsh_parameters_name(list, 1), "layer.bias") == 0, "%s", tsh_parameters_name(list, 1));
     tshi_check(r, strcmp(tsh_parameters_name(list, 2), "plain.weight") == 0, "%s", tsh_parameters_name(list, 2));
-    tshi_check(r, tsh_parameters_get(list, 2) == tsh_linear_weight(plain), "another tensor");
-    tshi_check(r, !tsh_parameters_get(list, 3) && !tsh_parameters_name(list, -1), "something outside the list");
+    tshi_check(r, tsh_parameters_tensor(list, 2) == tsh_linear_weight(plain), "another tensor");
+    tshi_check(r, !tsh_parameters_tensor(list, 3) && !tsh_parameters_name(list, -1), "something outside the list");
     tshi_check_status(r, tsh_linear_register(plain, list, "plain"), TSH_ERR_ARGUMENT, "'plain.weight' already");
     tshi_check(r, tsh_parameters_count(list) == 3, "a failed call added something");
     tsh_linear_destroy(linear); /* the list keeps the tensors */
     tsh_linear_destroy(plain);
-    tshi_check(r, tsh_tensor_local_numel(tsh_parameters_get(list, 0)) == 4, "the list lost its tensor");
+    tshi_check(r, tsh_tensor_local_numel(tsh_parameters_tensor(list, 0)) == 4, "the list lost its tensor");
     tsh_parameters_destroy(list);
     tsh_parameters_destroy(NULL);
 }

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# The README's table of what is supported is what `tshard-bench support` prints, between two marks. A build may have
-# columns less (no MPI) or more (CUDA) than the README: those that both have are compared.  test_support.sh BUILD
+# test_support.sh BUILD: the table in docs/collectives.md, between two marks, is what `tshard-bench support` prints. A build may
+# lack columns of the page (no MPI) or have more (CUDA): the columns that both have are compared.
 set -uo pipefail
-root=$(cd "$(dirname "$0")/../.." && pwd)
+page=$(cd "$(dirname "$0")/../.." && pwd)/docs/collectives.md
 program=${TSHARD_BIN_DIR:-$1/bin}/tshard-bench
 
-# README FILE: what stands between the marks
+# marked FILE: the lines between the marks
 marked() {
     awk '/^<!-- end of tshard-bench support -->$/ { inside = 0 }
          inside
          /^<!-- tshard-bench support -->$/ { inside = 1 }' "$1"
 }
-# The table's cells as lines "row column: cell", then the other lines, of the columns that the table in file $1 has too
+# cells KNOWN FILE: the cells of FILE's table as lines "row column: cell", of the columns that KNOWN's table has too, then its
+# other lines
 cells() {
     awk -F' *[|] *' 'NR == FNR { if (/`self`/) for (i = 3; i < NF; i++) known[$i]; next }
                      /`self`/ { for (i = 3; i < NF; i++) name[i] = $i; next }
@@ -19,10 +20,10 @@ cells() {
                      /^[|]/ { for (i = 3; i < NF; i++) if (name[i] in known) print $2, name[i] ": " $i; next }
                      { print }' "$1" "$2"
 }
-# compare README PRINTED
+# compare PAGE PRINTED
 compare() {
-    marked "$1" > "$work/readme"
-    diff -u <(cells "$2" "$work/readme") <(cells "$work/readme" "$2")
+    marked "$1" > "$work/table"
+    diff -u <(cells "$2" "$work/table") <(cells "$work/table" "$2")
 }
 
 work=$(mktemp -d) || exit 1
@@ -32,11 +33,11 @@ trap 'rm -rf "$work"' EXIT
 lines=$(cells "$work/printed" "$work/printed" | grep -cE '^(all_reduce|send|barrier) `(self|local)`: ')
 [ "$lines" -eq 6 ] || { echo "the table is not what this test reads: $lines"; exit 1; }
 # shellcheck disable=SC2016
-marked "$root/README.md" | grep -q '^| | `self` | `local` | `mpi` |' || { echo "README.md lacks a backend"; exit 1; }
-compare "$root/README.md" "$work/printed" || { echo "README.md: put there what tshard-bench support prints"; exit 1; }
+marked "$page" | grep -q '^| | `self` | `local` | `mpi` |' || { echo "$page lacks a backend"; exit 1; }
+compare "$page" "$work/printed" || { echo "$page: replace the table by what tshard-bench support prints"; exit 1; }
 
 # The comparison sees a cell that differs.
-sed 's/^| broadcast | F I C/| broadcast | F I/' "$root/README.md" > "$work/other"
+sed 's/^| broadcast | F I C/| broadcast | F I/' "$page" > "$work/other"
 if compare "$work/other" "$work/printed" > /dev/null; then
     echo "a cell that differs was not noticed"
     exit 1

@@ -97,7 +97,7 @@ static void compare(tshi_rank *r, const char *what, const kit *k, const gradient
     for (int i = 0; i < PARAMETERS; i++) {
         double whole[MOST];
         for (int j = 0; j < MOST; j++) whole[j] = times * wanted->of[i][j];
-        tshi_test_same_grad(r, what, tsh_parameters_get(k->list, i), whole, 0);
+        tshi_test_same_grad(r, what, tsh_parameters_tensor(k->list, i), whole, 0);
     }
 }
 
@@ -125,7 +125,7 @@ static void alone(tshi_rank *r, void *arg) {
     k.dp = NULL;
     step(r, &k);
     for (int i = 0; i < PARAMETERS && !r->failed; i++) {
-        const tsh_tensor *g = tsh_tensor_grad(tsh_parameters_get(k.list, i));
+        const tsh_tensor *g = tsh_tensor_grad(tsh_parameters_tensor(k.list, i));
         for (int64_t j = 0; j < tsh_tensor_local_numel(g); j++) out->of[i][j] = tshi_test_element(g, j);
     }
     free_kit(&k);
@@ -149,7 +149,7 @@ static void accumulate(tshi_rank *r, kit *k, const gradients *wanted) {
     check_calls(r, "three backwards", k, 2);
     compare(r, "three backwards", k, wanted, 3);
     tsh_parameters_zero_grad(k->list);
-    tshi_check(r, !tsh_tensor_grad(tsh_parameters_get(k->list, 0)), "zeroed gradients are to be had");
+    tshi_check(r, !tsh_tensor_grad(tsh_parameters_tensor(k->list, 0)), "zeroed gradients are to be had");
     step(r, k);
     tsh_parameters_zero_grad(k->list); /* while they are under way */
     step(r, k);
@@ -158,7 +158,7 @@ static void accumulate(tshi_rank *r, kit *k, const gradients *wanted) {
 }
 
 static void gather(tshi_rank *r, kit *k, const gradients *wanted) {
-    const tsh_tensor *p = tsh_parameters_get(k->list, 0);
+    const tsh_tensor *p = tsh_parameters_tensor(k->list, 0);
     double norm;
     tshi_check(r, tsh_data_parallel_set_sync(k->dp, false), "sync was off");
     step(r, k); /* beside what is there */

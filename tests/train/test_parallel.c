@@ -181,7 +181,7 @@ static void compare(tshi_rank *r, const plan *p, const outcome *got, const tsh_p
                    got->norms[s], norm);
     }
     for (int i = 0; i < tsh_parameters_count(list); i++) {
-        tshi_test_same(r, tsh_parameters_name(list, i), tsh_parameters_get(list, i), p->wanted->parameters[i], 1e-10);
+        tshi_test_same(r, tsh_parameters_name(list, i), tsh_parameters_tensor(list, i), p->wanted->parameters[i], 1e-10);
     }
 }
 
@@ -205,7 +205,7 @@ static void train(tshi_rank *r, void *arg) {
     }
     for (int s = 0; s < STEPS && !r->failed; s++) step(r, tape, mesh, &m, list, optimizer, s, out);
     for (int i = 0; i < tsh_parameters_count(list); i++) {
-        const tsh_tensor *t = tsh_parameters_get(list, i);
+        const tsh_tensor *t = tsh_parameters_tensor(list, i);
         for (int64_t k = 0; k < tsh_tensor_local_numel(t); k++) {
             out->parameters[i][tshi_test_place(t, k)] = tshi_test_element(t, k);
         }

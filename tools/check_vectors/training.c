@@ -139,7 +139,7 @@ static void compare_parameters(cv_run *run, const tsh_parameters *list, const ch
     char name[TSHI_VECTOR_NAME];
     for (int i = 0; i < tsh_parameters_count(list); i++) {
         snprintf(name, sizeof name, "%s%s", prefix, names[i]);
-        tsh_tensor *p = tsh_parameters_get(list, i);
+        tsh_tensor *p = tsh_parameters_tensor(list, i);
         if (gradients) {
             cv_compare_grad(run, name, p);
         } else {
