@@ -81,7 +81,7 @@ static tsh_status meet(const tsh_world *world, const tsh_world_config *config, t
                        double deadline) {
     tshi_roster roster;
     char hosts[TSHI_LINE];
-    tsh_status status = tshi_meet_all(settings, &world->log, &world->allocator, deadline, NULL, &roster);
+    tsh_status status = tshi_rendezvous_run(settings, &world->log, &world->allocator, deadline, NULL, &roster);
     if (status != TSH_OK) return status;
     tshi_roster_settings(&roster, settings);
     if (roster.nodes > 1 && tshi_backend_is("local")) {
@@ -111,7 +111,7 @@ tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
     world->log = config->log;
     world->start_ticks = tshi_ticks();
     world->start_seconds = tshi_clock();
-    double deadline = world->start_seconds + tshi_meet_patience(&settings);
+    double deadline = world->start_seconds + tshi_rendezvous_patience(&settings);
     if (settings.size > 1 && !config->threads && settings.method != TSHI_INIT_MPI) {
         status = meet(world, config, &settings, deadline);
     }

@@ -1,13 +1,13 @@
-/* The socket over which ranks of one machine come to share memory, from both ends: rank 0 and whoever comes to it; a
- * rank and whatever listens where rank 0 should be. Messages of any bytes and any number of descriptors. It ends in
- * time, leaves nothing, takes nobody in without the key, and takes no memory from a wrong message. */
+/* The socket over which ranks of one machine come to share memory, from both ends: rank 0 and whatever connects to it; a
+ * rank and whatever listens where rank 0 should be. Messages of any bytes and any number of descriptors. The exchange ends
+ * in time, leaves nothing, takes no rank without the key, and takes no memory from a wrong message. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
 #include "dist/bootstrap/memory_exchange.h"
-#include "dist/bootstrap/unix_socket.h"
 #include "stage.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,43 +16,58 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define PEERS 10
 
+typedef struct peer {
+    int fd;
+    bool greeted;
+    unsigned char nonce[TSHI_NONCE_SIZE]; /* of the other side: its challenge's or its HELLO's */
+    unsigned char own[TSHI_NONCE_SIZE];
+} peer;
+
 typedef struct play {
     script s;
     tshi_settings settings;
+    tshi_rendezvous rendezvous;
     struct sockaddr_un address;
     socklen_t length;
     int listener; /* -1: the other side listens */
-    int peers[PEERS];
+    peer peers[PEERS];
+    int came;
     bool may_join[8];
     int good_answers;
 } play;
 
 static bool memory_fails;
 
-static int make_memory(const tshi_meeting *meeting) {
+static int make_memory(const tshi_memory_ranks *meeting) {
     (void)meeting;
     if (!memory_fails) return memfd_create("fuzz", MFD_CLOEXEC);
     return -(int)tshi_fail(TSH_ERR_MEMORY, "there is none");
 }
 
-static void leave(int *peer) {
-    if (*peer >= 0) close(*peer);
-    *peer = -1;
+static void close_one(int *fd) {
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
 }
 
-static void come(play *p, int *peer) {
-    leave(peer);
+static void leave(peer *v) {
+    close_one(&v->fd);
+    *v = (peer){.fd = -1};
+}
+
+static void come(play *p, peer *v) {
+    leave(v);
+    memset(v->own, ++p->came, sizeof v->own);
     if (p->listener >= 0) {
-        *peer = accept4(p->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        v->fd = accept4(p->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         return;
     }
-    *peer = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    stage_require(*peer >= 0);
-    if (connect(*peer, (const void *)&p->address, p->length) != 0) leave(peer);
+    v->fd = tshi_unix_socket();
+    stage_require(v->fd >= 0);
+    if (connect(v->fd, (const void *)&p->address, p->length) != 0) leave(v);
 }
 
 /* With so many descriptors; false when it was not sent. */
-static bool say(int peer, void *bytes, size_t size, int descriptors) {
+static bool say(int fd, void *bytes, size_t size, int descriptors) {
     union {
         struct cmsghdr header;
         char room[CMSG_SPACE(sizeof(int) * 32)];
@@ -67,64 +82,94 @@ static bool say(int peer, void *bytes, size_t size, int descriptors) {
         c->cmsg_level = SOL_SOCKET;
         c->cmsg_type = SCM_RIGHTS;
         c->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)descriptors);
-        for (int i = 0; i < descriptors; i++) memcpy(CMSG_DATA(c) + (size_t)i * sizeof(int), &peer, sizeof peer);
+        for (int i = 0; i < descriptors; i++) memcpy(CMSG_DATA(c) + (size_t)i * sizeof(int), &fd, sizeof fd);
     }
-    return peer >= 0 && sendmsg(peer, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
+    return fd >= 0 && sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
 }
 
-static void greet(play *p, int peer) {
+static void take_frame(play *p, peer *v, tshi_wire_type type) {
+    unsigned char bytes[TSHI_WIRE_MOST];
+    tshi_frame frame;
+    tshi_seal seal = {p->settings.key, v->own};
+    ssize_t n = v->fd < 0 || v->greeted ? -1 : recv(v->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    /* An end that has left bytes unread is reported first, and then what it has sent. */
+    if (n < 0 && v->fd >= 0 && !v->greeted && errno == ECONNRESET) n = recv(v->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    if (n <= 0 || !tshi_wire_read(type, bytes, (size_t)n, &seal, &frame)) return;
+    memcpy(v->nonce, frame.nonce, sizeof v->nonce);
+    v->greeted = true;
+}
+
+static void greet(play *p, peer *v) {
     unsigned kind = script_byte(&p->s), spoiled = script_byte(&p->s);
-    unsigned char bytes[sizeof(tshi_hello)];
-    tshi_hello hello = {.magic = TSHI_MAGIC,
-                        .version = {TSH_VERSION_MAJOR, TSH_VERSION_MINOR, TSH_VERSION_PATCH},
-                        .rank = (int32_t)(spoiled % 8) - 1,
-                        .size = kind & 1 ? (int32_t)(kind >> 4) : p->settings.size,
-                        .heap_bytes = script_byte(&p->s)};
+    unsigned char bytes[TSHI_WIRE_MOST];
+    tshi_frame hello = {.version = {TSH_VERSION_MAJOR, TSH_VERSION_MINOR},
+                        .rank = (int)(spoiled % 8) - 1,
+                        .size = kind & 1 ? (int)(kind >> 4) : p->settings.size,
+                        .heap_bytes = script_byte(&p->s),
+                        .process = p->rendezvous.me};
+    take_frame(p, v, TSHI_CHALLENGE);
     if (kind & 2) hello.version[1] += 1;
-    tshi_channel_prove(&p->settings, &hello);
-    memcpy(bytes, &hello, sizeof hello);
-    if (kind & 4) bytes[script_byte(&p->s) % sizeof bytes] ^= (unsigned char)(1u << (kind >> 5));
-    size_t size = kind & 8 ? script_byte(&p->s) % sizeof bytes : sizeof bytes;
-    bool sent = say(peer, bytes, size, kind & 16 ? (int)(spoiled % 32) : 0);
-    if (sent && !(kind & 8) && hello.rank >= 0) p->may_join[hello.rank] = true;
+    memcpy(hello.nonce, v->own, sizeof hello.nonce);
+    tshi_seal seal = {p->settings.key, v->nonce};
+    size_t whole = tshi_wire_write(TSHI_HELLO, &hello, &seal, bytes);
+    if (kind & 4) bytes[script_byte(&p->s) % whole] ^= (unsigned char)(1u << (kind >> 5));
+    size_t size = kind & 8 ? script_byte(&p->s) % whole : whole;
+    bool sent = say(v->fd, bytes, size, kind & 16 ? (int)(spoiled % 32) : 0);
+    if (sent && v->greeted && !(kind & 8) && hello.rank >= 0) p->may_join[hello.rank] = true;
 }
 
-static void answer(play *p, int peer) {
+static void challenge(play *p, peer *v) {
+    unsigned kind = script_byte(&p->s);
+    unsigned char bytes[TSHI_WIRE_MOST];
+    tshi_frame frame = {0};
+    memcpy(frame.nonce, v->own, sizeof frame.nonce);
+    memcpy(frame.group, p->rendezvous.group, sizeof frame.group);
+    size_t size = tshi_wire_write(TSHI_CHALLENGE, &frame, NULL, bytes);
+    if (kind & 1) bytes[kind % size] ^= (unsigned char)(1u << (kind >> 5));
+    say(v->fd, bytes, kind & 2 ? kind % size : size, kind & 4 ? (int)(kind >> 3) : 0);
+}
+
+static void answer(play *p, peer *v) {
     unsigned kind = script_byte(&p->s), spoiled = script_byte(&p->s);
-    unsigned char bytes[sizeof(tshi_answer) + 64];
-    tshi_answer a = {.magic = TSHI_MAGIC, .status = (int32_t)(kind & 7) - 1};
-    memset(a.words, 'w', kind & 32 ? sizeof a.words : spoiled);
-    memset(bytes, 0, sizeof bytes);
-    memcpy(bytes, &a, sizeof a);
-    if (kind & 8) bytes[spoiled % 12] ^= 1;
-    size_t size = kind & 64 ? sizeof a - 1 - spoiled % 64 : sizeof a;
+    unsigned char bytes[2 * TSHI_MESSAGE_SIZE];
+    tshi_wire_answer a = {.status = (tsh_status)(kind & 7)};
+    take_frame(p, v, TSHI_HELLO);
+    memset(a.words, 'w', kind & 32 ? sizeof a.words - 1 : spoiled);
+    tshi_seal seal = {p->settings.key, v->nonce};
+    size_t whole = tshi_wire_write_answer(&a, &seal, bytes);
+    if (kind & 8) bytes[spoiled % whole] ^= 1;
+    size_t size = kind & 64 ? spoiled % whole : whole;
     int descriptors = kind & 16 ? (int)(spoiled % 32) : (int)(kind >> 7);
-    if (say(peer, bytes, size, descriptors) && descriptors > 0 && size == sizeof a) p->good_answers++;
+    bool good = v->greeted && !(kind & 8) && size == whole && descriptors > 0;
+    if (say(v->fd, bytes, size, descriptors) && good) p->good_answers++;
 }
 
-static void talk_nonsense(play *p, int peer) {
+static void talk_nonsense(play *p, peer *v) {
     unsigned char bytes[256];
     int descriptors = (int)(script_byte(&p->s) % 32);
     size_t size = script_bytes(&p->s, bytes, script_byte(&p->s));
-    say(peer, bytes, size, descriptors);
+    say(v->fd, bytes, size, descriptors);
 }
 
 static void act(play *p) {
     unsigned op = script_byte(&p->s);
-    int *peer = &p->peers[(op >> 3) % PEERS];
+    peer *v = &p->peers[(op >> 3) % PEERS];
     switch (op & 7) {
-    case 0: come(p, peer); break;
+    case 0: come(p, v); break;
     case 1:
         if (p->listener < 0)
-            greet(p, *peer);
+            greet(p, v);
         else
-            answer(p, *peer);
+            answer(p, v);
         break;
-    case 2: talk_nonsense(p, *peer); break;
-    case 3: leave(peer); break;
+    case 2: talk_nonsense(p, v); break;
+    case 3: leave(v); break;
     case 4: stage_advance(0.25 * script_byte(&p->s)); break;
     case 5:
-        if (*peer >= 0) shutdown(*peer, SHUT_WR);
+        if (v->fd >= 0) shutdown(v->fd, SHUT_WR);
+        break;
+    case 6:
+        if (p->listener >= 0) challenge(p, v);
         break;
     default: break;
     }
@@ -135,18 +180,22 @@ static void turn(void *user) {
     for (unsigned n = 1 + script_byte(&p->s) % 4; n > 0 && !script_over(&p->s); n--) act(p);
 }
 
-/* Nobody gets memory but those that may have joined. */
+/* No peer gets memory but those that may have joined. */
 static void check_peers(play *p, tsh_status status) {
     for (int i = 0; i < PEERS; i++) {
-        tshi_answer a;
+        peer *v = &p->peers[i];
+        unsigned char bytes[2 * TSHI_MESSAGE_SIZE];
+        tshi_wire_answer a;
+        tshi_seal seal = {p->settings.key, v->own};
         int memory = -1;
-        ssize_t n = p->peers[i] < 0 ? 0 : tshi_channel_receive(p->peers[i], &a, sizeof a, &memory);
+        if (p->listener < 0) take_frame(p, v, TSHI_CHALLENGE);
+        ssize_t n = v->fd < 0 ? 0 : tshi_unix_receive(v->fd, bytes, sizeof bytes, &memory);
         if (n > 0 && p->listener < 0) {
-            stage_require(n == sizeof a && a.magic == TSHI_MAGIC && memchr(a.words, 0, sizeof a.words));
+            stage_require(tshi_wire_read_answer(bytes, (size_t)n, 0, &seal, p->rendezvous.allocator, &a) == TSH_OK);
             stage_require((a.status == TSH_OK) == (memory >= 0) && (a.status != TSH_OK || status == TSH_OK));
         }
-        leave(&memory);
-        leave(&p->peers[i]);
+        close_one(&memory);
+        leave(v);
     }
 }
 
@@ -155,25 +204,26 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     tsh_allocator allocator = tshi_allocator_resolve(NULL);
     int memory = -1;
     p = (play){.s = {data, data + size}, .listener = -1};
-    for (int i = 0; i < PEERS; i++) p.peers[i] = -1;
+    for (int i = 0; i < PEERS; i++) p.peers[i].fd = -1;
     stage_begin(turn, &p);
     unsigned setup = script_byte(&p.s);
     stage_settings(&p.settings, (int)(setup & 1), 2 + (int)(setup >> 1) % 4);
+    stage_require(tshi_rendezvous_begin(&p.settings, &stage_log, &allocator, 0, &p.rendezvous) == TSH_OK);
     memory_fails = setup & 16;
-    p.length = tshi_channel_address(&p.settings, &p.address);
+    p.length = tshi_unix_address(&p.settings, &p.address);
     if (p.settings.rank != 0) {
-        p.listener = tshi_channel_socket();
+        p.listener = tshi_unix_socket();
         stage_require(bind(p.listener, (const void *)&p.address, p.length) == 0 && listen(p.listener, 64) == 0);
     }
     tsh_status status =
-        tshi_rendezvous(&p.settings, &stage_log, &allocator, tshi_clock() + 30, make_memory, NULL, &memory);
+        tshi_memory_exchange(&p.settings, &stage_log, &allocator, tshi_clock() + 30, make_memory, NULL, &memory);
     stage_require((status == TSH_OK) == (memory >= 0));
     stage_require(stage_waited() < 30 + 5);
     if (status == TSH_OK && p.listener >= 0) stage_require(p.good_answers > 0);
     for (int i = 1; status == TSH_OK && p.listener < 0 && i < p.settings.size; i++) stage_require(p.may_join[i]);
     check_peers(&p, status);
-    leave(&memory);
-    leave(&p.listener);
+    close_one(&memory);
+    close_one(&p.listener);
     stage_end();
     return 0;
 }

@@ -3,6 +3,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "dist/bootstrap/connector.h"
 #include "stage.h"
 
 #include <stdlib.h>
@@ -14,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 typedef struct play {
     script s;
-    tshi_meet meet;
+    tshi_rendezvous meet;
     tshi_settings settings;
     int listener, fd; /* of the one rank that comes */
     bool greeted;
@@ -124,8 +125,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     p.settings.timeout = 20;
     stage_meet(&p.meet, &p.settings, &allocator);
     p.listener = stage_listen();
-    tshi_place_at place = stage_place(p.listener);
-    tsh_status status = tshi_guest_run(&p.meet, &place, 1, &roster);
+    tshi_endpoint place = stage_place(p.listener);
+    tsh_status status = tshi_connector_run(&p.meet, &place, 1, &roster);
     stage_require(stage_waited() < p.settings.timeout + 10);
     if (status == TSH_OK) {
         stage_require(p.good_answers > 0 && roster.size == p.settings.size);

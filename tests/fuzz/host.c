@@ -3,6 +3,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "dist/bootstrap/roster.h"
 #include "stage.h"
 
 #include <string.h>
@@ -25,9 +26,9 @@ typedef struct visitor {
 
 typedef struct play {
     script s;
-    tshi_meet meet;
+    tshi_rendezvous meet;
     tshi_settings settings;
-    tshi_place_at place;
+    tshi_endpoint place;
     visitor visitors[GUESTS];
     int honest; /* greetings that a rank of this job could have sent */
     int ticks_left, came;
@@ -62,12 +63,12 @@ static void say(visitor *v, const void *bytes, size_t size) {
 /* `kind`: what is wrong with it. */
 static void greet(play *p, visitor *v) {
     unsigned kind = script_byte(&p->s), spoiled = script_byte(&p->s);
-    tshi_frame hello = {.version = {TSH_VERSION_MAJOR, TSH_VERSION_MINOR}, .who = p->meet.me};
+    tshi_frame hello = {.version = {TSH_VERSION_MAJOR, TSH_VERSION_MINOR}, .process = p->meet.me};
     hello.rank = (int)(script_byte(&p->s) % 8) - 2;
     hello.size = kind & 1 ? (int)(kind >> 4) : p->settings.size;
     if (kind & 2) hello.version[1] = (int)spoiled;
-    hello.who.process = script_byte(&p->s);
-    memset(hello.who.host_id, (int)(script_byte(&p->s) % 3), sizeof hello.who.host_id);
+    hello.process.number = script_byte(&p->s);
+    memset(hello.process.machine, (int)(script_byte(&p->s) % 3), sizeof hello.process.machine);
     memcpy(hello.nonce, v->own, sizeof hello.nonce);
     take_challenge(p, v);
     tshi_seal seal = {p->settings.key, v->nonce};
@@ -169,12 +170,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int listener = stage_listen();
     p.place = stage_place(listener);
     p.ticks_left = (int)more;
-    tshi_host_plan plan = {.listeners = &listener,
-                           .n = 1,
-                           .leader = setup & 64 ? nonce : NULL,
-                           .tick = setup & 128 ? tick : NULL,
-                           .user = &p};
-    tsh_status status = tshi_host_run(&p.meet, &plan, &again, &roster);
+    tshi_acceptor_plan plan = {.listeners = &listener,
+                               .n = 1,
+                               .leader = setup & 64 ? nonce : NULL,
+                               .tick = setup & 128 ? tick : NULL,
+                               .user = &p};
+    tsh_status status = tshi_roster_gather(&p.meet, &plan, &again, &roster);
     stage_require(stage_waited() < p.settings.timeout + 5);
     if (status == TSH_OK && !again) {
         stage_require(p.honest >= p.settings.size - 1 && roster.size == p.settings.size);

@@ -3,6 +3,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "dist/bootstrap/file_records.h"
 #include "stage.h"
 
 #include <stdlib.h>
@@ -20,7 +21,7 @@ typedef struct file {
 } file;
 
 /* Of me or another, of this job or another, by a process that is, that is not, or of elsewhere. */
-static void add_record(file *f, script *s, const tshi_meet *meet) {
+static void add_record(file *f, script *s, const tshi_rendezvous *meet) {
     tshi_frame frame = {.port = (int)script_byte(s)};
     unsigned kind = script_byte(s), change = script_byte(s);
     unsigned char bytes[TSHI_WIRE_MOST];
@@ -32,9 +33,9 @@ static void add_record(file *f, script *s, const tshi_meet *meet) {
                       : (const unsigned char *)"somebody else's nonce, 32 bytes.",
            32);
     memset(frame.group, ours ? 'g' : 'o', sizeof frame.group);
-    memset(frame.who.host_id, kind & 8 ? 'h' : 'e', sizeof frame.who.host_id);
-    frame.who.process = kind & 16 ? (uint32_t)getpid() : 0;
-    memset(frame.who.host, 'n', script_byte(s) % (sizeof frame.who.host - 1));
+    memset(frame.process.machine, kind & 8 ? 'h' : 'e', sizeof frame.process.machine);
+    frame.process.number = kind & 16 ? (uint32_t)getpid() : 0;
+    memset(frame.process.host, 'n', script_byte(s) % (sizeof frame.process.host - 1));
     tshi_seal seal = {kind & 32 ? other_key : meet->settings->key, NULL};
     size_t size = tshi_wire_write(TSHI_LEADER, &frame, &seal, bytes);
     if (kind & 64) bytes[change % size] ^= (unsigned char)(1u << change % 8);
@@ -50,7 +51,7 @@ static void add_record(file *f, script *s, const tshi_meet *meet) {
     f->ours = f->ours || ours;
 }
 
-static void write_file(file *f, script *s, const tshi_meet *meet) {
+static void write_file(file *f, script *s, const tshi_rendezvous *meet) {
     while (!script_over(s)) {
         unsigned op = script_byte(s);
         if (op < 192) {
@@ -63,10 +64,10 @@ static void write_file(file *f, script *s, const tshi_meet *meet) {
     }
 }
 
-static void check_leader(const tshi_frame *leader, const tshi_meet *meet) {
+static void check_leader(const tshi_frame *leader, const tshi_rendezvous *meet) {
     stage_require(!memcmp(leader->group, meet->group, sizeof leader->group));
     stage_require(memcmp(leader->nonce, mine, sizeof mine) && memcmp(leader->nonce, dead, sizeof dead));
-    stage_require(strnlen(leader->who.host, sizeof leader->who.host) < sizeof leader->who.host);
+    stage_require(strnlen(leader->process.host, sizeof leader->process.host) < sizeof leader->process.host);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -74,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static tshi_records before;
     tsh_allocator allocator = tshi_allocator_resolve(NULL);
     tshi_settings settings;
-    tshi_meet meet;
+    tshi_rendezvous meet;
     tshi_frame leader;
     script s = {data, data + size};
     bool found, again;
@@ -96,10 +97,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         stage_require(!memcmp(f.records.bytes, f.expected.bytes, f.expected.size));
     }
     stage_require(!tshi_records_sort(&f.records, &meet, mine, dead, &leader, &again) && again == found);
-    tshi_frame record = {.port = 1, .who = meet.me};
+    tshi_frame record = {.port = 1, .process = meet.me};
     memcpy(record.group, meet.group, sizeof record.group);
-    record.who.process = (uint32_t)getpid();
-    memset(record.who.host_id, 'e', sizeof record.who.host_id); /* or its start would be looked at */
+    record.process.number = (uint32_t)getpid();
+    memset(record.process.machine, 'e', sizeof record.process.machine); /* or its start would be looked at */
     if (tshi_records_add(&f.records, &meet, &record)) {
         stage_require(!tshi_records_sort(&f.records, &meet, mine, dead, &leader, &found) && found);
         stage_require(leader.port == 1);

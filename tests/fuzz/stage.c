@@ -126,14 +126,14 @@ void stage_settings(tshi_settings *out, int rank, int size) {
     snprintf((char *)out->key, sizeof out->key, "the job that is played %d", (int)getpid());
 }
 
-void stage_meet(tshi_meet *out, const tshi_settings *settings, const tsh_allocator *allocator) {
-    *out = (tshi_meet){.settings = settings, .log = &stage_log, .allocator = allocator};
+void stage_meet(tshi_rendezvous *out, const tshi_settings *settings, const tsh_allocator *allocator) {
+    *out = (tshi_rendezvous){.settings = settings, .log = &stage_log, .allocator = allocator};
     out->deadline = stage.now + settings->timeout;
-    out->next_word = stage.now + settings->warn_every;
+    out->next_warning = stage.now + settings->warn_every;
     memset(out->group, 'g', sizeof out->group);
-    out->me.process = 1;
+    out->me.number = 1;
     out->me.start = 1;
-    memset(out->me.host_id, 'h', sizeof out->me.host_id);
+    memset(out->me.machine, 'h', sizeof out->me.machine);
     snprintf(out->me.host, sizeof out->me.host, "here");
 }
 
@@ -152,13 +152,13 @@ int stage_listen(void) {
     return fd;
 }
 
-tshi_place_at stage_place(int listener) {
-    tshi_place_at place = {.length = sizeof place.address};
+tshi_endpoint stage_place(int listener) {
+    tshi_endpoint place = {.length = sizeof place.address};
     stage_require(getsockname(listener, (void *)&place.address, &place.length) == 0);
     return place;
 }
 
-int stage_connect(const tshi_place_at *place) {
+int stage_connect(const tshi_endpoint *place) {
     int fd = unix_socket();
     stage_require(fd >= 0);
     if (connect(fd, (const void *)&place->address, place->length) == 0) return fd;

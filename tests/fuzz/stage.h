@@ -5,6 +5,7 @@
 #define TSHI_FUZZ_STAGE_H
 
 #include "dist/bootstrap/rendezvous.h"
+#include "dist/bootstrap/sockets.h"
 
 /* What strangers do, byte by byte; zeros behind the end. */
 typedef struct script {
@@ -32,12 +33,12 @@ extern const tsh_log stage_log;
 
 /* The job that everybody plays, and one that is not its. */
 void stage_settings(tshi_settings *out, int rank, int size);
-void stage_meet(tshi_meet *out, const tshi_settings *settings, const tsh_allocator *allocator);
+void stage_meet(tshi_rendezvous *out, const tshi_settings *settings, const tsh_allocator *allocator);
 
 /* Where a listener of these two can be connected to. */
-tshi_place_at stage_place(int listener);
+tshi_endpoint stage_place(int listener);
 /* A connection that never waits; -1 when there is no room. */
-int stage_connect(const tshi_place_at *place);
+int stage_connect(const tshi_endpoint *place);
 int stage_listen(void);
 
 #endif

@@ -1,7 +1,7 @@
 /* Anything at all read as each kind of frame: nothing is read beyond its end, nothing is lost, and what is accepted
  * says the same when it is written and read again. The first byte chooses the kind, and whether the proof is made right
  * first, so that what lies behind it is reached as well. */
-#include "dist/bootstrap/wire.h"
+#include "dist/bootstrap/rendezvous.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static void require(bool condition) {
 
 /* A head of the right length before, and the proof behind, where there is room. */
 static void make_valid(unsigned char *bytes, size_t size, tshi_wire_type type) {
-    static const unsigned char head[8] = {'t', 'S', 'H', 'm', 2, 0, 0, 0};
+    static const unsigned char head[8] = {'t', 'S', 'H', 'm', 3, 0, 0, 0};
     if (size < TSHI_WIRE_HEAD + TSHI_HASH_SIZE) return;
     memcpy(bytes, head, sizeof head);
     bytes[5] = (unsigned char)type;
@@ -37,7 +37,7 @@ static void try_frame(tshi_wire_type type, const unsigned char *bytes, size_t si
     require(tshi_wire_read(type, again, n, &seal, &second));
     require(!memcmp(frame.leader, second.leader, sizeof frame.leader));
     require(!memcmp(frame.nonce, second.nonce, sizeof frame.nonce) && frame.rank == second.rank &&
-            frame.size == second.size && frame.port == second.port && !strcmp(frame.who.host, second.who.host));
+            frame.size == second.size && frame.port == second.port && !strcmp(frame.process.host, second.process.host));
 }
 
 static void try_answer(const unsigned char *bytes, size_t size, int ranks) {

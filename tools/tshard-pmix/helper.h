@@ -36,7 +36,7 @@ typedef struct helper {
     helper_rank *here;            /* [order.here] */
     char folder[64];              /* of this helper alone, removed at the end */
     double deadline;              /* for all ranks to have started MPI */
-    int *spokes;                  /* [nodes] connections; see tshi_meet_all */
+    int *spokes;                  /* [nodes] connections; see tshi_rendezvous_run */
     bool hub;
     bool troubled; /* words have been said */
     bool fenced;   /* all ranks here wait in a fence; parts[order.node] is what they bring */

@@ -78,7 +78,7 @@ void helper_say(helper *h, const char *words) {
 static bool take_order(helper *h) {
     const double soon = tshi_clock() + 10;
     tshi_wireup_order *o = &h->order;
-    bool good = tshi_dial_read(TSHI_WIREUP_FD, o, sizeof *o, soon) && o->magic == TSHI_WIREUP_MAGIC &&
+    bool good = tshi_socket_read(TSHI_WIREUP_FD, o, sizeof *o, soon) && o->magic == TSHI_WIREUP_MAGIC &&
                 o->version[0] == TSH_VERSION_MAJOR && o->version[1] == TSH_VERSION_MINOR &&
                 o->version[2] == TSH_VERSION_PATCH && o->bytes == sizeof *o;
     if (!good || o->nodes < 1 || o->ranks < o->nodes || o->here < 1 || o->here > o->ranks) {
@@ -95,9 +95,9 @@ static bool take_order(helper *h) {
     h->parts = calloc(nodes, sizeof *h->parts);
     int32_t *process = calloc(here, sizeof *process);
     good = h->node && h->host && h->here && h->spokes && h->brought && h->parts && process &&
-           tshi_dial_read(TSHI_WIREUP_FD, h->node, ranks * sizeof *h->node, soon) &&
-           tshi_dial_read(TSHI_WIREUP_FD, h->host, nodes * sizeof *h->host, soon) &&
-           tshi_dial_read(TSHI_WIREUP_FD, process, here * sizeof *process, soon);
+           tshi_socket_read(TSHI_WIREUP_FD, h->node, ranks * sizeof *h->node, soon) &&
+           tshi_socket_read(TSHI_WIREUP_FD, h->host, nodes * sizeof *h->host, soon) &&
+           tshi_socket_read(TSHI_WIREUP_FD, process, here * sizeof *process, soon);
     int n = 0;
     for (int i = 0; i < o->ranks && good; i++) {
         if (h->node[i] != o->node || n == o->here) continue;
@@ -160,7 +160,7 @@ static bool is_stopped(const helper_rank *r) {
 /* A rank's process has ended. */
 static void mourn(helper *h, helper_rank *r, char *text) {
     char words[TSHI_LINE];
-    tshi_dial_close(&r->pidfd, 1);
+    tshi_socket_close(&r->pidfd, 1);
     if (r->started) return;
     snprintf(words, sizeof words, "rank %d on %s ended while MPI started", r->rank, h->host[h->order.node]);
     helper_star_trouble(h, words);

@@ -51,7 +51,7 @@ bool helper_star_open(helper *h) {
     settings.rank = h->order.node;
     settings.size = h->order.nodes;
     settings.local_known = false;
-    if (tshi_meet_all(&settings, NULL, &allocator, h->deadline, h->spokes, &roster) != TSH_OK) {
+    if (tshi_rendezvous_run(&settings, NULL, &allocator, h->deadline, h->spokes, &roster) != TSH_OK) {
         snprintf(words, sizeof words, "the machines, numbered like ranks: %.400s", tsh_error_message());
         helper_say(h, words);
         return false;
@@ -69,19 +69,19 @@ bool helper_star_open(helper *h) {
 static bool tell(int fd, kind k, const void *bytes, size_t size) {
     head out = {.kind = htole32((uint32_t)k), .size = htole64(size)};
     double deadline = tshi_clock() + UNDER_WAY;
-    return tshi_dial_write(fd, &out, sizeof out, deadline) && tshi_dial_write(fd, bytes, size, deadline);
+    return tshi_socket_write(fd, &out, sizeof out, deadline) && tshi_socket_write(fd, bytes, size, deadline);
 }
 
 static bool take(int fd, kind *k, helper_blob *out) {
     head in;
     double deadline = tshi_clock() + UNDER_WAY;
     *out = (helper_blob){0};
-    if (!tshi_dial_read(fd, &in, sizeof in, deadline)) return false;
+    if (!tshi_socket_read(fd, &in, sizeof in, deadline)) return false;
     *k = (kind)le32toh(in.kind);
     out->size = (size_t)le64toh(in.size);
     if (out->size > LARGEST) return false;
     out->bytes = malloc(out->size + 1);
-    if (!out->bytes || !tshi_dial_read(fd, out->bytes, out->size, deadline)) {
+    if (!out->bytes || !tshi_socket_read(fd, out->bytes, out->size, deadline)) {
         free(out->bytes);
         return false;
     }
@@ -151,7 +151,7 @@ void helper_star_fence(helper *h, helper_blob part) {
 }
 
 void helper_star_lose(helper *h, int node) {
-    tshi_dial_close(&h->spokes[node], 1);
+    tshi_socket_close(&h->spokes[node], 1);
     complete(h);
 }
 
@@ -167,7 +167,7 @@ void helper_star_give_up(helper *h) {
     snprintf(words + used, sizeof words - used, " did not come within %g s while MPI started", h->order.seconds);
     helper_star_trouble(h, words);
     for (int i = 0; i < h->order.nodes; i++) {
-        if (h->spokes[i] >= 0 && !(h->hub && h->brought[i])) tshi_dial_close(&h->spokes[i], 1);
+        if (h->spokes[i] >= 0 && !(h->hub && h->brought[i])) tshi_socket_close(&h->spokes[i], 1);
     }
     complete(h);
 }
@@ -179,7 +179,7 @@ static void hear_loss(helper *h, int node) {
     int error = errno;
     bool starting = false;
     for (int i = 0; i < h->order.here; i++) starting = starting || !h->here[i].started;
-    tshi_dial_close(&h->spokes[node], 1);
+    tshi_socket_close(&h->spokes[node], 1);
     if (starting && h->hub) {
         snprintf(words, sizeof words, "%s (%s) was lost while MPI started: %s", h->host[node],
                  helper_ranks_of(h, node, ranks, sizeof ranks), error ? strerror(error) : "it hung up");
@@ -217,5 +217,5 @@ void helper_star_hear(helper *h, int node) {
 
 void helper_star_close(helper *h) {
     tell_all(h, DONE, "", 0);
-    tshi_dial_close(h->spokes, h->order.nodes);
+    tshi_socket_close(h->spokes, h->order.nodes);
 }

@@ -1,11 +1,9 @@
-/* What the file of a meeting says: one LEADER frame for each job that meets there.
- *
- * One whose process is no more is thrown out by whoever sees it; one that was left by a process of another machine,
- * when nobody there proves to know its nonce for a while. */
+/* The records in the file of a rendezvous. A rank that reads the record of an ended process of its machine drops it; the
+ * record of a process of another machine goes when nothing there knows its nonce for a while. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/bootstrap/rendezvous.h"
+#include "dist/bootstrap/file_records.h"
 
 #include <string.h>
 
@@ -15,19 +13,19 @@ bool tshi_records_possible(const tshi_records *records) {
     return records->size < sizeof records->bytes && memcmp(records->bytes, start, look) == 0;
 }
 
-/* Whether a record stays; *ours, when it is of this job. */
-static bool stays(const unsigned char *bytes, size_t size, const tshi_meet *meet, const unsigned char *mine,
+/* The record stays; *ours when it is of this job. */
+static bool stays(const unsigned char *bytes, size_t size, const tshi_rendezvous *rendezvous, const unsigned char *mine,
                   const unsigned char *dead, tshi_frame *frame, bool *ours) {
-    tshi_seal seal = {meet->settings->key, NULL};
+    tshi_seal seal = {rendezvous->settings->key, NULL};
     if (!tshi_wire_read(TSHI_LEADER, bytes, size, NULL, frame)) return false;
-    *ours = !memcmp(frame->group, meet->group, sizeof frame->group);
+    *ours = !memcmp(frame->group, rendezvous->group, sizeof frame->group);
     if (*ours && !tshi_wire_read(TSHI_LEADER, bytes, size, &seal, frame)) return false;
     bool other = memcmp(frame->nonce, mine, sizeof frame->nonce) && memcmp(frame->nonce, dead, sizeof frame->nonce);
-    return other && !tshi_who_gone(&frame->who, &meet->me);
+    return other && !tshi_process_ended(&frame->process, &rendezvous->me);
 }
 
-bool tshi_records_sort(tshi_records *r, const tshi_meet *meet, const unsigned char *mine, const unsigned char *dead,
-                       tshi_frame *leader, bool *found) {
+bool tshi_records_sort(tshi_records *r, const tshi_rendezvous *rendezvous, const unsigned char *mine,
+                       const unsigned char *dead, tshi_frame *leader, bool *found) {
     size_t kept = 0, at = 0, before = r->size;
     *found = false;
     while (r->size - at >= TSHI_WIRE_HEAD) {
@@ -38,7 +36,7 @@ bool tshi_records_sort(tshi_records *r, const tshi_meet *meet, const unsigned ch
         if (body < 0 || (size_t)body > r->size - at - TSHI_WIRE_HEAD) break;
         size_t size = TSHI_WIRE_HEAD + (size_t)body;
         at += size;
-        if (!stays(bytes, size, meet, mine, dead, &frame, &ours)) continue;
+        if (!stays(bytes, size, rendezvous, mine, dead, &frame, &ours)) continue;
         if (ours) *leader = frame;
         *found = *found || ours;
         memmove(r->bytes + kept, bytes, size);
@@ -48,8 +46,8 @@ bool tshi_records_sort(tshi_records *r, const tshi_meet *meet, const unsigned ch
     return kept != before;
 }
 
-bool tshi_records_add(tshi_records *r, const tshi_meet *meet, const tshi_frame *record) {
-    tshi_seal seal = {meet->settings->key, NULL};
+bool tshi_records_add(tshi_records *r, const tshi_rendezvous *rendezvous, const tshi_frame *record) {
+    tshi_seal seal = {rendezvous->settings->key, NULL};
     if (r->size + TSHI_WIRE_MOST >= sizeof r->bytes) return false;
     r->size += tshi_wire_write(TSHI_LEADER, record, &seal, r->bytes + r->size);
     return true;

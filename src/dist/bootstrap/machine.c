@@ -1,4 +1,4 @@
-/* Which process of which machine. */
+/* Processes: this one, and whether another of its machine still lives. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 /* When a process started, in ticks since the machine did, from the 22nd field of its stat line; 0: there is none, or it
- * has ended and only waits for its parent to take notice. */
-static uint64_t start_of(uint32_t process, bool *readable) {
+ * has ended and waits for its parent to reap it. */
+static uint64_t start_of(uint32_t number, bool *readable) {
     char path[48], line[1024];
-    snprintf(path, sizeof path, "/proc/%u/stat", process);
+    snprintf(path, sizeof path, "/proc/%u/stat", number);
     FILE *file = fopen(path, "re");
     *readable = file != NULL;
     if (!file) return 0;
@@ -55,9 +55,9 @@ static tsh_status add_inode(tshi_sha256 *hash, const char *path) {
     return TSH_OK;
 }
 
-/* The machine since it was switched on, and the part of it that we see: memory is passed over the network namespace's
- * sockets, and processes are watched by the numbers of the process namespace. */
-static tsh_status host_id(const char *name, unsigned char out[TSHI_GROUP_SIZE]) {
+/* The machine since its boot, and the namespaces of this process: memory is passed over sockets of the network namespace,
+ * and processes are watched by their numbers in the process namespace. */
+static tsh_status machine_of(const char *name, unsigned char out[TSHI_GROUP_SIZE]) {
     unsigned char digest[TSHI_HASH_SIZE];
     tshi_sha256 hash;
     tshi_sha256_begin(&hash);
@@ -70,25 +70,33 @@ static tsh_status host_id(const char *name, unsigned char out[TSHI_GROUP_SIZE]) 
     return status;
 }
 
-tsh_status tshi_who_am_i(tshi_who *out) {
+tsh_status tshi_process_self(tshi_process *out) {
     bool readable;
-    *out = (tshi_who){.process = (uint32_t)getpid()};
+    *out = (tshi_process){.number = (uint32_t)getpid()};
     if (gethostname(out->host, sizeof out->host - 1) != 0 && errno != ENAMETOOLONG) {
         return tshi_fail_errno(errno, "world_init: the machine's name");
     }
-    out->start = start_of(out->process, &readable);
-    return host_id(out->host, out->host_id);
+    out->start = start_of(out->number, &readable);
+    return machine_of(out->host, out->machine);
 }
 
-bool tshi_who_same_host(const tshi_who *a, const tshi_who *b) {
-    return !memcmp(a->host_id, b->host_id, sizeof a->host_id);
+bool tshi_process_same_machine(const tshi_process *a, const tshi_process *b) {
+    return !memcmp(a->machine, b->machine, sizeof a->machine);
 }
 
-bool tshi_who_gone(const tshi_who *who, const tshi_who *me) {
+bool tshi_process_ended(const tshi_process *process, const tshi_process *me) {
     bool readable;
-    if (!tshi_who_same_host(who, me)) return false;
-    if (who->process > INT32_MAX || who->process == 0) return true;
-    if (kill((pid_t)who->process, 0) != 0 && errno == ESRCH) return true;
-    uint64_t start = start_of(who->process, &readable);
-    return readable && start != who->start;
+    if (!tshi_process_same_machine(process, me)) return false;
+    if (process->number > INT32_MAX || process->number == 0) return true;
+    if (kill((pid_t)process->number, 0) != 0 && errno == ESRCH) return true;
+    uint64_t start = start_of(process->number, &readable);
+    return readable && start != process->start;
+}
+
+const char *tshi_rank_name(int rank, const tshi_process *process, char *text, size_t size) {
+    if (rank >= 0)
+        snprintf(text, size, "rank %d", rank);
+    else
+        snprintf(text, size, "process %u on %s", process->number, process->host);
+    return text;
 }

@@ -1,24 +1,25 @@
-/* How the ranks of one machine come to share memory: over an abstract Unix socket that rank 0 listens on. */
-#ifndef TSHI_RENDEZVOUS_H
-#define TSHI_RENDEZVOUS_H
+/* How the ranks of one machine come to share memory: rank 0 sends each a descriptor over an abstract Unix socket. */
+#ifndef TSHI_MEMORY_EXCHANGE_H
+#define TSHI_MEMORY_EXCHANGE_H
 
 #include "dist/bootstrap/environment.h"
 
 #include <sys/types.h>
 
 /* What rank 0 knows of all ranks once they are there. */
-typedef struct tshi_meeting {
+typedef struct tshi_memory_ranks {
     int size;
     size_t *heap_bytes; /* [size] */
     pid_t *process;     /* [size] */
-    /* Makes what all share of it: a descriptor, or minus the status of a failure, with the message set. */
-    int (*make)(const struct tshi_meeting *meeting);
-    const void *user; /* make's */
-} tshi_meeting;
+    const void *user;   /* for tshi_memory_make */
+} tshi_memory_ranks;
+
+/* Makes what the ranks share, in rank 0: a descriptor, or minus the status of a failure, with the message set. */
+typedef int (*tshi_memory_make)(const tshi_memory_ranks *ranks);
 
 /* Every rank gets the descriptor that rank 0 makes, the caller's. Waits for all ranks until the deadline (tshi_clock's)
- * and says at INFO every 5 s whom for. */
-tsh_status tshi_rendezvous(const tshi_settings *settings, const tsh_log *log, const tsh_allocator *allocator,
-                           double deadline, int (*make)(const tshi_meeting *meeting), const void *user, int *memory);
+ * and logs which ones are missing. */
+tsh_status tshi_memory_exchange(const tshi_settings *settings, const tsh_log *log, const tsh_allocator *allocator,
+                                double deadline, tshi_memory_make make, const void *user, int *memory);
 
 #endif

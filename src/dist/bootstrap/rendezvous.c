@@ -1,161 +1,127 @@
-/* Which method, and the two where rank 0 listens at an address that all know. */
+/* Which method applies, and the two by which rank 0 listens at an address that all ranks know. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/bootstrap/rendezvous.h"
+#include "dist/bootstrap/connector.h"
+#include "dist/bootstrap/roster.h"
 
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 
-#define LONGEST_MEETING 120.0
-/* How long an address that is in use, although nobody listens there, gets to become free: a connection that is being
- * closed has it, or one that the system gave this very port. */
-#define RELEASE 5.0
+#define LONGEST_RENDEZVOUS 120.0
+/* How long an address that is in use without a listener may take to become free: a connection that is being closed has
+ * it, or one to which the system gave this very port. */
+#define RELEASE_SECONDS 5.0
+#define PROBE_SECONDS   0.5
 
 /* --- ranks of one machine ----------------------------------------------------------------------------------------- */
 
-/* Where the launcher says that all are here, or the address cannot be reached from elsewhere, nobody need be asked. */
+/* The launcher says that all ranks are on this machine, or other machines cannot reach the address. */
 static bool is_one_machine(const tshi_settings *s) {
     if (s->method != TSHI_INIT_ENV) return false;
     if (s->local_known && s->local_size == s->size && s->address_known) return true;
     return tshi_address_is_loopback(s->address);
 }
 
-static tsh_status roster_of_one_machine(const tshi_meet *meet, tshi_roster *out) {
-    const tshi_settings *s = meet->settings;
-    tsh_status status = tshi_roster_init(out, s->size, 1, meet->allocator);
+static tsh_status roster_of_one_machine(const tshi_rendezvous *r, tshi_roster *out) {
+    const tshi_settings *s = r->settings;
+    tsh_status status = tshi_roster_init(out, s->size, 1, r->allocator);
     if (status != TSH_OK) return status;
     out->rank = s->rank;
-    memcpy(out->host[0], meet->me.host, sizeof meet->me.host);
+    memcpy(out->host[0], r->me.host, sizeof r->me.host);
     memcpy(out->key, s->key, sizeof out->key);
     return TSH_OK;
 }
 
 /* --- rank 0 listens ----------------------------------------------------------------------------------------------- */
 
-/* A name that means this machine's loopback here (as /etc/hosts has it for the own name) means another address
- * elsewhere: then listen at all of them. */
-static bool means_itself(const char *name, const tshi_place_at *places, int n) {
+/* A name that is this machine's loopback here (as /etc/hosts has it for the own name) is another address on other
+ * machines: rank 0 then listens at all of its addresses. */
+static bool hides_address(const char *name, const tshi_endpoint *endpoints, int n) {
     bool found = false;
     for (int i = 0; i < n && !found; i++) {
-        char text[TSHI_PLACE_TEXT];
-        tshi_dial_text(&places[i], text);
+        char text[TSHI_ENDPOINT_TEXT];
+        tshi_endpoint_text(&endpoints[i], text);
         found = !strncmp(text, "127.", 4) || !strncmp(text, "[::1]", 5);
     }
     return found && !tshi_address_is_loopback(name);
 }
 
-typedef enum tenant { NOBODY, SOMEBODY, ANOTHER_OF_US } tenant;
+typedef enum occupant { OCCUPANT_NONE, OCCUPANT_OTHER, OCCUPANT_SAME_JOB } occupant;
 
-/* Who listens there already; one of the same job would split it in two. */
-static tenant tenant_of(tshi_meet *meet, const tshi_place_at *place) {
+/* What listens at an endpoint already; a second rank 0 would split its job in two. */
+static occupant occupant_of(tshi_rendezvous *r, const tshi_endpoint *endpoint) {
     unsigned char bytes[TSHI_WIRE_MOST];
     tshi_frame frame;
-    int fd = tshi_dial_connect(place, tshi_clock() + 0.5);
-    if (fd < 0) return NOBODY;
-    bool here = tshi_dial_read(fd, bytes, TSHI_WIRE_HEAD, tshi_clock() + 0.5);
-    int64_t body = here ? tshi_wire_body(bytes, TSHI_CHALLENGE, sizeof bytes - TSHI_WIRE_HEAD) : -1;
-    here = body >= 0 && tshi_dial_read(fd, bytes + TSHI_WIRE_HEAD, (size_t)body, tshi_clock() + 0.5) &&
-           tshi_wire_read(TSHI_CHALLENGE, bytes, TSHI_WIRE_HEAD + (size_t)body, NULL, &frame) &&
-           !memcmp(frame.group, meet->group, sizeof frame.group);
-    tshi_dial_close(&fd, 1);
-    return here ? ANOTHER_OF_US : SOMEBODY;
+    int fd = tshi_tcp_connect(endpoint, tshi_clock() + PROBE_SECONDS);
+    if (fd < 0) return OCCUPANT_NONE;
+    size_t size = tshi_connector_receive(fd, TSHI_CHALLENGE, bytes, tshi_clock() + PROBE_SECONDS);
+    bool same = size && tshi_wire_read(TSHI_CHALLENGE, bytes, size, NULL, &frame) &&
+                !memcmp(frame.group, r->group, sizeof frame.group);
+    tshi_socket_close(&fd, 1);
+    return same ? OCCUPANT_SAME_JOB : OCCUPANT_OTHER;
 }
 
-/* A listener, or -1 with the reason in words. */
-static int listen_at_one(tshi_meet *meet, const tshi_place_at *place, char *words, size_t size) {
-    double patience = tshi_clock() + RELEASE;
-    if (patience > meet->deadline) patience = meet->deadline;
+/* A listener, or -1 with the reason. */
+static int listen_at_one(tshi_rendezvous *r, const tshi_endpoint *endpoint, char *reason, size_t size) {
+    double patience = tshi_clock() + RELEASE_SECONDS;
+    if (patience > r->deadline) patience = r->deadline;
     for (;;) {
-        tenant other = tenant_of(meet, place);
-        int fd = other == ANOTHER_OF_US ? -1 : tshi_dial_listen(place, true);
+        occupant other = occupant_of(r, endpoint);
+        int fd = other == OCCUPANT_SAME_JOB ? -1 : tshi_tcp_listen(endpoint, true);
         if (fd >= 0) return fd;
         int error = errno;
-        bool passes = other == NOBODY && error == EADDRINUSE && tshi_clock() < patience;
-        snprintf(words, size, "%s", other == ANOTHER_OF_US ? "a rank 0 of this job is there already" : strerror(error));
+        bool passes = other == OCCUPANT_NONE && error == EADDRINUSE && tshi_clock() < patience;
+        snprintf(reason, size, "%s",
+                 other == OCCUPANT_SAME_JOB ? "a rank 0 of this job is there already" : strerror(error));
         if (!passes) return fd;
-        tshi_sleep(20e-3);
+        tshi_sleep(0.02);
     }
 }
 
-static tsh_status listen_at(tshi_meet *meet, const tshi_place_at *places, int n, int *listeners, int *count) {
-    const tshi_settings *s = meet->settings;
-    char words[TSHI_LINE] = "";
+static tsh_status listen_at(tshi_rendezvous *r, const tshi_endpoint *endpoints, int n, int *listeners, int *count) {
+    const tshi_settings *s = r->settings;
+    char reasons[TSHI_LINE] = "";
     size_t used = 0;
     *count = 0;
     for (int i = 0; i < n; i++) {
-        char where[TSHI_PLACE_TEXT], why[128];
-        int fd = listen_at_one(meet, &places[i], why, sizeof why);
+        char where[TSHI_ENDPOINT_TEXT], reason[128];
+        int fd = listen_at_one(r, &endpoints[i], reason, sizeof reason);
         if (fd >= 0)
             listeners[(*count)++] = fd;
-        else if (used < sizeof words)
-            used += (size_t)snprintf(words + used, sizeof words - used, "%s%s: %s", used ? "; " : "",
-                                     tshi_dial_text(&places[i], where), why);
+        else if (used < sizeof reasons)
+            used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used ? "; " : "",
+                                     tshi_endpoint_text(&endpoints[i], where), reason);
     }
     if (*count > 0) return TSH_OK;
-    return tshi_fail(TSH_ERR_SYSTEM, "rendezvous: rank 0 cannot listen at %s:%d (%s)", s->address, s->port, words);
+    return tshi_fail(TSH_ERR_SYSTEM, "rendezvous: rank 0 cannot listen at %s:%d (%s)", s->address, s->port, reasons);
 }
 
-static tsh_status meet_at_address(tshi_meet *meet, tshi_roster *out) {
-    const tshi_settings *s = meet->settings;
-    tshi_place_at places[TSHI_PLACES];
-    int n = 0, listeners[TSHI_PLACES], count = 0;
-    tsh_status status = tshi_dial_resolve(s->address, s->port, places, &n);
+static tsh_status rendezvous_at_address(tshi_rendezvous *r, tshi_roster *out) {
+    const tshi_settings *s = r->settings;
+    tshi_endpoint endpoints[TSHI_ENDPOINTS];
+    int n = 0, listeners[TSHI_ENDPOINTS], count = 0;
+    tsh_status status = tshi_tcp_resolve(s->address, s->port, endpoints, &n);
     if (status != TSH_OK) return status;
-    if (s->rank != 0) return tshi_guest_run(meet, places, n, out);
-    if (means_itself(s->address, places, n)) status = tshi_dial_resolve(NULL, s->port, places, &n);
-    if (status == TSH_OK) status = listen_at(meet, places, n, listeners, &count);
+    if (s->rank != 0) return tshi_connector_run(r, endpoints, n, out);
+    if (hides_address(s->address, endpoints, n)) status = tshi_tcp_resolve(NULL, s->port, endpoints, &n);
+    if (status == TSH_OK) status = listen_at(r, endpoints, n, listeners, &count);
     if (status != TSH_OK) return status;
-    tshi_host_plan plan = {.listeners = listeners, .n = count};
-    status = tshi_host_run(meet, &plan, NULL, out);
-    tshi_dial_close(listeners, count);
+    const tshi_acceptor_plan plan = {.listeners = listeners, .n = count};
+    status = tshi_roster_gather(r, &plan, NULL, out);
+    tshi_socket_close(listeners, count);
     return status;
-}
-
-/* --- the roster --------------------------------------------------------------------------------------------------- */
-
-double tshi_meet_patience(const tshi_settings *settings) {
-    return settings->timeout < LONGEST_MEETING ? settings->timeout : LONGEST_MEETING;
-}
-
-void tshi_roster_settings(const tshi_roster *roster, tshi_settings *settings) {
-    /* What the launcher says of a machine of its own stands; else it is counted. */
-    bool known = settings->local_known && settings->local_size == roster->size;
-    int node = roster->node[roster->rank], before = 0, here = 0;
-    for (int i = 0; i < roster->size; i++) {
-        here += roster->node[i] == node;
-        before += i < roster->rank && roster->node[i] == node;
-    }
-    settings->rank = roster->rank;
-    if (!known) settings->local_rank = before;
-    settings->local_size = here;
-    memcpy(settings->key, roster->key, sizeof settings->key);
-}
-
-const char *tshi_roster_hosts(const tshi_roster *roster, char *text, size_t size) {
-    size_t used = 0;
-    text[0] = '\0';
-    for (int node = 0; node < roster->nodes && used + 96 < size; node++) {
-        int here = 0;
-        for (int i = 0; i < roster->size; i++) here += roster->node[i] == node;
-        used += (size_t)snprintf(text + used, size - used, "%s%s: rank%s", used ? "; " : "", roster->host[node],
-                                 here > 1 ? "s" : "");
-        const char *comma = " ";
-        for (int i = 0; i < roster->size && used + 96 < size; i++) {
-            if (roster->node[i] != node) continue;
-            used += (size_t)snprintf(text + used, size - used, "%s%d", comma, i);
-            comma = ", ";
-        }
-    }
-    if (used + 96 >= size) snprintf(text + used, size - used, ", ...");
-    return text;
 }
 
 /* --- all methods -------------------------------------------------------------------------------------------------- */
 
-/* mpirun and srun start ranks on several machines without a word about where rank 0 is. */
+double tshi_rendezvous_patience(const tshi_settings *settings) {
+    return settings->timeout < LONGEST_RENDEZVOUS ? settings->timeout : LONGEST_RENDEZVOUS;
+}
+
+/* mpirun and srun start ranks on several machines without saying where rank 0 is. */
 static tsh_status check_address(const tshi_settings *s) {
     if (s->method != TSHI_INIT_ENV || s->address_known || !s->local_known || s->local_size == s->size) return TSH_OK;
     return tshi_fail(TSH_ERR_UNSUPPORTED,
@@ -163,22 +129,18 @@ static tsh_status check_address(const tshi_settings *s) {
                      s->local_size, s->size);
 }
 
-tsh_status tshi_meet_all(const tshi_settings *settings, const tsh_log *log, const tsh_allocator *allocator,
-                         double deadline, int *spokes, tshi_roster *out) {
-    static const unsigned char public_name[] = "group";
-    tshi_meet meet = {.settings = settings, .log = log, .allocator = allocator, .deadline = deadline, .spokes = spokes};
-    unsigned char digest[TSHI_HASH_SIZE];
-    meet.next_word = tshi_clock() + settings->warn_every;
-    tshi_hmac(settings->key, TSHI_KEY_SIZE, public_name, sizeof public_name, "", 0, digest);
-    memcpy(meet.group, digest, sizeof meet.group);
+tsh_status tshi_rendezvous_run(const tshi_settings *settings, const tsh_log *log, const tsh_allocator *allocator,
+                               double deadline, int *connections, tshi_roster *out) {
+    tshi_rendezvous r;
     *out = (tshi_roster){0};
-    tsh_status status = tshi_who_am_i(&meet.me);
+    tsh_status status = tshi_rendezvous_begin(settings, log, allocator, deadline, &r);
+    r.connections = connections;
     if (status == TSH_OK) status = check_address(settings);
     if (status != TSH_OK) return status;
     if (is_one_machine(settings)) {
         status = tshi_address_is_here(settings->address);
-        return status == TSH_OK ? roster_of_one_machine(&meet, out) : status;
+        return status == TSH_OK ? roster_of_one_machine(&r, out) : status;
     }
-    if (settings->method == TSHI_INIT_FILE) return tshi_meet_file(&meet, out);
-    return settings->ranks_given ? tshi_meet_many(&meet, out) : meet_at_address(&meet, out);
+    if (settings->method == TSHI_INIT_FILE) return tshi_rendezvous_file(&r, out);
+    return settings->ranks_given ? tshi_rendezvous_multicast(&r, out) : rendezvous_at_address(&r, out);
 }

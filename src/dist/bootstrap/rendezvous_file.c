@@ -1,10 +1,12 @@
-/* Meeting by a file: under its lock the first to come writes down where it listens, the others read it.
+/* The rendezvous by a file: under its lock the first rank records where it listens, the others read the record.
  *
- * The file holds one LEADER frame for each job that meets there (records.c). */
+ * The file holds one LEADER frame for each job that uses it (file_records.c). */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/bootstrap/rendezvous.h"
+#include "dist/bootstrap/connector.h"
+#include "dist/bootstrap/file_records.h"
+#include "dist/bootstrap/roster.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,14 +19,14 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* A leader on another machine that is not to be reached for so long is dead. */
+/* A leader on another machine that cannot be reached for so long is taken for dead. */
 #define PATIENCE 5.0
-/* How long a rank that is done waits for the lock, to take its record out. */
+/* How long a rank that is done waits for the lock, to remove its record. */
 #define PARTING 1.0
 
-typedef struct file_meeting {
-    tshi_meet *meet;
-    tshi_frame mine; /* what I write down when I lead */
+typedef struct file_rendezvous {
+    tshi_rendezvous *r;
+    tshi_frame mine; /* the record of this rank when it leads */
     unsigned char dead[TSHI_NONCE_SIZE];
     double unreachable_since;
     unsigned char doubtful[TSHI_NONCE_SIZE];
@@ -32,39 +34,38 @@ typedef struct file_meeting {
     int fd;
     double lock_until;
     tshi_records records;
-} file_meeting;
+} file_rendezvous;
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-static tsh_status file_fail(const file_meeting *f, const char *what) {
-    return tshi_fail_errno(errno, "rendezvous: %s %.200s", what, f->meet->settings->path);
+static tsh_status file_fail(const file_rendezvous *f, const char *what) {
+    return tshi_fail_errno(errno, "rendezvous: %s %.200s", what, f->r->settings->path);
 }
 
-static void unlock_file(file_meeting *f) {
+static void unlock_file(file_rendezvous *f) {
     if (f->fd >= 0) close(f->fd);
     f->fd = -1;
 }
 
-static tsh_status wait_for_lock(file_meeting *f) {
+static tsh_status wait_for_lock(file_rendezvous *f) {
     while (flock(f->fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR) return file_fail(f, "locking");
         if (tshi_clock() >= f->lock_until) {
-            return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: another process keeps %.200s locked",
-                             f->meet->settings->path);
+            return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: another process keeps %.200s locked", f->r->settings->path);
         }
         tshi_sleep(0.002);
     }
     return TSH_OK;
 }
 
-/* Whether the path still means the file that is locked: it may have been removed while we waited. */
-static bool is_current(const file_meeting *f, struct stat *mine) {
+/* The path still means the file that is locked: it may have been removed during the wait. */
+static bool is_current(const file_rendezvous *f, struct stat *mine) {
     struct stat there;
-    return fstat(f->fd, mine) == 0 && stat(f->meet->settings->path, &there) == 0 && mine->st_dev == there.st_dev &&
+    return fstat(f->fd, mine) == 0 && stat(f->r->settings->path, &there) == 0 && mine->st_dev == there.st_dev &&
            mine->st_ino == there.st_ino;
 }
 
-static tsh_status read_file(file_meeting *f) {
+static tsh_status read_file(file_rendezvous *f) {
     tshi_records *r = &f->records;
     r->size = 0;
     for (;;) {
@@ -75,12 +76,12 @@ static tsh_status read_file(file_meeting *f) {
         r->size += (size_t)n;
     }
     if (tshi_records_possible(r)) return TSH_OK;
-    return tshi_fail(TSH_ERR_IO, "rendezvous: %.200s holds something else; it is left alone", f->meet->settings->path);
+    return tshi_fail(TSH_ERR_IO, "rendezvous: %.200s holds something else; it is left alone", f->r->settings->path);
 }
 
-/* Open (and make), lock and read it, unless another file takes its place again and again until it is too late. */
-static tsh_status lock_file(file_meeting *f, bool make) {
-    const char *path = f->meet->settings->path;
+/* Opens (and makes), locks and reads the file, again when another has replaced it meanwhile. */
+static tsh_status lock_file(file_rendezvous *f, bool make) {
+    const char *path = f->r->settings->path;
     struct stat mine;
     for (;;) {
         f->fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | (make ? O_CREAT : 0), 0600);
@@ -101,43 +102,44 @@ static tsh_status lock_file(file_meeting *f, bool make) {
     }
 }
 
-/* Put these bytes in place of what it holds; a file with nothing in it goes, one that was made in vain too. */
-static tsh_status write_file(file_meeting *f) {
-    const tshi_records *r = &f->records;
+/* Replaces the content of the file by the records; a file without any is removed, one that was made in vain too. */
+static tsh_status write_file(file_rendezvous *f) {
+    const tshi_records *records = &f->records;
     struct stat s;
-    if (r->size == 0) return unlink(f->meet->settings->path) == 0 ? TSH_OK : file_fail(f, "removing");
-    bool written = tshi_file_fits(r->size) && pwrite(f->fd, r->bytes, r->size, 0) == (ssize_t)r->size &&
-                   ftruncate(f->fd, (off_t)r->size) == 0;
+    if (records->size == 0) return unlink(f->r->settings->path) == 0 ? TSH_OK : file_fail(f, "removing");
+    bool written = tshi_file_fits(records->size) &&
+                   pwrite(f->fd, records->bytes, records->size, 0) == (ssize_t)records->size &&
+                   ftruncate(f->fd, (off_t)records->size) == 0;
     if (written) return TSH_OK;
     tsh_status status = file_fail(f, "writing");
-    if (fstat(f->fd, &s) == 0 && s.st_size == 0) unlink(f->meet->settings->path);
+    if (fstat(f->fd, &s) == 0 && s.st_size == 0) unlink(f->r->settings->path);
     return status;
 }
 
-/* Take out the records of this process and of the dead; without others the file goes. */
-static void tidy_file(file_meeting *f, double lock_until) {
+/* Removes the records of this process and of dead ones, and a file without other records. */
+static void tidy_file(file_rendezvous *f, double lock_until) {
     tshi_frame leader;
     bool found;
     f->lock_until = lock_until;
     if (lock_file(f, false) != TSH_OK) return;
-    bool changed = tshi_records_sort(&f->records, f->meet, f->mine.nonce, f->dead, &leader, &found);
+    bool changed = tshi_records_sort(&f->records, f->r, f->mine.nonce, f->dead, &leader, &found);
     if (changed || f->records.size == 0) write_file(f);
     unlock_file(f);
 }
 
-/* --- looking ------------------------------------------------------------------------------------------------------ */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* Write myself down unless somebody leads already. */
-static tsh_status look_or_lead(file_meeting *f, tshi_frame *leader, bool *found) {
-    f->lock_until = f->meet->deadline;
+/* Finds the leader of this job, or records this rank as the leader. */
+static tsh_status find_or_lead(file_rendezvous *f, tshi_frame *leader, bool *found) {
+    f->lock_until = f->r->deadline;
     tsh_status status = lock_file(f, true);
     if (status != TSH_OK) return status;
-    bool changed = tshi_records_sort(&f->records, f->meet, f->mine.nonce, f->dead, leader, found);
+    bool changed = tshi_records_sort(&f->records, f->r, f->mine.nonce, f->dead, leader, found);
     if (!*found) {
-        if (tshi_records_add(&f->records, f->meet, &f->mine)) {
+        if (tshi_records_add(&f->records, f->r, &f->mine)) {
             status = write_file(f);
         } else {
-            status = tshi_fail(TSH_ERR_IO, "rendezvous: too many jobs meet at %.200s", f->meet->settings->path);
+            status = tshi_fail(TSH_ERR_IO, "rendezvous: too many jobs use %.200s", f->r->settings->path);
         }
     } else if (changed) {
         status = write_file(f);
@@ -148,7 +150,7 @@ static tsh_status look_or_lead(file_meeting *f, tshi_frame *leader, bool *found)
 
 /* --- leading ------------------------------------------------------------------------------------------------------ */
 
-/* A file on a disk of this machine is seen by this machine alone. */
+/* Other machines cannot see a file on a disk of this one. */
 static bool is_local_file(const char *path) {
     static const long kinds[] = {EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC,  BTRFS_SUPER_MAGIC,    TMPFS_MAGIC,
                                  RAMFS_MAGIC,      F2FS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC};
@@ -165,69 +167,69 @@ static bool is_local_file(const char *path) {
 }
 
 /* One port, for IPv4 and where it can be had for IPv6. */
-static tsh_status listen_somewhere(file_meeting *f, int listeners[2], int *n) {
-    tshi_place_at place = {.length = sizeof(struct sockaddr_in)};
-    struct sockaddr_in *v4 = (void *)&place.address;
-    bool local = is_local_file(f->meet->settings->path);
+static tsh_status listen_somewhere(file_rendezvous *f, int listeners[2], int *n) {
+    tshi_endpoint endpoint = {.length = sizeof(struct sockaddr_in)};
+    struct sockaddr_in *v4 = (void *)&endpoint.address;
+    bool local = is_local_file(f->r->settings->path);
     *v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(local ? INADDR_LOOPBACK : INADDR_ANY)};
-    listeners[0] = tshi_dial_listen(&place, false);
+    listeners[0] = tshi_tcp_listen(&endpoint, false);
     *n = 0;
     if (listeners[0] < 0) return tshi_fail_errno(errno, "rendezvous: listening");
-    f->mine.port = tshi_dial_port(listeners[0]);
+    f->mine.port = tshi_tcp_port(listeners[0]);
     *n = 1;
     if (local) return TSH_OK;
-    tshi_place_at both = {.length = sizeof(struct sockaddr_in6)};
+    tshi_endpoint both = {.length = sizeof(struct sockaddr_in6)};
     struct sockaddr_in6 *v6 = (void *)&both.address;
     *v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)f->mine.port)};
-    listeners[1] = tshi_dial_listen(&both, false);
+    listeners[1] = tshi_tcp_listen(&both, false);
     if (listeners[1] >= 0) *n = 2;
     return TSH_OK;
 }
 
-static void withdraw(void *user) {
-    file_meeting *f = user;
+static void remove_record(void *user) {
+    file_rendezvous *f = user;
     double parting = tshi_clock() + PARTING;
-    tidy_file(f, parting > f->meet->deadline ? parting : f->meet->deadline);
+    tidy_file(f, parting > f->r->deadline ? parting : f->r->deadline);
 }
 
-/* A look without the lock: my nonce is there or, perhaps, not. */
-static bool is_written(file_meeting *f) {
-    int fd = open(f->meet->settings->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+/* Reads without the lock: the record of this rank is there or, perhaps, not. */
+static bool is_recorded(file_rendezvous *f) {
+    int fd = open(f->r->settings->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     if (fd < 0) return false;
     ssize_t n = read(fd, f->records.bytes, sizeof f->records.bytes);
     close(fd);
     return n > 0 && memmem(f->records.bytes, (size_t)n, f->mine.nonce, sizeof f->mine.nonce);
 }
 
-/* Whoever removes the file makes those who come later find nobody: write it again, or give way to who has. */
-static bool still_leading(void *user) {
-    file_meeting *f = user;
+/* A removed file hides this rank from later ones: it is written again, unless another rank has done so and leads. */
+static bool still_leads(void *user) {
+    file_rendezvous *f = user;
     tshi_frame leader;
     bool found = false;
-    if (is_written(f)) return true;
-    return look_or_lead(f, &leader, &found) == TSH_OK && !found;
+    if (is_recorded(f)) return true;
+    return find_or_lead(f, &leader, &found) == TSH_OK && !found;
 }
 
 /* --- following ---------------------------------------------------------------------------------------------------- */
 
-static tshi_guest_end follow(file_meeting *f, const tshi_frame *leader, tsh_status *status, tshi_roster *out) {
-    tshi_place_at places[TSHI_PLACES];
-    char words[160] = "", where[TSHI_PLACE_TEXT] = "";
+static tshi_connect_end follow(file_rendezvous *f, const tshi_frame *leader, tsh_status *status, tshi_roster *out) {
+    tshi_endpoint endpoints[TSHI_ENDPOINTS];
+    char reason[160] = "", where[TSHI_ENDPOINT_TEXT] = "";
     int n = 0;
-    bool here = tshi_who_same_host(&leader->who, &f->meet->me);
-    tshi_guest_end end = TSHI_GUEST_NOBODY;
-    tsh_status known = tshi_dial_resolve(here ? "127.0.0.1" : leader->who.host, leader->port, places, &n);
-    if (known != TSH_OK) snprintf(words, sizeof words, "%.150s", tsh_error_message());
-    for (int i = 0; i < n && end != TSHI_GUEST_DONE; i++) {
-        tshi_dial_text(&places[i], where);
-        end = tshi_guest_try(f->meet, &places[i], leader->nonce, 3.0, status, out, words, sizeof words);
+    bool here = tshi_process_same_machine(&leader->process, &f->r->me);
+    tshi_connect_end end = TSHI_CONNECT_FAILED;
+    tsh_status known = tshi_tcp_resolve(here ? "127.0.0.1" : leader->process.host, leader->port, endpoints, &n);
+    if (known != TSH_OK) snprintf(reason, sizeof reason, "%.150s", tsh_error_message());
+    for (int i = 0; i < n && end != TSHI_CONNECT_ANSWERED; i++) {
+        tshi_endpoint_text(&endpoints[i], where);
+        end = tshi_connector_try(f->r, &endpoints[i], leader->nonce, 3.0, status, out, reason, sizeof reason);
     }
-    if (end == TSHI_GUEST_DONE) return end;
-    if (tshi_warning_due(&f->meet->next_word, f->meet->settings->warn_every)) {
-        tshi_log(f->meet->log, TSH_LOG_WARNING, "rendezvous: process %u waits for process %u on %s at %s (%s)",
-                 f->meet->me.process, leader->who.process, leader->who.host, where, words);
+    if (end == TSHI_CONNECT_ANSWERED) return end;
+    if (tshi_warning_due(&f->r->next_warning, f->r->settings->warn_every)) {
+        tshi_log(f->r->log, TSH_LOG_WARNING, "rendezvous: process %u waits for process %u on %s at %s (%s)",
+                 f->r->me.number, leader->process.number, leader->process.host, where, reason);
     }
-    /* Of a process here the file's next reading tells whether it is alive. */
+    /* The next reading of the file finds out whether a process of this machine is alive. */
     if (here) return end;
     if (memcmp(f->doubtful, leader->nonce, sizeof f->doubtful) != 0) {
         memcpy(f->doubtful, leader->nonce, sizeof f->doubtful);
@@ -238,68 +240,72 @@ static tshi_guest_end follow(file_meeting *f, const tshi_frame *leader, tsh_stat
     return end;
 }
 
-static tsh_status meet_by(file_meeting *f, int *listeners, int n, tshi_roster *out) {
+static tsh_status find_each_other(file_rendezvous *f, int *listeners, int n, tshi_roster *out) {
     tsh_status status = TSH_OK;
-    tshi_host_plan plan = {
-        .listeners = listeners, .n = n, .leader = f->mine.nonce, .tick = still_leading, .closing = withdraw, .user = f};
+    tshi_acceptor_plan plan = {.listeners = listeners,
+                               .n = n,
+                               .leader = f->mine.nonce,
+                               .tick = still_leads,
+                               .closing = remove_record,
+                               .user = f};
     for (double pause = 0.002;; pause = pause < 0.1 ? pause * 2 : pause) {
         tshi_frame leader;
-        bool found = false, again = false;
-        status = look_or_lead(f, &leader, &found);
+        bool found = false, stopped = false;
+        status = find_or_lead(f, &leader, &found);
         if (status != TSH_OK) return status;
         if (!found) {
-            status = tshi_host_run(f->meet, &plan, &again, out);
-            if (!again) return status;
-        } else if (follow(f, &leader, &status, out) == TSHI_GUEST_DONE) {
+            status = tshi_roster_gather(f->r, &plan, &stopped, out);
+            if (!stopped) return status;
+        } else if (follow(f, &leader, &status, out) == TSHI_CONNECT_ANSWERED) {
             return status;
         }
-        if (tshi_clock() >= f->meet->deadline) {
+        if (tshi_clock() >= f->r->deadline) {
             return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: %.200s names process %u on %s, which does not answer",
-                             f->meet->settings->path, leader.who.process, leader.who.host);
+                             f->r->settings->path, leader.process.number, leader.process.host);
         }
         tshi_sleep(pause);
     }
 }
 
-/* Whatever has failed, this rank leaves no record, its own or that of a leader that has died. The words of the failure
- * stay. */
-static void give_up(file_meeting *f) {
+/* After a failure this rank leaves no record, neither its own nor that of a dead leader. The message of the failure is
+ * kept. */
+static void give_up(file_rendezvous *f) {
     char words[TSHI_MESSAGE_SIZE];
     snprintf(words, sizeof words, "%s", tsh_error_message());
     tidy_file(f, tshi_clock() + PARTING);
     tshi_fail(TSH_OK, "%s", words);
 }
 
-tsh_status tshi_meet_file(tshi_meet *meet, tshi_roster *out) {
+tsh_status tshi_rendezvous_file(tshi_rendezvous *r, tshi_roster *out) {
     int listeners[2] = {-1, -1}, n = 0;
-    file_meeting *f = tshi_calloc(meet->allocator, 1, sizeof *f);
+    file_rendezvous *f = tshi_calloc(r->allocator, 1, sizeof *f);
     if (!f) return TSH_ERR_MEMORY;
-    f->meet = meet;
+    f->r = r;
     f->fd = -1;
-    f->mine.who = meet->me;
-    memcpy(f->mine.group, meet->group, sizeof f->mine.group);
+    f->mine.process = r->me;
+    memcpy(f->mine.group, r->group, sizeof f->mine.group);
     tsh_status status = TSH_OK;
     if (!tshi_random_bytes(f->mine.nonce, sizeof f->mine.nonce)) status = tshi_fail_errno(errno, "rendezvous: random");
     if (status == TSH_OK) status = listen_somewhere(f, listeners, &n);
-    if (status == TSH_OK) status = meet_by(f, listeners, n, out);
+    if (status == TSH_OK) status = find_each_other(f, listeners, n, out);
     if (status != TSH_OK) give_up(f);
-    tshi_dial_close(listeners, n);
-    tshi_free(meet->allocator, f);
+    tshi_socket_close(listeners, n);
+    tshi_free(r->allocator, f);
     return status;
 }
 
-void tshi_meet_tidy(const char *init_method) {
+void tshi_rendezvous_tidy(const char *init_method) {
     static const char scheme[] = "file://";
     tsh_allocator allocator = tshi_allocator_resolve(NULL);
     tshi_settings *settings = tshi_calloc(&allocator, 1, sizeof *settings);
-    file_meeting *f = tshi_calloc(&allocator, 1, sizeof *f);
-    tshi_meet meet = {.settings = settings, .allocator = &allocator};
+    file_rendezvous *f = tshi_calloc(&allocator, 1, sizeof *f);
+    tshi_rendezvous r = {.settings = settings, .allocator = &allocator};
     bool named = init_method && !strncmp(init_method, scheme, strlen(scheme));
     const char *path = named ? init_method + strlen(scheme) : "";
     bool usable = settings && f && path[0] == '/' && strlen(path) < sizeof settings->path;
-    if (usable && tshi_who_am_i(&meet.me) == TSH_OK) {
+    if (usable && tshi_process_self(&r.me) == TSH_OK) {
         memcpy(settings->path, path, strlen(path) + 1);
-        f->meet = &meet;
+        f->r = &r;
         f->fd = -1;
         tidy_file(f, tshi_clock() + PARTING);
     }

@@ -1,13 +1,15 @@
-/* Meeting by a multicast address: everybody tells everybody that it is there, until somebody leads.
+/* The rendezvous by a multicast address: ranks announce themselves until one leads.
  *
- * That is who hears of nobody with a lower nonce, once it has heard of all or for a moment; it says so, and the others
- * go there as soon as they hear it. Of two leaders the higher gives up. Whoever hears of a lower one falls silent, so
- * that a crowd makes little noise; who is not heard of for a while is forgotten. Who hears of another world size leads
- * and follows no more; it goes on telling its own for a moment, and all who do not agree have heard of it. */
+ * A rank leads when it has received no announcement with a lower nonce, once it knows of all ranks or after a moment. It
+ * announces that, and the others connect to it. Of two leaders the one with the higher nonce gives up. A rank that knows
+ * of a lower nonce falls silent, so that many ranks send little; one that is silent for a while is forgotten. A rank that
+ * receives another world size leads and follows no more; it announces its own for a moment, so that all ranks that do
+ * not agree learn of it. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/bootstrap/rendezvous.h"
+#include "dist/bootstrap/connector.h"
+#include "dist/bootstrap/roster.h"
 
 #include <errno.h>
 #include <ifaddrs.h>
@@ -19,166 +21,166 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TELL_EVERY 0.1
-#define FORGET     1.5
-/* How long nobody lower is to be heard of before one leads who has not heard of all. */
+#define ANNOUNCE_EVERY 0.1
+#define FORGET_AFTER   1.5
+/* How long no lower nonce may come before a rank leads that does not know of all ranks. */
 #define MOMENT 0.3
-/* How long those who contradict each other go on telling it. */
+/* How long ranks that contradict each other go on announcing it. */
 #define GRACE 2.0
-/* So few may all answer a new voice at once. */
+/* So few ranks may all answer a new one at once. */
 #define FEW        32
 #define INTERFACES 32
 #define PATHS      4
 /* Datagrams taken in a row: a good one costs as much to check as a false one. */
 #define AT_ONCE 1024
 
-/* Somebody heard of, and the addresses that its words came from. */
-typedef struct voice {
+/* A rank whose announcements have come, and the addresses that they came from. */
+typedef struct announcer {
     unsigned char nonce[TSHI_NONCE_SIZE];
-    bool leading;
-    double heard;
+    bool leads;
+    double last;
     int port, paths;
-    tshi_place_at path[PATHS];
-} voice;
+    tshi_endpoint path[PATHS];
+} announcer;
 
-typedef struct crowd {
-    tshi_meet *meet;
-    tshi_place_at place;
+typedef struct multicast {
+    tshi_rendezvous *r;
+    tshi_endpoint endpoint;
     int socket, listener;
     unsigned interfaces[INTERFACES];
     int n_interfaces;
     tshi_frame mine;
-    voice *voices; /* [n], of `room`, which grows up to `most`: others than this process */
+    announcer *others; /* [n], of `room`, which grows up to `most` */
     int n, room, most;
-    double start, next_tell, deadline;
-    bool told; /* else: even if a lower one is there */
+    double start, next_announcement, deadline;
+    bool announced; /* false: announces itself even where a lower nonce is known */
     char contradiction[TSHI_MESSAGE_SIZE];
-    char words[TSHI_LINE]; /* why the last leader could not be followed */
-} crowd;
+    char reasons[TSHI_LINE]; /* why the last leader could not be followed */
+} multicast;
 
 /* --- the address -------------------------------------------------------------------------------------------------- */
 
-/* Every interface that is up, the loopback too: ranks of one machine meet without a network. */
-static void find_interfaces(crowd *c) {
+/* Every interface that is up, the loopback too: ranks of one machine need no network. */
+static void find_interfaces(multicast *m) {
     struct ifaddrs *all = NULL;
-    int family = c->place.address.ss_family;
-    unsigned scope = family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&c->place.address)->sin6_scope_id : 0;
+    int family = m->endpoint.address.ss_family;
+    unsigned scope = family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&m->endpoint.address)->sin6_scope_id : 0;
     if (getifaddrs(&all) != 0) return;
-    for (const struct ifaddrs *a = all; a && c->n_interfaces < INTERFACES; a = a->ifa_next) {
+    for (const struct ifaddrs *a = all; a && m->n_interfaces < INTERFACES; a = a->ifa_next) {
         if (!a->ifa_addr || a->ifa_addr->sa_family != family || !(a->ifa_flags & IFF_UP)) continue;
         unsigned index = if_nametoindex(a->ifa_name);
         bool known = index == 0 || (scope != 0 && scope != index);
-        for (int i = 0; i < c->n_interfaces; i++) known = known || c->interfaces[i] == index;
-        if (!known) c->interfaces[c->n_interfaces++] = index;
+        for (int i = 0; i < m->n_interfaces; i++) known = known || m->interfaces[i] == index;
+        if (!known) m->interfaces[m->n_interfaces++] = index;
     }
     freeifaddrs(all);
 }
 
-static bool join_group(crowd *c, unsigned interface) {
+static bool join_group(multicast *m, unsigned interface) {
     struct group_req request = {.gr_interface = interface};
-    bool v6 = c->place.address.ss_family == AF_INET6;
-    memcpy(&request.gr_group, &c->place.address, sizeof c->place.address);
-    return setsockopt(c->socket, v6 ? IPPROTO_IPV6 : IPPROTO_IP, MCAST_JOIN_GROUP, &request, sizeof request) == 0;
+    bool v6 = m->endpoint.address.ss_family == AF_INET6;
+    memcpy(&request.gr_group, &m->endpoint.address, sizeof m->endpoint.address);
+    return setsockopt(m->socket, v6 ? IPPROTO_IPV6 : IPPROTO_IP, MCAST_JOIN_GROUP, &request, sizeof request) == 0;
 }
 
-static tsh_status open_group(crowd *c) {
-    const tshi_settings *s = c->meet->settings;
+static tsh_status open_group(multicast *m) {
+    const tshi_settings *s = m->r->settings;
     const int on = 1;
-    bool v6 = c->place.address.ss_family == AF_INET6;
+    bool v6 = m->endpoint.address.ss_family == AF_INET6;
     int joined = 0;
-    c->socket = socket(c->place.address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (c->socket < 0) return tshi_fail_errno(errno, "rendezvous: socket");
-    setsockopt(c->socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    setsockopt(c->socket, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_MULTICAST_LOOP : IP_MULTICAST_LOOP, &on, sizeof on);
-    if (bind(c->socket, (const void *)&c->place.address, c->place.length) != 0) {
+    m->socket = socket(m->endpoint.address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (m->socket < 0) return tshi_fail_errno(errno, "rendezvous: socket");
+    setsockopt(m->socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    setsockopt(m->socket, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_MULTICAST_LOOP : IP_MULTICAST_LOOP, &on, sizeof on);
+    if (bind(m->socket, (const void *)&m->endpoint.address, m->endpoint.length) != 0) {
         return tshi_fail_errno(errno, "rendezvous: listening at %s:%d", s->address, s->port);
     }
-    find_interfaces(c);
-    for (int i = 0; i < c->n_interfaces; i++) joined += join_group(c, c->interfaces[i]);
+    find_interfaces(m);
+    for (int i = 0; i < m->n_interfaces; i++) joined += join_group(m, m->interfaces[i]);
     if (joined > 0) return TSH_OK;
     return tshi_fail_errno(errno, "rendezvous: no network interface takes part in %s", s->address);
 }
 
-/* A port of our own, in the address's family. */
-static tsh_status open_listener(crowd *c) {
-    tshi_place_at place = {.length = sizeof(struct sockaddr_in)};
-    *(struct sockaddr_in *)(void *)&place.address = (struct sockaddr_in){.sin_family = AF_INET};
-    if (c->place.address.ss_family == AF_INET6) {
-        place.length = sizeof(struct sockaddr_in6);
-        *(struct sockaddr_in6 *)(void *)&place.address = (struct sockaddr_in6){.sin6_family = AF_INET6};
+/* A port that the system chooses, in the address's family. */
+static tsh_status open_listener(multicast *m) {
+    tshi_endpoint endpoint = {.length = sizeof(struct sockaddr_in)};
+    *(struct sockaddr_in *)(void *)&endpoint.address = (struct sockaddr_in){.sin_family = AF_INET};
+    if (m->endpoint.address.ss_family == AF_INET6) {
+        endpoint.length = sizeof(struct sockaddr_in6);
+        *(struct sockaddr_in6 *)(void *)&endpoint.address = (struct sockaddr_in6){.sin6_family = AF_INET6};
     }
-    c->listener = tshi_dial_listen(&place, false);
-    if (c->listener < 0) return tshi_fail_errno(errno, "rendezvous: listening");
-    c->mine.port = tshi_dial_port(c->listener);
+    m->listener = tshi_tcp_listen(&endpoint, false);
+    if (m->listener < 0) return tshi_fail_errno(errno, "rendezvous: listening");
+    m->mine.port = tshi_tcp_port(m->listener);
     return TSH_OK;
 }
 
-/* --- telling and hearing ------------------------------------------------------------------------------------------ */
+/* --- announcing and receiving ------------------------------------------------------------------------------------------ */
 
-static bool is_lower(const voice *v, const crowd *c) {
-    return memcmp(v->nonce, c->mine.nonce, sizeof v->nonce) < 0;
+static bool is_lower(const announcer *v, const multicast *m) {
+    return memcmp(v->nonce, m->mine.nonce, sizeof v->nonce) < 0;
 }
 
-static bool somebody_is_lower(const crowd *c) {
-    for (int i = 0; i < c->n; i++) {
-        if (is_lower(&c->voices[i], c)) return true;
+static bool knows_lower(const multicast *m) {
+    for (int i = 0; i < m->n; i++) {
+        if (is_lower(&m->others[i], m)) return true;
     }
     return false;
 }
 
-static void tell(crowd *c) {
+static void announce(multicast *m) {
     unsigned char bytes[TSHI_WIRE_MOST];
-    tshi_seal seal = {c->meet->settings->key, NULL};
-    if (tshi_clock() < c->next_tell) return;
-    c->next_tell = tshi_clock() + TELL_EVERY;
-    if (c->told && !c->mine.leading && somebody_is_lower(c)) return;
-    c->told = true;
-    size_t size = tshi_wire_write(TSHI_NEWS, &c->mine, &seal, bytes);
-    bool v6 = c->place.address.ss_family == AF_INET6;
-    for (int i = 0; i < c->n_interfaces; i++) {
-        struct ip_mreqn v4 = {.imr_ifindex = (int)c->interfaces[i]};
-        int index = (int)c->interfaces[i];
+    tshi_seal seal = {m->r->settings->key, NULL};
+    if (tshi_clock() < m->next_announcement) return;
+    m->next_announcement = tshi_clock() + ANNOUNCE_EVERY;
+    if (m->announced && !m->mine.leads && knows_lower(m)) return;
+    m->announced = true;
+    size_t size = tshi_wire_write(TSHI_ANNOUNCEMENT, &m->mine, &seal, bytes);
+    bool v6 = m->endpoint.address.ss_family == AF_INET6;
+    for (int i = 0; i < m->n_interfaces; i++) {
+        struct ip_mreqn v4 = {.imr_ifindex = (int)m->interfaces[i]};
+        int index = (int)m->interfaces[i];
         if (v6)
-            setsockopt(c->socket, IPPROTO_IPV6, IPV6_MULTICAST_IF, &index, sizeof index);
+            setsockopt(m->socket, IPPROTO_IPV6, IPV6_MULTICAST_IF, &index, sizeof index);
         else
-            setsockopt(c->socket, IPPROTO_IP, IP_MULTICAST_IF, &v4, sizeof v4);
-        tshi_place_at to = c->place;
-        if (v6) ((struct sockaddr_in6 *)(void *)&to.address)->sin6_scope_id = c->interfaces[i];
-        sendto(c->socket, bytes, size, MSG_NOSIGNAL, (const void *)&to.address, to.length);
+            setsockopt(m->socket, IPPROTO_IP, IP_MULTICAST_IF, &v4, sizeof v4);
+        tshi_endpoint to = m->endpoint;
+        if (v6) ((struct sockaddr_in6 *)(void *)&to.address)->sin6_scope_id = m->interfaces[i];
+        sendto(m->socket, bytes, size, MSG_NOSIGNAL, (const void *)&to.address, to.length);
     }
 }
 
-static void tell_at_once(crowd *c) {
-    c->told = false;
-    c->next_tell = 0;
+static void announce_at_once(multicast *m) {
+    m->announced = false;
+    m->next_announcement = 0;
 }
 
-static voice *voice_of(crowd *c, const unsigned char *nonce) {
-    for (int i = 0; i < c->n; i++) {
-        if (!memcmp(c->voices[i].nonce, nonce, TSHI_NONCE_SIZE)) return &c->voices[i];
+static announcer *announcer_of(multicast *m, const unsigned char *nonce) {
+    for (int i = 0; i < m->n; i++) {
+        if (!memcmp(m->others[i].nonce, nonce, TSHI_NONCE_SIZE)) return &m->others[i];
     }
-    void *voices = c->voices;
-    bool full = c->n == c->most;
-    if (!full) full = tshi_grow(c->meet->allocator, &voices, &c->room, c->n + 1, sizeof *c->voices) != TSH_OK;
-    c->voices = voices;
+    void *others = m->others;
+    bool full = m->n == m->most;
+    if (!full) full = tshi_grow(m->r->allocator, &others, &m->room, m->n + 1, sizeof *m->others) != TSH_OK;
+    m->others = others;
     if (full) return NULL;
-    voice *v = &c->voices[c->n++];
-    *v = (voice){0};
+    announcer *v = &m->others[m->n++];
+    *v = (announcer){0};
     memcpy(v->nonce, nonce, TSHI_NONCE_SIZE);
-    /* It may have heard of all once it hears of me. */
-    if (c->meet->settings->size <= FEW && is_lower(v, c)) tell_at_once(c);
+    /* It may know of all ranks once it knows of this one. */
+    if (m->r->settings->size <= FEW && is_lower(v, m)) announce_at_once(m);
     return v;
 }
 
-static void set_port(tshi_place_at *place, int port) {
-    if (place->address.ss_family == AF_INET6)
-        ((struct sockaddr_in6 *)(void *)&place->address)->sin6_port = htons((uint16_t)port);
+static void set_port(tshi_endpoint *endpoint, int port) {
+    if (endpoint->address.ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)(void *)&endpoint->address)->sin6_port = htons((uint16_t)port);
     else
-        ((struct sockaddr_in *)(void *)&place->address)->sin_port = htons((uint16_t)port);
+        ((struct sockaddr_in *)(void *)&endpoint->address)->sin_port = htons((uint16_t)port);
 }
 
-static void add_path(voice *v, tshi_place_at from, int port) {
-    if (v->port != port) v->paths = 0; /* it leads again, elsewhere */
+static void add_path(announcer *v, tshi_endpoint from, int port) {
+    if (v->port != port) v->paths = 0; /* it leads again, at another port */
     v->port = port;
     set_port(&from, port);
     for (int i = 0; i < v->paths; i++) {
@@ -187,156 +189,148 @@ static void add_path(voice *v, tshi_place_at from, int port) {
     if (v->paths < PATHS) v->path[v->paths++] = from;
 }
 
-static void forget(crowd *c) {
+static void forget(multicast *m) {
     double now = tshi_clock();
-    for (int i = c->n - 1; i >= 0; i--) {
-        if (now - c->voices[i].heard > FORGET) c->voices[i] = c->voices[--c->n];
+    for (int i = m->n - 1; i >= 0; i--) {
+        if (now - m->others[i].last > FORGET_AFTER) m->others[i] = m->others[--m->n];
     }
 }
 
-static const char *name_of(int rank, const tshi_who *who, char *text, size_t size) {
-    if (rank >= 0)
-        snprintf(text, size, "rank %d on %s", rank, who->host);
-    else
-        snprintf(text, size, "process %u on %s", who->process, who->host);
-    return text;
-}
-
-static void contradict(crowd *c, const tshi_frame *news) {
+static void contradict(multicast *m, const tshi_frame *frame) {
     char me[TSHI_HOST_SIZE + 32], other[TSHI_HOST_SIZE + 32];
-    const tshi_settings *s = c->meet->settings;
-    if (c->contradiction[0]) return;
-    snprintf(c->contradiction, sizeof c->contradiction, "%s says WORLD_SIZE=%d, %s says WORLD_SIZE=%d",
-             name_of(s->rank, &c->meet->me, me, sizeof me), s->size,
-             name_of(news->rank, &news->who, other, sizeof other), news->size);
+    const tshi_settings *s = m->r->settings;
+    if (m->contradiction[0]) return;
+    snprintf(m->contradiction, sizeof m->contradiction, "%s says WORLD_SIZE=%d, %s says WORLD_SIZE=%d",
+             tshi_rank_name(s->rank, &m->r->me, me, sizeof me), s->size,
+             tshi_rank_name(frame->rank, &frame->process, other, sizeof other), frame->size);
     double soon = tshi_clock() + GRACE;
-    if (soon < c->deadline) c->deadline = soon;
-    tell_at_once(c);
+    if (soon < m->deadline) m->deadline = soon;
+    announce_at_once(m);
 }
 
-/* Everything that has come; at most so much that an address full of noise does not keep us. */
-static void hear(crowd *c) {
-    tshi_seal seal = {c->meet->settings->key, NULL};
+/* Takes the announcements that have come; not so many that an address full of noise would hold this rank up. */
+static void receive(multicast *m) {
+    tshi_seal seal = {m->r->settings->key, NULL};
     for (int i = 0; i < AT_ONCE; i++) {
         unsigned char bytes[TSHI_WIRE_MOST];
-        tshi_place_at from = {.length = sizeof from.address};
-        tshi_frame news;
-        ssize_t n = recvfrom(c->socket, bytes, sizeof bytes, MSG_TRUNC, (void *)&from.address, &from.length);
+        tshi_endpoint from = {.length = sizeof from.address};
+        tshi_frame frame;
+        ssize_t n = recvfrom(m->socket, bytes, sizeof bytes, MSG_TRUNC, (void *)&from.address, &from.length);
         if (n < 0) break;
-        if ((size_t)n > sizeof bytes || !tshi_wire_read(TSHI_NEWS, bytes, (size_t)n, &seal, &news)) continue;
-        if (!memcmp(news.nonce, c->mine.nonce, sizeof news.nonce)) continue;
-        if (news.size != c->meet->settings->size) contradict(c, &news);
-        voice *v = news.size == c->meet->settings->size ? voice_of(c, news.nonce) : NULL;
+        if ((size_t)n > sizeof bytes || !tshi_wire_read(TSHI_ANNOUNCEMENT, bytes, (size_t)n, &seal, &frame)) continue;
+        if (!memcmp(frame.nonce, m->mine.nonce, sizeof frame.nonce)) continue;
+        if (frame.size != m->r->settings->size) contradict(m, &frame);
+        announcer *v = frame.size == m->r->settings->size ? announcer_of(m, frame.nonce) : NULL;
         if (!v) continue;
-        v->heard = tshi_clock();
-        v->leading = news.leading;
-        add_path(v, from, news.port);
+        v->last = tshi_clock();
+        v->leads = frame.leads;
+        add_path(v, from, frame.port);
     }
-    forget(c);
+    forget(m);
 }
 
-/* The lowest of those that lead. */
-static const voice *leader(const crowd *c) {
-    const voice *leading = NULL;
-    for (int i = 0; i < c->n; i++) {
-        const voice *v = &c->voices[i];
-        if (v->leading && (!leading || memcmp(v->nonce, leading->nonce, sizeof v->nonce) < 0)) leading = v;
+/* The leader with the lowest nonce; NULL: no rank leads. */
+static const announcer *leader(const multicast *m) {
+    const announcer *leading = NULL;
+    for (int i = 0; i < m->n; i++) {
+        const announcer *v = &m->others[i];
+        if (v->leads && (!leading || memcmp(v->nonce, leading->nonce, sizeof v->nonce) < 0)) leading = v;
     }
     return leading;
 }
 
-static bool is_my_turn(const crowd *c) {
-    bool heard_enough = c->n + 1 >= c->meet->settings->size || tshi_clock() - c->start > MOMENT;
-    return heard_enough && !somebody_is_lower(c);
+static bool is_my_turn(const multicast *m) {
+    bool knows_enough = m->n + 1 >= m->r->settings->size || tshi_clock() - m->start > MOMENT;
+    return knows_enough && !knows_lower(m);
 }
 
-/* --- meeting ------------------------------------------------------------------------------------------------------ */
+/* --- leading and following ------------------------------------------------------------------------------------------------------ */
 
-/* While I lead: go on telling. A lower one who leads as well has precedence. Who has come hears of a contradiction as I
- * do, when I send nobody an answer. */
-static bool still_leading(void *user) {
-    crowd *c = user;
-    hear(c);
-    if (c->contradiction[0]) return false;
-    for (int i = 0; i < c->n; i++) {
-        if (c->voices[i].leading && is_lower(&c->voices[i], c)) return false;
+/* While this rank leads it goes on announcing itself. A leader with a lower nonce has precedence. Peers that have
+ * connected learn of a contradiction as this rank does, when it sends them no answer. */
+static bool still_leads(void *user) {
+    multicast *m = user;
+    receive(m);
+    if (m->contradiction[0]) return false;
+    for (int i = 0; i < m->n; i++) {
+        if (m->others[i].leads && is_lower(&m->others[i], m)) return false;
     }
-    tell(c);
+    announce(m);
     return true;
 }
 
-static void wait_for_news(crowd *c) {
-    struct pollfd p = {.fd = c->socket, .events = POLLIN};
-    double left = c->next_tell - tshi_clock();
+static void wait_for_announcements(multicast *m) {
+    struct pollfd p = {.fd = m->socket, .events = POLLIN};
+    double left = m->next_announcement - tshi_clock();
     poll(&p, 1, left > 0 ? (int)(left * 1000) + 1 : 0);
-    if (!tshi_warning_due(&c->meet->next_word, c->meet->settings->warn_every)) return;
-    tshi_log(c->meet->log, TSH_LOG_WARNING, "rendezvous: process %u has heard of %d/%d at %s:%d", c->meet->me.process,
-             c->n + 1, c->meet->settings->size, c->meet->settings->address, c->meet->settings->port);
+    if (!tshi_warning_due(&m->r->next_warning, m->r->settings->warn_every)) return;
+    tshi_log(m->r->log, TSH_LOG_WARNING, "rendezvous: process %u knows of %d/%d at %s:%d", m->r->me.number, m->n + 1,
+             m->r->settings->size, m->r->settings->address, m->r->settings->port);
 }
 
-static tshi_guest_end follow(crowd *c, const voice *v, tsh_status *status, tshi_roster *out) {
-    tshi_guest_end end = TSHI_GUEST_NOBODY;
+static tshi_connect_end follow(multicast *m, const announcer *v, tsh_status *status, tshi_roster *out) {
+    tshi_connect_end end = TSHI_CONNECT_FAILED;
     size_t used = 0;
-    for (int i = 0; i < v->paths && end != TSHI_GUEST_DONE; i++) {
-        char why[160] = "", where[TSHI_PLACE_TEXT];
-        end = tshi_guest_try(c->meet, &v->path[i], v->nonce, 1.0, status, out, why, sizeof why);
-        if (used >= sizeof c->words) continue;
-        used += (size_t)snprintf(c->words + used, sizeof c->words - used, "; %s: %s",
-                                 tshi_dial_text(&v->path[i], where), why);
+    for (int i = 0; i < v->paths && end != TSHI_CONNECT_ANSWERED; i++) {
+        char reason[160] = "", where[TSHI_ENDPOINT_TEXT];
+        end = tshi_connector_try(m->r, &v->path[i], v->nonce, 1.0, status, out, reason, sizeof reason);
+        if (used >= sizeof m->reasons) continue;
+        used += (size_t)snprintf(m->reasons + used, sizeof m->reasons - used, "; %s: %s",
+                                 tshi_endpoint_text(&v->path[i], where), reason);
     }
     return end;
 }
 
-/* Whether it came to an end, which *status tells. */
-static bool lead(crowd *c, tsh_status *status, tshi_roster *out) {
-    bool again = false;
-    tshi_host_plan plan = {
-        .listeners = &c->listener, .n = 1, .leader = c->mine.nonce, .tick = still_leading, .user = c};
-    *status = open_listener(c);
+/* False: another rank has to lead; else *status is the result. */
+static bool lead(multicast *m, tsh_status *status, tshi_roster *out) {
+    bool stopped = false;
+    tshi_acceptor_plan plan = {
+        .listeners = &m->listener, .n = 1, .leader = m->mine.nonce, .tick = still_leads, .user = m};
+    *status = open_listener(m);
     if (*status != TSH_OK) return true;
-    c->mine.leading = true;
-    c->next_tell = 0;
-    tell(c);
-    *status = tshi_host_run(c->meet, &plan, &again, out);
-    tshi_dial_close(&c->listener, 1); /* nobody is to wait there for an answer */
-    c->mine.leading = false;
-    return !again;
+    m->mine.leads = true;
+    m->next_announcement = 0;
+    announce(m);
+    *status = tshi_roster_gather(m->r, &plan, &stopped, out);
+    tshi_socket_close(&m->listener, 1); /* no rank may wait there for an answer */
+    m->mine.leads = false;
+    return !stopped;
 }
 
-static tsh_status meet_by(crowd *c, tshi_roster *out) {
-    const tshi_settings *s = c->meet->settings;
+static tsh_status find_each_other(multicast *m, tshi_roster *out) {
+    const tshi_settings *s = m->r->settings;
     tsh_status status = TSH_OK;
-    c->start = tshi_clock();
-    for (c->deadline = c->meet->deadline; tshi_clock() < c->deadline; wait_for_news(c)) {
-        tell(c);
-        hear(c);
-        if (c->contradiction[0]) continue;
-        const voice *v = leader(c);
-        if (!v && is_my_turn(c) && lead(c, &status, out)) return status;
-        if (v && follow(c, v, &status, out) == TSHI_GUEST_DONE) return status;
+    m->start = tshi_clock();
+    for (m->deadline = m->r->deadline; tshi_clock() < m->deadline; wait_for_announcements(m)) {
+        announce(m);
+        receive(m);
+        if (m->contradiction[0]) continue;
+        const announcer *v = leader(m);
+        if (!v && is_my_turn(m) && lead(m, &status, out)) return status;
+        if (v && follow(m, v, &status, out) == TSHI_CONNECT_ANSWERED) return status;
     }
-    if (c->contradiction[0]) return tshi_fail(TSH_ERR_ARGUMENT, "rendezvous: %s", c->contradiction);
-    return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: %d/%d joined; process %u on %s has heard of no more at %s:%d%s",
-                     c->n + 1, s->size, c->meet->me.process, c->meet->me.host, s->address, s->port, c->words);
+    if (m->contradiction[0]) return tshi_fail(TSH_ERR_ARGUMENT, "rendezvous: %s", m->contradiction);
+    return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: %d/%d joined; process %u on %s knows of no more at %s:%d%s",
+                     m->n + 1, s->size, m->r->me.number, m->r->me.host, s->address, s->port, m->reasons);
 }
 
-tsh_status tshi_meet_many(tshi_meet *meet, tshi_roster *out) {
-    const tshi_settings *s = meet->settings;
-    crowd c = {.meet = meet, .socket = -1, .listener = -1, .most = 2 * s->size + 16};
-    tshi_place_at places[TSHI_PLACES];
+tsh_status tshi_rendezvous_multicast(tshi_rendezvous *r, tshi_roster *out) {
+    const tshi_settings *s = r->settings;
+    multicast m = {.r = r, .socket = -1, .listener = -1, .most = 2 * s->size + 16};
+    tshi_endpoint endpoints[TSHI_ENDPOINTS];
     int n = 0;
-    tsh_status status = tshi_dial_resolve(s->address, s->port, places, &n);
+    tsh_status status = tshi_tcp_resolve(s->address, s->port, endpoints, &n);
     if (status != TSH_OK) return status;
-    c.place = places[0];
-    memcpy(c.mine.group, meet->group, sizeof c.mine.group);
-    c.mine.rank = s->rank;
-    c.mine.size = s->size;
-    c.mine.who = meet->me;
-    if (!tshi_random_bytes(c.mine.nonce, sizeof c.mine.nonce)) status = tshi_fail_errno(errno, "rendezvous: random");
-    if (status == TSH_OK) status = open_group(&c);
-    if (status == TSH_OK) status = meet_by(&c, out);
-    tshi_dial_close(&c.socket, 1);
-    tshi_dial_close(&c.listener, 1);
-    tshi_free(meet->allocator, c.voices);
+    m.endpoint = endpoints[0];
+    memcpy(m.mine.group, r->group, sizeof m.mine.group);
+    m.mine.rank = s->rank;
+    m.mine.size = s->size;
+    m.mine.process = r->me;
+    if (!tshi_random_bytes(m.mine.nonce, sizeof m.mine.nonce)) status = tshi_fail_errno(errno, "rendezvous: random");
+    if (status == TSH_OK) status = open_group(&m);
+    if (status == TSH_OK) status = find_each_other(&m, out);
+    tshi_socket_close(&m.socket, 1);
+    tshi_socket_close(&m.listener, 1);
+    tshi_free(r->allocator, m.others);
     return status;
 }

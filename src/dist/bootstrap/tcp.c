@@ -1,8 +1,7 @@
-/* TCP sockets that never wait longer than they are told. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/bootstrap/rendezvous.h"
+#include "dist/bootstrap/sockets.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -13,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-tsh_status tshi_dial_resolve(const char *host, int port, tshi_place_at *out, int *n) {
+tsh_status tshi_tcp_resolve(const char *host, int port, tshi_endpoint *out, int *n) {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | (host ? 0 : AI_PASSIVE)};
     struct addrinfo *found = NULL;
     char service[16];
@@ -24,7 +23,7 @@ tsh_status tshi_dial_resolve(const char *host, int port, tshi_place_at *out, int
         return tshi_fail(TSH_ERR_SYSTEM, "rendezvous: no address for %.100s: %s", host ? host : "this machine",
                          error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
     }
-    for (const struct addrinfo *a = found; a && *n < TSHI_PLACES; a = a->ai_next) {
+    for (const struct addrinfo *a = found; a && *n < TSHI_ENDPOINTS; a = a->ai_next) {
         if (a->ai_addrlen > sizeof out->address) continue;
         memset(&out[*n], 0, sizeof out[*n]);
         memcpy(&out[*n].address, a->ai_addr, a->ai_addrlen);
@@ -34,15 +33,15 @@ tsh_status tshi_dial_resolve(const char *host, int port, tshi_place_at *out, int
     return TSH_OK;
 }
 
-const char *tshi_dial_text(const tshi_place_at *place, char text[TSHI_PLACE_TEXT]) {
+const char *tshi_endpoint_text(const tshi_endpoint *endpoint, char text[TSHI_ENDPOINT_TEXT]) {
     char host[56], service[12];
-    const struct sockaddr *address = (const void *)&place->address;
-    if (getnameinfo(address, place->length, host, sizeof host, service, sizeof service,
+    const struct sockaddr *address = (const void *)&endpoint->address;
+    if (getnameinfo(address, endpoint->length, host, sizeof host, service, sizeof service,
                     NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-        snprintf(text, TSHI_PLACE_TEXT, "somewhere");
+        snprintf(text, TSHI_ENDPOINT_TEXT, "somewhere");
     } else {
         bool v6 = address->sa_family == AF_INET6;
-        snprintf(text, TSHI_PLACE_TEXT, "%s%s%s:%s", v6 ? "[" : "", host, v6 ? "]" : "", service);
+        snprintf(text, TSHI_ENDPOINT_TEXT, "%s%s%s:%s", v6 ? "[" : "", host, v6 ? "]" : "", service);
     }
     return text;
 }
@@ -54,19 +53,19 @@ static int close_keeping_errno(int fd) {
     return -1;
 }
 
-int tshi_dial_listen(const tshi_place_at *place, bool shared) {
+int tshi_tcp_listen(const tshi_endpoint *endpoint, bool shared) {
     const int on = 1;
-    int fd = socket(place->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = socket(endpoint->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return -1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (shared) setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
-    if (place->address.ss_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
-    if (bind(fd, (const void *)&place->address, place->length) != 0) return close_keeping_errno(fd);
+    if (endpoint->address.ss_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+    if (bind(fd, (const void *)&endpoint->address, endpoint->length) != 0) return close_keeping_errno(fd);
     if (listen(fd, 4096) != 0) return close_keeping_errno(fd);
     return fd;
 }
 
-int tshi_dial_port(int listener) {
+int tshi_tcp_port(int listener) {
     struct sockaddr_storage address;
     socklen_t length = sizeof address;
     if (getsockname(listener, (void *)&address, &length) != 0) return -1;
@@ -74,8 +73,7 @@ int tshi_dial_port(int listener) {
     return ntohs(((struct sockaddr_in *)(void *)&address)->sin_port);
 }
 
-/* Until fd is ready; false with ETIMEDOUT, or what poll says. */
-static bool wait_for(int fd, short events, double deadline) {
+bool tshi_socket_wait(int fd, short events, double deadline) {
     for (;;) {
         struct pollfd p = {.fd = fd, .events = events};
         double left = deadline - tshi_clock();
@@ -99,19 +97,18 @@ static bool is_own_end(int fd) {
     return a == b && !memcmp(&here, &there, a);
 }
 
-int tshi_dial_connect(const tshi_place_at *place, double deadline) {
+int tshi_tcp_connect(const tshi_endpoint *endpoint, double deadline) {
     const int on = 1;
     int error = 0;
     socklen_t size = sizeof error;
-    int fd = socket(place->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = socket(endpoint->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return -1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    /* Should the system give this end the very port where somebody is about to listen, that may be done all the
-     * same. */
+    /* The system may give this end the very port at which a rank is about to listen, which this allows. */
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (connect(fd, (const void *)&place->address, place->length) != 0) {
+    if (connect(fd, (const void *)&endpoint->address, endpoint->length) != 0) {
         if (errno != EINPROGRESS && errno != EINTR) return close_keeping_errno(fd);
-        if (!wait_for(fd, POLLOUT, deadline)) return close_keeping_errno(fd);
+        if (!tshi_socket_wait(fd, POLLOUT, deadline)) return close_keeping_errno(fd);
         if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
     }
     if (error == 0 && is_own_end(fd)) error = ECONNREFUSED;
@@ -119,13 +116,13 @@ int tshi_dial_connect(const tshi_place_at *place, double deadline) {
     return error ? close_keeping_errno(fd) : fd;
 }
 
-bool tshi_dial_read(int fd, void *bytes, size_t size, double deadline) {
+bool tshi_socket_read(int fd, void *bytes, size_t size, double deadline) {
     char *at = bytes;
     while (size > 0) {
         ssize_t n = recv(fd, at, size, 0);
         if (n == 0) errno = 0;
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
-        if (n < 0 && errno == EAGAIN && !wait_for(fd, POLLIN, deadline)) return false;
+        if (n < 0 && errno == EAGAIN && !tshi_socket_wait(fd, POLLIN, deadline)) return false;
         if (n > 0) {
             at += n;
             size -= (size_t)n;
@@ -134,12 +131,12 @@ bool tshi_dial_read(int fd, void *bytes, size_t size, double deadline) {
     return true;
 }
 
-bool tshi_dial_write(int fd, const void *bytes, size_t size, double deadline) {
+bool tshi_socket_write(int fd, const void *bytes, size_t size, double deadline) {
     const char *at = bytes;
     while (size > 0) {
         ssize_t n = send(fd, at, size, MSG_NOSIGNAL);
         if (n < 0 && errno != EAGAIN && errno != EINTR) return false;
-        if (n < 0 && errno == EAGAIN && !wait_for(fd, POLLOUT, deadline)) return false;
+        if (n < 0 && errno == EAGAIN && !tshi_socket_wait(fd, POLLOUT, deadline)) return false;
         if (n > 0) {
             at += n;
             size -= (size_t)n;
@@ -148,7 +145,7 @@ bool tshi_dial_write(int fd, const void *bytes, size_t size, double deadline) {
     return true;
 }
 
-void tshi_dial_close(int *fds, int n) {
+void tshi_socket_close(int *fds, int n) {
     for (int i = 0; i < n; i++) {
         if (fds[i] >= 0) close(fds[i]);
         fds[i] = -1;

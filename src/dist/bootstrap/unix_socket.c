@@ -1,10 +1,10 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/bootstrap/unix_socket.h"
+#include "dist/bootstrap/sockets.h"
+#include "base/hash.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #define MOST_FDS   16
 #define NAME_BYTES 16
 
-socklen_t tshi_channel_name(const tshi_settings *settings, const char *purpose, int number, struct sockaddr_un *out) {
+socklen_t tshi_unix_name(const tshi_settings *settings, const char *purpose, int number, struct sockaddr_un *out) {
     unsigned char name[TSHI_HASH_SIZE];
     const int parts[] = {(int)getuid(), number};
     tshi_hmac(settings->key, sizeof settings->key, purpose, strlen(purpose), parts, sizeof parts, name);
@@ -24,26 +24,11 @@ socklen_t tshi_channel_name(const tshi_settings *settings, const char *purpose, 
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + 2 * NAME_BYTES);
 }
 
-socklen_t tshi_channel_address(const tshi_settings *settings, struct sockaddr_un *out) {
-    return tshi_channel_name(settings, "place", 0, out);
+socklen_t tshi_unix_address(const tshi_settings *settings, struct sockaddr_un *out) {
+    return tshi_unix_name(settings, "memory", 0, out);
 }
 
-static void make_proof(const tshi_settings *settings, const tshi_hello *hello, unsigned char out[TSHI_HASH_SIZE]) {
-    static const unsigned char purpose[] = "hello";
-    tshi_hmac(settings->key, sizeof settings->key, purpose, sizeof purpose, hello, offsetof(tshi_hello, proof), out);
-}
-
-void tshi_channel_prove(const tshi_settings *settings, tshi_hello *hello) {
-    make_proof(settings, hello, hello->proof);
-}
-
-bool tshi_channel_proven(const tshi_settings *settings, const tshi_hello *hello) {
-    unsigned char proof[TSHI_HASH_SIZE];
-    make_proof(settings, hello, proof);
-    return tshi_equal_secret(proof, hello->proof, sizeof proof);
-}
-
-int tshi_channel_socket(void) {
+int tshi_unix_socket(void) {
     return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 }
 
@@ -53,7 +38,7 @@ typedef union ancillary {
     char room[CMSG_SPACE(sizeof(int) * MOST_FDS)];
 } ancillary;
 
-bool tshi_channel_send(int socket, const void *message, size_t size, int fd) {
+bool tshi_unix_send(int socket, const void *message, size_t size, int fd) {
     ancillary control;
     memset(&control, 0, sizeof control);
     struct iovec part = {.iov_base = (void *)(uintptr_t)message, .iov_len = size};
@@ -67,7 +52,7 @@ bool tshi_channel_send(int socket, const void *message, size_t size, int fd) {
         c->cmsg_len = CMSG_LEN(sizeof fd);
         memcpy(CMSG_DATA(c), &fd, sizeof fd);
     }
-    /* The kernel limits how many descriptors may be under way; fewer once others have taken theirs. */
+    /* The kernel limits how many descriptors may be under way; there are fewer once peers have received theirs. */
     for (int tries = 0; tries < MOST_TRIES; tries++) {
         ssize_t sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent >= 0) return sent == (ssize_t)size;
@@ -94,7 +79,7 @@ static void take_descriptors(struct msghdr *header, int *out) {
     }
 }
 
-ssize_t tshi_channel_receive(int socket, void *message, size_t size, int *fd) {
+ssize_t tshi_unix_receive(int socket, void *message, size_t size, int *fd) {
     ancillary control;
     struct iovec part = {.iov_base = message, .iov_len = size};
     struct msghdr header = {
@@ -107,21 +92,10 @@ ssize_t tshi_channel_receive(int socket, void *message, size_t size, int *fd) {
     return received;
 }
 
-bool tshi_channel_trusted(int socket, pid_t *pid) {
+bool tshi_unix_same_user(int socket, pid_t *process) {
     struct ucred peer;
     socklen_t size = sizeof peer;
     if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
-    *pid = peer.pid;
+    *process = peer.pid;
     return peer.uid == getuid() || peer.uid == 0;
-}
-
-bool tshi_channel_wait(int fd, double deadline) {
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    for (;;) {
-        double left = deadline - tshi_clock();
-        if (left <= 0) return false;
-        int n = poll(&p, 1, left > 1 ? 1000 : (int)(left * 1000) + 1);
-        if (n > 0) return true;
-        if (n < 0 && errno != EINTR) return false;
-    }
 }

@@ -1,22 +1,22 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/bootstrap/wire.h"
+#include "dist/bootstrap/rendezvous.h"
 
 #include <string.h>
 
 static const unsigned char magic[4] = {'t', 'S', 'H', 'm'};
 
-#define WIRE_VERSION 2
+#define WIRE_VERSION 3
 
 /* --- bytes -------------------------------------------------------------------------------------------------------- */
 
-/* Writing cannot fail: the callers' room is enough for all that they write. */
+/* Writing cannot fail: callers provide room for all that they write. */
 typedef struct writer {
     unsigned char *start, *at;
 } writer;
 
-/* A read beyond the end gives zeros and is remembered. */
+/* A read beyond the end yields zeros and sets `bad`. */
 typedef struct reader {
     const unsigned char *at, *end;
     bool bad;
@@ -82,16 +82,16 @@ static void begin(writer *w, unsigned char *out, tshi_wire_type type) {
     put_number(w, 0, 4);
 }
 
-static void make_proof(const tshi_seal *seal, const unsigned char *frame, size_t size, unsigned char *out) {
+static void make_hmac(const tshi_seal *seal, const unsigned char *frame, size_t size, unsigned char *out) {
     tshi_hmac(seal->key, TSHI_KEY_SIZE, seal->nonce, seal->nonce ? TSHI_NONCE_SIZE : 0, frame, size, out);
 }
 
-/* Sets the length, and adds the proof when there is a seal; returns the size of all. */
+/* Sets the length, and adds the HMAC when there is a seal; returns the size of all. */
 static size_t finish(writer *w, const tshi_seal *seal) {
     size_t length = (size_t)(w->at - w->start) - TSHI_WIRE_HEAD + (seal ? TSHI_HASH_SIZE : 0);
     for (int i = 0; i < 4; i++) w->start[8 + i] = (unsigned char)(length >> (8 * i));
     if (seal) {
-        make_proof(seal, w->start, (size_t)(w->at - w->start), w->at);
+        make_hmac(seal, w->start, (size_t)(w->at - w->start), w->at);
         w->at += TSHI_HASH_SIZE;
     }
     return (size_t)(w->at - w->start);
@@ -105,17 +105,17 @@ int64_t tshi_wire_body(const unsigned char *head, tshi_wire_type type, size_t mo
     return length <= most ? (int64_t)length : -1;
 }
 
-/* A reader over the body of the one frame that these bytes are. With a seal the proof at the end must hold; it is not
- * part of what is read then. */
+/* A reader over the body of the one frame that these bytes are. With a seal the HMAC at its end has
+ * to be right; it is not part of what is read then. */
 static bool open_frame(reader *r, tshi_wire_type type, const unsigned char *bytes, size_t size, const tshi_seal *seal,
-                       size_t proof_size) {
-    if (size < TSHI_WIRE_HEAD + proof_size) return false;
+                       size_t hmac_size) {
+    if (size < TSHI_WIRE_HEAD + hmac_size) return false;
     int64_t length = tshi_wire_body(bytes, type, TSHI_WIRE_LARGEST);
     if (length < 0 || (size_t)length != size - TSHI_WIRE_HEAD) return false;
-    *r = (reader){bytes + TSHI_WIRE_HEAD, bytes + size - proof_size, false};
-    if (!seal || !proof_size) return true;
+    *r = (reader){bytes + TSHI_WIRE_HEAD, bytes + size - hmac_size, false};
+    if (!seal || !hmac_size) return true;
     unsigned char wanted[TSHI_HASH_SIZE];
-    make_proof(seal, bytes, size - proof_size, wanted);
+    make_hmac(seal, bytes, size - hmac_size, wanted);
     return tshi_equal_secret(wanted, r->end, sizeof wanted);
 }
 
@@ -124,18 +124,18 @@ static bool complete(const reader *r) {
     return !r->bad && r->at == r->end;
 }
 
-static void put_who(writer *w, const tshi_who *who) {
-    put(w, who->host_id, sizeof who->host_id);
-    put_number(w, who->process, 4);
-    put_number(w, who->start, 8);
-    put_text(w, who->host, sizeof who->host - 1, 1);
+static void put_process(writer *w, const tshi_process *process) {
+    put(w, process->machine, sizeof process->machine);
+    put_number(w, process->number, 4);
+    put_number(w, process->start, 8);
+    put_text(w, process->host, sizeof process->host - 1, 1);
 }
 
-static void get_who(reader *r, tshi_who *who) {
-    get(r, who->host_id, sizeof who->host_id);
-    who->process = (uint32_t)get_number(r, 4);
-    who->start = get_number(r, 8);
-    get_text(r, who->host, sizeof who->host, 1);
+static void get_process(reader *r, tshi_process *process) {
+    get(r, process->machine, sizeof process->machine);
+    process->number = (uint32_t)get_number(r, 4);
+    process->start = get_number(r, 8);
+    get_text(r, process->host, sizeof process->host, 1);
 }
 
 size_t tshi_wire_write(tshi_wire_type type, const tshi_frame *frame, const tshi_seal *seal,
@@ -147,14 +147,15 @@ size_t tshi_wire_write(tshi_wire_type type, const tshi_frame *frame, const tshi_
     if (type == TSHI_CHALLENGE) put(&w, frame->leader, sizeof frame->leader);
     if (type == TSHI_HELLO) {
         for (int i = 0; i < 2; i++) put_number(&w, (uint64_t)frame->version[i], 2);
+        put_number(&w, frame->heap_bytes, 8);
     }
-    if (type == TSHI_HELLO || type == TSHI_NEWS) {
+    if (type == TSHI_HELLO || type == TSHI_ANNOUNCEMENT) {
         put_number(&w, (uint32_t)frame->rank, 4);
         put_number(&w, (uint32_t)frame->size, 4);
     }
-    if (type != TSHI_CHALLENGE) put_who(&w, &frame->who);
-    if (type == TSHI_NEWS || type == TSHI_LEADER) put_number(&w, (uint64_t)frame->port, 2);
-    if (type == TSHI_NEWS) put_number(&w, frame->leading, 1);
+    if (type != TSHI_CHALLENGE) put_process(&w, &frame->process);
+    if (type == TSHI_ANNOUNCEMENT || type == TSHI_LEADER) put_number(&w, (uint64_t)frame->port, 2);
+    if (type == TSHI_ANNOUNCEMENT) put_number(&w, frame->leads, 1);
     return finish(&w, type == TSHI_CHALLENGE ? NULL : seal);
 }
 
@@ -168,40 +169,26 @@ bool tshi_wire_read(tshi_wire_type type, const unsigned char *bytes, size_t size
     if (type == TSHI_CHALLENGE) get(&r, out->leader, sizeof out->leader);
     if (type == TSHI_HELLO) {
         for (int i = 0; i < 2; i++) out->version[i] = (int)get_number(&r, 2);
+        out->heap_bytes = get_number(&r, 8);
     }
-    if (type == TSHI_HELLO || type == TSHI_NEWS) {
+    if (type == TSHI_HELLO || type == TSHI_ANNOUNCEMENT) {
         out->rank = get_int(&r);
         out->size = get_int(&r);
     }
-    if (type != TSHI_CHALLENGE) get_who(&r, &out->who);
-    if (type == TSHI_NEWS || type == TSHI_LEADER) out->port = (int)get_number(&r, 2);
-    if (type == TSHI_NEWS) out->leading = get_number(&r, 1) != 0;
+    if (type != TSHI_CHALLENGE) get_process(&r, &out->process);
+    if (type == TSHI_ANNOUNCEMENT || type == TSHI_LEADER) out->port = (int)get_number(&r, 2);
+    if (type == TSHI_ANNOUNCEMENT) out->leads = get_number(&r, 1) != 0;
     return complete(&r);
 }
 
 /* --- answers ------------------------------------------------------------------------------------------------------ */
-
-void tshi_roster_free(tshi_roster *roster, const tsh_allocator *allocator) {
-    tshi_free(allocator, roster->node);
-    tshi_free(allocator, roster->host);
-    *roster = (tshi_roster){0};
-}
-
-tsh_status tshi_roster_init(tshi_roster *roster, int size, int nodes, const tsh_allocator *allocator) {
-    *roster = (tshi_roster){.size = size, .nodes = nodes};
-    roster->node = tshi_calloc(allocator, (size_t)size, sizeof *roster->node);
-    roster->host = tshi_calloc(allocator, (size_t)nodes, sizeof *roster->host);
-    if (roster->node && roster->host) return TSH_OK;
-    tshi_roster_free(roster, allocator);
-    return TSH_ERR_MEMORY;
-}
 
 size_t tshi_wire_answer_room(int size) {
     size_t roster = (size_t)size * (TSHI_HOST_SIZE + 4);
     return TSHI_WIRE_HEAD + 64 + TSHI_KEY_SIZE + TSHI_MESSAGE_SIZE + roster + TSHI_HASH_SIZE;
 }
 
-/* A mask is used once: for the world's key, in the answer to the one greeting that has this nonce. */
+/* A mask is used once: for the world's key, in the answer to the one HELLO that has this nonce. */
 static void mask_key(const tshi_seal *seal, unsigned char key[TSHI_KEY_SIZE]) {
     static const unsigned char purpose[] = "world key";
     unsigned char mask[TSHI_HASH_SIZE];
@@ -225,10 +212,8 @@ size_t tshi_wire_write_answer(const tshi_wire_answer *answer, const tshi_seal *s
     writer w;
     begin(&w, out, TSHI_ANSWER);
     put_number(&w, (uint64_t)answer->status, 1);
-    if (answer->status == TSH_OK)
-        put_roster(&w, &answer->roster, seal);
-    else
-        put_text(&w, answer->words, sizeof answer->words - 1, 2);
+    if (answer->status == TSH_OK && answer->roster.size > 0) put_roster(&w, &answer->roster, seal);
+    if (answer->status != TSH_OK) put_text(&w, answer->words, sizeof answer->words - 1, 2);
     return finish(&w, seal);
 }
 
@@ -257,10 +242,8 @@ tsh_status tshi_wire_read_answer(const unsigned char *bytes, size_t size, int ra
     if (!open_frame(&r, TSHI_ANSWER, bytes, size, seal, TSHI_HASH_SIZE)) return tshi_fail(TSH_ERR_SYSTEM, nonsense);
     out->status = (tsh_status)get_number(&r, 1);
     tsh_status status = TSH_OK;
-    if (out->status == TSH_OK)
-        status = get_roster(&r, ranks, seal, allocator, &out->roster);
-    else
-        get_text(&r, out->words, sizeof out->words, 2);
+    if (out->status == TSH_OK && ranks > 0) status = get_roster(&r, ranks, seal, allocator, &out->roster);
+    if (out->status != TSH_OK) get_text(&r, out->words, sizeof out->words, 2);
     if (status == TSH_OK && (!complete(&r) || (int)out->status > TSH_ERR_PEER)) status = TSH_ERR_SYSTEM;
     if (status == TSH_OK) return TSH_OK;
     tshi_roster_free(&out->roster, allocator);

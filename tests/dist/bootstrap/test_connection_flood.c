@@ -5,7 +5,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/bootstrap/unix_socket.h"
+#include "dist/bootstrap/sockets.h"
 #include "dist/bootstrap/wire.h"
 #include "support/collectives.h"
 
@@ -100,30 +100,23 @@ static int tcp_stranger(int port, long number) {
 }
 
 static int local_stranger(const struct sockaddr_un *address, socklen_t length) {
-    int fd = tshi_channel_socket();
+    int fd = tshi_unix_socket();
     if (fd >= 0 && connect(fd, (const void *)address, length) == 0) return fd;
     if (fd >= 0) close(fd);
     return -1;
 }
 
-/* A greeting as a rank of another job would give it. */
-static size_t greeting(bool local, unsigned char out[TSHI_WIRE_MOST]) {
+/* A HELLO under the key of another job. */
+static size_t greeting(unsigned char out[TSHI_WIRE_MOST]) {
     static const unsigned char key[TSHI_KEY_SIZE] = "not the key";
-    if (local) {
-        tshi_hello hello = {
-            .magic = TSHI_MAGIC, .version = {TSH_VERSION_MAJOR, TSH_VERSION_MINOR}, .rank = 1, .size = 3};
-        memcpy(hello.proof, key, sizeof key);
-        memcpy(out, &hello, sizeof hello);
-        return sizeof hello;
-    }
     const tshi_seal seal = {key, NULL};
-    tshi_frame hello = {.version = {TSH_VERSION_MAJOR, TSH_VERSION_MINOR}, .rank = 1, .size = 3};
+    const tshi_frame hello = {.version = {TSH_VERSION_MAJOR, TSH_VERSION_MINOR}, .rank = 1, .size = 3};
     return tshi_wire_write(TSHI_HELLO, &hello, &seal, out);
 }
 
-static void misbehave(int fd, bool local, long way) {
+static void misbehave(int fd, long way) {
     unsigned char bytes[1024];
-    size_t size = greeting(local, bytes);
+    size_t size = greeting(bytes);
     switch (way) {
     case 0:
         memset(bytes, 'x', sizeof bytes);
@@ -149,7 +142,7 @@ static void pour(tshi_rank *r, flood *f) {
     struct sockaddr_un address;
     for (int i = 0; i < HELD; i++) held[i] = -1;
     if (!tshi_check_ok(r, tshi_settings_read(&config, &settings))) return;
-    socklen_t length = tshi_channel_address(&settings, &address);
+    socklen_t length = tshi_unix_address(&settings, &address);
     for (long i = 0; !atomic_load(&f->done); i++) {
         int fd = f->port ? tcp_stranger(f->port, i) : local_stranger(&address, length);
         if (fd < 0) {
@@ -157,7 +150,7 @@ static void pour(tshi_rank *r, flood *f) {
             continue;
         }
         long count = atomic_fetch_add(&f->made, 1);
-        misbehave(fd, f->port == 0, i % 7);
+        misbehave(fd, i % 7);
         int *place = &held[i % HELD];
         if (*place >= 0) close(*place);
         *place = fd;

@@ -302,7 +302,7 @@ static void replay(tshi_rank *r, void *arg) {
     if (!tshi_check_ok(r, tshi_settings_read(&config, &settings))) return;
     int port = port_in_file(text + strlen("file://")), fd = stranger(port, true);
     if (!tshi_check(r, port > 0 && fd >= 0 && take_challenge(fd, &first), "nobody leads")) return;
-    hello.who.process = (uint32_t)getpid();
+    hello.process.number = (uint32_t)getpid();
     tshi_seal seal = {settings.key, first.nonce};
     size_t size = tshi_wire_write(TSHI_HELLO, &hello, &seal, bytes);
     shutdown(fd, SHUT_RDWR);

@@ -252,19 +252,19 @@ Test(meet, file_is_tidied, .timeout = 120) {
     cr_assert_gt(after.st_size, before.st_size);
     kill(dying, SIGKILL);
     waitpid(dying, NULL, 0);
-    tshi_meet_tidy(text);
+    tshi_rendezvous_tidy(text);
     cr_assert(stat(path, &after) == 0 && after.st_size == before.st_size, "one record of two stays");
     kill(living, SIGKILL);
     waitpid(living, NULL, 0);
-    tshi_meet_tidy(text);
+    tshi_rendezvous_tidy(text);
     cr_assert_neq(access(path, F_OK), 0, "a file without records stays");
-    tshi_meet_tidy(NULL);
-    tshi_meet_tidy("env://");
-    tshi_meet_tidy("file://relative");
+    tshi_rendezvous_tidy(NULL);
+    tshi_rendezvous_tidy("env://");
+    tshi_rendezvous_tidy("file://relative");
     FILE *file = fopen(path, "w");
     fputs("somebody's notes", file);
     fclose(file);
-    tshi_meet_tidy(text);
+    tshi_rendezvous_tidy(text);
     cr_assert_eq(unlink(path), 0, "a file that is no rendezvous is removed");
 }
 

@@ -2,7 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/bootstrap/unix_socket.h"
+#include "dist/bootstrap/sockets.h"
 #include "support/clock.h"
 #include "support/collectives.h"
 
@@ -259,9 +259,9 @@ static bool find_socket(struct sockaddr_un *address, socklen_t *length) {
     static const tsh_world_config config;
     tshi_settings settings;
     if (tshi_settings_read(&config, &settings) != TSH_OK) return false;
-    *length = tshi_channel_address(&settings, address);
+    *length = tshi_unix_address(&settings, address);
     for (int tries = 0; tries < 300; tries++) {
-        int fd = tshi_channel_socket();
+        int fd = tshi_unix_socket();
         bool in = connect(fd, (struct sockaddr *)address, *length) == 0;
         close(fd);
         if (in) return true;
@@ -282,7 +282,7 @@ Test(rendezvous, the_socket_has_a_name_that_tells_nothing, .timeout = 120) {
         struct sockaddr_un address;
         set_variables(jobs[i]);
         cr_assert_eq(tshi_settings_read(&config, &settings), TSH_OK);
-        socklen_t length = tshi_channel_address(&settings, &address);
+        socklen_t length = tshi_unix_address(&settings, &address);
         size_t size = length - offsetof(struct sockaddr_un, sun_path) - 1;
         cr_assert(address.sun_path[0] == '\0' && size >= 32 && size < sizeof names[i]);
         memcpy(names[i], address.sun_path + 1, size);

@@ -2,7 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/bootstrap/wire.h"
+#include "dist/bootstrap/rendezvous.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -60,14 +60,14 @@ Test(wire, secrets_are_compared_whole, .timeout = 120) {
 }
 
 static tshi_frame example(void) {
-    tshi_frame frame = {.version = {3, 14}, .rank = -1, .size = 70000, .port = 65535, .leading = true};
+    tshi_frame frame = {.version = {3, 14}, .rank = -1, .size = 70000, .port = 65535, .leads = true};
     memset(frame.nonce, 0xa5, sizeof frame.nonce);
     memset(frame.leader, 0x3c, sizeof frame.leader);
     memset(frame.group, 0x5a, sizeof frame.group);
-    memset(frame.who.host_id, 0x11, sizeof frame.who.host_id);
-    frame.who.process = 4000000000u;
-    frame.who.start = UINT64_C(0x123456789abcdef0);
-    memset(frame.who.host, 'h', sizeof frame.who.host - 1);
+    memset(frame.process.machine, 0x11, sizeof frame.process.machine);
+    frame.process.number = 4000000000u;
+    frame.process.start = UINT64_C(0x123456789abcdef0);
+    memset(frame.process.host, 'h', sizeof frame.process.host - 1);
     return frame;
 }
 
@@ -84,13 +84,13 @@ Test(wire, frames_there_and_back, .timeout = 120) {
         if (type == TSHI_CHALLENGE) cr_assert_arr_eq(out.leader, in.leader, sizeof in.leader);
         if (type != TSHI_HELLO) cr_assert_arr_eq(out.group, in.group, sizeof in.group);
         if (type == TSHI_HELLO) cr_assert(out.version[0] == 3 && out.version[1] == 14);
-        if (type == TSHI_HELLO || type == TSHI_NEWS) cr_assert(out.rank == -1 && out.size == 70000);
+        if (type == TSHI_HELLO || type == TSHI_ANNOUNCEMENT) cr_assert(out.rank == -1 && out.size == 70000);
         if (type != TSHI_CHALLENGE) {
-            cr_assert(out.who.process == in.who.process && out.who.start == in.who.start);
-            cr_assert_str_eq(out.who.host, in.who.host);
+            cr_assert(out.process.number == in.process.number && out.process.start == in.process.start);
+            cr_assert_str_eq(out.process.host, in.process.host);
         }
-        if (type == TSHI_NEWS || type == TSHI_LEADER) cr_assert_eq(out.port, 65535);
-        if (type == TSHI_NEWS) cr_assert(out.leading);
+        if (type == TSHI_ANNOUNCEMENT || type == TSHI_LEADER) cr_assert_eq(out.port, 65535);
+        if (type == TSHI_ANNOUNCEMENT) cr_assert(out.leads);
     }
 }
 

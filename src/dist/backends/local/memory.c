@@ -62,7 +62,7 @@ static size_t round_up(size_t n) {
 }
 
 /* Where everything lies: one file, so that each rank needs one descriptor and one mapping, however many there are. */
-static tsh_status lay_out(const tshi_meeting *meeting, size_t *total) {
+static tsh_status lay_out(const tshi_memory_ranks *meeting, size_t *total) {
     tsh_status status = TSH_OK;
     *total = round_up(control_bytes(meeting->size));
     for (int i = 0; i < meeting->size && status == TSH_OK; i++) {
@@ -74,8 +74,8 @@ static tsh_status lay_out(const tshi_meeting *meeting, size_t *total) {
                      meeting->size);
 }
 
-/* tshi_meeting.make: rank 0 writes down who is who and where, before anybody sees it. */
-static int make_memory(const tshi_meeting *meeting) {
+/* tshi_memory_ranks.make: rank 0 writes down who is who and where, before anybody sees it. */
+static int make_memory(const tshi_memory_ranks *meeting) {
     size_t bytes, at = round_up(control_bytes(meeting->size));
     tsh_status status = lay_out(meeting, &bytes);
     if (status != TSH_OK) return -(int)status;
@@ -125,7 +125,7 @@ static tsh_status open_processes(tsh_world *world, const tshi_settings *settings
     local->process = tshi_calloc(&world->allocator, (size_t)world->size, sizeof *local->process);
     if (!local->process) return TSH_ERR_MEMORY;
     for (int i = 0; i < world->size; i++) local->process[i] = TSHI_UNWATCHED;
-    tsh_status status = tshi_rendezvous(settings, &world->log, &world->allocator, deadline, make_memory, NULL, &memory);
+    tsh_status status = tshi_memory_exchange(settings, &world->log, &world->allocator, deadline, make_memory, NULL, &memory);
     if (status == TSH_OK) status = map_memory(world, memory);
     if (memory >= 0) close(memory);
     return status;

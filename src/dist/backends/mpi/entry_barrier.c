@@ -152,7 +152,7 @@ void tshi_gate_look_for_deaths(tsh_group *group) {
         int rank = group->ranks[i];
         /* Who has left in good order may be gone. */
         if (i == group->rank || mpi->peer[rank].left != 0 || mpi->peer[rank].broken) continue;
-        if (!tshi_who_gone(&mg->block->member[i].who, &mpi->me)) continue;
+        if (!tshi_process_ended(&mg->block->member[i].who, &mpi->me)) continue;
         /* What it said before comes in little by little, and may have come since the last look. */
         for (int k = 0; k < LAST_WORDS; k++) tshi_mpi_poll(group->world);
         if (mpi->peer[rank].left != 0 || mpi->peer[rank].broken) continue;
@@ -165,8 +165,8 @@ bool tshi_gate_lacks(const tsh_group *group, int member) {
     return !mg->block || !at_gate(mg, word_of(mg, member));
 }
 
-static bool is_stopped(const tshi_who *who, const tshi_who *me) {
-    return tshi_who_same_host(who, me) && who->process <= INT32_MAX && tshi_process_stopped((int)who->process);
+static bool is_stopped(const tshi_process *who, const tshi_process *me) {
+    return tshi_process_same_machine(who, me) && who->number <= INT32_MAX && tshi_process_stopped((int)who->number);
 }
 
 const char *tshi_gate_stopped(const tsh_group *group, char *text, size_t size) {

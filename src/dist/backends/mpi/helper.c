@@ -4,7 +4,6 @@
 #include "dist/backends/mpi/helper.h"
 #include "base/number.h"
 #include "dist/backends/mpi/wireup.h"
-#include "dist/bootstrap/memory_exchange.h"
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -86,7 +86,7 @@ typedef struct tshi_mpi {
     tshi_notice inbox;
     tshi_outbox *outbox; /* [TSHI_NOTICES] */
     tshi_mpi_peer *peer; /* [size] */
-    tshi_who me;
+    tshi_process me;
     double looked; /* for deaths, when last */
     /* Of the wait under way. */
     double waiting_since, next_word;
@@ -103,7 +103,7 @@ typedef struct tshi_mpi {
 typedef struct tshi_gate_member {
     alignas(128) _Atomic uint64_t arrived[2]; /* even and odd gates: who passes one may be at the next already */
     alignas(128) _Atomic uint64_t passed;     /* the last gate; apart, for only those look who want to give up */
-    tshi_who who;
+    tshi_process who;
 } tshi_gate_member;
 
 typedef struct tshi_gate_block {

@@ -8,7 +8,7 @@
 #endif
 #include "base/cpu.h"
 #include "dist/backends/mpi/mpi.h"
-#include "dist/bootstrap/unix_socket.h"
+#include "dist/bootstrap/sockets.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -168,7 +168,7 @@ tsh_status tshi_mpi_start(void) {
 
 static int presence_open(const tshi_settings *s) {
     struct sockaddr_un name;
-    socklen_t length = tshi_channel_name(s, "mpi", s->rank, &name);
+    socklen_t length = tshi_unix_name(s, "mpi", s->rank, &name);
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd >= 0) bind(fd, (struct sockaddr *)&name, length);
     return fd;
@@ -176,7 +176,7 @@ static int presence_open(const tshi_settings *s) {
 
 static bool present(const tshi_settings *s, int rank) {
     struct sockaddr_un name;
-    socklen_t length = tshi_channel_name(s, "mpi", rank, &name);
+    socklen_t length = tshi_unix_name(s, "mpi", rank, &name);
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     bool there = fd < 0 || connect(fd, (struct sockaddr *)&name, length) == 0;
     if (fd >= 0) close(fd);
@@ -213,7 +213,7 @@ static tsh_status look_around(const tshi_settings *s, const tsh_log *log, double
         if (now >= deadline) {
             tshi_sleep(TSHI_GRACE); /* those who came a little later are not to miss this rank too */
             return tshi_fail(TSH_ERR_TIMEOUT, "world_init: %d/%d joined within %g s, missing %s", s->size - n, s->size,
-                             tshi_meet_patience(s), ranks);
+                             tshi_rendezvous_patience(s), ranks);
         }
         if (tshi_warning_due(&next_word, s->warn_every)) {
             tshi_log(log, TSH_LOG_WARNING, "world_init: %d/%d joined, missing %s", s->size - n, s->size, ranks);
@@ -286,7 +286,7 @@ tsh_status tshi_mpi_enter(const tsh_world_config *config, tshi_settings *setting
     MPI_Comm all = MPI_COMM_NULL;
     MPI_Finalized(&finalized);
     if (finalized) return tshi_fail(TSH_ERR_STATE, "world_init: MPI has been finalised, and it starts only once");
-    double patience = tshi_meet_patience(settings);
+    double patience = tshi_rendezvous_patience(settings);
     if (can_look(settings)) {
         fd = presence_open(settings);
         status = look_around(settings, &config->log, tshi_clock() + patience);

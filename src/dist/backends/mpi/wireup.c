@@ -6,7 +6,7 @@
 #include "dist/backends/mpi/helper.h"
 #include "dist/backends/mpi/mpi.h"
 #include "dist/bootstrap/memory_exchange.h"
-#include "dist/bootstrap/unix_socket.h"
+#include "dist/bootstrap/sockets.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +29,7 @@ typedef struct wiring {
 
 /* --- the tool ----------------------------------------------------------------------------------------------------- */
 
-static tsh_status give_order(const wiring *w, const tshi_meeting *meeting, int fd) {
+static tsh_status give_order(const wiring *w, const tshi_memory_ranks *meeting, int fd) {
     const tshi_roster *roster = w->roster;
     tshi_wireup_order order = {.magic = TSHI_WIREUP_MAGIC,
                                .version = {TSH_VERSION_MAJOR, TSH_VERSION_MINOR, TSH_VERSION_PATCH},
@@ -40,18 +40,18 @@ static tsh_status give_order(const wiring *w, const tshi_meeting *meeting, int f
                                .nodes = roster->nodes,
                                .ranks = roster->size,
                                .here = meeting->size};
-    bool good = tshi_dial_write(fd, &order, sizeof order, w->deadline) &&
-                tshi_dial_write(fd, roster->node, (size_t)roster->size * sizeof *roster->node, w->deadline) &&
-                tshi_dial_write(fd, roster->host, (size_t)roster->nodes * sizeof *roster->host, w->deadline);
+    bool good = tshi_socket_write(fd, &order, sizeof order, w->deadline) &&
+                tshi_socket_write(fd, roster->node, (size_t)roster->size * sizeof *roster->node, w->deadline) &&
+                tshi_socket_write(fd, roster->host, (size_t)roster->nodes * sizeof *roster->host, w->deadline);
     for (int i = 0; i < meeting->size && good; i++) {
         int32_t process = (int32_t)meeting->process[i];
-        good = tshi_dial_write(fd, &process, sizeof process, w->deadline);
+        good = tshi_socket_write(fd, &process, sizeof process, w->deadline);
     }
     return good ? TSH_OK : tshi_fail_errno(errno, "world_init: telling %s who the ranks are", TSHI_WIREUP_TOOL);
 }
 
-/* tshi_meeting.make of a machine's first rank: the end of the stream that its ranks share. */
-static int make_stream(const tshi_meeting *meeting) {
+/* tshi_memory_ranks.make of a machine's first rank: the end of the stream that its ranks share. */
+static int make_stream(const tshi_memory_ranks *meeting) {
     const wiring *w = meeting->user;
     char path[TSHI_PATH_SIZE + 64], hosts[TSHI_LINE];
     int ends[2];
@@ -72,13 +72,13 @@ static int make_stream(const tshi_meeting *meeting) {
         ends[0] = ends[1] = -1;
     }
     if (status == TSH_OK) status = tshi_helper_start(path, ends[1], w->deadline);
-    tshi_dial_close(&ends[1], 1);
+    tshi_socket_close(&ends[1], 1);
     if (status == TSH_OK) fcntl(ends[0], F_SETFL, O_NONBLOCK);
     if (status == TSH_OK) status = give_order(w, meeting, ends[0]);
     if (status == TSH_OK) status = tshi_helper_wait(ends[0], w->deadline, text);
     tshi_free(w->allocator, text);
     if (status == TSH_OK) return ends[0];
-    tshi_dial_close(&ends[0], 1);
+    tshi_socket_close(&ends[0], 1);
     return -(int)status;
 }
 
@@ -131,7 +131,7 @@ static tsh_status share_stream(const wiring *w, int *out) {
         here.size++;
     }
     tshi_hmac(w->settings->key, TSHI_KEY_SIZE, purpose, sizeof purpose, "", 0, here.key);
-    return tshi_rendezvous(&here, NULL, w->allocator, w->deadline, make_stream, w, out);
+    return tshi_memory_exchange(&here, NULL, w->allocator, w->deadline, make_stream, w, out);
 }
 
 static tshi_helper_watch watch_of(const wiring *w, int fd, const char *call) {

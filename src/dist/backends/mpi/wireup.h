@@ -13,6 +13,7 @@
 #define TSHI_WIREUP_H
 
 #include "dist/bootstrap/rendezvous.h"
+#include "dist/bootstrap/sockets.h"
 
 #define TSHI_WIREUP_FD    3
 #define TSHI_WIREUP_MAGIC UINT64_C(0x7473686172640003)

@@ -37,7 +37,7 @@ tsh_status tshi_mpi_open(tsh_world *world, const tshi_settings *settings) {
     mpi->recovery = mpi->notices = MPI_COMM_NULL;
     mpi->inbox_request = MPI_REQUEST_NULL;
     mpi->chunk = CHUNK;
-    tsh_status status = tshi_who_am_i(&mpi->me);
+    tsh_status status = tshi_process_self(&mpi->me);
     if (status != TSH_OK) return status;
     mpi->watched = settings->checked;
     mpi->shared = settings->shared;
@@ -117,8 +117,8 @@ static tsh_status open_waits(tsh_world *world) {
     tshi_gate_block *block = tshi_mpi_group_of(world->group)->block;
     tsh_status status = tshi_waits_open(world, &mpi->waits, block ? &block->member[world->size] : NULL);
     for (int i = 0; status == TSH_OK && block && i < world->size; i++) {
-        const tshi_who *who = &block->member[i].who;
-        if (tshi_who_same_host(who, &mpi->me)) mpi->waits.process[i] = (int)who->process;
+        const tshi_process *who = &block->member[i].who;
+        if (tshi_process_same_machine(who, &mpi->me)) mpi->waits.process[i] = (int)who->number;
     }
     return status;
 }

@@ -20,12 +20,12 @@ typedef struct fact {
 
 static tsh_status find_out(const tsh_world *world, fact *mine) {
     const tshi_nccl_library *library;
-    tshi_who who;
+    tshi_process self;
     *mine = (fact){.wish = NO_WISH};
     if (tshi_variable("TSHARD_BACKEND")) mine->wish = tshi_backend_is("nccl") ? WANTED : UNWANTED;
-    tsh_status status = tshi_who_am_i(&who);
+    tsh_status status = tshi_process_self(&self);
     if (status != TSH_OK) return status;
-    memcpy(mine->host, who.host_id, sizeof mine->host);
+    memcpy(mine->host, self.machine, sizeof mine->host);
     if (mine->wish == UNWANTED) return TSH_OK;
     if (tshi_nccl_library_open(&library) == TSH_OK)
         mine->version = library->version;
