@@ -107,7 +107,9 @@ void fuzz_renew_tape(fuzz *f, int index);
 
 /* The status of a call; *out, where one is given, is NULL after a failure. */
 void fuzz_said(fuzz *f, const char *name, tsh_status status, const void *out);
-/* The result of a call on the tape goes into a slot. */
+/* Checks the status of a call that makes an object, as fuzz_said, and puts the object into a slot, as fuzz_put. */
+void fuzz_made(fuzz *f, fuzz_kind kind, const char *name, tsh_status status, void *object, const void *parent);
+/* Puts the result of a call on the tape into a slot. */
 void fuzz_value(fuzz *f, tsh_tape *tape, tsh_tensor *value);
 void fuzz_wrong(fuzz *f, const char *format, ...) TSH_PRINTF(2, 3);
 

@@ -40,8 +40,7 @@ static void world_init(fuzz *f, void (*function)(void)) {
     (void)function;
     if (config.device == TSH_CUDA) config.device = TSH_CPU; /* a GPU takes long to be opened */
     tsh_status status = tsh_world_init(&config, fuzz_chance(f, 3) ? NULL : &world);
-    fuzz_said(f, "world_init", status, status != TSH_OK ? world : NULL);
-    fuzz_put(f, FUZZ_WORLD, world, NULL);
+    fuzz_made(f, FUZZ_WORLD, "world_init", status, world, NULL);
 }
 
 static void world_destroy(fuzz *f, void (*function)(void)) {
@@ -105,8 +104,7 @@ static void group_create(fuzz *f, void (*function)(void)) {
     if (n > FUZZ_RANKS + 1) n = FUZZ_RANKS + 1;
     tsh_status status =
         tsh_group_create(f->world, fuzz_chance(f, 3) ? NULL : ranks, n, fuzz_chance(f, 3) ? NULL : &group);
-    fuzz_said(f, "group_create", status, status != TSH_OK ? group : NULL);
-    fuzz_put(f, FUZZ_GROUP, group, NULL);
+    fuzz_made(f, FUZZ_GROUP, "group_create", status, group, NULL);
 }
 
 static void group_create_in(fuzz *f, void (*function)(void)) {
@@ -117,8 +115,7 @@ static void group_create_in(fuzz *f, void (*function)(void)) {
     for (int i = 0; i < n; i++) ranks[i] = fuzz_chance(f, 97) ? i : ranks[i];
     tsh_status status =
         tsh_group_create_in(parent, fuzz_chance(f, 3) ? NULL : ranks, n, fuzz_chance(f, 3) ? NULL : &group);
-    fuzz_said(f, "group_create_in", status, status != TSH_OK ? group : NULL);
-    fuzz_put(f, FUZZ_GROUP, group, NULL);
+    fuzz_made(f, FUZZ_GROUP, "group_create_in", status, group, NULL);
 }
 
 static void group_split(fuzz *f, void (*function)(void)) {
@@ -127,8 +124,7 @@ static void group_split(fuzz *f, void (*function)(void)) {
     int color = fuzz_chance(f, 90) ? f->rank->rank % modulus : fuzz_index(f, 2);
     (void)function;
     tsh_status status = tsh_group_split(parent, color, key, fuzz_chance(f, 3) ? NULL : &group);
-    fuzz_said(f, "group_split", status, status != TSH_OK ? group : NULL);
-    fuzz_put(f, FUZZ_GROUP, group, NULL);
+    fuzz_made(f, FUZZ_GROUP, "group_split", status, group, NULL);
 }
 
 static void group_destroy(fuzz *f, void (*function)(void)) {
@@ -181,8 +177,7 @@ void fuzz_make_mesh(fuzz *f, void (*function)(void)) {
     const char *axes = some_axes(f, text);
     (void)function;
     tsh_status status = tsh_mesh_create(f->world, axes, fuzz_chance(f, 3) ? NULL : &mesh);
-    fuzz_said(f, "mesh_create", status, status != TSH_OK ? mesh : NULL);
-    fuzz_put(f, FUZZ_MESH, mesh, NULL);
+    fuzz_made(f, FUZZ_MESH, "mesh_create", status, mesh, NULL);
 }
 
 static void mesh_create_in(fuzz *f, void (*function)(void)) {
@@ -196,8 +191,7 @@ static void mesh_create_in(fuzz *f, void (*function)(void)) {
         some_axes(f, text);
     }
     tsh_status status = tsh_mesh_create_in(parent, text, fuzz_chance(f, 3) ? NULL : &mesh);
-    fuzz_said(f, "mesh_create_in", status, status != TSH_OK ? mesh : NULL);
-    fuzz_put(f, FUZZ_MESH, mesh, NULL);
+    fuzz_made(f, FUZZ_MESH, "mesh_create_in", status, mesh, NULL);
 }
 
 static void mesh_destroy(fuzz *f, void (*function)(void)) {

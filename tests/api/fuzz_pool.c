@@ -265,6 +265,11 @@ void fuzz_put(fuzz *f, fuzz_kind kind, void *object, const void *parent) {
     f->slots[kind][index] = (fuzz_slot){object, f->stamp, parent};
 }
 
+void fuzz_made(fuzz *f, fuzz_kind kind, const char *name, tsh_status status, void *object, const void *parent) {
+    fuzz_said(f, name, status, status != TSH_OK ? object : NULL);
+    fuzz_put(f, kind, object, parent);
+}
+
 void fuzz_empty_all(fuzz *f) {
     static const fuzz_kind order[] = {FUZZ_WORK,      FUZZ_DATA_PARALLEL, FUZZ_OPTIMIZER, FUZZ_LIST,   FUZZ_LINEAR,
                                       FUZZ_EMBEDDING, FUZZ_TAPE,          FUZZ_VALUE,     FUZZ_TENSOR, FUZZ_EVENT,

@@ -50,8 +50,7 @@ static void event_create(fuzz *f, void (*function)(void)) {
     tsh_event *event = NULL;
     (void)function;
     tsh_status status = tsh_event_create(device(f), fuzz_chance(f, 3) ? NULL : &event);
-    fuzz_said(f, "event_create", status, status != TSH_OK ? event : NULL);
-    fuzz_put(f, FUZZ_EVENT, event, NULL);
+    fuzz_made(f, FUZZ_EVENT, "event_create", status, event, NULL);
     tsh_event_destroy(NULL);
 }
 
@@ -105,8 +104,7 @@ void fuzz_make_tensor(fuzz *f, void (*function)(void)) {
     for (int a = 0; a < TSH_MAX_AXES; a++) config.layout[a] = fuzz_layout(f);
     bool bare = fuzz_chance(f, 2), no_out = fuzz_chance(f, 2), leaf = fuzz_chance(f, 70);
     tsh_status status = tsh_tensor_create(mesh, bare ? NULL : &config, no_out ? NULL : &t);
-    fuzz_said(f, "tensor_create", status, status != TSH_OK ? t : NULL);
-    fuzz_put(f, FUZZ_TENSOR, t, mesh);
+    fuzz_made(f, FUZZ_TENSOR, "tensor_create", status, t, mesh);
     if (!t) return;
     fill(f, t);
     if (leaf) fuzz_said(f, "tensor_require_grad", tsh_tensor_require_grad(t), NULL);
@@ -137,8 +135,7 @@ static void tensor_clone(fuzz *f, void (*function)(void)) {
     tsh_tensor *from = fuzz_tensor(f), *t = NULL;
     (void)function;
     tsh_status status = tsh_tensor_clone(from, fuzz_chance(f, 3) ? NULL : &t);
-    fuzz_said(f, "tensor_clone", status, status != TSH_OK ? t : NULL);
-    fuzz_put(f, FUZZ_TENSOR, t, tsh_tensor_mesh(t));
+    fuzz_made(f, FUZZ_TENSOR, "tensor_clone", status, t, tsh_tensor_mesh(t));
 }
 
 /* Also of a tape's, which then lives on. */

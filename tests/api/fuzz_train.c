@@ -10,8 +10,7 @@ static void tape_create(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = NULL;
     (void)function;
     tsh_status status = tsh_tape_create(fuzz_chance(f, 3) ? NULL : f->world, fuzz_chance(f, 3) ? NULL : &tape);
-    fuzz_said(f, "tape_create", status, status != TSH_OK ? tape : NULL);
-    fuzz_put(f, FUZZ_TAPE, tape, NULL);
+    fuzz_made(f, FUZZ_TAPE, "tape_create", status, tape, NULL);
 }
 
 static void tape_destroy(fuzz *f, void (*function)(void)) {
@@ -223,8 +222,7 @@ static void parameters_create(fuzz *f, void (*function)(void)) {
     tsh_parameters *list = NULL;
     (void)function;
     tsh_status status = tsh_parameters_create(fuzz_chance(f, 3) ? NULL : f->world, fuzz_chance(f, 3) ? NULL : &list);
-    fuzz_said(f, "parameters_create", status, status != TSH_OK ? list : NULL);
-    fuzz_put(f, FUZZ_LIST, list, NULL);
+    fuzz_made(f, FUZZ_LIST, "parameters_create", status, list, NULL);
 }
 
 static void parameters_destroy(fuzz *f, void (*function)(void)) {
@@ -359,8 +357,7 @@ static void optimizer_create(fuzz *f, void (*function)(void)) {
                               .beta1 = fuzz_chance(f, 80) ? 0 : fuzz_number(f)};
         status = tsh_adamw_create(list, fuzz_chance(f, 3) ? NULL : &c, out);
     }
-    fuzz_said(f, "optimizer_create", status, status != TSH_OK ? optimizer : NULL);
-    fuzz_put(f, FUZZ_OPTIMIZER, optimizer, NULL);
+    fuzz_made(f, FUZZ_OPTIMIZER, "optimizer_create", status, optimizer, NULL);
 }
 
 static void optimizer_destroy(fuzz *f, void (*function)(void)) {
@@ -397,8 +394,7 @@ static void data_parallel_create(fuzz *f, void (*function)(void)) {
     (void)function;
     bool bare = fuzz_chance(f, 20), no_out = fuzz_chance(f, 3);
     tsh_status status = tsh_data_parallel_create(tape, list, group, bare ? NULL : &config, no_out ? NULL : &dp);
-    fuzz_said(f, "data_parallel_create", status, status != TSH_OK ? dp : NULL);
-    fuzz_put(f, FUZZ_DATA_PARALLEL, dp, NULL);
+    fuzz_made(f, FUZZ_DATA_PARALLEL, "data_parallel_create", status, dp, NULL);
 }
 
 static void data_parallel_destroy(fuzz *f, void (*function)(void)) {
@@ -459,8 +455,8 @@ const fuzz_call fuzz_train_calls[] = {
     {"tsh_parameters_create", parameters_create, NULL, 3},
     {"tsh_parameters_destroy", parameters_destroy, NULL, 1},
     {"tsh_parameters_add", parameters_add, NULL, 6},
-    {"tsh_parameters_count tsh_parameters_tensor tsh_parameters_name tsh_parameters_zero_grad", parameters_questions, NULL,
-     3},
+    {"tsh_parameters_count tsh_parameters_tensor tsh_parameters_name tsh_parameters_zero_grad", parameters_questions,
+     NULL, 3},
     {"tsh_linear_create tsh_linear_weight", linear_create, NULL, 8},
     {"tsh_linear_destroy", linear_destroy, NULL, 1},
     {"tsh_linear_forward", linear_forward, NULL, 10},

@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MOST              128
+#define MOST              128 /* elements of a tensor */
 #define CASES             64
-#define DIFFERENCES_EVERY 6    /* combinations, from the first on; they take long */
-#define STRANGE           1.25 /* PARTIAL terms of rank 0 hold this much of the value and more */
+#define DIFFERENCES_EVERY 6    /* combinations: differences take long */
+#define STRANGE           1.25 /* the factor of the PARTIAL terms of all ranks but 0 */
 
 typedef struct answer {
     int64_t count;
@@ -37,6 +37,7 @@ static tsh_tensor *make_input(tshi_rank *r, const function_case *c, int k, tsh_l
     double whole[MOST];
     int64_t whole_ids[MOST], numel = 1;
     for (int d = 0; d < spec->ndim; d++) numel *= config.shape[d] = spec->shape[d];
+    if (!tshi_check(r, numel <= MOST, "%s: input %d has more than %d elements", c->name, k, MOST)) return NULL;
     for (int64_t i = 0; i < numel; i++) {
         whole[i] = term * value(i, k);
         whole_ids[i] = ids ? (i * 5 + 1) % spec->vocabulary : 0;
@@ -57,6 +58,7 @@ static tsh_tensor *objective_of(tsh_tape *tape, tsh_tensor *y) {
     double whole[MOST];
     int64_t numel = 1;
     for (int d = 0; d < config.ndim; d++) numel *= config.shape[d] = tsh_tensor_shape(y)[d];
+    if (numel > MOST) return NULL;
     for (int64_t i = 0; i < numel; i++) whole[i] = value(i, 7);
     tsh_tensor *coefficients = NULL;
     if (tsh_tensor_create(tsh_tensor_mesh(y), &config, &coefficients) != TSH_OK) return NULL;
@@ -78,6 +80,7 @@ static int64_t read_whole(tshi_rank *r, tsh_tape *tape, tsh_tensor *t, bool sum_
     if (kind != TSH_KIND_LOCAL || sum_local) t = tsh_redistribute(tape, t, group, TSH_REPLICATED);
     tsh_tape_set_recording(tape, recording);
     if (!tshi_check(r, t != NULL, "%s", tsh_tape_message(tape))) return 0;
+    if (!tshi_check(r, tsh_tensor_local_numel(t) <= MOST, "more than %d elements", MOST)) return 0;
     tshi_check_ok(r, tsh_tensor_read(t, to, tsh_tensor_local_numel(t)));
     return tsh_tensor_local_numel(t);
 }

@@ -51,7 +51,7 @@ PROGRAMS = {
                                    "--batch 2 --width 2 --layers 1 --seconds 0.0001"),
     "tshard-bench support": (BENCH, [], ""),
     "tshard-bench": ({"help": None, "version": None}, ["collect", "support"], ""),
-    "tshard-meet": ({"most": N, "help": None}, ["env", "tcp", "file"], "env --most 2"),
+    "tshard-rendezvous": ({"most": N, "help": None}, ["env", "tcp", "file"], "env --most 2"),
     "check_vectors": ({"ranks": N, "device": W, "help": None}, ["vectors", "/nowhere", "unreadable"], ""),
     "mlp": ({"help": None}, ["data=1,model=1"], ""),
     "data_parallel": ({"help": None}, [], ""),

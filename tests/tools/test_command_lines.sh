@@ -55,7 +55,7 @@ full tshard-bench linear --batch 2 --in 2 --out 2 --seconds 0.001
 full tshard-bench collectives --max-bytes 4 --seconds 0.001
 full check_vectors --help
 full check_vectors "$folder/vectors"
-full tshard-meet --help
+full tshard-rendezvous --help
 full tshard-run --help
 full tshard-pmix --help
 
@@ -97,9 +97,9 @@ expect 2 "'more' is another" check_vectors "$folder/vectors" more
 expect 2 "DIR is missing" check_vectors
 expect 2 "No such file" check_vectors /nowhere
 expect 2 "no .txt files here" check_vectors "$folder"
-expect 2 "--most wants 2 to 4096" tshard-meet --most 4x
-expect 2 "--most wants a value" tshard-meet --most
-expect 2 "'what' is no option and no method" tshard-meet what
+expect 2 "--most wants 2 to 4096" tshard-rendezvous --most 4x
+expect 2 "--most wants a value" tshard-rendezvous --most
+expect 2 "'what' is no option and no method" tshard-rendezvous what
 expect 1 "usage: " mlp a b
 expect 1 "mlp: " mlp data=2x
 expect 1 "usage: " data_parallel what

@@ -275,7 +275,17 @@ Test(stuck, logs_that_cannot_be_written_are_said, .timeout = 120) {
 
 /* --- without /proc ------------------------------------------------------------------------------------------------ */
 
-/* In a mount namespace of its own, where /proc is empty. */
+/* Two ranks under tshard-run in a mount namespace of its own, where /proc is empty. Each starts a process in a session of its
+ * own, which starts another one, and then runs the last command. */
+static launched start_without_proc(const char *last) {
+    char script[160];
+    snprintf(script, sizeof script, "setsid sh -c 'sleep 1000 & echo ready; sleep 1000' & echo ready; %s", last);
+    char *const command[] = {"unshare", "--mount", "sh", "-c", "mount -t tmpfs none /proc && exec \"$@\"",
+                             "sh",      LAUNCHER,  "-n", "2",  "sh",
+                             "-c",      script,    NULL};
+    return start_as(&(launch){.program = "unshare"}, command);
+}
+
 Test(stuck, grandchildren_end_without_proc, .timeout = 120) {
 #ifdef __SANITIZE_ADDRESS__
     cr_skip_test("AddressSanitizer reads /proc itself");
@@ -283,36 +293,10 @@ Test(stuck, grandchildren_end_without_proc, .timeout = 120) {
     char *const probe[] = {"unshare", "--mount", "mount", "-t", "tmpfs", "none", "/proc", NULL};
     launched job = start_as(&(launch){.program = "unshare"}, probe);
     if (finish(&job) != 0) cr_skip_test("mount namespaces are not allowed here");
-    char *const hidden[] = {"unshare",
-                            "--mount",
-                            "sh",
-                            "-c",
-                            "mount -t tmpfs none /proc && exec \"$@\"",
-                            "sh",
-                            LAUNCHER,
-                            "-n",
-                            "2",
-                            "sh",
-                            "-c",
-                            "setsid sh -c 'sleep 1000 & echo ready; sleep 1000' & echo ready; sleep 0.2",
-                            NULL};
-    job = start_as(&(launch){.program = "unshare"}, hidden);
+    job = start_without_proc("sleep 0.2");
     cr_assert_eq(finish(&job), 0);
     assert_nothing_left(0);
-    char *const killed[] = {"unshare",
-                            "--mount",
-                            "sh",
-                            "-c",
-                            "mount -t tmpfs none /proc && exec \"$@\"",
-                            "sh",
-                            LAUNCHER,
-                            "-n",
-                            "2",
-                            "sh",
-                            "-c",
-                            "setsid sh -c 'sleep 1000 & echo ready; sleep 1000' & echo ready; wait",
-                            NULL};
-    job = start_as(&(launch){.program = "unshare"}, killed);
+    job = start_without_proc("wait");
     wait_for_text(job.out, "ready", 4);
     kill(job.pid, SIGKILL);
     cr_assert_eq(finish(&job), -SIGKILL);

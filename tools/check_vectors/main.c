@@ -152,10 +152,7 @@ static const char help[] = "usage: check_vectors DIR [--ranks 1,2,3,4] [--device
                            "compares with what is there.\n";
 
 static int usage_error(const char *format, const char *word) {
-    fputs("check_vectors: ", stderr);
-    fprintf(stderr, format, word);
-    fprintf(stderr, "\n%s", help);
-    return 2;
+    return output_usage_error("check_vectors", help, format, word);
 }
 
 /* "1,2,4" into a list that ends with 0. */

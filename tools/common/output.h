@@ -16,6 +16,14 @@ static inline void output_begin(void) {
     }
 }
 
+/* Prints "PROGRAM: " and the format with the one word that it takes, then the help; returns 2, the exit code of wrong use. */
+static inline int output_usage_error(const char *program, const char *help, const char *format, const char *word) {
+    fprintf(stderr, "%s: ", program);
+    fprintf(stderr, format, word);
+    fprintf(stderr, "\n%s", help);
+    return 2;
+}
+
 /* Returns `code`, or 1 when it was 0 and not all that was printed has arrived. To be called last. */
 static inline int output_end(const char *program, int code) {
     errno = 0;

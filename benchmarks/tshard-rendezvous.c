@@ -1,12 +1,12 @@
-/* tshard-meet [METHOD...]: how long ranks take to meet, and how that grows.
+/* tshard-rendezvous [--most N] [METHOD...]: how long the rendezvous takes, and how that grows with the number of ranks.
  *
- * Forks 2, 4, ... 512 light ranks (a heap of 1 MiB each) on this machine, which meet, cross one barrier and leave. A
- * row for each method (env, tcp, file, many: tcp with a multicast address) and number: seconds until the slowest rank
- * has its world, until it has crossed the barrier, and the first divided by the number of ranks. --most N changes
- * 512. */
+ * Forks 2, 4, ... N ranks (512 by default) on this machine, each with a heap of 1 MiB; they join a world, pass one barrier
+ * and leave. Prints a row for each method (env, tcp, file, multicast) and number of ranks: seconds until the slowest rank
+ * has its world, seconds until it has passed the barrier, and the former divided by the number of ranks. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "base/clock.h"
 #include "base/number.h"
 #include "common/output.h"
 #include "tshard/dist.h"
@@ -18,20 +18,14 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { METHODS = 4 };
 
 typedef struct times {
-    double met, crossed; /* of a rank, seconds since the first was started; 0: it failed */
+    double joined,
+        passed; /* seconds from the start until a rank has its world, and has passed the barrier; 0: it failed */
 } times;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void set_number(const char *name, int value) {
     char text[16];
@@ -45,24 +39,24 @@ static int run_rank(const char *method, int rank, int ranks, double start, times
     set_number("RANK", rank);
     set_number("WORLD_SIZE", ranks);
     tsh_status status = tsh_world_init(&config, &world);
-    double met = now() - start;
+    double joined = tshi_clock() - start;
     if (status == TSH_OK) status = tsh_barrier(tsh_world_group(world));
-    if (status == TSH_OK) *out = (times){met, now() - start};
+    if (status == TSH_OK) *out = (times){joined, tshi_clock() - start};
     if (status != TSH_OK) fprintf(stderr, "rank %d: %s\n", rank, tsh_error_message());
     tsh_world_destroy(world);
     return status == TSH_OK ? 0 : 1;
 }
 
-/* The slowest rank's times; false when one failed. */
+/* Writes the slowest rank's times; returns false when a rank failed. */
 static bool measure(const char *method, int ranks, times *all, times *slowest) {
-    double start = now();
+    double start = tshi_clock();
     int failed = 0, status;
     pid_t parent = getpid();
     memset(all, 0, (size_t)ranks * sizeof *all);
     fflush(NULL);
     for (int i = 0; i < ranks; i++) {
         pid_t pid = fork();
-        if (pid < 0 && failed++ == 0) perror("tshard-meet: fork");
+        if (pid < 0 && failed++ == 0) perror("tshard-rendezvous: fork");
         if (pid != 0) continue;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         _exit(getppid() != parent ? 1 : run_rank(method, i, ranks, start, &all[i]));
@@ -70,8 +64,8 @@ static bool measure(const char *method, int ranks, times *all, times *slowest) {
     while (wait(&status) > 0) failed += status != 0;
     *slowest = (times){0};
     for (int i = 0; i < ranks; i++) {
-        if (all[i].met > slowest->met) slowest->met = all[i].met;
-        if (all[i].crossed > slowest->crossed) slowest->crossed = all[i].crossed;
+        if (all[i].joined > slowest->joined) slowest->joined = all[i].joined;
+        if (all[i].passed > slowest->passed) slowest->passed = all[i].passed;
     }
     return failed == 0;
 }
@@ -80,8 +74,8 @@ static const char *full_method(const char *name, int port, char *text, size_t si
     if (!strcmp(name, "tcp"))
         snprintf(text, size, "tcp://127.0.0.1:%d", port);
     else if (!strcmp(name, "file"))
-        snprintf(text, size, "file:///tmp/tshard-meet-%d", (int)getpid());
-    else if (!strcmp(name, "many"))
+        snprintf(text, size, "file:///tmp/tshard-rendezvous-%d", (int)getpid());
+    else if (!strcmp(name, "multicast"))
         snprintf(text, size, "tcp://239.255.17.6:%d", port);
     else
         snprintf(text, size, "env://");
@@ -93,35 +87,33 @@ static bool sweep(const char *name, int most, times *all) {
     for (int ranks = 2; ranks <= most; ranks *= 2) {
         char method[64];
         times slowest;
-        /* Below the ports that the system gives out by itself. */
+        /* Below the ports that the system assigns by itself. */
         int port = 10000 + (int)((unsigned)getpid() * 16u + (unsigned)ranks) % 20000;
         set_number("MASTER_PORT", port);
         if (!measure(full_method(name, port, method, sizeof method), ranks, all, &slowest)) good = false;
-        printf("%-5s %6d %10.4f %12.4f %14.6f\n", name, ranks, slowest.met, slowest.crossed, slowest.met / ranks);
+        printf("%-9s %6d %10.4f %12.4f %16.6f\n", name, ranks, slowest.joined, slowest.passed, slowest.joined / ranks);
         fflush(stdout);
     }
     return good;
 }
 
-static const char usage[] = "usage: tshard-meet [--most N] [env] [tcp] [file] [many]\n"
-                            "\n"
-                            "Measures how long ranks of this machine take to meet: 2, 4, ... N of them, 2 to 4096 "
-                            "(default: 512).\n";
+static const char help[] =
+    "usage: tshard-rendezvous [--most N] [env] [tcp] [file] [multicast]\n"
+    "\n"
+    "Measures how long 2, 4, ... N ranks of this machine take to find each other. N is 2 to 4096 "
+    "(default: 512).\n";
 
 static int wrong_use(const char *format, const char *word) {
-    fputs("tshard-meet: ", stderr);
-    fprintf(stderr, format, word);
-    fprintf(stderr, "\n%s", usage);
-    return 2;
+    return output_usage_error("tshard-rendezvous", help, format, word);
 }
 
 static int run(int argc, char **argv) {
-    static const char *const names[METHODS] = {"env", "tcp", "file", "many"};
+    static const char *const names[METHODS] = {"env", "tcp", "file", "multicast"};
     bool wanted[METHODS] = {false}, good = true, some = false;
     int most = 512;
     for (int a = 1; a < argc; a++) {
         size_t i = 0;
-        if (!strcmp(argv[a], "--help") || !strcmp(argv[a], "-h")) return fputs(usage, stdout) < 0;
+        if (!strcmp(argv[a], "--help") || !strcmp(argv[a], "-h")) return fputs(help, stdout) < 0;
         if (!strcmp(argv[a], "--most")) {
             if (a + 1 == argc) return wrong_use("%s wants a value", argv[a]);
             if (!tshi_parse_int(argv[++a], 2, 4096, &most))
@@ -134,10 +126,10 @@ static int run(int argc, char **argv) {
     }
     times *all = mmap(NULL, (size_t)most * sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED) {
-        perror("tshard-meet: mmap");
+        perror("tshard-rendezvous: mmap");
         return 1;
     }
-    printf("%-5s %6s %10s %12s %14s\n", "by", "ranks", "met [s]", "crossed [s]", "met/rank [s]");
+    printf("%-9s %6s %10s %12s %16s\n", "method", "ranks", "joined [s]", "passed [s]", "joined/rank [s]");
     for (size_t i = 0; i < METHODS; i++) {
         if (wanted[i] || !some) good = sweep(names[i], most, all) && good;
     }
@@ -146,5 +138,5 @@ static int run(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     output_begin();
-    return output_end("tshard-meet", run(argc, argv));
+    return output_end("tshard-rendezvous", run(argc, argv));
 }
