@@ -2,8 +2,6 @@
  * never move. */
 #include "functional/functional.h"
 
-static const char name[] = "cross_entropy";
-
 /* logits, target, class weights */
 static const tshi_rule reduced_rules[] = {
     {{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},       {{TSHI_LAST, TSHI_R, TSHI_S0}, TSHI_R}, /* vocabulary-parallel */
@@ -23,59 +21,58 @@ typedef struct cross_entropy_params {
     tsh_reduction reduction;
 } cross_entropy_params;
 
-enum { MAX, SUMS, TOTALS }; /* saved */
-/* Elements of TOTALS: the columns' sums of SUMS, of which two places are free for others. */
+/* What a call saves. MAX: the rows' maxima; SUMS: four sums a row (kernels.h), and behind them the sum of all classes'
+ * weights where smoothing wants that; TOTALS: the columns' sums of SUMS. */
+enum { MAX, SUMS, TOTALS };
+/* Elements of TOTALS: the sum of w_t is the sum of its column; the sum of L_i lies where no other sum is wanted. */
 enum { NUMERATOR = 1, DENOMINATOR = 2, TOTALS_COUNT = 4 };
 
-static const cross_entropy_params *params_of(const tshi_node *call) {
-    return call->params;
-}
-
-/* Of the statistics. */
-static tsh_dtype sum_dtype(const tshi_node *call) {
-    return tshi_dtype_sum(call->in[0]->dtype);
-}
-
-static void *place(const tsh_tensor *t, int64_t index) {
+static void *element(const tsh_tensor *t, int64_t index) {
     return (char *)tshi_data(t) + (size_t)index * tsh_dtype_size(t->dtype);
-}
-
-static int last_dim(const tsh_tensor *logits) {
-    return logits->shape.ndim - 1;
 }
 
 static const tsh_tensor *weights_of(const tshi_node *call) {
     return call->inputs == 3 ? call->in[2] : NULL;
 }
 
-/* Smoothing wants the sum of all classes' weights; it travels at the end of SUMS. */
 static bool sums_weights(const tshi_node *call) {
-    return weights_of(call) && params_of(call)->smoothing != 0;
+    const cross_entropy_params *p = call->params;
+    return weights_of(call) && p->smoothing != 0;
 }
 
+/* The kernels' view of a call, whose SUMS have memory. */
 static tshi_classes classes_of(const tshi_node *call) {
-    const tsh_tensor *logits = call->in[0], *weight = weights_of(call);
-    int last = last_dim(logits);
-    return (tshi_classes){.rows = call->in[1]->numel,
+    const cross_entropy_params *p = call->params;
+    const tsh_tensor *logits = call->in[0];
+    int64_t rows = call->in[1]->numel;
+    int last = logits->shape.ndim - 1;
+    return (tshi_classes){.rows = rows,
                           .n = logits->shape.local[last],
                           .start = tshi_shape_start(logits->mesh, &logits->shape, logits->layout, last),
                           .classes = logits->shape.global[last],
-                          .ignore_index = params_of(call)->ignore_index,
-                          .smoothing = params_of(call)->smoothing,
-                          .weight = weight ? tshi_data(weight) : NULL};
+                          .ignore_index = p->ignore_index,
+                          .smoothing = p->smoothing,
+                          .weight = tshi_data(weights_of(call)),
+                          .weight_sum = sums_weights(call) ? element(call->saved[SUMS], 4 * rows) : NULL};
 }
 
-/* --- shapes ------------------------------------------------------------------------------------------------------- */
+/* --- shape -------------------------------------------------------------------------------------------------------- */
+
+static tsh_status check_config(const cross_entropy_params *p) {
+    if (!(p->smoothing >= 0 && p->smoothing <= 1)) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "label_smoothing %g is outside [0, 1]", p->smoothing);
+    }
+    if (p->reduction == TSH_REDUCTION_MEAN || p->reduction == TSH_REDUCTION_SUM || p->reduction == TSH_REDUCTION_NONE) {
+        return TSH_OK;
+    }
+    return tshi_fail(TSH_ERR_ARGUMENT, "%d is no reduction", (int)p->reduction);
+}
 
 static tsh_status check_target(const tsh_tensor *logits, const tsh_tensor *target) {
-    char a[160], b[160];
     const tshi_shape *l = &logits->shape, *t = &target->shape;
     bool fits = t->ndim == l->ndim - 1;
     for (int d = 0; fits && d < t->ndim; d++) fits = t->global[d] == l->global[d];
-    if (!fits) {
-        return tshi_fail(TSH_ERR_SHAPE, "logits are %s and the target %s, [..., classes] and [...] wanted",
-                         tsh_tensor_describe(logits, a, sizeof a), tsh_tensor_describe(target, b, sizeof b));
-    }
+    if (!fits) return tshi_check_fails(logits, target, "logits [..., classes] and target [...] wanted");
     if (target->dtype == TSH_INT64) return TSH_OK;
     return tshi_fail(TSH_ERR_DTYPE, "the target is %s, int64 wanted", tsh_dtype_name(target->dtype));
 }
@@ -83,7 +80,7 @@ static tsh_status check_target(const tsh_tensor *logits, const tsh_tensor *targe
 static tsh_status check_weight(const tsh_tensor *logits, const tsh_tensor *weight) {
     char text[160];
     if (!weight) return TSH_OK;
-    int64_t classes = logits->shape.global[last_dim(logits)];
+    int64_t classes = logits->shape.global[logits->shape.ndim - 1];
     if (weight->shape.ndim == 1 && weight->shape.global[0] == classes && weight->dtype == logits->dtype) return TSH_OK;
     return tshi_fail(TSH_ERR_SHAPE, "the class weights are %s, %s [%lld] wanted",
                      tsh_tensor_describe(weight, text, sizeof text), tsh_dtype_name(logits->dtype), (long long)classes);
@@ -98,14 +95,20 @@ static tsh_status check_logits(const tsh_tensor *logits) {
     return tshi_check_computes(logits->mesh->device, logits->dtype, "the logits' dtype");
 }
 
-/* The inputs are known to fit. */
 static tsh_status shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
-    *dtype = sum_dtype(call);
-    if (params_of(call)->reduction == TSH_REDUCTION_NONE) *out = call->in[1]->shape;
-    return TSH_OK; /* [] otherwise, as *out came */
+    const cross_entropy_params *p = call->params;
+    const tsh_tensor *logits = call->in[0], *target = call->in[1];
+    tsh_status status = check_config(p);
+    if (status == TSH_OK) status = check_logits(logits);
+    if (status == TSH_OK) status = check_target(logits, target);
+    if (status == TSH_OK) status = check_weight(logits, weights_of(call));
+    *dtype = tshi_dtype_sum(logits->dtype);
+    out->ndim = 0;
+    if (p->reduction == TSH_REDUCTION_NONE) *out = target->shape;
+    return status;
 }
 
-/* --- forward ------------------------------------------------------------------------------------------------------ */
+/* --- forward: the rows' maxima and sums over all classes ---------------------------------------------------------- */
 
 static tsh_status check_range(const tshi_node *call, const tshi_classes *c) {
     tsh_device *device = tshi_device_of(call->in[0]);
@@ -113,177 +116,146 @@ static tsh_status check_range(const tshi_node *call, const tshi_classes *c) {
     int64_t bad = device->ops->cross_entropy.check(device, c, target), value;
     if (bad < 0) return TSH_OK;
     device->ops->copy.to_host(device, sizeof value, target + bad, &value);
-    return tshi_fail(TSH_ERR_RANGE, "target %lld at place %lld is outside [0, %lld) and not ignore_index %lld",
+    return tshi_fail(TSH_ERR_RANGE, "target %lld at index %lld is outside [0, %lld) and not ignore_index %lld",
                      (long long)value, (long long)bad, (long long)c->classes, (long long)c->ignore_index);
 }
 
-/* Whether an axis splits logits, along the classes or along other dims. */
-static bool splits(const tsh_tensor *logits, int axis, bool classes) {
-    tsh_layout layout = logits->layout[axis];
-    if (layout.kind != TSH_KIND_SHARD || logits->mesh->axis[axis].size == 1) return false;
-    return (layout.dim == last_dim(logits)) == classes;
-}
-
-static bool splits_classes(const tsh_tensor *logits) {
-    for (int a = 0; a < logits->mesh->axes; a++)
-        if (splits(logits, a, true)) return true;
-    return false;
-}
-
-/* `part` over the axes that split the classes, or over those that split the rows. */
-static tsh_status reduce_over(const tsh_tensor *logits, bool classes, tsh_tensor *part, tsh_reduce_op op) {
-    tsh_status status = TSH_OK;
-    for (int a = 0; a < logits->mesh->axes && status == TSH_OK; a++)
-        if (splits(logits, a, classes)) status = tsh_all_reduce(logits->mesh->axis[a].group, part, op);
-    return status;
-}
-
 /* The sum of this slice's class weights, which are of the logits' dtype, into *to. */
-static tsh_status sum_weights(const tshi_node *call, const tsh_tensor *weight, int64_t n, void *to) {
-    tsh_device *device = tshi_device_of(call->in[0]);
+static tsh_status sum_weights(const tsh_tensor *weight, void *to) {
+    tsh_device *device = tshi_device_of(weight);
     tsh_tensor *wide = NULL;
-    tsh_status status = tshi_tensor_scratch(weight->mesh, sum_dtype(call), n, &wide);
+    tsh_status status = tshi_statistics_new(weight, weight->numel, &wide);
     if (status != TSH_OK) return status;
-    device->ops->copy.convert(device, n, weight->dtype, tshi_data(weight), wide->dtype, tshi_data(wide));
-    device->ops->sum.over_dim(device, wide->dtype, 1, n, 1, 1, tshi_data(wide), to);
+    device->ops->copy.convert(device, wide->numel, weight->dtype, tshi_data(weight), wide->dtype, tshi_data(wide));
+    device->ops->sum.over_dim(device, wide->dtype, 1, wide->numel, 1, 1, tshi_data(wide), to);
     tsh_tensor_release(wide);
     return TSH_OK;
 }
 
-/* The rows' maxima become those of all classes, and the sums relative to them. */
-static tsh_status share_maxima(tshi_node *call, const tshi_classes *c) {
-    tsh_device *device = tshi_device_of(call->in[0]);
-    tsh_tensor *max = call->saved[MAX], *own = NULL;
-    tsh_status status = tshi_tensor_scratch(max->mesh, max->dtype, c->rows, &own);
+/* The rows' maxima and sums over this slice of the classes become those over all of them. */
+static tsh_status reduce_classes(tshi_node *call, const tshi_classes *c, unsigned axes) {
+    const tsh_tensor *logits = call->in[0];
+    tsh_device *device = tshi_device_of(logits);
+    tsh_tensor *max = call->saved[MAX], *sums = call->saved[SUMS], *own = NULL;
+    tsh_status status = tshi_statistics_new(logits, c->rows, &own);
     if (status != TSH_OK) return status;
     device->ops->copy.within(device, tsh_tensor_local_nbytes(max), tshi_data(max), tshi_data(own));
-    status = reduce_over(call->in[0], true, max, TSH_MAX);
+    status = tshi_statistics_reduce(axes, max, TSH_MAX);
     if (status == TSH_OK) {
-        device->ops->cross_entropy.shift(device, call->in[0]->dtype, c, tshi_data(own), tshi_data(max),
-                                         tshi_data(call->saved[SUMS]));
+        device->ops->cross_entropy.shift(device, logits->dtype, c, tshi_data(own), tshi_data(max), tshi_data(sums));
+        status = tshi_statistics_reduce(axes, sums, TSH_SUM);
     }
     tsh_tensor_release(own);
     return status;
 }
 
-/* The rows' maxima and sums over all classes. */
-static tsh_status rows_sums(tshi_node *call, tshi_classes *c) {
-    tsh_device *device = tshi_device_of(call->in[0]);
-    const tsh_tensor *logits = call->in[0], *weight = weights_of(call);
-    bool extra = sums_weights(call);
-    tsh_status status = tshi_tensor_scratch(logits->mesh, sum_dtype(call), c->rows, &call->saved[MAX]);
-    if (status != TSH_OK) return status;
-    status = tshi_tensor_scratch(logits->mesh, sum_dtype(call), 4 * c->rows + (extra ? 1 : 0), &call->saved[SUMS]);
-    if (status != TSH_OK) return status;
+static tsh_status sum_rows(tshi_node *call, const tshi_classes *c) {
+    const tsh_tensor *logits = call->in[0];
+    tsh_device *device = tshi_device_of(logits);
+    unsigned axes = tshi_sharding_axes(logits, logits->shape.ndim - 1);
     tsh_tensor *sums = call->saved[SUMS];
     device->ops->cross_entropy.sums(device, logits->dtype, c, tshi_data(logits), tshi_data(call->in[1]),
                                     tshi_data(call->saved[MAX]), tshi_data(sums));
-    if (extra) status = sum_weights(call, weight, c->n, place(sums, 4 * c->rows));
-    if (status != TSH_OK) return status;
-    c->weight_sum = extra ? place(sums, 4 * c->rows) : NULL;
-    if (!splits_classes(logits)) return TSH_OK;
-    status = share_maxima(call, c);
-    return status == TSH_OK ? reduce_over(logits, true, sums, TSH_SUM) : status;
+    tsh_status status = sums_weights(call) ? sum_weights(call->in[2], element(sums, 4 * c->rows)) : TSH_OK;
+    return status == TSH_OK && axes ? reduce_classes(call, c, axes) : status;
 }
 
-/* The rows' losses become sum L_i and sum of w_t, over all ranks that hold rows. */
+/* --- forward: the losses, and what becomes of them ---------------------------------------------------------------- */
+
+/* The sums of L_i and of w_t over all ranks that hold rows. */
 static tsh_status make_totals(tshi_node *call, const tshi_classes *c, const tsh_tensor *losses) {
-    tsh_device *device = tshi_device_of(call->in[0]);
     const tsh_tensor *logits = call->in[0];
+    tsh_device *device = tshi_device_of(logits);
+    unsigned axes = tshi_sharding_axes(logits, -1) & ~tshi_sharding_axes(logits, logits->shape.ndim - 1);
+    tshi_shape two = {.ndim = 1, .local = {2}, .global = {2}};
     tsh_tensor *pair = NULL;
-    tsh_status status = tshi_tensor_scratch(logits->mesh, sum_dtype(call), TOTALS_COUNT, &call->saved[TOTALS]);
+    tsh_status status = tshi_statistics_new(logits, TOTALS_COUNT, &call->saved[TOTALS]);
     if (status != TSH_OK) return status;
     tsh_tensor *totals = call->saved[TOTALS];
     device->ops->sum.over_dim(device, totals->dtype, 1, c->rows, 4, 1, tshi_data(call->saved[SUMS]), tshi_data(totals));
-    device->ops->sum.over_dim(device, totals->dtype, 1, c->rows, 1, 1, tshi_data(losses), place(totals, NUMERATOR));
-    tshi_shape two = {.ndim = 1, .local = {2}, .global = {2}};
+    device->ops->sum.over_dim(device, totals->dtype, 1, c->rows, 1, 1, tshi_data(losses), element(totals, NUMERATOR));
     status = tshi_tensor_view(totals, &two, totals->layout, tsh_dtype_size(totals->dtype), &pair);
-    if (status == TSH_OK) status = reduce_over(logits, false, pair, TSH_SUM);
+    if (status == TSH_OK) status = tshi_statistics_reduce(axes, pair, TSH_SUM);
     tsh_tensor_release(pair);
     return status;
 }
 
-static tsh_status reduce_rows(tshi_node *call, const tshi_classes *c, const tsh_tensor *losses) {
-    tsh_device *device = tshi_device_of(call->in[0]);
+static tsh_status reduce_losses(tshi_node *call, const tshi_classes *c, const tsh_tensor *losses) {
+    const cross_entropy_params *p = call->params;
+    tsh_device *device = tshi_device_of(losses);
     tsh_status status = make_totals(call, c, losses);
     if (status != TSH_OK) return status;
-    tsh_tensor *totals = call->saved[TOTALS], *out = call->out;
-    if (params_of(call)->reduction == TSH_REDUCTION_MEAN) {
-        device->ops->elementwise.divide(device, out->dtype, 1, place(totals, NUMERATOR), place(totals, DENOMINATOR),
-                                        tshi_data(out));
+    tsh_tensor *out = call->out;
+    const void *sum = element(call->saved[TOTALS], NUMERATOR), *weight = element(call->saved[TOTALS], DENOMINATOR);
+    if (p->reduction == TSH_REDUCTION_MEAN) {
+        device->ops->elementwise.divide(device, out->dtype, 1, sum, weight, tshi_data(out));
     } else {
-        device->ops->copy.within(device, tsh_dtype_size(out->dtype), place(totals, NUMERATOR), tshi_data(out));
+        device->ops->copy.within(device, tsh_dtype_size(out->dtype), sum, tshi_data(out));
     }
     return TSH_OK;
 }
 
-static tsh_status forward(tshi_node *call) {
-    tsh_device *device = tshi_device_of(call->in[0]);
-    tshi_classes c = classes_of(call);
-    bool rows = params_of(call)->reduction == TSH_REDUCTION_NONE;
-    tsh_tensor *losses = rows ? tsh_tensor_retain(call->out) : NULL;
-    tsh_status status = check_range(call, &c);
-    if (status == TSH_OK) status = rows_sums(call, &c);
-    if (status == TSH_OK && !rows) status = tshi_tensor_scratch(call->out->mesh, call->out->dtype, c.rows, &losses);
-    if (status == TSH_OK) {
-        device->ops->cross_entropy.loss(device, call->in[0]->dtype, &c, tshi_data(call->in[1]),
-                                        tshi_data(call->saved[SUMS]), tshi_data(losses));
+static tsh_status make_loss(tshi_node *call, const tshi_classes *c) {
+    const cross_entropy_params *p = call->params;
+    const tsh_tensor *logits = call->in[0];
+    tsh_device *device = tshi_device_of(logits);
+    tsh_tensor *losses = NULL;
+    tsh_status status = TSH_OK;
+    if (p->reduction == TSH_REDUCTION_NONE) {
+        losses = tsh_tensor_retain(call->out);
+    } else {
+        status = tshi_statistics_new(logits, c->rows, &losses);
     }
-    if (status == TSH_OK && !rows) status = reduce_rows(call, &c, losses);
+    if (status != TSH_OK) return status;
+    device->ops->cross_entropy.loss(device, logits->dtype, c, tshi_data(call->in[1]), tshi_data(call->saved[SUMS]),
+                                    tshi_data(losses));
+    if (losses != call->out) status = reduce_losses(call, c, losses);
     tsh_tensor_release(losses);
     return status;
+}
+
+static tsh_status forward(tshi_node *call) {
+    const tsh_tensor *logits = call->in[0];
+    int64_t rows = call->in[1]->numel;
+    tsh_status status = tshi_statistics_new(logits, rows, &call->saved[MAX]);
+    if (status == TSH_OK) status = tshi_statistics_new(logits, 4 * rows + sums_weights(call), &call->saved[SUMS]);
+    if (status != TSH_OK) return status;
+    tshi_classes c = classes_of(call);
+    status = check_range(call, &c);
+    if (status == TSH_OK) status = sum_rows(call, &c);
+    return status == TSH_OK ? make_loss(call, &c) : status;
 }
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
 static tsh_status backward(tshi_node *call) {
-    tsh_device *device = tshi_device_of(call->in[0]);
-    tshi_classes c = classes_of(call);
-    bool mean = params_of(call)->reduction == TSH_REDUCTION_MEAN,
-         rows = params_of(call)->reduction == TSH_REDUCTION_NONE;
-    if (!tshi_wants_grad(call, 0)) return TSH_OK;
+    const cross_entropy_params *p = call->params;
+    const tsh_tensor *logits = call->in[0];
+    tsh_device *device = tshi_device_of(logits);
     double beta;
-    tsh_tensor *dlogits = tshi_grad_beta(call, 0, &beta), *dloss = tshi_grad_out(call);
+    if (!tshi_wants_grad(call, 0)) return TSH_OK;
+    tsh_tensor *dlogits = tshi_grad_beta(call, 0, &beta);
     if (!dlogits) return TSH_ERR_MEMORY;
-    if (sums_weights(call)) c.weight_sum = place(call->saved[SUMS], 4 * c.rows);
-    device->ops->cross_entropy.backward(device, dlogits->dtype, &c, tshi_data(call->in[0]), tshi_data(call->in[1]),
-                                        tshi_data(call->saved[MAX]), tshi_data(call->saved[SUMS]), tshi_data(dloss),
-                                        rows ? 1 : 0, mean ? place(call->saved[TOTALS], DENOMINATOR) : NULL, beta,
-                                        tshi_data(dlogits));
+    tshi_classes c = classes_of(call);
+    int64_t dloss_stride = p->reduction == TSH_REDUCTION_NONE ? 1 : 0;
+    const void *divisor = p->reduction == TSH_REDUCTION_MEAN ? element(call->saved[TOTALS], DENOMINATOR) : NULL;
+    device->ops->cross_entropy.backward(
+        device, logits->dtype, &c, tshi_data(logits), tshi_data(call->in[1]), tshi_data(call->saved[MAX]),
+        tshi_data(call->saved[SUMS]), tshi_data(tshi_grad_out(call)), dloss_stride, divisor, beta, tshi_data(dlogits));
     return TSH_OK;
 }
 
-static const tshi_op reduced_op = {name,    reduced_rules, shape,
-                                   forward, backward,      .params_size = sizeof(cross_entropy_params)};
-static const tshi_op rows_op = {name,    rows_rules, shape,
-                                forward, backward,   .params_size = sizeof(cross_entropy_params)};
-
-/* --- public ------------------------------------------------------------------------------------------------------- */
-
-static tsh_status check_config(const tsh_cross_entropy_config *config) {
-    if (!(config->label_smoothing >= 0 && config->label_smoothing <= 1)) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "label_smoothing %g is outside [0, 1]", config->label_smoothing);
-    }
-    if (config->reduction == TSH_REDUCTION_MEAN || config->reduction == TSH_REDUCTION_SUM ||
-        config->reduction == TSH_REDUCTION_NONE) {
-        return TSH_OK;
-    }
-    return tshi_fail(TSH_ERR_ARGUMENT, "%d is no reduction", (int)config->reduction);
-}
+static const tshi_op reduced_op = {"cross_entropy", reduced_rules, shape,
+                                   forward,         backward,      .params_size = sizeof(cross_entropy_params)};
+static const tshi_op rows_op = {"cross_entropy", rows_rules, shape,
+                                forward,         backward,   .params_size = sizeof(cross_entropy_params)};
 
 tsh_tensor *tsh_cross_entropy(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *target,
                               const tsh_cross_entropy_config *config) {
     static const tsh_cross_entropy_config defaults = {0};
-    if (!config) config = &defaults;
-    cross_entropy_params params = {config->has_ignore_index ? config->ignore_index : -100, config->label_smoothing,
-                                   config->reduction};
-    const tshi_op *op = config->reduction == TSH_REDUCTION_NONE ? &rows_op : &reduced_op;
-    tsh_tensor *in[] = {logits, target, config->weight};
-    int inputs = config->weight ? 3 : 2;
-    if (!tshi_tape_ready(tape, name, inputs, in)) return NULL;
-    tsh_status status = check_config(config);
-    if (status == TSH_OK) status = check_logits(logits);
-    if (status == TSH_OK) status = check_target(logits, target);
-    if (status == TSH_OK) status = check_weight(logits, config->weight);
-    return status == TSH_OK ? tshi_apply(tape, op, inputs, in, &params) : tshi_tape_fail_as(tape, status, name);
+    const tsh_cross_entropy_config *c = config ? config : &defaults;
+    const tshi_op *op = c->reduction == TSH_REDUCTION_NONE ? &rows_op : &reduced_op;
+    return tshi_apply(
+        tape, op, c->weight ? 3 : 2, (tsh_tensor *[]){logits, target, c->weight},
+        &(cross_entropy_params){c->has_ignore_index ? c->ignore_index : -100, c->label_smoothing, c->reduction});
 }

@@ -8,12 +8,21 @@
 /* --- what layers call, with the layouts that they want ------------------------------------------------------------ */
 
 /* y = f(x W^T + b) in one pass where the device can; f TSHI_IDENTITY: none. Inputs x, weight and, if there are three,
- * bias. Layouts are those of tsh_affine but for the entries that take a PARTIAL x or weight, and with a function the row
- * entry: f of a sum over ranks is not the sum of f. */
+ * bias. Layouts are those of tsh_affine but for the entries that take a PARTIAL x or weight, and with a function but for
+ * the row entry: f of a sum over ranks is not the sum of f. */
 tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want);
 /* tsh_lookup. */
 tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64_t padding, const tshi_want *want);
 /* y = f(x); f TSHI_IDENTITY: x. */
 tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f);
+
+/* --- statistics of rows where ranks hold parts of a row ----------------------------------------------------------- */
+
+/* Memory for n statistics of x, not zeroed, of the dtype of sums of x. */
+tsh_status tshi_statistics_new(const tsh_tensor *x, int64_t n, tsh_tensor **out);
+/* Bit a: axis a, of several ranks, shards dim of x; dim -1: any dim. */
+unsigned tshi_sharding_axes(const tsh_tensor *x, int dim);
+/* Reduce the statistics in place over the ranks of each of these axes. Collective over them. */
+tsh_status tshi_statistics_reduce(unsigned axes, tsh_tensor *statistics, tsh_reduce_op op);
 
 #endif

@@ -44,7 +44,7 @@ static tsh_status lookup_forward(tshi_node *call) {
     const int64_t *id = tshi_data(ids);
     int64_t vocabulary = table->shape.global[0], bad = device->ops->embedding.check(device, ids->numel, id, vocabulary);
     if (bad >= 0) {
-        return tshi_fail(TSH_ERR_RANGE, "id %lld at place %lld, the vocabulary is [0, %lld)", (long long)id[bad],
+        return tshi_fail(TSH_ERR_RANGE, "id %lld at index %lld, the vocabulary is [0, %lld)", (long long)id[bad],
                          (long long)bad, (long long)vocabulary);
     }
     device->ops->embedding.forward(device, table->dtype, ids->numel, id, first_row(table), tshi_rows(table),

@@ -39,8 +39,8 @@ static tsh_status norm_forward(tshi_node *call) {
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
     int64_t rows = tshi_rows(x);
-    tsh_status status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), rows, &call->saved[0]);
-    if (status == TSH_OK) status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), rows, &call->saved[1]);
+    tsh_status status = tshi_statistics_new(x, rows, &call->saved[0]);
+    if (status == TSH_OK) status = tshi_statistics_new(x, rows, &call->saved[1]);
     if (status != TSH_OK) return status;
     device->ops->norm.forward(device, p->rms, x->dtype, rows, tshi_cols(x), p->eps, tshi_data(x), input(call, 1),
                               input(call, 2), tshi_data(call->out), tshi_data(call->saved[0]),

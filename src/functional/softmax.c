@@ -15,30 +15,21 @@ static tsh_status softmax_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sh
     return tshi_check_floats(call, dtype);
 }
 
-/* A row statistic over the axes that shard dim. */
-static tsh_status reduce_rows(const tsh_tensor *x, int dim, tsh_tensor *stat, tsh_reduce_op op) {
-    tsh_status status = TSH_OK;
-    for (int a = 0; a < x->mesh->axes && status == TSH_OK; a++) {
-        bool sharded = x->layout[a].kind == TSH_KIND_SHARD && x->layout[a].dim == dim;
-        if (sharded && x->mesh->axis[a].size > 1) status = tsh_all_reduce(x->mesh->axis[a].group, stat, op);
-    }
-    return status;
-}
-
 static tsh_status softmax_forward(tshi_node *call) {
     tsh_tensor *x = call->in[0], *max = NULL, *sum = NULL;
     const softmax_params *p = call->params;
     tsh_device *device = tshi_device_of(x);
     int64_t outer = tshi_outer(x, p->dim), n = x->shape.local[p->dim], inner = tshi_inner(x, p->dim);
-    tsh_status status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), outer * inner, &max);
-    if (status == TSH_OK) status = tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), outer * inner, &sum);
+    unsigned axes = tshi_sharding_axes(x, p->dim);
+    tsh_status status = tshi_statistics_new(x, outer * inner, &max);
+    if (status == TSH_OK) status = tshi_statistics_new(x, outer * inner, &sum);
     if (status == TSH_OK) {
         device->ops->softmax.max(device, x->dtype, outer, n, inner, tshi_data(x), tshi_data(max));
-        status = reduce_rows(x, p->dim, max, TSH_MAX);
+        status = tshi_statistics_reduce(axes, max, TSH_MAX);
     }
     if (status == TSH_OK) {
         device->ops->softmax.sum(device, x->dtype, outer, n, inner, tshi_data(x), tshi_data(max), tshi_data(sum));
-        status = reduce_rows(x, p->dim, sum, TSH_SUM);
+        status = tshi_statistics_reduce(axes, sum, TSH_SUM);
     }
     if (status == TSH_OK) {
         device->ops->softmax.forward(device, p->log, x->dtype, outer, n, inner, tshi_data(x), tshi_data(max),
@@ -54,10 +45,10 @@ static tsh_status softmax_backward(tshi_node *call) {
     const softmax_params *p = call->params;
     tsh_device *device = tshi_device_of(y);
     int64_t outer = tshi_outer(y, p->dim), n = y->shape.local[p->dim], inner = tshi_inner(y, p->dim);
-    tsh_status status = tshi_tensor_scratch(y->mesh, tshi_dtype_sum(y->dtype), outer * inner, &dot);
+    tsh_status status = tshi_statistics_new(y, outer * inner, &dot);
     if (status != TSH_OK) return status;
     device->ops->softmax.dot(device, p->log, y->dtype, outer, n, inner, tshi_data(y), tshi_data(dy), tshi_data(dot));
-    status = reduce_rows(y, p->dim, dot, TSH_SUM);
+    status = tshi_statistics_reduce(tshi_sharding_axes(y, p->dim), dot, TSH_SUM);
     tsh_tensor *dx = status == TSH_OK ? tshi_grad(call, 0) : NULL;
     if (dx) {
         device->ops->softmax.backward(device, p->log, y->dtype, outer, n, inner, tshi_data(y), tshi_data(dy),

@@ -166,7 +166,7 @@ Test(cuda_device, wrong_ids_are_told_by_check) {
     cr_assert_eq(device->ops->check(device), TSH_OK, "the kernel has not run yet");
     device->ops->copy.to_host(device, sizeof ids, there, ids);
     cr_assert_eq(device->ops->check(device), TSH_ERR_RANGE);
-    cr_assert_str_eq(tsh_error_message(), "id 5 at place 2, the vocabulary is [0, 5)");
+    cr_assert_str_eq(tsh_error_message(), "id 5 at index 2, the vocabulary is [0, 5)");
     cr_assert_eq(device->ops->check(device), TSH_OK);
     device->ops->memory.release(device, there);
     close_device(device);

@@ -155,7 +155,7 @@ Test(cuda_training, wrong_ids_are_told_by_the_step) {
     cr_assert_not_null(e, "nothing has run yet: %s", tsh_tape_message(l.tape));
     float values[90];
     cr_assert_eq(tsh_tensor_read(e, values, 90), TSH_ERR_RANGE, "%s", tsh_error_message());
-    cr_assert_not_null(strstr(tsh_error_message(), "id 13 at place 2, the vocabulary is [0, 13)"), "%s",
+    cr_assert_not_null(strstr(tsh_error_message(), "id 13 at index 2, the vocabulary is [0, 13)"), "%s",
                        tsh_error_message());
     close_model(&l, loss);
 }

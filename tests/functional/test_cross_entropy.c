@@ -371,8 +371,8 @@ static void wrong_use(tshi_rank *r, void *arg) {
     tsh_tensor *logits = tshi_test_tensor(r, mesh, &(tsh_tensor_config){TSH_FLOAT32, 2, {3, 4}, {S1}}, x);
     tsh_tensor *good = tshi_test_tensor(r, mesh, &ids, inside), *high = tshi_test_tensor(r, mesh, &ids, outside);
     tsh_tensor *low = tshi_test_tensor(r, mesh, &ids, negative), *floats = tshi_test_tensor(r, mesh, &vector, x);
-    fails(r, tape, logits, high, NULL, TSH_ERR_RANGE, "target 4 at place 2 is outside [0, 4)");
-    fails(r, tape, logits, low, NULL, TSH_ERR_RANGE, "target -1 at place 1");
+    fails(r, tape, logits, high, NULL, TSH_ERR_RANGE, "target 4 at index 2 is outside [0, 4)");
+    fails(r, tape, logits, low, NULL, TSH_ERR_RANGE, "target -1 at index 1");
     fails(r, tape, logits, floats, NULL, TSH_ERR_DTYPE, "target is float32");
     fails(r, tape, logits, logits, NULL, TSH_ERR_SHAPE, "[..., classes] and [...] wanted");
     fails(r, tape, good, good, NULL, TSH_ERR_DTYPE, "dtype is int64; the ");
@@ -403,7 +403,7 @@ static void one_bad_rank(tshi_rank *r, void *arg) {
     tsh_tensor *target = tshi_test_tensor(r, mesh, &(tsh_tensor_config){TSH_INT64, 1, {2}, {S0}}, targets);
     tshi_check(r, !tsh_cross_entropy(tape, logits, target, NULL), "took target 9 of 4");
     tsh_status wanted = r->rank == 1 ? TSH_ERR_RANGE : TSH_ERR_PEER;
-    tshi_check(r, tsh_tape_status(tape) == wanted && strstr(tsh_tape_message(tape), "target 9 at place 0"), "%s \"%s\"",
+    tshi_check(r, tsh_tape_status(tape) == wanted && strstr(tsh_tape_message(tape), "target 9 at index 0"), "%s \"%s\"",
                tsh_status_name(tsh_tape_status(tape)), tsh_tape_message(tape));
     tshi_check_ok(r, tsh_tape_reset(tape));
     tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));

@@ -212,7 +212,7 @@ static void range(tshi_rank *r, void *arg) {
         tshi_check(r, !tsh_embedding_forward(tape, layer, bad), "took id 13 of 13");
         tshi_check(r, tsh_tape_status(tape) == TSH_ERR_RANGE, "status %s", tsh_status_name(tsh_tape_status(tape)));
         snprintf(text, sizeof text, "rank %d: ", r->rank);
-        tshi_check(r, strstr(tsh_tape_message(tape), text) && strstr(tsh_tape_message(tape), "id 13 at place 2"), "%s",
+        tshi_check(r, strstr(tsh_tape_message(tape), text) && strstr(tsh_tape_message(tape), "id 13 at index 2"), "%s",
                    tsh_tape_message(tape));
         tshi_check_ok(r, tsh_tape_reset(tape));
         tshi_check(r, tsh_embedding_forward(tape, layer, good), "not usable: %s", tsh_tape_message(tape));

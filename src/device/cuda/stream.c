@@ -84,10 +84,10 @@ static tsh_status report_status(tshi_cuda_report *report) {
     tshi_cuda_report r = *report;
     __atomic_store_n(&report->found, 0, __ATOMIC_RELEASE);
     if (r.is_target) {
-        return tshi_fail(TSH_ERR_RANGE, "target %lld at place %lld is outside [0, %lld) and not ignore_index %lld",
+        return tshi_fail(TSH_ERR_RANGE, "target %lld at index %lld is outside [0, %lld) and not ignore_index %lld",
                          (long long)r.value, (long long)r.place, (long long)r.limit, (long long)r.ignore_index);
     }
-    return tshi_fail(TSH_ERR_RANGE, "id %lld at place %lld, the vocabulary is [0, %lld)", (long long)r.value,
+    return tshi_fail(TSH_ERR_RANGE, "id %lld at index %lld, the vocabulary is [0, %lld)", (long long)r.value,
                      (long long)r.place, (long long)r.limit);
 }
 

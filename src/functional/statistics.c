@@ -1,0 +1,23 @@
+/* Statistics of rows, such as maxima and sums, where ranks hold parts of a row. */
+#include "functional/functional.h"
+
+tsh_status tshi_statistics_new(const tsh_tensor *x, int64_t n, tsh_tensor **out) {
+    return tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), n, out);
+}
+
+unsigned tshi_sharding_axes(const tsh_tensor *x, int dim) {
+    unsigned axes = 0;
+    for (int a = 0; a < x->mesh->axes; a++) {
+        bool sharded = x->layout[a].kind == TSH_KIND_SHARD && x->mesh->axis[a].size > 1;
+        if (sharded && (dim < 0 || x->layout[a].dim == dim)) axes |= 1u << a;
+    }
+    return axes;
+}
+
+tsh_status tshi_statistics_reduce(unsigned axes, tsh_tensor *statistics, tsh_reduce_op op) {
+    tsh_status status = TSH_OK;
+    for (int a = 0; a < statistics->mesh->axes && status == TSH_OK; a++) {
+        if (axes >> a & 1u) status = tsh_all_reduce(statistics->mesh->axis[a].group, statistics, op);
+    }
+    return status;
+}
