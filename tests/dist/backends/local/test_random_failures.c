@@ -258,7 +258,7 @@ static bool leaves_early(const tshi_rank *r, const call *c) {
                      ? root
                      : c->op == TSH_COLLECTIVE_REDUCE || c->op == TSH_COLLECTIVE_GATHER;
     size_t bytes = (size_t)c->n * tsh_dtype_size(c->dtype) * (size_t)(scatter ? r->size : 1);
-    return gives && !c->started && !c->without_tensor && bytes <= TSHI_INLINE;
+    return gives && !c->started && !c->without_tensor && bytes <= TSHI_SLOT_PAYLOAD;
 }
 
 /* A call that does not match is told at once, or else by the next that waits, which fails on all. */
