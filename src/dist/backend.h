@@ -25,7 +25,7 @@ typedef struct tshi_group_ops {
      * `failed` returns that status and its words. */
     tsh_status (*run)(tsh_group *group, const tshi_call *call);
     /* The same in steps that never wait. start: post the call; only the first of a group's queue is started, so a
-     * backend sees one collective a group at a time (messages: any number). progress: advance it, set done and status.
+     * backend sees one collective a group at a time (messages: any number). progress: advance it; tshi_work_end when it is done.
      * NULL on backends whose calls are done when run returns (self). */
     tsh_status (*start)(tsh_work *work);
     void (*progress)(tsh_work *work);
@@ -33,7 +33,7 @@ typedef struct tshi_group_ops {
      * NULL. */
     void (*drop)(tsh_work *work);
     /* Of a work under way, if the host has nothing more to do for it: have the GPU wait, so that what this rank queues
-     * from here on finds its result; set done and status. NULL: the host waits. */
+     * from here on finds its result; then tshi_work_end. NULL: the host waits. */
     void (*join)(tsh_work *work);
     /* A blocking message while nothing else is under way: done, if that takes no long wait, without a place in the
      * group's list. False: nothing has happened. NULL: never. */
@@ -51,6 +51,8 @@ typedef struct tshi_group_ops {
     /* Every rank of `parent` passes the same `text`, or `failed`. TSH_ERR_MISMATCH with both texts printed, or
      * TSH_ERR_PEER with the words of the rank that failed. Collective over parent. */
     tsh_status (*agree)(tsh_group *parent, const char *text, tsh_status failed);
+    /* The ranks compare the call, as `run` does before it moves data, and nothing moves. Collective over the group. */
+    tsh_status (*compare)(tsh_group *group, const tshi_call *call);
     /* Set up group->state for the n world ranks in `ranks`, which all of parent agree on. group is NULL on ranks
      * outside. Collective over parent. */
     tsh_status (*open)(tsh_group *parent, const int *ranks, int n, tsh_group *group);

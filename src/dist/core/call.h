@@ -22,18 +22,10 @@ typedef struct tshi_call {
     const int64_t *in_counts; /* all_to_all, never NULL */
     const int64_t *out_counts;
     bool on_device; /* in and out are memory of the world's device, not the host's: a call on tensors of a GPU */
-    bool meets; /* send and recv: the TSHI_TICKET bytes at `in` travel to `out` in place of the elements, whose number
+    bool ticket; /* send and recv: the TSHI_TICKET bytes at `in` travel to `out` in place of the elements, whose number
                      * and dtype are compared all the same, and the send is done when its receive is */
     tsh_status failed; /* not TSH_OK: this rank's arguments are bad, tsh_error_message() says why; the backend only
                         * reports this to the peers */
 } tshi_call;
-
-/* "sum", ... */
-const char *tshi_reduction_name(tsh_reduce_op reduce);
-tsh_status tshi_check_tensor(const tsh_group *group, tsh_collective op, const tsh_tensor *tensor, const char *what);
-/* Adds a call that is done to the group's counters. */
-void tshi_group_count(tsh_group *group, const tshi_call *call);
-/* Takes part in a call for which this rank lacks what it needs; tsh_error_message() says what. */
-tsh_status tshi_call_failed(tsh_group *group, tsh_collective op, tsh_status status);
 
 #endif

@@ -1,31 +1,10 @@
 /* The public calls: arguments checked, counts resolved, then the backend, now or when its turn comes. */
-#include "dist/world.h"
+#include "dist/core/collectives.h"
 
 #include <string.h>
 
-/* What the caller gave. Calls on one tensor have it as `out` and as `in`. */
-typedef struct arguments {
-    tsh_collective op;
-    tsh_reduce_op reduce;
-    int root;
-    const tsh_tensor *in;
-    tsh_tensor *out;
-    const int64_t *counts; /* all_to_all: of out */
-    const int64_t *in_counts;
-} arguments;
-
-/* What is particular to a collective. `check` looks at the arguments and fills in the call's memory and counts. */
-typedef struct rule {
-    const char *name;
-    bool reduces, rooted;
-    uint64_t rings; /* times T(p-1)/p bytes */
-    tsh_status (*check)(const tsh_group *group, const arguments *a, tshi_call *call);
-} rule;
-
-static const rule *rule_of(tsh_collective op);
-
 const char *tsh_collective_name(tsh_collective op) {
-    return (int)op >= 0 && op < TSH_COLLECTIVE_COUNT ? rule_of(op)->name : "unknown collective";
+    return (int)op >= 0 && op < TSH_COLLECTIVE_COUNT ? tshi_collectives[op].name : "unknown collective";
 }
 
 static bool reduces(tsh_dtype dtype, tsh_reduce_op reduce) {
@@ -67,7 +46,7 @@ static bool backend_supports(const tshi_group_ops *backend, tsh_collective op, t
     if ((op == TSH_COLLECTIVE_SEND || op == TSH_COLLECTIVE_RECV) && backend == &tshi_self_ops) return false;
     if (op == TSH_COLLECTIVE_BARRIER) return true;
     if (tsh_dtype_size(dtype) == 0) return false;
-    if (!rule_of(op)->reduces) return true;
+    if (!tshi_collectives[op].reduces) return true;
     return reduces(dtype, reduce) && (!backend->reduces || backend->reduces(dtype, reduce));
 }
 
@@ -197,7 +176,7 @@ static const char *part_start(const tsh_group *group, const tsh_tensor *whole, c
 }
 
 /* All of one tensor: all_reduce, broadcast, reduce. */
-static tsh_status check_one(const tsh_group *group, const arguments *a, tshi_call *call) {
+static tsh_status check_one(const tsh_group *group, const tshi_arguments *a, tshi_call *call) {
     tsh_status status = tshi_check_tensor(group, a->op, a->in, "tensor");
     if (status != TSH_OK) return status;
     call->dtype = a->in->dtype;
@@ -207,7 +186,7 @@ static tsh_status check_one(const tsh_group *group, const arguments *a, tshi_cal
 }
 
 /* The counts that were given, or those of the whole tensor, or of `part` where only the root has the whole. */
-static tsh_status resolve_counts(const tsh_group *group, const arguments *a, const tsh_tensor *whole,
+static tsh_status resolve_counts(const tsh_group *group, const tshi_arguments *a, const tsh_tensor *whole,
                                  const tsh_tensor *part, tshi_call *call) {
     tsh_status status = TSH_OK;
     call->counts = a->counts ? a->counts : group->counts;
@@ -222,10 +201,10 @@ static tsh_status resolve_counts(const tsh_group *group, const arguments *a, con
 }
 
 /* One whole, and a part of it on each rank: `whole` and `part` are a's out and in, or its in and out. */
-static tsh_status check_parts(const tsh_group *group, const arguments *a, const tsh_tensor *whole,
+static tsh_status check_parts(const tsh_group *group, const tshi_arguments *a, const tsh_tensor *whole,
                               const tsh_tensor *part, tshi_call *call) {
     bool gathers = whole == a->out && part == a->in;
-    tsh_status status = whole || !rule_of(a->op)->rooted || group->rank == a->root
+    tsh_status status = whole || !tshi_is_rooted(a->op) || group->rank == a->root
                             ? check_pair(group, a->op, a->out, a->in)
                             : tshi_check_tensor(group, a->op, part, gathers ? "in" : "out");
     if (status == TSH_OK) status = resolve_counts(group, a, whole, part, call);
@@ -237,15 +216,15 @@ static tsh_status check_parts(const tsh_group *group, const arguments *a, const 
     return check_overlap(a->op, whole, part, tshi_data(part), part_start(group, whole, call->counts));
 }
 
-static tsh_status check_gather(const tsh_group *group, const arguments *a, tshi_call *call) {
+static tsh_status check_gather(const tsh_group *group, const tshi_arguments *a, tshi_call *call) {
     return check_parts(group, a, a->out, a->in, call);
 }
 
-static tsh_status check_scatter(const tsh_group *group, const arguments *a, tshi_call *call) {
+static tsh_status check_scatter(const tsh_group *group, const tshi_arguments *a, tshi_call *call) {
     return check_parts(group, a, a->in, a->out, call);
 }
 
-static tsh_status check_all_to_all(const tsh_group *group, const arguments *a, tshi_call *call) {
+static tsh_status check_all_to_all(const tsh_group *group, const tshi_arguments *a, tshi_call *call) {
     int64_t *scratch = group->counts;
     tsh_status status = check_pair(group, a->op, a->out, a->in);
     call->in_counts = a->in_counts ? a->in_counts : scratch;
@@ -265,40 +244,39 @@ static tsh_status check_all_to_all(const tsh_group *group, const arguments *a, t
     return check_overlap(a->op, a->out, a->in, NULL, NULL);
 }
 
-static tsh_status check_nothing(const tsh_group *group, const arguments *a, tshi_call *call) {
+static tsh_status check_nothing(const tsh_group *group, const tshi_arguments *a, tshi_call *call) {
     (void)group;
     (void)a;
     (void)call;
     return TSH_OK;
 }
 
-static const rule *rule_of(tsh_collective op) {
-    static const rule rules[TSH_COLLECTIVE_COUNT] = {
-        [TSH_COLLECTIVE_ALL_REDUCE] = {"all_reduce", true, false, 2, check_one},
-        [TSH_COLLECTIVE_ALL_GATHER] = {"all_gather", false, false, 1, check_gather},
-        [TSH_COLLECTIVE_REDUCE_SCATTER] = {"reduce_scatter", true, false, 1, check_scatter},
-        [TSH_COLLECTIVE_BROADCAST] = {"broadcast", false, true, 1, check_one},
-        [TSH_COLLECTIVE_ALL_TO_ALL] = {"all_to_all", false, false, 0, check_all_to_all},
-        [TSH_COLLECTIVE_BARRIER] = {"barrier", false, false, 0, check_nothing},
-        [TSH_COLLECTIVE_REDUCE] = {"reduce", true, true, 1, check_one},
-        [TSH_COLLECTIVE_GATHER] = {"gather", false, true, 1, check_gather},
-        [TSH_COLLECTIVE_SCATTER] = {"scatter", false, true, 1, check_scatter},
-        [TSH_COLLECTIVE_SEND] = {"send", false, false, 0, check_nothing},
-        [TSH_COLLECTIVE_RECV] = {"recv", false, false, 0, check_nothing},
-    };
-    return &rules[op];
-}
+const tshi_collective tshi_collectives[TSH_COLLECTIVE_COUNT] = {
+    [TSH_COLLECTIVE_ALL_REDUCE] = {"all_reduce", check_one, TSHI_WHOLE, TSHI_WHOLE, .ring = 2, .reduces = true},
+    [TSH_COLLECTIVE_ALL_GATHER] = {"all_gather", check_gather, TSHI_PART, TSHI_WHOLE, .ring = 1},
+    [TSH_COLLECTIVE_REDUCE_SCATTER] = {"reduce_scatter", check_scatter, TSHI_WHOLE, TSHI_PART, .ring = 1,
+                                       .reduces = true},
+    [TSH_COLLECTIVE_BROADCAST] = {"broadcast", check_one, TSHI_WHOLE, TSHI_WHOLE, .ring = 1, .contributes = TSHI_ROOT},
+    [TSH_COLLECTIVE_ALL_TO_ALL] = {"all_to_all", check_all_to_all, TSHI_LISTED, TSHI_LISTED},
+    [TSH_COLLECTIVE_BARRIER] = {"barrier", check_nothing, TSHI_NONE, TSHI_NONE},
+    [TSH_COLLECTIVE_REDUCE] = {"reduce", check_one, TSHI_WHOLE, TSHI_WHOLE, .ring = 1, .receives = TSHI_ROOT,
+                               .reduces = true},
+    [TSH_COLLECTIVE_GATHER] = {"gather", check_gather, TSHI_PART, TSHI_WHOLE, .ring = 1, .receives = TSHI_ROOT},
+    [TSH_COLLECTIVE_SCATTER] = {"scatter", check_scatter, TSHI_WHOLE, TSHI_PART, .ring = 1, .contributes = TSHI_ROOT},
+    [TSH_COLLECTIVE_SEND] = {"send", check_nothing, TSHI_WHOLE, TSHI_NONE},
+    [TSH_COLLECTIVE_RECV] = {"recv", check_nothing, TSHI_NONE, TSHI_WHOLE},
+};
 
 /* The call that the arguments make, or one marked failed. */
-static tshi_call prepare(const tsh_group *group, const arguments *a) {
-    const rule *r = rule_of(a->op);
+static tshi_call prepare(const tsh_group *group, const tshi_arguments *a) {
+    const tshi_collective *c = &tshi_collectives[a->op];
     bool on_device = group->world->device != group->world->host;
     tshi_call call = {.op = a->op, .reduce = a->reduce, .root = a->root, .on_device = on_device};
-    if (r->rooted && (a->root < 0 || a->root >= group->size)) {
-        call.failed = tshi_fail(TSH_ERR_RANGE, "%s: root %d in a group of %d", r->name, a->root, group->size);
+    if (tshi_is_rooted(a->op) && (a->root < 0 || a->root >= group->size)) {
+        call.failed = tshi_fail(TSH_ERR_RANGE, "%s: root %d in a group of %d", c->name, a->root, group->size);
     }
-    if (call.failed == TSH_OK) call.failed = r->check(group, a, &call);
-    if (call.failed == TSH_OK && r->reduces) call.failed = check_reduction(group->ops, a->op, call.dtype, a->reduce);
+    if (call.failed == TSH_OK) call.failed = c->check(group, a, &call);
+    if (call.failed == TSH_OK && c->reduces) call.failed = check_reduction(group->ops, a->op, call.dtype, a->reduce);
     return call;
 }
 
@@ -307,30 +285,27 @@ static tshi_call prepare(const tsh_group *group, const arguments *a) {
 /* bytes (p - 1) / p without overflow. */
 static uint64_t ring_bytes(const tsh_group *group, const tshi_call *call) {
     uint64_t p = (uint64_t)group->size, bytes = (uint64_t)call->count * tsh_dtype_size(call->dtype);
-    uint64_t sent = bytes - bytes / p - (bytes % p != 0);
-    return rule_of(call->op)->rings * sent;
+    return tshi_collectives[call->op].ring * (bytes - bytes / p - (bytes % p != 0));
 }
 
 static uint64_t sent_bytes(const tsh_group *group, const tshi_call *call) {
     int64_t sent = call->op == TSH_COLLECTIVE_SEND ? call->count : 0;
-    for (int i = 0; call->op == TSH_COLLECTIVE_ALL_TO_ALL && i < group->size; i++) {
-        if (i != group->rank) sent += call->in_counts[i];
-    }
+    if (call->in_counts) sent = tshi_sum(call->in_counts, group->size) - call->in_counts[group->rank];
     return (uint64_t)sent * tsh_dtype_size(call->dtype);
 }
 
 void tshi_group_count(tsh_group *group, const tshi_call *call) {
+    bool ring = tshi_collectives[call->op].ring != 0;
     group->stats.calls[call->op]++;
-    if (!call->count && call->op != TSH_COLLECTIVE_ALL_TO_ALL) return;
-    group->stats.bytes[call->op] += rule_of(call->op)->rings ? ring_bytes(group, call) : sent_bytes(group, call);
+    if (ring && !call->count) return;
+    group->stats.bytes[call->op] += ring ? ring_bytes(group, call) : sent_bytes(group, call);
 }
 
 static tsh_status no_group(tsh_collective op) {
     return tshi_fail(TSH_ERR_ARGUMENT, "%s: group is NULL", tsh_collective_name(op));
 }
 
-/* `early`: what went wrong before there were arguments to check. */
-static tsh_status now(tsh_group *group, const arguments *a, tsh_status early) {
+tsh_status tshi_collective_run(tsh_group *group, const tshi_arguments *a, tsh_status early) {
     if (!group) return no_group(a->op);
     uint64_t start = tshi_ticks();
     tshi_call call = {.op = a->op, .failed = early};
@@ -341,8 +316,8 @@ static tsh_status now(tsh_group *group, const arguments *a, tsh_status early) {
     return status;
 }
 
-/* A call that cannot be made still takes its turn, so that the others hear why. */
-static tsh_status later(tsh_group *group, const arguments *a, tsh_work **out) {
+/* A call that cannot be made still takes its turn, so that its peers get the error. */
+tsh_status tshi_collective_start(tsh_group *group, const tshi_arguments *a, tsh_work **out) {
     if (out) *out = NULL;
     if (!group) return no_group(a->op);
     uint64_t start = tshi_ticks();
@@ -364,101 +339,109 @@ static tsh_status later(tsh_group *group, const arguments *a, tsh_work **out) {
     return status;
 }
 
+tsh_status tshi_call_failed(tsh_group *group, tsh_collective op, tsh_status status) {
+    return tshi_collective_run(group, &(tshi_arguments){.op = op}, status);
+}
+
 /* --- the calls ---------------------------------------------------------------------------------------------------- */
 
 tsh_status tsh_all_reduce(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op) {
-    return now(group, &(arguments){.op = TSH_COLLECTIVE_ALL_REDUCE, .in = tensor, .out = tensor, .reduce = op}, TSH_OK);
+    return tshi_collective_run(
+        group, &(tshi_arguments){.op = TSH_COLLECTIVE_ALL_REDUCE, .in = tensor, .out = tensor, .reduce = op}, TSH_OK);
 }
 
 tsh_status tsh_all_reduce_async(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, tsh_work **work) {
-    return later(group, &(arguments){.op = TSH_COLLECTIVE_ALL_REDUCE, .in = tensor, .out = tensor, .reduce = op}, work);
+    return tshi_collective_start(
+        group, &(tshi_arguments){.op = TSH_COLLECTIVE_ALL_REDUCE, .in = tensor, .out = tensor, .reduce = op}, work);
 }
 
 tsh_status tsh_all_gather_into_tensor(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts) {
-    return now(group, &(arguments){.op = TSH_COLLECTIVE_ALL_GATHER, .in = in, .out = out, .counts = counts}, TSH_OK);
+    return tshi_collective_run(
+        group, &(tshi_arguments){.op = TSH_COLLECTIVE_ALL_GATHER, .in = in, .out = out, .counts = counts}, TSH_OK);
 }
 
 tsh_status tsh_all_gather_into_tensor_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in,
                                             const int64_t *counts, tsh_work **work) {
-    return later(group, &(arguments){.op = TSH_COLLECTIVE_ALL_GATHER, .in = in, .out = out, .counts = counts}, work);
+    return tshi_collective_start(
+        group, &(tshi_arguments){.op = TSH_COLLECTIVE_ALL_GATHER, .in = in, .out = out, .counts = counts}, work);
 }
 
 tsh_status tsh_reduce_scatter_tensor(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, tsh_reduce_op op,
                                      const int64_t *counts) {
-    const arguments a = {.op = TSH_COLLECTIVE_REDUCE_SCATTER, .in = in, .out = out, .counts = counts, .reduce = op};
-    return now(group, &a, TSH_OK);
+    const tshi_arguments a = {
+        .op = TSH_COLLECTIVE_REDUCE_SCATTER, .in = in, .out = out, .counts = counts, .reduce = op};
+    return tshi_collective_run(group, &a, TSH_OK);
 }
 
 tsh_status tsh_reduce_scatter_tensor_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, tsh_reduce_op op,
                                            const int64_t *counts, tsh_work **work) {
-    const arguments a = {.op = TSH_COLLECTIVE_REDUCE_SCATTER, .in = in, .out = out, .counts = counts, .reduce = op};
-    return later(group, &a, work);
+    const tshi_arguments a = {
+        .op = TSH_COLLECTIVE_REDUCE_SCATTER, .in = in, .out = out, .counts = counts, .reduce = op};
+    return tshi_collective_start(group, &a, work);
 }
 
 tsh_status tsh_broadcast(tsh_group *group, tsh_tensor *tensor, int root) {
-    return now(group, &(arguments){.op = TSH_COLLECTIVE_BROADCAST, .in = tensor, .out = tensor, .root = root}, TSH_OK);
+    return tshi_collective_run(
+        group, &(tshi_arguments){.op = TSH_COLLECTIVE_BROADCAST, .in = tensor, .out = tensor, .root = root}, TSH_OK);
 }
 
 tsh_status tsh_broadcast_async(tsh_group *group, tsh_tensor *tensor, int root, tsh_work **work) {
-    return later(group, &(arguments){.op = TSH_COLLECTIVE_BROADCAST, .in = tensor, .out = tensor, .root = root}, work);
+    return tshi_collective_start(
+        group, &(tshi_arguments){.op = TSH_COLLECTIVE_BROADCAST, .in = tensor, .out = tensor, .root = root}, work);
 }
 
 tsh_status tsh_all_to_all(tsh_group *group, tsh_tensor *out, const int64_t *out_counts, const tsh_tensor *in,
                           const int64_t *in_counts) {
-    const arguments a = {
+    const tshi_arguments a = {
         .op = TSH_COLLECTIVE_ALL_TO_ALL, .in = in, .out = out, .counts = out_counts, .in_counts = in_counts};
-    return now(group, &a, TSH_OK);
+    return tshi_collective_run(group, &a, TSH_OK);
 }
 
 tsh_status tsh_all_to_all_async(tsh_group *group, tsh_tensor *out, const int64_t *out_counts, const tsh_tensor *in,
                                 const int64_t *in_counts, tsh_work **work) {
-    const arguments a = {
+    const tshi_arguments a = {
         .op = TSH_COLLECTIVE_ALL_TO_ALL, .in = in, .out = out, .counts = out_counts, .in_counts = in_counts};
-    return later(group, &a, work);
+    return tshi_collective_start(group, &a, work);
 }
 
 tsh_status tsh_reduce_to_root(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, int root) {
-    const arguments a = {.op = TSH_COLLECTIVE_REDUCE, .in = tensor, .out = tensor, .reduce = op, .root = root};
-    return now(group, &a, TSH_OK);
+    const tshi_arguments a = {.op = TSH_COLLECTIVE_REDUCE, .in = tensor, .out = tensor, .reduce = op, .root = root};
+    return tshi_collective_run(group, &a, TSH_OK);
 }
 
 tsh_status tsh_gather_to_root(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
                               int root) {
-    const arguments a = {.op = TSH_COLLECTIVE_GATHER, .in = in, .out = out, .counts = counts, .root = root};
-    return now(group, &a, TSH_OK);
+    const tshi_arguments a = {.op = TSH_COLLECTIVE_GATHER, .in = in, .out = out, .counts = counts, .root = root};
+    return tshi_collective_run(group, &a, TSH_OK);
 }
 
 tsh_status tsh_scatter_from_root(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
                                  int root) {
-    const arguments a = {.op = TSH_COLLECTIVE_SCATTER, .in = in, .out = out, .counts = counts, .root = root};
-    return now(group, &a, TSH_OK);
+    const tshi_arguments a = {.op = TSH_COLLECTIVE_SCATTER, .in = in, .out = out, .counts = counts, .root = root};
+    return tshi_collective_run(group, &a, TSH_OK);
 }
 
 tsh_status tsh_reduce_to_root_async(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, int root, tsh_work **work) {
-    const arguments a = {.op = TSH_COLLECTIVE_REDUCE, .in = tensor, .out = tensor, .reduce = op, .root = root};
-    return later(group, &a, work);
+    const tshi_arguments a = {.op = TSH_COLLECTIVE_REDUCE, .in = tensor, .out = tensor, .reduce = op, .root = root};
+    return tshi_collective_start(group, &a, work);
 }
 
 tsh_status tsh_gather_to_root_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
                                     int root, tsh_work **work) {
-    const arguments a = {.op = TSH_COLLECTIVE_GATHER, .in = in, .out = out, .counts = counts, .root = root};
-    return later(group, &a, work);
+    const tshi_arguments a = {.op = TSH_COLLECTIVE_GATHER, .in = in, .out = out, .counts = counts, .root = root};
+    return tshi_collective_start(group, &a, work);
 }
 
 tsh_status tsh_scatter_from_root_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
                                        int root, tsh_work **work) {
-    const arguments a = {.op = TSH_COLLECTIVE_SCATTER, .in = in, .out = out, .counts = counts, .root = root};
-    return later(group, &a, work);
+    const tshi_arguments a = {.op = TSH_COLLECTIVE_SCATTER, .in = in, .out = out, .counts = counts, .root = root};
+    return tshi_collective_start(group, &a, work);
 }
 
 tsh_status tsh_barrier(tsh_group *group) {
-    return now(group, &(arguments){.op = TSH_COLLECTIVE_BARRIER}, TSH_OK);
+    return tshi_collective_run(group, &(tshi_arguments){.op = TSH_COLLECTIVE_BARRIER}, TSH_OK);
 }
 
 tsh_status tsh_barrier_async(tsh_group *group, tsh_work **work) {
-    return later(group, &(arguments){.op = TSH_COLLECTIVE_BARRIER}, work);
-}
-
-tsh_status tshi_call_failed(tsh_group *group, tsh_collective op, tsh_status status) {
-    return now(group, &(arguments){.op = op}, status);
+    return tshi_collective_start(group, &(tshi_arguments){.op = TSH_COLLECTIVE_BARRIER}, work);
 }

@@ -1,5 +1,5 @@
 /* Point to point: the public calls. */
-#include "dist/world.h"
+#include "dist/core/collectives.h"
 
 #include <string.h>
 

@@ -1,12 +1,11 @@
-/* Collectives on a list of tensors: the calls on one tensor, through one that holds the list's parts one after another
- * unless they lie like that already. */
-#include "dist/world.h"
+/* Collectives on a list of tensors, one for each rank: the calls on one tensor, through a tensor that holds the elements
+ * of the list one after another, unless the tensors of the list lie like that already. */
+#include "dist/core/collectives.h"
 
 typedef struct list {
     tsh_tensor *whole;
-    int64_t *counts;          /* [size] */
+    int64_t *counts;          /* [size] elements of each tensor */
     tsh_tensor *const *parts; /* [size] */
-    tsh_tensor **held;        /* [size] references to them, for a work that fills them */
 } list;
 
 /* Whether the tensors follow each other in one storage. */
@@ -20,15 +19,9 @@ static bool adjoin(tsh_tensor *const *parts, int n) {
     return true;
 }
 
-static void release_parts(const tsh_group *group, tsh_tensor **parts) {
-    for (int i = 0; parts && i < group->size; i++) tsh_tensor_release(parts[i]);
-    tshi_free(&group->world->allocator, parts);
-}
-
 static void list_close(const tsh_group *group, list *l) {
     tsh_tensor_release(l->whole);
     tshi_free(&group->world->allocator, l->counts);
-    release_parts(group, l->held);
 }
 
 static tsh_status list_check(const tsh_group *group, tsh_collective op, tsh_tensor *const *parts, const char *what,
@@ -50,7 +43,6 @@ static tsh_status list_check(const tsh_group *group, tsh_collective op, tsh_tens
     return TSH_OK;
 }
 
-/* One tensor for the parts. */
 static tsh_status list_open(const tsh_group *group, tsh_collective op, tsh_tensor *const *parts, const char *what,
                             list *l) {
     int64_t total;
@@ -66,63 +58,71 @@ static tsh_status list_open(const tsh_group *group, tsh_collective op, tsh_tenso
     return tshi_tensor_view(parts[0], &shape, local, 0, &l->whole);
 }
 
-/* --- to and fro --------------------------------------------------------------------------------------------------- */
-
-static void copy(const tsh_group *group, const tsh_tensor *from, size_t from_at, tsh_tensor *to, size_t to_at,
-                 size_t bytes) {
+/* Copies between the whole and the parts, unless they share their memory. */
+static void list_copy(const tsh_group *group, const tsh_tensor *whole, tsh_tensor *const *parts, bool to_parts) {
     tsh_device *device = group->world->device;
-    if (bytes)
-        device->ops->copy.within(device, bytes, (char *)tshi_data(from) + from_at, (char *)tshi_data(to) + to_at);
+    char *at = whole->storage == parts[0]->storage ? NULL : tshi_data(whole);
+    for (int i = 0; at && i < group->size; i++) {
+        size_t bytes = tsh_tensor_local_nbytes(parts[i]);
+        char *part = tshi_data(parts[i]);
+        if (bytes) device->ops->copy.within(device, bytes, to_parts ? at : part, to_parts ? part : at);
+        at += bytes;
+    }
 }
 
-/* One for the parts that has their elements. */
-static tsh_status list_fill(const tsh_group *group, tsh_collective op, const tsh_tensor *const *parts, list *l) {
-    /* Only read, in spite of the type that the helpers share. */
-    tsh_status status = list_open(group, op, (tsh_tensor *const *)(uintptr_t)parts, "ins", l);
-    size_t at = 0;
-    if (status != TSH_OK || l->whole->storage == parts[0]->storage) return status;
-    for (int i = 0; i < group->size; i++) {
-        copy(group, parts[i], 0, l->whole, at, tsh_tensor_local_nbytes(parts[i]));
-        at += tsh_tensor_local_nbytes(parts[i]);
-    }
-    return TSH_OK;
-}
-
-/* Back into the parts. */
-static void spread(const tsh_group *group, const tsh_tensor *whole, tsh_tensor *const *parts) {
-    size_t at = 0;
-    if (whole->storage == parts[0]->storage) return;
-    for (int i = 0; i < group->size; i++) {
-        copy(group, whole, at, parts[i], 0, tsh_tensor_local_nbytes(parts[i]));
-        at += tsh_tensor_local_nbytes(parts[i]);
-    }
+static void release_parts(const tsh_group *group, tsh_tensor **parts) {
+    for (int i = 0; parts && i < group->size; i++) tsh_tensor_release(parts[i]);
+    tshi_free(&group->world->allocator, parts);
 }
 
 void tshi_work_spread(tsh_work *work) {
     if (!work->parts) return;
-    if (work->status == TSH_OK) spread(work->group, work->out, work->parts);
+    if (work->status == TSH_OK) list_copy(work->group, work->out, work->parts, true);
     release_parts(work->group, work->parts);
     work->parts = NULL;
 }
 
-static tsh_status list_hold(const tsh_group *group, list *l) {
-    l->held = tshi_calloc(&group->world->allocator, (size_t)group->size, sizeof(tsh_tensor *));
-    if (!l->held) return TSH_ERR_MEMORY;
-    for (int i = 0; i < group->size; i++) l->held[i] = tsh_tensor_retain(l->parts[i]);
+/* References to the parts, for a work that fills them. */
+static tsh_status retain_parts(const tsh_group *group, tsh_tensor *const *parts, tsh_tensor ***out) {
+    *out = tshi_calloc(&group->world->allocator, (size_t)group->size, sizeof(tsh_tensor *));
+    if (!*out) return TSH_ERR_MEMORY;
+    for (int i = 0; i < group->size; i++) (*out)[i] = tsh_tensor_retain(parts[i]);
     return TSH_OK;
 }
 
-/* To be filled: by a work, where there is one. */
-static tsh_status list_await(const tsh_group *group, tsh_collective op, tsh_tensor *const *parts, bool by_work,
-                             list *l) {
-    tsh_status status = list_open(group, op, parts, "outs", l);
-    return status == TSH_OK && by_work ? list_hold(group, l) : status;
+/* --- the calls ---------------------------------------------------------------------------------------------------- */
+
+typedef struct lists {
+    bool async;
+    tsh_tensor *const *outs;      /* in place of arguments.out, where that is a part for each rank */
+    const tsh_tensor *const *ins; /* in place of arguments.in */
+    list in, out;
+    tsh_tensor **held;
+} lists;
+
+static tsh_status lists_open(const tsh_group *group, lists *l, tshi_arguments *a) {
+    tsh_status status = TSH_OK;
+    if (tshi_collectives[a->op].in != TSHI_PART) {
+        /* The call only reads them, in spite of the type. */
+        status = list_open(group, a->op, (tsh_tensor *const *)(uintptr_t)l->ins, "ins", &l->in);
+        if (status == TSH_OK) list_copy(group, l->in.whole, l->in.parts, false);
+        a->in = l->in.whole;
+        a->counts = a->in_counts = l->in.counts;
+    }
+    if (status == TSH_OK && tshi_collectives[a->op].out != TSHI_PART) {
+        status = list_open(group, a->op, l->outs, "outs", &l->out);
+        a->out = l->out.whole;
+        a->counts = l->out.counts;
+        if (status == TSH_OK && l->async) status = retain_parts(group, l->outs, &l->held);
+    }
+    return status;
 }
 
 /* The call has been made, or the work started, which may be done already. */
-static void list_take(const tsh_group *group, list *l, tsh_work *work) {
+static void lists_fill(const tsh_group *group, lists *l, tsh_work *work) {
+    if (!l->out.whole) return;
     if (!work) {
-        spread(group, l->whole, l->parts);
+        list_copy(group, l->out.whole, l->outs, true);
         return;
     }
     work->parts = l->held;
@@ -130,89 +130,49 @@ static void list_take(const tsh_group *group, list *l, tsh_work *work) {
     if (!work->linked) tshi_work_spread(work);
 }
 
-/* --- the calls: made at once, or, with `work`, started ------------------------------------------------------------ */
-
-static tsh_status no_group(tsh_collective op) {
-    return tshi_fail(TSH_ERR_ARGUMENT, "%s: group is NULL", tsh_collective_name(op));
-}
-
-static tsh_status no_work(tsh_group *group, tsh_collective op) {
-    if (!group) return no_group(op);
-    return tshi_call_failed(group, op, tshi_fail(TSH_ERR_ARGUMENT, "%s: work is NULL", tsh_collective_name(op)));
-}
-
-static tsh_status all_gather(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *in, tsh_work **work) {
+static tsh_status run(tsh_group *group, tshi_arguments a, lists l, tsh_work **work) {
+    tsh_status status = TSH_OK;
     if (work) *work = NULL;
-    if (!group) return no_group(TSH_COLLECTIVE_ALL_GATHER);
-    list out = {0};
-    tsh_status status = list_await(group, TSH_COLLECTIVE_ALL_GATHER, outs, work != NULL, &out);
-    if (status != TSH_OK)
-        status = tshi_call_failed(group, TSH_COLLECTIVE_ALL_GATHER, status);
-    else if (work)
-        status = tsh_all_gather_into_tensor_async(group, out.whole, in, out.counts, work);
+    if (!group) return tshi_collective_run(NULL, &a, TSH_OK);
+    if (l.async && !work) status = tshi_fail(TSH_ERR_ARGUMENT, "%s: work is NULL", tsh_collective_name(a.op));
+    if (status == TSH_OK) status = lists_open(group, &l, &a);
+    if (status == TSH_OK && l.async)
+        status = tshi_collective_start(group, &a, work);
     else
-        status = tsh_all_gather_into_tensor(group, out.whole, in, out.counts);
-    if (status == TSH_OK) list_take(group, &out, work ? *work : NULL);
-    list_close(group, &out);
-    return status;
-}
-
-static tsh_status reduce_scatter(tsh_group *group, tsh_tensor *out, const tsh_tensor *const *ins, tsh_reduce_op op,
-                                 tsh_work **work) {
-    if (work) *work = NULL;
-    if (!group) return no_group(TSH_COLLECTIVE_REDUCE_SCATTER);
-    list in = {0};
-    tsh_status status = list_fill(group, TSH_COLLECTIVE_REDUCE_SCATTER, ins, &in);
-    if (status != TSH_OK)
-        status = tshi_call_failed(group, TSH_COLLECTIVE_REDUCE_SCATTER, status);
-    else if (work)
-        status = tsh_reduce_scatter_tensor_async(group, out, in.whole, op, in.counts, work);
-    else
-        status = tsh_reduce_scatter_tensor(group, out, in.whole, op, in.counts);
-    list_close(group, &in);
-    return status;
-}
-
-static tsh_status all_to_all(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *const *ins, tsh_work **work) {
-    if (work) *work = NULL;
-    if (!group) return no_group(TSH_COLLECTIVE_ALL_TO_ALL);
-    list in = {0}, out = {0};
-    tsh_status status = list_fill(group, TSH_COLLECTIVE_ALL_TO_ALL, ins, &in);
-    if (status == TSH_OK) status = list_await(group, TSH_COLLECTIVE_ALL_TO_ALL, outs, work != NULL, &out);
-    if (status != TSH_OK)
-        status = tshi_call_failed(group, TSH_COLLECTIVE_ALL_TO_ALL, status);
-    else if (work)
-        status = tsh_all_to_all_async(group, out.whole, out.counts, in.whole, in.counts, work);
-    else
-        status = tsh_all_to_all(group, out.whole, out.counts, in.whole, in.counts);
-    if (status == TSH_OK) list_take(group, &out, work ? *work : NULL);
-    list_close(group, &in);
-    list_close(group, &out);
+        status = tshi_collective_run(group, &a, status);
+    if (status == TSH_OK) lists_fill(group, &l, l.async ? *work : NULL);
+    list_close(group, &l.in);
+    list_close(group, &l.out);
+    release_parts(group, l.held);
     return status;
 }
 
 tsh_status tsh_all_gather_list(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *in) {
-    return all_gather(group, outs, in, NULL);
+    return run(group, (tshi_arguments){.op = TSH_COLLECTIVE_ALL_GATHER, .in = in}, (lists){.outs = outs}, NULL);
 }
 
 tsh_status tsh_all_gather_list_async(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *in, tsh_work **work) {
-    return work ? all_gather(group, outs, in, work) : no_work(group, TSH_COLLECTIVE_ALL_GATHER);
+    const tshi_arguments a = {.op = TSH_COLLECTIVE_ALL_GATHER, .in = in};
+    return run(group, a, (lists){.async = true, .outs = outs}, work);
 }
 
 tsh_status tsh_reduce_scatter_list(tsh_group *group, tsh_tensor *out, const tsh_tensor *const *ins, tsh_reduce_op op) {
-    return reduce_scatter(group, out, ins, op, NULL);
+    const tshi_arguments a = {.op = TSH_COLLECTIVE_REDUCE_SCATTER, .out = out, .reduce = op};
+    return run(group, a, (lists){.ins = ins}, NULL);
 }
 
 tsh_status tsh_reduce_scatter_list_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *const *ins,
                                          tsh_reduce_op op, tsh_work **work) {
-    return work ? reduce_scatter(group, out, ins, op, work) : no_work(group, TSH_COLLECTIVE_REDUCE_SCATTER);
+    const tshi_arguments a = {.op = TSH_COLLECTIVE_REDUCE_SCATTER, .out = out, .reduce = op};
+    return run(group, a, (lists){.async = true, .ins = ins}, work);
 }
 
 tsh_status tsh_all_to_all_list(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *const *ins) {
-    return all_to_all(group, outs, ins, NULL);
+    return run(group, (tshi_arguments){.op = TSH_COLLECTIVE_ALL_TO_ALL}, (lists){.outs = outs, .ins = ins}, NULL);
 }
 
 tsh_status tsh_all_to_all_list_async(tsh_group *group, tsh_tensor *const *outs, const tsh_tensor *const *ins,
                                      tsh_work **work) {
-    return work ? all_to_all(group, outs, ins, work) : no_work(group, TSH_COLLECTIVE_ALL_TO_ALL);
+    const tshi_arguments a = {.op = TSH_COLLECTIVE_ALL_TO_ALL};
+    return run(group, a, (lists){.async = true, .outs = outs, .ins = ins}, work);
 }

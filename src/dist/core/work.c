@@ -1,7 +1,7 @@
 /* Calls that do not wait. Each group has a queue of collectives, of which the first is under way, and a list of
  * messages, of which all are. There is no thread: whoever waits for anything moves everything on. */
 #include "base/cpu.h"
-#include "dist/world.h"
+#include "dist/core/collectives.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -48,14 +48,10 @@ static void work_free(tsh_work *work) {
 
 /* --- moving on ---------------------------------------------------------------------------------------------------- */
 
-static void note_failure(tsh_work *work, tsh_status status) {
+void tshi_work_end(tsh_work *work, tsh_status status) {
     work->done = true;
     work->status = status;
-    if (status != TSH_OK && !work->words[0]) snprintf(work->words, sizeof work->words, "%s", tsh_error_message());
-}
-
-static bool is_message(const tsh_work *work) {
-    return work->call.op == TSH_COLLECTIVE_SEND || work->call.op == TSH_COLLECTIVE_RECV;
+    if (status != TSH_OK) snprintf(work->words, sizeof work->words, "%s", tsh_error_message());
 }
 
 /* Let the backend do what it can. */
@@ -67,11 +63,9 @@ static void advance(tsh_work *work) {
         if (work->call.failed != TSH_OK) tshi_fail(work->call.failed, "%s", work->words);
         if (tshi_call_is_staged(group, &work->call)) tshi_stage_open(group, &work->call, &work->stage);
         tsh_status status = ops->start ? ops->start(work) : ops->run(group, &work->call);
-        if (!ops->start || status != TSH_OK) note_failure(work, status);
+        if (!ops->start || status != TSH_OK) tshi_work_end(work, status);
     }
-    if (work->done) return;
-    ops->progress(work);
-    if (work->done) note_failure(work, work->status);
+    if (!work->done) ops->progress(work);
 }
 
 /* A backend that waits in there for something else moves others on, but not what is half done. */
@@ -96,7 +90,7 @@ static void settle(tsh_work *work) {
     if (work->stage.in || work->stage.out) tshi_stage_close(work->group, &work->stage, work->status);
     tshi_work_spread(work);
     world->moving = moving;
-    if (work->status == TSH_OK && !work->call.meets) tshi_group_count(work->group, &work->call);
+    if (work->status == TSH_OK && !work->call.ticket) tshi_group_count(work->group, &work->call);
     if (work->orphan) work_free(work);
 }
 
@@ -127,7 +121,6 @@ static void move_messages(tsh_group *group) {
             continue;
         }
         *link = work->next;
-        if (work->status != TSH_OK) note_failure(work, work->status);
         settle(work);
     }
 }
@@ -152,7 +145,7 @@ void tshi_work_enqueue(tsh_work *work) {
     work->linked = true;
     work->next = NULL;
     group->world->pending++;
-    if (is_message(work)) {
+    if (tshi_is_message(work->call.op)) {
         link_last(&group->messages, work);
         move_messages(group);
         return;
@@ -172,7 +165,6 @@ bool tshi_work_quick(tsh_work *work) {
         !group->ops->quick(work)) {
         return false;
     }
-    note_failure(work, work->status);
     if (work->status == TSH_OK) tshi_group_count(group, &work->call);
     return true;
 }
@@ -182,9 +174,8 @@ bool tshi_work_quick(tsh_work *work) {
 /* Where only the GPU's time is missing, the GPU waits: for what was queued before, too. */
 static void join(tsh_work *work) {
     tsh_group *group = work->group;
-    for (tsh_work *w = is_message(work) ? work : group->queue; w; w = w == work ? NULL : w->next) {
+    for (tsh_work *w = tshi_is_message(work->call.op) ? work : group->queue; w; w = w == work ? NULL : w->next) {
         if (!w->done) group->ops->join(w);
-        if (w->done) note_failure(w, w->status);
     }
     if (work->done) move_group(group);
 }
@@ -200,7 +191,7 @@ static void nap(tsh_group *group, tsh_work *work, double since) {
     tsh_status status = group->ops->nap ? group->ops->nap(group, work, since) : TSH_OK;
     if (status == TSH_OK || !is_awaited(group, work)) return;
     tsh_work *first = work ? work : group->queue;
-    if (!first->done) note_failure(first, status);
+    if (!first->done) tshi_work_end(first, status);
 }
 
 /* Until the work, which is linked, or else the group's queue is gone. joins: see tshi_work_join. */
@@ -240,7 +231,7 @@ void tshi_message_cancel(tsh_work *work, const char *why) {
         tsh_work **link = &work->group->messages;
         while (*link != work) link = &(*link)->next;
         *link = work->next;
-        if (!work->done) note_failure(work, tshi_fail(TSH_ERR_STATE, "%s", why));
+        if (!work->done) tshi_work_end(work, tshi_fail(TSH_ERR_STATE, "%s", why));
         settle(work);
     }
     work_free(work);
@@ -265,8 +256,7 @@ static void forget(tsh_work *first, const char *why) {
         tsh_work *work = first;
         first = work->next;
         if (!work->done) {
-            work->words[0] = '\0';
-            note_failure(work, tshi_fail(TSH_ERR_STATE, "%s: %s", tsh_collective_name(work->call.op), why));
+            tshi_work_end(work, tshi_fail(TSH_ERR_STATE, "%s: %s", tsh_collective_name(work->call.op), why));
         }
         settle(work);
     }

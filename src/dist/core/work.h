@@ -44,6 +44,8 @@ tsh_status tshi_work_finish(tsh_work *work);
 tsh_status tshi_work_join(tsh_work *work);
 /* Frees a message, done or not. */
 void tshi_message_cancel(tsh_work *work, const char *why);
+/* Ends a work: its status, and for a failure the message of tsh_error_message(). Backends call it once a work. */
+void tshi_work_end(tsh_work *work, tsh_status status);
 /* Advances every work of the world, without waiting. Backends call it while they wait and world->pending is not zero. */
 void tshi_world_progress(tsh_world *world);
 /* Waits until the group's queue is empty. failed: the status of the call that comes next; its message,

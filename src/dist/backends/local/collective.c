@@ -1,42 +1,28 @@
-/* Collectives on memory that all ranks map. Each call: post where my data is, wait for all to have posted, compare what
- * they say, move the data, and when peers have read or written my heap wait once more. Nothing has moved before the
- * comparison, and all ranks compare the same slots, so that all come to the same verdict. A rank that has given all it
- * has to give with its post leaves at once; it waits and compares when it comes with its next call. */
-#include "base/hash.h"
+/* Collectives on memory that all ranks map. In each call a rank posts where its data is, waits until all have posted,
+ * compares the posts, moves the data, and waits once more when peers read or write its heap. Nothing moves before the
+ * comparison, and all ranks compare the same slots, so that they come to the same verdict. A rank that receives nothing,
+ * and whose data fits its slot, returns once it has posted; it waits and compares in its next call. */
 #include "dist/backends/local/local.h"
 
 #include <string.h>
 
-static inline uint32_t pack_kind(const tshi_call *call) {
-    return (uint32_t)call->op | (uint32_t)call->dtype << 8 | (uint32_t)call->reduce << 16;
-}
-
-static uint64_t hash_counts(const int64_t *counts, int n) {
-    uint64_t h = TSHI_FINGERPRINT;
-    for (int i = 0; i < n; i++) h = tshi_fingerprint_add(h, (uint64_t)counts[i]);
-    return h;
-}
-
 /* --- posting ------------------------------------------------------------------------------------------------------ */
 
-/* What lies on a GPU is never near: the host does not see it. */
+/* Bytes up to which data goes into the slot. The host cannot read what lies on a GPU. */
 static inline size_t near_bytes(const tsh_group *group, const tshi_call *call) {
     if (call->on_device) return 0;
     return ((const tshi_local_group *)group->state)->near_bytes[call->op];
 }
 
-/* Whether that many elements fit the slot. */
 static inline bool is_near(const tsh_group *group, const tshi_call *call, int64_t count) {
     return (size_t)count * tsh_dtype_size(call->dtype) <= near_bytes(group, call);
 }
 
 static size_t bytes_before(const tsh_group *group, const tshi_call *call) {
-    int64_t before = 0;
-    for (int i = 0; i < group->rank; i++) before += call->counts[i];
-    return (size_t)before * tsh_dtype_size(call->dtype);
+    return (size_t)tshi_sum(call->counts, group->rank) * tsh_dtype_size(call->dtype);
 }
 
-/* The payload of my next sync. */
+/* The payload of this rank's next sync. */
 static inline unsigned char *payload_of(const tsh_group *group) {
     const tshi_local_group *lg = group->state;
     return tshi_payload(tshi_slot_at(lg, group->rank, lg->sync + 1));
@@ -46,7 +32,7 @@ static uint64_t heap_offset(const tsh_world *world, const void *data) {
     return (uint64_t)((const char *)data - tshi_local_of(world)->heap[world->rank]);
 }
 
-/* Say where my data is. */
+/* The slot says where the data is. */
 static inline void post_far(const tsh_group *group, const tshi_call *call, tshi_slot *slot, const void *data) {
     slot->flags = TSHI_SLOT_FAR;
     if (call->on_device)
@@ -55,11 +41,12 @@ static inline void post_far(const tsh_group *group, const tshi_call *call, tshi_
         slot->at = heap_offset(group->world, data);
 }
 
-/* Put my data into the slot, after `before` bytes that are there already, or say where it is. Returns the bytes that
- * are then in the slot. */
-static inline size_t post_data(const tsh_group *group, const tshi_call *call, tshi_slot *slot, size_t bytes,
+/* The slot takes that many elements of `in`, behind `before` bytes that are there already, or says where they are.
+ * Returns the bytes that are then in the slot. */
+static inline size_t post_data(const tsh_group *group, const tshi_call *call, tshi_slot *slot, int64_t count,
                                size_t before) {
     const tsh_world *world = group->world;
+    size_t bytes = (size_t)count * tsh_dtype_size(call->dtype);
     if (bytes <= near_bytes(group, call) && bytes + before <= TSHI_SLOT_PAYLOAD) {
         world->host->ops->copy.within(world->host, bytes, call->in, payload_of(group) + before);
         return before + bytes;
@@ -68,16 +55,27 @@ static inline size_t post_data(const tsh_group *group, const tshi_call *call, ts
     return before;
 }
 
-static size_t post_part(const tsh_group *group, const tshi_call *call, tshi_slot *slot, int64_t count) {
-    slot->part = call->counts[group->rank];
-    slot->check = hash_counts(call->counts, group->size);
-    return post_data(group, call, slot, (size_t)count * tsh_dtype_size(call->dtype), 0);
+static size_t post_nothing(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    (void)group;
+    (void)call;
+    (void)slot;
+    return 0;
 }
 
-/* From here on everybody writes its part into all ranks' `out`, rather than fetch the others': it reads that part once,
- * and less has to fit the core's own cache. Below, what is fetched is in the reader's cache afterwards. */
+static size_t post_whole(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    return post_data(group, call, slot, call->count, 0);
+}
+
+/* The root of a near reduction reads its own data where it is. */
+static size_t post_reduce(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    if (group->rank == call->root && is_near(group, call, call->count)) return 0;
+    return post_data(group, call, slot, call->count, 0);
+}
+
+/* From here on each rank writes its part into all ranks' `out`, instead of fetching the parts of its peers: it reads the
+ * part once, and less has to fit the core's own cache. Below, what is fetched is in the reader's cache afterwards. */
 #define PUSH_BYTES 524288
-/* Read from cache for all but the first of its copies, each of which is large enough to go around the cache. */
+/* A tile is read from cache for all but the first of its copies, and each copy is large enough to go around the cache. */
 #define PUSH_TILE ((size_t)2 << 20)
 
 static inline bool pushes(const tshi_call *call) {
@@ -85,18 +83,16 @@ static inline bool pushes(const tshi_call *call) {
 }
 
 static size_t post_all_gather(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
-    if (!pushes(call)) return post_part(group, call, slot, call->counts[group->rank]);
-    slot->part = call->counts[group->rank];
-    slot->check = hash_counts(call->counts, group->size);
+    if (!pushes(call)) return post_data(group, call, slot, call->counts[group->rank], 0);
     post_far(group, call, slot, call->out);
     return 0;
 }
 
-/* The others post as well where they are: the root writes a share of what is far. */
+/* Far, every rank posts, since the root writes a share of the data to its peers. */
 static size_t post_broadcast(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
     size_t whole = (size_t)call->count * tsh_dtype_size(call->dtype);
     if (group->rank != call->root && whole <= near_bytes(group, call)) return whole;
-    return post_data(group, call, slot, whole, 0);
+    return post_data(group, call, slot, call->count, 0);
 }
 
 static int64_t largest(const int64_t *counts, int n) {
@@ -107,69 +103,43 @@ static int64_t largest(const int64_t *counts, int n) {
     return most;
 }
 
-/* Near: every part in the slot of its rank. Far: each writes its part into the root's `out`, which the root posts. */
+/* Near: each part lies in the slot of its rank. Far: each rank writes its part into the root's `out`. */
 static size_t post_gather(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
-    size_t mine = (size_t)call->counts[group->rank] * tsh_dtype_size(call->dtype);
-    bool near = is_near(group, call, largest(call->counts, group->size));
-    slot->part = call->counts[group->rank];
-    slot->check = hash_counts(call->counts, group->size);
-    if (near) return group->rank == call->root ? 0 : post_data(group, call, slot, mine, 0);
+    bool root = group->rank == call->root;
+    if (is_near(group, call, largest(call->counts, group->size))) {
+        return root ? 0 : post_data(group, call, slot, call->counts[group->rank], 0);
+    }
     slot->flags = TSHI_SLOT_FAR;
-    if (group->rank == call->root) post_far(group, call, slot, call->out);
+    if (root) post_far(group, call, slot, call->out);
     return 0;
 }
 
-/* The root has the data; the others only their counts. Near: it keeps its own part. */
+/* Near: the root's own part is left out of its slot. */
 static size_t post_scatter(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
-    slot->part = call->counts[group->rank];
-    slot->check = hash_counts(call->counts, group->size);
     if (group->rank != call->root) return 0;
+    if (!is_near(group, call, call->count)) return post_data(group, call, slot, call->count, 0);
     size_t size = tsh_dtype_size(call->dtype), whole = (size_t)call->count * size;
-    if (!is_near(group, call, call->count)) return post_data(group, call, slot, whole, 0);
-    size_t before = bytes_before(group, call), after = before + (size_t)slot->part * size;
+    size_t before = bytes_before(group, call), after = before + (size_t)call->counts[group->rank] * size;
     tsh_device *host = group->world->host;
     host->ops->copy.within(host, before, call->in, payload_of(group));
     host->ops->copy.within(host, whole - after, (const char *)call->in + after, payload_of(group) + after);
     return whole;
 }
 
-static size_t post_counts(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
-    size_t counts = sizeof(int64_t) * (size_t)group->size;
-    int64_t sum = 0;
-    for (int i = 0; i < group->size; i++) sum += call->in_counts[i];
-    memcpy(payload_of(group), call->in_counts, counts);
-    memcpy(payload_of(group) + counts, call->out_counts, counts);
-    return post_data(group, call, slot, (size_t)sum * tsh_dtype_size(call->dtype), 2 * counts);
-}
-
-/* Returns the bytes in the payload. */
-static size_t post(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
-    slot->flags = 0;
-    slot->check = 0;
-    switch (call->op) {
-    case TSH_COLLECTIVE_REDUCE:
-        if (group->rank == call->root && is_near(group, call, call->count)) return 0;
-        return post_data(group, call, slot, (size_t)call->count * tsh_dtype_size(call->dtype), 0);
-    case TSH_COLLECTIVE_ALL_REDUCE:
-        return post_data(group, call, slot, (size_t)call->count * tsh_dtype_size(call->dtype), 0);
-    case TSH_COLLECTIVE_REDUCE_SCATTER: return post_part(group, call, slot, call->count);
-    case TSH_COLLECTIVE_ALL_GATHER: return post_all_gather(group, call, slot);
-    case TSH_COLLECTIVE_BROADCAST: return post_broadcast(group, call, slot);
-    case TSH_COLLECTIVE_ALL_TO_ALL: return post_counts(group, call, slot);
-    case TSH_COLLECTIVE_GATHER: return post_gather(group, call, slot);
-    case TSH_COLLECTIVE_SCATTER: return post_scatter(group, call, slot);
-    default: return 0;
-    }
+/* The counts come first in the payload. */
+static size_t post_all_to_all(const tsh_group *group, const tshi_call *call, tshi_slot *slot) {
+    size_t counts = tshi_local_put_counts(group, call);
+    return post_data(group, call, slot, tshi_sum(call->in_counts, group->size), counts);
 }
 
 /* --- moving ------------------------------------------------------------------------------------------------------- */
 
-/* Whose memory the call's data is. */
+/* The device whose memory holds the call's data. */
 static inline tsh_device *device_of(const tsh_group *group, const tshi_call *call) {
     return call->on_device ? group->world->device : group->world->host;
 }
 
-/* What member i has posted, `before` bytes into it. */
+/* The data that member i has posted, from `before` bytes on. */
 static inline char *data_of(const tsh_group *group, int i, size_t before) {
     const tshi_local_group *lg = group->state;
     tshi_slot *slot = tshi_slot_at(lg, i, lg->sync);
@@ -200,37 +170,28 @@ static void reduce_from(const tsh_group *group, const tshi_call *call, int64_t s
     device->ops->reduce(device, call->dtype, (tshi_reduction)call->reduce, n, group->size, lg->in, outs, out);
 }
 
-/* Near: everybody reduces everything for itself. Far: each its cut, into all ranks' buffers. */
-static void move_all_reduce(const tsh_group *group, const tshi_call *call, bool far) {
-    tshi_local_group *lg = group->state;
-    size_t size = tsh_dtype_size(call->dtype);
-    if (!far) {
-        reduce_from(group, call, 0, call->count, 1, &call->out);
-        return;
-    }
-    int64_t start, length;
-    cut(call->count, size, group->size, group->rank, &start, &length);
-    for (int i = 0; i < group->size; i++) lg->out[i] = data_of(group, i, (size_t)start * size);
-    reduce_from(group, call, start, length, group->size, lg->out);
-}
-
-/* Far: each its cut, into the root's buffer. */
+/* Near: each receiving rank reduces everything for itself. Far: each rank reduces its cut, into the buffers of all
+ * receiving ranks. */
 static void move_reduce(const tsh_group *group, const tshi_call *call, bool far) {
-    size_t size = tsh_dtype_size(call->dtype);
+    tshi_local_group *lg = group->state;
+    bool all = call->op == TSH_COLLECTIVE_ALL_REDUCE;
     if (!far) {
-        if (group->rank == call->root) reduce_from(group, call, 0, call->count, 1, &call->out);
+        if (all || group->rank == call->root) reduce_from(group, call, 0, call->count, 1, &call->out);
         return;
     }
+    size_t size = tsh_dtype_size(call->dtype);
     int64_t start, length;
+    int outs = 0;
     cut(call->count, size, group->size, group->rank, &start, &length);
-    void *out = data_of(group, call->root, (size_t)start * size);
-    reduce_from(group, call, start, length, 1, &out);
+    for (int i = 0; i < group->size; i++) {
+        if (all || i == call->root) lg->out[outs++] = data_of(group, i, (size_t)start * size);
+    }
+    reduce_from(group, call, start, length, outs, lg->out);
 }
 
-static void move_reduce_scatter(const tsh_group *group, const tshi_call *call) {
-    int64_t start = 0;
-    for (int i = 0; i < group->rank; i++) start += call->counts[i];
-    reduce_from(group, call, start, call->counts[group->rank], 1, &call->out);
+static void move_reduce_scatter(const tsh_group *group, const tshi_call *call, bool far) {
+    (void)far;
+    reduce_from(group, call, tshi_sum(call->counts, group->rank), call->counts[group->rank], 1, &call->out);
 }
 
 static void copy_part(const tsh_group *group, const tshi_call *call, size_t bytes, const void *from, void *to) {
@@ -244,13 +205,14 @@ static void push_part(const tsh_group *group, const tshi_call *call) {
     for (size_t at = 0; at < bytes; at += tile) {
         size_t some = bytes - at < tile ? bytes - at : tile;
         for (int i = 0; i < group->size; i++) {
-            int to = (group->rank + i) % group->size; /* not all to the same one */
+            int to = (group->rank + i) % group->size; /* at any time each rank writes to another one */
             copy_part(group, call, some, (const char *)call->in + at, data_of(group, to, before + at));
         }
     }
 }
 
-static void move_all_gather(const tsh_group *group, const tshi_call *call) {
+static void move_all_gather(const tsh_group *group, const tshi_call *call, bool far) {
+    (void)far;
     size_t size = tsh_dtype_size(call->dtype);
     if (pushes(call)) {
         push_part(group, call);
@@ -265,12 +227,12 @@ static void move_all_gather(const tsh_group *group, const tshi_call *call) {
     }
 }
 
-/* Lines that another rank has written, on their way while I do something else. */
+/* Fetches lines that another rank has written while this rank does something else. */
 static void prefetch(const char *from, size_t bytes) {
     for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
 }
 
-/* The next slot of one that may be ahead. */
+/* The next slot of a member that may be one call ahead. */
 static void prefetch_next(const tsh_group *group, int i) {
     const tshi_local_group *lg = group->state;
     __builtin_prefetch(tshi_slot_at(lg, i, lg->sync + 1));
@@ -279,7 +241,7 @@ static void prefetch_next(const tsh_group *group, int i) {
 /* Up to here a root that writes as well costs more than it saves. */
 #define SHARED_BYTES 8192
 
-/* Far: the root would stand idle, so it writes the last 1/p into all the others. */
+/* Far: the root, which would be idle, writes the last 1/p into the memory of each peer. */
 static void move_broadcast(const tsh_group *group, const tshi_call *call, bool far) {
     size_t size = tsh_dtype_size(call->dtype), whole = (size_t)call->count * size;
     if (!far) {
@@ -322,13 +284,14 @@ static void move_gather(const tsh_group *group, const tshi_call *call, bool far)
         gather_near(group, call);
 }
 
-static void move_scatter(const tsh_group *group, const tshi_call *call) {
+static void move_scatter(const tsh_group *group, const tshi_call *call, bool far) {
+    (void)far;
     size_t before = bytes_before(group, call), mine = (size_t)call->counts[group->rank] * tsh_dtype_size(call->dtype);
     const char *from = group->rank == call->root ? (const char *)call->in + before : data_of(group, call->root, before);
     copy_part(group, call, mine, from, call->out);
 }
 
-/* What member i has for me. */
+/* Fetches what member i sends to this rank. */
 static void fetch_part(const tsh_group *group, const tshi_call *call, int i, char *to) {
     const tshi_local_group *lg = group->state;
     size_t size = tsh_dtype_size(call->dtype), counts = 2 * sizeof(int64_t) * (size_t)group->size, before = 0;
@@ -339,7 +302,8 @@ static void fetch_part(const tsh_group *group, const tshi_call *call, int i, cha
 }
 
 /* Every other call goes backwards: it begins with what the one before has left in the cache. */
-static void move_all_to_all(const tsh_group *group, const tshi_call *call) {
+static void move_all_to_all(const tsh_group *group, const tshi_call *call, bool far) {
+    (void)far;
     int p = group->size, back = (int)(group->calls & 1);
     size_t size = tsh_dtype_size(call->dtype);
     char *to = call->out;
@@ -353,94 +317,109 @@ static void move_all_to_all(const tsh_group *group, const tshi_call *call) {
     }
 }
 
-static void move(const tsh_group *group, const tshi_call *call, bool far) {
-    switch (call->op) {
-    case TSH_COLLECTIVE_ALL_REDUCE: move_all_reduce(group, call, far); break;
-    case TSH_COLLECTIVE_REDUCE_SCATTER: move_reduce_scatter(group, call); break;
-    case TSH_COLLECTIVE_ALL_GATHER: move_all_gather(group, call); break;
-    case TSH_COLLECTIVE_BROADCAST: move_broadcast(group, call, far); break;
-    case TSH_COLLECTIVE_ALL_TO_ALL: move_all_to_all(group, call); break;
-    case TSH_COLLECTIVE_REDUCE: move_reduce(group, call, far); break;
-    case TSH_COLLECTIVE_GATHER: move_gather(group, call, far); break;
-    case TSH_COLLECTIVE_SCATTER: move_scatter(group, call); break;
-    default: break;
+static void move_nothing(const tsh_group *group, const tshi_call *call, bool far) {
+    (void)group;
+    (void)call;
+    (void)far;
+}
+
+/* How the data of each collective moves. */
+typedef struct transport {
+    size_t near_bytes; /* measured where the copy into the slot begins to cost more than a second sync */
+    /* Fills the slot, and returns the bytes in its payload. */
+    size_t (*post)(const tsh_group *group, const tshi_call *call, tshi_slot *slot);
+    /* Once all have posted. far: some rank's data is not in its slot. */
+    void (*move)(const tsh_group *group, const tshi_call *call, bool far);
+} transport;
+
+static const transport transports[TSH_COLLECTIVE_COUNT] = {
+    [TSH_COLLECTIVE_ALL_REDUCE] = {1024, post_whole, move_reduce},
+    [TSH_COLLECTIVE_ALL_GATHER] = {1024, post_all_gather, move_all_gather},
+    [TSH_COLLECTIVE_REDUCE_SCATTER] = {1024, post_whole, move_reduce_scatter},
+    [TSH_COLLECTIVE_BROADCAST] = {2048, post_broadcast, move_broadcast},
+    [TSH_COLLECTIVE_ALL_TO_ALL] = {1024, post_all_to_all, move_all_to_all},
+    [TSH_COLLECTIVE_BARRIER] = {0, post_nothing, move_nothing},
+    [TSH_COLLECTIVE_REDUCE] = {4096, post_reduce, move_reduce},
+    [TSH_COLLECTIVE_GATHER] = {4096, post_gather, move_gather},
+    [TSH_COLLECTIVE_SCATTER] = {4096, post_scatter, move_scatter},
+};
+
+void tshi_local_tune(tshi_local_group *lg, const tshi_local *local) {
+    lg->spins = local->spins;
+    /* A sync that has to wait for its turn on a core costs more than any copy that fits the slot. */
+    for (int i = 0; i < TSH_COLLECTIVE_COUNT; i++) {
+        lg->near_bytes[i] = local->crowded ? TSHI_SLOT_PAYLOAD : transports[i].near_bytes;
     }
 }
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
-/* The draft of my next slot, with what is known of the call. */
+/* The draft of this rank's next slot, with what the members compare. */
 static tshi_slot *open_slot(tsh_group *group, const tshi_call *call) {
     tshi_local_group *lg = group->state;
     tshi_slot *slot = &lg->draft;
     lg->name = tsh_collective_name(call->op);
-    slot->number = (uint32_t)tshi_group_note(group, call);
-    slot->kind = pack_kind(call);
-    slot->root = (uint16_t)call->root;
-    slot->count = call->count;
+    tshi_post_call(&slot->post, group, call, tshi_group_note(group, call));
+    slot->flags = 0;
     return slot;
 }
 
-/* Whether I am done when I have posted: what I have fits the slot, and I get nothing. */
-static bool only_gives(const tsh_group *group, const tshi_call *call) {
+/* Whether this rank is done when it has posted: it receives nothing, and its data fits the slot. */
+static bool only_contributes(const tsh_group *group, const tshi_call *call) {
+    const tshi_collective *c = &tshi_collectives[call->op];
     bool root = group->rank == call->root;
-    switch (call->op) {
-    case TSH_COLLECTIVE_GATHER: return !root && is_near(group, call, largest(call->counts, group->size));
-    case TSH_COLLECTIVE_REDUCE: return !root && is_near(group, call, call->count);
-    case TSH_COLLECTIVE_BROADCAST:
-    case TSH_COLLECTIVE_SCATTER: return root && is_near(group, call, call->count);
-    default: return false;
-    }
+    if (root ? c->contributes != TSHI_ROOT : c->receives != TSHI_ROOT) return false;
+    return is_near(group, call, c->in == TSHI_PART ? largest(call->counts, group->size) : call->count);
 }
 
-/* Far: whether nobody touches my data any more when I have moved it, and nothing can have gone wrong meanwhile. */
+/* Whether no peer touches this rank's data any more once it has moved what is far, and no peer can have failed. */
 static bool only_moves(const tsh_group *group, const tshi_call *call) {
     if (group->rank == call->root || call->on_device) return false;
     if (call->op == TSH_COLLECTIVE_BROADCAST) return (size_t)call->count * tsh_dtype_size(call->dtype) <= SHARED_BYTES;
     return call->op == TSH_COLLECTIVE_GATHER || call->op == TSH_COLLECTIVE_SCATTER;
 }
 
-static tsh_status give(tsh_group *group, const tshi_call *call) {
+static tsh_status post_and_return(tsh_group *group, const tshi_call *call) {
     tshi_local_group *lg = group->state;
     tsh_status status = TSH_OK, failed = TSH_OK;
     uint32_t ahead = lg->sync - lg->heard, most = lg->slots / 2 - 1;
-    /* Further than it must, so that the others' lines are fetched several at a time. */
+    /* More of them than it must, so that the peers' lines are fetched several at a time. */
     if (ahead > most) status = tshi_local_catch_up(group, lg->sync - most / 2, &failed);
     if (status != TSH_OK) return status;
     tshi_slot *slot = open_slot(group, call);
     if (failed != TSH_OK) return tshi_local_run_failed(group, failed);
-    size_t payload = post(group, call, slot);
+    size_t payload = transports[call->op].post(group, call, slot);
     tshi_local_post(group, payload);
-    move(group, call, false);
+    transports[call->op].move(group, call, false);
     return TSH_OK;
 }
 
-/* Mapped, moved and done, or the next slot says why not. */
+/* Maps the peers' memory and moves the data, or the next slot says why that failed. */
 static void move_on_device(const tsh_group *group, const tshi_call *call) {
     tshi_local_group *lg = group->state;
     tsh_device *device = group->world->device;
     lg->refused = tshi_local_reach(group);
     if (lg->refused == TSH_OK) {
-        move(group, call, true);
+        transports[call->op].move(group, call, true);
         lg->refused = device->ops->sharing->drain(device);
     }
     if (lg->refused != TSH_OK) tshi_local_refuse(group);
 }
 
-/* All have posted. *far: there is a second sync to come. */
+/* Once all have posted. *far: a second sync is to come. */
 static tsh_status compare_and_move(const tsh_group *group, const tshi_call *call, bool *far) {
     const tshi_local_group *lg = group->state;
     tsh_status status = tshi_local_compare(group, lg->sync, far);
-    if (status == TSH_OK && call->op == TSH_COLLECTIVE_ALL_TO_ALL) status = tshi_local_compare_pairs(group);
+    if (status == TSH_OK && call->op == TSH_COLLECTIVE_ALL_TO_ALL) status = tshi_local_compare_counts(group);
     if (status != TSH_OK) return status;
     if (call->on_device && *far)
         move_on_device(group, call);
     else
-        move(group, call, *far);
+        transports[call->op].move(group, call, *far);
     return TSH_OK;
 }
 
-/* After that one. Only GPUs can have failed before it. */
+/* After the second sync. Only GPUs can have failed since the first. */
 static tsh_status last_verdict(const tsh_group *group, const tshi_call *call) {
     const tshi_local_group *lg = group->state;
     bool far;
@@ -453,15 +432,15 @@ static tsh_status local_run(tsh_group *group, const tshi_call *call) {
     tshi_local_group *lg = group->state;
     tsh_status status = TSH_OK, failed = call->failed;
     if (tshi_local_troubled(tshi_local_of(group->world))) status = tshi_local_trouble(group->world);
-    if (status == TSH_OK && failed == TSH_OK && only_gives(group, call)) return give(group, call);
+    if (status == TSH_OK && failed == TSH_OK && only_contributes(group, call)) return post_and_return(group, call);
     if (status == TSH_OK && lg->heard != lg->sync) status = tshi_local_catch_up(group, lg->sync, &failed);
     if (status != TSH_OK) return status;
     tshi_slot *slot = open_slot(group, call);
     if (failed != TSH_OK) return tshi_local_run_failed(group, failed);
-    size_t payload = post(group, call, slot);
+    size_t payload = transports[call->op].post(group, call, slot);
     bool far = false;
     status = tshi_local_sync(group, payload);
-    if (slot->flags & TSHI_SLOT_FAILED) return status == TSH_OK ? tshi_local_refused(group, lg->refused) : status;
+    if (slot->post.kind == TSHI_KIND_FAILED) return status == TSH_OK ? tshi_local_refused(group, lg->refused) : status;
     if (status == TSH_OK) status = compare_and_move(group, call, &far);
     if (status != TSH_OK || !far) return status;
     if (only_moves(group, call)) {
@@ -481,12 +460,12 @@ static tsh_status local_start(tsh_work *work) {
         tsh_status status = tshi_local_trouble(group->world);
         if (status != TSH_OK) return status;
     }
-    if (tshi_is_message(&work->call)) return tshi_message_start(work);
-    lg->stage = TSHI_TO_POST;
+    if (tshi_is_message(work->call.op)) return tshi_message_start(work);
+    lg->step = TSHI_TO_POST;
     return TSH_OK;
 }
 
-/* All have posted what I have. */
+/* All have posted this rank's last sync: its post for the call. */
 static void begin(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_local_group *lg = group->state;
@@ -499,30 +478,25 @@ static void begin(tsh_work *work) {
     if (call->failed != TSH_OK)
         tshi_local_refuse(group);
     else
-        post(group, call, slot);
-    if (call->failed == TSH_OK && slot->flags & TSHI_SLOT_FAILED) call->failed = lg->refused;
-    lg->stage = TSHI_TO_MOVE;
+        transports[call->op].post(group, call, slot);
+    if (call->failed == TSH_OK && slot->post.kind == TSHI_KIND_FAILED) call->failed = lg->refused;
+    lg->step = TSHI_TO_MOVE;
     tshi_local_post(group, 0);
 }
 
-static void finish(tsh_work *work, tsh_status status) {
-    work->status = status;
-    work->done = true;
-}
-
-/* All have posted: the next step. */
+/* All have posted this rank's last sync: the next step. */
 static void advance(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_local_group *lg = group->state;
     bool far = false;
     tsh_status status = TSH_OK;
-    if (lg->stage == TSHI_TO_POST) {
+    if (lg->step == TSHI_TO_POST) {
         begin(work);
         return;
     }
     lg->heard = lg->sync;
-    if (lg->stage == TSHI_MOVED) {
-        finish(work, last_verdict(group, &work->call));
+    if (lg->step == TSHI_MOVED) {
+        tshi_work_end(work, last_verdict(group, &work->call));
         return;
     }
     if (work->call.failed != TSH_OK)
@@ -530,10 +504,10 @@ static void advance(tsh_work *work) {
     else
         status = compare_and_move(group, &work->call, &far);
     if (status != TSH_OK || !far) {
-        finish(work, status);
+        tshi_work_end(work, status);
         return;
     }
-    lg->stage = TSHI_MOVED;
+    lg->step = TSHI_MOVED;
     tshi_local_post(group, 0);
 }
 
@@ -541,15 +515,15 @@ static void local_progress(tsh_work *work) {
     tsh_group *group = work->group;
     const tshi_local *local = tshi_local_of(group->world);
     const tshi_local_group *lg = group->state;
-    if (tshi_is_message(&work->call)) {
+    if (tshi_is_message(work->call.op)) {
         tshi_message_progress(work);
         return;
     }
     while (!work->done && tshi_local_posted(group, lg->sync)) advance(work);
     if (work->done || !tshi_local_troubled(local)) return;
     tsh_status status = tshi_local_trouble(group->world);
-    /* They may have posted before the trouble. */
-    if (status != TSH_OK && !tshi_local_posted(group, lg->sync)) finish(work, status);
+    /* The members may have posted before the failure. */
+    if (status != TSH_OK && !tshi_local_posted(group, lg->sync)) tshi_work_end(work, status);
 }
 
 static tsh_status local_agree(tsh_group *parent, const char *text, tsh_status failed) {
@@ -567,6 +541,7 @@ const tshi_group_ops tshi_local_ops = {
     .awake = tshi_local_awake,
     .close = tshi_local_close,
     .agree = local_agree,
+    .compare = tshi_local_compare_call,
     .open = tshi_local_open,
     .fail = tshi_local_fail,
     .recover = tshi_local_recover,

@@ -1,101 +1,29 @@
-/* What the members say of a call, in words, whether they say the same, and why a call cannot be made. */
-#include "base/hash.h"
+/* What the members post of a call, whether their posts are equal, and why a call cannot be made. */
 #include "dist/backends/local/local.h"
 
 #include <stdio.h>
 #include <string.h>
 
 char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size) {
-    tsh_collective op = (tsh_collective)(slot->kind & 0xff);
-    if ((slot->kind & 0xff) == TSHI_KIND_AGREE) {
-        snprintf(text, size, "%s #%u", (const char *)tshi_payload(slot), slot->number);
-        return text;
-    }
-    const char *name = tsh_collective_name(op);
-    const char *dtype = tsh_dtype_name((tsh_dtype)(slot->kind >> 8 & 0xff));
-    const char *reduce = tshi_reduction_name((tsh_reduce_op)(slot->kind >> 16));
-    long long count = slot->count, part = slot->part;
-    switch (op) {
-    case TSH_COLLECTIVE_ALL_REDUCE:
-        snprintf(text, size, "%s %s [%lld] %s #%u", name, dtype, count, reduce, slot->number);
-        break;
-    case TSH_COLLECTIVE_ALL_GATHER:
-        snprintf(text, size, "%s %s [%lld], %lld of them its own, #%u", name, dtype, count, part, slot->number);
-        break;
-    case TSH_COLLECTIVE_REDUCE_SCATTER:
-        snprintf(text, size, "%s %s [%lld] %s, %lld of them its own, #%u", name, dtype, count, reduce, part,
-                 slot->number);
-        break;
-    case TSH_COLLECTIVE_BROADCAST:
-        snprintf(text, size, "%s %s [%lld] root %d #%u", name, dtype, count, slot->root, slot->number);
-        break;
-    case TSH_COLLECTIVE_REDUCE:
-        snprintf(text, size, "%s %s [%lld] %s root %d #%u", name, dtype, count, reduce, slot->root, slot->number);
-        break;
-    case TSH_COLLECTIVE_GATHER:
-    case TSH_COLLECTIVE_SCATTER:
-        snprintf(text, size, "%s %s [%lld], %lld of them its own, root %d #%u", name, dtype, count, part, slot->root,
-                 slot->number);
-        break;
-    case TSH_COLLECTIVE_ALL_TO_ALL: snprintf(text, size, "%s %s #%u", name, dtype, slot->number); break;
-    default: snprintf(text, size, "%s #%u", name, slot->number); break;
-    }
-    return text;
-}
-
-static inline bool same_call(const tshi_slot *a, const tshi_slot *b) {
-    return a->kind == b->kind && a->count == b->count && a->root == b->root && a->check == b->check;
-}
-
-/* The verdict when not all is well, from the slots alone: the same on every rank. */
-static tsh_status disagree(const tsh_group *group, uint32_t sync) {
-    const tshi_local_group *lg = group->state;
-    tshi_slot *first = tshi_slot_at(lg, 0, sync);
-    for (int i = 0; i < group->size; i++) {
-        tshi_slot *slot = tshi_slot_at(lg, i, sync);
-        if (!(slot->flags & TSHI_SLOT_FAILED)) continue;
-        return tshi_fail(TSH_ERR_PEER, "rank %d: %s", group->ranks[i], (const char *)tshi_payload(slot));
-    }
-    for (int i = 1; i < group->size; i++) {
-        tshi_slot *slot = tshi_slot_at(lg, i, sync);
-        char mine[TSHI_LINE / 2 + 80], theirs[TSHI_LINE / 2 + 80];
-        if (same_call(first, slot)) continue;
-        bool lists = first->kind == slot->kind && first->count == slot->count && first->root == slot->root &&
-                     (slot->kind & 0xff) != TSHI_KIND_AGREE;
-        return tshi_fail(TSH_ERR_MISMATCH, "rank %d: %s, rank %d: %s%s", group->ranks[0],
-                         tshi_slot_describe(first, mine, sizeof mine), group->ranks[i],
-                         tshi_slot_describe(slot, theirs, sizeof theirs), lists ? " (their counts differ)" : "");
-    }
-    return TSH_OK;
+    return tshi_post_describe(&slot->post, (const char *)tshi_payload(slot), text, size);
 }
 
 tsh_status tshi_local_compare(const tsh_group *group, uint32_t sync, bool *far) {
     const tshi_local_group *lg = group->state;
-    /* My slot's line has been fetched by others. */
+    /* The draft of this rank's slot, when there is one: the slot's line has been fetched by peers. */
     const tshi_slot *mine = sync == lg->sync ? &lg->draft : tshi_slot_at(lg, group->rank, sync);
     uint32_t flags = mine->flags;
-    bool same = true;
+    bool same = mine->post.kind != TSHI_KIND_FAILED;
     for (int i = 0; i < group->size; i++) {
         if (i == group->rank) continue;
         const tshi_slot *slot = tshi_slot_at(lg, i, sync);
         flags |= slot->flags;
-        same = same && same_call(mine, slot);
+        same = same && tshi_posts_equal(&mine->post, &slot->post);
     }
     *far = (flags & TSHI_SLOT_FAR) != 0;
-    return same && !(flags & TSHI_SLOT_FAILED) ? TSH_OK : disagree(group, sync);
-}
-
-tsh_status tshi_local_compare_pairs(const tsh_group *group) {
-    for (int i = 0; i < group->size; i++) {
-        const int64_t *sends = tshi_counts_of(group, i);
-        for (int j = 0; j < group->size; j++) {
-            int64_t expected = tshi_counts_of(group, j)[group->size + i];
-            if (sends[j] == expected) continue;
-            return tshi_fail(TSH_ERR_MISMATCH, "all_to_all: rank %d sends %lld elements to rank %d, which expects %lld",
-                             group->ranks[i], (long long)sends[j], group->ranks[j], (long long)expected);
-        }
-    }
-    return TSH_OK;
+    if (same) return TSH_OK;
+    return tshi_compare_posts(group, &tshi_slot_at(lg, 0, sync)->post, lg->member_bytes,
+                              sizeof(tshi_slot) - offsetof(tshi_slot, post));
 }
 
 tsh_status tshi_local_look_back(tsh_group *group, uint32_t sync, tsh_status failed, const char *words) {
@@ -116,25 +44,29 @@ tsh_status tshi_local_look_back(tsh_group *group, uint32_t sync, tsh_status fail
     return tshi_fail(failed, "%s", words);
 }
 
-/* --- saying ------------------------------------------------------------------------------------------------------- */
+tsh_status tshi_local_catch_up(tsh_group *group, uint32_t sync, tsh_status *failed) {
+    char words[TSHI_MESSAGE_SIZE] = "";
+    if (*failed != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
+    tsh_status status = tshi_local_await(group, sync);
+    if (status == TSH_OK) *failed = tshi_local_look_back(group, sync, *failed, words);
+    return status;
+}
 
-static void say(const tsh_group *group, const char *text) {
+/* --- calls that cannot be made ------------------------------------------------------------------------------------ */
+
+static unsigned char *next_payload(const tsh_group *group) {
     const tshi_local_group *lg = group->state;
-    unsigned char *payload = tshi_payload(tshi_slot_at(lg, group->rank, lg->sync + 1));
-    size_t length = strlen(text);
-    /* A list of ranks may be longer than the room for data, and has room of its own. */
-    if (lg->draft.flags & TSHI_SLOT_FAILED && length >= TSHI_SLOT_PAYLOAD) length = TSHI_SLOT_PAYLOAD - 1;
-    memcpy(payload, text, length);
-    payload[length] = '\0';
+    return tshi_payload(tshi_slot_at(lg, group->rank, lg->sync + 1));
 }
 
-/* A call that cannot be made here, so that the others hear why. */
 void tshi_local_refuse(const tsh_group *group) {
-    ((tshi_local_group *)group->state)->draft.flags = TSHI_SLOT_FAILED;
-    say(group, tsh_error_message());
+    tshi_slot *slot = &((tshi_local_group *)group->state)->draft;
+    const char *reason = tsh_error_message();
+    slot->post.kind = TSHI_KIND_FAILED;
+    slot->flags = 0;
+    memcpy(next_payload(group), reason, strlen(reason) + 1);
 }
 
-/* Other calls may have failed, in other words, since the slot was filled. */
 tsh_status tshi_local_refused(const tsh_group *group, tsh_status failed) {
     const tshi_local_group *lg = group->state;
     return tshi_fail(failed, "%s", (const char *)tshi_payload(tshi_slot_at(lg, group->rank, lg->sync)));
@@ -146,36 +78,57 @@ tsh_status tshi_local_run_failed(tsh_group *group, tsh_status failed) {
     return status == TSH_OK ? tshi_local_refused(group, failed) : status;
 }
 
-/* Wait for those whom I left behind up to that sync. *failed: of the call that comes now, to which it leads. */
-tsh_status tshi_local_catch_up(tsh_group *group, uint32_t sync, tsh_status *failed) {
-    char words[TSHI_MESSAGE_SIZE] = "";
-    if (*failed != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
-    tsh_status status = tshi_local_await(group, sync);
-    if (status == TSH_OK) *failed = tshi_local_look_back(group, sync, *failed, words);
-    return status;
+/* --- calls that move nothing -------------------------------------------------------------------------------------- */
+
+size_t tshi_local_put_counts(const tsh_group *group, const tshi_call *call) {
+    size_t bytes = sizeof(int64_t) * (size_t)group->size;
+    memcpy(next_payload(group), call->in_counts, bytes);
+    memcpy(next_payload(group) + bytes, call->out_counts, bytes);
+    return 2 * bytes;
 }
 
-tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status failed, uint64_t at) {
+tsh_status tshi_local_compare_counts(const tsh_group *group) {
+    return tshi_compare_counts(group, tshi_counts_of(group, 0), ((tshi_local_group *)group->state)->member_bytes);
+}
+
+/* What a call that compares does before it posts. *failed: see tshi_local_catch_up. */
+static tsh_status enter(tsh_group *group, const char *name, tsh_status *failed) {
     tsh_world *world = group->world;
     tshi_local_group *lg = group->state;
     tsh_status status = TSH_OK;
-    tshi_group_drain(group, failed);
+    tshi_group_drain(group, *failed);
     if (tshi_local_troubled(tshi_local_of(world))) status = tshi_local_trouble(world);
-    if (status == TSH_OK && lg->heard != lg->sync) status = tshi_local_catch_up(group, lg->sync, &failed);
-    if (status != TSH_OK) return status;
-    tshi_slot *slot = &lg->draft;
-    lg->name = text;
-    slot->number = (uint32_t)++group->calls;
-    slot->kind = TSHI_KIND_AGREE;
-    slot->root = 0;
-    slot->count = (int64_t)strlen(text);
-    if (failed != TSH_OK) return tshi_local_run_failed(group, failed);
-    slot->flags = 0;
-    slot->check = TSHI_FINGERPRINT;
-    for (const char *c = text; *c; c++) slot->check = tshi_fingerprint_add(slot->check, (unsigned char)*c);
-    slot->at = at;
-    say(group, text);
+    if (status == TSH_OK && lg->heard != lg->sync) status = tshi_local_catch_up(group, lg->sync, failed);
+    lg->name = name;
+    lg->draft.flags = 0;
+    return status;
+}
+
+static tsh_status post_and_compare(tsh_group *group) {
+    const tshi_local_group *lg = group->state;
     bool far;
-    status = tshi_local_sync(group, 0);
+    tsh_status status = tshi_local_sync(group, 0);
     return status == TSH_OK ? tshi_local_compare(group, lg->sync, &far) : status;
+}
+
+tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status failed, uint64_t at) {
+    tshi_slot *slot = &((tshi_local_group *)group->state)->draft;
+    tsh_status status = enter(group, text, &failed);
+    if (status != TSH_OK) return status;
+    tshi_post_text(&slot->post, text, ++group->calls);
+    if (failed != TSH_OK) return tshi_local_run_failed(group, failed);
+    slot->at = at;
+    memcpy(next_payload(group), text, strlen(text) + 1);
+    return post_and_compare(group);
+}
+
+tsh_status tshi_local_compare_call(tsh_group *group, const tshi_call *call) {
+    tshi_slot *slot = &((tshi_local_group *)group->state)->draft;
+    tsh_status failed = call->failed, status = enter(group, tsh_collective_name(call->op), &failed);
+    if (status != TSH_OK) return status;
+    tshi_post_call(&slot->post, group, call, ++group->calls);
+    if (failed != TSH_OK) return tshi_local_run_failed(group, failed);
+    if (call->in_counts) tshi_local_put_counts(group, call);
+    status = post_and_compare(group);
+    return status == TSH_OK && call->in_counts ? tshi_local_compare_counts(group) : status;
 }

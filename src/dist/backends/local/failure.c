@@ -172,10 +172,10 @@ static void log_last_calls(const tshi_wait *wait) {
         tshi_slot *last = tshi_slot_at(lg, i, 0);
         for (uint32_t k = 1; k < lg->slots; k++) {
             tshi_slot *slot = tshi_slot_at(lg, i, k);
-            if (slot->number > last->number) last = slot;
+            if (slot->post.number > last->post.number) last = slot;
         }
         tshi_log(&wait->world->log, TSH_LOG_WARNING, "rank %d's last call: %s", wait->group->ranks[i],
-                 last->number ? tshi_slot_describe(last, text, sizeof text) : "none");
+                 last->post.number ? tshi_slot_describe(last, text, sizeof text) : "none");
     }
 }
 

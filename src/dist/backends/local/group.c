@@ -50,16 +50,6 @@ tshi_local_group *tshi_local_group_new(tsh_world *world, int size) {
     return lg;
 }
 
-void tshi_local_tune(tshi_local_group *lg, const tshi_local *local) {
-    /* Measured where the copy into the slot begins to cost more than a second sync. A sync that has to wait for its
-     * turn on a core costs more than any copy that fits. */
-    static const size_t near_bytes[TSH_COLLECTIVE_COUNT] = {1024, 1024, 1024, 2048, 1024, 0, 4096, 4096, 4096, 0, 0};
-    lg->spins = local->spins;
-    for (int i = 0; i < TSH_COLLECTIVE_COUNT; i++) {
-        lg->near_bytes[i] = local->crowded ? TSHI_SLOT_PAYLOAD : near_bytes[i];
-    }
-}
-
 void tshi_local_group_free(tsh_world *world, tshi_local_group *lg) {
     if (!lg) return;
     tshi_free(&world->allocator, lg->in);

@@ -16,6 +16,7 @@
 
 #include "base/cpu.h"
 #include "dist/bootstrap/environment.h"
+#include "dist/core/collectives.h"
 #include "dist/core/wait_graph.h"
 
 #include <assert.h>
@@ -30,24 +31,18 @@
 #define TSHI_SLOTS       16
 #define TSHI_FEW_SLOTS   2
 #define TSHI_LARGE_GROUP 32
-/* The kind of a call that only compares a text; the real ones are collectives. */
-#define TSHI_KIND_AGREE 0xffu
 
 /* --- shared memory ------------------------------------------------------------------------------------------------ */
 
-enum { TSHI_SLOT_FAILED = 1, TSHI_SLOT_FAR = 2, TSHI_SLOT_SHARED = 4 }; /* flags */
+enum { TSHI_SLOT_FAR = 1, TSHI_SLOT_SHARED = 2 }; /* flags */
 
-/* What a member says in one call. */
+/* What a member posts in one call. */
 typedef struct tshi_slot {
     alignas(64) _Atomic uint32_t sync; /* number of the sync that posted it; written last */
-    uint32_t kind;                     /* op, dtype and reduction, packed: see local.c */
-    uint16_t flags; /* FAILED: the payload is the reason; FAR: the data is in the heap, not in the payload, or, with
-                     * SHARED too, on a GPU, where a tshi_share in the payload says */
-    uint16_t root;
-    uint32_t number; /* of the call, for messages */
-    int64_t count;
-    int64_t part;   /* the sender's share, for messages */
-    uint64_t check; /* a hash of whatever else has to agree */
+    uint32_t
+        flags; /* FAR: the data is in the heap, not in the payload; with SHARED too it is on a GPU, and a tshi_share
+                     * in the payload says where */
+    tshi_post post; /* its text, where it has one, is the payload */
     uint64_t at;    /* where the sender's data starts in its heap */
 } tshi_slot;
 
@@ -57,8 +52,7 @@ typedef struct tshi_member {
     /* The first small message of mine that did not fit its receive, 0: none, 1: being written, 2: to be read. */
     _Atomic uint32_t complaint;
     int complainer;
-    uint32_t sent_kind, wanted_kind;
-    int64_t sent_count, wanted_count;
+    tshi_post sent, wanted; /* the message, and the receive that it did not fit */
 } tshi_member;
 
 #define TSHI_LETTERS     32
@@ -137,28 +131,28 @@ typedef struct tshi_local {
     double waiting_since, next_word, next_look;
     int naps;
     tshi_waits waits;
-    struct tshi_post *posts;          /* of closed groups, with messages that are still to be fetched */
+    struct tshi_mailbox *mailboxes;   /* of closed groups, with messages that are still to be fetched */
     struct tshi_local_group *retired; /* blocks that others may still use */
 } tshi_local;
 
-typedef struct tshi_post tshi_post; /* local_message.c */
+typedef struct tshi_mailbox tshi_mailbox; /* point_to_point.c */
 
 /* What a started call does when all have posted my last sync. */
-typedef enum tshi_progress { TSHI_TO_POST, TSHI_TO_MOVE, TSHI_MOVED } tshi_progress;
+typedef enum tshi_local_step { TSHI_TO_POST, TSHI_TO_MOVE, TSHI_MOVED } tshi_local_step;
 
 typedef struct tshi_local_group {
     char *block;
     size_t slot_bytes, inbox_at, member_bytes;
-    tshi_post *post;  /* my side of messages, NULL before the first */
-    uint32_t slots;   /* of each member */
-    uint32_t sync;    /* my last */
-    uint32_t heard;   /* the last that all have posted, and that I have compared */
-    uint32_t agreed;  /* while recovering */
-    tshi_slot draft;  /* what I am about to say, until it is posted; then what I have said */
-    const char *name; /* of the call under way */
+    tshi_mailbox *mailbox; /* NULL before the first message */
+    uint32_t slots;        /* of each member */
+    uint32_t sync;         /* my last */
+    uint32_t heard;        /* the last that all have posted, and that I have compared */
+    uint32_t agreed;       /* while recovering */
+    tshi_slot draft;       /* what I am about to say, until it is posted; then what I have said */
+    const char *name;      /* of the call under way */
     int spins;
-    tshi_progress stage; /* of the started call */
-    tsh_status refused;  /* what went wrong with GPU memory in the call under way; the words are in my slot */
+    tshi_local_step step; /* of the started call */
+    tsh_status refused;   /* what went wrong with GPU memory in the call under way; the words are in my slot */
     size_t near_bytes[TSH_COLLECTIVE_COUNT]; /* up to which data goes into the slot, the same on all ranks */
     const void **in;                         /* [size], scratch */
     void **out;
@@ -282,17 +276,14 @@ void tshi_local_leave(tsh_world *world);
 
 /* --- local_message.c: point to point ------------------------------------------------------------------------------ */
 
-static inline bool tshi_is_message(const tshi_call *call) {
-    return call->op == TSH_COLLECTIVE_SEND || call->op == TSH_COLLECTIVE_RECV;
-}
 /* What to sleep on until *word has reached target; no word: nothing in particular. rank: in the world, or -1. */
-typedef struct tshi_watch {
+typedef struct tshi_awaited {
     _Atomic uint32_t *word;
     uint32_t target;
     _Atomic uint32_t *sleepers;
     int rank;
-} tshi_watch;
-tshi_watch tshi_message_watch(const tsh_work *work);
+} tshi_awaited;
+tshi_awaited tshi_message_watch(const tsh_work *work);
 tsh_status tshi_message_start(tsh_work *work);
 bool tshi_message_quick(tsh_work *work);
 void tshi_message_progress(tsh_work *work);
@@ -311,7 +302,11 @@ static inline const int64_t *tshi_counts_of(const tsh_group *group, int i) {
     const tshi_local_group *lg = group->state;
     return (const int64_t *)(const void *)tshi_payload(tshi_slot_at(lg, i, lg->sync));
 }
-tsh_status tshi_local_compare_pairs(const tsh_group *group);
+tsh_status tshi_local_compare_counts(const tsh_group *group);
+/* The counts of an all_to_all into the payload of this rank's next slot. Returns their bytes. */
+size_t tshi_local_put_counts(const tsh_group *group, const tshi_call *call);
+/* See tshi_group_ops.compare. */
+tsh_status tshi_local_compare_call(tsh_group *group, const tshi_call *call);
 /* As tshi_local_compare for the calls that I left early, up to that sync: what my next one returns. `failed`, `words`:
  * that fails for a reason of its own; then the log gets to know what was wrong before. */
 tsh_status tshi_local_look_back(tsh_group *group, uint32_t sync, tsh_status failed, const char *words);

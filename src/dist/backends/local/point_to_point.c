@@ -13,8 +13,6 @@
 #define CELL_ROOM  (CELL_BYTES - sizeof(tshi_cell))
 #define SLIPS      64   /* cells without room for data, made at a time */
 #define MOST_KEPT  1024 /* letters kept, beyond which senders are asked to wait for their receivers */
-#define META_SHIFT 8
-#define MEETS      0x80u /* beside the dtype, in a kind */
 
 enum { CELL_FREE, CELL_SENT, CELL_TAKEN, CELL_REFUSED };
 enum { BY_LETTER, BY_CELL, BY_HEAP };
@@ -33,7 +31,7 @@ typedef struct kept_letter {
     struct kept_letter *next;
 } kept_letter;
 
-struct tshi_post {
+struct tshi_mailbox {
     uint64_t next_in; /* number of the next letter in my inbox */
     char *cells;      /* [CELLS] of CELL_BYTES, made when first needed */
     int next_cell;
@@ -42,8 +40,8 @@ struct tshi_post {
     int slip_blocks;
     kept_letter *kept, *kept_end;
     int kept_count;
-    tshi_pool spare;        /* of kept_letter */
-    struct tshi_post *next; /* of those whose group is closed */
+    tshi_pool spare;           /* of kept_letter */
+    struct tshi_mailbox *next; /* of those whose group is closed */
 };
 
 static tshi_inbox *inbox_at(const tsh_group *group, int member) {
@@ -51,22 +49,10 @@ static tshi_inbox *inbox_at(const tsh_group *group, int member) {
     return (tshi_inbox *)(void *)((char *)tshi_member_at(lg, member) + lg->inbox_at);
 }
 
-static uint32_t kind_of(const tshi_call *call) {
-    return (uint32_t)call->dtype | (call->meets ? MEETS : 0) | (uint32_t)call->reduce << META_SHIFT;
-}
-
-static tsh_dtype dtype_of(uint32_t kind) {
-    return (tsh_dtype)(kind & (MEETS - 1));
-}
-
-static size_t bytes_of(uint32_t kind, int64_t count) {
-    return kind & MEETS ? TSHI_TICKET : (size_t)count * tsh_dtype_size(dtype_of(kind));
-}
-
-static tshi_post *post_of(tsh_group *group) {
+static tshi_mailbox *mailbox_of(tsh_group *group) {
     tshi_local_group *lg = group->state;
-    if (!lg->post) lg->post = tshi_calloc(&group->world->allocator, 1, sizeof *lg->post);
-    return lg->post;
+    if (!lg->mailbox) lg->mailbox = tshi_calloc(&group->world->allocator, 1, sizeof *lg->mailbox);
+    return lg->mailbox;
 }
 
 static uint64_t offset_of(const tsh_group *group, const void *data) {
@@ -81,39 +67,39 @@ static char *address_of(const tsh_group *group, int member, uint64_t at) {
 /* --- sending ------------------------------------------------------------------------------------------------------ */
 
 /* A page to send from, or NULL: all are still on their way. */
-static tshi_cell *page_take(tsh_group *group, tshi_post *post) {
+static tshi_cell *page_take(tsh_group *group, tshi_mailbox *box) {
     tsh_device *device = group->world->host;
-    if (!post->cells) {
-        post->cells = device->ops->memory.alloc(device, (size_t)CELLS * CELL_BYTES);
-        if (!post->cells) return NULL;
-        device->ops->copy.zero(device, (size_t)CELLS * CELL_BYTES, post->cells);
+    if (!box->cells) {
+        box->cells = device->ops->memory.alloc(device, (size_t)CELLS * CELL_BYTES);
+        if (!box->cells) return NULL;
+        device->ops->copy.zero(device, (size_t)CELLS * CELL_BYTES, box->cells);
     }
-    tshi_cell *cell = (tshi_cell *)(void *)(post->cells + (size_t)post->next_cell * CELL_BYTES);
+    tshi_cell *cell = (tshi_cell *)(void *)(box->cells + (size_t)box->next_cell * CELL_BYTES);
     if (atomic_load_explicit(&cell->state, memory_order_acquire) == CELL_SENT) return NULL;
-    post->next_cell = (post->next_cell + 1) % CELLS;
+    box->next_cell = (box->next_cell + 1) % CELLS;
     return cell;
 }
 
-static tshi_cell *slip_take(tsh_group *group, tshi_post *post) {
+static tshi_cell *slip_take(tsh_group *group, tshi_mailbox *box) {
     tsh_device *device = group->world->host;
-    if (!post->free_slips && post->slip_blocks < 64) {
+    if (!box->free_slips && box->slip_blocks < 64) {
         tshi_cell *block = device->ops->memory.alloc(device, SLIPS * sizeof *block);
         if (!block) return NULL;
         device->ops->copy.zero(device, SLIPS * sizeof *block, block);
-        post->slips[post->slip_blocks++] = block;
+        box->slips[box->slip_blocks++] = block;
         for (int i = 0; i < SLIPS; i++) {
-            block[i].next = post->free_slips;
-            post->free_slips = &block[i];
+            block[i].next = box->free_slips;
+            box->free_slips = &block[i];
         }
     }
-    tshi_cell *slip = post->free_slips;
-    if (slip) post->free_slips = slip->next;
+    tshi_cell *slip = box->free_slips;
+    if (slip) box->free_slips = slip->next;
     return slip;
 }
 
-static void slip_give(tshi_post *post, tshi_cell *slip) {
-    slip->next = post->free_slips;
-    post->free_slips = slip;
+static void slip_give(tshi_mailbox *box, tshi_cell *slip) {
+    slip->next = box->free_slips;
+    box->free_slips = slip;
 }
 
 /* The turn at which letter `number` may be written; the next one says that it is. */
@@ -142,16 +128,17 @@ static bool place_take(tshi_inbox *inbox, uint64_t *number) {
 }
 
 /* How the data travels, and the cell that it needs. */
-static uint32_t choose_way(tsh_group *group, tshi_post *post, const tsh_work *work, bool congested, tshi_cell **cell) {
-    size_t bytes = bytes_of(kind_of(&work->call), work->call.count);
-    bool answered = work->call.meets;
+static uint32_t choose_way(tsh_group *group, tshi_mailbox *box, const tsh_work *work, bool congested,
+                           tshi_cell **cell) {
+    size_t bytes = tshi_message_bytes(tshi_kind_of(&work->call), work->call.count);
+    bool answered = work->call.ticket;
     *cell = NULL;
     if (bytes <= TSHI_LETTER_ROOM && !congested && !answered) return BY_LETTER;
     if (bytes <= CELL_ROOM && !answered) {
-        *cell = page_take(group, post);
+        *cell = page_take(group, box);
         if (*cell) return BY_CELL;
     }
-    *cell = slip_take(group, post);
+    *cell = slip_take(group, box);
     return BY_HEAP;
 }
 
@@ -162,21 +149,21 @@ static void wake_receiver(tshi_inbox *inbox, tshi_letter *letter) {
 /* False while there is no room. */
 static bool post_letter(tsh_work *work) {
     tsh_group *group = work->group;
-    tshi_post *post = ((tshi_local_group *)group->state)->post;
+    tshi_mailbox *box = ((tshi_local_group *)group->state)->mailbox;
     const tshi_call *call = &work->call;
     tshi_inbox *inbox = inbox_at(group, call->root);
     bool congested = atomic_load_explicit(&inbox->congested, memory_order_relaxed) != 0;
-    size_t bytes = bytes_of(kind_of(call), call->count);
+    size_t bytes = tshi_message_bytes(tshi_kind_of(call), call->count);
     tshi_cell *cell;
     uint64_t number;
-    uint32_t way = choose_way(group, post, work, congested, &cell);
+    uint32_t way = choose_way(group, box, work, congested, &cell);
     if (way == BY_HEAP && !cell) return false;
     if (!place_take(inbox, &number)) {
-        if (way == BY_HEAP) slip_give(post, cell);
+        if (way == BY_HEAP) slip_give(box, cell);
         return false;
     }
     tshi_letter *letter = &inbox->letter[number % TSHI_LETTERS];
-    letter->kind = kind_of(call);
+    letter->kind = tshi_kind_of(call);
     letter->way = (uint16_t)way;
     letter->from = (uint16_t)group->rank;
     letter->count = call->count;
@@ -205,20 +192,18 @@ static bool must_queue(const tsh_work *work) {
     return false;
 }
 
-static void mismatch(tsh_work *work, const char *words, int peer, uint32_t kind, int64_t count) {
-    const tshi_call *call = &work->call;
+/* Ends a work whose peer makes a call of that kind and count. */
+static void mismatch(tsh_work *work, int peer, uint32_t kind, int64_t count) {
     const tsh_group *group = work->group;
-    bool meta = kind >> META_SHIFT != 0, mine = kind_of(call) >> META_SHIFT != 0;
-    work->done = true;
-    work->status = tshi_fail(TSH_ERR_MISMATCH, "rank %d: %s %s [%lld]%s, rank %d: %s %s [%lld]%s",
-                             group->ranks[group->rank], tsh_collective_name(call->op), tsh_dtype_name(call->dtype),
-                             (long long)call->count, mine ? " (a description)" : "", group->ranks[peer], words,
-                             tsh_dtype_name(dtype_of(kind)), (long long)count, meta ? " (a description)" : "");
-    snprintf(work->words, sizeof work->words, "%s", tsh_error_message());
+    const tshi_post mine = {.kind = tshi_kind_of(&work->call), .count = work->call.count};
+    const tshi_post theirs = {.kind = kind, .count = count};
+    bool sends = work->call.op == TSH_COLLECTIVE_SEND;
+    tshi_work_end(work, sends ? tshi_message_mismatch(group, group->rank, &mine, peer, &theirs, "")
+                              : tshi_message_mismatch(group, peer, &theirs, group->rank, &mine, ""));
 }
 
 static void send_progress(tsh_work *work) {
-    tshi_post *post = ((tshi_local_group *)work->group->state)->post;
+    tshi_mailbox *box = ((tshi_local_group *)work->group->state)->mailbox;
     tshi_cell *slip = work->state;
     if (!slip) {
         if (!must_queue(work)) post_letter(work);
@@ -227,9 +212,9 @@ static void send_progress(tsh_work *work) {
     uint32_t state = atomic_load_explicit(&slip->state, memory_order_acquire);
     if (state == CELL_SENT) return;
     work->done = true;
-    if (state == CELL_REFUSED) mismatch(work, "recv", work->call.root, slip->kind, slip->count);
+    if (state == CELL_REFUSED) mismatch(work, work->call.root, slip->kind, slip->count);
     work->state = NULL;
-    slip_give(post, slip);
+    slip_give(box, slip);
 }
 
 /* --- receiving ---------------------------------------------------------------------------------------------------- */
@@ -247,19 +232,17 @@ static void complain(const tsh_work *work, const tshi_letter *letter) {
     uint32_t none = 0;
     if (!atomic_compare_exchange_strong(&member->complaint, &none, 1)) return;
     member->complainer = group->rank;
-    member->sent_kind = letter->kind;
-    member->sent_count = letter->count;
-    member->wanted_kind = kind_of(&work->call);
-    member->wanted_count = work->call.count;
+    member->sent = (tshi_post){.kind = letter->kind, .count = letter->count};
+    member->wanted = (tshi_post){.kind = tshi_kind_of(&work->call), .count = work->call.count};
     atomic_store_explicit(&member->complaint, 2, memory_order_release);
 }
 
 static void refuse(tsh_work *work, const tshi_letter *letter) {
     tsh_group *group = work->group;
-    mismatch(work, "send", letter->from, letter->kind, letter->count);
+    mismatch(work, letter->from, letter->kind, letter->count);
     if (letter->way == BY_HEAP) {
         tshi_cell *cell = (tshi_cell *)(void *)address_of(group, letter->from, letter->cell);
-        cell->kind = kind_of(&work->call);
+        cell->kind = tshi_kind_of(&work->call);
         cell->count = work->call.count;
         answer(group, letter, CELL_REFUSED);
         return;
@@ -273,13 +256,13 @@ static void take(tsh_work *work, const tshi_letter *letter) {
     tsh_group *group = work->group;
     const tshi_call *call = &work->call;
     work->sender = letter->from;
-    if (letter->kind != kind_of(call) || letter->count != call->count) {
+    if (!tshi_message_fits(letter->kind, letter->count, call)) {
         refuse(work, letter);
         return;
     }
     const void *from =
         letter->way == BY_LETTER ? letter->data : (const void *)address_of(group, letter->from, letter->at);
-    size_t bytes = bytes_of(letter->kind, letter->count);
+    size_t bytes = tshi_message_bytes(letter->kind, letter->count);
     if (bytes) group->world->host->ops->copy.within(group->world->host, bytes, from, call->out);
     if (letter->way != BY_LETTER) answer(group, letter, CELL_TAKEN);
     work->done = true;
@@ -291,40 +274,40 @@ static inline bool wants(const tsh_work *work, int from) {
            (work->call.root == from || work->call.root == TSH_ANY_RANK);
 }
 
-static tsh_status keep(tsh_group *group, tshi_post *post, const tshi_letter *letter) {
-    kept_letter *kept = tshi_pool_take(&post->spare, &group->world->allocator, sizeof *kept);
+static tsh_status keep(tsh_group *group, tshi_mailbox *box, const tshi_letter *letter) {
+    kept_letter *kept = tshi_pool_take(&box->spare, &group->world->allocator, sizeof *kept);
     if (!kept) return TSH_ERR_MEMORY;
     memcpy(&kept->letter, letter, sizeof *letter);
-    if (post->kept_end)
-        post->kept_end->next = kept;
+    if (box->kept_end)
+        box->kept_end->next = kept;
     else
-        post->kept = kept;
-    post->kept_end = kept;
-    if (++post->kept_count == MOST_KEPT) atomic_store(&inbox_at(group, group->rank)->congested, 1);
+        box->kept = kept;
+    box->kept_end = kept;
+    if (++box->kept_count == MOST_KEPT) atomic_store(&inbox_at(group, group->rank)->congested, 1);
     return TSH_OK;
 }
 
 /* Hand out what is in my inbox. Without memory to keep a letter, it stays where it is. */
-static void empty_inbox(tsh_group *group, tshi_post *post) {
+static void empty_inbox(tsh_group *group, tshi_mailbox *box) {
     tshi_inbox *inbox = inbox_at(group, group->rank);
     for (;;) {
-        tshi_letter *letter = &inbox->letter[post->next_in % TSHI_LETTERS];
-        uint32_t full = turn_of(post->next_in) + 1;
+        tshi_letter *letter = &inbox->letter[box->next_in % TSHI_LETTERS];
+        uint32_t full = turn_of(box->next_in) + 1;
         if (atomic_load_explicit(&letter->turn, memory_order_acquire) != full) return;
         tsh_work *work = group->messages;
         while (work && !wants(work, letter->from)) work = work->next;
         if (work)
             take(work, letter);
-        else if (keep(group, post, letter) != TSH_OK)
+        else if (keep(group, box, letter) != TSH_OK)
             return;
         atomic_store_explicit(&letter->turn, full + 1, memory_order_release);
-        post->next_in++;
+        box->next_in++;
     }
 }
 
 /* The oldest kept letter that this receive wants. */
-static void look_in_kept(tsh_work *work, tshi_post *post) {
-    kept_letter **link = &post->kept, *before = NULL;
+static void look_in_kept(tsh_work *work, tshi_mailbox *box) {
+    kept_letter **link = &box->kept, *before = NULL;
     while (*link && !wants(work, (*link)->letter.from)) {
         before = *link;
         link = &(*link)->next;
@@ -333,11 +316,11 @@ static void look_in_kept(tsh_work *work, tshi_post *post) {
     if (!kept) return;
     take(work, &kept->letter);
     *link = kept->next;
-    if (post->kept_end == kept) post->kept_end = before;
-    if (post->kept_count-- == MOST_KEPT) {
+    if (box->kept_end == kept) box->kept_end = before;
+    if (box->kept_count-- == MOST_KEPT) {
         atomic_store(&inbox_at(work->group, work->group->rank)->congested, 0);
     }
-    tshi_pool_give(&post->spare, kept);
+    tshi_pool_give(&box->spare, kept);
 }
 
 /* --- for the backend ---------------------------------------------------------------------------------------------- */
@@ -346,21 +329,19 @@ static tsh_status heed_complaint(tsh_group *group) {
     tshi_member *me = tshi_member_at(group->state, group->rank);
     if (atomic_load_explicit(&me->complaint, memory_order_acquire) != 2) return TSH_OK;
     tsh_status status =
-        tshi_fail(TSH_ERR_MISMATCH, "rank %d: send %s [%lld] (an earlier call), rank %d: recv %s [%lld]",
-                  group->world->rank, tsh_dtype_name(dtype_of(me->sent_kind)), (long long)me->sent_count,
-                  group->ranks[me->complainer], tsh_dtype_name(dtype_of(me->wanted_kind)), (long long)me->wanted_count);
+        tshi_message_mismatch(group, group->rank, &me->sent, me->complainer, &me->wanted, " (an earlier call)");
     atomic_store_explicit(&me->complaint, 0, memory_order_release);
     return status;
 }
 
 tsh_status tshi_message_start(tsh_work *work) {
     tsh_group *group = work->group;
-    tshi_post *post = post_of(group);
-    if (!post) return TSH_ERR_MEMORY;
+    tshi_mailbox *box = mailbox_of(group);
+    if (!box) return TSH_ERR_MEMORY;
     tshi_group_note(group, &work->call);
     tsh_status status = heed_complaint(group);
     if (status != TSH_OK) return status;
-    if (work->call.op == TSH_COLLECTIVE_RECV) look_in_kept(work, post);
+    if (work->call.op == TSH_COLLECTIVE_RECV) look_in_kept(work, box);
     return TSH_OK;
 }
 
@@ -370,18 +351,18 @@ static bool send_quickly(tsh_work *work) {
     tshi_inbox *inbox = inbox_at(work->group, call->root);
     const tshi_letter *letter = &inbox->letter[atomic_load_explicit(&inbox->tail, memory_order_relaxed) % TSHI_LETTERS];
     tshi_claim(letter);
-    size_t bytes = bytes_of(kind_of(call), call->count);
+    size_t bytes = tshi_message_bytes(tshi_kind_of(call), call->count);
     if (bytes > TSHI_LETTER_ROOM) return false;
     if (bytes) tshi_claim(letter->data + bytes - 1);
     return !atomic_load_explicit(&inbox->congested, memory_order_relaxed) && post_letter(work);
 }
 
 /* The next letter, if it comes soon and is the one that is wanted. */
-static bool receive_quickly(tsh_work *work, tshi_post *post) {
+static bool receive_quickly(tsh_work *work, tshi_mailbox *box) {
     const tshi_local_group *lg = work->group->state;
     tshi_inbox *inbox = inbox_at(work->group, work->group->rank);
-    tshi_letter *letter = &inbox->letter[post->next_in % TSHI_LETTERS];
-    uint32_t full = turn_of(post->next_in) + 1;
+    tshi_letter *letter = &inbox->letter[box->next_in % TSHI_LETTERS];
+    uint32_t full = turn_of(box->next_in) + 1;
     for (int polls = 0; atomic_load_explicit(&letter->turn, memory_order_acquire) != full; polls++) {
         if (polls >= lg->spins) return false;
         if (polls > TSHI_EAGER_POLLS) tshi_cpu_pause();
@@ -389,47 +370,46 @@ static bool receive_quickly(tsh_work *work, tshi_post *post) {
     if (work->call.root != letter->from && work->call.root != TSH_ANY_RANK) return false;
     take(work, letter);
     atomic_store_explicit(&letter->turn, full + 1, memory_order_release);
-    post->next_in++;
+    box->next_in++;
     return true;
 }
 
 bool tshi_message_quick(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_local_group *lg = group->state;
-    tshi_post *post = lg->post;
+    tshi_mailbox *box = lg->mailbox;
     const tshi_member *me = tshi_member_at(lg, group->rank);
-    if (!post || post->kept || tshi_local_troubled(tshi_local_of(group->world))) return false;
+    if (!box || box->kept || tshi_local_troubled(tshi_local_of(group->world))) return false;
     if (atomic_load_explicit(&me->complaint, memory_order_relaxed) != 0) return false;
-    if (!(work->call.op == TSH_COLLECTIVE_SEND ? send_quickly(work) : receive_quickly(work, post))) return false;
+    if (!(work->call.op == TSH_COLLECTIVE_SEND ? send_quickly(work) : receive_quickly(work, box))) return false;
     tshi_group_note(group, &work->call);
     return true;
 }
 
 void tshi_message_progress(tsh_work *work) {
     tsh_group *group = work->group;
-    tshi_post *post = ((tshi_local_group *)group->state)->post;
+    tshi_mailbox *box = ((tshi_local_group *)group->state)->mailbox;
     const tshi_local *local = tshi_local_of(group->world);
     if (work->call.op == TSH_COLLECTIVE_SEND)
         send_progress(work);
     else
-        empty_inbox(group, post);
+        empty_inbox(group, box);
     if (work->done || !tshi_local_troubled(local)) return;
     tsh_status status = tshi_local_trouble(group->world);
     if (status == TSH_OK) return;
-    work->status = status;
-    work->done = true;
+    tshi_work_end(work, status);
 }
 
-tshi_watch tshi_message_watch(const tsh_work *work) {
+tshi_awaited tshi_message_watch(const tsh_work *work) {
     tsh_group *group = work->group;
-    const tshi_post *post = ((tshi_local_group *)group->state)->post;
+    const tshi_mailbox *box = ((tshi_local_group *)group->state)->mailbox;
     int rank = work->call.root < 0 ? -1 : group->ranks[work->call.root];
-    tshi_watch watch = {NULL, 0, NULL, rank};
+    tshi_awaited watch = {NULL, 0, NULL, rank};
     tshi_cell *slip = work->state;
-    if (work->call.op == TSH_COLLECTIVE_RECV && post) {
+    if (work->call.op == TSH_COLLECTIVE_RECV && box) {
         tshi_inbox *inbox = inbox_at(group, group->rank);
-        watch.word = &inbox->letter[post->next_in % TSHI_LETTERS].turn;
-        watch.target = turn_of(post->next_in) + 1;
+        watch.word = &inbox->letter[box->next_in % TSHI_LETTERS].turn;
+        watch.target = turn_of(box->next_in) + 1;
         watch.sleepers = &inbox->sleepers;
     } else if (slip) {
         watch.word = &slip->state;
@@ -439,75 +419,75 @@ tshi_watch tshi_message_watch(const tsh_work *work) {
     return watch;
 }
 
-static void drop_kept(tshi_post *post) {
-    while (post->kept) {
-        kept_letter *kept = post->kept;
-        post->kept = kept->next;
-        tshi_pool_give(&post->spare, kept);
+static void drop_kept(tshi_mailbox *box) {
+    while (box->kept) {
+        kept_letter *kept = box->kept;
+        box->kept = kept->next;
+        tshi_pool_give(&box->spare, kept);
     }
-    post->kept_end = NULL;
-    post->kept_count = 0;
+    box->kept_end = NULL;
+    box->kept_count = 0;
 }
 
 void tshi_messages_reset(tsh_group *group) {
     tshi_local_group *lg = group->state;
     tshi_inbox *inbox = inbox_at(group, group->rank);
-    tshi_post *post = lg->post;
+    tshi_mailbox *box = lg->mailbox;
     atomic_store(&inbox->tail, 0);
     atomic_store(&inbox->congested, 0);
     atomic_store(&tshi_member_at(lg, group->rank)->complaint, 0);
     for (int i = 0; i < TSHI_LETTERS; i++) atomic_store(&inbox->letter[i].turn, 0);
-    if (!post) return;
-    drop_kept(post);
-    post->next_in = 0;
-    for (int i = 0; post->cells && i < CELLS; i++) {
-        atomic_store(&((tshi_cell *)(void *)(post->cells + (size_t)i * CELL_BYTES))->state, CELL_FREE);
+    if (!box) return;
+    drop_kept(box);
+    box->next_in = 0;
+    for (int i = 0; box->cells && i < CELLS; i++) {
+        atomic_store(&((tshi_cell *)(void *)(box->cells + (size_t)i * CELL_BYTES))->state, CELL_FREE);
     }
-    post->free_slips = NULL;
-    for (int block = 0; block < post->slip_blocks; block++) {
-        tshi_cell *slips = post->slips[block];
-        for (int i = 0; i < SLIPS; i++) slip_give(post, &slips[i]);
+    box->free_slips = NULL;
+    for (int block = 0; block < box->slip_blocks; block++) {
+        tshi_cell *slips = box->slips[block];
+        for (int i = 0; i < SLIPS; i++) slip_give(box, &slips[i]);
     }
 }
 
 /* Receivers may still have to fetch from the cells of a group that is closed here. */
-static bool fetched(const tshi_post *post) {
-    for (int i = 0; post->cells && i < CELLS; i++) {
-        tshi_cell *cell = (tshi_cell *)(void *)(post->cells + (size_t)i * CELL_BYTES);
+static bool fetched(const tshi_mailbox *box) {
+    for (int i = 0; box->cells && i < CELLS; i++) {
+        tshi_cell *cell = (tshi_cell *)(void *)(box->cells + (size_t)i * CELL_BYTES);
         if (atomic_load_explicit(&cell->state, memory_order_acquire) == CELL_SENT) return false;
     }
     return true;
 }
 
-static void post_free(tsh_world *world, tshi_post *post) {
+static void post_free(tsh_world *world, tshi_mailbox *box) {
     tsh_device *device = world->host;
-    device->ops->memory.release(device, post->cells);
-    for (int i = 0; i < post->slip_blocks; i++) device->ops->memory.release(device, post->slips[i]);
-    tshi_free(&world->allocator, post);
+    device->ops->memory.release(device, box->cells);
+    for (int i = 0; i < box->slip_blocks; i++) device->ops->memory.release(device, box->slips[i]);
+    tshi_free(&world->allocator, box);
 }
 
 void tshi_messages_close(tsh_group *group) {
     tsh_world *world = group->world;
     tshi_local_group *lg = group->state;
-    tshi_post *post = lg->post;
-    lg->post = NULL;
-    if (!post) return;
-    drop_kept(post);
-    tshi_pool_clear(&post->spare, &world->allocator);
-    post->next = tshi_local_of(world)->posts;
-    tshi_local_of(world)->posts = post;
+    tshi_mailbox *box = lg->mailbox;
+    lg->mailbox = NULL;
+    if (!box) return;
+    drop_kept(box);
+    tshi_pool_clear(&box->spare, &world->allocator);
+    box->next = tshi_local_of(world)->mailboxes;
+    tshi_local_of(world)->mailboxes = box;
     tshi_messages_sweep(world, false);
 }
 
 void tshi_messages_sweep(tsh_world *world, bool all) {
-    tshi_post **link = &tshi_local_of(world)->posts;
+    tshi_mailbox **link = &tshi_local_of(world)->mailboxes;
     while (*link) {
-        tshi_post *post = *link;
-        if (!all && !fetched(post)) {
-            link = &post->next;
+        tshi_mailbox *box = *link;
+        if (!all && !fetched(box)) {
+            link = &box->next;
             continue;
         }
-        *link = post->next;
-        post_free(world, post);
+        *link = box->next;
+        post_free(world, box);
     }
 }

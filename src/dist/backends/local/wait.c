@@ -73,7 +73,7 @@ static inline void wake_sleepers(tshi_member *me, tshi_slot *slot) {
 static inline tshi_slot *publish(tsh_group *group, uint32_t sync) {
     tshi_local_group *lg = group->state;
     tshi_slot *mine = tshi_slot_at(lg, group->rank, sync);
-    memcpy(&mine->kind, &lg->draft.kind, sizeof *mine - offsetof(tshi_slot, kind));
+    memcpy(&mine->flags, &lg->draft.flags, sizeof *mine - offsetof(tshi_slot, flags));
     atomic_store_explicit(&mine->sync, sync, memory_order_release);
     return mine;
 }
@@ -159,7 +159,7 @@ bool tshi_local_posted(const tsh_group *group, uint32_t sync) {
 }
 
 static bool is_message(const tsh_work *work) {
-    return work && tshi_is_message(&work->call);
+    return work && tshi_is_message(work->call.op);
 }
 
 /* Whether what the wait is for has still to come: the message, or else the posts of the group's first collective. */
@@ -172,13 +172,13 @@ static bool is_missing(const tsh_group *group, const tsh_work *work) {
 /* Sleep until it may have come. *rank: the world rank waited for, or -1. */
 static void sleep_for(tsh_group *group, const tsh_work *work, double since, int *rank) {
     tshi_local_group *lg = group->state;
-    tshi_watch watch = {NULL, 0, NULL, -1};
+    tshi_awaited watch = {NULL, 0, NULL, -1};
     int i = is_message(work) ? -1 : first_missing(group, lg->sync);
     if (is_message(work)) {
         watch = tshi_message_watch(work);
     } else if (i >= 0) {
-        watch = (tshi_watch){&tshi_slot_at(lg, i, lg->sync)->sync, lg->sync, &tshi_member_at(lg, i)->sleepers,
-                             group->ranks[i]};
+        watch = (tshi_awaited){&tshi_slot_at(lg, i, lg->sync)->sync, lg->sync, &tshi_member_at(lg, i)->sleepers,
+                               group->ranks[i]};
     }
     *rank = watch.rank;
     long length = nap_length(group->world, since, watch.word ? 1 : 0);

@@ -1,6 +1,5 @@
 /* Collectives over MPI: the gate, what it compares, then MPI's own call. */
 #include "base/cpu.h"
-#include "base/hash.h"
 #include "dist/backends/mpi/mpi.h"
 
 #include <stdio.h>
@@ -14,56 +13,14 @@
 
 /* --- what has to agree -------------------------------------------------------------------------------------------- */
 
-static uint64_t identity_of(const tsh_group *group, const tshi_call *call, const char *text) {
-    uint64_t h =
-        tshi_fingerprint_add(TSHI_FINGERPRINT, (uint64_t)call->op | (uint64_t)call->dtype << 8 |
-                                                   (uint64_t)call->reduce << 16 | (uint64_t)(uint32_t)call->root << 24);
-    for (; text && *text; text++) h = tshi_fingerprint_add(h, (unsigned char)*text);
-    if (call->failed != TSH_OK) return tshi_fingerprint_add(h, UINT64_C(1) + (uint64_t)group->rank); /* like no other */
-    if (!call->counts) return tshi_fingerprint_add(h, (uint64_t)call->count);
-    for (int i = 0; i < group->size; i++) h = tshi_fingerprint_add(h, (uint64_t)call->counts[i]);
-    return h;
-}
-
-static const char *describe(const tsh_group *group, char *line, size_t size) {
-    static const char *const reductions[TSH_REDUCE_OP_COUNT] = {"sum", "prod", "min", "max",
-                                                                "avg", "band", "bor", "bxor"};
-    const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
-    const tshi_call *call = &op->call;
-    const char *name = tsh_collective_name(call->op), *dtype = tsh_dtype_name(call->dtype);
-    unsigned long long number = op->number;
-    long long part = call->counts ? call->counts[group->rank] : 0, count = call->count;
-    if (call->counts && count == 0) {
-        for (int i = 0; i < group->size; i++) count += call->counts[i];
-    }
-    switch (op->text ? TSH_COLLECTIVE_COUNT : call->op) {
-    case TSH_COLLECTIVE_COUNT: snprintf(line, size, "%s #%llu", op->text, number); break;
-    case TSH_COLLECTIVE_ALL_REDUCE:
-        snprintf(line, size, "%s %s [%lld] %s #%llu", name, dtype, count, reductions[call->reduce], number);
-        break;
-    case TSH_COLLECTIVE_REDUCE:
-        snprintf(line, size, "%s %s [%lld] %s root %d #%llu", name, dtype, count, reductions[call->reduce], call->root,
-                 number);
-        break;
-    case TSH_COLLECTIVE_REDUCE_SCATTER:
-        snprintf(line, size, "%s %s [%lld] %s, %lld of them its own, #%llu", name, dtype, count,
-                 reductions[call->reduce], part, number);
-        break;
-    case TSH_COLLECTIVE_ALL_GATHER:
-        snprintf(line, size, "%s %s [%lld], %lld of them its own, #%llu", name, dtype, count, part, number);
-        break;
-    case TSH_COLLECTIVE_GATHER:
-    case TSH_COLLECTIVE_SCATTER:
-        snprintf(line, size, "%s %s [%lld], %lld of them its own, root %d #%llu", name, dtype, count, part, call->root,
-                 number);
-        break;
-    case TSH_COLLECTIVE_BROADCAST:
-        snprintf(line, size, "%s %s [%lld] root %d #%llu", name, dtype, count, call->root, number);
-        break;
-    case TSH_COLLECTIVE_ALL_TO_ALL: snprintf(line, size, "%s %s #%llu", name, dtype, number); break;
-    default: snprintf(line, size, "%s #%llu", name, number); break;
-    }
-    return line;
+/* A hash of what has to agree. That of a call that cannot be made is like no other. */
+static uint64_t identity_of(const tsh_group *group, const tshi_mpi_op *op) {
+    const tshi_post *post = &op->post;
+    uint64_t h = tshi_fingerprint_add(TSHI_FINGERPRINT, (uint64_t)post->kind << 32 | (uint32_t)post->root);
+    h = tshi_fingerprint_add(tshi_fingerprint_add(h, (uint64_t)post->count), post->check);
+    if (op->call.failed != TSH_OK) return tshi_fingerprint_add(h, UINT64_C(1) + (uint64_t)group->rank);
+    bool equal = op->call.op == TSH_COLLECTIVE_ALL_TO_ALL && op->regular;
+    return equal ? tshi_fingerprint_add(h, (uint64_t)op->call.in_counts[0]) : h;
 }
 
 static bool equal_parts(const tsh_group *group, const tshi_call *call) {
@@ -103,6 +60,7 @@ static tsh_status take_scratch(tsh_group *group, tshi_mpi_op *op) {
         mg->matrix = tshi_calloc(&group->world->allocator, 2 * p * p, sizeof *mg->matrix);
         return mg->matrix ? TSH_OK : TSH_ERR_MEMORY;
     }
+    if (!op->moves) return TSH_OK;
     if (tshi_pair_takes(group)) return tshi_pair_prepare(group);
     size_t size = tsh_dtype_size(call->dtype);
     if (call->failed == TSH_OK && shuns_in_place(group, call)) return allocate(group, op, (size_t)call->count * size);
@@ -148,7 +106,8 @@ static void keep_counts(tsh_group *group) {
     call->out_counts = call->out_counts ? mg->kept + p : NULL;
 }
 
-static tsh_status begin(tsh_group *group, const tshi_call *call, const char *text, const tsh_work *work) {
+/* text: what the ranks compare in place of the call, or NULL. */
+static tsh_status begin(tsh_group *group, const tshi_call *call, const char *text, bool moves, const tsh_work *work) {
     tsh_world *world = group->world;
     tshi_mpi *mpi = tshi_mpi_of(world);
     tshi_mpi_group *mg = group->state;
@@ -163,15 +122,17 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
     }
     op->call = *call;
     op->text = text;
+    op->moves = moves;
     op->async = work != NULL || mpi->watched;
     op->trouble_seen = 0;
     if (call->failed == TSH_OK) op->call.failed = take_scratch(group, op);
     if (op->call.failed != TSH_OK) snprintf(op->words, sizeof op->words, "%s", tsh_error_message());
-    op->identity = identity_of(group, &op->call, text);
     op->regular = equal_parts(group, &op->call);
-    if (op->regular && call->op == TSH_COLLECTIVE_ALL_TO_ALL && op->call.failed == TSH_OK) {
-        op->identity = tshi_fingerprint_add(op->identity, (uint64_t)call->in_counts[0]);
-    }
+    if (text)
+        tshi_post_text(&op->post, text, group->calls + 1);
+    else
+        tshi_post_call(&op->post, group, &op->call, group->calls + 1);
+    op->identity = identity_of(group, op);
     if (work) {
         keep_counts(group);
         op->held[0] = work->in ? tsh_tensor_retain(work->in) : NULL;
@@ -179,8 +140,11 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
     }
     int error = tshi_gate_arrive(group);
     /* The books are kept while the others hear of it. */
-    op->number = text ? ++group->calls : tshi_group_note(group, call);
-    if (op->call.failed == TSH_OK && tshi_pair_takes(group)) tshi_pair_begin(group);
+    if (moves)
+        tshi_group_note(group, call);
+    else
+        group->calls++;
+    if (moves && op->call.failed == TSH_OK && tshi_pair_takes(group)) tshi_pair_begin(group);
     return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(world, tsh_collective_name(call->op), error);
 }
 
@@ -207,15 +171,19 @@ static bool advance_move(tsh_group *group) {
     return true;
 }
 
-/* The data: at once where nobody's call must go on, else step by step. */
-static bool move(tsh_group *group, bool wait) {
+/* Moves the data: at once where no rank's other calls have to go on meanwhile, else step by step. */
+static bool move(tsh_group *group) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    if (!op->moves) {
+        tshi_mpi_op_end(group, TSH_OK);
+        return true;
+    }
     op->phase = TSHI_MOVING;
     op->step = 0;
     op->requests = 0;
     if (tshi_pair_takes(group)) return advance_move(group);
     tshi_move_begin(group);
-    if (!wait) return true;
+    if (op->async) return true;
     int error = MPI_SUCCESS;
     tshi_mpi_post_wait(group, NULL);
     tshi_watch_pass(group);
@@ -234,13 +202,10 @@ static bool compare_start(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
     tshi_detail *mine = mg->detail;
-    mine->status = op->call.failed;
-    /* Whether the parts of an all_to_all fit is for the next look to find out. */
-    mine->identity = identity_of(group, &op->call, op->text);
-    if (op->call.failed != TSH_OK)
-        snprintf(mine->text, sizeof mine->text, "%s", op->words);
-    else
-        describe(group, mine->text, sizeof mine->text);
+    bool failed = op->call.failed != TSH_OK;
+    mine->post = op->post;
+    if (failed) mine->post.kind = TSHI_KIND_FAILED;
+    snprintf(mine->text, sizeof mine->text, "%s", failed ? op->words : op->text ? op->text : "");
     op->phase = TSHI_COMPARING;
     op->requests = 1;
     int bytes = (int)sizeof *mine;
@@ -252,17 +217,8 @@ static tsh_status compare(const tsh_group *group) {
     const tshi_mpi_group *mg = group->state;
     const tshi_detail *all = mg->detail + 1;
     if (mg->op.call.failed != TSH_OK) return tshi_fail(mg->op.call.failed, "%s", mg->op.words);
-    for (int i = 0; i < group->size; i++) {
-        if (all[i].status == TSH_OK) continue;
-        return tshi_fail(TSH_ERR_PEER, "rank %d: %.480s", group->ranks[i], all[i].text);
-    }
-    for (int i = 1; i < group->size; i++) {
-        if (all[i].identity == all[0].identity) continue;
-        bool lists = !strcmp(all[i].text, all[0].text);
-        return tshi_fail(TSH_ERR_MISMATCH, "rank %d: %.230s, rank %d: %.230s%s", group->ranks[0], all[0].text,
-                         group->ranks[i], all[i].text, lists ? " (their counts differ)" : "");
-    }
-    return TSH_OK;
+    return tshi_compare_posts(group, &all->post, sizeof *all,
+                              offsetof(tshi_detail, text) - offsetof(tshi_detail, post));
 }
 
 /* All parts of an all_to_all: a row of what each sends, and a row of what each expects, rank by rank. */
@@ -279,20 +235,6 @@ static bool count_start(tsh_group *group) {
     int error = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, mg->matrix, 2 * group->size, MPI_INT64_T, mg->comm,
                                mg->op.request);
     return error == MPI_SUCCESS ? true : end_error(group, error);
-}
-
-static tsh_status compare_counts(const tsh_group *group) {
-    const int64_t *matrix = tshi_mpi_group_of(group)->matrix;
-    size_t p = (size_t)group->size;
-    for (size_t i = 0; i < p; i++) {
-        for (size_t j = 0; j < p; j++) {
-            int64_t sends = matrix[2 * p * i + j], expects = matrix[2 * p * j + p + i];
-            if (sends == expects) continue;
-            return tshi_fail(TSH_ERR_MISMATCH, "all_to_all: rank %d sends %lld elements to rank %d, which expects %lld",
-                             group->ranks[i], (long long)sends, group->ranks[j], (long long)expects);
-        }
-    }
-    return TSH_OK;
 }
 
 /* --- phases ------------------------------------------------------------------------------------------------------- */
@@ -321,28 +263,29 @@ static bool pass_gate(tsh_group *group, int verdict) {
     mg->moved = mg->gate;
     op->async = (verdict & TSHI_GATE_ASYNC) != 0;
     bool watched = tshi_mpi_of(group->world)->watched;
-    if (verdict & TSHI_GATE_DIFFER || op->text || watched) {
+    if (verdict & TSHI_GATE_DIFFER || !op->moves || watched) {
         op->regular = op->regular && !(verdict & TSHI_GATE_IRREGULAR) && !(verdict & TSHI_GATE_DIFFER);
         return compare_start(group);
     }
     if (op->call.op == TSH_COLLECTIVE_ALL_TO_ALL && verdict & TSHI_GATE_IRREGULAR) return count_start(group);
-    return move(group, !op->async);
+    return move(group);
 }
 
 static bool end_compare(tsh_group *group) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     tsh_status status = compare(group);
-    if (status != TSH_OK || op->text) {
+    if (status != TSH_OK) {
         tshi_mpi_op_end(group, status);
         return true;
     }
     if (op->call.op == TSH_COLLECTIVE_ALL_TO_ALL && !op->regular) return count_start(group);
-    return move(group, !op->async);
+    return move(group);
 }
 
 static bool end_count(tsh_group *group) {
-    tsh_status status = compare_counts(group);
-    if (status == TSH_OK) return move(group, !tshi_mpi_group_of(group)->op.async);
+    tsh_status status =
+        tshi_compare_counts(group, tshi_mpi_group_of(group)->matrix, 2 * (size_t)group->size * sizeof(int64_t));
+    if (status == TSH_OK) return move(group);
     tshi_mpi_op_end(group, status);
     return true;
 }
@@ -424,50 +367,49 @@ static tsh_status wait_op(tsh_group *group) {
 }
 
 static tsh_status mpi_run(tsh_group *group, const tshi_call *call) {
-    tsh_status status = begin(group, call, NULL, NULL);
+    tsh_status status = begin(group, call, NULL, true, NULL);
     return status == TSH_OK ? wait_op(group) : status;
 }
 
 tsh_status tshi_mpi_agree(tsh_group *parent, const char *text, tsh_status failed) {
     tshi_call call = {.op = TSH_COLLECTIVE_BARRIER, .failed = failed};
     tshi_group_drain(parent, failed);
-    tsh_status status = begin(parent, &call, text, NULL);
+    tsh_status status = begin(parent, &call, text, false, NULL);
     return status == TSH_OK ? wait_op(parent) : status;
+}
+
+static tsh_status mpi_compare(tsh_group *group, const tshi_call *call) {
+    tshi_group_drain(group, call->failed);
+    tsh_status status = begin(group, call, NULL, false, NULL);
+    return status == TSH_OK ? wait_op(group) : status;
 }
 
 /* --- calls that do not wait --------------------------------------------------------------------------------------- */
 
-static void work_end(tsh_work *work, tsh_status status) {
-    work->done = true;
-    work->status = status;
-    if (status != TSH_OK) snprintf(work->words, sizeof work->words, "%s", tsh_error_message());
-}
-
 static tsh_status mpi_start(tsh_work *work) {
-    if (work->call.op == TSH_COLLECTIVE_SEND || work->call.op == TSH_COLLECTIVE_RECV)
-        return tshi_mpi_message_start(work);
-    return begin(work->group, &work->call, NULL, work);
+    if (tshi_is_message(work->call.op)) return tshi_mpi_message_start(work);
+    return begin(work->group, &work->call, NULL, true, work);
 }
 
 static void mpi_progress(tsh_work *work) {
     tsh_group *group = work->group;
     tshi_mpi *mpi = tshi_mpi_of(group->world);
     const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
-    if (work->call.op == TSH_COLLECTIVE_SEND || work->call.op == TSH_COLLECTIVE_RECV) {
+    if (tshi_is_message(work->call.op)) {
         tshi_mpi_message_progress(work);
         return;
     }
     while (tshi_mpi_advance(group)) {
     }
     if (op->phase == TSHI_IDLE) {
-        work_end(work, op->status == TSH_OK ? TSH_OK : tshi_fail(op->status, "%s", op->words));
+        tshi_work_end(work, op->status == TSH_OK ? TSH_OK : tshi_fail(op->status, "%s", op->words));
         return;
     }
     if (++mpi->looks % LOOK_EVERY != 0 && !mpi->troubled) return;
     tshi_mpi_poll(group->world);
     tsh_status status = tshi_mpi_group_trouble(group);
     if (status == TSH_OK || !tshi_gate_withdraw(group)) return;
-    work_end(work, tshi_mpi_stop(group));
+    tshi_work_end(work, tshi_mpi_stop(group));
 }
 
 const tshi_group_ops tshi_mpi_ops = {
@@ -480,6 +422,7 @@ const tshi_group_ops tshi_mpi_ops = {
     .awake = tshi_mpi_awake,
     .close = tshi_mpi_group_close,
     .agree = tshi_mpi_agree,
+    .compare = mpi_compare,
     .open = tshi_mpi_group_open,
     .fail = tshi_mpi_fail,
     .recover = tshi_mpi_recover,

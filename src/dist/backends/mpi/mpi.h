@@ -12,6 +12,7 @@
 
 #include "dist/backends/mpi/world.h"
 #include "dist/bootstrap/rendezvous.h"
+#include "dist/core/collectives.h"
 #include "dist/core/wait_graph.h"
 
 #include <mpi.h>
@@ -120,22 +121,20 @@ enum {
 };
 
 typedef struct tshi_detail {
-    uint64_t identity;
-    int64_t status;
+    tshi_post post;
     char text[TSHI_MESSAGE_SIZE];
 } tshi_detail;
 
 typedef enum tshi_phase { TSHI_IDLE, TSHI_AT_GATE, TSHI_COMPARING, TSHI_COUNTING, TSHI_MOVING } tshi_phase;
 
-/* What a rank of two sends, receives and gives to itself; see mpi_pair.c. */
+/* What a rank of two sends, receives and has for itself; see pair.c. */
 typedef struct tshi_trade {
-    const void *from, *mine, *own;
+    const void *from, *own;
     void *to, *own_to;
     int64_t sends, receives, owns;
     int64_t block; /* most elements of a message */
-    bool folds;    /* what is received is reduced with `mine`, into `to` */
-    MPI_Datatype type;
-    size_t size; /* of an element */
+    bool folds;    /* what is received is reduced with `own`, into `to` */
+    size_t size;   /* of an element */
 } tshi_trade;
 
 /* The collective under way; there is one at a time. */
@@ -145,8 +144,9 @@ typedef struct tshi_mpi_op {
     bool async;
     bool regular;      /* all parts are equal: of the whole group once the gate is passed */
     uint64_t identity; /* hash of what has to agree */
-    uint64_t number;   /* of the call, for messages */
-    void *out;         /* where the result goes: call.out, or scratch */
+    tshi_post post;
+    bool moves; /* false: the ranks only compare */
+    void *out;  /* where the result goes: call.out, or scratch */
     void *scratch;
     tshi_call call;
     int64_t whole;       /* most elements that one call of MPI has to do with, were it only one */
@@ -253,6 +253,13 @@ void tshi_move_begin(tsh_group *group);
 int tshi_move_step(tsh_group *group, int64_t step, bool wait);
 /* After the last. */
 void tshi_move_end(tsh_group *group);
+/* Starts to send to one rank and to receive from another, with op->requests to wait for. An MPI error code. */
+int tshi_mpi_exchange(tsh_group *group, const void *from, int send, int to_rank, void *to, int receive, int from_rank);
+
+/* So many elements behind base, which may be NULL. */
+static inline void *tshi_at(const void *base, int64_t elements, size_t size) {
+    return (void *)((uintptr_t)base + (size_t)elements * size);
+}
 
 /* --- mpi_pair.c --------------------------------------------------------------------------------------------------- */
 

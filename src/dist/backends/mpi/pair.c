@@ -2,8 +2,6 @@
  * longer than MPI's own collectives, a reduce_scatter much less, and leaves nobody inside a call that blocks. */
 #include "dist/backends/mpi/mpi.h"
 
-#define TAG_MOVE 1
-
 /* A sum is taken of blocks that stay in a cache, one while the next is under way. */
 #define FOLD_BYTES ((size_t)128 << 10)
 
@@ -12,82 +10,28 @@ bool tshi_pair_takes(const tsh_group *group) {
     return group->size == 2 && tshi_mpi_group_of(group)->op.call.op != TSH_COLLECTIVE_ALL_REDUCE;
 }
 
-static int64_t before(const int64_t *counts, int rank) {
-    return rank ? counts[0] : 0;
+/* A rank that only contributes to a reduction goes by the blocks of the one that reduces. */
+static bool reduces(tsh_collective op) {
+    return tshi_collectives[op].reduces;
 }
 
-static char *at(const void *base, int64_t elements, size_t size) {
-    return (char *)(uintptr_t)base + (size_t)elements * size;
-}
-
-/* From one to the other. */
-static tshi_trade whole(const tshi_call *call, bool sends, bool folds) {
-    if (sends) return (tshi_trade){.from = call->in, .sends = call->count};
-    return (tshi_trade){.mine = call->in, .to = call->out, .receives = call->count, .folds = folds};
-}
-
-static tshi_trade reduce_scatter(const tshi_call *call, int me, size_t size) {
-    return (tshi_trade){.from = at(call->in, before(call->counts, !me), size),
-                        .sends = call->counts[!me],
-                        .mine = at(call->in, before(call->counts, me), size),
-                        .to = call->out,
-                        .receives = call->counts[me],
-                        .folds = true};
-}
-
-/* From the parts of both to the whole, which only ranks that `take` have. */
-static tshi_trade gather(const tshi_call *call, int me, size_t size, bool send, bool take) {
-    tshi_trade t = {.from = call->in};
-    if (send) t.sends = call->counts[me];
-    if (!take) return t;
-    t.to = at(call->out, before(call->counts, !me), size);
-    t.receives = call->counts[!me];
-    t.own = call->in;
-    t.own_to = at(call->out, before(call->counts, me), size);
-    t.owns = call->counts[me];
-    return t;
-}
-
-static tshi_trade scatter(const tshi_call *call, int me, size_t size) {
-    if (call->root != me) return (tshi_trade){.to = call->out, .receives = call->counts[me]};
-    return (tshi_trade){.from = at(call->in, before(call->counts, !me), size),
-                        .sends = call->counts[!me],
-                        .own = at(call->in, before(call->counts, me), size),
-                        .own_to = call->out,
-                        .owns = call->counts[me]};
-}
-
-static tshi_trade all_to_all(const tshi_call *call, int me, size_t size) {
-    return (tshi_trade){.from = at(call->in, before(call->in_counts, !me), size),
-                        .sends = call->in_counts[!me],
-                        .to = at(call->out, before(call->out_counts, !me), size),
-                        .receives = call->out_counts[!me],
-                        .own = at(call->in, before(call->in_counts, me), size),
-                        .own_to = at(call->out, before(call->out_counts, me), size),
-                        .owns = call->in_counts[me]};
-}
-
-static tshi_trade trade_of(const tshi_call *call, int me) {
+/* What a reduction contributes to this rank itself is reduced with what comes. */
+static tshi_trade trade_of(const tsh_group *group, const tshi_call *call) {
     size_t size = tsh_dtype_size(call->dtype);
-    bool root = call->root == me;
-    switch (call->op) {
-    case TSH_COLLECTIVE_REDUCE: return whole(call, !root, true);
-    case TSH_COLLECTIVE_BROADCAST: return whole(call, root, false);
-    case TSH_COLLECTIVE_REDUCE_SCATTER: return reduce_scatter(call, me, size);
-    case TSH_COLLECTIVE_ALL_GATHER: return gather(call, me, size, true, true);
-    case TSH_COLLECTIVE_GATHER: return gather(call, me, size, !root, root);
-    case TSH_COLLECTIVE_SCATTER: return scatter(call, me, size);
-    case TSH_COLLECTIVE_ALL_TO_ALL: return all_to_all(call, me, size);
-    default: return (tshi_trade){0};
-    }
+    int me = group->rank;
+    tshi_span out = tshi_span_to(group, call, !me), in = tshi_span_from(group, call, !me);
+    tshi_span own = tshi_span_to(group, call, me), own_to = tshi_span_from(group, call, me);
+    return (tshi_trade){.from = tshi_at(call->in, out.start, size),
+                        .sends = out.count,
+                        .to = tshi_at(call->out, in.start, size),
+                        .receives = in.count,
+                        .own = tshi_at(call->in, own.start, size),
+                        .own_to = tshi_at(call->out, own_to.start, size),
+                        .owns = reduces(call->op) ? 0 : own.count,
+                        .folds = reduces(call->op) && in.count > 0};
 }
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
-
-/* Then both go by its blocks, also one that only sends. */
-static bool reduces(tsh_collective op) {
-    return op == TSH_COLLECTIVE_REDUCE || op == TSH_COLLECTIVE_REDUCE_SCATTER;
-}
 
 tsh_status tshi_pair_prepare(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
@@ -99,8 +43,7 @@ tsh_status tshi_pair_prepare(tsh_group *group) {
 void tshi_pair_begin(tsh_group *group) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     tshi_trade *t = &op->trade;
-    *t = trade_of(&op->call, group->rank);
-    t->type = tshi_mpi_type(op->call.dtype);
+    *t = trade_of(group, &op->call);
     t->size = tsh_dtype_size(op->call.dtype);
     t->block = tshi_mpi_of(group->world)->chunk;
     if (reduces(op->call.op) && t->block > (int64_t)(FOLD_BYTES / t->size)) t->block = (int64_t)(FOLD_BYTES / t->size);
@@ -122,8 +65,8 @@ static void fold(const tsh_group *group, int64_t step) {
     const tshi_mpi_group *mg = group->state;
     const tshi_trade *t = &mg->op.trade;
     const void *in[2];
-    void *out = at(t->to, step * t->block, t->size);
-    in[group->rank] = at(t->mine, step * t->block, t->size);
+    void *out = tshi_at(t->to, step * t->block, t->size);
+    in[group->rank] = tshi_at(t->own, step * t->block, t->size);
     in[!group->rank] = fold_at(mg, step);
     tsh_device *host = group->world->host;
     host->ops->reduce(host, mg->op.call.dtype, (tshi_reduction)mg->op.call.reduce, in_block(t, t->receives, step), 2,
@@ -132,19 +75,10 @@ static void fold(const tsh_group *group, int64_t step) {
 
 int tshi_pair_step(tsh_group *group, int64_t step) {
     tshi_mpi_group *mg = group->state;
-    tshi_mpi_op *op = &mg->op;
-    const tshi_trade *t = &op->trade;
+    const tshi_trade *t = &mg->op.trade;
     int receive = in_block(t, t->receives, step), send = in_block(t, t->sends, step), other = !group->rank;
-    int error = MPI_SUCCESS;
-    op->requests = 0;
-    if (receive) {
-        void *to = t->folds ? fold_at(mg, step) : at(t->to, step * t->block, t->size);
-        error = MPI_Irecv(to, receive, t->type, other, TAG_MOVE, mg->comm, &op->request[op->requests++]);
-    }
-    if (send && error == MPI_SUCCESS) {
-        const void *from = at(t->from, step * t->block, t->size);
-        error = MPI_Isend(from, send, t->type, other, TAG_MOVE, mg->comm, &op->request[op->requests++]);
-    }
+    void *to = t->folds ? fold_at(mg, step) : tshi_at(t->to, step * t->block, t->size);
+    int error = tshi_mpi_exchange(group, tshi_at(t->from, step * t->block, t->size), send, other, to, receive, other);
     /* While it is under way. */
     tsh_device *host = group->world->host;
     if (step == 0 && t->owns && t->own != t->own_to) {

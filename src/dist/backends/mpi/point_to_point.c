@@ -13,11 +13,10 @@
 #define TAG_REPLY  16384
 #define TAG_SPAN   8192
 #define LOOK_EVERY 16u
-#define MEETS      0x80u /* beside the dtype, in a kind */
 
 typedef struct header {
     int64_t count;
-    uint32_t kind; /* dtype, and whether it describes a tensor rather than being one: see kind_of */
+    uint32_t kind; /* see tshi_kind_of */
     uint32_t number;
     uint32_t bytes; /* behind the header */
     unsigned char data[INLINE_BYTES];
@@ -40,19 +39,11 @@ typedef struct tshi_mpi_message {
     void *dropping; /* memory for data that nobody wants */
 } message;
 
-static uint32_t kind_of(const tshi_call *call) {
-    return (uint32_t)call->dtype | (call->meets ? MEETS : 0) | (uint32_t)call->reduce << 8;
-}
-
-static tsh_dtype dtype_of(const header *h) {
-    return (tsh_dtype)(h->kind & (MEETS - 1));
-}
-
 static int tag_of(int base, uint32_t number) {
     return base + (int)(number % TAG_SPAN);
 }
 
-static tsh_status message_end(tsh_work *work, tsh_status status) {
+static void message_end(tsh_work *work, tsh_status status) {
     message *m = work->state;
     tsh_world *world = work->group->world;
     if (m) {
@@ -60,10 +51,7 @@ static tsh_status message_end(tsh_work *work, tsh_status status) {
         tshi_pool_give(&tshi_mpi_of(world)->messages, m);
     }
     work->state = NULL;
-    work->done = true;
-    work->status = status;
-    if (status != TSH_OK) snprintf(work->words, sizeof work->words, "%s", tsh_error_message());
-    return status;
+    tshi_work_end(work, status);
 }
 
 /* --- data that follows -------------------------------------------------------------------------------------------- */
@@ -85,10 +73,10 @@ static int move_chunk(tsh_work *work, int64_t count, tsh_dtype dtype, void *data
 
 static void fill_header(tsh_work *work, message *m) {
     const tshi_call *call = &work->call;
-    size_t bytes = call->meets ? TSHI_TICKET : (size_t)call->count * tsh_dtype_size(call->dtype);
+    size_t bytes = tshi_message_bytes(tshi_kind_of(call), call->count);
     header *h = &m->header;
     h->count = call->count;
-    h->kind = kind_of(call);
+    h->kind = tshi_kind_of(call);
     h->number = tshi_mpi_group_of(work->group)->sent[call->root]++;
     h->bytes = bytes <= INLINE_BYTES ? (uint32_t)bytes : 0;
     if (h->bytes) work->group->world->host->ops->copy.to_host(work->group->world->host, bytes, call->in, h->data);
@@ -146,14 +134,12 @@ static void judge(tsh_work *work) {
     message *m = work->state;
     const header *h = &m->header;
     const tshi_call *call = &work->call;
-    const int *ranks = work->group->ranks;
-    int mine = ranks[work->group->rank], theirs = ranks[m->peer];
+    const tshi_post sent = {.kind = h->kind, .count = h->count},
+                    wanted = {.kind = tshi_kind_of(call), .count = call->count};
     m->reply.status = TSH_OK;
-    if (h->kind == kind_of(call) && h->count == call->count) return;
-    m->reply.status = TSH_ERR_MISMATCH;
-    snprintf(m->reply.words, sizeof m->reply.words, "rank %d: send %s [%lld]%s, rank %d: recv %s [%lld]%s", theirs,
-             tsh_dtype_name(dtype_of(h)), (long long)h->count, h->kind >> 8 ? " of a new tensor" : "", mine,
-             tsh_dtype_name(call->dtype), (long long)call->count, call->reduce ? " of a new tensor" : "");
+    if (tshi_message_fits(h->kind, h->count, call)) return;
+    m->reply.status = tshi_message_mismatch(work->group, m->peer, &sent, work->group->rank, &wanted, "");
+    snprintf(m->reply.words, sizeof m->reply.words, "%s", tsh_error_message());
 }
 
 /* Take what came with the header, or ask for what follows; answer. */
@@ -169,11 +155,11 @@ static int receive_data(tsh_work *work) {
         m->moved = h->count;
         if (good) device->ops->copy.from_host(device, h->bytes, h->data, to);
     } else if (!good && h->count > 0) {
-        size_t bytes = (size_t)h->count * tsh_dtype_size(dtype_of(h));
+        size_t bytes = (size_t)h->count * tsh_dtype_size(tshi_kind_dtype(h->kind));
         m->dropping = to = device->ops->memory.alloc(device, bytes);
         if (!to) return MPI_ERR_NO_MEM;
     }
-    int error = move_chunk(work, h->count, dtype_of(h), to, false);
+    int error = move_chunk(work, h->count, tshi_kind_dtype(h->kind), to, false);
     if (error != MPI_SUCCESS) return error;
     size_t bytes = m->reply.status == TSH_OK ? sizeof m->reply.status : sizeof m->reply;
     return MPI_Isend(&m->reply, (int)bytes, MPI_BYTE, m->peer, tag_of(TAG_REPLY, h->number), comm, &m->request[2]);
@@ -205,7 +191,7 @@ static int receive_progress(tsh_work *work) {
     while (m->moved < h->count) {
         error = MPI_Test(&m->request[1], &done, MPI_STATUS_IGNORE);
         if (error != MPI_SUCCESS || !done) return error;
-        error = move_chunk(work, h->count, dtype_of(h), m->dropping ? m->dropping : work->call.out, false);
+        error = move_chunk(work, h->count, tshi_kind_dtype(h->kind), m->dropping ? m->dropping : work->call.out, false);
         if (error != MPI_SUCCESS) return error;
     }
     error = MPI_Testall(3, m->request, &done, MPI_STATUSES_IGNORE);

@@ -20,7 +20,7 @@ static void tell(const tsh_world *world, const tsh_group *group, double seconds)
     char ranks[TSHI_LINE];
     const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s #%llu: inside MPI for %.3g s%s", world->rank,
-             tsh_collective_name(op->call.op), (unsigned long long)op->number, seconds,
+             tsh_collective_name(op->call.op), (unsigned long long)op->post.number, seconds,
              tshi_gate_stopped(group, ranks, sizeof ranks));
     if (seconds >= world->timeout) tshi_group_log_ring(group);
 }

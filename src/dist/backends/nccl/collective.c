@@ -32,62 +32,6 @@ static void event_give(tsh_world *world, tshi_nccl_event *e) {
     nccl->events = e;
 }
 
-/* --- TSHARD_CHECK=1 ----------------------------------------------------------------------------------------------- */
-
-/* What all ranks have to say alike. */
-static const char *describe(const tsh_group *group, const tshi_call *call, char *text, size_t size) {
-    int64_t whole = call->count;
-    uint64_t counts = 0;
-    for (int i = 0; call->counts && i < group->size; i++)
-        counts = tshi_fingerprint_add(counts, (uint64_t)call->counts[i]);
-    if (call->counts) {
-        whole = 0;
-        for (int i = 0; i < group->size; i++) whole += call->counts[i];
-    }
-    const char *name = tsh_collective_name(call->op);
-    if (call->op == TSH_COLLECTIVE_BARRIER) return name;
-    snprintf(text, size, "%s %s [%lld] %s root %d, counts %016llx", name, tsh_dtype_name(call->dtype), (long long)whole,
-             tshi_reduction_name(call->reduce), call->root, (unsigned long long)counts);
-    return text;
-}
-
-/* Every rank's list for all_to_all is its own: they are exchanged. */
-static tsh_status check_pairs(tsh_group *group, const tshi_call *call) {
-    tsh_world *world = group->world;
-    tsh_device *host = world->host;
-    int64_t *lists = host->ops->memory.alloc(host, 3 * (size_t)group->size * sizeof *lists), n = group->size;
-    tsh_status status = world->ops->agree(group->control, "all_to_all", lists ? TSH_OK : TSH_ERR_MEMORY);
-    if (status == TSH_OK) {
-        for (int64_t i = 0; i < n; i++) {
-            lists[i] = call->in_counts[i];
-            lists[2 * n + i] = 1;
-        }
-        const tshi_call ask = {.op = TSH_COLLECTIVE_ALL_TO_ALL,
-                               .dtype = TSH_INT64,
-                               .in = lists,
-                               .out = lists + n,
-                               .in_counts = lists + 2 * n,
-                               .out_counts = lists + 2 * n};
-        status = world->ops->run(group->control, &ask);
-    }
-    tsh_status verdict = TSH_OK;
-    for (int i = 0; status == TSH_OK && i < group->size; i++) {
-        if (lists[n + i] == call->out_counts[i] || verdict != TSH_OK) continue;
-        verdict = tshi_fail(TSH_ERR_MISMATCH, "all_to_all: rank %d sends %lld elements to rank %d, which expects %lld",
-                            group->ranks[i], (long long)lists[n + i], group->ranks[group->rank],
-                            (long long)call->out_counts[i]);
-    }
-    host->ops->memory.release(host, lists);
-    return status == TSH_OK ? world->ops->agree(group->control, "all_to_all", verdict) : status;
-}
-
-static tsh_status check(tsh_group *group, const tshi_call *call) {
-    char text[TSHI_LINE];
-    const char *what = call->failed == TSH_OK ? describe(group, call, text, sizeof text) : "";
-    tsh_status status = group->world->ops->agree(group->control, what, call->failed);
-    return status == TSH_OK && call->op == TSH_COLLECTIVE_ALL_TO_ALL ? check_pairs(group, call) : status;
-}
-
 /* --- queuing ------------------------------------------------------------------------------------------------------ */
 
 /* Unless every call is agreed upon there is no other way to tell the peers of one that cannot be made: like a step that
@@ -108,7 +52,7 @@ static tsh_status ready(tsh_group *group, const tshi_call *call) {
     if (call->failed != TSH_OK) tshi_fail(call->failed, "%s", words);
     /* Every rank finds out for itself. */
     if (call->failed == TSH_ERR_UNSUPPORTED) return call->failed;
-    if (nccl->checked) status = check(group, call);
+    if (nccl->checked) status = group->control->ops->compare(group->control, call);
     if (!nccl->checked && call->failed != TSH_OK) status = cannot(group, call);
     /* After a recovery. */
     if (status == TSH_OK && !group->state) status = tshi_nccl_comm_create(group, TSH_OK);
@@ -214,12 +158,8 @@ static tsh_status nccl_run(tsh_group *group, const tshi_call *call) {
 
 /* --- calls that do not wait --------------------------------------------------------------------------------------- */
 
-static bool is_message(const tsh_work *work) {
-    return work->call.op == TSH_COLLECTIVE_SEND || work->call.op == TSH_COLLECTIVE_RECV;
-}
-
 static void nccl_drop(tsh_work *work) {
-    if (is_message(work)) {
+    if (tshi_is_message(work->call.op)) {
         tshi_nccl_message_drop(work);
         return;
     }
@@ -229,14 +169,13 @@ static void nccl_drop(tsh_work *work) {
 
 static void end(tsh_work *work, tsh_status status) {
     nccl_drop(work);
-    work->done = true;
-    work->status = status;
+    tshi_work_end(work, status);
 }
 
 static tsh_status nccl_start(tsh_work *work) {
     tsh_world *world = work->group->world;
     tshi_nccl_event *e = NULL;
-    if (is_message(work)) return tshi_nccl_message_start(work);
+    if (tshi_is_message(work->call.op)) return tshi_nccl_message_start(work);
     if (tshi_nccl_device(world)->capturing) { /* whose streams nobody may ask */
         tsh_status status = nccl_run(work->group, &work->call);
         if (status == TSH_OK) end(work, TSH_OK);
@@ -266,7 +205,7 @@ static void nccl_progress(tsh_work *work) {
     tsh_world *world = work->group->world;
     const tshi_nccl *nccl = tshi_nccl_of(world);
     const tshi_nccl_event *e = work->state;
-    if (is_message(work)) {
+    if (tshi_is_message(work->call.op)) {
         tshi_nccl_message_progress(work);
         return;
     }
@@ -282,7 +221,7 @@ static void nccl_progress(tsh_work *work) {
 static void nccl_join(tsh_work *work) {
     const tshi_cuda_device *device = tshi_nccl_device(work->group->world);
     const tshi_nccl_event *e = work->state;
-    if (is_message(work)) {
+    if (tshi_is_message(work->call.op)) {
         tshi_nccl_message_join(work);
         return;
     }
@@ -296,11 +235,11 @@ static tsh_status nccl_nap(tsh_group *group, const tsh_work *work, double since)
     double waited = tshi_clock() - since;
     tsh_status status = tshi_nccl_watch(world);
     /* A message that has not found its peer: the control group knows what it waits for. */
-    const tsh_work *letter = work && is_message(work) ? tshi_nccl_message_letter(work) : NULL;
+    const tsh_work *letter = work && tshi_is_message(work->call.op) ? tshi_nccl_message_letter(work) : NULL;
     if (status == TSH_OK && letter) return world->ops->nap(group->control, letter, since);
     /* A message that is not queued yet waits for its peer, whatever the GPU still has to do for earlier ones. */
-    bool for_gpu =
-        work && is_message(work) ? tshi_nccl_message_queued(work) : group->queue || tshi_nccl_messages_queued(group);
+    bool for_gpu = work && tshi_is_message(work->call.op) ? tshi_nccl_message_queued(work)
+                                                          : group->queue || tshi_nccl_messages_queued(group);
     if (for_gpu) tshi_nccl_device(world)->waits++;
     if (status == TSH_OK) tshi_nccl_doze(waited < 100e-6 ? 0 : waited < 10e-3 ? 500 : 1000);
     return status;

@@ -10,6 +10,7 @@ typedef struct move {
     cudaStream_t stream;
     ncclDataType_t type;
     size_t wide, bytes; /* NCCL's elements in one of ours; the bytes of one of ours */
+    void *word;         /* in device memory, for barriers */
 } move;
 
 /* Complex numbers are pairs of floats, which sums and copies need not know. */
@@ -41,6 +42,11 @@ static ncclRedOp_t reduction(tsh_reduce_op op) {
 
 static size_t elements(const move *m, int64_t count) {
     return (size_t)count * m->wide;
+}
+
+/* So many elements behind base, which may be NULL. */
+static void *at(const move *m, const void *base, int64_t count) {
+    return (void *)((uintptr_t)base + (size_t)count * m->bytes);
 }
 
 static bool even(const move *m) {
@@ -99,87 +105,79 @@ static ncclResult_t reduce_scatter(const move *m) {
     return end_group(m, result);
 }
 
-static ncclResult_t all_to_all(const move *m) {
+/* all_to_all, gather and scatter: a message to and from each rank that exchanges data with this one. */
+static ncclResult_t exchange(const move *m) {
     const tshi_call *call = m->call;
-    const char *from = call->in;
-    char *to = call->out;
-    ncclResult_t result = m->nccl->group_start();
+    const tsh_group *group = m->group;
+    tshi_span own = tshi_span_to(group, call, group->rank), own_to = tshi_span_from(group, call, group->rank);
+    ncclResult_t result = copy(m, own.count, at(m, call->in, own.start), at(m, call->out, own_to.start));
+    if (result == ncclSuccess) result = m->nccl->group_start();
     if (result != ncclSuccess) return result;
-    for (int i = 0; i < m->group->size && result == ncclSuccess; i++) {
-        size_t sends = elements(m, call->in_counts[i]), takes = elements(m, call->out_counts[i]);
-        if (sends) result = m->nccl->send(from, sends, m->type, i, m->comm, m->stream);
-        if (takes && result == ncclSuccess) result = m->nccl->recv(to, takes, m->type, i, m->comm, m->stream);
-        from += (size_t)call->in_counts[i] * m->bytes;
-        to += (size_t)call->out_counts[i] * m->bytes;
-    }
-    return end_group(m, result);
-}
-
-/* The root's side of gather and scatter: one message to or from each of the others. */
-static ncclResult_t with_all(const move *m, char *whole, bool gathers) {
-    ncclResult_t result = m->nccl->group_start();
-    if (result != ncclSuccess) return result;
-    for (int i = 0; i < m->group->size && result == ncclSuccess; i++) {
-        size_t n = elements(m, m->call->counts[i]);
-        if (n && i != m->group->rank) {
-            result = gathers ? m->nccl->recv(whole, n, m->type, i, m->comm, m->stream)
-                             : m->nccl->send(whole, n, m->type, i, m->comm, m->stream);
+    for (int i = 0; i < group->size && result == ncclSuccess; i++) {
+        if (i == group->rank) continue;
+        tshi_span to = tshi_span_to(group, call, i), from = tshi_span_from(group, call, i);
+        if (to.count) {
+            result = m->nccl->send(at(m, call->in, to.start), elements(m, to.count), m->type, i, m->comm, m->stream);
         }
-        whole += (size_t)m->call->counts[i] * m->bytes;
+        if (from.count && result == ncclSuccess) {
+            result =
+                m->nccl->recv(at(m, call->out, from.start), elements(m, from.count), m->type, i, m->comm, m->stream);
+        }
     }
     return end_group(m, result);
 }
 
-static char *own_part(const move *m, const void *whole) {
-    const char *part = whole;
-    for (int i = 0; i < m->group->rank; i++) part += (size_t)m->call->counts[i] * m->bytes;
-    return (char *)(uintptr_t)part;
+static ncclResult_t all_reduce(const move *m) {
+    const tshi_call *call = m->call;
+    size_t n = elements(m, call->count);
+    if (n == 0) return ncclSuccess;
+    return m->nccl->all_reduce(call->in, call->out, n, m->type, reduction(call->reduce), m->comm, m->stream);
 }
 
-static ncclResult_t gather(const move *m) {
+static ncclResult_t reduce(const move *m) {
     const tshi_call *call = m->call;
-    int64_t mine = call->counts[m->group->rank];
-    if (m->group->rank == call->root) {
-        ncclResult_t result = copy(m, mine, call->in, own_part(m, call->out));
-        return result == ncclSuccess ? with_all(m, call->out, true) : result;
-    }
-    if (mine == 0) return ncclSuccess;
-    return m->nccl->send(call->in, elements(m, mine), m->type, call->root, m->comm, m->stream);
+    size_t n = elements(m, call->count);
+    if (n == 0) return ncclSuccess;
+    return m->nccl->reduce(call->in, call->out, n, m->type, reduction(call->reduce), call->root, m->comm, m->stream);
 }
 
-static ncclResult_t scatter(const move *m) {
+static ncclResult_t broadcast(const move *m) {
     const tshi_call *call = m->call;
-    int64_t mine = call->counts[m->group->rank];
-    if (m->group->rank == call->root) {
-        ncclResult_t result = copy(m, mine, own_part(m, call->in), call->out);
-        return result == ncclSuccess ? with_all(m, (char *)(uintptr_t)call->in, false) : result;
-    }
-    if (mine == 0) return ncclSuccess;
-    return m->nccl->recv(call->out, elements(m, mine), m->type, call->root, m->comm, m->stream);
+    size_t n = elements(m, call->count);
+    if (n == 0) return ncclSuccess;
+    return m->nccl->broadcast(call->in, call->out, n, m->type, call->root, m->comm, m->stream);
+}
+
+static ncclResult_t barrier(const move *m) {
+    return m->nccl->all_reduce(m->word, m->word, 1, ncclFloat32, ncclSum, m->comm, m->stream);
+}
+
+static ncclResult_t message_send(const move *m) {
+    const tshi_call *call = m->call;
+    return m->nccl->send(call->in, elements(m, call->count), m->type, call->root, m->comm, m->stream);
+}
+
+static ncclResult_t message_receive(const move *m) {
+    const tshi_call *call = m->call;
+    return m->nccl->recv(call->out, elements(m, call->count), m->type, call->root, m->comm, m->stream);
 }
 
 ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const tshi_call *call, ncclComm_t comm,
                             cudaStream_t stream) {
-    move m = {.nccl = nccl->library, .group = group, .call = call, .comm = comm, .stream = stream};
+    static ncclResult_t (*const moves[TSH_COLLECTIVE_COUNT])(const move *) = {
+        [TSH_COLLECTIVE_ALL_REDUCE] = all_reduce,
+        [TSH_COLLECTIVE_ALL_GATHER] = all_gather,
+        [TSH_COLLECTIVE_REDUCE_SCATTER] = reduce_scatter,
+        [TSH_COLLECTIVE_BROADCAST] = broadcast,
+        [TSH_COLLECTIVE_ALL_TO_ALL] = exchange,
+        [TSH_COLLECTIVE_BARRIER] = barrier,
+        [TSH_COLLECTIVE_REDUCE] = reduce,
+        [TSH_COLLECTIVE_GATHER] = exchange,
+        [TSH_COLLECTIVE_SCATTER] = exchange,
+        [TSH_COLLECTIVE_SEND] = message_send,
+        [TSH_COLLECTIVE_RECV] = message_receive,
+    };
+    move m = {.nccl = nccl->library, .group = group, .call = call, .comm = comm, .stream = stream, .word = nccl->word};
     set_type(&m, call->op == TSH_COLLECTIVE_BARRIER ? TSH_FLOAT32 : call->dtype);
-    size_t n = elements(&m, call->count);
-    ncclRedOp_t op = reduction(call->reduce);
-    switch (call->op) {
-    case TSH_COLLECTIVE_ALL_REDUCE:
-        return n ? m.nccl->all_reduce(call->in, call->out, n, m.type, op, comm, stream) : ncclSuccess;
-    case TSH_COLLECTIVE_REDUCE:
-        return n ? m.nccl->reduce(call->in, call->out, n, m.type, op, call->root, comm, stream) : ncclSuccess;
-    case TSH_COLLECTIVE_BROADCAST:
-        return n ? m.nccl->broadcast(call->in, call->out, n, m.type, call->root, comm, stream) : ncclSuccess;
-    case TSH_COLLECTIVE_ALL_GATHER: return all_gather(&m);
-    case TSH_COLLECTIVE_REDUCE_SCATTER: return reduce_scatter(&m);
-    case TSH_COLLECTIVE_ALL_TO_ALL: return all_to_all(&m);
-    case TSH_COLLECTIVE_GATHER: return gather(&m);
-    case TSH_COLLECTIVE_SCATTER: return scatter(&m);
-    case TSH_COLLECTIVE_BARRIER:
-        return m.nccl->all_reduce(nccl->word, nccl->word, 1, ncclFloat32, ncclSum, comm, stream);
-    case TSH_COLLECTIVE_SEND: return m.nccl->send(call->in, n, m.type, call->root, comm, stream);
-    case TSH_COLLECTIVE_RECV: return m.nccl->recv(call->out, n, m.type, call->root, comm, stream);
-    default: return ncclInvalidUsage;
-    }
+    return moves[call->op](&m);
 }

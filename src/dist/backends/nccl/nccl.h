@@ -11,6 +11,7 @@
 
 #include "device/cuda/stream.h"
 #include "dist/bootstrap/environment.h"
+#include "dist/core/collectives.h"
 #include "dist/world.h"
 
 #include <nccl.h>

@@ -66,10 +66,8 @@ void tshi_nccl_message_drop(tsh_work *work) {
 }
 
 static void end(tsh_work *work, tsh_status status) {
-    if (status != TSH_OK) snprintf(work->words, sizeof work->words, "%s", tsh_error_message());
+    tshi_work_end(work, status);
     tshi_nccl_message_drop(work);
-    work->done = true;
-    work->status = status;
 }
 
 /* --- meeting ------------------------------------------------------------------------------------------------------ */
@@ -90,7 +88,7 @@ static tsh_status post(tsh_work *work, tshi_nccl_message *m) {
     tshi_call call = work->call;
     call.in = call.op == TSH_COLLECTIVE_SEND ? m->ticket : NULL;
     call.out = call.op == TSH_COLLECTIVE_RECV ? m->ticket : NULL;
-    call.meets = true;
+    call.ticket = true;
     m->letter = tshi_work_new(work->group->control, &call, NULL, NULL);
     if (!m->letter) return TSH_ERR_MEMORY;
     tshi_work_enqueue(m->letter);
