@@ -1,4 +1,3 @@
-/* Strict readers of environment variables. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -10,6 +9,77 @@
 #include <string.h>
 #include <strings.h>
 
+#define MAX_SECONDS 31536000
+
+extern char **environ;
+
+const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
+    [TSHI_SETTING_TIMEOUT] = {"TSHARD_TIMEOUT", TSHI_SECONDS, .high = MAX_SECONDS, .initial = "600",
+                              .text = "how long a call waits for other ranks; a rendezvous waits at most 120"},
+    [TSHI_SETTING_WARN] =
+        {"TSHARD_WARN", TSHI_SECONDS, .high = MAX_SECONDS, .initial = "5",
+         .text =
+             "how long a wait lasts before it logs a warning that names the missing ranks, and between two warnings"},
+    [TSHI_SETTING_DEVICE] = {"TSHARD_DEVICE", TSHI_CHOICE, .choices = {"cpu", "cuda"}, .initial = "cpu",
+                             .text = "where tensors live"},
+    [TSHI_SETTING_HEAP] = {"TSHARD_HEAP", TSHI_BYTES, .low = 1, .high = INT64_MAX, .computed = "the machine's memory",
+                           .text =
+                               "address space for the tensors of a rank; pages are allocated when they are first used"},
+    [TSHI_SETTING_BLAS_THREADS] = {"TSHARD_BLAS_THREADS", TSHI_NUMBER, .low = 1, .high = 4096,
+                                   .computed = "cores granted / ranks on this machine",
+                                   .text = "threads of a rank's matrix products"},
+    [TSHI_SETTING_SEED] = {"TSHARD_SEED", TSHI_NUMBER, .high = UINT64_MAX, .initial = "0",
+                           .text = "the seed of all random numbers"},
+    [TSHI_SETTING_INIT] =
+        {"TSHARD_INIT", TSHI_TEXT, .initial = "env://",
+         .text = "how the ranks find each other: `env://`, `tcp://HOST:PORT`, `file:///PATH` or `mpi://`"},
+    [TSHI_SETTING_GROUP] = {"TSHARD_GROUP", TSHI_TEXT, .computed = "none",
+                            .text = "a name: jobs of different names may share an address or a file"},
+    [TSHI_SETTING_TOKEN] = {"TSHARD_TOKEN", TSHI_TEXT, .computed = "`tshard-run` draws one",
+                            .text = "the job's secret, at most 255 characters: connections with another one are "
+                                    "refused. It needs 16 random characters or more (`openssl rand -hex 16`), because "
+                                    "messages that are overheard allow tokens to be tried"},
+    [TSHI_SETTING_BACKEND] = {"TSHARD_BACKEND", TSHI_CHOICE, .choices = {"local", "mpi", "nccl"},
+                              .computed = "by the launcher's variables; "
+                                          "`nccl` where every rank has a GPU of its own",
+                              .text = "the backend, where several are possible; one that is not possible is an error"},
+    [TSHI_SETTING_CHECK] = {"TSHARD_CHECK", TSHI_SWITCH, .initial = "0",
+                            .text = "1: the `mpi` backend uses non-blocking calls of MPI throughout, slower, so that "
+                                    "no rank waits for ever for one that stops inside a call; ranks of the `nccl` "
+                                    "backend agree on every call first, so that calls that do not match are reported"},
+    [TSHI_SETTING_SIGUSR1] = {"TSHARD_SIGUSR1", TSHI_SWITCH, .initial = "0",
+                              .text = "1: the signal SIGUSR1 prints a rank's last calls"},
+    [TSHI_SETTING_MPI_SHARED] =
+        {"TSHARD_MPI_SHARED", TSHI_SWITCH, .initial = "1",
+         .text = "0: ranks on one machine do not share memory beside MPI, by which they notice failures sooner"},
+    [TSHI_SETTING_NCCL_SYMMETRIC] = {"TSHARD_NCCL_SYMMETRIC", TSHI_BYTES, .high = INT64_MAX, .initial = "128M",
+                                     .text = "GPU memory that a rank keeps registered with NCCL 2.27 or newer for the "
+                                             "buckets of data parallelism; the same on all ranks"},
+    [TSHI_SETTING_TF32] = {"TSHARD_TF32", TSHI_SWITCH, .initial = "0",
+                           .text = "1: float32 products on a GPU's tensor cores, of 10 bits of mantissa"},
+    [TSHI_SETTING_CUDA_IPC] = {"TSHARD_CUDA_IPC", TSHI_SWITCH, .initial = "1",
+                               .text = "0: `local` copies a GPU's tensors through the host's memory"},
+    [TSHI_SETTING_CUDA_MANAGED] =
+        {"TSHARD_CUDA_MANAGED", TSHI_SWITCH, .initial = "0",
+         .text = "1: GPU memory that the host may read, and a wait after every kernel: for debugging"},
+};
+
+/* --- values ------------------------------------------------------------------------------------------------------- */
+
+const char *tshi_variable(const char *name) {
+    const char *value = name ? getenv(name) : NULL;
+    return value && value[0] ? value : NULL;
+}
+
+const char *tshi_setting_value(tshi_setting_id id) {
+    return tshi_variable(tshi_settings_table[id].name);
+}
+
+static const char *value_or_default(const tshi_setting *s) {
+    const char *value = tshi_variable(s->name);
+    return value ? value : s->initial;
+}
+
 bool tshi_parse_switch(const char *text, bool *out) {
     static const char *const words[] = {"0", "1", "off", "on", "no", "yes", "false", "true"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -20,66 +90,93 @@ bool tshi_parse_switch(const char *text, bool *out) {
     return false;
 }
 
-/* --- variables ---------------------------------------------------------------------------------------------------- */
-
-const char *tshi_variable(const char *name) {
-    const char *value = name ? getenv(name) : NULL;
-    return value && value[0] ? value : NULL;
+tsh_status tshi_setting_switch(tshi_setting_id id, bool *out) {
+    const tshi_setting *s = &tshi_settings_table[id];
+    const char *text = value_or_default(s);
+    if (!text || tshi_parse_switch(text, out)) return TSH_OK;
+    return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\"; it must be 0 or 1 (off or on, no or yes, false or true)",
+                     s->name, text);
 }
 
-static const char *look(const char *name, bool *found) {
+tsh_status tshi_setting_number(tshi_setting_id id, uint64_t *out) {
+    const tshi_setting *s = &tshi_settings_table[id];
+    const char *text = value_or_default(s);
+    if (!text || tshi_parse_uint64(text, s->low, s->high, out)) return TSH_OK;
+    return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\"; it must be a whole number from %llu to %llu", s->name, text,
+                     (unsigned long long)s->low, (unsigned long long)s->high);
+}
+
+tsh_status tshi_setting_bytes(tshi_setting_id id, size_t *out) {
+    const tshi_setting *s = &tshi_settings_table[id];
+    const char *text = value_or_default(s);
+    int64_t value;
+    if (!text) return TSH_OK;
+    if (!tshi_parse_bytes(text, (int64_t)s->low, (int64_t)s->high, &value)) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\"; it must be bytes, or a number like 512M or 4G%s", s->name,
+                         text, s->low > 0 ? "" : ", or 0");
+    }
+    *out = (size_t)value;
+    return TSH_OK;
+}
+
+tsh_status tshi_setting_seconds(tshi_setting_id id, double *out) {
+    const tshi_setting *s = &tshi_settings_table[id];
+    const char *text = value_or_default(s);
+    double value;
+    if (!text) return TSH_OK;
+    if (!tshi_parse_real(text, 0, (double)s->high, &value) || value == 0) {
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "%s is \"%.64s\"; it must be a positive number of seconds, like 30 or 0.5, of at most %llu",
+                         s->name, text, (unsigned long long)s->high);
+    }
+    *out = value;
+    return TSH_OK;
+}
+
+tsh_status tshi_setting_text(tshi_setting_id id, char *out, size_t size) {
+    return tshi_variable_text(tshi_settings_table[id].name, out, size, NULL);
+}
+
+/* "cpu or cuda", "local, mpi or nccl". */
+static const char *list_choices(const tshi_setting *s, char text[64]) {
+    size_t used = 0;
+    for (int i = 0; i < TSHI_CHOICES && s->choices[i]; i++) {
+        bool last = i + 1 == TSHI_CHOICES || !s->choices[i + 1];
+        used += (size_t)snprintf(text + used, 64 - used, "%s%s", i == 0 ? "" : last ? " or " : ", ", s->choices[i]);
+    }
+    return text;
+}
+
+tsh_status tshi_setting_choice(tshi_setting_id id, int *out) {
+    const tshi_setting *s = &tshi_settings_table[id];
+    const char *text = value_or_default(s);
+    char choices[64];
+    if (!text) return TSH_OK;
+    for (int i = 0; i < TSHI_CHOICES && s->choices[i]; i++) {
+        if (strcmp(text, s->choices[i]) != 0) continue;
+        *out = i;
+        return TSH_OK;
+    }
+    return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\"; it must be %s", s->name, text, list_choices(s, choices));
+}
+
+/* --- variables of launchers and other programs -------------------------------------------------------------------- */
+
+static const char *look_up(const char *name, bool *found) {
     const char *text = tshi_variable(name);
     if (found) *found = text != NULL;
     return text;
 }
 
 tsh_status tshi_variable_int(const char *name, int low, int high, int *out, bool *found) {
-    const char *text = look(name, found);
+    const char *text = look_up(name, found);
     if (!text || tshi_parse_int(text, low, high, out)) return TSH_OK;
     return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\"; it must be a whole number from %d to %d", name, text, low,
                      high);
 }
 
-tsh_status tshi_variable_number(const char *name, uint64_t *out, bool *found) {
-    const char *text = look(name, found);
-    if (!text || tshi_parse_uint64(text, 0, UINT64_MAX, out)) return TSH_OK;
-    return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\"; it must be a whole number of at most 64 bits", name, text);
-}
-
-tsh_status tshi_variable_bytes(const char *name, size_t low, size_t *out, bool *found) {
-    const char *text = look(name, found);
-    int64_t value;
-    if (!text) return TSH_OK;
-    if (!tshi_parse_bytes(text, (int64_t)low, INT64_MAX, &value)) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\"; it must be bytes, or a number like 512M or 4G%s", name,
-                         text, low > 0 ? "" : ", or 0");
-    }
-    *out = (size_t)value;
-    return TSH_OK;
-}
-
-tsh_status tshi_variable_seconds(const char *name, double high, double *out, bool *found) {
-    const char *text = look(name, found);
-    double value;
-    if (!text) return TSH_OK;
-    if (!tshi_parse_real(text, 0, high, &value) || value == 0) {
-        return tshi_fail(TSH_ERR_ARGUMENT,
-                         "%s is \"%.64s\"; it must be a positive number of seconds, like 30 or 0.5, of at most %.0f",
-                         name, text, high);
-    }
-    *out = value;
-    return TSH_OK;
-}
-
-tsh_status tshi_variable_switch(const char *name, bool *out) {
-    const char *text = tshi_variable(name);
-    if (!text || tshi_parse_switch(text, out)) return TSH_OK;
-    return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\"; it must be 0 or 1 (off or on, no or yes, false or true)", name,
-                     text);
-}
-
 tsh_status tshi_variable_text(const char *name, char *out, size_t size, bool *found) {
-    const char *text = look(name, found);
+    const char *text = look_up(name, found);
     if (!text) return TSH_OK;
     size_t length = strlen(text);
     if (length >= size) {
@@ -89,20 +186,57 @@ tsh_status tshi_variable_text(const char *name, char *out, size_t size, bool *fo
     return TSH_OK;
 }
 
-tsh_status tshi_variable_choice(const char *name, const char *const *words, int n, int *out, bool *found) {
-    char list[TSHI_MESSAGE_SIZE / 4];
-    size_t used = 0;
-    const char *text = look(name, found);
-    list[0] = '\0';
-    for (int i = 0; i < n; i++) {
-        if (text && !strcmp(text, words[i])) *out = i;
-        if (!text || !strcmp(text, words[i])) return TSH_OK;
-        if (used >= sizeof list) continue;
-        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s",
-                                 i == 0      ? ""
-                                 : i + 1 < n ? ", "
-                                             : " or ",
-                                 words[i]);
+/* --- names -------------------------------------------------------------------------------------------------------- */
+
+static size_t min_size(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+/* Edits (a letter more, less or another) that make one name of the other: Levenshtein's distance. */
+static size_t edits_between(const char *a, size_t a_length, const char *b) {
+    size_t row[64], b_length = strlen(b);
+    for (size_t k = 0; k <= b_length; k++) row[k] = k;
+    for (size_t i = 1; i <= a_length; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t k = 1; k <= b_length; k++) {
+            size_t above = row[k];
+            row[k] = min_size(min_size(above, row[k - 1]) + 1, diagonal + (a[i - 1] != b[k - 1]));
+            diagonal = above;
+        }
     }
-    return tshi_fail(TSH_ERR_ARGUMENT, "%s is \"%.64s\"; it must be %s", name, text, list);
+    return row[b_length];
+}
+
+static void warn_of(const char *name, size_t length, const tsh_log *log) {
+    const char *nearest = NULL;
+    size_t fewest = 4;
+    for (int i = 0; i < TSHI_SETTING_COUNT; i++) {
+        size_t edits = edits_between(name, length, tshi_settings_table[i].name);
+        if (edits == 0) return;
+        if (edits >= fewest) continue;
+        fewest = edits;
+        nearest = tshi_settings_table[i].name;
+    }
+    tshi_log(log, TSH_LOG_WARNING, "%.*s is not a setting of tshard%s%s%s", (int)length, name,
+             nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
+}
+
+void tshi_settings_check(const tsh_log *log) {
+    static const char own[] = "TSHARD_", tests[] = "TSHARD_TEST_";
+    for (char **variable = environ; variable && *variable; variable++) {
+        size_t length = strcspn(*variable, "=");
+        if (strncmp(*variable, own, sizeof own - 1) != 0 || !strncmp(*variable, tests, sizeof tests - 1)) continue;
+        warn_of(*variable, length < 128 ? length : 128, log);
+    }
+}
+
+int tshi_setting_describe(tshi_setting_id id, char *out, size_t size) {
+    static const char *const types[] = {"0 or 1", "number", "bytes (`512M`, `4G`)", "seconds", "text", NULL};
+    const tshi_setting *s = &tshi_settings_table[id];
+    char choices[64];
+    const char *type = types[s->type] ? types[s->type] : list_choices(s, choices);
+    const char *quote = s->initial ? "`" : "";
+    return snprintf(out, size, "| `%s` | %s | %s%s%s | %s |", s->name, type, quote,
+                    s->initial ? s->initial : s->computed, quote, s->text);
 }

@@ -1,27 +1,83 @@
-/* Environment variables, read strictly (number.h says what a number is). An empty variable counts as not set; a
- * malformed one is an error that names the variable, what was found and what is accepted, never a default. */
+/* The environment variables of tshard: one table, from which they are read, checked and documented. Values are read
+ * strictly (number.h says what a number is): a malformed one is an error that names the variable, its value and what is
+ * accepted, never a default. An empty variable counts as not set. */
 #ifndef TSHI_SETTINGS_H
 #define TSHI_SETTINGS_H
 
 #include "base/base.h"
 
+typedef enum tshi_setting_id {
+    TSHI_SETTING_TIMEOUT = 0,
+    TSHI_SETTING_WARN,
+    TSHI_SETTING_DEVICE,
+    TSHI_SETTING_HEAP,
+    TSHI_SETTING_BLAS_THREADS,
+    TSHI_SETTING_SEED,
+    TSHI_SETTING_INIT,
+    TSHI_SETTING_GROUP,
+    TSHI_SETTING_TOKEN,
+    TSHI_SETTING_BACKEND,
+    TSHI_SETTING_CHECK,
+    TSHI_SETTING_SIGUSR1,
+    TSHI_SETTING_MPI_SHARED,
+    TSHI_SETTING_NCCL_SYMMETRIC,
+    TSHI_SETTING_TF32,
+    TSHI_SETTING_CUDA_IPC,
+    TSHI_SETTING_CUDA_MANAGED,
+    TSHI_SETTING_COUNT
+} tshi_setting_id;
+
+typedef enum tshi_setting_type {
+    TSHI_SWITCH,
+    TSHI_NUMBER,
+    TSHI_BYTES,
+    TSHI_SECONDS,
+    TSHI_TEXT,
+    TSHI_CHOICE
+} tshi_setting_type;
+
+#define TSHI_CHOICES 3
+
+typedef struct tshi_setting {
+    const char *name;
+    tshi_setting_type type;
+    uint64_t low, high;                /* limits of numbers, bytes and seconds */
+    const char *choices[TSHI_CHOICES]; /* NULL behind the last */
+    const char *initial;               /* the default as a user would write it; NULL: `computed` describes it */
+    const char *computed;
+    const char *text; /* what it sets, in Markdown */
+} tshi_setting;
+
+extern const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT];
+
+/* The value in the environment, NULL where it is not set. */
+const char *tshi_setting_value(tshi_setting_id id);
+/* The value, or the default; *out stays as it was where there is neither. TSH_ERR_ARGUMENT when the value is malformed. */
+tsh_status tshi_setting_switch(tshi_setting_id id, bool *out);
+tsh_status tshi_setting_number(tshi_setting_id id, uint64_t *out);
+tsh_status tshi_setting_bytes(tshi_setting_id id, size_t *out);
+tsh_status tshi_setting_seconds(tshi_setting_id id, double *out);
+/* *out is the index of the value in `choices`. */
+tsh_status tshi_setting_choice(tshi_setting_id id, int *out);
+/* A copy; a text that does not fit is an error. */
+tsh_status tshi_setting_text(tshi_setting_id id, char *out, size_t size);
+
+/* Warns about variables whose names begin with TSHARD_ and that are no setting, with the setting that was probably
+ * meant. TSHARD_TEST_ begins the names of the tests' own variables. */
+void tshi_settings_check(const tsh_log *log);
+/* A row of the table in Markdown: name, type, default, text. Returns its length as snprintf does. */
+int tshi_setting_describe(tshi_setting_id id, char *out, size_t size);
+
 /* 0 or 1, off or on, no or yes, false or true, in letters of either case; false: the text is none of them. */
 bool tshi_parse_switch(const char *text, bool *out);
 
-/* --- variables: TSH_ERR_ARGUMENT when one is malformed; *out is left alone when it is not set ----------------------- */
+/* --- variables of launchers and other programs -------------------------------------------------------------------- */
 
-/* The value of a variable that is set and not empty, else NULL. */
+/* The value of a variable that is set and not empty, else NULL. A NULL name is a variable that is not set. */
 const char *tshi_variable(const char *name);
-/* *found (may be NULL) says whether the variable is set. A NULL name is a variable that is not. */
+/* *out stays as it was where the variable is not set; *found (may be NULL) says whether it is. */
 tsh_status tshi_variable_int(const char *name, int low, int high, int *out, bool *found);
-tsh_status tshi_variable_number(const char *name, uint64_t *out, bool *found);
-tsh_status tshi_variable_bytes(const char *name, size_t low, size_t *out, bool *found);
-/* More than 0 seconds, at most high. */
-tsh_status tshi_variable_seconds(const char *name, double high, double *out, bool *found);
-tsh_status tshi_variable_switch(const char *name, bool *out);
 /* A copy in `out`; a text that does not fit is an error. */
 tsh_status tshi_variable_text(const char *name, char *out, size_t size, bool *found);
-/* *out becomes the place of the value among the n words. */
-tsh_status tshi_variable_choice(const char *name, const char *const *words, int n, int *out, bool *found);
 
 #endif

@@ -13,16 +13,15 @@ static bool under_mpi(void) {
 }
 
 bool tshi_backend_is(const char *name) {
-    const char *backend = tshi_variable("TSHARD_BACKEND");
+    const char *backend = tshi_setting_value(TSHI_SETTING_BACKEND);
     return backend && !strcmp(backend, name);
 }
 
 tsh_status tshi_mpi_wanted(const tshi_settings *settings, bool *out) {
     /* With nccl the ranks meet as they would without it. */
-    static const char *const names[] = {"local", "mpi", "nccl"};
     int place = -1;
     *out = false;
-    tsh_status status = tshi_variable_choice("TSHARD_BACKEND", names, 3, &place, NULL);
+    tsh_status status = tshi_setting_choice(TSHI_SETTING_BACKEND, &place);
     if (status != TSH_OK) return status;
     bool local = place == 0, mpi = place == 1;
     if (local && settings->method == TSHI_INIT_MPI) {

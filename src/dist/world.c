@@ -115,6 +115,7 @@ tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
     if (settings.size > 1 && !config->threads && settings.method != TSHI_INIT_MPI) {
         status = meet(world, config, &settings, deadline);
     }
+    if (settings.rank <= 0) tshi_settings_check(&world->log);
     if (status == TSH_OK) status = world_enter(world, config, &settings, deadline);
     if (status != TSH_OK) {
         tsh_world_destroy(world);

@@ -57,6 +57,7 @@ full check_vectors --help
 full check_vectors "$folder/vectors"
 full tshard-rendezvous --help
 full tshard-run --help
+full tshard-run --settings
 full tshard-pmix --help
 
 expect 2 "--steps wants a whole number" train_text --steps ' 3'

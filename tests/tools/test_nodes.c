@@ -105,7 +105,7 @@ Test(nodes, two_on_this_machine, .timeout = 120) {
     char host[300] = "--master_addr=", name[256] = "";
     cr_assert_eq(gethostname(name, sizeof name - 1), 0);
     snprintf(host, sizeof host, "--master_addr=%s", name);
-    if (getenv("TSHARD_NO_NAME") == NULL) {
+    if (getenv("TSHARD_TEST_NO_NAME") == NULL) {
         char command[300];
         snprintf(command, sizeof command, "getent hosts %.200s > /dev/null", name);
         if (system(command) != 0) return; /* a machine that does not know its own name */

@@ -3,7 +3,7 @@
 # lack columns of the page (no MPI) or have more (CUDA): the columns that both have are compared.
 set -uo pipefail
 page=$(cd "$(dirname "$0")/../.." && pwd)/docs/collectives.md
-program=${TSHARD_BIN_DIR:-$1/bin}/tshard-bench
+program=$1/bin/tshard-bench
 
 # marked FILE: the lines between the marks
 marked() {

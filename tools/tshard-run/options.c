@@ -1,5 +1,6 @@
 /* The command line. */
 #include "base/number.h"
+#include "base/settings.h"
 #include "run.h"
 #include "tshard/base.h"
 
@@ -29,6 +30,7 @@ static const char help[] =
     "                          taken for torchrun's sake: failures are noticed at once\n"
     "  -h, --help              this text\n"
     "  -V, --version           version\n"
+    "      --settings          all environment variables of tshard, as a table\n"
     "\n"
     "Several machines (nodes):\n"
     "      --nnodes N          how many\n"
@@ -92,7 +94,8 @@ enum {
     OPTION_STANDALONE,
     OPTION_LOG_DIR,
     OPTION_RESTARTS,
-    OPTION_INTERVAL
+    OPTION_INTERVAL,
+    OPTION_SETTINGS
 };
 
 static const struct option long_options[] = {{"ranks", required_argument, NULL, 'n'},
@@ -125,6 +128,7 @@ static const struct option long_options[] = {{"ranks", required_argument, NULL, 
                                              {"max_restarts", required_argument, NULL, OPTION_RESTARTS},
                                              {"monitor-interval", required_argument, NULL, OPTION_INTERVAL},
                                              {"monitor_interval", required_argument, NULL, OPTION_INTERVAL},
+                                             {"settings", no_argument, NULL, OPTION_SETTINGS},
                                              {"help", no_argument, NULL, 'h'},
                                              {"version", no_argument, NULL, 'V'},
                                              {NULL, 0, NULL, 0}};
@@ -158,7 +162,7 @@ static int take_hostfile(run_options *out) {
 
 /* Which node this is, when it has not been said. */
 static int find_node_rank(run_options *o) {
-    const char *slurm = getenv("SLURM_NODEID");
+    const char *slurm = tshi_variable("SLURM_NODEID");
     int others;
     if (o->nodes_listed) {
         o->node_rank = run_nodes_find_self(o, &others);
@@ -228,6 +232,17 @@ static int take_ranks(run_options *out) {
     return usage_error("-n wants a number of ranks from 1 to %d, not '%s'", RUN_MAX_RANKS, optarg);
 }
 
+/* The table of docs/environment.md. */
+static int print_settings(void) {
+    char row[1024];
+    puts("| variable | value | default | meaning |\n|---|---|---|---|");
+    for (int i = 0; i < TSHI_SETTING_COUNT; i++) {
+        tshi_setting_describe((tshi_setting_id)i, row, sizeof row);
+        puts(row);
+    }
+    return run_flush_stdout();
+}
+
 /* One option; -1 to go on, or the exit code. `word` is how the user wrote it. */
 static int take_option(int option, const char *word, run_options *out) {
     double ignored;
@@ -256,6 +271,7 @@ static int take_option(int option, const char *word, run_options *out) {
     case OPTION_NO_PREFIX: out->prefix = false; return -1;
     case 'h': fputs(help, stdout); return run_flush_stdout();
     case 'V': printf("tshard-run %s\n", tsh_version()); return run_flush_stdout();
+    case OPTION_SETTINGS: return print_settings();
     case ':': return usage_error("%s wants a value", word);
     case '?': return usage_error("unknown option '%s'", word);
     default: return take_node_option(option, out);

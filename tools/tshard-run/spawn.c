@@ -31,17 +31,16 @@ static int free_port(void) {
     return port;
 }
 
-/* Several launchers cannot agree on a secret: theirs comes from outside. */
+/* Launchers on several machines cannot agree on a secret: it is given to all of them. */
 static bool take_token(run_plan *plan) {
     unsigned char bytes[16];
     if (plan->options->nnodes > 1) {
-        bool given;
-        if (tshi_variable_text("TSHARD_TOKEN", plan->token, sizeof plan->token, &given) != TSH_OK) {
+        if (tshi_setting_text(TSHI_SETTING_TOKEN, plan->token, sizeof plan->token) != TSH_OK) {
             run_say("%s", tsh_error_message());
             return false;
         }
-        if (!given && plan->options->node_rank == 0) {
-            run_say("TSHARD_TOKEN is not set: set it to one secret on all nodes to keep strangers out");
+        if (!plan->token[0] && plan->options->node_rank == 0) {
+            run_say("TSHARD_TOKEN is not set: set it to one secret on all nodes to keep other programs out");
         }
         return true;
     }

@@ -70,5 +70,5 @@ static void end_children(void) {
 /* A rank that was killed while it led a rendezvous could not take its record out of the file. */
 void run_sweep(void) {
     end_children();
-    tshi_rendezvous_tidy(tshi_variable("TSHARD_INIT"));
+    tshi_rendezvous_tidy(tshi_setting_value(TSHI_SETTING_INIT));
 }

@@ -86,10 +86,9 @@ static tsh_status make_report(tshi_cuda_device *cuda) {
 }
 
 static tsh_status open_gpu(tshi_cuda_device *cuda, int local_rank) {
-    cuda->ipc = true;
-    tsh_status status = tshi_variable_switch("TSHARD_CUDA_MANAGED", &cuda->managed);
-    if (status == TSH_OK) status = tshi_variable_switch("TSHARD_CUDA_IPC", &cuda->ipc);
-    if (status == TSH_OK) status = tshi_variable_switch("TSHARD_TF32", &cuda->tf32);
+    tsh_status status = tshi_setting_switch(TSHI_SETTING_CUDA_MANAGED, &cuda->managed);
+    if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_CUDA_IPC, &cuda->ipc);
+    if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_TF32, &cuda->tf32);
     if (status == TSH_OK) status = choose_gpu(local_rank, &cuda->ordinal);
     if (status == TSH_OK) status = tshi_cuda_fail(cudaSetDevice(cuda->ordinal), "cudaSetDevice");
     if (status == TSH_OK) {

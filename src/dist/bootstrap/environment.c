@@ -11,16 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DEFAULT_TIMEOUT 600.0
-#define DEFAULT_WARNING 5.0
 #define DEFAULT_PORT    29500
 #define LONGEST_TIMEOUT 31536000.0
 
 static tsh_status read_timeout(double wanted, double *out) {
-    if (wanted == 0) {
-        *out = DEFAULT_TIMEOUT;
-        return tshi_variable_seconds("TSHARD_TIMEOUT", LONGEST_TIMEOUT, out, NULL);
-    }
+    if (wanted == 0) return tshi_setting_seconds(TSHI_SETTING_TIMEOUT, out);
     if (!(wanted > 0) || !isfinite(wanted)) {
         return tshi_fail(TSH_ERR_ARGUMENT, "world_init: a timeout of %g seconds", wanted);
     }
@@ -36,10 +31,9 @@ static size_t default_heap(int ranks, size_t page) {
 
 static tsh_status read_heap(size_t wanted, int ranks, size_t *out) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    bool found = false;
-    tsh_status status = wanted ? TSH_OK : tshi_variable_bytes("TSHARD_HEAP", 1, out, &found);
+    *out = wanted ? wanted : default_heap(ranks, page);
+    tsh_status status = wanted ? TSH_OK : tshi_setting_bytes(TSHI_SETTING_HEAP, out);
     if (status != TSH_OK) return status;
-    if (!found) *out = wanted ? wanted : default_heap(ranks, page);
     if (*out > SIZE_MAX / 4) return tshi_fail(TSH_ERR_OVERFLOW, "world_init: a heap of %zu bytes", *out);
     *out = (*out + page - 1) / page * page;
     return TSH_OK;
@@ -47,55 +41,44 @@ static tsh_status read_heap(size_t wanted, int ranks, size_t *out) {
 
 static tsh_status read_threads(int wanted, int local_size, int *out) {
     if (wanted < 0) return tshi_fail(TSH_ERR_ARGUMENT, "world_init: blas_threads is %d", wanted);
-    *out = wanted;
-    if (wanted == 0) {
-        tsh_status status = tshi_variable_int("TSHARD_BLAS_THREADS", 1, 4096, out, NULL);
-        if (status != TSH_OK) return status;
-    }
-    if (*out == 0) *out = tshi_granted_cores(NULL, 0) / local_size;
-    if (*out < 1) *out = 1;
-    return TSH_OK;
-}
-
-static tsh_status read_seed(uint64_t wanted, uint64_t *out) {
-    *out = wanted;
-    return wanted ? TSH_OK : tshi_variable_number("TSHARD_SEED", out, NULL);
+    int share = tshi_granted_cores(NULL, 0) / local_size;
+    uint64_t threads = wanted ? (uint64_t)wanted : share > 1 ? (uint64_t)share : 1;
+    tsh_status status = wanted ? TSH_OK : tshi_setting_number(TSHI_SETTING_BLAS_THREADS, &threads);
+    *out = (int)threads;
+    return status;
 }
 
 static tsh_status read_device(tsh_device_kind wanted, tsh_device_kind *out) {
-    static const char *const names[] = {"cpu", "cuda"};
-    static const tsh_device_kind kinds[] = {TSH_CPU, TSH_CUDA};
-    int place = 0;
+    static const tsh_device_kind kinds[] = {TSH_CPU, TSH_CUDA}; /* as the setting's choices */
+    int choice = 0;
     *out = wanted;
     if (wanted == TSH_CPU || wanted == TSH_CUDA) return TSH_OK;
     if (wanted != TSH_DEVICE_DEFAULT) {
         return tshi_fail(TSH_ERR_ARGUMENT, "world_init: %d is no kind of device", (int)wanted);
     }
-    tsh_status status = tshi_variable_choice("TSHARD_DEVICE", names, 2, &place, NULL);
-    *out = kinds[place];
+    tsh_status status = tshi_setting_choice(TSHI_SETTING_DEVICE, &choice);
+    *out = kinds[choice];
     return status;
 }
 
-/* Those of every backend are read whichever is taken: a malformed one is an error at the start, not later or never. */
+/* The settings of every backend are read whichever runs: a malformed one is an error at the start, not later or never. */
 static tsh_status read_switches(tshi_settings *s) {
-    s->warn_every = DEFAULT_WARNING;
-    s->shared = true;
-    tsh_status status = tshi_variable_seconds("TSHARD_WARN", LONGEST_TIMEOUT, &s->warn_every, NULL);
-    if (status == TSH_OK) status = tshi_variable_switch("TSHARD_CHECK", &s->checked);
-    if (status == TSH_OK) status = tshi_variable_switch("TSHARD_MPI_SHARED", &s->shared);
-    if (status == TSH_OK) status = tshi_variable_switch("TSHARD_SIGUSR1", &s->rings);
+    tsh_status status = tshi_setting_seconds(TSHI_SETTING_WARN, &s->warn_every);
+    if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_CHECK, &s->checked);
+    if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_MPI_SHARED, &s->shared);
+    if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_SIGUSR1, &s->rings);
     return status;
 }
 
 /* --- the method --------------------------------------------------------------------------------------------------- */
 
-/* What the configuration and a variable both may say. */
-static tsh_status read_either(const char *wanted, const char *member, const char *name, const char **out) {
-    const char *text = tshi_variable(name);
+/* A text that the configuration and a setting may both give. */
+static tsh_status read_either(const char *wanted, const char *member, tshi_setting_id id, const char **out) {
+    const char *text = tshi_setting_value(id);
     if (wanted && !wanted[0]) wanted = NULL;
     if (wanted && text && strcmp(wanted, text) != 0) {
         return tshi_fail(TSH_ERR_ARGUMENT, "world_init: the configuration says %s \"%.80s\", the environment %s=%.80s",
-                         member, wanted, name, text);
+                         member, wanted, tshi_settings_table[id].name, text);
     }
     *out = wanted ? wanted : text;
     return TSH_OK;
@@ -109,7 +92,7 @@ static tsh_status method_fail(const char *text) {
 
 static tsh_status read_method(const tsh_world_config *config, tshi_settings *s) {
     const char *text;
-    tsh_status status = read_either(config->init_method, "init_method", "TSHARD_INIT", &text);
+    tsh_status status = read_either(config->init_method, "init_method", TSHI_SETTING_INIT, &text);
     if (status != TSH_OK) return status;
     if (!text || !strcmp(text, "env://")) return TSH_OK;
     if (!strncmp(text, "tcp://", 6)) {
@@ -134,7 +117,7 @@ static tsh_status read_method(const tsh_world_config *config, tshi_settings *s) 
 
 static tsh_status read_group(const tsh_world_config *config, tshi_settings *s) {
     const char *text;
-    tsh_status status = read_either(config->group_name, "group_name", "TSHARD_GROUP", &text);
+    tsh_status status = read_either(config->group_name, "group_name", TSHI_SETTING_GROUP, &text);
     if (status != TSH_OK || !text) return status;
     if (strlen(text) >= sizeof s->group_name) {
         return tshi_fail(TSH_ERR_ARGUMENT, "world_init: group_name is longer than %d characters", TSHI_JOB_SIZE - 1);
@@ -204,7 +187,7 @@ static tsh_status read_meeting(tshi_settings *s) {
         const char *agent = tshi_variable("TORCHELASTIC_USE_AGENT_STORE");
         if (agent && !strcmp(agent, "True")) s->port += s->port < 65535 ? 1 : -1;
     }
-    if (status == TSH_OK) status = tshi_variable_text("TSHARD_TOKEN", s->token, sizeof s->token, NULL);
+    if (status == TSH_OK) status = tshi_setting_text(TSHI_SETTING_TOKEN, s->token, sizeof s->token);
     return status;
 }
 
@@ -246,7 +229,8 @@ tsh_status tshi_settings_read(const tsh_world_config *config, tshi_settings *out
     if (!config->threads) status = read_place(config, &s);
     if (status == TSH_OK) status = read_timeout(config->timeout, &s.timeout);
     if (status == TSH_OK) status = read_heap(config->heap_bytes, s.size > 0 ? s.size : 1, &s.heap_bytes);
-    if (status == TSH_OK) status = read_seed(config->seed, &s.seed);
+    s.seed = config->seed;
+    if (status == TSH_OK && s.seed == 0) status = tshi_setting_number(TSHI_SETTING_SEED, &s.seed);
     if (status == TSH_OK) status = read_device(config->device, &s.device);
     if (status == TSH_OK) status = read_switches(&s);
     if (status == TSH_OK) status = read_threads(config->blas_threads, s.local_size ? s.local_size : 1, &s.blas_threads);

@@ -7,8 +7,7 @@
 
 #ifdef TSHI_NCCL_HAS_WINDOWS
 
-#define ARENA_BYTES ((size_t)128 << 20)
-#define PATIENCE    30.0 /* a registration that failed elsewhere would never end here */
+#define PATIENCE 30.0 /* a registration that failed elsewhere would never end here */
 
 /* NCCL may fill it in after the call. */
 typedef struct tshi_nccl_window {
@@ -27,8 +26,8 @@ static void without(const tsh_world *world, const char *what) {
 
 static tsh_status wanted_bytes(const tsh_world *world, size_t *out) {
     const tshi_nccl_library *library = tshi_nccl_of(world)->library;
-    *out = ARENA_BYTES;
-    tsh_status status = tshi_variable_bytes("TSHARD_NCCL_SYMMETRIC", 0, out, NULL);
+    *out = 0;
+    tsh_status status = tshi_setting_bytes(TSHI_SETTING_NCCL_SYMMETRIC, out);
     bool can = library->mem_alloc && library->mem_free && library->window_register && library->window_deregister;
     bool managed = tshi_nccl_device(world)->managed; /* memory that the host may read: none of NCCL's */
     if (!can || managed) *out = 0;

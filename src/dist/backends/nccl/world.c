@@ -22,7 +22,7 @@ static tsh_status find_out(const tsh_world *world, fact *mine) {
     const tshi_nccl_library *library;
     tshi_process self;
     *mine = (fact){.wish = NO_WISH};
-    if (tshi_variable("TSHARD_BACKEND")) mine->wish = tshi_backend_is("nccl") ? WANTED : UNWANTED;
+    if (tshi_setting_value(TSHI_SETTING_BACKEND)) mine->wish = tshi_backend_is("nccl") ? WANTED : UNWANTED;
     tsh_status status = tshi_process_self(&self);
     if (status != TSH_OK) return status;
     memcpy(mine->host, self.machine, sizeof mine->host);
@@ -118,7 +118,7 @@ static tsh_status state_new(tsh_world *world) {
     tshi_nccl *nccl = tshi_calloc(&world->allocator, 1, sizeof *nccl);
     if (!nccl) return TSH_ERR_MEMORY;
     world->upper_state = nccl;
-    tsh_status status = tshi_variable_switch("TSHARD_CHECK", &nccl->checked);
+    tsh_status status = tshi_setting_switch(TSHI_SETTING_CHECK, &nccl->checked);
     if (status == TSH_OK) status = tshi_nccl_library_open(&nccl->library);
     if (status == TSH_OK) status = make_events(nccl);
     if (status != TSH_OK) return status;
