@@ -70,15 +70,6 @@ TSH_API tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value);
 /* The element of a tensor that has one, as a double; NAN, with the message set, otherwise. Waits as tsh_tensor_read. */
 TSH_API double tsh_tensor_item(const tsh_tensor *tensor);
 
-/* Require a gradient: the tensor becomes a leaf. TSH_ERR_DTYPE for a dtype that is no float. */
-TSH_API tsh_status tsh_tensor_require_grad(tsh_tensor *tensor);
-/* The accumulated gradient, laid out as the tensor (PARTIAL: replicated; LOCAL: a contribution), owned by the tensor.
- * NULL before any backward has reached the tensor. When a tsh_data_parallel sums it, the call waits for the sum; NULL,
- * with a message, when the sum has failed or has not been started. */
-TSH_API tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor);
-/* Clear the gradient: the next backward sets it. The memory is kept. */
-TSH_API void tsh_tensor_zero_grad(tsh_tensor *tensor);
-
 #ifdef __cplusplus
 }
 #endif

@@ -1,5 +1,5 @@
 /* Checks that shape rules share. */
-#include "autograd/tape.h"
+#include "autograd/op.h"
 
 tsh_status tshi_check_floats(const tshi_node *call, tsh_dtype *dtype) {
     *dtype = call->in[0]->dtype;

@@ -150,7 +150,7 @@ static tsh_status check_arguments(const check *c) {
     }
     for (int k = 0; k < c->count; k++) {
         const tsh_tensor *x = c->inputs[k];
-        if (x && x->dtype == TSH_FLOAT64 && x->requires_grad && x->mesh == c->inputs[0]->mesh) continue;
+        if (x && x->dtype == TSH_FLOAT64 && tshi_requires_grad(x) && x->mesh == c->inputs[0]->mesh) continue;
         return tshi_fail(TSH_ERR_ARGUMENT, "gradient_check: input %d is no float64 leaf with a gradient on one mesh",
                          k);
     }

@@ -1,3 +1,4 @@
+/* The data of transitions: packing into rank blocks, and the collectives. */
 #include "autograd/moves.h"
 
 static tsh_device *device_of(const tsh_tensor *t) {
@@ -48,52 +49,62 @@ static tsh_status blocks_of(const tsh_tensor *whole, int d, tsh_tensor **out) {
     return tshi_tensor_new(whole->mesh, whole->dtype, &shape, local, out);
 }
 
-static tsh_status nothing(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
-    (void)group, (void)in_dim, (void)out_dim;
+static tsh_status nothing(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim,
+                          tsh_work **work) {
+    (void)group, (void)in_dim, (void)out_dim, (void)work;
     if (tshi_data(in) != tshi_data(out))
         device_of(in)->ops->copy.within(device_of(in), tsh_tensor_local_nbytes(in), tshi_data(in), tshi_data(out));
     return TSH_OK;
 }
 
-static tsh_status all_reduce(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
-    nothing(group, in, out, in_dim, out_dim);
-    return tsh_all_reduce(group, out, TSH_SUM);
+static tsh_status all_reduce(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim,
+                             tsh_work **work) {
+    nothing(group, in, out, in_dim, out_dim, NULL);
+    return work ? tsh_all_reduce_async(group, out, TSH_SUM, work) : tsh_all_reduce(group, out, TSH_SUM);
 }
 
-static tsh_status all_gather(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
+static tsh_status all_gather(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim,
+                             tsh_work **work) {
     (void)out_dim;
     tsh_tensor *blocks;
     tsh_status status = blocks_of(out, in_dim, &blocks);
-    if (status == TSH_OK) status = tsh_all_gather_into_tensor(group, blocks, in, NULL);
-    if (status == TSH_OK && tshi_data(blocks) != tshi_data(out)) {
+    bool unpack = status == TSH_OK && tshi_data(blocks) != tshi_data(out);
+    if (status == TSH_OK && !work) status = tsh_all_gather_into_tensor(group, blocks, in, NULL);
+    if (status == TSH_OK && work && !unpack) status = tsh_all_gather_into_tensor_async(group, blocks, in, NULL, work);
+    if (status == TSH_OK && !work && unpack) {
         copy_blocks(device_of(out), out, in_dim, group->size, tshi_data(blocks), false);
     }
     tsh_tensor_release(blocks);
     return status;
 }
 
-static tsh_status slice(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
-    (void)in_dim;
+static tsh_status slice(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim,
+                        tsh_work **work) {
+    (void)in_dim, (void)work;
     int64_t start, length;
     tsh_split(in->shape.local[out_dim], group->size, group->rank, &start, &length);
     copy_part(device_of(in), runs_of(in, out_dim), start, length, tshi_data(in), tshi_data(out), true);
     return TSH_OK;
 }
 
-static tsh_status reduce_scatter(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
+static tsh_status reduce_scatter(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim,
+                                 tsh_work **work) {
     (void)in_dim;
     tsh_tensor *blocks;
     tsh_status status = blocks_of(in, out_dim, &blocks);
     if (status == TSH_OK && tshi_data(blocks) != tshi_data(in)) {
         copy_blocks(device_of(in), in, out_dim, group->size, tshi_data(blocks), true);
     }
-    if (status == TSH_OK) status = tsh_reduce_scatter_tensor(group, out, blocks, TSH_SUM, NULL);
+    if (status == TSH_OK) {
+        status = work ? tsh_reduce_scatter_tensor_async(group, out, blocks, TSH_SUM, NULL, work)
+                      : tsh_reduce_scatter_tensor(group, out, blocks, TSH_SUM, NULL);
+    }
     tsh_tensor_release(blocks);
     return status;
 }
 
-/* Elements that I send to each rank (my rows of in_dim, its slice of out_dim) and get from it. The group's scratch
- * holds them. */
+/* Writes to the group's scratch the elements that this rank sends to each rank (its rows of in_dim, the other's slice of
+ * out_dim) and receives from it. */
 static void exchange_counts(tsh_group *group, const tsh_tensor *in, const tsh_tensor *out, int in_dim, int out_dim) {
     int64_t per_column = tshi_outer(in, out_dim) * tshi_inner(in, out_dim);
     int64_t per_row = tshi_outer(out, in_dim) * tshi_inner(out, in_dim);
@@ -106,15 +117,20 @@ static void exchange_counts(tsh_group *group, const tsh_tensor *in, const tsh_te
     }
 }
 
-static tsh_status all_to_all(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
+static tsh_status all_to_all(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim,
+                             tsh_work **work) {
     tsh_tensor *send = NULL, *receive = NULL;
-    tsh_status status = blocks_of(in, out_dim, &send);
-    if (status == TSH_OK) status = blocks_of(out, in_dim, &receive);
+    tsh_status status = blocks_of(out, in_dim, &receive);
+    bool unpack = status == TSH_OK && tshi_data(receive) != tshi_data(out);
+    if (status != TSH_OK || (work && unpack)) goto done;
+    status = blocks_of(in, out_dim, &send);
     if (status != TSH_OK) goto done;
     if (tshi_data(send) != tshi_data(in)) copy_blocks(device_of(in), in, out_dim, group->size, tshi_data(send), true);
     exchange_counts(group, in, out, in_dim, out_dim);
-    status = tsh_all_to_all(group, receive, group->counts + group->size, send, group->counts);
-    if (status == TSH_OK && tshi_data(receive) != tshi_data(out)) {
+    const int64_t *sends = group->counts, *receives = sends + group->size;
+    status = work ? tsh_all_to_all_async(group, receive, receives, send, sends, work)
+                  : tsh_all_to_all(group, receive, receives, send, sends);
+    if (status == TSH_OK && unpack) {
         copy_blocks(device_of(out), out, in_dim, group->size, tshi_data(receive), false);
     }
 done:
@@ -123,8 +139,9 @@ done:
     return status;
 }
 
-static tsh_status zero_pad(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
-    (void)out_dim;
+static tsh_status zero_pad(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim,
+                           tsh_work **work) {
+    (void)out_dim, (void)work;
     int64_t start, length;
     tsh_split(out->shape.local[in_dim], group->size, group->rank, &start, &length);
     device_of(out)->ops->copy.zero(device_of(out), tsh_tensor_local_nbytes(out), tshi_data(out));
@@ -132,19 +149,20 @@ static tsh_status zero_pad(tsh_group *group, const tsh_tensor *in, tsh_tensor *o
     return TSH_OK;
 }
 
-static tsh_status first_keeps(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
-    if (group->rank == 0) return nothing(group, in, out, in_dim, out_dim);
+static tsh_status first_keeps(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim,
+                              tsh_work **work) {
+    if (group->rank == 0) return nothing(group, in, out, in_dim, out_dim, work);
     device_of(out)->ops->copy.zero(device_of(out), tsh_tensor_local_nbytes(out), tshi_data(out));
     return TSH_OK;
 }
 
 const tshi_move tshi_moves[TSHI_MOVE_COUNT] = {
-    [TSHI_MOVE_NOTHING] = {nothing, true},
-    [TSHI_MOVE_ALL_REDUCE] = {all_reduce, true},
-    [TSHI_MOVE_ALL_GATHER] = {all_gather, false},
-    [TSHI_MOVE_SLICE] = {slice, false},
-    [TSHI_MOVE_REDUCE_SCATTER] = {reduce_scatter, false},
-    [TSHI_MOVE_ALL_TO_ALL] = {all_to_all, false},
-    [TSHI_MOVE_ZERO_PAD] = {zero_pad, false},
-    [TSHI_MOVE_FIRST_KEEPS] = {first_keeps, false},
+    [TSHI_MOVE_NOTHING] = {nothing, true, false},
+    [TSHI_MOVE_ALL_REDUCE] = {all_reduce, true, true},
+    [TSHI_MOVE_ALL_GATHER] = {all_gather, false, true},
+    [TSHI_MOVE_SLICE] = {slice, false, false},
+    [TSHI_MOVE_REDUCE_SCATTER] = {reduce_scatter, false, true},
+    [TSHI_MOVE_ALL_TO_ALL] = {all_to_all, false, true},
+    [TSHI_MOVE_ZERO_PAD] = {zero_pad, false, false},
+    [TSHI_MOVE_FIRST_KEEPS] = {first_keeps, false, false},
 };

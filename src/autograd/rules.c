@@ -1,5 +1,5 @@
 /* Layout rules: from the inputs' layouts to a row for each axis, all axes together. */
-#include "autograd/tape.h"
+#include "autograd/rules.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -207,13 +207,12 @@ static tsh_status no_row(const tshi_node *call, int axis) {
     return tshi_fail(TSH_ERR_LAYOUT, "no layout rule along axis %s for %s", call->in[0]->mesh->axis[axis].name, text);
 }
 
-/* --- the choice for all axes -------------------------------------------------------------------------------------- */
+/* --- the rows for all axes -------------------------------------------------------------------------------------- */
 
-void tshi_choice_need(const tshi_node *call, const tshi_choice *choice, int i, tsh_layout need[TSH_MAX_AXES]) {
+void tshi_rules_need(const tshi_node *call, const tshi_rule_rows *rows, int i, tsh_layout need[TSH_MAX_AXES]) {
     const tsh_tensor *t = call->in[i];
     for (int a = 0; a < t->mesh->axes; a++) {
-        pattern_layout(input_pattern(choice->row[a], i), t->shape.ndim, choice->bound[a], tshi_call_dim(call),
-                       &need[a]);
+        pattern_layout(input_pattern(rows->row[a], i), t->shape.ndim, rows->bound[a], tshi_call_dim(call), &need[a]);
     }
 }
 
@@ -236,11 +235,11 @@ static price own_price(const tshi_node *call, candidate *const pick[]) {
     return sum;
 }
 
-static void choice_of(const tshi_node *call, candidate *const pick[], tshi_choice *choice) {
+static void take_rows(const tshi_node *call, candidate *const pick[], tshi_rule_rows *rows) {
     for (int a = 0; a < call->in[0]->mesh->axes; a++) {
-        choice->row[a] = pick[a]->row;
-        choice->bound[a] = pick[a]->bound;
-        choice->out[a] = pick[a]->out;
+        rows->row[a] = pick[a]->row;
+        rows->bound[a] = pick[a]->bound;
+        rows->out[a] = pick[a]->out;
     }
 }
 
@@ -250,23 +249,23 @@ static tshi_change change_of(const tsh_tensor *x, const tsh_layout need[TSH_MAX_
 
 /* The costs of the inputs' plans beyond those of each axis by itself, where axes are in each other's way; false where
  * an input has no plan. */
-static bool add_detours(const tshi_node *call, const tshi_choice *choice, double *bytes) {
+static bool add_detours(const tshi_node *call, const tshi_rule_rows *rows, double *bytes) {
     for (int i = 0; i < call->inputs; i++) {
         tsh_layout need[TSH_MAX_AXES];
         tshi_plan plan, alone;
         tshi_change change = change_of(call->in[i], need);
-        tshi_choice_need(call, choice, i, need);
+        tshi_rules_need(call, rows, i, need);
         if (!tshi_plan_make(&change, &plan) || !tshi_plan_apart(&change, &alone)) return false;
         *bytes += whole_bytes(call->in[i]) * (plan.cost - alone.cost);
     }
     return true;
 }
 
-static bool is_simple(const tshi_node *call, const tshi_choice *choice) {
+static bool is_simple(const tshi_node *call, const tshi_rule_rows *rows) {
     for (int i = 0; i < call->inputs; i++) {
         tsh_layout need[TSH_MAX_AXES];
         tshi_change change = change_of(call->in[i], need);
-        tshi_choice_need(call, choice, i, need);
+        tshi_rules_need(call, rows, i, need);
         if (!tshi_plan_is_simple(&change)) return false;
     }
     return true;
@@ -293,23 +292,23 @@ static bool next_pick(const tshi_node *call, candidates all[], candidate *pick[]
 }
 
 /* Every combination; what the axes cost by themselves is the least that one can cost. */
-static bool choose_together(const tshi_node *call, candidates all[], tshi_choice *choice) {
+static bool choose_together(const tshi_node *call, candidates all[], tshi_rule_rows *rows) {
     candidate *pick[TSH_MAX_AXES];
     price best = {GATHERED * TSH_MAX_AXES, INFINITY};
     for (int a = 0; a < call->in[0]->mesh->axes; a++) pick[a] = all[a].item;
     do {
-        tshi_choice trial;
+        tshi_rule_rows trial;
         price p = own_price(call, pick);
         if (!cheaper(p, best)) continue;
-        choice_of(call, pick, &trial);
+        take_rows(call, pick, &trial);
         if (!add_detours(call, &trial, &p.bytes) || !cheaper(p, best)) continue;
         best = p;
-        *choice = trial;
+        *rows = trial;
     } while (next_pick(call, all, pick));
     return !isinf(best.bytes);
 }
 
-tsh_status tshi_rules_choose(const tshi_node *call, const tshi_output *out, tshi_choice *choice) {
+tsh_status tshi_rules_choose(const tshi_node *call, const tshi_output *out, tshi_rule_rows *rows) {
     candidates all[TSH_MAX_AXES];
     candidate *pick[TSH_MAX_AXES];
     for (int a = 0; a < call->in[0]->mesh->axes; a++) {
@@ -317,7 +316,7 @@ tsh_status tshi_rules_choose(const tshi_node *call, const tshi_output *out, tshi
         if (all[a].count == 0) return no_row(call, a);
     }
     pick_cheapest(call, all, pick);
-    choice_of(call, pick, choice);
-    if (is_simple(call, choice) || choose_together(call, all, choice)) return TSH_OK;
+    take_rows(call, pick, rows);
+    if (is_simple(call, rows) || choose_together(call, all, rows)) return TSH_OK;
     return no_row(call, 0);
 }

@@ -40,30 +40,20 @@ static tshi_tape_step step_of(const tsh_tape *tape) {
     return steps ? (tshi_tape_step){steps->tape, steps->ended + 1} : (tshi_tape_step){0};
 }
 
-static void node_clear(tshi_node *node) {
+void tshi_node_clear(tshi_node *node) {
+    tsh_work_release(node->work);
+    tsh_tensor_release(node->early);
     for (int i = 0; i < node->inputs; i++) tsh_tensor_release(node->in[i]);
     for (int i = 0; i < TSHI_MAX_SAVED; i++) tsh_tensor_release(node->saved[i]);
     tsh_tensor_release(node->out);
     memset(node, 0, sizeof *node);
 }
 
-/* A tensor that outlives the step is a leaf from here on. */
-static void make_leaf(tsh_tensor *t) {
-    t->node = -1;
-    t->moves = NULL;
-    t->schedule = NULL;
-    if (!t->kept_grad) return;
-    tsh_tensor_release(t->grad);
-    t->grad = t->kept_grad;
-    t->grad_stale = false;
-    t->kept_grad = NULL;
-}
-
 static void free_step(tsh_tape *tape) {
-    for (int i = 0; i < tape->node_count; i++) node_clear(&tape->nodes[i]);
+    for (int i = 0; i < tape->node_count; i++) tshi_node_clear(&tape->nodes[i]);
     tape->node_count = 0;
     for (int i = 0; i < tape->owned_count; i++) {
-        make_leaf(tape->owned[i]);
+        tshi_gradient_end_step(tape->owned[i]);
         tsh_tensor_release(tape->owned[i]);
     }
     tape->owned_count = 0;
@@ -71,10 +61,17 @@ static void free_step(tsh_tape *tape) {
     tape->generation = ++tape->world->tape_steps;
 }
 
+void tshi_tape_forget_sink(tsh_tape *tape) {
+    tape->sink = NULL;
+    for (int i = 0; i < tape->owned_count; i++) {
+        if (tape->owned[i]->gradient) tape->owned[i]->gradient->sink = NULL;
+    }
+}
+
 void tsh_tape_destroy(tsh_tape *tape) {
     if (!tape) return;
     free_step(tape);
-    if (tape->schedule) tape->schedule->ops->detach(tape->schedule);
+    if (tape->sink) tape->sink->ops->detach(tape->sink);
     if (steps_of(tape)) *steps_of(tape) = (tshi_steps){0};
     tshi_free(&tape->world->allocator, tape->nodes);
     tshi_free(&tape->world->allocator, tape->owned);
@@ -103,7 +100,7 @@ tsh_status tsh_tape_reset(tsh_tape *tape) {
     /* A mismatch, say, in one group: the ranks of other groups would wait for this one. */
     if (recover && !troubled) tshi_world_fail_in(world, own_words(tape), step_of(tape));
     end_step(tape);
-    if ((failed || recover) && tape->schedule) tape->schedule->ops->forget(tape->schedule);
+    if ((failed || recover) && tape->sink) tape->sink->ops->drop(tape->sink);
     return recover ? tsh_world_recover(world) : TSH_OK;
 }
 
@@ -174,7 +171,7 @@ bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *co
         } else if (!tensors[i]->storage) {
             tshi_tape_fail(tape, TSH_ERR_STATE,
                            "%s: the memory of input %d was freed by backward (tsh_tensor_retain keeps it)", what, i);
-        } else if (tensors[i]->node >= 0 && tensors[i]->generation != tape->generation) {
+        } else if (tensors[i]->computed && tshi_tape_node(tape, tensors[i]) < 0) {
             tshi_tape_fail(tape, TSH_ERR_STATE, "%s: input %d belongs to a step of another tape", what, i);
         } else if (tensors[i]->mesh != tensors[0]->mesh) {
             tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: inputs 0 and %d are on different meshes", what, i);
@@ -194,21 +191,18 @@ tsh_status tshi_tape_own(tsh_tape *tape, tsh_tensor *tensor) {
         tsh_tensor_release(tensor);
         return status;
     }
-    tensor->generation = tape->generation;
-    tensor->node = -1;
     tape->owned[tape->owned_count++] = tensor;
     return TSH_OK;
 }
 
 bool tshi_tape_records(const tshi_node *call) {
     for (int i = 0; call->tape->recording && i < call->inputs; i++) {
-        if (call->in[i]->requires_grad) return true;
+        if (tshi_requires_grad(call->in[i])) return true;
     }
     return false;
 }
 
-/* A copy in the tape's memory of the step; NULL with the message set. */
-static void *step_copy(tsh_tape *tape, const void *from, size_t count, size_t size) {
+void *tshi_tape_copy(tsh_tape *tape, const void *from, size_t count, size_t size) {
     void *copy = tshi_region_take(&tape->memory, &tape->world->allocator, count, size);
     if (copy) memcpy(copy, from, count * size);
     return copy;
@@ -217,15 +211,18 @@ static void *step_copy(tsh_tape *tape, const void *from, size_t count, size_t si
 /* Backward finds the call again; without recording its saved tensors are dropped at once. */
 static tsh_status record(tshi_node *call) {
     tsh_tape *tape = call->tape;
+    size_t params_size = call->op->params_size;
     if (!tshi_tape_records(call)) return TSH_OK;
     tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->nodes, &tape->node_capacity,
                                   tape->node_count + 1, sizeof *tape->nodes);
-    tsh_tensor **in = status == TSH_OK ? step_copy(tape, call->in, (size_t)call->inputs, sizeof *in) : NULL;
-    size_t params_size = call->op->params_size;
-    void *params = in && params_size ? step_copy(tape, call->params, 1, params_size) : NULL;
-    if (!in || (params_size && !params)) return TSH_ERR_MEMORY;
-    call->out->requires_grad = true;
-    call->out->node = tape->node_count;
+    tsh_tensor **in = status == TSH_OK ? tshi_tape_copy(tape, call->in, (size_t)call->inputs, sizeof *in) : NULL;
+    void *params = in && params_size ? tshi_tape_copy(tape, call->params, 1, params_size) : NULL;
+    tshi_gradient *gradient = in ? tshi_gradient_of(call->out) : NULL;
+    if (!gradient || (params_size && !params)) return TSH_ERR_MEMORY;
+    gradient->required = true;
+    gradient->generation = tape->generation;
+    gradient->node = tape->node_count;
+    call->out->computed = true;
     tshi_node *node = &tape->nodes[tape->node_count++];
     *node = *call;
     node->in = in;
@@ -244,53 +241,11 @@ static tsh_status make_output(tshi_node *call, tsh_dtype dtype, const tshi_shape
     return status == TSH_OK ? tshi_tape_own(call->tape, call->out) : status;
 }
 
-tsh_tensor *tshi_run(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
-                     tsh_tensor *share) {
+tsh_tensor *tshi_tape_run(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape,
+                          const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share) {
     tsh_status status = make_output(call, dtype, shape, layout, share);
     if (status == TSH_OK) status = call->op->forward(call);
     if (status == TSH_OK) status = record(call);
     for (int i = 0; i < TSHI_MAX_SAVED; i++) tsh_tensor_release(call->saved[i]);
     return status == TSH_OK ? call->out : tshi_tape_fail_as(call->tape, status, call->op->name);
-}
-
-/* Bring an input to the layouts of the chosen rows; a leaf first along the axis of its schedule, whose place in a
- * bucket only the leaf's own copy has. */
-static tsh_tensor *bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout need[TSH_MAX_AXES]) {
-    if (x->schedule && need[x->schedule->axis].kind == TSH_KIND_LOCAL) {
-        x = tshi_transit(tape, x, x->schedule->axis, TSH_LOCAL, false);
-    }
-    return x ? tshi_bring(tape, what, x, need, true, false) : NULL;
-}
-
-/* The output, which nothing uses yet, in the layout that the call wants. */
-static tsh_tensor *bring_output(tsh_tape *tape, const tshi_node *call, tsh_tensor *y) {
-    tsh_layout layout[TSH_MAX_AXES];
-    if (!y || !call->want || call->want->axis < 0) return y;
-    memcpy(layout, y->layout, sizeof layout);
-    layout[call->want->axis] = call->want->out;
-    return tshi_bring(tape, call->op->name, y, layout, true, true);
-}
-
-tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tshi_node *proto) {
-    tshi_node call = *proto;
-    tsh_dtype dtype = TSH_FLOAT32;
-    tshi_shape shape = {0};
-    tshi_choice choice = {0};
-    if (!tshi_tape_ready(tape, call.op->name, call.inputs, call.in)) return NULL;
-    call.tape = tape;
-    call.in = step_copy(tape, proto->in, (size_t)call.inputs, sizeof *call.in);
-    tsh_status status = call.in ? TSH_OK : TSH_ERR_MEMORY;
-    if (status == TSH_OK) status = tshi_check_dim(&call);
-    if (status == TSH_OK) status = call.op->shape(&call, &dtype, &shape);
-    if (status == TSH_OK) status = tshi_rules_choose(&call, &(tshi_output){dtype, &shape}, &choice);
-    if (status == TSH_OK) status = tshi_shape_resolve(call.in[0]->mesh, &shape, choice.out);
-    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, call.op->name);
-    for (int i = 0; i < call.inputs; i++) {
-        tsh_layout need[TSH_MAX_AXES];
-        tshi_choice_need(&call, &choice, i, need);
-        call.in[i] = bring(tape, call.op->name, call.in[i], need);
-        if (!call.in[i]) return NULL;
-    }
-    tsh_tensor *y = tshi_run(&call, dtype, &shape, choice.out, call.op->views ? call.in[0] : NULL);
-    return bring_output(tape, &call, y);
 }

@@ -1,14 +1,10 @@
 /* How a tensor takes the transitions of a plan. */
+#include "autograd/transition.h"
 #include "autograd/moves.h"
-#include "autograd/tape.h"
 
 #include <string.h>
 
-bool tshi_differentiable(const tsh_tensor *x) {
-    return tshi_device_computes(x->mesh->device, x->dtype);
-}
-
-/* --- the op ------------------------------------------------------------------------------------------------------- */
+/* --- the operation ------------------------------------------------------------------------------------------------ */
 
 typedef struct transition_params {
     const tshi_transition *row;
@@ -20,61 +16,68 @@ static const transition_params *params_of(const tshi_node *call) {
     return call->params;
 }
 
-static tsh_group *axis_group(const tshi_node *call) {
-    return call->in[0]->mesh->axis[params_of(call)->axis].group;
-}
-
-static bool alone(const tshi_node *call) {
-    return call->in[0]->mesh->axis[params_of(call)->axis].size == 1;
+static const tshi_axis *axis_of_call(const tshi_node *call) {
+    return &call->in[0]->mesh->axis[params_of(call)->axis];
 }
 
 /* A movement over one rank moves nothing, whatever its name. */
 static const tshi_move *move_of(const tshi_node *call, bool backward) {
     const tshi_transition *row = params_of(call)->row;
-    return &tshi_moves[alone(call) ? TSHI_MOVE_NOTHING : backward ? row->backward : row->forward];
+    if (axis_of_call(call)->size == 1) return &tshi_moves[TSHI_MOVE_NOTHING];
+    return &tshi_moves[backward ? row->backward : row->forward];
 }
 
 static tsh_status transition_forward(tshi_node *call) {
     const transition_params *p = params_of(call);
-    return move_of(call, false)->run(axis_group(call), call->in[0], call->out, p->from_dim, p->to_dim);
+    return move_of(call, false)->run(axis_of_call(call)->group, call->in[0], call->out, p->from_dim, p->to_dim, NULL);
 }
 
-/* The sum over ranks is the schedule's, and the gradient most often in its place already. */
-static tsh_status sum_later(const tshi_node *call) {
+/* The gradient of a leaf's copy is this rank's term of a sum that the sink makes, and most often in the sink's memory
+ * already. */
+static tsh_status leave_to_sink(const tshi_node *call) {
     double beta;
-    tsh_tensor *x = call->in[0], *dy = tshi_grad_out(call);
-    tsh_tensor *dx = x->schedule->ops->gradient(x->schedule, x->place, true, &beta);
+    tsh_tensor *dy = tshi_grad_out(call), *dx;
+    const tshi_gradient *leaf = call->in[0]->gradient;
+    dx = leaf->sink->ops->memory(leaf->sink, leaf->slot, true, &beta);
     if (!dx) return TSH_ERR_MEMORY;
     if (dx == dy) return TSH_OK;
-    x->mesh->device->ops->elementwise.axpby(x->mesh->device, x->dtype, x->numel, 1, tshi_data(dy), beta, tshi_data(dx),
-                                            tshi_data(dx));
+    dx->mesh->device->ops->elementwise.axpby(dx->mesh->device, dx->dtype, dx->numel, 1, tshi_data(dy), beta,
+                                             tshi_data(dx), tshi_data(dx));
     return TSH_OK;
 }
 
-/* Where a reduce-scatter beside other work may leave its result: in this rank's part of its input, for any other memory
- * may still be read by that work. -1 where it needs none, or the part is not in one piece. */
-static int64_t part_in_place(const tshi_node *call, const tshi_move *move, const tsh_tensor *dy) {
-    int d = params_of(call)->from_dim;
-    if (move != &tshi_moves[TSHI_MOVE_REDUCE_SCATTER] || !call->tape->marked || call->tape->marked != tshi_data(dy))
-        return -1;
-    if (dy->storage->references != 1 || tshi_outer(dy, d) != 1) return -1;
-    const tsh_group *group = axis_group(call);
-    int64_t start;
-    tsh_split(dy->shape.local[d], group->size, group->rank, &start, NULL);
-    return start * tshi_inner(dy, d) * (int64_t)tsh_dtype_size(dy->dtype);
+/* The conjugate movement: from the gradient laid out as `to` to a new one, laid out as `from`. */
+static tsh_status conjugate(const tshi_node *call, const tshi_move *move, tsh_work **work, tsh_tensor **out) {
+    tsh_tensor *dy = tshi_grad_out(call);
+    const tsh_tensor *x = call->in[0];
+    bool last_use = dy->storage->references == 1 && !call->out->gradient->retained;
+    bool share = move == &tshi_moves[TSHI_MOVE_NOTHING] || (move->in_place && last_use);
+    tsh_status status = share ? tshi_tensor_view(dy, &x->shape, x->layout, 0, out)
+                              : tshi_tensor_new(x->mesh, x->dtype, &x->shape, x->layout, out);
+    if (status != TSH_OK) return status;
+    const transition_params *p = params_of(call);
+    return move->run(axis_of_call(call)->group, dy, *out, p->to_dim, p->from_dim, work);
 }
 
-/* The conjugate: from the gradient laid out as `to` to the one laid out as `from`. */
-static tsh_status transition_backward(tshi_node *call) {
-    if (call->out->schedule) return sum_later(call);
-    const transition_params *p = params_of(call);
+/* On a device of its own, or on a backend whose calls go on beside the host, other work hides the collective. */
+static tsh_status transition_backward_start(tshi_node *call) {
     const tshi_move *move = move_of(call, true);
-    tsh_tensor *dy = tshi_grad_out(call), *x = call->in[0], *dx = NULL;
-    bool in_place = move == &tshi_moves[TSHI_MOVE_NOTHING] || (move->in_place && dy->storage->references == 1);
-    int64_t part = in_place ? 0 : part_in_place(call, move, dy);
-    tsh_status status = part >= 0 ? tshi_tensor_view(dy, &x->shape, x->layout, (size_t)part, &dx)
-                                  : tshi_tensor_new(x->mesh, x->dtype, &x->shape, x->layout, &dx);
-    if (status == TSH_OK) status = move->run(axis_group(call), dy, dx, p->to_dim, p->from_dim);
+    if (!move->collective || call->out->gradient->sink || !tshi_group_overlaps(axis_of_call(call)->group))
+        return TSH_OK;
+    tsh_status status = conjugate(call, move, &call->work, &call->early);
+    if (call->work) return status;
+    tsh_tensor_release(call->early);
+    call->early = NULL;
+    return status;
+}
+
+static tsh_status transition_backward(tshi_node *call) {
+    if (call->out->gradient->sink) return leave_to_sink(call);
+    tsh_tensor *dx = call->early;
+    call->early = NULL;
+    tsh_status status = call->work ? tshi_work_join(call->work) : conjugate(call, move_of(call, true), NULL, &dx);
+    tsh_work_release(call->work);
+    call->work = NULL;
     if (status == TSH_OK) status = tshi_grad_adopt(call, 0, dx);
     tsh_tensor_release(dx);
     return status;
@@ -83,6 +86,7 @@ static tsh_status transition_backward(tshi_node *call) {
 static const tshi_op transition_op = {.name = "redistribute",
                                       .forward = transition_forward,
                                       .backward = transition_backward,
+                                      .backward_start = transition_backward_start,
                                       .params_size = sizeof(transition_params)};
 
 /* Shape and layout after the change. LOCAL makes no claim on other ranks, so its global sizes along this axis are its
@@ -97,32 +101,38 @@ static tsh_status shape_after(const tsh_tensor *x, int axis, tsh_layout *to, tsh
     return status;
 }
 
-/* One made before in this step that leads to a gradient where this call is recorded, and to none where it is not. */
+/* A tensor made from x earlier in this step; one that leads to a gradient only where this call is recorded, and one that
+ * does not only where it is not. */
 static tsh_tensor *made_before(const tsh_tape *tape, const tsh_tensor *x, int axis, tsh_layout to) {
-    bool recorded = tape->recording && x->requires_grad;
-    if (x->generation != tape->generation) return NULL;
-    for (tsh_tensor *t = x->moves; t; t = t->next_move) {
-        bool same = t->move_axis == axis && tshi_layout_equal(t->layout[axis], to);
-        if (same && t->storage && t->requires_grad == recorded) return t;
+    bool recorded = tape->recording && tshi_requires_grad(x);
+    if (!x->gradient || x->gradient->generation != tape->generation) return NULL;
+    for (tsh_tensor *t = x->gradient->moved; t; t = t->gradient->next_moved) {
+        bool same = t->gradient->moved_axis == axis && tshi_layout_equal(t->layout[axis], to);
+        if (same && t->storage && tshi_requires_grad(t) == recorded) return t;
     }
     return NULL;
 }
 
-static void remember(const tsh_tape *tape, tsh_tensor *x, int axis, tsh_tensor *moved) {
-    if (x->generation != tape->generation) {
-        x->generation = tape->generation;
-        x->node = -1;
-        x->moves = NULL;
+static tsh_status remember(const tsh_tape *tape, tsh_tensor *x, int axis, tsh_tensor *moved) {
+    tshi_gradient *from = tshi_gradient_of(x), *to = from ? tshi_gradient_of(moved) : NULL;
+    if (!to) return TSH_ERR_MEMORY;
+    if (from->generation != tape->generation) {
+        from->generation = tape->generation;
+        from->moved = NULL;
     }
-    moved->move_axis = axis;
-    moved->next_move = x->moves;
-    x->moves = moved;
+    to->moved_axis = axis;
+    to->next_moved = from->moved;
+    from->moved = moved;
+    return TSH_OK;
 }
 
-/* A leaf becomes LOCAL along the axis over which this tape's schedule sums its gradient. */
-static bool scheduled(const tsh_tape *tape, const tsh_tensor *x, int axis, tsh_layout to) {
-    return x->schedule && x->schedule == tape->schedule && x->node < 0 && axis == x->schedule->axis &&
-           to.kind == TSH_KIND_LOCAL;
+/* A leaf becomes LOCAL along the axis over which this tape's sink sums its gradient: the copy's gradient goes there. */
+static void share_sink(const tsh_tape *tape, const tsh_tensor *x, int axis, const tsh_tensor *moved) {
+    const tshi_gradient *leaf = x->gradient;
+    if (!moved->computed || x->computed || !leaf->sink || leaf->sink != tape->sink) return;
+    if (axis != leaf->sink->axis || moved->layout[axis].kind != TSH_KIND_LOCAL) return;
+    moved->gradient->sink = leaf->sink;
+    moved->gradient->slot = leaf->slot;
 }
 
 static tsh_tensor *no_plan(tsh_tape *tape, const char *what, const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES]) {
@@ -146,16 +156,14 @@ static tsh_tensor *take_step(tsh_tape *tape, const char *what, tsh_tensor *x, in
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, what);
 
     transition_params params = {tshi_transition_find(from, to, false), axis, from.dim, to.dim};
-    tshi_node call = {.tape = tape, .op = &transition_op, .inputs = 1, .in = (tsh_tensor *[]){x}, .params = &params};
+    tshi_node call = {.tape = tape, .op = &transition_op, .inputs = 1, .in = &x, .params = &params};
     const tshi_move *move = move_of(&call, false);
     bool share = move == &tshi_moves[TSHI_MOVE_NOTHING] || (consume && move->in_place);
-    tsh_tensor *moved = tshi_run(&call, x->dtype, &shape, layout, share ? x : NULL);
-    if (moved && !consume) remember(tape, x, axis, moved);
-    if (moved && moved->node >= 0 && scheduled(tape, x, axis, to)) {
-        moved->schedule = x->schedule;
-        moved->place = x->place;
-    }
-    return moved;
+    tsh_tensor *moved = tshi_tape_run(&call, x->dtype, &shape, layout, share ? x : NULL);
+    if (!moved) return NULL;
+    if (!consume) status = remember(tape, x, axis, moved);
+    share_sink(tape, x, axis, moved);
+    return status == TSH_OK ? moved : tshi_tape_fail_as(tape, status, what);
 }
 
 tsh_tensor *tshi_bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES],

@@ -108,7 +108,7 @@ struct tsh_device {
     const tshi_device_ops *ops;
     tsh_allocator allocator;
     tsh_memory_stats stats;
-    tshi_pool tensors, storages; /* the tensor room's structs */
+    tshi_pool tensors, storages, gradients; /* structs of the rooms above */
 };
 
 /* A CPU device whose tensor memory is the `size` bytes at `heap` (page aligned, zero pages, borrowed: the caller unmaps

@@ -37,6 +37,17 @@ struct tsh_group {
     tsh_group *owner; /* of a control group; its calls are on the host's memory */
 };
 
+/* Every rank of the group passes the same `text`, or in `failed` why it cannot. TSH_ERR_MISMATCH with both texts, or
+ * TSH_ERR_PEER with the message of the rank that failed. Collective; waits. */
+static inline tsh_status tshi_group_agree(tsh_group *group, const char *text, tsh_status failed) {
+    return group->ops->agree(group, text, failed);
+}
+/* The group's collectives gain from memory that lies at the same offset of symmetric memory on all ranks. The same
+ * answer on all ranks. */
+static inline bool tshi_group_symmetric(const tsh_group *group) {
+    return group->ops->symmetric && group->ops->symmetric(group);
+}
+
 /* A group with everything but the backend's state, in the world's list. NULL with the message set. */
 tsh_group *tshi_group_new(tsh_world *world, const int *ranks, int n);
 void tshi_group_free(tsh_group *group);

@@ -57,6 +57,12 @@ bool tshi_world_troubled(tsh_world *world, tshi_tape_step step);
 static inline const tshi_group_ops *tshi_world_ops(const tsh_world *world) {
     return world->upper ? world->upper : world->ops;
 }
+/* Other work hides a collective of the group that is started early: the collective goes on while the host computes, or
+ * the host waits for it while a GPU computes. The same answer on all ranks. */
+static inline bool tshi_group_overlaps(const tsh_group *group) {
+    return group->ops->in_order || group->world->device != group->world->host;
+}
+
 /* `data` is complete once the kernels queued so far have run: a collective on it, in place, need not wait for those
  * that are queued later. Until the next mark, of NULL if it may change, or that collective. */
 static inline void tshi_world_mark(tsh_world *world, const void *data) {

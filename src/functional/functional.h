@@ -2,7 +2,8 @@
 #ifndef TSHI_FUNCTIONAL_H
 #define TSHI_FUNCTIONAL_H
 
-#include "autograd/tape.h"
+#include "autograd/apply.h"
+#include "autograd/transition.h"
 #include "tshard/functional.h"
 
 /* --- what layers call, with the layouts that they want ------------------------------------------------------------ */

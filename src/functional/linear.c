@@ -35,23 +35,20 @@ static tsh_status matmul_forward(tshi_node *call) {
 }
 
 static tsh_status matmul_backward(tshi_node *call) {
-    tsh_tensor *dy = tshi_grad_out(call);
-    tsh_status status = TSH_OK;
     double beta;
-    if (tshi_wants_grad(call, 0)) {
-        tsh_tensor *da = tshi_grad_beta(call, 0, &beta);
-        status = da ? multiply(dy, false, call->in[1], true, beta, da) : TSH_ERR_MEMORY;
-        if (status == TSH_OK) tshi_grad_complete(call, 0);
-    }
-    if (status == TSH_OK && tshi_wants_grad(call, 1)) {
-        tsh_tensor *db = tshi_grad_beta(call, 1, &beta);
-        status = db ? multiply(call->in[0], true, dy, false, beta, db) : TSH_ERR_MEMORY;
-    }
-    return status;
+    if (!tshi_wants_grad(call, 0)) return TSH_OK;
+    tsh_tensor *da = tshi_grad_beta(call, 0, &beta);
+    return da ? multiply(tshi_grad_out(call), false, call->in[1], true, beta, da) : TSH_ERR_MEMORY;
+}
+
+static tsh_status matmul_backward_rest(tshi_node *call) {
+    double beta;
+    tsh_tensor *db = tshi_grad_beta(call, 1, &beta);
+    return db ? multiply(call->in[0], true, tshi_grad_out(call), false, beta, db) : TSH_ERR_MEMORY;
 }
 
 static const tshi_op matmul_op = {"matmul",       matmul_rules,    matmul_shape,
-                                  matmul_forward, matmul_backward, .params_size = 0};
+                                  matmul_forward, matmul_backward, .backward_rest = matmul_backward_rest};
 
 tsh_tensor *tsh_matmul(tsh_tape *tape, tsh_tensor *a, tsh_tensor *b) {
     return tshi_apply(tape, &matmul_op, 2, (tsh_tensor *[]){a, b}, NULL);
@@ -63,7 +60,7 @@ typedef struct affine_params {
     tshi_unary f;
 } affine_params;
 
-enum { PRE }; /* saved: f's argument */
+enum { PRE, DZ }; /* saved: f's argument; its gradient, where backward must not overwrite the argument */
 
 static const tshi_rule affine_rules[] = {
     {{TSHI_HAS_P, TSHI_COPY, TSHI_P}, TSHI_P},   {{TSHI_COPY, TSHI_HAS_P, TSHI_P}, TSHI_P},
@@ -102,28 +99,39 @@ static tsh_status affine_forward(tshi_node *call) {
 }
 
 /* dz of z = x W^T + b: dy, or f'(z) dy, in the memory of z where no other backward reads that. */
-static tsh_status product_gradient(tshi_node *call, tsh_tensor **dz) {
+static tsh_status product_gradient(tshi_node *call) {
     const affine_params *p = call->params;
-    tsh_tensor *dy = tshi_grad_out(call), *z = call->saved[PRE];
+    const tsh_tensor *dy = tshi_grad_out(call), *z = call->saved[PRE];
+    tsh_tensor **dz = &call->saved[DZ];
     tsh_device *device = tshi_device_of(dy);
     tsh_status status = TSH_OK;
-    if (z && call->tape->keeps_graph) {
-        status = tshi_tensor_new(z->mesh, z->dtype, &z->shape, z->layout, dz);
-    } else {
-        *dz = tsh_tensor_retain(z ? z : dy);
-    }
-    if (status != TSH_OK || !z) return status;
+    if (!z) return TSH_OK;
+    if (call->tape->keeps_graph && !*dz) status = tshi_tensor_new(z->mesh, z->dtype, &z->shape, z->layout, dz);
+    if (status != TSH_OK) return status;
     device->ops->elementwise.unary_backward(device, p->f, z->dtype, z->numel, tshi_data(z), tshi_data(dy), 0,
-                                            tshi_data(*dz));
+                                            tshi_data(*dz ? *dz : z));
     return TSH_OK;
 }
 
+static const tsh_tensor *dz_of(const tshi_node *call) {
+    return call->saved[DZ] ? call->saved[DZ] : call->saved[PRE] ? call->saved[PRE] : tshi_grad_out(call);
+}
+
+/* dx = dz W */
+static tsh_status affine_backward(tshi_node *call) {
+    double beta;
+    tsh_status status = product_gradient(call);
+    if (status != TSH_OK || !tshi_wants_grad(call, 0)) return status;
+    tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
+    return dx ? multiply(dz_of(call), false, call->in[1], false, beta, dx) : TSH_ERR_MEMORY;
+}
+
 /* dW = dz^T x, db = column sums of dz. */
-static tsh_status parameter_gradients(tshi_node *call, const tsh_tensor *dz) {
+static tsh_status affine_backward_rest(tshi_node *call) {
+    const tsh_tensor *dz = dz_of(call);
     bool weight = tshi_wants_grad(call, 1), bias = tshi_wants_grad(call, 2);
     tsh_device *device = tshi_device_of(dz);
     double beta, beta_b = 0;
-    if (!weight && !bias) return TSH_OK;
     tsh_tensor *db = !bias ? NULL : weight ? tshi_grad_beta(call, 2, &beta_b) : tshi_grad(call, 2);
     tsh_tensor *dw = weight ? tshi_grad_beta(call, 1, &beta) : NULL;
     if ((bias && !db) || (weight && !dw)) return TSH_ERR_MEMORY;
@@ -136,23 +144,13 @@ static tsh_status parameter_gradients(tshi_node *call, const tsh_tensor *dz) {
     return TSH_OK;
 }
 
-/* dx = dz W first: a transition waits for it. */
-static tsh_status affine_backward(tshi_node *call) {
-    tsh_tensor *dz = NULL;
-    tsh_status status = product_gradient(call, &dz);
-    if (status == TSH_OK && tshi_wants_grad(call, 0)) {
-        double beta;
-        tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
-        status = dx ? multiply(dz, false, call->in[1], false, beta, dx) : TSH_ERR_MEMORY;
-        if (status == TSH_OK) tshi_grad_complete(call, 0);
-    }
-    if (status == TSH_OK) status = parameter_gradients(call, dz);
-    tsh_tensor_release(dz);
-    return status;
-}
-
-static const tshi_op affine_op = {"affine",       affine_rules,    affine_shape,
-                                  affine_forward, affine_backward, .params_size = sizeof(affine_params)};
+static const tshi_op affine_op = {"affine",
+                                  affine_rules,
+                                  affine_shape,
+                                  affine_forward,
+                                  affine_backward,
+                                  .backward_rest = affine_backward_rest,
+                                  .params_size = sizeof(affine_params)};
 
 tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias) {
     return tshi_apply(tape, &affine_op, bias ? 3 : 2, (tsh_tensor *[]){x, weight, bias},
@@ -206,10 +204,20 @@ static tsh_status linear_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
     return status == TSH_OK ? affine_shape(call, dtype, out) : status;
 }
 
-static const tshi_op linear_op = {"linear_forward", linear_rules,    linear_shape,
-                                  affine_forward,   affine_backward, .params_size = sizeof(affine_params)};
-static const tshi_op activated_op = {"linear_forward", linear_rules + 1, linear_shape,
-                                     affine_forward,   affine_backward,  .params_size = sizeof(affine_params)};
+static const tshi_op linear_op = {"linear_forward",
+                                  linear_rules,
+                                  linear_shape,
+                                  affine_forward,
+                                  affine_backward,
+                                  .backward_rest = affine_backward_rest,
+                                  .params_size = sizeof(affine_params)};
+static const tshi_op activated_op = {"linear_forward",
+                                     linear_rules + 1,
+                                     linear_shape,
+                                     affine_forward,
+                                     affine_backward,
+                                     .backward_rest = affine_backward_rest,
+                                     .params_size = sizeof(affine_params)};
 
 tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want) {
     const tshi_op *op = f == TSHI_IDENTITY ? &linear_op : &activated_op;

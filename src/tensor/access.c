@@ -185,7 +185,7 @@ static tsh_status check_claim(const tsh_tensor *tensor, int a, tsh_layout layout
     if (!tshi_layout_exists(layout)) {
         return tshi_fail(TSH_ERR_ARGUMENT, "tensor_claim: %d is no kind of layout", (int)layout.kind);
     }
-    if (tensor->node >= 0) {
+    if (tensor->computed) {
         return tshi_fail(TSH_ERR_STATE, "tensor_claim: %s was made by a tape, whose layouts are not claims",
                          tsh_tensor_describe(tensor, text, sizeof text));
     }
@@ -298,30 +298,4 @@ double tsh_tensor_item(const tsh_tensor *tensor) {
     device->ops->copy.to_host(device, sizeof value, there, &value);
     device->ops->memory.release(device, there);
     return device->ops->check(device) == TSH_OK ? value : NAN;
-}
-
-tsh_status tsh_tensor_require_grad(tsh_tensor *tensor) {
-    char text[160];
-    if (!tensor) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_require_grad: tensor is NULL");
-    if (tensor->node >= 0) {
-        return tshi_fail(TSH_ERR_STATE, "tensor_require_grad: %s was made by a tape; a leaf is wanted",
-                         tsh_tensor_describe(tensor, text, sizeof text));
-    }
-    tsh_status status = tshi_check_computes(tensor->mesh->device, tensor->dtype, "tensor_require_grad: the tensor");
-    if (status == TSH_OK) tensor->requires_grad = true;
-    return status;
-}
-
-tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor) {
-    if (tensor && tensor->kept_grad) return tensor->kept_grad;
-    if (!tensor || !tensor->grad || tensor->grad_stale) return NULL;
-    if (tensor->grad_unsummed && tensor->schedule->settle(tensor->schedule) != TSH_OK) return NULL;
-    return tensor->grad_stale ? NULL : tensor->grad;
-}
-
-void tsh_tensor_zero_grad(tsh_tensor *tensor) {
-    if (!tensor) return;
-    if (tensor->grad) tensor->grad_stale = true;
-    tsh_tensor_release(tensor->kept_grad);
-    tensor->kept_grad = NULL;
 }

@@ -16,7 +16,6 @@ static tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tsh
     tensor->numel = numel;
     tensor->mesh = mesh;
     memcpy(tensor->layout, layout, sizeof tensor->layout);
-    tensor->node = -1;
     return tensor;
 }
 
@@ -106,8 +105,7 @@ tsh_tensor *tsh_tensor_retain(tsh_tensor *tensor) {
 
 void tsh_tensor_release(tsh_tensor *tensor) {
     if (!tensor || --tensor->references > 0) return;
-    tsh_tensor_release(tensor->grad);
-    tsh_tensor_release(tensor->kept_grad);
+    if (tensor->gradient) tensor->gradient_free(tensor);
     storage_release(tensor->storage);
     tshi_pool_give(&tensor->mesh->device->tensors, tensor);
 }

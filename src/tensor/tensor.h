@@ -13,16 +13,6 @@ typedef struct tshi_storage {
     int references;
 } tshi_storage;
 
-/* What sums gradients of leaves over the ranks of one axis later than backward would: src/train has it, and
- * autograd/tape.h says how backward hands the leaves' gradients over. */
-typedef struct tshi_schedule {
-    const struct tshi_schedule_ops *ops;
-    /* Wait for the sums under way. Not TSH_OK, with words: the gradients are not to be had. */
-    tsh_status (*settle)(struct tshi_schedule *schedule);
-    int axis;
-    double weight; /* of a loss in the objective */
-} tshi_schedule;
-
 struct tsh_tensor {
     int references;
     tsh_dtype dtype;
@@ -33,20 +23,9 @@ struct tsh_tensor {
     tshi_storage *storage; /* NULL once backward has freed it */
     size_t offset;         /* bytes into the storage */
 
-    /* The gradient's bookkeeping; autograd writes these. */
-    bool requires_grad;
-    bool retain_grad;   /* of an intermediate, past backward */
-    bool grad_stale;    /* grad is memory to reuse, its values are not to be read */
-    bool grad_unsummed; /* the schedule has not summed it yet */
-    tsh_tensor *grad;
-    tsh_tensor *kept_grad;   /* with retain_grad: the sum over the backwards of this step, which `grad` starts anew */
-    tshi_schedule *schedule; /* sums this leaf's gradient, or that of the leaf that this tensor is a copy of */
-    int place;               /* the leaf's, in the schedule */
-    uint64_t generation;     /* of the tape's step that `node` and `moves` belong to */
-    int node;                /* index of the node that made it, -1 for a leaf */
-    tsh_tensor *moves;       /* first of the transitions made of it in this step */
-    tsh_tensor *next_move;
-    int move_axis; /* along which this tensor was made from another */
+    bool computed; /* a recorded call made it in this step: it is no leaf, and its layouts are not claims */
+    struct tshi_gradient *gradient;            /* what autograd keeps for it (autograd/gradient.h), or NULL */
+    void (*gradient_free)(tsh_tensor *tensor); /* frees that together with the tensor */
 };
 
 /* --- what is asked of a tensor ------------------------------------------------------------------------------------ */

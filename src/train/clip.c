@@ -57,7 +57,7 @@ tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, double *nor
                          max_norm);
     }
     tsh_status status = check_meshes(list);
-    for (int i = 0; i < list->count && status == TSH_OK; i++) status = tshi_gradient_settle(list->items[i].tensor);
+    for (int i = 0; i < list->count && status == TSH_OK; i++) status = tshi_gradient_wait(list->items[i].tensor);
     if (status != TSH_OK || list->count == 0) return status;
     sum_local_squares(list);
     status = sum_over_mesh(list, list->items[0].tensor->mesh);

@@ -1,78 +1,83 @@
-/* The schedule of gradient sums from the inside. */
+/* Data parallelism from the inside: a gradient sink whose sums run in buckets. */
 #ifndef TSHI_DATA_PARALLEL_H
 #define TSHI_DATA_PARALLEL_H
 
 #include "layers/layers.h"
 #include "tshard/train.h"
 
-/* One parameter's place: where its gradient lies. */
-typedef struct tshi_place {
+/* Where the gradient of one parameter lies. */
+typedef struct tshi_bucket_slot {
     tsh_tensor *parameter;
     tsh_tensor *whole;   /* view of the bucket, laid out as the parameter: its gradient */
-    tsh_tensor *term;    /* the same memory, LOCAL along the axis: this rank's term of it */
-    tsh_tensor *surplus; /* where ranks but the first put gradients that are the same on all of them: the sum has the
-                          * first one's */
+    tsh_tensor *term;    /* the same memory, LOCAL along the axis: this rank's term of the gradient */
+    tsh_tensor *surplus; /* on ranks but the first, gradients that are the same on all ranks are added here and dropped:
+                          * the sum has the first rank's */
     int64_t start;       /* elements into the bucket */
     int bucket;
-    int uses;                /* nodes of this backward that may still add to it */
-    struct tshi_place *next; /* in the bucket */
-} tshi_place;
+    bool unsummed;                 /* the gradient is this rank's term of a sum that has not been made yet */
+    struct tshi_bucket_slot *next; /* in the bucket */
+} tshi_bucket_slot;
 
-/* Gradients one after another, then a mark for each: not zero in the sum when any rank has had one. */
+/* Gradients one after another, then a flag for each: nonzero in the sum where any rank has a gradient. */
 typedef struct tshi_bucket {
     tsh_dtype dtype;
     int64_t gradients; /* elements */
-    int count;         /* of places */
-    int left;          /* places that still have uses */
-    int absent;        /* places for which this rank had no gradient in this sum */
-    tshi_place *first, *last;
-    tsh_tensor *memory, *marks; /* marks: a view of its end */
+    int count;         /* of slots */
+    int incomplete;    /* slots that this backward may still add to */
+    int absent;        /* slots for which this rank has no gradient in the sum */
+    tshi_bucket_slot *first, *last;
+    tsh_tensor *memory, *flags; /* flags: a view of the end of memory */
     tsh_work *work;
 } tshi_bucket;
 
-typedef enum tshi_stage {
-    TSHI_NO_SUMS,
-    TSHI_BACKWARD,
-    TSHI_UNDER_WAY, /* sums are started, nobody has waited for them */
-    TSHI_BROKEN     /* by a failure: gradients are not to be had until the next backward */
-} tshi_stage;
+typedef enum tshi_sums_state {
+    TSHI_SUMS_IDLE,
+    TSHI_SUMS_IN_BACKWARD,
+    TSHI_SUMS_STARTED, /* all sums are started and not waited for */
+    TSHI_SUMS_FAILED   /* there are no gradients until the next backward */
+} tshi_sums_state;
 
 struct tsh_data_parallel {
-    tshi_schedule schedule; /* first: what autograd knows */
-    tsh_world *world;
-    tsh_tape *tape; /* NULL once that is destroyed */
+    tshi_gradient_sink sink; /* first: what autograd knows */
+    tsh_tape *tape;          /* NULL once that is destroyed */
     const tsh_mesh *mesh;
     tsh_group *parent, *group; /* the axis', and one of the same ranks for the sums */
     bool average, sync;
-    tshi_stage stage;
+    tshi_sums_state state;
     size_t bucket_bytes, first_bucket_bytes;
-    tshi_place *places;
+    tshi_bucket_slot *slots;
     tshi_bucket *buckets;
     int count, bucket_count;
-    int started, tested; /* buckets of this backward whose sum has been started; seen done */
-    void *marks;         /* host memory for any bucket's */
+    int started, tested; /* buckets of this backward whose sum is started; is known to be done */
+    void *flags;         /* host memory for any bucket's */
 };
 
-/* Share out the places over buckets, in order. */
-void tshi_buckets_share_out(tsh_data_parallel *dp);
-/* Have those that fit lie in symmetric memory, where the group's sums gain from it and all ranks have the same ones at
- * the same places there; else none. Collective over dp->parent there. */
-tsh_status tshi_buckets_place(tsh_data_parallel *dp);
-/* Give the buckets memory, where they have none. */
+static inline const tsh_allocator *tshi_data_parallel_allocator(const tsh_data_parallel *dp) {
+    return &dp->mesh->device->allocator;
+}
+
+/* Assigns the slots to buckets, in order. */
+void tshi_buckets_assign(tsh_data_parallel *dp);
+/* Puts the buckets that fit into symmetric memory, where the group's sums gain from it and all ranks have the same
+ * buckets at the same offsets there; otherwise none. Collective over dp->parent there. */
+tsh_status tshi_buckets_make_symmetric(tsh_data_parallel *dp);
+/* Gives memory to the buckets that have none. */
 tsh_status tshi_buckets_create(tsh_data_parallel *dp);
 void tshi_buckets_destroy(tsh_data_parallel *dp);
 
-/* The gradient becomes this rank's term of a sum: what is there already is the same on all ranks, and the first keeps
+/* The slot's gradient becomes this rank's term of a sum: what it holds is the same on all ranks, and the first keeps
  * it. */
-void tshi_place_open(const tsh_data_parallel *dp, tshi_place *place);
-/* Start the bucket's sum over the group. */
+void tshi_slot_open(const tsh_data_parallel *dp, tshi_bucket_slot *slot);
+/* Starts the bucket's sum over the group. */
 tsh_status tshi_bucket_start(tsh_data_parallel *dp, tshi_bucket *bucket);
-/* Wait for all buckets, and where all are well, let the parameters have their gradients. */
+/* Waits for all sums; where all have gone well, the parameters have their gradients. */
 tsh_status tshi_buckets_wait(tsh_data_parallel *dp);
-/* No gradients. Waits for work that is under way. */
-void tshi_buckets_forget(tsh_data_parallel *dp);
+/* Makes all gradients stale; waits for sums that are under way. */
+void tshi_buckets_drop(tsh_data_parallel *dp);
 
-/* What the tape calls. */
-extern const tshi_schedule_ops tshi_data_parallel_ops;
+/* Waits for the sums, or says why there are none. */
+tsh_status tshi_data_parallel_wait(tsh_data_parallel *dp);
+
+extern const tshi_gradient_sink_ops tshi_data_parallel_sink;
 
 #endif

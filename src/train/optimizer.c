@@ -11,11 +11,6 @@ tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, co
     return tshi_fail(TSH_ERR_ARGUMENT, "%s: weight_decay %g is not in [0, inf)", what, weight_decay);
 }
 
-tsh_status tshi_gradient_settle(const tsh_tensor *parameter) {
-    bool open = parameter->grad_unsummed && !parameter->grad_stale;
-    return open ? parameter->schedule->settle(parameter->schedule) : TSH_OK;
-}
-
 static tsh_status fill_slot(tshi_optimizer_slot *slot, tsh_tensor *parameter, int states) {
     tsh_status status = tshi_check_computes(parameter->mesh->device, parameter->dtype, "an optimizer's parameter");
     if (status != TSH_OK) return status;
@@ -31,15 +26,17 @@ static tsh_status fill_slot(tshi_optimizer_slot *slot, tsh_tensor *parameter, in
 tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states, double lr,
                                  tsh_optimizer **out) {
     *out = NULL;
-    tsh_optimizer *optimizer = tshi_calloc(&list->world->allocator, 1, sizeof *optimizer);
+    tsh_optimizer *optimizer = tshi_calloc(&tsh_world_device(list->world)->allocator, 1, sizeof *optimizer);
     if (!optimizer) return TSH_ERR_MEMORY;
     optimizer->kind = kind;
     optimizer->world = list->world;
     optimizer->lr = lr;
     tsh_status status = TSH_OK;
     if (list->count > 0) {
-        optimizer->slots = tshi_calloc(&list->world->allocator, (size_t)list->count, sizeof *optimizer->slots);
-        optimizer->updates = tshi_calloc(&list->world->allocator, (size_t)list->count, sizeof *optimizer->updates);
+        optimizer->slots =
+            tshi_calloc(&tsh_world_device(list->world)->allocator, (size_t)list->count, sizeof *optimizer->slots);
+        optimizer->updates =
+            tshi_calloc(&tsh_world_device(list->world)->allocator, (size_t)list->count, sizeof *optimizer->updates);
         status = optimizer->slots && optimizer->updates ? TSH_OK : TSH_ERR_MEMORY;
     }
     for (int i = 0; i < list->count && status == TSH_OK; i++) {
@@ -56,7 +53,7 @@ tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_para
 
 void tsh_optimizer_destroy(tsh_optimizer *optimizer) {
     if (!optimizer) return;
-    const tsh_allocator *allocator = &optimizer->world->allocator;
+    const tsh_allocator *allocator = &tsh_world_device(optimizer->world)->allocator;
     for (int i = 0; i < optimizer->count; i++) {
         tsh_tensor_release(optimizer->slots[i].parameter);
         for (int s = 0; s < TSHI_MAX_STATES; s++) tsh_tensor_release(optimizer->slots[i].state[s]);
@@ -75,7 +72,7 @@ static tshi_update update_of(const tshi_optimizer_slot *slot, const tsh_tensor *
 tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
     if (!optimizer) return tshi_fail(TSH_ERR_ARGUMENT, "optimizer_step: an optimizer is required");
     for (int i = 0; i < optimizer->count; i++) {
-        tsh_status status = tshi_gradient_settle(optimizer->slots[i].parameter);
+        tsh_status status = tshi_gradient_wait(optimizer->slots[i].parameter);
         if (status != TSH_OK) return status;
     }
     /* Neighbours of one dtype that have taken as many steps go together. */

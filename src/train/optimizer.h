@@ -36,8 +36,6 @@ struct tsh_optimizer {
 /* An optimizer over the list's tensors with `states` zeroed tensors for each; the caller fills in the configuration. */
 tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states, double lr,
                                  tsh_optimizer **out);
-/* Wait for the sum of the parameter's gradient, if it has one that a schedule is to sum. */
-tsh_status tshi_gradient_settle(const tsh_tensor *parameter);
 /* What all optimizers ask of their arguments. */
 tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, const void *config, double lr,
                                 double weight_decay);

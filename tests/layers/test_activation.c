@@ -139,8 +139,8 @@ static void open_way(tshi_rank *r, const variant *v, sizes s, tsh_activation f, 
     for (int i = 0; i < PARAMETERS; i++) {
         tsh_tensor *p = parameter(w, i);
         if (!p) continue;
-        p->requires_grad = wants >> i & 1;
-        if (p->requires_grad) tshi_check_ok(r, tsh_tensor_require_grad(p));
+        tshi_gradient_of(p)->required = wants >> i & 1;
+        if (tshi_requires_grad(p)) tshi_check_ok(r, tsh_tensor_require_grad(p));
     }
 }
 
@@ -162,7 +162,7 @@ static void run_way(tshi_rank *r, tsh_tape *tape, way *w, tsh_tensor *dy) {
     if (!tshi_check(r, w->y, "%s", tsh_tape_message(tape))) return;
     w->stats[0] = tsh_group_stats(g);
     tsh_backward_config config = {.gradient = dy, .retain_graph = true};
-    for (int i = 0; i < 2 && w->y->requires_grad; i++) tshi_check_ok(r, tsh_backward_with(tape, w->y, &config));
+    for (int i = 0; i < 2 && tshi_requires_grad(w->y); i++) tshi_check_ok(r, tsh_backward_with(tape, w->y, &config));
     w->stats[1] = tsh_group_stats(g);
 }
 
@@ -203,7 +203,7 @@ static void check_one(tshi_rank *r, tsh_tape *tape, const variant *v, sizes s, c
     run_way(r, tape, &behind, dy);
     if (!r->failed) {
         compare(r, v->name, in.y, behind.y, apart);
-        tshi_check(r, in.y->requires_grad == behind.y->requires_grad, "%s: leads to a gradient?", v->name);
+        tshi_check(r, tshi_requires_grad(in.y) == tshi_requires_grad(behind.y), "%s: leads to a gradient?", v->name);
         for (int i = 0; i < 2; i++) {
             tshi_check(r, same_calls(&in.stats[i], &behind.stats[i]), "%s: other collectives", v->name);
         }

@@ -2,8 +2,8 @@
 #ifndef TSHI_TEST_TENSORS_H
 #define TSHI_TEST_TENSORS_H
 
+#include "autograd/gradient.h"
 #include "support/ranks.h"
-#include "tensor/tensor.h"
 
 /* A whole number in [-8, 8], by seed and place: sums of their products are exact in any order. */
 double tshi_test_integer(int seed, int64_t i);

@@ -1,5 +1,6 @@
 /* Tensors: creation, sharing, claims, access, wrong use. */
 #include "support/mesh_view.h"
+#include "tshard/autograd.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

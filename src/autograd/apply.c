@@ -1,0 +1,46 @@
+/* One call of an operation, from its inputs as they come to a recorded output. */
+#include "autograd/apply.h"
+#include "autograd/rules.h"
+#include "autograd/transition.h"
+
+#include <string.h>
+
+/* Brings an input to the layouts that the rows want; a leaf first along the axis of its sink, whose slot belongs to the
+ * leaf's own LOCAL copy alone. */
+static tsh_tensor *bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout need[TSH_MAX_AXES]) {
+    int axis = tshi_gradient_sink_axis(x);
+    if (axis >= 0 && need[axis].kind == TSH_KIND_LOCAL) x = tshi_transit(tape, x, axis, TSH_LOCAL, false);
+    return x ? tshi_bring(tape, what, x, need, true, false) : NULL;
+}
+
+/* The output, which nothing uses yet, in the layout that the call wants. */
+static tsh_tensor *bring_output(const tshi_node *call, tsh_tensor *y) {
+    tsh_layout layout[TSH_MAX_AXES];
+    if (!y || !call->want || call->want->axis < 0) return y;
+    memcpy(layout, y->layout, sizeof layout);
+    layout[call->want->axis] = call->want->out;
+    return tshi_bring(call->tape, call->op->name, y, layout, true, true);
+}
+
+tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tshi_node *proto) {
+    tshi_node call = *proto;
+    tsh_dtype dtype = TSH_FLOAT32;
+    tshi_shape shape = {0};
+    tshi_rule_rows rows = {0};
+    if (!tshi_tape_ready(tape, call.op->name, call.inputs, call.in)) return NULL;
+    call.tape = tape;
+    call.in = tshi_tape_copy(tape, proto->in, (size_t)call.inputs, sizeof *call.in);
+    tsh_status status = call.in ? tshi_check_dim(&call) : TSH_ERR_MEMORY;
+    if (status == TSH_OK) status = call.op->shape(&call, &dtype, &shape);
+    if (status == TSH_OK) status = tshi_rules_choose(&call, &(tshi_output){dtype, &shape}, &rows);
+    if (status == TSH_OK) status = tshi_shape_resolve(call.in[0]->mesh, &shape, rows.out);
+    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, call.op->name);
+    for (int i = 0; i < call.inputs; i++) {
+        tsh_layout need[TSH_MAX_AXES];
+        tshi_rules_need(&call, &rows, i, need);
+        call.in[i] = bring(tape, call.op->name, call.in[i], need);
+        if (!call.in[i]) return NULL;
+    }
+    tsh_tensor *y = tshi_tape_run(&call, dtype, &shape, rows.out, call.op->views ? call.in[0] : NULL);
+    return bring_output(&call, y);
+}

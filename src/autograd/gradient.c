@@ -1,0 +1,178 @@
+/* The gradients of tensors: their state, their memory, and the public calls about them. */
+#include "autograd/gradient.h"
+
+/* --- the state of a tensor ---------------------------------------------------------------------------------------- */
+
+static void gradient_free(tsh_tensor *tensor) {
+    tsh_tensor_release(tensor->gradient->value);
+    tsh_tensor_release(tensor->gradient->kept);
+    tshi_pool_give(&tensor->mesh->device->gradients, tensor->gradient);
+    tensor->gradient = NULL;
+}
+
+tshi_gradient *tshi_gradient_of(tsh_tensor *tensor) {
+    tsh_device *device = tensor->mesh->device;
+    if (tensor->gradient) return tensor->gradient;
+    tensor->gradient = tshi_pool_take(&device->gradients, &device->allocator, sizeof *tensor->gradient);
+    if (tensor->gradient) tensor->gradient_free = gradient_free;
+    return tensor->gradient;
+}
+
+void tshi_gradient_release_value(tshi_gradient *gradient) {
+    tsh_tensor_release(gradient->value);
+    gradient->value = NULL;
+}
+
+void tshi_gradient_end_step(tsh_tensor *tensor) {
+    tshi_gradient *g = tensor->gradient;
+    tensor->computed = false;
+    if (!g) return;
+    g->moved = NULL;
+    g->sink = NULL;
+    if (!g->kept) return;
+    tsh_tensor_release(g->value);
+    g->value = g->kept;
+    g->stale = false;
+    g->kept = NULL;
+}
+
+/* --- memory ------------------------------------------------------------------------------------------------------- */
+
+tsh_status tshi_gradient_new(const tsh_tensor *x, tsh_tensor **out) {
+    tsh_layout layout[TSH_MAX_AXES];
+    tshi_gradient_layout(x, layout);
+    return tshi_tensor_new(x->mesh, x->dtype, &x->shape, layout, out);
+}
+
+tsh_status tshi_gradient_view(const tsh_tensor *x, const tsh_tensor *values, tsh_tensor **out) {
+    tsh_layout layout[TSH_MAX_AXES];
+    tshi_gradient_layout(x, layout);
+    return tshi_tensor_view(values, &x->shape, layout, 0, out);
+}
+
+/* An adopted gradient shares its memory: before it is written, x's gradient moves to memory of its own, with its
+ * elements unless they are stale. */
+static tsh_status make_writable(const tsh_tensor *x) {
+    tshi_gradient *g = x->gradient;
+    tsh_tensor *old = g->value, *fresh = NULL;
+    tsh_device *device = x->mesh->device;
+    if (old && old->storage->references == 1) return TSH_OK;
+    tsh_status status = tshi_gradient_new(x, &fresh);
+    if (status != TSH_OK) return status;
+    g->stale = !old || g->stale;
+    if (!g->stale) device->ops->copy.within(device, tsh_tensor_local_nbytes(fresh), tshi_data(old), tshi_data(fresh));
+    tsh_tensor_release(old);
+    g->value = fresh;
+    return TSH_OK;
+}
+
+/* A retained gradient of a copy is summed apart first. */
+static bool goes_to_sink(const tsh_tensor *x) {
+    const tshi_gradient *g = x->gradient;
+    return g->sink && !(x->computed && g->retained);
+}
+
+static tsh_tensor *sink_memory(const tsh_tensor *x, double *beta) {
+    tshi_gradient *g = x->gradient;
+    tsh_tensor *memory = g->sink->ops->memory(g->sink, g->slot, x->computed, beta);
+    if (!x->computed) return memory;
+    if (memory && g->value != memory) {
+        tsh_tensor_release(g->value);
+        g->value = tsh_tensor_retain(memory);
+    }
+    g->stale = false;
+    return memory;
+}
+
+/* --- for the backward of operations ------------------------------------------------------------------------------- */
+
+bool tshi_wants_grad(const tshi_node *call, int i) {
+    return i < call->inputs && tshi_requires_grad(call->in[i]);
+}
+
+tsh_tensor *tshi_grad_beta(const tshi_node *call, int i, double *beta) {
+    const tsh_tensor *x = call->in[i];
+    tshi_gradient *g = x->gradient;
+    if (goes_to_sink(x)) return sink_memory(x, beta);
+    if (make_writable(x) != TSH_OK) return NULL;
+    *beta = g->stale ? 0 : 1;
+    g->stale = false;
+    return g->value;
+}
+
+tsh_tensor *tshi_grad(const tshi_node *call, int i) {
+    double beta;
+    tsh_tensor *grad = tshi_grad_beta(call, i, &beta);
+    if (grad && beta == 0)
+        grad->mesh->device->ops->copy.zero(grad->mesh->device, tsh_tensor_local_nbytes(grad), tshi_data(grad));
+    return grad;
+}
+
+tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient) {
+    const tsh_tensor *x = call->in[i];
+    tshi_gradient *g = x->gradient;
+    tsh_device *device = x->mesh->device;
+    bool first = !g->value || g->stale;
+    /* A leaf's gradient outlives the step, in memory of its own. */
+    if (first && x->computed && !goes_to_sink(x)) {
+        tsh_tensor *view;
+        tsh_status status = tshi_gradient_view(x, gradient, &view);
+        if (status != TSH_OK) return status;
+        tsh_tensor_release(g->value);
+        g->value = view;
+        g->stale = false;
+        return TSH_OK;
+    }
+    double beta;
+    tsh_tensor *grad = tshi_grad_beta(call, i, &beta);
+    if (!grad) return TSH_ERR_MEMORY;
+    device->ops->elementwise.axpby(device, x->dtype, x->numel, 1, tshi_data(gradient), beta, tshi_data(grad),
+                                   tshi_data(grad));
+    return TSH_OK;
+}
+
+/* --- the public calls --------------------------------------------------------------------------------------------- */
+
+tsh_status tsh_tensor_require_grad(tsh_tensor *tensor) {
+    char text[160];
+    if (!tensor) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_require_grad: tensor is NULL");
+    if (tensor->computed) {
+        return tshi_fail(TSH_ERR_STATE, "tensor_require_grad: %s was made by a tape; a leaf is wanted",
+                         tsh_tensor_describe(tensor, text, sizeof text));
+    }
+    tsh_status status = tshi_check_computes(tensor->mesh->device, tensor->dtype, "tensor_require_grad: the tensor");
+    if (status != TSH_OK) return status;
+    tshi_gradient *g = tshi_gradient_of(tensor);
+    if (!g) return TSH_ERR_MEMORY;
+    g->required = true;
+    return TSH_OK;
+}
+
+tsh_status tsh_tensor_retain_grad(tsh_tensor *tensor) {
+    if (!tensor || !tshi_requires_grad(tensor)) {
+        return tshi_fail(TSH_ERR_STATE, "tensor_retain_grad: a tensor that leads to a gradient is wanted");
+    }
+    tensor->gradient->retained = true;
+    return TSH_OK;
+}
+
+tsh_status tshi_gradient_wait(const tsh_tensor *leaf) {
+    const tshi_gradient *g = leaf->gradient;
+    if (!g || !g->sink || leaf->computed || !g->value || g->stale) return TSH_OK;
+    return g->sink->ops->wait(g->sink, g->slot);
+}
+
+tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor) {
+    const tshi_gradient *g = tensor ? tensor->gradient : NULL;
+    if (g && g->kept) return g->kept;
+    if (!g || !g->value || g->stale || tshi_gradient_wait(tensor) != TSH_OK) return NULL;
+    return g->stale ? NULL : g->value;
+}
+
+void tsh_tensor_zero_grad(tsh_tensor *tensor) {
+    tshi_gradient *g = tensor ? tensor->gradient : NULL;
+    if (!g) return;
+    g->stale = true;
+    tsh_tensor_release(g->kept);
+    g->kept = NULL;
+}

@@ -1,0 +1,98 @@
+/* Gradients: what autograd keeps for a tensor, the memory that backward adds to, and sinks, which sum gradients of
+ * leaves over ranks in their own time. */
+#ifndef TSHI_GRADIENT_H
+#define TSHI_GRADIENT_H
+
+#include "autograd/op.h"
+
+typedef struct tshi_gradient_sink tshi_gradient_sink;
+
+/* What autograd keeps for a tensor: made when a gradient is asked of it, a call that made it is recorded, or it takes a
+ * transition; freed with the tensor. */
+typedef struct tshi_gradient {
+    bool required; /* the tensor is, or comes from, a leaf that wants a gradient */
+    bool retained; /* of an intermediate tensor: kept past backward */
+    bool stale;    /* `value` is memory to reuse, its elements are not to be read */
+    tsh_tensor *value;
+    tsh_tensor *kept; /* with `retained`: the sum over the backwards of this step, each of which starts `value` anew */
+    int uses;         /* calls of the running backward that may still add to `value` */
+    tshi_gradient_sink *sink; /* sums the gradient of this leaf, or of the leaf that this tensor is a copy of */
+    int slot;                 /* the leaf's number in the sink */
+    uint64_t generation;      /* the tape's step that the fields below belong to */
+    int node;                 /* index of the call that made the tensor, where tsh_tensor.computed */
+    tsh_tensor *moved;        /* first of the transitions made of the tensor in this step */
+    tsh_tensor *next_moved;   /* next in the list that this tensor is in */
+    int moved_axis;           /* along which this tensor was made from the one whose list it is in */
+} tshi_gradient;
+
+/* The tensor's, made if there is none; NULL with the message set. */
+tshi_gradient *tshi_gradient_of(tsh_tensor *tensor);
+static inline bool tshi_requires_grad(const tsh_tensor *tensor) {
+    return tensor->gradient && tensor->gradient->required;
+}
+/* The step is over: a tensor that outlives it becomes a leaf. */
+void tshi_gradient_end_step(tsh_tensor *tensor);
+
+/* --- for the backward of operations ------------------------------------------------------------------------------- */
+
+/* Input i exists and wants a gradient. */
+bool tshi_wants_grad(const tshi_node *call, int i);
+/* The output's gradient; its memory is passed on or overwritten only through tshi_grad_adopt. */
+static inline tsh_tensor *tshi_grad_out(const tshi_node *call) {
+    return call->out->gradient->value;
+}
+/* Input i's gradient to add to, zeroed when it is asked for the first time; NULL with the message set. */
+tsh_tensor *tshi_grad(const tshi_node *call, int i);
+/* Input i's gradient for kernels that can start a sum: *beta is 0 the first time (the memory is not zeroed), then 1. */
+tsh_tensor *tshi_grad_beta(const tshi_node *call, int i, double *beta);
+/* Adds `gradient`, of in[i]'s shape, to input i's, or shares its memory where input i has none yet. */
+tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient);
+
+/* --- for the engine ----------------------------------------------------------------------------------------------- */
+
+/* A gradient of x: memory of its own, not zeroed. */
+tsh_status tshi_gradient_new(const tsh_tensor *x, tsh_tensor **out);
+/* A gradient of x in the memory of `values`. */
+tsh_status tshi_gradient_view(const tsh_tensor *x, const tsh_tensor *values, tsh_tensor **out);
+void tshi_gradient_release_value(tshi_gradient *gradient);
+
+/* --- sinks -------------------------------------------------------------------------------------------------------- */
+
+/* A tape has one sink at most. Leaves that are REPLICATED along the sink's axis and used with data that differs along it
+ * may have a slot in the sink each; their gradients and those of their LOCAL copies go to memory of the sink, which
+ * sums them over the axis while backward goes on, or later. */
+typedef struct tshi_gradient_sink_ops {
+    /* Called before the first call of a backward from `loss`. The gradients that this backward may add to are those of
+     * the slots whose leaf has uses > 0. */
+    tsh_status (*begin)(tshi_gradient_sink *sink, const tsh_tensor *loss);
+    /* Returns the memory to add the gradient of the slot's leaf to, with *beta as tshi_grad_beta has it; NULL with the
+     * message set. term: what is added is this rank's term of the sum; otherwise it is the same on all ranks. */
+    tsh_tensor *(*memory)(tshi_gradient_sink *sink, int slot, bool term, double *beta);
+    /* No call of this backward adds to the gradient of the slot's leaf any more. */
+    void (*complete)(tshi_gradient_sink *sink, int slot);
+    /* Called after each call of the backward: starts the sums that are complete and moves those under way on. */
+    tsh_status (*advance)(tshi_gradient_sink *sink);
+    /* Called after the last call of a backward that returned `status`; what it returns is the backward's status. */
+    tsh_status (*end)(tshi_gradient_sink *sink, tsh_status status);
+    /* Waits until the gradient of the slot's leaf is summed. Not TSH_OK: the sum has failed, or was not started. */
+    tsh_status (*wait)(tshi_gradient_sink *sink, int slot);
+    /* The step has failed and is over: the gradients of all slots become stale. */
+    void (*drop)(tshi_gradient_sink *sink);
+    /* The tape is destroyed; the sink lives on. */
+    void (*detach)(tshi_gradient_sink *sink);
+} tshi_gradient_sink_ops;
+
+struct tshi_gradient_sink {
+    const tshi_gradient_sink_ops *ops;
+    int axis;      /* of the leaves' mesh */
+    double weight; /* of a loss in the objective: what its gradient starts with */
+};
+
+/* Waits until the leaf's gradient, if it has one, is summed by its sink. */
+tsh_status tshi_gradient_wait(const tsh_tensor *leaf);
+/* The axis along which a sink sums the gradient of this leaf, or of the leaf that the tensor is a copy of; -1: none. */
+static inline int tshi_gradient_sink_axis(const tsh_tensor *tensor) {
+    return tensor->gradient && tensor->gradient->sink ? tensor->gradient->sink->axis : -1;
+}
+
+#endif

@@ -1,0 +1,29 @@
+/* Layout rules: from the layouts of a call's inputs to a row of its operation's rules for each axis. */
+#ifndef TSHI_RULES_H
+#define TSHI_RULES_H
+
+#include "autograd/op.h"
+
+/* A row for each axis; `bound` is the dim that the row's BATCH, ANY or OTHER stands for. */
+typedef struct tshi_rule_rows {
+    const tshi_rule *row[TSH_MAX_AXES];
+    int bound[TSH_MAX_AXES];
+    tsh_layout out[TSH_MAX_AXES]; /* the output's layouts */
+} tshi_rule_rows;
+
+/* The output of a call as its shape rule describes it. */
+typedef struct tshi_output {
+    tsh_dtype dtype;
+    const tshi_shape *shape;
+} tshi_output;
+
+/* Chooses the rows of all axes together. Tensors that are split stay split: where inputs are SHARD along an axis, rows
+ * that take one of them as it is come first, then rows that split the work otherwise, and last rows that gather all of
+ * them, which would repeat the same arithmetic on every rank. Among those the row wins whose transitions send the fewest
+ * bytes, forward and backward, a sum that is left open counting as its all-reduce; the first on ties.
+ * TSH_ERR_LAYOUT, naming all layouts, where an axis has no row. */
+tsh_status tshi_rules_choose(const tshi_node *call, const tshi_output *out, tshi_rule_rows *rows);
+/* The layouts that the rows want of input i. */
+void tshi_rules_need(const tshi_node *call, const tshi_rule_rows *rows, int i, tsh_layout need[TSH_MAX_AXES]);
+
+#endif

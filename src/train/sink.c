@@ -1,0 +1,108 @@
+/* What a backward does with the sink of data parallelism: gradients into buckets, sums started as buckets fill. */
+#include "train/data_parallel.h"
+
+static tsh_data_parallel *of(tshi_gradient_sink *sink) {
+    return (tsh_data_parallel *)sink;
+}
+
+static tsh_status check_loss(const tsh_data_parallel *dp, const tsh_tensor *loss) {
+    char text[160];
+    if (!dp->average) return TSH_OK;
+    if (loss->mesh == dp->mesh && loss->layout[dp->sink.axis].kind == TSH_KIND_LOCAL) return TSH_OK;
+    return tshi_fail(TSH_ERR_LAYOUT,
+                     "gradients averaged over axis %s want a LOCAL loss on each of its ranks, this one is %s (without "
+                     "tsh_data_parallel_config.average gradients are sums)",
+                     dp->mesh->axis[dp->sink.axis].name, tsh_tensor_describe(loss, text, sizeof text));
+}
+
+/* Gradients that no call of this backward adds to are complete from the start. */
+static void count_incomplete(tsh_data_parallel *dp) {
+    for (int b = 0; b < dp->bucket_count; b++) dp->buckets[b].incomplete = 0;
+    for (int i = 0; i < dp->count; i++) {
+        tshi_bucket_slot *slot = &dp->slots[i];
+        dp->buckets[slot->bucket].incomplete += slot->parameter->gradient->uses > 0;
+    }
+}
+
+static tsh_status begin(tshi_gradient_sink *sink, const tsh_tensor *loss) {
+    tsh_data_parallel *dp = of(sink);
+    tsh_status status = check_loss(dp, loss);
+    if (dp->state == TSHI_SUMS_FAILED) tshi_buckets_drop(dp);
+    if (status == TSH_OK && dp->state == TSHI_SUMS_STARTED) status = tshi_data_parallel_wait(dp);
+    if (status != TSH_OK) return status;
+    count_incomplete(dp);
+    dp->state = TSHI_SUMS_IN_BACKWARD;
+    dp->started = dp->tested = 0;
+    return TSH_OK;
+}
+
+static tsh_tensor *memory(tshi_gradient_sink *sink, int number, bool term, double *beta) {
+    tsh_data_parallel *dp = of(sink);
+    tshi_bucket_slot *slot = &dp->slots[number];
+    tsh_tensor *p = slot->parameter;
+    tshi_slot_open(dp, slot);
+    if (!term && tsh_group_rank(dp->group) != 0) {
+        *beta = slot->surplus ? 1 : 0;
+        if (!slot->surplus) tshi_tensor_new(p->mesh, p->dtype, &p->shape, p->layout, &slot->surplus);
+        return slot->surplus;
+    }
+    *beta = p->gradient->stale ? 0 : 1;
+    p->gradient->stale = false;
+    return term ? slot->term : slot->whole;
+}
+
+static void complete(tshi_gradient_sink *sink, int slot) {
+    of(sink)->buckets[of(sink)->slots[slot].bucket].incomplete--;
+}
+
+/* In one order on all ranks, whichever bucket is complete first. */
+static tsh_status start_complete(tsh_data_parallel *dp) {
+    tsh_status status = TSH_OK;
+    while (status == TSH_OK && dp->started < dp->bucket_count && dp->buckets[dp->started].incomplete == 0) {
+        status = tshi_bucket_start(dp, &dp->buckets[dp->started++]);
+    }
+    return status;
+}
+
+/* Asynchronous calls progress only inside library calls: tsh_work_test is one. */
+static tsh_status advance(tshi_gradient_sink *sink) {
+    tsh_data_parallel *dp = of(sink);
+    bool done = true;
+    if (!dp->sync) return TSH_OK;
+    tsh_status status = start_complete(dp);
+    while (status == TSH_OK && done && dp->tested < dp->started) {
+        tsh_work *work = dp->buckets[dp->tested].work;
+        if (work) status = tsh_work_test(work, &done);
+        if (done) dp->tested++;
+    }
+    return status;
+}
+
+static tsh_status end(tshi_gradient_sink *sink, tsh_status status) {
+    tsh_data_parallel *dp = of(sink);
+    if (status == TSH_OK && dp->sync) status = start_complete(dp);
+    dp->state = status != TSH_OK ? TSHI_SUMS_FAILED : dp->sync ? TSHI_SUMS_STARTED : TSHI_SUMS_IDLE;
+    return status;
+}
+
+static tsh_status wait(tshi_gradient_sink *sink, int slot) {
+    return of(sink)->slots[slot].unsummed ? tshi_data_parallel_wait(of(sink)) : TSH_OK;
+}
+
+static void drop(tshi_gradient_sink *sink) {
+    tshi_buckets_drop(of(sink));
+    of(sink)->state = TSHI_SUMS_IDLE;
+}
+
+static void detach(tshi_gradient_sink *sink) {
+    of(sink)->tape = NULL;
+}
+
+const tshi_gradient_sink_ops tshi_data_parallel_sink = {.begin = begin,
+                                                        .memory = memory,
+                                                        .complete = complete,
+                                                        .advance = advance,
+                                                        .end = end,
+                                                        .wait = wait,
+                                                        .drop = drop,
+                                                        .detach = detach};
