@@ -72,7 +72,7 @@ static tsh_status check_target(const tsh_tensor *logits, const tsh_tensor *targe
     const tshi_shape *l = &logits->shape, *t = &target->shape;
     bool fits = t->ndim == l->ndim - 1;
     for (int d = 0; fits && d < t->ndim; d++) fits = t->global[d] == l->global[d];
-    if (!fits) return tshi_check_fails(logits, target, "logits [..., classes] and target [...] wanted");
+    if (!fits) return tshi_check_fails(logits, target, "[..., classes] and [...] wanted");
     if (target->dtype == TSH_INT64) return TSH_OK;
     return tshi_fail(TSH_ERR_DTYPE, "the target is %s, int64 wanted", tsh_dtype_name(target->dtype));
 }

@@ -237,7 +237,7 @@ static const mistake mistakes[] = {
     {"embedding_past_the_end", embedding_past_the_end, TSH_ERR_RANGE, {"id 13 at index 1", "[0, 13)"}},
     {"embedding_before_the_start", embedding_before_the_start, TSH_ERR_RANGE, {"id -1 at index 0", "[0, 13)"}},
     {"target_past_the_end", target_past_the_end, TSH_ERR_RANGE, {"target 3 at index 1", "[0, 3)"}},
-    {"targets_too_few", targets_too_few, TSH_ERR_SHAPE, {"cross_entropy: logits are float32 [3,2]", "int64 [2]"}},
+    {"targets_too_few", targets_too_few, TSH_ERR_SHAPE, {"cross_entropy: float32 [3,2]", "int64 [2]"}},
     {"smoothing_too_much", smoothing_too_much, TSH_ERR_ARGUMENT, {"cross_entropy: ", "label_smoothing 2"}},
     {"nothing_added", nothing_added, TSH_ERR_ARGUMENT, {"add: ", "input 1 is NULL"}},
     {"nothing_to_add_to", nothing_to_add_to, TSH_ERR_ARGUMENT, {"add: ", "input 0 is NULL"}},
