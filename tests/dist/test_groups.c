@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The sum of the group's world ranks, by way of the group. */
+/* True when an all-reduce of the world ranks over the group has the wanted sum. */
 static bool sums_to(tshi_rank *r, tsh_group *group, int64_t wanted) {
     tsh_tensor *x = tshi_test_vector(r, TSH_INT64, 1);
     if (!x) return false;
@@ -143,7 +143,7 @@ static void groups_of_some(tshi_rank *r, void *arg) {
         tshi_try_all(r, backwards, TSH_FLOAT32, 1000);
     }
     if (alone) sums_to(r, alone, 2);
-    /* Members leave at different times; the memory is not used again too early. */
+    /* Members destroy the group at different times; its memory is not used again before the last of them. */
     for (int i = 0; i < 50 && !r->failed; i++) {
         tshi_check_ok(r, tsh_group_create(r->world, (int[]){1, 2, 3}, 3, &late));
         if (late) sums_to(r, late, 6);
@@ -170,7 +170,7 @@ static void groups_free_their_memory(tshi_rank *r, void *arg) {
         tshi_check_ok(r, tsh_barrier(tsh_mesh_group(mesh, "a")));
         tsh_mesh_destroy(mesh);
     }
-    /* All have destroyed theirs; what is retired goes with the next group. */
+    /* All ranks have destroyed their group; retired memory is freed with the next group. */
     tsh_group *group = NULL;
     tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
     tshi_check_ok(r, tsh_group_create(r->world, (int[]){0, 1}, 2, &group));
@@ -230,7 +230,7 @@ static void counts(tshi_rank *r, void *arg) {
         tshi_check_ok(r, tsh_all_to_all(group, other, NULL, whole, NULL));
         tshi_check_ok(r, tsh_barrier(group));
     }
-    /* A call that fails is none. */
+    /* A call that fails is not counted. */
     tshi_check_status(r, tsh_broadcast(group, whole, -1), TSH_ERR_RANGE, "");
     tsh_communication_stats stats = tsh_group_stats(group);
     uint64_t sent = bytes / p * (p - 1);
@@ -269,7 +269,7 @@ Test(groups, collectives_ask_for_no_memory, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, no_allocation, NULL));
 }
 
-/* What the queries say is what the calls do. */
+/* The queries answer true exactly where the calls succeed. */
 static void supports(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);

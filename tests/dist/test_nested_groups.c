@@ -1,4 +1,4 @@
-/* Groups inside groups, by colour, many alive at once; collectives on lists; the known answers that they have. */
+/* Groups inside groups, by color, many alive at once; collectives on lists, against known answers. */
 #include "support/collectives.h"
 #include "tensor/tensor.h"
 
@@ -24,7 +24,7 @@ static void expect(tshi_rank *r, const tsh_tensor *x, int n, const int64_t *want
     }
 }
 
-/* The odd ranks, backwards, and of those the last two. */
+/* A group of the odd ranks in descending order, and within it a group of its last two. */
 static void inside(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *odd = NULL, *pair = NULL;
@@ -44,7 +44,7 @@ static void inside(tshi_rank *r, void *arg) {
     }
     tsh_group_destroy(pair);
     if (odd) {
-        /* Wrong on one rank, different on two; the parent stays usable. */
+        /* Arguments that are wrong on one rank, or differ on two; the parent stays usable. */
         tsh_status status = tsh_group_create_in(odd, (int[]){0, r->rank == 1 ? 3 : 1}, 2, &pair);
         tshi_check_status(r, status, r->rank == 1 ? TSH_ERR_RANGE : TSH_ERR_PEER, "rank 3 in a group of 3");
         status = tsh_group_create_in(odd, (int[]){0, r->rank == 1 ? 1 : 2}, 2, &pair);
@@ -62,7 +62,7 @@ Test(nested, groups_in_groups) {
     cr_assert_str_empty(tshi_test_run(6, inside, NULL));
 }
 
-/* Colours 0, 1, none; keys turn the order round. */
+/* Colors 0, 1 and none; keys reverse the order. */
 static void split(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = NULL, *again = NULL;
@@ -148,7 +148,7 @@ static void four_ranks(tshi_rank *r, void *arg) {
     for (int i = 0; i < 4; i++) expect(r, outs[i], 2, (int64_t[]){2 * me + 8 * i, 1 + 2 * me + 8 * i});
     tshi_check_ok(r, tsh_all_gather_list(group, outs, ins[0]));
     for (int i = 0; i < 4; i++) expect(r, outs[i], 2, (int64_t[]){8 * i, 8 * i + 1});
-    /* One that is missing, on one rank. */
+    /* A list that lacks a tensor on one rank. */
     tsh_tensor *kept = outs[2];
     if (me == 1) outs[2] = NULL;
     tsh_status status = tsh_all_gather_list(group, outs, ins[0]);
@@ -159,7 +159,7 @@ static void four_ranks(tshi_rank *r, void *arg) {
     tshi_check_status(r, status, me == 1 ? TSH_ERR_ARGUMENT : TSH_ERR_PEER, "all_gather: outs is NULL");
     tsh_work_release(work);
     outs[2] = kept;
-    /* The caller's lists and tensors may go while it is under way: it has its own. */
+    /* The caller may free its lists and release its tensors while the call is under way: the work holds its own. */
     tsh_tensor *fresh[4], *lost[4];
     for (int i = 0; i < 4; i++) lost[i] = tsh_tensor_retain(fresh[i] = numbers(r, 2, 99));
     tshi_check_ok(r, tsh_all_gather_list_async(group, lost, ins[1], &work));

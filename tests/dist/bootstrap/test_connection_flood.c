@@ -1,7 +1,7 @@
-/* Connections without end where ranks meet: the job comes together, and the rank that listens stays small.
+/* Connections without end during a rendezvous: the ranks find each other, and the listening rank stays small.
  *
- * TSHARD_TEST_FLOOD=1000000 makes it as many before the last rank comes (a few thousand otherwise) and prints what it
- * cost; they go on until the ranks have met. */
+ * TSHARD_TEST_FLOOD=1000000 makes as many connections before the last rank comes (a few thousand otherwise) and prints
+ * what they cost; they continue until the rendezvous has ended. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -26,7 +26,7 @@
 #define RANKS  3
 #define FLOODS 2
 #define HELD   200 /* connections that each keeps open */
-/* What the listening rank may have beyond itself: places for strangers and ranks, and a few of its own. */
+/* Descriptors that the listening rank may have: for unknown connections, for ranks, and a few of its own. */
 #define DESCRIPTORS 120
 #define GROWTH      4096 /* KiB */
 
@@ -38,7 +38,8 @@ typedef struct flood {
     atomic_int done, listener; /* the process of rank 0 */
     atomic_int descriptors;
     atomic_long memory, memory_before; /* KiB */
-    double late, began;                /* seconds from the last rank's coming to its world; of the flood before */
+    double late,
+        began; /* seconds from the start of the last rank until it has its world; seconds of the flood before */
 } flood;
 
 static double now(void) {
@@ -83,10 +84,10 @@ static void look(flood *f) {
     if (kib > atomic_load(&f->memory)) atomic_store(&f->memory, kib);
 }
 
-/* --- strangers ---------------------------------------------------------------------------------------------------- */
+/* --- connections that are no ranks -------------------------------------------------------------------------------- */
 
-/* From another address each time: one has not ports enough. Nothing lingers when it is closed. */
-static int tcp_stranger(int port, long number) {
+/* Connects from another address each time, because one address has too few ports. Closing leaves nothing behind. */
+static int tcp_connection(int port, long number) {
     const struct linger none = {.l_onoff = 1};
     struct sockaddr_in from = {.sin_family = AF_INET,
                                .sin_addr.s_addr = htonl(0x7f000100u + (uint32_t)number % 50000u)};
@@ -99,7 +100,7 @@ static int tcp_stranger(int port, long number) {
     return -1;
 }
 
-static int local_stranger(const struct sockaddr_un *address, socklen_t length) {
+static int local_connection(const struct sockaddr_un *address, socklen_t length) {
     int fd = tshi_unix_socket();
     if (fd >= 0 && connect(fd, (const void *)address, length) == 0) return fd;
     if (fd >= 0) close(fd);
@@ -134,7 +135,8 @@ static void misbehave(int fd, long way) {
     (void)!send(fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* Until the ranks have met; of each the last HELD stay open, of every third none. */
+/* Connects until the rendezvous has ended. The last HELD connections of each kind stay open, none of every third
+ * kind. */
 static void pour(tshi_rank *r, flood *f) {
     int held[HELD];
     tsh_world_config config = {0};
@@ -144,7 +146,7 @@ static void pour(tshi_rank *r, flood *f) {
     if (!tshi_check_ok(r, tshi_settings_read(&config, &settings))) return;
     socklen_t length = tshi_unix_address(&settings, &address);
     for (long i = 0; !atomic_load(&f->done); i++) {
-        int fd = f->port ? tcp_stranger(f->port, i) : local_stranger(&address, length);
+        int fd = f->port ? tcp_connection(f->port, i) : local_connection(&address, length);
         if (fd < 0) {
             nap(0.0005);
             continue;

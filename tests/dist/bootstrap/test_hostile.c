@@ -1,4 +1,4 @@
-/* Strangers at the meeting's door: garbage, half a greeting, silence, crowds. The job goes on. */
+/* Unknown connections to a rendezvous: garbage, half a greeting, silence, crowds. The job continues. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -36,8 +36,8 @@ static place make_place(void) {
     return p;
 }
 
-/* Connected, or -1; waits until somebody listens. */
-static int stranger(int port, bool wait) {
+/* A connection, or -1; with `wait` it waits until a rank listens. */
+static int connect_to(int port, bool wait) {
     struct sockaddr_in to = {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     for (int tries = 0; tries < (wait ? 300 : 1); tries++) {
@@ -56,7 +56,7 @@ static size_t greeting(unsigned char out[TSHI_WIRE_MOST]) {
     return tshi_wire_write(TSHI_HELLO, &hello, &seal, out);
 }
 
-/* One of the ways to misbehave; the connection stays open unless it is said to hang up. */
+/* Misbehaves in one of several ways; the connection stays open unless the case closes it. */
 static void misbehave(int fd, int way) {
     unsigned char bytes[4096];
     size_t size = greeting(bytes);
@@ -92,15 +92,15 @@ static bool join(tshi_rank *r, const place *p) {
     return true;
 }
 
-/* Rank 2 first comes as many strangers, most of whom stay. */
-static void strangers(tshi_rank *r, void *arg) {
+/* Rank 2 first makes many connections that are no ranks, and leaves most of them open. */
+static void unknown_connections(tshi_rank *r, void *arg) {
     enum { CROWD = 400 };
     const place *p = arg;
     if (r->rank == 2) {
         int fds[CROWD];
         for (int i = 0; i < CROWD; i++) {
-            fds[i] = stranger(p->port, i == 0);
-            if (!tshi_check(r, fds[i] >= 0, "a stranger cannot even connect")) return;
+            fds[i] = connect_to(p->port, i == 0);
+            if (!tshi_check(r, fds[i] >= 0, "a connection is refused")) return;
             misbehave(fds[i], i % WAYS);
             if (i % 3 == 0) close(fds[i]);
         }
@@ -108,10 +108,10 @@ static void strangers(tshi_rank *r, void *arg) {
     join(r, p);
 }
 
-Test(hostile, strangers_do_no_harm, .timeout = 120) {
+Test(hostile, unknown_connections_do_no_harm, .timeout = 120) {
     place p = make_place();
     tshi_test_options options = {.ranks = 3, .bare = true};
-    cr_assert_str_empty(tshi_test_run_with(&options, strangers, &p, NULL, NULL));
+    cr_assert_str_empty(tshi_test_run_with(&options, unknown_connections, &p, NULL, NULL));
 }
 
 /* Shared by all ranks. */
@@ -121,13 +121,13 @@ typedef struct siege {
     atomic_int over;
 } siege;
 
-/* Rank 3 connects again and again until the others have met; rank 2 comes when it has been at it for a while, and more
- * have come than have a place. */
+/* Rank 3 connects again and again until its peers have their world; rank 2 comes after a while, when there are more
+ * connections than the listener keeps. */
 static void flood(tshi_rank *r, void *arg) {
     siege *s = arg;
     if (r->rank == 3) {
         while (!atomic_load(&s->over)) {
-            int fd = stranger(s->place.port, false);
+            int fd = connect_to(s->place.port, false);
             if (fd >= 0) misbehave(fd, (int)(atomic_fetch_add(&s->made, 1) % WAYS));
             if (fd >= 0) close(fd);
         }
@@ -149,7 +149,7 @@ Test(hostile, flood, .timeout = 120) {
     munmap(s, sizeof *s);
 }
 
-/* What listens at the place is something else: it says nothing, or something else. Then rank 0 comes. */
+/* Another program listens at the address: it sends nothing, or something else. Then rank 0 comes. */
 static void false_host(tshi_rank *r, void *arg) {
     const place *p = arg;
     if (r->rank == 0) {
@@ -179,14 +179,14 @@ Test(hostile, something_else_listens_first, .timeout = 120) {
 
 /* --- deaths ------------------------------------------------------------------------------------------------------- */
 
-/* Shared by all ranks: rank 2, which would complete the world, comes when rank 1 has given the sign. */
+/* Shared by all ranks: rank 2, which would complete the world, comes when rank 1 has set the flag. */
 typedef struct death {
     place place;
-    bool stays; /* the connection of the one that dies is kept open by another process */
+    bool stays; /* another process keeps the connection of the dying rank open */
     atomic_int joined, sign;
 } death;
 
-/* What the one that is to die says once it waits for the others: it has joined. */
+/* The log line of the rank that is to die when it waits for its peers: it has joined by then. */
 static void take_joined(void *user, tsh_log_level level, const char *line) {
     death *d = user;
     (void)level;
@@ -217,8 +217,8 @@ static void end(pid_t pid) {
     waitpid(pid, NULL, 0);
 }
 
-/* A rank that has joined and dies before all are there may be replaced, whether or not its end shows: where another
- * process has its connection open, rank 2 is not let go with the one that died. */
+/* A rank that has joined and dies before all ranks are there may be replaced, even where its death does not show: when
+ * another process has its connection open, rank 2 does not get a world with the dead rank. */
 static void dies_while_waiting(tshi_rank *r, void *arg) {
     death *d = arg;
     if (r->rank == 1) {
@@ -253,7 +253,7 @@ Test(hostile, a_rank_dies_and_its_connection_stays, .timeout = 120) {
 
 /* --- replays ------------------------------------------------------------------------------------------------------ */
 
-/* All that comes until the other end hangs up or has said nothing for a while; how much that is. */
+/* Reads until the peer closes the connection or sends nothing for a while; returns the number of bytes. */
 static size_t take_all(int fd, unsigned char *out, size_t room) {
     const struct timeval patience = {.tv_sec = 5};
     size_t used = 0;
@@ -270,7 +270,7 @@ static bool take_challenge(int fd, tshi_frame *out) {
     return tshi_wire_read(TSHI_CHALLENGE, bytes, TSHI_WIRE_HEAD + (size_t)body, NULL, out);
 }
 
-/* Where the one that has written itself into the file listens, or 0. */
+/* The port of the rank that has written itself into the file, or 0. */
 static int port_in_file(const char *path) {
     unsigned char bytes[1024];
     tshi_frame leader = {.port = 0};
@@ -283,8 +283,7 @@ static int port_in_file(const char *path) {
     return leader.port;
 }
 
-/* Rank 1 first comes as a stranger that has overheard a good greeting, of a connection that is gone, and sends it again.
- */
+/* Rank 1 first replays a good greeting of a connection that is closed, as a program that has overheard it would. */
 static void replay(tshi_rank *r, void *arg) {
     const char *text = arg;
     tsh_world_config config = {.init_method = text, .heap_bytes = HEAP};
@@ -300,15 +299,15 @@ static void replay(tshi_rank *r, void *arg) {
     tshi_frame first, second, hello = {.version = {TSH_VERSION_MAJOR, TSH_VERSION_MINOR}, .rank = -1, .size = 2};
     unsigned char bytes[TSHI_WIRE_MOST], came[4096];
     if (!tshi_check_ok(r, tshi_settings_read(&config, &settings))) return;
-    int port = port_in_file(text + strlen("file://")), fd = stranger(port, true);
-    if (!tshi_check(r, port > 0 && fd >= 0 && take_challenge(fd, &first), "nobody leads")) return;
+    int port = port_in_file(text + strlen("file://")), fd = connect_to(port, true);
+    if (!tshi_check(r, port > 0 && fd >= 0 && take_challenge(fd, &first), "no rank leads")) return;
     hello.process.number = (uint32_t)getpid();
     tshi_seal seal = {settings.key, first.nonce};
     size_t size = tshi_wire_write(TSHI_HELLO, &hello, &seal, bytes);
     shutdown(fd, SHUT_RDWR);
     close(fd);
-    fd = stranger(port, true);
-    if (!tshi_check(r, fd >= 0 && take_challenge(fd, &second), "nobody leads any more")) return;
+    fd = connect_to(port, true);
+    if (!tshi_check(r, fd >= 0 && take_challenge(fd, &second), "no rank leads any more")) return;
     tshi_check(r, memcmp(first.nonce, second.nonce, sizeof first.nonce) != 0, "one nonce for two connections");
     tshi_check(r, !memcmp(first.leader, second.leader, sizeof first.leader), "the leader has changed");
     tshi_check(r, send(fd, bytes, size, MSG_NOSIGNAL) == (ssize_t)size, "cannot send");
@@ -356,7 +355,7 @@ Test(hostile, noise_at_a_multicast_address, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_with(&options, noisy_crowd, &p, NULL, NULL));
 }
 
-/* Who sits on a file's lock is waited for, but not for ever. */
+/* A process that keeps the file locked is waited for, but not for ever. */
 static void locked_file(tshi_rank *r, void *arg) {
     const char *path = arg;
     char text[128];
@@ -367,7 +366,7 @@ static void locked_file(tshi_rank *r, void *arg) {
     tshi_check_status(r, tsh_world_init(&config, &world), TSH_ERR_TIMEOUT, "locked");
 }
 
-Test(hostile, file_that_somebody_keeps_locked, .timeout = 120) {
+Test(hostile, file_that_stays_locked, .timeout = 120) {
     char path[64];
     snprintf(path, sizeof path, "/tmp/tshard-test-lock-%d", (int)getpid());
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);

@@ -1,4 +1,4 @@
-/* The variables of each launcher, as it sets them. */
+/* The variables of each launcher, with the values that it sets. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A fresh environment of "A=1 B=2". */
+/* Replaces the environment by "A=1 B=2". */
 static tsh_status settings_of(const char *variables, tshi_settings *out) {
     static const tsh_world_config config = {.heap_bytes = 4096, .blas_threads = 1};
     char text[1024], *next = NULL;
@@ -23,7 +23,7 @@ static tsh_status settings_of(const char *variables, tshi_settings *out) {
     return tshi_settings_read(&config, out);
 }
 
-Test(launchers, say_who_is_who, .timeout = 120) {
+Test(launchers, variables_say_rank_and_size, .timeout = 120) {
     static const struct {
         const char *variables;
         int rank, size, local_rank, local_size;
@@ -45,9 +45,9 @@ Test(launchers, say_who_is_who, .timeout = 120) {
         {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_NNODES=2 SLURM_JOB_NODELIST=b,a", 0, 2, 0, 2, "b"},
         {"PMIX_RANK=5 PMIX_NAMESPACE=slurm.pmix.77.0 SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_LOCALID=1", 5, 8, 1, 8,
          "127.0.0.1"},
-        /* Who names the rank outright comes before who implies it. */
+        /* A launcher that sets RANK comes before one from whose variables the rank follows. */
         {"RANK=1 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1", 1, 2, 1, 2, "127.0.0.1"},
-        /* A batch script, not a step: one process. */
+        /* A batch script is no step: it is one process. */
         {"SLURM_PROCID=0 SLURM_JOB_ID=77", 0, 1, 0, 1, "127.0.0.1"},
         {"SLURM_PROCID=0 SLURM_NTASKS=1 MASTER_ADDR=here", 0, 1, 0, 1, "here"},
     };
@@ -62,7 +62,7 @@ Test(launchers, say_who_is_who, .timeout = 120) {
     }
 }
 
-Test(launchers, jobs_are_told_apart, .timeout = 120) {
+Test(launchers, jobs_have_different_names, .timeout = 120) {
     tshi_settings a, b;
     static const char *const pairs[][2] = {
         {"RANK=0 WORLD_SIZE=2 TSHARD_TOKEN=x", "RANK=0 WORLD_SIZE=2 TSHARD_TOKEN=y"},
@@ -80,7 +80,7 @@ Test(launchers, jobs_are_told_apart, .timeout = 120) {
         cr_assert_eq(settings_of(pairs[i][0], &b), TSH_OK);
         cr_assert_eq(memcmp(a.key, b.key, sizeof a.key), 0, "%s", pairs[i][0]);
     }
-    /* Ranks of one job are of one job. */
+    /* Ranks of one job have one job name. */
     cr_assert_eq(settings_of("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1", &a), TSH_OK);
     cr_assert_eq(settings_of("RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1", &b), TSH_OK);
     cr_assert_eq(memcmp(a.key, b.key, sizeof a.key), 0);

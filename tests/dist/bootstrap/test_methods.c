@@ -1,4 +1,4 @@
-/* How ranks meet: each method, at each small number of ranks, alone and beside others. */
+/* The methods of rendezvous, at each small number of ranks, alone and beside other jobs. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -29,7 +29,7 @@
 #define MANY 512
 #endif
 
-/* Below the ports that the system gives out, and another for each use. */
+/* A port below those that the system assigns, another one for each use. */
 static int next_port(void) {
     static unsigned used;
     return 10000 + (int)(((unsigned)getpid() * 17u + used++ * 3u) % 20000u);
@@ -81,7 +81,7 @@ static void write_method(const method *m, char out[128]) {
     }
 }
 
-/* What a rank of a bare run is told: the method, and its rank only where none is given out. */
+/* The variables of a rank without a launcher: the method, and its rank unless the method assigns ranks. */
 static tsh_status init(tshi_rank *r, const char *text, bool automatic) {
     tsh_world_config config = {.init_method = text, .heap_bytes = HEAP};
     if (automatic) unsetenv("RANK");
@@ -94,7 +94,7 @@ static void check_world(tshi_rank *r, int size) {
     tshi_check(r, tsh_world_size(r->world) == size, "size %d", tsh_world_size(r->world));
     tshi_check(r, tsh_world_local_rank(r->world) == tsh_world_rank(r->world), "local rank");
     tshi_check(r, tsh_world_node_count(r->world) == 1 && !tsh_world_uses_rdma(r->world), "nodes");
-    /* Every rank adds its own bit: all are there, and each once. */
+    /* Every rank adds a bit of its own: the sum shows that each rank is there once. */
     tsh_tensor *bits = tshi_test_vector(r, TSH_INT64, 1);
     if (!bits) return;
     int64_t *bit = tsh_tensor_data(bits);
@@ -107,7 +107,7 @@ static void check_world(tshi_rank *r, int size) {
 static void by_method(tshi_rank *r, void *arg) {
     const char *text = arg;
     bool automatic = strstr(text, "file") || strstr(text, "239.") || strstr(text, "[ff15:");
-    /* Twice, one after the other, at the same place. */
+    /* Two rendezvous, one after the other, at one address or file. */
     for (int i = 0; i < 2; i++) {
         if (!tshi_check_ok(r, init(r, text, automatic))) return;
         check_world(r, r->size);
@@ -116,7 +116,7 @@ static void by_method(tshi_rank *r, void *arg) {
     }
 }
 
-Test(meet, every_method, .timeout = 120) {
+Test(methods, every_method, .timeout = 120) {
     for (size_t i = 0; i < METHODS; i++) {
         if (methods[i].ipv6 && !have_ipv6()) {
             cr_log_warn("%s is left out: no IPv6 here\n", methods[i].format);
@@ -133,7 +133,7 @@ Test(meet, every_method, .timeout = 120) {
     }
 }
 
-/* Two jobs at one place, told apart by their names alone. */
+/* Two jobs at one address or file, which differ by their names alone. */
 static void of_two_jobs(tshi_rank *r, void *arg) {
     const char *text = arg;
     bool automatic = strstr(text, "file") || strstr(text, "239.");
@@ -159,7 +159,7 @@ static void of_two_jobs(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(meet, two_jobs_at_one_place, .timeout = 120) {
+Test(methods, two_jobs_at_one_address, .timeout = 120) {
     for (size_t i = 0; i < METHODS; i++) {
         char text[128];
         if (methods[i].ipv6) continue;
@@ -170,7 +170,7 @@ Test(meet, two_jobs_at_one_place, .timeout = 120) {
     }
 }
 
-/* One asks for rank 1; the others get what is left, in the order in which they were started. */
+/* One process asks for rank 1; the other processes get the remaining ranks, in the order in which they were started. */
 static void one_wants_rank_1(tshi_rank *r, void *arg) {
     tsh_world_config config = {.init_method = arg, .heap_bytes = HEAP, .world_size = 4, .rank = r->rank == 3 ? 1 : -1};
     unsetenv("RANK");
@@ -183,7 +183,7 @@ static void one_wants_rank_1(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(meet, ranks_are_given_out_in_order, .timeout = 120) {
+Test(methods, ranks_are_assigned_in_order, .timeout = 120) {
     char text[128];
     for (size_t i = 0; i < METHODS; i++) {
         if (!methods[i].automatic || methods[i].ipv6) continue;
@@ -212,7 +212,7 @@ static void wait_for_size(const char *path, bool there) {
     cr_assert_eq(stat(path, &s) == 0, there);
 }
 
-Test(meet, file_of_a_dead_job, .timeout = 120) {
+Test(methods, file_of_a_dead_job, .timeout = 120) {
     char path[64], text[128];
     file_name(path);
     snprintf(text, sizeof text, "file://%s", path);
@@ -224,7 +224,7 @@ Test(meet, file_of_a_dead_job, .timeout = 120) {
     cr_assert_eq(access(path, F_OK), 0);
     double start = tshi_now();
     for (int i = 0; i < 2; i++) {
-        if (i == 1) { /* and one that breaks off */
+        if (i == 1) { /* and a record that breaks off */
             FILE *file = fopen(path, "w");
             fputs("tSHm\1", file);
             fclose(file);
@@ -236,8 +236,8 @@ Test(meet, file_of_a_dead_job, .timeout = 120) {
     cr_assert_lt(tshi_now() - start, TSHI_SOON);
 }
 
-/* What a launcher does: the records of the dead go, those of the living and what is no rendezvous stay. */
-Test(meet, file_is_tidied, .timeout = 120) {
+/* As a launcher does: records of dead processes are removed; those of living ones, and files of others, stay. */
+Test(methods, file_is_tidied, .timeout = 120) {
     char path[64], text[128];
     file_name(path);
     snprintf(text, sizeof text, "file://%s", path);
@@ -262,19 +262,19 @@ Test(meet, file_is_tidied, .timeout = 120) {
     tshi_rendezvous_tidy("env://");
     tshi_rendezvous_tidy("file://relative");
     FILE *file = fopen(path, "w");
-    fputs("somebody's notes", file);
+    fputs("notes of another program", file);
     fclose(file);
     tshi_rendezvous_tidy(text);
     cr_assert_eq(unlink(path), 0, "a file that is no rendezvous is removed");
 }
 
-Test(meet, file_that_is_no_meeting_is_left_alone, .timeout = 120) {
+Test(methods, file_of_another_program_is_left_alone, .timeout = 120) {
     char path[64], text[128], read_back[32] = "";
     tsh_world *world = NULL;
     file_name(path);
     snprintf(text, sizeof text, "file://%s", path);
     FILE *file = fopen(path, "w");
-    fputs("somebody's notes", file);
+    fputs("notes of another program", file);
     fclose(file);
     tsh_world_config config = {.init_method = text, .world_size = 2, .heap_bytes = HEAP};
     cr_assert_eq(tsh_world_init(&config, &world), TSH_ERR_IO, "%s", tsh_error_message());
@@ -283,7 +283,7 @@ Test(meet, file_that_is_no_meeting_is_left_alone, .timeout = 120) {
     cr_assert(fgets(read_back, sizeof read_back, file));
     fclose(file);
     unlink(path);
-    cr_assert_str_eq(read_back, "somebody's notes");
+    cr_assert_str_eq(read_back, "notes of another program");
     snprintf(text, sizeof text, "file:///nowhere/%d", (int)getpid());
     cr_assert_eq(tsh_world_init(&config, &world), TSH_ERR_SYSTEM);
     cr_assert(strstr(tsh_error_message(), "opening /nowhere/"), "%s", tsh_error_message());
@@ -301,7 +301,7 @@ static void file_vanishes(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(meet, file_that_somebody_removes, .timeout = 120) {
+Test(methods, file_that_is_removed, .timeout = 120) {
     char path[64], text[128];
     file_name(path);
     snprintf(text, sizeof text, "file://%s", path);
@@ -321,7 +321,7 @@ static void expect_error(const char *text, int rank, int size, tsh_status wanted
     cr_assert_null(world);
 }
 
-Test(meet, malformed_methods, .timeout = 120) {
+Test(methods, malformed_methods, .timeout = 120) {
     static const char *const texts[] = {"tcp:",
                                         "tcp://",
                                         "tcp://host",
@@ -355,7 +355,7 @@ Test(meet, malformed_methods, .timeout = 120) {
     expect_error("tcp://no.such.host.invalid:29500", 1, 2, TSH_ERR_SYSTEM, "no address for no.such.host.invalid");
 }
 
-Test(meet, environment_and_argument_disagree, .timeout = 120) {
+Test(methods, environment_and_argument_disagree, .timeout = 120) {
     setenv("TSHARD_INIT", "tcp://127.0.0.1:4711", 1);
     expect_error("env://", 0, 2, TSH_ERR_ARGUMENT,
                  "the configuration says init_method \"env://\", the environment TSHARD_INIT=tcp://127.0.0.1:4711");
@@ -385,7 +385,7 @@ static void rank_0_is_missing(tshi_rank *r, void *arg) {
     tshi_check(r, strstr(tsh_error_message(), "found no rank 0 at "), "%s", tsh_error_message());
 }
 
-Test(meet, somebody_is_missing, .timeout = 120) {
+Test(methods, a_rank_is_missing, .timeout = 120) {
     for (size_t i = 0; i < METHODS; i++) {
         char text[128];
         if (methods[i].ipv6) continue;
@@ -415,7 +415,7 @@ typedef struct method_texts {
     char text[METHODS][128];
 } method_texts;
 
-/* By every method at once, two ranks each: rank 0 stays a moment for those that come late. */
+/* Two ranks by each method, all at once: rank 0 stays a moment for ranks that come late. */
 static void sizes_differ_by_every_method(tshi_rank *r, void *arg) {
     const method_texts *t = arg;
     int which = r->rank / 2;
@@ -426,7 +426,7 @@ static void sizes_differ_by_every_method(tshi_rank *r, void *arg) {
     sizes_differ(r, t->text[which]);
 }
 
-Test(meet, world_sizes_differ, .timeout = 120) {
+Test(methods, world_sizes_differ, .timeout = 120) {
     method_texts t;
     int n = 0;
     for (size_t i = 0; i < METHODS; i++) {
@@ -442,7 +442,7 @@ typedef struct port_case {
     atomic_int bound, over; /* the port is taken; rank 0 has given up */
 } port_case;
 
-/* A port that a connection has, at which nothing listens: it gets free soon, or never. */
+/* The port is that of a connection, and nothing listens there: it becomes free soon, or never. */
 static void port_in_use(tshi_rank *r, void *arg) {
     port_case *c = arg;
     if (r->rank == 1) {
@@ -468,7 +468,7 @@ static void port_in_use(tshi_rank *r, void *arg) {
     }
 }
 
-Test(meet, port_that_is_in_use, .timeout = 120) {
+Test(methods, port_that_is_in_use, .timeout = 120) {
     static const char *const patience[] = {"60", "0.5"};
     for (int i = 0; i < 2; i++) {
         port_case *c = tshi_test_shared(sizeof *c);
@@ -483,7 +483,7 @@ static void wrong_token(tshi_rank *r, void *arg) {
     if (r->rank == 1) {
         char token[128];
         snprintf(token, sizeof token, "%s", getenv("TSHARD_TOKEN"));
-        setenv("TSHARD_TOKEN", "somebody else's", 1);
+        setenv("TSHARD_TOKEN", "another token", 1);
         setenv("TSHARD_TIMEOUT", "0.5", 1);
         tshi_check_status(r, init(r, arg, false), TSH_ERR_TIMEOUT,
                           "another job is there: its token or its group_name is not ours");
@@ -495,7 +495,7 @@ static void wrong_token(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(meet, wrong_token, .timeout = 120) {
+Test(methods, wrong_token, .timeout = 120) {
     char text[128];
     write_method(&methods[1], text);
     tshi_test_options options = {.ranks = 2, .bare = true};
@@ -517,21 +517,21 @@ static void second_rank_0(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(meet, two_claim_one_rank, .timeout = 120) {
+Test(methods, two_claim_one_rank, .timeout = 120) {
     char text[128];
     write_method(&methods[1], text);
     tshi_test_options options = {.ranks = 3, .bare = true};
     cr_assert_str_empty(tshi_test_run_with(&options, second_rank_0, text, NULL, NULL));
 }
 
-/* Another name is another machine, as far as one can tell. */
+/* A host name of its own makes a rank look like one on another machine. */
 static void on_two_machines(tshi_rank *r, void *arg) {
     if (r->rank == 1 && (unshare(CLONE_NEWUTS) != 0 || sethostname("elsewhere", 9) != 0)) {
         *(int *)r->result = 1;
         setenv("TSHARD_TIMEOUT", "1", 1);
         return;
     }
-    setenv("TSHARD_BACKEND", "local", 1); /* where MPI is not asked to go on */
+    setenv("TSHARD_BACKEND", "local", 1); /* where MPI is not started next */
     tsh_status status = init(r, arg, false);
     if (status == TSH_ERR_TIMEOUT) return;
     tshi_check(r, status == TSH_ERR_ARGUMENT, "%s: %s", tsh_status_name(status), tsh_error_message());
@@ -539,7 +539,7 @@ static void on_two_machines(tshi_rank *r, void *arg) {
                tsh_error_message());
 }
 
-Test(meet, two_machines, .timeout = 120) {
+Test(methods, two_machines, .timeout = 120) {
     char text[128];
     int results[2] = {0};
     write_method(&methods[1], text);
@@ -558,14 +558,14 @@ static void of_many(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(meet, many_ranks, .timeout = 240) {
+Test(methods, many_ranks, .timeout = 240) {
     char tcp[128];
     write_method(&methods[1], tcp);
     char many[128];
     write_method(&methods[4], many);
     const char *const texts[] = {"env://", tcp, many};
     for (int i = 0; i < 3; i++) {
-        /* In a crowd all hear what each tells: on a busy machine a quarter is enough. */
+        /* With multicast every rank gets every message: on a busy machine a quarter of the ranks is enough. */
         int ranks = i == 2 ? MANY / 4 : MANY;
         tshi_test_options options = {.ranks = ranks, .bare = true};
         cr_assert_str_empty(tshi_test_run_with(&options, of_many, (void *)(uintptr_t)texts[i], NULL, NULL));

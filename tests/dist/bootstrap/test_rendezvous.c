@@ -1,4 +1,4 @@
-/* How a world comes about: the environment's variables, and the meeting of the ranks. */
+/* The environment's variables, and the rendezvous of ranks on one machine. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -34,7 +34,7 @@ static void clear_environment(void) {
     setenv("TSHARD_HEAP", "64M", 1);
 }
 
-/* "A=1 B=2" into the environment. */
+/* Sets the variables of "A=1 B=2". */
 static void set_variables(const char *settings) {
     char text[512], *next = NULL;
     clear_environment();
@@ -145,7 +145,7 @@ Test(rendezvous, a_world_of_one, .timeout = 120) {
     tsh_world_destroy(NULL);
 }
 
-/* The signal that a world answers does not end the process; without an answer it would. */
+/* SIGUSR1 does not end a process whose world has a handler for it; without the handler it would. */
 Test(rendezvous, a_switch_is_on_in_every_spelling, .timeout = 120) {
     static const char *const settings[] = {"TSHARD_SIGUSR1=1", "TSHARD_SIGUSR1=on", "TSHARD_SIGUSR1=yes",
                                            "TSHARD_SIGUSR1=True"};
@@ -159,7 +159,7 @@ Test(rendezvous, a_switch_is_on_in_every_spelling, .timeout = 120) {
     }
 }
 
-/* The same two ranks by the names of each launcher. */
+/* Two ranks, described by the variables of each launcher. */
 static void by_other_names(tshi_rank *r, void *arg) {
     static const char *const families[][4] = {
         {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
@@ -187,7 +187,7 @@ Test(rendezvous, every_launchers_variables, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_with(&options, by_other_names, NULL, NULL, NULL));
 }
 
-/* --- meeting ------------------------------------------------------------------------------------------------------ */
+/* --- rendezvous --------------------------------------------------------------------------------------------------- */
 
 static void wrong_size(tshi_rank *r, void *arg) {
     (void)arg;
@@ -240,7 +240,7 @@ static void two_are_rank_1(tshi_rank *r, void *arg) {
         setenv("LOCAL_RANK", "1", 1);
         tshi_nap(0.3);
         tshi_check_status(r, tsh_world_init(NULL, &world), TSH_ERR_ARGUMENT, "rank 1 is here already");
-        /* Then comes the right one. */
+        /* Then the right rank comes. */
         setenv("RANK", "2", 1);
         setenv("LOCAL_RANK", "2", 1);
     }
@@ -254,7 +254,7 @@ Test(rendezvous, two_claim_one_rank, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_with(&options, two_are_rank_1, NULL, NULL, NULL));
 }
 
-/* Waits until rank 0 listens at the job's socket, whose name the key tells; false when it never does. */
+/* Waits until rank 0 listens at the job's socket, whose name follows from the key; false when it never does. */
 static bool find_socket(struct sockaddr_un *address, socklen_t *length) {
     static const tsh_world_config config;
     tshi_settings settings;
@@ -270,8 +270,7 @@ static bool find_socket(struct sockaddr_un *address, socklen_t *length) {
     return false;
 }
 
-/* Nothing in the name says that it is a rendezvous, whose, or at which port: it is as good as random to those without
- * the key. */
+/* The name does not show that it is a rendezvous, of which user, or at which port: without the key it looks random. */
 Test(rendezvous, the_socket_has_a_name_that_tells_nothing, .timeout = 120) {
     static const char *const jobs[] = {"RANK=0 WORLD_SIZE=2", "RANK=0 WORLD_SIZE=2 MASTER_PORT=29501",
                                        "RANK=0 WORLD_SIZE=2 TSHARD_TOKEN=x"};
@@ -291,8 +290,8 @@ Test(rendezvous, the_socket_has_a_name_that_tells_nothing, .timeout = 120) {
     }
 }
 
-/* Rank 2 first comes as a stranger: says nothing, says nonsense, says half a greeting, hangs up. */
-static void strangers(tshi_rank *r, void *arg) {
+/* Rank 2 first connects and sends nothing, garbage, or half a greeting, or closes the connection. */
+static void unknown_connections(tshi_rank *r, void *arg) {
     (void)arg;
     if (r->rank == 2) {
         struct sockaddr_un address;
@@ -301,11 +300,11 @@ static void strangers(tshi_rank *r, void *arg) {
         char noise[600];
         memset(noise, 'x', sizeof noise);
         if (!tshi_check(r, find_socket(&address, &length), "rank 0 does not listen")) return;
-        /* More than are kept waiting at a time. */
+        /* More connections than the listener keeps at a time. */
         for (int i = 0; i < 40; i++) {
             fds[i] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
             bool in = connect(fds[i], (struct sockaddr *)&address, length) == 0;
-            tshi_check(r, in, "a stranger cannot even connect");
+            tshi_check(r, in, "a connection is refused");
             if (i % 3 == 1) tshi_check(r, send(fds[i], noise, sizeof noise, MSG_NOSIGNAL) > 0, "send");
             if (i % 3 == 2) close(fds[i]);
         }
@@ -316,19 +315,19 @@ static void strangers(tshi_rank *r, void *arg) {
     tsh_world_destroy(r->world);
 }
 
-Test(rendezvous, strangers_do_no_harm, .timeout = 120) {
+Test(rendezvous, unknown_connections_do_no_harm, .timeout = 120) {
     tshi_test_options options = {.ranks = 3, .bare = true};
-    cr_assert_str_empty(tshi_test_run_with(&options, strangers, NULL, NULL, NULL));
+    cr_assert_str_empty(tshi_test_run_with(&options, unknown_connections, NULL, NULL, NULL));
 }
 
-/* With another token a rank never finds the others, nor disturbs them. */
+/* A rank with another token does not find its peers, and does not disturb them. */
 static void wrong_token(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_world *world = NULL;
     if (r->rank == 1) {
         char token[128];
         snprintf(token, sizeof token, "%s", getenv("TSHARD_TOKEN"));
-        setenv("TSHARD_TOKEN", "somebody else's", 1);
+        setenv("TSHARD_TOKEN", "another token", 1);
         setenv("TSHARD_TIMEOUT", "0.5", 1);
         tshi_check_status(r, tsh_world_init(NULL, &world), TSH_ERR_TIMEOUT, "found no rank 0");
         setenv("TSHARD_TOKEN", token, 1);
@@ -367,7 +366,7 @@ Test(rendezvous, warns_of_the_missing_ranks, .timeout = 120) {
     munmap(warned, sizeof *warned);
 }
 
-/* A world after another, at the same address, without a pause. */
+/* Several worlds, one after another at one address, without a pause. */
 static void again_and_again(tshi_rank *r, void *arg) {
     (void)arg;
     for (int i = 0; i < 10; i++) {

@@ -1,5 +1,5 @@
-/* A rendezvous where system calls do what they seldom do: connections never end, a message cannot be sent or received.
- * This file's functions stand in for the system's in the library that is linked into it. */
+/* A rendezvous with rare results of system calls: connections never end, a message cannot be sent or received.
+ * Functions of this file replace those of the system in the library that is linked into it. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -16,7 +16,7 @@
 
 #define HEAP ((size_t)8 << 20)
 
-/* What goes wrong in this process. */
+/* The failures of this process. */
 static struct {
     bool endless;   /* there is always one more connection, of another user, which has hung up */
     int sends_left; /* messages with a descriptor before one fails with send_error */
@@ -63,7 +63,7 @@ static void besieged(tshi_rank *r, void *arg) {
     if (r->rank == 0) tshi_check(r, strstr(tsh_error_message(), "1/2 joined"), "%s", tsh_error_message());
 }
 
-Test(calls, connections_without_end_do_not_stop_the_clock, .timeout = 120) {
+Test(system_calls, connections_without_end_do_not_stop_the_clock, .timeout = 120) {
     char tcp[64];
     snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", 10000 + (int)((unsigned)getpid() * 23u % 20000u));
     char *const methods[] = {"env://", tcp};
@@ -73,9 +73,9 @@ Test(calls, connections_without_end_do_not_stop_the_clock, .timeout = 120) {
     }
 }
 
-/* --- messages that do not go through ------------------------------------------------------------------------------- */
+/* --- messages that do not go through ------------------------------------------------------------------------------ */
 
-/* Rank 0 can send rank 1 the memory, and not rank 2: every rank hears it, long before its deadline. */
+/* Rank 0 can send the memory to rank 1, and not to rank 2: every rank gets the error, long before its deadline. */
 static void cannot_send(tshi_rank *r, void *arg) {
     tsh_world_config config = {.heap_bytes = HEAP};
     (void)arg;
@@ -85,7 +85,7 @@ static void cannot_send(tshi_rank *r, void *arg) {
                       "rank 0 cannot send rank 2 the memory of all: Operation not permitted");
 }
 
-Test(calls, memory_that_cannot_be_sent_is_told_to_every_rank, .timeout = 120) {
+Test(system_calls, memory_that_cannot_be_sent_fails_every_rank, .timeout = 120) {
     tshi_test_options options = {.ranks = 3, .bare = true, .world_timeout = "100", .timeout = 30};
     cr_assert_str_empty(tshi_test_run_with(&options, cannot_send, NULL, NULL, NULL));
 }
@@ -99,7 +99,7 @@ static void cannot_receive(tshi_rank *r, void *arg) {
     tshi_check_status(r, status, TSH_ERR_SYSTEM, "rank 1 receiving rank 0's answer: Permission denied");
 }
 
-Test(calls, an_answer_that_cannot_be_received_says_why, .timeout = 120) {
+Test(system_calls, an_answer_that_cannot_be_received_says_why, .timeout = 120) {
     tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = "100", .timeout = 30};
     cr_assert_str_empty(tshi_test_run_with(&options, cannot_receive, NULL, NULL, NULL));
 }

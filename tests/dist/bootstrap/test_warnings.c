@@ -1,4 +1,4 @@
-/* What ranks say while they wait for others, and why they wait. */
+/* Warnings of a rendezvous: which ranks are missing, and why. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -23,25 +23,25 @@ static int port_of(int number) {
 
 /* --- warnings ----------------------------------------------------------------------------------------------------- */
 
-/* In memory that all ranks share: the last rank comes when both others have said what they wait for. */
+/* In memory that all ranks share: the last rank comes when both its peers have warned. */
 typedef struct wait_case {
     char method[128];
-    const char *to_rank_0, *to_rank_1; /* NULL: any rank may lead, and each says the one or the other */
+    const char *to_rank_0, *to_rank_1; /* NULL: any rank may lead, and each logs one of the two lines */
     atomic_int said;
 } wait_case;
 
 typedef struct listener {
     wait_case *c;
     const char *wanted;
-    bool heard;
+    bool warned;
 } listener;
 
 static void take_line(void *user, tsh_log_level level, const char *line) {
     listener *l = user;
     bool joined = !strcmp(line, "rendezvous: 2/3 joined") && level == TSH_LOG_WARNING;
     bool said = l->wanted ? strstr(line, l->wanted) != NULL : joined || strstr(line, "waits for all 3 ranks to come");
-    if (!said || l->heard) return;
-    l->heard = true;
+    if (!said || l->warned) return;
+    l->warned = true;
     atomic_fetch_add(&l->c->said, 1);
 }
 
@@ -69,7 +69,7 @@ static void waiting(tshi_rank *r, void *arg) {
     last_is_late(r, &cases[which]);
 }
 
-Test(words, which_ranks_are_missing, .timeout = 120) {
+Test(warnings, which_ranks_are_missing, .timeout = 120) {
     wait_case *cases = mmap(NULL, 3 * sizeof *cases, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert_neq(cases, MAP_FAILED);
     cases[0].to_rank_0 = "rendezvous: 2/3 joined, missing rank 2";
@@ -83,7 +83,7 @@ Test(words, which_ranks_are_missing, .timeout = 120) {
     munmap(cases, 3 * sizeof *cases);
 }
 
-/* Rank 0 is the one that is missing: every other rank says so, on the default log too. */
+/* Rank 0 is missing: every other rank warns of that, on the default log too. */
 static void without_rank_0(tshi_rank *r, void *arg) {
     tsh_world_config config = {.init_method = arg, .heap_bytes = HEAP};
     char words[64], printed[4096] = "";
@@ -98,7 +98,7 @@ static void without_rank_0(tshi_rank *r, void *arg) {
     tshi_check(r, strstr(printed, words) != NULL, "stderr has: %.300s", printed);
 }
 
-Test(words, rank_0_is_missing, .timeout = 120) {
+Test(warnings, rank_0_is_missing, .timeout = 120) {
     char tcp[64];
     snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", port_of(3));
     char *const methods[] = {"env://", tcp};
@@ -113,7 +113,7 @@ Test(words, rank_0_is_missing, .timeout = 120) {
 
 typedef struct token_case {
     char method[64];
-    const char *token, *words; /* NULL: nothing is said */
+    const char *token, *words; /* NULL: no warning */
 } token_case;
 
 static void keep_token_line(void *user, tsh_log_level level, const char *line) {
@@ -134,7 +134,7 @@ static void with_token(tshi_rank *r, void *arg) {
     tshi_check(r, as_wanted, "%s: \"%s\"", c->token, said);
 }
 
-Test(words, a_token_that_can_be_guessed, .timeout = 60) {
+Test(warnings, a_token_that_can_be_guessed, .timeout = 60) {
     static token_case cases[] = {{"", "hush", "TSHARD_TOKEN has 4 characters, which can be guessed"},
                                  {"", "0123456789abcde", "TSHARD_TOKEN has 15 characters"},
                                  {"", "0123456789abcdef", NULL},
@@ -167,7 +167,7 @@ static void few_descriptors(tshi_rank *r, void *arg) {
     }
 }
 
-Test(words, too_few_descriptors, .timeout = 120) {
+Test(warnings, too_few_descriptors, .timeout = 120) {
     char tcp[64];
     snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", port_of(2));
     char *const methods[] = {"env://", tcp};
@@ -186,7 +186,7 @@ static void ignore_line(void *user, tsh_log_level level, const char *line) {
     (void)line;
 }
 
-/* A world that is made while files are limited to so many bytes; stderr may be one. */
+/* A rendezvous while files are limited to so many bytes; stderr may be such a file. */
 static tsh_status init_limited(tshi_rank *r, tsh_world_config config, rlim_t bytes) {
     struct rlimit before, limit;
     tshi_check(r, getrlimit(RLIMIT_FSIZE, &before) == 0, "getrlimit");
@@ -199,7 +199,7 @@ static tsh_status init_limited(tshi_rank *r, tsh_world_config config, rlim_t byt
     return status;
 }
 
-/* Rank 0 may make no file as large as the memory of all: an error, not the signal that the system has for it. */
+/* Rank 0 may not make a file as large as the memory of all ranks: an error, not the system's SIGXFSZ. */
 static void small_files(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_status status = init_limited(r, (tsh_world_config){.rank = 0}, r->rank == 0 ? 1 << 20 : RLIM_INFINITY);
@@ -207,7 +207,7 @@ static void small_files(tshi_rank *r, void *arg) {
                       "bytes is more than this process may make, see ulimit -f (TSHARD_HEAP makes it smaller)");
 }
 
-Test(words, files_are_limited, .timeout = 120) {
+Test(warnings, files_are_limited, .timeout = 120) {
     tshi_test_options options = {.ranks = 2, .bare = true};
     cr_assert_str_empty(tshi_test_run_with(&options, small_files, NULL, NULL, NULL));
 }
@@ -221,7 +221,7 @@ static void no_files(tshi_rank *r, void *arg) {
     tshi_check(r, access((const char *)arg + strlen("file://"), F_OK) != 0, "an empty file is left");
 }
 
-Test(words, no_file_may_be_written, .timeout = 120) {
+Test(warnings, no_file_may_be_written, .timeout = 120) {
     char text[96];
     snprintf(text, sizeof text, "file:///tmp/tshard-test-limit-%d", (int)getpid());
     tshi_test_options options = {.ranks = 2, .bare = true};
@@ -232,7 +232,7 @@ Test(words, no_file_may_be_written, .timeout = 120) {
 
 #define MOST_MEMORY 400000 /* KiB */
 
-/* A world size that is a mistake costs the deadline, not the machine's memory. */
+/* A wrong, large world size costs the deadline, not the machine's memory. */
 static void large_world(tshi_rank *r, void *arg) {
     tsh_world_config config = {.init_method = arg, .heap_bytes = HEAP};
     struct rusage usage;
@@ -244,7 +244,7 @@ static void large_world(tshi_rank *r, void *arg) {
     tshi_check(r, usage.ru_maxrss < MOST_MEMORY, "%s took %ld KiB", config.init_method, usage.ru_maxrss);
 }
 
-Test(words, a_large_world_takes_little_memory, .timeout = 120) {
+Test(warnings, a_large_world_takes_little_memory, .timeout = 120) {
     char tcp[64], file[96], many[64];
     snprintf(tcp, sizeof tcp, "tcp://127.0.0.1:%d", port_of(4));
     snprintf(file, sizeof file, "file:///tmp/tshard-test-large-%d", (int)getpid());

@@ -1,4 +1,4 @@
-/* What ranks say while they meet: proofs against known answers, frames there and back, and everything else refused. */
+/* The wire format of a rendezvous: HMACs against known answers, frames written and read back, other frames refused. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -94,7 +94,7 @@ Test(wire, frames_there_and_back, .timeout = 120) {
     }
 }
 
-/* Each bit of a frame matters, and each byte has to be there. */
+/* A frame with one bit changed, or one byte less, is refused. */
 Test(wire, nothing_else_is_taken, .timeout = 120) {
     const tshi_frame in = example();
     unsigned char bytes[TSHI_WIRE_MOST + 1], other_key[TSHI_KEY_SIZE] = "another";
@@ -110,7 +110,7 @@ Test(wire, nothing_else_is_taken, .timeout = 120) {
     cr_assert_not(tshi_wire_read(TSHI_LEADER, bytes, size, &seal, &out));
     const tshi_seal other = {other_key, nonce}, replayed = {key, in.nonce};
     cr_assert_not(tshi_wire_read(TSHI_HELLO, bytes, size, &other, &out));
-    cr_assert_not(tshi_wire_read(TSHI_HELLO, bytes, size, &replayed, &out), "a proof answers one nonce alone");
+    cr_assert_not(tshi_wire_read(TSHI_HELLO, bytes, size, &replayed, &out), "an HMAC answers one nonce alone");
     cr_assert(tshi_wire_read(TSHI_HELLO, bytes, size, &seal, &out));
 }
 
@@ -135,7 +135,7 @@ Test(wire, rosters_there_and_back, .timeout = 120) {
     tshi_roster_free(&out.roster, &allocator);
     cr_assert_eq(tshi_wire_read_answer(bytes, size, 4, &seal, &allocator, &out), TSH_ERR_SYSTEM);
     cr_assert_eq(tshi_wire_read_answer(bytes, size - 1, 5, &seal, &allocator, &out), TSH_ERR_SYSTEM);
-    /* Proven, and still nonsense: a rank on a machine that is not in the list. */
+    /* A frame with a valid HMAC and wrong contents: a rank on a machine that is not in the list. */
     in.roster.node[2] = 2;
     size = tshi_wire_write_answer(&in, &seal, bytes);
     cr_assert_eq(tshi_wire_read_answer(bytes, size, 5, &seal, &allocator, &out), TSH_ERR_SYSTEM);

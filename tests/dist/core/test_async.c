@@ -1,5 +1,4 @@
-/* Calls that do not wait: several under way, on several groups, waited for in any order, and what goes wrong in
- * them. */
+/* Asynchronous calls: several under way, on several groups, waited for in any order, and their failures. */
 #include "dist/world.h"
 #include "support/collectives.h"
 #include "tensor/tensor.h"
@@ -28,7 +27,7 @@ static bool all_are(tshi_rank *r, const tsh_tensor *x, float wanted) {
     return true;
 }
 
-/* Sums of near and far sizes on groups of two meshes, waited for by each rank in an order of its own. */
+/* Sums of near and far sizes on groups of two meshes; each rank waits for them in an order of its own. */
 static void in_flight(tshi_rank *r, void *arg) {
     unsigned seed = *(unsigned *)arg * 7 + (unsigned)r->rank;
     tsh_mesh *mesh = NULL;
@@ -47,7 +46,7 @@ static void in_flight(tshi_rank *r, void *arg) {
             for (int k = 0; k < tsh_group_size(group); k++) wanted[i] += (float)(tsh_group_world_rank(group, k) + i);
             tshi_check_ok(r, tsh_all_reduce_async(group, tensors[i], TSH_SUM, &works[i]));
         }
-        /* A blocking call takes its turn behind those of its group, and others go on meanwhile. */
+        /* A blocking call runs after the started calls of its group, and calls of other groups progress meanwhile. */
         tshi_try_all_reduce(r, groups[round % 3], TSH_INT64, TSH_SUM, 3000);
         for (int left = FLIGHT; left > 0; left--) {
             int k = rand_r(&seed) % left;
@@ -71,7 +70,7 @@ Test(async, several_in_flight) {
     }
 }
 
-/* One rank starts, the other calls: the same collective. */
+/* One rank starts the collective, the other makes the blocking call: they match. */
 static void mixed(tshi_rank *r, void *arg) {
     (void)arg;
     for (int i = 0; i < 40; i++) {
@@ -85,7 +84,7 @@ Test(async, mixed_with_blocking_ones) {
     cr_assert_str_empty(tshi_test_run(3, mixed, NULL));
 }
 
-/* Nothing is asked of a work: the next call that waits moves it on; a release waits. */
+/* A work that is never tested progresses in the next call that waits; its release waits. */
 static void left_alone(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -104,7 +103,7 @@ static void left_alone(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &work));
     tsh_work_release(work);
     all_are(r, x, (float)(r->size * r->size));
-    /* The work holds the tensor. */
+    /* The work holds a reference to the tensor. */
     tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &work));
     tsh_tensor_release(x);
     tshi_check_ok(r, tsh_work_wait(work));
@@ -121,7 +120,7 @@ Test(async, left_alone) {
 
 /* --- what goes wrong ---------------------------------------------------------------------------------------------- */
 
-/* The second of three calls does not match, or cannot be made on one rank; the others are well. */
+/* The second of three calls does not match, or cannot be made on one rank; the first and third succeed. */
 static void one_of_three(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -162,7 +161,7 @@ Test(async, one_of_three_is_bad) {
 
 typedef struct end {
     int how;  /* 0: killed, 1: fails, 2: leaves, 3: stopped */
-    int when; /* 0: before its call, 1: having started it */
+    int when; /* 0: before its call, 1: after it has started it */
 } end;
 
 static void ends(tshi_rank *r, void *arg) {
@@ -184,16 +183,16 @@ static void ends(tshi_rank *r, void *arg) {
         tsh_status wanted = e->how == 3 ? TSH_ERR_TIMEOUT : TSH_ERR_PEER;
         tshi_check_ok(r, tsh_all_reduce_async(group, y, TSH_SUM, &b));
         tsh_status status = tsh_work_wait(b);
-        /* With three ranks one of the two that wait may hear from the other. */
+        /* With three ranks one of the two that wait may get the error through the other. */
         bool good = status == wanted || (e->how == 3 && r->size == 3 && status == TSH_ERR_PEER);
         tshi_check(r, good, "%s: %s", tsh_status_name(status), tsh_error_message());
-        /* Having posted its part and moved it, a rank may go without harm. */
+        /* A rank that has posted and moved its part may leave without harm. */
         if (e->when == 0) tshi_check(r, tsh_work_wait(a) == status, "the first call is well");
         if (e->how == 0 || e->how == 2) tshi_check_status(r, tsh_work_wait(b), TSH_ERR_PEER, "rank 1 died");
     }
     tsh_work_release(b);
     if (e->how == 1) {
-        /* What was in flight is over with the recovery, and nothing of it comes back. */
+        /* The recovery ends the calls in flight, and none of their data arrives later. */
         tsh_work *forgotten = NULL;
         if (r->rank == 0) tsh_all_reduce_async(group, y, TSH_SUM, &forgotten);
         tshi_check_ok(r, tsh_world_recover(r->world));
@@ -230,8 +229,8 @@ static void count_release(void *user, void *pointer) {
     free(pointer);
 }
 
-/* Messages that come before they are asked for, more at a time than the steady state ever has: the first receive keeps
- * all others. */
+/* Messages that arrive before their receives, more at a time than in the steady state: the first receive stores all
+ * messages before its own. */
 static void keep_some(tshi_rank *r, tsh_tensor *x) {
     tsh_group *group = tsh_world_group(r->world);
     for (int i = 0; r->rank && i < 6; i++) tshi_check_ok(r, tsh_send(group, x, 0));

@@ -1,4 +1,5 @@
-/* Every collective, dtype and reduction at several numbers of ranks, sizes and spreads, bit for bit against loops. */
+/* Every collective, dtype and reduction at several numbers of ranks, sizes and counts, bit for bit against plain
+ * loops. */
 #include "dist/backends/local/local.h"
 #include "support/collectives.h"
 
@@ -7,10 +8,9 @@
 
 /* --- the table: dtype x reduction x ranks x processes or threads x blocking or started ---------------------------- */
 
-/* Bytes on both sides of where data stops travelling in the slot (alone, and with counts before it), and around a cache
- * line. */
+/* Bytes around the largest data that fits into a slot (alone, and with counts before it), and around a cache line. */
 static const int64_t byte_sizes[] = {0, 16, 48, 64, 80, 1008, 1024, 1040, 3920, 4032, 4048, 4064, 4096, 20016};
-/* Elements that nothing divides, near and far. */
+/* Numbers of elements that no number of ranks divides, near and far. */
 static const int64_t odd_sizes[] = {0, 1, 13, 1009};
 
 typedef struct row {
@@ -22,11 +22,11 @@ typedef struct row {
 /* 5 for each of 4 float types, 7 for each of 3 integer types, 3 for each of 2 complex types. */
 #define REDUCTIONS 47
 
-/* That nothing was left out: how often each call was made. */
+/* How often each call was made, so that nothing is left out. */
 static void count_calls(tshi_rank *r, uint64_t sizes) {
     tsh_communication_stats stats = tsh_group_stats(tsh_world_group(r->world));
     const uint64_t p = (uint64_t)r->size, pairs = p > 1 ? TSH_DTYPE_COUNT * sizes : 0;
-    /* Spreads in and out of place, then lists. */
+    /* Counts in place and out of place, then lists. */
     const uint64_t spreads = 2 * TSHI_SPREAD_COUNT, lists = TSHI_SPREAD_COUNT;
     const uint64_t wanted[TSH_COLLECTIVE_COUNT] = {
         [TSH_COLLECTIVE_ALL_REDUCE] = REDUCTIONS * sizes,
@@ -99,7 +99,7 @@ Test(collectives, seven_ranks) {
 
 /* --- more of them ------------------------------------------------------------------------------------------------- */
 
-/* Ranks that run ahead of each other by a call. */
+/* Ranks are ahead of each other by one call. */
 static void many_calls(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -110,12 +110,12 @@ static void many_calls(tshi_rank *r, void *arg) {
         for (int k = 0; k < 3; k++) data[k] = i + k + r->rank;
         if (!tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM))) break;
         int64_t wanted = r->size * (i + 2) + r->size * (r->size - 1) / 2;
-        if (!tshi_check(r, data[2] == wanted, "call %lld gave %lld", (long long)i, (long long)data[2])) break;
+        if (!tshi_check(r, data[2] == wanted, "call %lld returned %lld", (long long)i, (long long)data[2])) break;
     }
     tsh_tensor_release(x);
 }
 
-/* Several huge pages of them. */
+/* Sizes of several huge pages. */
 static void large(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -127,7 +127,7 @@ static void large(tshi_rank *r, void *arg) {
     tshi_try_all_to_all(r, group, TSH_FLOAT32, n, true);
     tshi_try_gather(r, group, TSH_FLOAT32, n, TSHI_UNEVEN, false, r->size - 1);
     tshi_try_scatter(r, group, TSH_FLOAT32, n, TSHI_UNEVEN, false, r->size - 1);
-    /* On both sides of where parts are pushed rather than pulled, and parts of many tiles and of none. */
+    /* Sizes around the one from which parts are pushed rather than pulled, and parts of many tiles and of none. */
     for (int spread = 0; spread < TSHI_SPREAD_COUNT; spread++) {
         for (int64_t bytes = 524287; bytes <= 524289; bytes++) {
             tshi_try_all_gather(r, group, TSH_UINT8, bytes, (tshi_spread)spread, bytes % 2);
@@ -141,7 +141,7 @@ Test(collectives, large, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(3, large, NULL));
 }
 
-/* Bring the counter of syncs close to where it wraps: recovering agrees on the furthest that any rank has. */
+/* Bring the counter of syncs close to its largest value: recovering takes the largest of all ranks. */
 static void wraps(tshi_rank *r, void *arg) {
     (void)arg;
     tshi_local_group *lg = tsh_world_group(r->world)->state;

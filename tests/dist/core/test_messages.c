@@ -1,4 +1,4 @@
-/* Point to point: every way that a message can travel, orders, strangers and misfits. */
+/* Point to point: every way that a message can travel, orders, any sender, and messages that do not fit. */
 #include "dist/world.h"
 #include "support/ranks.h"
 #include "support/values.h"
@@ -26,7 +26,7 @@ static bool holds(tshi_rank *r, const tsh_tensor *x, int64_t salt) {
     return true;
 }
 
-/* In a letter, in a cell, in the heap, and at the borders between them. */
+/* Sizes that travel in a letter, in a cell and through the heap, and those at the limits between them. */
 static const int64_t byte_sizes[] = {0, 16, 96, 112, 2048, 4016, 4032, 4048, 100000, 3000000};
 
 static void round_trips(tshi_rank *r, void *arg) {
@@ -64,7 +64,7 @@ Test(messages, of_every_size_around_a_ring) {
     cr_assert_str_empty(tshi_test_run_threads(3, round_trips, NULL));
 }
 
-/* Blocking calls in turn: the plain way to write it. */
+/* Blocking sends and receives by turns. */
 static void ping_pong(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -90,7 +90,7 @@ Test(messages, ping_pong) {
     cr_assert_str_empty(tshi_test_run_threads(2, ping_pong, NULL));
 }
 
-/* Rank 0 waits for the last rank alone, whoever has written before; the others' messages are there afterwards. */
+/* Rank 0 receives from the last rank first, although other ranks have sent before; their messages arrive afterwards. */
 static void from_the_one_that_is_wanted(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -116,13 +116,13 @@ static void from_the_one_that_is_wanted(tshi_rank *r, void *arg) {
     tsh_tensor_release(x);
 }
 
-Test(messages, from_the_one_that_is_wanted) {
+Test(messages, from_a_named_rank) {
     cr_assert_str_empty(tshi_test_run(3, from_the_one_that_is_wanted, NULL));
     cr_assert_str_empty(tshi_test_run_threads(3, from_the_one_that_is_wanted, NULL));
 }
 
-/* Many more than the ring holds, all started by everybody for everybody, of sizes that travel in different ways, and
- * waited for in an order drawn at random: pairs stay in order. */
+/* Every rank starts many more messages to every rank than a ring holds, of sizes that travel in different ways, and
+ * waits for them in a random order: messages of a pair stay in order. */
 #define MANY 150
 
 static void many(tshi_rank *r, void *arg) {
@@ -167,7 +167,7 @@ Test(messages, any_order_of_waits) {
     }
 }
 
-/* Rank 0 takes everything from whoever it comes, and each sender's in its order. */
+/* Rank 0 receives from any rank; the messages of each sender arrive in order. */
 static void from_anybody(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -192,13 +192,13 @@ static void from_anybody(tshi_rank *r, void *arg) {
     tsh_tensor_release(x);
 }
 
-Test(messages, from_anybody) {
+Test(messages, from_any_rank) {
     cr_assert_str_empty(tshi_test_run(2, from_anybody, NULL));
     cr_assert_str_empty(tshi_test_run(4, from_anybody, NULL));
     cr_assert_str_empty(tshi_test_run_threads(4, from_anybody, NULL));
 }
 
-/* The receiver is in a collective while a large message waits for its hand, and the collective for the sender. */
+/* The receiver is in a collective that waits for the sender, while a large message waits for the receiver. */
 static void beside_collectives(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -282,7 +282,8 @@ static void wrong(tshi_rank *r, void *arg) {
 
 static void alone(tshi_rank *r, void *arg) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
-    tshi_check_status(r, tsh_recv(tsh_world_group(r->world), x, TSH_ANY_RANK, NULL), TSH_ERR_ARGUMENT, "nobody");
+    tshi_check_status(r, tsh_recv(tsh_world_group(r->world), x, TSH_ANY_RANK, NULL), TSH_ERR_ARGUMENT,
+                      "a receive from any rank in a world of one");
     tsh_tensor_release(x);
     (void)arg;
 }
@@ -292,8 +293,8 @@ Test(messages, wrong_use) {
     cr_assert_str_empty(tshi_test_run(1, alone, NULL));
 }
 
-/* Both sides hear of a misfit, whichever way it travels, and the group stays usable. */
-static void misfits(tshi_rank *r, void *arg) {
+/* Both sides get an error for a message that does not fit, whichever way it travels, and the group stays usable. */
+static void messages_that_do_not_fit(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
     const int64_t counts[] = {4, 500, 5000};
@@ -328,8 +329,8 @@ static void misfits(tshi_rank *r, void *arg) {
     tsh_tensor_release(y);
 }
 
-Test(messages, misfits) {
-    cr_assert_str_empty(tshi_test_run(2, misfits, NULL));
+Test(messages, that_do_not_fit) {
+    cr_assert_str_empty(tshi_test_run(2, messages_that_do_not_fit, NULL));
 }
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */

@@ -1,4 +1,5 @@
-/* Calls that do not match, and arguments that are wrong on one rank: everybody hears why, and can go on. */
+/* Calls that do not match, and arguments that are wrong on one rank: every rank gets the reason, and the group stays
+ * usable. */
 #include "support/collectives.h"
 #include "tensor/tensor.h"
 
@@ -6,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Whatever went wrong, the group works. */
+/* True when collectives of the group work after a failure. */
 static bool still_works(tshi_rank *r) {
     return tshi_try_all(r, tsh_world_group(r->world), TSH_FLOAT32, 1000) &&
            tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT64, TSH_SUM, 5000);
@@ -43,7 +44,7 @@ static void arguments_differ(tshi_rank *r, void *arg) {
     tsh_status status = tsh_all_reduce(group, odd ? y : x, TSH_SUM);
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 0: all_reduce float32 [5000] sum #");
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 1: all_reduce int32 [5000] sum #");
-    /* One side is near, the other far. */
+    /* The data of one side is near, that of the other far. */
     status = tsh_all_reduce(group, odd ? z : x, TSH_SUM);
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 0: all_reduce float32 [5000] sum #");
     tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 1: all_reduce float32 [8] sum #");
@@ -99,7 +100,7 @@ typedef struct tensors {
     tsh_tensor *x, *ints, *z, *whole, *part, *freed;
 } tensors;
 
-/* The n-th wrong call, made by rank 1 alone; the words of its error. */
+/* Makes the n-th wrong call, on rank 1 alone; returns the expected part of its message. */
 static tsh_status wrong_call(const tensors *t, tsh_group *group, int n, const char **words) {
     static const int64_t negative[3] = {-1, 8, 5}, sums[3] = {4, 4, 5}, huge[3] = {INT64_MAX, INT64_MAX, 1};
     switch (n) {
@@ -164,7 +165,7 @@ static void words_travel(tshi_rank *r, void *arg) {
     tsh_tensor_release(x);
 }
 
-Test(misuse, the_words_travel, .timeout = 120) {
+Test(misuse, peers_get_the_message, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, words_travel, NULL));
     cr_assert_str_empty(tshi_test_run_threads(2, words_travel, NULL));
 }
@@ -174,7 +175,7 @@ static void overlaps(tshi_rank *r, void *arg) {
     tsh_group *group = tsh_world_group(r->world);
     tsh_tensor *whole = tshi_test_vector(r, TSH_FLOAT32, 8), *part = NULL;
     tshi_shape shape = {.ndim = 1, .local = {4}, .global = {4}};
-    /* Both ranks take the second half: for rank 0 it is the other's part. */
+    /* Both ranks pass the second half, which for rank 0 is the peer's part. */
     tshi_check_ok(r, tshi_tensor_view(whole, &shape, whole->layout, 16, &part));
     tsh_status wanted = r->rank == 0 ? TSH_ERR_ARGUMENT : TSH_ERR_PEER;
     tshi_check_status(r, tsh_all_gather_into_tensor(group, whole, part, NULL), wanted, "overlap elsewhere");

@@ -1,4 +1,4 @@
-/* One call of any kind, as test_trouble draws it. */
+/* One call of any kind, as test_random_failures draws it. */
 #ifndef TSHI_TEST_CALLS_H
 #define TSHI_TEST_CALLS_H
 
@@ -8,14 +8,14 @@
 #include <stdio.h>
 
 typedef struct call {
-    tsh_collective op; /* SEND: each to the next, and RECV from the one before */
+    tsh_collective op; /* SEND: each rank to the next; RECV: from the one before */
     tsh_dtype dtype;
     tsh_reduce_op reduce;
     int64_t n;
     int root;
     bool started, without_tensor;
-    bool fails_inside; /* says so while the call is under way */
-    bool behind;       /* comes behind a started one, which is not waited for before */
+    bool fails_inside; /* called while the call is under way */
+    bool behind;       /* follows a started call, without a wait between them */
 } call;
 
 static bool is_message(const call *c) {
@@ -76,7 +76,7 @@ static tsh_status run(tsh_group *g, const call *c, tsh_tensor *in, tsh_tensor *o
     }
 }
 
-/* The first failure of the two. */
+/* The status of the first of two calls that failed. */
 static tsh_status pass_on(tshi_rank *r, const call *c, tsh_tensor *in, tsh_tensor *out) {
     tsh_group *g = tsh_world_group(r->world);
     tsh_work *sending = NULL, *receiving = NULL;
@@ -89,7 +89,7 @@ static tsh_status pass_on(tshi_rank *r, const call *c, tsh_tensor *in, tsh_tenso
     if (status == TSH_OK) status = tsh_work_wait(sending);
     tsh_work_release(sending);
     tsh_work_release(receiving);
-    /* The words of the status that is returned are to be the last ones. */
+    /* Makes the message of the returned status the last one. */
     if (other != TSH_OK) tshi_fail(other, "%s", words);
     return other != TSH_OK ? other : status;
 }
@@ -104,7 +104,7 @@ static tsh_status wait_for_call(tshi_rank *r, tsh_group *group, const call *c, t
     return status;
 }
 
-/* The words of the status that is returned are the last ones. */
+/* The last message is that of the returned status. */
 static tsh_status call_behind(tshi_rank *r, tsh_group *group, const call *c, tsh_tensor *in, tsh_tensor *out) {
     char words[TSHI_TEST_WORDS] = "";
     tsh_work *first = NULL;

@@ -1,4 +1,5 @@
-/* Ranks that only give leave a call early: nothing is overwritten before it is read, and what did not match is told. */
+/* Ranks that receive nothing return early from a call: nothing is overwritten before it is read, and a mismatch is
+ * reported by a later call. */
 #include "dist/backends/local/local.h"
 #include "support/clock.h"
 #include "support/collectives.h"
@@ -20,11 +21,11 @@ static float *data_of(tsh_tensor *x) {
 
 typedef struct rows {
     int64_t n;
-    atomic_int ahead; /* ranks that have made some calls without the root */
+    atomic_int ahead; /* ranks that have made some calls before the root's first one */
 } rows;
 
-/* Rank 0 gets a row of each other, CALLS times, and makes its first call when all others have made some: ranks that give
- * are ahead, and no further than the ring allows. */
+/* Rank 0 receives a row of each peer, CALLS times, and makes its first call when all peers have made some: contributing
+ * ranks are ahead of it, by no more than the ring of slots allows. */
 static void ahead(tshi_rank *r, void *arg) {
     rows *w = arg;
     const int64_t n = w->n;
@@ -48,7 +49,7 @@ static void ahead(tshi_rank *r, void *arg) {
     tsh_tensor_release(all);
 }
 
-Test(giving, ahead, .timeout = 120) {
+Test(early_return, contributing_ranks_are_ahead, .timeout = 120) {
     for (int i = 0; i < 6; i++) {
         rows *w = tshi_test_shared(sizeof *w);
         w->n = i % 2 ? 300 : 1;
@@ -59,7 +60,7 @@ Test(giving, ahead, .timeout = 120) {
     }
 }
 
-/* Roots change, calls that wait and calls that are started come between: every value arrives. */
+/* Roots change, and blocking and started calls come between: every value arrives. */
 static void mixed(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -87,7 +88,7 @@ static void mixed(tshi_rank *r, void *arg) {
     tsh_tensor_release(y);
 }
 
-Test(giving, among_others, .timeout = 120) {
+Test(early_return, between_other_calls, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(2, 4, mixed, NULL));
     cr_assert_str_empty(tshi_test_run_threads(3, mixed, NULL));
 }
@@ -96,7 +97,7 @@ Test(giving, among_others, .timeout = 120) {
 
 typedef enum next { BARRIER, GIVES_AGAIN, GROUP, STARTED } next;
 
-/* What rank 1 calls after its gather was left. */
+/* What rank 1 calls after it has returned early from its gather. */
 static tsh_status next_call(tshi_rank *r, next what, tsh_tensor *x, int *more) {
     tsh_group *group = tsh_world_group(r->world), *other = NULL;
     tsh_work *work = NULL;
@@ -116,7 +117,7 @@ static tsh_status next_call(tshi_rank *r, next what, tsh_tensor *x, int *more) {
     }
 }
 
-/* Rank 1 gives 6 elements where the others expect 5: they hear of it at once, rank 1 in its next call. */
+/* Rank 1 contributes 6 elements where its peers expect 5: their call fails at once, and rank 1's next one. */
 static void told(tshi_rank *r, void *arg) {
     const next what = *(const next *)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -128,7 +129,7 @@ static void told(tshi_rank *r, void *arg) {
         tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 0: reduce float32 [5] sum root 0 #");
         tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 1: reduce float32 [6] sum root 0 #");
         tshi_check_status(r, status, TSH_ERR_MISMATCH, "(an earlier call)");
-        tshi_check(r, more < TSHI_SLOTS, "it took %d calls to hear of it", more);
+        tshi_check(r, more < TSHI_SLOTS, "the error came after %d calls", more);
     } else {
         tsh_status status = tsh_reduce_to_root(group, y, TSH_SUM, 0);
         tshi_check_status(r, status, TSH_ERR_MISMATCH, "rank 1: reduce float32 [6] sum root 0 #");
@@ -143,14 +144,14 @@ static void told(tshi_rank *r, void *arg) {
     tsh_tensor_release(y);
 }
 
-Test(giving, is_told, .timeout = 120) {
+Test(early_return, mismatch_is_reported, .timeout = 120) {
     for (next what = BARRIER; what <= STARTED; what++) {
         cr_assert_str_empty(tshi_test_run(2, told, &what), "%d", (int)what);
         cr_assert_str_empty(tshi_test_run_threads(2, told, &what), "%d", (int)what);
     }
 }
 
-/* Each takes the other for the root, and both leave: nobody is there to find it out, but both hear of it. */
+/* Each of two ranks takes the other for the root, and both return early: the next call of each fails. */
 static void both_leave(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -163,12 +164,12 @@ static void both_leave(tshi_rank *r, void *arg) {
     tsh_tensor_release(x);
 }
 
-Test(giving, both_leave, .timeout = 120) {
+Test(early_return, both_ranks_return_early, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, both_leave, NULL));
     cr_assert_str_empty(tshi_test_run_threads(2, both_leave, NULL));
 }
 
-/* No call can tell it: the next one fails by itself, or there is none. */
+/* Where no later call reports the mismatch (the next one fails by itself, or there is none), the log does. */
 static void logged(tshi_rank *r, void *arg) {
     const bool closes = *(const bool *)arg;
     tshi_lines log = {""};
@@ -191,7 +192,7 @@ static void logged(tshi_rank *r, void *arg) {
     r->world = NULL;
 }
 
-Test(giving, is_logged, .timeout = 120) {
+Test(early_return, mismatch_is_logged, .timeout = 120) {
     tshi_test_options options = {.ranks = 2, .bare = true};
     for (int closes = 0; closes < 2; closes++) {
         bool arg = closes;
@@ -201,7 +202,7 @@ Test(giving, is_logged, .timeout = 120) {
 
 /* --- deaths ------------------------------------------------------------------------------------------------------- */
 
-/* What a rank gave before it died is there. */
+/* The contributions of a rank that died later arrive. */
 static void dies_after_giving(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -222,7 +223,7 @@ static void dies_after_giving(tshi_rank *r, void *arg) {
     tsh_tensor_release(x);
 }
 
-Test(giving, dies_after_giving, .timeout = 120) {
+Test(early_return, rank_dies_afterwards, .timeout = 120) {
     tshi_outcome outcomes[2];
     tshi_test_options options = {.ranks = 2};
     tshi_test_run_with(&options, dies_after_giving, NULL, outcomes, NULL);
@@ -231,7 +232,7 @@ Test(giving, dies_after_giving, .timeout = 120) {
     cr_assert_eq(outcomes[1].signal, SIGKILL);
 }
 
-/* A root that stops, or fails: who only gives hears of it although it never waits for an answer. */
+/* A root stops, or fails: a contributing rank gets an error although it never waits for the root. */
 static void root_is_gone(tshi_rank *r, void *arg) {
     const bool fails = *(const bool *)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -259,7 +260,7 @@ static void root_is_gone(tshi_rank *r, void *arg) {
     tsh_tensor_release(x);
 }
 
-Test(giving, root_is_gone, .timeout = 120) {
+Test(early_return, root_has_left, .timeout = 120) {
     tshi_outcome outcomes[2];
     tshi_test_options options = {.ranks = 2};
     bool fails = false;

@@ -1,4 +1,4 @@
-/* Ranks that fail, die, stop or leave: the others hear of it, soon and in words. */
+/* Ranks that fail, die, stop or leave: the calls of their peers fail soon, and the message names the rank. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -24,14 +24,14 @@ static void fails(tshi_rank *r, void *arg) {
     for (int round = 0; round < 3 && !r->failed; round++) {
         if (!tshi_try_all(r, group, TSH_FLOAT32, 400 + round)) return;
         if (r->rank == 2) {
-            tshi_nap(round == 1 ? 0.2 : 0); /* the others are asleep by then, or not yet there */
+            tshi_nap(round == 1 ? 0.2 : 0); /* peers are asleep by then, or have not called yet */
             tsh_world_fail(r->world, "linear_forward: x is [8,100]");
             tsh_world_fail(r->world, "something that follows from it");
             tshi_check_status(r, tsh_barrier(group), TSH_ERR_STATE, "tsh_world_recover is due");
         } else {
             double start = tshi_now();
             tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "rank 2: linear_forward: x is [8,100]");
-            tshi_check(r, tshi_now() - start < TSHI_SOON, "it took %g s to hear of it", tshi_now() - start);
+            tshi_check(r, tshi_now() - start < TSHI_SOON, "the error took %g s", tshi_now() - start);
             tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "rank 2: linear_forward: x is [8,100]");
         }
         tshi_nap(0.01 * r->rank);
@@ -95,8 +95,8 @@ Test(failure, several_at_once, .timeout = 120) {
 
 typedef enum moment { BEFORE, INSIDE, AFTER } moment;
 
-/* Rank 1 kills itself before its first call, has itself killed while it waits, or dies after some calls. The others
- * go on calling until they hear of it. */
+/* Rank 1 kills itself before its first call, has itself killed while it waits, or dies after some calls. Its peers make
+ * calls until one fails. */
 static void dies(tshi_rank *r, void *arg) {
     moment when = *(const moment *)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -116,13 +116,13 @@ static void dies(tshi_rank *r, void *arg) {
         }
         kill(getpid(), SIGKILL);
     }
-    /* While rank 1 waits inside, one rank stays away. */
+    /* One rank makes no call while rank 1 waits inside one. */
     if (when == INSIDE && r->rank == 0) tshi_nap(0.4);
     double start = tshi_now();
     tsh_status status = TSH_OK;
     while (status == TSH_OK && tshi_now() - start < TSHI_SOON) status = tsh_all_reduce(group, x, TSH_SUM);
     tshi_check_status(r, status, TSH_ERR_PEER, "rank 1 died");
-    tshi_check(r, tshi_now() - start < TSHI_SOON, "it took %g s to hear of it", tshi_now() - start);
+    tshi_check(r, tshi_now() - start < TSHI_SOON, "the error took %g s", tshi_now() - start);
     start = tshi_now();
     tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "rank 1 died");
     tshi_check_status(r, tsh_world_recover(r->world), TSH_ERR_PEER, "rank 1 died");
@@ -157,7 +157,7 @@ Test(failure, dies_after_calls, .timeout = 120) {
     expect_deaths(AFTER, 4);
 }
 
-/* Rank 3 dies while ranks 0 and 1 only ever wait for each other: they hear of it when they next have to wait. */
+/* Rank 3 dies while ranks 0 and 1 wait only for each other: their next call that has to wait fails. */
 static void dies_elsewhere(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_mesh *mesh = NULL;
@@ -168,7 +168,7 @@ static void dies_elsewhere(tshi_rank *r, void *arg) {
     if (r->rank == 0) tshi_nap(0.3);
     while (status == TSH_OK && tshi_now() - start < TSHI_SOON) status = tsh_barrier(tsh_mesh_group(mesh, "model"));
     tshi_check_status(r, status, TSH_ERR_PEER, "rank 3 died");
-    tshi_check(r, tshi_now() - start < TSHI_SOON, "it took %g s to hear of it", tshi_now() - start);
+    tshi_check(r, tshi_now() - start < TSHI_SOON, "the error took %g s", tshi_now() - start);
     tsh_mesh_destroy(mesh);
 }
 
@@ -188,23 +188,23 @@ static void leaves(tshi_rank *r, void *arg) {
     if (r->rank == 1) return; /* its world is destroyed on the way out */
     double start = tshi_now();
     tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "rank 1 has left the world; barrier #");
-    tshi_check(r, tshi_now() - start < TSHI_SOON, "it took %g s to hear of it", tshi_now() - start);
+    tshi_check(r, tshi_now() - start < TSHI_SOON, "the error took %g s", tshi_now() - start);
 }
 
-Test(failure, leaves, .timeout = 120) {
+Test(failure, a_peer_leaves, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, leaves, NULL));
     cr_assert_str_empty(tshi_test_run(3, leaves, NULL));
     cr_assert_str_empty(tshi_test_run_threads(3, leaves, NULL));
 }
 
-/* A rank that has no part in what the others still do may leave and exit. */
+/* A rank that has no part in the later calls of its peers may leave and exit. */
 static void leaves_early(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *pair = NULL;
     tshi_check_ok(r, tsh_group_create(r->world, (int[]){0, 1}, 2, &pair));
     if (r->rank == 2) return;
     for (int i = 0; i < 3; i++) {
-        if (r->rank == 0) tshi_nap(0.1); /* rank 1 looks around meanwhile */
+        if (r->rank == 0) tshi_nap(0.1); /* rank 1 checks for failures meanwhile */
         if (!tshi_check_ok(r, tsh_barrier(pair))) break;
     }
     tsh_group_destroy(pair);
@@ -216,7 +216,7 @@ Test(failure, leaves_early, .timeout = 120) {
 
 /* --- deadlines ---------------------------------------------------------------------------------------------------- */
 
-/* Rank 1 stops (SIGSTOP by the parent's hand would do the same); its process lives. */
+/* Rank 1 stops making calls, as a process that is stopped by SIGSTOP; its process lives. */
 static void stops(tshi_rank *r, void *arg) {
     (void)arg;
     tshi_lines log = {""};
@@ -240,12 +240,12 @@ static void stops(tshi_rank *r, void *arg) {
         tshi_check(r, strstr(log.text, "last calls, newest first: #"), "the log says %s", log.text);
         tshi_check(r, strstr(log.text, "rank 1's last call: barrier #"), "the log says %s", log.text);
     }
-    tshi_check(r, tsh_barrier(group) == status, "a later call gives another error");
+    tshi_check(r, tsh_barrier(group) == status, "a later call returns another error");
     tsh_tensor_release(x);
     tsh_world_destroy(r->world);
 }
 
-Test(failure, stops, .timeout = 120) {
+Test(failure, a_peer_stops, .timeout = 120) {
     tshi_outcome outcomes[2];
     tshi_test_options options = {.ranks = 2, .bare = true};
     tshi_test_run_with(&options, stops, NULL, outcomes, NULL);
@@ -266,7 +266,7 @@ static void never_recovers(tshi_rank *r, void *arg) {
     atomic_fetch_add(given_up, 1);
 }
 
-Test(failure, nobody_else_recovers, .timeout = 120) {
+Test(failure, only_one_rank_recovers, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, never_recovers, tshi_test_shared(sizeof(atomic_int))));
 }
 

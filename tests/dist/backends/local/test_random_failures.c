@@ -1,5 +1,6 @@
-/* Trouble drawn from seeds: who, how, when, in which call, of which size. Every peer hears of it in time, by name, and
- * nothing is left over. TSHARD_TEST_SEEDS=500 tries more, TSHARD_TEST_SEED=17 that one and those after it. */
+/* Failures drawn from seeds: of which rank, of which kind, when, in which call, of which size. The calls of every peer
+ * fail in time, the message names the rank, and nothing is left over. TSHARD_TEST_SEEDS=500 tries more seeds,
+ * TSHARD_TEST_SEED=17 seed 17 and those after it. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -24,10 +25,11 @@
 #include <unistd.h>
 
 #define MOST_RANKS 5
-/* Seconds after which even a busy machine has told everybody; what is promised is one on a machine that is not, and
- * tested elsewhere. */
+/* Seconds within which the error reaches every rank even on a busy machine. The promise is one second on an idle
+ * machine; test_failure checks it. */
 #define SOON 8.0
-/* Deadlines: of joining in vain, of other calls in vain, and of those that have no reason to wait. */
+/* Deadlines of a rendezvous that cannot succeed, of other calls that cannot succeed, and of calls that need not
+ * wait. */
 #define JOIN_DEADLINE 2
 #define CALL_DEADLINE 1
 #define DEADLINE      10
@@ -59,11 +61,11 @@ static const char *const moment_names[MOMENTS] = {"joining", "before", "inside",
 /* Written by the ranks; the parent made it. */
 typedef struct shared {
     _Atomic double struck; /* when */
-    _Atomic int heard;     /* peers that are through */
+    _Atomic int finished;  /* peers that are through */
     _Atomic int process;   /* the victim's */
 } shared;
 
-/* How the ranks find each other: those of one machine need not meet at a place, and do where one is named. */
+/* The rendezvous: ranks of one machine need no address or file, but use one that is named. */
 typedef enum way { BY_NAME, BY_TCP, BY_FILE, WAYS } way;
 
 static const char *const way_names[WAYS] = {"joining", "joining by tcp", "joining by a file"};
@@ -73,7 +75,7 @@ typedef struct plan {
     int ranks, victim;
     fate fate;
     moment moment;
-    double delay; /* of what strikes inside */
+    double delay; /* of a failure inside a call */
     int warm;     /* calls before */
     way way;      /* by which they join */
     bool axes;    /* calls go to one axis after the other of a mesh of two */
@@ -88,7 +90,7 @@ static int draw(unsigned *seed, int n) {
     return rand_r(seed) / 7 % n;
 }
 
-/* Whether the fate can be had in that call. */
+/* True when that kind of failure is possible in that call. */
 static bool fits(fate f, tsh_collective op) {
     bool message = op == TSH_COLLECTIVE_SEND || op == TSH_COLLECTIVE_RECV;
     switch (f) {
@@ -129,7 +131,7 @@ static plan make_plan(unsigned seed, shared *where) {
     return p;
 }
 
-/* Where call i is made. */
+/* The group in which call i is made. */
 static tsh_group *group_at(const tshi_rank *r, const plan *p, int i) {
     return p->mesh ? tsh_mesh_axis_group(p->mesh, i % 2) : tsh_world_group(r->world);
 }
@@ -149,18 +151,18 @@ static void strike(const plan *p) {
     if (p->fate == STOPPED) kill(getpid(), SIGSTOP);
 }
 
-/* The port that tests/support gives to the ranks of process `parent`. */
+/* The port that tests/support assigns to the ranks of process `parent`. */
 static int port_of(pid_t parent) {
     return 20000 + parent % 20000;
 }
 
-/* What a seed leaves in it the next one finds. */
+/* Kept from seed to seed, so that a later seed finds what an earlier one has left. */
 static const char *file_of(pid_t parent, char path[64]) {
     snprintf(path, 64, "/tmp/tshard-trouble-%d", (int)parent);
     return path;
 }
 
-/* Join the world as the plan says; the log is nobody's to read. */
+/* Join the world as the plan says; the log is dropped. */
 static tsh_status enter(tshi_rank *r, const plan *p) {
     char method[80], path[64];
     tsh_world_config config = {.log = {no_line, NULL}};
@@ -180,7 +182,7 @@ static void *strike_later(void *arg) {
     return NULL;
 }
 
-/* The victim goes on calling until a thread of its own ends it. */
+/* The victim makes calls until a thread of its own ends it. */
 static void struck_inside(tshi_rank *r, const plan *p) {
     pthread_t thread;
     if (!tshi_check(r, pthread_create(&thread, NULL, strike_later, (void *)(uintptr_t)p) == 0, "no thread")) return;
@@ -206,9 +208,9 @@ static call twisted(const plan *p) {
     return c;
 }
 
-/* --- what is heard of it ------------------------------------------------------------------------------------------ */
+/* --- the errors that peers get ------------------------------------------------------------------------------------ */
 
-/* Whether the words have "rank 3", "rank 0, 3" or "ranks 1, 3" for 3. */
+/* True when the message names rank 3 as "rank 3", "rank 0, 3" or "ranks 1, 3". */
 static bool names_rank(const char *words, int rank) {
     for (const char *at = strstr(words, "rank"); at; at = strstr(at + 1, "rank")) {
         const char *c = at + 4;
@@ -224,7 +226,7 @@ static bool names_rank(const char *words, int rank) {
 
 static void check_heard(tshi_rank *r, const plan *p, tsh_status status, tsh_status wanted, const char *cause) {
     const char *words = tsh_error_message();
-    /* A rank that waits for one that has left leaves as well, and another may wait for that one alone. */
+    /* A rank that waits for one that has left leaves as well, and another rank may wait for that one alone. */
     bool chain = is_message(&p->call) && p->fate == LEAVES;
     bool late = wanted == TSH_ERR_TIMEOUT && status == TSH_ERR_PEER;
     tshi_check(r, status == wanted || late, "%s \"%s\", wanted %s", tsh_status_name(status), words,
@@ -232,10 +234,10 @@ static void check_heard(tshi_rank *r, const plan *p, tsh_status status, tsh_stat
     tshi_check(r, chain || names_rank(words, p->victim), "\"%s\" does not name rank %d", words, p->victim);
     tshi_check(r, strstr(words, cause), "\"%s\" does not say \"%s\"", words, cause);
     double took = tshi_now() - atomic_load(&p->shared->struck);
-    tshi_check(r, took < SOON, "it took %g s to hear of it", took);
+    tshi_check(r, took < SOON, "the error took %g s", took);
 }
 
-/* Of a rank that ended, or stopped: whichever call comes to need it. */
+/* The error of the first call that needs a rank that has ended or stopped. */
 static void hear_of_end(tshi_rank *r, const plan *p) {
     tsh_status status = TSH_OK;
     bool stopped = p->fate == STOPPED, left = p->fate == LEAVES;
@@ -247,21 +249,21 @@ static void hear_of_end(tshi_rank *r, const plan *p) {
                 stopped ? "did not come within"
                 : left  ? "has left the world"
                         : "died");
-    tshi_check(r, tsh_barrier(tsh_world_group(r->world)) == status, "a later call gives another error");
-    tshi_check(r, tsh_world_recover(r->world) == status, "recovering gives another error");
+    tshi_check(r, tsh_barrier(tsh_world_group(r->world)) == status, "a later call returns another error");
+    tshi_check(r, tsh_world_recover(r->world) == status, "recovering returns another error");
 }
 
-/* A rank that only gives, and little, does not wait for what the others say. */
+/* A rank that receives nothing, and contributes little, returns before its peers have posted their calls. */
 static bool leaves_early(const tshi_rank *r, const call *c) {
     bool root = r->rank == c->root, scatter = c->op == TSH_COLLECTIVE_SCATTER;
-    bool gives = c->op == TSH_COLLECTIVE_BROADCAST || scatter
+    bool early = c->op == TSH_COLLECTIVE_BROADCAST || scatter
                      ? root
                      : c->op == TSH_COLLECTIVE_REDUCE || c->op == TSH_COLLECTIVE_GATHER;
     size_t bytes = (size_t)c->n * tsh_dtype_size(c->dtype) * (size_t)(scatter ? r->size : 1);
-    return gives && !c->started && !c->without_tensor && bytes <= TSHI_SLOT_PAYLOAD;
+    return early && !c->started && !c->without_tensor && bytes <= TSHI_SLOT_PAYLOAD;
 }
 
-/* A call that does not match is told at once, or else by the next that waits, which fails on all. */
+/* A call that does not match fails at once, or the next one that waits fails on all ranks. */
 static void check_mismatch(tshi_rank *r, const plan *p, const call *mine, tsh_status status, tsh_status wanted,
                            const char *cause) {
     bool late = status == TSH_OK && leaves_early(r, mine);
@@ -277,7 +279,7 @@ static void check_mismatch(tshi_rank *r, const plan *p, const call *mine, tsh_st
         tshi_check(r, status == TSH_OK || status == TSH_ERR_PEER, "%s", tsh_status_name(status));
 }
 
-/* All make one call, which comes to the same end for all, and can go on. */
+/* All ranks make one call, which ends with one status on all of them, and the group stays usable. */
 static void disagree(tshi_rank *r, const plan *p) {
     bool victim = r->rank == p->victim;
     call mine = victim ? twisted(p) : p->call;
@@ -286,7 +288,7 @@ static void disagree(tshi_rank *r, const plan *p) {
     if (is_message(&p->call)) {
         bool receiver = r->rank == (p->victim + 1) % p->ranks, sender = (r->rank + 1) % p->ranks == p->victim;
         if (receiver) check_heard(r, p, status, TSH_ERR_MISMATCH, "recv");
-        /* Its own receive does not fit either; whoever sent to it may hear of that later. */
+        /* Its own receive does not fit either; the sender of that message may get the error later. */
         if (victim) tshi_check(r, status == TSH_ERR_MISMATCH, "%s", tsh_status_name(status));
         if (!receiver && !victim && !sender) tshi_check(r, status == TSH_OK, "%s", tsh_status_name(status));
     } else if (p->fate == BAD_CALL) {
@@ -297,7 +299,7 @@ static void disagree(tshi_rank *r, const plan *p) {
     }
 }
 
-/* Two calls, which one rank makes the other way round: both fail everywhere, the second perhaps because of the
+/* Two calls, which one rank makes in the opposite order: both fail everywhere, the second perhaps because of the
  * first. */
 static void swap_calls(tshi_rank *r, const plan *p) {
     call second = p->call;
@@ -314,7 +316,7 @@ static void swap_calls(tshi_rank *r, const plan *p) {
     }
 }
 
-/* Two groups of the same ranks, which one rank calls the other way round: nobody comes. */
+/* Calls in two groups of the same ranks, which one rank makes in the opposite order: none can end. */
 static void swap_groups(tshi_rank *r, const plan *p) {
     int ranks[MOST_RANKS];
     tsh_group *other = NULL, *world = tsh_world_group(r->world);
@@ -324,7 +326,7 @@ static void swap_groups(tshi_rank *r, const plan *p) {
     atomic_store(&p->shared->struck, tshi_now());
     tsh_group *mine = r->rank == p->victim ? other : world;
     tsh_status status = make_call(r, mine, &c);
-    if (status == TSH_OK && rooted(c.op)) status = tsh_barrier(mine); /* it only gave */
+    if (status == TSH_OK && rooted(c.op)) status = tsh_barrier(mine); /* the call returned early */
     tshi_check(r, status == TSH_ERR_TIMEOUT || status == TSH_ERR_PEER, "%s", tsh_status_name(status));
     tshi_check(r, strstr(tsh_error_message(), "did not come within"), "\"%s\"", tsh_error_message());
     bool named = r->rank == p->victim || names_rank(tsh_error_message(), p->victim);
@@ -344,7 +346,7 @@ static void fails(tshi_rank *r, const plan *p) {
         call mine = twisted(p);
         atomic_store(&p->shared->struck, tshi_now());
         if (!mine.fails_inside) tsh_world_fail(r->world, "no more");
-        /* A call that all had posted before is well. */
+        /* A call that all ranks had posted before succeeds. */
         tsh_status status = make_call(r, group_at(r, p, p->warm), &mine);
         if (status == TSH_OK && mine.fails_inside) status = tsh_barrier(tsh_world_group(r->world));
         tshi_check(r, status == TSH_ERR_STATE, "%s: %s", tsh_status_name(status), tsh_error_message());
@@ -352,7 +354,7 @@ static void fails(tshi_rank *r, const plan *p) {
     tshi_check_ok(r, tsh_world_recover(r->world));
 }
 
-/* Memory with a name would survive a rank that dies. What the test framework maps is not the ranks'. */
+/* Named memory would survive a rank that dies. What the test framework maps is not counted. */
 static void check_maps(tshi_rank *r) {
     char line[512];
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -362,7 +364,7 @@ static void check_maps(tshi_rank *r) {
     if (maps) fclose(maps);
 }
 
-/* Where a file says who leads, that is a process, of which nobody need know the rank; one that stops with the file
+/* A file names its leader as a process, whose rank its peers need not know; a leader that stops with the file
  * locked has not even written that down. */
 static bool names_victim(const char *words, const plan *p) {
     char process[32];
@@ -371,7 +373,7 @@ static bool names_victim(const char *words, const plan *p) {
     return names_rank(words, p->victim) || (by_file && (strstr(words, process) || strstr(words, "locked")));
 }
 
-/* False when it came to nothing, in words that name the victim. */
+/* False when the rendezvous failed with a message that names the victim. */
 static bool join(tshi_rank *r, const plan *p) {
     tsh_status status = enter(r, p);
     if (status == TSH_OK) return true;
@@ -383,9 +385,9 @@ static bool join(tshi_rank *r, const plan *p) {
     return false;
 }
 
-/* The last peer that is through ends a victim that stands still. */
+/* The last peer that has finished ends a victim that stands still. */
 static void leave(const plan *p) {
-    if (atomic_fetch_add(&p->shared->heard, 1) + 2 < p->ranks) return;
+    if (atomic_fetch_add(&p->shared->finished, 1) + 2 < p->ranks) return;
     if (p->fate == STOPPED) kill(atomic_load(&p->shared->process), SIGKILL);
 }
 
@@ -394,7 +396,7 @@ static void meet_trouble(tshi_rank *r, const plan *p) {
     bool victim = r->rank == p->victim;
     check_maps(r);
     for (int i = 0; i < p->warm && !r->failed; i++) tshi_check_ok(r, make_call(r, group_at(r, p, i), &p->call));
-    /* Who only gives has left the last of them while others were still in it. */
+    /* A contributing rank has returned early from the last call while its peers are still in it. */
     if (p->warm && rooted(p->call.op)) tshi_check_ok(r, tsh_barrier(group));
     if (p->fate <= STOPPED && victim && p->moment == INSIDE) struck_inside(r, p);
     if (p->fate <= STOPPED && victim) strike(p);
@@ -407,7 +409,7 @@ static void meet_trouble(tshi_rank *r, const plan *p) {
     if (p->fate >= BAD_CALL && p->fate <= OTHER_REDUCTION) disagree(r, p);
     if (p->fate == OTHER_ORDER) swap_calls(r, p);
     if (p->fate == OTHER_GROUP) swap_groups(r, p);
-    /* Nothing that can be survived leaves a trace in what comes after; that an earlier message did not fit is told
+    /* A failure that can be survived does not change later calls; an earlier message that did not fit is reported
      * once. */
     if (p->fate <= STOPPED || p->fate == LEAVES || p->fate == OTHER_GROUP || r->failed) return;
     if (is_message(&p->call) && p->fate != FAILS) {
@@ -450,14 +452,14 @@ static int count_lines(const char *path, const char *part) {
     return n;
 }
 
-/* Orphans of this process' ranks are its own children: it is made their reaper. */
+/* Orphans of this process' ranks become its own children, so that it can wait for them. */
 static void check_nothing_left(const char *what, int descriptors) {
     char name[64];
     int port = port_of(getpid());
     cr_assert_eq(waitpid(-1, NULL, WNOHANG), -1, "%s: a process is left", what);
     cr_assert_eq(errno, ECHILD, "%s: %s", what, strerror(errno));
     cr_assert_eq(count_entries("/proc/self/fd", ""), descriptors, "%s: descriptors are left", what);
-    /* The folders of tshard-pmix are those of tests that run meanwhile: no rank here has one. */
+    /* Folders of tshard-pmix belong to other tests that run meanwhile: no rank of this test has one. */
     cr_assert_eq(count_entries("/dev/shm", "tshard"), count_entries("/dev/shm", "tshard-pmix-"),
                  "%s: shared memory is left", what);
     snprintf(name, sizeof name, ":%04X 00000000:0000 0A", (unsigned)port);
@@ -496,8 +498,8 @@ static unsigned number_from(const char *name, unsigned fallback) {
     return text ? (unsigned)strtoul(text, NULL, 10) : fallback;
 }
 
-/* Thirteen seeds have each fate once. */
-Test(trouble, of_every_kind, .timeout = 3600) {
+/* Thirteen seeds have each kind of failure once. */
+Test(random_failures, of_every_kind, .timeout = 3600) {
     shared *where = mmap(NULL, sizeof *where, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert(where != MAP_FAILED);
     prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -1,4 +1,4 @@
-/* Calls behind calls and waits behind waits: what is told of a rank that is gone, that stands still, or that is late. */
+/* Calls that follow started calls, and chains of waits: the messages about a rank that is dead, stopped or late. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -17,7 +17,7 @@
 
 /* --- a blocking call behind a started one ------------------------------------------------------------------------- */
 
-/* The last rank dies before it starts the call that the barrier of its peers comes behind. */
+/* The last rank dies before it starts the call that precedes the barrier of its peers. */
 static void dies_behind(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -46,12 +46,12 @@ Test(waits, a_rank_dies_behind_a_started_call, .timeout = 120) {
     }
 }
 
-/* --- who keeps the others ----------------------------------------------------------------------------------------- */
+/* --- the rank that a chain of waits ends at ----------------------------------------------------------------------- */
 
 /* Written by the ranks; the parent made it. */
 typedef struct shared {
-    _Atomic int process; /* of the rank that stands still */
-    _Atomic int heard;   /* peers that are through */
+    _Atomic int process;  /* of the rank that stands still */
+    _Atomic int finished; /* peers that are through */
 } shared;
 
 typedef enum way { CALLS, STARTED, MESSAGES, WAYS } way;
@@ -62,8 +62,8 @@ typedef struct story {
     way way;
     int calls;    /* that the victim makes before */
     bool inside;  /* it is stopped while it waits itself */
-    bool asleep;  /* it is not stopped: it is busy with something else */
-    bool blocked; /* what is started has a blocking call behind it */
+    bool asleep;  /* true: the victim is not stopped, but busy with something else */
+    bool blocked; /* a blocking call follows the started one */
 } story;
 
 static tsh_status call_axis(tshi_rank *r, const story *s, tsh_group *group, tsh_tensor *x) {
@@ -77,7 +77,8 @@ static tsh_status call_axis(tshi_rank *r, const story *s, tsh_group *group, tsh_
     return status;
 }
 
-/* To the next rank of the world, from the one before. A rank also expects something of every other that never comes. */
+/* A message to the next rank of the world, and one from the rank before; also receives from every rank, which never
+ * end. */
 static tsh_status pass_on(tshi_rank *r, tsh_tensor *x, tsh_tensor *y) {
     tsh_group *world = tsh_world_group(r->world);
     tsh_work *sending = NULL;
@@ -111,7 +112,7 @@ static tsh_status call_until(tshi_rank *r, const story *s, tsh_mesh *mesh) {
     return status;
 }
 
-/* The ranks that the words blame are the victim alone. */
+/* The message names the victim alone. */
 static void check_blame(tshi_rank *r, const story *s, tsh_status status) {
     const char *words = tsh_error_message(), *end = strstr(words, " did not come within"), *blamed = words;
     char wanted[32];
@@ -130,9 +131,9 @@ static void keeps_others(tshi_rank *r, void *arg) {
     tsh_status status = call_until(r, s, mesh);
     if (r->rank != s->victim) {
         check_blame(r, s, status);
-        if (atomic_fetch_add(&s->shared->heard, 1) + 2 == r->size && !s->asleep) kill(s->shared->process, SIGKILL);
+        if (atomic_fetch_add(&s->shared->finished, 1) + 2 == r->size && !s->asleep) kill(s->shared->process, SIGKILL);
     } else {
-        while (atomic_load(&s->shared->heard) + 1 < r->size) tshi_nap(0.01);
+        while (atomic_load(&s->shared->finished) + 1 < r->size) tshi_nap(0.01);
     }
     tsh_mesh_destroy(mesh);
 }
@@ -151,8 +152,8 @@ static void expect_blame(const story *told, int ranks) {
     munmap(s.shared, sizeof *s.shared);
 }
 
-/* On two axes a rank may wait for one that waits for the one that is stopped, in any order of the deadlines. */
-Test(waits, a_stopped_rank_is_blamed_by_all, .timeout = 120) {
+/* On two axes a rank may wait for one that waits for the stopped rank, in any order of the deadlines. */
+Test(waits, all_messages_name_a_stopped_rank, .timeout = 120) {
     for (int k = 0; k < 2 * WAYS; k++) {
         story s = {.victim = k % 4, .way = (way)(k % WAYS), .calls = 3 + k, .inside = k % 2};
         s.blocked = k % 3 == 1;
@@ -163,13 +164,13 @@ Test(waits, a_stopped_rank_is_blamed_by_all, .timeout = 120) {
     expect_blame(&(story){.victim = 1, .way = STARTED, .calls = 2, .blocked = true}, 3);
 }
 
-Test(waits, a_late_rank_is_blamed_by_all, .timeout = 120) {
+Test(waits, all_messages_name_a_late_rank, .timeout = 120) {
     for (int k = 0; k < WAYS; k++) {
         expect_blame(&(story){.victim = k, .way = (way)k, .calls = 2 + k, .asleep = true, .blocked = true}, 4);
     }
 }
 
-/* --- words on the way --------------------------------------------------------------------------------------------- */
+/* --- warnings ----------------------------------------------------------------------------------------------------- */
 
 enum { IN_A_CALL, IN_A_STARTED_CALL, IN_A_MESSAGE, IN_A_RECOVERY, PLACES };
 
@@ -202,7 +203,7 @@ static tsh_status wait_in(tshi_rank *r, int place, tsh_tensor *x) {
     return status;
 }
 
-/* The last rank comes when both others have said that they wait for it. */
+/* The last rank makes its call when both peers have warned that they wait for it. */
 static void waits_long(tshi_rank *r, void *arg) {
     const patience *p = arg;
     tsh_world_config config = {.heap_bytes = (size_t)16 << 20, .log = {count_warning, arg}};
@@ -235,7 +236,7 @@ Test(waits, a_long_wait_warns, .timeout = 60) {
     munmap(p.warned, 64);
 }
 
-/* Without a sink of the program's the words are on stderr. */
+/* Without a log sink of the program's own, warnings go to stderr. */
 static void waits_without_a_sink(tshi_rank *r, void *arg) {
     _Atomic int *seen = arg;
     char text[4096] = "";

@@ -1,4 +1,4 @@
-/* Everything that succeeds. */
+/* Scenarios that succeed. */
 #include "support/collectives.h"
 #include "dist/backends/mpi/ranks.h"
 #include "tshard/tshard.h"
@@ -160,7 +160,7 @@ void scenario_large(tshi_rank *r) {
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
 
-/* What is under way in a group is not touched by the making of others. */
+/* Creating groups does not disturb calls that are under way in another group. */
 static void groups_behind_a_call(tshi_rank *r, const int *ranks) {
     enum { N = 70000 };
     tsh_group *group = NULL, *half = NULL;
@@ -216,7 +216,7 @@ void scenario_groups(tshi_rank *r) {
 
 enum { PAIRS = 3 };
 
-/* What this rank has under way in a group of two. */
+/* This rank's calls under way in a group of two. */
 typedef struct flight {
     tsh_group *group;
     int which;
@@ -235,7 +235,7 @@ static tsh_tensor *elements(tshi_rank *r, const flight *f, int64_t n) {
     return t;
 }
 
-/* Three calls one behind the other: parts of which one is empty, a sum, and halves of what the first has brought. */
+/* Three calls in order: parts of which one is empty, a sum, and halves of the first call's result. */
 static void take_off(tshi_rank *r, flight *f, int64_t n, int root) {
     int rank = tsh_group_rank(f->group);
     const int64_t all_of_root[] = {root ? 0 : n, root ? n : 0};
@@ -250,7 +250,7 @@ static void take_off(tshi_rank *r, flight *f, int64_t n, int root) {
     tshi_check_ok(r, tsh_scatter_from_root_async(f->group, f->part, whole, NULL, root, &f->scattered));
 }
 
-/* They are waited for backwards, the others only released. */
+/* Some works are waited for in reverse order, the rest only released. */
 static void land(tshi_rank *r, flight *f, int64_t n, int root) {
     int rank = tsh_group_rank(f->group);
     if (!r->failed) tshi_check_ok(r, tsh_work_wait(f->scattered));
@@ -295,7 +295,7 @@ void scenario_pairs(tshi_rank *r) {
         tshi_try_reduce_scatter(r, pairs[i % PAIRS], TSH_FLOAT64, TSH_MAX, 101, TSHI_UNEVEN, true);
         for (int k = PAIRS - 1; k >= 0; k--) land(r, &flights[k], sizes[i / 2], i % 2);
     }
-    /* The same call started by one member, waited for by the other. */
+    /* One member starts the call, the other makes the blocking call. */
     for (int k = 0; k < PAIRS && !r->failed; k++) {
         tshi_try_started(tsh_group_rank(pairs[k]) == 1);
         tshi_try_all(r, pairs[k], TSH_FLOAT32, 333);
@@ -309,7 +309,7 @@ void scenario_pairs(tshi_rank *r) {
 
 enum { MOST_MESSAGES = 12 };
 
-/* To the next, from the one before, in an order of its own on each rank. */
+/* A message to the next rank and one from the rank before, in an order of its own on each rank. */
 static void ring(tshi_rank *r, tsh_group *group, int64_t n) {
     int p = r->size, next = (r->rank + 1) % p, before = (r->rank + p - 1) % p;
     tsh_tensor *in[MOST_MESSAGES] = {NULL}, *out[MOST_MESSAGES] = {NULL};
@@ -338,7 +338,7 @@ static void ring(tshi_rank *r, tsh_group *group, int64_t n) {
     }
 }
 
-/* Rank 0 takes from whoever comes; all others send two. */
+/* Rank 0 receives from any rank; every other rank sends two messages. */
 static void any_source(tshi_rank *r, tsh_group *group) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT64, 3);
     double *values = tsh_tensor_data(x), last[64] = {0};
@@ -372,7 +372,7 @@ static void new_tensor(tshi_rank *r, tsh_group *group) {
     tsh_tensor_release(x);
 }
 
-/* What does not fit is told on both sides, and the next message is not hurt. */
+/* A message that does not fit is an error on both sides, and the next message arrives. */
 static void unlike(tshi_rank *r, tsh_group *group, int64_t n) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, r->rank ? n : n + 1);
     if (r->rank == 0) {
@@ -395,7 +395,7 @@ void scenario_messages(tshi_rank *r) {
     ((tshi_mpi *)r->world->state)->chunk = 1000;
     ring(r, group, 4500);
     any_source(r, group);
-    tshi_check_ok(r, tsh_barrier(group)); /* or it would be taken from any source */
+    tshi_check_ok(r, tsh_barrier(group)); /* otherwise it would be received from any source */
     new_tensor(r, group);
     unlike(r, group, 10);
     unlike(r, group, 20000);

@@ -1,4 +1,4 @@
-/* Everything that fails, and what comes after. */
+/* Scenarios that fail, and the calls after them. */
 #include "dist/backends/mpi/ranks.h"
 #include "support/collectives.h"
 #include "support/steps.h"
@@ -17,7 +17,7 @@ static void pause_for(double seconds) {
     nanosleep(&t, NULL);
 }
 
-/* Bad arguments on one rank, and calls that differ: told to all, and the group goes on. */
+/* Bad arguments on one rank, and calls that differ: an error on all ranks, and the group stays usable. */
 void scenario_misuse(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world), *other = NULL;
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 8), *y = tshi_test_vector(r, TSH_FLOAT32, r->rank ? 8 : 9);
@@ -49,7 +49,7 @@ void scenario_misuse(tshi_rank *r) {
     tshi_try_all(r, group, TSH_FLOAT32, 20);
 }
 
-/* One rank's call waits, the other's does not: they are the same call. */
+/* One rank makes the blocking call, the other starts it: they match. */
 static void mixed(tshi_rank *r, tsh_group *group) {
     tsh_work *work = NULL;
     tsh_tensor *x = tshi_test_vector(r, TSH_INT32, 1000);
@@ -63,8 +63,8 @@ static void mixed(tshi_rank *r, tsh_group *group) {
     tsh_tensor_release(x);
 }
 
-/* A call that is started, given up on its way, its work used for another call: recovering still brings it to its end,
- * and of what the caller gave it needs no more. All have come to it, but the last rank does not move it on. */
+/* A call that is started and given up, its work reused for another call: recovering ends it without the caller's
+ * buffers. All ranks have started it, but the last rank makes no call in which it would progress. */
 static void given_up(tshi_rank *r, tsh_group *group) {
     enum { PART = 300000, CHUNK = 100000 };
     tshi_mpi *mpi = r->world->state;
@@ -84,7 +84,7 @@ static void given_up(tshi_rank *r, tsh_group *group) {
     } else {
         tsh_status status = tsh_work_wait(work);
         tsh_work_release(work);
-        /* Or it was done, had the last rank moved it on after all. */
+        /* The call may have ended, where the last rank has made it progress after all. */
         tshi_check(r, status == TSH_ERR_PEER || status == TSH_OK, "given up: %s", tsh_error_message());
         status = tsh_all_gather_into_tensor_async(group, all, other, others, &next);
         if (status == TSH_OK) status = tsh_work_wait(next);
@@ -101,7 +101,7 @@ static void given_up(tshi_rank *r, tsh_group *group) {
     tshi_try_all(r, group, TSH_FLOAT32, 50);
 }
 
-/* The last rank fails while the others wait: for it, for each other, in calls that wait and that do not. */
+/* The last rank fails while its peers wait for it or for each other, in blocking and in started calls. */
 void scenario_recover(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world), *others = NULL;
     int ranks[64], last = r->size - 1;
@@ -136,7 +136,7 @@ void scenario_recover(tshi_rank *r) {
     tsh_group_destroy(others);
 }
 
-/* The last rank comes when the others have given up (TEST_DEADLINE=1). */
+/* The last rank makes its call after the deadline of its peers (TEST_DEADLINE=1). */
 void scenario_late(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world);
     if (r->rank == r->size - 1) {
@@ -155,10 +155,10 @@ void scenario_late(tshi_rank *r) {
     tshi_check(r, tsh_barrier(group) == status, "the second call: %s", tsh_error_message());
     tshi_check(r, tsh_world_recover(r->world) == status, "recover: %s", tsh_error_message());
     rank_arrives(r->rank);
-    await_rank(r->size - 1); /* the launcher ends all when one is gone without a word */
+    await_rank(r->size - 1); /* the launcher ends all ranks when one exits without MPI_Finalize */
 }
 
-/* The last rank leaves in good order, the others still wait for it. */
+/* The last rank destroys its world while its peers still wait for it. */
 void scenario_leave(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world);
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 10);
@@ -174,7 +174,7 @@ void scenario_leave(tshi_rank *r) {
     tsh_tensor_release(x);
 }
 
-/* The last rank is stopped and never goes on; TEST_DEADLINE=1. Half the time in its own wait. */
+/* The last rank is stopped for good, every second time inside a wait of its own (TEST_DEADLINE=1). */
 void scenario_stopped(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world);
     tsh_status status = TSH_OK;
@@ -190,7 +190,8 @@ void scenario_stopped(tshi_rank *r) {
     }
     tsh_tensor_release(x);
     rank_arrives(r->rank);
-    for (int i = 0; i < r->size - 1; i++) await_rank(i); /* the launcher ends all when one is gone without a word */
+    for (int i = 0; i < r->size - 1; i++)
+        await_rank(i); /* the launcher ends all ranks when one exits without MPI_Finalize */
 }
 
 void scenario_killed(tshi_rank *r) {
@@ -209,7 +210,7 @@ void scenario_killed(tshi_rank *r) {
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
 
-/* One loop after the other, in each of which one rank fails in a way of its own. */
+/* Several loops of steps; in each one rank fails in another way. */
 void scenario_steps(tshi_rank *r) {
     const tsh_tensor_config config = {.dtype = TSH_UINT8, .ndim = 1, .shape = {(int64_t)sizeof(tshi_course)}};
     tsh_tensor_config both = config;

@@ -26,7 +26,7 @@ static void scenario_losses(tshi_rank *r) {
     tshi_language_destroy(&l);
 }
 
-/* MPI of another's: neither started nor ended here, and its communicators are left alone. */
+/* The program itself has started MPI: tshard neither starts nor ends it, and leaves its communicators alone. */
 static void scenario_guest(tshi_rank *r) {
     int finalized = 1, sum = 0, one = 1;
     scenario_groups(r);
@@ -35,7 +35,7 @@ static void scenario_guest(tshi_rank *r) {
     MPI_Finalized(&finalized);
     tshi_check(r, !finalized, "MPI has been finalised");
     MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-    tshi_check(r, sum == r->size, "the program's own all_reduce gives %d", sum);
+    tshi_check(r, sum == r->size, "the program's own all_reduce returned %d", sum);
 }
 
 static void scenario_place(tshi_rank *r) {
@@ -63,7 +63,7 @@ static const struct {
     {"steps", scenario_steps},
 };
 
-/* Of the launcher or of MPI, which is not ours to finalise with a rank that does not come. */
+/* Ends at once: MPI_Finalize would wait for a rank that does not come. */
 static int absent(int argc, char **argv) {
     int rank, size;
     MPI_Init(&argc, &argv);
@@ -93,7 +93,7 @@ void await_rank(int rank) {
     while (access(path, F_OK) != 0 && tshi_now() < guard) tshi_nap(0.005);
 }
 
-/* The deadline of a scenario that lets one pass: starting, and finding each other, has the usual one. */
+/* The deadline of a scenario in which one passes; the rendezvous has the usual one. */
 static void set_deadline(tshi_rank *r) {
     const char *seconds = getenv("TEST_DEADLINE");
     if (seconds && tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)))) r->world->timeout = strtod(seconds, NULL);

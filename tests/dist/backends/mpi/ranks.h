@@ -1,22 +1,22 @@
-/* What runs as ranks of MPI: each function is one of the program's scenarios. They note what is wrong in `r`, as the
- * ranks of support/ranks.h do. */
+/* Scenarios that run as ranks of MPI, a function each. They report failures in `r`, as the ranks of support/ranks.h
+ * do. */
 #ifndef TSHI_TEST_MPI_RANKS_H
 #define TSHI_TEST_MPI_RANKS_H
 
 #include "support/clock.h"
 #include "support/ranks.h"
 
-/* main.c: a rank says that it has come to a certain point, by a file in TEST_FOLDER; another waits for that, a minute at
- * most, which is a guard. Needs no rank to be alive or MPI to work. */
+/* main.c: a rank marks a point that it has reached by a file in TEST_FOLDER; another rank waits for the file, for a
+ * minute at most. Works without MPI and with dead ranks. */
 void rank_arrives(int rank);
 void await_rank(int rank);
 
 /* collectives.c */
 void scenario_matrix(tshi_rank *r); /* every collective x dtype x size x spread, blocking and started */
 void scenario_short(tshi_rank *r);  /* some of it */
-void scenario_chunks(tshi_rank *r); /* the same where MPI takes a few elements a call */
+void scenario_chunks(tshi_rank *r); /* every collective where MPI takes a few elements a call */
 void scenario_cases(tshi_rank *r);  /* cases with known answers */
-void scenario_large(tshi_rank *r);  /* counts and places past 2^31 */
+void scenario_large(tshi_rank *r);  /* counts and offsets past 2^31 */
 void scenario_messages(tshi_rank *r);
 void scenario_groups(tshi_rank *r);
 void scenario_pairs(tshi_rank *r); /* groups of two, several at once */
@@ -33,13 +33,13 @@ void scenario_steps(tshi_rank *r); /* tapes, on which a rank fails */
 /* troubles.c */
 void scenario_troubles(tshi_rank *r); /* ranks that fail or differ, seed after seed */
 void scenario_lost(tshi_rank *r);     /* one that dies or stops */
-void scenario_blame(tshi_rank *r);    /* one that keeps the others, on two axes */
+void scenario_blame(tshi_rank *r);    /* a stopped rank that its peers wait for, on two axes */
 void scenario_ring(tshi_rank *r);
-void scenario_hung(tshi_rank *r);         /* the last stops inside a collective */
+void scenario_hung(tshi_rank *r);         /* the last rank stops inside a collective */
 void scenario_absent(int rank, int size); /* before there is a world */
 
 /* wireup.c */
-void scenario_twice(tshi_rank *r); /* one world after the other */
+void scenario_twice(tshi_rank *r); /* two worlds, one after the other */
 void scenario_linger(tshi_rank *r);
 
 #endif

@@ -1,5 +1,4 @@
-/* Failures in numbers: what goes wrong, where, on which rank and in which call follows from a seed that all ranks
- * know. */
+/* Many failures: the kind, the group, the rank and the call follow from a seed that all ranks know. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -76,7 +75,7 @@ static tsh_status make(tshi_rank *r, const plan *p) {
 
 typedef enum difference { OP, DTYPE, COUNT, REDUCTION, ROOT, ORDER, DIFFERENCES } difference;
 
-/* What the odd one does instead. */
+/* The call that the odd rank makes instead. */
 static plan other(const plan *p, difference what, int ranks) {
     plan q = *p;
     if (what == OP || what == ORDER) q.op = TSH_COLLECTIVE_BARRIER;
@@ -115,7 +114,7 @@ static void differ(tshi_rank *r, int seed, difference what) {
 
 typedef enum moment { BEFORE, INSIDE, AFTER, MOMENTS } moment;
 
-/* Inside: its call is under way, and others may not have come yet. */
+/* Inside: its call is under way, and peers may not have made theirs yet. */
 static void fail_at(tshi_rank *r, const plan *p, moment when) {
     tsh_work *work = NULL;
     tsh_tensor *x = tshi_test_vector(r, p->dtype, p->n);
@@ -165,7 +164,7 @@ static bool is(const char *variable, const char *value) {
     return text && !strcmp(text, value);
 }
 
-/* After so many seconds, whatever this rank does then. */
+/* Sends the signal after so many seconds, whatever this rank does then. */
 static void end_later(int number, double seconds) {
     pid_t me = getpid();
     if (fork() != 0) return;
@@ -174,15 +173,15 @@ static void end_later(int number, double seconds) {
     _exit(0);
 }
 
-/* Of two ranks one that nobody is ever blocked in. */
+/* For two ranks, an operation in which no rank is ever blocked. */
 static tsh_status call(tshi_rank *r, tsh_tensor *x, tsh_tensor *both) {
     tsh_group *group = tsh_world_group(r->world);
     return r->size == 2 ? tsh_all_gather_into_tensor(group, both, x, NULL) : tsh_all_reduce(group, x, TSH_SUM);
 }
 
-/* WHEN (before, inside, after), SEED and SIGNAL (KILL, STOP) say where and how one of the ranks ends. The launcher is
- * told to leave the others alone. */
-/* The launcher ends all when one is gone without a word. */
+/* WHEN (before, inside, after), SEED and SIGNAL (KILL, STOP) say where and how one of the ranks ends. The launcher must
+ * not end the other ranks. */
+/* The launcher ends all ranks when one exits without MPI_Finalize. */
 static void leave_with_others(const tshi_rank *r, int lost) {
     rank_arrives(r->rank);
     for (int i = 0; i < r->size; i++) {
@@ -205,7 +204,7 @@ void scenario_lost(tshi_rank *r) {
     if (r->rank == lost && !is("WHEN", "inside")) raise(number);
     double since = tshi_clock();
     while (status == TSH_OK) status = call(r, x, both);
-    if (r->rank == lost) _exit(0); /* stopped until the launcher ended it, long after the others had left */
+    if (r->rank == lost) _exit(0); /* stopped until the launcher ended it, long after its peers had left */
     const char *words = tsh_error_message();
     tshi_check(r, strstr(words, rank) && strstr(words, number == SIGKILL ? "died" : "within"), "%s", words);
     tshi_check(r, tshi_clock() - since < r->world->timeout + TSHI_SOON, "told after %.1f s", tshi_clock() - since);
@@ -216,9 +215,9 @@ void scenario_lost(tshi_rank *r) {
     leave_with_others(r, lost);
 }
 
-/* --- a rank that keeps the others --------------------------------------------------------------------------------- */
+/* --- a stopped rank that peers wait for --------------------------------------------------------------------------- */
 
-/* Whether the words lay it on that rank alone. */
+/* True when the message names that rank alone. */
 static bool blames(const char *words, int rank) {
     char came[64], stopped[64];
     const char *end = strstr(words, " did not come within");
@@ -236,7 +235,7 @@ static tsh_status call_axis(tsh_group *group, tsh_tensor *x, tsh_tensor *both, b
     return status;
 }
 
-/* SEED: which of four ranks on two axes stops, and where. A rank may wait for one that waits for it. */
+/* SEED: which of four ranks on two axes stops, and where. A rank may wait for one that waits for the stopped rank. */
 void scenario_blame(tshi_rank *r) {
     const char *text = getenv("SEED");
     uint64_t state = text ? strtoull(text, NULL, 10) : 0;
@@ -263,13 +262,13 @@ void scenario_blame(tshi_rank *r) {
 
 static bool stops_inside;
 
-/* In front of MPI's own: a rank that stops once it is inside a collective. */
+/* Replaces MPI's function: the rank stops when it is inside a collective. */
 int MPI_Allreduce(const void *in, void *out, int n, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
     if (stops_inside) raise(SIGSTOP);
     return PMPI_Allreduce(in, out, n, type, op, comm);
 }
 
-/* The last rank stops where the others are blocked: the log says so, then they end themselves. */
+/* The last rank stops where its peers are blocked: the log names it, then the peers end themselves. */
 void scenario_hung(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world);
     tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, 33);

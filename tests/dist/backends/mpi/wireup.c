@@ -1,6 +1,6 @@
-/* Ranks that no launcher of MPI has started. Of MPI_Init_thread a version for what goes wrong in it:
- * TEST_INIT="RANK SIGNAL MILLISECONDS" sends that signal to that rank so long after its call has begun. And of
- * MPI_Finalize one that leaves a file and waits as long as the file is there: TEST_END="PATH", with the rank added. */
+/* Ranks that no launcher of MPI has started. Replaces MPI_Init_thread: TEST_INIT="RANK SIGNAL MILLISECONDS" sends that
+ * signal to that rank so long after its call has begun. Replaces MPI_Finalize: with TEST_END="PATH" it creates a file,
+ * PATH and the rank, and waits as long as the file exists. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -73,7 +73,7 @@ void scenario_twice(tshi_rank *r) {
     sum = sum_of_ones(r, r->world);
     tshi_check(r, sum == r->size, "the second world's sum is %g", sum);
     tshi_check(r, !strcmp(tsh_group_backend(tsh_world_group(r->world)), "mpi"), "the second world is not on mpi");
-    /* MPI keeps its ranks: every other one cannot make a world. */
+    /* MPI keeps its ranks: a world of other ranks is an error. */
     if (r->rank % 2 || r->size < 4) return;
     char text[16];
     snprintf(text, sizeof text, "%d", r->size / 2);
@@ -87,7 +87,7 @@ void scenario_twice(tshi_rank *r) {
                status == TSH_OK ? "made" : tsh_error_message());
 }
 
-/* Until something goes wrong. */
+/* Makes calls until one fails. */
 void scenario_linger(tshi_rank *r) {
     const struct timespec nap = {.tv_nsec = 10000000};
     printf("lingering\n");
