@@ -1,4 +1,5 @@
 /* Groups: who is in them, and what they have done. */
+#include "dist/registry.h"
 #include "dist/world.h"
 
 #include <stdio.h>
@@ -15,7 +16,7 @@ static int index_of(const int *ranks, int n, int rank) {
     return -1;
 }
 
-tsh_group *tshi_group_new(tsh_world *world, const int *ranks, int n) {
+tsh_group *tshi_group_new(tsh_world *world, const tshi_group_ops *ops, const int *ranks, int n) {
     const tsh_allocator *allocator = &world->allocator;
     tsh_group *group = tshi_calloc(allocator, 1, sizeof *group);
     if (!group) return NULL;
@@ -29,7 +30,8 @@ tsh_group *tshi_group_new(tsh_world *world, const int *ranks, int n) {
     }
     memcpy(group->ranks, ranks, sizeof *ranks * (size_t)n);
     group->world = world;
-    group->ops = n == 1 ? &tshi_self_ops : tshi_world_ops(world);
+    group->ops = n == 1 ? &tshi_self_ops : ops;
+    group->control = group;
     group->size = n;
     group->rank = index_of(ranks, n, world->rank);
     group->next = world->groups;
@@ -59,6 +61,10 @@ void tshi_group_free(tsh_group *group) {
     tshi_free(&world->allocator, group->counts);
     tshi_pool_clear(&group->works, &world->allocator);
     tshi_free(&world->allocator, group);
+}
+
+tsh_status tshi_group_agree(tsh_group *group, const char *text, tsh_status failed) {
+    return group->control->ops->agree(group->control, text, failed);
 }
 
 /* `what` is the call's name; ranks are parent's. */
@@ -107,10 +113,10 @@ static tsh_status group_open(tsh_group *parent, const char *what, const int *ran
         text = list_ranks(&world->allocator, what, ranks, n);
         world_ranks = translate(parent, ranks, n);
         bool member = index_of(ranks, n, parent->rank) >= 0;
-        if (member && world_ranks) group = tshi_group_new(world, world_ranks, n);
+        if (member && world_ranks) group = tshi_group_new(world, world->data, world_ranks, n);
         if (!text || !world_ranks || (member && !group)) status = TSH_ERR_MEMORY;
     }
-    status = parent->ops->agree(parent, text ? text : "", status);
+    status = tshi_group_agree(parent, text ? text : "", status);
     if (status == TSH_OK && n > 1) status = parent->ops->open(parent, world_ranks, n, group);
     tshi_free(&world->allocator, text);
     tshi_free(&world->allocator, world_ranks);
@@ -154,7 +160,7 @@ static tsh_status exchange(tsh_group *parent, int color, int key, membership **a
     tsh_device *host = parent->world->host;
     int64_t *counts = parent->counts;
     *all = host->ops->memory.alloc(host, (size_t)parent->size * sizeof **all);
-    tsh_status status = parent->ops->agree(parent, "group_split", *all ? TSH_OK : TSH_ERR_MEMORY);
+    tsh_status status = tshi_group_agree(parent, "group_split", *all ? TSH_OK : TSH_ERR_MEMORY);
     if (status != TSH_OK) return status;
     membership *members = *all;
     members[parent->rank] = (membership){color, key, parent->rank};
@@ -165,9 +171,8 @@ static tsh_status exchange(tsh_group *parent, int color, int key, membership **a
                             .out = members,
                             .count = width * parent->size,
                             .counts = counts};
-    tsh_group *on_host = parent->control ? parent->control : parent;
-    tshi_group_drain(on_host, TSH_OK);
-    status = on_host->ops->run(on_host, &call);
+    tshi_group_drain(parent->control, TSH_OK);
+    status = parent->control->ops->run(parent->control, &call);
     if (status == TSH_OK) qsort(members, (size_t)parent->size, sizeof *members, compare_members);
     return status;
 }
@@ -196,7 +201,7 @@ tsh_status tsh_group_split(tsh_group *parent, int color, int key, tsh_group **ou
     tsh_status status = exchange(parent, color, key, &all);
     if (status == TSH_OK) {
         ranks = tshi_calloc(allocator, (size_t)parent->size, sizeof *ranks);
-        status = parent->ops->agree(parent, "group_split: memory", ranks ? TSH_OK : TSH_ERR_MEMORY);
+        status = tshi_group_agree(parent, "group_split: memory", ranks ? TSH_OK : TSH_ERR_MEMORY);
     }
     if (status == TSH_OK) status = open_colors(parent, all, ranks, out);
     if (status != TSH_OK && *out) {

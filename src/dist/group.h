@@ -32,25 +32,24 @@ struct tsh_group {
     tsh_work *messages;          /* sends and receives not done, oldest first */
     tshi_pool works;             /* with room for counts */
     tsh_group *next;             /* the world's list of live groups */
-    /* A group of the upper backend has a control group of the same ranks beneath: it agrees and has messages meet. */
+    /* The group of the same ranks in which they agree and report failures: this one, or, where ops is a data backend
+     * alone, one of the control backend, whose calls are on the host's memory. */
     tsh_group *control;
-    tsh_group *owner; /* of a control group; its calls are on the host's memory */
 };
 
-/* Every rank of the group passes the same `text`, or in `failed` why it cannot. TSH_ERR_MISMATCH with both texts, or
- * TSH_ERR_PEER with the message of the rank that failed. Collective; waits. */
-static inline tsh_status tshi_group_agree(tsh_group *group, const char *text, tsh_status failed) {
-    return group->ops->agree(group, text, failed);
-}
 /* The group's collectives gain from memory that lies at the same offset of symmetric memory on all ranks. The same
  * answer on all ranks. */
 static inline bool tshi_group_symmetric(const tsh_group *group) {
     return group->ops->symmetric && group->ops->symmetric(group);
 }
 
-/* A group with everything but the backend's state, in the world's list. NULL with the message set. */
-tsh_group *tshi_group_new(tsh_world *world, const int *ranks, int n);
+/* A group with everything but the backend's state, in the world's list; groups of one rank are of self whatever ops is.
+ * NULL with the message set. */
+tsh_group *tshi_group_new(tsh_world *world, const tshi_group_ops *ops, const int *ranks, int n);
 void tshi_group_free(tsh_group *group);
+/* Every rank of the group passes the same `text`, or in `failed` why it cannot. TSH_ERR_MISMATCH with both texts, or
+ * TSH_ERR_PEER with the message of the rank that failed. Collective; waits. */
+tsh_status tshi_group_agree(tsh_group *group, const char *text, tsh_status failed);
 /* The mesh of one axis that a group is for itself. */
 void tshi_group_own_mesh(tsh_group *group, const char *name);
 /* Note a call in the ring; returns its number, from 1: collectives have their own, messages theirs. */

@@ -116,7 +116,7 @@ static tsh_status mesh_agree(tsh_group *parent, const char *axes, tsh_mesh *mesh
                                      mesh->axis[i].size);
         }
     }
-    return parent->ops->agree(parent, text, status);
+    return tshi_group_agree(parent, text, status);
 }
 
 static tsh_status mesh_open(tsh_group *parent, const char *axes, tsh_mesh **out) {

@@ -1,12 +1,11 @@
 /* Joining and leaving a world. */
-#include "dist/backends/mpi/world.h"
-#include "dist/backends/local/local.h"
-#include "dist/backends/nccl/world.h"
-#include "dist/bootstrap/environment.h"
+#include "dist/world.h"
+#include "base/cpu.h"
 #include "dist/bootstrap/rendezvous.h"
 #include "dist/core/signal.h"
+#include "dist/registry.h"
 
-#include <string.h>
+#include <errno.h>
 #include <sys/mman.h>
 
 /* A tape's number and its steps, in one word. */
@@ -18,80 +17,60 @@ static tsh_status world_group_create(tsh_world *world) {
     int *ranks = tshi_calloc(&world->allocator, (size_t)world->size, sizeof *ranks);
     if (!ranks) return TSH_ERR_MEMORY;
     for (int i = 0; i < world->size; i++) ranks[i] = i;
-    world->group = tshi_group_new(world, ranks, world->size);
+    world->group = tshi_group_new(world, world->control, ranks, world->size);
     tshi_free(&world->allocator, ranks);
     if (!world->group) return TSH_ERR_MEMORY;
     tshi_group_own_mesh(world->group, "world");
     return TSH_OK;
 }
 
-/* Where tensors live. */
-static tsh_status device_create(tsh_world *world, tsh_device_kind kind) {
-    world->device = world->host;
-    return kind != TSH_CUDA ? TSH_OK : tshi_device_create_cuda(&world->allocator, world->local_rank, &world->device);
-}
-
-static tsh_status enter_mpi(tsh_world *world, const tshi_settings *settings) {
-    tsh_status status = tshi_mpi_open(world, settings);
-    if (status == TSH_OK) {
-        status = tshi_device_create_cpu(&world->allocator, tshi_mpi_heap(world), settings->heap_bytes,
-                                        settings->blas_threads, &world->host);
+/* The host's device, over `heap` where the backend has one, and the device of the tensors. */
+static tsh_status devices_create(tsh_world *world, const tshi_settings *settings, void *heap) {
+    if (!heap) {
+        heap = world->heap = tshi_map_memory(-1, settings->heap_bytes);
+        world->heap_bytes = settings->heap_bytes;
     }
-    if (status == TSH_OK) status = device_create(world, settings->device);
-    if (status == TSH_OK) status = world_group_create(world);
-    /* Also after a failure: the others wait for this rank. */
-    status = tshi_mpi_join(world, status);
-    return status == TSH_OK ? tshi_nccl_join(world) : status;
+    if (!heap) {
+        tshi_fail_errno(errno, "world_init: mapping a heap of %zu bytes (TSHARD_HEAP makes it smaller)",
+                        settings->heap_bytes);
+        return TSH_ERR_MEMORY;
+    }
+    tsh_status status =
+        tshi_device_create_cpu(&world->allocator, heap, settings->heap_bytes, settings->blas_threads, &world->host);
+    world->device = world->host;
+    if (status != TSH_OK || settings->device != TSH_CUDA) return status;
+    return tshi_device_create_cuda(&world->allocator, world->local_rank, &world->device);
 }
 
-static tsh_status world_enter(tsh_world *world, const tsh_world_config *config, const tshi_settings *settings,
-                              double deadline) {
+static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
+    const tshi_settings *settings = start->settings;
+    const tshi_group_ops *control = world->control;
+    void *heap = NULL;
     world->rank = settings->rank;
     world->size = settings->size;
     world->local_rank = settings->local_rank;
     world->timeout = settings->timeout;
     world->warn_every = settings->warn_every;
     world->seed = settings->seed;
-    if (settings->method == TSHI_INIT_MPI && settings->size > 1) return enter_mpi(world, settings);
-    world->ops = settings->size == 1 ? &tshi_self_ops : &tshi_local_ops;
-    tsh_status status = tshi_memory_open(world, settings, config->threads, deadline);
-    if (status != TSH_OK) return status;
-    void *heap = tshi_memory_heap(world, world->rank, NULL);
-    status =
-        tshi_device_create_cpu(&world->allocator, heap, settings->heap_bytes, settings->blas_threads, &world->host);
-    if (status == TSH_OK) status = device_create(world, settings->device);
+    tsh_status status = control->world_open ? control->world_open(world, start, &heap) : TSH_OK;
+    if (status == TSH_OK) status = devices_create(world, settings, heap);
     if (status == TSH_OK) status = world_group_create(world);
-    if (status == TSH_OK) status = tshi_memory_join(world);
-    if (status == TSH_OK) status = tshi_nccl_join(world);
-    return status == TSH_OK ? tshi_local_join_devices(world) : status;
+    /* After a failure too: the peers wait for this rank. */
+    if (control->world_join) status = control->world_join(world, status);
+    return status == TSH_OK ? tshi_backend_take_data(world) : status;
 }
 
-static tsh_status check_config(const tsh_world_config *config, tshi_settings *settings) {
-    tsh_status status = tshi_settings_read(config, settings);
-    if (status != TSH_OK) return status;
-    if (config->threads) return tshi_threads_settings(config, settings);
-    bool mpi = false;
-    status = tshi_mpi_settings(config, settings, &mpi);
-    if (mpi) settings->method = TSHI_INIT_MPI;
-    return status;
-}
-
-/* Ranks as processes find each other, and learn where they are: on several machines MPI connects them. */
-static tsh_status meet(const tsh_world *world, const tsh_world_config *config, tshi_settings *settings,
-                       double deadline) {
+/* The control backend: one that finds the ranks by its own means, or one for the ranks that the rendezvous has found. */
+static tsh_status find_ranks(tsh_world *world, tshi_start *start) {
     tshi_roster roster;
-    char hosts[TSHI_LINE];
-    tsh_status status = tshi_rendezvous_run(settings, &world->log, &world->allocator, deadline, NULL, &roster);
+    tsh_status status = tshi_backend_connect(start, &world->control);
+    if (status != TSH_OK || world->control) return status;
+    status = tshi_rendezvous_run(start->settings, &world->log, &world->allocator, start->deadline, NULL, &roster);
     if (status != TSH_OK) return status;
-    tshi_roster_settings(&roster, settings);
-    if (roster.nodes > 1 && tshi_backend_is("local")) {
-        status =
-            tshi_fail(TSH_ERR_ARGUMENT, "world_init: the ranks are on %d machines (%s), but TSHARD_BACKEND is local",
-                      roster.nodes, tshi_roster_hosts(&roster, hosts, sizeof hosts));
-    } else if (roster.nodes > 1 || tshi_backend_is("mpi")) {
-        status = tshi_mpi_connect(config, &roster, &world->allocator, deadline, settings);
-        settings->method = TSHI_INIT_MPI;
-    }
+    tshi_roster_settings(&roster, start->settings);
+    start->roster = &roster;
+    status = tshi_backend_connect(start, &world->control);
+    start->roster = NULL;
     tshi_roster_free(&roster, &world->allocator);
     return status;
 }
@@ -102,7 +81,7 @@ tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
     *out = NULL;
     if (!config) config = &empty;
     tshi_settings settings;
-    tsh_status status = check_config(config, &settings);
+    tsh_status status = tshi_settings_read(config, &settings);
     if (status != TSH_OK) return status;
     tsh_allocator allocator = tshi_allocator_resolve(&config->allocator);
     tsh_world *world = tshi_calloc(&allocator, 1, sizeof *world);
@@ -111,12 +90,12 @@ tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
     world->log = config->log;
     world->start_ticks = tshi_ticks();
     world->start_seconds = tshi_clock();
-    double deadline = world->start_seconds + tshi_rendezvous_patience(&settings);
-    if (settings.size > 1 && !config->threads && settings.method != TSHI_INIT_MPI) {
-        status = meet(world, config, &settings, deadline);
-    }
+    tshi_start start = {config, &settings, NULL, &allocator,
+                        world->start_seconds + tshi_rendezvous_patience(&settings)};
+    status = find_ranks(world, &start);
+    world->data = world->control;
     if (settings.rank <= 0) tshi_settings_check(&world->log);
-    if (status == TSH_OK) status = world_enter(world, config, &settings, deadline);
+    if (status == TSH_OK) status = world_enter(world, &start);
     if (status != TSH_OK) {
         tsh_world_destroy(world);
         return status;
@@ -129,15 +108,21 @@ tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
 void tsh_world_destroy(tsh_world *world) {
     if (!world) return;
     tsh_allocator allocator = world->allocator;
+    const tshi_group_ops *control = world->control, *data = world->data;
     while (world->groups) tshi_group_free(world->groups);
-    if (world->state && tshi_world_ops(world)->leave) tshi_world_ops(world)->leave(world);
+    if (data != control) data->leave(world);
+    if (world->state && control->leave) control->leave(world);
     if (world->device != world->host) tshi_device_destroy(world->device);
     tshi_device_destroy(world->host);
-    if (tshi_mpi_owns(world))
-        tshi_mpi_close(world);
-    else
-        tshi_memory_close(world);
+    if (world->heap) munmap(world->heap, world->heap_bytes);
+    if (world->state) control->world_close(world);
     tshi_free(&allocator, world);
+}
+
+static tshi_backend_info info_of(const tsh_world *world) {
+    tshi_backend_info info = {.nodes = 1};
+    if (world->control->info) world->control->info(world, &info);
+    return info;
 }
 
 int tsh_world_rank(const tsh_world *world) {
@@ -153,12 +138,11 @@ int tsh_world_local_rank(const tsh_world *world) {
 }
 
 int tsh_world_node_count(const tsh_world *world) {
-    if (!world) return 0;
-    return tshi_mpi_owns(world) ? tshi_mpi_nodes(world) : 1;
+    return world ? info_of(world).nodes : 0;
 }
 
 bool tsh_world_uses_rdma(const tsh_world *world) {
-    return world && tshi_mpi_owns(world) && tshi_mpi_rdma(world);
+    return world && info_of(world).rdma;
 }
 
 tsh_device *tsh_world_device(const tsh_world *world) {
@@ -184,22 +168,17 @@ uint64_t tshi_world_stream(tsh_world *world) {
 }
 
 void tshi_world_fail_in(tsh_world *world, const char *reason, tshi_tape_step step) {
-    tshi_world_ops(world)->fail(world, reason, step);
+    world->control->fail(world, reason, step);
 }
 
 void tsh_world_fail(tsh_world *world, const char *reason) {
     if (world) tshi_world_fail_in(world, reason ? reason : "", (tshi_tape_step){0});
 }
 
-/* The group whose calls are on the host's memory. */
-static tsh_group *host_group(const tsh_world *world) {
-    return world->group->control ? world->group->control : world->group;
-}
-
 bool tshi_world_troubled(tsh_world *world, tshi_tape_step step) {
-    const tshi_group_ops *ops = world->ops;
-    if (!ops->trouble || ops->trouble(host_group(world), false, false) == TSH_OK) return false;
-    return !ops->fails_later || !ops->fails_later(world, step);
+    const tshi_group_ops *control = world->control;
+    if (!control->trouble || control->trouble(world->group->control, false, false) == TSH_OK) return false;
+    return !control->fails_later || !control->fails_later(world, step);
 }
 
 /* Half steps, so that one that is under way counts as more than none. */
@@ -231,7 +210,7 @@ static tsh_status catch_up(tsh_world *world) {
         furthest[LEAST + i] = -furthest[HEAD + i];
     }
     /* So little goes through the backend's own memory, wherever it lies. */
-    tsh_status status = world->ops->run(host_group(world), &call);
+    tsh_status status = world->control->run(world->group->control, &call);
     if (status != TSH_OK) return status;
     world->next_stream = (uint64_t)furthest[0];
     world->tapes = (uint64_t)furthest[1];
@@ -243,7 +222,7 @@ static tsh_status catch_up(tsh_world *world) {
 
 tsh_status tsh_world_recover(tsh_world *world) {
     if (!world) return tshi_fail(TSH_ERR_ARGUMENT, "world_recover: world is NULL");
-    tsh_status status = tshi_world_ops(world)->recover(world);
+    tsh_status status = world->data->recover(world);
     if (status == TSH_OK && world->size > 1) status = catch_up(world);
     if (status == TSH_OK) world->recoveries++;
     return status;

@@ -16,9 +16,10 @@ typedef struct tshi_steps {
 #define TSHI_STEPPING 8
 
 struct tsh_world {
-    const tshi_group_ops *ops;
-    const tshi_group_ops *upper; /* takes the collectives, with ops beneath it (nccl); NULL: ops takes them itself */
-    void *upper_state;
+    const tshi_group_ops *control; /* the backend that connects the ranks */
+    void *state;                   /* its own */
+    const tshi_group_ops *data;    /* the backend that runs the calls on tensors: control itself, or one above it */
+    void *data_state;              /* its own, where it is not control */
     int rank, size, local_rank;
     double timeout;
     double warn_every; /* seconds after which a wait prints the ranks that it waits for, and goes on to */
@@ -31,14 +32,14 @@ struct tsh_world {
     tsh_allocator allocator;
     tsh_device *host;   /* the CPU: what ranks of this machine share, and where backends work */
     tsh_device *device; /* where tensors live: host itself, or a GPU */
-    bool direct;        /* all ranks reach each other's GPU memory: ops runs collectives on it */
-    tsh_group *group;   /* of all */
-    tsh_group *groups;  /* live ones, this rank's */
-    int pending;        /* works of all groups that are not done */
-    bool moving;        /* one of them is being moved on */
-    int spins;          /* looks at a work before sleeping: the backend's wish */
-    void *state;        /* the backend's */
-    uint32_t asked;     /* times that SIGUSR1 has been answered, as signal.c counts them */
+    void *heap;         /* of host, where the backend has none that ranks share */
+    size_t heap_bytes;
+    tsh_group *group;  /* of all */
+    tsh_group *groups; /* live ones, this rank's */
+    int pending;       /* works of all groups that are not done */
+    bool moving;       /* one of them is being moved on */
+    int spins;         /* looks at a work before sleeping: the backend's wish */
+    uint32_t asked;    /* times that SIGUSR1 has been answered, as signal.c counts them */
     /* To turn ticks into seconds: both clocks when the world was made. */
     uint64_t start_ticks;
     double start_seconds;
@@ -53,10 +54,6 @@ void tshi_world_fail_in(tsh_world *world, const char *reason, tshi_tape_step ste
  * has failed in a later step of that tape is for the later step to find out. */
 bool tshi_world_troubled(tsh_world *world, tshi_tape_step step);
 
-/* What this world's calls go to first. */
-static inline const tshi_group_ops *tshi_world_ops(const tsh_world *world) {
-    return world->upper ? world->upper : world->ops;
-}
 /* Other work hides a collective of the group that is started early: the collective goes on while the host computes, or
  * the host waits for it while a GPU computes. The same answer on all ranks. */
 static inline bool tshi_group_overlaps(const tsh_group *group) {
@@ -66,7 +63,7 @@ static inline bool tshi_group_overlaps(const tsh_group *group) {
 /* `data` is complete once the kernels queued so far have run: a collective on it, in place, need not wait for those
  * that are queued later. Until the next mark, of NULL if it may change, or that collective. */
 static inline void tshi_world_mark(tsh_world *world, const void *data) {
-    if (world->upper) world->upper->mark(world, data);
+    if (world->data->mark) world->data->mark(world, data);
 }
 
 /* Seconds after which a call's wait is worth a warning: TSHARD_WARN, or half of a shorter deadline. The next one comes

@@ -52,12 +52,12 @@ static void run(int ranks, tshi_rank_fn *before, tshi_rank_fn *fn) {
 }
 
 static bool is_direct(tshi_rank *r) {
-    return tshi_check(r, r->world->direct || r->size == 1, "collectives go through the host's memory");
+    return tshi_check(r, r->size == 1 || tshi_local_of(r->world)->direct, "collectives go through the host's memory");
 }
 
 static void is_staged(tshi_rank *r, void *arg) {
     (void)arg;
-    tshi_check(r, !r->world->direct, "collectives do not go through the host's memory");
+    tshi_check(r, !tshi_local_of(r->world)->direct, "collectives do not go through the host's memory");
     tshi_try_all(r, tsh_world_group(r->world), TSH_FLOAT32, 13);
 }
 

@@ -447,8 +447,7 @@ static void overlap(tshi_rank *r, void *arg) {
         tshi_check(r, done, "the sum does not come to an end");
         tshi_check(r, cudaStreamQuery(device->compute) == cudaErrorNotReady, "the product ran before");
         /* All poll before anybody lets the queues run. */
-        tsh_group *control = group->control;
-        tshi_check_ok(r, r->world->ops->agree(control, "polled", TSH_OK));
+        tshi_check_ok(r, tshi_group_agree(group, "polled", TSH_OK));
         float dx[N * IN], dw[OUT * IN];
         int64_t mine = scattered ? N / r->size * IN : N * IN;
         double sum = 0;

@@ -45,7 +45,7 @@ static void look_at_buckets(tshi_rank *r, const steps *s, plan *p) {
         tshi_check(r, inside == p->buckets, "bucket %d is%s in the arena", b, inside ? "" : " not");
         p->offsets[r->rank][b] = inside ? offset : 0;
     }
-    tshi_check_ok(r, r->world->ops->agree(tsh_world_group(r->world)->control, "offsets", TSH_OK));
+    tshi_check_ok(r, tshi_group_agree(tsh_world_group(r->world), "offsets", TSH_OK));
     for (int b = 0; b < s->dp->bucket_count; b++) {
         tshi_check(r, p->offsets[r->rank][b] == p->offsets[0][b], "bucket %d is at another place on rank 0", b);
     }

@@ -1,5 +1,6 @@
 /* The public calls: arguments checked, counts resolved, then the backend, now or when its turn comes. */
 #include "dist/core/collectives.h"
+#include "dist/registry.h"
 
 #include <string.h>
 
@@ -22,28 +23,10 @@ static bool reduces(tsh_dtype dtype, tsh_reduce_op reduce) {
     }
 }
 
-/* By its name; NULL for one that is not built in. */
-static const tshi_group_ops *backend_of(const char *name) {
-    const tshi_group_ops *const backends[] = {
-        &tshi_self_ops,
-        &tshi_local_ops,
-#ifdef TSHARD_HAVE_MPI
-        &tshi_mpi_ops,
-#endif
-#ifdef TSHARD_HAVE_NCCL
-        &tshi_nccl_ops,
-#endif
-    };
-    for (size_t i = 0; name && i < sizeof backends / sizeof *backends; i++) {
-        if (!strcmp(backends[i]->name, name)) return backends[i];
-    }
-    return NULL;
-}
-
 static bool backend_supports(const tshi_group_ops *backend, tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce) {
     if ((int)op < 0 || op >= TSH_COLLECTIVE_COUNT) return false;
     /* A rank alone has nobody to send to. */
-    if ((op == TSH_COLLECTIVE_SEND || op == TSH_COLLECTIVE_RECV) && backend == &tshi_self_ops) return false;
+    if ((op == TSH_COLLECTIVE_SEND || op == TSH_COLLECTIVE_RECV) && !backend->start) return false;
     if (op == TSH_COLLECTIVE_BARRIER) return true;
     if (tsh_dtype_size(dtype) == 0) return false;
     if (!tshi_collectives[op].reduces) return true;
@@ -64,7 +47,7 @@ bool tsh_group_supports(const tsh_group *group, tsh_collective op, tsh_dtype dty
 
 bool tsh_backend_supports(const char *backend, tsh_device_kind device, tsh_collective op, tsh_dtype dtype,
                           tsh_reduce_op reduce) {
-    const tshi_group_ops *ops = backend_of(backend);
+    const tshi_group_ops *ops = tshi_backend_find(backend);
     return ops && takes_device(ops, device) && backend_supports(ops, op, dtype, reduce);
 }
 

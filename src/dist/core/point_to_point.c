@@ -29,6 +29,7 @@ static tsh_status prepare(tsh_group *group, tsh_collective op, const tsh_tensor 
     if (status != TSH_OK) return status;
     call->dtype = tensor->dtype;
     call->count = tensor->numel;
+    call->on_device = group->world->device != group->world->host;
     call->reduce = meta ? TSH_MAX : TSH_SUM;
     call->in = op == TSH_COLLECTIVE_SEND ? tshi_data(tensor) : NULL;
     call->out = op == TSH_COLLECTIVE_RECV ? tshi_data(tensor) : NULL;

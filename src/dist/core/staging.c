@@ -3,9 +3,7 @@
 #include "dist/core/collectives.h"
 
 bool tshi_call_is_staged(const tsh_group *group, const tshi_call *call) {
-    const tsh_world *world = group->world;
-    bool staged = tshi_is_message(call->op) || !world->direct;
-    return group->ops->on_host && !group->owner && world->device != world->host && staged;
+    return call->on_device && group->ops->stages && group->ops->stages(group, call);
 }
 
 /* A buffer on the host, or NULL with the call marked failed. */

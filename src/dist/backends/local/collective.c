@@ -3,6 +3,7 @@
  * comparison, and all ranks compare the same slots, so that they come to the same verdict. A rank that receives nothing,
  * and whose data fits its slot, returns once it has posted; it waits and compares in its next call. */
 #include "dist/backends/local/local.h"
+#include "dist/registry.h"
 
 #include <string.h>
 
@@ -532,20 +533,25 @@ static tsh_status local_agree(tsh_group *parent, const char *text, tsh_status fa
 
 const tshi_group_ops tshi_local_ops = {
     .name = "local",
-    .on_host = true,
+    .stages = tshi_local_stages,
+    .probe = tshi_local_probe,
+    .world_open = tshi_local_world_open,
+    .world_join = tshi_local_world_join,
+    .take_data = tshi_local_take_data,
+    .fail = tshi_local_fail,
+    .recover = tshi_local_recover,
+    .leave = tshi_local_leave,
+    .world_close = tshi_local_world_close,
+    .open = tshi_local_open,
+    .close = tshi_local_close,
+    .agree = local_agree,
+    .compare = tshi_local_compare_call,
+    .trouble = tshi_local_heard,
+    .fails_later = tshi_local_fails_later,
     .run = local_run,
     .start = local_start,
     .progress = local_progress,
     .quick = tshi_message_quick,
     .nap = tshi_local_nap,
     .awake = tshi_local_awake,
-    .close = tshi_local_close,
-    .agree = local_agree,
-    .compare = tshi_local_compare_call,
-    .open = tshi_local_open,
-    .fail = tshi_local_fail,
-    .recover = tshi_local_recover,
-    .leave = tshi_local_leave,
-    .trouble = tshi_local_heard,
-    .fails_later = tshi_local_fails_later,
 };

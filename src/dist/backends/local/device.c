@@ -27,7 +27,7 @@ static tsh_status tell(tsh_world *world, const fact *mine, fact *facts) {
                             .out = facts,
                             .count = (int64_t)((size_t)world->size * sizeof *mine),
                             .counts = counts};
-    return world->ops->run(world->group, &call);
+    return world->control->run(world->group, &call);
 }
 
 /* The first rank that cannot, or -1. */
@@ -61,21 +61,27 @@ static tsh_status try_all(tsh_world *world, const void *memory, fact *facts, int
     return status;
 }
 
-tsh_status tshi_local_join_devices(tsh_world *world) {
+bool tshi_local_stages(const tsh_group *group, const tshi_call *call) {
+    return tshi_is_message(call->op) || !tshi_local_of(group->world)->direct;
+}
+
+tsh_status tshi_local_take_data(tsh_world *world, bool *takes) {
     tsh_device *host = world->host, *device = world->device;
-    if (world->size == 1 || device == host || world->upper) return TSH_OK;
+    bool *direct = &tshi_local_of(world)->direct;
+    *takes = true;
+    if (device == host) return TSH_OK;
     int refuser = -1;
     fact *facts = host->ops->memory.alloc(host, (size_t)world->size * sizeof *facts);
     void *memory = facts ? device->ops->memory.alloc(device, TRIAL_BYTES) : NULL;
-    tsh_status status = world->ops->agree(world->group, "world_init: GPU memory", memory ? TSH_OK : TSH_ERR_MEMORY);
+    tsh_status status = tshi_group_agree(world->group, "world_init: GPU memory", memory ? TSH_OK : TSH_ERR_MEMORY);
     if (status == TSH_OK) status = try_all(world, memory, facts, &refuser);
-    world->direct = status == TSH_OK && refuser < 0;
+    *direct = status == TSH_OK && refuser < 0;
     if (status == TSH_OK && refuser >= 0) {
         device->ops->sharing->unmap(device);
-        status = world->ops->agree(world->group, "world_init: GPU memory", TSH_OK);
+        status = tshi_group_agree(world->group, "world_init: GPU memory", TSH_OK);
         if (status == TSH_OK) tshi_local_of(world)->maps = false;
     }
-    if (status == TSH_OK && world->rank == 0 && world->direct) {
+    if (status == TSH_OK && world->rank == 0 && *direct) {
         tshi_log(&world->log, TSH_LOG_INFO, "collectives work on the GPUs' memory in place");
     } else if (status == TSH_OK && world->rank == 0) {
         tshi_log(&world->log, TSH_LOG_INFO, "collectives go through the host's memory: rank %d: %s", refuser,

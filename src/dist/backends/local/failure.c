@@ -279,7 +279,7 @@ void tshi_local_fail(tsh_world *world, const char *reason, tshi_tape_step step) 
     set_state(world, world->rank, TSHI_ALIVE, TSHI_FAILED);
     /* Those who sleep until I post; others look around soon enough. */
     for (const tsh_group *g = world->groups; g; g = g->next) {
-        if (g->ops != &tshi_local_ops || !g->state) continue;
+        if (g->ops != world->control || !g->state) continue;
         const tshi_local_group *lg = g->state;
         for (uint32_t k = 0; k < lg->slots; k++) tshi_wake(&tshi_slot_at(lg, g->rank, k)->sync);
     }
@@ -321,14 +321,14 @@ static uint32_t last_sync(const tsh_group *group) {
 /* Nobody is inside a call between the first step and the third: look in the one half, write in the other. */
 static void groups_look(tsh_world *world) {
     for (tsh_group *g = world->groups; g; g = g->next) {
-        tshi_local_group *lg = g->ops == &tshi_local_ops ? g->state : NULL;
+        tshi_local_group *lg = g->ops == world->control ? g->state : NULL;
         if (lg) lg->agreed = last_sync(g);
     }
 }
 
 static void groups_align(tsh_world *world) {
     for (tsh_group *g = world->groups; g; g = g->next) {
-        tshi_local_group *lg = g->ops == &tshi_local_ops ? g->state : NULL;
+        tshi_local_group *lg = g->ops == world->control ? g->state : NULL;
         if (!lg) continue;
         lg->sync = lg->agreed;
         lg->heard = lg->agreed;

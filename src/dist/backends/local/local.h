@@ -18,6 +18,7 @@
 #include "dist/bootstrap/environment.h"
 #include "dist/core/collectives.h"
 #include "dist/core/wait_graph.h"
+#include "dist/world.h"
 
 #include <assert.h>
 #include <stdalign.h>
@@ -114,6 +115,7 @@ typedef struct tshi_control {
 typedef struct tshi_local {
     tsh_thread_rendezvous *threads; /* NULL: ranks are processes */
     bool maps;                      /* GPU memory of other ranks: they wait for each other when they leave */
+    bool direct;                    /* every rank reaches the GPU memory of every other: collectives run on it */
     tshi_control *control;
     char *memory; /* of processes: the control block, then the heaps, all in one piece */
     size_t memory_bytes;
@@ -185,18 +187,35 @@ static inline unsigned char *tshi_slot_share(tshi_slot *slot) {
 static_assert(16 * TSHI_REDUCE_MOST + sizeof(tshi_share) <= TSHI_SLOT_PAYLOAD,
               "counts and a share have room in a slot");
 
-/* --- memory.c: how memory is had ---------------------------------------------------------------------------------- */
+/* --- memory.c ----------------------------------------------------------------------------------------------------- */
 
-/* Makes world->state with the heaps of all ranks (of processes: after a rendezvous, until the deadline). */
-tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh_thread_rendezvous *threads,
-                            double deadline);
-/* Attaches the world's group and meets all ranks once. */
-tsh_status tshi_memory_join(tsh_world *world);
-void *tshi_memory_heap(const tsh_world *world, int rank, size_t *bytes);
-/* After the device is gone. */
-void tshi_memory_close(tsh_world *world);
+/* What threads of one process share before and after their worlds. */
+struct tsh_thread_rendezvous {
+    int size;
+    tshi_control *control;
+    size_t control_bytes;
+    void **heap; /* [size], unmapped when all have left */
+    size_t *heap_bytes;
+    atomic_flag *taken;
+};
+
 /* Rank and size of a world of threads. */
 tsh_status tshi_threads_settings(const tsh_world_config *config, tshi_settings *settings);
+/* The heaps and the control block. Of processes: after a rendezvous of their own, until the deadline. Of threads: this
+ * rank's heap; the others are known when all have joined. */
+tsh_status tshi_memory_of_processes(tsh_world *world, const tshi_settings *settings, double deadline);
+tsh_status tshi_memory_of_threads(tsh_world *world, const tshi_settings *settings, tsh_thread_rendezvous *threads);
+
+/* --- world.c, device.c: see tshi_group_ops ------------------------------------------------------------------------- */
+
+tsh_status tshi_local_probe(const tshi_start *start, bool *takes);
+tsh_status tshi_local_world_open(tsh_world *world, const tshi_start *start, void **heap);
+tsh_status tshi_local_world_join(tsh_world *world, tsh_status mine);
+void tshi_local_world_close(tsh_world *world);
+/* Sets local->direct where tensors live on GPUs and every rank can reach the memory of every other's, which is tried.
+ * The log says which. */
+tsh_status tshi_local_take_data(tsh_world *world, bool *takes);
+bool tshi_local_stages(const tsh_group *group, const tshi_call *call);
 
 /* --- local_group.c: blocks ---------------------------------------------------------------------------------------- */
 
@@ -324,9 +343,6 @@ tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status faile
 
 /* --- local_device.c: memory of GPUs ------------------------------------------------------------------------------- */
 
-/* Sets world->direct: tensors live on GPUs, collectives do not go to NCCL, and every rank can reach every other's
- * memory, which is tried. Every rank comes to the same verdict, which the log gets. Collective over the world. */
-tsh_status tshi_local_join_devices(tsh_world *world);
 /* Into my next slot: where `data`, on the GPU, is, or why that cannot be said (lg->refused). Waits for what is queued
  * there: peers may touch it then. */
 void tshi_local_share(const tsh_group *group, const void *data);

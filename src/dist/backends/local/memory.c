@@ -7,29 +7,13 @@
 #include "dist/bootstrap/memory_exchange.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LONGEST_JOIN 120.0
 /* Up to here each rank has a descriptor of each other's process from the start; beyond, from when it waits for long. */
 #define EAGER_RANKS 64
-
-/* Spinning only pays when the peer has a core of its own. */
-#define SPINS        4000
-#define YIELDS       64
-#define SPINS_SHARED 8
-
-struct tsh_thread_rendezvous {
-    int size;
-    tshi_control *control;
-    size_t control_bytes;
-    void **heap; /* [size], unmapped when all have left */
-    size_t *heap_bytes;
-    atomic_flag *taken;
-};
 
 static size_t control_bytes(int size) {
     return sizeof(tshi_control) + (size_t)size * sizeof(tshi_record) + tshi_block_bytes(size) + tshi_waits_bytes(size);
@@ -39,20 +23,6 @@ static tsh_status map_fail(size_t bytes, int rank) {
     tshi_fail_errno(errno, "world_init: mapping the %zu bytes of rank %d's heap (TSHARD_HEAP makes it smaller)", bytes,
                     rank);
     return TSH_ERR_MEMORY;
-}
-
-static tsh_status local_new(tsh_world *world, const tshi_settings *settings) {
-    const tsh_allocator *allocator = &world->allocator;
-    size_t size = (size_t)settings->size;
-    tshi_local *local = tshi_calloc(allocator, 1, sizeof *local);
-    if (!local) return TSH_ERR_MEMORY;
-    world->state = local;
-    local->heap = tshi_calloc(allocator, size, sizeof *local->heap);
-    local->heap_bytes = tshi_calloc(allocator, size, sizeof *local->heap_bytes);
-    local->polls = tshi_calloc(allocator, size, sizeof(struct pollfd));
-    local->spins = SPINS_SHARED; /* until the ranks have met, and know what cores they have */
-    local->yields = YIELDS;
-    return local->heap && local->heap_bytes && local->polls ? TSH_OK : TSH_ERR_MEMORY;
 }
 
 /* --- processes ---------------------------------------------------------------------------------------------------- */
@@ -119,13 +89,14 @@ static tsh_status map_memory(tsh_world *world, int memory) {
     return TSH_OK;
 }
 
-static tsh_status open_processes(tsh_world *world, const tshi_settings *settings, double deadline) {
+tsh_status tshi_memory_of_processes(tsh_world *world, const tshi_settings *settings, double deadline) {
     tshi_local *local = tshi_local_of(world);
     int memory = -1;
     local->process = tshi_calloc(&world->allocator, (size_t)world->size, sizeof *local->process);
     if (!local->process) return TSH_ERR_MEMORY;
     for (int i = 0; i < world->size; i++) local->process[i] = TSHI_UNWATCHED;
-    tsh_status status = tshi_memory_exchange(settings, &world->log, &world->allocator, deadline, make_memory, NULL, &memory);
+    tsh_status status =
+        tshi_memory_exchange(settings, &world->log, &world->allocator, deadline, make_memory, NULL, &memory);
     if (status == TSH_OK) status = map_memory(world, memory);
     if (memory >= 0) close(memory);
     return status;
@@ -186,7 +157,7 @@ tsh_status tshi_threads_settings(const tsh_world_config *config, tshi_settings *
     return TSH_OK;
 }
 
-static tsh_status open_threads(tsh_world *world, const tshi_settings *settings, tsh_thread_rendezvous *threads) {
+tsh_status tshi_memory_of_threads(tsh_world *world, const tshi_settings *settings, tsh_thread_rendezvous *threads) {
     tshi_local *local = tshi_local_of(world);
     int rank = settings->rank;
     if (atomic_flag_test_and_set(&threads->taken[rank])) {
@@ -199,90 +170,4 @@ static tsh_status open_threads(tsh_world *world, const tshi_settings *settings, 
     local->heap[rank] = threads->heap[rank];
     local->heap_bytes[rank] = settings->heap_bytes;
     return local->heap[rank] ? TSH_OK : map_fail(settings->heap_bytes, rank);
-}
-
-/* --- both --------------------------------------------------------------------------------------------------------- */
-
-tsh_status tshi_memory_open(tsh_world *world, const tshi_settings *settings, tsh_thread_rendezvous *threads,
-                            double deadline) {
-    tsh_status status = local_new(world, settings);
-    if (status != TSH_OK) return status;
-    if (settings->size > 1) {
-        return threads ? open_threads(world, settings, threads) : open_processes(world, settings, deadline);
-    }
-    tshi_local *local = tshi_local_of(world);
-    local->heap_bytes[0] = settings->heap_bytes;
-    local->heap[0] = tshi_map_memory(-1, settings->heap_bytes);
-    return local->heap[0] ? TSH_OK : map_fail(settings->heap_bytes, 0);
-}
-
-/* Cores that the ranks may run on, all of them together: a launcher may have bound each to its own. */
-static void count_cores(tsh_world *world, tshi_local *local) {
-    int cores = 0;
-    for (int i = 0; i < TSHI_CORE_BYTES; i++) {
-        unsigned any = 0;
-        for (int rank = 0; rank < world->size; rank++) any |= local->control->record[rank].cores[i];
-        cores += __builtin_popcount(any);
-    }
-    local->crowded = world->size > cores;
-    local->spins = local->crowded ? SPINS_SHARED : SPINS;
-    world->spins = local->spins;
-    tshi_local_tune(world->group->state, local);
-}
-
-/* Their rows lie behind the world's block. */
-static tsh_status open_waits(tsh_world *world) {
-    tshi_local *local = tshi_local_of(world);
-    char *block = (char *)&local->control->record[world->size];
-    tsh_status status = tshi_waits_open(world, &local->waits, block + tshi_block_bytes(world->size));
-    for (int i = 0; status == TSH_OK && !local->threads && i < world->size; i++) {
-        local->waits.process[i] = local->control->record[i].process;
-    }
-    return status;
-}
-
-tsh_status tshi_memory_join(tsh_world *world) {
-    tshi_local *local = tshi_local_of(world);
-    if (world->size == 1) return TSH_OK;
-    tshi_local_group *lg = tshi_local_group_new(world, world->size);
-    if (!lg) return TSH_ERR_MEMORY;
-    lg->block = (char *)&local->control->record[world->size];
-    world->group->state = lg;
-    tsh_status status = open_waits(world);
-    if (status != TSH_OK) return status;
-    tshi_granted_cores(local->control->record[world->rank].cores, TSHI_CORE_BYTES);
-    double timeout = world->timeout;
-    if (world->timeout > LONGEST_JOIN) world->timeout = LONGEST_JOIN;
-    status = tshi_local_agree(world->group, "world_init", TSH_OK, 0);
-    world->timeout = timeout;
-    if (status == TSH_OK) count_cores(world, local);
-    for (int i = 0; status == TSH_OK && local->threads && i < world->size; i++) {
-        local->heap[i] = local->threads->heap[i];
-        local->heap_bytes[i] = local->threads->heap_bytes[i];
-    }
-    return status;
-}
-
-void *tshi_memory_heap(const tsh_world *world, int rank, size_t *bytes) {
-    const tshi_local *local = tshi_local_of(world);
-    if (bytes) *bytes = local->heap_bytes[rank];
-    return local->heap[rank];
-}
-
-void tshi_memory_close(tsh_world *world) {
-    tshi_local *local = tshi_local_of(world);
-    const tsh_allocator *allocator = &world->allocator;
-    if (!local) return;
-    if (local->memory) munmap(local->memory, local->memory_bytes);
-    if (world->size == 1 && local->heap && local->heap[0]) munmap(local->heap[0], local->heap_bytes[0]);
-    for (int i = 0; local->process && i < world->size; i++) {
-        if (local->process[i] >= 0) close(local->process[i]);
-    }
-    tshi_waits_close(world, &local->waits);
-    tshi_free(allocator, local->process);
-    tshi_free(allocator, local->polls);
-    tshi_free(allocator, local->heap);
-    tshi_free(allocator, local->heap_bytes);
-    tshi_free(allocator, local);
-    world->state = NULL;
 }

@@ -1,6 +1,7 @@
 /* Collectives over MPI: the gate, what it compares, then MPI's own call. */
 #include "base/cpu.h"
 #include "dist/backends/mpi/mpi.h"
+#include "dist/registry.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -412,21 +413,33 @@ static void mpi_progress(tsh_work *work) {
     tshi_work_end(work, tshi_mpi_stop(group));
 }
 
+/* The host's memory is all that MPI is given. */
+static bool mpi_stages(const tsh_group *group, const tshi_call *call) {
+    (void)group;
+    (void)call;
+    return true;
+}
+
 const tshi_group_ops tshi_mpi_ops = {
     .name = "mpi",
-    .on_host = true,
+    .stages = mpi_stages,
+    .probe = tshi_mpi_probe,
+    .world_open = tshi_mpi_world_open,
+    .world_join = tshi_mpi_world_join,
+    .info = tshi_mpi_info,
+    .fail = tshi_mpi_fail,
+    .recover = tshi_mpi_recover,
+    .leave = tshi_mpi_leave,
+    .world_close = tshi_mpi_world_close,
+    .open = tshi_mpi_group_open,
+    .close = tshi_mpi_group_close,
+    .agree = tshi_mpi_agree,
+    .compare = mpi_compare,
+    .trouble = tshi_mpi_heard,
+    .fails_later = tshi_mpi_fails_later,
     .run = mpi_run,
     .start = mpi_start,
     .progress = mpi_progress,
     .nap = tshi_mpi_nap,
     .awake = tshi_mpi_awake,
-    .close = tshi_mpi_group_close,
-    .agree = tshi_mpi_agree,
-    .compare = mpi_compare,
-    .open = tshi_mpi_group_open,
-    .fail = tshi_mpi_fail,
-    .recover = tshi_mpi_recover,
-    .leave = tshi_mpi_leave,
-    .trouble = tshi_mpi_heard,
-    .fails_later = tshi_mpi_fails_later,
 };

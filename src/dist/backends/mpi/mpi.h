@@ -10,10 +10,10 @@
 #ifndef TSHI_MPI_H
 #define TSHI_MPI_H
 
-#include "dist/backends/mpi/world.h"
 #include "dist/bootstrap/rendezvous.h"
 #include "dist/core/collectives.h"
 #include "dist/core/wait_graph.h"
+#include "dist/world.h"
 
 #include <mpi.h>
 #include <pthread.h>
@@ -79,8 +79,6 @@ typedef struct tshi_mpi {
     MPI_Comm recovery, notices;
     MPI_Request inbox_request;
     MPI_Op op[TSH_DTYPE_COUNT][TSH_REDUCE_OP_COUNT];
-    void *heap;
-    size_t heap_bytes;
     int *node; /* [size] the machine of each rank, from 0 */
     int nodes;
     uint32_t epoch;
@@ -188,8 +186,18 @@ static inline tshi_mpi_group *tshi_mpi_group_of(const tsh_group *group) {
 
 /* --- mpi_world.c -------------------------------------------------------------------------------------------------- */
 
-/* And what mpi_world.h says. */
+/* See tshi_group_ops. */
+tsh_status tshi_mpi_probe(const tshi_start *start, bool *takes);
+tsh_status tshi_mpi_world_open(tsh_world *world, const tshi_start *start, void **heap);
+tsh_status tshi_mpi_world_join(tsh_world *world, tsh_status mine);
+void tshi_mpi_info(const tsh_world *world, tshi_backend_info *out);
 void tshi_mpi_leave(tsh_world *world);
+void tshi_mpi_world_close(tsh_world *world);
+
+/* --- mpi_wireup.c ------------------------------------------------------------------------------------------------- */
+
+/* Starts MPI for ranks that the rendezvous has found, where no launcher of MPI has started them. */
+tsh_status tshi_mpi_connect(const tshi_start *start);
 
 /* --- mpi_start.c: MPI itself, of which a process has one ---------------------------------------------------------- */
 

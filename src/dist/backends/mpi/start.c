@@ -303,8 +303,3 @@ tsh_status tshi_mpi_enter(const tsh_world_config *config, tshi_settings *setting
     if (settings->blas_threads < 1) settings->blas_threads = 1;
     return TSH_OK;
 }
-
-tsh_status tshi_mpi_settings(const tsh_world_config *config, tshi_settings *settings, bool *use) {
-    tsh_status status = tshi_mpi_wanted(settings, use);
-    return status == TSH_OK && *use ? tshi_mpi_enter(config, settings) : status;
-}

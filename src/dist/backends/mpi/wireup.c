@@ -217,8 +217,8 @@ static const bool takes_pmix = true;
 static const bool takes_pmix = false;
 #endif
 
-tsh_status tshi_mpi_connect(const tsh_world_config *config, const tshi_roster *roster, const tsh_allocator *allocator,
-                            double deadline, tshi_settings *settings) {
+tsh_status tshi_mpi_connect(const tshi_start *start) {
+    const tshi_roster *roster = start->roster;
     int initialized = 0, finalized = 0;
     char hosts[TSHI_LINE];
     MPI_Initialized(&initialized);
@@ -231,8 +231,7 @@ tsh_status tshi_mpi_connect(const tsh_world_config *config, const tshi_roster *r
             "build with Open MPI, and this one has another: start them by its mpirun, or by srun",
             roster->nodes, roster->nodes > 1 ? "s" : "", tshi_roster_hosts(roster, hosts, sizeof hosts));
     }
-    wiring w = {settings, roster, allocator, &config->log, deadline};
+    wiring w = {start->settings, roster, start->allocator, &start->config->log, start->deadline};
     if (!initialized && !finalized) status = wire_up(&w);
-    if (status == TSH_OK && !finalized) status = compare(roster);
-    return status == TSH_OK ? tshi_mpi_enter(config, settings) : status;
+    return status == TSH_OK && !finalized ? compare(roster) : status;
 }

@@ -1,15 +1,14 @@
-/* Worlds over MPI: the heap, the communicators, and leaving. */
+/* Worlds over MPI: which they are, the communicators, and leaving. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
 #include "base/cpu.h"
 #include "dist/backends/mpi/mpi.h"
+#include "dist/registry.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #define MOST_CORES 1024
 #define SPINS      4000
@@ -17,23 +16,46 @@
 /* Elements of one call of MPI, whose counts are ints. */
 #define CHUNK ((int64_t)1 << 30)
 
-/* --- the heap ----------------------------------------------------------------------------------------------------- */
+/* --- opening ------------------------------------------------------------------------------------------------------ */
 
-static tsh_status heap_open(tshi_mpi *mpi, size_t bytes) {
-    mpi->heap = tshi_map_memory(-1, bytes);
-    mpi->heap_bytes = bytes;
-    if (mpi->heap) return TSH_OK;
-    tshi_fail_errno(errno, "world_init: mapping a heap of %zu bytes (TSHARD_HEAP makes it smaller)", bytes);
-    return TSH_ERR_MEMORY;
+/* A launcher that starts programs of MPI has started this one. */
+static bool under_mpi(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (tshi_variable(names[i])) return true;
+    }
+    return false;
 }
 
-tsh_status tshi_mpi_open(tsh_world *world, const tshi_settings *settings) {
+/* MPI finds the ranks of a launcher of MPI's; it connects ranks on several machines, and others that ask for it. */
+static bool is_wanted(const tshi_start *start) {
+    const tshi_settings *s = start->settings;
+    bool mpi = tshi_backend_is("mpi"), local = tshi_backend_is("local");
+    if (start->roster) return mpi || (start->roster->nodes > 1 && !local);
+    bool machines = s->method == TSHI_INIT_ENV && s->local_known && s->local_size != s->size;
+    return s->method == TSHI_INIT_MPI || (mpi && s->size == 1) || (under_mpi() && (mpi || (machines && !local)));
+}
+
+tsh_status tshi_mpi_probe(const tshi_start *start, bool *takes) {
+    if (start->config->threads) return TSH_OK;
+    if (start->settings->method == TSHI_INIT_MPI && tshi_backend_is("local")) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: init_method is mpi://, but TSHARD_BACKEND is local");
+    }
+    if (!is_wanted(start)) return TSH_OK;
+    tsh_status status = start->roster ? tshi_mpi_connect(start) : TSH_OK;
+    if (status == TSH_OK) status = tshi_mpi_enter(start->config, start->settings);
+    *takes = start->settings->size > 1;
+    return status;
+}
+
+tsh_status tshi_mpi_world_open(tsh_world *world, const tshi_start *start, void **heap) {
     const tsh_allocator *allocator = &world->allocator;
+    const tshi_settings *settings = start->settings;
     size_t size = (size_t)settings->size;
     tshi_mpi *mpi = tshi_calloc(allocator, 1, sizeof *mpi);
+    *heap = NULL;
     if (!mpi) return TSH_ERR_MEMORY;
     world->state = mpi;
-    world->ops = &tshi_mpi_ops;
     mpi->recovery = mpi->notices = MPI_COMM_NULL;
     mpi->inbox_request = MPI_REQUEST_NULL;
     mpi->chunk = CHUNK;
@@ -44,7 +66,7 @@ tsh_status tshi_mpi_open(tsh_world *world, const tshi_settings *settings) {
     mpi->node = tshi_calloc(allocator, size, sizeof *mpi->node);
     mpi->peer = tshi_calloc(allocator, size, sizeof *mpi->peer);
     mpi->outbox = tshi_outbox_create(settings->size);
-    return mpi->node && mpi->peer && mpi->outbox ? heap_open(mpi, settings->heap_bytes) : TSH_ERR_MEMORY;
+    return mpi->node && mpi->peer && mpi->outbox ? TSH_OK : TSH_ERR_MEMORY;
 }
 
 /* --- joining ------------------------------------------------------------------------------------------------------ */
@@ -123,8 +145,9 @@ static tsh_status open_waits(tsh_world *world) {
     return status;
 }
 
-tsh_status tshi_mpi_join(tsh_world *world, tsh_status mine) {
+tsh_status tshi_mpi_world_join(tsh_world *world, tsh_status mine) {
     tshi_mpi *mpi = world->state;
+    if (!mpi) return mine;
     tshi_mpi_group *mg = mine == TSH_OK ? tshi_mpi_group_new(world, world->size) : NULL;
     MPI_Comm comm = MPI_COMM_NULL;
     int failed = mg == NULL, any = 0;
@@ -156,20 +179,9 @@ tsh_status tshi_mpi_join(tsh_world *world, tsh_status mine) {
     return status == TSH_OK ? open_waits(world) : status;
 }
 
-bool tshi_mpi_owns(const tsh_world *world) {
-    return world->ops == &tshi_mpi_ops;
-}
-
-void *tshi_mpi_heap(const tsh_world *world) {
-    return tshi_mpi_of(world)->heap;
-}
-
-int tshi_mpi_nodes(const tsh_world *world) {
-    return tshi_mpi_of(world)->nodes;
-}
-
-bool tshi_mpi_rdma(const tsh_world *world) {
-    return tshi_mpi_of(world)->rdma;
+void tshi_mpi_info(const tsh_world *world, tshi_backend_info *out) {
+    const tshi_mpi *mpi = tshi_mpi_of(world);
+    *out = (tshi_backend_info){.nodes = mpi->nodes, .rdma = mpi->rdma};
 }
 
 /* --- leaving ------------------------------------------------------------------------------------------------------ */
@@ -200,12 +212,10 @@ void tshi_mpi_leave(tsh_world *world) {
     MPI_Comm_free(&mpi->recovery);
 }
 
-void tshi_mpi_close(tsh_world *world) {
+void tshi_mpi_world_close(tsh_world *world) {
     tshi_mpi *mpi = world->state;
     const tsh_allocator *allocator = &world->allocator;
-    if (!mpi) return;
     tshi_watch_close(world);
-    if (mpi->heap) munmap(mpi->heap, mpi->heap_bytes);
     for (int i = 0; mpi->peer && i < world->size; i++) tshi_free(allocator, mpi->peer[i].words);
     free(mpi->outbox);
     tshi_pool_clear(&mpi->messages, allocator);

@@ -1,6 +1,7 @@
 /* Groups on GPUs: collectives are queued on the communication stream, in order, with events for what must wait. */
 #include "base/hash.h"
 #include "dist/backends/nccl/nccl.h"
+#include "dist/registry.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -39,7 +40,7 @@ static void event_give(tsh_world *world, tshi_nccl_event *e) {
 static tsh_status cannot(tsh_group *group, const tshi_call *call) {
     char words[TSHI_MESSAGE_SIZE];
     snprintf(words, sizeof words, "%s", tsh_error_message());
-    group->world->ops->fail(group->world, words, (tshi_tape_step){0});
+    group->world->control->fail(group->world, words, (tshi_tape_step){0});
     return tshi_fail(call->failed, "%s", words);
 }
 
@@ -236,7 +237,7 @@ static tsh_status nccl_nap(tsh_group *group, const tsh_work *work, double since)
     tsh_status status = tshi_nccl_watch(world);
     /* A message that has not found its peer: the control group knows what it waits for. */
     const tsh_work *letter = work && tshi_is_message(work->call.op) ? tshi_nccl_message_letter(work) : NULL;
-    if (status == TSH_OK && letter) return world->ops->nap(group->control, letter, since);
+    if (status == TSH_OK && letter) return world->control->nap(group->control, letter, since);
     /* A message that is not queued yet waits for its peer, whatever the GPU still has to do for earlier ones. */
     bool for_gpu = work && tshi_is_message(work->call.op) ? tshi_nccl_message_queued(work)
                                                           : group->queue || tshi_nccl_messages_queued(group);
@@ -246,7 +247,7 @@ static tsh_status nccl_nap(tsh_group *group, const tsh_work *work, double since)
 }
 
 static void nccl_awake(tsh_group *group) {
-    if (group->world->ops->awake) group->world->ops->awake(group->control);
+    if (group->world->control->awake) group->world->control->awake(group->control);
 }
 
 static void nccl_mark(tsh_world *world, const void *data) {
@@ -260,30 +261,19 @@ static void nccl_mark(tsh_world *world, const void *data) {
 static void nccl_close(tsh_group *group) {
     tshi_nccl_links_close(group->world, group);
     tshi_nccl_comm_close(group);
-    if (group->control) tshi_group_free(group->control);
-    group->control = NULL;
+    if (group->control != group) tshi_group_free(group->control);
 }
 
-static tsh_status nccl_agree(tsh_group *parent, const char *text, tsh_status failed) {
-    return parent->world->ops->agree(parent->control, text, failed);
-}
-
-/* Behind its owner in the world's list, which is freed from its head. */
-static void move_behind(tsh_world *world, tsh_group *group, tsh_group *owner) {
-    world->groups = group->next;
-    group->next = owner->next;
-    owner->next = group;
-}
-
+/* Behind the data group in the world's list, which is freed from its head. */
 static tsh_group *control_new(tsh_group *group) {
     tsh_world *world = group->world;
-    tsh_group *control = tshi_group_new(world, group->ranks, group->size);
+    tsh_group *control = tshi_group_new(world, world->control, group->ranks, group->size);
     if (!control) return NULL;
-    control->ops = world->ops;
-    control->owner = group;
     group->control = control;
     tshi_group_own_mesh(control, "control");
-    move_behind(world, control, group);
+    world->groups = control->next;
+    control->next = group->next;
+    group->next = control;
     return control;
 }
 
@@ -291,18 +281,14 @@ static tsh_status nccl_open(tsh_group *parent, const int *ranks, int n, tsh_grou
     tsh_world *world = parent->world;
     tsh_group *control = group ? control_new(group) : NULL;
     tsh_status status = group && !control ? TSH_ERR_MEMORY : TSH_OK;
-    status = nccl_agree(parent, "group_create: control", status);
-    if (status == TSH_OK) status = world->ops->open(parent->control, ranks, n, control);
+    status = tshi_group_agree(parent, "group_create: control", status);
+    if (status == TSH_OK) status = world->control->open(parent->control, ranks, n, control);
     /* Without a communicator, after a recovery, each makes its own when it is first used. */
     if (status == TSH_OK && parent->state) status = tshi_nccl_comm_split(parent, group);
     return status;
 }
 
 /* --- worlds ------------------------------------------------------------------------------------------------------- */
-
-static void nccl_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
-    world->ops->fail(world, reason, step);
-}
 
 /* What the GPU has been told to wait for is over, one way or the other, so it comes to the end of its queues. */
 static tsh_status nccl_recover(tsh_world *world) {
@@ -315,7 +301,7 @@ static tsh_status nccl_recover(tsh_world *world) {
     }
     if (error != cudaSuccess) return tshi_cuda_fail(error, "world_recover: cudaStreamSynchronize");
     if (device->failed != TSH_OK && !strcmp(device->words, nccl->words)) device->failed = TSH_OK;
-    tsh_status status = world->ops->recover(world);
+    tsh_status status = world->control->recover(world);
     if (status != TSH_OK) return status;
     tshi_nccl_links_close(world, NULL);
     nccl->failed = TSH_OK;
@@ -323,7 +309,7 @@ static tsh_status nccl_recover(tsh_world *world) {
     return TSH_OK;
 }
 
-static void state_free(tsh_world *world) {
+static void nccl_leave(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     if (!nccl) return;
     tshi_nccl_device(world)->watch = NULL;
@@ -342,19 +328,19 @@ static void state_free(tsh_world *world) {
         tshi_free(&world->allocator, e);
     }
     tshi_free(&world->allocator, nccl);
-    world->upper_state = NULL;
-}
-
-static void nccl_leave(tsh_world *world) {
-    state_free(world);
-    world->upper = NULL;
-    if (world->ops->leave) world->ops->leave(world);
+    world->data_state = NULL;
 }
 
 const tshi_group_ops tshi_nccl_ops = {
     .name = "nccl",
     .in_order = true,
     .reduces = tshi_nccl_reduces,
+    .symmetric = tshi_nccl_symmetric,
+    .take_data = tshi_nccl_take_data,
+    .recover = nccl_recover,
+    .leave = nccl_leave,
+    .open = nccl_open,
+    .close = nccl_close,
     .run = nccl_run,
     .start = nccl_start,
     .progress = nccl_progress,
@@ -362,12 +348,5 @@ const tshi_group_ops tshi_nccl_ops = {
     .join = nccl_join,
     .nap = nccl_nap,
     .awake = nccl_awake,
-    .close = nccl_close,
-    .agree = nccl_agree,
-    .open = nccl_open,
-    .fail = nccl_fail,
-    .recover = nccl_recover,
-    .leave = nccl_leave,
     .mark = nccl_mark,
-    .symmetric = tshi_nccl_symmetric,
 };

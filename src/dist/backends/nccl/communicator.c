@@ -25,7 +25,7 @@ void tshi_nccl_doze(int looks) {
 /* --- what ends the communication ---------------------------------------------------------------------------------- */
 
 static bool is_ours(const tsh_group *group) {
-    return group->ops == &tshi_nccl_ops && group->state;
+    return group->ops == group->world->data && group->state;
 }
 
 void tshi_nccl_abort(tsh_world *world) {
@@ -50,7 +50,7 @@ tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell) {
     if (nccl->failed == TSH_OK) {
         nccl->failed = status;
         snprintf(nccl->words, sizeof nccl->words, "%s", tsh_error_message());
-        if (tell) world->ops->fail(world, nccl->words, (tshi_tape_step){0});
+        if (tell) world->control->fail(world, nccl->words, (tshi_tape_step){0});
         tshi_nccl_abort(world);
         /* What the GPU makes of it from here on is worth nothing: whoever reads it asks the device first. */
         if (device->failed == TSH_OK) {
@@ -75,7 +75,7 @@ static tsh_status blame(tsh_world *world, tsh_status status) {
     tsh_group *control = world->group->control;
     double until = tshi_clock() + BLAME;
     while (status == TSH_ERR_PEER && tshi_clock() < until) {
-        tsh_status cause = world->ops->trouble(control, true, true);
+        tsh_status cause = world->control->trouble(control, true, true);
         char known[TSHI_MESSAGE_SIZE];
         if (cause != TSH_OK) {
             snprintf(known, sizeof known, "%s", tsh_error_message());
@@ -168,7 +168,7 @@ static tsh_status look(tsh_world *world, double now) {
     tshi_signal_look(world);
     tsh_status status = look_at_comms(world);
     if (status != TSH_OK) return status;
-    status = world->ops->trouble(waits ? tail->group->control : world->group->control, true, since > LEFT_AFTER);
+    status = world->control->trouble(waits ? tail->group->control : world->group->control, true, since > LEFT_AFTER);
     if (status != TSH_OK) {
         /* It may have ended well meanwhile, and then the next call hears of it. */
         return ended_well(world, now) ? TSH_OK : tshi_nccl_stop(world, status, false);
@@ -204,7 +204,7 @@ void tshi_nccl_watcher(void *world) {
 tsh_status tshi_nccl_trouble(tsh_group *group) {
     const tshi_nccl *nccl = tshi_nccl_of(group->world);
     if (nccl->failed != TSH_OK) return tshi_fail(nccl->failed, "%s", nccl->words);
-    tsh_status status = group->world->ops->trouble(group->control, false, false);
+    tsh_status status = group->world->control->trouble(group->control, false, false);
     return status == TSH_OK ? TSH_OK : tshi_nccl_stop(group->world, status, false);
 }
 
@@ -242,7 +242,7 @@ static tsh_status attach(tsh_group *parent, tsh_group *group, ncclComm_t comm, t
     tsh_status mine = status;
     char words[TSHI_MESSAGE_SIZE];
     snprintf(words, sizeof words, "%s", tsh_error_message());
-    status = world->ops->agree(parent->control, "nccl: communicator", status);
+    status = tshi_group_agree(parent, "nccl: communicator", status);
     if (group && status == TSH_OK) group->state = comm;
     if (comm && status != TSH_OK) nccl->library->comm_abort(comm);
     return mine == TSH_OK ? status : tshi_fail(mine, "%s", words);
@@ -253,12 +253,12 @@ static tsh_status share_id(tsh_group *group, ncclUniqueId *id) {
     tsh_world *world = group->world;
     tsh_group *control = group->control;
     void *bytes = world->host->ops->memory.alloc(world->host, sizeof *id);
-    tsh_status status = world->ops->agree(control, "nccl: memory", bytes ? TSH_OK : TSH_ERR_MEMORY);
+    tsh_status status = world->control->agree(control, "nccl: memory", bytes ? TSH_OK : TSH_ERR_MEMORY);
     if (status == TSH_OK) {
         memcpy(bytes, id, sizeof *id);
         const tshi_call call = {
             .op = TSH_COLLECTIVE_BROADCAST, .dtype = TSH_UINT8, .in = bytes, .out = bytes, .count = sizeof *id};
-        status = world->ops->run(control, &call);
+        status = world->control->run(control, &call);
         memcpy(id, bytes, sizeof *id);
     }
     world->host->ops->memory.release(world->host, bytes);
@@ -276,7 +276,7 @@ tsh_status tshi_nccl_comm_make(tsh_group *group, tsh_status status) {
         ncclResult_t result = nccl->library->get_unique_id(&id);
         if (result != ncclSuccess) status = tshi_nccl_fail(nccl, NULL, result, "ncclGetUniqueId", false);
     }
-    status = world->ops->agree(group->control, "nccl: id", status);
+    status = tshi_group_agree(group, "nccl: id", status);
     if (status == TSH_OK) status = share_id(group, &id);
     if (status != TSH_OK) return status;
     ncclResult_t result = nccl->library->comm_init_rank_config(&comm, group->size, id, group->rank, &config);

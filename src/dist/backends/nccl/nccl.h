@@ -102,7 +102,7 @@ typedef struct tshi_nccl_message {
 
 #define TSHI_NCCL_AHEAD 128
 
-/* world->upper_state. */
+/* world->data_state. */
 typedef struct tshi_nccl {
     const tshi_nccl_library *library;
     bool checked; /* TSHARD_CHECK=1: every call is agreed upon first */
@@ -128,12 +128,17 @@ typedef struct tshi_nccl {
 } tshi_nccl;
 
 static inline tshi_nccl *tshi_nccl_of(const tsh_world *world) {
-    return world->upper_state;
+    return world->data_state;
 }
 
 static inline tshi_cuda_device *tshi_nccl_device(const tsh_world *world) {
     return tshi_cuda(world->device);
 }
+
+/* After the ranks have been connected: where their tensors live on GPUs, one to a rank, and every rank has NCCL, it
+ * takes the data. TSHARD_BACKEND forces it (nccl) or rules it out (local, mpi). The log gets the verdict, the same on
+ * every rank. */
+tsh_status tshi_nccl_take_data(tsh_world *world, bool *takes);
 
 /* --- nccl_move.c -------------------------------------------------------------------------------------------------- */
 

@@ -89,6 +89,7 @@ static tsh_status post(tsh_work *work, tshi_nccl_message *m) {
     call.in = call.op == TSH_COLLECTIVE_SEND ? m->ticket : NULL;
     call.out = call.op == TSH_COLLECTIVE_RECV ? m->ticket : NULL;
     call.ticket = true;
+    call.on_device = false;
     m->letter = tshi_work_new(work->group->control, &call, NULL, NULL);
     if (!m->letter) return TSH_ERR_MEMORY;
     tshi_work_enqueue(m->letter);
@@ -207,7 +208,7 @@ void tshi_nccl_message_progress(tsh_work *work) {
 
 const tsh_work *tshi_nccl_message_halfway(const tsh_world *world, double before) {
     for (const tsh_group *g = world->groups; g; g = g->next) {
-        for (const tsh_work *w = g->ops == &tshi_nccl_ops ? g->messages : NULL; w; w = w->next) {
+        for (const tsh_work *w = g->ops == world->data ? g->messages : NULL; w; w = w->next) {
             const tshi_nccl_message *m = w->state;
             if (m && (m->stage == TSHI_HAS_MET || m->stage == TSHI_GIVEN) && m->met <= before) return w;
         }

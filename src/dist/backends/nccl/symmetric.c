@@ -56,10 +56,10 @@ tsh_status tshi_nccl_arena_open(tsh_world *world) {
     size_t bytes;
     tsh_status status = wanted_bytes(world, &bytes);
     snprintf(text, sizeof text, "world_init: %zu bytes of symmetric memory", bytes);
-    status = world->ops->agree(control, text, status);
+    status = world->control->agree(control, text, status);
     if (status != TSH_OK && status != TSH_ERR_MISMATCH) return status;
     if (status == TSH_OK && bytes > 0) {
-        status = world->ops->agree(control, "world_init: symmetric memory", take(world, bytes));
+        status = world->control->agree(control, "world_init: symmetric memory", take(world, bytes));
         if (status == TSH_OK) return tshi_nccl_window_open(world->group);
     }
     without(world, "world_init");
@@ -132,12 +132,12 @@ static tsh_status enter(tsh_group *group, ncclComm_t comm) {
             status = tshi_nccl_fail(nccl, comm, result, "ncclCommWindowRegister", false);
         }
     }
-    status = world->ops->agree(group->control, "nccl: window", status);
+    status = tshi_group_agree(group, "nccl: window", status);
     if (status != TSH_OK) return status;
     double patience = world->timeout < PATIENCE ? world->timeout : PATIENCE;
     status = settle(world, comm, result, "ncclCommWindowRegister", patience);
     /* It is no failure that there is none: these GPUs cannot reach each other's memory so. */
-    status = world->ops->agree(group->control, w->window ? "nccl: a window" : "nccl: no window", status);
+    status = tshi_group_agree(group, w->window ? "nccl: a window" : "nccl: no window", status);
     if (status != TSH_OK && status != TSH_ERR_MISMATCH) return status;
     if (status == TSH_ERR_MISMATCH || !w->window) {
         if (!w->window) tshi_fail(TSH_ERR_UNSUPPORTED, "NCCL has none between these GPUs");

@@ -1,8 +1,7 @@
 /* Whether a world's collectives go to NCCL: all ranks look at the same facts and come to the same verdict. */
-#include "dist/backends/nccl/world.h"
-#include "dist/backends/mpi/world.h"
 #include "dist/backends/nccl/nccl.h"
 #include "dist/bootstrap/rendezvous.h"
+#include "dist/registry.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -73,7 +72,7 @@ static tsh_status decide(tsh_world *world, bool *use) {
     fact mine;
     fact *facts = host->ops->memory.alloc(host, n * sizeof *facts);
     tsh_status status = facts ? find_out(world, &mine) : TSH_ERR_MEMORY;
-    status = world->ops->agree(group, "world_init: nccl", status);
+    status = world->control->agree(group, "world_init: nccl", status);
     if (status == TSH_OK) {
         facts[world->rank] = mine;
         for (int i = 0; i < world->size; i++) group->counts[i] = sizeof mine;
@@ -83,7 +82,7 @@ static tsh_status decide(tsh_world *world, bool *use) {
                                 .out = facts,
                                 .count = (int64_t)(n * sizeof mine),
                                 .counts = group->counts};
-        status = world->ops->run(group, &call);
+        status = world->control->run(group, &call);
     }
     if (status == TSH_OK) {
         *use = verdict(facts, world->size, &wanted, why, sizeof why);
@@ -95,7 +94,8 @@ static tsh_status decide(tsh_world *world, bool *use) {
             tshi_log(&world->log, TSH_LOG_INFO, "collectives go to NCCL %d.%d.%d", version / 10000, version / 100 % 100,
                      version % 100);
         else
-            tshi_log(&world->log, TSH_LOG_INFO, "collectives do not go to NCCL but over %s: %s", world->ops->name, why);
+            tshi_log(&world->log, TSH_LOG_INFO, "collectives do not go to NCCL but over %s: %s", world->control->name,
+                     why);
     }
     host->ops->memory.release(host, facts);
     return status;
@@ -117,7 +117,7 @@ static tsh_status make_events(tshi_nccl *nccl) {
 static tsh_status state_new(tsh_world *world) {
     tshi_nccl *nccl = tshi_calloc(&world->allocator, 1, sizeof *nccl);
     if (!nccl) return TSH_ERR_MEMORY;
-    world->upper_state = nccl;
+    world->data_state = nccl;
     tsh_status status = tshi_setting_switch(TSHI_SETTING_CHECK, &nccl->checked);
     if (status == TSH_OK) status = tshi_nccl_library_open(&nccl->library);
     if (status == TSH_OK) status = make_events(nccl);
@@ -126,34 +126,31 @@ static tsh_status state_new(tsh_world *world) {
     return nccl->word ? TSH_OK : TSH_ERR_MEMORY;
 }
 
-/* The world's group above the one that the ranks have met in. */
+/* The world's group above the one that connects the ranks. */
 static tsh_status raise_group(tsh_world *world) {
     tsh_group *control = world->group;
-    tsh_group *group = tshi_group_new(world, control->ranks, control->size);
+    tsh_group *group = tshi_group_new(world, world->data, control->ranks, control->size);
     if (!group) return TSH_ERR_MEMORY;
     group->control = control;
-    control->owner = group;
     world->group = group;
     tshi_group_own_mesh(group, "world");
     return TSH_OK;
 }
 
-tsh_status tshi_nccl_join(tsh_world *world) {
-    bool use = false;
-    if (world->size == 1) return TSH_OK;
+tsh_status tshi_nccl_take_data(tsh_world *world, bool *takes) {
     if (world->device == world->host) {
         if (!tshi_backend_is("nccl")) return TSH_OK;
         return tshi_fail(TSH_ERR_ARGUMENT,
                          "world_init: TSHARD_BACKEND is nccl, which is for GPUs, but device is TSH_CPU");
     }
-    tsh_status status = decide(world, &use);
-    if (status != TSH_OK || !use) return status;
-    world->upper = &tshi_nccl_ops;
+    tsh_status status = decide(world, takes);
+    if (status != TSH_OK || !*takes) return status;
+    world->data = &tshi_nccl_ops;
     status = state_new(world);
-    if (world->upper_state && status == TSH_OK) status = raise_group(world);
-    if (!world->group->control) {
+    if (status == TSH_OK) status = raise_group(world);
+    if (world->group->ops != world->data) {
         /* Not even a group: tell the others, who are about to make a communicator. */
-        status = world->ops->agree(world->group, "nccl: id", status);
+        status = tshi_group_agree(world->group, "nccl: id", status);
         return status == TSH_OK ? TSH_ERR_STATE : status;
     }
     tshi_nccl_device(world)->watch = tshi_nccl_watcher;

@@ -1,5 +1,12 @@
 /* Groups of one rank: copies, and nobody to wait for. */
-#include "dist/backends/local/local.h"
+#include "dist/bootstrap/environment.h"
+#include "dist/registry.h"
+#include "dist/world.h"
+
+static tsh_status self_probe(const tshi_start *start, bool *takes) {
+    *takes = start->settings->size == 1;
+    return TSH_OK;
+}
 
 static tsh_status self_run(tsh_group *group, const tshi_call *call) {
     if (call->failed != TSH_OK) return call->failed;
@@ -40,8 +47,9 @@ static tsh_status self_recover(tsh_world *world) {
 
 const tshi_group_ops tshi_self_ops = {
     .name = "self",
-    .run = self_run,
-    .agree = self_agree,
+    .probe = self_probe,
     .fail = self_fail,
     .recover = self_recover,
+    .agree = self_agree,
+    .run = self_run,
 };

@@ -1,0 +1,121 @@
+/* Worlds of one machine: who they are for, what their ranks share, leaving them. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "base/cpu.h"
+#include "dist/backends/local/local.h"
+#include "dist/bootstrap/rendezvous.h"
+#include "dist/registry.h"
+
+#include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define LONGEST_JOIN 120.0
+
+/* Spinning only pays when the peer has a core of its own. */
+#define SPINS        4000
+#define YIELDS       64
+#define SPINS_SHARED 8
+
+/* Threads, or processes that the rendezvous has found on one machine. */
+tsh_status tshi_local_probe(const tshi_start *start, bool *takes) {
+    const tshi_roster *roster = start->roster;
+    char hosts[TSHI_LINE];
+    if (start->config->threads) {
+        tsh_status status = tshi_threads_settings(start->config, start->settings);
+        *takes = start->settings->size > 1;
+        return status;
+    }
+    *takes = roster && roster->nodes == 1;
+    if (!roster || *takes || !tshi_backend_is("local")) return TSH_OK;
+    return tshi_fail(TSH_ERR_ARGUMENT, "world_init: the ranks are on %d machines (%s), but TSHARD_BACKEND is local",
+                     roster->nodes, tshi_roster_hosts(roster, hosts, sizeof hosts));
+}
+
+static tsh_status local_new(tsh_world *world, const tshi_settings *settings) {
+    const tsh_allocator *allocator = &world->allocator;
+    size_t size = (size_t)settings->size;
+    tshi_local *local = tshi_calloc(allocator, 1, sizeof *local);
+    if (!local) return TSH_ERR_MEMORY;
+    world->state = local;
+    local->heap = tshi_calloc(allocator, size, sizeof *local->heap);
+    local->heap_bytes = tshi_calloc(allocator, size, sizeof *local->heap_bytes);
+    local->polls = tshi_calloc(allocator, size, sizeof(struct pollfd));
+    local->spins = SPINS_SHARED; /* until the ranks have met, and know what cores they have */
+    local->yields = YIELDS;
+    return local->heap && local->heap_bytes && local->polls ? TSH_OK : TSH_ERR_MEMORY;
+}
+
+tsh_status tshi_local_world_open(tsh_world *world, const tshi_start *start, void **heap) {
+    tsh_thread_rendezvous *threads = start->config->threads;
+    tsh_status status = local_new(world, start->settings);
+    if (status != TSH_OK) return status;
+    status = threads ? tshi_memory_of_threads(world, start->settings, threads)
+                     : tshi_memory_of_processes(world, start->settings, start->deadline);
+    *heap = tshi_local_of(world)->heap[world->rank];
+    return status;
+}
+
+/* Cores that the ranks may run on, all of them together: a launcher may have bound each to its own. */
+static void count_cores(tsh_world *world, tshi_local *local) {
+    int cores = 0;
+    for (int i = 0; i < TSHI_CORE_BYTES; i++) {
+        unsigned any = 0;
+        for (int rank = 0; rank < world->size; rank++) any |= local->control->record[rank].cores[i];
+        cores += __builtin_popcount(any);
+    }
+    local->crowded = world->size > cores;
+    local->spins = local->crowded ? SPINS_SHARED : SPINS;
+    world->spins = local->spins;
+    tshi_local_tune(world->group->state, local);
+}
+
+/* Their rows lie behind the world's block. */
+static tsh_status open_waits(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
+    char *block = (char *)&local->control->record[world->size];
+    tsh_status status = tshi_waits_open(world, &local->waits, block + tshi_block_bytes(world->size));
+    for (int i = 0; status == TSH_OK && !local->threads && i < world->size; i++) {
+        local->waits.process[i] = local->control->record[i].process;
+    }
+    return status;
+}
+
+tsh_status tshi_local_world_join(tsh_world *world, tsh_status mine) {
+    tshi_local *local = tshi_local_of(world);
+    if (mine != TSH_OK) return mine;
+    tshi_local_group *lg = tshi_local_group_new(world, world->size);
+    if (!lg) return TSH_ERR_MEMORY;
+    lg->block = (char *)&local->control->record[world->size];
+    world->group->state = lg;
+    tsh_status status = open_waits(world);
+    if (status != TSH_OK) return status;
+    tshi_granted_cores(local->control->record[world->rank].cores, TSHI_CORE_BYTES);
+    double timeout = world->timeout;
+    if (world->timeout > LONGEST_JOIN) world->timeout = LONGEST_JOIN;
+    status = tshi_local_agree(world->group, "world_init", TSH_OK, 0);
+    world->timeout = timeout;
+    if (status == TSH_OK) count_cores(world, local);
+    for (int i = 0; status == TSH_OK && local->threads && i < world->size; i++) {
+        local->heap[i] = local->threads->heap[i];
+        local->heap_bytes[i] = local->threads->heap_bytes[i];
+    }
+    return status;
+}
+
+void tshi_local_world_close(tsh_world *world) {
+    tshi_local *local = tshi_local_of(world);
+    const tsh_allocator *allocator = &world->allocator;
+    if (local->memory) munmap(local->memory, local->memory_bytes);
+    for (int i = 0; local->process && i < world->size; i++) {
+        if (local->process[i] >= 0) close(local->process[i]);
+    }
+    tshi_waits_close(world, &local->waits);
+    tshi_free(allocator, local->process);
+    tshi_free(allocator, local->polls);
+    tshi_free(allocator, local->heap);
+    tshi_free(allocator, local->heap_bytes);
+    tshi_free(allocator, local);
+    world->state = NULL;
+}

@@ -1,0 +1,20 @@
+/* The backends of this build, and which of them a world takes. */
+#ifndef TSHI_REGISTRY_H
+#define TSHI_REGISTRY_H
+
+#include "dist/backend.h"
+
+/* Not all of them are in every build. self: the backend of groups of one rank. */
+extern const tshi_group_ops tshi_self_ops, tshi_local_ops, tshi_mpi_ops, tshi_nccl_ops;
+
+/* The backend of that name; NULL: this build has none. */
+const tshi_group_ops *tshi_backend_find(const char *name);
+/* TSHARD_BACKEND names this backend. */
+bool tshi_backend_is(const char *name);
+/* The control backend that takes the world, see tshi_group_ops.probe. *out is NULL where none does before the
+ * rendezvous; after it that is TSH_ERR_UNSUPPORTED. */
+tsh_status tshi_backend_connect(const tshi_start *start, const tshi_group_ops **out);
+/* Has a backend take the data of a world whose ranks are connected. */
+tsh_status tshi_backend_take_data(tsh_world *world);
+
+#endif
