@@ -283,7 +283,7 @@ static void wrong(tshi_rank *r, void *arg) {
 static void alone(tshi_rank *r, void *arg) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
     tshi_check_status(r, tsh_recv(tsh_world_group(r->world), x, TSH_ANY_RANK, NULL), TSH_ERR_ARGUMENT,
-                      "a receive from any rank in a world of one");
+                      "a group of one rank");
     tsh_tensor_release(x);
     (void)arg;
 }
