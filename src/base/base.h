@@ -28,8 +28,8 @@ tsh_status tshi_dims_product(int n, const int64_t *dims, int64_t *out);
 
 /* Fill unset hooks with malloc, free and "always". */
 tsh_allocator tshi_allocator_resolve(const tsh_allocator *wanted);
-/* Whether this process may make a file of `bytes` (ulimit -f); the system ends one that tries in vain by a signal. errno
- * is EFBIG when it may not. */
+/* Whether this process may make a file of `bytes` (ulimit -f); the system ends one that tries in vain by a signal.
+ * errno is EFBIG when it may not. */
 bool tshi_file_fits(size_t bytes);
 /* A descriptor of an anonymous file of `bytes` zeros, or -1 with errno set (EFBIG as above). */
 int tshi_memory_file(const char *name, size_t bytes);
@@ -48,8 +48,8 @@ void *tshi_pool_take(tshi_pool *pool, const tsh_allocator *allocator, size_t siz
 void tshi_pool_give(tshi_pool *pool, void *item);
 void tshi_pool_clear(tshi_pool *pool, const tsh_allocator *allocator);
 
-/* Memory that is taken piece by piece and given back all at once; its blocks stay for what is taken next, so that a step
- * that has been made before allocates nothing. */
+/* Memory that is taken piece by piece and given back all at once; its blocks stay for what is taken next, so that a
+ * step that has been made before allocates nothing. */
 typedef struct tshi_region {
     void *first, *current; /* blocks; current is NULL when nothing is taken */
     size_t used;           /* bytes of the current block */

@@ -52,7 +52,8 @@ extern const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT];
 
 /* The value in the environment, NULL where it is not set. */
 const char *tshi_setting_value(tshi_setting_id id);
-/* The value, or the default; *out stays as it was where there is neither. TSH_ERR_ARGUMENT when the value is malformed. */
+/* The value, or the default; *out stays as it was where there is neither. TSH_ERR_ARGUMENT when the value is
+ * malformed. */
 tsh_status tshi_setting_switch(tshi_setting_id id, bool *out);
 tsh_status tshi_setting_number(tshi_setting_id id, uint64_t *out);
 tsh_status tshi_setting_bytes(tshi_setting_id id, size_t *out);

@@ -1,8 +1,9 @@
-/* The PMIx server of this machine's ranks. PMIx calls from a thread of its own; what it says goes through a pipe. */
+/* PMIx calls from a thread of its own; its events go through a pipe. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "helper.h"
+#include "server.h"
+#include "report.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -31,16 +32,16 @@ static void report(helper_event event) {
     while (n < 0 && errno == EINTR);
 }
 
-static pmix_status_t connected(const pmix_proc_t *who, void *object, pmix_op_cbfunc_t then, void *data) {
+static pmix_status_t connected(const pmix_proc_t *process, void *object, pmix_op_cbfunc_t then, void *data) {
     (void)object;
     (void)then;
     (void)data;
-    report((helper_event){.kind = HELPER_CONNECTED, .rank = (int)who->rank});
+    report((helper_event){.kind = HELPER_CONNECTED, .rank = (int)process->rank});
     return PMIX_OPERATION_SUCCEEDED;
 }
 
-static pmix_status_t finalized(const pmix_proc_t *who, void *object, pmix_op_cbfunc_t then, void *data) {
-    (void)who;
+static pmix_status_t finalized(const pmix_proc_t *process, void *object, pmix_op_cbfunc_t then, void *data) {
+    (void)process;
     (void)object;
     (void)then;
     (void)data;
@@ -48,11 +49,11 @@ static pmix_status_t finalized(const pmix_proc_t *who, void *object, pmix_op_cbf
 }
 
 /* All ranks of this machine are in it. MPI fences all its processes or, where it starts others, some: not here. */
-static pmix_status_t fence(const pmix_proc_t who[], size_t n, const pmix_info_t info[], size_t ninfo, char *bytes,
+static pmix_status_t fence(const pmix_proc_t processes[], size_t n, const pmix_info_t info[], size_t ninfo, char *bytes,
                            size_t size, pmix_modex_cbfunc_t then, void *data) {
     (void)info;
     (void)ninfo;
-    if (n != 1 || who[0].rank != PMIX_RANK_WILDCARD) return PMIX_ERR_NOT_SUPPORTED;
+    if (n != 1 || processes[0].rank != PMIX_RANK_WILDCARD) return PMIX_ERR_NOT_SUPPORTED;
     server.release = then;
     server.release_data = data;
     report((helper_event){.kind = HELPER_FENCE, .part = {bytes, bytes ? size : 0}});
@@ -67,7 +68,7 @@ void helper_server_release(helper_blob whole) {
     server.release(PMIX_SUCCESS, whole.bytes, whole.size, server.release_data, forget, whole.bytes);
 }
 
-/* --- who the ranks are -------------------------------------------------------------------------------------------- */
+/* --- the job, to PMIx --------------------------------------------------------------------------------------------- */
 
 static void operation_done(pmix_status_t result, void *data) {
     (void)data;
@@ -75,7 +76,7 @@ static void operation_done(pmix_status_t result, void *data) {
     sem_post(&server.done);
 }
 
-/* The result of a call that goes on behind us. */
+/* The result of a call that another thread completes. */
 static pmix_status_t finish(pmix_status_t started) {
     if (started == PMIX_OPERATION_SUCCEEDED) return PMIX_SUCCESS;
     if (started != PMIX_SUCCESS) return started;
@@ -151,7 +152,7 @@ static char *machine_list(const helper *h) {
     return text;
 }
 
-/* Who is where. */
+/* Which ranks are on which machine. */
 static bool add_maps(const helper *h, pmix_info_t *info, size_t *n) {
     char *machines = machine_list(h), *ranks = rank_list(h, -1), *peers = rank_list(h, h->order.node);
     char *nodes = NULL, *processes = NULL;
@@ -239,15 +240,15 @@ static bool write_variables(const helper *h, char *const *variables, char *text,
 }
 
 static pmix_status_t register_ranks(const helper *h, const pmix_nspace_t name, char *text, size_t size) {
-    pmix_proc_t who;
+    pmix_proc_t process;
     char **variables = NULL;
     pmix_status_t result = PMIX_SUCCESS;
-    PMIX_LOAD_NSPACE(who.nspace, name);
+    PMIX_LOAD_NSPACE(process.nspace, name);
     for (int i = 0; i < h->order.here && result == PMIX_SUCCESS; i++) {
-        who.rank = (pmix_rank_t)h->here[i].rank;
-        result = finish(PMIx_server_register_client(&who, getuid(), getgid(), NULL, operation_done, NULL));
+        process.rank = (pmix_rank_t)h->here[i].rank;
+        result = finish(PMIx_server_register_client(&process, getuid(), getgid(), NULL, operation_done, NULL));
     }
-    if (result == PMIX_SUCCESS) result = PMIx_server_setup_fork(&who, &variables);
+    if (result == PMIX_SUCCESS) result = PMIx_server_setup_fork(&process, &variables);
     if (result == PMIX_SUCCESS && !write_variables(h, variables, text, size)) result = PMIX_ERR_NOMEM;
     for (char **v = variables; v && *v; v++) free(*v);
     free(variables);
@@ -257,7 +258,7 @@ static pmix_status_t register_ranks(const helper *h, const pmix_nspace_t name, c
 bool helper_server_start(helper *h, int *events, char *text, size_t size) {
     int ends[2];
     pmix_nspace_t name = "tshard-";
-    char words[TSHI_MESSAGE_SIZE];
+    char message[TSHI_MESSAGE_SIZE];
     const unsigned char *key = h->order.settings.key;
     static const unsigned char purpose[] = "name";
     unsigned char digest[TSHI_HASH_SIZE];
@@ -265,7 +266,7 @@ bool helper_server_start(helper *h, int *events, char *text, size_t size) {
     tshi_hmac(key, TSHI_KEY_SIZE, purpose, sizeof purpose, "", 0, digest);
     for (int i = 0; i < 8; i++) snprintf(name + 7 + 2 * i, 3, "%02x", digest[i]);
     if (pipe2(ends, O_CLOEXEC) != 0 || sem_init(&server.done, 0, 0) != 0) {
-        helper_say(h, strerror(errno));
+        report_failure(h, strerror(errno));
         return false;
     }
     *events = ends[0];
@@ -281,7 +282,7 @@ bool helper_server_start(helper *h, int *events, char *text, size_t size) {
         result = register_ranks(h, name, text, size);
     }
     if (result == PMIX_SUCCESS) return true;
-    snprintf(words, sizeof words, "%s on %s: %s", step, h->host[h->order.node], PMIx_Error_string(result));
-    helper_say(h, words);
+    snprintf(message, sizeof message, "%s on %s: %s", step, h->host[h->order.node], PMIx_Error_string(result));
+    report_failure(h, message);
     return false;
 }

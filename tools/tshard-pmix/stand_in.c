@@ -1,5 +1,5 @@
-/* In place of a rank that does not come: MPI_Init of the others wants what it would have said of itself. */
-#include "helper.h"
+/* MPI_Init of the other ranks needs what the missing one would have published. */
+#include "stand_in.h"
 
 #include <mpi.h>
 #include <unistd.h>

@@ -1,9 +1,10 @@
-/* The helpers of all machines: the hub has a connection to each of the others. Messages: a kind, the length of what
- * follows, and that. */
+/* A message: a kind, the length of what follows, and that. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "helper.h"
+#include "star.h"
+#include "report.h"
+#include "server.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -15,21 +16,23 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Longest that a message on its way may take. */
-#define UNDER_WAY 20.0
-#define LARGEST   ((uint64_t)1 << 30)
+/* Seconds that a message may take. */
+#define MESSAGE_SECONDS 20.0
+#define LARGEST         ((uint64_t)1 << 30)
+/* Once a failure is known: how long a stand-in has to do what a rank has not. */
+#define RECOVERY 5.0
 
-/* To the hub: a machine's part of a fence. From it: all parts. Both ways: what went wrong; that a machine is done. */
-typedef enum kind { PART = 1, WHOLE, TROUBLE, DONE } kind;
+/* To the hub: a machine's part of a fence. From it: all parts. Both ways: a failure; that a machine is done. */
+typedef enum kind { PART = 1, WHOLE, FAILURE, DONE } kind;
 
 typedef struct head {
     uint32_t kind, unused;
     uint64_t size;
 } head;
 
-/* --- meeting ------------------------------------------------------------------------------------------------------ */
+/* --- connecting --------------------------------------------------------------------------------------------------- */
 
-/* A machine that is cut off shows after half a minute, even when nobody has anything to say. */
+/* A machine that is cut off is noticed after half a minute, even when no message is due. */
 static void keep_alive(int fd) {
     const int on = 1, idle = 10, every = 5, count = 4;
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
@@ -40,10 +43,10 @@ static void keep_alive(int fd) {
 
 bool helper_star_open(helper *h) {
     tsh_allocator allocator = tshi_allocator_resolve(NULL);
-    char words[TSHI_MESSAGE_SIZE];
+    char message[TSHI_MESSAGE_SIZE];
     tshi_settings settings = h->order.settings;
     tshi_roster roster = {0};
-    for (int i = 0; i < h->order.nodes; i++) h->spokes[i] = -1;
+    for (int i = 0; i < h->order.nodes; i++) h->connections[i] = -1;
     if (h->order.nodes == 1) {
         h->hub = true;
         return true;
@@ -51,30 +54,30 @@ bool helper_star_open(helper *h) {
     settings.rank = h->order.node;
     settings.size = h->order.nodes;
     settings.local_known = false;
-    if (tshi_rendezvous_run(&settings, NULL, &allocator, h->deadline, h->spokes, &roster) != TSH_OK) {
-        snprintf(words, sizeof words, "the machines, numbered like ranks: %.400s", tsh_error_message());
-        helper_say(h, words);
+    if (tshi_rendezvous_run(&settings, NULL, &allocator, h->deadline, h->connections, &roster) != TSH_OK) {
+        snprintf(message, sizeof message, "the machines, numbered like ranks: %.400s", tsh_error_message());
+        report_failure(h, message);
         return false;
     }
     tshi_roster_free(&roster, &allocator);
-    h->hub = h->spokes[h->order.node] < 0;
+    h->hub = h->connections[h->order.node] < 0;
     for (int i = 0; i < h->order.nodes; i++) {
-        if (h->spokes[i] >= 0) keep_alive(h->spokes[i]);
+        if (h->connections[i] >= 0) keep_alive(h->connections[i]);
     }
     return true;
 }
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
-static bool tell(int fd, kind k, const void *bytes, size_t size) {
+static bool send_message(int fd, kind k, const void *bytes, size_t size) {
     head out = {.kind = htole32((uint32_t)k), .size = htole64(size)};
-    double deadline = tshi_clock() + UNDER_WAY;
+    double deadline = tshi_clock() + MESSAGE_SECONDS;
     return tshi_socket_write(fd, &out, sizeof out, deadline) && tshi_socket_write(fd, bytes, size, deadline);
 }
 
-static bool take(int fd, kind *k, helper_blob *out) {
+static bool receive_message(int fd, kind *k, helper_blob *out) {
     head in;
-    double deadline = tshi_clock() + UNDER_WAY;
+    double deadline = tshi_clock() + MESSAGE_SECONDS;
     *out = (helper_blob){0};
     if (!tshi_socket_read(fd, &in, sizeof in, deadline)) return false;
     *k = (kind)le32toh(in.kind);
@@ -89,27 +92,27 @@ static bool take(int fd, kind *k, helper_blob *out) {
     return true;
 }
 
-static void tell_all(helper *h, kind k, const void *bytes, size_t size) {
+static void send_to_all(helper *h, kind k, const void *bytes, size_t size) {
     for (int i = 0; i < h->order.nodes; i++) {
-        if (h->spokes[i] >= 0 && !tell(h->spokes[i], k, bytes, size)) helper_star_lose(h, i);
+        if (h->connections[i] >= 0 && !send_message(h->connections[i], k, bytes, size)) helper_star_lose(h, i);
     }
 }
 
-void helper_star_trouble(helper *h, const char *words) {
-    if (h->troubled) return;
-    if (h->deadline < tshi_clock() + HELPER_RECOVERY) h->deadline = tshi_clock() + HELPER_RECOVERY;
-    helper_say(h, words);
-    tell_all(h, TROUBLE, words, strlen(words));
+void helper_star_fail(helper *h, const char *message) {
+    if (h->failed) return;
+    if (h->deadline < tshi_clock() + RECOVERY) h->deadline = tshi_clock() + RECOVERY;
+    report_failure(h, message);
+    send_to_all(h, FAILURE, message, strlen(message));
 }
 
 /* --- fences ------------------------------------------------------------------------------------------------------- */
 
-/* The ranks here go on, with everything that there is. */
+/* The ranks here leave their fence, with all parts that have come. */
 static void release(helper *h, helper_blob whole) {
     for (int i = 0; i < h->order.nodes; i++) {
         free(h->parts[i].bytes);
         h->parts[i] = (helper_blob){0};
-        h->brought[i] = false;
+        h->came[i] = false;
     }
     helper_server_release(whole);
 }
@@ -126,24 +129,24 @@ static helper_blob join(const helper *h) {
     return whole;
 }
 
-/* At the hub: once all that are still connected have brought their part. Elsewhere: when the hub is gone. */
+/* At the hub: once the parts of all that are still connected have come. Elsewhere: when the hub is gone. */
 static void complete(helper *h) {
-    bool missing = !h->fenced || (!h->hub && h->spokes[h->order.node] >= 0);
-    for (int i = 0; i < h->order.nodes; i++) missing = missing || (h->spokes[i] >= 0 && !h->brought[i]);
+    bool missing = !h->fenced || (!h->hub && h->connections[h->order.node] >= 0);
+    for (int i = 0; i < h->order.nodes; i++) missing = missing || (h->connections[i] >= 0 && !h->came[i]);
     if (missing) return;
     helper_blob whole = join(h);
-    h->fenced = false; /* also for who cannot be told: then this comes here again */
-    tell_all(h, WHOLE, whole.bytes, whole.size);
+    h->fenced = false; /* a machine that cannot be told is lost, and this function runs again */
+    send_to_all(h, WHOLE, whole.bytes, whole.size);
     release(h, whole);
 }
 
 void helper_star_fence(helper *h, helper_blob part) {
-    int me = h->order.node, spoke = h->spokes[me];
+    int me = h->order.node, hub = h->connections[me];
     h->fenced = true;
-    h->brought[me] = true;
+    h->came[me] = true;
     h->parts[me] = part;
-    if (!h->hub && spoke >= 0) {
-        if (tell(spoke, PART, part.bytes, part.size)) return;
+    if (!h->hub && hub >= 0) {
+        if (send_message(hub, PART, part.bytes, part.size)) return;
         helper_star_lose(h, me);
     } else {
         complete(h);
@@ -151,56 +154,56 @@ void helper_star_fence(helper *h, helper_blob part) {
 }
 
 void helper_star_lose(helper *h, int node) {
-    tshi_socket_close(&h->spokes[node], 1);
+    tshi_socket_close(&h->connections[node], 1);
     complete(h);
 }
 
 void helper_star_give_up(helper *h) {
-    char ranks[TSHI_LINE], words[TSHI_MESSAGE_SIZE] = "";
+    char ranks[TSHI_LINE], message[TSHI_MESSAGE_SIZE] = "";
     size_t used = 0;
     for (int i = 0; i < h->order.nodes && h->hub; i++) {
-        if (h->spokes[i] < 0 || h->brought[i] || used + 400 > sizeof words) continue;
-        used += (size_t)snprintf(words + used, sizeof words - used, "%s%s (%.200s)", used ? ", " : "", h->host[i],
-                                 helper_ranks_of(h, i, ranks, sizeof ranks));
+        if (h->connections[i] < 0 || h->came[i] || used + 400 > sizeof message) continue;
+        used += (size_t)snprintf(message + used, sizeof message - used, "%s%s (%.200s)", used ? ", " : "", h->host[i],
+                                 report_ranks(h, i, ranks, sizeof ranks));
     }
-    if (!h->hub) used += (size_t)snprintf(words, sizeof words, "another machine");
-    snprintf(words + used, sizeof words - used, " did not come within %g s while MPI started", h->order.seconds);
-    helper_star_trouble(h, words);
+    if (!h->hub) used += (size_t)snprintf(message, sizeof message, "another machine");
+    snprintf(message + used, sizeof message - used, " did not come within %g s while MPI started", h->order.seconds);
+    helper_star_fail(h, message);
     for (int i = 0; i < h->order.nodes; i++) {
-        if (h->spokes[i] >= 0 && !(h->hub && h->brought[i])) tshi_socket_close(&h->spokes[i], 1);
+        if (h->connections[i] >= 0 && !(h->hub && h->came[i])) tshi_socket_close(&h->connections[i], 1);
     }
     complete(h);
 }
 
-/* --- hearing ------------------------------------------------------------------------------------------------------ */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
-static void hear_loss(helper *h, int node) {
-    char ranks[TSHI_LINE], words[TSHI_MESSAGE_SIZE];
+static void report_loss(helper *h, int node) {
+    char ranks[TSHI_LINE], message[TSHI_MESSAGE_SIZE];
     int error = errno;
     bool starting = false;
     for (int i = 0; i < h->order.here; i++) starting = starting || !h->here[i].started;
-    tshi_socket_close(&h->spokes[node], 1);
+    tshi_socket_close(&h->connections[node], 1);
     if (starting && h->hub) {
-        snprintf(words, sizeof words, "%s (%s) was lost while MPI started: %s", h->host[node],
-                 helper_ranks_of(h, node, ranks, sizeof ranks), error ? strerror(error) : "it hung up");
-        helper_star_trouble(h, words);
+        snprintf(message, sizeof message, "%s (%s) was lost while MPI started: %s", h->host[node],
+                 report_ranks(h, node, ranks, sizeof ranks), error ? strerror(error) : "it hung up");
+        helper_star_fail(h, message);
     } else if (starting) {
-        snprintf(words, sizeof words, "the machine that starts MPI was lost: %s",
+        snprintf(message, sizeof message, "the machine that starts MPI was lost: %s",
                  error ? strerror(error) : "it hung up");
-        helper_star_trouble(h, words);
+        helper_star_fail(h, message);
     }
     complete(h);
 }
 
-void helper_star_hear(helper *h, int node) {
+void helper_star_read(helper *h, int node) {
     kind k;
     helper_blob blob;
-    if (!take(h->spokes[node], &k, &blob)) {
-        hear_loss(h, node);
+    if (!receive_message(h->connections[node], &k, &blob)) {
+        report_loss(h, node);
         return;
     }
-    if (k == PART && h->hub && !h->brought[node]) {
-        h->brought[node] = true;
+    if (k == PART && h->hub && !h->came[node]) {
+        h->came[node] = true;
         h->parts[node] = blob;
         complete(h);
         return;
@@ -210,12 +213,12 @@ void helper_star_hear(helper *h, int node) {
         release(h, blob);
         return;
     }
-    if (k == TROUBLE) helper_star_trouble(h, blob.bytes);
+    if (k == FAILURE) helper_star_fail(h, blob.bytes);
     free(blob.bytes);
     if (k == DONE) helper_star_lose(h, node);
 }
 
 void helper_star_close(helper *h) {
-    tell_all(h, DONE, "", 0);
-    tshi_socket_close(h->spokes, h->order.nodes);
+    send_to_all(h, DONE, "", 0);
+    tshi_socket_close(h->connections, h->order.nodes);
 }

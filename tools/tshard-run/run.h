@@ -185,7 +185,8 @@ void run_sink_end_line(run_sink *sink);
 /* --- ending: sweep.c ---------------------------------------------------------------------------------------------- */
 
 /* Kills and reaps every descendant of this process, for at most some seconds; says when that is not enough. Needs no
- * /proc. Then what killed ranks have left in the file of a file:// rendezvous, which TSHARD_INIT names, is taken out. */
+ * /proc. Then what killed ranks have left in the file of a file:// rendezvous, which TSHARD_INIT names, is taken
+ * out. */
 void run_sweep(void);
 
 #endif

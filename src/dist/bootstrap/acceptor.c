@@ -87,9 +87,9 @@ static void challenge(tshi_acceptor *a, int fd) {
     if (!random || send(fd, bytes, size, MSG_NOSIGNAL) != (ssize_t)size) tshi_acceptor_drop(a, a->n - 1);
 }
 
-/* A bounded number at a time: however fast connections come and go, the deadline and the ranks are looked at in between.
- * Where the table is full the oldest unproven peer gives way; no more than one, before all that have sent something are
- * read. */
+/* A bounded number at a time: however fast connections come and go, the deadline and the ranks are looked at in
+ * between. Where the table is full the oldest unproven peer gives way; no more than one, before all that have sent
+ * something are read. */
 static void accept_connections(tshi_acceptor *a, int listener) {
     bool room = true;
     for (int tries = 0, taken = 0; room && tries < AT_ONCE; tries++) {

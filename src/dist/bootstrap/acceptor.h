@@ -1,8 +1,8 @@
 /* The rank that listens: it takes in connections of unknown peers, has each prove by a HELLO that it is of the job, and
  * answers. One state machine for both transports: TCP streams, and Unix sockets that keep message boundaries.
  *
- * It waits for no peer in particular: one that sends nothing, too little or nonsense costs a slot in a bounded table for
- * a bounded time, and the deadline is looked at between any two peers. */
+ * It waits for no peer in particular: one that sends nothing, too little or nonsense costs a slot in a bounded table
+ * for a bounded time, and the deadline is looked at between any two peers. */
 #ifndef TSHI_ACCEPTOR_H
 #define TSHI_ACCEPTOR_H
 
@@ -56,8 +56,8 @@ typedef struct tshi_acceptor {
     char contradiction[TSHI_MESSAGE_SIZE];
 } tshi_acceptor;
 
-/* Gathers peers until all ranks are here or the deadline, and keeps those that are of the job. *stopped (may be NULL when
- * tick is): tick has ended it, before any peer could be answered. */
+/* Gathers peers until all ranks are here or the deadline, and keeps those that are of the job. *stopped (may be NULL
+ * when tick is): tick has ended it, before any peer could be answered. */
 tsh_status tshi_acceptor_open(tshi_acceptor *a, tshi_rendezvous *rendezvous, const tshi_acceptor_plan *plan,
                               bool *stopped);
 /* Closes what connections are left. */

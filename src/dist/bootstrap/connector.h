@@ -18,8 +18,8 @@ size_t tshi_connector_receive(int fd, tshi_wire_type type, unsigned char bytes[T
  * `leader`, where not NULL, is the nonce by which that rank was announced. TSHI_CONNECT_ANSWERED when it was sent. */
 tshi_connect_end tshi_connector_greet(tshi_rendezvous *r, int fd, const unsigned char *leader,
                                       unsigned char nonce[TSHI_NONCE_SIZE], char *reason, size_t size);
-/* Waits until the answer begins, a moment past the deadline: the listening rank knows better which ranks are missing, so
- * it speaks first. False when nothing has come. */
+/* Waits until the answer begins, a moment past the deadline: the listening rank knows better which ranks are
+ * missing, so it speaks first. False when nothing has come. */
 bool tshi_connector_wait(tshi_rendezvous *r, int fd);
 
 /* One attempt at one endpoint, to connect within `patience` seconds. Where it fails the reason is written. */

@@ -61,7 +61,8 @@ static tsh_status read_device(tsh_device_kind wanted, tsh_device_kind *out) {
     return status;
 }
 
-/* The settings of every backend are read whichever runs: a malformed one is an error at the start, not later or never. */
+/* The settings of every backend are read whichever runs: a malformed one is an error at the start, not later or
+ * never. */
 static tsh_status read_switches(tshi_settings *s) {
     tsh_status status = tshi_setting_seconds(TSHI_SETTING_WARN, &s->warn_every);
     if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_CHECK, &s->checked);

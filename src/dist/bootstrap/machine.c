@@ -55,8 +55,8 @@ static tsh_status add_inode(tshi_sha256 *hash, const char *path) {
     return TSH_OK;
 }
 
-/* The machine since its boot, and the namespaces of this process: memory is passed over sockets of the network namespace,
- * and processes are watched by their numbers in the process namespace. */
+/* The machine since its boot, and the namespaces of this process: memory is passed over sockets of the network
+ * namespace, and processes are watched by their numbers in the process namespace. */
 static tsh_status machine_of(const char *name, unsigned char out[TSHI_GROUP_SIZE]) {
     unsigned char digest[TSHI_HASH_SIZE];
     tshi_sha256 hash;

@@ -1,10 +1,10 @@
 /* The rendezvous by a multicast address: ranks announce themselves until one leads.
  *
- * A rank leads when it has received no announcement with a lower nonce, once it knows of all ranks or after a moment. It
- * announces that, and the others connect to it. Of two leaders the one with the higher nonce gives up. A rank that knows
- * of a lower nonce falls silent, so that many ranks send little; one that is silent for a while is forgotten. A rank that
- * receives another world size leads and follows no more; it announces its own for a moment, so that all ranks that do
- * not agree learn of it. */
+ * A rank leads when it has received no announcement with a lower nonce, once it knows of all ranks or after a
+ * moment. It announces that, and the others connect to it. Of two leaders the one with the higher nonce gives up. A
+ * rank that knows of a lower nonce falls silent, so that many ranks send little; one that is silent for a while is
+ * forgotten. A rank that receives another world size leads and follows no more; it announces its own for a moment,
+ * so that all ranks that do not agree learn of it. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -115,7 +115,7 @@ static tsh_status open_listener(multicast *m) {
     return TSH_OK;
 }
 
-/* --- announcing and receiving ------------------------------------------------------------------------------------------ */
+/* --- announcing and receiving ------------------------------------------------------------------------------------- */
 
 static bool is_lower(const announcer *v, const multicast *m) {
     return memcmp(v->nonce, m->mine.nonce, sizeof v->nonce) < 0;
@@ -244,7 +244,7 @@ static bool is_my_turn(const multicast *m) {
     return knows_enough && !knows_lower(m);
 }
 
-/* --- leading and following ------------------------------------------------------------------------------------------------------ */
+/* --- leading and following ---------------------------------------------------------------------------------------- */
 
 /* While this rank leads it goes on announcing itself. A leader with a lower nonce has precedence. Peers that have
  * connected learn of a contradiction as this rank does, when it sends them no answer. */

@@ -1,8 +1,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "dist/bootstrap/sockets.h"
 #include "base/hash.h"
+#include "dist/bootstrap/sockets.h"
 
 #include <errno.h>
 #include <stddef.h>

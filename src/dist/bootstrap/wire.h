@@ -1,12 +1,12 @@
 /* The messages of a rendezvous, byte by byte. Integers are little-endian; nothing is used before it is checked.
  *
  * frame         magic "tSHm", version 1, type 1, zero 2, length of the body 4; then the body
- * CHALLENGE     the listening rank, first: group 16 (the public name of its job), nonce 32 (another for each connection),
- *               the nonce 32 by which an ANNOUNCEMENT or LEADER has named it (else zeros)
+ * CHALLENGE     the listening rank, first: group 16 (public name of its job), nonce 32 (new for each connection), the
+ *               nonce 32 by which an ANNOUNCEMENT or LEADER has named it (else zeros)
  * HELLO         the connecting rank: nonce 32, library version 2 x 2, heap bytes 8, rank 4 (-1: any), size 4, process,
  *               HMAC 32
- * ANSWER        status 1; then a message, or a roster where one is due: rank 4, size 4, nodes 4, key 32 (masked), names,
- *               node of each rank 4; HMAC 32
+ * ANSWER        status 1; then a message, or a roster where one is due: rank 4, size 4, nodes 4, key 32 (masked),
+ *               names, node of each rank 4; HMAC 32
  * ANNOUNCEMENT  a multicast datagram: group 16, nonce 32, rank 4, size 4, process, TCP port 2, leads 1, HMAC 32
  * LEADER        the record of the listening rank in a file: group 16, nonce 32, process, TCP port 2, HMAC 32
  * process       machine 16, number 4, start 8, host name (1 + up to 63) */
