@@ -5,6 +5,8 @@
 #
 # Inside the library: src/ROOM sees its own headers, those of rooms below and their public headers, never the umbrella
 # tshard/tshard.h. Public headers see public headers of their own room and below. Examples see public headers alone.
+# Inside dist, bootstrap sees itself alone, core sees no bootstrap and no backend, a backend no other backend; the registry
+# names backends without their headers.
 # cblas.h belongs to src/device/cpu, getenv to src/base/settings.c. Tests, tools and benchmarks may look inside, so only the library is layered.
 set -uo pipefail
 cd "$1" || exit 2
@@ -16,6 +18,12 @@ xargs awk '
     BEGIN {
         split("base 0 device 1 layout 2 tensor 3 dist 4 autograd 5 functional 6 layers 7 train 8", pairs, " ")
         for (i = 1; i in pairs; i += 2) level[pairs[i]] = pairs[i + 1]
+        # The parts of dist: what its own files, those of its folders and those of the rooms above see of it.
+        sees["bootstrap"] = "bootstrap"
+        sees["core"] = "dist core"
+        sees["dist"] = "dist core bootstrap"
+        sees["backends"] = "dist core bootstrap backends"
+        sees["above"] = "dist core"
     }
     # The room of a public header: its name; a captured graph belongs to a device.
     function room_of(name) {
@@ -30,6 +38,13 @@ xargs awk '
     function downward(room, other) {
         if (!(other in level)) wrong("no such room as " other)
         else if (room != other && level[other] >= level[room]) wrong(room " must not see " other)
+    }
+    # May this file see that header of dist?
+    function within_dist(   own, other) {
+        own = path[1] != "src" || room != "dist" ? "above" : parts > 3 ? path[3] : "dist"
+        other = count > 2 ? name[2] : "dist"
+        if (index(sees[own], other) == 0) wrong((own == "above" ? room : own) " must not see " other)
+        else if (other == "backends" && path[4] != name[3]) wrong("a backend must not see another one")
     }
     FNR == 1 {
         parts = split(FILENAME, path, "/")
@@ -59,5 +74,6 @@ xargs awk '
         else if (header == "cblas.h" && FILENAME !~ /^src\/device\/cpu\//) wrong("only src/device/cpu may call the BLAS")
         else if ((quoted && count > 1 || name[1] in level) && !example && (room in level)) downward(room, name[1])
         else if (quoted && count == 1 && !example) wrong("name the room of the header")
+        if (quoted && name[1] == "dist" && count > 1 && (room in level) && level[room] >= level["dist"]) within_dist()
     }
     END { exit bad > 0 }' <<< "$files"
