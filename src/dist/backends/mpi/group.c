@@ -154,7 +154,8 @@ void tshi_mpi_group_close(tsh_group *group) {
     group->state = NULL;
     if (!mg) return;
     MPI_Finalized(&finalized);
-    tshi_watch_settle(group->world);
+    /* The watcher looks at no group that is about to go. */
+    tshi_watcher_pass(&tshi_mpi_of(group->world)->watch.thread);
     /* With a call still under way the communicator and its buffers have to stay. */
     if (mg->op.phase != TSHI_IDLE && mg->op.requests > 0) return;
     if (mg->comm != MPI_COMM_NULL && !finalized && tshi_mpi_of(group->world)->broken == TSH_OK) {

@@ -25,8 +25,7 @@ extern char **environ;
 /* Seconds from one byte for the helper to the next. */
 #define WAKE_EVERY 1.0
 /* Past the deadline, which the helper knows too: for what it has to say of it. */
-#define LAST_WORDS  8.0
-#define STACK_BYTES ((size_t)256 << 10)
+#define LAST_WORDS 8.0
 
 /* --- starting it -------------------------------------------------------------------------------------------------- */
 
@@ -149,49 +148,22 @@ static bool is_gone(int stream) {
     return poll(&p, 1, 0) > 0 && p.revents & POLLHUP;
 }
 
-static void look_after(tshi_helper_watch *w, double *next_word) {
-    double now = tshi_clock();
+/* tshi_watcher.look */
+static void look_after(void *user) {
+    tshi_helper_watch *w = user;
+    double now = tshi_clock(), end = w->deadline + LAST_WORDS;
     wake(w->stream);
-    if (now < *next_word || is_gone(w->stream) || !is_stopped(w->process)) return;
-    if (now < w->deadline + LAST_WORDS) {
+    if (now < w->next_warning || is_gone(w->stream) || !is_stopped(w->process)) return;
+    if (now < end) {
         tshi_log(w->log, TSH_LOG_WARNING, "%s waits for %s, process %d, which is stopped", w->call, TSHI_WIREUP_TOOL,
                  w->process);
-        *next_word = now + fmax(now - w->since, w->warn_every);
-        if (*next_word > w->deadline + LAST_WORDS) *next_word = w->deadline + LAST_WORDS;
+        w->next_warning = fmin(now + fmax(now - w->since, w->warn_every), end);
         return;
     }
     tshi_log(w->log, TSH_LOG_ERROR, "%s: %s, process %d, is stopped and does not go on: it is killed, and MPI ends",
              w->call, TSHI_WIREUP_TOOL, w->process);
     kill(w->process, SIGKILL);
-    *next_word = INFINITY;
-}
-
-static void *watch(void *user) {
-    tshi_helper_watch *w = user;
-    double next_word = w->since + w->warn_every;
-    pthread_mutex_lock(&w->lock);
-    while (!w->ended) {
-        struct timespec next;
-        clock_gettime(CLOCK_MONOTONIC, &next);
-        next.tv_sec += (time_t)WAKE_EVERY;
-        if (pthread_cond_timedwait(&w->wake, &w->lock, &next) == ETIMEDOUT) look_after(w, &next_word);
-    }
-    pthread_mutex_unlock(&w->lock);
-    return NULL;
-}
-
-/* Signals are for the program's own threads. */
-static bool start(tshi_helper_watch *w) {
-    pthread_attr_t attributes;
-    sigset_t all, before;
-    if (pthread_attr_init(&attributes) != 0) return false;
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&w->thread, &attributes, watch, w);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return error == 0;
+    w->next_warning = INFINITY;
 }
 
 /* "@1234": the server's process. */
@@ -204,26 +176,8 @@ static int process_in(const char *text) {
 }
 
 void tshi_helper_watch_begin(tshi_helper_watch *w, const char *text) {
-    pthread_condattr_t monotonic;
     w->process = process_in(text);
-    w->running = w->ended = false;
-    if (pthread_condattr_init(&monotonic) != 0) return;
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->wake, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    w->running = start(w);
-    if (!w->running) tshi_log(w->log, TSH_LOG_WARNING, "%s: no thread to watch %s", w->call, TSHI_WIREUP_TOOL);
-}
-
-void tshi_helper_watch_end(tshi_helper_watch *w) {
-    if (!w->running) return;
-    pthread_mutex_lock(&w->lock);
-    w->ended = true;
-    pthread_cond_signal(&w->wake);
-    pthread_mutex_unlock(&w->lock);
-    pthread_join(w->thread, NULL);
-    pthread_cond_destroy(&w->wake);
-    pthread_mutex_destroy(&w->lock);
-    w->running = false;
+    w->next_warning = w->since + w->warn_every;
+    if (tshi_watcher_begin(&w->thread, WAKE_EVERY, look_after, w)) return;
+    tshi_log(w->log, TSH_LOG_WARNING, "%s: no thread to watch %s", w->call, TSHI_WIREUP_TOOL);
 }

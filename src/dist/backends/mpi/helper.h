@@ -2,9 +2,8 @@
 #ifndef TSHI_MPI_HELPER_H
 #define TSHI_MPI_HELPER_H
 
+#include "dist/backends/mpi/watcher.h"
 #include "dist/bootstrap/environment.h"
-
-#include <pthread.h>
 
 /* Its path into out (size bytes); false: there is none. */
 bool tshi_helper_find(char *out, size_t size);
@@ -26,15 +25,12 @@ typedef struct tshi_helper_watch {
     double since, deadline, warn_every;
     const char *call;
     const tsh_log *log;
-    bool running, ended;
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
+    double next_warning;
+    tshi_watcher thread;
 } tshi_helper_watch;
 
-/* stream, since, deadline, warn_every, call and log are set; `text` are the lines so far. Where there can be no thread,
- * it goes without. */
+/* stream, since, deadline, warn_every, call and log are set; `text` is the lines so far. Without a thread, which is no
+ * error, the helper is not watched. tshi_watcher_end(&w->thread) ends it. */
 void tshi_helper_watch_begin(tshi_helper_watch *w, const char *text);
-void tshi_helper_watch_end(tshi_helper_watch *w);
 
 #endif

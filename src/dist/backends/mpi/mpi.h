@@ -10,13 +10,13 @@
 #ifndef TSHI_MPI_H
 #define TSHI_MPI_H
 
+#include "dist/backends/mpi/watcher.h"
 #include "dist/bootstrap/rendezvous.h"
 #include "dist/core/collectives.h"
 #include "dist/core/wait_graph.h"
 #include "dist/world.h"
 
 #include <mpi.h>
-#include <pthread.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 
@@ -50,14 +50,14 @@ typedef struct tshi_mpi_peer {
     char *words;         /* of the failure, TSHI_MESSAGE_SIZE; made when there is one */
 } tshi_mpi_peer;
 
-/* A thread beside the world's that looks at calls which block; see mpi_watch.c. */
+/* Watches the calls of MPI that block; see watch.c. */
 typedef struct tshi_mpi_watch {
-    _Atomic uint64_t passages; /* into such a call and out of it: odd inside */
+    _Atomic uint64_t passages; /* entries to such a call and returns from it: odd inside */
     _Atomic(const tsh_group *) group;
-    bool running, ended;
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
+    tshi_watcher thread;
+    /* The thread's: the passages that it saw last, since when, and when it warns next. */
+    uint64_t seen;
+    double since, next_warning;
 } tshi_mpi_watch;
 
 /* What a rank has sent before it left or failed may still be under way for so long, seconds. */
@@ -281,15 +281,12 @@ void tshi_pair_end(tsh_group *group);
 /* For good: what has not come yet must not come into the caller's memory. */
 void tshi_pair_abandon(tsh_group *group);
 
-/* --- mpi_watch.c -------------------------------------------------------------------------------------------------- */
+/* --- watch.c ------------------------------------------------------------------------------------------------------ */
 
-/* Without the thread there are no words, and everything else goes on. */
+/* Where there can be no thread, calls that block give no warnings. */
 void tshi_watch_open(tsh_world *world);
-void tshi_watch_close(tsh_world *world);
-/* After it the thread looks at no group, unless at one that is entered later. */
-void tshi_watch_settle(tsh_world *world);
 
-/* Around what blocks. */
+/* Before and after a call that blocks. */
 static inline void tshi_watch_pass(tsh_group *group) {
     tshi_mpi_watch *w = &tshi_mpi_of(group->world)->watch;
     uint64_t passages = atomic_load_explicit(&w->passages, memory_order_relaxed);

@@ -176,7 +176,7 @@ static tsh_status start_mpi(const wiring *w, int fd, char text[TSHI_WIREUP_TEXT]
     bool set = set_variables(text, w->roster->rank);
     tsh_status status = set ? tshi_mpi_start() : tshi_fail(TSH_ERR_MEMORY, "world_init: no room for MPI's variables");
     unset_variables(text);
-    tshi_helper_watch_end(&watch);
+    tshi_watcher_end(&watch.thread);
     if (status == TSH_OK) status = watch_the_end(w, &watch);
     ssize_t ignored = send(fd, &number, sizeof number, MSG_NOSIGNAL);
     (void)ignored; /* where the tool is gone, so are its clients */

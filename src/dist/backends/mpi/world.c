@@ -215,7 +215,7 @@ void tshi_mpi_leave(tsh_world *world) {
 void tshi_mpi_world_close(tsh_world *world) {
     tshi_mpi *mpi = world->state;
     const tsh_allocator *allocator = &world->allocator;
-    tshi_watch_close(world);
+    tshi_watcher_end(&mpi->watch.thread);
     for (int i = 0; mpi->peer && i < world->size; i++) tshi_free(allocator, mpi->peer[i].words);
     free(mpi->outbox);
     tshi_pool_clear(&mpi->messages, allocator);
