@@ -1,10 +1,10 @@
 /* A backend: a const struct of functions that connects ranks, moves their data, or both.
  *
- * A world has a control backend, which finds failures, compares what ranks are about to do and carries the library's own
- * messages through host memory, and a data backend, which runs the calls on tensors. They are one and the same, except
- * on GPUs, where NCCL may move the data of ranks that another backend connects. Each group likewise has a control
- * group of the same ranks: itself, or one of the control backend beneath it.
- * registry.c lists the backends; no other file outside a backend's folder names one. */
+ * A world has a control backend, which finds failures, compares what ranks are about to do and carries the library's
+ * own messages through host memory, and a data backend, which runs the calls on tensors. They are one and the same,
+ * except on GPUs, where NCCL may move the data of ranks that another backend connects. Each group likewise has a
+ * control group of the same ranks: itself, or one of the control backend beneath it. registry.c lists the backends;
+ * no other file outside a backend's folder names one. */
 #ifndef TSHI_BACKEND_H
 #define TSHI_BACKEND_H
 
@@ -86,9 +86,9 @@ typedef struct tshi_group_ops {
     tsh_status (*open)(tsh_group *parent, const int *ranks, int n, tsh_group *group);
     /* Frees group->state. Not collective. NULL: there is none. */
     void (*close)(tsh_group *group);
-    /* Every rank of the group passes the same `text`, or a status `failed`. TSH_ERR_MISMATCH with both texts printed, or
-     * TSH_ERR_PEER with the message of the rank that failed. A control backend's alone. Collective over the group,
-     * waits. */
+    /* Every rank of the group passes the same `text`, or a status `failed`. TSH_ERR_MISMATCH with both texts
+     * printed, or TSH_ERR_PEER with the message of the rank that failed. A control backend's alone. Collective over
+     * the group, waits. */
     tsh_status (*agree)(tsh_group *group, const char *text, tsh_status failed);
     /* The ranks compare the call, as `run` does before it moves data, and nothing moves. A control backend's alone.
      * Collective over the group, waits. */
@@ -114,8 +114,8 @@ typedef struct tshi_group_ops {
     /* Frees work->state of a work that has ended otherwise than in progress: by a deadline or a recovery. NULL: works
      * have no state. */
     void (*drop)(tsh_work *work);
-    /* A work under way for which the host has nothing more to do: has the GPU wait for it, so that what this rank queues
-     * from here on finds its result; then tshi_work_end. NULL: the host waits. */
+    /* A work under way for which the host has nothing more to do: has the GPU wait for it, so that what this rank
+     * queues from here on finds its result; then tshi_work_end. NULL: the host waits. */
     void (*join)(tsh_work *work);
     /* Runs a blocking message while no other work is under way, if that takes no long wait, outside the group's list.
      * False: nothing has happened. NULL: it never does. */

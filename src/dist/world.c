@@ -60,7 +60,8 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     return status == TSH_OK ? tshi_backend_take_data(world) : status;
 }
 
-/* The control backend: one that finds the ranks by its own means, or one for the ranks that the rendezvous has found. */
+/* The control backend: one that finds the ranks by its own means, or one for the ranks that the rendezvous has
+ * found. */
 static tsh_status find_ranks(tsh_world *world, tshi_start *start) {
     tshi_roster roster;
     tsh_status status = tshi_backend_connect(start, &world->control);

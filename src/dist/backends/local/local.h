@@ -206,7 +206,7 @@ tsh_status tshi_threads_settings(const tsh_world_config *config, tshi_settings *
 tsh_status tshi_memory_of_processes(tsh_world *world, const tshi_settings *settings, double deadline);
 tsh_status tshi_memory_of_threads(tsh_world *world, const tshi_settings *settings, tsh_thread_rendezvous *threads);
 
-/* --- world.c, device.c: see tshi_group_ops ------------------------------------------------------------------------- */
+/* --- world.c, device.c: see tshi_group_ops ------------------------------------------------------------------------ */
 
 tsh_status tshi_local_probe(const tshi_start *start, bool *takes);
 tsh_status tshi_local_world_open(tsh_world *world, const tshi_start *start, void **heap);

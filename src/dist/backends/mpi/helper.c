@@ -54,8 +54,8 @@ bool tshi_helper_find(char *out, size_t size) {
     return false;
 }
 
-/* The process that was started leaves at once, and its child goes on. Until then it is this rank's own child, whose stop
- * shows. */
+/* The process that was started leaves at once, and its child goes on. Until then it is this rank's own child, whose
+ * stop shows. */
 static tsh_status wait_until_away(pid_t pid, double deadline) {
     for (double pause = 50e-6;; pause = pause < 5e-3 ? 2 * pause : pause) {
         int status = 0;

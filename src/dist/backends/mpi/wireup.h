@@ -2,10 +2,11 @@
  *
  * MPI leaves it to a process manager to tell its processes of each other. Where no launcher of MPI has started them,
  * tshard-pmix is one for the ranks of a machine. They share one end of a stream; its other end is the tool's descriptor
- * TSHI_WIREUP_FD. A tshi_wireup_order goes to the tool, with what is listed in it. The tool answers with lines:
- * "@" and the number of its server's process; NAME=VALUE, variables for MPI; an empty one, when all machines' tools have met; "!" and words, when something goes
- * wrong before or after that. The ranks only look at them (MSG_PEEK), so each sees all. A rank whose MPI has started
- * sends its number, an int32_t; -1 says nothing. The tool ends when every rank's end of the stream is closed.
+ * TSHI_WIREUP_FD. A tshi_wireup_order goes to the tool, with what is listed in it. The tool answers with lines: "@" and
+ * the number of its server's process; NAME=VALUE, variables for MPI; an empty one, when all machines' tools have met;
+ * "!" and words, when something goes wrong before or after that. The ranks only look at them (MSG_PEEK), so each sees
+ * all. A rank whose MPI has started sends its number, an int32_t; -1 says nothing. The tool ends when every rank's end
+ * of the stream is closed.
  *
  * What comes through the stream, its end too, is a SIGCONT for all processes of the tool: so a tool that has been
  * stopped goes on when a rank wants it to. */

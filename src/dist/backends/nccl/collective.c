@@ -256,91 +256,16 @@ static void nccl_mark(tsh_world *world, const void *data) {
     if (data && cudaEventRecord(nccl->marker, tshi_nccl_device(world)->compute) == cudaSuccess) nccl->marked = data;
 }
 
-/* --- groups ------------------------------------------------------------------------------------------------------- */
-
-static void nccl_close(tsh_group *group) {
-    tshi_nccl_links_close(group->world, group);
-    tshi_nccl_comm_close(group);
-    if (group->control != group) tshi_group_free(group->control);
-}
-
-/* Behind the data group in the world's list, which is freed from its head. */
-static tsh_group *control_new(tsh_group *group) {
-    tsh_world *world = group->world;
-    tsh_group *control = tshi_group_new(world, world->control, group->ranks, group->size);
-    if (!control) return NULL;
-    group->control = control;
-    tshi_group_own_mesh(control, "control");
-    world->groups = control->next;
-    control->next = group->next;
-    group->next = control;
-    return control;
-}
-
-static tsh_status nccl_open(tsh_group *parent, const int *ranks, int n, tsh_group *group) {
-    tsh_world *world = parent->world;
-    tsh_group *control = group ? control_new(group) : NULL;
-    tsh_status status = group && !control ? TSH_ERR_MEMORY : TSH_OK;
-    status = tshi_group_agree(parent, "group_create: control", status);
-    if (status == TSH_OK) status = world->control->open(parent->control, ranks, n, control);
-    /* Without a communicator, after a recovery, each makes its own when it is first used. */
-    if (status == TSH_OK && parent->state) status = tshi_nccl_comm_split(parent, group);
-    return status;
-}
-
-/* --- worlds ------------------------------------------------------------------------------------------------------- */
-
-/* What the GPU has been told to wait for is over, one way or the other, so it comes to the end of its queues. */
-static tsh_status nccl_recover(tsh_world *world) {
-    tshi_nccl *nccl = tshi_nccl_of(world);
-    tshi_cuda_device *device = tshi_nccl_device(world);
-    tshi_nccl_abort(world);
-    cudaError_t error = cudaStreamSynchronize(device->communication);
-    for (const tshi_nccl_link *link = nccl->links; link && error == cudaSuccess; link = link->next) {
-        error = cudaStreamSynchronize(link->stream);
-    }
-    if (error != cudaSuccess) return tshi_cuda_fail(error, "world_recover: cudaStreamSynchronize");
-    if (device->failed != TSH_OK && !strcmp(device->words, nccl->words)) device->failed = TSH_OK;
-    tsh_status status = world->control->recover(world);
-    if (status != TSH_OK) return status;
-    tshi_nccl_links_close(world, NULL);
-    nccl->failed = TSH_OK;
-    nccl->marked = NULL;
-    return TSH_OK;
-}
-
-static void nccl_leave(tsh_world *world) {
-    tshi_nccl *nccl = tshi_nccl_of(world);
-    if (!nccl) return;
-    tshi_nccl_device(world)->watch = NULL;
-    if (nccl->word) world->device->ops->memory.release(world->device, nccl->word);
-    for (int i = 0; i <= TSHI_NCCL_AHEAD; i++) {
-        if (nccl->calls[i].before) cudaEventDestroy(nccl->calls[i].before);
-        if (nccl->calls[i].after) cudaEventDestroy(nccl->calls[i].after);
-    }
-    if (nccl->marker) cudaEventDestroy(nccl->marker);
-    tshi_nccl_messages_free(world);
-    tshi_nccl_arena_close(world);
-    while (nccl->events) {
-        tshi_nccl_event *e = nccl->events;
-        nccl->events = e->next;
-        cudaEventDestroy(e->event);
-        tshi_free(&world->allocator, e);
-    }
-    tshi_free(&world->allocator, nccl);
-    world->data_state = NULL;
-}
-
 const tshi_group_ops tshi_nccl_ops = {
     .name = "nccl",
     .in_order = true,
     .reduces = tshi_nccl_reduces,
     .symmetric = tshi_nccl_symmetric,
     .take_data = tshi_nccl_take_data,
-    .recover = nccl_recover,
-    .leave = nccl_leave,
-    .open = nccl_open,
-    .close = nccl_close,
+    .recover = tshi_nccl_recover,
+    .leave = tshi_nccl_leave,
+    .open = tshi_nccl_group_open,
+    .close = tshi_nccl_group_close,
     .run = nccl_run,
     .start = nccl_start,
     .progress = nccl_progress,

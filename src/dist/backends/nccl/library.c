@@ -29,24 +29,6 @@ static struct {
     tshi_nccl_library functions;
 } process = {.once = PTHREAD_ONCE_INIT};
 
-/* An older library has not all of them, and is no worse otherwise. */
-static void find_windows(void *library) {
-#ifdef TSHI_NCCL_HAS_WINDOWS
-    tshi_nccl_library *f = &process.functions;
-    const symbol symbols[] = {
-        {"ncclMemAlloc", (void **)&f->mem_alloc},
-        {"ncclMemFree", (void **)&f->mem_free},
-        {"ncclCommWindowRegister", (void **)&f->window_register},
-        {"ncclCommWindowDeregister", (void **)&f->window_deregister},
-    };
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        *symbols[i].place = dlsym(library, symbols[i].name);
-    }
-#else
-    (void)library;
-#endif
-}
-
 static tsh_status find(void *library) {
     tshi_nccl_library *f = &process.functions;
     const symbol symbols[] = {
@@ -69,12 +51,18 @@ static tsh_status find(void *library) {
         {"ncclRecv", (void **)&f->recv},
         {"ncclGroupStart", (void **)&f->group_start},
         {"ncclGroupEnd", (void **)&f->group_end},
+        /* An older library lacks these, and is no worse otherwise. */
+        {"ncclMemAlloc", (void **)&f->mem_alloc},
+        {"ncclMemFree", (void **)&f->mem_free},
+        {"ncclCommWindowRegister", (void **)&f->window_register},
+        {"ncclCommWindowDeregister", (void **)&f->window_deregister},
     };
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+    const size_t count = sizeof symbols / sizeof *symbols, required = count - 4;
+    for (size_t i = 0; i < count; i++) {
         *symbols[i].place = dlsym(library, symbols[i].name);
-        if (!*symbols[i].place) return tshi_fail(TSH_ERR_UNSUPPORTED, "libnccl.so.2 has no %s", symbols[i].name);
+        if (i < required && !*symbols[i].place)
+            return tshi_fail(TSH_ERR_UNSUPPORTED, "libnccl.so.2 has no %s", symbols[i].name);
     }
-    find_windows(library);
     if (f->get_version(&f->version) != ncclSuccess) return tshi_fail(TSH_ERR_UNSUPPORTED, "ncclGetVersion failed");
     if (f->version >= OLDEST) return TSH_OK;
     return tshi_fail(TSH_ERR_UNSUPPORTED, "NCCL is %d.%d, and at least 2.18 is wanted", f->version / 10000,

@@ -1,11 +1,10 @@
-/* The backend of GPUs: NCCL moves the data, the backend beneath (local, mpi) keeps the ranks together.
+/* The data backend of GPUs: NCCL moves the data of ranks that a control backend (local, mpi) connects.
  *
- * Every group has a control group of the same ranks on the backend beneath. It agrees on what is opened, has messages
- * meet their receives (NCCL wants both sides to queue them in one order: that in which they have met), and tells of
- * failures and deaths.
- * Collectives are queued on the device's communication stream, behind what its compute stream has been given; the host
- * does not wait. Whenever it does wait for the GPU it comes here to look around (tshi_nccl_watch), for a collective
- * whose peers do not come never ends by itself: it is aborted. */
+ * A group's control group agrees on what is opened, carries the tickets of messages (NCCL wants both sides to queue
+ * them in one order: that in which sends and receives have found each other), and reports failures and deaths.
+ * Collectives are queued on the device's communication stream, behind what its compute stream had been given; the
+ * host does not wait. A collective whose peers do not come never ends by itself. So wherever the host waits for the
+ * GPU it calls tshi_nccl_watch, which aborts the communicators when a peer is lost. */
 #ifndef TSHI_NCCL_H
 #define TSHI_NCCL_H
 
@@ -16,12 +15,14 @@
 
 #include <nccl.h>
 
-/* Symmetric memory is to be had since then. */
-#if NCCL_VERSION_CODE >= 22700
-#define TSHI_NCCL_HAS_WINDOWS 1
+/* Symmetric memory came with 2.27: headers of before lack its types, and the library may lack its functions. */
+#if NCCL_VERSION_CODE < 22700
+typedef struct ncclWindow_vidmem *ncclWindow_t;
+#define NCCL_WIN_COLL_SYMMETRIC     1
+#define NCCL_WIN_REQUIRED_ALIGNMENT 4096
 #endif
 
-/* NCCL's functions, by their names. Those of symmetric memory may be NULL. */
+/* NCCL's functions, by their names. Those of symmetric memory, the last four, may be NULL. */
 typedef struct tshi_nccl_library {
     int version;
     __typeof__(&ncclGetVersion) get_version;
@@ -43,15 +44,13 @@ typedef struct tshi_nccl_library {
     __typeof__(&ncclRecv) recv;
     __typeof__(&ncclGroupStart) group_start;
     __typeof__(&ncclGroupEnd) group_end;
-#ifdef TSHI_NCCL_HAS_WINDOWS
-    __typeof__(&ncclMemAlloc) mem_alloc;
-    __typeof__(&ncclMemFree) mem_free;
-    __typeof__(&ncclCommWindowRegister) window_register;
-    __typeof__(&ncclCommWindowDeregister) window_deregister;
-#endif
+    ncclResult_t (*mem_alloc)(void **, size_t);
+    ncclResult_t (*mem_free)(void *);
+    ncclResult_t (*window_register)(ncclComm_t, void *, size_t, ncclWindow_t *, int);
+    ncclResult_t (*window_deregister)(ncclComm_t, ncclWindow_t);
 } tshi_nccl_library;
 
-/* nccl_library.c: opened once a process. TSH_ERR_UNSUPPORTED with the loader's words. */
+/* library.c: opened once a process. TSH_ERR_UNSUPPORTED with the loader's words. */
 tsh_status tshi_nccl_library_open(const tshi_nccl_library **out);
 
 /* An event that a work waits for. */
@@ -110,8 +109,9 @@ typedef struct tshi_nccl {
     const void *marked; /* what is complete at `marker` */
     tshi_nccl_event *events;
     void *word; /* in device memory, for barriers */
-    /* Of the collectives so many have been queued, and so many of them are known to be done; a host that is so far ahead
-     * of its GPU that there is no place waits. The last place is for those of a captured graph, which are not counted. */
+    /* Of the collectives so many have been queued, and so many of them are known to be done; a host that is so far
+     * ahead of its GPU that there is no place waits. The last place is for those of a captured graph, which are not
+     * counted. */
     uint64_t queued, done;
     tshi_nccl_tail calls[TSHI_NCCL_AHEAD + 1];
     tshi_nccl_link *links;       /* of all groups */
@@ -135,58 +135,65 @@ static inline tshi_cuda_device *tshi_nccl_device(const tsh_world *world) {
     return tshi_cuda(world->device);
 }
 
+/* --- world.c ------------------------------------------------------------------------------------------------------ */
+
 /* After the ranks have been connected: where their tensors live on GPUs, one to a rank, and every rank has NCCL, it
  * takes the data. TSHARD_BACKEND forces it (nccl) or rules it out (local, mpi). The log gets the verdict, the same on
  * every rank. */
 tsh_status tshi_nccl_take_data(tsh_world *world, bool *takes);
+void tshi_nccl_leave(tsh_world *world);
 
-/* --- nccl_move.c -------------------------------------------------------------------------------------------------- */
+/* --- move.c ------------------------------------------------------------------------------------------------------- */
 
 bool tshi_nccl_reduces(tsh_dtype dtype, tsh_reduce_op op);
 /* The call's data, queued on the stream. */
 ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const tshi_call *call, ncclComm_t comm,
                             cudaStream_t stream);
 
-/* --- nccl_comm.c: communicators, and what ends them --------------------------------------------------------------- */
+/* --- group.c: communicators --------------------------------------------------------------------------------------- */
 
-/* group->state, a communicator of its members made anew. Collective over them. `status`: how this rank has fared. */
+/* Makes a new communicator of the group's members, group->state; `status` is how this rank has fared so far. Collective
+ * over the group. make: without a window on symmetric memory. */
 tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status);
-/* The same out of parent's, which has one. group is NULL on ranks outside. Collective over parent. */
-tsh_status tshi_nccl_comm_split(tsh_group *parent, tsh_group *group);
-/* group->state, a communicator of its members without a window. Collective over them. */
 tsh_status tshi_nccl_comm_make(tsh_group *group, tsh_status status);
-/* After its last call. */
-void tshi_nccl_comm_close(tsh_group *group);
-/* Until NCCL has done what `what` began: these communicators take calls without waiting. */
-tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what);
-/* The same, one look: *done. */
-tsh_status tshi_nccl_look(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, bool *done);
-/* What this rank owes to the others on a stream is done, or will never be. tail: the call queued last there, or NULL. */
+/* Ends a communicator of which ncclCommFinalize has returned `result`; it is aborted if it has not ended by `until`. */
+void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until);
+/* Seconds that the end of a communicator may take: peers may be gone, or not have come. */
+double tshi_nccl_patience(const tsh_world *world);
+/* Waits until the call queued last on a stream (tail; NULL: none) is done, for its peers need this rank's part, or
+ * until the communication has ended. */
 void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail);
-/* Of the collectives that are not known to be done the first and the last, NULL: there are none. */
+/* See tshi_group_ops. */
+tsh_status tshi_nccl_group_open(tsh_group *parent, const int *ranks, int n, tsh_group *group);
+void tshi_nccl_group_close(tsh_group *group);
+
+/* --- failure.c: what ends the communication ----------------------------------------------------------------------- */
+
+/* Waits until NCCL has done what the call `what`, which returned `result`, began: these communicators take calls
+ * without waiting. look: does not wait, *done says whether it has. */
+tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what);
+tsh_status tshi_nccl_look(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, bool *done);
+/* The oldest and the newest of the collectives that are not known to be done; NULL: there are none. */
 tshi_nccl_tail *tshi_nccl_oldest(tshi_nccl *nccl);
 tshi_nccl_tail *tshi_nccl_newest(tshi_nccl *nccl);
-/* End a communicator that ncclCommFinalize has made `result` of; what has not ended by `until` is aborted. */
-void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until);
-/* For ends: peers may be gone, or not have come. */
-double tshi_nccl_patience(const tsh_world *world);
-
-/* What calls have to return, or TSH_OK. */
+/* The error that calls have to return, or TSH_OK. */
 tsh_status tshi_nccl_trouble(tsh_group *group);
-/* NCCL's own words. late: it comes from what had been begun well, and most often from another rank. */
+/* Fails with NCCL's own message. late: the call had begun well, so that the error most often comes from another
+ * rank. */
 tsh_status tshi_nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, const char *what, bool late);
-/* Look around while waiting: errors of NCCL, failures, deaths, the deadline. What it finds ends the communication:
+/* Looks for errors of NCCL, failures, deaths and the deadline while the host waits. Any of them ends the communication:
  * every communicator is aborted, so that the GPU goes on. */
 tsh_status tshi_nccl_watch(tsh_world *world);
-/* The same, as the device calls it. */
+/* tshi_nccl_watch as the device calls it. */
 void tshi_nccl_watcher(void *world);
-/* Sleep a little, longer after a while; `looks` counts. */
+/* Sleeps a little, longer after a while; `looks` counts. */
 void tshi_nccl_doze(int looks);
-/* End the communication. The words of `status` are in tsh_error_message(); tell: the others do not know yet. */
+/* Ends the communication with `status` and tsh_error_message(). tell: the peers do not know of it yet. */
 tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell);
-void tshi_nccl_abort(tsh_world *world);
+/* See tshi_group_ops. */
+tsh_status tshi_nccl_recover(tsh_world *world);
 
-/* --- nccl_symmetric.c: memory that every rank has at the same place ----------------------------------------------- */
+/* --- symmetric.c: memory that every rank has at the same offset --------------------------------------------------- */
 
 /* The world's arena, if all ranks want one of the same size and can have it. After its communicator; collective. */
 tsh_status tshi_nccl_arena_open(tsh_world *world);
@@ -202,7 +209,7 @@ void tshi_nccl_window_forget(tsh_world *world, ncclComm_t comm);
 /* See tshi_group_ops. */
 bool tshi_nccl_symmetric(const tsh_group *group);
 
-/* --- nccl_link.c: the ways of messages ---------------------------------------------------------------------------- */
+/* --- link.c: the ways of messages --------------------------------------------------------------------------------- */
 
 /* The group's way to or from `peer`, made if there is none. */
 tsh_status tshi_nccl_link_get(tsh_group *group, int peer, bool sends, tshi_nccl_link **out);
@@ -211,7 +218,7 @@ tsh_status tshi_nccl_link_open(tshi_nccl_link *link, const void *ticket, bool *r
 /* Those of a group, or of all (NULL), after their last message. */
 void tshi_nccl_links_close(tsh_world *world, const tsh_group *group);
 
-/* --- nccl_message.c: point to point, see tshi_group_ops ----------------------------------------------------------- */
+/* --- point_to_point.c: see tshi_group_ops ------------------------------------------------------------------------- */
 
 tsh_status tshi_nccl_message_start(tsh_work *work);
 void tshi_nccl_message_progress(tsh_work *work);

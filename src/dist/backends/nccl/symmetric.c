@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#ifdef TSHI_NCCL_HAS_WINDOWS
-
 #define PATIENCE 30.0 /* a registration that failed elsewhere would never end here */
 
 /* NCCL may fill it in after the call. */
@@ -175,36 +173,3 @@ bool tshi_nccl_symmetric(const tsh_group *group) {
     /* After a recovery it has none yet, and will have one. */
     return group->state ? *window_of(nccl, group->state) != NULL : nccl->arena != NULL;
 }
-
-#else
-
-tsh_status tshi_nccl_arena_open(tsh_world *world) {
-    (void)world;
-    return TSH_OK;
-}
-
-void tshi_nccl_arena_close(tsh_world *world) {
-    (void)world;
-}
-
-tsh_status tshi_nccl_window_open(tsh_group *group) {
-    (void)group;
-    return TSH_OK;
-}
-
-void tshi_nccl_window_close(tsh_world *world, ncclComm_t comm) {
-    (void)world;
-    (void)comm;
-}
-
-void tshi_nccl_window_forget(tsh_world *world, ncclComm_t comm) {
-    (void)world;
-    (void)comm;
-}
-
-bool tshi_nccl_symmetric(const tsh_group *group) {
-    (void)group;
-    return false;
-}
-
-#endif

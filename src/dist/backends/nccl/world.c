@@ -158,3 +158,25 @@ tsh_status tshi_nccl_take_data(tsh_world *world, bool *takes) {
     status = tshi_nccl_comm_create(world->group, status);
     return status == TSH_OK ? tshi_nccl_arena_open(world) : status;
 }
+
+void tshi_nccl_leave(tsh_world *world) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    if (!nccl) return;
+    tshi_nccl_device(world)->watch = NULL;
+    if (nccl->word) world->device->ops->memory.release(world->device, nccl->word);
+    for (int i = 0; i <= TSHI_NCCL_AHEAD; i++) {
+        if (nccl->calls[i].before) cudaEventDestroy(nccl->calls[i].before);
+        if (nccl->calls[i].after) cudaEventDestroy(nccl->calls[i].after);
+    }
+    if (nccl->marker) cudaEventDestroy(nccl->marker);
+    tshi_nccl_messages_free(world);
+    tshi_nccl_arena_close(world);
+    while (nccl->events) {
+        tshi_nccl_event *e = nccl->events;
+        nccl->events = e->next;
+        cudaEventDestroy(e->event);
+        tshi_free(&world->allocator, e);
+    }
+    tshi_free(&world->allocator, nccl);
+    world->data_state = NULL;
+}

@@ -1,4 +1,4 @@
-/* Communicators: made, looked after, ended. */
+/* What ends the communication: errors of NCCL, failures, deaths, deadlines; and recovering from them. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -12,7 +12,6 @@
 #define LOOK_EVERY 20e-3
 #define LEFT_AFTER 1.0 /* who has left has done its part of what I wait for, or will never */
 #define BLAME      1.0 /* how long the ranks' own words for an error of NCCL's are waited for */
-#define GOODBYE    5.0
 
 void tshi_nccl_doze(int looks) {
     if (looks < 200) {
@@ -28,7 +27,7 @@ static bool is_ours(const tsh_group *group) {
     return group->ops == group->world->data && group->state;
 }
 
-void tshi_nccl_abort(tsh_world *world) {
+static void abort_all(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     for (tsh_group *g = world->groups; g; g = g->next) {
         if (!is_ours(g)) continue;
@@ -51,7 +50,7 @@ tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell) {
         nccl->failed = status;
         snprintf(nccl->words, sizeof nccl->words, "%s", tsh_error_message());
         if (tell) world->control->fail(world, nccl->words, (tshi_tape_step){0});
-        tshi_nccl_abort(world);
+        abort_all(world);
         /* What the GPU makes of it from here on is worth nothing: whoever reads it asks the device first. */
         if (device->failed == TSH_OK) {
             device->failed = nccl->failed;
@@ -233,111 +232,23 @@ tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t resu
     }
 }
 
-/* --- making ------------------------------------------------------------------------------------------------------- */
+/* --- recovering --------------------------------------------------------------------------------------------------- */
 
-/* All of the group come to the same end, or none has a communicator. */
-static tsh_status attach(tsh_group *parent, tsh_group *group, ncclComm_t comm, tsh_status status) {
-    tsh_world *world = parent->world;
-    const tshi_nccl *nccl = tshi_nccl_of(world);
-    tsh_status mine = status;
-    char words[TSHI_MESSAGE_SIZE];
-    snprintf(words, sizeof words, "%s", tsh_error_message());
-    status = tshi_group_agree(parent, "nccl: communicator", status);
-    if (group && status == TSH_OK) group->state = comm;
-    if (comm && status != TSH_OK) nccl->library->comm_abort(comm);
-    return mine == TSH_OK ? status : tshi_fail(mine, "%s", words);
-}
-
-/* The leader's 128 bytes to all members. */
-static tsh_status share_id(tsh_group *group, ncclUniqueId *id) {
-    tsh_world *world = group->world;
-    tsh_group *control = group->control;
-    void *bytes = world->host->ops->memory.alloc(world->host, sizeof *id);
-    tsh_status status = world->control->agree(control, "nccl: memory", bytes ? TSH_OK : TSH_ERR_MEMORY);
-    if (status == TSH_OK) {
-        memcpy(bytes, id, sizeof *id);
-        const tshi_call call = {
-            .op = TSH_COLLECTIVE_BROADCAST, .dtype = TSH_UINT8, .in = bytes, .out = bytes, .count = sizeof *id};
-        status = world->control->run(control, &call);
-        memcpy(id, bytes, sizeof *id);
-    }
-    world->host->ops->memory.release(world->host, bytes);
-    return status;
-}
-
-tsh_status tshi_nccl_comm_make(tsh_group *group, tsh_status status) {
-    tsh_world *world = group->world;
-    const tshi_nccl *nccl = tshi_nccl_of(world);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    ncclComm_t comm = NULL;
-    ncclUniqueId id = {{0}};
-    config.blocking = 0;
-    if (status == TSH_OK && group->rank == 0) {
-        ncclResult_t result = nccl->library->get_unique_id(&id);
-        if (result != ncclSuccess) status = tshi_nccl_fail(nccl, NULL, result, "ncclGetUniqueId", false);
-    }
-    status = tshi_group_agree(group, "nccl: id", status);
-    if (status == TSH_OK) status = share_id(group, &id);
-    if (status != TSH_OK) return status;
-    ncclResult_t result = nccl->library->comm_init_rank_config(&comm, group->size, id, group->rank, &config);
-    status = tshi_nccl_settle(world, comm, result, "ncclCommInitRankConfig");
-    return attach(group, group, comm, status);
-}
-
-tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status) {
-    status = tshi_nccl_comm_make(group, status);
-    return status == TSH_OK ? tshi_nccl_window_open(group) : status;
-}
-
-tsh_status tshi_nccl_comm_split(tsh_group *parent, tsh_group *group) {
-    tsh_world *world = parent->world;
-    const tshi_nccl *nccl = tshi_nccl_of(world);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    ncclComm_t comm = NULL;
-    config.blocking = 0;
-    /* The members' order is the group's. */
-    ncclResult_t result = nccl->library->comm_split(parent->state, group ? 0 : NCCL_SPLIT_NOCOLOR,
-                                                    group ? group->rank : 0, &comm, &config);
-    tsh_status status = tshi_nccl_settle(world, parent->state, result, "ncclCommSplit");
-    if (status == TSH_OK && comm) status = tshi_nccl_settle(world, comm, ncclSuccess, "ncclCommSplit");
-    status = attach(parent, group, comm, status);
-    return status == TSH_OK && group ? tshi_nccl_window_open(group) : status;
-}
-
-/* --- ending ------------------------------------------------------------------------------------------------------- */
-
-double tshi_nccl_patience(const tsh_world *world) {
-    return world->timeout < GOODBYE ? world->timeout : GOODBYE;
-}
-
-void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until) {
-    ncclResult_t now = ncclInProgress;
-    for (int looks = 0; (result == ncclSuccess || result == ncclInProgress) && now == ncclInProgress; looks++) {
-        result = nccl->library->comm_get_async_error(comm, &now);
-        if (now == ncclInProgress && tshi_clock() > until) break;
-        if (now == ncclInProgress) tshi_nccl_doze(looks);
-    }
-    if (result == ncclSuccess && now == ncclSuccess)
-        nccl->library->comm_destroy(comm);
-    else
-        nccl->library->comm_abort(comm);
-}
-
-void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail) {
-    for (int looks = 0; tail && tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady; looks++) {
-        if (tshi_nccl_watch(world) != TSH_OK) break;
-        tshi_nccl_doze(looks);
-    }
-}
-
-void tshi_nccl_comm_close(tsh_group *group) {
-    tsh_world *world = group->world;
+/* What the GPU has been told to wait for is over, one way or the other, so it comes to the end of its queues. */
+tsh_status tshi_nccl_recover(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
-    tshi_nccl_flush(world, tshi_nccl_newest(nccl));
-    nccl->done = nccl->queued;
-    ncclComm_t comm = group->state;
-    if (!comm) return;
-    group->state = NULL;
-    tshi_nccl_window_close(world, comm);
-    tshi_nccl_comm_end(nccl, comm, nccl->library->comm_finalize(comm), tshi_clock() + tshi_nccl_patience(world));
+    tshi_cuda_device *device = tshi_nccl_device(world);
+    abort_all(world);
+    cudaError_t error = cudaStreamSynchronize(device->communication);
+    for (const tshi_nccl_link *link = nccl->links; link && error == cudaSuccess; link = link->next) {
+        error = cudaStreamSynchronize(link->stream);
+    }
+    if (error != cudaSuccess) return tshi_cuda_fail(error, "world_recover: cudaStreamSynchronize");
+    if (device->failed != TSH_OK && !strcmp(device->words, nccl->words)) device->failed = TSH_OK;
+    tsh_status status = world->control->recover(world);
+    if (status != TSH_OK) return status;
+    tshi_nccl_links_close(world, NULL);
+    nccl->failed = TSH_OK;
+    nccl->marked = NULL;
+    return TSH_OK;
 }

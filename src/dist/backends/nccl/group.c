@@ -1,0 +1,144 @@
+/* Groups: their communicators, made and ended, and the control groups beneath them. */
+#include "dist/backends/nccl/nccl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define GOODBYE 5.0
+
+/* --- making ------------------------------------------------------------------------------------------------------- */
+
+/* All of the group come to the same end, or none has a communicator. */
+static tsh_status attach(tsh_group *parent, tsh_group *group, ncclComm_t comm, tsh_status status) {
+    tsh_world *world = parent->world;
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    tsh_status mine = status;
+    char words[TSHI_MESSAGE_SIZE];
+    snprintf(words, sizeof words, "%s", tsh_error_message());
+    status = tshi_group_agree(parent, "nccl: communicator", status);
+    if (group && status == TSH_OK) group->state = comm;
+    if (comm && status != TSH_OK) nccl->library->comm_abort(comm);
+    return mine == TSH_OK ? status : tshi_fail(mine, "%s", words);
+}
+
+/* The leader's 128 bytes to all members. */
+static tsh_status share_id(tsh_group *group, ncclUniqueId *id) {
+    tsh_world *world = group->world;
+    tsh_group *control = group->control;
+    void *bytes = world->host->ops->memory.alloc(world->host, sizeof *id);
+    tsh_status status = world->control->agree(control, "nccl: memory", bytes ? TSH_OK : TSH_ERR_MEMORY);
+    if (status == TSH_OK) {
+        memcpy(bytes, id, sizeof *id);
+        const tshi_call call = {
+            .op = TSH_COLLECTIVE_BROADCAST, .dtype = TSH_UINT8, .in = bytes, .out = bytes, .count = sizeof *id};
+        status = world->control->run(control, &call);
+        memcpy(id, bytes, sizeof *id);
+    }
+    world->host->ops->memory.release(world->host, bytes);
+    return status;
+}
+
+tsh_status tshi_nccl_comm_make(tsh_group *group, tsh_status status) {
+    tsh_world *world = group->world;
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm = NULL;
+    ncclUniqueId id = {{0}};
+    config.blocking = 0;
+    if (status == TSH_OK && group->rank == 0) {
+        ncclResult_t result = nccl->library->get_unique_id(&id);
+        if (result != ncclSuccess) status = tshi_nccl_fail(nccl, NULL, result, "ncclGetUniqueId", false);
+    }
+    status = tshi_group_agree(group, "nccl: id", status);
+    if (status == TSH_OK) status = share_id(group, &id);
+    if (status != TSH_OK) return status;
+    ncclResult_t result = nccl->library->comm_init_rank_config(&comm, group->size, id, group->rank, &config);
+    status = tshi_nccl_settle(world, comm, result, "ncclCommInitRankConfig");
+    return attach(group, group, comm, status);
+}
+
+tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status) {
+    status = tshi_nccl_comm_make(group, status);
+    return status == TSH_OK ? tshi_nccl_window_open(group) : status;
+}
+
+/* A communicator out of parent's. group is NULL on ranks outside. Collective over parent. */
+static tsh_status comm_split(tsh_group *parent, tsh_group *group) {
+    tsh_world *world = parent->world;
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm = NULL;
+    config.blocking = 0;
+    /* The members' order is the group's. */
+    ncclResult_t result = nccl->library->comm_split(parent->state, group ? 0 : NCCL_SPLIT_NOCOLOR,
+                                                    group ? group->rank : 0, &comm, &config);
+    tsh_status status = tshi_nccl_settle(world, parent->state, result, "ncclCommSplit");
+    if (status == TSH_OK && comm) status = tshi_nccl_settle(world, comm, ncclSuccess, "ncclCommSplit");
+    status = attach(parent, group, comm, status);
+    return status == TSH_OK && group ? tshi_nccl_window_open(group) : status;
+}
+
+/* Behind the data group in the world's list, which is freed from its head. */
+static tsh_group *control_new(tsh_group *group) {
+    tsh_world *world = group->world;
+    tsh_group *control = tshi_group_new(world, world->control, group->ranks, group->size);
+    if (!control) return NULL;
+    group->control = control;
+    tshi_group_own_mesh(control, "control");
+    world->groups = control->next;
+    control->next = group->next;
+    group->next = control;
+    return control;
+}
+
+tsh_status tshi_nccl_group_open(tsh_group *parent, const int *ranks, int n, tsh_group *group) {
+    tsh_world *world = parent->world;
+    tsh_group *control = group ? control_new(group) : NULL;
+    tsh_status status = group && !control ? TSH_ERR_MEMORY : TSH_OK;
+    status = tshi_group_agree(parent, "group_create: control", status);
+    if (status == TSH_OK) status = world->control->open(parent->control, ranks, n, control);
+    /* Without a communicator, after a recovery, each makes its own when it is first used. */
+    if (status == TSH_OK && parent->state) status = comm_split(parent, group);
+    return status;
+}
+
+/* --- ending ------------------------------------------------------------------------------------------------------- */
+
+double tshi_nccl_patience(const tsh_world *world) {
+    return world->timeout < GOODBYE ? world->timeout : GOODBYE;
+}
+
+void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until) {
+    ncclResult_t now = ncclInProgress;
+    for (int looks = 0; (result == ncclSuccess || result == ncclInProgress) && now == ncclInProgress; looks++) {
+        result = nccl->library->comm_get_async_error(comm, &now);
+        if (now == ncclInProgress && tshi_clock() > until) break;
+        if (now == ncclInProgress) tshi_nccl_doze(looks);
+    }
+    if (result == ncclSuccess && now == ncclSuccess)
+        nccl->library->comm_destroy(comm);
+    else
+        nccl->library->comm_abort(comm);
+}
+
+void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail) {
+    for (int looks = 0; tail && tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady; looks++) {
+        if (tshi_nccl_watch(world) != TSH_OK) break;
+        tshi_nccl_doze(looks);
+    }
+}
+
+void tshi_nccl_group_close(tsh_group *group) {
+    tsh_world *world = group->world;
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    ncclComm_t comm = group->state;
+    tshi_nccl_links_close(world, group);
+    tshi_nccl_flush(world, tshi_nccl_newest(nccl));
+    nccl->done = nccl->queued;
+    group->state = NULL;
+    if (comm) {
+        tshi_nccl_window_close(world, comm);
+        tshi_nccl_comm_end(nccl, comm, nccl->library->comm_finalize(comm), tshi_clock() + tshi_nccl_patience(world));
+    }
+    if (group->control != group) tshi_group_free(group->control);
+}
