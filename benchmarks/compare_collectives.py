@@ -50,12 +50,12 @@ def arguments():
     return options
 
 
-def leave_real_time(who):
+def leave_real_time(name):
     """For all programs of this run, so that none has an advantage."""
     if os.sched_getscheduler(0) not in (os.SCHED_FIFO, os.SCHED_RR):
         return
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    print(f"{who}'s ranks never yield: with real-time priority on fewer cores they would wait for each other for good. "
+    print(f"{name}'s ranks never yield: with real-time priority on fewer cores they would wait for each other for good. "
           "Everything runs without that priority.", file=sys.stderr)
 
 
@@ -110,14 +110,14 @@ def run(command):
 
 
 def measure(options, op):
-    everybody = commands(options, op)
+    programs = commands(options, op)
     rounds = []
     for i in range(options.rounds):
-        # Whoever comes first changes, so that a machine that drifts favours nobody.
-        order = list(enumerate(everybody))
+        # The order changes each round, so that a drift of the machine favours no program.
+        order = list(enumerate(programs))
         order = order[i % len(order):] + order[:i % len(order)]
         results = {index: run(command) for index, command in order}
-        rounds.append([results[index] for index in range(len(everybody))])
+        rounds.append([results[index] for index in range(len(programs))])
     return rounds
 
 
@@ -132,7 +132,7 @@ def least_ratio(options, op, size):
 
 
 def judge(options, row, more):
-    """Whether a row meets what is required; `more`: microseconds that tshard takes longer."""
+    """True when a row fulfils its demand; `more`: microseconds that tshard takes longer."""
     if row["wrong"]:
         return False
     if options.what == "local":
@@ -194,7 +194,7 @@ def main():
     mean = math.exp(statistics.mean(ratios)) if ratios else 2.0
     if not options.json:
         mean_words = f"; geometric mean {mean:.2f}" if ratios else ""
-        print(f"\n{sum(row['met'] for row in rows)} of {len(rows)} meet what is required{mean_words}")
+        print(f"\n{sum(row['met'] for row in rows)} of {len(rows)} fulfil their demands{mean_words}")
     demands_mean = options.what == "local" and len(os.sched_getaffinity(0)) >= options.ranks
     return 0 if all(row["met"] for row in rows) and (not demands_mean or mean >= 2) else 1
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""All figures that tshard gives of itself, in one run: each with its command, what is demanded, and whether it is met.
+"""All figures of tshard in one run: each with its command, the demand, and whether the demand is fulfilled.
 
 A linear layer by column, by row and dense, the efficiency of a large MLP, how much faster a small one is on two ranks
 than on one, and beside MPI (compare_collectives.py): the all-reduce at every size, every collective and messages, more
 ranks than cores, the mpi backend. Every rank has a core and one BLAS thread. The exit code is 0 when all demands are
-met. A machine that does other work meanwhile gives figures of that work.
+fulfilled. On a machine that does other work meanwhile the figures are those of that work.
 """
 import json
 import os

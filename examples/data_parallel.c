@@ -1,5 +1,5 @@
-/* Least squares by data parallelism: every rank has a batch and a loss of its own, gradients are averages over ranks.
- * y = x w with w = (2, 3) to be found: tshard-run -n 2 data_parallel */
+/* Least squares by data parallelism: every rank has a batch and a loss, and gradients are averages over ranks. The
+ * model is y = x w, and training finds w = (2, 3): tshard-run -n 2 data_parallel */
 #include "tshard/tshard.h"
 
 #include <stdio.h>

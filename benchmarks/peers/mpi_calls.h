@@ -118,7 +118,7 @@ static inline float expected(const trial *t, int i) {
     }
 }
 
-/* Elements of `out` that the call gives a value. */
+/* The number of elements of `out` that the call writes. */
 static inline int result_count(const trial *t) {
     if ((t->op == SEND_RECV && t->rank > 1) || (t->op == GATHER && t->rank > 0)) return 0;
     return out_count(t);

@@ -53,7 +53,7 @@ typedef struct times {
     double sample[SIDES][TIMING_MAX_SAMPLES];
 } times;
 
-/* By turns, so that whatever else the machine does meets both alike; who comes first changes. */
+/* By turns, so that other work of the machine disturbs both equally; the order changes each round. */
 static int measure(trial *t, int (*const call[SIDES])(const trial *t), double seconds, times *out) {
     const timing_ranks ranks = {meet, slowest, NULL};
     double one_call[SIDES] = {0};

@@ -1,4 +1,4 @@
-/* tshard-bench: what its sub-commands share. Each command is a row of the table in main.c, in a file of its own. */
+/* Functions that the sub-commands of tshard-bench share. Each command is a row of the table in main.c, and a file. */
 #ifndef BENCH_H
 #define BENCH_H
 
@@ -22,9 +22,9 @@ int bench_linear(int argc, char **argv);
 int bench_mlp(int argc, char **argv);
 int bench_support(int argc, char **argv);
 
-/* Whether this is rank 0 by the launcher's environment: for the time before there is a world. */
+/* True when the launcher's environment says that this is rank 0; for use before there is a world. */
 bool bench_is_first_rank(void);
-/* "tshard-bench: ..." to stderr, from the first rank alone: for what every rank would say alike. */
+/* Prints "tshard-bench: ..." to stderr on the first rank alone, for messages that are the same on every rank. */
 void bench_say(const char *format, ...) TSH_PRINTF(1, 2);
 /* The last library error to stderr, from this rank. Returns the exit code 1. */
 int bench_failed(const tsh_world *world, const char *what);
@@ -43,7 +43,7 @@ typedef enum bench_option_kind {
 typedef struct bench_option {
     const char *name; /* without the dashes */
     bench_option_kind kind;
-    const char *fallback; /* as a user would write it; NULL: leave *out as it is */
+    const char *fallback; /* as a user would write it; NULL: *out does not change */
     const char *help;
     void *out;
     const char *const *choices; /* ends with NULL */
@@ -56,8 +56,8 @@ typedef struct bench_common {
     double seconds;   /* time to spend on one measurement */
 } bench_common;
 
-/* Read the command line into the options' `out` and into common. Returns -1 to go on, or the code to exit with (after
- * --help or a usage error). */
+/* Read the command line into the options' `out` and into common. Returns -1 when the command may run, or the exit code
+ * (after --help or a usage error). */
 int bench_options_parse(const char *command, const char *purpose, const bench_option *options, int n,
                         bench_common *common, int argc, char **argv);
 /* TSH_FLOAT32 ..., in the order of tsh_dtype, ended by NULL: for BENCH_CHOICE. */
@@ -67,7 +67,7 @@ const char *const *bench_dtype_names(void);
 
 double bench_now(void); /* seconds, monotonic */
 
-/* Times work on all ranks of a world alike. */
+/* Times work that all ranks of a world do together. */
 typedef struct bench_meter bench_meter;
 tsh_status bench_meter_create(tsh_world *world, double seconds, bench_meter **out);
 void bench_meter_destroy(bench_meter *meter);

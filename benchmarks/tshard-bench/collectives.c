@@ -81,7 +81,7 @@ static int repeat(void *context, int calls) {
     return (int)TSH_OK;
 }
 
-/* In place sums of zeros stay zeros, however often they are taken. */
+/* In-place sums of zeros stay zeros in every repetition. */
 static tsh_status measure(const bench_collective *collective, bench_trial *trial, bench_meter *meter, double *seconds) {
     repeated work = {collective, trial};
     tsh_status status = trial->in ? tsh_tensor_fill(trial->in, 0.0) : TSH_OK;
@@ -98,7 +98,7 @@ typedef struct bench_sweep {
     bench_report report;
     int64_t wrong; /* in all */
     int points;
-    double x[64], y[64]; /* of the collective at hand, for the plot */
+    double x[64], y[64]; /* the rows of the present collective, for the plot */
 } bench_sweep;
 
 static void report(bench_sweep *sweep, const bench_collective *collective, const bench_trial *trial, double seconds,

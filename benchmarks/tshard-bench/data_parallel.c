@@ -7,7 +7,7 @@ enum { MOST_LAYERS = 64, MOST_WAYS = 8, WARM_UP_STEPS = 3, FEWEST_STEPS = 7 };
 
 typedef enum when { NEVER, EACH, LAST, BESIDE } when;
 
-/* When sums are made. Each way has a model of its own, so that steps of all can be taken in turn. */
+/* When gradients are summed. Each variant has a model of its own, so that their steps can be measured by turns. */
 typedef struct way {
     const char *name;
     when when;
@@ -48,7 +48,7 @@ static tsh_status make_layers(const setting *s, way *w) {
     return status;
 }
 
-/* One bucket for all starts when the last gradient is there: nothing is left to go on beside it. */
+/* A single bucket starts when the last gradient is complete, so that it overlaps with nothing. */
 static tsh_status make_schedule(const setting *s, way *w) {
     if (w->when == EACH) return TSH_OK;
     size_t all = (size_t)(s->layers + 1) * (size_t)(s->width + 64) * (size_t)(s->width + 64) * sizeof(float);

@@ -1,5 +1,5 @@
-/* What the commands linear and mlp share: a stack of linear layers, its steps measured beside the same matrix products
- * alone, and the result told. */
+/* Shared by the commands linear and mlp: steps of a stack of linear layers, measured beside the same matrix products
+ * alone, and the report. */
 #ifndef LAYERS_H
 #define LAYERS_H
 
@@ -56,7 +56,7 @@ typedef struct layers_command {
 /* Measure the models one after another and tell. Returns the exit code. */
 int layers_run(const layers_command *command, const bench_common *common, const layers_model *models, int n);
 
-/* --- layers_measure.c --- */
+/* --- layers_measure.c --------------------------------------------------------------------------------------------- */
 
 /* What the library has taken from malloc: hooks for its world. */
 typedef struct layers_counter {
@@ -71,10 +71,10 @@ typedef struct layers_place {
     bool progress;  /* tell on stderr how far it is */
 } layers_place;
 
-/* Collective. The words of a failure are in tsh_error_message(). */
+/* Collective. On failure tsh_error_message() says why. */
 tsh_status layers_measure(const layers_place *place, const layers_model *model, layers_result *out);
 
-/* --- layers_report.c --- */
+/* --- layers_report.c ---------------------------------------------------------------------------------------------- */
 
 void layers_print_heading(const layers_command *command, tsh_world *world);
 void layers_print_row(const layers_result *result);

@@ -1,4 +1,4 @@
-/* Steps of linear layers, measured in turn with the same matrix products alone, so that noise hits both alike. */
+/* Steps of linear layers, measured by turns with the same matrix products alone, so that noise hits both equally. */
 #include "layers.h"
 #include "products.h"
 #include "timing.h"
@@ -30,7 +30,7 @@ typedef struct trial {
     products *products;
     tsh_event *event[EVENTS];
     tsh_graph *graph;     /* of a step, or NULL */
-    size_t foreign_bytes; /* of tensors that are not the model's */
+    size_t foreign_bytes; /* bytes of tensors that do not belong to the model */
     samples *samples;
 } trial;
 
@@ -38,7 +38,7 @@ static size_t bytes_in_use(const trial *t) {
     return tsh_device_stats(tsh_world_device(t->place->world)).bytes_in_use;
 }
 
-/* --- building --------------------------------------------------------------------------------------------------- */
+/* --- building ----------------------------------------------------------------------------------------------------- */
 
 static tsh_status create_input(const trial *t, int64_t features, tsh_layout layout, tsh_tensor **out) {
     const tsh_tensor_config config = {
@@ -108,7 +108,7 @@ static void destroy_trial(trial *t) {
     for (int i = 0; i < LAYERS_MOST; i++) tsh_linear_destroy(t->layer[i]);
 }
 
-/* --- one step --------------------------------------------------------------------------------------------------- */
+/* --- one step ----------------------------------------------------------------------------------------------------- */
 
 static tsh_tensor *forward(trial *t) {
     tsh_tensor *y = t->x;
@@ -176,7 +176,7 @@ static tsh_status measure_both(trial *t, int i) {
     return status == TSH_OK ? measure_products(t, i) : status;
 }
 
-/* --- all steps -------------------------------------------------------------------------------------------------- */
+/* --- all steps ---------------------------------------------------------------------------------------------------- */
 
 /* Steps that first take memory and touch it; from the last one's time follows how many there will be. */
 static tsh_status warm_up(trial *t, int *steps) {

@@ -73,7 +73,7 @@ static int usage_error(const char *command, const bench_option *option, const ch
     return 2;
 }
 
-/* One word of the command line; -1 to go on. */
+/* Takes one word of the command line; -1 when parsing continues, else the exit code. */
 static int take(const char *command, const bench_option *options, int n, int code, const char *word) {
     if (code >= FIRST_OPTION && code < FIRST_OPTION + n) {
         const bench_option *option = &options[code - FIRST_OPTION];

@@ -67,7 +67,7 @@ static void put_curves(FILE *to, const bench_plot *plot, const bench_series *ser
     fputc('\n', to);
 }
 
-/* --- bars ------------------------------------------------------------------------------------------------------- */
+/* --- bars --------------------------------------------------------------------------------------------------------- */
 
 enum { MOST_BARS = 8 };
 
@@ -134,7 +134,7 @@ static void put_bars(FILE *to, const bench_bars *b) {
 /* --- gnuplot ------------------------------------------------------------------------------------------------------ */
 
 bool bench_plot_can_write(const char *path) {
-    /* A FIFO that nobody reads is an error at once. */
+    /* Opening a FIFO without a reader is an error at once. */
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
     if (fd >= 0)
         close(fd);

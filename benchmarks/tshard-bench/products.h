@@ -13,7 +13,7 @@ typedef struct products_layer {
 typedef struct products products;
 
 /* Every layer gets buffers of its own for x, weight, y and their gradients, in the same memory as tshard's tensors,
- * filled. The words of a failure are in tsh_error_message(). Not collective; call it on every rank. */
+ * filled. On failure tsh_error_message() says why. Not collective, but every rank makes the call. */
 tsh_status products_create(const tsh_mesh *mesh, tsh_dtype dtype, const products_layer *layers, int n, products **out);
 void products_destroy(products *p);
 /* y = x W^T layer by layer, then back from the last: dx = dy W, dW = dy^T x. */

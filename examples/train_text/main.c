@@ -87,7 +87,7 @@ static int64_t draw(const float *probabilities, int64_t n, double uniform) {
     return chosen;
 }
 
-/* Go on from the first bytes of the text. Every rank predicts, with the same random numbers; one prints. */
+/* Continue the text from its first bytes. Every rank predicts with the same random numbers; one rank prints. */
 static bool write_text(model *m, const text *t, const options *o, bool speaks) {
     int64_t *window = calloc((size_t)o->context, sizeof *window);
     bool good = window != NULL;

@@ -16,14 +16,14 @@ struct model {
     tsh_linear *head;         /* column: each rank scores its part of the vocabulary */
     tsh_parameters *parameters;
     tsh_optimizer *optimizer;
-    tsh_data_parallel *copies; /* sums gradients over the copies of the model, while backward goes on */
+    tsh_data_parallel *copies; /* sums gradients over the copies of the model while backward runs */
 
     tsh_tensor *inputs, *targets; /* my part of a batch */
     tsh_tensor *prompt;
     float *probabilities;
 };
 
-/* Say it with the library's words, and return false. */
+/* Print what failed with the library's message, and return false. */
 static bool fails(const char *what, const char *why) {
     fprintf(stderr, "train_text: %s: %s\n", what, why);
     return false;

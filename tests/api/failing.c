@@ -1,7 +1,7 @@
 /* failing memory|calls [--seed S] [--seconds T] [--rank R --number N --errno E]: a small training program on two ranks,
- * in which the n-th allocation, or the n-th call of the system, fails on one of them. It must end, with words where a
- * call has failed, and leave no memory, descriptor or mapping behind. Numbers are drawn until T seconds are over, or all
- * have been tried. This program is linked with --wrap for the functions below. */
+ * in which the n-th allocation, or the n-th system call, fails on one rank. It must end, with a message where a call
+ * has failed, and leave no memory, descriptor or mapping behind. Numbers are drawn until T seconds are over, or all
+ * have been tried. The program is linked with --wrap for the functions below. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

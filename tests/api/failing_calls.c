@@ -1,4 +1,4 @@
-/* The wrapped functions. What releases something is not among them: nobody can do without. */
+/* The wrapped functions. Those that release a resource are not among them, because no program can do without them. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -57,7 +57,7 @@ typedef void fuzz_fn(fuzz *f, void (*function)(void));
 typedef struct fuzz_call {
     const char *name;
     fuzz_fn *make;
-    void (*function)(void); /* for those that are made alike */
+    void (*function)(void); /* the public function, for calls that share one `make` */
     int weight;
 } fuzz_call;
 

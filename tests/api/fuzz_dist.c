@@ -291,7 +291,7 @@ static void work_release(fuzz *f, void (*function)(void)) {
     fuzz_empty(f, FUZZ_WORK, fuzz_below(f, 5));
 }
 
-/* --- messages: between two of a group's ranks ---------------------------------------------------------------------- */
+/* --- messages: between two of a group's ranks --------------------------------------------------------------------- */
 
 /* What a rank does in this step: -1 nothing, 0 sends, 1 receives. */
 static int part_of(fuzz *f, tsh_group *group, int *to, int *from) {
@@ -301,7 +301,7 @@ static int part_of(fuzz *f, tsh_group *group, int *to, int *from) {
     return tsh_group_rank(group) == *to ? 1 : -1;
 }
 
-/* Where nobody sends, nobody may wait for anybody. */
+/* A receive from any rank is drawn only where a rank sends: otherwise it would wait for ever. */
 static int sender_for(fuzz *f, const tsh_group *group, int from) {
     bool any = fuzz_chance(f, 20);
     bool sends = from >= 0 && from < tsh_group_size(group);

@@ -1,6 +1,6 @@
-/* fuzz [--seed S] [--calls N] [--seconds T] [--ranks P] [--processes] [--trace]: runs of EPISODE steps on worlds of 1 to 4 ranks,
- * which are threads or processes, until N calls have been made or T seconds are over. What went wrong is printed with
- * the seed of its run, and `fuzz --seed S --calls 1 --ranks P` makes that run again. */
+/* fuzz [--seed S] [--calls N] [--seconds T] [--ranks P] [--processes] [--trace]: runs of EPISODE steps on worlds of 1
+ * to 4 ranks, which are threads or processes, until N calls have been made or T seconds are over. What went wrong is
+ * printed with the seed of its run, and `fuzz --seed S --calls 1 --ranks P` makes that run again. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -109,7 +109,8 @@ static bool stamps_differ(const vote *votes, int size, fuzz_kind kind, int index
     return false;
 }
 
-/* What the ranks do not have alike goes, and after a failure what was made in this step: some have got it and some not. */
+/* Empties slots whose contents differ by rank, and after a failure those filled in this step, which only some ranks
+ * have. */
 static void level(fuzz *f, const vote *votes, bool failed) {
     for (int i = 0; i < FUZZ_SLOTS; i++) {
         bool differ = stamps_differ(votes, f->size, FUZZ_MESH, i) || stamps_differ(votes, f->size, FUZZ_GROUP, i) ||
@@ -135,7 +136,8 @@ static void sweep(fuzz *f, const vote *votes) {
     }
 }
 
-/* A call with wrong arguments leaves its group usable. A rank that only gave may hear of it in its next call. */
+/* A call with wrong arguments leaves its group usable. A rank that has returned early gets the error in its next
+ * call. */
 static void barriers(fuzz *f) {
     tsh_status status = TSH_OK;
     for (int i = 0; i < 3; i++) status = tsh_barrier(tsh_world_group(f->world));

@@ -58,7 +58,7 @@ double fuzz_number(fuzz *f) {
     return fuzz_chance(f, 10) ? odd[fuzz_below(f, 7)] : (double)fuzz_below(f, 1000) / 500;
 }
 
-/* --- words -------------------------------------------------------------------------------------------------------- */
+/* --- results of calls --------------------------------------------------------------------------------------------- */
 
 void fuzz_wrong(fuzz *f, const char *format, ...) {
     va_list arguments;
@@ -78,7 +78,7 @@ void fuzz_said(fuzz *f, const char *name, tsh_status status, const void *out) {
         f->severe = true;
 }
 
-/* A call may give back its argument, which is not the tape's to be forgotten with it. */
+/* A call may return its argument, which the tape does not own: it must not go when the tape is reset. */
 static bool held_elsewhere(const fuzz *f, const tsh_tensor *value) {
     for (int i = 0; i < FUZZ_SLOTS; i++) {
         const tsh_tensor *t = f->slots[FUZZ_TENSOR][i].object;
@@ -134,7 +134,7 @@ static bool whole(const fuzz *f, const tsh_mesh *mesh) {
     return mesh && ranks == f->size;
 }
 
-/* What stands on a mesh of some ranks is another thing on the others: calls on it would not match. */
+/* An object on a mesh of some ranks differs from those of the other ranks: calls on it would not match. */
 const tsh_mesh *fuzz_mesh(fuzz *f) {
     int draw = fuzz_below(f, 100), slot = fuzz_below(f, 4);
     const tsh_mesh *mesh = f->slots[FUZZ_MESH][slot].object;
@@ -225,7 +225,7 @@ static void empty_kind(fuzz *f, fuzz_kind kind, int first) {
     for (int i = first; i < FUZZ_SLOTS; i++) fuzz_empty(f, kind, i);
 }
 
-/* What may stand on a group or a mesh: all of it, on every rank alike, also on those that are no members. */
+/* The kinds of objects that use a group or a mesh: their slots are emptied on every rank, members or not. */
 void fuzz_empty_above(fuzz *f) {
     static const fuzz_kind kinds[] = {FUZZ_WORK,   FUZZ_DATA_PARALLEL, FUZZ_OPTIMIZER, FUZZ_LIST,
                                       FUZZ_LINEAR, FUZZ_EMBEDDING,     FUZZ_TENSOR};

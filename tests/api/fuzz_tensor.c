@@ -79,7 +79,7 @@ static int64_t size(fuzz *f) {
     return fuzz_chance(f, 88) ? 4 : 1 + fuzz_below(f, 6);
 }
 
-/* Of id dtype: small numbers, mostly below 4. */
+/* Fills a tensor of ids with small numbers, mostly below 4. */
 static void fill(fuzz *f, tsh_tensor *t) {
     int64_t numel = tsh_tensor_local_numel(t), ids[MOST];
     if (tsh_tensor_dtype(t) != TSH_INT64 || numel > MOST) {
@@ -116,7 +116,7 @@ static bool lacks(const fuzz *f, fuzz_kind kind, int wanted) {
     return filled < wanted;
 }
 
-/* Each is drawn from a state of its own: how many numbers one takes may depend on the rank. */
+/* Each maker draws from a state of its own, because the number of draws of one maker may depend on the rank. */
 void fuzz_furnish(fuzz *f) {
     static const int wanted[FUZZ_KINDS] = {
         [FUZZ_MESH] = 1,      [FUZZ_TAPE] = 1,   [FUZZ_LIST] = 1,     [FUZZ_LINEAR] = 2,

@@ -43,7 +43,7 @@ static void after(fuzz *f, tsh_tape *tape, const char *name, tsh_status status) 
     if (tsh_tape_status(tape) != TSH_OK && tape) f->failed = true;
 }
 
-/* Of a layer's output or of a leaf's, or any value, which may not have been recorded. */
+/* Backward from a layer's output, from a function of a leaf, or from any value, which may not have been recorded. */
 static tsh_tensor *some_loss(fuzz *f, tsh_tape *tape) {
     tsh_linear *layer = fuzz_pick(f, FUZZ_LINEAR);
     tsh_tensor *x = fuzz_tensor_like(f, tsh_linear_weight(layer)), *value = fuzz_pick(f, FUZZ_VALUE);
@@ -90,7 +90,7 @@ static void gradient_check(fuzz *f, void (*function)(void)) {
           tsh_gradient_check(tape, fn, inputs, fuzz_chance(f, 97), h, none ? &none : NULL, &worst));
 }
 
-/* --- functions: alike by what they take --------------------------------------------------------------------------- */
+/* --- functions, by the arguments that they take ------------------------------------------------------------------- */
 
 static void one(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);

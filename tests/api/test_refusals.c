@@ -1,5 +1,6 @@
-/* Every public function with NULL and out-of-range arguments, each call in a process of its own: it answers as the
- * headers say, in words where it fails, and does not crash. A function that the list lacks fails the test. */
+/* Every public function with NULL and out-of-range arguments, each call in a process of its own: it returns what the
+ * headers say, with a message where it fails, and does not crash. A public function that is not in the list fails the
+ * test. */
 #include "base/base.h"
 #include "support/headers.h"
 #include "tshard/graph.h"
@@ -241,7 +242,7 @@ static void describe_end(int end, const char *said, char *words) {
     } else if (WEXITSTATUS(end)) {
         snprintf(words, WORDS, "ended with exit code %d", WEXITSTATUS(end));
     } else if (said[0]) {
-        snprintf(words, WORDS, "gave %s", said);
+        snprintf(words, WORDS, "returned %s", said);
     }
 }
 

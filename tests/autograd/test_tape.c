@@ -63,7 +63,7 @@ static void accumulates(tshi_rank *r, void *arg) {
     tsh_tensor_zero_grad(b.x);
     tshi_check(r, tsh_tensor_grad(b.x) == NULL, "a gradient after zero_grad");
     tshi_check_ok(r, tsh_backward(b.tape, square_sum(&b)));
-    check_grad(r, b.x, "anew", 2, 4, 6);
+    check_grad(r, b.x, "a second time", 2, 4, 6);
     /* Two losses of one step, of which the first shares nothing with the second but the leaf. */
     tshi_check_ok(r, tsh_backward(b.tape, tsh_sum(b.tape, b.x, TSH_ALL_DIMS)));
     check_grad(r, b.x, "two losses", 3, 5, 7);
@@ -122,7 +122,7 @@ static void retained_twice(tshi_rank *r, void *arg) {
     tsh_tensor_zero_grad(h);
     tshi_check(r, tsh_tensor_grad(h) == NULL, "a gradient after zero_grad");
     tshi_check_ok(r, tsh_backward(b.tape, loss));
-    check_grad(r, h, "the intermediate, anew", 1, 1, 1);
+    check_grad(r, h, "the intermediate, a second time", 1, 1, 1);
     tsh_tensor_retain(h);
     tshi_check_ok(r, tsh_tape_reset(b.tape));
     check_grad(r, h, "the intermediate, after its step", 1, 1, 1);
@@ -135,7 +135,7 @@ Test(tape, retained_gradients_do_not_leak_into_the_next_backward, .timeout = 120
     cr_assert_str_empty(tshi_test_run(2, retained_twice, NULL));
 }
 
-/* Shapes of the whole and layouts decide, on every rank alike, also where a rank's part has as many elements. */
+/* Global shapes and layouts decide, on every rank, even where a rank's part has the right number of elements. */
 static void refused_alike(tshi_rank *r, void *arg) {
     (void)arg;
     bench b = set_up(r);
@@ -158,7 +158,7 @@ static void refused_alike(tshi_rank *r, void *arg) {
     tear_down(r, &b);
 }
 
-Test(tape, what_backward_starts_from_is_refused_alike_on_every_rank, .timeout = 120) {
+Test(tape, a_bad_loss_is_refused_on_every_rank, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(3, refused_alike, NULL));
 }
 
@@ -196,7 +196,7 @@ static void memory(tshi_rank *r, void *arg) {
     tsh_tensor *loss = tsh_sum(b.tape, kept, TSH_ALL_DIMS);
     tshi_check_ok(r, tsh_backward(b.tape, loss));
     tshi_check(r, tsh_tensor_item(loss) == 28, "the loss is %g", tsh_tensor_item(loss));
-    tshi_check(r, tsh_tensor_data(y) == NULL, "backward kept what nobody asked for");
+    tshi_check(r, tsh_tensor_data(y) == NULL, "backward kept a tensor that was not retained");
     tshi_check(r, tsh_tensor_data(kept) && ((double *)tsh_tensor_data(kept))[2] == 18,
                "backward freed what was retained");
     tshi_check(r, tsh_scale(b.tape, y, 1) == NULL, "freed memory was read");
@@ -314,7 +314,7 @@ static void two_tapes(tshi_rank *r, void *arg) {
     tshi_check(r, tsh_scale(other, y, 2) == NULL, "a step of another tape was taken up");
     tshi_check(r, strstr(tsh_tape_message(other), "another tape"), "%s", tsh_tape_message(other));
     tshi_check_ok(r, tsh_tape_reset(other));
-    /* A leaf is anybody's, with transitions in turn. */
+    /* Several functions may use one leaf, each through a transition. */
     tsh_group *group = tsh_world_group(r->world);
     tsh_tensor *first = tsh_copy(b.tape, b.x, group), *second = tsh_copy(other, b.x, group);
     tsh_tensor *loss = tsh_sum(b.tape, tsh_mul(b.tape, first, tsh_copy(b.tape, b.x, group)), TSH_ALL_DIMS);

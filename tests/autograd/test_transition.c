@@ -217,7 +217,7 @@ static void two_groups(tshi_rank *r, void *arg) {
     double wanted = r->rank < 4 ? 6 : 22;
     tsh_tensor *x = local_ones(r, mesh, 1, r->rank), *dy = local_ones(r, mesh, 1, r->rank);
     tsh_tensor *y = tsh_reduce(tape, x, model);
-    tshi_check(r, y && tsh_tensor_item(y) == wanted, "reduce gives %g", tsh_tensor_item(y));
+    tshi_check(r, y && tsh_tensor_item(y) == wanted, "reduce returns %g", tsh_tensor_item(y));
     tshi_check_ok(r, tsh_tensor_claim(x, model, TSH_REPLICATED, 0));
     tshi_check_ok(r, tsh_tensor_require_grad(x));
     tsh_backward_config config = {.gradient = dy};
@@ -371,7 +371,7 @@ static void wrong_use(tshi_rank *r, void *arg) {
     tsh_tape_destroy(tape);
 }
 
-Test(transition, wrong_use_in_words, .timeout = 120) {
+Test(transition, wrong_use_has_a_message, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, wrong_use, NULL));
     cr_assert_str_empty(tshi_test_run(3, wrong_use, NULL));
 }

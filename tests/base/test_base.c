@@ -1,4 +1,4 @@
-/* Status words, log lines, checked sizes, host memory. */
+/* Status names, log lines, checked sizes, host memory. */
 #include "base/base.h"
 
 #include <criterion/criterion.h>
@@ -29,7 +29,7 @@ Test(base, version_is_that_of_the_header) {
     cr_assert_str_eq(tsh_version(), text);
 }
 
-Test(base, a_failure_leaves_its_words) {
+Test(base, a_failure_sets_the_message) {
     cr_assert_str_eq(tsh_error_message(), "");
     cr_assert_eq(tshi_fail(TSH_ERR_SHAPE, "x is [%d,%d]", 8, 100), TSH_ERR_SHAPE);
     cr_assert_str_eq(tsh_error_message(), "x is [8,100]");
@@ -47,7 +47,7 @@ Test(base, a_long_message_is_cut) {
     cr_assert_not_null(strstr(tsh_error_message(), strerror(EPIPE)), "the reason survives a long text");
 }
 
-Test(base, errno_comes_with_words_and_number) {
+Test(base, errno_comes_with_its_text_and_number) {
     cr_assert_eq(tshi_fail_errno(ENOENT, "open %s", "data.txt"), TSH_ERR_SYSTEM);
     char wanted[128];
     snprintf(wanted, sizeof wanted, "open data.txt: %s (errno %d)", strerror(ENOENT), ENOENT);
@@ -61,7 +61,7 @@ static void *fail_elsewhere(void *unused) {
     return NULL;
 }
 
-Test(base, words_belong_to_a_thread) {
+Test(base, messages_belong_to_a_thread) {
     pthread_t thread;
     tshi_fail(TSH_ERR_IO, "here");
     cr_assert_eq(pthread_create(&thread, NULL, fail_elsewhere, NULL), 0);
@@ -216,7 +216,7 @@ static void take_many(tshi_region *region, const tsh_allocator *a, unsigned char
     for (size_t i = 1; i < 200; i++) cr_assert_eq(taken[i][i * 8 - 1], i);
 }
 
-Test(base, a_region_gives_the_same_memory_after_a_reset) {
+Test(base, a_region_returns_the_same_memory_after_a_reset) {
     counts c = {0};
     tsh_allocator wanted = {.alloc = counted_alloc, .release = counted_release, .user = &c};
     tsh_allocator a = tshi_allocator_resolve(&wanted);

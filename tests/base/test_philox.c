@@ -1,4 +1,4 @@
-/* The generator's published known answers, and what is made of its words. */
+/* The generator's published known answers, and the numbers that are made of its output. */
 #include "base/base.h"
 
 #include <criterion/criterion.h>

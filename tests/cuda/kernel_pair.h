@@ -9,7 +9,7 @@
 
 static const tsh_dtype gpu_dtypes[4] = {TSH_FLOAT32, TSH_FLOAT64, TSH_BFLOAT16, TSH_FLOAT16};
 
-/* --- a device that has memory, and nothing else --- */
+/* --- a device that has memory, and nothing else ------------------------------------------------------------------- */
 
 static int scratch_in_use;
 
@@ -17,7 +17,7 @@ static void *scratch_alloc(tsh_device *device, size_t size) {
     (void)device;
     unsigned char *memory = NULL;
     if (posix_memalign((void **)&memory, 64, size + 64) != 0) return NULL;
-    memset(memory, 0xFF, size + 64); /* NaNs: nobody may count on zeros */
+    memset(memory, 0xFF, size + 64); /* NaNs, so that a kernel that expects zeros fails */
     scratch_in_use++;
     return memory;
 }
@@ -38,7 +38,7 @@ static inline tsh_device *gpu(void) {
     return &device.base;
 }
 
-/* --- pairs --- */
+/* --- pairs -------------------------------------------------------------------------------------------------------- */
 
 /* gpu: of dtype, `skew` elements behind a 64-byte boundary, guarded; cpu: the same values, of the dtype of sums. */
 typedef struct pair {
@@ -99,7 +99,7 @@ static inline buffer pair_values(const pair *p) {
     return b;
 }
 
-/* Half a unit in the last place of dtype at `value`. */
+/* Half an ulp of dtype at `value`. */
 static inline double half_step(tsh_dtype dtype, double value) {
     if (dtype == TSH_BFLOAT16) return fabs(value) * 0x1p-8;
     if (dtype == TSH_FLOAT16) return fmax(fabs(value) * 0x1p-11, 0x1p-25);

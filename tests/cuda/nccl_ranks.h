@@ -1,4 +1,4 @@
-/* Ranks over NCCL's stand-in: threads, each with a GPU of its own, whose queues run as late as they may. */
+/* Ranks over NCCL's stand-in: threads, each with a GPU of its own, whose queues run as late as CUDA allows. */
 #ifndef TSHARD_NCCL_RANKS_H
 #define TSHARD_NCCL_RANKS_H
 

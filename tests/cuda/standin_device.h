@@ -58,8 +58,8 @@ static inline void get_numbers(tsh_device *device, tsh_dtype dtype, int64_t n, c
     free(rounded);
 }
 
-/* Nobody has to be told of these: calls that give something back, where CUDA tells of earlier failures, and a request
- * for memory, after which a smaller one may do. */
+/* Failures that need not be reported: of calls that release something, where CUDA reports earlier failures, and of a
+ * request for memory, after which a smaller one may succeed. */
 static inline bool is_quiet(const char *name) {
     static const char *const names[] = {"cudaMemGetInfo",   "cudaMalloc",          "cudaFree",
                                         "cudaFreeHost",     "cudaStreamDestroy",   "cudaEventDestroy",
@@ -69,15 +69,15 @@ static inline bool is_quiet(const char *name) {
     return false;
 }
 
-/* What had failed when work began to clean up: later nobody is left to be told. */
+/* The call that had failed when the work began to clean up; a later failure has no caller that could get it. */
 static const char *failed_in_time;
 
 static inline void begin_to_clean_up(void) {
     failed_in_time = standin_failed();
 }
 
-/* Runs work again and again, each time with the next of its calls made to fail, until none does. work tells whether it
- * heard of a failure before it began to clean up. */
+/* Runs work again and again, each time with the next of its calls made to fail, until none fails. work returns whether
+ * it got a failure before it began to clean up. */
 static inline int fail_each_call(const char *what, bool (*work)(void)) {
     for (int n = 1;; n++) {
         standin_reset();
@@ -93,7 +93,7 @@ static inline int fail_each_call(const char *what, bool (*work)(void)) {
             return n - 1;
         }
         bool silent = !failed_in_time || is_quiet(failed);
-        cr_assert(told || silent, "%s: call %d, %s, fails and nobody is told", what, n, failed);
+        cr_assert(told || silent, "%s: call %d, %s, fails without an error", what, n, failed);
         if (told) cr_assert_gt(strlen(tsh_error_message()), 10, "%s fails without words", failed);
     }
 }

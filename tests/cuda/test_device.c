@@ -1,4 +1,4 @@
-/* The CUDA device's life: making it, what it says, what it tells of failures, and that it gives everything back. */
+/* The CUDA device: creation, description, failures of CUDA's calls, and the release of everything. */
 #include "cuda/standin_device.h"
 
 TestSuite(cuda_device, .timeout = 120);
@@ -42,7 +42,7 @@ Test(cuda_device, nothing_to_run_on_is_unsupported) {
     expect_refusal(TSH_ERR_UNSUPPORTED, "no GPU");
     standin_gpus(1);
     standin_fail("dlopen", 1, 0);
-    /* The second place where it may lie is tried too, unless this build knows none. */
+    /* The second path of the library is tried too, unless this build has none. */
     tsh_device *device = NULL;
     if (tshi_device_create_cuda(NULL, 0, &device) == TSH_OK) tshi_device_destroy(device);
     standin_fail("dlsym", 3, 0);
@@ -79,7 +79,7 @@ Test(cuda_device, each_call_of_making_one_may_fail) {
     cr_assert_gt(fail_each_call("create", create_and_destroy), 40);
 }
 
-/* A bit of everything; false at the first failure that is told. */
+/* Uses every part of a device; returns false at the first failure that is reported. */
 static bool some_work(tsh_device *device) {
     enum { M = 3, N = 8, K = 5 };
     const tshi_device_ops *ops = device->ops;
@@ -128,7 +128,7 @@ Test(cuda_device, each_call_of_some_work_may_fail) {
     cr_assert_gt((uint64_t)calls, made + 30);
 }
 
-Test(cuda_device, the_first_failure_is_told_once) {
+Test(cuda_device, the_first_failure_is_reported_once) {
     float x = 1;
     tsh_device *device = open_device();
     float *there = get(device, sizeof x);
@@ -144,8 +144,8 @@ Test(cuda_device, the_first_failure_is_told_once) {
     close_device(device);
 }
 
-/* What a read gives after a failure is zeros, not what the host's memory held. */
-Test(cuda_device, a_read_that_fails_gives_zeros) {
+/* After a failure a read returns zeros, not the previous contents of the host's memory. */
+Test(cuda_device, a_read_that_fails_returns_zeros) {
     float x = 3;
     tsh_device *device = open_device();
     float *there = get(device, sizeof x);
@@ -157,7 +157,7 @@ Test(cuda_device, a_read_that_fails_gives_zeros) {
     close_device(device);
 }
 
-Test(cuda_device, wrong_ids_are_told_by_check) {
+Test(cuda_device, check_reports_wrong_ids) {
     int64_t ids[4] = {0, 4, 5, -1};
     tsh_device *device = open_device();
     int64_t *there = get(device, sizeof ids);

@@ -263,7 +263,8 @@ Test(cuda_gemm, affine_backward_of_every_kind) {
     close_device(device);
 }
 
-/* Of 16 bits, added to what is there: one rounding, after the addition. bfloat16 has 256 and 258, not 257. */
+/* A product of 16-bit numbers that is added to the output is rounded once, after the addition: bfloat16 has 256 and
+ * 258, not 257. */
 Test(cuda_gemm, a_bias_gradient_is_rounded_once) {
     tsh_device *device = open_device();
     double x[2] = {1, 1}, dy[2] = {1, 256}, dw = 0, db = 1;
@@ -303,7 +304,7 @@ Test(cuda_gemm, a_first_bias_gradient_is_the_products) {
     close_device(device);
 }
 
-Test(cuda_gemm, what_cublaslt_says_is_told) {
+Test(cuda_gemm, errors_of_cublaslt_are_reported) {
     tsh_device *device = open_device();
     float *x = get(device, 64);
     standin_fail("cublasLtMatmul", 1, CUBLAS_STATUS_ARCH_MISMATCH);

@@ -9,7 +9,7 @@ static tsh_device *opened(void) {
     return device;
 }
 
-/* y += x, through memory of its own that it gives back. */
+/* y += x, through memory that the function allocates and releases. */
 static void step(tsh_device *device, int64_t n, const float *x, float *y) {
     float *copy = get(device, (size_t)n * sizeof *copy);
     device->ops->copy.within(device, (size_t)n * sizeof *copy, x, copy);
@@ -40,7 +40,7 @@ Test(cuda_graph, runs_when_launched_as_often_as_launched) {
     cr_assert_eq(tshi_cuda(device)->waits, waits);
     get_numbers(device, TSH_FLOAT32, 3, y, out);
     for (int i = 0; i < 3; i++) cr_assert_eq(out[i], 5 * (i + 1));
-    /* New input in the old place. */
+    /* New input in the tensors of the capture. */
     device->ops->copy.fill(device, TSH_FLOAT32, 3, 10, x);
     cr_assert_eq(tsh_graph_launch(graph), TSH_OK);
     get_numbers(device, TSH_FLOAT32, 3, y, out);
@@ -114,7 +114,7 @@ Test(cuda_graph, two_graphs) {
     }
 }
 
-/* --- numbers that go on ------------------------------------------------------------------------------------------- */
+/* --- numbers that change from launch to launch -------------------------------------------------------------------- */
 
 static void adamw(tsh_device *device, int64_t number, float *p, float *g, float *m, float *v) {
     tshi_adamw settings = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.01, .step = number};
@@ -143,7 +143,7 @@ Test(cuda_graph, adamw_counts_its_steps) {
     close_device(device);
 }
 
-Test(cuda_graph, dropout_draws_anew_and_alike_in_both_directions) {
+Test(cuda_graph, dropout_draws_new_numbers_equal_in_both_directions) {
     enum { N = 64 };
     double ones[N], out[3][N];
     tshi_block block = {.outer = 1, .n = N, .inner = 1, .global_n = N};
@@ -225,7 +225,7 @@ Test(cuda_graph, the_host_in_the_middle_is_refused) {
         } else {
             device->ops->copy.from_host(device, sizeof x, &x, there);
         }
-        /* Also when it has been told before. */
+        /* Even when the failure has been reported before. */
         expect_words(tsh_graph_capture_end(device, &graph), TSH_ERR_STATE, "the host: not while a graph is captured");
         cr_assert_null(graph);
         device->ops->copy.fill(device, TSH_FLOAT32, 1, 3, there);
@@ -236,7 +236,7 @@ Test(cuda_graph, the_host_in_the_middle_is_refused) {
     }
 }
 
-Test(cuda_graph, calls_in_the_wrong_place) {
+Test(cuda_graph, calls_at_the_wrong_time) {
     tsh_graph *graph = NULL, *second = NULL;
     tsh_device *device = opened();
     float *x = get(device, 12);

@@ -1,5 +1,5 @@
 /* The GPU's reductions across buffers against the CPU's, bit for bit: every dtype and operation, packed and not, in
- * place and not. */
+ * place and out of place. */
 #include "kernel_pair.h"
 
 TestSuite(cuda_buffers, .timeout = 120);
@@ -104,7 +104,7 @@ Test(cuda_buffers, every_dtype_and_operation) {
     for (int dtype = 0; dtype < TSH_DTYPE_COUNT; dtype++) check_dtype((tsh_dtype)dtype);
 }
 
-/* As many as there may be, each once. */
+/* The largest number of buffers, each once. */
 Test(cuda_buffers, many) {
     float numbers[TSHI_REDUCE_MOST], results[TSHI_REDUCE_MOST];
     const void *in[TSHI_REDUCE_MOST];

@@ -99,7 +99,7 @@ Test(cuda_cross_entropy, shapes) {
     }
 }
 
-/* Masked classes, in every place of a pack and of a thread's first look, and more and more of them. */
+/* Masked classes, at every position of a pack and of a thread's first read, and in growing numbers. */
 Test(cuda_cross_entropy, masked_classes) {
     enum { N = 3000 };
     const int64_t target[1] = {N - 1};
@@ -121,7 +121,7 @@ static tshi_cuda_report checked(const int64_t *target, int64_t rows) {
     return *report;
 }
 
-Test(cuda_cross_entropy, the_first_wrong_target_is_told) {
+Test(cuda_cross_entropy, the_first_wrong_target_is_reported) {
     static int64_t target[3000];
     for (int i = 0; i < 3000; i++) target[i] = i % 3 == 0 ? IGNORED : i % 40;
     cr_assert_eq(checked(target, 3000).found, 0);
@@ -136,7 +136,7 @@ Test(cuda_cross_entropy, the_first_wrong_target_is_told) {
     cr_assert(r.found == 1 && r.place == 1499 && r.value == -1);
 }
 
-/* What no check has told yet stands. */
+/* An error that no check has reported yet is kept. */
 Test(cuda_cross_entropy, the_first_report_stands) {
     int64_t target[2] = {50, 60};
     cr_assert_eq(checked(target, 2).value, 50);

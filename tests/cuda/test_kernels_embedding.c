@@ -83,7 +83,7 @@ Test(cuda_embedding, many_places) {
         }
 }
 
-/* As in a table of two rows for the segments of a text. Integers: every order of additions gives the same. */
+/* Few rows and many ids, as in a table of two segments of a text. Integers: every order of additions has one result. */
 Test(cuda_embedding, few_rows) {
     int64_t *ids = make_ids(5000, 2);
     check((lookup){TSH_FLOAT32, 5000, 0, 2, 260, -1, 0, true}, ids);
@@ -139,7 +139,7 @@ static void expect_report(const int64_t *ids, int64_t n, int64_t vocabulary, int
     report->found = 0;
 }
 
-Test(cuda_embedding, the_first_wrong_id_is_told) {
+Test(cuda_embedding, the_first_wrong_id_is_reported) {
     enum { N = 20001 };
     int64_t *ids = make_ids(N, 50);
     expect_report(ids, 0, 50, -1);
@@ -152,6 +152,6 @@ Test(cuda_embedding, the_first_wrong_id_is_told) {
     tshi_cuda_report *report = tshi_cuda(gpu())->report;
     tshi_cuda_ids_check(gpu(), N, ids, 50);
     tshi_cuda_ids_check(gpu(), 1, (int64_t[]){77}, 50);
-    cr_assert_eq(report->value, -1, "the first stands until it is told");
+    cr_assert_eq(report->value, -1, "the first is kept until it is reported");
     free(ids);
 }

@@ -45,7 +45,7 @@ static void list_updates(int count, const parameter *u, int states, tshi_update 
     }
 }
 
-/* Then the GPU goes on from the CPU's numbers, lest roundings of a half add up. */
+/* Then the GPU continues from the CPU's numbers, so that roundings of a half do not add up. */
 static void compare(int count, parameter *u, int states) {
     for (int i = 0; i < count; i++) {
         expect_pair(&u[i].p, "p", 4, 8);

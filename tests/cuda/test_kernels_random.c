@@ -1,4 +1,4 @@
-/* The GPU's random fills and dropout against the CPU's: the same words for the same elements. */
+/* The GPU's random fills and dropout against the CPU's: equal numbers for equal elements. */
 #include "kernel_pair.h"
 
 TestSuite(cuda_random, .timeout = 120);

@@ -1,5 +1,5 @@
-/* Worlds of ranks that share GPUs, over what stands in for CUDA: collectives on each other's memory in place. Ranks are
- * processes, which map it by CUDA IPC, or threads. */
+/* Worlds of ranks that share GPUs, over the stand-in for CUDA: collectives work on each other's memory in place. Ranks
+ * are processes, which map it by CUDA IPC, or threads. */
 #include "device/cuda/cuda.h"
 #include "dist/backends/local/local.h"
 #include "standin/standin.h"
@@ -29,7 +29,7 @@ static void nothing_left(tshi_rank *r) {
     tshi_check(r, !text[0] || !strcmp(text, "1 library"), "%s is left", text);
 }
 
-/* What a rank does in a world of its own making, after which nothing may be left. */
+/* The work of a rank in a world that it creates; afterwards nothing may be left. */
 typedef struct visit {
     tshi_rank_fn *fn;
     tshi_rank_fn *before; /* the world is made, or NULL */
@@ -143,7 +143,7 @@ static void late(tshi_rank *r, void *arg) {
             tshi_check_ok(r, tsh_work_wait(work));
         tsh_work_release(work);
         device->ops->copy.within(device, N * sizeof(float), tshi_data(x), tshi_data(y));
-        tsh_tensor_fill(x, i + r->rank); /* the others have what they wanted */
+        tsh_tensor_fill(x, i + r->rank); /* the peers have copied their parts */
         if (!all_are(r, y, wanted)) break;
         wanted = i * r->size + r->size * (r->size - 1) / 2;
     }
@@ -254,7 +254,7 @@ Test(cuda_local, a_switch_that_is_none) {
     cr_assert_str_empty(tshi_test_run_with(&(tshi_test_options){.ranks = 1, .bare = true}, says_two, NULL, NULL, NULL));
 }
 
-/* Later, when the first memory of a new slab is met: told to all in the same call, and over with it. */
+/* A later failure, at the first memory of a new slab: all ranks get it in that call, and the next call succeeds. */
 static void refused_later(tshi_rank *r, const char *call, bool started) {
     tsh_group *group = tsh_world_group(r->world);
     tsh_work *work = NULL;
@@ -295,7 +295,7 @@ Test(cuda_local, a_refusal_in_a_call) {
     run(2, NULL, refused_naming_later);
 }
 
-/* Wrong calls are told as they are on the host: nothing has been touched. */
+/* Wrong calls return the errors that they return for host memory, and change nothing. */
 static void mismatches(tshi_rank *r, void *arg) {
     tsh_group *group = tsh_world_group(r->world);
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, N), *y = tshi_test_vector(r, TSH_FLOAT32, N);
@@ -350,11 +350,11 @@ static void one_dies(tshi_rank *r, void *arg) {
     }
     double start = tshi_now();
     tshi_check_status(r, tsh_all_reduce(group, x, TSH_SUM), TSH_ERR_PEER, "rank 1 died");
-    tshi_check(r, tshi_now() - start < TSHI_SOON, "told after %g s", tshi_now() - start);
+    tshi_check(r, tshi_now() - start < TSHI_SOON, "an error after %g s", tshi_now() - start);
     tsh_tensor_release(x);
 }
 
-/* Those who are left let go of each other's memory and of the dead one's, and nobody waits for it. */
+/* The remaining ranks unmap each other's memory and the dead rank's, and do not wait for it. */
 Test(cuda_local, a_rank_dies) {
     visit v = {one_dies, NULL};
     tshi_test_options options = {.ranks = 3, .bare = true, .own_memory = true};
@@ -367,7 +367,7 @@ Test(cuda_local, a_rank_dies) {
     }
 }
 
-/* The stand-in ends who frees what another process has mapped. */
+/* The stand-in ends a process that frees memory while another process has it mapped. */
 static void one_stays(tshi_rank *r, void *arg) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, N);
     (void)arg;
@@ -382,7 +382,7 @@ Test(cuda_local, memory_goes_when_all_have_let_go) {
     run(3, NULL, one_stays);
 }
 
-/* Nobody waits for long for one that stays much longer; what it has mapped is left alone. */
+/* Ranks wait only briefly for a rank that stays much longer, and leave the memory that it has mapped. */
 static void one_stays_long(tshi_rank *r, void *arg) {
     atomic_int *gone = arg;
     tsh_world_config config = {.device = TSH_CUDA, .blas_threads = 1, .heap_bytes = (size_t)64 << 20};

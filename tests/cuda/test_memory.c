@@ -24,7 +24,7 @@ static size_t rounded(size_t size) {
     return ((size ? size : 1) + 63) / 64 * 64;
 }
 
-Test(cuda_memory, any_order_of_taking_and_giving) {
+Test(cuda_memory, any_order_of_allocating_and_freeing) {
     enum { N = 60 };
     piece pieces[N] = {{0}};
     size_t in_use = 0, peak = 0;
@@ -76,7 +76,7 @@ Test(cuda_memory, a_repeated_step_repeats_its_addresses) {
     close_device(device);
 }
 
-Test(cuda_memory, nothing_is_a_place_of_its_own) {
+Test(cuda_memory, an_empty_block_has_an_address_of_its_own) {
     tsh_device *device = open_device();
     void *a = get(device, 0), *b = get(device, 0);
     cr_assert_neq(a, b);
@@ -86,7 +86,7 @@ Test(cuda_memory, nothing_is_a_place_of_its_own) {
     close_device(device);
 }
 
-Test(cuda_memory, full_memory_gives_back_what_is_not_used_then_words) {
+Test(cuda_memory, full_memory_frees_unused_slabs_before_it_fails) {
     tsh_device *device = open_device();
     standin_memory((size_t)400 << 20); /* 64 of it are cuBLASLt's */
     char *pieces[4];
@@ -106,7 +106,7 @@ Test(cuda_memory, full_memory_gives_back_what_is_not_used_then_words) {
     device->ops->memory.release(device, small);
     device->ops->memory.release(device, pieces[0]);
     device->ops->memory.release(device, pieces[3]);
-    cr_assert_eq(device->ops->check(device), TSH_OK, "running out is told to whoever asked, once");
+    cr_assert_eq(device->ops->check(device), TSH_OK, "the request that fails reports it, once");
     close_device(device);
 }
 

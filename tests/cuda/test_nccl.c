@@ -1,5 +1,5 @@
-/* Worlds of ranks on GPUs, over what stands in for CUDA and NCCL: ranks are threads, each with a GPU of its own, whose
- * queues run as late as they may. */
+/* Worlds of ranks on GPUs, over the stand-ins for CUDA and NCCL: ranks are threads, each with a GPU of its own, whose
+ * queues run as late as CUDA allows. */
 #include "cuda/nccl_ranks.h"
 #include "cuda/nccl_steps.h"
 #include "support/steps.h"
@@ -142,7 +142,7 @@ static void refused(tshi_rank *r, void *arg) {
     tsh_tensor_release(x);
 }
 
-Test(nccl, what_it_has_not_is_refused_in_words) {
+Test(nccl, missing_operations_are_refused_with_a_message) {
     begin(2, false);
     cr_assert_str_empty(tshi_test_run_threads(2, refused, NULL));
     cr_assert(tsh_backend_supports("nccl", TSH_CUDA, TSH_COLLECTIVE_ALL_REDUCE, TSH_BFLOAT16, TSH_AVG));
@@ -184,7 +184,7 @@ Test(nccl, it_can_be_ruled_out) {
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
-/* One rank does not come; the others have queued their part and wait for its result. */
+/* One rank makes no call; its peers have queued theirs and wait for the result. */
 static void told(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -211,11 +211,11 @@ static void told(tshi_rank *r, void *arg) {
     tsh_group_destroy(pair);
 }
 
-Test(nccl, a_rank_that_fails_tells_the_others) {
+Test(nccl, a_failure_reaches_the_peers) {
     for (int ranks = 2; ranks <= 3; ranks++) run_ranks(ranks, false, told, NULL);
 }
 
-/* A loop of steps, of which one fails on one rank in each of the ways that NCCL's host hears of at once. */
+/* A loop of steps, of which one fails on one rank, in each of the ways that the host notices at once. */
 static void loops(tshi_rank *r, void *arg) {
     tshi_course *all = arg;
     for (int when = 0; when < TSHI_MOMENTS && !r->failed; when++) {
@@ -258,7 +258,7 @@ static void wrong(tshi_rank *r, void *arg) {
     tsh_tensor_release(x);
 }
 
-Test(nccl, bad_arguments_are_told) {
+Test(nccl, bad_arguments_are_reported) {
     run_ranks(3, false, wrong, NULL);
     setenv("TSHARD_CHECK", "1", 1);
     run_ranks(3, true, wrong, "checked");
@@ -277,7 +277,7 @@ static void too_late(tshi_rank *r, void *arg) {
         tshi_check_status(r, tsh_tensor_read(x, got, 3), TSH_ERR_TIMEOUT, "all_reduce #2: not done within 0.5 s");
         tshi_check(r, tsh_all_reduce(group, x, TSH_SUM) != TSH_OK, "a call after that");
     } else {
-        /* It hears of it wherever it asks next. */
+        /* Every next query returns the failure. */
         tsh_status status = TSH_OK;
         for (int i = 0; status == TSH_OK && i < 2000; i++) {
             nap(1000);
@@ -322,7 +322,7 @@ static void broken(tshi_rank *r, void *arg) {
     tsh_tensor_release(x);
 }
 
-Test(nccl, asynchronous_errors_are_told_in_ncclls_words) {
+Test(nccl, asynchronous_errors_have_the_message_of_nccl) {
     run_ranks(2, false, broken, NULL);
 }
 
@@ -366,7 +366,7 @@ Test(nccl, a_host_may_be_so_many_calls_ahead) {
     run_ranks(3, false, runs_ahead, NULL);
 }
 
-/* Each call in its turn fails once: some rank says so, in words, and all come to an end and leave nothing. */
+/* Each call in turn fails once: at least one rank reports it with a message, and all ranks end and leave nothing. */
 static void life(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world), *pair = NULL;
@@ -446,7 +446,7 @@ static void overlap(tshi_rank *r, void *arg) {
         }
         tshi_check(r, done, "the sum does not come to an end");
         tshi_check(r, cudaStreamQuery(device->compute) == cudaErrorNotReady, "the product ran before");
-        /* All poll before anybody lets the queues run. */
+        /* All ranks poll before any rank lets the queues run. */
         tshi_check_ok(r, tshi_group_agree(group, "polled", TSH_OK));
         float dx[N * IN], dw[OUT * IN];
         int64_t mine = scattered ? N / r->size * IN : N * IN;
@@ -473,7 +473,7 @@ Test(nccl, the_input_gradient_is_scattered_beside_the_weight_gradient) {
 
 /* --- data parallelism --------------------------------------------------------------------------------------------- */
 
-/* The gradients are summed while the host goes on to the optimizer and the next step. */
+/* The gradients are summed while the host runs the optimizer and the next step. */
 static void data_parallel(tshi_rank *r, void *arg) {
     enum { STEPS = 4 };
     (void)arg;
@@ -496,7 +496,7 @@ Test(nccl, a_data_parallel_step_never_waits) {
     for (int ranks = 2; ranks <= 4; ranks++) run_ranks(ranks, false, data_parallel, NULL);
 }
 
-/* A rank that does not come to the step: the other ends its own, and hears of it where it waits. */
+/* One rank does not make the step: its peer ends its own, and gets the error where it waits. */
 static void data_parallel_fails(tshi_rank *r, void *arg) {
     _Atomic bool *ended = arg;
     steps s = {NULL};
@@ -516,7 +516,7 @@ static void data_parallel_fails(tshi_rank *r, void *arg) {
     close_steps(&s);
 }
 
-Test(nccl, a_data_parallel_step_that_fails_is_told_of_at_the_next_synchronisation) {
+Test(nccl, the_next_synchronisation_reports_a_failed_data_parallel_step) {
     _Atomic bool ended = false;
     run_ranks(2, false, data_parallel_fails, &ended);
 }

@@ -140,7 +140,7 @@ Test(nccl_messages, any_order_of_waits) {
     }
 }
 
-/* Rank 0 takes everything from whoever it comes, and each sender's in its order. */
+/* Rank 0 receives from any rank; the messages of each sender arrive in order. */
 static void from_anybody(tshi_rank *r, void *arg) {
     enum { CALLS = 60 };
     (void)arg;
@@ -201,7 +201,8 @@ Test(nccl_messages, that_cross) {
     run_ranks(2, false, crossed, NULL);
 }
 
-/* The GPU that the host waits for waits for a message that this host has started, and has to hear of meanwhile. */
+/* The GPU that the host waits for waits for a message that this host has started, and that has to progress
+ * meanwhile. */
 static void heard_of_while_waiting(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -225,7 +226,7 @@ static void heard_of_while_waiting(tshi_rank *r, void *arg) {
     tsh_tensor_release(y);
 }
 
-Test(nccl_messages, are_heard_of_while_the_host_waits_for_the_gpu) {
+Test(nccl_messages, progress_while_the_host_waits_for_the_gpu) {
     run_ranks(2, false, heard_of_while_waiting, NULL);
 }
 
@@ -291,7 +292,8 @@ Test(nccl_messages, with_their_description) {
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
-/* Both sides hear of a misfit, whatever its size, and the group stays usable; so do the messages around it. */
+/* Both sides get an error for a message of the wrong size, the group stays usable, and the messages around it
+ * arrive. */
 static void misfits(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
@@ -317,7 +319,7 @@ static void misfits(tshi_rank *r, void *arg) {
     }
 }
 
-Test(nccl_messages, misfits) {
+Test(nccl_messages, of_the_wrong_size) {
     run_ranks(2, false, misfits, NULL);
 }
 
@@ -393,7 +395,7 @@ static void told(tshi_rank *r, void *arg) {
     tsh_tensor_release(y);
 }
 
-Test(nccl_messages, a_rank_that_fails_tells_the_others) {
+Test(nccl_messages, a_failure_reaches_the_peers) {
     run_ranks(2, false, told, NULL);
 }
 

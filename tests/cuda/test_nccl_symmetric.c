@@ -13,7 +13,7 @@ enum { STEPS = 3 };
 
 /* --- variables that differ ---------------------------------------------------------------------------------------- */
 
-/* In this program: the second to ask for it is told another size. */
+/* Replaces the library's function in this program: the second caller gets another size. */
 static const char *other_size;
 static _Atomic int asked;
 
@@ -74,7 +74,7 @@ static void trains(int ranks, plan p) {
     cr_assert(p.buckets ? sums_there >= 2 * STEPS : sums_there == 0, "%d sums in windows", (int)sums_there);
 }
 
-Test(symmetric, buckets_lie_in_the_window_at_the_same_place_on_all_ranks) {
+Test(symmetric, buckets_have_the_same_offset_in_the_window_on_all_ranks) {
     for (int ranks = 2; ranks <= 4; ranks++) trains(ranks, (plan){.window = true, .buckets = true});
     cr_assert_geq(standin_calls("ncclCommWindowDeregister"), 8);
     cr_assert_eq(standin_calls("ncclMemAlloc"), 4);
@@ -87,7 +87,7 @@ Test(symmetric, none_is_asked_for) {
     cr_assert_eq(standin_calls("ncclMemAlloc"), 0);
 }
 
-Test(symmetric, a_size_that_is_none_is_told) {
+Test(symmetric, a_malformed_size_is_an_error) {
     begin(2, false);
     setenv("TSHARD_NCCL_SYMMETRIC", "much", 1);
     const char *words = tshi_test_run_threads(2, no_world, NULL);
@@ -122,7 +122,7 @@ Test(symmetric, gpus_that_have_no_windows_do_without) {
     cr_assert_eq(standin_calls("ncclCommAbort"), 0);
 }
 
-/* --- buckets that do not fit, or not alike ------------------------------------------------------------------------ */
+/* --- buckets that do not fit, or fit on some ranks only ----------------------------------------------------------- */
 
 typedef struct taken {
     bool one_rank; /* has taken a part of the arena */
@@ -141,7 +141,7 @@ static void train_beside(tshi_rank *r, void *arg) {
     device->ops->memory.release(device, block);
 }
 
-Test(symmetric, a_full_arena_or_places_that_differ_make_plain_memory) {
+Test(symmetric, a_full_arena_or_different_offsets_make_plain_memory) {
     setenv("TSHARD_NCCL_SYMMETRIC", "64K", 1);
     static const taken all[] = {{false, 65536}, {true, 65536}, {true, 256}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -169,7 +169,7 @@ static void blocks(tshi_rank *r, void *arg) {
     tshi_check(r, device->stats.bytes_in_use == in_use, "%zu bytes stay", device->stats.bytes_in_use - in_use);
 }
 
-Test(symmetric, blocks_of_the_arena_are_given_out_in_order) {
+Test(symmetric, blocks_of_the_arena_are_allocated_in_order) {
     setenv("TSHARD_NCCL_SYMMETRIC", "4096", 1);
     run_ranks(2, false, blocks, NULL);
 }

@@ -88,7 +88,7 @@ static int train(tsh_world *world, double *losses, double *parameters) {
     return n;
 }
 
-Test(cuda_training, gives_the_cpus_numbers) {
+Test(cuda_training, has_the_numbers_of_the_cpu) {
     double want[STEPS], losses[STEPS], cpu[2048], gpu[2048];
     int n = train(open_world(TSH_CPU), want, cpu);
     cr_assert_lt(want[STEPS - 1], want[0]);
@@ -144,7 +144,7 @@ Test(cuda_training, a_captured_step_goes_on_where_the_last_ended) {
     close_model(&l, loss);
 }
 
-Test(cuda_training, wrong_ids_are_told_by_the_step) {
+Test(cuda_training, the_step_reports_wrong_ids) {
     tshi_language l;
     tsh_tensor *loss = NULL;
     int64_t ids[15] = {0, 1, 13};
@@ -239,7 +239,7 @@ Test(cuda_training, what_a_small_step_launches) {
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
-/* Two steps and their losses; whether anything was told to have failed. */
+/* Two steps and their losses; returns whether a failure was reported. */
 static bool try_training(void) {
     tsh_world *world = NULL;
     tshi_language l;

@@ -132,7 +132,7 @@ Test(cpu, a_steady_state_takes_no_new_memory) {
     tshi_device_destroy(device);
 }
 
-Test(cpu, exhaustion_has_words_and_leaves_the_device_usable) {
+Test(cpu, exhaustion_has_a_message_and_leaves_the_device_usable) {
     tsh_device *device = make(NULL);
     cr_assert_null(device->ops->memory.alloc(device, HEAP_SIZE));
     cr_assert_not_null(strstr(tsh_error_message(), "1048576 bytes"), "%s", tsh_error_message());

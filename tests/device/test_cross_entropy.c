@@ -1,5 +1,5 @@
-/* Cross entropy of vocabulary slices: the slices' sums, added, have to give the loss and the gradients of the formula
- * on whole rows. */
+/* Cross entropy of vocabulary slices: the sums of the slices, added, must give the loss and the gradients that the
+ * formula has on whole rows. */
 #include "kernel_test.h"
 
 TestSuite(cross_entropy, .timeout = 120);

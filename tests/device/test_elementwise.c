@@ -41,7 +41,7 @@ static void check_unary(tshi_unary f, tsh_dtype dtype, int64_t n) {
         expect_close(&fresh, i, wanted - get(&before, i), 1 + fabs(at), slack);
     }
     kernels()->elementwise.unary(kernel_device(), f, dtype, n, x.data, x.data);
-    cr_assert_arr_eq(x.data, y.data, (size_t)n * tsh_dtype_size(dtype), "in place gives the same");
+    cr_assert_arr_eq(x.data, y.data, (size_t)n * tsh_dtype_size(dtype), "in place the result is the same");
     buffer_free(&x);
     buffer_free(&y);
     buffer_free(&dy);
@@ -72,7 +72,7 @@ Test(elementwise, activations_at_the_ends) {
             kernels()->elementwise.unary(kernel_device(), (tshi_unary)f, x.dtype, 64, x.data, y.data);
             for (int i = 0; i < 64; i += 4) {
                 cr_assert_eq(get(&y, i), get(&x, i), "a large input passes");
-                cr_assert_eq(get(&y, i + 1), 0.0, "a large negative input gives 0");
+                cr_assert_eq(get(&y, i + 1), 0.0, "a large negative input has the value 0");
                 cr_assert(isnan(get(&y, i + 2)), "NaN stays");
                 cr_assert_eq(get(&y, i + 3), 0.0);
             }

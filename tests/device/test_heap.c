@@ -83,12 +83,12 @@ Test(heap, random_use_never_overlaps_and_merges_back_to_nothing) {
     cr_assert_eq(m.heap.top, 0u);
     cr_assert_null(m.heap.last);
     cr_assert_eq(m.heap.holes.levels, 0u);
-    cr_assert_eq(tshi_heap_largest(&m.heap), REGION - 64, "all bytes are one hole again");
+    cr_assert_eq(tshi_heap_largest(&m.heap), REGION - 64, "all bytes are one free block again");
     cr_assert_not_null(tshi_heap_alloc(&m.heap, REGION - 64));
     free(m.region);
 }
 
-Test(heap, the_same_calls_give_the_same_addresses) {
+Test(heap, the_same_calls_return_the_same_addresses) {
     static model a, b;
     model_init(&a, REGION);
     model_init(&b, REGION);
@@ -169,7 +169,7 @@ Test(heap, an_exact_fit_is_found_within_its_class) {
     free(m.region);
 }
 
-Test(heap, exhaustion_gives_null_and_changes_nothing) {
+Test(heap, exhaustion_returns_null_and_changes_nothing) {
     static model m;
     model_init(&m, 4096 + 32);
     cr_assert_eq(m.heap.size, (size_t)4096);
@@ -186,7 +186,7 @@ Test(heap, exhaustion_gives_null_and_changes_nothing) {
     free(m.region);
 }
 
-Test(heap, an_empty_region_gives_nothing) {
+Test(heap, an_empty_region_returns_null) {
     tshi_heap heap;
     tshi_heap_init(&heap, NULL, 0);
     cr_assert_null(tshi_heap_alloc(&heap, 0));

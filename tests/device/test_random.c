@@ -73,7 +73,7 @@ static void check_slices(fill_fn *fill, tsh_dtype dtype, int64_t outer, int64_t 
     buffer_free(&whole);
 }
 
-Test(random, a_slice_holds_its_part_of_the_whole_exactly) {
+Test(random, a_slice_has_the_bits_of_the_whole_tensor) {
     for (int t = 0; t < 2; t++) {
         for (int s = 0; s < ODD_SIZES; s++) {
             check_slices(kernels()->random.uniform, float_dtypes[t], 5, odd_sizes[s], 1);
@@ -144,7 +144,7 @@ static void check_dropout(tsh_dtype dtype, int64_t n, double p) {
         expect_close(&sum, i, get(&before, i) + wanted, 8 / (1.0001 - p), 4);
     }
     kernels()->random.dropout(kernel_device(), dtype, &block, 9, 8, p, x.data, 0.0, x.data);
-    cr_assert_arr_eq(x.data, y.data, (size_t)x.n * tsh_dtype_size(dtype), "in place gives the same");
+    cr_assert_arr_eq(x.data, y.data, (size_t)x.n * tsh_dtype_size(dtype), "in place the result is the same");
     buffer_free(&x);
     buffer_free(&y);
     buffer_free(&sum);

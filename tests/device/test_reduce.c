@@ -1,4 +1,4 @@
-/* Reductions across buffers: every dtype, operation and count against a plain loop, in place and not. */
+/* Reductions across buffers: every dtype, operation and count against a plain loop, in place and out of place. */
 #include "kernel_test.h"
 
 #include <complex.h>

@@ -141,7 +141,7 @@ static int new_ids(maker *m, const tshi_dims *shape, int64_t limit, bool target,
     s.n[IDS_LIMIT] = limit;
     s.n[IDS_FLAGS] = target ? FLAG_TARGET : 0;
     s.n[IDS_IGNORE] = ignored[below(m, 4)];
-    /* Were the ignored class one of the others, a mean could be over nothing. */
+    /* With an ignored class among the targets a mean could be over no rows. */
     if (s.n[IDS_IGNORE] == 0) s.n[IDS_IGNORE] = limit + 3;
     return add_ragged(m, &s);
 }

@@ -2,9 +2,9 @@
  *
  *     differential [--seed N] [--programs N] [--seconds S] [--ranks N] [--replay SEED] [--verbose]
  *
- * Programs run in a child, so that one that crashes or hangs is a failing program like any other: it is made smaller,
- * each smaller one in a child of its own, and printed. Ends with one line of counts; 1 when there were failures, 2 for
- * a command line that cannot be read. */
+ * Programs run in a child process, so that a crash or a hang is a failure as any other. A failing program is made
+ * smaller, each smaller one in a child of its own, and printed. The last line has the counts; the exit code is 1 after
+ * failures, 2 for a wrong command line. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -167,18 +167,20 @@ static pid_t fork_child(void) {
 
 typedef struct attempt {
     shared *s;
-    char first[2048]; /* words of the failure that shrinks */
+    char first[2048]; /* message of the failure that is shrunk */
     double deadline;  /* what hangs is not tried for long */
 } attempt;
 
-/* As far as the same kind of failure goes: the words' beginning. */
+/* Two failures are of one kind when the beginnings of their messages are equal. */
 static bool fails_alike(const tshi_program *p, void *user) {
     attempt *a = user;
     if (tshi_now() > a->deadline) return false;
     a->s->verdict.kind = VERDICT_SAME;
     pid_t child = fork_child();
     if (child == 0) {
-        int nothing = freopen("/dev/null", "w", stderr) ? 0 : 1; /* a smaller crash has the words of the first */
+        int nothing = freopen("/dev/null", "w", stderr)
+                          ? 0
+                          : 1; /* a smaller program that crashes keeps the message of the first crash */
         alarm(HANG_SECONDS);
         tshi_teams *teams = tshi_teams_open();
         tshi_teams_judge(teams, p, &a->s->verdict);

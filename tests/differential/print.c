@@ -1,4 +1,4 @@
-/* A program in words. */
+/* A program as text. */
 #include "differential/program.h"
 
 #include <string.h>

@@ -75,7 +75,7 @@ typedef struct tshi_step {
     bool retain;   /* the gradient of an intermediate */
     bool detached; /* made while the tape does not record */
 
-    /* Of the value, by tshi_program_infer (leaves: the shape is given). */
+    /* Shape and layouts of the value, set by tshi_program_infer (for leaves the shape is an input). */
     tshi_dims shape;
     bool integer;    /* int64 */
     bool wants_grad; /* leads to a leaf with a gradient */
@@ -125,13 +125,13 @@ typedef struct tshi_verb_info {
 extern const tshi_verb_info tshi_verbs[CALL_COUNT];
 
 int tshi_program_ranks(const tshi_program *p);
-/* Whether the step makes its value from another one by transitions alone. */
+/* True when the step makes its value from another one by transitions alone. */
 bool tshi_verb_moves(tshi_verb call);
 
 /* The shapes and whatever else is inferred; false for a program that is none (its sizes do not fit any more). */
 bool tshi_program_infer(tshi_program *p);
 bool tshi_step_infer(const tshi_program *p, int k, tshi_step *s);
-/* Whether the program is one at every index along its ragged axis, and nothing wants those to be alike. */
+/* True when the program is valid at every index along its ragged axis, and no step needs equal sizes there. */
 bool tshi_program_ragged_fits(const tshi_program *p);
 /* The shape that a reshape asks for. */
 tshi_dims tshi_reshape_dims(const tshi_step *s, const tshi_dims *x);
@@ -151,7 +151,7 @@ bool tshi_parameter_steps(const tshi_program *p, const tshi_owned *o);
 
 /* Whole tensors by the global index of an element; `copy` tells apart the values of a LOCAL one. */
 double tshi_leaf_value(const tshi_program *p, const tshi_step *s, int copy, int64_t i);
-/* The term of rank `place` > 0 of those along the PARTIAL axes. */
+/* The term of the rank with number `place` > 0 among those along the PARTIAL axes. */
 double tshi_leaf_term(const tshi_program *p, const tshi_step *s, int copy, int place, int64_t i);
 double tshi_salted_value(const tshi_program *p, uint64_t salt, int copy, int64_t i);
 

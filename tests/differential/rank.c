@@ -25,11 +25,11 @@ static tsh_status note(run *r, tsh_status status, const char *what) {
     t->pass = r->pass;
     t->step = r->step;
     snprintf(t->words, sizeof t->words, "%s: %s", what, tape ? tsh_tape_message(r->bench.tape) : tsh_error_message());
-    if (!tape) tsh_world_fail(r->part->world, t->words); /* a failed tape has told the peers */
+    if (!tape) tsh_world_fail(r->part->world, t->words); /* a failed tape has reported the failure to the peers */
     return status;
 }
 
-/* All are here; whether to go on. */
+/* Waits for all ranks; returns whether the program continues. */
 static bool together(run *r) {
     bool failed = r->part->trace->status != TSH_OK;
     if (!r->part->careful) return !failed;
@@ -348,7 +348,8 @@ static void trace_parameters(run *r) {
     }
 }
 
-/* After a failure all ranks come here, and the world is as new: each of them has heard of it by now. */
+/* After a failure all ranks make this call, and the world is usable again: the failure has reached each of them by
+ * now. */
 static bool recover(run *r) {
     return (r->bench.tape ? tsh_tape_reset(r->bench.tape) : tsh_world_recover(r->part->world)) == TSH_OK;
 }

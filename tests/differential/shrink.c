@@ -11,7 +11,7 @@ typedef struct shrinking {
     void *user;
 } shrinking;
 
-/* Whether the changed program is a program, and fails; it is the best one then. */
+/* True when the changed program is valid and fails; it then becomes the best one. */
 static bool keep(shrinking *s, tshi_program *changed) {
     if (s->tries <= 0 || !memcmp(changed, s->best, sizeof *changed) || !tshi_program_infer(changed)) return false;
     s->tries--;
@@ -138,7 +138,7 @@ static bool bypass_steps(shrinking *s) {
     return any;
 }
 
-/* A leaf of its shape in place of a step. */
+/* Replaces a step by a leaf of its shape. */
 static bool replace_by_leaves(shrinking *s) {
     bool any = false;
     for (int k = s->best->steps - 1; k >= 0; k--) {

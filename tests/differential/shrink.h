@@ -3,7 +3,7 @@
 
 #include "differential/program.h"
 
-/* Whether a smaller program still fails as the first one did. */
+/* True when a smaller program still fails as the first one did. */
 typedef bool tshi_fails_fn(const tshi_program *p, void *user);
 
 /* Take out of *p whatever can be taken out while it fails, with `tries` attempts at most. */

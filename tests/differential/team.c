@@ -71,7 +71,7 @@ struct team {
     int ranks;
     tsh_thread_rendezvous *threads;
     tshi_gate gate;
-    pthread_barrier_t start, finish; /* of a program; the judge takes part in both */
+    pthread_barrier_t start, finish; /* barriers at the start and the end of a program; the judge takes part in both */
     const tshi_program *program;     /* NULL: leave */
     bool careful;
     member members[MAX_RANKS];

@@ -1,5 +1,5 @@
-/* What a run has seen, in order: values, gradients, norms. A rank and the truth write the same entries; the truth's hold
- * the whole of what the rank's hold a part of. */
+/* What a run has seen, in order: values, gradients, norms. A rank and the truth write the same entries; the truth's
+ * hold the whole of what the rank's hold a part of. */
 #ifndef TSHI_TEST_TRACE_H
 #define TSHI_TEST_TRACE_H
 
@@ -49,7 +49,7 @@ const tshi_entry *tshi_trace_value(const tshi_trace *t, int pass, int k);
 typedef struct tshi_verdict {
     enum {
         VERDICT_SAME,
-        VERDICT_REFUSED,  /* for layouts, alike on every rank */
+        VERDICT_REFUSED,  /* for layouts, equal on every rank */
         VERDICT_UNJUDGED, /* numbers too large to be compared, or near a corner of a function */
         VERDICT_FAILED
     } kind;
@@ -60,7 +60,7 @@ typedef struct tshi_verdict {
 void tshi_verdict_fail(tshi_verdict *v, const char *format, ...) TSH_PRINTF(2, 3);
 /* The ranks' traces with the truth's. */
 void tshi_compare(const tshi_program *p, const tshi_trace *ranks, const tshi_trace *truths, tshi_verdict *v);
-/* Whether all ranks have ended, and alike; false with a verdict otherwise. */
+/* True when all ranks have ended with equal results; otherwise false, with a verdict. */
 bool tshi_judge_ends(const tshi_program *p, const tshi_trace *ranks, tshi_verdict *v);
 
 #endif

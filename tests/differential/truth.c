@@ -1,6 +1,6 @@
-/* A program on one rank. A value has one tensor, which all ranks' entries show, unless it is LOCAL: then each rank that
- * has a value of its own has a tensor of its own. Each objective is differentiated alone, over a forward of its own, so
- * that nothing of what keeps several backwards apart is taken for granted. */
+/* A program on one rank. A value has one tensor, to which all ranks' entries point, unless it is LOCAL: then each rank
+ * that has a value of its own has a tensor. Each objective is differentiated alone, over a forward of its own, so that
+ * the truth does not depend on the code that keeps several backwards apart. */
 #include "differential/rank.h"
 #include "dist/world.h"
 #include "support/values.h"
@@ -115,7 +115,7 @@ static int along(const truth *t, int r, int axis, int index) {
     return r + (index - tshi_rank_index(t->p, r, axis)) * stride;
 }
 
-/* Whether the ranks along an axis from r have the tensors that those from q have. */
+/* True when the ranks along an axis from r have the tensors of those from q. */
 static bool same_along(const truth *t, const copies *c, int axis, int r, int q) {
     bool same = true;
     for (int i = 0; i < t->p->size[axis]; i++) {
@@ -202,7 +202,7 @@ static bool differs_along(const truth *t, const copies *c, int axis) {
     return false;
 }
 
-/* Results that differ by rank along an axis where the value is split: each rank's part is of its own result. */
+/* Results that differ by rank along an axis where the value is split: each rank holds a part of its own result. */
 static bool join(truth *t, const tsh_layout *layout, copies *c) {
     bool needed = false;
     for (int a = 0; a < t->p->axes; a++) {
@@ -222,7 +222,7 @@ static bool join(truth *t, const tsh_layout *layout, copies *c) {
     return true;
 }
 
-/* A column layer gathers what its ranks have made each of its own. */
+/* A column layer gathers the outputs that its ranks have computed. */
 static bool join_parts(truth *t, const tshi_step *s, const tsh_layout *layout, copies *c) {
     tsh_layout made[TSH_MAX_AXES];
     memcpy(made, layout, sizeof made);
@@ -231,7 +231,7 @@ static bool join_parts(truth *t, const tshi_step *s, const tsh_layout *layout, c
     return join(t, made, c);
 }
 
-/* A function near a corner of its graph gives one gradient or another. */
+/* Near a corner of its graph a function may have either of two gradients. */
 static void look_for_corner(truth *t, const tsh_tensor *x, bool before) {
     if (tsh_tensor_dtype(x) != TSH_FLOAT64) return;
     const double *data = tsh_tensor_data(x);
@@ -252,7 +252,7 @@ static int tensors_of(const tshi_step *s) {
     return s->call == CALL_LINEAR || s->call == CALL_EMBEDDING ? 1 : s->inputs;
 }
 
-/* All copies draw alike. */
+/* All copies draw the same numbers. */
 static bool call(truth *t, int k, copies *out) {
     const tshi_step *s = &t->p->step[k];
     uint64_t stream = t->bench.world->next_stream;
@@ -422,7 +422,7 @@ static bool backward(truth *t, int i) {
 
 /* --- slopes: gradients that do not come from a backward ----------------------------------------------------------- */
 
-/* Whether the program's objective is a smooth function of its parameters alone, whose gradient is all of theirs. */
+/* True when the objective is a smooth function of the parameters alone, and gives them all of their gradient. */
 static bool is_smooth(const truth *t) {
     const tshi_program *p = t->p;
     bool smooth = p->dtype == TSH_FLOAT64 && p->objectives > 0 && t->owned_count > 0;

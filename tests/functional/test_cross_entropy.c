@@ -226,7 +226,7 @@ Test(cross_entropy, of_tiled_logits_over_four_ranks, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(4, tiled, NULL));
 }
 
-/* All targets ignored: a mean over nothing, as PyTorch gives it; the sum is 0, and so are the gradients. */
+/* All targets ignored: the mean over no rows is NaN, as in PyTorch; the sum and the gradients are 0. */
 static void ignored(tshi_rank *r, void *arg) {
     const double targets[] = {-100, -100, -100}, zeros[6] = {0};
     double x[6];
@@ -392,7 +392,7 @@ Test(cross_entropy, names_what_is_wrong_and_stays_usable, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 4, wrong_use, NULL));
 }
 
-/* In a split batch only one rank sees the bad target: the others learn of it, and all go on. */
+/* In a split batch only one rank has the bad target: its peers get the error, and all ranks continue. */
 static void one_bad_rank(tshi_rank *r, void *arg) {
     const double x[8] = {0}, targets[] = {0, 9};
     tsh_tape *tape = NULL;

@@ -1,5 +1,5 @@
-/* Layouts on meshes of two axes: every function takes every pair of layouts of its inputs, with and without recording
- * alike, and gives one rank's values and gradients; what is split stays split, also where sizes are zero. */
+/* Layouts on meshes of two axes: every function takes every pair of layouts of its inputs, with and without recording,
+ * and has one rank's values and gradients; split tensors stay split, even where sizes are zero. */
 #include "functions.inc"
 #include "support/tensors.h"
 #include "tshard/layers.h"
@@ -43,7 +43,7 @@ static int64_t numel_of(const function_input *in) {
     return n;
 }
 
-/* Of PARTIAL axes this rank holds a term, unlike the other ranks'. */
+/* Along PARTIAL axes this rank holds a term that differs from those of its peers. */
 static double share_of(const kit *k, const tsh_layout layout[AXES]) {
     double share = 1;
     for (int a = 0; a < AXES; a++) {
@@ -352,7 +352,7 @@ static void dropped(tshi_rank *r, void *arg) {
     free_kit(r, &k);
 }
 
-Test(plans, dropout_draws_alike_where_two_inner_dims_are_split, .timeout = 120) {
+Test(plans, dropout_draws_the_same_numbers_where_two_inner_dims_are_split, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(RANKS, dropped, NULL));
 }
 
@@ -383,6 +383,6 @@ static void uneven(tshi_rank *r, void *arg) {
     free_kit(r, &k);
 }
 
-Test(plans, ranks_with_local_tensors_of_several_sizes_choose_alike, .timeout = 120) {
+Test(plans, ranks_with_local_tensors_of_several_sizes_choose_the_same_layouts, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(RANKS, uneven, NULL));
 }

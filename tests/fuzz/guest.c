@@ -1,5 +1,5 @@
-/* A rank that comes, and whatever listens where it comes to: a host of its job, one that breaks off, lies or says
- * nonsense. It ends in time, leaves nothing, and believes no roster without a proof. */
+/* A rank that connects, and a fuzzed listener: a host of its job, or one that breaks off, lies or sends garbage. The
+ * rank ends in time, leaves nothing, and accepts no roster without a valid HMAC. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -17,7 +17,7 @@ typedef struct play {
     script s;
     tshi_rendezvous meet;
     tshi_settings settings;
-    int listener, fd; /* of the one rank that comes */
+    int listener, fd; /* the rank that connects */
     bool greeted;
     unsigned char challenge[TSHI_NONCE_SIZE], nonce[TSHI_NONCE_SIZE];
     int good_answers;

@@ -1,5 +1,5 @@
-/* The rank that listens, and whoever comes to it: real greetings, spoiled ones, halves, garbage, silence, in any order
- * and at any time. Whatever they do, it ends in time, leaves nothing, and takes nobody in without a proof. */
+/* The rank that listens, and fuzzed connections: good greetings, spoiled ones, halves, garbage, silence, in any order
+ * and at any time. The rank ends in time, leaves nothing, and accepts no connection without a valid HMAC. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -93,7 +93,7 @@ static void talk_nonsense(play *p, visitor *v) {
     say(v, bytes, script_bytes(&p->s, bytes, script_byte(&p->s)));
 }
 
-/* A greeting that was overheard, sent again on a connection of its own: nobody is taken in for it. */
+/* A replayed greeting on another connection: it is not accepted. */
 static void replay(play *p, visitor *v) {
     visitor *from = &p->visitors[script_byte(&p->s) % GUESTS];
     unsigned char bytes[TSHI_WIRE_MOST];
@@ -138,7 +138,7 @@ static bool tick(void *user) {
     return --p->ticks_left != 0;
 }
 
-/* Whoever got an answer got a whole one that it can believe. */
+/* Every answer that was sent is whole and has a valid HMAC. */
 static void check_answer(play *p, visitor *v, tsh_status status) {
     unsigned char bytes[8192];
     tshi_wire_answer answer;

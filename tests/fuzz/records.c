@@ -1,5 +1,5 @@
-/* The file where jobs meet, holding anything: what is read is what was proven, and what is kept are whole records, in
- * their order. The script writes good records, spoiled ones and bytes of its own. */
+/* The rendezvous file with any contents: only records with a valid HMAC are read, and whole records are kept, in order.
+ * The script writes good records, spoiled ones and any bytes. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -12,7 +12,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const unsigned char mine[TSHI_NONCE_SIZE] = "my own", dead[TSHI_NONCE_SIZE] = "one who is dead";
+static const unsigned char mine[TSHI_NONCE_SIZE] = "my own", dead[TSHI_NONCE_SIZE] = "a dead process";
 
 typedef struct file {
     tshi_records records, expected;
@@ -20,7 +20,8 @@ typedef struct file {
     bool ours;
 } file;
 
-/* Of me or another, of this job or another, by a process that is, that is not, or of elsewhere. */
+/* A record of this rank or another, of this job or another, by a process that lives, that is dead, or on another
+ * machine. */
 static void add_record(file *f, script *s, const tshi_rendezvous *meet) {
     tshi_frame frame = {.port = (int)script_byte(s)};
     unsigned kind = script_byte(s), change = script_byte(s);
@@ -30,7 +31,7 @@ static void add_record(file *f, script *s, const tshi_rendezvous *meet) {
     memcpy(frame.nonce,
            kind & 2   ? mine
            : kind & 4 ? dead
-                      : (const unsigned char *)"somebody else's nonce, 32 bytes.",
+                      : (const unsigned char *)"the nonce of another rank, 32 b.",
            32);
     memset(frame.group, ours ? 'g' : 'o', sizeof frame.group);
     memset(frame.process.machine, kind & 8 ? 'h' : 'e', sizeof frame.process.machine);

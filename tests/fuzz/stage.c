@@ -64,7 +64,7 @@ void stage_advance(double seconds) {
     stage.now += seconds;
 }
 
-/* Nobody else is there who could make anything ready while it waits. */
+/* Nothing but the script can make a descriptor ready while the code waits. */
 int poll(struct pollfd *fds, nfds_t n, int timeout) {
     static const struct timespec at_once;
     if (stage.turn) stage.turn(stage.user);

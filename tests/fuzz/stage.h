@@ -1,13 +1,13 @@
-/* What the rendezvous is played on while it is fuzzed: the code is the real one and so are its sockets, but time passes
- * only when somebody waits, random numbers are the same each time, and between two waits the fuzzer's script has a
- * turn. stage.c stands in for poll, getrandom, tshi_clock and tshi_sleep. */
+/* The surroundings of the rendezvous while it is fuzzed: its code and its sockets are real, but time passes only in
+ * waits, random numbers are the same in each run, and between two waits the fuzzer's script runs. stage.c replaces
+ * poll, getrandom, tshi_clock and tshi_sleep. */
 #ifndef TSHI_FUZZ_STAGE_H
 #define TSHI_FUZZ_STAGE_H
 
 #include "dist/bootstrap/rendezvous.h"
 #include "dist/bootstrap/sockets.h"
 
-/* What strangers do, byte by byte; zeros behind the end. */
+/* The script of the fuzzed connections, byte by byte; zeros behind its end. */
 typedef struct script {
     const uint8_t *at, *end;
 } script;
@@ -21,7 +21,7 @@ bool script_over(const script *s);
 void stage_begin(void (*turn)(void *user), void *user);
 /* Nothing is left: every descriptor that was opened since has been closed. */
 void stage_end(void);
-/* Let time pass, while nobody looks. */
+/* Let time pass without a wait. */
 void stage_advance(double seconds);
 /* Seconds that have been waited, other than that. */
 double stage_waited(void);
@@ -31,7 +31,7 @@ void stage_require(bool condition);
 /* Takes what is said, and checks that it can be shown. */
 extern const tsh_log stage_log;
 
-/* The job that everybody plays, and one that is not its. */
+/* The key of the job, and that of another job. */
 void stage_settings(tshi_settings *out, int rank, int size);
 void stage_meet(tshi_rendezvous *out, const tshi_settings *settings, const tsh_allocator *allocator);
 

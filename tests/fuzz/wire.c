@@ -1,6 +1,6 @@
-/* Anything at all read as each kind of frame: nothing is read beyond its end, nothing is lost, and what is accepted
- * says the same when it is written and read again. The first byte chooses the kind, and whether the proof is made right
- * first, so that what lies behind it is reached as well. */
+/* Any bytes, read as each kind of frame: no byte beyond the end is read, no resource leaks, and an accepted frame is
+ * equal after it is written and read again. The first byte chooses the kind, and whether the HMAC is made valid first,
+ * so that the code behind the check is reached as well. */
 #include "dist/bootstrap/rendezvous.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static void require(bool condition) {
     if (!condition) abort();
 }
 
-/* A head of the right length before, and the proof behind, where there is room. */
+/* Writes a head with the right length in front, and the HMAC behind, where there is room. */
 static void make_valid(unsigned char *bytes, size_t size, tshi_wire_type type) {
     static const unsigned char head[8] = {'t', 'S', 'H', 'm', 3, 0, 0, 0};
     if (size < TSHI_WIRE_HEAD + TSHI_HASH_SIZE) return;
@@ -61,7 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0) return 0;
     tshi_wire_type type = (tshi_wire_type)(1 + data[0] % 5);
     int ranks = 1 + data[0] / 32;
-    unsigned char *bytes = malloc(size); /* of its own, so that one byte too far is noticed */
+    unsigned char *bytes = malloc(size); /* memory of exactly this size, so that a read of one byte more is noticed */
     require(bytes != NULL);
     memcpy(bytes, data + 1, size - 1);
     if (data[0] & 16) make_valid(bytes, size - 1, type);

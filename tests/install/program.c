@@ -1,4 +1,4 @@
-/* What a user builds first: a world of one rank, and a layer on it. C and C++ alike. */
+/* A user's first program: a world of one rank, and a layer on it. It is valid C and C++. */
 #include <stdio.h>
 #include <string.h>
 #include <tshard/tshard.h>

@@ -36,8 +36,8 @@ static void initial_values(tshi_rank *r, void *arg) {
     }
 }
 
-/* Of one rank, then what each number of ranks holds must be its bits. */
-Test(initialisation, gives_the_same_bits_at_any_number_of_ranks, .timeout = 120) {
+/* The values of one rank; with any number of ranks each part has the same bits. */
+Test(initialisation, has_the_same_bits_at_any_number_of_ranks, .timeout = 120) {
     static float one[6 * COUNT], many[4][6 * COUNT];
     tshi_test_options options = {.ranks = 1, .result_bytes = sizeof one};
     cr_assert_str_empty(tshi_test_run_with(&options, initial_values, NULL, NULL, one));
@@ -106,7 +106,8 @@ Test(initialisation, follows_the_formulas, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, distributions, NULL));
 }
 
-/* A layer's defaults: U(-1/sqrt(in), 1/sqrt(in)) and N(0, 1), and each call draws anew. */
+/* The default initialisations: U(-1/sqrt(in_features), 1/sqrt(in_features)) and N(0, 1); each call draws new
+ * numbers. */
 static void defaults(tshi_rank *r, void *arg) {
     double most[2] = {0, 0}, squares = 0;
     (void)arg;
@@ -156,7 +157,7 @@ static void wrong_use(tshi_rank *r, void *arg) {
     tsh_tensor_release(local);
 }
 
-Test(initialisation, refuses_what_is_no_distribution_or_no_part_of_a_whole, .timeout = 120) {
+Test(initialisation, refuses_bad_distributions_and_layouts, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, wrong_use, NULL));
 }
 

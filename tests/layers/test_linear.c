@@ -370,7 +370,7 @@ static void wrong_configurations(tshi_rank *r, void *arg) {
     tsh_linear_create(g, &(tsh_linear_config){.in_features = 1, .out_features = 1}, &plain);
     float one = 1;
     tshi_check_status(r, tsh_linear_load(plain, &one, &one), TSH_ERR_ARGUMENT, "no bias");
-    tshi_check(r, !tsh_linear_bias(plain), "a bias that nobody asked for");
+    tshi_check(r, !tsh_linear_bias(plain), "a bias that was not requested");
     tsh_linear_destroy(plain);
     tsh_linear_destroy(NULL);
 }

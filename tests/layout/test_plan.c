@@ -90,7 +90,7 @@ Test(plan, reaches_every_layout_without_local, .timeout = 120) {
 }
 
 Test(plan, leaves_local_for_replicated_alone, .timeout = 120) {
-    /* Of LOCAL the table has the way to REPLICATED, and no other: 3 of 25 changes of one axis have none. */
+    /* From LOCAL the table has only the transition to REPLICATED: 3 of 25 changes of one axis have no transition. */
     cr_assert_eq(check_changes(1, KINDS, true), 25 - 3);
     check_changes(3, KINDS, true);
 }

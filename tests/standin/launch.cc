@@ -28,7 +28,7 @@ struct one_thread {
     state at;
     fiber *on;
     unsigned exchanges;                        // so far
-    alignas(WORD) unsigned char word[2][WORD]; // what it gives in an exchange, by turns
+    alignas(WORD) unsigned char word[2][WORD]; // its values in two exchanges, used by turns
 };
 
 struct scheduler {
@@ -111,7 +111,7 @@ void wait_at(state at) {
     threadIdx.x = me;
 }
 
-// All of [first, first + count) wait at `at`: they may go on.
+// All of [first, first + count) wait at `at`: they continue.
 bool release(int first, int count, state at) {
     for (int i = first; i < first + count; i++)
         if (s->thread[i].at != at) return false;
@@ -183,7 +183,7 @@ void standin_barrier() {
 
 void standin_exchange(const void *value, size_t size, int lane, void *out) {
     one_thread *me = &s->thread[threadIdx.x];
-    unsigned turn = me->exchanges++ % 2; // nobody is two exchanges ahead
+    unsigned turn = me->exchanges++ % 2; // no thread is two exchanges ahead
     if (size > WORD || lane < 0 || lane >= WARP) die("a shuffle of too large a value, or with a lane outside the warp");
     memcpy(me->word[turn], value, size);
     wait_at(AT_EXCHANGE);

@@ -1,7 +1,7 @@
 // A GPU's launches on the CPU: what common.cuh takes from launch.cuh, for kernels that a C++ compiler has compiled.
 //
 // launch() returns when the kernel is done. Blocks run one after another. A block's threads are fibers of the calling
-// thread: each runs until it meets a barrier or a shuffle, in ascending and in descending order by turns, so that a
+// thread: each runs until a barrier or a shuffle, in ascending and in descending order by turns, so that a
 // missing barrier shows. A barrier that some threads of a block never reach, or a shuffle that some of a warp do not,
 // ends the program with the kernel's name.
 //
@@ -32,7 +32,7 @@ namespace tshi {
 void standin_launch(cudaStream_t stream, const char *what, unsigned blocks, unsigned threads,
                     const std::function<void()> &thread);
 void standin_barrier();
-// The value that `lane` of this warp gives in the same call.
+// The value that `lane` of this warp passes in this call.
 void standin_exchange(const void *value, size_t size, int lane, void *out);
 
 inline void barrier() {

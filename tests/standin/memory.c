@@ -1,6 +1,6 @@
-/* The stand-in of the CUDA runtime: memory, and what processes share of it. A piece of device memory is a file without
- * a name, which others open through /proc. Behind the memory it lists who has it mapped, so that freeing it too early
- * is noticed. */
+/* The stand-in of the CUDA runtime: memory, and its sharing between processes. A piece of device memory is a file
+ * without a name, which other processes open through /proc. Behind the memory the file lists the processes that have it
+ * mapped, so that freeing it too early is noticed. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -69,7 +69,7 @@ void standin_check_memory(const void *pointer, size_t bytes) {
     }
 }
 
-/* --- taking and giving back --------------------------------------------------------------------------------------- */
+/* --- allocating and freeing --------------------------------------------------------------------------------------- */
 
 /* Maps the piece's file (-1: plain memory), and of a file the list of users. */
 static void map(standin_piece *m, int file) {
@@ -126,7 +126,7 @@ cudaError_t standin_take(const char *name, standin_kind kind, size_t size, void 
     m->handle = (standin_handle){++pieces, m->size, getpid(), -1, standin_current()};
     if (kind == STANDIN_DEVICE) m->handle.file = make_file(m->size);
     map(m, m->handle.file);
-    memset(m->base, 0xff, m->size < 65536 ? m->size : 65536); /* NaNs: what nobody has written is no zero */
+    memset(m->base, 0xff, m->size < 65536 ? m->size : 65536); /* NaNs: memory that was never written holds no zeros */
     enlist(m);
     if (kind != STANDIN_PINNED) total_used += m->size;
     *out = m->base;

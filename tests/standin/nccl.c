@@ -187,7 +187,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *now) {
     ncclResult_t result;
     if (standin_nccl_fails("ncclCommGetAsyncError", ncclInternalError, &result)) return result;
-    /* Other GPUs go on by themselves, but not before they are waited for. */
+    /* Other GPUs run their queues, but not before a rank waits for them. */
     if (comm->asked++ > 16) standin_progress();
     bool registering = standin_nccl_registering(comm);
     pthread_mutex_lock(&standin_nccl_lock);

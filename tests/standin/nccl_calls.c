@@ -1,4 +1,4 @@
-/* NCCL on the host: calls, which meet when each rank has come to the head of its stream. */
+/* NCCL on the host: calls, which match when each rank's is at the head of its stream. */
 #include "standin/nccl_state.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 static _Thread_local int depth;
 static _Thread_local batch *batches;
 
-/* --- meeting, under both locks ------------------------------------------------------------------------------------ */
+/* --- matching calls, under both locks ----------------------------------------------------------------------------- */
 
 static bool alike(const part *a, const part *b) {
     bool reduces = a->kind != BROADCAST && a->kind != ALL_GATHER;

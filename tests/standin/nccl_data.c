@@ -103,7 +103,7 @@ static double combine(ncclRedOp_t op, double a, double b) {
     }
 }
 
-/* Of elements [start, start + n), into memory of its own. */
+/* Copies elements [start, start + n) into new memory. */
 static void *reduced(part *const *all, int ranks, size_t start, size_t n) {
     const part *p = all[0];
     void *out = malloc(n * standin_nccl_size(p->type) + 1);

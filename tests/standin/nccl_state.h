@@ -89,7 +89,7 @@ void standin_nccl_move(part *const *all, int ranks);
 
 /* --- nccl_windows.c ----------------------------------------------------------------------------------------------- */
 
-/* A look at a registration that this rank has begun: whether the others are still to come. */
+/* Progresses a registration that this rank has begun; returns whether it still waits for peers. */
 bool standin_nccl_registering(ncclComm_t comm);
 /* Notes a collective in a window; dies where the ranks' buffers lie at different places in it. */
 void standin_nccl_look_at(part *const *all, int ranks);

@@ -96,7 +96,7 @@ static bool take_out(ncclComm_t comm) {
     return true;
 }
 
-/* It is gone even if the call fails. */
+/* The window is released even if the call fails. */
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
     ncclResult_t result = ncclSuccess;
     standin_nccl_fails("ncclCommWindowDeregister", ncclInvalidUsage, &result);

@@ -38,7 +38,7 @@ typedef struct standin_piece {
     size_t size;
     standin_kind kind;
     standin_handle handle;       /* DEVICE and MAPPED */
-    struct standin_users *users; /* of those: who has it mapped; in the file, behind the memory */
+    struct standin_users *users; /* processes that have it mapped; in the file, behind the memory */
     int opened;                  /* MAPPED: times that it was opened and not closed */
     struct standin_piece *next;
 } standin_piece;
@@ -60,7 +60,7 @@ size_t standin_total_memory(void);
 
 #define STANDIN_STREAMS 256
 
-/* One recording of an event, which may be recorded anew, elsewhere, before it is reached. */
+/* One recording of an event, which may be recorded again, on another stream, before the first is reached. */
 typedef struct mark {
     struct CUstream_st *stream;
     bool reached;

@@ -1,10 +1,10 @@
-/* What stands in for the CUDA runtime, cuBLASLt and NCCL in tests.
+/* Stand-ins for the CUDA runtime, cuBLASLt and NCCL in tests.
  *
- * "Device memory" is the host's, closed to the host's own code: it opens while something queued runs (standin_protect).
- * Other processes map it as CUDA IPC has it: by a handle, which names the file that it lies in.
- * What is queued on a stream runs at once, or, with standin_lazy, at the latest moment that CUDA allows: when the host
- * waits. Calls are counted by name, and the n-th can be made to fail. Everything made has to be given back. A misuse
- * that CUDA would not tell of (memory that is not the device's, a copy past its end) ends the program in words. */
+ * "Device memory" is host memory that the host's own code cannot access: it is accessible only while queued work runs
+ * (standin_protect). Other processes map it by a handle, as with CUDA IPC. Work queued on a stream runs at once, or,
+ * with standin_lazy, as late as CUDA allows: when the host waits. Calls are counted by name, and the n-th can be made
+ * to fail. Every object has to be released. A misuse that CUDA would not report (memory that is not the device's, a
+ * copy past its end) ends the program with a message. */
 #ifndef STANDIN_H
 #define STANDIN_H
 
@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-/* Counters, failures and settings as at the start. */
+/* Reset counters, failures and settings to those of the start. */
 void standin_reset(void);
 /* Calls of `name` since then; NULL: of all that can fail. */
 uint64_t standin_calls(const char *name);
@@ -31,7 +31,7 @@ void standin_lazy(bool on);
 void standin_protect(bool on);
 /* GPUs that there are (-1: not even a driver) and the memory of each. */
 void standin_gpus(int count);
-/* Whether GPUs reach each other's memory. */
+/* Sets whether GPUs reach each other's memory. */
 void standin_peers(bool on);
 void standin_memory(size_t bytes);
 /* A function that no library has; NULL: they have all. */

@@ -38,7 +38,7 @@ static void run_one(operation *op) {
 
 static bool advance_to(struct CUstream_st *stream, const mark *until);
 
-/* False when the stream has to stand. Meanwhile the operation's own turn may have come: then it is gone. */
+/* False when the stream has to wait. The operation may have run meanwhile: then it is no longer queued. */
 static bool may_run(struct CUstream_st *stream, const operation *op) {
     mark *wait = op->wait;
     if (wait && !wait->reached && standin_is_stream(wait->stream)) {

@@ -7,7 +7,7 @@
 
 #define MOST_RANKS 64
 
-/* Whether calls are started and waited for instead. */
+/* True: calls are started and waited for instead. */
 static _Thread_local bool started;
 
 void tshi_try_started(bool on) {

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The number of functions declared in include/tshard. `words`: "" or those that `lists` does not have. */
+/* The number of functions declared in include/tshard. `words` gets those that `lists` does not have, or "". */
 int tshi_test_functions(bool (*lists)(const char *name), char *words, size_t size);
 
 #endif

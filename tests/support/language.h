@@ -17,16 +17,16 @@ typedef struct tshi_language {
     tsh_tensor *inputs, *targets;
 } tshi_language;
 
-/* On a mesh such as "data=-1,model=2". On failure everything is destroyed, and the words are in tsh_error_message().
- * Collective. */
+/* Creates the model on a mesh such as "data=-1,model=2". On failure everything is destroyed, and tsh_error_message()
+ * says why. Collective. */
 tsh_status tshi_language_create(tsh_world *world, const char *axes, tshi_language *out);
 void tshi_language_destroy(tshi_language *l);
 
 /* The mean loss of its one batch, on the tape. */
 tsh_tensor *tshi_language_loss(tshi_language *l);
-/* Forward and backward of its one batch, and clipping: everything that communicates or takes memory. *loss and *norm,
- * the gradient's, are set on success. After a failure the tape is reset and the world recovered, and
- * `words` (TSHI_TEST_WORDS bytes or NULL) tells it. */
+/* Forward and backward of its one batch, and clipping: everything that communicates or allocates memory. Sets *loss and
+ * *norm, that of the gradient, on success. After a failure the tape is reset and the world recovered, and `words`
+ * (TSHI_TEST_WORDS bytes or NULL) gets the message. */
 tsh_status tshi_language_gradients(tshi_language *l, double *loss, double *norm, char *words);
 /* The rest of a step. */
 tsh_status tshi_language_update(tshi_language *l);

@@ -1,4 +1,4 @@
-/* What a world has logged: "LEVEL WORDS" a line, as far as there is room. config.log = {tshi_keep_line, &lines}. */
+/* The log lines of a world, each as "LEVEL TEXT", as far as there is room. config.log = {tshi_keep_line, &lines}. */
 #ifndef TSHI_LINES_H
 #define TSHI_LINES_H
 

@@ -148,7 +148,7 @@ static _Noreturn void rank_process(const job *j, int rank, const char *token, pi
 
 /* --- all of them -------------------------------------------------------------------------------------------------- */
 
-/* Unlike any other run's: two runs at once never meet. */
+/* Differs from that of any other run, so that two runs at once do not join each other. */
 static void make_token(char *text, size_t size) {
     static int runs;
     snprintf(text, size, "test-%ld-%d-%.9f", (long)getpid(), ++runs, tshi_now());
@@ -165,8 +165,8 @@ static void look_at(child *c) {
     c->pid = 0;
 }
 
-/* Reap until none is left. Those that are still there at the deadline are killed; so are stopped ones as soon as there is
- * no other, for no rank is left to let them go on. */
+/* Waits until no rank is left. Ranks that still run at the deadline are killed; stopped ones as soon as all ranks are
+ * stopped, because none is left to continue them. */
 static void reap(child *children, int n, double deadline) {
     for (;;) {
         int left = 0, running = 0;

@@ -50,12 +50,12 @@ typedef struct tshi_outcome {
  * host may read and every kernel is waited for, so that tests may look at tensors through pointers. */
 tsh_device_kind tshi_test_device(void);
 
-/* Processes with a world each. "" when every rank ended well and every check held, else the words of the first that
- * did not. Static memory. */
+/* Runs ranks as processes, with a world each. Returns "" when every rank succeeded and every check held, else the
+ * message of the first failure, in static memory. */
 const char *tshi_test_run(int ranks, tshi_rank_fn *fn, void *arg);
-/* With `first` ranks, with one more, ... up to `last`; the words begin with how many. */
+/* Runs with `first` ranks, with one more, ... up to `last`; a failure's message begins with the number of ranks. */
 const char *tshi_test_run_each(int first, int last, tshi_rank_fn *fn, void *arg);
-/* As tshi_test_run, as threads. */
+/* Runs ranks as threads of this process; otherwise as tshi_test_run. */
 const char *tshi_test_run_threads(int ranks, tshi_rank_fn *fn, void *arg);
 /* The long way. outcomes [ranks] and results [ranks * result_bytes] may be NULL. */
 const char *tshi_test_run_with(const tshi_test_options *options, tshi_rank_fn *fn, void *arg, tshi_outcome *outcomes,
@@ -63,18 +63,19 @@ const char *tshi_test_run_with(const tshi_test_options *options, tshi_rank_fn *f
 
 /* Memory of zeros that the test and the ranks of its later runs share. Never released. */
 void *tshi_test_shared(size_t bytes);
-/* Wait until *events is at least n. Noted, and false, when it is not within the minute that guards against what hangs. */
+/* Wait until *events is at least n. Noted, and false, when it is not within the minute that guards against what
+ * hangs. */
 bool tshi_test_await(tshi_rank *r, const atomic_int *events, int n);
 
 /* For programs without a test framework: run as threads, print how that went, and return the number of failures. */
 int tshi_test_report_threads(const char *name, int ranks, tshi_rank_fn *fn);
 
-/* Note file, line and words when `condition` is false; the first note is kept. Returns the condition. */
+/* Record file, line and message when `condition` is false; the first record is kept. Returns the condition. */
 #define tshi_check(r, condition, ...) tshi_check_at((r), (condition), __FILE__, __LINE__, __VA_ARGS__)
 bool tshi_check_at(tshi_rank *r, bool condition, const char *file, int line, const char *format, ...) TSH_PRINTF(5, 6);
 /* The call has returned TSH_OK; its name and message are noted otherwise. */
 #define tshi_check_ok(r, call) tshi_check_status_at((r), (call), TSH_OK, "", __FILE__, __LINE__, #call)
-/* It has returned `status` and its message contains `words`. */
+/* Checks that a call has returned `status` and that its message contains `words`. */
 #define tshi_check_status(r, call, status, words)                                                                      \
     tshi_check_status_at((r), (call), (status), (words), __FILE__, __LINE__, #call)
 bool tshi_check_status_at(tshi_rank *r, tsh_status got, tsh_status wanted, const char *words, const char *file,

@@ -31,12 +31,12 @@ typedef struct tshi_course {
 
 /* "before all", ... */
 const char *tshi_moment_name(tshi_moment when);
-/* Steps with a collective along each of two axes, random numbers and a backward, and between them evaluations on another
- * tape where the story wants them. Each tape is reset after each step, whatever came of it. */
+/* Steps with a collective along each of two axes, random numbers and a backward, and between them evaluations on
+ * another tape where the story wants them. Each tape is reset after each step, whatever came of it. */
 void tshi_run_steps(tshi_rank *r, const tshi_story *story, tshi_course *out);
-/* "" if the courses of all ranks are what they should be: all is well on all ranks, with the same numbers, but around
- * the failure. A rank may hear of it in the step before, in which the victim has no part any more, or in the one behind,
- * which then all skip. */
+/* Returns "" if the courses of all ranks are right: steps succeed on all ranks with equal numbers, except around the
+ * failure. A rank may get the failure in the step before, in which the victim no longer takes part, or in the next
+ * step, which all ranks then skip. */
 const char *tshi_check_courses(const tshi_course *all, int ranks, const tshi_story *story);
 
 #endif

@@ -5,17 +5,17 @@
 #include "autograd/gradient.h"
 #include "support/ranks.h"
 
-/* A whole number in [-8, 8], by seed and place: sums of their products are exact in any order. */
+/* A whole number in [-8, 8] that depends on seed and index: sums of products of them are exact in any order. */
 double tshi_test_integer(int seed, int64_t i);
 /* n of them. */
 void tshi_test_integers(int seed, int64_t n, double *out);
 
 /* A tensor of the whole's values, converted to its dtype; NULL with the failure noted. */
 tsh_tensor *tshi_test_tensor(tshi_rank *r, const tsh_mesh *mesh, const tsh_tensor_config *config, const double *whole);
-/* The same, wanting a gradient. */
+/* A leaf: such a tensor that requires a gradient. */
 tsh_tensor *tshi_test_leaf(tshi_rank *r, const tsh_mesh *mesh, const tsh_tensor_config *config, const double *whole);
 
-/* Element i of this rank's part as a double, and its place in the whole. */
+/* Element i of this rank's part as a double, and its index in the whole tensor. */
 double tshi_test_element(const tsh_tensor *t, int64_t i);
 int64_t tshi_test_place(const tsh_tensor *t, int64_t i);
 /* Note where this rank's part of got (REPLICATED and SHARD alone) is not the whole's: |a - b| <= tolerance max(1, |b|).

@@ -18,7 +18,7 @@ tshi_number tshi_value(tsh_dtype dtype, tsh_reduce_op reduce, int rank, int64_t 
 tshi_number tshi_reduce_numbers(tsh_reduce_op reduce, tshi_number a, tshi_number b);
 /* Write a number as element i of `data`. */
 void tshi_put(tsh_dtype dtype, void *data, int64_t i, tshi_number value);
-/* Whether element i of `data` is exactly that number, bit for bit (complex: but for the sign of zeros). */
+/* True when element i of `data` is that number, bit for bit (complex: apart from the sign of zeros). */
 bool tshi_is(tsh_dtype dtype, const void *data, int64_t i, tshi_number value);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <criterion/criterion.h>
 
-/* The elements of a block have the numbers that the whole gives them. */
+/* The elements of a block have the numbers that they have in the whole tensor. */
 static void check_block(const tsh_tensor *t, int64_t number, int64_t *elements) {
     int64_t offset;
     tshi_block b = tshi_tensor_block(t, number, &offset);

@@ -12,8 +12,8 @@ static void everything(tshi_rank *r, void *arg) {
     }
 }
 
-/* Who only gives is ahead; roots change, and each call's value is its own. */
-static void giving(tshi_rank *r, void *arg) {
+/* Contributing ranks are ahead of the root; roots change, and each call has a value of its own. */
+static void early_return(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 200);
@@ -22,7 +22,7 @@ static void giving(tshi_rank *r, void *arg) {
         int root = call / 25 % r->size;
         data[199] = (float)(r->rank == root ? call : -1);
         tshi_check_ok(r, tsh_broadcast(group, x, root));
-        tshi_check(r, data[199] == (float)call, "broadcast %d gave %g", call, data[199]);
+        tshi_check(r, data[199] == (float)call, "broadcast %d returned %g", call, data[199]);
         if (call % 50 == 0) tshi_check_ok(r, tsh_reduce_to_root(group, x, TSH_MAX, (root + 1) % r->size));
     }
     tsh_tensor_release(x);
@@ -52,7 +52,7 @@ static void failures(tshi_rank *r, void *arg) {
         if (!tshi_check_ok(r, tsh_world_recover(r->world))) return;
         if (!tshi_try_all_reduce(r, group, TSH_FLOAT32, TSH_SUM, 3000)) return;
     }
-    /* Calls that do not match; rank 0 only gives, and hears of it in its next. */
+    /* Calls that do not match; rank 0 returns early, and gets the error in its next call. */
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 10);
     tsh_status status = r->rank ? tsh_all_reduce(group, x, TSH_SUM) : tsh_broadcast(group, x, 0);
     tshi_check_status(r, status, r->rank ? TSH_ERR_MISMATCH : TSH_OK, r->rank ? "rank 0: broadcast" : "");
@@ -62,9 +62,10 @@ static void failures(tshi_rank *r, void *arg) {
 }
 
 int main(void) {
-    int failed = tshi_test_report_threads("everything", 2, everything) +
-                 tshi_test_report_threads("everything", 3, everything) + tshi_test_report_threads("giving", 2, giving) +
-                 tshi_test_report_threads("giving", 3, giving) + tshi_test_report_threads("meshes", 4, meshes);
+    int failed =
+        tshi_test_report_threads("everything", 2, everything) + tshi_test_report_threads("everything", 3, everything) +
+        tshi_test_report_threads("early return", 2, early_return) +
+        tshi_test_report_threads("early return", 3, early_return) + tshi_test_report_threads("meshes", 4, meshes);
     return failed + tshi_test_report_threads("failures", 2, failures) +
                    tshi_test_report_threads("failures", 4, failures)
                ? 1

@@ -11,7 +11,7 @@ static void started(tshi_rank *r, void *arg) {
     }
 }
 
-/* Everybody to everybody, by letter, by cell and from the heap, beside a sum. */
+/* Messages from every rank to every rank, by letter, by cell and through the heap, beside a sum. */
 static void crossing(tshi_rank *r, void *arg) {
     (void)arg;
     enum { MOST = 2 * 4 * 4 };

@@ -1,5 +1,5 @@
-/* Training with ranks as threads: for ThreadSanitizer, and for memory checkers that look at one process. The losses are
- * those of one rank, and a rank that fails in the middle of a step stops nobody. */
+/* Training with ranks as threads, for ThreadSanitizer and for memory checkers of one process. The losses are those of
+ * one rank, and a rank that fails in the middle of a step stops no other rank. */
 #include "support/language.h"
 #include "support/ranks.h"
 
@@ -39,7 +39,7 @@ static void train(tshi_rank *r, void *argument) {
     for (int i = 0; i < STEPS && !r->failed; i++) {
         double loss, norm;
         if (i == MISTAKE && r->size > 1) {
-            /* A failure reaches calls under way: nobody may be in the step before. */
+            /* A failure reaches calls under way: no rank may be in the step before. */
             tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
             (r->rank == 0 ? fail : notice)(r, &l);
         }

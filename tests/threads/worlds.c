@@ -1,5 +1,5 @@
-/* Several worlds in one process at once, each used by threads of its own, and what the headers allow to any thread; for
- * a build with ThreadSanitizer. */
+/* Several worlds in one process at once, each used by threads of its own, and the calls that any thread may make; for a
+ * build with ThreadSanitizer. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -28,7 +28,7 @@ static bool join(member *m, tsh_world **out) {
     return tshi_check_ok(&m->rank, tsh_world_init(&config, out));
 }
 
-/* World 0 has a failure now and then; world 1 must never hear of one. */
+/* World 0 has a failure now and then, which must never reach world 1. */
 static void round_of(member *m, int round) {
     tshi_rank *r = &m->rank;
     tsh_group *group = tsh_world_group(r->world);
@@ -44,7 +44,7 @@ static void round_of(member *m, int round) {
         if (r->rank == 0) tshi_check_status(r, status, TSH_ERR_PEER, words);
         tshi_check_ok(r, tsh_world_recover(r->world));
     }
-    /* The words of a failure are the calling thread's. */
+    /* The message of a failure belongs to the calling thread. */
     snprintf(words, sizeof words, "root %d in a group", 1000 * m->world + round + 2);
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 4);
     tsh_status wanted = r->rank == 0 ? TSH_ERR_RANGE : TSH_ERR_PEER;
@@ -133,7 +133,7 @@ static bool ask(const asked *a, long i) {
     good = good && tsh_tensor_dtype(a->tensor) == TSH_FLOAT32 && tsh_tensor_ndim(a->tensor) == 1;
     good =
         good && tsh_tensor_local_shape(a->tensor)[0] == 3000 && tsh_tensor_mesh(a->tensor) == tsh_world_mesh(a->world);
-    /* A failure here is in this thread's words alone. */
+    /* A failure here sets this thread's message alone. */
     good = good && !tsh_mesh_group(a->mesh, "quarter") && strstr(tsh_error_message(), "quarter");
     return good;
 }
@@ -202,7 +202,7 @@ static void *live_in_both(void *arg) {
 }
 
 static int crosswise(void) {
-    member members[WORLDS * RANKS] = {0}; /* of the first world; where the second meets */
+    member members[WORLDS * RANKS] = {0}; /* the first world's object; the second world's address */
     pthread_t threads[RANKS];
     tsh_thread_rendezvous *meets[WORLDS];
     int failed = 0;

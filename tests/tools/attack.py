@@ -3,7 +3,7 @@
 
     attack.py BUILD [--seconds S] [--seed N] [--only I]
 
-Each attempt is a random command line, with its output in a file, in a pipe that nobody reads, on a full disk or nowhere;
+Each attempt is a random command line, with its output in a file, in a pipe without a reader, on a full disk or nowhere;
 of tshard-run also a job whose processes get random signals. Each must end soon and by an exit code (unless it was
 killed here), say why when the code is not 0, and leave no process behind. What fails is printed so that a shell can
 repeat it; --only I makes attempt I of a seed alone.
@@ -81,11 +81,11 @@ class Attempt:
 
     def describe(self):
         around = " ".join(f"{name}={shlex.quote(value)}" for name, value in self.environment.items())
-        where = {"file": "", "full": " > /dev/full", "closed": " >&-", "stuck": " > (a pipe that nobody reads)"}
-        told = "; ".join(f"after {after:.2f} s {signal.Signals(number).name} to {whom}"
+        where = {"file": "", "full": " > /dev/full", "closed": " >&-", "stuck": " > (a pipe without a reader)"}
+        signals = "; ".join(f"after {after:.2f} s {signal.Signals(number).name} to {whom}"
                          for after, whom, number in self.signals or [])
         return (f"{around} {shlex.join(self.words)}{where[self.out]}{where[self.err].replace('>', '2>')} < /dev/null"
-                f"{'  # ' + told if told else ''}").strip()
+                f"{'  # ' + signals if signals else ''}").strip()
 
 
 # --- making attempts --------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def end_what_is_left():
                 return left
 
 
-def settle(killed):
+def wait_until_quiet(killed):
     """Whether all descendants have gone: at once, or, after the launcher was killed, soon."""
     end = time.monotonic() + (PATIENCE if killed else 0)
     while time.monotonic() < end:
@@ -300,7 +300,7 @@ def wrong_with(attempt, environment):
     except (OSError, ValueError) as error:
         return None if isinstance(error, ValueError) or error.errno == 7 else f"cannot be started: {error}"
     # MPI leaves a daemon of its own to end by itself.
-    left = settle(killed or "/mpi_" in attempt.words[0])
+    left = wait_until_quiet(killed or "/mpi_" in attempt.words[0])
     said = contents("err") if attempt.err == "file" else b"?"
     if code is None:
         return f"it has not ended within {PATIENCE} s"
@@ -315,7 +315,7 @@ def wrong_with(attempt, environment):
     if code == 0 and attempt.out == "full" and not attempt.signals:
         attempt.out = "file"
         run(attempt, environment)
-        settle("/mpi_" in attempt.words[0])
+        wait_until_quiet("/mpi_" in attempt.words[0])
         attempt.out = "full"
         if contents("out"):
             return "exit code 0 although nothing of its output could be written"

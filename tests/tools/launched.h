@@ -90,7 +90,7 @@ static inline launched start(char *const argv[]) {
     return start_as(&(launch){0}, argv);
 }
 
-/* On a terminal of its own. */
+/* Starts the launcher on a terminal of its own. */
 static inline launched start_on_terminal(char *const argv[]) {
     launched job = {.terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)};
     cr_assert(job.terminal >= 0 && grantpt(job.terminal) == 0 && unlockpt(job.terminal) == 0);

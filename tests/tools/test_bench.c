@@ -116,7 +116,7 @@ Test(bench, table_has_one_heading, .timeout = 120, .init = need_bench) {
     cr_assert_eq(lines, 4);
 }
 
-/* --- linear and mlp --------------------------------------------------------------------------------------------- */
+/* --- linear and mlp ----------------------------------------------------------------------------------------------- */
 
 /* The value behind "name": in a line of JSON; a text with its quotes. Failure when there is none. */
 static const char *field(const char *line, const char *name) {
@@ -171,8 +171,7 @@ static int run_layers(const char *arguments, int ranks, char *text, size_t size)
     return output_of(command, text, size);
 }
 
-/* 13 outputs or inputs over so many ranks: a rank holds what the balanced split gives it, all together hold one weight.
- */
+/* 13 outputs or inputs over several ranks: each rank holds its part of the balanced split, all together one weight. */
 static void check_linear(int ranks, const char *dtype, int element) {
     enum { BATCH = 5, IN = 7, OUT = 13 };
     const char *const shards[] = {"column", "row", "dense"};
@@ -230,7 +229,7 @@ Test(bench, data_parallel_rows, .timeout = 120, .init = need_bench) {
     const char *const sums[] = {"none", "one by one in backward", "one, after backward", "beside backward"};
     const double calls[] = {0, 6, 1, 3};
     char text[8192], *rest = text;
-    /* A bucket holds a weight and a bias; the first, as large as the others at most, too. */
+    /* A bucket holds a weight and a bias; so does the first, which is no larger than the rest. */
     const char *arguments = "data_parallel --batch 6 --width 10 --layers 3 --bucket 600 --json";
     cr_assert_eq(run_layers(arguments, 2, text, sizeof text), 0, "%s", text);
     for (int i = 0; i < 4; i++) {
@@ -325,7 +324,7 @@ Test(bench, kernels, .timeout = 120) {
         cr_assert_lt(n, 10, "'%s'", line);
         expect_text(line, "kernel", names[n]);
         cr_expect(number(line, "ms") > 0 && number(line, "gb_per_s") > 0, "'%s'", line);
-        /* 31 draws of 9 ids meet all of them: 31 rows are read, 9 read and written. */
+        /* 31 draws of 9 ids have all of them: 31 rows are read, 9 are read and written. */
         if (n == 9) cr_expect_eq(number(line, "bytes"), (31 + 2 * 9) * 48 * 4, "'%s'", line);
     }
     cr_assert_eq(n, 10);

@@ -1,4 +1,4 @@
-/* The vector reader, and check_vectors as its users meet it. */
+/* The reader of vectors, and the program check_vectors. */
 #define _GNU_SOURCE
 #include "support/vectors.h"
 

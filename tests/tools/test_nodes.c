@@ -101,7 +101,7 @@ static void two_nodes(char *first, char *second, char *rest) {
 
 Test(nodes, two_on_this_machine, .timeout = 120) {
     two_nodes("--node_rank=0", "--node-rank=1", "--master-addr=127.0.0.1");
-    /* An address that only the meeting can tell to be this machine's. */
+    /* An address that only the rendezvous shows to be this machine's. */
     char host[300] = "--master_addr=", name[256] = "";
     cr_assert_eq(gethostname(name, sizeof name - 1), 0);
     snprintf(host, sizeof host, "--master_addr=%s", name);
@@ -250,8 +250,8 @@ Test(nodes, logs_and_restarts, .timeout = 120) {
     cr_assert_eq(system(command), 0);
 }
 
-/* The rank that failed first, where, how, and its last words: at the very end. */
-Test(nodes, first_failure_is_told_last, .timeout = 120) {
+/* The last lines name the rank that failed first, its host, how it failed, and its last output. */
+Test(nodes, last_line_names_the_first_failure, .timeout = 120) {
     environment_alike();
     char host[256] = "", wanted[512];
     gethostname(host, sizeof host - 1);
@@ -273,8 +273,8 @@ Test(nodes, first_failure_is_told_last, .timeout = 120) {
     cr_assert_eq(strchr(last, '\n')[1], '\0', "nothing comes after it: %s", last);
 }
 
-/* A rank of one node is killed in the middle of a call: the ranks of the other hear of it, both launchers start theirs
- * again, and they meet a second time. */
+/* A rank of one node is killed in the middle of a call: the ranks of the other node get the error, both launchers start
+ * their ranks again, and these find each other a second time. */
 Test(nodes, restarts_of_two_launchers, .timeout = 120) {
     environment_alike();
     char script[1024];
@@ -297,7 +297,7 @@ Test(nodes, restarts_of_two_launchers, .timeout = 120) {
         int code = finish(&nodes[i], out, err);
         cr_assert_eq(code, 0, "node %d: %d %s", i, code, err);
         cr_assert(strstr(err, "starting all ranks again, 1 of 1 times"), "node %d: %s", i, err);
-        if (i == 0) cr_assert(strstr(err, "rank 3"), "who it was: %s", err);
+        if (i == 0) cr_assert(strstr(err, "rank 3"), "the rank that failed: %s", err);
         if (i == 0) cr_assert(strstr(out, "\"ranks\":4") || strstr(out, "\"ranks\": 4"), "%s", out);
         if (i == 1) cr_assert(strstr(err, "exited with code 9"), "%s", err);
     }

@@ -1,4 +1,4 @@
-/* tshard-run as its users meet it: the real program, started with real children. */
+/* The program tshard-run, started with real children. */
 #include "tools/launched.h"
 
 /* --- codes -------------------------------------------------------------------------------------------------------- */
@@ -19,7 +19,7 @@ Test(run, code_of_the_rank_that_failed, .timeout = 120) {
 
 Test(run, first_failure_by_time_is_named, .timeout = 120) {
     char line[256];
-    /* Rank 2 fails first; the others notice and fail in their own way. */
+    /* Rank 2 fails first; the other ranks notice it and exit with codes of their own. */
     int code = run_to_end(ARGUMENTS("-n", "3", "sh", "-c",
                                     "f=/tmp/tshard-first-$TSHARD_TOKEN; test $RANK = 2 && echo $$ > $f && exit 5; "
                                     "until test -s $f && grep -q '^State:.Z' /proc/$(cat $f)/status; do sleep 0.01; "
@@ -35,7 +35,7 @@ Test(run, first_failure_by_time_is_named, .timeout = 120) {
     cr_assert(strstr(line, "; the others have ended"), "%s", line);
 }
 
-Test(run, killed_rank_gives_128_and_the_signal, .timeout = 120) {
+Test(run, code_after_a_killed_rank_is_128_and_the_signal, .timeout = 120) {
     char line[256];
     int code = run_to_end(ARGUMENTS("-n", "4", "sh", "-c", "test $RANK = 2 && kill -9 $$; exec sleep 60"), line);
     cr_assert_eq(code, 137);
@@ -312,7 +312,7 @@ Test(run, reader_that_stops_does_not_keep_the_job, .timeout = 120) {
         execv(LAUNCHER, ARGUMENTS("-n", "2", "--grace", "0.2", "yes"));
         _exit(99);
     }
-    tshi_nap(0.3); /* nobody reads: by now every pipe is full */
+    tshi_nap(0.3); /* there is no reader: by now every pipe is full */
     kill(job.pid, SIGTERM);
     cr_assert_eq(finish(&job), 143);
     assert_nothing_left(0.0);
@@ -361,7 +361,7 @@ Test(run, killing_both_leaves_no_rank, .timeout = 120) {
     launched job = start(ARGUMENTS("-n", "2", "sh", "-c", "trap '' TERM; echo ready; exec sleep 1000"));
     wait_for_text(job.out, "ready", 2);
     pid_t supervisor = child_of(job.pid);
-    kill(supervisor, SIGSTOP); /* so that it cannot act before it is gone */
+    kill(supervisor, SIGSTOP); /* stopped, so that it cannot act before it is killed */
     kill(job.pid, SIGKILL);
     kill(supervisor, SIGKILL);
     cr_assert_eq(finish(&job), -SIGKILL);
@@ -382,7 +382,7 @@ Test(run, terminal_shows_progress_as_it_comes, .timeout = 120) {
     cr_assert_eq(finish(&job), 0);
 }
 
-Test(run, terminal_shows_a_prompt_and_gives_the_answer_to_rank_0, .timeout = 120) {
+Test(run, terminal_shows_a_prompt_and_rank_0_gets_the_answer, .timeout = 120) {
     char text[4096] = "";
     launched job = start_on_terminal(ARGUMENTS(
         "-n", "2", "sh", "-c", "test $RANK = 1 && exit 0; printf 'name? '; read name; echo \"it is <$name>\""));

@@ -57,7 +57,7 @@ typedef enum ending { BY_TERM, BY_TWO_TERMS, BY_RANK, BY_KILL, ENDINGS } ending;
 
 static const int wanted_codes[ENDINGS] = {128 + SIGTERM, 128 + SIGTERM, 128 + SIGKILL, -SIGKILL};
 
-/* Two ranks that write, without end, where nobody reads. */
+/* Two ranks that write without end into a pipe without a reader. */
 static launched start_stuck(const full_pipe *p, bool out, ending how, folder path) {
     char script[256];
     launch l = {.out = out ? p->ends[1] : 0, .err = p->ends[1]};
@@ -109,7 +109,7 @@ Test(stuck, usage_errors_and_failed_starts_do_not_wait, .timeout = 60) {
     close_pipe(&p);
 }
 
-/* What a terminal shows waits for good once it is stopped by its user, or nobody looks at it. */
+/* Output to a terminal waits for ever when its user has stopped it. */
 Test(stuck, terminal_does_not_keep_the_job, .timeout = 120) {
     launched job = start_on_terminal(ARGUMENTS("-n", "2", "--grace", "0.2", "yes", "no end of it"));
     struct pollfd p = {.fd = job.terminal, .events = POLLIN};
@@ -275,8 +275,8 @@ Test(stuck, logs_that_cannot_be_written_are_said, .timeout = 120) {
 
 /* --- without /proc ------------------------------------------------------------------------------------------------ */
 
-/* Two ranks under tshard-run in a mount namespace of its own, where /proc is empty. Each starts a process in a session of its
- * own, which starts another one, and then runs the last command. */
+/* Two ranks under tshard-run in a mount namespace of its own, where /proc is empty. Each starts a process in a session
+ * of its own, which starts another one, and then runs the last command. */
 static launched start_without_proc(const char *last) {
     char script[160];
     snprintf(script, sizeof script, "setsid sh -c 'sleep 1000 & echo ready; sleep 1000' & echo ready; %s", last);

@@ -1,4 +1,5 @@
-/* Data parallelism: buckets of gradients give what one rank gives on the whole batch, with one all-reduce a bucket. */
+/* Data parallelism: buckets of gradients have the values of one rank on the whole batch, with one all-reduce a
+ * bucket. */
 #include "support/layouts.h"
 #include "support/tensors.h"
 #include "tshard/tshard.h"
@@ -194,7 +195,7 @@ static void matches(tshi_rank *r, void *arg) {
     free_kit(&k);
 }
 
-Test(data_parallel, gives_the_gradients_of_one_rank, .timeout = 120) {
+Test(data_parallel, has_the_gradients_of_one_rank, .timeout = 120) {
     const gradients *one = one_rank();
     static const struct {
         int ranks;

@@ -269,7 +269,7 @@ Test(data_parallel, fills_buckets_to_their_sizes, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, sizes, NULL));
 }
 
-/* What is not said of sizes: 1 MiB for the first, 25 MiB for the others; what is larger has a bucket of its own. */
+/* Default sizes: 1 MiB for the first bucket, 25 MiB for the rest; a larger gradient has a bucket of its own. */
 static void usual_sizes(tshi_rank *r, void *arg) {
     const int64_t lengths[] = {6600000, 200000, 200000, 200000}; /* 26.4 MB, 0.8 MB, ..., from the last on */
     tsh_parameters *list = NULL;
@@ -402,7 +402,7 @@ Test(data_parallel, refuses_misuse, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(2, misuse, NULL));
 }
 
-/* What only one rank does wrong, all hear of. */
+/* A mistake of one rank is an error on all ranks. */
 static void wrong_on_one(tshi_rank *r, void *arg) {
     kit k;
     tsh_data_parallel *dp = NULL;
@@ -433,7 +433,7 @@ static void other_lists(tshi_rank *r, void *arg) {
     }
     tshi_check_status(r, tsh_data_parallel_create(k.tape, k.list, k.group, NULL, &k.dp), TSH_ERR_MISMATCH,
                       "of 5 parameters");
-    backward(r, &k, term(r, &k, 0, 1)); /* as if nothing had been */
+    backward(r, &k, term(r, &k, 0, 1)); /* as without a failure */
     check(r, &k, 0, r->size);
     tsh_tensor_release(more);
     free_kit(&k);

@@ -1,5 +1,5 @@
-/* A training step whose k-th request for memory fails, for every k until none is left to fail: it says so, nothing
- * leaks, and the next step gives what it always gives. */
+/* A training step whose k-th request for memory fails, for every k until the step succeeds: it returns an error,
+ * nothing leaks, and the next step has the usual result. */
 #include "support/language.h"
 #include "support/ranks.h"
 
@@ -127,7 +127,7 @@ static void check_words(const account *a, int64_t due, bool victim) {
               (long long)due, a->words);
 }
 
-/* The same bits as in a run where nothing failed. */
+/* The results have the bits of a run without failures. */
 static void check_values(const account *a, const account *good, int64_t due) {
     cr_assert_eq(memcmp(a->loss, good->loss, sizeof a->loss), 0, "request %lld: losses %.17g, %.17g", (long long)due,
                  a->loss[0], a->loss[1]);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Give p the gradient that the whole's values are: that of sum(p g). */
+/* Give p the gradient g, by backward from sum(p g). */
 static void set_gradient(tshi_rank *r, tsh_tape *tape, tsh_tensor *p, const double *whole) {
     tsh_tensor_config config = {.dtype = p->dtype, .ndim = p->shape.ndim};
     memcpy(config.shape, p->shape.global, sizeof config.shape);

@@ -1,7 +1,7 @@
-/* A training step that has been made before takes no memory: neither from malloc nor for tensors.
+/* A training step that has run before allocates nothing: neither by malloc nor for tensors.
  *
- * This program's own malloc and its relatives count and pass on to those of the C library; under a sanitizer, whose
- * they are, its hook counts. What oneDNN takes for itself inside a product, and gives back there, is not counted. */
+ * This program's own malloc and its relatives count, and call those of the C library; under a sanitizer its hook
+ * counts. Memory that oneDNN allocates and frees inside a product is not counted. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

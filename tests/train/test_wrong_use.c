@@ -1,5 +1,5 @@
-/* Wrong use of the tape, in a model that trains: the message says what is wrong, the other rank hears it too, and after
- * tsh_tape_reset both go on as if nothing had been. */
+/* Wrong use of the tape, in a model that trains: the message says what is wrong, the peer gets it too, and after
+ * tsh_tape_reset both continue as without the mistake. */
 #include "support/language.h"
 #include "support/ranks.h"
 
@@ -300,7 +300,7 @@ static void check_words(tshi_rank *r, const mistake *m, tsh_status status, tsh_s
     tshi_check(r, strstr(words, "rank 0: "), "%s: \"%s\"", m->name, words);
 }
 
-/* Rank 0 makes the mistake, the others a step, in which they hear of it. Then all make one. */
+/* Rank 0 makes the mistake, its peers a step, in which they get the error. Then all ranks make a step. */
 static void make_one(tshi_rank *r, const mistake *m, kit *k, double loss, double norm) {
     double got_loss = 0, got_norm = 0;
     char words[TSHI_TEST_WORDS] = "";

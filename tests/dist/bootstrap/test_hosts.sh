@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test_hosts.sh BUILD: ranks of two hosts, which are network namespaces, meet, each started by a tshard-run of its own. What
-# MPI then does is tested elsewhere: here the backend is `local`, which ranks of several hosts cannot take. That they say
-# so, and name both, shows that they have met.
+# test_hosts.sh BUILD: the rendezvous of ranks on two hosts, which are network namespaces, with a tshard-run each. The tests of
+# mpi cover MPI's part: here the backend is `local`, which ranks of several hosts cannot take. Their error, which names both
+# hosts, shows that the rendezvous has succeeded.
 set -uo pipefail
 # shellcheck source=tests/support/hosts.sh
 . "$(dirname "$0")/../../support/hosts.sh"
@@ -44,13 +44,13 @@ finish() {
     done
 }
 
-# says SIDE WORDS: the launcher there, or one of its ranks, has said so.
+# says SIDE TEXT: the launcher there, or one of its ranks, has printed the text.
 says() { grep -qF -- "$2" "$folder/$1.err" || fail "$what: host-$1 does not say '$2'"; }
-# The last line is about the first failure here: which rank, where, how.
+# last SIDE RANK END: the last line names the first failure: the rank, the host, how it ended.
 last() { tail -n 1 "$folder/$1.err" | grep -qE "^tshard-run: rank $2 \(pid [0-9]+ on host-$1\) $3" || fail "$what: the last line of host-$1"; }
 
-# meets NAME ADDRESS [TSHARD_INIT]: four ranks of the two hosts meet.
-meets() {
+# rendezvous NAME ADDRESS [TSHARD_INIT]: four ranks of the two hosts find each other.
+rendezvous() {
     what=$1
     [ -n "${3:-}" ] && export TSHARD_INIT=$3
     launch a 0 "$join" --master-addr "$2"
@@ -63,20 +63,20 @@ meets() {
         last $side '[0-3]' 'exited with code '
     done
     [ "${codes[0]}" != 0 ] && [ "${codes[1]}" != 0 ] || fail "$what: exit codes ${codes[*]}"
-    echo "$what: met"
+    echo "$what: found each other"
 }
 
-meets "env" "$net.1"
-meets "tcp, IPv4" "$net.1" "tcp://$net.1:29511"
-meets "multicast, IPv4" "$net.1" "tcp://239.255.17.9:29512"
+rendezvous "env" "$net.1"
+rendezvous "tcp, IPv4" "$net.1" "tcp://$net.1:29511"
+rendezvous "multicast, IPv4" "$net.1" "tcp://239.255.17.9:29512"
 if [ "$have_ipv6" = 1 ]; then
-    meets "tcp, IPv6" "$net6::1" "tcp://[$net6::1]:29513"
-    meets "multicast, IPv6" "$net6::1" "tcp://[ff15::7473]:29514"
+    rendezvous "tcp, IPv6" "$net6::1" "tcp://[$net6::1]:29513"
+    rendezvous "multicast, IPv6" "$net6::1" "tcp://[ff15::7473]:29514"
 else
     echo "left out: IPv6 is not to be had here"
 fi
 
-# A host is cut off while ranks wait for the last one: each side says what it knows, in time.
+# A host is cut off while ranks wait for the last one: each side reports what it knows, in time.
 export TSHARD_TIMEOUT=5
 what="cut off"
 export TSHARD_WARN=0.2
@@ -97,14 +97,14 @@ says b "found no rank 0 at $net.1:29500"
 last b '[23]' 'exited with code '
 echo "$what: both said so"
 
-# It stays away: the master is not to be reached.
+# The host stays cut off: the master cannot be reached.
 what="no way"
 launch b 1 "$join" --master-addr "$net.1"
 finish $!
 says b "found no rank 0 at $net.1:29500 ($net.1:29500: "
-echo "$what: told"
+echo "$what: reported"
 
-# And by a multicast address.
+# The host stays cut off, with a multicast address.
 what="no way by multicast"
 export TSHARD_INIT=tcp://239.255.17.9:29515
 launch a 0 "$join" --master-addr "$net.1"
@@ -116,7 +116,7 @@ unset TSHARD_INIT
 hosts_joined
 echo "$what: both said so"
 
-# A rank fails on one host before it has met the others: its launcher starts its own again, and they find those who wait.
+# A rank fails on one host before the rendezvous: its launcher restarts the ranks of that host, and they find those that wait.
 export TSHARD_TIMEOUT=20
 what="restart"
 launch a 0 "$join" --master-addr "$net.1"
@@ -128,5 +128,5 @@ says b "on host-b) exited with code 7"
 says b "starting all ranks again, 1 of 1 times"
 says a "(host-a: ranks 0, 1; host-b: ranks 2, 3)"
 last a '[01]' 'exited with code '
-echo "$what: met after it"
+echo "$what: found each other after it"
 exit $code

@@ -49,7 +49,7 @@ Test(wire, hmac, .timeout = 120) {
     cr_assert_str_eq(hex(out), "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
 }
 
-Test(wire, secrets_are_compared_whole, .timeout = 120) {
+Test(wire, every_byte_of_a_secret_is_compared, .timeout = 120) {
     unsigned char a[32] = {0}, b[32] = {0};
     cr_assert(tshi_equal_secret(a, b, sizeof a));
     for (size_t i = 0; i < sizeof a; i++) {

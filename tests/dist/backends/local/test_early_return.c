@@ -70,17 +70,17 @@ static void mixed(tshi_rank *r, void *arg) {
         if ((call + r->rank) % 37 == 0) tshi_nap(0.002);
         data_of(x)[39] = (float)(r->rank == root ? call : -1);
         tshi_check_ok(r, tsh_broadcast(group, x, root));
-        tshi_check(r, data_of(x)[39] == (float)call, "broadcast %d gave %g", call, data_of(x)[39]);
+        tshi_check(r, data_of(x)[39] == (float)call, "broadcast %d returned %g", call, data_of(x)[39]);
         data_of(x)[39] = (float)(call + r->rank);
         tshi_check_ok(r, tsh_reduce_to_root(group, x, TSH_MAX, root));
         float wanted = (float)(call + (r->rank == root ? r->size - 1 : r->rank));
-        tshi_check(r, data_of(x)[39] == wanted, "reduce %d gave %g", call, data_of(x)[39]);
+        tshi_check(r, data_of(x)[39] == wanted, "reduce %d returned %g", call, data_of(x)[39]);
         if (call % 5 == 0) {
             tsh_work *work = NULL;
             data_of(y)[0] = 1;
             tshi_check_ok(r, tsh_all_reduce_async(group, y, TSH_SUM, &work));
             tshi_check_ok(r, tsh_work_wait(work));
-            tshi_check(r, data_of(y)[0] == (float)r->size, "all_reduce %d gave %g", call, data_of(y)[0]);
+            tshi_check(r, data_of(y)[0] == (float)r->size, "all_reduce %d returned %g", call, data_of(y)[0]);
             tsh_work_release(work);
         }
     }

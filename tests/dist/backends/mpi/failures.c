@@ -123,7 +123,8 @@ void scenario_recover(tshi_rank *r) {
                 status = round % 3 == 2 && last > 1 ? tsh_all_reduce(others, x, TSH_SUM) : tsh_barrier(group);
             tshi_check(r, status == TSH_ERR_PEER && strstr(tsh_error_message(), "out of luck"), "round %d: %s", round,
                        tsh_error_message());
-            tshi_check(r, tshi_clock() - since < TSHI_SOON, "round %d: told after %.1f s", round, tshi_clock() - since);
+            tshi_check(r, tshi_clock() - since < TSHI_SOON, "round %d: an error after %.1f s", round,
+                       tshi_clock() - since);
         }
         tshi_check_ok(r, tsh_world_recover(r->world));
         tsh_work_release(work);
@@ -169,7 +170,7 @@ void scenario_leave(tshi_rank *r) {
     }
     double since = tshi_clock();
     tshi_check_status(r, tsh_all_reduce(group, x, TSH_SUM), TSH_ERR_PEER, "has left");
-    tshi_check(r, tshi_clock() - since < TSHI_SOON, "told after %.1f s", tshi_clock() - since);
+    tshi_check(r, tshi_clock() - since < TSHI_SOON, "an error after %.1f s", tshi_clock() - since);
     tshi_check_status(r, tsh_recv(group, x, r->size - 1, NULL), TSH_ERR_PEER, "has left");
     tsh_tensor_release(x);
 }
@@ -182,7 +183,7 @@ void scenario_stopped(tshi_rank *r) {
     tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 1000);
     double since = tshi_clock();
     while (status == TSH_OK) status = tsh_all_reduce(group, x, TSH_SUM);
-    tshi_check(r, tshi_clock() - since < TSHI_SOON, "told after %.1f s", tshi_clock() - since);
+    tshi_check(r, tshi_clock() - since < TSHI_SOON, "an error after %.1f s", tshi_clock() - since);
     tshi_check(r, strstr(tsh_error_message(), "did not come within 1 s"), "%s", tsh_error_message());
     if (r->rank == 0) {
         printf("told: %s\n", tsh_error_message());

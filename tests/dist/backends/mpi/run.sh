@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# run.sh MPIEXEC RANKS PROGRAM SCENARIO: a scenario as ranks of MPI. Fails when a rank does, when it takes too long, or
-# when it leaves a process behind.
+# run.sh MPIEXEC RANKS PROGRAM SCENARIO: runs a scenario as ranks of MPI. Fails when a rank fails, when the scenario takes
+# too long, or when it leaves a process behind.
 set -uo pipefail
 launcher=$1 ranks=$2 program=$(realpath "$3") scenario=$4
-limit=800 # a guard: ranks that look at each other by turns get little done beside what takes whole time slices
+limit=800 # a guard: polling ranks are slow beside programs that use whole time slices
 [ -x "$program" ] || { echo "there is no $program"; exit 1; }
 
 case $("$launcher" --version 2>&1) in
@@ -19,7 +19,7 @@ export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # MPI itself l
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-# A name of its own, to find what is left behind.
+# The program gets a name of its own, by which processes that are left behind are found.
 copy=$folder/ranks-$$-$scenario
 export TEST_FOLDER=$folder
 ln -s "$program" "$copy"
@@ -41,7 +41,7 @@ left_behind() {
 code=0
 case $scenario in
     late | stopped)
-        # Ranks that have given up on others do not wait for them in MPI_Finalize, and the launcher minds.
+        # Ranks whose deadline has passed do not wait in MPI_Finalize, which the launcher reports as a failure.
         TEST_DEADLINE=1 launch "$copy" "$scenario" > "$folder/out" 2>&1
         [ $? = 124 ] && code=1
         grep -q '^rank .* of .*: ' "$folder/out" && code=1
@@ -66,24 +66,24 @@ case $scenario in
     ring)
         TSHARD_SIGUSR1=1 launch "$copy" ring > "$folder/out" 2>&1 || code=1
         cat "$folder/out"
-        # MPICH has a handler of its own, which is left alone.
+        # MPICH has a handler of its own, which tshard keeps.
         for ((i = 0; i < ranks - 1 && ${#recovery} > 0; i++)); do
             grep -q "rank $i's last calls, newest first: .*all_reduce float64 \[77\]" "$folder/out" || code=1
         done
         ;;
     lost)
-        # A rank that has died is only heard of where members can look at each other's processes; one that ends inside
+        # Peers notice a dead rank only where members can look at each other's processes, and one that ends inside
         # MPI's own call only where that does not block: never between two ranks.
         moments="before after"
         [ "$ranks" = 2 ] && moments="before inside after"
         [ "${TSHARD_CHECK:-0}" = 1 ] && moments="inside"
         plain=$flags
-        # MPICH's launcher does not survive a rank's death that it is told to ignore.
+        # MPICH's launcher ends when a rank dies, even with the option to ignore that.
         signals="KILL STOP"
         [ "$recovery" ] || signals=STOP
         for SEED in 1 2; do for WHEN in $moments; do for SIGNAL in $signals; do
             export SIGNAL WHEN SEED
-            # Of one that is stopped the launcher has no word, and would wait for it.
+            # The launcher does not notice a stopped rank, and would wait for it.
             flags=$plain
             [ "$SIGNAL" = KILL ] && flags+=" $recovery"
             TEST_DEADLINE=0.6 launch "$copy" lost > "$folder/out" 2>&1
@@ -91,12 +91,11 @@ case $scenario in
             echo "signal $SIGNAL, $WHEN, seed $SEED"
             cat "$folder/out"
             grep -q '^rank .* of .*: ' "$folder/out" && code=1
-            [ "$(grep -c '^told: ' "$folder/out")" -ge $((ranks - 1)) ] || { echo "not all were told"; code=1; }
+            [ "$(grep -c '^told: ' "$folder/out")" -ge $((ranks - 1)) ] || { echo "not every peer got an error"; code=1; }
             left_behind && code=1
         done; done; done
         ;;
     blame)
-       
         for SEED in ${SEEDS:-1 2 3 4}; do
             export SEED
             TEST_DEADLINE=0.6 launch "$copy" blame > "$folder/out" 2>&1
@@ -104,7 +103,7 @@ case $scenario in
             echo "seed $SEED"
             cat "$folder/out"
             grep -q '^rank .* of .*: ' "$folder/out" && code=1
-            [ "$(grep -c '^told: ' "$folder/out")" -ge $((ranks - 1)) ] || { echo "not all were told"; code=1; }
+            [ "$(grep -c '^told: ' "$folder/out")" -ge $((ranks - 1)) ] || { echo "not every peer got an error"; code=1; }
             left_behind && code=1
         done
         ;;
@@ -118,7 +117,7 @@ case $scenario in
     losses)
         TSHARD_INIT=env:// "$program" losses > "$folder/one" || code=1
         launch "$copy" losses > "$folder/many" || code=1
-        # UCX has things to say at the end.
+        # UCX prints messages at the end.
         sed -i '/^loss/!d' "$folder/one" "$folder/many"
         paste "$folder/one" "$folder/many" | tee "$folder/both"
         awk 'function far(a, b) { return a - b > 1e-5 || b - a > 1e-5 }

@@ -144,7 +144,7 @@ static void err(tshi_rank *r, int seed, moment when) {
         for (int i = 0; i < 3 && status == TSH_OK; i++) status = make(r, &p);
         tshi_check(r, status == TSH_ERR_PEER && strstr(tsh_error_message(), words), "seed %d, moment %d: %d: %s", seed,
                    (int)when, (int)status, tsh_error_message());
-        tshi_check(r, tshi_clock() - since < TSHI_SOON, "seed %d: told after %.1f s", seed, tshi_clock() - since);
+        tshi_check(r, tshi_clock() - since < TSHI_SOON, "seed %d: an error after %.1f s", seed, tshi_clock() - since);
         tshi_check_ok(r, tsh_world_recover(r->world));
     }
     tshi_try_all_reduce(r, tsh_world_group(r->world), TSH_FLOAT32, TSH_SUM, 100);
@@ -207,7 +207,7 @@ void scenario_lost(tshi_rank *r) {
     if (r->rank == lost) _exit(0); /* stopped until the launcher ended it, long after its peers had left */
     const char *words = tsh_error_message();
     tshi_check(r, strstr(words, rank) && strstr(words, number == SIGKILL ? "died" : "within"), "%s", words);
-    tshi_check(r, tshi_clock() - since < r->world->timeout + TSHI_SOON, "told after %.1f s", tshi_clock() - since);
+    tshi_check(r, tshi_clock() - since < r->world->timeout + TSHI_SOON, "an error after %.1f s", tshi_clock() - since);
     printf("told: %s\n", words);
     fflush(stdout);
     tsh_tensor_release(both);

@@ -11,7 +11,7 @@ export TSHARD_TOKEN=wireup TSHARD_HEAP=512M TSHARD_TIMEOUT=60 OPENBLAS_NUM_THREA
 code=0
 fail() { code=1; echo "FAILED: $1"; }
 
-# One machine, where the ranks would do without MPI but are told to take it. Needs no right to anything.
+# One machine, where the ranks would work without MPI but TSHARD_BACKEND asks for it. Needs no privileges.
 if [ "$part" = one ]; then
     folder=$(mktemp -d)
     trap 'rm -rf "$folder"' EXIT
@@ -20,7 +20,7 @@ if [ "$part" = one ]; then
         read -r ranks scenario <<< "$run"
         timeout -k 5 200 "$bin/tshard-run" -n "$ranks" --bind none "$program" "$scenario" < /dev/null || fail "$run: $?"
     done
-    # What a job that was killed as a whole has left goes with the next.
+    # The next job removes what a job that was killed as a whole has left.
     stale=/dev/shm/tshard-pmix-stale$$
     mkdir "$stale" && touch "$stale/segment" && touch -d "1 hour ago" "$stale"
     timeout -k 5 200 "$bin/tshard-run" -n 2 --bind none "$program" place < /dev/null || fail "after a stale folder: $?"
@@ -36,13 +36,13 @@ fi
 
 hosts_up ipv4
 
-# there SIDE COMMAND...: on that host, where nothing may be left.
+# there SIDE COMMAND...: runs it on that host, where nothing may be left.
 there() {
     on "$1" sh -c '"$@"; code=$?; sleep 0.2; { find /dev/shm -mindepth 1; find "$TMPDIR" -mindepth 2; } | sed "s/^/LEFT: /"
         exit $code' sh "${@:2}"
 }
 
-# Both sides of a job in the background: `first` and `second` are theirs to wait for.
+# start COMMAND...: both sides of a job in the background, with their process ids in `first` and `second`.
 start() {
     for side in a b; do
         local node=0
@@ -53,7 +53,7 @@ start() {
     done
 }
 
-# What they ended with into `codes`; nothing is left of them.
+# finish: waits for both sides; their exit codes go into `codes`, and nothing may be left of them.
 finish() {
     codes=()
     for pid in $first $second; do wait "$pid"; codes+=($?); done
@@ -67,7 +67,7 @@ finish() {
 }
 
 show() { for side in a b; do sed "s/^/    $side: /" "$folder/out.$side"; done; }
-# runs WHAT COMMAND...: all is well.
+# runs WHAT COMMAND...: both sides succeed.
 runs() {
     what=$1
     shift
@@ -78,7 +78,7 @@ runs() {
 # says SIDE WORDS
 says() { grep -qF -- "$2" "$folder/out.$1" || { fail "$what: host-$1 does not say '$2'"; show; }; }
 
-# As torchrun and srun start ranks: their variables alone, nobody beside the ranks.
+# The ranks have the variables of torchrun or srun, and there is no launcher.
 by_torchrun() {
     local side=$1 node=$2
     there "$side" env WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR="$net.1" MASTER_PORT=29521 NODE="$node" \
@@ -141,7 +141,7 @@ case $part in
         # A host that is cut off meanwhile.
         what="cut off"
         TEST_INIT="3 19 0" start "$program" place
-        # The helpers have met by the time that rank 3 stops.
+        # The helpers have found each other by the time that rank 3 stops.
         for ((i = 0; i < 150; i++)); do
             processes_on b | xargs -r ps -o stat=,comm= -p | grep -q '^T.* ranks$' && break
             sleep 0.05
@@ -151,8 +151,8 @@ case $part in
         says a "host-b (ranks 2, 3) did not come within"
         says b "rank 3 on host-b is stopped"
         hosts_joined
-        # A helper that is killed, long after: MPI ends the ranks there, perhaps inside a call, which only those notice
-        # who watch.
+        # A helper that is killed much later: MPI ends the ranks there, perhaps inside a call, which only a watching rank
+        # (TSHARD_CHECK) notices.
         what="no helper"
         TSHARD_CHECK=1 start "$program" linger
         for ((i = 0; i < 200; i++)); do
