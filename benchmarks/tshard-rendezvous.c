@@ -1,8 +1,9 @@
 /* tshard-rendezvous [--most N] [METHOD...]: how long the rendezvous takes, and how that grows with the number of ranks.
  *
- * Forks 2, 4, ... N ranks (512 by default) on this machine, each with a heap of 1 MiB; they join a world, pass one barrier
- * and leave. Prints a row for each method (env, tcp, file, multicast) and number of ranks: seconds until the slowest rank
- * has its world, seconds until it has passed the barrier, and the former divided by the number of ranks. */
+ * Forks 2, 4, ... N ranks (512 by default) on this machine, each with a heap of 1 MiB; they join a world, pass one
+ * barrier and leave. Prints a row for each method (env, tcp, file, multicast) and number of ranks: seconds until the
+ * slowest rank has its world, seconds until it has passed the barrier, and the former divided by the number of
+ * ranks. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -1,7 +1,7 @@
 # NCCL's header, which is all that compiling wants: the library is opened when a program asks for it.
 #   NCCL_FOUND, NCCL_VERSION, NCCL_INCLUDE_DIR, NCCL_LIBRARY (may be empty)
-# Looked for under NCCL_ROOT (variable or environment), beside the CUDA toolkit, in the system's paths, and where pip puts
-# the packages nvidia-nccl-cu12 and nvidia-nccl-cu13 (nvidia/nccl, nvidia/cu13).
+# Looked for under NCCL_ROOT (variable or environment), beside the CUDA toolkit, in the system's paths, and where pip
+# puts the packages nvidia-nccl-cu12 and nvidia-nccl-cu13 (nvidia/nccl, nvidia/cu13).
 
 set(nccl_hints ${NCCL_ROOT} $ENV{NCCL_ROOT} ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_TARGET_DIR})
 set(nccl_wheels "")

@@ -1,5 +1,5 @@
-# CUDA and NCCL. The runtime is linked statically and harmless without a driver; cuBLASLt and NCCL are opened when a CUDA
-# device is asked for, so that the library loads fast and on machines that have neither.
+# CUDA and NCCL. The runtime is linked statically and harmless without a driver; cuBLASLt and NCCL are opened when a
+# CUDA device is asked for, so that the library loads fast and on machines that have neither.
 #   TSHARD_HAVE_CUDA, TSHARD_HAVE_NCCL   what is built
 
 set(TSHARD_HAVE_CUDA OFF)
@@ -86,7 +86,8 @@ function(tshard_library_folder file name library)
     endif()
 endfunction()
 
-# Makes the object library of the CUDA device and the nccl backend; `stubs`: the files that stand in for what is not built.
+# Makes the object library of the CUDA device and the nccl backend; `stubs`: the files that stand in for what is not
+# built.
 function(tshard_add_cuda stubs)
     if(NOT TSHARD_HAVE_CUDA)
         set(${stubs} src/device/stub/cuda.c PARENT_SCOPE)

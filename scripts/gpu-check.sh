@@ -2,7 +2,8 @@
 # Everything that needs a GPU, in one go: build, suites, golden vectors, compute-sanitizer, benchmarks; one report.
 #   scripts/gpu-check.sh [--packages FOLDER] [--build FOLDER] [--seconds N] [SECTION...]
 # FOLDER of --packages holds .deb files (libcriterion-dev, libopenblas-dev, ... and what they need): they are unpacked
-# into a folder of their own (below TMPDIR), and nothing is fetched from a network. Without it what is installed is taken. Sections, in order:
+# into a folder of their own (below TMPDIR), and nothing is fetched from a network. Without it what is installed is
+# taken. Sections, in order:
 #   machine build vectors suites sanitizer kernels layers torch
 # The report is BUILD/report.md: what ran, what it printed, how it ended. The last line counts; the exit code is 1 when
 # anything failed. A section that cannot run here is skipped in words.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What the GPU's kernels take: registers of a thread, stack, spilled bytes and shared memory of a block, a line for each
-# kernel, dtype and architecture. `scripts/gpu-registers.sh [ARCHITECTURE...]`, 80 90 100 by default; needs nvcc, no GPU.
-# Fails where a kernel spills that is not named in `cold`, or does not compile. Exits with 77 without nvcc.
+# kernel, dtype and architecture. `scripts/gpu-registers.sh [ARCHITECTURE...]`, 80 90 100 by default; needs nvcc, no
+# GPU. Fails where a kernel spills that is not named in `cold`, or does not compile. Exits with 77 without nvcc.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Finds what is missing to build and test tshard on Debian or Ubuntu, and installs it. Sourced by quickstart.sh and
-# test.sh; alone: scripts/setup.sh [build|test|all]. Says what it will install and why. Touches no network when nothing is
-# missing, and changes nothing when it is not root: then it prints the command to run.
+# test.sh; alone: scripts/setup.sh [build|test|all]. Says what it will install and why. Touches no network when nothing
+# is missing, and changes nothing when it is not root: then it prints the command to run.
 
 # have_KIND NAME: is it here, wherever it came from?
 have_command() { command -v "$1" > /dev/null 2>&1; }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The tests. `scripts/test.sh` runs those that say whether tshard works here, in minutes; `--all` runs every stage, and in
-# each the suites that have the label `extended` too (tests/CMakeLists.txt); NAME... runs these stages; `--list` names them.
-# Quiet where it passes: a line a stage, with its seconds. The output of each stage is in build-logs/NAME.log.
-# The last line counts: each ctest once a build, and each stage that is no ctest run as one.
+# The tests. `scripts/test.sh` runs those that say whether tshard works here, in minutes; `--all` runs every stage, and
+# in each the suites that have the label `extended` too (tests/CMakeLists.txt); NAME... runs these stages; `--list`
+# names them. Quiet where it passes: a line a stage, with its seconds. The output of each stage is in
+# build-logs/NAME.log. The last line counts: each ctest once a build, and each stage that is no ctest run as one.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=scripts/setup.sh
@@ -27,8 +27,8 @@ build() {
     cmake -S . -B "$folder" -G Ninja -DTSHARD_WERROR=ON "$@" && cmake --build "$folder"
 }
 
-# suites FOLDER LABELS [LEFT_OUT]: those with one of the labels, `a|b`, and none of those that are left out. What has the
-# label `extended` is left out but with --all.
+# suites FOLDER LABELS [LEFT_OUT]: those with one of the labels, `a|b`, and none of those that are left out. What has
+# the label `extended` is left out but with --all.
 suites() {
     local folder=$1 left_out=${3:-}
     [ $extended = yes ] || left_out+=${left_out:+|}extended
@@ -92,7 +92,8 @@ stage_valgrind() {
 
 stage_install() { suites build-gcc install; }
 
-# The mpi backend on the other MPI: Debian has both side by side, and the build takes Open MPI where nothing else is said.
+# The mpi backend on the other MPI: Debian has both side by side, and the build takes Open MPI where nothing else is
+# said.
 stage_mpich() {
     have_command mpicc.mpich || { echo "there is no MPICH (mpicc.mpich)"; return 77; }
     cmake -S . -B build-mpich -G Ninja -DTSHARD_WERROR=ON -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=OFF -DTSHARD_MPI=ON \

@@ -58,8 +58,8 @@ void tshi_gradient_release_value(tshi_gradient *gradient);
 
 /* --- sinks -------------------------------------------------------------------------------------------------------- */
 
-/* A tape has one sink at most. Leaves that are REPLICATED along the sink's axis and used with data that differs along it
- * may have a slot in the sink each; their gradients and those of their LOCAL copies go to memory of the sink, which
+/* A tape has one sink at most. Leaves that are REPLICATED along the sink's axis and used with data that differs along
+ * it may have a slot in the sink each; their gradients and those of their LOCAL copies go to memory of the sink, which
  * sums them over the axis while backward goes on, or later. */
 typedef struct tshi_gradient_sink_ops {
     /* Called before the first call of a backward from `loss`. The gradients that this backward may add to are those of

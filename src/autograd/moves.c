@@ -114,8 +114,8 @@ static tsh_status reduce_scatter(tsh_group *group, const tsh_tensor *in, tsh_ten
     return status;
 }
 
-/* Writes to the group's scratch the elements that this rank sends to each rank (its rows of in_dim, the other's slice of
- * out_dim) and receives from it. */
+/* Writes to the group's scratch the elements that this rank sends to each rank (its rows of in_dim, the other's slice
+ * of out_dim) and receives from it. */
 static void exchange_counts(tsh_group *group, const tsh_tensor *in, const tsh_tensor *out, int in_dim, int out_dim) {
     int64_t per_column = tshi_outer(in, out_dim) * tshi_inner(in, out_dim);
     int64_t per_row = tshi_outer(out, in_dim) * tshi_inner(out, in_dim);

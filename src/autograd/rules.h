@@ -19,8 +19,8 @@ typedef struct tshi_output {
 
 /* Chooses the rows of all axes together. Tensors that are split stay split: where inputs are SHARD along an axis, rows
  * that take one of them as it is come first, then rows that split the work otherwise, and last rows that gather all of
- * them, which would repeat the same arithmetic on every rank. Among those the row wins whose transitions send the fewest
- * bytes, forward and backward, a sum that is left open counting as its all-reduce; the first on ties.
+ * them, which would repeat the same arithmetic on every rank. Among those the row wins whose transitions send the
+ * fewest bytes, forward and backward, a sum that is left open counting as its all-reduce; the first on ties.
  * TSH_ERR_LAYOUT, naming all layouts, where an axis has no row. */
 tsh_status tshi_rules_choose(const tshi_node *call, const tshi_output *out, tshi_rule_rows *rows);
 /* The layouts that the rows want of input i. */

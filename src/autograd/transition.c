@@ -101,8 +101,8 @@ static tsh_status shape_after(const tsh_tensor *x, int axis, tsh_layout *to, tsh
     return status;
 }
 
-/* A tensor made from x earlier in this step; one that leads to a gradient only where this call is recorded, and one that
- * does not only where it is not. */
+/* A tensor made from x earlier in this step; one that leads to a gradient only where this call is recorded, and one
+ * that does not only where it is not. */
 static tsh_tensor *made_before(const tsh_tape *tape, const tsh_tensor *x, int axis, tsh_layout to) {
     bool recorded = tape->recording && tshi_requires_grad(x);
     if (!x->gradient || x->gradient->generation != tape->generation) return NULL;

@@ -8,9 +8,9 @@
 typedef struct tshi_memory_ops {
     /* At least `size` bytes aligned to 64 (a unique pointer for 0), or NULL with the message set. */
     void *(*alloc)(tsh_device *device, size_t size);
-    /* As alloc, from the part of memory that the devices of all ranks have in common, `offset` bytes into it: ranks that
-     * ask for equal sizes in the same order get equal offsets. NULL, without a message, where there is no room. The slot
-     * is NULL where a device never has such memory. */
+    /* As alloc, from the part of memory that the devices of all ranks have in common, `offset` bytes into it: ranks
+     * that ask for equal sizes in the same order get equal offsets. NULL, without a message, where there is no room.
+     * The slot is NULL where a device never has such memory. */
     void *(*alloc_symmetric)(tsh_device *device, size_t size, size_t *offset);
     /* Takes back a pointer of either; NULL is fine. */
     void (*release)(tsh_device *device, void *pointer);
@@ -41,8 +41,8 @@ typedef struct tshi_sharing_ops {
     /* *out is what another device has shared, for this device's copies and reductions. The first call maps the piece,
      * which stays mapped. */
     tsh_status (*map)(tsh_device *device, const tshi_share *share, void **out);
-    /* Unmap all pieces. The devices that own them are destroyed afterwards, unless they have been told to keep what they
-     * have shared. */
+    /* Unmap all pieces. The devices that own them are destroyed afterwards, unless they have been told to keep what
+     * they have shared. */
     void (*unmap)(tsh_device *device);
     /* From now on, destroying this device leaves the memory that it has shared to the end of the process. */
     void (*keep)(tsh_device *device);

@@ -1,8 +1,8 @@
 /* The kernels: a function type for each, which every device implements, and the tables that they are found in.
  *
- * A kernel takes plain pointers to elements of `dtype` in the device's memory and trusts its arguments: shape rules have
- * checked them. It cannot fail unless it returns something; sizes of zero are legal. Kernels run in the order of their
- * calls; a device with streams does not make the host wait, and reports failures through tshi_device_ops.check.
+ * A kernel takes plain pointers to elements of `dtype` in the device's memory and trusts its arguments: shape rules
+ * have checked them. It cannot fail unless it returns something; sizes of zero are legal. Kernels run in the order of
+ * their calls; a device with streams does not make the host wait, and reports failures through tshi_device_ops.check.
  * Float dtypes are those that the device computes with. Statistics (maxima, sums, losses) are of tshi_dtype_sum(dtype).
  * Buffers may alias only where a kernel's comment says so. `beta` is 0 (the output is not read) or 1 (it is added to).
  * (outer, n, inner) is a row-major tensor seen around one dim of size n. */
@@ -151,7 +151,8 @@ typedef struct tshi_softmax_ops {
 /* --- cross entropy of a vocabulary slice -------------------------------------------------------------------------- */
 
 /* `rows` rows of `n` local classes, the first of which is global class `start` of `classes`. weight: [n] of this slice,
- * or NULL for ones; weight_sum: W, the sum of all classes' weights, one element in device memory, or NULL for `classes`.
+ * or NULL for ones; weight_sum: W, the sum of all classes' weights, one element in device memory, or NULL for
+ * `classes`.
  */
 typedef struct tshi_classes {
     int64_t rows, n, start, classes;
@@ -311,8 +312,9 @@ typedef enum tshi_reduction {
 
 /* out[i] = in[0][i] op in[1][i] op ... op in[count - 1][i], in that order, for every dtype (bfloat16 and float16
  * accumulate in float32 and round once; complex takes SUM, AVG and PROD; integers wrap; MIN and MAX keep NaNs). AVG is
- * the sum divided by `count` once, not for integers; BAND, BOR and BXOR are for integers alone. The result is written to
- * each of the buffers out[0..outs). Any out may be the same buffer as any in, but none may overlap another in part. */
+ * the sum divided by `count` once, not for integers; BAND, BOR and BXOR are for integers alone. The result is written
+ * to each of the buffers out[0..outs). Any out may be the same buffer as any in, but none may overlap another in
+ * part. */
 typedef void tshi_reduce_fn(tsh_device *device, tsh_dtype dtype, tshi_reduction op, int64_t n, int count,
                             const void *const *in, int outs, void *const *out);
 

@@ -9,8 +9,8 @@
 /* --- what layers call, with the layouts that they want ------------------------------------------------------------ */
 
 /* y = f(x W^T + b) in one pass where the device can; f TSHI_IDENTITY: none. Inputs x, weight and, if there are three,
- * bias. Layouts are those of tsh_affine but for the entries that take a PARTIAL x or weight, and with a function but for
- * the row entry: f of a sum over ranks is not the sum of f. */
+ * bias. Layouts are those of tsh_affine but for the entries that take a PARTIAL x or weight, and with a function but
+ * for the row entry: f of a sum over ranks is not the sum of f. */
 tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want);
 /* tsh_lookup. */
 tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64_t padding, const tshi_want *want);

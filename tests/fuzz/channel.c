@@ -1,6 +1,6 @@
-/* The socket over which ranks of one machine come to share memory, from both ends: rank 0 and whatever connects to it; a
- * rank and whatever listens where rank 0 should be. Messages of any bytes and any number of descriptors. The exchange ends
- * in time, leaves nothing, takes no rank without the key, and takes no memory from a wrong message. */
+/* The socket over which ranks of one machine come to share memory, from both ends: rank 0 and whatever connects to it;
+ * a rank and whatever listens where rank 0 should be. Messages of any bytes and any number of descriptors. The exchange
+ * ends in time, leaves nothing, takes no rank without the key, and takes no memory from a wrong message. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -5,9 +5,9 @@
 #
 # Inside the library: src/ROOM sees its own headers, those of rooms below and their public headers, never the umbrella
 # tshard/tshard.h. Public headers see public headers of their own room and below. Examples see public headers alone.
-# Inside dist, bootstrap sees itself alone, core sees no bootstrap and no backend, a backend no other backend; the registry
-# names backends without their headers.
-# cblas.h belongs to src/device/cpu, getenv to src/base/settings.c. Tests, tools and benchmarks may look inside, so only the library is layered.
+# Inside dist, bootstrap sees itself alone, core sees no bootstrap and no backend, a backend no other backend; the
+# registry names backends without their headers. cblas.h belongs to src/device/cpu, getenv to src/base/settings.c.
+# Tests, tools and benchmarks may look inside, so only the library is layered.
 set -uo pipefail
 cd "$1" || exit 2
 

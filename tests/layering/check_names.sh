@@ -3,9 +3,9 @@
 # macros and enumerators of C and CUDA sources and headers, tests and tools included.
 # Prints a line for each declaration past the first and exits 1 when there is one.
 #
-# A function or variable may have one prototype (`tshi_x_fn tshi_y;` is one) and one definition, a type one typedef and one
-# body. Definitions in a folder named stub, or in tests/fuzz, replace others. One file may define a name several times (#if
-# and #else).
+# A function or variable may have one prototype (`tshi_x_fn tshi_y;` is one) and one definition, a type one typedef and
+# one body. Definitions in a folder named stub, or in tests/fuzz, replace others. One file may define a name several
+# times (#if and #else).
 set -uo pipefail
 cd "$1" || exit 2
 

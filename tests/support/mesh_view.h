@@ -12,8 +12,8 @@ typedef struct tshi_mesh_view {
     tsh_device *device;
 } tshi_mesh_view;
 
-/* A mesh of at most TSH_MAX_AXES axes of sizes[a] ranks, seen from the rank at index[a]. Aborts the test program when memory
- * runs out. */
+/* A mesh of at most TSH_MAX_AXES axes of sizes[a] ranks, seen from the rank at index[a]. Aborts the test program when
+ * memory runs out. */
 tshi_mesh_view tshi_mesh_view_make(int axes, const int *sizes, const int *index);
 void tshi_mesh_view_free(tshi_mesh_view *view);
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_support.sh BUILD: the table in docs/collectives.md, between two marks, is what `tshard-bench support` prints. A build may
-# lack columns of the page (no MPI) or have more (CUDA): the columns that both have are compared.
+# test_support.sh BUILD: the table in docs/collectives.md, between two marks, is what `tshard-bench support` prints. A
+# build may lack columns of the page (no MPI) or have more (CUDA): the columns that both have are compared.
 set -uo pipefail
 page=$(cd "$(dirname "$0")/../.." && pwd)/docs/collectives.md
 program=$1/bin/tshard-bench
@@ -11,8 +11,8 @@ marked() {
          inside
          /^<!-- tshard-bench support -->$/ { inside = 1 }' "$1"
 }
-# cells KNOWN FILE: the cells of FILE's table as lines "row column: cell", of the columns that KNOWN's table has too, then its
-# other lines
+# cells KNOWN FILE: the cells of FILE's table as lines "row column: cell", of the columns that KNOWN's table has too,
+# then its other lines
 cells() {
     awk -F' *[|] *' 'NR == FNR { if (/`self`/) for (i = 3; i < NF; i++) known[$i]; next }
                      /`self`/ { for (i = 3; i < NF; i++) name[i] = $i; next }

@@ -16,7 +16,8 @@ static inline void output_begin(void) {
     }
 }
 
-/* Prints "PROGRAM: " and the format with the one word that it takes, then the help; returns 2, the exit code of wrong use. */
+/* Prints "PROGRAM: " and the format with the one word that it takes, then the help; returns 2, the exit code of wrong
+ * use. */
 static inline int output_usage_error(const char *program, const char *help, const char *format, const char *word) {
     fprintf(stderr, "%s: ", program);
     fprintf(stderr, format, word);

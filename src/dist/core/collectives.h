@@ -132,8 +132,8 @@ char *tshi_post_describe(const tshi_post *post, const char *text, char *line, si
  * posts alone, so that every member comes to the same one. */
 tsh_status tshi_compare_posts(const tsh_group *group, const tshi_post *posts, size_t stride, size_t text_at);
 
-/* The verdict on the counts of an all_to_all, which lie `stride` bytes apart: of each member what it sends to each, then
- * what it expects of each. */
+/* The verdict on the counts of an all_to_all, which lie `stride` bytes apart: of each member what it sends to each,
+ * then what it expects of each. */
 tsh_status tshi_compare_counts(const tsh_group *group, const int64_t *counts, size_t stride);
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
-/* Collectives on a list of tensors, one for each rank: the calls on one tensor, through a tensor that holds the elements
- * of the list one after another, unless the tensors of the list lie like that already. */
+/* Collectives on a list of tensors, one for each rank: the calls on one tensor, through a tensor that holds the
+ * elements of the list one after another, unless the tensors of the list lie like that already. */
 #include "dist/core/collectives.h"
 
 typedef struct list {

@@ -46,7 +46,8 @@ tsh_status tshi_work_join(tsh_work *work);
 void tshi_message_cancel(tsh_work *work, const char *why);
 /* Ends a work: its status, and for a failure the message of tsh_error_message(). Backends call it once a work. */
 void tshi_work_end(tsh_work *work, tsh_status status);
-/* Advances every work of the world, without waiting. Backends call it while they wait and world->pending is not zero. */
+/* Advances every work of the world, without waiting. Backends call it while they wait and world->pending is not
+ * zero. */
 void tshi_world_progress(tsh_world *world);
 /* Waits until the group's queue is empty. failed: the status of the call that comes next; its message,
  * tsh_error_message(), is kept. */

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test_hosts.sh BUILD: the rendezvous of ranks on two hosts, which are network namespaces, with a tshard-run each. The tests of
-# mpi cover MPI's part: here the backend is `local`, which ranks of several hosts cannot take. Their error, which names both
-# hosts, shows that the rendezvous has succeeded.
+# test_hosts.sh BUILD: the rendezvous of ranks on two hosts, which are network namespaces, with a tshard-run each. The
+# tests of mpi cover MPI's part: here the backend is `local`, which ranks of several hosts cannot take. Their error,
+# which names both hosts, shows that the rendezvous has succeeded.
 set -uo pipefail
 # shellcheck source=tests/support/hosts.sh
 . "$(dirname "$0")/../../support/hosts.sh"
@@ -116,7 +116,8 @@ unset TSHARD_INIT
 hosts_joined
 echo "$what: both said so"
 
-# A rank fails on one host before the rendezvous: its launcher restarts the ranks of that host, and they find those that wait.
+# A rank fails on one host before the rendezvous: its launcher restarts the ranks of that host, and they find those that
+# wait.
 export TSHARD_TIMEOUT=20
 what="restart"
 launch a 0 "$join" --master-addr "$net.1"

@@ -1,7 +1,7 @@
 /* Collectives on memory that all ranks map. In each call a rank posts where its data is, waits until all have posted,
  * compares the posts, moves the data, and waits once more when peers read or write its heap. Nothing moves before the
- * comparison, and all ranks compare the same slots, so that they come to the same verdict. A rank that receives nothing,
- * and whose data fits its slot, returns once it has posted; it waits and compares in its next call. */
+ * comparison, and all ranks compare the same slots, so that they come to the same verdict. A rank that receives
+ * nothing, and whose data fits its slot, returns once it has posted; it waits and compares in its next call. */
 #include "dist/backends/local/local.h"
 #include "dist/registry.h"
 
@@ -73,10 +73,12 @@ static size_t post_reduce(const tsh_group *group, const tshi_call *call, tshi_sl
     return post_data(group, call, slot, call->count, 0);
 }
 
-/* From here on each rank writes its part into all ranks' `out`, instead of fetching the parts of its peers: it reads the
- * part once, and less has to fit the core's own cache. Below, what is fetched is in the reader's cache afterwards. */
+/* From here on each rank writes its part into all ranks' `out`, instead of fetching the parts of its peers: it reads
+ * the part once, and less has to fit the core's own cache. Below, what is fetched is in the reader's cache
+ * afterwards. */
 #define PUSH_BYTES 524288
-/* A tile is read from cache for all but the first of its copies, and each copy is large enough to go around the cache. */
+/* A tile is read from cache for all but the first of its copies, and each copy is large enough to go around the
+ * cache. */
 #define PUSH_TILE ((size_t)2 << 20)
 
 static inline bool pushes(const tshi_call *call) {

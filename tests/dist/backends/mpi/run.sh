@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run.sh MPIEXEC RANKS PROGRAM SCENARIO: runs a scenario as ranks of MPI. Fails when a rank fails, when the scenario takes
-# too long, or when it leaves a process behind.
+# run.sh MPIEXEC RANKS PROGRAM SCENARIO: runs a scenario as ranks of MPI. Fails when a rank fails, when the scenario
+# takes too long, or when it leaves a process behind.
 set -uo pipefail
 launcher=$1 ranks=$2 program=$(realpath "$3") scenario=$4
 limit=800 # a guard: polling ranks are slow beside programs that use whole time slices

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# wireup.sh BIN PROGRAM one|hosts|losses|failures: ranks over MPI that no launcher of MPI has started, on one machine or on
-# two hosts, which are network namespaces.
+# wireup.sh BIN PROGRAM one|hosts|losses|failures: ranks over MPI that no launcher of MPI has started, on one machine or
+# on two hosts, which are network namespaces.
 set -uo pipefail
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # MPI itself leaks
 bin=$1 program=$2 part=$3
@@ -151,8 +151,8 @@ case $part in
         says a "host-b (ranks 2, 3) did not come within"
         says b "rank 3 on host-b is stopped"
         hosts_joined
-        # A helper that is killed much later: MPI ends the ranks there, perhaps inside a call, which only a watching rank
-        # (TSHARD_CHECK) notices.
+        # A helper that is killed much later: MPI ends the ranks there, perhaps inside a call, which only a watching
+        # rank (TSHARD_CHECK) notices.
         what="no helper"
         TSHARD_CHECK=1 start "$program" linger
         for ((i = 0; i < 200; i++)); do

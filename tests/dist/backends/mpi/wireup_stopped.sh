@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# wireup_stopped.sh BIN PROGRAM: ranks over MPI that no launcher of MPI has started, with a tshard-pmix that is stopped, at
-# any time, or says nothing. One machine, and no right to anything.
+# wireup_stopped.sh BIN PROGRAM: ranks over MPI that no launcher of MPI has started, with a tshard-pmix that is stopped,
+# at any time, or says nothing. One machine, and no right to anything.
 set -uo pipefail
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # MPI itself leaks
 bin=$1 program=$2
