@@ -1,5 +1,5 @@
-/* Layouts from the inside: meshes, shapes, transitions and plans as metadata. Pure functions without memory or
- * communication: given the same arguments every rank gets the same answer. */
+/* Meshes, shapes, layouts, transitions and plans as metadata: pure functions without memory or communication, which
+ * return the same on every rank for the same arguments. */
 #ifndef TSHI_LAYOUT_H
 #define TSHI_LAYOUT_H
 
@@ -10,8 +10,8 @@
 
 #define TSHI_AXIS_NAME 16
 
-/* One axis: its name, its size, this rank's index along it, and the group of ranks along it, of which this room only
- * compares the pointer. */
+/* One axis of a mesh: its name, its size, this rank's index along it, and the group of ranks along it. This room only
+ * compares the group's pointer. */
 typedef struct tshi_axis {
     char name[TSHI_AXIS_NAME];
     int size;
@@ -22,33 +22,33 @@ typedef struct tshi_axis {
 struct tsh_mesh {
     int axes;
     tshi_axis axis[TSH_MAX_AXES];
-    struct tsh_device *device; /* other rooms use these two */
+    struct tsh_device *device; /* device and world are for the rooms above */
     struct tsh_world *world;
 };
 
-/* Shape of a local block of a global tensor under a layout for each axis. */
+/* The global shape of a tensor, and the shape of this rank's part of it under a layout for each axis. */
 typedef struct tshi_shape {
     int ndim;
     int64_t local[TSH_MAX_DIMS];
     int64_t global[TSH_MAX_DIMS];
 } tshi_shape;
 
-/* Its kind is one of the four; a dim is checked where a tensor is at hand. */
+/* True when the layout's kind is one of the four. The dim is checked where the tensor is known. */
 bool tshi_layout_exists(tsh_layout layout);
 bool tshi_layout_equal(tsh_layout a, tsh_layout b);
-/* "SHARD(0)" into text; returns text. */
+/* Write "SHARD(0)" into text; return text. */
 char *tshi_layout_name(tsh_layout layout, char *text, size_t size);
-/* "[8,16]" into text; returns text. */
+/* Write "[8,16]" into text; return text. */
 char *tshi_dims_name(int ndim, const int64_t *dims, char *text, size_t size);
-/* Axis of the mesh that `group` is, or -1. */
+/* The number of the mesh's axis whose group is `group`, or -1. */
 int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group);
 
-/* Local shape from the global one: each SHARD axis takes its balanced slice, earlier axes first. Negative dims are
- * resolved. TSH_ERR_SHAPE for a dim that is not there. */
+/* Set the local shape from the global one: each SHARD axis takes its balanced slice, earlier axes first. Negative dims
+ * in `layout` are replaced by the dims that they mean. TSH_ERR_SHAPE for a dim that the shape lacks. */
 tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
-/* Elements of the whole. */
+/* The number of elements of the whole tensor. */
 int64_t tshi_shape_numel(const tshi_shape *shape);
-/* Start of this rank's slice of dim d in the whole (0 when no axis shards it). */
+/* The index in the whole tensor at which this rank's slice of dim d starts (0 when no axis shards d). */
 int64_t tshi_shape_start(const tsh_mesh *mesh, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES], int d);
 
 /* --- transitions -------------------------------------------------------------------------------------------------- */
@@ -66,18 +66,17 @@ typedef enum tshi_move_kind {
     TSHI_MOVE_COUNT
 } tshi_move_kind;
 
-/* A row of the one table of layout changes (tshard/autograd.h). */
+/* A row of the table of transitions (tshard/autograd.h). */
 typedef struct tshi_transition {
     tsh_layout_kind from, to;
     tshi_move_kind forward, backward;
-    bool automatic; /* layout rules may insert it: it neither puts a sum off nor makes a claim */
+    bool automatic; /* layout rules may insert it: it neither postpones a sum nor makes a claim */
 } tshi_transition;
 
-/* The row of the table from one layout to another (not equal ones), or NULL. `automatic`: only rows that rules may
- * take. */
+/* The row of the table from one layout to a different one, or NULL. `automatic`: only rows that rules may take. */
 const tshi_transition *tshi_transition_find(tsh_layout from, tsh_layout to, bool automatic);
-/* Bytes that a rank sends per byte of the whole, times p / (p - 1), forward and, if wanted, backward. The same at any
- * p, so that a model takes the same rows at any p. */
+/* Bytes that a rank sends per byte of the whole tensor, times p / (p - 1), forward and, with `backward`, backward too.
+ * The cost does not depend on p, so that a model takes the same rows at any p. */
 double tshi_transition_cost(const tshi_transition *t, bool backward);
 
 /* --- plans -------------------------------------------------------------------------------------------------------- */
@@ -90,9 +89,9 @@ typedef struct tshi_change {
     bool backward;               /* the costs of the conjugate transitions count too */
 } tshi_change;
 
-#define TSHI_PLAN_STEPS (2 * TSH_MAX_AXES) /* each axis moves at most twice */
+#define TSHI_PLAN_STEPS (2 * TSH_MAX_AXES) /* each axis changes at most twice */
 
-/* Transitions along one axis each, in this order. */
+/* Transitions along one axis each, in the order of the steps. */
 typedef struct tshi_plan {
     int steps;
     struct {
@@ -102,11 +101,11 @@ typedef struct tshi_plan {
     double cost; /* sum of the steps' costs */
 } tshi_plan;
 
-/* The cheapest plan; false where there is none. */
+/* Makes the cheapest plan; false where there is none. */
 bool tshi_plan_make(const tshi_change *change, tshi_plan *plan);
-/* No two axes are in each other's way. */
+/* True when no axis that changes shards, before or after, a dim that another axis shards before or after. */
 bool tshi_plan_is_simple(const tshi_change *change);
-/* Each axis by itself, the first one first: a plan where they are not in each other's way. */
+/* Makes the plan that changes each axis by one transition, in the order of axes; valid for a simple change. */
 bool tshi_plan_apart(const tshi_change *change, tshi_plan *plan);
 
 #endif

@@ -1,7 +1,7 @@
-/* The one table of layout changes, with their costs. */
+/* The table of transitions, with their costs. */
 #include "layout/layout.h"
 
-/* Bytes sent by a rank, per byte of the whole, times p / (p - 1). */
+/* Bytes that a rank sends per byte of the whole tensor, times p / (p - 1). */
 static const double move_cost[TSHI_MOVE_COUNT] = {
     [TSHI_MOVE_NOTHING] = 0,  [TSHI_MOVE_ALL_REDUCE] = 2,     [TSHI_MOVE_ALL_GATHER] = 1,
     [TSHI_MOVE_SLICE] = 0,    [TSHI_MOVE_REDUCE_SCATTER] = 1, [TSHI_MOVE_ALL_TO_ALL] = 0.5,
