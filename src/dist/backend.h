@@ -126,8 +126,6 @@ typedef struct tshi_group_ops {
     tsh_status (*nap)(tsh_group *group, const tsh_work *work, double since);
     /* That wait is over, however it ended. NULL: nothing is to be done then. */
     void (*awake)(tsh_group *group);
-    /* See tshi_world_mark. */
-    void (*mark)(tsh_world *world, const void *data);
 } tshi_group_ops;
 
 #endif

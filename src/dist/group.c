@@ -1,4 +1,4 @@
-/* Groups: who is in them, and what they have done. */
+/* Groups: their ranks, how they are made, and what they have done. */
 #include "dist/registry.h"
 #include "dist/world.h"
 
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Every rank posts its list as text, so that a disagreement prints both. */
+/* Of a rank in a list of ranks, and the comma: ranks compare the lists as texts, so that a mismatch prints both. */
 #define DIGITS 11
 
 static int index_of(const int *ranks, int n, int rank) {
@@ -65,6 +65,30 @@ void tshi_group_free(tsh_group *group) {
 
 tsh_status tshi_group_agree(tsh_group *group, const char *text, tsh_status failed) {
     return group->control->ops->agree(group->control, text, failed);
+}
+
+void *tshi_group_gather(tsh_group *group, const char *what, const void *mine, size_t bytes, tsh_status *status) {
+    tsh_device *host = group->world->host;
+    tsh_group *control = group->control;
+    size_t total = (size_t)group->size * bytes;
+    char *all = host->ops->memory.alloc(host, total);
+    *status = tshi_group_agree(group, what, *status == TSH_OK && !all ? TSH_ERR_MEMORY : *status);
+    if (*status == TSH_OK) {
+        char *part = all + (size_t)group->rank * bytes;
+        memcpy(part, mine, bytes);
+        for (int i = 0; i < group->size; i++) control->counts[i] = (int64_t)bytes;
+        const tshi_call call = {.op = TSH_COLLECTIVE_ALL_GATHER,
+                                .dtype = TSH_UINT8,
+                                .in = part,
+                                .out = all,
+                                .count = (int64_t)total,
+                                .counts = control->counts};
+        tshi_group_drain(control, TSH_OK);
+        *status = control->ops->run(control, &call);
+    }
+    if (*status == TSH_OK) return all;
+    host->ops->memory.release(host, all);
+    return NULL;
 }
 
 /* `what` is the call's name; ranks are parent's. */
@@ -154,29 +178,6 @@ static int compare_members(const void *left, const void *right) {
     return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
 
-/* Everybody's colour and key, in order: on the host, which reads them at once, wherever tensors live. */
-static tsh_status exchange(tsh_group *parent, int color, int key, membership **all) {
-    const int64_t width = (int64_t)(sizeof(membership) / sizeof(int64_t));
-    tsh_device *host = parent->world->host;
-    int64_t *counts = parent->counts;
-    *all = host->ops->memory.alloc(host, (size_t)parent->size * sizeof **all);
-    tsh_status status = tshi_group_agree(parent, "group_split", *all ? TSH_OK : TSH_ERR_MEMORY);
-    if (status != TSH_OK) return status;
-    membership *members = *all;
-    members[parent->rank] = (membership){color, key, parent->rank};
-    for (int i = 0; i < parent->size; i++) counts[i] = width;
-    const tshi_call call = {.op = TSH_COLLECTIVE_ALL_GATHER,
-                            .dtype = TSH_INT64,
-                            .in = &members[parent->rank],
-                            .out = members,
-                            .count = width * parent->size,
-                            .counts = counts};
-    tshi_group_drain(parent->control, TSH_OK);
-    status = parent->control->ops->run(parent->control, &call);
-    if (status == TSH_OK) qsort(members, (size_t)parent->size, sizeof *members, compare_members);
-    return status;
-}
-
 /* The groups in the order of their colours, the same on every rank. */
 static tsh_status open_colors(tsh_group *parent, const membership *members, int *ranks, tsh_group **out) {
     tsh_status status = TSH_OK;
@@ -196,10 +197,12 @@ tsh_status tsh_group_split(tsh_group *parent, int color, int key, tsh_group **ou
     if (!parent || !out) return tshi_fail(TSH_ERR_ARGUMENT, "group_split: parent and out are required");
     const tsh_allocator *allocator = &parent->world->allocator;
     tsh_device *host = parent->world->host;
-    membership *all = NULL;
+    const membership mine = {color, key, parent->rank};
     int *ranks = NULL;
-    tsh_status status = exchange(parent, color, key, &all);
+    tsh_status status = TSH_OK;
+    membership *all = tshi_group_gather(parent, "group_split", &mine, sizeof mine, &status);
     if (status == TSH_OK) {
+        qsort(all, (size_t)parent->size, sizeof *all, compare_members);
         ranks = tshi_calloc(allocator, (size_t)parent->size, sizeof *ranks);
         status = tshi_group_agree(parent, "group_split: memory", ranks ? TSH_OK : TSH_ERR_MEMORY);
     }
@@ -248,7 +251,7 @@ const tsh_mesh *tsh_group_mesh(const tsh_group *group) {
     return group ? group->mesh : NULL;
 }
 
-/* --- what it has done --------------------------------------------------------------------------------------------- */
+/* --- what they have done ------------------------------------------------------------------------------------------ */
 
 uint64_t tshi_group_note(tsh_group *group, const tshi_call *call) {
     bool message = call->op == TSH_COLLECTIVE_SEND || call->op == TSH_COLLECTIVE_RECV;

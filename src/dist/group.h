@@ -37,6 +37,10 @@ struct tsh_group {
     tsh_group *control;
 };
 
+/* Every rank's `bytes` bytes, in the order of the group's ranks: memory of world->host, for the caller to release. *status
+ * is how this rank has fared so far, then the outcome; NULL unless it is TSH_OK. `what` names the call in errors.
+ * Collective; waits. */
+void *tshi_group_gather(tsh_group *group, const char *what, const void *mine, size_t bytes, tsh_status *status);
 /* The group's collectives gain from memory that lies at the same offset of symmetric memory on all ranks. The same
  * answer on all ranks. */
 static inline bool tshi_group_symmetric(const tsh_group *group) {

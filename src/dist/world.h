@@ -60,12 +60,6 @@ static inline bool tshi_group_overlaps(const tsh_group *group) {
     return group->ops->in_order || group->world->device != group->world->host;
 }
 
-/* `data` is complete once the kernels queued so far have run: a collective on it, in place, need not wait for those
- * that are queued later. Until the next mark, of NULL if it may change, or that collective. */
-static inline void tshi_world_mark(tsh_world *world, const void *data) {
-    if (world->data->mark) world->data->mark(world, data);
-}
-
 /* Seconds after which a call's wait is worth a warning: TSHARD_WARN, or half of a shorter deadline. The next one comes
  * when the wait has lasted twice as long. */
 static inline double tshi_word_after(const tsh_world *world) {

@@ -65,33 +65,8 @@ static tsh_status cuda_fail(tsh_world *world, cudaError_t error, const char *wha
     return status == TSH_OK ? TSH_OK : tshi_nccl_stop(world, status, true);
 }
 
-/* In place, or into a part of it. */
-static bool on_marked(const tshi_nccl *nccl, const tsh_group *group, const tshi_call *call) {
-    const char *part = nccl->marked, *out = call->out;
-    if (!part || call->in != nccl->marked) return false;
-    if (call->op == TSH_COLLECTIVE_ALL_REDUCE) return out == part;
-    for (int i = 0; call->op == TSH_COLLECTIVE_REDUCE_SCATTER && i < group->rank; i++) {
-        part += (size_t)call->counts[i] * tsh_dtype_size(call->dtype);
-    }
-    return call->op == TSH_COLLECTIVE_REDUCE_SCATTER && out == part;
-}
-
-/* before: of all that is queued, or of what is known to be enough. */
-static tsh_status record_before(tsh_group *group, const tshi_call *call, tshi_nccl_tail *place) {
-    tsh_world *world = group->world;
-    tshi_nccl *nccl = tshi_nccl_of(world);
-    if (!on_marked(nccl, group, call)) {
-        return cuda_fail(world, cudaEventRecord(place->before, tshi_nccl_device(world)->compute), "cudaEventRecord");
-    }
-    cudaEvent_t marker = nccl->marker;
-    nccl->marker = place->before;
-    nccl->marked = NULL;
-    place->before = marker;
-    return TSH_OK;
-}
-
-/* A place for the next call. */
-static tsh_status find_place(tsh_world *world, tshi_nccl_tail **out) {
+/* A free entry of nccl->calls for the next call; waits for one. */
+static tsh_status find_tail(tsh_world *world, tshi_nccl_tail **out) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     *out = &nccl->calls[TSHI_NCCL_AHEAD];
     if (tshi_nccl_device(world)->capturing) return TSH_OK;
@@ -107,26 +82,28 @@ static tsh_status find_place(tsh_world *world, tshi_nccl_tail **out) {
 static tsh_status queue(tsh_group *group, const tshi_call *call, tshi_nccl_tail **out) {
     tsh_world *world = group->world;
     tshi_nccl *nccl = tshi_nccl_of(world);
-    cudaStream_t stream = tshi_nccl_device(world)->communication;
-    tshi_nccl_tail *place = NULL;
+    const tshi_cuda_device *device = tshi_nccl_device(world);
+    cudaStream_t stream = device->communication;
+    tshi_nccl_tail *tail = NULL;
     uint64_t number = tshi_group_note(group, call);
     tsh_status status = ready(group, call);
-    if (status == TSH_OK) status = find_place(world, &place);
-    if (status == TSH_OK) status = record_before(group, call, place);
+    if (status == TSH_OK) status = find_tail(world, &tail);
+    /* Behind all that the device's compute stream has been given so far. */
+    if (status == TSH_OK) status = cuda_fail(world, cudaEventRecord(tail->before, device->compute), "cudaEventRecord");
     if (status == TSH_OK) {
-        status = cuda_fail(world, cudaStreamWaitEvent(stream, place->before, 0), "cudaStreamWaitEvent");
+        status = cuda_fail(world, cudaStreamWaitEvent(stream, tail->before, 0), "cudaStreamWaitEvent");
     }
     if (status != TSH_OK) return status;
-    snprintf(place->name, sizeof place->name, "%s #%llu", tsh_collective_name(call->op), (unsigned long long)number);
+    snprintf(tail->name, sizeof tail->name, "%s #%llu", tsh_collective_name(call->op), (unsigned long long)number);
     ncclComm_t comm = group->state;
     ncclResult_t result = tshi_nccl_move(nccl, group, call, comm, stream);
-    status = tshi_nccl_settle(world, comm, result, place->name);
-    if (status == TSH_OK) status = cuda_fail(world, cudaEventRecord(place->after, stream), "cudaEventRecord");
+    status = tshi_nccl_settle(world, comm, result, tail->name);
+    if (status == TSH_OK) status = cuda_fail(world, cudaEventRecord(tail->after, stream), "cudaEventRecord");
     if (status != TSH_OK) return status;
-    place->group = group;
-    place->ready_since = 0;
-    if (!tshi_nccl_device(world)->capturing) nccl->queued++;
-    *out = place;
+    tail->group = group;
+    tail->ready_since = 0;
+    if (!device->capturing) nccl->queued++;
+    *out = tail;
     return TSH_OK;
 }
 
@@ -250,12 +227,6 @@ static void nccl_awake(tsh_group *group) {
     if (group->world->control->awake) group->world->control->awake(group->control);
 }
 
-static void nccl_mark(tsh_world *world, const void *data) {
-    tshi_nccl *nccl = tshi_nccl_of(world);
-    nccl->marked = NULL;
-    if (data && cudaEventRecord(nccl->marker, tshi_nccl_device(world)->compute) == cudaSuccess) nccl->marked = data;
-}
-
 const tshi_group_ops tshi_nccl_ops = {
     .name = "nccl",
     .in_order = true,
@@ -273,5 +244,4 @@ const tshi_group_ops tshi_nccl_ops = {
     .join = nccl_join,
     .nap = nccl_nap,
     .awake = nccl_awake,
-    .mark = nccl_mark,
 };

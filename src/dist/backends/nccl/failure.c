@@ -249,6 +249,5 @@ tsh_status tshi_nccl_recover(tsh_world *world) {
     if (status != TSH_OK) return status;
     tshi_nccl_links_close(world, NULL);
     nccl->failed = TSH_OK;
-    nccl->marked = NULL;
     return TSH_OK;
 }

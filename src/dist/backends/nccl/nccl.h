@@ -105,8 +105,6 @@ typedef struct tshi_nccl_message {
 typedef struct tshi_nccl {
     const tshi_nccl_library *library;
     bool checked; /* TSHARD_CHECK=1: every call is agreed upon first */
-    cudaEvent_t marker;
-    const void *marked; /* what is complete at `marker` */
     tshi_nccl_event *events;
     void *word; /* in device memory, for barriers */
     /* Of the collectives so many have been queued, and so many of them are known to be done; a host that is so far

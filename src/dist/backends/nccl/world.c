@@ -1,4 +1,4 @@
-/* Whether a world's collectives go to NCCL: all ranks look at the same facts and come to the same verdict. */
+/* Worlds whose data NCCL moves: every rank looks at the same facts about all ranks and comes to the same verdict. */
 #include "dist/backends/nccl/nccl.h"
 #include "dist/bootstrap/rendezvous.h"
 #include "dist/registry.h"
@@ -8,10 +8,10 @@
 
 typedef enum wish { NO_WISH, WANTED, UNWANTED } wish;
 
-/* One rank, as the others see it. */
+/* What a rank tells its peers about itself. */
 typedef struct fact {
     unsigned char host[TSHI_GROUP_SIZE];
-    char gpu[32]; /* its place on the bus: NCCL takes one rank on each */
+    char gpu[32]; /* its address on the bus: NCCL takes one rank on each GPU */
     int32_t version;
     int32_t wish;
     char words[TSHI_LINE]; /* why there is no NCCL */
@@ -43,7 +43,7 @@ static const fact *sharer(const fact *facts, int rank) {
     return NULL;
 }
 
-/* Why not, in words; *wanted: somebody insists. */
+/* Every rank can use NCCL; else `why` says which cannot. *wanted: a rank's TSHARD_BACKEND asks for it. */
 static bool verdict(const fact *facts, int size, bool *wanted, char *why, size_t room) {
     why[0] = '\0';
     *wanted = false;
@@ -62,43 +62,28 @@ static bool verdict(const fact *facts, int size, bool *wanted, char *why, size_t
     return !why[0];
 }
 
-/* *use: NCCL it is. The facts lie in the host's heap, where every rank may read them. */
+static void log_choice(const tsh_world *world, int version, const char *why) {
+    if (world->rank != 0) return;
+    if (version)
+        tshi_log(&world->log, TSH_LOG_INFO, "collectives go to NCCL %d.%d.%d", version / 10000, version / 100 % 100,
+                 version % 100);
+    else
+        tshi_log(&world->log, TSH_LOG_INFO, "collectives do not go to NCCL but over %s: %s", world->control->name, why);
+}
+
 static tsh_status decide(tsh_world *world, bool *use) {
-    tsh_device *host = world->host;
-    tsh_group *group = world->group;
-    size_t n = (size_t)world->size;
     char why[TSHI_LINE + 32];
     bool wanted = false;
     fact mine;
-    fact *facts = host->ops->memory.alloc(host, n * sizeof *facts);
-    tsh_status status = facts ? find_out(world, &mine) : TSH_ERR_MEMORY;
-    status = world->control->agree(group, "world_init: nccl", status);
-    if (status == TSH_OK) {
-        facts[world->rank] = mine;
-        for (int i = 0; i < world->size; i++) group->counts[i] = sizeof mine;
-        const tshi_call call = {.op = TSH_COLLECTIVE_ALL_GATHER,
-                                .dtype = TSH_UINT8,
-                                .in = &facts[world->rank],
-                                .out = facts,
-                                .count = (int64_t)(n * sizeof mine),
-                                .counts = group->counts};
-        status = world->control->run(group, &call);
-    }
-    if (status == TSH_OK) {
-        *use = verdict(facts, world->size, &wanted, why, sizeof why);
-        if (!*use && wanted) status = tshi_fail(TSH_ERR_UNSUPPORTED, "world_init: NCCL is wanted, but %s", why);
-    }
-    if (status == TSH_OK && world->rank == 0) {
-        int version = *use ? (int)facts[0].version : 0;
-        if (*use)
-            tshi_log(&world->log, TSH_LOG_INFO, "collectives go to NCCL %d.%d.%d", version / 10000, version / 100 % 100,
-                     version % 100);
-        else
-            tshi_log(&world->log, TSH_LOG_INFO, "collectives do not go to NCCL but over %s: %s", world->control->name,
-                     why);
-    }
-    host->ops->memory.release(host, facts);
-    return status;
+    tsh_status status = find_out(world, &mine);
+    fact *facts = tshi_group_gather(world->group, "world_init: nccl", &mine, sizeof mine, &status);
+    if (status != TSH_OK) return status;
+    *use = verdict(facts, world->size, &wanted, why, sizeof why);
+    int version = *use ? (int)facts[0].version : 0;
+    world->host->ops->memory.release(world->host, facts);
+    if (!*use && wanted) return tshi_fail(TSH_ERR_UNSUPPORTED, "world_init: NCCL is wanted, but %s", why);
+    log_choice(world, version, why);
+    return TSH_OK;
 }
 
 static tsh_status make_event(cudaEvent_t *event) {
@@ -106,7 +91,7 @@ static tsh_status make_event(cudaEvent_t *event) {
 }
 
 static tsh_status make_events(tshi_nccl *nccl) {
-    tsh_status status = make_event(&nccl->marker);
+    tsh_status status = TSH_OK;
     for (int i = 0; i <= TSHI_NCCL_AHEAD && status == TSH_OK; i++) {
         status = make_event(&nccl->calls[i].before);
         if (status == TSH_OK) status = make_event(&nccl->calls[i].after);
@@ -149,7 +134,7 @@ tsh_status tshi_nccl_take_data(tsh_world *world, bool *takes) {
     status = state_new(world);
     if (status == TSH_OK) status = raise_group(world);
     if (world->group->ops != world->data) {
-        /* Not even a group: tell the others, who are about to make a communicator. */
+        /* There is no group to make a communicator for: the peers, which are about to make theirs, get the error. */
         status = tshi_group_agree(world->group, "nccl: id", status);
         return status == TSH_OK ? TSH_ERR_STATE : status;
     }
@@ -168,7 +153,6 @@ void tshi_nccl_leave(tsh_world *world) {
         if (nccl->calls[i].before) cudaEventDestroy(nccl->calls[i].before);
         if (nccl->calls[i].after) cudaEventDestroy(nccl->calls[i].after);
     }
-    if (nccl->marker) cudaEventDestroy(nccl->marker);
     tshi_nccl_messages_free(world);
     tshi_nccl_arena_close(world);
     while (nccl->events) {
