@@ -16,17 +16,17 @@ typedef struct tshi_ring_entry {
 struct tsh_group {
     const tshi_group_ops *ops;
     tsh_world *world;
-    const tsh_mesh *mesh; /* that this group is an axis of */
-    tsh_mesh own_mesh;    /* used when no mesh made it */
+    const tsh_mesh *mesh; /* the mesh of which this group is an axis */
+    tsh_mesh own_mesh;    /* `mesh` of a group that no mesh has made */
     int rank, size;
     int *ranks;      /* world ranks */
-    void *state;     /* the backend's */
+    void *state;     /* of its backend */
     int64_t *counts; /* scratch for balanced splits, [2 * size] */
     tsh_communication_stats stats;
     uint64_t ticks; /* spent inside calls; stats.seconds is made of it when asked for */
-    uint64_t calls; /* collectives, and others that all ranks make alike */
+    uint64_t calls; /* calls that every rank makes: collectives and agreements */
     uint64_t posts; /* sends and receives */
-    uint64_t notes; /* in the ring */
+    uint64_t notes; /* entries ever made in the ring */
     tshi_ring_entry ring[TSHI_RING];
     tsh_work *queue, *queue_end; /* collectives started and not done, oldest first */
     tsh_work *messages;          /* sends and receives not done, oldest first */
@@ -37,9 +37,9 @@ struct tsh_group {
     tsh_group *control;
 };
 
-/* Every rank's `bytes` bytes, in the order of the group's ranks: memory of world->host, for the caller to release. *status
- * is how this rank has fared so far, then the outcome; NULL unless it is TSH_OK. `what` names the call in errors.
- * Collective; waits. */
+/* Every rank's `bytes` bytes, in the order of the group's ranks: memory of world->host, for the caller to release.
+ * *status is how this rank has fared so far, then the outcome; NULL unless it is TSH_OK. `what` names the call in
+ * errors. Collective; waits. */
 void *tshi_group_gather(tsh_group *group, const char *what, const void *mine, size_t bytes, tsh_status *status);
 /* The group's collectives gain from memory that lies at the same offset of symmetric memory on all ranks. The same
  * answer on all ranks. */
@@ -54,11 +54,11 @@ void tshi_group_free(tsh_group *group);
 /* Every rank of the group passes the same `text`, or in `failed` why it cannot. TSH_ERR_MISMATCH with both texts, or
  * TSH_ERR_PEER with the message of the rank that failed. Collective; waits. */
 tsh_status tshi_group_agree(tsh_group *group, const char *text, tsh_status failed);
-/* The mesh of one axis that a group is for itself. */
+/* Gives the group a mesh of its own, with one axis. */
 void tshi_group_own_mesh(tsh_group *group, const char *name);
-/* Note a call in the ring; returns its number, from 1: collectives have their own, messages theirs. */
+/* Notes a call in the ring and returns its number, from 1; collectives and messages are numbered apart. */
 uint64_t tshi_group_note(tsh_group *group, const tshi_call *call);
-/* "#3 all_reduce float32 [8], ..." of the last calls to the log. */
+/* Logs the last calls: "#3 all_reduce float32 [8], ...". */
 void tshi_group_log_ring(const tsh_group *group);
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The end of a name and its length; letters, digits and _ are allowed. */
+/* The length of a name of letters, digits and _. */
 static size_t name_length(const char *text) {
     return strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
 }
@@ -46,7 +46,7 @@ static tsh_status parse_axis(const char *axes, const char **cursor, tsh_mesh *me
     return TSH_OK;
 }
 
-/* Resolve -1 and compare the product with the ranks there are. */
+/* Resolves -1 and compares the product of the sizes with the number of ranks. */
 static tsh_status check_sizes(const char *axes, const tsh_group *parent, tsh_mesh *mesh) {
     int64_t product = 1;
     int open = -1;
@@ -80,14 +80,14 @@ static tsh_status parse_axes(const char *axes, const tsh_group *parent, tsh_mesh
     return check_sizes(axes, parent, mesh);
 }
 
-/* Ranks one step along `axis` are this far apart: the last axis is the fastest. */
+/* The distance of neighbouring ranks along `axis`; the last axis is the fastest. */
 static int axis_stride(const tsh_mesh *mesh, int axis) {
     int stride = 1;
     for (int i = axis + 1; i < mesh->axes; i++) stride *= mesh->axis[i].size;
     return stride;
 }
 
-/* All groups along one axis, in the same order on every rank; mine is kept. */
+/* Opens all groups along one axis, in one order on every rank; this rank keeps its own. */
 static tsh_status axis_create(tsh_group *parent, tsh_mesh *mesh, int axis, int *ranks) {
     tshi_axis *a = &mesh->axis[axis];
     int stride = axis_stride(mesh, axis);
@@ -105,7 +105,7 @@ static tsh_status axis_create(tsh_group *parent, tsh_mesh *mesh, int axis, int *
     return TSH_OK;
 }
 
-/* Until all ranks agree there is nothing to undo but memory. */
+/* Nothing but memory has to be undone before all ranks agree. */
 static tsh_status mesh_agree(tsh_group *parent, const char *axes, tsh_mesh *mesh) {
     char text[TSHI_LINE] = "";
     tsh_status status = mesh ? parse_axes(axes, parent, mesh) : TSH_ERR_MEMORY;

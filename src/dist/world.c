@@ -8,11 +8,11 @@
 #include <errno.h>
 #include <sys/mman.h>
 
-/* A tape's number and its steps, in one word. */
+/* A tape's number and its position, in one integer. */
 #define STEP_BITS 40
 #define STEP_MASK ((UINT64_C(1) << STEP_BITS) - 1)
 
-/* The world's own group, over ranks 0 to size - 1. Its state is the backend's to set. */
+/* The world's own group, over ranks 0 to size - 1. The backend sets its state when it joins. */
 static tsh_status world_group_create(tsh_world *world) {
     int *ranks = tshi_calloc(&world->allocator, (size_t)world->size, sizeof *ranks);
     if (!ranks) return TSH_ERR_MEMORY;
@@ -182,21 +182,21 @@ bool tshi_world_troubled(tsh_world *world, tshi_tape_step step) {
     return !control->fails_later || !control->fails_later(world, step);
 }
 
-/* Half steps, so that one that is under way counts as more than none. */
-static int64_t place_of(const tshi_steps *s) {
+/* The position in half steps, so that a step under way counts. */
+static int64_t position_of(const tshi_steps *s) {
     return (int64_t)(s->tape << STEP_BITS | ((2 * s->ended + s->open) & STEP_MASK));
 }
 
-/* A step that is under way on all ranks alike goes on; otherwise it is one of those that are skipped. A rank that has
- * not made the tape misses no step of it. */
-static void fall_in(tshi_steps *s, uint64_t furthest, uint64_t least) {
+/* A step that is under way on all ranks alike goes on; otherwise this rank skips it, and what it lacks to the furthest
+ * rank. A rank that has not made the tape skips no step of it. */
+static void skip_to(tshi_steps *s, uint64_t furthest, uint64_t least) {
     bool known = furthest >> STEP_BITS == s->tape && furthest != least;
     uint64_t ended = ((furthest & STEP_MASK) + 1) / 2;
     s->behind = known ? ended - s->ended : 0;
 }
 
-/* The failure came to each rank in a step, before a random number and before a tape of its own: all go on with the
- * furthest. */
+/* The failure reached the ranks in different steps, after different numbers of random streams and tapes: all go on with
+ * those of the furthest rank. */
 static tsh_status catch_up(tsh_world *world) {
     enum { HEAD = 2, LEAST = HEAD + TSHI_STEPPING, COUNT = LEAST + TSHI_STEPPING };
     int64_t furthest[COUNT] = {(int64_t)world->next_stream, (int64_t)world->tapes};
@@ -207,16 +207,15 @@ static tsh_status catch_up(tsh_world *world) {
                             .out = furthest,
                             .count = COUNT};
     for (int i = 0; i < TSHI_STEPPING; i++) {
-        furthest[HEAD + i] = place_of(&world->steps[i]);
+        furthest[HEAD + i] = position_of(&world->steps[i]);
         furthest[LEAST + i] = -furthest[HEAD + i];
     }
-    /* So little goes through the backend's own memory, wherever it lies. */
     tsh_status status = world->control->run(world->group->control, &call);
     if (status != TSH_OK) return status;
     world->next_stream = (uint64_t)furthest[0];
     world->tapes = (uint64_t)furthest[1];
     for (int i = 0; i < TSHI_STEPPING; i++) {
-        fall_in(&world->steps[i], (uint64_t)furthest[HEAD + i], (uint64_t)-furthest[LEAST + i]);
+        skip_to(&world->steps[i], (uint64_t)furthest[HEAD + i], (uint64_t)-furthest[LEAST + i]);
     }
     return TSH_OK;
 }

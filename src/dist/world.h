@@ -5,14 +5,14 @@
 #include "base/clock.h"
 #include "dist/group.h"
 
-/* How far a tape is, so that ranks that recover go on with the same step. */
+/* How far a tape is, so that ranks that recover go on with one and the same step. */
 typedef struct tshi_steps {
-    uint64_t tape;   /* its number in its world, from 1 */
-    uint64_t ended;  /* steps of it that this rank has ended */
-    uint64_t behind; /* steps that other ranks had ended besides when the world recovered: this rank skips them */
+    uint64_t tape;   /* its number in its world, from 1; 0: none */
+    uint64_t ended;  /* steps that this rank has ended */
+    uint64_t behind; /* steps that this rank lacked to the furthest one when the world recovered: it skips them */
     bool open;       /* a step is under way */
 } tshi_steps;
-/* The last so many tapes of a world are kept in step. */
+/* Recovery aligns the last so many tapes of a world. */
 #define TSHI_STEPPING 8
 
 struct tsh_world {
@@ -22,10 +22,10 @@ struct tsh_world {
     void *data_state;              /* its own, where it is not control */
     int rank, size, local_rank;
     double timeout;
-    double warn_every; /* seconds after which a wait prints the ranks that it waits for, and goes on to */
+    double warn_every; /* seconds after which a wait warns of the ranks that it waits for */
     uint64_t seed, next_stream;
     uint64_t tape_steps; /* numbers the steps of all tapes of this world */
-    uint64_t tapes;      /* that have been made */
+    uint64_t tapes;      /* made so far */
     tshi_steps steps[TSHI_STEPPING];
     uint64_t recoveries;
     tsh_log log;
@@ -34,24 +34,24 @@ struct tsh_world {
     tsh_device *device; /* where tensors live: host itself, or a GPU */
     void *heap;         /* of host, where the backend has none that ranks share */
     size_t heap_bytes;
-    tsh_group *group;  /* of all */
-    tsh_group *groups; /* live ones, this rank's */
+    tsh_group *group;  /* of all ranks */
+    tsh_group *groups; /* this rank's live groups */
     int pending;       /* works of all groups that are not done */
-    bool moving;       /* one of them is being moved on */
-    int spins;         /* looks at a work before sleeping: the backend's wish */
+    bool moving;       /* tshi_world_progress is running */
+    int spins;         /* looks at a work before sleeping, set by the backend */
     uint32_t asked;    /* times that SIGUSR1 has been answered, as signal.c counts them */
-    /* To turn ticks into seconds: both clocks when the world was made. */
+    /* Both clocks when the world was made, to convert ticks to seconds. */
     uint64_t start_ticks;
     double start_seconds;
 };
 
-/* The next stream of random numbers. */
+/* Takes the next stream of random numbers. */
 uint64_t tshi_world_stream(tsh_world *world);
 
-/* tsh_world_fail, in that step. */
+/* tsh_world_fail in that step. */
 void tshi_world_fail_in(tsh_world *world, const char *reason, tshi_tape_step step);
-/* Whether the world is known to have failed, or to be lost; tsh_error_message() has the words then. Never waits. What
- * has failed in a later step of that tape is for the later step to find out. */
+/* The world is known to have failed or to be lost, for which tsh_error_message() has the reason. Never waits. False for
+ * a failure in a later step of that tape: the later step reports it. */
 bool tshi_world_troubled(tsh_world *world, tshi_tape_step step);
 
 /* Other work hides a collective of the group that is started early: the collective goes on while the host computes, or

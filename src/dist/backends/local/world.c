@@ -1,4 +1,4 @@
-/* Worlds of one machine: who they are for, what their ranks share, leaving them. */
+/* Worlds of one machine: which ranks they connect, joining and closing them. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -42,7 +42,7 @@ static tsh_status local_new(tsh_world *world, const tshi_settings *settings) {
     local->heap = tshi_calloc(allocator, size, sizeof *local->heap);
     local->heap_bytes = tshi_calloc(allocator, size, sizeof *local->heap_bytes);
     local->polls = tshi_calloc(allocator, size, sizeof(struct pollfd));
-    local->spins = SPINS_SHARED; /* until the ranks have met, and know what cores they have */
+    local->spins = SPINS_SHARED; /* until count_cores */
     local->yields = YIELDS;
     return local->heap && local->heap_bytes && local->polls ? TSH_OK : TSH_ERR_MEMORY;
 }
@@ -57,7 +57,7 @@ tsh_status tshi_local_world_open(tsh_world *world, const tshi_start *start, void
     return status;
 }
 
-/* Cores that the ranks may run on, all of them together: a launcher may have bound each to its own. */
+/* Counts the cores that the ranks may use together: a launcher may have bound each rank to its own. */
 static void count_cores(tsh_world *world, tshi_local *local) {
     int cores = 0;
     for (int i = 0; i < TSHI_CORE_BYTES; i++) {
@@ -71,7 +71,7 @@ static void count_cores(tsh_world *world, tshi_local *local) {
     tshi_local_tune(world->group->state, local);
 }
 
-/* Their rows lie behind the world's block. */
+/* The rows of waits lie behind the block of the world's group. */
 static tsh_status open_waits(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
     char *block = (char *)&local->control->record[world->size];

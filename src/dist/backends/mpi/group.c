@@ -1,4 +1,4 @@
-/* Groups over MPI: a communicator each, and a page of memory shared by members on one machine. */
+/* Groups over MPI: each has a communicator, and on one machine a page of memory that its members share. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define TAG_GROUP    7
-#define MOST_AT_GATE 512 /* each looks at the words of all */
+#define MOST_AT_GATE 512 /* each member reads the flags of all */
 
 tshi_mpi_group *tshi_mpi_group_new(tsh_world *world, int size) {
     const tsh_allocator *allocator = &world->allocator;
@@ -43,10 +43,10 @@ void tshi_mpi_group_free(tsh_world *world, tshi_mpi_group *mg) {
 
 /* --- shared memory ------------------------------------------------------------------------------------------------ */
 
-/* Where the first member keeps the file, for the others to open. */
+/* Where the first member has the file, for its peers to open. */
 typedef struct place {
     int64_t process, fd;
-    uint64_t id; /* of the group, numbered by its first member */
+    uint64_t id; /* the group's number, given by its first member */
 } place;
 
 static void *map_file(int fd, size_t bytes) {
@@ -54,11 +54,11 @@ static void *map_file(int fd, size_t bytes) {
     return block == MAP_FAILED ? NULL : block;
 }
 
-/* Through /proc, which refuses other users and knows nothing of other containers: then the gate does without. */
+/* Through /proc, which refuses other users and knows no other containers: then the entry barrier does without. */
 static void *map_place(const place *p, size_t bytes) {
     char path[64], target[64] = "";
     snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)p->process, (long long)p->fd);
-    /* A number that means another process here must not lead to another file. */
+    /* The number may be another process here, in another container: its file must not be taken. */
     ssize_t length = readlink(path, target, sizeof target - 1);
     if (length <= 0 || !strstr(target, "memfd:tshard-gate")) return NULL;
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -84,13 +84,13 @@ static int share_block(tsh_group *group, tshi_mpi_group *mg) {
     int fd = -1, mine, all;
     place p = {.process = getpid(), .fd = -1};
     mg->block_bytes = sizeof(tshi_gate_block) + (size_t)group->size * sizeof(tshi_gate_member);
-    /* The world's has the rows of tshi_waits behind it. */
+    /* The block of the world's group has the rows of tshi_waits behind it. */
     if (group == group->world->group) mg->block_bytes += tshi_waits_bytes(group->size);
     if (group->rank == 0) {
         p.id = (uint64_t)group->world->rank << 32 | ++mpi->next_group;
         if (here) p.fd = fd = tshi_memory_file("tshard-gate", mg->block_bytes);
         if (fd >= 0) mg->block = map_file(fd, mg->block_bytes);
-        /* It also tells a member that it has found the file it was meant to. */
+        /* A member that reads this number has found the right file. */
         if (mg->block) atomic_store(&mg->block->id, p.id);
     }
     int error = MPI_Bcast(&p, (int)sizeof p, MPI_BYTE, 0, mg->comm);
@@ -116,7 +116,7 @@ tsh_status tshi_mpi_group_attach(tsh_group *group, tshi_mpi_group *mg, MPI_Comm 
     return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(group->world, "group_create", error);
 }
 
-/* MPI wants the members as ranks of the parent. */
+/* MPI takes the members as ranks of the parent. */
 static int create_comm(const tsh_group *parent, const int *ranks, int n, int *scratch, MPI_Comm *out) {
     MPI_Group all, members;
     MPI_Comm comm = tshi_mpi_group_of(parent)->comm;

@@ -22,14 +22,14 @@
 
 extern char **environ;
 
-/* Seconds from one byte for the helper to the next. */
+/* Seconds between two messages that wake the helper. */
 #define WAKE_EVERY 1.0
-/* Past the deadline, which the helper knows too: for what it has to say of it. */
+/* Seconds past the deadline in which the helper, which has the same deadline, reports it. */
 #define LAST_WORDS 8.0
 
 /* --- starting it -------------------------------------------------------------------------------------------------- */
 
-/* Beside the library or the program that this code is in, where an installation or a build has it from there, or on
+/* The helper lies beside the library or program that holds this code, at its place in an installation or a build, or on
  * PATH. */
 bool tshi_helper_find(char *out, size_t size) {
     static const char *const folders[] = {"", "../bin/", "../../bin/"};
@@ -86,7 +86,7 @@ tsh_status tshi_helper_start(const char *path, int fd, double deadline) {
     return wait_until_away(pid, deadline);
 }
 
-/* --- its words ---------------------------------------------------------------------------------------------------- */
+/* --- its answers -------------------------------------------------------------------------------------------------- */
 
 void tshi_helper_look(int stream, char *text) {
     ssize_t n = recv(stream, text, TSHI_WIREUP_TEXT - 1, MSG_PEEK | MSG_DONTWAIT);
@@ -101,7 +101,7 @@ const char *tshi_helper_failure(char *text) {
     return line;
 }
 
-/* The number of no rank: it tells the helper nothing, but that it comes makes it go on. */
+/* Sends the number of no rank, which says nothing; receiving it makes a stopped helper continue. */
 static void wake(int stream) {
     const int32_t nobody = -1;
     ssize_t ignored = send(stream, &nobody, sizeof nobody, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -109,7 +109,7 @@ static void wake(int stream) {
 }
 
 tsh_status tshi_helper_wait(int stream, double deadline, char *text) {
-    const double grace = 2.0; /* the helper has the same deadline, and more to tell */
+    const double grace = 2.0; /* the helper has the same deadline, and reports more */
     double next_wake = tshi_clock() + WAKE_EVERY;
     for (;;) {
         struct pollfd p = {.fd = stream};
@@ -132,7 +132,7 @@ tsh_status tshi_helper_wait(int stream, double deadline, char *text) {
 
 /* --- that it goes on ---------------------------------------------------------------------------------------------- */
 
-/* Stopped, or held by a debugger. Nothing that the helper sends says so. */
+/* A signal has stopped the process, or a debugger holds it. */
 static bool is_stopped(int process) {
     char path[48], line[512] = "", state = 0;
     snprintf(path, sizeof path, "/proc/%d/stat", process);

@@ -1,24 +1,26 @@
-/* tshard-pmix as a rank has to do with it: starting it, its words, and that it goes on; see wireup.h. */
+/* The helper process tshard-pmix on the rank's side: starting it, reading its answers, waking it when it has been
+ * stopped; see wireup.h. */
 #ifndef TSHI_MPI_HELPER_H
 #define TSHI_MPI_HELPER_H
 
 #include "dist/backends/mpi/watcher.h"
 #include "dist/bootstrap/environment.h"
 
-/* Its path into out (size bytes); false: there is none. */
+/* Writes the helper's path to out (size bytes); false: there is no helper. */
 bool tshi_helper_find(char *out, size_t size);
-/* With `fd` as its end of the stream. Returns once it goes on by itself, or at the deadline. */
+/* Starts the helper with `fd` as its end of the stream. Returns when the helper is no longer this rank's child, or
+ * at the deadline. */
 tsh_status tshi_helper_start(const char *path, int fd, double deadline);
 
-/* All lines so far, TSHI_WIREUP_TEXT. */
+/* Copies the lines that have come so far; text has TSHI_WIREUP_TEXT bytes. */
 void tshi_helper_look(int stream, char *text);
-/* Its words of a failure, cut out of the lines; NULL: there are none. */
+/* The helper's message about a failure, cut out of the lines; NULL: there is none. */
 const char *tshi_helper_failure(char *text);
-/* Waits until the lines are complete, or it says what is wrong; no longer than the deadline. */
+/* Waits until the lines are complete, or the helper reports a failure, at most until the deadline. */
 tsh_status tshi_helper_wait(int stream, double deadline, char *text);
 
-/* A thread for the time of a call in which MPI waits for the helper without limit. What arrives at the helper makes it
- * go on when it has been stopped, so the thread sends something now and then. A helper that stays stopped past the
+/* A thread for the time of a call in which MPI waits for the helper without limit. Whatever the helper receives
+ * makes it continue after a stop, so the thread sends something now and then. A helper that stays stopped past the
  * deadline, as under a debugger, is killed: MPI then ends by itself. */
 typedef struct tshi_helper_watch {
     int stream, process; /* the helper's server, 0: unknown */

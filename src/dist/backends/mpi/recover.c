@@ -1,5 +1,5 @@
-/* Coming back from failures: all ranks meet, finish between them what MPI has been given and nobody can take back, and
- * start their gates anew. */
+/* Recovering from failures: all ranks wait for each other, finish the calls of MPI that have been started and cannot be
+ * cancelled, and start their entry barriers anew. */
 #include "dist/backends/mpi/mpi.h"
 
 #include <stdio.h>
@@ -23,7 +23,7 @@ static tsh_status look_at_clock(tsh_world *world, double since) {
     }
     if (waited < world->timeout && now < mpi->next_word) return TSH_OK;
     if (!tshi_waits_name(&mpi->waits, ranks, sizeof ranks, stopped, sizeof stopped)) {
-        snprintf(ranks, sizeof ranks, "one of the others");
+        snprintf(ranks, sizeof ranks, "a peer");
     }
     if (waited >= world->timeout) {
         snprintf(words, sizeof words, "world_recover: %s did not come within %g s%s", ranks, world->timeout, stopped);
@@ -36,7 +36,7 @@ static tsh_status look_at_clock(tsh_world *world, double since) {
     return TSH_OK;
 }
 
-/* Failures are what ranks recover from; what cannot be recovered from ends the wait. */
+/* Only what ranks cannot recover from ends the wait: a rank that is lost or has left, and the deadline. */
 static tsh_status hopeless(tsh_world *world, double since) {
     tshi_mpi *mpi = tshi_mpi_of(world);
     tshi_mpi_poll(world);
@@ -52,7 +52,7 @@ static bool is_mpi(const tsh_group *group) {
     return group->ops == group->world->control && group->state;
 }
 
-/* Who is behind a gate may wait for this rank's part before it comes here. */
+/* A member behind its entry barrier may wait for this rank's part before it recovers. */
 static void move_on(tsh_world *world) {
     for (tsh_group *g = world->groups; g; g = g->next) {
         const tshi_mpi_group *mg = is_mpi(g) ? g->state : NULL;
@@ -86,7 +86,7 @@ static tsh_status meet(tsh_world *world, bool move) {
     return wait_request(world, MPI_Ibarrier(tshi_mpi_of(world)->recovery, &request), &request, move);
 }
 
-/* --- who stands where --------------------------------------------------------------------------------------------- */
+/* --- how far each rank is ----------------------------------------------------------------------------------------- */
 
 static int count_groups(const tsh_world *world) {
     int n = 0;
@@ -94,7 +94,7 @@ static int count_groups(const tsh_world *world) {
     return n;
 }
 
-/* All ranks' entries, [size * most], zeros behind the last of each. */
+/* The entries of all ranks, [size * most], padded with zeros. */
 static tsh_status exchange(tsh_world *world, entry **out, int *most) {
     tshi_mpi *mpi = tshi_mpi_of(world);
     const tsh_allocator *allocator = &world->allocator;
@@ -126,7 +126,7 @@ static tsh_status exchange(tsh_world *world, entry **out, int *most) {
     return status;
 }
 
-/* The furthest that any member came; false when one has closed the group. */
+/* The furthest that any member of the group has come; false: a member has closed the group. */
 static bool furthest(const tsh_group *group, const entry *all, int most, entry *out) {
     *out = (entry){.id = tshi_mpi_group_of(group)->id};
     for (int i = 0; i < group->size; i++) {
@@ -142,7 +142,7 @@ static bool furthest(const tsh_group *group, const entry *all, int most, entry *
 
 /* --- finishing ---------------------------------------------------------------------------------------------------- */
 
-/* A gate without shared memory is a call of MPI: those who did not come to it come now. */
+/* An entry barrier without shared memory is a call of MPI: members that had not come to it take part now. */
 static tsh_status finish_gate(tsh_group *group, uint64_t last) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
@@ -162,7 +162,7 @@ static tsh_status finish_gate(tsh_group *group, uint64_t last) {
     return wait_request(world, error, &request, false);
 }
 
-/* Somebody has gone on behind the gate, so all have to; whatever comes of it is forgotten. */
+/* A member has passed the entry barrier, so all members have to finish the call; its result is dropped. */
 static tsh_status finish_move(tsh_group *group, uint64_t last) {
     tshi_mpi_group *mg = group->state;
     double since = tshi_clock();

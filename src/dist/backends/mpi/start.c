@@ -1,8 +1,8 @@
-/* MPI itself: starting it where nobody has, gathering its ranks in time, ending it.
+/* MPI itself: starting it unless the program has, gathering its ranks within the deadline, ending it.
  *
- * MPI_Init waits for the other ranks without limit and cannot be told to stop. So ranks that, by the launcher's word,
- * are all on this machine, look for each other first: each binds an abstract socket whose name the job's key
- * tells. Nothing is ever sent to it; that it is there says that its rank has come. */
+ * MPI_Init waits for the other ranks without limit and cannot be stopped. So ranks of which the launcher says that all
+ * are on this machine look for each other first: each binds an abstract socket whose name is made of the job's key.
+ * Nothing is ever sent to it; a rank whose socket exists has come. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -16,19 +16,19 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The notices of a world that is left. */
+/* What is left of a world that has been destroyed: its notices have still to be sent and received. */
 typedef struct parting {
     MPI_Comm notices;
     int missing;         /* ranks that have not said that they leave */
-    tshi_outbox *outbox; /* what MPI has not sent yet, NULL: nothing */
+    tshi_outbox *outbox; /* what MPI has not sent yet; NULL: it has sent everything */
     int size;
     struct parting *next;
 } parting;
 
 /* A process has one MPI. */
 static struct {
-    bool distrusted; /* somebody may never come to MPI_Finalize */
-    bool marked;     /* drain_all is called when MPI ends */
+    bool distrusted; /* a rank may never call MPI_Finalize */
+    bool marked;     /* MPI_Finalize calls drain_all */
     parting *partings;
 } process;
 
@@ -48,14 +48,14 @@ tshi_outbox *tshi_outbox_create(int size) {
     return outbox;
 }
 
-/* The requests of all notices lie behind each other. */
+/* The requests of all notices are one array. */
 static bool is_sent(const tshi_outbox *outbox, int size) {
     int done = 1;
     if (!outbox) return true;
     return MPI_Testall(TSHI_NOTICES * size, outbox->request, &done, MPI_STATUSES_IGNORE) == MPI_SUCCESS && done;
 }
 
-/* Ranks that do not say that they leave get no more than TSHI_GRACE; MPI's own end waits for them anyway. */
+/* Waits for at most TSHI_GRACE for the ranks that have not left yet: MPI_Finalize waits for them anyway. */
 static void drain(parting *p) {
     double since = tshi_clock();
     tshi_notice notice;
@@ -84,12 +84,12 @@ static void drain_all(void) {
         parting *p = process.partings;
         process.partings = p->next;
         if (!process.distrusted) drain(p);
-        if (is_sent(p->outbox, p->size)) free(p->outbox); /* else MPI reads it for as long as there is MPI */
+        if (is_sent(p->outbox, p->size)) free(p->outbox); /* else MPI may read it until it ends */
         free(p);
     }
 }
 
-/* MPI_Finalize begins by deleting the attributes of MPI_COMM_SELF, whoever calls it. */
+/* MPI_Finalize begins by deleting the attributes of MPI_COMM_SELF, also when the program calls it. */
 static int before_end(MPI_Comm comm, int key, void *value, void *extra) {
     (void)comm;
     (void)key;
@@ -109,7 +109,7 @@ static bool mark_end(void) {
     return process.marked;
 }
 
-/* Outlives its world, and the world's allocator with it. */
+/* The parting outlives its world and the world's allocator: malloc. */
 void tshi_mpi_part(MPI_Comm *notices, int missing, tshi_outbox **outbox, int size) {
     bool sent = is_sent(*outbox, size);
     parting *p = (missing > 0 || !sent) && mark_end() ? malloc(sizeof *p) : NULL;
@@ -124,7 +124,7 @@ void tshi_mpi_part(MPI_Comm *notices, int missing, tshi_outbox **outbox, int siz
     *notices = MPI_COMM_NULL;
 }
 
-/* Not at the end of a world: a program may make another, and MPI starts once. */
+/* Called at exit, not at the end of a world: a program may make another world, and MPI starts once. */
 static void finalize(void) {
     int finalized = 1;
     MPI_Finalized(&finalized);
@@ -142,8 +142,8 @@ bool tshi_mpi_has_adapter(void) {
     return entry != NULL;
 }
 
-/* What MPI remembers about memory that an adapter may read has to hear of every thread's unmapping. Where there is
- * none, only this thread has to do with MPI, and to say so spares locks: in Open MPI 4 some 0.3 us a call. */
+/* With an RDMA adapter MPI keeps a cache of registered memory, which has to notice when any thread unmaps some. Without
+ * one only this thread has to do with MPI, and MPI_THREAD_SINGLE spares locks: in Open MPI 4 some 0.3 us a call. */
 static int thread_level(void) {
     return tshi_mpi_has_adapter() ? MPI_THREAD_FUNNELED : MPI_THREAD_SINGLE;
 }
@@ -157,7 +157,7 @@ tsh_status tshi_mpi_start(void) {
         if (atexit(finalize) != 0) return tshi_fail(TSH_ERR_MEMORY, "world_init: no room to finalise MPI at exit");
         return TSH_OK;
     }
-    /* Whoever started it also ends it. */
+    /* The program has started MPI, so the program ends it. */
     MPI_Query_thread(&level);
     MPI_Is_thread_main(&main_thread);
     if (level >= MPI_THREAD_SERIALIZED || main_thread) return TSH_OK;
@@ -183,7 +183,7 @@ static bool present(const tshi_settings *s, int rank) {
     return there;
 }
 
-/* How many, and "rank 1, 3". */
+/* The number of ranks that have not come, and "rank 1, 3". */
 static int missing(const tshi_settings *s, char *text, size_t size) {
     size_t used = 0;
     int n = 0;
@@ -196,22 +196,22 @@ static int missing(const tshi_settings *s, char *text, size_t size) {
     return n;
 }
 
-/* Where it is PMIx that says who the ranks are, for that names jobs apart (MPICH's own launcher does not), and where
- * ranks may know of each other past MPI. */
+/* Ranks may look for each other without MPI, and PMIx, whose names tell jobs apart (those of MPICH's own launcher do
+ * not), has numbered them. */
 static bool can_look(const tshi_settings *s) {
     const char *job = tshi_variable("PMIX_NAMESPACE");
     if (!job || strncmp(s->job, job, strlen(job)) != 0) return false;
     return s->size > 1 && s->local_known && s->local_size == s->size && s->shared;
 }
 
-/* Until all are there. */
+/* Waits until all ranks have come. */
 static tsh_status look_around(const tshi_settings *s, const tsh_log *log, double deadline) {
     char ranks[TSHI_LINE];
     double since = tshi_clock(), next_word = since + s->warn_every;
     for (int n; (n = missing(s, ranks, sizeof ranks)) > 0;) {
         double now = tshi_clock();
         if (now >= deadline) {
-            tshi_sleep(TSHI_GRACE); /* those who came a little later are not to miss this rank too */
+            tshi_sleep(TSHI_GRACE); /* ranks that came a little later must not miss this rank too */
             return tshi_fail(TSH_ERR_TIMEOUT, "world_init: %d/%d joined within %g s, missing %s", s->size - n, s->size,
                              tshi_rendezvous_patience(s), ranks);
         }
@@ -229,7 +229,7 @@ tsh_status tshi_mpi_gather(double seconds, double warn_every, const tsh_log *log
     double since = tshi_clock(), next_word = since + warn_every;
     MPI_Request request;
     int done = 0, error;
-    drain_all(); /* all that come have left the worlds before */
+    drain_all(); /* every rank that comes here has left the worlds before */
     error = MPI_Comm_idup(MPI_COMM_WORLD, out, &request);
     while (error == MPI_SUCCESS && !done) {
         error = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
@@ -259,8 +259,8 @@ static int count_machine(MPI_Comm all, int *rank, int *size) {
     return MPI_Comm_free(&node);
 }
 
-/* All ranks have come: they hear whether one has failed. */
-static tsh_status settle(const tsh_world_config *config, tshi_settings *settings, MPI_Comm all) {
+/* All ranks have come: every rank learns whether one has failed, and takes its number from MPI. */
+static tsh_status take_ranks(const tsh_world_config *config, tshi_settings *settings, MPI_Comm all) {
     tsh_status status = TSH_OK;
     int rank, size, any = 0;
     MPI_Comm_rank(all, &rank);
@@ -295,7 +295,7 @@ tsh_status tshi_mpi_enter(const tsh_world_config *config, tshi_settings *setting
     if (status == TSH_OK) status = tshi_mpi_gather(patience, settings->warn_every, &config->log, &all);
     if (fd >= 0) close(fd);
     if (status == TSH_OK) {
-        status = settle(config, settings, all);
+        status = take_ranks(config, settings, all);
         MPI_Comm_free(&all);
     }
     if (status != TSH_OK || config->blas_threads != 0 || tshi_setting_value(TSHI_SETTING_BLAS_THREADS)) return status;

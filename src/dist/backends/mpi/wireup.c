@@ -1,4 +1,5 @@
-/* MPI for ranks that no launcher of MPI has started: they have met, and tshard-pmix tells MPI of them; see wireup.h. */
+/* MPI for ranks that no launcher of MPI has started: the rendezvous has found them, and tshard-pmix describes them
+ * to MPI; see wireup.h. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -18,7 +19,7 @@
 /* Seconds that MPI_Finalize waits for a stopped helper, where TSHARD_TIMEOUT is not shorter. */
 #define PATIENCE_AT_END 30.0
 
-/* What the first rank of a machine knows that the tool has to. */
+/* What the first rank of a machine passes to the tool. */
 typedef struct wiring {
     const tshi_settings *settings;
     const tshi_roster *roster;
@@ -84,8 +85,8 @@ static int make_stream(const tshi_memory_ranks *meeting) {
 
 /* --- variables ---------------------------------------------------------------------------------------------------- */
 
-/* Sets those in `text` that the user has not, but for PMIx' own; the others are made empty in it. This rank's number is
- * not among them. */
+/* Sets the variables in `text` that the user has not set, and all of PMIx; those that stay as they were are blanked in
+ * `text`. This rank's number is not among them. */
 static bool set_variables(char *text, int rank) {
     char number[16];
     bool good = true;
@@ -105,7 +106,8 @@ static bool set_variables(char *text, int rank) {
     return setenv("PMIX_RANK", number, 1) == 0 && good;
 }
 
-/* They are MPI's alone: another world, or a program that this one starts, would take them for a launcher's. */
+/* The variables are for MPI alone: another world, or a program that this one starts, would take them for a
+ * launcher's. */
 static void unset_variables(char *text) {
     for (char *line = text; *line && *line != '\n'; line += strlen(line) + 1) {
         char *equals = strchr(line, '=');
@@ -143,11 +145,11 @@ static tshi_helper_watch watch_of(const wiring *w, int fd, const char *call) {
                                .log = w->log};
 }
 
-/* A process starts MPI once, and ends it once: that of its end. */
+/* Watches the helper while MPI ends: a process starts and ends MPI once. */
 static tshi_helper_watch end_watch;
 static double end_patience;
 
-/* Before MPI_Finalize, for what is registered later runs earlier. The thread goes with the process. */
+/* Runs before MPI_Finalize, for atexit runs what is registered later first. The thread ends with the process. */
 static void begin_end_watch(void) {
     char *text = malloc(TSHI_WIREUP_TEXT);
     if (!text) return;

@@ -13,7 +13,7 @@
 #define MOST_CORES 1024
 #define SPINS      4000
 #define PATIENCE   120.0
-/* Elements of one call of MPI, whose counts are ints. */
+/* The most elements of one call of MPI, whose counts are ints. */
 #define CHUNK ((int64_t)1 << 30)
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
@@ -27,7 +27,8 @@ static bool under_mpi(void) {
     return false;
 }
 
-/* MPI finds the ranks of a launcher of MPI's; it connects ranks on several machines, and others that ask for it. */
+/* MPI finds the ranks that a launcher of MPI has started. It connects ranks on several machines, and any ranks whose
+ * user asks for it. */
 static bool is_wanted(const tshi_start *start) {
     const tshi_settings *s = start->settings;
     bool mpi = tshi_backend_is("mpi"), local = tshi_backend_is("local");
@@ -71,7 +72,7 @@ tsh_status tshi_mpi_world_open(tsh_world *world, const tshi_start *start, void *
 
 /* --- joining ------------------------------------------------------------------------------------------------------ */
 
-/* Machines, numbered by their first rank; and whether this one has fewer cores than ranks. */
+/* Numbers the machines by their first ranks, and compares the cores of this one with its ranks. */
 static int find_machines(tsh_world *world, tshi_mpi *mpi) {
     MPI_Comm node;
     unsigned char mine[MOST_CORES / 8], all[MOST_CORES / 8];
@@ -91,7 +92,7 @@ static int find_machines(tsh_world *world, tshi_mpi *mpi) {
     return error;
 }
 
-/* The words of MPI's own settings that name its transports. */
+/* MPI's own settings name a transport that drives RDMA adapters. */
 static bool names_rdma(const char *text) {
     return strstr(text, "ucx") || strstr(text, "openib") || strstr(text, "ofi") || strstr(text, "psm") ||
            strstr(text, "usnic");
@@ -108,7 +109,7 @@ static bool variable_names_rdma(const char *name) {
     return names;
 }
 
-/* There are adapters here, and MPI was built on, or told to use, a transport that drives them. */
+/* This machine has adapters, and MPI was built on, or is set to use, a transport that drives them. */
 static bool find_rdma(void) {
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0, level;
@@ -133,7 +134,7 @@ static int make_communicators(tsh_world *world, tshi_mpi *mpi) {
     return error;
 }
 
-/* Where all ranks share the memory of one machine their waits can be followed. */
+/* Where all ranks share the memory of one machine, the rank at the end of a chain of waits can be found. */
 static tsh_status open_waits(tsh_world *world) {
     tshi_mpi *mpi = world->state;
     tshi_gate_block *block = tshi_mpi_group_of(world->group)->block;
@@ -194,7 +195,7 @@ void tshi_mpi_leave(tsh_world *world) {
     tshi_mpi_poll(world);
     tshi_mpi_tell(world, TSHI_NOTICE_LEFT, "", (tshi_tape_step){0});
     mpi->ready = false;
-    /* Nobody else takes in what the others still say. */
+    /* Notices that peers still send are no longer received. */
     MPI_Status status;
     int cancelled = 1, heard = 0;
     MPI_Cancel(&mpi->inbox_request);

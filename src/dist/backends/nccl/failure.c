@@ -10,8 +10,8 @@
 #include <string.h>
 
 #define LOOK_EVERY 20e-3
-#define LEFT_AFTER 1.0 /* who has left has done its part of what I wait for, or will never */
-#define BLAME      1.0 /* how long the ranks' own words for an error of NCCL's are waited for */
+#define LEFT_AFTER 1.0 /* s; a peer that has left has done its part of the call by then, or never will */
+#define BLAME      1.0 /* s; how long an error of NCCL's waits for the message of the rank that caused it */
 
 void tshi_nccl_doze(int looks) {
     if (looks < 200) {
@@ -51,7 +51,7 @@ tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell) {
         snprintf(nccl->words, sizeof nccl->words, "%s", tsh_error_message());
         if (tell) world->control->fail(world, nccl->words, (tshi_tape_step){0});
         abort_all(world);
-        /* What the GPU makes of it from here on is worth nothing: whoever reads it asks the device first. */
+        /* The GPU's results are invalid from here on: every read asks the device first. */
         if (device->failed == TSH_OK) {
             device->failed = nccl->failed;
             memcpy(device->words, nccl->words, sizeof device->words);
