@@ -1,4 +1,4 @@
-/* GPU memory in the calls of one machine's ranks. */
+/* GPU memory in the calls of ranks on one machine. */
 #include "dist/backends/local/local.h"
 
 #include <stdio.h>

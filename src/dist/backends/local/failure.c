@@ -1,4 +1,4 @@
-/* Failures, deaths, deadlines, and coming back from the first. */
+/* Failures, deaths and deadlines, and recovery from failures. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -23,7 +23,7 @@ static uint32_t state_of(const tsh_world *world, int rank) {
     return atomic_load_explicit(&record_of(world, rank)->state, memory_order_acquire);
 }
 
-/* Nothing but destroying the world is possible from now on. Keeps the first reason. */
+/* Marks the world as one that can only be destroyed. Keeps the first reason. */
 static tsh_status local_break(tsh_world *world, tsh_status status, const char *words) {
     tshi_local *local = tshi_local_of(world);
     if (local->broken == TSH_OK) {
@@ -33,7 +33,7 @@ static tsh_status local_break(tsh_world *world, tsh_status status, const char *w
     return tshi_fail(local->broken, "%s", local->broken_words);
 }
 
-/* Change a rank's state, keeping count. */
+/* Changes a rank's state and the counts of states. */
 static void set_state(tsh_world *world, int rank, uint32_t from, uint32_t to) {
     tshi_control *control = tshi_local_of(world)->control;
     if (!atomic_compare_exchange_strong(&control->record[rank].state, &from, to)) return;
@@ -73,7 +73,7 @@ tsh_status tshi_local_trouble(tsh_world *world) {
     return status;
 }
 
-/* While ranks recover, failures are what they recover from. */
+/* While ranks recover, failures are no errors. */
 static tsh_status permanent_trouble(tsh_world *world) {
     for (int i = 0; i < world->size; i++) {
         uint32_t state = state_of(world, i);
@@ -91,8 +91,8 @@ static int open_process(int pid) {
 #endif
 }
 
-/* Only who waits for long needs descriptors of its peers. The number of one that has ended is its own until its parent
- * has reaped it; after that there is none, which is a death too. */
+/* Only a rank that waits for long needs descriptors of its peers. The process id of a rank that has ended is its own
+ * until the parent has waited for it; after that there is no such process, which is a death too. */
 static void watch_process(tsh_world *world, int rank) {
     int *process = &tshi_local_of(world)->process[rank];
     if (*process != TSHI_UNWATCHED) return;
@@ -108,7 +108,7 @@ void tshi_local_watch(tsh_world *world) {
     }
 }
 
-/* Ranks whose process is gone without having left the world. */
+/* Marks ranks whose process has ended without leaving the world. */
 static void look_for_deaths(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
     struct pollfd *polls = local->polls;
@@ -132,7 +132,7 @@ static bool somebody_died(const tsh_world *world) {
     return false;
 }
 
-/* A message may come from, or go to, member i. */
+/* True when the message may come from, or go to, member i. */
 static bool comes_from(const tshi_wait *wait, int i) {
     int peer = wait->message->call.root;
     return peer < 0 ? i != wait->group->rank : i == peer;
@@ -168,7 +168,7 @@ static void log_last_calls(const tshi_wait *wait) {
     const tshi_local_group *lg = wait->group->state;
     tshi_group_log_ring(wait->group);
     for (int i = 0; i < wait->group->size; i++) {
-        /* The slot of a call's second sync has the same number. */
+        /* The slot of a call's second sync has the number of the first. */
         tshi_slot *last = tshi_slot_at(lg, i, 0);
         for (uint32_t k = 1; k < lg->slots; k++) {
             tshi_slot *slot = tshi_slot_at(lg, i, k);
@@ -179,7 +179,8 @@ static void log_last_calls(const tshi_wait *wait) {
     }
 }
 
-/* The first rank whose deadline passes says so for all: one whose own passes at the same time says the same. */
+/* The first rank whose deadline passes reports it for all ranks: one whose deadline passes at that time reports the
+ * same. */
 static tsh_status time_out(tshi_wait *wait, const char *ranks, const char *stopped) {
     char words[TSHI_MESSAGE_SIZE];
     tsh_world *world = wait->world;
@@ -195,8 +196,8 @@ static tsh_status time_out(tshi_wait *wait, const char *ranks, const char *stopp
     return local_break(world, TSH_ERR_TIMEOUT, words);
 }
 
-/* The deadline, and words on the way to it. Where each rank waits for another, one of them may just have been let go:
- * that becomes plain soon, or it is a deadlock. */
+/* Checks the deadline, and warns before it. Where each rank waits for another one, one of them may just have been
+ * released: that shows soon, or it is a deadlock. */
 static tsh_status look_at_clock(tshi_wait *wait) {
     tsh_world *world = wait->world;
     char ranks[TSHI_LINE], stopped[TSHI_LINE];
@@ -212,7 +213,7 @@ static tsh_status look_at_clock(tshi_wait *wait) {
     return TSH_OK;
 }
 
-/* When a message may come from anybody: a rank, when all others have left, else -1. */
+/* For a receive from any rank: one of the ranks when all peers have left, else -1. */
 static int all_left(const tshi_wait *wait) {
     int last = -1;
     for (int i = 0; wait->message && i < wait->group->size; i++) {
@@ -277,7 +278,7 @@ void tshi_local_fail(tsh_world *world, const char *reason, tshi_tape_step step) 
     snprintf(mine->reason, sizeof mine->reason, "%s", reason);
     mine->step = step;
     set_state(world, world->rank, TSHI_ALIVE, TSHI_FAILED);
-    /* Those who sleep until I post; others look around soon enough. */
+    /* Wakes the ranks that sleep until this one posts; other sleepers wake soon by themselves. */
     for (const tsh_group *g = world->groups; g; g = g->next) {
         if (g->ops != world->control || !g->state) continue;
         const tshi_local_group *lg = g->state;
@@ -287,7 +288,7 @@ void tshi_local_fail(tsh_world *world, const char *reason, tshi_tape_step step) 
 
 /* --- recovering --------------------------------------------------------------------------------------------------- */
 
-/* All ranks have made this step when it returns. */
+/* Returns when all ranks have made this step. */
 static tsh_status recover_step(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
     tshi_record *mine = record_of(world, world->rank);
@@ -318,7 +319,8 @@ static uint32_t last_sync(const tsh_group *group) {
     return last;
 }
 
-/* Nobody is inside a call between the first step and the third: look in the one half, write in the other. */
+/* No rank is inside a call between the first step and the third: ranks read before the second step and write after
+ * it. */
 static void groups_look(tsh_world *world) {
     for (tsh_group *g = world->groups; g; g = g->next) {
         tshi_local_group *lg = g->ops == world->control ? g->state : NULL;
@@ -352,8 +354,8 @@ tsh_status tshi_local_recover(tsh_world *world) {
     return recover_step(world);
 }
 
-/* This rank's GPU memory must not go while others have it mapped. Threads have nothing to let go of. Whoever takes
- * longer than that to leave the world is not waited for: that memory goes with this process. */
+/* This rank's GPU memory must not be freed while peers have it mapped; threads have nothing mapped. A rank that takes
+ * longer to leave the world is not waited for: the memory is freed with this process. */
 static void let_go(tsh_world *world) {
     if (!tshi_local_of(world)->maps) return;
     world->device->ops->sharing->unmap(world->device);

@@ -1,16 +1,13 @@
-/* The backend of one machine: what its ranks share, and how they wait for each other.
+/* The backend of one machine: the memory that its ranks share, and how they wait for each other.
  *
- * Each rank's tensors lie in its heap, which all ranks map, or on a GPU, whose memory they can map; a call posts
- * where its buffer is, and peers read and write it there. A group has a block of shared memory with a ring of slots
- * for each member, one for each sync. Most calls wait for the others' posts at once, and compare them.
+ * All ranks map each rank's heap, which holds its tensors (or map its GPU memory); a call posts the address of its
+ * buffer, and peers read and write it there. A group has a block of shared memory with a ring of slots for each member,
+ * one for each sync. Most calls wait until all members have posted the sync, and compare the slots.
  *
- * A rank that has nothing to fetch, and whose data lies in its slot (the root of a broadcast or scatter, the others of
- * a reduce or gather), leaves when it has posted. It waits and compares later: before its next call that waits, which
- * fails if one before was not well; and before it would be further ahead than half the ring. So whoever posts sync s
- * knows that all have posted s - slots / 2, before which they have read s - slots, the slot that it writes: those who
- * left have compared it by then, the others have long been done with it. (A rank that has put what is far into the
- * root's buffer, or fetched it from there, leaves likewise, with its second post.) Until then a slot stays as it is,
- * whatever becomes of the rank that gave. */
+ * A rank that has nothing to fetch, and whose data lies in its slot or has been copied, returns early: when it has
+ * posted. It waits for the sync, and compares it, before its next call that waits and before it is half the ring ahead:
+ * so when it posts sync s, all ranks have read sync s - slots, whose slot it writes. Until then a slot does not
+ * change. */
 #ifndef TSHI_LOCAL_H
 #define TSHI_LOCAL_H
 
@@ -25,10 +22,10 @@
 #include <stdatomic.h>
 
 #define TSHI_LINE_BYTES 128 /* two cache lines: the hardware fetches them in pairs */
-/* Room in the slot itself for data that needs one sync only. */
+/* Bytes in the slot itself, for data that needs one sync only. */
 #define TSHI_SLOT_PAYLOAD 4160
 #define TSHI_CORE_BYTES   128
-/* Slots of a member, and of one of a large group, whose block would grow too large: powers of two. */
+/* Slots of a member; fewer in a large group, whose block would be too large. Powers of two. */
 #define TSHI_SLOTS       16
 #define TSHI_FEW_SLOTS   2
 #define TSHI_LARGE_GROUP 32
@@ -43,14 +40,14 @@ typedef struct tshi_slot {
     uint32_t
         flags; /* FAR: the data is in the heap, not in the payload; with SHARED too it is on a GPU, and a tshi_share
                      * in the payload says where */
-    tshi_post post; /* its text, where it has one, is the payload */
+    tshi_post post; /* the payload is its message */
     uint64_t at;    /* where the sender's data starts in its heap */
 } tshi_slot;
 
-/* Written by those who are about to sleep until this member posts. */
+/* Written by ranks that are about to sleep until this member posts. */
 typedef struct tshi_member {
     alignas(TSHI_LINE_BYTES) _Atomic uint32_t sleepers;
-    /* The first small message of mine that did not fit its receive, 0: none, 1: being written, 2: to be read. */
+    /* The first small message of this rank that did not fit its receive; 0: none, 1: being written, 2: to be read. */
     _Atomic uint32_t complaint;
     int complainer;
     tshi_post sent, wanted; /* the message, and the receive that it did not fit */
@@ -59,7 +56,7 @@ typedef struct tshi_member {
 #define TSHI_LETTERS     32
 #define TSHI_LETTER_ROOM 104 /* bytes of data in a letter */
 
-/* A message, or where it is. */
+/* A message, or its address. */
 typedef struct tshi_letter {
     _Atomic uint32_t turn; /* twice the rounds of the ring, one more while it is full */
     uint32_t kind;         /* dtype, and whether it is a description */
@@ -76,7 +73,7 @@ typedef struct tshi_letter {
 typedef struct tshi_inbox {
     alignas(TSHI_LINE_BYTES) _Atomic uint64_t tail; /* number of the next letter to be written */
     _Atomic uint32_t sleepers;
-    _Atomic uint32_t congested; /* its owner keeps more letters than it likes */
+    _Atomic uint32_t congested; /* its owner stores too many letters */
     alignas(TSHI_LINE_BYTES) tshi_letter letter[TSHI_LETTERS];
 } tshi_inbox;
 
@@ -88,14 +85,14 @@ typedef struct tshi_block_head {
 
 typedef enum tshi_rank_state { TSHI_ALIVE = 0, TSHI_FAILED, TSHI_STUCK, TSHI_DEAD } tshi_rank_state;
 
-/* One rank of the world, as the others see it. */
+/* The state of one rank, readable by all ranks. */
 typedef struct tshi_record {
     alignas(TSHI_LINE_BYTES) _Atomic uint32_t state; /* a tshi_rank_state */
     _Atomic uint32_t left;                           /* it has destroyed its world */
     _Atomic uint32_t recover;                        /* its last step of recovering */
-    _Atomic uint32_t let_go;                         /* it has no GPU memory of others mapped any more */
+    _Atomic uint32_t let_go;                         /* it has unmapped the GPU memory of its peers */
     _Atomic uint32_t sleepers;
-    int32_t process;                      /* set by rank 0 with the next two, before anybody sees them */
+    int32_t process;                      /* this field and the next two are set by rank 0 before any rank reads them */
     uint64_t heap_at, heap_bytes;         /* in the memory that all map */
     unsigned char cores[TSHI_CORE_BYTES]; /* it may run on, a bit each; written before it joins */
     tshi_tape_step step;                  /* of FAILED, written before the state, as the next is */
@@ -114,7 +111,7 @@ typedef struct tshi_control {
 
 typedef struct tshi_local {
     tsh_thread_rendezvous *threads; /* NULL: ranks are processes */
-    bool maps;                      /* GPU memory of other ranks: they wait for each other when they leave */
+    bool maps;                      /* GPU memory of peers; ranks that have some wait for each other when they leave */
     bool direct;                    /* every rank reaches the GPU memory of every other: collectives run on it */
     tshi_control *control;
     char *memory; /* of processes: the control block, then the heaps, all in one piece */
@@ -126,20 +123,20 @@ typedef struct tshi_local {
     bool crowded;   /* more ranks than cores that they may run on together; the same on all ranks */
     int spins;      /* polls of a peer before the first yield, ... */
     int yields;     /* ... and yields before sleeping */
-    uint32_t steps; /* of recovering, that this rank has made */
+    uint32_t steps; /* steps of recovering that this rank has made */
     tsh_status broken;
     char broken_words[TSHI_MESSAGE_SIZE];
-    /* Of the wait under way, for naps. */
+    /* The state of the wait under way. */
     double waiting_since, next_word, next_look;
     int naps;
     tshi_waits waits;
     struct tshi_mailbox *mailboxes;   /* of closed groups, with messages that are still to be fetched */
-    struct tshi_local_group *retired; /* blocks that others may still use */
+    struct tshi_local_group *retired; /* blocks that peers may still use */
 } tshi_local;
 
 typedef struct tshi_mailbox tshi_mailbox; /* point_to_point.c */
 
-/* What a started call does when all have posted my last sync. */
+/* What a started call does next, when all members have posted this rank's last sync. */
 typedef enum tshi_local_step { TSHI_TO_POST, TSHI_TO_MOVE, TSHI_MOVED } tshi_local_step;
 
 typedef struct tshi_local_group {
@@ -148,18 +145,18 @@ typedef struct tshi_local_group {
     tshi_mailbox *mailbox; /* NULL before the first message */
     uint32_t slots;        /* of each member */
     uint32_t sync;         /* my last */
-    uint32_t heard;        /* the last that all have posted, and that I have compared */
+    uint32_t heard;        /* the last sync that all members have posted and this rank has compared */
     uint32_t agreed;       /* while recovering */
-    tshi_slot draft;       /* what I am about to say, until it is posted; then what I have said */
+    tshi_slot draft;       /* this rank's next slot until it is posted, then the last one */
     const char *name;      /* of the call under way */
     int spins;
     tshi_local_step step; /* of the started call */
-    tsh_status refused;   /* what went wrong with GPU memory in the call under way; the words are in my slot */
-    size_t near_bytes[TSH_COLLECTIVE_COUNT]; /* up to which data goes into the slot, the same on all ranks */
+    tsh_status refused;   /* the failure of GPU memory in the call under way; its message is in this rank's slot */
+    size_t near_bytes[TSH_COLLECTIVE_COUNT]; /* largest data that goes into the slot, the same on all ranks */
     const void **in;                         /* [size], scratch */
     void **out;
-    char **there;                  /* [size]: of a call on GPUs, where I have what the members have shared */
-    void *allocation;              /* of the block, when it lies in my heap */
+    char **there;     /* [size] where this rank has mapped what the members have shared in a call on GPUs */
+    void *allocation; /* of the block, when it lies in my heap */
     struct tshi_local_group *next; /* of the retired */
 } tshi_local_group;
 
@@ -189,17 +186,17 @@ static_assert(16 * TSHI_REDUCE_MOST + sizeof(tshi_share) <= TSHI_SLOT_PAYLOAD,
 
 /* --- memory.c ----------------------------------------------------------------------------------------------------- */
 
-/* What threads of one process share before and after their worlds. */
+/* Shared by threads of one process before and after their worlds. */
 struct tsh_thread_rendezvous {
     int size;
     tshi_control *control;
     size_t control_bytes;
-    void **heap; /* [size], unmapped when all have left */
+    void **heap; /* [size], unmapped when all ranks have left */
     size_t *heap_bytes;
     atomic_flag *taken;
 };
 
-/* Rank and size of a world of threads. */
+/* Sets rank and size of a world of threads. */
 tsh_status tshi_threads_settings(const tsh_world_config *config, tshi_settings *settings);
 /* The heaps and the control block. Of processes: after a rendezvous of their own, until the deadline. Of threads: this
  * rank's heap; the others are known when all have joined. */
@@ -222,12 +219,12 @@ bool tshi_local_stages(const tsh_group *group, const tshi_call *call);
 size_t tshi_block_bytes(int size);
 /* The private side of a group of `size`; the block comes later. NULL with the message set. */
 tshi_local_group *tshi_local_group_new(tsh_world *world, int size);
-/* How long to wait and what is worth a slot, once it is known how many cores there are. */
+/* Sets the lengths of waits and the sizes that go into a slot, when the number of cores is known. */
 void tshi_local_tune(tshi_local_group *lg, const tshi_local *local);
 void tshi_local_group_free(tsh_world *world, tshi_local_group *lg);
 tsh_status tshi_local_open(tsh_group *parent, const int *ranks, int n, tsh_group *group);
 void tshi_local_close(tsh_group *group);
-/* Release the retired blocks that nobody uses any more; `all`: the others too. */
+/* Release the retired blocks that no rank uses any more; `all`: every retired block. */
 void tshi_local_sweep(tsh_world *world, bool all);
 
 /* --- local_sync.c: waiting ---------------------------------------------------------------------------------------- */
@@ -236,9 +233,9 @@ void tshi_local_sweep(tsh_world *world, bool all);
  * that the members are likely to have in their slots, a hint. */
 tsh_status tshi_local_sync(tsh_group *group, size_t payload);
 
-/* Post the slot of my next sync, already filled, without waiting; `next`: bytes likely to be in the one after. */
+/* Post the slot of this rank's next sync, already filled, without waiting; `next`: bytes likely in the one after. */
 void tshi_local_post(tsh_group *group, size_t next);
-/* Whether all have posted that sync; wait until they have. */
+/* True when all members have posted that sync; wait until they have. */
 bool tshi_local_posted(const tsh_group *group, uint32_t sync);
 tsh_status tshi_local_await(tsh_group *group, uint32_t sync);
 /* See tshi_group_ops.nap and .awake. */
@@ -248,7 +245,7 @@ void tshi_local_awake(tsh_group *group);
 /* Polls without a pause: a pause costs the reply of a peer that is just as fast. */
 #define TSHI_EAGER_POLLS 64
 
-/* Take a line away from whoever has it, before I need to write it. */
+/* Fetch a cache line for writing before this rank needs it. */
 static inline void tshi_claim(const void *at) {
 #if defined(__x86_64__)
     __asm__ volatile("prefetchw %0" : : "m"(*(const char *)at));
@@ -262,10 +259,10 @@ typedef struct tshi_wait {
     tsh_group *group; /* NULL while recovering: failures are expected then, deaths are not */
     uint32_t sync;
     double deadline, next_word;
-    const tsh_work *message; /* that is waited for, NULL: a collective */
+    const tsh_work *message; /* the message that is waited for, NULL: a collective */
 } tshi_wait;
 
-/* Post the ranks that the wait is for, as far as they have not come. */
+/* Post the ranks that this wait is for and that have not made the call. */
 void tshi_local_post_wait(const tshi_wait *wait);
 /* Wait until *word has reached `target`, sleeping where it takes long; `rank` is the world rank waited for. */
 tsh_status tshi_wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t target, _Atomic uint32_t *sleepers,
@@ -282,9 +279,9 @@ static inline bool tshi_local_troubled(const tshi_local *local) {
 }
 /* The error that a call has to return because of failures and deaths, or TSH_OK. */
 tsh_status tshi_local_trouble(tsh_world *world);
-/* Have descriptors of all ranks' processes, to see them die. */
+/* Open descriptors of all ranks' processes, through which their deaths show. */
 void tshi_local_watch(tsh_world *world);
-/* While waiting for world rank `rank`: deaths, failures, the deadline. */
+/* Checks for deaths, failures and the deadline while this rank waits for world rank `rank`. */
 tsh_status tshi_local_look(tshi_wait *wait, int rank);
 /* See tshi_group_ops.trouble. */
 tsh_status tshi_local_heard(tsh_group *group, bool look, bool waits);
@@ -306,15 +303,15 @@ tshi_awaited tshi_message_watch(const tsh_work *work);
 tsh_status tshi_message_start(tsh_work *work);
 bool tshi_message_quick(tsh_work *work);
 void tshi_message_progress(tsh_work *work);
-/* Forget all messages: every rank recovers. */
+/* Drop all messages; called while every rank recovers. */
 void tshi_messages_reset(tsh_group *group);
 void tshi_messages_close(tsh_group *group);
-/* Free what closed groups have left for receivers that have fetched it since; `all`: the rest too. */
+/* Free data of closed groups that its receivers have fetched since; `all`: the rest too. */
 void tshi_messages_sweep(tsh_world *world, bool all);
 
 /* --- local_compare.c: whether all say the same ------------------------------------------------------------------- */
 
-/* What all have posted; *far: somebody's data is in the heap. */
+/* The posted slots of all members; *far: the data of some member is in the heap. */
 tsh_status tshi_local_compare(const tsh_group *group, uint32_t sync, bool *far);
 /* all_to_all: what member i sends to each, then what it expects of each; whether each expects what it is sent. */
 static inline const int64_t *tshi_counts_of(const tsh_group *group, int i) {
@@ -322,12 +319,12 @@ static inline const int64_t *tshi_counts_of(const tsh_group *group, int i) {
     return (const int64_t *)(const void *)tshi_payload(tshi_slot_at(lg, i, lg->sync));
 }
 tsh_status tshi_local_compare_counts(const tsh_group *group);
-/* The counts of an all_to_all into the payload of this rank's next slot. Returns their bytes. */
+/* Write the counts of an all_to_all into the payload of this rank's next slot. Returns their bytes. */
 size_t tshi_local_put_counts(const tsh_group *group, const tshi_call *call);
 /* See tshi_group_ops.compare. */
 tsh_status tshi_local_compare_call(tsh_group *group, const tshi_call *call);
-/* As tshi_local_compare for the calls that I left early, up to that sync: what my next one returns. `failed`, `words`:
- * that fails for a reason of its own; then the log gets to know what was wrong before. */
+/* Compares the calls from which this rank has returned early, up to that sync; its next call returns the result. When
+ * that call fails for a reason of its own (`failed`, `words`), an earlier mismatch is logged instead. */
 tsh_status tshi_local_look_back(tsh_group *group, uint32_t sync, tsh_status failed, const char *words);
 /* "all_reduce float32 [8] sum #3" of a slot. */
 char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size);
@@ -336,7 +333,8 @@ char *tshi_slot_describe(tshi_slot *slot, char *text, size_t size);
 void tshi_local_refuse(const tsh_group *group);
 tsh_status tshi_local_refused(const tsh_group *group, tsh_status failed);
 tsh_status tshi_local_run_failed(tsh_group *group, tsh_status failed);
-/* Wait for those whom I left behind up to that sync. *failed: of the call that comes now, to which it leads. */
+/* Wait for the members of calls from which this rank has returned early, up to that sync. *failed: the status of the
+ * next call. */
 tsh_status tshi_local_catch_up(tsh_group *group, uint32_t sync, tsh_status *failed);
 /* Every rank posts the text (and, for the others to read, `at`); see tshi_group_ops.agree. */
 tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status failed, uint64_t at);

@@ -1,25 +1,25 @@
-/* Where the members of a group meet before each call.
+/* The entry barrier (gate) of a group, before each call.
  *
- * On one machine each says that it has come in a word of its own, and passes when it has read the same in all others:
- * one line of memory goes each way at the same time, which is the least that a meeting can cost. The word also has what
- * the member is about to do. Nobody decides for the others, so giving up takes longer: a member marks its word, whoever
- * sees a mark marks his, and the gate is given up when each member has marked its word or has not come. One that passed
- * before it saw the mark says so, and then all pass. */
+ * On one machine each member writes a word of its own, which also describes its call, and passes when it has read
+ * matching words of all members: one cache line travels each way at the same time, which is the least that a barrier
+ * can cost. No member decides for its peers, so giving up takes longer: a member marks its word, a member that sees a
+ * mark marks its own, and the barrier is given up when each member has marked its word or has not entered. A member
+ * that passed before it saw a mark reports that, and then all pass. */
 #include "dist/backends/mpi/mpi.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* A word: a hash of the call, the gate's number, TSHI_GATE_ASYNC and _IRREGULAR, and the mark. */
+/* A word: a hash of the call, the barrier's number, TSHI_GATE_ASYNC and _IRREGULAR, and the mark. */
 #define MARK         UINT64_C(1)
 #define NUMBER_SHIFT 4
 #define NUMBER_MASK  UINT64_C(0xfffffff0)
 #define HASH_SHIFT   32
 
-/* Long after what a member has written can be read by all. */
+/* Long enough for a member's word to be readable by all. */
 #define SETTLE_SECONDS 1e-3
 
-/* Looks at the notices once a member's process is gone. */
+/* Receives the notices when a member's process has ended. */
 #define LAST_WORDS 8
 
 static int flags_of(const tshi_mpi_op *op) {
@@ -58,9 +58,9 @@ int tshi_gate_arrive(tsh_group *group) {
 
 /* --- looking ------------------------------------------------------------------------------------------------------ */
 
-/* What those who are there have said. */
+/* The words of the members that have entered. */
 typedef struct words {
-    bool all; /* everybody is */
+    bool all; /* all members have entered */
     uint64_t flags, unlike;
 } words;
 
@@ -91,7 +91,7 @@ static bool somebody_passed(const tsh_group *group, const tshi_mpi_group *mg) {
     return false;
 }
 
-/* Somebody is there and has not seen the mark. */
+/* A member has entered and has not seen the mark. */
 static bool somebody_may_pass(const tsh_group *group, const tshi_mpi_group *mg) {
     for (int i = 0; i < group->size; i++) {
         uint64_t word = word_of(mg, i);
@@ -100,8 +100,8 @@ static bool somebody_may_pass(const tsh_group *group, const tshi_mpi_group *mg) 
     return false;
 }
 
-/* What becomes of a gate that somebody gives up, 0 while it is open. Whoever does not answer is dead or stopped: then
- * the world is lost, and so is nothing by not waiting for it. */
+/* The result of a barrier that a member gives up, 0 while it is undecided. A member that does not answer is dead or
+ * stopped: the world is lost then, and nothing is gained by waiting for it. */
 static int settle(const tsh_group *group, tshi_mpi_group *mg) {
     double now = tshi_clock();
     if (mg->stopping == 0) {
@@ -137,9 +137,9 @@ bool tshi_gate_withdraw(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
     if (op->phase == TSHI_AT_GATE && mg->block) return settle(group, mg) == TSHI_GATE_STOPPED;
-    /* Without shared memory nobody can take back that it has come. When a failure is known for so long and the gate has
-     * not been passed, then somebody has heard of it before it came, and never will come. Behind the gate, a rank that
-     * has failed since has mostly done its part. */
+    /* Without shared memory a member cannot withdraw. When a failure is known for so long and the barrier has not been
+     * passed, some member has received the failure before it entered, and will not enter. Behind the barrier, a rank
+     * that has failed since has mostly done its part. */
     double now = tshi_clock();
     if (op->trouble_seen == 0) op->trouble_seen = now;
     return now - op->trouble_seen >= TSHI_GRACE;
@@ -150,10 +150,10 @@ void tshi_gate_look_for_deaths(tsh_group *group) {
     const tshi_mpi *mpi = tshi_mpi_of(group->world);
     for (int i = 0; mg->block && i < group->size; i++) {
         int rank = group->ranks[i];
-        /* Who has left in good order may be gone. */
+        /* The process of a rank that has left its world may have ended. */
         if (i == group->rank || mpi->peer[rank].left != 0 || mpi->peer[rank].broken) continue;
         if (!tshi_process_ended(&mg->block->member[i].who, &mpi->me)) continue;
-        /* What it said before comes in little by little, and may have come since the last look. */
+        /* Notices that it sent before arrive one by one, and may have arrived since the last check. */
         for (int k = 0; k < LAST_WORDS; k++) tshi_mpi_poll(group->world);
         if (mpi->peer[rank].left != 0 || mpi->peer[rank].broken) continue;
         tshi_mpi_lose(group->world, rank, "it died (killed by a signal, or exited)");

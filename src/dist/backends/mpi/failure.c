@@ -1,4 +1,4 @@
-/* What stops a world over MPI: failures that ranks report, ranks that leave, errors of MPI, the deadline. */
+/* The failures of a world over MPI: those that ranks report, ranks that leave, errors of MPI, the deadline. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -13,7 +13,7 @@
 #define TAG_NOTICE    0
 #define DEATH_EVERY   0.02 /* seconds */
 #define LONGEST_DOUBT 0.5  /* about a deadlock */
-#define TELL_SECONDS  0.1  /* most that telling may take: small messages go out by themselves */
+#define TELL_SECONDS  0.1  /* the most seconds that sending notices may take: small messages leave by themselves */
 
 /* --- notices ------------------------------------------------------------------------------------------------------ */
 
@@ -112,7 +112,7 @@ tsh_status tshi_mpi_error(tsh_world *world, const char *what, int error) {
     return tshi_mpi_break(world, TSH_ERR_SYSTEM, words);
 }
 
-/* "rank 3 did not come within 2 s; rank 3 is stopped", or what can be said where the ranks share no memory. */
+/* Writes "rank 3 did not come within 2 s; rank 3 is stopped", or less where the ranks share no memory. */
 static void say_late(const tsh_group *group, bool sure, const char *ranks, const char *stopped, char *text, size_t n) {
     const tshi_mpi_group *mg = group->state;
     double seconds = group->world->timeout;
@@ -192,7 +192,7 @@ tsh_status tshi_mpi_group_trouble(tsh_group *group) {
     const tshi_mpi_group *mg = group->state;
     tsh_status status = tshi_mpi_trouble(group->world);
     if (status != TSH_OK || !mpi->troubled || mg->op.phase == TSHI_IDLE) return status;
-    /* A shared gate knows whether all had come; else their part may still arrive. */
+    /* A shared entry barrier knows whether all members had entered; otherwise their part may still arrive. */
     double latest = tshi_clock() - (mg->op.phase == TSHI_AT_GATE && mg->block ? 0 : TSHI_GRACE);
     for (int i = 0; i < group->size; i++) {
         double left = mpi->peer[group->ranks[i]].left;
@@ -227,7 +227,7 @@ void tshi_mpi_post_wait(tsh_group *group, const tsh_work *message) {
     const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     tshi_waits_begin(waits);
     for (int i = 0; i < group->size; i++) {
-        /* Behind the gate every member has a part in what is left. */
+        /* Behind the entry barrier every member takes part in the rest of the call. */
         bool waits_for = op->phase == TSHI_AT_GATE ? tshi_gate_lacks(group, i) : op->phase != TSHI_IDLE;
         if (message) waits_for = message->call.root == TSH_ANY_RANK || message->call.root == i;
         if (waits_for) tshi_waits_add(waits, group->ranks[i]);
@@ -288,7 +288,7 @@ tsh_status tshi_mpi_nap(tsh_group *group, const tsh_work *work, double since) {
     return TSH_OK;
 }
 
-/* The notice of a rank that gives up takes a while to reach its peers. */
+/* The notice of a rank that fails takes a while to reach its peers. */
 void tshi_mpi_end_wait(tsh_world *world) {
     tshi_mpi *mpi = tshi_mpi_of(world);
     if (mpi->broken == TSH_OK)

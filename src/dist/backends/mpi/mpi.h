@@ -1,12 +1,10 @@
 /* The backend over MPI: collectives are MPI's own, on a communicator for each group.
  *
- * MPI cannot be told to give up a call that blocks, so nobody enters one before all members have come. Each call first
- * passes the group's gate, where a rank waits with its eyes open: for failures that others report, for those that have
- * left, for the deadline. The gate also compares what the ranks are about to do. Members that share a machine meet in a
- * page of shared memory, others in a small reduction that does not block.
- *
- * Two ranks trade messages instead, all_reduce apart, and keep their eyes open throughout; see mpi_pair.c. For calls
- * that block a thread has them open, which can say what it sees and no more; see mpi_watch.c. */
+ * A blocking call of MPI cannot be given up, so a rank enters one only when all members have made the call. Each call
+ * first passes the group's entry barrier (the gate), in which a rank notices failures that peers report, ranks that
+ * have left, and the deadline, and which compares the calls. It is a page of shared memory for members on one machine,
+ * a small non-blocking reduction otherwise. Two ranks exchange messages instead of collectives, all_reduce apart, and
+ * notice failures throughout (pair.c). During blocking calls a thread logs warnings (watch.c). */
 #ifndef TSHI_MPI_H
 #define TSHI_MPI_H
 
@@ -29,7 +27,7 @@ typedef enum tshi_notice_kind {
     TSHI_NOTICES
 } tshi_notice_kind;
 
-/* What a rank tells all the others of itself. */
+/* What a rank reports about itself to all its peers. */
 typedef struct tshi_notice {
     uint32_t kind, epoch; /* the epoch goes up with each recovery; failures of an earlier one are forgotten */
     tshi_tape_step step;  /* of a failure */
@@ -41,12 +39,12 @@ typedef struct tshi_outbox {
     MPI_Request *request; /* [size] */
 } tshi_outbox;
 
-/* What is known of a rank. */
+/* What this rank knows of a peer. */
 typedef struct tshi_mpi_peer {
     uint32_t failed;     /* 1 + epoch of its last failure */
     tshi_tape_step step; /* of that */
-    bool broken;         /* it has given up for good */
-    double left;         /* when it was heard to, 0: not */
+    bool broken;         /* it has failed permanently */
+    double left;         /* when its notice of leaving arrived, 0: not yet */
     char *words;         /* of the failure, TSHI_MESSAGE_SIZE; made when there is one */
 } tshi_mpi_peer;
 
@@ -55,26 +53,26 @@ typedef struct tshi_mpi_watch {
     _Atomic uint64_t passages; /* entries to such a call and returns from it: odd inside */
     _Atomic(const tsh_group *) group;
     tshi_watcher thread;
-    /* The thread's: the passages that it saw last, since when, and when it warns next. */
+    /* The thread's own: the count that it saw last, since when, and when it warns next. */
     uint64_t seen;
     double since, next_warning;
 } tshi_mpi_watch;
 
-/* What a rank has sent before it left or failed may still be under way for so long, seconds. */
+/* Seconds for which messages that a rank has sent before it left or failed may still be under way. */
 #define TSHI_GRACE 0.25
 
 /* --- the world ---------------------------------------------------------------------------------------------------- */
 
 typedef struct tshi_mpi {
-    /* What each call looks at stands together. */
-    int64_t chunk; /* most elements that one call of MPI is given */
+    /* Fields that each call reads are next to each other. */
+    int64_t chunk; /* the most elements of one call of MPI */
     tsh_status broken;
     unsigned looks;
-    bool troubled; /* somebody has failed or left; look closer */
+    bool troubled; /* a rank has failed or left; its notice says which */
     bool watched;  /* TSHARD_CHECK */
     bool shared;   /* TSHARD_MPI_SHARED */
     bool crowded;  /* more ranks than cores on this machine */
-    bool ready;    /* the communicators are there */
+    bool ready;    /* the communicators exist */
     bool rdma;
     MPI_Comm recovery, notices;
     MPI_Request inbox_request;
@@ -86,7 +84,7 @@ typedef struct tshi_mpi {
     tshi_outbox *outbox; /* [TSHI_NOTICES] */
     tshi_mpi_peer *peer; /* [size] */
     tshi_process me;
-    double looked; /* for deaths, when last */
+    double looked; /* when this rank last checked for deaths */
     /* Of the wait under way. */
     double waiting_since, next_word;
     tshi_waits waits;
@@ -98,10 +96,12 @@ typedef struct tshi_mpi {
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
 
-/* A member of a group on one machine, in memory that all of them share; see mpi_gate.c. */
+/* A member of a group on one machine, in memory that all members share; see entry_barrier.c. */
 typedef struct tshi_gate_member {
-    alignas(128) _Atomic uint64_t arrived[2]; /* even and odd gates: who passes one may be at the next already */
-    alignas(128) _Atomic uint64_t passed;     /* the last gate; apart, for only those look who want to give up */
+    alignas(128) _Atomic uint64_t
+        arrived[2]; /* of even and odd barriers: a rank that has passed one may be in the next already */
+    alignas(
+        128) _Atomic uint64_t passed; /* the last barrier; on another line, because only ranks that give up read it */
     tshi_process who;
 } tshi_gate_member;
 
@@ -112,10 +112,10 @@ typedef struct tshi_gate_block {
 
 enum {
     TSHI_GATE_PASSED = 1,
-    TSHI_GATE_ASYNC = 2,     /* somebody's call does not wait, so nobody's may block */
-    TSHI_GATE_IRREGULAR = 4, /* somebody's parts are not equal */
+    TSHI_GATE_ASYNC = 2,     /* the call of some member is asynchronous, so that no member's may block */
+    TSHI_GATE_IRREGULAR = 4, /* the parts of some member are not equal */
     TSHI_GATE_DIFFER = 8,
-    TSHI_GATE_STOPPED = 16 /* somebody has given up waiting */
+    TSHI_GATE_STOPPED = 16 /* some member has given up waiting */
 };
 
 typedef struct tshi_detail {
@@ -125,7 +125,7 @@ typedef struct tshi_detail {
 
 typedef enum tshi_phase { TSHI_IDLE, TSHI_AT_GATE, TSHI_COMPARING, TSHI_COUNTING, TSHI_MOVING } tshi_phase;
 
-/* What a rank of two sends, receives and has for itself; see pair.c. */
+/* What a rank of two sends, receives and keeps; see pair.c. */
 typedef struct tshi_trade {
     const void *from, *own;
     void *to, *own_to;
@@ -140,14 +140,14 @@ typedef struct tshi_mpi_op {
     tshi_phase phase;
     tsh_status status;
     bool async;
-    bool regular;      /* all parts are equal: of the whole group once the gate is passed */
+    bool regular;      /* all parts are equal; after the entry barrier: those of all members */
     uint64_t identity; /* hash of what has to agree */
     tshi_post post;
     bool moves; /* false: the ranks only compare */
     void *out;  /* where the result goes: call.out, or scratch */
     void *scratch;
     tshi_call call;
-    int64_t whole;       /* most elements that one call of MPI has to do with, were it only one */
+    int64_t whole;       /* elements of the largest buffer, if one call of MPI moved everything */
     int64_t step, steps; /* the next one, and how many there are; the same on all ranks if more than two */
     tshi_trade trade;
     int requests;
@@ -162,9 +162,9 @@ typedef struct tshi_mpi_op {
 typedef struct tshi_mpi_group {
     MPI_Comm comm;
     tshi_gate_block *block; /* NULL: the members are on several machines */
-    uint64_t gate, moved;   /* last gate I came to, and the last behind which I went on */
-    uint64_t word;          /* what I said at that gate */
-    double stopping;        /* when I said that I give up there, 0: not */
+    uint64_t gate, moved;   /* the last entry barrier that this rank has entered, and the last that it has passed */
+    uint64_t word;          /* this rank's word in that barrier */
+    double stopping;        /* when this rank gave it up, 0: not */
     tshi_mpi_op op;
     uint64_t id;
     size_t block_bytes;
@@ -201,25 +201,26 @@ tsh_status tshi_mpi_connect(const tshi_start *start);
 
 /* --- mpi_start.c: MPI itself, of which a process has one ---------------------------------------------------------- */
 
-/* MPI_Init_thread, unless somebody has called it. */
+/* Calls MPI_Init_thread, unless it was called before. */
 tsh_status tshi_mpi_start(void);
-/* The ranks of MPI_COMM_WORLD come together: rank, size and threads become theirs. MPI is started if it has to be. */
+/* Gathers the ranks of MPI_COMM_WORLD and sets rank, size and threads. Starts MPI if it is not started. */
 tsh_status tshi_mpi_enter(const tsh_world_config *config, tshi_settings *settings);
-/* From now on MPI is not finalised at exit: that could wait for ever. */
+/* From now on MPI is not finalised at exit, because that could wait for ever. */
 void tshi_mpi_distrust(void);
-/* Room for what the ranks of a world of that size are told. Not of the world's allocator: see tshi_mpi_part. */
+/* Allocates room for the notices to the ranks of a world of that size; not from the world's allocator, see
+ * tshi_mpi_part. */
 tshi_outbox *tshi_outbox_create(int size);
-/* Takes over the notices of a world that is left, which may be MPI_COMM_NULL. So many ranks have still to say that they
- * leave, which has to be received before MPI ends. Takes *outbox as well while MPI still sends from it. */
+/* Takes over the notices of a world that is left; the communicator may be MPI_COMM_NULL. That many ranks have not yet
+ * said that they leave, which has to be received before MPI ends. Takes *outbox too while MPI still sends from it. */
 void tshi_mpi_part(MPI_Comm *notices, int missing, tshi_outbox **outbox, int size);
-/* Hardware that reads and writes memory past the CPU. */
+/* True when the transport reads and writes memory past the CPU (RDMA). */
 bool tshi_mpi_has_adapter(void);
-/* A communicator of all of MPI_COMM_WORLD, once its ranks have come for it; TSH_ERR_TIMEOUT when they do not. */
+/* A communicator of all of MPI_COMM_WORLD, when all its ranks have made the call; else TSH_ERR_TIMEOUT. */
 tsh_status tshi_mpi_gather(double seconds, double warn_every, const tsh_log *log, MPI_Comm *out);
 
 /* --- mpi_group.c -------------------------------------------------------------------------------------------------- */
 
-/* group->state on a communicator of its members, which it takes over. Collective over them. */
+/* Creates group->state on a communicator of its members, which it takes over. Collective over the members. */
 tsh_status tshi_mpi_group_attach(tsh_group *group, tshi_mpi_group *mg, MPI_Comm comm);
 tshi_mpi_group *tshi_mpi_group_new(tsh_world *world, int size);
 void tshi_mpi_group_free(tsh_world *world, tshi_mpi_group *mg);
@@ -228,19 +229,19 @@ void tshi_mpi_group_close(tsh_group *group);
 
 /* --- mpi_gate.c --------------------------------------------------------------------------------------------------- */
 
-/* Say that I am there with mg->op. An MPI error code. */
+/* Enter the entry barrier with mg->op. Returns an MPI error code. */
 int tshi_gate_arrive(tsh_group *group);
-/* TSHI_GATE_* bits once it is decided, else 0. */
+/* The TSHI_GATE_* bits when the barrier is decided, else 0. */
 int tshi_gate_poll(tsh_group *group, int *error);
-/* "; rank 1 is stopped" of those that a signal has stopped, else "". */
+/* "; rank 1 is stopped" for members that a signal has stopped, else "". */
 const char *tshi_gate_stopped(const tsh_group *group, char *text, size_t size);
-/* Takes members whose process is gone for broken. */
+/* Marks members whose process has ended as dead. */
 void tshi_gate_look_for_deaths(tsh_group *group);
-/* As if no member had ever come. Collective, nobody is at the gate. */
+/* Resets the barrier. Collective; no member may be inside it. */
 void tshi_gate_renew(tsh_group *group);
-/* Give up; false when it was passed after all, or when it is too early to tell: ask again. */
+/* Give up; false when the barrier was passed after all, or when that is not decided yet: call again. */
 bool tshi_gate_withdraw(tsh_group *group);
-/* That member has not come to this rank's gate, as far as one can tell. */
+/* True when that member has not entered this rank's barrier, as far as can be known. */
 bool tshi_gate_lacks(const tsh_group *group, int member);
 
 /* --- mpi_types.c -------------------------------------------------------------------------------------------------- */
@@ -257,33 +258,34 @@ void tshi_mpi_divide(tsh_device *device, tsh_dtype dtype, int64_t n, int ranks, 
 
 /* The data of mg->op in steps of MPI calls. Before the first: sets op->steps. */
 void tshi_move_begin(tsh_group *group);
-/* One of them: done when it returns (`wait`), or with op->requests to wait for. An MPI error code. */
+/* Makes one step: it has ended on return (`wait`), or op->requests are to be waited for. Returns an MPI error code. */
 int tshi_move_step(tsh_group *group, int64_t step, bool wait);
-/* After the last. */
+/* Called after the last step. */
 void tshi_move_end(tsh_group *group);
-/* Starts to send to one rank and to receive from another, with op->requests to wait for. An MPI error code. */
+/* Starts a send to one rank and a receive from another; op->requests are to be waited for. Returns an MPI error
+ * code. */
 int tshi_mpi_exchange(tsh_group *group, const void *from, int send, int to_rank, void *to, int receive, int from_rank);
 
-/* So many elements behind base, which may be NULL. */
+/* The address that many elements behind base, which may be NULL. */
 static inline void *tshi_at(const void *base, int64_t elements, size_t size) {
     return (void *)((uintptr_t)base + (size_t)elements * size);
 }
 
 /* --- mpi_pair.c --------------------------------------------------------------------------------------------------- */
 
-/* The same for two ranks and what they do better without MPI's collectives; steps only start. prepare: the memory that
- * the call needs. */
+/* Steps of calls of two ranks, which are faster without MPI's collectives; a step only starts. prepare allocates the
+ * memory that the call needs. */
 bool tshi_pair_takes(const tsh_group *group);
 tsh_status tshi_pair_prepare(tsh_group *group);
 void tshi_pair_begin(tsh_group *group);
 int tshi_pair_step(tsh_group *group, int64_t step);
 void tshi_pair_end(tsh_group *group);
-/* For good: what has not come yet must not come into the caller's memory. */
+/* Ends permanently: data that has not arrived must not be written to the caller's memory any more. */
 void tshi_pair_abandon(tsh_group *group);
 
 /* --- watch.c ------------------------------------------------------------------------------------------------------ */
 
-/* Where there can be no thread, calls that block give no warnings. */
+/* Where no thread can be started, blocking calls log no warnings. */
 void tshi_watch_open(tsh_world *world);
 
 /* Before and after a call that blocks. */
@@ -296,32 +298,32 @@ static inline void tshi_watch_pass(tsh_group *group) {
 
 /* --- mpi_failure.c ------------------------------------------------------------------------------------------------ */
 
-/* Take in what others have reported. */
+/* Receive the notices of peers. */
 void tshi_mpi_poll(tsh_world *world);
-/* The same while waiting for a group: deaths too, and what a signal asks for. */
+/* Receive notices while waiting for a group; also checks for deaths and answers SIGUSR1. */
 void tshi_mpi_look_around(tsh_group *group);
-/* A rank has given up for good, or its process is gone. */
+/* True when a rank has failed permanently, or its process has ended. */
 void tshi_mpi_lose(tsh_world *world, int rank, const char *words);
 /* The error that a call has to return now, or TSH_OK. */
 tsh_status tshi_mpi_trouble(tsh_world *world);
 /* See tshi_group_ops.trouble. */
 tsh_status tshi_mpi_heard(tsh_group *group, bool look, bool waits);
-/* The same while waiting for the members of a group: also when one of them has left. */
+/* The error while waiting for the members of a group: also when one of them has left. */
 tsh_status tshi_mpi_group_trouble(tsh_group *group);
-/* The same error once it has been decided to stop: permanent where it has to be. */
+/* That error when the call is given up: permanent where it has to be. */
 tsh_status tshi_mpi_stop(tsh_group *group);
-/* A failure of MPI itself, in its own words. Permanent. */
+/* A failure of MPI itself, with MPI's message. Permanent. */
 tsh_status tshi_mpi_error(tsh_world *world, const char *what, int error);
-/* Post the ranks that the wait for the group's call, or for a message, is for, as far as they have not come. */
+/* Post the ranks that this wait is for: those that have not made the group's call, or the sender of the message. */
 void tshi_mpi_post_wait(tsh_group *group, const tsh_work *message);
 /* Post the ranks that a recovery waits for: all of them, since no record says which have reached it. */
 void tshi_mpi_post_recovery(tsh_world *world);
-/* The wait that began at `since` has lasted too long; words when it has lasted long. It is under way until
- * tshi_waits_end. message: what is waited for, NULL: the group's call. */
+/* True when the wait that began at `since` has passed the deadline; before that it warns. The wait is posted until
+ * tshi_waits_end. message: what is waited for; NULL: the group's call. */
 bool tshi_mpi_late(tsh_group *group, const tsh_work *message, double since);
 /* The deadline has passed. Permanent. message as above; what: the name of the call. */
 tsh_status tshi_mpi_time_out(tsh_group *group, const tsh_work *message, const char *what);
-/* Sleep a little, or only let others run; the longer the more. */
+/* Yield the processor, or sleep a little; longer as the wait lasts. */
 void tshi_mpi_doze(double waited);
 void tshi_mpi_tell(tsh_world *world, tshi_notice_kind kind, const char *words, tshi_tape_step step);
 tsh_status tshi_mpi_break(tsh_world *world, tsh_status status, const char *words);
@@ -329,7 +331,7 @@ void tshi_mpi_fail(tsh_world *world, const char *reason, tshi_tape_step step);
 bool tshi_mpi_fails_later(const tsh_world *world, tshi_tape_step step);
 tsh_status tshi_mpi_nap(tsh_group *group, const tsh_work *work, double since);
 void tshi_mpi_awake(tsh_group *group);
-/* The wait that was posted is over. */
+/* Ends the wait that was posted. */
 void tshi_mpi_end_wait(tsh_world *world);
 
 /* --- mpi_recover.c ------------------------------------------------------------------------------------------------ */
@@ -338,7 +340,7 @@ tsh_status tshi_mpi_recover(tsh_world *world);
 
 /* --- mpi.c -------------------------------------------------------------------------------------------------------- */
 
-/* One look at the collective under way: true when it has moved. op->status holds once the phase is TSHI_IDLE. */
+/* Progresses the collective under way; true when it has moved. op->status is valid when the phase is TSHI_IDLE. */
 bool tshi_mpi_advance(tsh_group *group);
 void tshi_mpi_op_end(tsh_group *group, tsh_status status);
 tsh_status tshi_mpi_agree(tsh_group *parent, const char *text, tsh_status failed);
@@ -347,7 +349,7 @@ tsh_status tshi_mpi_agree(tsh_group *parent, const char *text, tsh_status failed
 
 tsh_status tshi_mpi_message_start(tsh_work *work);
 void tshi_mpi_message_progress(tsh_work *work);
-/* Forget those under way. */
+/* Drop the messages under way. */
 void tshi_mpi_messages_drop(tsh_group *group);
 
 #endif

@@ -1,7 +1,7 @@
-/* Warnings about a call of MPI that does not return. Inside one of MPI's collectives no rank can be told that a member
- * has stopped, and none can look. So a thread beside it, which calls nothing of MPI, looks now and then: when the same
- * call has been inside for long it warns, again when that has lasted twice as long, and at the deadline with the last
- * calls. It neither advances a call nor ends one. */
+/* Warnings about a call of MPI that does not return. Inside one of MPI's collectives a rank cannot notice that a member
+ * has stopped. So a thread, which makes no call of MPI, checks now and then: it warns when one call has lasted long,
+ * again when it has lasted twice as long, and at the deadline with the last calls. It neither progresses nor ends a
+ * call. */
 #include "dist/backends/mpi/mpi.h"
 
 #define LOOKS 4.0 /* until the first warning */
