@@ -1,5 +1,5 @@
-/* The socket over which ranks of one machine come to share memory, from both ends: rank 0 and whatever connects to it;
- * a rank and whatever listens where rank 0 should be. Messages of any bytes and any number of descriptors. The exchange
+/* The socket over which ranks of one machine come to share memory, from both ends: rank 0 and whatever connects to
+ * it; a rank and whatever listens where rank 0 should be. Any bytes with any number of descriptors. The exchange
  * ends in time, leaves nothing, takes no rank without the key, and takes no memory from a wrong message. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -27,8 +27,7 @@ typedef struct play {
     script s;
     tshi_settings settings;
     tshi_rendezvous rendezvous;
-    struct sockaddr_un address;
-    socklen_t length;
+    tshi_endpoint endpoint;
     int listener; /* -1: the other side listens */
     peer peers[PEERS];
     int came;
@@ -61,9 +60,7 @@ static void come(play *p, peer *v) {
         v->fd = accept4(p->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         return;
     }
-    v->fd = tshi_unix_socket();
-    stage_require(v->fd >= 0);
-    if (connect(v->fd, (const void *)&p->address, p->length) != 0) leave(v);
+    v->fd = stage_connect(&p->endpoint);
 }
 
 /* With so many descriptors; false when it was not sent. */
@@ -87,13 +84,16 @@ static bool say(int fd, void *bytes, size_t size, int descriptors) {
     return fd >= 0 && sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size;
 }
 
+/* A challenge alone, for an answer may follow it. */
 static void take_frame(play *p, peer *v, tshi_wire_type type) {
+    enum { CHALLENGE_SIZE = TSHI_WIRE_HEAD + TSHI_GROUP_SIZE + 2 * TSHI_NONCE_SIZE };
     unsigned char bytes[TSHI_WIRE_MOST];
+    size_t most = type == TSHI_CHALLENGE ? CHALLENGE_SIZE : sizeof bytes;
     tshi_frame frame;
     tshi_seal seal = {p->settings.key, v->own};
-    ssize_t n = v->fd < 0 || v->greeted ? -1 : recv(v->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    ssize_t n = v->fd < 0 || v->greeted ? -1 : recv(v->fd, bytes, most, MSG_DONTWAIT);
     /* An end that has left bytes unread is reported first, and then what it has sent. */
-    if (n < 0 && v->fd >= 0 && !v->greeted && errno == ECONNRESET) n = recv(v->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    if (n < 0 && v->fd >= 0 && !v->greeted && errno == ECONNRESET) n = recv(v->fd, bytes, most, MSG_DONTWAIT);
     if (n <= 0 || !tshi_wire_read(type, bytes, (size_t)n, &seal, &frame)) return;
     memcpy(v->nonce, frame.nonce, sizeof v->nonce);
     v->greeted = true;
@@ -210,10 +210,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     stage_settings(&p.settings, (int)(setup & 1), 2 + (int)(setup >> 1) % 4);
     stage_require(tshi_rendezvous_begin(&p.settings, &stage_log, &allocator, 0, &p.rendezvous) == TSH_OK);
     memory_fails = setup & 16;
-    p.length = tshi_unix_address(&p.settings, &p.address);
+    tshi_unix_endpoint(&p.settings, &p.endpoint);
     if (p.settings.rank != 0) {
-        p.listener = tshi_unix_socket();
-        stage_require(bind(p.listener, (const void *)&p.address, p.length) == 0 && listen(p.listener, 64) == 0);
+        p.listener = tshi_socket_listen(&p.endpoint, false);
+        stage_require(p.listener >= 0);
     }
     tsh_status status =
         tshi_memory_exchange(&p.settings, &stage_log, &allocator, tshi_clock() + 30, make_memory, NULL, &memory);

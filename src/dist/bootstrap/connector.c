@@ -69,8 +69,9 @@ static bool send_hello(tshi_rendezvous *r, int fd, const tshi_frame *challenge, 
     return tshi_socket_write(fd, bytes, size, r->deadline);
 }
 
-tshi_connect_end tshi_connector_greet(tshi_rendezvous *r, int fd, const unsigned char *leader,
-                                      unsigned char nonce[TSHI_NONCE_SIZE], char *reason, size_t size) {
+/* Takes the challenge of the listening rank and answers it with a HELLO, whose nonce its answer's HMAC will need. */
+static tshi_connect_end greet(tshi_rendezvous *r, int fd, const unsigned char *leader,
+                              unsigned char nonce[TSHI_NONCE_SIZE], char *reason, size_t size) {
     unsigned char bytes[TSHI_WIRE_MOST];
     tshi_frame challenge;
     size_t n =
@@ -92,7 +93,9 @@ tshi_connect_end tshi_connector_greet(tshi_rendezvous *r, int fd, const unsigned
 
 /* --- the answer --------------------------------------------------------------------------------------------------- */
 
-bool tshi_connector_wait(tshi_rendezvous *r, int fd) {
+/* Waits until the answer begins, a moment past the deadline: the listening rank knows better which ranks are
+ * missing, so it speaks first. False when nothing has come. */
+static bool wait_for_answer(tshi_rendezvous *r, int fd) {
     char name[TSHI_HOST_SIZE + 32];
     const double deadline = r->deadline + GRACE;
     while (!tshi_socket_wait(fd, POLLIN, sooner(r->next_warning, deadline))) {
@@ -104,13 +107,16 @@ bool tshi_connector_wait(tshi_rendezvous *r, int fd) {
     return true;
 }
 
-/* A whole answer, the caller's; NULL when none came. */
-static unsigned char *receive_answer(tshi_rendezvous *r, int fd, size_t *size) {
+/* A whole answer, the caller's, and the descriptor that came with it or -1; NULL when none came. */
+static unsigned char *receive_answer(tshi_rendezvous *r, int fd, size_t *size, int *descriptor) {
     unsigned char head[TSHI_WIRE_HEAD], *bytes = NULL;
     size_t most = tshi_wire_answer_room(r->settings->size);
-    if (!tshi_connector_wait(r, fd)) return NULL;
+    *descriptor = -1;
+    if (!wait_for_answer(r, fd)) return NULL;
     double deadline = sooner(tshi_clock() + FRAME_SECONDS, r->deadline + 2 * GRACE);
-    if (!tshi_socket_read(fd, head, sizeof head, deadline)) return NULL;
+    ssize_t n = tshi_unix_receive(fd, head, sizeof head, descriptor);
+    if (n == 0) errno = 0;
+    if (n <= 0 || !tshi_socket_read(fd, head + n, sizeof head - (size_t)n, deadline)) return NULL;
     int64_t body = tshi_wire_body(head, TSHI_ANSWER, most - TSHI_WIRE_HEAD);
     errno = EBADMSG;
     if (body >= 0) bytes = tshi_calloc(r->allocator, TSHI_WIRE_HEAD + (size_t)body, 1);
@@ -122,17 +128,28 @@ static unsigned char *receive_answer(tshi_rendezvous *r, int fd, size_t *size) {
     return NULL;
 }
 
-static tshi_connect_end take_answer(tshi_rendezvous *r, int fd, const unsigned char *nonce, tsh_status *status,
-                                    tshi_roster *out, char *reason, size_t reason_size) {
+/* The listener went away without an answer, as that of an earlier world does, or sent none that can be read. */
+static bool can_retry(int error) {
+    return error == 0 || error == ECONNRESET || error == EPIPE || error == EAGAIN || error == ETIMEDOUT ||
+           error == EBADMSG;
+}
+
+static tshi_connect_end take_answer(tshi_rendezvous *r, int fd, const unsigned char *nonce, int *descriptor,
+                                    tsh_status *status, tshi_roster *out, char *reason, size_t reason_size) {
     tshi_seal seal = {r->settings->key, nonce};
     tshi_wire_answer answer;
     size_t size = 0;
-    unsigned char *bytes = receive_answer(r, fd, &size);
+    unsigned char *bytes = receive_answer(r, fd, &size, descriptor);
+    if (!bytes && r->memory && !can_retry(errno)) {
+        *status = tshi_fail_errno(errno, "rendezvous: rank %d receiving rank 0's answer", r->settings->rank);
+        return TSHI_CONNECT_ANSWERED;
+    }
     if (!bytes) {
         snprintf(reason, reason_size, "no answer came (%s)", error_text(errno));
         return TSHI_CONNECT_FAILED;
     }
-    *status = tshi_wire_read_answer(bytes, size, r->settings->size, &seal, r->allocator, &answer);
+    const int ranks = r->memory ? 0 : r->settings->size;
+    *status = tshi_wire_read_answer(bytes, size, ranks, &seal, r->allocator, &answer);
     tshi_free(r->allocator, bytes);
     if (*status == TSH_ERR_SYSTEM) {
         snprintf(reason, reason_size, "its answer makes no sense");
@@ -144,16 +161,42 @@ static tshi_connect_end take_answer(tshi_rendezvous *r, int fd, const unsigned c
     return TSHI_CONNECT_ANSWERED;
 }
 
-tshi_connect_end tshi_connector_try(tshi_rendezvous *r, const tshi_endpoint *endpoint, const unsigned char *leader,
-                                    double patience, tsh_status *status, tshi_roster *out, char *reason, size_t size) {
+/* The roster; or the memory, and the answer that every rank has it. */
+static tshi_connect_end take_answers(tshi_rendezvous *r, int fd, const unsigned char *nonce, tsh_status *status,
+                                     tshi_roster *out, char *reason, size_t size) {
+    int first = -1, second = -1;
+    tshi_connect_end end = take_answer(r, fd, nonce, &first, status, out, reason, size);
+    if (r->memory && end == TSHI_CONNECT_ANSWERED && *status == TSH_OK) {
+        end = take_answer(r, fd, nonce, &second, status, out, reason, size);
+        if (end == TSHI_CONNECT_ANSWERED && *status == TSH_OK && first < 0) {
+            *status = tshi_fail(TSH_ERR_SYSTEM, "rendezvous: rank 0's memory did not come along: this process may have "
+                                                "no more descriptors (ulimit -n)");
+        }
+        if (end == TSHI_CONNECT_ANSWERED && *status == TSH_OK) {
+            *r->memory = first;
+            first = -1;
+        }
+    }
+    tshi_socket_close(&first, 1);
+    tshi_socket_close(&second, 1);
+    return end;
+}
+
+static tshi_connect_end try_one(tshi_rendezvous *r, const tshi_endpoint *endpoint, const unsigned char *leader,
+                                double patience, tsh_status *status, tshi_roster *out, char *reason, size_t size) {
     unsigned char nonce[TSHI_NONCE_SIZE];
-    int fd = tshi_tcp_connect(endpoint, sooner(tshi_clock() + patience, r->deadline + GRACE));
+    pid_t process;
+    tshi_connect_end end = TSHI_CONNECT_OTHER;
+    int fd = tshi_socket_connect(endpoint, sooner(tshi_clock() + patience, r->deadline + GRACE));
     if (fd < 0) {
         snprintf(reason, size, "%s", error_text(errno));
         return TSHI_CONNECT_FAILED;
     }
-    tshi_connect_end end = tshi_connector_greet(r, fd, leader, nonce, reason, size);
-    if (end == TSHI_CONNECT_ANSWERED) end = take_answer(r, fd, nonce, status, out, reason, size);
+    if (endpoint->address.ss_family == AF_UNIX && !tshi_unix_same_user(fd, &process))
+        snprintf(reason, size, "another user's process listens there");
+    else
+        end = greet(r, fd, leader, nonce, reason, size);
+    if (end == TSHI_CONNECT_ANSWERED) end = take_answers(r, fd, nonce, status, out, reason, size);
     if (end == TSHI_CONNECT_ANSWERED && *status == TSH_OK && r->connections)
         r->connections[out->rank] = fd;
     else
@@ -163,29 +206,31 @@ tshi_connect_end tshi_connector_try(tshi_rendezvous *r, const tshi_endpoint *end
 
 /* --- all endpoints ------------------------------------------------------------------------------------------------ */
 
-/* Once round; the reason of each endpoint goes into text: "127.0.0.1:29500: Connection refused; [::1]:29500: ...". */
-static bool try_endpoints(tshi_rendezvous *r, const tshi_endpoint *endpoints, int n, tsh_status *status,
-                          tshi_roster *out, char *text, size_t size) {
+/* The reasons: "127.0.0.1:29500: Connection refused; [::1]:29500: ...". */
+tshi_connect_end tshi_connector_try(tshi_rendezvous *r, const tshi_endpoint *endpoints, int n,
+                                    const unsigned char *leader, double patience, tsh_status *status, tshi_roster *out,
+                                    char *reasons, size_t size) {
+    tshi_connect_end end = TSHI_CONNECT_FAILED;
     size_t used = 0;
-    text[0] = '\0';
-    for (int i = 0; i < n; i++) {
+    reasons[0] = '\0';
+    for (int i = 0; i < n && end != TSHI_CONNECT_ANSWERED; i++) {
         char where[TSHI_ENDPOINT_TEXT], reason[160] = "";
-        tshi_connect_end end =
-            tshi_connector_try(r, &endpoints[i], NULL, CONNECT_SECONDS, status, out, reason, sizeof reason);
-        if (end == TSHI_CONNECT_ANSWERED) return true;
+        end = try_one(r, &endpoints[i], leader, patience, status, out, reason, sizeof reason);
         if (used >= size) continue;
-        used += (size_t)snprintf(text + used, size - used, "%s%s: %s", used ? "; " : "",
+        used += (size_t)snprintf(reasons + used, size - used, "%s%s: %s", used ? "; " : "",
                                  tshi_endpoint_text(&endpoints[i], where), reason);
     }
-    return false;
+    return end;
 }
 
 tsh_status tshi_connector_run(tshi_rendezvous *r, const tshi_endpoint *endpoints, int n, tshi_roster *out) {
     const tshi_settings *s = r->settings;
     char reasons[TSHI_LINE];
     tsh_status status = TSH_OK;
-    for (double pause = 0.002;; pause = pause < 0.1 ? pause * 2 : pause) {
-        if (try_endpoints(r, endpoints, n, &status, out, reasons, sizeof reasons)) return status;
+    for (double pause = 0.001;; pause = pause < 0.05 ? pause * 2 : pause) {
+        tshi_connect_end end =
+            tshi_connector_try(r, endpoints, n, NULL, CONNECT_SECONDS, &status, out, reasons, sizeof reasons);
+        if (end == TSHI_CONNECT_ANSWERED) return status;
         if (tshi_clock() >= r->deadline) break;
         if (tshi_warning_due(&r->next_warning, s->warn_every)) {
             tshi_log(r->log, TSH_LOG_WARNING, "rendezvous: rank %d waits for rank 0 at %s:%d (%s)", s->rank, s->address,

@@ -55,7 +55,7 @@ typedef enum occupant { OCCUPANT_NONE, OCCUPANT_OTHER, OCCUPANT_SAME_JOB } occup
 static occupant occupant_of(tshi_rendezvous *r, const tshi_endpoint *endpoint) {
     unsigned char bytes[TSHI_WIRE_MOST];
     tshi_frame frame;
-    int fd = tshi_tcp_connect(endpoint, tshi_clock() + PROBE_SECONDS);
+    int fd = tshi_socket_connect(endpoint, tshi_clock() + PROBE_SECONDS);
     if (fd < 0) return OCCUPANT_NONE;
     size_t size = tshi_connector_receive(fd, TSHI_CHALLENGE, bytes, tshi_clock() + PROBE_SECONDS);
     bool same = size && tshi_wire_read(TSHI_CHALLENGE, bytes, size, NULL, &frame) &&
@@ -70,7 +70,7 @@ static int listen_at_one(tshi_rendezvous *r, const tshi_endpoint *endpoint, char
     if (patience > r->deadline) patience = r->deadline;
     for (;;) {
         occupant other = occupant_of(r, endpoint);
-        int fd = other == OCCUPANT_SAME_JOB ? -1 : tshi_tcp_listen(endpoint, true);
+        int fd = other == OCCUPANT_SAME_JOB ? -1 : tshi_socket_listen(endpoint, true);
         if (fd >= 0) return fd;
         int error = errno;
         bool passes = other == OCCUPANT_NONE && error == EADDRINUSE && tshi_clock() < patience;

@@ -172,7 +172,7 @@ static tsh_status listen_somewhere(file_rendezvous *f, int listeners[2], int *n)
     struct sockaddr_in *v4 = (void *)&endpoint.address;
     bool local = is_local_file(f->r->settings->path);
     *v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(local ? INADDR_LOOPBACK : INADDR_ANY)};
-    listeners[0] = tshi_tcp_listen(&endpoint, false);
+    listeners[0] = tshi_socket_listen(&endpoint, false);
     *n = 0;
     if (listeners[0] < 0) return tshi_fail_errno(errno, "rendezvous: listening");
     f->mine.port = tshi_tcp_port(listeners[0]);
@@ -181,7 +181,7 @@ static tsh_status listen_somewhere(file_rendezvous *f, int listeners[2], int *n)
     tshi_endpoint both = {.length = sizeof(struct sockaddr_in6)};
     struct sockaddr_in6 *v6 = (void *)&both.address;
     *v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)f->mine.port)};
-    listeners[1] = tshi_tcp_listen(&both, false);
+    listeners[1] = tshi_socket_listen(&both, false);
     if (listeners[1] >= 0) *n = 2;
     return TSH_OK;
 }
@@ -214,20 +214,19 @@ static bool still_leads(void *user) {
 
 static tshi_connect_end follow(file_rendezvous *f, const tshi_frame *leader, tsh_status *status, tshi_roster *out) {
     tshi_endpoint endpoints[TSHI_ENDPOINTS];
-    char reason[160] = "", where[TSHI_ENDPOINT_TEXT] = "";
+    char reasons[TSHI_LINE] = "";
     int n = 0;
     bool here = tshi_process_same_machine(&leader->process, &f->r->me);
     tshi_connect_end end = TSHI_CONNECT_FAILED;
     tsh_status known = tshi_tcp_resolve(here ? "127.0.0.1" : leader->process.host, leader->port, endpoints, &n);
-    if (known != TSH_OK) snprintf(reason, sizeof reason, "%.150s", tsh_error_message());
-    for (int i = 0; i < n && end != TSHI_CONNECT_ANSWERED; i++) {
-        tshi_endpoint_text(&endpoints[i], where);
-        end = tshi_connector_try(f->r, &endpoints[i], leader->nonce, 3.0, status, out, reason, sizeof reason);
-    }
+    if (known == TSH_OK)
+        end = tshi_connector_try(f->r, endpoints, n, leader->nonce, 3.0, status, out, reasons, sizeof reasons);
+    else
+        snprintf(reasons, sizeof reasons, "%.200s", tsh_error_message());
     if (end == TSHI_CONNECT_ANSWERED) return end;
     if (tshi_warning_due(&f->r->next_warning, f->r->settings->warn_every)) {
-        tshi_log(f->r->log, TSH_LOG_WARNING, "rendezvous: process %u waits for process %u on %s at %s (%s)",
-                 f->r->me.number, leader->process.number, leader->process.host, where, reason);
+        tshi_log(f->r->log, TSH_LOG_WARNING, "rendezvous: process %u waits for process %u on %s (%s)", f->r->me.number,
+                 leader->process.number, leader->process.host, reasons);
     }
     /* The next reading of the file finds out whether a process of this machine is alive. */
     if (here) return end;

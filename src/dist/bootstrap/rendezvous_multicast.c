@@ -109,7 +109,7 @@ static tsh_status open_listener(multicast *m) {
         endpoint.length = sizeof(struct sockaddr_in6);
         *(struct sockaddr_in6 *)(void *)&endpoint.address = (struct sockaddr_in6){.sin6_family = AF_INET6};
     }
-    m->listener = tshi_tcp_listen(&endpoint, false);
+    m->listener = tshi_socket_listen(&endpoint, false);
     if (m->listener < 0) return tshi_fail_errno(errno, "rendezvous: listening");
     m->mine.port = tshi_tcp_port(m->listener);
     return TSH_OK;
@@ -268,19 +268,6 @@ static void wait_for_announcements(multicast *m) {
              m->r->settings->size, m->r->settings->address, m->r->settings->port);
 }
 
-static tshi_connect_end follow(multicast *m, const announcer *v, tsh_status *status, tshi_roster *out) {
-    tshi_connect_end end = TSHI_CONNECT_FAILED;
-    size_t used = 0;
-    for (int i = 0; i < v->paths && end != TSHI_CONNECT_ANSWERED; i++) {
-        char reason[160] = "", where[TSHI_ENDPOINT_TEXT];
-        end = tshi_connector_try(m->r, &v->path[i], v->nonce, 1.0, status, out, reason, sizeof reason);
-        if (used >= sizeof m->reasons) continue;
-        used += (size_t)snprintf(m->reasons + used, sizeof m->reasons - used, "; %s: %s",
-                                 tshi_endpoint_text(&v->path[i], where), reason);
-    }
-    return end;
-}
-
 /* False: another rank has to lead; else *status is the result. */
 static bool lead(multicast *m, tsh_status *status, tshi_roster *out) {
     bool stopped = false;
@@ -307,11 +294,14 @@ static tsh_status find_each_other(multicast *m, tshi_roster *out) {
         if (m->contradiction[0]) continue;
         const announcer *v = leader(m);
         if (!v && is_my_turn(m) && lead(m, &status, out)) return status;
-        if (v && follow(m, v, &status, out) == TSHI_CONNECT_ANSWERED) return status;
+        if (v && tshi_connector_try(m->r, v->path, v->paths, v->nonce, 1.0, &status, out, m->reasons,
+                                    sizeof m->reasons) == TSHI_CONNECT_ANSWERED)
+            return status;
     }
     if (m->contradiction[0]) return tshi_fail(TSH_ERR_ARGUMENT, "rendezvous: %s", m->contradiction);
-    return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: %d/%d joined; process %u on %s knows of no more at %s:%d%s",
-                     m->n + 1, s->size, m->r->me.number, m->r->me.host, s->address, s->port, m->reasons);
+    return tshi_fail(TSH_ERR_TIMEOUT, "rendezvous: %d/%d joined; process %u on %s knows of no more at %s:%d%s%s",
+                     m->n + 1, s->size, m->r->me.number, m->r->me.host, s->address, s->port, m->reasons[0] ? "; " : "",
+                     m->reasons);
 }
 
 tsh_status tshi_rendezvous_multicast(tshi_rendezvous *r, tshi_roster *out) {

@@ -1,4 +1,4 @@
-/* Sockets that never wait longer than they should: TCP between machines, Unix sockets on one. */
+/* Stream sockets that never wait longer than they should: TCP between machines, Unix sockets on one. */
 #ifndef TSHI_SOCKETS_H
 #define TSHI_SOCKETS_H
 
@@ -22,11 +22,11 @@ tsh_status tshi_tcp_resolve(const char *host, int port, tshi_endpoint *out, int 
 /* "127.0.0.1:29500", "[::1]:29500" */
 const char *tshi_endpoint_text(const tshi_endpoint *endpoint, char text[TSHI_ENDPOINT_TEXT]);
 /* A socket that listens there, or -1 with errno set. `shared`: other sockets of this user may listen there too. */
-int tshi_tcp_listen(const tshi_endpoint *endpoint, bool shared);
+int tshi_socket_listen(const tshi_endpoint *endpoint, bool shared);
 /* The port of a listener that the system chose. */
 int tshi_tcp_port(int listener);
 /* A connection, or -1 with errno set (ETIMEDOUT at the deadline). */
-int tshi_tcp_connect(const tshi_endpoint *endpoint, double deadline);
+int tshi_socket_connect(const tshi_endpoint *endpoint, double deadline);
 /* Waits until `events` (POLLIN, POLLOUT) of fd; false with errno set (ETIMEDOUT at the deadline). */
 bool tshi_socket_wait(int fd, short events, double deadline);
 /* Read or write all of it before the deadline; false with errno set, 0 at the end of the connection. */
@@ -34,21 +34,19 @@ bool tshi_socket_read(int fd, void *bytes, size_t size, double deadline);
 bool tshi_socket_write(int fd, const void *bytes, size_t size, double deadline);
 void tshi_socket_close(int *fds, int n);
 
-/* --- unix_socket.c: messages with boundaries, which carry descriptors --------------------------------------------- */
+/* --- unix_socket.c: streams on one machine, which carry descriptors ----------------------------------------------- */
 
 /* The abstract name of a socket of this user's job: digits that tell neither the job nor the purpose to a process
  * without the key. */
 socklen_t tshi_unix_name(const tshi_settings *settings, const char *purpose, int number, struct sockaddr_un *out);
-/* The name of the socket at which rank 0 listens. */
-socklen_t tshi_unix_address(const tshi_settings *settings, struct sockaddr_un *out);
-/* A socket that never waits; or -1 with errno set. */
-int tshi_unix_socket(void);
+/* The endpoint at which rank 0 listens for the ranks of its machine. */
+void tshi_unix_endpoint(const tshi_settings *settings, tshi_endpoint *out);
 /* The process at the other end runs as this user (or root); its number as well. */
 bool tshi_unix_same_user(int socket, pid_t *process);
-/* One message, with a descriptor where fd >= 0; false with errno set. */
-bool tshi_unix_send(int socket, const void *message, size_t size, int fd);
-/* The size of one message, 0 at the end, -1 with errno set. *fd is the descriptor that came with it, or -1; further
- * ones are closed. */
-ssize_t tshi_unix_receive(int socket, void *message, size_t size, int *fd);
+/* Sends all of these bytes, with a descriptor where fd >= 0; false with errno set. */
+bool tshi_unix_send(int socket, const void *bytes, size_t size, int fd);
+/* The number of bytes that have come, 0 at the end, -1 with errno set. *fd is the descriptor that came with them, or
+ * -1; further ones are closed. */
+ssize_t tshi_unix_receive(int socket, void *bytes, size_t size, int *fd);
 
 #endif

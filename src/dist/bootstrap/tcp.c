@@ -36,8 +36,10 @@ tsh_status tshi_tcp_resolve(const char *host, int port, tshi_endpoint *out, int 
 const char *tshi_endpoint_text(const tshi_endpoint *endpoint, char text[TSHI_ENDPOINT_TEXT]) {
     char host[56], service[12];
     const struct sockaddr *address = (const void *)&endpoint->address;
-    if (getnameinfo(address, endpoint->length, host, sizeof host, service, sizeof service,
-                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    if (address->sa_family == AF_UNIX) {
+        snprintf(text, TSHI_ENDPOINT_TEXT, "this machine");
+    } else if (getnameinfo(address, endpoint->length, host, sizeof host, service, sizeof service,
+                           NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
         snprintf(text, TSHI_ENDPOINT_TEXT, "somewhere");
     } else {
         bool v6 = address->sa_family == AF_INET6;
@@ -53,7 +55,7 @@ static int close_keeping_errno(int fd) {
     return -1;
 }
 
-int tshi_tcp_listen(const tshi_endpoint *endpoint, bool shared) {
+int tshi_socket_listen(const tshi_endpoint *endpoint, bool shared) {
     const int on = 1;
     int fd = socket(endpoint->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return -1;
@@ -97,7 +99,7 @@ static bool is_own_end(int fd) {
     return a == b && !memcmp(&here, &there, a);
 }
 
-int tshi_tcp_connect(const tshi_endpoint *endpoint, double deadline) {
+int tshi_socket_connect(const tshi_endpoint *endpoint, double deadline) {
     const int on = 1;
     int error = 0;
     socklen_t size = sizeof error;

@@ -24,12 +24,9 @@ socklen_t tshi_unix_name(const tshi_settings *settings, const char *purpose, int
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + 2 * NAME_BYTES);
 }
 
-socklen_t tshi_unix_address(const tshi_settings *settings, struct sockaddr_un *out) {
-    return tshi_unix_name(settings, "memory", 0, out);
-}
-
-int tshi_unix_socket(void) {
-    return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+void tshi_unix_endpoint(const tshi_settings *settings, tshi_endpoint *out) {
+    memset(out, 0, sizeof *out);
+    out->length = tshi_unix_name(settings, "memory", 0, (struct sockaddr_un *)(void *)&out->address);
 }
 
 /* Room for a descriptor, aligned as the kernel wants it; a message that comes may bring more than it should. */
@@ -38,10 +35,10 @@ typedef union ancillary {
     char room[CMSG_SPACE(sizeof(int) * MOST_FDS)];
 } ancillary;
 
-bool tshi_unix_send(int socket, const void *message, size_t size, int fd) {
+bool tshi_unix_send(int socket, const void *bytes, size_t size, int fd) {
     ancillary control;
     memset(&control, 0, sizeof control);
-    struct iovec part = {.iov_base = (void *)(uintptr_t)message, .iov_len = size};
+    struct iovec part = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = size};
     struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
     if (fd >= 0) {
         header.msg_control = control.room;
@@ -79,9 +76,9 @@ static void take_descriptors(struct msghdr *header, int *out) {
     }
 }
 
-ssize_t tshi_unix_receive(int socket, void *message, size_t size, int *fd) {
+ssize_t tshi_unix_receive(int socket, void *bytes, size_t size, int *fd) {
     ancillary control;
-    struct iovec part = {.iov_base = message, .iov_len = size};
+    struct iovec part = {.iov_base = bytes, .iov_len = size};
     struct msghdr header = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
     *fd = -1;

@@ -100,13 +100,6 @@ static int tcp_connection(int port, long number) {
     return -1;
 }
 
-static int local_connection(const struct sockaddr_un *address, socklen_t length) {
-    int fd = tshi_unix_socket();
-    if (fd >= 0 && connect(fd, (const void *)address, length) == 0) return fd;
-    if (fd >= 0) close(fd);
-    return -1;
-}
-
 /* A HELLO under the key of another job. */
 static size_t greeting(unsigned char out[TSHI_WIRE_MOST]) {
     static const unsigned char key[TSHI_KEY_SIZE] = "not the key";
@@ -141,12 +134,12 @@ static void pour(tshi_rank *r, flood *f) {
     int held[HELD];
     tsh_world_config config = {0};
     tshi_settings settings;
-    struct sockaddr_un address;
+    tshi_endpoint endpoint;
     for (int i = 0; i < HELD; i++) held[i] = -1;
     if (!tshi_check_ok(r, tshi_settings_read(&config, &settings))) return;
-    socklen_t length = tshi_unix_address(&settings, &address);
+    tshi_unix_endpoint(&settings, &endpoint);
     for (long i = 0; !atomic_load(&f->done); i++) {
-        int fd = f->port ? tcp_connection(f->port, i) : local_connection(&address, length);
+        int fd = f->port ? tcp_connection(f->port, i) : tshi_socket_connect(&endpoint, tshi_clock() + 1);
         if (fd < 0) {
             nap(0.0005);
             continue;

@@ -255,16 +255,15 @@ Test(rendezvous, two_claim_one_rank, .timeout = 120) {
 }
 
 /* Waits until rank 0 listens at the job's socket, whose name follows from the key; false when it never does. */
-static bool find_socket(struct sockaddr_un *address, socklen_t *length) {
+static bool find_socket(tshi_endpoint *endpoint) {
     static const tsh_world_config config;
     tshi_settings settings;
     if (tshi_settings_read(&config, &settings) != TSH_OK) return false;
-    *length = tshi_unix_address(&settings, address);
+    tshi_unix_endpoint(&settings, endpoint);
     for (int tries = 0; tries < 300; tries++) {
-        int fd = tshi_unix_socket();
-        bool in = connect(fd, (struct sockaddr *)address, *length) == 0;
-        close(fd);
-        if (in) return true;
+        int fd = tshi_socket_connect(endpoint, tshi_clock() + 1);
+        if (fd >= 0) close(fd);
+        if (fd >= 0) return true;
         tshi_nap(0.01);
     }
     return false;
@@ -278,11 +277,13 @@ Test(rendezvous, the_socket_has_a_name_that_tells_nothing, .timeout = 120) {
     char names[3][64] = {""};
     for (int i = 0; i < 3; i++) {
         tshi_settings settings;
+        tshi_endpoint endpoint;
         struct sockaddr_un address;
         set_variables(jobs[i]);
         cr_assert_eq(tshi_settings_read(&config, &settings), TSH_OK);
-        socklen_t length = tshi_unix_address(&settings, &address);
-        size_t size = length - offsetof(struct sockaddr_un, sun_path) - 1;
+        tshi_unix_endpoint(&settings, &endpoint);
+        memcpy(&address, &endpoint.address, sizeof address);
+        size_t size = endpoint.length - offsetof(struct sockaddr_un, sun_path) - 1;
         cr_assert(address.sun_path[0] == '\0' && size >= 32 && size < sizeof names[i]);
         memcpy(names[i], address.sun_path + 1, size);
         cr_assert_eq(strspn(names[i], "0123456789abcdef"), size, "%s", names[i]);
@@ -294,16 +295,15 @@ Test(rendezvous, the_socket_has_a_name_that_tells_nothing, .timeout = 120) {
 static void unknown_connections(tshi_rank *r, void *arg) {
     (void)arg;
     if (r->rank == 2) {
-        struct sockaddr_un address;
-        socklen_t length = 0;
+        tshi_endpoint endpoint;
         int fds[40];
         char noise[600];
         memset(noise, 'x', sizeof noise);
-        if (!tshi_check(r, find_socket(&address, &length), "rank 0 does not listen")) return;
+        if (!tshi_check(r, find_socket(&endpoint), "rank 0 does not listen")) return;
         /* More connections than the listener keeps at a time. */
         for (int i = 0; i < 40; i++) {
-            fds[i] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-            bool in = connect(fds[i], (struct sockaddr *)&address, length) == 0;
+            fds[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+            bool in = connect(fds[i], (struct sockaddr *)&endpoint.address, endpoint.length) == 0;
             tshi_check(r, in, "a connection is refused");
             if (i % 3 == 1) tshi_check(r, send(fds[i], noise, sizeof noise, MSG_NOSIGNAL) > 0, "send");
             if (i % 3 == 2) close(fds[i]);
