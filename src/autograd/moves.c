@@ -1,10 +1,6 @@
 /* The data of transitions: packing into rank blocks, and the collectives. */
 #include "autograd/moves.h"
 
-static tsh_device *device_of(const tsh_tensor *t) {
-    return t->mesh->device;
-}
-
 /* A tensor seen around dim d: `outer` runs of `n` pieces of `piece` bytes. */
 typedef struct runs {
     int64_t outer, n;
@@ -15,11 +11,11 @@ static runs runs_of(const tsh_tensor *t, int d) {
     return (runs){tshi_outer(t, d), t->shape.local[d], (size_t)tshi_inner(t, d) * tsh_dtype_size(t->dtype)};
 }
 
-/* Copy pieces [start, start + length) of each run of `whole` to or from `part`, which holds just them. */
-static void copy_part(tsh_device *device, runs w, int64_t start, int64_t length, char *whole, char *part,
-                      bool out_of_whole) {
+void tshi_part_copy(const tsh_tensor *whole, int d, int64_t start, int64_t length, void *part, bool out_of_whole) {
+    tsh_device *device = tshi_device_of(whole);
+    runs w = runs_of(whole, d);
     size_t bytes = (size_t)length * w.piece, stride = (size_t)w.n * w.piece;
-    char *at = whole + (size_t)start * w.piece;
+    char *at = (char *)tshi_data(whole) + (size_t)start * w.piece;
     if (bytes == 0) return;
     if (out_of_whole) {
         device->ops->copy.strided(device, w.outer, bytes, at, stride, part, bytes);
@@ -29,12 +25,12 @@ static void copy_part(tsh_device *device, runs w, int64_t start, int64_t length,
 }
 
 /* Whole along d to rank blocks one after another, or back. */
-static void copy_blocks(tsh_device *device, const tsh_tensor *whole, int d, int parts, char *blocks, bool pack) {
+static void copy_blocks(const tsh_tensor *whole, int d, int parts, char *blocks, bool pack) {
     runs w = runs_of(whole, d);
     for (int r = 0; r < parts; r++) {
         int64_t start, length;
         tsh_split(w.n, parts, r, &start, &length);
-        copy_part(device, w, start, length, tshi_data(whole), blocks + (size_t)(start * w.outer) * w.piece, pack);
+        tshi_part_copy(whole, d, start, length, blocks + (size_t)(start * w.outer) * w.piece, pack);
     }
 }
 
@@ -61,7 +57,8 @@ static tsh_status nothing(tsh_group *group, const tsh_tensor *in, tsh_tensor *ou
                           tsh_work **work) {
     (void)group, (void)in_dim, (void)out_dim, (void)work;
     if (tshi_data(in) != tshi_data(out))
-        device_of(in)->ops->copy.within(device_of(in), tsh_tensor_local_nbytes(in), tshi_data(in), tshi_data(out));
+        tshi_device_of(in)->ops->copy.within(tshi_device_of(in), tsh_tensor_local_nbytes(in), tshi_data(in),
+                                             tshi_data(out));
     return TSH_OK;
 }
 
@@ -83,7 +80,7 @@ static tsh_status all_gather(tsh_group *group, const tsh_tensor *in, tsh_tensor 
                       : tsh_all_gather_into_tensor(group, blocks, in, NULL);
     }
     if (status == TSH_OK && unpack) {
-        copy_blocks(device_of(out), out, in_dim, group->size, tshi_data(blocks), false);
+        copy_blocks(out, in_dim, group->size, tshi_data(blocks), false);
     }
     tsh_tensor_release(blocks);
     return status;
@@ -94,7 +91,7 @@ static tsh_status slice(tsh_group *group, const tsh_tensor *in, tsh_tensor *out,
     (void)in_dim, (void)work;
     int64_t start, length;
     tsh_split(in->shape.local[out_dim], group->size, group->rank, &start, &length);
-    copy_part(device_of(in), runs_of(in, out_dim), start, length, tshi_data(in), tshi_data(out), true);
+    tshi_part_copy(in, out_dim, start, length, tshi_data(out), true);
     return TSH_OK;
 }
 
@@ -104,7 +101,7 @@ static tsh_status reduce_scatter(tsh_group *group, const tsh_tensor *in, tsh_ten
     tsh_tensor *blocks;
     tsh_status status = blocks_of(in, out_dim, &blocks);
     if (status == TSH_OK && tshi_data(blocks) != tshi_data(in)) {
-        copy_blocks(device_of(in), in, out_dim, group->size, tshi_data(blocks), true);
+        copy_blocks(in, out_dim, group->size, tshi_data(blocks), true);
     }
     if (status == TSH_OK) {
         status = work ? tsh_reduce_scatter_tensor_async(group, out, blocks, TSH_SUM, NULL, work)
@@ -137,13 +134,13 @@ static tsh_status all_to_all(tsh_group *group, const tsh_tensor *in, tsh_tensor 
     if (status != TSH_OK) goto done;
     status = blocks_of(in, out_dim, &send);
     if (status != TSH_OK) goto done;
-    if (tshi_data(send) != tshi_data(in)) copy_blocks(device_of(in), in, out_dim, group->size, tshi_data(send), true);
+    if (tshi_data(send) != tshi_data(in)) copy_blocks(in, out_dim, group->size, tshi_data(send), true);
     exchange_counts(group, in, out, in_dim, out_dim);
     const int64_t *sends = group->counts, *receives = sends + group->size;
     status = work ? tsh_all_to_all_async(group, receive, receives, send, sends, work)
                   : tsh_all_to_all(group, receive, receives, send, sends);
     if (status == TSH_OK && unpack) {
-        copy_blocks(device_of(out), out, in_dim, group->size, tshi_data(receive), false);
+        copy_blocks(out, in_dim, group->size, tshi_data(receive), false);
     }
 done:
     tsh_tensor_release(send);
@@ -156,15 +153,15 @@ static tsh_status zero_pad(tsh_group *group, const tsh_tensor *in, tsh_tensor *o
     (void)out_dim, (void)work;
     int64_t start, length;
     tsh_split(out->shape.local[in_dim], group->size, group->rank, &start, &length);
-    device_of(out)->ops->copy.zero(device_of(out), tsh_tensor_local_nbytes(out), tshi_data(out));
-    copy_part(device_of(out), runs_of(out, in_dim), start, length, tshi_data(out), tshi_data(in), false);
+    tshi_device_of(out)->ops->copy.zero(tshi_device_of(out), tsh_tensor_local_nbytes(out), tshi_data(out));
+    tshi_part_copy(out, in_dim, start, length, tshi_data(in), false);
     return TSH_OK;
 }
 
 static tsh_status first_keeps(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim,
                               tsh_work **work) {
     if (group->rank == 0) return nothing(group, in, out, in_dim, out_dim, work);
-    device_of(out)->ops->copy.zero(device_of(out), tsh_tensor_local_nbytes(out), tshi_data(out));
+    tshi_device_of(out)->ops->copy.zero(tshi_device_of(out), tsh_tensor_local_nbytes(out), tshi_data(out));
     return TSH_OK;
 }
 

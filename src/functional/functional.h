@@ -8,11 +8,11 @@
 
 /* --- what layers call, with the layouts that they want ------------------------------------------------------------ */
 
-/* y = f(x W^T + b) in one pass where the device can; f TSHI_IDENTITY: none. Inputs x, weight and, if there are three,
- * bias. Layouts are those of tsh_affine but for the entries that take a PARTIAL x or weight, and with a function but
- * for the row entry: f of a sum over ranks is not the sum of f. */
+/* y = f(x W^T + b) in one pass where the device can. f is TSHI_IDENTITY where there is no function, and has to be where
+ * the weight is SHARD(1), for f of a sum over ranks is not the sum of f. Inputs x, weight and, if there are three,
+ * bias; `want` names the last two as parameters. */
 tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want);
-/* tsh_lookup. */
+/* y[i..., :] = table[ids[i...], :]: tsh_lookup in the name of a layer, where `want` names the table as a parameter. */
 tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64_t padding, const tshi_want *want);
 /* y = f(x); f TSHI_IDENTITY: x. */
 tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f);

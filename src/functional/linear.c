@@ -159,12 +159,12 @@ tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_te
 
 /* --- the call of a linear layer ----------------------------------------------------------------------------------- */
 
-/* The table of activated_op begins behind the row entry. */
+/* A layer's weight stays where it is: the row entry is for one that is SHARD(1), the column entry for SHARD(0). */
 static const tshi_rule linear_rules[] = {
-    {{TSHI_LAST, TSHI_S1, TSHI_P}, TSHI_P}, /* row */
-    {{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},          {{TSHI_BATCH, TSHI_L, TSHI_L}, TSHI_BATCH},
-    {{TSHI_L, TSHI_HAS_S0, TSHI_S0}, TSHI_LAST}, /* column */
-    {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},          {{TSHI_END}, TSHI_END},
+    {{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},      {{TSHI_BATCH, TSHI_L, TSHI_L}, TSHI_BATCH},
+    {{TSHI_L, TSHI_S0, TSHI_S0}, TSHI_LAST}, /* column */
+    {{TSHI_LAST, TSHI_S1, TSHI_P}, TSHI_P},  /* row */
+    {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},      {{TSHI_END}, TSHI_END},
 };
 
 /* No axis splits the features of x unless it splits those that the weight takes. */
@@ -211,16 +211,8 @@ static const tshi_op linear_op = {"linear_forward",
                                   affine_backward,
                                   .backward_rest = affine_backward_rest,
                                   .params_size = sizeof(affine_params)};
-static const tshi_op activated_op = {"linear_forward",
-                                     linear_rules + 1,
-                                     linear_shape,
-                                     affine_forward,
-                                     affine_backward,
-                                     .backward_rest = affine_backward_rest,
-                                     .params_size = sizeof(affine_params)};
 
 tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want) {
-    const tshi_op *op = f == TSHI_IDENTITY ? &linear_op : &activated_op;
     return tshi_tape_apply(
-        tape, &(tshi_node){.op = op, .inputs = inputs, .in = in, .params = &(affine_params){f}, .want = want});
+        tape, &(tshi_node){.op = &linear_op, .inputs = inputs, .in = in, .params = &(affine_params){f}, .want = want});
 }

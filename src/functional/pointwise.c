@@ -19,14 +19,14 @@ static tsh_status axpby(double a, const tsh_tensor *x, double b, const tsh_tenso
     return TSH_OK;
 }
 
-/* --- add, sub: z = x + sign y ------------------------------------------------------------------------------------- */
+/* --- add, sub: z = x + factor y ----------------------------------------------------------------------------------- */
 
-typedef struct add_params {
-    double sign;
-} add_params;
+typedef struct factor_params {
+    double factor;
+} factor_params;
 
-static double sign_of(const tshi_node *call) {
-    return ((const add_params *)call->params)->sign;
+static double factor_of(const tshi_node *call) {
+    return ((const factor_params *)call->params)->factor;
 }
 
 static const tshi_rule add_rules[] = {
@@ -35,35 +35,35 @@ static const tshi_rule add_rules[] = {
 };
 
 static tsh_status add_forward(tshi_node *call) {
-    return axpby(1, call->in[0], sign_of(call), call->in[1], call->out);
+    return axpby(1, call->in[0], factor_of(call), call->in[1], call->out);
 }
 
 static tsh_status add_backward(tshi_node *call) {
     tsh_status status = TSH_OK;
     for (int i = 0; i < 2 && status == TSH_OK; i++) {
         if (!tshi_wants_grad(call, i)) continue;
-        if (i == 0 || sign_of(call) == 1) {
+        if (i == 0 || factor_of(call) == 1) {
             status = tshi_grad_adopt(call, i, tshi_grad_out(call));
             continue;
         }
         double beta;
         tsh_tensor *dy = tshi_grad_beta(call, i, &beta);
-        status = dy ? axpby(sign_of(call), tshi_grad_out(call), beta, dy, dy) : TSH_ERR_MEMORY;
+        status = dy ? axpby(factor_of(call), tshi_grad_out(call), beta, dy, dy) : TSH_ERR_MEMORY;
     }
     return status;
 }
 
 static const tshi_op add_op = {"add",       add_rules,    equal_shapes,
-                               add_forward, add_backward, .params_size = sizeof(add_params)};
+                               add_forward, add_backward, .params_size = sizeof(factor_params)};
 static const tshi_op sub_op = {"sub",       add_rules,    equal_shapes,
-                               add_forward, add_backward, .params_size = sizeof(add_params)};
+                               add_forward, add_backward, .params_size = sizeof(factor_params)};
 
 tsh_tensor *tsh_add(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
-    return tshi_apply(tape, &add_op, 2, (tsh_tensor *[]){x, y}, &(add_params){1});
+    return tshi_apply(tape, &add_op, 2, (tsh_tensor *[]){x, y}, &(factor_params){1});
 }
 
 tsh_tensor *tsh_sub(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
-    return tshi_apply(tape, &sub_op, 2, (tsh_tensor *[]){x, y}, &(add_params){-1});
+    return tshi_apply(tape, &sub_op, 2, (tsh_tensor *[]){x, y}, &(factor_params){-1});
 }
 
 /* --- mul ---------------------------------------------------------------------------------------------------------- */
@@ -103,14 +103,6 @@ tsh_tensor *tsh_mul(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
 
 /* --- scale -------------------------------------------------------------------------------------------------------- */
 
-typedef struct scale_params {
-    double factor;
-} scale_params;
-
-static double factor_of(const tshi_node *call) {
-    return ((const scale_params *)call->params)->factor;
-}
-
 static const tshi_rule scale_rules[] = {
     {{TSHI_R}, TSHI_R}, {{TSHI_ANY}, TSHI_ANY}, {{TSHI_P}, TSHI_P}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
 };
@@ -126,10 +118,10 @@ static tsh_status scale_backward(tshi_node *call) {
 }
 
 static const tshi_op scale_op = {"scale",       scale_rules,    equal_shapes,
-                                 scale_forward, scale_backward, .params_size = sizeof(scale_params)};
+                                 scale_forward, scale_backward, .params_size = sizeof(factor_params)};
 
 tsh_tensor *tsh_scale(tsh_tape *tape, tsh_tensor *x, double factor) {
-    return tshi_apply(tape, &scale_op, 1, &x, &(scale_params){factor});
+    return tshi_apply(tape, &scale_op, 1, &x, &(factor_params){factor});
 }
 
 /* --- bias --------------------------------------------------------------------------------------------------------- */

@@ -1,4 +1,5 @@
 /* Reshape, slice, concat. */
+#include "autograd/moves.h"
 #include "functional/functional.h"
 
 #include <string.h>
@@ -110,51 +111,6 @@ tsh_tensor *tsh_reshape(tsh_tape *tape, tsh_tensor *x, int ndim, const int64_t *
     return tshi_apply(tape, &reshape_op, 1, &x, &wanted);
 }
 
-/* --- parts of a tensor along one dim ------------------------------------------------------------------------------ */
-
-/* A part of a whole along one dim: `outer` runs of `bytes`, which in the whole begin at `offset` and are `stride`
- * apart. */
-typedef struct window {
-    int64_t outer;
-    size_t bytes, stride, offset;
-} window;
-
-static window window_of(const tsh_tensor *whole, int dim, int64_t start, const tsh_tensor *part) {
-    size_t piece = (size_t)tshi_inner(whole, dim) * tsh_dtype_size(whole->dtype);
-    return (window){tshi_outer(whole, dim), (size_t)part->shape.local[dim] * piece,
-                    (size_t)whole->shape.local[dim] * piece, (size_t)start * piece};
-}
-
-/* part = whole[start, start + part's length) along dim */
-static tsh_status take_part(const tsh_tensor *whole, int dim, int64_t start, tsh_tensor *part) {
-    tsh_device *device = tshi_device_of(whole);
-    window w = window_of(whole, dim, start, part);
-    device->ops->copy.strided(device, w.outer, w.bytes, (char *)tshi_data(whole) + w.offset, w.stride, tshi_data(part),
-                              w.bytes);
-    return TSH_OK;
-}
-
-/* whole[start, start + part's length) = part */
-static void insert_part(const tsh_tensor *part, int dim, int64_t start, tsh_tensor *whole) {
-    tsh_device *device = tshi_device_of(whole);
-    window w = window_of(whole, dim, start, part);
-    device->ops->copy.strided(device, w.outer, w.bytes, tshi_data(part), w.bytes, (char *)tshi_data(whole) + w.offset,
-                              w.stride);
-}
-
-/* whole[start, start + part's length) += part */
-static tsh_status add_part(const tsh_tensor *part, int dim, int64_t start, tsh_tensor *whole) {
-    tsh_device *device = tshi_device_of(whole);
-    window w = window_of(whole, dim, start, part);
-    int64_t n = (int64_t)(w.bytes / tsh_dtype_size(whole->dtype));
-    for (int64_t o = 0; o < w.outer; o++) {
-        char *to = (char *)tshi_data(whole) + (size_t)o * w.stride + w.offset;
-        const char *from = (const char *)tshi_data(part) + (size_t)o * w.bytes;
-        device->ops->elementwise.axpby(device, whole->dtype, n, 1, from, 1, to, to);
-    }
-    return TSH_OK;
-}
-
 /* --- slice -------------------------------------------------------------------------------------------------------- */
 
 static const tshi_rule slice_rules[] = {
@@ -182,13 +138,25 @@ static tsh_status slice_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shap
 
 static tsh_status slice_forward(tshi_node *call) {
     const slice_params *p = call->params;
-    return take_part(call->in[0], p->dim, p->start, call->out);
+    tshi_part_copy(call->in[0], p->dim, p->start, call->out->shape.local[p->dim], tshi_data(call->out), true);
+    return TSH_OK;
 }
 
+/* dx[start, start + length) += dy along dim */
 static tsh_status slice_backward(tshi_node *call) {
     const slice_params *p = call->params;
-    tsh_tensor *dx = tshi_grad(call, 0);
-    return dx ? add_part(tshi_grad_out(call), p->dim, p->start, dx) : TSH_ERR_MEMORY;
+    const tsh_tensor *dy = tshi_grad_out(call), *dx = tshi_grad(call, 0);
+    if (!dx) return TSH_ERR_MEMORY;
+    tsh_device *device = tshi_device_of(dx);
+    int64_t inner = tshi_inner(dx, p->dim), run = dy->shape.local[p->dim] * inner;
+    int64_t stride = dx->shape.local[p->dim] * inner, offset = p->start * inner;
+    size_t size = tsh_dtype_size(dx->dtype);
+    for (int64_t o = 0; o < tshi_outer(dx, p->dim); o++) {
+        char *to = (char *)tshi_data(dx) + (size_t)(o * stride + offset) * size;
+        const char *from = (const char *)tshi_data(dy) + (size_t)(o * run) * size;
+        device->ops->elementwise.axpby(device, dx->dtype, run, 1, from, 1, to, to);
+    }
+    return TSH_OK;
 }
 
 static const tshi_op slice_op = {"slice",        slice_rules,    slice_shape,
@@ -222,29 +190,31 @@ static tsh_status concat_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
 }
 
 static tsh_status concat_forward(tshi_node *call) {
+    int dim = tshi_call_dim(call);
     int64_t at = 0;
     for (int i = 0; i < call->inputs; i++) {
-        insert_part(call->in[i], tshi_call_dim(call), at, call->out);
-        at += call->in[i]->shape.local[tshi_call_dim(call)];
+        int64_t length = call->in[i]->shape.local[dim];
+        tshi_part_copy(call->out, dim, at, length, tshi_data(call->in[i]), false);
+        at += length;
     }
     return TSH_OK;
 }
 
-static tsh_status concat_backward_one(tshi_node *call, int i, int64_t at) {
-    tsh_tensor *part, *x = call->in[i];
-    tsh_status status = tshi_tensor_new(x->mesh, x->dtype, &x->shape, x->layout, &part);
-    if (status == TSH_OK) status = take_part(tshi_grad_out(call), tshi_call_dim(call), at, part);
-    if (status == TSH_OK) status = tshi_grad_adopt(call, i, part);
-    tsh_tensor_release(part);
-    return status;
-}
-
 static tsh_status concat_backward(tshi_node *call) {
+    int dim = tshi_call_dim(call);
     int64_t at = 0;
     tsh_status status = TSH_OK;
     for (int i = 0; i < call->inputs && status == TSH_OK; i++) {
-        if (tshi_wants_grad(call, i)) status = concat_backward_one(call, i, at);
-        at += call->in[i]->shape.local[tshi_call_dim(call)];
+        const tsh_tensor *x = call->in[i];
+        int64_t start = at, length = x->shape.local[dim];
+        tsh_tensor *part = NULL;
+        at += length;
+        if (!tshi_wants_grad(call, i)) continue;
+        status = tshi_tensor_new(x->mesh, x->dtype, &x->shape, x->layout, &part);
+        if (status != TSH_OK) return status;
+        tshi_part_copy(tshi_grad_out(call), dim, start, length, tshi_data(part), true);
+        status = tshi_grad_adopt(call, i, part);
+        tsh_tensor_release(part);
     }
     return status;
 }
