@@ -115,7 +115,7 @@ static bool parameter_takes(const tshi_node *call, int i, tsh_layout have, tsh_l
     return have.kind == TSH_KIND_REPLICATED && (need.kind == TSH_KIND_LOCAL || need.kind == TSH_KIND_PARTIAL);
 }
 
-/* Whether input i may come to what the row asks of it, and at what cost. */
+/* True when input i has the row's layout, or a transition brings it there, whose cost is added to *bytes. */
 static bool input_cost(const tshi_node *call, const candidate *c, int axis, int i, double *bytes) {
     const tsh_tensor *t = call->in[i];
     tsh_layout have = t->layout[axis], need;

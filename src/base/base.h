@@ -14,7 +14,8 @@
  * writes: return tshi_fail(TSH_ERR_SHAPE, "linear: x is %s, ...", ...). */
 tsh_status tshi_fail(tsh_status status, const char *format, ...) TSH_PRINTF(2, 3);
 tsh_status tshi_vfail(tsh_status status, const char *format, va_list arguments) TSH_PRINTF(2, 0);
-/* The same with strerror(error) and its number at the end; TSH_ERR_MEMORY for ENOMEM, else TSH_ERR_SYSTEM. */
+/* Record such a message with strerror(error) and its number at the end; TSH_ERR_MEMORY for ENOMEM, else
+ * TSH_ERR_SYSTEM. */
 tsh_status tshi_fail_errno(int error, const char *format, ...) TSH_PRINTF(2, 3);
 
 /* Format a line and hand it to the sink. */
@@ -28,8 +29,8 @@ tsh_status tshi_dims_product(int n, const int64_t *dims, int64_t *out);
 
 /* Fill unset hooks with malloc, free and "always". */
 tsh_allocator tshi_allocator_resolve(const tsh_allocator *wanted);
-/* Whether this process may make a file of `bytes` (ulimit -f); the system ends one that tries in vain by a signal.
- * errno is EFBIG when it may not. */
+/* True when this process may make a file of `bytes` (ulimit -f), else false with errno EFBIG; the system ends a process
+ * that tries in vain by a signal. */
 bool tshi_file_fits(size_t bytes);
 /* A descriptor of an anonymous file of `bytes` zeros, or -1 with errno set (EFBIG as above). */
 int tshi_memory_file(const char *name, size_t bytes);

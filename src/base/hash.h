@@ -24,7 +24,7 @@ void tshi_hmac(const unsigned char *key, size_t key_size, const void *a, size_t 
                unsigned char out[TSHI_HASH_SIZE]);
 /* Compares secrets in a time that does not depend on where they differ. */
 bool tshi_equal_secret(const unsigned char *a, const unsigned char *b, size_t size);
-/* Bytes that nobody can guess; false with errno set. */
+/* Random bytes that cannot be guessed; false with errno set. */
 bool tshi_random_bytes(unsigned char *out, size_t size);
 
 #define TSHI_FINGERPRINT UINT64_C(14695981039346656037)

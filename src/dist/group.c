@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a rank in a list of ranks, and the comma: ranks compare the lists as texts, so that a mismatch prints both. */
+/* The digits of a rank in a list of ranks, and the comma: ranks compare lists as texts, so that a mismatch prints
+ * both. */
 #define DIGITS 11
 
 static int index_of(const int *ranks, int n, int rank) {

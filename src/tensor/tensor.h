@@ -51,14 +51,14 @@ tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_sha
                            const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out);
 /* n elements in one dim, LOCAL along every axis, not zeroed: room for intermediate results. */
 tsh_status tshi_tensor_scratch(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out);
-/* The same in symmetric memory, `offset` bytes into it; NULL where there is no room. */
+/* n such elements in symmetric memory, *offset bytes into it; NULL where there is no room. */
 tsh_tensor *tshi_tensor_symmetric(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, size_t *offset);
 /* A tensor that shares x's memory from `offset` bytes (within x) on. */
 tsh_status tshi_tensor_view(const tsh_tensor *x, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
                             size_t offset, tsh_tensor **out);
 /* Give up the memory, keep the description. */
 void tshi_tensor_drop_storage(tsh_tensor *tensor);
-/* Nobody else views this memory. */
+/* True when no other tensor views this memory. */
 bool tshi_tensor_sole_owner(const tsh_tensor *tensor);
 
 /* NULL for no tensor, and for one without memory. */

@@ -70,7 +70,8 @@ static void rank_main(tshi_rank *r, void *arg) {
     tsh_tape_destroy(run.tape);
     for (int i = 0; i < run.tensor_count; i++) tsh_tensor_release(run.tensors[i]);
     *(double *)r->result = run.worst;
-    if (!r->failed && run.mesh) tsh_barrier(tsh_world_group(r->world)); /* nobody leaves while others still compare */
+    if (!r->failed && run.mesh)
+        tsh_barrier(tsh_world_group(r->world)); /* no rank leaves while its peers still compare */
     tsh_mesh_destroy(run.mesh);
 }
 

@@ -404,7 +404,7 @@ static void close_job(job_state *job) {
     free(job->streams);
 }
 
-/* From start to end once. *again: a rank failed by itself, and nobody has asked to stop. */
+/* From start to end once. *again: a rank failed by itself, and no signal has asked to stop. */
 static int run_once(const run_options *options, const run_link *link, int null_input, bool *again) {
     job_state job = {
         .options = options, .first_failed = -1, .life = link->life, .control = -1, .output = -1, .signal_fd = -1};

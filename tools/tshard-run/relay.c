@@ -203,6 +203,6 @@ void run_stream_read(run_stream *stream) {
         if (stream->used >= LONGEST_LINE) pass_rest(stream);
         sink_flush(stream->sink);
     }
-    /* When nobody reads us, the rank is to meet the broken pipe as if it had written there itself. */
+    /* Without a reader of our output the rank gets a broken pipe, as if it had written there itself. */
     if (n <= 0 || (stream->sink->broken && !stream->quiet)) run_stream_close(stream);
 }

@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The kernel names a free port; nobody is likely to take it in the moment until rank 0 does. 0 when it fails. */
+/* The kernel names a free port; it is unlikely that another process takes it before rank 0 does. 0 when it fails. */
 static int free_port(void) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof address;
@@ -149,7 +149,7 @@ static int start_failed(const run_plan *plan, int number) {
     return number == ENOENT ? RUN_NOT_FOUND_EXIT : RUN_NOT_USABLE_EXIT;
 }
 
-/* Whether the job is to end: such a signal is pending, or the guard is gone. The loop to come finds out why. */
+/* True when the job has to end: such a signal is pending, or the guard has ended. The main loop then finds out why. */
 static bool is_to_end(const run_link *link) {
     const int ending[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
     struct pollfd life = {.fd = link->life, .events = POLLIN};
@@ -192,7 +192,7 @@ int run_spawn(const run_plan *plan, int index, run_rank *rank) {
         goto fail;
     }
     if (pid == 0) become_rank(plan, index, fds[1], fds[3], fds[5]);
-    setpgid(pid, pid); /* the child does it too: whoever comes first */
+    setpgid(pid, pid); /* the child does it too: either may be first */
     close(fds[5]);
     fds[5] = -1;
     number = exec_result(plan, fds[4], pid);

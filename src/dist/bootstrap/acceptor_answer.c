@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* A rank here has yet to be assigned, so that nobody knows which ranks are missing. */
+/* True when a rank here has yet to be assigned, so that the missing ranks are not known. */
 static bool has_unassigned(const tshi_acceptor *a) {
     bool found = a->rendezvous->settings->rank < 0;
     for (int i = 0; i < a->n && !found; i++) {

@@ -58,7 +58,7 @@ tsh_status tshi_address_is_here(const char *address);
 bool tshi_address_is_loopback(const char *address);
 /* "HOST:PORT", "[IPV6]:PORT" into its parts (host: TSHI_JOB_SIZE bytes); false when it is none. */
 bool tshi_address_split(const char *text, char *host, int *port);
-/* Whether it is an address that many listen to (239.1.2.3, ff15::1), as written. */
+/* True for a multicast address (239.1.2.3, ff15::1). */
 bool tshi_address_is_multicast(const char *address);
 
 /* --- launchers.c -------------------------------------------------------------------------------------------------- */

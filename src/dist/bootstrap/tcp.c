@@ -89,7 +89,7 @@ bool tshi_socket_wait(int fd, short events, double deadline) {
     }
 }
 
-/* Where nobody listens at a port that the system may give out, a connection can end up at itself. */
+/* Where no process listens at a port that the system may assign, a connection can end up at itself. */
 static bool is_own_end(int fd) {
     struct sockaddr_storage here, there;
     socklen_t a = sizeof here, b = sizeof there;

@@ -25,7 +25,7 @@ static bool reduces(tsh_dtype dtype, tsh_reduce_op reduce) {
 
 static bool backend_supports(const tshi_group_ops *backend, tsh_collective op, tsh_dtype dtype, tsh_reduce_op reduce) {
     if ((int)op < 0 || op >= TSH_COLLECTIVE_COUNT) return false;
-    /* A rank alone has nobody to send to. */
+    /* A group of one rank has no rank to send to. */
     if ((op == TSH_COLLECTIVE_SEND || op == TSH_COLLECTIVE_RECV) && !backend->start) return false;
     if (op == TSH_COLLECTIVE_BARRIER) return true;
     if (tsh_dtype_size(dtype) == 0) return false;

@@ -1,4 +1,4 @@
-/* Whether the ranks of a group make the same call, and the text of both sides when they do not. */
+/* Comparison of the calls of a group's ranks, and the text of both sides when they differ. */
 #include "dist/core/collectives.h"
 
 #include <stdio.h>

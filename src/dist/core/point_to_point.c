@@ -10,7 +10,7 @@ static tsh_status check_peer(const tsh_group *group, const tshi_call *call) {
     const char *name = tsh_collective_name(call->op);
     if (call->op == TSH_COLLECTIVE_RECV && call->root == TSH_ANY_RANK) {
         if (group->size > 1) return TSH_OK;
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s: a group of one rank has nobody to receive from", name);
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: a group of one rank has no other rank to receive from", name);
     }
     if (call->root < 0 || call->root >= group->size) {
         return tshi_fail(TSH_ERR_RANGE, "%s: rank %d in a group of %d", name, call->root, group->size);

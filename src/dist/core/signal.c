@@ -1,4 +1,4 @@
-/* SIGUSR1: what has this job been doing? The handler only counts; whoever waits looks at the count and logs. */
+/* SIGUSR1 prints a rank's last calls. The handler only counts; a rank that waits sees the count and logs. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -1,5 +1,6 @@
 /* Calls that do not wait. Each group has a queue of collectives, of which the first is under way, and a list of
- * messages, of which all are. There is no thread: whoever waits for anything moves everything on. */
+ * messages, of which all are. There is no progress thread: a rank that waits for any call makes all of them
+ * progress. */
 #include "base/cpu.h"
 #include "dist/core/collectives.h"
 
@@ -180,7 +181,7 @@ static void join(tsh_work *work) {
     if (work->done) move_group(group);
 }
 
-/* Whether the work, or for NULL any of the group's queue, is still to be waited for. */
+/* True while the work, or for NULL any of the group's queue, has not ended. */
 static inline bool is_awaited(const tsh_group *group, const tsh_work *work) {
     return work ? work->linked : group->queue != NULL;
 }

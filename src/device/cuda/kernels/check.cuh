@@ -24,7 +24,8 @@ static __device__ inline int64_t find_wrong(const index_rule &rule, int64_t begi
         first, shared, [](int64_t a, int64_t b) { return a < b ? a : b; }, end);
 }
 
-// A block has `chunk` indices. One that finds a wrong one looks whether there is one before: the first is told.
+// Each block has `chunk` indices. One that finds a wrong index checks whether a wrong one precedes it, because the first
+// is reported.
 static __global__ void __launch_bounds__(256)
     check_indices_kernel(index_rule rule, int64_t n, int64_t chunk, const int64_t *index, tshi_cuda_report *report) {
     __shared__ int64_t shared[WARP];
@@ -42,7 +43,7 @@ static __global__ void __launch_bounds__(256)
 }
 
 // The device's report names the first index outside [0, limit); targets may be ignore_index. -1, for this does not
-// wait; where every launch is waited for, the index, which is told now.
+// wait; where every launch is waited for, the index, which is reported at once.
 inline int64_t check_indices(tsh_device *device, bool is_target, int64_t n, const int64_t *index, int64_t limit,
                              int64_t ignore_index) {
     if (n <= 0) return -1;

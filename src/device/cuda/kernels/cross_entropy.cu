@@ -72,7 +72,7 @@ template <typename T, bool SMOOTH> struct running {
         }
     }
 
-    // Of n logits and their weights (NULL: ones) those that are this thread's: it is number `me` of `step`.
+    // Takes this thread's part of n logits and their weights (NULL: ones): it is thread `me` of `step`.
     __device__ void take_row(int64_t n, const T *x, const T *w, int64_t me, int64_t step) {
         if (SMOOTH && w) {
             walk<READ_X | READ_Y>(n, x, w, (T *)nullptr, me, step, [&](int64_t, S value, S weight, S) {

@@ -6,12 +6,12 @@
 
 namespace tshi {
 
-// Of all threads of a block.
+// Barrier of all threads of a block.
 __device__ inline void barrier() {
     __syncthreads();
 }
 
-// Of all threads of a warp.
+// Exchange between all threads of a warp.
 template <typename T> __device__ inline T shuffle(T value, int lane) {
     return __shfl_sync(0xffffffffu, value, lane);
 }

@@ -72,7 +72,7 @@ template <typename S, bool LOG> struct dot_op {
 
 // --- values ----------------------------------------------------------------------------------------------------------
 
-// Of one softmax: what its elements become.
+// The output of an element x of one softmax.
 template <typename T, bool LOG> struct forward {
     using S = sum_t<T>;
     S max, last; // 1 / sum, or log(sum)

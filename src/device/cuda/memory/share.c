@@ -15,7 +15,7 @@
 
 #define FIRST_PLACES 64
 
-/* What others are told of a slab. */
+/* A slab as its owner reports it to its peers. */
 typedef struct named_slab {
     cudaIpcMemHandle_t handle;
     uint64_t born;
@@ -67,7 +67,7 @@ static tsh_status sharing_open(tshi_cuda_device *cuda) {
     return TSH_OK;
 }
 
-/* What fails here is told by its caller: or the next launch would be blamed for it. */
+/* Returns a failure, and clears CUDA's own record of it: otherwise the next launch would return it. */
 static tsh_status refused(cudaError_t error, const char *what) {
     if (error == cudaSuccess) return TSH_OK;
     cudaGetLastError();

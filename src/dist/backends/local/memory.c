@@ -44,7 +44,7 @@ static tsh_status lay_out(const tshi_memory_ranks *meeting, size_t *total) {
                      meeting->size);
 }
 
-/* tshi_memory_ranks.make: rank 0 writes down who is who and where, before anybody sees it. */
+/* tshi_memory_ranks.make: rank 0 writes the processes and the offsets of all ranks before any rank reads them. */
 static int make_memory(const tshi_memory_ranks *meeting) {
     size_t bytes, at = round_up(control_bytes(meeting->size));
     tsh_status status = lay_out(meeting, &bytes);

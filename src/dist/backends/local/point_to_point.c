@@ -1,7 +1,7 @@
 /* Point to point. Each member has an inbox in the group's block: a ring of letters that all others write to, so that
  * its size is that of one member, not of all pairs. A letter holds what is small. What is larger waits in the sender's
  * heap: up to a page in a cell, so that the sender need not wait, beyond that where it is, until the receiver has
- * fetched it and says so in the cell. Letters that nobody has asked for yet are kept, in their order, by the receiver.
+ * fetched it and says so in the cell. The receiver stores letters that come before their receives, in order.
  */
 #include "dist/backends/local/local.h"
 

@@ -63,8 +63,8 @@ tsh_status tshi_wait_for(tshi_wait *wait, _Atomic uint32_t *word, uint32_t targe
     return TSH_OK;
 }
 
-/* Whoever sleeps until my post. A read-modify-write, although it writes nothing new: it comes before or after the
- * sleeper's own in one order that both see, so one of the two sees the other. */
+/* Wakes the ranks that sleep until this post. A read-modify-write, although it writes nothing new: it comes before or
+ * after the sleeper's own in one order that both see, so one of the two sees the other. */
 static inline void wake_sleepers(tshi_member *me, tshi_slot *slot) {
     if (atomic_fetch_add_explicit(&me->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&slot->sync);
 }
@@ -95,13 +95,13 @@ __attribute__((noinline)) static tsh_status sync_slowly(tsh_group *group, uint32
     return status;
 }
 
-/* Take the lines of my next slot away from whoever read them last, before I need to write them. All have passed this
- * sync, so nobody reads them any more. */
+/* Fetch the cache lines of this rank's next slot for writing before they are needed. All members have passed this sync,
+ * so that none reads the slot any more. */
 static inline void claim(const tshi_slot *slot, size_t bytes) {
     for (size_t at = 0; at < bytes; at += CACHE_LINE) tshi_claim((const char *)slot + at);
 }
 
-/* Whether all have posted the sync, or do so while it is worth spinning. */
+/* True when all members have posted the sync, or do so while it is worth spinning. */
 static inline bool all_post_soon(const tsh_group *group, uint32_t sync) {
     const tshi_local_group *lg = group->state;
     int polls = 0;
@@ -162,7 +162,7 @@ static bool is_message(const tsh_work *work) {
     return work && tshi_is_message(work->call.op);
 }
 
-/* Whether what the wait is for has still to come: the message, or else the posts of the group's first collective. */
+/* True while the wait goes on: for the message, or else for the posts of the group's first collective. */
 static bool is_missing(const tsh_group *group, const tsh_work *work) {
     const tshi_local_group *lg = group->state;
     if (is_message(work)) return work->linked && !work->done;

@@ -114,8 +114,8 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
     if (++mpi->looks % LOOK_EVERY == 0) tshi_mpi_poll(world);
-    /* Without shared memory a gate must not be reached once somebody is known to have given up on it, and MPI takes in
-     * what has arrived little by little. */
+    /* Without shared memory a rank must not enter a barrier that a member is known to have given up, and MPI receives
+     * notices one by one. */
     for (int i = 0; !mg->block && i < POLLS; i++) tshi_mpi_poll(world);
     if (mpi->troubled || mpi->broken != TSH_OK) {
         tsh_status status = tshi_mpi_trouble(world);
@@ -254,7 +254,7 @@ static bool pass_gate(tsh_group *group, int verdict) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
     if (verdict & TSHI_GATE_STOPPED) {
-        op->phase = TSHI_AT_GATE; /* somebody knows why, and says so */
+        op->phase = TSHI_AT_GATE; /* a member that knows the failure reports it */
         return false;
     }
     if (!mg->block && given_up(group)) {

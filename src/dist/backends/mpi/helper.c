@@ -103,8 +103,8 @@ const char *tshi_helper_failure(char *text) {
 
 /* Sends the number of no rank, which says nothing; receiving it makes a stopped helper continue. */
 static void wake(int stream) {
-    const int32_t nobody = -1;
-    ssize_t ignored = send(stream, &nobody, sizeof nobody, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const int32_t no_rank = -1;
+    ssize_t ignored = send(stream, &no_rank, sizeof no_rank, MSG_NOSIGNAL | MSG_DONTWAIT);
     (void)ignored;
 }
 

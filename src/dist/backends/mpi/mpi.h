@@ -85,7 +85,7 @@ typedef struct tshi_mpi {
     tshi_mpi_peer *peer; /* [size] */
     tshi_process me;
     double looked; /* when this rank last checked for deaths */
-    /* Of the wait under way. */
+    /* The start of the wait under way, and its next warning. */
     double waiting_since, next_word;
     tshi_waits waits;
     uint64_t next_group; /* numbers the groups that this rank leads */

@@ -1,5 +1,5 @@
 /* The data of a collective between two ranks: each sends what the other lacks, in messages of MPI's. That takes no
- * longer than MPI's own collectives, a reduce_scatter much less, and leaves nobody inside a call that blocks. */
+ * longer than MPI's own collectives, a reduce_scatter much less, and no rank is inside a call that blocks. */
 #include "dist/backends/mpi/mpi.h"
 
 /* A sum is taken of blocks that stay in a cache, one while the next is under way. */

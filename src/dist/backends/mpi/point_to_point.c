@@ -36,7 +36,7 @@ typedef struct tshi_mpi_message {
     bool has_header; /* the receiver */
     int peer;
     int64_t moved;  /* elements of a message that follows, given to MPI */
-    void *dropping; /* memory for data that nobody wants */
+    void *dropping; /* memory for data that is dropped */
 } message;
 
 static int tag_of(int base, uint32_t number) {
@@ -215,7 +215,7 @@ tsh_status tshi_mpi_message_start(tsh_work *work) {
     return tshi_mpi_error(world, tsh_collective_name(call->op), error);
 }
 
-/* Nobody is left whom the message could come from, or go to. */
+/* True when no rank is left that the message could come from, or go to. */
 static bool peer_left(const tsh_work *work) {
     const message *m = work->state;
     const tsh_group *group = work->group;

@@ -154,7 +154,7 @@ static tsh_status nccl_start(tsh_work *work) {
     tsh_world *world = work->group->world;
     tshi_nccl_event *e = NULL;
     if (tshi_is_message(work->call.op)) return tshi_nccl_message_start(work);
-    if (tshi_nccl_device(world)->capturing) { /* whose streams nobody may ask */
+    if (tshi_nccl_device(world)->capturing) { /* a captured stream must not be queried */
         tsh_status status = nccl_run(work->group, &work->call);
         if (status == TSH_OK) end(work, TSH_OK);
         return status;

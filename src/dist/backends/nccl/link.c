@@ -85,7 +85,7 @@ static bool is_of(const tshi_nccl_link *link, const tsh_group *group) {
     return !group || link->group == group;
 }
 
-/* All are told before any is waited for: their peers have them in another order. */
+/* Closes the links: all are flushed before this rank waits for one, because peers close theirs in another order. */
 void tshi_nccl_links_close(tsh_world *world, const tsh_group *group) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     for (tshi_nccl_link *link = nccl->links; link; link = link->next) {

@@ -107,9 +107,9 @@ typedef struct tshi_nccl {
     bool checked; /* TSHARD_CHECK=1: every call is agreed upon first */
     tshi_nccl_event *events;
     void *word; /* in device memory, for barriers */
-    /* Of the collectives so many have been queued, and so many of them are known to be done; a host that is so far
-     * ahead of its GPU that there is no place waits. The last place is for those of a captured graph, which are not
-     * counted. */
+    /* The numbers of collectives that have been queued, and that are known to have ended. A host that is
+     * TSHI_NCCL_AHEAD collectives ahead of its GPU waits. The last entry of calls is for those of a captured graph,
+     * which are not counted. */
     uint64_t queued, done;
     tshi_nccl_tail calls[TSHI_NCCL_AHEAD + 1];
     tshi_nccl_link *links;       /* of all groups */

@@ -1,4 +1,4 @@
-/* Groups of one rank: copies, and nobody to wait for. */
+/* Groups of one rank: collectives are copies and never wait. */
 #include "dist/bootstrap/environment.h"
 #include "dist/registry.h"
 #include "dist/world.h"
