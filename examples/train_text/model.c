@@ -141,8 +141,8 @@ bool model_step(model *m, const int64_t *inputs, const int64_t *targets, double 
     if (tsh_backward(m->tape, mean) != TSH_OK) return fails("a step", tsh_tape_message(m->tape));
     *loss = tsh_tensor_item(mean);
 
-    tsh_optimizer_set_lr(m->optimizer, lr);
-    status = tsh_clip_grad_norm(m->parameters, 1, NULL);
+    status = tsh_optimizer_set_lr(m->optimizer, lr);
+    if (status == TSH_OK) status = tsh_clip_grad_norm(m->parameters, 1, NULL);
     if (status == TSH_OK) status = tsh_optimizer_step(m->optimizer);
     if (status != TSH_OK) return fails("a step", tsh_error_message());
     tsh_optimizer_zero_grad(m->optimizer);

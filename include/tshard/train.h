@@ -38,8 +38,8 @@ TSH_API void tsh_optimizer_destroy(tsh_optimizer *optimizer);
 TSH_API tsh_status tsh_optimizer_step(tsh_optimizer *optimizer);
 /* Clear the gradients of all parameters, as tsh_tensor_zero_grad does. */
 TSH_API void tsh_optimizer_zero_grad(tsh_optimizer *optimizer);
-/* Set the learning rate of the following steps. */
-TSH_API void tsh_optimizer_set_lr(tsh_optimizer *optimizer, double lr);
+/* Set the learning rate of the following steps. TSH_ERR_ARGUMENT, and no change, for one that is not in [0, inf). */
+TSH_API tsh_status tsh_optimizer_set_lr(tsh_optimizer *optimizer, double lr);
 
 /* Scale all gradients by min(1, max_norm / (norm + 1e-6)), norm = sqrt(sum of squares of all gradients), with each
  * element of the whole model counted once, sharded and replicated parameters together. *norm (may be NULL) is the norm

@@ -32,7 +32,7 @@ static bool one_everywhere(const tsh_tensor *t) {
     return tshi_shape_numel(&t->shape) == 1;
 }
 
-/* The objective's value over the whole mesh, and its tensor (the tape's). Random streams are taken back, so that each
+/* The objective's value over the whole mesh, and its tensor (the tape's). Random streams are set back, so that each
  * evaluation draws alike. */
 static tsh_status evaluate(const check *c, tsh_tensor **loss, double *value) {
     char text[160];
@@ -54,20 +54,20 @@ static tsh_status evaluate(const check *c, tsh_tensor **loss, double *value) {
     return reduce_value(c, value, summed, TSH_SUM);
 }
 
-/* One place to be moved: global element, and for LOCAL axes the rank that moves its own. */
-typedef struct place {
+/* One element to change: its global index, and along LOCAL axes the index of the rank that changes its own. */
+typedef struct target {
     int64_t element;
     int owner[TSH_MAX_AXES];
-} place;
+} target;
 
-/* Local index of the place, -1 when this rank holds it not. `moves`: this rank is one that changes it. */
-static int64_t local_index(const tsh_tensor *x, const place *p, bool *moves) {
+/* Local index of the element, -1 where this rank does not hold it. *changes: this rank changes it. */
+static int64_t local_index(const tsh_tensor *x, const target *p, bool *changes) {
     int64_t rest = p->element, index = 0, stride = 1;
-    *moves = true;
+    *changes = true;
     for (int a = 0; a < x->mesh->axes; a++) {
         int me = x->mesh->axis[a].index;
         if (x->layout[a].kind == TSH_KIND_LOCAL && me != p->owner[a]) return -1;
-        if (x->layout[a].kind == TSH_KIND_PARTIAL && me != 0) *moves = false;
+        if (x->layout[a].kind == TSH_KIND_PARTIAL && me != 0) *changes = false;
     }
     for (int d = x->shape.ndim - 1; d >= 0; d--) {
         int64_t at = rest % x->shape.global[d] - tshi_shape_start(x->mesh, &x->shape, x->layout, d);
@@ -91,14 +91,14 @@ static void set(const tsh_tensor *x, int64_t i, double value) {
     device->ops->copy.from_host(device, sizeof value, &value, (double *)tshi_data(x) + i);
 }
 
-static tsh_status difference(const check *c, tsh_tensor *x, const place *p, double *worst) {
-    bool moves;
-    int64_t i = local_index(x, p, &moves);
+static tsh_status difference(const check *c, tsh_tensor *x, const target *p, double *worst) {
+    bool changes;
+    int64_t i = local_index(x, p, &changes);
     double saved = i >= 0 ? get(x, i) : 0, value[2] = {0, 0};
     tsh_status status = TSH_OK;
     for (int side = 0; side < 2 && status == TSH_OK; side++) {
         tsh_tensor *loss;
-        if (i >= 0 && moves) set(x, i, side ? saved - c->h : saved + c->h);
+        if (i >= 0 && changes) set(x, i, side ? saved - c->h : saved + c->h);
         status = evaluate(c, &loss, &value[side]);
         if (status == TSH_OK) status = tsh_tape_reset(c->tape);
     }
@@ -118,7 +118,7 @@ static tsh_status check_input(const check *c, tsh_tensor *x, double *worst) {
         if (x->layout[a].kind == TSH_KIND_LOCAL) owners *= x->mesh->axis[a].size;
     }
     for (int o = 0; o < owners; o++) {
-        place p = {0};
+        target p = {0};
         for (int a = 0, rest = o; a < x->mesh->axes; a++) {
             if (x->layout[a].kind != TSH_KIND_LOCAL) continue;
             p.owner[a] = rest % x->mesh->axis[a].size;

@@ -53,7 +53,7 @@ static bool pattern_takes(tshi_pattern p, tsh_layout have) {
     return p != TSHI_COPY || have.kind == TSH_KIND_REPLICATED;
 }
 
-/* What a size counts as where ranks may differ in it. */
+/* The size that stands for one in which ranks may differ. */
 static const double usual_size = 1024;
 
 /* Bytes of the whole, every size taken as at least 1: an empty tensor takes the rows of one that is not. */
@@ -66,7 +66,7 @@ static double shape_bytes(tsh_dtype dtype, const tshi_shape *shape, bool differs
     return bytes;
 }
 
-/* Ranks may hold LOCAL tensors of several sizes, and must choose alike. */
+/* LOCAL tensors may differ in size between ranks, which must take the same rows. */
 static bool is_local(const tsh_tensor *t) {
     for (int a = 0; a < t->mesh->axes; a++) {
         if (t->layout[a].kind == TSH_KIND_LOCAL) return true;
@@ -86,7 +86,7 @@ static double output_bytes(const tshi_node *call, tsh_dtype dtype, const tshi_sh
 
 /* --- the rows that one axis may take ------------------------------------------------------------------------------ */
 
-/* What becomes of inputs that are SHARD along the axis. */
+/* How a row treats inputs that are SHARD along the axis. */
 enum {
     USED_AS_THEY_ARE, /* one of them at least; or there is none */
     SPLIT_ANEW,       /* the row takes inputs as SHARD, but not as they are split now */
@@ -109,7 +109,7 @@ typedef struct candidates {
     candidate item[MAX_CANDIDATES];
 } candidates;
 
-/* What a call wants of a parameter: see tshi_want. */
+/* A row fits a parameter only as tshi_want says. */
 static bool parameter_takes(const tshi_node *call, int i, tsh_layout have, tsh_layout need) {
     if (!call->want || !(call->want->parameters >> i & 1u) || tshi_layout_equal(have, need)) return true;
     return have.kind == TSH_KIND_REPLICATED && (need.kind == TSH_KIND_LOCAL || need.kind == TSH_KIND_PARTIAL);
@@ -150,7 +150,7 @@ static int split_of(const tshi_node *call, const candidate *c, int axis) {
     return !any ? USED_AS_THEY_ARE : anew ? SPLIT_ANEW : GATHERED;
 }
 
-/* A sum that is left open where none was is made later, by an all-reduce of the output. */
+/* A row that leaves a sum open where no input had one costs an all-reduce of the output later. */
 static double open_sum_bytes(const tshi_node *call, const candidate *c, int axis, double out_bytes) {
     if (c->out.kind != TSH_KIND_PARTIAL) return 0;
     for (int i = 0; i < call->inputs; i++) {
@@ -171,7 +171,7 @@ static void add_candidate(const tshi_node *call, const tshi_rule *row, int bound
     all->item[all->count++] = c;
 }
 
-/* Dims along which an input whose pattern binds is split already, a bit each. */
+/* The dims along which inputs whose pattern binds are split, a bit each. */
 static unsigned dims_to_bind(const tshi_node *call, const tshi_rule *row, int axis) {
     unsigned dims = 0;
     for (int i = 0; i < call->inputs; i++) {
@@ -216,7 +216,7 @@ void tshi_rules_need(const tshi_node *call, const tshi_rule_rows *rows, int i, t
     }
 }
 
-/* What is compared: first what becomes of split inputs, over all axes, then bytes. */
+/* Rows are compared by how they treat split inputs, over all axes, then by bytes. */
 typedef struct price {
     int split;
     double bytes;
@@ -271,7 +271,7 @@ static bool is_simple(const tshi_node *call, const tshi_rule_rows *rows) {
     return true;
 }
 
-/* Each axis' cheapest candidate for itself. */
+/* The cheapest candidate of each axis by itself. */
 static void pick_cheapest(const tshi_node *call, candidates all[], candidate *pick[]) {
     for (int a = 0; a < call->in[0]->mesh->axes; a++) {
         pick[a] = &all[a].item[0];
@@ -291,7 +291,7 @@ static bool next_pick(const tshi_node *call, candidates all[], candidate *pick[]
     return false;
 }
 
-/* Every combination; what the axes cost by themselves is the least that one can cost. */
+/* Tries every combination; the sum of the axes' own costs is a lower bound of a combination's. */
 static bool choose_together(const tshi_node *call, candidates all[], tshi_rule_rows *rows) {
     candidate *pick[TSH_MAX_AXES];
     price best = {GATHERED * TSH_MAX_AXES, INFINITY};

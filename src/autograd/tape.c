@@ -23,8 +23,8 @@ tsh_status tshi_tape_missing(const char *what) {
     return tshi_fail(TSH_ERR_ARGUMENT, "%s: tape is NULL", what);
 }
 
-/* The failure without "rank 3: ", which the peers put before it. */
-static const char *own_words(const tsh_tape *tape) {
+/* The message without "rank 3: ", which the peers put before it. */
+static const char *bare_message(const tsh_tape *tape) {
     const char *colon = strchr(tape->message, ':');
     return colon ? colon + 2 : "a step failed";
 }
@@ -34,7 +34,7 @@ static tshi_steps *steps_of(const tsh_tape *tape) {
     return steps->tape == tape->number ? steps : NULL;
 }
 
-/* That is under way. */
+/* The step under way. */
 static tshi_tape_step step_of(const tsh_tape *tape) {
     const tshi_steps *steps = steps_of(tape);
     return steps ? (tshi_tape_step){steps->tape, steps->ended + 1} : (tshi_tape_step){0};
@@ -95,10 +95,10 @@ tsh_status tsh_tape_reset(tsh_tape *tape) {
     if (!tape) return tshi_tape_missing("tape_reset");
     tsh_world *world = tape->world;
     bool failed = tape->status != TSH_OK, troubled = tshi_world_troubled(world, step_of(tape));
-    /* Not if the caller has recovered since, and a step that is skipped has failed nowhere. */
+    /* A world that the caller has recovered since needs no recovery, nor does a step that is skipped. */
     bool recover = troubled || (failed && !tape->skips && tape->recoveries == world->recoveries);
-    /* A mismatch, say, in one group: the ranks of other groups would wait for this one. */
-    if (recover && !troubled) tshi_world_fail_in(world, own_words(tape), step_of(tape));
+    /* After a failure inside one group, such as a mismatch, the ranks of other groups would wait for this one. */
+    if (recover && !troubled) tshi_world_fail_in(world, bare_message(tape), step_of(tape));
     end_step(tape);
     if ((failed || recover) && tape->sink) tape->sink->ops->drop(tape->sink);
     return recover ? tsh_world_recover(world) : TSH_OK;
@@ -134,9 +134,9 @@ tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format
     vsnprintf(tape->message + used, sizeof tape->message - (size_t)used, format, arguments);
     va_end(arguments);
     tshi_fail(status, "%s", tape->message);
-    /* What the peers have seen themselves needs no telling. */
+    /* The peers have seen these failures themselves. */
     bool known = status == TSH_ERR_PEER || status == TSH_ERR_MISMATCH || status == TSH_ERR_TIMEOUT;
-    if (!known) tshi_world_fail_in(tape->world, own_words(tape), step_of(tape));
+    if (!known) tshi_world_fail_in(tape->world, bare_message(tape), step_of(tape));
     return NULL;
 }
 
@@ -150,16 +150,16 @@ bool tshi_tape_goes_on(tsh_tape *tape) {
 }
 
 tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *what) {
-    char words[TSHI_MESSAGE_SIZE];
-    snprintf(words, sizeof words, "%s", tsh_error_message());
-    return tshi_tape_fail(tape, status, "%s: %s", what, words);
+    char text[TSHI_MESSAGE_SIZE];
+    snprintf(text, sizeof text, "%s", tsh_error_message());
+    return tshi_tape_fail(tape, status, "%s: %s", what, text);
 }
 
 tsh_status tshi_tape_spoil(tsh_tape *tape, tsh_status status, const char *what) {
-    char words[TSHI_MESSAGE_SIZE];
-    snprintf(words, sizeof words, "%s", tsh_error_message());
-    tshi_tape_fail(tape, status, "%s: %s", what, words);
-    return tshi_fail(status, "%s", words);
+    char text[TSHI_MESSAGE_SIZE];
+    snprintf(text, sizeof text, "%s", tsh_error_message());
+    tshi_tape_fail_as(tape, status, what);
+    return tshi_fail(status, "%s", text);
 }
 
 bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *const *tensors) {

@@ -1,4 +1,4 @@
-/* How a tensor takes the transitions of a plan. */
+/* Transitions: the operation, and how a tensor takes the steps of a plan. */
 #include "autograd/transition.h"
 #include "autograd/moves.h"
 
@@ -59,7 +59,7 @@ static tsh_status conjugate(const tshi_node *call, const tshi_move *move, tsh_wo
     return move->run(axis_of_call(call)->group, dy, *out, p->to_dim, p->from_dim, work);
 }
 
-/* On a device of its own, or on a backend whose calls go on beside the host, other work hides the collective. */
+/* Starts nothing where other work would not hide the collective, or where the sink makes the sum. */
 static tsh_status transition_backward_start(tshi_node *call) {
     const tshi_move *move = move_of(call, true);
     if (!move->collective || call->out->gradient->sink || !tshi_group_overlaps(axis_of_call(call)->group))
@@ -75,7 +75,8 @@ static tsh_status transition_backward(tshi_node *call) {
     if (call->out->gradient->sink) return leave_to_sink(call);
     tsh_tensor *dx = call->early;
     call->early = NULL;
-    tsh_status status = call->work ? tshi_work_join(call->work) : conjugate(call, move_of(call, true), NULL, &dx);
+    tsh_status status =
+        call->work ? tshi_work_wait_queued(call->work) : conjugate(call, move_of(call, true), NULL, &dx);
     tsh_work_release(call->work);
     call->work = NULL;
     if (status == TSH_OK) status = tshi_grad_adopt(call, 0, dx);
@@ -177,7 +178,7 @@ tsh_tensor *tshi_bring(tsh_tape *tape, const char *what, tsh_tensor *x, const ts
     return x;
 }
 
-/* tshi_transit in the name of the call that wants it. */
+/* tshi_transit in the name of `what`. */
 static tsh_tensor *transit_for(tsh_tape *tape, const char *what, tsh_tensor *x, int axis, tsh_layout to, bool consume) {
     tsh_layout layout[TSH_MAX_AXES];
     tshi_shape shape;
@@ -205,7 +206,7 @@ tsh_tensor *tsh_redistribute(tsh_tape *tape, tsh_tensor *x, const tsh_group *gro
     return axis < 0 ? NULL : tshi_transit(tape, x, axis, layout, false);
 }
 
-/* TorchShard's four: one start, one end each. */
+/* TorchShard's four: each has one kind of layout to start from and one to end with. */
 static tsh_tensor *named(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, const char *what, unsigned from_kinds,
                          int dim, tsh_layout to) {
     char text[160];

@@ -184,7 +184,7 @@ static tsh_status publish(tsh_data_parallel *dp, const tshi_bucket *bucket) {
 tsh_status tshi_buckets_wait(tsh_data_parallel *dp) {
     tsh_status status = TSH_OK;
     for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
-        if (dp->buckets[b].work) status = tshi_work_join(dp->buckets[b].work);
+        if (dp->buckets[b].work) status = tshi_work_wait_queued(dp->buckets[b].work);
     }
     if (status != TSH_OK) return status;
     release_works(dp);

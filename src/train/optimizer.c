@@ -1,14 +1,19 @@
-/* What all optimizers share. */
+/* The life and the step of an optimizer: what all of them share. */
 #include "train/optimizer.h"
 
 #include <math.h>
 
+static tsh_status check_lr(const char *what, double lr) {
+    if (lr >= 0 && isfinite(lr)) return TSH_OK;
+    return tshi_fail(TSH_ERR_ARGUMENT, "%s: lr %g is not in [0, inf)", what, lr);
+}
+
 tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, const void *config, double lr,
                                 double weight_decay) {
     if (!list || !config) return tshi_fail(TSH_ERR_ARGUMENT, "%s: parameters and a configuration are required", what);
-    if (!(lr >= 0 && isfinite(lr))) return tshi_fail(TSH_ERR_ARGUMENT, "%s: lr %g is not in [0, inf)", what, lr);
-    if (weight_decay >= 0 && isfinite(weight_decay)) return TSH_OK;
-    return tshi_fail(TSH_ERR_ARGUMENT, "%s: weight_decay %g is not in [0, inf)", what, weight_decay);
+    if (!(weight_decay >= 0 && isfinite(weight_decay)))
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: weight_decay %g is not in [0, inf)", what, weight_decay);
+    return check_lr(what, lr);
 }
 
 static tsh_status fill_slot(tshi_optimizer_slot *slot, tsh_tensor *parameter, int states) {
@@ -99,6 +104,9 @@ void tsh_optimizer_zero_grad(tsh_optimizer *optimizer) {
     for (int i = 0; optimizer && i < optimizer->count; i++) tsh_tensor_zero_grad(optimizer->slots[i].parameter);
 }
 
-void tsh_optimizer_set_lr(tsh_optimizer *optimizer, double lr) {
-    if (optimizer) optimizer->lr = lr;
+tsh_status tsh_optimizer_set_lr(tsh_optimizer *optimizer, double lr) {
+    if (!optimizer) return tshi_fail(TSH_ERR_ARGUMENT, "optimizer_set_lr: an optimizer is required");
+    tsh_status status = check_lr("optimizer_set_lr", lr);
+    if (status == TSH_OK) optimizer->lr = lr;
+    return status;
 }

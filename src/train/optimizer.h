@@ -36,7 +36,7 @@ struct tsh_optimizer {
 /* An optimizer over the list's tensors with `states` zeroed tensors for each; the caller fills in the configuration. */
 tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states, double lr,
                                  tsh_optimizer **out);
-/* What all optimizers ask of their arguments. */
+/* Checks of the arguments that all optimizers take. */
 tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, const void *config, double lr,
                                 double weight_decay);
 

@@ -369,7 +369,7 @@ static void optimizer_destroy(fuzz *f, void (*function)(void)) {
 static void optimizer_use(fuzz *f, void (*function)(void)) {
     tsh_optimizer *optimizer = fuzz_pick(f, FUZZ_OPTIMIZER);
     (void)function;
-    if (fuzz_chance(f, 20)) tsh_optimizer_set_lr(optimizer, fuzz_number(f));
+    if (fuzz_chance(f, 20)) fuzz_said(f, "optimizer_set_lr", tsh_optimizer_set_lr(optimizer, fuzz_number(f)), NULL);
     fuzz_said(f, "optimizer_step", tsh_optimizer_step(optimizer), NULL);
     if (fuzz_chance(f, 50)) tsh_optimizer_zero_grad(optimizer);
 }

@@ -125,7 +125,7 @@ tsh_status tshi_bench_optimizer(tshi_bench *b) {
     if (p->stepper == STEPPER_NONE) return TSH_OK;
     tsh_status status = p->stepper == STEPPER_SGD ? tsh_sgd_create(b->stepped, &sgd, &b->optimizer)
                                                   : tsh_adamw_create(b->stepped, &adamw, &b->optimizer);
-    if (status == TSH_OK && p->stepper == STEPPER_SGD) tsh_optimizer_set_lr(b->optimizer, p->lr);
+    if (status == TSH_OK && p->stepper == STEPPER_SGD) status = tsh_optimizer_set_lr(b->optimizer, p->lr);
     return status;
 }
 

@@ -172,7 +172,9 @@ static void no_gradient(tshi_rank *r, void *arg) {
     tshi_check(r, fabs(tsh_tensor_item(p[0]) - first) < 1e-7, "a is %g, wanted %g", tsh_tensor_item(p[0]), first);
     tsh_optimizer_zero_grad(optimizer);
     set_gradient(r, tape, p[1], &one);
-    tsh_optimizer_set_lr(optimizer, 0.2);
+    tshi_check_status(r, tsh_optimizer_set_lr(optimizer, NAN), TSH_ERR_ARGUMENT, "lr nan");
+    tshi_check_status(r, tsh_optimizer_set_lr(optimizer, -1), TSH_ERR_ARGUMENT, "lr -1");
+    tshi_check_ok(r, tsh_optimizer_set_lr(optimizer, 0.2));
     tshi_check_ok(r, tsh_optimizer_step(optimizer));
     double later = 5 - 0.2 * 0.5 * 5 - 0.2;
     tshi_check(r, fabs(tsh_tensor_item(p[1]) - later) < 1e-7, "b is %g, wanted %g", tsh_tensor_item(p[1]), later);

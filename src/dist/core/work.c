@@ -131,6 +131,13 @@ static void move_group(tsh_group *group) {
     if (group->messages) move_messages(group);
 }
 
+bool tshi_world_wants_progress(const tsh_world *world) {
+    for (const tsh_group *g = world->groups; g && world->pending > 0; g = g->next) {
+        if (g->queue && g->ops->overlaps && g->ops->overlaps(g)) return true;
+    }
+    return false;
+}
+
 void tshi_world_progress(tsh_world *world) {
     if (world->moving) return;
     for (tsh_group *g = world->groups; g && world->pending > 0; g = g->next) move_group(g);
@@ -285,6 +292,13 @@ tsh_status tsh_work_wait(tsh_work *work) {
     if (!work) return tshi_fail(TSH_ERR_ARGUMENT, "work_wait: work is NULL");
     uint64_t start = tshi_ticks();
     tsh_status status = tshi_work_finish(work);
+    work->group->ticks += tshi_ticks() - start;
+    return status;
+}
+
+tsh_status tshi_work_wait_queued(tsh_work *work) {
+    uint64_t start = tshi_ticks();
+    tsh_status status = tshi_work_join(work);
     work->group->ticks += tshi_ticks() - start;
     return status;
 }

@@ -42,6 +42,8 @@ bool tshi_work_quick(tsh_work *work);
 tsh_status tshi_work_finish(tsh_work *work);
 /* Waits until what this rank queues from here on finds the work's result; the host need not see it done. */
 tsh_status tshi_work_join(tsh_work *work);
+/* tsh_work_wait for the rooms above: what they queue from here on finds the result; the time counts as the group's. */
+tsh_status tshi_work_wait_queued(tsh_work *work);
 /* Frees a message, done or not. */
 void tshi_message_cancel(tsh_work *work, const char *why);
 /* Ends a work: its status, and for a failure the message of tsh_error_message(). Backends call it once a work. */
@@ -49,6 +51,8 @@ void tshi_work_end(tsh_work *work, tsh_status status);
 /* Advances every work of the world, without waiting. Backends call it while they wait and world->pending is not
  * zero. */
 void tshi_world_progress(tsh_world *world);
+/* A collective is under way that goes on while the host computes if the host calls tshi_world_progress now and then. */
+bool tshi_world_wants_progress(const tsh_world *world);
 /* Waits until the group's queue is empty. failed: the status of the call that comes next; its message,
  * tsh_error_message(), is kept. */
 void tshi_group_drain(tsh_group *group, tsh_status failed);

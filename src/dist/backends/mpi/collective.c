@@ -420,6 +420,11 @@ static bool mpi_stages(const tsh_group *group, const tshi_call *call) {
     return true;
 }
 
+/* Within a machine the ranks themselves copy. */
+static bool mpi_overlaps(const tsh_group *group) {
+    return !tshi_mpi_group_of(group)->block;
+}
+
 const tshi_group_ops tshi_mpi_ops = {
     .name = "mpi",
     .stages = mpi_stages,
@@ -441,5 +446,6 @@ const tshi_group_ops tshi_mpi_ops = {
     .start = mpi_start,
     .progress = mpi_progress,
     .nap = tshi_mpi_nap,
+    .overlaps = mpi_overlaps,
     .awake = tshi_mpi_awake,
 };

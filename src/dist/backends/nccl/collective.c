@@ -154,11 +154,6 @@ static tsh_status nccl_start(tsh_work *work) {
     tsh_world *world = work->group->world;
     tshi_nccl_event *e = NULL;
     if (tshi_is_message(work->call.op)) return tshi_nccl_message_start(work);
-    if (tshi_nccl_device(world)->capturing) { /* a captured stream must not be queried */
-        tsh_status status = nccl_run(work->group, &work->call);
-        if (status == TSH_OK) end(work, TSH_OK);
-        return status;
-    }
     char words[TSHI_MESSAGE_SIZE];
     snprintf(words, sizeof words, "%s", tsh_error_message());
     tsh_status status = event_take(world, &e);
@@ -171,6 +166,7 @@ static tsh_status nccl_start(tsh_work *work) {
     if (status == TSH_OK) {
         cudaStream_t stream = tshi_nccl_device(world)->communication;
         status = cuda_fail(world, cudaEventRecord(e->event, stream), "cudaEventRecord");
+        e->captured = tshi_nccl_device(world)->capturing != NULL;
     }
     if (status == TSH_OK)
         work->state = e;
@@ -189,6 +185,11 @@ static void nccl_progress(tsh_work *work) {
     }
     if (nccl->failed != TSH_OK) {
         end(work, tshi_fail(nccl->failed, "%s", nccl->words));
+        return;
+    }
+    /* What is captured runs with the graph: the capture's end joins the streams. */
+    if (e->captured) {
+        if (!tshi_nccl_device(world)->capturing) end(work, TSH_OK);
         return;
     }
     cudaError_t error = cudaEventQuery(e->event);
@@ -210,6 +211,11 @@ static void nccl_join(tsh_work *work) {
 
 static tsh_status nccl_nap(tsh_group *group, const tsh_work *work, double since) {
     tsh_world *world = group->world;
+    /* While a graph is captured the host's wait becomes the GPU's. */
+    if (tshi_nccl_device(world)->capturing && group->queue) {
+        for (tsh_work *w = group->queue; w; w = w->next) nccl_join(w);
+        return TSH_OK;
+    }
     double waited = tshi_clock() - since;
     tsh_status status = tshi_nccl_watch(world);
     /* A message that has not found its peer: the control group knows what it waits for. */

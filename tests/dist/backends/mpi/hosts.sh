@@ -48,4 +48,12 @@ for run in "4 place 2" "4 short 2" "4 groups 2" "4 messages 2" "4 misuse 2" "4 r
     echo "$scenario on $ranks ranks of two hosts: $result"
     [ $result = 0 ] || code=1
 done
+# A model that is split over the hosts: collectives that backward starts early end as those of one rank.
+TSHARD_INIT=env:// "$program" losses | grep '^loss' > "$folder/one"
+export TSHARD_INIT=mpi://
+# shellcheck disable=SC2086
+timeout -k 5 200 "$folder/on" a "$launcher" $flags -n 3 "$program" losses < /dev/null | grep '^loss' > "$folder/many"
+paste "$folder/one" "$folder/many" | tee "$folder/both"
+awk 'function far(a, b) { return a - b > 1e-5 || b - a > 1e-5 }
+     NF != 6 || far($2, $5) || far($3, $6) { bad = 1 } END { exit bad || NR != 8 }' "$folder/both" || code=1
 exit $code
