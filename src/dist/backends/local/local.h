@@ -214,7 +214,7 @@ void tshi_local_world_close(tsh_world *world);
 tsh_status tshi_local_take_data(tsh_world *world, bool *takes);
 bool tshi_local_stages(const tsh_group *group, const tshi_call *call);
 
-/* --- local_group.c: blocks ---------------------------------------------------------------------------------------- */
+/* --- group.c: blocks ---------------------------------------------------------------------------------------------- */
 
 size_t tshi_block_bytes(int size);
 /* The private side of a group of `size`; the block comes later. NULL with the message set. */
@@ -227,7 +227,7 @@ void tshi_local_close(tsh_group *group);
 /* Release the retired blocks that no rank uses any more; `all`: every retired block. */
 void tshi_local_sweep(tsh_world *world, bool all);
 
-/* --- local_sync.c: waiting ---------------------------------------------------------------------------------------- */
+/* --- wait.c: waiting ---------------------------------------------------------------------------------------------- */
 
 /* Post my slot of the next sync (already filled) and wait until every member has posted its own. `payload`: bytes of it
  * that the members are likely to have in their slots, a hint. */
@@ -272,7 +272,7 @@ static inline bool tshi_reached(_Atomic uint32_t *word, uint32_t target) {
     return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - target) >= 0;
 }
 
-/* --- local_failure.c: what stops a world -------------------------------------------------------------------------- */
+/* --- failure.c: what stops a world -------------------------------------------------------------------------------- */
 
 static inline bool tshi_local_troubled(const tshi_local *local) {
     return local->broken != TSH_OK || atomic_load_explicit(&local->control->troubles, memory_order_relaxed) != 0;
@@ -290,7 +290,7 @@ bool tshi_local_fails_later(const tsh_world *world, tshi_tape_step step);
 tsh_status tshi_local_recover(tsh_world *world);
 void tshi_local_leave(tsh_world *world);
 
-/* --- local_message.c: point to point ------------------------------------------------------------------------------ */
+/* --- point_to_point.c: point to point ----------------------------------------------------------------------------- */
 
 /* What to sleep on until *word has reached target; no word: nothing in particular. rank: in the world, or -1. */
 typedef struct tshi_awaited {
@@ -309,7 +309,7 @@ void tshi_messages_close(tsh_group *group);
 /* Free data of closed groups that its receivers have fetched since; `all`: the rest too. */
 void tshi_messages_sweep(tsh_world *world, bool all);
 
-/* --- local_compare.c: whether all say the same ------------------------------------------------------------------- */
+/* --- desync.c: whether all say the same --------------------------------------------------------------------------- */
 
 /* The posted slots of all members; *far: the data of some member is in the heap. */
 tsh_status tshi_local_compare(const tsh_group *group, uint32_t sync, bool *far);
@@ -339,7 +339,7 @@ tsh_status tshi_local_catch_up(tsh_group *group, uint32_t sync, tsh_status *fail
 /* Every rank posts the text (and, for the others to read, `at`); see tshi_group_ops.agree. */
 tsh_status tshi_local_agree(tsh_group *group, const char *text, tsh_status failed, uint64_t at);
 
-/* --- local_device.c: memory of GPUs ------------------------------------------------------------------------------- */
+/* --- device.c: memory of GPUs ------------------------------------------------------------------------------------- */
 
 /* Into my next slot: where `data`, on the GPU, is, or why that cannot be said (lg->refused). Waits for what is queued
  * there: peers may touch it then. */

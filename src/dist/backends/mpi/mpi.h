@@ -184,7 +184,7 @@ static inline tshi_mpi_group *tshi_mpi_group_of(const tsh_group *group) {
     return group->state;
 }
 
-/* --- mpi_world.c -------------------------------------------------------------------------------------------------- */
+/* --- world.c ------------------------------------------------------------------------------------------------------ */
 
 /* See tshi_group_ops. */
 tsh_status tshi_mpi_probe(const tshi_start *start, bool *takes);
@@ -194,12 +194,12 @@ void tshi_mpi_info(const tsh_world *world, tshi_backend_info *out);
 void tshi_mpi_leave(tsh_world *world);
 void tshi_mpi_world_close(tsh_world *world);
 
-/* --- mpi_wireup.c ------------------------------------------------------------------------------------------------- */
+/* --- wireup.c ----------------------------------------------------------------------------------------------------- */
 
 /* Starts MPI for ranks that the rendezvous has found, where no launcher of MPI has started them. */
 tsh_status tshi_mpi_connect(const tshi_start *start);
 
-/* --- mpi_start.c: MPI itself, of which a process has one ---------------------------------------------------------- */
+/* --- start.c: MPI itself, of which a process has one -------------------------------------------------------------- */
 
 /* Calls MPI_Init_thread, unless it was called before. */
 tsh_status tshi_mpi_start(void);
@@ -218,7 +218,7 @@ bool tshi_mpi_has_adapter(void);
 /* A communicator of all of MPI_COMM_WORLD, when all its ranks have made the call; else TSH_ERR_TIMEOUT. */
 tsh_status tshi_mpi_gather(double seconds, double warn_every, const tsh_log *log, MPI_Comm *out);
 
-/* --- mpi_group.c -------------------------------------------------------------------------------------------------- */
+/* --- group.c ------------------------------------------------------------------------------------------------------ */
 
 /* Creates group->state on a communicator of its members, which it takes over. Collective over the members. */
 tsh_status tshi_mpi_group_attach(tsh_group *group, tshi_mpi_group *mg, MPI_Comm comm);
@@ -227,7 +227,7 @@ void tshi_mpi_group_free(tsh_world *world, tshi_mpi_group *mg);
 tsh_status tshi_mpi_group_open(tsh_group *parent, const int *ranks, int n, tsh_group *group);
 void tshi_mpi_group_close(tsh_group *group);
 
-/* --- mpi_gate.c --------------------------------------------------------------------------------------------------- */
+/* --- entry_barrier.c ---------------------------------------------------------------------------------------------- */
 
 /* Enter the entry barrier with mg->op. Returns an MPI error code. */
 int tshi_gate_arrive(tsh_group *group);
@@ -244,7 +244,7 @@ bool tshi_gate_withdraw(tsh_group *group);
 /* True when that member has not entered this rank's barrier, as far as can be known. */
 bool tshi_gate_lacks(const tsh_group *group, int member);
 
-/* --- mpi_types.c -------------------------------------------------------------------------------------------------- */
+/* --- types.c ------------------------------------------------------------------------------------------------------ */
 
 MPI_Datatype tshi_mpi_type(tsh_dtype dtype);
 /* Reductions of one dtype, made by tshi_mpi_ops_create. */
@@ -254,7 +254,7 @@ void tshi_mpi_ops_free(tshi_mpi *mpi);
 /* x /= ranks. */
 void tshi_mpi_divide(tsh_device *device, tsh_dtype dtype, int64_t n, int ranks, void *x);
 
-/* --- mpi_move.c --------------------------------------------------------------------------------------------------- */
+/* --- move.c ------------------------------------------------------------------------------------------------------- */
 
 /* The data of mg->op in steps of MPI calls. Before the first: sets op->steps. */
 void tshi_move_begin(tsh_group *group);
@@ -271,7 +271,7 @@ static inline void *tshi_at(const void *base, int64_t elements, size_t size) {
     return (void *)((uintptr_t)base + (size_t)elements * size);
 }
 
-/* --- mpi_pair.c --------------------------------------------------------------------------------------------------- */
+/* --- pair.c ------------------------------------------------------------------------------------------------------- */
 
 /* Steps of calls of two ranks, which are faster without MPI's collectives; a step only starts. prepare allocates the
  * memory that the call needs. */
@@ -296,7 +296,7 @@ static inline void tshi_watch_pass(tsh_group *group) {
     atomic_store_explicit(&w->passages, passages + 1, memory_order_release);
 }
 
-/* --- mpi_failure.c ------------------------------------------------------------------------------------------------ */
+/* --- failure.c ---------------------------------------------------------------------------------------------------- */
 
 /* Receive the notices of peers. */
 void tshi_mpi_poll(tsh_world *world);
@@ -334,7 +334,7 @@ void tshi_mpi_awake(tsh_group *group);
 /* Ends the wait that was posted. */
 void tshi_mpi_end_wait(tsh_world *world);
 
-/* --- mpi_recover.c ------------------------------------------------------------------------------------------------ */
+/* --- recover.c ---------------------------------------------------------------------------------------------------- */
 
 tsh_status tshi_mpi_recover(tsh_world *world);
 
@@ -345,7 +345,7 @@ bool tshi_mpi_advance(tsh_group *group);
 void tshi_mpi_op_end(tsh_group *group, tsh_status status);
 tsh_status tshi_mpi_agree(tsh_group *parent, const char *text, tsh_status failed);
 
-/* --- mpi_message.c ------------------------------------------------------------------------------------------------ */
+/* --- point_to_point.c --------------------------------------------------------------------------------------------- */
 
 tsh_status tshi_mpi_message_start(tsh_work *work);
 void tshi_mpi_message_progress(tsh_work *work);
