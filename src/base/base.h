@@ -1,4 +1,4 @@
-/* Shared by every room: failing with words, checked sizes, host memory, Philox. */
+/* Shared by every room: failures with a message, the log, checked sizes, host memory, Philox. */
 #ifndef TSHI_BASE_H
 #define TSHI_BASE_H
 
@@ -10,8 +10,8 @@
 /* Large enough for a line that names a call or a list of ranks. */
 #define TSHI_LINE 256
 
-/* Record the words of a failure for tsh_error_message() and return `status`, so that a caller
- * writes: return tshi_fail(TSH_ERR_SHAPE, "linear: x is %s, ...", ...). */
+/* Records the message of a failure for tsh_error_message() and returns `status`, so that a caller writes:
+ * return tshi_fail(TSH_ERR_SHAPE, "linear: x is %s, ...", ...). */
 tsh_status tshi_fail(tsh_status status, const char *format, ...) TSH_PRINTF(2, 3);
 tsh_status tshi_vfail(tsh_status status, const char *format, va_list arguments) TSH_PRINTF(2, 0);
 /* Record such a message with strerror(error) and its number at the end; TSH_ERR_MEMORY for ENOMEM, else
@@ -41,21 +41,23 @@ void tshi_free(const tsh_allocator *allocator, void *pointer); /* NULL is fine *
 /* A growing array: make room for `needed` items of `size` bytes; *items and *capacity change on success only. */
 tsh_status tshi_grow(const tsh_allocator *allocator, void **items, int *capacity, int needed, size_t size);
 
-/* Free list of items of one size, so that making and dropping small structs costs no allocation in a steady state. */
+/* A free list of items of one size, so that making and dropping small structs costs no allocation in a steady state. */
 typedef struct tshi_pool {
     void *free;
 } tshi_pool;
-void *tshi_pool_take(tshi_pool *pool, const tsh_allocator *allocator, size_t size); /* zeroed, or NULL with words */
+void *tshi_pool_take(tshi_pool *pool, const tsh_allocator *allocator,
+                     size_t size); /* zeroed, or NULL with the message set */
 void tshi_pool_give(tshi_pool *pool, void *item);
 void tshi_pool_clear(tshi_pool *pool, const tsh_allocator *allocator);
 
-/* Memory that is taken piece by piece and given back all at once; its blocks stay for what is taken next, so that a
- * step that has been made before allocates nothing. */
+/* Memory that is taken piece by piece and released all at once. Its blocks are kept, so that a repeated step allocates
+ * nothing. */
 typedef struct tshi_region {
     void *first, *current; /* blocks; current is NULL when nothing is taken */
     size_t used;           /* bytes of the current block */
 } tshi_region;
-/* count items of size bytes, not zeroed, aligned to 16; NULL with words. They stay in place until the reset. */
+/* count items of size bytes, not zeroed, aligned to 16; NULL with the message set. They stay in place until the
+ * reset. */
 void *tshi_region_take(tshi_region *region, const tsh_allocator *allocator, size_t count, size_t size);
 void tshi_region_reset(tshi_region *region);
 void tshi_region_clear(tshi_region *region, const tsh_allocator *allocator);

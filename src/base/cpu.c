@@ -10,19 +10,16 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The largest machine that Linux knows has fewer cores. */
-#define MAX_CORES 16384
-
 int tshi_granted_cores(unsigned char *mask, size_t size) {
-    const size_t bytes = CPU_ALLOC_SIZE(MAX_CORES);
-    unsigned long words[MAX_CORES / (8 * sizeof(unsigned long))] = {0};
+    const size_t bytes = CPU_ALLOC_SIZE(TSHI_MAX_CORES);
+    unsigned long words[TSHI_MAX_CORES / (8 * sizeof(unsigned long))] = {0};
     cpu_set_t *set = (cpu_set_t *)words;
     if (sched_getaffinity(0, bytes, set) != 0 || CPU_COUNT_S(bytes, set) == 0) {
         long online = sysconf(_SC_NPROCESSORS_ONLN);
         for (long i = 0; i < (online > 0 ? online : 1); i++) CPU_SET_S((size_t)i, bytes, set);
     }
     if (size) memset(mask, 0, size);
-    for (size_t i = 0; i < size * 8 && i < MAX_CORES; i++) {
+    for (size_t i = 0; i < size * 8 && i < TSHI_MAX_CORES; i++) {
         if (CPU_ISSET_S(i, bytes, set)) mask[i / 8] |= (unsigned char)(1u << i % 8);
     }
     return CPU_COUNT_S(bytes, set);

@@ -5,6 +5,8 @@
 #include <stddef.h>
 
 #define TSHI_HUGE_PAGE ((size_t)2 << 20)
+/* The largest machine that Linux knows has fewer cores. */
+#define TSHI_MAX_CORES 16384
 
 /* Between two looks at memory that another core is about to write. */
 static inline void tshi_cpu_pause(void) {

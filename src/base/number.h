@@ -1,6 +1,6 @@
 /* Numbers as a user writes them: in a variable, on a command line, in a file. The whole text is the number, in decimal:
- * a space, a '+', a '-' where nothing below 0 is allowed, or a word after it make it no number. What does not fit is an
- * error, never another number. Every program and every variable is read by these. False leaves *out as it was. */
+ * a space, a '+', a '-' where nothing below 0 is allowed, or a word after it make it no number. A number that does not
+ * fit is an error, never another number. Every program and every setting uses these. False leaves *out as it was. */
 #ifndef TSHI_NUMBER_H
 #define TSHI_NUMBER_H
 

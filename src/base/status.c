@@ -1,4 +1,4 @@
-/* Status names, and the words of the last failure on each thread. */
+/* Status names, and the message of the last failure on each thread. */
 #include "base/base.h"
 
 #include <errno.h>

@@ -163,8 +163,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     stage_begin(turn, &p);
     unsigned setup = script_byte(&p.s), more = script_byte(&p.s);
     stage_settings(&p.settings, 0, 2 + (int)(setup % 4));
-    p.settings.ranks_given = setup & 16;
-    if (setup & 32) p.settings.rank = p.settings.ranks_given ? TSHI_ANY_PLACE : 0;
+    p.settings.ranks_assigned = setup & 16;
+    if (setup & 32) p.settings.rank = p.settings.ranks_assigned ? TSHI_ANY_RANK : 0;
     stage_meet(&p.meet, &p.settings, &allocator);
     unsigned char nonce[TSHI_NONCE_SIZE] = "of the one that listens";
     int listener = stage_listen();

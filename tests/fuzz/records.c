@@ -84,7 +84,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     f.pure = true;
     f.ours = false;
     stage_begin(NULL, NULL);
-    stage_settings(&settings, TSHI_ANY_PLACE, 2);
+    stage_settings(&settings, TSHI_ANY_RANK, 2);
     stage_meet(&meet, &settings, &allocator);
     write_file(&f, &s, &meet);
     before.size = f.records.size;

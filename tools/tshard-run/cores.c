@@ -1,5 +1,6 @@
 /* Which cores there are, and a rank's share of them. */
 #define _GNU_SOURCE
+#include "base/cpu.h"
 #include "run.h"
 
 #include <sched.h>
@@ -29,44 +30,19 @@ static int compare_cores(const void *left, const void *right) {
     return (a->id > b->id) - (a->id < b->id);
 }
 
-/* The mask of a machine with more than 1024 cores wants a larger set: grow until it fits. */
-static cpu_set_t *allowed_set(int *size) {
-    for (int cores = CPU_SETSIZE; cores <= 1 << 20; cores *= 2) {
-        cpu_set_t *set = CPU_ALLOC((size_t)cores);
-        if (!set) return NULL;
-        if (sched_getaffinity(0, CPU_ALLOC_SIZE((size_t)cores), set) == 0) {
-            *size = cores;
-            return set;
-        }
-        CPU_FREE(set);
-    }
-    return NULL;
-}
-
 int *run_cores_allowed(int *count) {
-    int size = 0, found = 0;
-    int *out = NULL;
-    core *cores = NULL;
-    cpu_set_t *set = allowed_set(&size);
-    if (!set) return NULL;
-    size_t bytes = CPU_ALLOC_SIZE((size_t)size), total = (size_t)CPU_COUNT_S(bytes, set);
-    cores = calloc(total + 1, sizeof *cores);
-    out = calloc(total + 1, sizeof *out);
-    if (!cores || !out) {
-        free(out);
-        out = NULL;
-        goto done;
-    }
-    for (int id = 0; id < size && (size_t)found < total; id++) {
-        if (!CPU_ISSET_S((size_t)id, bytes, set)) continue;
+    unsigned char mask[TSHI_MAX_CORES / 8];
+    int total = tshi_granted_cores(mask, sizeof mask), found = 0;
+    core *cores = calloc((size_t)total, sizeof *cores);
+    int *out = calloc((size_t)total, sizeof *out);
+    for (int id = 0; cores && out && id < TSHI_MAX_CORES && found < total; id++) {
+        if (!(mask[id / 8] >> id % 8 & 1)) continue;
         cores[found++] = (core){id, read_topology(id, "physical_package_id"), read_topology(id, "core_id")};
     }
-    qsort(cores, (size_t)found, sizeof *cores, compare_cores);
+    if (cores) qsort(cores, (size_t)found, sizeof *cores, compare_cores);
     for (int i = 0; i < found; i++) out[i] = cores[i].id;
-    *count = found;
-done:
     free(cores);
-    CPU_FREE(set);
+    *count = found;
     return out;
 }
 

@@ -21,7 +21,7 @@ typedef struct guard_state {
     double deadline;    /* of the supervisor, once asked twice; else 0 */
 } guard_state;
 
-/* A supervisor that has been asked to end twice gets so long: then it hangs, or is stopped. */
+/* How long a supervisor that has been asked to end twice may take: after that it hangs, or is stopped. */
 static const double last_seconds = 5.0;
 
 /* --- the terminal ------------------------------------------------------------------------------------------------- */
@@ -69,7 +69,7 @@ static void take_signal(guard_state *guard, int number) {
     if (number == SIGTSTP) raise(SIGSTOP);
     if (!asks_to_end(number)) return;
     kill(guard->supervisor, SIGCONT); /* if it is stopped, it would not hear of it */
-    if (++guard->asked_to_end == 2) guard->deadline = run_now() + last_seconds;
+    if (++guard->asked_to_end == 2) guard->deadline = tshi_clock() + last_seconds;
 }
 
 /* SIGKILL is ours alone to notice: the supervisor's other ends are exits. */
@@ -81,9 +81,9 @@ static int outcome(int status) {
     return 128 + WTERMSIG(status);
 }
 
-/* Milliseconds until the guard has to look again by itself; -1: a descriptor will tell. */
+/* Milliseconds until the guard has to look again; -1: a descriptor becomes readable then. */
 static int patience(const guard_state *guard, bool background) {
-    double left = guard->deadline - run_now();
+    double left = guard->deadline - tshi_clock();
     if (guard->deadline > 0) return left > 0 ? (int)(1e3 * left) + 1 : 100;
     return background ? 500 : -1;
 }
@@ -101,7 +101,7 @@ static int attend(guard_state *guard) {
             take_signal(guard, (int)info.ssi_signo);
         }
         if (waitpid(guard->supervisor, &status, WNOHANG) == guard->supervisor) return outcome(status);
-        if (guard->deadline > 0 && run_now() > guard->deadline) kill(guard->supervisor, SIGKILL);
+        if (guard->deadline > 0 && tshi_clock() > guard->deadline) kill(guard->supervisor, SIGKILL);
         if (fds[1].revents) read_terminal(guard);
         if (guard->input >= 0 && fds[2].revents & POLLOUT)
             write_input(guard);

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Peers of a rank that failed find out by themselves and say what they were doing: they get this long. */
+/* How long the peers of a failed rank have to notice it and to print what they were doing. */
 static const double notice_seconds = 1.0;
 /* A reader that takes nothing for so long is not waited for any more once the job is ending. */
 static const double reader_seconds = 1.0;
@@ -25,7 +25,7 @@ static const int show_ms = 60;
 
 typedef enum job_phase {
     RUNNING,
-    NOTICING, /* a rank has failed, the others may end by themselves */
+    NOTICING, /* a rank has failed, its peers may end by themselves */
     ENDING,   /* asked to end */
     KILLING
 } job_phase;
@@ -65,10 +65,10 @@ static void enter(job_state *job, job_phase phase) {
     if (phase <= job->phase) return;
     job->phase = phase;
     if (phase == NOTICING) {
-        job->deadline = run_now() + notice_seconds;
+        job->deadline = tshi_clock() + notice_seconds;
         return;
     }
-    if (phase == ENDING) job->deadline = run_now() + job->options->grace;
+    if (phase == ENDING) job->deadline = tshi_clock() + job->options->grace;
     job->stopped_others = job->stopped_others || job->running > 0;
     signal_groups(job, phase == KILLING ? SIGKILL : job->stop_signal ? job->stop_signal : SIGTERM);
     signal_groups(job, SIGCONT); /* one that is stopped would not hear of it */
@@ -137,28 +137,28 @@ static void handle_control(job_state *job) {
 
 static void handle_deadline(job_state *job) {
     bool timed = job->phase == NOTICING || job->phase == ENDING;
-    if (timed && run_now() >= job->deadline) enter(job, job->phase == NOTICING ? ENDING : KILLING);
+    if (timed && tshi_clock() >= job->deadline) enter(job, job->phase == NOTICING ? ENDING : KILLING);
 }
 
 /* Milliseconds until the next deadline, at most `limit` (-1: none). */
 static int timeout_ms(const job_state *job, int limit) {
     if (job->phase != NOTICING && job->phase != ENDING) return limit;
-    double left = 1e3 * (job->deadline - run_now()) + 1.0;
+    double left = 1e3 * (job->deadline - tshi_clock()) + 1.0;
     int ms = left < 1.0 ? 1 : left > 1e9 ? 1000000000 : (int)left;
     return limit >= 0 && limit < ms ? limit : ms;
 }
 
-/* Seconds that a reader still gets which has taken nothing since then. A job that goes on, or has ended well, waits for
+/* Seconds that are left to a reader that has taken nothing since then. A job that goes on, or has ended well, waits for
  * its reader as any program does; one that is ending does not. */
 static double reader_patience(const job_state *job, double since) {
     if (job->phase == KILLING) return 0;
-    return job->phase == RUNNING ? 1e6 : since + reader_seconds - run_now();
+    return job->phase == RUNNING ? 1e6 : since + reader_seconds - tshi_clock();
 }
 
 /* run_sink::wait_writable. */
 static bool wait_writable(void *user, int fd) {
     job_state *job = user;
-    for (const double since = run_now();;) {
+    for (const double since = tshi_clock();;) {
         struct pollfd fds[2] = {{.fd = fd, .events = POLLOUT}, {.fd = job->control, .events = POLLIN}};
         double left = reader_patience(job, since);
         int n = poll(fds, 2, left > 0 ? timeout_ms(job, (int)(1e3 * left) + 1) : 0);
@@ -185,7 +185,7 @@ static void handle_output(job_state *job) {
     for (int i = 0; i < n; i++) read_stream(job, &job->streams[events[i].data.u64]);
 }
 
-/* The last words of ranks that have all ended. Their descendants are dead too, so nothing can add to it. */
+/* The last output of ranks that have all ended. Their descendants are dead too, so nothing can add to it. */
 static void drain_output(job_state *job) {
     for (int i = 0; i < 2 * job->options->ranks; i++) {
         run_stream *stream = &job->streams[i];

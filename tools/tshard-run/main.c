@@ -1,14 +1,6 @@
 /* tshard-run: starts the ranks of a program that belong on this machine. */
 #include "run.h"
 
-#include <time.h>
-
-double run_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 int main(int argc, char **argv) {
     static run_options options; /* too large for the stack of a small system */
     run_signals signals;

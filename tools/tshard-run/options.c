@@ -178,7 +178,7 @@ static int find_node_rank(run_options *o) {
     return -1;
 }
 
-static int settle_nodes(run_options *o) {
+static int choose_node(run_options *o) {
     if (o->nodes_listed && o->nnodes && o->nnodes != o->nodes_listed) {
         return usage_error("--nnodes says %d, but %d nodes are listed", o->nnodes, o->nodes_listed);
     }
@@ -289,7 +289,7 @@ int run_options_parse(int argc, char **argv, run_options *options) {
         if (code >= 0) return code;
     }
     if (options->redirects && !options->log_dir) return usage_error("--redirects needs --log-dir, where the files go");
-    int code = settle_nodes(options);
+    int code = choose_node(options);
     if (code >= 0) return code;
     if (optind >= argc) return usage_error("the PROGRAM to run is missing");
     options->command = argv + optind;

@@ -12,7 +12,7 @@ enum { CHUNK = 65536, LONGEST_LINE = 1 << 20 };
 
 /* --- sinks -------------------------------------------------------------------------------------------------------- */
 
-/* A disk may have room again later, so every write is tried; words come once for a reason. */
+/* A disk may have room again later, so every write is tried; each error is reported once. */
 static void report_loss(run_sink *sink, int error) {
     sink->lost = true;
     if (error == sink->error) return;
@@ -125,7 +125,7 @@ static void write_log(run_stream *stream, const char *text, size_t size) {
     }
 }
 
-/* The file and the last words; a full disk does not end the job. */
+/* The file and the tail; a full disk does not end the job. */
 static void keep(run_stream *stream, const char *text, size_t size) {
     for (size_t i = size > RUN_TAIL ? size - RUN_TAIL : 0; i < size; i++) {
         stream->tail[(stream->total + i) % RUN_TAIL] = text[i];

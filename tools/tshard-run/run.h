@@ -8,6 +8,8 @@
 #ifndef RUN_H
 #define RUN_H
 
+#include "base/clock.h"
+
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -57,12 +59,10 @@ bool run_endpoint_split(char *text, const char **host, int *port);
 bool run_nodes_from_list(run_options *options, const char *list);
 /* A name a line, with "slots=N" or ":N". 0, the number of a line that makes no sense, or -1 with errno set. */
 int run_nodes_from_file(run_options *options, const char *path);
-/* The first listed node that is this machine, -1: none; how many others are too. */
+/* The first listed node that is this machine, -1: none. *others: further nodes that are this machine too. */
 int run_nodes_find_self(const run_options *options, int *others);
 /* World size, first rank and ranks here, once node_rank is known. */
 void run_nodes_count(run_options *options);
-
-double run_now(void); /* seconds, monotonic */
 
 /* --- signals.c ---------------------------------------------------------------------------------------------------- */
 
@@ -90,7 +90,7 @@ int run_flush_stdout(void);
 
 /* --- guard and supervisor ----------------------------------------------------------------------------------------- */
 
-/* What the supervisor gets from its guard. */
+/* The guard's descriptors for its supervisor. */
 typedef struct run_link {
     int input; /* rank 0's stdin */
     int life;  /* reads end of file when the guard is gone */
@@ -148,7 +148,7 @@ typedef struct run_sink {
     bool lost;        /* some of the output could not be written */
     int error;        /* the last that has been reported, or 0 */
     run_screen *screen;
-    /* Waits until fd can be written, tending the job meanwhile. False: give the output up. */
+    /* Waits until fd can be written, and serves the job meanwhile. False: the output is dropped. */
     bool (*wait_writable)(void *user, int fd);
     void *user;
     size_t used;

@@ -1,4 +1,4 @@
-/* Signals as they were found, as this program takes them, and as a rank gets them. */
+/* Signals as they were at the start, which a rank gets, and as this program handles them. */
 #define _GNU_SOURCE
 #include "run.h"
 

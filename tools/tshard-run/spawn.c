@@ -1,5 +1,6 @@
 /* Starting one rank. */
 #define _GNU_SOURCE
+#include "base/hash.h"
 #include "base/settings.h"
 #include "run.h"
 
@@ -12,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -31,7 +31,7 @@ static int free_port(void) {
     return port;
 }
 
-/* Launchers on several machines cannot agree on a secret: it is given to all of them. */
+/* Launchers on several machines cannot agree on a secret: the user sets it on all of them. */
 static bool take_token(run_plan *plan) {
     unsigned char bytes[16];
     if (plan->options->nnodes > 1) {
@@ -44,7 +44,7 @@ static bool take_token(run_plan *plan) {
         }
         return true;
     }
-    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) {
+    if (!tshi_random_bytes(bytes, sizeof bytes)) {
         run_say("no random numbers for the job's token: %s", strerror(errno));
         return false;
     }
@@ -96,7 +96,7 @@ static bool set_environment(const run_plan *plan, int index) {
         done = done && set_number(numbers[i].name, numbers[i].value);
     }
     done = done && setenv("TORCHELASTIC_RUN_ID", run_id, 1) == 0 && setenv("ROLE_NAME", "default", 1) == 0;
-    /* That would mean a store of torchrun's at MASTER_PORT. */
+    /* It would say that a store of torchrun listens at MASTER_PORT. */
     unsetenv("TORCHELASTIC_USE_AGENT_STORE");
     done = done && setenv("MASTER_ADDR", o->master_addr ? o->master_addr : "127.0.0.1", 1) == 0;
     return done && (plan->token[0] ? setenv("TSHARD_TOKEN", plan->token, 1) : unsetenv("TSHARD_TOKEN")) == 0;
@@ -116,12 +116,12 @@ static bool set_descriptors(int input, int output, int error) {
     return dup2(input, STDIN_FILENO) >= 0 && dup2(output, STDOUT_FILENO) >= 0 && dup2(error, STDERR_FILENO) >= 0;
 }
 
-/* Never returns. Failures go to the supervisor as an errno through `report`, which exec closes. */
+/* Never returns. A failure goes to the supervisor as an errno through `report`, which exec closes. */
 static void become_rank(const run_plan *plan, int rank, int output, int error, int report) {
     int input = rank + plan->options->first_rank == 0 ? plan->link->input : plan->null_input;
     int allowed = 0, *cores = run_cores_allowed(&allowed);
     bool ready = setpgid(0, 0) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;
-    if (getppid() != plan->supervisor) _exit(1); /* it died before it could tell us to */
+    if (getppid() != plan->supervisor) _exit(1); /* the supervisor has died */
     ready = ready && set_environment(plan, rank) && set_threads(plan, allowed);
     free(cores);
     if (plan->cores) run_cores_pin(plan->cores, plan->core_count, rank, plan->options->ranks);

@@ -7,14 +7,13 @@
 #include <errno.h>
 #include <stdio.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 /* What ends with its ranks by itself, as tshard-pmix does, tidies up meanwhile. */
 #define MOMENT 0.5
 /* After SIGKILL: only what waits for a broken disk takes longer. */
 #define LONGEST 10.0
-/* Past the highest number of a process that Linux gives on any machine. */
+/* Past the highest process number of Linux. */
 #define PAST_PIDS (1 << 22)
 
 /* False: the kernel has no list of them, or there is no /proc. */
@@ -40,30 +39,28 @@ static bool reap(void) {
 /* waitid knows a child from any other number, so all numbers are asked for: some tenths of a second, and mostly less,
  * for those that come after this process' own are the likely ones. */
 static void kill_found_children(void) {
-    const struct timespec pause = {.tv_nsec = 1000000};
     const pid_t first = getpid();
     for (pid_t i = 1; i < PAST_PIDS; i++) {
         pid_t pid = (first + i) % PAST_PIDS;
         siginfo_t info;
         if (pid == 0 || waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0) continue;
         kill(pid, SIGKILL);
-        for (int tries = 0; tries < 50 && waitpid(pid, NULL, WNOHANG) == 0; tries++) nanosleep(&pause, NULL);
+        for (int tries = 0; tries < 50 && waitpid(pid, NULL, WNOHANG) == 0; tries++) tshi_sleep(1e-3);
         if (reap()) return;
     }
 }
 
 /* Whatever loses its parent becomes our child, because we are a subreaper: so children are enough, again and again. */
 static void end_children(void) {
-    const struct timespec pause = {.tv_nsec = 1000000};
-    const double since = run_now();
+    const double since = tshi_clock();
     while (!reap()) {
-        double past = run_now() - since;
+        double past = tshi_clock() - since;
         if (past > LONGEST) {
             run_say("a process that the job has left behind does not end, although it was killed");
             return;
         }
         if (past > MOMENT && !kill_listed_children()) kill_found_children();
-        nanosleep(&pause, NULL);
+        tshi_sleep(1e-3);
     }
 }
 

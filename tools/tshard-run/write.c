@@ -10,7 +10,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-/* How long stderr gets to take a line. */
+/* How long stderr may take for a line. */
 static const double line_seconds = 1.0;
 
 /* A descriptor that can be written may take less than `size` bytes, and what it is shared with may fill it first: then
@@ -28,8 +28,8 @@ ssize_t run_write(int fd, const char *text, size_t size) {
 }
 
 static void write_soon(int fd, const char *text, size_t size) {
-    const double deadline = run_now() + line_seconds;
-    for (double left = line_seconds; size > 0 && left > 0; left = deadline - run_now()) {
+    const double deadline = tshi_clock() + line_seconds;
+    for (double left = line_seconds; size > 0 && left > 0; left = deadline - tshi_clock()) {
         struct pollfd can = {.fd = fd, .events = POLLOUT};
         poll(&can, 1, (int)(1e3 * left) + 1);
         ssize_t n = run_write(fd, text, size);

@@ -121,7 +121,7 @@ static void contradict(tshi_acceptor *a, const tshi_frame *hello) {
     char peer[TSHI_HOST_SIZE + 64], self[TSHI_HOST_SIZE + 64];
     if (a->contradiction[0]) return;
     snprintf(a->contradiction, sizeof a->contradiction, "%s says WORLD_SIZE=%d, %s says WORLD_SIZE=%d",
-             tshi_rank_name(s->ranks_given ? -1 : 0, me, self, sizeof self), s->size,
+             tshi_rank_name(s->ranks_assigned ? -1 : 0, me, self, sizeof self), s->size,
              tshi_rank_name(hello->rank, &hello->process, peer, sizeof peer), hello->size);
     double soon = tshi_clock() + TSHI_ACCEPTOR_GRACE;
     if (soon < a->deadline) a->deadline = soon;
@@ -157,7 +157,7 @@ static void greet(tshi_acceptor *a, int index) {
     const tshi_settings *s = a->rendezvous->settings;
     const tshi_frame *hello = &peer->hello;
     char reason[TSHI_LINE] = "";
-    bool any = hello->rank == TSHI_ANY_PLACE && s->ranks_given;
+    bool any = hello->rank == TSHI_ANY_RANK && s->ranks_assigned;
     if (hello->size == s->size && hello->rank >= 0) replace_dead(a, peer);
     if (hello->version[0] != TSH_VERSION_MAJOR || hello->version[1] != TSH_VERSION_MINOR) {
         snprintf(reason, sizeof reason, "rank %d runs tshard %d.%d, the listening rank runs %d.%d", hello->rank,

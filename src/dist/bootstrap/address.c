@@ -1,4 +1,4 @@
-/* Addresses as written, and whether one is this machine's. */
+/* Addresses as they are written, and which of them are this machine's. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

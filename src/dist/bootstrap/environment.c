@@ -1,4 +1,3 @@
-/* The variables that launchers set, read strictly: a malformed one is an error, never a default. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -99,10 +98,10 @@ static tsh_status read_method(const tsh_world_config *config, tshi_settings *s) 
     if (!strncmp(text, "tcp://", 6)) {
         s->method = TSHI_INIT_TCP;
         if (!tshi_address_split(text + 6, s->address, &s->port)) return method_fail(text);
-        s->ranks_given = tshi_address_is_multicast(s->address);
+        s->ranks_assigned = tshi_address_is_multicast(s->address);
     } else if (!strncmp(text, "file:///", 8) && strlen(text) > 8) {
         s->method = TSHI_INIT_FILE;
-        s->ranks_given = true;
+        s->ranks_assigned = true;
         if (strlen(text + 7) >= sizeof s->path) {
             return tshi_fail(TSH_ERR_ARGUMENT, "world_init: the path of init_method is longer than %d characters",
                              TSHI_PATH_SIZE - 1);
@@ -129,10 +128,10 @@ static tsh_status read_group(const tsh_world_config *config, tshi_settings *s) {
 
 /* --- ranks -------------------------------------------------------------------------------------------------------- */
 
-/* Where ranks are given out a configuration's rank 0 asks for none: it is what a zeroed one says. */
+/* Where the rendezvous assigns ranks, rank 0 in a configuration wants none: it is what a zeroed configuration says. */
 static tsh_status take_config_ranks(const tsh_world_config *config, bool found, tshi_settings *s) {
-    bool any = s->ranks_given && config->rank <= 0;
-    int rank = any ? TSHI_ANY_PLACE : config->rank;
+    bool any = s->ranks_assigned && config->rank <= 0;
+    int rank = any ? TSHI_ANY_RANK : config->rank;
     if (found && (s->size != config->world_size || (!any && s->rank >= 0 && s->rank != rank))) {
         return tshi_fail(TSH_ERR_ARGUMENT,
                          "world_init: the configuration says rank %d of %d, the environment rank %d of %d",
@@ -153,7 +152,7 @@ static tsh_status take_config_ranks(const tsh_world_config *config, bool found, 
 
 /* Rank and size: the configuration's, else the launcher's, else a world of one. */
 static tsh_status read_ranks(const tsh_world_config *config, tshi_settings *s) {
-    int lowest = s->ranks_given ? TSHI_ANY_PLACE : 0;
+    int lowest = s->ranks_assigned ? TSHI_ANY_RANK : 0;
     if (config->world_size < 0 || config->rank < lowest || (config->world_size == 0 && config->rank > 0)) {
         return tshi_fail(TSH_ERR_ARGUMENT, "world_init: rank %d of world_size %d", config->rank, config->world_size);
     }
@@ -170,21 +169,21 @@ static tsh_status read_ranks(const tsh_world_config *config, tshi_settings *s) {
     if (!found && (s->method == TSHI_INIT_TCP || s->method == TSHI_INIT_FILE)) {
         return tshi_fail(TSH_ERR_ARGUMENT, "world_init: %s needs %s, in the configuration or the environment",
                          s->method == TSHI_INIT_FILE ? "file://" : "tcp://",
-                         s->ranks_given ? "world_size (WORLD_SIZE)" : "rank and world_size (RANK, WORLD_SIZE)");
+                         s->ranks_assigned ? "world_size (WORLD_SIZE)" : "rank and world_size (RANK, WORLD_SIZE)");
     }
     return TSH_OK;
 }
 
-/* --- where -------------------------------------------------------------------------------------------------------- */
+/* --- the address -------------------------------------------------------------------------------------------------- */
 
-static tsh_status read_meeting(tshi_settings *s) {
+static tsh_status read_address(tshi_settings *s) {
     bool known = false;
     tsh_status status = TSH_OK;
     if (s->method != TSHI_INIT_TCP) {
         status = tshi_variable_int("MASTER_PORT", 1, 65535, &s->port, NULL);
         if (status == TSH_OK) status = tshi_variable_text("MASTER_ADDR", s->address, sizeof s->address, &known);
         s->address_known = s->address_known || known;
-        /* torchrun's own store listens at MASTER_PORT then. */
+        /* A store of torchrun listens at MASTER_PORT. */
         const char *agent = tshi_variable("TORCHELASTIC_USE_AGENT_STORE");
         if (agent && !strcmp(agent, "True")) s->port += s->port < 65535 ? 1 : -1;
     }
@@ -192,7 +191,7 @@ static tsh_status read_meeting(tshi_settings *s) {
     return status;
 }
 
-/* Who has the same key is of the same job. The address is not in it: one may be written in many ways. */
+/* Ranks of one job have the same key. The address is not in it: one may be written in many ways. */
 static void make_key(tshi_settings *s) {
     const char *const parts[] = {"tshard", s->path, s->job, s->group_name, s->token};
     char port[16];
@@ -204,7 +203,7 @@ static void make_key(tshi_settings *s) {
     tshi_sha256_end(&hash, s->key);
 }
 
-static tsh_status read_place(const tsh_world_config *config, tshi_settings *s) {
+static tsh_status read_rendezvous(const tsh_world_config *config, tshi_settings *s) {
     s->port = DEFAULT_PORT;
     memcpy(s->address, "127.0.0.1", sizeof "127.0.0.1");
     tsh_status status = read_method(config, s);
@@ -218,8 +217,8 @@ static tsh_status read_place(const tsh_world_config *config, tshi_settings *s) {
         s->port = port;
         s->address_known = true;
     }
-    if (status == TSH_OK) status = read_meeting(s);
-    if (s->size == 1 && s->rank < 0) s->rank = 0; /* there is no other to give out */
+    if (status == TSH_OK) status = read_address(s);
+    if (s->size == 1 && s->rank < 0) s->rank = 0; /* there is no other to assign */
     if (status == TSH_OK) make_key(s);
     return status;
 }
@@ -227,7 +226,7 @@ static tsh_status read_place(const tsh_world_config *config, tshi_settings *s) {
 tsh_status tshi_settings_read(const tsh_world_config *config, tshi_settings *out) {
     tshi_settings s = {0};
     tsh_status status = TSH_OK;
-    if (!config->threads) status = read_place(config, &s);
+    if (!config->threads) status = read_rendezvous(config, &s);
     if (status == TSH_OK) status = read_timeout(config->timeout, &s.timeout);
     if (status == TSH_OK) status = read_heap(config->heap_bytes, s.size > 0 ? s.size : 1, &s.heap_bytes);
     s.seed = config->seed;

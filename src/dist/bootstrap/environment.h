@@ -9,24 +9,25 @@
 #define TSHI_JOB_SIZE  256
 #define TSHI_PATH_SIZE 1024
 #define TSHI_KEY_SIZE  32
-/* A token of fewer characters is warned of. */
+/* A shorter token gets a warning. */
 #define TSHI_TOKEN_LENGTH 16
 
-/* How the ranks meet; a multicast address is not told apart from others before it is resolved. */
+/* How the ranks find each other. */
 typedef enum tshi_init_method { TSHI_INIT_ENV = 0, TSHI_INIT_TCP, TSHI_INIT_FILE, TSHI_INIT_MPI } tshi_init_method;
 
-#define TSHI_ANY_PLACE (-1)
+/* A rank that the rendezvous is to assign. */
+#define TSHI_ANY_RANK (-1)
 
-/* Ranks that a world has at most: a size past it is a mistake, and tables for it would fill the machine's memory. */
+/* The largest world: a size past it is a mistake, and tables for it would fill the memory of the machine. */
 #define TSHI_MOST_RANKS 1048576
 
 typedef struct tshi_settings {
     tshi_init_method method;
-    /* rank may be TSHI_ANY_PLACE where the method gives ranks out (tcp:// with a multicast address, file://). mpi://:
-     * what the environment says, or 0 of 1. */
+    /* rank may be TSHI_ANY_RANK where the method assigns ranks (tcp:// with a multicast address, file://). mpi://:
+     * rank and size are those of the environment, or 0 of 1. */
     int rank, size, local_rank, local_size;
-    bool local_known; /* the launcher told local_size */
-    bool ranks_given; /* by the meeting, to those that ask for none */
+    bool local_known;    /* local_size is the launcher's */
+    bool ranks_assigned; /* by the rendezvous, where none is wanted */
     double timeout;
     size_t heap_bytes;
     int blas_threads;
@@ -36,7 +37,8 @@ typedef struct tshi_settings {
     bool checked;      /* TSHARD_CHECK */
     bool shared;       /* TSHARD_MPI_SHARED */
     bool rings;        /* TSHARD_SIGUSR1 */
-    /* Where and as what the ranks meet. Ranks with another job, token or group name never see each other. */
+    /* The rendezvous: its address and its names. Ranks with different jobs, tokens or group names never see each
+     * other. */
     char address[TSHI_JOB_SIZE];
     bool address_known; /* not the default */
     int port;
@@ -44,17 +46,18 @@ typedef struct tshi_settings {
     char token[TSHI_JOB_SIZE];
     char job[TSHI_JOB_SIZE];
     char group_name[TSHI_JOB_SIZE];
-    unsigned char key[TSHI_KEY_SIZE]; /* made of those four; after the meeting: of this world alone */
+    unsigned char
+        key[TSHI_KEY_SIZE]; /* made of path, token, job and group name; after the rendezvous: of this world alone */
 } tshi_settings;
 
-/* The method is read first: with mpi:// nothing is wanted of the launcher's variables. */
+/* Reads configuration, environment and defaults. TSH_ERR_ARGUMENT for a malformed value, and where two disagree. */
 tsh_status tshi_settings_read(const tsh_world_config *config, tshi_settings *out);
 
 /* --- address.c ---------------------------------------------------------------------------------------------------- */
 
-/* TSH_OK when `address` names this machine, else TSH_ERR_UNSUPPORTED with the words. */
+/* TSH_OK when `address` names this machine, else TSH_ERR_UNSUPPORTED. */
 tsh_status tshi_address_is_here(const char *address);
-/* "localhost", 127.x or ::1, as written: no look-up. */
+/* The address is written as "localhost", 127.x or ::1; it is not looked up. */
 bool tshi_address_is_loopback(const char *address);
 /* "HOST:PORT", "[IPV6]:PORT" into its parts (host: TSHI_JOB_SIZE bytes); false when it is none. */
 bool tshi_address_split(const char *text, char *host, int *port);

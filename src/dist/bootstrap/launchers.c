@@ -1,4 +1,4 @@
-/* The variables by which launchers say who is who. A malformed one is an error, never a default. */
+/* The variables by which launchers number their ranks. A malformed one is an error, never a default. */
 #include "base/number.h"
 #include "dist/bootstrap/environment.h"
 
@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* One launcher's names for the same four numbers, and what tells its jobs apart. A NULL is a name it does not have. */
+/* The names that one launcher has for four numbers, and for what distinguishes its jobs. NULL: it has none. */
 typedef struct family {
     const char *rank, *size, *local_rank, *local_size, *job, *step;
 } family;
@@ -85,7 +85,7 @@ static const char *either(const char *first, const char *second) {
     return tshi_variable(first) ? first : second;
 }
 
-/* The tasks on this node, where SLURM tells them. */
+/* The tasks on this node, where SLURM publishes them. */
 static tsh_status read_tasks(int node, tshi_settings *s) {
     const char *name = either("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), *text = tshi_variable(name);
     int here = 0;
@@ -106,7 +106,7 @@ static tsh_status read_tasks(int node, tshi_settings *s) {
     return tshi_variable("SLURM_LOCALID") ? check_below(s->local_rank, here, "SLURM_LOCALID", name) : TSH_OK;
 }
 
-/* What srun says in ways of its own: tasks here, the first node, and a port that differs from job to job. */
+/* Variables that srun alone has: tasks here, the first node, and a job number, from which the port comes. */
 static tsh_status read_slurm(tshi_settings *s) {
     int node = 0, nodes = 1, job = 0, step = 0;
     bool found, found_job;
@@ -144,7 +144,7 @@ static tsh_status read_local(const family *f, tshi_settings *s) {
     return has_rank ? check_below(s->local_rank, s->local_size, f->local_rank, size_name) : TSH_OK;
 }
 
-/* What tells the launcher's jobs apart. */
+/* The name of the job, by which the launcher distinguishes its jobs. */
 static tsh_status read_job(const family *f, tshi_settings *s) {
     char job[TSHI_JOB_SIZE / 2 - 1] = "", step[TSHI_JOB_SIZE / 2 - 1] = "";
     tsh_status status = tshi_variable_text(f->job, job, sizeof job, NULL);
@@ -153,14 +153,15 @@ static tsh_status read_job(const family *f, tshi_settings *s) {
     return status;
 }
 
-/* A family of which a rank and a size are set. Of the first both or neither: it is also what people set by hand. */
+/* A family applies when its rank and its size are set. Of the first both have to be, or neither: users set it by
+ * hand. */
 static tsh_status read_family(const family *f, tshi_settings *s, bool *found) {
     bool has_size;
     tsh_status status = tshi_variable_int(f->rank, 0, INT32_MAX - 1, &s->rank, found);
     if (status == TSH_OK) status = tshi_variable_int(f->size, 1, TSHI_MOST_RANKS, &s->size, &has_size);
     if (status != TSH_OK) return status;
-    if (!*found && has_size && f == &families[0] && s->ranks_given) {
-        s->rank = TSHI_ANY_PLACE;
+    if (!*found && has_size && f == &families[0] && s->ranks_assigned) {
+        s->rank = TSHI_ANY_RANK;
         s->local_rank = 0;
         s->local_size = s->size;
         *found = true;
@@ -187,8 +188,8 @@ tsh_status tshi_launcher_read(tshi_settings *out, bool *found) {
         if (status != TSH_OK) return status;
     }
     if (!*found && tshi_variable("PMIX_RANK") && out->method != TSHI_INIT_MPI) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "PMIX_RANK is set, but no variable tells the number of ranks: set RANK and "
-                                           "WORLD_SIZE, or meet by mpi://");
+        return tshi_fail(TSH_ERR_ARGUMENT, "PMIX_RANK is set, but no variable says how many ranks there are: set RANK "
+                                           "and WORLD_SIZE, or use mpi://");
     }
     return TSH_OK;
 }

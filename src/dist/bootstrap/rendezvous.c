@@ -142,5 +142,5 @@ tsh_status tshi_rendezvous_run(const tshi_settings *settings, const tsh_log *log
         return status == TSH_OK ? roster_of_one_machine(&r, out) : status;
     }
     if (settings->method == TSHI_INIT_FILE) return tshi_rendezvous_file(&r, out);
-    return settings->ranks_given ? tshi_rendezvous_multicast(&r, out) : rendezvous_at_address(&r, out);
+    return settings->ranks_assigned ? tshi_rendezvous_multicast(&r, out) : rendezvous_at_address(&r, out);
 }

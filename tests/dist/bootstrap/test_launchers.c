@@ -138,7 +138,7 @@ Test(launchers, a_name_that_does_not_fit_is_an_error, .timeout = 120) {
 Test(launchers, a_rank_without_a_world_is_an_error, .timeout = 120) {
     tshi_settings s;
     cr_assert_eq(settings_of("PMIX_RANK=3 PMIX_NAMESPACE=x", &s), TSH_ERR_ARGUMENT);
-    cr_assert(strstr(tsh_error_message(), "no variable tells the number of ranks"));
+    cr_assert(strstr(tsh_error_message(), "no variable says how many ranks there are"));
     cr_assert_eq(settings_of("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_NODEID=x", &s), TSH_ERR_ARGUMENT);
     cr_assert(strstr(tsh_error_message(), "SLURM_NODEID is \"x\""));
 }
