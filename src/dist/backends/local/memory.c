@@ -12,7 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Up to here each rank has a descriptor of each other's process from the start; beyond, from when it waits for long. */
+/* Up to so many ranks each has a descriptor of every other process from the start; in larger worlds from its first long
+ * wait. */
 #define EAGER_RANKS 64
 
 static size_t control_bytes(int size) {
@@ -31,41 +32,41 @@ static size_t round_up(size_t n) {
     return (n + TSHI_HUGE_PAGE - 1) / TSHI_HUGE_PAGE * TSHI_HUGE_PAGE;
 }
 
-/* Where everything lies: one file, so that each rank needs one descriptor and one mapping, however many there are. */
-static tsh_status lay_out(const tshi_memory_ranks *meeting, size_t *total) {
+/* The size of one file for all: each rank needs one descriptor and one mapping, however many ranks there are. */
+static tsh_status lay_out(const tshi_memory_ranks *ranks, size_t *total) {
     tsh_status status = TSH_OK;
-    *total = round_up(control_bytes(meeting->size));
-    for (int i = 0; i < meeting->size && status == TSH_OK; i++) {
-        if (meeting->heap_bytes[i] > SIZE_MAX / 4) status = TSH_ERR_OVERFLOW;
-        if (status == TSH_OK) status = tshi_size_add(*total, round_up(meeting->heap_bytes[i]), total);
+    *total = round_up(control_bytes(ranks->size));
+    for (int i = 0; i < ranks->size && status == TSH_OK; i++) {
+        if (ranks->heap_bytes[i] > SIZE_MAX / 4) status = TSH_ERR_OVERFLOW;
+        if (status == TSH_OK) status = tshi_size_add(*total, round_up(ranks->heap_bytes[i]), total);
     }
     if (status == TSH_OK && *total <= INT64_MAX) return TSH_OK;
     return tshi_fail(TSH_ERR_OVERFLOW, "world_init: the heaps of %d ranks do not fit an address space (TSHARD_HEAP)",
-                     meeting->size);
+                     ranks->size);
 }
 
-/* tshi_memory_ranks.make: rank 0 writes the processes and the offsets of all ranks before any rank reads them. */
-static int make_memory(const tshi_memory_ranks *meeting) {
-    size_t bytes, at = round_up(control_bytes(meeting->size));
-    tsh_status status = lay_out(meeting, &bytes);
+/* A tshi_memory_make: rank 0 records the process and the heap of each rank, before any other rank maps the file. */
+static int make_memory(const tshi_memory_ranks *ranks) {
+    size_t bytes, at = round_up(control_bytes(ranks->size));
+    tsh_status status = lay_out(ranks, &bytes);
     if (status != TSH_OK) return -(int)status;
     int fd = tshi_memory_file("tshard", bytes);
     tshi_control *control = MAP_FAILED;
-    if (fd >= 0) control = mmap(NULL, control_bytes(meeting->size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0) control = mmap(NULL, control_bytes(ranks->size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (control == MAP_FAILED) {
         const char *limit = errno == EFBIG ? " is more than this process may make, see ulimit -f" : "";
         tshi_fail_errno(errno, "world_init: a memory file of %zu bytes%s (TSHARD_HEAP makes it smaller)", bytes, limit);
         if (fd >= 0) close(fd);
         return -TSH_ERR_MEMORY;
     }
-    for (int i = 0; i < meeting->size; i++) {
+    for (int i = 0; i < ranks->size; i++) {
         tshi_record *r = &control->record[i];
-        r->process = meeting->process[i];
+        r->process = ranks->process[i];
         r->heap_at = at;
-        r->heap_bytes = meeting->heap_bytes[i];
-        at += round_up(meeting->heap_bytes[i]);
+        r->heap_bytes = ranks->heap_bytes[i];
+        at += round_up(ranks->heap_bytes[i]);
     }
-    munmap(control, control_bytes(meeting->size));
+    munmap(control, control_bytes(ranks->size));
     return fd;
 }
 

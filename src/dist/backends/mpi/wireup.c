@@ -30,7 +30,7 @@ typedef struct wiring {
 
 /* --- the tool ----------------------------------------------------------------------------------------------------- */
 
-static tsh_status give_order(const wiring *w, const tshi_memory_ranks *meeting, int fd) {
+static tsh_status give_order(const wiring *w, const tshi_memory_ranks *ranks, int fd) {
     const tshi_roster *roster = w->roster;
     tshi_wireup_order order = {.magic = TSHI_WIREUP_MAGIC,
                                .version = {TSH_VERSION_MAJOR, TSH_VERSION_MINOR, TSH_VERSION_PATCH},
@@ -40,20 +40,20 @@ static tsh_status give_order(const wiring *w, const tshi_memory_ranks *meeting, 
                                .node = roster->node[roster->rank],
                                .nodes = roster->nodes,
                                .ranks = roster->size,
-                               .here = meeting->size};
+                               .here = ranks->size};
     bool good = tshi_socket_write(fd, &order, sizeof order, w->deadline) &&
                 tshi_socket_write(fd, roster->node, (size_t)roster->size * sizeof *roster->node, w->deadline) &&
                 tshi_socket_write(fd, roster->host, (size_t)roster->nodes * sizeof *roster->host, w->deadline);
-    for (int i = 0; i < meeting->size && good; i++) {
-        int32_t process = (int32_t)meeting->process[i];
+    for (int i = 0; i < ranks->size && good; i++) {
+        int32_t process = (int32_t)ranks->process[i];
         good = tshi_socket_write(fd, &process, sizeof process, w->deadline);
     }
     return good ? TSH_OK : tshi_fail_errno(errno, "world_init: telling %s who the ranks are", TSHI_WIREUP_TOOL);
 }
 
-/* tshi_memory_ranks.make of a machine's first rank: the end of the stream that its ranks share. */
-static int make_stream(const tshi_memory_ranks *meeting) {
-    const wiring *w = meeting->user;
+/* A tshi_memory_make of the first rank of a machine: the end of the stream that its ranks share. */
+static int make_stream(const tshi_memory_ranks *ranks) {
+    const wiring *w = ranks->user;
     char path[TSHI_PATH_SIZE + 64], hosts[TSHI_LINE];
     int ends[2];
     if (!tshi_helper_find(path, sizeof path)) {
@@ -75,7 +75,7 @@ static int make_stream(const tshi_memory_ranks *meeting) {
     if (status == TSH_OK) status = tshi_helper_start(path, ends[1], w->deadline);
     tshi_socket_close(&ends[1], 1);
     if (status == TSH_OK) fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    if (status == TSH_OK) status = give_order(w, meeting, ends[0]);
+    if (status == TSH_OK) status = give_order(w, ranks, ends[0]);
     if (status == TSH_OK) status = tshi_helper_wait(ends[0], w->deadline, text);
     tshi_free(w->allocator, text);
     if (status == TSH_OK) return ends[0];
