@@ -8,6 +8,9 @@
 /* Brings an input to the layouts that the rows want; a leaf first along the axis of its sink, whose slot belongs to the
  * leaf's own LOCAL copy alone. */
 static tsh_tensor *bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout need[TSH_MAX_AXES]) {
+    bool there = true;
+    for (int a = 0; a < x->mesh->axes; a++) there = there && tshi_layout_equal(x->layout[a], need[a]);
+    if (there) return x;
     int axis = tshi_gradient_sink_axis(x);
     if (axis >= 0 && need[axis].kind == TSH_KIND_LOCAL) x = tshi_transit(tape, x, axis, TSH_LOCAL, false);
     return x ? tshi_bring(tape, what, x, need, true, false) : NULL;

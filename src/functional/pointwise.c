@@ -210,7 +210,6 @@ static const tshi_op unary_ops[TSHI_UNARY_COUNT] = {
 };
 
 tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f) {
-    if (f == TSHI_IDENTITY) return x;
     return tshi_apply(tape, &unary_ops[f], 1, &x, &(unary_params){f});
 }
 

@@ -77,7 +77,7 @@ tsh_tensor *tsh_linear_forward(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x)
     if (!layer) return tshi_linear(tape, 2, (tsh_tensor *[]){x, NULL}, TSHI_IDENTITY, NULL);
     tsh_tensor *in[] = {x, layer->weight, layer->bias};
     tsh_tensor *y = tshi_linear(tape, layer->bias ? 3 : 2, in, layer->fused, &layer->want);
-    return y ? tshi_activate(tape, y, layer->after) : NULL;
+    return y && layer->after != TSHI_IDENTITY ? tshi_activate(tape, y, layer->after) : y;
 }
 
 /* --- parameters --------------------------------------------------------------------------------------------------- */
