@@ -132,7 +132,8 @@ static void move_group(tsh_group *group) {
 }
 
 bool tshi_world_wants_progress(const tsh_world *world) {
-    for (const tsh_group *g = world->groups; g && world->pending > 0; g = g->next) {
+    bool on_host = world->device == world->host; /* a GPU computes while the host waits */
+    for (const tsh_group *g = world->groups; g && on_host && world->pending > 0; g = g->next) {
         if (g->queue && g->ops->overlaps && g->ops->overlaps(g)) return true;
     }
     return false;
