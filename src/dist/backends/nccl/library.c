@@ -1,4 +1,4 @@
-/* NCCL, opened when a program has GPUs: the library loads without it. */
+/* NCCL, opened when a program uses GPUs, so that tshard loads without it. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -8,12 +8,12 @@
 #include <pthread.h>
 #include <stdio.h>
 
-/* Where it lay when the library was built, if the loader's own paths lack it. */
+/* Its path when tshard was built, for a loader whose own paths lack it. */
 #ifndef TSHARD_NCCL_FOLDER
 #define TSHARD_NCCL_FOLDER "/usr/local/cuda/lib64"
 #endif
 
-/* The first with ncclCommSplit. */
+/* The first version with ncclCommSplit. */
 #define OLDEST 21800
 
 typedef struct symbol {
@@ -21,7 +21,7 @@ typedef struct symbol {
     void **place;
 } symbol;
 
-/* A library belongs to the process. It stays: NCCL has threads that outlive what one world can know of. */
+/* The library is the process's and stays open, because NCCL has threads that may outlive a world. */
 static struct {
     pthread_once_t once;
     tsh_status status;
@@ -51,7 +51,7 @@ static tsh_status find(void *library) {
         {"ncclRecv", (void **)&f->recv},
         {"ncclGroupStart", (void **)&f->group_start},
         {"ncclGroupEnd", (void **)&f->group_end},
-        /* An older library lacks these, and is no worse otherwise. */
+        /* An older library lacks these functions, and is usable without them. */
         {"ncclMemAlloc", (void **)&f->mem_alloc},
         {"ncclMemFree", (void **)&f->mem_free},
         {"ncclCommWindowRegister", (void **)&f->window_register},

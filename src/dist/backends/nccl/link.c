@@ -1,4 +1,4 @@
-/* The ways of messages: a communicator of two and a stream for each direction between two ranks of a group. */
+/* The links of messages: a communicator of two and a stream for each direction between two ranks of a group. */
 #include "dist/backends/nccl/nccl.h"
 
 #include <assert.h>
@@ -57,8 +57,8 @@ tsh_status tshi_nccl_link_get(tsh_group *group, int peer, bool sends, tshi_nccl_
     return TSH_OK;
 }
 
-/* Kernels that wait for each other have to run at the same time: all the ways of a group together take at most half of
- * the multiprocessors. */
+/* Kernels that wait for each other have to run at the same time: all links of a group together use at most half of the
+ * multiprocessors. */
 static int most_blocks(const tshi_nccl_link *link) {
     int share = tshi_nccl_device(link->group->world)->processors / 4 / (link->group->size - 1);
     return share < 1 ? 1 : share > 32 ? 32 : share;

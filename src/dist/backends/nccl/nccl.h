@@ -1,10 +1,10 @@
 /* The data backend of GPUs: NCCL moves the data of ranks that a control backend (local, mpi) connects.
  *
- * A group's control group agrees on what is opened, carries the tickets of messages (NCCL wants both sides to queue
- * them in one order: that in which sends and receives have found each other), and reports failures and deaths.
- * Collectives are queued on the device's communication stream, behind what its compute stream had been given; the
- * host does not wait. A collective whose peers do not come never ends by itself. So wherever the host waits for the
- * GPU it calls tshi_nccl_watch, which aborts the communicators when a peer is lost. */
+ * A group's control group agrees on what is opened, matches sends with receives (NCCL requires both sides to queue
+ * messages in one order: the order of the matches), and reports failures and deaths. Collectives are queued on the
+ * device's communication stream, behind the work queued on its compute stream; the host does not wait. A collective
+ * that a peer does not queue never ends by itself: wherever the host waits for the GPU it calls tshi_nccl_watch, which
+ * aborts the communicators when a peer is lost. */
 #ifndef TSHI_NCCL_H
 #define TSHI_NCCL_H
 
@@ -15,7 +15,7 @@
 
 #include <nccl.h>
 
-/* Symmetric memory came with 2.27: headers of before lack its types, and the library may lack its functions. */
+/* Symmetric memory exists since NCCL 2.27: older headers lack its types, and older libraries its functions. */
 #if NCCL_VERSION_CODE < 22700
 typedef struct ncclWindow_vidmem *ncclWindow_t;
 #define NCCL_WIN_COLL_SYMMETRIC     1
@@ -50,35 +50,35 @@ typedef struct tshi_nccl_library {
     ncclResult_t (*window_deregister)(ncclComm_t, ncclWindow_t);
 } tshi_nccl_library;
 
-/* library.c: opened once a process. TSH_ERR_UNSUPPORTED with the loader's words. */
+/* Opens the library, once a process. TSH_ERR_UNSUPPORTED with the loader's message. */
 tsh_status tshi_nccl_library_open(const tshi_nccl_library **out);
 
 /* An event that a work waits for. */
 typedef struct tshi_nccl_event {
     cudaEvent_t event;
-    bool captured;                /* recorded into a graph: it is never asked */
+    bool captured;                /* recorded into a graph: it is never queried */
     struct tshi_nccl_event *next; /* of those that are free */
 } tshi_nccl_event;
 
-/* A call on one of the streams of communication: those that were queued there before it end before it. */
+/* A call on one of the communication streams; calls that were queued there before it end before it. */
 typedef struct tshi_nccl_tail {
     tsh_group *group; /* NULL: none */
     cudaEvent_t before, after;
     char name[TSHI_LINE / 4]; /* "all_reduce #3" */
-    double ready_since;       /* since when it could have run; 0: not seen to be ready */
+    double ready_since;       /* when the host first saw that it could run; 0: not yet */
 } tshi_nccl_tail;
 
-/* The way of a group's messages from one rank to another, on either: a communicator of the two, made when their first
- * message has met its receive, and a stream of its own. Nothing is queued there before both have committed themselves
- * to it, and then behind the kernels that were queued when the call was made: so all of it ends, in any order of the
- * calls that would end with messages that the host moves. */
+/* The link of a group's messages from one rank to another, on either: a communicator of the two, made when their first
+ * message is matched with its receive, and a stream of its own. A message is queued there when both sides have matched
+ * it, behind the kernels that were queued when the call was made: so any order of calls ends that would end with
+ * messages that the host moves. */
 typedef struct tshi_nccl_link {
     tsh_group *group;
     int peer;
     bool sends;
-    ncclUniqueId id; /* the sender's; it travels with every message that meets its receive */
+    ncclUniqueId id; /* the sender's; it is sent with every match */
     ncclComm_t comm; /* of sender and receiver, in this order */
-    bool ready;      /* it takes calls */
+    bool ready;      /* the communicator can be used */
     ncclResult_t result;
     cudaStream_t stream;
     tshi_nccl_tail tail;
@@ -93,10 +93,10 @@ typedef struct tshi_nccl_message {
     tshi_nccl_stage stage;
     tsh_work *letter;          /* the control group's, while it looks for its peer's */
     void *ticket;              /* of world->host: the link's id */
-    cudaEvent_t before, after; /* what was queued when it was called for; the message */
+    cudaEvent_t before, after; /* the work queued when the call was made; the message */
     uint64_t number;
-    double met;           /* when it has */
-    tshi_nccl_link *link; /* once it has met */
+    double met;           /* when it was matched */
+    tshi_nccl_link *link; /* when it is matched */
     struct tshi_nccl_message *next;
 } tshi_nccl_message;
 
@@ -121,7 +121,7 @@ typedef struct tshi_nccl {
     double next_word;                 /* about a call that takes long */
     double next_look;
     bool watching;
-    /* What has ended the communication, until the world recovers. */
+    /* The failure that has ended the communication, until the world recovers. */
     tsh_status failed;
     char words[TSHI_MESSAGE_SIZE];
 } tshi_nccl;
@@ -145,21 +145,21 @@ void tshi_nccl_leave(tsh_world *world);
 /* --- move.c ------------------------------------------------------------------------------------------------------- */
 
 bool tshi_nccl_reduces(tsh_dtype dtype, tsh_reduce_op op);
-/* The call's data, queued on the stream. */
+/* Queues the call's data on the stream. */
 ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const tshi_call *call, ncclComm_t comm,
                             cudaStream_t stream);
 
 /* --- group.c: communicators --------------------------------------------------------------------------------------- */
 
-/* Makes a new communicator of the group's members, group->state; `status` is how this rank has fared so far. Collective
+/* Makes a new communicator of the group's members, group->state; `status` is this rank's status so far. Collective
  * over the group. make: without a window on symmetric memory. */
 tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status);
 tsh_status tshi_nccl_comm_make(tsh_group *group, tsh_status status);
 /* Ends a communicator of which ncclCommFinalize has returned `result`; it is aborted if it has not ended by `until`. */
 void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until);
-/* Seconds that the end of a communicator may take: peers may be gone, or not have come. */
+/* Seconds that the end of a communicator may take: peers may be dead, or late. */
 double tshi_nccl_patience(const tsh_world *world);
-/* Waits until the call queued last on a stream (tail; NULL: none) is done, for its peers need this rank's part, or
+/* Waits until the call queued last on a stream (tail; NULL: none) has ended, because peers need this rank's part, or
  * until the communication has ended. */
 void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail);
 /* See tshi_group_ops. */
@@ -168,53 +168,54 @@ void tshi_nccl_group_close(tsh_group *group);
 
 /* --- failure.c: what ends the communication ----------------------------------------------------------------------- */
 
-/* Waits until NCCL has done what the call `what`, which returned `result`, began: these communicators take calls
- * without waiting. look: does not wait, *done says whether it has. */
+/* Waits until the call `what`, which returned `result`, has ended: calls of these communicators are non-blocking. look:
+ * does not wait; *done says whether it has ended. */
 tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what);
 tsh_status tshi_nccl_look(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, bool *done);
-/* The oldest and the newest of the collectives that are not known to be done; NULL: there are none. */
+/* The oldest and the newest collective that is not known to have ended; NULL: there is none. */
 tshi_nccl_tail *tshi_nccl_oldest(tshi_nccl *nccl);
 tshi_nccl_tail *tshi_nccl_newest(tshi_nccl *nccl);
 /* The error that calls have to return, or TSH_OK. */
 tsh_status tshi_nccl_trouble(tsh_group *group);
-/* Fails with NCCL's own message. late: the call had begun well, so that the error most often comes from another
- * rank. */
+/* Fails with NCCL's own message. late: the call had started without an error, so that the error most often comes from
+ * another rank. */
 tsh_status tshi_nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, const char *what, bool late);
-/* Looks for errors of NCCL, failures, deaths and the deadline while the host waits. Any of them ends the communication:
- * every communicator is aborted, so that the GPU goes on. */
+/* Checks for errors of NCCL, failures, deaths and the deadline while the host waits. Any of them ends the
+ * communication: every communicator is aborted, so that the GPU continues. */
 tsh_status tshi_nccl_watch(tsh_world *world);
 /* tshi_nccl_watch as the device calls it. */
 void tshi_nccl_watcher(void *world);
 /* Sleeps a little, longer after a while; `looks` counts. */
 void tshi_nccl_doze(int looks);
-/* Ends the communication with `status` and tsh_error_message(). tell: the peers do not know of it yet. */
+/* Ends the communication with `status` and tsh_error_message(). tell: report it to the peers. */
 tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell);
 /* See tshi_group_ops. */
 tsh_status tshi_nccl_recover(tsh_world *world);
 
 /* --- symmetric.c: memory that every rank has at the same offset --------------------------------------------------- */
 
-/* The world's arena, if all ranks want one of the same size and can have it. After its communicator; collective. */
+/* Opens the world's arena, if all ranks want one of the same size and can allocate it. Called after the world's
+ * communicator is made; collective. */
 tsh_status tshi_nccl_arena_open(tsh_world *world);
-/* After the last communicator. */
+/* Called after the last communicator is destroyed. */
 void tshi_nccl_arena_close(tsh_world *world);
-/* Register the arena with the group's new communicator. Where that fails on any rank the group gets another one, which
- * goes without. Collective over the group. */
+/* Registers the arena with the group's new communicator. Where that fails on any rank the group gets another
+ * communicator, without a window. Collective over the group. */
 tsh_status tshi_nccl_window_open(tsh_group *group);
-/* Before the communicator, which is in no group any more, is finalised. */
+/* Called before the communicator, which is in no group any more, is finalised. */
 void tshi_nccl_window_close(tsh_world *world, ncclComm_t comm);
-/* It has gone with its communicator, which was aborted. */
+/* Drops the window of a communicator that was aborted. */
 void tshi_nccl_window_forget(tsh_world *world, ncclComm_t comm);
 /* See tshi_group_ops. */
 bool tshi_nccl_symmetric(const tsh_group *group);
 
 /* --- link.c: the ways of messages --------------------------------------------------------------------------------- */
 
-/* The group's way to or from `peer`, made if there is none. */
+/* The group's link to or from `peer`, made if there is none. */
 tsh_status tshi_nccl_link_get(tsh_group *group, int peer, bool sends, tshi_nccl_link **out);
-/* Both sides have come: make the communicator. *ready: it takes calls. Does not wait. */
+/* Makes the communicator when both sides have matched a message. *ready: it can be used. Does not wait. */
 tsh_status tshi_nccl_link_open(tshi_nccl_link *link, const void *ticket, bool *ready);
-/* Those of a group, or of all (NULL), after their last message. */
+/* Closes the links of a group, or all (NULL), after their last message. */
 void tshi_nccl_links_close(tsh_world *world, const tsh_group *group);
 
 /* --- point_to_point.c: see tshi_group_ops ------------------------------------------------------------------------- */
@@ -223,11 +224,11 @@ tsh_status tshi_nccl_message_start(tsh_work *work);
 void tshi_nccl_message_progress(tsh_work *work);
 void tshi_nccl_message_join(tsh_work *work);
 void tshi_nccl_message_drop(tsh_work *work);
-/* One that has met, but not been queued, since `before` or earlier; NULL: none. */
+/* A message that was matched at `before` or earlier and has not been queued; NULL: none. */
 const tsh_work *tshi_nccl_message_halfway(const tsh_world *world, double before);
-/* What a message that looks for its peer waits for, in the control group; NULL: it has found it. */
+/* The work in the control group by which the message is matched; NULL: it is matched. */
 const tsh_work *tshi_nccl_message_letter(const tsh_work *work);
-/* The message is the GPU's now; one of the group's is. */
+/* True when the message is queued on the GPU; true when a message of the group is. */
 bool tshi_nccl_message_queued(const tsh_work *work);
 bool tshi_nccl_messages_queued(const tsh_group *group);
 void tshi_nccl_messages_free(tsh_world *world);

@@ -1,11 +1,11 @@
 /* Symmetric memory: an arena of one size on every rank, registered as a window with every communicator. Collectives on
- * buffers that lie at the same place in it on all ranks need no copies. Where any rank cannot, all do without. */
+ * buffers that have one offset in it on all ranks need no copies. Where a rank cannot register it, no rank does. */
 #include "dist/backends/nccl/nccl.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define PATIENCE 30.0 /* a registration that failed elsewhere would never end here */
+#define PATIENCE 30.0 /* a registration that failed on another rank would never end here */
 
 /* NCCL may fill it in after the call. */
 typedef struct tshi_nccl_window {
@@ -15,7 +15,7 @@ typedef struct tshi_nccl_window {
 } tshi_nccl_window;
 
 static void without(const tsh_world *world, const char *what) {
-    cudaGetLastError(); /* or the next launch is blamed for it */
+    cudaGetLastError(); /* otherwise the next launch would return it */
     if (world->rank == 0)
         tshi_log(&world->log, TSH_LOG_INFO, "%s: no symmetric memory: %.300s", what, tsh_error_message());
 }
@@ -27,7 +27,7 @@ static tsh_status wanted_bytes(const tsh_world *world, size_t *out) {
     *out = 0;
     tsh_status status = tshi_setting_bytes(TSHI_SETTING_NCCL_SYMMETRIC, out);
     bool can = library->mem_alloc && library->mem_free && library->window_register && library->window_deregister;
-    bool managed = tshi_nccl_device(world)->managed; /* memory that the host may read: none of NCCL's */
+    bool managed = tshi_nccl_device(world)->managed; /* memory that the host may read cannot be NCCL's */
     if (!can || managed) *out = 0;
     if (status == TSH_OK && *out == 0) {
         const char *why = !can ? "NCCL has no windows" : managed ? "TSHARD_CUDA_MANAGED is 1" : "none is wanted";
@@ -69,7 +69,7 @@ void tshi_nccl_arena_close(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     const tshi_cuda_device *device = tshi_nccl_device(world);
     if (!nccl->arena) return;
-    cudaStreamSynchronize(device->compute); /* what was queued there before its buffers were given back */
+    cudaStreamSynchronize(device->compute); /* for work that was queued before the buffers were freed */
     cudaStreamSynchronize(device->communication);
     tshi_cuda_symmetric_unset(tshi_nccl_device(world));
     nccl->library->mem_free(nccl->arena);
@@ -84,7 +84,7 @@ static tshi_nccl_window **window_of(tshi_nccl *nccl, const void *comm) {
     return link;
 }
 
-/* Until the call `result` comes from is done, or for so long. */
+/* Waits until the call that returned `result` has ended, at most `patience` seconds. */
 static tsh_status settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, double patience) {
     const tshi_nccl *nccl = tshi_nccl_of(world);
     double until = tshi_clock() + patience;
@@ -114,7 +114,8 @@ void tshi_nccl_window_close(tsh_world *world, ncclComm_t comm) {
     tshi_free(&world->allocator, w);
 }
 
-/* Two agreements: all have begun; all are done. A communicator that is not in its group is no others' to look at. */
+/* Two agreements: all ranks have started the registration; it has ended on all. A communicator that is not in its group
+ * is not watched by other calls. */
 static tsh_status enter(tsh_group *group, ncclComm_t comm) {
     tsh_world *world = group->world;
     tshi_nccl *nccl = tshi_nccl_of(world);
@@ -134,7 +135,7 @@ static tsh_status enter(tsh_group *group, ncclComm_t comm) {
     if (status != TSH_OK) return status;
     double patience = world->timeout < PATIENCE ? world->timeout : PATIENCE;
     status = settle(world, comm, result, "ncclCommWindowRegister", patience);
-    /* It is no failure that there is none: these GPUs cannot reach each other's memory so. */
+    /* No window is no failure: these GPUs cannot reach each other's memory in that way. */
     status = tshi_group_agree(group, w->window ? "nccl: a window" : "nccl: no window", status);
     if (status != TSH_OK && status != TSH_ERR_MISMATCH) return status;
     if (status == TSH_ERR_MISMATCH || !w->window) {
@@ -170,6 +171,6 @@ void tshi_nccl_window_forget(tsh_world *world, ncclComm_t comm) {
 
 bool tshi_nccl_symmetric(const tsh_group *group) {
     tshi_nccl *nccl = tshi_nccl_of(group->world);
-    /* After a recovery it has none yet, and will have one. */
+    /* After a recovery the group has no communicator yet, and gets one later. */
     return group->state ? *window_of(nccl, group->state) != NULL : nccl->arena != NULL;
 }
