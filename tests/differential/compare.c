@@ -119,13 +119,13 @@ static bool same_number(const comparison *c, double got, double wanted) {
 
 static bool compare_numbers(comparison *c, int k, int rank) {
     const tshi_entry *e = &c->ranks[rank].entries[k], *whole = &c->truths[rank].entries[k];
-    tshi_box box = tshi_box_of(c->p, e->layout, rank, &whole->shape);
+    tshi_held box = tshi_held_of(c->p, e->layout, rank, &whole->shape);
     if (!dims_equal(&e->shape, &box.shape) || !dims_equal(&e->whole, &whole->shape)) {
         return differ(c, e, rank, "its shape or global shape is wrong");
     }
     if (tshi_rank_number(c->p, e->layout, TSH_KIND_PARTIAL, rank) > 0) return true;
     for (int64_t i = 0; i < e->count; i++) {
-        int64_t at = tshi_box_index(&box, &whole->shape, i);
+        int64_t at = tshi_held_index(&box, &whole->shape, i);
         double got = summed(c, k, rank, i), wanted = c->truths[rank].numbers[whole->at + (size_t)at];
         if (!same_number(c, got, wanted)) {
             return differ(c, e, rank, "element %lld of the whole is %.17g, on one rank %.17g", (long long)at, got,

@@ -143,8 +143,8 @@ int tshi_rank_count(const tshi_program *p, const tsh_layout *layout, tsh_layout_
     return count;
 }
 
-tshi_box tshi_box_of(const tshi_program *p, const tsh_layout *layout, int rank, const tshi_dims *whole) {
-    tshi_box box = {.start = {.ndim = whole->ndim}, .shape = *whole};
+tshi_held tshi_held_of(const tshi_program *p, const tsh_layout *layout, int rank, const tshi_dims *whole) {
+    tshi_held box = {.start = {.ndim = whole->ndim}, .shape = *whole};
     for (int a = 0; a < p->axes; a++) {
         if (layout[a].kind != TSH_KIND_SHARD) continue;
         int64_t start, *length = &box.shape.dim[layout[a].dim];
@@ -154,7 +154,7 @@ tshi_box tshi_box_of(const tshi_program *p, const tsh_layout *layout, int rank, 
     return box;
 }
 
-int64_t tshi_box_index(const tshi_box *box, const tshi_dims *whole, int64_t i) {
+int64_t tshi_held_index(const tshi_held *box, const tshi_dims *whole, int64_t i) {
     int64_t index = 0, stride = 1;
     for (int d = whole->ndim - 1; d >= 0; d--) {
         index += (box->start.dim[d] + i % box->shape.dim[d]) * stride;

@@ -162,12 +162,12 @@ int tshi_rank_number(const tshi_program *p, const tsh_layout *layout, tsh_layout
 int tshi_rank_count(const tshi_program *p, const tsh_layout *layout, tsh_layout_kind kind);
 
 /* What a rank holds of a whole: its first element in each dim, and how many. */
-typedef struct tshi_box {
+typedef struct tshi_held {
     tshi_dims start, shape;
-} tshi_box;
-tshi_box tshi_box_of(const tshi_program *p, const tsh_layout *layout, int rank, const tshi_dims *whole);
+} tshi_held;
+tshi_held tshi_held_of(const tshi_program *p, const tsh_layout *layout, int rank, const tshi_dims *whole);
 /* The index in the whole of element i of the box. */
-int64_t tshi_box_index(const tshi_box *box, const tshi_dims *whole, int64_t i);
+int64_t tshi_held_index(const tshi_held *box, const tshi_dims *whole, int64_t i);
 
 void tshi_program_print(const tshi_program *p, FILE *to);
 

@@ -59,8 +59,8 @@ static void put(tsh_tensor *t, int64_t i, double value) {
 
 static void fill_leaf(const run *r, const tshi_step *s, tsh_tensor *t) {
     tshi_dims whole = tshi_leaf_dims(r->p, s, r->part->rank);
-    tshi_box box = tshi_box_of(r->p, s->layout, r->part->rank, &whole);
-    for (int64_t i = 0; i < tsh_tensor_local_numel(t); i++) put(t, i, element(r, s, tshi_box_index(&box, &whole, i)));
+    tshi_held box = tshi_held_of(r->p, s->layout, r->part->rank, &whole);
+    for (int64_t i = 0; i < tsh_tensor_local_numel(t); i++) put(t, i, element(r, s, tshi_held_index(&box, &whole, i)));
 }
 
 /* A LOCAL tensor of this rank's part, then one claim after another, the last axis first: of a dim that several axes
@@ -72,7 +72,7 @@ static tsh_status claim_leaf(const run *r, const tshi_step *s, tsh_tensor *t) {
         tsh_layout earlier[TSH_MAX_AXES] = {{0}};
         memcpy(earlier, s->layout, sizeof *earlier * (size_t)a);
         tshi_dims dims = tshi_leaf_dims(r->p, s, r->part->rank);
-        tshi_box box = tshi_box_of(r->p, earlier, r->part->rank, &dims);
+        tshi_held box = tshi_held_of(r->p, earlier, r->part->rank, &dims);
         int64_t whole = s->layout[a].kind == TSH_KIND_SHARD ? box.shape.dim[s->layout[a].dim] : 0;
         status = tsh_tensor_claim(t, r->bench.group[a], s->layout[a], whole);
     }
@@ -84,7 +84,7 @@ static tsh_status make_leaf(run *r, int k) {
     bool integer = s->call == CALL_IDS, claim = !integer && s->n[LEAF_FLAGS] & FLAG_CLAIM;
     tsh_tensor_config config = {.dtype = integer ? TSH_INT64 : r->p->dtype, .ndim = s->shape.ndim};
     tshi_dims whole = tshi_leaf_dims(r->p, s, r->part->rank);
-    tshi_box box = tshi_box_of(r->p, s->layout, r->part->rank, &whole);
+    tshi_held box = tshi_held_of(r->p, s->layout, r->part->rank, &whole);
     memcpy(config.shape, claim ? box.shape.dim : whole.dim, sizeof config.shape);
     for (int a = 0; a < r->p->axes; a++) config.layout[a] = claim ? TSH_LOCAL : s->layout[a];
     tsh_status status = tsh_tensor_create(r->part->mesh, &config, &r->leaf[k]);
@@ -268,9 +268,9 @@ static tsh_status make_gradient(const run *r, const tshi_objective *o, tsh_tenso
     tsh_status status = tsh_tensor_create(r->part->mesh, &config, out);
     if (status != TSH_OK) return status;
     int copy = tshi_rank_number(r->p, config.layout, TSH_KIND_LOCAL, r->part->rank);
-    tshi_box box = tshi_box_of(r->p, config.layout, r->part->rank, &whole);
+    tshi_held box = tshi_held_of(r->p, config.layout, r->part->rank, &whole);
     for (int64_t i = 0; i < tsh_tensor_local_numel(*out); i++) {
-        put(*out, i, tshi_salted_value(r->p, o->salt, copy, tshi_box_index(&box, &whole, i)));
+        put(*out, i, tshi_salted_value(r->p, o->salt, copy, tshi_held_index(&box, &whole, i)));
     }
     return TSH_OK;
 }

@@ -156,7 +156,7 @@ static void move(truth *t, const tshi_entry *from, const tshi_entry *to, const c
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
 
-static bool same_box(const tshi_box *a, const tshi_box *b) {
+static bool same_box(const tshi_held *a, const tshi_held *b) {
     return !memcmp(a->start.dim, b->start.dim, sizeof a->start.dim) &&
            !memcmp(a->shape.dim, b->shape.dim, sizeof a->shape.dim);
 }
@@ -171,9 +171,9 @@ static tshi_dims whole_dims(const tsh_tensor *x) {
 static void cut(truth *t, const tsh_layout *layout, const copies *c, int r, copies *out) {
     tsh_tensor *x = c->of[r];
     tshi_dims whole = whole_dims(x);
-    tshi_box box = tshi_box_of(t->p, layout, r, &whole);
+    tshi_held box = tshi_held_of(t->p, layout, r, &whole);
     for (int q = 0; q < r; q++) {
-        tshi_box other = tshi_box_of(t->p, layout, q, &whole);
+        tshi_held other = tshi_held_of(t->p, layout, q, &whole);
         if (c->of[q] != x || !same_box(&box, &other)) continue;
         out->of[r] = out->of[q];
         return;

@@ -1,0 +1,226 @@
+/* Boxes, and which of them change rank. */
+#include "layout/box.h"
+
+int64_t tshi_box_numel(int ndim, const tshi_box *box) {
+    int64_t n = 1;
+    for (int d = 0; d < ndim; d++) n *= box->length[d];
+    return n;
+}
+
+bool tshi_box_intersect(int ndim, const tshi_box *a, const tshi_box *b, tshi_box *out) {
+    bool any = true;
+    *out = (tshi_box){0};
+    for (int d = 0; d < ndim; d++) {
+        int64_t start = a->start[d] > b->start[d] ? a->start[d] : b->start[d];
+        int64_t a_end = a->start[d] + a->length[d], b_end = b->start[d] + b->length[d];
+        int64_t length = (a_end < b_end ? a_end : b_end) - start;
+        if (length <= 0) any = false;
+        out->start[d] = start;
+        out->length[d] = length > 0 ? length : 0;
+    }
+    return any;
+}
+
+/* --- members ------------------------------------------------------------------------------------------------------ */
+
+int tshi_placement_members(const tshi_placement *p) {
+    int n = 1;
+    for (int a = 0; a < p->axes; a++) n *= p->size[a];
+    return n;
+}
+
+int tshi_placement_rank(const tshi_placement *p, int member) {
+    return p->ranks ? p->ranks[member] : member;
+}
+
+int tshi_placement_member(const tshi_placement *p, int rank) {
+    int n = tshi_placement_members(p);
+    if (!p->ranks) return rank >= 0 && rank < n ? rank : -1;
+    for (int i = 0; i < n; i++) {
+        if (p->ranks[i] == rank) return i;
+    }
+    return -1;
+}
+
+static void coordinates(const tshi_placement *p, int member, int at[TSH_MAX_AXES]) {
+    for (int a = p->axes - 1; a >= 0; a--) {
+        at[a] = member % p->size[a];
+        member /= p->size[a];
+    }
+}
+
+static int member_at(const tshi_placement *p, const int at[TSH_MAX_AXES]) {
+    int member = 0;
+    for (int a = 0; a < p->axes; a++) member = member * p->size[a] + at[a];
+    return member;
+}
+
+tshi_box tshi_placement_box(const tshi_placement *p, int ndim, const int64_t *shape, int member) {
+    tshi_box box = {0};
+    int at[TSH_MAX_AXES];
+    coordinates(p, member, at);
+    for (int d = 0; d < ndim; d++) box.length[d] = shape[d];
+    for (int i = 0; i < p->axes; i++) {
+        int a = p->order[i], d = p->layout[a].dim;
+        int64_t start;
+        if (p->layout[a].kind != TSH_KIND_SHARD) continue;
+        tsh_split(box.length[d], p->size[a], at[a], &start, &box.length[d]);
+        box.start[d] += start;
+    }
+    return box;
+}
+
+/* --- members that differ along axes of one kind alone -------------------------------------------------------------- */
+
+/* Number of combinations along the axes of the kinds in `kinds` (1 << kind). */
+static int count_along(const tshi_placement *p, unsigned kinds) {
+    int n = 1;
+    for (int a = 0; a < p->axes; a++) {
+        if (kinds >> p->layout[a].kind & 1) n *= p->size[a];
+    }
+    return n;
+}
+
+/* The coordinates along the axes of these kinds become those of combination `index`, the last axis fastest. */
+static void set_along(const tshi_placement *p, unsigned kinds, int index, int at[TSH_MAX_AXES]) {
+    for (int a = p->axes - 1; a >= 0; a--) {
+        if (!(kinds >> p->layout[a].kind & 1)) continue;
+        at[a] = index % p->size[a];
+        index /= p->size[a];
+    }
+}
+
+static int index_along(const tshi_placement *p, unsigned kinds, const int at[TSH_MAX_AXES]) {
+    int index = 0;
+    for (int a = 0; a < p->axes; a++) {
+        if (kinds >> p->layout[a].kind & 1) index = index * p->size[a] + at[a];
+    }
+    return index;
+}
+
+#define REPLICAS (1u << TSH_KIND_REPLICATED)
+#define TERMS    (1u << TSH_KIND_PARTIAL)
+#define PARTS    (1u << TSH_KIND_SHARD)
+
+/* The member `at` with its replica that is `rank`, or -1. */
+static int replica_of_rank(const tshi_placement *p, const int at[TSH_MAX_AXES], int rank) {
+    int member = tshi_placement_member(p, rank), own[TSH_MAX_AXES];
+    if (member < 0) return -1;
+    coordinates(p, member, own);
+    for (int a = 0; a < p->axes; a++) {
+        if (p->layout[a].kind != TSH_KIND_REPLICATED && own[a] != at[a]) return -1;
+    }
+    return member;
+}
+
+/* --- routes ------------------------------------------------------------------------------------------------------- */
+
+/* Values that members of `from`, alike but for their replicas, hold, and that members of `to`, alike but for their
+ * terms, want: which of the first sends them to which of the second. */
+static void route(const tshi_exchange *e, const int source[TSH_MAX_AXES], const int target[TSH_MAX_AXES], int *from,
+                  int *to) {
+    int terms = count_along(&e->to, TERMS), replicas = count_along(&e->from, REPLICAS);
+    int at[TSH_MAX_AXES], first = -1;
+    for (int a = 0; a < TSH_MAX_AXES; a++) at[a] = target[a];
+    for (int i = 0; i < terms; i++) {
+        set_along(&e->to, TERMS, i, at);
+        int member = member_at(&e->to, at), rank = tshi_placement_rank(&e->to, member);
+        if (first < 0) first = member;
+        if (replica_of_rank(&e->from, source, rank) < 0) continue;
+        *from = *to = rank;
+        return;
+    }
+    for (int a = 0; a < TSH_MAX_AXES; a++) at[a] = source[a];
+    set_along(&e->from, REPLICAS, first % replicas, at);
+    *from = tshi_placement_rank(&e->from, member_at(&e->from, at));
+    *to = tshi_placement_rank(&e->to, first);
+}
+
+int tshi_exchange_receives(const tshi_exchange *e, int rank, tshi_transfer *out, int room) {
+    int member = tshi_placement_member(&e->to, rank), n = 0, source[TSH_MAX_AXES] = {0}, target[TSH_MAX_AXES] = {0};
+    if (member < 0) return 0;
+    tshi_box wanted = tshi_placement_box(&e->to, e->ndim, e->shape, member);
+    coordinates(&e->to, member, target);
+    for (int i = 0; i < count_along(&e->from, PARTS | TERMS); i++) {
+        tshi_transfer t;
+        set_along(&e->from, PARTS | TERMS, i, source);
+        tshi_box held = tshi_placement_box(&e->from, e->ndim, e->shape, member_at(&e->from, source));
+        if (!tshi_box_intersect(e->ndim, &held, &wanted, &t.box)) continue;
+        route(e, source, target, &t.from, &t.to);
+        if (t.to != rank) continue;
+        t.term = index_along(&e->from, TERMS, source);
+        if (n < room) out[n] = t;
+        n++;
+    }
+    return n;
+}
+
+int tshi_exchange_sends(const tshi_exchange *e, int rank, tshi_transfer *out, int room) {
+    int member = tshi_placement_member(&e->from, rank), n = 0, source[TSH_MAX_AXES] = {0}, target[TSH_MAX_AXES] = {0};
+    if (member < 0) return 0;
+    tshi_box held = tshi_placement_box(&e->from, e->ndim, e->shape, member);
+    coordinates(&e->from, member, source);
+    for (int i = 0; i < count_along(&e->to, PARTS | REPLICAS); i++) {
+        tshi_transfer t;
+        set_along(&e->to, PARTS | REPLICAS, i, target);
+        tshi_box wanted = tshi_placement_box(&e->to, e->ndim, e->shape, member_at(&e->to, target));
+        if (!tshi_box_intersect(e->ndim, &held, &wanted, &t.box)) continue;
+        route(e, source, target, &t.from, &t.to);
+        if (t.from != rank) continue;
+        t.term = index_along(&e->from, TERMS, source);
+        if (n < room) out[n] = t;
+        n++;
+    }
+    return n;
+}
+
+/* --- stages ------------------------------------------------------------------------------------------------------- */
+
+/* Elements that all members hold in sum, those of a PARTIAL axis' members once. */
+static double elements(const tshi_placement *p, int ndim, const int64_t *shape) {
+    double n = count_along(p, REPLICAS);
+    for (int d = 0; d < ndim; d++) n *= (double)shape[d];
+    return n;
+}
+
+static int longest_dim(int ndim, const tshi_box *box) {
+    int longest = 0;
+    for (int d = 1; d < ndim; d++) {
+        if (box->length[d] > box->length[longest]) longest = d;
+    }
+    return longest;
+}
+
+bool tshi_exchange_reduces_first(const tshi_exchange *e, tshi_placement *middle) {
+    *middle = e->from;
+    if (e->ndim == 0 || count_along(&e->from, TERMS) == 1 || count_along(&e->to, REPLICAS) == 1) return false;
+    tshi_box box = tshi_placement_box(&e->from, e->ndim, e->shape, 0);
+    int behind = 0;
+    for (int i = 0; i < e->from.axes; i++) { /* the axes that shard already keep their boxes: the new ones split last */
+        int a = e->from.order[i];
+        if (e->from.layout[a].kind != TSH_KIND_PARTIAL) middle->order[behind++] = a;
+    }
+    for (int i = 0; i < e->from.axes; i++) {
+        int a = e->from.order[i];
+        if (e->from.layout[a].kind != TSH_KIND_PARTIAL) continue;
+        int d = longest_dim(e->ndim, &box);
+        middle->layout[a] = TSH_SHARD(d);
+        middle->order[behind++] = a;
+        tsh_split(box.length[d], e->from.size[a], 0, NULL, &box.length[d]);
+    }
+    return elements(&e->to, e->ndim, e->shape) > elements(middle, e->ndim, e->shape);
+}
+
+static void sum_as_value(tshi_placement *p) {
+    for (int a = 0; a < p->axes; a++) {
+        if (p->layout[a].kind == TSH_KIND_PARTIAL) p->layout[a] = TSH_REPLICATED;
+    }
+}
+
+void tshi_exchange_reverse(const tshi_exchange *e, tshi_exchange *out) {
+    *out = *e;
+    out->from = e->to;
+    out->to = e->from;
+    sum_as_value(&out->from);
+    sum_as_value(&out->to);
+}

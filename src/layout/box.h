@@ -1,0 +1,66 @@
+/* Boxes: the part of a global tensor that each rank of a mesh holds, and the parts that change rank when the tensor
+ * moves to another placement. Pure functions of metadata, with the same answer on every rank. */
+#ifndef TSHI_BOX_H
+#define TSHI_BOX_H
+
+#include "layout/layout.h"
+
+/* An offset and a length for each dim of a global tensor; empty when a length is 0. */
+typedef struct tshi_box {
+    int64_t start[TSH_MAX_DIMS], length[TSH_MAX_DIMS];
+} tshi_box;
+
+/* Where a global tensor is: the ranks of a mesh, member after member with the last axis fastest, and a layout for each
+ * axis (LOCAL is none of a global tensor). Axes that shard one dim split it in the order `order`. */
+typedef struct tshi_placement {
+    int axes;
+    int size[TSH_MAX_AXES];
+    const int *ranks; /* of each member; NULL: member i is rank i */
+    tsh_layout layout[TSH_MAX_AXES];
+    int order[TSH_MAX_AXES];
+} tshi_placement;
+
+int64_t tshi_box_numel(int ndim, const tshi_box *box);
+/* The elements that both boxes have; false when there is none. */
+bool tshi_box_intersect(int ndim, const tshi_box *a, const tshi_box *b, tshi_box *out);
+
+/* Number of members. */
+int tshi_placement_members(const tshi_placement *p);
+/* The member that a rank is, or -1. */
+int tshi_placement_member(const tshi_placement *p, int rank);
+int tshi_placement_rank(const tshi_placement *p, int member);
+/* What a member holds of a tensor of this global shape. */
+tshi_box tshi_placement_box(const tshi_placement *p, int ndim, const int64_t *shape, int member);
+
+/* A redistribution: the whole tensor, which `from` holds, becomes what `to` says.
+ *
+ * The members of `from` that differ along REPLICATED axes alone hold the same values: each value is sent by one of
+ * them, by the receiver itself where it is one. Members that differ along PARTIAL axes hold terms, which the receiver
+ * adds in the order of the members. The members of `to` that differ along PARTIAL axes alone hold a value once, on the
+ * first of them that has it already, else on the first; the others hold zeros there. */
+typedef struct tshi_exchange {
+    int ndim;
+    int64_t shape[TSH_MAX_DIMS];
+    tshi_placement from, to;
+} tshi_exchange;
+
+/* A box of values that rank `from` contributes to what rank `to` holds; they may be one rank. `term` numbers the terms
+ * of a sum: the receiver adds those of one element in ascending order. */
+typedef struct tshi_transfer {
+    int from, to, term;
+    tshi_box box;
+} tshi_transfer;
+
+/* The transfers to a rank, or from it, in an order that is the same for any two ranks' common transfers. Writes the
+ * first `room` of them and returns how many there are. */
+int tshi_exchange_receives(const tshi_exchange *e, int rank, tshi_transfer *out, int room);
+int tshi_exchange_sends(const tshi_exchange *e, int rank, tshi_transfer *out, int room);
+
+/* True where the terms of a sum are reduced before they move, because the members of `to` want more values in sum than
+ * the whole has: `middle` is then `from` with the PARTIAL axes sharding a dim instead, and the redistribution is two
+ * exchanges, from -> middle -> to. */
+bool tshi_exchange_reduces_first(const tshi_exchange *e, tshi_placement *middle);
+/* The redistribution of the gradient: back, with PARTIAL counting as REPLICATED on both sides. */
+void tshi_exchange_reverse(const tshi_exchange *e, tshi_exchange *out);
+
+#endif

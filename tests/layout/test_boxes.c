@@ -1,0 +1,331 @@
+/* Redistributions with known answers, carried out in one process: the planner's transfers are applied to arrays. */
+#include "layout/box.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+TestSuite(boxes, .timeout = 120);
+
+enum { RANKS = 16, ELEMENTS = 8192, NAME = 128 };
+
+/* Values of each rank; count -1: the case says nothing of it. */
+typedef struct parts {
+    int count[RANKS];
+    double value[RANKS][ELEMENTS];
+} parts;
+
+typedef struct sum {
+    int ranks[RANKS], n;
+    double value[ELEMENTS];
+} sum;
+
+typedef struct known {
+    char name[NAME];
+    int world;
+    tshi_exchange e;
+    int from_ranks[RANKS], to_ranks[RANKS];
+    long bytes; /* -1: not said */
+    parts in, out, dout, din;
+    sum sums[RANKS];
+    int sum_count;
+} known;
+
+/* --- reading ------------------------------------------------------------------------------------------------------ */
+
+static void clear(parts *p) {
+    for (int r = 0; r < RANKS; r++) p->count[r] = -1;
+}
+
+static int numbers(char *text, const char *separators, double *out) {
+    int n = 0;
+    char *rest = text;
+    for (char *word; (word = strtok_r(rest, separators, &rest));) {
+        cr_assert_lt(n, ELEMENTS);
+        out[n++] = strtod(word, NULL);
+    }
+    return n;
+}
+
+static int integers(char *text, const char *separators, int *out) {
+    double values[ELEMENTS];
+    int n = numbers(text, separators, values);
+    for (int i = 0; i < n; i++) out[i] = (int)values[i];
+    return n;
+}
+
+/* "2x2 0,1,2,3 R,S0 1,0" */
+static void read_placement(char *text, tshi_placement *p, int *ranks) {
+    char *axes = strtok_r(text, " ", &text), *list = strtok_r(text, " ", &text), *layouts = strtok_r(text, " ", &text);
+    char *order = strtok_r(text, " ", &text);
+    *p = (tshi_placement){.ranks = ranks, .order = {0, 1, 2, 3}};
+    p->axes = integers(axes, "x", p->size);
+    integers(list, ",", ranks);
+    for (int a = 0; a < p->axes; a++) {
+        const char *word = strtok_r(layouts, ",", &layouts);
+        p->layout[a] = word[0] == 'S' ? TSH_SHARD(atoi(word + 1)) : word[0] == 'P' ? TSH_PARTIAL : TSH_REPLICATED;
+    }
+    if (order) cr_assert_eq(integers(order, ",", p->order), p->axes);
+}
+
+/* "RANK VALUES..." */
+static void read_part(char *text, parts *p) {
+    char *rank = strtok_r(text, " ", &text);
+    p->count[atoi(rank)] = numbers(text, " ", p->value[atoi(rank)]);
+}
+
+static void read_line(known *k, char *key, char *text) {
+    if (!strcmp(key, "world")) k->world = atoi(text);
+    if (!strcmp(key, "bytes")) k->bytes = atol(text);
+    if (!strcmp(key, "from")) read_placement(text, &k->e.from, k->from_ranks);
+    if (!strcmp(key, "to")) read_placement(text, &k->e.to, k->to_ranks);
+    if (!strcmp(key, "in")) read_part(text, &k->in);
+    if (!strcmp(key, "out")) read_part(text, &k->out);
+    if (!strcmp(key, "dout")) read_part(text, &k->dout);
+    if (!strcmp(key, "din")) read_part(text, &k->din);
+    if (!strcmp(key, "shape")) {
+        int dims[TSH_MAX_DIMS];
+        k->e.ndim = integers(text, " ", dims);
+        for (int d = 0; d < k->e.ndim; d++) k->e.shape[d] = dims[d];
+    }
+    if (!strcmp(key, "sum")) {
+        sum *s = &k->sums[k->sum_count++];
+        char *ranks = strtok_r(text, " ", &text);
+        s->n = integers(ranks, ",", s->ranks);
+        numbers(text, " ", s->value);
+    }
+}
+
+/* The next case of the file; false at its end. */
+static bool read_case(FILE *file, known *k) {
+    static char line[1 << 17], next[NAME];
+    memset(k, 0, sizeof *k);
+    clear(&k->in), clear(&k->out), clear(&k->dout), clear(&k->din);
+    k->bytes = -1;
+    snprintf(k->name, sizeof k->name, "%s", next);
+    next[0] = '\0';
+    while (fgets(line, sizeof line, file)) {
+        char *rest = line;
+        line[strcspn(line, "\n")] = '\0';
+        char *key = strtok_r(rest, " ", &rest);
+        if (!key || key[0] == '#') continue;
+        if (strcmp(key, "case")) {
+            read_line(k, key, rest);
+        } else if (k->name[0]) {
+            snprintf(next, sizeof next, "%s", rest);
+            return true;
+        } else {
+            snprintf(k->name, sizeof k->name, "%s", rest);
+        }
+    }
+    return k->name[0] != '\0';
+}
+
+/* --- moving ------------------------------------------------------------------------------------------------------- */
+
+/* Place of element `i` of `part` in `box`, both row-major. */
+static int64_t place_in(int ndim, const tshi_box *part, const tshi_box *box, int64_t i) {
+    int64_t place = 0, stride = 1;
+    for (int d = ndim - 1; d >= 0; d--) {
+        place += (part->start[d] - box->start[d] + i % part->length[d]) * stride;
+        i /= part->length[d];
+        stride *= box->length[d];
+    }
+    return place;
+}
+
+static tshi_box box_of(const tshi_exchange *e, const tshi_placement *p, int rank) {
+    return tshi_placement_box(p, e->ndim, e->shape, tshi_placement_member(p, rank));
+}
+
+/* The same transfer among what its sender sends. */
+static bool is_sent(const tshi_exchange *e, const tshi_transfer *t) {
+    tshi_transfer sent[RANKS * RANKS];
+    int n = tshi_exchange_sends(e, t->from, sent, RANKS * RANKS);
+    for (int i = 0; i < n; i++)
+        if (sent[i].to == t->to && sent[i].term == t->term && !memcmp(&sent[i].box, &t->box, sizeof t->box))
+            return true;
+    return false;
+}
+
+/* Returns the bytes that change rank; the transfers that are sent are those that are received. */
+static long carry_out(const tshi_exchange *e, int world, const parts *in, parts *out, const char *name) {
+    long bytes = 0;
+    int sent = 0, received = 0;
+    clear(out);
+    for (int r = 0; r < world; r++) {
+        tshi_transfer t[RANKS * RANKS];
+        int n = tshi_exchange_receives(e, r, t, RANKS * RANKS);
+        sent += tshi_exchange_sends(e, r, NULL, 0);
+        received += n;
+        if (tshi_placement_member(&e->to, r) < 0) continue;
+        tshi_box mine = box_of(e, &e->to, r);
+        out->count[r] = (int)tshi_box_numel(e->ndim, &mine);
+        memset(out->value[r], 0, (size_t)out->count[r] * sizeof(double));
+        for (int i = 0; i < n; i++) {
+            tshi_box held = box_of(e, &e->from, t[i].from);
+            int64_t count = tshi_box_numel(e->ndim, &t[i].box);
+            cr_assert(is_sent(e, &t[i]), "%s: rank %d does not send what rank %d waits for", name, t[i].from, r);
+            if (t[i].from != r) bytes += count * (long)sizeof(double);
+            for (int64_t j = 0; j < count; j++) {
+                out->value[r][place_in(e->ndim, &t[i].box, &mine, j)] +=
+                    in->value[t[i].from][place_in(e->ndim, &t[i].box, &held, j)];
+            }
+        }
+    }
+    cr_assert_eq(sent, received, "%s: %d transfers are sent and %d received", name, sent, received);
+    return bytes;
+}
+
+static long redistribute(const tshi_exchange *e, int world, const parts *in, parts *out, const char *name) {
+    static parts between;
+    tshi_exchange first = *e, second = *e;
+    if (!tshi_exchange_reduces_first(e, &first.to)) return carry_out(e, world, in, out, name);
+    second.from = first.to;
+    return carry_out(&first, world, in, &between, name) + carry_out(&second, world, &between, out, name);
+}
+
+static void expect_parts(const known *k, const parts *wanted, const parts *got, const char *what) {
+    for (int r = 0; r < k->world; r++) {
+        if (wanted->count[r] < 0) continue;
+        cr_assert_eq(got->count[r], wanted->count[r], "%s: %s of rank %d has %d elements, %d wanted", k->name, what, r,
+                     got->count[r], wanted->count[r]);
+        for (int i = 0; i < wanted->count[r]; i++) {
+            cr_assert_eq(got->value[r][i], wanted->value[r][i], "%s: %s of rank %d at %d is %g, %g wanted", k->name,
+                         what, r, i, got->value[r][i], wanted->value[r][i]);
+        }
+    }
+}
+
+static void expect_sum(const known *k, const sum *s, const parts *got) {
+    for (int i = 0; i < got->count[s->ranks[0]]; i++) {
+        double total = 0;
+        for (int j = 0; j < s->n; j++) total += got->value[s->ranks[j]][i];
+        cr_assert_eq(total, s->value[i], "%s: the sum at %d is %g, %g wanted", k->name, i, total, s->value[i]);
+    }
+}
+
+Test(boxes, known_redistributions) {
+    static known k;
+    static parts got;
+    FILE *file = fopen(TSHARD_TEST_DATA "/boxes/redistribute.txt", "r");
+    int cases = 0;
+    cr_assert(file);
+    for (; read_case(file, &k); cases++) {
+        long bytes = redistribute(&k.e, k.world, &k.in, &got, k.name);
+        expect_parts(&k, &k.out, &got, "out");
+        for (int i = 0; i < k.sum_count; i++) expect_sum(&k, &k.sums[i], &got);
+        cr_assert(k.bytes < 0 || bytes <= k.bytes, "%s: %ld bytes change rank, %ld must", k.name, bytes, k.bytes);
+        tshi_exchange back;
+        tshi_exchange_reverse(&k.e, &back);
+        redistribute(&back, k.world, &k.dout, &got, k.name);
+        expect_parts(&k, &k.din, &got, "din");
+    }
+    fclose(file);
+    cr_assert_eq(cases, 187);
+}
+
+/* --- random placements -------------------------------------------------------------------------------------------- */
+
+static uint32_t state;
+
+static int below(int n) {
+    state = state * 1664525u + 1013904223u;
+    return (int)((state >> 8) % (uint32_t)n);
+}
+
+static void shuffle(int n, int *items) {
+    for (int i = n - 1; i > 0; i--) {
+        int j = below(i + 1), item = items[i];
+        items[i] = items[j];
+        items[j] = item;
+    }
+}
+
+/* Up to three axes over ranks in any order, in any layouts. */
+static void random_placement(int world, int ndim, tshi_placement *p, int *ranks) {
+    *p = (tshi_placement){.axes = 1 + below(3), .ranks = ranks, .order = {0, 1, 2, 3}};
+    for (int a = 0, left = world; a < p->axes; a++) {
+        p->size[a] = 1 + below(left < 4 ? left : 4);
+        left /= p->size[a];
+        int kind = below(ndim ? 4 : 2);
+        p->layout[a] = kind == 0 ? TSH_REPLICATED : kind == 1 ? TSH_PARTIAL : TSH_SHARD(below(ndim));
+    }
+    shuffle(p->axes, p->order);
+    for (int r = 0; r < world; r++) ranks[r] = r;
+    shuffle(world, ranks);
+}
+
+static double whole_value(const tshi_exchange *e, const tshi_box *box, int64_t i) {
+    const tshi_box all = {.length = {e->shape[0], e->shape[1], e->shape[2]}};
+    return 1 + (double)place_in(e->ndim, box, &all, i);
+}
+
+/* A member's coordinates along the PARTIAL axes as one number. */
+static int term_of(const tshi_placement *p, int member) {
+    int stride = 1, term = 0;
+    for (int a = p->axes - 1; a >= 0; a--) {
+        if (p->layout[a].kind == TSH_KIND_PARTIAL) term += member % p->size[a] * stride, stride *= p->size[a];
+        member /= p->size[a];
+    }
+    return term;
+}
+
+/* Terms that add up to the whole: the first holds the value less what the others hold, which is their number each. */
+static void fill_parts(const tshi_exchange *e, const tshi_placement *p, int world, parts *out) {
+    int terms = 0;
+    for (int m = 0; m < tshi_placement_members(p); m++) terms = term_of(p, m) >= terms ? term_of(p, m) + 1 : terms;
+    for (int r = 0; r < world; r++) {
+        int member = tshi_placement_member(p, r);
+        out->count[r] = -1;
+        if (member < 0) continue;
+        tshi_box box = box_of(e, p, r);
+        int term = term_of(p, member);
+        out->count[r] = (int)tshi_box_numel(e->ndim, &box);
+        for (int i = 0; i < out->count[r]; i++) {
+            out->value[r][i] = term ? term : whole_value(e, &box, i) - terms * (terms - 1) / 2;
+        }
+    }
+}
+
+/* Replicas hold the same, and the terms of each value add up to it. */
+static void expect_whole(const tshi_exchange *e, int world, const parts *got, const char *name) {
+    static double total[ELEMENTS];
+    const tshi_placement *p = &e->to;
+    for (int m = 0; m < tshi_placement_members(p); m++) {
+        tshi_box box = tshi_placement_box(p, e->ndim, e->shape, m);
+        int64_t n = tshi_box_numel(e->ndim, &box);
+        memset(total, 0, sizeof total);
+        for (int o = 0; o < tshi_placement_members(p); o++) {
+            bool alike = true; /* m and o differ along PARTIAL axes alone */
+            for (int a = p->axes - 1, x = m, y = o; a >= 0; x /= p->size[a], y /= p->size[a], a--)
+                if (p->layout[a].kind != TSH_KIND_PARTIAL && x % p->size[a] != y % p->size[a]) alike = false;
+            if (!alike) continue;
+            int rank = tshi_placement_rank(p, o);
+            cr_assert(rank < world && got->count[rank] == n);
+            for (int64_t i = 0; i < n; i++) total[i] += got->value[rank][i];
+        }
+        for (int64_t i = 0; i < n; i++) {
+            cr_assert_eq(total[i], whole_value(e, &box, i), "%s: member %d at %lld", name, m, (long long)i);
+        }
+    }
+}
+
+Test(boxes, random_redistributions_keep_the_whole) {
+    static parts in, out;
+    for (int k = 0; k < 3000; k++) {
+        int from_ranks[RANKS], to_ranks[RANKS];
+        char name[NAME];
+        state = (uint32_t)k * 2654435761u + 1;
+        snprintf(name, sizeof name, "seed %d", k);
+        int world = 1 + below(8);
+        tshi_exchange e = {.ndim = below(4)};
+        for (int d = 0; d < e.ndim; d++) e.shape[d] = below(8);
+        random_placement(world, e.ndim, &e.from, from_ranks);
+        random_placement(world, e.ndim, &e.to, to_ranks);
+        fill_parts(&e, &e.from, world, &in);
+        redistribute(&e, world, &in, &out, name);
+        expect_whole(&e, world, &out, name);
+    }
+}
