@@ -62,14 +62,4 @@ void *tshi_region_take(tshi_region *region, const tsh_allocator *allocator, size
 void tshi_region_reset(tshi_region *region);
 void tshi_region_clear(tshi_region *region, const tsh_allocator *allocator);
 
-/* Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11): ten rounds
- * over a 128-bit counter with a 64-bit key. Element i of stream s under `seed` is word i % 4 of
- * counter {i / 4 low, i / 4 high, s low, s high}. */
-void tshi_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
-void tshi_philox_block(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4]);
-/* Word in [0, 2^32) to [0, 1) with 24 bits: exact in float32 and float64 alike. */
-double tshi_uniform(uint32_t word);
-/* Two words to one standard normal (Box-Muller, cosine branch); (0, 1] for the logarithm. */
-double tshi_normal(uint32_t a, uint32_t b);
-
 #endif

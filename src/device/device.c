@@ -12,6 +12,19 @@ void tshi_device_destroy(tsh_device *device) {
     device->ops->destroy(device);
 }
 
+bool tshi_device_reserve(const tsh_device *device, size_t size) {
+    if (device->allocator.reserve(device->allocator.user, size)) return true;
+    tshi_fail(TSH_ERR_MEMORY, "the allocator's reserve refused %zu bytes of tensor memory", size);
+    return false;
+}
+
+void tshi_device_count(tsh_device *device, size_t bytes) {
+    tsh_memory_stats *stats = &device->stats;
+    stats->requests++;
+    stats->bytes_in_use += bytes;
+    if (stats->bytes_in_use > stats->bytes_peak) stats->bytes_peak = stats->bytes_in_use;
+}
+
 tsh_device_kind tsh_device_kind_of(const tsh_device *device) {
     return device ? device->ops->kind : TSH_DEVICE_DEFAULT;
 }
@@ -39,6 +52,14 @@ tsh_status tshi_check_computes(const tsh_device *device, tsh_dtype dtype, const 
     }
     return tshi_fail(TSH_ERR_DTYPE, "%s is %s; the %s computes with %s", what, tsh_dtype_name(dtype),
                      device->ops->kind == TSH_CPU ? "CPU" : "GPU", names);
+}
+
+tsh_status tshi_check_product(const char *library, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb,
+                              int64_t ldc) {
+    if ((m | n | k | lda | ldb | ldc) <= INT32_MAX) return TSH_OK;
+    return tshi_fail(TSH_ERR_OVERFLOW,
+                     "a matrix product of %lld x %lld x %lld (row lengths %lld, %lld, %lld) passes the 2^31 - 1 of %s",
+                     (long long)m, (long long)n, (long long)k, (long long)lda, (long long)ldb, (long long)ldc, library);
 }
 
 char *tsh_device_describe(const tsh_device *device, char *text, size_t size) {

@@ -122,6 +122,11 @@ tsh_status tshi_device_create_cuda(const tsh_allocator *allocator, int local_ran
 
 void tshi_device_destroy(tsh_device *device);
 
+/* For alloc: whether the allocator allows `size` bytes of tensor memory more, false with the message set; and the
+ * counters, when a buffer of `bytes` is handed out. */
+bool tshi_device_reserve(const tsh_device *device, size_t size);
+void tshi_device_count(tsh_device *device, size_t bytes);
+
 static inline bool tshi_device_computes(const tsh_device *device, tsh_dtype dtype) {
     return (unsigned)dtype < TSH_DTYPE_COUNT && device->ops->computes >> dtype & 1;
 }

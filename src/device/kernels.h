@@ -103,7 +103,7 @@ typedef struct tshi_sum_ops {
 /* --- matrix products, float dtypes -------------------------------------------------------------------------------- */
 
 /* C = alpha op(A) op(B) + beta C for any beta, row-major, op(A) m x k, op(B) k x n; a transposed A is stored k x m.
- * Leading dims are row lengths. k = 0 leaves beta C. TSH_ERR_OVERFLOW past the library's index type. */
+ * Leading dims are row lengths. k = 0 leaves beta C. TSH_ERR_OVERFLOW as tshi_check_product. */
 typedef tsh_status tshi_gemm_fn(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m,
                                 int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b,
                                 int64_t ldb, double beta, void *c, int64_t ldc);
@@ -115,6 +115,10 @@ typedef tsh_status tshi_affine_fn(tsh_device *device, tsh_dtype dtype, int64_t m
 typedef tsh_status tshi_affine_backward_fn(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
                                            const void *x, const void *dy, double beta, void *dw, double beta_b,
                                            void *db);
+
+/* TSH_ERR_OVERFLOW where a size of a product passes 2^31 - 1, the limit of `library`. */
+tsh_status tshi_check_product(const char *library, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb,
+                              int64_t ldc);
 
 typedef struct tshi_product_ops {
     tshi_gemm_fn *gemm;
@@ -152,8 +156,7 @@ typedef struct tshi_softmax_ops {
 
 /* `rows` rows of `n` local classes, the first of which is global class `start` of `classes`. weight: [n] of this slice,
  * or NULL for ones; weight_sum: W, the sum of all classes' weights, one element in device memory, or NULL for
- * `classes`.
- */
+ * `classes`. */
 typedef struct tshi_classes {
     int64_t rows, n, start, classes;
     int64_t ignore_index;
@@ -228,7 +231,12 @@ typedef struct tshi_norm_ops {
     tshi_norm_backward_fn *backward;
 } tshi_norm_ops;
 
-/* --- random numbers, float dtypes: keyed by the global element, so that any slice holds its part of the whole's ---- */
+/* --- random numbers, float dtypes, keyed by the global element: a slice holds its part of the whole's ------------- */
+
+/* Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11): ten rounds over a 128-bit
+ * counter with the 64-bit seed as the key. Word i of stream s is word i % 4 of counter {i / 4 low, i / 4 high, s low, s
+ * high}. A word's upper 24 bits are a uniform in [0, 1), exact in float32; two words are a normal by Box and Muller's
+ * cosine, with a uniform in (0, 1] for the logarithm. */
 
 /* Which global elements a local block [outer, n, inner] holds: local (o, i, k) is global element
  * ((o + outer_start) * global_n + i + start) * inner + k. */

@@ -19,7 +19,7 @@ static tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tsh
     return tensor;
 }
 
-/* symmetric: where it starts; NULL: it is ordinary memory. */
+/* *symmetric becomes the offset in symmetric memory; NULL: ordinary memory. */
 static tshi_storage *storage_create(tsh_device *device, size_t bytes, size_t *symmetric) {
     tshi_storage *storage = tshi_pool_take(&device->storages, &device->allocator, sizeof *storage);
     if (!storage) return NULL;

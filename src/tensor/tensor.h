@@ -28,11 +28,11 @@ struct tsh_tensor {
     void (*gradient_free)(tsh_tensor *tensor); /* frees that together with the tensor */
 };
 
-/* --- what is asked of a tensor ------------------------------------------------------------------------------------ */
+/* --- shape and elements ------------------------------------------------------------------------------------------- */
 
 /* The layouts of a gradient of x: x's own, but REPLICATED for PARTIAL, since all terms of a sum have the same one. */
 void tshi_gradient_layout(const tsh_tensor *x, tsh_layout layout[TSH_MAX_AXES]);
-/* The part of the whole that is here, in blocks for kernels that are keyed by global index: how many there are (more
+/* This rank's part of the whole, in blocks for kernels that are keyed by global index: how many there are (more
  * than one only where two dims are sharded, neither of them the first, or three), and the block with this number, which
  * begins at local element *offset. Both depend on layouts alone. */
 int64_t tshi_tensor_blocks(const tsh_tensor *tensor);
@@ -43,6 +43,12 @@ int64_t tshi_inner(const tsh_tensor *tensor, int d);
 /* The local part as a matrix: the product of all dims but the last, and the last; a scalar is 1 x 1. */
 int64_t tshi_rows(const tsh_tensor *tensor);
 int64_t tshi_cols(const tsh_tensor *tensor);
+/* The product of dims [from, to). */
+static inline int64_t tshi_dims_between(const int64_t *dims, int from, int to) {
+    int64_t n = 1;
+    for (int d = from; d < to; d++) n *= dims[d];
+    return n;
+}
 
 /* --- lifetime ----------------------------------------------------------------------------------------------------- */
 
@@ -51,14 +57,14 @@ tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_sha
                            const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out);
 /* n elements in one dim, LOCAL along every axis, not zeroed: room for intermediate results. */
 tsh_status tshi_tensor_scratch(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out);
-/* n such elements in symmetric memory, *offset bytes into it; NULL where there is no room. */
+/* As tshi_tensor_scratch, in symmetric memory, `offset` bytes into it; NULL where there is no room. */
 tsh_tensor *tshi_tensor_symmetric(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, size_t *offset);
 /* A tensor that shares x's memory from `offset` bytes (within x) on. */
 tsh_status tshi_tensor_view(const tsh_tensor *x, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
                             size_t offset, tsh_tensor **out);
-/* Give up the memory, keep the description. */
+/* The tensor gives up its memory and keeps its description. */
 void tshi_tensor_drop_storage(tsh_tensor *tensor);
-/* True when no other tensor views this memory. */
+/* No other tensor views this memory, and no caller has another reference. */
 bool tshi_tensor_sole_owner(const tsh_tensor *tensor);
 
 /* NULL for no tensor, and for one without memory. */

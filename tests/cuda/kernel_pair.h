@@ -33,7 +33,7 @@ static inline tsh_device *gpu(void) {
     static const tshi_device_ops ops = {.memory = {.alloc = scratch_alloc, .release = scratch_release}};
     static tshi_cuda_report report;
     static tshi_cuda_device device = {.base = {.ops = &ops}, .processors = 3, .report = &report};
-    cr_assert_eq(device.failed, TSH_OK, "%s", device.words);
+    cr_assert_eq(device.failed, TSH_OK, "%s", device.message);
     cr_assert_eq(scratch_in_use, 0, "scratch memory is not given back");
     return &device.base;
 }

@@ -59,11 +59,11 @@ static inline void get_numbers(tsh_device *device, tsh_dtype dtype, int64_t n, c
 }
 
 /* Failures that need not be reported: of calls that release something, where CUDA reports earlier failures, and of a
- * request for memory, after which a smaller one may succeed. */
+ * request for memory, after which a smaller one may succeed, and of a library that another folder may have. */
 static inline bool is_quiet(const char *name) {
-    static const char *const names[] = {"cudaMemGetInfo",   "cudaMalloc",          "cudaFree",
-                                        "cudaFreeHost",     "cudaStreamDestroy",   "cudaEventDestroy",
-                                        "cudaGraphDestroy", "cudaGraphExecDestroy"};
+    static const char *const names[] = {"cudaMemGetInfo",   "cudaMalloc",           "cudaFree",
+                                        "cudaFreeHost",     "cudaStreamDestroy",    "cudaEventDestroy",
+                                        "cudaGraphDestroy", "cudaGraphExecDestroy", "dlopen"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(name, names[i]) == 0) return true;
     return false;
@@ -84,17 +84,17 @@ static inline int fail_each_call(const char *what, bool (*work)(void)) {
         standin_lazy(n % 2 == 0);
         standin_fail(NULL, (uint64_t)n, 0);
         failed_in_time = NULL;
-        bool told = work();
+        bool reported = work();
         const char *failed = standin_failed();
         standin_lazy(false);
         expect_nothing_left(failed ? failed : what);
         if (!failed) {
-            cr_assert_not(told, "%s tells of a failure where there is none: %s", what, tsh_error_message());
+            cr_assert_not(reported, "%s reports a failure where there is none: %s", what, tsh_error_message());
             return n - 1;
         }
         bool silent = !failed_in_time || is_quiet(failed);
-        cr_assert(told || silent, "%s: call %d, %s, fails without an error", what, n, failed);
-        if (told) cr_assert_gt(strlen(tsh_error_message()), 10, "%s fails without words", failed);
+        cr_assert(reported || silent, "%s: call %d, %s, fails without an error", what, n, failed);
+        if (reported) cr_assert_gt(strlen(tsh_error_message()), 10, "%s fails without words", failed);
     }
 }
 

@@ -67,12 +67,12 @@ Test(cuda_device, switches_are_0_or_1) {
 
 static bool create_and_destroy(void) {
     tsh_device *device = NULL;
-    bool told = tshi_device_create_cuda(NULL, 0, &device) != TSH_OK;
-    if (told) cr_assert_not_null(standin_failed());
-    cr_assert_eq(told, device == NULL);
+    bool failed = tshi_device_create_cuda(NULL, 0, &device) != TSH_OK;
+    if (failed) cr_assert_not_null(standin_failed());
+    cr_assert_eq(failed, device == NULL);
     begin_to_clean_up();
     tshi_device_destroy(device);
-    return told;
+    return failed;
 }
 
 Test(cuda_device, each_call_of_making_one_may_fail) {
@@ -117,10 +117,10 @@ static bool work_on_a_device(void) {
     tsh_device *device = NULL;
     if (tshi_device_create_cuda(NULL, 0, &device) != TSH_OK) return true;
     made = standin_calls(NULL);
-    bool told = !some_work(device);
+    bool failed = !some_work(device);
     begin_to_clean_up();
     tshi_device_destroy(device);
-    return told;
+    return failed;
 }
 
 Test(cuda_device, each_call_of_some_work_may_fail) {

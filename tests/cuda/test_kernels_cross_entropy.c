@@ -130,10 +130,10 @@ Test(cuda_cross_entropy, the_first_wrong_target_is_reported) {
     target[1311] = 40;
     target[1312] = 41;
     tshi_cuda_report r = checked(target, 3000);
-    cr_assert(r.found == 1 && r.is_target && r.place == 1311 && r.value == 40 && r.limit == 40 &&
+    cr_assert(r.found == 1 && r.is_target && r.index == 1311 && r.value == 40 && r.limit == 40 &&
               r.ignore_index == IGNORED);
     r = checked(target + 1500, 1500);
-    cr_assert(r.found == 1 && r.place == 1499 && r.value == -1);
+    cr_assert(r.found == 1 && r.index == 1499 && r.value == -1);
 }
 
 /* An error that no check has reported yet is kept. */

@@ -132,7 +132,7 @@ static void expect_report(const int64_t *ids, int64_t n, int64_t vocabulary, int
     cr_assert_eq(tshi_cuda_ids_check(gpu(), n, ids, vocabulary), -1);
     cr_assert_eq(report->found, place >= 0);
     if (place < 0) return;
-    cr_assert_eq(report->place, place, "%lld", (long long)report->place);
+    cr_assert_eq(report->index, place, "%lld", (long long)report->index);
     cr_assert_eq(report->value, ids[place]);
     cr_assert_eq(report->limit, vocabulary);
     cr_assert_eq(report->is_target, 0);

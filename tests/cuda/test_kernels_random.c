@@ -1,5 +1,6 @@
 /* The GPU's random fills and dropout against the CPU's: equal numbers for equal elements. */
 #include "kernel_pair.h"
+#include "support/philox.h"
 
 TestSuite(cuda_random, .timeout = 120);
 

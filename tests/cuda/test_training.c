@@ -249,7 +249,7 @@ static bool try_training(void) {
     tsh_status status = tshi_language_create(world, "model=1", &l);
     for (int i = 0; i < 2 && status == TSH_OK; i++) {
         status = tshi_language_gradients(&l, &loss, &norm, NULL);
-        if (status == TSH_OK && isnan(loss)) status = TSH_ERR_SYSTEM; /* tsh_tensor_item's way to tell */
+        if (status == TSH_OK && isnan(loss)) status = TSH_ERR_SYSTEM; /* a failure of tsh_tensor_item */
         if (status == TSH_OK) status = tshi_language_update(&l);
     }
     float values[256];

@@ -82,7 +82,7 @@ Test(heap, random_use_never_overlaps_and_merges_back_to_nothing) {
     }
     cr_assert_eq(m.heap.top, 0u);
     cr_assert_null(m.heap.last);
-    cr_assert_eq(m.heap.holes.levels, 0u);
+    cr_assert_eq(m.heap.free.levels, 0u);
     cr_assert_eq(tshi_heap_largest(&m.heap), REGION - 64, "all bytes are one free block again");
     cr_assert_not_null(tshi_heap_alloc(&m.heap, REGION - 64));
     free(m.region);

@@ -1,5 +1,6 @@
 /* Random fills and dropout: keyed by global element, exactly, whatever the slice. */
 #include "kernel_test.h"
+#include "support/philox.h"
 
 TestSuite(random, .timeout = 120);
 

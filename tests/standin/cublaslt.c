@@ -46,8 +46,8 @@ static bool fails(const char *name, cublasStatus_t *status) {
     return f;
 }
 
-static void die(const char *words) {
-    fprintf(stderr, "cuBLASLt stand-in: %s\n", words);
+static void die(const char *message) {
+    fprintf(stderr, "cuBLASLt stand-in: %s\n", message);
     abort();
 }
 
@@ -66,6 +66,10 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
     free(handle);
     standin_count("cuBLASLt handle", -1);
     return CUBLAS_STATUS_SUCCESS;
+}
+
+const char *cublasLtGetStatusString(cublasStatus_t status) {
+    return status == CUBLAS_STATUS_ARCH_MISMATCH ? "CUBLAS_STATUS_ARCH_MISMATCH" : "another status of cuBLASLt";
 }
 
 size_t cublasLtGetVersion(void) {
@@ -139,7 +143,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t o
 
 /* --- choosing ----------------------------------------------------------------------------------------------------- */
 
-/* Of all but the pointers. */
+/* The attributes but the pointers. */
 static uint32_t sum_of(const desc *d, const layout *a, const layout *b, const layout *c) {
     desc plain = *d;
     const layout *layouts[] = {a, b, c};

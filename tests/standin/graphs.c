@@ -38,11 +38,11 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
     cudaError_t error = cudaSuccess;
     *out = NULL;
-    bool told = standin_fails("cudaStreamEndCapture", cudaErrorUnknown, &error);
+    bool fails = standin_fails("cudaStreamEndCapture", cudaErrorUnknown, &error);
     standin_enter();
     capture *c = standin_stream(stream)->capture;
     if (!c || !stream->origin) standin_die("the end of a capture that has not begun");
-    if (c->invalid && !told) error = cudaErrorStreamCaptureInvalidated;
+    if (c->invalid && !fails) error = cudaErrorStreamCaptureInvalidated;
     for (int i = 0; i < STANDIN_STREAMS; i++) {
         if (!standin_streams[i] || standin_streams[i]->capture != c) continue;
         if (standin_streams[i] != stream && standin_streams[i]->unjoined && error == cudaSuccess)

@@ -43,8 +43,8 @@ struct scheduler {
 
 thread_local scheduler *s; // of this thread of the host, made once
 
-[[noreturn]] void die(const char *words) {
-    fprintf(stderr, "%s: block %u: %s\n", s ? s->what : "stand-in", blockIdx.x, words);
+[[noreturn]] void die(const char *message) {
+    fprintf(stderr, "%s: block %u: %s\n", s ? s->what : "stand-in", blockIdx.x, message);
     abort();
 }
 
@@ -129,10 +129,11 @@ void run_released(bool descending) {
 [[noreturn]] void explain() {
     int count[DONE + 1] = {};
     for (int i = 0; i < s->threads; i++) count[s->thread[i].at]++;
-    char words[160];
-    snprintf(words, sizeof words, "of %d threads %d wait at a barrier and %d at a shuffle that the others never reach",
-             s->threads, count[AT_BARRIER], count[AT_EXCHANGE]);
-    die(words);
+    char message[160];
+    snprintf(message, sizeof message,
+             "of %d threads %d wait at a barrier and %d at a shuffle that the other threads never reach", s->threads,
+             count[AT_BARRIER], count[AT_EXCHANGE]);
+    die(message);
 }
 
 void run_block(bool descending) {

@@ -33,6 +33,6 @@ int standin_dlclose(void *library) {
 }
 
 char *standin_dlerror(void) {
-    static char words[] = "the stand-in has no such library";
-    return words;
+    static char message[] = "the stand-in has no such library";
+    return message;
 }

@@ -11,8 +11,8 @@ static split *splits;
 static ncclComm_t comms[MOST_COMMS];
 static int ids;
 
-void standin_nccl_die(const char *words) {
-    fprintf(stderr, "NCCL stand-in: %s\n", words);
+void standin_nccl_die(const char *message) {
+    fprintf(stderr, "NCCL stand-in: %s\n", message);
     abort();
 }
 

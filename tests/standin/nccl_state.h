@@ -73,7 +73,7 @@ struct ncclComm {
 /* Held inside the runtime's lock, never around it. */
 extern pthread_mutex_t standin_nccl_lock;
 
-_Noreturn void standin_nccl_die(const char *words);
+_Noreturn void standin_nccl_die(const char *message);
 /* A call that has to fail: its code. */
 bool standin_nccl_fails(const char *name, ncclResult_t usual, ncclResult_t *result);
 /* Dies where it is none. */

@@ -10,7 +10,7 @@
 
 void standin_enter(void); /* recursive */
 void standin_leave(void);
-_Noreturn void standin_die(const char *words);
+_Noreturn void standin_die(const char *message);
 /* A call that has to fail: its code. */
 bool standin_fails(const char *name, cudaError_t usual, cudaError_t *error);
 /* The last error of this thread, which it returns. */

@@ -43,7 +43,7 @@ void standin_lack(const char *function);
 bool standin_call(const char *name, int *code);
 /* Something that `name`s was made (+1) or given back (-1). */
 void standin_count(const char *name, int change);
-/* Queue run(data), then drop(data). ready (may be NULL) tells whether it can run yet: until then the stream stands. On
+/* Queue run(data), then drop(data). ready (may be NULL) says whether it can run yet: until then the stream stands. On
  * a stream that is captured, into the graph. False where `stream` is none of ours; nothing is done then. */
 bool standin_queue(cudaStream_t stream, bool (*ready)(void *data), void (*run)(void *data), void *data,
                    void (*drop)(void *data));

@@ -39,8 +39,8 @@ void standin_leave(void) {
     pthread_mutex_unlock(&lock);
 }
 
-void standin_die(const char *words) {
-    fprintf(stderr, "CUDA stand-in: %s\n", words);
+void standin_die(const char *message) {
+    fprintf(stderr, "CUDA stand-in: %s\n", message);
     abort();
 }
 

@@ -14,23 +14,17 @@ typedef struct cpu_device {
 
 static void *cpu_alloc(tsh_device *device, size_t size) {
     tshi_heap *heap = &((cpu_device *)device)->heap;
-    tsh_memory_stats *stats = &device->stats;
-    if (!device->allocator.reserve(device->allocator.user, size)) {
-        tshi_fail(TSH_ERR_MEMORY, "the allocator's reserve refused %zu bytes of tensor memory", size);
-        return NULL;
-    }
+    if (!tshi_device_reserve(device, size)) return NULL;
     size_t high_water = heap->high_water;
     void *pointer = tshi_heap_alloc(heap, size);
     if (!pointer) {
         tshi_fail(TSH_ERR_MEMORY,
-                  "no room for a tensor of %zu bytes: %zu of %zu bytes are in use, the largest hole is %zu", size,
-                  stats->bytes_in_use, heap->size, tshi_heap_largest(heap));
+                  "no room for a tensor of %zu bytes: %zu of %zu bytes are in use, the largest free block is %zu", size,
+                  device->stats.bytes_in_use, heap->size, tshi_heap_largest(heap));
         return NULL;
     }
-    stats->requests++;
-    if (heap->high_water > high_water) stats->allocations++;
-    stats->bytes_in_use += tshi_heap_size_of(pointer);
-    if (stats->bytes_in_use > stats->bytes_peak) stats->bytes_peak = stats->bytes_in_use;
+    if (heap->high_water > high_water) device->stats.allocations++;
+    tshi_device_count(device, tshi_heap_size_of(pointer));
     return pointer;
 }
 
@@ -63,7 +57,7 @@ static tsh_status cpu_check(tsh_device *device) {
     return TSH_OK;
 }
 
-/* --- events: work here is done when its call returns --------------------------------------------------------------- */
+/* --- events: work here is done when its call returns -------------------------------------------------------------- */
 
 typedef struct cpu_event {
     tsh_event base;
@@ -145,7 +139,7 @@ static const tshi_device_ops cpu_ops = {
 tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, size_t size, int threads,
                                   tsh_device **out) {
     *out = NULL;
-    if (!heap || (uintptr_t)heap % TSHI_HOLE_UNIT != 0) {
+    if (!heap || (uintptr_t)heap % TSHI_RANGE_UNIT != 0) {
         return tshi_fail(TSH_ERR_ARGUMENT, "the tensor memory of a CPU has to be aligned to 64 bytes");
     }
     if (threads < 1) return tshi_fail(TSH_ERR_ARGUMENT, "a CPU needs at least 1 thread, not %d", threads);

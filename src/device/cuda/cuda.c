@@ -31,6 +31,7 @@ static void cuda_destroy(tsh_device *device) {
     tshi_cuda_blas_destroy(cuda);
     tshi_cuda_sharing_destroy(cuda);
     tshi_cuda_memory_destroy(cuda);
+    tshi_cuda_staging_destroy(cuda);
     if (cuda->report) cudaFreeHost(cuda->report);
     for (int i = 0; i < 2; i++)
         if (cuda->events[i]) cudaEventDestroy(cuda->events[i]);
@@ -99,6 +100,7 @@ static tsh_status open_gpu(tshi_cuda_device *cuda, int local_rank) {
     if (status == TSH_OK) status = make_streams(cuda);
     if (status == TSH_OK) status = make_report(cuda);
     if (status == TSH_OK) status = tshi_cuda_memory_create(cuda);
+    if (status == TSH_OK) status = tshi_cuda_staging_create(cuda);
     if (status == TSH_OK) status = tshi_cuda_blas_create(cuda);
     return status;
 }

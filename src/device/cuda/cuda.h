@@ -14,7 +14,7 @@ extern "C" {
 typedef struct tshi_cuda_report {
     int32_t found;
     int32_t is_target; /* else an embedding's id */
-    int64_t value, place, limit, ignore_index;
+    int64_t value, index, limit, ignore_index;
 } tshi_cuda_report;
 
 /* --- stream.c ----------------------------------------------------------------------------------------------------- */
@@ -35,7 +35,7 @@ tsh_status tshi_cuda_synchronize(tsh_device *device);
 
 extern const tshi_event_ops tshi_cuda_event_ops;     /* event.c */
 extern const tshi_graph_ops tshi_cuda_graph_ops;     /* graph.c */
-extern const tshi_sharing_ops tshi_cuda_sharing_ops; /* memory/share.c */
+extern const tshi_sharing_ops tshi_cuda_sharing_ops; /* memory/sharing.c */
 void tshi_cuda_sharing_destroy(tshi_cuda_device *device);
 
 /* Captured work; graph.c. */
@@ -45,21 +45,16 @@ typedef struct tshi_cuda_graph {
     struct tshi_cuda_pool *pool;
     int64_t *replays;  /* in device memory: launches that have run */
     tsh_status broken; /* the failure of a call that could not be captured, and its message */
-    char words[TSHI_MESSAGE_SIZE];
+    char message[TSHI_MESSAGE_SIZE];
 } tshi_cuda_graph;
 
-/* --- memory/memory.c ---------------------------------------------------------------------------------------------- */
+/* --- memory/cache.c ---------------------------------------------------------------------------------------------- */
 
 tsh_status tshi_cuda_memory_create(tshi_cuda_device *device);
 void tshi_cuda_memory_destroy(tshi_cuda_device *device);
 void *tshi_cuda_alloc(tsh_device *device, size_t size);
 void *tshi_cuda_alloc_symmetric(tsh_device *device, size_t size, size_t *offset);
 void tshi_cuda_release(tsh_device *device, void *pointer);
-tshi_copy_fn tshi_cuda_copy;
-tshi_copy_fn tshi_cuda_copy_to_host;
-tshi_copy_fn tshi_cuda_copy_from_host;
-tshi_copy_strided_fn tshi_cuda_copy_strided;
-tshi_zero_fn tshi_cuda_zero;
 
 /* Blocks that are allocated between open and close belong to the graph that is captured: they are free for other work
  * when the pool is dropped. So are other blocks that are released meanwhile. */
@@ -71,6 +66,16 @@ void tshi_cuda_pool_drop(tshi_cuda_device *device, tshi_cuda_pool *pool);
 struct tshi_slab;
 /* The slab that `pointer` lies in, or NULL. */
 struct tshi_slab *tshi_cuda_slab(const tshi_cuda_device *device, const void *pointer);
+
+/* --- memory/copies.c ---------------------------------------------------------------------------------------------- */
+
+tsh_status tshi_cuda_staging_create(tshi_cuda_device *device);
+void tshi_cuda_staging_destroy(tshi_cuda_device *device);
+tshi_copy_fn tshi_cuda_copy;
+tshi_copy_fn tshi_cuda_copy_to_host;
+tshi_copy_fn tshi_cuda_copy_from_host;
+tshi_copy_strided_fn tshi_cuda_copy_strided;
+tshi_zero_fn tshi_cuda_zero;
 
 /* --- gemm.c ------------------------------------------------------------------------------------------------------- */
 

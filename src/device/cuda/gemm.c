@@ -1,31 +1,54 @@
 /* Matrix products by cuBLASLt.
  *
- * It sees matrices by columns: a row-major C = A B is to it C^T = B^T A^T, so operands change places and C's rows are
- * its columns. An output feature (a column of y = x w^T + b) is a row to it, along which it adds a bias.
+ * The library takes matrices by columns: a row-major C = A B is C^T = B^T A^T there, with the operands swapped and C's
+ * rows as columns. An output feature (a column of y = x w^T + b) is a row there, along which a bias is added.
  *
- * What it recommends for a product (an algorithm, or that it has none) is kept with the product's descriptors. */
+ * The algorithm that it recommends for a product, or that it has none, is kept with the product's descriptors. */
 #include "device/cuda/cuda.h"
 #include "device/cuda/kernels/kernels.h"
-#include "device/cuda/library.h"
 
+#include <cublasLt.h>
 #include <stdio.h>
 #include <string.h>
 
 #define WORKSPACE_BYTES        ((size_t)32 << 20)
 #define WORKSPACE_BYTES_HOPPER ((size_t)64 << 20) /* and later */
 #define BUCKETS                1024               /* a power of two */
-#define MOST_PLANS             4096               /* then all are forgotten: shapes that never repeat */
+#define MOST_PLANS             4096               /* more are shapes that do not repeat: all are dropped then */
 #define MOST_ALIGNMENT         256
 
-typedef enum operand { LEFT, RIGHT, OUT, EXTRA, OPERANDS } operand; /* EXTRA: a bias, what is kept of GELU's argument */
+#define STRINGIFY_(x)          #x
+#define STRINGIFY(x)           STRINGIFY_(x)
+#define LIBRARY_NAME           "libcublasLt.so." STRINGIFY(CUBLAS_VER_MAJOR)
+#ifndef TSHARD_CUBLASLT_FOLDER
+#define TSHARD_CUBLASLT_FOLDER "/usr/local/cuda/lib64"
+#endif
 
-/* One product in cuBLASLt's eyes, and what its choice depends on. Compared as bytes: always zeroed first. */
+/* The library's functions. */
+typedef struct cublaslt {
+    void *library;
+    __typeof__(&cublasLtCreate) create;
+    __typeof__(&cublasLtDestroy) destroy;
+    __typeof__(&cublasLtGetVersion) version;
+    __typeof__(&cublasLtGetStatusString) status_string;
+    __typeof__(&cublasLtMatmul) matmul;
+    __typeof__(&cublasLtMatmulDescInit_internal) desc_init;
+    __typeof__(&cublasLtMatmulDescSetAttribute) desc_set;
+    __typeof__(&cublasLtMatrixLayoutInit_internal) layout_init;
+    __typeof__(&cublasLtMatmulPreferenceInit_internal) preference_init;
+    __typeof__(&cublasLtMatmulPreferenceSetAttribute) preference_set;
+    __typeof__(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+} cublaslt;
+
+typedef enum operand { LEFT, RIGHT, OUT, EXTRA, OPERANDS } operand; /* EXTRA: a bias, GELU's argument */
+
+/* A product in cuBLASLt's terms: its choice depends on these. Compared as bytes: always zeroed first. */
 typedef struct product {
     int64_t rows, cols, k; /* of OUT */
     int64_t ld[3];
     int32_t dtype, epilogue;
     uint8_t transposed[2];
-    uint8_t adds; /* to what is there */
+    uint8_t adds; /* beta is not 0 */
     uint8_t extra;
     uint16_t alignment[OPERANDS + 1]; /* the last: of the bias */
     uint8_t padding[2];
@@ -41,7 +64,7 @@ typedef struct plan {
 } plan;
 
 typedef struct tshi_cuda_blas {
-    tshi_cublaslt lt;
+    cublaslt lt;
     cublasLtHandle_t handle;
     void *workspace;
     size_t workspace_bytes;
@@ -50,34 +73,38 @@ typedef struct tshi_cuda_blas {
     tshi_pool structs;
 } tshi_cuda_blas;
 
-/* What stands beside a product's operands. */
+/* A product's operands beside its matrices. */
 typedef struct extras {
     cublasLtEpilogue_t epilogue;
-    const void *bias; /* or where its gradient goes */
-    void *argument;   /* where GELU's goes */
+    const void *bias; /* or its gradient */
+    void *argument;   /* GELU's, which is kept */
     int64_t argument_ld;
 } extras;
 
-/* --- words -------------------------------------------------------------------------------------------------------- */
+/* --- opening ------------------------------------------------------------------------------------------------------ */
 
-static const char *blas_words(cublasStatus_t status) {
-    switch (status) {
-    case CUBLAS_STATUS_NOT_INITIALIZED: return "not initialised";
-    case CUBLAS_STATUS_ALLOC_FAILED: return "an allocation failed";
-    case CUBLAS_STATUS_INVALID_VALUE: return "an invalid value";
-    case CUBLAS_STATUS_ARCH_MISMATCH: return "not on this GPU";
-    case CUBLAS_STATUS_MAPPING_ERROR: return "a mapping failed";
-    case CUBLAS_STATUS_EXECUTION_FAILED: return "the execution failed";
-    case CUBLAS_STATUS_INTERNAL_ERROR: return "an internal error";
-    case CUBLAS_STATUS_NOT_SUPPORTED: return "not supported";
-    default: return "an error";
-    }
+static tsh_status open_library(cublaslt *lt) {
+    const tshi_cuda_symbol symbols[] = {
+        {"cublasLtCreate", &lt->create, false},
+        {"cublasLtDestroy", &lt->destroy, false},
+        {"cublasLtGetVersion", &lt->version, false},
+        {"cublasLtGetStatusString", &lt->status_string, false},
+        {"cublasLtMatmul", &lt->matmul, false},
+        {"cublasLtMatmulDescInit_internal", &lt->desc_init, false},
+        {"cublasLtMatmulDescSetAttribute", &lt->desc_set, false},
+        {"cublasLtMatrixLayoutInit_internal", &lt->layout_init, false},
+        {"cublasLtMatmulPreferenceInit_internal", &lt->preference_init, false},
+        {"cublasLtMatmulPreferenceSetAttribute", &lt->preference_set, false},
+        {"cublasLtMatmulAlgoGetHeuristic", &lt->heuristic, false},
+    };
+    return tshi_cuda_library_open(LIBRARY_NAME, TSHARD_CUBLASLT_FOLDER, symbols,
+                                  (int)(sizeof symbols / sizeof *symbols), &lt->library);
 }
 
-static tsh_status blas_fail(cublasStatus_t status, const char *what) {
+static tsh_status blas_fail(const cublaslt *lt, cublasStatus_t status, const char *what) {
     if (status == CUBLAS_STATUS_SUCCESS) return TSH_OK;
     tsh_status kind = status == CUBLAS_STATUS_ALLOC_FAILED ? TSH_ERR_MEMORY : TSH_ERR_SYSTEM;
-    return tshi_fail(kind, "%s: %s (%d)", what, blas_words(status), (int)status);
+    return tshi_fail(kind, "%s: %s (%d)", what, lt->status_string(status), (int)status);
 }
 
 void tshi_cuda_blas_describe(const tshi_cuda_device *device, char *text, size_t size) {
@@ -85,15 +112,13 @@ void tshi_cuda_blas_describe(const tshi_cuda_device *device, char *text, size_t 
     snprintf(text, size, "cuBLASLt %zu.%zu", version / 10000, version / 100 % 100);
 }
 
-/* --- opening ------------------------------------------------------------------------------------------------------ */
-
 tsh_status tshi_cuda_blas_create(tshi_cuda_device *device) {
     tshi_cuda_blas *blas = tshi_calloc(&device->base.allocator, 1, sizeof *blas);
     int major = 0;
     if (!blas) return TSH_ERR_MEMORY;
     device->blas = blas;
-    tsh_status status = tshi_cublaslt_open(&blas->lt);
-    if (status == TSH_OK) status = blas_fail(blas->lt.create(&blas->handle), "cublasLtCreate");
+    tsh_status status = open_library(&blas->lt);
+    if (status == TSH_OK) status = blas_fail(&blas->lt, blas->lt.create(&blas->handle), "cublasLtCreate");
     if (status == TSH_OK) {
         status = tshi_cuda_fail(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device->ordinal),
                                 "cudaDeviceGetAttribute");
@@ -122,7 +147,7 @@ void tshi_cuda_blas_destroy(tshi_cuda_device *device) {
     if (!blas) return;
     if (blas->workspace) cudaFree(blas->workspace);
     if (blas->handle) blas->lt.destroy(blas->handle);
-    tshi_cublaslt_close(&blas->lt);
+    tshi_cuda_library_close(blas->lt.library);
     forget_plans(blas);
     tshi_pool_clear(&blas->structs, &device->base.allocator);
     tshi_free(&device->base.allocator, blas);
@@ -141,7 +166,7 @@ static cudaDataType data_type(int32_t dtype) {
 }
 
 static cublasStatus_t describe(const tshi_cuda_device *device, const product *key, plan *p) {
-    const tshi_cublaslt *lt = &device->blas->lt;
+    const cublaslt *lt = &device->blas->lt;
     bool is_double = key->dtype == TSH_FLOAT64;
     cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
     if (is_double) compute = CUBLAS_COMPUTE_64F;
@@ -161,7 +186,7 @@ static cublasStatus_t describe(const tshi_cuda_device *device, const product *ke
     return status;
 }
 
-static cublasStatus_t set_extras(const tshi_cublaslt *lt, plan *p, const extras *e) {
+static cublasStatus_t set_extras(const cublaslt *lt, plan *p, const extras *e) {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     if (e->bias) status = lt->desc_set(&p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &e->bias, sizeof e->bias);
     if (e->argument && status == CUBLAS_STATUS_SUCCESS) {
@@ -170,7 +195,7 @@ static cublasStatus_t set_extras(const tshi_cublaslt *lt, plan *p, const extras 
     return status;
 }
 
-static cublasStatus_t set_epilogue(const tshi_cublaslt *lt, plan *p, const extras *e) {
+static cublasStatus_t set_epilogue(const cublaslt *lt, plan *p, const extras *e) {
     uint32_t epilogue = e->epilogue;
     cublasStatus_t status = lt->desc_set(&p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
     if (e->argument && status == CUBLAS_STATUS_SUCCESS) {
@@ -179,9 +204,9 @@ static cublasStatus_t set_epilogue(const tshi_cublaslt *lt, plan *p, const extra
     return status == CUBLAS_STATUS_SUCCESS ? set_extras(lt, p, e) : status;
 }
 
-/* Asks for an algorithm. That there is none is an answer too. */
+/* Asks for an algorithm. There may be none, which is no failure. */
 static cublasStatus_t choose(const tshi_cuda_blas *blas, const product *key, plan *p) {
-    const tshi_cublaslt *lt = &blas->lt;
+    const cublaslt *lt = &blas->lt;
     static const cublasLtMatmulPreferenceAttributes_t wants[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
@@ -229,7 +254,7 @@ static tsh_status plan_of(tshi_cuda_device *device, const product *key, const ex
     if (status == CUBLAS_STATUS_SUCCESS) status = choose(blas, key, p);
     if (status != CUBLAS_STATUS_SUCCESS) {
         tshi_pool_give(&blas->structs, p);
-        return blas_fail(status, "cuBLASLt, describing a matrix product");
+        return blas_fail(&blas->lt, status, "cuBLASLt, describing a matrix product");
     }
     p->next = blas->buckets[bucket];
     blas->buckets[bucket] = p;
@@ -245,26 +270,24 @@ static uint16_t alignment_of(const void *pointer) {
     return (uint16_t)(bits & (~bits + 1));
 }
 
-static tsh_status check_sizes(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc) {
-    if (m <= INT32_MAX && n <= INT32_MAX && k <= INT32_MAX && lda <= INT32_MAX && ldb <= INT32_MAX &&
-        ldc <= INT32_MAX) {
-        return TSH_OK;
-    }
-    return tshi_fail(TSH_ERR_OVERFLOW,
-                     "a matrix product of %lld x %lld x %lld (row lengths %lld, %lld, %lld) passes the 2^31 - 1 of "
-                     "cuBLASLt",
-                     (long long)m, (long long)n, (long long)k, (long long)lda, (long long)ldb, (long long)ldc);
-}
-
+/* The arguments of tshi_gemm_fn, in their order. */
 typedef struct gemm_call {
     tsh_dtype dtype;
     bool transpose_a, transpose_b;
     int64_t m, n, k;
-    double alpha, beta;
-    const void *a, *b;
+    double alpha;
+    const void *a;
+    int64_t lda;
+    const void *b;
+    int64_t ldb;
+    double beta;
     void *c;
-    int64_t lda, ldb, ldc;
+    int64_t ldc;
 } gemm_call;
+
+static tsh_status check_sizes(const gemm_call *g) {
+    return tshi_check_product("cuBLASLt", g->m, g->n, g->k, g->lda, g->ldb, g->ldc);
+}
 
 static product product_of(const gemm_call *g, const extras *e) {
     product key;
@@ -289,7 +312,7 @@ static product product_of(const gemm_call *g, const extras *e) {
     return key;
 }
 
-/* All dims at least 1. *done is false, with TSH_OK, where cuBLASLt has nothing for it. */
+/* For dims of at least 1. *done is false, with TSH_OK, where cuBLASLt has no algorithm. */
 static tsh_status multiply(tsh_device *device, const gemm_call *g, const extras *e, bool *done) {
     tshi_cuda_blas *blas = tshi_cuda(device)->blas;
     *done = false;
@@ -297,11 +320,12 @@ static tsh_status multiply(tsh_device *device, const gemm_call *g, const extras 
     plan *p = NULL;
     tsh_status status = plan_of(tshi_cuda(device), &key, e, &p);
     if (status != TSH_OK || !p->works) return status;
-    status = blas_fail(set_extras(&blas->lt, p, e), "cublasLtMatmulDescSetAttribute");
+    status = blas_fail(&blas->lt, set_extras(&blas->lt, p, e), "cublasLtMatmulDescSetAttribute");
     if (status != TSH_OK) return status;
     float single[2] = {(float)g->alpha, (float)g->beta};
     bool is_double = g->dtype == TSH_FLOAT64;
-    status = blas_fail(blas->lt.matmul(blas->handle, &p->desc, is_double ? (const void *)&g->alpha : &single[0], g->b,
+    status = blas_fail(&blas->lt,
+                       blas->lt.matmul(blas->handle, &p->desc, is_double ? (const void *)&g->alpha : &single[0], g->b,
                                        &p->layout[LEFT], g->a, &p->layout[RIGHT],
                                        is_double ? (const void *)&g->beta : &single[1], g->c, &p->layout[OUT], g->c,
                                        &p->layout[OUT], &p->algorithm, blas->workspace, blas->workspace_bytes,
@@ -331,7 +355,7 @@ static void scale(tsh_device *device, const gemm_call *g) {
 static tsh_status run(tsh_device *device, const gemm_call *g) {
     static const extras none = {.epilogue = CUBLASLT_EPILOGUE_DEFAULT};
     bool done = false;
-    tsh_status status = check_sizes(g->m, g->n, g->k, g->lda, g->ldb, g->ldc);
+    tsh_status status = check_sizes(g);
     if (status != TSH_OK || g->m == 0 || g->n == 0) return status;
     if (g->k == 0 || g->alpha == 0) {
         scale(device, g);
@@ -346,27 +370,14 @@ static tsh_status run(tsh_device *device, const gemm_call *g) {
 tsh_status tshi_cuda_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
                           int64_t k, double alpha, const void *a, int64_t lda, const void *b, int64_t ldb, double beta,
                           void *c, int64_t ldc) {
-    gemm_call g = {.dtype = dtype,
-                   .transpose_a = transpose_a,
-                   .transpose_b = transpose_b,
-                   .m = m,
-                   .n = n,
-                   .k = k,
-                   .alpha = alpha,
-                   .beta = beta,
-                   .a = a,
-                   .b = b,
-                   .c = c,
-                   .lda = lda,
-                   .ldb = ldb,
-                   .ldc = ldc};
+    gemm_call g = {dtype, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc};
     return run(device, &g);
 }
 
 /* --- affine ------------------------------------------------------------------------------------------------------- */
 
-/* With bias and GELU in the product's own last step, where cuBLASLt can; it asks for rows of GELU's argument in eights.
- * Its tanh is an approximation that is fine for 16 bits and TF32, not for float32. */
+/* With bias and GELU in the product's own last step, where cuBLASLt can: rows of GELU's argument have to be multiples
+ * of 8. Its tanh is an approximation that is good enough for 16 bits and TF32, not for float32. */
 static tsh_status affine_at_once(tsh_device *device, gemm_call *g, const void *b, tshi_unary f, void *pre, void *y,
                                  bool *done) {
     bool coarse = tsh_dtype_size(g->dtype) == 2 || (g->dtype == TSH_FLOAT32 && tshi_cuda(device)->tf32);
@@ -404,26 +415,16 @@ static tsh_status affine_in_steps(tsh_device *device, gemm_call *g, const void *
 
 tsh_status tshi_cuda_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                             const void *w, const void *b, tshi_unary f, void *pre, void *y) {
-    gemm_call g = {.dtype = dtype,
-                   .transpose_b = true,
-                   .m = m,
-                   .n = n,
-                   .k = k,
-                   .alpha = 1,
-                   .a = x,
-                   .b = w,
-                   .lda = k,
-                   .ldb = k,
-                   .ldc = n};
+    gemm_call g = {dtype, false, true, m, n, k, 1, x, k, w, k, 0, NULL, n};
     bool done = false;
-    tsh_status status = check_sizes(m, n, k, k, k, n);
+    tsh_status status = check_sizes(&g);
     if (status != TSH_OK || m == 0 || n == 0) return status;
     if (k > 0) status = affine_at_once(device, &g, b, f, pre, y, &done);
     return status == TSH_OK && !done ? affine_in_steps(device, &g, b, f, pre, y) : status;
 }
 
-/* The product also sums dY's columns, where db is added to into memory of our own. Its sums are of db's dtype: of 16
- * bits they are rounded, and added to db they would be a second time. */
+/* The product also sums dY's columns: into scratch memory where db is added to. Its sums are of db's dtype; sums of 16
+ * bits are rounded, and would be rounded a second time when they are added to db. */
 static tsh_status backward_at_once(tsh_device *device, const gemm_call *g, int64_t n, bool add, void *db, bool *done) {
     *done = false;
     if (add && tsh_dtype_size(g->dtype) == 2) return TSH_OK;
@@ -439,21 +440,9 @@ static tsh_status backward_at_once(tsh_device *device, const gemm_call *g, int64
 
 tsh_status tshi_cuda_affine_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
                                      const void *x, const void *dy, double beta, void *dw, double beta_b, void *db) {
-    gemm_call g = {.dtype = dtype,
-                   .transpose_a = true,
-                   .m = n,
-                   .n = k,
-                   .k = m,
-                   .alpha = 1,
-                   .beta = beta,
-                   .a = dy,
-                   .b = x,
-                   .c = dw,
-                   .lda = n,
-                   .ldb = k,
-                   .ldc = k};
+    gemm_call g = {dtype, true, false, n, k, m, 1, dy, n, x, k, beta, dw, k};
     bool done = false;
-    tsh_status status = check_sizes(n, k, m, n, k, k);
+    tsh_status status = check_sizes(&g);
     if (status == TSH_OK && db && m > 0 && n > 0 && k > 0) {
         status = backward_at_once(device, &g, n, beta_b != 0, db, &done);
     }

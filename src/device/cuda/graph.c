@@ -49,7 +49,7 @@ static tsh_status capture_begin(tsh_device *device) {
     return TSH_OK;
 }
 
-/* A stream that was drawn into the capture by an event goes back to where it began. */
+/* A stream that an event has drawn into the capture joins the compute stream, where it began. */
 static cudaError_t join(tshi_cuda_device *cuda, cudaStream_t stream) {
     enum cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
     cudaError_t error = cudaStreamIsCapturing(stream, &state);
@@ -70,8 +70,8 @@ static tsh_status finish(tshi_cuda_graph *graph) {
     tshi_cuda_pool_close(cuda);
     tsh_status status = TSH_OK;
     if (graph->broken != TSH_OK) {
-        status = tshi_fail(graph->broken, "graph_capture_end: %s", graph->words);
-        if (strcmp(cuda->words, graph->words) == 0) cuda->failed = TSH_OK; /* capture_end returns it */
+        status = tshi_fail(graph->broken, "graph_capture_end: %s", graph->message);
+        if (strcmp(cuda->message, graph->message) == 0) cuda->failed = TSH_OK; /* capture_end returns it */
         if (error != cudaSuccess) cudaGetLastError();
     } else {
         status = tshi_cuda_fail(error, "cudaStreamEndCapture");

@@ -16,11 +16,11 @@ static void note(tshi_cuda_device *device, tsh_status status) {
     tshi_cuda_graph *graph = device->capturing;
     if (graph && graph->broken == TSH_OK) {
         graph->broken = status;
-        snprintf(graph->words, sizeof graph->words, "%s", tsh_error_message());
+        snprintf(graph->message, sizeof graph->message, "%s", tsh_error_message());
     }
     if (device->failed != TSH_OK) return;
     device->failed = status;
-    snprintf(device->words, sizeof device->words, "%s", tsh_error_message());
+    snprintf(device->message, sizeof device->message, "%s", tsh_error_message());
 }
 
 void tshi_cuda_note(tsh_device *device, cudaError_t error, const char *what) {
@@ -85,10 +85,10 @@ static tsh_status report_status(tshi_cuda_report *report) {
     __atomic_store_n(&report->found, 0, __ATOMIC_RELEASE);
     if (r.is_target) {
         return tshi_fail(TSH_ERR_RANGE, "target %lld at index %lld is outside [0, %lld) and not ignore_index %lld",
-                         (long long)r.value, (long long)r.place, (long long)r.limit, (long long)r.ignore_index);
+                         (long long)r.value, (long long)r.index, (long long)r.limit, (long long)r.ignore_index);
     }
     return tshi_fail(TSH_ERR_RANGE, "id %lld at index %lld, the vocabulary is [0, %lld)", (long long)r.value,
-                     (long long)r.place, (long long)r.limit);
+                     (long long)r.index, (long long)r.limit);
 }
 
 tsh_status tshi_cuda_check(tsh_device *device) {
@@ -99,7 +99,7 @@ tsh_status tshi_cuda_check(tsh_device *device) {
     }
     tsh_status status = report_status(cuda->report);
     if (cuda->failed == TSH_OK) return status;
-    status = tshi_fail(cuda->failed, "%s", cuda->words);
+    status = tshi_fail(cuda->failed, "%s", cuda->message);
     cuda->failed = TSH_OK;
     return status;
 }

@@ -23,7 +23,7 @@ typedef struct tshi_cuda_device {
     void *watcher;
     uint64_t waits;    /* times that the host has waited for the GPU */
     tsh_status failed; /* the first failure that no check has returned yet, and its message */
-    char words[TSHI_MESSAGE_SIZE];
+    char message[TSHI_MESSAGE_SIZE];
 
     /* --- for device/cuda alone --- */
     bool ipc;              /* not TSHARD_CUDA_IPC=0: other ranks may map this memory */
@@ -32,6 +32,7 @@ typedef struct tshi_cuda_device {
     cudaEvent_t events[2]; /* between streams, without timing */
     struct tshi_cuda_report *report;
     struct tshi_cuda_memory *memory;
+    struct tshi_cuda_staging *staging;
     struct tshi_cuda_sharing *sharing; /* from the first use on */
     struct tshi_cuda_blas *blas;
     const int64_t *replays; /* while capturing: in device memory, how often the graph has run before; else NULL */
@@ -50,6 +51,18 @@ static inline cudaStream_t tshi_cuda_stream(tsh_device *device) {
 tsh_status tshi_cuda_fail(cudaError_t error, const char *what);
 /* Keep TSH_ERR_STATE for check and for the capture: no graph can hold `what`. */
 void tshi_cuda_no_capture(tsh_device *device, const char *what);
+
+/* A function of a library that is opened when a program has GPUs; tshard loads without it. */
+typedef struct tshi_cuda_symbol {
+    const char *name;
+    void *function; /* the address of a pointer to the function; a missing optional one becomes NULL */
+    bool optional;
+} tshi_cuda_symbol;
+
+/* TSH_ERR_UNSUPPORTED, with the loader's message, where the library is missing or lacks a function. */
+tsh_status tshi_cuda_library_open(const char *name, const char *folder, const tshi_cuda_symbol *symbols, int count,
+                                  void **out);
+void tshi_cuda_library_close(void *library);
 
 /* The memory that alloc_symmetric hands out, until it is taken away again; it stays the caller's. */
 tsh_status tshi_cuda_symmetric_set(tshi_cuda_device *device, void *base, size_t size);

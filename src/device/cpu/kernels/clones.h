@@ -1,4 +1,4 @@
-/* How loops become vector code without assuming the build machine's CPU. */
+/* Vector code for loops, without assuming the build machine's CPU. */
 #ifndef TSHI_CPU_CLONES_H
 #define TSHI_CPU_CLONES_H
 
@@ -26,7 +26,7 @@
 /* Before a loop whose iterations are independent, also where its output is one of its inputs. */
 #if defined(__clang__)
 #define TSHI_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-/* Loops around a libm call stay scalar here; that is no news. */
+/* Loops around a libm call stay scalar here, which clang would warn of. */
 #pragma clang diagnostic ignored "-Wpass-failed"
 #elif defined(__GNUC__)
 #define TSHI_INDEPENDENT _Pragma("GCC ivdep")

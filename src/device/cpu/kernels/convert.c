@@ -150,7 +150,7 @@ static void encode(tsh_dtype dtype, int64_t n, const double *tile, void *to) {
     }
 }
 
-/* Here the double is the result, and rounds to nearest. */
+/* A double that is the result rounds to nearest. */
 static void int64_to_float64(int64_t n, const int64_t *from, double *to) {
     for (int64_t i = 0; i < n; i++) to[i] = (double)from[i];
 }

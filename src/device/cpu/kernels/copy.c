@@ -5,7 +5,7 @@
 
 /* --- large copies ------------------------------------------------------------------------------------------------- */
 
-#if defined(__SSE2__) && !defined(TSHARD_NO_CLONES) /* sanitizers do not see such stores */
+#if defined(__SSE2__) && !defined(TSHARD_NO_CLONES) /* a sanitizer cannot check such stores */
 #include <emmintrin.h>
 
 #define LINE  64

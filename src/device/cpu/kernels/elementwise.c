@@ -12,7 +12,7 @@
 
 typedef struct unary_loops {
     void (*forward)(int64_t n, const void *x, void *y);
-    void (*backward[2])(int64_t n, const void *x, const void *dy, void *dx); /* put in place, or added */
+    void (*backward[2])(int64_t n, const void *x, const void *dy, void *dx); /* dx is written, or added to */
 } unary_loops;
 
 #define PAIR(f)                                                                                                        \

@@ -4,14 +4,13 @@
 #include "device/cpu/kernels/kernels.h"
 
 #include <cblas.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #ifdef TSHARD_HAVE_ONEDNN
 #include <dnnl.h>
 #endif
 
-/* Weak: the libraries that are found when the program runs may be other ones. */
+/* Weak: the program may run with other libraries than it was linked with. */
 #if defined(TSHARD_HAVE_OPENBLAS) && defined(__GNUC__)
 extern void openblas_set_num_threads(int) __attribute__((weak));
 extern char *openblas_get_config(void) __attribute__((weak));
@@ -59,10 +58,6 @@ static void scale(tsh_dtype dtype, int64_t m, int64_t n, double beta, void *c, i
     }
 }
 
-static bool fits_int(int64_t value) {
-    return value <= INT_MAX;
-}
-
 static tsh_status single(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
                          const void *a, int64_t lda, const void *b, int64_t ldb, float beta, void *c, int64_t ldc) {
 #ifdef TSHARD_HAVE_ONEDNN
@@ -80,13 +75,8 @@ static tsh_status single(bool transpose_a, bool transpose_b, int64_t m, int64_t 
 tsh_status tshi_cpu_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
                          int64_t k, double alpha, const void *a, int64_t lda, const void *b, int64_t ldb, double beta,
                          void *c, int64_t ldc) {
-    if (!fits_int(m) || !fits_int(n) || !fits_int(k) || !fits_int(lda) || !fits_int(ldb) || !fits_int(ldc)) {
-        return tshi_fail(TSH_ERR_OVERFLOW,
-                         "a matrix product of %lld x %lld x %lld (row lengths %lld, %lld, %lld) passes the 2^31 - 1 "
-                         "of the BLAS",
-                         (long long)m, (long long)n, (long long)k, (long long)lda, (long long)ldb, (long long)ldc);
-    }
-    if (m == 0 || n == 0) return TSH_OK;
+    tsh_status status = tshi_check_product("the BLAS", m, n, k, lda, ldb, ldc);
+    if (status != TSH_OK || m == 0 || n == 0) return status;
     if (k == 0 || alpha == 0.0) {
         scale(dtype, m, n, beta, c, ldc);
         return TSH_OK;
@@ -99,7 +89,7 @@ tsh_status tshi_cpu_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, 
     return single(transpose_a, transpose_b, m, n, k, (float)alpha, a, lda, b, ldb, (float)beta, c, ldc);
 }
 
-/* The bias is put in place first, so that the product adds to it. */
+/* The bias is written first, and the product added to it. */
 tsh_status tshi_cpu_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                            const void *w, const void *b, tshi_unary f, void *pre, void *y) {
     void *product = pre ? pre : y;

@@ -28,7 +28,7 @@ static span next_span(int64_t element, int64_t left, int64_t per_block) {
     return s;
 }
 
-/* tshi_philox_block for blocks [first, first + blocks) side by side. */
+/* The generator of device/kernels.h for blocks [first, first + blocks) side by side. */
 TSHI_CLONES static void make_words(const word_source *source, int64_t first, int64_t blocks, uint32_t *word) {
     const uint32_t seed_low = (uint32_t)source->seed, seed_high = (uint32_t)(source->seed >> 32);
     const uint32_t stream_low = (uint32_t)source->stream, stream_high = (uint32_t)(source->stream >> 32);

@@ -1,4 +1,4 @@
-/* Reductions of one contiguous row that several kernels need. Sums of plain values are in double. */
+/* Reductions of one contiguous row, for several kernels. Sums of plain values are in double. */
 #ifndef TSHI_CPU_ROWS_H
 #define TSHI_CPU_ROWS_H
 
@@ -12,7 +12,7 @@ double tshi_row_squares_f64(int64_t n, const double *x, double center);
 /* Sum of exp(x - max). */
 float tshi_row_exp_sum_f32(int64_t n, const float *x, float max);
 double tshi_row_exp_sum_f64(int64_t n, const double *x, double max);
-/* The largest, or `least`. NaNs are passed over. */
+/* The largest element, at least `least`. A NaN is no largest element. */
 float tshi_row_max_f32(int64_t n, const float *x, float least);
 double tshi_row_max_f64(int64_t n, const double *x, double least);
 

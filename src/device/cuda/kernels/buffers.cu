@@ -15,7 +15,7 @@ struct buffers {
 
 template <typename S> struct alignas(2 * sizeof(S)) complex_of { S re, im; };
 
-// What a type is computed in: unsigned for integers, whose sums may wrap.
+// The type that T is computed in: unsigned for integers, whose sums may wrap.
 template <typename T> struct wide_of { using type = sum_t<T>; };
 template <> struct wide_of<int32_t> { using type = uint32_t; };
 template <> struct wide_of<int64_t> { using type = uint64_t; };
@@ -23,7 +23,7 @@ template <> struct wide_of<uint8_t> { using type = uint32_t; };
 
 template <typename T> constexpr bool is_integer = std::is_integral_v<T>;
 
-// A NaN on either side stays. T: what `a` and `b` are, where that has a sign or not.
+// A NaN on either side stays. T says whether `a` and `b` have a sign.
 template <typename T, typename S> __device__ inline bool first_of(bool least, S a, S b) {
     if constexpr (is_integer<T>)
         return least ? (T)a < (T)b : (T)a > (T)b;
@@ -111,7 +111,7 @@ template <typename T, int N> __device__ inline void reduce_at(int64_t i, tshi_re
     for (int k = 0; k < b.outs; k++) *(pack<T, N> *)((T *)b.out[k] + i) = result;
 }
 
-// By packs between the first and the last 16-byte boundary, where those of all buffers fall together.
+// By packs between the first and the last 16-byte boundary, where the boundaries of all buffers fall together.
 template <typename T>
 __global__ void __launch_bounds__(THREADS, 2) reduce(int64_t n, int64_t head, tshi_reduction op, buffers b) {
     constexpr int size = pack<T>::size;

@@ -1,4 +1,4 @@
-// Indices that no table has: classes out of range, ids out of range.
+// The check of indices into tables: classes and ids out of range.
 #pragma once
 
 #include "device/cuda/kernels/common.cuh"
@@ -24,8 +24,8 @@ static __device__ inline int64_t find_wrong(const index_rule &rule, int64_t begi
         first, shared, [](int64_t a, int64_t b) { return a < b ? a : b; }, end);
 }
 
-// Each block has `chunk` indices. One that finds a wrong index checks whether a wrong one precedes it, because the first
-// is reported.
+// A block has `chunk` indices. A block that finds a wrong index searches those before its own: the first one is
+// reported.
 static __global__ void __launch_bounds__(256)
     check_indices_kernel(index_rule rule, int64_t n, int64_t chunk, const int64_t *index, tshi_cuda_report *report) {
     __shared__ int64_t shared[WARP];
@@ -35,15 +35,15 @@ static __global__ void __launch_bounds__(256)
     if (threadIdx.x != 0 || report->found != 0) return;
     report->is_target = rule.is_target;
     report->value = index[first];
-    report->place = first;
+    report->index = first;
     report->limit = rule.limit;
     report->ignore_index = rule.ignore_index;
     fence_system();
     *(volatile int32_t *)&report->found = 1;
 }
 
-// The device's report names the first index outside [0, limit); targets may be ignore_index. -1, for this does not
-// wait; where every launch is waited for, the index, which is reported at once.
+// The device's report gets the first index outside [0, limit); targets may be ignore_index. Returns -1, for this does
+// not wait; where every launch is waited for, its position.
 inline int64_t check_indices(tsh_device *device, bool is_target, int64_t n, const int64_t *index, int64_t limit,
                              int64_t ignore_index) {
     if (n <= 0) return -1;
@@ -54,7 +54,7 @@ inline int64_t check_indices(tsh_device *device, bool is_target, int64_t n, cons
     tshi_cuda_report *report = tshi_cuda(device)->report;
     if (!tshi_cuda(device)->managed || !report->found) return -1;
     report->found = 0;
-    return report->place;
+    return report->index;
 }
 
 } // namespace tshi

@@ -21,7 +21,7 @@ namespace tshi {
 
 constexpr int WARP = 32;
 
-// What a type is computed in.
+// The type that T is computed in.
 template <typename T> struct sum_of { using type = float; };
 template <> struct sum_of<double> { using type = double; };
 template <typename T> using sum_t = typename sum_of<T>::type;
@@ -101,7 +101,7 @@ template <typename F> inline void with_bool(bool yes, F f) {
 
 // --- elements --------------------------------------------------------------------------------------------------------
 
-// Which of walk's arrays are read and written.
+// The arrays of a walk that are read and written.
 enum { READ_X = 1, READ_Y = 2, READ_Z = 4, WRITE_Z = 8 };
 
 template <int USE, typename T, typename F>
@@ -119,7 +119,7 @@ constexpr int walk_ahead = USE == READ_X || USE == READ_Y ? 4
                            : USE == (READ_X | WRITE_Z)    ? 2
                                                           : 1;
 
-// Those at i, i + stride, ..., as far as they are before `end`.
+// The packs at i, i + stride, ..., as far as they lie before `end`.
 template <int USE, typename T, typename F>
 __device__ inline void walk_packs(int64_t i, int64_t stride, int64_t end, const T *x, const T *y, T *z, F &f) {
     using S = sum_t<T>;
@@ -146,7 +146,7 @@ __device__ inline void walk_packs(int64_t i, int64_t stride, int64_t end, const 
     }
 }
 
-// The elements of n that whole packs hold, by where the first of them lies.
+// The range of n elements that whole packs hold, by the address of the first element.
 template <typename T> struct packed_range {
     int64_t begin, end;
 
@@ -157,8 +157,8 @@ template <typename T> struct packed_range {
 };
 
 // z[i] = f(i, x[i], y[i], z[i]) for those i of [0, n) that are this thread's: it is number `me` of `step` threads. By
-// packs between the first and the last 16-byte boundary, where those of all arrays fall together. Arrays not in USE may
-// be NULL and give 0; a sum is a walk without WRITE_Z whose f adds to what it has captured.
+// packs between the first and the last 16-byte boundary, where the boundaries of all arrays fall together. Arrays not
+// in USE may be NULL and give 0; a sum is a walk without WRITE_Z whose f adds to what it has captured.
 template <int USE, typename T, typename F>
 __device__ inline void walk(int64_t n, const T *x, const T *y, T *z, int64_t me, int64_t step, F f) {
     uintptr_t first = (uintptr_t)(USE & READ_X ? x : USE & READ_Y ? y : z), apart = 0;
@@ -175,13 +175,13 @@ __device__ inline void walk(int64_t n, const T *x, const T *y, T *z, int64_t me,
 
 // --- threads that share a row ----------------------------------------------------------------------------------------
 
-// A fixed order; every thread gets the result.
+// A reduction over a warp in a fixed order; every thread gets the result.
 template <typename S, typename Op> __device__ inline S warp_reduce(S value, Op op) {
     for (int step = WARP / 2; step > 0; step /= 2) value = op(value, shuffle_xor(value, step));
     return value;
 }
 
-// Over all threads of a block. shared: one element a warp.
+// A reduction over all threads of a block. shared: one element a warp.
 template <typename S, typename Op> __device__ inline S block_reduce(S value, S *shared, Op op, S none) {
     value = warp_reduce(value, op);
     int warp = threadIdx.x / WARP, warps = (blockDim.x + WARP - 1) / WARP;
@@ -199,7 +199,7 @@ struct pieces {
     unsigned parts;
 };
 
-// The threads that share a piece: a warp, or a block. One part of every row that it takes.
+// The threads that share a piece: a warp, or a block. A team takes one part of each of its rows.
 template <bool WARPS> struct team {
     int me, size;
     unsigned part;
@@ -259,7 +259,7 @@ inline pieces split_rows(tsh_device *device, int64_t rows, int64_t n) {
     return {rows, n, chunk, (unsigned)up(n, chunk)};
 }
 
-// f(warps, blocks, threads): a launch of team<warps> over p, by what a piece holds.
+// f(warps, blocks, threads): a launch of team<warps> over p, by the length of a piece.
 template <typename T, typename F> inline void with_team(tsh_device *device, const pieces &p, F f) {
     int64_t length = p.n < p.chunk ? p.n : p.chunk, most = (int64_t)tshi_cuda(device)->processors * 128;
     bool warps = length * (int64_t)sizeof(T) <= 2048;
@@ -267,7 +267,7 @@ template <typename T, typename F> inline void with_team(tsh_device *device, cons
     with_bool(warps, [&](auto w) { f(w, (unsigned)(blocks < most ? blocks : most) * p.parts, 256u); });
 }
 
-// Memory until its release; both in the order of the launches. NULL, and noted, where there is none.
+// Scratch memory until its release, in the order of the launches. NULL, and noted, where there is none.
 inline void *scratch(tsh_device *device, int64_t bytes, const char *what) {
     void *memory = device->ops->memory.alloc(device, (size_t)bytes);
     if (!memory) tshi_cuda_note(device, cudaErrorMemoryAllocation, what);

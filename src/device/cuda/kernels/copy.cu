@@ -12,15 +12,14 @@ constexpr int THREADS = 256;
 // --- one element -----------------------------------------------------------------------------------------------------
 
 // To odd: exact, or the neighbour whose last bit is 1 of a double without its last 10 bits. A second rounding to at
-// most
-// 42 bits then gives what one rounding of x would have given.
+// most 42 bits then gives what one rounding of x would have given.
 __host__ __device__ inline double int64_to_odd(int64_t x) {
     if (x >= -((int64_t)1 << 53) && x <= (int64_t)1 << 53) return (double)x;
     uint64_t sticky = ((uint64_t)x & 0x3ffu) != 0 ? 0x400u : 0u;
     return (double)(int64_t)(((uint64_t)x & ~(uint64_t)0x3ff) | sticky);
 }
 
-// A double that stands for x, whatever is made of it next.
+// A double that any further conversion rounds as it would round x.
 template <typename A> __host__ __device__ inline double widen(A x) {
     if constexpr (std::is_same_v<A, __nv_bfloat16>)
         return (double)__bfloat162float(x);
@@ -32,7 +31,7 @@ template <typename A> __host__ __device__ inline double widen(A x) {
         return (double)x;
 }
 
-// Truncated, saturated, NaN gives 0. `high` may round up to a power of two.
+// Truncated and saturated; NaN becomes 0. `high` may round up to a power of two.
 __host__ __device__ inline int64_t to_integer(double x, int64_t low, int64_t high) {
     if (x != x) return 0;
     if (x <= (double)low) return low;
@@ -55,7 +54,7 @@ template <typename B> __host__ __device__ inline B narrow(double x) {
         return (B)x;
 }
 
-// double is slow on some GPUs: the common conversions do without.
+// double is slow on some GPUs: the common conversions do not use it.
 template <typename B, typename A> __device__ inline B cast(A x) {
     constexpr bool half_a = std::is_same_v<A, __nv_bfloat16> || std::is_same_v<A, __half>;
     constexpr bool half_b = std::is_same_v<B, __nv_bfloat16> || std::is_same_v<B, __half>;

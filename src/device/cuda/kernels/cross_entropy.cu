@@ -24,8 +24,8 @@ template <typename S> struct larger {
     }
 };
 
-// What has been seen of a row; the sums are relative to the maximum so far, which starts at the lowest finite number so
-// that logits of -inf count for nothing.
+// The state of a row after some of its logits; the sums are relative to the maximum so far, which starts at the lowest
+// finite number so that logits of -inf count for nothing.
 template <typename S> struct alignas(16) row_sums { S max, total, weighted, weights; };
 
 template <typename T, bool SMOOTH> struct running {
@@ -39,7 +39,7 @@ template <typename T, bool SMOOTH> struct running {
         so_far.max = to;
     }
 
-    // One look at the maximum for all N: it seldom grows.
+    // One comparison with the maximum for all N: it seldom grows.
     template <int N> __device__ void take(const S (&x)[N], S weight) {
         S top = so_far.max;
         for (int j = 0; j < N; j++) top = x[j] > top ? x[j] : top;
@@ -72,7 +72,7 @@ template <typename T, bool SMOOTH> struct running {
         }
     }
 
-    // Takes this thread's part of n logits and their weights (NULL: ones): it is thread `me` of `step`.
+    // This thread's part of n logits and their weights (NULL: ones): it is number `me` of `step` threads.
     __device__ void take_row(int64_t n, const T *x, const T *w, int64_t me, int64_t step) {
         if (SMOOTH && w) {
             walk<READ_X | READ_Y>(n, x, w, (T *)nullptr, me, step, [&](int64_t, S value, S weight, S) {
@@ -90,7 +90,7 @@ template <typename T, bool SMOOTH> struct running {
     }
 };
 
-// A row's sums are known.
+// Writes the sums of a row.
 template <typename T>
 __device__ inline void put_sums(const tshi_classes &c, int64_t r, const T *logits, const int64_t *target,
                                 const row_sums<sum_t<T>> &row, sum_t<T> *max, sum_t<T> *sums) {
@@ -105,7 +105,8 @@ __device__ inline void put_sums(const tshi_classes &c, int64_t r, const T *logit
     sums[4 * r + 3] = row.weighted;
 }
 
-// Each logit is read once. partial: a piece's sums each, those of a row together, or NULL where a piece is a row.
+// Each logit is read once. partial: the sums of each piece, the pieces of a row side by side, or NULL where a piece is
+// a row.
 template <typename T, bool WARPS, bool SMOOTH>
 __global__ void __launch_bounds__(256, 2)
     sums_kernel(tshi_classes c, pieces p, const T *__restrict__ logits, const int64_t *__restrict__ target,
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(256, 2)
     }
 }
 
-// What the backward needs of a row.
+// The numbers of a row that its backward uses.
 template <typename S> struct row_factors {
     S exponential, target, weight; // of exp(l - max), of [j = t], of w_j
 
@@ -192,7 +193,7 @@ template <typename S> struct row_factors {
     }
 };
 
-// ADD: to what dlogits holds; else that is not read.
+// ADD: dlogits is added to; else it is not read.
 template <typename T, bool WARPS, bool ADD>
 __global__ void __launch_bounds__(256, 2)
     backward_kernel(tshi_classes c, pieces p, const T *__restrict__ logits, const int64_t *__restrict__ target,

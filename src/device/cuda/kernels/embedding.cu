@@ -1,9 +1,9 @@
 // Rows of a table by id, and their gradient, added up in a fixed order whatever the ids are.
 //
-// The gradient sorts the places of dy by the row that they go to, and by place within a row: a key holds both numbers,
-// so that all keys differ. Then a block takes a stretch of STRETCH keys, adds up what goes to one row, and gives it to
-// the table; only the sums of a row that goes on in the next stretch wait in scratch memory for a second launch. So the
-// work is shared evenly, also where most ids are the same.
+// The gradient sorts the indices of dy's rows by table row, and by index within a row: a key holds both numbers, so
+// that all keys differ. Then a block takes a stretch of STRETCH keys, adds up dy's rows of one table row, and adds the
+// sum to the table; only the sums of a row that continues in the next stretch are kept in scratch memory for a second
+// launch. So blocks have equal work, also where most ids are equal.
 #include "device/cuda/kernels/check.cuh"
 
 namespace {
@@ -45,7 +45,7 @@ void look_up_rows(tsh_device *device, int64_t n, const int64_t *ids, int64_t sta
 
 // --- the gradient: sorting -------------------------------------------------------------------------------------------
 
-// row << bits | place; what goes nowhere has the row past the last.
+// row << bits | place, the index of a row of dy; an index that is not added has the row past the last.
 struct key_parts {
     int bits;
     __host__ __device__ int64_t row(uint64_t key) const {
@@ -56,8 +56,8 @@ struct key_parts {
     }
 };
 
-// Where the key at `at` comes to stand when WAYS runs of `run` keys each, a power of two, are merged. It looks for its
-// place in all the others at once.
+// The position of the key at `at` after WAYS runs of `run` keys each, a power of two, have been merged: the searches in
+// the other runs go on side by side.
 template <int WAYS> __device__ inline int64_t merged_place(const uint64_t *keys, int64_t n, int64_t run, int64_t at) {
     const uint64_t key = keys[at];
     const int64_t first = at / (WAYS * run) * (WAYS * run);
@@ -82,7 +82,7 @@ template <int WAYS> __device__ inline int64_t merged_place(const uint64_t *keys,
     return place;
 }
 
-// The keys of the places, sorted within each block's SORTED ones.
+// The keys of all indices, sorted within the SORTED keys of each block.
 __global__ void __launch_bounds__(SORTERS) sort_blocks(int64_t n, const int64_t *ids, int64_t start, int64_t rows,
                                                        int64_t padding, key_parts parts, uint64_t *keys) {
     __shared__ uint64_t buffer[2][SORTED];
@@ -154,8 +154,8 @@ struct place_in_grid {
     }
 };
 
-// What a row of stretch s gets from it goes to the table where the row lies in s alone, else to heads[s] if it
-// began before s, or to tails[s].
+// The sum of a row in stretch s is added to the table where the row lies in s alone, else it is written to heads[s] if
+// the row began before s, or to tails[s].
 template <typename T, int W>
 __global__ void __launch_bounds__(MOST_COLUMNS)
     add_stretch(int64_t n, int64_t rows, int64_t packs, int64_t tiles, key_parts parts, const uint64_t *keys,
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(MOST_COLUMNS)
     }
 }
 
-// The rows that begin in stretch s and go on in the next: what s and its successors have for them.
+// A row that begins in stretch s and continues in the next: the sums of s and its successors are added up.
 template <typename T, int W>
 __global__ void __launch_bounds__(MOST_COLUMNS)
     add_across(int64_t n, int64_t rows, int64_t packs, int64_t tiles, key_parts parts, const uint64_t *keys,

@@ -1,4 +1,4 @@
-// How kernels are started and how threads of a block talk on a GPU.
+// Launches, and what the threads of a block exchange on a GPU.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -6,12 +6,12 @@
 
 namespace tshi {
 
-// Barrier of all threads of a block.
+// A barrier of all threads of a block.
 __device__ inline void barrier() {
     __syncthreads();
 }
 
-// Exchange between all threads of a warp.
+// The value of another lane; all threads of a warp take part.
 template <typename T> __device__ inline T shuffle(T value, int lane) {
     return __shfl_sync(0xffffffffu, value, lane);
 }
@@ -20,7 +20,7 @@ template <typename T> __device__ inline T shuffle_xor(T value, int mask) {
     return __shfl_xor_sync(0xffffffffu, value, mask);
 }
 
-// From `lanes` below; the first `lanes` get their own.
+// The value of the lane `lanes` below; the first `lanes` get their own.
 template <typename T> __device__ inline T shuffle_up(T value, int lanes) {
     return __shfl_up_sync(0xffffffffu, value, lanes);
 }
@@ -30,7 +30,7 @@ __device__ inline unsigned ballot(bool yes) {
     return __ballot_sync(0xffffffffu, yes);
 }
 
-// What this thread has written is seen by the GPU, or by the host as well, before what it writes later.
+// The GPU, or the host as well, sees this thread's writes so far before its later ones.
 __device__ inline void fence() {
     __threadfence();
 }
@@ -39,7 +39,7 @@ __device__ inline void fence_system() {
     __threadfence_system();
 }
 
-// In one store, to a multiple of 16 bytes.
+// One store of 16 bytes, to a multiple of 16.
 __device__ inline void put_16(void *to, uint4 bits) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(bits.x),
                  "r"(bits.y), "r"(bits.z), "r"(bits.w)
@@ -70,7 +70,7 @@ __device__ inline uint64_t nanoseconds() {
     return time;
 }
 
-// The value from before. For integers alone: sums of floats have a fixed order here.
+// Returns the value before. For integers alone: sums of floats have a fixed order here.
 template <typename T> __device__ inline T atomic_add(T *to, T value) {
     return atomicAdd(to, value);
 }

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
     }
 }
 
-// What a row's gradient needs of an element: its normalised value, and the gradient behind gamma.
+// The terms of an element in its row's gradient: its normalised value, and the gradient behind gamma.
 template <typename T, int W> struct row_gradient {
     using S = sum_t<T>;
     using C = pack<T, W>;
@@ -180,7 +180,7 @@ template <typename T, int W> struct held_sums {
         }
     }
 
-    // The block's into to[2, cols], its groups one after another.
+    // Writes the block's sums into to[2, cols], its groups one after another.
     __device__ void put(const lane_chunks &my, int64_t cols, S *to) const {
         for (int g = 0; g < (int)blockDim.x / my.group; g++) {
             barrier();

@@ -1,4 +1,4 @@
-// Optimizer steps over all parameters, as many in a launch as its arguments hold the pointers of.
+// Optimizer steps over all parameters: a launch takes as many as its arguments have room for pointers.
 #include "device/cuda/kernels/common.cuh"
 
 namespace {
@@ -70,7 +70,7 @@ template <typename T, typename F> __global__ void __launch_bounds__(THREADS) upd
     }
 }
 
-// In launches of updates that have elements.
+// Launches over the updates that have elements.
 template <typename T, typename F>
 void launch_updates(tsh_device *device, const char *what, int count, const tshi_update *updates, F f) {
     for (int i = 0; i < count;) {
@@ -100,7 +100,7 @@ template <typename S> struct sgd_plain {
     }
 };
 
-// keep and take: what the buffer keeps of itself and takes of the gradient; look: Nesterov's momentum, or 0.
+// keep and take: the factors of the buffer and of the gradient; look: Nesterov's momentum, or 0.
 template <typename S> struct sgd_momentum {
     static constexpr int states = 1;
     S lr, decay, keep, take, look;
@@ -119,7 +119,7 @@ template <typename S> struct sgd_momentum {
 template <typename S> struct adamw {
     static constexpr int states = 2;
     S shrink, beta1, beta2, take1, take2, step, inverse_root2, eps;
-    // For a graph, which may run again and again from step t on: its launches before this one, else NULL.
+    // In a graph, which may run many times from step t on, its launches before this one; else NULL.
     const int64_t *replays;
     S t, lr, log1, log2; // logarithms of the betas
     __device__ void begin() {

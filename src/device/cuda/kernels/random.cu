@@ -1,5 +1,5 @@
-// Random fills and dropout, keyed by global element: Philox as in base/philox.c, so that every device draws the same
-// words for an element.
+// Random fills and dropout, keyed by global element: the generator of device/kernels.h, so that every device draws the
+// same words for an element.
 //
 // A thread makes the words of a few neighbouring elements at once. Elements are counted from a multiple of that, so
 // that a slice that begins elsewhere wastes some words, but needs nothing else.
@@ -21,13 +21,13 @@ word_source source_of(tsh_device *device, uint64_t seed, uint64_t stream) {
             tshi_cuda(device)->replays};
 }
 
-// At the start of a kernel.
+// The source with a graph's replays added, at the start of a kernel.
 __device__ inline word_source now(word_source source) {
     if (source.replays) source.stream[1] += (uint32_t)*source.replays;
     return source;
 }
 
-// tshi_philox_block.
+// A block of the generator, see device/kernels.h.
 __device__ inline void make_words(const word_source &source, uint64_t block, uint32_t *word) {
     uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = source.stream[0], c3 = source.stream[1];
 #pragma unroll
@@ -45,7 +45,7 @@ __device__ inline void make_words(const word_source &source, uint64_t block, uin
 }
 
 // A tshi_block as `outer` runs of `run` elements that are neighbours in the whole; run o begins at global element
-// first + o * stride, and is met in `units` units of SIZE elements, the first and last of which may stand out.
+// first + o * stride, and is covered by `units` units of SIZE elements, the first and last of which may reach past it.
 struct runs {
     int64_t outer, run, first, stride, units;
 };

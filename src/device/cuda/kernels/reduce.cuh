@@ -1,11 +1,11 @@
 // Reductions of x [outer, n, inner] over n, along rows (inner 1) or down columns, deterministic and without atomics:
-// where few results come of many elements, parts of n are reduced first, into scratch memory, and then the parts.
+// where many elements make few results, parts of n are reduced first, into scratch memory, and then the parts.
 //
 // An Op says what is reduced. S is the type of sums:
 //     static S none();                                   the result of nothing
 //     S take(S so_far, S x, S y, S given) const;         one element more; `given` is given(j)
 //     static S merge(S a, S b);
-//     S given(int64_t j) const;                          what result j has from before (a row's maximum)
+//     S given(int64_t j) const;                          a number that result j starts from (a row's maximum)
 //     void put(int64_t j, S total) const;                the result of j = outer * inner numbers
 //     static constexpr int USE;                          READ_X, READ_Y or both
 #pragma once
@@ -22,7 +22,7 @@ template <typename Op, typename S> struct merging {
     }
 };
 
-// Over partial results.
+// The second reduction, over partial results.
 template <typename S, typename Op> struct second_op {
     static constexpr int USE = READ_X;
     Op op;
@@ -43,7 +43,7 @@ template <typename S, typename Op> struct second_op {
     }
 };
 
-// partial: one element a piece, those of a row together, or NULL where a piece is a row.
+// partial: one element a piece, the pieces of a row side by side, or NULL where a piece is a row.
 template <typename T, bool WARPS, typename Op>
 __global__ void __launch_bounds__(256, 2)
     reduce_rows(pieces p, const T *x, const T *y, Op op, sum_t<T> *__restrict__ partial) {

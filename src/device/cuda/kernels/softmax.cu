@@ -7,7 +7,7 @@ namespace {
 
 // --- statistics ------------------------------------------------------------------------------------------------------
 
-// NaNs are passed over: they come back in the exponentials.
+// A NaN is no maximum: it returns in the exponentials.
 template <typename S> struct max_op {
     static constexpr int USE = READ_X;
     S *to;
@@ -72,7 +72,7 @@ template <typename S, bool LOG> struct dot_op {
 
 // --- values ----------------------------------------------------------------------------------------------------------
 
-// The output of an element x of one softmax.
+// The elements of a softmax, by its maximum and sum.
 template <typename T, bool LOG> struct forward {
     using S = sum_t<T>;
     S max, last; // 1 / sum, or log(sum)

@@ -5,7 +5,7 @@ using namespace tshi;
 
 namespace {
 
-// y = scale * sum, or y += it.
+// y = scale * sum, or y += scale * sum.
 template <typename T, bool ADD> struct sum_op {
     using S = sum_t<T>;
     static constexpr int USE = READ_X;

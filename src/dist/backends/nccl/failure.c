@@ -54,7 +54,7 @@ tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell) {
         /* The GPU's results are invalid from here on: every read asks the device first. */
         if (device->failed == TSH_OK) {
             device->failed = nccl->failed;
-            memcpy(device->words, nccl->words, sizeof device->words);
+            memcpy(device->message, nccl->words, sizeof device->message);
         }
     }
     return tshi_fail(nccl->failed, "%s", nccl->words);
@@ -244,7 +244,7 @@ tsh_status tshi_nccl_recover(tsh_world *world) {
         error = cudaStreamSynchronize(link->stream);
     }
     if (error != cudaSuccess) return tshi_cuda_fail(error, "world_recover: cudaStreamSynchronize");
-    if (device->failed != TSH_OK && !strcmp(device->words, nccl->words)) device->failed = TSH_OK;
+    if (device->failed != TSH_OK && !strcmp(device->message, nccl->words)) device->failed = TSH_OK;
     tsh_status status = world->control->recover(world);
     if (status != TSH_OK) return status;
     tshi_nccl_links_close(world, NULL);

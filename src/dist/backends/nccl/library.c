@@ -1,14 +1,12 @@
-/* NCCL, opened when a program uses GPUs, so that tshard loads without it. */
+/* NCCL, opened when a program has GPUs: tshard loads without it. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
 #include "dist/backends/nccl/nccl.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 
-/* Its path when tshard was built, for a loader whose own paths lack it. */
 #ifndef TSHARD_NCCL_FOLDER
 #define TSHARD_NCCL_FOLDER "/usr/local/cuda/lib64"
 #endif
@@ -16,12 +14,7 @@
 /* The first version with ncclCommSplit. */
 #define OLDEST 21800
 
-typedef struct symbol {
-    const char *name;
-    void **place;
-} symbol;
-
-/* The library is the process's and stays open, because NCCL has threads that may outlive a world. */
+/* NCCL has threads that outlive a world: it is opened once in a process, and stays. */
 static struct {
     pthread_once_t once;
     tsh_status status;
@@ -29,55 +22,51 @@ static struct {
     tshi_nccl_library functions;
 } process = {.once = PTHREAD_ONCE_INIT};
 
-static tsh_status find(void *library) {
+static tsh_status open_library(void) {
     tshi_nccl_library *f = &process.functions;
-    const symbol symbols[] = {
-        {"ncclGetVersion", (void **)&f->get_version},
-        {"ncclGetUniqueId", (void **)&f->get_unique_id},
-        {"ncclCommInitRankConfig", (void **)&f->comm_init_rank_config},
-        {"ncclCommSplit", (void **)&f->comm_split},
-        {"ncclCommFinalize", (void **)&f->comm_finalize},
-        {"ncclCommDestroy", (void **)&f->comm_destroy},
-        {"ncclCommAbort", (void **)&f->comm_abort},
-        {"ncclCommGetAsyncError", (void **)&f->comm_get_async_error},
-        {"ncclGetErrorString", (void **)&f->get_error_string},
-        {"ncclGetLastError", (void **)&f->get_last_error},
-        {"ncclAllReduce", (void **)&f->all_reduce},
-        {"ncclReduce", (void **)&f->reduce},
-        {"ncclBroadcast", (void **)&f->broadcast},
-        {"ncclAllGather", (void **)&f->all_gather},
-        {"ncclReduceScatter", (void **)&f->reduce_scatter},
-        {"ncclSend", (void **)&f->send},
-        {"ncclRecv", (void **)&f->recv},
-        {"ncclGroupStart", (void **)&f->group_start},
-        {"ncclGroupEnd", (void **)&f->group_end},
-        /* An older library lacks these functions, and is usable without them. */
-        {"ncclMemAlloc", (void **)&f->mem_alloc},
-        {"ncclMemFree", (void **)&f->mem_free},
-        {"ncclCommWindowRegister", (void **)&f->window_register},
-        {"ncclCommWindowDeregister", (void **)&f->window_deregister},
+    const tshi_cuda_symbol symbols[] = {
+        {"ncclGetVersion", &f->get_version, false},
+        {"ncclGetUniqueId", &f->get_unique_id, false},
+        {"ncclCommInitRankConfig", &f->comm_init_rank_config, false},
+        {"ncclCommSplit", &f->comm_split, false},
+        {"ncclCommFinalize", &f->comm_finalize, false},
+        {"ncclCommDestroy", &f->comm_destroy, false},
+        {"ncclCommAbort", &f->comm_abort, false},
+        {"ncclCommGetAsyncError", &f->comm_get_async_error, false},
+        {"ncclGetErrorString", &f->get_error_string, false},
+        {"ncclGetLastError", &f->get_last_error, false},
+        {"ncclAllReduce", &f->all_reduce, false},
+        {"ncclReduce", &f->reduce, false},
+        {"ncclBroadcast", &f->broadcast, false},
+        {"ncclAllGather", &f->all_gather, false},
+        {"ncclReduceScatter", &f->reduce_scatter, false},
+        {"ncclSend", &f->send, false},
+        {"ncclRecv", &f->recv, false},
+        {"ncclGroupStart", &f->group_start, false},
+        {"ncclGroupEnd", &f->group_end, false},
+        /* An older library lacks these, and is no worse otherwise. */
+        {"ncclMemAlloc", &f->mem_alloc, true},
+        {"ncclMemFree", &f->mem_free, true},
+        {"ncclCommWindowRegister", &f->window_register, true},
+        {"ncclCommWindowDeregister", &f->window_deregister, true},
     };
-    const size_t count = sizeof symbols / sizeof *symbols, required = count - 4;
-    for (size_t i = 0; i < count; i++) {
-        *symbols[i].place = dlsym(library, symbols[i].name);
-        if (i < required && !*symbols[i].place)
-            return tshi_fail(TSH_ERR_UNSUPPORTED, "libnccl.so.2 has no %s", symbols[i].name);
+    void *library;
+    tsh_status status = tshi_cuda_library_open("libnccl.so.2", TSHARD_NCCL_FOLDER, symbols,
+                                               (int)(sizeof symbols / sizeof *symbols), &library);
+    if (status != TSH_OK) return status;
+    if (f->get_version(&f->version) != ncclSuccess) {
+        status = tshi_fail(TSH_ERR_UNSUPPORTED, "ncclGetVersion failed");
+    } else if (f->version < OLDEST) {
+        status = tshi_fail(TSH_ERR_UNSUPPORTED, "NCCL is %d.%d, and at least 2.18 is wanted", f->version / 10000,
+                           f->version / 100 % 100);
     }
-    if (f->get_version(&f->version) != ncclSuccess) return tshi_fail(TSH_ERR_UNSUPPORTED, "ncclGetVersion failed");
-    if (f->version >= OLDEST) return TSH_OK;
-    return tshi_fail(TSH_ERR_UNSUPPORTED, "NCCL is %d.%d, and at least 2.18 is wanted", f->version / 10000,
-                     f->version / 100 % 100);
+    if (status != TSH_OK) tshi_cuda_library_close(library);
+    return status;
 }
 
 static void open_once(void) {
-    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    char why[TSHI_LINE] = "";
-    if (!library) snprintf(why, sizeof why, "%s", dlerror());
-    if (!library) library = dlopen(TSHARD_NCCL_FOLDER "/libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    process.status = library ? find(library) : tshi_fail(TSH_ERR_UNSUPPORTED, "no NCCL: %s", why);
-    if (process.status == TSH_OK) return;
-    snprintf(process.words, sizeof process.words, "%s", tsh_error_message());
-    if (library) dlclose(library);
+    process.status = open_library();
+    if (process.status != TSH_OK) snprintf(process.words, sizeof process.words, "%s", tsh_error_message());
 }
 
 tsh_status tshi_nccl_library_open(const tshi_nccl_library **out) {

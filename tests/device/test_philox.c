@@ -1,5 +1,5 @@
-/* The generator's published known answers, and the numbers that are made of its output. */
-#include "base/base.h"
+/* The generator against its published answers, and the uniforms and normals made of its output. */
+#include "support/philox.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

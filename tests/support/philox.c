@@ -1,5 +1,4 @@
-/* Philox 4x32-10, one block at a time. Kernels have a vector version of their own. */
-#include "base/base.h"
+#include "support/philox.h"
 
 #include <math.h>
 

@@ -1,28 +1,29 @@
 /* Memory of other ranks on this machine, read and written in place: CUDA IPC between processes, the address itself
- * inside one, peer access between GPUs.
+ * inside one process, peer access between GPUs.
  *
- * What is shared is a slab; it is named once. What is reached is mapped once, and looked up by its name from then on.
- * A slab that has been shared goes back to the GPU with the device and not before, for others have it mapped until
- * they leave. */
+ * Whole slabs are shared. A slab gets its handle once; another rank maps it once, and looks the mapping up from then
+ * on. A slab that has been shared is freed with the device and not before: other ranks have it mapped until they
+ * leave. */
+#include "base/clock.h"
 #include "device/cuda/cuda.h"
-#include "device/cuda/memory/blocks.h"
+#include "device/cuda/memory/slabs.h"
 
 #include <assert.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-#define FIRST_PLACES 64
+#define FIRST_CAPACITY 64
 
-/* A slab as its owner reports it to its peers. */
-typedef struct named_slab {
+/* How other ranks know a slab. */
+typedef struct slab_handle {
     cudaIpcMemHandle_t handle;
     uint64_t born;
-} named_slab;
+} slab_handle;
 
+/* A slab of another rank in this process. */
 typedef struct mapping {
-    uint64_t process, base, born; /* process 0: none here */
+    uint64_t process, base, born; /* process 0: an empty entry of the table */
     char *here;
     bool opened; /* by IPC, so that it has to be closed */
 } mapping;
@@ -30,25 +31,19 @@ typedef struct mapping {
 typedef struct tshi_cuda_sharing {
     char gpu[sizeof((tshi_share *)0)->gpu];
     uint64_t process;
-    mapping *places; /* a hash table, at most half full */
-    size_t places_count, used;
+    mapping *mappings; /* a hash table, at most half full */
+    size_t capacity, used;
 } tshi_cuda_sharing;
 
 static_assert(sizeof(cudaIpcMemHandle_t) == sizeof((tshi_share *)0)->handle, "a share holds CUDA's handle");
 
-/* --- who I am ----------------------------------------------------------------------------------------------------- */
+/* --- this process and its GPU ------------------------------------------------------------------------------------- */
 
-/* Processes of two containers may have one number. */
+/* The process number, and the namespace that it is unique in. */
 static uint64_t this_process(void) {
     struct stat space;
-    uint64_t where = stat("/proc/self/ns/pid", &space) == 0 ? (uint64_t)space.st_ino : 0;
-    return where << 32 | (uint32_t)getpid();
-}
-
-static uint64_t nanoseconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    uint64_t number_space = stat("/proc/self/ns/pid", &space) == 0 ? (uint64_t)space.st_ino : 0;
+    return number_space << 32 | (uint32_t)getpid();
 }
 
 static tsh_status sharing_open(tshi_cuda_device *cuda) {
@@ -67,26 +62,26 @@ static tsh_status sharing_open(tshi_cuda_device *cuda) {
     return TSH_OK;
 }
 
-/* Returns a failure, and clears CUDA's own record of it: otherwise the next launch would return it. */
+/* A failure that the caller reports; the next launch would report it again. */
 static tsh_status refused(cudaError_t error, const char *what) {
     if (error == cudaSuccess) return TSH_OK;
     cudaGetLastError();
     return tshi_fail(TSH_ERR_UNSUPPORTED, "%s: %s (%d)", what, cudaGetErrorString(error), (int)error);
 }
 
-/* --- giving ------------------------------------------------------------------------------------------------------- */
+/* --- sharing a slab ----------------------------------------------------------------------------------------------- */
 
-static tsh_status name_slab(tshi_cuda_device *cuda, tshi_slab *slab) {
-    named_slab *name = tshi_calloc(&cuda->base.allocator, 1, sizeof *name);
-    if (!name) return TSH_ERR_MEMORY;
+static tsh_status make_handle(tshi_cuda_device *cuda, tshi_slab *slab) {
+    slab_handle *handle = tshi_calloc(&cuda->base.allocator, 1, sizeof *handle);
+    if (!handle) return TSH_ERR_MEMORY;
     tsh_status status = TSH_OK;
-    if (!cuda->managed) status = refused(cudaIpcGetMemHandle(&name->handle, slab->base), "cudaIpcGetMemHandle");
+    if (!cuda->managed) status = refused(cudaIpcGetMemHandle(&handle->handle, slab->base), "cudaIpcGetMemHandle");
     if (status != TSH_OK) {
-        tshi_free(&cuda->base.allocator, name);
+        tshi_free(&cuda->base.allocator, handle);
         return status;
     }
-    name->born = nanoseconds();
-    slab->shared = name;
+    handle->born = (uint64_t)(tshi_clock() * 1e9);
+    slab->shared = handle;
     return TSH_OK;
 }
 
@@ -97,51 +92,51 @@ static tsh_status share(tsh_device *device, const void *pointer, tshi_share *out
     if (status != TSH_OK) return status;
     tshi_slab *slab = tshi_cuda_slab(cuda, pointer);
     if (!slab) return tshi_fail(TSH_ERR_UNSUPPORTED, "GPU memory that is not the device's own");
-    if (!slab->shared) status = name_slab(cuda, slab);
+    if (!slab->shared) status = make_handle(cuda, slab);
     if (status != TSH_OK) return status;
-    const named_slab *name = slab->shared;
+    const slab_handle *handle = slab->shared;
     *out = (tshi_share){.process = cuda->sharing->process,
                         .base = (uint64_t)(uintptr_t)slab->base,
-                        .born = name->born,
+                        .born = handle->born,
                         .offset = (uint64_t)((const char *)pointer - slab->base)};
-    memcpy(out->handle, &name->handle, sizeof out->handle);
+    memcpy(out->handle, &handle->handle, sizeof out->handle);
     memcpy(out->gpu, cuda->sharing->gpu, sizeof out->gpu);
     return TSH_OK;
 }
 
-/* --- the table of what is mapped ---------------------------------------------------------------------------------- */
+/* --- the table of mappings ---------------------------------------------------------------------------------------- */
 
-/* Where the share's slab is, or would be. */
-static mapping *place_of(const tshi_cuda_sharing *sharing, uint64_t process, uint64_t base, uint64_t born) {
+/* The entry of a slab, or the empty one where it belongs. */
+static mapping *entry_of(const tshi_cuda_sharing *sharing, uint64_t process, uint64_t base, uint64_t born) {
     uint64_t key = (base ^ born ^ process << 17) * 0x9e3779b97f4a7c15u;
-    size_t at = (size_t)(key >> 32) & (sharing->places_count - 1);
-    mapping *m = &sharing->places[at];
+    size_t at = (size_t)(key >> 32) & (sharing->capacity - 1);
+    mapping *m = &sharing->mappings[at];
     while (m->process && (m->process != process || m->base != base || m->born != born)) {
-        at = (at + 1) & (sharing->places_count - 1);
-        m = &sharing->places[at];
+        at = (at + 1) & (sharing->capacity - 1);
+        m = &sharing->mappings[at];
     }
     return m;
 }
 
-static tsh_status more_places(tshi_cuda_device *cuda) {
+static tsh_status grow_table(tshi_cuda_device *cuda) {
     tshi_cuda_sharing *sharing = cuda->sharing, old = *sharing;
-    if (2 * (old.used + 1) <= old.places_count) return TSH_OK;
-    size_t count = old.places_count ? 2 * old.places_count : FIRST_PLACES;
-    mapping *places = tshi_calloc(&cuda->base.allocator, count, sizeof *places);
-    if (!places) return TSH_ERR_MEMORY;
-    sharing->places = places;
-    sharing->places_count = count;
-    for (size_t i = 0; i < old.places_count; i++) {
-        const mapping *m = &old.places[i];
-        if (m->process) *place_of(sharing, m->process, m->base, m->born) = *m;
+    if (2 * (old.used + 1) <= old.capacity) return TSH_OK;
+    size_t count = old.capacity ? 2 * old.capacity : FIRST_CAPACITY;
+    mapping *mappings = tshi_calloc(&cuda->base.allocator, count, sizeof *mappings);
+    if (!mappings) return TSH_ERR_MEMORY;
+    sharing->mappings = mappings;
+    sharing->capacity = count;
+    for (size_t i = 0; i < old.capacity; i++) {
+        const mapping *m = &old.mappings[i];
+        if (m->process) *entry_of(sharing, m->process, m->base, m->born) = *m;
     }
-    tshi_free(&cuda->base.allocator, old.places);
+    tshi_free(&cuda->base.allocator, old.mappings);
     return TSH_OK;
 }
 
-/* --- taking ------------------------------------------------------------------------------------------------------- */
+/* --- mapping a slab ----------------------------------------------------------------------------------------------- */
 
-/* The number that a GPU has here. */
+/* The number of a GPU in this process. */
 static tsh_status other_gpu(const tshi_cuda_device *cuda, const char *gpu, int *ordinal) {
     int can = 0;
     tsh_status status = refused(cudaDeviceGetByPCIBusId(ordinal, gpu), "cudaDeviceGetByPCIBusId");
@@ -185,9 +180,9 @@ static tsh_status map_share(tsh_device *device, const tshi_share *share, void **
     tshi_cuda_device *cuda = tshi_cuda(device);
     *out = NULL;
     tsh_status status = sharing_open(cuda);
-    if (status == TSH_OK) status = more_places(cuda);
+    if (status == TSH_OK) status = grow_table(cuda);
     if (status != TSH_OK) return status;
-    mapping *m = place_of(cuda->sharing, share->process, share->base, share->born), fresh;
+    mapping *m = entry_of(cuda->sharing, share->process, share->base, share->born), fresh;
     if (!m->process) {
         status = map(cuda, share, &fresh);
         if (status != TSH_OK) return status;
@@ -211,11 +206,11 @@ static void unmap(tsh_device *device) {
     tshi_cuda_sharing *sharing = tshi_cuda(device)->sharing;
     if (!sharing || !sharing->used) return;
     tshi_cuda_wait(device, "cudaStreamSynchronize before cudaIpcCloseMemHandle");
-    for (size_t i = 0; i < sharing->places_count; i++) {
-        if (sharing->places[i].opened)
-            tshi_cuda_note(device, cudaIpcCloseMemHandle(sharing->places[i].here), "cudaIpcCloseMemHandle");
+    for (size_t i = 0; i < sharing->capacity; i++) {
+        if (sharing->mappings[i].opened)
+            tshi_cuda_note(device, cudaIpcCloseMemHandle(sharing->mappings[i].here), "cudaIpcCloseMemHandle");
     }
-    memset(sharing->places, 0, sharing->places_count * sizeof *sharing->places);
+    memset(sharing->mappings, 0, sharing->capacity * sizeof *sharing->mappings);
     sharing->used = 0;
 }
 
@@ -227,7 +222,7 @@ void tshi_cuda_sharing_destroy(tshi_cuda_device *device) {
     tshi_cuda_sharing *sharing = device->sharing;
     if (!sharing) return;
     unmap(&device->base);
-    tshi_free(&device->base.allocator, sharing->places);
+    tshi_free(&device->base.allocator, sharing->mappings);
     tshi_free(&device->base.allocator, sharing);
     device->sharing = NULL;
 }

@@ -1,0 +1,236 @@
+/* GPU memory: a cache of slabs, and the pools of captured graphs. */
+#include "device/cuda/cuda.h"
+#include "device/cuda/memory/slabs.h"
+
+/* Small buffers have slabs of their own: one that lives long would keep a large slab from becoming free. */
+#define SMALL_BYTES      ((size_t)1 << 20)
+#define SMALL_SLAB_BYTES ((size_t)4 << 20)
+#define LARGE_SLAB_BYTES ((size_t)64 << 20)
+#define SLAB_UNIT        ((size_t)2 << 20) /* of the GPU's pages */
+#define COUNTED          ((size_t)64)      /* what tsh_memory_stats rounds to */
+
+struct tshi_cuda_pool {
+    tshi_slabs small, large;
+    tshi_slab_block *kept; /* blocks of other pools that were released while this one was open */
+    tshi_cuda_pool *next;
+};
+
+typedef struct tshi_cuda_memory {
+    tshi_slab_index index;
+    tshi_cuda_pool own;
+    tshi_cuda_pool *active; /* own, or that of the graph that is captured */
+    tshi_cuda_pool *pools;  /* of graphs */
+    tshi_slabs symmetric;   /* one slab, or none */
+    size_t held;            /* bytes of all slabs */
+} tshi_cuda_memory;
+
+static size_t round_up(size_t size, size_t unit) {
+    return (size + unit - 1) / unit * unit;
+}
+
+/* --- slabs -------------------------------------------------------------------------------------------------------- */
+
+static cudaError_t get_slab(tshi_cuda_device *cuda, size_t size, void **out) {
+    cudaError_t error = cuda->managed ? cudaMallocManaged(out, size, cudaMemAttachGlobal) : cudaMalloc(out, size);
+    if (error != cudaSuccess) cudaGetLastError(); /* the next launch would report it */
+    return error;
+}
+
+static void free_slab(tshi_cuda_device *cuda, tshi_slab *slab) {
+    cuda->memory->held -= slab->size;
+    tshi_cuda_note(&cuda->base, cudaFree(slab->base), "cudaFree");
+}
+
+tshi_slab *tshi_cuda_slab(const tshi_cuda_device *device, const void *pointer) {
+    const tshi_cuda_memory *memory = device->memory;
+    for (const tshi_cuda_pool *pool = &memory->own; pool; pool = pool == &memory->own ? memory->pools : pool->next) {
+        tshi_slab *slab = tshi_slabs_find(&pool->large, pointer);
+        if (!slab) slab = tshi_slabs_find(&pool->small, pointer);
+        if (slab) return slab;
+    }
+    return NULL;
+}
+
+/* Free the idle slabs; a slab that has been shared is not idle, for other ranks may have it mapped. True when there was
+ * one. Not while a graph is captured: the GPU may be at work in them, and cannot be waited for. */
+static bool trim(tshi_cuda_device *cuda) {
+    tshi_slabs *all[] = {&cuda->memory->own.small, &cuda->memory->own.large};
+    bool any = false, waited = false;
+    if (cuda->capturing) return false;
+    for (int i = 0; i < 2; i++) {
+        tshi_slab *slab;
+        while ((slab = tshi_slabs_take_idle(all[i], &cuda->memory->index))) {
+            if (!waited) tshi_cuda_wait(&cuda->base, "cudaStreamSynchronize before cudaFree");
+            waited = any = true;
+            free_slab(cuda, slab);
+            tshi_free(&cuda->base.allocator, slab);
+        }
+    }
+    return any;
+}
+
+static tsh_status no_room(tshi_cuda_device *cuda, size_t size, cudaError_t error) {
+    size_t there = 0, total = 0;
+    if (error != cudaErrorMemoryAllocation) return tshi_cuda_fail(error, "cudaMalloc");
+    if (cudaMemGetInfo(&there, &total) != cudaSuccess) cudaGetLastError();
+    return tshi_fail(
+        TSH_ERR_MEMORY,
+        "no room on the GPU for a tensor of %zu bytes: tensors take %zu, %zu are held for them, %zu of the "
+        "GPU's %zu are free",
+        size, cuda->base.stats.bytes_in_use, cuda->memory->held, there, total);
+}
+
+static tsh_status add_slab(tshi_cuda_device *cuda, tshi_slabs *slabs, size_t size) {
+    tshi_cuda_memory *memory = cuda->memory;
+    size_t least = size < SMALL_BYTES ? SMALL_SLAB_BYTES : LARGE_SLAB_BYTES;
+    size_t exact = round_up(size, SLAB_UNIT), wanted = exact < least ? least : exact;
+    void *base = NULL;
+    cudaError_t error = get_slab(cuda, wanted, &base);
+    if (error == cudaErrorMemoryAllocation && (trim(cuda) || exact < wanted)) {
+        wanted = exact;
+        error = get_slab(cuda, wanted, &base);
+    }
+    if (error != cudaSuccess) return no_room(cuda, size, error);
+    tsh_status status = tshi_slabs_add(slabs, &memory->index, base, wanted);
+    if (status != TSH_OK) {
+        cudaFree(base);
+        return status;
+    }
+    memory->held += wanted;
+    cuda->base.stats.allocations++;
+    return TSH_OK;
+}
+
+/* --- buffers ------------------------------------------------------------------------------------------------------ */
+
+static size_t units(size_t size) {
+    return round_up(size ? size : 1, TSHI_SLAB_UNIT);
+}
+
+static tshi_slab_block *take_block(tshi_cuda_device *cuda, size_t size) {
+    tshi_cuda_memory *memory = cuda->memory;
+    tshi_slabs *slabs = size < SMALL_BYTES ? &memory->active->small : &memory->active->large;
+    bool failed = false;
+    tshi_slab_block *block = tshi_slabs_alloc(slabs, &memory->index, size, &failed);
+    if (block || failed) return block;
+    return add_slab(cuda, slabs, size) == TSH_OK ? tshi_slabs_alloc(slabs, &memory->index, size, &failed) : NULL;
+}
+
+/* `block` becomes a buffer of `size` bytes. */
+static void *buffer_in(tsh_device *device, tshi_slab_block *block, size_t size) {
+    block->wanted = round_up(size ? size : 1, COUNTED);
+    tshi_device_count(device, block->wanted);
+    return block->range.data;
+}
+
+void *tshi_cuda_alloc(tsh_device *device, size_t size) {
+    if (!tshi_device_reserve(device, size)) return NULL;
+    if (size > SIZE_MAX / 2) {
+        no_room(tshi_cuda(device), size, cudaErrorMemoryAllocation);
+        return NULL;
+    }
+    tshi_slab_block *block = take_block(tshi_cuda(device), units(size));
+    return block ? buffer_in(device, block, size) : NULL;
+}
+
+/* NULL during a capture: the blocks of a graph belong to its pool. */
+void *tshi_cuda_alloc_symmetric(tsh_device *device, size_t size, size_t *offset) {
+    tshi_cuda_memory *memory = tshi_cuda(device)->memory;
+    const tshi_slab *slab = memory->symmetric.first;
+    bool failed;
+    if (!slab || size > slab->size || memory->active != &memory->own) return NULL;
+    tshi_slab_block *block = tshi_slabs_alloc(&memory->symmetric, &memory->index, units(size), &failed);
+    if (!block) return NULL;
+    *offset = (size_t)(block->range.data - slab->base);
+    return buffer_in(device, block, size);
+}
+
+tsh_status tshi_cuda_symmetric_set(tshi_cuda_device *device, void *base, size_t size) {
+    return tshi_slabs_add(&device->memory->symmetric, &device->memory->index, base, size);
+}
+
+void tshi_cuda_symmetric_unset(tshi_cuda_device *device) {
+    tshi_slabs_clear(&device->memory->symmetric, &device->memory->index);
+}
+
+static bool belongs(const tshi_cuda_pool *pool, const tshi_slab_block *block) {
+    return block->slab->owner == &pool->small || block->slab->owner == &pool->large;
+}
+
+void tshi_cuda_release(tsh_device *device, void *pointer) {
+    tshi_cuda_device *cuda = tshi_cuda(device);
+    tshi_cuda_memory *memory = cuda->memory;
+    tshi_slab_block *block = pointer ? tshi_slab_index_find(&memory->index, pointer) : NULL;
+    if (!block) return;
+    device->stats.bytes_in_use -= block->wanted;
+    tshi_slab_index_remove(&memory->index, block);
+    if (memory->active != &memory->own && !belongs(memory->active, block)) {
+        block->chain = memory->active->kept;
+        memory->active->kept = block;
+    } else {
+        tshi_slabs_release(&memory->index, block);
+    }
+}
+
+/* --- graphs' pools ------------------------------------------------------------------------------------------------ */
+
+tsh_status tshi_cuda_pool_open(tshi_cuda_device *device, tshi_cuda_pool **out) {
+    *out = tshi_calloc(&device->base.allocator, 1, sizeof **out);
+    if (!*out) return TSH_ERR_MEMORY;
+    (*out)->next = device->memory->pools;
+    device->memory->pools = *out;
+    device->memory->active = *out;
+    return TSH_OK;
+}
+
+void tshi_cuda_pool_close(tshi_cuda_device *device) {
+    device->memory->active = &device->memory->own;
+}
+
+void tshi_cuda_pool_drop(tshi_cuda_device *device, tshi_cuda_pool *pool) {
+    tshi_cuda_memory *memory = device->memory;
+    if (!pool) return;
+    tshi_cuda_pool **link = &memory->pools;
+    while (*link != pool) link = &(*link)->next;
+    *link = pool->next;
+    while (pool->kept) {
+        tshi_slab_block *block = pool->kept;
+        pool->kept = block->chain;
+        block->chain = NULL;
+        tshi_slabs_release(&memory->index, block);
+    }
+    tshi_slabs_merge(&pool->small, &memory->own.small);
+    tshi_slabs_merge(&pool->large, &memory->own.large);
+    tshi_free(&device->base.allocator, pool);
+}
+
+/* --- creation and destruction ------------------------------------------------------------------------------------- */
+
+tsh_status tshi_cuda_memory_create(tshi_cuda_device *device) {
+    tshi_cuda_memory *memory = tshi_calloc(&device->base.allocator, 1, sizeof *memory);
+    if (!memory) return TSH_ERR_MEMORY;
+    device->memory = memory;
+    memory->index.allocator = &device->base.allocator;
+    memory->active = &memory->own;
+    return TSH_OK;
+}
+
+static void destroy_slabs(tshi_cuda_device *cuda, tshi_slabs *slabs) {
+    for (tshi_slab *slab = slabs->first; slab; slab = slab->next) {
+        if (!slab->shared || !cuda->keeps_shared) free_slab(cuda, slab);
+    }
+    tshi_slabs_clear(slabs, &cuda->memory->index);
+}
+
+void tshi_cuda_memory_destroy(tshi_cuda_device *device) {
+    tshi_cuda_memory *memory = device->memory;
+    if (!memory) return;
+    while (memory->pools) tshi_cuda_pool_drop(device, memory->pools);
+    destroy_slabs(device, &memory->own.small);
+    destroy_slabs(device, &memory->own.large);
+    tshi_cuda_symmetric_unset(device);
+    tshi_pool_clear(&memory->index.structs, &device->base.allocator);
+    tshi_free(&device->base.allocator, memory->index.buckets);
+    tshi_free(&device->base.allocator, memory);
+    device->memory = NULL;
+}

@@ -1,0 +1,125 @@
+/* Copies within a GPU's memory, to the host and from it. A copy from the host goes through pinned memory. */
+#include "device/cuda/cuda.h"
+
+#include <string.h>
+
+/* A slot of pinned memory is filled by one copy after another, and used again when all of them have run. */
+#define SLOTS      8
+#define SLOT_BYTES ((size_t)1 << 20)
+#define ALIGNMENT  ((size_t)64) /* of a copy's part in a slot */
+
+typedef struct tshi_cuda_staging {
+    char *memory;
+    cudaEvent_t done[SLOTS];
+    int slot;
+    size_t used; /* of the slot */
+} tshi_cuda_staging;
+
+tsh_status tshi_cuda_staging_create(tshi_cuda_device *device) {
+    tshi_cuda_staging *staging = tshi_calloc(&device->base.allocator, 1, sizeof *staging);
+    void *pinned = NULL;
+    if (!staging) return TSH_ERR_MEMORY;
+    device->staging = staging;
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < SLOTS && status == TSH_OK; i++) {
+        status = tshi_cuda_fail(cudaEventCreateWithFlags(&staging->done[i], cudaEventDisableTiming),
+                                "cudaEventCreateWithFlags");
+    }
+    if (status != TSH_OK) return status;
+    status = tshi_cuda_fail(cudaHostAlloc(&pinned, SLOTS * SLOT_BYTES, cudaHostAllocPortable), "cudaHostAlloc");
+    staging->memory = status == TSH_OK ? pinned : NULL;
+    return status;
+}
+
+void tshi_cuda_staging_destroy(tshi_cuda_device *device) {
+    tshi_cuda_staging *staging = device->staging;
+    if (!staging) return;
+    if (staging->memory) cudaFreeHost(staging->memory);
+    for (int i = 0; i < SLOTS; i++)
+        if (staging->done[i]) cudaEventDestroy(staging->done[i]);
+    tshi_free(&device->base.allocator, staging);
+    device->staging = NULL;
+}
+
+static void queued(tsh_device *device, cudaError_t error, const char *what) {
+    tshi_cuda_note(device, error, what);
+    if (tshi_cuda(device)->managed) tshi_cuda_wait(device, what);
+}
+
+void tshi_cuda_copy(tsh_device *device, size_t bytes, const void *from, void *to) {
+    if (bytes == 0 || from == to) return;
+    queued(device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, tshi_cuda_stream(device)), "copy");
+}
+
+void tshi_cuda_zero(tsh_device *device, size_t bytes, void *to) {
+    if (bytes > 0) queued(device, cudaMemsetAsync(to, 0, bytes, tshi_cuda_stream(device)), "zero");
+}
+
+void tshi_cuda_copy_to_host(tsh_device *device, size_t bytes, const void *from, void *to) {
+    if (bytes == 0) return;
+    cudaError_t error = cudaErrorUnknown;
+    if (tshi_cuda(device)->capturing) {
+        tshi_cuda_no_capture(device, "a copy to the host");
+    } else {
+        error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, tshi_cuda_stream(device));
+        tshi_cuda_note(device, error, "a copy to the host");
+    }
+    /* A caller that goes on after a failure reads zeros, not what the memory happened to hold. */
+    if (error != cudaSuccess || !tshi_cuda_wait(device, "a copy to the host")) memset(to, 0, bytes);
+}
+
+/* Room for *got of `bytes` in the current slot, or in the next one, whose earlier copies it waits for. NULL when that
+ * fails. */
+static char *room_for(tshi_cuda_device *cuda, size_t bytes, size_t *got) {
+    tshi_cuda_staging *staging = cuda->staging;
+    if (staging->used == SLOT_BYTES || (staging->used + bytes > SLOT_BYTES && bytes <= SLOT_BYTES)) {
+        cudaError_t error = cudaEventRecord(staging->done[staging->slot], cuda->compute);
+        staging->slot = (staging->slot + 1) % SLOTS;
+        staging->used = 0;
+        if (error == cudaSuccess) error = cudaEventQuery(staging->done[staging->slot]);
+        if (error == cudaErrorNotReady) {
+            cuda->waits++;
+            error = tshi_cuda_wait_event(cuda, staging->done[staging->slot]);
+        }
+        tshi_cuda_note(&cuda->base, error, "a copy from the host");
+        if (error != cudaSuccess) return NULL;
+    }
+    size_t room = SLOT_BYTES - staging->used;
+    *got = bytes < room ? bytes : room;
+    return staging->memory + (size_t)staging->slot * SLOT_BYTES + staging->used;
+}
+
+void tshi_cuda_copy_from_host(tsh_device *device, size_t bytes, const void *from, void *to) {
+    tshi_cuda_device *cuda = tshi_cuda(device);
+    if (bytes > 0 && cuda->capturing) {
+        tshi_cuda_no_capture(device, "a copy from the host");
+        return;
+    }
+    for (size_t done = 0, some = 0; done < bytes; done += some) {
+        char *room = room_for(cuda, bytes - done, &some);
+        if (!room) return;
+        memcpy(room, (const char *)from + done, some);
+        cuda->staging->used += (some + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        queued(device, cudaMemcpyAsync((char *)to + done, room, some, cudaMemcpyHostToDevice, tshi_cuda_stream(device)),
+               "a copy from the host");
+    }
+}
+
+void tshi_cuda_copy_strided(tsh_device *device, int64_t outer, size_t bytes, const void *from, size_t from_stride,
+                            void *to, size_t to_stride) {
+    if (outer <= 0 || bytes == 0) return;
+    if (outer == 1 || (from_stride == bytes && to_stride == bytes)) {
+        tshi_cuda_copy(device, (size_t)outer * bytes, from, to);
+    } else if (from_stride < bytes || from_stride > INT32_MAX ||
+               to_stride > INT32_MAX) { /* the GPU takes no such pitch */
+        for (int64_t o = 0; o < outer; o++) {
+            tshi_cuda_copy(device, bytes, (const char *)from + (size_t)o * from_stride,
+                           (char *)to + (size_t)o * to_stride);
+        }
+    } else {
+        queued(device,
+               cudaMemcpy2DAsync(to, to_stride, from, from_stride, bytes, (size_t)outer, cudaMemcpyDeviceToDevice,
+                                 tshi_cuda_stream(device)),
+               "copy_strided");
+    }
+}

@@ -1,0 +1,68 @@
+/* An allocator over slabs of GPU memory, which it describes in memory of the host.
+ *
+ * One stream uses the memory, in the order of the calls: a block may be used again as soon as it is released. Free
+ * neighbours in a slab are merged at once, so that a step that releases all that it allocates repeats its addresses.
+ * Not thread-safe. */
+#ifndef TSHI_CUDA_SLABS_H
+#define TSHI_CUDA_SLABS_H
+
+#include "device/free_list.h"
+
+#define TSHI_SLAB_UNIT ((size_t)256) /* what cudaMalloc aligns to; a multiple of TSHI_RANGE_UNIT */
+
+typedef struct tshi_slabs tshi_slabs;
+typedef struct tshi_slab tshi_slab;
+
+typedef struct tshi_slab_block {
+    tshi_range range;
+    size_t wanted; /* bytes that were asked for */
+    tshi_slab *slab;
+    struct tshi_slab_block *before, *after; /* in the slab */
+    struct tshi_slab_block *chain;          /* in its bucket while in use, in a list of kept blocks after that */
+} tshi_slab_block;
+
+struct tshi_slab {
+    tshi_slabs *owner;
+    tshi_slab *next;
+    char *base;
+    size_t size;
+    tshi_slab_block *first;
+    void *shared; /* how other ranks know it (sharing.c), from the index's allocator; the slab is never idle then */
+};
+
+struct tshi_slabs {
+    tshi_slab *first;
+    tshi_free_list free;
+};
+
+/* The blocks in use by address, and memory for the structs. */
+typedef struct tshi_slab_index {
+    const tsh_allocator *allocator;
+    tshi_pool structs;
+    tshi_slab_block **buckets;
+    size_t buckets_count; /* a power of two, or 0 */
+    size_t in_use;
+} tshi_slab_index;
+
+/* A block of at least `size` bytes (a multiple of the unit, not 0). NULL where no slab has room, or, with *failed and
+ * the message set, where the host has no memory for the structs. */
+tshi_slab_block *tshi_slabs_alloc(tshi_slabs *slabs, tshi_slab_index *index, size_t size, bool *failed);
+/* The block in use at `data`, or NULL. */
+tshi_slab_block *tshi_slab_index_find(const tshi_slab_index *index, const void *data);
+/* The block is no longer in use, and not yet free. */
+void tshi_slab_index_remove(tshi_slab_index *index, tshi_slab_block *block);
+/* The block becomes free, and one with free neighbours. */
+void tshi_slabs_release(tshi_slab_index *index, tshi_slab_block *block);
+
+/* Adds memory, as a slab of one free block. */
+tsh_status tshi_slabs_add(tshi_slabs *slabs, tshi_slab_index *index, char *base, size_t size);
+/* The slab that `pointer` lies in, or NULL. */
+tshi_slab *tshi_slabs_find(const tshi_slabs *slabs, const void *pointer);
+/* Removes a slab without a block in use and returns it, NULL where there is none. The caller frees its struct. */
+tshi_slab *tshi_slabs_take_idle(tshi_slabs *slabs, tshi_slab_index *index);
+/* All slabs of `from` with their blocks become slabs of `to`. */
+void tshi_slabs_merge(tshi_slabs *from, tshi_slabs *to);
+/* Frees all structs, and `shared`; the slabs' memory is the caller's. */
+void tshi_slabs_clear(tshi_slabs *slabs, tshi_slab_index *index);
+
+#endif
