@@ -16,21 +16,19 @@ typedef enum tshi_extent {
 
 typedef enum tshi_role { TSHI_ALL, TSHI_ROOT } tshi_role;
 
-/* The caller's arguments. Calls on one tensor have it as `out` and as `in`. */
+/* The caller's arguments. A call on one tensor has it as `in` and as `out`. */
 typedef struct tshi_arguments {
     tsh_collective op;
-    tsh_reduce_op reduce;
-    int root;
     const tsh_tensor *in;
     tsh_tensor *out;
     const int64_t *counts; /* all_to_all: of out */
     const int64_t *in_counts;
+    tsh_reduce_op reduce;
+    int root;
 } tshi_arguments;
 
 typedef struct tshi_collective {
     const char *name;
-    /* Checks the arguments and fills in the call's dtype, memory and counts. */
-    tsh_status (*check)(const tsh_group *group, const tshi_arguments *arguments, tshi_call *call);
     tshi_extent in, out;
     uint64_t ring; /* a ring algorithm sends so many times T (p - 1) / p bytes; 0: the bytes for the rank's peers */
     tshi_role contributes, receives; /* send and recv: the root is the other rank */
@@ -47,12 +45,18 @@ static inline bool tshi_is_message(tsh_collective op) {
     return op == TSH_COLLECTIVE_SEND || op == TSH_COLLECTIVE_RECV;
 }
 
+/* --- check.c ------------------------------------------------------------------------------------------------------ */
+
 /* "sum", ... */
 const char *tshi_reduction_name(tsh_reduce_op reduce);
-
-/* --- collectives.c: running --------------------------------------------------------------------------------------- */
-
+/* The dtype has that reduction, whatever the backend. */
+bool tshi_reduces(tsh_dtype dtype, tsh_reduce_op reduce);
+/* The call that the arguments make, or one marked failed with the message set. */
+tshi_call tshi_check_call(const tsh_group *group, const tshi_arguments *arguments);
 tsh_status tshi_check_tensor(const tsh_group *group, tsh_collective op, const tsh_tensor *tensor, const char *what);
+
+/* --- collectives.c ------------------------------------------------------------------------------------------------ */
+
 /* Runs the call. `early` is the error that this rank ran into before it had arguments: then it takes part only for its
  * peers to get the error. */
 tsh_status tshi_collective_run(tsh_group *group, const tshi_arguments *arguments, tsh_status early);
