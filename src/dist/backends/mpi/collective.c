@@ -34,46 +34,16 @@ static bool equal_parts(const tsh_group *group, const tshi_call *call) {
 
 /* --- the life of a call ------------------------------------------------------------------------------------------- */
 
-/* MPICH 4.0 crashes in MPI_Reduce in place with another root than 0. */
-static bool shuns_in_place(const tsh_group *group, const tshi_call *call) {
-#ifdef MPICH_VERSION
-    return call->op == TSH_COLLECTIVE_REDUCE && group->rank == call->root && call->root != 0;
-#else
-    (void)group;
-    (void)call;
-    return false;
-#endif
-}
-
-static tsh_status allocate(tsh_group *group, tshi_mpi_op *op, size_t bytes) {
-    op->scratch = group->world->host->ops->memory.alloc(group->world->host, bytes);
-    return op->scratch ? TSH_OK : TSH_ERR_MEMORY;
-}
-
-/* MPI wants a result of its own where the contract has it lie inside the input. */
-static tsh_status take_scratch(tsh_group *group, tshi_mpi_op *op) {
-    const tshi_call *call = &op->call;
+/* The memory that the call needs. */
+static tsh_status prepare(tsh_group *group, tshi_mpi_op *op) {
     tshi_mpi_group *mg = group->state;
     size_t p = (size_t)group->size;
-    op->out = call->out;
     op->scratch = NULL;
-    if (call->op == TSH_COLLECTIVE_ALL_TO_ALL && !mg->matrix) {
+    if (op->call.op == TSH_COLLECTIVE_ALL_TO_ALL && !mg->matrix) {
         mg->matrix = tshi_calloc(&group->world->allocator, 2 * p * p, sizeof *mg->matrix);
-        return mg->matrix ? TSH_OK : TSH_ERR_MEMORY;
+        if (!mg->matrix) return TSH_ERR_MEMORY;
     }
-    if (!op->moves) return TSH_OK;
-    if (tshi_pair_takes(group)) return tshi_pair_prepare(group);
-    size_t size = tsh_dtype_size(call->dtype);
-    if (call->failed == TSH_OK && shuns_in_place(group, call)) return allocate(group, op, (size_t)call->count * size);
-    if (call->op != TSH_COLLECTIVE_REDUCE_SCATTER || call->failed != TSH_OK) return TSH_OK;
-    size_t part = (size_t)call->counts[group->rank] * size;
-    const char *in = call->in, *out = call->out;
-    /* Not even a result of no elements may lie where the input does. */
-    if (!part) op->out = mg->kept;
-    if (!part || out + part <= in || in + (size_t)call->count * size <= out) return TSH_OK;
-    tsh_status status = allocate(group, op, part);
-    op->out = op->scratch;
-    return status;
+    return op->moves ? tshi_move_prepare(group) : TSH_OK;
 }
 
 /* Nothing more to do; op->status is what the call returns, its words are tsh_error_message(). */
@@ -126,7 +96,7 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
     op->moves = moves;
     op->async = work != NULL || mpi->watched;
     op->trouble_seen = 0;
-    if (call->failed == TSH_OK) op->call.failed = take_scratch(group, op);
+    if (call->failed == TSH_OK) op->call.failed = prepare(group, op);
     if (op->call.failed != TSH_OK) snprintf(op->words, sizeof op->words, "%s", tsh_error_message());
     op->regular = equal_parts(group, &op->call);
     if (text)
@@ -145,7 +115,7 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
         tshi_group_note(group, call);
     else
         group->calls++;
-    if (moves && op->call.failed == TSH_OK && tshi_pair_takes(group)) tshi_pair_begin(group);
+    if (moves && op->call.failed == TSH_OK && tshi_move_is_pair(group)) tshi_move_begin(group);
     return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(world, tsh_collective_name(call->op), error);
 }
 
@@ -182,7 +152,7 @@ static bool move(tsh_group *group) {
     op->phase = TSHI_MOVING;
     op->step = 0;
     op->requests = 0;
-    if (tshi_pair_takes(group)) return advance_move(group);
+    if (tshi_move_is_pair(group)) return advance_move(group);
     tshi_move_begin(group);
     if (op->async) return true;
     int error = MPI_SUCCESS;
@@ -320,7 +290,7 @@ static tsh_status look(tsh_group *group, double since) {
     /* What two ranks have begun they end, whatever else has failed since: this call's memory is the caller's again
      * when it returns. */
     bool lost = tshi_mpi_of(world)->broken != TSH_OK || tshi_mpi_trouble(world) == TSH_OK;
-    if (mg->op.phase == TSHI_MOVING && tshi_pair_takes(group) && !lost && !late) return TSH_OK;
+    if (mg->op.phase == TSHI_MOVING && tshi_move_is_pair(group) && !lost && !late) return TSH_OK;
     if (!late && !tshi_gate_withdraw(group)) return TSH_OK;
     if (status != TSH_OK) return tshi_mpi_stop(group);
     if (mg->op.phase == TSHI_AT_GATE && mg->block && !tshi_gate_withdraw(group)) return TSH_OK;
@@ -330,7 +300,7 @@ static tsh_status look(tsh_group *group, double since) {
 /* The caller goes, MPI may go on: what it still needs stays. */
 static void give_up(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
-    if (mg->op.phase == TSHI_MOVING && tshi_pair_takes(group)) tshi_pair_abandon(group);
+    if (mg->op.phase == TSHI_MOVING && tshi_move_is_pair(group)) tshi_move_abandon(group);
     keep_counts(group);
 }
 

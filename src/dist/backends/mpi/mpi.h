@@ -4,7 +4,7 @@
  * first passes the group's entry barrier (the gate), in which a rank notices failures that peers report, ranks that
  * have left, and the deadline, and which compares the calls. It is a page of shared memory for members on one machine,
  * a small non-blocking reduction otherwise. Two ranks exchange messages instead of collectives, all_reduce apart, and
- * notice failures throughout (pair.c). During blocking calls a thread logs warnings (watch.c). */
+ * notice failures throughout (move.c). During blocking calls a thread logs warnings (watch.c). */
 #ifndef TSHI_MPI_H
 #define TSHI_MPI_H
 
@@ -125,16 +125,6 @@ typedef struct tshi_detail {
 
 typedef enum tshi_phase { TSHI_IDLE, TSHI_AT_GATE, TSHI_COMPARING, TSHI_COUNTING, TSHI_MOVING } tshi_phase;
 
-/* What a rank of two sends, receives and keeps; see pair.c. */
-typedef struct tshi_trade {
-    const void *from, *own;
-    void *to, *own_to;
-    int64_t sends, receives, owns;
-    int64_t block; /* most elements of a message */
-    bool folds;    /* what is received is reduced with `own`, into `to` */
-    size_t size;   /* of an element */
-} tshi_trade;
-
 /* The collective under way; there is one at a time. */
 typedef struct tshi_mpi_op {
     tshi_phase phase;
@@ -147,9 +137,11 @@ typedef struct tshi_mpi_op {
     void *out;  /* where the result goes: call.out, or scratch */
     void *scratch;
     tshi_call call;
-    int64_t whole;       /* elements of the largest buffer, if one call of MPI moved everything */
     int64_t step, steps; /* the next one, and how many there are; the same on all ranks if more than two */
-    tshi_trade trade;
+    int64_t block;       /* most elements of one MPI call */
+    bool folds;          /* a pair: what is received is reduced with what this rank contributes to itself */
+    bool receives;       /* request[0] receives */
+    bool at_once;        /* one MPI call moves all of it */
     int requests;
     MPI_Request request[2];
     tsh_tensor *held[2];
@@ -256,32 +248,18 @@ void tshi_mpi_divide(tsh_device *device, tsh_dtype dtype, int64_t n, int ranks, 
 
 /* --- move.c ------------------------------------------------------------------------------------------------------- */
 
-/* The data of mg->op in steps of MPI calls. Before the first: sets op->steps. */
+/* The group has two ranks, which exchange the data of mg->op without MPI's collectives. */
+bool tshi_move_is_pair(const tsh_group *group);
+/* The memory that mg->op needs. */
+tsh_status tshi_move_prepare(tsh_group *group);
+/* The data moves in steps of MPI calls. begin: sets op->steps. */
 void tshi_move_begin(tsh_group *group);
-/* Makes one step: it has ended on return (`wait`), or op->requests are to be waited for. Returns an MPI error code. */
+/* One step: done when it returns (`wait`, never for a pair), or with op->requests to wait for. An MPI error code. */
 int tshi_move_step(tsh_group *group, int64_t step, bool wait);
-/* Called after the last step. */
+/* After the last step. */
 void tshi_move_end(tsh_group *group);
-/* Starts a send to one rank and a receive from another; op->requests are to be waited for. Returns an MPI error
- * code. */
-int tshi_mpi_exchange(tsh_group *group, const void *from, int send, int to_rank, void *to, int receive, int from_rank);
-
-/* The address that many elements behind base, which may be NULL. */
-static inline void *tshi_at(const void *base, int64_t elements, size_t size) {
-    return (void *)((uintptr_t)base + (size_t)elements * size);
-}
-
-/* --- pair.c ------------------------------------------------------------------------------------------------------- */
-
-/* Steps of calls of two ranks, which are faster without MPI's collectives; a step only starts. prepare allocates the
- * memory that the call needs. */
-bool tshi_pair_takes(const tsh_group *group);
-tsh_status tshi_pair_prepare(tsh_group *group);
-void tshi_pair_begin(tsh_group *group);
-int tshi_pair_step(tsh_group *group, int64_t step);
-void tshi_pair_end(tsh_group *group);
-/* Ends permanently: data that has not arrived must not be written to the caller's memory any more. */
-void tshi_pair_abandon(tsh_group *group);
+/* The call of a pair is given up for good: what has not come yet must not come into the caller's memory. */
+void tshi_move_abandon(tsh_group *group);
 
 /* --- watch.c ------------------------------------------------------------------------------------------------------ */
 

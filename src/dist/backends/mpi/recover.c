@@ -56,7 +56,7 @@ static bool is_mpi(const tsh_group *group) {
 static void move_on(tsh_world *world) {
     for (tsh_group *g = world->groups; g; g = g->next) {
         const tshi_mpi_group *mg = is_mpi(g) ? g->state : NULL;
-        if (!mg || !tshi_pair_takes(g)) continue;
+        if (!mg || !tshi_move_is_pair(g)) continue;
         if (mg->op.phase == TSHI_MOVING || (mg->op.phase == TSHI_AT_GATE && !mg->block)) tshi_mpi_advance(g);
     }
 }
