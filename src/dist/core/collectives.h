@@ -151,7 +151,7 @@ static inline size_t tshi_message_bytes(uint32_t kind, int64_t count) {
     return kind & TSHI_KIND_TICKET ? TSHI_TICKET : (size_t)count * tsh_dtype_size(tshi_kind_dtype(kind));
 }
 
-/* True when the receive fits the message: their kinds differ in `send` and `recv` alone. */
+/* A receive takes what was sent: the kinds differ in `send` and `recv` alone. */
 static inline bool tshi_message_fits(uint32_t sent, int64_t sent_count, const tshi_call *receive) {
     return (sent ^ tshi_kind_of(receive)) >> 8 == 0 && sent_count == receive->count;
 }

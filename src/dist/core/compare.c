@@ -1,4 +1,4 @@
-/* Comparison of the calls of a group's ranks, and the text of both sides when they differ. */
+/* Compares the calls that the ranks of a group post, and prints both sides of a mismatch. */
 #include "dist/core/collectives.h"
 
 #include <stdio.h>

@@ -4,13 +4,13 @@
 #include <string.h>
 
 /* Shape and dtype of a tensor that is sent with its description. */
-enum { META_DTYPE, META_NDIM, META_DIMS, META_WORDS = META_DIMS + TSH_MAX_DIMS };
+enum { META_DTYPE, META_NDIM, META_DIMS, META_COUNT = META_DIMS + TSH_MAX_DIMS };
 
 static tsh_status check_peer(const tsh_group *group, const tshi_call *call) {
     const char *name = tsh_collective_name(call->op);
     if (call->op == TSH_COLLECTIVE_RECV && call->root == TSH_ANY_RANK) {
         if (group->size > 1) return TSH_OK;
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s: a group of one rank has no other rank to receive from", name);
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: a group of one rank has no peer to receive from", name);
     }
     if (call->root < 0 || call->root >= group->size) {
         return tshi_fail(TSH_ERR_RANGE, "%s: rank %d in a group of %d", name, call->root, group->size);
@@ -42,8 +42,8 @@ static tsh_status now(tsh_group *group, tsh_collective op, const tsh_tensor *ten
     tsh_status status = prepare(group, op, tensor, peer, meta, &call);
     if (status != TSH_OK) return status;
     tsh_work work;
-    /* All but the words, which are long. */
-    memset(&work, 0, offsetof(tsh_work, words));
+    /* The message of a failure is long, and is not zeroed. */
+    memset(&work, 0, offsetof(tsh_work, message));
     memset((char *)&work + offsetof(tsh_work, sender), 0, sizeof work - offsetof(tsh_work, sender));
     tshi_work_set(&work, group, &call);
     if (!tshi_work_quick(&work)) tshi_work_enqueue(&work);
@@ -91,51 +91,51 @@ tsh_status tsh_send_new(tsh_group *group, const tsh_tensor *tensor, int to) {
     tsh_status status = prepare(group, TSH_COLLECTIVE_SEND, tensor, to, false, &call);
     if (status != TSH_OK) return status;
     tsh_tensor *meta;
-    status = tshi_tensor_scratch(group->mesh, TSH_INT64, META_WORDS, &meta);
+    status = tshi_tensor_scratch(group->mesh, TSH_INT64, META_COUNT, &meta);
     if (status != TSH_OK) return status;
-    int64_t words[META_WORDS] = {[META_DTYPE] = tensor->dtype, [META_NDIM] = tensor->shape.ndim};
-    for (int i = 0; i < tensor->shape.ndim; i++) words[META_DIMS + i] = tensor->shape.local[i];
-    group->world->device->ops->copy.from_host(group->world->device, sizeof words, words, tshi_data(meta));
+    int64_t description[META_COUNT] = {[META_DTYPE] = tensor->dtype, [META_NDIM] = tensor->shape.ndim};
+    for (int i = 0; i < tensor->shape.ndim; i++) description[META_DIMS + i] = tensor->shape.local[i];
+    group->world->device->ops->copy.from_host(group->world->device, sizeof description, description, tshi_data(meta));
     status = now(group, TSH_COLLECTIVE_SEND, meta, to, true, NULL);
     if (status == TSH_OK) status = now(group, TSH_COLLECTIVE_SEND, tensor, to, false, NULL);
     tsh_tensor_release(meta);
     return status;
 }
 
-/* A tensor as described; the words come from another process and are looked at as such. */
-static tsh_status make_tensor(const tsh_mesh *mesh, const int64_t *words, tsh_tensor **out) {
+/* Makes a tensor of that description, which comes from another process and is checked. */
+static tsh_status make_tensor(const tsh_mesh *mesh, const int64_t *description, tsh_tensor **out) {
     const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
     tshi_shape shape = {0};
-    if (words[META_DTYPE] < 0 || words[META_DTYPE] >= TSH_DTYPE_COUNT || words[META_NDIM] < 0 ||
-        words[META_NDIM] > TSH_MAX_DIMS) {
+    if (description[META_DTYPE] < 0 || description[META_DTYPE] >= TSH_DTYPE_COUNT || description[META_NDIM] < 0 ||
+        description[META_NDIM] > TSH_MAX_DIMS) {
         return tshi_fail(TSH_ERR_MISMATCH, "recv: the description of a tensor was expected");
     }
-    shape.ndim = (int)words[META_NDIM];
-    for (int i = 0; i < shape.ndim; i++) shape.local[i] = shape.global[i] = words[META_DIMS + i];
-    return tshi_tensor_new(mesh, (tsh_dtype)words[META_DTYPE], &shape, local, out);
+    shape.ndim = (int)description[META_NDIM];
+    for (int i = 0; i < shape.ndim; i++) shape.local[i] = shape.global[i] = description[META_DIMS + i];
+    return tshi_tensor_new(mesh, (tsh_dtype)description[META_DTYPE], &shape, local, out);
 }
 
 tsh_status tsh_recv_new(tsh_group *group, const tsh_mesh *mesh, int from, int *sender, tsh_tensor **out) {
-    int who = TSH_ANY_RANK;
+    int found = TSH_ANY_RANK;
     if (out) *out = NULL;
     if (!group || !mesh || !out) return tshi_fail(TSH_ERR_ARGUMENT, "recv: group, mesh and out are required");
     if (mesh->world != group->world) return tshi_fail(TSH_ERR_ARGUMENT, "recv: mesh belongs to another world");
     tsh_tensor *meta, *tensor = NULL;
-    tsh_status status = tshi_tensor_scratch(mesh, TSH_INT64, META_WORDS, &meta);
+    tsh_status status = tshi_tensor_scratch(mesh, TSH_INT64, META_COUNT, &meta);
     if (status != TSH_OK) return status;
-    status = now(group, TSH_COLLECTIVE_RECV, meta, from, true, &who);
+    status = now(group, TSH_COLLECTIVE_RECV, meta, from, true, &found);
     if (status == TSH_OK) {
-        int64_t words[META_WORDS];
-        group->world->device->ops->copy.to_host(group->world->device, sizeof words, tshi_data(meta), words);
-        status = make_tensor(mesh, words, &tensor);
+        int64_t description[META_COUNT];
+        group->world->device->ops->copy.to_host(group->world->device, sizeof description, tshi_data(meta), description);
+        status = make_tensor(mesh, description, &tensor);
     }
     tsh_tensor_release(meta);
-    if (status == TSH_OK) status = now(group, TSH_COLLECTIVE_RECV, tensor, who, false, NULL);
+    if (status == TSH_OK) status = now(group, TSH_COLLECTIVE_RECV, tensor, found, false, NULL);
     if (status != TSH_OK) {
         tsh_tensor_release(tensor);
         return status;
     }
-    if (sender) *sender = who;
+    if (sender) *sender = found;
     *out = tensor;
     return TSH_OK;
 }

@@ -8,7 +8,7 @@ typedef struct list {
     tsh_tensor *const *parts; /* [size] */
 } list;
 
-/* True when the tensors follow each other in one storage. */
+/* The tensors follow each other in one storage. */
 static bool adjoin(tsh_tensor *const *parts, int n) {
     const tshi_storage *storage = parts[0]->storage;
     size_t at = parts[0]->offset;

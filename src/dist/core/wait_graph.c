@@ -93,7 +93,7 @@ static bool is_waiting(const tshi_waits *waits, int rank) {
     return false;
 }
 
-/* Into waits->seen: whomever this rank waits for, whomever these wait for, and so on. */
+/* Fills waits->seen with the ranks that this rank waits for, those that these wait for, and so on. */
 static void follow(const tshi_waits *waits) {
     memcpy(waits->seen, waits->mine, waits->words * sizeof *waits->seen);
     for (bool grows = true; grows;) {

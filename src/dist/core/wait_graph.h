@@ -38,7 +38,7 @@ void tshi_waits_leave(tshi_waits *waits);
  * a row that is about to change. */
 bool tshi_waits_name(const tshi_waits *waits, char *ranks, size_t size, char *stopped, size_t stopped_size);
 
-/* True when a signal has stopped that process; false for 0, and where there is no /proc. */
+/* A signal has stopped that process; false for 0, and where there is no /proc. */
 bool tshi_process_stopped(int process);
 
 #endif

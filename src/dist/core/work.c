@@ -1,6 +1,5 @@
-/* Calls that do not wait. Each group has a queue of collectives, of which the first is under way, and a list of
- * messages, of which all are. There is no progress thread: a rank that waits for any call makes all of them
- * progress. */
+/* Asynchronous calls. Each group has a queue of collectives, of which the first is under way, and a list of messages,
+ * of which all are. There is no progress thread: a wait for one call advances all of them. */
 #include "base/cpu.h"
 #include "dist/core/collectives.h"
 
@@ -20,8 +19,8 @@ void tshi_work_set(tsh_work *work, tsh_group *group, const tshi_call *call) {
     work->group = group;
     work->call = *call;
     work->sender = TSH_ANY_RANK;
-    work->words[0] = '\0';
-    if (call->failed != TSH_OK) snprintf(work->words, sizeof work->words, "%s", tsh_error_message());
+    work->message[0] = '\0';
+    if (call->failed != TSH_OK) snprintf(work->message, sizeof work->message, "%s", tsh_error_message());
 }
 
 tsh_work *tshi_work_new(tsh_group *group, const tshi_call *call, const tsh_tensor *in, const tsh_tensor *out) {
@@ -52,7 +51,7 @@ static void work_free(tsh_work *work) {
 void tshi_work_end(tsh_work *work, tsh_status status) {
     work->done = true;
     work->status = status;
-    if (status != TSH_OK) snprintf(work->words, sizeof work->words, "%s", tsh_error_message());
+    if (status != TSH_OK) snprintf(work->message, sizeof work->message, "%s", tsh_error_message());
 }
 
 /* Let the backend do what it can. */
@@ -61,7 +60,7 @@ static void advance(tsh_work *work) {
     const tshi_group_ops *ops = group->ops;
     if (!work->started) {
         work->started = true;
-        if (work->call.failed != TSH_OK) tshi_fail(work->call.failed, "%s", work->words);
+        if (work->call.failed != TSH_OK) tshi_fail(work->call.failed, "%s", work->message);
         if (tshi_call_is_staged(group, &work->call)) tshi_stage_open(group, &work->call, &work->stage);
         tsh_status status = ops->start ? ops->start(work) : ops->run(group, &work->call);
         if (!ops->start || status != TSH_OK) tshi_work_end(work, status);
@@ -69,7 +68,7 @@ static void advance(tsh_work *work) {
     if (!work->done) ops->progress(work);
 }
 
-/* A backend that waits in there for something else moves others on, but not what is half done. */
+/* A backend that waits in there advances other works, but not the one that is half done. */
 static void step(tsh_work *work) {
     tsh_world *world = work->group->world;
     bool moving = world->moving;
@@ -106,7 +105,7 @@ static void move_queue(tsh_group *group) {
     }
 }
 
-/* A receive may complete others, so what is done leaves the list afterwards. */
+/* Progress of one receive may complete other receives, so that works which are done leave the list afterwards. */
 static void move_messages(tsh_group *group) {
     bool any = false;
     for (tsh_work *work = group->messages; work; work = work->next) {
@@ -189,7 +188,7 @@ static void join(tsh_work *work) {
     if (work->done) move_group(group);
 }
 
-/* True while the work, or for NULL any of the group's queue, has not ended. */
+/* The work, or for NULL one of the group's queue, is still to be waited for. */
 static inline bool is_awaited(const tsh_group *group, const tsh_work *work) {
     return work ? work->linked : group->queue != NULL;
 }
@@ -203,7 +202,8 @@ static void nap(tsh_group *group, tsh_work *work, double since) {
     if (!first->done) tshi_work_end(first, status);
 }
 
-/* Until the work, which is linked, or else the group's queue is gone. joins: see tshi_work_join. */
+/* Waits until the work, which is linked, is done, or for NULL until the group's queue is empty. joins: see
+ * tshi_work_join. */
 static void wait_while(tsh_group *group, tsh_work *work, bool joins) {
     tsh_world *world = group->world;
     double since = 0;
@@ -226,7 +226,7 @@ static void wait_while(tsh_group *group, tsh_work *work, bool joins) {
 
 tsh_status tshi_work_finish(tsh_work *work) {
     if (work->linked) wait_while(work->group, work, false);
-    return work->status == TSH_OK ? TSH_OK : tshi_fail(work->status, "%s", work->words);
+    return work->status == TSH_OK ? TSH_OK : tshi_fail(work->status, "%s", work->message);
 }
 
 tsh_status tshi_work_join(tsh_work *work) {
@@ -247,11 +247,11 @@ void tshi_message_cancel(tsh_work *work, const char *why) {
 }
 
 void tshi_group_drain(tsh_group *group, tsh_status failed) {
-    char words[TSHI_MESSAGE_SIZE];
+    char message[TSHI_MESSAGE_SIZE];
     if (!group->queue) return;
-    if (failed != TSH_OK) snprintf(words, sizeof words, "%s", tsh_error_message());
+    if (failed != TSH_OK) snprintf(message, sizeof message, "%s", tsh_error_message());
     wait_while(group, NULL, false);
-    if (failed != TSH_OK) tshi_fail(failed, "%s", words);
+    if (failed != TSH_OK) tshi_fail(failed, "%s", message);
 }
 
 tsh_status tshi_group_run(tsh_group *group, const tshi_call *call) {

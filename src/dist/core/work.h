@@ -20,12 +20,12 @@ struct tsh_work {
     tshi_staging stage;
     bool started, done;
     tsh_status status;
-    char words[TSHI_MESSAGE_SIZE]; /* of a failure */
-    int sender;                    /* of a receive */
-    void *state;                   /* the backend's, from start until done */
-    bool linked;                   /* in the group's queue or list */
-    bool orphan;                   /* no caller holds it: freed when it is done */
-    struct tsh_work *next;         /* in the group's queue (collectives), or in its list of messages */
+    char message[TSHI_MESSAGE_SIZE]; /* of a failure */
+    int sender;                      /* of a receive */
+    void *state;                     /* the backend's, from start until done */
+    bool linked;                     /* in the group's queue or list */
+    bool orphan;                     /* no caller holds it: freed when it is done */
+    struct tsh_work *next;           /* in the group's queue (collectives), or in its list of messages */
 };
 
 /* --- work.c ------------------------------------------------------------------------------------------------------- */

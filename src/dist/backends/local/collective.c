@@ -367,7 +367,7 @@ static tshi_slot *open_slot(tsh_group *group, const tshi_call *call) {
     return slot;
 }
 
-/* True when this rank's part is done when it has posted: it receives nothing, and its data fits the slot. */
+/* This rank is done when it has posted: it receives nothing, and its data fits the slot. */
 static bool only_contributes(const tsh_group *group, const tshi_call *call) {
     const tshi_collective *c = &tshi_collectives[call->op];
     bool root = group->rank == call->root;
@@ -375,7 +375,7 @@ static bool only_contributes(const tsh_group *group, const tshi_call *call) {
     return is_near(group, call, c->in == TSHI_PART ? largest(call->counts, group->size) : call->count);
 }
 
-/* True when no peer uses this rank's data after it has moved its far part, and no peer can have failed. */
+/* No peer touches this rank's data any more once it has moved what is far, and no peer can have failed. */
 static bool only_moves(const tsh_group *group, const tshi_call *call) {
     if (group->rank == call->root || call->on_device) return false;
     if (call->op == TSH_COLLECTIVE_BROADCAST) return (size_t)call->count * tsh_dtype_size(call->dtype) <= SHARED_BYTES;
@@ -474,9 +474,9 @@ static void begin(tsh_work *work) {
     tshi_local_group *lg = group->state;
     tshi_call *call = &work->call;
     if (lg->heard != lg->sync)
-        call->failed = tshi_local_look_back(group, lg->sync, call->failed, work->words);
+        call->failed = tshi_local_look_back(group, lg->sync, call->failed, work->message);
     else if (call->failed != TSH_OK)
-        tshi_fail(call->failed, "%s", work->words);
+        tshi_fail(call->failed, "%s", work->message);
     tshi_slot *slot = open_slot(group, call);
     if (call->failed != TSH_OK)
         tshi_local_refuse(group);

@@ -1,8 +1,7 @@
-/* Point to point. Each member has an inbox in the group's block: a ring of letters that all others write to, so that
- * its size is that of one member, not of all pairs. A letter holds what is small. What is larger waits in the sender's
- * heap: up to a page in a cell, so that the sender need not wait, beyond that where it is, until the receiver has
- * fetched it and says so in the cell. The receiver stores letters that come before their receives, in order.
- */
+/* Point to point. Each member has an inbox in the group's block: a ring of letters that all peers write to, so that its
+ * size is that of one member, not of all pairs. A letter holds small data. Larger data waits in the sender's heap: up to
+ * a page in a cell, so that the sender need not wait, beyond that where it is, until the receiver has fetched it and has
+ * marked the cell. The receiver keeps letters that no receive has asked for yet, in their order. */
 #include "dist/backends/local/local.h"
 
 #include <stdio.h>
@@ -32,7 +31,7 @@ typedef struct kept_letter {
 } kept_letter;
 
 struct tshi_mailbox {
-    uint64_t next_in; /* number of the next letter in my inbox */
+    uint64_t next_in; /* number of the next letter in this rank's inbox */
     char *cells;      /* [CELLS] of CELL_BYTES, made when first needed */
     int next_cell;
     tshi_cell *free_slips;
@@ -107,8 +106,8 @@ static uint32_t turn_of(uint64_t number) {
     return (uint32_t)(number / TSHI_LETTERS) * 2;
 }
 
-/* Number of a place in a ring, or false while it is full. */
-static bool place_take(tshi_inbox *inbox, uint64_t *number) {
+/* Takes the number of a letter in a ring; false while the ring is full. */
+static bool letter_take(tshi_inbox *inbox, uint64_t *number) {
     uint64_t tail = atomic_load_explicit(&inbox->tail, memory_order_relaxed);
     for (;;) {
         tshi_letter *letter = &inbox->letter[tail % TSHI_LETTERS];
@@ -158,7 +157,7 @@ static bool post_letter(tsh_work *work) {
     uint64_t number;
     uint32_t way = choose_way(group, box, work, congested, &cell);
     if (way == BY_HEAP && !cell) return false;
-    if (!place_take(inbox, &number)) {
+    if (!letter_take(inbox, &number)) {
         if (way == BY_HEAP) slip_give(box, cell);
         return false;
     }
@@ -225,7 +224,8 @@ static void answer(const tsh_group *group, const tshi_letter *letter, uint32_t s
     if (atomic_fetch_add_explicit(&cell->sleepers, 0, memory_order_acq_rel) != 0) tshi_wake(&cell->state);
 }
 
-/* A small message has left its sender for good, which hears of it in its next call. The first complaint stands. */
+/* The send of a small message has returned already, so that its sender gets the mismatch from its next call. The first
+ * complaint stands. */
 static void complain(const tsh_work *work, const tshi_letter *letter) {
     tsh_group *group = work->group;
     tshi_member *member = tshi_member_at(group->state, letter->from);
@@ -287,7 +287,7 @@ static tsh_status keep(tsh_group *group, tshi_mailbox *box, const tshi_letter *l
     return TSH_OK;
 }
 
-/* Hand out what is in my inbox. Without memory to keep a letter, it stays where it is. */
+/* Passes the letters of this rank's inbox to their receives. Without memory to keep a letter it stays in the inbox. */
 static void empty_inbox(tsh_group *group, tshi_mailbox *box) {
     tshi_inbox *inbox = inbox_at(group, group->rank);
     for (;;) {
@@ -345,7 +345,7 @@ tsh_status tshi_message_start(tsh_work *work) {
     return TSH_OK;
 }
 
-/* A letter, if there is a place for it. */
+/* Sends a letter, if the ring has room for it. */
 static bool send_quickly(tsh_work *work) {
     const tshi_call *call = &work->call;
     tshi_inbox *inbox = inbox_at(work->group, call->root);

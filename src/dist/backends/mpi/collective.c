@@ -1,4 +1,4 @@
-/* Collectives over MPI: the gate, what it compares, then MPI's own call. */
+/* Collectives over MPI: the entry barrier, which compares the ranks' calls, then MPI's own call. */
 #include "base/cpu.h"
 #include "dist/backends/mpi/mpi.h"
 #include "dist/registry.h"
@@ -46,7 +46,7 @@ static tsh_status prepare(tsh_group *group, tshi_mpi_op *op) {
     return op->moves ? tshi_move_prepare(group) : TSH_OK;
 }
 
-/* Nothing more to do; op->status is what the call returns, its words are tsh_error_message(). */
+/* Ends the call: op->status is what it returns, with the message of tsh_error_message(). */
 void tshi_mpi_op_end(tsh_group *group, tsh_status status) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     if (op->scratch) group->world->host->ops->memory.release(group->world->host, op->scratch);
@@ -84,8 +84,8 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
     if (++mpi->looks % LOOK_EVERY == 0) tshi_mpi_poll(world);
-    /* Without shared memory a rank must not enter a barrier that a member is known to have given up, and MPI receives
-     * notices one by one. */
+    /* Without shared memory no rank may reach an entry barrier that a peer is known to have given up, and MPI takes in
+     * little by little what has arrived. */
     for (int i = 0; !mg->block && i < POLLS; i++) tshi_mpi_poll(world);
     if (mpi->troubled || mpi->broken != TSH_OK) {
         tsh_status status = tshi_mpi_trouble(world);
@@ -110,7 +110,7 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
         op->held[1] = work->out ? tsh_tensor_retain(work->out) : NULL;
     }
     int error = tshi_gate_arrive(group);
-    /* The books are kept while the others hear of it. */
+    /* The bookkeeping overlaps with the arrival at the peers. */
     if (moves)
         tshi_group_note(group, call);
     else
@@ -210,7 +210,7 @@ static bool count_start(tsh_group *group) {
 
 /* --- phases ------------------------------------------------------------------------------------------------------- */
 
-/* A member that came to the gate and has stopped waiting for good: it will not go through. */
+/* A member has come to the entry barrier and has stopped waiting for good: it will not pass. */
 static bool given_up(tsh_group *group) {
     const tshi_mpi *mpi = tshi_mpi_of(group->world);
     tshi_mpi_poll(group->world);
@@ -224,7 +224,7 @@ static bool pass_gate(tsh_group *group, int verdict) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
     if (verdict & TSHI_GATE_STOPPED) {
-        op->phase = TSHI_AT_GATE; /* a member that knows the failure reports it */
+        op->phase = TSHI_AT_GATE; /* a peer reports the reason */
         return false;
     }
     if (!mg->block && given_up(group)) {

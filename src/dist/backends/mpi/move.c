@@ -112,8 +112,8 @@ static int all_to_all(tsh_group *group, bool wait) {
     return MPI_Ialltoallv(call->in, ins, in_starts, type, call->out, outs, out_starts, type, mg->comm, mg->op.request);
 }
 
-/* The parts of gather and scatter for MPI. Whether this rank's part lies where it belongs in the root's whole. */
-static bool place_parts(const tsh_group *group, const void *whole, const void *part) {
+/* Fills in the parts of gather and scatter for MPI. True where this rank's part lies in its own span of the whole. */
+static bool fill_parts(const tsh_group *group, const void *whole, const void *part) {
     const tshi_mpi_group *mg = group->state;
     const tshi_call *call = &mg->op.call;
     to_ints(call->counts, group->size, mg->counts, mg->counts + group->size);
@@ -126,7 +126,7 @@ static int gather(tsh_group *group, bool wait) {
     const tshi_call *call = &mg->op.call;
     int *counts = mg->counts, *starts = counts + group->size, n = (int)call->counts[group->rank], root = call->root;
     MPI_Datatype type = tshi_mpi_type(call->dtype);
-    const void *in = place_parts(group, call->out, call->in) ? MPI_IN_PLACE : call->in;
+    const void *in = fill_parts(group, call->out, call->in) ? MPI_IN_PLACE : call->in;
     if (wait) return MPI_Gatherv(in, n, type, call->out, counts, starts, type, root, mg->comm);
     return MPI_Igatherv(in, n, type, call->out, counts, starts, type, root, mg->comm, mg->op.request);
 }
@@ -136,7 +136,7 @@ static int scatter(tsh_group *group, bool wait) {
     const tshi_call *call = &mg->op.call;
     int *counts = mg->counts, *starts = counts + group->size, n = (int)call->counts[group->rank], root = call->root;
     MPI_Datatype type = tshi_mpi_type(call->dtype);
-    void *out = place_parts(group, call->in, call->out) ? MPI_IN_PLACE : call->out;
+    void *out = fill_parts(group, call->in, call->out) ? MPI_IN_PLACE : call->out;
     if (wait) return MPI_Scatterv(call->in, counts, starts, type, out, n, type, root, mg->comm);
     return MPI_Iscatterv(call->in, counts, starts, type, out, n, type, root, mg->comm, mg->op.request);
 }

@@ -6,7 +6,8 @@
 #include <string.h>
 
 #define INLINE_BYTES 1024
-/* Tags: a header's tells apart the times before and after a recovery, the others carry the number of the message. */
+/* Tags: a header's distinguishes the times before and after a recovery, those of data and replies carry the number of
+ * the message. */
 #define TAG_HEADER 1024
 #define TAG_EPOCHS 1024
 #define TAG_DATA   8192
@@ -36,7 +37,7 @@ typedef struct tshi_mpi_message {
     bool has_header; /* the receiver */
     int peer;
     int64_t moved;  /* elements of a message that follows, given to MPI */
-    void *dropping; /* memory for data that is dropped */
+    void *dropping; /* memory for data that does not fit the receive */
 } message;
 
 static int tag_of(int base, uint32_t number) {
@@ -215,7 +216,7 @@ tsh_status tshi_mpi_message_start(tsh_work *work) {
     return tshi_mpi_error(world, tsh_collective_name(call->op), error);
 }
 
-/* True when no rank is left that the message could come from, or go to. */
+/* Every rank that the message could come from, or go to, has left. */
 static bool peer_left(const tsh_work *work) {
     const message *m = work->state;
     const tsh_group *group = work->group;
@@ -251,7 +252,7 @@ static tsh_status look(tsh_work *work) {
     tsh_status status = tshi_mpi_trouble(work->group->world);
     const message *m = work->state;
     if (status != TSH_OK || !peer_left(work)) return status;
-    if (m->peer == TSH_ANY_RANK) return tshi_fail(TSH_ERR_PEER, "recv: all the others have left");
+    if (m->peer == TSH_ANY_RANK) return tshi_fail(TSH_ERR_PEER, "recv: all peers have left");
     return tshi_fail(TSH_ERR_PEER, "rank %d has left (it exited, or destroyed its world) before %s",
                      work->group->ranks[m->peer], tsh_collective_name(work->call.op));
 }

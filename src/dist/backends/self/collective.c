@@ -1,4 +1,4 @@
-/* Groups of one rank: collectives are copies and never wait. */
+/* Groups of one rank: copies, and no peers to wait for. */
 #include "dist/bootstrap/environment.h"
 #include "dist/registry.h"
 #include "dist/world.h"
@@ -33,7 +33,7 @@ static tsh_status self_agree(tsh_group *parent, const char *text, tsh_status fai
     return failed;
 }
 
-/* A rank alone has no peers to tell, and nothing to forget. */
+/* A rank alone has no peers to report to, and no state to recover. */
 static void self_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
     (void)world;
     (void)reason;
