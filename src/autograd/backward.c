@@ -71,7 +71,6 @@ static tsh_status pass(tsh_tape *tape, int index) {
         else if (!node->in[i]->computed && g->sink && g->sink == tape->sink)
             g->sink->ops->complete(g->sink, g->slot);
     }
-    if (tshi_world_wants_progress(tape->world)) tshi_world_progress(tape->world);
     if (status != TSH_OK || !tape->sink) return status;
     status = tape->sink->ops->advance(tape->sink);
     if (status != TSH_OK) tshi_tape_fail_as(tape, status, "backward");

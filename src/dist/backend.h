@@ -126,9 +126,6 @@ typedef struct tshi_group_ops {
     tsh_status (*nap)(tsh_group *group, const tsh_work *work, double since);
     /* That wait is over, however it ended. NULL: nothing is to be done then. */
     void (*awake)(tsh_group *group);
-    /* Collectives of the group go on while the host computes, if it calls tshi_world_progress now and then. The same
-     * answer on all ranks. NULL: no. */
-    bool (*overlaps)(const tsh_group *group);
 } tshi_group_ops;
 
 #endif

@@ -60,11 +60,6 @@ typedef struct affine_params {
     tshi_unary f;
 } affine_params;
 
-/* Multiplications in a piece of a weight gradient, and looks at the collectives after a piece: each look sends and
- * receives what the sockets hold. */
-#define PIECE_PRODUCTS ((int64_t)16 << 20)
-#define LOOKS          4
-
 enum { PRE, DZ }; /* saved: f's argument; its gradient, where backward must not overwrite the argument */
 
 static const tshi_rule affine_rules[] = {
@@ -131,46 +126,16 @@ static tsh_status affine_backward(tshi_node *call) {
     return dx ? multiply(dz_of(call), false, call->in[1], false, beta, dx) : TSH_ERR_MEMORY;
 }
 
-/* Rows of dW in a piece, which takes about half a millisecond or more. */
-static int64_t rows_in_piece(const tsh_tensor *dz, const tsh_tensor *dw) {
-    int64_t products = tshi_rows(dz) * tshi_cols(dw), rows = products > 0 ? PIECE_PRODUCTS / products + 1 : 1;
-    return rows < 32 ? 32 : rows;
-}
-
-/* dW = beta dW + dz^T x in pieces, between which collectives under way progress. */
-static tsh_status weight_gradient_in_pieces(const tshi_node *call, const tsh_tensor *dz, double beta, tsh_tensor *dw) {
-    const tsh_tensor *x = call->in[0];
-    tsh_device *device = tshi_device_of(dz);
-    int64_t n = tshi_rows(dw), k = tshi_cols(dw), most = rows_in_piece(dz, dw);
-    size_t size = tsh_dtype_size(dz->dtype);
-    tsh_world *world = call->tape->world;
-    tsh_status status = TSH_OK;
-    for (int64_t row = 0; row < n && status == TSH_OK; row += most) {
-        int64_t rows = n - row < most ? n - row : most;
-        const char *a = (const char *)tshi_data(dz) + (size_t)row * size;
-        char *c = (char *)tshi_data(dw) + (size_t)(row * k) * size;
-        status = device->ops->product.gemm(device, dz->dtype, true, false, rows, k, tshi_rows(dz), 1, a, n,
-                                           tshi_data(x), k, beta, c, k);
-        for (int i = 0; i < LOOKS && tshi_world_wants_progress(world); i++) tshi_world_progress(world);
-    }
-    return status;
-}
-
 /* dW = dz^T x, db = column sums of dz. */
 static tsh_status affine_backward_rest(tshi_node *call) {
     const tsh_tensor *dz = dz_of(call);
     bool weight = tshi_wants_grad(call, 1), bias = tshi_wants_grad(call, 2);
-    bool in_pieces = weight && tshi_world_wants_progress(call->tape->world), together = weight && !in_pieces;
     tsh_device *device = tshi_device_of(dz);
     double beta, beta_b = 0;
-    tsh_tensor *db = !bias ? NULL : together ? tshi_grad_beta(call, 2, &beta_b) : tshi_grad(call, 2);
+    tsh_tensor *db = !bias ? NULL : weight ? tshi_grad_beta(call, 2, &beta_b) : tshi_grad(call, 2);
     tsh_tensor *dw = weight ? tshi_grad_beta(call, 1, &beta) : NULL;
     if ((bias && !db) || (weight && !dw)) return TSH_ERR_MEMORY;
-    if (in_pieces) {
-        tsh_status status = weight_gradient_in_pieces(call, dz, beta, dw);
-        if (status != TSH_OK || !bias) return status;
-    }
-    if (together) {
+    if (weight) {
         return device->ops->product.affine_backward(device, dz->dtype, tshi_rows(dz), tshi_cols(dz), tshi_cols(dw),
                                                     tshi_data(call->in[0]), tshi_data(dz), beta, tshi_data(dw), beta_b,
                                                     tshi_data(db));

@@ -130,14 +130,6 @@ static void move_group(tsh_group *group) {
     if (group->messages) move_messages(group);
 }
 
-bool tshi_world_wants_progress(const tsh_world *world) {
-    bool on_host = world->device == world->host; /* a GPU computes while the host waits */
-    for (const tsh_group *g = world->groups; g && on_host && world->pending > 0; g = g->next) {
-        if (g->queue && g->ops->overlaps && g->ops->overlaps(g)) return true;
-    }
-    return false;
-}
-
 void tshi_world_progress(tsh_world *world) {
     if (world->moving) return;
     for (tsh_group *g = world->groups; g && world->pending > 0; g = g->next) move_group(g);

@@ -51,8 +51,6 @@ void tshi_work_end(tsh_work *work, tsh_status status);
 /* Advances every work of the world, without waiting. Backends call it while they wait and world->pending is not
  * zero. */
 void tshi_world_progress(tsh_world *world);
-/* A collective is under way that goes on while the host computes if the host calls tshi_world_progress now and then. */
-bool tshi_world_wants_progress(const tsh_world *world);
 /* Waits until the group's queue is empty. failed: the status of the call that comes next; its message,
  * tsh_error_message(), is kept. */
 void tshi_group_drain(tsh_group *group, tsh_status failed);

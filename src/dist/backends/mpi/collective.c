@@ -390,11 +390,6 @@ static bool mpi_stages(const tsh_group *group, const tshi_call *call) {
     return true;
 }
 
-/* Within a machine the ranks themselves copy. */
-static bool mpi_overlaps(const tsh_group *group) {
-    return !tshi_mpi_group_of(group)->block;
-}
-
 const tshi_group_ops tshi_mpi_ops = {
     .name = "mpi",
     .stages = mpi_stages,
@@ -416,6 +411,5 @@ const tshi_group_ops tshi_mpi_ops = {
     .start = mpi_start,
     .progress = mpi_progress,
     .nap = tshi_mpi_nap,
-    .overlaps = mpi_overlaps,
     .awake = tshi_mpi_awake,
 };
