@@ -181,9 +181,9 @@ static tsh_status check(const tsh_group *group, const tshi_arguments *a, tshi_ca
     return status == TSH_OK && c->reduces ? check_reduction(group->ops, a->op, call->dtype, a->reduce) : status;
 }
 
-tshi_call tshi_check_call(const tsh_group *group, const tshi_arguments *a) {
-    bool on_device = group->world->device != group->world->host;
-    tshi_call call = {.op = a->op, .reduce = a->reduce, .root = a->root, .on_device = on_device};
-    call.failed = check(group, a, &call);
-    return call;
+void tshi_check_call(const tsh_group *group, const tshi_arguments *a, tshi_call *call) {
+    call->reduce = a->reduce;
+    call->root = a->root;
+    call->on_device = group->world->device != group->world->host;
+    call->failed = check(group, a, call);
 }

@@ -78,7 +78,7 @@ tsh_status tshi_collective_run(tsh_group *group, const tshi_arguments *a, tsh_st
     if (!group) return no_group(a->op);
     uint64_t start = tshi_ticks();
     tshi_call call = {.op = a->op, .failed = early};
-    if (early == TSH_OK) call = tshi_check_call(group, a);
+    if (early == TSH_OK) tshi_check_call(group, a, &call);
     tsh_status status = tshi_group_run(group, &call);
     if (status == TSH_OK) tshi_group_count(group, &call);
     group->ticks += tshi_ticks() - start;
@@ -90,7 +90,8 @@ tsh_status tshi_collective_start(tsh_group *group, const tshi_arguments *a, tsh_
     if (out) *out = NULL;
     if (!group) return no_group(a->op);
     uint64_t start = tshi_ticks();
-    tshi_call call = tshi_check_call(group, a);
+    tshi_call call = {.op = a->op};
+    tshi_check_call(group, a, &call);
     if (!out && call.failed == TSH_OK) {
         call.failed = tshi_fail(TSH_ERR_ARGUMENT, "%s: work is NULL", tsh_collective_name(a->op));
     }
@@ -114,94 +115,95 @@ tsh_status tshi_call_failed(tsh_group *group, tsh_collective op, tsh_status stat
 
 /* --- the calls ---------------------------------------------------------------------------------------------------- */
 
-static tsh_status run(tsh_group *group, tshi_arguments a) {
-    return tshi_collective_run(group, &a, TSH_OK);
+static tsh_status run(tsh_group *group, const tshi_arguments *a) {
+    return tshi_collective_run(group, a, TSH_OK);
 }
 
-static tsh_status start(tsh_group *group, tshi_arguments a, tsh_work **work) {
-    return tshi_collective_start(group, &a, work);
+static tsh_status start(tsh_group *group, const tshi_arguments *a, tsh_work **work) {
+    return tshi_collective_start(group, a, work);
 }
 
 tsh_status tsh_all_reduce(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op) {
-    return run(group, (tshi_arguments){TSH_COLLECTIVE_ALL_REDUCE, tensor, tensor, .reduce = op});
+    return run(group, &(tshi_arguments){TSH_COLLECTIVE_ALL_REDUCE, tensor, tensor, .reduce = op});
 }
 
 tsh_status tsh_all_reduce_async(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, tsh_work **work) {
-    return start(group, (tshi_arguments){TSH_COLLECTIVE_ALL_REDUCE, tensor, tensor, .reduce = op}, work);
+    return start(group, &(tshi_arguments){TSH_COLLECTIVE_ALL_REDUCE, tensor, tensor, .reduce = op}, work);
 }
 
 tsh_status tsh_all_gather_into_tensor(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts) {
-    return run(group, (tshi_arguments){TSH_COLLECTIVE_ALL_GATHER, in, out, .counts = counts});
+    return run(group, &(tshi_arguments){TSH_COLLECTIVE_ALL_GATHER, in, out, .counts = counts});
 }
 
 tsh_status tsh_all_gather_into_tensor_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in,
                                             const int64_t *counts, tsh_work **work) {
-    return start(group, (tshi_arguments){TSH_COLLECTIVE_ALL_GATHER, in, out, .counts = counts}, work);
+    return start(group, &(tshi_arguments){TSH_COLLECTIVE_ALL_GATHER, in, out, .counts = counts}, work);
 }
 
 tsh_status tsh_reduce_scatter_tensor(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, tsh_reduce_op op,
                                      const int64_t *counts) {
-    return run(group, (tshi_arguments){TSH_COLLECTIVE_REDUCE_SCATTER, in, out, .counts = counts, .reduce = op});
+    return run(group, &(tshi_arguments){TSH_COLLECTIVE_REDUCE_SCATTER, in, out, .counts = counts, .reduce = op});
 }
 
 tsh_status tsh_reduce_scatter_tensor_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, tsh_reduce_op op,
                                            const int64_t *counts, tsh_work **work) {
-    return start(group, (tshi_arguments){TSH_COLLECTIVE_REDUCE_SCATTER, in, out, .counts = counts, .reduce = op}, work);
+    return start(group, &(tshi_arguments){TSH_COLLECTIVE_REDUCE_SCATTER, in, out, .counts = counts, .reduce = op},
+                 work);
 }
 
 tsh_status tsh_broadcast(tsh_group *group, tsh_tensor *tensor, int root) {
-    return run(group, (tshi_arguments){TSH_COLLECTIVE_BROADCAST, tensor, tensor, .root = root});
+    return run(group, &(tshi_arguments){TSH_COLLECTIVE_BROADCAST, tensor, tensor, .root = root});
 }
 
 tsh_status tsh_broadcast_async(tsh_group *group, tsh_tensor *tensor, int root, tsh_work **work) {
-    return start(group, (tshi_arguments){TSH_COLLECTIVE_BROADCAST, tensor, tensor, .root = root}, work);
+    return start(group, &(tshi_arguments){TSH_COLLECTIVE_BROADCAST, tensor, tensor, .root = root}, work);
 }
 
 tsh_status tsh_all_to_all(tsh_group *group, tsh_tensor *out, const int64_t *out_counts, const tsh_tensor *in,
                           const int64_t *in_counts) {
     return run(group,
-               (tshi_arguments){TSH_COLLECTIVE_ALL_TO_ALL, in, out, .counts = out_counts, .in_counts = in_counts});
+               &(tshi_arguments){TSH_COLLECTIVE_ALL_TO_ALL, in, out, .counts = out_counts, .in_counts = in_counts});
 }
 
 tsh_status tsh_all_to_all_async(tsh_group *group, tsh_tensor *out, const int64_t *out_counts, const tsh_tensor *in,
                                 const int64_t *in_counts, tsh_work **work) {
     return start(group,
-                 (tshi_arguments){TSH_COLLECTIVE_ALL_TO_ALL, in, out, .counts = out_counts, .in_counts = in_counts},
+                 &(tshi_arguments){TSH_COLLECTIVE_ALL_TO_ALL, in, out, .counts = out_counts, .in_counts = in_counts},
                  work);
 }
 
 tsh_status tsh_reduce_to_root(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, int root) {
-    return run(group, (tshi_arguments){TSH_COLLECTIVE_REDUCE, tensor, tensor, .reduce = op, .root = root});
+    return run(group, &(tshi_arguments){TSH_COLLECTIVE_REDUCE, tensor, tensor, .reduce = op, .root = root});
 }
 
 tsh_status tsh_gather_to_root(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
                               int root) {
-    return run(group, (tshi_arguments){TSH_COLLECTIVE_GATHER, in, out, .counts = counts, .root = root});
+    return run(group, &(tshi_arguments){TSH_COLLECTIVE_GATHER, in, out, .counts = counts, .root = root});
 }
 
 tsh_status tsh_scatter_from_root(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
                                  int root) {
-    return run(group, (tshi_arguments){TSH_COLLECTIVE_SCATTER, in, out, .counts = counts, .root = root});
+    return run(group, &(tshi_arguments){TSH_COLLECTIVE_SCATTER, in, out, .counts = counts, .root = root});
 }
 
 tsh_status tsh_reduce_to_root_async(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op, int root, tsh_work **work) {
-    return start(group, (tshi_arguments){TSH_COLLECTIVE_REDUCE, tensor, tensor, .reduce = op, .root = root}, work);
+    return start(group, &(tshi_arguments){TSH_COLLECTIVE_REDUCE, tensor, tensor, .reduce = op, .root = root}, work);
 }
 
 tsh_status tsh_gather_to_root_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
                                     int root, tsh_work **work) {
-    return start(group, (tshi_arguments){TSH_COLLECTIVE_GATHER, in, out, .counts = counts, .root = root}, work);
+    return start(group, &(tshi_arguments){TSH_COLLECTIVE_GATHER, in, out, .counts = counts, .root = root}, work);
 }
 
 tsh_status tsh_scatter_from_root_async(tsh_group *group, tsh_tensor *out, const tsh_tensor *in, const int64_t *counts,
                                        int root, tsh_work **work) {
-    return start(group, (tshi_arguments){TSH_COLLECTIVE_SCATTER, in, out, .counts = counts, .root = root}, work);
+    return start(group, &(tshi_arguments){TSH_COLLECTIVE_SCATTER, in, out, .counts = counts, .root = root}, work);
 }
 
 tsh_status tsh_barrier(tsh_group *group) {
-    return run(group, (tshi_arguments){.op = TSH_COLLECTIVE_BARRIER});
+    return run(group, &(tshi_arguments){.op = TSH_COLLECTIVE_BARRIER});
 }
 
 tsh_status tsh_barrier_async(tsh_group *group, tsh_work **work) {
-    return start(group, (tshi_arguments){.op = TSH_COLLECTIVE_BARRIER}, work);
+    return start(group, &(tshi_arguments){.op = TSH_COLLECTIVE_BARRIER}, work);
 }

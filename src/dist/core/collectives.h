@@ -51,8 +51,8 @@ static inline bool tshi_is_message(tsh_collective op) {
 const char *tshi_reduction_name(tsh_reduce_op reduce);
 /* The dtype has that reduction, whatever the backend. */
 bool tshi_reduces(tsh_dtype dtype, tsh_reduce_op reduce);
-/* The call that the arguments make, or one marked failed with the message set. */
-tshi_call tshi_check_call(const tsh_group *group, const tshi_arguments *arguments);
+/* Makes a zeroed call of a->op the one that the arguments describe, or marks it failed with the message set. */
+void tshi_check_call(const tsh_group *group, const tshi_arguments *a, tshi_call *call);
 tsh_status tshi_check_tensor(const tsh_group *group, tsh_collective op, const tsh_tensor *tensor, const char *what);
 
 /* --- collectives.c ------------------------------------------------------------------------------------------------ */
