@@ -109,7 +109,7 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
         op->held[0] = work->in ? tsh_tensor_retain(work->in) : NULL;
         op->held[1] = work->out ? tsh_tensor_retain(work->out) : NULL;
     }
-    int error = tshi_gate_arrive(group);
+    int error = tshi_entry_arrive(group);
     /* The bookkeeping overlaps with the arrival at the peers. */
     if (moves)
         tshi_group_note(group, call);
@@ -220,25 +220,25 @@ static bool given_up(tsh_group *group) {
     return false;
 }
 
-static bool pass_gate(tsh_group *group, int verdict) {
+static bool pass_entry(tsh_group *group, int verdict) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
-    if (verdict & TSHI_GATE_STOPPED) {
-        op->phase = TSHI_AT_GATE; /* a peer reports the reason */
+    if (verdict & TSHI_ENTRY_STOPPED) {
+        op->phase = TSHI_AT_ENTRY; /* a peer reports the reason */
         return false;
     }
     if (!mg->block && given_up(group)) {
         tshi_mpi_op_end(group, tshi_mpi_trouble(group->world));
         return true;
     }
-    mg->moved = mg->gate;
-    op->async = (verdict & TSHI_GATE_ASYNC) != 0;
+    mg->moved = mg->entered;
+    op->async = (verdict & TSHI_ENTRY_ASYNC) != 0;
     bool watched = tshi_mpi_of(group->world)->watched;
-    if (verdict & TSHI_GATE_DIFFER || !op->moves || watched) {
-        op->regular = op->regular && !(verdict & TSHI_GATE_IRREGULAR) && !(verdict & TSHI_GATE_DIFFER);
+    if (verdict & TSHI_ENTRY_DIFFER || !op->moves || watched) {
+        op->regular = op->regular && !(verdict & TSHI_ENTRY_IRREGULAR) && !(verdict & TSHI_ENTRY_DIFFER);
         return compare_start(group);
     }
-    if (op->call.op == TSH_COLLECTIVE_ALL_TO_ALL && verdict & TSHI_GATE_IRREGULAR) return count_start(group);
+    if (op->call.op == TSH_COLLECTIVE_ALL_TO_ALL && verdict & TSHI_ENTRY_IRREGULAR) return count_start(group);
     return move(group);
 }
 
@@ -264,10 +264,10 @@ static bool end_count(tsh_group *group) {
 bool tshi_mpi_advance(tsh_group *group) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     int error = MPI_SUCCESS, done = 0;
-    if (op->phase == TSHI_AT_GATE) {
-        int verdict = tshi_gate_poll(group, &error);
+    if (op->phase == TSHI_AT_ENTRY) {
+        int verdict = tshi_entry_poll(group, &error);
         if (error != MPI_SUCCESS) return end_error(group, error);
-        return verdict ? pass_gate(group, verdict) : false;
+        return verdict ? pass_entry(group, verdict) : false;
     }
     if (op->phase == TSHI_MOVING) return advance_move(group);
     if (op->phase == TSHI_IDLE) return false;
@@ -291,9 +291,9 @@ static tsh_status look(tsh_group *group, double since) {
      * when it returns. */
     bool lost = tshi_mpi_of(world)->broken != TSH_OK || tshi_mpi_trouble(world) == TSH_OK;
     if (mg->op.phase == TSHI_MOVING && tshi_move_is_pair(group) && !lost && !late) return TSH_OK;
-    if (!late && !tshi_gate_withdraw(group)) return TSH_OK;
+    if (!late && !tshi_entry_withdraw(group)) return TSH_OK;
     if (status != TSH_OK) return tshi_mpi_stop(group);
-    if (mg->op.phase == TSHI_AT_GATE && mg->block && !tshi_gate_withdraw(group)) return TSH_OK;
+    if (mg->op.phase == TSHI_AT_ENTRY && mg->block && !tshi_entry_withdraw(group)) return TSH_OK;
     return tshi_mpi_time_out(group, NULL, mg->op.text ? mg->op.text : tsh_collective_name(mg->op.call.op));
 }
 
@@ -332,7 +332,7 @@ static tsh_status wait_op(tsh_group *group) {
     for (int i = 0; i < spins && !group->world->pending; i++) {
         if (tshi_mpi_advance(group)) i = 0;
         if (mg->op.phase == TSHI_IDLE) return mg->op.status;
-        if (i > 64 && mg->block && mg->op.phase == TSHI_AT_GATE) tshi_cpu_pause();
+        if (i > 64 && mg->block && mg->op.phase == TSHI_AT_ENTRY) tshi_cpu_pause();
     }
     return wait_slowly(group);
 }
@@ -379,7 +379,7 @@ static void mpi_progress(tsh_work *work) {
     if (++mpi->looks % LOOK_EVERY != 0 && !mpi->troubled) return;
     tshi_mpi_poll(group->world);
     tsh_status status = tshi_mpi_group_trouble(group);
-    if (status == TSH_OK || !tshi_gate_withdraw(group)) return;
+    if (status == TSH_OK || !tshi_entry_withdraw(group)) return;
     tshi_work_end(work, tshi_mpi_stop(group));
 }
 

@@ -1,4 +1,4 @@
-/* The entry barrier (gate) of a group, before each call.
+/* The entry barrier of a group, before each call.
  *
  * On one machine each member writes a word of its own, which also describes its call, and passes when it has read
  * matching words of all members: one cache line travels each way at the same time, which is the least that a barrier
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A word: a hash of the call, the barrier's number, TSHI_GATE_ASYNC and _IRREGULAR, and the mark. */
+/* A word: a hash of the call, the barrier's number, TSHI_ENTRY_ASYNC and _IRREGULAR, and the mark. */
 #define MARK         UINT64_C(1)
 #define NUMBER_SHIFT 4
 #define NUMBER_MASK  UINT64_C(0xfffffff0)
@@ -23,30 +23,31 @@
 #define LAST_WORDS 8
 
 static int flags_of(const tshi_mpi_op *op) {
-    return (op->async ? TSHI_GATE_ASYNC : 0) | (op->regular ? 0 : TSHI_GATE_IRREGULAR);
+    return (op->async ? TSHI_ENTRY_ASYNC : 0) | (op->regular ? 0 : TSHI_ENTRY_IRREGULAR);
 }
 
-static inline bool at_gate(const tshi_mpi_group *mg, uint64_t word) {
+static inline bool at_entry(const tshi_mpi_group *mg, uint64_t word) {
     return ((word ^ mg->word) & NUMBER_MASK) == 0;
 }
 
 static inline uint64_t word_of(const tshi_mpi_group *mg, int rank) {
-    return atomic_load_explicit(&mg->block->member[rank].arrived[mg->gate & 1], memory_order_acquire);
+    return atomic_load_explicit(&mg->block->member[rank].arrived[mg->entered & 1], memory_order_acquire);
 }
 
 static void say(const tsh_group *group, tshi_mpi_group *mg, uint64_t word) {
     mg->word = word;
-    atomic_store_explicit(&mg->block->member[group->rank].arrived[mg->gate & 1], word, memory_order_release);
+    atomic_store_explicit(&mg->block->member[group->rank].arrived[mg->entered & 1], word, memory_order_release);
 }
 
-int tshi_gate_arrive(tsh_group *group) {
+int tshi_entry_arrive(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
-    mg->gate++;
-    op->phase = TSHI_AT_GATE;
+    mg->entered++;
+    op->phase = TSHI_AT_ENTRY;
     if (mg->block) {
         mg->stopping = 0;
-        say(group, mg, op->identity << HASH_SHIFT | (mg->gate << NUMBER_SHIFT & NUMBER_MASK) | (uint64_t)flags_of(op));
+        say(group, mg,
+            op->identity << HASH_SHIFT | (mg->entered << NUMBER_SHIFT & NUMBER_MASK) | (uint64_t)flags_of(op));
         return MPI_SUCCESS;
     }
     op->mine[0] = op->identity;
@@ -68,7 +69,7 @@ static inline words read_words(const tsh_group *group, const tshi_mpi_group *mg)
     words said = {.all = true};
     for (int i = 0; i < group->size; i++) {
         uint64_t word = word_of(mg, i);
-        if (!at_gate(mg, word)) {
+        if (!at_entry(mg, word)) {
             said.all = false;
             continue;
         }
@@ -79,23 +80,23 @@ static inline words read_words(const tsh_group *group, const tshi_mpi_group *mg)
 }
 
 static inline int pass(const tsh_group *group, const tshi_mpi_group *mg, const words *said) {
-    atomic_store_explicit(&mg->block->member[group->rank].passed, mg->gate, memory_order_release);
-    return TSHI_GATE_PASSED | (int)(said->flags & (TSHI_GATE_ASYNC | TSHI_GATE_IRREGULAR)) |
-           (said->unlike >> HASH_SHIFT ? TSHI_GATE_DIFFER : 0);
+    atomic_store_explicit(&mg->block->member[group->rank].passed, mg->entered, memory_order_release);
+    return TSHI_ENTRY_PASSED | (int)(said->flags & (TSHI_ENTRY_ASYNC | TSHI_ENTRY_IRREGULAR)) |
+           (said->unlike >> HASH_SHIFT ? TSHI_ENTRY_DIFFER : 0);
 }
 
-static bool somebody_passed(const tsh_group *group, const tshi_mpi_group *mg) {
+static bool any_passed(const tsh_group *group, const tshi_mpi_group *mg) {
     for (int i = 0; i < group->size; i++) {
-        if (atomic_load_explicit(&mg->block->member[i].passed, memory_order_acquire) == mg->gate) return true;
+        if (atomic_load_explicit(&mg->block->member[i].passed, memory_order_acquire) == mg->entered) return true;
     }
     return false;
 }
 
 /* A member has entered and has not seen the mark. */
-static bool somebody_may_pass(const tsh_group *group, const tshi_mpi_group *mg) {
+static bool any_may_pass(const tsh_group *group, const tshi_mpi_group *mg) {
     for (int i = 0; i < group->size; i++) {
         uint64_t word = word_of(mg, i);
-        if (at_gate(mg, word) && !(word & MARK)) return true;
+        if (at_entry(mg, word) && !(word & MARK)) return true;
     }
     return false;
 }
@@ -108,15 +109,15 @@ static int settle(const tsh_group *group, tshi_mpi_group *mg) {
         mg->stopping = now;
         say(group, mg, mg->word | MARK);
     }
-    if (somebody_passed(group, mg)) {
+    if (any_passed(group, mg)) {
         words said = read_words(group, mg);
         return pass(group, mg, &said);
     }
     if (now - mg->stopping < SETTLE_SECONDS) return 0;
-    return somebody_may_pass(group, mg) && now - mg->stopping < TSHI_GRACE ? 0 : TSHI_GATE_STOPPED;
+    return any_may_pass(group, mg) && now - mg->stopping < TSHI_GRACE ? 0 : TSHI_ENTRY_STOPPED;
 }
 
-int tshi_gate_poll(tsh_group *group, int *error) {
+int tshi_entry_poll(tsh_group *group, int *error) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
     int done = 0;
@@ -128,15 +129,15 @@ int tshi_gate_poll(tsh_group *group, int *error) {
     *error = MPI_Test(op->request, &done, MPI_STATUS_IGNORE);
     if (*error != MPI_SUCCESS || !done) return 0;
     op->requests = 0;
-    return TSHI_GATE_PASSED | (int)op->all[2] | (op->all[0] & op->all[1] ? TSHI_GATE_DIFFER : 0);
+    return TSHI_ENTRY_PASSED | (int)op->all[2] | (op->all[0] & op->all[1] ? TSHI_ENTRY_DIFFER : 0);
 }
 
 /* --- giving up ---------------------------------------------------------------------------------------------------- */
 
-bool tshi_gate_withdraw(tsh_group *group) {
+bool tshi_entry_withdraw(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
-    if (op->phase == TSHI_AT_GATE && mg->block) return settle(group, mg) == TSHI_GATE_STOPPED;
+    if (op->phase == TSHI_AT_ENTRY && mg->block) return settle(group, mg) == TSHI_ENTRY_STOPPED;
     /* Without shared memory a member cannot withdraw. When a failure is known for so long and the barrier has not been
      * passed, some member has received the failure before it entered, and will not enter. Behind the barrier, a rank
      * that has failed since has mostly done its part. */
@@ -145,7 +146,7 @@ bool tshi_gate_withdraw(tsh_group *group) {
     return now - op->trouble_seen >= TSHI_GRACE;
 }
 
-void tshi_gate_look_for_deaths(tsh_group *group) {
+void tshi_entry_look_for_deaths(tsh_group *group) {
     const tshi_mpi_group *mg = group->state;
     const tshi_mpi *mpi = tshi_mpi_of(group->world);
     for (int i = 0; mg->block && i < group->size; i++) {
@@ -160,16 +161,16 @@ void tshi_gate_look_for_deaths(tsh_group *group) {
     }
 }
 
-bool tshi_gate_lacks(const tsh_group *group, int member) {
+bool tshi_entry_lacks(const tsh_group *group, int member) {
     const tshi_mpi_group *mg = group->state;
-    return !mg->block || !at_gate(mg, word_of(mg, member));
+    return !mg->block || !at_entry(mg, word_of(mg, member));
 }
 
 static bool is_stopped(const tshi_process *who, const tshi_process *me) {
     return tshi_process_same_machine(who, me) && who->number <= INT32_MAX && tshi_process_stopped((int)who->number);
 }
 
-const char *tshi_gate_stopped(const tsh_group *group, char *text, size_t size) {
+const char *tshi_entry_stopped(const tsh_group *group, char *text, size_t size) {
     const tshi_mpi_group *mg = group->state;
     size_t used = 0;
     text[0] = '\0';
@@ -180,12 +181,12 @@ const char *tshi_gate_stopped(const tsh_group *group, char *text, size_t size) {
     return text;
 }
 
-void tshi_gate_renew(tsh_group *group) {
+void tshi_entry_renew(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
-    mg->gate = mg->moved = mg->word = 0;
+    mg->entered = mg->moved = mg->word = 0;
     mg->stopping = 0;
     if (!mg->block) return;
-    tshi_gate_member *me = &mg->block->member[group->rank];
+    tshi_entry_member *me = &mg->block->member[group->rank];
     atomic_store(&me->arrived[0], 0);
     atomic_store(&me->arrived[1], 0);
     atomic_store(&me->passed, 0);

@@ -63,7 +63,7 @@ void tshi_mpi_look_around(tsh_group *group) {
     tshi_signal_look(group->world);
     if (now - mpi->looked < DEATH_EVERY) return;
     mpi->looked = now;
-    tshi_gate_look_for_deaths(group);
+    tshi_entry_look_for_deaths(group);
 }
 
 static bool all_sent(tsh_world *world, tshi_outbox *box) {
@@ -116,8 +116,8 @@ tsh_status tshi_mpi_error(tsh_world *world, const char *what, int error) {
 static void say_late(const tsh_group *group, bool sure, const char *ranks, const char *stopped, char *text, size_t n) {
     const tshi_mpi_group *mg = group->state;
     double seconds = group->world->timeout;
-    bool comes = mg->op.phase == TSHI_AT_GATE || mg->op.phase == TSHI_IDLE;
-    if (!mg->block && comes && mg->op.phase == TSHI_AT_GATE)
+    bool comes = mg->op.phase == TSHI_AT_ENTRY || mg->op.phase == TSHI_IDLE;
+    if (!mg->block && comes && mg->op.phase == TSHI_AT_ENTRY)
         snprintf(text, n, "one of the others did not come within %g s", seconds);
     else if (comes && ranks[0])
         snprintf(text, n, "%s did not come within %g s%s", ranks, seconds, stopped);
@@ -193,7 +193,7 @@ tsh_status tshi_mpi_group_trouble(tsh_group *group) {
     tsh_status status = tshi_mpi_trouble(group->world);
     if (status != TSH_OK || !mpi->troubled || mg->op.phase == TSHI_IDLE) return status;
     /* A shared entry barrier knows whether all members had entered; otherwise their part may still arrive. */
-    double latest = tshi_clock() - (mg->op.phase == TSHI_AT_GATE && mg->block ? 0 : TSHI_GRACE);
+    double latest = tshi_clock() - (mg->op.phase == TSHI_AT_ENTRY && mg->block ? 0 : TSHI_GRACE);
     for (int i = 0; i < group->size; i++) {
         double left = mpi->peer[group->ranks[i]].left;
         if (left == 0 || left > latest) continue;
@@ -228,7 +228,7 @@ void tshi_mpi_post_wait(tsh_group *group, const tsh_work *message) {
     tshi_waits_begin(waits);
     for (int i = 0; i < group->size; i++) {
         /* Behind the entry barrier every member takes part in the rest of the call. */
-        bool waits_for = op->phase == TSHI_AT_GATE ? tshi_gate_lacks(group, i) : op->phase != TSHI_IDLE;
+        bool waits_for = op->phase == TSHI_AT_ENTRY ? tshi_entry_lacks(group, i) : op->phase != TSHI_IDLE;
         if (message) waits_for = message->call.root == TSH_ANY_RANK || message->call.root == i;
         if (waits_for) tshi_waits_add(waits, group->ranks[i]);
     }
@@ -279,7 +279,7 @@ tsh_status tshi_mpi_nap(tsh_group *group, const tsh_work *work, double since) {
     tshi_mpi_look_around(group);
     tsh_status status = tshi_mpi_group_trouble(group);
     if (status != TSH_OK) {
-        return op->phase != TSHI_IDLE && !tshi_gate_withdraw(group) ? TSH_OK : tshi_mpi_stop(group);
+        return op->phase != TSHI_IDLE && !tshi_entry_withdraw(group) ? TSH_OK : tshi_mpi_stop(group);
     }
     if (tshi_mpi_late(group, message, since)) {
         return tshi_mpi_time_out(group, message, tsh_collective_name(message ? message->call.op : op->call.op));

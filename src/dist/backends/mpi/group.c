@@ -10,8 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define TAG_GROUP    7
-#define MOST_AT_GATE 512 /* each member reads the flags of all */
+#define TAG_GROUP     7
+#define MOST_AT_ENTRY 512 /* each member reads the flags of all */
 
 tshi_mpi_group *tshi_mpi_group_new(tsh_world *world, int size) {
     const tsh_allocator *allocator = &world->allocator;
@@ -60,7 +60,7 @@ static void *map_place(const place *p, size_t bytes) {
     snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)p->process, (long long)p->fd);
     /* The number may be another process here, in another container: its file must not be taken. */
     ssize_t length = readlink(path, target, sizeof target - 1);
-    if (length <= 0 || !strstr(target, "memfd:tshard-gate")) return NULL;
+    if (length <= 0 || !strstr(target, "memfd:tshard-entry")) return NULL;
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0) return NULL;
     void *block = map_file(fd, bytes);
@@ -74,7 +74,7 @@ static bool share_machine(const tsh_group *group) {
     for (int i = 1; i < group->size; i++) {
         if (mpi->node[group->ranks[i]] != mpi->node[group->ranks[0]]) return false;
     }
-    return group->size <= MOST_AT_GATE;
+    return group->size <= MOST_AT_ENTRY;
 }
 
 /* The group's number and its block, or no block on any member. */
@@ -83,12 +83,12 @@ static int share_block(tsh_group *group, tshi_mpi_group *mg) {
     bool here = share_machine(group);
     int fd = -1, mine, all;
     place p = {.process = getpid(), .fd = -1};
-    mg->block_bytes = sizeof(tshi_gate_block) + (size_t)group->size * sizeof(tshi_gate_member);
+    mg->block_bytes = sizeof(tshi_entry_block) + (size_t)group->size * sizeof(tshi_entry_member);
     /* The block of the world's group has the rows of tshi_waits behind it. */
     if (group == group->world->group) mg->block_bytes += tshi_waits_bytes(group->size);
     if (group->rank == 0) {
         p.id = (uint64_t)group->world->rank << 32 | ++mpi->next_group;
-        if (here) p.fd = fd = tshi_memory_file("tshard-gate", mg->block_bytes);
+        if (here) p.fd = fd = tshi_memory_file("tshard-entry", mg->block_bytes);
         if (fd >= 0) mg->block = map_file(fd, mg->block_bytes);
         /* A member that reads this number has found the right file. */
         if (mg->block) atomic_store(&mg->block->id, p.id);

@@ -1,7 +1,7 @@
 /* The backend over MPI: collectives are MPI's own, on a communicator for each group.
  *
  * A blocking call of MPI cannot be given up, so a rank enters one only when all members have made the call. Each call
- * first passes the group's entry barrier (the gate), in which a rank notices failures that peers report, ranks that
+ * first passes the group's entry barrier, in which a rank notices failures that peers report, ranks that
  * have left, and the deadline, and which compares the calls. It is a page of shared memory for members on one machine,
  * a small non-blocking reduction otherwise. Two ranks exchange messages instead of collectives, all_reduce apart, and
  * notice failures throughout (move.c). During blocking calls a thread logs warnings (watch.c). */
@@ -97,25 +97,25 @@ typedef struct tshi_mpi {
 /* --- groups ------------------------------------------------------------------------------------------------------- */
 
 /* A member of a group on one machine, in memory that all members share; see entry_barrier.c. */
-typedef struct tshi_gate_member {
+typedef struct tshi_entry_member {
     alignas(128) _Atomic uint64_t
         arrived[2]; /* of even and odd barriers: a rank that has passed one may be in the next already */
     alignas(
         128) _Atomic uint64_t passed; /* the last barrier; on another line, because only ranks that give up read it */
     tshi_process who;
-} tshi_gate_member;
+} tshi_entry_member;
 
-typedef struct tshi_gate_block {
+typedef struct tshi_entry_block {
     _Atomic uint64_t id; /* of the group */
-    tshi_gate_member member[];
-} tshi_gate_block;
+    tshi_entry_member member[];
+} tshi_entry_block;
 
 enum {
-    TSHI_GATE_PASSED = 1,
-    TSHI_GATE_ASYNC = 2,     /* the call of some member is asynchronous, so that no member's may block */
-    TSHI_GATE_IRREGULAR = 4, /* the parts of some member are not equal */
-    TSHI_GATE_DIFFER = 8,
-    TSHI_GATE_STOPPED = 16 /* some member has given up waiting */
+    TSHI_ENTRY_PASSED = 1,
+    TSHI_ENTRY_ASYNC = 2,     /* the call of some member is asynchronous, so that no member's may block */
+    TSHI_ENTRY_IRREGULAR = 4, /* the parts of some member are not equal */
+    TSHI_ENTRY_DIFFER = 8,
+    TSHI_ENTRY_STOPPED = 16 /* some member has given up waiting */
 };
 
 typedef struct tshi_detail {
@@ -123,7 +123,7 @@ typedef struct tshi_detail {
     char text[TSHI_MESSAGE_SIZE];
 } tshi_detail;
 
-typedef enum tshi_phase { TSHI_IDLE, TSHI_AT_GATE, TSHI_COMPARING, TSHI_COUNTING, TSHI_MOVING } tshi_phase;
+typedef enum tshi_phase { TSHI_IDLE, TSHI_AT_ENTRY, TSHI_COMPARING, TSHI_COUNTING, TSHI_MOVING } tshi_phase;
 
 /* The collective under way; there is one at a time. */
 typedef struct tshi_mpi_op {
@@ -153,10 +153,10 @@ typedef struct tshi_mpi_op {
 
 typedef struct tshi_mpi_group {
     MPI_Comm comm;
-    tshi_gate_block *block; /* NULL: the members are on several machines */
-    uint64_t gate, moved;   /* the last entry barrier that this rank has entered, and the last that it has passed */
-    uint64_t word;          /* this rank's word in that barrier */
-    double stopping;        /* when this rank gave it up, 0: not */
+    tshi_entry_block *block; /* NULL: the members are on several machines */
+    uint64_t entered, moved; /* the last entry barrier that this rank has entered, and the last that it has passed */
+    uint64_t word;           /* this rank's word in that barrier */
+    double stopping;         /* when this rank gave it up, 0: not */
     tshi_mpi_op op;
     uint64_t id;
     size_t block_bytes;
@@ -222,19 +222,19 @@ void tshi_mpi_group_close(tsh_group *group);
 /* --- entry_barrier.c ---------------------------------------------------------------------------------------------- */
 
 /* Enter the entry barrier with mg->op. Returns an MPI error code. */
-int tshi_gate_arrive(tsh_group *group);
-/* The TSHI_GATE_* bits when the barrier is decided, else 0. */
-int tshi_gate_poll(tsh_group *group, int *error);
+int tshi_entry_arrive(tsh_group *group);
+/* The TSHI_ENTRY_* bits when the barrier is decided, else 0. */
+int tshi_entry_poll(tsh_group *group, int *error);
 /* "; rank 1 is stopped" for members that a signal has stopped, else "". */
-const char *tshi_gate_stopped(const tsh_group *group, char *text, size_t size);
+const char *tshi_entry_stopped(const tsh_group *group, char *text, size_t size);
 /* Marks members whose process has ended as dead. */
-void tshi_gate_look_for_deaths(tsh_group *group);
+void tshi_entry_look_for_deaths(tsh_group *group);
 /* Resets the barrier. Collective; no member may be inside it. */
-void tshi_gate_renew(tsh_group *group);
+void tshi_entry_renew(tsh_group *group);
 /* Give up; false when the barrier was passed after all, or when that is not decided yet: call again. */
-bool tshi_gate_withdraw(tsh_group *group);
+bool tshi_entry_withdraw(tsh_group *group);
 /* True when that member has not entered this rank's barrier, as far as can be known. */
-bool tshi_gate_lacks(const tsh_group *group, int member);
+bool tshi_entry_lacks(const tsh_group *group, int member);
 
 /* --- types.c ------------------------------------------------------------------------------------------------------ */
 

@@ -6,9 +6,9 @@
 #include <string.h>
 
 /* A group as one of its members left it. */
-typedef struct entry {
-    uint64_t id, gate, moved;
-} entry;
+typedef struct position {
+    uint64_t id, entered, moved;
+} position;
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
@@ -57,7 +57,7 @@ static void move_on(tsh_world *world) {
     for (tsh_group *g = world->groups; g; g = g->next) {
         const tshi_mpi_group *mg = is_mpi(g) ? g->state : NULL;
         if (!mg || !tshi_move_is_pair(g)) continue;
-        if (mg->op.phase == TSHI_MOVING || (mg->op.phase == TSHI_AT_GATE && !mg->block)) tshi_mpi_advance(g);
+        if (mg->op.phase == TSHI_MOVING || (mg->op.phase == TSHI_AT_ENTRY && !mg->block)) tshi_mpi_advance(g);
     }
 }
 
@@ -95,7 +95,7 @@ static int count_groups(const tsh_world *world) {
 }
 
 /* The entries of all ranks, [size * most], padded with zeros. */
-static tsh_status exchange(tsh_world *world, entry **out, int *most) {
+static tsh_status exchange(tsh_world *world, position **out, int *most) {
     tshi_mpi *mpi = tshi_mpi_of(world);
     const tsh_allocator *allocator = &world->allocator;
     MPI_Request request = MPI_REQUEST_NULL;
@@ -104,15 +104,15 @@ static tsh_status exchange(tsh_world *world, entry **out, int *most) {
     tsh_status status =
         wait_request(world, MPI_Iallreduce(&mine, most, 1, MPI_INT, MPI_MAX, mpi->recovery, &request), &request, false);
     if (status != TSH_OK) return status;
-    entry *all = tshi_calloc(allocator, (size_t)*most * (size_t)world->size, sizeof *all);
-    entry *own = tshi_calloc(allocator, (size_t)*most, sizeof *own);
+    position *all = tshi_calloc(allocator, (size_t)*most * (size_t)world->size, sizeof *all);
+    position *own = tshi_calloc(allocator, (size_t)*most, sizeof *own);
     if (!all || !own) {
         status = tshi_mpi_break(world, TSH_ERR_MEMORY, "world_recover: no memory");
         tshi_mpi_tell(world, TSHI_NOTICE_BROKEN, "world_recover: no memory", (tshi_tape_step){0});
     } else {
         for (const tsh_group *g = world->groups; g; g = g->next) {
             const tshi_mpi_group *mg = g->state;
-            if (is_mpi(g)) own[i++] = (entry){mg->id, mg->gate, mg->moved};
+            if (is_mpi(g)) own[i++] = (position){mg->id, mg->entered, mg->moved};
         }
         int bytes = *most * (int)sizeof *own;
         int error = MPI_Iallgather(own, bytes, MPI_BYTE, all, bytes, MPI_BYTE, mpi->recovery, &request);
@@ -127,14 +127,14 @@ static tsh_status exchange(tsh_world *world, entry **out, int *most) {
 }
 
 /* The furthest that any member of the group has come; false: a member has closed the group. */
-static bool furthest(const tsh_group *group, const entry *all, int most, entry *out) {
-    *out = (entry){.id = tshi_mpi_group_of(group)->id};
+static bool furthest(const tsh_group *group, const position *all, int most, position *out) {
+    *out = (position){.id = tshi_mpi_group_of(group)->id};
     for (int i = 0; i < group->size; i++) {
-        const entry *own = all + (size_t)group->ranks[i] * (size_t)most;
+        const position *own = all + (size_t)group->ranks[i] * (size_t)most;
         int k = 0;
         while (k < most && own[k].id != out->id) k++;
         if (k == most) return false;
-        if (own[k].gate > out->gate) out->gate = own[k].gate;
+        if (own[k].entered > out->entered) out->entered = own[k].entered;
         if (own[k].moved > out->moved) out->moved = own[k].moved;
     }
     return true;
@@ -143,21 +143,21 @@ static bool furthest(const tsh_group *group, const entry *all, int most, entry *
 /* --- finishing ---------------------------------------------------------------------------------------------------- */
 
 /* An entry barrier without shared memory is a call of MPI: members that had not come to it take part now. */
-static tsh_status finish_gate(tsh_group *group, uint64_t last) {
+static tsh_status finish_entry(tsh_group *group, uint64_t last) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
     tsh_world *world = group->world;
-    bool pending = op->phase == TSHI_AT_GATE && op->requests;
+    bool pending = op->phase == TSHI_AT_ENTRY && op->requests;
     if (mg->block) return TSH_OK;
     if (pending) {
         tsh_status status = wait_request(world, MPI_SUCCESS, op->request, false);
         op->requests = 0;
         return status;
     }
-    if (mg->gate >= last) return TSH_OK;
+    if (mg->entered >= last) return TSH_OK;
     uint64_t mine[3] = {0}, all[3];
     MPI_Request request = MPI_REQUEST_NULL;
-    mg->gate = last;
+    mg->entered = last;
     int error = MPI_Iallreduce(mine, all, 3, MPI_UINT64_T, MPI_BOR, mg->comm, &request);
     return wait_request(world, error, &request, false);
 }
@@ -167,8 +167,8 @@ static tsh_status finish_move(tsh_group *group, uint64_t last) {
     tshi_mpi_group *mg = group->state;
     double since = tshi_clock();
     if (mg->op.phase == TSHI_IDLE) return TSH_OK;
-    bool behind = mg->gate == last;
-    /* A request that finish_gate has waited for counts as done here. */
+    bool behind = mg->entered == last;
+    /* A request that finish_entry has waited for counts as done here. */
     while (behind && mg->op.phase != TSHI_IDLE) {
         if (tshi_mpi_advance(group)) continue;
         tsh_status status = hopeless(group->world, since);
@@ -179,12 +179,12 @@ static tsh_status finish_move(tsh_group *group, uint64_t last) {
     return TSH_OK;
 }
 
-static tsh_status finish_groups(tsh_world *world, const entry *all, int most) {
+static tsh_status finish_groups(tsh_world *world, const position *all, int most) {
     tsh_status status = TSH_OK;
     for (tsh_group *g = world->groups; g && status == TSH_OK; g = g->next) {
-        entry last;
+        position last;
         if (!is_mpi(g) || !furthest(g, all, most, &last)) continue;
-        status = finish_gate(g, last.gate);
+        status = finish_entry(g, last.entered);
         if (status == TSH_OK) status = finish_move(g, last.moved);
     }
     return status;
@@ -192,7 +192,7 @@ static tsh_status finish_groups(tsh_world *world, const entry *all, int most) {
 
 tsh_status tshi_mpi_recover(tsh_world *world) {
     tshi_mpi *mpi = tshi_mpi_of(world);
-    entry *all = NULL;
+    position *all = NULL;
     int most = 0;
     if (mpi->broken != TSH_OK) return tshi_fail(mpi->broken, "%s", mpi->broken_words);
     tsh_status status = meet(world, true);
@@ -205,7 +205,7 @@ tsh_status tshi_mpi_recover(tsh_world *world) {
         if (!is_mpi(g)) continue;
         tshi_mpi_messages_drop(g);
         tshi_group_forget(g, "forgotten by tsh_world_recover");
-        tshi_gate_renew(g);
+        tshi_entry_renew(g);
     }
     mpi->epoch++;
     tshi_mpi_poll(world);

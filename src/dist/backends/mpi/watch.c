@@ -11,7 +11,7 @@ static void warn(const tsh_world *world, const tsh_group *group, double seconds)
     const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     tshi_log(&world->log, TSH_LOG_WARNING, "rank %d: %s #%llu: inside MPI for %.3g s%s", world->rank,
              tsh_collective_name(op->call.op), (unsigned long long)op->post.number, seconds,
-             tshi_gate_stopped(group, ranks, sizeof ranks));
+             tshi_entry_stopped(group, ranks, sizeof ranks));
     if (seconds >= world->timeout) tshi_group_log_ring(group);
 }
 

@@ -137,7 +137,7 @@ static int make_communicators(tsh_world *world, tshi_mpi *mpi) {
 /* Where all ranks share the memory of one machine, the rank at the end of a chain of waits can be found. */
 static tsh_status open_waits(tsh_world *world) {
     tshi_mpi *mpi = world->state;
-    tshi_gate_block *block = tshi_mpi_group_of(world->group)->block;
+    tshi_entry_block *block = tshi_mpi_group_of(world->group)->block;
     tsh_status status = tshi_waits_open(world, &mpi->waits, block ? &block->member[world->size] : NULL);
     for (int i = 0; status == TSH_OK && block && i < world->size; i++) {
         const tshi_process *who = &block->member[i].who;
