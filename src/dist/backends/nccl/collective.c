@@ -217,13 +217,14 @@ static tsh_status nccl_nap(tsh_group *group, const tsh_work *work, double since)
         return TSH_OK;
     }
     double waited = tshi_clock() - since;
-    tsh_status status = tshi_nccl_watch(world);
-    /* A message that has not found its peer: the control group knows what it waits for. */
-    const tsh_work *letter = work && tshi_is_message(work->call.op) ? tshi_nccl_message_letter(work) : NULL;
-    if (status == TSH_OK && letter) return world->control->nap(group->control, letter, since);
-    /* A message that is not queued yet waits for its peer, whatever the GPU still has to do for earlier ones. */
+    /* A message that is not queued yet waits for its peer, whatever the GPU still has to do for earlier ones. The watch
+     * may queue it: the caller then finds it queued, and the GPU waits. */
     bool for_gpu = work && tshi_is_message(work->call.op) ? tshi_nccl_message_queued(work)
                                                           : group->queue || tshi_nccl_messages_queued(group);
+    tsh_status status = tshi_nccl_watch(world);
+    /* The control group knows the peer of a message that has not found it. */
+    const tsh_work *letter = work && tshi_is_message(work->call.op) ? tshi_nccl_message_letter(work) : NULL;
+    if (status == TSH_OK && letter) return world->control->nap(group->control, letter, since);
     if (for_gpu) tshi_nccl_device(world)->waits++;
     if (status == TSH_OK) tshi_nccl_doze(waited < 100e-6 ? 0 : waited < 10e-3 ? 500 : 1000);
     return status;
