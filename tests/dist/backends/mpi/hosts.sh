@@ -48,7 +48,7 @@ for run in "4 place 2" "4 short 2" "4 groups 2" "4 messages 2" "4 misuse 2" "4 r
     echo "$scenario on $ranks ranks of two hosts: $result"
     [ $result = 0 ] || code=1
 done
-# A model that is split over the hosts: collectives that backward starts early end as those of one rank.
+# A model that is split over the hosts has the losses of one rank.
 TSHARD_INIT=env:// "$program" losses | grep '^loss' > "$folder/one"
 export TSHARD_INIT=mpi://
 # shellcheck disable=SC2086
