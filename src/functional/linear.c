@@ -178,11 +178,11 @@ static tsh_status check_features(const tsh_tensor *x, const tsh_tensor *weight) 
     for (int a = 0; a < x->mesh->axes; a++) {
         if (!tshi_layout_equal(x->layout[a], TSH_SHARD(last)) || tshi_layout_equal(weight->layout[a], TSH_SHARD(1)))
             continue;
-        return tshi_fail(TSH_ERR_LAYOUT,
-                         "x is %s, whose features are split along axis %s; this %s layer wants all in=%lld (tsh_gather "
-                         "gives them, a row layer over that axis takes them split)",
-                         tsh_tensor_describe(x, text, sizeof text), x->mesh->axis[a].name, kind,
-                         (long long)weight->shape.global[1]);
+        return tshi_fail(
+            TSH_ERR_LAYOUT,
+            "x is %s, whose features are split along axis %s; this %s layer wants all in_features=%lld (tsh_gather "
+            "gives them, a row layer over that axis takes them split)",
+            tsh_tensor_describe(x, text, sizeof text), x->mesh->axis[a].name, kind, (long long)weight->shape.global[1]);
     }
     return TSH_OK;
 }
@@ -192,7 +192,7 @@ static tsh_status linear_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
     int last = x->shape.ndim - 1;
     char text[160];
     if (last < 0 || x->shape.global[last] != weight->shape.global[1]) {
-        return tshi_fail(TSH_ERR_SHAPE, "x is %s, layer wants in=%lld",
+        return tshi_fail(TSH_ERR_SHAPE, "x is %s, layer wants in_features=%lld",
                          tshi_dims_name(x->shape.ndim, x->shape.global, text, sizeof text),
                          (long long)weight->shape.global[1]);
     }

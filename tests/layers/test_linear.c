@@ -318,11 +318,11 @@ static void wrong_inputs(tshi_rank *r, void *arg) {
     tsh_linear *column = make_layer(r, &variants[COLUMN], (sizes){8, 128, 4}, TSH_FLOAT32);
     tsh_linear *row = make_layer(r, &variants[ROW], (sizes){8, 128, 4}, TSH_FLOAT32);
     fails_with(r, tape, column, &(tsh_tensor_config){TSH_FLOAT32, 2, {8, 100}, {R}}, TSH_ERR_SHAPE,
-               "x is [8,100], layer wants in=128");
+               "x is [8,100], layer wants in_features=128");
     fails_with(r, tape, row, &(tsh_tensor_config){TSH_FLOAT32, 2, {8, 100}, {S1}}, TSH_ERR_SHAPE,
-               "x is [8,100], layer wants in=128");
+               "x is [8,100], layer wants in_features=128");
     fails_with(r, tape, column, &(tsh_tensor_config){TSH_FLOAT32, 0, {0}, {R}}, TSH_ERR_SHAPE,
-               "x is [], layer wants in=128");
+               "x is [], layer wants in_features=128");
     fails_with(r, tape, column, &(tsh_tensor_config){TSH_FLOAT64, 2, {8, 128}, {R}}, TSH_ERR_DTYPE, "x is float64");
     fails_with(r, tape, column, &(tsh_tensor_config){TSH_FLOAT32, 2, {8, 128}, {S1}}, TSH_ERR_LAYOUT,
                "x is float32 [8,");
