@@ -1,4 +1,5 @@
-/* Who is in a world: the roster, which the listening rank makes of the peers that have joined, and sends to each. */
+/* The roster of a world: its ranks and their addresses. The listening rank makes it of the peers that have joined, and sends
+ * it to each. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

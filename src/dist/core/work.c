@@ -77,9 +77,9 @@ static void step(tsh_work *work) {
     world->moving = moving;
 }
 
-/* Out of the group's books. A device that waits for a copy moves nothing on meanwhile: the list may be in its caller's
- * hands. */
-static void settle(tsh_work *work) {
+/* Ends a work that has left the group's queue or list. No work progresses meanwhile, not even while a device waits for a
+ * copy: a caller may be walking the list. */
+static void retire(tsh_work *work) {
     tsh_world *world = work->group->world;
     bool moving = world->moving;
     world->moving = true;
@@ -101,7 +101,7 @@ static void move_queue(tsh_group *group) {
         if (!work->done) return;
         group->queue = work->next;
         if (!group->queue) group->queue_end = NULL;
-        settle(work);
+        retire(work);
     }
 }
 
@@ -121,7 +121,7 @@ static void move_messages(tsh_group *group) {
             continue;
         }
         *link = work->next;
-        settle(work);
+        retire(work);
     }
 }
 
@@ -233,7 +233,7 @@ void tshi_message_cancel(tsh_work *work, const char *why) {
         while (*link != work) link = &(*link)->next;
         *link = work->next;
         if (!work->done) tshi_work_end(work, tshi_fail(TSH_ERR_STATE, "%s", why));
-        settle(work);
+        retire(work);
     }
     work_free(work);
 }
@@ -259,7 +259,7 @@ static void forget(tsh_work *first, const char *why) {
         if (!work->done) {
             tshi_work_end(work, tshi_fail(TSH_ERR_STATE, "%s: %s", tsh_collective_name(work->call.op), why));
         }
-        settle(work);
+        retire(work);
     }
 }
 

@@ -103,7 +103,7 @@ static bool any_may_pass(const tsh_group *group, const tshi_mpi_group *mg) {
 
 /* The result of a barrier that a member gives up, 0 while it is undecided. A member that does not answer is dead or
  * stopped: the world is lost then, and nothing is gained by waiting for it. */
-static int settle(const tsh_group *group, tshi_mpi_group *mg) {
+static int outcome_of_stop(const tsh_group *group, tshi_mpi_group *mg) {
     double now = tshi_clock();
     if (mg->stopping == 0) {
         mg->stopping = now;
@@ -123,7 +123,7 @@ int tshi_entry_poll(tsh_group *group, int *error) {
     int done = 0;
     if (mg->block) {
         words said = read_words(group, mg);
-        if (said.flags & MARK) return settle(group, mg);
+        if (said.flags & MARK) return outcome_of_stop(group, mg);
         return said.all ? pass(group, mg, &said) : 0;
     }
     *error = MPI_Test(op->request, &done, MPI_STATUS_IGNORE);
@@ -137,7 +137,7 @@ int tshi_entry_poll(tsh_group *group, int *error) {
 bool tshi_entry_withdraw(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
-    if (op->phase == TSHI_AT_ENTRY && mg->block) return settle(group, mg) == TSHI_ENTRY_STOPPED;
+    if (op->phase == TSHI_AT_ENTRY && mg->block) return outcome_of_stop(group, mg) == TSHI_ENTRY_STOPPED;
     /* Without shared memory a member cannot withdraw. When a failure is known for so long and the barrier has not been
      * passed, some member has received the failure before it entered, and will not enter. Behind the barrier, a rank
      * that has failed since has mostly done its part. */
@@ -153,7 +153,7 @@ void tshi_entry_look_for_deaths(tsh_group *group) {
         int rank = group->ranks[i];
         /* The process of a rank that has left its world may have ended. */
         if (i == group->rank || mpi->peer[rank].left != 0 || mpi->peer[rank].broken) continue;
-        if (!tshi_process_ended(&mg->block->member[i].who, &mpi->me)) continue;
+        if (!tshi_process_ended(&mg->block->member[i].process, &mpi->me)) continue;
         /* Notices that it sent before arrive one by one, and may have arrived since the last check. */
         for (int k = 0; k < LAST_WORDS; k++) tshi_mpi_poll(group->world);
         if (mpi->peer[rank].left != 0 || mpi->peer[rank].broken) continue;
@@ -166,8 +166,9 @@ bool tshi_entry_lacks(const tsh_group *group, int member) {
     return !mg->block || !at_entry(mg, word_of(mg, member));
 }
 
-static bool is_stopped(const tshi_process *who, const tshi_process *me) {
-    return tshi_process_same_machine(who, me) && who->number <= INT32_MAX && tshi_process_stopped((int)who->number);
+static bool is_stopped(const tshi_process *process, const tshi_process *me) {
+    return tshi_process_same_machine(process, me) && process->number <= INT32_MAX &&
+           tshi_process_stopped((int)process->number);
 }
 
 const char *tshi_entry_stopped(const tsh_group *group, char *text, size_t size) {
@@ -175,7 +176,7 @@ const char *tshi_entry_stopped(const tsh_group *group, char *text, size_t size) 
     size_t used = 0;
     text[0] = '\0';
     for (int i = 0; mg->block && i < group->size && used + 32 < size; i++) {
-        if (i == group->rank || !is_stopped(&mg->block->member[i].who, &tshi_mpi_of(group->world)->me)) continue;
+        if (i == group->rank || !is_stopped(&mg->block->member[i].process, &tshi_mpi_of(group->world)->me)) continue;
         used += (size_t)snprintf(text + used, size - used, "; rank %d is stopped", group->ranks[i]);
     }
     return text;

@@ -96,7 +96,7 @@ static int share_block(tsh_group *group, tshi_mpi_group *mg) {
     int error = MPI_Bcast(&p, (int)sizeof p, MPI_BYTE, 0, mg->comm);
     if (error == MPI_SUCCESS && here && group->rank != 0) mg->block = map_place(&p, mg->block_bytes);
     mine = mg->block && atomic_load(&mg->block->id) == p.id;
-    if (mine) mg->block->member[group->rank].who = mpi->me;
+    if (mine) mg->block->member[group->rank].process = mpi->me;
     mg->id = p.id;
     if (error == MPI_SUCCESS) error = MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, mg->comm);
     if (fd >= 0) close(fd);

@@ -102,7 +102,7 @@ typedef struct tshi_entry_member {
         arrived[2]; /* of even and odd barriers: a rank that has passed one may be in the next already */
     alignas(
         128) _Atomic uint64_t passed; /* the last barrier; on another line, because only ranks that give up read it */
-    tshi_process who;
+    tshi_process process;
 } tshi_entry_member;
 
 typedef struct tshi_entry_block {

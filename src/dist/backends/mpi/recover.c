@@ -81,7 +81,7 @@ static tsh_status wait_request(tsh_world *world, int error, MPI_Request *request
     return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(world, "world_recover", error);
 }
 
-static tsh_status meet(tsh_world *world, bool move) {
+static tsh_status barrier(tsh_world *world, bool move) {
     MPI_Request request = MPI_REQUEST_NULL;
     return wait_request(world, MPI_Ibarrier(tshi_mpi_of(world)->recovery, &request), &request, move);
 }
@@ -195,11 +195,11 @@ tsh_status tshi_mpi_recover(tsh_world *world) {
     position *all = NULL;
     int most = 0;
     if (mpi->broken != TSH_OK) return tshi_fail(mpi->broken, "%s", mpi->broken_words);
-    tsh_status status = meet(world, true);
+    tsh_status status = barrier(world, true);
     if (status == TSH_OK) status = exchange(world, &all, &most);
     if (status == TSH_OK) status = finish_groups(world, all, most);
     tshi_free(&world->allocator, all);
-    if (status == TSH_OK) status = meet(world, false);
+    if (status == TSH_OK) status = barrier(world, false);
     if (status != TSH_OK) return status;
     for (tsh_group *g = world->groups; g; g = g->next) {
         if (!is_mpi(g)) continue;
@@ -209,5 +209,5 @@ tsh_status tshi_mpi_recover(tsh_world *world) {
     }
     mpi->epoch++;
     tshi_mpi_poll(world);
-    return meet(world, false);
+    return barrier(world, false);
 }

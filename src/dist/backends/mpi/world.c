@@ -140,8 +140,8 @@ static tsh_status open_waits(tsh_world *world) {
     tshi_entry_block *block = tshi_mpi_group_of(world->group)->block;
     tsh_status status = tshi_waits_open(world, &mpi->waits, block ? &block->member[world->size] : NULL);
     for (int i = 0; status == TSH_OK && block && i < world->size; i++) {
-        const tshi_process *who = &block->member[i].who;
-        if (tshi_process_same_machine(who, &mpi->me)) mpi->waits.process[i] = (int)who->number;
+        const tshi_process *process = &block->member[i].process;
+        if (tshi_process_same_machine(process, &mpi->me)) mpi->waits.process[i] = (int)process->number;
     }
     return status;
 }

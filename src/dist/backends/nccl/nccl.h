@@ -86,17 +86,17 @@ typedef struct tshi_nccl_link {
     struct tshi_nccl_link *next;
 } tshi_nccl_link;
 
-/* A message under way. */
-typedef enum tshi_nccl_stage { TSHI_LOOKS_FOR_PEER, TSHI_HAS_MET, TSHI_GIVEN, TSHI_QUEUED } tshi_nccl_stage;
+/* A message under way. ENQUEUEING: NCCL has been called and has not queued it yet. */
+typedef enum tshi_nccl_stage { TSHI_UNMATCHED, TSHI_MATCHED, TSHI_ENQUEUEING, TSHI_QUEUED } tshi_nccl_stage;
 
 typedef struct tshi_nccl_message {
     tshi_nccl_stage stage;
-    tsh_work *letter;          /* the control group's, while it looks for its peer's */
+    tsh_work *letter;          /* of the control group, until it is matched */
     void *ticket;              /* of world->host: the link's id */
     cudaEvent_t before, after; /* the work queued when the call was made; the message */
     uint64_t number;
-    double met;           /* when it was matched */
-    tshi_nccl_link *link; /* when it is matched */
+    double matched;       /* the time of that */
+    tshi_nccl_link *link; /* NULL before */
     struct tshi_nccl_message *next;
 } tshi_nccl_message;
 

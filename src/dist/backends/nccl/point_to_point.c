@@ -1,5 +1,5 @@
-/* Point to point: a message and its receive meet on the control group, which also tells both of a mismatch; then each
- * side queues its part on the way between the two. */
+/* Point to point. A letter on the control group matches a message with its receive and reports a mismatch to both ranks;
+ * then each rank queues its side of the message on the link between the two. */
 #include "dist/backends/nccl/nccl.h"
 
 #include <stdio.h>
@@ -70,9 +70,10 @@ static void end(tsh_work *work, tsh_status status) {
     tshi_nccl_message_drop(work);
 }
 
-/* --- meeting ------------------------------------------------------------------------------------------------------ */
+/* --- matching ----------------------------------------------------------------------------------------------------- */
 
-/* Behind what is queued now, however late it meets its peer's: calls in between may wait for what comes after it. */
+/* The message comes behind the kernels that are queued now, however late it is matched: calls in between may wait for
+ * kernels that are queued later. */
 static tsh_status mark(tsh_work *work, tshi_nccl_message *m) {
     const tshi_cuda_device *device = tshi_nccl_device(work->group->world);
     if (work->call.op == TSH_COLLECTIVE_SEND) {
@@ -107,7 +108,7 @@ tsh_status tshi_nccl_message_start(tsh_work *work) {
     tsh_status status = tshi_nccl_trouble(group);
     if (status == TSH_OK) status = message_take(world, &m);
     if (status != TSH_OK) return status;
-    m->stage = TSHI_LOOKS_FOR_PEER;
+    m->stage = TSHI_UNMATCHED;
     m->number = tshi_group_note(group, &work->call);
     work->state = m;
     status = mark(work, m);
@@ -116,8 +117,8 @@ tsh_status tshi_nccl_message_start(tsh_work *work) {
     return status;
 }
 
-/* From here on the peer counts on this rank: what goes wrong has to be told. */
-static tsh_status meet(tsh_work *work, tshi_nccl_message *m) {
+/* From here on the peer relies on this rank: a failure stops the world. */
+static tsh_status match(tsh_work *work, tshi_nccl_message *m) {
     tsh_group *group = work->group;
     bool sends = work->call.op == TSH_COLLECTIVE_SEND;
     tsh_work *letter = m->letter;
@@ -126,16 +127,16 @@ static tsh_status meet(tsh_work *work, tshi_nccl_message *m) {
     m->letter = NULL;
     tsh_work_release(letter);
     if (status != TSH_OK) return status;
-    m->stage = TSHI_HAS_MET;
-    m->met = tshi_clock();
+    m->stage = TSHI_MATCHED;
+    m->matched = tshi_clock();
     status = tshi_nccl_link_get(group, sends ? work->call.root : work->sender, sends, &m->link);
     return status == TSH_OK ? TSH_OK : tshi_nccl_stop(group->world, status, true);
 }
 
 /* --- moving ------------------------------------------------------------------------------------------------------- */
 
-/* Another message of this way, called for before, has not been queued. One that looks for its peer may have found it:
- * both sides take them in the order of the calls. */
+/* True where an earlier message of this link has not been queued, or an unmatched one may turn out to be of this link:
+ * both ranks queue the messages of a link in the order of the calls. */
 static bool must_queue(const tsh_work *work) {
     const tshi_nccl_link *link = ((tshi_nccl_message *)work->state)->link;
     for (const tsh_work *w = work->group->messages; w && w != work; w = w->next) {
@@ -152,7 +153,7 @@ static tsh_status stop(tsh_world *world, cudaError_t error, const char *what) {
     return status == TSH_OK ? TSH_OK : tshi_nccl_stop(world, status, true);
 }
 
-/* Its turn: NCCL gets it. */
+/* Passes the message to NCCL when its turn has come. */
 static tsh_status give(tsh_work *work, tshi_nccl_message *m) {
     tsh_world *world = work->group->world;
     tshi_nccl_link *link = m->link;
@@ -169,7 +170,7 @@ static tsh_status give(tsh_work *work, tshi_nccl_message *m) {
              (unsigned long long)m->number);
     link->result = tshi_nccl_move(tshi_nccl_of(world), link->group, &call, link->comm, link->stream);
     link->busy = work;
-    m->stage = TSHI_GIVEN;
+    m->stage = TSHI_ENQUEUEING;
     return TSH_OK;
 }
 
@@ -193,10 +194,10 @@ void tshi_nccl_message_progress(tsh_work *work) {
     const tshi_nccl *nccl = tshi_nccl_of(world);
     tshi_nccl_message *m = work->state;
     tsh_status status = nccl->failed == TSH_OK ? TSH_OK : tshi_fail(nccl->failed, "%s", nccl->words);
-    if (status == TSH_OK && m->letter && !m->letter->linked) status = meet(work, m);
-    bool nothing = work->call.count == 0 && m->stage == TSHI_HAS_MET;
-    if (status == TSH_OK && m->stage == TSHI_HAS_MET && !nothing) status = give(work, m);
-    if (status == TSH_OK && m->stage == TSHI_GIVEN) status = queued(work, m);
+    if (status == TSH_OK && m->letter && !m->letter->linked) status = match(work, m);
+    bool nothing = work->call.count == 0 && m->stage == TSHI_MATCHED;
+    if (status == TSH_OK && m->stage == TSHI_MATCHED && !nothing) status = give(work, m);
+    if (status == TSH_OK && m->stage == TSHI_ENQUEUEING) status = queued(work, m);
     if (status != TSH_OK || nothing) {
         end(work, status);
         return;
@@ -210,7 +211,7 @@ const tsh_work *tshi_nccl_message_halfway(const tsh_world *world, double before)
     for (const tsh_group *g = world->groups; g; g = g->next) {
         for (const tsh_work *w = g->ops == world->data ? g->messages : NULL; w; w = w->next) {
             const tshi_nccl_message *m = w->state;
-            if (m && (m->stage == TSHI_HAS_MET || m->stage == TSHI_GIVEN) && m->met <= before) return w;
+            if (m && (m->stage == TSHI_MATCHED || m->stage == TSHI_ENQUEUEING) && m->matched <= before) return w;
         }
     }
     return NULL;

@@ -85,7 +85,8 @@ static tshi_nccl_window **window_of(tshi_nccl *nccl, const void *comm) {
 }
 
 /* Waits until the call that returned `result` has ended, at most `patience` seconds. */
-static tsh_status settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, double patience) {
+static tsh_status wait_result(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what,
+                              double patience) {
     const tshi_nccl *nccl = tshi_nccl_of(world);
     double until = tshi_clock() + patience;
     bool begun = result == ncclSuccess || result == ncclInProgress;
@@ -109,7 +110,7 @@ void tshi_nccl_window_close(tsh_world *world, ncclComm_t comm) {
     *link = w->next;
     if (w->window) {
         ncclResult_t result = nccl->library->window_deregister(comm, w->window);
-        settle(world, comm, result, "ncclCommWindowDeregister", tshi_nccl_patience(world));
+        wait_result(world, comm, result, "ncclCommWindowDeregister", tshi_nccl_patience(world));
     }
     tshi_free(&world->allocator, w);
 }
@@ -134,7 +135,7 @@ static tsh_status enter(tsh_group *group, ncclComm_t comm) {
     status = tshi_group_agree(group, "nccl: window", status);
     if (status != TSH_OK) return status;
     double patience = world->timeout < PATIENCE ? world->timeout : PATIENCE;
-    status = settle(world, comm, result, "ncclCommWindowRegister", patience);
+    status = wait_result(world, comm, result, "ncclCommWindowRegister", patience);
     /* No window is no failure: these GPUs cannot reach each other's memory in that way. */
     status = tshi_group_agree(group, w->window ? "nccl: a window" : "nccl: no window", status);
     if (status != TSH_OK && status != TSH_ERR_MISMATCH) return status;
