@@ -181,7 +181,8 @@ static void compare(tshi_rank *r, const plan *p, const outcome *got, const tsh_p
                    got->norms[s], norm);
     }
     for (int i = 0; i < tsh_parameters_count(list); i++) {
-        tshi_test_same(r, tsh_parameters_name(list, i), tsh_parameters_tensor(list, i), p->wanted->parameters[i], 1e-10);
+        tshi_test_same(r, tsh_parameters_name(list, i), tsh_parameters_tensor(list, i), p->wanted->parameters[i],
+                       1e-10);
     }
 }
 

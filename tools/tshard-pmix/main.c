@@ -45,7 +45,7 @@ static bool take_order(helper *h) {
         report_line("the tshard-pmix that was found is of another version of tshard");
         return false;
     }
-    h->deadline = tshi_clock() + o->seconds;
+    h->deadline = o->deadline;
     size_t nodes = (size_t)o->nodes, ranks = (size_t)o->ranks, here = (size_t)o->here;
     h->node = calloc(ranks, sizeof *h->node);
     h->host = calloc(nodes, sizeof *h->host);

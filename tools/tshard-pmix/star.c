@@ -167,7 +167,7 @@ void helper_star_give_up(helper *h) {
                                  report_ranks(h, i, ranks, sizeof ranks));
     }
     if (!h->hub) used += (size_t)snprintf(message, sizeof message, "another machine");
-    snprintf(message + used, sizeof message - used, " did not come within %g s while MPI started", h->order.seconds);
+    snprintf(message + used, sizeof message - used, " did not come within %.3g s while MPI started", h->order.seconds);
     helper_star_fail(h, message);
     for (int i = 0; i < h->order.nodes; i++) {
         if (h->connections[i] >= 0 && !(h->hub && h->came[i])) tshi_socket_close(&h->connections[i], 1);

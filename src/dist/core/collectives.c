@@ -40,13 +40,13 @@ const tshi_collective tshi_collectives[TSH_COLLECTIVE_COUNT] = {
     [TSH_COLLECTIVE_ALL_GATHER] = {"all_gather", TSHI_PART, TSHI_WHOLE, .ring = 1},
     [TSH_COLLECTIVE_REDUCE_SCATTER] = {"reduce_scatter", TSHI_WHOLE, TSHI_PART, .ring = 1, .reduces = true},
     [TSH_COLLECTIVE_BROADCAST] = {"broadcast", TSHI_WHOLE, TSHI_WHOLE, .ring = 1, .contributes = TSHI_ROOT},
-    [TSH_COLLECTIVE_ALL_TO_ALL] = {"all_to_all", TSHI_LISTED, TSHI_LISTED},
-    [TSH_COLLECTIVE_BARRIER] = {"barrier", TSHI_NONE, TSHI_NONE},
+    [TSH_COLLECTIVE_ALL_TO_ALL] = {"all_to_all", TSHI_LISTED, TSHI_LISTED, .ring = 0},
+    [TSH_COLLECTIVE_BARRIER] = {"barrier", TSHI_NONE, TSHI_NONE, .ring = 0},
     [TSH_COLLECTIVE_REDUCE] = {"reduce", TSHI_WHOLE, TSHI_WHOLE, .ring = 1, .receives = TSHI_ROOT, .reduces = true},
     [TSH_COLLECTIVE_GATHER] = {"gather", TSHI_PART, TSHI_WHOLE, .ring = 1, .receives = TSHI_ROOT},
     [TSH_COLLECTIVE_SCATTER] = {"scatter", TSHI_WHOLE, TSHI_PART, .ring = 1, .contributes = TSHI_ROOT},
-    [TSH_COLLECTIVE_SEND] = {"send", TSHI_WHOLE, TSHI_NONE},
-    [TSH_COLLECTIVE_RECV] = {"recv", TSHI_NONE, TSHI_WHOLE},
+    [TSH_COLLECTIVE_SEND] = {"send", TSHI_WHOLE, TSHI_NONE, .ring = 0},
+    [TSH_COLLECTIVE_RECV] = {"recv", TSHI_NONE, TSHI_WHOLE, .ring = 0},
 };
 
 /* --- running ------------------------------------------------------------------------------------------------------ */

@@ -109,7 +109,6 @@ static void wake(int stream) {
 }
 
 tsh_status tshi_helper_wait(int stream, double deadline, char *text) {
-    const double grace = 2.0; /* the helper has the same deadline, and reports more */
     double next_wake = tshi_clock() + WAKE_EVERY;
     for (;;) {
         struct pollfd p = {.fd = stream};
@@ -121,7 +120,7 @@ tsh_status tshi_helper_wait(int stream, double deadline, char *text) {
         if (words) return tshi_fail(TSH_ERR_SYSTEM, "world_init: %s", words);
         if (gone) return tshi_fail(TSH_ERR_SYSTEM, "world_init: %s has ended without a word", TSHI_WIREUP_TOOL);
         double now = tshi_clock();
-        if (now > deadline + grace) {
+        if (now > deadline + TSHI_HELPER_GRACE) {
             return tshi_fail(TSH_ERR_TIMEOUT, "world_init: %s does not say anything", TSHI_WIREUP_TOOL);
         }
         if (now < next_wake) continue;

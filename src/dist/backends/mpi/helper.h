@@ -16,7 +16,10 @@ tsh_status tshi_helper_start(const char *path, int fd, double deadline);
 void tshi_helper_look(int stream, char *text);
 /* The helper's message about a failure, cut out of the lines; NULL: there is none. */
 const char *tshi_helper_failure(char *text);
-/* Waits until the lines are complete, or the helper reports a failure, at most until the deadline. */
+/* Seconds past the deadline in which the helper, which has the same one, may still report which ranks are missing. */
+#define TSHI_HELPER_GRACE 2.0
+/* Waits until the lines are complete, or the helper reports a failure, at most until TSHI_HELPER_GRACE past the
+ * deadline. */
 tsh_status tshi_helper_wait(int stream, double deadline, char *text);
 
 /* A thread for the time of a call in which MPI waits for the helper without limit. Whatever the helper receives

@@ -139,7 +139,7 @@ static void judge(tsh_work *work) {
                     wanted = {.kind = tshi_kind_of(call), .count = call->count};
     m->reply.status = TSH_OK;
     if (tshi_message_fits(h->kind, h->count, call)) return;
-    m->reply.status = tshi_message_mismatch(work->group, m->peer, &sent, work->group->rank, &wanted, "");
+    m->reply.status = (int32_t)tshi_message_mismatch(work->group, m->peer, &sent, work->group->rank, &wanted, "");
     snprintf(m->reply.words, sizeof m->reply.words, "%s", tsh_error_message());
 }
 

@@ -37,6 +37,7 @@ static tsh_status give_order(const wiring *w, const tshi_memory_ranks *ranks, in
                                .bytes = sizeof order,
                                .settings = *w->settings,
                                .seconds = w->deadline - tshi_clock(),
+                               .deadline = w->deadline,
                                .node = roster->node[roster->rank],
                                .nodes = roster->nodes,
                                .ranks = roster->size,
@@ -133,7 +134,9 @@ static tsh_status share_stream(const wiring *w, int *out) {
         here.size++;
     }
     tshi_hmac(w->settings->key, TSHI_KEY_SIZE, purpose, sizeof purpose, "", 0, here.key);
-    return tshi_memory_exchange(&here, NULL, w->allocator, w->deadline, make_stream, w, out);
+    /* The first rank knows the reason of a failure, which it may report late. */
+    double deadline = w->deadline + (here.rank ? TSHI_HELPER_GRACE : 0);
+    return tshi_memory_exchange(&here, NULL, w->allocator, deadline, make_stream, w, out);
 }
 
 static tshi_helper_watch watch_of(const wiring *w, int fd, const char *call) {

@@ -24,7 +24,9 @@ typedef struct tshi_wireup_order {
     uint32_t bytes; /* of this */
     /* The rendezvous of the ranks, which the tools repeat, one for each machine, under the key of the world. */
     tshi_settings settings;
-    double seconds; /* until MPI is to have started */
+    double seconds; /* from the order until MPI is to have started */
+    double
+        deadline; /* the end of them by tshi_clock, which the processes of a machine share: the tool may start late */
     /* Then come: int32_t node[ranks], char host[nodes][TSHI_HOST_SIZE], and int32_t process[here] of the ranks here, in
      * order. */
     int32_t node, nodes, ranks, here;
