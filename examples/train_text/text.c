@@ -7,7 +7,8 @@
 #include <string.h>
 
 /* TRAIN_TEXT_SOURCES, the folder of the checkout that this was built from, comes from CMake. */
-static const char *const source_patterns[] = {"/include/tshard/*.h", "/src/*/*.[ch]"};
+static const char *const source_patterns[] = {"/include/tshard/*.h", "/src/*/*.[ch]", "/src/*/*/*.[ch]",
+                                              "/src/*/*/*/*.[ch]"};
 
 /* More than any text that a model of this size can learn from: an endless file must not fill the memory. */
 enum { LONGEST_TEXT = 256 << 20 };
