@@ -112,7 +112,7 @@ TSH_API tsh_world *tsh_group_world(const tsh_group *group);
 TSH_API const tsh_mesh *tsh_group_mesh(const tsh_group *group);
 
 /* A mesh of the world's ranks: "data=2,model=2" numbers them with the last axis fastest, so that model groups are
- * contiguous blocks. One size may be -1, for what the others leave. The product must be the world's size
+ * contiguous blocks. One size may be -1: the ranks that are left. The product must be the world's size
  * (TSH_ERR_ARGUMENT names both numbers). Owned by the caller. Collective over the world. */
 TSH_API tsh_status tsh_mesh_create(tsh_world *world, const char *axes, tsh_mesh **out);
 /* A mesh of a group's ranks. Owned by the caller. Collective over parent. */

@@ -41,8 +41,8 @@ typedef struct tshi_sharing_ops {
     /* *out is what another device has shared, for this device's copies and reductions. The first call maps the piece,
      * which stays mapped. */
     tsh_status (*map)(tsh_device *device, const tshi_share *share, void **out);
-    /* Unmap all pieces. The devices that own them are destroyed afterwards, unless they have been told to keep what
-     * they have shared. */
+    /* Unmap all pieces. The devices that own them are destroyed afterwards, unless `keep` was called on
+     * them. */
     void (*unmap)(tsh_device *device);
     /* From now on, destroying this device leaves the memory that it has shared to the end of the process. */
     void (*keep)(tsh_device *device);

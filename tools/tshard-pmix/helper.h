@@ -5,7 +5,7 @@
  * that a machine cannot do alone: a fence, an all-gather of what each process has to publish. So the helpers of all
  * machines find each other as their ranks have, and that of one machine (the hub) gathers for all.
  *
- * MPI_Init cannot be told to give up. So a fence ends in time, if need be with less than all; the ranks read what
+ * MPI_Init does not give up. So a fence ends in time, if need be with less than all; the ranks read what
  * was missing once MPI_Init returns. */
 #ifndef HELPER_H
 #define HELPER_H

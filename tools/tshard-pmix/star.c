@@ -135,7 +135,7 @@ static void complete(helper *h) {
     for (int i = 0; i < h->order.nodes; i++) missing = missing || (h->connections[i] >= 0 && !h->came[i]);
     if (missing) return;
     helper_blob whole = join(h);
-    h->fenced = false; /* a machine that cannot be told is lost, and this function runs again */
+    h->fenced = false; /* a machine that cannot be reached is lost, and this function runs again */
     send_to_all(h, WHOLE, whole.bytes, whole.size);
     release(h, whole);
 }

@@ -1,6 +1,6 @@
 /* The rendezvous: the ranks of a job find each other and learn on which machines they are.
  *
- * One rank listens on TCP; the others connect, prove that they are of the job, and get the roster. The methods
+ * One rank listens on TCP; its peers connect, prove that they are of the job, and get the roster. The methods
  * differ in how the listening rank is found: it is rank 0 (env://, tcp://HOST), the first reader of a file
  * (file://), or the first of those that receive each other's announcements (tcp:// with a multicast address). */
 #ifndef TSHI_RENDEZVOUS_H

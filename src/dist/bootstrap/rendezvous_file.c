@@ -1,4 +1,4 @@
-/* The rendezvous by a file: under its lock the first rank records where it listens, the others read the record.
+/* The rendezvous by a file: under its lock the first rank records where it listens, and its peers read the record.
  *
  * The file holds one LEADER frame for each job that uses it (file_records.c). */
 #ifndef _GNU_SOURCE

@@ -1,7 +1,7 @@
 /* The rendezvous by a multicast address: ranks announce themselves until one leads.
  *
  * A rank leads when it has received no announcement with a lower nonce, once it knows of all ranks or after a
- * moment. It announces that, and the others connect to it. Of two leaders the one with the higher nonce gives up. A
+ * moment. It announces that, and its peers connect to it. Of two leaders the one with the higher nonce gives up. A
  * rank that knows of a lower nonce falls silent, so that many ranks send little; one that is silent for a while is
  * forgotten. A rank that receives another world size leads and follows no more; it announces its own for a moment,
  * so that all ranks that do not agree learn of it. */

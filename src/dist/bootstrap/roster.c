@@ -1,5 +1,5 @@
-/* The roster of a world: its ranks and their addresses. The listening rank makes it of the peers that have joined, and sends
- * it to each. */
+/* The roster of a world: its ranks and their addresses. The listening rank makes it of the peers that have joined, and
+ * sends it to each. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -77,7 +77,8 @@ static int compare_members(const void *left, const void *right) {
     return order ? order : memcmp(a->nonce, b->nonce, TSHI_NONCE_SIZE);
 }
 
-/* Members with a rank keep it; the others get the free ones, in order. by_rank[i] becomes the member of rank i. */
+/* Members with a rank keep it; members without one get the free ranks, in order. by_rank[i] becomes the member of
+ * rank i. */
 static void assign_ranks(member *members, int size, const member **by_rank) {
     qsort(members, (size_t)size, sizeof *members, compare_members);
     for (int i = 0; i < size; i++) {

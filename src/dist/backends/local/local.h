@@ -199,7 +199,7 @@ struct tsh_thread_rendezvous {
 /* Sets rank and size of a world of threads. */
 tsh_status tshi_threads_settings(const tsh_world_config *config, tshi_settings *settings);
 /* The heaps and the control block. Of processes: after a rendezvous of their own, until the deadline. Of threads: this
- * rank's heap; the others are known when all have joined. */
+ * rank's heap; the heaps of its peers are known when all have joined. */
 tsh_status tshi_memory_of_processes(tsh_world *world, const tshi_settings *settings, double deadline);
 tsh_status tshi_memory_of_threads(tsh_world *world, const tshi_settings *settings, tsh_thread_rendezvous *threads);
 

@@ -234,7 +234,8 @@ tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t resu
 
 /* --- recovering --------------------------------------------------------------------------------------------------- */
 
-/* What the GPU has been told to wait for is over, one way or the other, so it comes to the end of its queues. */
+/* Each wait that the GPU has queued has ended, with its event or in an error, so the GPU comes to the end of its
+ * queues. */
 tsh_status tshi_nccl_recover(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     tshi_cuda_device *device = tshi_nccl_device(world);
