@@ -1,5 +1,5 @@
-# What the library stands on: a CBLAS, oneDNN for float32 products where it is there, the vector maths library where the
-# C library has one, libm, threads, and MPI unless TSHARD_MPI is OFF or there is none.
+# What the library stands on: a CBLAS, oneDNN for float32 products where it is there, Jansson, the vector maths library
+# where the C library has one, libm, threads, and MPI unless TSHARD_MPI is OFF or there is none.
 #   tshard_dependencies      include directories and definitions for compiling
 #   TSHARD_LINK_LIBRARIES    for linking; names rather than paths where possible, because they are exported
 #   TSHARD_HAVE_MPI          whether the mpi backend is built
@@ -63,6 +63,13 @@ else()
     message(STATUS "Without oneDNN: float32 products go to the CBLAS. ${onednn_missing}")
 endif()
 
+# The headers of model files are JSON.
+find_library(TSHARD_JANSSON_LIBRARY jansson)
+find_path(TSHARD_JANSSON_INCLUDE jansson.h)
+if(NOT TSHARD_JANSSON_LIBRARY OR NOT TSHARD_JANSSON_INCLUDE)
+    message(FATAL_ERROR "tshard needs Jansson (jansson.h and a library). On Debian and Ubuntu: apt-get install libjansson-dev")
+endif()
+
 check_library_exists(mvec _ZGVbN4v_expf "" TSHARD_MVEC_WORKS)
 
 add_library(tshard_dependencies INTERFACE)
@@ -80,14 +87,19 @@ if(TSHARD_MVEC_WORKS)
     target_compile_definitions(tshard_dependencies INTERFACE TSHARD_HAVE_MVEC)
     list(APPEND TSHARD_LINK_LIBRARIES mvec)
 endif()
-list(APPEND TSHARD_LINK_LIBRARIES m Threads::Threads)
+target_include_directories(tshard_dependencies SYSTEM INTERFACE ${TSHARD_JANSSON_INCLUDE})
+list(APPEND TSHARD_LINK_LIBRARIES jansson m Threads::Threads)
 set(TSHARD_LINK_DIRECTORIES ${blas_directories})
+set(found_libraries ${TSHARD_JANSSON_LIBRARY})
 if(TSHARD_USE_ONEDNN)
-    cmake_path(GET TSHARD_ONEDNN_LIBRARY PARENT_PATH onednn_directory)
-    if(NOT onednn_directory IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
-        list(APPEND TSHARD_LINK_DIRECTORIES ${onednn_directory})
-    endif()
+    list(APPEND found_libraries ${TSHARD_ONEDNN_LIBRARY})
 endif()
+foreach(library IN LISTS found_libraries)
+    cmake_path(GET library PARENT_PATH directory)
+    if(NOT directory IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
+        list(APPEND TSHARD_LINK_DIRECTORIES ${directory})
+    endif()
+endforeach()
 
 # Headers and libraries alone: the compiler flags of MPI's wrappers are for MPI's own taste.
 set(TSHARD_HAVE_MPI OFF)

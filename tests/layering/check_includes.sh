@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # check_includes.sh ROOT: do includes go strictly downward?
-#   base -> device -> layout -> tensor -> dist -> autograd -> functional -> layers -> train
+#   base -> device -> layout -> tensor -> dist -> autograd -> functional -> layers -> train -> io
 # Prints a line for each include that does not and exits 1 when there is one.
 #
 # Inside the library: src/ROOM sees its own headers, those of rooms below and their public headers, never the umbrella
@@ -16,7 +16,7 @@ files=$(find src include examples \( -name '*.c' -o -name '*.h' -o -name '*.inc'
 # shellcheck disable=SC2016  # awk's dollars, not the shell's
 xargs awk '
     BEGIN {
-        split("base 0 device 1 layout 2 tensor 3 dist 4 autograd 5 functional 6 layers 7 train 8", pairs, " ")
+        split("base 0 device 1 layout 2 tensor 3 dist 4 autograd 5 functional 6 layers 7 train 8 io 9", pairs, " ")
         for (i = 1; i in pairs; i += 2) level[pairs[i]] = pairs[i + 1]
         # The parts of dist: what its own files, those of its folders and those of the rooms above see of it.
         sees["bootstrap"] = "bootstrap"

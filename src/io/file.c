@@ -1,0 +1,133 @@
+/* Files: the system's calls, with retries and errors in words. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "io/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* What one call of the system moves at most. */
+#define MOST ((size_t)128 << 20)
+
+tsh_status tshi_file_fail(int error, const char *path, const char *format, ...) {
+    char what[160];
+    va_list arguments;
+    va_start(arguments, format);
+    if (vsnprintf(what, sizeof what, format, arguments) < 0) what[0] = '\0';
+    va_end(arguments);
+    tsh_status status = tshi_fail_errno(error, "%.220s: %s", path, what);
+    return status == TSH_ERR_MEMORY ? status : TSH_ERR_IO;
+}
+
+tsh_status tshi_file_open(const char *path, int *fd, uint64_t *bytes) {
+    struct stat info;
+    /* Without O_NONBLOCK a named pipe waits for its writer. */
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0) return tshi_file_fail(errno, path, "cannot be opened");
+    tsh_status status = TSH_OK;
+    if (fstat(*fd, &info) != 0) {
+        status = tshi_file_fail(errno, path, "cannot be looked at");
+    } else if (!S_ISREG(info.st_mode)) {
+        status = tshi_fail(TSH_ERR_IO, "%.220s: is no regular file", path);
+    } else {
+        *bytes = (uint64_t)info.st_size;
+    }
+    if (status != TSH_OK) tshi_file_close(fd);
+    return status;
+}
+
+tsh_status tshi_file_open_for_writing(const char *path, int *fd) {
+    *fd = open(path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    return *fd < 0 ? tshi_file_fail(errno, path, "cannot be opened for writing") : TSH_OK;
+}
+
+/* Room for `bytes`, or an error; a file system that promises none gets the size alone. */
+static tsh_status reserve(int fd, const char *path, uint64_t bytes) {
+    int failed;
+    if (bytes == 0) return TSH_OK;
+    do failed = fallocate(fd, 0, 0, (off_t)bytes);
+    while (failed && errno == EINTR);
+    if (failed && (errno == EOPNOTSUPP || errno == ENOSYS)) failed = ftruncate(fd, (off_t)bytes);
+    return failed ? tshi_file_fail(errno, path, "no room for %llu bytes", (unsigned long long)bytes) : TSH_OK;
+}
+
+tsh_status tshi_file_create(const char *path, uint64_t bytes, int *fd) {
+    *fd = -1;
+    if (bytes > INT64_MAX || !tshi_file_fits((size_t)bytes)) {
+        return tshi_file_fail(EFBIG, path, "no file of %llu bytes can be made", (unsigned long long)bytes);
+    }
+    if (unlink(path) != 0 && errno != ENOENT) return tshi_file_fail(errno, path, "cannot be replaced");
+    *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (*fd < 0) return tshi_file_fail(errno, path, "cannot be created");
+    tsh_status status = reserve(*fd, path, bytes);
+    if (status == TSH_OK) return TSH_OK;
+    tshi_file_close(fd);
+    unlink(path);
+    return status;
+}
+
+void tshi_file_close(int *fd) {
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+
+tsh_status tshi_file_read(int fd, const char *path, void *to, size_t bytes, uint64_t offset) {
+    for (size_t done = 0; done < bytes;) {
+        size_t most = bytes - done < MOST ? bytes - done : MOST;
+        ssize_t got = pread(fd, (char *)to + done, most, (off_t)(offset + done));
+        if (got > 0) {
+            done += (size_t)got;
+        } else if (got == 0) {
+            return tshi_fail(TSH_ERR_IO, "%.220s: ends at byte %llu, %zu bytes before what is to be read there", path,
+                             (unsigned long long)(offset + done), bytes - done);
+        } else if (errno != EINTR) {
+            return tshi_file_fail(errno, path, "%zu bytes at byte %llu cannot be read", bytes - done,
+                                  (unsigned long long)(offset + done));
+        }
+    }
+    return TSH_OK;
+}
+
+tsh_status tshi_file_write(int fd, const char *path, const void *from, size_t bytes, uint64_t offset) {
+    for (size_t done = 0; done < bytes;) {
+        size_t most = bytes - done < MOST ? bytes - done : MOST;
+        ssize_t put = pwrite(fd, (const char *)from + done, most, (off_t)(offset + done));
+        if (put > 0) {
+            done += (size_t)put;
+        } else if (put == 0 || errno != EINTR) {
+            return tshi_file_fail(put == 0 ? ENOSPC : errno, path, "%zu bytes at byte %llu cannot be written",
+                                  bytes - done, (unsigned long long)(offset + done));
+        }
+    }
+    return TSH_OK;
+}
+
+tsh_status tshi_file_sync(int fd, const char *path) {
+    return fsync(fd) == 0 ? TSH_OK : tshi_file_fail(errno, path, "cannot be written to the disk");
+}
+
+tsh_status tshi_file_sync_folder(const char *path) {
+    char folder[4096];
+    const char *slash = strrchr(path, '/');
+    size_t length = slash ? (size_t)(slash - path) + 1 : 0;
+    if (length >= sizeof folder) return tshi_file_fail(ENAMETOOLONG, path, "cannot be written to the disk");
+    memcpy(folder, slash ? path : ".", slash ? length : 1);
+    folder[slash ? length : 1] = '\0';
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return tshi_file_fail(errno, folder, "cannot be opened");
+    tsh_status status = TSH_OK;
+    /* A file system that cannot sync folders says EINVAL. */
+    if (fsync(fd) != 0 && errno != EINVAL) status = tshi_file_fail(errno, folder, "cannot be written to the disk");
+    close(fd);
+    return status;
+}
+
+tsh_status tshi_file_rename(const char *from, const char *to) {
+    if (rename(from, to) != 0) return tshi_file_fail(errno, to, "cannot take its name");
+    return tshi_file_sync_folder(to);
+}

@@ -1,0 +1,220 @@
+/* Safetensors files: opening one, and reading and writing boxes of its tensors. */
+#include "io/safetensors.h"
+
+#include "base/hash.h"
+#include "io/file.h"
+
+#include <jansson.h>
+#include <string.h>
+
+/* Runs are read together across gaps of at most so many bytes: copying more than that takes longer than a call. Gaps are
+ * at most as long as the runs, so that a box costs at most twice its bytes, and rows of a few hundred bytes and more
+ * cost nothing in excess. */
+#define GAP_MOST 512
+/* Memory for runs that are read together. */
+#define SCRATCH ((size_t)256 << 10)
+
+/* --- files -------------------------------------------------------------------------------------------------------- */
+
+static char *copy_text(const tsh_allocator *allocator, const char *text) {
+    size_t size = strlen(text) + 1;
+    char *copy = tshi_calloc(allocator, size, 1);
+    if (copy) memcpy(copy, text, size);
+    return copy;
+}
+
+static tsh_status read_length(tshi_safetensors *file) {
+    unsigned char bytes[TSHI_SAFETENSORS_PREFIX];
+    uint64_t length = 0;
+    if (file->file_bytes < sizeof bytes) {
+        return tshi_fail(TSH_ERR_IO, "%.220s: is no safetensors file: it has %llu bytes", file->path,
+                         (unsigned long long)file->file_bytes);
+    }
+    tsh_status status = tshi_file_read(file->fd, file->path, bytes, sizeof bytes, 0);
+    if (status != TSH_OK) return status;
+    for (int i = 0; i < TSHI_SAFETENSORS_PREFIX; i++) length |= (uint64_t)bytes[i] << (8 * i);
+    if (length > TSHI_SAFETENSORS_HEADER_MOST) {
+        return tshi_fail(TSH_ERR_IO, "%.220s: is no safetensors file: a header of %llu bytes; %d are allowed",
+                         file->path, (unsigned long long)length, TSHI_SAFETENSORS_HEADER_MOST);
+    }
+    if (length > file->file_bytes - sizeof bytes) {
+        return tshi_fail(TSH_ERR_IO, "%.220s: is cut short: a header of %llu bytes in a file of %llu", file->path,
+                         (unsigned long long)length, (unsigned long long)file->file_bytes);
+    }
+    file->header_bytes = length;
+    return TSH_OK;
+}
+
+static tsh_status read_header(tshi_safetensors *file) {
+    tsh_status status = tshi_file_open(file->path, &file->fd, &file->file_bytes);
+    if (status == TSH_OK) status = read_length(file);
+    if (status != TSH_OK) return status;
+    char *header = tshi_calloc(&file->allocator, (size_t)file->header_bytes, 1);
+    if (!header) return TSH_ERR_MEMORY;
+    status = tshi_file_read(file->fd, file->path, header, (size_t)file->header_bytes, TSHI_SAFETENSORS_PREFIX);
+    if (status == TSH_OK) status = tshi_safetensors_parse(file, header);
+    file->bytes_read = TSHI_SAFETENSORS_PREFIX + file->header_bytes;
+    tshi_free(&file->allocator, header);
+    return status;
+}
+
+tsh_status tshi_safetensors_open(const tsh_allocator *allocator, const char *path, tshi_safetensors **out) {
+    *out = NULL;
+    tshi_safetensors *file = tshi_calloc(allocator, 1, sizeof *file);
+    if (!file) return TSH_ERR_MEMORY;
+    file->allocator = *allocator;
+    file->fd = -1;
+    file->fingerprint = TSHI_FINGERPRINT;
+    file->path = copy_text(allocator, path);
+    tsh_status status = file->path ? read_header(file) : TSH_ERR_MEMORY;
+    if (status == TSH_OK)
+        *out = file;
+    else
+        tshi_safetensors_close(file);
+    return status;
+}
+
+void tshi_safetensors_close(tshi_safetensors *file) {
+    if (!file) return;
+    tsh_allocator allocator = file->allocator;
+    tshi_file_close(&file->fd);
+    json_decref(file->json);
+    tshi_free(&allocator, file->entries);
+    tshi_free(&allocator, file->path);
+    tshi_free(&allocator, file);
+}
+
+/* --- runs --------------------------------------------------------------------------------------------------------- */
+
+/* The parts of a box that are contiguous in the file: `count` runs of `bytes`, which lie in the box's memory one after
+ * another. */
+typedef struct runs {
+    const tshi_safetensors_entry *entry;
+    const tshi_box *box;
+    int outer; /* dims that number the runs */
+    int64_t count;
+    size_t bytes;
+} runs;
+
+static tsh_status runs_make(const tshi_safetensors_entry *entry, const tshi_box *box, const char *path, runs *out) {
+    int64_t elements = 1;
+    *out = (runs){.entry = entry, .box = box, .outer = entry->ndim, .count = 1};
+    for (int d = 0; d < entry->ndim; d++) {
+        if (box->start[d] >= 0 && box->length[d] >= 0 && box->start[d] <= entry->shape[d] - box->length[d]) continue;
+        return tshi_fail(TSH_ERR_RANGE, "%.220s: '%.100s': a box of %lld from %lld on in dim %d of %lld", path,
+                         entry->name, (long long)box->length[d], (long long)box->start[d], d,
+                         (long long)entry->shape[d]);
+    }
+    for (bool whole = true; whole && out->outer > 0;) {
+        int d = --out->outer;
+        elements *= box->length[d];
+        whole = box->length[d] == entry->shape[d];
+    }
+    for (int d = 0; d < out->outer; d++) out->count *= box->length[d];
+    if (elements == 0) out->count = 0;
+    out->bytes = (size_t)elements * tsh_dtype_size(entry->dtype);
+    return TSH_OK;
+}
+
+/* Where run number i lies in the file. */
+static uint64_t run_place(const runs *r, int64_t i) {
+    const tshi_safetensors_entry *e = r->entry;
+    uint64_t at = 0, stride = tsh_dtype_size(e->dtype);
+    for (int d = e->ndim - 1; d >= 0; d--) {
+        int64_t index = 0;
+        if (d < r->outer) {
+            index = i % r->box->length[d];
+            i /= r->box->length[d];
+        }
+        at += (uint64_t)(r->box->start[d] + index) * stride;
+        stride *= (uint64_t)e->shape[d];
+    }
+    return e->offset + at;
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------ */
+
+/* How many runs from number i on are read together; *span is from the first one's begin to the last one's end. */
+static int64_t together(const runs *r, int64_t i, size_t *span) {
+    uint64_t begin = run_place(r, i), end = begin + r->bytes;
+    int64_t n = 1;
+    size_t most = r->bytes < GAP_MOST ? r->bytes : GAP_MOST;
+    for (; i + n < r->count; n++) {
+        uint64_t next = run_place(r, i + n);
+        if (next - end > most || next + r->bytes - begin > SCRATCH) break;
+        end = next + r->bytes;
+    }
+    *span = (size_t)(end - begin);
+    return n;
+}
+
+static tsh_status read_runs(tshi_safetensors *file, const runs *r, char *scratch, char *out) {
+    for (int64_t i = 0, n; i < r->count; i += n) {
+        size_t span;
+        n = together(r, i, &span);
+        uint64_t begin = run_place(r, i);
+        tsh_status status = tshi_file_read(file->fd, file->path, n == 1 ? out : scratch, span, begin);
+        if (status != TSH_OK) return status;
+        file->bytes_read += span;
+        for (int64_t k = 0; n > 1 && k < n; k++) {
+            memcpy(out + (size_t)k * r->bytes, scratch + (run_place(r, i + k) - begin), r->bytes);
+        }
+        out += (size_t)n * r->bytes;
+    }
+    return TSH_OK;
+}
+
+static tsh_status check_type(const tshi_safetensors_entry *entry, const char *path) {
+    if (entry->dtype != TSH_DTYPE_COUNT) return TSH_OK;
+    return tshi_fail(TSH_ERR_DTYPE, "%.220s: '%.100s' is %s, which no tensor can be", path, entry->name, entry->type);
+}
+
+tsh_status tshi_safetensors_read_box(tshi_safetensors *file, const tshi_safetensors_entry *entry, const tshi_box *box,
+                                     void *out) {
+    runs r;
+    char *scratch = NULL;
+    tsh_status status = check_type(entry, file->path);
+    if (status == TSH_OK) status = runs_make(entry, box, file->path, &r);
+    if (status != TSH_OK || r.count == 0) return status;
+    if (r.count > 1 && r.bytes < SCRATCH) {
+        scratch = tshi_calloc(&file->allocator, SCRATCH, 1);
+        if (!scratch) return TSH_ERR_MEMORY;
+    }
+    status = read_runs(file, &r, scratch, out);
+    tshi_free(&file->allocator, scratch);
+    return status;
+}
+
+/* --- writing ------------------------------------------------------------------------------------------------------ */
+
+tsh_status tshi_safetensors_write_box(int fd, const char *path, const tshi_safetensors_entry *entry,
+                                      const tshi_box *box, const void *in) {
+    runs r;
+    tsh_status status = check_type(entry, path);
+    if (status == TSH_OK) status = runs_make(entry, box, path, &r);
+    for (int64_t i = 0; status == TSH_OK && i < r.count; i++) {
+        status = tshi_file_write(fd, path, (const char *)in + (size_t)i * r.bytes, r.bytes, run_place(&r, i));
+    }
+    return status;
+}
+
+/* --- boxes piece by piece ----------------------------------------------------------------------------------------- */
+
+bool tshi_box_piece(int ndim, const tshi_box *box, int64_t most, int64_t number, tshi_box *piece) {
+    int d = ndim - 1;
+    int64_t inner = 1;
+    *piece = *box;
+    if (ndim == 0) return number == 0;
+    if (tshi_box_numel(ndim, box) == 0) return false;
+    while (d > 0 && inner * box->length[d] <= most) inner *= box->length[d--];
+    int64_t rows = most / inner > 1 ? most / inner : 1, pieces = (box->length[d] + rows - 1) / rows;
+    int64_t row = number % pieces * rows, rest = number / pieces;
+    piece->start[d] += row;
+    piece->length[d] = box->length[d] - row < rows ? box->length[d] - row : rows;
+    for (int k = d - 1; k >= 0; k--) {
+        piece->start[k] += rest % box->length[k];
+        piece->length[k] = 1;
+        rest /= box->length[k];
+    }
+    return rest == 0;
+}
