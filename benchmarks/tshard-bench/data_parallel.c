@@ -30,7 +30,7 @@ typedef struct setting {
 /* --- a model ------------------------------------------------------------------------------------------------------ */
 
 static tsh_status make_batch(const setting *s, tsh_tensor **out) {
-    const tsh_tensor_config config = {.ndim = 2, .shape = {s->batch, s->width}, .layout = {{TSH_KIND_SHARD, 0}}};
+    const tsh_tensor_config config = {.ndim = 2, .shape = {s->batch, s->width}, .layout = {TSH_SHARD_INIT(0)}};
     tsh_status status = tsh_tensor_create(tsh_world_mesh(s->world), &config, out);
     return status == TSH_OK ? tsh_tensor_init(*out, &(tsh_init){.kind = TSH_INIT_NORMAL, .b = 1}) : status;
 }

@@ -117,6 +117,18 @@ TSH_API const tsh_mesh *tsh_group_mesh(const tsh_group *group);
 TSH_API tsh_status tsh_mesh_create(tsh_world *world, const char *axes, tsh_mesh **out);
 /* A mesh of a group's ranks. Owned by the caller. Collective over parent. */
 TSH_API tsh_status tsh_mesh_create_in(tsh_group *parent, const char *axes, tsh_mesh **out);
+/* A mesh of world ranks[0..n) in any order, row-major over the axes: {2,3,0,1} as "stage=2,model=2" has the stages {2,3}
+ * and {0,1}. Several meshes may share ranks. On ranks outside the mesh *out is a mesh too: tensors on it are empty there,
+ * functions and collectives do nothing, so that all ranks run one program. Owned by the caller. Collective over the
+ * world. */
+TSH_API tsh_status tsh_mesh_create_on(tsh_world *world, const int *ranks, int n, const char *axes, tsh_mesh **out);
+/* The part of a mesh in which the named axis has this index: a mesh of the other axes (of the axis itself, with one
+ * rank, where there is no other). Owned by the caller. Collective over the mesh. */
+TSH_API tsh_status tsh_mesh_fix(const tsh_mesh *mesh, const char *axis, int index, tsh_mesh **out);
+/* True on a rank that is a member of the mesh. */
+TSH_API bool tsh_mesh_is_member(const tsh_mesh *mesh);
+/* The group of all members, row-major. Owned by the mesh, or by its parent. */
+TSH_API tsh_group *tsh_mesh_members(const tsh_mesh *mesh);
 TSH_API void tsh_mesh_destroy(tsh_mesh *mesh);
 /* This rank's group along the named axis, owned by the mesh; for an unknown name NULL, with a message that lists the
  * mesh's axes. */

@@ -30,27 +30,36 @@ typedef enum tsh_layout_kind {
 
 typedef struct tsh_layout {
     tsh_layout_kind kind;
-    int dim; /* SHARD only; negative counts from the end where a tensor is at hand */
+    int dim;   /* SHARD only; negative counts from the end where a tensor is at hand */
+    int order; /* SHARD only: of the axes that shard one dim, the lower number splits it first, of equal numbers the
+                * earlier axis */
 } tsh_layout;
 
-/* Layouts as expressions: TSH_SHARD(0). Initialisers of static objects in C take constants alone (gcc -pedantic): write
- * TSH_SHARD_INIT(0) there. */
+/* Layouts as expressions: TSH_SHARD(0), or TSH_SHARD_ORDER(0, n) with a split order. Initialisers of static objects in C
+ * take constants alone (gcc -pedantic): write TSH_SHARD_INIT(0) there. */
 #ifdef __cplusplus
-#define TSH_LAYOUT_(kind, dim) (tsh_layout{kind, dim})
+#define TSH_LAYOUT_(kind, dim, order) (tsh_layout{kind, dim, order})
 #else
-#define TSH_LAYOUT_(kind, dim) ((tsh_layout){kind, dim})
+#define TSH_LAYOUT_(kind, dim, order) ((tsh_layout){kind, dim, order})
 #endif
-#define TSH_REPLICATED TSH_LAYOUT_(TSH_KIND_REPLICATED, 0)
-#define TSH_SHARD(d)   TSH_LAYOUT_(TSH_KIND_SHARD, d)
-#define TSH_PARTIAL    TSH_LAYOUT_(TSH_KIND_PARTIAL, 0)
-#define TSH_LOCAL      TSH_LAYOUT_(TSH_KIND_LOCAL, 0)
+#define TSH_REPLICATED        TSH_LAYOUT_(TSH_KIND_REPLICATED, 0, 0)
+#define TSH_SHARD(d)          TSH_LAYOUT_(TSH_KIND_SHARD, d, 0)
+#define TSH_SHARD_ORDER(d, n) TSH_LAYOUT_(TSH_KIND_SHARD, d, n)
+#define TSH_PARTIAL           TSH_LAYOUT_(TSH_KIND_PARTIAL, 0, 0)
+#define TSH_LOCAL             TSH_LAYOUT_(TSH_KIND_LOCAL, 0, 0)
 
-#define TSH_LAYOUT_INIT_(kind, dim)                                                                                    \
-    { kind, dim }
-#define TSH_REPLICATED_INIT TSH_LAYOUT_INIT_(TSH_KIND_REPLICATED, 0)
-#define TSH_SHARD_INIT(d)   TSH_LAYOUT_INIT_(TSH_KIND_SHARD, d)
-#define TSH_PARTIAL_INIT    TSH_LAYOUT_INIT_(TSH_KIND_PARTIAL, 0)
-#define TSH_LOCAL_INIT      TSH_LAYOUT_INIT_(TSH_KIND_LOCAL, 0)
+#define TSH_LAYOUT_INIT_(kind, dim, order)                                                                             \
+    { kind, dim, order }
+#define TSH_REPLICATED_INIT        TSH_LAYOUT_INIT_(TSH_KIND_REPLICATED, 0, 0)
+#define TSH_SHARD_INIT(d)          TSH_LAYOUT_INIT_(TSH_KIND_SHARD, d, 0)
+#define TSH_SHARD_ORDER_INIT(d, n) TSH_LAYOUT_INIT_(TSH_KIND_SHARD, d, n)
+#define TSH_PARTIAL_INIT           TSH_LAYOUT_INIT_(TSH_KIND_PARTIAL, 0, 0)
+#define TSH_LOCAL_INIT             TSH_LAYOUT_INIT_(TSH_KIND_LOCAL, 0, 0)
+
+/* What a rank holds of a global tensor: an offset and a length for each dim; empty when a length is 0. */
+typedef struct tsh_box {
+    int64_t start[TSH_MAX_DIMS], length[TSH_MAX_DIMS];
+} tsh_box;
 
 /* The balanced split of n >= 0 items over parts >= 1: the first n % parts hold one item more. Part `index` holds
  * *length items from *start on; either may be NULL. 13 over 4 is 4,3,3,3; 2 over 4 is 1,1,0,0. Arguments outside these

@@ -1,7 +1,7 @@
 /* tensor: dense, row-major arrays of which each rank of a mesh holds a part.
  *
  * A tensor belongs to a mesh and has one layout for each of the mesh's axes. tsh_tensor_shape is the shape of the whole
- * tensor, tsh_tensor_local_shape that of this rank's part.
+ * tensor, tsh_tensor_local_shape that of this rank's part. A rank outside the mesh holds an empty part.
  *
  * Thread safety: the world's thread, apart from the queries that docs/threads.md names. */
 #ifndef TSHARD_TENSOR_H
@@ -42,6 +42,9 @@ TSH_API const int64_t *tsh_tensor_shape(const tsh_tensor *tensor);
 TSH_API const int64_t *tsh_tensor_local_shape(const tsh_tensor *tensor);
 TSH_API int64_t tsh_tensor_local_numel(const tsh_tensor *tensor);
 TSH_API size_t tsh_tensor_local_nbytes(const tsh_tensor *tensor);
+/* The box of the global tensor that this rank holds; all lengths are 0 on a rank outside the mesh. Along LOCAL axes
+ * nothing is known of the peers: the box is as if they were REPLICATED. */
+TSH_API tsh_box tsh_tensor_box(const tsh_tensor *tensor);
 TSH_API const tsh_mesh *tsh_tensor_mesh(const tsh_tensor *tensor);
 /* The layout along the axis of `group`; REPLICATED for a group that is no axis of the tensor's mesh. */
 TSH_API tsh_layout tsh_tensor_layout(const tsh_tensor *tensor, const tsh_group *group);

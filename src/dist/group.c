@@ -40,9 +40,23 @@ tsh_group *tshi_group_new(tsh_world *world, const tshi_group_ops *ops, const int
     return group;
 }
 
+tsh_group *tshi_group_elsewhere(tsh_world *world, const int *ranks, int n) {
+    return tshi_group_new(world, &tshi_self_ops, ranks, n);
+}
+
+void tshi_mesh_set(tsh_mesh *mesh, tsh_group *group) {
+    *mesh = (tsh_mesh){.members = group->size,
+                       .member = group->rank,
+                       .ranks = group->ranks,
+                       .group = group,
+                       .device = group->world->device,
+                       .world = group->world};
+}
+
 void tshi_group_own_mesh(tsh_group *group, const char *name) {
     tsh_mesh *mesh = &group->own_mesh;
-    *mesh = (tsh_mesh){.axes = 1, .device = group->world->device, .world = group->world};
+    tshi_mesh_set(mesh, group);
+    mesh->axes = 1;
     snprintf(mesh->axis[0].name, sizeof mesh->axis[0].name, "%s", name);
     mesh->axis[0].size = group->size;
     mesh->axis[0].index = group->rank;
@@ -128,7 +142,7 @@ static int *translate(const tsh_group *parent, const int *ranks, int n) {
     return world_ranks;
 }
 
-static tsh_status group_open(tsh_group *parent, const char *what, const int *ranks, int n, tsh_group **out) {
+tsh_status tshi_group_open(tsh_group *parent, const char *what, const int *ranks, int n, tsh_group **out) {
     tsh_world *world = parent->world;
     tsh_group *group = NULL;
     char *text = NULL;
@@ -157,13 +171,13 @@ static tsh_status group_open(tsh_group *parent, const char *what, const int *ran
 tsh_status tsh_group_create(tsh_world *world, const int *ranks, int n, tsh_group **out) {
     if (out) *out = NULL;
     if (!world || !out) return tshi_fail(TSH_ERR_ARGUMENT, "group_create: world and out are required");
-    return group_open(world->group, "group_create", ranks, n, out);
+    return tshi_group_open(world->group, "group_create", ranks, n, out);
 }
 
 tsh_status tsh_group_create_in(tsh_group *parent, const int *ranks, int n, tsh_group **out) {
     if (out) *out = NULL;
     if (!parent || !out) return tshi_fail(TSH_ERR_ARGUMENT, "group_create_in: parent and out are required");
-    return group_open(parent, "group_create_in", ranks, n, out);
+    return tshi_group_open(parent, "group_create_in", ranks, n, out);
 }
 
 /* --- by colour ---------------------------------------------------------------------------------------------------- */
@@ -187,7 +201,7 @@ static tsh_status open_colors(tsh_group *parent, const membership *members, int 
         for (n = 0; first + n < parent->size && members[first + n].color == members[first].color; n++) {
             ranks[n] = (int)members[first + n].rank;
         }
-        if (members[first].color >= 0) status = group_open(parent, "group_split", ranks, n, &group);
+        if (members[first].color >= 0) status = tshi_group_open(parent, "group_split", ranks, n, &group);
         if (group) *out = group;
     }
     return status;

@@ -51,9 +51,15 @@ static inline bool tshi_group_symmetric(const tsh_group *group) {
  * NULL with the message set. */
 tsh_group *tshi_group_new(tsh_world *world, const tshi_group_ops *ops, const int *ranks, int n);
 void tshi_group_free(tsh_group *group);
+/* The group of `ranks` on a rank that is none of them: its rank is -1, and its calls do nothing. */
+tsh_group *tshi_group_elsewhere(tsh_world *world, const int *ranks, int n);
+/* The group of parent's ranks[0..n); NULL in *out on ranks outside it. `what` names the call. Collective over parent. */
+tsh_status tshi_group_open(tsh_group *parent, const char *what, const int *ranks, int n, tsh_group **out);
 /* Every rank of the group passes the same `text`, or in `failed` why it cannot. TSH_ERR_MISMATCH with both texts, or
  * TSH_ERR_PEER with the message of the rank that failed. Collective; waits. */
 tsh_status tshi_group_agree(tsh_group *group, const char *text, tsh_status failed);
+/* Makes a mesh without axes of the group's ranks. */
+void tshi_mesh_set(tsh_mesh *mesh, tsh_group *group);
 /* Gives the group a mesh of its own, with one axis. */
 void tshi_group_own_mesh(tsh_group *group, const char *name);
 /* Notes a call in the ring and returns its number, from 1; collectives and messages are numbered apart. */

@@ -1,4 +1,4 @@
-/* A group's ranks, mostly the world's, arranged as a grid, and the groups along its axes. */
+/* Ranks arranged as a grid, and the groups along its axes. */
 #include "dist/world.h"
 
 #include <stdio.h>
@@ -87,20 +87,33 @@ static int axis_stride(const tsh_mesh *mesh, int axis) {
     return stride;
 }
 
+static void keep_axis(tsh_mesh *mesh, tshi_axis *axis, tsh_group *group) {
+    group->mesh = mesh;
+    axis->group = group;
+    axis->index = group->rank;
+}
+
+/* On a rank outside the mesh the axis' group has the ranks of the first member's. */
+static tsh_status axis_elsewhere(tsh_mesh *mesh, tshi_axis *axis, int stride, int *ranks) {
+    for (int i = 0; i < axis->size; i++) ranks[i] = mesh->ranks[i * stride];
+    tsh_group *group = tshi_group_elsewhere(mesh->world, ranks, axis->size);
+    if (!group) return TSH_ERR_MEMORY;
+    keep_axis(mesh, axis, group);
+    return TSH_OK;
+}
+
 /* Opens all groups along one axis, in one order on every rank; this rank keeps its own. */
-static tsh_status axis_create(tsh_group *parent, tsh_mesh *mesh, int axis, int *ranks) {
+static tsh_status axis_create(tsh_mesh *mesh, int axis, int *ranks) {
     tshi_axis *a = &mesh->axis[axis];
     int stride = axis_stride(mesh, axis);
-    for (int first = 0; first < parent->size; first++) {
+    if (!tshi_mesh_has_me(mesh)) return axis_elsewhere(mesh, a, stride, ranks);
+    for (int first = 0; first < mesh->members; first++) {
         if (first / stride % a->size != 0) continue;
         for (int i = 0; i < a->size; i++) ranks[i] = first + i * stride;
         tsh_group *group;
-        tsh_status status = tsh_group_create_in(parent, ranks, a->size, &group);
+        tsh_status status = tsh_group_create_in(mesh->group, ranks, a->size, &group);
         if (status != TSH_OK) return status;
-        if (!group) continue;
-        group->mesh = mesh;
-        a->group = group;
-        a->index = group->rank;
+        if (group) keep_axis(mesh, a, group);
     }
     return TSH_OK;
 }
@@ -119,32 +132,106 @@ static tsh_status mesh_agree(tsh_group *parent, const char *axes, tsh_mesh *mesh
     return tshi_group_agree(parent, text, status);
 }
 
-static tsh_status mesh_open(tsh_group *parent, const char *axes, tsh_mesh **out) {
-    tsh_world *world = parent->world;
+/* A mesh of the group's ranks; `own`: the mesh frees the group, also on failure. */
+static tsh_status mesh_open(tsh_group *group, bool own, const char *axes, tsh_mesh **out) {
+    tsh_world *world = group->world;
     tsh_mesh *mesh = tshi_calloc(&world->allocator, 1, sizeof *mesh);
-    int *ranks = tshi_calloc(&world->allocator, (size_t)parent->size, sizeof *ranks);
-    if (mesh) *mesh = (tsh_mesh){.device = world->device, .world = world};
-    tsh_status status = mesh_agree(parent, axes, ranks ? mesh : NULL);
-    for (int i = 0; status == TSH_OK && i < mesh->axes; i++) status = axis_create(parent, mesh, i, ranks);
+    int *ranks = tshi_calloc(&world->allocator, (size_t)group->size, sizeof *ranks);
+    if (mesh) tshi_mesh_set(mesh, group);
+    tsh_status status = mesh_agree(group, axes, ranks ? mesh : NULL);
+    for (int i = 0; status == TSH_OK && i < mesh->axes; i++) status = axis_create(mesh, i, ranks);
     tshi_free(&world->allocator, ranks);
-    if (status != TSH_OK) {
-        if (mesh) tsh_mesh_destroy(mesh);
-        return status;
+    if (own && mesh) {
+        mesh->owns_group = true;
+        group->mesh = mesh; /* so that the caller cannot destroy it */
     }
-    *out = mesh;
-    return TSH_OK;
+    if (status == TSH_OK)
+        *out = mesh;
+    else if (mesh)
+        tsh_mesh_destroy(mesh);
+    else if (own)
+        tshi_group_free(group);
+    return status;
 }
 
 tsh_status tsh_mesh_create(tsh_world *world, const char *axes, tsh_mesh **out) {
     if (out) *out = NULL;
     if (!world || !out) return tshi_fail(TSH_ERR_ARGUMENT, "mesh_create: world and out are required");
-    return mesh_open(world->group, axes, out);
+    return mesh_open(world->group, false, axes, out);
 }
 
 tsh_status tsh_mesh_create_in(tsh_group *parent, const char *axes, tsh_mesh **out) {
     if (out) *out = NULL;
     if (!parent || !out) return tshi_fail(TSH_ERR_ARGUMENT, "mesh_create_in: parent and out are required");
-    return mesh_open(parent, axes, out);
+    return mesh_open(parent, false, axes, out);
+}
+
+/* A mesh of some ranks of `parent`, which are numbered within it. */
+static tsh_status mesh_open_of(tsh_group *parent, const int *ranks, int n, const char *axes, tsh_mesh **out) {
+    tsh_world *world = parent->world;
+    tsh_group *group = NULL;
+    tsh_status status = TSH_OK;
+    if (parent->rank >= 0) status = tshi_group_open(parent, "mesh_create_on", ranks, n, &group);
+    if (status != TSH_OK) return status;
+    if (!group) {
+        int *world_ranks = tshi_calloc(&world->allocator, (size_t)n, sizeof *world_ranks);
+        for (int i = 0; world_ranks && i < n; i++) world_ranks[i] = parent->ranks[ranks[i]];
+        if (world_ranks) group = tshi_group_elsewhere(world, world_ranks, n);
+        tshi_free(&world->allocator, world_ranks);
+    }
+    return group ? mesh_open(group, true, axes, out) : TSH_ERR_MEMORY;
+}
+
+tsh_status tsh_mesh_create_on(tsh_world *world, const int *ranks, int n, const char *axes, tsh_mesh **out) {
+    if (out) *out = NULL;
+    if (!world || !out) return tshi_fail(TSH_ERR_ARGUMENT, "mesh_create_on: world and out are required");
+    return mesh_open_of(world->group, ranks, n, axes, out);
+}
+
+static int find_axis(const tsh_mesh *mesh, const char *name) {
+    for (int i = 0; name && i < mesh->axes; i++) {
+        if (!strcmp(mesh->axis[i].name, name)) return i;
+    }
+    return -1;
+}
+
+/* "data=2,model=2" of all axes but one; "one=1" when there is no other. */
+static void axes_without(const tsh_mesh *mesh, int axis, char *text, size_t size) {
+    size_t used = 0;
+    snprintf(text, size, "%s=1", mesh->axis[axis].name);
+    for (int i = 0; i < mesh->axes; i++) {
+        if (i == axis) continue;
+        used += (size_t)snprintf(text + used, size - used, "%s%s=%d", used ? "," : "", mesh->axis[i].name,
+                                 mesh->axis[i].size);
+    }
+}
+
+tsh_status tsh_mesh_fix(const tsh_mesh *mesh, const char *axis, int index, tsh_mesh **out) {
+    char axes[TSHI_LINE];
+    if (out) *out = NULL;
+    if (!mesh || !out) return tshi_fail(TSH_ERR_ARGUMENT, "mesh_fix: mesh and out are required");
+    int a = find_axis(mesh, axis), n = 0;
+    if (a < 0 || index < 0 || index >= mesh->axis[a].size) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "mesh_fix: the mesh has no index %d along an axis \"%.32s\"", index,
+                         axis ? axis : "(null)");
+    }
+    int *ranks = tshi_calloc(&mesh->world->allocator, (size_t)mesh->members, sizeof *ranks);
+    if (!ranks) return TSH_ERR_MEMORY;
+    for (int i = 0; i < mesh->members; i++) {
+        if (i / axis_stride(mesh, a) % mesh->axis[a].size == index) ranks[n++] = i;
+    }
+    axes_without(mesh, a, axes, sizeof axes);
+    tsh_status status = mesh_open_of(mesh->group, ranks, n, axes, out);
+    tshi_free(&mesh->world->allocator, ranks);
+    return status;
+}
+
+bool tsh_mesh_is_member(const tsh_mesh *mesh) {
+    return mesh && tshi_mesh_has_me(mesh);
+}
+
+tsh_group *tsh_mesh_members(const tsh_mesh *mesh) {
+    return mesh ? mesh->group : NULL;
 }
 
 void tsh_mesh_destroy(tsh_mesh *mesh) {
@@ -152,6 +239,7 @@ void tsh_mesh_destroy(tsh_mesh *mesh) {
     for (int i = 0; i < mesh->axes; i++) {
         if (mesh->axis[i].group) tshi_group_free(mesh->axis[i].group);
     }
+    if (mesh->owns_group) tshi_group_free(mesh->group);
     tshi_free(&mesh->world->allocator, mesh);
 }
 
@@ -162,8 +250,9 @@ tsh_group *tsh_mesh_group(const tsh_mesh *mesh, const char *axis) {
         tshi_fail(TSH_ERR_ARGUMENT, "mesh_group: mesh is NULL");
         return NULL;
     }
+    int found = find_axis(mesh, axis);
+    if (found >= 0) return mesh->axis[found].group;
     for (int i = 0; i < mesh->axes; i++) {
-        if (axis && !strcmp(mesh->axis[i].name, axis)) return mesh->axis[i].group;
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", mesh->axis[i].name);
     }
     tshi_fail(TSH_ERR_ARGUMENT, "mesh_group: no axis \"%.32s\"; there are %s", axis ? axis : "(null)", names);

@@ -31,13 +31,12 @@ static tsh_status check_config(const tsh_group *group, const tsh_linear_config *
 }
 
 static tsh_status make_parameters(tsh_linear *layer, tsh_group *group, const tsh_linear_config *c) {
-    static const tsh_layout_kind kind[] = {
-        [TSH_DENSE] = TSH_KIND_REPLICATED, [TSH_ROW] = TSH_KIND_SHARD, [TSH_COLUMN] = TSH_KIND_SHARD};
+    static const tsh_layout splits[] = {
+        [TSH_DENSE] = TSH_REPLICATED_INIT, [TSH_ROW] = TSH_SHARD_INIT(1), [TSH_COLUMN] = TSH_SHARD_INIT(0)};
     double bound = 1 / sqrt((double)c->in_features);
     tsh_init fallback = {.kind = TSH_INIT_UNIFORM, .a = -bound, .b = bound};
-    tsh_layout split = {kind[c->shard], c->shard == TSH_ROW ? 1 : 0};
-    tsh_status status = tshi_parameter_create(group, c->dtype, 2, (int64_t[]){c->out_features, c->in_features}, split,
-                                              &c->weight_init, &fallback, &layer->weight);
+    tsh_status status = tshi_parameter_create(group, c->dtype, 2, (int64_t[]){c->out_features, c->in_features},
+                                              splits[c->shard], &c->weight_init, &fallback, &layer->weight);
     if (status != TSH_OK || !c->bias) return status;
     return tshi_parameter_create(group, c->dtype, 1, &c->out_features,
                                  c->shard == TSH_COLUMN ? TSH_SHARD(0) : TSH_REPLICATED, &c->bias_init, &fallback,

@@ -1,15 +1,15 @@
 /* Boxes, and which of them change rank. */
 #include "layout/box.h"
 
-int64_t tshi_box_numel(int ndim, const tshi_box *box) {
+int64_t tshi_box_numel(int ndim, const tsh_box *box) {
     int64_t n = 1;
     for (int d = 0; d < ndim; d++) n *= box->length[d];
     return n;
 }
 
-bool tshi_box_intersect(int ndim, const tshi_box *a, const tshi_box *b, tshi_box *out) {
+bool tshi_box_intersect(int ndim, const tsh_box *a, const tsh_box *b, tsh_box *out) {
     bool any = true;
-    *out = (tshi_box){0};
+    *out = (tsh_box){0};
     for (int d = 0; d < ndim; d++) {
         int64_t start = a->start[d] > b->start[d] ? a->start[d] : b->start[d];
         int64_t a_end = a->start[d] + a->length[d], b_end = b->start[d] + b->length[d];
@@ -19,6 +19,15 @@ bool tshi_box_intersect(int ndim, const tshi_box *a, const tshi_box *b, tshi_box
         out->length[d] = length > 0 ? length : 0;
     }
     return any;
+}
+
+tshi_placement tshi_mesh_placement(const tsh_mesh *mesh, const tsh_layout layout[TSH_MAX_AXES]) {
+    tshi_placement p = {.axes = mesh->axes, .ranks = mesh->ranks};
+    for (int a = 0; a < mesh->axes; a++) {
+        p.size[a] = mesh->axis[a].size;
+        p.layout[a] = layout[a];
+    }
+    return p;
 }
 
 /* --- members ------------------------------------------------------------------------------------------------------ */
@@ -55,13 +64,14 @@ static int member_at(const tshi_placement *p, const int at[TSH_MAX_AXES]) {
     return member;
 }
 
-tshi_box tshi_placement_box(const tshi_placement *p, int ndim, const int64_t *shape, int member) {
-    tshi_box box = {0};
-    int at[TSH_MAX_AXES];
+tsh_box tshi_placement_box(const tshi_placement *p, int ndim, const int64_t *shape, int member) {
+    tsh_box box = {0};
+    int at[TSH_MAX_AXES], sequence[TSH_MAX_AXES];
     coordinates(p, member, at);
+    tshi_split_sequence(p->axes, p->layout, sequence);
     for (int d = 0; d < ndim; d++) box.length[d] = shape[d];
     for (int i = 0; i < p->axes; i++) {
-        int a = p->order[i], d = p->layout[a].dim;
+        int a = sequence[i], d = p->layout[a].dim;
         int64_t start;
         if (p->layout[a].kind != TSH_KIND_SHARD) continue;
         tsh_split(box.length[d], p->size[a], at[a], &start, &box.length[d]);
@@ -139,12 +149,12 @@ static void route(const tshi_exchange *e, const int source[TSH_MAX_AXES], const 
 int tshi_exchange_receives(const tshi_exchange *e, int rank, tshi_transfer *out, int room) {
     int member = tshi_placement_member(&e->to, rank), n = 0, source[TSH_MAX_AXES] = {0}, target[TSH_MAX_AXES] = {0};
     if (member < 0) return 0;
-    tshi_box wanted = tshi_placement_box(&e->to, e->ndim, e->shape, member);
+    tsh_box wanted = tshi_placement_box(&e->to, e->ndim, e->shape, member);
     coordinates(&e->to, member, target);
     for (int i = 0; i < count_along(&e->from, PARTS | TERMS); i++) {
         tshi_transfer t;
         set_along(&e->from, PARTS | TERMS, i, source);
-        tshi_box held = tshi_placement_box(&e->from, e->ndim, e->shape, member_at(&e->from, source));
+        tsh_box held = tshi_placement_box(&e->from, e->ndim, e->shape, member_at(&e->from, source));
         if (!tshi_box_intersect(e->ndim, &held, &wanted, &t.box)) continue;
         route(e, source, target, &t.from, &t.to);
         if (t.to != rank) continue;
@@ -158,12 +168,12 @@ int tshi_exchange_receives(const tshi_exchange *e, int rank, tshi_transfer *out,
 int tshi_exchange_sends(const tshi_exchange *e, int rank, tshi_transfer *out, int room) {
     int member = tshi_placement_member(&e->from, rank), n = 0, source[TSH_MAX_AXES] = {0}, target[TSH_MAX_AXES] = {0};
     if (member < 0) return 0;
-    tshi_box held = tshi_placement_box(&e->from, e->ndim, e->shape, member);
+    tsh_box held = tshi_placement_box(&e->from, e->ndim, e->shape, member);
     coordinates(&e->from, member, source);
     for (int i = 0; i < count_along(&e->to, PARTS | REPLICAS); i++) {
         tshi_transfer t;
         set_along(&e->to, PARTS | REPLICAS, i, target);
-        tshi_box wanted = tshi_placement_box(&e->to, e->ndim, e->shape, member_at(&e->to, target));
+        tsh_box wanted = tshi_placement_box(&e->to, e->ndim, e->shape, member_at(&e->to, target));
         if (!tshi_box_intersect(e->ndim, &held, &wanted, &t.box)) continue;
         route(e, source, target, &t.from, &t.to);
         if (t.from != rank) continue;
@@ -183,7 +193,7 @@ static double elements(const tshi_placement *p, int ndim, const int64_t *shape) 
     return n;
 }
 
-static int longest_dim(int ndim, const tshi_box *box) {
+static int longest_dim(int ndim, const tsh_box *box) {
     int longest = 0;
     for (int d = 1; d < ndim; d++) {
         if (box->length[d] > box->length[longest]) longest = d;
@@ -194,20 +204,17 @@ static int longest_dim(int ndim, const tshi_box *box) {
 bool tshi_exchange_reduces_first(const tshi_exchange *e, tshi_placement *middle) {
     *middle = e->from;
     if (e->ndim == 0 || count_along(&e->from, TERMS) == 1 || count_along(&e->to, REPLICAS) == 1) return false;
-    tshi_box box = tshi_placement_box(&e->from, e->ndim, e->shape, 0);
-    int behind = 0;
-    for (int i = 0; i < e->from.axes; i++) { /* the axes that shard already keep their boxes: the new ones split last */
-        int a = e->from.order[i];
-        if (e->from.layout[a].kind != TSH_KIND_PARTIAL) middle->order[behind++] = a;
-    }
-    for (int i = 0; i < e->from.axes; i++) {
-        int a = e->from.order[i];
+    tsh_box box = tshi_placement_box(&e->from, e->ndim, e->shape, 0);
+    int sequence[TSH_MAX_AXES];
+    tshi_split_sequence(e->from.axes, e->from.layout, sequence);
+    for (int i = 0; i < e->from.axes; i++) middle->layout[sequence[i]].order = i;
+    for (int a = 0; a < e->from.axes; a++) { /* the axes that shard already keep their boxes: the new ones split last */
         if (e->from.layout[a].kind != TSH_KIND_PARTIAL) continue;
         int d = longest_dim(e->ndim, &box);
-        middle->layout[a] = TSH_SHARD(d);
-        middle->order[behind++] = a;
+        middle->layout[a] = TSH_SHARD_ORDER(d, TSH_MAX_AXES + a);
         tsh_split(box.length[d], e->from.size[a], 0, NULL, &box.length[d]);
     }
+    tshi_layouts_normalize(middle->axes, middle->layout);
     return elements(&e->to, e->ndim, e->shape) > elements(middle, e->ndim, e->shape);
 }
 

@@ -5,24 +5,21 @@
 
 #include "layout/layout.h"
 
-/* An offset and a length for each dim of a global tensor; empty when a length is 0. */
-typedef struct tshi_box {
-    int64_t start[TSH_MAX_DIMS], length[TSH_MAX_DIMS];
-} tshi_box;
-
 /* Where a global tensor is: the ranks of a mesh, member after member with the last axis fastest, and a layout for each
- * axis (LOCAL is none of a global tensor). Axes that shard one dim split it in the order `order`. */
+ * axis (LOCAL is none of a global tensor). */
 typedef struct tshi_placement {
     int axes;
     int size[TSH_MAX_AXES];
     const int *ranks; /* of each member; NULL: member i is rank i */
     tsh_layout layout[TSH_MAX_AXES];
-    int order[TSH_MAX_AXES];
 } tshi_placement;
 
-int64_t tshi_box_numel(int ndim, const tshi_box *box);
+/* Where the tensors of a mesh with these layouts are; the mesh must outlive it. */
+tshi_placement tshi_mesh_placement(const tsh_mesh *mesh, const tsh_layout layout[TSH_MAX_AXES]);
+
+int64_t tshi_box_numel(int ndim, const tsh_box *box);
 /* The elements that both boxes have; false when there is none. */
-bool tshi_box_intersect(int ndim, const tshi_box *a, const tshi_box *b, tshi_box *out);
+bool tshi_box_intersect(int ndim, const tsh_box *a, const tsh_box *b, tsh_box *out);
 
 /* Number of members. */
 int tshi_placement_members(const tshi_placement *p);
@@ -30,7 +27,7 @@ int tshi_placement_members(const tshi_placement *p);
 int tshi_placement_member(const tshi_placement *p, int rank);
 int tshi_placement_rank(const tshi_placement *p, int member);
 /* What a member holds of a tensor of this global shape. */
-tshi_box tshi_placement_box(const tshi_placement *p, int ndim, const int64_t *shape, int member);
+tsh_box tshi_placement_box(const tshi_placement *p, int ndim, const int64_t *shape, int member);
 
 /* A redistribution: the whole tensor, which `from` holds, becomes what `to` says.
  *
@@ -48,7 +45,7 @@ typedef struct tshi_exchange {
  * of a sum: the receiver adds those of one element in ascending order. */
 typedef struct tshi_transfer {
     int from, to, term;
-    tshi_box box;
+    tsh_box box;
 } tshi_transfer;
 
 /* The transfers to a rank, or from it, in an order that is the same for any two ranks' common transfers. Writes the

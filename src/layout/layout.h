@@ -11,7 +11,7 @@
 #define TSHI_AXIS_NAME 16
 
 /* One axis of a mesh: its name, its size, this rank's index along it, and the group of ranks along it. This room only
- * compares the group's pointer. */
+ * compares the group's pointer. On a rank outside the mesh the index is -1. */
 typedef struct tshi_axis {
     char name[TSHI_AXIS_NAME];
     int size;
@@ -22,9 +22,20 @@ typedef struct tshi_axis {
 struct tsh_mesh {
     int axes;
     tshi_axis axis[TSH_MAX_AXES];
-    struct tsh_device *device; /* device and world are for the rooms above */
+    int members;
+    int member;       /* the number of this rank among the members; -1 on a rank outside the mesh */
+    const int *ranks; /* the members' numbers in the world, the last axis fastest; NULL: member i is rank i */
+    /* For the rooms above: the group of all members, the device and the world. */
+    tsh_group *group;
+    bool owns_group;
+    struct tsh_device *device;
     struct tsh_world *world;
 };
+
+/* True on a rank that is a member of the mesh: on the others tensors of the mesh are empty. */
+static inline bool tshi_mesh_has_me(const tsh_mesh *mesh) {
+    return mesh->member >= 0;
+}
 
 /* The global shape of a tensor, and the shape of this rank's part of it under a layout for each axis. */
 typedef struct tshi_shape {
@@ -36,15 +47,22 @@ typedef struct tshi_shape {
 /* True when the layout's kind is one of the four. The dim is checked where the tensor is known. */
 bool tshi_layout_exists(tsh_layout layout);
 bool tshi_layout_equal(tsh_layout a, tsh_layout b);
-/* Write "SHARD(0)" into text; return text. */
+bool tshi_layouts_equal(int axes, const tsh_layout *a, const tsh_layout *b);
+/* The axes in the order in which they split dims. */
+void tshi_split_sequence(int axes, const tsh_layout *layout, int sequence[TSH_MAX_AXES]);
+/* Equal layouts become equal structs: the axes of a dim that split in their own order have the order 0, else their
+ * position among the dim's axes. */
+void tshi_layouts_normalize(int axes, tsh_layout *layout);
+/* Write "SHARD(0)", or with a split order "SHARD(0,1)", into text; return text. */
 char *tshi_layout_name(tsh_layout layout, char *text, size_t size);
 /* Write "[8,16]" into text; return text. */
 char *tshi_dims_name(int ndim, const int64_t *dims, char *text, size_t size);
 /* The number of the mesh's axis whose group is `group`, or -1. */
 int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group);
 
-/* Set the local shape from the global one: each SHARD axis takes its balanced slice, earlier axes first. Negative dims
- * in `layout` are replaced by the dims that they mean. TSH_ERR_SHAPE for a dim that the shape lacks. */
+/* Set the local shape from the global one: each SHARD axis takes its balanced slice, in split order; all sizes are 0 on
+ * a rank outside the mesh. Negative dims in `layout` are replaced by the dims that they mean, and the layouts are
+ * normalized. TSH_ERR_SHAPE for a dim that the shape lacks. */
 tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
 /* The number of elements of the whole tensor. */
 int64_t tshi_shape_numel(const tshi_shape *shape);

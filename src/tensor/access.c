@@ -41,6 +41,19 @@ tsh_layout tsh_tensor_layout(const tsh_tensor *tensor, const tsh_group *group) {
     return axis < 0 ? TSH_REPLICATED : tensor->layout[axis];
 }
 
+tsh_box tsh_tensor_box(const tsh_tensor *tensor) {
+    tsh_box box = {0};
+    for (int d = 0; tensor && d < tensor->shape.ndim; d++) {
+        box.start[d] = tshi_shape_start(tensor->mesh, &tensor->shape, tensor->layout, d);
+        box.length[d] = tensor->shape.local[d];
+    }
+    return box;
+}
+
+tshi_placement tshi_tensor_placement(const tsh_tensor *tensor) {
+    return tshi_mesh_placement(tensor->mesh, tensor->layout);
+}
+
 char *tsh_tensor_describe(const tsh_tensor *tensor, char *text, size_t size) {
     char dims[128], name[24];
     if (size == 0) return text;

@@ -1,45 +1,56 @@
 /* Claims: the layout that a program says its LOCAL tensor has. */
 #include "tensor/tensor.h"
 
-/* The length of dim d that is left for the other axes when axis a makes no claim: the axes before it split n items
- * first, of each part this rank's share along a counts, and the axes after it split that sum. `axis` is the first that
- * n items are still to be split along. */
-static int64_t length_without(const tsh_tensor *tensor, int a, int d, int axis, int64_t n) {
-    const tshi_axis *along = &tensor->mesh->axis[axis];
+#include <string.h>
+
+/* The length of dim d that is left for the other axes when axis a makes no claim: the axes that split before it split n
+ * items first, of each part this rank's share along a counts, and the axes after it split that sum. layout has the claim,
+ * `sequence` is its split order, of which n items are still to be split along the axes from number `at` on. */
+static int64_t length_without(const tsh_mesh *mesh, const tsh_layout *layout, const int *sequence, int a, int at,
+                              int64_t n) {
+    int axis = sequence[at], d = layout[a].dim;
+    const tshi_axis *along = &mesh->axis[axis];
     int64_t length, sum = 0;
     if (axis == a) {
         tsh_split(n, along->size, along->index, NULL, &length);
         return length;
     }
-    if (tensor->layout[axis].kind != TSH_KIND_SHARD || tensor->layout[axis].dim != d)
-        return length_without(tensor, a, d, axis + 1, n);
+    if (layout[axis].kind != TSH_KIND_SHARD || layout[axis].dim != d)
+        return length_without(mesh, layout, sequence, a, at + 1, n);
     for (int i = 0; i < along->size; i++) {
         tsh_split(n, along->size, i, NULL, &length);
-        sum += length_without(tensor, a, d, axis + 1, length);
+        sum += length_without(mesh, layout, sequence, a, at + 1, length);
     }
     return sum;
 }
 
+static int64_t length_without_claim(const tsh_mesh *mesh, const tsh_layout *layout, int a, int64_t n) {
+    int sequence[TSH_MAX_AXES];
+    tshi_split_sequence(mesh->axes, layout, sequence);
+    return length_without(mesh, layout, sequence, a, 0, n);
+}
+
 /* A claim along axis a sets the whole's size in that dim, of which the axes that shard it already hold their parts. */
-static tsh_status claim_shard(tsh_tensor *tensor, int a, tsh_layout *layout, int64_t global) {
+static tsh_status claim_shard(tsh_tensor *tensor, int a, tsh_layout layout[TSH_MAX_AXES], int64_t global) {
     char text[160];
     const tshi_axis *axis = &tensor->mesh->axis[a];
-    int d = layout->dim < 0 ? layout->dim + tensor->shape.ndim : layout->dim;
+    int d = layout[a].dim < 0 ? layout[a].dim + tensor->shape.ndim : layout[a].dim;
     if (d < 0 || d >= tensor->shape.ndim) {
-        return tshi_fail(TSH_ERR_SHAPE, "tensor_claim: no dim %d in %s", layout->dim,
+        return tshi_fail(TSH_ERR_SHAPE, "tensor_claim: no dim %d in %s", layout[a].dim,
                          tsh_tensor_describe(tensor, text, sizeof text));
     }
+    layout[a].dim = d;
     int64_t have = tensor->shape.global[d], whole = global;
     if (global == 0 && __builtin_mul_overflow(have, (int64_t)axis->size, &whole)) {
         return tshi_fail(TSH_ERR_OVERFLOW, "tensor_claim: %d parts of dim %d of %s", axis->size, d,
                          tsh_tensor_describe(tensor, text, sizeof text));
     }
-    if (whole < 0 || length_without(tensor, a, d, 0, whole) != have) {
+    bool fits = !tshi_mesh_has_me(tensor->mesh) || length_without_claim(tensor->mesh, layout, a, whole) == have;
+    if (whole < 0 || !fits) {
         return tshi_fail(TSH_ERR_SHAPE, "tensor_claim: %s is not part %d of %d along %s of a dim %d that is %lld long",
                          tsh_tensor_describe(tensor, text, sizeof text), axis->index, axis->size, axis->name, d,
                          (long long)whole);
     }
-    layout->dim = d;
     tensor->shape.global[d] = whole;
     return TSH_OK;
 }
@@ -66,10 +77,15 @@ tsh_status tsh_tensor_claim(tsh_tensor *tensor, const tsh_group *group, tsh_layo
     tsh_status status = check_claim(tensor, a, layout);
     if (status != TSH_OK) return status;
     if (layout.kind == TSH_KIND_LOCAL && tensor->layout[a].kind == TSH_KIND_SHARD) {
-        int d = tensor->layout[a].dim;
-        tensor->shape.global[d] = length_without(tensor, a, d, 0, tensor->shape.global[d]);
+        int64_t *length = &tensor->shape.global[tensor->layout[a].dim];
+        *length = length_without_claim(tensor->mesh, tensor->layout, a, *length);
     }
-    if (layout.kind == TSH_KIND_SHARD) status = claim_shard(tensor, a, &layout, global);
-    if (status == TSH_OK) tensor->layout[a] = layout;
-    return status;
+    tsh_layout claimed[TSH_MAX_AXES];
+    memcpy(claimed, tensor->layout, sizeof claimed);
+    claimed[a] = layout;
+    if (layout.kind == TSH_KIND_SHARD) status = claim_shard(tensor, a, claimed, global);
+    if (status != TSH_OK) return status;
+    tshi_layouts_normalize(tensor->mesh->axes, claimed);
+    memcpy(tensor->layout, claimed, sizeof claimed);
+    return TSH_OK;
 }

@@ -3,11 +3,17 @@
 
 #include <string.h>
 
+/* Elements of this rank's part: none on a rank outside the mesh. */
+static tsh_status count_elements(const tsh_mesh *mesh, const tshi_shape *shape, int64_t *numel) {
+    *numel = 0;
+    return tshi_mesh_has_me(mesh) ? tshi_dims_product(shape->ndim, shape->local, numel) : TSH_OK;
+}
+
 static tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_shape *shape,
                                 const tsh_layout layout[TSH_MAX_AXES]) {
     tsh_device *device = mesh->device;
     int64_t numel;
-    if (tshi_dims_product(shape->ndim, shape->local, &numel) != TSH_OK) return NULL;
+    if (count_elements(mesh, shape, &numel) != TSH_OK) return NULL;
     tsh_tensor *tensor = tshi_pool_take(&device->tensors, &device->allocator, sizeof *tensor);
     if (!tensor) return NULL;
     tensor->references = 1;
@@ -44,7 +50,7 @@ static tsh_status tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_s
     *out = NULL;
     int64_t numel;
     size_t bytes;
-    tsh_status status = tshi_dims_product(shape->ndim, shape->local, &numel);
+    tsh_status status = count_elements(mesh, shape, &numel);
     if (status == TSH_OK) status = tshi_size_mul((size_t)numel, tsh_dtype_size(dtype), &bytes);
     if (status != TSH_OK) return status;
     tsh_tensor *tensor = tensor_shell(mesh, dtype, shape, layout);

@@ -3,7 +3,7 @@
 #define TSHI_TENSOR_H
 
 #include "device/device.h"
-#include "layout/layout.h"
+#include "layout/box.h"
 #include "tshard/tensor.h"
 
 /* Device memory shared by the tensors that view it. */
@@ -37,6 +37,8 @@ void tshi_gradient_layout(const tsh_tensor *x, tsh_layout layout[TSH_MAX_AXES]);
  * begins at local element *offset. Both depend on layouts alone. */
 int64_t tshi_tensor_blocks(const tsh_tensor *tensor);
 tshi_block tshi_tensor_block(const tsh_tensor *tensor, int64_t number, int64_t *offset);
+/* Where the tensor is; LOCAL along no axis. */
+tshi_placement tshi_tensor_placement(const tsh_tensor *tensor);
 /* Products of the dims before d and after d of the local shape. */
 int64_t tshi_outer(const tsh_tensor *tensor, int d);
 int64_t tshi_inner(const tsh_tensor *tensor, int d);

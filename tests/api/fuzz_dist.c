@@ -194,6 +194,30 @@ static void mesh_create_in(fuzz *f, void (*function)(void)) {
     fuzz_made(f, FUZZ_MESH, "mesh_create_in", status, mesh, NULL);
 }
 
+/* All ranks in another order. */
+static void mesh_create_on(fuzz *f, void (*function)(void)) {
+    char text[64];
+    int ranks[FUZZ_RANKS], turn = fuzz_below(f, f->size);
+    tsh_mesh *mesh = NULL;
+    const char *axes = some_axes(f, text);
+    (void)function;
+    for (int i = 0; i < f->size; i++) ranks[i] = (i + turn) % f->size;
+    if (fuzz_chance(f, 5)) ranks[fuzz_below(f, f->size)] = fuzz_index(f, f->size + 1);
+    int n = fuzz_chance(f, 5) ? fuzz_index(f, f->size) : f->size;
+    tsh_status status =
+        tsh_mesh_create_on(f->world, fuzz_chance(f, 3) ? NULL : ranks, n, axes, fuzz_chance(f, 3) ? NULL : &mesh);
+    fuzz_made(f, FUZZ_MESH, "mesh_create_on", status, mesh, NULL);
+}
+
+static void mesh_fix(fuzz *f, void (*function)(void)) {
+    const tsh_mesh *of = fuzz_mesh(f);
+    int axis = fuzz_index(f, 2), index = fuzz_index(f, 2);
+    tsh_mesh *mesh = NULL;
+    (void)function;
+    tsh_status status = tsh_mesh_fix(of, tsh_mesh_axis_name(of, axis), index, fuzz_chance(f, 3) ? NULL : &mesh);
+    fuzz_made(f, FUZZ_MESH, "mesh_fix", status, mesh, NULL);
+}
+
 static void mesh_destroy(fuzz *f, void (*function)(void)) {
     (void)function;
     fuzz_empty(f, FUZZ_MESH, 1 + fuzz_below(f, 3));
@@ -208,6 +232,8 @@ static void mesh_questions(fuzz *f, void (*function)(void)) {
     if (!name == exists) fuzz_wrong(f, "mesh_axis_name");
     if (tsh_mesh_group(mesh, name) != tsh_mesh_axis_group(mesh, axis)) fuzz_wrong(f, "mesh_group");
     if (!tsh_mesh_world(mesh) != !mesh) fuzz_wrong(f, "mesh_world");
+    if (!tsh_mesh_members(mesh) != !mesh) fuzz_wrong(f, "mesh_members");
+    if (tsh_mesh_is_member(mesh) != (tsh_group_rank(tsh_mesh_members(mesh)) >= 0)) fuzz_wrong(f, "mesh_is_member");
 }
 
 /* --- collectives: blocking, or started with the work in a slot ---------------------------------------------------- */
@@ -381,8 +407,12 @@ const fuzz_call fuzz_dist_calls[] = {
      group_questions, NULL, 3},
     {"tsh_mesh_create", fuzz_make_mesh, NULL, 1},
     {"tsh_mesh_create_in", mesh_create_in, NULL, 1},
+    {"tsh_mesh_create_on", mesh_create_on, NULL, 1},
+    {"tsh_mesh_fix", mesh_fix, NULL, 1},
     {"tsh_mesh_destroy", mesh_destroy, NULL, 1},
-    {"tsh_mesh_group tsh_mesh_axes tsh_mesh_axis_group tsh_mesh_axis_name tsh_mesh_world", mesh_questions, NULL, 2},
+    {"tsh_mesh_group tsh_mesh_axes tsh_mesh_axis_group tsh_mesh_axis_name tsh_mesh_world tsh_mesh_members "
+     "tsh_mesh_is_member",
+     mesh_questions, NULL, 2},
     {"tsh_all_reduce", all_reduce, NULL, 5},
     {"tsh_all_gather_into_tensor", all_gather_into_tensor, NULL, 4},
     {"tsh_reduce_scatter_tensor", reduce_scatter_tensor, NULL, 4},

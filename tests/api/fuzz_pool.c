@@ -46,7 +46,7 @@ tsh_layout fuzz_layout(fuzz *f) {
     if (draw < 80) return TSH_SHARD(fuzz_dim(f));
     if (draw < 86) return TSH_PARTIAL;
     if (draw < 98) return TSH_LOCAL;
-    return (tsh_layout){(tsh_layout_kind)fuzz_index(f, 9), fuzz_dim(f)};
+    return (tsh_layout){(tsh_layout_kind)fuzz_index(f, 9), fuzz_dim(f), fuzz_index(f, 4) ? 0 : fuzz_index(f, 5) - 1};
 }
 
 tsh_reduce_op fuzz_reduce(fuzz *f) {

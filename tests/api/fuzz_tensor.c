@@ -166,6 +166,10 @@ static void tensor_questions(fuzz *f, void (*function)(void)) {
     if (tsh_tensor_local_nbytes(t) != (size_t)tsh_tensor_local_numel(t) * tsh_dtype_size(tsh_tensor_dtype(t)))
         fuzz_wrong(f, "nbytes");
     if (!tsh_tensor_mesh(t) != !t) fuzz_wrong(f, "tensor_mesh");
+    tsh_box box = tsh_tensor_box(t);
+    for (int d = 0; d < tsh_tensor_ndim(t); d++) {
+        if (box.length[d] != tsh_tensor_local_shape(t)[d]) fuzz_wrong(f, "tensor_box");
+    }
     tsh_layout layout = tsh_tensor_layout(t, fuzz_group(f));
     if ((unsigned)layout.kind > TSH_KIND_LOCAL) fuzz_wrong(f, "tensor_layout");
     size_t room = (size_t)fuzz_below(f, (int)sizeof text);
@@ -255,7 +259,7 @@ const fuzz_call fuzz_tensor_calls[] = {
     {"tsh_tensor_release", tensor_release, NULL, 3},
     {"tsh_tensor_dtype tsh_tensor_ndim tsh_tensor_local_shape tsh_tensor_shape tsh_tensor_local_numel "
      "tsh_tensor_local_nbytes "
-     "tsh_tensor_mesh tsh_tensor_layout tsh_tensor_data tsh_tensor_describe tsh_tensor_grad",
+     "tsh_tensor_mesh tsh_tensor_box tsh_tensor_layout tsh_tensor_data tsh_tensor_describe tsh_tensor_grad",
      tensor_questions, NULL, 5},
     {"tsh_tensor_claim", tensor_claim, NULL, 5},
     {"tsh_tensor_write", tensor_write, NULL, 3},

@@ -77,7 +77,7 @@ typedef struct kit {
 #define linear_out      out.linear
 #define embedding_out   out.embedding
 #define WITH(type, ...) (&(type){__VA_ARGS__})
-#define LAYOUT(k, d)    ((tsh_layout){(tsh_layout_kind)(k), (d)})
+#define LAYOUT(k, d)    ((tsh_layout){(tsh_layout_kind)(k), (d), 0})
 #define INS             ((const tsh_tensor *const *)k->tensors)
 #define NO_INS          ((const tsh_tensor *const *)k->no_tensors)
 #define BAD_INIT        ((tsh_init_kind)99)

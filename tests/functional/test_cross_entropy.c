@@ -289,9 +289,8 @@ static void local(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
     const tsh_mesh *mesh = tsh_world_mesh(r->world);
     tsh_group *g = tsh_world_group(r->world);
-    tshi_check_ok(r,
-                  tsh_tensor_create(mesh, &(tsh_tensor_config){TSH_FLOAT64, 1, {4}, {{TSH_KIND_LOCAL, 0}}}, &logits));
-    tshi_check_ok(r, tsh_tensor_create(mesh, &(tsh_tensor_config){TSH_INT64, 0, {0}, {{TSH_KIND_LOCAL, 0}}}, &target));
+    tshi_check_ok(r, tsh_tensor_create(mesh, &(tsh_tensor_config){TSH_FLOAT64, 1, {4}, {TSH_LOCAL_INIT}}, &logits));
+    tshi_check_ok(r, tsh_tensor_create(mesh, &(tsh_tensor_config){TSH_INT64, 0, {0}, {TSH_LOCAL_INIT}}, &target));
     int64_t mine = r->rank;
     tshi_check_ok(r, tsh_tensor_write(logits, x, 4));
     tshi_check_ok(r, tsh_tensor_write(target, &mine, 1));

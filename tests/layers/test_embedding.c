@@ -235,7 +235,7 @@ static void local_ids(tshi_rank *r, void *arg) {
     tsh_tensor *ids = NULL;
     (void)arg;
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
-    tsh_tensor_config config = {TSH_INT64, 1, {3}, {{TSH_KIND_LOCAL, 0}}};
+    tsh_tensor_config config = {TSH_INT64, 1, {3}, {TSH_LOCAL_INIT}};
     tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &ids));
     for (int i = 0; i < 2; i++) {
         tsh_embedding *layer = make_layer(r, &variants[kinds[i]], (sizes){13, 2, 3}, TSH_FLOAT32);

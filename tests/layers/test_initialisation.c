@@ -144,7 +144,7 @@ static void wrong_use(tshi_rank *r, void *arg) {
     (void)arg;
     tshi_check_ok(r, tsh_tensor_create(mesh, &(tsh_tensor_config){TSH_FLOAT32, 1, {4}, {{0}}}, &t));
     tshi_check_ok(r, tsh_tensor_create(mesh, &(tsh_tensor_config){TSH_INT64, 1, {4}, {{0}}}, &ids));
-    tshi_check_ok(r, tsh_tensor_create(mesh, &(tsh_tensor_config){TSH_FLOAT32, 1, {4}, {{TSH_KIND_LOCAL, 0}}}, &local));
+    tshi_check_ok(r, tsh_tensor_create(mesh, &(tsh_tensor_config){TSH_FLOAT32, 1, {4}, {TSH_LOCAL_INIT}}, &local));
     tsh_init normal = {TSH_INIT_NORMAL, 0, 0, 1};
     tshi_check_status(r, tsh_tensor_init(t, &(tsh_init){TSH_INIT_DEFAULT, 0, 0, 0}), TSH_ERR_ARGUMENT, "initialiser");
     tshi_check_status(r, tsh_tensor_init(t, &(tsh_init){TSH_INIT_NORMAL, 0, 0, -1}), TSH_ERR_ARGUMENT, "0, -1");

@@ -59,14 +59,17 @@ static int integers(char *text, const char *separators, int *out) {
 static void read_placement(char *text, tshi_placement *p, int *ranks) {
     char *axes = strtok_r(text, " ", &text), *list = strtok_r(text, " ", &text), *layouts = strtok_r(text, " ", &text);
     char *order = strtok_r(text, " ", &text);
-    *p = (tshi_placement){.ranks = ranks, .order = {0, 1, 2, 3}};
+    *p = (tshi_placement){.ranks = ranks};
     p->axes = integers(axes, "x", p->size);
     integers(list, ",", ranks);
     for (int a = 0; a < p->axes; a++) {
         const char *word = strtok_r(layouts, ",", &layouts);
         p->layout[a] = word[0] == 'S' ? TSH_SHARD(atoi(word + 1)) : word[0] == 'P' ? TSH_PARTIAL : TSH_REPLICATED;
     }
-    if (order) cr_assert_eq(integers(order, ",", p->order), p->axes);
+    int sequence[TSH_MAX_AXES];
+    if (!order) return;
+    cr_assert_eq(integers(order, ",", sequence), p->axes);
+    for (int i = 0; i < p->axes; i++) p->layout[sequence[i]].order = i;
 }
 
 /* "RANK VALUES..." */
@@ -125,7 +128,7 @@ static bool read_case(FILE *file, known *k) {
 /* --- moving ------------------------------------------------------------------------------------------------------- */
 
 /* Place of element `i` of `part` in `box`, both row-major. */
-static int64_t place_in(int ndim, const tshi_box *part, const tshi_box *box, int64_t i) {
+static int64_t place_in(int ndim, const tsh_box *part, const tsh_box *box, int64_t i) {
     int64_t place = 0, stride = 1;
     for (int d = ndim - 1; d >= 0; d--) {
         place += (part->start[d] - box->start[d] + i % part->length[d]) * stride;
@@ -135,7 +138,7 @@ static int64_t place_in(int ndim, const tshi_box *part, const tshi_box *box, int
     return place;
 }
 
-static tshi_box box_of(const tshi_exchange *e, const tshi_placement *p, int rank) {
+static tsh_box box_of(const tshi_exchange *e, const tshi_placement *p, int rank) {
     return tshi_placement_box(p, e->ndim, e->shape, tshi_placement_member(p, rank));
 }
 
@@ -160,11 +163,11 @@ static long carry_out(const tshi_exchange *e, int world, const parts *in, parts 
         sent += tshi_exchange_sends(e, r, NULL, 0);
         received += n;
         if (tshi_placement_member(&e->to, r) < 0) continue;
-        tshi_box mine = box_of(e, &e->to, r);
+        tsh_box mine = box_of(e, &e->to, r);
         out->count[r] = (int)tshi_box_numel(e->ndim, &mine);
         memset(out->value[r], 0, (size_t)out->count[r] * sizeof(double));
         for (int i = 0; i < n; i++) {
-            tshi_box held = box_of(e, &e->from, t[i].from);
+            tsh_box held = box_of(e, &e->from, t[i].from);
             int64_t count = tshi_box_numel(e->ndim, &t[i].box);
             cr_assert(is_sent(e, &t[i]), "%s: rank %d does not send what rank %d waits for", name, t[i].from, r);
             if (t[i].from != r) bytes += count * (long)sizeof(double);
@@ -245,20 +248,20 @@ static void shuffle(int n, int *items) {
 
 /* Up to three axes over ranks in any order, in any layouts. */
 static void random_placement(int world, int ndim, tshi_placement *p, int *ranks) {
-    *p = (tshi_placement){.axes = 1 + below(3), .ranks = ranks, .order = {0, 1, 2, 3}};
+    *p = (tshi_placement){.axes = 1 + below(3), .ranks = ranks};
     for (int a = 0, left = world; a < p->axes; a++) {
         p->size[a] = 1 + below(left < 4 ? left : 4);
         left /= p->size[a];
         int kind = below(ndim ? 4 : 2);
         p->layout[a] = kind == 0 ? TSH_REPLICATED : kind == 1 ? TSH_PARTIAL : TSH_SHARD(below(ndim));
     }
-    shuffle(p->axes, p->order);
+    for (int a = 0; a < p->axes; a++) p->layout[a].order = below(3);
     for (int r = 0; r < world; r++) ranks[r] = r;
     shuffle(world, ranks);
 }
 
-static double whole_value(const tshi_exchange *e, const tshi_box *box, int64_t i) {
-    const tshi_box all = {.length = {e->shape[0], e->shape[1], e->shape[2]}};
+static double whole_value(const tshi_exchange *e, const tsh_box *box, int64_t i) {
+    const tsh_box all = {.length = {e->shape[0], e->shape[1], e->shape[2]}};
     return 1 + (double)place_in(e->ndim, box, &all, i);
 }
 
@@ -280,7 +283,7 @@ static void fill_parts(const tshi_exchange *e, const tshi_placement *p, int worl
         int member = tshi_placement_member(p, r);
         out->count[r] = -1;
         if (member < 0) continue;
-        tshi_box box = box_of(e, p, r);
+        tsh_box box = box_of(e, p, r);
         int term = term_of(p, member);
         out->count[r] = (int)tshi_box_numel(e->ndim, &box);
         for (int i = 0; i < out->count[r]; i++) {
@@ -294,7 +297,7 @@ static void expect_whole(const tshi_exchange *e, int world, const parts *got, co
     static double total[ELEMENTS];
     const tshi_placement *p = &e->to;
     for (int m = 0; m < tshi_placement_members(p); m++) {
-        tshi_box box = tshi_placement_box(p, e->ndim, e->shape, m);
+        tsh_box box = tshi_placement_box(p, e->ndim, e->shape, m);
         int64_t n = tshi_box_numel(e->ndim, &box);
         memset(total, 0, sizeof total);
         for (int o = 0; o < tshi_placement_members(p); o++) {

@@ -4,13 +4,9 @@
 
 #include "tshard/tensor.h"
 
-#define R                                                                                                              \
-    { TSH_KIND_REPLICATED, 0 }
-#define S0                                                                                                             \
-    { TSH_KIND_SHARD, 0 }
-#define S1                                                                                                             \
-    { TSH_KIND_SHARD, 1 }
-#define L                                                                                                              \
-    { TSH_KIND_LOCAL, 0 }
+#define R  TSH_REPLICATED_INIT
+#define S0 TSH_SHARD_INIT(0)
+#define S1 TSH_SHARD_INIT(1)
+#define L  TSH_LOCAL_INIT
 
 #endif

@@ -204,7 +204,7 @@ static void partial_leaf(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
     tshi_check_ok(r, tsh_parameters_create(r->world, &list));
     tsh_group *data = tsh_mesh_group(mesh, "data"), *model = tsh_mesh_group(mesh, "model");
-    tsh_tensor_config c = {TSH_FLOAT64, 1, {N}, {R, {TSH_KIND_PARTIAL, 0}}}, local = {TSH_FLOAT64, 1, {N}, {L}};
+    tsh_tensor_config c = {TSH_FLOAT64, 1, {N}, {R, TSH_PARTIAL_INIT}}, local = {TSH_FLOAT64, 1, {N}, {L}};
     tsh_tensor *w = NULL, *x = NULL;
     tshi_check_ok(r, tsh_tensor_create(mesh, &c, &w));
     tshi_check_ok(r, tsh_tensor_create(mesh, &local, &x));

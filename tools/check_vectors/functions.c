@@ -1,8 +1,7 @@
 /* Activations, norms and cross entropy. */
 #include "cases.h"
 
-static const tsh_layout replicated = {TSH_KIND_REPLICATED, 0}, rows = {TSH_KIND_SHARD, 0},
-                        columns = {TSH_KIND_SHARD, 1};
+static const tsh_layout replicated = TSH_REPLICATED_INIT, rows = TSH_SHARD_INIT(0), columns = TSH_SHARD_INIT(1);
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
@@ -84,10 +83,10 @@ typedef struct loss_variant {
     tsh_layout logits, target, weight;
 } loss_variant;
 
-static const loss_variant loss_dense = {{TSH_KIND_REPLICATED, 0}, {TSH_KIND_REPLICATED, 0}, {TSH_KIND_REPLICATED, 0}},
-                          loss_vocabulary = {{TSH_KIND_SHARD, 1}, {TSH_KIND_REPLICATED, 0}, {TSH_KIND_REPLICATED, 0}},
-                          loss_weights = {{TSH_KIND_SHARD, 1}, {TSH_KIND_REPLICATED, 0}, {TSH_KIND_SHARD, 0}},
-                          loss_batch = {{TSH_KIND_SHARD, 0}, {TSH_KIND_SHARD, 0}, {TSH_KIND_REPLICATED, 0}};
+static const loss_variant loss_dense = {TSH_REPLICATED_INIT, TSH_REPLICATED_INIT, TSH_REPLICATED_INIT},
+                          loss_vocabulary = {TSH_SHARD_INIT(1), TSH_REPLICATED_INIT, TSH_REPLICATED_INIT},
+                          loss_weights = {TSH_SHARD_INIT(1), TSH_REPLICATED_INIT, TSH_SHARD_INIT(0)},
+                          loss_batch = {TSH_SHARD_INIT(0), TSH_SHARD_INIT(0), TSH_REPLICATED_INIT};
 
 static void run_cross_entropy(cv_run *run, const loss_variant *v, tsh_reduction reduction) {
     const tshi_vector *ignore = cv_vector(run, "ignore_index", 0);

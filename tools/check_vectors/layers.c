@@ -7,12 +7,9 @@ typedef struct variant {
     bool gather, sequence;
 } variant;
 
-#define R                                                                                                              \
-    { TSH_KIND_REPLICATED, 0 }
-#define S0                                                                                                             \
-    { TSH_KIND_SHARD, 0 }
-#define S1                                                                                                             \
-    { TSH_KIND_SHARD, 1 }
+#define R  TSH_REPLICATED_INIT
+#define S0 TSH_SHARD_INIT(0)
+#define S1 TSH_SHARD_INIT(1)
 
 static const variant dense = {TSH_DENSE, R, false, false}, dense_batch = {TSH_DENSE, S0, false, false},
                      column = {TSH_COLUMN, R, false, false}, column_gather = {TSH_COLUMN, R, true, false},

@@ -5,8 +5,7 @@
 
 /* --- one parameter under given gradients -------------------------------------------------------------------------- */
 
-static const tsh_layout replicated = {TSH_KIND_REPLICATED, 0}, rows = {TSH_KIND_SHARD, 0},
-                        columns = {TSH_KIND_SHARD, 1};
+static const tsh_layout replicated = TSH_REPLICATED_INIT, rows = TSH_SHARD_INIT(0), columns = TSH_SHARD_INIT(1);
 
 /* grads[s] becomes p's gradient as that of sum(p g). */
 static void set_gradient(cv_run *run, tsh_tensor *p, int64_t step) {
