@@ -2,6 +2,7 @@
 #include "dist/world.h"
 #include "base/cpu.h"
 #include "dist/bootstrap/rendezvous.h"
+#include "dist/core/redistribute.h"
 #include "dist/core/signal.h"
 #include "dist/registry.h"
 
@@ -110,6 +111,7 @@ void tsh_world_destroy(tsh_world *world) {
     if (!world) return;
     tsh_allocator allocator = world->allocator;
     const tshi_group_ops *control = world->control, *data = world->data;
+    tshi_exchanges_free(world);
     while (world->groups) tshi_group_free(world->groups);
     if (data != control) data->leave(world);
     if (world->state && control->leave) control->leave(world);

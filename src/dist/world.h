@@ -15,6 +15,13 @@ typedef struct tshi_steps {
 /* Recovery aligns the last so many tapes of a world. */
 #define TSHI_STEPPING 8
 
+/* Messages of exchanges that this rank has given and has not seen end (core/redistribute.c). */
+typedef struct tshi_given {
+    tsh_work **work;
+    int count, room;
+    uint64_t recoveries; /* of the world when it was last looked at */
+} tshi_given;
+
 struct tsh_world {
     const tshi_group_ops *control; /* the backend that connects the ranks */
     void *state;                   /* its own */
@@ -34,12 +41,14 @@ struct tsh_world {
     tsh_device *device; /* where tensors live: host itself, or a GPU */
     void *heap;         /* of host, where the backend has none that ranks share */
     size_t heap_bytes;
-    tsh_group *group;  /* of all ranks */
-    tsh_group *groups; /* this rank's live groups */
-    int pending;       /* works of all groups that are not done */
-    bool moving;       /* tshi_world_progress is running */
-    int spins;         /* looks at a work before sleeping, set by the backend */
-    uint32_t asked;    /* times that SIGUSR1 has been answered, as signal.c counts them */
+    tsh_group *group;                  /* of all ranks */
+    tsh_group *groups;                 /* this rank's live groups */
+    struct tshi_exchange_plans *plans; /* NULL: none made yet */
+    tshi_given given;
+    int pending;    /* works of all groups that are not done */
+    bool moving;    /* tshi_world_progress is running */
+    int spins;      /* looks at a work before sleeping, set by the backend */
+    uint32_t asked; /* times that SIGUSR1 has been answered, as signal.c counts them */
     /* Both clocks when the world was made, to convert ticks to seconds. */
     uint64_t start_ticks;
     double start_seconds;

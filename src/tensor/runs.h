@@ -1,0 +1,25 @@
+/* The elements of a box in two pieces of memory that each hold a box around it, row-major: runs that lie in one piece in
+ * both, as long as can be, at equal distances. */
+#ifndef TSHI_RUNS_H
+#define TSHI_RUNS_H
+
+#include "device/device.h"
+#include "layout/box.h"
+
+/* Counts and distances in elements. Level 0 is within a run; element i of level l is i * from[l] behind element 0 in
+ * the one memory and i * to[l] in the other. */
+typedef struct tshi_runs {
+    int levels; /* at least 1 */
+    int64_t count[TSH_MAX_DIMS], from[TSH_MAX_DIMS], to[TSH_MAX_DIMS];
+    int64_t from_start, to_start; /* of the first element; 0 of an empty box */
+    int64_t numel;
+} tshi_runs;
+
+tshi_runs tshi_runs_of(int ndim, const tshi_box *box, const tshi_box *from, const tshi_box *to);
+/* The offsets of element `index` of all elements at `level` and above, the lower levels fastest. */
+void tshi_runs_at(const tshi_runs *r, int level, int64_t index, int64_t *from, int64_t *to);
+/* Copies the elements, of `size` bytes each, within the device's memory; from and to hold the two boxes and do not
+ * overlap. */
+void tshi_runs_copy(tsh_device *device, size_t size, const tshi_runs *r, const void *from, void *to);
+
+#endif
