@@ -1,7 +1,7 @@
 /* Runs of a box's elements, and copies of them. */
 #include "tensor/runs.h"
 
-tshi_runs tshi_runs_of(int ndim, const tshi_box *box, const tshi_box *from, const tshi_box *to) {
+tshi_runs tshi_runs_of(int ndim, const tsh_box *box, const tsh_box *from, const tsh_box *to) {
     tshi_runs r = {.levels = 1, .count = {1}, .from = {1}, .to = {1}, .numel = tshi_box_numel(ndim, box)};
     int64_t from_stride = 1, to_stride = 1;
     if (r.numel == 0) r.count[0] = 0;

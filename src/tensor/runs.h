@@ -15,7 +15,7 @@ typedef struct tshi_runs {
     int64_t numel;
 } tshi_runs;
 
-tshi_runs tshi_runs_of(int ndim, const tshi_box *box, const tshi_box *from, const tshi_box *to);
+tshi_runs tshi_runs_of(int ndim, const tsh_box *box, const tsh_box *from, const tsh_box *to);
 /* The offsets of element `index` of all elements at `level` and above, the lower levels fastest. */
 void tshi_runs_at(const tshi_runs *r, int level, int64_t index, int64_t *from, int64_t *to);
 /* Copies the elements, of `size` bytes each, within the device's memory; from and to hold the two boxes and do not

@@ -20,14 +20,14 @@ static void shuffle(uint32_t *state, int n, int *items) {
 }
 
 void tshi_random_placement(uint32_t *state, int world, int ndim, tshi_placement *p, int *ranks) {
-    *p = (tshi_placement){.axes = 1 + below(state, 3), .ranks = ranks, .order = {0, 1, 2, 3}};
+    *p = (tshi_placement){.axes = 1 + below(state, 3), .ranks = ranks};
     for (int a = 0, left = world; a < p->axes; a++) {
         p->size[a] = 1 + below(state, left < 4 ? left : 4);
         left /= p->size[a];
         int kind = below(state, ndim ? 4 : 2);
         p->layout[a] = kind == 0 ? TSH_REPLICATED : kind == 1 ? TSH_PARTIAL : TSH_SHARD(below(state, ndim));
     }
-    shuffle(state, p->axes, p->order);
+    for (int a = 0; a < p->axes; a++) p->layout[a].order = below(state, 3);
     for (int r = 0; r < world; r++) ranks[r] = r;
     shuffle(state, world, ranks);
 }
@@ -53,7 +53,7 @@ static tshi_number term_of(int64_t g, int k) {
 }
 
 /* Where element i of a box is in the whole. */
-static int64_t global_of(const tshi_exchange *e, const tshi_box *box, int64_t i) {
+static int64_t global_of(const tshi_exchange *e, const tsh_box *box, int64_t i) {
     int64_t g = 0, stride = 1;
     for (int d = e->ndim - 1; d >= 0; d--) {
         g += (box->start[d] + i % box->length[d]) * stride;
@@ -95,18 +95,18 @@ static tsh_tensor *part(tshi_rank *r, tsh_dtype dtype, int64_t n, tsh_tensor **a
     return view;
 }
 
-static tshi_box box_of(const trial *t, const tshi_placement *p, int rank, int *member) {
+static tsh_box box_of(const trial *t, const tshi_placement *p, int rank, int *member) {
     *member = tshi_placement_member(p, rank);
-    if (*member < 0) return (tshi_box){0};
+    if (*member < 0) return (tsh_box){0};
     return tshi_placement_box(p, t->e.ndim, t->e.shape, *member);
 }
 
-static int64_t count_of(const trial *t, const tshi_box *box, int member) {
+static int64_t count_of(const trial *t, const tsh_box *box, int member) {
     return member < 0 ? 0 : tshi_box_numel(t->e.ndim, box);
 }
 
 /* Adds up what the ranks hold of each replica of the whole, and compares. */
-static void check_values(tshi_rank *r, uint32_t seed, const trial *t, const tsh_tensor *out, const tshi_box *box,
+static void check_values(tshi_rank *r, uint32_t seed, const trial *t, const tsh_tensor *out, const tsh_box *box,
                          int member) {
     int replicas, replica = along(&t->e.to, TSH_KIND_REPLICATED, member < 0 ? 0 : member, &replicas), terms;
     tsh_tensor *sums = tshi_test_vector(r, TSH_INT64, replicas * t->numel);
@@ -129,7 +129,7 @@ static void check_values(tshi_rank *r, uint32_t seed, const trial *t, const tsh_
 /* Elements that must come to this rank from others. */
 static int64_t missing(const trial *t, int rank) {
     int to, from;
-    tshi_box wanted = box_of(t, &t->e.to, rank, &to), held = box_of(t, &t->e.from, rank, &from), both;
+    tsh_box wanted = box_of(t, &t->e.to, rank, &to), held = box_of(t, &t->e.from, rank, &from), both;
     if (to < 0) return 0;
     bool any = from >= 0 && tshi_box_intersect(t->e.ndim, &wanted, &held, &both);
     return tshi_box_numel(t->e.ndim, &wanted) - (any ? tshi_box_numel(t->e.ndim, &both) : 0);
@@ -166,7 +166,7 @@ bool tshi_try_exchange(tshi_rank *r, uint32_t seed, bool messages) {
     draw(seed, r->size, &t);
     t.e.from.ranks = t.from_ranks;
     t.e.to.ranks = t.to_ranks;
-    tshi_box held = box_of(&t, &t.e.from, r->rank, &from), wanted = box_of(&t, &t.e.to, r->rank, &to);
+    tsh_box held = box_of(&t, &t.e.from, r->rank, &from), wanted = box_of(&t, &t.e.to, r->rank, &to);
     tsh_tensor *all_in, *all_out;
     tsh_tensor *in = part(r, t.dtype, count_of(&t, &held, from), &all_in);
     tsh_tensor *out = part(r, t.dtype, count_of(&t, &wanted, to), &all_out);

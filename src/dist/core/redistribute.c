@@ -249,7 +249,7 @@ static tsh_status run_messages(tsh_world *world, const tshi_exchange_plan *plan,
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
 /* The tensor has as many elements as the box. */
-static tsh_status check_part(const tshi_exchange *e, const tsh_tensor *tensor, const tshi_box *box, bool member,
+static tsh_status check_part(const tshi_exchange *e, const tsh_tensor *tensor, const tsh_box *box, bool member,
                              const char *what) {
     int64_t n = tensor ? tensor->numel : 0, wanted = member ? tshi_box_numel(e->ndim, box) : 0;
     if (n != wanted) {
@@ -278,7 +278,7 @@ static tsh_status run_both(tsh_group *group, tsh_world *world, const tshi_exchan
     first.to.ranks = second.from.ranks = e->from.ranks; /* those of the plan go when it goes */
     const tsh_tensor *any = out ? out : in;
     int member = tshi_placement_member(middle, world->rank);
-    tshi_box box = {0};
+    tsh_box box = {0};
     if (member >= 0) box = tshi_placement_box(middle, e->ndim, e->shape, member);
     tsh_status status =
         tshi_tensor_scratch(any->mesh, any->dtype, member < 0 ? 0 : tshi_box_numel(e->ndim, &box), &between);

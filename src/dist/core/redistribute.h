@@ -36,19 +36,19 @@ typedef struct tshi_exchange_plan {
     int receives, sends;
     tshi_transfer *receive; /* the terms of one box one after another, ascending */
     tshi_transfer *send;
-    tshi_box *source;         /* [receives] what their senders hold */
+    tsh_box *source;          /* [receives] what their senders hold */
     struct tshi_piece *piece; /* [receives] scratch: where their values are */
     tsh_work **work;          /* [receives] scratch: messages under way */
     int64_t numel;            /* of the whole */
     int64_t given;            /* elements that this rank sends to other ranks */
-    tshi_box held, wanted;    /* what this rank holds of e->from and of e->to */
+    tsh_box held, wanted;     /* what this rank holds of e->from and of e->to */
     void *memory;             /* of all arrays */
 } tshi_exchange_plan;
 
 /* The values of a received box in memory of this rank's device that holds a box around it, row-major. */
 typedef struct tshi_piece {
     void *data;
-    const tshi_box *box;
+    const tsh_box *box;
 } tshi_piece;
 
 /* True for two received boxes of one plan that are one box: terms of a sum. Other boxes are disjoint. */

@@ -15,8 +15,9 @@ struct tshi_exchange_plans {
 static uint64_t add_placement(uint64_t h, const tshi_placement *p) {
     h = tshi_fingerprint_add(h, (uint64_t)p->axes);
     for (int a = 0; a < p->axes; a++) {
-        uint64_t layout = (uint64_t)p->layout[a].kind << 16 | (uint64_t)p->layout[a].dim << 8 | (uint64_t)p->order[a];
-        h = tshi_fingerprint_add(h, layout << 32 | (uint64_t)p->size[a]);
+        tsh_layout l = p->layout[a];
+        h = tshi_fingerprint_add(h, (uint64_t)p->size[a] << 32 | (uint32_t)l.kind);
+        if (l.kind == TSH_KIND_SHARD) h = tshi_fingerprint_add(h, (uint64_t)l.dim << 32 | (uint32_t)l.order);
     }
     for (int i = 0, n = tshi_placement_members(p); i < n; i++) {
         h = tshi_fingerprint_add(h, (uint64_t)tshi_placement_rank(p, i));
@@ -33,9 +34,7 @@ static uint64_t fingerprint(const tshi_exchange *e) {
 static bool placements_equal(const tshi_placement *a, const tshi_placement *b) {
     if (a->axes != b->axes) return false;
     for (int i = 0; i < a->axes; i++) {
-        if (a->size[i] != b->size[i] || a->order[i] != b->order[i] || !tshi_layout_equal(a->layout[i], b->layout[i])) {
-            return false;
-        }
+        if (a->size[i] != b->size[i] || !tshi_layout_equal(a->layout[i], b->layout[i])) return false;
     }
     for (int i = 0, n = tshi_placement_members(a); i < n; i++) {
         if (tshi_placement_rank(a, i) != tshi_placement_rank(b, i)) return false;
@@ -68,9 +67,9 @@ static int compare_receives(const void *left, const void *right) {
     return a->term - b->term;
 }
 
-static tshi_box box_of(const tshi_exchange *e, const tshi_placement *p, int rank) {
+static tsh_box box_of(const tshi_exchange *e, const tshi_placement *p, int rank) {
     int member = tshi_placement_member(p, rank);
-    return member < 0 ? (tshi_box){0} : tshi_placement_box(p, e->ndim, e->shape, member);
+    return member < 0 ? (tsh_box){0} : tshi_placement_box(p, e->ndim, e->shape, member);
 }
 
 /* What follows from the transfers. */
