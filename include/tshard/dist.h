@@ -138,6 +138,16 @@ TSH_API tsh_group *tsh_mesh_axis_group(const tsh_mesh *mesh, int axis);
 TSH_API const char *tsh_mesh_axis_name(const tsh_mesh *mesh, int axis);
 TSH_API tsh_world *tsh_mesh_world(const tsh_mesh *mesh);
 
+/* --- global tensors ----------------------------------------------------------------------------------------------- */
+
+/* As tsh_tensor_create_full, with random numbers of the world's next stream, uniform in [low, high) or normal; of a dtype
+ * that the device computes with. Not collective, but every rank of the world makes the same call, also a rank that the
+ * mesh leaves out. */
+TSH_API tsh_status tsh_tensor_create_uniform(const tsh_mesh *mesh, const tsh_tensor_config *config, double low,
+                                             double high, tsh_tensor **out);
+TSH_API tsh_status tsh_tensor_create_normal(const tsh_mesh *mesh, const tsh_tensor_config *config, double mean,
+                                            double deviation, tsh_tensor **out);
+
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 
 /* AVG is for floats and complex, MIN and MAX for floats and integers, BAND, BOR and BXOR for integers. */

@@ -40,8 +40,8 @@ typedef struct tsh_init {
     double a, b;
 } tsh_init;
 
-/* Fill this rank's part from the world's next stream of random numbers. The layouts must be REPLICATED, or SHARD of one
- * dim. fan_in and fan_out of a tensor of 1 dim are its size. Not collective, but every rank makes the same call. */
+/* Fill this rank's part from the world's next stream of random numbers. The layouts must be REPLICATED or SHARD. fan_in
+ * and fan_out of a tensor of 1 dim are its size. Not collective, but every rank makes the same call. */
 TSH_API tsh_status tsh_tensor_init(tsh_tensor *tensor, const tsh_init *init);
 
 /* --- parameters --------------------------------------------------------------------------------------------------- */

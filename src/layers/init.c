@@ -33,12 +33,7 @@ static tsh_status resolve(const tsh_tensor *t, const tsh_init *init, distributio
     case TSH_INIT_DEFAULT:
     default: return tshi_fail(TSH_ERR_ARGUMENT, "tensor_init: %d is no initialiser for a tensor", (int)init->kind);
     }
-    if (isfinite(out->a) && isfinite(out->b) && !(out->kind == UNIFORM && out->a > out->b) &&
-        !(out->kind == NORMAL && out->b < 0)) {
-        return TSH_OK;
-    }
-    return tshi_fail(TSH_ERR_ARGUMENT, "tensor_init: %s %g, %g is no distribution",
-                     out->kind == NORMAL ? "mean and deviation" : "range", out->a, out->b);
+    return tshi_check_distribution("tensor_init", out->kind == NORMAL, out->a, out->kind == CONSTANT ? out->a : out->b);
 }
 
 static tsh_status check_tensor(const tsh_tensor *t) {
@@ -54,21 +49,6 @@ static tsh_status check_tensor(const tsh_tensor *t) {
     return TSH_OK;
 }
 
-static void draw(const tsh_tensor *tensor, distribution d, uint64_t stream) {
-    tsh_device *device = tensor->mesh->device;
-    uint64_t seed = tensor->mesh->world->seed;
-    for (int64_t i = 0; i < tshi_tensor_blocks(tensor); i++) {
-        int64_t offset;
-        tshi_block block = tshi_tensor_block(tensor, i, &offset);
-        void *to = (char *)tshi_data(tensor) + (size_t)offset * tsh_dtype_size(tensor->dtype);
-        if (d.kind == UNIFORM) {
-            device->ops->random.uniform(device, tensor->dtype, &block, seed, stream, d.a, d.b, to);
-        } else {
-            device->ops->random.normal(device, tensor->dtype, &block, seed, stream, d.a, d.b, to);
-        }
-    }
-}
-
 tsh_status tsh_tensor_init(tsh_tensor *tensor, const tsh_init *init) {
     distribution d = {CONSTANT, 0, 0};
     if (!tensor || !init) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_init: a tensor and an initialiser are required");
@@ -78,6 +58,6 @@ tsh_status tsh_tensor_init(tsh_tensor *tensor, const tsh_init *init) {
     uint64_t stream =
         tshi_world_stream(tensor->mesh->world); /* also for a constant: the order of calls alone decides */
     if (d.kind == CONSTANT) return tsh_tensor_fill(tensor, d.a);
-    if (tensor->numel > 0) draw(tensor, d, stream);
+    tshi_tensor_draw(tensor, d.kind == NORMAL, tensor->mesh->world->seed, stream, d.a, d.b);
     return TSH_OK;
 }

@@ -30,6 +30,21 @@ tshi_placement tshi_mesh_placement(const tsh_mesh *mesh, const tsh_layout layout
     return p;
 }
 
+tsh_box tshi_box_piece(int ndim, const tsh_box *box, int64_t offset, int64_t most) {
+    tsh_box piece = *box;
+    int d = ndim;
+    int64_t inner = 1;
+    while (d > 0 && box->length[d - 1] <= most / inner) inner *= box->length[--d];
+    int64_t row = offset / inner, rows = most / inner; /* dim d - 1 is cut, the dims before it have one index each */
+    for (int e = d - 1; e >= 0; e--) {
+        int64_t index = row % box->length[e], left = box->length[e] - index;
+        row /= box->length[e];
+        piece.start[e] += index;
+        piece.length[e] = e < d - 1 ? 1 : left < rows ? left : rows;
+    }
+    return piece;
+}
+
 /* --- members ------------------------------------------------------------------------------------------------------ */
 
 int tshi_placement_members(const tshi_placement *p) {

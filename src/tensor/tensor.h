@@ -52,6 +52,25 @@ static inline int64_t tshi_dims_between(const int64_t *dims, int from, int to) {
     return n;
 }
 
+/* --- values of the whole ------------------------------------------------------------------------------------------ */
+
+/* This rank's index is 0 along every PARTIAL axis: it holds the values of a sum whose other terms are zeros. */
+bool tshi_tensor_is_first_term(const tsh_tensor *tensor);
+/* TSH_ERR_ARGUMENT unless a normal distribution with mean a and deviation b exists, or a uniform one in [a, b). */
+tsh_status tshi_check_distribution(const char *what, bool normal, double a, double b);
+/* Fill this rank's part with random numbers by global index (device/kernels.h): uniform in [a, b), or normal with mean a
+ * and deviation b. Other terms than the first one do not change. */
+void tshi_tensor_draw(tsh_tensor *tensor, bool normal, uint64_t seed, uint64_t stream, double a, double b);
+
+/* Copy the elements `box` of a whole, `size` bytes each, between two row-major arrays in host memory, which hold the
+ * boxes from_box and to_box of it. */
+void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, const tsh_box *from_box, void *to,
+                   const tsh_box *to_box);
+/* Writes the elements `box` of a whole, row-major, into values. */
+typedef tsh_status tshi_values_fn(void *user, const tsh_box *box, void *values);
+/* Fill this rank's part with the values that fn writes for one piece of it after another. */
+tsh_status tshi_tensor_write_pieces(tsh_tensor *tensor, tshi_values_fn *fn, void *user);
+
 /* --- lifetime ----------------------------------------------------------------------------------------------------- */
 
 /* A tensor with memory of its own, NOT zeroed; shape and layout as given (resolved). */

@@ -1,7 +1,9 @@
 /* Reading and writing a tensor's elements. */
+#include "tensor/runs.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
+#include <string.h>
 
 static tsh_status check_transfer(const char *what, const tsh_tensor *tensor, const void *host, int64_t count) {
     if (!tensor || !host || !tensor->storage) {
@@ -28,25 +30,53 @@ tsh_status tsh_tensor_read(const tsh_tensor *tensor, void *to, int64_t count) {
     return device->ops->check(device);
 }
 
-/* Copies the local part row by row of the last dim; an index in all dims before it says where the row begins in
- * `whole`. */
-static void write_rows(tsh_tensor *tensor, const char *whole, const int64_t *start) {
-    const tshi_shape *s = &tensor->shape;
-    size_t size = tsh_dtype_size(tensor->dtype);
-    int last = s->ndim - 1;
-    size_t bytes = (size_t)s->local[last] * size;
-    tsh_device *device = tshi_device_of(tensor);
-    char *to = tshi_data(tensor);
-    for (int64_t row = 0, rows = tshi_rows(tensor); row < rows; row++, to += bytes) {
-        int64_t at = 0, stride = 1, rest = row;
-        for (int d = last; d >= 0; d--) {
-            int64_t index = d == last ? 0 : rest % s->local[d];
-            if (d != last) rest /= s->local[d];
-            at += (start[d] + index) * stride;
-            stride *= s->global[d];
+/* --- the whole ---------------------------------------------------------------------------------------------------- */
+
+void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, const tsh_box *from_box, void *to,
+                   const tsh_box *to_box) {
+    tshi_runs r = tshi_runs_of(ndim, box, from_box, to_box);
+    size_t bytes = (size_t)r.count[0] * size;
+    int64_t rows = r.levels > 1 ? r.count[1] : 1, slabs = r.numel ? r.numel / (r.count[0] * rows) : 0;
+    for (int64_t i = 0; i < slabs; i++) {
+        int64_t a, b;
+        tshi_runs_at(&r, 2, i, &a, &b);
+        for (int64_t row = 0; row < rows; row++, a += r.from[1], b += r.to[1]) {
+            memcpy((char *)to + (size_t)b * size, (const char *)from + (size_t)a * size, bytes);
         }
-        device->ops->copy.from_host(device, bytes, whole + (size_t)at * size, to);
     }
+}
+
+/* Bytes of a piece: few enough to wait in host memory on their way to a device. */
+#define PIECE ((size_t)4 << 20)
+
+tsh_status tshi_tensor_write_pieces(tsh_tensor *tensor, tshi_values_fn *fn, void *user) {
+    const tshi_shape *s = &tensor->shape;
+    tsh_device *device = tshi_device_of(tensor);
+    size_t size = tsh_dtype_size(tensor->dtype);
+    char *staging = NULL, *to = tshi_data(tensor);
+    tsh_box held = tsh_tensor_box(tensor);
+    if (device->ops->kind != TSH_CPU && !(staging = tshi_calloc(&device->allocator, 1, PIECE))) return TSH_ERR_MEMORY;
+    tsh_status status = TSH_OK;
+    for (int64_t at = 0, n; at < tensor->numel && status == TSH_OK; at += n, to += (size_t)n * size) {
+        tsh_box piece = tshi_box_piece(s->ndim, &held, at, (int64_t)(PIECE / size));
+        n = tshi_box_numel(s->ndim, &piece);
+        status = fn(user, &piece, staging ? staging : to);
+        if (staging && status == TSH_OK) device->ops->copy.from_host(device, (size_t)n * size, staging, to);
+    }
+    tshi_free(&device->allocator, staging);
+    return status;
+}
+
+typedef struct whole_source {
+    const tsh_tensor *tensor;
+    tsh_box box;
+    const void *values;
+} whole_source;
+
+static tsh_status copy_from_whole(void *user, const tsh_box *box, void *values) {
+    const whole_source *w = user;
+    tshi_copy_box(w->tensor->shape.ndim, tsh_dtype_size(w->tensor->dtype), box, w->values, &w->box, values, box);
+    return TSH_OK;
 }
 
 tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole) {
@@ -55,16 +85,14 @@ tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole) {
         return tshi_fail(TSH_ERR_ARGUMENT, "tensor_write_whole: a tensor with memory and a buffer are required");
     }
     for (int a = 0; a < tensor->mesh->axes; a++) {
-        if (tensor->layout[a].kind == TSH_KIND_REPLICATED || tensor->layout[a].kind == TSH_KIND_SHARD) continue;
+        if (tensor->layout[a].kind != TSH_KIND_LOCAL) continue;
         return tshi_fail(TSH_ERR_LAYOUT, "tensor_write_whole: %s is no part of a whole",
                          tsh_tensor_describe(tensor, text, sizeof text));
     }
-    if (tensor->shape.ndim == 0) return tsh_tensor_write(tensor, whole, 1);
-    int64_t start[TSH_MAX_DIMS];
-    for (int d = 0; d < tensor->shape.ndim; d++)
-        start[d] = tshi_shape_start(tensor->mesh, &tensor->shape, tensor->layout, d);
-    if (tensor->numel > 0) write_rows(tensor, whole, start);
-    return TSH_OK;
+    if (!tshi_tensor_is_first_term(tensor)) return tsh_tensor_fill(tensor, 0);
+    whole_source source = {.tensor = tensor, .values = whole};
+    memcpy(source.box.length, tensor->shape.global, sizeof source.box.length);
+    return tshi_tensor_write_pieces(tensor, copy_from_whole, &source);
 }
 
 tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value) {

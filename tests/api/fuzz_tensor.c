@@ -110,6 +110,23 @@ void fuzz_make_tensor(fuzz *f, void (*function)(void)) {
     if (leaf) fuzz_said(f, "tensor_require_grad", tsh_tensor_require_grad(t), NULL);
 }
 
+static void create_values(fuzz *f, void (*function)(void)) {
+    tsh_tensor_config config = {.dtype = fuzz_dtype(f), .ndim = fuzz_chance(f, 85) ? 2 : fuzz_index(f, 4)};
+    const tsh_mesh *mesh = fuzz_mesh(f);
+    tsh_tensor *t = NULL, **out = fuzz_chance(f, 2) ? NULL : &t;
+    double a = fuzz_number(f), b = fuzz_number(f);
+    int way = fuzz_below(f, 4);
+    (void)function;
+    for (int d = 0; d < TSH_MAX_DIMS; d++) config.shape[d] = size(f);
+    for (int i = 0; i < TSH_MAX_AXES; i++) config.layout[i] = fuzz_layout(f);
+    tsh_status status = way == 0   ? tsh_tensor_create_full(mesh, &config, a, out)
+                        : way == 1 ? tsh_tensor_create_arange(mesh, &config, a, b, out)
+                        : way == 2 ? tsh_tensor_create_uniform(mesh, &config, a, b, out)
+                                   : tsh_tensor_create_normal(mesh, &config, a, b, out);
+    fuzz_made(f, FUZZ_TENSOR, "tensor_create with values", status, t, mesh);
+    if (t && config.dtype == TSH_INT64) fill(f, t); /* ids stay in their range */
+}
+
 static bool lacks(const fuzz *f, fuzz_kind kind, int wanted) {
     int filled = 0;
     for (int i = kind == FUZZ_MESH; i < FUZZ_SLOTS; i++) filled += f->slots[kind][i].stamp != 0;
@@ -254,6 +271,8 @@ const fuzz_call fuzz_tensor_calls[] = {
     {"tsh_event_record tsh_event_elapsed", event_use, NULL, 1},
     {"tsh_graph_capture_begin tsh_graph_capture_end tsh_graph_launch tsh_graph_destroy", graph, NULL, 1},
     {"tsh_tensor_create", fuzz_make_tensor, NULL, 12},
+    {"tsh_tensor_create_full tsh_tensor_create_arange tsh_tensor_create_uniform tsh_tensor_create_normal",
+     create_values, NULL, 3},
     {"tsh_tensor_clone", tensor_clone, NULL, 3},
     {"tsh_tensor_retain", tensor_retain, NULL, 3},
     {"tsh_tensor_release", tensor_release, NULL, 3},
