@@ -50,7 +50,7 @@ const tshi_safetensors_entry *tshi_safetensors_find(const tshi_safetensors *file
 const char *tshi_safetensors_metadata(const tshi_safetensors *file, const char *key);
 /* Reads a box of a tensor, row-major, in the file's element type. Reads what the box needs; gaps between runs are read
  * too where they are shorter than the runs and than a call of the system is worth. Uses at most 256 KiB besides. */
-tsh_status tshi_safetensors_read_box(tshi_safetensors *file, const tshi_safetensors_entry *entry, const tshi_box *box,
+tsh_status tshi_safetensors_read_box(tshi_safetensors *file, const tshi_safetensors_entry *entry, const tsh_box *box,
                                      void *out);
 
 /* What tshi_safetensors_open does with the bytes of a header: fills json, entries and count of a file whose path,
@@ -68,12 +68,12 @@ tsh_status tshi_safetensors_header(const tsh_allocator *allocator, tshi_safetens
                                    const char *const *metadata, char **bytes, size_t *size, uint64_t *file_bytes);
 /* Writes a box of a tensor at its place. Boxes that do not overlap may be written by several ranks at once. */
 tsh_status tshi_safetensors_write_box(int fd, const char *path, const tshi_safetensors_entry *entry,
-                                      const tshi_box *box, const void *in);
+                                      const tsh_box *box, const void *in);
 
 /* --- boxes piece by piece ----------------------------------------------------------------------------------------- */
 
 /* Piece `number`, from 0, of a box that is cut into pieces of at most `most` elements, each contiguous in the memory of
  * the box (row-major), in the order in which they lie there. False when there are not that many. */
-bool tshi_box_piece(int ndim, const tshi_box *box, int64_t most, int64_t number, tshi_box *piece);
+bool tshi_box_piece(int ndim, const tsh_box *box, int64_t most, int64_t number, tsh_box *piece);
 
 #endif

@@ -90,13 +90,13 @@ void tshi_safetensors_close(tshi_safetensors *file) {
  * another. */
 typedef struct runs {
     const tshi_safetensors_entry *entry;
-    const tshi_box *box;
+    const tsh_box *box;
     int outer; /* dims that number the runs */
     int64_t count;
     size_t bytes;
 } runs;
 
-static tsh_status runs_make(const tshi_safetensors_entry *entry, const tshi_box *box, const char *path, runs *out) {
+static tsh_status runs_make(const tshi_safetensors_entry *entry, const tsh_box *box, const char *path, runs *out) {
     int64_t elements = 1;
     *out = (runs){.entry = entry, .box = box, .outer = entry->ndim, .count = 1};
     for (int d = 0; d < entry->ndim; d++) {
@@ -169,7 +169,7 @@ static tsh_status check_type(const tshi_safetensors_entry *entry, const char *pa
     return tshi_fail(TSH_ERR_DTYPE, "%.220s: '%.100s' is %s, which no tensor can be", path, entry->name, entry->type);
 }
 
-tsh_status tshi_safetensors_read_box(tshi_safetensors *file, const tshi_safetensors_entry *entry, const tshi_box *box,
+tsh_status tshi_safetensors_read_box(tshi_safetensors *file, const tshi_safetensors_entry *entry, const tsh_box *box,
                                      void *out) {
     runs r;
     char *scratch = NULL;
@@ -188,7 +188,7 @@ tsh_status tshi_safetensors_read_box(tshi_safetensors *file, const tshi_safetens
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 tsh_status tshi_safetensors_write_box(int fd, const char *path, const tshi_safetensors_entry *entry,
-                                      const tshi_box *box, const void *in) {
+                                      const tsh_box *box, const void *in) {
     runs r;
     tsh_status status = check_type(entry, path);
     if (status == TSH_OK) status = runs_make(entry, box, path, &r);
@@ -200,7 +200,7 @@ tsh_status tshi_safetensors_write_box(int fd, const char *path, const tshi_safet
 
 /* --- boxes piece by piece ----------------------------------------------------------------------------------------- */
 
-bool tshi_box_piece(int ndim, const tshi_box *box, int64_t most, int64_t number, tshi_box *piece) {
+bool tshi_box_piece(int ndim, const tsh_box *box, int64_t most, int64_t number, tsh_box *piece) {
     int d = ndim - 1;
     int64_t inner = 1;
     *piece = *box;

@@ -32,8 +32,8 @@ static tsh_allocator memory(void) {
 
 /* --- files of others ---------------------------------------------------------------------------------------------- */
 
-static tshi_box whole_of(const tshi_safetensors_entry *e) {
-    tshi_box box = {0};
+static tsh_box whole_of(const tshi_safetensors_entry *e) {
+    tsh_box box = {0};
     memcpy(box.length, e->shape, sizeof box.length);
     return box;
 }
@@ -47,7 +47,7 @@ static void check_golden(tshi_safetensors *file, const char *name, double more) 
     char raw[60 * 16];
     const tshi_safetensors_entry *e = tshi_safetensors_find(file, name);
     cr_assert(e && e->ndim == 3 && e->shape[0] == 3 && e->shape[1] == 5 && e->shape[2] == 4, "%s", name);
-    tshi_box box = whole_of(e);
+    tsh_box box = whole_of(e);
     cr_assert_eq(tshi_safetensors_read_box(file, e, &box, raw), TSH_OK, "%s", tsh_error_message());
     for (int64_t i = 0; i < 60; i++) {
         cr_assert(tshi_is(e->dtype, raw, i, (tshi_number){golden(i, more), 0}), "%s[%d]", name, (int)i);
@@ -58,7 +58,7 @@ Test(safetensors, opens_what_python_has_written, .timeout = 60) {
     static const char *const names[] = {"f64", "f32", "f16", "bf16", "i64", "i32", "c64"};
     tsh_allocator allocator = memory();
     tshi_safetensors *file = NULL;
-    tshi_box box = {.length = {7}};
+    tsh_box box = {.length = {7}};
     float scalar = 0, two[2];
     unsigned char bytes[8];
     cr_assert_eq(tshi_safetensors_open(&allocator, TSHARD_TEST_DATA "/io/python.safetensors", &file), TSH_OK, "%s",
@@ -66,7 +66,7 @@ Test(safetensors, opens_what_python_has_written, .timeout = 60) {
     cr_assert_eq(file->count, 14);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_golden(file, names[i], 0);
     check_golden(file, "u8", 8);
-    cr_assert_eq(tshi_safetensors_read_box(file, tshi_safetensors_find(file, "scalar"), &(tshi_box){{0}, {0}}, &scalar),
+    cr_assert_eq(tshi_safetensors_read_box(file, tshi_safetensors_find(file, "scalar"), &(tsh_box){{0}, {0}}, &scalar),
                  TSH_OK);
     cr_assert_eq(scalar, 2.5f);
     const tshi_safetensors_entry *empty = tshi_safetensors_find(file, "empty");
@@ -226,7 +226,7 @@ static int64_t draw(int64_t n) {
 }
 
 /* The element of the whole that is element i of the box. */
-static int64_t place(int ndim, const int64_t *shape, const tshi_box *box, int64_t i) {
+static int64_t place(int ndim, const int64_t *shape, const tsh_box *box, int64_t i) {
     int64_t at = 0, stride = 1;
     for (int d = ndim - 1; d >= 0; d--) {
         at += (box->start[d] + i % box->length[d]) * stride;
@@ -242,8 +242,8 @@ static tshi_safetensors_entry draw_entry(const char *name) {
     return e;
 }
 
-static tshi_box draw_box(const tshi_safetensors_entry *e) {
-    tshi_box box = {0};
+static tsh_box draw_box(const tshi_safetensors_entry *e) {
+    tsh_box box = {0};
     for (int d = 0; d < e->ndim; d++) {
         box.start[d] = draw(3) ? draw(e->shape[d] + 1) : 0;
         box.length[d] = draw(3) ? draw(e->shape[d] - box.start[d] + 1) : e->shape[d] - box.start[d];
@@ -261,7 +261,7 @@ static void write_halves(int fd, const tshi_safetensors_entry *e) {
     cr_assert(raw);
     int d = e->ndim ? (int)draw(e->ndim) : 0;
     for (int half = 0; half < (e->ndim ? 2 : 1); half++) {
-        tshi_box box = whole_of(e);
+        tsh_box box = whole_of(e);
         if (e->ndim) tsh_split(e->shape[d], 2, half, &box.start[d], &box.length[d]);
         int64_t n = tshi_box_numel(e->ndim, &box);
         for (int64_t i = 0; i < n; i++) tshi_put(e->dtype, raw, i, value(e, place(e->ndim, e->shape, &box, i)));
@@ -271,7 +271,7 @@ static void write_halves(int fd, const tshi_safetensors_entry *e) {
 }
 
 static void check_box(tshi_safetensors *file, const tshi_safetensors_entry *e) {
-    tshi_box box = draw_box(e);
+    tsh_box box = draw_box(e);
     int64_t n = tshi_box_numel(e->ndim, &box);
     size_t bytes = (size_t)n * tsh_dtype_size(e->dtype);
     char *raw = malloc(bytes + 1);
@@ -339,15 +339,15 @@ Test(safetensors, long_rows_are_read_without_their_gaps, .timeout = 60, .init = 
     cr_assert_eq(tshi_safetensors_open(&allocator, path, &file), TSH_OK);
     uint64_t before = file->bytes_read;
     cr_assert_eq(before, size);
-    cr_assert_eq(tshi_safetensors_read_box(file, file->entries, &(tshi_box){{0, 192}, {64, 192}}, part), TSH_OK);
+    cr_assert_eq(tshi_safetensors_read_box(file, file->entries, &(tsh_box){{0, 192}, {64, 192}}, part), TSH_OK);
     cr_assert_eq(file->bytes_read - before, sizeof part);
-    cr_assert_eq(tshi_safetensors_read_box(file, file->entries, &(tshi_box){{0, 193}, {64, 192}}, part), TSH_ERR_RANGE);
+    cr_assert_eq(tshi_safetensors_read_box(file, file->entries, &(tsh_box){{0, 193}, {64, 192}}, part), TSH_ERR_RANGE);
     cr_assert(strstr(tsh_error_message(), "a box of 192 from 193 on in dim 1 of 384"));
 
     /* A file that has become shorter since it was opened. */
     cr_assert_eq(truncate(path, (off_t)size + 5000), 0);
-    cr_assert_eq(tshi_safetensors_read_box(file, file->entries, &(tshi_box){{0, 0}, {2, 384}}, part), TSH_OK);
-    cr_assert_eq(tshi_safetensors_read_box(file, file->entries, &(tshi_box){{0, 192}, {64, 192}}, part), TSH_ERR_IO);
+    cr_assert_eq(tshi_safetensors_read_box(file, file->entries, &(tsh_box){{0, 0}, {2, 384}}, part), TSH_OK);
+    cr_assert_eq(tshi_safetensors_read_box(file, file->entries, &(tsh_box){{0, 192}, {64, 192}}, part), TSH_ERR_IO);
     cr_assert(strstr(tsh_error_message(), "before what is to be read there") && strstr(tsh_error_message(), path), "%s",
               tsh_error_message());
     tshi_safetensors_close(file);
@@ -356,7 +356,7 @@ Test(safetensors, long_rows_are_read_without_their_gaps, .timeout = 60, .init = 
 Test(safetensors, pieces_are_the_box_in_order, .timeout = 60) {
     for (int i = 0; i < 2000; i++) {
         tshi_safetensors_entry e = draw_entry("x");
-        tshi_box box = draw_box(&e), piece;
+        tsh_box box = draw_box(&e), piece;
         int64_t most = 1 + draw(40), n = tshi_box_numel(e.ndim, &box), at = 0;
         for (int64_t number = 0; tshi_box_piece(e.ndim, &box, most, number, &piece); number++) {
             int64_t count = tshi_box_numel(e.ndim, &piece);
