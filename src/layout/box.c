@@ -30,7 +30,7 @@ tshi_placement tshi_mesh_placement(const tsh_mesh *mesh, const tsh_layout layout
     return p;
 }
 
-tsh_box tshi_box_piece(int ndim, const tsh_box *box, int64_t offset, int64_t most) {
+tsh_box tshi_box_cut(int ndim, const tsh_box *box, int64_t offset, int64_t most) {
     tsh_box piece = *box;
     int d = ndim;
     int64_t inner = 1;

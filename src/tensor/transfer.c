@@ -58,7 +58,7 @@ tsh_status tshi_tensor_write_pieces(tsh_tensor *tensor, tshi_values_fn *fn, void
     if (device->ops->kind != TSH_CPU && !(staging = tshi_calloc(&device->allocator, 1, PIECE))) return TSH_ERR_MEMORY;
     tsh_status status = TSH_OK;
     for (int64_t at = 0, n; at < tensor->numel && status == TSH_OK; at += n, to += (size_t)n * size) {
-        tsh_box piece = tshi_box_piece(s->ndim, &held, at, (int64_t)(PIECE / size));
+        tsh_box piece = tshi_box_cut(s->ndim, &held, at, (int64_t)(PIECE / size));
         n = tshi_box_numel(s->ndim, &piece);
         status = fn(user, &piece, staging ? staging : to);
         if (staging && status == TSH_OK) device->ops->copy.from_host(device, (size_t)n * size, staging, to);
