@@ -19,6 +19,8 @@ static inline bool tshi_step_is_later(tshi_tape_step step, tshi_tape_step than) 
     return step.tape && step.tape == than.tape && step.number > than.number;
 }
 
+struct tshi_exchange_plan; /* core/redistribute.h */
+
 /* What a world is made from. */
 typedef struct tshi_start {
     const tsh_world_config *config;
@@ -106,6 +108,10 @@ typedef struct tshi_group_ops {
     /* Runs the call; returns when this rank's buffers are free again, or (in_order) when it has been queued. A call
      * marked `failed` returns that status and its message. Collective over the group, waits. */
     tsh_status (*run)(tsh_group *group, const tshi_call *call);
+    /* Runs the exchange of boxes in place: `in` and `out` of each rank's call are all that it holds of it, NULL where that is
+     * nothing, and call->count the elements of the whole. The ranks compare dtypes and plan->fingerprint. For tensors
+     * of the host alone. Collective over the group, waits. NULL: exchanges are packed and run as an all_to_all. */
+    tsh_status (*exchange)(tsh_group *group, const tshi_call *call, const struct tshi_exchange_plan *plan);
     /* A call in steps that never wait. start: post it; only the first of a group's queue is started, so that a backend
      * sees one collective a group at a time (messages, and with in_order: any number). progress: advance it; they call
      * tshi_work_end when it is done. Both NULL: calls are done when run returns, and there are no messages. */

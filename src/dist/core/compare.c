@@ -31,6 +31,8 @@ char *tshi_post_describe(const tshi_post *post, const char *text, char *line, si
     if (tshi_is_rooted(op)) snprintf(root, sizeof root, " root %d", post->root);
     if (c->in == TSHI_NONE && c->out == TSHI_NONE)
         snprintf(line, size, "%s #%u", c->name, number);
+    else if (c->in == TSHI_LISTED && post->count)
+        snprintf(line, size, "redistribute %s of %lld elements #%u", dtype, (long long)post->count, number);
     else if (c->in == TSHI_LISTED)
         snprintf(line, size, "%s %s #%u", c->name, dtype, number);
     else if (tshi_is_message(op))

@@ -73,11 +73,6 @@ static void fill_own(const tshi_exchange_plan *plan, const tsh_tensor *in, tsh_t
 
 /* --- as one collective -------------------------------------------------------------------------------------------- */
 
-static int member_of(const tsh_group *group, int rank) {
-    bool same = rank < group->size && group->ranks[rank] == rank;
-    return same ? rank : tsh_group_rank_of(group, rank);
-}
-
 /* A transfer from this rank to itself is packed too where its values are terms of a sum: all terms lie alike then. */
 static bool travels(const tshi_exchange_plan *plan, const tshi_transfer *t) {
     return t->from != t->to || plan->sums;
@@ -94,11 +89,11 @@ static void count(const tsh_group *group, const tshi_exchange_plan *plan, packin
     for (int i = 0; i < 2 * group->size; i++) group->counts[i] = 0;
     for (int i = 0; i < plan->sends; i++) {
         const tshi_transfer *t = &plan->send[i];
-        if (travels(plan, t)) p->ins[member_of(group, t->to)] = elements(plan, t);
+        if (travels(plan, t)) p->ins[tshi_group_member(group, t->to)] = elements(plan, t);
     }
     for (int i = 0; i < plan->receives; i++) {
         const tshi_transfer *t = &plan->receive[i];
-        if (travels(plan, t)) p->outs[member_of(group, t->from)] = elements(plan, t);
+        if (travels(plan, t)) p->outs[tshi_group_member(group, t->from)] = elements(plan, t);
     }
 }
 
@@ -115,7 +110,7 @@ static tsh_status packed_open(const tsh_group *group, const tshi_exchange_plan *
     }
     for (int i = 0; status == TSH_OK && i < plan->sends; i++) {
         const tshi_transfer *t = &plan->send[i];
-        if (travels(plan, t)) pack(plan, in, t, data_of(p->in, p->ins, member_of(group, t->to)));
+        if (travels(plan, t)) pack(plan, in, t, data_of(p->in, p->ins, tshi_group_member(group, t->to)));
     }
     return status;
 }
@@ -136,7 +131,7 @@ static tsh_status run_packed(tsh_group *group, const tshi_exchange_plan *plan, c
         const tshi_transfer *t = &plan->receive[i];
         plan->piece[i] = own_piece(plan, in);
         if (travels(plan, t)) {
-            plan->piece[i] = (tshi_piece){data_of(p.out, p.outs, member_of(group, t->from)), &t->box};
+            plan->piece[i] = (tshi_piece){data_of(p.out, p.outs, tshi_group_member(group, t->from)), &t->box};
         }
     }
     if (status == TSH_OK && out && out->numel) {
@@ -144,6 +139,24 @@ static tsh_status run_packed(tsh_group *group, const tshi_exchange_plan *plan, c
     }
     tsh_tensor_release(p.in);
     tsh_tensor_release(p.out);
+    return status;
+}
+
+static tsh_status run_in_place(tsh_group *group, const tshi_exchange_plan *plan, const tsh_tensor *in,
+                               tsh_tensor *out) {
+    uint64_t start = tshi_ticks();
+    const tshi_call call = {.op = TSH_COLLECTIVE_ALL_TO_ALL,
+                            .dtype = (out ? out : in)->dtype,
+                            .in = in && in->numel ? tshi_data(in) : NULL,
+                            .out = out && out->numel ? tshi_data(out) : NULL,
+                            .count = plan->numel};
+    tshi_group_drain(group, TSH_OK);
+    tsh_status status = group->ops->exchange(group, &call, plan);
+    if (status == TSH_OK) {
+        group->stats.calls[call.op]++;
+        group->stats.bytes[call.op] += (uint64_t)plan->given * tsh_dtype_size(call.dtype);
+    }
+    group->ticks += tshi_ticks() - start;
     return status;
 }
 
@@ -299,7 +312,10 @@ tsh_status tshi_exchange_run(tsh_group *group, const tshi_exchange *e, const tsh
     if (plan && plan->reduces_first) return run_both(group, world, e, &plan->middle, in, out);
     tsh_status status = plan ? check(plan, world->rank, in, out) : TSH_ERR_MEMORY;
     if (!group) return status == TSH_OK ? run_messages(world, plan, in, out) : status;
-    if (plan ? plan->moves : tshi_exchange_moves(e)) return run_packed(group, plan, in, out, status);
+    if (plan ? plan->moves : tshi_exchange_moves(e)) {
+        bool in_place = status == TSH_OK && group->ops->exchange && world->device == world->host;
+        return in_place ? run_in_place(group, plan, in, out) : run_packed(group, plan, in, out, status);
+    }
     if (status == TSH_OK) fill_own(plan, in, out);
     return status;
 }

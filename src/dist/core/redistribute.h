@@ -56,6 +56,12 @@ static inline bool tshi_transfers_alike(const tshi_transfer *a, const tshi_trans
     return !memcmp(a->box.start, b->box.start, sizeof a->box.start);
 }
 
+/* The member of the group that is this rank of the world. */
+static inline int tshi_group_member(const tsh_group *group, int rank) {
+    bool same = rank < group->size && group->ranks[rank] == rank;
+    return same ? rank : tsh_group_rank_of(group, rank);
+}
+
 /* The plan from the world's table, or a new one in it, valid until the next call. NULL without memory. */
 tshi_exchange_plan *tshi_exchange_plan_find(tsh_world *world, const tshi_exchange *e);
 /* Some value changes rank; the same on every rank. */

@@ -29,17 +29,13 @@ static inline unsigned char *payload_of(const tsh_group *group) {
     return tshi_payload(tshi_slot_at(lg, group->rank, lg->sync + 1));
 }
 
-static uint64_t heap_offset(const tsh_world *world, const void *data) {
-    return (uint64_t)((const char *)data - tshi_local_of(world)->heap[world->rank]);
-}
-
 /* The slot says where the data is. */
 static inline void post_far(const tsh_group *group, const tshi_call *call, tshi_slot *slot, const void *data) {
     slot->flags = TSHI_SLOT_FAR;
     if (call->on_device)
         tshi_local_share(group, data);
     else
-        slot->at = heap_offset(group->world, data);
+        slot->at = tshi_local_heap_offset(group->world, data);
 }
 
 /* The slot takes that many elements of `in`, behind `before` bytes that are there already, or says where they are.
@@ -357,8 +353,7 @@ void tshi_local_tune(tshi_local_group *lg, const tshi_local *local) {
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
-/* The draft of this rank's next slot, with what the members compare. */
-static tshi_slot *open_slot(tsh_group *group, const tshi_call *call) {
+tshi_slot *tshi_local_open_slot(tsh_group *group, const tshi_call *call) {
     tshi_local_group *lg = group->state;
     tshi_slot *slot = &lg->draft;
     lg->name = tsh_collective_name(call->op);
@@ -389,7 +384,7 @@ static tsh_status post_and_return(tsh_group *group, const tshi_call *call) {
     /* More of them than it must, so that the peers' lines are fetched several at a time. */
     if (ahead > most) status = tshi_local_catch_up(group, lg->sync - most / 2, &failed);
     if (status != TSH_OK) return status;
-    tshi_slot *slot = open_slot(group, call);
+    tshi_slot *slot = tshi_local_open_slot(group, call);
     if (failed != TSH_OK) return tshi_local_run_failed(group, failed);
     size_t payload = transports[call->op].post(group, call, slot);
     tshi_local_post(group, payload);
@@ -438,7 +433,7 @@ static tsh_status local_run(tsh_group *group, const tshi_call *call) {
     if (status == TSH_OK && failed == TSH_OK && only_contributes(group, call)) return post_and_return(group, call);
     if (status == TSH_OK && lg->heard != lg->sync) status = tshi_local_catch_up(group, lg->sync, &failed);
     if (status != TSH_OK) return status;
-    tshi_slot *slot = open_slot(group, call);
+    tshi_slot *slot = tshi_local_open_slot(group, call);
     if (failed != TSH_OK) return tshi_local_run_failed(group, failed);
     size_t payload = transports[call->op].post(group, call, slot);
     bool far = false;
@@ -477,7 +472,7 @@ static void begin(tsh_work *work) {
         call->failed = tshi_local_look_back(group, lg->sync, call->failed, work->message);
     else if (call->failed != TSH_OK)
         tshi_fail(call->failed, "%s", work->message);
-    tshi_slot *slot = open_slot(group, call);
+    tshi_slot *slot = tshi_local_open_slot(group, call);
     if (call->failed != TSH_OK)
         tshi_local_refuse(group);
     else
@@ -551,6 +546,7 @@ const tshi_group_ops tshi_local_ops = {
     .trouble = tshi_local_heard,
     .fails_later = tshi_local_fails_later,
     .run = local_run,
+    .exchange = tshi_local_exchange,
     .start = local_start,
     .progress = local_progress,
     .quick = tshi_message_quick,

@@ -184,6 +184,18 @@ static inline unsigned char *tshi_slot_share(tshi_slot *slot) {
 static_assert(16 * TSHI_REDUCE_MOST + sizeof(tshi_share) <= TSHI_SLOT_PAYLOAD,
               "counts and a share have room in a slot");
 
+/* Where memory of this rank's heap is in it; NULL for no memory is somewhere. */
+static inline uint64_t tshi_local_heap_offset(const tsh_world *world, const void *data) {
+    return (uint64_t)((const char *)data - tshi_local_of(world)->heap[world->rank]);
+}
+
+/* --- collective.c, exchange.c ------------------------------------------------------------------------------------- */
+
+/* The draft of this rank's next slot, with what the members compare. */
+tshi_slot *tshi_local_open_slot(tsh_group *group, const tshi_call *call);
+/* See tshi_group_ops.exchange. */
+tsh_status tshi_local_exchange(tsh_group *group, const tshi_call *call, const struct tshi_exchange_plan *plan);
+
 /* --- memory.c ----------------------------------------------------------------------------------------------------- */
 
 /* Shared by threads of one process before and after their worlds. */
