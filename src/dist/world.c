@@ -111,6 +111,7 @@ void tsh_world_destroy(tsh_world *world) {
     if (!world) return;
     tsh_allocator allocator = world->allocator;
     const tshi_group_ops *control = world->control, *data = world->data;
+    if (world->saving) world->saving_end(world);
     tshi_exchanges_free(world);
     while (world->groups) tshi_group_free(world->groups);
     if (data != control) data->leave(world);

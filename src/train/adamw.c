@@ -16,7 +16,7 @@ static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number
     device->ops->optimizer.adamw(device, dtype, &settings, count, updates);
 }
 
-static const tshi_optimizer_kind adamw = {"adamw", step};
+static const tshi_optimizer_kind adamw = {"adamw", {"exp_avg", "exp_avg_sq"}, step};
 
 tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config, tsh_optimizer **out) {
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "adamw_create: out is NULL");

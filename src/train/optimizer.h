@@ -14,9 +14,11 @@ typedef struct tshi_optimizer_slot {
     int64_t steps; /* taken */
 } tshi_optimizer_slot;
 
-/* An optimizer is a const struct: its name and step number `step` (from 1) of `count` parameters of one dtype. */
+/* An optimizer is a const struct: its name, those of its state tensors, and step number `step` (from 1) of `count`
+ * parameters of one dtype. */
 typedef struct tshi_optimizer_kind {
     const char *name;
+    const char *state[TSHI_MAX_STATES];
     void (*step)(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t step, int count, const tshi_update *updates);
 } tshi_optimizer_kind;
 

@@ -14,7 +14,7 @@ static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number
     device->ops->optimizer.sgd(device, dtype, &settings, count, updates);
 }
 
-static const tshi_optimizer_kind sgd = {"sgd", step};
+static const tshi_optimizer_kind sgd = {"sgd", {"momentum_buffer", NULL}, step};
 
 tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *config, tsh_optimizer **out) {
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "sgd_create: out is NULL");

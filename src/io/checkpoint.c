@@ -1,0 +1,223 @@
+/* Checkpoints: the public calls, and where ranks agree in them. */
+#include "base/hash.h"
+#include "io/checkpoint_background.h"
+#include "io/checkpoint_load.h"
+#include "layers/layers.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static uint64_t add_text(uint64_t fingerprint, const char *text) {
+    for (; *text; text++) fingerprint = tshi_fingerprint_add(fingerprint, (unsigned char)*text);
+    return tshi_fingerprint_add(fingerprint, 0);
+}
+
+/* What has to be the same on every rank. `tensors` may be NULL. */
+static void describe_call(const char *call, const char *path, int64_t step, const tsh_parameters *tensors,
+                          char text[TSHI_LINE]) {
+    uint64_t fingerprint = add_text(TSHI_FINGERPRINT, path ? path : "");
+    for (int i = 0; i < tsh_parameters_count(tensors); i++) {
+        const tsh_tensor *t = tensors->items[i].tensor;
+        fingerprint = add_text(fingerprint, tensors->items[i].name);
+        fingerprint = tshi_fingerprint_add(fingerprint, (uint64_t)t->dtype);
+        for (int d = 0; d < t->shape.ndim; d++) {
+            fingerprint = tshi_fingerprint_add(fingerprint, (uint64_t)t->shape.global[d]);
+        }
+    }
+    snprintf(text, TSHI_LINE, "%s %.120s, step %" PRId64 ", %d tensors #%016" PRIx64, call, path ? path : "", step,
+             tsh_parameters_count(tensors), fingerprint);
+}
+
+/* --- save --------------------------------------------------------------------------------------------------------- */
+
+/* Everything up to the first byte that is written: what can fail here leaves nothing behind. */
+static tsh_status save_begin(tshi_save *save, const char *path, const tsh_checkpoint *what) {
+    tsh_world *world = what->parameters->world;
+    tsh_parameters *tensors = NULL;
+    uint64_t token = 0;
+    char text[TSHI_LINE];
+    bool made = false;
+    tsh_status status = save ? tshi_checkpoint_check("checkpoint_save", path, what) : TSH_ERR_MEMORY;
+    if (status == TSH_OK) status = tshi_path_join(save->path, path, "");
+    if (status == TSH_OK) status = tshi_checkpoint_tensors(what, &tensors);
+    if (status == TSH_OK) {
+        save->path[strlen(path)] = '\0';
+        status = tshi_save_prepare(save, what, tensors, what->background);
+    }
+    if (status == TSH_OK && what->background && !(save->saving = tshi_saving_new(world))) status = TSH_ERR_MEMORY;
+    if (status == TSH_OK && world->rank == 0) {
+        if (!tshi_random_bytes((unsigned char *)&token, sizeof token)) token = (uint64_t)(tshi_clock() * 1e9);
+        status = tshi_step_begin(path, what->step, token, save->folder);
+        made = status == TSH_OK;
+    }
+    describe_call("checkpoint_save", path, what->step, tensors, text);
+    uint64_t *tokens = tshi_group_gather(world->group, text, &token, sizeof token, &status);
+    if (status == TSH_OK) {
+        tshi_step_hidden(path, what->step, tokens[0], save->folder); /* as long as that of rank 0, which fits */
+        world->host->ops->memory.release(world->host, tokens);
+    } else if (made) {
+        tshi_folder_remove(save->folder);
+    }
+    /* The tensors of a save without a copy stay the caller's. */
+    tsh_parameters_destroy(tensors);
+    return status;
+}
+
+static tsh_status save_here(tshi_save *save) {
+    tsh_group *all = save->world->group;
+    tsh_status status = tshi_group_agree(all, "checkpoint_save: files", tshi_save_write(save));
+    if (status == TSH_OK) {
+        status = tshi_group_agree(all, "checkpoint_save: folder", save->rank == 0 ? tshi_save_commit(save) : TSH_OK);
+    }
+    if (status != TSH_OK && save->rank == 0) tshi_folder_remove(save->folder);
+    return status;
+}
+
+tsh_status tsh_checkpoint_save(const char *path, const tsh_checkpoint *what) {
+    if (!what || !what->parameters) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "checkpoint_save: a checkpoint with parameters is required");
+    }
+    tsh_world *world = what->parameters->world;
+    tsh_status status = tshi_saving_finish(world);
+    if (status != TSH_OK) return status;
+    tshi_save *save = tshi_calloc(&world->allocator, 1, sizeof *save);
+    if (save) {
+        save->world = world;
+        save->rank = world->rank;
+        save->size = world->size;
+        save->timeout = world->timeout;
+        save->step = what->step;
+        save->keep = what->keep;
+    }
+    status = save_begin(save, path, what);
+    if (status == TSH_OK && what->background) {
+        tshi_saving_start(save);
+        return TSH_OK;
+    }
+    if (status == TSH_OK) status = save_here(save);
+    if (save) tshi_save_clear(save);
+    tshi_free(&world->allocator, save);
+    return status;
+}
+
+tsh_status tsh_checkpoint_wait(tsh_world *world) {
+    if (!world) return tshi_fail(TSH_ERR_ARGUMENT, "checkpoint_wait: world is NULL");
+    return tshi_saving_finish(world);
+}
+
+/* --- load --------------------------------------------------------------------------------------------------------- */
+
+/* The newest step of which there is a whole folder, or -1. `log`, where it is not NULL, gets what is wrong with newer
+ * ones. */
+static tsh_status find_latest(const char *path, const tsh_log *log, int64_t *step) {
+    int64_t *steps;
+    int count;
+    struct stat info;
+    *step = -1;
+    if (stat(path, &info) != 0 && errno == ENOENT) return TSH_OK;
+    tsh_status status = tshi_step_list(path, &steps, &count);
+    for (int i = 0; i < count && status == TSH_OK && *step < 0; i++) {
+        char name[TSHI_STEP_NAME], folder[TSHI_PATH];
+        tshi_index index;
+        tshi_step_name(steps[i], name);
+        status = tshi_path_join(folder, path, name);
+        if (status == TSH_OK && tshi_index_read_whole(folder, &index) == TSH_OK) {
+            *step = steps[i];
+            tshi_index_clear(&index);
+        } else if (log) {
+            tshi_log(log, TSH_LOG_WARNING, "a checkpoint that is not whole is passed over: %s", tsh_error_message());
+        }
+    }
+    free(steps);
+    return status;
+}
+
+tsh_status tsh_checkpoint_latest(const char *path, int64_t *step) {
+    if (step) *step = -1;
+    if (!path || !path[0] || !step) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "checkpoint_latest: a path and a place for the step are required");
+    }
+    return find_latest(path, NULL, step);
+}
+
+/* On rank 0: -1 for a path that is a step's folder, else the newest step in it. */
+static tsh_status choose_step(const char *path, const tsh_log *log, int64_t *step) {
+    char index[TSHI_PATH];
+    struct stat info;
+    *step = -1;
+    tsh_status status = tshi_path_join(index, path, TSHI_INDEX_NAME);
+    if (status != TSH_OK || stat(index, &info) == 0) return status;
+    status = find_latest(path, log, step);
+    if (status != TSH_OK || *step >= 0) return status;
+    return tshi_fail(TSH_ERR_IO, "checkpoint_load: %.300s: there is no whole checkpoint", path);
+}
+
+/* Every rank gets the folder that rank 0 has chosen. */
+static tsh_status agree_on_folder(tsh_world *world, const char *path, const tsh_checkpoint *what,
+                                  char folder[TSHI_PATH]) {
+    int64_t step = -1;
+    char text[TSHI_LINE], name[TSHI_STEP_NAME];
+    tsh_status status = tshi_checkpoint_check("checkpoint_load", path, what);
+    if (status == TSH_OK && world->rank == 0) status = choose_step(path, &world->log, &step);
+    describe_call("checkpoint_load", path, 0, NULL, text);
+    int64_t *steps = tshi_group_gather(world->group, text, &step, sizeof step, &status);
+    if (status != TSH_OK) return status;
+    step = steps[0];
+    world->host->ops->memory.release(world->host, steps);
+    tshi_step_name(step, name);
+    return tshi_path_join(folder, path, step < 0 ? "" : name);
+}
+
+/* The sums of all ranks' shares are the checksums of the index. Collective. */
+static tsh_status compare_sums(tsh_world *world, const char *folder, const tshi_index *index,
+                               const tsh_parameters *tensors, uint64_t *sums, tsh_status status) {
+    size_t count = (size_t)tensors->count;
+    uint64_t *all =
+        tshi_group_gather(world->group, "checkpoint_load: checksums", sums, (count + 1) * sizeof *sums, &status);
+    if (status != TSH_OK) return status;
+    for (size_t i = 0; i < count && status == TSH_OK; i++) {
+        uint64_t sum = 0;
+        for (int rank = 0; rank < world->size; rank++) sum += all[(size_t)rank * (count + 1) + i];
+        if (sum == tshi_index_find(index, tensors->items[i].name, (int)i)->sum) continue;
+        status = tshi_fail(TSH_ERR_IO,
+                           "checkpoint_load: %.250s: '%.120s' does not have the checksum with which it was saved",
+                           folder, tensors->items[i].name);
+    }
+    world->host->ops->memory.release(world->host, all);
+    return status;
+}
+
+tsh_status tsh_checkpoint_load(const char *path, tsh_checkpoint *what) {
+    if (!what || !what->parameters) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "checkpoint_load: a checkpoint with parameters is required");
+    }
+    tsh_world *world = what->parameters->world;
+    char folder[TSHI_PATH];
+    tsh_parameters *tensors = NULL;
+    tshi_index index = {0};
+    uint64_t *sums = NULL;
+    tsh_status status = tshi_saving_finish(world);
+    if (status == TSH_OK) status = agree_on_folder(world, path, what, folder);
+    if (status != TSH_OK) return status;
+    status = tshi_checkpoint_tensors(what, &tensors);
+    if (status == TSH_OK) status = tshi_index_read_whole(folder, &index);
+    if (status == TSH_OK) status = tshi_checkpoint_compare(&index, what, tensors, folder);
+    if (status == TSH_OK) {
+        sums = tshi_calloc(&world->allocator, (size_t)tensors->count + 1, sizeof *sums);
+        if (!sums) status = TSH_ERR_MEMORY;
+    }
+    status = tshi_group_agree(world->group, "checkpoint_load: contents", status);
+    if (status == TSH_OK) {
+        status = tshi_checkpoint_read(folder, &index, tensors, sums);
+        status = compare_sums(world, folder, &index, tensors, sums, status);
+    }
+    if (status == TSH_OK) tshi_checkpoint_unpack(&index, what);
+    tshi_free(&world->allocator, sums);
+    tshi_index_clear(&index);
+    tsh_parameters_destroy(tensors);
+    return status;
+}

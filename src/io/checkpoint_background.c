@@ -1,0 +1,150 @@
+/* Saves in the background: the thread, and how the ranks agree on its outcome afterwards. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "io/checkpoint_background.h"
+#include "dist/world.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Where training takes all cores, the thread gets a tenth of one. */
+#define NICENESS 10
+
+typedef enum stage { WRITING, WRITTEN, OVER } stage;
+
+typedef struct outcome {
+    tsh_status status;
+    char words[TSHI_MESSAGE_SIZE];
+} outcome;
+
+struct tshi_saving {
+    tshi_save *save;
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    stage stage;
+    outcome written, committed;
+};
+
+static void note(outcome *o, tsh_status status) {
+    o->status = status;
+    snprintf(o->words, sizeof o->words, "%s", status == TSH_OK ? "" : tsh_error_message());
+}
+
+/* The outcome as if it were that of a call on this thread. */
+static tsh_status repeat(const outcome *o) {
+    return o->status == TSH_OK ? TSH_OK : tshi_fail(o->status, "%s", o->words);
+}
+
+static void enter(struct tshi_saving *s, stage next) {
+    pthread_mutex_lock(&s->mutex);
+    s->stage = next;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+/* Waits until the stage is reached, at most `seconds` (0: for as long as it takes). */
+static bool await(struct tshi_saving *s, stage wanted, double seconds) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += (long)(seconds * 1e9);
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&s->mutex);
+    for (int error = 0; s->stage < wanted && error != ETIMEDOUT;) {
+        error = seconds > 0 ? pthread_cond_timedwait(&s->changed, &s->mutex, &until)
+                            : pthread_cond_wait(&s->changed, &s->mutex);
+    }
+    bool reached = s->stage >= wanted;
+    pthread_mutex_unlock(&s->mutex);
+    return reached;
+}
+
+static void *run(void *argument) {
+    struct tshi_saving *s = argument;
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS);
+    note(&s->written, tshi_save_write(s->save));
+    enter(s, WRITTEN);
+    if (s->save->rank == 0 && s->written.status == TSH_OK) note(&s->committed, tshi_save_commit(s->save));
+    enter(s, OVER);
+    return NULL;
+}
+
+/* The thread has ended, or ends soon. */
+static void end(tsh_world *world, struct tshi_saving *s) {
+    const tsh_allocator *allocator = &world->allocator;
+    if (s->started) pthread_join(s->thread, NULL);
+    bool failed = s->written.status != TSH_OK || s->committed.status != TSH_OK;
+    if (failed && s->save->rank == 0) tshi_folder_remove(s->save->folder);
+    pthread_mutex_destroy(&s->mutex);
+    pthread_cond_destroy(&s->changed);
+    tshi_save *save = s->save; /* has s */
+    tshi_save_clear(save);
+    tshi_free(allocator, save);
+    world->saving = NULL;
+}
+
+/* The world is destroyed: no rank waits for this one any more, but rank 0 waits for the others' parts. */
+static void end_with_world(tsh_world *world) {
+    struct tshi_saving *s = world->saving;
+    const tshi_group_ops *control = world->control;
+    if (!s) return;
+    await(s, WRITTEN, 0);
+    while (!await(s, OVER, 0.05)) {
+        if (control->trouble && control->trouble(world->group->control, true, false) != TSH_OK) {
+            atomic_store(&s->save->cancelled, true);
+        }
+    }
+    const outcome *o = s->written.status != TSH_OK ? &s->written : &s->committed;
+    if (o->status != TSH_OK) {
+        tshi_log(&world->log, TSH_LOG_WARNING, "the checkpoint of step %" PRId64 " is not saved: %s", s->save->step,
+                 o->words);
+    }
+    end(world, s);
+}
+
+struct tshi_saving *tshi_saving_new(const tsh_world *world) {
+    return tshi_calloc(&world->allocator, 1, sizeof(struct tshi_saving));
+}
+
+void tshi_saving_start(tshi_save *save) {
+    tsh_world *world = save->world;
+    struct tshi_saving *s = save->saving;
+    sigset_t all, before;
+    world->saving = s;
+    world->saving_end = end_with_world;
+    s->save = save;
+    pthread_mutex_init(&s->mutex, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    sigfillset(&all); /* signals are for the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&s->thread, NULL, run, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    s->started = error == 0;
+    if (s->started) return;
+    note(&s->written, tshi_fail_errno(error, "checkpoint_save: no thread"));
+    s->stage = OVER;
+}
+
+tsh_status tshi_saving_finish(tsh_world *world) {
+    struct tshi_saving *s = world->saving;
+    if (!s) return TSH_OK;
+    await(s, WRITTEN, 0);
+    tsh_status status = tshi_group_agree(world->group, "checkpoint: the background save", repeat(&s->written));
+    if (status == TSH_OK) {
+        await(s, OVER, 0);
+        status = tshi_group_agree(world->group, "checkpoint: its folder", repeat(&s->committed));
+    }
+    atomic_store(&s->save->cancelled, true);
+    end(world, s);
+    return status;
+}

@@ -1,0 +1,326 @@
+/* What one rank writes of a checkpoint, and how the folder of all ranks' files gets its name. */
+#include "io/checkpoint_save.h"
+#include "base/clock.h"
+#include "io/checksum.h"
+#include "io/file.h"
+#include "layers/layers.h"
+#include "tensor/runs.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Elements go to the file in chunks of so many bytes, small enough to be in the cache when they are written after their
+ * checksum; and from a GPU in pieces of so many. */
+#define CHUNK     ((size_t)1 << 20)
+#define STAGE     ((size_t)16 << 20)
+
+#define NAME_SIZE 40
+
+static const char *name_file(const tshi_save *save, int rank, const char *kind, char name[NAME_SIZE]) {
+    (void)save;
+    snprintf(name, NAME_SIZE, "rank-%05d.%s", rank, kind);
+    return name;
+}
+
+static tsh_status path_of(const tshi_save *save, int rank, const char *kind, char path[TSHI_PATH]) {
+    char name[NAME_SIZE];
+    return tshi_path_join(path, save->folder, name_file(save, rank, kind, name));
+}
+
+/* --- what there is to write --------------------------------------------------------------------------------------- */
+
+static tsh_status list_entries(tshi_save *save, const tsh_parameters *tensors) {
+    const tsh_allocator *allocator = &save->world->allocator;
+    tsh_status status = TSH_OK;
+    save->entry = tshi_calloc(allocator, (size_t)tensors->count + 1, sizeof *save->entry);
+    save->tensor = tshi_calloc(allocator, (size_t)tensors->count + 1, sizeof *save->tensor);
+    if (!save->entry || !save->tensor) return TSH_ERR_MEMORY;
+    for (int i = 0; i < tensors->count && status == TSH_OK; i++) {
+        const tsh_tensor *t = tensors->items[i].tensor;
+        tsh_box share;
+        tshi_stored_tensor *stored =
+            tshi_index_add_tensor(&save->part, tensors->items[i].name, t->dtype, t->shape.ndim, t->shape.global);
+        if (!stored) return TSH_ERR_MEMORY;
+        if (!tshi_checkpoint_share(t, &share)) continue;
+        if (!t->storage) return tshi_fail(TSH_ERR_STATE, "checkpoint_save: '%.100s' has no memory", stored->name);
+        status = tshi_stored_tensor_add(stored, 0, &share);
+        tshi_safetensors_entry *entry = &save->entry[save->entries];
+        *entry = (tshi_safetensors_entry){.name = stored->name, .dtype = t->dtype, .ndim = t->shape.ndim};
+        memcpy(entry->shape, share.length, sizeof entry->shape);
+        save->tensor[save->entries++] = t;
+    }
+    return status;
+}
+
+/* The box of each tensor, for readers of the file alone: {"NAME": {"shape": [...], "start": [...]}}. NULL without
+ * memory. */
+static char *describe_boxes(const tshi_save *save) {
+    json_t *all = json_object();
+    for (int i = 0; i < save->part.tensors; i++) {
+        const tshi_stored_tensor *t = &save->part.tensor[i];
+        if (t->count == 0) continue;
+        json_t *shape = json_array(), *start = json_array();
+        for (int d = 0; d < t->ndim; d++) {
+            json_array_append_new(shape, json_integer(t->shape[d]));
+            json_array_append_new(start, json_integer(t->boxes[0].box.start[d]));
+        }
+        json_object_set_new(all, t->name, json_pack("{s:o, s:o}", "shape", shape, "start", start));
+    }
+    char *text = json_dumps(all, JSON_COMPACT);
+    json_decref(all);
+    return text;
+}
+
+static tsh_status make_header(tshi_save *save) {
+    char *boxes = describe_boxes(save);
+    if (!boxes) return tshi_fail(TSH_ERR_MEMORY, "checkpoint_save: no memory for the header of a file");
+    const char *const metadata[] = {"format", "tshard checkpoint", "boxes", boxes, NULL};
+    char name[NAME_SIZE];
+    tsh_status status = tshi_safetensors_header(&save->world->allocator, save->entry, save->entries, metadata,
+                                                &save->header, &save->header_bytes, &save->file_bytes);
+    free(boxes);
+    if (status != TSH_OK) return status;
+    return tshi_index_add_file(&save->part, name_file(save, save->rank, "safetensors", name), save->file_bytes);
+}
+
+/* --- elements ----------------------------------------------------------------------------------------------------- */
+
+/* Where the elements of an entry go: to a file by way of a buffer, or into memory. */
+typedef struct sink {
+    int fd;
+    const char *path;
+    uint64_t at; /* in the file */
+    char *buffer;
+    size_t used;
+    char *memory; /* instead of the file; NULL: into the file */
+    tsh_status status;
+} sink;
+
+static void flush_sink(sink *s) {
+    if (s->status == TSH_OK && s->used) s->status = tshi_file_write(s->fd, s->path, s->buffer, s->used, s->at);
+    s->at += s->used;
+    s->used = 0;
+}
+
+static void put(sink *s, const char *from, size_t bytes) {
+    if (s->memory) {
+        memcpy(s->memory, from, bytes);
+        s->memory += bytes;
+    } else if (bytes >= CHUNK / 4) {
+        flush_sink(s);
+        if (s->status == TSH_OK) s->status = tshi_file_write(s->fd, s->path, from, bytes, s->at);
+        s->at += bytes;
+    } else {
+        if (s->used + bytes > CHUNK) flush_sink(s);
+        memcpy(s->buffer + s->used, from, bytes);
+        s->used += bytes;
+    }
+}
+
+/* The elements of `part` of a tensor, from memory that holds `box` of it. *sum, where it is not NULL, gets their
+ * checksum. */
+static void put_part(sink *s, const tshi_stored_tensor *t, const tsh_box *part, const char *memory, const tsh_box *box,
+                     uint64_t *sum) {
+    size_t size = tsh_dtype_size(t->dtype);
+    tsh_box whole = {{0}, {0}};
+    memcpy(whole.length, t->shape, sizeof whole.length);
+    tshi_runs r = tshi_runs_of(t->ndim, part, &whole, box);
+    for (int64_t i = 0, runs = r.numel ? r.numel / r.count[0] : 0; i < runs; i++) {
+        int64_t first, at;
+        tshi_runs_at(&r, 1, i, &first, &at);
+        for (int64_t done = 0, n; done < r.count[0]; done += n) {
+            n = (int64_t)(CHUNK / size) < r.count[0] - done ? (int64_t)(CHUNK / size) : r.count[0] - done;
+            const char *from = memory + (size_t)(at + done) * size;
+            if (sum) *sum += tshi_checksum(size, first + done, n, from);
+            put(s, from, (size_t)n * size);
+        }
+    }
+}
+
+/* This rank's share of a tensor, by way of save->stage where the host cannot read the device's memory. */
+static void put_tensor(sink *s, tshi_save *save, const tshi_stored_tensor *t, const tsh_tensor *tensor, uint64_t *sum) {
+    tsh_device *device = tshi_device_of(tensor);
+    size_t size = tsh_dtype_size(t->dtype);
+    bool staged = device->ops->kind != TSH_CPU;
+    int64_t most = staged ? (int64_t)(STAGE / size) : tensor->numel;
+    tsh_box box = tsh_tensor_box(tensor), slab, part;
+    const char *memory = tshi_data(tensor);
+    for (int64_t i = 0; s->status == TSH_OK && tshi_box_piece(t->ndim, &box, most, i, &slab); i++) {
+        size_t bytes = (size_t)tshi_box_numel(t->ndim, &slab) * size;
+        if (tshi_box_intersect(t->ndim, &slab, &t->boxes[0].box, &part)) {
+            if (staged) {
+                device->ops->copy.to_host(device, bytes, memory, save->stage);
+                s->status = device->ops->check(device);
+            }
+            if (s->status == TSH_OK) put_part(s, t, &part, staged ? save->stage : memory, &slab, sum);
+        }
+        memory += bytes;
+    }
+}
+
+/* The tensor of entry e; e only grows from call to call, *at is 0 at first. */
+static tshi_stored_tensor *tensor_of(tshi_save *save, int e, int *at) {
+    while (save->part.tensor[*at].name != save->entry[e].name) ++*at;
+    return &save->part.tensor[*at];
+}
+
+static tsh_status copy_elements(tshi_save *save) {
+    const tsh_allocator *allocator = &save->world->allocator;
+    sink s = {.fd = -1, .status = TSH_OK};
+    size_t bytes = (size_t)(save->file_bytes - save->header_bytes);
+    save->copy = allocator->alloc(allocator->user, bytes ? bytes : 1);
+    if (!save->copy) return tshi_fail(TSH_ERR_MEMORY, "checkpoint_save: no memory for a copy of %zu bytes", bytes);
+    for (int e = 0, at = 0; e < save->entries && s.status == TSH_OK; e++) {
+        s.memory = save->copy + (save->entry[e].offset - save->header_bytes);
+        put_tensor(&s, save, tensor_of(save, e, &at), save->tensor[e], NULL);
+    }
+    return s.status;
+}
+
+tsh_status tshi_save_prepare(tshi_save *save, const tsh_checkpoint *what, const tsh_parameters *tensors, bool copy) {
+    const tsh_allocator *allocator = &save->world->allocator;
+    tsh_status status = list_entries(save, tensors);
+    save->part.step = what->step;
+    save->buffer = tshi_calloc(allocator, CHUNK, 1);
+    save->stage = tsh_world_device(save->world)->ops->kind == TSH_CPU ? NULL : tshi_calloc(allocator, STAGE, 1);
+    if (!save->buffer || (!save->stage && tsh_world_device(save->world)->ops->kind != TSH_CPU)) return TSH_ERR_MEMORY;
+    if (status == TSH_OK && save->rank == 0) {
+        save->part.state = tshi_checkpoint_pack(what);
+        if (!save->part.state) status = TSH_ERR_ARGUMENT;
+    }
+    if (status == TSH_OK) status = make_header(save);
+    if (status == TSH_OK && copy) status = copy_elements(save);
+    return status;
+}
+
+void tshi_save_clear(tshi_save *save) {
+    const tsh_allocator *allocator = &save->world->allocator;
+    tshi_free(allocator, save->entry);
+    tshi_free(allocator, save->tensor);
+    tshi_free(allocator, save->header);
+    tshi_free(allocator, save->copy);
+    tshi_free(allocator, save->buffer);
+    tshi_free(allocator, save->stage);
+    tshi_free(allocator, save->saving);
+    tshi_index_clear(&save->part);
+}
+
+/* --- this rank's files -------------------------------------------------------------------------------------------- */
+
+static tsh_status write_elements(tshi_save *save, int fd, const char *path) {
+    sink s = {.fd = fd, .path = path, .buffer = save->buffer};
+    s.status = tshi_file_write(fd, path, save->header, save->header_bytes, 0);
+    for (int e = 0, at = 0; e < save->entries && s.status == TSH_OK; e++) {
+        tshi_stored_tensor *t = tensor_of(save, e, &at);
+        const tsh_box *box = &t->boxes[0].box;
+        t->sum = 0;
+        s.at = save->entry[e].offset;
+        if (save->copy) {
+            put_part(&s, t, box, save->copy + (s.at - save->header_bytes), box, &t->sum);
+        } else {
+            put_tensor(&s, save, t, save->tensor[e], &t->sum);
+        }
+        flush_sink(&s);
+    }
+    return s.status;
+}
+
+/* The index of this rank's part, which is there when all of its file is on the disk. */
+static tsh_status write_part(tshi_save *save) {
+    char unfinished[TSHI_PATH], path[TSHI_PATH];
+    tsh_status status = path_of(save, save->rank, "unfinished", unfinished);
+    if (status == TSH_OK) status = path_of(save, save->rank, "json", path);
+    if (status == TSH_OK) status = tshi_index_write(&save->part, unfinished);
+    return status == TSH_OK ? tshi_file_rename(unfinished, path) : status;
+}
+
+/* Tells rank 0, where its thread waits for this rank's part, that it will not come, and why. */
+static void write_failure(tshi_save *save) {
+    char path[TSHI_PATH], words[TSHI_MESSAGE_SIZE];
+    snprintf(words, sizeof words, "%s", tsh_error_message());
+    if (path_of(save, save->rank, "safetensors", path) == TSH_OK) unlink(path);
+    if (path_of(save, save->rank, "failed", path) != TSH_OK) return;
+    FILE *file = fopen(path, "we");
+    if (file) {
+        fputs(words, file);
+        fclose(file);
+    }
+    tshi_fail(TSH_OK, "%s", words);
+}
+
+tsh_status tshi_save_write(tshi_save *save) {
+    char path[TSHI_PATH];
+    int fd = -1;
+    tsh_status status = path_of(save, save->rank, "safetensors", path);
+    if (status == TSH_OK) status = tshi_file_create(path, save->file_bytes, &fd);
+    if (status == TSH_OK) status = write_elements(save, fd, path);
+    if (status == TSH_OK) status = tshi_file_sync(fd, path);
+    tshi_file_close(&fd);
+    if (status == TSH_OK) status = write_part(save);
+    if (status != TSH_OK) write_failure(save);
+    return status;
+}
+
+/* --- all ranks' files --------------------------------------------------------------------------------------------- */
+
+static tsh_status read_failure(int rank, const char *path) {
+    char words[TSHI_MESSAGE_SIZE] = "";
+    FILE *file = fopen(path, "re");
+    if (file) {
+        if (!fgets(words, sizeof words, file)) words[0] = '\0';
+        fclose(file);
+    }
+    return tshi_fail(TSH_ERR_PEER, "rank %d: %.400s", rank, words);
+}
+
+/* Waits until a rank's part is there, at most until the deadline. */
+static tsh_status await_part(tshi_save *save, int rank, double deadline, char path[TSHI_PATH]) {
+    char failed[TSHI_PATH];
+    tsh_status status = path_of(save, rank, "json", path);
+    if (status == TSH_OK) status = path_of(save, rank, "failed", failed);
+    while (status == TSH_OK) {
+        bool last = atomic_load(&save->cancelled) || tshi_clock() > deadline;
+        if (access(path, F_OK) == 0) return TSH_OK;
+        if (errno != ENOENT) return tshi_file_fail(errno, path, "cannot be looked at");
+        if (access(failed, F_OK) == 0) return read_failure(rank, failed);
+        if (access(save->folder, F_OK) != 0) return tshi_file_fail(errno, save->folder, "has gone");
+        if (last) {
+            return tshi_fail(TSH_ERR_TIMEOUT, "checkpoint_save: %.220s: rank %d has not written its part", save->folder,
+                             rank);
+        }
+        tshi_sleep(0.002);
+    }
+    return status;
+}
+
+static tsh_status merge_part(tshi_save *save, int rank, double deadline, tshi_index *all) {
+    char path[TSHI_PATH];
+    tshi_index part = {0};
+    tsh_status status = await_part(save, rank, deadline, path);
+    if (status == TSH_OK) status = tshi_index_read(path, &part);
+    if (status == TSH_OK) status = tshi_index_merge(all, &part);
+    tshi_index_clear(&part);
+    if (status == TSH_OK && unlink(path) != 0) status = tshi_file_fail(errno, path, "cannot be removed");
+    return status;
+}
+
+tsh_status tshi_save_commit(tshi_save *save) {
+    char path[TSHI_PATH];
+    tshi_index all = {.step = save->step};
+    double deadline = tshi_clock() + save->timeout;
+    tsh_status status = tshi_path_join(path, save->folder, TSHI_INDEX_NAME);
+    for (int rank = 0; rank < save->size && status == TSH_OK; rank++) {
+        status = merge_part(save, rank, deadline, &all);
+    }
+    if (status == TSH_OK) status = tshi_index_check(&all, path);
+    if (status == TSH_OK) status = tshi_index_write(&all, path);
+    if (status == TSH_OK) status = tshi_file_sync_folder(path);
+    tshi_index_clear(&all);
+    if (status == TSH_OK) status = tshi_step_rename(save->path, save->step, save->folder);
+    if (status == TSH_OK) tshi_step_prune(save->path, save->step, save->keep);
+    return status;
+}

@@ -1,0 +1,332 @@
+/* What a checkpoint has beside the elements of tensors: names, numbers, values; and how they differ from what is
+ * wanted. */
+#include "io/checkpoint_state.h"
+#include "train/optimizer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- tensors ------------------------------------------------------------------------------------------------------ */
+
+static tsh_status check_value(const char *call, const tsh_value *v) {
+    if (!v->name || !v->data) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a value lacks its name or its data", call);
+    if ((unsigned)v->kind > TSH_VALUE_BYTES) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: the value '%.100s' is of kind %d, which there is not", call, v->name,
+                         (int)v->kind);
+    }
+    return TSH_OK;
+}
+
+tsh_status tshi_checkpoint_check(const char *call, const char *path, const tsh_checkpoint *what) {
+    tsh_status status = TSH_OK;
+    if (!path || !path[0]) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a path is required", call);
+    if (what->step < 0 || what->keep < 0 || what->value_count < 0 || (what->value_count > 0 && !what->values)) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: step %" PRId64 ", keep %d and %d values; none may be negative", call,
+                         what->step, what->keep, what->value_count);
+    }
+    for (int i = 0; i < what->value_count && status == TSH_OK; i++) {
+        status = check_value(call, &what->values[i]);
+        for (int j = 0; j < i && status == TSH_OK; j++) {
+            if (strcmp(what->values[j].name, what->values[i].name) != 0) continue;
+            status = tshi_fail(TSH_ERR_ARGUMENT, "%s: two values are named '%.100s'", call, what->values[i].name);
+        }
+    }
+    if (status == TSH_OK && what->optimizer && what->optimizer->world != what->parameters->world) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: the optimizer belongs to another world than the parameters", call);
+    }
+    return status;
+}
+
+/* The name under which the list has the tensor, or NULL. */
+static const char *name_of(const tsh_parameters *list, const tsh_tensor *tensor, int hint) {
+    if (hint < list->count && list->items[hint].tensor == tensor) return list->items[hint].name;
+    for (int i = 0; i < list->count; i++) {
+        if (list->items[i].tensor == tensor) return list->items[i].name;
+    }
+    return NULL;
+}
+
+static tsh_status add_tensor(tsh_parameters *list, const char *name, const char *part, tsh_tensor *tensor) {
+    char text[160];
+    for (int a = 0; a < tensor->mesh->axes; a++) {
+        if (tensor->layout[a].kind == TSH_KIND_REPLICATED || tensor->layout[a].kind == TSH_KIND_SHARD) continue;
+        return tshi_fail(TSH_ERR_LAYOUT, "checkpoint: '%.100s' is %s, and has to be REPLICATED or SHARD", name,
+                         tsh_tensor_describe(tensor, text, sizeof text));
+    }
+    return tshi_parameters_add_part(list, name, part, tensor);
+}
+
+static tsh_status add_states(const tsh_checkpoint *what, tsh_parameters *list) {
+    const tsh_optimizer *o = what->optimizer;
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < o->count && status == TSH_OK; i++) {
+        const tshi_optimizer_slot *slot = &o->slots[i];
+        const char *name = name_of(what->parameters, slot->parameter, i);
+        if (!name) return tshi_fail(TSH_ERR_ARGUMENT, "checkpoint: a parameter of the optimizer is not in the list");
+        size_t size = strlen(name) + sizeof "optimizer.";
+        char *prefixed = tshi_calloc(&list->world->allocator, size, 1);
+        if (!prefixed) return TSH_ERR_MEMORY;
+        snprintf(prefixed, size, "optimizer.%s", name);
+        for (int s = 0; s < TSHI_MAX_STATES && status == TSH_OK; s++) {
+            if (slot->state[s]) status = add_tensor(list, prefixed, o->kind->state[s], slot->state[s]);
+        }
+        tshi_free(&list->world->allocator, prefixed);
+    }
+    return status;
+}
+
+tsh_status tshi_checkpoint_tensors(const tsh_checkpoint *what, tsh_parameters **out) {
+    const tsh_parameters *given = what->parameters;
+    tsh_parameters *list;
+    tsh_status status = tsh_parameters_create(given->world, &list);
+    *out = NULL;
+    for (int i = 0; i < given->count && status == TSH_OK; i++) {
+        status = add_tensor(list, given->items[i].name, NULL, given->items[i].tensor);
+    }
+    if (status == TSH_OK && what->optimizer) status = add_states(what, list);
+    if (status == TSH_OK) {
+        *out = list;
+    } else {
+        tsh_parameters_destroy(list);
+    }
+    return status;
+}
+
+bool tshi_checkpoint_share(const tsh_tensor *tensor, tsh_box *share) {
+    int ndim = tensor->shape.ndim, replicas = 1, replica = 0, longest = 0;
+    *share = tsh_tensor_box(tensor);
+    if (tensor->numel == 0) return false;
+    for (int a = 0; a < tensor->mesh->axes; a++) {
+        if (tensor->layout[a].kind != TSH_KIND_REPLICATED) continue;
+        replicas *= tensor->mesh->axis[a].size;
+        replica = replica * tensor->mesh->axis[a].size + tensor->mesh->axis[a].index;
+    }
+    if (ndim == 0) return replica == 0;
+    for (int d = 1; d < ndim; d++) {
+        if (share->length[d] > share->length[longest]) longest = d;
+    }
+    int64_t start;
+    tsh_split(share->length[longest], replicas, replica, &start, &share->length[longest]);
+    share->start[longest] += start;
+    return share->length[longest] > 0;
+}
+
+/* --- the rest, into JSON ------------------------------------------------------------------------------------------ */
+
+static json_t *pack_bytes(const tsh_value *v) {
+    const unsigned char *bytes = v->data;
+    char *text = malloc(2 * v->size + 1);
+    if (!text) return NULL;
+    for (size_t i = 0; i < v->size; i++) {
+        text[2 * i] = "0123456789abcdef"[bytes[i] >> 4];
+        text[2 * i + 1] = "0123456789abcdef"[bytes[i] & 15];
+    }
+    text[2 * v->size] = '\0';
+    json_t *packed = json_pack("{s:s}", "bytes", text);
+    free(text);
+    return packed;
+}
+
+/* JSON has no number for a value that is not finite. */
+static json_t *pack_double(double value) {
+    if (isfinite(value)) return json_pack("{s:f}", "double", value);
+    return json_pack("{s:s}", "double", isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+}
+
+static json_t *pack_value(const tsh_value *v) {
+    switch (v->kind) {
+    case TSH_VALUE_INT64: return json_pack("{s:I}", "int64", (json_int_t) * (const int64_t *)v->data);
+    case TSH_VALUE_DOUBLE: return pack_double(*(const double *)v->data);
+    case TSH_VALUE_STRING: return json_pack("{s:s}", "string", (const char *)v->data);
+    default: return pack_bytes(v);
+    }
+}
+
+static json_t *pack_optimizer(const tsh_checkpoint *what) {
+    const tsh_optimizer *o = what->optimizer;
+    json_t *steps = json_object();
+    for (int i = 0; i < o->count; i++) {
+        const char *name = name_of(what->parameters, o->slots[i].parameter, i);
+        json_object_set_new(steps, name, json_integer(o->slots[i].steps));
+    }
+    return json_pack("{s:s, s:o, s:o}", "kind", o->kind->name, "lr", json_real(o->lr), "steps", steps);
+}
+
+json_t *tshi_checkpoint_pack(const tsh_checkpoint *what) {
+    const tsh_world *world = what->parameters->world;
+    char seed[24], stream[24];
+    snprintf(seed, sizeof seed, "%" PRIu64, world->seed);
+    snprintf(stream, sizeof stream, "%" PRIu64, world->next_stream);
+    json_t *values = json_object();
+    json_t *state = json_pack("{s:{s:s, s:s}, s:o}", "random", "seed", seed, "next_stream", stream, "values", values);
+    if (state && what->optimizer) json_object_set_new(state, "optimizer", pack_optimizer(what));
+    for (int i = 0; state && i < what->value_count; i++) {
+        json_t *packed = pack_value(&what->values[i]);
+        if (packed && json_object_set_new(values, what->values[i].name, packed) == 0) continue;
+        tshi_fail(TSH_ERR_ARGUMENT, "checkpoint_save: the value '%.100s' or its name is no UTF-8, or memory is short",
+                  what->values[i].name);
+        json_decref(state);
+        return NULL;
+    }
+    if (!state) tshi_fail(TSH_ERR_MEMORY, "checkpoint_save: no memory");
+    return state;
+}
+
+/* --- differences -------------------------------------------------------------------------------------------------- */
+
+/* The differences found so far: as many as fit, and how many more. */
+typedef struct differences {
+    char text[300];
+    size_t used;
+    int more;
+} differences;
+
+static void differ(differences *all, const char *format, ...) TSH_PRINTF(2, 3);
+static void differ(differences *all, const char *format, ...) {
+    va_list arguments;
+    size_t room = sizeof all->text - all->used;
+    int comma = snprintf(all->text + all->used, room, "%s", all->used ? ", " : "");
+    va_start(arguments, format);
+    int length = comma + vsnprintf(all->text + all->used + comma, room - (size_t)comma, format, arguments);
+    va_end(arguments);
+    if (all->more == 0 && (size_t)length < room) {
+        all->used += (size_t)length;
+    } else {
+        all->text[all->used] = '\0';
+        all->more++;
+    }
+}
+
+static const char *describe_shape(tsh_dtype dtype, int ndim, const int64_t *shape, char *text, size_t size) {
+    size_t used = (size_t)snprintf(text, size, "%s [", tsh_dtype_name(dtype));
+    for (int d = 0; d < ndim && used < size; d++) {
+        used += (size_t)snprintf(text + used, size - used, "%s%" PRId64, d ? "," : "", shape[d]);
+    }
+    if (used < size) snprintf(text + used, size - used, "]");
+    return text;
+}
+
+static void compare_tensors(const tshi_index *index, const tsh_checkpoint *what, const tsh_parameters *list,
+                            differences *all) {
+    char has[120], wants[120];
+    for (int i = 0; i < list->count; i++) {
+        const tsh_tensor *t = list->items[i].tensor;
+        const tshi_stored_tensor *s = tshi_index_find(index, list->items[i].name, i);
+        if (!s) {
+            differ(all, "it has no '%s'", list->items[i].name);
+        } else if (s->dtype != t->dtype || s->ndim != t->shape.ndim ||
+                   memcmp(s->shape, t->shape.global, sizeof *s->shape * (size_t)s->ndim) != 0) {
+            differ(all, "'%s' is %s and %s is wanted", s->name,
+                   describe_shape(s->dtype, s->ndim, s->shape, has, sizeof has),
+                   describe_shape(t->dtype, t->shape.ndim, t->shape.global, wants, sizeof wants));
+        }
+    }
+    for (int i = 0; i < index->tensors; i++) {
+        const char *name = index->tensor[i].name;
+        bool known = i < list->count && !strcmp(list->items[i].name, name);
+        for (int j = 0; j < list->count && !known; j++) known = !strcmp(list->items[j].name, name);
+        if (known || (!what->optimizer && !strncmp(name, "optimizer.", 10))) continue;
+        differ(all, "it has '%s', which is not wanted", name);
+    }
+}
+
+static void compare_optimizer(const json_t *packed, const tsh_checkpoint *what, differences *all) {
+    const tsh_optimizer *o = what->optimizer;
+    const char *kind = json_string_value(json_object_get(packed, "kind"));
+    const json_t *steps = json_object_get(packed, "steps");
+    if (!kind || strcmp(kind, o->kind->name) != 0) {
+        differ(all, "its optimizer is %.20s and %s is wanted", kind ? kind : "none", o->kind->name);
+        return;
+    }
+    if (!json_is_real(json_object_get(packed, "lr"))) differ(all, "its optimizer has no learning rate");
+    for (int i = 0; i < o->count; i++) {
+        const char *name = name_of(what->parameters, o->slots[i].parameter, i);
+        if (!json_is_integer(json_object_get(steps, name))) differ(all, "its optimizer has no steps of '%s'", name);
+    }
+}
+
+static const json_t *find_value(const json_t *values, const tsh_value *v) {
+    static const char *const kinds[] = {"int64", "double", "string", "bytes"};
+    return json_object_get(json_object_get(values, v->name), kinds[v->kind]);
+}
+
+static void compare_value(const json_t *values, const tsh_value *v, differences *all) {
+    const json_t *found = find_value(values, v);
+    const char *text = json_string_value(found);
+    if (!json_object_get(values, v->name)) {
+        differ(all, "it has no value '%s'", v->name);
+    } else if (!found || (v->kind == TSH_VALUE_INT64 && !json_is_integer(found)) ||
+               (v->kind == TSH_VALUE_DOUBLE && !json_is_real(found) && !text) ||
+               (v->kind >= TSH_VALUE_STRING && !text)) {
+        differ(all, "the value '%s' is of another kind", v->name);
+    } else if (v->kind == TSH_VALUE_STRING && json_string_length(found) >= v->size) {
+        differ(all, "the value '%s' takes %zu bytes and has room for %zu", v->name, json_string_length(found) + 1,
+               v->size);
+    } else if (v->kind == TSH_VALUE_BYTES &&
+               (json_string_length(found) != 2 * v->size || strspn(text, "0123456789abcdef") != 2 * v->size)) {
+        differ(all, "the value '%s' has %zu bytes and %zu are wanted", v->name, json_string_length(found) / 2, v->size);
+    }
+}
+
+static bool read_number(const json_t *random, const char *name, uint64_t *out) {
+    const char *text = json_string_value(json_object_get(random, name));
+    if (!text || !text[0] || strspn(text, "0123456789") != strlen(text)) return false;
+    *out = strtoull(text, NULL, 10);
+    return true;
+}
+
+tsh_status tshi_checkpoint_compare(const tshi_index *index, const tsh_checkpoint *what, const tsh_parameters *tensors,
+                                   const char *folder) {
+    differences all = {.used = 0};
+    uint64_t number;
+    const json_t *random = json_object_get(index->state, "random"), *values = json_object_get(index->state, "values");
+    compare_tensors(index, what, tensors, &all);
+    if (what->optimizer) compare_optimizer(json_object_get(index->state, "optimizer"), what, &all);
+    for (int i = 0; i < what->value_count; i++) compare_value(values, &what->values[i], &all);
+    if (!read_number(random, "seed", &number) || !read_number(random, "next_stream", &number)) {
+        differ(&all, "it has no random streams");
+    }
+    if (all.used == 0 && all.more == 0) return TSH_OK;
+    char more[40] = "";
+    if (all.more) snprintf(more, sizeof more, "%s%d more", all.used ? ", and " : "", all.more);
+    return tshi_fail(TSH_ERR_IO, "checkpoint_load: %.120s: %s%s", folder, all.text, more);
+}
+
+/* --- the rest, from JSON ------------------------------------------------------------------------------------------ */
+
+static unsigned char nibble(char digit) {
+    return (unsigned char)(digit <= '9' ? digit - '0' : digit - 'a' + 10);
+}
+
+static void unpack_value(const json_t *values, const tsh_value *v) {
+    const json_t *found = find_value(values, v);
+    const char *text = json_string_value(found);
+    switch (v->kind) {
+    case TSH_VALUE_INT64: *(int64_t *)v->data = json_integer_value(found); break;
+    case TSH_VALUE_DOUBLE: *(double *)v->data = text ? strtod(text, NULL) : json_real_value(found); break;
+    case TSH_VALUE_STRING: memcpy(v->data, text, json_string_length(found) + 1); break;
+    case TSH_VALUE_BYTES:
+        for (size_t i = 0; i < v->size; i++) {
+            ((unsigned char *)v->data)[i] = (unsigned char)(nibble(text[2 * i]) << 4 | nibble(text[2 * i + 1]));
+        }
+    }
+}
+
+void tshi_checkpoint_unpack(const tshi_index *index, tsh_checkpoint *what) {
+    tsh_world *world = what->parameters->world;
+    tsh_optimizer *o = what->optimizer;
+    const json_t *random = json_object_get(index->state, "random"), *values = json_object_get(index->state, "values");
+    const json_t *packed = json_object_get(index->state, "optimizer"), *steps = json_object_get(packed, "steps");
+    read_number(random, "seed", &world->seed);
+    read_number(random, "next_stream", &world->next_stream);
+    if (o) o->lr = json_real_value(json_object_get(packed, "lr"));
+    for (int i = 0; o && i < o->count; i++) {
+        const char *name = name_of(what->parameters, o->slots[i].parameter, i);
+        o->slots[i].steps = json_integer_value(json_object_get(steps, name));
+    }
+    for (int i = 0; i < what->value_count; i++) unpack_value(values, &what->values[i]);
+    what->step = index->step;
+}

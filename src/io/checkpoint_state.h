@@ -1,0 +1,26 @@
+/* What a checkpoint has: the tensors under their names, and the rest, which fits into JSON. */
+#ifndef TSHI_CHECKPOINT_STATE_H
+#define TSHI_CHECKPOINT_STATE_H
+
+#include "io/checkpoint_index.h"
+#include "tshard/checkpoint.h"
+
+/* The fields of the struct, without tensors: TSH_ERR_ARGUMENT. `call` names the public function. */
+tsh_status tshi_checkpoint_check(const char *call, const char *path, const tsh_checkpoint *what);
+/* The parameters, then the optimizer's state tensors as "optimizer.PARAMETER.STATE". The caller destroys the list.
+ * TSH_ERR_LAYOUT for a PARTIAL or LOCAL tensor. */
+tsh_status tshi_checkpoint_tensors(const tsh_checkpoint *what, tsh_parameters **out);
+/* The part of this rank's box that this rank writes and checks: its share among the ranks with the same box. False for
+ * one without elements. */
+bool tshi_checkpoint_share(const tsh_tensor *tensor, tsh_box *share);
+
+/* Random streams, the optimizer's numbers, and values. NULL with the message set. */
+json_t *tshi_checkpoint_pack(const tsh_checkpoint *what);
+/* TSH_ERR_IO with all differences between the checkpoint and what the caller wants loaded. `folder` is for the
+ * message. */
+tsh_status tshi_checkpoint_compare(const tshi_index *index, const tsh_checkpoint *what, const tsh_parameters *tensors,
+                                   const char *folder);
+/* What pack has packed becomes that of the world, the optimizer and the caller's values; compare has found it whole. */
+void tshi_checkpoint_unpack(const tshi_index *index, tsh_checkpoint *what);
+
+#endif

@@ -1,0 +1,31 @@
+/* Models whose every byte is known, to be saved and loaded; and folders to save them in. */
+#ifndef TSHI_TEST_CHECKPOINTS_H
+#define TSHI_TEST_CHECKPOINTS_H
+
+#include "support/ranks.h"
+#include "tshard/checkpoint.h"
+
+/* A new folder in /tmp or, with a size in MiB, a file system of that size mounted there. NULL where none can be
+ * mounted. The text is static. */
+const char *tshi_test_folder(int mebibytes);
+/* Removes the folder and all that is in it. */
+void tshi_test_remove(const char *folder);
+
+#define TSHI_TEST_LAYOUTS 3
+#define TSHI_TEST_MODEL   8
+
+/* Tensors of several dtypes and shapes, empty ones and a scalar among them, in one of three ways: 0: one axis, the first
+ * dim sharded; 1: two axes, replicas of shards of the last dim; 2: two axes that shard one dim or two, in an order, and
+ * on a mesh of the ranks backwards that lacks one of them. */
+typedef struct tshi_test_model {
+    tsh_mesh *mesh;
+    tsh_parameters *list;
+} tshi_test_model;
+void tshi_test_model_make(tshi_rank *r, int way, tshi_test_model *m);
+void tshi_test_model_free(tshi_test_model *m);
+/* Every element's bits follow from the seed, its tensor's number and its index in the whole tensor. */
+void tshi_test_model_fill(tshi_rank *r, const tshi_test_model *m, uint64_t seed);
+/* Notes the first element that has other bits. */
+bool tshi_test_model_is(tshi_rank *r, const tshi_test_model *m, uint64_t seed, const char *what);
+
+#endif
