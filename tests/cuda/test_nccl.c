@@ -2,6 +2,7 @@
  * queues run as late as CUDA allows. */
 #include "cuda/nccl_ranks.h"
 #include "cuda/nccl_steps.h"
+#include "support/exchanges.h"
 #include "support/steps.h"
 
 TestSuite(nccl, .timeout = 120);
@@ -25,6 +26,16 @@ static void everything(tshi_rank *r, void *arg) {
 
 Test(nccl, every_collective_is_what_plain_loops_say) {
     for (int ranks = 2; ranks <= 4; ranks++) run_ranks(ranks, true, everything, NULL);
+}
+
+static void exchanges(tshi_rank *r, void *arg) {
+    (void)arg;
+    for (uint32_t seed = 0; seed < 200 && tshi_try_exchange(r, seed, seed % 3 == 0); seed++) continue;
+    tshi_check_ok(r, tshi_exchange_flush(r->world));
+}
+
+Test(nccl, exchanges_of_boxes) {
+    for (int ranks = 2; ranks <= 4; ranks++) run_ranks(ranks, true, exchanges, NULL);
 }
 
 static void started(tshi_rank *r, void *arg) {

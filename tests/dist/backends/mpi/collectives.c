@@ -1,6 +1,7 @@
 /* Scenarios that succeed. */
 #include "support/collectives.h"
 #include "dist/backends/mpi/ranks.h"
+#include "support/exchanges.h"
 #include "tshard/tshard.h"
 
 #include "dist/backends/mpi/mpi.h"
@@ -385,6 +386,11 @@ static void unlike(tshi_rank *r, tsh_group *group, int64_t n) {
         tsh_tensor_release(y);
     }
     tsh_tensor_release(x);
+}
+
+void scenario_exchanges(tshi_rank *r) {
+    for (uint32_t seed = 0; seed < 400 && tshi_try_exchange(r, seed, seed % 2); seed++) continue;
+    tshi_check_ok(r, tshi_exchange_flush(r->world));
 }
 
 void scenario_messages(tshi_rank *r) {

@@ -18,6 +18,7 @@ void scenario_chunks(tshi_rank *r); /* every collective where MPI takes a few el
 void scenario_cases(tshi_rank *r);  /* cases with known answers */
 void scenario_large(tshi_rank *r);  /* counts and offsets past 2^31 */
 void scenario_messages(tshi_rank *r);
+void scenario_exchanges(tshi_rank *r); /* of boxes */
 void scenario_groups(tshi_rank *r);
 void scenario_pairs(tshi_rank *r); /* groups of two, several at once */
 
