@@ -14,7 +14,7 @@ typedef struct report {
     int ranks;
     bool speaks, terminal;
     double start, last_line, last_progress; /* times */
-    int64_t line_step;                      /* of the last line */
+    int64_t first_step, line_step;          /* of this run, of the last line */
     double loss_sum;                        /* since then */
 } report;
 
@@ -25,7 +25,7 @@ static double now(void) {
 }
 
 static void print_progress(FILE *file, const report *r, int64_t step, double loss, double tokens_per_s) {
-    double left = (now() - r->start) / (double)step * (double)(r->o->steps - step);
+    double left = (now() - r->start) / (double)(step - r->first_step) * (double)(r->o->steps - step);
     fprintf(file, "step %*lld/%lld   loss %.4f   %6.0f tokens/s   %.0f s left",
             snprintf(NULL, 0, "%lld", (long long)r->o->steps), (long long)step, (long long)r->o->steps, loss,
             tokens_per_s, left);
@@ -68,13 +68,19 @@ static bool train(model *m, const text *t, const options *o, report *r) {
     int64_t *targets = calloc((size_t)o->batch, sizeof *targets);
     bool good = inputs && targets;
     if (!good) fprintf(stderr, "train_text: no memory for a batch\n");
+    if (good && o->resume) good = model_load(m, t, &r->first_step);
+    if (good && o->resume && r->speaks && !o->json) printf("resumed after step %lld\n", (long long)r->first_step);
+    r->line_step = r->first_step;
     r->start = r->last_line = now();
-    for (int64_t step = 0; good && step < o->steps; step++) {
+    for (int64_t step = r->first_step; good && step < o->steps; step++) {
         double loss;
         text_batch(t, o, step, inputs, targets);
         good = model_step(m, inputs, targets, rate_at(o, step), &loss);
         if (good) report_step(r, step + 1, loss);
+        bool due = o->save && ((step + 1) % o->every == 0 || step + 1 == o->steps);
+        if (good && due) good = model_save(m, t, step + 1);
     }
+    good = model_finish_save(m) && good;
     free(inputs);
     free(targets);
     return good;

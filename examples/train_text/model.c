@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 struct model {
+    tsh_world *world;
     const options *o;
     int64_t vocabulary;
     tsh_mesh *mesh;
@@ -88,7 +89,7 @@ model *model_create(tsh_world *world, const options *o, int64_t vocabulary) {
     model *m = calloc(1, sizeof *m);
     float *probabilities = calloc((size_t)vocabulary, sizeof *probabilities);
     if (m && probabilities) {
-        *m = (model){.o = o, .vocabulary = vocabulary, .probabilities = probabilities};
+        *m = (model){.world = world, .o = o, .vocabulary = vocabulary, .probabilities = probabilities};
         tsh_world_seed(world, o->seed);
         if (create_mesh(m, world) == TSH_OK && tsh_tape_create(world, &m->tape) == TSH_OK &&
             create_layers(m) == TSH_OK && create_optimizer(m, world) == TSH_OK && create_tensors(m) == TSH_OK) {
@@ -147,6 +148,47 @@ bool model_step(model *m, const int64_t *inputs, const int64_t *targets, double 
     if (status != TSH_OK) return fails("a step", tsh_error_message());
     tsh_optimizer_zero_grad(m->optimizer);
     return tsh_tape_reset(m->tape) == TSH_OK || fails("a step", tsh_error_message());
+}
+
+/* A run goes on with the batches of its own text and seed alone: a checkpoint has what these follow from. */
+static void describe_run(const model *m, const text *t, int64_t numbers[3], tsh_value values[3]) {
+    static const char *const names[3] = {"seed", "batch", "text_bytes"};
+    numbers[0] = (int64_t)m->o->seed;
+    numbers[1] = m->o->batch;
+    numbers[2] = t->length;
+    for (int i = 0; i < 3; i++) values[i] = (tsh_value){.name = names[i], .data = &numbers[i]};
+}
+
+bool model_save(model *m, const text *t, int64_t steps) {
+    int64_t numbers[3];
+    tsh_value values[3];
+    describe_run(m, t, numbers, values);
+    tsh_checkpoint c = {.parameters = m->parameters,
+                        .optimizer = m->optimizer,
+                        .step = steps,
+                        .values = values,
+                        .value_count = 3,
+                        .keep = 3,
+                        .background = true};
+    return tsh_checkpoint_save(m->o->save, &c) == TSH_OK || fails("a checkpoint", tsh_error_message());
+}
+
+bool model_finish_save(model *m) {
+    return tsh_checkpoint_wait(m->world) == TSH_OK || fails("a checkpoint", tsh_error_message());
+}
+
+bool model_load(model *m, const text *t, int64_t *steps) {
+    int64_t mine[3], saved[3];
+    tsh_value values[3];
+    describe_run(m, t, saved, values);
+    describe_run(m, t, mine, (tsh_value[3]){{0}});
+    tsh_checkpoint c = {.parameters = m->parameters, .optimizer = m->optimizer, .values = values, .value_count = 3};
+    if (tsh_checkpoint_load(m->o->resume, &c) != TSH_OK) return fails("the checkpoint", tsh_error_message());
+    for (int i = 0; i < 3; i++) {
+        if (mine[i] != saved[i]) return fails("the checkpoint is of a run with another", values[i].name);
+    }
+    *steps = c.step;
+    return true;
 }
 
 const float *model_predict(model *m, const int64_t *inputs) {

@@ -8,7 +8,7 @@
 #include <string.h>
 
 static const options defaults = {
-    .steps = 3000, .batch = 128, .context = 16, .embed = 24, .hidden = 256, .lr = 4e-3, .sample = 600};
+    .steps = 3000, .every = 500, .batch = 128, .context = 16, .embed = 24, .hidden = 256, .lr = 4e-3, .sample = 600};
 
 static const char help[] =
     "usage: [tshard-run -n RANKS] train_text [options]\n"
@@ -26,10 +26,13 @@ static const char help[] =
     "  --seed N            of parameters, batches and the written text (0)\n"
     "  --model-parallel M  ranks that share one copy of the model (all); the batch is split over the copies\n"
     "  --sample N          bytes to write at the end (600)\n"
+    "  --save FOLDER       save checkpoints into this folder, which keeps the last three\n"
+    "  --every N           steps from one to the next (500); the last step is saved too\n"
+    "  --resume FOLDER     go on from the newest checkpoint in this folder, saved by any number of ranks\n"
     "  --json              a JSON object for each step in place of the table: step, loss, tokens_per_s, ranks\n"
     "  --help              this text\n";
 
-enum { TEXT, STEPS, BATCH, CONTEXT, EMBED, HIDDEN, LR, SEED, MODEL_PARALLEL, SAMPLE, JSON, HELP };
+enum { TEXT, STEPS, BATCH, CONTEXT, EMBED, HIDDEN, LR, SEED, MODEL_PARALLEL, SAMPLE, SAVE, EVERY, RESUME, JSON, HELP };
 
 static const struct option names[] = {{"text", required_argument, NULL, TEXT},
                                       {"steps", required_argument, NULL, STEPS},
@@ -41,6 +44,9 @@ static const struct option names[] = {{"text", required_argument, NULL, TEXT},
                                       {"seed", required_argument, NULL, SEED},
                                       {"model-parallel", required_argument, NULL, MODEL_PARALLEL},
                                       {"sample", required_argument, NULL, SAMPLE},
+                                      {"save", required_argument, NULL, SAVE},
+                                      {"every", required_argument, NULL, EVERY},
+                                      {"resume", required_argument, NULL, RESUME},
                                       {"json", no_argument, NULL, JSON},
                                       {"help", no_argument, NULL, HELP},
                                       {NULL, 0, NULL, 0}};
@@ -79,6 +85,9 @@ static const char *take(int option, const char *value, options *o) {
     static const char positive[] = "a whole number, 1 to 1000000";
     switch (option) {
     case TEXT: o->text = value; return value[0] ? NULL : "a file";
+    case SAVE: o->save = value; return value[0] ? NULL : "a folder";
+    case RESUME: o->resume = value; return value[0] ? NULL : "a folder";
+    case EVERY: return parse_count(value, 1, 1000000000, &o->every) ? NULL : "a whole number, 1 to 1000000000";
     case JSON: o->json = true; return NULL;
     case STEPS: return parse_count(value, 1, 1000000000, &o->steps) ? NULL : "a whole number, 1 to 1000000000";
     case BATCH: return parse_count(value, 1, most, &o->batch) ? NULL : positive;

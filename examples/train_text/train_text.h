@@ -10,8 +10,10 @@
 #include "tshard/tshard.h"
 
 typedef struct options {
-    const char *text; /* a file, or NULL for the project's own sources */
-    int64_t steps, batch, context, embed, hidden;
+    const char *text;   /* a file, or NULL for the project's own sources */
+    const char *save;   /* a folder for checkpoints, or NULL */
+    const char *resume; /* a folder of checkpoints or of one, to go on from, or NULL */
+    int64_t steps, every, batch, context, embed, hidden;
     double lr;
     uint64_t seed;
     int64_t model_parallel; /* ranks that share one copy of the model; 0: all */
@@ -52,6 +54,13 @@ void model_destroy(model *m);
 
 /* One step on a whole batch, of which this rank takes its part. *loss is that before the step. Collective. */
 bool model_step(model *m, const int64_t *inputs, const int64_t *targets, double lr, double *loss);
+
+/* Save all that a run needs to go on after so many steps, while training goes on; load it. Collective; false after
+ * saying why on stderr. */
+bool model_save(model *m, const text *t, int64_t steps);
+bool model_load(model *m, const text *t, int64_t *steps);
+/* Wait for a save that is under way. */
+bool model_finish_save(model *m);
 
 /* The probabilities of the symbol after inputs [context]; NULL on failure. Collective; valid until the next call. */
 const float *model_predict(model *m, const int64_t *inputs);

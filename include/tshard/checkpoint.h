@@ -54,8 +54,8 @@ TSH_API tsh_status tsh_checkpoint_load(const char *path, tsh_checkpoint *what);
 /* Wait for a background save of this world; TSH_OK where there is none, else its outcome. Collective over the world.
  * tsh_world_destroy waits too, and drops a save whose ranks have died. */
 TSH_API tsh_status tsh_checkpoint_wait(tsh_world *world);
-/* The step of the newest whole checkpoint in the folder `path`, -1 where there is none. Not collective. TSH_ERR_IO for a
- * folder that cannot be read. */
+/* The step of the newest whole checkpoint in the folder `path`, -1 where there is none. Not collective. TSH_ERR_IO
+ * for a folder that cannot be read. */
 TSH_API tsh_status tsh_checkpoint_latest(const char *path, int64_t *step);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* checkpoint.json: which tensors a checkpoint has, and which file holds which box of each. A rank's part of it, with its
- * own file alone, has the same form; the index is the parts put together.
+/* checkpoint.json: which tensors a checkpoint has, and which file holds which box of each. A rank's part of it, with
+ * its own file alone, has the same form; the index is the parts put together.
  *
  * Memory here is malloc's, as that of Jansson: a thread beside the world's uses it too. */
 #ifndef TSHI_CHECKPOINT_INDEX_H

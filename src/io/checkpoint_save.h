@@ -1,4 +1,5 @@
-/* Saving a checkpoint, in steps that do not wait for other ranks: what the world's thread or a thread beside it runs. */
+/* Saving a checkpoint, in steps that do not wait for other ranks: what the world's thread or a thread beside it
+ * runs. */
 #ifndef TSHI_CHECKPOINT_SAVE_H
 #define TSHI_CHECKPOINT_SAVE_H
 

@@ -1,9 +1,10 @@
-/* The checksum of a tensor: the sum, modulo 2^64, over its elements of value(i) weight(i), where i is the element's index
- * in the whole tensor, value(i) its bits as a number and weight(i) = (h ^ h >> 32) | 1 with h = i 0x9e3779b97f4a7c15. An
- * element of 16 bytes is two of 8 with the indices 2i and 2i + 1.
+/* The checksum of a tensor: the sum, modulo 2^64, over its elements of value(i) weight(i), where i is the element's
+ * index in the whole tensor, value(i) its bits as a number and weight(i) = (h ^ h >> 32) | 1 with h = i
+ * 0x9e3779b97f4a7c15. An element of 16 bytes is two of 8 with the indices 2i and 2i + 1.
  *
- * Parts of a tensor may be summed anywhere and in any order, so the checksum depends neither on layouts nor on the number
- * of ranks. Weights are odd: any single element that changes changes the sum; other changes escape by chance alone. */
+ * Parts of a tensor may be summed anywhere and in any order, so the checksum depends neither on layouts nor on the
+ * number of ranks. Weights are odd: any single element that changes changes the sum; other changes escape by chance
+ * alone. */
 #ifndef TSHI_CHECKSUM_H
 #define TSHI_CHECKSUM_H
 

@@ -14,8 +14,8 @@ void tshi_step_name(int64_t step, char out[TSHI_STEP_NAME]);
 /* The steps of which `path` has a folder, whole or not, the newest first: memory for free(), NULL where there is
  * none. */
 tsh_status tshi_step_list(const char *path, int64_t **steps, int *count);
-/* A new folder under a hidden name, in `path`, which is created with it; what earlier saves have left behind is removed.
- * `token` makes the name. */
+/* A new folder under a hidden name, in `path`, which is created with it; what earlier saves have left behind is
+ * removed. `token` makes the name. */
 tsh_status tshi_step_begin(const char *path, int64_t step, uint64_t token, char folder[TSHI_PATH]);
 /* The hidden folder's name on every rank. */
 tsh_status tshi_step_hidden(const char *path, int64_t step, uint64_t token, char folder[TSHI_PATH]);

@@ -97,6 +97,60 @@ Test(train_text, writes_what_the_seed_says_at_any_number_of_ranks, .timeout = 12
     cr_assert_str_eq(start, one);
 }
 
+/* --- checkpoints -------------------------------------------------------------------------------------------------- */
+
+enum { SAVED = 30, LAST = 70 };
+
+/* The text of each step's loss from the next one on, as it is printed. */
+static void loss_words(const char *text, int first, char words[LAST + 1][32]) {
+    for (int step = first, length = 0; step <= LAST; step++, text += length) {
+        int told = 0;
+        int found = sscanf(text, "{\"step\": %d, \"loss\": %31[^,], %*[^}]}\n%n", &told, words[step], &length);
+        cr_assert(found == 2 && told == step && length > 0, "line of step %d is %.80s", step, text);
+    }
+    cr_assert_str_empty(text);
+}
+
+static void train(int ranks, int model, const char *more, int first, char words[LAST + 1][32]) {
+    int code;
+    const char *text = run(&code,
+                           TSHARD_BIN_DIR "/tshard-run -n %d --no-prefix " PROGRAM
+                                          " --json --seed 3 --steps %d --model-parallel %d" SMALL " %s",
+                           ranks, LAST, model, more);
+    cr_assert_eq(code, 0, "%s", text);
+    loss_words(text, first, words);
+}
+
+/* Saved while it trains, a run of so many ranks goes on from a step in the middle: on as many bit for bit. */
+static void resumes(int ranks, int model) {
+    static char all[LAST + 1][32], saving[LAST + 1][32], resumed[LAST + 1][32];
+    char folder[] = "/tmp/tshard-resume-XXXXXX", more[128], removal[64];
+    cr_assert(mkdtemp(folder));
+    train(ranks, model, "", 1, all);
+    snprintf(more, sizeof more, "--save %s --every %d", folder, SAVED);
+    train(ranks, model, more, 1, saving);
+    snprintf(more, sizeof more, "--resume %s/step-%08d", folder, SAVED);
+    train(ranks, model, more, SAVED + 1, resumed);
+    for (int i = SAVED + 1; i <= LAST; i++) {
+        cr_assert_str_eq(saving[i], all[i], "step %d: %s with saves, %s without", i, saving[i], all[i]);
+        cr_assert_str_eq(resumed[i], all[i], "step %d: %s resumed, %s in one go", i, resumed[i], all[i]);
+    }
+    for (int other = 1; other <= 4; other++) {
+        train(other, other == 4 ? 2 : other, more, SAVED + 1, resumed);
+        for (int i = SAVED + 1; i <= LAST; i++) {
+            double a = strtod(resumed[i], NULL), b = strtod(all[i], NULL);
+            cr_assert_leq(fabs(a - b), 1e-4 * b, "step %d: %.9g on %d ranks, %.9g on %d", i, a, other, b, ranks);
+        }
+    }
+    snprintf(removal, sizeof removal, "rm -r %s", folder);
+    cr_assert_eq(system(removal), 0);
+}
+
+Test(train_text, resumes_bit_for_bit_on_as_many_ranks_and_to_rounding_on_others, .timeout = 300) {
+    resumes(2, 2);
+    resumes(4, 2);
+}
+
 /* --- mistakes ----------------------------------------------------------------------------------------------------- */
 
 static void refuses(int wanted_code, const char *words, const char *arguments) {
@@ -116,6 +170,7 @@ Test(train_text, says_what_is_wrong_with_a_number, .timeout = 120) {
     refuses(2, "--lr wants a number above 0, not 'nan'", "--lr nan");
     refuses(2, "--lr wants a number above 0, not 'inf'", "--lr inf");
     refuses(2, "--seed wants a whole number", "--seed -1");
+    refuses(2, "--every wants a whole number", "--every 0");
     refuses(2, "'a.txt' is no option", "a.txt");
     refuses(2, "--depth", "--depth 3");
     refuses(2, "requires an argument", "--text");
@@ -134,6 +189,13 @@ Test(train_text, says_what_is_wrong_with_a_text, .timeout = 120) {
     unlink(path);
     refuses(1, "cannot be read: No such file or directory", "--text /nonexistent/text");
     refuses(1, "cannot be read: Is a directory", "--text /tmp");
+}
+
+Test(train_text, says_what_is_wrong_with_a_checkpoint, .timeout = 120) {
+    refuses(1, "/nonexistent: there is no whole checkpoint", "--steps 2 --json --resume /nonexistent" SMALL);
+    int code;
+    const char *text = run(&code, PROGRAM " --steps 2 --save /nonexistent/run" SMALL);
+    cr_assert(code == 1 && strstr(text, "/nonexistent/run: cannot be created"), "%d: %s", code, text);
 }
 
 Test(train_text, says_that_ranks_do_not_divide, .timeout = 120) {

@@ -1,4 +1,7 @@
 /* Checkpoints: saved at one number of ranks and loaded at another, in other layouts; differences, damage, pruning. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "support/checkpoints.h"
 
 #include <criterion/criterion.h>

@@ -14,9 +14,9 @@ void tshi_test_remove(const char *folder);
 #define TSHI_TEST_LAYOUTS 3
 #define TSHI_TEST_MODEL   8
 
-/* Tensors of several dtypes and shapes, empty ones and a scalar among them, in one of three ways: 0: one axis, the first
- * dim sharded; 1: two axes, replicas of shards of the last dim; 2: two axes that shard one dim or two, in an order, and
- * on a mesh of the ranks backwards that lacks one of them. */
+/* Tensors of several dtypes and shapes, empty ones and a scalar among them, in one of three ways: 0: one axis, the
+ * first dim sharded; 1: two axes, replicas of shards of the last dim; 2: two axes that shard one dim or two, in an
+ * order, and on a mesh of the ranks backwards that lacks one of them. */
 typedef struct tshi_test_model {
     tsh_mesh *mesh;
     tsh_parameters *list;
