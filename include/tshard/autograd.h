@@ -83,10 +83,23 @@ TSH_API void tsh_tensor_zero_grad(tsh_tensor *tensor);
  * one tensor within a step is made once, so that three layers on one input share one backward all-reduce. Collective
  * where the table names a collective, forward or backward. */
 
-/* x with `layout` along the axis of `group`; x itself when it has that layout. The input does not change. Where a later
- * axis shards a dim that this axis starts or ceases to shard, the later axis is gathered and split again around the
+/* x with `layout` along the axis of `group`, and its other layouts; x itself when it has that layout. The input does not
  * change. */
-TSH_API tsh_tensor *tsh_redistribute(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, tsh_layout layout);
+TSH_API tsh_tensor *tsh_redistribute_along(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, tsh_layout layout);
+/* x on `mesh` (NULL: its own) in these layouts, one for each axis of the mesh (NULL: REPLICATED along all); x itself where
+ * it is that already. Layouts of all axes change at once, in transitions or in one exchange of boxes: each value is sent
+ * to the ranks that want it by one of those that have it, terms of a PARTIAL x are added. Between two meshes, which may
+ * share ranks or not, neither side may have LOCAL layouts; the result is empty on ranks outside `mesh`.
+ * Backward: the reverse redistribution of the gradient, PARTIAL counting as REPLICATED on both sides. Collective over
+ * the ranks of both meshes; between meshes of which neither has all ranks of the other, a rank does not wait for those
+ * that it sends to. */
+TSH_API tsh_tensor *tsh_redistribute(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh, const tsh_layout *layouts);
+/* All of x on every rank of its mesh. */
+TSH_API tsh_tensor *tsh_full(tsh_tape *tape, tsh_tensor *x);
+/* This rank's part of x, LOCAL along every axis, in x's memory; empty on a rank outside the mesh. layouts: what the
+ * ranks' gradients of it are together, the gradient of x after a redistribution; NULL: PARTIAL where x is REPLICATED,
+ * REPLICATED where x is PARTIAL, else x's layouts. No communication forward. */
+TSH_API tsh_tensor *tsh_to_local(tsh_tape *tape, tsh_tensor *x, const tsh_layout *layouts);
 /* This rank's slice along dim of a REPLICATED x. */
 TSH_API tsh_tensor *tsh_scatter(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, int dim);
 /* All of a SHARD(dim) x, on every rank. */

@@ -8,12 +8,10 @@
 /* Brings an input to the layouts that the rows want; a leaf first along the axis of its sink, whose slot belongs to the
  * leaf's own LOCAL copy alone. */
 static tsh_tensor *bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout need[TSH_MAX_AXES]) {
-    bool there = true;
-    for (int a = 0; a < x->mesh->axes; a++) there = there && tshi_layout_equal(x->layout[a], need[a]);
-    if (there) return x;
+    if (tshi_layouts_equal(x->mesh->axes, x->layout, need)) return x;
     int axis = tshi_gradient_sink_axis(x);
     if (axis >= 0 && need[axis].kind == TSH_KIND_LOCAL) x = tshi_transit(tape, x, axis, TSH_LOCAL, false);
-    return x ? tshi_bring(tape, what, x, need, true, false) : NULL;
+    return x ? tshi_bring(tape, what, x, need, false) : NULL;
 }
 
 /* The output, which nothing uses yet, in the layout that the call wants. */
@@ -22,7 +20,8 @@ static tsh_tensor *bring_output(const tshi_node *call, tsh_tensor *y) {
     if (!y || !call->want || call->want->axis < 0) return y;
     memcpy(layout, y->layout, sizeof layout);
     layout[call->want->axis] = call->want->out;
-    return tshi_bring(call->tape, call->op->name, y, layout, true, true);
+    tshi_layouts_normalize(y->mesh->axes, layout);
+    return tshi_bring(call->tape, call->op->name, y, layout, true);
 }
 
 tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tshi_node *proto) {

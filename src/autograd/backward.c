@@ -39,7 +39,9 @@ static tsh_status start_early(tsh_tape *tape, const tsh_tensor *x) {
     int k = tshi_tape_node(tape, x);
     if (k < 0 || !has_gradient(x)) return TSH_OK;
     tshi_node *node = &tape->nodes[k];
-    return node->op->backward_start && !node->work ? fail_in(tape, node, node->op->backward_start(node)) : TSH_OK;
+    return node->op->backward_start && !node->work && tshi_call_runs(node)
+               ? fail_in(tape, node, node->op->backward_start(node))
+               : TSH_OK;
 }
 
 /* Some input after the first wants a gradient. */
@@ -50,8 +52,17 @@ static bool has_rest(const tshi_node *node) {
     return false;
 }
 
+/* A rank outside the mesh holds nothing of the gradients; they exist there for the calls before. */
+static tsh_status backward_elsewhere(const tshi_node *node) {
+    for (int i = 0; i < node->inputs; i++) {
+        if (tshi_wants_grad(node, i) && !tshi_grad(node, i)) return TSH_ERR_MEMORY;
+    }
+    return TSH_OK;
+}
+
 /* The first input's gradient, then the collective that waits for it, then the other inputs' gradients beside that. */
 static tsh_status run_backward(tsh_tape *tape, tshi_node *node) {
+    if (!tshi_call_runs(node)) return fail_in(tape, node, backward_elsewhere(node));
     bool rest = has_rest(node);
     tsh_status status = fail_in(tape, node, node->op->backward(node));
     if (status != TSH_OK || !rest) return status;
@@ -114,8 +125,7 @@ static bool is_gradient_of(const tsh_tensor *gradient, const tsh_tensor *loss) {
     bool fits = gradient->dtype == loss->dtype && gradient->shape.ndim == loss->shape.ndim && gradient->storage &&
                 gradient->mesh == loss->mesh;
     for (int d = 0; fits && d < loss->shape.ndim; d++) fits = gradient->shape.global[d] == loss->shape.global[d];
-    for (int a = 0; fits && a < loss->mesh->axes; a++) fits = tshi_layout_equal(gradient->layout[a], layout[a]);
-    return fits;
+    return fits && tshi_layouts_equal(loss->mesh->axes, gradient->layout, layout);
 }
 
 static tsh_status seed(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradient) {

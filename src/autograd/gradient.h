@@ -22,7 +22,6 @@ typedef struct tshi_gradient {
     int node;                 /* index of the call that made the tensor, where tsh_tensor.computed */
     tsh_tensor *moved;        /* first of the transitions made of the tensor in this step */
     tsh_tensor *next_moved;   /* next in the list that this tensor is in */
-    int moved_axis;           /* along which this tensor was made from the one whose list it is in */
 } tshi_gradient;
 
 /* The tensor's, made if there is none; NULL with the message set. */

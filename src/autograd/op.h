@@ -66,6 +66,7 @@ typedef struct tshi_op {
     int (*map_dim)(const tshi_node *call, int axis, int d);
     bool views;        /* the output is a view of the first input: forward finds its values there already */
     bool reads_output; /* backward reads the output's values, not just its gradient */
+    bool crosses;      /* input and output may be on different meshes: it runs on the ranks of either */
 } tshi_op;
 
 /* What a call of a layer wants beside what the rules allow. */
@@ -85,6 +86,7 @@ struct tshi_node {
     int inputs;
     tsh_tensor **in;
     tsh_tensor *out;
+    const tsh_mesh *mesh;              /* the output's; NULL: that of the inputs */
     tsh_tensor *saved[TSHI_MAX_SAVED]; /* what forward keeps for backward */
     void *params;
     const tshi_want *want; /* borrowed until the call is recorded; or NULL */
@@ -92,6 +94,11 @@ struct tshi_node {
     tsh_tensor *early;     /* the result of that collective */
     bool used;             /* a backward has passed this call and released its tensors */
 };
+
+/* Forward and backward run on this rank: on one outside the mesh a call is recorded, and does nothing. */
+static inline bool tshi_call_runs(const tshi_node *call) {
+    return call->op->crosses || tshi_mesh_has_me(call->in[0]->mesh);
+}
 
 /* The dim of the call's params, -1 where its operation has none. */
 static inline int tshi_call_dim(const tshi_node *call) {

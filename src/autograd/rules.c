@@ -1,7 +1,7 @@
-/* Layout rules: from the inputs' layouts to a row for each axis, all axes together. */
+/* Layout rules: from the inputs' layouts to a row for each axis. Rows of different axes never exclude each other: an
+ * exchange of boxes reaches all layouts at once. */
 #include "autograd/rules.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -47,8 +47,8 @@ static bool pattern_layout(tshi_pattern p, int ndim, int bound, int call_dim, ts
 
 /* Some patterns are only for tensors of a certain layout. */
 static bool pattern_takes(tshi_pattern p, tsh_layout have) {
-    if (p == TSHI_HAS_S0) return tshi_layout_equal(have, TSH_SHARD(0));
-    if (p == TSHI_HAS_S1) return tshi_layout_equal(have, TSH_SHARD(1));
+    if (p == TSHI_HAS_S0) return tshi_layout_alike(have, TSH_SHARD(0));
+    if (p == TSHI_HAS_S1) return tshi_layout_alike(have, TSH_SHARD(1));
     if (p == TSHI_HAS_P) return have.kind == TSH_KIND_PARTIAL;
     return p != TSHI_COPY || have.kind == TSH_KIND_REPLICATED;
 }
@@ -111,7 +111,7 @@ typedef struct candidates {
 
 /* A row fits a parameter only as tshi_want says. */
 static bool parameter_takes(const tshi_node *call, int i, tsh_layout have, tsh_layout need) {
-    if (!call->want || !(call->want->parameters >> i & 1u) || tshi_layout_equal(have, need)) return true;
+    if (!call->want || !(call->want->parameters >> i & 1u) || tshi_layout_alike(have, need)) return true;
     return have.kind == TSH_KIND_REPLICATED && (need.kind == TSH_KIND_LOCAL || need.kind == TSH_KIND_PARTIAL);
 }
 
@@ -122,7 +122,7 @@ static bool input_cost(const tshi_node *call, const candidate *c, int axis, int 
     tshi_pattern pattern = input_pattern(c->row, i);
     if (!pattern_layout(pattern, t->shape.ndim, c->bound, tshi_call_dim(call), &need)) return false;
     if (!pattern_takes(pattern, have) || !parameter_takes(call, i, have, need)) return false;
-    if (tshi_layout_equal(have, need)) return true;
+    if (tshi_layout_alike(have, need)) return true;
     const tshi_transition *step = tshi_transition_find(have, need, true);
     if (step) *bytes += whole_bytes(t) * tshi_transition_cost(step, tshi_differentiable(t));
     return step != NULL;
@@ -145,7 +145,7 @@ static int split_of(const tshi_node *call, const candidate *c, int axis) {
         pattern_layout(input_pattern(c->row, i), t->shape.ndim, c->bound, tshi_call_dim(call), &need);
         any = any || t->layout[axis].kind == TSH_KIND_SHARD;
         anew = anew || need.kind == TSH_KIND_SHARD;
-        if (need.kind == TSH_KIND_SHARD && tshi_layout_equal(t->layout[axis], need)) return USED_AS_THEY_ARE;
+        if (need.kind == TSH_KIND_SHARD && tshi_layout_alike(t->layout[axis], need)) return USED_AS_THEY_ARE;
     }
     return !any ? USED_AS_THEY_ARE : anew ? SPLIT_ANEW : GATHERED;
 }
@@ -209,114 +209,62 @@ static tsh_status no_row(const tshi_node *call, int axis) {
 
 /* --- the rows for all axes -------------------------------------------------------------------------------------- */
 
+static bool has_split_order(const tsh_tensor *t) {
+    for (int a = 0; a < t->mesh->axes; a++) {
+        if (t->layout[a].order) return true;
+    }
+    return false;
+}
+
+/* The tensor whose split order the call takes for all of its tensors: a parameter, else the first input, that has one
+ * other than that of the axes; or NULL. */
+static const tsh_tensor *split_order_of(const tshi_node *call) {
+    const tsh_tensor *found = NULL;
+    for (int i = call->inputs - 1; i >= 0; i--) {
+        bool parameter = call->want && call->want->parameters >> i & 1u;
+        if (!has_split_order(call->in[i])) continue;
+        if (parameter) return call->in[i];
+        found = call->in[i];
+    }
+    return found;
+}
+
+static void set_split_order(const tshi_rule_rows *rows, int axes, tsh_layout layout[TSH_MAX_AXES]) {
+    for (int i = 0; rows->ordered && i < axes; i++) layout[rows->sequence[i]].order = i;
+    if (rows->ordered) tshi_layouts_normalize(axes, layout);
+}
+
 void tshi_rules_need(const tshi_node *call, const tshi_rule_rows *rows, int i, tsh_layout need[TSH_MAX_AXES]) {
     const tsh_tensor *t = call->in[i];
     for (int a = 0; a < t->mesh->axes; a++) {
         pattern_layout(input_pattern(rows->row[a], i), t->shape.ndim, rows->bound[a], tshi_call_dim(call), &need[a]);
     }
+    set_split_order(rows, t->mesh->axes, need);
 }
 
-/* Rows are compared by how they treat split inputs, over all axes, then by bytes. */
-typedef struct price {
-    int split;
-    double bytes;
-} price;
-
-static bool cheaper(price a, price b) {
-    return a.split != b.split ? a.split < b.split : a.bytes < b.bytes;
-}
-
-static price own_price(const tshi_node *call, candidate *const pick[]) {
-    price sum = {0, 0};
-    for (int a = 0; a < call->in[0]->mesh->axes; a++) {
-        sum.split += pick[a]->split;
-        sum.bytes += pick[a]->bytes;
+/* Candidates are compared by how they treat split inputs, then by bytes. */
+static const candidate *cheapest(const candidates *all) {
+    const candidate *best = &all->item[0];
+    for (const candidate *c = best + 1; c < all->item + all->count; c++) {
+        if (c->split != best->split ? c->split < best->split : c->bytes < best->bytes) best = c;
     }
-    return sum;
-}
-
-static void take_rows(const tshi_node *call, candidate *const pick[], tshi_rule_rows *rows) {
-    for (int a = 0; a < call->in[0]->mesh->axes; a++) {
-        rows->row[a] = pick[a]->row;
-        rows->bound[a] = pick[a]->bound;
-        rows->out[a] = pick[a]->out;
-    }
-}
-
-static tshi_change change_of(const tsh_tensor *x, const tsh_layout need[TSH_MAX_AXES]) {
-    return (tshi_change){x->mesh, x->layout, need, true, tshi_differentiable(x)};
-}
-
-/* The costs of the inputs' plans beyond those of each axis by itself, where axes are in each other's way; false where
- * an input has no plan. */
-static bool add_detours(const tshi_node *call, const tshi_rule_rows *rows, double *bytes) {
-    for (int i = 0; i < call->inputs; i++) {
-        tsh_layout need[TSH_MAX_AXES];
-        tshi_plan plan, alone;
-        tshi_change change = change_of(call->in[i], need);
-        tshi_rules_need(call, rows, i, need);
-        if (!tshi_plan_make(&change, &plan) || !tshi_plan_apart(&change, &alone)) return false;
-        *bytes += whole_bytes(call->in[i]) * (plan.cost - alone.cost);
-    }
-    return true;
-}
-
-static bool is_simple(const tshi_node *call, const tshi_rule_rows *rows) {
-    for (int i = 0; i < call->inputs; i++) {
-        tsh_layout need[TSH_MAX_AXES];
-        tshi_change change = change_of(call->in[i], need);
-        tshi_rules_need(call, rows, i, need);
-        if (!tshi_plan_is_simple(&change)) return false;
-    }
-    return true;
-}
-
-/* The cheapest candidate of each axis by itself. */
-static void pick_cheapest(const tshi_node *call, candidates all[], candidate *pick[]) {
-    for (int a = 0; a < call->in[0]->mesh->axes; a++) {
-        pick[a] = &all[a].item[0];
-        for (int k = 1; k < all[a].count; k++) {
-            candidate *c = &all[a].item[k];
-            if (cheaper((price){c->split, c->bytes}, (price){pick[a]->split, pick[a]->bytes})) pick[a] = c;
-        }
-    }
-}
-
-/* The next combination of candidates, the last axis running fastest; false after the last. */
-static bool next_pick(const tshi_node *call, candidates all[], candidate *pick[]) {
-    for (int a = call->in[0]->mesh->axes - 1; a >= 0; a--) {
-        if (++pick[a] < all[a].item + all[a].count) return true;
-        pick[a] = all[a].item;
-    }
-    return false;
-}
-
-/* Tries every combination; the sum of the axes' own costs is a lower bound of a combination's. */
-static bool choose_together(const tshi_node *call, candidates all[], tshi_rule_rows *rows) {
-    candidate *pick[TSH_MAX_AXES];
-    price best = {GATHERED * TSH_MAX_AXES, INFINITY};
-    for (int a = 0; a < call->in[0]->mesh->axes; a++) pick[a] = all[a].item;
-    do {
-        tshi_rule_rows trial;
-        price p = own_price(call, pick);
-        if (!cheaper(p, best)) continue;
-        take_rows(call, pick, &trial);
-        if (!add_detours(call, &trial, &p.bytes) || !cheaper(p, best)) continue;
-        best = p;
-        *rows = trial;
-    } while (next_pick(call, all, pick));
-    return !isinf(best.bytes);
+    return best;
 }
 
 tsh_status tshi_rules_choose(const tshi_node *call, const tshi_output *out, tshi_rule_rows *rows) {
-    candidates all[TSH_MAX_AXES];
-    candidate *pick[TSH_MAX_AXES];
-    for (int a = 0; a < call->in[0]->mesh->axes; a++) {
-        find_candidates(call, a, out, &all[a]);
-        if (all[a].count == 0) return no_row(call, a);
+    int axes = call->in[0]->mesh->axes;
+    for (int a = 0; a < axes; a++) {
+        candidates all;
+        find_candidates(call, a, out, &all);
+        if (all.count == 0) return no_row(call, a);
+        const candidate *c = cheapest(&all);
+        rows->row[a] = c->row;
+        rows->bound[a] = c->bound;
+        rows->out[a] = c->out;
     }
-    pick_cheapest(call, all, pick);
-    take_rows(call, pick, rows);
-    if (is_simple(call, rows) || choose_together(call, all, rows)) return TSH_OK;
-    return no_row(call, 0);
+    const tsh_tensor *ordered = split_order_of(call);
+    rows->ordered = ordered != NULL;
+    if (ordered) tshi_split_sequence(axes, ordered->layout, rows->sequence);
+    set_split_order(rows, axes, rows->out);
+    return TSH_OK;
 }

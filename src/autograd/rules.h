@@ -9,6 +9,8 @@ typedef struct tshi_rule_rows {
     const tshi_rule *row[TSH_MAX_AXES];
     int bound[TSH_MAX_AXES];
     tsh_layout out[TSH_MAX_AXES]; /* the output's layouts */
+    bool ordered;                 /* the axes split dims in the order `sequence`, not in their own */
+    int sequence[TSH_MAX_AXES];
 } tshi_rule_rows;
 
 /* The output of a call as its shape rule describes it. */
@@ -17,7 +19,7 @@ typedef struct tshi_output {
     const tshi_shape *shape;
 } tshi_output;
 
-/* Chooses the rows of all axes together. Tensors that are split stay split: where inputs are SHARD along an axis, rows
+/* Chooses a row for each axis. Tensors that are split stay split: where inputs are SHARD along an axis, rows
  * that take one of them as it is come first, then rows that split the work otherwise, and last rows that gather all of
  * them, which would repeat the same arithmetic on every rank. Among those the row wins whose transitions send the
  * fewest bytes, forward and backward, a sum that is left open counting as its all-reduce; the first on ties.

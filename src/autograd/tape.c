@@ -1,5 +1,6 @@
 /* The tape: running calls, recording them, keeping the first failure. */
 #include "autograd/tape.h"
+#include "dist/core/redistribute.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -94,6 +95,8 @@ static void end_step(tsh_tape *tape) {
 tsh_status tsh_tape_reset(tsh_tape *tape) {
     if (!tape) return tshi_tape_missing("tape_reset");
     tsh_world *world = tape->world;
+    tsh_status sent = tshi_exchange_flush(world);
+    if (sent != TSH_OK) tshi_tape_fail_as(tape, sent, "tape_reset");
     bool failed = tape->status != TSH_OK, troubled = tshi_world_troubled(world, step_of(tape));
     /* A world that the caller has recovered since needs no recovery, nor does a step that is skipped. */
     bool recover = troubled || (failed && !tape->skips && tape->recoveries == world->recoveries);
@@ -174,7 +177,12 @@ bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *co
         } else if (tensors[i]->computed && tshi_tape_node(tape, tensors[i]) < 0) {
             tshi_tape_fail(tape, TSH_ERR_STATE, "%s: input %d belongs to a step of another tape", what, i);
         } else if (tensors[i]->mesh != tensors[0]->mesh) {
-            tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: inputs 0 and %d are on different meshes", what, i);
+            char a[TSHI_LINE], b[TSHI_LINE];
+            tshi_tape_fail(tape, TSH_ERR_ARGUMENT,
+                           "%s: input 0 is on mesh %s, input %d on mesh %s (tsh_redistribute moves a tensor to another "
+                           "mesh)",
+                           what, tshi_mesh_name(tensors[0]->mesh, a, sizeof a), i,
+                           tshi_mesh_name(tensors[i]->mesh, b, sizeof b));
         } else if (tensors[i]->mesh->world != tape->world) {
             tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: input %d belongs to another world than the tape", what, i);
         }
@@ -236,15 +244,16 @@ static tsh_status record(tshi_node *call) {
 
 static tsh_status make_output(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape,
                               const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share) {
-    tsh_status status = share ? tshi_tensor_view(share, shape, layout, 0, &call->out)
-                              : tshi_tensor_new(call->in[0]->mesh, dtype, shape, layout, &call->out);
+    tsh_status status =
+        share ? tshi_tensor_view(share, shape, layout, 0, &call->out)
+              : tshi_tensor_new(call->mesh ? call->mesh : call->in[0]->mesh, dtype, shape, layout, &call->out);
     return status == TSH_OK ? tshi_tape_own(call->tape, call->out) : status;
 }
 
 tsh_tensor *tshi_tape_run(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape,
                           const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share) {
     tsh_status status = make_output(call, dtype, shape, layout, share);
-    if (status == TSH_OK) status = call->op->forward(call);
+    if (status == TSH_OK && tshi_call_runs(call)) status = call->op->forward(call);
     if (status == TSH_OK) status = record(call);
     for (int i = 0; i < TSHI_MAX_SAVED; i++) tsh_tensor_release(call->saved[i]);
     return status == TSH_OK ? call->out : tshi_tape_fail_as(call->tape, status, call->op->name);

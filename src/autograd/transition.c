@@ -1,5 +1,6 @@
 /* Transitions: the operation, and how a tensor takes the steps of a plan. */
 #include "autograd/transition.h"
+#include "autograd/exchange.h"
 #include "autograd/moves.h"
 
 #include <string.h>
@@ -102,26 +103,27 @@ static tsh_status shape_after(const tsh_tensor *x, int axis, tsh_layout *to, tsh
     return status;
 }
 
+/* --- one step ----------------------------------------------------------------------------------------------------- */
+
 /* A tensor made from x earlier in this step; one that leads to a gradient only where this call is recorded, and one
  * that does not only where it is not. */
-static tsh_tensor *made_before(const tsh_tape *tape, const tsh_tensor *x, int axis, tsh_layout to) {
+static tsh_tensor *made_before(const tsh_tape *tape, const tsh_tensor *x, const tsh_mesh *mesh, const tsh_layout *to) {
     bool recorded = tape->recording && tshi_requires_grad(x);
     if (!x->gradient || x->gradient->generation != tape->generation) return NULL;
     for (tsh_tensor *t = x->gradient->moved; t; t = t->gradient->next_moved) {
-        bool same = t->gradient->moved_axis == axis && tshi_layout_equal(t->layout[axis], to);
+        bool same = t->mesh == mesh && tshi_layouts_equal(mesh->axes, t->layout, to);
         if (same && t->storage && tshi_requires_grad(t) == recorded) return t;
     }
     return NULL;
 }
 
-static tsh_status remember(const tsh_tape *tape, tsh_tensor *x, int axis, tsh_tensor *moved) {
+static tsh_status remember(const tsh_tape *tape, tsh_tensor *x, tsh_tensor *moved) {
     tshi_gradient *from = tshi_gradient_of(x), *to = from ? tshi_gradient_of(moved) : NULL;
     if (!to) return TSH_ERR_MEMORY;
     if (from->generation != tape->generation) {
         from->generation = tape->generation;
         from->moved = NULL;
     }
-    to->moved_axis = axis;
     to->next_moved = from->moved;
     from->moved = moved;
     return TSH_OK;
@@ -136,44 +138,55 @@ static void share_sink(const tsh_tape *tape, const tsh_tensor *x, int axis, cons
     moved->gradient->slot = leaf->slot;
 }
 
+static tsh_tensor *run_transition(tsh_tape *tape, tsh_tensor *x, const tshi_plan_step *step, const tshi_shape *shape,
+                                  bool consume) {
+    int axis = step->axis;
+    tsh_layout from = x->layout[axis], to = step->to[axis];
+    transition_params params = {tshi_transition_find(from, to, false), axis, from.dim, to.dim};
+    tshi_node call = {.tape = tape, .op = &transition_op, .inputs = 1, .in = &x, .params = &params};
+    const tshi_move *move = move_of(&call, false);
+    bool share = move == &tshi_moves[TSHI_MOVE_NOTHING] || (consume && move->in_place);
+    tsh_tensor *moved = tshi_tape_run(&call, x->dtype, shape, step->to, share ? x : NULL);
+    if (moved) share_sink(tape, x, axis, moved);
+    return moved;
+}
+
+/* x after one step of a plan, for `mesh`, which may be another one where the step is an exchange. */
+static tsh_tensor *take_step(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_mesh *mesh,
+                             const tshi_plan_step *step, bool consume) {
+    tsh_layout layout[TSH_MAX_AXES];
+    tshi_shape shape = x->shape;
+    tsh_tensor *moved = made_before(tape, x, mesh, step->to);
+    if (moved) return moved;
+    memcpy(layout, step->to, sizeof layout);
+    tsh_status status = tshi_shape_resolve(mesh, &shape, layout);
+    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, what);
+    moved = step->axis < 0 ? tshi_exchange_record(tape, x, mesh, &shape, layout)
+                           : run_transition(tape, x, step, &shape, consume);
+    if (moved && !consume) status = remember(tape, x, moved);
+    return status == TSH_OK ? moved : tshi_tape_fail_as(tape, status, what);
+}
+
+/* --- plans -------------------------------------------------------------------------------------------------------- */
+
 static tsh_tensor *no_plan(tsh_tape *tape, const char *what, const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES]) {
     char text[160], name[24];
     int axis = 0;
     while (axis < x->mesh->axes - 1 &&
-           (tshi_layout_equal(x->layout[axis], to[axis]) || tshi_transition_find(x->layout[axis], to[axis], false)))
+           (tshi_layout_alike(x->layout[axis], to[axis]) || tshi_transition_find(x->layout[axis], to[axis], false)))
         axis++;
     return tshi_tape_fail(tape, TSH_ERR_LAYOUT, "%s: no way from %s to %s along axis %s", what,
                           tsh_tensor_describe(x, text, sizeof text), tshi_layout_name(to[axis], name, sizeof name),
                           x->mesh->axis[axis].name);
 }
 
-/* One step of a plan: one transition of the table. */
-static tsh_tensor *take_step(tsh_tape *tape, const char *what, tsh_tensor *x, int axis, tsh_layout to, bool consume) {
-    tsh_layout from = x->layout[axis], layout[TSH_MAX_AXES];
-    tshi_shape shape;
-    tsh_tensor *made = made_before(tape, x, axis, to);
-    if (made) return made;
-    tsh_status status = shape_after(x, axis, &to, &shape, layout);
-    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, what);
-
-    transition_params params = {tshi_transition_find(from, to, false), axis, from.dim, to.dim};
-    tshi_node call = {.tape = tape, .op = &transition_op, .inputs = 1, .in = &x, .params = &params};
-    const tshi_move *move = move_of(&call, false);
-    bool share = move == &tshi_moves[TSHI_MOVE_NOTHING] || (consume && move->in_place);
-    tsh_tensor *moved = tshi_tape_run(&call, x->dtype, &shape, layout, share ? x : NULL);
-    if (!moved) return NULL;
-    if (!consume) status = remember(tape, x, axis, moved);
-    share_sink(tape, x, axis, moved);
-    return status == TSH_OK ? moved : tshi_tape_fail_as(tape, status, what);
-}
-
 tsh_tensor *tshi_bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES],
-                       bool automatic, bool consume) {
+                       bool consume) {
     tshi_plan plan;
-    if (!tshi_plan_make(&(tshi_change){x->mesh, x->layout, to, automatic, tshi_differentiable(x)}, &plan))
-        return no_plan(tape, what, x, to);
+    if (!tshi_plan_make(&(tshi_change){x->mesh, x->layout, to}, &plan)) return no_plan(tape, what, x, to);
     for (int i = 0; x && i < plan.steps; i++) {
-        x = take_step(tape, what, x, plan.step[i].axis, plan.step[i].to, consume);
+        tshi_log_step(tape, what, x, x->mesh, &plan.step[i]);
+        x = take_step(tape, what, x, x->mesh, &plan.step[i], consume);
     }
     return x;
 }
@@ -185,7 +198,7 @@ static tsh_tensor *transit_for(tsh_tape *tape, const char *what, tsh_tensor *x, 
     if (!tshi_tape_ready(tape, what, 1, &x)) return NULL;
     tsh_status status = shape_after(x, axis, &to, &shape, layout); /* `to` exists, its dim is not negative any more */
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, what);
-    return tshi_bring(tape, what, x, layout, false, consume);
+    return tshi_bring(tape, what, x, layout, consume);
 }
 
 tsh_tensor *tshi_transit(tsh_tape *tape, tsh_tensor *x, int axis, tsh_layout to, bool consume) {
@@ -201,9 +214,48 @@ static int axis_of(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, const 
     return axis;
 }
 
-tsh_tensor *tsh_redistribute(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, tsh_layout layout) {
-    int axis = axis_of(tape, x, group, "redistribute");
+tsh_tensor *tsh_redistribute_along(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, tsh_layout layout) {
+    int axis = axis_of(tape, x, group, "redistribute_along");
     return axis < 0 ? NULL : tshi_transit(tape, x, axis, layout, false);
+}
+
+static bool has_local(const tsh_mesh *mesh, const tsh_layout *layout) {
+    for (int a = 0; a < mesh->axes; a++) {
+        if (layout[a].kind == TSH_KIND_LOCAL) return true;
+    }
+    return false;
+}
+
+/* Between meshes a tensor moves in one exchange. */
+static tsh_tensor *move_to_mesh(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh, const tsh_layout *to) {
+    char text[160], a[TSHI_LINE], b[TSHI_LINE];
+    tshi_plan_step step = {.axis = -1};
+    if (has_local(x->mesh, x->layout) || has_local(mesh, to)) {
+        return tshi_tape_fail(tape, TSH_ERR_LAYOUT,
+                              "redistribute: %s goes from mesh %s to mesh %s: neither may have LOCAL layouts",
+                              tsh_tensor_describe(x, text, sizeof text), tshi_mesh_name(x->mesh, a, sizeof a),
+                              tshi_mesh_name(mesh, b, sizeof b));
+    }
+    memcpy(step.to, to, sizeof step.to);
+    tshi_log_step(tape, "redistribute", x, mesh, &step);
+    return take_step(tape, "redistribute", x, mesh, &step, false);
+}
+
+tsh_tensor *tsh_redistribute(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh, const tsh_layout *layouts) {
+    if (!tshi_tape_ready(tape, "redistribute", 1, &x)) return NULL;
+    if (!mesh) mesh = x->mesh;
+    if (mesh->world != tape->world)
+        return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "redistribute: the mesh belongs to another world than the tape");
+    tsh_layout to[TSH_MAX_AXES] = {{0}};
+    tshi_shape shape = x->shape;
+    for (int a = 0; layouts && a < mesh->axes; a++) to[a] = layouts[a];
+    tsh_status status = tshi_shape_resolve(mesh, &shape, to);
+    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "redistribute");
+    return mesh == x->mesh ? tshi_bring(tape, "redistribute", x, to, false) : move_to_mesh(tape, x, mesh, to);
+}
+
+tsh_tensor *tsh_full(tsh_tape *tape, tsh_tensor *x) {
+    return tsh_redistribute(tape, x, NULL, NULL);
 }
 
 /* TorchShard's four: each has one kind of layout to start from and one to end with. */

@@ -180,7 +180,7 @@ int tshi_exchange_receives(const tshi_exchange *e, int rank, tshi_transfer *out,
     return n;
 }
 
-int tshi_exchange_sends(const tshi_exchange *e, int rank, tshi_transfer *out, int room) {
+static int walk_sends(const tshi_exchange *e, int rank, tshi_transfer *out, int room, int64_t *sent) {
     int member = tshi_placement_member(&e->from, rank), n = 0, source[TSH_MAX_AXES] = {0}, target[TSH_MAX_AXES] = {0};
     if (member < 0) return 0;
     tsh_box held = tshi_placement_box(&e->from, e->ndim, e->shape, member);
@@ -193,10 +193,22 @@ int tshi_exchange_sends(const tshi_exchange *e, int rank, tshi_transfer *out, in
         route(e, source, target, &t.from, &t.to);
         if (t.from != rank) continue;
         t.term = index_along(&e->from, TERMS, source);
+        if (t.to != rank) *sent += tshi_box_numel(e->ndim, &t.box);
         if (n < room) out[n] = t;
         n++;
     }
     return n;
+}
+
+int tshi_exchange_sends(const tshi_exchange *e, int rank, tshi_transfer *out, int room) {
+    int64_t sent = 0;
+    return walk_sends(e, rank, out, room, &sent);
+}
+
+int64_t tshi_exchange_sent(const tshi_exchange *e, int rank) {
+    int64_t sent = 0;
+    walk_sends(e, rank, NULL, 0, &sent);
+    return sent;
 }
 
 /* --- stages ------------------------------------------------------------------------------------------------------- */

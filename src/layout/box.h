@@ -56,11 +56,26 @@ typedef struct tshi_transfer {
 int tshi_exchange_receives(const tshi_exchange *e, int rank, tshi_transfer *out, int room);
 int tshi_exchange_sends(const tshi_exchange *e, int rank, tshi_transfer *out, int room);
 
+/* The elements that a rank sends to other ranks. */
+int64_t tshi_exchange_sent(const tshi_exchange *e, int rank);
+
 /* True where the terms of a sum are reduced before they move, because the members of `to` want more values in sum than
  * the whole has: `middle` is then `from` with the PARTIAL axes sharding a dim instead, and the redistribution is two
  * exchanges, from -> middle -> to. */
 bool tshi_exchange_reduces_first(const tshi_exchange *e, tshi_placement *middle);
 /* The redistribution of the gradient: back, with PARTIAL counting as REPLICATED on both sides. */
 void tshi_exchange_reverse(const tshi_exchange *e, tshi_exchange *out);
+
+/* What a step of a plan costs this rank. */
+typedef struct tshi_cost {
+    const char *name; /* "all_gather", ... */
+    int calls;        /* collective calls */
+    double elements;  /* that the rank sends, by a ring algorithm where the collective has one */
+} tshi_cost;
+
+/* The cost of a step from these layouts on mesh `from` to those of the step on mesh `to`, which differs from `from` in an
+ * exchange alone. */
+tshi_cost tshi_plan_step_cost(const tsh_mesh *from, const tsh_mesh *to, const tshi_shape *shape,
+                              const tsh_layout layout[TSH_MAX_AXES], const tshi_plan_step *step);
 
 #endif

@@ -15,8 +15,12 @@ bool tshi_layout_exists(tsh_layout layout) {
     return (int)layout.kind >= TSH_KIND_REPLICATED && layout.kind <= TSH_KIND_LOCAL;
 }
 
+bool tshi_layout_alike(tsh_layout a, tsh_layout b) {
+    return a.kind == b.kind && (a.kind != TSH_KIND_SHARD || a.dim == b.dim);
+}
+
 bool tshi_layout_equal(tsh_layout a, tsh_layout b) {
-    return a.kind == b.kind && (a.kind != TSH_KIND_SHARD || (a.dim == b.dim && a.order == b.order));
+    return tshi_layout_alike(a, b) && (a.kind != TSH_KIND_SHARD || a.order == b.order);
 }
 
 bool tshi_layouts_equal(int axes, const tsh_layout *a, const tsh_layout *b) {
@@ -30,14 +34,14 @@ static bool splits(tsh_layout layout, int d) {
     return layout.kind == TSH_KIND_SHARD && layout.dim == d;
 }
 
-static bool splits_before(const tsh_layout *layout, int a, int b) {
+bool tshi_splits_before(const tsh_layout *layout, int a, int b) {
     return layout[a].order != layout[b].order ? layout[a].order < layout[b].order : a < b;
 }
 
 void tshi_split_sequence(int axes, const tsh_layout *layout, int sequence[TSH_MAX_AXES]) {
     for (int a = 0; a < axes; a++) {
         int i = a;
-        for (; i > 0 && splits_before(layout, a, sequence[i - 1]); i--) sequence[i] = sequence[i - 1];
+        for (; i > 0 && tshi_splits_before(layout, a, sequence[i - 1]); i--) sequence[i] = sequence[i - 1];
         sequence[i] = a;
     }
 }
@@ -48,8 +52,8 @@ static int normal_order(int axes, const tsh_layout *layout, int a) {
     bool own_order = true;
     for (int b = 0; b < axes; b++) {
         if (!splits(layout[b], d)) continue;
-        if (last >= 0 && splits_before(layout, b, last)) own_order = false;
-        if (b != a && splits_before(layout, b, a)) before++;
+        if (last >= 0 && tshi_splits_before(layout, b, last)) own_order = false;
+        if (b != a && tshi_splits_before(layout, b, a)) before++;
         last = b;
     }
     return own_order ? 0 : before;
@@ -72,6 +76,20 @@ char *tshi_layout_name(tsh_layout layout, char *text, size_t size) {
         snprintf(text, size, "SHARD(%d)", layout.dim);
     } else {
         snprintf(text, size, "%s", (unsigned)layout.kind < 4 ? names[layout.kind] : "unknown layout");
+    }
+    return text;
+}
+
+char *tshi_mesh_name(const tsh_mesh *mesh, char *text, size_t size) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int a = 0; a < mesh->axes && used < size; a++) {
+        used +=
+            (size_t)snprintf(text + used, size - used, "%s%s=%d", a ? "," : "", mesh->axis[a].name, mesh->axis[a].size);
+    }
+    for (int i = 0; i < mesh->members && used < size; i++) {
+        used += (size_t)snprintf(text + used, size - used, "%s%d", i ? "," : " of ranks ",
+                                 mesh->ranks ? mesh->ranks[i] : i);
     }
     return text;
 }

@@ -47,7 +47,11 @@ typedef struct tshi_shape {
 /* True when the layout's kind is one of the four. The dim is checked where the tensor is known. */
 bool tshi_layout_exists(tsh_layout layout);
 bool tshi_layout_equal(tsh_layout a, tsh_layout b);
+/* Equal but for the split order. */
+bool tshi_layout_alike(tsh_layout a, tsh_layout b);
 bool tshi_layouts_equal(int axes, const tsh_layout *a, const tsh_layout *b);
+/* Axis a splits before axis b where both shard one dim. */
+bool tshi_splits_before(const tsh_layout *layout, int a, int b);
 /* The axes in the order in which they split dims. */
 void tshi_split_sequence(int axes, const tsh_layout *layout, int sequence[TSH_MAX_AXES]);
 /* Equal layouts become equal structs: the axes of a dim that split in their own order have the order 0, else their
@@ -57,6 +61,8 @@ void tshi_layouts_normalize(int axes, tsh_layout *layout);
 char *tshi_layout_name(tsh_layout layout, char *text, size_t size);
 /* Write "[8,16]" into text; return text. */
 char *tshi_dims_name(int ndim, const int64_t *dims, char *text, size_t size);
+/* Write "data=2,model=2 of ranks 0,1,2,3" into text, always terminated; return text. */
+char *tshi_mesh_name(const tsh_mesh *mesh, char *text, size_t size);
 /* The number of the mesh's axis whose group is `group`, or -1. */
 int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group);
 
@@ -99,31 +105,28 @@ double tshi_transition_cost(const tshi_transition *t, bool backward);
 
 /* --- plans -------------------------------------------------------------------------------------------------------- */
 
-/* A change of layouts along all axes of a mesh. */
+/* A change of layouts along all axes of a mesh; both sides are normalized. */
 typedef struct tshi_change {
     const tsh_mesh *mesh;
     const tsh_layout *from, *to; /* [TSH_MAX_AXES] */
-    bool automatic;              /* only transitions that rules may take */
-    bool backward;               /* the costs of the conjugate transitions count too */
 } tshi_change;
 
-#define TSHI_PLAN_STEPS (2 * TSH_MAX_AXES) /* each axis changes at most twice */
+/* A step of a plan: the layouts after it, brought about by the transition along one axis, or by an exchange of boxes
+ * over all axes (axis -1; box.h). */
+typedef struct tshi_plan_step {
+    int axis;
+    tsh_layout to[TSH_MAX_AXES];
+} tshi_plan_step;
 
-/* Transitions along one axis each, in the order of the steps. */
+#define TSHI_PLAN_STEPS (3 * TSH_MAX_AXES)
+
 typedef struct tshi_plan {
     int steps;
-    struct {
-        int axis;
-        tsh_layout to;
-    } step[TSHI_PLAN_STEPS];
-    double cost; /* sum of the steps' costs */
+    tshi_plan_step step[TSHI_PLAN_STEPS];
 } tshi_plan;
 
-/* Makes the cheapest plan; false where there is none. */
+/* Makes the plan: transitions where one at most moves parts between ranks, else one exchange. False where there is
+ * none: a LOCAL axis becomes REPLICATED alone. */
 bool tshi_plan_make(const tshi_change *change, tshi_plan *plan);
-/* True when no axis that changes shards, before or after, a dim that another axis shards before or after. */
-bool tshi_plan_is_simple(const tshi_change *change);
-/* Makes the plan that changes each axis by one transition, in the order of axes; valid for a simple change. */
-bool tshi_plan_apart(const tshi_change *change, tshi_plan *plan);
 
 #endif

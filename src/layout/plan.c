@@ -1,137 +1,150 @@
-/* Plans: the single-axis transitions that bring a tensor from its layouts to other ones, in an order that is legal.
- *
- * A dim that several axes shard is split by the earlier axis first. So an axis can start or cease to shard dim d only
- * while no later axis shards d. Where that is not the case, a plan makes some axes REPLICATED in between. */
+/* Plans: the steps that bring a tensor from its layouts to other ones: transitions along one axis each, which are native
+ * collectives, or one exchange of boxes over all axes. */
 #include "layout/layout.h"
 
-#include <math.h>
+#include <string.h>
 
-/* The progress of one axis: its first layout, REPLICATED in between, its last layout. An axis whose layout changes ends
- * at THERE. */
-enum { BEGINNING, BETWEEN, THERE, LEVELS };
+static void add_step(tshi_plan *plan, int axis, const tsh_layout to[TSH_MAX_AXES]) {
+    tshi_plan_step *step = &plan->step[plan->steps++];
+    step->axis = axis;
+    memcpy(step->to, to, sizeof step->to);
+}
 
-#define STATES 81 /* LEVELS to the power of TSH_MAX_AXES */
+/* --- one axis ----------------------------------------------------------------------------------------------------- */
 
-static int power(int base, int exponent) {
-    int n = 1;
-    while (exponent-- > 0) n *= base;
+static bool shares_dim(const tsh_layout *layout, int a, int b) {
+    return layout[a].kind == TSH_KIND_SHARD && layout[b].kind == TSH_KIND_SHARD && layout[a].dim == layout[b].dim;
+}
+
+/* The axes other than a split the same dims in the same order before and after. */
+static bool others_stay(int axes, const tsh_layout *from, const tsh_layout *to, int a) {
+    for (int b = 0; b < axes; b++) {
+        if (b == a) continue;
+        if (!tshi_layout_alike(from[b], to[b])) return false;
+        for (int c = 0; c < b; c++) {
+            if (c == a || !shares_dim(from, b, c)) continue;
+            if (tshi_splits_before(from, b, c) != tshi_splits_before(to, b, c)) return false;
+        }
+    }
+    return true;
+}
+
+/* No other axis splits the parts that axis a makes of its dim. */
+static bool splits_last(int axes, const tsh_layout *layout, int a) {
+    for (int b = 0; b < axes; b++) {
+        if (b != a && shares_dim(layout, a, b) && tshi_splits_before(layout, a, b)) return false;
+    }
+    return true;
+}
+
+/* A transition along axis a alone does it. */
+static bool is_transition(int axes, const tsh_layout *from, const tsh_layout *to, int a) {
+    return others_stay(axes, from, to, a) && splits_last(axes, from, a) && splits_last(axes, to, a) &&
+           tshi_transition_find(from[a], to[a], false);
+}
+
+/* --- several axes ------------------------------------------------------------------------------------------------- */
+
+/* `now` with axis a as it shall be. */
+static void with_axis(int axes, const tsh_layout *now, int a, tsh_layout layout, tsh_layout next[TSH_MAX_AXES]) {
+    memcpy(next, now, sizeof *next * TSH_MAX_AXES);
+    next[a] = layout;
+    tshi_layouts_normalize(axes, next);
+}
+
+/* Adds transitions, one axis after another, for as long as one is possible. True where they reach the end. */
+static bool add_transitions(const tshi_change *c, tshi_plan *plan, tsh_layout now[TSH_MAX_AXES]) {
+    int axes = c->mesh->axes;
+    for (int a = 0; a < axes && !tshi_layouts_equal(axes, now, c->to); a++) {
+        tsh_layout next[TSH_MAX_AXES];
+        if (tshi_layout_alike(now[a], c->to[a])) continue;
+        with_axis(axes, now, a, c->to[a], next);
+        if (!is_transition(axes, now, next, a)) continue;
+        add_step(plan, a, next);
+        memcpy(now, next, sizeof *now * TSH_MAX_AXES);
+        a = -1;
+    }
+    return tshi_layouts_equal(axes, now, c->to);
+}
+
+/* Steps that gather or exchange parts over more than one rank. An exchange does several of them at once, and sends each
+ * value to where it is wanted, not from axis to axis. */
+static int moving_steps(const tshi_change *c, const tshi_plan *plan) {
+    const tsh_layout *now = c->from;
+    int n = 0;
+    for (int i = 0; i < plan->steps; i++) {
+        int a = plan->step[i].axis;
+        const tshi_transition *t = tshi_transition_find(now[a], plan->step[i].to[a], false);
+        bool moves = t->forward == TSHI_MOVE_ALL_GATHER || t->forward == TSHI_MOVE_ALL_TO_ALL;
+        if (moves && c->mesh->axis[a].size > 1) n++;
+        now = plan->step[i].to;
+    }
     return n;
 }
 
-/* A state holds the progress of each axis as a digit to the base LEVELS. */
-static int progress_of(int state, int axis) {
-    return state / power(LEVELS, axis) % LEVELS;
-}
-
-static tsh_layout layout_in(const tshi_change *c, int state, int axis) {
-    int progress = progress_of(state, axis);
-    return progress == BEGINNING ? c->from[axis] : progress == THERE ? c->to[axis] : TSH_REPLICATED;
-}
-
-/* True when the order of splits allows the layout of `axis` to change. */
-static bool in_order(const tshi_change *c, int state, int axis, tsh_layout from, tsh_layout to) {
-    for (int b = axis + 1; b < c->mesh->axes; b++) {
-        tsh_layout other = layout_in(c, state, b);
-        if (other.kind != TSH_KIND_SHARD) continue;
-        if (tshi_layout_equal(other, from) || tshi_layout_equal(other, to)) return false;
-    }
-    return true;
-}
-
-/* The cost of moving `axis` from its progress in `state` to `progress`; -1 when that is no step. */
-static double step_cost(const tshi_change *c, int state, int axis, int progress) {
-    tsh_layout from = layout_in(c, state, axis);
-    tsh_layout to = progress == THERE ? c->to[axis] : TSH_REPLICATED;
-    bool halfway = progress == BETWEEN && from.kind != TSH_KIND_SHARD;
-    if (halfway || tshi_layout_equal(from, to) || !in_order(c, state, axis, from, to)) return -1;
-    const tshi_transition *t = tshi_transition_find(from, to, c->automatic);
-    return t ? tshi_transition_cost(t, c->backward) : -1;
-}
-
-static bool is_end(const tshi_change *c, int state) {
-    for (int a = 0; a < c->mesh->axes; a++) {
-        bool stays = progress_of(state, a) == BEGINNING && tshi_layout_equal(c->from[a], c->to[a]);
-        if (progress_of(state, a) != THERE && !stays) return false;
-    }
-    return true;
-}
-
-/* Finds the cheapest way to every state, and returns the cheapest last one, or -1. A step only raises a state's number,
- * so that one pass in ascending order is enough. */
-static int cheapest_end(const tshi_change *c, double cost[], int before[]) {
-    int states = power(LEVELS, c->mesh->axes), end = -1;
-    for (int i = 0; i < states; i++) cost[i] = i ? INFINITY : 0;
-    for (int i = 0; i < states; i++) {
-        if (isinf(cost[i])) continue;
-        if (is_end(c, i) && (end < 0 || cost[i] < cost[end])) end = i;
-        for (int a = 0; a < c->mesh->axes; a++) {
-            for (int progress = progress_of(i, a) + 1; progress < LEVELS; progress++) {
-                double step = step_cost(c, i, a, progress);
-                int next = i + (progress - progress_of(i, a)) * power(LEVELS, a);
-                if (step < 0 || cost[i] + step >= cost[next]) continue;
-                cost[next] = cost[i] + step;
-                before[next] = i;
-            }
-        }
-    }
-    return end;
-}
-
-static void write_steps(const tshi_change *c, int end, const int before[], tshi_plan *plan) {
-    plan->steps = 0;
-    for (int i = end; i != 0; i = before[i]) plan->steps++;
-    int k = plan->steps;
-    for (int i = end; i != 0; i = before[i]) {
-        int axis = 0;
-        while (progress_of(i, axis) == progress_of(before[i], axis)) axis++;
-        plan->step[--k].axis = axis;
-        plan->step[k].to = layout_in(c, i, axis);
-    }
-}
-
-static bool shards(tsh_layout layout, int d) {
-    return layout.kind == TSH_KIND_SHARD && layout.dim == d;
-}
-
-/* True when one of the axes shards, before or after, a dim that the other one shards before or after. */
-static bool share_a_dim(const tshi_change *c, int a, int b) {
-    for (int i = 0; i < 2; i++) {
-        tsh_layout l = i ? c->to[a] : c->from[a];
-        if (l.kind == TSH_KIND_SHARD && (shards(c->from[b], l.dim) || shards(c->to[b], l.dim))) return true;
+static bool has_local(int axes, const tsh_layout *layout) {
+    for (int a = 0; a < axes; a++) {
+        if (layout[a].kind == TSH_KIND_LOCAL) return true;
     }
     return false;
 }
 
-bool tshi_plan_is_simple(const tshi_change *c) {
-    for (int a = 0; a < c->mesh->axes; a++) {
-        if (tshi_layout_equal(c->from[a], c->to[a])) continue;
-        for (int b = 0; b < c->mesh->axes; b++) {
-            if (b != a && share_a_dim(c, a, b)) return false;
-        }
-    }
+/* The axis becomes REPLICATED, if it is not. */
+static bool add_gather(const tshi_change *c, tshi_plan *plan, tsh_layout now[TSH_MAX_AXES], int a) {
+    tsh_layout next[TSH_MAX_AXES];
+    if (now[a].kind == TSH_KIND_REPLICATED) return true;
+    with_axis(c->mesh->axes, now, a, TSH_REPLICATED, next);
+    if (!is_transition(c->mesh->axes, now, next, a)) return false;
+    add_step(plan, a, next);
+    memcpy(now, next, sizeof *now * TSH_MAX_AXES);
     return true;
 }
 
-bool tshi_plan_apart(const tshi_change *c, tshi_plan *plan) {
-    *plan = (tshi_plan){0};
+/* A LOCAL axis is no part of an exchange. Where other axes are in each other's way beside one, all that shard or change
+ * become REPLICATED, the last to split first, and take their layouts anew in split order. */
+static bool add_detour(const tshi_change *c, tshi_plan *plan, tsh_layout now[TSH_MAX_AXES]) {
+    int axes = c->mesh->axes, sequence[TSH_MAX_AXES];
+    tshi_split_sequence(axes, now, sequence);
+    for (int i = axes - 1; i >= 0; i--) {
+        int a = sequence[i];
+        bool moves = now[a].kind == TSH_KIND_SHARD || !tshi_layout_alike(now[a], c->to[a]);
+        if (moves && !add_gather(c, plan, now, a)) return false;
+    }
+    tshi_split_sequence(axes, c->to, sequence);
+    for (int i = 0; i < axes; i++) {
+        int a = sequence[i];
+        tsh_layout next[TSH_MAX_AXES];
+        if (tshi_layout_alike(now[a], c->to[a])) continue;
+        with_axis(axes, now, a, c->to[a], next);
+        for (int b = 0; b < axes; b++) next[b].order = next[b].kind == TSH_KIND_SHARD ? c->to[b].order : 0;
+        tshi_layouts_normalize(axes, next);
+        if (!is_transition(axes, now, next, a)) return false;
+        add_step(plan, a, next);
+        memcpy(now, next, sizeof next);
+    }
+    return tshi_layouts_equal(axes, now, c->to);
+}
+
+static bool leaves_local(const tshi_change *c) {
     for (int a = 0; a < c->mesh->axes; a++) {
-        if (tshi_layout_equal(c->from[a], c->to[a])) continue;
-        const tshi_transition *t = tshi_transition_find(c->from[a], c->to[a], c->automatic);
-        if (!t) return false;
-        plan->cost += tshi_transition_cost(t, c->backward);
-        plan->step[plan->steps].axis = a;
-        plan->step[plan->steps++].to = c->to[a];
+        bool changes = c->from[a].kind == TSH_KIND_LOCAL && c->to[a].kind != TSH_KIND_LOCAL;
+        if (changes && c->to[a].kind != TSH_KIND_REPLICATED) return false;
     }
     return true;
 }
 
 bool tshi_plan_make(const tshi_change *c, tshi_plan *plan) {
-    double cost[STATES];
-    int before[STATES] = {0};
-    if (tshi_plan_is_simple(c)) return tshi_plan_apart(c, plan);
-    int end = cheapest_end(c, cost, before);
-    if (end < 0) return false;
-    write_steps(c, end, before, plan);
-    plan->cost = cost[end];
-    return true;
+    int axes = c->mesh->axes;
+    tsh_layout now[TSH_MAX_AXES];
+    memcpy(now, c->from, sizeof now);
+    plan->steps = 0;
+    if (!leaves_local(c)) return false;
+    bool apart = add_transitions(c, plan, now);
+    if (apart && moving_steps(c, plan) <= 1) return true;
+    if (!has_local(axes, c->from) && !has_local(axes, c->to)) {
+        plan->steps = 0;
+        add_step(plan, -1, c->to);
+        return true;
+    }
+    return apart || add_detour(c, plan, now);
 }

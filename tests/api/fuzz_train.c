@@ -123,12 +123,37 @@ static tsh_group *group_of(fuzz *f, const tsh_tensor *x) {
     return fuzz_chance(f, 97) ? tsh_mesh_axis_group(mesh, axis) : fuzz_group(f);
 }
 
+static void to_mesh(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    const tsh_mesh *mesh = fuzz_chance(f, 50) ? NULL : fuzz_mesh(f);
+    tsh_layout layouts[TSH_MAX_AXES];
+    (void)function;
+    for (int a = 0; a < TSH_MAX_AXES; a++) layouts[a] = fuzz_layout(f);
+    fuzz_value(f, tape, tsh_redistribute(tape, x, mesh, fuzz_chance(f, 10) ? NULL : layouts));
+}
+
+static void to_local(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    tsh_layout layouts[TSH_MAX_AXES];
+    (void)function;
+    for (int a = 0; a < TSH_MAX_AXES; a++) layouts[a] = fuzz_layout(f);
+    fuzz_value(f, tape, tsh_to_local(tape, x, fuzz_chance(f, 70) ? NULL : layouts));
+}
+
+static void full(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    (void)function;
+    fuzz_value(f, tape, tsh_full(tape, fuzz_tensor(f)));
+}
+
 static void redistribute(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
     tsh_tensor *x = fuzz_tensor(f);
     const tsh_group *group = group_of(f, x);
     (void)function;
-    fuzz_value(f, tape, tsh_redistribute(tape, x, group, fuzz_layout(f)));
+    fuzz_value(f, tape, tsh_redistribute_along(tape, x, group, fuzz_layout(f)));
 }
 
 static void scatter_or_gather(fuzz *f, void (*function)(void)) {
@@ -421,7 +446,10 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_backward", backward, NULL, 12},
     {"tsh_backward_with", backward_with, NULL, 8},
     {"tsh_gradient_check", gradient_check, NULL, 2},
-    {"tsh_redistribute", redistribute, NULL, 10},
+    {"tsh_redistribute_along", redistribute, NULL, 10},
+    {"tsh_redistribute", to_mesh, NULL, 10},
+    {"tsh_to_local", to_local, NULL, 3},
+    {"tsh_full", full, NULL, 3},
     {"tsh_scatter", scatter_or_gather, FUNCTION(tsh_scatter), 3},
     {"tsh_gather", scatter_or_gather, FUNCTION(tsh_gather), 3},
     {"tsh_reduce", reduce_or_copy, FUNCTION(tsh_reduce), 3},

@@ -143,7 +143,7 @@ static void each_row(tshi_rank *r, void *arg) {
         snprintf(what, sizeof what, "row %zu", k);
         tsh_tensor *x = make(r, rows[k].from), *dy = make_upstream(r, rows[k].to);
         tsh_group_reset_stats(group);
-        tsh_tensor *y = tsh_redistribute(tape, x, group, rows[k].to);
+        tsh_tensor *y = tsh_redistribute_along(tape, x, group, rows[k].to);
         if (!tshi_check(r, y != NULL, "%s: %s", what, tsh_tape_message(tape))) return;
         check_cost(r, what, rows[k].forward);
         check_values(r, what, y, rows[k].to, forward_value, &rows[k]);
@@ -312,17 +312,17 @@ static void two_axes(tshi_rank *r, void *arg) {
         tshi_test_same(r, "split along the second axis alone", inner, whole, 0);
     }
     tsh_tensor *swapped =
-        tsh_redistribute(tape, tsh_redistribute(tape, inner, model, TSH_SHARD(1)), data, TSH_SHARD(0));
+        tsh_redistribute_along(tape, tsh_redistribute_along(tape, inner, model, TSH_SHARD(1)), data, TSH_SHARD(0));
     tsh_tensor *again =
-        tsh_redistribute(tape, tsh_redistribute(tape, swapped, data, TSH_SHARD(1)), model, TSH_SHARD(0));
+        tsh_redistribute_along(tape, tsh_redistribute_along(tape, swapped, data, TSH_SHARD(1)), model, TSH_SHARD(0));
     if (tshi_check(r, again != NULL, "two axes change places: %s", tsh_tape_message(tape))) {
         tshi_test_same(r, "two axes that have changed places", again, whole, 0);
     }
     tsh_tensor *y = tsh_gather(tape, tsh_gather(tape, x, model, 0), data, 0);
     tshi_check(r, y && memcmp(tsh_tensor_data(y), whole, sizeof whole) == 0, "gathered: %s", tsh_tape_message(tape));
     /* The sum of all wants no dim split: the rules take both axes away, in order. */
-    tsh_tensor *sum = tsh_redistribute(
-        tape, tsh_redistribute(tape, tsh_sum(tape, x, TSH_ALL_DIMS), model, TSH_REPLICATED), data, TSH_REPLICATED);
+    tsh_tensor *sum = tsh_redistribute_along(
+        tape, tsh_redistribute_along(tape, tsh_sum(tape, x, TSH_ALL_DIMS), model, TSH_REPLICATED), data, TSH_REPLICATED);
     tshi_check(r, sum && tsh_tensor_item(sum) == 34 * 35 / 2, "sum: %s", tsh_tape_message(tape));
     tsh_tensor *columns = tsh_softmax(tape, x, 0);
     tshi_check(r, columns != NULL, "softmax over a dim of two axes: %s", tsh_tape_message(tape));
@@ -353,7 +353,7 @@ static void wrong_use(tshi_rank *r, void *arg) {
     TRY(tsh_reduce(tape, whole, group));
     TRY(tsh_copy(tape, local, group));
     TRY(tsh_scatter(tape, part, group, 0));
-    TRY(tsh_redistribute(tape, local, group, TSH_SHARD(0)));
+    TRY(tsh_redistribute_along(tape, local, group, TSH_SHARD(0)));
 #undef TRY
     for (int i = 0; i < n; i++) {
         tshi_check(r, !tries[i].got && tries[i].status == TSH_ERR_LAYOUT, "try %d: %s", i,

@@ -192,7 +192,7 @@ static tsh_tensor *move(run *r, const tshi_step *s, tsh_tensor *x) {
     case CALL_REDUCE:
         return from.kind == TSH_KIND_PARTIAL || from.kind == TSH_KIND_LOCAL ? tsh_reduce(tape, x, group) : x;
     case CALL_COPY: return from.kind == TSH_KIND_REPLICATED ? tsh_copy(tape, x, group) : x;
-    default: return from.kind == TSH_KIND_LOCAL && splits ? x : tsh_redistribute(tape, x, group, to);
+    default: return from.kind == TSH_KIND_LOCAL && splits ? x : tsh_redistribute_along(tape, x, group, to);
     }
 }
 

@@ -77,7 +77,7 @@ static int64_t read_whole(tshi_rank *r, tsh_tape *tape, tsh_tensor *t, bool sum_
     tsh_group *group = tsh_world_group(r->world);
     bool recording = tsh_tape_set_recording(tape, false);
     tsh_layout_kind kind = tsh_tensor_layout(t, group).kind;
-    if (kind != TSH_KIND_LOCAL || sum_local) t = tsh_redistribute(tape, t, group, TSH_REPLICATED);
+    if (kind != TSH_KIND_LOCAL || sum_local) t = tsh_redistribute_along(tape, t, group, TSH_REPLICATED);
     tsh_tape_set_recording(tape, recording);
     if (!tshi_check(r, t != NULL, "%s", tsh_tape_message(tape))) return 0;
     if (!tshi_check(r, tsh_tensor_local_numel(t) <= MOST, "more than %d elements", MOST)) return 0;

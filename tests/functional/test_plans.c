@@ -80,7 +80,7 @@ static tsh_tensor *make_input(tshi_rank *r, const kit *k, const function_input *
 /* REPLICATED along both axes. */
 static tsh_tensor *whole_of(kit *k, tsh_tensor *t) {
     bool recording = tsh_tape_set_recording(k->tape, false);
-    for (int a = AXES - 1; t && a >= 0; a--) t = tsh_redistribute(k->tape, t, k->group[a], TSH_REPLICATED);
+    for (int a = AXES - 1; t && a >= 0; a--) t = tsh_redistribute_along(k->tape, t, k->group[a], TSH_REPLICATED);
     tsh_tape_set_recording(k->tape, recording);
     return t;
 }

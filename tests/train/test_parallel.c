@@ -27,7 +27,7 @@ static void averaged(tshi_rank *r, void *arg) {
     const double *const wanted[] = {once, twice};
     for (int i = 0; i < 2; i++) {
         tsh_tensor *loss = tsh_mean(tape, tsh_linear_forward(tape, layer, t), TSH_ALL_DIMS);
-        loss = tsh_redistribute(tape, loss, tsh_world_group(r->world), TSH_REPLICATED);
+        loss = tsh_redistribute_along(tape, loss, tsh_world_group(r->world), TSH_REPLICATED);
         tshi_check(r, loss && tsh_tensor_item(loss) == 3, "loss %g, wanted 3", tsh_tensor_item(loss));
         tshi_check_ok(r, tsh_backward(tape, loss));
         tshi_check_ok(r, tsh_tape_reset(tape));

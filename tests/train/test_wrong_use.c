@@ -70,7 +70,7 @@ static void reduce_of_a_whole(kit *k) {
 }
 
 static void redistribute_over_no_axis(kit *k) {
-    tsh_redistribute(k->tape, k->x, tsh_world_group(k->l->world), TSH_PARTIAL);
+    tsh_redistribute_along(k->tape, k->x, tsh_world_group(k->l->world), TSH_PARTIAL);
 }
 
 static void lookup_by_floats(kit *k) {
@@ -137,7 +137,7 @@ static void nothing_in_a_row(kit *k) {
 }
 
 static void nothing_moved(kit *k) {
-    tsh_redistribute(k->tape, NULL, k->group, TSH_PARTIAL);
+    tsh_redistribute_along(k->tape, NULL, k->group, TSH_PARTIAL);
 }
 
 static void no_layer(kit *k) {
@@ -235,7 +235,7 @@ static const mistake mistakes[] = {
     {"row_of_local_features", row_of_local_features, TSH_ERR_LAYOUT, {"model=LOCAL", "SHARD(1)"}},
     {"gather_of_a_whole", gather_of_a_whole, TSH_ERR_LAYOUT, {"gather: x is float32 [2,3]", "model=REPLICATED"}},
     {"reduce_of_a_whole", reduce_of_a_whole, TSH_ERR_LAYOUT, {"reduce: x is float32 [2,3]", "model=REPLICATED"}},
-    {"redistribute_over_no_axis", redistribute_over_no_axis, TSH_ERR_ARGUMENT, {"redistribute: ", "no axis"}},
+    {"redistribute_over_no_axis", redistribute_over_no_axis, TSH_ERR_ARGUMENT, {"redistribute_along: ", "no axis"}},
     {"lookup_by_floats", lookup_by_floats, TSH_ERR_DTYPE, {"ids float32", "int64 wanted"}},
     {"embedding_past_the_end", embedding_past_the_end, TSH_ERR_RANGE, {"id 13 at index 1", "[0, 13)"}},
     {"embedding_before_the_start", embedding_before_the_start, TSH_ERR_RANGE, {"id -1 at index 0", "[0, 13)"}},
@@ -251,7 +251,7 @@ static const mistake mistakes[] = {
     {"product_without_weight", product_without_weight, TSH_ERR_ARGUMENT, {"affine: ", "input 1 is NULL"}},
     {"norm_of_nothing", norm_of_nothing, TSH_ERR_ARGUMENT, {"layer_norm: ", "is NULL"}},
     {"nothing_in_a_row", nothing_in_a_row, TSH_ERR_ARGUMENT, {"concat: ", "input 1 is NULL"}},
-    {"nothing_moved", nothing_moved, TSH_ERR_ARGUMENT, {"redistribute: ", "is NULL"}},
+    {"nothing_moved", nothing_moved, TSH_ERR_ARGUMENT, {"redistribute_along: ", "is NULL"}},
     {"no_layer", no_layer, TSH_ERR_ARGUMENT, {"linear_forward: ", "is NULL"}},
     {"reshape_to_other_elements", reshape_to_other_elements, TSH_ERR_SHAPE, {"reshape: ", "cannot become [7]"}},
     {"reshape_to_two_unknowns", reshape_to_two_unknowns, TSH_ERR_SHAPE, {"reshape: ", "two sizes of -1"}},

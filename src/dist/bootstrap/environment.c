@@ -65,6 +65,7 @@ static tsh_status read_device(tsh_device_kind wanted, tsh_device_kind *out) {
 static tsh_status read_switches(tshi_settings *s) {
     tsh_status status = tshi_setting_seconds(TSHI_SETTING_WARN, &s->warn_every);
     if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_CHECK, &s->checked);
+    if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_PLAN, &s->logs_plans);
     if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_MPI_SHARED, &s->shared);
     if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_SIGUSR1, &s->rings);
     return status;

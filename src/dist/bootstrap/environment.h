@@ -35,6 +35,7 @@ typedef struct tshi_settings {
     tsh_device_kind device;
     double warn_every; /* TSHARD_WARN */
     bool checked;      /* TSHARD_CHECK */
+    bool logs_plans;   /* TSHARD_PLAN */
     bool shared;       /* TSHARD_MPI_SHARED */
     bool rings;        /* TSHARD_SIGUSR1 */
     /* The rendezvous: its address and its names. Ranks with different jobs, tokens or group names never see each

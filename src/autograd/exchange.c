@@ -1,0 +1,82 @@
+/* Exchanges: the operation, whose backward is the reverse exchange of the gradient. */
+#include "autograd/exchange.h"
+#include "dist/core/redistribute.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct exchange_params {
+    tsh_group *group; /* of all ranks of both meshes, or NULL */
+    tshi_exchange forward, backward;
+} exchange_params;
+
+static tsh_status exchange_forward(tshi_node *call) {
+    const exchange_params *p = call->params;
+    return tshi_exchange_run(p->group, &p->forward, call->in[0], call->out);
+}
+
+static tsh_status exchange_backward(tshi_node *call) {
+    const exchange_params *p = call->params;
+    tsh_tensor *dx;
+    tsh_status status = tshi_gradient_new(call->in[0], &dx);
+    if (status != TSH_OK) return status;
+    status = tshi_exchange_run(p->group, &p->backward, tshi_grad_out(call), dx);
+    if (status == TSH_OK) status = tshi_grad_adopt(call, 0, dx);
+    tsh_tensor_release(dx);
+    return status;
+}
+
+static const tshi_op exchange_op = {.name = "redistribute",
+                                    .forward = exchange_forward,
+                                    .backward = exchange_backward,
+                                    .params_size = sizeof(exchange_params),
+                                    .crosses = true};
+
+/* Every rank of b is one of a. */
+static bool has_ranks_of(const tsh_mesh *a, const tsh_mesh *b) {
+    for (int i = 0; i < b->members; i++) {
+        if (tsh_group_rank_of(a->group, b->ranks[i]) < 0) return false;
+    }
+    return true;
+}
+
+static tsh_group *common_group(const tsh_mesh *from, const tsh_mesh *to) {
+    if (from == to || has_ranks_of(from, to)) return from->group;
+    return has_ranks_of(to, from) ? to->group : NULL;
+}
+
+tsh_tensor *tshi_exchange_record(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh, const tshi_shape *shape,
+                                 const tsh_layout layout[TSH_MAX_AXES]) {
+    exchange_params params = {
+        .group = common_group(x->mesh, mesh),
+        .forward = {.ndim = shape->ndim, .from = tshi_tensor_placement(x), .to = tshi_mesh_placement(mesh, layout)}};
+    memcpy(params.forward.shape, shape->global, sizeof params.forward.shape);
+    tshi_exchange_reverse(&params.forward, &params.backward);
+    tshi_node call = {.tape = tape, .op = &exchange_op, .inputs = 1, .in = &x, .mesh = mesh, .params = &params};
+    return tshi_tape_run(&call, x->dtype, shape, layout, NULL);
+}
+
+/* --- the log of plans --------------------------------------------------------------------------------------------- */
+
+static char *layouts_name(const tsh_mesh *mesh, const tsh_layout *layout, char *text, size_t size) {
+    size_t used = 0;
+    char name[24];
+    text[0] = '\0';
+    for (int a = 0; a < mesh->axes && used < size; a++) {
+        used += (size_t)snprintf(text + used, size - used, "%s%s=%s", a ? " " : "", mesh->axis[a].name,
+                                 tshi_layout_name(layout[a], name, sizeof name));
+    }
+    return text;
+}
+
+void tshi_log_step(const tsh_tape *tape, const char *what, const tsh_tensor *x, const tsh_mesh *mesh,
+                   const tshi_plan_step *step) {
+    char text[160], to[TSHI_LINE], other[TSHI_LINE] = "";
+    if (!tape->world->logs_plans) return;
+    tshi_cost cost = tshi_plan_step_cost(x->mesh, mesh, &x->shape, x->layout, step);
+    size_t used = mesh == x->mesh ? 0 : (size_t)snprintf(other, sizeof other, " on mesh ");
+    if (used) tshi_mesh_name(mesh, other + used, sizeof other - used);
+    tshi_log(&tape->world->log, TSH_LOG_INFO, "%s: %s -> %s%s: %s, %.0f bytes sent", what,
+             tsh_tensor_describe(x, text, sizeof text), layouts_name(mesh, step->to, to, sizeof to), other, cost.name,
+             cost.elements * (double)tsh_dtype_size(x->dtype));
+}

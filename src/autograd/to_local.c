@@ -1,0 +1,66 @@
+/* tsh_to_local: a rank's part of a global tensor, of which no claim is made any more. */
+#include "autograd/tape.h"
+
+#include <string.h>
+
+typedef struct to_local_params {
+    tsh_layout gradient[TSH_MAX_AXES]; /* PARTIAL: the ranks' gradients are terms; else they are parts, or alike */
+} to_local_params;
+
+static tsh_status to_local_forward(tshi_node *call) {
+    (void)call; /* the output is a view */
+    return TSH_OK;
+}
+
+static tsh_status to_local_backward(tshi_node *call) {
+    const to_local_params *p = call->params;
+    const tsh_tensor *x = call->in[0], *dy = tshi_grad_out(call);
+    tsh_tensor *dx;
+    tsh_status status = tshi_gradient_new(x, &dx);
+    if (status != TSH_OK) return status;
+    tsh_device *device = tshi_device_of(x);
+    device->ops->copy.within(device, tsh_tensor_local_nbytes(dx), tshi_data(dy), tshi_data(dx));
+    for (int a = 0; status == TSH_OK && a < x->mesh->axes; a++) {
+        if (p->gradient[a].kind == TSH_KIND_PARTIAL) status = tsh_all_reduce(x->mesh->axis[a].group, dx, TSH_SUM);
+    }
+    if (status == TSH_OK) status = tshi_grad_adopt(call, 0, dx);
+    tsh_tensor_release(dx);
+    return status;
+}
+
+static const tshi_op to_local_op = {.name = "to_local",
+                                    .forward = to_local_forward,
+                                    .backward = to_local_backward,
+                                    .params_size = sizeof(to_local_params),
+                                    .views = true};
+
+/* The gradient of the local part is a term or a copy where the tensor is not split, and split alike where it is. */
+static tsh_status choose_gradient(const tsh_tensor *x, const tsh_layout *named, tsh_layout *gradient) {
+    char text[160], name[24];
+    for (int a = 0; a < x->mesh->axes; a++) {
+        tsh_layout have = x->layout[a];
+        bool split = have.kind == TSH_KIND_SHARD || have.kind == TSH_KIND_LOCAL;
+        gradient[a] = named                              ? named[a]
+                      : have.kind == TSH_KIND_REPLICATED ? TSH_PARTIAL
+                      : have.kind == TSH_KIND_PARTIAL    ? TSH_REPLICATED
+                                                         : have;
+        bool whole = gradient[a].kind == TSH_KIND_PARTIAL || gradient[a].kind == TSH_KIND_REPLICATED;
+        if (split ? tshi_layout_alike(gradient[a], have) : whole) continue;
+        return tshi_fail(TSH_ERR_LAYOUT, "the gradient of a local part of %s cannot be %s along axis %s",
+                         tsh_tensor_describe(x, text, sizeof text), tshi_layout_name(gradient[a], name, sizeof name),
+                         x->mesh->axis[a].name);
+    }
+    return TSH_OK;
+}
+
+tsh_tensor *tsh_to_local(tsh_tape *tape, tsh_tensor *x, const tsh_layout *layouts) {
+    const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT};
+    to_local_params params = {{{0}}};
+    if (!tshi_tape_ready(tape, "to_local", 1, &x)) return NULL;
+    tsh_status status = choose_gradient(x, layouts, params.gradient);
+    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "to_local");
+    tshi_shape shape = x->shape;
+    memcpy(shape.global, shape.local, sizeof shape.global);
+    tshi_node call = {.tape = tape, .op = &to_local_op, .inputs = 1, .in = &x, .params = &params};
+    return tshi_tape_run(&call, x->dtype, &shape, local, x);
+}

@@ -1,0 +1,48 @@
+/* What the steps of plans cost. */
+#include "layout/box.h"
+
+#include <string.h>
+
+/* Elements of this rank's part. */
+static double part(const tsh_mesh *mesh, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES]) {
+    tsh_layout resolved[TSH_MAX_AXES];
+    tshi_shape own = *shape;
+    double n = tshi_mesh_has_me(mesh) ? 1 : 0;
+    memcpy(resolved, layout, sizeof resolved);
+    if (tshi_shape_resolve(mesh, &own, resolved) != TSH_OK) return 0;
+    for (int d = 0; d < shape->ndim; d++) n *= (double)own.local[d];
+    return n;
+}
+
+static tshi_cost exchange_cost(const tsh_mesh *from, const tsh_mesh *to, const tshi_shape *shape,
+                               const tsh_layout *layout, const tsh_layout *wanted) {
+    tshi_exchange e = {
+        .ndim = shape->ndim, .from = tshi_mesh_placement(from, layout), .to = tshi_mesh_placement(to, wanted)};
+    const tsh_mesh *mine = tshi_mesh_has_me(from) ? from : to;
+    int rank = !tshi_mesh_has_me(mine) ? -1 : mine->ranks ? mine->ranks[mine->member] : mine->member;
+    tshi_cost cost = {"exchange", 1, 0};
+    memcpy(e.shape, shape->global, sizeof e.shape);
+    tshi_exchange second = e;
+    if (tshi_exchange_reduces_first(&e, &second.from)) {
+        e.to = second.from;
+        cost.calls = 2;
+        cost.elements = (double)tshi_exchange_sent(&second, rank);
+    }
+    cost.elements += (double)tshi_exchange_sent(&e, rank);
+    return cost;
+}
+
+static const char *const move_names[TSHI_MOVE_COUNT] = {
+    "no data moves", "all_reduce", "all_gather", "slice", "reduce_scatter", "all_to_all", "zero-pad", "the first keeps",
+};
+
+tshi_cost tshi_plan_step_cost(const tsh_mesh *from, const tsh_mesh *to, const tshi_shape *shape,
+                              const tsh_layout layout[TSH_MAX_AXES], const tshi_plan_step *step) {
+    if (step->axis < 0) return exchange_cost(from, to, shape, layout, step->to);
+    const tshi_transition *t = tshi_transition_find(layout[step->axis], step->to[step->axis], false);
+    double p = from->axis[step->axis].size, before = part(from, shape, layout), after = part(from, shape, step->to);
+    double whole = before > after ? before : after; /* an all_to_all keeps the size, and sends a p-th to each peer */
+    double sent = tshi_transition_cost(t, false) * whole * (p - 1) / p;
+    if (t->forward == TSHI_MOVE_ALL_TO_ALL) sent = before * (p - 1) / p;
+    return (tshi_cost){move_names[t->forward], sent > 0, sent};
+}
