@@ -54,12 +54,12 @@ static double copy_bytes(const bed *b) {
 }
 
 static void run_gelu(const bed *b) {
-    b->device->ops->elementwise.unary(b->device, TSHI_GELU_TANH, b->dtype, b->rows * b->cols, at(b->buffer[0]),
-                                      at(b->buffer[1]));
+    b->device->ops->elementwise[b->dtype].unary(b->device, TSHI_GELU_TANH, b->rows * b->cols, at(b->buffer[0]),
+                                                at(b->buffer[1]));
 }
 
 static void run_bias_backward(const bed *b) {
-    b->device->ops->sum.bias_backward(b->device, b->dtype, b->rows, b->cols, at(b->buffer[0]), at(b->vector[0]));
+    b->device->ops->sum[b->dtype].bias_backward(b->device, b->rows, b->cols, at(b->buffer[0]), at(b->vector[0]));
 }
 
 static double one_read(const bed *b) {
@@ -67,14 +67,14 @@ static double one_read(const bed *b) {
 }
 
 static void run_norm(const bed *b) {
-    b->device->ops->norm.forward(b->device, false, b->dtype, b->rows, b->cols, 1e-5, at(b->buffer[0]), at(b->vector[0]),
-                                 at(b->vector[1]), at(b->buffer[1]), at(b->rows_of[0]), at(b->rows_of[1]));
+    b->device->ops->norm[b->dtype].forward(b->device, false, b->rows, b->cols, 1e-5, at(b->buffer[0]), at(b->vector[0]),
+                                           at(b->vector[1]), at(b->buffer[1]), at(b->rows_of[0]), at(b->rows_of[1]));
 }
 
 static void run_norm_backward(const bed *b) {
-    b->device->ops->norm.backward(b->device, false, b->dtype, b->rows, b->cols, at(b->buffer[0]), at(b->vector[0]),
-                                  at(b->rows_of[0]), at(b->rows_of[1]), at(b->buffer[1]), 0, at(b->buffer[2]),
-                                  at(b->vector[1]), at(b->vector[2]));
+    b->device->ops->norm[b->dtype].backward(b->device, false, b->rows, b->cols, at(b->buffer[0]), at(b->vector[0]),
+                                            at(b->rows_of[0]), at(b->rows_of[1]), at(b->buffer[1]), 0, at(b->buffer[2]),
+                                            at(b->vector[1]), at(b->vector[2]));
 }
 
 /* x and dy are read, dx is written. */
@@ -89,9 +89,9 @@ static tshi_classes classes_of(const bed *b) {
 static void run_loss(const bed *b) {
     const tshi_classes c = classes_of(b);
     const tshi_device_ops *ops = b->device->ops;
-    ops->cross_entropy.sums(b->device, b->dtype, &c, at(b->buffer[0]), at(b->targets), at(b->rows_of[0]),
-                            at(b->rows_of[1]));
-    ops->cross_entropy.loss(b->device, b->dtype, &c, at(b->targets), at(b->rows_of[1]), at(b->rows_of[2]));
+    ops->cross_entropy[b->dtype].sums(b->device, &c, at(b->buffer[0]), at(b->targets), at(b->rows_of[0]),
+                                      at(b->rows_of[1]));
+    ops->cross_entropy[b->dtype].loss(b->device, &c, at(b->targets), at(b->rows_of[1]), at(b->rows_of[2]));
 }
 
 static double loss_bytes(const bed *b) {
@@ -100,8 +100,9 @@ static double loss_bytes(const bed *b) {
 
 static void run_loss_backward(const bed *b) {
     const tshi_classes c = classes_of(b);
-    b->device->ops->cross_entropy.backward(b->device, b->dtype, &c, at(b->buffer[0]), at(b->targets), at(b->rows_of[0]),
-                                           at(b->rows_of[1]), at(b->rows_of[2]), 1, NULL, 0, at(b->buffer[1]));
+    b->device->ops->cross_entropy[b->dtype].backward(b->device, &c, at(b->buffer[0]), at(b->targets), at(b->rows_of[0]),
+                                                     at(b->rows_of[1]), at(b->rows_of[2]), 1, NULL, 0,
+                                                     at(b->buffer[1]));
 }
 
 static double loss_backward_bytes(const bed *b) {
@@ -122,7 +123,7 @@ static void run_adamw(const bed *b) {
                           .state = {(char *)at(b->state[0]) + start * sum, (char *)at(b->state[1]) + start * sum},
                           .p = (char *)at(b->buffer[1]) + start * size};
     }
-    b->device->ops->optimizer.adamw(b->device, b->dtype, &settings, 8, updates);
+    b->device->ops->optimizer[b->dtype].adamw(b->device, &settings, 8, updates);
 }
 
 static double adamw_bytes(const bed *b) {
@@ -130,8 +131,8 @@ static double adamw_bytes(const bed *b) {
 }
 
 static void run_embedding(const bed *b) {
-    b->device->ops->embedding.forward(b->device, b->dtype, b->tokens, at(b->ids), 0, b->vocabulary, b->cols,
-                                      at(b->buffer[0]), at(b->buffer[1]));
+    b->device->ops->embedding[b->dtype].forward(b->device, b->tokens, at(b->ids), 0, b->vocabulary, b->cols,
+                                                at(b->buffer[0]), at(b->buffer[1]));
 }
 
 static double embedding_bytes(const bed *b) {
@@ -139,8 +140,8 @@ static double embedding_bytes(const bed *b) {
 }
 
 static void run_embedding_backward(const bed *b) {
-    b->device->ops->embedding.backward(b->device, b->dtype, b->tokens, at(b->ids), 0, b->vocabulary, b->cols, -1,
-                                       at(b->buffer[1]), at(b->buffer[0]));
+    b->device->ops->embedding[b->dtype].backward(b->device, b->tokens, at(b->ids), 0, b->vocabulary, b->cols, -1,
+                                                 at(b->buffer[1]), at(b->buffer[0]));
 }
 
 /* Each dy is read, each row that is touched read and written. */

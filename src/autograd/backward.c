@@ -19,8 +19,8 @@ static tsh_status keep_grad(tsh_tape *tape, const tsh_tensor *x) {
         return status;
     }
     const void *before = first ? NULL : tshi_data(g->kept);
-    device->ops->elementwise.axpby(device, x->dtype, x->numel, 1, tshi_data(g->value), first ? 0 : 1, before,
-                                   tshi_data(g->kept));
+    device->ops->elementwise[x->dtype].axpby(device, x->numel, 1, tshi_data(g->value), first ? 0 : 1, before,
+                                             tshi_data(g->kept));
     return TSH_OK;
 }
 
@@ -151,7 +151,7 @@ static tsh_status seed(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradi
     if (shares) return TSH_OK;
     void *to = tshi_data(g->value);
     if (gradient) {
-        device->ops->elementwise.axpby(device, loss->dtype, loss->numel, weight, tshi_data(gradient), 0, NULL, to);
+        device->ops->elementwise[loss->dtype].axpby(device, loss->numel, weight, tshi_data(gradient), 0, NULL, to);
     } else {
         device->ops->copy.fill(device, loss->dtype, loss->numel, weight, to);
     }

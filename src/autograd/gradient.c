@@ -126,8 +126,8 @@ tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient) {
     double beta;
     tsh_tensor *grad = tshi_grad_beta(call, i, &beta);
     if (!grad) return TSH_ERR_MEMORY;
-    device->ops->elementwise.axpby(device, x->dtype, x->numel, 1, tshi_data(gradient), beta, tshi_data(grad),
-                                   tshi_data(grad));
+    device->ops->elementwise[x->dtype].axpby(device, x->numel, 1, tshi_data(gradient), beta, tshi_data(grad),
+                                             tshi_data(grad));
     return TSH_OK;
 }
 

@@ -42,8 +42,8 @@ static tsh_status leave_to_sink(const tshi_node *call) {
     dx = leaf->sink->ops->memory(leaf->sink, leaf->slot, true, &beta);
     if (!dx) return TSH_ERR_MEMORY;
     if (dx == dy) return TSH_OK;
-    dx->mesh->device->ops->elementwise.axpby(dx->mesh->device, dx->dtype, dx->numel, 1, tshi_data(dy), beta,
-                                             tshi_data(dx), tshi_data(dx));
+    dx->mesh->device->ops->elementwise[dx->dtype].axpby(dx->mesh->device, dx->numel, 1, tshi_data(dy), beta,
+                                                        tshi_data(dx), tshi_data(dx));
     return TSH_OK;
 }
 

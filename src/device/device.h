@@ -79,15 +79,18 @@ typedef struct tshi_device_ops {
     tshi_memory_ops memory;
     tshi_copy_ops copy;
     tshi_product_ops product;
-    tshi_elementwise_ops elementwise;
-    tshi_sum_ops sum;
-    tshi_softmax_ops softmax;
-    tshi_cross_entropy_ops cross_entropy;
-    tshi_embedding_ops embedding;
-    tshi_norm_ops norm;
-    tshi_random_ops random;
-    tshi_optimizer_ops optimizer;
+    tshi_targets_check_fn *targets_check;
+    tshi_ids_check_fn *ids_check;
     tshi_reduce_fn *reduce;
+    /* Tables for each dtype, of TSH_DTYPE_COUNT entries; all NULL for one that the device does not compute with. */
+    const tshi_elementwise_ops *elementwise;
+    const tshi_sum_ops *sum;
+    const tshi_softmax_ops *softmax;
+    const tshi_cross_entropy_ops *cross_entropy;
+    const tshi_embedding_ops *embedding;
+    const tshi_norm_ops *norm;
+    const tshi_random_ops *random;
+    const tshi_optimizer_ops *optimizer;
 
     const tshi_event_ops *event;
     const tshi_sharing_ops *sharing; /* NULL on the CPU, whose ranks share a heap */

@@ -1,6 +1,7 @@
-/* The kernels: a function type for each, which every device implements, and the tables that they are found in.
+/* The kernels: a function type for each, which every device implements, and the tables that they are found in. Those
+ * that compute have no dtype among their arguments: a device has a table of them for each float dtype.
  *
- * A kernel takes plain pointers to elements of `dtype` in the device's memory and trusts its arguments: shape rules
+ * A kernel takes plain pointers to elements of the dtype in the device's memory and trusts its arguments: shape rules
  * have checked them. It cannot fail unless it returns something; sizes of zero are legal. Kernels run in the order of
  * their calls; a device with streams does not make the host wait, and reports failures through tshi_device_ops.check.
  * Float dtypes are those that the device computes with. Statistics (maxima, sums, losses) are of tshi_dtype_sum(dtype).
@@ -42,7 +43,7 @@ typedef struct tshi_copy_ops {
     tshi_convert_fn *convert;
 } tshi_copy_ops;
 
-/* --- elementwise, float dtypes ------------------------------------------------------------------------------------ */
+/* --- elementwise, by float dtype ---------------------------------------------------------------------------------- */
 
 typedef enum tshi_unary {
     TSHI_GELU_ERF,
@@ -54,21 +55,18 @@ typedef enum tshi_unary {
 } tshi_unary;
 
 /* y = f(x); y may alias x. */
-typedef void tshi_unary_fn(tsh_device *device, tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, void *y);
+typedef void tshi_unary_fn(tsh_device *device, tshi_unary f, int64_t n, const void *x, void *y);
 /* dx = beta dx + f'(x) dy; with beta 0, dx may alias x or dy. */
-typedef void tshi_unary_backward_fn(tsh_device *device, tshi_unary f, tsh_dtype dtype, int64_t n, const void *x,
-                                    const void *dy, double beta, void *dx);
+typedef void tshi_unary_backward_fn(tsh_device *device, tshi_unary f, int64_t n, const void *x, const void *dy,
+                                    double beta, void *dx);
 /* z = a x + b y; z may alias x or y. With b = 0, y is not read and may be NULL. */
-typedef void tshi_axpby_fn(tsh_device *device, tsh_dtype dtype, int64_t n, double a, const void *x, double b,
-                           const void *y, void *z);
+typedef void tshi_axpby_fn(tsh_device *device, int64_t n, double a, const void *x, double b, const void *y, void *z);
 /* z = beta z + x y; z may alias x or y when beta is 0. */
-typedef void tshi_mul_fn(tsh_device *device, tsh_dtype dtype, int64_t n, const void *x, const void *y, double beta,
-                         void *z);
+typedef void tshi_mul_fn(tsh_device *device, int64_t n, const void *x, const void *y, double beta, void *z);
 /* z = x / y; z may alias x or y. */
-typedef void tshi_divide_fn(tsh_device *device, tsh_dtype dtype, int64_t n, const void *x, const void *y, void *z);
+typedef void tshi_divide_fn(tsh_device *device, int64_t n, const void *x, const void *y, void *z);
 /* y[r, c] = x[r, c] + b[c]; y may alias x. With x NULL, y[r, c] = b[c]. */
-typedef void tshi_bias_fn(tsh_device *device, tsh_dtype dtype, int64_t rows, int64_t cols, const void *x, const void *b,
-                          void *y);
+typedef void tshi_bias_fn(tsh_device *device, int64_t rows, int64_t cols, const void *x, const void *b, void *y);
 
 typedef struct tshi_elementwise_ops {
     tshi_unary_fn *unary;
@@ -79,19 +77,18 @@ typedef struct tshi_elementwise_ops {
     tshi_bias_fn *bias;
 } tshi_elementwise_ops;
 
-/* --- sums, float dtypes ------------------------------------------------------------------------------------------- */
+/* --- sums, by float dtype ----------------------------------------------------------------------------------------- */
 
 /* y[o, k] = scale * sum over i of x[o, i, k] */
-typedef void tshi_sum_fn(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, double scale,
-                         const void *x, void *y);
+typedef void tshi_sum_fn(tsh_device *device, int64_t outer, int64_t n, int64_t inner, double scale, const void *x,
+                         void *y);
 /* dx[o, i, k] += scale * dy[o, k] */
-typedef void tshi_sum_backward_fn(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner,
-                                  double scale, const void *dy, void *dx);
+typedef void tshi_sum_backward_fn(tsh_device *device, int64_t outer, int64_t n, int64_t inner, double scale,
+                                  const void *dy, void *dx);
 /* db[c] += sum over r of dy[r, c] */
-typedef void tshi_bias_backward_fn(tsh_device *device, tsh_dtype dtype, int64_t rows, int64_t cols, const void *dy,
-                                   void *db);
+typedef void tshi_bias_backward_fn(tsh_device *device, int64_t rows, int64_t cols, const void *dy, void *db);
 /* *sum += the sum of x's squares; *sum is in device memory. */
-typedef void tshi_sum_squares_fn(tsh_device *device, tsh_dtype dtype, int64_t n, const void *x, double *sum);
+typedef void tshi_sum_squares_fn(tsh_device *device, int64_t n, const void *x, double *sum);
 
 typedef struct tshi_sum_ops {
     tshi_sum_fn *over_dim;
@@ -129,20 +126,19 @@ typedef struct tshi_product_ops {
 /* --- softmax over n, in passes between which a collective may stand ----------------------------------------------- */
 
 /* max[o, k] = max over i of x (-inf where n = 0). */
-typedef void tshi_softmax_max_fn(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner,
-                                 const void *x, void *max);
+typedef void tshi_softmax_max_fn(tsh_device *device, int64_t outer, int64_t n, int64_t inner, const void *x, void *max);
 /* sum[o, k] = sum over i of exp(x - max) */
-typedef void tshi_softmax_sum_fn(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner,
-                                 const void *x, const void *max, void *sum);
+typedef void tshi_softmax_sum_fn(tsh_device *device, int64_t outer, int64_t n, int64_t inner, const void *x,
+                                 const void *max, void *sum);
 /* y = exp(x - max) / sum, or with log: x - max - log(sum). */
-typedef void tshi_softmax_fn(tsh_device *device, bool log, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner,
-                             const void *x, const void *max, const void *sum, void *y);
+typedef void tshi_softmax_fn(tsh_device *device, bool log, int64_t outer, int64_t n, int64_t inner, const void *x,
+                             const void *max, const void *sum, void *y);
 /* dot[o, k] = sum over i of dy y, or with log: sum of dy. */
-typedef void tshi_softmax_dot_fn(tsh_device *device, bool log, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner,
-                                 const void *y, const void *dy, void *dot);
+typedef void tshi_softmax_dot_fn(tsh_device *device, bool log, int64_t outer, int64_t n, int64_t inner, const void *y,
+                                 const void *dy, void *dot);
 /* dx += y (dy - dot), or with log: dy - exp(y) dot. */
-typedef void tshi_softmax_backward_fn(tsh_device *device, bool log, tsh_dtype dtype, int64_t outer, int64_t n,
-                                      int64_t inner, const void *y, const void *dy, const void *dot, void *dx);
+typedef void tshi_softmax_backward_fn(tsh_device *device, bool log, int64_t outer, int64_t n, int64_t inner,
+                                      const void *y, const void *dy, const void *dot, void *dx);
 
 typedef struct tshi_softmax_ops {
     tshi_softmax_max_fn *max;
@@ -170,26 +166,24 @@ typedef int64_t tshi_targets_check_fn(tsh_device *device, const tshi_classes *c,
 /* In one reading of the logits: max[rows], the slice's maxima, at least the lowest finite number; and sums[rows, 4] =
  * { sum of exp(l - max), l_target - max, w_target, sum of w (l - max) }. The middle two are 0 where the target lies in
  * another slice or is ignored, the last is 0 when smoothing is 0. */
-typedef void tshi_cross_entropy_sums_fn(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *logits,
+typedef void tshi_cross_entropy_sums_fn(tsh_device *device, const tshi_classes *c, const void *logits,
                                         const int64_t *target, void *max, void *sums);
 /* Sums that are relative to the slice's own maxima become relative to max[rows], before those of several slices are
  * added up. c->weight_sum is that of this slice alone, NULL for c->n. */
-typedef void tshi_cross_entropy_shift_fn(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *own,
-                                         const void *max, void *sums);
+typedef void tshi_cross_entropy_shift_fn(tsh_device *device, const tshi_classes *c, const void *own, const void *max,
+                                         void *sums);
 /* From the added sums: loss[row] = (1 - a) w_t (log s - (l_t - max)) + a/classes (W log s - last sum), 0 for an ignored
  * target; a = smoothing. */
-typedef void tshi_cross_entropy_loss_fn(tsh_device *device, tsh_dtype dtype, const tshi_classes *c,
-                                        const int64_t *target, const void *sums, void *loss);
+typedef void tshi_cross_entropy_loss_fn(tsh_device *device, const tshi_classes *c, const int64_t *target,
+                                        const void *sums, void *loss);
 /* dlogits[row, j] = beta dlogits[row, j] + g_row * ((1 - a) w_t (p_j - [j = t]) + a/classes (W p_j - w_j)), the second
  * term 0 for an ignored target; g_row = dloss[row * dloss_stride] (stride 0: one upstream gradient for all rows), over
  * *divisor unless that is NULL. */
-typedef void tshi_cross_entropy_backward_fn(tsh_device *device, tsh_dtype dtype, const tshi_classes *c,
-                                            const void *logits, const int64_t *target, const void *max,
-                                            const void *sums, const void *dloss, int64_t dloss_stride,
-                                            const void *divisor, double beta, void *dlogits);
+typedef void tshi_cross_entropy_backward_fn(tsh_device *device, const tshi_classes *c, const void *logits,
+                                            const int64_t *target, const void *max, const void *sums, const void *dloss,
+                                            int64_t dloss_stride, const void *divisor, double beta, void *dlogits);
 
 typedef struct tshi_cross_entropy_ops {
-    tshi_targets_check_fn *check;
     tshi_cross_entropy_sums_fn *sums;
     tshi_cross_entropy_shift_fn *shift;
     tshi_cross_entropy_loss_fn *loss;
@@ -202,15 +196,13 @@ typedef struct tshi_cross_entropy_ops {
  * tshi_targets_check_fn. */
 typedef int64_t tshi_ids_check_fn(tsh_device *device, int64_t n, const int64_t *ids, int64_t vocabulary);
 /* y[i, :] = table[ids[i] - start, :], zeros for ids outside [start, start + rows); table [rows, cols]. */
-typedef void tshi_embedding_fn(tsh_device *device, tsh_dtype dtype, int64_t n, const int64_t *ids, int64_t start,
-                               int64_t rows, int64_t cols, const void *table, void *y);
+typedef void tshi_embedding_fn(tsh_device *device, int64_t n, const int64_t *ids, int64_t start, int64_t rows,
+                               int64_t cols, const void *table, void *y);
 /* dtable[ids[i] - start, :] += dy[i, :] for ids inside the slice that are not padding (-1: none), in order of i. */
-typedef void tshi_embedding_backward_fn(tsh_device *device, tsh_dtype dtype, int64_t n, const int64_t *ids,
-                                        int64_t start, int64_t rows, int64_t cols, int64_t padding, const void *dy,
-                                        void *dtable);
+typedef void tshi_embedding_backward_fn(tsh_device *device, int64_t n, const int64_t *ids, int64_t start, int64_t rows,
+                                        int64_t cols, int64_t padding, const void *dy, void *dtable);
 
 typedef struct tshi_embedding_ops {
-    tshi_ids_check_fn *check;
     tshi_embedding_fn *forward;
     tshi_embedding_backward_fn *backward;
 } tshi_embedding_ops;
@@ -219,12 +211,12 @@ typedef struct tshi_embedding_ops {
 
 /* y = (x - mean) rstd gamma + beta, or with rms: y = x rstd gamma, mean unused. Sums are kept in double; mean (may be
  * NULL with rms) and rstd, [rows], are for the backward. gamma and beta may be NULL (1 and 0). */
-typedef void tshi_norm_fn(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, double eps,
-                          const void *x, const void *gamma, const void *beta, void *y, void *mean, void *rstd);
+typedef void tshi_norm_fn(tsh_device *device, bool rms, int64_t rows, int64_t cols, double eps, const void *x,
+                          const void *gamma, const void *beta, void *y, void *mean, void *rstd);
 /* dx = beta dx + ...; dgamma and dbeta are added to; each of the three may be NULL. */
-typedef void tshi_norm_backward_fn(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, int64_t cols,
-                                   const void *x, const void *gamma, const void *mean, const void *rstd, const void *dy,
-                                   double beta, void *dx, void *dgamma, void *dbeta);
+typedef void tshi_norm_backward_fn(tsh_device *device, bool rms, int64_t rows, int64_t cols, const void *x,
+                                   const void *gamma, const void *mean, const void *rstd, const void *dy, double beta,
+                                   void *dx, void *dgamma, void *dbeta);
 
 typedef struct tshi_norm_ops {
     tshi_norm_fn *forward;
@@ -247,14 +239,14 @@ typedef struct tshi_block {
 
 /* y = beta y + x * keep / (1 - p), keep = uniform(element) >= p; with beta 0, y may alias x. The backward is the same
  * call on dy. */
-typedef void tshi_dropout_fn(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
-                             uint64_t stream, double p, const void *x, double beta, void *y);
+typedef void tshi_dropout_fn(tsh_device *device, const tshi_block *block, uint64_t seed, uint64_t stream, double p,
+                             const void *x, double beta, void *y);
 /* to = low + (high - low) uniform(element), from word `element` of the stream. */
-typedef void tshi_uniform_fn(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
-                             uint64_t stream, double low, double high, void *to);
+typedef void tshi_uniform_fn(tsh_device *device, const tshi_block *block, uint64_t seed, uint64_t stream, double low,
+                             double high, void *to);
 /* to = mean + std normal(element), from words 2 element and 2 element + 1 of the stream. */
-typedef void tshi_normal_fn(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
-                            uint64_t stream, double mean, double std, void *to);
+typedef void tshi_normal_fn(tsh_device *device, const tshi_block *block, uint64_t seed, uint64_t stream, double mean,
+                            double std, void *to);
 
 typedef struct tshi_random_ops {
     tshi_dropout_fn *dropout;
@@ -286,14 +278,12 @@ typedef struct tshi_adamw {
 
 /* g = grad + weight_decay p; buffer = momentum buffer + (1 - dampening) g; p -= lr (nesterov ? g + momentum buffer :
  * buffer). buffer: state[0], may be NULL when momentum is 0. */
-typedef void tshi_sgd_fn(tsh_device *device, tsh_dtype dtype, const tshi_sgd *s, int count, const tshi_update *updates);
+typedef void tshi_sgd_fn(tsh_device *device, const tshi_sgd *s, int count, const tshi_update *updates);
 /* Loshchilov and Hutter, "Decoupled weight decay regularization": p -= lr weight_decay p; m, v (state[0], state[1])
  * moving averages of g and g^2; p -= lr m^ / (sqrt(v^) + eps), hats for the bias corrections. */
-typedef void tshi_adamw_fn(tsh_device *device, tsh_dtype dtype, const tshi_adamw *a, int count,
-                           const tshi_update *updates);
+typedef void tshi_adamw_fn(tsh_device *device, const tshi_adamw *a, int count, const tshi_update *updates);
 /* x *= max_norm / (norm + 1e-6) where that is below 1, norm = sqrt(*squares); nothing where norm is not finite. */
-typedef void tshi_clip_fn(tsh_device *device, tsh_dtype dtype, int64_t n, const double *squares, double max_norm,
-                          void *x);
+typedef void tshi_clip_fn(tsh_device *device, int64_t n, const double *squares, double max_norm, void *x);
 
 typedef struct tshi_optimizer_ops {
     tshi_sgd_fn *sgd;

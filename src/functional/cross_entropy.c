@@ -113,7 +113,7 @@ static tsh_status shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out
 static tsh_status check_range(const tshi_node *call, const tshi_classes *c) {
     tsh_device *device = tshi_device_of(call->in[0]);
     const int64_t *target = tshi_data(call->in[1]);
-    int64_t bad = device->ops->cross_entropy.check(device, c, target), value;
+    int64_t bad = device->ops->targets_check(device, c, target), value;
     if (bad < 0) return TSH_OK;
     device->ops->copy.to_host(device, sizeof value, target + bad, &value);
     return tshi_fail(TSH_ERR_RANGE, "target %lld at index %lld is outside [0, %lld) and not ignore_index %lld",
@@ -127,7 +127,7 @@ static tsh_status sum_weights(const tsh_tensor *weight, void *to) {
     tsh_status status = tshi_statistics_new(weight, weight->numel, &wide);
     if (status != TSH_OK) return status;
     device->ops->copy.convert(device, wide->numel, weight->dtype, tshi_data(weight), wide->dtype, tshi_data(wide));
-    device->ops->sum.over_dim(device, wide->dtype, 1, wide->numel, 1, 1, tshi_data(wide), to);
+    device->ops->sum[wide->dtype].over_dim(device, 1, wide->numel, 1, 1, tshi_data(wide), to);
     tsh_tensor_release(wide);
     return TSH_OK;
 }
@@ -142,7 +142,7 @@ static tsh_status reduce_classes(tshi_node *call, const tshi_classes *c, unsigne
     device->ops->copy.within(device, tsh_tensor_local_nbytes(max), tshi_data(max), tshi_data(own));
     status = tshi_statistics_reduce(axes, max, TSH_MAX);
     if (status == TSH_OK) {
-        device->ops->cross_entropy.shift(device, logits->dtype, c, tshi_data(own), tshi_data(max), tshi_data(sums));
+        device->ops->cross_entropy[logits->dtype].shift(device, c, tshi_data(own), tshi_data(max), tshi_data(sums));
         status = tshi_statistics_reduce(axes, sums, TSH_SUM);
     }
     tsh_tensor_release(own);
@@ -154,8 +154,8 @@ static tsh_status sum_rows(tshi_node *call, const tshi_classes *c) {
     tsh_device *device = tshi_device_of(logits);
     unsigned axes = tshi_sharding_axes(logits, logits->shape.ndim - 1);
     tsh_tensor *sums = call->saved[SUMS];
-    device->ops->cross_entropy.sums(device, logits->dtype, c, tshi_data(logits), tshi_data(call->in[1]),
-                                    tshi_data(call->saved[MAX]), tshi_data(sums));
+    device->ops->cross_entropy[logits->dtype].sums(device, c, tshi_data(logits), tshi_data(call->in[1]),
+                                                   tshi_data(call->saved[MAX]), tshi_data(sums));
     tsh_status status = sums_weights(call) ? sum_weights(call->in[2], element(sums, 4 * c->rows)) : TSH_OK;
     return status == TSH_OK && axes ? reduce_classes(call, c, axes) : status;
 }
@@ -172,8 +172,8 @@ static tsh_status make_totals(tshi_node *call, const tshi_classes *c, const tsh_
     tsh_status status = tshi_statistics_new(logits, TOTALS_COUNT, &call->saved[TOTALS]);
     if (status != TSH_OK) return status;
     tsh_tensor *totals = call->saved[TOTALS];
-    device->ops->sum.over_dim(device, totals->dtype, 1, c->rows, 4, 1, tshi_data(call->saved[SUMS]), tshi_data(totals));
-    device->ops->sum.over_dim(device, totals->dtype, 1, c->rows, 1, 1, tshi_data(losses), element(totals, NUMERATOR));
+    device->ops->sum[totals->dtype].over_dim(device, 1, c->rows, 4, 1, tshi_data(call->saved[SUMS]), tshi_data(totals));
+    device->ops->sum[totals->dtype].over_dim(device, 1, c->rows, 1, 1, tshi_data(losses), element(totals, NUMERATOR));
     status = tshi_tensor_view(totals, &two, totals->layout, tsh_dtype_size(totals->dtype), &pair);
     if (status == TSH_OK) status = tshi_statistics_reduce(axes, pair, TSH_SUM);
     tsh_tensor_release(pair);
@@ -188,7 +188,7 @@ static tsh_status reduce_losses(tshi_node *call, const tshi_classes *c, const ts
     tsh_tensor *out = call->out;
     const void *sum = element(call->saved[TOTALS], NUMERATOR), *weight = element(call->saved[TOTALS], DENOMINATOR);
     if (p->reduction == TSH_REDUCTION_MEAN) {
-        device->ops->elementwise.divide(device, out->dtype, 1, sum, weight, tshi_data(out));
+        device->ops->elementwise[out->dtype].divide(device, 1, sum, weight, tshi_data(out));
     } else {
         device->ops->copy.within(device, tsh_dtype_size(out->dtype), sum, tshi_data(out));
     }
@@ -207,8 +207,8 @@ static tsh_status make_loss(tshi_node *call, const tshi_classes *c) {
         status = tshi_statistics_new(logits, c->rows, &losses);
     }
     if (status != TSH_OK) return status;
-    device->ops->cross_entropy.loss(device, logits->dtype, c, tshi_data(call->in[1]), tshi_data(call->saved[SUMS]),
-                                    tshi_data(losses));
+    device->ops->cross_entropy[logits->dtype].loss(device, c, tshi_data(call->in[1]), tshi_data(call->saved[SUMS]),
+                                                   tshi_data(losses));
     if (losses != call->out) status = reduce_losses(call, c, losses);
     tsh_tensor_release(losses);
     return status;
@@ -239,8 +239,8 @@ static tsh_status backward(tshi_node *call) {
     tshi_classes c = classes_of(call);
     int64_t dloss_stride = p->reduction == TSH_REDUCTION_NONE ? 1 : 0;
     const void *divisor = p->reduction == TSH_REDUCTION_MEAN ? element(call->saved[TOTALS], DENOMINATOR) : NULL;
-    device->ops->cross_entropy.backward(
-        device, logits->dtype, &c, tshi_data(logits), tshi_data(call->in[1]), tshi_data(call->saved[MAX]),
+    device->ops->cross_entropy[logits->dtype].backward(
+        device, &c, tshi_data(logits), tshi_data(call->in[1]), tshi_data(call->saved[MAX]),
         tshi_data(call->saved[SUMS]), tshi_data(tshi_grad_out(call)), dloss_stride, divisor, beta, tshi_data(dlogits));
     return TSH_OK;
 }

@@ -108,8 +108,8 @@ static tsh_status product_gradient(tshi_node *call) {
     if (!z) return TSH_OK;
     if (call->tape->keeps_graph && !*dz) status = tshi_tensor_new(z->mesh, z->dtype, &z->shape, z->layout, dz);
     if (status != TSH_OK) return status;
-    device->ops->elementwise.unary_backward(device, p->f, z->dtype, z->numel, tshi_data(z), tshi_data(dy), 0,
-                                            tshi_data(*dz ? *dz : z));
+    device->ops->elementwise[z->dtype].unary_backward(device, p->f, z->numel, tshi_data(z), tshi_data(dy), 0,
+                                                      tshi_data(*dz ? *dz : z));
     return TSH_OK;
 }
 
@@ -140,7 +140,7 @@ static tsh_status affine_backward_rest(tshi_node *call) {
                                                     tshi_data(call->in[0]), tshi_data(dz), beta, tshi_data(dw), beta_b,
                                                     tshi_data(db));
     }
-    device->ops->sum.bias_backward(device, dz->dtype, tshi_rows(dz), tshi_cols(dz), tshi_data(dz), tshi_data(db));
+    device->ops->sum[dz->dtype].bias_backward(device, tshi_rows(dz), tshi_cols(dz), tshi_data(dz), tshi_data(db));
     return TSH_OK;
 }
 

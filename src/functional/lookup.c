@@ -42,13 +42,13 @@ static tsh_status lookup_forward(tshi_node *call) {
     const tsh_tensor *table = call->in[0], *ids = call->in[1];
     tsh_device *device = tshi_device_of(table);
     const int64_t *id = tshi_data(ids);
-    int64_t vocabulary = table->shape.global[0], bad = device->ops->embedding.check(device, ids->numel, id, vocabulary);
+    int64_t vocabulary = table->shape.global[0], bad = device->ops->ids_check(device, ids->numel, id, vocabulary);
     if (bad >= 0) {
         return tshi_fail(TSH_ERR_RANGE, "id %lld at index %lld, the vocabulary is [0, %lld)", (long long)id[bad],
                          (long long)bad, (long long)vocabulary);
     }
-    device->ops->embedding.forward(device, table->dtype, ids->numel, id, first_row(table), tshi_rows(table),
-                                   tshi_cols(table), tshi_data(table), tshi_data(call->out));
+    device->ops->embedding[table->dtype].forward(device, ids->numel, id, first_row(table), tshi_rows(table),
+                                                 tshi_cols(table), tshi_data(table), tshi_data(call->out));
     return TSH_OK;
 }
 
@@ -58,8 +58,9 @@ static tsh_status lookup_backward(tshi_node *call) {
     if (!dtable) return TSH_ERR_MEMORY;
     const tsh_tensor *dy = tshi_grad_out(call), *ids = call->in[1];
     tsh_device *device = tshi_device_of(dy);
-    device->ops->embedding.backward(device, dy->dtype, ids->numel, tshi_data(ids), first_row(call->in[0]),
-                                    tshi_rows(dtable), tshi_cols(dtable), p->padding, tshi_data(dy), tshi_data(dtable));
+    device->ops->embedding[dy->dtype].backward(device, ids->numel, tshi_data(ids), first_row(call->in[0]),
+                                               tshi_rows(dtable), tshi_cols(dtable), p->padding, tshi_data(dy),
+                                               tshi_data(dtable));
     return TSH_OK;
 }
 

@@ -42,9 +42,9 @@ static tsh_status norm_forward(tshi_node *call) {
     tsh_status status = tshi_statistics_new(x, rows, &call->saved[0]);
     if (status == TSH_OK) status = tshi_statistics_new(x, rows, &call->saved[1]);
     if (status != TSH_OK) return status;
-    device->ops->norm.forward(device, p->rms, x->dtype, rows, tshi_cols(x), p->eps, tshi_data(x), input(call, 1),
-                              input(call, 2), tshi_data(call->out), tshi_data(call->saved[0]),
-                              tshi_data(call->saved[1]));
+    device->ops->norm[x->dtype].forward(device, p->rms, rows, tshi_cols(x), p->eps, tshi_data(x), input(call, 1),
+                                        input(call, 2), tshi_data(call->out), tshi_data(call->saved[0]),
+                                        tshi_data(call->saved[1]));
     return TSH_OK;
 }
 
@@ -59,9 +59,10 @@ static tsh_status norm_backward(tshi_node *call) {
     }
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
-    device->ops->norm.backward(device, p->rms, x->dtype, tshi_rows(x), tshi_cols(x), tshi_data(x), input(call, 1),
-                               tshi_data(call->saved[0]), tshi_data(call->saved[1]), tshi_data(tshi_grad_out(call)),
-                               before, tshi_data(grads[0]), tshi_data(grads[1]), tshi_data(grads[2]));
+    device->ops->norm[x->dtype].backward(device, p->rms, tshi_rows(x), tshi_cols(x), tshi_data(x), input(call, 1),
+                                         tshi_data(call->saved[0]), tshi_data(call->saved[1]),
+                                         tshi_data(tshi_grad_out(call)), before, tshi_data(grads[0]),
+                                         tshi_data(grads[1]), tshi_data(grads[2]));
     return TSH_OK;
 }
 

@@ -15,7 +15,7 @@ static tsh_status equal_shapes(const tshi_node *call, tsh_dtype *dtype, tshi_sha
 /* z = a x + b y; with b = 0, y is not read and may be NULL. */
 static tsh_status axpby(double a, const tsh_tensor *x, double b, const tsh_tensor *y, tsh_tensor *z) {
     tsh_device *device = tshi_device_of(x);
-    device->ops->elementwise.axpby(device, x->dtype, x->numel, a, tshi_data(x), b, tshi_data(y), tshi_data(z));
+    device->ops->elementwise[x->dtype].axpby(device, x->numel, a, tshi_data(x), b, tshi_data(y), tshi_data(z));
     return TSH_OK;
 }
 
@@ -76,7 +76,7 @@ static const tshi_rule mul_rules[] = {
 /* z = beta z + x y */
 static void multiply(const tsh_tensor *x, const tsh_tensor *y, double beta, tsh_tensor *z) {
     tsh_device *device = tshi_device_of(x);
-    device->ops->elementwise.mul(device, x->dtype, x->numel, tshi_data(x), tshi_data(y), beta, tshi_data(z));
+    device->ops->elementwise[x->dtype].mul(device, x->numel, tshi_data(x), tshi_data(y), beta, tshi_data(z));
 }
 
 static tsh_status mul_forward(tshi_node *call) {
@@ -143,8 +143,8 @@ static tsh_status bias_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape
 static tsh_status bias_forward(tshi_node *call) {
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
-    device->ops->elementwise.bias(device, x->dtype, tshi_rows(x), tshi_cols(x), tshi_data(x), tshi_data(call->in[1]),
-                                  tshi_data(call->out));
+    device->ops->elementwise[x->dtype].bias(device, tshi_rows(x), tshi_cols(x), tshi_data(x), tshi_data(call->in[1]),
+                                            tshi_data(call->out));
     return TSH_OK;
 }
 
@@ -154,7 +154,7 @@ static tsh_status bias_backward(tshi_node *call) {
     if (tshi_wants_grad(call, 1)) {
         tsh_tensor *db = tshi_grad(call, 1);
         if (!db) return TSH_ERR_MEMORY;
-        device->ops->sum.bias_backward(device, dy->dtype, tshi_rows(dy), tshi_cols(dy), tshi_data(dy), tshi_data(db));
+        device->ops->sum[dy->dtype].bias_backward(device, tshi_rows(dy), tshi_cols(dy), tshi_data(dy), tshi_data(db));
     }
     return tshi_wants_grad(call, 0) ? tshi_grad_adopt(call, 0, dy) : TSH_OK;
 }
@@ -182,7 +182,7 @@ static tsh_status unary_forward(tshi_node *call) {
     const unary_params *p = call->params;
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
-    device->ops->elementwise.unary(device, p->f, x->dtype, x->numel, tshi_data(x), tshi_data(call->out));
+    device->ops->elementwise[x->dtype].unary(device, p->f, x->numel, tshi_data(x), tshi_data(call->out));
     return TSH_OK;
 }
 
@@ -193,8 +193,8 @@ static tsh_status unary_backward(tshi_node *call) {
     if (!dx) return TSH_ERR_MEMORY;
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
-    device->ops->elementwise.unary_backward(device, p->f, x->dtype, x->numel, tshi_data(x),
-                                            tshi_data(tshi_grad_out(call)), beta, tshi_data(dx));
+    device->ops->elementwise[x->dtype].unary_backward(device, p->f, x->numel, tshi_data(x),
+                                                      tshi_data(tshi_grad_out(call)), beta, tshi_data(dx));
     return TSH_OK;
 }
 
@@ -249,8 +249,8 @@ static tsh_status drop(const dropout_params *p, const tsh_tensor *x, double beta
         int64_t offset;
         tshi_block block = tshi_tensor_block(x, i, &offset);
         size_t at = (size_t)offset * tsh_dtype_size(x->dtype);
-        device->ops->random.dropout(device, x->dtype, &block, p->seed, p->stream, p->p, (char *)tshi_data(x) + at, beta,
-                                    (char *)tshi_data(y) + at);
+        device->ops->random[x->dtype].dropout(device, &block, p->seed, p->stream, p->p, (char *)tshi_data(x) + at, beta,
+                                              (char *)tshi_data(y) + at);
     }
     return TSH_OK;
 }

@@ -154,7 +154,7 @@ static tsh_status slice_backward(tshi_node *call) {
     for (int64_t o = 0; o < tshi_outer(dx, p->dim); o++) {
         char *to = (char *)tshi_data(dx) + (size_t)(o * stride + offset) * size;
         const char *from = (const char *)tshi_data(dy) + (size_t)(o * run) * size;
-        device->ops->elementwise.axpby(device, dx->dtype, run, 1, from, 1, to, to);
+        device->ops->elementwise[dx->dtype].axpby(device, run, 1, from, 1, to, to);
     }
     return TSH_OK;
 }

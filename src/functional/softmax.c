@@ -24,16 +24,16 @@ static tsh_status softmax_forward(tshi_node *call) {
     tsh_status status = tshi_statistics_new(x, outer * inner, &max);
     if (status == TSH_OK) status = tshi_statistics_new(x, outer * inner, &sum);
     if (status == TSH_OK) {
-        device->ops->softmax.max(device, x->dtype, outer, n, inner, tshi_data(x), tshi_data(max));
+        device->ops->softmax[x->dtype].max(device, outer, n, inner, tshi_data(x), tshi_data(max));
         status = tshi_statistics_reduce(axes, max, TSH_MAX);
     }
     if (status == TSH_OK) {
-        device->ops->softmax.sum(device, x->dtype, outer, n, inner, tshi_data(x), tshi_data(max), tshi_data(sum));
+        device->ops->softmax[x->dtype].sum(device, outer, n, inner, tshi_data(x), tshi_data(max), tshi_data(sum));
         status = tshi_statistics_reduce(axes, sum, TSH_SUM);
     }
     if (status == TSH_OK) {
-        device->ops->softmax.forward(device, p->log, x->dtype, outer, n, inner, tshi_data(x), tshi_data(max),
-                                     tshi_data(sum), tshi_data(call->out));
+        device->ops->softmax[x->dtype].forward(device, p->log, outer, n, inner, tshi_data(x), tshi_data(max),
+                                               tshi_data(sum), tshi_data(call->out));
     }
     tsh_tensor_release(max);
     tsh_tensor_release(sum);
@@ -47,12 +47,12 @@ static tsh_status softmax_backward(tshi_node *call) {
     int64_t outer = tshi_outer(y, p->dim), n = y->shape.local[p->dim], inner = tshi_inner(y, p->dim);
     tsh_status status = tshi_statistics_new(y, outer * inner, &dot);
     if (status != TSH_OK) return status;
-    device->ops->softmax.dot(device, p->log, y->dtype, outer, n, inner, tshi_data(y), tshi_data(dy), tshi_data(dot));
+    device->ops->softmax[y->dtype].dot(device, p->log, outer, n, inner, tshi_data(y), tshi_data(dy), tshi_data(dot));
     status = tshi_statistics_reduce(tshi_sharding_axes(y, p->dim), dot, TSH_SUM);
     tsh_tensor *dx = status == TSH_OK ? tshi_grad(call, 0) : NULL;
     if (dx) {
-        device->ops->softmax.backward(device, p->log, y->dtype, outer, n, inner, tshi_data(y), tshi_data(dy),
-                                      tshi_data(dot), tshi_data(dx));
+        device->ops->softmax[y->dtype].backward(device, p->log, outer, n, inner, tshi_data(y), tshi_data(dy),
+                                                tshi_data(dot), tshi_data(dx));
     } else if (status == TSH_OK) {
         status = TSH_ERR_MEMORY;
     }

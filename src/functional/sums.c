@@ -59,8 +59,8 @@ static tsh_status sum_forward(tshi_node *call) {
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
     around a = around_dim(x, tshi_call_dim(call));
-    device->ops->sum.over_dim(device, x->dtype, a.outer, a.n, a.inner, scale_of(call), tshi_data(x),
-                              tshi_data(call->out));
+    device->ops->sum[x->dtype].over_dim(device, a.outer, a.n, a.inner, scale_of(call), tshi_data(x),
+                                        tshi_data(call->out));
     return TSH_OK;
 }
 
@@ -69,8 +69,8 @@ static tsh_status sum_backward(tshi_node *call) {
     if (!dx) return TSH_ERR_MEMORY;
     tsh_device *device = tshi_device_of(dx);
     around a = around_dim(dx, tshi_call_dim(call));
-    device->ops->sum.over_dim_backward(device, dx->dtype, a.outer, a.n, a.inner, scale_of(call),
-                                       tshi_data(tshi_grad_out(call)), tshi_data(dx));
+    device->ops->sum[dx->dtype].over_dim_backward(device, a.outer, a.n, a.inner, scale_of(call),
+                                                  tshi_data(tshi_grad_out(call)), tshi_data(dx));
     return TSH_OK;
 }
 

@@ -31,9 +31,9 @@ void tshi_tensor_draw(tsh_tensor *tensor, bool normal, uint64_t seed, uint64_t s
         tshi_block block = tshi_tensor_block(tensor, i, &offset);
         void *to = (char *)tshi_data(tensor) + (size_t)offset * tsh_dtype_size(tensor->dtype);
         if (normal) {
-            device->ops->random.normal(device, tensor->dtype, &block, seed, stream, a, b, to);
+            device->ops->random[tensor->dtype].normal(device, &block, seed, stream, a, b, to);
         } else {
-            device->ops->random.uniform(device, tensor->dtype, &block, seed, stream, a, b, to);
+            device->ops->random[tensor->dtype].uniform(device, &block, seed, stream, a, b, to);
         }
     }
 }

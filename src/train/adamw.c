@@ -13,7 +13,7 @@ static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number
                            .eps = c->eps,
                            .weight_decay = c->weight_decay,
                            .step = number};
-    device->ops->optimizer.adamw(device, dtype, &settings, count, updates);
+    device->ops->optimizer[dtype].adamw(device, &settings, count, updates);
 }
 
 static const tshi_optimizer_kind adamw = {"adamw", {"exp_avg", "exp_avg_sq"}, step};

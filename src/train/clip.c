@@ -19,7 +19,7 @@ static void sum_local_squares(const tsh_parameters *list) {
     for (int i = 0; i < list->count; i++) {
         const tsh_tensor *grad = tsh_tensor_grad(list->items[i].tensor);
         if (!grad || !counts_here(grad)) continue;
-        device->ops->sum.squares(device, grad->dtype, grad->numel, tshi_data(grad), tshi_data(list->scalar));
+        device->ops->sum[grad->dtype].squares(device, grad->numel, tshi_data(grad), tshi_data(list->scalar));
     }
 }
 
@@ -45,8 +45,8 @@ static void clip_all(const tsh_parameters *list, double max_norm) {
     for (int i = 0; i < list->count; i++) {
         tsh_tensor *grad = tsh_tensor_grad(list->items[i].tensor);
         if (!grad) continue;
-        device->ops->optimizer.clip(device, grad->dtype, grad->numel, tshi_data(list->scalar), max_norm,
-                                    tshi_data(grad));
+        device->ops->optimizer[grad->dtype].clip(device, grad->numel, tshi_data(list->scalar), max_norm,
+                                                 tshi_data(grad));
     }
 }
 

@@ -11,7 +11,7 @@ static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number
                          .weight_decay = c->weight_decay,
                          .nesterov = c->nesterov,
                          .first = number == 1};
-    device->ops->optimizer.sgd(device, dtype, &settings, count, updates);
+    device->ops->optimizer[dtype].sgd(device, &settings, count, updates);
 }
 
 static const tshi_optimizer_kind sgd = {"sgd", {"momentum_buffer", NULL}, step};

@@ -95,7 +95,7 @@ static bool some_work(tsh_device *device) {
         ops->copy.zero(device, sizeof(float) * N, b);
         good = ops->product.affine(device, TSH_FLOAT32, M, N, K, dx, w, b, TSHI_IDENTITY, NULL, y) == TSH_OK;
         good = good && ops->product.affine_backward(device, TSH_FLOAT32, M, N, K, dx, y, 0, w, 1, b) == TSH_OK;
-        ops->elementwise.unary(device, TSHI_RELU, TSH_FLOAT32, M * N, y, y);
+        ops->elementwise[TSH_FLOAT32].unary(device, TSHI_RELU, M * N, y, y);
         ops->copy.within(device, sizeof back / 2, y, large);
         ops->copy.strided(device, 2, 8, y, 16, large + 4096, 32);
         ops->copy.to_host(device, sizeof back, y, back);
@@ -162,7 +162,7 @@ Test(cuda_device, check_reports_wrong_ids) {
     tsh_device *device = open_device();
     int64_t *there = get(device, sizeof ids);
     device->ops->copy.from_host(device, sizeof ids, ids, there);
-    cr_assert_eq(device->ops->embedding.check(device, 4, there, 5), -1, "it does not wait");
+    cr_assert_eq(device->ops->ids_check(device, 4, there, 5), -1, "it does not wait");
     cr_assert_eq(device->ops->check(device), TSH_OK, "the kernel has not run yet");
     device->ops->copy.to_host(device, sizeof ids, there, ids);
     cr_assert_eq(device->ops->check(device), TSH_ERR_RANGE);
@@ -183,8 +183,8 @@ static void steady_step(tsh_device *device, const float *x, int64_t n, float *ke
     cr_assert_eq(ops->product.gemm(device, TSH_FLOAT32, false, true, n, 5, 1, 1, a, 1, kept, 1, 0, b, 5), TSH_OK);
     ops->memory.release(device, a);
     float *d = get(device, bytes);
-    ops->sum.over_dim(device, TSH_FLOAT32, 1, n, 5, 1, b, c);
-    ops->elementwise.axpby(device, TSH_FLOAT32, 5, 1, c, 1, kept, kept);
+    ops->sum[TSH_FLOAT32].over_dim(device, 1, n, 5, 1, b, c);
+    ops->elementwise[TSH_FLOAT32].axpby(device, 5, 1, c, 1, kept, kept);
     ops->memory.release(device, b);
     ops->memory.release(device, c);
     ops->memory.release(device, d);
@@ -221,7 +221,7 @@ Test(cuda_device, managed_memory_is_the_hosts_too) {
     float *x = get(device, 4 * sizeof *x), from[4] = {1, -2, 3, -4};
     device->ops->copy.from_host(device, sizeof from, from, x);
     cr_assert_eq(x[3], -4, "a copy is waited for");
-    device->ops->elementwise.unary(device, TSHI_RELU, TSH_FLOAT32, 4, x, x);
+    device->ops->elementwise[TSH_FLOAT32].unary(device, TSHI_RELU, 4, x, x);
     cr_assert_eq(x[1], 0, "a kernel is waited for");
     cr_assert_eq(device->ops->product.gemm(device, TSH_FLOAT32, false, false, 1, 1, 1, 2, x + 2, 1, x + 2, 1, 0, x, 1),
                  TSH_OK);

@@ -13,7 +13,7 @@ static tsh_device *opened(void) {
 static void step(tsh_device *device, int64_t n, const float *x, float *y) {
     float *copy = get(device, (size_t)n * sizeof *copy);
     device->ops->copy.within(device, (size_t)n * sizeof *copy, x, copy);
-    device->ops->elementwise.axpby(device, TSH_FLOAT32, n, 1, copy, 1, y, y);
+    device->ops->elementwise[TSH_FLOAT32].axpby(device, n, 1, copy, 1, y, y);
     device->ops->memory.release(device, copy);
 }
 
@@ -119,7 +119,7 @@ Test(cuda_graph, two_graphs) {
 static void adamw(tsh_device *device, int64_t number, float *p, float *g, float *m, float *v) {
     tshi_adamw settings = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.01, .step = number};
     tshi_update update = {.n = 3, .grad = g, .state = {m, v}, .p = p};
-    device->ops->optimizer.adamw(device, TSH_FLOAT32, &settings, 1, &update);
+    device->ops->optimizer[TSH_FLOAT32].adamw(device, &settings, 1, &update);
 }
 
 Test(cuda_graph, adamw_counts_its_steps) {
@@ -151,12 +151,12 @@ Test(cuda_graph, dropout_draws_new_numbers_equal_in_both_directions) {
     for (int i = 0; i < N; i++) ones[i] = 1;
     float *x = put_numbers(device, TSH_FLOAT32, N, ones, 0), *y = get(device, N * sizeof *y),
           *dx = get(device, N * sizeof *y);
-    device->ops->random.dropout(device, TSH_FLOAT32, &block, 7, 3, 0.5, x, 0, y);
+    device->ops->random[TSH_FLOAT32].dropout(device, &block, 7, 3, 0.5, x, 0, y);
     get_numbers(device, TSH_FLOAT32, N, y, out[0]);
     tsh_graph *graph = NULL;
     cr_assert_eq(tsh_graph_capture_begin(device), TSH_OK);
-    device->ops->random.dropout(device, TSH_FLOAT32, &block, 7, 3, 0.5, x, 0, y);
-    device->ops->random.dropout(device, TSH_FLOAT32, &block, 7, 3, 0.5, x, 0, dx);
+    device->ops->random[TSH_FLOAT32].dropout(device, &block, 7, 3, 0.5, x, 0, y);
+    device->ops->random[TSH_FLOAT32].dropout(device, &block, 7, 3, 0.5, x, 0, dx);
     cr_assert_eq(tsh_graph_capture_end(device, &graph), TSH_OK);
     for (int launch = 1; launch <= 2; launch++) {
         cr_assert_eq(tsh_graph_launch(graph), TSH_OK);
@@ -168,7 +168,7 @@ Test(cuda_graph, dropout_draws_new_numbers_equal_in_both_directions) {
     cr_assert_arr_eq(out[1], out[0], sizeof out[0], "the first launch is the captured step");
     cr_assert_arr_neq(out[2], out[1], sizeof out[0]);
     /* The second is stream 3 + 2^32. */
-    device->ops->random.dropout(device, TSH_FLOAT32, &block, 7, 3 + ((uint64_t)1 << 32), 0.5, x, 0, y);
+    device->ops->random[TSH_FLOAT32].dropout(device, &block, 7, 3 + ((uint64_t)1 << 32), 0.5, x, 0, y);
     get_numbers(device, TSH_FLOAT32, N, y, out[0]);
     cr_assert_arr_eq(out[2], out[0], sizeof out[0]);
     tsh_graph_destroy(graph);
@@ -281,7 +281,7 @@ static bool capture_and_launch(void) {
         float *large = device->ops->memory.alloc(device, 2 << 20);
         if (large) device->ops->copy.zero(device, 2 << 20, large);
         device->ops->memory.release(device, large);
-        device->ops->elementwise.axpby(device, TSH_FLOAT32, 3, 1, x, 0, NULL, y);
+        device->ops->elementwise[TSH_FLOAT32].axpby(device, 3, 1, x, 0, NULL, y);
         good = tsh_graph_capture_end(device, &graph) == TSH_OK && large;
     }
     good = good && tsh_graph_launch(graph) == TSH_OK;

@@ -27,8 +27,8 @@ static void shift(const slice *s, tshi_classes c, tshi_classes g, pair *max, pai
     pair_round(&all);
     c.weight_sum = s->weights ? weight_sum.cpu.data : NULL;
     g.weight_sum = s->weights ? weight_sum.gpu : NULL;
-    tshi_cuda_cross_entropy_shift(gpu(), s->dtype, &g, max->gpu, all.gpu, sums->gpu);
-    kernels()->cross_entropy.shift(kernel_device(), max->cpu.dtype, &c, max->cpu.data, all.cpu.data, sums->cpu.data);
+    tshi_cuda_cross_entropy[s->dtype].shift(gpu(), &g, max->gpu, all.gpu, sums->gpu);
+    kernels()->cross_entropy[max->cpu.dtype].shift(kernel_device(), &c, max->cpu.data, all.cpu.data, sums->cpu.data);
     expect_pair(sums, "cross_entropy_shift", 10 * (double)(s->n + 1), 6);
     for (int64_t r = 0; r < s->rows; r++) set(&max->cpu, r, get(&all.cpu, r));
     pair_round(max);
@@ -50,22 +50,22 @@ static void check(slice s) {
         c.weight = weight.cpu.data, c.weight_sum = weight_sum.cpu.data;
         g.weight = weight.gpu, g.weight_sum = weight_sum.gpu;
     }
-    tshi_cuda_cross_entropy_sums(gpu(), s.dtype, &g, logits.gpu, target, max.gpu, sums.gpu);
-    kernels()->cross_entropy.sums(kernel_device(), wide, &c, logits.cpu.data, target, max.cpu.data, sums.cpu.data);
+    tshi_cuda_cross_entropy[s.dtype].sums(gpu(), &g, logits.gpu, target, max.gpu, sums.gpu);
+    kernels()->cross_entropy[wide].sums(kernel_device(), &c, logits.cpu.data, target, max.cpu.data, sums.cpu.data);
     expect_same(&max, "cross_entropy_sums, max");
     expect_pair(&sums, "cross_entropy_sums", 10 * (double)(s.n + 1), 4);
     shift(&s, c, g, &max, &sums);
     for (int64_t r = 0; r < s.rows; r++) set(&sums.cpu, 4 * r, get(&sums.cpu, 4 * r) + 1); /* no empty sum */
     pair_round(&sums);
-    tshi_cuda_cross_entropy_loss(gpu(), s.dtype, &g, target, sums.gpu, loss.gpu);
-    kernels()->cross_entropy.loss(kernel_device(), wide, &c, target, sums.cpu.data, loss.cpu.data);
+    tshi_cuda_cross_entropy[s.dtype].loss(gpu(), &g, target, sums.gpu, loss.gpu);
+    kernels()->cross_entropy[wide].loss(kernel_device(), &c, target, sums.cpu.data, loss.cpu.data);
     expect_pair(&loss, "cross_entropy_loss", 20, 4);
     for (int beta = 1; beta >= 0; beta--) {
-        tshi_cuda_cross_entropy_backward(gpu(), s.dtype, &g, logits.gpu, target, max.gpu, sums.gpu, dloss.gpu, !s.mean,
-                                         s.mean ? divisor.gpu : NULL, beta, dlogits.gpu);
-        kernels()->cross_entropy.backward(kernel_device(), wide, &c, logits.cpu.data, target, max.cpu.data,
-                                          sums.cpu.data, dloss.cpu.data, !s.mean, s.mean ? divisor.cpu.data : NULL,
-                                          beta, dlogits.cpu.data);
+        tshi_cuda_cross_entropy[s.dtype].backward(gpu(), &g, logits.gpu, target, max.gpu, sums.gpu, dloss.gpu, !s.mean,
+                                                  s.mean ? divisor.gpu : NULL, beta, dlogits.gpu);
+        kernels()->cross_entropy[wide].backward(kernel_device(), &c, logits.cpu.data, target, max.cpu.data,
+                                                sums.cpu.data, dloss.cpu.data, !s.mean,
+                                                s.mean ? divisor.cpu.data : NULL, beta, dlogits.cpu.data);
         expect_pair(&dlogits, "cross_entropy_backward", 4, 16);
         for (int64_t i = 0; i < dlogits.n; i++) set(&dlogits.cpu, i, NAN); /* not read with beta 0 */
         pair_round(&dlogits);
@@ -107,7 +107,7 @@ Test(cuda_cross_entropy, masked_classes) {
     for (int masked = 0; masked < N; masked += masked < 20 ? 1 : 700) {
         for (int i = 0; i < N; i++) logits[i] = i < masked ? -INFINITY : 1.0f;
         tshi_classes c = {.rows = 1, .n = N, .classes = N, .ignore_index = IGNORED};
-        tshi_cuda_cross_entropy_sums(gpu(), TSH_FLOAT32, &c, logits, target, &max, sums);
+        tshi_cuda_cross_entropy[TSH_FLOAT32].sums(gpu(), &c, logits, target, &max, sums);
         cr_assert(max == 1 && sums[0] == (float)(N - masked) && sums[1] == 0 && sums[2] == 1, "%d: max %g, sum %g",
                   masked, (double)max, (double)sums[0]);
     }

@@ -8,11 +8,11 @@ static const int skews[3][3] = {{0, 0, 0}, {1, 1, 1}, {0, 1, 3}};
 
 static void check_unary(tshi_unary f, tsh_dtype dtype, int64_t n, const int skew[3]) {
     pair x = pair_random(dtype, n, skew[0], -6, 6), y = pair_make(dtype, n, skew[2]);
-    tshi_cuda_unary(gpu(), f, dtype, n, x.gpu, y.gpu);
-    kernels()->elementwise.unary(kernel_device(), f, x.cpu.dtype, n, x.cpu.data, y.cpu.data);
+    tshi_cuda_elementwise[dtype].unary(gpu(), f, n, x.gpu, y.gpu);
+    kernels()->elementwise[x.cpu.dtype].unary(kernel_device(), f, n, x.cpu.data, y.cpu.data);
     expect_pair(&y, "unary", 6, 8);
-    tshi_cuda_unary(gpu(), f, dtype, n, x.gpu, x.gpu);
-    kernels()->elementwise.unary(kernel_device(), f, x.cpu.dtype, n, x.cpu.data, x.cpu.data);
+    tshi_cuda_elementwise[dtype].unary(gpu(), f, n, x.gpu, x.gpu);
+    kernels()->elementwise[x.cpu.dtype].unary(kernel_device(), f, n, x.cpu.data, x.cpu.data);
     expect_pair(&x, "unary in place", 6, 8);
     pair_free(&x);
     pair_free(&y);
@@ -22,9 +22,9 @@ static void check_unary_backward(tshi_unary f, tsh_dtype dtype, int64_t n, doubl
     pair x = pair_random(dtype, n, skew[0], -6, 6), dy = pair_random(dtype, n, skew[1], -2, 2);
     pair dx = pair_random(dtype, n, skew[2], -2, 2);
     if (beta == 0) memset(dx.gpu, 0xFF, pair_bytes(&dx)); /* not read */
-    tshi_cuda_unary_backward(gpu(), f, dtype, n, x.gpu, dy.gpu, beta, dx.gpu);
-    kernels()->elementwise.unary_backward(kernel_device(), f, x.cpu.dtype, n, x.cpu.data, dy.cpu.data, beta,
-                                          dx.cpu.data);
+    tshi_cuda_elementwise[dtype].unary_backward(gpu(), f, n, x.gpu, dy.gpu, beta, dx.gpu);
+    kernels()->elementwise[x.cpu.dtype].unary_backward(kernel_device(), f, n, x.cpu.data, dy.cpu.data, beta,
+                                                       dx.cpu.data);
     expect_pair(&dx, "unary_backward", 4, 64);
     pair_free(&x);
     pair_free(&dy);
@@ -52,7 +52,7 @@ Test(cuda_elementwise, many_elements) {
 Test(cuda_elementwise, what_is_not_finite) {
     float x[8] = {NAN, INFINITY, -INFINITY, -0.0f, 1e30f, -1e30f, 100, -100}, y[8];
     for (int f = 0; f < TSHI_UNARY_COUNT; f++) {
-        tshi_cuda_unary(gpu(), (tshi_unary)f, TSH_FLOAT32, 8, x, y);
+        tshi_cuda_elementwise[TSH_FLOAT32].unary(gpu(), (tshi_unary)f, 8, x, y);
         cr_assert(isnan(y[0]) && y[1] == INFINITY && y[4] == 1e30f && y[6] == 100, "unary %d", f);
         cr_assert(fabsf(y[7]) < 1e-30f, "unary %d", f);
     }
@@ -62,24 +62,24 @@ static void check_arithmetic(tsh_dtype dtype, int64_t n, const int skew[3]) {
     pair x = pair_integers(dtype, n, skew[0]), y = pair_integers(dtype, n, skew[1]),
          z = pair_integers(dtype, n, skew[2]);
     tsh_dtype sums = x.cpu.dtype;
-    tshi_cuda_axpby(gpu(), dtype, n, 2, x.gpu, -3, y.gpu, z.gpu);
-    kernels()->elementwise.axpby(kernel_device(), sums, n, 2, x.cpu.data, -3, y.cpu.data, z.cpu.data);
+    tshi_cuda_elementwise[dtype].axpby(gpu(), n, 2, x.gpu, -3, y.gpu, z.gpu);
+    kernels()->elementwise[sums].axpby(kernel_device(), n, 2, x.cpu.data, -3, y.cpu.data, z.cpu.data);
     expect_same(&z, "axpby");
-    tshi_cuda_axpby(gpu(), dtype, n, 0.5, z.gpu, 0, NULL, z.gpu);
-    kernels()->elementwise.axpby(kernel_device(), sums, n, 0.5, z.cpu.data, 0, NULL, z.cpu.data);
+    tshi_cuda_elementwise[dtype].axpby(gpu(), n, 0.5, z.gpu, 0, NULL, z.gpu);
+    kernels()->elementwise[sums].axpby(kernel_device(), n, 0.5, z.cpu.data, 0, NULL, z.cpu.data);
     expect_same(&z, "axpby of one term in place");
-    tshi_cuda_mul(gpu(), dtype, n, x.gpu, y.gpu, 1, z.gpu);
-    kernels()->elementwise.mul(kernel_device(), sums, n, x.cpu.data, y.cpu.data, 1, z.cpu.data);
+    tshi_cuda_elementwise[dtype].mul(gpu(), n, x.gpu, y.gpu, 1, z.gpu);
+    kernels()->elementwise[sums].mul(kernel_device(), n, x.cpu.data, y.cpu.data, 1, z.cpu.data);
     expect_same(&z, "mul, added");
     memset(z.gpu, 0xFF, pair_bytes(&z));
-    tshi_cuda_mul(gpu(), dtype, n, x.gpu, y.gpu, 0, z.gpu);
-    kernels()->elementwise.mul(kernel_device(), sums, n, x.cpu.data, y.cpu.data, 0, z.cpu.data);
+    tshi_cuda_elementwise[dtype].mul(gpu(), n, x.gpu, y.gpu, 0, z.gpu);
+    kernels()->elementwise[sums].mul(kernel_device(), n, x.cpu.data, y.cpu.data, 0, z.cpu.data);
     expect_same(&z, "mul");
-    tshi_cuda_divide(gpu(), dtype, n, x.gpu, y.gpu, z.gpu);
-    kernels()->elementwise.divide(kernel_device(), sums, n, x.cpu.data, y.cpu.data, z.cpu.data);
+    tshi_cuda_elementwise[dtype].divide(gpu(), n, x.gpu, y.gpu, z.gpu);
+    kernels()->elementwise[sums].divide(kernel_device(), n, x.cpu.data, y.cpu.data, z.cpu.data);
     expect_same(&z, "divide");
-    tshi_cuda_mul(gpu(), dtype, n, x.gpu, y.gpu, 0, y.gpu);
-    kernels()->elementwise.mul(kernel_device(), sums, n, x.cpu.data, y.cpu.data, 0, y.cpu.data);
+    tshi_cuda_elementwise[dtype].mul(gpu(), n, x.gpu, y.gpu, 0, y.gpu);
+    kernels()->elementwise[sums].mul(kernel_device(), n, x.cpu.data, y.cpu.data, 0, y.cpu.data);
     expect_same(&y, "mul in place");
     pair_free(&x);
     pair_free(&y);

@@ -18,13 +18,13 @@ static void check(lookup c, const int64_t *ids) {
         buffer_fill_random(&dy.cpu, -1, 1);
         pair_round(&dy);
     }
-    tshi_cuda_embedding(gpu(), c.dtype, c.n, ids, c.start, c.rows, c.cols, table.gpu, y.gpu);
-    kernels()->embedding.forward(kernel_device(), y.cpu.dtype, c.n, ids, c.start, c.rows, c.cols, table.cpu.data,
-                                 y.cpu.data);
+    tshi_cuda_embedding[c.dtype].forward(gpu(), c.n, ids, c.start, c.rows, c.cols, table.gpu, y.gpu);
+    kernels()->embedding[y.cpu.dtype].forward(kernel_device(), c.n, ids, c.start, c.rows, c.cols, table.cpu.data,
+                                              y.cpu.data);
     expect_same(&y, "y");
-    tshi_cuda_embedding_backward(gpu(), c.dtype, c.n, ids, c.start, c.rows, c.cols, c.padding, dy.gpu, dtable.gpu);
-    kernels()->embedding.backward(kernel_device(), y.cpu.dtype, c.n, ids, c.start, c.rows, c.cols, c.padding,
-                                  dy.cpu.data, dtable.cpu.data);
+    tshi_cuda_embedding[c.dtype].backward(gpu(), c.n, ids, c.start, c.rows, c.cols, c.padding, dy.gpu, dtable.gpu);
+    kernels()->embedding[y.cpu.dtype].backward(kernel_device(), c.n, ids, c.start, c.rows, c.cols, c.padding,
+                                               dy.cpu.data, dtable.cpu.data);
     double n = (double)c.n;
     expect_pair(&dtable, "dtable", c.integers ? 0 : 8 + sqrt(n), c.integers ? 0 : 2 + sqrt(n));
     pair_free(&table);
@@ -107,7 +107,7 @@ Test(cuda_embedding, halves_are_added_in_float32) {
     pair dy = pair_make(TSH_BFLOAT16, N, 0), dtable = pair_make(TSH_BFLOAT16, 1, 0);
     for (int i = 0; i < N; i++) set(&dy.cpu, i, 1.0);
     pair_round(&dy);
-    tshi_cuda_embedding_backward(gpu(), TSH_BFLOAT16, N, ids, 0, 1, 1, -1, dy.gpu, dtable.gpu);
+    tshi_cuda_embedding[TSH_BFLOAT16].backward(gpu(), N, ids, 0, 1, 1, -1, dy.gpu, dtable.gpu);
     set(&dtable.cpu, 0, 1000.0);
     expect_same(&dtable, "dtable");
     pair_free(&dy);
@@ -120,7 +120,7 @@ Test(cuda_embedding, gradients_are_the_same_every_time) {
     pair dy = pair_random(TSH_FLOAT32, N * COLS, 0, -1, 1);
     float tables[2][30 * COLS] = {{0}};
     for (int i = 0; i < 2; i++)
-        tshi_cuda_embedding_backward(gpu(), TSH_FLOAT32, N, ids, 0, 30, COLS, -1, dy.gpu, tables[i]);
+        tshi_cuda_embedding[TSH_FLOAT32].backward(gpu(), N, ids, 0, 30, COLS, -1, dy.gpu, tables[i]);
     cr_assert_arr_eq(tables[0], tables[1], sizeof tables[0]);
     pair_free(&dy);
     free(ids);

@@ -16,11 +16,11 @@ static const double eps = 1e-5;
 static void check_forward(const norm_case *c, const pair *x, const pair *gamma, const pair *beta, pair *mean,
                           pair *rstd) {
     pair y = pair_make(c->dtype, c->rows * c->cols, c->skew);
-    tshi_cuda_norm(gpu(), c->rms, c->dtype, c->rows, c->cols, eps, x->gpu, gpu_or_null(gamma, c->gamma),
-                   gpu_or_null(beta, c->beta), y.gpu, gpu_or_null(mean, !c->rms), rstd->gpu);
-    kernels()->norm.forward(kernel_device(), c->rms, x->cpu.dtype, c->rows, c->cols, eps, x->cpu.data,
-                            cpu_or_null(gamma, c->gamma), cpu_or_null(beta, c->beta), y.cpu.data,
-                            cpu_or_null(mean, !c->rms), rstd->cpu.data);
+    tshi_cuda_norm[c->dtype].forward(gpu(), c->rms, c->rows, c->cols, eps, x->gpu, gpu_or_null(gamma, c->gamma),
+                                     gpu_or_null(beta, c->beta), y.gpu, gpu_or_null(mean, !c->rms), rstd->gpu);
+    kernels()->norm[x->cpu.dtype].forward(kernel_device(), c->rms, c->rows, c->cols, eps, x->cpu.data,
+                                          cpu_or_null(gamma, c->gamma), cpu_or_null(beta, c->beta), y.cpu.data,
+                                          cpu_or_null(mean, !c->rms), rstd->cpu.data);
     double root = sqrt((double)c->cols + 1);
     expect_pair(mean, "mean", 4, root);
     expect_pair(rstd, "rstd", 1, 4 * root);
@@ -35,13 +35,14 @@ static void check_backward(const norm_case *c, const pair *x, const pair *gamma,
     pair dx = pair_random(c->dtype, c->rows * c->cols, c->skew, -1, 1);
     pair dgamma = pair_random(c->dtype, c->cols, c->skew, -1, 1), dbeta = pair_random(c->dtype, c->cols, 0, -1, 1);
     for (int before = 1; before >= 0; before--) {
-        tshi_cuda_norm_backward(gpu(), c->rms, c->dtype, c->rows, c->cols, x->gpu, gpu_or_null(gamma, c->gamma),
-                                gpu_or_null(mean, !c->rms), rstd->gpu, dy.gpu, before, gpu_or_null(&dx, c->dx),
-                                gpu_or_null(&dgamma, c->dgamma), gpu_or_null(&dbeta, c->dbeta));
-        kernels()->norm.backward(kernel_device(), c->rms, x->cpu.dtype, c->rows, c->cols, x->cpu.data,
-                                 cpu_or_null(gamma, c->gamma), cpu_or_null(mean, !c->rms), rstd->cpu.data, dy.cpu.data,
-                                 before, cpu_or_null(&dx, c->dx), cpu_or_null(&dgamma, c->dgamma),
-                                 cpu_or_null(&dbeta, c->dbeta));
+        tshi_cuda_norm[c->dtype].backward(gpu(), c->rms, c->rows, c->cols, x->gpu, gpu_or_null(gamma, c->gamma),
+                                          gpu_or_null(mean, !c->rms), rstd->gpu, dy.gpu, before,
+                                          gpu_or_null(&dx, c->dx), gpu_or_null(&dgamma, c->dgamma),
+                                          gpu_or_null(&dbeta, c->dbeta));
+        kernels()->norm[x->cpu.dtype].backward(kernel_device(), c->rms, c->rows, c->cols, x->cpu.data,
+                                               cpu_or_null(gamma, c->gamma), cpu_or_null(mean, !c->rms), rstd->cpu.data,
+                                               dy.cpu.data, before, cpu_or_null(&dx, c->dx),
+                                               cpu_or_null(&dgamma, c->dgamma), cpu_or_null(&dbeta, c->dbeta));
         expect_pair(&dx, "dx", 8, 8 * sqrt((double)c->cols + 1));
         if (!before) break;
         for (int64_t i = 0; i < dx.n; i++) set(&dx.cpu, i, NAN);
@@ -92,9 +93,9 @@ Test(cuda_norm, one_column) {
     for (int t = 0; t < 4; t++) {
         pair x = pair_integers(gpu_dtypes[t], 5, 0), y = pair_make(gpu_dtypes[t], 5, 0);
         pair mean = pair_make(tshi_dtype_sum(x.dtype), 5, 0), rstd = pair_make(tshi_dtype_sum(x.dtype), 5, 0);
-        tshi_cuda_norm(gpu(), false, x.dtype, 5, 1, eps, x.gpu, NULL, NULL, y.gpu, mean.gpu, rstd.gpu);
-        kernels()->norm.forward(kernel_device(), false, x.cpu.dtype, 5, 1, eps, x.cpu.data, NULL, NULL, y.cpu.data,
-                                mean.cpu.data, rstd.cpu.data);
+        tshi_cuda_norm[x.dtype].forward(gpu(), false, 5, 1, eps, x.gpu, NULL, NULL, y.gpu, mean.gpu, rstd.gpu);
+        kernels()->norm[x.cpu.dtype].forward(kernel_device(), false, 5, 1, eps, x.cpu.data, NULL, NULL, y.cpu.data,
+                                             mean.cpu.data, rstd.cpu.data);
         expect_same(&y, "y");
         expect_same(&mean, "mean");
         expect_pair(&rstd, "rstd", 400, 2);
@@ -151,10 +152,10 @@ Test(cuda_norm, what_may_be_left_out) {
 
 Test(cuda_norm, nothing_to_do) {
     float rstd[2] = {0}, mean[2] = {1, 1};
-    tshi_cuda_norm(gpu(), false, TSH_FLOAT32, 0, 8, eps, NULL, NULL, NULL, NULL, NULL, NULL);
-    tshi_cuda_norm_backward(gpu(), false, TSH_FLOAT32, 0, 8, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL);
-    tshi_cuda_norm_backward(gpu(), false, TSH_FLOAT32, 2, 0, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL);
-    tshi_cuda_norm(gpu(), false, TSH_FLOAT32, 2, 0, 0.25, NULL, NULL, NULL, NULL, mean, rstd);
+    tshi_cuda_norm[TSH_FLOAT32].forward(gpu(), false, 0, 8, eps, NULL, NULL, NULL, NULL, NULL, NULL);
+    tshi_cuda_norm[TSH_FLOAT32].backward(gpu(), false, 0, 8, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL);
+    tshi_cuda_norm[TSH_FLOAT32].backward(gpu(), false, 2, 0, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL);
+    tshi_cuda_norm[TSH_FLOAT32].forward(gpu(), false, 2, 0, 0.25, NULL, NULL, NULL, NULL, mean, rstd);
     cr_assert_eq(rstd[1], 2.0f);
     cr_assert_eq(mean[1], 0.0f);
     gpu();
@@ -165,7 +166,7 @@ Test(cuda_norm, a_small_variance_beside_a_large_mean) {
     pair x = pair_make(TSH_FLOAT32, N, 0), y = pair_make(TSH_FLOAT32, N, 0);
     float mean = 0, rstd = 0;
     for (int i = 0; i < N; i++) ((float *)x.gpu)[i] = i % 2 ? 1000.25f : 999.75f;
-    tshi_cuda_norm(gpu(), false, TSH_FLOAT32, 1, N, 0.0, x.gpu, NULL, NULL, y.gpu, &mean, &rstd);
+    tshi_cuda_norm[TSH_FLOAT32].forward(gpu(), false, 1, N, 0.0, x.gpu, NULL, NULL, y.gpu, &mean, &rstd);
     cr_assert_eq(mean, 1000.0f);
     cr_assert_eq(rstd, 4.0f, "%g", (double)rstd);
     pair_free(&x);
@@ -178,8 +179,8 @@ Test(cuda_norm, gradients_are_the_same_every_time) {
     pair mean = pair_random(TSH_FLOAT32, ROWS, 0, -1, 1), rstd = pair_random(TSH_FLOAT32, ROWS, 0, 1, 2);
     float sums[2][2][COLS] = {{{0}}};
     for (int i = 0; i < 2; i++)
-        tshi_cuda_norm_backward(gpu(), false, TSH_FLOAT32, ROWS, COLS, x.gpu, NULL, mean.gpu, rstd.gpu, dy.gpu, 0, NULL,
-                                sums[i][0], sums[i][1]);
+        tshi_cuda_norm[TSH_FLOAT32].backward(gpu(), false, ROWS, COLS, x.gpu, NULL, mean.gpu, rstd.gpu, dy.gpu, 0, NULL,
+                                             sums[i][0], sums[i][1]);
     cr_assert_arr_eq(sums[0], sums[1], sizeof sums[0]);
     pair_free(&x);
     pair_free(&dy);

@@ -66,8 +66,8 @@ static void run_sgd(int count, parameter *u, tshi_sgd s) {
     for (int step = 0; step < STEPS; step++) {
         s.first = step == 0;
         new_gradients(count, u);
-        tshi_cuda_sgd(gpu(), u[0].p.dtype, &s, count, gpu_list);
-        kernels()->optimizer.sgd(kernel_device(), u[0].p.cpu.dtype, &s, count, cpu_list);
+        tshi_cuda_optimizer[u[0].p.dtype].sgd(gpu(), &s, count, gpu_list);
+        kernels()->optimizer[u[0].p.cpu.dtype].sgd(kernel_device(), &s, count, cpu_list);
         compare(count, u, states);
     }
 }
@@ -78,8 +78,8 @@ static void run_adamw(int count, parameter *u) {
     list_updates(count, u, 2, gpu_list, cpu_list);
     for (a.step = 1; a.step <= STEPS; a.step++) {
         new_gradients(count, u);
-        tshi_cuda_adamw(gpu(), u[0].p.dtype, &a, count, gpu_list);
-        kernels()->optimizer.adamw(kernel_device(), u[0].p.cpu.dtype, &a, count, cpu_list);
+        tshi_cuda_optimizer[u[0].p.dtype].adamw(gpu(), &a, count, gpu_list);
+        kernels()->optimizer[u[0].p.cpu.dtype].adamw(kernel_device(), &a, count, cpu_list);
         compare(count, u, 2);
     }
 }
@@ -124,8 +124,8 @@ Test(cuda_optimizer, many_parameters_at_once) {
         run_sgd(MOST, u, (tshi_sgd){.lr = 0.1, .momentum = 0.9});
         for (int i = 0; i < MOST; i++) parameter_free(&u[i]);
     }
-    tshi_cuda_adamw(gpu(), TSH_FLOAT32, &(tshi_adamw){.step = 1}, 0, NULL);
-    tshi_cuda_sgd(gpu(), TSH_FLOAT32, &(tshi_sgd){.lr = 1}, 2, (tshi_update[2]){{.n = 0}, {.n = 0}});
+    tshi_cuda_optimizer[TSH_FLOAT32].adamw(gpu(), &(tshi_adamw){.step = 1}, 0, NULL);
+    tshi_cuda_optimizer[TSH_FLOAT32].sgd(gpu(), &(tshi_sgd){.lr = 1}, 2, (tshi_update[2]){{.n = 0}, {.n = 0}});
 }
 
 Test(cuda_optimizer, a_state_of_float32_keeps_what_a_half_would_lose) {
@@ -136,7 +136,7 @@ Test(cuda_optimizer, a_state_of_float32_keeps_what_a_half_would_lose) {
     tshi_adamw a = {.lr = 0, .beta1 = 0.999, .beta2 = 0.5, .eps = 1e-8, .step = 1};
     tshi_update u = {1, grad.gpu, {&m, &v}, p.gpu};
     m = 1.5f;
-    tshi_cuda_adamw(gpu(), TSH_BFLOAT16, &a, 1, &u);
+    tshi_cuda_optimizer[TSH_BFLOAT16].adamw(gpu(), &a, 1, &u);
     cr_assert_float_eq(m, 0.999 * 1.5 + 0.001, 1e-6);
     pair_free(&p);
     pair_free(&grad);

@@ -30,10 +30,10 @@ Test(cuda_random, uniforms_are_the_same_bits) {
         for (int s = 0; s < SHAPES; s++)
             for (int skew = 0; skew < 2; skew++) {
                 pair p = pair_make(gpu_dtypes[t], elements(&shapes[s]), skew);
-                tshi_cuda_random_uniform(gpu(), p.dtype, &shapes[s], 0x123456789ABCDEF0u, (uint64_t)7 << 40, -2.0, 6.0,
-                                         p.gpu);
-                kernels()->random.uniform(kernel_device(), p.cpu.dtype, &shapes[s], 0x123456789ABCDEF0u,
-                                          (uint64_t)7 << 40, -2.0, 6.0, p.cpu.data);
+                tshi_cuda_random[p.dtype].uniform(gpu(), &shapes[s], 0x123456789ABCDEF0u, (uint64_t)7 << 40, -2.0, 6.0,
+                                                  p.gpu);
+                kernels()->random[p.cpu.dtype].uniform(kernel_device(), &shapes[s], 0x123456789ABCDEF0u,
+                                                       (uint64_t)7 << 40, -2.0, 6.0, p.cpu.data);
                 buffer got = pair_values(&p);
                 pair_round(&p);
                 for (int64_t i = 0; i < p.n; i++)
@@ -48,8 +48,8 @@ Test(cuda_random, uniforms_of_an_odd_range) {
     for (int t = 0; t < 4; t++)
         for (int s = 0; s < SHAPES; s++) {
             pair p = pair_make(gpu_dtypes[t], elements(&shapes[s]), 0);
-            tshi_cuda_random_uniform(gpu(), p.dtype, &shapes[s], 5, 6, -0.3, 0.1, p.gpu);
-            kernels()->random.uniform(kernel_device(), p.cpu.dtype, &shapes[s], 5, 6, -0.3, 0.1, p.cpu.data);
+            tshi_cuda_random[p.dtype].uniform(gpu(), &shapes[s], 5, 6, -0.3, 0.1, p.gpu);
+            kernels()->random[p.cpu.dtype].uniform(kernel_device(), &shapes[s], 5, 6, -0.3, 0.1, p.cpu.data);
             expect_pair(&p, "uniform", 0.4, p.dtype == TSH_FLOAT64 ? 1 : 0);
             pair_free(&p);
         }
@@ -60,8 +60,8 @@ Test(cuda_random, normals_are_equal_to_rounding) {
         for (int s = 0; s < SHAPES; s++)
             for (int skew = 0; skew < 2; skew++) {
                 pair p = pair_make(gpu_dtypes[t], elements(&shapes[s]), skew);
-                tshi_cuda_random_normal(gpu(), p.dtype, &shapes[s], 99, 98, 1.0, 0.5, p.gpu);
-                kernels()->random.normal(kernel_device(), p.cpu.dtype, &shapes[s], 99, 98, 1.0, 0.5, p.cpu.data);
+                tshi_cuda_random[p.dtype].normal(gpu(), &shapes[s], 99, 98, 1.0, 0.5, p.gpu);
+                kernels()->random[p.cpu.dtype].normal(kernel_device(), &shapes[s], 99, 98, 1.0, 0.5, p.cpu.data);
                 expect_pair(&p, "normal", 8, 4);
                 pair_free(&p);
             }
@@ -70,13 +70,13 @@ Test(cuda_random, normals_are_equal_to_rounding) {
 static void check_dropout(tsh_dtype dtype, const tshi_block *block, int skew, double p) {
     pair x = pair_random(dtype, elements(block), skew, 1, 2), y = pair_random(dtype, x.n, skew, 1, 2);
     for (int add = 0; add < 2; add++) {
-        tshi_cuda_dropout(gpu(), dtype, block, 9, 8, p, x.gpu, add, y.gpu);
-        kernels()->random.dropout(kernel_device(), x.cpu.dtype, block, 9, 8, p, x.cpu.data, add, y.cpu.data);
+        tshi_cuda_random[dtype].dropout(gpu(), block, 9, 8, p, x.gpu, add, y.gpu);
+        kernels()->random[x.cpu.dtype].dropout(kernel_device(), block, 9, 8, p, x.cpu.data, add, y.cpu.data);
         expect_pair(&y, add ? "added" : "dropped", 2 / (1.0001 - p), 2);
         pair_round(&y);
     }
-    tshi_cuda_dropout(gpu(), dtype, block, 9, 8, p, x.gpu, 0.0, x.gpu);
-    kernels()->random.dropout(kernel_device(), x.cpu.dtype, block, 9, 8, p, x.cpu.data, 0.0, x.cpu.data);
+    tshi_cuda_random[dtype].dropout(gpu(), block, 9, 8, p, x.gpu, 0.0, x.gpu);
+    kernels()->random[x.cpu.dtype].dropout(kernel_device(), block, 9, 8, p, x.cpu.data, 0.0, x.cpu.data);
     expect_pair(&x, "in place", 2 / (1.0001 - p), 2);
     buffer got = pair_values(&x);
     for (int64_t i = 0; i < x.n; i++) cr_assert_eq(get(&got, i) == 0.0, get(&x.cpu, i) == 0.0, "the same are dropped");
@@ -113,9 +113,9 @@ Test(cuda_random, dropout_at_the_threshold) {
         uint32_t word[4];
         tshi_philox_block(3, 4, (uint64_t)i / 4, word);
         double p = tshi_uniform(word[i % 4]);
-        tshi_cuda_dropout(gpu(), TSH_FLOAT32, &block, 3, 4, p, x, 0.0, y);
+        tshi_cuda_random[TSH_FLOAT32].dropout(gpu(), &block, 3, 4, p, x, 0.0, y);
         cr_assert(y[i] != 0.0f);
-        tshi_cuda_dropout(gpu(), TSH_FLOAT32, &block, 3, 4, p + 0x1p-25, x, 0.0, y);
+        tshi_cuda_random[TSH_FLOAT32].dropout(gpu(), &block, 3, 4, p + 0x1p-25, x, 0.0, y);
         cr_assert(y[i] == 0.0f);
     }
 }
@@ -123,6 +123,6 @@ Test(cuda_random, dropout_at_the_threshold) {
 Test(cuda_random, dropout_of_everything_is_zero) {
     float x[3] = {1, INFINITY, -2}, y[3] = {7, 7, 7};
     const tshi_block block = {.outer = 1, .n = 3, .inner = 1, .global_n = 3};
-    tshi_cuda_dropout(gpu(), TSH_FLOAT32, &block, 1, 1, 1.0, x, 0.0, y);
+    tshi_cuda_random[TSH_FLOAT32].dropout(gpu(), &block, 1, 1, 1.0, x, 0.0, y);
     for (int i = 0; i < 3; i++) cr_assert_eq(y[i], 0.0f);
 }

@@ -13,15 +13,15 @@ static void check_forward(dims d, bool log_form) {
     pair x = pair_random(d.dtype, d.outer * d.n * d.inner, d.skew, -9, 9), y = pair_make(d.dtype, x.n, d.skew);
     tsh_dtype sums = x.cpu.dtype;
     pair max = pair_make(sums, d.outer * d.inner, 0), sum = pair_make(sums, d.outer * d.inner, 0);
-    tshi_cuda_softmax_max(gpu(), d.dtype, d.outer, d.n, d.inner, x.gpu, max.gpu);
-    kernels()->softmax.max(kernel_device(), sums, d.outer, d.n, d.inner, x.cpu.data, max.cpu.data);
+    tshi_cuda_softmax[d.dtype].max(gpu(), d.outer, d.n, d.inner, x.gpu, max.gpu);
+    kernels()->softmax[sums].max(kernel_device(), d.outer, d.n, d.inner, x.cpu.data, max.cpu.data);
     expect_same(&max, "softmax_max");
-    tshi_cuda_softmax_sum(gpu(), d.dtype, d.outer, d.n, d.inner, x.gpu, max.gpu, sum.gpu);
-    kernels()->softmax.sum(kernel_device(), sums, d.outer, d.n, d.inner, x.cpu.data, max.cpu.data, sum.cpu.data);
+    tshi_cuda_softmax[d.dtype].sum(gpu(), d.outer, d.n, d.inner, x.gpu, max.gpu, sum.gpu);
+    kernels()->softmax[sums].sum(kernel_device(), d.outer, d.n, d.inner, x.cpu.data, max.cpu.data, sum.cpu.data);
     expect_pair(&sum, "softmax_sum", 1 + (double)d.n / 18, 4 * sqrt((double)d.n + 64)); /* the CPU adds one by one */
-    tshi_cuda_softmax(gpu(), log_form, d.dtype, d.outer, d.n, d.inner, x.gpu, max.gpu, sum.gpu, y.gpu);
-    kernels()->softmax.forward(kernel_device(), log_form, sums, d.outer, d.n, d.inner, x.cpu.data, max.cpu.data,
-                               sum.cpu.data, y.cpu.data);
+    tshi_cuda_softmax[d.dtype].forward(gpu(), log_form, d.outer, d.n, d.inner, x.gpu, max.gpu, sum.gpu, y.gpu);
+    kernels()->softmax[sums].forward(kernel_device(), log_form, d.outer, d.n, d.inner, x.cpu.data, max.cpu.data,
+                                     sum.cpu.data, y.cpu.data);
     expect_pair(&y, "softmax", log_form ? 20 : 1, 32);
     pair_free(&x);
     pair_free(&y);
@@ -34,14 +34,14 @@ static void check_backward(dims d, bool log_form) {
     pair dy = pair_random(d.dtype, y.n, d.skew, -1, 1), dx = pair_random(d.dtype, y.n, d.skew, -1, 1);
     tsh_dtype sums = y.cpu.dtype;
     pair dot = pair_make(sums, d.outer * d.inner, 0);
-    tshi_cuda_softmax_dot(gpu(), log_form, d.dtype, d.outer, d.n, d.inner, y.gpu, dy.gpu, dot.gpu);
-    kernels()->softmax.dot(kernel_device(), log_form, sums, d.outer, d.n, d.inner, y.cpu.data, dy.cpu.data,
-                           dot.cpu.data);
+    tshi_cuda_softmax[d.dtype].dot(gpu(), log_form, d.outer, d.n, d.inner, y.gpu, dy.gpu, dot.gpu);
+    kernels()->softmax[sums].dot(kernel_device(), log_form, d.outer, d.n, d.inner, y.cpu.data, dy.cpu.data,
+                                 dot.cpu.data);
     expect_pair(&dot, "softmax_dot", 1 + (double)d.n / 4, 16);
     pair_round(&dot);
-    tshi_cuda_softmax_backward(gpu(), log_form, d.dtype, d.outer, d.n, d.inner, y.gpu, dy.gpu, dot.gpu, dx.gpu);
-    kernels()->softmax.backward(kernel_device(), log_form, sums, d.outer, d.n, d.inner, y.cpu.data, dy.cpu.data,
-                                dot.cpu.data, dx.cpu.data);
+    tshi_cuda_softmax[d.dtype].backward(gpu(), log_form, d.outer, d.n, d.inner, y.gpu, dy.gpu, dot.gpu, dx.gpu);
+    kernels()->softmax[sums].backward(kernel_device(), log_form, d.outer, d.n, d.inner, y.cpu.data, dy.cpu.data,
+                                      dot.cpu.data, dx.cpu.data);
     expect_pair(&dx, "softmax_backward", 4 + (double)d.n / 8, 16);
     pair_free(&y);
     pair_free(&dy);
@@ -78,15 +78,15 @@ Test(cuda_softmax, few_long_rows) {
 
 Test(cuda_softmax, masked_and_huge_logits) {
     float x[4] = {1e30f, -INFINITY, 1e30f, -1e30f}, y[4], max[1], sum[1];
-    tshi_cuda_softmax_max(gpu(), TSH_FLOAT32, 1, 4, 1, x, max);
-    tshi_cuda_softmax_sum(gpu(), TSH_FLOAT32, 1, 4, 1, x, max, sum);
-    tshi_cuda_softmax(gpu(), false, TSH_FLOAT32, 1, 4, 1, x, max, sum, y);
+    tshi_cuda_softmax[TSH_FLOAT32].max(gpu(), 1, 4, 1, x, max);
+    tshi_cuda_softmax[TSH_FLOAT32].sum(gpu(), 1, 4, 1, x, max, sum);
+    tshi_cuda_softmax[TSH_FLOAT32].forward(gpu(), false, 1, 4, 1, x, max, sum, y);
     cr_assert(y[0] == 0.5f && y[1] == 0.0f && y[2] == 0.5f && y[3] == 0.0f);
     x[1] = NAN;
-    tshi_cuda_softmax_max(gpu(), TSH_FLOAT32, 1, 4, 1, x, max);
-    tshi_cuda_softmax_sum(gpu(), TSH_FLOAT32, 1, 4, 1, x, max, sum);
+    tshi_cuda_softmax[TSH_FLOAT32].max(gpu(), 1, 4, 1, x, max);
+    tshi_cuda_softmax[TSH_FLOAT32].sum(gpu(), 1, 4, 1, x, max, sum);
     cr_assert(isnan(sum[0]), "a NaN is not lost");
-    tshi_cuda_softmax_max(gpu(), TSH_FLOAT32, 1, 0, 1, x, max);
-    tshi_cuda_softmax_sum(gpu(), TSH_FLOAT32, 1, 0, 1, x, max, sum);
+    tshi_cuda_softmax[TSH_FLOAT32].max(gpu(), 1, 0, 1, x, max);
+    tshi_cuda_softmax[TSH_FLOAT32].sum(gpu(), 1, 0, 1, x, max, sum);
     cr_assert(max[0] == -INFINITY && sum[0] == 0, "an empty slice is neutral");
 }

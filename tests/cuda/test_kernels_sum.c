@@ -7,14 +7,14 @@ static void check_bias(tsh_dtype dtype, int64_t rows, int64_t cols, int skew) {
     pair x = pair_integers(dtype, rows * cols, skew), b = pair_integers(dtype, cols, 0);
     pair y = pair_make(dtype, rows * cols, skew), db = pair_integers(dtype, cols, skew);
     tsh_dtype sums = x.cpu.dtype;
-    tshi_cuda_bias(gpu(), dtype, rows, cols, x.gpu, b.gpu, y.gpu);
-    kernels()->elementwise.bias(kernel_device(), sums, rows, cols, x.cpu.data, b.cpu.data, y.cpu.data);
+    tshi_cuda_elementwise[dtype].bias(gpu(), rows, cols, x.gpu, b.gpu, y.gpu);
+    kernels()->elementwise[sums].bias(kernel_device(), rows, cols, x.cpu.data, b.cpu.data, y.cpu.data);
     expect_same(&y, "bias");
-    tshi_cuda_bias(gpu(), dtype, rows, cols, NULL, b.gpu, y.gpu);
-    kernels()->elementwise.bias(kernel_device(), sums, rows, cols, NULL, b.cpu.data, y.cpu.data);
+    tshi_cuda_elementwise[dtype].bias(gpu(), rows, cols, NULL, b.gpu, y.gpu);
+    kernels()->elementwise[sums].bias(kernel_device(), rows, cols, NULL, b.cpu.data, y.cpu.data);
     expect_same(&y, "bias alone");
-    tshi_cuda_bias_backward(gpu(), dtype, rows, cols, x.gpu, db.gpu);
-    kernels()->sum.bias_backward(kernel_device(), sums, rows, cols, x.cpu.data, db.cpu.data);
+    tshi_cuda_sum[dtype].bias_backward(gpu(), rows, cols, x.gpu, db.gpu);
+    kernels()->sum[sums].bias_backward(kernel_device(), rows, cols, x.cpu.data, db.cpu.data);
     expect_same(&db, "bias_backward");
     pair_free(&x);
     pair_free(&b);
@@ -32,12 +32,12 @@ Test(cuda_sum, bias) {
 static void check_sum(tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, int skew) {
     pair x = pair_integers(dtype, outer * n * inner, skew), y = pair_make(dtype, outer * inner, skew);
     tsh_dtype sums = x.cpu.dtype;
-    tshi_cuda_sum(gpu(), dtype, outer, n, inner, 0.25, x.gpu, y.gpu);
-    kernels()->sum.over_dim(kernel_device(), sums, outer, n, inner, 0.25, x.cpu.data, y.cpu.data);
+    tshi_cuda_sum[dtype].over_dim(gpu(), outer, n, inner, 0.25, x.gpu, y.gpu);
+    kernels()->sum[sums].over_dim(kernel_device(), outer, n, inner, 0.25, x.cpu.data, y.cpu.data);
     expect_same(&y, "sum");
     pair_round(&y);
-    tshi_cuda_sum_backward(gpu(), dtype, outer, n, inner, 0.5, y.gpu, x.gpu);
-    kernels()->sum.over_dim_backward(kernel_device(), sums, outer, n, inner, 0.5, y.cpu.data, x.cpu.data);
+    tshi_cuda_sum[dtype].over_dim_backward(gpu(), outer, n, inner, 0.5, y.gpu, x.gpu);
+    kernels()->sum[sums].over_dim_backward(kernel_device(), outer, n, inner, 0.5, y.cpu.data, x.cpu.data);
     expect_same(&x, "sum_backward");
     pair_free(&x);
     pair_free(&y);
@@ -68,8 +68,8 @@ Test(cuda_sum, rounding) {
         tsh_dtype sums = x.cpu.dtype;
         pair wide = pair_make(sums, x.n, 0);
         kernels()->copy.convert(kernel_device(), x.n, x.dtype, x.gpu, sums, wide.gpu);
-        tshi_cuda_sum(gpu(), sums, 1, x.n, 1, 1, wide.gpu, y.gpu);
-        kernels()->sum.over_dim(kernel_device(), sums, 1, x.n, 1, 1, x.cpu.data, y.cpu.data);
+        tshi_cuda_sum[sums].over_dim(gpu(), 1, x.n, 1, 1, wide.gpu, y.gpu);
+        kernels()->sum[sums].over_dim(kernel_device(), 1, x.n, 1, 1, x.cpu.data, y.cpu.data);
         expect_pair(&y, "sum", 45000, 4);
         pair_free(&x);
         pair_free(&y);
@@ -80,11 +80,11 @@ Test(cuda_sum, rounding) {
 static void check_clip(tsh_dtype dtype, int64_t n, double max_norm, int skew) {
     pair x = pair_random(dtype, n, skew, -3, 3);
     double squares[2] = {1.5, 1.5};
-    tshi_cuda_sum_squares(gpu(), dtype, n, x.gpu, &squares[0]);
-    kernels()->sum.squares(kernel_device(), x.cpu.dtype, n, x.cpu.data, &squares[1]);
+    tshi_cuda_sum[dtype].squares(gpu(), n, x.gpu, &squares[0]);
+    kernels()->sum[x.cpu.dtype].squares(kernel_device(), n, x.cpu.data, &squares[1]);
     cr_assert_float_eq(squares[0], squares[1], 1e-12 * squares[1], "%.17g, not %.17g", squares[0], squares[1]);
-    tshi_cuda_clip(gpu(), dtype, n, &squares[1], max_norm, x.gpu);
-    kernels()->optimizer.clip(kernel_device(), x.cpu.dtype, n, &squares[1], max_norm, x.cpu.data);
+    tshi_cuda_optimizer[dtype].clip(gpu(), n, &squares[1], max_norm, x.gpu);
+    kernels()->optimizer[x.cpu.dtype].clip(kernel_device(), n, &squares[1], max_norm, x.cpu.data);
     expect_pair(&x, "clip", 3, 2);
     pair_free(&x);
 }
@@ -99,11 +99,11 @@ Test(cuda_sum, norms) {
 Test(cuda_sum, norms_that_are_not_finite) {
     float x[3] = {1e30f, -2, 3};
     double squares = NAN;
-    tshi_cuda_clip(gpu(), TSH_FLOAT32, 3, &squares, 1, x);
+    tshi_cuda_optimizer[TSH_FLOAT32].clip(gpu(), 3, &squares, 1, x);
     squares = INFINITY;
-    tshi_cuda_clip(gpu(), TSH_FLOAT32, 3, &squares, 1, x);
+    tshi_cuda_optimizer[TSH_FLOAT32].clip(gpu(), 3, &squares, 1, x);
     cr_assert(x[0] == 1e30f && x[1] == -2 && x[2] == 3);
     squares = 0;
-    tshi_cuda_sum_squares(gpu(), TSH_FLOAT32, 3, x, &squares);
+    tshi_cuda_sum[TSH_FLOAT32].squares(gpu(), 3, x, &squares);
     cr_assert_float_eq(squares, 1e60, 1e53, "squares past float32's range: %g", squares);
 }

@@ -76,7 +76,7 @@ static void add_sums(const problem *p, const tshi_classes *c, const buffer *own,
     for (int64_t j = 0; j < c->n; j++) total += get(&p->weight, c->start + j);
     set(&weight_sum, 0, total);
     slice.weight_sum = p->weighted ? weight_sum.data : NULL;
-    kernels()->cross_entropy.shift(kernel_device(), p->dtype, &slice, own->data, max->data, term->data);
+    kernels()->cross_entropy[p->dtype].shift(kernel_device(), &slice, own->data, max->data, term->data);
     for (int64_t i = 0; i < sums->n; i++) set(sums, i, get(sums, i) + get(term, i));
     buffer_free(&weight_sum);
 }
@@ -101,21 +101,22 @@ static void check(problem *p, int slices, const int64_t *bounds) {
         logits[s] = slice_of(p, &p->logits, c[s].start, c[s].n);
         own[s] = buffer_make(p->dtype, p->rows);
         term[s] = buffer_make(p->dtype, 4 * p->rows);
-        kernels()->cross_entropy.sums(kernel_device(), p->dtype, &c[s], logits[s].data, p->target, own[s].data,
-                                      term[s].data);
+        kernels()->cross_entropy[p->dtype].sums(kernel_device(), &c[s], logits[s].data, p->target, own[s].data,
+                                                term[s].data);
         for (int64_t r = 0; r < p->rows; r++) set(&max, r, fmax(get(&max, r), get(&own[s], r)));
     }
     for (int s = 0; s < slices; s++) add_sums(p, &c[s], &own[s], &max, &term[s], &sums);
     buffer loss = buffer_make(p->dtype, p->rows);
-    kernels()->cross_entropy.loss(kernel_device(), p->dtype, &c[0], p->target, sums.data, loss.data);
+    kernels()->cross_entropy[p->dtype].loss(kernel_device(), &c[0], p->target, sums.data, loss.data);
     double wanted[128];
     for (int s = 0; s < slices; s++) {
         for (int bits = 0; bits < 4; bits++) {
             int stride = bits & 1, beta = bits >> 1;
             buffer dlogits = buffer_random(p->dtype, logits[s].n, -1, 1), before = buffer_copy(&dlogits);
             for (int64_t i = 0; i < dlogits.n && !beta; i++) set(&dlogits, i, NAN), set(&before, i, 0);
-            kernels()->cross_entropy.backward(kernel_device(), p->dtype, &c[s], logits[s].data, p->target, max.data,
-                                              sums.data, p->dloss.data, stride, divisor.data, beta, dlogits.data);
+            kernels()->cross_entropy[p->dtype].backward(kernel_device(), &c[s], logits[s].data, p->target, max.data,
+                                                        sums.data, p->dloss.data, stride, divisor.data, beta,
+                                                        dlogits.data);
             for (int64_t r = 0; r < p->rows; r++) {
                 expect_close(&loss, r, reference(p, r, wanted), 60, 16);
                 for (int64_t j = 0; j < c[s].n; j++) {
@@ -169,10 +170,10 @@ Test(cross_entropy, a_known_answer) {
     const int64_t target[1] = {2};
     double max[1], sums[4], loss[1], dlogits[4];
     tshi_classes c = {.rows = 1, .n = 4, .classes = 4, .ignore_index = -100};
-    kernels()->cross_entropy.sums(kernel_device(), TSH_FLOAT64, &c, logits, target, max, sums);
-    kernels()->cross_entropy.loss(kernel_device(), TSH_FLOAT64, &c, target, sums, loss);
-    kernels()->cross_entropy.backward(kernel_device(), TSH_FLOAT64, &c, logits, target, max, sums, dloss, 0, NULL, 0,
-                                      dlogits);
+    kernels()->cross_entropy[TSH_FLOAT64].sums(kernel_device(), &c, logits, target, max, sums);
+    kernels()->cross_entropy[TSH_FLOAT64].loss(kernel_device(), &c, target, sums, loss);
+    kernels()->cross_entropy[TSH_FLOAT64].backward(kernel_device(), &c, logits, target, max, sums, dloss, 0, NULL, 0,
+                                                   dlogits);
     cr_assert_eq(max[0], 4);
     cr_assert_float_eq(loss[0], 1.4401897, 1e-7);
     for (int i = 0; i < 4; i++) cr_assert_float_eq(dlogits[i], gradient[i], 1e-7);
@@ -184,23 +185,23 @@ Test(cross_entropy, masked_classes) {
     const int64_t target[1] = {4};
     double max[1], sums[4];
     tshi_classes c = {.rows = 1, .n = 6, .classes = 7, .ignore_index = -100};
-    kernels()->cross_entropy.sums(kernel_device(), TSH_FLOAT64, &c, logits, target, max, sums);
+    kernels()->cross_entropy[TSH_FLOAT64].sums(kernel_device(), &c, logits, target, max, sums);
     cr_assert_float_eq(sums[0], 1 + exp(-1) + exp(-2) + exp(-3), 1e-12);
     cr_assert_eq(sums[1], -1);
     c.n = 1;
-    kernels()->cross_entropy.sums(kernel_device(), TSH_FLOAT64, &c, logits, target, max, sums);
+    kernels()->cross_entropy[TSH_FLOAT64].sums(kernel_device(), &c, logits, target, max, sums);
     cr_assert(isfinite(max[0]) && sums[0] == 0, "max %g, sum %g", max[0], sums[0]);
-    kernels()->cross_entropy.shift(kernel_device(), TSH_FLOAT64, &c, max, (double[]){4}, sums);
+    kernels()->cross_entropy[TSH_FLOAT64].shift(kernel_device(), &c, max, (double[]){4}, sums);
     cr_assert(sums[0] == 0 && sums[1] == 0 && sums[2] == 0);
 }
 
 Test(cross_entropy, targets_outside_are_found) {
     tshi_classes c = {.rows = 4, .n = 2, .start = 2, .classes = 5, .ignore_index = -100};
-    cr_assert_eq(kernels()->cross_entropy.check(kernel_device(), &c, (int64_t[]){0, 4, -100, 3}), -1);
-    cr_assert_eq(kernels()->cross_entropy.check(kernel_device(), &c, (int64_t[]){0, 5, -1, 3}), 1);
-    cr_assert_eq(kernels()->cross_entropy.check(kernel_device(), &c, (int64_t[]){0, 4, -100, -1}), 3);
+    cr_assert_eq(kernels()->targets_check(kernel_device(), &c, (int64_t[]){0, 4, -100, 3}), -1);
+    cr_assert_eq(kernels()->targets_check(kernel_device(), &c, (int64_t[]){0, 5, -1, 3}), 1);
+    cr_assert_eq(kernels()->targets_check(kernel_device(), &c, (int64_t[]){0, 4, -100, -1}), 3);
     c.ignore_index = 7;
-    cr_assert_eq(kernels()->cross_entropy.check(kernel_device(), &c, (int64_t[]){7, 7, -100, 3}), 2);
+    cr_assert_eq(kernels()->targets_check(kernel_device(), &c, (int64_t[]){7, 7, -100, 3}), 2);
     c.rows = 0;
-    cr_assert_eq(kernels()->cross_entropy.check(kernel_device(), &c, NULL), -1);
+    cr_assert_eq(kernels()->targets_check(kernel_device(), &c, NULL), -1);
 }

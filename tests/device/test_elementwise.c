@@ -27,11 +27,11 @@ static void check_unary(tshi_unary f, tsh_dtype dtype, int64_t n) {
     buffer dx = buffer_random(dtype, n, -1, 1);
     buffer before = buffer_copy(&dx);
     if (n > 0) set(&x, n / 2, 0.0);
-    kernels()->elementwise.unary(kernel_device(), f, dtype, n, x.data, y.data);
+    kernels()->elementwise[dtype].unary(kernel_device(), f, n, x.data, y.data);
     buffer fresh = buffer_make(dtype, n);
     for (int64_t i = 0; i < n; i++) set(&fresh, i, NAN);
-    kernels()->elementwise.unary_backward(kernel_device(), f, dtype, n, x.data, dy.data, 1.0, dx.data);
-    kernels()->elementwise.unary_backward(kernel_device(), f, dtype, n, x.data, dy.data, 0.0, fresh.data);
+    kernels()->elementwise[dtype].unary_backward(kernel_device(), f, n, x.data, dy.data, 1.0, dx.data);
+    kernels()->elementwise[dtype].unary_backward(kernel_device(), f, n, x.data, dy.data, 0.0, fresh.data);
     for (int64_t i = 0; i < n; i++) {
         double at = get(&x, i);
         expect_close(&y, i, value_of(f, at), 1 + fabs(at), 16);
@@ -40,7 +40,7 @@ static void check_unary(tshi_unary f, tsh_dtype dtype, int64_t n) {
         expect_close(&dx, i, wanted, 1 + fabs(at), slack);
         expect_close(&fresh, i, wanted - get(&before, i), 1 + fabs(at), slack);
     }
-    kernels()->elementwise.unary(kernel_device(), f, dtype, n, x.data, x.data);
+    kernels()->elementwise[dtype].unary(kernel_device(), f, n, x.data, x.data);
     cr_assert_arr_eq(x.data, y.data, (size_t)n * tsh_dtype_size(dtype), "in place the result is the same");
     buffer_free(&x);
     buffer_free(&y);
@@ -69,7 +69,7 @@ Test(elementwise, activations_at_the_ends) {
                 set(&x, i + 2, NAN);
                 set(&x, i + 3, 0.0);
             }
-            kernels()->elementwise.unary(kernel_device(), (tshi_unary)f, x.dtype, 64, x.data, y.data);
+            kernels()->elementwise[x.dtype].unary(kernel_device(), (tshi_unary)f, 64, x.data, y.data);
             for (int i = 0; i < 64; i += 4) {
                 cr_assert_eq(get(&y, i), get(&x, i), "a large input passes");
                 cr_assert_eq(get(&y, i + 1), 0.0, "a large negative input has the value 0");
@@ -87,13 +87,13 @@ Test(elementwise, float32_gelu_and_silu_are_accurate_everywhere) {
     enum { N = 1 << 16 };
     buffer x = buffer_make(TSH_FLOAT32, N), y = buffer_make(TSH_FLOAT32, N);
     for (int i = 0; i < N; i++) set(&x, i, -100.0 + 200.0 * i / N);
-    kernels()->elementwise.unary(kernel_device(), TSHI_SILU, TSH_FLOAT32, N, x.data, y.data);
+    kernels()->elementwise[TSH_FLOAT32].unary(kernel_device(), TSHI_SILU, N, x.data, y.data);
     for (int i = 0; i < N; i++) {
         double wanted = value_of(TSHI_SILU, get(&x, i));
         expect_close(&y, i, wanted, fabs(wanted) + 1e-30, 16);
     }
     for (int i = 0; i < N; i++) set(&x, i, -7.0 + 14.0 * i / N);
-    kernels()->elementwise.unary(kernel_device(), TSHI_GELU_ERF, TSH_FLOAT32, N, x.data, y.data);
+    kernels()->elementwise[TSH_FLOAT32].unary(kernel_device(), TSHI_GELU_ERF, N, x.data, y.data);
     for (int i = 0; i < N; i++) {
         double at = get(&x, i);
         expect_close(&y, i, value_of(TSHI_GELU_ERF, at), at > -1 ? fabs(at) : 1 + fabs(at), 10);
@@ -105,15 +105,15 @@ Test(elementwise, float32_gelu_and_silu_are_accurate_everywhere) {
 static void check_axpby(tsh_dtype dtype, int64_t n, double a, double b) {
     buffer x = buffer_random(dtype, n, -2, 2), y = buffer_random(dtype, n, -2, 2), z = buffer_make(dtype, n);
     buffer in_place_x = buffer_copy(&x), in_place_y = buffer_copy(&y);
-    kernels()->elementwise.axpby(kernel_device(), dtype, n, a, x.data, b, y.data, z.data);
+    kernels()->elementwise[dtype].axpby(kernel_device(), n, a, x.data, b, y.data, z.data);
     for (int64_t i = 0; i < n; i++) expect_close(&z, i, a * get(&x, i) + b * get(&y, i), 8, 2);
-    kernels()->elementwise.axpby(kernel_device(), dtype, n, a, in_place_x.data, b, y.data, in_place_x.data);
-    kernels()->elementwise.axpby(kernel_device(), dtype, n, a, x.data, b, in_place_y.data, in_place_y.data);
+    kernels()->elementwise[dtype].axpby(kernel_device(), n, a, in_place_x.data, b, y.data, in_place_x.data);
+    kernels()->elementwise[dtype].axpby(kernel_device(), n, a, x.data, b, in_place_y.data, in_place_y.data);
     for (int64_t i = 0; i < n; i++) {
         expect_close(&in_place_x, i, get(&z, i), 1, 0);
         expect_close(&in_place_y, i, get(&z, i), 1, 0);
     }
-    kernels()->elementwise.axpby(kernel_device(), dtype, n, a, x.data, 0.0, NULL, z.data);
+    kernels()->elementwise[dtype].axpby(kernel_device(), n, a, x.data, 0.0, NULL, z.data);
     for (int64_t i = 0; i < n; i++) expect_close(&z, i, a * get(&x, i), 4, 1);
     buffer_free(&x);
     buffer_free(&y);
@@ -133,7 +133,7 @@ Test(elementwise, axpby) {
 
 Test(elementwise, axpby_without_y_does_not_read_it) {
     float x[3] = {1, 2, 3}, y[3] = {NAN, INFINITY, NAN};
-    kernels()->elementwise.axpby(kernel_device(), TSH_FLOAT32, 3, 2.0, x, 0.0, y, y);
+    kernels()->elementwise[TSH_FLOAT32].axpby(kernel_device(), 3, 2.0, x, 0.0, y, y);
     for (int i = 0; i < 3; i++) cr_assert_eq(y[i], 2 * x[i]);
 }
 
@@ -144,12 +144,12 @@ Test(elementwise, mul) {
             tsh_dtype dtype = float_dtypes[t];
             buffer x = buffer_random(dtype, n, -2, 2), y = buffer_random(dtype, n, -2, 2), z = buffer_make(dtype, n);
             for (int64_t i = 0; i < n; i++) set(&z, i, NAN);
-            kernels()->elementwise.mul(kernel_device(), dtype, n, x.data, y.data, 0.0, z.data);
+            kernels()->elementwise[dtype].mul(kernel_device(), n, x.data, y.data, 0.0, z.data);
             for (int64_t i = 0; i < n; i++) expect_close(&z, i, get(&x, i) * get(&y, i), 4, 1);
             buffer sum = buffer_copy(&x);
-            kernels()->elementwise.mul(kernel_device(), dtype, n, y.data, y.data, 1.0, sum.data);
+            kernels()->elementwise[dtype].mul(kernel_device(), n, y.data, y.data, 1.0, sum.data);
             for (int64_t i = 0; i < n; i++) expect_close(&sum, i, get(&x, i) + get(&y, i) * get(&y, i), 8, 2);
-            kernels()->elementwise.mul(kernel_device(), dtype, n, x.data, y.data, 0.0, x.data);
+            kernels()->elementwise[dtype].mul(kernel_device(), n, x.data, y.data, 0.0, x.data);
             for (int64_t i = 0; i < n; i++) expect_close(&x, i, get(&z, i), 1, 0);
             buffer_free(&x);
             buffer_free(&y);
@@ -166,17 +166,17 @@ static void check_bias(tsh_dtype dtype, int64_t rows, int64_t cols) {
     buffer_fill_integers(&b);
     buffer_fill_integers(&db);
     buffer before = buffer_copy(&db);
-    kernels()->elementwise.bias(kernel_device(), dtype, rows, cols, NULL, b.data, y.data);
+    kernels()->elementwise[dtype].bias(kernel_device(), rows, cols, NULL, b.data, y.data);
     for (int64_t i = 0; i < rows * cols; i++) cr_assert_eq(get(&y, i), get(&b, i % cols));
-    kernels()->elementwise.bias(kernel_device(), dtype, rows, cols, x.data, b.data, y.data);
+    kernels()->elementwise[dtype].bias(kernel_device(), rows, cols, x.data, b.data, y.data);
     for (int64_t i = 0; i < rows * cols; i++) cr_assert_eq(get(&y, i), get(&x, i) + get(&b, i % cols));
-    kernels()->sum.bias_backward(kernel_device(), dtype, rows, cols, x.data, db.data);
+    kernels()->sum[dtype].bias_backward(kernel_device(), rows, cols, x.data, db.data);
     for (int64_t c = 0; c < cols; c++) {
         double wanted = get(&before, c);
         for (int64_t r = 0; r < rows; r++) wanted += get(&x, r * cols + c);
         cr_assert_eq(get(&db, c), wanted);
     }
-    kernels()->elementwise.bias(kernel_device(), dtype, rows, cols, x.data, b.data, x.data);
+    kernels()->elementwise[dtype].bias(kernel_device(), rows, cols, x.data, b.data, x.data);
     for (int64_t i = 0; i < rows * cols; i++) cr_assert_eq(get(&x, i), get(&y, i));
     buffer_free(&x);
     buffer_free(&b);
@@ -203,8 +203,8 @@ static void check_sum(tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner) 
     buffer_fill_integers(&dy);
     buffer before = buffer_copy(&dx);
     for (int64_t i = 0; i < y.n; i++) set(&y, i, NAN);
-    kernels()->sum.over_dim(kernel_device(), dtype, outer, n, inner, scale, x.data, y.data);
-    kernels()->sum.over_dim_backward(kernel_device(), dtype, outer, n, inner, scale, dy.data, dx.data);
+    kernels()->sum[dtype].over_dim(kernel_device(), outer, n, inner, scale, x.data, y.data);
+    kernels()->sum[dtype].over_dim_backward(kernel_device(), outer, n, inner, scale, dy.data, dx.data);
     for (int64_t o = 0; o < outer; o++) {
         for (int64_t k = 0; k < inner; k++) {
             double wanted = 0;
@@ -242,9 +242,9 @@ Test(elementwise, float32_sums_add_up_in_double) {
         set(&x, i, 1.0 + 1e-3 * (i % 7));
         wanted += get(&x, i);
     }
-    kernels()->sum.over_dim(kernel_device(), TSH_FLOAT32, 1, N, 1, 1.0, x.data, y.data);
+    kernels()->sum[TSH_FLOAT32].over_dim(kernel_device(), 1, N, 1, 1.0, x.data, y.data);
     expect_close(&y, 0, wanted, wanted, 1.01);
-    kernels()->sum.bias_backward(kernel_device(), TSH_FLOAT32, N, 1, x.data, db.data);
+    kernels()->sum[TSH_FLOAT32].bias_backward(kernel_device(), N, 1, x.data, db.data);
     expect_close(&db, 0, wanted, wanted, 1.01);
     buffer_free(&x);
     buffer_free(&y);
@@ -258,14 +258,14 @@ Test(elementwise, sum_of_squares) {
             double wanted = 0;
             for (int64_t i = 0; i < x.n; i++) wanted += get(&x, i) * get(&x, i);
             double sum = 3;
-            kernels()->sum.squares(kernel_device(), x.dtype, x.n, x.data, &sum);
+            kernels()->sum[x.dtype].squares(kernel_device(), x.n, x.data, &sum);
             cr_assert_float_eq(sum, 3 + wanted, 1e-12 * (4 + wanted));
             buffer_free(&x);
         }
     }
     float huge[2] = {1e30f, 1e30f};
     double sum = 0;
-    kernels()->sum.squares(kernel_device(), TSH_FLOAT32, 2, huge, &sum);
+    kernels()->sum[TSH_FLOAT32].squares(kernel_device(), 2, huge, &sum);
     cr_assert_float_eq(sum / 2e60, 1.0, 1e-6, "no overflow in float32");
 }
 
@@ -274,7 +274,7 @@ Test(elementwise, clip) {
     for (int t = 0; t < 2; t++) {
         for (int i = 0; i < 4; i++) {
             buffer x = buffer_random(float_dtypes[t], 37, -3, 3), before = buffer_copy(&x);
-            kernels()->optimizer.clip(kernel_device(), x.dtype, x.n, &squares[i], 2, x.data);
+            kernels()->optimizer[x.dtype].clip(kernel_device(), x.n, &squares[i], 2, x.data);
             for (int64_t j = 0; j < x.n; j++) expect_close(&x, j, factors[i] * get(&before, j), 3, 2);
             buffer_free(&x);
             buffer_free(&before);
@@ -287,7 +287,7 @@ Test(elementwise, divide) {
         for (int s = 0; s < ODD_SIZES; s++) {
             buffer x = buffer_random(float_dtypes[t], odd_sizes[s], -3, 3), y = buffer_random(x.dtype, x.n, 1, 2);
             buffer z = buffer_copy(&x);
-            kernels()->elementwise.divide(kernel_device(), x.dtype, x.n, z.data, y.data, z.data);
+            kernels()->elementwise[x.dtype].divide(kernel_device(), x.n, z.data, y.data, z.data);
             for (int64_t i = 0; i < x.n; i++) expect_close(&z, i, get(&x, i) / get(&y, i), 3, 1);
             buffer_free(&x);
             buffer_free(&y);

@@ -111,7 +111,7 @@ static void check_affine(tsh_dtype dtype, int64_t m, int64_t n, int64_t k, bool 
                                            keep ? pre.data : NULL, y.data),
                  TSH_OK);
     for (int64_t i = 0; i < m * n; i++) cr_assert_eq(get(&pre, i), keep ? get(&sum, i) : 99);
-    if (f != TSHI_IDENTITY) kernels()->elementwise.unary(kernel_device(), f, dtype, m * n, sum.data, sum.data);
+    if (f != TSHI_IDENTITY) kernels()->elementwise[dtype].unary(kernel_device(), f, m * n, sum.data, sum.data);
     for (int64_t i = 0; i < m * n; i++) {
         double wanted = get(&sum, i);
         cr_assert(fabs(get(&y, i) - wanted) <= 1e-6 * (1 + fabs(wanted)), "%s %dx%dx%d, function %d: %.9g, not %.9g",

@@ -28,9 +28,9 @@ static void statistics(const norm_case *c, int64_t r, double *mean, double *rstd
 
 static void check_forward(norm_case *c) {
     buffer y = buffer_make(c->dtype, c->rows * c->cols);
-    kernels()->norm.forward(kernel_device(), c->rms, c->dtype, c->rows, c->cols, eps, c->x.data,
-                            c->has_gamma ? c->gamma.data : NULL, c->has_beta ? c->beta.data : NULL, y.data,
-                            c->rms ? NULL : c->mean.data, c->rstd.data);
+    kernels()->norm[c->dtype].forward(kernel_device(), c->rms, c->rows, c->cols, eps, c->x.data,
+                                      c->has_gamma ? c->gamma.data : NULL, c->has_beta ? c->beta.data : NULL, y.data,
+                                      c->rms ? NULL : c->mean.data, c->rstd.data);
     for (int64_t r = 0; r < c->rows && c->cols > 0; r++) {
         double mean = 0, rstd = 0;
         statistics(c, r, &mean, &rstd);
@@ -52,9 +52,9 @@ static void check_backward(norm_case *c, double beta) {
     buffer dgamma = buffer_random(c->dtype, cols, -1, 1), dbeta = buffer_random(c->dtype, cols, -1, 1);
     buffer dx_before = buffer_copy(&dx), dgamma_before = buffer_copy(&dgamma), dbeta_before = buffer_copy(&dbeta);
     for (int64_t i = 0; i < dx.n && beta == 0; i++) set(&dx, i, NAN), set(&dx_before, i, 0);
-    kernels()->norm.backward(kernel_device(), c->rms, c->dtype, rows, cols, c->x.data,
-                             c->has_gamma ? c->gamma.data : NULL, c->rms ? NULL : c->mean.data, c->rstd.data, dy.data,
-                             beta, dx.data, dgamma.data, c->has_beta ? dbeta.data : NULL);
+    kernels()->norm[c->dtype].backward(kernel_device(), c->rms, rows, cols, c->x.data,
+                                       c->has_gamma ? c->gamma.data : NULL, c->rms ? NULL : c->mean.data, c->rstd.data,
+                                       dy.data, beta, dx.data, dgamma.data, c->has_beta ? dbeta.data : NULL);
     double *gammas = calloc((size_t)cols + 1, sizeof(double)), *betas = calloc((size_t)cols + 1, sizeof(double));
     for (int64_t r = 0; r < rows && cols > 0; r++) {
         double mean = 0, rstd = 0, sum = 0, dot = 0;
@@ -123,12 +123,13 @@ Test(norm, forward_and_backward) {
 Test(norm, each_gradient_may_be_left_out) {
     const double x[4] = {1, 2, 4, 8}, dy[4] = {1, 0, -1, 2}, mean[1] = {3.75}, rstd[1] = {0.37};
     double all[3][4] = {{0}}, one[4];
-    kernels()->norm.backward(kernel_device(), false, TSH_FLOAT64, 1, 4, x, NULL, mean, rstd, dy, 1, all[0], all[1],
-                             all[2]);
+    kernels()->norm[TSH_FLOAT64].backward(kernel_device(), false, 1, 4, x, NULL, mean, rstd, dy, 1, all[0], all[1],
+                                          all[2]);
     for (int which = 0; which < 3; which++) {
         memset(one, 0, sizeof one);
-        kernels()->norm.backward(kernel_device(), false, TSH_FLOAT64, 1, 4, x, NULL, mean, rstd, dy, 1,
-                                 which == 0 ? one : NULL, which == 1 ? one : NULL, which == 2 ? one : NULL);
+        kernels()->norm[TSH_FLOAT64].backward(kernel_device(), false, 1, 4, x, NULL, mean, rstd, dy, 1,
+                                              which == 0 ? one : NULL, which == 1 ? one : NULL,
+                                              which == 2 ? one : NULL);
         cr_assert_arr_eq(one, all[which], sizeof one);
         cr_assert(one[0] != 0.0);
     }
@@ -139,7 +140,7 @@ Test(norm, float32_statistics_are_double) {
     buffer x = buffer_make(TSH_FLOAT32, N), y = buffer_make(TSH_FLOAT32, N);
     float mean = 0, rstd = 0;
     for (int i = 0; i < N; i++) set(&x, i, 1000.0 + 0.25 * (i % 2 ? 1 : -1));
-    kernels()->norm.forward(kernel_device(), false, TSH_FLOAT32, 1, N, 0.0, x.data, NULL, NULL, y.data, &mean, &rstd);
+    kernels()->norm[TSH_FLOAT32].forward(kernel_device(), false, 1, N, 0.0, x.data, NULL, NULL, y.data, &mean, &rstd);
     cr_assert_eq(mean, 1000.0f);
     cr_assert_eq(rstd, 4.0f, "%g: a small variance beside a large mean", (double)rstd);
     buffer_free(&x);
@@ -157,8 +158,8 @@ static void check_embedding(tsh_dtype dtype, int64_t n, int64_t start, int64_t r
     const int64_t padding = 5;
     for (int64_t i = 0; i < n; i++) ids[i] = random_word() % 13;
     for (int64_t i = 0; i < y.n; i++) set(&y, i, NAN);
-    kernels()->embedding.forward(kernel_device(), dtype, n, ids, start, rows, cols, table.data, y.data);
-    kernels()->embedding.backward(kernel_device(), dtype, n, ids, start, rows, cols, padding, dy.data, dtable.data);
+    kernels()->embedding[dtype].forward(kernel_device(), n, ids, start, rows, cols, table.data, y.data);
+    kernels()->embedding[dtype].backward(kernel_device(), n, ids, start, rows, cols, padding, dy.data, dtable.data);
     for (int64_t i = 0; i < n; i++) {
         bool inside = ids[i] >= start && ids[i] < start + rows;
         for (int64_t c = 0; c < cols; c++) {
@@ -190,8 +191,8 @@ Test(embedding, slices_of_the_table) {
 }
 
 Test(embedding, ids_outside_are_found) {
-    cr_assert_eq(kernels()->embedding.check(kernel_device(), 0, NULL, 5), -1);
-    cr_assert_eq(kernels()->embedding.check(kernel_device(), 3, (int64_t[]){0, 4, 2}, 5), -1);
-    cr_assert_eq(kernels()->embedding.check(kernel_device(), 3, (int64_t[]){0, 5, -1}, 5), 1);
-    cr_assert_eq(kernels()->embedding.check(kernel_device(), 3, (int64_t[]){0, 4, -1}, 5), 2);
+    cr_assert_eq(kernels()->ids_check(kernel_device(), 0, NULL, 5), -1);
+    cr_assert_eq(kernels()->ids_check(kernel_device(), 3, (int64_t[]){0, 4, 2}, 5), -1);
+    cr_assert_eq(kernels()->ids_check(kernel_device(), 3, (int64_t[]){0, 5, -1}, 5), 1);
+    cr_assert_eq(kernels()->ids_check(kernel_device(), 3, (int64_t[]){0, 4, -1}, 5), 2);
 }

@@ -20,7 +20,7 @@ Test(random, uniforms_are_the_generators) {
     for (int t = 0; t < 2; t++) {
         buffer b = buffer_make(float_dtypes[t], n);
         tshi_block block = whole_block(1, n, 1);
-        kernels()->random.uniform(kernel_device(), b.dtype, &block, 77, 88, -2.0, 6.0, b.data);
+        kernels()->random[b.dtype].uniform(kernel_device(), &block, 77, 88, -2.0, 6.0, b.data);
         for (int64_t i = 0; i < n; i++) {
             double u = tshi_uniform(word_of(77, 88, (uint64_t)i));
             expect_close(&b, i, -2.0 + 8.0 * u, 8, 1);
@@ -34,7 +34,7 @@ Test(random, normals_take_two_words_each) {
     for (int t = 0; t < 2; t++) {
         buffer b = buffer_make(float_dtypes[t], n);
         tshi_block block = whole_block(1, n, 1);
-        kernels()->random.normal(kernel_device(), b.dtype, &block, 77, 88, 1.0, 0.5, b.data);
+        kernels()->random[b.dtype].normal(kernel_device(), &block, 77, 88, 1.0, 0.5, b.data);
         for (int64_t i = 0; i < n; i++) {
             double z = tshi_normal(word_of(77, 88, 2 * (uint64_t)i), word_of(77, 88, 2 * (uint64_t)i + 1));
             expect_close(&b, i, 1.0 + 0.5 * z, 8, 8);
@@ -43,14 +43,14 @@ Test(random, normals_take_two_words_each) {
     }
 }
 
-typedef void fill_fn(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream,
-                     double a, double b, void *to);
+typedef void fill_fn(tsh_device *device, const tshi_block *block, uint64_t seed, uint64_t stream, double a, double b,
+                     void *to);
 
 /* Cut [outer, n, inner] into pieces along both dims; each piece has to hold exactly its part of the whole. */
 static void check_slices(fill_fn *fill, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner) {
     buffer whole = buffer_make(dtype, outer * n * inner);
     tshi_block all = whole_block(outer, n, inner);
-    fill(kernel_device(), dtype, &all, 5, 6, -1.0, 2.0, whole.data);
+    fill(kernel_device(), &all, 5, 6, -1.0, 2.0, whole.data);
     const int64_t rows[] = {0, 1, outer / 2, outer}, cuts[] = {0, n / 3, n / 3, n - n / 2, n};
     for (int r = 0; r < 3; r++) {
         for (int c = 0; c < 4; c++) {
@@ -62,7 +62,7 @@ static void check_slices(fill_fn *fill, tsh_dtype dtype, int64_t outer, int64_t 
                             .start = cuts[c],
                             .global_n = n};
             buffer part = buffer_make(dtype, b.outer * b.n * b.inner);
-            fill(kernel_device(), dtype, &b, 5, 6, -1.0, 2.0, part.data);
+            fill(kernel_device(), &b, 5, 6, -1.0, 2.0, part.data);
             for (int64_t i = 0; i < part.n; i++) {
                 int64_t o = i / (b.n * b.inner), at = i % (b.n * b.inner);
                 int64_t global = ((o + b.outer_start) * n + b.start) * inner + at;
@@ -77,10 +77,10 @@ static void check_slices(fill_fn *fill, tsh_dtype dtype, int64_t outer, int64_t 
 Test(random, a_slice_has_the_bits_of_the_whole_tensor) {
     for (int t = 0; t < 2; t++) {
         for (int s = 0; s < ODD_SIZES; s++) {
-            check_slices(kernels()->random.uniform, float_dtypes[t], 5, odd_sizes[s], 1);
-            check_slices(kernels()->random.normal, float_dtypes[t], 5, odd_sizes[s], 1);
-            check_slices(kernels()->random.uniform, float_dtypes[t], 2, odd_sizes[s], 3);
-            check_slices(kernels()->random.normal, float_dtypes[t], 2, odd_sizes[s], 3);
+            check_slices(kernels()->random[float_dtypes[t]].uniform, float_dtypes[t], 5, odd_sizes[s], 1);
+            check_slices(kernels()->random[float_dtypes[t]].normal, float_dtypes[t], 5, odd_sizes[s], 1);
+            check_slices(kernels()->random[float_dtypes[t]].uniform, float_dtypes[t], 2, odd_sizes[s], 3);
+            check_slices(kernels()->random[float_dtypes[t]].normal, float_dtypes[t], 2, odd_sizes[s], 3);
         }
     }
 }
@@ -88,7 +88,7 @@ Test(random, a_slice_has_the_bits_of_the_whole_tensor) {
 Test(random, element_numbers_pass_32_bits) {
     tshi_block block = {.outer = 1, .n = 10, .inner = 1, .outer_start = 3, .start = 7, .global_n = (int64_t)1 << 33};
     double values[10];
-    kernels()->random.uniform(kernel_device(), TSH_FLOAT64, &block, 1, 2, 0, 1, values);
+    kernels()->random[TSH_FLOAT64].uniform(kernel_device(), &block, 1, 2, 0, 1, values);
     for (uint64_t i = 0; i < 10; i++) {
         cr_assert_eq(values[i], tshi_uniform(word_of(1, 2, ((uint64_t)3 << 33) + 7 + i)));
     }
@@ -98,9 +98,9 @@ Test(random, the_numbers_look_random) {
     enum { N = 200000 };
     buffer u = buffer_make(TSH_FLOAT32, N), z = buffer_make(TSH_FLOAT32, N), other = buffer_make(TSH_FLOAT32, N);
     tshi_block block = whole_block(1, N, 1);
-    kernels()->random.uniform(kernel_device(), TSH_FLOAT32, &block, 1, 0, 0, 1, u.data);
-    kernels()->random.uniform(kernel_device(), TSH_FLOAT32, &block, 1, 1, 0, 1, other.data);
-    kernels()->random.normal(kernel_device(), TSH_FLOAT32, &block, 1, 2, 0, 1, z.data);
+    kernels()->random[TSH_FLOAT32].uniform(kernel_device(), &block, 1, 0, 0, 1, u.data);
+    kernels()->random[TSH_FLOAT32].uniform(kernel_device(), &block, 1, 1, 0, 1, other.data);
+    kernels()->random[TSH_FLOAT32].normal(kernel_device(), &block, 1, 2, 0, 1, z.data);
     double mean = 0, squares = 0, neighbours = 0, streams = 0, normal_mean = 0, normal_squares = 0;
     int bins[16] = {0};
     for (int i = 0; i < N; i++) {
@@ -134,8 +134,8 @@ static void check_dropout(tsh_dtype dtype, int64_t n, double p) {
            sum = buffer_random(dtype, 3 * n, 1, 2);
     buffer before = buffer_copy(&sum);
     for (int64_t i = 0; i < y.n; i++) set(&y, i, NAN);
-    kernels()->random.dropout(kernel_device(), dtype, &block, 9, 8, p, x.data, 0.0, y.data);
-    kernels()->random.dropout(kernel_device(), dtype, &block, 9, 8, p, x.data, 1.0, sum.data);
+    kernels()->random[dtype].dropout(kernel_device(), &block, 9, 8, p, x.data, 0.0, y.data);
+    kernels()->random[dtype].dropout(kernel_device(), &block, 9, 8, p, x.data, 1.0, sum.data);
     for (int64_t i = 0; i < y.n; i++) {
         uint64_t element = (uint64_t)((i / n + 1) * (n + 5) + i % n + 2);
         bool keep = tshi_uniform(word_of(9, 8, element)) >= p;
@@ -144,7 +144,7 @@ static void check_dropout(tsh_dtype dtype, int64_t n, double p) {
         cr_assert_eq(get(&y, i) != 0.0, keep);
         expect_close(&sum, i, get(&before, i) + wanted, 8 / (1.0001 - p), 4);
     }
-    kernels()->random.dropout(kernel_device(), dtype, &block, 9, 8, p, x.data, 0.0, x.data);
+    kernels()->random[dtype].dropout(kernel_device(), &block, 9, 8, p, x.data, 0.0, x.data);
     cr_assert_arr_eq(x.data, y.data, (size_t)x.n * tsh_dtype_size(dtype), "in place the result is the same");
     buffer_free(&x);
     buffer_free(&y);
@@ -164,6 +164,6 @@ Test(random, dropout_keeps_what_the_generator_says) {
 Test(random, dropout_of_everything_is_zero) {
     float x[3] = {1, INFINITY, -2}, y[3] = {7, 7, 7};
     tshi_block block = whole_block(1, 3, 1);
-    kernels()->random.dropout(kernel_device(), TSH_FLOAT32, &block, 1, 1, 1.0, x, 0.0, y);
+    kernels()->random[TSH_FLOAT32].dropout(kernel_device(), &block, 1, 1, 1.0, x, 0.0, y);
     for (int i = 0; i < 3; i++) cr_assert_eq(y[i], 0.0f);
 }

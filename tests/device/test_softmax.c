@@ -15,10 +15,10 @@ static void check_forward(tsh_dtype dtype, int64_t outer, int64_t n, int64_t inn
     buffer x = buffer_random(dtype, outer * n * inner, -20, 20), y = buffer_make(dtype, outer * n * inner);
     buffer logs = buffer_make(dtype, outer * n * inner);
     buffer max = buffer_make(dtype, outer * inner), sum = buffer_make(dtype, outer * inner);
-    kernels()->softmax.max(kernel_device(), dtype, outer, n, inner, x.data, max.data);
-    kernels()->softmax.sum(kernel_device(), dtype, outer, n, inner, x.data, max.data, sum.data);
-    kernels()->softmax.forward(kernel_device(), false, dtype, outer, n, inner, x.data, max.data, sum.data, y.data);
-    kernels()->softmax.forward(kernel_device(), true, dtype, outer, n, inner, x.data, max.data, sum.data, logs.data);
+    kernels()->softmax[dtype].max(kernel_device(), outer, n, inner, x.data, max.data);
+    kernels()->softmax[dtype].sum(kernel_device(), outer, n, inner, x.data, max.data, sum.data);
+    kernels()->softmax[dtype].forward(kernel_device(), false, outer, n, inner, x.data, max.data, sum.data, y.data);
+    kernels()->softmax[dtype].forward(kernel_device(), true, outer, n, inner, x.data, max.data, sum.data, logs.data);
     for (int64_t o = 0; o < outer; o++) {
         for (int64_t k = 0; k < inner; k++) {
             double m = 0, s = 0;
@@ -44,8 +44,8 @@ static void check_backward(bool log_form, tsh_dtype dtype, int64_t outer, int64_
     buffer y = buffer_random(dtype, outer * n * inner, log_form ? -5 : 0, log_form ? 0 : 1);
     buffer dy = buffer_random(dtype, y.n, -1, 1), dx = buffer_random(dtype, y.n, -1, 1), before = buffer_copy(&dx);
     buffer dot = buffer_make(dtype, outer * inner);
-    kernels()->softmax.dot(kernel_device(), log_form, dtype, outer, n, inner, y.data, dy.data, dot.data);
-    kernels()->softmax.backward(kernel_device(), log_form, dtype, outer, n, inner, y.data, dy.data, dot.data, dx.data);
+    kernels()->softmax[dtype].dot(kernel_device(), log_form, outer, n, inner, y.data, dy.data, dot.data);
+    kernels()->softmax[dtype].backward(kernel_device(), log_form, outer, n, inner, y.data, dy.data, dot.data, dx.data);
     for (int64_t o = 0; o < outer; o++) {
         for (int64_t k = 0; k < inner; k++) {
             double sum = 0, size = 1;
@@ -94,20 +94,20 @@ Test(softmax, long_rows) {
 
 Test(softmax, an_empty_slice_is_neutral) {
     double max[2] = {0, 0}, sum[2] = {7, 7}, nothing[1] = {0};
-    kernels()->softmax.max(kernel_device(), TSH_FLOAT64, 1, 0, 2, nothing, max);
+    kernels()->softmax[TSH_FLOAT64].max(kernel_device(), 1, 0, 2, nothing, max);
     cr_assert(max[0] == -INFINITY && max[1] == -INFINITY);
-    kernels()->softmax.sum(kernel_device(), TSH_FLOAT64, 2, 0, 1, nothing, max, sum);
+    kernels()->softmax[TSH_FLOAT64].sum(kernel_device(), 2, 0, 1, nothing, max, sum);
     cr_assert(sum[0] == 0 && sum[1] == 0);
 }
 
 Test(softmax, masked_and_huge_logits) {
     float x[4] = {1e30f, -INFINITY, 1e30f, -1e30f}, y[4], max[1], sum[1];
-    kernels()->softmax.max(kernel_device(), TSH_FLOAT32, 1, 4, 1, x, max);
-    kernels()->softmax.sum(kernel_device(), TSH_FLOAT32, 1, 4, 1, x, max, sum);
-    kernels()->softmax.forward(kernel_device(), false, TSH_FLOAT32, 1, 4, 1, x, max, sum, y);
+    kernels()->softmax[TSH_FLOAT32].max(kernel_device(), 1, 4, 1, x, max);
+    kernels()->softmax[TSH_FLOAT32].sum(kernel_device(), 1, 4, 1, x, max, sum);
+    kernels()->softmax[TSH_FLOAT32].forward(kernel_device(), false, 1, 4, 1, x, max, sum, y);
     cr_assert(y[0] == 0.5f && y[1] == 0.0f && y[2] == 0.5f && y[3] == 0.0f);
     x[1] = NAN;
-    kernels()->softmax.max(kernel_device(), TSH_FLOAT32, 1, 4, 1, x, max);
-    kernels()->softmax.sum(kernel_device(), TSH_FLOAT32, 1, 4, 1, x, max, sum);
+    kernels()->softmax[TSH_FLOAT32].max(kernel_device(), 1, 4, 1, x, max);
+    kernels()->softmax[TSH_FLOAT32].sum(kernel_device(), 1, 4, 1, x, max, sum);
     cr_assert(isnan(sum[0]), "a NaN is not lost");
 }

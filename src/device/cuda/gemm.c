@@ -348,7 +348,7 @@ static void scale(tsh_device *device, const gemm_call *g) {
         if (g->beta == 0)
             tshi_cuda_zero(device, (size_t)cols * size, row);
         else
-            tshi_cuda_axpby(device, g->dtype, cols, g->beta, row, 0, NULL, row);
+            tshi_cuda_elementwise[g->dtype].axpby(device, cols, g->beta, row, 0, NULL, row);
     }
 }
 
@@ -407,9 +407,9 @@ static tsh_status affine_in_steps(tsh_device *device, gemm_call *g, const void *
     }
     if (status == TSH_OK && !done) {
         status = run(device, g);
-        if (status == TSH_OK && b) tshi_cuda_bias(device, g->dtype, g->m, g->n, g->c, b, g->c);
+        if (status == TSH_OK && b) tshi_cuda_elementwise[g->dtype].bias(device, g->m, g->n, g->c, b, g->c);
     }
-    if (status == TSH_OK && applies) tshi_cuda_unary(device, f, g->dtype, g->m * g->n, g->c, y);
+    if (status == TSH_OK && applies) tshi_cuda_elementwise[g->dtype].unary(device, f, g->m * g->n, g->c, y);
     return status;
 }
 
@@ -433,7 +433,7 @@ static tsh_status backward_at_once(tsh_device *device, const gemm_call *g, int64
     extras e = {.epilogue = CUBLASLT_EPILOGUE_BGRADB, .bias = sums};
     tsh_status status = multiply(device, g, &e, done);
     if (!add) return status;
-    if (status == TSH_OK && *done) tshi_cuda_axpby(device, g->dtype, n, 1, sums, 1, db, db);
+    if (status == TSH_OK && *done) tshi_cuda_elementwise[g->dtype].axpby(device, n, 1, sums, 1, db, db);
     tshi_cuda_release(device, sums);
     return status;
 }
@@ -450,8 +450,8 @@ tsh_status tshi_cuda_affine_backward(tsh_device *device, tsh_dtype dtype, int64_
     status = run(device, &g);
     if (status != TSH_OK || !db) return status;
     if (beta_b == 0)
-        tshi_cuda_sum(device, dtype, 1, m, n, 1, dy, db);
+        tshi_cuda_sum[dtype].over_dim(device, 1, m, n, 1, dy, db);
     else
-        tshi_cuda_bias_backward(device, dtype, m, n, dy, db);
+        tshi_cuda_sum[dtype].bias_backward(device, m, n, dy, db);
     return TSH_OK;
 }

@@ -54,7 +54,7 @@ static void scale(tsh_dtype dtype, int64_t m, int64_t n, double beta, void *c, i
         if (beta == 0.0)
             memset(row, 0, (size_t)n * size);
         else
-            tshi_cpu_axpby(NULL, dtype, n, beta, row, 0.0, NULL, row);
+            tshi_cpu_elementwise[dtype].axpby(NULL, n, beta, row, 0.0, NULL, row);
     }
 }
 
@@ -93,9 +93,9 @@ tsh_status tshi_cpu_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, 
 tsh_status tshi_cpu_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                            const void *w, const void *b, tshi_unary f, void *pre, void *y) {
     void *product = pre ? pre : y;
-    if (b) tshi_cpu_bias(device, dtype, m, n, NULL, b, product);
+    if (b) tshi_cpu_elementwise[dtype].bias(device, m, n, NULL, b, product);
     tsh_status status = tshi_cpu_gemm(device, dtype, false, true, m, n, k, 1, x, k, w, k, b ? 1 : 0, product, n);
-    if (status == TSH_OK && f != TSHI_IDENTITY) tshi_cpu_unary(device, f, dtype, m * n, product, y);
+    if (status == TSH_OK && f != TSHI_IDENTITY) tshi_cpu_elementwise[dtype].unary(device, f, m * n, product, y);
     return status;
 }
 
@@ -104,8 +104,8 @@ tsh_status tshi_cpu_affine_backward(tsh_device *device, tsh_dtype dtype, int64_t
     tsh_status status = tshi_cpu_gemm(device, dtype, true, false, n, k, m, 1, dy, n, x, k, beta, dw, k);
     if (status != TSH_OK || !db) return status;
     if (beta_b == 0)
-        tshi_cpu_sum(device, dtype, 1, m, n, 1, dy, db);
+        tshi_cpu_sum[dtype].over_dim(device, 1, m, n, 1, dy, db);
     else
-        tshi_cpu_bias_backward(device, dtype, m, n, dy, db);
+        tshi_cpu_sum[dtype].bias_backward(device, m, n, dy, db);
     return TSH_OK;
 }

@@ -24,52 +24,19 @@ void tshi_cpu_product_threads(int threads);
 /* The names of the libraries that multiply. */
 void tshi_cpu_product_libraries(char *text, size_t size);
 
-/* elementwise.c */
-tshi_unary_fn tshi_cpu_unary;
-tshi_unary_backward_fn tshi_cpu_unary_backward;
-tshi_axpby_fn tshi_cpu_axpby;
-tshi_mul_fn tshi_cpu_mul;
-tshi_divide_fn tshi_cpu_divide;
-
-/* sum.c */
-tshi_bias_fn tshi_cpu_bias;
-tshi_bias_backward_fn tshi_cpu_bias_backward;
-tshi_sum_fn tshi_cpu_sum;
-tshi_sum_backward_fn tshi_cpu_sum_backward;
-tshi_sum_squares_fn tshi_cpu_sum_squares;
-
-/* softmax.c */
-tshi_softmax_max_fn tshi_cpu_softmax_max;
-tshi_softmax_sum_fn tshi_cpu_softmax_sum;
-tshi_softmax_fn tshi_cpu_softmax;
-tshi_softmax_dot_fn tshi_cpu_softmax_dot;
-tshi_softmax_backward_fn tshi_cpu_softmax_backward;
-
-/* cross_entropy.c */
+/* check.c */
 tshi_targets_check_fn tshi_cpu_targets_check;
-tshi_cross_entropy_sums_fn tshi_cpu_cross_entropy_sums;
-tshi_cross_entropy_shift_fn tshi_cpu_cross_entropy_shift;
-tshi_cross_entropy_loss_fn tshi_cpu_cross_entropy_loss;
-tshi_cross_entropy_backward_fn tshi_cpu_cross_entropy_backward;
-
-/* embedding.c */
 tshi_ids_check_fn tshi_cpu_ids_check;
-tshi_embedding_fn tshi_cpu_embedding;
-tshi_embedding_backward_fn tshi_cpu_embedding_backward;
 
-/* norm.c */
-tshi_norm_fn tshi_cpu_norm;
-tshi_norm_backward_fn tshi_cpu_norm_backward;
-
-/* random.c */
-tshi_dropout_fn tshi_cpu_dropout;
-tshi_uniform_fn tshi_cpu_random_uniform;
-tshi_normal_fn tshi_cpu_random_normal;
-
-/* optimizer.c */
-tshi_sgd_fn tshi_cpu_sgd;
-tshi_adamw_fn tshi_cpu_adamw;
-tshi_clip_fn tshi_cpu_clip;
+/* Tables by dtype, each in the file of its name. */
+extern const tshi_elementwise_ops tshi_cpu_elementwise[TSH_DTYPE_COUNT];
+extern const tshi_sum_ops tshi_cpu_sum[TSH_DTYPE_COUNT];
+extern const tshi_softmax_ops tshi_cpu_softmax[TSH_DTYPE_COUNT];
+extern const tshi_cross_entropy_ops tshi_cpu_cross_entropy[TSH_DTYPE_COUNT];
+extern const tshi_embedding_ops tshi_cpu_embedding[TSH_DTYPE_COUNT];
+extern const tshi_norm_ops tshi_cpu_norm[TSH_DTYPE_COUNT];
+extern const tshi_random_ops tshi_cpu_random[TSH_DTYPE_COUNT];
+extern const tshi_optimizer_ops tshi_cpu_optimizer[TSH_DTYPE_COUNT];
 
 /* reduce.c */
 tshi_reduce_fn tshi_cpu_reduce;

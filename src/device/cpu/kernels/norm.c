@@ -16,20 +16,7 @@
 
 #include "device/cpu/kernels/norm.inc"
 
-void tshi_cpu_norm(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, double eps, const void *x,
-                   const void *gamma, const void *beta, void *y, void *mean, void *rstd) {
-    if (dtype == TSH_FLOAT64)
-        norm_f64(rms, rows, cols, eps, x, gamma, beta, y, mean, rstd);
-    else
-        norm_f32(rms, rows, cols, eps, x, gamma, beta, y, mean, rstd);
-}
-
-void tshi_cpu_norm_backward(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, const void *x,
-                            const void *gamma, const void *mean, const void *rstd, const void *dy, double beta,
-                            void *dx, void *dgamma, void *dbeta) {
-    if (cols == 0) return;
-    if (dtype == TSH_FLOAT64)
-        norm_backward_f64(rms, rows, cols, x, gamma, mean, rstd, dy, beta != 0.0, dx, dgamma, dbeta);
-    else
-        norm_backward_f32(rms, rows, cols, x, gamma, mean, rstd, dy, beta != 0.0, dx, dgamma, dbeta);
-}
+const tshi_norm_ops tshi_cpu_norm[TSH_DTYPE_COUNT] = {
+    [TSH_FLOAT32] = {.forward = forward_f32, .backward = backward_f32},
+    [TSH_FLOAT64] = {.forward = forward_f64, .backward = backward_f64},
+};

@@ -51,6 +51,11 @@ TSHI_CLONES static void make_words(const word_source *source, int64_t first, int
     }
 }
 
+/* A local row of the block, [n, inner], is one run of global elements; this is its first. */
+static int64_t first_element(const tshi_block *b, int64_t o) {
+    return ((o + b->outer_start) * b->global_n + b->start) * b->inner;
+}
+
 #include "device/cpu/kernels/float32.inc"
 
 #include "device/cpu/kernels/random.inc"
@@ -59,48 +64,7 @@ TSHI_CLONES static void make_words(const word_source *source, int64_t first, int
 
 #include "device/cpu/kernels/random.inc"
 
-/* A local row of the block, [n, inner], is one run of global elements; this is its first. */
-static int64_t first_element(const tshi_block *b, int64_t o) {
-    return ((o + b->outer_start) * b->global_n + b->start) * b->inner;
-}
-
-void tshi_cpu_dropout(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream,
-                      double p, const void *x, double beta, void *y) {
-    word_source source = {seed, stream};
-    int64_t run = block->n * block->inner;
-    bool add = beta != 0.0;
-    for (int64_t o = 0; o < block->outer; o++) {
-        int64_t first = first_element(block, o);
-        int64_t at = o * run;
-        if (dtype == TSH_FLOAT64)
-            dropout_run_f64(&source, first, run, p, (const double *)x + at, add, (double *)y + at);
-        else
-            dropout_run_f32(&source, first, run, p, (const float *)x + at, add, (float *)y + at);
-    }
-}
-
-void tshi_cpu_random_uniform(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
-                             uint64_t stream, double low, double high, void *to) {
-    word_source source = {seed, stream};
-    int64_t run = block->n * block->inner;
-    for (int64_t o = 0; o < block->outer; o++) {
-        int64_t first = first_element(block, o);
-        if (dtype == TSH_FLOAT64)
-            uniform_run_f64(&source, first, run, low, high, (double *)to + o * run);
-        else
-            uniform_run_f32(&source, first, run, low, high, (float *)to + o * run);
-    }
-}
-
-void tshi_cpu_random_normal(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
-                            uint64_t stream, double mean, double std, void *to) {
-    word_source source = {seed, stream};
-    int64_t run = block->n * block->inner;
-    for (int64_t o = 0; o < block->outer; o++) {
-        int64_t first = first_element(block, o);
-        if (dtype == TSH_FLOAT64)
-            normal_run_f64(&source, first, run, mean, std, (double *)to + o * run);
-        else
-            normal_run_f32(&source, first, run, mean, std, (float *)to + o * run);
-    }
-}
+const tshi_random_ops tshi_cpu_random[TSH_DTYPE_COUNT] = {
+    [TSH_FLOAT32] = {.dropout = dropout_f32, .uniform = uniform_f32, .normal = normal_f32},
+    [TSH_FLOAT64] = {.dropout = dropout_f64, .uniform = uniform_f64, .normal = normal_f64},
+};

@@ -134,12 +134,9 @@ template <typename T> void reduce_all(tsh_device *device, tshi_reduction op, int
 // f(T()) with T the element type.
 template <typename F> void with_element(tsh_dtype dtype, F f) {
     switch (dtype) {
-    case TSH_INT32: f(int32_t()); break;
-    case TSH_INT64: f(int64_t()); break;
-    case TSH_UINT8: f(uint8_t()); break;
     case TSH_COMPLEX64: f(complex_of<float>()); break;
     case TSH_COMPLEX128: f(complex_of<double>()); break;
-    default: with_float(dtype, f); break;
+    default: with_real(dtype, f); break;
     }
 }
 

@@ -80,13 +80,19 @@ template <typename T> inline bool packs(int64_t n, const void *a, const void *b 
     return n % pack<T>::size == 0 && ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) % 16 == 0;
 }
 
-// f(T()) with T the element type of a float dtype.
-template <typename F> inline void with_float(tsh_dtype dtype, F f) {
+static_assert(TSH_FLOAT32 == 0 && TSH_FLOAT64 == 1 && TSH_BFLOAT16 == 2 && TSH_FLOAT16 == 3,
+              "tables are in this order");
+
+// f(T()) with T the element type of a real dtype.
+template <typename F> inline void with_real(tsh_dtype dtype, F f) {
     switch (dtype) {
     case TSH_FLOAT32: f(float()); break;
     case TSH_FLOAT64: f(double()); break;
     case TSH_BFLOAT16: f(__nv_bfloat16()); break;
     case TSH_FLOAT16: f(__half()); break;
+    case TSH_INT32: f(int32_t()); break;
+    case TSH_INT64: f(int64_t()); break;
+    case TSH_UINT8: f(uint8_t()); break;
     default: break;
     }
 }
@@ -192,6 +198,12 @@ template <typename S, typename Op> __device__ inline S block_reduce(S value, S *
     barrier();
     return total;
 }
+
+struct plus {
+    template <typename S> __device__ S operator()(S a, S b) const {
+        return a + b;
+    }
+};
 
 // Rows of n elements, each in `parts` pieces of `chunk` elements, so that few long rows keep a GPU busy as well.
 struct pieces {

@@ -90,16 +90,6 @@ template <typename A, typename B> void convert_all(tsh_device *device, int64_t n
     launch(device, "convert", convert<A, B>, blocks_for(device, up(n, size), THREADS), THREADS, n, packed, from, to);
 }
 
-// f(T()) with T the element type of a real dtype.
-template <typename F> void with_real(tsh_dtype dtype, F f) {
-    switch (dtype) {
-    case TSH_INT32: f(int32_t()); break;
-    case TSH_INT64: f(int64_t()); break;
-    case TSH_UINT8: f(uint8_t()); break;
-    default: with_float(dtype, f); break;
-    }
-}
-
 // An element as bits.
 template <int BYTES> struct bits {
     using word = std::conditional_t<BYTES == 1, uint8_t, std::conditional_t<BYTES == 2, uint16_t, uint32_t>>;

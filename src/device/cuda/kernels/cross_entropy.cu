@@ -1,17 +1,11 @@
 // Cross entropy of a vocabulary slice.
-#include "device/cuda/kernels/check.cuh"
+#include "device/cuda/kernels/common.cuh"
 
 #include <limits>
 
 using namespace tshi;
 
 namespace {
-
-template <typename S> struct plus {
-    __device__ S operator()(S a, S b) const {
-        return a + b;
-    }
-};
 
 // One element of device memory, or `otherwise`. Read by the GPU alone.
 template <typename S> __device__ inline S read(const void *from, S otherwise) {
@@ -120,9 +114,9 @@ __global__ void __launch_bounds__(256, 2)
         mine.take_row(t.length, logits + r * c.n + t.begin, w ? w + t.begin : w, t.me, t.size);
         row_sums<S> &all = mine.so_far;
         mine.shift(t.reduce(all.max, shared, larger<S>(), std::numeric_limits<S>::lowest()));
-        all.total = t.reduce(all.total, shared, plus<S>(), S(0));
-        if (SMOOTH) all.weighted = t.reduce(all.weighted, shared, plus<S>(), S(0));
-        if (SMOOTH) all.weights = t.reduce(all.weights, shared, plus<S>(), S(0));
+        all.total = t.reduce(all.total, shared, plus(), S(0));
+        if (SMOOTH) all.weighted = t.reduce(all.weighted, shared, plus(), S(0));
+        if (SMOOTH) all.weights = t.reduce(all.weights, shared, plus(), S(0));
         if (t.me != 0) continue;
         if (partial)
             partial[r * p.parts + t.part] = all;
@@ -228,77 +222,65 @@ __global__ void __launch_bounds__(256, 2)
     }
 }
 
-} // namespace
-
-int64_t tshi_cuda_targets_check(tsh_device *device, const tshi_classes *c, const int64_t *target) {
-    return check_indices(device, true, c->rows, target, c->classes, c->ignore_index);
-}
-
-void tshi_cuda_cross_entropy_sums(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *logits,
-                                  const int64_t *target, void *max, void *sums) {
+template <typename T>
+void sums(tsh_device *device, const tshi_classes *c, const void *logits, const int64_t *target, void *max, void *sums) {
+    using S = sum_t<T>;
     const char *what = "cross_entropy_sums";
     if (c->rows <= 0) return;
     pieces p = split_rows(device, c->rows, c->n);
-    with_float(dtype, [&](auto element) {
-        using T = decltype(element);
-        using S = sum_t<T>;
-        row_sums<S> *partial = nullptr;
-        if (p.parts > 1) {
-            partial = (row_sums<S> *)scratch(device, p.rows * p.parts * (int64_t)sizeof *partial, what);
-            if (!partial) return;
-        }
-        with_team<T>(device, p, [&](auto warps, unsigned blocks, unsigned threads) {
-            with_bool(c->smoothing != 0.0, [&](auto smooth) {
-                launch(device, what, sums_kernel<T, decltype(warps)::value, decltype(smooth)::value>, blocks, threads,
-                       *c, p, (const T *)logits, target, (S *)max, (S *)sums, partial);
-            });
+    row_sums<S> *partial = nullptr;
+    if (p.parts > 1) {
+        partial = (row_sums<S> *)scratch(device, p.rows * p.parts * (int64_t)sizeof *partial, what);
+        if (!partial) return;
+    }
+    with_team<T>(device, p, [&](auto warps, unsigned blocks, unsigned threads) {
+        with_bool(c->smoothing != 0.0, [&](auto smooth) {
+            launch(device, what, sums_kernel<T, warps.value, smooth.value>, blocks, threads, *c, p, (const T *)logits,
+                   target, (S *)max, (S *)sums, partial);
         });
-        if (partial)
-            launch(device, what, join_pieces<T>, (unsigned)up(p.rows, 256), 256, *c, p.parts,
-                   (const row_sums<S> *)partial, (const T *)logits, target, (S *)max, (S *)sums);
-        device->ops->memory.release(device, partial);
     });
+    if (partial)
+        launch(device, what, join_pieces<T>, (unsigned)up(p.rows, 256), 256, *c, p.parts, (const row_sums<S> *)partial,
+               (const T *)logits, target, (S *)max, (S *)sums);
+    device->ops->memory.release(device, partial);
 }
 
-void tshi_cuda_cross_entropy_shift(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *own,
-                                   const void *max, void *sums) {
+template <typename T>
+void shift(tsh_device *device, const tshi_classes *c, const void *own, const void *max, void *sums) {
+    using S = sum_t<T>;
     if (c->rows <= 0) return;
-    unsigned blocks = (unsigned)up(c->rows, 256);
-    if (dtype == TSH_FLOAT64)
-        launch(device, "cross_entropy_shift", shift_kernel<double>, blocks, 256, *c, (const double *)own,
-               (const double *)max, (double *)sums);
-    else
-        launch(device, "cross_entropy_shift", shift_kernel<float>, blocks, 256, *c, (const float *)own,
-               (const float *)max, (float *)sums);
+    launch(device, "cross_entropy_shift", shift_kernel<S>, (unsigned)up(c->rows, 256), 256, *c, (const S *)own,
+           (const S *)max, (S *)sums);
 }
 
-void tshi_cuda_cross_entropy_loss(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const int64_t *target,
-                                  const void *sums, void *loss) {
+template <typename T>
+void loss(tsh_device *device, const tshi_classes *c, const int64_t *target, const void *sums, void *loss) {
+    using S = sum_t<T>;
     if (c->rows <= 0) return;
-    unsigned blocks = blocks_for(device, c->rows, 256);
-    if (dtype == TSH_FLOAT64)
-        launch(device, "cross_entropy_loss", loss_kernel<double>, blocks, 256, *c, target, (const double *)sums,
-               (double *)loss);
-    else
-        launch(device, "cross_entropy_loss", loss_kernel<float>, blocks, 256, *c, target, (const float *)sums,
-               (float *)loss);
+    launch(device, "cross_entropy_loss", loss_kernel<S>, blocks_for(device, c->rows, 256), 256, *c, target,
+           (const S *)sums, (S *)loss);
 }
 
-void tshi_cuda_cross_entropy_backward(tsh_device *device, tsh_dtype dtype, const tshi_classes *c, const void *logits,
-                                      const int64_t *target, const void *max, const void *sums, const void *dloss,
-                                      int64_t dloss_stride, const void *divisor, double beta, void *dlogits) {
+template <typename T>
+void backward(tsh_device *device, const tshi_classes *c, const void *logits, const int64_t *target, const void *max,
+              const void *sums, const void *dloss, int64_t dloss_stride, const void *divisor, double beta,
+              void *dlogits) {
+    using S = sum_t<T>;
     if (c->rows <= 0 || c->n <= 0) return;
     pieces p = split_rows(device, c->rows, c->n);
-    with_float(dtype, [&](auto element) {
-        using T = decltype(element);
-        using S = sum_t<T>;
-        with_team<T>(device, p, [&](auto warps, unsigned blocks, unsigned threads) {
-            with_bool(beta != 0.0, [&](auto add) {
-                launch(device, "cross_entropy_backward",
-                       backward_kernel<T, decltype(warps)::value, decltype(add)::value>, blocks, threads, *c, p,
-                       (const T *)logits, target, (const S *)max, (const S *)sums, (const S *)dloss, dloss_stride,
-                       (const S *)divisor, (T *)dlogits);
-            });
+    with_team<T>(device, p, [&](auto warps, unsigned blocks, unsigned threads) {
+        with_bool(beta != 0.0, [&](auto add) {
+            launch(device, "cross_entropy_backward", backward_kernel<T, warps.value, add.value>, blocks, threads, *c, p,
+                   (const T *)logits, target, (const S *)max, (const S *)sums, (const S *)dloss, dloss_stride,
+                   (const S *)divisor, (T *)dlogits);
         });
     });
 }
+
+template <typename T>
+constexpr tshi_cross_entropy_ops table = {.sums = sums<T>, .shift = shift<T>, .loss = loss<T>, .backward = backward<T>};
+
+} // namespace
+
+const tshi_cross_entropy_ops tshi_cuda_cross_entropy[TSH_DTYPE_COUNT] = {table<float>, table<double>,
+                                                                         table<__nv_bfloat16>, table<__half>};

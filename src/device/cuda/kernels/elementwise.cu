@@ -87,17 +87,34 @@ template <typename A, typename S, bool ADD> struct unary_slope {
     }
 };
 
-// g(element, activation) of a dtype and a unary.
-template <typename G> void with_unary(tsh_dtype dtype, tshi_unary f, G g) {
-    with_float(dtype, [=](auto element) {
-        using T = decltype(element);
-        switch (f) {
-        case TSHI_GELU_ERF: g(element, gelu_erf<T>()); break;
-        case TSHI_GELU_TANH: g(element, gelu_tanh<T>()); break;
-        case TSHI_RELU: g(element, relu<T>()); break;
-        case TSHI_SILU: g(element, silu<T>()); break;
-        default: break;
-        }
+// g(activation) of a unary.
+template <typename T, typename G> void with_unary(tshi_unary f, G g) {
+    switch (f) {
+    case TSHI_GELU_ERF: g(gelu_erf<T>()); break;
+    case TSHI_GELU_TANH: g(gelu_tanh<T>()); break;
+    case TSHI_RELU: g(relu<T>()); break;
+    case TSHI_SILU: g(silu<T>()); break;
+    default: break;
+    }
+}
+
+template <typename T> void unary(tsh_device *device, tshi_unary f, int64_t n, const void *x, void *y) {
+    with_unary<T>(f, [=](auto activation) {
+        unary_value<decltype(activation), sum_t<T>> value;
+        map_all<READ_X | WRITE_Z, T>(device, "unary", n, x, nullptr, y, value);
+    });
+}
+
+template <typename T>
+void unary_backward(tsh_device *device, tshi_unary f, int64_t n, const void *x, const void *dy, double beta, void *dx) {
+    with_unary<T>(f, [=](auto activation) {
+        using A = decltype(activation);
+        using S = sum_t<T>;
+        if (beta != 0.0)
+            map_all<READ_X | READ_Y | READ_Z | WRITE_Z, T>(device, "unary_backward", n, x, dy, dx,
+                                                           unary_slope<A, S, true>());
+        else
+            map_all<READ_X | READ_Y | WRITE_Z, T>(device, "unary_backward", n, x, dy, dx, unary_slope<A, S, false>());
     });
 }
 
@@ -110,7 +127,7 @@ template <typename S> struct scale {
     }
 };
 
-template <typename S> struct axpby {
+template <typename S> struct two_terms {
     S a, b;
     __device__ S operator()(S x, S y, S) const {
         return a * x + b * y;
@@ -129,56 +146,56 @@ template <typename S> struct quotient {
     }
 };
 
+template <typename T>
+void axpby(tsh_device *device, int64_t n, double a, const void *x, double b, const void *y, void *z) {
+    using S = sum_t<T>;
+    if (b == 0.0)
+        map_all<READ_X | WRITE_Z, T>(device, "axpby", n, x, nullptr, z, scale<S>{(S)a});
+    else
+        map_all<READ_X | READ_Y | WRITE_Z, T>(device, "axpby", n, x, y, z, two_terms<S>{(S)a, (S)b});
+}
+
+template <typename T> void mul(tsh_device *device, int64_t n, const void *x, const void *y, double beta, void *z) {
+    using S = sum_t<T>;
+    if (beta != 0.0)
+        map_all<READ_X | READ_Y | READ_Z | WRITE_Z, T>(device, "mul", n, x, y, z, multiply<S, true>());
+    else
+        map_all<READ_X | READ_Y | WRITE_Z, T>(device, "mul", n, x, y, z, multiply<S, false>());
+}
+
+template <typename T> void divide(tsh_device *device, int64_t n, const void *x, const void *y, void *z) {
+    map_all<READ_X | READ_Y | WRITE_Z, T>(device, "divide", n, x, y, z, quotient<sum_t<T>>());
+}
+
+// --- bias ------------------------------------------------------------------------------------------------------------
+
+template <typename T, bool WARPS>
+__global__ void __launch_bounds__(256, 2) add_bias(pieces p, const T *x, const T *__restrict__ b, T *y) {
+    using S = sum_t<T>;
+    team<WARPS> t(p);
+    for (int64_t row = t.first; row < p.rows; row += t.step) {
+        int64_t at = row * p.n + t.begin;
+        if (x)
+            walk<READ_X | READ_Y | WRITE_Z>(t.length, x + at, b + t.begin, y + at, t.me, t.size,
+                                            [](int64_t, S v, S c, S) { return v + c; });
+        else
+            walk<READ_Y | WRITE_Z>(t.length, x, b + t.begin, y + at, t.me, t.size,
+                                   [](int64_t, S, S c, S) { return c; });
+    }
+}
+
+template <typename T> void bias(tsh_device *device, int64_t rows, int64_t cols, const void *x, const void *b, void *y) {
+    if (rows <= 0 || cols <= 0) return;
+    pieces p = split_rows(device, rows, cols);
+    with_team<T>(device, p, [&](auto warps, unsigned blocks, unsigned threads) {
+        launch(device, "bias", add_bias<T, warps.value>, blocks, threads, p, (const T *)x, (const T *)b, (T *)y);
+    });
+}
+
+template <typename T>
+constexpr tshi_elementwise_ops table = {unary<T>, unary_backward<T>, axpby<T>, mul<T>, divide<T>, bias<T>};
+
 } // namespace
 
-void tshi_cuda_unary(tsh_device *device, tshi_unary f, tsh_dtype dtype, int64_t n, const void *x, void *y) {
-    with_unary(dtype, f, [=](auto element, auto activation) {
-        using T = decltype(element);
-        unary_value<decltype(activation), sum_t<T>> value;
-        map_all<READ_X | WRITE_Z, T>(device, "unary", n, x, nullptr, y, value);
-    });
-}
-
-void tshi_cuda_unary_backward(tsh_device *device, tshi_unary f, tsh_dtype dtype, int64_t n, const void *x,
-                              const void *dy, double beta, void *dx) {
-    with_unary(dtype, f, [=](auto element, auto activation) {
-        using T = decltype(element);
-        using A = decltype(activation);
-        using S = sum_t<T>;
-        if (beta != 0.0)
-            map_all<READ_X | READ_Y | READ_Z | WRITE_Z, T>(device, "unary_backward", n, x, dy, dx,
-                                                           unary_slope<A, S, true>());
-        else
-            map_all<READ_X | READ_Y | WRITE_Z, T>(device, "unary_backward", n, x, dy, dx, unary_slope<A, S, false>());
-    });
-}
-
-void tshi_cuda_axpby(tsh_device *device, tsh_dtype dtype, int64_t n, double a, const void *x, double b, const void *y,
-                     void *z) {
-    with_float(dtype, [=](auto element) {
-        using T = decltype(element);
-        using S = sum_t<T>;
-        if (b == 0.0)
-            map_all<READ_X | WRITE_Z, T>(device, "axpby", n, x, nullptr, z, scale<S>{(S)a});
-        else
-            map_all<READ_X | READ_Y | WRITE_Z, T>(device, "axpby", n, x, y, z, axpby<S>{(S)a, (S)b});
-    });
-}
-
-void tshi_cuda_mul(tsh_device *device, tsh_dtype dtype, int64_t n, const void *x, const void *y, double beta, void *z) {
-    with_float(dtype, [=](auto element) {
-        using T = decltype(element);
-        using S = sum_t<T>;
-        if (beta != 0.0)
-            map_all<READ_X | READ_Y | READ_Z | WRITE_Z, T>(device, "mul", n, x, y, z, multiply<S, true>());
-        else
-            map_all<READ_X | READ_Y | WRITE_Z, T>(device, "mul", n, x, y, z, multiply<S, false>());
-    });
-}
-
-void tshi_cuda_divide(tsh_device *device, tsh_dtype dtype, int64_t n, const void *x, const void *y, void *z) {
-    with_float(dtype, [=](auto element) {
-        using T = decltype(element);
-        map_all<READ_X | READ_Y | WRITE_Z, T>(device, "divide", n, x, y, z, quotient<sum_t<T>>());
-    });
-}
+const tshi_elementwise_ops tshi_cuda_elementwise[TSH_DTYPE_COUNT] = {table<float>, table<double>, table<__nv_bfloat16>,
+                                                                     table<__half>};

@@ -4,7 +4,7 @@
 // that all keys differ. Then a block takes a stretch of STRETCH keys, adds up dy's rows of one table row, and adds the
 // sum to the table; only the sums of a row that continues in the next stretch are kept in scratch memory for a second
 // launch. So blocks have equal work, also where most ids are equal.
-#include "device/cuda/kernels/check.cuh"
+#include "device/cuda/kernels/common.cuh"
 
 namespace {
 using namespace tshi;
@@ -259,26 +259,19 @@ int bits_of(uint64_t most) {
     return bits;
 }
 
-} // namespace
-
-int64_t tshi_cuda_ids_check(tsh_device *device, int64_t n, const int64_t *ids, int64_t vocabulary) {
-    return check_indices(device, false, n, ids, vocabulary, 0);
-}
-
-void tshi_cuda_embedding(tsh_device *device, tsh_dtype dtype, int64_t n, const int64_t *ids, int64_t start,
-                         int64_t rows, int64_t cols, const void *table, void *y) {
+template <typename T>
+void embedding(tsh_device *device, int64_t n, const int64_t *ids, int64_t start, int64_t rows, int64_t cols,
+               const void *table, void *y) {
     if (cols == 0) return;
-    with_float(dtype, [&](auto type) {
-        using T = decltype(type);
-        if (packs<T>(cols, table, y))
-            look_up_rows<uint4>(device, n, ids, start, rows, cols / pack<T>::size, table, y);
-        else
-            look_up_rows<pack<T, 1>>(device, n, ids, start, rows, cols, table, y);
-    });
+    if (packs<T>(cols, table, y))
+        look_up_rows<uint4>(device, n, ids, start, rows, cols / pack<T>::size, table, y);
+    else
+        look_up_rows<pack<T, 1>>(device, n, ids, start, rows, cols, table, y);
 }
 
-void tshi_cuda_embedding_backward(tsh_device *device, tsh_dtype dtype, int64_t n, const int64_t *ids, int64_t start,
-                                  int64_t rows, int64_t cols, int64_t padding, const void *dy, void *dtable) {
+template <typename T>
+void embedding_backward(tsh_device *device, int64_t n, const int64_t *ids, int64_t start, int64_t rows, int64_t cols,
+                        int64_t padding, const void *dy, void *dtable) {
     if (n == 0 || rows == 0 || cols == 0) return;
     const char *what = "embedding_backward";
     const table_gradient g = {n, start, rows, cols, padding, ids, dy, dtable};
@@ -290,12 +283,16 @@ void tshi_cuda_embedding_backward(tsh_device *device, tsh_dtype dtype, int64_t n
     uint64_t *keys = (uint64_t *)scratch(device, 2 * n * (int64_t)sizeof(uint64_t), what);
     if (!keys) return;
     const uint64_t *sorted = sort_places(device, n, ids, start, rows, padding, parts, keys, keys + n);
-    with_float(dtype, [&](auto type) {
-        using T = decltype(type);
-        if (packs<T>(cols, dy, dtable))
-            add_rows<T, pack<T>::size>(device, g, parts, sorted);
-        else
-            add_rows<T, 1>(device, g, parts, sorted);
-    });
+    if (packs<T>(cols, dy, dtable))
+        add_rows<T, pack<T>::size>(device, g, parts, sorted);
+    else
+        add_rows<T, 1>(device, g, parts, sorted);
     device->ops->memory.release(device, keys);
 }
+
+template <typename T> constexpr tshi_embedding_ops table = {.forward = embedding<T>, .backward = embedding_backward<T>};
+
+} // namespace
+
+const tshi_embedding_ops tshi_cuda_embedding[TSH_DTYPE_COUNT] = {table<float>, table<double>, table<__nv_bfloat16>,
+                                                                 table<__half>};

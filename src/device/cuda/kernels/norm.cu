@@ -33,7 +33,7 @@ template <typename S> __device__ inline void group_sums(int group, S &a, S &b, S
 }
 
 template <typename S> __device__ inline S group_sum(int group, S value, S *shared) {
-    value = warp_reduce(value, [](S a, S b) { return a + b; });
+    value = warp_reduce(value, plus());
     if (group == WARP) return value;
     if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = value;
     barrier();
@@ -348,29 +348,30 @@ template <typename T, int W> void norm_backward(tsh_device *device, const norm_g
     device->ops->memory.release(device, partial);
 }
 
-} // namespace
-
-void tshi_cuda_norm(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, double eps,
-                    const void *x, const void *gamma, const void *beta, void *y, void *mean, void *rstd) {
-    with_float(dtype, [&](auto type) {
-        using T = decltype(type);
-        if (packs<T>(cols, x, gamma, beta) && packs<T>(cols, y))
-            norm<T, pack<T>::size>(device, rms, rows, cols, eps, x, gamma, beta, y, mean, rstd);
-        else
-            norm<T, 1>(device, rms, rows, cols, eps, x, gamma, beta, y, mean, rstd);
-    });
+template <typename T>
+void forward(tsh_device *device, bool rms, int64_t rows, int64_t cols, double eps, const void *x, const void *gamma,
+             const void *beta, void *y, void *mean, void *rstd) {
+    if (packs<T>(cols, x, gamma, beta) && packs<T>(cols, y))
+        norm<T, pack<T>::size>(device, rms, rows, cols, eps, x, gamma, beta, y, mean, rstd);
+    else
+        norm<T, 1>(device, rms, rows, cols, eps, x, gamma, beta, y, mean, rstd);
 }
 
-void tshi_cuda_norm_backward(tsh_device *device, bool rms, tsh_dtype dtype, int64_t rows, int64_t cols, const void *x,
-                             const void *gamma, const void *mean, const void *rstd, const void *dy, double beta,
-                             void *dx, void *dgamma, void *dbeta) {
+template <typename T>
+void any_backward(tsh_device *device, bool rms, int64_t rows, int64_t cols, const void *x, const void *gamma,
+                  const void *mean, const void *rstd, const void *dy, double beta, void *dx, void *dgamma,
+                  void *dbeta) {
     if (rows == 0 || cols == 0) return;
     const norm_gradient g = {rms, beta != 0.0, rows, cols, x, gamma, mean, rstd, dy, dx, dgamma, dbeta};
-    with_float(dtype, [&](auto type) {
-        using T = decltype(type);
-        if (packs<T>(cols, x, gamma, dy) && packs<T>(cols, dx))
-            norm_backward<T, pack<T>::size>(device, g);
-        else
-            norm_backward<T, 1>(device, g);
-    });
+    if (packs<T>(cols, x, gamma, dy) && packs<T>(cols, dx))
+        norm_backward<T, pack<T>::size>(device, g);
+    else
+        norm_backward<T, 1>(device, g);
 }
+
+template <typename T> constexpr tshi_norm_ops table = {.forward = forward<T>, .backward = any_backward<T>};
+
+} // namespace
+
+const tshi_norm_ops tshi_cuda_norm[TSH_DTYPE_COUNT] = {table<float>, table<double>, table<__nv_bfloat16>,
+                                                       table<__half>};

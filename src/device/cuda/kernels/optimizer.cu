@@ -116,7 +116,7 @@ template <typename S> struct sgd_momentum {
     }
 };
 
-template <typename S> struct adamw {
+template <typename S> struct adamw_step {
     static constexpr int states = 2;
     S shrink, beta1, beta2, take1, take2, step, inverse_root2, eps;
     // In a graph, which may run many times from step t on, its launches before this one; else NULL.
@@ -138,32 +138,48 @@ template <typename S> struct adamw {
     }
 };
 
-} // namespace
-
-void tshi_cuda_sgd(tsh_device *device, tsh_dtype dtype, const tshi_sgd *s, int count, const tshi_update *updates) {
-    with_float(dtype, [&](auto type) {
-        using T = decltype(type);
-        using S = sum_t<T>;
-        const S lr = (S)s->lr, decay = (S)s->weight_decay, momentum = (S)s->momentum;
-        if (s->momentum == 0.0)
-            launch_updates<T>(device, "sgd", count, updates, sgd_plain<S>{lr, decay});
-        else
-            launch_updates<T>(
-                device, "sgd", count, updates,
-                sgd_momentum<S>{lr, decay, momentum, (S)(1.0 - s->dampening), s->nesterov ? momentum : S(0), s->first});
-    });
+template <typename T> void sgd(tsh_device *device, const tshi_sgd *s, int count, const tshi_update *updates) {
+    using S = sum_t<T>;
+    const S lr = (S)s->lr, decay = (S)s->weight_decay, momentum = (S)s->momentum;
+    if (s->momentum == 0.0)
+        launch_updates<T>(device, "sgd", count, updates, sgd_plain<S>{lr, decay});
+    else
+        launch_updates<T>(
+            device, "sgd", count, updates,
+            sgd_momentum<S>{lr, decay, momentum, (S)(1.0 - s->dampening), s->nesterov ? momentum : S(0), s->first});
 }
 
-void tshi_cuda_adamw(tsh_device *device, tsh_dtype dtype, const tshi_adamw *a, int count, const tshi_update *updates) {
+template <typename T> void adamw(tsh_device *device, const tshi_adamw *a, int count, const tshi_update *updates) {
+    using S = sum_t<T>;
     const double correction1 = 1.0 - pow(a->beta1, (double)a->step);
     const double correction2 = 1.0 - pow(a->beta2, (double)a->step);
-    with_float(dtype, [&](auto type) {
-        using T = decltype(type);
-        using S = sum_t<T>;
-        launch_updates<T>(device, "adamw", count, updates,
-                          adamw<S>{(S)(1.0 - a->lr * a->weight_decay), (S)a->beta1, (S)a->beta2, (S)(1.0 - a->beta1),
-                                   (S)(1.0 - a->beta2), (S)(a->lr / correction1), (S)(1.0 / sqrt(correction2)),
-                                   (S)a->eps, tshi_cuda(device)->replays, (S)a->step, (S)a->lr, (S)log(a->beta1),
-                                   (S)log(a->beta2)});
-    });
+    launch_updates<T>(device, "adamw", count, updates,
+                      adamw_step<S>{(S)(1.0 - a->lr * a->weight_decay), (S)a->beta1, (S)a->beta2, (S)(1.0 - a->beta1),
+                                    (S)(1.0 - a->beta2), (S)(a->lr / correction1), (S)(1.0 / sqrt(correction2)),
+                                    (S)a->eps, tshi_cuda(device)->replays, (S)a->step, (S)a->lr, (S)log(a->beta1),
+                                    (S)log(a->beta2)});
 }
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS, 2)
+    clip_all(int64_t n, const double *__restrict__ square, double max_norm, T *x) {
+    using S = sum_t<T>;
+    double norm = sqrt(*square), factor = max_norm / (norm + 1e-6);
+    if (!isfinite(norm) || !(factor < 1.0)) return;
+    int64_t me = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
+    S scale = (S)factor;
+    walk<READ_Z | WRITE_Z>(n, x, x, x, me, step, [=](int64_t, S, S, S a) { return scale * a; });
+}
+
+template <typename T> void clip(tsh_device *device, int64_t n, const double *squares, double max_norm, void *x) {
+    if (n <= 0) return;
+    unsigned blocks = blocks_for(device, up(n, pack<T>::size), THREADS);
+    launch(device, "clip", clip_all<T>, blocks, THREADS, n, squares, max_norm, (T *)x);
+}
+
+template <typename T> constexpr tshi_optimizer_ops table = {.sgd = sgd<T>, .adamw = adamw<T>, .clip = clip<T>};
+
+} // namespace
+
+const tshi_optimizer_ops tshi_cuda_optimizer[TSH_DTYPE_COUNT] = {table<float>, table<double>, table<__nv_bfloat16>,
+                                                                 table<__half>};

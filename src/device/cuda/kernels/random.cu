@@ -161,42 +161,45 @@ __global__ void __launch_bounds__(THREADS) fill(runs r, word_source source, F va
     }
 }
 
-template <typename F>
-void launch_fill(tsh_device *device, const char *what, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
-                 uint64_t stream, F value, void *to) {
+template <typename T, typename F>
+void launch_fill(tsh_device *device, const char *what, const tshi_block *block, uint64_t seed, uint64_t stream, F value,
+                 void *to) {
     const runs r = runs_of(*block, 4 / F::words);
     if (r.outer == 0) return;
-    with_float(dtype, [&](auto type) {
-        using T = decltype(type);
-        launch(device, what, fill<T, F>, blocks_for(device, r.outer * r.units, THREADS), THREADS, r,
-               source_of(device, seed, stream), value, (T *)to);
+    launch(device, what, fill<T, F>, blocks_for(device, r.outer * r.units, THREADS), THREADS, r,
+           source_of(device, seed, stream), value, (T *)to);
+}
+
+template <typename T>
+void dropout(tsh_device *device, const tshi_block *block, uint64_t seed, uint64_t stream, double p, const void *x,
+             double beta, void *y) {
+    constexpr int SIZE = dropout_size<T>;
+    const runs r = runs_of(*block, SIZE);
+    if (r.outer == 0) return;
+    const dropping<T> how = {(int32_t)ceil(p * 0x1p24), (sum_t<T>)(p < 1.0 ? 1.0 / (1.0 - p) : 0.0), beta != 0.0};
+    const bool packed = r.first % SIZE == 0 && r.stride % SIZE == 0 && r.run % SIZE == 0 && packs<T>(r.run, x, y);
+    with_bool(packed, [&](auto yes) {
+        launch(device, "dropout", drop<T, yes.value>, blocks_for(device, r.outer * r.units, THREADS), THREADS, r,
+               source_of(device, seed, stream), how, (const T *)x, (T *)y);
     });
 }
+
+template <typename T>
+void random_uniform(tsh_device *device, const tshi_block *block, uint64_t seed, uint64_t stream, double low,
+                    double high, void *to) {
+    launch_fill<T>(device, "random_uniform", block, seed, stream, uniform{low, high - low}, to);
+}
+
+template <typename T>
+void random_normal(tsh_device *device, const tshi_block *block, uint64_t seed, uint64_t stream, double mean, double std,
+                   void *to) {
+    launch_fill<T>(device, "random_normal", block, seed, stream, normal{mean, std}, to);
+}
+
+template <typename T>
+constexpr tshi_random_ops table = {.dropout = dropout<T>, .uniform = random_uniform<T>, .normal = random_normal<T>};
 
 } // namespace
 
-void tshi_cuda_dropout(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed, uint64_t stream,
-                       double p, const void *x, double beta, void *y) {
-    with_float(dtype, [&](auto type) {
-        using T = decltype(type);
-        constexpr int SIZE = dropout_size<T>;
-        const runs r = runs_of(*block, SIZE);
-        if (r.outer == 0) return;
-        const dropping<T> how = {(int32_t)ceil(p * 0x1p24), (sum_t<T>)(p < 1.0 ? 1.0 / (1.0 - p) : 0.0), beta != 0.0};
-        const bool packed = r.first % SIZE == 0 && r.stride % SIZE == 0 && r.run % SIZE == 0 && packs<T>(r.run, x, y);
-        with_bool(packed, [&](auto yes) {
-            launch(device, "dropout", drop<T, yes.value>, blocks_for(device, r.outer * r.units, THREADS), THREADS, r,
-                   source_of(device, seed, stream), how, (const T *)x, (T *)y);
-        });
-    });
-}
-
-void tshi_cuda_random_uniform(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
-                              uint64_t stream, double low, double high, void *to) {
-    launch_fill(device, "random_uniform", dtype, block, seed, stream, uniform{low, high - low}, to);
-}
-
-void tshi_cuda_random_normal(tsh_device *device, tsh_dtype dtype, const tshi_block *block, uint64_t seed,
-                             uint64_t stream, double mean, double std, void *to) {
-    launch_fill(device, "random_normal", dtype, block, seed, stream, normal{mean, std}, to);
-}
+const tshi_random_ops tshi_cuda_random[TSH_DTYPE_COUNT] = {table<float>, table<double>, table<__nv_bfloat16>,
+                                                           table<__half>};

@@ -16,6 +16,19 @@ namespace tshi {
 
 constexpr int COLUMN_LANES = 8; // threads of a block that share a column
 
+// What the Ops of sums have in common.
+template <typename S> struct adding {
+    static __device__ S none() {
+        return S(0);
+    }
+    static __device__ S merge(S a, S b) {
+        return a + b;
+    }
+    static __device__ S given(int64_t) {
+        return S(0);
+    }
+};
+
 template <typename Op, typename S> struct merging {
     __device__ S operator()(S a, S b) const {
         return Op::merge(a, b);
@@ -35,7 +48,7 @@ template <typename S, typename Op> struct second_op {
     static __device__ S merge(S a, S b) {
         return Op::merge(a, b);
     }
-    __device__ S given(int64_t) const {
+    static __device__ S given(int64_t) {
         return S(0);
     }
     __device__ void put(int64_t j, S total) const {

@@ -1,4 +1,4 @@
-// Bias, sums and their gradients.
+// Sums and their gradients.
 #include "device/cuda/kernels/reduce.cuh"
 
 using namespace tshi;
@@ -6,47 +6,23 @@ using namespace tshi;
 namespace {
 
 // y = scale * sum, or y += scale * sum.
-template <typename T, bool ADD> struct sum_op {
+template <typename T, bool ADD> struct sum_op : adding<sum_t<T>> {
     using S = sum_t<T>;
     static constexpr int USE = READ_X;
     T *y;
     S scale;
-    static __device__ S none() {
-        return S(0);
-    }
     __device__ S take(S so_far, S x, S, S) const {
         return so_far + x;
-    }
-    static __device__ S merge(S a, S b) {
-        return a + b;
-    }
-    __device__ S given(int64_t) const {
-        return S(0);
     }
     __device__ void put(int64_t j, S total) const {
         y[j] = store<T>(ADD ? load(y[j]) + scale * total : scale * total);
     }
 };
 
-template <typename T, bool WARPS>
-__global__ void __launch_bounds__(256, 2) bias(pieces p, const T *x, const T *__restrict__ b, T *y) {
-    using S = sum_t<T>;
-    team<WARPS> t(p);
-    for (int64_t row = t.first; row < p.rows; row += t.step) {
-        int64_t at = row * p.n + t.begin;
-        if (x)
-            walk<READ_X | READ_Y | WRITE_Z>(t.length, x + at, b + t.begin, y + at, t.me, t.size,
-                                            [](int64_t, S v, S c, S) { return v + c; });
-        else
-            walk<READ_Y | WRITE_Z>(t.length, x, b + t.begin, y + at, t.me, t.size,
-                                   [](int64_t, S, S c, S) { return c; });
-    }
-}
-
-// Rows of n * inner elements, one for each o.
+// The gradient of a sum: each of its terms gets scale * dy. Rows of n * inner elements, one for each o.
 template <typename T, bool WARPS>
 __global__ void __launch_bounds__(256, 2)
-    sum_backward(pieces p, int64_t inner, sum_t<T> scale, const T *__restrict__ dy, T *__restrict__ dx) {
+    spread(pieces p, int64_t inner, sum_t<T> scale, const T *__restrict__ dy, T *__restrict__ dx) {
     using S = sum_t<T>;
     team<WARPS> t(p);
     cycle k(t.begin, inner);
@@ -63,15 +39,30 @@ __global__ void __launch_bounds__(256, 2)
     }
 }
 
-// --- norms -----------------------------------------------------------------------------------------------------------
+template <typename T>
+void sum(tsh_device *device, int64_t outer, int64_t n, int64_t inner, double scale, const void *x, void *y) {
+    sum_op<T, false> op = {{}, (T *)y, (sum_t<T>)scale};
+    reduce(device, "sum", outer, n, inner, (const T *)x, (const T *)nullptr, op);
+}
+
+template <typename T>
+void sum_backward(tsh_device *device, int64_t outer, int64_t n, int64_t inner, double scale, const void *dy, void *dx) {
+    if (outer <= 0 || n <= 0 || inner <= 0) return;
+    pieces p = split_rows(device, outer, n * inner);
+    with_team<T>(device, p, [&](auto warps, unsigned blocks, unsigned threads) {
+        launch(device, "sum_backward", spread<T, warps.value>, blocks, threads, p, inner, (sum_t<T>)scale,
+               (const T *)dy, (T *)dx);
+    });
+}
+
+template <typename T> void bias_backward(tsh_device *device, int64_t rows, int64_t cols, const void *dy, void *db) {
+    sum_op<T, true> op = {{}, (T *)db, 1};
+    reduce(device, "bias_backward", 1, rows, cols, (const T *)dy, (const T *)nullptr, op);
+}
+
+// --- squares ---------------------------------------------------------------------------------------------------------
 
 constexpr int THREADS = 256;
-
-struct plus {
-    __device__ double operator()(double a, double b) const {
-        return a + b;
-    }
-};
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS, 2)
@@ -96,81 +87,22 @@ __global__ void __launch_bounds__(THREADS, 2) add_squares(int n, const double *_
     if (threadIdx.x == 0) *sum += total;
 }
 
-template <typename T>
-__global__ void __launch_bounds__(THREADS, 2)
-    clip(int64_t n, const double *__restrict__ square, double max_norm, T *x) {
-    using S = sum_t<T>;
-    double norm = sqrt(*square), factor = max_norm / (norm + 1e-6);
-    if (!isfinite(norm) || !(factor < 1.0)) return;
-    int64_t me = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
-    S scale = (S)factor;
-    walk<READ_Z | WRITE_Z>(n, x, x, x, me, step, [=](int64_t, S, S, S a) { return scale * a; });
+template <typename T> void sum_squares(tsh_device *device, int64_t n, const void *x, double *sum) {
+    if (n <= 0) return;
+    unsigned blocks = blocks_for(device, up(n, pack<T>::size), THREADS);
+    double *partial = (double *)scratch(device, (int64_t)(blocks * sizeof(double)), "sum_squares");
+    if (!partial) return;
+    launch(device, "sum_squares", squares<T>, blocks, THREADS, n, (const T *)x, partial);
+    launch(device, "sum_squares", add_squares, 1, THREADS, (int)blocks, partial, sum);
+    device->ops->memory.release(device, partial);
 }
+
+template <typename T>
+constexpr tshi_sum_ops table = {.over_dim = sum<T>,
+                                .over_dim_backward = sum_backward<T>,
+                                .bias_backward = bias_backward<T>,
+                                .squares = sum_squares<T>};
 
 } // namespace
 
-void tshi_cuda_bias(tsh_device *device, tsh_dtype dtype, int64_t rows, int64_t cols, const void *x, const void *b,
-                    void *y) {
-    if (rows <= 0 || cols <= 0) return;
-    pieces p = split_rows(device, rows, cols);
-    with_float(dtype, [&](auto element) {
-        using T = decltype(element);
-        with_team<T>(device, p, [&](auto warps, unsigned blocks, unsigned threads) {
-            launch(device, "bias", bias<T, decltype(warps)::value>, blocks, threads, p, (const T *)x, (const T *)b,
-                   (T *)y);
-        });
-    });
-}
-
-void tshi_cuda_bias_backward(tsh_device *device, tsh_dtype dtype, int64_t rows, int64_t cols, const void *dy,
-                             void *db) {
-    with_float(dtype, [=](auto element) {
-        using T = decltype(element);
-        sum_op<T, true> op = {(T *)db, 1};
-        reduce(device, "bias_backward", 1, rows, cols, (const T *)dy, (const T *)nullptr, op);
-    });
-}
-
-void tshi_cuda_sum(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, double scale,
-                   const void *x, void *y) {
-    with_float(dtype, [=](auto element) {
-        using T = decltype(element);
-        sum_op<T, false> op = {(T *)y, (sum_t<T>)scale};
-        reduce(device, "sum", outer, n, inner, (const T *)x, (const T *)nullptr, op);
-    });
-}
-
-void tshi_cuda_sum_backward(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, double scale,
-                            const void *dy, void *dx) {
-    if (outer <= 0 || n <= 0 || inner <= 0) return;
-    pieces p = split_rows(device, outer, n * inner);
-    with_float(dtype, [&](auto element) {
-        using T = decltype(element);
-        with_team<T>(device, p, [&](auto warps, unsigned blocks, unsigned threads) {
-            launch(device, "sum_backward", sum_backward<T, decltype(warps)::value>, blocks, threads, p, inner,
-                   (sum_t<T>)scale, (const T *)dy, (T *)dx);
-        });
-    });
-}
-
-void tshi_cuda_sum_squares(tsh_device *device, tsh_dtype dtype, int64_t n, const void *x, double *sum) {
-    if (n <= 0) return;
-    with_float(dtype, [=](auto element) {
-        using T = decltype(element);
-        unsigned blocks = blocks_for(device, up(n, pack<T>::size), THREADS);
-        double *partial = (double *)scratch(device, (int64_t)(blocks * sizeof(double)), "sum_squares");
-        if (!partial) return;
-        launch(device, "sum_squares", squares<T>, blocks, THREADS, n, (const T *)x, partial);
-        launch(device, "sum_squares", add_squares, 1, THREADS, (int)blocks, partial, sum);
-        device->ops->memory.release(device, partial);
-    });
-}
-
-void tshi_cuda_clip(tsh_device *device, tsh_dtype dtype, int64_t n, const double *squares, double max_norm, void *x) {
-    if (n <= 0) return;
-    with_float(dtype, [=](auto element) {
-        using T = decltype(element);
-        unsigned blocks = blocks_for(device, up(n, pack<T>::size), THREADS);
-        launch(device, "clip", clip<T>, blocks, THREADS, n, squares, max_norm, (T *)x);
-    });
-}
+const tshi_sum_ops tshi_cuda_sum[TSH_DTYPE_COUNT] = {table<float>, table<double>, table<__nv_bfloat16>, table<__half>};

@@ -1,9 +1,9 @@
 // The check of indices into tables: classes and ids out of range.
-#pragma once
-
 #include "device/cuda/kernels/common.cuh"
 
-namespace tshi {
+using namespace tshi;
+
+namespace {
 
 struct index_rule {
     bool is_target; // may be ignore_index
@@ -14,8 +14,8 @@ struct index_rule {
 };
 
 // The first wrong index of [begin, end), or `end`, for the whole block.
-static __device__ inline int64_t find_wrong(const index_rule &rule, int64_t begin, int64_t end, const int64_t *index,
-                                            int64_t *shared) {
+__device__ inline int64_t find_wrong(const index_rule &rule, int64_t begin, int64_t end, const int64_t *index,
+                                     int64_t *shared) {
     int64_t first = end;
 #pragma unroll 4
     for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x)
@@ -26,7 +26,7 @@ static __device__ inline int64_t find_wrong(const index_rule &rule, int64_t begi
 
 // A block has `chunk` indices. A block that finds a wrong index searches those before its own: the first one is
 // reported.
-static __global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256)
     check_indices_kernel(index_rule rule, int64_t n, int64_t chunk, const int64_t *index, tshi_cuda_report *report) {
     __shared__ int64_t shared[WARP];
     const int64_t begin = blockIdx.x * chunk, end = begin + chunk < n ? begin + chunk : n;
@@ -44,8 +44,8 @@ static __global__ void __launch_bounds__(256)
 
 // The device's report gets the first index outside [0, limit); targets may be ignore_index. Returns -1, for this does
 // not wait; where every launch is waited for, its position.
-inline int64_t check_indices(tsh_device *device, bool is_target, int64_t n, const int64_t *index, int64_t limit,
-                             int64_t ignore_index) {
+int64_t check_indices(tsh_device *device, bool is_target, int64_t n, const int64_t *index, int64_t limit,
+                      int64_t ignore_index) {
     if (n <= 0) return -1;
     const index_rule rule = {is_target, limit, ignore_index};
     const int64_t chunk = up(n, blocks_for(device, up(n, 8), 256));
@@ -57,4 +57,12 @@ inline int64_t check_indices(tsh_device *device, bool is_target, int64_t n, cons
     return report->index;
 }
 
-} // namespace tshi
+} // namespace
+
+int64_t tshi_cuda_targets_check(tsh_device *device, const tshi_classes *c, const int64_t *target) {
+    return check_indices(device, true, c->rows, target, c->classes, c->ignore_index);
+}
+
+int64_t tshi_cuda_ids_check(tsh_device *device, int64_t n, const int64_t *ids, int64_t vocabulary) {
+    return check_indices(device, false, n, ids, vocabulary, 0);
+}
