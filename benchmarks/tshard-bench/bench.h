@@ -20,6 +20,7 @@ int bench_data_parallel(int argc, char **argv);
 int bench_kernels(int argc, char **argv);
 int bench_linear(int argc, char **argv);
 int bench_mlp(int argc, char **argv);
+int bench_redistribute(int argc, char **argv);
 int bench_support(int argc, char **argv);
 
 /* True when the launcher's environment says that this is rank 0; for use before there is a world. */

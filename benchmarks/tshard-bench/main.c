@@ -17,6 +17,8 @@ static const bench_command commands[] = {
     {"linear", "training steps of a linear layer by column, by row and dense, beside its matrix products",
      bench_linear},
     {"mlp", "training steps of a column layer, GELU and a row layer, beside their matrix products", bench_mlp},
+    {"redistribute", "changes of a matrix's layouts, beside a plain copy, and what planning them costs",
+     bench_redistribute},
     {"support", "which collectives run on which types here", bench_support},
 };
 static const int command_count = (int)(sizeof commands / sizeof *commands);

@@ -59,7 +59,10 @@ int tshi_placement_rank(const tshi_placement *p, int member) {
 
 int tshi_placement_member(const tshi_placement *p, int rank) {
     int n = tshi_placement_members(p);
-    if (!p->ranks) return rank >= 0 && rank < n ? rank : -1;
+    int guess = p->ranks ? rank - p->ranks[0] : rank; /* right where they follow each other */
+    bool within = guess >= 0 && guess < n;
+    if (!p->ranks) return within ? guess : -1;
+    if (within && p->ranks[guess] == rank) return guess;
     for (int i = 0; i < n; i++) {
         if (p->ranks[i] == rank) return i;
     }
@@ -161,23 +164,59 @@ static void route(const tshi_exchange *e, const int source[TSH_MAX_AXES], const 
     *to = tshi_placement_rank(&e->to, first);
 }
 
-int tshi_exchange_receives(const tshi_exchange *e, int rank, tshi_transfer *out, int room) {
-    int member = tshi_placement_member(&e->to, rank), n = 0, source[TSH_MAX_AXES] = {0}, target[TSH_MAX_AXES] = {0};
-    if (member < 0) return 0;
-    tsh_box wanted = tshi_placement_box(&e->to, e->ndim, e->shape, member);
-    coordinates(&e->to, member, target);
-    for (int i = 0; i < count_along(&e->from, PARTS | TERMS); i++) {
-        tshi_transfer t;
-        set_along(&e->from, PARTS | TERMS, i, source);
-        tsh_box held = tshi_placement_box(&e->from, e->ndim, e->shape, member_at(&e->from, source));
-        if (!tshi_box_intersect(e->ndim, &held, &wanted, &t.box)) continue;
-        route(e, source, target, &t.from, &t.to);
-        if (t.to != rank) continue;
-        t.term = index_along(&e->from, TERMS, source);
-        if (n < room) out[n] = t;
-        n++;
+/* Looks for the parts and terms of `from` that have some of what a rank wants, axis after axis in split order: of an
+ * axis it enters those indices alone that have some. */
+typedef struct search {
+    const tshi_exchange *e;
+    int rank;
+    tsh_box wanted;
+    int sequence[TSH_MAX_AXES], source[TSH_MAX_AXES], target[TSH_MAX_AXES];
+    tshi_transfer *out;
+    int room, n;
+} search;
+
+static void search_found(search *s, const tsh_box *held) {
+    tshi_transfer t;
+    if (!tshi_box_intersect(s->e->ndim, held, &s->wanted, &t.box)) return;
+    route(s->e, s->source, s->target, &t.from, &t.to);
+    if (t.to != s->rank) return;
+    t.term = index_along(&s->e->from, TERMS, s->source);
+    if (s->n < s->room) s->out[s->n] = t;
+    s->n++;
+}
+
+static void search_axis(search *s, int step, tsh_box held) {
+    const tshi_placement *p = &s->e->from;
+    if (step == p->axes) {
+        search_found(s, &held);
+        return;
     }
-    return n;
+    int a = s->sequence[step];
+    tsh_layout layout = p->layout[a];
+    int d = layout.kind == TSH_KIND_SHARD ? layout.dim : 0;
+    int64_t start = held.start[d], length = held.length[d], end = s->wanted.start[d] + s->wanted.length[d];
+    for (int i = 0, n = layout.kind == TSH_KIND_REPLICATED ? 1 : p->size[a]; i < n; i++) {
+        s->source[a] = i;
+        if (layout.kind == TSH_KIND_SHARD) {
+            tsh_split(length, n, i, &held.start[d], &held.length[d]);
+            held.start[d] += start;
+            if (held.start[d] >= end || held.start[d] + held.length[d] <= s->wanted.start[d]) continue;
+        }
+        search_axis(s, step + 1, held);
+    }
+}
+
+int tshi_exchange_receives(const tshi_exchange *e, int rank, tshi_transfer *out, int room) {
+    search s = {.e = e, .rank = rank, .out = out, .room = room};
+    tsh_box whole = {0};
+    int member = tshi_placement_member(&e->to, rank);
+    if (member < 0) return 0;
+    s.wanted = tshi_placement_box(&e->to, e->ndim, e->shape, member);
+    coordinates(&e->to, member, s.target);
+    tshi_split_sequence(e->from.axes, e->from.layout, s.sequence);
+    for (int d = 0; d < e->ndim; d++) whole.length[d] = e->shape[d];
+    search_axis(&s, 0, whole);
+    return s.n;
 }
 
 static int walk_sends(const tshi_exchange *e, int rank, tshi_transfer *out, int room, int64_t *sent) {
