@@ -61,11 +61,15 @@ static int normal_order(int axes, const tsh_layout *layout, int a) {
 
 void tshi_layouts_normalize(int axes, tsh_layout *layout) {
     int order[TSH_MAX_AXES];
-    for (int a = 0; a < axes; a++) order[a] = layout[a].kind == TSH_KIND_SHARD ? normal_order(axes, layout, a) : 0;
+    bool ordered = false;
     for (int a = 0; a < axes; a++) {
-        if (layout[a].kind != TSH_KIND_SHARD) layout[a].dim = 0;
-        layout[a].order = order[a];
+        if (layout[a].kind != TSH_KIND_SHARD) layout[a].dim = layout[a].order = 0;
+        ordered = ordered || layout[a].order;
     }
+    if (!ordered) return;
+    for (int a = 0; a < axes; a++)
+        order[a] = layout[a].kind == TSH_KIND_SHARD ? normal_order(axes, layout, a) : 0;
+    for (int a = 0; a < axes; a++) layout[a].order = order[a];
 }
 
 char *tshi_layout_name(tsh_layout layout, char *text, size_t size) {
