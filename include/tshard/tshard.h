@@ -9,6 +9,7 @@
 #include "tshard/dist.h"
 #include "tshard/functional.h"
 #include "tshard/graph.h"
+#include "tshard/io.h"
 #include "tshard/layers.h"
 #include "tshard/layout.h"
 #include "tshard/tensor.h"

@@ -83,7 +83,7 @@ tsh_status tshi_file_read(int fd, const char *path, void *to, size_t bytes, uint
         if (got > 0) {
             done += (size_t)got;
         } else if (got == 0) {
-            return tshi_fail(TSH_ERR_IO, "%.220s: ends at byte %llu, %zu bytes before what is to be read there", path,
+            return tshi_fail(TSH_ERR_IO, "%.220s: ends before byte %llu, where %zu bytes are to be read", path,
                              (unsigned long long)(offset + done), bytes - done);
         } else if (errno != EINTR) {
             return tshi_file_fail(errno, path, "%zu bytes at byte %llu cannot be read", bytes - done,

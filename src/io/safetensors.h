@@ -67,8 +67,8 @@ tsh_status tshi_safetensors_parse(tshi_safetensors *file, const char *header);
 tsh_status tshi_safetensors_header(const tsh_allocator *allocator, tshi_safetensors_entry *entries, int count,
                                    const char *const *metadata, char **bytes, size_t *size, uint64_t *file_bytes);
 /* Writes a box of a tensor at its place. Boxes that do not overlap may be written by several ranks at once. */
-tsh_status tshi_safetensors_write_box(int fd, const char *path, const tshi_safetensors_entry *entry,
-                                      const tsh_box *box, const void *in);
+tsh_status tshi_safetensors_write_box(int fd, const char *path, const tshi_safetensors_entry *entry, const tsh_box *box,
+                                      const void *in);
 
 /* --- boxes piece by piece ----------------------------------------------------------------------------------------- */
 

@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 #include "io/file.h"
+#include "tensor/runs.h"
 
 #include <jansson.h>
 #include <string.h>
@@ -84,120 +85,99 @@ void tshi_safetensors_close(tshi_safetensors *file) {
     tshi_free(&allocator, file);
 }
 
-/* --- runs --------------------------------------------------------------------------------------------------------- */
+/* --- boxes -------------------------------------------------------------------------------------------------------- */
 
-/* The parts of a box that are contiguous in the file: `count` runs of `bytes`, which lie in the box's memory one after
- * another. */
-typedef struct runs {
-    const tshi_safetensors_entry *entry;
-    const tsh_box *box;
-    int outer; /* dims that number the runs */
-    int64_t count;
-    size_t bytes;
-} runs;
-
-static tsh_status runs_make(const tshi_safetensors_entry *entry, const tsh_box *box, const char *path, runs *out) {
-    int64_t elements = 1;
-    *out = (runs){.entry = entry, .box = box, .outer = entry->ndim, .count = 1};
+/* The runs of a box in a file; those of a box whose elements have no dtype, or that the tensor does not have, are an
+ * error. */
+static tsh_status runs_in_file(const tshi_safetensors_entry *entry, const tsh_box *box, const char *path,
+                               tshi_runs *out) {
+    tsh_box whole = {0};
+    if (entry->dtype == TSH_DTYPE_COUNT) {
+        return tshi_fail(TSH_ERR_DTYPE, "%.220s: '%.100s' is %s, which no tensor can be", path, entry->name,
+                         entry->type);
+    }
     for (int d = 0; d < entry->ndim; d++) {
+        whole.length[d] = entry->shape[d];
         if (box->start[d] >= 0 && box->length[d] >= 0 && box->start[d] <= entry->shape[d] - box->length[d]) continue;
         return tshi_fail(TSH_ERR_RANGE, "%.220s: '%.100s': a box of %lld from %lld on in dim %d of %lld", path,
                          entry->name, (long long)box->length[d], (long long)box->start[d], d,
                          (long long)entry->shape[d]);
     }
-    for (bool whole = true; whole && out->outer > 0;) {
-        int d = --out->outer;
-        elements *= box->length[d];
-        whole = box->length[d] == entry->shape[d];
-    }
-    for (int d = 0; d < out->outer; d++) out->count *= box->length[d];
-    if (elements == 0) out->count = 0;
-    out->bytes = (size_t)elements * tsh_dtype_size(entry->dtype);
+    *out = tshi_runs_of(entry->ndim, box, &whole, box);
     return TSH_OK;
 }
 
-/* Where run number i lies in the file. */
-static uint64_t run_place(const runs *r, int64_t i) {
-    const tshi_safetensors_entry *e = r->entry;
-    uint64_t at = 0, stride = tsh_dtype_size(e->dtype);
-    for (int d = e->ndim - 1; d >= 0; d--) {
-        int64_t index = 0;
-        if (d < r->outer) {
-            index = i % r->box->length[d];
-            i /= r->box->length[d];
-        }
-        at += (uint64_t)(r->box->start[d] + index) * stride;
-        stride *= (uint64_t)e->shape[d];
-    }
-    return e->offset + at;
+static int64_t runs_count(const tshi_runs *r) {
+    return r->numel ? r->numel / r->count[0] : 0;
 }
 
-/* --- reading ------------------------------------------------------------------------------------------------------ */
+/* Where run number i begins in the file; the runs lie in the box's memory one after another. */
+static uint64_t run_place(const tshi_safetensors_entry *entry, const tshi_runs *r, int64_t i) {
+    int64_t from, to;
+    tshi_runs_at(r, 1, i, &from, &to);
+    return entry->offset + (uint64_t)from * tsh_dtype_size(entry->dtype);
+}
 
-/* How many runs from number i on are read together; *span is from the first one's begin to the last one's end. */
-static int64_t together(const runs *r, int64_t i, size_t *span) {
-    uint64_t begin = run_place(r, i), end = begin + r->bytes;
+/* How many runs of `bytes` from number i on are read together; *span is from the first one's begin to the last one's
+ * end. */
+static int64_t together(const tshi_safetensors_entry *entry, const tshi_runs *r, size_t bytes, int64_t i,
+                        size_t *span) {
+    uint64_t begin = run_place(entry, r, i), end = begin + bytes;
+    size_t most = bytes < GAP_MOST ? bytes : GAP_MOST;
     int64_t n = 1;
-    size_t most = r->bytes < GAP_MOST ? r->bytes : GAP_MOST;
-    for (; i + n < r->count; n++) {
-        uint64_t next = run_place(r, i + n);
-        if (next - end > most || next + r->bytes - begin > SCRATCH) break;
-        end = next + r->bytes;
+    for (int64_t count = runs_count(r); i + n < count; n++) {
+        uint64_t next = run_place(entry, r, i + n);
+        if (next - end > most || next + bytes - begin > SCRATCH) break;
+        end = next + bytes;
     }
     *span = (size_t)(end - begin);
     return n;
 }
 
-static tsh_status read_runs(tshi_safetensors *file, const runs *r, char *scratch, char *out) {
-    for (int64_t i = 0, n; i < r->count; i += n) {
+static tsh_status read_runs(tshi_safetensors *file, const tshi_safetensors_entry *entry, const tshi_runs *r,
+                            char *scratch, char *out) {
+    size_t bytes = (size_t)r->count[0] * tsh_dtype_size(entry->dtype);
+    for (int64_t i = 0, n, count = runs_count(r); i < count; i += n) {
         size_t span;
-        n = together(r, i, &span);
-        uint64_t begin = run_place(r, i);
+        n = together(entry, r, bytes, i, &span);
+        uint64_t begin = run_place(entry, r, i);
         tsh_status status = tshi_file_read(file->fd, file->path, n == 1 ? out : scratch, span, begin);
         if (status != TSH_OK) return status;
         file->bytes_read += span;
         for (int64_t k = 0; n > 1 && k < n; k++) {
-            memcpy(out + (size_t)k * r->bytes, scratch + (run_place(r, i + k) - begin), r->bytes);
+            memcpy(out + (size_t)k * bytes, scratch + (run_place(entry, r, i + k) - begin), bytes);
         }
-        out += (size_t)n * r->bytes;
+        out += (size_t)n * bytes;
     }
     return TSH_OK;
 }
 
-static tsh_status check_type(const tshi_safetensors_entry *entry, const char *path) {
-    if (entry->dtype != TSH_DTYPE_COUNT) return TSH_OK;
-    return tshi_fail(TSH_ERR_DTYPE, "%.220s: '%.100s' is %s, which no tensor can be", path, entry->name, entry->type);
-}
-
 tsh_status tshi_safetensors_read_box(tshi_safetensors *file, const tshi_safetensors_entry *entry, const tsh_box *box,
                                      void *out) {
-    runs r;
+    tshi_runs r;
     char *scratch = NULL;
-    tsh_status status = check_type(entry, file->path);
-    if (status == TSH_OK) status = runs_make(entry, box, file->path, &r);
-    if (status != TSH_OK || r.count == 0) return status;
-    if (r.count > 1 && r.bytes < SCRATCH) {
+    tsh_status status = runs_in_file(entry, box, file->path, &r);
+    if (status != TSH_OK) return status;
+    if (runs_count(&r) > 1) {
         scratch = tshi_calloc(&file->allocator, SCRATCH, 1);
         if (!scratch) return TSH_ERR_MEMORY;
     }
-    status = read_runs(file, &r, scratch, out);
+    status = read_runs(file, entry, &r, scratch, out);
     tshi_free(&file->allocator, scratch);
     return status;
 }
 
-/* --- writing ------------------------------------------------------------------------------------------------------ */
-
-tsh_status tshi_safetensors_write_box(int fd, const char *path, const tshi_safetensors_entry *entry,
-                                      const tsh_box *box, const void *in) {
-    runs r;
-    tsh_status status = check_type(entry, path);
-    if (status == TSH_OK) status = runs_make(entry, box, path, &r);
-    for (int64_t i = 0; status == TSH_OK && i < r.count; i++) {
-        status = tshi_file_write(fd, path, (const char *)in + (size_t)i * r.bytes, r.bytes, run_place(&r, i));
+tsh_status tshi_safetensors_write_box(int fd, const char *path, const tshi_safetensors_entry *entry, const tsh_box *box,
+                                      const void *in) {
+    tshi_runs r;
+    tsh_status status = runs_in_file(entry, box, path, &r);
+    if (status != TSH_OK) return status;
+    size_t bytes = (size_t)r.count[0] * tsh_dtype_size(entry->dtype);
+    for (int64_t i = 0, count = runs_count(&r); status == TSH_OK && i < count; i++) {
+        status = tshi_file_write(fd, path, (const char *)in + (size_t)i * bytes, bytes, run_place(entry, &r, i));
     }
     return status;
 }
-
 /* --- boxes piece by piece ----------------------------------------------------------------------------------------- */
 
 bool tshi_box_piece(int ndim, const tsh_box *box, int64_t most, int64_t number, tsh_box *piece) {

@@ -1,41 +1,9 @@
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "support/checkpoints.h"
 #include "tensor/tensor.h"
 
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-/* --- folders ------------------------------------------------------------------------------------------------------ */
-
-const char *tshi_test_folder(int mebibytes) {
-    static char path[64];
-    char size[32];
-    snprintf(path, sizeof path, "/tmp/tshard-checkpoint-XXXXXX");
-    if (!mkdtemp(path)) abort();
-    snprintf(size, sizeof size, "size=%dm", mebibytes);
-    if (mebibytes == 0 || mount("tmpfs", path, "tmpfs", 0, size) == 0) return path;
-    rmdir(path);
-    return NULL;
-}
-
-static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where) {
-    (void)info, (void)kind, (void)where;
-    remove(path);
-    return 0;
-}
-
-void tshi_test_remove(const char *folder) {
-    if (!folder) return;
-    umount2(folder, MNT_DETACH);
-    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
 
 /* --- models ------------------------------------------------------------------------------------------------------- */
 

@@ -1,15 +1,10 @@
-/* Models whose every byte is known, to be saved and loaded; and folders to save them in. */
+/* Models whose every byte is known, to be saved and loaded. */
 #ifndef TSHI_TEST_CHECKPOINTS_H
 #define TSHI_TEST_CHECKPOINTS_H
 
+#include "support/files.h"
 #include "support/ranks.h"
 #include "tshard/checkpoint.h"
-
-/* A new folder in /tmp or, with a size in MiB, a file system of that size mounted there. NULL where none can be
- * mounted. The text is static. */
-const char *tshi_test_folder(int mebibytes);
-/* Removes the folder and all that is in it. */
-void tshi_test_remove(const char *folder);
 
 #define TSHI_TEST_LAYOUTS 3
 #define TSHI_TEST_MODEL   8

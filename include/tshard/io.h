@@ -1,0 +1,51 @@
+/* io: parameters in safetensors files, as Hugging Face writes them. See docs/files.md.
+ *
+ * Thread safety: everything here is for the world's thread. */
+#ifndef TSHARD_IO_H
+#define TSHARD_IO_H
+
+#include "tshard/layers.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Where the elements of a parameter are in files, when its name there is another one. `parameter` is the name in the
+ * list and `tensor` that in the files; each may have one '*', and what that of `parameter` stands for, that of `tensor`
+ * stands for too: {"model.*", "*"} drops a prefix, {"*.weight", "*.kernel", true} renames and transposes.
+ *
+ * With a length, elements [parameter_start, parameter_start + length) of dim `dim` of the parameter are elements
+ * [tensor_start, tensor_start + length) of the tensor: a parameter that is a slice of a fused tensor, or one of several
+ * tensors that fill a parameter. dim is that of the parameter, after a transposition. */
+typedef struct tsh_name_rule {
+    const char *parameter, *tensor;
+    bool transpose; /* the tensor has two dims, in the other order: GPT-2's weights are [in, out] */
+    int dim;
+    int64_t length; /* 0: the tensor is the parameter */
+    int64_t parameter_start, tensor_start;
+} tsh_name_rule;
+
+typedef struct tsh_load_options {
+    /* A parameter takes the first rule that it matches; where that has a length, every rule with a length that it
+     * matches, which must fill it together. Without a rule the names are the same. */
+    const tsh_name_rule *rules;
+    int rule_count;
+    bool allow_missing;    /* parameters that the files lack keep their values */
+    bool allow_unexpected; /* the files may have tensors that no parameter takes */
+} tsh_load_options;
+
+/* Fills the parameters of the list, of any layouts but PARTIAL and LOCAL, from a file, or from a folder: its
+ * model.safetensors, or else the files that its model.safetensors.index.json names. Each rank reads its own boxes alone.
+ * Elements become the parameter's dtype: float64, float32, bfloat16 and float16 convert into each other, rounding once;
+ * integers into wider ones. options may be NULL. Collective over the world; waits. Every rank returns an error when one
+ * does. Parameters that are missing, tensors that are unexpected, shapes that differ and dtypes that cannot be converted
+ * are all named in one message (the log of rank 0 has those for which it has no room), and nothing changes then; only a
+ * file that cannot be read to its end after its header was leaves parameters partly filled. TSH_ERR_IO for files and what
+ * they hold, _ARGUMENT for rules, _LAYOUT, _STATE, _MEMORY, _MISMATCH when ranks have other parameters or files. */
+TSH_API tsh_status tsh_load(tsh_parameters *list, const char *path, const tsh_load_options *options);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

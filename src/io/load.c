@@ -1,0 +1,313 @@
+/* Loading: what each parameter takes from which tensor is checked as a whole before a rank reads its boxes. */
+#include "io/load.h"
+
+#include "base/hash.h"
+#include "dist/world.h"
+#include "io/weights.h"
+#include "tensor/runs.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* --- what is common ----------------------------------------------------------------------------------------------- */
+
+tsh_status tshi_check_parameter(const char *what, const tshi_parameter *parameter) {
+    char text[160];
+    const tsh_tensor *t = parameter->tensor;
+    for (int a = 0; a < t->mesh->axes; a++) {
+        if (t->layout[a].kind == TSH_KIND_REPLICATED || t->layout[a].kind == TSH_KIND_SHARD) continue;
+        return tshi_fail(TSH_ERR_LAYOUT, "%s: '%.100s' (%s) is no part of a whole: redistribute it first", what,
+                         parameter->name, tsh_tensor_describe(t, text, sizeof text));
+    }
+    if (t->storage) return TSH_OK;
+    return tshi_fail(TSH_ERR_STATE, "%s: '%.100s' has no memory any more", what, parameter->name);
+}
+
+uint64_t tshi_text_fingerprint(const char *text, uint64_t fingerprint) {
+    for (; *text; text++) fingerprint = tshi_fingerprint_add(fingerprint, (unsigned char)*text);
+    return tshi_fingerprint_add(fingerprint, 256);
+}
+
+uint64_t tshi_parameters_fingerprint(const tsh_parameters *list, uint64_t fingerprint) {
+    for (int i = 0; i < list->count; i++) {
+        const tsh_tensor *t = list->items[i].tensor;
+        fingerprint = tshi_text_fingerprint(list->items[i].name, fingerprint);
+        fingerprint = tshi_fingerprint_add(fingerprint, (uint64_t)t->dtype << 8 | (uint64_t)t->shape.ndim);
+        for (int d = 0; d < t->shape.ndim; d++) {
+            fingerprint = tshi_fingerprint_add(fingerprint, (uint64_t)t->shape.global[d]);
+        }
+    }
+    return fingerprint;
+}
+
+size_t tshi_io_elements(const tsh_parameters *list) {
+    int64_t most = 0;
+    for (int i = 0; i < list->count; i++) {
+        if (list->items[i].tensor->numel > most) most = list->items[i].tensor->numel;
+    }
+    return (size_t)(most < TSHI_IO_ELEMENTS ? most : TSHI_IO_ELEMENTS);
+}
+
+/* In tiles whose rows and columns both stay in the cache. */
+static inline void transpose_sized(size_t size, int64_t rows, int64_t cols, const char *from, char *to,
+                                   int64_t to_stride) {
+    enum { TILE = 32 };
+    for (int64_t r0 = 0; r0 < rows; r0 += TILE) {
+        int64_t r1 = r0 + TILE < rows ? r0 + TILE : rows;
+        for (int64_t c0 = 0; c0 < cols; c0 += TILE) {
+            int64_t c1 = c0 + TILE < cols ? c0 + TILE : cols;
+            for (int64_t c = c0; c < c1; c++) {
+                for (int64_t r = r0; r < r1; r++) {
+                    memcpy(to + (size_t)(c * to_stride + r) * size, from + (size_t)(r * cols + c) * size, size);
+                }
+            }
+        }
+    }
+}
+
+void tshi_transpose(size_t size, int64_t rows, int64_t cols, const void *from, void *to, int64_t to_stride) {
+    switch (size) {
+    case 1: transpose_sized(1, rows, cols, from, to, to_stride); break;
+    case 2: transpose_sized(2, rows, cols, from, to, to_stride); break;
+    case 4: transpose_sized(4, rows, cols, from, to, to_stride); break;
+    default: transpose_sized(8, rows, cols, from, to, to_stride); break;
+    }
+}
+
+/* --- what is wrong ------------------------------------------------------------------------------------------------ */
+
+/* A call of tsh_load. */
+typedef struct loading {
+    tsh_parameters *list;
+    tsh_world *world;
+    const char *path;
+    tsh_load_options options;
+    tshi_links links;
+    tshi_weights *weights;
+    const tshi_weight **sources; /* of each link; NULL: the parameter keeps its values */
+    bool *taken;                 /* of each tensor: a parameter takes it */
+    int problems, left_out;
+    char words[TSHI_MESSAGE_SIZE - 64];
+    char *raw, *converted, *staged; /* of tshi_io_elements each */
+} loading;
+
+/* Notes a problem: in the message, or in rank 0's log where the message has no room. */
+static void note(loading *l, const char *format, ...) TSH_PRINTF(2, 3);
+
+static void note(loading *l, const char *format, ...) {
+    char text[TSHI_LINE];
+    va_list arguments;
+    va_start(arguments, format);
+    if (vsnprintf(text, sizeof text, format, arguments) < 0) text[0] = '\0';
+    va_end(arguments);
+    size_t used = strlen(l->words), more = strlen(text) + 2;
+    if (l->left_out == 0 && used + more + sizeof "; and 2147483647 more, in the log of rank 0" < sizeof l->words) {
+        snprintf(l->words + used, sizeof l->words - used, "%s%s", l->problems ? "; " : "", text);
+    } else {
+        if (l->world->rank == 0) tshi_log(&l->world->log, TSH_LOG_ERROR, "load '%s': %s", l->path, text);
+        l->left_out++;
+    }
+    l->problems++;
+}
+
+static bool is_float(tsh_dtype dtype) {
+    return dtype == TSH_FLOAT32 || dtype == TSH_FLOAT64 || dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16;
+}
+
+/* Every value of an integer type is one of `to` as well. */
+static bool converts(tsh_dtype from, tsh_dtype to) {
+    if (from == to || (is_float(from) && is_float(to))) return true;
+    return (from == TSH_UINT8 && (to == TSH_INT32 || to == TSH_INT64)) || (from == TSH_INT32 && to == TSH_INT64);
+}
+
+static void check_source(loading *l, const tshi_parameter *p, const tshi_link *link, const tshi_safetensors_entry *e) {
+    char wanted[128], found[128];
+    const tsh_tensor *t = p->tensor;
+    const char *wrong = tshi_link_check(link, t, e->ndim, e->shape);
+    if (!wrong && !converts(e->dtype, t->dtype)) wrong = "has a dtype that does not convert";
+    if (!wrong) return;
+    note(l, "'%.80s' %s: %s %s here, %s %s there", e->name, wrong, tsh_dtype_name(t->dtype),
+         tshi_dims_name(t->shape.ndim, t->shape.global, wanted, sizeof wanted), e->type,
+         tshi_dims_name(e->ndim, e->shape, found, sizeof found));
+}
+
+/* Finds the sources of a parameter's links. */
+static void check_parameter(loading *l, int first, int count) {
+    const tshi_link *links = &l->links.items[first];
+    const tshi_parameter *p = &l->list->items[links->parameter];
+    const char *wrong = tshi_links_check(links, count, p->tensor);
+    int missing = 0;
+    if (wrong) note(l, "'%.80s' %s", p->name, wrong);
+    for (int i = first; i < first + count; i++) {
+        l->sources[i] = tshi_weights_find(l->weights, l->links.items[i].tensor);
+        if (!l->sources[i]) {
+            missing++;
+            continue;
+        }
+        l->taken[l->sources[i] - l->weights->items] = true;
+        if (!wrong) check_source(l, p, &l->links.items[i], l->sources[i]->entry);
+    }
+    if (missing == 0 || (missing == count && l->options.allow_missing)) return;
+    for (int i = first; i < first + count; i++) {
+        if (!l->sources[i]) note(l, "'%.80s' is missing", l->links.items[i].tensor);
+    }
+}
+
+/* The number of links that the parameter of link `first` has. */
+static int links_of(const tshi_links *links, int first) {
+    int n = 1;
+    while (first + n < links->count && links->items[first + n].parameter == links->items[first].parameter) n++;
+    return n;
+}
+
+static tsh_status check_all(loading *l) {
+    for (int i = 0, n; i < l->links.count; i += n) {
+        n = links_of(&l->links, i);
+        check_parameter(l, i, n);
+    }
+    for (int i = 0; !l->options.allow_unexpected && i < l->weights->count; i++) {
+        if (!l->taken[i]) note(l, "'%.80s' is unexpected", l->weights->items[i].entry->name);
+    }
+    if (l->problems == 0) return TSH_OK;
+    size_t used = strlen(l->words);
+    if (l->left_out) {
+        snprintf(l->words + used, sizeof l->words - used, "; and %d more, in the log of rank 0", l->left_out);
+    }
+    return tshi_fail(TSH_ERR_IO, "load '%.120s': %s", l->path, l->words);
+}
+
+/* Everything that can be wrong before an element is read. */
+static tsh_status prepare(loading *l) {
+    const tsh_allocator *allocator = &l->world->allocator;
+    tsh_status status = TSH_OK;
+    for (int i = 0; status == TSH_OK && i < l->list->count; i++) {
+        status = tshi_check_parameter("load", &l->list->items[i]);
+    }
+    if (status == TSH_OK) status = tshi_links_make(l->list, l->options.rules, l->options.rule_count, &l->links);
+    if (status == TSH_OK) status = tshi_weights_open(allocator, l->path, &l->weights);
+    if (status != TSH_OK) return status;
+    l->sources = tshi_calloc(allocator, (size_t)l->links.count, sizeof(void *));
+    l->taken = tshi_calloc(allocator, (size_t)l->weights->count, sizeof *l->taken);
+    size_t most = tshi_io_elements(l->list);
+    l->raw = tshi_calloc(allocator, most, 8);
+    l->converted = tshi_calloc(allocator, most, 8);
+    if (l->world->device != l->world->host) l->staged = tshi_calloc(allocator, most, 8);
+    if (!l->sources || !l->taken || !l->raw || !l->converted) return TSH_ERR_MEMORY;
+    if (l->world->device != l->world->host && !l->staged) return TSH_ERR_MEMORY;
+    return check_all(l);
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------ */
+
+/* Reads what a link has of `box`, a part of the parameter, into the host memory of the box. */
+static tsh_status read_link(loading *l, int number, const tsh_tensor *t, const tsh_box *box, char *to) {
+    const tshi_link *link = &l->links.items[number];
+    const tshi_weight *source = l->sources[number];
+    tsh_device *host = l->world->host;
+    tsh_dtype dtype = source->entry->dtype;
+    size_t size = tsh_dtype_size(t->dtype);
+    int ndim = t->shape.ndim;
+    tsh_box piece, place;
+    if (!tshi_link_box(link, ndim, box, &piece, &place)) return TSH_OK;
+    int64_t n = tshi_box_numel(ndim, &piece);
+    bool straight = !link->transpose && n == tshi_box_numel(ndim, box);
+    char *raw = straight && dtype == t->dtype ? to : l->raw, *elements = raw;
+    tsh_status status = tshi_safetensors_read_box(source->file, source->entry, &place, raw);
+    if (status != TSH_OK) return status;
+    if (dtype != t->dtype) {
+        elements = straight ? to : l->converted;
+        host->ops->copy.convert(host, n, dtype, raw, t->dtype, elements);
+    }
+    if (link->transpose) {
+        int64_t column = piece.start[1] - box->start[1], row = piece.start[0] - box->start[0];
+        to += (size_t)(row * box->length[1] + column) * size;
+        tshi_transpose(size, place.length[0], place.length[1], elements, to, box->length[1]);
+    } else if (!straight) {
+        tshi_runs runs = tshi_runs_of(ndim, &piece, &piece, box);
+        tshi_runs_copy(host, size, &runs, elements, to);
+    }
+    return TSH_OK;
+}
+
+/* Reads this rank's box of a parameter, piece by piece. */
+static tsh_status read_parameter(loading *l, int first, int count) {
+    tsh_tensor *t = l->list->items[l->links.items[first].parameter].tensor;
+    tsh_device *device = tshi_device_of(t);
+    size_t size = tsh_dtype_size(t->dtype);
+    tsh_box box = tsh_tensor_box(t);
+    for (int64_t done = 0, n; done < t->numel; done += n) {
+        tsh_box piece = tshi_box_cut(t->shape.ndim, &box, done, TSHI_IO_ELEMENTS);
+        char *to = (char *)tshi_data(t) + (size_t)done * size;
+        n = tshi_box_numel(t->shape.ndim, &piece);
+        for (int i = first; i < first + count; i++) {
+            tsh_status status = read_link(l, i, t, &piece, l->staged ? l->staged : to);
+            if (status != TSH_OK) return status;
+        }
+        if (l->staged) device->ops->copy.from_host(device, (size_t)n * size, l->staged, to);
+    }
+    return TSH_OK;
+}
+
+static tsh_status read_all(loading *l) {
+    tsh_status status = TSH_OK;
+    for (int i = 0, n; status == TSH_OK && i < l->links.count; i += n) {
+        n = links_of(&l->links, i);
+        if (l->sources[i]) status = read_parameter(l, i, n);
+    }
+    return status;
+}
+
+/* --- the call ----------------------------------------------------------------------------------------------------- */
+
+/* What the ranks compare: their parameters, what these take, and the headers of their files. */
+static void describe(const loading *l, char *text, size_t size) {
+    uint64_t mine = tshi_parameters_fingerprint(l->list, TSHI_FINGERPRINT), files = TSHI_FINGERPRINT;
+    for (int i = 0; i < l->links.count; i++) {
+        const tshi_link *k = &l->links.items[i];
+        mine = tshi_text_fingerprint(k->tensor, mine);
+        mine = tshi_fingerprint_add(mine, (uint64_t)k->dim << 1 | k->transpose);
+        mine = tshi_fingerprint_add(mine, (uint64_t)k->length);
+        mine = tshi_fingerprint_add(mine, (uint64_t)k->parameter_start);
+        mine = tshi_fingerprint_add(mine, (uint64_t)k->tensor_start);
+    }
+    for (int i = 0; l->weights && i < l->weights->files_count; i++) {
+        files = tshi_fingerprint_add(files, l->weights->files[i]->fingerprint);
+    }
+    snprintf(text, size, "load of %d parameters (%08x) from files (%08x)", l->list->count, (unsigned)mine,
+             (unsigned)files);
+}
+
+static void finish(loading *l, uint64_t *bytes_read) {
+    const tsh_allocator *allocator = &l->world->allocator;
+    for (int i = 0; bytes_read && l->weights && i < l->weights->files_count; i++) {
+        *bytes_read += l->weights->files[i]->bytes_read;
+    }
+    tshi_weights_close(l->weights);
+    tshi_links_free(&l->links);
+    tshi_free(allocator, l->sources);
+    tshi_free(allocator, l->taken);
+    tshi_free(allocator, l->raw);
+    tshi_free(allocator, l->converted);
+    tshi_free(allocator, l->staged);
+}
+
+tsh_status tshi_load(tsh_parameters *list, const char *path, const tsh_load_options *options, uint64_t *bytes_read) {
+    char text[TSHI_LINE];
+    if (bytes_read) *bytes_read = 0;
+    if (!list) return tshi_fail(TSH_ERR_ARGUMENT, "load: a list of parameters is required");
+    loading l = {.list = list, .world = list->world, .path = path ? path : ""};
+    if (options) l.options = *options;
+    tsh_status status = path ? prepare(&l) : tshi_fail(TSH_ERR_ARGUMENT, "load: a path is required");
+    describe(&l, text, sizeof text);
+    status = tshi_group_agree(l.world->group, text, status);
+    if (status == TSH_OK) {
+        status = read_all(&l);
+        status = tshi_group_agree(l.world->group, "load: elements", status);
+    }
+    finish(&l, bytes_read);
+    return status;
+}
+
+tsh_status tsh_load(tsh_parameters *list, const char *path, const tsh_load_options *options) {
+    return tshi_load(list, path, options, NULL);
+}

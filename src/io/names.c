@@ -1,0 +1,159 @@
+/* Name maps: patterns, and the geometry of slices and transpositions. */
+#include "io/names.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- rules -------------------------------------------------------------------------------------------------------- */
+
+static tsh_status check_rule(const tsh_name_rule *rule, int number) {
+    const char *wrong = NULL;
+    if (!rule->parameter || !rule->tensor) return tshi_fail(TSH_ERR_ARGUMENT, "rule %d: a name is NULL", number);
+    const char *star = strchr(rule->parameter, '*'), *other = strchr(rule->tensor, '*');
+    if ((star && strchr(star + 1, '*')) || (other && strchr(other + 1, '*')))
+        wrong = "a name has one '*' at most";
+    else if (other && !star)
+        wrong = "its tensor has a '*', its parameter none";
+    else if (rule->length < 0 || rule->parameter_start < 0 || rule->tensor_start < 0 || rule->dim < 0)
+        wrong = "a number is negative";
+    else if (rule->parameter_start > INT64_MAX - rule->length || rule->tensor_start > INT64_MAX - rule->length)
+        wrong = "a slice ends past 2^63";
+    else if (rule->length == 0 && (rule->dim || rule->parameter_start || rule->tensor_start))
+        wrong = "a slice without a length";
+    if (!wrong) return TSH_OK;
+    return tshi_fail(TSH_ERR_ARGUMENT, "rule %d ('%.80s', '%.80s'): %s", number, rule->parameter, rule->tensor, wrong);
+}
+
+/* True when the name matches; its characters [*begin, *end) are what the '*' stands for. */
+static bool matches(const char *pattern, const char *name, size_t *begin, size_t *end) {
+    const char *star = strchr(pattern, '*');
+    size_t length = strlen(name);
+    *begin = *end = length;
+    if (!star) return strcmp(pattern, name) == 0;
+    size_t before = (size_t)(star - pattern), after = strlen(star + 1);
+    if (length < before + after || memcmp(pattern, name, before) != 0) return false;
+    *begin = before;
+    *end = length - after;
+    return memcmp(star + 1, name + *end, after) == 0;
+}
+
+/* `pattern` with `length` characters of `text` in place of its '*'; NULL without memory. */
+static char *fill_in(const tsh_allocator *allocator, const char *pattern, const char *text, size_t length) {
+    const char *star = strchr(pattern, '*');
+    size_t before = star ? (size_t)(star - pattern) : strlen(pattern), after = star ? strlen(star + 1) : 0;
+    char *name = tshi_calloc(allocator, before + length + after + 1, 1);
+    if (!name) return NULL;
+    memcpy(name, pattern, before);
+    if (!star) return name;
+    memcpy(name + before, text, length);
+    memcpy(name + before + length, star + 1, after);
+    return name;
+}
+
+/* Adds the link of a parameter by a rule, where its name has [begin, end) for a '*'. */
+static tsh_status add(tshi_links *links, const tsh_parameters *list, int parameter, const tsh_name_rule *rule,
+                      size_t begin, size_t end) {
+    tsh_status status =
+        tshi_grow(&links->allocator, (void **)&links->items, &links->capacity, links->count + 1, sizeof *links->items);
+    if (status != TSH_OK) return status;
+    char *tensor = fill_in(&links->allocator, rule->tensor, list->items[parameter].name + begin, end - begin);
+    if (!tensor) return TSH_ERR_MEMORY;
+    links->items[links->count++] = (tshi_link){.parameter = parameter,
+                                               .tensor = tensor,
+                                               .transpose = rule->transpose,
+                                               .dim = rule->dim,
+                                               .length = rule->length,
+                                               .parameter_start = rule->parameter_start,
+                                               .tensor_start = rule->tensor_start};
+    return TSH_OK;
+}
+
+/* The links of one parameter. */
+static tsh_status add_parameter(tshi_links *links, const tsh_parameters *list, int parameter,
+                                const tsh_name_rule *rules, int count) {
+    static const tsh_name_rule same = {.parameter = "*", .tensor = "*"};
+    const char *name = list->items[parameter].name;
+    int before = links->count;
+    size_t begin, end;
+    tsh_status status = TSH_OK;
+    for (int i = 0; status == TSH_OK && i < count; i++) {
+        if (!matches(rules[i].parameter, name, &begin, &end)) continue;
+        if (links->count > before && rules[i].length == 0) continue;
+        status = add(links, list, parameter, &rules[i], begin, end);
+        if (rules[i].length == 0) break;
+    }
+    if (status == TSH_OK && links->count == before) status = add(links, list, parameter, &same, 0, strlen(name));
+    return status;
+}
+
+tsh_status tshi_links_make(const tsh_parameters *list, const tsh_name_rule *rules, int count, tshi_links *out) {
+    tsh_status status = TSH_OK;
+    *out = (tshi_links){.allocator = list->world->allocator};
+    if (count < 0 || (count > 0 && !rules)) return tshi_fail(TSH_ERR_ARGUMENT, "%d rules, but no list of them", count);
+    for (int i = 0; status == TSH_OK && i < count; i++) status = check_rule(&rules[i], i);
+    for (int i = 0; status == TSH_OK && i < list->count; i++) status = add_parameter(out, list, i, rules, count);
+    if (status != TSH_OK) tshi_links_free(out);
+    return status;
+}
+
+void tshi_links_free(tshi_links *links) {
+    for (int i = 0; i < links->count; i++) tshi_free(&links->allocator, links->items[i].tensor);
+    tshi_free(&links->allocator, links->items);
+    links->items = NULL;
+    links->count = links->capacity = 0;
+}
+
+/* --- geometry ----------------------------------------------------------------------------------------------------- */
+
+const char *tshi_links_check(const tshi_link *first, int count, const tsh_tensor *parameter) {
+    const tshi_shape *s = &parameter->shape;
+    int64_t filled = 0;
+    if (first->length == 0) return NULL;
+    for (int i = 0; i < count; i++) {
+        if (first[i].dim != first->dim || first[i].dim >= s->ndim)
+            return "has rules that slice no dim of it, or several";
+        if (first[i].parameter_start + first[i].length > s->global[first->dim])
+            return "has a rule for more than it has";
+        filled += first[i].length;
+        for (int k = 0; k < i; k++) {
+            if (first[i].parameter_start < first[k].parameter_start + first[k].length &&
+                first[k].parameter_start < first[i].parameter_start + first[i].length)
+                return "has rules that overlap";
+        }
+    }
+    return filled == s->global[first->dim] ? NULL : "is not filled by its rules";
+}
+
+const char *tshi_link_check(const tshi_link *link, const tsh_tensor *parameter, int ndim, const int64_t *shape) {
+    const tshi_shape *s = &parameter->shape;
+    if (link->transpose && s->ndim != 2) return "has no two dims to transpose";
+    if (ndim != s->ndim) return "has another number of dims";
+    for (int d = 0; d < ndim; d++) {
+        int64_t size = shape[link->transpose ? 1 - d : d];
+        if (link->length && d == link->dim) {
+            if (link->tensor_start + link->length > size) return "is a slice past the end";
+        } else if (size != s->global[d]) {
+            return "has another shape";
+        }
+    }
+    return NULL;
+}
+
+bool tshi_link_box(const tshi_link *link, int ndim, const tsh_box *box, tsh_box *piece, tsh_box *place) {
+    tsh_box slice = *box;
+    if (link->length) {
+        slice.start[link->dim] = link->parameter_start;
+        slice.length[link->dim] = link->length;
+    }
+    if (!tshi_box_intersect(ndim, box, &slice, piece)) return false;
+    *place = *piece;
+    if (link->length) place->start[link->dim] += link->tensor_start - link->parameter_start;
+    if (link->transpose) {
+        const tsh_box straight = *place;
+        for (int d = 0; d < 2; d++) {
+            place->start[d] = straight.start[1 - d];
+            place->length[d] = straight.length[1 - d];
+        }
+    }
+    return true;
+}

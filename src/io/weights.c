@@ -1,0 +1,165 @@
+/* Models in one file or in several. */
+#include "io/weights.h"
+
+#include "io/file.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* --- the index ---------------------------------------------------------------------------------------------------- */
+
+/* A name of a file in this folder. */
+static bool is_plain(const char *name) {
+    return name && name[0] && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+}
+
+tsh_status tshi_index_parse(const char *path, const char *text, size_t length, void **json) {
+    json_error_t error;
+    const char *name;
+    json_t *file, *index = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
+    *json = NULL;
+    if (!index) return tshi_fail(TSH_ERR_IO, "%.220s: is no JSON: %.160s", path, error.text);
+    json_t *map = json_object_get(index, "weight_map");
+    tsh_status status = TSH_OK;
+    if (!json_is_object(map)) status = tshi_fail(TSH_ERR_IO, "%.220s: has no weight_map", path);
+    json_object_foreach(map, name, file) {
+        if (status != TSH_OK || is_plain(json_string_value(file))) continue;
+        status = tshi_fail(TSH_ERR_IO, "%.220s: the file of '%.100s' is no name of a file in this folder", path, name);
+    }
+    if (status == TSH_OK)
+        *json = index;
+    else
+        json_decref(index);
+    return status;
+}
+
+static tsh_status read_index(const tsh_allocator *allocator, const char *path, json_t **index) {
+    uint64_t bytes;
+    void *json = NULL;
+    int fd;
+    tsh_status status = tshi_file_open(path, &fd, &bytes);
+    if (status != TSH_OK) return status;
+    char *text = NULL;
+    if (bytes > TSHI_SAFETENSORS_HEADER_MOST) {
+        status = tshi_fail(TSH_ERR_IO, "%.220s: is an index of %llu bytes; %d are allowed", path,
+                           (unsigned long long)bytes, TSHI_SAFETENSORS_HEADER_MOST);
+    } else {
+        text = tshi_calloc(allocator, (size_t)bytes, 1);
+        status = text ? tshi_file_read(fd, path, text, (size_t)bytes, 0) : TSH_ERR_MEMORY;
+    }
+    if (status == TSH_OK) status = tshi_index_parse(path, text, (size_t)bytes, &json);
+    *index = json;
+    tshi_free(allocator, text);
+    tshi_file_close(&fd);
+    return status;
+}
+
+/* --- files and their tensors -------------------------------------------------------------------------------------- */
+
+static tsh_status add_file(tshi_weights *weights, const char *path, tshi_safetensors **file) {
+    tsh_status status = tshi_grow(&weights->allocator, (void **)&weights->files, &weights->files_capacity,
+                                  weights->files_count + 1, sizeof *weights->files);
+    if (status == TSH_OK) status = tshi_safetensors_open(&weights->allocator, path, file);
+    if (status == TSH_OK) weights->files[weights->files_count++] = *file;
+    return status;
+}
+
+static tsh_status join(char *out, size_t size, const char *folder, const char *name) {
+    int n = snprintf(out, size, "%s/%s", folder, name);
+    if (n >= 0 && (size_t)n < size) return TSH_OK;
+    return tshi_fail(TSH_ERR_IO, "%.220s: a path of more than %zu characters", folder, size - 1);
+}
+
+static tsh_status open_one(tshi_weights *weights, const char *path) {
+    tshi_safetensors *file;
+    tsh_status status = add_file(weights, path, &file);
+    if (status != TSH_OK) return status;
+    weights->items = tshi_calloc(&weights->allocator, (size_t)file->count, sizeof *weights->items);
+    if (!weights->items) return TSH_ERR_MEMORY;
+    for (int i = 0; i < file->count; i++) weights->items[i] = (tshi_weight){&file->entries[i], file};
+    weights->count = file->count;
+    return TSH_OK;
+}
+
+/* The open file of that path, opened when it is new. */
+static tsh_status find_file(tshi_weights *weights, const char *path, tshi_safetensors **file) {
+    for (int i = weights->files_count - 1; i >= 0; i--) {
+        *file = weights->files[i];
+        if (strcmp((*file)->path, path) == 0) return TSH_OK;
+    }
+    return add_file(weights, path, file);
+}
+
+static int by_name(const void *left, const void *right) {
+    const tshi_weight *a = left, *b = right;
+    return strcmp(a->entry->name, b->entry->name);
+}
+
+static tsh_status open_mapped(tshi_weights *weights, const char *folder, const json_t *map) {
+    const char *name;
+    json_t *value;
+    char path[4096];
+    weights->items = tshi_calloc(&weights->allocator, json_object_size(map), sizeof *weights->items);
+    if (!weights->items) return TSH_ERR_MEMORY;
+    json_object_foreach((json_t *)map, name, value) {
+        tshi_safetensors *file = NULL;
+        tsh_status status = join(path, sizeof path, folder, json_string_value(value));
+        if (status == TSH_OK) status = find_file(weights, path, &file);
+        if (status != TSH_OK) return status;
+        const tshi_safetensors_entry *entry = tshi_safetensors_find(file, name);
+        if (!entry) return tshi_fail(TSH_ERR_IO, "%.220s: lacks '%.100s', which the index says it has", path, name);
+        weights->items[weights->count++] = (tshi_weight){entry, file};
+    }
+    if (weights->count) qsort(weights->items, (size_t)weights->count, sizeof *weights->items, by_name);
+    return TSH_OK;
+}
+
+static tsh_status open_folder(tshi_weights *weights, const char *folder) {
+    struct stat info;
+    char path[4096];
+    json_t *index = NULL;
+    tsh_status status = join(path, sizeof path, folder, TSHI_WEIGHTS_FILE);
+    if (status == TSH_OK && stat(path, &info) == 0) return open_one(weights, path);
+    if (status == TSH_OK) status = join(path, sizeof path, folder, TSHI_WEIGHTS_INDEX);
+    if (status == TSH_OK && stat(path, &info) != 0) {
+        return tshi_fail(TSH_ERR_IO, "%.220s: has neither " TSHI_WEIGHTS_FILE " nor " TSHI_WEIGHTS_INDEX, folder);
+    }
+    if (status == TSH_OK) status = read_index(&weights->allocator, path, &index);
+    if (status == TSH_OK) status = open_mapped(weights, folder, json_object_get(index, "weight_map"));
+    json_decref(index);
+    return status;
+}
+
+tsh_status tshi_weights_open(const tsh_allocator *allocator, const char *path, tshi_weights **out) {
+    struct stat info;
+    *out = NULL;
+    tshi_weights *weights = tshi_calloc(allocator, 1, sizeof *weights);
+    if (!weights) return TSH_ERR_MEMORY;
+    weights->allocator = *allocator;
+    bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    tsh_status status = folder ? open_folder(weights, path) : open_one(weights, path);
+    if (status == TSH_OK)
+        *out = weights;
+    else
+        tshi_weights_close(weights);
+    return status;
+}
+
+void tshi_weights_close(tshi_weights *weights) {
+    if (!weights) return;
+    tsh_allocator allocator = weights->allocator;
+    for (int i = 0; i < weights->files_count; i++) tshi_safetensors_close(weights->files[i]);
+    tshi_free(&allocator, weights->files);
+    tshi_free(&allocator, weights->items);
+    tshi_free(&allocator, weights);
+}
+
+const tshi_weight *tshi_weights_find(const tshi_weights *weights, const char *name) {
+    const tshi_safetensors_entry entry = {.name = name};
+    const tshi_weight key = {&entry, NULL};
+    if (weights->count == 0) return NULL;
+    return bsearch(&key, weights->items, (size_t)weights->count, sizeof *weights->items, by_name);
+}
