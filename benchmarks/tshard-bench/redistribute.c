@@ -4,6 +4,7 @@
 #include "timing.h"
 
 #include "dist/core/redistribute.h"
+#include "tshard/autograd.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,45 +24,34 @@ static const change changes[] = {
 };
 
 typedef struct redistribution {
-    tsh_group *group;
-    tshi_exchange e;
-    tsh_box held, wanted;
-    tsh_tensor *in, *out;
+    const change *c;
+    tsh_group *group; /* of all ranks */
+    tsh_mesh *mesh;
+    tsh_tape *tape;
+    tsh_tensor *in, *out; /* the tape's, until its reset */
 } redistribution;
 
 /* --- one change of layouts ---------------------------------------------------------------------------------------- */
 
-static tshi_placement placement(const change *c, int ranks, const tsh_layout *layout) {
-    tshi_placement p = {.axes = c->axes, .size = {ranks, 1}, .layout = {layout[0], layout[1]}};
-    if (c->axes == 2) {
-        p.size[0] = 2;
-        p.size[1] = ranks / 2;
-    }
-    return p;
-}
-
-static tsh_status create_part(tsh_group *group, const tsh_box *box, tsh_tensor **out) {
-    const tsh_tensor_config config = {.dtype = TSH_FLOAT32,
-                                      .ndim = 2,
-                                      .shape = {box->length[0], box->length[1]},
-                                      .layout = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL}};
-    return tsh_tensor_create(tsh_group_mesh(group), &config, out);
-}
-
-static tsh_status open_change(redistribution *r, tsh_group *group, const change *c, int64_t rows) {
-    int ranks = tsh_group_size(group), rank = tsh_group_rank(group);
-    *r = (redistribution){.group = group, .e = {.ndim = 2, .shape = {rows, COLS}}};
-    r->e.from = placement(c, ranks, c->from);
-    r->e.to = placement(c, ranks, c->to);
-    r->held = tshi_placement_box(&r->e.from, 2, r->e.shape, rank);
-    r->wanted = tshi_placement_box(&r->e.to, 2, r->e.shape, rank);
-    tsh_status status = create_part(group, &r->held, &r->in);
-    return status == TSH_OK ? create_part(group, &r->wanted, &r->out) : status;
+static tsh_status open_change(redistribution *r, tsh_world *world, const change *c, int64_t rows) {
+    const tsh_tensor_config config = {
+        .dtype = TSH_FLOAT32, .ndim = 2, .shape = {rows, COLS}, .layout = {c->from[0], c->from[1]}};
+    *r = (redistribution){.c = c, .group = tsh_world_group(world)};
+    tsh_status status = tsh_mesh_create(world, c->axes == 2 ? "x=2,y=-1" : "x=-1", &r->mesh);
+    if (status == TSH_OK) status = tsh_tape_create(world, &r->tape);
+    if (status == TSH_OK) tsh_tape_set_recording(r->tape, false);
+    return status == TSH_OK ? tsh_tensor_create(r->mesh, &config, &r->in) : status;
 }
 
 static void close_change(redistribution *r) {
+    tsh_tape_destroy(r->tape);
     tsh_tensor_release(r->in);
-    tsh_tensor_release(r->out);
+    tsh_mesh_destroy(r->mesh);
+}
+
+static tsh_status run(redistribution *r) {
+    r->out = tsh_redistribute(r->tape, r->in, NULL, r->c->to);
+    return tsh_tape_status(r->tape);
 }
 
 static float value_at(const tsh_box *box, int64_t i) {
@@ -69,78 +59,89 @@ static float value_at(const tsh_box *box, int64_t i) {
     return (float)((row * COLS + col) % 1000003);
 }
 
-/* Elements that are not what they should be after one exchange. */
-static tsh_status check(const redistribution *r, bench_meter *meter, int64_t *wrong) {
-    float *in = tsh_tensor_data(r->in), *out = tsh_tensor_data(r->out);
-    double here = 0, all = 0;
-    for (int64_t i = 0; i < tsh_tensor_local_numel(r->in); i++) in[i] = value_at(&r->held, i);
-    tsh_status status = tshi_exchange_run(r->group, &r->e, r->in, r->out);
-    for (int64_t i = 0; i < tsh_tensor_local_numel(r->out); i++) here += out[i] != value_at(&r->wanted, i);
-    if (status == TSH_OK) status = bench_sum(meter, here, &all);
-    *wrong = (int64_t)all;
-    return status;
+/* By this rank, in collectives on the mesh and along its axes. */
+static double bytes_sent(const redistribution *r) {
+    double sum = 0;
+    for (int op = 0; op < TSH_COLLECTIVE_COUNT; op++) {
+        sum += (double)tsh_group_stats(r->mesh->group).bytes[op];
+        for (int a = 0; a < r->mesh->axes; a++) {
+            tsh_group *group = tsh_mesh_axis_group(r->mesh, a);
+            if (group != r->mesh->group) sum += (double)tsh_group_stats(group).bytes[op];
+        }
+    }
+    return sum;
 }
 
-/* Exchanges and copies by turns, and the medians of the slowest rank's times. */
-static tsh_status measure(const redistribution *r, bench_meter *meter, double seconds, double *exchange, double *copy) {
-    double exchanges[MOST_ROUNDS], copies[MOST_ROUNDS], begin, spent = 0;
-    size_t bytes = tsh_tensor_local_nbytes(r->out);
+/* What one redistribution does: *wrong elements are not what they should be, *moved bytes are sent, *must bytes go to
+ * ranks that do not hold them. */
+static tsh_status check(redistribution *r, bench_meter *meter, int64_t *wrong, double *moved, double *must) {
+    const tsh_box held = tsh_tensor_box(r->in);
+    float *in = tsh_tensor_data(r->in);
+    double before = bytes_sent(r), here = 0, all = 0;
+    tsh_box both;
+    for (int64_t i = 0; i < tsh_tensor_local_numel(r->in); i++) in[i] = value_at(&held, i);
+    tsh_status status = run(r);
+    if (status != TSH_OK) return status;
+    const tsh_box wanted = tsh_tensor_box(r->out);
+    const float *out = tsh_tensor_data(r->out);
+    for (int64_t i = 0; i < tsh_tensor_local_numel(r->out); i++) here += out[i] != value_at(&wanted, i);
+    bool any = tshi_box_intersect(2, &held, &wanted, &both);
+    double missing = (double)(tshi_box_numel(2, &wanted) - (any ? tshi_box_numel(2, &both) : 0));
+    status = bench_sum(meter, here, &all);
+    if (status == TSH_OK) status = bench_sum(meter, 4 * missing, must);
+    if (status == TSH_OK) status = bench_sum(meter, bytes_sent(r) - before, moved);
+    *wrong = (int64_t)all;
+    return status == TSH_OK ? tsh_tape_reset(r->tape) : status;
+}
+
+/* Redistributions and copies by turns, and the medians of the slowest rank's times. */
+static tsh_status measure(redistribution *r, bench_meter *meter, size_t bytes, double seconds, double *time,
+                          double *copy) {
+    double times[MOST_ROUNDS], copies[MOST_ROUNDS], begin, spent = 0;
     int n = 0;
-    tsh_status status = TSH_OK;
     void *from = malloc(bytes), *to = malloc(bytes);
-    if (!from || !to) status = TSH_ERR_MEMORY;
+    tsh_status status = from && to ? TSH_OK : TSH_ERR_MEMORY;
     if (status == TSH_OK) memset(from, 1, bytes);
     for (int round = -2; status == TSH_OK && n < MOST_ROUNDS && (n < 5 || spent < seconds); round++) {
-        double took[2] = {0, 0};
-        if (status == TSH_OK) status = tsh_barrier(r->group);
+        double took[2];
+        status = tsh_barrier(r->group);
         begin = bench_now();
-        if (status == TSH_OK) status = tshi_exchange_run(r->group, &r->e, r->in, r->out);
+        if (status == TSH_OK) status = run(r);
+        if (status == TSH_OK) status = tsh_barrier(r->group);
         took[0] = bench_now() - begin;
+        if (status == TSH_OK) status = tsh_tape_reset(r->tape);
         if (status == TSH_OK) status = tsh_barrier(r->group);
         begin = bench_now();
         memcpy(to, from, bytes);
-        if (status == TSH_OK) status = tsh_barrier(r->group); /* as an exchange ends */
+        if (status == TSH_OK) status = tsh_barrier(r->group);
         took[1] = bench_now() - begin;
         if (status == TSH_OK) status = bench_max(meter, took[0] + took[1], &begin);
         spent += begin;
         if (round < 0) continue; /* warm-up */
-        exchanges[n] = took[0];
+        times[n] = took[0];
         copies[n++] = took[1];
     }
     free(from);
     free(to);
-    if (status == TSH_OK) status = bench_slowest_median(meter, exchanges, n, exchange);
+    if (status == TSH_OK) status = bench_slowest_median(meter, times, n, time);
     return status == TSH_OK ? bench_slowest_median(meter, copies, n, copy) : status;
 }
 
-/* Bytes that this rank gets and does not hold. */
-static double missing(const redistribution *r) {
-    tsh_box both;
-    bool any = tshi_box_intersect(2, &r->held, &r->wanted, &both);
-    return 4 * (double)(tshi_box_numel(2, &r->wanted) - (any ? tshi_box_numel(2, &both) : 0));
-}
-
-static tsh_status run_change(bench_meter *meter, bench_report *report, tsh_group *group, const change *c, int64_t rows,
+static tsh_status run_change(bench_meter *meter, bench_report *report, tsh_world *world, const change *c, int64_t rows,
                              double seconds, int64_t *wrong) {
     redistribution r;
-    double exchange = 0, copy = 0, moved = 0, must = 0;
-    tsh_status status = open_change(&r, group, c, rows);
-    uint64_t before = tsh_group_stats(group).bytes[TSH_COLLECTIVE_ALL_TO_ALL];
-    if (status == TSH_OK) status = check(&r, meter, wrong);
-    uint64_t after = tsh_group_stats(group).bytes[TSH_COLLECTIVE_ALL_TO_ALL];
-    if (status == TSH_OK) status = bench_sum(meter, (double)(after - before), &moved);
-    if (status == TSH_OK) status = bench_sum(meter, missing(&r), &must);
-    if (status == TSH_OK) status = measure(&r, meter, seconds, &exchange, &copy);
+    double time = 0, copy = 0, moved = 0, must = 0;
+    int ranks = tsh_world_size(world);
+    size_t part = (size_t)rows * COLS * 4 / (size_t)(c->to[0].kind == TSH_KIND_REPLICATED ? 1 : ranks);
+    tsh_status status = open_change(&r, world, c, rows);
+    if (status == TSH_OK) status = check(&r, meter, wrong, &moved, &must);
+    if (status == TSH_OK) status = measure(&r, meter, part, seconds, &time, &copy);
     if (status == TSH_OK) {
         const bench_field fields[] = {
-            BENCH_TEXT_FIELD("bench", "redistribute"),
-            BENCH_TEXT_FIELD("change", c->name),
-            BENCH_COUNT_FIELD("ranks", tsh_group_size(group)),
-            BENCH_COUNT_FIELD("bytes", rows * COLS * 4),
-            BENCH_REAL_FIELD("time_ms", 1e3 * exchange),
-            BENCH_REAL_FIELD("memcpy_ms", 1e3 * copy),
-            BENCH_REAL_FIELD("ratio", exchange / copy),
-            BENCH_REAL_FIELD("moved_by_must", must > 0 ? moved / must : 1),
+            BENCH_TEXT_FIELD("bench", "redistribute"), BENCH_TEXT_FIELD("change", c->name),
+            BENCH_COUNT_FIELD("ranks", ranks),         BENCH_COUNT_FIELD("bytes", rows * COLS * 4),
+            BENCH_REAL_FIELD("time_ms", 1e3 * time),   BENCH_REAL_FIELD("memcpy_ms", 1e3 * copy),
+            BENCH_REAL_FIELD("ratio", time / copy),    BENCH_REAL_FIELD("moved_by_must", must > 0 ? moved / must : 1),
             BENCH_COUNT_FIELD("wrong", *wrong),
         };
         bench_report_row(report, fields, (int)(sizeof fields / sizeof *fields));
@@ -203,7 +204,7 @@ static int run_all(tsh_world *world, const bench_common *common, int64_t rows) {
     tsh_status status = bench_meter_create(world, common->seconds, &meter);
     for (size_t i = 0; status == TSH_OK && i < sizeof changes / sizeof *changes; i++) {
         if (tsh_world_size(world) < 2 || tsh_world_size(world) % changes[i].axes) continue;
-        status = run_change(meter, &moved, tsh_world_group(world), &changes[i], rows, common->seconds, &wrong);
+        status = run_change(meter, &moved, world, &changes[i], rows, common->seconds, &wrong);
         all += wrong;
     }
     for (size_t i = 0; status == TSH_OK && !silent && i < sizeof plans / sizeof *plans; i++) {

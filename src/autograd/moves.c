@@ -1,5 +1,6 @@
 /* The data of transitions: packing into rank blocks, and the collectives. */
 #include "autograd/moves.h"
+#include "dist/core/redistribute.h"
 
 /* A tensor seen around dim d: `outer` runs of `n` pieces of `piece` bytes. */
 typedef struct runs {
@@ -125,24 +126,31 @@ static void exchange_counts(tsh_group *group, const tsh_tensor *in, const tsh_te
     }
 }
 
+/* The exchange of the boxes along the group's axis alone. */
+static tsh_status exchange(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
+    const tshi_placement axis = {.axes = 1, .size = {group->size}, .ranks = group->ranks};
+    tshi_exchange e = {.ndim = in->shape.ndim, .from = axis, .to = axis};
+    memcpy(e.shape, in->shape.local, sizeof e.shape);
+    e.shape[in_dim] = out->shape.local[in_dim];
+    e.from.layout[0] = TSH_SHARD(in_dim);
+    e.to.layout[0] = TSH_SHARD(out_dim);
+    return tshi_exchange_run(group, &e, in, out);
+}
+
+/* Started only where no rank has to unpack. */
 static tsh_status all_to_all(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim,
                              tsh_work **work) {
     tsh_tensor *send = NULL, *receive = NULL;
-    if (work && !in_one_run(out, in_dim)) return TSH_OK;
+    if (!work) return exchange(group, in, out, in_dim, out_dim);
+    if (!in_one_run(out, in_dim)) return TSH_OK;
     tsh_status status = blocks_of(out, in_dim, &receive);
-    bool unpack = status == TSH_OK && tshi_data(receive) != tshi_data(out);
-    if (status != TSH_OK) goto done;
-    status = blocks_of(in, out_dim, &send);
-    if (status != TSH_OK) goto done;
-    if (tshi_data(send) != tshi_data(in)) copy_blocks(in, out_dim, group->size, tshi_data(send), true);
-    exchange_counts(group, in, out, in_dim, out_dim);
-    const int64_t *sends = group->counts, *receives = sends + group->size;
-    status = work ? tsh_all_to_all_async(group, receive, receives, send, sends, work)
-                  : tsh_all_to_all(group, receive, receives, send, sends);
-    if (status == TSH_OK && unpack) {
-        copy_blocks(out, in_dim, group->size, tshi_data(receive), false);
+    if (status == TSH_OK) status = blocks_of(in, out_dim, &send);
+    if (status == TSH_OK) {
+        if (tshi_data(send) != tshi_data(in)) copy_blocks(in, out_dim, group->size, tshi_data(send), true);
+        exchange_counts(group, in, out, in_dim, out_dim);
+        const int64_t *sends = group->counts, *receives = sends + group->size;
+        status = tsh_all_to_all_async(group, receive, receives, send, sends, work);
     }
-done:
     tsh_tensor_release(send);
     tsh_tensor_release(receive);
     return status;
