@@ -44,8 +44,9 @@ TSH_API tsh_status tsh_optimizer_set_lr(tsh_optimizer *optimizer, double lr);
 /* Scale all gradients by min(1, max_norm / (norm + 1e-6)), norm = sqrt(sum of squares of all gradients), with each
  * element of the whole model counted once, sharded and replicated parameters together. *norm (may be NULL) is the norm
  * before. When the norm is not finite, no gradient changes. TSH_ERR_ARGUMENT for max_norm <= 0. Collective: one
- * all-reduce of one double over each axis of the parameters' mesh. Waits for the sums of a tsh_data_parallel first, and
- * for a GPU only where norm is not NULL. */
+ * all-reduce of one double over each axis of the parameters' mesh; over the world where they are on several meshes, as
+ * those of a pipeline's stages. Waits for the sums of a tsh_data_parallel first, and for a GPU only where norm is not
+ * NULL. */
 TSH_API tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, double *norm);
 
 /* --- data parallelism --------------------------------------------------------------------------------------------- */
@@ -70,8 +71,9 @@ typedef struct tsh_data_parallel_config {
     size_t first_bucket_bytes; /* 0: the lesser of 1 MiB and bucket_bytes; small, so that the first sum starts early */
 } tsh_data_parallel_config;
 
-/* A schedule for the parameters of the list that are REPLICATED along the axis of `group` (an axis of their mesh), in
- * backwards of `tape`. Buckets are filled in reverse order of the list; the gradients' memory moves into them. Unless
+/* A schedule for the parameters of the list that are on the mesh of `group` and REPLICATED along that axis, in backwards
+ * of `tape`; those on other meshes, as of other stages of a pipeline, are left out. On a rank outside the mesh the
+ * schedule does nothing, and leaves the tape alone. Buckets are filled in reverse order of the list; the gradients' memory moves into them. Unless
  * keep_values is set, the parameters take the values of the group's rank 0. The caller destroys the schedule; tape and
  * list may be destroyed first. config may be NULL. Collective over the group; waits. TSH_ERR_ARGUMENT, TSH_ERR_STATE
  * when the tape or a parameter has a schedule already, TSH_ERR_MEMORY. */

@@ -103,16 +103,30 @@ static void node_free(tshi_node *node, const tsh_tensor *loss) {
     drop_output(out, 1, loss);
 }
 
+/* What a transition has made of a leaf is made once in a step, and calls that lead to other losses may share it: the call
+ * stays for them. So does, always, an exchange between meshes, for the losses of a pipeline's stages come in different
+ * orders, and all stages have to find it made or not. */
+static bool is_shared(const tsh_tape *tape, const tshi_node *node) {
+    if (node->out->references == 2 && node->out->mesh == node->in[0]->mesh) return false;
+    while (!node->used && node->op->repeats) {
+        int k = tshi_tape_node(tape, node->in[0]);
+        if (k < 0) return true;
+        node = &tape->nodes[k];
+    }
+    return false;
+}
+
 static tsh_status node_backward(tsh_tape *tape, int index, const tsh_tensor *loss) {
     tshi_node *node = &tape->nodes[index];
     tshi_gradient *g = node->out->gradient;
-    if (!tape->keeps_graph && !node->op->reads_output) drop_output(node->out, 2, loss);
+    bool keeps = tape->keeps_graph || is_shared(tape, node);
+    if (!keeps && !node->op->reads_output) drop_output(node->out, 2, loss);
     tsh_status status = run_backward(tape, node);
     if (status != TSH_OK) return status;
     if (g->retained) status = keep_grad(tape, node->out);
     tshi_gradient_release_value(g);
     if (status == TSH_OK) status = pass(tape, index);
-    if (!tape->keeps_graph) node_free(node, loss);
+    if (!keeps) node_free(node, loss);
     return status;
 }
 

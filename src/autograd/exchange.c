@@ -30,6 +30,7 @@ static const tshi_op exchange_op = {.name = "redistribute",
                                     .forward = exchange_forward,
                                     .backward = exchange_backward,
                                     .params_size = sizeof(exchange_params),
+                                    .repeats = true,
                                     .crosses = true};
 
 /* Every rank of b is one of a. */

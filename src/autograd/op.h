@@ -66,6 +66,7 @@ typedef struct tshi_op {
     int (*map_dim)(const tshi_node *call, int axis, int d);
     bool views;        /* the output is a view of the first input: forward finds its values there already */
     bool reads_output; /* backward reads the output's values, not just its gradient */
+    bool repeats;      /* backward needs the output's gradient alone: each loss of a step may run it */
     bool crosses;      /* input and output may be on different meshes: it runs on the ranks of either */
 } tshi_op;
 

@@ -89,7 +89,8 @@ static const tshi_op transition_op = {.name = "redistribute",
                                       .forward = transition_forward,
                                       .backward = transition_backward,
                                       .backward_start = transition_backward_start,
-                                      .params_size = sizeof(transition_params)};
+                                      .params_size = sizeof(transition_params),
+                                      .repeats = true};
 
 /* Shape and layout after the change. LOCAL makes no claim on other ranks, so its global sizes along this axis are its
  * own. */

@@ -23,16 +23,16 @@ static void sum_local_squares(const tsh_parameters *list) {
     }
 }
 
-static tsh_status check_meshes(const tsh_parameters *list) {
+static bool on_one_mesh(const tsh_parameters *list) {
     for (int i = 1; i < list->count; i++) {
-        if (list->items[i].tensor->mesh == list->items[0].tensor->mesh) continue;
-        return tshi_fail(TSH_ERR_ARGUMENT, "clip_grad_norm: '%s' and '%s' are on different meshes", list->items[0].name,
-                         list->items[i].name);
+        if (list->items[i].tensor->mesh != list->items[0].tensor->mesh) return false;
     }
-    return TSH_OK;
+    return true;
 }
 
-static tsh_status sum_over_mesh(tsh_parameters *list, const tsh_mesh *mesh) {
+/* A rank that holds nothing of a mesh's parameters has the sum over the other meshes from the world alone. */
+static tsh_status sum_over_ranks(tsh_parameters *list) {
+    const tsh_mesh *mesh = on_one_mesh(list) ? list->items[0].tensor->mesh : tsh_world_mesh(list->world);
     tsh_status status = TSH_OK;
     for (int a = 0; a < mesh->axes && status == TSH_OK; a++) {
         if (mesh->axis[a].size > 1) status = tsh_all_reduce(mesh->axis[a].group, list->scalar, TSH_SUM);
@@ -56,11 +56,11 @@ tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, double *nor
         return tshi_fail(TSH_ERR_ARGUMENT, "clip_grad_norm: a list and max_norm > 0 are required, max_norm is %g",
                          max_norm);
     }
-    tsh_status status = check_meshes(list);
+    tsh_status status = TSH_OK;
     for (int i = 0; i < list->count && status == TSH_OK; i++) status = tshi_gradient_wait(list->items[i].tensor);
     if (status != TSH_OK || list->count == 0) return status;
     sum_local_squares(list);
-    status = sum_over_mesh(list, list->items[0].tensor->mesh);
+    status = sum_over_ranks(list);
     if (status != TSH_OK) return status;
     clip_all(list, max_norm);
     if (!norm) return TSH_OK;

@@ -51,13 +51,20 @@ tsh_group *tsh_data_parallel_group(const tsh_data_parallel *dp) {
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-static tsh_status check_parameter(const tsh_tape *tape, const tsh_mesh *mesh, const tshi_parameter *p) {
-    if (p->tensor->mesh != mesh) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: the group is no axis of the mesh of '%s'", p->name);
+/* Some parameter is on the mesh of the group, and none of those has a schedule of another tape. */
+static tsh_status check_parameters(const tsh_tape *tape, const tsh_parameters *list, const tsh_mesh *mesh) {
+    int found = 0;
+    for (int i = 0; i < list->count; i++) {
+        const tshi_parameter *p = &list->items[i];
+        const tshi_gradient *g = p->tensor->gradient;
+        if (p->tensor->mesh != mesh) continue;
+        found++;
+        if (!g || !g->sink || g->sink == tape->sink) continue;
+        return tshi_fail(TSH_ERR_STATE, "data_parallel_create: '%s' has another tsh_data_parallel", p->name);
     }
-    const tshi_gradient *g = p->tensor->gradient;
-    if (!g || !g->sink || g->sink == tape->sink) return TSH_OK;
-    return tshi_fail(TSH_ERR_STATE, "data_parallel_create: '%s' has another tsh_data_parallel", p->name);
+    if (found || list->count == 0) return TSH_OK;
+    return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: the group is no axis of the mesh of '%s'",
+                     list->items[0].name);
 }
 
 static tsh_status check(const tsh_tape *tape, const tsh_parameters *list, const tsh_group *group) {
@@ -67,12 +74,9 @@ static tsh_status check(const tsh_tape *tape, const tsh_parameters *list, const 
     if (tape->world != list->world || tape->world != tsh_group_world(group)) {
         return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: tape, parameters and group are of several worlds");
     }
-    if (tape->sink) return tshi_fail(TSH_ERR_STATE, "data_parallel_create: the tape has a tsh_data_parallel already");
-    tsh_status status = TSH_OK;
-    for (int i = 0; i < list->count && status == TSH_OK; i++) {
-        status = check_parameter(tape, tsh_group_mesh(group), &list->items[i]);
-    }
-    return status;
+    if (tape->sink && tsh_group_rank(group) >= 0)
+        return tshi_fail(TSH_ERR_STATE, "data_parallel_create: the tape has a tsh_data_parallel already");
+    return check_parameters(tape, list, tsh_group_mesh(group));
 }
 
 static void configure(tsh_data_parallel *dp, const tsh_data_parallel_config *config) {
@@ -84,12 +88,16 @@ static void configure(tsh_data_parallel *dp, const tsh_data_parallel_config *con
     dp->sink.weight = c.average ? 1.0 / tsh_group_size(dp->parent) : 1;
 }
 
+/* The parameter's gradients are summed along this axis of the mesh. */
+static bool is_summed(const tsh_tensor *p, const tsh_mesh *mesh, int axis) {
+    return p->mesh == mesh && p->layout[axis].kind == TSH_KIND_REPLICATED;
+}
+
 /* In reverse order, as backward comes to them. A tensor that is in the list twice has one slot. */
 static void take_parameters(tsh_data_parallel *dp, const tsh_parameters *list) {
     for (int i = list->count - 1; i >= 0; i--) {
         tsh_tensor *p = list->items[i].tensor;
-        bool replicated = p->layout[dp->sink.axis].kind == TSH_KIND_REPLICATED;
-        if (!tshi_requires_grad(p) || !replicated || p->gradient->sink) continue;
+        if (!is_summed(p, dp->mesh, dp->sink.axis) || !tshi_requires_grad(p) || p->gradient->sink) continue;
         p->gradient->sink = &dp->sink;
         p->gradient->slot = dp->count;
         dp->slots[dp->count++].parameter = tsh_tensor_retain(p);
@@ -115,7 +123,7 @@ static tsh_status take_over_values(const tsh_parameters *list, tsh_group *group,
     tsh_status status = TSH_OK;
     for (int i = 0; i < list->count && status == TSH_OK; i++) {
         tsh_tensor *p = list->items[i].tensor;
-        if (p->layout[axis].kind == TSH_KIND_REPLICATED) status = tsh_broadcast(group, p, 0);
+        if (is_summed(p, tsh_group_mesh(group), axis)) status = tsh_broadcast(group, p, 0);
     }
     /* No rank goes on, perhaps to fail, before all have the values. */
     return tshi_group_agree(group, "data_parallel_create: values", status);
@@ -179,6 +187,11 @@ tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_gr
     dp->sink.ops = &tshi_data_parallel_sink;
     dp->sink.axis = tshi_mesh_axis(dp->mesh, group);
     configure(dp, config);
+    if (tsh_group_rank(group) < 0) {
+        dp->group = group;
+        *out = dp;
+        return TSH_OK;
+    }
     status = fill(dp, list);
     status = status == TSH_OK ? make_buckets(dp, group) : agree(dp, group, status);
     if (status == TSH_OK && !(config && config->keep_values)) {
