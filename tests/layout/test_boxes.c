@@ -1,129 +1,15 @@
 /* Redistributions with known answers, carried out in one process: the planner's transfers are applied to arrays. */
-#include "layout/box.h"
+#include "support/box_cases.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 TestSuite(boxes, .timeout = 120);
 
-enum { RANKS = 16, ELEMENTS = 8192, NAME = 128 };
+enum { RANKS = TSHI_CASE_RANKS, ELEMENTS = TSHI_CASE_ELEMENTS, NAME = 128 };
 
-/* Values of each rank; count -1: the case says nothing of it. */
-typedef struct parts {
-    int count[RANKS];
-    double value[RANKS][ELEMENTS];
-} parts;
-
-typedef struct sum {
-    int ranks[RANKS], n;
-    double value[ELEMENTS];
-} sum;
-
-typedef struct known {
-    char name[NAME];
-    int world;
-    tshi_exchange e;
-    int from_ranks[RANKS], to_ranks[RANKS];
-    long bytes; /* -1: not said */
-    parts in, out, dout, din;
-    sum sums[RANKS];
-    int sum_count;
-} known;
-
-/* --- reading ------------------------------------------------------------------------------------------------------ */
-
-static void clear(parts *p) {
-    for (int r = 0; r < RANKS; r++) p->count[r] = -1;
-}
-
-static int numbers(char *text, const char *separators, double *out) {
-    int n = 0;
-    char *rest = text;
-    for (char *word; (word = strtok_r(rest, separators, &rest));) {
-        cr_assert_lt(n, ELEMENTS);
-        out[n++] = strtod(word, NULL);
-    }
-    return n;
-}
-
-static int integers(char *text, const char *separators, int *out) {
-    double values[ELEMENTS];
-    int n = numbers(text, separators, values);
-    for (int i = 0; i < n; i++) out[i] = (int)values[i];
-    return n;
-}
-
-/* "2x2 0,1,2,3 R,S0 1,0" */
-static void read_placement(char *text, tshi_placement *p, int *ranks) {
-    char *axes = strtok_r(text, " ", &text), *list = strtok_r(text, " ", &text), *layouts = strtok_r(text, " ", &text);
-    char *order = strtok_r(text, " ", &text);
-    *p = (tshi_placement){.ranks = ranks};
-    p->axes = integers(axes, "x", p->size);
-    integers(list, ",", ranks);
-    for (int a = 0; a < p->axes; a++) {
-        const char *word = strtok_r(layouts, ",", &layouts);
-        p->layout[a] = word[0] == 'S' ? TSH_SHARD(atoi(word + 1)) : word[0] == 'P' ? TSH_PARTIAL : TSH_REPLICATED;
-    }
-    int sequence[TSH_MAX_AXES];
-    if (!order) return;
-    cr_assert_eq(integers(order, ",", sequence), p->axes);
-    for (int i = 0; i < p->axes; i++) p->layout[sequence[i]].order = i;
-}
-
-/* "RANK VALUES..." */
-static void read_part(char *text, parts *p) {
-    char *rank = strtok_r(text, " ", &text);
-    p->count[atoi(rank)] = numbers(text, " ", p->value[atoi(rank)]);
-}
-
-static void read_line(known *k, char *key, char *text) {
-    if (!strcmp(key, "world")) k->world = atoi(text);
-    if (!strcmp(key, "bytes")) k->bytes = atol(text);
-    if (!strcmp(key, "from")) read_placement(text, &k->e.from, k->from_ranks);
-    if (!strcmp(key, "to")) read_placement(text, &k->e.to, k->to_ranks);
-    if (!strcmp(key, "in")) read_part(text, &k->in);
-    if (!strcmp(key, "out")) read_part(text, &k->out);
-    if (!strcmp(key, "dout")) read_part(text, &k->dout);
-    if (!strcmp(key, "din")) read_part(text, &k->din);
-    if (!strcmp(key, "shape")) {
-        int dims[TSH_MAX_DIMS];
-        k->e.ndim = integers(text, " ", dims);
-        for (int d = 0; d < k->e.ndim; d++) k->e.shape[d] = dims[d];
-    }
-    if (!strcmp(key, "sum")) {
-        sum *s = &k->sums[k->sum_count++];
-        char *ranks = strtok_r(text, " ", &text);
-        s->n = integers(ranks, ",", s->ranks);
-        numbers(text, " ", s->value);
-    }
-}
-
-/* The next case of the file; false at its end. */
-static bool read_case(FILE *file, known *k) {
-    static char line[1 << 17], next[NAME];
-    memset(k, 0, sizeof *k);
-    clear(&k->in), clear(&k->out), clear(&k->dout), clear(&k->din);
-    k->bytes = -1;
-    snprintf(k->name, sizeof k->name, "%s", next);
-    next[0] = '\0';
-    while (fgets(line, sizeof line, file)) {
-        char *rest = line;
-        line[strcspn(line, "\n")] = '\0';
-        char *key = strtok_r(rest, " ", &rest);
-        if (!key || key[0] == '#') continue;
-        if (strcmp(key, "case")) {
-            read_line(k, key, rest);
-        } else if (k->name[0]) {
-            snprintf(next, sizeof next, "%s", rest);
-            return true;
-        } else {
-            snprintf(k->name, sizeof k->name, "%s", rest);
-        }
-    }
-    return k->name[0] != '\0';
-}
+typedef tshi_case_parts parts;
 
 /* --- moving ------------------------------------------------------------------------------------------------------- */
 
@@ -156,7 +42,7 @@ static bool is_sent(const tshi_exchange *e, const tshi_transfer *t) {
 static long carry_out(const tshi_exchange *e, int world, const parts *in, parts *out, const char *name) {
     long bytes = 0;
     int sent = 0, received = 0;
-    clear(out);
+    tshi_case_parts_clear(out);
     for (int r = 0; r < world; r++) {
         tshi_transfer t[RANKS * RANKS];
         int n = tshi_exchange_receives(e, r, t, RANKS * RANKS);
@@ -189,44 +75,25 @@ static long redistribute(const tshi_exchange *e, int world, const parts *in, par
     return carry_out(&first, world, in, &between, name) + carry_out(&second, world, &between, out, name);
 }
 
-static void expect_parts(const known *k, const parts *wanted, const parts *got, const char *what) {
-    for (int r = 0; r < k->world; r++) {
-        if (wanted->count[r] < 0) continue;
-        cr_assert_eq(got->count[r], wanted->count[r], "%s: %s of rank %d has %d elements, %d wanted", k->name, what, r,
-                     got->count[r], wanted->count[r]);
-        for (int i = 0; i < wanted->count[r]; i++) {
-            cr_assert_eq(got->value[r][i], wanted->value[r][i], "%s: %s of rank %d at %d is %g, %g wanted", k->name,
-                         what, r, i, got->value[r][i], wanted->value[r][i]);
-        }
-    }
-}
-
-static void expect_sum(const known *k, const sum *s, const parts *got) {
-    for (int i = 0; i < got->count[s->ranks[0]]; i++) {
-        double total = 0;
-        for (int j = 0; j < s->n; j++) total += got->value[s->ranks[j]][i];
-        cr_assert_eq(total, s->value[i], "%s: the sum at %d is %g, %g wanted", k->name, i, total, s->value[i]);
-    }
-}
-
 Test(boxes, known_redistributions) {
-    static known k;
+    static tshi_box_case c;
     static parts got;
-    FILE *file = fopen(TSHARD_TEST_DATA "/boxes/redistribute.txt", "r");
-    int cases = 0;
-    cr_assert(file);
-    for (; read_case(file, &k); cases++) {
-        long bytes = redistribute(&k.e, k.world, &k.in, &got, k.name);
-        expect_parts(&k, &k.out, &got, "out");
-        for (int i = 0; i < k.sum_count; i++) expect_sum(&k, &k.sums[i], &got);
-        cr_assert(k.bytes < 0 || bytes <= k.bytes, "%s: %ld bytes change rank, %ld must", k.name, bytes, k.bytes);
+    char words[TSHI_CASE_WORDS];
+    tshi_box_cases cases;
+    int count = 0;
+    cr_assert(tshi_box_cases_open(&cases, TSHARD_TEST_DATA "/boxes/redistribute.txt"), "%s", cases.error);
+    for (; tshi_box_cases_next(&cases, &c); count++) {
+        long bytes = redistribute(&c.e, c.world, &c.in, &got, c.name);
+        cr_assert(tshi_box_case_out(&c, &got, words), "%s: %s", c.name, words);
+        cr_assert(c.bytes < 0 || bytes <= c.bytes, "%s: %ld bytes change rank, %ld must", c.name, bytes, c.bytes);
         tshi_exchange back;
-        tshi_exchange_reverse(&k.e, &back);
-        redistribute(&back, k.world, &k.dout, &got, k.name);
-        expect_parts(&k, &k.din, &got, "din");
+        tshi_exchange_reverse(&c.e, &back);
+        redistribute(&back, c.world, &c.dout, &got, c.name);
+        cr_assert(tshi_box_case_din(&c, &got, words), "%s: %s", c.name, words);
     }
-    fclose(file);
-    cr_assert_eq(cases, 187);
+    cr_assert_str_empty(cases.error);
+    cr_assert_eq(count, 187);
+    tshi_box_cases_close(&cases);
 }
 
 /* --- random placements -------------------------------------------------------------------------------------------- */

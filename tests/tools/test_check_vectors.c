@@ -113,6 +113,49 @@ Test(check_vectors, passes_every_case_at_one_to_four_ranks, .timeout = 120) {
     cr_assert_geq(passed, 25 * 4 * 2);
 }
 
+Test(check_vectors, passes_every_redistribution_on_the_ranks_that_it_names, .timeout = 600) {
+    int code = run(TSHARD_TEST_DATA "/boxes", printed, sizeof printed);
+    cr_assert_eq(code, 0, "%s", printed);
+    cr_assert(strstr(printed, "K15.3 ") && strstr(printed, "    9  float64"), "%s", printed);
+    cr_assert_str_eq(last_line(printed), "187 passed, 0 failed, 0 skipped");
+    cr_assert_eq(run(TSHARD_TEST_DATA "/boxes --ranks 3,2", printed, sizeof printed), 0, "%s", printed);
+    cr_assert_str_eq(last_line(printed), "12 passed, 0 failed, 0 skipped");
+}
+
+/* A wrong value of each kind, too many calls, too many bytes, and a line that is none. */
+Test(check_vectors, fails_a_redistribution_that_differs, .timeout = 120) {
+    static const struct {
+        const char *lines, *words;
+    } wrong[] = {{"out 0 3", "out of rank 0 at 0 is 2, 3 wanted"},
+                 {"out 0 2 2", "out of rank 0 has 1 elements, 2 wanted"},
+                 {"sum 0,1 5", "the sum at 0 is 4, 5 wanted"},
+                 {"din 1 8", "din of rank 1 at 0 is 7, 8 wanted"},
+                 {"calls 0", "1 collective calls, at most 0 wanted"},
+                 {"bytes 8", "16 bytes sent, 8 wanted"},
+                 {"outt 0 1", "'outt' is no key"},
+                 {"out 0 one", "'one' is no number"},
+                 {"from 2 0,2 R", "its world has no rank 2"},
+                 {"in 1 1 1", "in of rank 1 is not its box"},
+                 {"to 2x2 0,1 R,R", "4 ranks are wanted"}};
+    char directory[64], path[128];
+    make_directory(directory);
+    snprintf(path, sizeof path, "%s/redistribute.txt", directory);
+    for (size_t i = 0; i <= sizeof wrong / sizeof *wrong; i++) {
+        FILE *file = fopen(path, "w");
+        bool right = i == sizeof wrong / sizeof *wrong;
+        cr_assert(file);
+        fprintf(file,
+                "case a sum\nworld 2\nshape\nfrom 2 0,1 P\nto 2 0,1 R\nin 0 1\nin 1 1\n"
+                "dout 0 7\ndout 1 7\ndin 0 7\ndin 1 7\n%s\n",
+                right ? "calls 1" : wrong[i].lines);
+        fclose(file);
+        int code = run(directory, printed, sizeof printed);
+        cr_assert(code == !right && (right || strstr(printed, wrong[i].words)), "file %zu: %s", i, printed);
+    }
+    unlink(path);
+    rmdir(directory);
+}
+
 /* One wrong digit, an unknown case, a truncated file: the first and the last fail, and say why. */
 Test(check_vectors, fails_what_is_wrong_and_skips_what_it_does_not_know, .timeout = 120) {
     char directory[64], path[128], arguments[128];

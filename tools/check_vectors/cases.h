@@ -41,6 +41,14 @@ extern const cv_sharding cv_linear[], cv_embedding[], cv_gelu_erf[], cv_gelu_tan
     cv_layer_norm[], cv_rms_norm[], cv_cross_entropy_mean[], cv_cross_entropy_sum[], cv_cross_entropy_none[], cv_sgd[],
     cv_adamw[], cv_mlp_lm[];
 
+typedef struct cv_totals {
+    int passed, failed, skipped;
+} cv_totals;
+
+/* The rows of a file of redistributions (tests/data/boxes): those on the listed numbers of ranks, ended by 0, or all of
+ * them. */
+void cv_redistributions(const char *path, const char *file, const int *ranks, cv_totals *t);
+
 /* --- what cases use; after a failure, which is noted on the rank, they give NULL or do nothing -------------------- */
 
 /* The file's tensor, with so many dims. */

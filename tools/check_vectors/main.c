@@ -1,6 +1,6 @@
-/* check_vectors DIR [--ranks 1,2,3,4] [--device cpu|cuda]: every golden-vector file in DIR that this version knows, in
- * float64 and float32 (on a GPU bfloat16 too), whole and split, on ranks that it starts itself. A row's ranks are
- * processes of their own, so that a crash or a hang fails that row alone. */
+/* check_vectors DIR [--ranks LIST] [--device cpu|cuda]: every golden-vector file in DIR that this version knows, in
+ * float64 and float32 (on a GPU bfloat16 too), whole and split, on ranks that it starts itself; redistributions on as
+ * many ranks as each names. A row's ranks are processes of their own, so that a crash or a hang fails that row alone. */
 #include "base/number.h"
 #include "cases.h"
 #include "common/output.h"
@@ -41,10 +41,6 @@ const cv_case cv_cases[] = {{"linear", cv_linear},
                             {"adamw", cv_adamw},
                             {"mlp_lm", cv_mlp_lm},
                             {NULL, NULL}};
-
-typedef struct totals {
-    int passed, failed, skipped;
-} totals;
 
 /* --- one row ------------------------------------------------------------------------------------------------------ */
 
@@ -104,7 +100,7 @@ static const cv_case *find_case(const char *name) {
     return NULL;
 }
 
-static void run_sharding(row *w, totals *t) {
+static void run_sharding(row *w, cv_totals *t) {
     const cv_sharding *s = w->sharding;
     if (s->needs && !tshi_vectors_find(w->vectors, s->needs)) return;
     if (s->data > 1 && w->ranks % s->data != 0) return;
@@ -119,11 +115,18 @@ static void run_sharding(row *w, totals *t) {
     }
 }
 
-static void run_file(const char *directory, const char *file, const int *ranks, totals *t) {
+/* ranks: ended by 0; NULL where the command line says none. */
+static void run_file(const char *directory, const char *file, const int *ranks, cv_totals *t) {
+    static const int usual[] = {1, 2, 3, 4, 0};
     char path[4096], name[256], error[512];
     tshi_vectors vectors;
     snprintf(path, sizeof path, "%s/%s", directory, file);
     snprintf(name, sizeof name, "%.*s", (int)(strlen(file) - strlen(".txt")), file);
+    if (!strcmp(name, "redistribute")) {
+        cv_redistributions(path, name, ranks, t);
+        return;
+    }
+    if (!ranks) ranks = usual;
     const cv_case *c = find_case(name);
     if (!c) {
         printf("%-26s %-28s %5s  %-8s %9s  skipped: a case that this version does not know\n", name, "-", "-", "-",
@@ -147,10 +150,11 @@ static void run_file(const char *directory, const char *file, const int *ranks, 
 
 /* --- the command line --------------------------------------------------------------------------------------------- */
 
-static const char help[] = "usage: check_vectors DIR [--ranks 1,2,3,4] [--device cpu|cuda]\n"
+static const char help[] = "usage: check_vectors DIR [--ranks LIST] [--device cpu|cuda]\n"
                            "\n"
-                           "Computes every case of DIR's .txt files with its layers split over as many ranks, and "
-                           "compares with what is there.\n";
+                           "Computes every case of DIR's .txt files with its layers split over as many ranks (default "
+                           "1,2,3,4),\nand compares with what is there. A redistribution names its number of ranks: "
+                           "with --ranks only\nthose on a listed number run, otherwise all.\n";
 
 static int usage_error(const char *format, const char *word) {
     return output_usage_error("check_vectors", help, format, word);
@@ -213,7 +217,7 @@ static void print_heading(void) {
 }
 
 static int run(int argc, char **argv) {
-    int ranks[MOST_RANKS + 1] = {1, 2, 3, 4, 0};
+    int ranks[MOST_RANKS + 1] = {0};
     const char *directory = NULL;
     int code = parse(argc, argv, ranks, &directory);
     if (code >= 0) return code;
@@ -223,10 +227,10 @@ static int run(int argc, char **argv) {
         fprintf(stderr, "check_vectors: %s: %s\n", directory, count < 0 ? strerror(errno) : "no .txt files here");
         return 2;
     }
-    totals t = {0};
+    cv_totals t = {0};
     print_heading();
     for (int i = 0; i < count; i++) {
-        run_file(directory, files[i]->d_name, ranks, &t);
+        run_file(directory, files[i]->d_name, ranks[0] ? ranks : NULL, &t);
         free(files[i]);
     }
     free(files);
