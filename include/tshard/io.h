@@ -44,6 +44,23 @@ typedef struct tsh_load_options {
  * they hold, _ARGUMENT for rules, _LAYOUT, _STATE, _MEMORY, _MISMATCH when ranks have other parameters or files. */
 TSH_API tsh_status tsh_load(tsh_parameters *list, const char *path, const tsh_load_options *options);
 
+typedef struct tsh_save_options {
+    const tsh_name_rule *rules; /* as in loading: parameters that are slices of one tensor make it together */
+    int rule_count;
+    const char *const *metadata; /* keys and values in turns, then NULL; NULL: "format", "pt" */
+    uint64_t max_shard_bytes;    /* 0: one file; else several of at most so many bytes of elements, and an index */
+} tsh_save_options;
+
+/* Writes the parameters of the list, of any layouts but PARTIAL and LOCAL, to a file or, where `path` is a folder, to
+ * model.safetensors in it; with max_shard_bytes path is a folder, which gets model-00001-of-0000N.safetensors, ... and
+ * model.safetensors.index.json, or model.safetensors where one file is enough. Each rank writes its own boxes, in place:
+ * ranks on several machines need a file system that they share. What several ranks hold is written once, by each of them
+ * a part. Files are written under the name PATH.partial, and renamed when all ranks' bytes are on the disk; of an old set
+ * of several files the index is removed first. options may be NULL. Collective over the world; waits. Every rank returns
+ * an error when one does, and what was there before is still there; the list does not change. TSH_ERR_IO for files,
+ * _ARGUMENT for rules that make no whole tensors, _DTYPE for complex128, _LAYOUT, _STATE, _MEMORY, _OVERFLOW, _MISMATCH. */
+TSH_API tsh_status tsh_save(tsh_parameters *list, const char *path, const tsh_save_options *options);
+
 #ifdef __cplusplus
 }
 #endif

@@ -153,16 +153,9 @@ static void check_parameter(loading *l, int first, int count) {
     }
 }
 
-/* The number of links that the parameter of link `first` has. */
-static int links_of(const tshi_links *links, int first) {
-    int n = 1;
-    while (first + n < links->count && links->items[first + n].parameter == links->items[first].parameter) n++;
-    return n;
-}
-
 static tsh_status check_all(loading *l) {
     for (int i = 0, n; i < l->links.count; i += n) {
-        n = links_of(&l->links, i);
+        n = tshi_links_of(&l->links, i);
         check_parameter(l, i, n);
     }
     for (int i = 0; !l->options.allow_unexpected && i < l->weights->count; i++) {
@@ -251,7 +244,7 @@ static tsh_status read_parameter(loading *l, int first, int count) {
 static tsh_status read_all(loading *l) {
     tsh_status status = TSH_OK;
     for (int i = 0, n; status == TSH_OK && i < l->links.count; i += n) {
-        n = links_of(&l->links, i);
+        n = tshi_links_of(&l->links, i);
         if (l->sources[i]) status = read_parameter(l, i, n);
     }
     return status;

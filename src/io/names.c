@@ -103,6 +103,12 @@ void tshi_links_free(tshi_links *links) {
     links->count = links->capacity = 0;
 }
 
+int tshi_links_of(const tshi_links *links, int first) {
+    int n = 1;
+    while (first + n < links->count && links->items[first + n].parameter == links->items[first].parameter) n++;
+    return n;
+}
+
 /* --- geometry ----------------------------------------------------------------------------------------------------- */
 
 const char *tshi_links_check(const tshi_link *first, int count, const tsh_tensor *parameter) {

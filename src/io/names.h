@@ -27,6 +27,8 @@ typedef struct tshi_links {
 tsh_status tshi_links_make(const tsh_parameters *list, const tsh_name_rule *rules, int count, tshi_links *out);
 void tshi_links_free(tshi_links *links);
 
+/* The number of links that the parameter of link `first`, its first one, has. */
+int tshi_links_of(const tshi_links *links, int first);
 /* NULL when the links of a parameter, `count` from `first` on, fill each of its elements once, else what is wrong. */
 const char *tshi_links_check(const tshi_link *first, int count, const tsh_tensor *parameter);
 /* What a tensor of this shape lacks for the link's elements: NULL, or words. */

@@ -57,6 +57,9 @@ tsh_status tshi_safetensors_read_box(tshi_safetensors *file, const tshi_safetens
  * allocator and sizes are set. */
 tsh_status tshi_safetensors_parse(tshi_safetensors *file, const char *header);
 
+/* A fingerprint of a header's text. */
+uint64_t tshi_safetensors_fingerprint(const char *header, size_t length);
+
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 /* Makes the first bytes of a file of these tensors (name, dtype, ndim and shape are set; type, offset and bytes are set

@@ -1,7 +1,6 @@
 /* Safetensors files: opening one, and reading and writing boxes of its tensors. */
 #include "io/safetensors.h"
 
-#include "base/hash.h"
 #include "io/file.h"
 #include "tensor/runs.h"
 
@@ -65,7 +64,6 @@ tsh_status tshi_safetensors_open(const tsh_allocator *allocator, const char *pat
     if (!file) return TSH_ERR_MEMORY;
     file->allocator = *allocator;
     file->fd = -1;
-    file->fingerprint = TSHI_FINGERPRINT;
     file->path = copy_text(allocator, path);
     tsh_status status = file->path ? read_header(file) : TSH_ERR_MEMORY;
     if (status == TSH_OK)

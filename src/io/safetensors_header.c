@@ -181,6 +181,16 @@ static tsh_status parse_entries(tshi_safetensors *file, const json_t *json) {
     return check_places(file);
 }
 
+uint64_t tshi_safetensors_fingerprint(const char *header, size_t length) {
+    uint64_t fingerprint = TSHI_FINGERPRINT;
+    for (size_t i = 0; i < length; i += 8) {
+        uint64_t word = 0;
+        memcpy(&word, header + i, length - i < 8 ? length - i : 8);
+        fingerprint = tshi_fingerprint_add(fingerprint, word);
+    }
+    return fingerprint;
+}
+
 tsh_status tshi_safetensors_parse(tshi_safetensors *file, const char *header) {
     json_error_t error;
     size_t length = (size_t)file->header_bytes, end;
@@ -192,11 +202,7 @@ tsh_status tshi_safetensors_parse(tshi_safetensors *file, const char *header) {
     file->json = json;
     for (end = (size_t)error.position; end < length && header[end] == ' ';) end++;
     if (end < length) return tshi_fail(TSH_ERR_IO, "%.220s: its header is not padded with spaces alone", file->path);
-    for (size_t i = 0; i < length; i += 8) {
-        uint64_t word = 0;
-        memcpy(&word, header + i, length - i < 8 ? length - i : 8);
-        file->fingerprint = tshi_fingerprint_add(file->fingerprint, word);
-    }
+    file->fingerprint = tshi_safetensors_fingerprint(header, length);
     file->entries = tshi_calloc(&file->allocator, json_object_size(json), sizeof *file->entries);
     if (!file->entries) return TSH_ERR_MEMORY;
     tsh_status status = parse_entries(file, json);

@@ -2,9 +2,9 @@
 #include "io/weights.h"
 
 #include "io/file.h"
+#include "io/step_folder.h"
 
 #include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -67,12 +67,6 @@ static tsh_status add_file(tshi_weights *weights, const char *path, tshi_safeten
     return status;
 }
 
-static tsh_status join(char *out, size_t size, const char *folder, const char *name) {
-    int n = snprintf(out, size, "%s/%s", folder, name);
-    if (n >= 0 && (size_t)n < size) return TSH_OK;
-    return tshi_fail(TSH_ERR_IO, "%.220s: a path of more than %zu characters", folder, size - 1);
-}
-
 static tsh_status open_one(tshi_weights *weights, const char *path) {
     tshi_safetensors *file;
     tsh_status status = add_file(weights, path, &file);
@@ -101,12 +95,12 @@ static int by_name(const void *left, const void *right) {
 static tsh_status open_mapped(tshi_weights *weights, const char *folder, const json_t *map) {
     const char *name;
     json_t *value;
-    char path[4096];
+    char path[TSHI_PATH];
     weights->items = tshi_calloc(&weights->allocator, json_object_size(map), sizeof *weights->items);
     if (!weights->items) return TSH_ERR_MEMORY;
     json_object_foreach((json_t *)map, name, value) {
         tshi_safetensors *file = NULL;
-        tsh_status status = join(path, sizeof path, folder, json_string_value(value));
+        tsh_status status = tshi_path_join(path, folder, json_string_value(value));
         if (status == TSH_OK) status = find_file(weights, path, &file);
         if (status != TSH_OK) return status;
         const tshi_safetensors_entry *entry = tshi_safetensors_find(file, name);
@@ -119,11 +113,11 @@ static tsh_status open_mapped(tshi_weights *weights, const char *folder, const j
 
 static tsh_status open_folder(tshi_weights *weights, const char *folder) {
     struct stat info;
-    char path[4096];
+    char path[TSHI_PATH];
     json_t *index = NULL;
-    tsh_status status = join(path, sizeof path, folder, TSHI_WEIGHTS_FILE);
+    tsh_status status = tshi_path_join(path, folder, TSHI_WEIGHTS_FILE);
     if (status == TSH_OK && stat(path, &info) == 0) return open_one(weights, path);
-    if (status == TSH_OK) status = join(path, sizeof path, folder, TSHI_WEIGHTS_INDEX);
+    if (status == TSH_OK) status = tshi_path_join(path, folder, TSHI_WEIGHTS_INDEX);
     if (status == TSH_OK && stat(path, &info) != 0) {
         return tshi_fail(TSH_ERR_IO, "%.220s: has neither " TSHI_WEIGHTS_FILE " nor " TSHI_WEIGHTS_INDEX, folder);
     }

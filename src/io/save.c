@@ -1,0 +1,226 @@
+/* Saving: rank 0 makes the files and their headers, every rank writes its boxes, and rank 0 gives the files their names
+ * when all of them are whole. */
+#include "io/load.h"
+#include "io/save_plan.h"
+
+#include "base/hash.h"
+#include "dist/world.h"
+#include "io/file.h"
+#include "io/weights.h"
+#include "tensor/runs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A replicated box of fewer elements is written by one of its holders, a longer one by all of them. */
+#define SHARED_FROM 16384
+
+/* A call of tsh_save. */
+typedef struct saving {
+    tsh_parameters *list;
+    tsh_world *world;
+    tsh_save_options options;
+    tshi_save_plan plan;
+    char *staged, *gathered, *transposed; /* of tshi_io_elements each */
+} saving;
+
+/* --- boxes -------------------------------------------------------------------------------------------------------- */
+
+/* What this rank writes of its box of parameter `number`; false: nothing. */
+static bool share_of(const tsh_tensor *t, int number, tsh_box *share) {
+    int count = 1, index = 0, d = 0;
+    *share = tsh_tensor_box(t);
+    if (t->mesh->member < 0 || t->numel == 0) return false;
+    for (int a = 0; a < t->mesh->axes; a++) {
+        if (t->layout[a].kind != TSH_KIND_REPLICATED) continue;
+        count *= t->mesh->axis[a].size;
+        index = index * t->mesh->axis[a].size + t->mesh->axis[a].index;
+    }
+    while (d < t->shape.ndim && share->length[d] < count) d++;
+    if (d == t->shape.ndim || t->numel < SHARED_FROM) return number % count == index;
+    int64_t start, length;
+    tsh_split(share->length[d], count, index, &start, &length);
+    share->start[d] += start;
+    share->length[d] = length;
+    return true;
+}
+
+/* Writes what a link has of `part`, elements of `slab`, which `memory` holds. */
+static tsh_status write_link(saving *s, int number, int fd, const tshi_save_file *file, const tsh_tensor *t,
+                             const tsh_box *part, const tsh_box *slab, const char *memory) {
+    const tshi_link *link = &s->plan.links.items[number];
+    size_t size = tsh_dtype_size(t->dtype);
+    int ndim = t->shape.ndim;
+    tsh_box piece, place;
+    if (!tshi_link_box(link, ndim, part, &piece, &place)) return TSH_OK;
+    if (tshi_box_numel(ndim, &piece) != tshi_box_numel(ndim, slab)) {
+        tshi_runs runs = tshi_runs_of(ndim, &piece, slab, &piece);
+        tshi_runs_copy(s->world->host, size, &runs, memory, s->gathered);
+        memory = s->gathered;
+    }
+    if (link->transpose) {
+        tshi_transpose(size, piece.length[0], piece.length[1], memory, s->transposed, piece.length[0]);
+        memory = s->transposed;
+    }
+    return tshi_safetensors_write_box(fd, file->partial, &s->plan.entries[s->plan.entry_of[number]], &place, memory);
+}
+
+/* Writes this rank's share of a parameter as far as a link has it, slab by slab of its memory. */
+static tsh_status write_parameter(saving *s, int number, int fd, const tshi_save_file *file) {
+    int parameter = s->plan.links.items[number].parameter;
+    const tsh_tensor *t = s->list->items[parameter].tensor;
+    tsh_device *device = tshi_device_of(t);
+    size_t size = tsh_dtype_size(t->dtype);
+    tsh_box box = tsh_tensor_box(t), share, part;
+    if (!share_of(t, parameter, &share)) return TSH_OK;
+    for (int64_t done = 0, n; done < t->numel; done += n) {
+        tsh_box slab = tshi_box_cut(t->shape.ndim, &box, done, TSHI_IO_ELEMENTS);
+        const char *memory = (const char *)tshi_data(t) + (size_t)done * size;
+        n = tshi_box_numel(t->shape.ndim, &slab);
+        if (!tshi_box_intersect(t->shape.ndim, &slab, &share, &part)) continue;
+        if (s->staged) {
+            device->ops->copy.to_host(device, (size_t)n * size, memory, s->staged);
+            tsh_status status = device->ops->check(device);
+            if (status != TSH_OK) return status;
+            memory = s->staged;
+        }
+        tsh_status status = write_link(s, number, fd, file, t, &part, &slab, memory);
+        if (status != TSH_OK) return status;
+    }
+    return TSH_OK;
+}
+
+/* --- files -------------------------------------------------------------------------------------------------------- */
+
+/* Rank 0: makes a file with its header. */
+static tsh_status begin_file(const tshi_save_file *file) {
+    int fd;
+    tsh_status status = tshi_file_create(file->partial, file->bytes, &fd);
+    if (status == TSH_OK) status = tshi_file_write(fd, file->partial, file->header, file->header_bytes, 0);
+    tshi_file_close(&fd);
+    return status;
+}
+
+static tsh_status begin_files(const saving *s) {
+    tsh_status status = TSH_OK;
+    char model[TSHI_PATH];
+    if (s->world->rank > 0) return TSH_OK;
+    if (s->plan.files_count > 1) {
+        status = tshi_path_join(model, s->plan.folder, TSHI_WEIGHTS_FILE);
+        if (status == TSH_OK && access(model, F_OK) == 0) {
+            status = tshi_fail(TSH_ERR_IO, "%.220s: is there, and readers take it before an index", model);
+        }
+    }
+    for (int i = 0; status == TSH_OK && i < s->plan.files_count; i++) status = begin_file(&s->plan.files[i]);
+    return status;
+}
+
+static tsh_status write_file(saving *s, const tshi_save_file *file) {
+    int fd;
+    tsh_status status = tshi_file_open_for_writing(file->partial, &fd);
+    for (int i = 0; status == TSH_OK && i < s->plan.links.count; i++) {
+        int e = s->plan.entry_of[i];
+        if (e >= file->first && e < file->first + file->count) status = write_parameter(s, i, fd, file);
+    }
+    if (status == TSH_OK) status = tshi_file_sync(fd, file->partial);
+    tshi_file_close(&fd);
+    return status;
+}
+
+/* Rank 0: the index of several files, whole under its name or not there. */
+static tsh_status write_index(const saving *s, const char *path) {
+    char partial[TSHI_PATH + 16];
+    int fd = -1;
+    char *text = tshi_save_plan_index(&s->plan);
+    if (!text) return tshi_fail(TSH_ERR_MEMORY, "save: no memory for an index");
+    snprintf(partial, sizeof partial, "%s.partial", path);
+    tsh_status status = tshi_file_create(partial, strlen(text), &fd);
+    if (status == TSH_OK) status = tshi_file_write(fd, partial, text, strlen(text), 0);
+    if (status == TSH_OK) status = tshi_file_sync(fd, partial);
+    tshi_file_close(&fd);
+    if (status == TSH_OK) status = tshi_file_rename(partial, path);
+    if (status != TSH_OK) unlink(partial);
+    free(text);
+    return status;
+}
+
+/* Rank 0: gives the files their names. */
+static tsh_status name_files(const saving *s) {
+    char index[TSHI_PATH];
+    tsh_status status = TSH_OK;
+    bool several = s->plan.files_count > 1;
+    if (s->world->rank > 0) return TSH_OK;
+    if (several) {
+        /* Until the new index is there, no reader may take some new files and some old ones for a model. */
+        status = tshi_path_join(index, s->plan.folder, TSHI_WEIGHTS_INDEX);
+        if (status == TSH_OK && unlink(index) == 0) status = tshi_file_sync_folder(index);
+    }
+    for (int i = 0; status == TSH_OK && i < s->plan.files_count; i++) {
+        status = tshi_file_rename(s->plan.files[i].partial, s->plan.files[i].path);
+    }
+    return several && status == TSH_OK ? write_index(s, index) : status;
+}
+
+/* --- the call ----------------------------------------------------------------------------------------------------- */
+
+static tsh_status prepare(saving *s, const char *path) {
+    const tsh_allocator *allocator = &s->world->allocator;
+    bool staged = s->world->device != s->world->host;
+    tsh_status status = path && path[0] ? TSH_OK : tshi_fail(TSH_ERR_ARGUMENT, "save: a path is required");
+    for (int i = 0; status == TSH_OK && i < s->list->count; i++) {
+        status = tshi_check_parameter("save", &s->list->items[i]);
+    }
+    if (status == TSH_OK) status = tshi_save_plan_make(s->list, path, &s->options, &s->plan);
+    if (status != TSH_OK) return status;
+    size_t most = tshi_io_elements(s->list);
+    s->gathered = tshi_calloc(allocator, most, 8);
+    s->transposed = tshi_calloc(allocator, most, 8);
+    if (staged) s->staged = tshi_calloc(allocator, most, 8);
+    return s->gathered && s->transposed && (s->staged || !staged) ? TSH_OK : TSH_ERR_MEMORY;
+}
+
+/* What the ranks compare: the files' headers, which have all names, shapes and places, and which parameters they are. */
+static void describe(const saving *s, char *text, size_t size) {
+    uint64_t files = tshi_parameters_fingerprint(s->list, TSHI_FINGERPRINT);
+    for (int i = 0; i < s->plan.files_count; i++) {
+        const tshi_save_file *f = &s->plan.files[i];
+        if (f->header) files = tshi_fingerprint_add(files, tshi_safetensors_fingerprint(f->header, f->header_bytes));
+    }
+    snprintf(text, size, "save of %d parameters to %d files%s (%08x)", s->list->count, s->plan.files_count,
+             s->plan.folder[0] ? " in a folder" : "", (unsigned)files);
+}
+
+/* Runs the steps, each of which begins when every rank has ended the one before it. */
+static tsh_status write_all(saving *s) {
+    tsh_group *group = s->world->group;
+    tsh_status status = tshi_group_agree(group, "save: files", begin_files(s));
+    if (status == TSH_OK) {
+        for (int i = 0; status == TSH_OK && i < s->plan.files_count; i++) status = write_file(s, &s->plan.files[i]);
+        status = tshi_group_agree(group, "save: elements", status);
+    }
+    if (status == TSH_OK) status = tshi_group_agree(group, "save: names", name_files(s));
+    for (int i = 0; status != TSH_OK && s->world->rank == 0 && i < s->plan.files_count; i++) {
+        unlink(s->plan.files[i].partial);
+    }
+    return status;
+}
+
+tsh_status tsh_save(tsh_parameters *list, const char *path, const tsh_save_options *options) {
+    char text[TSHI_LINE];
+    if (!list) return tshi_fail(TSH_ERR_ARGUMENT, "save: a list of parameters is required");
+    saving s = {.list = list, .world = list->world};
+    const tsh_allocator *allocator = &list->world->allocator;
+    s.plan.allocator = s.plan.links.allocator = *allocator;
+    if (options) s.options = *options;
+    tsh_status status = prepare(&s, path);
+    describe(&s, text, sizeof text);
+    status = tshi_group_agree(s.world->group, text, status);
+    if (status == TSH_OK) status = write_all(&s);
+    tshi_save_plan_free(&s.plan);
+    tshi_free(allocator, s.staged);
+    tshi_free(allocator, s.gathered);
+    tshi_free(allocator, s.transposed);
+    return status;
+}
