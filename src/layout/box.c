@@ -143,25 +143,33 @@ static int replica_of_rank(const tshi_placement *p, const int at[TSH_MAX_AXES], 
 
 /* --- routes ------------------------------------------------------------------------------------------------------- */
 
+/* Which of the terms of `target` holds a value of `source`: the first one that has it already, as seen by the first of
+ * the replicas of the target. All replicas take that one: their sums are made of the same terms. */
+static int holding_term(const tshi_exchange *e, const int source[TSH_MAX_AXES], const int target[TSH_MAX_AXES]) {
+    int terms = count_along(&e->to, TERMS), at[TSH_MAX_AXES];
+    if (terms == 1) return 0;
+    for (int a = 0; a < TSH_MAX_AXES; a++) at[a] = target[a];
+    set_along(&e->to, REPLICAS, 0, at);
+    for (int i = 0; i < terms; i++) {
+        set_along(&e->to, TERMS, i, at);
+        if (replica_of_rank(&e->from, source, tshi_placement_rank(&e->to, member_at(&e->to, at))) >= 0) return i;
+    }
+    return 0;
+}
+
 /* Values that members of `from`, alike but for their replicas, hold, and that members of `to`, alike but for their
  * terms, want: which of the first sends them to which of the second. */
 static void route(const tshi_exchange *e, const int source[TSH_MAX_AXES], const int target[TSH_MAX_AXES], int *from,
                   int *to) {
-    int terms = count_along(&e->to, TERMS), replicas = count_along(&e->from, REPLICAS);
-    int at[TSH_MAX_AXES], first = -1;
+    int at[TSH_MAX_AXES];
     for (int a = 0; a < TSH_MAX_AXES; a++) at[a] = target[a];
-    for (int i = 0; i < terms; i++) {
-        set_along(&e->to, TERMS, i, at);
-        int member = member_at(&e->to, at), rank = tshi_placement_rank(&e->to, member);
-        if (first < 0) first = member;
-        if (replica_of_rank(&e->from, source, rank) < 0) continue;
-        *from = *to = rank;
-        return;
-    }
+    set_along(&e->to, TERMS, holding_term(e, source, target), at);
+    int member = member_at(&e->to, at);
+    *from = *to = tshi_placement_rank(&e->to, member);
+    if (replica_of_rank(&e->from, source, *to) >= 0) return;
     for (int a = 0; a < TSH_MAX_AXES; a++) at[a] = source[a];
-    set_along(&e->from, REPLICAS, first % replicas, at);
+    set_along(&e->from, REPLICAS, member % count_along(&e->from, REPLICAS), at);
     *from = tshi_placement_rank(&e->from, member_at(&e->from, at));
-    *to = tshi_placement_rank(&e->to, first);
 }
 
 /* Looks for the parts and terms of `from` that have some of what a rank wants, axis after axis in split order: of an

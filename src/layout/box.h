@@ -37,7 +37,8 @@ tsh_box tshi_placement_box(const tshi_placement *p, int ndim, const int64_t *sha
  * The members of `from` that differ along REPLICATED axes alone hold the same values: each value is sent by one of
  * them, by the receiver itself where it is one. Members that differ along PARTIAL axes hold terms, which the receiver
  * adds in the order of the members. The members of `to` that differ along PARTIAL axes alone hold a value once, on the
- * first of them that has it already, else on the first; the rest of them hold zeros there. */
+ * first of them that has it already, else on the first; the rest of them hold zeros there. Members that differ along
+ * REPLICATED axes alone hold the same terms. */
 typedef struct tshi_exchange {
     int ndim;
     int64_t shape[TSH_MAX_DIMS];
