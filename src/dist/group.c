@@ -234,7 +234,15 @@ tsh_status tsh_group_split(tsh_group *parent, int color, int key, tsh_group **ou
 void tsh_group_destroy(tsh_group *group) {
     /* A mesh's groups and the world's go with their owner. */
     if (!group || group->mesh != &group->own_mesh || group == group->world->group) return;
-    tshi_group_free(group);
+    tshi_group_drop(group);
+}
+
+void tshi_group_drop(tsh_group *group) {
+    group->dropped = true;
+    if (group->meshes == 0)
+        tshi_group_free(group);
+    else if (group->mesh != &group->own_mesh)
+        tshi_group_own_mesh(group, "group"); /* its mesh goes */
 }
 
 int tsh_group_rank(const tsh_group *group) {

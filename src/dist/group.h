@@ -18,6 +18,8 @@ struct tsh_group {
     tsh_world *world;
     const tsh_mesh *mesh; /* the mesh of which this group is an axis */
     tsh_mesh own_mesh;    /* `mesh` of a group that no mesh has made */
+    int meshes;           /* made of this group's ranks, which use it as long as they live */
+    bool dropped;         /* by its owner: the last of the meshes frees it */
     int rank, size;
     int *ranks;      /* world ranks */
     void *state;     /* of its backend */
@@ -51,6 +53,8 @@ static inline bool tshi_group_symmetric(const tsh_group *group) {
  * NULL with the message set. */
 tsh_group *tshi_group_new(tsh_world *world, const tshi_group_ops *ops, const int *ranks, int n);
 void tshi_group_free(tsh_group *group);
+/* The owner gives the group up: frees it, at once or with the last of the meshes that use it. */
+void tshi_group_drop(tsh_group *group);
 /* The group of `ranks` on a rank that is none of them: its rank is -1, and its calls do nothing. */
 tsh_group *tshi_group_elsewhere(tsh_world *world, const int *ranks, int n);
 /* The group of parent's ranks[0..n); NULL in *out on ranks outside it. `what` names the call. Collective over parent. */

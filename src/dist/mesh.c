@@ -138,6 +138,7 @@ static tsh_status mesh_open(tsh_group *group, bool own, const char *axes, tsh_me
     tsh_mesh *mesh = tshi_calloc(&world->allocator, 1, sizeof *mesh);
     int *ranks = tshi_calloc(&world->allocator, (size_t)group->size, sizeof *ranks);
     if (mesh) tshi_mesh_set(mesh, group);
+    if (mesh && !own) group->meshes++;
     tsh_status status = mesh_agree(group, axes, ranks ? mesh : NULL);
     for (int i = 0; status == TSH_OK && i < mesh->axes; i++) status = axis_create(mesh, i, ranks);
     tshi_free(&world->allocator, ranks);
@@ -237,9 +238,12 @@ tsh_group *tsh_mesh_members(const tsh_mesh *mesh) {
 void tsh_mesh_destroy(tsh_mesh *mesh) {
     if (!mesh) return;
     for (int i = 0; i < mesh->axes; i++) {
-        if (mesh->axis[i].group) tshi_group_free(mesh->axis[i].group);
+        if (mesh->axis[i].group) tshi_group_drop(mesh->axis[i].group);
     }
-    if (mesh->owns_group) tshi_group_free(mesh->group);
+    if (mesh->owns_group)
+        tshi_group_drop(mesh->group);
+    else if (--mesh->group->meshes == 0 && mesh->group->dropped)
+        tshi_group_free(mesh->group);
     tshi_free(&mesh->world->allocator, mesh);
 }
 

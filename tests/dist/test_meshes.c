@@ -115,3 +115,27 @@ static void split_order(tshi_rank *r, void *arg) {
 Test(meshes, axes_split_a_dim_in_the_order_of_the_layouts) {
     cr_assert_str_empty(tshi_test_run(4, split_order, NULL));
 }
+
+/* A mesh uses the group that it was made of, also when the group's owner, here another mesh, has given it up. */
+static void outlives(tshi_rank *r, void *arg) {
+    tsh_mesh *outer = NULL, *inner = NULL, *last = NULL;
+    tsh_group *group = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_mesh_create(r->world, "data=2,model=2", &outer));
+    tshi_check_ok(r, tsh_mesh_create_in(tsh_mesh_group(outer, "model"), "x=2", &inner));
+    tsh_mesh_destroy(outer);
+    tshi_check_ok(r, tsh_barrier(tsh_mesh_members(inner)));
+    tsh_mesh_destroy(inner);
+    tshi_check_ok(r, tsh_group_create(r->world, (const int[]){0, 1, 2, 3}, 4, &group));
+    tshi_check_ok(r, tsh_mesh_create_in(group, "x=4", &inner));
+    tshi_check_ok(r, tsh_mesh_create_in(group, "x=2,y=2", &last));
+    tsh_group_destroy(group);
+    tsh_mesh_destroy(inner);
+    tshi_check(r, tsh_group_size(tsh_mesh_members(last)) == 4, "size");
+    tshi_check_ok(r, tsh_barrier(tsh_mesh_members(last)));
+    tsh_mesh_destroy(last);
+}
+
+Test(meshes, outlive_the_owner_of_their_group) {
+    cr_assert_str_empty(tshi_test_run(4, outlives, NULL));
+}
