@@ -148,6 +148,28 @@ TSH_API tsh_status tsh_tensor_create_uniform(const tsh_mesh *mesh, const tsh_ten
 TSH_API tsh_status tsh_tensor_create_normal(const tsh_mesh *mesh, const tsh_tensor_config *config, double mean,
                                             double deviation, tsh_tensor **out);
 
+/* A global tensor from the part of it that each rank of the mesh has: *out has `layouts`, one for each axis, and shares the
+ * memory of `local`, which is LOCAL along every axis and whose local shape is the part's. shape: the global shape, the
+ * same on every rank; NULL: along each sharded dim the sum of the parts. The parts must be those of tsh_tensor_create,
+ * also where sizes do not divide: otherwise every rank of the mesh gets an error that names the first rank with another
+ * part, and what its part is. Dtypes, layouts and shapes are compared as well; values are not. The caller has one
+ * reference. Collective over the mesh, waits; a rank outside it needs `shape`. TSH_ERR_ARGUMENT, _LAYOUT, _SHAPE,
+ * _DTYPE, _OVERFLOW; _STATE for a tensor that a tape owns. */
+TSH_API tsh_status tsh_from_local(const tsh_tensor *local, const tsh_layout *layouts, const int64_t *shape,
+                                  tsh_tensor **out);
+
+/* The whole tensor (global shape, row-major) in host memory, of the tensor's dtype. Every rank of the mesh makes the same
+ * call; a rank outside it may, and gets nothing. Values are copied as tsh_redistribute moves them; a PARTIAL tensor is
+ * summed, and of a PARTIAL tensor that is written one rank along the axis holds the values, the others zeros. `root` is
+ * a rank of tsh_mesh_members; on the other ranks `whole` is not used. TSH_ERR_LAYOUT for a tensor that is LOCAL along an
+ * axis. Collective over the mesh, waits.
+ *   read_whole     whole on every rank = tensor
+ *   gather_whole   whole on root = tensor
+ *   scatter_whole  tensor = whole on root; tsh_tensor_write_whole, without communication, takes it from every rank */
+TSH_API tsh_status tsh_tensor_read_whole(const tsh_tensor *tensor, void *whole);
+TSH_API tsh_status tsh_tensor_gather_whole(const tsh_tensor *tensor, int root, void *whole);
+TSH_API tsh_status tsh_tensor_scatter_whole(tsh_tensor *tensor, int root, const void *whole);
+
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 
 /* AVG is for floats and complex, MIN and MAX for floats and integers, BAND, BOR and BXOR for integers. */

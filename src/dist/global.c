@@ -1,5 +1,8 @@
-/* Global tensors: values from the world's random streams. */
+/* Global tensors: values from the world's random streams, and tensors made of each rank's part. */
 #include "dist/world.h"
+
+#include <stdio.h>
+#include <string.h>
 
 static tsh_status create_drawn(const char *what, const tsh_mesh *mesh, const tsh_tensor_config *config, bool normal,
                                double a, double b, tsh_tensor **out) {
@@ -21,4 +24,156 @@ tsh_status tsh_tensor_create_uniform(const tsh_mesh *mesh, const tsh_tensor_conf
 tsh_status tsh_tensor_create_normal(const tsh_mesh *mesh, const tsh_tensor_config *config, double mean,
                                     double deviation, tsh_tensor **out) {
     return create_drawn("tensor_create_normal", mesh, config, true, mean, deviation, out);
+}
+
+/* --- from parts --------------------------------------------------------------------------------------------------- */
+
+/* What a rank says of its part. */
+typedef struct part {
+    tsh_dtype dtype;
+    int ndim;
+    bool given; /* the global shape */
+    int64_t local[TSH_MAX_DIMS], global[TSH_MAX_DIMS];
+    tsh_layout layout[TSH_MAX_AXES];
+} part;
+
+static bool parts_agree(const tsh_mesh *mesh, const part *a, const part *b) {
+    return a->dtype == b->dtype && a->ndim == b->ndim && a->given == b->given &&
+           tshi_layouts_equal(mesh->axes, a->layout, b->layout) &&
+           !memcmp(a->global, b->global, sizeof *a->global * (size_t)(a->given ? a->ndim : 0));
+}
+
+/* "float32 [3,4] of [6,4] data=SHARD(0)" */
+static char *part_name(const tsh_mesh *mesh, const part *p, char text[TSHI_LINE]) {
+    char dims[128], layout[24];
+    int used = snprintf(text, TSHI_LINE, "%s %s", tsh_dtype_name(p->dtype),
+                        tshi_dims_name(p->ndim, p->local, dims, sizeof dims));
+    if (p->given) {
+        tshi_dims_name(p->ndim, p->global, dims, sizeof dims);
+        used += snprintf(text + used, TSHI_LINE - (size_t)used, " of %s", dims);
+    }
+    for (int a = 0; a < mesh->axes && used < TSHI_LINE; a++) {
+        used += snprintf(text + used, TSHI_LINE - (size_t)used, " %s=%s", mesh->axis[a].name,
+                         tshi_layout_name(p->layout[a], layout, sizeof layout));
+    }
+    return text;
+}
+
+/* The member has index 0 along every axis that does not shard dim d: such members hold each part of the dim once. */
+static bool counts_once(const tshi_placement *p, int d, int member) {
+    for (int a = p->axes - 1; a >= 0; a--) {
+        bool shards = p->layout[a].kind == TSH_KIND_SHARD && p->layout[a].dim == d;
+        if (!shards && member % p->size[a]) return false;
+        member /= p->size[a];
+    }
+    return true;
+}
+
+static tsh_status sum_shape(const tshi_placement *p, const part *all, int members, int64_t *shape) {
+    for (int d = 0; d < all->ndim; d++) {
+        shape[d] = 0;
+        for (int i = 0; i < members; i++) {
+            if (!counts_once(p, d, i) || !__builtin_add_overflow(shape[d], all[i].local[d], &shape[d])) continue;
+            return tshi_fail(TSH_ERR_OVERFLOW, "from_local: the sum of the parts along dim %d overflows", d);
+        }
+    }
+    return TSH_OK;
+}
+
+/* Each part is as large as the member's box of the whole. The same on every rank. */
+static tsh_status check_parts(const tsh_mesh *mesh, const part *all, int64_t *shape) {
+    char one[TSHI_LINE], other[TSHI_LINE], dims[3][128];
+    int64_t numel;
+    tshi_placement p = tshi_mesh_placement(mesh, all->layout);
+    for (int i = 1; i < mesh->members; i++) {
+        if (parts_agree(mesh, &all[0], &all[i])) continue;
+        return tshi_fail(all[i].dtype == all[0].dtype ? TSH_ERR_SHAPE : TSH_ERR_DTYPE,
+                         "from_local: rank %d has %.220s, rank %d has %.220s", tshi_placement_rank(&p, 0),
+                         part_name(mesh, &all[0], one), tshi_placement_rank(&p, i), part_name(mesh, &all[i], other));
+    }
+    if (all->given) memcpy(shape, all->global, sizeof all->global);
+    tsh_status status = all->given ? TSH_OK : sum_shape(&p, all, mesh->members, shape);
+    if (status == TSH_OK) status = tshi_dims_product(all->ndim, shape, &numel);
+    for (int i = 0; status == TSH_OK && i < mesh->members; i++) {
+        tsh_box box = tshi_placement_box(&p, all->ndim, shape, i);
+        if (!memcmp(box.length, all[i].local, sizeof *box.length * (size_t)all->ndim)) continue;
+        status =
+            tshi_fail(TSH_ERR_SHAPE, "from_local: rank %d has %.220s, its part of %s is %s", tshi_placement_rank(&p, i),
+                      part_name(mesh, &all[i], one), tshi_dims_name(all->ndim, shape, dims[0], sizeof dims[0]),
+                      tshi_dims_name(all->ndim, box.length, dims[1], sizeof dims[1]));
+    }
+    return status;
+}
+
+static tsh_status check_local(const tsh_tensor *local, const tsh_layout *layouts) {
+    char text[160];
+    const tsh_mesh *mesh = local->mesh;
+    if (!layouts) return tshi_fail(TSH_ERR_ARGUMENT, "from_local: layouts is NULL");
+    if (!local->storage) return tshi_fail(TSH_ERR_STATE, "from_local: the tensor's memory has been freed");
+    if (local->computed) {
+        return tshi_fail(TSH_ERR_STATE, "from_local: %s was made by a tape, whose layouts are not claims",
+                         tsh_tensor_describe(local, text, sizeof text));
+    }
+    for (int a = 0; a < mesh->axes; a++) {
+        if (local->layout[a].kind != TSH_KIND_LOCAL) {
+            return tshi_fail(TSH_ERR_LAYOUT, "from_local: %s is not LOCAL along axis %s",
+                             tsh_tensor_describe(local, text, sizeof text), mesh->axis[a].name);
+        }
+        if (layouts[a].kind == TSH_KIND_LOCAL) {
+            return tshi_fail(TSH_ERR_LAYOUT, "from_local: a global tensor is not LOCAL along axis %s",
+                             mesh->axis[a].name);
+        }
+    }
+    return TSH_OK;
+}
+
+/* `shape` is global as far as this rank knows it: where it is the sum of the parts, zeros. */
+static tsh_status open_view(const tsh_tensor *local, const tsh_layout *layouts, tshi_shape *shape, tsh_tensor **out) {
+    tsh_layout layout[TSH_MAX_AXES] = {{0}};
+    int64_t numel;
+    tsh_status status = check_local(local, layouts);
+    if (status == TSH_OK) status = tshi_dims_product(shape->ndim, shape->global, &numel);
+    if (status != TSH_OK) return status;
+    memcpy(layout, layouts, sizeof *layout * (size_t)local->mesh->axes);
+    status = tshi_shape_resolve(local->mesh, shape, layout);
+    return status == TSH_OK ? tshi_tensor_view(local, shape, layout, 0, out) : status;
+}
+
+/* A member's view becomes the global tensor that the parts of all members are. */
+static tsh_status join_parts(const tsh_tensor *local, bool given, tsh_tensor *view, tsh_status status) {
+    const tsh_mesh *mesh = local->mesh;
+    tsh_device *host = mesh->world->host;
+    part mine = {.dtype = local->dtype, .ndim = local->shape.ndim, .given = given};
+    memcpy(mine.local, local->shape.local, sizeof mine.local);
+    if (view) memcpy(mine.global, view->shape.global, sizeof mine.global);
+    if (view) memcpy(mine.layout, view->layout, sizeof mine.layout);
+    part *all = tshi_group_gather(mesh->group, "from_local", &mine, sizeof mine, &status);
+    if (status == TSH_OK) status = check_parts(mesh, all, view->shape.global);
+    if (status == TSH_OK) {
+        memcpy(view->shape.local, mine.local, sizeof mine.local);
+        view->numel = local->numel;
+    }
+    host->ops->memory.release(host, all);
+    return status;
+}
+
+tsh_status tsh_from_local(const tsh_tensor *local, const tsh_layout *layouts, const int64_t *shape, tsh_tensor **out) {
+    if (out) *out = NULL;
+    if (!local) return tshi_fail(TSH_ERR_ARGUMENT, "from_local: local is NULL");
+    bool member = tshi_mesh_has_me(local->mesh);
+    tshi_shape global = {.ndim = local->shape.ndim};
+    tsh_tensor *view = NULL;
+    tsh_status status = TSH_OK;
+    if (!out) status = tshi_fail(TSH_ERR_ARGUMENT, "from_local: out is NULL");
+    if (status == TSH_OK && !member && !shape) {
+        status = tshi_fail(TSH_ERR_ARGUMENT, "from_local: a rank outside the mesh needs the global shape");
+    }
+    if (shape) memcpy(global.global, shape, sizeof *shape * (size_t)global.ndim);
+    if (status == TSH_OK) status = open_view(local, layouts, &global, &view);
+    if (member) status = join_parts(local, shape != NULL, view, status);
+    if (status == TSH_OK)
+        *out = view;
+    else
+        tsh_tensor_release(view);
+    return status;
 }

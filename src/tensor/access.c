@@ -54,20 +54,45 @@ tshi_placement tshi_tensor_placement(const tsh_tensor *tensor) {
     return tshi_mesh_placement(tensor->mesh, tensor->layout);
 }
 
+static void append_text(char *text, size_t size, const char *format, ...) TSH_PRINTF(3, 4);
+static void append_text(char *text, size_t size, const char *format, ...) {
+    va_list arguments;
+    size_t used = strlen(text);
+    va_start(arguments, format);
+    vsnprintf(text + used, size - used, format, arguments);
+    va_end(arguments);
+}
+
+static char *append_layouts(const tsh_tensor *tensor, char *text, size_t size) {
+    char name[24];
+    for (int a = 0; a < tensor->mesh->axes; a++) {
+        append_text(text, size, " %s=%s", tensor->mesh->axis[a].name,
+                    tshi_layout_name(tensor->layout[a], name, sizeof name));
+    }
+    return text;
+}
+
+char *tshi_tensor_describe_whole(const tsh_tensor *tensor, char *text, size_t size) {
+    char dims[128];
+    tshi_dims_name(tensor->shape.ndim, tensor->shape.global, dims, sizeof dims);
+    snprintf(text, size, "%s %s", tsh_dtype_name(tensor->dtype), dims);
+    return append_layouts(tensor, text, size);
+}
+
 char *tsh_tensor_describe(const tsh_tensor *tensor, char *text, size_t size) {
-    char dims[128], name[24];
+    char dims[128];
     if (size == 0) return text;
     if (!tensor) {
         snprintf(text, size, "NULL");
         return text;
     }
-    tshi_dims_name(tensor->shape.ndim, tensor->shape.local, dims, sizeof dims);
-    int used = snprintf(text, size, "%s %s", tsh_dtype_name(tensor->dtype), dims);
-    for (int a = 0; a < tensor->mesh->axes && used > 0 && (size_t)used < size; a++) {
-        used += snprintf(text + used, size - (size_t)used, " %s=%s", tensor->mesh->axis[a].name,
-                         tshi_layout_name(tensor->layout[a], name, sizeof name));
+    const tshi_shape *s = &tensor->shape;
+    tshi_dims_name(s->ndim, s->local, dims, sizeof dims);
+    snprintf(text, size, "%s %s", tsh_dtype_name(tensor->dtype), dims);
+    if (memcmp(s->local, s->global, sizeof *s->local * (size_t)s->ndim)) {
+        append_text(text, size, " of %s", tshi_dims_name(s->ndim, s->global, dims, sizeof dims));
     }
-    return text;
+    return append_layouts(tensor, text, size);
 }
 
 int64_t tshi_outer(const tsh_tensor *tensor, int d) {

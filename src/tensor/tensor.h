@@ -39,6 +39,8 @@ int64_t tshi_tensor_blocks(const tsh_tensor *tensor);
 tshi_block tshi_tensor_block(const tsh_tensor *tensor, int64_t number, int64_t *offset);
 /* Where the tensor is; LOCAL along no axis. */
 tshi_placement tshi_tensor_placement(const tsh_tensor *tensor);
+/* Writes "float32 [8,16] data=SHARD(0)", with the global shape alone, which every rank knows, into text; returns text. */
+char *tshi_tensor_describe_whole(const tsh_tensor *tensor, char *text, size_t size);
 /* Products of the dims before d and after d of the local shape. */
 int64_t tshi_outer(const tsh_tensor *tensor, int d);
 int64_t tshi_inner(const tsh_tensor *tensor, int d);

@@ -237,6 +237,35 @@ static void tensor_write_whole(fuzz *f, void (*function)(void)) {
     fuzz_said(f, "tensor_write_whole", tsh_tensor_write_whole(t, fuzz_chance(f, 3) ? NULL : zeros), NULL);
 }
 
+/* Of an int64 tensor only zeros are written: ids that every table has. */
+static void move_whole(fuzz *f, void (*function)(void)) {
+    static _Thread_local char room[MOST * 16], zeros[MOST * 16];
+    tsh_tensor *t = fuzz_tensor(f);
+    int64_t whole = 1;
+    int root = fuzz_index(f, f->size), way = fuzz_below(f, 3);
+    bool bare = fuzz_chance(f, 3);
+    (void)function;
+    for (int d = 0; d < tsh_tensor_ndim(t); d++) {
+        if (__builtin_mul_overflow(whole, tsh_tensor_shape(t)[d], &whole)) return;
+    }
+    if (whole > MOST) return;
+    tsh_status status = way == 0   ? tsh_tensor_read_whole(t, bare ? NULL : room)
+                        : way == 1 ? tsh_tensor_gather_whole(t, root, bare ? NULL : room)
+                                   : tsh_tensor_scatter_whole(t, root, bare ? NULL : zeros);
+    fuzz_said(f, "a move of the whole", status, NULL);
+}
+
+static void from_local(fuzz *f, void (*function)(void)) {
+    tsh_tensor *local = fuzz_tensor(f), *t = NULL;
+    tsh_layout layouts[TSH_MAX_AXES];
+    bool given = fuzz_chance(f, 30), bare = fuzz_chance(f, 3), no_out = fuzz_chance(f, 3);
+    (void)function;
+    for (int a = 0; a < TSH_MAX_AXES; a++) layouts[a] = fuzz_layout(f);
+    tsh_status status =
+        tsh_from_local(local, bare ? NULL : layouts, given ? tsh_tensor_shape(local) : NULL, no_out ? NULL : &t);
+    fuzz_made(f, FUZZ_TENSOR, "from_local", status, t, tsh_tensor_mesh(local));
+}
+
 static void tensor_fill(fuzz *f, void (*function)(void)) {
     tsh_tensor *t = fuzz_tensor(f);
     (void)function;
@@ -284,6 +313,8 @@ const fuzz_call fuzz_tensor_calls[] = {
     {"tsh_tensor_write", tensor_write, NULL, 3},
     {"tsh_tensor_read", tensor_read, NULL, 3},
     {"tsh_tensor_write_whole", tensor_write_whole, NULL, 3},
+    {"tsh_tensor_read_whole tsh_tensor_gather_whole tsh_tensor_scatter_whole", move_whole, NULL, 4},
+    {"tsh_from_local", from_local, NULL, 3},
     {"tsh_tensor_fill", tensor_fill, NULL, 3},
     {"tsh_tensor_item", tensor_item, NULL, 2},
     {"tsh_tensor_require_grad tsh_tensor_retain_grad tsh_tensor_zero_grad", gradients, NULL, 4},

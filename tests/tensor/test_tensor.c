@@ -30,7 +30,7 @@ Test(tensor, is_zeroed_and_described) {
         .dtype = TSH_COMPLEX128, .ndim = 2, .shape = {5, 8}, .layout = {TSH_SHARD(0), TSH_PARTIAL}};
     char text[160];
     cr_assert_eq(tsh_tensor_create(&mesh_view.mesh, &config, &t), TSH_OK);
-    cr_assert_str_eq(tsh_tensor_describe(t, text, sizeof text), "complex128 [2,8] axis0=SHARD(0) axis1=PARTIAL");
+    cr_assert_str_eq(tsh_tensor_describe(t, text, sizeof text), "complex128 [2,8] of [5,8] axis0=SHARD(0) axis1=PARTIAL");
     cr_assert_eq(tsh_tensor_shape(t)[0], 5);
     cr_assert_eq(tsh_tensor_local_nbytes(t), 2 * 8 * 16);
     const double *x = tsh_tensor_data(t);
