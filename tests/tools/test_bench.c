@@ -290,6 +290,7 @@ Test(bench, wrong_use, .timeout = 120, .init = need_bench) {
         const char *command, *words;
     } cases[] = {
         {BENCH " what", "unknown command 'what'"},
+        {BENCH " checkpoint --rounds 101", "--rounds wants at most 100"},
         {BENCH " collectives --op swap", "--op wants one of all_reduce|all_gather|"},
         {BENCH " collectives --op send_recv", "send_recv wants 2 ranks or more"},
         {BENCH " collectives --min-bytes 4X", "--min-bytes wants bytes, like 4, 16K or 64M, at most 1024T, not '4X'"},
@@ -328,4 +329,21 @@ Test(bench, kernels, .timeout = 120) {
         if (n == 9) cr_expect_eq(number(line, "bytes"), (31 + 2 * 9) * 48 * 4, "'%s'", line);
     }
     cr_assert_eq(n, 10);
+}
+
+Test(bench, checkpoint, .timeout = 120) {
+    static const char *const names[] = {
+        "cp", "save", "load", "load: bytes read", "step", "step beside a save", "save in the background: copy"};
+    char text[8192], *rest = text;
+    int n = 0;
+    cr_assert_eq(run_layers("checkpoint --bytes 8M --rounds 2 --batch 2 --folder /tmp --json", 2, text, sizeof text), 0,
+                 "%s", text);
+    for (char *line; (line = strsep(&rest, "\n")) && *line; n++) {
+        cr_assert_lt(n, 7, "'%s'", line);
+        expect_text(line, "what", names[n]);
+        cr_expect_gt(number(line, "ms"), 0, "'%s'", line);
+        if (n == 1 || n == 2) cr_expect_lt(number(line, "memory_mib"), 128, "'%s'", line);
+        if (n == 3) cr_expect(number(line, "ratio") >= 1 && number(line, "ratio") < 1.05, "'%s'", line);
+    }
+    cr_assert_eq(n, 7);
 }
