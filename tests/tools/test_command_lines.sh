@@ -47,6 +47,8 @@ full mlp --help
 full mlp
 full data_parallel --help
 full data_parallel
+full pipeline --help
+full pipeline
 full tshard-bench --help
 full tshard-bench --version
 full tshard-bench linear --help
@@ -104,6 +106,10 @@ expect 2 "'what' is no option and no method" tshard-rendezvous what
 expect 1 "usage: " mlp a b
 expect 1 "mlp: " mlp data=2x
 expect 1 "usage: " data_parallel what
+expect 1 "usage: " pipeline stage=1,data=1,model=1 2 3
+expect 1 "pipeline: 1 to 50 micro-batches" pipeline stage=1,data=1,model=1 4x
+expect 1 'pipeline: mesh_group: no axis "data"' pipeline stage=1,model=1
+expect 1 "pipeline: mesh_create: " pipeline stage=2,data=1,model=1
 expect 2 "usage: tshard-pmix" tshard-pmix
 
 # Each rank reads the file of that name: the reason that only rank 1 has is said.
