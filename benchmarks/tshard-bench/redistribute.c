@@ -82,6 +82,7 @@ static tsh_status check(redistribution *r, bench_meter *meter, int64_t *wrong, d
     for (int64_t i = 0; i < tsh_tensor_local_numel(r->in); i++) in[i] = value_at(&held, i);
     tsh_status status = run(r);
     if (status != TSH_OK) return status;
+    double sent = bytes_sent(r) - before;
     const tsh_box wanted = tsh_tensor_box(r->out);
     const float *out = tsh_tensor_data(r->out);
     for (int64_t i = 0; i < tsh_tensor_local_numel(r->out); i++) here += out[i] != value_at(&wanted, i);
@@ -89,7 +90,7 @@ static tsh_status check(redistribution *r, bench_meter *meter, int64_t *wrong, d
     double missing = (double)(tshi_box_numel(2, &wanted) - (any ? tshi_box_numel(2, &both) : 0));
     status = bench_sum(meter, here, &all);
     if (status == TSH_OK) status = bench_sum(meter, 4 * missing, must);
-    if (status == TSH_OK) status = bench_sum(meter, bytes_sent(r) - before, moved);
+    if (status == TSH_OK) status = bench_sum(meter, sent, moved);
     *wrong = (int64_t)all;
     return status == TSH_OK ? tsh_tape_reset(r->tape) : status;
 }

@@ -49,6 +49,7 @@ PROGRAMS = {
                              "--rows 2 --cols 2 --tokens 2 --classes 2 --vocabulary 2 --seconds 0.0001"),
     "tshard-bench data_parallel": ({**BENCH, "batch": N, "width": N, "layers": N, "bucket": N}, [],
                                    "--batch 2 --width 2 --layers 1 --seconds 0.0001"),
+    "tshard-bench redistribute": ({**BENCH, "bytes": N}, [], "--bytes 4 --seconds 0.0001"),
     "tshard-bench support": (BENCH, [], ""),
     "tshard-bench": ({"help": None, "version": None}, ["collect", "support"], ""),
     "tshard-rendezvous": ({"most": N, "help": None}, ["env", "tcp", "file"], "env --most 2"),
@@ -66,7 +67,7 @@ RUN_OPTIONS = {"ranks": N, "n": N, "nproc-per-node": N, "bind": W, "grace": N, "
 RUN_PROGRAMS = [["true"], ["false"], ["sh", "-c", "exit $RANK"], ["/nowhere/program"], ["/etc/passwd"], ["/"], [""],
                 ["sh", "-c", "kill -9 $$"], ["sh", "-c", "echo out; echo err >&2; printf half"],
                 ["sh", "-c", "sleep 1000 & setsid sleep 1000 & exit 3"], ["fifo"], ["w" * 5000], ["--", "true"], []]
-SCRIPTS = ["report.py", "compare_collectives.py", "compare_torch.py"]
+SCRIPTS = ["report.py", "compare_collectives.py", "compare_torch.py", "compare_redistribute.py"]
 ENVIRONMENT = [{}] * 6 + [{"RANK": "x"}, {"RANK": "0", "WORLD_SIZE": "0"}, {"WORLD_SIZE": ""},
                           {"SLURM_NODEID": " 1"}, {"TSHARD_TIMEOUT": "nan"}, {"PATH": ""}]
 
