@@ -1,4 +1,4 @@
-/* load_sums PATH SUMS [--gpt2] [--save PATH [BYTES]]: a rank of a job that loads the parameters of which tests/io/sums.py
+/* load_sums PATH SUMS [--gpt2 | --save PATH [BYTES]]: a rank of a job that loads the parameters of which tests/io/sums.py
  * has written the lines SUMS, in layouts of all kinds, and compares their sums with Python's. Says how many bytes the
  * ranks have read and how many their boxes have. --save writes them all again, in files of at most BYTES. */
 #include "io/load.h"
@@ -140,6 +140,10 @@ static int run(tsh_world *world, int count, char **words) {
     fclose(lines);
     if (tshi_load(list, words[1], &options, &read) != TSH_OK) return fail("load");
     wrong = compare(world, mesh, p, n, (double)read);
+    if (count > 4 && strcmp(words[3], "--save") == 0) {
+        tsh_save_options save = {.max_shard_bytes = count > 5 ? (uint64_t)atoll(words[5]) : 0};
+        if (tsh_save(list, words[4], &save) != TSH_OK) return fail("save");
+    }
     for (int i = 0; i < n; i++) tsh_tensor_release(p[i].tensor);
     tsh_parameters_destroy(list);
     tsh_mesh_destroy(mesh);
