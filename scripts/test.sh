@@ -60,7 +60,7 @@ stage_tsan() {
         OPENBLAS_NUM_THREADS=1 $plain ctest --test-dir build-tsan -j 1 --output-on-failure --no-tests=error -L threads
 }
 
-# Fuzzers of what arrives over a network, for FUZZ_SECONDS in all; new inputs that they find are not kept.
+# Fuzzers of what arrives over a network and of model files, for FUZZ_SECONDS in all; new inputs that they find are not kept.
 stage_fuzz() {
     local corpora=(tests/fuzz/corpus/*) name found
     local seconds=$((${FUZZ_SECONDS:-50} / ${#corpora[@]}))
