@@ -159,6 +159,21 @@ static void fill_parts(const tshi_exchange *e, const tshi_placement *p, int worl
     }
 }
 
+/* Members that differ along REPLICATED axes alone hold the same, zeros and terms too. */
+static void expect_replicas(const tshi_exchange *e, const parts *got, const char *name) {
+    const tshi_placement *p = &e->to;
+    for (int m = 0; m < tshi_placement_members(p); m++) {
+        int first = 0, rank = tshi_placement_rank(p, m); /* the replica of m with the least coordinates */
+        for (int a = p->axes - 1, x = m, stride = 1; a >= 0; stride *= p->size[a], x /= p->size[a], a--)
+            if (p->layout[a].kind != TSH_KIND_REPLICATED) first += x % p->size[a] * stride;
+        first = tshi_placement_rank(p, first);
+        cr_assert_eq(got->count[rank], got->count[first]);
+        for (int i = 0; i < got->count[rank]; i++) {
+            cr_assert_eq(got->value[rank][i], got->value[first][i], "%s: ranks %d and %d at %d", name, rank, first, i);
+        }
+    }
+}
+
 /* Replicas hold the same, and the terms of each value add up to it. */
 static void expect_whole(const tshi_exchange *e, int world, const parts *got, const char *name) {
     static double total[ELEMENTS];
@@ -197,5 +212,6 @@ Test(boxes, random_redistributions_keep_the_whole) {
         fill_parts(&e, &e.from, world, &in);
         redistribute(&e, world, &in, &out, name);
         expect_whole(&e, world, &out, name);
+        expect_replicas(&e, &out, name);
     }
 }

@@ -289,7 +289,7 @@ static tsh_status run_both(tsh_group *group, tsh_world *world, const tshi_exchan
     tsh_tensor *between = NULL;
     first.to = second.from = *middle;
     first.to.ranks = second.from.ranks = e->from.ranks; /* those of the plan go when it goes */
-    const tsh_tensor *any = out ? out : in;
+    const tsh_tensor *any = in ? in : out; /* a rank that holds terms is a member of the mesh of `in` */
     int member = tshi_placement_member(middle, world->rank);
     tsh_box box = {0};
     if (member >= 0) box = tshi_placement_box(middle, e->ndim, e->shape, member);
