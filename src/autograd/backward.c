@@ -60,6 +60,12 @@ static tsh_status backward_elsewhere(const tshi_node *node) {
     return TSH_OK;
 }
 
+static tsh_status advance_sink(tsh_tape *tape) {
+    tsh_status status = tape->sink->ops->advance(tape->sink);
+    if (status != TSH_OK) tshi_tape_fail_as(tape, status, "backward");
+    return status;
+}
+
 /* The first input's gradient, then the collective that waits for it, then the other inputs' gradients beside that. */
 static tsh_status run_backward(tsh_tape *tape, tshi_node *node) {
     if (!tshi_call_runs(node)) return fail_in(tape, node, backward_elsewhere(node));
@@ -67,6 +73,7 @@ static tsh_status run_backward(tsh_tape *tape, tshi_node *node) {
     tsh_status status = fail_in(tape, node, node->op->backward(node));
     if (status != TSH_OK || !rest) return status;
     if (tshi_wants_grad(node, 0) && node->in[0]->gradient->uses == 1) status = start_early(tape, node->in[0]);
+    if (status == TSH_OK && tape->sink) status = advance_sink(tape);
     return status == TSH_OK ? fail_in(tape, node, node->op->backward_rest(node)) : status;
 }
 
@@ -82,10 +89,7 @@ static tsh_status pass(tsh_tape *tape, int index) {
         else if (!node->in[i]->computed && g->sink && g->sink == tape->sink)
             g->sink->ops->complete(g->sink, g->slot);
     }
-    if (status != TSH_OK || !tape->sink) return status;
-    status = tape->sink->ops->advance(tape->sink);
-    if (status != TSH_OK) tshi_tape_fail_as(tape, status, "backward");
-    return status;
+    return status == TSH_OK && tape->sink ? advance_sink(tape) : status;
 }
 
 /* Frees the output's memory unless the program, or a call that is still to run, holds the tensor beside the tape and

@@ -48,6 +48,9 @@ typedef struct tshi_group_ops {
     bool (*reduces)(tsh_dtype dtype, tsh_reduce_op op);
     /* A call on memory of a GPU has to go through buffers of world->host. NULL: none has to. */
     bool (*stages)(const tsh_group *group, const tshi_call *call);
+    /* A collective of the group goes on while the host computes; every rank returns the same. NULL: none does, unless
+     * the calls are in_order. */
+    bool (*overlaps)(const tsh_group *group);
     /* The group's collectives gain from memory of the device's alloc_symmetric at one offset on all ranks; every rank
      * returns the same. NULL: no group's do. */
     bool (*symmetric)(const tsh_group *group);

@@ -70,7 +70,8 @@ bool tshi_world_troubled(tsh_world *world, tshi_tape_step step);
 /* Other work hides a collective of the group that is started early: the collective goes on while the host computes, or
  * the host waits for it while a GPU computes. The same answer on all ranks. */
 static inline bool tshi_group_overlaps(const tsh_group *group) {
-    return group->ops->in_order || group->world->device != group->world->host;
+    return group->ops->in_order || group->world->device != group->world->host ||
+           (group->ops->overlaps && group->ops->overlaps(group));
 }
 
 /* Seconds after which a call's wait is worth a warning: TSHARD_WARN, or half of a shorter deadline. The next one comes

@@ -43,7 +43,8 @@ static tsh_status prepare(tsh_group *group, tshi_mpi_op *op) {
         mg->matrix = tshi_calloc(&group->world->allocator, 2 * p * p, sizeof *mg->matrix);
         if (!mg->matrix) return TSH_ERR_MEMORY;
     }
-    return op->moves ? tshi_move_prepare(group) : TSH_OK;
+    tsh_status status = op->moves ? tshi_exchange_prepare(group) : TSH_OK;
+    return status == TSH_OK && op->moves && !tshi_exchange_is_pair(group) ? tshi_move_prepare(group) : status;
 }
 
 /* Ends the call: op->status is what it returns, with the message of tsh_error_message(). */
@@ -55,7 +56,6 @@ void tshi_mpi_op_end(tsh_group *group, tsh_status status) {
         tsh_tensor_release(op->held[i]);
         op->held[i] = NULL;
     }
-    op->requests = 0;
     op->phase = TSHI_IDLE;
     op->status = status;
     if (status != TSH_OK) snprintf(op->words, sizeof op->words, "%s", tsh_error_message());
@@ -115,7 +115,7 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
         tshi_group_note(group, call);
     else
         group->calls++;
-    if (moves && op->call.failed == TSH_OK && tshi_move_is_pair(group)) tshi_move_begin(group);
+    if (moves && op->call.failed == TSH_OK && tshi_exchange_is_pair(group)) tshi_exchange_begin(group);
     return error == MPI_SUCCESS ? TSH_OK : tshi_mpi_error(world, tsh_collective_name(call->op), error);
 }
 
@@ -125,44 +125,34 @@ static bool end_error(tsh_group *group, int error) {
     return true;
 }
 
-/* The step under way, and the next once it is done. */
-static bool advance_move(tsh_group *group) {
-    tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
-    int done = 1;
-    int error = op->requests ? MPI_Testall(op->requests, op->request, &done, MPI_STATUSES_IGNORE) : MPI_SUCCESS;
+static bool advance_exchange(tsh_group *group) {
+    const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    int64_t before = op->step + op->done;
+    int error = tshi_exchange_advance(group);
     if (error != MPI_SUCCESS) return end_error(group, error);
-    if (!done) return false;
-    op->requests = 0;
-    if (op->step < op->steps) {
-        error = tshi_move_step(group, op->step++, false);
-        return error == MPI_SUCCESS ? true : end_error(group, error);
-    }
-    tshi_move_end(group);
-    tshi_mpi_op_end(group, TSH_OK);
-    return true;
+    if (op->done == op->steps) tshi_mpi_op_end(group, TSH_OK);
+    return op->phase == TSHI_IDLE || op->step + op->done != before;
 }
 
-/* Moves the data: at once where no rank's other calls have to go on meanwhile, else step by step. */
+/* Moves the data: in a call of MPI where no rank's other calls have to go on meanwhile, else in an exchange. */
 static bool move(tsh_group *group) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     if (!op->moves) {
         tshi_mpi_op_end(group, TSH_OK);
         return true;
     }
-    op->phase = TSHI_MOVING;
-    op->step = 0;
-    op->requests = 0;
-    if (tshi_move_is_pair(group)) return advance_move(group);
-    tshi_move_begin(group);
-    if (op->async) return true;
-    int error = MPI_SUCCESS;
+    op->phase = TSHI_EXCHANGING;
+    bool pair = tshi_exchange_is_pair(group);
+    if (pair || op->async || !tshi_move_fits(group)) {
+        if (!pair || op->async) tshi_exchange_begin(group);
+        return advance_exchange(group);
+    }
     tshi_mpi_post_wait(group, NULL);
     tshi_watch_pass(group);
-    for (; error == MPI_SUCCESS && op->step < op->steps; op->step++) error = tshi_move_step(group, op->step, true);
+    int error = tshi_move_run(group);
     tshi_watch_pass(group);
     tshi_mpi_awake(group);
     if (error != MPI_SUCCESS) return end_error(group, error);
-    tshi_move_end(group);
     tshi_mpi_op_end(group, TSH_OK);
     return true;
 }
@@ -178,9 +168,8 @@ static bool compare_start(tsh_group *group) {
     if (failed) mine->post.kind = TSHI_KIND_FAILED;
     snprintf(mine->text, sizeof mine->text, "%s", failed ? op->words : op->text ? op->text : "");
     op->phase = TSHI_COMPARING;
-    op->requests = 1;
     int bytes = (int)sizeof *mine;
-    int error = MPI_Iallgather(mine, bytes, MPI_BYTE, mine + 1, bytes, MPI_BYTE, mg->comm, op->request);
+    int error = MPI_Iallgather(mine, bytes, MPI_BYTE, mine + 1, bytes, MPI_BYTE, mg->comm, &op->request);
     return error == MPI_SUCCESS ? true : end_error(group, error);
 }
 
@@ -202,9 +191,8 @@ static bool count_start(tsh_group *group) {
     memcpy(rows, call->in_counts, p * sizeof *rows);
     memcpy(rows + p, call->out_counts, p * sizeof *rows);
     mg->op.phase = TSHI_COUNTING;
-    mg->op.requests = 1;
     int error = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, mg->matrix, 2 * group->size, MPI_INT64_T, mg->comm,
-                               mg->op.request);
+                               &mg->op.request);
     return error == MPI_SUCCESS ? true : end_error(group, error);
 }
 
@@ -269,9 +257,9 @@ bool tshi_mpi_advance(tsh_group *group) {
         if (error != MPI_SUCCESS) return end_error(group, error);
         return verdict ? pass_entry(group, verdict) : false;
     }
-    if (op->phase == TSHI_MOVING) return advance_move(group);
+    if (op->phase == TSHI_EXCHANGING) return advance_exchange(group);
     if (op->phase == TSHI_IDLE) return false;
-    error = MPI_Test(op->request, &done, MPI_STATUS_IGNORE);
+    error = MPI_Test(&op->request, &done, MPI_STATUS_IGNORE);
     if (error != MPI_SUCCESS) return end_error(group, error);
     if (!done) return false;
     return op->phase == TSHI_COMPARING ? end_compare(group) : end_count(group);
@@ -290,7 +278,7 @@ static tsh_status look(tsh_group *group, double since) {
     /* What two ranks have begun they end, whatever else has failed since: this call's memory is the caller's again
      * when it returns. */
     bool lost = tshi_mpi_of(world)->broken != TSH_OK || tshi_mpi_trouble(world) == TSH_OK;
-    if (mg->op.phase == TSHI_MOVING && tshi_move_is_pair(group) && !lost && !late) return TSH_OK;
+    if (mg->op.phase == TSHI_EXCHANGING && tshi_exchange_is_pair(group) && !lost && !late) return TSH_OK;
     if (!late && !tshi_entry_withdraw(group)) return TSH_OK;
     if (status != TSH_OK) return tshi_mpi_stop(group);
     if (mg->op.phase == TSHI_AT_ENTRY && mg->block && !tshi_entry_withdraw(group)) return TSH_OK;
@@ -300,7 +288,7 @@ static tsh_status look(tsh_group *group, double since) {
 /* The caller goes, MPI may go on: what it still needs stays. */
 static void give_up(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
-    if (mg->op.phase == TSHI_MOVING && tshi_move_is_pair(group)) tshi_move_abandon(group);
+    if (mg->op.phase == TSHI_EXCHANGING && tshi_exchange_is_pair(group)) tshi_exchange_abandon(group);
     keep_counts(group);
 }
 
@@ -370,7 +358,9 @@ static void mpi_progress(tsh_work *work) {
         tshi_mpi_message_progress(work);
         return;
     }
-    while (tshi_mpi_advance(group)) {
+    /* Each call of MPI takes in a little of what has arrived. */
+    for (int idle = 0; idle < POLLS && op->phase != TSHI_IDLE; idle++) {
+        if (tshi_mpi_advance(group)) idle = -1;
     }
     if (op->phase == TSHI_IDLE) {
         tshi_work_end(work, op->status == TSH_OK ? TSH_OK : tshi_fail(op->status, "%s", op->words));
@@ -383,6 +373,11 @@ static void mpi_progress(tsh_work *work) {
     tshi_work_end(work, tshi_mpi_stop(group));
 }
 
+/* Between machines: on one machine the host's cores would move the data. */
+static bool mpi_overlaps(const tsh_group *group) {
+    return !tshi_mpi_group_of(group)->block;
+}
+
 /* The host's memory is all that MPI is given. */
 static bool mpi_stages(const tsh_group *group, const tshi_call *call) {
     (void)group;
@@ -392,6 +387,7 @@ static bool mpi_stages(const tsh_group *group, const tshi_call *call) {
 
 const tshi_group_ops tshi_mpi_ops = {
     .name = "mpi",
+    .overlaps = mpi_overlaps,
     .stages = mpi_stages,
     .probe = tshi_mpi_probe,
     .world_open = tshi_mpi_world_open,

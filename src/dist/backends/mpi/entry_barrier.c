@@ -16,6 +16,10 @@
 #define NUMBER_MASK  UINT64_C(0xfffffff0)
 #define HASH_SHIFT   32
 
+/* So few members tell each other directly: a barrier is over one message after the last member has come, and needs no
+ * progress in between. */
+#define MOST_DIRECT 8
+
 /* Long enough for a member's word to be readable by all. */
 #define SETTLE_SECONDS 1e-3
 
@@ -53,8 +57,13 @@ int tshi_entry_arrive(tsh_group *group) {
     op->mine[0] = op->identity;
     op->mine[1] = ~op->identity;
     op->mine[2] = (uint64_t)flags_of(op);
-    op->requests = 1;
-    return MPI_Iallreduce(op->mine, op->all, 3, MPI_UINT64_T, MPI_BOR, mg->comm, op->request);
+    return tshi_entry_meet(group, op->mine, &op->request);
+}
+
+int tshi_entry_meet(tsh_group *group, const uint64_t mine[3], MPI_Request *request) {
+    tshi_mpi_group *mg = group->state;
+    if (group->size > MOST_DIRECT) return MPI_Iallreduce(mine, mg->all, 3, MPI_UINT64_T, MPI_BOR, mg->comm, request);
+    return MPI_Iallgather(mine, 3, MPI_UINT64_T, mg->all, 3, MPI_UINT64_T, mg->comm, request);
 }
 
 /* --- looking ------------------------------------------------------------------------------------------------------ */
@@ -126,10 +135,13 @@ int tshi_entry_poll(tsh_group *group, int *error) {
         if (said.flags & MARK) return outcome_of_stop(group, mg);
         return said.all ? pass(group, mg, &said) : 0;
     }
-    *error = MPI_Test(op->request, &done, MPI_STATUS_IGNORE);
+    *error = MPI_Test(&op->request, &done, MPI_STATUS_IGNORE);
     if (*error != MPI_SUCCESS || !done) return 0;
-    op->requests = 0;
-    return TSHI_ENTRY_PASSED | (int)op->all[2] | (op->all[0] & op->all[1] ? TSHI_ENTRY_DIFFER : 0);
+    uint64_t all[3] = {0};
+    for (int i = 0; i < (group->size > MOST_DIRECT ? 1 : group->size); i++) {
+        for (int k = 0; k < 3; k++) all[k] |= mg->all[3 * i + k];
+    }
+    return TSHI_ENTRY_PASSED | (int)all[2] | (all[0] & all[1] ? TSHI_ENTRY_DIFFER : 0);
 }
 
 /* --- giving up ---------------------------------------------------------------------------------------------------- */

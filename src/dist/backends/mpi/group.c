@@ -23,7 +23,8 @@ tshi_mpi_group *tshi_mpi_group_new(tsh_world *world, int size) {
     mg->kept = tshi_calloc(allocator, 2 * n, sizeof *mg->kept);
     mg->detail = tshi_calloc(allocator, 1 + n, sizeof *mg->detail);
     mg->sent = tshi_calloc(allocator, n, sizeof *mg->sent);
-    if (mg->counts && mg->kept && mg->detail && mg->sent) return mg;
+    mg->all = tshi_calloc(allocator, 3 * n, sizeof *mg->all);
+    if (mg->all && mg->counts && mg->kept && mg->detail && mg->sent) return mg;
     tshi_mpi_group_free(world, mg);
     return NULL;
 }
@@ -34,7 +35,10 @@ void tshi_mpi_group_free(tsh_world *world, tshi_mpi_group *mg) {
     if (mg->block) munmap(mg->block, mg->block_bytes);
     tshi_free(allocator, mg->counts);
     tshi_free(allocator, mg->kept);
+    tshi_free(allocator, mg->all);
     tshi_free(allocator, mg->matrix);
+    tshi_free(allocator, mg->request);
+    tshi_free(allocator, mg->terms);
     tshi_free(allocator, mg->fold);
     tshi_free(allocator, mg->detail);
     tshi_free(allocator, mg->sent);
@@ -157,7 +161,7 @@ void tshi_mpi_group_close(tsh_group *group) {
     /* The watcher looks at no group that is about to go. */
     tshi_watcher_pass(&tshi_mpi_of(group->world)->watch.thread);
     /* With a call still under way the communicator and its buffers have to stay. */
-    if (mg->op.phase != TSHI_IDLE && mg->op.requests > 0) return;
+    if (mg->op.phase > TSHI_AT_ENTRY || (mg->op.phase == TSHI_AT_ENTRY && !mg->block)) return;
     if (mg->comm != MPI_COMM_NULL && !finalized && tshi_mpi_of(group->world)->broken == TSH_OK) {
         MPI_Comm_free(&mg->comm);
     }

@@ -3,8 +3,8 @@
  * A blocking call of MPI cannot be given up, so a rank enters one only when all members have made the call. Each call
  * first passes the group's entry barrier, in which a rank notices failures that peers report, ranks that
  * have left, and the deadline, and which compares the calls. It is a page of shared memory for members on one machine,
- * a small non-blocking reduction otherwise. Two ranks exchange messages instead of collectives, all_reduce apart, and
- * notice failures throughout (move.c). During blocking calls a thread logs warnings (watch.c). */
+ * a non-blocking call of MPI otherwise. Two ranks exchange messages instead of collectives, all_reduce apart, and notice
+ * failures throughout; asynchronous calls do so in groups of any size (exchange.c). During blocking calls a thread logs warnings (watch.c). */
 #ifndef TSHI_MPI_H
 #define TSHI_MPI_H
 
@@ -123,7 +123,7 @@ typedef struct tshi_detail {
     char text[TSHI_MESSAGE_SIZE];
 } tshi_detail;
 
-typedef enum tshi_phase { TSHI_IDLE, TSHI_AT_ENTRY, TSHI_COMPARING, TSHI_COUNTING, TSHI_MOVING } tshi_phase;
+typedef enum tshi_phase { TSHI_IDLE, TSHI_AT_ENTRY, TSHI_COMPARING, TSHI_COUNTING, TSHI_EXCHANGING } tshi_phase;
 
 /* The collective under way; there is one at a time. */
 typedef struct tshi_mpi_op {
@@ -137,17 +137,15 @@ typedef struct tshi_mpi_op {
     void *out;  /* where the result goes: call.out, or scratch */
     void *scratch;
     tshi_call call;
-    int64_t step, steps; /* the next one, and how many there are; the same on all ranks if more than two */
-    int64_t block;       /* most elements of one MPI call */
-    bool folds;          /* a pair: what is received is reduced with what this rank contributes to itself */
-    bool receives;       /* request[0] receives */
-    bool at_once;        /* one MPI call moves all of it */
-    int requests;
-    MPI_Request request[2];
+    /* An exchange (exchange.c): its steps, of which `step` have been begun and `done` have ended. */
+    int64_t steps, step, done;
+    int64_t block;       /* elements of a step */
+    int window;          /* the most steps under way */
+    MPI_Request request; /* of the entry barrier, or of what the ranks compare */
     tsh_tensor *held[2];
     double trouble_seen; /* when, 0: not */
     const char *text;    /* of an agreement, else NULL */
-    uint64_t mine[3], all[3];
+    uint64_t mine[3];
     char words[TSHI_MESSAGE_SIZE]; /* of a call that cannot be made */
 } tshi_mpi_op;
 
@@ -160,12 +158,16 @@ typedef struct tshi_mpi_group {
     tshi_mpi_op op;
     uint64_t id;
     size_t block_bytes;
-    int *counts;         /* [4 * size] for MPI */
-    int64_t *kept;       /* [2 * size] counts of a call that may be given up */
-    int64_t *matrix;     /* [2 * size * size], all_to_all with parts of its own; made when needed */
-    char *fold;          /* two blocks, for sums of two ranks; made when needed */
-    tshi_detail *detail; /* [1 + size], mine first */
-    uint32_t *sent;      /* [size] messages to each member */
+    uint64_t *all;   /* [3 * size] what members have told each other at an entry barrier without shared memory */
+    int *counts;     /* [4 * size] for MPI */
+    int64_t *kept;   /* [2 * size] counts of a call that may be given up */
+    int64_t *matrix; /* [2 * size * size], all_to_all with parts of its own; made when needed */
+    /* Exchanges make these three when they are needed. */
+    MPI_Request *request; /* of the steps under way, 2 (size - 1) each */
+    const void **terms;   /* [size] what a reduction has */
+    char *fold;           /* blocks that are to be reduced */
+    tshi_detail *detail;  /* [1 + size], mine first */
+    uint32_t *sent;       /* [size] messages to each member */
 } tshi_mpi_group;
 
 static inline tshi_mpi *tshi_mpi_of(const tsh_world *world) {
@@ -223,6 +225,8 @@ void tshi_mpi_group_close(tsh_group *group);
 
 /* Enter the entry barrier with mg->op. Returns an MPI error code. */
 int tshi_entry_arrive(tsh_group *group);
+/* The call of MPI that an entry barrier without shared memory is. */
+int tshi_entry_meet(tsh_group *group, const uint64_t mine[3], MPI_Request *request);
 /* The TSHI_ENTRY_* bits when the barrier is decided, else 0. */
 int tshi_entry_poll(tsh_group *group, int *error);
 /* "; rank 1 is stopped" for members that a signal has stopped, else "". */
@@ -248,18 +252,25 @@ void tshi_mpi_divide(tsh_device *device, tsh_dtype dtype, int64_t n, int ranks, 
 
 /* --- move.c ------------------------------------------------------------------------------------------------------- */
 
-/* The group has two ranks, which exchange the data of mg->op without MPI's collectives. */
-bool tshi_move_is_pair(const tsh_group *group);
-/* The memory that mg->op needs. */
+/* The numbers of mg->op are small enough for one call of MPI. */
+bool tshi_move_fits(const tsh_group *group);
+/* Allocates the memory that the call needs. */
 tsh_status tshi_move_prepare(tsh_group *group);
-/* The data moves in steps of MPI calls. begin: sets op->steps. */
-void tshi_move_begin(tsh_group *group);
-/* One step: done when it returns (`wait`, never for a pair), or with op->requests to wait for. An MPI error code. */
-int tshi_move_step(tsh_group *group, int64_t step, bool wait);
-/* After the last step. */
-void tshi_move_end(tsh_group *group);
-/* The call of a pair is given up for good: what has not come yet must not come into the caller's memory. */
-void tshi_move_abandon(tsh_group *group);
+/* Waits for all members. Returns an MPI error code. */
+int tshi_move_run(tsh_group *group);
+
+/* --- exchange.c --------------------------------------------------------------------------------------------------- */
+
+/* Two ranks make mg->op as an exchange in any case. */
+bool tshi_exchange_is_pair(const tsh_group *group);
+/* Allocates the memory that mg->op may need. */
+tsh_status tshi_exchange_prepare(tsh_group *group);
+/* Sets the steps. */
+void tshi_exchange_begin(tsh_group *group);
+/* Moves what it can without waiting, until op->done is op->steps. Returns an MPI error code. */
+int tshi_exchange_advance(tsh_group *group);
+/* The call is given up for good: what has not come yet must not come into the caller's memory. */
+void tshi_exchange_abandon(tsh_group *group);
 
 /* --- watch.c ------------------------------------------------------------------------------------------------------ */
 

@@ -56,8 +56,8 @@ static bool is_mpi(const tsh_group *group) {
 static void move_on(tsh_world *world) {
     for (tsh_group *g = world->groups; g; g = g->next) {
         const tshi_mpi_group *mg = is_mpi(g) ? g->state : NULL;
-        if (!mg || !tshi_move_is_pair(g)) continue;
-        if (mg->op.phase == TSHI_MOVING || (mg->op.phase == TSHI_AT_ENTRY && !mg->block)) tshi_mpi_advance(g);
+        if (!mg || !tshi_exchange_is_pair(g)) continue;
+        if (mg->op.phase == TSHI_EXCHANGING || (mg->op.phase == TSHI_AT_ENTRY && !mg->block)) tshi_mpi_advance(g);
     }
 }
 
@@ -147,19 +147,13 @@ static tsh_status finish_entry(tsh_group *group, uint64_t last) {
     tshi_mpi_group *mg = group->state;
     tshi_mpi_op *op = &mg->op;
     tsh_world *world = group->world;
-    bool pending = op->phase == TSHI_AT_ENTRY && op->requests;
     if (mg->block) return TSH_OK;
-    if (pending) {
-        tsh_status status = wait_request(world, MPI_SUCCESS, op->request, false);
-        op->requests = 0;
-        return status;
-    }
+    if (op->phase == TSHI_AT_ENTRY) return wait_request(world, MPI_SUCCESS, &op->request, false);
     if (mg->entered >= last) return TSH_OK;
-    uint64_t mine[3] = {0}, all[3];
+    const uint64_t mine[3] = {0};
     MPI_Request request = MPI_REQUEST_NULL;
     mg->entered = last;
-    int error = MPI_Iallreduce(mine, all, 3, MPI_UINT64_T, MPI_BOR, mg->comm, &request);
-    return wait_request(world, error, &request, false);
+    return wait_request(world, tshi_entry_meet(group, mine, &request), &request, false);
 }
 
 /* A member has passed the entry barrier, so all members have to finish the call; its result is dropped. */

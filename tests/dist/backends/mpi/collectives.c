@@ -37,6 +37,9 @@ void scenario_chunks(tshi_rank *r) {
     const int64_t sizes[] = {1, 12, 50};
     if (r->size > 1) ((tshi_mpi *)r->world->state)->chunk = 7;
     all_dtypes(r, tsh_world_group(r->world), sizes, 3);
+    tshi_try_started(true);
+    tshi_try_all(r, tsh_world_group(r->world), TSH_FLOAT32, 1500); /* more steps of an exchange than are under way */
+    tshi_try_started(false);
 }
 
 /* --- known answers ------------------------------------------------------------------------------------------------ */
