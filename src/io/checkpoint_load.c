@@ -63,10 +63,10 @@ static tsh_status read_part(reader *r, const tshi_stored_tensor *t, const source
     size_t size = tsh_dtype_size(t->dtype);
     tshi_runs whole = tshi_runs_of(t->ndim, part, part, box);
     bool direct = whole.count[0] == whole.numel;
-    tsh_box piece;
     tsh_status status = TSH_OK;
-    for (int64_t i = 0; status == TSH_OK; i++) {
-        if (!tshi_box_piece(t->ndim, part, direct ? whole.numel : (int64_t)(CHUNK / size), i, &piece)) break;
+    for (int64_t done = 0, n; status == TSH_OK && done < whole.numel; done += n) {
+        tsh_box piece = tshi_box_cut(t->ndim, part, done, direct ? whole.numel : (int64_t)(CHUNK / size));
+        n = tshi_box_numel(t->ndim, &piece);
         tshi_runs runs = tshi_runs_of(t->ndim, &piece, &piece, box);
         tsh_box within = piece;
         for (int d = 0; d < t->ndim; d++) within.start[d] -= s->box->start[d];
@@ -116,16 +116,15 @@ static tsh_status read_tensor(reader *r, const tshi_stored_tensor *t, tsh_tensor
     int64_t most = staged ? (int64_t)(STAGE / size) : tensor->numel;
     tsh_box box = tsh_tensor_box(tensor), share, slab, part;
     bool shares = tshi_checkpoint_share(tensor, &share);
-    char *to = tshi_data(tensor);
     tsh_status status = TSH_OK;
-    for (int64_t i = 0; tensor->numel > 0 && status == TSH_OK && tshi_box_piece(t->ndim, &box, most, i, &slab); i++) {
-        size_t bytes = (size_t)tshi_box_numel(t->ndim, &slab) * size;
-        char *memory = staged ? r->stage : to;
+    for (int64_t done = 0, n; status == TSH_OK && done < tensor->numel; done += n) {
+        char *to = (char *)tshi_data(tensor) + (size_t)done * size, *memory = staged ? r->stage : to;
+        slab = tshi_box_cut(t->ndim, &box, done, most);
+        n = tshi_box_numel(t->ndim, &slab);
         status = read_slab(r, t, &slab, memory);
         if (status != TSH_OK) break;
         if (shares && tshi_box_intersect(t->ndim, &slab, &share, &part)) *sum += sum_part(t, &part, memory, &slab);
-        if (staged) device->ops->copy.from_host(device, bytes, memory, to);
-        to += bytes;
+        if (staged) device->ops->copy.from_host(device, (size_t)n * size, memory, to);
     }
     return status;
 }

@@ -148,17 +148,16 @@ static void put_tensor(sink *s, tshi_save *save, const tshi_stored_tensor *t, co
     bool staged = device->ops->kind != TSH_CPU;
     int64_t most = staged ? (int64_t)(STAGE / size) : tensor->numel;
     tsh_box box = tsh_tensor_box(tensor), slab, part;
-    const char *memory = tshi_data(tensor);
-    for (int64_t i = 0; s->status == TSH_OK && tshi_box_piece(t->ndim, &box, most, i, &slab); i++) {
-        size_t bytes = (size_t)tshi_box_numel(t->ndim, &slab) * size;
-        if (tshi_box_intersect(t->ndim, &slab, &t->boxes[0].box, &part)) {
-            if (staged) {
-                device->ops->copy.to_host(device, bytes, memory, save->stage);
-                s->status = device->ops->check(device);
-            }
-            if (s->status == TSH_OK) put_part(s, t, &part, staged ? save->stage : memory, &slab, sum);
+    for (int64_t done = 0, n; s->status == TSH_OK && done < tensor->numel; done += n) {
+        const char *memory = (const char *)tshi_data(tensor) + (size_t)done * size;
+        slab = tshi_box_cut(t->ndim, &box, done, most);
+        n = tshi_box_numel(t->ndim, &slab);
+        if (!tshi_box_intersect(t->ndim, &slab, &t->boxes[0].box, &part)) continue;
+        if (staged) {
+            device->ops->copy.to_host(device, (size_t)n * size, memory, save->stage);
+            s->status = device->ops->check(device);
         }
-        memory += bytes;
+        if (s->status == TSH_OK) put_part(s, t, &part, staged ? save->stage : memory, &slab, sum);
     }
 }
 

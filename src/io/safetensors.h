@@ -73,10 +73,4 @@ tsh_status tshi_safetensors_header(const tsh_allocator *allocator, tshi_safetens
 tsh_status tshi_safetensors_write_box(int fd, const char *path, const tshi_safetensors_entry *entry, const tsh_box *box,
                                       const void *in);
 
-/* --- boxes piece by piece ----------------------------------------------------------------------------------------- */
-
-/* Piece `number`, from 0, of a box that is cut into pieces of at most `most` elements, each contiguous in the memory of
- * the box (row-major), in the order in which they lie there. False when there are not that many. */
-bool tshi_box_piece(int ndim, const tsh_box *box, int64_t most, int64_t number, tsh_box *piece);
-
 #endif

@@ -176,23 +176,3 @@ tsh_status tshi_safetensors_write_box(int fd, const char *path, const tshi_safet
     }
     return status;
 }
-/* --- boxes piece by piece ----------------------------------------------------------------------------------------- */
-
-bool tshi_box_piece(int ndim, const tsh_box *box, int64_t most, int64_t number, tsh_box *piece) {
-    int d = ndim - 1;
-    int64_t inner = 1;
-    *piece = *box;
-    if (ndim == 0) return number == 0;
-    if (tshi_box_numel(ndim, box) == 0) return false;
-    while (d > 0 && inner * box->length[d] <= most) inner *= box->length[d--];
-    int64_t rows = most / inner > 1 ? most / inner : 1, pieces = (box->length[d] + rows - 1) / rows;
-    int64_t row = number % pieces * rows, rest = number / pieces;
-    piece->start[d] += row;
-    piece->length[d] = box->length[d] - row < rows ? box->length[d] - row : rows;
-    for (int k = d - 1; k >= 0; k--) {
-        piece->start[k] += rest % box->length[k];
-        piece->length[k] = 1;
-        rest /= box->length[k];
-    }
-    return rest == 0;
-}

@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "dist/world.h"
+#include "io/checkpoint_state.h"
 #include "io/file.h"
 #include "io/weights.h"
 #include "tensor/runs.h"
@@ -13,9 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* A replicated box of fewer elements is written by one of its holders, a longer one by all of them. */
-#define SHARED_FROM 16384
 
 /* A call of tsh_save. */
 typedef struct saving {
@@ -27,25 +25,6 @@ typedef struct saving {
 } saving;
 
 /* --- boxes -------------------------------------------------------------------------------------------------------- */
-
-/* What this rank writes of its box of parameter `number`; false: nothing. */
-static bool share_of(const tsh_tensor *t, int number, tsh_box *share) {
-    int count = 1, index = 0, d = 0;
-    *share = tsh_tensor_box(t);
-    if (t->mesh->member < 0 || t->numel == 0) return false;
-    for (int a = 0; a < t->mesh->axes; a++) {
-        if (t->layout[a].kind != TSH_KIND_REPLICATED) continue;
-        count *= t->mesh->axis[a].size;
-        index = index * t->mesh->axis[a].size + t->mesh->axis[a].index;
-    }
-    while (d < t->shape.ndim && share->length[d] < count) d++;
-    if (d == t->shape.ndim || t->numel < SHARED_FROM) return number % count == index;
-    int64_t start, length;
-    tsh_split(share->length[d], count, index, &start, &length);
-    share->start[d] += start;
-    share->length[d] = length;
-    return true;
-}
 
 /* Writes what a link has of `part`, elements of `slab`, which `memory` holds. */
 static tsh_status write_link(saving *s, int number, int fd, const tshi_save_file *file, const tsh_tensor *t,
@@ -69,12 +48,11 @@ static tsh_status write_link(saving *s, int number, int fd, const tshi_save_file
 
 /* Writes this rank's share of a parameter as far as a link has it, slab by slab of its memory. */
 static tsh_status write_parameter(saving *s, int number, int fd, const tshi_save_file *file) {
-    int parameter = s->plan.links.items[number].parameter;
-    const tsh_tensor *t = s->list->items[parameter].tensor;
+    const tsh_tensor *t = s->list->items[s->plan.links.items[number].parameter].tensor;
     tsh_device *device = tshi_device_of(t);
     size_t size = tsh_dtype_size(t->dtype);
     tsh_box box = tsh_tensor_box(t), share, part;
-    if (!share_of(t, parameter, &share)) return TSH_OK;
+    if (!tshi_checkpoint_share(t, &share)) return TSH_OK;
     for (int64_t done = 0, n; done < t->numel; done += n) {
         tsh_box slab = tshi_box_cut(t->shape.ndim, &box, done, TSHI_IO_ELEMENTS);
         const char *memory = (const char *)tshi_data(t) + (size_t)done * size;

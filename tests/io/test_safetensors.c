@@ -353,23 +353,6 @@ Test(safetensors, long_rows_are_read_without_their_gaps, .timeout = 60, .init = 
     tshi_safetensors_close(file);
 }
 
-Test(safetensors, pieces_are_the_box_in_order, .timeout = 60) {
-    for (int i = 0; i < 2000; i++) {
-        tshi_safetensors_entry e = draw_entry("x");
-        tsh_box box = draw_box(&e), piece;
-        int64_t most = 1 + draw(40), n = tshi_box_numel(e.ndim, &box), at = 0;
-        for (int64_t number = 0; tshi_box_piece(e.ndim, &box, most, number, &piece); number++) {
-            int64_t count = tshi_box_numel(e.ndim, &piece);
-            cr_assert(count > 0 && count <= most && at + count <= n);
-            for (int64_t k = 0; k < count; k++) {
-                cr_assert_eq(place(e.ndim, e.shape, &piece, k), place(e.ndim, e.shape, &box, at + k));
-            }
-            at += count;
-        }
-        cr_assert_eq(at, n);
-    }
-}
-
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 Test(safetensors, headers_that_cannot_be_written, .timeout = 60) {
