@@ -48,6 +48,15 @@ void tshi_free_list_remove(tshi_free_list *list, tshi_range *range) {
     if (list->classes[c.level] == 0) list->levels &= ~((uint64_t)1 << c.level);
 }
 
+void tshi_free_list_change(tshi_free_list *list, tshi_range *range, char *data, size_t size) {
+    size_class now = class_of(range->size), then = class_of(size);
+    bool stays = now.level == then.level && now.index == then.index;
+    if (!stays) tshi_free_list_remove(list, range);
+    range->data = data;
+    range->size = size;
+    if (!stays) tshi_free_list_add(list, range);
+}
+
 /* The first of a class above c, in which every range is large enough. */
 static tshi_range *first_above(const tshi_free_list *list, size_class c) {
     uint32_t classes = list->classes[c.level] & (uint32_t)(0xffffffffu << (c.index + 1));

@@ -11,7 +11,7 @@
 #define TSHI_FREE_LEVELS  58           /* powers of two of a size in units */
 #define TSHI_FREE_CLASSES 16
 
-/* What an allocator's block starts with, free or in use: its memory. */
+/* What a block starts with, free or in use: its memory. */
 typedef struct tshi_range {
     char *data;
     size_t size;
@@ -28,6 +28,8 @@ typedef struct tshi_free_list {
 
 void tshi_free_list_add(tshi_free_list *list, tshi_range *range);
 void tshi_free_list_remove(tshi_free_list *list, tshi_range *range);
+/* A range of the list shrinks, or grows over memory that is in no other range. */
+void tshi_free_list_change(tshi_free_list *list, tshi_range *range, char *data, size_t size);
 /* A range of at least `size`, which stays in its list, or NULL. */
 tshi_range *tshi_free_list_find(const tshi_free_list *list, size_t size);
 /* The size of the largest, 0 for an empty list. */

@@ -174,8 +174,8 @@ Test(cpu, the_allocator_is_asked_before_each_tensor) {
     cr_assert_eq(tsh_device_stats(device).requests, 1u);
     device->ops->memory.release(device, p);
     tshi_device_destroy(device);
-    cr_assert_eq(b.given, 1);
-    cr_assert_eq(b.taken, 1);
+    cr_assert_gt(b.given, 0);
+    cr_assert_geq(b.taken, b.given, "all memory is given back; a NULL may be among it");
 }
 
 static void *no_alloc(void *user, size_t size) {

@@ -1,41 +1,62 @@
 /* The CPU: a heap over borrowed memory, events, and the table of its kernels. */
 #include "base/clock.h"
-#include "device/cpu/heap.h"
 #include "device/cpu/kernels/kernels.h"
 #include "device/device.h"
+#include "device/slabs.h"
 
 #include <stdio.h>
 
+/* Between two blocks: tensors of a power of two would begin at one offset in their pages, where a CPU takes a load for
+ * one that has to wait for an earlier store. */
+#define GAP TSHI_RANGE_UNIT
+
 typedef struct cpu_device {
     tsh_device base;
-    tshi_heap heap;
+    tshi_slabs heap; /* one slab */
+    tshi_slab_index index;
+    size_t high_water; /* bytes of the heap that have been used so far */
     int threads;
 } cpu_device;
 
 static void *cpu_alloc(tsh_device *device, size_t size) {
-    tshi_heap *heap = &((cpu_device *)device)->heap;
+    cpu_device *cpu = (cpu_device *)device;
+    const tshi_slab *slab = cpu->heap.first;
+    tshi_slab_block *block = NULL;
+    bool failed = false;
     if (!tshi_device_reserve(device, size)) return NULL;
-    size_t high_water = heap->high_water;
-    void *pointer = tshi_heap_alloc(heap, size);
-    if (!pointer) {
+    size_t wanted = tshi_units(size, TSHI_RANGE_UNIT);
+    if (size <= slab->size) block = tshi_slabs_alloc(&cpu->heap, &cpu->index, wanted + GAP, &failed);
+    if (failed) return NULL;
+    if (!block) {
+        size_t largest = tshi_free_list_largest(&cpu->heap.free);
         tshi_fail(TSH_ERR_MEMORY,
                   "no room for a tensor of %zu bytes: %zu of %zu bytes are in use, the largest free block is %zu", size,
-                  device->stats.bytes_in_use, heap->size, tshi_heap_largest(heap));
+                  device->stats.bytes_in_use, slab->size, largest > GAP ? largest - GAP : 0);
         return NULL;
     }
-    if (heap->high_water > high_water) device->stats.allocations++;
-    tshi_device_count(device, tshi_heap_size_of(pointer));
-    return pointer;
+    size_t end = (size_t)(block->range.data - slab->base) + wanted + GAP;
+    if (end > cpu->high_water) {
+        cpu->high_water = end;
+        device->stats.allocations++;
+    }
+    block->wanted = wanted;
+    tshi_device_count(device, wanted);
+    return block->range.data;
 }
 
 static void cpu_release(tsh_device *device, void *pointer) {
-    if (!pointer) return;
-    device->stats.bytes_in_use -= tshi_heap_size_of(pointer);
-    tshi_heap_release(&((cpu_device *)device)->heap, pointer);
+    tshi_slab_index *index = &((cpu_device *)device)->index;
+    tshi_slab_block *block = tshi_slab_index_take(index, pointer);
+    if (!block) return;
+    device->stats.bytes_in_use -= block->wanted;
+    tshi_slabs_release(index, block);
 }
 
 static void cpu_destroy(tsh_device *device) {
+    cpu_device *cpu = (cpu_device *)device;
     tsh_allocator allocator = device->allocator;
+    tshi_slabs_clear(&cpu->heap, &cpu->index);
+    tshi_slab_index_clear(&cpu->index);
     tshi_free(&allocator, device);
 }
 
@@ -134,8 +155,13 @@ tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, si
     if (!device) return TSH_ERR_MEMORY;
     device->base.ops = &cpu_ops;
     device->base.allocator = hooks;
-    tshi_heap_init(&device->heap, heap, size);
+    device->index.allocator = &device->base.allocator;
     device->threads = threads;
+    tsh_status status = tshi_slabs_add(&device->heap, &device->index, heap, size & ~(TSHI_RANGE_UNIT - 1));
+    if (status != TSH_OK) {
+        cpu_destroy(&device->base);
+        return status;
+    }
     tshi_cpu_product_threads(threads);
     *out = &device->base;
     return TSH_OK;

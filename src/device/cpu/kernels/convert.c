@@ -187,16 +187,15 @@ void tshi_cpu_convert(tsh_device *device, int64_t n, tsh_dtype from_dtype, const
 
 /* --- fills -------------------------------------------------------------------------------------------------------- */
 
-/* One element, then copies that double: as fast as memcpy for every size of element. */
-static void repeat(size_t size, const void *element, int64_t n, void *to) {
+void tshi_cpu_repeat(size_t size, const void *element, int64_t n, size_t most, void *to) {
     size_t bytes = (size_t)n * size;
-    size_t done = size;
+    if (bytes == 0) return;
+    size_t whole = size < most ? most / size * size : size;
     memcpy(to, element, size);
-    while (done < bytes) {
-        size_t more = done < bytes - done ? done : bytes - done;
-        if (more > 65536) more = 65536 / size * size;
+    for (size_t done = size, more; done < bytes; done += more) {
+        more = done < bytes - done ? done : bytes - done;
+        if (more > whole) more = whole;
         memcpy((char *)to + done, to, more);
-        done += more;
     }
 }
 
@@ -207,5 +206,5 @@ void tshi_cpu_fill(tsh_device *device, tsh_dtype dtype, int64_t n, double value,
     if (dtype == TSH_COMPLEX64) real = TSH_FLOAT32;
     if (dtype == TSH_COMPLEX128) real = TSH_FLOAT64;
     tshi_cpu_convert(device, 1, TSH_FLOAT64, &value, real, element);
-    repeat(tsh_dtype_size(dtype), element, n, to);
+    tshi_cpu_repeat(tsh_dtype_size(dtype), element, n, 65536, to);
 }

@@ -1,13 +1,13 @@
 /* GPU memory: a cache of slabs, and the pools of captured graphs. */
 #include "device/cuda/cuda.h"
-#include "device/cuda/memory/slabs.h"
+#include "device/slabs.h"
 
 /* Small buffers have slabs of their own: one that lives long would keep a large slab from becoming free. */
 #define SMALL_BYTES      ((size_t)1 << 20)
 #define SMALL_SLAB_BYTES ((size_t)4 << 20)
 #define LARGE_SLAB_BYTES ((size_t)64 << 20)
 #define SLAB_UNIT        ((size_t)2 << 20) /* of the GPU's pages */
-#define COUNTED          ((size_t)64)      /* what tsh_memory_stats rounds to */
+#define BLOCK_UNIT       ((size_t)256)     /* what cudaMalloc aligns to; a multiple of TSHI_RANGE_UNIT */
 
 struct tshi_cuda_pool {
     tshi_slabs small, large;
@@ -23,10 +23,6 @@ typedef struct tshi_cuda_memory {
     tshi_slabs symmetric;   /* one slab, or none */
     size_t held;            /* bytes of all slabs */
 } tshi_cuda_memory;
-
-static size_t round_up(size_t size, size_t unit) {
-    return (size + unit - 1) / unit * unit;
-}
 
 /* --- slabs -------------------------------------------------------------------------------------------------------- */
 
@@ -83,7 +79,7 @@ static tsh_status no_room(tshi_cuda_device *cuda, size_t size, cudaError_t error
 static tsh_status add_slab(tshi_cuda_device *cuda, tshi_slabs *slabs, size_t size) {
     tshi_cuda_memory *memory = cuda->memory;
     size_t least = size < SMALL_BYTES ? SMALL_SLAB_BYTES : LARGE_SLAB_BYTES;
-    size_t exact = round_up(size, SLAB_UNIT), wanted = exact < least ? least : exact;
+    size_t exact = tshi_units(size, SLAB_UNIT), wanted = exact < least ? least : exact;
     void *base = NULL;
     cudaError_t error = get_slab(cuda, wanted, &base);
     if (error == cudaErrorMemoryAllocation && (trim(cuda) || exact < wanted)) {
@@ -103,10 +99,6 @@ static tsh_status add_slab(tshi_cuda_device *cuda, tshi_slabs *slabs, size_t siz
 
 /* --- buffers ------------------------------------------------------------------------------------------------------ */
 
-static size_t units(size_t size) {
-    return round_up(size ? size : 1, TSHI_SLAB_UNIT);
-}
-
 static tshi_slab_block *take_block(tshi_cuda_device *cuda, size_t size) {
     tshi_cuda_memory *memory = cuda->memory;
     tshi_slabs *slabs = size < SMALL_BYTES ? &memory->active->small : &memory->active->large;
@@ -118,7 +110,7 @@ static tshi_slab_block *take_block(tshi_cuda_device *cuda, size_t size) {
 
 /* `block` becomes a buffer of `size` bytes. */
 static void *buffer_in(tsh_device *device, tshi_slab_block *block, size_t size) {
-    block->wanted = round_up(size ? size : 1, COUNTED);
+    block->wanted = tshi_units(size, TSHI_RANGE_UNIT);
     tshi_device_count(device, block->wanted);
     return block->range.data;
 }
@@ -129,7 +121,7 @@ void *tshi_cuda_alloc(tsh_device *device, size_t size) {
         no_room(tshi_cuda(device), size, cudaErrorMemoryAllocation);
         return NULL;
     }
-    tshi_slab_block *block = take_block(tshi_cuda(device), units(size));
+    tshi_slab_block *block = take_block(tshi_cuda(device), tshi_units(size, BLOCK_UNIT));
     return block ? buffer_in(device, block, size) : NULL;
 }
 
@@ -139,7 +131,8 @@ void *tshi_cuda_alloc_symmetric(tsh_device *device, size_t size, size_t *offset)
     const tshi_slab *slab = memory->symmetric.first;
     bool failed;
     if (!slab || size > slab->size || memory->active != &memory->own) return NULL;
-    tshi_slab_block *block = tshi_slabs_alloc(&memory->symmetric, &memory->index, units(size), &failed);
+    tshi_slab_block *block =
+        tshi_slabs_alloc(&memory->symmetric, &memory->index, tshi_units(size, BLOCK_UNIT), &failed);
     if (!block) return NULL;
     *offset = (size_t)(block->range.data - slab->base);
     return buffer_in(device, block, size);
@@ -160,10 +153,9 @@ static bool belongs(const tshi_cuda_pool *pool, const tshi_slab_block *block) {
 void tshi_cuda_release(tsh_device *device, void *pointer) {
     tshi_cuda_device *cuda = tshi_cuda(device);
     tshi_cuda_memory *memory = cuda->memory;
-    tshi_slab_block *block = pointer ? tshi_slab_index_find(&memory->index, pointer) : NULL;
+    tshi_slab_block *block = tshi_slab_index_take(&memory->index, pointer);
     if (!block) return;
     device->stats.bytes_in_use -= block->wanted;
-    tshi_slab_index_remove(&memory->index, block);
     if (memory->active != &memory->own && !belongs(memory->active, block)) {
         block->chain = memory->active->kept;
         memory->active->kept = block;
@@ -196,7 +188,6 @@ void tshi_cuda_pool_drop(tshi_cuda_device *device, tshi_cuda_pool *pool) {
     while (pool->kept) {
         tshi_slab_block *block = pool->kept;
         pool->kept = block->chain;
-        block->chain = NULL;
         tshi_slabs_release(&memory->index, block);
     }
     tshi_slabs_merge(&pool->small, &memory->own.small);
@@ -229,8 +220,7 @@ void tshi_cuda_memory_destroy(tshi_cuda_device *device) {
     destroy_slabs(device, &memory->own.small);
     destroy_slabs(device, &memory->own.large);
     tshi_cuda_symmetric_unset(device);
-    tshi_pool_clear(&memory->index.structs, &device->base.allocator);
-    tshi_free(&device->base.allocator, memory->index.buckets);
+    tshi_slab_index_clear(&memory->index);
     tshi_free(&device->base.allocator, memory);
     device->memory = NULL;
 }

@@ -6,7 +6,7 @@
  * leave. */
 #include "base/clock.h"
 #include "device/cuda/cuda.h"
-#include "device/cuda/memory/slabs.h"
+#include "device/slabs.h"
 
 #include <assert.h>
 #include <string.h>

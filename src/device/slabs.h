@@ -1,21 +1,19 @@
-/* An allocator over slabs of GPU memory, which it describes in memory of the host.
+/* An allocator over slabs of a device's memory, which it describes in memory of the host and does not touch.
  *
- * One stream uses the memory, in the order of the calls: a block may be used again as soon as it is released. Free
- * neighbours in a slab are merged at once, so that a step that releases all that it allocates repeats its addresses.
- * Not thread-safe. */
-#ifndef TSHI_CUDA_SLABS_H
-#define TSHI_CUDA_SLABS_H
+ * The memory is used in the order of the calls: a block may be used again as soon as it is released. Free neighbours in
+ * a slab are merged at once: where a block lands depends on the live blocks alone, not on the order in which others
+ * were released, so that a step that releases all that it allocates repeats its addresses. Not thread-safe. */
+#ifndef TSHI_SLABS_H
+#define TSHI_SLABS_H
 
 #include "device/free_list.h"
-
-#define TSHI_SLAB_UNIT ((size_t)256) /* what cudaMalloc aligns to; a multiple of TSHI_RANGE_UNIT */
 
 typedef struct tshi_slabs tshi_slabs;
 typedef struct tshi_slab tshi_slab;
 
 typedef struct tshi_slab_block {
     tshi_range range;
-    size_t wanted; /* bytes that were asked for */
+    size_t wanted; /* the caller's: bytes that were asked for */
     tshi_slab *slab;
     struct tshi_slab_block *before, *after; /* in the slab */
     struct tshi_slab_block *chain;          /* in its bucket while in use, in a list of kept blocks after that */
@@ -44,13 +42,11 @@ typedef struct tshi_slab_index {
     size_t in_use;
 } tshi_slab_index;
 
-/* A block of at least `size` bytes (a multiple of the unit, not 0). NULL where no slab has room, or, with *failed and
- * the message set, where the host has no memory for the structs. */
+/* A block of `size` bytes (a multiple of TSHI_RANGE_UNIT, not 0). NULL where no slab has room, or, with *failed and the
+ * message set, where the host has no memory for the structs. */
 tshi_slab_block *tshi_slabs_alloc(tshi_slabs *slabs, tshi_slab_index *index, size_t size, bool *failed);
-/* The block in use at `data`, or NULL. */
-tshi_slab_block *tshi_slab_index_find(const tshi_slab_index *index, const void *data);
-/* The block is no longer in use, and not yet free. */
-void tshi_slab_index_remove(tshi_slab_index *index, tshi_slab_block *block);
+/* The block in use at `data`, which is no longer in use then and not yet free, or NULL. */
+tshi_slab_block *tshi_slab_index_take(tshi_slab_index *index, const void *data);
 /* The block becomes free, and one with free neighbours. */
 void tshi_slabs_release(tshi_slab_index *index, tshi_slab_block *block);
 
@@ -64,5 +60,12 @@ tshi_slab *tshi_slabs_take_idle(tshi_slabs *slabs, tshi_slab_index *index);
 void tshi_slabs_merge(tshi_slabs *from, tshi_slabs *to);
 /* Frees all structs, and `shared`; the slabs' memory is the caller's. */
 void tshi_slabs_clear(tshi_slabs *slabs, tshi_slab_index *index);
+/* Frees the index, after its slabs have been cleared. */
+void tshi_slab_index_clear(tshi_slab_index *index);
+
+/* The multiple of unit that holds `size` bytes; for 0 bytes one unit. */
+static inline size_t tshi_units(size_t size, size_t unit) {
+    return ((size ? size : 1) + unit - 1) / unit * unit;
+}
 
 #endif

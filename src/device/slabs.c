@@ -1,19 +1,20 @@
-#include "device/cuda/memory/slabs.h"
+#include "device/slabs.h"
 
 #include <string.h>
 
-static void make_free(tshi_slab_block *block) {
-    tshi_free_list_add(&block->slab->owner->free, &block->range);
+/* The pointer to the block in the slab's list. */
+static tshi_slab_block **link_to(tshi_slab_block *block) {
+    return block->before ? &block->before->after : &block->slab->first;
 }
 
-static void take_out(tshi_slab_block *block) {
-    tshi_free_list_remove(&block->slab->owner->free, &block->range);
+static tshi_free_list *free_of(const tshi_slab_block *block) {
+    return &block->slab->owner->free;
 }
 
 /* --- blocks in use ------------------------------------------------------------------------------------------------ */
 
 static size_t bucket_of(const tshi_slab_index *index, const void *data) {
-    uint64_t key = (uint64_t)(uintptr_t)data / TSHI_SLAB_UNIT * 0x9e3779b97f4a7c15u;
+    uint64_t key = (uint64_t)(uintptr_t)data / TSHI_RANGE_UNIT * 0x9e3779b97f4a7c15u;
     return (size_t)(key >> 32) & (index->buckets_count - 1);
 }
 
@@ -43,74 +44,75 @@ static tsh_status grow_buckets(tshi_slab_index *index) {
     return TSH_OK;
 }
 
-tshi_slab_block *tshi_slab_index_find(const tshi_slab_index *index, const void *data) {
-    if (index->buckets_count == 0) return NULL;
-    tshi_slab_block *block = index->buckets[bucket_of(index, data)];
-    while (block && block->range.data != data) block = block->chain;
-    return block;
-}
-
-void tshi_slab_index_remove(tshi_slab_index *index, tshi_slab_block *block) {
-    tshi_slab_block **link = &index->buckets[bucket_of(index, block->range.data)];
-    while (*link != block) link = &(*link)->chain;
+tshi_slab_block *tshi_slab_index_take(tshi_slab_index *index, const void *data) {
+    if (!data || index->buckets_count == 0) return NULL;
+    tshi_slab_block **link = &index->buckets[bucket_of(index, data)];
+    while (*link && (*link)->range.data != data) link = &(*link)->chain;
+    tshi_slab_block *block = *link;
+    if (!block) return NULL;
     *link = block->chain;
-    block->chain = NULL;
     index->in_use--;
+    return block;
 }
 
 /* --- alloc and release -------------------------------------------------------------------------------------------- */
 
-/* What `block` has beyond `size` becomes `rest`. */
-static void split(tshi_slab_block *block, size_t size, tshi_slab_block *rest) {
-    *rest = (tshi_slab_block){.range = {.data = block->range.data + size, .size = block->range.size - size},
-                              .slab = block->slab,
-                              .before = block,
-                              .after = block->after};
-    if (block->after) block->after->before = rest;
-    block->after = rest;
-    block->range.size = size;
-    make_free(rest);
+/* The first `size` bytes of a free block become `front`. */
+static void split(tshi_slab_block *block, size_t size, tshi_slab_block *front) {
+    char *data = block->range.data;
+    *front = (tshi_slab_block){
+        .range = {.data = data, .size = size}, .slab = block->slab, .before = block->before, .after = block};
+    *link_to(block) = front;
+    block->before = front;
+    tshi_free_list_change(free_of(block), &block->range, data + size, block->range.size - size);
 }
 
 tshi_slab_block *tshi_slabs_alloc(tshi_slabs *slabs, tshi_slab_index *index, size_t size, bool *failed) {
     *failed = false;
-    tshi_slab_block *block = (tshi_slab_block *)(void *)tshi_free_list_find(&slabs->free, size), *rest = NULL;
+    tshi_slab_block *block = (tshi_slab_block *)(void *)tshi_free_list_find(&slabs->free, size), *front;
     if (!block) return NULL;
     *failed = true;
     if (grow_buckets(index) != TSH_OK) return NULL;
     if (block->range.size > size) {
-        rest = tshi_pool_take(&index->structs, index->allocator, sizeof *rest);
-        if (!rest) return NULL;
+        front = tshi_pool_take(&index->structs, index->allocator, sizeof *front);
+        if (!front) return NULL;
+        split(block, size, front);
+    } else {
+        front = block;
+        tshi_free_list_remove(&slabs->free, &block->range);
     }
     *failed = false;
-    take_out(block);
-    if (rest) split(block, size, rest);
-    block->wanted = size;
-    index_add(index, block);
+    index_add(index, front);
     index->in_use++;
-    return block;
+    return front;
 }
 
-/* `block` becomes one with the block behind it. */
-static void merge(tshi_slab_index *index, tshi_slab_block *block) {
-    tshi_slab_block *behind = block->after;
-    block->range.size += behind->range.size;
-    block->after = behind->after;
-    if (block->after) block->after->before = block;
-    tshi_pool_give(&index->structs, behind);
+/* The block is no more: its memory is a neighbour's. */
+static void drop(tshi_slab_index *index, tshi_slab_block *block) {
+    *link_to(block) = block->after;
+    if (block->after) block->after->before = block->before;
+    tshi_pool_give(&index->structs, block);
 }
 
 void tshi_slabs_release(tshi_slab_index *index, tshi_slab_block *block) {
-    if (block->after && block->after->range.is_free) {
-        take_out(block->after);
-        merge(index, block);
+    tshi_free_list *list = free_of(block);
+    tshi_slab_block *before = block->before, *after = block->after;
+    bool joins_before = before && before->range.is_free, joins_after = after && after->range.is_free;
+    if (joins_before && joins_after) {
+        tshi_free_list_remove(list, &before->range);
+        block->range.data = before->range.data;
+        block->range.size += before->range.size;
+        drop(index, before);
     }
-    if (block->before && block->before->range.is_free) {
-        block = block->before;
-        take_out(block);
-        merge(index, block);
+    if (joins_after) {
+        tshi_free_list_change(list, &after->range, block->range.data, block->range.size + after->range.size);
+        drop(index, block);
+    } else if (joins_before) {
+        tshi_free_list_change(list, &before->range, before->range.data, before->range.size + block->range.size);
+        drop(index, block);
+    } else {
+        tshi_free_list_add(list, &block->range);
     }
-    make_free(block);
 }
 
 /* --- slabs -------------------------------------------------------------------------------------------------------- */
@@ -125,7 +127,7 @@ tsh_status tshi_slabs_add(tshi_slabs *slabs, tshi_slab_index *index, char *base,
     *slab = (tshi_slab){.owner = slabs, .next = slabs->first, .base = base, .size = size, .first = block};
     *block = (tshi_slab_block){.range = {.data = base, .size = size}, .slab = slab};
     slabs->first = slab;
-    make_free(block);
+    tshi_free_list_add(&slabs->free, &block->range);
     return TSH_OK;
 }
 
@@ -145,7 +147,7 @@ tshi_slab *tshi_slabs_take_idle(tshi_slabs *slabs, tshi_slab_index *index) {
     tshi_slab *slab = *link;
     if (!slab) return NULL;
     *link = slab->next;
-    take_out(slab->first);
+    tshi_free_list_remove(&slabs->free, &slab->first->range);
     tshi_pool_give(&index->structs, slab->first);
     slab->first = NULL;
     return slab;
@@ -157,10 +159,8 @@ void tshi_slabs_merge(tshi_slabs *from, tshi_slabs *to) {
         from->first = slab->next;
         for (tshi_slab_block *b = slab->first; b; b = b->after) {
             if (!b->range.is_free) continue;
-            slab->owner = from;
-            take_out(b);
-            slab->owner = to;
-            make_free(b);
+            tshi_free_list_remove(&from->free, &b->range);
+            tshi_free_list_add(&to->free, &b->range);
         }
         slab->owner = to;
         slab->next = to->first;
@@ -180,4 +180,10 @@ void tshi_slabs_clear(tshi_slabs *slabs, tshi_slab_index *index) {
         tshi_free(index->allocator, slab);
     }
     memset(slabs, 0, sizeof *slabs);
+}
+
+void tshi_slab_index_clear(tshi_slab_index *index) {
+    tshi_pool_clear(&index->structs, index->allocator);
+    tshi_free(index->allocator, index->buckets);
+    *index = (tshi_slab_index){.allocator = index->allocator};
 }
