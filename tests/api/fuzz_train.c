@@ -299,7 +299,7 @@ static void linear_create(fuzz *f, void (*function)(void)) {
     tsh_linear *layer = NULL;
     tsh_linear_create(group, fuzz_chance(f, 3) ? NULL : &config, &layer);
     if (!layer && !tsh_error_message()[0]) fuzz_wrong(f, "linear_create: NULL without words");
-    if (layer) tsh_linear_register(layer, f->slots[FUZZ_LIST][0].object, name(f));
+    if (layer && !f->deviates) tsh_linear_register(layer, f->slots[FUZZ_LIST][0].object, name(f));
     fuzz_put(f, FUZZ_LINEAR, layer, NULL);
 }
 
@@ -341,7 +341,7 @@ static void embedding_create(fuzz *f, void (*function)(void)) {
     tsh_embedding *layer = NULL;
     tsh_embedding_create(group, fuzz_chance(f, 3) ? NULL : &config, &layer);
     if (!layer && !tsh_error_message()[0]) fuzz_wrong(f, "embedding_create: NULL without words");
-    if (layer) tsh_embedding_register(layer, f->slots[FUZZ_LIST][0].object, name(f));
+    if (layer && !f->deviates) tsh_embedding_register(layer, f->slots[FUZZ_LIST][0].object, name(f));
     fuzz_put(f, FUZZ_EMBEDDING, layer, NULL);
 }
 
