@@ -12,6 +12,8 @@
 
 #include "tshard/tensor.h"
 
+#include <stdio.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -169,6 +171,21 @@ TSH_API tsh_status tsh_from_local(const tsh_tensor *local, const tsh_layout *lay
 TSH_API tsh_status tsh_tensor_read_whole(const tsh_tensor *tensor, void *whole);
 TSH_API tsh_status tsh_tensor_gather_whole(const tsh_tensor *tensor, int root, void *whole);
 TSH_API tsh_status tsh_tensor_scatter_whole(tsh_tensor *tensor, int root, const void *whole);
+
+/* Zeroed members take NumPy's defaults. */
+typedef struct tsh_print_config {
+    int root;           /* the rank of tsh_mesh_members that writes */
+    int precision;      /* digits behind the point, at most; 8 */
+    int64_t threshold;  /* a tensor of more elements is abbreviated; 1000. INT64_MAX: none is */
+    int64_t edge_items; /* indices at each end of an abbreviated dim; 3 */
+    int line_width;     /* columns; 75 */
+} tsh_print_config;
+
+/* Write the values of a global tensor and a newline, as NumPy (2.4) prints an array of the dtype; a PARTIAL tensor is
+ * summed. Only elements that are written are moved. to: on the root, NULL for stdout; not used on the other ranks. config
+ * may be NULL; it is the same on every rank. TSH_ERR_LAYOUT for a tensor that is LOCAL along an axis; TSH_ERR_IO, on the
+ * root alone, when it cannot write. Collective over the mesh, waits; a rank outside it may call, and does nothing. */
+TSH_API tsh_status tsh_tensor_print(const tsh_tensor *tensor, FILE *to, const tsh_print_config *config);
 
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 

@@ -80,6 +80,12 @@ TSH_API tsh_status tsh_tensor_read(const tsh_tensor *tensor, void *to, int64_t c
 /* Copy this rank's part out of the whole tensor (global shape, row-major, in host memory). Along a PARTIAL axis the first
  * rank takes the values, the other ranks zeros. TSH_ERR_LAYOUT for a tensor that is LOCAL along an axis. */
 TSH_API tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole);
+/* Writes the elements `box` of a whole tensor, row-major and of the tensor's dtype, into `values`; a status other than
+ * TSH_OK ends the call that asked for them. */
+typedef tsh_status tsh_values_fn(void *user, const tsh_box *box, void *values);
+/* As tsh_tensor_write_whole, with the whole's elements written by fn: for boxes of this rank's part alone, of at most 4
+ * MiB, one after another. Returns fn's failure. */
+TSH_API tsh_status tsh_tensor_write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user);
 /* Set every element of this rank's part to value. */
 TSH_API tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value);
 /* The element of a tensor that has one, as a double; NAN, with the message set, otherwise. Waits as tsh_tensor_read. */

@@ -68,10 +68,6 @@ void tshi_tensor_draw(tsh_tensor *tensor, bool normal, uint64_t seed, uint64_t s
  * boxes from_box and to_box of it. */
 void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, const tsh_box *from_box, void *to,
                    const tsh_box *to_box);
-/* Writes the elements `box` of a whole, row-major, into values. */
-typedef tsh_status tshi_values_fn(void *user, const tsh_box *box, void *values);
-/* Fill this rank's part with the values that fn writes for one piece of it after another. */
-tsh_status tshi_tensor_write_pieces(tsh_tensor *tensor, tshi_values_fn *fn, void *user);
 
 /* --- lifetime ----------------------------------------------------------------------------------------------------- */
 

@@ -49,22 +49,52 @@ void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, 
 /* Bytes of a piece: few enough to wait in host memory on their way to a device. */
 #define PIECE ((size_t)4 << 20)
 
-tsh_status tshi_tensor_write_pieces(tsh_tensor *tensor, tshi_values_fn *fn, void *user) {
-    const tshi_shape *s = &tensor->shape;
+static tsh_status check_boxes(const char *what, const tsh_tensor *tensor, bool source) {
+    char text[160];
+    if (!tensor || !source || !tensor->storage) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: a tensor with memory and values are required", what);
+    }
+    for (int a = 0; a < tensor->mesh->axes; a++) {
+        if (tensor->layout[a].kind != TSH_KIND_LOCAL) continue;
+        return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is no part of a whole", what,
+                         tsh_tensor_describe(tensor, text, sizeof text));
+    }
+    return TSH_OK;
+}
+
+static tsh_status value_failure(const tsh_tensor *tensor, const tsh_box *box, tsh_status status) {
+    char start[128], length[128];
+    int ndim = tensor->shape.ndim;
+    return tshi_fail(status, "tensor_write_boxes: %s from the caller's function for the box %s at %s",
+                     tsh_status_name(status), tshi_dims_name(ndim, box->length, length, sizeof length),
+                     tshi_dims_name(ndim, box->start, start, sizeof start));
+}
+
+static tsh_status write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user) {
+    int ndim = tensor->shape.ndim;
     tsh_device *device = tshi_device_of(tensor);
     size_t size = tsh_dtype_size(tensor->dtype);
     char *staging = NULL, *to = tshi_data(tensor);
     tsh_box held = tsh_tensor_box(tensor);
-    if (device->ops->kind != TSH_CPU && !(staging = tshi_calloc(&device->allocator, 1, PIECE))) return TSH_ERR_MEMORY;
     tsh_status status = TSH_OK;
+    if (!tshi_tensor_is_first_term(tensor)) return tsh_tensor_fill(tensor, 0);
+    if (device->ops->kind != TSH_CPU && !(staging = tshi_calloc(&device->allocator, 1, PIECE))) return TSH_ERR_MEMORY;
     for (int64_t at = 0, n; at < tensor->numel && status == TSH_OK; at += n, to += (size_t)n * size) {
-        tsh_box piece = tshi_box_cut(s->ndim, &held, at, (int64_t)(PIECE / size));
-        n = tshi_box_numel(s->ndim, &piece);
-        status = fn(user, &piece, staging ? staging : to);
-        if (staging && status == TSH_OK) device->ops->copy.from_host(device, (size_t)n * size, staging, to);
+        tsh_box box = tshi_box_cut(ndim, &held, at, (int64_t)(PIECE / size));
+        n = tshi_box_numel(ndim, &box);
+        status = fn(user, &box, staging ? staging : to);
+        if (status != TSH_OK)
+            status = value_failure(tensor, &box, status);
+        else if (staging)
+            device->ops->copy.from_host(device, (size_t)n * size, staging, to);
     }
     tshi_free(&device->allocator, staging);
     return status;
+}
+
+tsh_status tsh_tensor_write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user) {
+    tsh_status status = check_boxes("tensor_write_boxes", tensor, fn != NULL);
+    return status == TSH_OK ? write_boxes(tensor, fn, user) : status;
 }
 
 typedef struct whole_source {
@@ -80,19 +110,11 @@ static tsh_status copy_from_whole(void *user, const tsh_box *box, void *values) 
 }
 
 tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole) {
-    char text[160];
-    if (!tensor || !whole || !tensor->storage) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "tensor_write_whole: a tensor with memory and a buffer are required");
-    }
-    for (int a = 0; a < tensor->mesh->axes; a++) {
-        if (tensor->layout[a].kind != TSH_KIND_LOCAL) continue;
-        return tshi_fail(TSH_ERR_LAYOUT, "tensor_write_whole: %s is no part of a whole",
-                         tsh_tensor_describe(tensor, text, sizeof text));
-    }
-    if (!tshi_tensor_is_first_term(tensor)) return tsh_tensor_fill(tensor, 0);
+    tsh_status status = check_boxes("tensor_write_whole", tensor, whole != NULL);
+    if (status != TSH_OK) return status;
     whole_source source = {.tensor = tensor, .values = whole};
     memcpy(source.box.length, tensor->shape.global, sizeof source.box.length);
-    return tshi_tensor_write_pieces(tensor, copy_from_whole, &source);
+    return write_boxes(tensor, copy_from_whole, &source);
 }
 
 tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value) {

@@ -237,6 +237,20 @@ static void tensor_write_whole(fuzz *f, void (*function)(void)) {
     fuzz_said(f, "tensor_write_whole", tsh_tensor_write_whole(t, fuzz_chance(f, 3) ? NULL : zeros), NULL);
 }
 
+static tsh_status write_zeros(void *user, const tsh_box *box, void *values) {
+    const tsh_tensor *t = user;
+    size_t bytes = tsh_dtype_size(tsh_tensor_dtype(t));
+    for (int d = 0; d < tsh_tensor_ndim(t); d++) bytes *= (size_t)box->length[d];
+    memset(values, 0, bytes);
+    return box->start[0] % 7 == 6 ? TSH_ERR_IO : TSH_OK;
+}
+
+static void tensor_write_boxes(fuzz *f, void (*function)(void)) {
+    tsh_tensor *t = fuzz_tensor(f);
+    (void)function;
+    fuzz_said(f, "tensor_write_boxes", tsh_tensor_write_boxes(t, fuzz_chance(f, 3) ? NULL : write_zeros, t), NULL);
+}
+
 /* Of an int64 tensor only zeros are written: ids that every table has. */
 static void move_whole(fuzz *f, void (*function)(void)) {
     static _Thread_local char room[MOST * 16], zeros[MOST * 16];
@@ -253,6 +267,19 @@ static void move_whole(fuzz *f, void (*function)(void)) {
                         : way == 1 ? tsh_tensor_gather_whole(t, root, bare ? NULL : room)
                                    : tsh_tensor_scatter_whole(t, root, bare ? NULL : zeros);
     fuzz_said(f, "a move of the whole", status, NULL);
+}
+
+static void print(fuzz *f, void (*function)(void)) {
+    tsh_tensor *t = fuzz_tensor(f);
+    FILE *nowhere = fopen("/dev/null", "w");
+    tsh_print_config config = {.root = fuzz_index(f, f->size),
+                               .precision = fuzz_index(f, 20),
+                               .threshold = fuzz_index(f, 100),
+                               .edge_items = fuzz_index(f, 4),
+                               .line_width = fuzz_index(f, 100)};
+    (void)function;
+    fuzz_said(f, "tensor_print", tsh_tensor_print(t, nowhere, fuzz_chance(f, 10) ? NULL : &config), NULL);
+    if (nowhere) fclose(nowhere);
 }
 
 static void from_local(fuzz *f, void (*function)(void)) {
@@ -313,8 +340,10 @@ const fuzz_call fuzz_tensor_calls[] = {
     {"tsh_tensor_write", tensor_write, NULL, 3},
     {"tsh_tensor_read", tensor_read, NULL, 3},
     {"tsh_tensor_write_whole", tensor_write_whole, NULL, 3},
+    {"tsh_tensor_write_boxes", tensor_write_boxes, NULL, 3},
     {"tsh_tensor_read_whole tsh_tensor_gather_whole tsh_tensor_scatter_whole", move_whole, NULL, 4},
     {"tsh_from_local", from_local, NULL, 3},
+    {"tsh_tensor_print", print, NULL, 3},
     {"tsh_tensor_fill", tensor_fill, NULL, 3},
     {"tsh_tensor_item", tensor_item, NULL, 2},
     {"tsh_tensor_require_grad tsh_tensor_retain_grad tsh_tensor_zero_grad", gradients, NULL, 4},

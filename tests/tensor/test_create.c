@@ -156,6 +156,55 @@ Test(create, integers_are_exact_or_refused, .timeout = 120) {
     tshi_mesh_view_free(&one);
 }
 
+/* Element i of the whole is i; the boxes that are asked for are noted. */
+typedef struct asked {
+    const tsh_tensor *tensor;
+    int64_t elements;
+    int boxes, refused; /* the number of the box that is refused, or -1 */
+} asked;
+
+static tsh_status write_places(void *user, const tsh_box *box, void *values) {
+    asked *a = user;
+    int ndim = tsh_tensor_ndim(a->tensor);
+    int64_t n = tshi_box_numel(ndim, box);
+    double *to = values;
+    cr_assert_leq(n * (int64_t)sizeof *to, 4 << 20);
+    a->elements += n;
+    if (a->boxes++ == a->refused) return TSH_ERR_IO;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t rest = i, at = 0, stride = 1;
+        for (int d = ndim - 1; d >= 0; d--) {
+            at += (box->start[d] + rest % box->length[d]) * stride;
+            rest /= box->length[d];
+            stride *= tsh_tensor_shape(a->tensor)[d];
+        }
+        to[i] = (double)at;
+    }
+    return TSH_OK;
+}
+
+Test(create, a_function_is_asked_for_this_ranks_boxes, .timeout = 120) {
+    for (int rank = 0; rank < 6; rank++) {
+        tshi_mesh_view at = tshi_mesh_view_make(2, (int[]){2, 3}, (int[]){rank / 3, rank % 3});
+        tsh_tensor_config config = {
+            .dtype = TSH_FLOAT64, .ndim = 2, .shape = {2001, 777}, .layout = {TSH_SHARD(1), TSH_SHARD(0)}};
+        tsh_tensor *t = NULL;
+        cr_assert_eq(tsh_tensor_create(&at.mesh, &config, &t), TSH_OK);
+        asked a = {.tensor = t, .refused = -1};
+        cr_assert_eq(tsh_tensor_write_boxes(t, write_places, &a), TSH_OK, "%s", tsh_error_message());
+        cr_assert_eq(a.elements, tsh_tensor_local_numel(t));
+        for (int64_t i = 0; i < a.elements; i += 97) {
+            cr_assert_eq(((double *)tsh_tensor_data(t))[i], (double)place(&at, &config, i));
+        }
+        a = (asked){.tensor = t, .refused = 0};
+        cr_assert_eq(tsh_tensor_write_boxes(t, write_places, &a), TSH_ERR_IO);
+        cr_assert_eq(a.boxes, 1);
+        cr_assert(strstr(tsh_error_message(), "TSH_ERR_IO from the caller's function for the box ["));
+        tsh_tensor_release(t);
+        tshi_mesh_view_free(&at);
+    }
+}
+
 /* The pieces of a box cover it once, in order. */
 Test(create, pieces_of_a_box_follow_each_other, .timeout = 120) {
     static const tsh_box boxes[] = {
