@@ -58,7 +58,7 @@ static bool alike(const printing *p, tsh_layout_kind kind, bool others, int one,
     return true;
 }
 
-/* Of the members that hold the same values, those with the root's indices contribute them. */
+/* Replicas hold the same values: the members with the root's indices along REPLICATED axes contribute them. */
 static bool contributes(const printing *p, int member) {
     return alike(p, TSH_KIND_REPLICATED, false, member, p->root);
 }
