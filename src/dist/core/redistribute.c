@@ -40,8 +40,10 @@ void tshi_exchange_fill(const tshi_exchange_plan *plan, tsh_device *device, tsh_
     if (plan->zeros) device->ops->copy.zero(device, (size_t)tshi_box_numel(ndim, &plan->wanted) * size, out);
     for (int i = 0, terms; i < plan->receives; i += terms) {
         const tshi_piece *piece = &plan->piece[i];
+        terms = 1;
+        if (!piece->data) continue; /* its message has come to `out` */
         tshi_runs r = tshi_runs_of(ndim, &t[i].box, piece->box, &plan->wanted);
-        for (terms = 1; i + terms < plan->receives && tshi_transfers_alike(&t[i], &t[i + terms]); terms++) continue;
+        for (; i + terms < plan->receives && tshi_transfers_alike(&t[i], &t[i + terms]); terms++) continue;
         if (terms == 1)
             tshi_runs_copy(device, size, &r, piece->data, out);
         else
@@ -201,35 +203,51 @@ static tsh_status give(tsh_world *world, const tshi_exchange_plan *plan, const t
     return status;
 }
 
-/* Starts the receive of n elements into `packed` at `at`. */
-static tsh_status fetch(tsh_world *world, const tsh_tensor *packed, int64_t at, int64_t n, int from, tsh_work **work) {
+/* Starts the receive of n elements into `to` at `at`. */
+static tsh_status fetch(tsh_world *world, const tsh_tensor *to, int64_t at, int64_t n, int from, tsh_work **work) {
     const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
     const tshi_shape shape = {.ndim = 1, .local = {n}, .global = {n}};
     tsh_tensor *part;
-    tsh_status status = tshi_tensor_view(packed, &shape, local, (size_t)at * tsh_dtype_size(packed->dtype), &part);
+    tsh_status status = tshi_tensor_view(to, &shape, local, (size_t)at * tsh_dtype_size(to->dtype), &part);
     if (status != TSH_OK) return status;
     status = tsh_recv_async(world->group, part, from, work);
     tsh_tensor_release(part);
     return status;
 }
 
-/* Starts the receives of plan->receive into `packed`, and waits for them. */
+/* The box is one run of `out`, *at elements into it, and nothing else is written there: its message needs no copy. */
+static bool is_run_of_out(const tshi_exchange_plan *plan, const tshi_transfer *t, int64_t *at) {
+    tshi_runs r = tshi_runs_of(plan->e.ndim, &t->box, &t->box, &plan->wanted);
+    *at = r.to_start;
+    return r.levels == 1 && !plan->sums && !plan->zeros && t->from != t->to;
+}
+
+/* Elements of the transfer that come to memory of their own before they go to `out`. */
+static int64_t packed_elements(const tshi_exchange_plan *plan, const tshi_transfer *t) {
+    int64_t at;
+    return travels(plan, t) && !is_run_of_out(plan, t, &at) ? elements(plan, t) : 0;
+}
+
+/* Starts the receives of plan->receive into `packed`, or into `out` where they can go there, and waits for them. */
 static tsh_status fetch_all(tsh_world *world, const tshi_exchange_plan *plan, const tsh_tensor *in,
-                            const tsh_tensor *packed) {
+                            const tsh_tensor *packed, const tsh_tensor *out) {
     tsh_status status = TSH_OK;
-    int64_t at = 0;
+    int64_t at = 0, in_out;
     int started = 0;
     for (; status == TSH_OK && started < plan->receives; started++) {
         const tshi_transfer *t = &plan->receive[started];
         int64_t n = elements(plan, t);
-        char *data = (char *)tshi_data(packed) + (size_t)at * tsh_dtype_size(packed->dtype);
-        plan->piece[started] = (tshi_piece){data, &t->box};
+        bool lands = is_run_of_out(plan, t, &in_out);
+        char *data = (char *)tshi_data(packed) + (size_t)at * tsh_dtype_size(out->dtype);
+        plan->piece[started] = (tshi_piece){lands ? NULL : data, &t->box};
         plan->work[started] = NULL;
-        if (t->from == t->to)
+        if (!travels(plan, t))
+            plan->piece[started] = own_piece(plan, in);
+        else if (t->from == t->to)
             pack(plan, in, t, data);
         else
-            status = fetch(world, packed, at, n, t->from, &plan->work[started]);
-        at += n;
+            status = fetch(world, lands ? out : packed, lands ? in_out : at, n, t->from, &plan->work[started]);
+        at += packed_elements(plan, t);
     }
     for (int i = 0; i < started; i++) {
         if (status == TSH_OK && plan->work[i]) status = tshi_work_wait_queued(plan->work[i]);
@@ -249,9 +267,9 @@ static tsh_status run_messages(tsh_world *world, const tshi_exchange_plan *plan,
     for (int i = 0; status == TSH_OK && i < plan->sends; i++) {
         if (plan->send[i].to != world->rank) status = give(world, plan, in, &plan->send[i]);
     }
-    for (int i = 0; i < plan->receives; i++) n += elements(plan, &plan->receive[i]);
-    if (status == TSH_OK && n) status = tshi_tensor_scratch(out->mesh, out->dtype, n, &packed);
-    if (status == TSH_OK) status = fetch_all(world, plan, in, packed);
+    for (int i = 0; i < plan->receives; i++) n += packed_elements(plan, &plan->receive[i]);
+    if (status == TSH_OK && out) status = tshi_tensor_scratch(out->mesh, out->dtype, n, &packed);
+    if (status == TSH_OK) status = fetch_all(world, plan, in, packed, out);
     if (status == TSH_OK && out && out->numel) {
         tshi_exchange_fill(plan, tshi_device_of(out), out->dtype, tshi_data(out));
     }
@@ -289,7 +307,7 @@ static tsh_status run_both(tsh_group *group, tsh_world *world, const tshi_exchan
     tsh_tensor *between = NULL;
     first.to = second.from = *middle;
     first.to.ranks = second.from.ranks = e->from.ranks; /* those of the plan go when it goes */
-    const tsh_tensor *any = in ? in : out; /* a rank that holds terms is a member of the mesh of `in` */
+    const tsh_tensor *any = in ? in : out;              /* a rank that holds terms is a member of the mesh of `in` */
     int member = tshi_placement_member(middle, world->rank);
     tsh_box box = {0};
     if (member >= 0) box = tshi_placement_box(middle, e->ndim, e->shape, member);

@@ -178,3 +178,43 @@ static void plans(tshi_rank *r, void *arg) {
 Test(redistribute, plans_are_found_by_their_arguments) {
     cr_assert_str_empty(tshi_test_run(2, plans, NULL));
 }
+
+/* More terms than a device adds at once; nothing moves, for all of them lie in one tensor. */
+static void many_terms(tshi_rank *r, void *arg) {
+    enum { TERMS = 200, ROWS = 3, COLS = 4, N = ROWS * COLS };
+    (void)arg;
+    tshi_exchange e = matrix(ROWS, COLS, along(NULL, TERMS, TSH_PARTIAL), along(NULL, 1, TSH_REPLICATED));
+    const tshi_exchange_plan *plan = tshi_exchange_plan_find(r->world, &e);
+    if (!tshi_check(r, plan && plan->receives == TERMS, "not a transfer for each term")) return;
+    tsh_tensor *terms = tshi_test_vector(r, TSH_FLOAT32, TERMS * N), *out = tshi_test_vector(r, TSH_FLOAT32, N);
+    float *data = tsh_tensor_data(terms), *sum = tsh_tensor_data(out);
+    for (int k = 0; k < TERMS; k++) {
+        for (int i = 0; i < N; i++) data[k * N + i] = (float)(k % 5 + i);
+        plan->piece[k] = (tshi_piece){data + (size_t)k * N, &plan->receive[k].box};
+    }
+    tshi_exchange_fill(plan, tsh_world_device(r->world), TSH_FLOAT32, sum);
+    for (int i = 0; i < N; i++) tshi_check(r, sum[i] == (float)(TERMS * (2 + i)), "element %d is %g", i, sum[i]);
+    tsh_tensor_release(terms);
+    tsh_tensor_release(out);
+}
+
+Test(redistribute, more_terms_than_a_device_adds_at_once) {
+    cr_assert_str_empty(tshi_test_run(1, many_terms, NULL));
+}
+
+/* The root of a broadcast returns early: its peers may still be behind when it comes to the exchange. */
+static void after_early_returns(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 20);
+    for (uint32_t seed = 40000; seed < 40100 && !r->failed; seed++) {
+        int root = (int)seed % r->size;
+        for (uint32_t i = 0; i < seed % 9; i++) tshi_check_ok(r, tsh_broadcast(group, x, root));
+        tshi_try_exchange(r, seed, false);
+    }
+    tsh_tensor_release(x);
+}
+
+Test(redistribute, after_calls_that_return_early) {
+    cr_assert_str_empty(tshi_test_run_each(2, 4, after_early_returns, NULL));
+}
