@@ -48,17 +48,24 @@ size_t tshi_io_elements(const tsh_parameters *list) {
     return (size_t)(most < TSHI_IO_ELEMENTS ? most : TSHI_IO_ELEMENTS);
 }
 
-/* In tiles whose rows and columns both stay in the cache. */
+/* In tiles that are copied first: their rows, at equal distances in a large matrix, would evict each other from the
+ * cache. */
 static inline void transpose_sized(size_t size, int64_t rows, int64_t cols, const char *from, char *to,
                                    int64_t to_stride) {
     enum { TILE = 32 };
+    char tile[TILE * TILE * 8];
     for (int64_t r0 = 0; r0 < rows; r0 += TILE) {
-        int64_t r1 = r0 + TILE < rows ? r0 + TILE : rows;
+        int64_t height = r0 + TILE < rows ? TILE : rows - r0;
         for (int64_t c0 = 0; c0 < cols; c0 += TILE) {
-            int64_t c1 = c0 + TILE < cols ? c0 + TILE : cols;
-            for (int64_t c = c0; c < c1; c++) {
-                for (int64_t r = r0; r < r1; r++) {
-                    memcpy(to + (size_t)(c * to_stride + r) * size, from + (size_t)(r * cols + c) * size, size);
+            int64_t width = c0 + TILE < cols ? TILE : cols - c0;
+            for (int64_t r = 0; r < height; r++) {
+                memcpy(tile + (size_t)(r * TILE) * size, from + (size_t)((r0 + r) * cols + c0) * size,
+                       (size_t)width * size);
+            }
+            for (int64_t c = 0; c < width; c++) {
+                char *row = to + (size_t)((c0 + c) * to_stride + r0) * size;
+                for (int64_t r = 0; r < height; r++) {
+                    memcpy(row + (size_t)r * size, tile + (size_t)(r * TILE + c) * size, size);
                 }
             }
         }
