@@ -2,6 +2,7 @@
 #include "dist/backends/mpi/ranks.h"
 #include "dist/world.h"
 #include "support/language.h"
+#include "support/pipeline.h"
 
 #include <mpi.h>
 #include <stdio.h>
@@ -38,6 +39,27 @@ static void scenario_guest(tshi_rank *r) {
     tshi_check(r, sum == r->size, "the program's own all_reduce returned %d", sum);
 }
 
+/* One forward, one backward, and all forwards first, on meshes of all ranks. */
+static void scenario_pipeline(tshi_rank *r) {
+    for (int stages = 1; stages <= TSHI_PIPELINE_BLOCKS && stages <= r->size; stages++) {
+        int left = r->size / stages, way = 0;
+        for (int data = 1; data <= left && r->size % stages == 0; data++) {
+            for (int n = 1; n <= 5 && left % data == 0 && !r->failed; n++) {
+                const tshi_pipeline_config config = {.stages = stages,
+                                                     .data = data,
+                                                     .model = left / data,
+                                                     .micro_batches = n,
+                                                     .rows = n == 4 ? 4000 : 7, /* messages of 512 KB */
+                                                     .features = n == 4 ? 64 : 4,
+                                                     .hidden = 5,
+                                                     .forwards_first = way & 1,
+                                                     .sums = way++ & 2};
+                tshi_pipeline_check_step(r, &config);
+            }
+        }
+    }
+}
+
 static void scenario_place(tshi_rank *r) {
     const char *nodes = getenv("EXPECT_NODES");
     int wanted = nodes ? atoi(nodes) : 1;
@@ -60,7 +82,7 @@ static const struct {
     {"place", scenario_place},   {"troubles", scenario_troubles},   {"lost", scenario_lost},
     {"ring", scenario_ring},     {"twice", scenario_twice},         {"linger", scenario_linger},
     {"hung", scenario_hung},     {"pairs", scenario_pairs},         {"blame", scenario_blame},
-    {"steps", scenario_steps},   {"exchanges", scenario_exchanges},
+    {"steps", scenario_steps},   {"exchanges", scenario_exchanges}, {"pipeline", scenario_pipeline},
 };
 
 /* Ends at once: MPI_Finalize would wait for a rank that does not come. */
