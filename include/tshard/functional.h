@@ -16,10 +16,13 @@
 extern "C" {
 #endif
 
-/* y = a b.  a [..., k], b [k, n] -> [..., n].
+/* y = a b.  a [..., k], b [k, n] -> [..., n], or a [stack..., m, k], b [stack..., k, n] -> [stack..., m, n].
  *   P,R -> P    R,P -> P    R,R -> R    S(d),L -> S(d), d not last    L,S(1) -> S(last)    S(last),S(0) -> P
  *   L,L -> L
- * L,S(1) is taken only by a b that is SHARD(1), P,R and R,P only by inputs with these layouts: the product of a term of
+ * a stack of matrices:
+ *   P,R -> P    R,P -> P    R,R -> R    S(d),S(d) -> S(d), d of the stack    S(m),L -> S(m)    L,S(n) -> S(n)
+ *   S(k),S(k) -> P    L,L -> L
+ * L,S(1) is taken only by a b that is SHARD(1) (SHARD(last) in a stack), P,R and R,P only by inputs with these layouts: the product of a term of
  * a sum is a term of the product, and the gradient of the R input is summed (all-reduce).
  * Backward: da = dy b^T, db = a^T dy. */
 TSH_API tsh_tensor *tsh_matmul(tsh_tape *tape, tsh_tensor *a, tsh_tensor *b);
@@ -31,8 +34,11 @@ TSH_API tsh_tensor *tsh_matmul(tsh_tape *tape, tsh_tensor *a, tsh_tensor *b);
  * R. Backward: dx = dy W, dW = dy^T x, db = column sums of dy. */
 TSH_API tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias);
 
-/* The sum, difference and product of x and y, element by element; equal shapes.
- *   R,R -> R    S(d),S(d) -> S(d)    L,L -> L    add, sub: P,P -> P    mul: P,R -> P, R,P -> P */
+/* The sum, difference and product of x and y, element by element. Shapes that differ are aligned at the last dim, and a
+ * size of 1 is repeated, as in NumPy: [5,1,3] with [4,1] is [5,4,3].
+ *   R,R -> R    S(d),S(d) -> S(d)    L,L -> L    add, sub: P,P -> P    mul: P,R -> P, R,P -> P
+ *   S(d),L -> S(d) and L,S(d) -> S(d) where the other input is repeated along d of the output
+ * Backward: the gradient of an input that is repeated is summed. */
 TSH_API tsh_tensor *tsh_add(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
 TSH_API tsh_tensor *tsh_sub(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
 TSH_API tsh_tensor *tsh_mul(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);

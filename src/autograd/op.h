@@ -12,24 +12,27 @@ typedef struct tshi_node tshi_node;
 
 /* --- layout rules: rows of patterns ------------------------------------------------------------------------------- */
 
-/* The layout that a row of layout rules wants of one input along one axis, or names for the output. BATCH, ANY and
- * OTHER stand for SHARD(d) with one d for the whole row: the dim along which an input with that pattern is split. */
+/* The layout that a row of layout rules wants of one input along one axis, or names for the output. BATCH, STACK,
+ * ANY and OTHER stand for SHARD(d) with one d for the whole row: the dim along which an input with that pattern is split. */
 typedef enum tshi_pattern {
     TSHI_END = 0, /* closes a row's inputs, and a table */
     TSHI_R,
     TSHI_P,
     TSHI_L,
-    TSHI_S0,     /* SHARD(0) */
-    TSHI_S1,     /* SHARD(1) */
-    TSHI_HAS_S0, /* SHARD(0), and the tensor has that layout before the call */
-    TSHI_HAS_S1, /* SHARD(1), and the tensor has that layout before the call */
-    TSHI_HAS_P,  /* PARTIAL, and the tensor has that layout before the call */
-    TSHI_COPY,   /* LOCAL, and the tensor is REPLICATED: each rank uses the value in a term of its own */
-    TSHI_LAST,   /* SHARD of the tensor's last dim */
-    TSHI_DIM,    /* SHARD of the call's dim */
-    TSHI_BATCH,  /* SHARD(d), d not the last dim */
-    TSHI_ANY,    /* SHARD(d), any d */
-    TSHI_OTHER   /* SHARD(d), d not the call's dim */
+    TSHI_S0,       /* SHARD(0) */
+    TSHI_S1,       /* SHARD(1) */
+    TSHI_HAS_S0,   /* SHARD(0), and the tensor has that layout before the call */
+    TSHI_HAS_S1,   /* SHARD(1), and the tensor has that layout before the call */
+    TSHI_HAS_LAST, /* SHARD of the last dim, and the tensor has that layout before the call */
+    TSHI_HAS_P,    /* PARTIAL, and the tensor has that layout before the call */
+    TSHI_COPY,     /* LOCAL, and the tensor is REPLICATED: each rank uses the value in a term of its own */
+    TSHI_LAST,     /* SHARD of the tensor's last dim */
+    TSHI_DIM,      /* SHARD of the call's dim */
+    TSHI_ROWS,     /* SHARD of the tensor's last dim but one */
+    TSHI_BATCH,    /* SHARD(d), d not the last dim */
+    TSHI_STACK,    /* SHARD(d), d before the last two dims */
+    TSHI_ANY,      /* SHARD(d), any d */
+    TSHI_OTHER     /* SHARD(d), d not the call's dim */
 } tshi_pattern;
 
 /* One legal combination of layouts along one axis. A call with more inputs than the row names (concat) repeats the last
@@ -64,6 +67,8 @@ typedef struct tshi_op {
     /* Returns the output dim that input dim d becomes along this axis, or -1 where the row does not hold. NULL: d stays
      * d. */
     int (*map_dim)(const tshi_node *call, int axis, int d);
+    /* False where a row does not hold with d as the dim that it binds. NULL: all rows do. */
+    bool (*row_holds)(const tshi_node *call, const tshi_rule *row, int d);
     bool views;        /* the output is a view of the first input: forward finds its values there already */
     bool reads_output; /* backward reads the output's values, not just its gradient */
     bool repeats;      /* backward needs the output's gradient alone: each loss of a step may run it */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 static bool binds(tshi_pattern p) {
-    return p == TSHI_BATCH || p == TSHI_ANY || p == TSHI_OTHER;
+    return p == TSHI_BATCH || p == TSHI_STACK || p == TSHI_ANY || p == TSHI_OTHER;
 }
 
 static tshi_pattern input_pattern(const tshi_rule *row, int i) {
@@ -35,9 +35,12 @@ static bool pattern_layout(tshi_pattern p, int ndim, int bound, int call_dim, ts
     case TSHI_HAS_S0: *out = TSH_SHARD(0); break;
     case TSHI_S1:
     case TSHI_HAS_S1: *out = TSH_SHARD(1); break;
-    case TSHI_LAST: *out = TSH_SHARD(ndim - 1); break;
+    case TSHI_LAST:
+    case TSHI_HAS_LAST: *out = TSH_SHARD(ndim - 1); break;
+    case TSHI_ROWS: *out = TSH_SHARD(ndim - 2); break;
     case TSHI_DIM: *out = TSH_SHARD(call_dim); break;
     case TSHI_BATCH: *out = TSH_SHARD(bound); return bound < ndim - 1;
+    case TSHI_STACK: *out = TSH_SHARD(bound); return bound < ndim - 2;
     case TSHI_OTHER: *out = TSH_SHARD(bound); return bound < ndim && bound != call_dim;
     case TSHI_ANY: *out = TSH_SHARD(bound); break;
     case TSHI_END: return false;
@@ -46,7 +49,8 @@ static bool pattern_layout(tshi_pattern p, int ndim, int bound, int call_dim, ts
 }
 
 /* Some patterns are only for tensors of a certain layout. */
-static bool pattern_takes(tshi_pattern p, tsh_layout have) {
+static bool pattern_takes(tshi_pattern p, int ndim, tsh_layout have) {
+    if (p == TSHI_HAS_LAST) return tshi_layout_alike(have, TSH_SHARD(ndim - 1));
     if (p == TSHI_HAS_S0) return tshi_layout_alike(have, TSH_SHARD(0));
     if (p == TSHI_HAS_S1) return tshi_layout_alike(have, TSH_SHARD(1));
     if (p == TSHI_HAS_P) return have.kind == TSH_KIND_PARTIAL;
@@ -121,7 +125,7 @@ static bool input_cost(const tshi_node *call, const candidate *c, int axis, int 
     tsh_layout have = t->layout[axis], need;
     tshi_pattern pattern = input_pattern(c->row, i);
     if (!pattern_layout(pattern, t->shape.ndim, c->bound, tshi_call_dim(call), &need)) return false;
-    if (!pattern_takes(pattern, have) || !parameter_takes(call, i, have, need)) return false;
+    if (!pattern_takes(pattern, t->shape.ndim, have) || !parameter_takes(call, i, have, need)) return false;
     if (tshi_layout_alike(have, need)) return true;
     const tshi_transition *step = tshi_transition_find(have, need, true);
     if (step) *bytes += whole_bytes(t) * tshi_transition_cost(step, tshi_differentiable(t));
@@ -162,6 +166,7 @@ static double open_sum_bytes(const tshi_node *call, const candidate *c, int axis
 static void add_candidate(const tshi_node *call, const tshi_rule *row, int bound, int axis, const tshi_output *out,
                           candidates *all) {
     candidate c = {.row = row, .bound = bound};
+    if (bound >= 0 && call->op->row_holds && !call->op->row_holds(call, row, bound)) return;
     for (int i = 0; i < call->inputs; i++) {
         if (!input_cost(call, &c, axis, i, &c.bytes)) return;
     }

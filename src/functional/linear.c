@@ -19,6 +19,11 @@ static const tshi_rule matmul_rules[] = {
     {{TSHI_L, TSHI_HAS_S1}, TSHI_LAST}, {{TSHI_LAST, TSHI_S0}, TSHI_P},
     {{TSHI_L, TSHI_L}, TSHI_L},         {{TSHI_END}, TSHI_END},
 };
+static const tshi_rule stack_rules[] = {
+    {{TSHI_HAS_P, TSHI_COPY}, TSHI_P},      {{TSHI_COPY, TSHI_HAS_P}, TSHI_P}, {{TSHI_R, TSHI_R}, TSHI_R},
+    {{TSHI_STACK, TSHI_STACK}, TSHI_STACK}, {{TSHI_ROWS, TSHI_L}, TSHI_ROWS},  {{TSHI_L, TSHI_HAS_LAST}, TSHI_LAST},
+    {{TSHI_LAST, TSHI_ROWS}, TSHI_P},       {{TSHI_L, TSHI_L}, TSHI_L},        {{TSHI_END}, TSHI_END},
+};
 
 static tsh_status matmul_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
     const tshi_shape *a = &call->in[0]->shape, *b = &call->in[1]->shape;
@@ -30,28 +35,61 @@ static tsh_status matmul_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
     return tshi_check_floats(call, dtype);
 }
 
+static tsh_status stack_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    const tshi_shape *a = &call->in[0]->shape, *b = &call->in[1]->shape;
+    int n = a->ndim;
+    bool fits = n == b->ndim && a->global[n - 1] == b->global[n - 2];
+    for (int d = 0; fits && d < n - 2; d++) fits = a->global[d] == b->global[d];
+    if (!fits) return tshi_check_fails(call->in[0], call->in[1], "[stack..., m, k] and [stack..., k, n] wanted");
+    *out = *a;
+    out->global[n - 1] = b->global[n - 1];
+    return tshi_check_floats(call, dtype);
+}
+
+/* c = op(a) op(b) + beta c for each matrix of a stack, or for all dims but the last as the rows of one. */
+static tsh_status multiply_all(const tshi_node *call, const tsh_tensor *a, bool transpose_a, const tsh_tensor *b,
+                               bool transpose_b, double beta, tsh_tensor *c) {
+    int n = call->in[1]->shape.ndim;
+    if (n == 2) return multiply(a, transpose_a, b, transpose_b, beta, c);
+    tsh_device *device = tshi_device_of(a);
+    const int64_t *as = a->shape.local + n - 2, *bs = b->shape.local + n - 2, *cs = c->shape.local + n - 2;
+    size_t size = tsh_dtype_size(a->dtype);
+    tsh_status status = TSH_OK;
+    for (int64_t i = 0, stack = tshi_dims_between(c->shape.local, 0, n - 2); i < stack && status == TSH_OK; i++) {
+        const char *ai = (const char *)tshi_data(a) + (size_t)(i * as[0] * as[1]) * size;
+        const char *bi = (const char *)tshi_data(b) + (size_t)(i * bs[0] * bs[1]) * size;
+        char *ci = (char *)tshi_data(c) + (size_t)(i * cs[0] * cs[1]) * size;
+        status = device->ops->product.gemm(device, a->dtype, transpose_a, transpose_b, cs[0], cs[1],
+                                           transpose_a ? as[0] : as[1], 1, ai, as[1], bi, bs[1], beta, ci, cs[1]);
+    }
+    return status;
+}
+
 static tsh_status matmul_forward(tshi_node *call) {
-    return multiply(call->in[0], false, call->in[1], false, 0, call->out);
+    return multiply_all(call, call->in[0], false, call->in[1], false, 0, call->out);
 }
 
 static tsh_status matmul_backward(tshi_node *call) {
     double beta;
     if (!tshi_wants_grad(call, 0)) return TSH_OK;
     tsh_tensor *da = tshi_grad_beta(call, 0, &beta);
-    return da ? multiply(tshi_grad_out(call), false, call->in[1], true, beta, da) : TSH_ERR_MEMORY;
+    return da ? multiply_all(call, tshi_grad_out(call), false, call->in[1], true, beta, da) : TSH_ERR_MEMORY;
 }
 
 static tsh_status matmul_backward_rest(tshi_node *call) {
     double beta;
     tsh_tensor *db = tshi_grad_beta(call, 1, &beta);
-    return db ? multiply(call->in[0], true, tshi_grad_out(call), false, beta, db) : TSH_ERR_MEMORY;
+    return db ? multiply_all(call, call->in[0], true, tshi_grad_out(call), false, beta, db) : TSH_ERR_MEMORY;
 }
 
 static const tshi_op matmul_op = {"matmul",       matmul_rules,    matmul_shape,
                                   matmul_forward, matmul_backward, .backward_rest = matmul_backward_rest};
+static const tshi_op stack_op = {"matmul",       stack_rules,     stack_shape,
+                                 matmul_forward, matmul_backward, .backward_rest = matmul_backward_rest};
 
 tsh_tensor *tsh_matmul(tsh_tape *tape, tsh_tensor *a, tsh_tensor *b) {
-    return tshi_apply(tape, &matmul_op, 2, (tsh_tensor *[]){a, b}, NULL);
+    const tshi_op *op = b && b->shape.ndim > 2 ? &stack_op : &matmul_op;
+    return tshi_apply(tape, op, 2, (tsh_tensor *[]){a, b}, NULL);
 }
 
 /* --- y = f(x W^T + b) --------------------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /* Elementwise functions. */
-#include "functional/functional.h"
+#include "functional/broadcast.h"
 
 static tsh_status equal_shapes(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
     *out = call->in[0]->shape;
@@ -59,10 +59,12 @@ static const tshi_op sub_op = {"sub",       add_rules,    equal_shapes,
                                add_forward, add_backward, .params_size = sizeof(factor_params)};
 
 tsh_tensor *tsh_add(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
+    if (tshi_broadcasts(x, y)) return tshi_broadcast(tape, x, y, TSHI_ADD);
     return tshi_apply(tape, &add_op, 2, (tsh_tensor *[]){x, y}, &(factor_params){1});
 }
 
 tsh_tensor *tsh_sub(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
+    if (tshi_broadcasts(x, y)) return tshi_broadcast(tape, x, y, TSHI_SUB);
     return tshi_apply(tape, &sub_op, 2, (tsh_tensor *[]){x, y}, &(factor_params){-1});
 }
 
@@ -98,6 +100,7 @@ static tsh_status mul_backward(tshi_node *call) {
 static const tshi_op mul_op = {"mul", mul_rules, equal_shapes, mul_forward, mul_backward, .params_size = 0};
 
 tsh_tensor *tsh_mul(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
+    if (tshi_broadcasts(x, y)) return tshi_broadcast(tape, x, y, TSHI_MUL);
     return tshi_apply(tape, &mul_op, 2, (tsh_tensor *[]){x, y}, NULL);
 }
 

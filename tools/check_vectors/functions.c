@@ -48,6 +48,60 @@ const cv_sharding cv_silu[] = {{"replicated", run_silu, &replicated, NULL, 1},
                                {"columns split", run_silu, &columns, NULL, 1},
                                {0}};
 
+/* --- stacks of products, and sums and products of two shapes -------------------------------------------------------- */
+
+typedef struct two_layouts {
+    tsh_layout a, b;
+} two_layouts;
+
+static void run_stack(cv_run *run, const void *layouts) {
+    const two_layouts *l = layouts;
+    tsh_tensor *a = cv_tensor(run, "a", 4, TSH_REPLICATED, l->a, true);
+    tsh_tensor *b = cv_tensor(run, "b", 4, TSH_REPLICATED, l->b, true);
+    tsh_tensor *y = a && b ? tsh_matmul(run->tape, a, b) : NULL;
+    if (y && tsh_tensor_layout(y, run->model).kind == TSH_KIND_PARTIAL) y = tsh_reduce(run->tape, y, run->model);
+    cv_compare(run, "y", y);
+    cv_backward(run, y, "dy");
+    if (a) cv_compare_grad(run, "da", a);
+    if (b) cv_compare_grad(run, "db", b);
+}
+
+/* One of the two functions, with its own gradients in the file. */
+static void run_two_shapes(cv_run *run, const two_layouts *l, bool product) {
+    tsh_tensor *a = cv_tensor(run, "a", 3, TSH_REPLICATED, l->a, true);
+    tsh_tensor *b = cv_tensor(run, "b", 2, TSH_REPLICATED, l->b, true);
+    if (!a || !b) return;
+    tsh_tensor *y = product ? tsh_mul(run->tape, a, b) : tsh_add(run->tape, a, b);
+    cv_compare(run, product ? "m" : "y", y);
+    cv_backward(run, y, product ? "dm" : "dy");
+    cv_compare_grad(run, product ? "da_mul" : "da_add", a);
+    cv_compare_grad(run, product ? "db_mul" : "db_add", b);
+}
+
+static void run_broadcast(cv_run *run, const void *layouts) {
+    run_two_shapes(run, layouts, false);
+    run_two_shapes(run, layouts, true);
+}
+
+static const two_layouts both_whole = {TSH_REPLICATED_INIT, TSH_REPLICATED_INIT},
+                         both_first = {TSH_SHARD_INIT(0), TSH_SHARD_INIT(0)},
+                         stack_rows = {TSH_SHARD_INIT(2), TSH_REPLICATED_INIT},
+                         stack_columns = {TSH_REPLICATED_INIT, TSH_SHARD_INIT(3)},
+                         stack_sums = {TSH_SHARD_INIT(3), TSH_SHARD_INIT(2)},
+                         first_split = {TSH_SHARD_INIT(0), TSH_REPLICATED_INIT},
+                         middle_split = {TSH_SHARD_INIT(1), TSH_SHARD_INIT(0)},
+                         last_split = {TSH_SHARD_INIT(2), TSH_REPLICATED_INIT};
+
+const cv_sharding cv_batched_matmul[] = {
+    {"replicated", run_stack, &both_whole, NULL, 1},     {"stack split", run_stack, &both_first, NULL, 1},
+    {"rows split", run_stack, &stack_rows, NULL, 1},     {"columns split", run_stack, &stack_columns, NULL, 1},
+    {"products split", run_stack, &stack_sums, NULL, 1}, {0}};
+const cv_sharding cv_broadcast[] = {{"replicated", run_broadcast, &both_whole, NULL, 1},
+                                    {"first dim split", run_broadcast, &first_split, NULL, 1},
+                                    {"middle dim split", run_broadcast, &middle_split, NULL, 1},
+                                    {"last dim split", run_broadcast, &last_split, NULL, 1},
+                                    {0}};
+
 /* --- norms -------------------------------------------------------------------------------------------------------- */
 
 static void run_norm(cv_run *run, const tsh_layout *layout, bool rms) {
