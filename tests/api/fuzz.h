@@ -62,7 +62,10 @@ typedef struct fuzz_call {
 } fuzz_call;
 
 /* Tables that end with a NULL name. */
-extern const fuzz_call fuzz_tensor_calls[], fuzz_dist_calls[], fuzz_autograd_calls[], fuzz_train_calls[];
+extern const fuzz_call fuzz_tensor_calls[], fuzz_dist_calls[], fuzz_autograd_calls[], fuzz_train_calls[],
+    fuzz_io_calls[];
+/* Where calls on files write; removed at the end. */
+extern const char *fuzz_folder;
 
 void fuzz_make_mesh(fuzz *f, void (*function)(void));
 void fuzz_make_tensor(fuzz *f, void (*function)(void));

@@ -9,6 +9,7 @@
 #include "support/headers.h"
 
 #include <dirent.h>
+#include <ftw.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -194,7 +195,8 @@ static bool repair(fuzz *f, shared *s, const vote *votes) {
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
-static const fuzz_call *const tables[] = {fuzz_tensor_calls, fuzz_dist_calls, fuzz_autograd_calls, fuzz_train_calls};
+static const fuzz_call *const tables[] = {fuzz_tensor_calls, fuzz_dist_calls, fuzz_autograd_calls, fuzz_train_calls,
+                                          fuzz_io_calls};
 enum { TABLES = sizeof tables / sizeof tables[0] };
 
 static const fuzz_call *draw_call(fuzz *f) {
@@ -341,13 +343,7 @@ static bool has(int argc, char **argv, const char *name) {
     return false;
 }
 
-int main(int argc, char **argv) {
-    char missing[4096];
-    int functions = tshi_test_functions(named, missing, sizeof missing);
-    if (functions < 180 || missing[0]) {
-        fprintf(stderr, "fuzz: of %d functions these are never called: %s\n", functions, missing);
-        return 1;
-    }
+static int run_all(int argc, char **argv) {
     bool processes = has(argc, argv, "--processes");
     uint64_t seed = (uint64_t)number(argc, argv, "--seed", 1);
     double calls = number(argc, argv, "--calls", 20000), made = 0;
@@ -364,4 +360,25 @@ int main(int argc, char **argv) {
     }
     printf("%.0f calls in %llu runs: nothing went wrong\n", made, (unsigned long long)(r.seed - seed));
     return 0;
+}
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *place) {
+    (void)info, (void)kind, (void)place;
+    remove(path);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    char missing[4096];
+    int functions = tshi_test_functions(named, missing, sizeof missing);
+    if (functions < 180 || missing[0]) {
+        fprintf(stderr, "fuzz: of %d functions these are never called: %s\n", functions, missing);
+        return 1;
+    }
+    char folder[] = "/dev/shm/tshard-fuzz-XXXXXX";
+    fuzz_folder = mkdtemp(folder);
+    if (!fuzz_folder) return 1;
+    int code = run_all(argc, argv);
+    nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    return code;
 }
