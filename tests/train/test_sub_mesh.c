@@ -1,0 +1,146 @@
+/* A model on a mesh of some ranks, whose program all ranks of the world run: outside the mesh functions do nothing, and
+ * what comes out is what one rank makes. */
+#include "support/tensors.h"
+#include "tshard/tshard.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+TestSuite(sub_mesh, .timeout = 120);
+
+enum { STEPS = 3, BATCH = 5, IN = 6, HIDDEN = 7, OUT = 3 };
+
+typedef struct model {
+    tsh_linear *up, *down;
+    tsh_parameters *list;
+    tsh_optimizer *optimizer;
+    tsh_tape *tape;
+    tsh_tensor *x, *target;
+} model;
+
+/* What every rank sees of a run. */
+typedef struct course {
+    double loss[STEPS], up[HIDDEN * IN], down[OUT * HIDDEN], random;
+} course;
+
+static void open_model(tshi_rank *r, const tsh_mesh *mesh, model *m) {
+    tsh_group *group = tsh_mesh_axis_group(mesh, tsh_mesh_axes(mesh) - 1);
+    double whole[BATCH * IN], classes[BATCH] = {0, 2, 1, 1, 0};
+    tsh_linear_config config = {
+        .in_features = IN, .out_features = HIDDEN, .shard = TSH_COLUMN, .bias = true, .dtype = TSH_FLOAT64};
+    tshi_check_ok(r, tsh_linear_create(group, &config, &m->up));
+    config = (tsh_linear_config){
+        .in_features = HIDDEN, .out_features = OUT, .shard = TSH_ROW, .bias = true, .dtype = TSH_FLOAT64};
+    tshi_check_ok(r, tsh_linear_create(group, &config, &m->down));
+    tshi_check_ok(r, tsh_parameters_create(r->world, &m->list));
+    tshi_check_ok(r, tsh_linear_register(m->up, m->list, "up"));
+    tshi_check_ok(r, tsh_linear_register(m->down, m->list, "down"));
+    tshi_check_ok(r, tsh_adamw_create(m->list, &(tsh_adamw_config){.lr = 0.05}, &m->optimizer));
+    tshi_check_ok(r, tsh_tape_create(r->world, &m->tape));
+    tsh_tensor_config input = {.dtype = TSH_FLOAT64, .ndim = 2, .shape = {BATCH, IN}};
+    tshi_test_integers(3, BATCH * IN, whole);
+    m->x = tshi_test_tensor(r, mesh, &input, whole);
+    input = (tsh_tensor_config){.dtype = TSH_INT64, .ndim = 1, .shape = {BATCH}};
+    m->target = tshi_test_tensor(r, mesh, &input, classes);
+}
+
+static void close_model(model *m) {
+    tsh_tensor_release(m->x);
+    tsh_tensor_release(m->target);
+    tsh_optimizer_destroy(m->optimizer);
+    tsh_tape_destroy(m->tape);
+    tsh_parameters_destroy(m->list);
+    tsh_linear_destroy(m->up);
+    tsh_linear_destroy(m->down);
+}
+
+/* All of t, on every rank of the world. */
+static void read_everywhere(tshi_rank *r, const model *m, tsh_tensor *t, double *to) {
+    tsh_tensor *whole = tsh_redistribute(m->tape, t, tsh_world_mesh(r->world), NULL);
+    if (!tshi_check(r, whole, "%s", tsh_tape_message(m->tape))) return;
+    tshi_check_ok(r, tsh_tensor_read(whole, to, tsh_tensor_local_numel(whole)));
+}
+
+static void step(tshi_rank *r, const model *m, course *c, int number) {
+    tsh_optimizer_zero_grad(m->optimizer);
+    tsh_tensor *h = tsh_gelu(m->tape, tsh_linear_forward(m->tape, m->up, tsh_scale(m->tape, m->x, 0.2)));
+    tsh_tensor *y = tsh_linear_forward(m->tape, m->down, tsh_dropout(m->tape, h, 0.25));
+    tsh_tensor *loss = tsh_cross_entropy(m->tape, y, m->target, NULL);
+    if (!tshi_check(r, loss, "step %d: %s", number, tsh_tape_message(m->tape))) return;
+    read_everywhere(r, m, loss, &c->loss[number]);
+    tshi_check_ok(r, tsh_backward(m->tape, loss));
+    tshi_check_ok(r, tsh_clip_grad_norm(m->list, 0.5, NULL));
+    tshi_check_ok(r, tsh_optimizer_step(m->optimizer));
+    tshi_check_ok(r, tsh_tape_reset(m->tape));
+}
+
+/* The world's random numbers go on alike on every rank, whether it is in the mesh or not. */
+static double next_random(tshi_rank *r) {
+    tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 1, .shape = {1}};
+    tsh_tensor *t = NULL;
+    tshi_check_ok(r, tsh_tensor_create_uniform(tsh_world_mesh(r->world), &config, 0, 1, &t));
+    double value = tsh_tensor_item(t);
+    tsh_tensor_release(t);
+    return value;
+}
+
+static void train(tshi_rank *r, const tsh_mesh *mesh, course *c) {
+    model m = {0};
+    tsh_world_seed(r->world, 5);
+    open_model(r, mesh, &m);
+    if (!r->failed) {
+        for (int i = 0; i < STEPS && !r->failed; i++) step(r, &m, c, i);
+        read_everywhere(r, &m, tsh_linear_weight(m.up), c->up);
+        read_everywhere(r, &m, tsh_linear_weight(m.down), c->down);
+        c->random = next_random(r);
+        tshi_check_ok(r, tsh_tape_reset(m.tape));
+    }
+    close_model(&m);
+}
+
+static void compare(tshi_rank *r, const char *what, const course *got, const course *wanted) {
+    const double *a = got->loss, *b = wanted->loss;
+    for (size_t i = 0; i < sizeof *got / sizeof *a; i++) {
+        bool close = fabs(a[i] - b[i]) <= 1e-12 * fmax(1, fabs(b[i]));
+        tshi_check(r, close, "%s: number %zu is %.17g, on rank 0 alone %.17g", what, i, a[i], b[i]);
+    }
+}
+
+static void on_some_ranks(tshi_rank *r, void *arg) {
+    static const struct {
+        const char *axes;
+        int n, ranks[4];
+    } meshes[] = {{"model=1", 1, {0}},          {"model=1", 1, {3}},           {"model=2", 2, {2, 1}},
+                  {"model=3", 3, {3, 0, 2}},    {"data=1,model=2", 2, {0, 3}}, {"model=4", 4, {1, 3, 0, 2}},
+                  {"data=2,model=1", 2, {1, 0}}};
+    course alone;
+    (void)arg;
+    memset(&alone, 0, sizeof alone);
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes && !r->failed; i++) {
+        tsh_mesh *mesh = NULL;
+        course got;
+        memset(&got, 0, sizeof got);
+        tshi_check_ok(r, tsh_mesh_create_on(r->world, meshes[i].ranks, meshes[i].n, meshes[i].axes, &mesh));
+        size_t bytes = tsh_device_stats(tsh_world_device(r->world)).bytes_in_use;
+        train(r, mesh, &got);
+        if (!i) alone = got;
+        compare(r, meshes[i].axes, &got, &alone);
+        tshi_check(r, i || (got.loss[0] > 0.5 && got.loss[2] != got.loss[0]), "the loss is %g, then %g", got.loss[0],
+                   got.loss[2]);
+        size_t after = tsh_device_stats(tsh_world_device(r->world)).bytes_in_use;
+        tshi_check(r, i == 0 || tsh_mesh_is_member(mesh) || after == bytes, "%s: %zu bytes in use, %zu before",
+                   meshes[i].axes, after, bytes);
+        if (!r->failed) tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
+        tsh_mesh_destroy(mesh);
+    }
+}
+
+Test(sub_mesh, trains_as_one_rank_does) {
+    cr_assert_str_empty(tshi_test_run(4, on_some_ranks, NULL));
+}
+
+Test(sub_mesh, trains_as_one_rank_does_on_threads) {
+    cr_assert_str_empty(tshi_test_run_threads(4, on_some_ranks, NULL));
+}
