@@ -20,6 +20,8 @@ tsh_status tshi_fail_errno(int error, const char *format, ...) TSH_PRINTF(2, 3);
 
 /* Format a line and hand it to the sink. */
 void tshi_log(const tsh_log *log, tsh_log_level level, const char *format, ...) TSH_PRINTF(3, 4);
+/* A sink that prints lines of every level to stderr. */
+void tshi_log_print(void *user, tsh_log_level level, const char *line);
 
 /* out = a * b, or a + b; TSH_ERR_OVERFLOW when it does not fit. */
 tsh_status tshi_size_mul(size_t a, size_t b, size_t *out);

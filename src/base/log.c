@@ -15,6 +15,11 @@ static const char *level_name(tsh_log_level level) {
     }
 }
 
+void tshi_log_print(void *user, tsh_log_level level, const char *line) {
+    (void)user;
+    fprintf(stderr, "tshard %s: %s\n", level_name(level), line);
+}
+
 void tshi_log(const tsh_log *log, tsh_log_level level, const char *format, ...) {
     bool has_sink = log && log->fn;
     if (!has_sink && level < TSH_LOG_WARNING) return;
@@ -28,5 +33,5 @@ void tshi_log(const tsh_log *log, tsh_log_level level, const char *format, ...) 
     if (has_sink)
         log->fn(log->user, level, line);
     else
-        fprintf(stderr, "tshard %s: %s\n", level_name(level), line);
+        tshi_log_print(NULL, level, line);
 }

@@ -1,5 +1,8 @@
 /* Redistributions that are refused, that ranks do not agree about, and in which a rank fails or dies; local parts; the
  * log of plans. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "support/tensors.h"
 #include "tshard/tshard.h"
 
@@ -348,11 +351,12 @@ static void keep_line(void *user, tsh_log_level level, const char *line) {
     if (level == TSH_LOG_INFO) l->count++;
 }
 
-/* What a world with this setting logs of three redistributions and of what two functions insert. */
-static void log_plans(tshi_rank *r, const char *setting, lines *l) {
+/* What a world with this setting logs of three redistributions and of what two functions insert. Without `fn` it goes to
+ * stderr. */
+static void log_plans(tshi_rank *r, const char *setting, tsh_log_fn *fn, lines *l) {
     tsh_tape *tape = NULL;
     setenv("TSHARD_PLAN", setting, 1);
-    tsh_world_config config = {.log = {keep_line, l}, .heap_bytes = (size_t)64 << 20, .blas_threads = 1};
+    tsh_world_config config = {.log = {fn, l}, .heap_bytes = (size_t)64 << 20, .blas_threads = 1};
     if (!tshi_check_ok(r, tsh_world_init(&config, &r->world))) return;
     tsh_mesh *mesh = make_mesh(r, 0, 4, "a=2,b=2"), *pair = make_mesh(r, 2, 2, "m=2");
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
@@ -385,7 +389,7 @@ static void plans_in_the_log(tshi_rank *r, void *arg) {
         "gelu: float64 [4,6] of [8,6] a=SHARD(0) b=PARTIAL -> a=SHARD(0) b=REPLICATED: all_reduce, "};
     lines l = {0};
     (void)arg;
-    log_plans(r, "1", &l);
+    log_plans(r, "1", keep_line, &l);
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         tshi_check(r, !strncmp(l.line[i], wanted[i], strlen(wanted[i])), "line %zu is \"%s\"", i, l.line[i]);
     }
@@ -395,12 +399,26 @@ static void plans_in_the_log(tshi_rank *r, void *arg) {
 static void no_plans_in_the_log(tshi_rank *r, void *arg) {
     lines l = {0};
     (void)arg;
-    log_plans(r, "0", &l);
+    log_plans(r, "0", keep_line, &l);
     tshi_check(r, l.count == 0, "%d lines, such as \"%s\"", l.count, l.line[0]);
+}
+
+static void plans_on_stderr(tshi_rank *r, void *arg) {
+    char text[4096] = "";
+    lines l = {0};
+    FILE *file = tmpfile();
+    (void)arg;
+    if (!tshi_check(r, file && dup2(fileno(file), STDERR_FILENO) >= 0, "no file")) return;
+    log_plans(r, "1", NULL, &l);
+    rewind(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    tshi_check(r, strstr(text, "tshard info: gelu: float64 [4,6]"), "\"%s\"", text);
+    fclose(file);
 }
 
 Test(redistribute_failures, the_log_shows_each_step_of_a_plan) {
     tshi_test_options options = {.ranks = 4, .bare = true};
     cr_assert_str_empty(tshi_test_run_with(&options, plans_in_the_log, NULL, NULL, NULL));
+    cr_assert_str_empty(tshi_test_run_with(&options, plans_on_stderr, NULL, NULL, NULL));
     cr_assert_str_empty(tshi_test_run_with(&options, no_plans_in_the_log, NULL, NULL, NULL));
 }
