@@ -50,8 +50,10 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
     [TSHI_SETTING_SIGUSR1] = {"TSHARD_SIGUSR1", TSHI_SWITCH, .initial = "0",
                               .text = "1: the signal SIGUSR1 prints a rank's last calls"},
     [TSHI_SETTING_PLAN] = {"TSHARD_PLAN", TSHI_SWITCH, .initial = "0",
-                           .text = "1: every change of layout is logged with the function that needs it, the layouts "
-                                   "before and after, the collective and the bytes that the rank sends"},
+                           .text =
+                               "1: every change of layout is logged with the function that needs it, the layouts "
+                               "before and after, the collective and the bytes that the rank sends; without a log sink "
+                               "it is printed to stderr"},
     [TSHI_SETTING_MPI_SHARED] =
         {"TSHARD_MPI_SHARED", TSHI_SWITCH, .initial = "1",
          .text = "0: ranks on one machine do not share memory beside MPI, by which they notice failures sooner"},
