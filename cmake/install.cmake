@@ -6,7 +6,7 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tshard)
 install(TARGETS tshard_shared tshard_static EXPORT tshard_targets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY include/tshard DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
-foreach(tool IN ITEMS tshard-run tshard-pmix tshard-bench)
+foreach(tool IN ITEMS tshard-run tshard-pmix tshard-bench tshard-checkpoint)
     if(TARGET ${tool})
         install(TARGETS ${tool} DESTINATION ${CMAKE_INSTALL_BINDIR})
     endif()

@@ -1,129 +1,29 @@
 /* Reading the boxes of a rank from those that a checkpoint's files hold. */
 #include "io/checkpoint_load.h"
-#include "io/checksum.h"
-#include "io/safetensors.h"
-#include "io/step_folder.h"
+#include "io/reader.h"
 #include "layers/layers.h"
-#include "tensor/runs.h"
 
-#include <string.h>
-
-/* Bytes that are read at once where they do not go to their place directly, and that go to a GPU at once. */
-#define CHUNK ((size_t)1 << 20)
+/* Bytes that go to a GPU at once. */
 #define STAGE ((size_t)16 << 20)
-/* Files that are open at once. */
-#define MOST_OPEN 200
 
-typedef struct reader {
-    const char *folder;
-    const tshi_index *index;
-    const tsh_allocator *allocator;
-    tshi_safetensors **file; /* [index->files]; NULL: not open */
-    int open;
-    char *chunk, *stage;
-} reader;
-
-/* A stored box of a tensor, with its place in a file. */
-typedef struct source {
-    tshi_safetensors *file;
-    const tshi_safetensors_entry *entry;
-    const tsh_box *box;
-} source;
-
-static void close_files(reader *r) {
-    for (int i = 0; r->file && i < r->index->files; i++) {
-        tshi_safetensors_close(r->file[i]);
-        r->file[i] = NULL;
-    }
-    r->open = 0;
-}
-
-static tsh_status find_source(reader *r, const tshi_stored_tensor *t, const tshi_stored_box *stored, source *out) {
-    char path[TSHI_PATH];
-    tshi_safetensors **file = &r->file[stored->file];
-    if (!*file) {
-        tsh_status status = tshi_path_join(path, r->folder, r->index->file[stored->file].name);
-        if (r->open == MOST_OPEN) close_files(r);
-        if (status == TSH_OK) status = tshi_safetensors_open(r->allocator, path, file);
-        if (status != TSH_OK) return status;
-        r->open++;
-    }
-    *out = (source){*file, tshi_safetensors_find(*file, t->name), &stored->box};
-    if (out->entry && out->entry->dtype == t->dtype && out->entry->ndim == t->ndim &&
-        !memcmp(out->entry->shape, stored->box.length, sizeof *out->entry->shape * (size_t)t->ndim)) {
-        return TSH_OK;
-    }
-    return tshi_fail(TSH_ERR_IO, "%.220s: does not have the box of '%.120s' that %s names", (*file)->path, t->name,
-                     TSHI_INDEX_NAME);
-}
-
-/* Reads `part` of a stored box into memory that holds `box` of the tensor. */
-static tsh_status read_part(reader *r, const tshi_stored_tensor *t, const source *s, const tsh_box *part, char *memory,
-                            const tsh_box *box) {
-    size_t size = tsh_dtype_size(t->dtype);
-    tshi_runs whole = tshi_runs_of(t->ndim, part, part, box);
-    bool direct = whole.count[0] == whole.numel;
-    tsh_status status = TSH_OK;
-    for (int64_t done = 0, n; status == TSH_OK && done < whole.numel; done += n) {
-        tsh_box piece = tshi_box_cut(t->ndim, part, done, direct ? whole.numel : (int64_t)(CHUNK / size));
-        n = tshi_box_numel(t->ndim, &piece);
-        tshi_runs runs = tshi_runs_of(t->ndim, &piece, &piece, box);
-        tsh_box within = piece;
-        for (int d = 0; d < t->ndim; d++) within.start[d] -= s->box->start[d];
-        char *to = direct ? memory + (size_t)runs.to_start * size : r->chunk;
-        status = tshi_safetensors_read_box(s->file, s->entry, &within, to);
-        for (int64_t k = 0; !direct && status == TSH_OK && k < runs.numel / runs.count[0]; k++) {
-            int64_t a, b;
-            tshi_runs_at(&runs, 1, k, &a, &b);
-            memcpy(memory + (size_t)b * size, r->chunk + (size_t)a * size, (size_t)runs.count[0] * size);
-        }
-    }
-    return status;
-}
-
-/* The checksum of `part`, in memory that holds `box`. */
-static uint64_t sum_part(const tshi_stored_tensor *t, const tsh_box *part, const char *memory, const tsh_box *box) {
-    size_t size = tsh_dtype_size(t->dtype);
-    tsh_box whole = {{0}, {0}};
-    uint64_t sum = 0;
-    memcpy(whole.length, t->shape, sizeof whole.length);
-    tshi_runs r = tshi_runs_of(t->ndim, part, &whole, box);
-    for (int64_t i = 0; i < r.numel / r.count[0]; i++) {
-        int64_t first, at;
-        tshi_runs_at(&r, 1, i, &first, &at);
-        sum += tshi_checksum(size, first, r.count[0], memory + (size_t)at * size);
-    }
-    return sum;
-}
-
-/* Reads `slab` of a tensor into memory. */
-static tsh_status read_slab(reader *r, const tshi_stored_tensor *t, const tsh_box *slab, char *memory) {
-    tsh_status status = TSH_OK;
-    for (int i = 0; i < t->count && status == TSH_OK; i++) {
-        tsh_box part;
-        source s;
-        if (!tshi_box_intersect(t->ndim, slab, &t->boxes[i].box, &part)) continue;
-        status = find_source(r, t, &t->boxes[i], &s);
-        if (status == TSH_OK) status = read_part(r, t, &s, &part, memory, slab);
-    }
-    return status;
-}
-
-static tsh_status read_tensor(reader *r, const tshi_stored_tensor *t, tsh_tensor *tensor, uint64_t *sum) {
+/* `stage` is memory for what goes to a GPU, else NULL. */
+static tsh_status read_tensor(tshi_reader *r, const tshi_stored_tensor *t, tsh_tensor *tensor, char *stage,
+                              uint64_t *sum) {
     tsh_device *device = tshi_device_of(tensor);
     size_t size = tsh_dtype_size(t->dtype);
-    bool staged = device->ops->kind != TSH_CPU;
+    bool staged = stage != NULL;
     int64_t most = staged ? (int64_t)(STAGE / size) : tensor->numel;
     tsh_box box = tsh_tensor_box(tensor), share, slab, part;
     bool shares = tshi_checkpoint_share(tensor, &share);
     tsh_status status = TSH_OK;
     for (int64_t done = 0, n; status == TSH_OK && done < tensor->numel; done += n) {
-        char *to = (char *)tshi_data(tensor) + (size_t)done * size, *memory = staged ? r->stage : to;
+        char *to = (char *)tshi_data(tensor) + (size_t)done * size, *memory = staged ? stage : to;
         slab = tshi_box_cut(t->ndim, &box, done, most);
         n = tshi_box_numel(t->ndim, &slab);
-        status = read_slab(r, t, &slab, memory);
+        status = tshi_reader_read(r, t, &slab, memory);
         if (status != TSH_OK) break;
-        if (shares && tshi_box_intersect(t->ndim, &slab, &share, &part)) *sum += sum_part(t, &part, memory, &slab);
+        if (shares && tshi_box_intersect(t->ndim, &slab, &share, &part))
+            *sum += tshi_checksum_part(t, &part, memory, &slab);
         if (staged) device->ops->copy.from_host(device, (size_t)n * size, memory, to);
     }
     return status;
@@ -133,22 +33,19 @@ tsh_status tshi_checkpoint_read(const char *folder, const tshi_index *index, con
                                 uint64_t *sums) {
     const tsh_allocator *allocator = &tensors->world->allocator;
     bool staged = tsh_world_device(tensors->world)->ops->kind != TSH_CPU;
-    reader r = {.folder = folder, .index = index, .allocator = allocator};
-    r.file = tshi_calloc(allocator, (size_t)index->files + 1, sizeof *r.file);
-    r.chunk = tshi_calloc(allocator, CHUNK, 1);
-    r.stage = staged ? tshi_calloc(allocator, STAGE, 1) : NULL;
-    tsh_status status = r.file && r.chunk && (r.stage || !staged) ? TSH_OK : TSH_ERR_MEMORY;
+    tshi_reader r;
+    char *stage = staged ? tshi_calloc(allocator, STAGE, 1) : NULL;
+    tsh_status status = tshi_reader_open(&r, folder, index, allocator);
+    if (staged && !stage) status = TSH_ERR_MEMORY;
     for (int i = 0; i < tensors->count && status == TSH_OK; i++) {
         const tshi_stored_tensor *t = tshi_index_find(index, tensors->items[i].name, i);
         if (tensors->items[i].tensor->numel > 0 && !tensors->items[i].tensor->storage) {
             status = tshi_fail(TSH_ERR_STATE, "checkpoint_load: '%.100s' has no memory", t->name);
         } else {
-            status = read_tensor(&r, t, tensors->items[i].tensor, &sums[i]);
+            status = read_tensor(&r, t, tensors->items[i].tensor, stage, &sums[i]);
         }
     }
-    close_files(&r);
-    tshi_free(allocator, r.file);
-    tshi_free(allocator, r.chunk);
-    tshi_free(allocator, r.stage);
+    tshi_reader_close(&r);
+    tshi_free(allocator, stage);
     return status;
 }

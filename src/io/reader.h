@@ -1,0 +1,26 @@
+/* Boxes of the tensors of an index, read from the boxes that its files hold. */
+#ifndef TSHI_READER_H
+#define TSHI_READER_H
+
+#include "io/checkpoint_index.h"
+#include "io/safetensors.h"
+
+typedef struct tshi_reader {
+    const char *folder;
+    const tshi_index *index;
+    const tsh_allocator *allocator;
+    tshi_safetensors **file; /* [index->files]; NULL: not open */
+    int open;
+    char *chunk;
+} tshi_reader;
+
+/* Also after an error the reader has to be closed. */
+tsh_status tshi_reader_open(tshi_reader *r, const char *folder, const tshi_index *index,
+                            const tsh_allocator *allocator);
+void tshi_reader_close(tshi_reader *r);
+/* Reads a box of a tensor, row-major. */
+tsh_status tshi_reader_read(tshi_reader *r, const tshi_stored_tensor *t, const tsh_box *box, void *memory);
+/* The checksum of `part`, which is not empty, in memory that holds `box`. */
+uint64_t tshi_checksum_part(const tshi_stored_tensor *t, const tsh_box *part, const char *memory, const tsh_box *box);
+
+#endif

@@ -1,0 +1,293 @@
+/* merge and split: other files of the same tensors. */
+#include "tool.h"
+
+#include "base/base.h"
+#include "base/hash.h"
+#include "io/file.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Bytes that are read and written at once. */
+#define CHUNK ((int64_t)16 << 20)
+
+typedef struct writer {
+    source *from;
+    tshi_reader reader;
+    tsh_allocator allocator;
+    char folder[TSHI_PATH]; /* under the name that it has while it is written */
+    char *memory;
+} writer;
+
+/* A tensor's box that becomes a tensor of a file. */
+typedef struct piece {
+    tshi_stored_tensor *tensor;
+    tsh_box box;
+    uint64_t sum;
+} piece;
+
+static tsh_status writer_open(writer *w, source *from) {
+    *w = (writer){.from = from, .allocator = tshi_allocator_resolve(NULL)};
+    w->memory = malloc((size_t)CHUNK);
+    tsh_status status = tshi_reader_open(&w->reader, from->folder, &from->index, &w->allocator);
+    return w->memory ? status : tshi_fail(TSH_ERR_MEMORY, "no memory");
+}
+
+static void writer_close(writer *w) {
+    tshi_reader_close(&w->reader);
+    free(w->memory);
+}
+
+static tsh_status write_piece(writer *w, piece *p, const tshi_safetensors_entry *entry, int fd, const char *path) {
+    const tshi_stored_tensor *t = p->tensor;
+    int64_t most = CHUNK / (int64_t)tsh_dtype_size(t->dtype), whole = tshi_box_numel(t->ndim, &p->box), n;
+    tsh_status status = TSH_OK;
+    for (int64_t done = 0; status == TSH_OK && done < whole; done += n) {
+        tsh_box part = tshi_box_cut(t->ndim, &p->box, done, most), within = part;
+        n = tshi_box_numel(t->ndim, &part);
+        for (int d = 0; d < t->ndim; d++) within.start[d] -= p->box.start[d];
+        status = tshi_reader_read(&w->reader, t, &part, w->memory);
+        if (status != TSH_OK) break;
+        p->sum += tshi_checksum_part(t, &part, w->memory, &part);
+        status = tshi_safetensors_write_box(fd, path, entry, &within, w->memory);
+    }
+    return status;
+}
+
+/* One file of these pieces, in the writer's folder. */
+static tsh_status write_file(writer *w, const char *name, piece *pieces, int count, const char *const *metadata,
+                             uint64_t *bytes) {
+    char path[TSHI_PATH], *header = NULL;
+    size_t header_bytes = 0;
+    int fd = -1;
+    tshi_safetensors_entry *entries = calloc((size_t)count + 1, sizeof *entries);
+    tsh_status status = entries ? TSH_OK : tshi_fail(TSH_ERR_MEMORY, "no memory");
+    for (int i = 0; status == TSH_OK && i < count; i++) {
+        const tshi_stored_tensor *t = pieces[i].tensor;
+        entries[i] = (tshi_safetensors_entry){.name = t->name, .dtype = t->dtype, .ndim = t->ndim};
+        memcpy(entries[i].shape, pieces[i].box.length, sizeof entries[i].shape);
+    }
+    if (status == TSH_OK) status = tshi_path_join(path, w->folder, name);
+    if (status == TSH_OK) {
+        status = tshi_safetensors_header(&w->allocator, entries, count, metadata, &header, &header_bytes, bytes);
+    }
+    if (status == TSH_OK) status = tshi_file_create(path, *bytes, &fd);
+    if (status == TSH_OK) status = tshi_file_write(fd, path, header, header_bytes, 0);
+    for (int i = 0; status == TSH_OK && i < count; i++) status = write_piece(w, &pieces[i], &entries[i], fd, path);
+    if (status == TSH_OK) status = tshi_file_sync(fd, path);
+    tshi_file_close(&fd);
+    tshi_free(&w->allocator, header);
+    free(entries);
+    return status;
+}
+
+/* --- merge -------------------------------------------------------------------------------------------------------- */
+
+/* What goes into the files of a model: whole tensors, first[f] the first one of file f. */
+typedef struct plan {
+    piece *pieces;
+    int count, *first, files;
+    double bytes;
+} plan;
+
+static tsh_status make_plan(source *s, int64_t file_bytes, bool optimizer, plan *p) {
+    double used = 0;
+    *p = (plan){.pieces = calloc((size_t)s->index.tensors + 1, sizeof *p->pieces),
+                .first = calloc((size_t)s->index.tensors + 2, sizeof *p->first)};
+    if (!p->pieces || !p->first) return tshi_fail(TSH_ERR_MEMORY, "no memory");
+    for (int i = 0; i < s->index.tensors; i++) {
+        tshi_stored_tensor *t = &s->index.tensor[i];
+        if (tool_is_state(t->name) && !optimizer) continue;
+        double bytes = tool_bytes(t);
+        if (p->files == 0 || (file_bytes && used > 0 && used + bytes > (double)file_bytes)) {
+            p->first[p->files++] = p->count;
+            used = 0;
+        }
+        used += bytes;
+        p->bytes += bytes;
+        p->pieces[p->count].tensor = t;
+        memcpy(p->pieces[p->count++].box.length, t->shape, sizeof t->shape);
+    }
+    if (p->files == 0) p->files = 1;
+    p->first[p->files] = p->count;
+    return TSH_OK;
+}
+
+static const char *name_model(const plan *p, int file, char name[48]) {
+    if (p->files == 1) return "model.safetensors";
+    snprintf(name, 48, "model-%05d-of-%05d.safetensors", file + 1, p->files);
+    return name;
+}
+
+static tsh_status write_weight_map(const writer *w, const plan *p) {
+    char path[TSHI_PATH], name[48];
+    json_t *map = json_object();
+    for (int f = 0; f < p->files; f++) {
+        for (int i = p->first[f]; i < p->first[f + 1]; i++) {
+            json_object_set_new(map, p->pieces[i].tensor->name, json_string(name_model(p, f, name)));
+        }
+    }
+    json_t *all = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)p->bytes, "weight_map", map);
+    char *text = all ? json_dumps(all, JSON_INDENT(2)) : NULL;
+    int fd = -1;
+    tsh_status status = text ? TSH_OK : tshi_fail(TSH_ERR_MEMORY, "no memory");
+    if (status == TSH_OK) status = tshi_path_join(path, w->folder, "model.safetensors.index.json");
+    if (status == TSH_OK) status = tshi_file_create(path, strlen(text), &fd);
+    if (status == TSH_OK) status = tshi_file_write(fd, path, text, strlen(text), 0);
+    if (status == TSH_OK) status = tshi_file_sync(fd, path);
+    tshi_file_close(&fd);
+    free(text);
+    json_decref(all);
+    return status;
+}
+
+static tsh_status merge(writer *w, const char *folder, plan *p) {
+    static const char *const metadata[] = {"format", "pt", NULL};
+    char name[48];
+    uint64_t bytes;
+    struct stat info;
+    if (stat(folder, &info) == 0) return tshi_fail(TSH_ERR_IO, "%.300s: is there already", folder);
+    if (snprintf(w->folder, sizeof w->folder, "%s.partial", folder) >= (int)sizeof w->folder) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "the folder's path is too long");
+    }
+    tshi_folder_remove(w->folder);
+    if (mkdir(w->folder, 0777) != 0) return tshi_file_fail(errno, w->folder, "cannot be created");
+    tsh_status status = TSH_OK;
+    for (int f = 0; f < p->files && status == TSH_OK; f++) {
+        status = write_file(w, name_model(p, f, name), p->pieces + p->first[f], p->first[f + 1] - p->first[f], metadata,
+                            &bytes);
+    }
+    if (status == TSH_OK && p->files > 1) status = write_weight_map(w, p);
+    if (status == TSH_OK) status = tshi_file_rename(w->folder, folder);
+    if (status != TSH_OK) tshi_folder_remove(w->folder);
+    return status;
+}
+
+/* The tensors that were read are those that were saved. */
+static tsh_status check_sums(const source *s, const plan *p) {
+    for (int i = 0; i < p->count && s->summed; i++) {
+        if (p->pieces[i].sum == p->pieces[i].tensor->sum) continue;
+        return tshi_fail(TSH_ERR_IO, "%.220s: '%.120s' does not have the checksum with which it was saved", s->folder,
+                         p->pieces[i].tensor->name);
+    }
+    return TSH_OK;
+}
+
+int tool_merge(const char *path, const char *folder, int64_t file_bytes, bool optimizer) {
+    source s;
+    writer w;
+    plan p = {.files = 0};
+    char size[32];
+    if (source_open(path, false, &s) != TSH_OK) return tool_failed();
+    tsh_status status = writer_open(&w, &s);
+    if (status == TSH_OK) status = make_plan(&s, file_bytes, optimizer, &p);
+    if (status == TSH_OK) status = merge(&w, folder, &p);
+    if (status == TSH_OK) {
+        status = check_sums(&s, &p);
+        if (status != TSH_OK) tshi_folder_remove(folder);
+    }
+    if (status == TSH_OK) {
+        printf("%s: %d tensors, %s in %d file%s\n", folder, p.count, tool_size(p.bytes, size), p.files,
+               p.files > 1 ? "s" : "");
+    }
+    free(p.pieces);
+    free(p.first);
+    writer_close(&w);
+    source_close(&s);
+    return status == TSH_OK ? 0 : tool_failed();
+}
+
+/* --- split -------------------------------------------------------------------------------------------------------- */
+
+/* A file's part of a tensor: cut along its longest dim. False where it has none. */
+static bool share_of(const tshi_stored_tensor *t, int files, int file, tsh_box *box) {
+    int longest = 0;
+    *box = (tsh_box){{0}, {0}};
+    memcpy(box->length, t->shape, sizeof box->length);
+    if (t->ndim == 0) return file == 0;
+    for (int d = 1; d < t->ndim; d++) {
+        if (box->length[d] > box->length[longest]) longest = d;
+    }
+    tsh_split(t->shape[longest], files, file, &box->start[longest], &box->length[longest]);
+    return tshi_box_numel(t->ndim, box) > 0;
+}
+
+/* File number `file` of a checkpoint, and its part of the index. */
+static tsh_status split_file(writer *w, int files, int file, tshi_index *out) {
+    tshi_index *in = &w->from->index;
+    char name[48];
+    uint64_t bytes;
+    int count = 0;
+    piece *pieces = calloc((size_t)in->tensors + 1, sizeof *pieces);
+    if (!pieces) return tshi_fail(TSH_ERR_MEMORY, "no memory");
+    for (int i = 0; i < in->tensors; i++) {
+        pieces[count].tensor = &in->tensor[i];
+        if (share_of(&in->tensor[i], files, file, &pieces[count].box)) count++;
+    }
+    snprintf(name, sizeof name, "rank-%05d.safetensors", file);
+    tsh_status status = write_file(w, name, pieces, count, NULL, &bytes);
+    if (status == TSH_OK) status = tshi_index_add_file(out, name, bytes);
+    for (int i = 0; i < count && status == TSH_OK; i++) {
+        tshi_stored_tensor *t = &out->tensor[pieces[i].tensor - in->tensor];
+        t->sum += pieces[i].sum;
+        status = tshi_stored_tensor_add(t, file, &pieces[i].box);
+    }
+    free(pieces);
+    return status;
+}
+
+/* A model has neither random streams nor values. */
+static json_t *state_of(const source *s) {
+    if (s->index.state) return json_incref(s->index.state);
+    return json_pack("{s:{s:s, s:s}, s:{}}", "random", "seed", "0", "next_stream", "0", "values");
+}
+
+static tsh_status split(writer *w, const char *folder, int files, tshi_index *out) {
+    const tshi_index *in = &w->from->index;
+    char path[TSHI_PATH];
+    uint64_t token = 0;
+    tshi_random_bytes((unsigned char *)&token, sizeof token);
+    tsh_status status = tshi_step_begin(folder, out->step, token, w->folder);
+    if (status != TSH_OK) return status;
+    for (int i = 0; i < in->tensors && status == TSH_OK; i++) {
+        const tshi_stored_tensor *t = &in->tensor[i];
+        if (!tshi_index_add_tensor(out, t->name, t->dtype, t->ndim, t->shape)) status = TSH_ERR_MEMORY;
+    }
+    for (int f = 0; f < files && status == TSH_OK; f++) status = split_file(w, files, f, out);
+    for (int i = 0; i < in->tensors && status == TSH_OK && w->from->summed; i++) {
+        if (out->tensor[i].sum == in->tensor[i].sum) continue;
+        status = tshi_fail(TSH_ERR_IO, "%.220s: '%.120s' does not have the checksum with which it was saved",
+                           w->from->folder, in->tensor[i].name);
+    }
+    if (status == TSH_OK) status = tshi_path_join(path, w->folder, TSHI_INDEX_NAME);
+    if (status == TSH_OK) status = tshi_index_check(out, path);
+    if (status == TSH_OK) status = tshi_index_write(out, path);
+    if (status == TSH_OK) status = tshi_file_sync_folder(path);
+    if (status == TSH_OK) status = tshi_step_rename(folder, out->step, w->folder);
+    if (status != TSH_OK) tshi_folder_remove(w->folder);
+    return status;
+}
+
+int tool_split(const char *path, const char *folder, int files, int64_t step) {
+    source s;
+    writer w;
+    tshi_index out = {.step = step};
+    char name[TSHI_STEP_NAME];
+    if (source_open(path, true, &s) != TSH_OK) return tool_failed();
+    if (step < 0) out.step = s.index.step;
+    out.state = state_of(&s);
+    tsh_status status = writer_open(&w, &s);
+    if (status == TSH_OK) status = split(&w, folder, files, &out);
+    if (status == TSH_OK) {
+        tshi_step_name(out.step, name);
+        printf("%s/%s: %d tensors in %d file%s\n", folder, name, out.tensors, files, files > 1 ? "s" : "");
+    }
+    writer_close(&w);
+    tshi_index_clear(&out);
+    source_close(&s);
+    return status == TSH_OK ? 0 : tool_failed();
+}
