@@ -6,18 +6,33 @@
 #ifndef TSHI_SLABS_H
 #define TSHI_SLABS_H
 
-#include "device/free_list.h"
+#include "base/base.h"
+
+#define TSHI_BLOCK_UNIT   ((size_t)64) /* sizes are multiples of it */
+#define TSHI_FREE_LEVELS  58           /* powers of two of a size in units */
+#define TSHI_FREE_CLASSES 16
 
 typedef struct tshi_slabs tshi_slabs;
 typedef struct tshi_slab tshi_slab;
 
 typedef struct tshi_slab_block {
-    tshi_range range;
+    char *data;
+    size_t size;
     size_t wanted; /* the caller's: bytes that were asked for */
     tshi_slab *slab;
     struct tshi_slab_block *before, *after; /* in the slab */
-    struct tshi_slab_block *chain;          /* in its bucket while in use, in a list of kept blocks after that */
+    /* In the list of its class while it is free; in its bucket while in use; then in the caller's list, if any. */
+    struct tshi_slab_block *next, *previous;
+    bool is_free;
 } tshi_slab_block;
+
+/* Free blocks in lists by size class (16 a power of two), each in order of address: which one is found depends on the
+ * blocks in the lists alone, not on the order in which they were added. All zero: empty. */
+typedef struct tshi_free_list {
+    uint64_t levels; /* bit l: some class of level l has a block */
+    uint16_t classes[TSHI_FREE_LEVELS];
+    tshi_slab_block *first[TSHI_FREE_LEVELS][TSHI_FREE_CLASSES];
+} tshi_free_list;
 
 struct tshi_slab {
     tshi_slabs *owner;
@@ -42,13 +57,15 @@ typedef struct tshi_slab_index {
     size_t in_use;
 } tshi_slab_index;
 
-/* A block of `size` bytes (a multiple of TSHI_RANGE_UNIT, not 0). NULL where no slab has room, or, with *failed and the
+/* A block of `size` bytes (a multiple of TSHI_BLOCK_UNIT, not 0). NULL where no slab has room, or, with *failed and the
  * message set, where the host has no memory for the structs. */
 tshi_slab_block *tshi_slabs_alloc(tshi_slabs *slabs, tshi_slab_index *index, size_t size, bool *failed);
 /* The block in use at `data`, which is no longer in use then and not yet free, or NULL. */
 tshi_slab_block *tshi_slab_index_take(tshi_slab_index *index, const void *data);
 /* The block becomes free, and one with free neighbours. */
 void tshi_slabs_release(tshi_slab_index *index, tshi_slab_block *block);
+/* The size of the largest free block, or 0. */
+size_t tshi_slabs_largest(const tshi_slabs *slabs);
 
 /* Adds memory, as a slab of one free block. */
 tsh_status tshi_slabs_add(tshi_slabs *slabs, tshi_slab_index *index, char *base, size_t size);

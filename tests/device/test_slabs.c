@@ -51,9 +51,9 @@ static void model_free(model *m) {
 
 static void *take(model *m, size_t size) {
     bool failed;
-    tshi_slab_block *block = tshi_slabs_alloc(&m->slabs, &m->index, tshi_units(size, TSHI_RANGE_UNIT), &failed);
+    tshi_slab_block *block = tshi_slabs_alloc(&m->slabs, &m->index, tshi_units(size, TSHI_BLOCK_UNIT), &failed);
     cr_assert_not(failed);
-    return block ? block->range.data : NULL;
+    return block ? block->data : NULL;
 }
 
 static void give(model *m, void *data) {
@@ -64,7 +64,7 @@ static void give(model *m, void *data) {
 
 /* All memory is one free block again. */
 static void expect_whole(const model *m) {
-    cr_assert_eq(tshi_free_list_largest(&m->slabs.free), m->size);
+    cr_assert_eq(tshi_slabs_largest(&m->slabs), m->size);
     cr_assert_eq(m->index.in_use, 0u);
 }
 
@@ -202,7 +202,7 @@ Test(slabs, exhaustion_returns_null_and_changes_nothing) {
     void *p = take(&m, 4096);
     cr_assert_not_null(p);
     cr_assert_null(take(&m, 0));
-    cr_assert_eq(tshi_free_list_largest(&m.slabs.free), 0u);
+    cr_assert_eq(tshi_slabs_largest(&m.slabs), 0u);
     give(&m, p);
     cr_assert_not_null(take(&m, 4096));
     model_free(&m);

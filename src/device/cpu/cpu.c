@@ -8,7 +8,7 @@
 
 /* Between two blocks: tensors of a power of two would begin at one offset in their pages, where a CPU takes a load for
  * one that has to wait for an earlier store. */
-#define GAP TSHI_RANGE_UNIT
+#define GAP TSHI_BLOCK_UNIT
 
 typedef struct cpu_device {
     tsh_device base;
@@ -24,24 +24,24 @@ static void *cpu_alloc(tsh_device *device, size_t size) {
     tshi_slab_block *block = NULL;
     bool failed = false;
     if (!tshi_device_reserve(device, size)) return NULL;
-    size_t wanted = tshi_units(size, TSHI_RANGE_UNIT);
+    size_t wanted = tshi_units(size, TSHI_BLOCK_UNIT);
     if (size <= slab->size) block = tshi_slabs_alloc(&cpu->heap, &cpu->index, wanted + GAP, &failed);
     if (failed) return NULL;
     if (!block) {
-        size_t largest = tshi_free_list_largest(&cpu->heap.free);
+        size_t largest = tshi_slabs_largest(&cpu->heap);
         tshi_fail(TSH_ERR_MEMORY,
                   "no room for a tensor of %zu bytes: %zu of %zu bytes are in use, the largest free block is %zu", size,
                   device->stats.bytes_in_use, slab->size, largest > GAP ? largest - GAP : 0);
         return NULL;
     }
-    size_t end = (size_t)(block->range.data - slab->base) + wanted + GAP;
+    size_t end = (size_t)(block->data - slab->base) + wanted + GAP;
     if (end > cpu->high_water) {
         cpu->high_water = end;
         device->stats.allocations++;
     }
     block->wanted = wanted;
     tshi_device_count(device, wanted);
-    return block->range.data;
+    return block->data;
 }
 
 static void cpu_release(tsh_device *device, void *pointer) {
@@ -146,7 +146,7 @@ static const tshi_device_ops cpu_ops = {
 tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, size_t size, int threads,
                                   tsh_device **out) {
     *out = NULL;
-    if (!heap || (uintptr_t)heap % TSHI_RANGE_UNIT != 0) {
+    if (!heap || (uintptr_t)heap % TSHI_BLOCK_UNIT != 0) {
         return tshi_fail(TSH_ERR_ARGUMENT, "the tensor memory of a CPU has to be aligned to 64 bytes");
     }
     if (threads < 1) return tshi_fail(TSH_ERR_ARGUMENT, "a CPU needs at least 1 thread, not %d", threads);
@@ -157,7 +157,7 @@ tsh_status tshi_device_create_cpu(const tsh_allocator *allocator, void *heap, si
     device->base.allocator = hooks;
     device->index.allocator = &device->base.allocator;
     device->threads = threads;
-    tsh_status status = tshi_slabs_add(&device->heap, &device->index, heap, size & ~(TSHI_RANGE_UNIT - 1));
+    tsh_status status = tshi_slabs_add(&device->heap, &device->index, heap, size & ~(TSHI_BLOCK_UNIT - 1));
     if (status != TSH_OK) {
         cpu_destroy(&device->base);
         return status;

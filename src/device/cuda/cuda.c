@@ -59,20 +59,10 @@ static tsh_status choose_gpu(int local_rank, int *ordinal) {
 }
 
 static tsh_status make_streams(tshi_cuda_device *cuda) {
-    int low = 0, high = 0;
-    tsh_status status =
-        tshi_cuda_fail(cudaDeviceGetStreamPriorityRange(&low, &high), "cudaDeviceGetStreamPriorityRange");
-    cudaStream_t *streams[] = {&cuda->compute, &cuda->communication};
-    for (int i = 0; i < 2 && status == TSH_OK; i++) {
-        /* Communication goes first where both have work: peers wait for it. */
-        int priority = i == 1 ? high : low;
-        status = tshi_cuda_fail(cudaStreamCreateWithPriority(streams[i], cudaStreamNonBlocking, priority),
-                                "cudaStreamCreateWithPriority");
-    }
-    for (int i = 0; i < 2 && status == TSH_OK; i++) {
-        status = tshi_cuda_fail(cudaEventCreateWithFlags(&cuda->events[i], cudaEventDisableTiming),
-                                "cudaEventCreateWithFlags");
-    }
+    tsh_status status = tshi_cuda_stream_new(&cuda->compute, false);
+    /* Communication goes first where both have work: peers wait for it. */
+    if (status == TSH_OK) status = tshi_cuda_stream_new(&cuda->communication, true);
+    for (int i = 0; i < 2 && status == TSH_OK; i++) status = tshi_cuda_event_new(&cuda->events[i]);
     return status;
 }
 

@@ -11,6 +11,18 @@ tsh_status tshi_cuda_fail(cudaError_t error, const char *what) {
                      cudaGetErrorString(error), (int)error);
 }
 
+tsh_status tshi_cuda_event_new(cudaEvent_t *out) {
+    return tshi_cuda_fail(cudaEventCreateWithFlags(out, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+}
+
+tsh_status tshi_cuda_stream_new(cudaStream_t *out, bool first) {
+    int low = 0, high = 0;
+    cudaError_t error = cudaDeviceGetStreamPriorityRange(&low, &high);
+    if (error != cudaSuccess) return tshi_cuda_fail(error, "cudaDeviceGetStreamPriorityRange");
+    error = cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, first ? high : low);
+    return tshi_cuda_fail(error, "cudaStreamCreateWithPriority");
+}
+
 /* The message is that of tsh_error_message. */
 static void note(tshi_cuda_device *device, tsh_status status) {
     tshi_cuda_graph *graph = device->capturing;

@@ -49,6 +49,10 @@ static inline cudaStream_t tshi_cuda_stream(tsh_device *device) {
 /* "cudaMalloc: out of memory (2)" with `what` in front; TSH_ERR_MEMORY for that error, else TSH_ERR_SYSTEM. TSH_OK for
  * cudaSuccess. */
 tsh_status tshi_cuda_fail(cudaError_t error, const char *what);
+/* An event without timing. */
+tsh_status tshi_cuda_event_new(cudaEvent_t *out);
+/* A stream beside the others; its work goes first, if asked for, where several have work. */
+tsh_status tshi_cuda_stream_new(cudaStream_t *out, bool first);
 /* Keep TSH_ERR_STATE for check and for the capture: no graph can hold `what`. */
 void tshi_cuda_no_capture(tsh_device *device, const char *what);
 

@@ -112,22 +112,18 @@ static void reduce_tiles(const pair_loops *f, int64_t n, size_t size, int count,
 
 /* Averages: sums, divided once while their tile is in the cache. */
 static void average(tsh_dtype dtype, int64_t n, int count, const void *const *in, int outs, void *const *out) {
-    _Alignas(64) char tile[TILE_BYTES];
     size_t size = tsh_dtype_size(dtype);
     int64_t step = (int64_t)(TILE_BYTES / size);
     for (int64_t i = 0; i < n; i += step) {
         int64_t some = n - i < step ? n - i : step;
         size_t at = (size_t)i * size;
-        const void *left = (const char *)in[0] + at;
-        for (int k = 1; k < count; k++) {
-            loops[dtype][TSHI_SUM].one(some, left, (const char *)in[k] + at, tile);
-            left = tile;
-        }
+        char *sum = (char *)out[0] + at;
+        reduce_tile(&loops[dtype][TSHI_SUM], some, size, at, count, in, 1, out);
         if (dtype == TSH_FLOAT32)
-            divide_f32(some, count, tile);
+            divide_f32(some, count, sum);
         else
-            divide_f64(some, count, tile);
-        for (int k = 0; k < outs; k++) tshi_cpu_copy(NULL, (size_t)some * size, tile, (char *)out[k] + at);
+            divide_f64(some, count, sum);
+        for (int k = 1; k < outs; k++) tshi_cpu_copy(NULL, (size_t)some * size, sum, (char *)out[k] + at);
     }
 }
 

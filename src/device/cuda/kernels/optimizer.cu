@@ -30,13 +30,10 @@ __device__ inline int find_update(const update_list &list, int32_t piece) {
     return low;
 }
 
-// W elements, moved at once.
-template <typename X, int W> struct alignas(W * sizeof(X)) several { X item[W]; };
-
 template <typename T, int W, typename F> __device__ inline void update_part(const tshi_update &u, int64_t at, F f) {
     using S = sum_t<T>;
-    using few = several<T, W>;
-    using sums = several<S, W>;
+    using few = pack<T, W>;
+    using sums = pack<S, W>;
     few p = *(const few *)((const T *)u.p + at);
     const few grad = *(const few *)((const T *)u.grad + at);
     sums state[2] = {};

@@ -7,7 +7,7 @@
 #define SMALL_SLAB_BYTES ((size_t)4 << 20)
 #define LARGE_SLAB_BYTES ((size_t)64 << 20)
 #define SLAB_UNIT        ((size_t)2 << 20) /* of the GPU's pages */
-#define BLOCK_UNIT       ((size_t)256)     /* what cudaMalloc aligns to; a multiple of TSHI_RANGE_UNIT */
+#define BLOCK_UNIT       ((size_t)256)     /* what cudaMalloc aligns to; a multiple of TSHI_BLOCK_UNIT */
 
 struct tshi_cuda_pool {
     tshi_slabs small, large;
@@ -110,9 +110,9 @@ static tshi_slab_block *take_block(tshi_cuda_device *cuda, size_t size) {
 
 /* `block` becomes a buffer of `size` bytes. */
 static void *buffer_in(tsh_device *device, tshi_slab_block *block, size_t size) {
-    block->wanted = tshi_units(size, TSHI_RANGE_UNIT);
+    block->wanted = tshi_units(size, TSHI_BLOCK_UNIT);
     tshi_device_count(device, block->wanted);
-    return block->range.data;
+    return block->data;
 }
 
 void *tshi_cuda_alloc(tsh_device *device, size_t size) {
@@ -134,7 +134,7 @@ void *tshi_cuda_alloc_symmetric(tsh_device *device, size_t size, size_t *offset)
     tshi_slab_block *block =
         tshi_slabs_alloc(&memory->symmetric, &memory->index, tshi_units(size, BLOCK_UNIT), &failed);
     if (!block) return NULL;
-    *offset = (size_t)(block->range.data - slab->base);
+    *offset = (size_t)(block->data - slab->base);
     return buffer_in(device, block, size);
 }
 
@@ -157,7 +157,7 @@ void tshi_cuda_release(tsh_device *device, void *pointer) {
     if (!block) return;
     device->stats.bytes_in_use -= block->wanted;
     if (memory->active != &memory->own && !belongs(memory->active, block)) {
-        block->chain = memory->active->kept;
+        block->next = memory->active->kept;
         memory->active->kept = block;
     } else {
         tshi_slabs_release(&memory->index, block);
@@ -187,7 +187,7 @@ void tshi_cuda_pool_drop(tshi_cuda_device *device, tshi_cuda_pool *pool) {
     *link = pool->next;
     while (pool->kept) {
         tshi_slab_block *block = pool->kept;
-        pool->kept = block->chain;
+        pool->kept = block->next;
         tshi_slabs_release(&memory->index, block);
     }
     tshi_slabs_merge(&pool->small, &memory->own.small);

@@ -21,10 +21,7 @@ tsh_status tshi_cuda_staging_create(tshi_cuda_device *device) {
     if (!staging) return TSH_ERR_MEMORY;
     device->staging = staging;
     tsh_status status = TSH_OK;
-    for (int i = 0; i < SLOTS && status == TSH_OK; i++) {
-        status = tshi_cuda_fail(cudaEventCreateWithFlags(&staging->done[i], cudaEventDisableTiming),
-                                "cudaEventCreateWithFlags");
-    }
+    for (int i = 0; i < SLOTS && status == TSH_OK; i++) status = tshi_cuda_event_new(&staging->done[i]);
     if (status != TSH_OK) return status;
     status = tshi_cuda_fail(cudaHostAlloc(&pinned, SLOTS * SLOT_BYTES, cudaHostAllocPortable), "cudaHostAlloc");
     staging->memory = status == TSH_OK ? pinned : NULL;

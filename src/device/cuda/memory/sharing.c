@@ -13,8 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FIRST_CAPACITY 64
-
 /* How other ranks know a slab. */
 typedef struct slab_handle {
     cudaIpcMemHandle_t handle;
@@ -23,16 +21,16 @@ typedef struct slab_handle {
 
 /* A slab of another rank in this process. */
 typedef struct mapping {
-    uint64_t process, base, born; /* process 0: an empty entry of the table */
+    uint64_t process, base, born;
     char *here;
     bool opened; /* by IPC, so that it has to be closed */
+    struct mapping *next;
 } mapping;
 
 typedef struct tshi_cuda_sharing {
     char gpu[sizeof((tshi_share *)0)->gpu];
     uint64_t process;
-    mapping *mappings; /* a hash table, at most half full */
-    size_t capacity, used;
+    mapping *mappings; /* the one that was used last first */
 } tshi_cuda_sharing;
 
 static_assert(sizeof(cudaIpcMemHandle_t) == sizeof((tshi_share *)0)->handle, "a share holds CUDA's handle");
@@ -104,36 +102,6 @@ static tsh_status share(tsh_device *device, const void *pointer, tshi_share *out
     return TSH_OK;
 }
 
-/* --- the table of mappings ---------------------------------------------------------------------------------------- */
-
-/* The entry of a slab, or the empty one where it belongs. */
-static mapping *entry_of(const tshi_cuda_sharing *sharing, uint64_t process, uint64_t base, uint64_t born) {
-    uint64_t key = (base ^ born ^ process << 17) * 0x9e3779b97f4a7c15u;
-    size_t at = (size_t)(key >> 32) & (sharing->capacity - 1);
-    mapping *m = &sharing->mappings[at];
-    while (m->process && (m->process != process || m->base != base || m->born != born)) {
-        at = (at + 1) & (sharing->capacity - 1);
-        m = &sharing->mappings[at];
-    }
-    return m;
-}
-
-static tsh_status grow_table(tshi_cuda_device *cuda) {
-    tshi_cuda_sharing *sharing = cuda->sharing, old = *sharing;
-    if (2 * (old.used + 1) <= old.capacity) return TSH_OK;
-    size_t count = old.capacity ? 2 * old.capacity : FIRST_CAPACITY;
-    mapping *mappings = tshi_calloc(&cuda->base.allocator, count, sizeof *mappings);
-    if (!mappings) return TSH_ERR_MEMORY;
-    sharing->mappings = mappings;
-    sharing->capacity = count;
-    for (size_t i = 0; i < old.capacity; i++) {
-        const mapping *m = &old.mappings[i];
-        if (m->process) *entry_of(sharing, m->process, m->base, m->born) = *m;
-    }
-    tshi_free(&cuda->base.allocator, old.mappings);
-    return TSH_OK;
-}
-
 /* --- mapping a slab ----------------------------------------------------------------------------------------------- */
 
 /* The number of a GPU in this process. */
@@ -163,7 +131,7 @@ static tsh_status map(tshi_cuda_device *cuda, const tshi_share *share, mapping *
     tsh_status status = elsewhere ? other_gpu(cuda, gpu, &ordinal) : TSH_OK;
     if (status == TSH_OK && inside && elsewhere) status = enable_peer(ordinal);
     if (status != TSH_OK) return status;
-    *m = (mapping){share->process, share->base, share->born, (char *)(uintptr_t)share->base, !inside};
+    *m = (mapping){share->process, share->base, share->born, (char *)(uintptr_t)share->base, !inside, NULL};
     if (inside) return TSH_OK;
     if (!memcmp(share->handle, none, sizeof none)) {
         return tshi_fail(TSH_ERR_UNSUPPORTED, "managed memory cannot be mapped by other processes");
@@ -176,19 +144,34 @@ static tsh_status map(tshi_cuda_device *cuda, const tshi_share *share, mapping *
     return status;
 }
 
+/* The pointer to the mapping of what is shared, or to the end of the list. */
+static mapping **find(tshi_cuda_sharing *sharing, const tshi_share *share) {
+    mapping **link = &sharing->mappings;
+    for (; *link; link = &(*link)->next) {
+        const mapping *m = *link;
+        if (m->process == share->process && m->base == share->base && m->born == share->born) break;
+    }
+    return link;
+}
+
 static tsh_status map_share(tsh_device *device, const tshi_share *share, void **out) {
     tshi_cuda_device *cuda = tshi_cuda(device);
     *out = NULL;
     tsh_status status = sharing_open(cuda);
-    if (status == TSH_OK) status = grow_table(cuda);
     if (status != TSH_OK) return status;
-    mapping *m = entry_of(cuda->sharing, share->process, share->base, share->born), fresh;
-    if (!m->process) {
-        status = map(cuda, share, &fresh);
-        if (status != TSH_OK) return status;
-        *m = fresh;
-        cuda->sharing->used++;
+    mapping **link = find(cuda->sharing, share), *m = *link;
+    if (m) {
+        *link = m->next;
+    } else {
+        m = tshi_calloc(&device->allocator, 1, sizeof *m);
+        status = m ? map(cuda, share, m) : TSH_ERR_MEMORY;
+        if (status != TSH_OK) {
+            tshi_free(&device->allocator, m);
+            return status;
+        }
     }
+    m->next = cuda->sharing->mappings;
+    cuda->sharing->mappings = m;
     *out = m->here + share->offset;
     return TSH_OK;
 }
@@ -204,14 +187,14 @@ static tsh_status drain(tsh_device *device) {
 
 static void unmap(tsh_device *device) {
     tshi_cuda_sharing *sharing = tshi_cuda(device)->sharing;
-    if (!sharing || !sharing->used) return;
+    if (!sharing || !sharing->mappings) return;
     tshi_cuda_wait(device, "cudaStreamSynchronize before cudaIpcCloseMemHandle");
-    for (size_t i = 0; i < sharing->capacity; i++) {
-        if (sharing->mappings[i].opened)
-            tshi_cuda_note(device, cudaIpcCloseMemHandle(sharing->mappings[i].here), "cudaIpcCloseMemHandle");
+    while (sharing->mappings) {
+        mapping *m = sharing->mappings;
+        sharing->mappings = m->next;
+        if (m->opened) tshi_cuda_note(device, cudaIpcCloseMemHandle(m->here), "cudaIpcCloseMemHandle");
+        tshi_free(&device->allocator, m);
     }
-    memset(sharing->mappings, 0, sharing->capacity * sizeof *sharing->mappings);
-    sharing->used = 0;
 }
 
 static void keep_shared(tsh_device *device) {
@@ -222,7 +205,6 @@ void tshi_cuda_sharing_destroy(tshi_cuda_device *device) {
     tshi_cuda_sharing *sharing = device->sharing;
     if (!sharing) return;
     unmap(&device->base);
-    tshi_free(&device->base.allocator, sharing->mappings);
     tshi_free(&device->base.allocator, sharing);
     device->sharing = NULL;
 }

@@ -17,8 +17,7 @@ static tsh_status event_take(tsh_world *world, tshi_nccl_event **out) {
     }
     tshi_nccl_event *e = tshi_calloc(&world->allocator, 1, sizeof *e);
     if (!e) return TSH_ERR_MEMORY;
-    tsh_status status =
-        tshi_cuda_fail(cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    tsh_status status = tshi_cuda_event_new(&e->event);
     if (status == TSH_OK)
         *out = e;
     else
@@ -60,11 +59,6 @@ static tsh_status ready(tsh_group *group, const tshi_call *call) {
     return status;
 }
 
-static tsh_status cuda_fail(tsh_world *world, cudaError_t error, const char *what) {
-    tsh_status status = tshi_cuda_fail(error, what);
-    return status == TSH_OK ? TSH_OK : tshi_nccl_stop(world, status, true);
-}
-
 /* A free entry of nccl->calls for the next call; waits for one. */
 static tsh_status find_tail(tsh_world *world, tshi_nccl_tail **out) {
     tshi_nccl *nccl = tshi_nccl_of(world);
@@ -89,16 +83,17 @@ static tsh_status queue(tsh_group *group, const tshi_call *call, tshi_nccl_tail 
     tsh_status status = ready(group, call);
     if (status == TSH_OK) status = find_tail(world, &tail);
     /* Behind all that the device's compute stream has been given so far. */
-    if (status == TSH_OK) status = cuda_fail(world, cudaEventRecord(tail->before, device->compute), "cudaEventRecord");
+    if (status == TSH_OK)
+        status = tshi_nccl_check(world, cudaEventRecord(tail->before, device->compute), "cudaEventRecord");
     if (status == TSH_OK) {
-        status = cuda_fail(world, cudaStreamWaitEvent(stream, tail->before, 0), "cudaStreamWaitEvent");
+        status = tshi_nccl_check(world, cudaStreamWaitEvent(stream, tail->before, 0), "cudaStreamWaitEvent");
     }
     if (status != TSH_OK) return status;
     snprintf(tail->name, sizeof tail->name, "%s #%llu", tsh_collective_name(call->op), (unsigned long long)number);
     ncclComm_t comm = group->state;
     ncclResult_t result = tshi_nccl_move(nccl, group, call, comm, stream);
     status = tshi_nccl_settle(world, comm, result, tail->name);
-    if (status == TSH_OK) status = cuda_fail(world, cudaEventRecord(tail->after, stream), "cudaEventRecord");
+    if (status == TSH_OK) status = tshi_nccl_check(world, cudaEventRecord(tail->after, stream), "cudaEventRecord");
     if (status != TSH_OK) return status;
     tail->group = group;
     tail->ready_since = 0;
@@ -111,7 +106,7 @@ static tsh_status wait_event(tsh_world *world, cudaEvent_t event) {
     for (int looks = 0;; looks++) {
         cudaError_t error = cudaEventQuery(event);
         if (error == cudaSuccess) return TSH_OK;
-        if (error != cudaErrorNotReady) return cuda_fail(world, error, "cudaEventQuery");
+        if (error != cudaErrorNotReady) return tshi_nccl_check(world, error, "cudaEventQuery");
         tsh_status status = tshi_nccl_watch(world);
         if (status != TSH_OK) return status;
         tshi_nccl_doze(looks);
@@ -125,7 +120,7 @@ static tsh_status nccl_run(tsh_group *group, const tshi_call *call) {
     tshi_nccl_tail *place = NULL;
     tsh_status status = queue(group, call, &place);
     if (status == TSH_OK) {
-        status = cuda_fail(world, cudaStreamWaitEvent(device->compute, place->after, 0), "cudaStreamWaitEvent");
+        status = tshi_nccl_check(world, cudaStreamWaitEvent(device->compute, place->after, 0), "cudaStreamWaitEvent");
     }
     bool wait = call->op == TSH_COLLECTIVE_BARRIER || device->managed;
     if (status != TSH_OK || !wait) return status;
@@ -165,7 +160,7 @@ static tsh_status nccl_start(tsh_work *work) {
     status = queue(work->group, &work->call, &place);
     if (status == TSH_OK) {
         cudaStream_t stream = tshi_nccl_device(world)->communication;
-        status = cuda_fail(world, cudaEventRecord(e->event, stream), "cudaEventRecord");
+        status = tshi_nccl_check(world, cudaEventRecord(e->event, stream), "cudaEventRecord");
         e->captured = tshi_nccl_device(world)->capturing != NULL;
     }
     if (status == TSH_OK)
@@ -194,7 +189,7 @@ static void nccl_progress(tsh_work *work) {
     }
     cudaError_t error = cudaEventQuery(e->event);
     if (error == cudaErrorNotReady) return;
-    end(work, error == cudaSuccess ? TSH_OK : cuda_fail(world, error, "cudaEventQuery"));
+    end(work, error == cudaSuccess ? TSH_OK : tshi_nccl_check(world, error, "cudaEventQuery"));
 }
 
 static void nccl_join(tsh_work *work) {
@@ -206,7 +201,7 @@ static void nccl_join(tsh_work *work) {
     }
     if (!e || device->managed) return;
     cudaError_t error = cudaStreamWaitEvent(device->compute, e->event, 0);
-    end(work, cuda_fail(work->group->world, error, "cudaStreamWaitEvent"));
+    end(work, tshi_nccl_check(work->group->world, error, "cudaStreamWaitEvent"));
 }
 
 static tsh_status nccl_nap(tsh_group *group, const tsh_work *work, double since) {

@@ -60,6 +60,18 @@ tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell) {
     return tshi_fail(nccl->failed, "%s", nccl->words);
 }
 
+tsh_status tshi_nccl_check(tsh_world *world, cudaError_t error, const char *what) {
+    tsh_status status = tshi_cuda_fail(error, what);
+    return status == TSH_OK ? TSH_OK : tshi_nccl_stop(world, status, true);
+}
+
+ncclResult_t tshi_nccl_result(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result) {
+    bool begun = result == ncclSuccess || result == ncclInProgress;
+    ncclResult_t now = ncclSuccess;
+    if (begun && comm) result = nccl->library->comm_get_async_error(comm, &now);
+    return begun && result == ncclSuccess ? now : result;
+}
+
 tsh_status tshi_nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, const char *what, bool late) {
     const char *last = nccl->library->get_last_error(comm);
     bool peer = late && (result == ncclRemoteError || result == ncclSystemError);
@@ -116,8 +128,7 @@ static tsh_status time_out(tsh_world *world, const tsh_group *group, const char 
 
 static tsh_status look_at_comm(tsh_world *world, ncclComm_t comm, const tshi_nccl_tail *tail) {
     const tshi_nccl *nccl = tshi_nccl_of(world);
-    ncclResult_t now = ncclSuccess, result = nccl->library->comm_get_async_error(comm, &now);
-    if (result == ncclSuccess) result = now;
+    ncclResult_t result = tshi_nccl_result(nccl, comm, ncclSuccess);
     if (result == ncclSuccess || result == ncclInProgress) return TSH_OK;
     return blame(world, tshi_nccl_fail(nccl, comm, result, tail && tail->group ? tail->name : "nccl", true));
 }
@@ -210,9 +221,7 @@ tsh_status tshi_nccl_trouble(tsh_group *group) {
 tsh_status tshi_nccl_look(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, bool *done) {
     const tshi_nccl *nccl = tshi_nccl_of(world);
     bool begun = result == ncclSuccess || result == ncclInProgress;
-    ncclResult_t now = ncclSuccess;
-    if (begun && comm) result = nccl->library->comm_get_async_error(comm, &now);
-    if (begun && result == ncclSuccess) result = now;
+    result = tshi_nccl_result(nccl, comm, result);
     *done = result == ncclSuccess;
     if (*done || result == ncclInProgress) return TSH_OK;
     return blame(world, tshi_nccl_fail(nccl, comm, result, what, begun));

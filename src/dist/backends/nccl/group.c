@@ -109,13 +109,12 @@ double tshi_nccl_patience(const tsh_world *world) {
 }
 
 void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until) {
-    ncclResult_t now = ncclInProgress;
-    for (int looks = 0; (result == ncclSuccess || result == ncclInProgress) && now == ncclInProgress; looks++) {
-        result = nccl->library->comm_get_async_error(comm, &now);
-        if (now == ncclInProgress && tshi_clock() > until) break;
-        if (now == ncclInProgress) tshi_nccl_doze(looks);
+    ncclResult_t now = tshi_nccl_result(nccl, comm, result);
+    for (int looks = 0; now == ncclInProgress && tshi_clock() <= until; looks++) {
+        tshi_nccl_doze(looks);
+        now = tshi_nccl_result(nccl, comm, result);
     }
-    if (result == ncclSuccess && now == ncclSuccess)
+    if (now == ncclSuccess)
         nccl->library->comm_destroy(comm);
     else
         nccl->library->comm_abort(comm);

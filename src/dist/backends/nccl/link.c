@@ -7,18 +7,9 @@
 static_assert(sizeof(ncclUniqueId) <= TSHI_TICKET, "an id travels as a ticket");
 
 static tsh_status link_make(tshi_nccl_link *link) {
-    int low = 0, high = 0;
-    cudaEvent_t *const events[] = {&link->tail.before, &link->tail.after};
-    tsh_status status =
-        tshi_cuda_fail(cudaDeviceGetStreamPriorityRange(&low, &high), "cudaDeviceGetStreamPriorityRange");
-    if (status == TSH_OK) {
-        status = tshi_cuda_fail(cudaStreamCreateWithPriority(&link->stream, cudaStreamNonBlocking, high),
-                                "cudaStreamCreateWithPriority");
-    }
-    for (int i = 0; i < 2 && status == TSH_OK; i++) {
-        status =
-            tshi_cuda_fail(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming), "cudaEventCreateWithFlags");
-    }
+    tsh_status status = tshi_cuda_stream_new(&link->stream, true);
+    if (status == TSH_OK) status = tshi_cuda_event_new(&link->tail.before);
+    if (status == TSH_OK) status = tshi_cuda_event_new(&link->tail.after);
     if (status != TSH_OK || !link->sends) return status;
     bool done;
     tsh_world *world = link->group->world;

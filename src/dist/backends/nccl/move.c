@@ -129,23 +129,19 @@ static ncclResult_t exchange(const move *m) {
 
 static ncclResult_t all_reduce(const move *m) {
     const tshi_call *call = m->call;
-    size_t n = elements(m, call->count);
-    if (n == 0) return ncclSuccess;
-    return m->nccl->all_reduce(call->in, call->out, n, m->type, reduction(call->reduce), m->comm, m->stream);
+    return m->nccl->all_reduce(call->in, call->out, elements(m, call->count), m->type, reduction(call->reduce), m->comm,
+                               m->stream);
 }
 
 static ncclResult_t reduce(const move *m) {
     const tshi_call *call = m->call;
-    size_t n = elements(m, call->count);
-    if (n == 0) return ncclSuccess;
-    return m->nccl->reduce(call->in, call->out, n, m->type, reduction(call->reduce), call->root, m->comm, m->stream);
+    return m->nccl->reduce(call->in, call->out, elements(m, call->count), m->type, reduction(call->reduce), call->root,
+                           m->comm, m->stream);
 }
 
 static ncclResult_t broadcast(const move *m) {
     const tshi_call *call = m->call;
-    size_t n = elements(m, call->count);
-    if (n == 0) return ncclSuccess;
-    return m->nccl->broadcast(call->in, call->out, n, m->type, call->root, m->comm, m->stream);
+    return m->nccl->broadcast(call->in, call->out, elements(m, call->count), m->type, call->root, m->comm, m->stream);
 }
 
 static ncclResult_t barrier(const move *m) {

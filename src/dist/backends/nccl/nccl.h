@@ -177,6 +177,8 @@ tshi_nccl_tail *tshi_nccl_oldest(tshi_nccl *nccl);
 tshi_nccl_tail *tshi_nccl_newest(tshi_nccl *nccl);
 /* The error that calls have to return, or TSH_OK. */
 tsh_status tshi_nccl_trouble(tsh_group *group);
+/* What a call on comm that returned `result` has come to by now. */
+ncclResult_t tshi_nccl_result(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result);
 /* Fails with NCCL's own message. late: the call had started without an error, so that the error most often comes from
  * another rank. */
 tsh_status tshi_nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, const char *what, bool late);
@@ -189,6 +191,8 @@ void tshi_nccl_watcher(void *world);
 void tshi_nccl_doze(int looks);
 /* Ends the communication with `status` and tsh_error_message(). tell: report it to the peers. */
 tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell);
+/* An error of CUDA ends the communication too. */
+tsh_status tshi_nccl_check(tsh_world *world, cudaError_t error, const char *what);
 /* See tshi_group_ops. */
 tsh_status tshi_nccl_recover(tsh_world *world);
 

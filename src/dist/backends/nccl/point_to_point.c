@@ -24,16 +24,11 @@ void tshi_nccl_messages_free(tsh_world *world) {
 }
 
 static tsh_status message_make(tsh_world *world, tshi_nccl_message *m) {
-    cudaEvent_t *const events[] = {&m->before, &m->after};
     m->ticket = world->host->ops->memory.alloc(world->host, TSHI_TICKET);
     if (!m->ticket) return TSH_ERR_MEMORY;
     memset(m->ticket, 0, TSHI_TICKET);
-    for (int i = 0; i < 2; i++) {
-        tsh_status status =
-            tshi_cuda_fail(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming), "cudaEventCreateWithFlags");
-        if (status != TSH_OK) return status;
-    }
-    return TSH_OK;
+    tsh_status status = tshi_cuda_event_new(&m->before);
+    return status == TSH_OK ? tshi_cuda_event_new(&m->after) : status;
 }
 
 static tsh_status message_take(tsh_world *world, tshi_nccl_message **out) {
@@ -148,11 +143,6 @@ static bool must_queue(const tsh_work *work) {
     return false;
 }
 
-static tsh_status stop(tsh_world *world, cudaError_t error, const char *what) {
-    tsh_status status = tshi_cuda_fail(error, what);
-    return status == TSH_OK ? TSH_OK : tshi_nccl_stop(world, status, true);
-}
-
 /* Passes the message to NCCL when its turn has come. */
 static tsh_status give(tsh_work *work, tshi_nccl_message *m) {
     tsh_world *world = work->group->world;
@@ -162,8 +152,9 @@ static tsh_status give(tsh_work *work, tshi_nccl_message *m) {
     if (link->busy || must_queue(work)) return TSH_OK;
     tsh_status status = tshi_nccl_link_open(link, m->ticket, &ready);
     if (status != TSH_OK || !ready) return status;
-    status = stop(world, cudaStreamWaitEvent(link->stream, m->before, 0), "cudaStreamWaitEvent");
-    if (status == TSH_OK) status = stop(world, cudaEventRecord(link->tail.before, link->stream), "cudaEventRecord");
+    status = tshi_nccl_check(world, cudaStreamWaitEvent(link->stream, m->before, 0), "cudaStreamWaitEvent");
+    if (status == TSH_OK)
+        status = tshi_nccl_check(world, cudaEventRecord(link->tail.before, link->stream), "cudaEventRecord");
     if (status != TSH_OK) return status;
     call.root = link->sends ? 1 : 0;
     snprintf(link->tail.name, sizeof link->tail.name, "%s #%llu", tsh_collective_name(call.op),
@@ -180,8 +171,9 @@ static tsh_status queued(tsh_work *work, tshi_nccl_message *m) {
     bool done = false;
     tsh_status status = tshi_nccl_look(world, link->comm, link->result, link->tail.name, &done);
     if (status != TSH_OK || !done) return status;
-    status = stop(world, cudaEventRecord(m->after, link->stream), "cudaEventRecord");
-    if (status == TSH_OK) status = stop(world, cudaEventRecord(link->tail.after, link->stream), "cudaEventRecord");
+    status = tshi_nccl_check(world, cudaEventRecord(m->after, link->stream), "cudaEventRecord");
+    if (status == TSH_OK)
+        status = tshi_nccl_check(world, cudaEventRecord(link->tail.after, link->stream), "cudaEventRecord");
     link->tail.group = work->group;
     link->tail.ready_since = 0;
     link->busy = NULL;
@@ -204,7 +196,7 @@ void tshi_nccl_message_progress(tsh_work *work) {
     }
     if (m->stage != TSHI_QUEUED) return;
     cudaError_t error = cudaEventQuery(m->after);
-    if (error != cudaErrorNotReady) end(work, stop(world, error, "cudaEventQuery"));
+    if (error != cudaErrorNotReady) end(work, tshi_nccl_check(world, error, "cudaEventQuery"));
 }
 
 const tsh_work *tshi_nccl_message_halfway(const tsh_world *world, double before) {
@@ -238,5 +230,5 @@ void tshi_nccl_message_join(tsh_work *work) {
     tshi_nccl_message *m = work->state;
     const tshi_cuda_device *device = tshi_nccl_device(world);
     if (!m || m->stage != TSHI_QUEUED || device->managed) return;
-    end(work, stop(world, cudaStreamWaitEvent(device->compute, m->after, 0), "cudaStreamWaitEvent"));
+    end(work, tshi_nccl_check(world, cudaStreamWaitEvent(device->compute, m->after, 0), "cudaStreamWaitEvent"));
 }

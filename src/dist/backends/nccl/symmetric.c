@@ -91,9 +91,7 @@ static tsh_status wait_result(tsh_world *world, ncclComm_t comm, ncclResult_t re
     double until = tshi_clock() + patience;
     bool begun = result == ncclSuccess || result == ncclInProgress;
     for (int looks = 0; begun; looks++) {
-        ncclResult_t now = ncclSuccess;
-        result = nccl->library->comm_get_async_error(comm, &now);
-        if (result == ncclSuccess) result = now;
+        result = tshi_nccl_result(nccl, comm, ncclSuccess);
         if (result != ncclInProgress) break;
         if (tshi_clock() > until) return tshi_fail(TSH_ERR_TIMEOUT, "%s: not done within %g s", what, patience);
         tsh_status status = tshi_nccl_watch(world);

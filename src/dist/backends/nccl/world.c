@@ -86,15 +86,11 @@ static tsh_status decide(tsh_world *world, bool *use) {
     return TSH_OK;
 }
 
-static tsh_status make_event(cudaEvent_t *event) {
-    return tshi_cuda_fail(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-}
-
 static tsh_status make_events(tshi_nccl *nccl) {
     tsh_status status = TSH_OK;
     for (int i = 0; i <= TSHI_NCCL_AHEAD && status == TSH_OK; i++) {
-        status = make_event(&nccl->calls[i].before);
-        if (status == TSH_OK) status = make_event(&nccl->calls[i].after);
+        status = tshi_cuda_event_new(&nccl->calls[i].before);
+        if (status == TSH_OK) status = tshi_cuda_event_new(&nccl->calls[i].after);
     }
     return status;
 }
