@@ -72,3 +72,26 @@ Test(global, random_values_are_those_of_one_rank, .timeout = 300) {
     cr_assert(truth[0][0] != truth[2][0], "each call has a stream of its own");
     cr_assert_str_empty(tshi_test_run_each(1, 8, draws, NULL));
 }
+
+/* The stream after one that a tensor of other ranks has taken is the same on every rank. */
+static void elsewhere(tshi_rank *r, void *arg) {
+    tsh_mesh *mesh = NULL;
+    tsh_tensor *there = NULL, *t = NULL;
+    const tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 2, .shape = {ROWS, COLS}};
+    (void)arg;
+    tshi_check_ok(r, tsh_mesh_create_on(r->world, (int[]){2, 0}, 2, "x=2", &mesh));
+    tshi_check_ok(r, tsh_tensor_create_uniform(mesh, &config, -2, 2, &there));
+    tshi_check(r, tsh_tensor_local_numel(there) == (r->rank == 1 ? 0 : NUMEL), "elements");
+    check_drawn(r, there, 0);
+    t = draw(r, tsh_world_mesh(r->world), &config, 1);
+    check_drawn(r, t, 1);
+    tsh_tensor_release(there);
+    tsh_tensor_release(t);
+    tsh_mesh_destroy(mesh);
+}
+
+Test(global, a_rank_outside_the_mesh_takes_the_stream_too, .timeout = 120) {
+    truth = tshi_test_shared(STREAMS * sizeof *truth);
+    cr_assert_str_empty(tshi_test_run(1, note_truth, NULL));
+    cr_assert_str_empty(tshi_test_run(3, elsewhere, NULL));
+}

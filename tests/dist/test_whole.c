@@ -2,6 +2,7 @@
 #include "support/tensors.h"
 
 #include <criterion/criterion.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MOST = 16 * 128 }; /* bytes of the largest whole */
@@ -165,6 +166,28 @@ static void wrong(tshi_rank *r, void *arg) {
 
 Test(whole, wrong_use_is_an_error_on_every_rank, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(3, wrong, NULL));
+}
+
+/* The root has no room for a whole that it sends, and reads one into memory of the caller's. */
+static void crowded(tshi_rank *r, void *arg) {
+    enum { NUMEL = 12 << 20 };
+    tsh_tensor *t = NULL;
+    tsh_tensor_config config = {.dtype = TSH_FLOAT32, .ndim = 1, .shape = {NUMEL}, .layout = {TSH_SHARD(0)}};
+    float *whole = calloc(NUMEL, sizeof *whole);
+    (void)arg;
+    tshi_check_ok(r, tsh_tensor_create_arange(tsh_world_mesh(r->world), &config, 0, 1, &t));
+    tshi_check_status(r, tsh_tensor_scatter_whole(t, 1, whole), r->rank == 1 ? TSH_ERR_MEMORY : TSH_ERR_PEER, "");
+    if (tshi_test_device() == TSH_CPU) {
+        tshi_check_ok(r, tsh_tensor_gather_whole(t, 1, whole));
+        tshi_check(r, !whole || whole[NUMEL - 1] == (r->rank == 1 ? NUMEL - 1 : 0), "the last element");
+    }
+    tsh_tensor_release(t);
+    free(whole);
+}
+
+Test(whole, a_root_without_memory_is_an_error_on_every_rank, .timeout = 120) {
+    const tshi_test_options options = {.ranks = 4, .heap_bytes = (size_t)32 << 20};
+    cr_assert_str_empty(tshi_test_run_with(&options, crowded, NULL, NULL, NULL));
 }
 
 /* --- from parts --------------------------------------------------------------------------------------------------- */

@@ -30,11 +30,25 @@ Test(tensor, is_zeroed_and_described) {
         .dtype = TSH_COMPLEX128, .ndim = 2, .shape = {5, 8}, .layout = {TSH_SHARD(0), TSH_PARTIAL}};
     char text[160];
     cr_assert_eq(tsh_tensor_create(&mesh_view.mesh, &config, &t), TSH_OK);
-    cr_assert_str_eq(tsh_tensor_describe(t, text, sizeof text), "complex128 [2,8] of [5,8] axis0=SHARD(0) axis1=PARTIAL");
+    cr_assert_str_eq(tsh_tensor_describe(t, text, sizeof text),
+                     "complex128 [2,8] of [5,8] axis0=SHARD(0) axis1=PARTIAL");
     cr_assert_eq(tsh_tensor_shape(t)[0], 5);
     cr_assert_eq(tsh_tensor_local_nbytes(t), 2 * 8 * 16);
     const double *x = tsh_tensor_data(t);
     for (int i = 0; i < 32; i++) cr_assert_eq(x[i], 0);
+    tsh_tensor_release(t);
+}
+
+Test(tensor, is_described_with_its_split_order) {
+    tsh_tensor *t;
+    tsh_tensor_config config = {.ndim = 2, .shape = {12, 3}, .layout = {TSH_SHARD_ORDER(0, 1), TSH_SHARD(-2)}};
+    char text[160];
+    cr_assert_eq(tsh_tensor_create(&mesh_view.mesh, &config, &t), TSH_OK);
+    cr_assert_str_eq(tsh_tensor_describe(t, text, sizeof text),
+                     "float32 [2,3] of [12,3] axis0=SHARD(0,1) axis1=SHARD(0)");
+    cr_assert_str_eq(tshi_tensor_describe_whole(t, text, sizeof text),
+                     "float32 [12,3] axis0=SHARD(0,1) axis1=SHARD(0)");
+    cr_assert_str_eq(tsh_tensor_describe(t, text, 17), "float32 [2,3] of");
     tsh_tensor_release(t);
 }
 
