@@ -139,11 +139,15 @@ static tsh_status run_change(bench_meter *meter, bench_report *report, tsh_world
     if (status == TSH_OK) status = measure(&r, meter, part, seconds, &time, &copy);
     if (status == TSH_OK) {
         const bench_field fields[] = {
-            BENCH_TEXT_FIELD("bench", "redistribute"), BENCH_TEXT_FIELD("change", c->name),
-            BENCH_COUNT_FIELD("ranks", ranks),         BENCH_COUNT_FIELD("bytes", rows * COLS * 4),
-            BENCH_REAL_FIELD("time_ms", 1e3 * time),   BENCH_REAL_FIELD("memcpy_ms", 1e3 * copy),
-            BENCH_REAL_FIELD("ratio", time / copy),    BENCH_REAL_FIELD("moved_by_must", must > 0 ? moved / must : 1),
+            BENCH_TEXT_FIELD("bench", "redistribute"),
+            BENCH_COUNT_FIELD("ranks", ranks),
+            BENCH_COUNT_FIELD("bytes", rows * COLS * 4),
+            BENCH_REAL_FIELD("time_ms", 1e3 * time),
+            BENCH_REAL_FIELD("memcpy_ms", 1e3 * copy),
+            BENCH_REAL_FIELD("ratio", time / copy),
+            BENCH_REAL_FIELD("moved_by_must", must > 0 ? moved / must : 1),
             BENCH_COUNT_FIELD("wrong", *wrong),
+            BENCH_TEXT_FIELD("change", c->name),
         };
         bench_report_row(report, fields, (int)(sizeof fields / sizeof *fields));
     }
@@ -188,9 +192,9 @@ static void run_plan(tsh_world *world, bench_report *report, const planned *p) {
     }
     const bench_field fields[] = {
         BENCH_TEXT_FIELD("bench", "redistribute"),
-        BENCH_TEXT_FIELD("plan", p->name),
         BENCH_REAL_FIELD("first_us", 1e6 * timing_median(first, ROUNDS)),
         BENCH_REAL_FIELD("cached_us", 1e6 * timing_median(again, ROUNDS)),
+        BENCH_TEXT_FIELD("plan", p->name),
     };
     bench_report_row(report, fields, (int)(sizeof fields / sizeof *fields));
 }

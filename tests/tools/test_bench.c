@@ -244,6 +244,23 @@ Test(bench, data_parallel_rows, .timeout = 120, .init = need_bench) {
 }
 
 /* Two lines of heading say what it is and where; every row is as wide as the columns' names. */
+Test(bench, redistribute_rows, .timeout = 120, .init = need_bench) {
+    const char *const changes[] = {"S0 -> S1", "S0 -> R", "(S0,S1) -> (S1,S0)"};
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        char text[8192], *rest = text;
+        cr_assert_eq(run_layers("redistribute --bytes 96K --json", ranks, text, sizeof text), 0, "%s", text);
+        for (int i = 0; i < (ranks % 2 ? 2 : 3); i++) {
+            const char *line = strsep(&rest, "\n");
+            cr_assert_not_null(line);
+            expect_text(line, "change", changes[i]);
+            cr_expect(number(line, "wrong") == 0 && number(line, "ranks") == ranks, "'%s'", line);
+            cr_expect(number(line, "bytes") == 98304 && fabs(number(line, "moved_by_must") - 1) < 1e-3, "'%s'", line);
+            cr_expect(number(line, "time_ms") > 0 && number(line, "memcpy_ms") > 0, "'%s'", line);
+        }
+        cr_expect(strstr(rest, "\"plan\": \"8x8x16 (S0,S0,S0) -> (R,R,R)\"}"), "'%s'", rest);
+    }
+}
+
 Test(bench, layers_for_people, .timeout = 120, .init = need_bench) {
     char text[8192], *rest = text;
     cr_assert_eq(run_layers("linear --batch 4 --in 8 --out 8", 2, text, sizeof text), 0, "%s", text);
