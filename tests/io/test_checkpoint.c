@@ -134,6 +134,44 @@ Test(checkpoint, keeps_the_callers_values) {
     cr_assert_str_empty(tshi_test_run(2, load_values, NULL));
 }
 
+/* Draws from the world's next stream of random numbers. */
+static double draw(tshi_rank *r) {
+    double value = 0;
+    tsh_tensor *t = tshi_test_vector(r, TSH_FLOAT64, 1);
+    tshi_check_ok(r, tsh_tensor_init(t, &(tsh_init){.kind = TSH_INIT_NORMAL, .b = 1}));
+    tshi_check_ok(r, tsh_tensor_read(t, &value, 1));
+    tsh_tensor_release(t);
+    return value;
+}
+
+/* *shared is what is drawn after the save, by the ranks that save and by those that load. */
+static void random_streams(tshi_rank *r, void *arg) {
+    double *shared = arg;
+    bool saves = *shared == 0;
+    tshi_test_model m;
+    tshi_test_model_make(r, 0, &m);
+    tsh_checkpoint c = {.parameters = m.list};
+    if (saves) {
+        tsh_world_seed(r->world, UINT64_MAX - 7);
+        draw(r);
+        tshi_check_ok(r, tsh_checkpoint_save(folder, &c));
+    } else {
+        tshi_check_ok(r, tsh_checkpoint_load(folder, &c));
+    }
+    double value = draw(r);
+    if (!saves) tshi_check(r, value == *shared, "%g is drawn, not %g", value, *shared);
+    tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
+    if (saves && r->rank == 0) *shared = value;
+    tshi_test_model_free(&m);
+}
+
+Test(checkpoint, goes_on_with_the_worlds_random_numbers) {
+    double *shared = tshi_test_shared(sizeof *shared);
+    cr_assert_str_empty(tshi_test_run(2, random_streams, shared));
+    cr_assert_neq(*shared, 0);
+    cr_assert_str_empty(tshi_test_run(3, random_streams, shared));
+}
+
 /* --- differences and damage --------------------------------------------------------------------------------------- */
 
 static void add(tshi_rank *r, tsh_parameters *list, const char *name, tsh_dtype dtype, int64_t n) {
@@ -165,8 +203,11 @@ static void difference(tshi_rank *r, void *arg) {
                       "step-00000001: it has no 'less', 'type' is float32 [7] and float64 [7] is wanted, 'shape' is "
                       "float32 [6] and float32 [5] is wanted, it has 'more', which is not wanted");
     tsh_tensor *same = tsh_parameters_tensor(wanted, 2);
-    float first = 4;
-    if (tsh_tensor_local_numel(same) > 0) memcpy(&first, tsh_tensor_data(same), sizeof first);
+    float values[5] = {4}, first = 4;
+    if (tsh_tensor_local_numel(same) > 0) {
+        tshi_check_ok(r, tsh_tensor_read(same, values, tsh_tensor_local_numel(same)));
+        first = values[0];
+    }
     tshi_check(r, first == 4 && load.step == 77, "a failed load has changed something");
     /* Lists that differ from rank to rank are found before anything is written. */
     tsh_parameters *other = r->rank ? wanted : saved;

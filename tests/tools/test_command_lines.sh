@@ -58,6 +58,7 @@ full tshard-bench collectives --max-bytes 4 --seconds 0.001
 full check_vectors --help
 full check_vectors "$folder/vectors"
 full tshard-rendezvous --help
+full tshard-checkpoint --help
 full tshard-run --help
 full tshard-run --settings
 full tshard-pmix --help
@@ -111,6 +112,9 @@ expect 1 "pipeline: 1 to 50 micro-batches" pipeline stage=1,data=1,model=1 4x
 expect 1 'pipeline: mesh_group: no axis "data"' pipeline stage=1,model=1
 expect 1 "pipeline: mesh_create: " pipeline stage=2,data=1,model=1
 expect 2 "usage: tshard-pmix" tshard-pmix
+expect 2 "a command is missing" tshard-checkpoint
+expect 2 "--save wants a folder" train_text --save ''
+expect 2 "--every wants a whole number" train_text --every 0
 
 # Each rank reads the file of that name: the reason that only rank 1 has is said.
 timeout -k 5 300 "$bin/tshard-run" -n 2 --bind none "$bin/train_text" --steps 1 --text /dev/stdin < "$0" \
