@@ -82,7 +82,7 @@ static tsh_status sum_shape(const tshi_placement *p, const part *all, int member
 
 /* Each part is as large as the member's box of the whole. The same on every rank. */
 static tsh_status check_parts(const tsh_mesh *mesh, const part *all, int64_t *shape) {
-    char one[TSHI_LINE], other[TSHI_LINE], dims[3][128];
+    char one[TSHI_LINE], other[TSHI_LINE], dims[2][128];
     int64_t numel;
     tshi_placement p = tshi_mesh_placement(mesh, all->layout);
     for (int i = 1; i < mesh->members; i++) {
@@ -97,10 +97,11 @@ static tsh_status check_parts(const tsh_mesh *mesh, const part *all, int64_t *sh
     for (int i = 0; status == TSH_OK && i < mesh->members; i++) {
         tsh_box box = tshi_placement_box(&p, all->ndim, shape, i);
         if (!memcmp(box.length, all[i].local, sizeof *box.length * (size_t)all->ndim)) continue;
-        status =
-            tshi_fail(TSH_ERR_SHAPE, "from_local: rank %d has %.220s, its part of %s is %s", tshi_placement_rank(&p, i),
-                      part_name(mesh, &all[i], one), tshi_dims_name(all->ndim, shape, dims[0], sizeof dims[0]),
-                      tshi_dims_name(all->ndim, box.length, dims[1], sizeof dims[1]));
+        status = tshi_fail(TSH_ERR_SHAPE, "from_local: rank %d has %.220s, its part of %s%s is %s",
+                           tshi_placement_rank(&p, i), part_name(mesh, &all[i], one),
+                           tshi_dims_name(all->ndim, shape, dims[0], sizeof dims[0]),
+                           all->given ? "" : ", the sum of all parts,",
+                           tshi_dims_name(all->ndim, box.length, dims[1], sizeof dims[1]));
     }
     return status;
 }
