@@ -15,14 +15,6 @@ bool tshi_layout_exists(tsh_layout layout) {
     return (int)layout.kind >= TSH_KIND_REPLICATED && layout.kind <= TSH_KIND_LOCAL;
 }
 
-bool tshi_layout_alike(tsh_layout a, tsh_layout b) {
-    return a.kind == b.kind && (a.kind != TSH_KIND_SHARD || a.dim == b.dim);
-}
-
-bool tshi_layout_equal(tsh_layout a, tsh_layout b) {
-    return tshi_layout_alike(a, b) && (a.kind != TSH_KIND_SHARD || a.order == b.order);
-}
-
 bool tshi_layouts_equal(int axes, const tsh_layout *a, const tsh_layout *b) {
     for (int i = 0; i < axes; i++) {
         if (!tshi_layout_equal(a[i], b[i])) return false;

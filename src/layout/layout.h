@@ -46,9 +46,13 @@ typedef struct tshi_shape {
 
 /* True when the layout's kind is one of the four. The dim is checked where the tensor is known. */
 bool tshi_layout_exists(tsh_layout layout);
-bool tshi_layout_equal(tsh_layout a, tsh_layout b);
 /* Equal but for the split order. */
-bool tshi_layout_alike(tsh_layout a, tsh_layout b);
+static inline bool tshi_layout_alike(tsh_layout a, tsh_layout b) {
+    return a.kind == b.kind && (a.kind != TSH_KIND_SHARD || a.dim == b.dim);
+}
+static inline bool tshi_layout_equal(tsh_layout a, tsh_layout b) {
+    return tshi_layout_alike(a, b) && (a.kind != TSH_KIND_SHARD || a.order == b.order);
+}
 bool tshi_layouts_equal(int axes, const tsh_layout *a, const tsh_layout *b);
 /* Axis a splits before axis b where both shard one dim. */
 bool tshi_splits_before(const tsh_layout *layout, int a, int b);
