@@ -24,10 +24,25 @@ tsh_status tshi_file_fail(int error, const char *path, const char *format, ...) 
     return status == TSH_ERR_MEMORY ? status : TSH_ERR_IO;
 }
 
+/* open and fsync, again when a signal has interrupted them, as it may on a file system over a network. */
+static int open_again(const char *path, int flags) {
+    int fd;
+    do fd = open(path, flags | O_CLOEXEC, 0666);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+static int sync_again(int fd) {
+    int failed;
+    do failed = fsync(fd);
+    while (failed && errno == EINTR);
+    return failed;
+}
+
 tsh_status tshi_file_open(const char *path, int *fd, uint64_t *bytes) {
     struct stat info;
     /* Without O_NONBLOCK a named pipe waits for its writer. */
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    *fd = open_again(path, O_RDONLY | O_NONBLOCK);
     if (*fd < 0) return tshi_file_fail(errno, path, "cannot be opened");
     tsh_status status = TSH_OK;
     if (fstat(*fd, &info) != 0) {
@@ -42,7 +57,7 @@ tsh_status tshi_file_open(const char *path, int *fd, uint64_t *bytes) {
 }
 
 tsh_status tshi_file_open_for_writing(const char *path, int *fd) {
-    *fd = open(path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    *fd = open_again(path, O_WRONLY | O_NOFOLLOW);
     return *fd < 0 ? tshi_file_fail(errno, path, "cannot be opened for writing") : TSH_OK;
 }
 
@@ -62,7 +77,7 @@ tsh_status tshi_file_create(const char *path, uint64_t bytes, int *fd) {
         return tshi_file_fail(EFBIG, path, "no file of %llu bytes can be made", (unsigned long long)bytes);
     }
     if (unlink(path) != 0 && errno != ENOENT) return tshi_file_fail(errno, path, "cannot be replaced");
-    *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    *fd = open_again(path, O_WRONLY | O_CREAT | O_EXCL);
     if (*fd < 0) return tshi_file_fail(errno, path, "cannot be created");
     tsh_status status = reserve(*fd, path, bytes);
     if (status == TSH_OK) return TSH_OK;
@@ -108,7 +123,7 @@ tsh_status tshi_file_write(int fd, const char *path, const void *from, size_t by
 }
 
 tsh_status tshi_file_sync(int fd, const char *path) {
-    return fsync(fd) == 0 ? TSH_OK : tshi_file_fail(errno, path, "cannot be written to the disk");
+    return sync_again(fd) == 0 ? TSH_OK : tshi_file_fail(errno, path, "cannot be written to the disk");
 }
 
 tsh_status tshi_file_sync_folder(const char *path) {
@@ -118,11 +133,11 @@ tsh_status tshi_file_sync_folder(const char *path) {
     if (length >= sizeof folder) return tshi_file_fail(ENAMETOOLONG, path, "cannot be written to the disk");
     memcpy(folder, slash ? path : ".", slash ? length : 1);
     folder[slash ? length : 1] = '\0';
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = open_again(folder, O_RDONLY | O_DIRECTORY);
     if (fd < 0) return tshi_file_fail(errno, folder, "cannot be opened");
     tsh_status status = TSH_OK;
     /* A file system that cannot sync folders says EINVAL. */
-    if (fsync(fd) != 0 && errno != EINVAL) status = tshi_file_fail(errno, folder, "cannot be written to the disk");
+    if (sync_again(fd) != 0 && errno != EINVAL) status = tshi_file_fail(errno, folder, "cannot be written to the disk");
     close(fd);
     return status;
 }

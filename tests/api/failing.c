@@ -1,11 +1,13 @@
 /* failing memory|calls [--seed S] [--seconds T] [--rank R --number N --errno E]: a small training program on two ranks,
- * in which the n-th allocation, or the n-th system call, fails on one rank. It must end, with a message where a call
- * has failed, and leave no memory, descriptor or mapping behind. Numbers are drawn until T seconds are over, or all
- * have been tried. The program is linked with --wrap for the functions below. */
+ * which saves and loads its parameters too, and in which the n-th allocation, or the n-th system call, fails on one rank.
+ * It must end, with a message where a call has failed, and leave no memory, descriptor or mapping behind, and no file
+ * that is not whole. Numbers are drawn until T seconds are over, or all have been tried. The program is linked with
+ * --wrap for the functions below. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
 #include "failing.h"
+#include "io/safetensors.h"
 #include "support/clock.h"
 #include "support/ranks.h"
 #include "tshard/tshard.h"
@@ -129,6 +131,25 @@ static tsh_status talk(model *m) {
     return status == TSH_OK ? tsh_barrier(tsh_world_group(m->world)) : status;
 }
 
+/* The file that the program writes; its name until it is whole. */
+static char saved[64], partial[80];
+
+static tsh_status save_and_load(model *m) {
+    tsh_status status = tsh_save(m->list, saved, NULL);
+    return status == TSH_OK ? tsh_load(m->list, saved, NULL) : status;
+}
+
+/* Nothing is left of a file that is not whole. */
+static bool is_whole_or_absent(void) {
+    tsh_allocator allocator = tshi_allocator_resolve(NULL);
+    tshi_safetensors *file;
+    if (access(partial, F_OK) == 0) return false;
+    if (access(saved, F_OK) != 0) return true;
+    bool whole = tshi_safetensors_open(&allocator, saved, &file) == TSH_OK;
+    if (whole) tshi_safetensors_close(file);
+    return whole;
+}
+
 static void end(model *m) {
     tsh_data_parallel_destroy(m->dp);
     tsh_optimizer_destroy(m->optimizer);
@@ -148,7 +169,8 @@ static tsh_status train(model *m, const tsh_world_config *config) {
     tsh_status status = make(m, config);
     if (status == TSH_OK) status = prepare(m);
     for (int i = 0; i < STEPS && status == TSH_OK; i++) status = step(m);
-    return status == TSH_OK ? talk(m) : status;
+    if (status == TSH_OK) status = talk(m);
+    return status == TSH_OK ? save_and_load(m) : status;
 }
 
 /* --- a rank ------------------------------------------------------------------------------------------------------- */
@@ -193,6 +215,7 @@ static void live(tshi_rank *r, void *arg) {
     said->calls = p->memory ? m.calls : tshi_failing_end(said->name, sizeof said->name);
     if (p->memory) snprintf(said->name, sizeof said->name, "memory");
     tshi_check(r, status == TSH_OK || said->words[0], "%s, without words", tsh_status_name(status));
+    tshi_check(r, r->rank > 0 || is_whole_or_absent(), "a part of a file is left");
     tshi_check(r, m.held == 0, "%ld allocations are left", m.held);
     tshi_check(r, open_files() <= files, "%d descriptors are left", open_files() - files);
     tshi_check(r, mappings() == 0, "%d mappings are left", mappings());
@@ -208,6 +231,7 @@ static bool run_once(const plan *p, report said[RANKS]) {
                                  .world_timeout = p->rank < 0 ? "60" : "3",
                                  .result_bytes = sizeof(report)};
     memset(said, 0, RANKS * sizeof *said);
+    unlink(saved);
     const char *words = tshi_test_run_with(&options, live, &copy, NULL, said);
     if (!words[0]) return true;
     const char *name = p->rank >= 0 ? said[p->rank].name : "";
@@ -280,6 +304,8 @@ int main(int argc, char **argv) {
         return 2;
     }
     snprintf(file, sizeof file, "file:///tmp/tshard-failing-%ld", (long)getpid());
+    snprintf(saved, sizeof saved, "/tmp/tshard-failing-%ld.safetensors", (long)getpid());
+    snprintf(partial, sizeof partial, "%s.partial", saved);
     const char *const methods[] = {"env://", file};
     uint64_t seed = (uint64_t)number(argc, argv, "--seed", 1);
     double seconds = number(argc, argv, "--seconds", 1e9) / 2;
@@ -292,5 +318,6 @@ int main(int argc, char **argv) {
         bad += try_method(&p, seed, seconds);
     }
     unlink(file + strlen("file://"));
+    unlink(saved);
     return bad > 0;
 }
