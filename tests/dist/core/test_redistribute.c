@@ -87,6 +87,37 @@ Test(redistribute, ranks_that_disagree) {
     cr_assert_str_empty(tshi_test_run_threads(2, disagree, NULL));
 }
 
+/* Rank 0 has no memory left to pack what it sends. */
+static void no_memory(tshi_rank *r, void *arg) {
+    enum { N = 1 << 18, MOST = 64 };
+    (void)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    const tshi_group_ops *own = group->ops;
+    tshi_group_ops packed;
+    tsh_tensor *filler[MOST] = {NULL};
+    int64_t n = N;
+    const tshi_exchange e = matrix(N / 512, 1024, along(two, 2, TSH_SHARD(0)), along(two, 2, TSH_SHARD(1)));
+    tsh_tensor *in = tshi_test_vector(r, TSH_FLOAT32, N), *out = tshi_test_vector(r, TSH_FLOAT32, N);
+    pack_all(group, &packed);
+    for (int i = 0; r->rank == 0 && i < MOST; i++) {
+        if (tshi_tensor_scratch(in->mesh, TSH_FLOAT32, n, &filler[i]) != TSH_OK) n /= 2;
+        if (n < N / 64) break;
+    }
+    tsh_status status = tshi_exchange_run(group, &e, in, out);
+    tshi_check_status(r, status, r->rank ? TSH_ERR_PEER : TSH_ERR_MEMORY, "no room for a tensor of");
+    for (int i = 0; i < MOST; i++) tsh_tensor_release(filler[i]);
+    tshi_check_ok(r, tshi_exchange_run(group, &e, in, out));
+    tsh_tensor_release(in);
+    tsh_tensor_release(out);
+    group->ops = own;
+}
+
+Test(redistribute, without_memory_on_one_rank) {
+    if (tshi_test_device() != TSH_CPU) return; /* whose heap is as small as is wanted */
+    const tshi_test_options options = {.ranks = 2, .heap_bytes = 16 << 20};
+    cr_assert_str_empty(tshi_test_run_with(&options, no_memory, NULL, NULL, NULL));
+}
+
 static void other_size(tshi_rank *r, void *arg) {
     (void)arg;
     const tshi_exchange e =
