@@ -64,12 +64,13 @@ static char *contents_of(const char *name, size_t *size) {
     return text;
 }
 
-static void same_files(const char *a, const char *b) {
+static bool equal_files(const char *a, const char *b) {
     size_t a_size, b_size;
     char *first = contents_of(a, &a_size), *second = contents_of(b, &b_size);
-    cr_assert(a_size == b_size && memcmp(first, second, a_size) == 0, "%s differs from %s", a, b);
+    bool equal = a_size == b_size && memcmp(first, second, a_size) == 0;
     free(first);
     free(second);
+    return equal;
 }
 
 /* The number of files in the test's folder. */
@@ -88,7 +89,7 @@ FILE_TEST(the_file_is_that_of_one_rank) {
         for (int way = 0; way < WAYS; way++) {
             job j = {way, "model.safetensors", {0}, SEED};
             cr_assert_str_empty(tshi_test_run(ranks, save_model, &j));
-            same_files("one.safetensors", "model.safetensors");
+            cr_assert(equal_files("one.safetensors", "model.safetensors"));
             cr_assert_str_empty(tshi_test_run(ranks, load_model, &j));
         }
     }
@@ -344,6 +345,37 @@ Test(save, a_full_disk_and_a_read_only_one, .timeout = 120) {
     fails_at(1, 3, path, 0, "Read-only file system");
     cr_assert_eq(count_files(folder), 1);
     tshi_test_remove(folder);
+}
+
+/* Saves one model and the other in turns until a rank, which an alarm ends, is missing. */
+static void save_until_the_end(tshi_rank *r, void *arg) {
+    const int *moment = arg;
+    tshi_test_model m;
+    tsh_status status = TSH_OK;
+    tshi_test_model_make(r, 0, &m);
+    tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
+    if (r->rank == *moment % 2) ualarm((useconds_t)(200 + *moment * 613), 0);
+    for (uint64_t turn = 0; status == TSH_OK; turn++) {
+        tshi_test_model_fill(r, &m, SEED + turn % 2);
+        status = tsh_save(m.list, tshi_test_path("model.safetensors"), NULL);
+    }
+    tshi_test_model_free(&m);
+}
+
+FILE_TEST(a_rank_that_is_killed_leaves_a_whole_file) {
+    const tshi_test_options options = {.ranks = 2, .world_timeout = "10"};
+    cr_assert_str_empty(tshi_test_run(1, save_model, &(job){0, "first", {0}, SEED}));
+    cr_assert_str_empty(tshi_test_run(1, save_model, &(job){0, "second", {0}, SEED + 1}));
+    cr_assert_str_empty(tshi_test_run(1, save_model, &(job){0, "model.safetensors", {0}, SEED}));
+    for (int moment = 0; moment < 30; moment++) {
+        tshi_outcome outcomes[2];
+        tshi_test_run_with(&options, save_until_the_end, &moment, outcomes, NULL);
+        cr_assert_eq(outcomes[moment % 2].signal, SIGALRM, "%s", outcomes[moment % 2].words);
+        cr_assert(equal_files("model.safetensors", "first") || equal_files("model.safetensors", "second"));
+    }
+    cr_assert_str_empty(tshi_test_run(2, save_model, &(job){0, "model.safetensors", {0}, SEED}));
+    cr_assert(equal_files("model.safetensors", "first"));
+    cr_assert_eq(count_files(tshi_test_path(".")), 3);
 }
 
 static void one_rank_fails(tshi_rank *r, void *arg) {
