@@ -6,6 +6,7 @@ set -u
 [ $# -ge 3 ] || { sed -n '2,4s/^# //p' "$0"; exit 2; }
 build=$(realpath "$1") rate=$2
 shift 2
+# shellcheck source=tests/support/hosts.sh
 . "$(dirname "$0")/../tests/support/hosts.sh"
 hosts_up ipv4
 for host in a b; do
