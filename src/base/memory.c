@@ -1,7 +1,4 @@
 /* Host memory through a world's hooks, and files in memory. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "base/base.h"
 
 #include <errno.h>

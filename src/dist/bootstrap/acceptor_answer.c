@@ -1,7 +1,4 @@
 /* What the listening rank answers to the peers that are of its job. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/bootstrap/acceptor.h"
 
 #include <errno.h>

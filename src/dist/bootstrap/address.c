@@ -1,7 +1,4 @@
 /* Addresses as they are written, and which of them are this machine's. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "base/number.h"
 #include "dist/bootstrap/environment.h"
 

@@ -1,6 +1,3 @@
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/bootstrap/environment.h"
 #include "base/cpu.h"
 #include "base/hash.h"

@@ -1,8 +1,5 @@
 /* The records in the file of a rendezvous. A rank that reads the record of an ended process of its machine drops it;
  * the record of a process of another machine goes when nothing there knows its nonce for a while. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/bootstrap/file_records.h"
 
 #include <string.h>

@@ -1,7 +1,4 @@
 /* Processes: this one, and whether another of its machine still lives. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/bootstrap/rendezvous.h"
 
 #include <errno.h>

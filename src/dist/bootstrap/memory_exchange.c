@@ -1,6 +1,3 @@
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/bootstrap/memory_exchange.h"
 #include "dist/bootstrap/acceptor.h"
 #include "dist/bootstrap/connector.h"

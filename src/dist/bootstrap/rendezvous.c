@@ -1,7 +1,4 @@
 /* Which method applies, and the two by which rank 0 listens at an address that all ranks know. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/bootstrap/connector.h"
 #include "dist/bootstrap/roster.h"
 

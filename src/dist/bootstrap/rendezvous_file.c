@@ -1,9 +1,6 @@
 /* The rendezvous by a file: under its lock the first rank records where it listens, and its peers read the record.
  *
  * The file holds one LEADER frame for each job that uses it (file_records.c). */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/bootstrap/connector.h"
 #include "dist/bootstrap/file_records.h"
 #include "dist/bootstrap/roster.h"

@@ -5,9 +5,6 @@
  * rank that knows of a lower nonce falls silent, so that many ranks send little; one that is silent for a while is
  * forgotten. A rank that receives another world size leads and follows no more; it announces its own for a moment,
  * so that all ranks that do not agree learn of it. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/bootstrap/connector.h"
 #include "dist/bootstrap/roster.h"
 

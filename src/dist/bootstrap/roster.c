@@ -1,8 +1,5 @@
 /* The roster of a world: its ranks and their addresses. The listening rank makes it of the peers that have joined, and
  * sends it to each. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/bootstrap/roster.h"
 
 #include <errno.h>

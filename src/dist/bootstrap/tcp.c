@@ -1,6 +1,3 @@
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/bootstrap/sockets.h"
 
 #include <errno.h>
@@ -118,31 +115,27 @@ int tshi_socket_connect(const tshi_endpoint *endpoint, double deadline) {
     return error ? close_keeping_errno(fd) : fd;
 }
 
+/* False where n, which recv or send has returned, ends the transfer; waits where the connection is not ready. */
+static bool can_go_on(int fd, ssize_t n, short events, double deadline) {
+    if (n == 0) errno = 0;
+    if (n > 0 || (n < 0 && errno == EINTR)) return true;
+    return n < 0 && errno == EAGAIN && tshi_socket_wait(fd, events, deadline);
+}
+
 bool tshi_socket_read(int fd, void *bytes, size_t size, double deadline) {
-    char *at = bytes;
-    while (size > 0) {
-        ssize_t n = recv(fd, at, size, 0);
-        if (n == 0) errno = 0;
-        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
-        if (n < 0 && errno == EAGAIN && !tshi_socket_wait(fd, POLLIN, deadline)) return false;
-        if (n > 0) {
-            at += n;
-            size -= (size_t)n;
-        }
+    for (size_t done = 0; done < size;) {
+        ssize_t n = recv(fd, (char *)bytes + done, size - done, 0);
+        if (!can_go_on(fd, n, POLLIN, deadline)) return false;
+        if (n > 0) done += (size_t)n;
     }
     return true;
 }
 
 bool tshi_socket_write(int fd, const void *bytes, size_t size, double deadline) {
-    const char *at = bytes;
-    while (size > 0) {
-        ssize_t n = send(fd, at, size, MSG_NOSIGNAL);
-        if (n < 0 && errno != EAGAIN && errno != EINTR) return false;
-        if (n < 0 && errno == EAGAIN && !tshi_socket_wait(fd, POLLOUT, deadline)) return false;
-        if (n > 0) {
-            at += n;
-            size -= (size_t)n;
-        }
+    for (size_t done = 0; done < size;) {
+        ssize_t n = send(fd, (const char *)bytes + done, size - done, MSG_NOSIGNAL);
+        if (!can_go_on(fd, n, POLLOUT, deadline)) return false;
+        if (n > 0) done += (size_t)n;
     }
     return true;
 }

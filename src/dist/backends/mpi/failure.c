@@ -1,7 +1,4 @@
 /* The failures of a world over MPI: those that ranks report, ranks that leave, errors of MPI, the deadline. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/backends/mpi/mpi.h"
 #include "dist/core/signal.h"
 

@@ -1,7 +1,4 @@
 /* Groups over MPI: each has a communicator, and on one machine a page of memory that its members share. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/backends/mpi/mpi.h"
 
 #include <fcntl.h>
@@ -19,7 +16,7 @@ tshi_mpi_group *tshi_mpi_group_new(tsh_world *world, int size) {
     tshi_mpi_group *mg = tshi_calloc(allocator, 1, sizeof *mg);
     if (!mg) return NULL;
     mg->comm = MPI_COMM_NULL;
-    mg->counts = tshi_calloc(allocator, 4 * n, sizeof *mg->counts);
+    mg->counts = tshi_calloc(allocator, 2 * n, sizeof *mg->counts);
     mg->kept = tshi_calloc(allocator, 2 * n, sizeof *mg->kept);
     mg->detail = tshi_calloc(allocator, 1 + n, sizeof *mg->detail);
     mg->sent = tshi_calloc(allocator, n, sizeof *mg->sent);

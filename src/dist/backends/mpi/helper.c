@@ -1,9 +1,7 @@
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/backends/mpi/helper.h"
 #include "base/number.h"
 #include "dist/backends/mpi/wireup.h"
+#include "dist/core/wait_graph.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -131,17 +129,6 @@ tsh_status tshi_helper_wait(int stream, double deadline, char *text) {
 
 /* --- that it goes on ---------------------------------------------------------------------------------------------- */
 
-/* A signal has stopped the process, or a debugger holds it. */
-static bool is_stopped(int process) {
-    char path[48], line[512] = "", state = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", process);
-    FILE *file = process > 0 ? fopen(path, "re") : NULL;
-    if (!file) return false;
-    const char *rest = fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
-    fclose(file);
-    return rest && sscanf(rest + 1, " %c", &state) == 1 && (state == 'T' || state == 't');
-}
-
 static bool is_gone(int stream) {
     struct pollfd p = {.fd = stream};
     return poll(&p, 1, 0) > 0 && p.revents & POLLHUP;
@@ -152,7 +139,7 @@ static void look_after(void *user) {
     tshi_helper_watch *w = user;
     double now = tshi_clock(), end = w->deadline + LAST_WORDS;
     wake(w->stream);
-    if (now < w->next_warning || is_gone(w->stream) || !is_stopped(w->process)) return;
+    if (now < w->next_warning || is_gone(w->stream) || !tshi_process_stopped(w->process)) return;
     if (now < end) {
         tshi_log(w->log, TSH_LOG_WARNING, "%s waits for %s, process %d, which is stopped", w->call, TSHI_WIREUP_TOOL,
                  w->process);

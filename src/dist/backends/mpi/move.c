@@ -25,18 +25,13 @@ static void to_ints(const int64_t *counts, int n, int *out, int *starts) {
     }
 }
 
-/* This rank's part as MPI takes it: MPI_IN_PLACE where it lies in its own span of the whole. */
-static void *part_in(const tsh_group *group, const void *whole, const void *part) {
-    int64_t start = tshi_sum(tshi_mpi_group_of(group)->op.call.counts, group->rank);
-    return part == at(group, whole, start) ? MPI_IN_PLACE : (void *)(uintptr_t)part;
-}
-
 static int all_gather(tsh_group *group) {
     tshi_mpi_group *mg = group->state;
     const tshi_call *call = &mg->op.call;
     int *counts = mg->counts, *starts = counts + group->size, n = (int)call->counts[group->rank];
     MPI_Datatype type = type_of(group);
-    const void *in = part_in(group, call->out, call->in);
+    const void *in = call->in;
+    if (in == at(group, call->out, tshi_sum(call->counts, group->rank))) in = MPI_IN_PLACE;
     if (mg->op.regular) return MPI_Allgather(in, n, type, call->out, n, type, mg->comm);
     to_ints(call->counts, group->size, counts, starts);
     return MPI_Allgatherv(in, n, type, call->out, counts, starts, type, mg->comm);
@@ -55,35 +50,10 @@ static int reduce_scatter(tsh_group *group) {
 }
 
 static int all_to_all(tsh_group *group) {
-    tshi_mpi_group *mg = group->state;
+    const tshi_mpi_group *mg = group->state;
     const tshi_call *call = &mg->op.call;
-    int p = group->size, n = (int)call->in_counts[0];
-    int *ins = mg->counts, *in_starts = ins + p, *outs = ins + 2 * p, *out_starts = ins + 3 * p;
-    MPI_Datatype type = type_of(group);
-    if (mg->op.regular) return MPI_Alltoall(call->in, n, type, call->out, n, type, mg->comm);
-    to_ints(call->in_counts, p, ins, in_starts);
-    to_ints(call->out_counts, p, outs, out_starts);
-    return MPI_Alltoallv(call->in, ins, in_starts, type, call->out, outs, out_starts, type, mg->comm);
-}
-
-static int gather(tsh_group *group) {
-    tshi_mpi_group *mg = group->state;
-    const tshi_call *call = &mg->op.call;
-    int *counts = mg->counts, *starts = counts + group->size;
-    MPI_Datatype type = type_of(group);
-    const void *in = group->rank == call->root ? part_in(group, call->out, call->in) : call->in;
-    to_ints(call->counts, group->size, counts, starts);
-    return MPI_Gatherv(in, counts[group->rank], type, call->out, counts, starts, type, call->root, mg->comm);
-}
-
-static int scatter(tsh_group *group) {
-    tshi_mpi_group *mg = group->state;
-    const tshi_call *call = &mg->op.call;
-    int *counts = mg->counts, *starts = counts + group->size;
-    MPI_Datatype type = type_of(group);
-    void *out = group->rank == call->root ? part_in(group, call->in, call->out) : call->out;
-    to_ints(call->counts, group->size, counts, starts);
-    return MPI_Scatterv(call->in, counts, starts, type, out, counts[group->rank], type, call->root, mg->comm);
+    int n = (int)call->in_counts[0];
+    return MPI_Alltoall(call->in, n, type_of(group), call->out, n, type_of(group), mg->comm);
 }
 
 /* --- the whole on each rank --------------------------------------------------------------------------------------- */
@@ -108,43 +78,26 @@ static int reduce(tsh_group *group, int64_t start, int n) {
     return MPI_Reduce(in, out, n, type_of(group), reduction_of(group), call->root, mg->comm);
 }
 
-/* Calls on the whole run block by block where MPI's ints want that; those on parts are made as an exchange then. */
+/* Calls on the whole run block by block where MPI's ints want that; those on parts are made as an exchange then, which
+ * MPI's own calls on lists of counts are as well. */
 static const struct {
     int (*parts)(tsh_group *group);
     int (*whole)(tsh_group *group, int64_t start, int n);
 } calls[TSH_COLLECTIVE_COUNT] = {
-    [TSH_COLLECTIVE_ALL_REDUCE] = {.whole = all_reduce},
-    [TSH_COLLECTIVE_ALL_GATHER] = {all_gather},
-    [TSH_COLLECTIVE_REDUCE_SCATTER] = {reduce_scatter},
-    [TSH_COLLECTIVE_BROADCAST] = {.whole = broadcast},
-    [TSH_COLLECTIVE_ALL_TO_ALL] = {all_to_all},
-    [TSH_COLLECTIVE_REDUCE] = {.whole = reduce},
-    [TSH_COLLECTIVE_GATHER] = {gather},
-    [TSH_COLLECTIVE_SCATTER] = {scatter},
+    [TSH_COLLECTIVE_ALL_REDUCE] = {.whole = all_reduce}, [TSH_COLLECTIVE_ALL_GATHER] = {all_gather},
+    [TSH_COLLECTIVE_REDUCE_SCATTER] = {reduce_scatter},  [TSH_COLLECTIVE_BROADCAST] = {.whole = broadcast},
+    [TSH_COLLECTIVE_ALL_TO_ALL] = {all_to_all},          [TSH_COLLECTIVE_REDUCE] = {.whole = reduce},
 };
 
 /* --- before and after --------------------------------------------------------------------------------------------- */
 
-/* Elements that pass through one rank of an all_to_all, at most: the same number on all ranks. */
-static int64_t most_exchanged(const tsh_group *group) {
-    const tshi_mpi_group *mg = group->state;
-    int p = group->size;
-    if (mg->op.regular) return mg->op.call.in_counts[0] > INT64_MAX / p ? INT64_MAX : mg->op.call.in_counts[0] * p;
-    int64_t most = 0;
-    for (int i = 0; i < 2 * p; i++) {
-        int64_t sum = tshi_sum(mg->matrix + (size_t)i * (size_t)p, p);
-        if (sum > most) most = sum;
-    }
-    return most;
-}
-
-static int64_t most_in_parts(const tsh_group *group, const tshi_call *call) {
-    return call->in_counts ? most_exchanged(group) : tshi_sum(call->counts, group->size);
-}
-
 bool tshi_move_fits(const tsh_group *group) {
-    const tshi_call *call = &tshi_mpi_group_of(group)->op.call;
-    return !calls[call->op].parts || most_in_parts(group, call) <= tshi_mpi_of(group->world)->chunk;
+    const tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
+    int64_t chunk = tshi_mpi_of(group->world)->chunk, n;
+    if (!calls[op->call.op].parts) return calls[op->call.op].whole != NULL;
+    if (op->call.in_counts) return op->regular && op->call.in_counts[0] <= chunk / group->size;
+    n = tshi_sum(op->call.counts, group->size);
+    return n > 0 && n <= chunk;
 }
 
 /* MPICH 4.0 crashes in MPI_Reduce in place with another root than 0. */
@@ -201,7 +154,7 @@ int tshi_move_run(tsh_group *group) {
     int64_t chunk = tshi_mpi_of(group->world)->chunk, n = tshi_elements_out(group, call);
     if (call->counts) op->regular = all_equal(call->counts, group->size);
     if (call->op == TSH_COLLECTIVE_REDUCE && op->scratch) copy(group, call->in, op->scratch, call->count);
-    if (calls[call->op].parts && most_in_parts(group, call) > 0) error = calls[call->op].parts(group);
+    if (calls[call->op].parts) error = calls[call->op].parts(group);
     for (int64_t start = 0; calls[call->op].whole && start < call->count && error == MPI_SUCCESS; start += chunk) {
         error = calls[call->op].whole(group, start, (int)(call->count - start < chunk ? call->count - start : chunk));
     }

@@ -159,7 +159,7 @@ typedef struct tshi_mpi_group {
     uint64_t id;
     size_t block_bytes;
     uint64_t *all;   /* [3 * size] what members have told each other at an entry barrier without shared memory */
-    int *counts;     /* [4 * size] for MPI */
+    int *counts;     /* [2 * size] for MPI */
     int64_t *kept;   /* [2 * size] counts of a call that may be given up */
     int64_t *matrix; /* [2 * size * size], all_to_all with parts of its own; made when needed */
     /* Exchanges make these three when they are needed. */
@@ -252,7 +252,7 @@ void tshi_mpi_divide(tsh_device *device, tsh_dtype dtype, int64_t n, int ranks, 
 
 /* --- move.c ------------------------------------------------------------------------------------------------------- */
 
-/* The numbers of mg->op are small enough for one call of MPI. */
+/* mg->op can be a blocking call of MPI; else it is made as an exchange. */
 bool tshi_move_fits(const tsh_group *group);
 /* Allocates the memory that the call needs. */
 tsh_status tshi_move_prepare(tsh_group *group);

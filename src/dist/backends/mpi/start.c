@@ -3,9 +3,6 @@
  * MPI_Init waits for the other ranks without limit and cannot be stopped. So ranks of which the launcher says that all
  * are on this machine look for each other first: each binds an abstract socket whose name is made of the job's key.
  * Nothing is ever sent to it; a rank whose socket exists has come. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "base/cpu.h"
 #include "dist/backends/mpi/mpi.h"
 #include "dist/bootstrap/sockets.h"

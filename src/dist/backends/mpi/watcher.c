@@ -1,6 +1,3 @@
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/backends/mpi/watcher.h"
 
 #include <errno.h>

@@ -1,8 +1,5 @@
 /* MPI for ranks that no launcher of MPI has started: the rendezvous has found them, and tshard-pmix describes them
  * to MPI; see wireup.h. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/backends/mpi/wireup.h"
 #include "dist/backends/mpi/helper.h"
 #include "dist/backends/mpi/mpi.h"

@@ -1,7 +1,4 @@
 /* Worlds over MPI: which they are, the communicators, and leaving. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "base/cpu.h"
 #include "dist/backends/mpi/mpi.h"
 #include "dist/registry.h"
