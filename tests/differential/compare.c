@@ -87,7 +87,8 @@ static bool differ(comparison *c, const tshi_entry *e, int rank, const char *for
 
 static bool layouts_equal(const tshi_program *p, const tsh_layout *a, const tsh_layout *b) {
     for (int i = 0; i < p->axes; i++) {
-        if (a[i].kind != b[i].kind || (a[i].kind == TSH_KIND_SHARD && a[i].dim != b[i].dim)) return false;
+        if (a[i].kind != b[i].kind || a[i].order != b[i].order) return false;
+        if (a[i].kind == TSH_KIND_SHARD && a[i].dim != b[i].dim) return false;
     }
     return true;
 }

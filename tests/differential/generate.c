@@ -73,11 +73,16 @@ static int64_t random_size(maker *m) {
     return chance(m, 15) ? 0 : 1 + below(m, 7);
 }
 
+/* Often by a dim that another axis splits too, in any split order. */
+static tsh_layout random_shard(maker *m, int ndim) {
+    return TSH_SHARD_ORDER(chance(m, 40) ? ndim - 1 : below(m, ndim), chance(m, 60) ? below(m, 3) : 0);
+}
+
 static tsh_layout random_layout(maker *m, int ndim) {
     int pick = below(m, 100);
     if (pick < (m->p->ragged >= 0 ? 20 : 10) && m->local) return TSH_LOCAL;
     if (pick < 30 && m->partial) return TSH_PARTIAL;
-    if (pick < 65 && ndim > 0) return TSH_SHARD(below(m, ndim));
+    if (pick < 65 && ndim > 0) return random_shard(m, ndim);
     return TSH_REPLICATED;
 }
 
@@ -101,6 +106,7 @@ static bool all_of_a_whole(const tshi_program *p, const tshi_step *s) {
 /* Values are drawn for tensors with one split dim. */
 static void choose_flags(maker *m, tshi_step *s) {
     if (chance(m, 20)) s->n[LEAF_FLAGS] |= FLAG_CLAIM;
+    for (int a = 0; s->n[LEAF_FLAGS] & FLAG_CLAIM && a < m->p->axes; a++) s->layout[a].order = 0;
     bool drawn = !m->p->exact && all_of_a_whole(m->p, s) && !splits_two_dims(m->p, s);
     if (drawn && chance(m, 20)) s->n[LEAF_FLAGS] |= FLAG_INIT;
 }
@@ -260,12 +266,22 @@ static tsh_layout random_target(maker *m, int x) {
     int ndim = m->p->step[x].shape.ndim, pick = below(m, 100);
     if (pick < 8 && m->local) return TSH_LOCAL;
     if (pick < 20) return TSH_PARTIAL;
-    return pick < 70 && ndim > 0 ? TSH_SHARD(below(m, ndim)) : TSH_REPLICATED;
+    return pick < 70 && ndim > 0 ? random_shard(m, ndim) : TSH_REPLICATED;
+}
+
+static int add_move_of_all(maker *m, int x) {
+    tshi_step s = {.call = CALL_MOVE_ALL, .inputs = 1, .in = {x}};
+    for (int a = 0; a < m->p->axes; a++) {
+        s.layout[a] = random_target(m, x);
+        if (s.layout[a].kind == TSH_KIND_LOCAL) s.layout[a] = TSH_PARTIAL;
+    }
+    return add(m, &s);
 }
 
 static int add_move(maker *m, int x) {
     static const tshi_verb calls[] = {CALL_REDISTRIBUTE, CALL_REDISTRIBUTE, CALL_REDISTRIBUTE, CALL_SCATTER,
                                       CALL_GATHER,       CALL_REDUCE,       CALL_COPY};
+    if (chance(m, 35)) return add_move_of_all(m, x);
     tshi_step s = {.call = calls[below(m, m->local ? 7 : 6)], .inputs = 1, .in = {x}};
     s.n[0] = below(m, m->p->axes);
     s.n[1] = s.call == CALL_SCATTER ? random_dim(m, x) : 0;
@@ -427,6 +443,7 @@ static void choose_mesh(maker *m, int ranks) {
         m->p->axes = 0;
         for (int a = 0; a < TSH_MAX_AXES && mesh[a]; a++) m->p->size[m->p->axes++] = mesh[a];
     } while (tshi_program_ranks(m->p) > ranks);
+    m->p->order = chance(m, 40) ? 1 + below(m, 3) : 0;
 }
 
 /* A gradient that all ranks average wants an objective of each. */

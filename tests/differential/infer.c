@@ -205,7 +205,15 @@ static void move_local(const tshi_program *p, tshi_step *s, int axis) {
     s->local &= ~bit;
 }
 
+static bool splits_what_is(const tshi_program *p, const tshi_step *s) {
+    for (int a = 0; a < p->axes; a++) {
+        if (s->layout[a].kind == TSH_KIND_SHARD && s->layout[a].dim >= s->shape.ndim) return false;
+    }
+    return true;
+}
+
 static bool infer_move(const tshi_program *p, tshi_step *s) {
+    if (s->call == CALL_MOVE_ALL) return splits_what_is(p, s);
     int axis = (int)s->n[s->call == CALL_PREPARE ? LAYER_AXIS : 0];
     if (axis < p->axes) move_local(p, s, axis);
     int dim = s->call == CALL_SCATTER ? (int)s->n[1] : s->layout[0].dim;
@@ -214,9 +222,7 @@ static bool infer_move(const tshi_program *p, tshi_step *s) {
 }
 
 static bool infer_leaf(const tshi_program *p, tshi_step *s) {
-    for (int a = 0; a < p->axes; a++) {
-        if (s->layout[a].kind == TSH_KIND_SHARD && s->layout[a].dim >= s->shape.ndim) return false;
-    }
+    if (!splits_what_is(p, s)) return false;
     s->integer = s->call == CALL_IDS;
     s->bound = s->integer ? (double)s->n[IDS_LIMIT] : p->exact ? 8 : 2;
     s->bits = 0;

@@ -13,13 +13,18 @@ static void print_layout(tsh_layout layout, FILE *to) {
     static const char letters[] = "RSPL";
     fprintf(to, "%c", letters[layout.kind]);
     if (layout.kind == TSH_KIND_SHARD) fprintf(to, "%d", layout.dim);
+    if (layout.order) fprintf(to, "/%d", layout.order);
 }
 
-static void print_leaf(const tshi_program *p, const tshi_step *s, FILE *to) {
+static void print_layouts(const tshi_program *p, const tshi_step *s, FILE *to) {
     for (int a = 0; a < p->axes; a++) {
         fprintf(to, a ? "," : " ");
         print_layout(s->layout[a], to);
     }
+}
+
+static void print_leaf(const tshi_program *p, const tshi_step *s, FILE *to) {
+    print_layouts(p, s, to);
     if (s->grad) fprintf(to, " grad");
     if (tshi_leaf_flags(s) & FLAG_RAGGED) fprintf(to, " ragged along axis %d", p->ragged);
     if (s->call == CALL_IDS) {
@@ -90,6 +95,7 @@ static void print_step(const tshi_program *p, int k, FILE *to) {
     for (int i = 0; i < s->inputs; i++) fprintf(to, " v%d", s->in[i]);
     if (s->call == CALL_LEAF || s->call == CALL_IDS) print_leaf(p, s, to);
     if (s->call == CALL_LINEAR || s->call == CALL_EMBEDDING || s->call == CALL_PREPARE) print_layer(s, to);
+    if (s->call == CALL_MOVE_ALL) print_layouts(p, s, to);
     print_numbers(s, to);
     fprintf(to, " -> ");
     print_dims(&s->shape, to);
@@ -124,6 +130,9 @@ static void print_parameters(const tshi_program *p, FILE *to) {
 void tshi_program_print(const tshi_program *p, FILE *to) {
     fprintf(to, "  mesh ");
     for (int a = 0; a < p->axes; a++) fprintf(to, "%s%d", a ? "x" : "", p->size[a]);
+    int ranks[MAX_RANKS], count = tshi_program_ranks(p);
+    tshi_program_order(p, ranks);
+    for (int i = 0; i < count && p->order; i++) fprintf(to, "%s%d", i ? "," : " of ranks ", ranks[i]);
     fprintf(to, ", %s%s\n", tsh_dtype_name(p->dtype), p->exact ? ", whole numbers, exact" : "");
     for (int k = 0; k < p->steps; k++) print_step(p, k, to);
     print_training(p, to);

@@ -30,6 +30,7 @@ const tshi_verb_info tshi_verbs[CALL_COUNT] = {
     [CALL_LAYER_NORM] = {"layer_norm", 1, 3},
     [CALL_RMS_NORM] = {"rms_norm", 1, 2},
     [CALL_REDISTRIBUTE] = {"redistribute", 1, 1},
+    [CALL_MOVE_ALL] = {"redistribute_all", 1, 1},
     [CALL_SCATTER] = {"scatter", 1, 1},
     [CALL_GATHER] = {"gather", 1, 1},
     [CALL_REDUCE] = {"reduce", 1, 1},
@@ -44,6 +45,17 @@ int tshi_program_ranks(const tshi_program *p) {
     int ranks = 1;
     for (int a = 0; a < p->axes; a++) ranks *= p->size[a];
     return ranks;
+}
+
+void tshi_program_order(const tshi_program *p, int ranks[MAX_RANKS]) {
+    uint64_t random = (uint64_t)p->order;
+    int n = tshi_program_ranks(p);
+    for (int i = 0; i < n; i++) ranks[i] = i;
+    for (int i = n - 1; i > 0 && p->order; i--) {
+        int j = tshi_random_below(&random, i + 1), rank = ranks[i];
+        ranks[i] = ranks[j];
+        ranks[j] = rank;
+    }
 }
 
 bool tshi_verb_moves(tshi_verb call) {
@@ -143,9 +155,20 @@ int tshi_rank_count(const tshi_program *p, const tsh_layout *layout, tsh_layout_
     return count;
 }
 
+void tshi_split_order(const tshi_program *p, const tsh_layout *layout, int sequence[TSH_MAX_AXES]) {
+    for (int a = 0; a < p->axes; a++) {
+        int at = a;
+        for (; at > 0 && layout[sequence[at - 1]].order > layout[a].order; at--) sequence[at] = sequence[at - 1];
+        sequence[at] = a;
+    }
+}
+
 tshi_held tshi_held_of(const tshi_program *p, const tsh_layout *layout, int rank, const tshi_dims *whole) {
     tshi_held box = {.start = {.ndim = whole->ndim}, .shape = *whole};
-    for (int a = 0; a < p->axes; a++) {
+    int sequence[TSH_MAX_AXES];
+    tshi_split_order(p, layout, sequence);
+    for (int i = 0; i < p->axes; i++) {
+        int a = sequence[i];
         if (layout[a].kind != TSH_KIND_SHARD) continue;
         int64_t start, *length = &box.shape.dim[layout[a].dim];
         tsh_split(*length, p->size[a], tshi_rank_index(p, rank, a), &start, length);

@@ -38,6 +38,7 @@ typedef enum tshi_verb {
     CALL_LAYER_NORM,    /* f: eps */
     CALL_RMS_NORM,      /* f: eps */
     CALL_REDISTRIBUTE,  /* n: axis; layout[0]: the new one */
+    CALL_MOVE_ALL,      /* layout: the new ones, but LOCAL where the value is */
     CALL_SCATTER,       /* n: axis, dim; these four leave a value alone that is in a layout which they do not take */
     CALL_GATHER,        /* n: axis */
     CALL_REDUCE,        /* n: axis */
@@ -99,6 +100,7 @@ typedef enum tshi_zero { ZERO_OPTIMIZER, ZERO_PARAMETERS, ZERO_NOT } tshi_zero;
 typedef struct tshi_program {
     uint64_t seed;
     int axes, size[TSH_MAX_AXES];
+    int order;  /* of the world's ranks in the mesh: 0 as they are numbered, else a random one */
     bool exact; /* whole numbers and functions that keep them exact */
     tsh_dtype dtype;
     int steps;
@@ -125,6 +127,8 @@ typedef struct tshi_verb_info {
 extern const tshi_verb_info tshi_verbs[CALL_COUNT];
 
 int tshi_program_ranks(const tshi_program *p);
+/* The world's ranks in the order of the mesh. */
+void tshi_program_order(const tshi_program *p, int ranks[MAX_RANKS]);
 /* True when the step makes its value from another one by transitions alone. */
 bool tshi_verb_moves(tshi_verb call);
 
@@ -160,6 +164,9 @@ int tshi_rank_index(const tshi_program *p, int rank, int axis);
 int tshi_rank_number(const tshi_program *p, const tsh_layout *layout, tsh_layout_kind kind, int rank);
 /* How many such numbers there are. */
 int tshi_rank_count(const tshi_program *p, const tsh_layout *layout, tsh_layout_kind kind);
+
+/* The axes in the order in which they split dims. */
+void tshi_split_order(const tshi_program *p, const tsh_layout *layout, int sequence[TSH_MAX_AXES]);
 
 /* What a rank holds of a whole: its first element in each dim, and how many. */
 typedef struct tshi_held {

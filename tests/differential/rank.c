@@ -178,7 +178,18 @@ static tsh_tensor *prepare_ids(run *r, const tshi_step *s, tsh_tensor *ids) {
     return sum ? tsh_reduce(r->bench.tape, ids, r->bench.group[own]) : ids;
 }
 
+static tsh_tensor *move_all(run *r, const tshi_step *s, tsh_tensor *x) {
+    tsh_layout to[TSH_MAX_AXES];
+    for (int a = 0; a < r->p->axes; a++) {
+        tsh_layout from = layout_of(r, x, a);
+        to[a] = from.kind == TSH_KIND_LOCAL ? from : s->layout[a];
+        if (to[a].kind == TSH_KIND_SHARD && s->salt % 3 == 0) to[a].dim -= tsh_tensor_ndim(x);
+    }
+    return tsh_redistribute(r->bench.tape, x, s->salt % 2 ? r->part->mesh : NULL, to);
+}
+
 static tsh_tensor *move(run *r, const tshi_step *s, tsh_tensor *x) {
+    if (s->call == CALL_MOVE_ALL) return move_all(r, s, x);
     if (s->call == CALL_PREPARE) return s->integer ? prepare_ids(r, s, x) : prepare_features(r, s, x);
     tsh_tape *tape = r->bench.tape;
     tsh_group *group = r->bench.group[s->n[0]];

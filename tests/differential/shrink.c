@@ -41,6 +41,7 @@ static void drop_setting(tshi_program *p, int which) {
         p->nesterov = false;
         break;
     case 13: p->ragged = -1; break;
+    case 14: p->order = 0; break;
     case 10: p->weight_decay = 0; break;
     case 11: p->zero = ZERO_OPTIMIZER; break;
     case 12: p->objectives = 0; break;
@@ -50,7 +51,7 @@ static void drop_setting(tshi_program *p, int which) {
 
 static bool shrink_settings(shrinking *s) {
     bool any = false;
-    for (int i = 0; i <= 13; i++) {
+    for (int i = 0; i <= 14; i++) {
         tshi_program p = *s->best;
         drop_setting(&p, i);
         any |= keep(s, &p);
@@ -157,6 +158,9 @@ static void simplify(tshi_step *s, int way, int axis) {
     case 1: s->grad = false; break;
     case 2: s->retain = false; break;
     case 6: s->detached = false; break;
+    case 8:
+        for (int a = 0; a < TSH_MAX_AXES; a++) s->layout[a].order = 0;
+        break;
     case 3:
         if (s->call == CALL_LEAF) s->n[LEAF_FLAGS] &= ~(int64_t)(FLAG_CLAIM | FLAG_INIT | FLAG_RAGGED);
         if (s->call == CALL_IDS) s->n[IDS_FLAGS] &= ~(int64_t)FLAG_RAGGED;
@@ -180,7 +184,7 @@ static void simplify(tshi_step *s, int way, int axis) {
 static bool simplify_steps(shrinking *s) {
     bool any = false;
     for (int k = 0; k < s->best->steps; k++) {
-        for (int way = 0; way <= 7; way++) {
+        for (int way = 0; way <= 8; way++) {
             for (int axis = 0; axis < (way == 0 ? s->best->axes : 1); axis++) {
                 tshi_program p = *s->best;
                 simplify(&p.step[k], way, axis);
@@ -246,7 +250,7 @@ static void remove_axis(tshi_program *p, int axis) {
         bool layer = s->call == CALL_LINEAR || s->call == CALL_EMBEDDING || s->call == CALL_PREPARE;
         int64_t *at = layer ? &s->n[LAYER_AXIS] : tshi_verb_moves(s->call) ? &s->n[0] : NULL;
         if (at && *at > axis) --*at;
-        if (s->call != CALL_LEAF && s->call != CALL_IDS) continue;
+        if (s->call != CALL_LEAF && s->call != CALL_IDS && s->call != CALL_MOVE_ALL) continue;
         for (int a = axis; a + 1 < TSH_MAX_AXES; a++) s->layout[a] = s->layout[a + 1];
     }
 }

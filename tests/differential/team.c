@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_MESHES = 32, AXES_TEXT = 64 };
+enum { MAX_MESHES = 128, AXES_TEXT = 64 };
 static const double world_timeout = 60;
 
 /* --- meshes of a world, kept -------------------------------------------------------------------------------------- */
@@ -16,6 +16,7 @@ static const double world_timeout = 60;
 typedef struct meshes {
     int count;
     char axes[MAX_MESHES][AXES_TEXT];
+    int order[MAX_MESHES];
     tsh_mesh *mesh[MAX_MESHES];
 } meshes;
 
@@ -27,13 +28,21 @@ static void axes_text(const tshi_program *p, bool alone, char *text) {
     }
 }
 
-static tsh_mesh *find_mesh(meshes *all, tsh_world *world, const char *axes) {
-    for (int i = 0; i < all->count; i++) {
-        if (!strcmp(all->axes[i], axes)) return all->mesh[i];
+/* The mesh of a program; alone: the one of as many axes of one rank. */
+static tsh_mesh *find_mesh(meshes *all, tsh_world *world, const tshi_program *p, bool alone) {
+    char axes[AXES_TEXT];
+    int ranks[MAX_RANKS], order = alone ? 0 : p->order, k = all->count;
+    axes_text(p, alone, axes);
+    for (int i = 0; i < k; i++) {
+        if (!strcmp(all->axes[i], axes) && all->order[i] == order) return all->mesh[i];
     }
-    if (all->count == MAX_MESHES) return NULL;
-    snprintf(all->axes[all->count], AXES_TEXT, "%s", axes);
-    if (tsh_mesh_create(world, axes, &all->mesh[all->count]) != TSH_OK) return NULL;
+    if (k == MAX_MESHES) return NULL;
+    snprintf(all->axes[k], AXES_TEXT, "%s", axes);
+    all->order[k] = order;
+    tshi_program_order(p, ranks);
+    tsh_status status = order ? tsh_mesh_create_on(world, ranks, tshi_program_ranks(p), axes, &all->mesh[k])
+                              : tsh_mesh_create(world, axes, &all->mesh[k]);
+    if (status != TSH_OK) return NULL;
     return all->mesh[all->count++];
 }
 
@@ -78,18 +87,25 @@ struct team {
     tshi_trace traces[MAX_RANKS];
 };
 
+/* A rank is numbered by its place in the mesh. */
+static int number_of(const tshi_program *p, int rank) {
+    int ranks[MAX_RANKS], number = 0;
+    tshi_program_order(p, ranks);
+    while (ranks[number] != rank) number++;
+    return number;
+}
+
 static void run_program(member *m, tsh_world *world, meshes *all) {
     team *t = m->team;
-    char axes[AXES_TEXT];
-    axes_text(t->program, false, axes);
-    tshi_trace *trace = &t->traces[m->rank];
+    int number = number_of(t->program, m->rank);
+    tshi_trace *trace = &t->traces[number];
     tshi_trace_clear(trace);
-    const tsh_mesh *mesh = world ? find_mesh(all, world, axes) : NULL;
-    const tshi_part part = {t->program, world, mesh, m->rank, &t->gate, t->careful, trace};
+    const tsh_mesh *mesh = world ? find_mesh(all, world, t->program, false) : NULL;
+    const tshi_part part = {t->program, world, mesh, number, &t->gate, t->careful, trace};
     m->usable = mesh && tshi_part_run(&part);
     if (mesh) return;
     trace->status = TSH_ERR_SYSTEM;
-    snprintf(trace->words, sizeof trace->words, "mesh %s: %s", axes, tsh_error_message());
+    snprintf(trace->words, sizeof trace->words, "no mesh: %s", tsh_error_message());
 }
 
 static void *live(void *argument) {
@@ -194,7 +210,6 @@ static bool judge_ends(team *t, const tshi_program *p, tshi_verdict *v) {
 }
 
 void tshi_teams_judge(tshi_teams *all, const tshi_program *p, tshi_verdict *v) {
-    char axes[AXES_TEXT];
     int ranks = tshi_program_ranks(p);
     *v = (tshi_verdict){.kind = VERDICT_SAME};
     if (!all->of[ranks]) all->of[ranks] = open_team(ranks);
@@ -204,8 +219,7 @@ void tshi_teams_judge(tshi_teams *all, const tshi_program *p, tshi_verdict *v) {
         tshi_judge_ends(p, t->traces, v);
         tshi_verdict_fail(v, "the world could not be recovered after: %.900s", v->words);
     } else if (judge_ends(t, p, v)) {
-        axes_text(p, true, axes);
-        tsh_mesh *mesh = find_mesh(&all->meshes, all->world, axes);
+        tsh_mesh *mesh = find_mesh(&all->meshes, all->world, p, true);
         tshi_truth_run(p, all->world, mesh, t->traces, all->truths, v);
         tshi_compare(p, t->traces, all->truths, v);
     }

@@ -214,8 +214,11 @@ static bool join(truth *t, const tsh_layout *layout, copies *c) {
     }
     if (!needed) return true;
     copies piece;
+    int sequence[TSH_MAX_AXES];
+    tshi_split_order(t->p, layout, sequence);
     for (int r = 0; r < t->ranks; r++) cut(t, layout, c, r, &piece);
-    for (int a = t->p->axes - 1; a >= 0; a--) {
+    for (int i = t->p->axes - 1; i >= 0; i--) {
+        int a = sequence[i];
         if (layout[a].kind == TSH_KIND_SHARD) join_along(t, a, layout[a].dim, &piece);
     }
     *c = piece;

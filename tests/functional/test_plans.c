@@ -1,5 +1,5 @@
-/* Layouts on meshes of two axes: every function takes every pair of layouts of its inputs, with and without recording,
- * and has one rank's values and gradients; split tensors stay split, even where sizes are zero. */
+/* Layouts on meshes of two axes: every function takes every pair of layouts of its inputs, in any split order, with and
+ * without recording, and has one rank's values and gradients; split tensors stay split, even where sizes are zero. */
 #include "functions.inc"
 #include "support/tensors.h"
 #include "tshard/layers.h"
@@ -11,7 +11,7 @@
 #define MOST    128
 #define RANKS   4
 #define AXES    2
-#define SAMPLES 96 /* combinations of a case that has more */
+#define SAMPLES 256 /* combinations of a case that has more */
 #define TOO_MUCH                                                                                                       \
     1.25 /* PARTIAL terms of the first rank of an axis hold so much less, those of the second so much more */
 
@@ -144,9 +144,20 @@ static tsh_layout layout_number(const function_input *in, int n) {
     return n == 0 ? TSH_REPLICATED : n <= in->ndim ? TSH_SHARD(n - 1) : TSH_PARTIAL;
 }
 
+/* Each pair of layouts, and each dim split by both axes with the second one first. */
+static int pair_count(const function_input *in) {
+    return layout_count(in) * layout_count(in) + in->ndim;
+}
+
+static void pair_number(const function_input *in, int n, tsh_layout layout[AXES]) {
+    int count = layout_count(in), turned = n - count * count;
+    layout[0] = turned >= 0 ? TSH_SHARD_ORDER(turned, 1) : layout_number(in, n % count);
+    layout[1] = turned >= 0 ? TSH_SHARD(turned) : layout_number(in, n / count);
+}
+
 static int combinations(const function_case *c) {
     int total = 1;
-    for (int i = 0; i < c->inputs; i++) total *= layout_count(&c->input[i]) * layout_count(&c->input[i]);
+    for (int i = 0; i < c->inputs; i++) total *= pair_count(&c->input[i]);
     return total;
 }
 
@@ -154,11 +165,11 @@ static void combination(const function_case *c, int n, tsh_layout layout[3][AXES
     static const char kinds[] = "RSPL";
     int used = snprintf(what, size, "%s of", c->name);
     for (int i = 0; i < c->inputs; i++) {
+        pair_number(&c->input[i], n % pair_count(&c->input[i]), layout[i]);
+        n /= pair_count(&c->input[i]);
         for (int a = 0; a < AXES; a++) {
-            layout[i][a] = layout_number(&c->input[i], n % layout_count(&c->input[i]));
-            n /= layout_count(&c->input[i]);
-            used += snprintf(what + used, size - (size_t)used, "%s%c%d", a ? "," : " ", kinds[layout[i][a].kind],
-                             layout[i][a].dim);
+            used += snprintf(what + used, size - (size_t)used, "%s%c%d%s", a ? "," : " ", kinds[layout[i][a].kind],
+                             layout[i][a].dim, layout[i][a].order ? "/1" : "");
         }
     }
 }
@@ -178,7 +189,7 @@ static void every_pair(tshi_rank *r, void *arg) {
         const function_case *c = &function_cases[f];
         static answer wanted, got;
         const tsh_layout replicated[3][AXES] = {{{0}}};
-        int total = combinations(c), step = total > 300 ? total / SAMPLES | 1 : 1;
+        int total = combinations(c), step = total > 1000 ? total / SAMPLES | 1 : 1;
         run_case(r, &k, c, replicated, c->name, &wanted);
         for (int n = 0; n < total && !r->failed; n += step) {
             char what[160];
@@ -229,6 +240,9 @@ static void stays_split(tshi_rank *r, void *arg) {
     tsh_tensor *w = tensor(r, &k, 2, (int64_t[]){16, 16}, TSH_SHARD(0), none);
     check_split(r, &k, "affine of a large x and a weight split by row", tsh_affine(k.tape, x, w, NULL), TSH_SHARD(1),
                 none);
+    tsh_tensor *row = tensor(r, &k, 2, (int64_t[]){1, 16}, none, none);
+    check_split(r, &k, "affine of a small x and a weight split by row", tsh_affine(k.tape, row, w, NULL), TSH_SHARD(1),
+                none);
     tsh_tensor *few = tensor(r, &k, 2, (int64_t[]){4, 16}, none, TSH_SHARD(0));
     tsh_tensor *wide = tensor(r, &k, 2, (int64_t[]){16, 64}, none, none);
     check_split(r, &k, "matmul of a small batch and a large matrix", tsh_matmul(k.tape, few, wide), none, TSH_SHARD(0));
@@ -241,8 +255,11 @@ static void stays_split(tshi_rank *r, void *arg) {
     tsh_tensor *uneven = tensor(r, &k, 3, (int64_t[]){5, 2, 3}, TSH_SHARD(0), TSH_SHARD(0));
     tsh_tensor *y = tsh_reshape(k.tape, uneven, 2, (int64_t[]){5, 6});
     check_split(r, &k, "a reshape behind an uneven dim of two axes", y, TSH_SHARD(0), TSH_SHARD(0));
+    tsh_tensor *turned = tensor(r, &k, 2, (int64_t[]){6, 3}, TSH_SHARD_ORDER(0, 1), TSH_SHARD(0));
+    check_split(r, &k, "the sum of tensors in one split order", tsh_add(k.tape, turned, turned), TSH_SHARD_ORDER(0, 1),
+                TSH_SHARD(0));
     tsh_tape_reset(k.tape);
-    tsh_tensor *all[] = {x, w, few, wide, term, factor, small, uneven};
+    tsh_tensor *all[] = {x, w, row, turned, few, wide, term, factor, small, uneven};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) tsh_tensor_release(all[i]);
     free_kit(r, &k);
 }
