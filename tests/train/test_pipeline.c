@@ -81,9 +81,9 @@ static tshi_pipeline_config large(int stages, int micro_batches) {
                                   .data = 1,
                                   .model = 1,
                                   .micro_batches = micro_batches,
-                                  .rows = 500 * micro_batches,
-                                  .features = 16,
-                                  .hidden = 128};
+                                  .rows = 200 * micro_batches,
+                                  .features = 8,
+                                  .hidden = 64};
 }
 
 /* Stage s of S holds at most S - s micro-batches, and of messages that a receiver has not taken yet one for each of
@@ -93,7 +93,7 @@ static void holds_few(tshi_rank *r, void *arg) {
     tshi_pipeline_config one = large(3, 1), many = large(3, 8), all = many;
     all.forwards_first = true;
     size_t most = step_bytes(r, &one), got = step_bytes(r, &many), without = step_bytes(r, &all);
-    size_t held = (size_t)(3 - r->rank), message = 500 * 16 * sizeof(double) + 64;
+    size_t held = (size_t)(3 - r->rank), message = 200 * 8 * sizeof(double) + 64;
     tshi_check(r, got <= held * most + (2 * held + 1) * message, "rank %d: %zu bytes of 8 micro-batches, %zu of one",
                r->rank, got, most);
     tshi_check(r, without > 5 * most, "rank %d: %zu bytes of all forwards, %zu of one", r->rank, without, most);
@@ -108,7 +108,7 @@ Test(pipeline, holds_as_many_micro_batches_as_stages_follow) {
 static void large_messages(tshi_rank *r, void *arg) {
     (void)arg;
     tshi_pipeline_config c = {
-        .stages = 3, .data = 1, .model = 1, .micro_batches = 8, .rows = 8 * 512, .features = 512, .hidden = 2};
+        .stages = 3, .data = 1, .model = 1, .micro_batches = 4, .rows = 4 * 65536, .features = 4, .hidden = 1};
     for (int way = 0; way < 2; way++) {
         c.forwards_first = way;
         step_bytes(r, &c);
