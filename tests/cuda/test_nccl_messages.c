@@ -1,6 +1,7 @@
 /* Messages between GPUs over NCCL's stand-in: what test_messages.c asks of the host's, and that the data stays on the
  * GPUs while no host waits for them. */
 #include "cuda/nccl_ranks.h"
+#include "support/pipeline.h"
 #include "support/values.h"
 #include "tshard/graph.h"
 
@@ -471,4 +472,28 @@ Test(nccl_messages, every_call_may_fail, .timeout = 240) {
                                         "cudaDeviceGetStreamPriorityRange",
                                         "cudaStreamDestroy"};
     every_call_may_fail(names, sizeof names / sizeof *names, 25, life);
+}
+
+/* --- pipelines ---------------------------------------------------------------------------------------------------- */
+
+static void pipelines(tshi_rank *r, void *arg) {
+    (void)arg;
+    for (int n = 1; n <= 4 && !r->failed; n++) {
+        tshi_pipeline_config config = {.stages = 2,
+                                       .data = 1,
+                                       .model = r->size / 2,
+                                       .micro_batches = n,
+                                       .rows = 7,
+                                       .features = 4,
+                                       .hidden = 5,
+                                       .forwards_first = n == 3,
+                                       .sums = n % 2};
+        tshi_pipeline_check_step(r, &config);
+    }
+}
+
+/* The stages of a pipeline wait for what they receive alone: the messages of each direction have a queue of their own. */
+Test(nccl_messages, between_the_stages_of_a_pipeline) {
+    run_ranks(2, true, pipelines, NULL);
+    run_ranks(4, true, pipelines, NULL);
 }

@@ -196,6 +196,30 @@ Test(pipeline, fails_on_all_ranks_and_goes_on) {
     }
 }
 
+/* A rank that fails when the other stages have ended their backwards: the norm, which all ranks sum, says so before an
+ * optimizer's step that some would take and some not. */
+static void fails_late(tshi_rank *r, void *arg) {
+    tshi_pipeline p = {.before = NULL};
+    tshi_pipeline_config c = small(2, 1, 2, 4);
+    (void)arg;
+    if (tshi_pipeline_open(r, &c, &p) && tshi_check_ok(r, tshi_pipeline_gradients(&p))) {
+        if (r->rank == 1)
+            tsh_reshape(p.tape, p.x[0], 1, (int64_t[]){1000});
+        else
+            tshi_check_status(r, tsh_clip_grad_norm(p.list, 1, NULL), TSH_ERR_PEER, "rank 1: reshape");
+        tshi_check_ok(r, tsh_tape_reset(p.tape));
+        tsh_optimizer_zero_grad(p.optimizer);
+        tshi_check_ok(r, tshi_pipeline_gradients(&p));
+        tshi_check_ok(r, tsh_clip_grad_norm(p.list, 1, NULL));
+        tshi_check_ok(r, tsh_tape_reset(p.tape));
+    }
+    tshi_pipeline_close(&p);
+}
+
+Test(pipeline, steps_on_all_stages_or_none) {
+    cr_assert_str_empty(tshi_test_run(4, fails_late, NULL));
+}
+
 static void is_lost(tshi_rank *r, void *arg) {
     const story *s = arg;
     char words[32];
