@@ -33,7 +33,7 @@ Test(pipeline, learns_the_same_in_any_stages, .timeout = 120) {
                 {4, ""},
                 {3, "stage=3,data=1,model=1 5"},
                 {4, "stage=2,data=2,model=1 3"},
-                {8, "stage=2,data=2,model=2 50"}};
+                {8, "stage=2,data=2,model=2 7"}};
     double one[LINES], many[LINES];
     losses(1, "", one);
     cr_assert_lt(one[LINES - 1], 0.001);
