@@ -231,7 +231,7 @@ static void joins(tshi_rank *r, void *arg) {
     tshi_test_each_mesh(r, joins_on, arg);
 }
 
-Test(from_local, joins_the_parts_at_any_layout, .timeout = 600) {
+Test(whole, joins_the_parts_at_any_layout, .timeout = 600) {
     cr_assert_str_empty(tshi_test_run_each(1, 6, joins, NULL));
     cr_assert_str_empty(tshi_test_run(8, joins, NULL));
 }
@@ -342,6 +342,6 @@ static void mistaken(tshi_rank *r, void *arg) {
     tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
 }
 
-Test(from_local, a_wrong_part_is_an_error_on_every_rank, .timeout = 120) {
+Test(whole, a_wrong_part_is_an_error_on_every_rank, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(3, mistaken, NULL));
 }
