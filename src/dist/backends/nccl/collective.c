@@ -149,15 +149,9 @@ static tsh_status nccl_start(tsh_work *work) {
     tsh_world *world = work->group->world;
     tshi_nccl_event *e = NULL;
     if (tshi_is_message(work->call.op)) return tshi_nccl_message_start(work);
-    char words[TSHI_MESSAGE_SIZE];
-    snprintf(words, sizeof words, "%s", tsh_error_message());
-    tsh_status status = event_take(world, &e);
-    if (work->call.failed != TSH_OK)
-        tshi_fail(work->call.failed, "%s", words);
-    else
-        work->call.failed = status;
+    if (work->call.failed == TSH_OK) work->call.failed = event_take(world, &e);
     tshi_nccl_tail *place = NULL;
-    status = queue(work->group, &work->call, &place);
+    tsh_status status = queue(work->group, &work->call, &place);
     if (status == TSH_OK) {
         cudaStream_t stream = tshi_nccl_device(world)->communication;
         status = tshi_nccl_check(world, cudaEventRecord(e->event, stream), "cudaEventRecord");
