@@ -29,10 +29,8 @@ extern const tshi_optimizer_ops tshi_cuda_optimizer[TSH_DTYPE_COUNT];
 /* buffers.cu */
 tshi_reduce_fn tshi_cuda_reduce;
 
-/* graph.cu */
+/* counters.cu */
 void tshi_cuda_count(tsh_device *device, int64_t *n); /* *n += 1, in device memory */
-
-/* clock.cu */
 double tshi_cuda_matrix_rate(tsh_device *device, tsh_dtype dtype, double *clock);
 
 #ifdef __cplusplus

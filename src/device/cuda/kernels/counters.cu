@@ -1,4 +1,5 @@
-// The clock that the multiprocessors run at now, and what their matrix units make of it.
+// What the host counts by kernels: launches of a captured graph, and the cycles of the multiprocessors, with what their
+// matrix units make of them.
 #include "device/cuda/kernels/common.cuh"
 
 namespace tshi {
@@ -11,6 +12,10 @@ __global__ void count_cycles(uint64_t *out) {
     while (now - start < NANOSECONDS) now = nanoseconds();
     out[0] = cycles() - first;
     out[1] = now - start;
+}
+
+__global__ void count_launch(int64_t *n) {
+    if (threadIdx.x == 0) *n += 1;
 }
 
 // FLOP a multiprocessor's matrix units make in a cycle, dense, by the manufacturer's white papers of the A100 (8.0),
@@ -30,6 +35,10 @@ static double flop_a_cycle(int major, tsh_dtype dtype, bool tf32) {
 }
 
 } // namespace tshi
+
+void tshi_cuda_count(tsh_device *device, int64_t *n) {
+    tshi::launch(device, "graph", tshi::count_launch, 1, tshi::WARP, n);
+}
 
 double tshi_cuda_matrix_rate(tsh_device *device, tsh_dtype dtype, double *clock) {
     tshi_cuda_device *cuda = tshi_cuda(device);
