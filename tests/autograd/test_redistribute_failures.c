@@ -3,6 +3,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "dist/world.h"
 #include "support/tensors.h"
 #include "tshard/tshard.h"
 
@@ -173,6 +174,8 @@ static void disagree(tshi_rank *r, void *arg) {
     tsh_mesh *from = make_mesh(r, m->from, m->from_ranks, axes[0]), *to = make_mesh(r, m->to, m->to_ranks, axes[1]);
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
     tsh_tensor *x = make_matrix(r, from, 8, 8, TSH_SHARD(0), TSH_REPLICATED);
+    tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
+    if (m->late) r->world->timeout = 2;
     tsh_tensor *y = tsh_redistribute(tape, x, to, r->rank == m->odd ? &m->other : &m->layout);
     tshi_check(r, !y || tsh_barrier(tsh_world_group(r->world)) != TSH_OK, "rank %d has not got an error", r->rank);
     if (!m->late) {
@@ -196,7 +199,7 @@ Test(redistribute_failures, layouts_that_differ_by_rank_are_an_error_on_every_ra
         {0, 4, 0, 4, cols, whole, 2, false}, {0, 2, 2, 2, cols, whole, 2, false}, {0, 2, 2, 2, whole, cols, 0, false},
         {0, 2, 2, 2, whole, term, 1, true},
     };
-    tshi_test_options options = {.ranks = 4, .world_timeout = "2"};
+    tshi_test_options options = {.ranks = 4};
     for (size_t i = 0; i < sizeof meetings / sizeof *meetings; i++) {
         meeting m = meetings[i];
         const char *words = tshi_test_run_with(&options, disagree, &m, NULL, NULL);
