@@ -60,6 +60,7 @@ static bool next_run(int ndim, int64_t *shape, const int64_t *to, run *r) {
     r->n = tshi_dims_between(r->sums ? shape : to, start, end);
     r->outer = tshi_dims_between(shape, 0, start);
     r->inner = tshi_dims_between(shape, end, ndim);
+    if (r->inner == 0) r->outer = 0; /* nothing loops over an n that may then be as large as it likes */
     for (int d = start; d < end; d++) shape[d] = to[d];
     return true;
 }

@@ -17,6 +17,20 @@ tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, i
 /* y = f(x) */
 tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f);
 
+/* --- tensors around a dim ----------------------------------------------------------------------------------------- */
+
+/* This rank's part as outer x n x inner elements, n along the dim. Where the part has no row along the dim, outer is 0,
+ * so that nothing loops over an n that may then be as large as it likes. */
+typedef struct tshi_around {
+    int64_t outer, n, inner;
+} tshi_around;
+
+static inline tshi_around tshi_around_dim(const tsh_tensor *x, int dim) {
+    tshi_around a = {tshi_outer(x, dim), x->shape.local[dim], tshi_inner(x, dim)};
+    if (a.inner == 0) a.outer = 0;
+    return a;
+}
+
 /* --- statistics of rows where ranks hold parts of a row ----------------------------------------------------------- */
 
 /* Memory for n statistics of x, not zeroed, of the dtype of sums of x. */

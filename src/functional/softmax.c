@@ -19,20 +19,20 @@ static tsh_status softmax_forward(tshi_node *call) {
     tsh_tensor *x = call->in[0], *max = NULL, *sum = NULL;
     const softmax_params *p = call->params;
     tsh_device *device = tshi_device_of(x);
-    int64_t outer = tshi_outer(x, p->dim), n = x->shape.local[p->dim], inner = tshi_inner(x, p->dim);
+    tshi_around a = tshi_around_dim(x, p->dim);
     unsigned axes = tshi_sharding_axes(x, p->dim);
-    tsh_status status = tshi_statistics_new(x, outer * inner, &max);
-    if (status == TSH_OK) status = tshi_statistics_new(x, outer * inner, &sum);
+    tsh_status status = tshi_statistics_new(x, a.outer * a.inner, &max);
+    if (status == TSH_OK) status = tshi_statistics_new(x, a.outer * a.inner, &sum);
     if (status == TSH_OK) {
-        device->ops->softmax[x->dtype].max(device, outer, n, inner, tshi_data(x), tshi_data(max));
+        device->ops->softmax[x->dtype].max(device, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max));
         status = tshi_statistics_reduce(axes, max, TSH_MAX);
     }
     if (status == TSH_OK) {
-        device->ops->softmax[x->dtype].sum(device, outer, n, inner, tshi_data(x), tshi_data(max), tshi_data(sum));
+        device->ops->softmax[x->dtype].sum(device, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max), tshi_data(sum));
         status = tshi_statistics_reduce(axes, sum, TSH_SUM);
     }
     if (status == TSH_OK) {
-        device->ops->softmax[x->dtype].forward(device, p->log, outer, n, inner, tshi_data(x), tshi_data(max),
+        device->ops->softmax[x->dtype].forward(device, p->log, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max),
                                                tshi_data(sum), tshi_data(call->out));
     }
     tsh_tensor_release(max);
@@ -44,14 +44,15 @@ static tsh_status softmax_backward(tshi_node *call) {
     tsh_tensor *y = call->out, *dy = tshi_grad_out(call), *dot = NULL;
     const softmax_params *p = call->params;
     tsh_device *device = tshi_device_of(y);
-    int64_t outer = tshi_outer(y, p->dim), n = y->shape.local[p->dim], inner = tshi_inner(y, p->dim);
-    tsh_status status = tshi_statistics_new(y, outer * inner, &dot);
+    tshi_around a = tshi_around_dim(y, p->dim);
+    tsh_status status = tshi_statistics_new(y, a.outer * a.inner, &dot);
     if (status != TSH_OK) return status;
-    device->ops->softmax[y->dtype].dot(device, p->log, outer, n, inner, tshi_data(y), tshi_data(dy), tshi_data(dot));
+    device->ops->softmax[y->dtype].dot(device, p->log, a.outer, a.n, a.inner, tshi_data(y), tshi_data(dy),
+                                       tshi_data(dot));
     status = tshi_statistics_reduce(tshi_sharding_axes(y, p->dim), dot, TSH_SUM);
     tsh_tensor *dx = status == TSH_OK ? tshi_grad(call, 0) : NULL;
     if (dx) {
-        device->ops->softmax[y->dtype].backward(device, p->log, outer, n, inner, tshi_data(y), tshi_data(dy),
+        device->ops->softmax[y->dtype].backward(device, p->log, a.outer, a.n, a.inner, tshi_data(y), tshi_data(dy),
                                                 tshi_data(dot), tshi_data(dx));
     } else if (status == TSH_OK) {
         status = TSH_ERR_MEMORY;

@@ -46,19 +46,14 @@ static double scale_of(const tshi_node *call) {
 }
 
 /* The part around the dim that is summed over; dim < 0: all of it in one run. */
-typedef struct around {
-    int64_t outer, n, inner;
-} around;
-
-static around around_dim(const tsh_tensor *x, int dim) {
-    if (dim < 0) return (around){1, x->numel, 1};
-    return (around){tshi_outer(x, dim), x->shape.local[dim], tshi_inner(x, dim)};
+static tshi_around around(const tsh_tensor *x, int dim) {
+    return dim < 0 ? (tshi_around){1, x->numel, 1} : tshi_around_dim(x, dim);
 }
 
 static tsh_status sum_forward(tshi_node *call) {
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
-    around a = around_dim(x, tshi_call_dim(call));
+    tshi_around a = around(x, tshi_call_dim(call));
     device->ops->sum[x->dtype].over_dim(device, a.outer, a.n, a.inner, scale_of(call), tshi_data(x),
                                         tshi_data(call->out));
     return TSH_OK;
@@ -68,7 +63,7 @@ static tsh_status sum_backward(tshi_node *call) {
     tsh_tensor *dx = tshi_grad(call, 0);
     if (!dx) return TSH_ERR_MEMORY;
     tsh_device *device = tshi_device_of(dx);
-    around a = around_dim(dx, tshi_call_dim(call));
+    tshi_around a = around(dx, tshi_call_dim(call));
     device->ops->sum[dx->dtype].over_dim_backward(device, a.outer, a.n, a.inner, scale_of(call),
                                                   tshi_data(tshi_grad_out(call)), tshi_data(dx));
     return TSH_OK;

@@ -126,3 +126,22 @@ static void lookups(tshi_rank *r, void *arg) {
 Test(values, lookup_and_an_id_past_the_table, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, lookups, NULL));
 }
+
+/* A tensor without elements may be as long as it likes along another dim. */
+static void long_and_empty(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_tape *tape = NULL;
+    tsh_tensor *x = leaf(r, 2, (int64_t[]){INT64_MAX, 0}), *one = leaf(r, 2, (int64_t[]){1, 0});
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tsh_tensor *y = tsh_add(tape, tsh_softmax(tape, x, 0), tsh_log_softmax(tape, x, 0));
+    tsh_tensor *loss = tsh_sum(tape, tsh_sum(tape, tsh_add(tape, y, one), 0), TSH_ALL_DIMS);
+    tshi_check(r, loss != NULL, "%s", tsh_tape_message(tape));
+    if (loss) tshi_check_ok(r, tsh_backward(tape, loss));
+    tsh_tape_destroy(tape);
+    tsh_tensor_release(x);
+    tsh_tensor_release(one);
+}
+
+Test(values, of_no_elements_take_no_time_however_long_a_dim_is, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run(1, long_and_empty, NULL));
+}
