@@ -194,7 +194,8 @@ static tsh_status give(tsh_world *world, const tshi_exchange_plan *plan, const t
     tshi_given *g = &world->given;
     tsh_tensor *packed = NULL;
     tsh_status status = tshi_grow(&world->allocator, (void **)&g->work, &g->room, g->count + 1, sizeof(tsh_work *));
-    if (status == TSH_OK) status = tshi_tensor_scratch(in->mesh, in->dtype, elements(plan, t), &packed);
+    /* The message may outlive the mesh of `in`. */
+    if (status == TSH_OK) status = tshi_tensor_scratch(tsh_world_mesh(world), in->dtype, elements(plan, t), &packed);
     if (status != TSH_OK) return status;
     pack(plan, in, t, tshi_data(packed));
     status = tsh_send_async(world->group, packed, t->to, &g->work[g->count]);
