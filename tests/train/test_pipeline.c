@@ -202,7 +202,8 @@ static void fails_late(tshi_rank *r, void *arg) {
     tshi_pipeline p = {.before = NULL};
     tshi_pipeline_config c = small(2, 1, 2, 4);
     (void)arg;
-    if (tshi_pipeline_open(r, &c, &p) && tshi_check_ok(r, tshi_pipeline_gradients(&p))) {
+    if (tshi_pipeline_open(r, &c, &p) && tshi_check_ok(r, tshi_pipeline_gradients(&p)) &&
+        tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)))) {
         if (r->rank == 1)
             tsh_reshape(p.tape, p.x[0], 1, (int64_t[]){1000});
         else
