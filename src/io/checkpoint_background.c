@@ -98,6 +98,7 @@ static void end_with_world(tsh_world *world) {
     struct tshi_saving *s = world->saving;
     const tshi_group_ops *control = world->control;
     if (!s) return;
+    atomic_store(&s->save->awaited, true);
     await(s, WRITTEN, 0);
     while (!await(s, OVER, 0.05)) {
         if (control->trouble && control->trouble(world->group->control, true, false) != TSH_OK) {
@@ -138,6 +139,7 @@ void tshi_saving_start(tshi_save *save) {
 tsh_status tshi_saving_finish(tsh_world *world) {
     struct tshi_saving *s = world->saving;
     if (!s) return TSH_OK;
+    atomic_store(&s->save->awaited, true);
     await(s, WRITTEN, 0);
     tsh_status status = tshi_group_agree(world->group, "checkpoint: the background save", repeat(&s->written));
     if (status == TSH_OK) {

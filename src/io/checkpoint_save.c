@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Elements go to the file in chunks of so many bytes, small enough to be in the cache when they are written after their
@@ -89,6 +90,16 @@ static tsh_status make_header(tshi_save *save) {
 
 /* --- elements ----------------------------------------------------------------------------------------------------- */
 
+/* A save in the background rests for three times the processor's time that it has taken since *since, so that it takes
+ * a quarter of a core from the training beside it. */
+static void rest(const tshi_save *save, double *since) {
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    double used = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    if (*since > 0 && !atomic_load(&save->awaited)) tshi_sleep(3 * (used - *since));
+    *since = used;
+}
+
 /* Where the elements of an entry go: to a file by way of a buffer, or into memory. */
 typedef struct sink {
     int fd;
@@ -96,11 +107,14 @@ typedef struct sink {
     uint64_t at; /* in the file */
     char *buffer;
     size_t used;
-    char *memory; /* instead of the file; NULL: into the file */
+    char *memory;            /* instead of the file; NULL: into the file */
+    const tshi_save *beside; /* a save in the background; else NULL */
+    double since;            /* of rest */
     tsh_status status;
 } sink;
 
 static void flush_sink(sink *s) {
+    if (s->beside && s->used) rest(s->beside, &s->since);
     if (s->status == TSH_OK && s->used) s->status = tshi_file_write(s->fd, s->path, s->buffer, s->used, s->at);
     s->at += s->used;
     s->used = 0;
@@ -137,6 +151,7 @@ static void put_part(sink *s, const tshi_stored_tensor *t, const tsh_box *part, 
             const char *from = memory + (size_t)(at + done) * size;
             if (sum) *sum += tshi_checksum(size, first + done, n, from);
             put(s, from, (size_t)n * size);
+            if (s->beside && (size_t)n * size >= CHUNK / 4) rest(s->beside, &s->since);
         }
     }
 }
@@ -211,7 +226,7 @@ void tshi_save_clear(tshi_save *save) {
 /* --- this rank's files -------------------------------------------------------------------------------------------- */
 
 static tsh_status write_elements(tshi_save *save, int fd, const char *path) {
-    sink s = {.fd = fd, .path = path, .buffer = save->buffer};
+    sink s = {.fd = fd, .path = path, .buffer = save->buffer, .beside = save->copy ? save : NULL};
     s.status = tshi_file_write(fd, path, save->header, save->header_bytes, 0);
     for (int e = 0, at = 0; e < save->entries && s.status == TSH_OK; e++) {
         tshi_stored_tensor *t = tensor_of(save, e, &at);

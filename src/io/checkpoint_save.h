@@ -16,6 +16,7 @@ typedef struct tshi_save {
     int64_t step;
     char path[TSHI_PATH], folder[TSHI_PATH]; /* the caller's, and the hidden one in it */
     double timeout;                          /* for the peers' parts */
+    atomic_bool awaited;                     /* the world's thread waits for this save: it is written at once */
     atomic_bool cancelled;                   /* the peers' parts that are missing will not come */
 
     tshi_index part;               /* this rank's tensors, with its box of each */
