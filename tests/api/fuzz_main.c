@@ -375,7 +375,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "fuzz: of %d functions these are never called: %s\n", functions, missing);
         return 1;
     }
-    char folder[] = "/dev/shm/tshard-fuzz-XXXXXX";
+    char folder[] = "/tmp/tshard-fuzz-XXXXXX";
     fuzz_folder = mkdtemp(folder);
     if (!fuzz_folder) return 1;
     int code = run_all(argc, argv);

@@ -168,7 +168,8 @@ Test(whole, wrong_use_is_an_error_on_every_rank, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(3, wrong, NULL));
 }
 
-/* The root has no room for a whole that it sends, and reads one into memory of the caller's. */
+/* The root has no room for a whole that it sends, and reads one into memory of the caller's. On a GPU, whose memory the
+ * size of a heap does not bound, it has. */
 static void crowded(tshi_rank *r, void *arg) {
     enum { NUMEL = 12 << 20 };
     tsh_tensor *t = NULL;
@@ -176,11 +177,11 @@ static void crowded(tshi_rank *r, void *arg) {
     float *whole = calloc(NUMEL, sizeof *whole);
     (void)arg;
     tshi_check_ok(r, tsh_tensor_create_arange(tsh_world_mesh(r->world), &config, 0, 1, &t));
-    tshi_check_status(r, tsh_tensor_scatter_whole(t, 1, whole), r->rank == 1 ? TSH_ERR_MEMORY : TSH_ERR_PEER, "");
-    if (tshi_test_device() == TSH_CPU) {
-        tshi_check_ok(r, tsh_tensor_gather_whole(t, 1, whole));
-        tshi_check(r, !whole || whole[NUMEL - 1] == (r->rank == 1 ? NUMEL - 1 : 0), "the last element");
-    }
+    if (tshi_test_device() == TSH_CPU)
+        tshi_check_status(r, tsh_tensor_scatter_whole(t, 1, whole), r->rank == 1 ? TSH_ERR_MEMORY : TSH_ERR_PEER, "");
+    tshi_check_ok(r, tsh_tensor_gather_whole(t, 1, whole));
+    tshi_check(r, !whole || whole[NUMEL - 1] == (r->rank == 1 ? NUMEL - 1 : 0), "the last element");
+    if (tshi_test_device() != TSH_CPU) tshi_check_ok(r, tsh_tensor_scatter_whole(t, 1, whole));
     tsh_tensor_release(t);
     free(whole);
 }

@@ -84,9 +84,9 @@ static const struct {
     int (*parts)(tsh_group *group);
     int (*whole)(tsh_group *group, int64_t start, int n);
 } calls[TSH_COLLECTIVE_COUNT] = {
-    [TSH_COLLECTIVE_ALL_REDUCE] = {.whole = all_reduce}, [TSH_COLLECTIVE_ALL_GATHER] = {all_gather},
-    [TSH_COLLECTIVE_REDUCE_SCATTER] = {reduce_scatter},  [TSH_COLLECTIVE_BROADCAST] = {.whole = broadcast},
-    [TSH_COLLECTIVE_ALL_TO_ALL] = {all_to_all},          [TSH_COLLECTIVE_REDUCE] = {.whole = reduce},
+    [TSH_COLLECTIVE_ALL_REDUCE] = {.whole = all_reduce},         [TSH_COLLECTIVE_ALL_GATHER] = {.parts = all_gather},
+    [TSH_COLLECTIVE_REDUCE_SCATTER] = {.parts = reduce_scatter}, [TSH_COLLECTIVE_BROADCAST] = {.whole = broadcast},
+    [TSH_COLLECTIVE_ALL_TO_ALL] = {.parts = all_to_all},         [TSH_COLLECTIVE_REDUCE] = {.whole = reduce},
 };
 
 /* --- before and after --------------------------------------------------------------------------------------------- */

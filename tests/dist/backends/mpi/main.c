@@ -53,8 +53,9 @@ static void scenario_pipeline(tshi_rank *r) {
                                                      .features = n == 4 ? 64 : 4,
                                                      .hidden = 5,
                                                      .forwards_first = way & 1,
-                                                     .sums = way++ & 2};
+                                                     .sums = way & 2};
                 tshi_pipeline_check_step(r, &config);
+                way++;
             }
         }
     }
