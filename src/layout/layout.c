@@ -59,8 +59,7 @@ void tshi_layouts_normalize(int axes, tsh_layout *layout) {
         ordered = ordered || layout[a].order;
     }
     if (!ordered) return;
-    for (int a = 0; a < axes; a++)
-        order[a] = layout[a].kind == TSH_KIND_SHARD ? normal_order(axes, layout, a) : 0;
+    for (int a = 0; a < axes; a++) order[a] = layout[a].kind == TSH_KIND_SHARD ? normal_order(axes, layout, a) : 0;
     for (int a = 0; a < axes; a++) layout[a].order = order[a];
 }
 

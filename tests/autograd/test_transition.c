@@ -322,7 +322,8 @@ static void two_axes(tshi_rank *r, void *arg) {
     tshi_check(r, y && memcmp(tsh_tensor_data(y), whole, sizeof whole) == 0, "gathered: %s", tsh_tape_message(tape));
     /* The sum of all wants no dim split: the rules take both axes away, in order. */
     tsh_tensor *sum = tsh_redistribute_along(
-        tape, tsh_redistribute_along(tape, tsh_sum(tape, x, TSH_ALL_DIMS), model, TSH_REPLICATED), data, TSH_REPLICATED);
+        tape, tsh_redistribute_along(tape, tsh_sum(tape, x, TSH_ALL_DIMS), model, TSH_REPLICATED), data,
+        TSH_REPLICATED);
     tshi_check(r, sum && tsh_tensor_item(sum) == 34 * 35 / 2, "sum: %s", tsh_tape_message(tape));
     tsh_tensor *columns = tsh_softmax(tape, x, 0);
     tshi_check(r, columns != NULL, "softmax over a dim of two axes: %s", tsh_tape_message(tape));
