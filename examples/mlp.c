@@ -37,9 +37,8 @@ int main(int argc, char **argv) {
     tsh_world *world = NULL;
     tsh_mesh *mesh = NULL;
     if (tsh_world_init(NULL, &world) != TSH_OK ||
-        tsh_mesh_create(world, argc > 1 ? argv[1] : "data=1,model=-1", &mesh) != TSH_OK) {
+        tsh_mesh_create(world, argc > 1 ? argv[1] : "data=1,model=-1", &mesh) != TSH_OK)
         return fail(tsh_error_message());
-    }
     tsh_group *model = tsh_mesh_group(mesh, "model");
     tsh_linear_config wide = {.in_features = FEATURES,
                               .out_features = HIDDEN,
@@ -59,9 +58,8 @@ int main(int argc, char **argv) {
         tsh_tape_create(world, &tape) != TSH_OK || tsh_parameters_create(world, &parameters) != TSH_OK ||
         tsh_linear_register(up, parameters, "up") != TSH_OK ||
         tsh_linear_register(down, parameters, "down") != TSH_OK ||
-        tsh_adamw_create(parameters, &(tsh_adamw_config){.lr = 3e-3}, &optimizer) != TSH_OK) {
+        tsh_adamw_create(parameters, &(tsh_adamw_config){.lr = 3e-3}, &optimizer) != TSH_OK)
         return fail(tsh_error_message());
-    }
 
     float features[BATCH * FEATURES];
     int64_t classes[BATCH];

@@ -162,7 +162,7 @@ TSH_API tsh_status tsh_from_local(const tsh_tensor *local, const tsh_layout *lay
 
 /* The whole tensor (global shape, row-major) in host memory, of the tensor's dtype. Every rank of the mesh makes the same
  * call; a rank outside it may, and gets nothing. Values are copied as tsh_redistribute moves them; a PARTIAL tensor is
- * summed, and of a PARTIAL tensor that is written one rank along the axis holds the values, the others zeros. `root` is
+ * summed, and of a PARTIAL tensor that is written one rank along the axis holds the values, its peers hold zeros. `root` is
  * a rank of tsh_mesh_members; on the other ranks `whole` is not used. TSH_ERR_LAYOUT for a tensor that is LOCAL along an
  * axis. Collective over the mesh, waits.
  *   read_whole     whole on every rank = tensor

@@ -72,10 +72,7 @@ static double shape_bytes(tsh_dtype dtype, const tshi_shape *shape, bool differs
 
 /* LOCAL tensors may differ in size between ranks, which must take the same rows. */
 static bool is_local(const tsh_tensor *t) {
-    for (int a = 0; a < t->mesh->axes; a++) {
-        if (t->layout[a].kind == TSH_KIND_LOCAL) return true;
-    }
-    return false;
+    return tshi_layouts_have_local(t->mesh->axes, t->layout);
 }
 
 static double whole_bytes(const tsh_tensor *t) {

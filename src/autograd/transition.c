@@ -220,18 +220,11 @@ tsh_tensor *tsh_redistribute_along(tsh_tape *tape, tsh_tensor *x, const tsh_grou
     return axis < 0 ? NULL : tshi_transit(tape, x, axis, layout, false);
 }
 
-static bool has_local(const tsh_mesh *mesh, const tsh_layout *layout) {
-    for (int a = 0; a < mesh->axes; a++) {
-        if (layout[a].kind == TSH_KIND_LOCAL) return true;
-    }
-    return false;
-}
-
 /* Between meshes a tensor moves in one exchange. */
 static tsh_tensor *move_to_mesh(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh, const tsh_layout *to) {
     char text[160], a[TSHI_LINE], b[TSHI_LINE];
     tshi_plan_step step = {.axis = -1};
-    if (has_local(x->mesh, x->layout) || has_local(mesh, to)) {
+    if (tshi_layouts_have_local(x->mesh->axes, x->layout) || tshi_layouts_have_local(mesh->axes, to)) {
         return tshi_tape_fail(tape, TSH_ERR_LAYOUT,
                               "redistribute: %s goes from mesh %s to mesh %s: neither may have LOCAL layouts",
                               tsh_tensor_describe(x, text, sizeof text), tshi_mesh_name(x->mesh, a, sizeof a),

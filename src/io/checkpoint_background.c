@@ -93,7 +93,7 @@ static void end(tsh_world *world, struct tshi_saving *s) {
     world->saving = NULL;
 }
 
-/* The world is destroyed: no rank waits for this one any more, but rank 0 waits for the others' parts. */
+/* The world is destroyed: no rank waits for this one any more; rank 0 alone waits, for the parts of its peers. */
 static void end_with_world(tsh_world *world) {
     struct tshi_saving *s = world->saving;
     const tshi_group_ops *control = world->control;

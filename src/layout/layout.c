@@ -22,6 +22,13 @@ bool tshi_layouts_equal(int axes, const tsh_layout *a, const tsh_layout *b) {
     return true;
 }
 
+bool tshi_layouts_have_local(int axes, const tsh_layout *layout) {
+    for (int a = 0; a < axes; a++) {
+        if (layout[a].kind == TSH_KIND_LOCAL) return true;
+    }
+    return false;
+}
+
 static bool splits(tsh_layout layout, int d) {
     return layout.kind == TSH_KIND_SHARD && layout.dim == d;
 }

@@ -32,7 +32,7 @@ struct tsh_mesh {
     struct tsh_world *world;
 };
 
-/* True on a rank that is a member of the mesh: on the others tensors of the mesh are empty. */
+/* True on a rank that is a member of the mesh. Tensors of the mesh are empty on every rank that is none. */
 static inline bool tshi_mesh_has_me(const tsh_mesh *mesh) {
     return mesh->member >= 0;
 }
@@ -54,6 +54,8 @@ static inline bool tshi_layout_equal(tsh_layout a, tsh_layout b) {
     return tshi_layout_alike(a, b) && (a.kind != TSH_KIND_SHARD || a.order == b.order);
 }
 bool tshi_layouts_equal(int axes, const tsh_layout *a, const tsh_layout *b);
+/* The layout along some axis is LOCAL. */
+bool tshi_layouts_have_local(int axes, const tsh_layout *layout);
 /* Axis a splits before axis b where both shard one dim. */
 bool tshi_splits_before(const tsh_layout *layout, int a, int b);
 /* The axes in the order in which they split dims. */

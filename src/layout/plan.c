@@ -82,13 +82,6 @@ static int moving_steps(const tshi_change *c, const tshi_plan *plan) {
     return n;
 }
 
-static bool has_local(int axes, const tsh_layout *layout) {
-    for (int a = 0; a < axes; a++) {
-        if (layout[a].kind == TSH_KIND_LOCAL) return true;
-    }
-    return false;
-}
-
 /* The axis becomes REPLICATED, if it is not. */
 static bool add_gather(const tshi_change *c, tshi_plan *plan, tsh_layout now[TSH_MAX_AXES], int a) {
     tsh_layout next[TSH_MAX_AXES];
@@ -141,7 +134,7 @@ bool tshi_plan_make(const tshi_change *c, tshi_plan *plan) {
     if (!leaves_local(c)) return false;
     bool apart = add_transitions(c, plan, now);
     if (apart && moving_steps(c, plan) <= 1) return true;
-    if (!has_local(axes, c->from) && !has_local(axes, c->to)) {
+    if (!tshi_layouts_have_local(axes, c->from) && !tshi_layouts_have_local(axes, c->to)) {
         plan->steps = 0;
         add_step(plan, -1, c->to);
         return true;

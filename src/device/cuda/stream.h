@@ -51,7 +51,7 @@ static inline cudaStream_t tshi_cuda_stream(tsh_device *device) {
 tsh_status tshi_cuda_fail(cudaError_t error, const char *what);
 /* An event without timing. */
 tsh_status tshi_cuda_event_new(cudaEvent_t *out);
-/* A stream beside the others; its work goes first, if asked for, where several have work. */
+/* A stream that runs beside the compute stream; `first`: its work runs before that of other streams that have work. */
 tsh_status tshi_cuda_stream_new(cudaStream_t *out, bool first);
 /* Keep TSH_ERR_STATE for check and for the capture: no graph can hold `what`. */
 void tshi_cuda_no_capture(tsh_device *device, const char *what);

@@ -158,7 +158,7 @@ typedef struct tshi_mpi_group {
     tshi_mpi_op op;
     uint64_t id;
     size_t block_bytes;
-    uint64_t *all;   /* [3 * size] what members have told each other at an entry barrier without shared memory */
+    uint64_t *all;   /* [3 * size] the numbers that members post at an entry barrier without shared memory */
     int *counts;     /* [2 * size] for MPI */
     int64_t *kept;   /* [2 * size] counts of a call that may be given up */
     int64_t *matrix; /* [2 * size * size], all_to_all with parts of its own; made when needed */
