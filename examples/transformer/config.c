@@ -1,0 +1,232 @@
+#include "config.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The file being read. The first failure stays in words; later reads return something harmless. */
+typedef struct reader {
+    const json_t *json;
+    const char *path, *type; /* type: model_type */
+    char *words;
+    bool failed;
+} reader;
+
+static void fail(reader *r, const char *format, ...) TSH_PRINTF(2, 3);
+static void fail(reader *r, const char *format, ...) {
+    if (r->failed) return;
+    int used = snprintf(r->words, MODEL_WORDS, "%s: ", r->path);
+    va_list arguments;
+    va_start(arguments, format);
+    if (used >= 0 && used < MODEL_WORDS) vsnprintf(r->words + used, MODEL_WORDS - (size_t)used, format, arguments);
+    va_end(arguments);
+    r->failed = true;
+}
+
+/* --- values of keys ----------------------------------------------------------------------------------------------- */
+
+/* The value of a key, or NULL for one that is missing or null. */
+static const json_t *value_of(const reader *r, const char *key) {
+    const json_t *value = json_object_get(r->json, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+static void fail_value(reader *r, const char *key, const json_t *found, const char *wanted) {
+    char text[64] = "";
+    if (found) json_dumpb(found, text, sizeof text - 1, JSON_ENCODE_ANY | JSON_COMPACT);
+    fail(r, "\"%s\" is %s; a %s model has %s there", key, found ? text : "missing", r->type, wanted);
+}
+
+/* A size; the key may be missing where `otherwise` is not 0. */
+static int64_t size_of(reader *r, const char *key, int64_t otherwise) {
+    static const int64_t most = (int64_t)1 << 31;
+    const json_t *value = value_of(r, key);
+    if (!value && otherwise) return otherwise;
+    if (json_is_integer(value) && json_integer_value(value) >= 1 && json_integer_value(value) <= most)
+        return json_integer_value(value);
+    fail_value(r, key, value, "a whole number from 1 to 2147483648");
+    return 1;
+}
+
+static double number_of(reader *r, const char *key, double otherwise) {
+    const json_t *value = value_of(r, key);
+    if (!value) return otherwise;
+    double number = json_number_value(value);
+    if (json_is_number(value) && isfinite(number) && number > 0) return number;
+    fail_value(r, key, value, "a number above 0");
+    return otherwise;
+}
+
+static bool flag_of(reader *r, const char *key, bool otherwise) {
+    const json_t *value = value_of(r, key);
+    if (!value) return otherwise;
+    if (!json_is_boolean(value)) fail_value(r, key, value, "true or false");
+    return json_is_true(value);
+}
+
+/* The models here compute what this flag says when it is `wanted`, which is what a missing key means. */
+static void want_flag(reader *r, const char *key, bool wanted) {
+    if (flag_of(r, key, wanted) != wanted)
+        fail(r, "\"%s\" is %s; this program computes models with %s alone", key, wanted ? "false" : "true",
+             wanted ? "true" : "false");
+}
+
+static void want_word(reader *r, const json_t *value, const char *key, const char *wanted) {
+    if (!value || json_is_null(value)) return;
+    if (!json_is_string(value) || strcmp(json_string_value(value), wanted) != 0) {
+        fail(r, "\"%s\" is %s; this program computes models with \"%s\" alone", key,
+             json_is_string(value) ? json_string_value(value) : "no word", wanted);
+    }
+}
+
+static tsh_activation activation_of(reader *r, const char *key, const char *otherwise) {
+    static const struct {
+        const char *name;
+        tsh_activation activation;
+    } known[] = {{"gelu", TSH_ACTIVATION_GELU},           {"gelu_new", TSH_ACTIVATION_GELU_TANH},
+                 {"gelu_fast", TSH_ACTIVATION_GELU_TANH}, {"gelu_pytorch_tanh", TSH_ACTIVATION_GELU_TANH},
+                 {"relu", TSH_ACTIVATION_RELU},           {"silu", TSH_ACTIVATION_SILU},
+                 {"swish", TSH_ACTIVATION_SILU}};
+    const json_t *value = value_of(r, key);
+    const char *name = value ? json_string_value(value) : otherwise;
+    for (size_t i = 0; name && i < sizeof known / sizeof *known; i++) {
+        if (strcmp(name, known[i].name) == 0) return known[i].activation;
+    }
+    fail_value(r, key, value, "one of gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, relu, silu, swish");
+    return TSH_ACTIVATION_GELU;
+}
+
+/* transformers 5 writes {"rope_parameters": {"rope_theta": t, "rope_type": "default"}}, versions before it "rope_theta"
+ * and, for positions beyond the training's, "rope_scaling". */
+static double rope_theta_of(reader *r) {
+    const json_t *inner = value_of(r, "rope_parameters"), *scaling = value_of(r, "rope_scaling");
+    const json_t *type = json_object_get(inner ? inner : scaling, "rope_type");
+    want_word(r, type ? type : json_object_get(scaling, "type"), "rope_type", "default");
+    if (inner && !json_is_object(inner)) fail_value(r, "rope_parameters", inner, "an object");
+    reader parameters = *r;
+    if (json_is_object(inner) && json_object_get(inner, "rope_theta")) parameters.json = inner;
+    double theta = number_of(&parameters, "rope_theta", 10000);
+    r->failed = parameters.failed;
+    return theta;
+}
+
+/* --- families ----------------------------------------------------------------------------------------------------- */
+
+static void read_gpt2(reader *r, model_config *c) {
+    c->vocabulary = size_of(r, "vocab_size", 0);
+    c->positions = size_of(r, "n_positions", 0);
+    c->layers = size_of(r, "n_layer", 0);
+    c->width = size_of(r, "n_embd", 0);
+    c->heads = c->kv_heads = size_of(r, "n_head", 0);
+    c->inner = size_of(r, "n_inner", 4 * c->width);
+    c->activation = activation_of(r, "activation_function", "gelu_new");
+    c->norm_eps = number_of(r, "layer_norm_epsilon", 1e-5);
+    c->tied = flag_of(r, "tie_word_embeddings", true);
+    c->qkv_bias = c->output_bias = c->mlp_bias = true;
+    want_flag(r, "scale_attn_weights", true);
+    want_flag(r, "scale_attn_by_inverse_layer_idx", false);
+    want_flag(r, "add_cross_attention", false);
+}
+
+/* What Llama, Qwen2 and BERT name alike. */
+static void read_common(reader *r, model_config *c) {
+    c->vocabulary = size_of(r, "vocab_size", 0);
+    c->positions = size_of(r, "max_position_embeddings", 0);
+    c->layers = size_of(r, "num_hidden_layers", 0);
+    c->width = size_of(r, "hidden_size", 0);
+    c->inner = size_of(r, "intermediate_size", 0);
+    c->heads = size_of(r, "num_attention_heads", 0);
+}
+
+static void read_llama(reader *r, model_config *c) {
+    bool qwen2 = c->family == MODEL_QWEN2;
+    read_common(r, c);
+    c->kv_heads = size_of(r, "num_key_value_heads", c->heads);
+    c->head_dim = value_of(r, "head_dim") ? size_of(r, "head_dim", 0) : 0;
+    c->activation = activation_of(r, "hidden_act", "silu");
+    c->norm_eps = number_of(r, "rms_norm_eps", 1e-6);
+    c->rope_theta = rope_theta_of(r);
+    c->tied = flag_of(r, "tie_word_embeddings", false);
+    c->output_bias = !qwen2 && flag_of(r, "attention_bias", false);
+    c->qkv_bias = qwen2 || c->output_bias;
+    c->mlp_bias = flag_of(r, "mlp_bias", false);
+    want_flag(r, "use_sliding_window", false);
+}
+
+static void read_bert(reader *r, model_config *c) {
+    read_common(r, c);
+    c->kv_heads = c->heads;
+    c->token_types = size_of(r, "type_vocab_size", 2);
+    c->activation = activation_of(r, "hidden_act", "gelu");
+    c->norm_eps = number_of(r, "layer_norm_eps", 1e-12);
+    c->qkv_bias = c->output_bias = c->mlp_bias = true;
+    want_flag(r, "is_decoder", false);
+    want_flag(r, "add_cross_attention", false);
+    want_word(r, value_of(r, "position_embedding_type"), "position_embedding_type", "absolute");
+}
+
+/* In the order of model_family. */
+static const struct {
+    const char *type;
+    void (*read)(reader *r, model_config *c);
+} families[] = {{"gpt2", read_gpt2}, {"llama", read_llama}, {"qwen2", read_llama}, {"bert", read_bert}};
+
+#define FAMILIES (sizeof families / sizeof *families)
+
+const char *model_family_name(model_family family) {
+    return families[family].type;
+}
+
+static bool find_family(reader *r, model_config *c) {
+    r->type = "transformer";
+    const json_t *value = value_of(r, "model_type");
+    for (size_t i = 0; json_is_string(value) && i < FAMILIES; i++) {
+        if (strcmp(json_string_value(value), families[i].type) != 0) continue;
+        c->family = (model_family)i;
+        r->type = families[i].type;
+        return true;
+    }
+    fail_value(r, "model_type", value, "one of gpt2, llama, qwen2, bert");
+    return false;
+}
+
+/* Sizes that contradict each other. */
+static void check_heads(reader *r, model_config *c) {
+    long long width = c->width, heads = c->heads, kv_heads = c->kv_heads;
+    if (heads % kv_heads != 0) {
+        fail(r, "%lld heads share %lld KV heads; the number of heads has to be a multiple of that of KV heads", heads,
+             kv_heads);
+    } else if (!c->head_dim && width % heads != 0) {
+        fail(r, "%lld features are split over %lld heads, which does not go without rest; \"head_dim\" is missing",
+             width, heads);
+    }
+    if (!c->head_dim) c->head_dim = c->width / c->heads;
+    if (c->rope_theta > 0 && c->head_dim % 2 != 0)
+        fail(r, "a head has %lld features; rotary positions turn pairs of them, so that the number has to be even",
+             (long long)c->head_dim);
+}
+
+bool model_config_read(const char *folder, model_config *out, char words[MODEL_WORDS]) {
+    char path[4096];
+    json_error_t error;
+    *out = (model_config){0};
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    json_t *json = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    reader r = {.json = json, .path = path, .words = words};
+    if (!json) {
+        if (error.line > 0) {
+            fail(&r, "line %d: %s", error.line, error.text);
+        } else {
+            fail(&r, "%s; a folder with config.json and model.safetensors is wanted", error.text);
+        }
+    } else if (!json_is_object(json)) {
+        fail(&r, "is no JSON object");
+    } else if (find_family(&r, out)) {
+        families[out->family].read(&r, out);
+        check_heads(&r, out);
+    }
+    json_decref(json);
+    return !r.failed;
+}

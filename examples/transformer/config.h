@@ -1,0 +1,30 @@
+/* What a model's config.json says, in one set of words for all families. */
+#ifndef TRANSFORMER_CONFIG_H
+#define TRANSFORMER_CONFIG_H
+
+#include "tshard/tshard.h"
+
+#define MODEL_WORDS 2048
+
+typedef enum model_family { MODEL_GPT2, MODEL_LLAMA, MODEL_QWEN2, MODEL_BERT } model_family;
+
+typedef struct model_config {
+    model_family family;
+    int64_t vocabulary, positions, token_types; /* token_types: of BERT alone */
+    int64_t layers, width, inner;               /* inner: the features between the two halves of a block's MLP */
+    int64_t heads, kv_heads, head_dim;          /* heads is a multiple of kv_heads */
+    tsh_activation activation;
+    double norm_eps;
+    double rope_theta; /* 0: positions are embedded */
+    bool tied;         /* the output layer's weight is the embedding's */
+    bool qkv_bias, output_bias, mlp_bias;
+} model_config;
+
+/* "gpt2", "llama", "qwen2" or "bert": config.json's model_type. */
+const char *model_family_name(model_family family);
+
+/* Reads FOLDER/config.json. On failure false, and words says which key is wrong, what was found there, and what would
+ * do. What the models here cannot compute, such as sliding windows, is refused; dropout is left out. */
+bool model_config_read(const char *folder, model_config *out, char words[MODEL_WORDS]);
+
+#endif
