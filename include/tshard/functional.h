@@ -70,6 +70,12 @@ TSH_API tsh_tensor *tsh_dropout(tsh_tape *tape, tsh_tensor *x, double p);
  * otherwise x is gathered along the axis first.
  *   R -> R    S(d) -> S(e)    P -> P    L -> L */
 TSH_API tsh_tensor *tsh_reshape(tsh_tape *tape, tsh_tensor *x, int ndim, const int64_t *shape);
+/* y = x with its dims in another order: dim d of y is dim order[d] of x, with ndim numbers in order, each dim once.
+ * transpose exchanges two dims.
+ *   R -> R    S(order[d]) -> S(d)    P -> P    L -> L
+ * Backward: the inverse permutation of dy. */
+TSH_API tsh_tensor *tsh_permute(tsh_tape *tape, tsh_tensor *x, const int *order);
+TSH_API tsh_tensor *tsh_transpose(tsh_tape *tape, tsh_tensor *x, int a, int b);
 /* y = the elements of x at [start, start + length) of dim.
  *   R -> R    S(d) -> S(d), d not dim    P -> P    L -> L */
 TSH_API tsh_tensor *tsh_slice(tsh_tape *tape, tsh_tensor *x, int dim, int64_t start, int64_t length);

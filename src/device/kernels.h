@@ -33,11 +33,22 @@ typedef void tshi_fill_fn(tsh_device *device, tsh_dtype dtype, int64_t n, double
 typedef void tshi_convert_fn(tsh_device *device, int64_t n, tsh_dtype from_dtype, const void *from, tsh_dtype to_dtype,
                              void *to);
 
+/* A tensor whose dims are read in another order: `to` is row-major of these sizes, and the piece at (i, j, ...) of it lies
+ * i stride[0] + j stride[1] + ... pieces into `from`. A piece is the bytes that stay together. */
+#define TSHI_PERMUTED_DIMS 8
+typedef struct tshi_permutation {
+    size_t piece;
+    int ndim;
+    int64_t size[TSHI_PERMUTED_DIMS], stride[TSHI_PERMUTED_DIMS];
+} tshi_permutation;
+typedef void tshi_permute_fn(tsh_device *device, const tshi_permutation *p, const void *from, void *to);
+
 typedef struct tshi_copy_ops {
     tshi_copy_fn *within;
     tshi_copy_fn *to_host;
     tshi_copy_fn *from_host;
     tshi_copy_strided_fn *strided;
+    tshi_permute_fn *permute;
     tshi_zero_fn *zero;
     tshi_fill_fn *fill;
     tshi_convert_fn *convert;

@@ -34,6 +34,7 @@ CASE(scale, tsh_scale(t, in[0], -3))
 CASE(bias, tsh_bias(t, in[0], in[1]))
 CASE(dropout, tsh_dropout(t, in[0], 0.5))
 CASE(reshape, tsh_reshape(t, in[0], 1, (int64_t[]){-1}))
+CASE(permute, tsh_transpose(t, in[0], 0, 1))
 CASE(slice, tsh_slice(t, in[0], 1, 1, 2))
 CASE(concat, tsh_concat(t, in, 2, 0))
 CASE(sum, tsh_sum(t, in[0], 0))
@@ -76,6 +77,7 @@ static const linear_case cases[] = {
     {"bias", 2, {A, V}, build_bias, {"PP"}},
     {"dropout", 1, {A}, build_dropout, {"P"}},
     {"reshape", 1, {A}, build_reshape, {"P"}},
+    {"permute", 1, {A}, build_permute, {"P"}},
     {"slice", 1, {A}, build_slice, {"P"}},
     {"concat", 2, {A, A}, build_concat, {"PP"}},
     {"sum", 1, {A}, build_sum, {"P"}},

@@ -125,6 +125,7 @@ static const tshi_device_ops cpu_ops = {
              .to_host = tshi_cpu_copy,
              .from_host = tshi_cpu_copy,
              .strided = tshi_cpu_copy_strided,
+             .permute = tshi_cpu_permute,
              .zero = tshi_cpu_zero,
              .fill = tshi_cpu_fill,
              .convert = tshi_cpu_convert},

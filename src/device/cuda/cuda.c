@@ -109,6 +109,7 @@ static const tshi_device_ops cuda_ops = {
              .to_host = tshi_cuda_copy_to_host,
              .from_host = tshi_cuda_copy_from_host,
              .strided = tshi_cuda_copy_strided,
+             .permute = tshi_cuda_permute,
              .zero = tshi_cuda_zero,
              .fill = tshi_cuda_fill,
              .convert = tshi_cuda_convert},

@@ -9,6 +9,9 @@ tshi_copy_fn tshi_cpu_copy;
 tshi_copy_strided_fn tshi_cpu_copy_strided;
 tshi_zero_fn tshi_cpu_zero;
 
+/* permute.c */
+tshi_permute_fn tshi_cpu_permute;
+
 /* convert.c */
 tshi_fill_fn tshi_cpu_fill;
 tshi_convert_fn tshi_cpu_convert;

@@ -12,6 +12,9 @@ extern "C" {
 tshi_fill_fn tshi_cuda_fill;
 tshi_convert_fn tshi_cuda_convert;
 
+/* permute.cu */
+tshi_permute_fn tshi_cuda_permute;
+
 /* check.cu */
 tshi_targets_check_fn tshi_cuda_targets_check;
 tshi_ids_check_fn tshi_cuda_ids_check;
