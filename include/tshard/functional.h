@@ -79,6 +79,12 @@ TSH_API tsh_tensor *tsh_transpose(tsh_tape *tape, tsh_tensor *x, int a, int b);
 /* y = the elements of x at [start, start + length) of dim.
  *   R -> R    S(d) -> S(d), d not dim    P -> P    L -> L */
 TSH_API tsh_tensor *tsh_slice(tsh_tape *tape, tsh_tensor *x, int dim, int64_t start, int64_t length);
+/* x as count >= 1 parts in order along dim, of these sizes, which add up to what x has (NULL: balanced parts). out[i]
+ * becomes part i; on failure all are NULL.
+ *   R -> R    S(d) -> S(d), d not dim    P -> P    L -> L
+ * Backward: the concat of the parts' gradients. Returns the tape's status. */
+TSH_API tsh_status tsh_split_parts(tsh_tape *tape, tsh_tensor *x, int dim, int count, const int64_t *sizes,
+                                   tsh_tensor **out);
 /* y = count >= 1 tensors in order along dim, all in one layout.
  *   R -> R    S(d) -> S(d), d not dim    P -> P    L -> L */
 TSH_API tsh_tensor *tsh_concat(tsh_tape *tape, tsh_tensor *const *x, int count, int dim);

@@ -142,20 +142,27 @@ static tsh_status slice_forward(tshi_node *call) {
     return TSH_OK;
 }
 
-/* dx[start, start + length) += dy along dim */
+/* dx[start, start + length) += dy along dim: what is there is added to where it lies together. */
 static tsh_status slice_backward(tshi_node *call) {
     const slice_params *p = call->params;
-    const tsh_tensor *dy = tshi_grad_out(call), *dx = tshi_grad(call, 0);
+    const tsh_tensor *dy = tshi_grad_out(call);
+    tsh_tensor *sum = NULL;
+    double beta;
+    const tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
     if (!dx) return TSH_ERR_MEMORY;
     tsh_device *device = tshi_device_of(dx);
-    int64_t inner = tshi_inner(dx, p->dim), run = dy->shape.local[p->dim] * inner;
-    int64_t stride = dx->shape.local[p->dim] * inner, offset = p->start * inner;
-    size_t size = tsh_dtype_size(dx->dtype);
-    for (int64_t o = 0; o < tshi_outer(dx, p->dim); o++) {
-        char *to = (char *)tshi_data(dx) + (size_t)(o * stride + offset) * size;
-        const char *from = (const char *)tshi_data(dy) + (size_t)(o * run) * size;
-        device->ops->elementwise[dx->dtype].axpby(device, run, 1, from, 1, to, to);
+    int64_t length = dy->shape.local[p->dim];
+    if (beta == 0) {
+        device->ops->copy.zero(device, tsh_tensor_local_nbytes(dx), tshi_data(dx));
+        tshi_part_copy(dx, p->dim, p->start, length, tshi_data(dy), false);
+        return TSH_OK;
     }
+    tsh_status status = tshi_tensor_scratch(dx->mesh, dx->dtype, dy->numel, &sum);
+    if (status != TSH_OK) return status;
+    tshi_part_copy(dx, p->dim, p->start, length, tshi_data(sum), true);
+    device->ops->elementwise[dx->dtype].axpby(device, dy->numel, 1, tshi_data(dy), 1, tshi_data(sum), tshi_data(sum));
+    tshi_part_copy(dx, p->dim, p->start, length, tshi_data(sum), false);
+    tsh_tensor_release(sum);
     return TSH_OK;
 }
 

@@ -1,0 +1,135 @@
+/* Split: a tensor becomes several along a dim. Two operations: the first brings the tensor to layouts in which each rank
+ * can cut it, and costs nothing otherwise; the second takes one part. Parts do not overlap, so that each part's gradient
+ * is copied to its place and nothing is added up: the gradient of a split is a concat. */
+#include "autograd/moves.h"
+#include "functional/functional.h"
+
+static const tshi_rule split_rules[] = {
+    {{TSHI_R}, TSHI_R}, {{TSHI_OTHER}, TSHI_OTHER}, {{TSHI_P}, TSHI_P}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
+};
+
+typedef struct split_params {
+    int dim;
+    int part, count;
+    int64_t start, length;
+} split_params;
+
+static tsh_status whole_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    *dtype = call->in[0]->dtype;
+    *out = call->in[0]->shape;
+    return TSH_OK;
+}
+
+static tsh_status whole_forward(tshi_node *call) {
+    return call->out->numel == call->in[0]->numel ? TSH_OK : TSH_ERR_SHAPE;
+}
+
+static tsh_status whole_backward(tshi_node *call) {
+    return tshi_grad_adopt(call, 0, tshi_grad_out(call));
+}
+
+static const tshi_op whole_op = {.name = "split",
+                                 .rules = split_rules,
+                                 .shape = whole_shape,
+                                 .forward = whole_forward,
+                                 .backward = whole_backward,
+                                 .params_size = sizeof(split_params),
+                                 .has_dim = true,
+                                 .views = true,
+                                 .repeats = true};
+
+static tsh_status part_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    const split_params *p = call->params;
+    *dtype = call->in[0]->dtype;
+    *out = call->in[0]->shape;
+    out->global[p->dim] = p->length;
+    return TSH_OK;
+}
+
+static tsh_status part_forward(tshi_node *call) {
+    const split_params *p = call->params;
+    tshi_part_copy(call->in[0], p->dim, p->start, p->length, tshi_data(call->out), true);
+    return TSH_OK;
+}
+
+/* The parts' calls stand one after another on the tape, and backward passes them from the last to the first: where this
+ * is the last, every part before it that will be copied has its gradient already. */
+static bool all_parts_follow(const tshi_node *call) {
+    const split_params *p = call->params;
+    const tshi_node *first = &call->tape->nodes[call->out->gradient->node - p->part];
+    if (p->part != p->count - 1) return false;
+    for (int i = 0; i < p->part; i++) {
+        const tsh_tensor *out = first[i].out;
+        if (!out || first[i].in[0] != call->in[0] || !out->gradient->value || out->gradient->stale) return false;
+    }
+    return true;
+}
+
+static tsh_status part_backward(tshi_node *call) {
+    const split_params *p = call->params;
+    double beta;
+    const tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
+    if (!dx) return TSH_ERR_MEMORY;
+    if (beta == 0 && !all_parts_follow(call))
+        tshi_device_of(dx)->ops->copy.zero(tshi_device_of(dx), tsh_tensor_local_nbytes(dx), tshi_data(dx));
+    tshi_part_copy(dx, p->dim, p->start, p->length, tshi_data(tshi_grad_out(call)), false);
+    return TSH_OK;
+}
+
+static const tshi_op part_op = {.name = "split",
+                                .rules = split_rules,
+                                .shape = part_shape,
+                                .forward = part_forward,
+                                .backward = part_backward,
+                                .params_size = sizeof(split_params),
+                                .has_dim = true};
+
+/* --- public ------------------------------------------------------------------------------------------------------- */
+
+/* The sizes, or without them balanced ones, add up to what x has along the dim. */
+static tsh_status check_sizes(const tsh_tensor *x, int dim, int count, const int64_t *sizes) {
+    char text[160];
+    int64_t n = x->shape.global[dim], sum = 0;
+    for (int i = 0; sizes && i < count; i++) {
+        if (sizes[i] < 0 || __builtin_add_overflow(sum, sizes[i], &sum))
+            return tshi_fail(TSH_ERR_SHAPE, "part %d of size %lld", i, (long long)sizes[i]);
+    }
+    if (!sizes || sum == n) return TSH_OK;
+    return tshi_fail(TSH_ERR_SHAPE, "the sizes of %d parts add up to %lld; dim %d of %s has %lld", count,
+                     (long long)sum, dim, tsh_tensor_describe(x, text, sizeof text), (long long)n);
+}
+
+static tsh_status check_arguments(const tsh_tensor *x, int dim, int count, const int64_t *sizes,
+                                  tsh_tensor *const *out) {
+    char text[160];
+    int ndim = x->shape.ndim, positive = dim < 0 ? dim + ndim : dim;
+    if (count < 1 || !out)
+        return tshi_fail(TSH_ERR_ARGUMENT, "%d parts%s; at least one is wanted", count,
+                         out ? "" : " in an array that is NULL");
+    if (dim < -ndim || dim >= ndim)
+        return tshi_fail(TSH_ERR_SHAPE, "dim %d of %s", dim, tsh_tensor_describe(x, text, sizeof text));
+    return check_sizes(x, positive, count, sizes);
+}
+
+tsh_status tsh_split_parts(tsh_tape *tape, tsh_tensor *x, int dim, int count, const int64_t *sizes, tsh_tensor **out) {
+    for (int i = 0; out && i < count; i++) out[i] = NULL;
+    if (!tshi_tape_ready(tape, "split", 1, &x)) return tape ? tsh_tape_status(tape) : TSH_ERR_ARGUMENT;
+    tsh_status status = check_arguments(x, dim, count, sizes, out);
+    if (status != TSH_OK) {
+        tshi_tape_fail_as(tape, status, "split");
+        return status;
+    }
+    split_params p = {.dim = dim < 0 ? dim + x->shape.ndim : dim, .count = count};
+    int64_t n = x->shape.global[p.dim];
+    tsh_tensor *whole = tshi_apply(tape, &whole_op, 1, &x, &p);
+    for (p.part = 0; p.part < count && whole; p.part++) {
+        if (sizes)
+            p.length = sizes[p.part];
+        else
+            tsh_split(n, count, p.part, &p.start, &p.length);
+        out[p.part] = tshi_apply(tape, &part_op, 1, &whole, &p);
+        p.start += p.length;
+    }
+    for (int i = 0; tape->status != TSH_OK && i < count; i++) out[i] = NULL;
+    return tape->status;
+}
