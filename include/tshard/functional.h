@@ -115,6 +115,43 @@ TSH_API tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *id
 TSH_API tsh_tensor *tsh_layer_norm(tsh_tape *tape, tsh_tensor *x, tsh_tensor *gamma, tsh_tensor *beta, double eps);
 TSH_API tsh_tensor *tsh_rms_norm(tsh_tape *tape, tsh_tensor *x, tsh_tensor *gamma, double eps);
 
+/* --- attention ---------------------------------------------------------------------------------------------------- */
+
+typedef struct tsh_attention_config {
+    bool causal;         /* query i sees the keys j <= i + Tk - Tq: the last query sees all */
+    double scale;        /* 0: 1 / sqrt(D) */
+    tsh_tensor *lengths; /* int64 [B] in [0, Tk]: the keys of each batch that are seen; NULL: all */
+    double dropout;      /* of the probabilities, in [0, 1), as tsh_dropout */
+} tsh_attention_config;
+
+/* y = softmax(scale q k^T + mask) v for each batch and head; a query that sees no key gives zeros.
+ * q [B, Tq, H, D], k and v [B, Tk, Hkv, D], H a multiple of Hkv: query head h reads KV head h / (H / Hkv) -> [B, Tq, H, D].
+ *   q, k, v, lengths:  R,R,R,R -> R    S(0),S(0),S(0),S(0) -> S(0)    S(2),S(2),S(2),R -> S(2)    L,L,L,L -> L
+ * S(2), by heads, is taken where every rank has the KV heads that its query heads read: H = Hkv, or the ranks divide Hkv.
+ * Nothing of the size of the probabilities is made: the backward computes them again from a number for each row. No
+ * communication. TSH_ERR_RANGE for a length outside [0, Tk]. config may be NULL.
+ * Sources: Vaswani et al., "Attention is all you need", 2017; Dao et al., "FlashAttention", 2022. */
+TSH_API tsh_tensor *tsh_attention(tsh_tape *tape, tsh_tensor *q, tsh_tensor *k, tsh_tensor *v,
+                                  const tsh_attention_config *config);
+
+typedef enum tsh_rotary_order {
+    TSH_ROTARY_HALF = 0, /* element i with i + dims / 2, as Hugging Face stores models */
+    TSH_ROTARY_PAIRS     /* element 2i with 2i + 1, as Meta does */
+} tsh_rotary_order;
+
+typedef struct tsh_rotary_config {
+    double theta; /* 0: 10000 */
+    tsh_rotary_order order;
+    int64_t dims; /* the first of D, an even number, that are turned; 0: all */
+} tsh_rotary_config;
+
+/* Rotary positions: the pairs (a, b) of x become (a cos t - b sin t, b cos t + a sin t), t = position theta^(-2i / dims)
+ * for pair i.  x [B, T, H, D], positions int64 [T] or [B, T] -> [B, T, H, D].
+ *   positions [T]:     R,R -> R    S(0),R -> S(0)       S(1),S(0) -> S(1)    S(2),R -> S(2)    P,R -> P    L,L -> L
+ *   positions [B, T]:  R,R -> R    S(0),S(0) -> S(0)    S(1),S(1) -> S(1)    S(2),R -> S(2)    P,R -> P    L,L -> L
+ * config may be NULL. Source: Su et al., "RoFormer", 2021. */
+TSH_API tsh_tensor *tsh_rotary(tsh_tape *tape, tsh_tensor *x, tsh_tensor *positions, const tsh_rotary_config *config);
+
 /* --- cross entropy ------------------------------------------------------------------------------------------------ */
 
 typedef enum tsh_reduction { TSH_REDUCTION_MEAN = 0, TSH_REDUCTION_SUM, TSH_REDUCTION_NONE } tsh_reduction;

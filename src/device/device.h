@@ -89,6 +89,7 @@ typedef struct tshi_device_ops {
     const tshi_cross_entropy_ops *cross_entropy;
     const tshi_embedding_ops *embedding;
     const tshi_norm_ops *norm;
+    const tshi_attention_ops *attention;
     const tshi_random_ops *random;
     const tshi_optimizer_ops *optimizer;
 

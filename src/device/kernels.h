@@ -234,6 +234,57 @@ typedef struct tshi_norm_ops {
     tshi_norm_backward_fn *backward;
 } tshi_norm_ops;
 
+/* --- rotary positions and attention, by float dtype --------------------------------------------------------------- */
+
+/* x [batch, tokens, heads, dim]; the first `dims` of dim are rotated. */
+typedef struct tshi_rotary {
+    int64_t batch, tokens, heads, dim, dims;
+    bool pairs;   /* element 2i with 2i + 1; else i with i + dims / 2 */
+    bool batched; /* positions [batch, tokens], else [tokens] */
+    double theta;
+    const int64_t *positions;
+} tshi_rotary;
+
+/* y = beta y + x rotated by position theta^(-2i / dims), or by minus that with `back`; with beta 0, y may alias x. */
+typedef void tshi_rotary_fn(tsh_device *device, const tshi_rotary *r, bool back, const void *x, double beta, void *y);
+
+/* q, y [batch, queries, heads, dim]; k, v [batch, keys, kv_heads, dim]. Query i sees the keys j < lengths[b] and, with
+ * `causal`, j <= i + keys - queries. Query head h reads KV head (h + shift) / sharers: this rank's heads may begin in the
+ * middle of a KV head's. An element of the probabilities [.., heads_whole, queries, keys] is dropped, and the rest scaled
+ * by 1 / (1 - dropout), by its index in the whole, whose batch and head begin at batch_start and head_start. */
+typedef struct tshi_attention {
+    int64_t batch, queries, keys, heads, kv_heads, dim;
+    int64_t sharers, shift;
+    bool causal;
+    double scale;
+    const int64_t *lengths; /* [batch], or NULL: all keys */
+    double dropout;
+    uint64_t seed, stream;
+    int64_t batch_start, head_start, heads_whole;
+} tshi_attention;
+
+/* Number of statistics' elements that forward, or backward, uses as `scratch`. */
+typedef int64_t tshi_attention_scratch_fn(const tshi_attention *a, bool backward);
+/* y = softmax(scale q k^T) v; a query that sees nothing gives zeros. log_sums [batch, heads, queries], the logarithms of
+ * the rows' sums of exponentials, are for the backward; NULL: not kept. */
+typedef void tshi_attention_fn(tsh_device *device, const tshi_attention *a, const void *q, const void *k, const void *v,
+                               void *y, void *log_sums, void *scratch);
+/* Gradients of q, k and v: each is its beta times what it was plus this call's; NULL is left out. */
+typedef struct tshi_attention_grads {
+    void *dq, *dk, *dv;
+    double beta_q, beta_k, beta_v;
+} tshi_attention_grads;
+typedef void tshi_attention_backward_fn(tsh_device *device, const tshi_attention *a, const void *q, const void *k,
+                                        const void *v, const void *y, const void *log_sums, const void *dy,
+                                        const tshi_attention_grads *grads, void *scratch);
+
+typedef struct tshi_attention_ops {
+    tshi_rotary_fn *rotary;
+    tshi_attention_scratch_fn *scratch;
+    tshi_attention_fn *forward;
+    tshi_attention_backward_fn *backward;
+} tshi_attention_ops;
+
 /* --- random numbers, float dtypes, keyed by the global element: a slice holds its part of the whole's ------------- */
 
 /* Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11): ten rounds over a 128-bit

@@ -229,6 +229,35 @@ static void norm(fuzz *f, void (*function)(void)) {
     fuzz_value(f, tape, rms ? tsh_rms_norm(tape, x, gamma, eps) : tsh_layer_norm(tape, x, gamma, beta, eps));
 }
 
+/* Most tensors have fewer dims than these functions want. */
+static tsh_tensor *heads(fuzz *f, tsh_tape *tape, tsh_tensor *x, int64_t count) {
+    return fuzz_chance(f, 5) ? x : tsh_reshape(tape, x, 4, (int64_t[]){1, -1, count, 1});
+}
+
+static void attention(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *q = fuzz_tensor(f), *k = fuzz_tensor_like(f, q), *v = fuzz_tensor_like(f, k);
+    tsh_attention_config config = {.causal = fuzz_chance(f, 50),
+                                   .scale = fuzz_chance(f, 80) ? 0 : fuzz_number(f),
+                                   .dropout = fuzz_chance(f, 80) ? 0 : fuzz_number(f)};
+    if (fuzz_chance(f, 10)) config.lengths = fuzz_ids(f);
+    (void)function;
+    q = heads(f, tape, q, fuzz_index(f, 3));
+    k = heads(f, tape, k, 1);
+    v = heads(f, tape, v, 1);
+    fuzz_value(f, tape, tsh_attention(tape, q, k, v, fuzz_chance(f, 10) ? NULL : &config));
+}
+
+static void rotary(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = heads(f, tape, fuzz_tensor(f), 1);
+    tsh_rotary_config config = {.theta = fuzz_chance(f, 80) ? 100 : fuzz_number(f),
+                                .order = (tsh_rotary_order)fuzz_index(f, 2),
+                                .dims = fuzz_index(f, 3)};
+    (void)function;
+    fuzz_value(f, tape, tsh_rotary(tape, x, fuzz_ids(f), fuzz_chance(f, 10) ? NULL : &config));
+}
+
 static void cross_entropy(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
     tsh_tensor *logits = fuzz_tensor(f), *target = fuzz_ids(f);
@@ -475,6 +504,8 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_log_softmax", with_dim, FUNCTION(tsh_log_softmax), 3},
     {"tsh_lookup", lookup, NULL, 5},
     {"tsh_layer_norm tsh_rms_norm", norm, NULL, 5},
+    {"tsh_attention", attention, NULL, 5},
+    {"tsh_rotary", rotary, NULL, 3},
     {"tsh_cross_entropy", cross_entropy, NULL, 6},
     {NULL, NULL, NULL, 0},
 };

@@ -31,6 +31,7 @@ typedef struct kit {
     tsh_tensor_config config;
     tsh_tensor *x, *y, *local, *row, *weight; /* float32 [2,3], [2,3], [2,3] LOCAL, [3], [3,3] */
     tsh_tensor *ids, *bad_ids;                /* int64 [2]; bad_ids have more dims than a tensor may have with a row */
+    tsh_tensor *heads;                        /* float32 [1,2,1,1] */
     tsh_tensor *leaf, *loss;                  /* float64 [2] with a gradient; the tape's, of weight */
     tsh_tensor *tensors[1], *no_tensors[1], *leaves[1];
     tsh_event *event;
@@ -188,6 +189,7 @@ static void make_tensors(kit *k) {
     k->weight = tensor(k, TSH_FLOAT32, 2, 3, 3, TSH_REPLICATED);
     k->ids = tensor(k, TSH_INT64, 1, 2, 0, TSH_REPLICATED);
     k->bad_ids = tensor(k, TSH_INT64, TSH_MAX_DIMS, 2, 1, TSH_REPLICATED);
+    k->heads = tensor(k, TSH_FLOAT32, 4, 1, 2, TSH_REPLICATED);
     k->leaf = tensor(k, TSH_FLOAT64, 1, 2, 0, TSH_REPLICATED);
     cr_assert_eq(tsh_tensor_require_grad(k->weight), TSH_OK);
     cr_assert_eq(tsh_tensor_require_grad(k->leaf), TSH_OK);
@@ -215,7 +217,7 @@ static void open_kit(kit *k) {
 }
 
 static void close_kit(kit *k) {
-    tsh_tensor *const tensors[] = {k->x, k->y, k->local, k->row, k->weight, k->ids, k->bad_ids, k->leaf};
+    tsh_tensor *const tensors[] = {k->x, k->y, k->local, k->row, k->weight, k->ids, k->bad_ids, k->heads, k->leaf};
     tsh_linear_destroy(k->linear);
     tsh_embedding_destroy(k->embedding);
     tsh_parameters_destroy(k->list);

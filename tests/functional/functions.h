@@ -7,7 +7,7 @@
 typedef struct function_input {
     int64_t vocabulary; /* > 0: int64 ids below it; 0: float64 */
     int ndim;
-    int64_t shape[3];
+    int64_t shape[4];
 } function_input;
 
 typedef struct function_case {

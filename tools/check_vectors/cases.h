@@ -39,7 +39,8 @@ extern const cv_case cv_cases[];
 
 extern const cv_sharding cv_linear[], cv_embedding[], cv_gelu_erf[], cv_gelu_tanh[], cv_relu[], cv_silu[],
     cv_layer_norm[], cv_rms_norm[], cv_batched_matmul[], cv_broadcast[], cv_cross_entropy_mean[],
-    cv_cross_entropy_sum[], cv_cross_entropy_none[], cv_sgd[], cv_adamw[], cv_mlp_lm[];
+    cv_cross_entropy_sum[], cv_cross_entropy_none[], cv_attention[], cv_causal_attention[], cv_rotary_half[],
+    cv_rotary_pairs[], cv_sgd[], cv_adamw[], cv_mlp_lm[];
 
 typedef struct cv_totals {
     int passed, failed, skipped;

@@ -139,6 +139,7 @@ static const tshi_device_ops cpu_ops = {
     .cross_entropy = tshi_cpu_cross_entropy,
     .embedding = tshi_cpu_embedding,
     .norm = tshi_cpu_norm,
+    .attention = tshi_cpu_attention,
     .random = tshi_cpu_random,
     .optimizer = tshi_cpu_optimizer,
     .event = &event_ops,

@@ -40,8 +40,13 @@ extern const tshi_softmax_ops tshi_cpu_softmax[TSH_DTYPE_COUNT];
 extern const tshi_cross_entropy_ops tshi_cpu_cross_entropy[TSH_DTYPE_COUNT];
 extern const tshi_embedding_ops tshi_cpu_embedding[TSH_DTYPE_COUNT];
 extern const tshi_norm_ops tshi_cpu_norm[TSH_DTYPE_COUNT];
+extern const tshi_attention_ops tshi_cpu_attention[TSH_DTYPE_COUNT];
 extern const tshi_random_ops tshi_cpu_random[TSH_DTYPE_COUNT];
 extern const tshi_optimizer_ops tshi_cpu_optimizer[TSH_DTYPE_COUNT];
+
+/* random.c */
+/* The words of elements [element, element + n) of a stream. */
+void tshi_cpu_words(uint64_t seed, uint64_t stream, int64_t element, int64_t n, uint32_t *words);
 
 /* reduce.c */
 tshi_reduce_fn tshi_cpu_reduce;

@@ -56,6 +56,17 @@ static int64_t first_element(const tshi_block *b, int64_t o) {
     return ((o + b->outer_start) * b->global_n + b->start) * b->inner;
 }
 
+void tshi_cpu_words(uint64_t seed, uint64_t stream, int64_t element, int64_t n, uint32_t *words) {
+    const word_source source = {seed, stream};
+    uint32_t word[TILE];
+    for (int64_t i = 0; i < n;) {
+        span s = next_span(element + i, n - i, 4);
+        make_words(&source, s.first, s.blocks, word);
+        memcpy(words + i, word + s.skip, (size_t)s.count * sizeof *words);
+        i += s.count;
+    }
+}
+
 #include "device/cpu/kernels/float32.inc"
 
 #include "device/cpu/kernels/random.inc"

@@ -18,6 +18,7 @@ TSHI_SIMD double exp(double);
 TSHI_SIMD double erf(double);
 TSHI_SIMD double log(double);
 TSHI_SIMD double cos(double);
+TSHI_SIMD double sin(double);
 #endif
 #endif
 

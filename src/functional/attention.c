@@ -1,0 +1,179 @@
+/* Scaled dot-product attention, by heads. saved: the logarithms of the rows' sums of exponentials. */
+#include "functional/functional.h"
+
+#include <math.h>
+
+/* q, k, v, lengths. The third row is by heads, the bound dim 2: see map_heads. */
+static const tshi_rule attention_rules[] = {
+    {{TSHI_R, TSHI_R, TSHI_R, TSHI_R}, TSHI_R},
+    {{TSHI_S0, TSHI_S0, TSHI_S0, TSHI_S0}, TSHI_S0},
+    {{TSHI_BATCH, TSHI_BATCH, TSHI_BATCH, TSHI_R}, TSHI_BATCH},
+    {{TSHI_L, TSHI_L, TSHI_L, TSHI_L}, TSHI_L},
+    {{TSHI_END}, TSHI_END},
+};
+
+typedef struct attention_params {
+    bool causal;
+    double scale, dropout;
+    uint64_t seed, stream;
+} attention_params;
+
+/* Ranks that split the heads, where this axis does too. */
+static int64_t ranks_of_heads(const tshi_node *call, int axis) {
+    const tsh_mesh *mesh = call->in[0]->mesh;
+    int64_t ranks = mesh->axis[axis].size;
+    for (int a = 0; a < mesh->axes; a++) {
+        bool heads = false;
+        for (int i = 0; i < 3; i++) heads = heads || tshi_layout_alike(call->in[i]->layout[a], TSH_SHARD(2));
+        if (a != axis && heads) ranks *= mesh->axis[a].size;
+    }
+    return ranks;
+}
+
+/* The row by heads holds where every rank has the KV heads that its query heads read. */
+static int map_heads(const tshi_node *call, int axis, int d) {
+    int64_t heads = call->in[0]->shape.global[2], kv_heads = call->in[1]->shape.global[2];
+    if (d != 2) return -1;
+    return heads == kv_heads || kv_heads % ranks_of_heads(call, axis) == 0 ? d : -1;
+}
+
+static tsh_status check_shapes(const tshi_node *call) {
+    const tshi_shape *q = &call->in[0]->shape, *k = &call->in[1]->shape, *v = &call->in[2]->shape;
+    bool good = q->ndim == 4 && k->ndim == 4 && q->global[0] == k->global[0] && q->global[3] == k->global[3];
+    if (!good) return tshi_check_fails(call->in[0], call->in[1], "q [B, Tq, H, D], k [B, Tk, Hkv, D] wanted");
+    good = v->ndim == 4;
+    for (int d = 0; good && d < 4; d++) good = v->global[d] == k->global[d];
+    if (!good) return tshi_check_fails(call->in[1], call->in[2], "k and v of one shape [B, Tk, Hkv, D] wanted");
+    int64_t heads = q->global[2], kv_heads = k->global[2];
+    if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0) {
+        return tshi_check_fails(call->in[0], call->in[1], "the heads of q a multiple of those of k wanted");
+    }
+    return TSH_OK;
+}
+
+static tsh_status attention_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    const attention_params *p = call->params;
+    const tsh_tensor *q = call->in[0];
+    *out = q->shape;
+    *dtype = q->dtype;
+    if (!q->mesh->device->ops->attention) return tshi_fail(TSH_ERR_UNSUPPORTED, "there is no kernel for GPUs");
+    tsh_status status = tshi_check_computes(q->mesh->device, q->dtype, "q");
+    if (status == TSH_OK) status = check_shapes(call);
+    if (status != TSH_OK) return status;
+    for (int i = 1; i < 3; i++) {
+        if (call->in[i]->dtype == q->dtype) continue;
+        return tshi_fail(TSH_ERR_DTYPE, "q is %s, %c is %s", tsh_dtype_name(q->dtype), "qkv"[i],
+                         tsh_dtype_name(call->in[i]->dtype));
+    }
+    if (!isfinite(p->scale)) return tshi_fail(TSH_ERR_ARGUMENT, "scale is %g, a finite one is wanted", p->scale);
+    if (!(p->dropout >= 0 && p->dropout < 1)) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "dropout is %g, wanted in [0, 1)", p->dropout);
+    }
+    const tsh_tensor *lengths = call->inputs > 3 ? call->in[3] : NULL;
+    if (!lengths) return TSH_OK;
+    if (lengths->dtype != TSH_INT64) {
+        return tshi_fail(TSH_ERR_DTYPE, "lengths are %s: int64 wanted", tsh_dtype_name(lengths->dtype));
+    }
+    bool good = lengths->shape.ndim == 1 && lengths->shape.global[0] == q->shape.global[0];
+    return good ? TSH_OK : tshi_check_fails(q, lengths, "q [B, Tq, H, D], lengths [B] wanted");
+}
+
+static tshi_attention attention_of(const tshi_node *call) {
+    const attention_params *p = call->params;
+    const tsh_tensor *q = call->in[0], *k = call->in[1];
+    int64_t head = tshi_shape_start(q->mesh, &q->shape, q->layout, 2);
+    int64_t kv_head = tshi_shape_start(k->mesh, &k->shape, k->layout, 2);
+    int64_t sharers = k->shape.global[2] > 0 ? q->shape.global[2] / k->shape.global[2] : 1;
+    return (tshi_attention){.batch = q->shape.local[0],
+                            .queries = q->shape.local[1],
+                            .keys = k->shape.local[1],
+                            .heads = q->shape.local[2],
+                            .kv_heads = k->shape.local[2],
+                            .dim = q->shape.local[3],
+                            .sharers = sharers,
+                            .shift = head - kv_head * sharers,
+                            .causal = p->causal,
+                            .scale = p->scale,
+                            .lengths = call->inputs > 3 ? tshi_data(call->in[3]) : NULL,
+                            .dropout = p->dropout,
+                            .seed = p->seed,
+                            .stream = p->stream,
+                            .batch_start = tshi_shape_start(q->mesh, &q->shape, q->layout, 0),
+                            .head_start = head,
+                            .heads_whole = q->shape.global[2]};
+}
+
+static tsh_status check_lengths(const tshi_node *call, const tshi_attention *a) {
+    tsh_device *device = tshi_device_of(call->in[0]);
+    if (!a->lengths) return TSH_OK;
+    int64_t bad = device->ops->ids_check(device, a->batch, a->lengths, a->keys + 1);
+    if (bad < 0) return TSH_OK;
+    return tshi_fail(TSH_ERR_RANGE, "length %lld of batch %lld, there are %lld keys", (long long)a->lengths[bad],
+                     (long long)(a->batch_start + bad), (long long)a->keys);
+}
+
+static tsh_status attention_forward(tshi_node *call) {
+    const tsh_tensor *q = call->in[0];
+    tsh_device *device = tshi_device_of(q);
+    const tshi_attention_ops *ops = &device->ops->attention[q->dtype];
+    tshi_attention a = attention_of(call);
+    tsh_tensor *scratch = NULL;
+    tsh_status status = check_lengths(call, &a);
+    if (status == TSH_OK) status = tshi_statistics_new(q, ops->scratch(&a, false), &scratch);
+    if (status == TSH_OK && tshi_tape_records(call))
+        status = tshi_statistics_new(q, a.batch * a.heads * a.queries, &call->saved[0]);
+    if (status == TSH_OK) {
+        ops->forward(device, &a, tshi_data(q), tshi_data(call->in[1]), tshi_data(call->in[2]), tshi_data(call->out),
+                     tshi_data(call->saved[0]), tshi_data(scratch));
+    }
+    tsh_tensor_release(scratch);
+    return status;
+}
+
+/* Input i's gradient, or NULL where it wants none. Where one tensor is several inputs, all of them add to its gradient
+ * in an order of the kernel's own. */
+static tsh_status gradient_of(const tshi_node *call, int i, void **to, double *beta) {
+    bool shared = call->in[0] == call->in[1] || call->in[0] == call->in[2] || call->in[1] == call->in[2];
+    *beta = 1;
+    if (!tshi_wants_grad(call, i)) return TSH_OK;
+    tsh_tensor *gradient = shared ? tshi_grad(call, i) : tshi_grad_beta(call, i, beta);
+    *to = tshi_data(gradient);
+    return gradient ? TSH_OK : TSH_ERR_MEMORY;
+}
+
+static tsh_status attention_backward(tshi_node *call) {
+    const tsh_tensor *q = call->in[0];
+    tsh_device *device = tshi_device_of(q);
+    const tshi_attention_ops *ops = &device->ops->attention[q->dtype];
+    tshi_attention a = attention_of(call);
+    tshi_attention_grads grads = {NULL, NULL, NULL, 0, 0, 0};
+    tsh_tensor *scratch = NULL;
+    tsh_status status = gradient_of(call, 0, &grads.dq, &grads.beta_q);
+    if (status == TSH_OK) status = gradient_of(call, 1, &grads.dk, &grads.beta_k);
+    if (status == TSH_OK) status = gradient_of(call, 2, &grads.dv, &grads.beta_v);
+    if (status == TSH_OK) status = tshi_statistics_new(q, ops->scratch(&a, true), &scratch);
+    if (status == TSH_OK) {
+        ops->backward(device, &a, tshi_data(q), tshi_data(call->in[1]), tshi_data(call->in[2]), tshi_data(call->out),
+                      tshi_data(call->saved[0]), tshi_data(tshi_grad_out(call)), &grads, tshi_data(scratch));
+    }
+    tsh_tensor_release(scratch);
+    return status;
+}
+
+static const tshi_op attention_op = {"attention",          attention_rules,     attention_shape,
+                                     attention_forward,    attention_backward,  .params_size = sizeof(attention_params),
+                                     .map_dim = map_heads, .reads_output = true};
+
+tsh_tensor *tsh_attention(tsh_tape *tape, tsh_tensor *q, tsh_tensor *k, tsh_tensor *v,
+                          const tsh_attention_config *config) {
+    tsh_attention_config c = config ? *config : (tsh_attention_config){0};
+    attention_params params = {.causal = c.causal, .scale = c.scale, .dropout = c.dropout};
+    if (c.scale == 0 && q && q->shape.ndim > 0) params.scale = 1 / sqrt((double)q->shape.global[q->shape.ndim - 1]);
+    if (q && q->numel == 0 && !isfinite(params.scale)) params.scale = 1;
+    if (tape && !tape->recording) params.dropout = 0;
+    if (params.dropout != 0 && tape && tshi_tape_goes_on(tape)) {
+        params.seed = tape->world->seed;
+        params.stream = tshi_world_stream(tape->world);
+    }
+    return tshi_apply(tape, &attention_op, c.lengths ? 4 : 3, (tsh_tensor *[]){q, k, v, c.lengths}, &params);
+}

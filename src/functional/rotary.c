@@ -1,0 +1,103 @@
+/* Rotary positions: pairs of elements turned by angles that grow with the token's position. */
+#include "functional/functional.h"
+
+#include <math.h>
+
+/* x, positions [T] */
+static const tshi_rule shared_rules[] = {
+    {{TSHI_R, TSHI_R}, TSHI_R}, {{TSHI_S1, TSHI_S0}, TSHI_S1}, {{TSHI_BATCH, TSHI_R}, TSHI_BATCH},
+    {{TSHI_P, TSHI_R}, TSHI_P}, {{TSHI_L, TSHI_L}, TSHI_L},    {{TSHI_END}, TSHI_END},
+};
+/* x, positions [B, T] */
+static const tshi_rule batched_rules[] = {
+    {{TSHI_R, TSHI_R}, TSHI_R}, {{TSHI_ANY, TSHI_ANY}, TSHI_ANY}, {{TSHI_BATCH, TSHI_R}, TSHI_BATCH},
+    {{TSHI_P, TSHI_R}, TSHI_P}, {{TSHI_L, TSHI_L}, TSHI_L},       {{TSHI_END}, TSHI_END},
+};
+
+/* With the positions whole, x is split by dims that they lack. */
+static bool row_holds(const tshi_node *call, const tshi_rule *row, int d) {
+    return row->in[1] != TSHI_R || d == 2 || (d == 0 && call->in[1]->shape.ndim == 1);
+}
+
+typedef struct rotary_params {
+    double theta;
+    bool pairs;
+    int64_t dims;
+} rotary_params;
+
+static tsh_status rotary_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    const tsh_tensor *x = call->in[0], *positions = call->in[1];
+    const rotary_params *p = call->params;
+    *out = x->shape;
+    *dtype = x->dtype;
+    if (!x->mesh->device->ops->attention) return tshi_fail(TSH_ERR_UNSUPPORTED, "there is no kernel for GPUs");
+    tsh_status status = tshi_check_computes(x->mesh->device, x->dtype, "x");
+    if (status != TSH_OK) return status;
+    if (positions->dtype != TSH_INT64) {
+        return tshi_fail(TSH_ERR_DTYPE, "positions are %s: int64 wanted", tsh_dtype_name(positions->dtype));
+    }
+    const tshi_shape *s = &positions->shape;
+    bool good = x->shape.ndim == 4 && (s->ndim == 1 || s->ndim == 2) && s->global[s->ndim - 1] == x->shape.global[1] &&
+                (s->ndim == 1 || s->global[0] == x->shape.global[0]);
+    if (!good) return tshi_check_fails(x, positions, "x [B, T, H, D], positions [T] or [B, T] wanted");
+    if (!(p->theta > 0 && isfinite(p->theta))) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "theta is %g, (0, inf) is wanted", p->theta);
+    }
+    if (p->dims < 0 || p->dims > x->shape.global[3] || p->dims % 2 != 0) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "%lld dims of %lld are to be turned in pairs: an even number is wanted",
+                         (long long)p->dims, (long long)x->shape.global[3]);
+    }
+    return TSH_OK;
+}
+
+/* y = beta y + x turned, or turned back. */
+static void rotate(const tshi_node *call, bool back, const tsh_tensor *x, double beta, tsh_tensor *y) {
+    const rotary_params *p = call->params;
+    tsh_device *device = tshi_device_of(x);
+    tshi_rotary r = {.batch = x->shape.local[0],
+                     .tokens = x->shape.local[1],
+                     .heads = x->shape.local[2],
+                     .dim = x->shape.local[3],
+                     .dims = p->dims,
+                     .pairs = p->pairs,
+                     .batched = call->in[1]->shape.ndim == 2,
+                     .theta = p->theta,
+                     .positions = tshi_data(call->in[1])};
+    device->ops->attention[x->dtype].rotary(device, &r, back, tshi_data(x), beta, tshi_data(y));
+}
+
+static tsh_status rotary_forward(tshi_node *call) {
+    rotate(call, false, call->in[0], 0, call->out);
+    return TSH_OK;
+}
+
+static tsh_status rotary_backward(tshi_node *call) {
+    double beta;
+    tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
+    if (!dx) return TSH_ERR_MEMORY;
+    rotate(call, true, tshi_grad_out(call), beta, dx);
+    return TSH_OK;
+}
+
+static const tshi_op rotary_op = {"rotary",
+                                  shared_rules,
+                                  rotary_shape,
+                                  rotary_forward,
+                                  rotary_backward,
+                                  .params_size = sizeof(rotary_params),
+                                  .row_holds = row_holds};
+static const tshi_op batched_op = {"rotary",
+                                   batched_rules,
+                                   rotary_shape,
+                                   rotary_forward,
+                                   rotary_backward,
+                                   .params_size = sizeof(rotary_params),
+                                   .row_holds = row_holds};
+
+tsh_tensor *tsh_rotary(tsh_tape *tape, tsh_tensor *x, tsh_tensor *positions, const tsh_rotary_config *config) {
+    tsh_rotary_config c = config ? *config : (tsh_rotary_config){0};
+    rotary_params params = {c.theta == 0 ? 10000 : c.theta, c.order == TSH_ROTARY_PAIRS, c.dims};
+    if (c.dims == 0 && x && x->shape.ndim > 0) params.dims = x->shape.global[x->shape.ndim - 1];
+    return tshi_apply(tape, positions && positions->shape.ndim == 2 ? &batched_op : &rotary_op, 2,
+                      (tsh_tensor *[]){x, positions}, &params);
+}
