@@ -36,6 +36,21 @@ TSH_API tsh_status tsh_tape_reset(tsh_tape *tape);
 TSH_API bool tsh_tape_set_recording(tsh_tape *tape, bool recording);
 TSH_API tsh_world *tsh_tape_world(const tsh_tape *tape);
 
+/* A point in a step, between two calls. */
+typedef struct tsh_mark {
+    uint64_t step;
+    int made; /* tensors that the step had made by then */
+} tsh_mark;
+/* Evaluation that holds a tensor no longer than it is needed: while recording is off, free_since frees what the step has
+ * made since the mark, but for `keep`, and returns `keep`. A model calls it after each of its parts, with a mark from
+ * before the first one, and needs as much memory as the part that needs most:
+ *     tsh_mark start = tsh_tape_mark(tape);
+ *     for (int i = 0; i < blocks; i++) x = tsh_tape_free_since(tape, start, block_forward(tape, block[i], x));
+ * A tensor that the program has retained lives on, as a leaf. While recording is on, and for tensors that lead to a
+ * gradient, nothing is freed. A mark is for the step in which it was taken (TSH_ERR_STATE). */
+TSH_API tsh_mark tsh_tape_mark(const tsh_tape *tape);
+TSH_API tsh_tensor *tsh_tape_free_since(tsh_tape *tape, tsh_mark mark, tsh_tensor *keep);
+
 /* Add the gradients of `loss` (one element) to those of every leaf that requires one. When the call returns, every
  * gradient collective that the layouts require has run, or has been started by a tsh_data_parallel. Backward frees
  * tensors as soon as it has used them: tsh_tensor_data of an intermediate tensor is NULL afterwards, unless it was

@@ -3,7 +3,19 @@
 
 /* --- the state of a tensor ---------------------------------------------------------------------------------------- */
 
+void tshi_gradient_leave_lists(tsh_tensor *tensor) {
+    tshi_gradient *g = tensor->gradient;
+    if (g->moved_from) {
+        tsh_tensor **at = &g->moved_from->gradient->moved;
+        while (*at && *at != tensor) at = &(*at)->gradient->next_moved;
+        if (*at) *at = g->next_moved;
+    }
+    for (tsh_tensor *t = g->moved; t; t = t->gradient->next_moved) t->gradient->moved_from = NULL;
+    g->moved = g->next_moved = g->moved_from = NULL;
+}
+
 static void gradient_free(tsh_tensor *tensor) {
+    tshi_gradient_leave_lists(tensor);
     tsh_tensor_release(tensor->gradient->value);
     tsh_tensor_release(tensor->gradient->kept);
     tshi_pool_give(&tensor->mesh->device->gradients, tensor->gradient);
@@ -27,7 +39,7 @@ void tshi_gradient_end_step(tsh_tensor *tensor) {
     tshi_gradient *g = tensor->gradient;
     tensor->computed = false;
     if (!g) return;
-    g->moved = NULL;
+    tshi_gradient_leave_lists(tensor);
     g->sink = NULL;
     if (!g->kept) return;
     tsh_tensor_release(g->value);

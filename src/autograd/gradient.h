@@ -22,6 +22,7 @@ typedef struct tshi_gradient {
     int node;                 /* index of the call that made the tensor, where tsh_tensor.computed */
     tsh_tensor *moved;        /* first of the transitions made of the tensor in this step */
     tsh_tensor *next_moved;   /* next in the list that this tensor is in */
+    tsh_tensor *moved_from;   /* the tensor whose list that is, or NULL */
 } tshi_gradient;
 
 /* The tensor's, made if there is none; NULL with the message set. */
@@ -29,6 +30,8 @@ tshi_gradient *tshi_gradient_of(tsh_tensor *tensor);
 static inline bool tshi_requires_grad(const tsh_tensor *tensor) {
     return tensor->gradient && tensor->gradient->required;
 }
+/* Leaves the list of transitions that the tensor is in, and empties its own. */
+void tshi_gradient_leave_lists(tsh_tensor *tensor);
 /* The step is over: a tensor that outlives it becomes a leaf. */
 void tshi_gradient_end_step(tsh_tensor *tensor);
 

@@ -122,10 +122,11 @@ static tsh_status remember(const tsh_tape *tape, tsh_tensor *x, tsh_tensor *move
     tshi_gradient *from = tshi_gradient_of(x), *to = from ? tshi_gradient_of(moved) : NULL;
     if (!to) return TSH_ERR_MEMORY;
     if (from->generation != tape->generation) {
+        tshi_gradient_leave_lists(x);
         from->generation = tape->generation;
-        from->moved = NULL;
     }
     to->next_moved = from->moved;
+    to->moved_from = x;
     from->moved = moved;
     return TSH_OK;
 }
