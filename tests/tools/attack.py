@@ -49,6 +49,7 @@ PROGRAMS = {
                              "--rows 2 --cols 2 --tokens 2 --classes 2 --vocabulary 2 --seconds 0.0001"),
     "tshard-bench data_parallel": ({**BENCH, "batch": N, "width": N, "layers": N, "bucket": N}, [],
                                    "--batch 2 --width 2 --layers 1 --seconds 0.0001"),
+    "tshard-bench dispatch": ({**BENCH, "nodes": N, "elements": N}, [], "--nodes 2 --elements 2 --seconds 0.0001"),
     "tshard-bench redistribute": ({**BENCH, "bytes": N}, [], "--bytes 4 --seconds 0.0001"),
     "tshard-bench support": (BENCH, [], ""),
     "tshard-bench": ({"help": None, "version": None}, ["collect", "support"], ""),

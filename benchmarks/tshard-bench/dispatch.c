@@ -1,0 +1,78 @@
+/* tshard-bench dispatch: what the tape costs beside the arithmetic, measured on a chain of small sums. */
+#include "bench.h"
+
+#include "tshard/functional.h"
+
+typedef struct chain {
+    tsh_tape *tape;
+    tsh_tensor *x, *y;
+    int64_t nodes;
+    double forward, steps; /* seconds in forward, of so many steps */
+} chain;
+
+/* One step. Its end, which frees what it made, counts as backward. */
+static tsh_status step(chain *c) {
+    double begin = bench_now();
+    tsh_tensor *z = c->x;
+    for (int64_t i = 0; i < c->nodes; i++) z = tsh_add(c->tape, z, c->y);
+    c->forward += bench_now() - begin;
+    c->steps += 1;
+    tsh_status status = tsh_backward(c->tape, tsh_sum(c->tape, z, TSH_ALL_DIMS));
+    tsh_tensor_zero_grad(c->x);
+    return status == TSH_OK ? tsh_tape_reset(c->tape) : status;
+}
+
+static int steps(void *context, int calls) {
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < calls && status == TSH_OK; i++) status = step(context);
+    return (int)status;
+}
+
+static tsh_status measure(chain *c, tsh_world *world, const bench_common *common, int64_t elements) {
+    bench_meter *meter = NULL;
+    double seconds = 0;
+    tsh_status status = bench_meter_create(world, common->seconds, &meter);
+    if (status == TSH_OK) status = bench_measure(meter, steps, c, &seconds);
+    bench_meter_destroy(meter);
+    if (status != TSH_OK) return status;
+    double node = 1e6 * seconds / (double)c->nodes, forward = 1e6 * c->forward / c->steps / (double)c->nodes;
+    const bench_field fields[] = {BENCH_TEXT_FIELD("bench", "dispatch"), BENCH_COUNT_FIELD("nodes", c->nodes),
+                                  BENCH_COUNT_FIELD("elements", elements), BENCH_REAL_FIELD("forward_us", forward),
+                                  BENCH_REAL_FIELD("node_us", node)};
+    bench_report report = {.json = common->json, .silent = tsh_world_rank(world) != 0};
+    bench_report_row(&report, fields, (int)(sizeof fields / sizeof *fields));
+    return TSH_OK;
+}
+
+static tsh_status run_chain(tsh_world *world, const bench_common *common, int64_t nodes, int64_t elements) {
+    const tsh_tensor_config config = {.dtype = TSH_FLOAT32, .ndim = 1, .shape = {elements}};
+    chain c = {.nodes = nodes};
+    tsh_status status = tsh_tape_create(world, &c.tape);
+    if (status == TSH_OK) status = tsh_tensor_create_full(tsh_world_mesh(world), &config, 1, &c.x);
+    if (status == TSH_OK) status = tsh_tensor_create_full(tsh_world_mesh(world), &config, 1, &c.y);
+    if (status == TSH_OK) status = tsh_tensor_require_grad(c.x);
+    if (status == TSH_OK) status = measure(&c, world, common, elements);
+    tsh_tensor_release(c.y);
+    tsh_tensor_release(c.x);
+    tsh_tape_destroy(c.tape);
+    return status;
+}
+
+int bench_dispatch(int argc, char **argv) {
+    int64_t nodes, elements;
+    bench_common common;
+    const bench_option options[] = {{"nodes", BENCH_COUNT, "1000", "sums in the chain", &nodes, NULL},
+                                    {"elements", BENCH_COUNT, "8", "of each", &elements, NULL}};
+    int code = bench_options_parse(
+        "dispatch",
+        "Measures a chain of sums of small float32 tensors, forward and backward: the time of a node is what the tape\n"
+        "costs. Every rank runs a chain of its own.",
+        options, 2, &common, argc, argv);
+    if (code >= 0) return code;
+    tsh_world *world = NULL;
+    if (tsh_world_init(NULL, &world) != TSH_OK) return bench_failed(NULL, "world_init");
+    tsh_status status = run_chain(world, &common, nodes, elements);
+    code = status == TSH_OK ? 0 : bench_failed(world, "dispatch");
+    tsh_world_destroy(world);
+    return code;
+}
