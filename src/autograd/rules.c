@@ -102,14 +102,6 @@ typedef struct candidate {
     tsh_layout out;
 } candidate;
 
-/* Room for each row of the longest table with every dim bound. */
-#define MAX_CANDIDATES 48
-
-typedef struct candidates {
-    int count;
-    candidate item[MAX_CANDIDATES];
-} candidates;
-
 /* A row fits a parameter only as tshi_want says. */
 static bool parameter_takes(const tshi_node *call, int i, tsh_layout have, tsh_layout need) {
     if (!call->want || !(call->want->parameters >> i & 1u) || tshi_layout_alike(have, need)) return true;
@@ -152,25 +144,27 @@ static int split_of(const tshi_node *call, const candidate *c, int axis) {
 }
 
 /* A row that leaves a sum open where no input had one costs an all-reduce of the output later. */
-static double open_sum_bytes(const tshi_node *call, const candidate *c, int axis, double out_bytes) {
+static double open_sum_bytes(const tshi_node *call, const candidate *c, int axis, const tshi_output *out) {
     if (c->out.kind != TSH_KIND_PARTIAL) return 0;
     for (int i = 0; i < call->inputs; i++) {
         if (call->in[i]->layout[axis].kind == TSH_KIND_PARTIAL) return 0;
     }
-    return out_bytes * tshi_transition_cost(tshi_transition_find(TSH_PARTIAL, TSH_REPLICATED, true), true);
+    return output_bytes(call, out->dtype, out->shape) *
+           tshi_transition_cost(tshi_transition_find(TSH_PARTIAL, TSH_REPLICATED, true), true);
 }
 
-static void add_candidate(const tshi_node *call, const tshi_rule *row, int bound, int axis, const tshi_output *out,
-                          candidates *all) {
+/* Candidates are compared by how they treat split inputs, then by bytes; the first of equal ones is taken. */
+static void consider(const tshi_node *call, const tshi_rule *row, int bound, int axis, const tshi_output *out,
+                     candidate *best) {
     candidate c = {.row = row, .bound = bound};
     if (bound >= 0 && call->op->row_holds && !call->op->row_holds(call, row, bound)) return;
     for (int i = 0; i < call->inputs; i++) {
         if (!input_cost(call, &c, axis, i, &c.bytes)) return;
     }
-    if (!output_layout(call, &c, axis, out->shape->ndim) || all->count == MAX_CANDIDATES) return;
+    if (!output_layout(call, &c, axis, out->shape->ndim)) return;
     c.split = split_of(call, &c, axis);
-    c.bytes += open_sum_bytes(call, &c, axis, output_bytes(call, out->dtype, out->shape));
-    all->item[all->count++] = c;
+    c.bytes += open_sum_bytes(call, &c, axis, out);
+    if (!best->row || (c.split != best->split ? c.split < best->split : c.bytes < best->bytes)) *best = c;
 }
 
 /* The dims along which inputs whose pattern binds are split, a bit each. */
@@ -183,17 +177,19 @@ static unsigned dims_to_bind(const tshi_node *call, const tshi_rule *row, int ax
     return dims;
 }
 
-static void find_candidates(const tshi_node *call, int axis, const tshi_output *out, candidates *all) {
-    all->count = 0;
+/* The search ends where no later row can be better. best->row is NULL where no row holds. */
+static void find_best(const tshi_node *call, int axis, const tshi_output *out, candidate *best) {
+    best->row = NULL;
     for (const tshi_rule *row = call->op->rules; row->out != TSHI_END; row++) {
         if (!row_binds(row)) {
-            add_candidate(call, row, -1, axis, out, all);
-            continue;
+            consider(call, row, -1, axis, out, best);
+        } else {
+            unsigned dims = dims_to_bind(call, row, axis);
+            for (int d = 0; dims >> d; d++) {
+                if (dims >> d & 1u) consider(call, row, d, axis, out, best);
+            }
         }
-        unsigned dims = dims_to_bind(call, row, axis);
-        for (int d = 0; d < TSH_MAX_DIMS; d++) {
-            if (dims >> d & 1u) add_candidate(call, row, d, axis, out, all);
-        }
+        if (best->row && best->split == USED_AS_THEY_ARE && best->bytes <= 0) return;
     }
 }
 
@@ -244,25 +240,15 @@ void tshi_rules_need(const tshi_node *call, const tshi_rule_rows *rows, int i, t
     set_split_order(rows, t->mesh->axes, need);
 }
 
-/* Candidates are compared by how they treat split inputs, then by bytes. */
-static const candidate *cheapest(const candidates *all) {
-    const candidate *best = &all->item[0];
-    for (const candidate *c = best + 1; c < all->item + all->count; c++) {
-        if (c->split != best->split ? c->split < best->split : c->bytes < best->bytes) best = c;
-    }
-    return best;
-}
-
 tsh_status tshi_rules_choose(const tshi_node *call, const tshi_output *out, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes;
     for (int a = 0; a < axes; a++) {
-        candidates all;
-        find_candidates(call, a, out, &all);
-        if (all.count == 0) return no_row(call, a);
-        const candidate *c = cheapest(&all);
-        rows->row[a] = c->row;
-        rows->bound[a] = c->bound;
-        rows->out[a] = c->out;
+        candidate best;
+        find_best(call, a, out, &best);
+        if (!best.row) return no_row(call, a);
+        rows->row[a] = best.row;
+        rows->bound[a] = best.bound;
+        rows->out[a] = best.out;
     }
     const tsh_tensor *ordered = split_order_of(call);
     rows->ordered = ordered != NULL;
