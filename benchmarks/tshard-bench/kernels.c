@@ -54,7 +54,7 @@ static double copy_bytes(const bed *b) {
 }
 
 static void run_gelu(const bed *b) {
-    b->device->ops->elementwise[b->dtype].unary(b->device, TSHI_GELU_TANH, b->rows * b->cols, at(b->buffer[0]),
+    b->device->ops->elementwise[b->dtype].unary(b->device, TSHI_GELU_TANH, NULL, b->rows * b->cols, at(b->buffer[0]),
                                                 at(b->buffer[1]));
 }
 

@@ -45,7 +45,7 @@ typedef struct tsh_world_config {
                         * machine's memory. Pages are allocated when they are first used. */
     int blas_threads;  /* TSHARD_BLAS_THREADS, default the cores granted to the process over the ranks on the machine */
     uint64_t seed;     /* TSHARD_SEED, default 0: see tsh_world_seed */
-    tsh_log log;
+    tsh_log_sink log;
     tsh_allocator allocator;
 } tsh_world_config;
 

@@ -54,12 +54,25 @@ TSH_API tsh_tensor *tsh_bias(tsh_tape *tape, tsh_tensor *x, tsh_tensor *b);
  *   gelu_tanh  x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
  *   relu       max(x, 0)
  *   silu       x / (1 + e^-x)
+ *   exp, log, tanh, sqrt
+ *   sigmoid    1 / (1 + e^-x)
+ *   pow        x^exponent
+ *   clamp      min(max(x, low), high); its gradient is 0 where x is outside (low, high). Either may be infinite.
  *   R -> R    S(d) -> S(d)    L -> L
+ * A NaN stays NaN; limits are PyTorch's: log(0) = -inf; log and sqrt of a negative number, and its powers that are not whole, are NaN. An
+ * exponent, low or high that is NaN is TSH_ERR_ARGUMENT.
  * Source of both gelus: Hendrycks and Gimpel, "Gaussian error linear units", 2016. */
 TSH_API tsh_tensor *tsh_gelu(tsh_tape *tape, tsh_tensor *x);
 TSH_API tsh_tensor *tsh_gelu_tanh(tsh_tape *tape, tsh_tensor *x);
 TSH_API tsh_tensor *tsh_relu(tsh_tape *tape, tsh_tensor *x);
 TSH_API tsh_tensor *tsh_silu(tsh_tape *tape, tsh_tensor *x);
+TSH_API tsh_tensor *tsh_exp(tsh_tape *tape, tsh_tensor *x);
+TSH_API tsh_tensor *tsh_log(tsh_tape *tape, tsh_tensor *x);
+TSH_API tsh_tensor *tsh_tanh(tsh_tape *tape, tsh_tensor *x);
+TSH_API tsh_tensor *tsh_sqrt(tsh_tape *tape, tsh_tensor *x);
+TSH_API tsh_tensor *tsh_sigmoid(tsh_tape *tape, tsh_tensor *x);
+TSH_API tsh_tensor *tsh_pow(tsh_tape *tape, tsh_tensor *x, double exponent);
+TSH_API tsh_tensor *tsh_clamp(tsh_tape *tape, tsh_tensor *x, double low, double high);
 /* y = 0 with probability p (in [0, 1)), else x / (1 - p); the draw depends on the global index of the element. While
  * the tape is not recording, y = x. Along a LOCAL axis every rank draws the same values.
  *   R -> R    S(d) -> S(d)    P -> P    L -> L */

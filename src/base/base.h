@@ -19,7 +19,7 @@ tsh_status tshi_vfail(tsh_status status, const char *format, va_list arguments) 
 tsh_status tshi_fail_errno(int error, const char *format, ...) TSH_PRINTF(2, 3);
 
 /* Format a line and hand it to the sink. */
-void tshi_log(const tsh_log *log, tsh_log_level level, const char *format, ...) TSH_PRINTF(3, 4);
+void tshi_log(const tsh_log_sink *log, tsh_log_level level, const char *format, ...) TSH_PRINTF(3, 4);
 /* A sink that prints lines of every level to stderr. */
 void tshi_log_print(void *user, tsh_log_level level, const char *line);
 

@@ -20,7 +20,7 @@ void tshi_log_print(void *user, tsh_log_level level, const char *line) {
     fprintf(stderr, "tshard %s: %s\n", level_name(level), line);
 }
 
-void tshi_log(const tsh_log *log, tsh_log_level level, const char *format, ...) {
+void tshi_log(const tsh_log_sink *log, tsh_log_level level, const char *format, ...) {
     bool has_sink = log && log->fn;
     if (!has_sink && level < TSH_LOG_WARNING) return;
     char line[LINE_SIZE];

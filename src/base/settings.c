@@ -210,7 +210,7 @@ static size_t edits_between(const char *a, size_t a_length, const char *b) {
     return row[b_length];
 }
 
-static void warn_of(const char *name, size_t length, const tsh_log *log) {
+static void warn_of(const char *name, size_t length, const tsh_log_sink *log) {
     const char *nearest = NULL;
     size_t fewest = 4;
     for (int i = 0; i < TSHI_SETTING_COUNT; i++) {
@@ -224,7 +224,7 @@ static void warn_of(const char *name, size_t length, const tsh_log *log) {
              nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
 }
 
-void tshi_settings_check(const tsh_log *log) {
+void tshi_settings_check(const tsh_log_sink *log) {
     static const char own[] = "TSHARD_", tests[] = "TSHARD_TEST_";
     for (char **variable = environ; variable && *variable; variable++) {
         size_t length = strcspn(*variable, "=");

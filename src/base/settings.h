@@ -66,7 +66,7 @@ tsh_status tshi_setting_text(tshi_setting_id id, char *out, size_t size);
 
 /* Warns about variables whose names begin with TSHARD_ and that are no setting, with the setting that was probably
  * meant. TSHARD_TEST_ begins the names of the tests' own variables. */
-void tshi_settings_check(const tsh_log *log);
+void tshi_settings_check(const tsh_log_sink *log);
 /* A row of the table in Markdown: name, type, default, text. Returns its length as snprintf does. */
 int tshi_setting_describe(tshi_setting_id id, char *out, size_t size);
 

@@ -56,20 +56,28 @@ typedef struct tshi_copy_ops {
 
 /* --- elementwise, by float dtype ---------------------------------------------------------------------------------- */
 
+/* Products apply those before TSHI_IDENTITY, or none. */
 typedef enum tshi_unary {
     TSHI_GELU_ERF,
     TSHI_GELU_TANH,
     TSHI_RELU,
     TSHI_SILU,
-    TSHI_UNARY_COUNT,
-    TSHI_IDENTITY = TSHI_UNARY_COUNT /* for products; no tshi_unary_fn takes it */
+    TSHI_IDENTITY, /* for products; no tshi_unary_fn takes it */
+    TSHI_EXP,
+    TSHI_LOG,
+    TSHI_TANH,
+    TSHI_SQRT,
+    TSHI_SIGMOID,
+    TSHI_POW,   /* x^p[0]; of the exponents -2, -1, -1/2, 1/2, 2 and 3 by division, root and product */
+    TSHI_CLAMP, /* the nearest to x in [p[0], p[1]]; NaN stays; p[1] where the interval is empty */
+    TSHI_UNARY_COUNT
 } tshi_unary;
 
-/* y = f(x); y may alias x. */
-typedef void tshi_unary_fn(tsh_device *device, tshi_unary f, int64_t n, const void *x, void *y);
+/* y = f(x); y may alias x. p: f's parameters, NULL where it has none. */
+typedef void tshi_unary_fn(tsh_device *device, tshi_unary f, const double *p, int64_t n, const void *x, void *y);
 /* dx = beta dx + f'(x) dy; with beta 0, dx may alias x or dy. */
-typedef void tshi_unary_backward_fn(tsh_device *device, tshi_unary f, int64_t n, const void *x, const void *dy,
-                                    double beta, void *dx);
+typedef void tshi_unary_backward_fn(tsh_device *device, tshi_unary f, const double *p, int64_t n, const void *x,
+                                    const void *dy, double beta, void *dx);
 /* z = a x + b y; z may alias x or y. With b = 0, y is not read and may be NULL. */
 typedef void tshi_axpby_fn(tsh_device *device, int64_t n, double a, const void *x, double b, const void *y, void *z);
 /* z = beta z + x y; z may alias x or y when beta is 0. */

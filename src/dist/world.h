@@ -36,7 +36,7 @@ struct tsh_world {
     uint64_t tapes;      /* made so far */
     tshi_steps steps[TSHI_STEPPING];
     uint64_t recoveries;
-    tsh_log log;
+    tsh_log_sink log;
     tsh_allocator allocator;
     tsh_device *host;   /* the CPU: what ranks of this machine share, and where backends work */
     tsh_device *device; /* where tensors live: host itself, or a GPU */

@@ -146,7 +146,7 @@ static tsh_status product_gradient(tshi_node *call) {
     if (!z) return TSH_OK;
     if (call->tape->keeps_graph && !*dz) status = tshi_tensor_new(z->mesh, z->dtype, &z->shape, z->layout, dz);
     if (status != TSH_OK) return status;
-    device->ops->elementwise[z->dtype].unary_backward(device, p->f, z->numel, tshi_data(z), tshi_data(dy), 0,
+    device->ops->elementwise[z->dtype].unary_backward(device, p->f, NULL, z->numel, tshi_data(z), tshi_data(dy), 0,
                                                       tshi_data(*dz ? *dz : z));
     return TSH_OK;
 }

@@ -1,4 +1,4 @@
-/* Elementwise functions. */
+/* Elementwise arithmetic, and dropout. */
 #include "functional/broadcast.h"
 
 static tsh_status equal_shapes(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
@@ -166,70 +166,6 @@ static const tshi_op bias_op = {"bias", bias_rules, bias_shape, bias_forward, bi
 
 tsh_tensor *tsh_bias(tsh_tape *tape, tsh_tensor *x, tsh_tensor *b) {
     return tshi_apply(tape, &bias_op, 2, (tsh_tensor *[]){x, b}, NULL);
-}
-
-/* --- activations -------------------------------------------------------------------------------------------------- */
-
-typedef struct unary_params {
-    tshi_unary f;
-} unary_params;
-
-static const tshi_rule pointwise_rules[] = {
-    {{TSHI_R}, TSHI_R},
-    {{TSHI_ANY}, TSHI_ANY},
-    {{TSHI_L}, TSHI_L},
-    {{TSHI_END}, TSHI_END},
-};
-
-static tsh_status unary_forward(tshi_node *call) {
-    const unary_params *p = call->params;
-    const tsh_tensor *x = call->in[0];
-    tsh_device *device = tshi_device_of(x);
-    device->ops->elementwise[x->dtype].unary(device, p->f, x->numel, tshi_data(x), tshi_data(call->out));
-    return TSH_OK;
-}
-
-static tsh_status unary_backward(tshi_node *call) {
-    const unary_params *p = call->params;
-    double beta;
-    tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
-    if (!dx) return TSH_ERR_MEMORY;
-    const tsh_tensor *x = call->in[0];
-    tsh_device *device = tshi_device_of(x);
-    device->ops->elementwise[x->dtype].unary_backward(device, p->f, x->numel, tshi_data(x),
-                                                      tshi_data(tshi_grad_out(call)), beta, tshi_data(dx));
-    return TSH_OK;
-}
-
-static const tshi_op unary_ops[TSHI_UNARY_COUNT] = {
-    [TSHI_GELU_ERF] = {"gelu", pointwise_rules, equal_shapes, unary_forward, unary_backward,
-                       .params_size = sizeof(unary_params)},
-    [TSHI_GELU_TANH] = {"gelu_tanh", pointwise_rules, equal_shapes, unary_forward, unary_backward,
-                        .params_size = sizeof(unary_params)},
-    [TSHI_RELU] = {"relu", pointwise_rules, equal_shapes, unary_forward, unary_backward,
-                   .params_size = sizeof(unary_params)},
-    [TSHI_SILU] = {"silu", pointwise_rules, equal_shapes, unary_forward, unary_backward,
-                   .params_size = sizeof(unary_params)},
-};
-
-tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f) {
-    return tshi_apply(tape, &unary_ops[f], 1, &x, &(unary_params){f});
-}
-
-tsh_tensor *tsh_gelu(tsh_tape *tape, tsh_tensor *x) {
-    return tshi_activate(tape, x, TSHI_GELU_ERF);
-}
-
-tsh_tensor *tsh_gelu_tanh(tsh_tape *tape, tsh_tensor *x) {
-    return tshi_activate(tape, x, TSHI_GELU_TANH);
-}
-
-tsh_tensor *tsh_relu(tsh_tape *tape, tsh_tensor *x) {
-    return tshi_activate(tape, x, TSHI_RELU);
-}
-
-tsh_tensor *tsh_silu(tsh_tape *tape, tsh_tensor *x) {
-    return tshi_activate(tape, x, TSHI_SILU);
 }
 
 /* --- dropout ------------------------------------------------------------------------------------------------------ */

@@ -113,7 +113,7 @@ tsh_status tsh_checkpoint_wait(tsh_world *world) {
 
 /* The newest step of which there is a whole folder, or -1. `log`, where it is not NULL, gets what is wrong with newer
  * ones. */
-static tsh_status find_latest(const char *path, const tsh_log *log, int64_t *step) {
+static tsh_status find_latest(const char *path, const tsh_log_sink *log, int64_t *step) {
     int64_t *steps;
     int count;
     struct stat info;
@@ -145,7 +145,7 @@ tsh_status tsh_checkpoint_latest(const char *path, int64_t *step) {
 }
 
 /* On rank 0: -1 for a path that is a step's folder, else the newest step in it. */
-static tsh_status choose_step(const char *path, const tsh_log *log, int64_t *step) {
+static tsh_status choose_step(const char *path, const tsh_log_sink *log, int64_t *step) {
     char index[TSHI_PATH];
     struct stat info;
     *step = -1;

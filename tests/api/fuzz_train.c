@@ -117,6 +117,13 @@ static void with_number(fuzz *f, void (*function)(void)) {
     fuzz_value(f, tape, ((tsh_tensor * (*)(tsh_tape *, tsh_tensor *, double)) function)(tape, x, number));
 }
 
+static void with_bounds(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    double low = fuzz_chance(f, 80) ? -1 : fuzz_number(f), high = fuzz_chance(f, 80) ? 1 : fuzz_number(f);
+    fuzz_value(f, tape, ((tsh_tensor * (*)(tsh_tape *, tsh_tensor *, double, double)) function)(tape, x, low, high));
+}
+
 static tsh_group *group_of(fuzz *f, const tsh_tensor *x) {
     const tsh_mesh *mesh = tsh_tensor_mesh(x);
     int axis = fuzz_below(f, tsh_mesh_axes(mesh));
@@ -494,6 +501,13 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_gelu_tanh", one, FUNCTION(tsh_gelu_tanh), 2},
     {"tsh_relu", one, FUNCTION(tsh_relu), 2},
     {"tsh_silu", one, FUNCTION(tsh_silu), 2},
+    {"tsh_exp", one, FUNCTION(tsh_exp), 1},
+    {"tsh_log", one, FUNCTION(tsh_log), 1},
+    {"tsh_tanh", one, FUNCTION(tsh_tanh), 1},
+    {"tsh_sqrt", one, FUNCTION(tsh_sqrt), 1},
+    {"tsh_sigmoid", one, FUNCTION(tsh_sigmoid), 1},
+    {"tsh_pow", with_number, FUNCTION(tsh_pow), 2},
+    {"tsh_clamp", with_bounds, FUNCTION(tsh_clamp), 2},
     {"tsh_dropout", with_number, FUNCTION(tsh_dropout), 4},
     {"tsh_reshape", reshape, NULL, 5},
     {"tsh_slice", slice, NULL, 4},

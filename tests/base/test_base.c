@@ -84,7 +84,7 @@ static void catch_line(void *user, tsh_log_level level, const char *line) {
 
 Test(base, a_sink_gets_every_line) {
     caught c = {0};
-    tsh_log log = {catch_line, &c};
+    tsh_log_sink log = {catch_line, &c};
     tshi_log(&log, TSH_LOG_DEBUG, "%d/%d joined", 3, 4);
     cr_assert_eq(c.lines, 1);
     cr_assert_eq(c.level, TSH_LOG_DEBUG);
@@ -98,7 +98,7 @@ Test(base, a_sink_gets_every_line) {
 }
 
 Test(base, without_a_sink_warnings_go_to_stderr, .init = cr_redirect_stderr) {
-    tsh_log log = {0};
+    tsh_log_sink log = {0};
     tshi_log(&log, TSH_LOG_INFO, "quiet");
     tshi_log(&log, TSH_LOG_WARNING, "loud %d", 1);
     tshi_log(NULL, TSH_LOG_ERROR, "louder");

@@ -89,7 +89,7 @@ static void keep_line(void *user, tsh_log_level level, const char *line) {
 /* Names that are nearly a setting, and one that is like none; the tests' own are no mistake. */
 Test(settings, unknown_variables_are_reported, .timeout = 120) {
     char lines[1024] = "";
-    const tsh_log log = {keep_line, lines};
+    const tsh_log_sink log = {keep_line, lines};
     clearenv();
     setenv("TSHARD_TIMEOUT", "60", 1);
     setenv("TSHARD_TEST_DEVICE", "cpu", 1);

@@ -95,7 +95,7 @@ static bool some_work(tsh_device *device) {
         ops->copy.zero(device, sizeof(float) * N, b);
         good = ops->product.affine(device, TSH_FLOAT32, M, N, K, dx, w, b, TSHI_IDENTITY, NULL, y) == TSH_OK;
         good = good && ops->product.affine_backward(device, TSH_FLOAT32, M, N, K, dx, y, 0, w, 1, b) == TSH_OK;
-        ops->elementwise[TSH_FLOAT32].unary(device, TSHI_RELU, M * N, y, y);
+        ops->elementwise[TSH_FLOAT32].unary(device, TSHI_RELU, NULL, M * N, y, y);
         ops->copy.within(device, sizeof back / 2, y, large);
         ops->copy.strided(device, 2, 8, y, 16, large + 4096, 32);
         ops->copy.to_host(device, sizeof back, y, back);
@@ -221,7 +221,7 @@ Test(cuda_device, managed_memory_is_the_hosts_too) {
     float *x = get(device, 4 * sizeof *x), from[4] = {1, -2, 3, -4};
     device->ops->copy.from_host(device, sizeof from, from, x);
     cr_assert_eq(x[3], -4, "a copy is waited for");
-    device->ops->elementwise[TSH_FLOAT32].unary(device, TSHI_RELU, 4, x, x);
+    device->ops->elementwise[TSH_FLOAT32].unary(device, TSHI_RELU, NULL, 4, x, x);
     cr_assert_eq(x[1], 0, "a kernel is waited for");
     cr_assert_eq(device->ops->product.gemm(device, TSH_FLOAT32, false, false, 1, 1, 1, 2, x + 2, 1, x + 2, 1, 0, x, 1),
                  TSH_OK);

@@ -190,7 +190,7 @@ static void check_affine(tsh_device *device, const affine_case *c) {
 
 Test(cuda_gemm, affine_of_every_kind) {
     tsh_device *device = open_device();
-    for (int i = 0; i < 64 * (TSHI_UNARY_COUNT + 1); i++) {
+    for (int i = 0; i < 64 * (TSHI_IDENTITY + 1); i++) {
         tshi_unary f = (tshi_unary)(i / 64);
         check_affine(device, &(affine_case){.dtype = dtypes[i % 4],
                                             .m = 3,

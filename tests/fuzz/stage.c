@@ -94,7 +94,7 @@ static void take_line(void *user, tsh_log_level level, const char *line) {
     for (; *line; line++) stage_require((unsigned char)*line >= 32 && *line != 127);
 }
 
-const tsh_log stage_log = {take_line, NULL};
+const tsh_log_sink stage_log = {take_line, NULL};
 
 /* --- begin and end ------------------------------------------------------------------------------------------------ */
 

@@ -29,7 +29,7 @@ double stage_waited(void);
 void stage_require(bool condition);
 
 /* Takes what is said, and checks that it can be shown. */
-extern const tsh_log stage_log;
+extern const tsh_log_sink stage_log;
 
 /* The key of the job, and that of another job. */
 void stage_settings(tshi_settings *out, int rank, int size);

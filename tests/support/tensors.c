@@ -58,7 +58,7 @@ void tshi_test_same(tshi_rank *r, const char *what, const tsh_tensor *got, const
     }
     for (int64_t i = 0; i < got->numel; i++) {
         double a = tshi_test_element(got, i), b = whole[tshi_test_place(got, i)];
-        bool close = fabs(a - b) <= tolerance * fmax(1, fabs(b));
+        bool close = a == b || (isnan(a) && isnan(b)) || fabs(a - b) <= tolerance * fmax(1, fabs(b));
         if (!tshi_check(r, close, "%s, %s: element %lld is %.17g, wanted %.17g", what,
                         tsh_tensor_describe(got, text, sizeof text), (long long)i, a, b)) {
             return;

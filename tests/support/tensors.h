@@ -18,8 +18,8 @@ tsh_tensor *tshi_test_leaf(tshi_rank *r, const tsh_mesh *mesh, const tsh_tensor_
 /* Element i of this rank's part as a double, and its index in the whole tensor. */
 double tshi_test_element(const tsh_tensor *t, int64_t i);
 int64_t tshi_test_place(const tsh_tensor *t, int64_t i);
-/* Note where this rank's part of got (REPLICATED and SHARD alone) is not the whole's: |a - b| <= tolerance max(1, |b|).
- */
+/* Note where this rank's part of got (REPLICATED and SHARD alone) is not the whole's: |a - b| <= tolerance max(1, |b|),
+ * or equal infinities, or NaN as wanted. */
 void tshi_test_same(tshi_rank *r, const char *what, const tsh_tensor *got, const double *whole, double tolerance);
 /* The gradient of t. */
 void tshi_test_same_grad(tshi_rank *r, const char *what, const tsh_tensor *t, const double *whole, double tolerance);

@@ -409,7 +409,7 @@ static tsh_status affine_in_steps(tsh_device *device, gemm_call *g, const void *
         status = run(device, g);
         if (status == TSH_OK && b) tshi_cuda_elementwise[g->dtype].bias(device, g->m, g->n, g->c, b, g->c);
     }
-    if (status == TSH_OK && applies) tshi_cuda_elementwise[g->dtype].unary(device, f, g->m * g->n, g->c, y);
+    if (status == TSH_OK && applies) tshi_cuda_elementwise[g->dtype].unary(device, f, NULL, g->m * g->n, g->c, y);
     return status;
 }
 

@@ -222,7 +222,7 @@ static void read_peer(tshi_acceptor *a, int index) {
 
 static void log_progress(tshi_acceptor *a) {
     char text[TSHI_LINE];
-    const tsh_log *log = a->rendezvous->log;
+    const tsh_log_sink *log = a->rendezvous->log;
     if (!tshi_warning_due(&a->rendezvous->next_warning, a->rendezvous->settings->warn_every)) return;
     tshi_log(log, TSH_LOG_WARNING, "rendezvous: %s", tshi_acceptor_progress(a, text, sizeof text));
     if (a->refused <= REFUSALS_LOGGED) return;

@@ -22,7 +22,7 @@ static const char *error_text(int error) {
     return error ? strerror(error) : "it hung up";
 }
 
-tsh_status tshi_rendezvous_begin(const tshi_settings *settings, const tsh_log *log, const tsh_allocator *allocator,
+tsh_status tshi_rendezvous_begin(const tshi_settings *settings, const tsh_log_sink *log, const tsh_allocator *allocator,
                                  double deadline, tshi_rendezvous *out) {
     static const unsigned char purpose[] = "group";
     unsigned char digest[TSHI_HASH_SIZE];

@@ -74,7 +74,7 @@ static tsh_status serve(tshi_rendezvous *r, const tshi_endpoint *endpoint, tshi_
     return status;
 }
 
-tsh_status tshi_memory_exchange(const tshi_settings *settings, const tsh_log *log, const tsh_allocator *allocator,
+tsh_status tshi_memory_exchange(const tshi_settings *settings, const tsh_log_sink *log, const tsh_allocator *allocator,
                                 double deadline, tshi_memory_make make, const void *user, int *memory) {
     tshi_rendezvous r;
     tshi_roster none;

@@ -19,7 +19,7 @@ typedef int (*tshi_memory_make)(const tshi_memory_ranks *ranks);
 
 /* Every rank gets the descriptor that rank 0 makes, the caller's. Waits for all ranks until the deadline (tshi_clock's)
  * and logs which ones are missing. */
-tsh_status tshi_memory_exchange(const tshi_settings *settings, const tsh_log *log, const tsh_allocator *allocator,
+tsh_status tshi_memory_exchange(const tshi_settings *settings, const tsh_log_sink *log, const tsh_allocator *allocator,
                                 double deadline, tshi_memory_make make, const void *user, int *memory);
 
 #endif

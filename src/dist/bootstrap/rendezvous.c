@@ -126,7 +126,7 @@ static tsh_status check_address(const tshi_settings *s) {
                      s->local_size, s->size);
 }
 
-tsh_status tshi_rendezvous_run(const tshi_settings *settings, const tsh_log *log, const tsh_allocator *allocator,
+tsh_status tshi_rendezvous_run(const tshi_settings *settings, const tsh_log_sink *log, const tsh_allocator *allocator,
                                double deadline, int *connections, tshi_roster *out) {
     tshi_rendezvous r;
     *out = (tshi_roster){0};

@@ -11,7 +11,7 @@
 /* What a rank brings to a rendezvous. */
 typedef struct tshi_rendezvous {
     const tshi_settings *settings;
-    const tsh_log *log;
+    const tsh_log_sink *log;
     const tsh_allocator *allocator;
     double deadline, next_warning;        /* next_warning: when the wait next logs what it waits for */
     unsigned char group[TSHI_GROUP_SIZE]; /* the public name of the job */
@@ -24,10 +24,10 @@ typedef struct tshi_rendezvous {
  * the launcher says that all ranks are on this machine, no message is needed.
  * `connections` ([size] of -1, or NULL) keeps the connections: the listening rank gets the one to each other rank at
  * that rank's index, each other rank the one that it has at its own. */
-tsh_status tshi_rendezvous_run(const tshi_settings *settings, const tsh_log *log, const tsh_allocator *allocator,
+tsh_status tshi_rendezvous_run(const tshi_settings *settings, const tsh_log_sink *log, const tsh_allocator *allocator,
                                double deadline, int *connections, tshi_roster *out);
 /* Fills what a rendezvous under the settings' key needs. */
-tsh_status tshi_rendezvous_begin(const tshi_settings *settings, const tsh_log *log, const tsh_allocator *allocator,
+tsh_status tshi_rendezvous_begin(const tshi_settings *settings, const tsh_log_sink *log, const tsh_allocator *allocator,
                                  double deadline, tshi_rendezvous *out);
 /* Seconds that a rendezvous may take: min(120, the timeout). */
 double tshi_rendezvous_patience(const tshi_settings *settings);

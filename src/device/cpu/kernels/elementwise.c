@@ -2,16 +2,15 @@
 #include "device/cpu/kernels/kernels.h"
 #include "device/cpu/kernels/vector_math.h"
 
-typedef struct unary_loops {
-    void (*forward)(int64_t n, const void *x, void *y);
-    void (*backward[2])(int64_t n, const void *x, const void *dy, void *dx); /* dx is written, or added to */
-} unary_loops;
-
 #include "device/cpu/kernels/float32.inc"
+
+#include "device/cpu/kernels/functions.inc"
 
 #include "device/cpu/kernels/elementwise.inc"
 
 #include "device/cpu/kernels/float64.inc"
+
+#include "device/cpu/kernels/functions.inc"
 
 #include "device/cpu/kernels/elementwise.inc"
 

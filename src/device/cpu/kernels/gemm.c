@@ -95,7 +95,7 @@ tsh_status tshi_cpu_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64
     void *product = pre ? pre : y;
     if (b) tshi_cpu_elementwise[dtype].bias(device, m, n, NULL, b, product);
     tsh_status status = tshi_cpu_gemm(device, dtype, false, true, m, n, k, 1, x, k, w, k, b ? 1 : 0, product, n);
-    if (status == TSH_OK && f != TSHI_IDENTITY) tshi_cpu_elementwise[dtype].unary(device, f, m * n, product, y);
+    if (status == TSH_OK && f != TSHI_IDENTITY) tshi_cpu_elementwise[dtype].unary(device, f, NULL, m * n, product, y);
     return status;
 }
 

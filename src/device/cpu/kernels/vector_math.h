@@ -19,6 +19,8 @@ TSHI_SIMD double erf(double);
 TSHI_SIMD double log(double);
 TSHI_SIMD double cos(double);
 TSHI_SIMD double sin(double);
+TSHI_SIMD double tanh(double);
+TSHI_SIMD double pow(double, double);
 #endif
 #endif
 
@@ -76,6 +78,49 @@ TSHI_INLINE float tshi_gelu_slope_f32(float x) {
     float slope = 0.5f + x * p / q;
     slope = x > 6.0f ? 1.0f : slope;
     return x < -6.0f ? 0.0f : slope;
+}
+
+/* x = 2^k m, sqrt(1/2) <= m < sqrt(2); log(x) = k ln(2) + log(m), log(1 + r) = r - r^2/2 + r^3 P(r) with a minimax P
+ * (coefficients: Cephes, logf; relative error 1e-7). A subnormal x is scaled up first. */
+TSHI_INLINE float tshi_log_f32(float x) {
+    const float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
+    float scaled = x < 0x1p-126f ? x * 0x1p23f : x;
+    uint32_t bits = tshi_bits_of_float(scaled) - 0x3F3504F3u; /* exponent counted from sqrt(1/2) */
+    float k = (float)((int32_t)bits >> 23) - (x < 0x1p-126f ? 23.0f : 0.0f);
+    float r = tshi_float_of_bits((bits & 0x7FFFFFu) + 0x3F3504F3u) - 1.0f;
+    float p = 1.1676998740e-1f + r * (-1.1514610310e-1f + r * 7.0376836292e-2f);
+    p = 1.4249322787e-1f + r * (-1.2420140846e-1f + r * p);
+    p = 3.3333331174e-1f + r * (-2.4999993993e-1f + r * (2.0000714765e-1f + r * (-1.6668057665e-1f + r * p)));
+    float s = r * r;
+    float y = ((r * s * p + k * ln2_low) - 0.5f * s) + r + k * ln2_high;
+    y = x == 0.0f ? -INFINITY : y;
+    y = x < 0.0f ? NAN : y;
+    return x < INFINITY ? y : x; /* infinity and NaN */
+}
+
+/* An odd polynomial near 0 (coefficients: Cephes, tanhf), else by exp: relative error 2e-7. */
+TSHI_INLINE float tshi_tanh_f32(float x) {
+    float s = x * x;
+    float p = 1.33314422036e-1f + s * (-5.37397155531e-2f + s * (2.06390887954e-2f - s * 5.70498872745e-3f));
+    float near = x + x * s * (-3.33332819422e-1f + s * p);
+    float far = 1.0f - 2.0f / (tshi_exp_f32(2.0f * x) + 1.0f);
+    return s < 0.390625f ? near : far;
+}
+
+TSHI_INLINE float tshi_sqrt_f32(float x) {
+    return sqrtf(x);
+}
+
+TSHI_INLINE double tshi_log_f64(double x) {
+    return log(x);
+}
+
+TSHI_INLINE double tshi_tanh_f64(double x) {
+    return tanh(x);
+}
+
+TSHI_INLINE double tshi_sqrt_f64(double x) {
+    return sqrt(x);
 }
 
 TSHI_INLINE double tshi_exp_f64(double x) {

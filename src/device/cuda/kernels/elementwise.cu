@@ -1,5 +1,5 @@
-// Activations and element-wise arithmetic.
-#include "device/cuda/kernels/common.cuh"
+// Functions of each element, and element-wise arithmetic.
+#include "device/cuda/kernels/functions.cuh"
 
 using namespace tshi;
 
@@ -22,99 +22,41 @@ void map_all(tsh_device *device, const char *what, int64_t n, const void *x, con
     launch(device, what, map<USE, T, F>, blocks, THREADS, n, (const T *)x, (const T *)y, (T *)z, f);
 }
 
-// --- activations: value(x) and slope(x) ------------------------------------------------------------------------------
+// --- functions -------------------------------------------------------------------------------------------------------
 
-template <typename T> struct gelu_erf {
-    using S = sum_t<T>;
-    // The normal distribution function. erfc does not cancel in the negative tail.
-    static __device__ S cdf(S x) {
-        return S(0.5) * erfc(x * S(-0.70710678118654752440));
-    }
-    static __device__ S value(S x) {
-        return x * cdf(x);
-    }
-    static __device__ S slope(S x) {
-        return cdf(x) + x * S(0.39894228040143267794) * exp_of<T>(S(-0.5) * x * x);
-    }
-};
-
-// (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)): cheaper than tanh, and exact in the negative tail.
-template <typename T> struct gelu_tanh {
-    using S = sum_t<T>;
-    static __device__ S gate(S x) {
-        return sigmoid_of<T>(S(1.59576912160573071176) * (x + S(0.044715) * x * x * x));
-    }
-    static __device__ S value(S x) {
-        return x * gate(x);
-    }
-    static __device__ S slope(S x) {
-        S s = gate(x);
-        return s + x * s * (S(1) - s) * S(1.59576912160573071176) * (S(1) + S(3 * 0.044715) * x * x);
-    }
-};
-
-// NaN passes: it is not <= 0.
-template <typename T> struct relu {
-    using S = sum_t<T>;
-    static __device__ S value(S x) {
-        return x <= S(0) ? S(0) : x;
-    }
-    static __device__ S slope(S x) {
-        return x <= S(0) ? S(0) : S(1);
-    }
-};
-
-template <typename T> struct silu {
-    using S = sum_t<T>;
-    static __device__ S value(S x) {
-        return x * sigmoid_of<T>(x);
-    }
-    static __device__ S slope(S x) {
-        S s = sigmoid_of<T>(x);
-        return s * (S(1) + x * (S(1) - s));
-    }
-};
-
-template <typename A, typename S> struct unary_value {
+template <typename F, typename S> struct unary_value {
+    F f;
     __device__ S operator()(S x, S, S) const {
-        return A::value(x);
+        return f.value(x);
     }
 };
 
-template <typename A, typename S, bool ADD> struct unary_slope {
+template <typename F, typename S, bool ADD> struct unary_gradient {
+    F f;
     __device__ S operator()(S x, S dy, S dx) const {
-        return ADD ? dx + A::slope(x) * dy : A::slope(x) * dy;
+        return ADD ? dx + f.gradient(x, dy) : f.gradient(x, dy);
     }
 };
 
-// g(activation) of a unary.
-template <typename T, typename G> void with_unary(tshi_unary f, G g) {
-    switch (f) {
-    case TSHI_GELU_ERF: g(gelu_erf<T>()); break;
-    case TSHI_GELU_TANH: g(gelu_tanh<T>()); break;
-    case TSHI_RELU: g(relu<T>()); break;
-    case TSHI_SILU: g(silu<T>()); break;
-    default: break;
-    }
-}
-
-template <typename T> void unary(tsh_device *device, tshi_unary f, int64_t n, const void *x, void *y) {
-    with_unary<T>(f, [=](auto activation) {
-        unary_value<decltype(activation), sum_t<T>> value;
+template <typename T> void unary(tsh_device *device, tshi_unary f, const double *p, int64_t n, const void *x, void *y) {
+    with_unary<T>(f, p, [=](auto function) {
+        unary_value<decltype(function), sum_t<T>> value{function};
         map_all<READ_X | WRITE_Z, T>(device, "unary", n, x, nullptr, y, value);
     });
 }
 
 template <typename T>
-void unary_backward(tsh_device *device, tshi_unary f, int64_t n, const void *x, const void *dy, double beta, void *dx) {
-    with_unary<T>(f, [=](auto activation) {
-        using A = decltype(activation);
-        using S = sum_t<T>;
+void unary_backward(tsh_device *device, tshi_unary f, const double *p, int64_t n, const void *x, const void *dy,
+                    double beta, void *dx) {
+    using S = sum_t<T>;
+    with_unary<T>(f, p, [=](auto function) {
+        using F = decltype(function);
         if (beta != 0.0)
             map_all<READ_X | READ_Y | READ_Z | WRITE_Z, T>(device, "unary_backward", n, x, dy, dx,
-                                                           unary_slope<A, S, true>());
+                                                           unary_gradient<F, S, true>{function});
         else
-            map_all<READ_X | READ_Y | WRITE_Z, T>(device, "unary_backward", n, x, dy, dx, unary_slope<A, S, false>());
+            map_all<READ_X | READ_Y | WRITE_Z, T>(device, "unary_backward", n, x, dy, dx,
+                                                  unary_gradient<F, S, false>{function});
     });
 }
 

@@ -29,7 +29,7 @@ typedef struct tshi_helper_watch {
     int stream, process; /* the helper's server, 0: unknown */
     double since, deadline, warn_every;
     const char *call;
-    const tsh_log *log;
+    const tsh_log_sink *log;
     double next_warning;
     tshi_watcher thread;
 } tshi_helper_watch;

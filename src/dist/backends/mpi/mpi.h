@@ -210,7 +210,7 @@ void tshi_mpi_part(MPI_Comm *notices, int missing, tshi_outbox **outbox, int siz
 /* True when the transport reads and writes memory past the CPU (RDMA). */
 bool tshi_mpi_has_adapter(void);
 /* A communicator of all of MPI_COMM_WORLD, when all its ranks have made the call; else TSH_ERR_TIMEOUT. */
-tsh_status tshi_mpi_gather(double seconds, double warn_every, const tsh_log *log, MPI_Comm *out);
+tsh_status tshi_mpi_gather(double seconds, double warn_every, const tsh_log_sink *log, MPI_Comm *out);
 
 /* --- group.c ------------------------------------------------------------------------------------------------------ */
 

@@ -202,7 +202,7 @@ static bool can_look(const tshi_settings *s) {
 }
 
 /* Waits until all ranks have come. */
-static tsh_status look_around(const tshi_settings *s, const tsh_log *log, double deadline) {
+static tsh_status look_around(const tshi_settings *s, const tsh_log_sink *log, double deadline) {
     char ranks[TSHI_LINE];
     double since = tshi_clock(), next_word = since + s->warn_every;
     for (int n; (n = missing(s, ranks, sizeof ranks)) > 0;) {
@@ -222,7 +222,7 @@ static tsh_status look_around(const tshi_settings *s, const tsh_log *log, double
 
 /* --- gathering ---------------------------------------------------------------------------------------------------- */
 
-tsh_status tshi_mpi_gather(double seconds, double warn_every, const tsh_log *log, MPI_Comm *out) {
+tsh_status tshi_mpi_gather(double seconds, double warn_every, const tsh_log_sink *log, MPI_Comm *out) {
     double since = tshi_clock(), next_word = since + warn_every;
     MPI_Request request;
     int done = 0, error;

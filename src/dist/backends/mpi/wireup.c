@@ -21,7 +21,7 @@ typedef struct wiring {
     const tshi_settings *settings;
     const tshi_roster *roster;
     const tsh_allocator *allocator;
-    const tsh_log *log;
+    const tsh_log_sink *log;
     double deadline;
 } wiring;
 

@@ -1,0 +1,105 @@
+/* Functions of each element. */
+#include "functional/functional.h"
+
+#include <math.h>
+
+typedef struct unary_params {
+    tshi_unary f;
+    double p[2]; /* f's own */
+} unary_params;
+
+static const tshi_rule rules[] = {
+    {{TSHI_R}, TSHI_R}, {{TSHI_ANY}, TSHI_ANY}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END}};
+
+static tsh_status shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    const unary_params *p = call->params;
+    if (isnan(p->p[0]) || isnan(p->p[1])) return tshi_fail(TSH_ERR_ARGUMENT, "a parameter is not a number");
+    *out = call->in[0]->shape;
+    return tshi_check_floats(call, dtype);
+}
+
+static tsh_status forward(tshi_node *call) {
+    const unary_params *p = call->params;
+    const tsh_tensor *x = call->in[0];
+    tsh_device *device = tshi_device_of(x);
+    device->ops->elementwise[x->dtype].unary(device, p->f, p->p, x->numel, tshi_data(x), tshi_data(call->out));
+    return TSH_OK;
+}
+
+static tsh_status backward(tshi_node *call) {
+    const unary_params *p = call->params;
+    double beta;
+    tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
+    if (!dx) return TSH_ERR_MEMORY;
+    const tsh_tensor *x = call->in[0];
+    tsh_device *device = tshi_device_of(x);
+    device->ops->elementwise[x->dtype].unary_backward(device, p->f, p->p, x->numel, tshi_data(x),
+                                                      tshi_data(tshi_grad_out(call)), beta, tshi_data(dx));
+    return TSH_OK;
+}
+
+static const tshi_op ops[TSHI_UNARY_COUNT] = {
+    [TSHI_GELU_ERF] = {"gelu", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_GELU_TANH] = {"gelu_tanh", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_RELU] = {"relu", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_SILU] = {"silu", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_EXP] = {"exp", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_LOG] = {"log", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_TANH] = {"tanh", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_SQRT] = {"sqrt", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_SIGMOID] = {"sigmoid", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_POW] = {"pow", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_CLAMP] = {"clamp", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+};
+
+static tsh_tensor *apply(tsh_tape *tape, tsh_tensor *x, unary_params params) {
+    return tshi_apply(tape, &ops[params.f], 1, &x, &params);
+}
+
+tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f) {
+    return apply(tape, x, (unary_params){.f = f});
+}
+
+tsh_tensor *tsh_gelu(tsh_tape *tape, tsh_tensor *x) {
+    return tshi_activate(tape, x, TSHI_GELU_ERF);
+}
+
+tsh_tensor *tsh_gelu_tanh(tsh_tape *tape, tsh_tensor *x) {
+    return tshi_activate(tape, x, TSHI_GELU_TANH);
+}
+
+tsh_tensor *tsh_relu(tsh_tape *tape, tsh_tensor *x) {
+    return tshi_activate(tape, x, TSHI_RELU);
+}
+
+tsh_tensor *tsh_silu(tsh_tape *tape, tsh_tensor *x) {
+    return tshi_activate(tape, x, TSHI_SILU);
+}
+
+tsh_tensor *tsh_exp(tsh_tape *tape, tsh_tensor *x) {
+    return tshi_activate(tape, x, TSHI_EXP);
+}
+
+tsh_tensor *tsh_log(tsh_tape *tape, tsh_tensor *x) {
+    return tshi_activate(tape, x, TSHI_LOG);
+}
+
+tsh_tensor *tsh_tanh(tsh_tape *tape, tsh_tensor *x) {
+    return tshi_activate(tape, x, TSHI_TANH);
+}
+
+tsh_tensor *tsh_sqrt(tsh_tape *tape, tsh_tensor *x) {
+    return tshi_activate(tape, x, TSHI_SQRT);
+}
+
+tsh_tensor *tsh_sigmoid(tsh_tape *tape, tsh_tensor *x) {
+    return tshi_activate(tape, x, TSHI_SIGMOID);
+}
+
+tsh_tensor *tsh_pow(tsh_tape *tape, tsh_tensor *x, double exponent) {
+    return apply(tape, x, (unary_params){TSHI_POW, {exponent}});
+}
+
+tsh_tensor *tsh_clamp(tsh_tape *tape, tsh_tensor *x, double low, double high) {
+    return apply(tape, x, (unary_params){TSHI_CLAMP, {low, high}});
+}
