@@ -135,6 +135,7 @@ typedef struct tsh_attention_config {
     double scale;        /* 0: 1 / sqrt(D) */
     tsh_tensor *lengths; /* int64 [B] in [0, Tk]: the keys of each batch that are seen; NULL: all */
     double dropout;      /* of the probabilities, in [0, 1), as tsh_dropout */
+    int64_t keys; /* Tk where k and v have room for more positions than are filled, as a cache; in evaluation. 0: all */
 } tsh_attention_config;
 
 /* y = softmax(scale q k^T + mask) v for each batch and head; a query that sees no key gives zeros.

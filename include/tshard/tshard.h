@@ -8,6 +8,7 @@
 #include "tshard/device.h"
 #include "tshard/dist.h"
 #include "tshard/functional.h"
+#include "tshard/generate.h"
 #include "tshard/graph.h"
 #include "tshard/io.h"
 #include "tshard/layers.h"

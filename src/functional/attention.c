@@ -14,6 +14,7 @@ static const tshi_rule attention_rules[] = {
 
 typedef struct attention_params {
     bool causal;
+    int64_t keys; /* of those that k and v have room for; 0: all */
     double scale, dropout;
     uint64_t seed, stream;
 } attention_params;
@@ -51,6 +52,22 @@ static tsh_status check_shapes(const tshi_node *call) {
     return TSH_OK;
 }
 
+static int64_t keys_of(const tshi_node *call) {
+    int64_t keys = ((const attention_params *)call->params)->keys;
+    return keys ? keys : call->in[1]->shape.global[1];
+}
+
+/* The gradient of k would be that of the keys that are read. */
+static tsh_status check_keys(const tshi_node *call) {
+    int64_t keys = keys_of(call), room = call->in[1]->shape.global[1];
+    if (keys < 0 || keys > room) {
+        return tshi_fail(TSH_ERR_SHAPE, "keys is %lld, k has %lld positions", (long long)keys, (long long)room);
+    }
+    if (keys == room || !tshi_tape_records(call)) return TSH_OK;
+    return tshi_fail(TSH_ERR_STATE, "keys is %lld of %lld positions: fewer than all are read in evaluation alone",
+                     (long long)keys, (long long)room);
+}
+
 static tsh_status attention_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
     const attention_params *p = call->params;
     const tsh_tensor *q = call->in[0];
@@ -59,6 +76,7 @@ static tsh_status attention_shape(const tshi_node *call, tsh_dtype *dtype, tshi_
     if (!q->mesh->device->ops->attention) return tshi_fail(TSH_ERR_UNSUPPORTED, "there is no kernel for GPUs");
     tsh_status status = tshi_check_computes(q->mesh->device, q->dtype, "q");
     if (status == TSH_OK) status = check_shapes(call);
+    if (status == TSH_OK) status = check_keys(call);
     if (status != TSH_OK) return status;
     for (int i = 1; i < 3; i++) {
         if (call->in[i]->dtype == q->dtype) continue;
@@ -86,7 +104,7 @@ static tshi_attention attention_of(const tshi_node *call) {
     int64_t sharers = k->shape.global[2] > 0 ? q->shape.global[2] / k->shape.global[2] : 1;
     return (tshi_attention){.batch = q->shape.local[0],
                             .queries = q->shape.local[1],
-                            .keys = k->shape.local[1],
+                            .keys = keys_of(call),
                             .heads = q->shape.local[2],
                             .kv_heads = k->shape.local[2],
                             .dim = q->shape.local[3],
@@ -112,6 +130,24 @@ static tsh_status check_lengths(const tshi_node *call, const tshi_attention *a) 
                      (long long)(a->batch_start + bad), (long long)a->keys);
 }
 
+/* Where k and v have room for more keys than are read, those of a batch do not follow those of the batch before. */
+static void forward_each(const tshi_node *call, const tshi_attention *all, void *scratch) {
+    tsh_tensor *const *in = call->in;
+    size_t size = tsh_dtype_size(in[0]->dtype), room = (size_t)in[1]->shape.local[1];
+    size_t q_step = (size_t)(all->queries * all->heads * all->dim) * size;
+    size_t k_step = room * (size_t)(all->kv_heads * all->dim) * size;
+    for (int64_t b = 0; b < all->batch; b++) {
+        tshi_attention a = *all;
+        a.batch = 1;
+        a.batch_start += b;
+        if (a.lengths) a.lengths += b;
+        tshi_device_of(in[0])->ops->attention[in[0]->dtype].forward(
+            tshi_device_of(in[0]), &a, (const char *)tshi_data(in[0]) + (size_t)b * q_step,
+            (const char *)tshi_data(in[1]) + (size_t)b * k_step, (const char *)tshi_data(in[2]) + (size_t)b * k_step,
+            (char *)tshi_data(call->out) + (size_t)b * q_step, NULL, scratch);
+    }
+}
+
 static tsh_status attention_forward(tshi_node *call) {
     const tsh_tensor *q = call->in[0];
     tsh_device *device = tshi_device_of(q);
@@ -122,7 +158,9 @@ static tsh_status attention_forward(tshi_node *call) {
     if (status == TSH_OK) status = tshi_statistics_new(q, ops->scratch(&a, false), &scratch);
     if (status == TSH_OK && tshi_tape_records(call))
         status = tshi_statistics_new(q, a.batch * a.heads * a.queries, &call->saved[0]);
-    if (status == TSH_OK) {
+    if (status == TSH_OK && a.keys < call->in[1]->shape.local[1]) {
+        forward_each(call, &a, tshi_data(scratch));
+    } else if (status == TSH_OK) {
         ops->forward(device, &a, tshi_data(q), tshi_data(call->in[1]), tshi_data(call->in[2]), tshi_data(call->out),
                      tshi_data(call->saved[0]), tshi_data(scratch));
     }
@@ -167,7 +205,7 @@ static const tshi_op attention_op = {"attention",          attention_rules,     
 tsh_tensor *tsh_attention(tsh_tape *tape, tsh_tensor *q, tsh_tensor *k, tsh_tensor *v,
                           const tsh_attention_config *config) {
     tsh_attention_config c = config ? *config : (tsh_attention_config){0};
-    attention_params params = {.causal = c.causal, .scale = c.scale, .dropout = c.dropout};
+    attention_params params = {.causal = c.causal, .scale = c.scale, .dropout = c.dropout, .keys = c.keys};
     if (c.scale == 0 && q && q->shape.ndim > 0) params.scale = 1 / sqrt((double)q->shape.global[q->shape.ndim - 1]);
     if (q && q->numel == 0 && !isfinite(params.scale)) params.scale = 1;
     if (tape && !tape->recording) params.dropout = 0;

@@ -39,6 +39,7 @@ typedef struct kit {
     tsh_parameters *list; /* of weight */
     tsh_linear *linear;
     tsh_embedding *embedding;
+    tsh_kv_cache *cache; /* of one position for k->heads, which has two */
     int ranks[1], bad_ranks[1];
     int64_t sizes[1], bad_counts[1], start, length;
     double values[16], number;
@@ -60,6 +61,7 @@ typedef struct kit {
         tsh_graph *graph;
         tsh_linear *linear;
         tsh_embedding *embedding;
+        tsh_kv_cache *cache;
     } out;
 } kit;
 
@@ -77,11 +79,13 @@ typedef struct kit {
 #define graph_out       out.graph
 #define linear_out      out.linear
 #define embedding_out   out.embedding
+#define cache_out       out.cache
 #define WITH(type, ...) (&(type){__VA_ARGS__})
 #define LAYOUT(k, d)    ((tsh_layout){(tsh_layout_kind)(k), (d), 0})
 #define INS             ((const tsh_tensor *const *)k->tensors)
 #define NO_INS          ((const tsh_tensor *const *)k->no_tensors)
 #define BAD_INIT        ((tsh_init_kind)99)
+#define CACHE           WITH(tsh_kv_cache_config, .batch = 1, .positions = 1, .kv_heads = 1, .head_dim = 1)
 
 static tsh_tensor *objective(tsh_tape *tape, tsh_tensor *const *inputs, void *user) {
     (void)user;
@@ -213,13 +217,15 @@ static void open_kit(kit *k) {
     cr_assert_eq(tsh_parameters_add(k->list, "weight", k->weight), TSH_OK);
     tsh_linear_create(k->group, &(tsh_linear_config){.in_features = 3, .out_features = 2}, &k->linear);
     tsh_embedding_create(k->group, &(tsh_embedding_config){.num_embeddings = 3, .embedding_dim = 2}, &k->embedding);
-    cr_assert(k->linear && k->embedding);
+    tsh_kv_cache_create(k->mesh, CACHE, &k->cache);
+    cr_assert(k->linear && k->embedding && k->cache);
 }
 
 static void close_kit(kit *k) {
     tsh_tensor *const tensors[] = {k->x, k->y, k->local, k->row, k->weight, k->ids, k->bad_ids, k->heads, k->leaf};
     tsh_linear_destroy(k->linear);
     tsh_embedding_destroy(k->embedding);
+    tsh_kv_cache_destroy(k->cache);
     tsh_parameters_destroy(k->list);
     tsh_work_release(k->work);
     tsh_event_destroy(k->event);
