@@ -150,6 +150,203 @@ TSH_API tsh_tensor *tsh_embedding_weight(const tsh_embedding *layer);
 TSH_API tsh_status tsh_embedding_register(const tsh_embedding *layer, tsh_parameters *list, const char *name);
 /* Copy this rank's slice from a whole table [num_embeddings, embedding_dim] in host memory, of the layer's dtype. */
 TSH_API tsh_status tsh_embedding_load(tsh_embedding *layer, const void *table);
+/* Logits of tied embeddings, Y = X table^T: the layer's table is the output head's weight, too, and gets the sum of both
+ * gradients. x [..., embedding_dim] -> [..., num_embeddings], owned by the tape. Layouts and communication are those of
+ * a linear layer with this weight, so that the layouts of table and logits are:
+ *   ROW     as a COLUMN linear; -> SHARD(last), by vocabulary, as tsh_cross_entropy takes it
+ *   COLUMN  x SHARD(last), or REPLICATED (sliced); -> REPLICATED by one all-reduce
+ * The padding row counts as any other row here. */
+TSH_API tsh_tensor *tsh_embedding_project(tsh_tape *tape, tsh_embedding *layer, tsh_tensor *x);
+
+/* --- norm --------------------------------------------------------------------------------------------------------- */
+
+typedef enum tsh_norm_kind { TSH_LAYER_NORM = 0, TSH_RMS_NORM } tsh_norm_kind;
+
+typedef struct tsh_norm tsh_norm;
+
+typedef struct tsh_norm_config {
+    int64_t features; /* the size of the last dim */
+    tsh_norm_kind kind;
+    double eps;     /* 0 means 1e-5 */
+    bool bias;      /* TSH_LAYER_NORM: beta, which begins as zeros */
+    bool no_weight; /* neither gamma, which begins as ones, nor beta */
+    tsh_dtype dtype;
+} tsh_norm_config;
+
+/* tsh_layer_norm or tsh_rms_norm with parameters that are REPLICATED along all axes of the group's mesh. The caller
+ * destroys the layer. Not collective, but every rank of the mesh makes the same call. TSH_ERR_ARGUMENT, _DTYPE,
+ * _MEMORY; *out is then NULL. */
+TSH_API tsh_status tsh_norm_create(tsh_group *group, const tsh_norm_config *config, tsh_norm **out);
+TSH_API void tsh_norm_destroy(tsh_norm *layer);
+/* x [..., features], in any layout but SHARD(last) and PARTIAL, keeps its layout. The result is owned by the tape. Where
+ * x is SHARD, as with sequence parallelism, gradients of the parameters are summed over the axis: an all-reduce each. */
+TSH_API tsh_tensor *tsh_norm_forward(tsh_tape *tape, tsh_norm *layer, tsh_tensor *x);
+/* gamma and beta [features], or NULL. Owned by the layer. */
+TSH_API tsh_tensor *tsh_norm_weight(const tsh_norm *layer);
+TSH_API tsh_tensor *tsh_norm_bias(const tsh_norm *layer);
+/* Append "NAME.weight" and "NAME.bias" to the list. */
+TSH_API tsh_status tsh_norm_register(const tsh_norm *layer, tsh_parameters *list, const char *name);
+
+/* --- sharding by names -------------------------------------------------------------------------------------------- */
+
+/* A row of a table that shards a model by the names of its layers, as Hugging Face's base_model_tp_plan does. A `*` in
+ * `layers` stands for one or more characters other than '.'. A table ends with a row of NULLs:
+ *     static const tsh_sharding_rule table[] = {
+ *         {"layers.*.self_attn.q_proj", "column"}, {"layers.*.self_attn.o_proj", "row"}, {NULL, NULL}};
+ *
+ *   sharding                                       the layer's configuration
+ *   dense, replicated                              TSH_DENSE
+ *   column, colwise                                TSH_COLUMN
+ *   column_gather, colwise_rep,
+ *     colwise_gather_output                        TSH_COLUMN, gather_output
+ *   row, rowwise, vocabulary, embedding_rowwise    TSH_ROW
+ *   row_sequence                                   TSH_ROW, sequence_parallel
+ *   features                                       TSH_COLUMN of an embedding */
+typedef struct tsh_sharding_rule {
+    const char *layers, *sharding;
+} tsh_sharding_rule;
+
+/* What a table says of a layer: three fields of its configuration. */
+typedef struct tsh_sharding_choice {
+    tsh_sharding shard;
+    bool gather_output, sequence_parallel;
+} tsh_sharding_choice;
+
+/* *out = the first row for the layer of this name; TSH_DENSE where the table has none. TSH_ERR_ARGUMENT for a table of
+ * which any row is malformed. */
+TSH_API tsh_status tsh_sharding_find(const tsh_sharding_rule *table, const char *name, tsh_sharding_choice *out);
+/* Each row of the table is the first one for some layer of the list, whose parameters are named "LAYER.weight" and so
+ * on. TSH_ERR_ARGUMENT names the first row that is not: its pattern is mistyped, or hidden by a row before it. */
+TSH_API tsh_status tsh_sharding_check(const tsh_sharding_rule *table, const tsh_parameters *list);
+
+/* --- MLP ---------------------------------------------------------------------------------------------------------- */
+
+/* The linear layers of an MLP. */
+typedef enum tsh_mlp_part { TSH_MLP_GATE = 0, TSH_MLP_UP, TSH_MLP_DOWN, TSH_MLP_PARTS } tsh_mlp_part;
+
+typedef struct tsh_mlp tsh_mlp;
+
+typedef struct tsh_mlp_config {
+    int64_t embed, hidden;
+    bool gated;
+    tsh_activation activation;
+    bool bias;
+    bool sequence_parallel; /* x and y are SHARD(0): an all-gather and a reduce-scatter instead of all-reduces */
+    tsh_dtype dtype;
+    tsh_init weight_init, bias_init, down_init; /* gate and up; all biases; down */
+    const char *names[TSH_MLP_PARTS];           /* NULL: "gate_proj", "up_proj", "down_proj" */
+    const tsh_sharding_rule *table;             /* NULL: gate and up are column, down is row */
+    const char *name;                           /* of this layer, before which names[] stand in the table */
+} tsh_mlp_config;
+
+/* A feed-forward layer of two or three linear layers. The caller destroys the layer. Not collective, but every rank of
+ * the mesh makes the same call. TSH_ERR_ARGUMENT, _DTYPE, _OVERFLOW, _MEMORY; *out is then NULL. */
+TSH_API tsh_status tsh_mlp_create(tsh_group *group, const tsh_mlp_config *config, tsh_mlp **out);
+TSH_API void tsh_mlp_destroy(tsh_mlp *layer);
+/* y = down(f(up(x))), or gated down(f(gate(x)) * up(x)), f the activation.  x [tokens, embed] -> [tokens, embed], owned
+ * by the tape. Over the group: REPLICATED -> REPLICATED by one all-reduce forward, one backward; SHARD(0) -> SHARD(0)
+ * with sequence_parallel by one all-gather and one reduce-scatter each way. */
+TSH_API tsh_tensor *tsh_mlp_forward(tsh_tape *tape, tsh_mlp *layer, tsh_tensor *x);
+/* A part, owned by the layer; NULL for the gate of an MLP without one. */
+TSH_API tsh_linear *tsh_mlp_linear(const tsh_mlp *layer, tsh_mlp_part part);
+/* Append "NAME.gate_proj.weight" and so on to the list. */
+TSH_API tsh_status tsh_mlp_register(const tsh_mlp *layer, tsh_parameters *list, const char *name);
+
+/* --- self-attention ----------------------------------------------------------------------------------------------- */
+
+/* How rows of activations [tokens, embed] are the tokens of sequences: tokens = batch T, the sequences one after
+ * another. */
+typedef struct tsh_sequences {
+    int64_t batch;
+    tsh_tensor *positions; /* int64 [T] or [batch, T]: required with rotary positions, else unused */
+    tsh_tensor *lengths;   /* int64 [batch]: keys past a sequence's length are not seen; NULL: all are */
+} tsh_sequences;
+
+/* The linear layers of an attention layer. */
+typedef enum tsh_attention_part { TSH_QUERY = 0, TSH_KEY, TSH_VALUE, TSH_OUT, TSH_ATTENTION_PARTS } tsh_attention_part;
+
+typedef struct tsh_self_attention tsh_self_attention;
+
+typedef struct tsh_self_attention_config {
+    int64_t embed;
+    int64_t heads;
+    int64_t kv_heads; /* divides heads; 0: heads */
+    int64_t head_dim; /* 0: embed / heads */
+    bool causal;
+    double scale;   /* 0: 1 / sqrt(head_dim) */
+    double dropout; /* of the attention weights */
+    bool rotary;
+    tsh_rotary_config rotary_config; /* with rotary */
+    bool bias, out_bias;             /* of query, key and value; of the output projection */
+    bool sequence_parallel; /* x and y are SHARD(0): an all-gather and a reduce-scatter instead of all-reduces */
+    tsh_dtype dtype;
+    tsh_init weight_init, bias_init, out_init; /* query, key and value; all biases; the output projection */
+    const char *names[TSH_ATTENTION_PARTS];    /* NULL: "q_proj", "k_proj", "v_proj", "o_proj" */
+    const tsh_sharding_rule *table;            /* NULL: query, key and value are column, out is row */
+    const char *name;                          /* of this layer, before which names[] stand in the table */
+} tsh_self_attention_config;
+
+/* Self-attention, sharded by heads over the group: a KV head with its query heads is a unit that no rank cuts while
+ * there are as many units as ranks; ranks beyond that share a KV head and split its query heads. Ranks may have no head.
+ * The caller destroys the layer. Not collective, but every rank of the mesh makes the same call. TSH_ERR_ARGUMENT,
+ * _DTYPE, _OVERFLOW, _MEMORY; *out is then NULL. */
+TSH_API tsh_status tsh_self_attention_create(tsh_group *group, const tsh_self_attention_config *config,
+                                             tsh_self_attention **out);
+TSH_API void tsh_self_attention_destroy(tsh_self_attention *layer);
+/* y = out(attention(rotary(query(x)), rotary(key(x)), value(x))).  x [tokens, embed] -> [tokens, embed], owned by the
+ * tape. Over the group: REPLICATED -> REPLICATED by one all-reduce forward, one backward; SHARD(0) -> SHARD(0) with
+ * sequence_parallel by one all-gather and one reduce-scatter each way. Over other axes x may be SHARD(0) by whole
+ * sequences. */
+TSH_API tsh_tensor *tsh_self_attention_forward(tsh_tape *tape, tsh_self_attention *layer, tsh_tensor *x,
+                                               const tsh_sequences *sequences);
+/* A part, owned by the layer. */
+TSH_API tsh_linear *tsh_self_attention_linear(const tsh_self_attention *layer, tsh_attention_part part);
+/* Append "NAME.q_proj.weight" and so on to the list. */
+TSH_API tsh_status tsh_self_attention_register(const tsh_self_attention *layer, tsh_parameters *list, const char *name);
+
+/* --- transformer block -------------------------------------------------------------------------------------------- */
+
+/* The parts of a block: two halves, each with a norm. */
+typedef enum tsh_block_part {
+    TSH_BLOCK_ATTENTION_NORM = 0,
+    TSH_BLOCK_ATTENTION,
+    TSH_BLOCK_MLP_NORM,
+    TSH_BLOCK_MLP,
+    TSH_BLOCK_PARTS
+} tsh_block_part;
+
+typedef struct tsh_block tsh_block;
+
+typedef struct tsh_block_config {
+    int64_t embed;
+    bool post_norm; /* x = norm(x + half(x)) as in BERT, not x + half(norm(x)) */
+    double dropout; /* of a half's output, before it is added */
+    bool sequence_parallel;
+    tsh_dtype dtype;
+    tsh_norm_config norm; /* of both; these three leave fields above, table and name to the block */
+    tsh_self_attention_config attention;
+    tsh_mlp_config mlp;
+    const char *names[TSH_BLOCK_PARTS]; /* NULL: "input_layernorm", "self_attn", "post_attention_layernorm", "mlp"; "":
+                                         * the part's parameters are named as the block's own */
+    const tsh_sharding_rule *table;
+    const char *name; /* of this block in the table */
+} tsh_block_config;
+
+/* A transformer block. The caller destroys the layer. Not collective, but every rank of the mesh makes the same call.
+ * TSH_ERR_ARGUMENT, _DTYPE, _OVERFLOW, _MEMORY; *out is then NULL. */
+TSH_API tsh_status tsh_block_create(tsh_group *group, const tsh_block_config *config, tsh_block **out);
+TSH_API void tsh_block_destroy(tsh_block *block);
+/* x [tokens, embed] -> [tokens, embed], owned by the tape. Communication is that of both halves: two all-reduces forward
+ * and two backward, or two all-gathers and two reduce-scatters each way with sequence parallelism, where an all-reduce of
+ * the gradient of each of the norms' parameters comes on top. While the tape does not record, what the block has made is
+ * freed after each half (tsh_tape_free_since). */
+TSH_API tsh_tensor *tsh_block_forward(tsh_tape *tape, tsh_block *block, tsh_tensor *x, const tsh_sequences *sequences);
+/* The parts, owned by the block; `norm` gives NULL for a part that is no norm. */
+TSH_API tsh_self_attention *tsh_block_attention(const tsh_block *block);
+TSH_API tsh_mlp *tsh_block_mlp(const tsh_block *block);
+TSH_API tsh_norm *tsh_block_norm(const tsh_block *block, tsh_block_part part);
+/* Append "NAME.input_layernorm.weight" and so on to the list, in the order of the parts. */
+TSH_API tsh_status tsh_block_register(const tsh_block *block, tsh_parameters *list, const char *name);
 
 #ifdef __cplusplus
 }

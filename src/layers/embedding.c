@@ -3,8 +3,8 @@
 
 struct tsh_embedding {
     tsh_world *world;
-    tshi_want want;
-    int64_t padding; /* -1: none */
+    tshi_want want, head; /* of lookups, and of projections */
+    int64_t padding;      /* -1: none */
     tsh_tensor *weight;
 };
 
@@ -45,6 +45,8 @@ tsh_status tsh_embedding_create(tsh_group *group, const tsh_embedding_config *co
     layer->world = world;
     layer->want = tshi_layer_want(group, config->shard, config->gather_output, config->sequence_parallel);
     layer->want.parameters = 1u << 0;
+    layer->head = tshi_layer_want(group, config->shard == TSH_COLUMN ? TSH_ROW : TSH_DENSE, false, false);
+    layer->head.parameters = 1u << 1;
     layer->padding = config->has_padding ? config->padding : -1;
     tsh_layout split = config->shard == TSH_DENSE ? TSH_REPLICATED : TSH_SHARD(config->shard == TSH_ROW ? 0 : 1);
     int64_t shape[2] = {config->num_embeddings, config->embedding_dim};
@@ -67,6 +69,11 @@ void tsh_embedding_destroy(tsh_embedding *layer) {
 tsh_tensor *tsh_embedding_forward(tsh_tape *tape, tsh_embedding *layer, tsh_tensor *ids) {
     if (!layer) return tshi_embedding(tape, NULL, ids, -1, NULL);
     return tshi_embedding(tape, layer->weight, ids, layer->padding, &layer->want);
+}
+
+tsh_tensor *tsh_embedding_project(tsh_tape *tape, tsh_embedding *layer, tsh_tensor *x) {
+    if (!tshi_layer_ready(tape, "embedding_project", layer, x)) return NULL;
+    return tshi_linear(tape, 2, (tsh_tensor *[]){x, layer->weight}, TSHI_IDENTITY, &layer->head);
 }
 
 tsh_tensor *tsh_embedding_weight(const tsh_embedding *layer) {

@@ -102,6 +102,12 @@ tsh_status tshi_parameter_create(tsh_group *group, tsh_dtype dtype, int ndim, co
     return status;
 }
 
+bool tshi_layer_ready(tsh_tape *tape, const char *what, const void *layer, tsh_tensor *x) {
+    if (!tshi_tape_ready(tape, what, 1, &x)) return false;
+    if (!layer) tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: a layer is required", what);
+    return layer != NULL;
+}
+
 tsh_status tshi_sharding_check(const char *what, const tsh_group *group, tsh_sharding shard, bool gather_output,
                                bool sequence_parallel, tsh_dtype dtype) {
     if (!group) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a group is required", what);

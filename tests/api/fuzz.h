@@ -63,7 +63,7 @@ typedef struct fuzz_call {
 
 /* Tables that end with a NULL name. */
 extern const fuzz_call fuzz_tensor_calls[], fuzz_dist_calls[], fuzz_autograd_calls[], fuzz_train_calls[],
-    fuzz_io_calls[];
+    fuzz_layer_calls[], fuzz_io_calls[];
 /* Where calls on files write; removed at the end. */
 extern const char *fuzz_folder;
 

@@ -195,8 +195,8 @@ static bool repair(fuzz *f, shared *s, const vote *votes) {
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
-static const fuzz_call *const tables[] = {fuzz_tensor_calls, fuzz_dist_calls, fuzz_autograd_calls, fuzz_train_calls,
-                                          fuzz_io_calls};
+static const fuzz_call *const tables[] = {fuzz_tensor_calls, fuzz_dist_calls,  fuzz_autograd_calls,
+                                          fuzz_train_calls,  fuzz_layer_calls, fuzz_io_calls};
 enum { TABLES = sizeof tables / sizeof tables[0] };
 
 static const fuzz_call *draw_call(fuzz *f) {

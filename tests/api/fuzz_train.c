@@ -218,6 +218,44 @@ static void concat(fuzz *f, void (*function)(void)) {
     fuzz_value(f, tape, tsh_concat(tape, fuzz_chance(f, 3) ? NULL : x, count, dim));
 }
 
+static void split_parts(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *parts[4] = {NULL};
+    int dim = fuzz_dim(f), count = fuzz_index(f, 5);
+    int64_t sizes[4];
+    (void)function;
+    for (int i = 0; i < 4; i++) sizes[i] = fuzz_index(f, 4);
+    if (count > 4) count = 4;
+    bool balanced = fuzz_chance(f, 80), none = fuzz_chance(f, 3);
+    tsh_status status = tsh_split_parts(tape, x, dim, count, balanced ? NULL : sizes, none ? NULL : parts);
+    if (status != TSH_OK && parts[0]) fuzz_wrong(f, "split_parts: parts after a failure");
+    fuzz_value(f, tape, status == TSH_OK ? parts[count - 1] : NULL);
+}
+
+static void permute(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    int order[TSH_MAX_DIMS], n = tsh_tensor_ndim(x);
+    (void)function;
+    for (int d = 0; d < TSH_MAX_DIMS; d++) order[d] = fuzz_chance(f, 95) ? (n ? (d + 1) % n : 0) : fuzz_dim(f);
+    if (fuzz_chance(f, 50)) {
+        fuzz_value(f, tape, tsh_permute(tape, x, fuzz_chance(f, 3) ? NULL : order));
+    } else {
+        fuzz_value(f, tape, tsh_transpose(tape, x, fuzz_dim(f), fuzz_dim(f)));
+    }
+}
+
+/* What a sum of squares makes on its way is freed where the tape does not record. */
+static void free_since(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    (void)function;
+    tsh_mark mark = tsh_tape_mark(tape);
+    tsh_tensor *y = tsh_sum(tape, tsh_mul(tape, x, x), TSH_ALL_DIMS);
+    if (fuzz_chance(f, 3)) mark.step++;
+    fuzz_value(f, tape, tsh_tape_free_since(tape, mark, y));
+}
+
 static void lookup(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
     tsh_tensor *table = fuzz_tensor(f);
@@ -512,6 +550,9 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_reshape", reshape, NULL, 5},
     {"tsh_slice", slice, NULL, 4},
     {"tsh_concat", concat, NULL, 4},
+    {"tsh_split_parts", split_parts, NULL, 3},
+    {"tsh_permute tsh_transpose", permute, NULL, 4},
+    {"tsh_tape_mark tsh_tape_free_since", free_since, NULL, 3},
     {"tsh_sum", with_dim, FUNCTION(tsh_sum), 4},
     {"tsh_mean", with_dim, FUNCTION(tsh_mean), 3},
     {"tsh_softmax", with_dim, FUNCTION(tsh_softmax), 4},

@@ -40,6 +40,11 @@ typedef struct kit {
     tsh_linear *linear;
     tsh_embedding *embedding;
     tsh_kv_cache *cache; /* of one position for k->heads, which has two */
+    tsh_norm *norm;
+    tsh_mlp *mlp;
+    tsh_self_attention *attention;
+    tsh_block *block;
+    tsh_sharding_choice choice;
     int ranks[1], bad_ranks[1];
     int64_t sizes[1], bad_counts[1], start, length;
     double values[16], number;
@@ -62,6 +67,10 @@ typedef struct kit {
         tsh_linear *linear;
         tsh_embedding *embedding;
         tsh_kv_cache *cache;
+        tsh_norm *norm;
+        tsh_mlp *mlp;
+        tsh_self_attention *attention;
+        tsh_block *block;
     } out;
 } kit;
 
@@ -80,12 +89,20 @@ typedef struct kit {
 #define linear_out      out.linear
 #define embedding_out   out.embedding
 #define cache_out       out.cache
+#define norm_out        out.norm
+#define mlp_out         out.mlp
+#define attention_out   out.attention
+#define block_out       out.block
+#define SEQUENCES(n)    (&(tsh_sequences){.batch = (n)})
+#define SELF(...)       WITH(tsh_self_attention_config, .embed = 2, __VA_ARGS__)
+#define BLOCK(...)      WITH(tsh_block_config, .embed = 2, .mlp.hidden = 3, __VA_ARGS__)
 #define WITH(type, ...) (&(type){__VA_ARGS__})
 #define LAYOUT(k, d)    ((tsh_layout){(tsh_layout_kind)(k), (d), 0})
 #define INS             ((const tsh_tensor *const *)k->tensors)
 #define NO_INS          ((const tsh_tensor *const *)k->no_tensors)
 #define BAD_INIT        ((tsh_init_kind)99)
 #define CACHE           WITH(tsh_kv_cache_config, .batch = 1, .positions = 1, .kv_heads = 1, .head_dim = 1)
+#define TABLE(how)      ((const tsh_sharding_rule[]){{"*", how}, {NULL, NULL}})
 
 static tsh_tensor *objective(tsh_tape *tape, tsh_tensor *const *inputs, void *user) {
     (void)user;
@@ -218,7 +235,11 @@ static void open_kit(kit *k) {
     tsh_linear_create(k->group, &(tsh_linear_config){.in_features = 3, .out_features = 2}, &k->linear);
     tsh_embedding_create(k->group, &(tsh_embedding_config){.num_embeddings = 3, .embedding_dim = 2}, &k->embedding);
     tsh_kv_cache_create(k->mesh, CACHE, &k->cache);
-    cr_assert(k->linear && k->embedding && k->cache);
+    tsh_norm_create(k->group, &(tsh_norm_config){.features = 3}, &k->norm);
+    tsh_mlp_create(k->group, &(tsh_mlp_config){.embed = 3, .hidden = 2}, &k->mlp);
+    tsh_self_attention_create(k->group, &(tsh_self_attention_config){.embed = 3, .heads = 1}, &k->attention);
+    tsh_block_create(k->group, &(tsh_block_config){.embed = 3, .attention.heads = 1, .mlp.hidden = 2}, &k->block);
+    cr_assert(k->linear && k->embedding && k->norm && k->mlp && k->attention && k->block && k->cache);
 }
 
 static void close_kit(kit *k) {
@@ -226,6 +247,10 @@ static void close_kit(kit *k) {
     tsh_linear_destroy(k->linear);
     tsh_embedding_destroy(k->embedding);
     tsh_kv_cache_destroy(k->cache);
+    tsh_norm_destroy(k->norm);
+    tsh_mlp_destroy(k->mlp);
+    tsh_self_attention_destroy(k->attention);
+    tsh_block_destroy(k->block);
     tsh_parameters_destroy(k->list);
     tsh_work_release(k->work);
     tsh_event_destroy(k->event);

@@ -1,0 +1,132 @@
+/* A transformer block: self-attention and an MLP, each with its norm and its residual. */
+#include "layers/layers.h"
+
+struct tsh_block {
+    tsh_world *world;
+    bool post_norm;
+    double dropout;
+    tsh_norm *norm[TSH_BLOCK_PARTS]; /* at the parts that are norms */
+    tsh_self_attention *attention;
+    tsh_mlp *mlp;
+    char names[TSH_BLOCK_PARTS][TSHI_LAYER_NAME];
+};
+
+static const char *const part_names[TSH_BLOCK_PARTS] = {"input_layernorm", "self_attn", "post_attention_layernorm",
+                                                        "mlp"};
+
+/* The parts leave to the block what it says of all of them. */
+static tsh_status check_config(const tsh_block_config *c) {
+    if (!c) return tshi_fail(TSH_ERR_ARGUMENT, "block_create: a configuration is required");
+    bool sizes = c->norm.features || c->attention.embed || c->mlp.embed;
+    bool dtypes = c->norm.dtype || c->attention.dtype || c->mlp.dtype;
+    bool sharding = c->attention.sequence_parallel || c->mlp.sequence_parallel || c->attention.table || c->mlp.table ||
+                    c->attention.name || c->mlp.name;
+    if (sizes || dtypes || sharding) {
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "block_create: norm, attention and mlp leave features or embed, dtype, sequence_parallel, "
+                         "table and name to the block's own fields");
+    }
+    if (c->dropout >= 0 && c->dropout < 1) return TSH_OK;
+    return tshi_fail(TSH_ERR_ARGUMENT, "block_create: dropout=%g, [0, 1) is wanted", c->dropout);
+}
+
+static tsh_status make_norms(tsh_group *group, const tsh_block_config *c, tsh_block *block) {
+    tsh_norm_config norm = c->norm;
+    norm.features = c->embed;
+    norm.dtype = c->dtype;
+    tsh_status status = tsh_norm_create(group, &norm, &block->norm[TSH_BLOCK_ATTENTION_NORM]);
+    return status == TSH_OK ? tsh_norm_create(group, &norm, &block->norm[TSH_BLOCK_MLP_NORM]) : status;
+}
+
+static tsh_status make_halves(tsh_group *group, const tsh_block_config *c, tsh_block *block) {
+    char name[TSHI_LAYER_NAME];
+    tsh_self_attention_config attention = c->attention;
+    tsh_mlp_config mlp = c->mlp;
+    attention.embed = mlp.embed = c->embed;
+    attention.dtype = mlp.dtype = c->dtype;
+    attention.sequence_parallel = mlp.sequence_parallel = c->sequence_parallel;
+    attention.table = mlp.table = c->table;
+    attention.name = mlp.name = name;
+    tsh_status status = tshi_layer_name(c->name, block->names[TSH_BLOCK_ATTENTION], name);
+    if (status == TSH_OK) status = tsh_self_attention_create(group, &attention, &block->attention);
+    if (status == TSH_OK) status = tshi_layer_name(c->name, block->names[TSH_BLOCK_MLP], name);
+    return status == TSH_OK ? tsh_mlp_create(group, &mlp, &block->mlp) : status;
+}
+
+tsh_status tsh_block_create(tsh_group *group, const tsh_block_config *config, tsh_block **out) {
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "block_create: where to put the layer is required");
+    *out = NULL;
+    if (!group) return tshi_fail(TSH_ERR_ARGUMENT, "block_create: a group is required");
+    tsh_status status = check_config(config);
+    if (status != TSH_OK) return status;
+    tsh_world *world = tsh_group_world(group);
+    tsh_block *block = tshi_calloc(&world->allocator, 1, sizeof *block);
+    if (!block) return TSH_ERR_MEMORY;
+    block->world = world;
+    block->post_norm = config->post_norm;
+    block->dropout = config->dropout;
+    for (int i = 0; i < TSH_BLOCK_PARTS && status == TSH_OK; i++) {
+        status = tshi_layer_name(NULL, config->names[i] ? config->names[i] : part_names[i], block->names[i]);
+    }
+    if (status == TSH_OK) status = make_norms(group, config, block);
+    if (status == TSH_OK) status = make_halves(group, config, block);
+    if (status == TSH_OK)
+        *out = block;
+    else
+        tsh_block_destroy(block);
+    return status;
+}
+
+void tsh_block_destroy(tsh_block *block) {
+    if (!block) return;
+    for (int i = 0; i < TSH_BLOCK_PARTS; i++) tsh_norm_destroy(block->norm[i]);
+    tsh_self_attention_destroy(block->attention);
+    tsh_mlp_destroy(block->mlp);
+    tshi_free(&block->world->allocator, block);
+}
+
+/* One half, with its norm and its residual. */
+static tsh_tensor *half(tsh_tape *tape, const tsh_block *block, tsh_block_part part, tsh_tensor *x,
+                        const tsh_sequences *s) {
+    tsh_norm *norm = block->norm[part == TSH_BLOCK_ATTENTION ? TSH_BLOCK_ATTENTION_NORM : TSH_BLOCK_MLP_NORM];
+    tsh_tensor *h = block->post_norm ? x : tsh_norm_forward(tape, norm, x);
+    h = part == TSH_BLOCK_ATTENTION ? tsh_self_attention_forward(tape, block->attention, h, s)
+                                    : tsh_mlp_forward(tape, block->mlp, h);
+    if (block->dropout > 0) h = tsh_dropout(tape, h, block->dropout);
+    h = tsh_add(tape, x, h);
+    return block->post_norm ? tsh_norm_forward(tape, norm, h) : h;
+}
+
+tsh_tensor *tsh_block_forward(tsh_tape *tape, tsh_block *block, tsh_tensor *x, const tsh_sequences *sequences) {
+    if (!tshi_layer_ready(tape, "block_forward", block, x)) return NULL;
+    tsh_mark start = tsh_tape_mark(tape);
+    tsh_tensor *h = half(tape, block, TSH_BLOCK_ATTENTION, x, sequences);
+    h = tsh_tape_free_since(tape, start, h);
+    return tsh_tape_free_since(tape, start, half(tape, block, TSH_BLOCK_MLP, h, sequences));
+}
+
+tsh_self_attention *tsh_block_attention(const tsh_block *block) {
+    return block ? block->attention : NULL;
+}
+
+tsh_mlp *tsh_block_mlp(const tsh_block *block) {
+    return block ? block->mlp : NULL;
+}
+
+tsh_norm *tsh_block_norm(const tsh_block *block, tsh_block_part part) {
+    return block && (unsigned)part < TSH_BLOCK_PARTS ? block->norm[part] : NULL;
+}
+
+tsh_status tsh_block_register(const tsh_block *block, tsh_parameters *list, const char *name) {
+    char full[TSH_BLOCK_PARTS][TSHI_LAYER_NAME];
+    tsh_status status = TSH_OK;
+    if (!block || !name) return tshi_fail(TSH_ERR_ARGUMENT, "block_register: a block and a name are required");
+    for (int i = 0; i < TSH_BLOCK_PARTS && status == TSH_OK; i++) {
+        status = tshi_layer_name(name, block->names[i], full[i]);
+    }
+    if (status == TSH_OK)
+        status = tsh_norm_register(block->norm[TSH_BLOCK_ATTENTION_NORM], list, full[TSH_BLOCK_ATTENTION_NORM]);
+    if (status == TSH_OK) status = tsh_self_attention_register(block->attention, list, full[TSH_BLOCK_ATTENTION]);
+    if (status == TSH_OK) status = tsh_norm_register(block->norm[TSH_BLOCK_MLP_NORM], list, full[TSH_BLOCK_MLP_NORM]);
+    return status == TSH_OK ? tsh_mlp_register(block->mlp, list, full[TSH_BLOCK_MLP]) : status;
+}

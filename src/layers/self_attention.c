@@ -1,0 +1,146 @@
+/* Self-attention, split by heads. */
+#include "layers/layers.h"
+
+struct tsh_self_attention {
+    tsh_world *world;
+    int64_t heads, kv_heads, head_dim;
+    bool rotary;
+    tsh_rotary_config rotary_config;
+    tsh_attention_config attention; /* lengths apart */
+    tshi_linear_part parts[TSH_ATTENTION_PARTS];
+};
+
+static const char *const part_names[TSH_ATTENTION_PARTS] = {"q_proj", "k_proj", "v_proj", "o_proj"};
+
+/* Fills in the sizes that are left out. */
+static tsh_status resolve(tsh_self_attention_config *c) {
+    if (c->embed < 1 || c->heads < 1 || c->kv_heads < 0 || c->head_dim < 0) {
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "self_attention_create: embed=%lld, heads=%lld, kv_heads=%lld, head_dim=%lld: the first two "
+                         "must be at least 1, the last two at least 0",
+                         (long long)c->embed, (long long)c->heads, (long long)c->kv_heads, (long long)c->head_dim);
+    }
+    if (c->kv_heads == 0) c->kv_heads = c->heads;
+    if (c->heads % c->kv_heads) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: kv_heads=%lld does not divide heads=%lld",
+                         (long long)c->kv_heads, (long long)c->heads);
+    }
+    if (c->head_dim == 0 && c->embed % c->heads) {
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "self_attention_create: heads=%lld does not divide embed=%lld; head_dim is required",
+                         (long long)c->heads, (long long)c->embed);
+    }
+    if (c->head_dim == 0) c->head_dim = c->embed / c->heads;
+    if (c->heads > INT64_MAX / c->head_dim) {
+        return tshi_fail(TSH_ERR_OVERFLOW, "self_attention_create: %lld heads of head_dim=%lld", (long long)c->heads,
+                         (long long)c->head_dim);
+    }
+    if (c->dropout >= 0 && c->dropout < 1) return TSH_OK;
+    return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: dropout=%g, [0, 1) is wanted", c->dropout);
+}
+
+static tsh_linear_config part_config(const tsh_self_attention_config *c, tsh_attention_part part) {
+    bool out = part == TSH_OUT, shared = part == TSH_KEY || part == TSH_VALUE;
+    int64_t features = (shared ? c->kv_heads : c->heads) * c->head_dim;
+    return (tsh_linear_config){.in_features = out ? features : c->embed,
+                               .out_features = out ? c->embed : features,
+                               .shard = out ? TSH_ROW : TSH_COLUMN,
+                               .bias = out ? c->out_bias : c->bias,
+                               .dtype = c->dtype,
+                               .weight_init = out ? c->out_init : c->weight_init,
+                               .bias_init = c->bias_init};
+}
+
+static tsh_status make_parts(tsh_group *group, const tsh_self_attention_config *c, tsh_self_attention *layer) {
+    tshi_parts_sharding sharding = {c->table, c->name, c->sequence_parallel};
+    tsh_status status = TSH_OK;
+    for (tsh_attention_part i = TSH_QUERY; i < TSH_ATTENTION_PARTS && status == TSH_OK; i++) {
+        tsh_linear_config part = part_config(c, i);
+        const char *name = c->names[i] ? c->names[i] : part_names[i];
+        status = tshi_linear_part_create(group, &sharding, name, &part, &layer->parts[i]);
+    }
+    return status;
+}
+
+tsh_status tsh_self_attention_create(tsh_group *group, const tsh_self_attention_config *config,
+                                     tsh_self_attention **out) {
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: where to put the layer is required");
+    *out = NULL;
+    if (!group || !config)
+        return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: a group and a configuration are required");
+    tsh_self_attention_config c = *config;
+    tsh_status status = resolve(&c);
+    if (status != TSH_OK) return status;
+    tsh_world *world = tsh_group_world(group);
+    tsh_self_attention *layer = tshi_calloc(&world->allocator, 1, sizeof *layer);
+    if (!layer) return TSH_ERR_MEMORY;
+    layer->world = world;
+    layer->heads = c.heads;
+    layer->kv_heads = c.kv_heads;
+    layer->head_dim = c.head_dim;
+    layer->rotary = c.rotary;
+    layer->rotary_config = c.rotary_config;
+    layer->attention = (tsh_attention_config){.causal = c.causal, .scale = c.scale, .dropout = c.dropout};
+    status = make_parts(group, &c, layer);
+    if (status == TSH_OK)
+        *out = layer;
+    else
+        tsh_self_attention_destroy(layer);
+    return status;
+}
+
+void tsh_self_attention_destroy(tsh_self_attention *layer) {
+    if (!layer) return;
+    for (int i = 0; i < TSH_ATTENTION_PARTS; i++) tsh_linear_destroy(layer->parts[i].linear);
+    tshi_free(&layer->world->allocator, layer);
+}
+
+/* The rows of x are whole sequences, with positions where the layer wants them. */
+static bool check_sequences(tsh_tape *tape, const tsh_self_attention *layer, const tsh_tensor *x,
+                            const tsh_sequences *s) {
+    char text[160];
+    if (!s || s->batch < 1) {
+        tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "self_attention_forward: the number of sequences is required");
+    } else if (x->shape.ndim != 2 || x->shape.global[0] % s->batch) {
+        tshi_tape_fail(tape, TSH_ERR_SHAPE,
+                       "self_attention_forward: x is %s, [tokens, embed] is wanted, with the same number of tokens for "
+                       "each of %lld sequences",
+                       tsh_tensor_describe(x, text, sizeof text), (long long)s->batch);
+    } else if (layer->rotary && !s->positions) {
+        tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "self_attention_forward: positions are required by a rotary layer");
+    }
+    return tsh_tape_status(tape) == TSH_OK;
+}
+
+/* x through a projection, by heads, with rotary positions where it has any: [batch, T, heads, head_dim]. */
+static tsh_tensor *project(tsh_tape *tape, const tsh_self_attention *layer, tsh_attention_part part, tsh_tensor *x,
+                           const tsh_sequences *s) {
+    int64_t heads = part == TSH_QUERY ? layer->heads : layer->kv_heads;
+    int64_t shape[4] = {s->batch, x->shape.global[0] / s->batch, heads, layer->head_dim};
+    tsh_tensor *y = tsh_reshape(tape, tsh_linear_forward(tape, layer->parts[part].linear, x), 4, shape);
+    if (!layer->rotary || part == TSH_VALUE) return y;
+    return tsh_rotary(tape, y, s->positions, &layer->rotary_config);
+}
+
+tsh_tensor *tsh_self_attention_forward(tsh_tape *tape, tsh_self_attention *layer, tsh_tensor *x,
+                                       const tsh_sequences *sequences) {
+    if (!tshi_layer_ready(tape, "self_attention_forward", layer, x)) return NULL;
+    if (!check_sequences(tape, layer, x, sequences)) return NULL;
+    tsh_attention_config config = layer->attention;
+    config.lengths = sequences->lengths;
+    tsh_tensor *q = project(tape, layer, TSH_QUERY, x, sequences);
+    tsh_tensor *k = project(tape, layer, TSH_KEY, x, sequences);
+    tsh_tensor *v = project(tape, layer, TSH_VALUE, x, sequences);
+    tsh_tensor *y = tsh_attention(tape, q, k, v, &config);
+    y = tsh_reshape(tape, y, 2, (int64_t[]){x->shape.global[0], layer->heads * layer->head_dim});
+    return tsh_linear_forward(tape, layer->parts[TSH_OUT].linear, y);
+}
+
+tsh_linear *tsh_self_attention_linear(const tsh_self_attention *layer, tsh_attention_part part) {
+    return layer && (unsigned)part < TSH_ATTENTION_PARTS ? layer->parts[part].linear : NULL;
+}
+
+tsh_status tsh_self_attention_register(const tsh_self_attention *layer, tsh_parameters *list, const char *name) {
+    if (!layer) return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_register: a layer is required");
+    return tshi_linear_parts_register(layer->parts, TSH_ATTENTION_PARTS, list, name);
+}
