@@ -258,8 +258,9 @@ TSH_API tsh_status tsh_mlp_register(const tsh_mlp *layer, tsh_parameters *list, 
  * another. */
 typedef struct tsh_sequences {
     int64_t batch;
-    tsh_tensor *positions; /* int64 [T] or [batch, T]: required with rotary positions, else unused */
-    tsh_tensor *lengths;   /* int64 [batch]: keys past a sequence's length are not seen; NULL: all are */
+    tsh_tensor *positions;      /* int64 [T] or [batch, T]: required with rotary positions, else unused */
+    tsh_tensor *lengths;        /* int64 [batch]: keys past a sequence's length are not seen; NULL: all are */
+    struct tsh_kv_cache *cache; /* of this layer, in evaluation: as tsh_attention_cached takes it; NULL: none */
 } tsh_sequences;
 
 /* The linear layers of an attention layer. */
