@@ -139,11 +139,12 @@ typedef struct tsh_attention_config {
 } tsh_attention_config;
 
 /* y = softmax(scale q k^T + mask) v for each batch and head; a query that sees no key gives zeros.
- * q [B, Tq, H, D], k and v [B, Tk, Hkv, D], H a multiple of Hkv: query head h reads KV head h / (H / Hkv) -> [B, Tq, H, D].
+ * q [B, Tq, H, D], k and v [B, Tk, Hkv, D], H a multiple of Hkv: query head h reads KV head h / (H / Hkv)
+ * -> [B, Tq, H, D].
  *   q, k, v, lengths:  R,R,R,R -> R    S(0),S(0),S(0),S(0) -> S(0)    S(2),S(2),S(2),R -> S(2)    L,L,L,L -> L
- * S(2), by heads, is taken where every rank has the KV heads that its query heads read: H = Hkv, or the ranks divide Hkv.
- * Nothing of the size of the probabilities is made: the backward computes them again from a number for each row. No
- * communication. TSH_ERR_RANGE for a length outside [0, Tk]. config may be NULL.
+ * S(2), by heads, is taken where every rank has the KV heads that its query heads read: H = Hkv, or the ranks divide
+ * Hkv. Nothing of the size of the probabilities is made: the backward computes them again from a number for each row.
+ * No communication. TSH_ERR_RANGE for a length outside [0, Tk]. config may be NULL.
  * Sources: Vaswani et al., "Attention is all you need", 2017; Dao et al., "FlashAttention", 2022. */
 TSH_API tsh_tensor *tsh_attention(tsh_tape *tape, tsh_tensor *q, tsh_tensor *k, tsh_tensor *v,
                                   const tsh_attention_config *config);
@@ -159,8 +160,8 @@ typedef struct tsh_rotary_config {
     int64_t dims; /* the first of D, an even number, that are turned; 0: all */
 } tsh_rotary_config;
 
-/* Rotary positions: the pairs (a, b) of x become (a cos t - b sin t, b cos t + a sin t), t = position theta^(-2i / dims)
- * for pair i.  x [B, T, H, D], positions int64 [T] or [B, T] -> [B, T, H, D].
+/* Rotary positions: the pairs (a, b) of x become (a cos t - b sin t, b cos t + a sin t), for pair i with
+ * t = position theta^(-2i / dims).  x [B, T, H, D], positions int64 [T] or [B, T] -> [B, T, H, D].
  *   positions [T]:     R,R -> R    S(0),R -> S(0)       S(1),S(0) -> S(1)    S(2),R -> S(2)    P,R -> P    L,L -> L
  *   positions [B, T]:  R,R -> R    S(0),S(0) -> S(0)    S(1),S(1) -> S(1)    S(2),R -> S(2)    P,R -> P    L,L -> L
  * config may be NULL. Source: Su et al., "RoFormer", 2021. */

@@ -256,12 +256,13 @@ typedef struct tshi_rotary {
 /* y = beta y + x rotated by position theta^(-2i / dims), or by minus that with `back`; with beta 0, y may alias x. */
 typedef void tshi_rotary_fn(tsh_device *device, const tshi_rotary *r, bool back, const void *x, double beta, void *y);
 
-/* q, y [batch, queries, heads, dim]; k, v [batch, keys, kv_heads, dim]. Query i sees the keys j < lengths[b] and, with
- * `causal`, j <= i + keys - queries. Query head h reads KV head (h + shift) / sharers: this rank's heads may begin in the
- * middle of a KV head's. An element of the probabilities [.., heads_whole, queries, keys] is dropped, and the rest scaled
- * by 1 / (1 - dropout), by its index in the whole, whose batch and head begin at batch_start and head_start. */
+/* q, y [batch, queries, heads, dim]; k, v [batch, room, kv_heads, dim], of which each batch's first `keys` are read.
+ * Query i sees the keys j < lengths[b] and, with `causal`, j <= i + keys - queries. Query head h reads KV head
+ * (h + shift) / sharers: this rank's heads may begin in the middle of those that share one. Probabilities are dropped
+ * by their index in the whole [.., heads_whole, queries, keys], in which this rank's begin at batch_start and
+ * head_start; the rest are scaled by 1 / (1 - dropout). */
 typedef struct tshi_attention {
-    int64_t batch, queries, keys, heads, kv_heads, dim;
+    int64_t batch, queries, keys, room, heads, kv_heads, dim;
     int64_t sharers, shift;
     bool causal;
     double scale;
@@ -273,8 +274,8 @@ typedef struct tshi_attention {
 
 /* Number of statistics' elements that forward, or backward, uses as `scratch`. */
 typedef int64_t tshi_attention_scratch_fn(const tshi_attention *a, bool backward);
-/* y = softmax(scale q k^T) v; a query that sees nothing gives zeros. log_sums [batch, heads, queries], the logarithms of
- * the rows' sums of exponentials, are for the backward; NULL: not kept. */
+/* y = softmax(scale q k^T) v; a query that sees nothing gives zeros. log_sums [batch, heads, queries], the
+ * logarithms to base 2 of the rows' sums of exponentials, are for the backward; NULL: not kept. */
 typedef void tshi_attention_fn(tsh_device *device, const tshi_attention *a, const void *q, const void *k, const void *v,
                                void *y, void *log_sums, void *scratch);
 /* Gradients of q, k and v: each is its beta times what it was plus this call's; NULL is left out. */

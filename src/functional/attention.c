@@ -25,7 +25,7 @@ static int64_t ranks_of_heads(const tshi_node *call, int axis) {
     int64_t ranks = mesh->axis[axis].size;
     for (int a = 0; a < mesh->axes; a++) {
         bool heads = false;
-        for (int i = 0; i < 3; i++) heads = heads || tshi_layout_splits(call->in[i]->layout[a], 2);
+        for (int i = 0; i < 3; i++) heads = heads || tshi_layout_alike(call->in[i]->layout[a], TSH_SHARD(2));
         if (a != axis && heads) ranks *= mesh->axis[a].size;
     }
     return ranks;
@@ -105,6 +105,7 @@ static tshi_attention attention_of(const tshi_node *call) {
     return (tshi_attention){.batch = q->shape.local[0],
                             .queries = q->shape.local[1],
                             .keys = keys_of(call),
+                            .room = k->shape.local[1],
                             .heads = q->shape.local[2],
                             .kv_heads = k->shape.local[2],
                             .dim = q->shape.local[3],
@@ -130,24 +131,6 @@ static tsh_status check_lengths(const tshi_node *call, const tshi_attention *a) 
                      (long long)(a->batch_start + bad), (long long)a->keys);
 }
 
-/* Where k and v have room for more keys than are read, those of a batch do not follow those of the batch before. */
-static void forward_each(const tshi_node *call, const tshi_attention *all, void *scratch) {
-    tsh_tensor *const *in = call->in;
-    size_t size = tsh_dtype_size(in[0]->dtype), room = (size_t)in[1]->shape.local[1];
-    size_t q_step = (size_t)(all->queries * all->heads * all->dim) * size;
-    size_t k_step = room * (size_t)(all->kv_heads * all->dim) * size;
-    for (int64_t b = 0; b < all->batch; b++) {
-        tshi_attention a = *all;
-        a.batch = 1;
-        a.batch_start += b;
-        if (a.lengths) a.lengths += b;
-        tshi_device_of(in[0])->ops->attention[in[0]->dtype].forward(
-            tshi_device_of(in[0]), &a, (const char *)tshi_data(in[0]) + (size_t)b * q_step,
-            (const char *)tshi_data(in[1]) + (size_t)b * k_step, (const char *)tshi_data(in[2]) + (size_t)b * k_step,
-            (char *)tshi_data(call->out) + (size_t)b * q_step, NULL, scratch);
-    }
-}
-
 static tsh_status attention_forward(tshi_node *call) {
     const tsh_tensor *q = call->in[0];
     tsh_device *device = tshi_device_of(q);
@@ -158,9 +141,7 @@ static tsh_status attention_forward(tshi_node *call) {
     if (status == TSH_OK) status = tshi_statistics_new(q, ops->scratch(&a, false), &scratch);
     if (status == TSH_OK && tshi_tape_records(call))
         status = tshi_statistics_new(q, a.batch * a.heads * a.queries, &call->saved[0]);
-    if (status == TSH_OK && a.keys < call->in[1]->shape.local[1]) {
-        forward_each(call, &a, tshi_data(scratch));
-    } else if (status == TSH_OK) {
+    if (status == TSH_OK) {
         ops->forward(device, &a, tshi_data(q), tshi_data(call->in[1]), tshi_data(call->in[2]), tshi_data(call->out),
                      tshi_data(call->saved[0]), tshi_data(scratch));
     }

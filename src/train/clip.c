@@ -3,14 +3,13 @@
 
 #include <math.h>
 
-/* One rank of those that hold the same gradient counts it: the first along every axis where they do, or of those that
- * share a unit. */
+/* One rank of those that hold the same gradient counts it: the first along every axis where they do. */
 static bool counts_here(const tsh_tensor *grad) {
     for (int a = 0; a < grad->mesh->axes; a++) {
         bool same = grad->layout[a].kind == TSH_KIND_REPLICATED || grad->layout[a].kind == TSH_KIND_PARTIAL;
         if (same && grad->mesh->axis[a].index != 0) return false;
     }
-    return tshi_layouts_hold_first(grad->mesh, grad->layout);
+    return true;
 }
 
 /* Into list->scalar. */

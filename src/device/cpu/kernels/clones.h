@@ -23,6 +23,28 @@
 #define TSHI_INLINE static inline
 #endif
 
+/* Code that is written for vectors of one size exists for 32 and 64 bytes too where TSHI_X86_LEVELS is defined.
+ * WIDEST_VECTORS is the size of the largest that are used. */
+#ifndef WIDEST_VECTORS
+#define WIDEST_VECTORS 64
+#endif
+#if !defined(TSHARD_NO_CLONES) && defined(__x86_64__) && defined(__GNUC__)
+#define TSHI_X86_LEVELS
+#define TSHI_HAS_256 (WIDEST_VECTORS >= 32 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+#define TSHI_HAS_512                                                                                                   \
+    (WIDEST_VECTORS >= 64 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&                \
+     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))
+#endif
+
+/* Before a loop of a constant number of iterations, each of which becomes code of its own. */
+#if defined(__clang__)
+#define TSHI_UNROLL _Pragma("unroll")
+#elif defined(__GNUC__)
+#define TSHI_UNROLL _Pragma("GCC unroll 16")
+#else
+#define TSHI_UNROLL
+#endif
+
 /* Before a loop whose iterations are independent, also where its output is one of its inputs. */
 #if defined(__clang__)
 #define TSHI_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")

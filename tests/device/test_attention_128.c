@@ -1,0 +1,12 @@
+/* Attention's kernels on CPUs without vectors of more than 128 bits. */
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* kernels need not look at the device */
+#define WIDEST_VECTORS     16
+#define tshi_cpu_attention narrow_attention
+#include "device/cpu/kernels/attention.c"
+#undef tshi_cpu_attention
+
+#include "attention_cases.h"
+
+Test(attention_kernels_128, agree_with_plain_loops, .timeout = 120) {
+    check_all_cases(narrow_attention);
+}
