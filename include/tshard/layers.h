@@ -82,6 +82,9 @@ typedef struct tsh_linear_config {
     int64_t in_features, out_features;
     tsh_sharding shard;
     bool bias;
+    /* The layer splits out_features (COLUMN) or in_features (ROW) in units and blocks, as layouts do (layout.h). */
+    int64_t units, blocks;
+    bool shared;            /* COLUMN: ranks that share a unit hold all of its features */
     bool gather_output;     /* COLUMN: the output is REPLICATED, not SHARD(last) */
     bool sequence_parallel; /* ROW: the output is SHARD(0), not REPLICATED: a reduce-scatter instead of an all-reduce */
     tsh_activation activation; /* y = f(x W^T + b): faster than two calls, with the same values and gradients */
@@ -109,7 +112,7 @@ TSH_API void tsh_linear_destroy(tsh_linear *layer);
  * listed. NULL on a shape or layout mismatch. */
 TSH_API tsh_tensor *tsh_linear_forward(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x);
 /* weight [out_features, in_features]: SHARD(0) for COLUMN, SHARD(1) for ROW, else REPLICATED. bias [out_features]:
- * SHARD(0) for COLUMN, else REPLICATED; NULL for a layer without bias. Owned by the layer. */
+ * SHARD(0) for COLUMN, else REPLICATED; NULL for a layer without bias. In the layer's units. Owned by the layer. */
 TSH_API tsh_tensor *tsh_linear_weight(const tsh_linear *layer);
 TSH_API tsh_tensor *tsh_linear_bias(const tsh_linear *layer);
 /* Append "NAME.weight" and "NAME.bias" to the list. */
@@ -258,8 +261,9 @@ TSH_API tsh_status tsh_mlp_register(const tsh_mlp *layer, tsh_parameters *list, 
  * another. */
 typedef struct tsh_sequences {
     int64_t batch;
-    tsh_tensor *positions; /* int64 [T] or [batch, T]: required with rotary positions, else unused */
-    tsh_tensor *lengths;   /* int64 [batch]: keys past a sequence's length are not seen; NULL: all are */
+    tsh_tensor *positions;      /* int64 [T] or [batch, T]: required with rotary positions, else unused */
+    tsh_tensor *lengths;        /* int64 [batch]: keys past a sequence's length are not seen; NULL: all are */
+    struct tsh_kv_cache *cache; /* of this layer, in evaluation: as tsh_attention_cached takes it; NULL: none */
 } tsh_sequences;
 
 /* The linear layers of an attention layer. */

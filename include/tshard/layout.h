@@ -18,7 +18,7 @@ typedef struct tsh_group tsh_group;
 
 /* What each rank along one mesh axis holds, and what each holds of the gradient. Zero is REPLICATED.
  *  REPLICATED  the same value                              gradient: the same gradient
- *  SHARD       its balanced slice of dim `dim`             gradient: sliced alike
+ *  SHARD       its slice of dim `dim`, balanced            gradient: sliced alike
  *  PARTIAL     a term; the value is the sum over ranks     gradient: replicated
  *  LOCAL       a value of its own, no claim made           gradient: a contribution, to be summed */
 typedef enum tsh_layout_kind {
@@ -28,28 +28,44 @@ typedef enum tsh_layout_kind {
     TSH_KIND_LOCAL
 } tsh_layout_kind;
 
+/* What the ranks that share a unit hold of it, where there are more ranks than units.
+ *  UNSHARED    parts of it                                 gradient: split alike
+ *  SHARED      all of it, the same value                   gradient: the same gradient
+ *  SHARED_OWN  all of it, each for a use of its own        gradient: a contribution, to be summed over those ranks */
+typedef enum tsh_sharing { TSH_UNSHARED = 0, TSH_SHARED, TSH_SHARED_OWN } tsh_sharing;
+
 typedef struct tsh_layout {
     tsh_layout_kind kind;
     int dim;   /* SHARD only; negative counts from the end where a tensor is at hand */
     int order; /* SHARD only: of the axes that shard one dim, the lower number splits it first, of equal numbers the
                 * earlier axis */
+    tsh_sharing sharing; /* with units, where there are more ranks: they are balanced over the units likewise */
+    /* SHARD only: the dim is `units` equal units (heads, sequences of a batch), which are split in the balanced way;
+     * none is cut, and ranks without one hold nothing. 0: each index is a unit. */
+    int64_t units;
+    /* With units: the dim is `blocks` equal blocks, of which each unit has the same number. More ranks than units are
+     * balanced over the units, and a unit's blocks over the ranks that share it. 0: no unit is cut, as above. */
+    int64_t blocks;
 } tsh_layout;
 
-/* Layouts as expressions: TSH_SHARD(0), or TSH_SHARD_ORDER(0, n) with a split order. Initialisers of static objects in C
- * take constants alone (gcc -pedantic): write TSH_SHARD_INIT(0) there. */
+/* Layouts as expressions: TSH_SHARD(0); TSH_SHARD_ORDER(0, n) with a split order; TSH_SHARD_UNITS(0, units, blocks) for
+ * query heads, units = key heads and blocks = query heads; TSH_SHARD_SHARED(0, units) for key and value heads.
+ * Initialisers of static objects in C take constants alone (gcc -pedantic): write TSH_SHARD_INIT(0) there. */
 #ifdef __cplusplus
-#define TSH_LAYOUT_(kind, dim, order) (tsh_layout{kind, dim, order})
+#define TSH_LAYOUT_(kind, dim, order, sharing, units, blocks) (tsh_layout{kind, dim, order, sharing, units, blocks})
 #else
-#define TSH_LAYOUT_(kind, dim, order) ((tsh_layout){kind, dim, order})
+#define TSH_LAYOUT_(kind, dim, order, sharing, units, blocks) ((tsh_layout){kind, dim, order, sharing, units, blocks})
 #endif
-#define TSH_REPLICATED        TSH_LAYOUT_(TSH_KIND_REPLICATED, 0, 0)
-#define TSH_SHARD(d)          TSH_LAYOUT_(TSH_KIND_SHARD, d, 0)
-#define TSH_SHARD_ORDER(d, n) TSH_LAYOUT_(TSH_KIND_SHARD, d, n)
-#define TSH_PARTIAL           TSH_LAYOUT_(TSH_KIND_PARTIAL, 0, 0)
-#define TSH_LOCAL             TSH_LAYOUT_(TSH_KIND_LOCAL, 0, 0)
+#define TSH_REPLICATED                    TSH_LAYOUT_(TSH_KIND_REPLICATED, 0, 0, TSH_UNSHARED, 0, 0)
+#define TSH_SHARD(d)                      TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, TSH_UNSHARED, 0, 0)
+#define TSH_SHARD_ORDER(d, n)             TSH_LAYOUT_(TSH_KIND_SHARD, d, n, TSH_UNSHARED, 0, 0)
+#define TSH_SHARD_UNITS(d, units, blocks) TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, TSH_UNSHARED, units, blocks)
+#define TSH_SHARD_SHARED(d, units)        TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, TSH_SHARED, units, 0)
+#define TSH_PARTIAL                       TSH_LAYOUT_(TSH_KIND_PARTIAL, 0, 0, TSH_UNSHARED, 0, 0)
+#define TSH_LOCAL                         TSH_LAYOUT_(TSH_KIND_LOCAL, 0, 0, TSH_UNSHARED, 0, 0)
 
 #define TSH_LAYOUT_INIT_(kind, dim, order)                                                                             \
-    { kind, dim, order }
+    { kind, dim, order, TSH_UNSHARED, 0, 0 }
 #define TSH_REPLICATED_INIT        TSH_LAYOUT_INIT_(TSH_KIND_REPLICATED, 0, 0)
 #define TSH_SHARD_INIT(d)          TSH_LAYOUT_INIT_(TSH_KIND_SHARD, d, 0)
 #define TSH_SHARD_ORDER_INIT(d, n) TSH_LAYOUT_INIT_(TSH_KIND_SHARD, d, n)

@@ -18,13 +18,15 @@ typedef struct tsh_optimizer tsh_optimizer;
  * p -= lr (nesterov ? g + momentum buf : buf). As torch.optim.SGD. */
 typedef struct tsh_sgd_config {
     double lr, momentum, dampening, weight_decay;
-    bool nesterov; /* needs momentum > 0 and dampening 0 */
+    bool nesterov;       /* needs momentum > 0 and dampening 0 */
+    bool decay_matrices; /* weight decay is for parameters of two dims or more alone, not for norms and biases */
 } tsh_sgd_config;
 
 /* Decoupled weight decay (Loshchilov and Hutter, 2019): p -= lr weight_decay p, then Adam with bias corrections. Zeros
  * in beta1, beta2 and eps take 0.9, 0.999 and 1e-8. */
 typedef struct tsh_adamw_config {
     double lr, beta1, beta2, eps, weight_decay;
+    bool decay_matrices; /* as in tsh_sgd_config */
 } tsh_adamw_config;
 
 /* An optimizer over the parameters that the list has now; the caller destroys it. Its state tensors have the

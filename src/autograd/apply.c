@@ -39,7 +39,8 @@ tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tshi_node *proto) {
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, call.op->name);
     for (int i = 0; i < call.inputs; i++) {
         tsh_layout need[TSH_MAX_AXES];
-        tshi_rules_need(&call, &rows, i, need);
+        status = tshi_rules_need(&call, &rows, i, need);
+        if (status != TSH_OK) return tshi_tape_fail_as(tape, status, call.op->name);
         call.in[i] = bring(tape, call.op->name, call.in[i], need);
         if (!call.in[i]) return NULL;
     }

@@ -10,6 +10,17 @@ typedef struct exchange_params {
     tshi_exchange forward, backward;
 } exchange_params;
 
+/* The first of the ranks that share a unit, each for its own use, keeps the gradient; the rest of them have zeros. */
+static void keep_first(const tsh_tensor *x, tsh_tensor *dx) {
+    for (int a = 0; a < x->mesh->axes; a++) {
+        const tshi_axis *axis = &x->mesh->axis[a];
+        int first = axis->index;
+        if (x->layout[a].sharing == TSH_SHARED_OWN) tshi_layout_sharers(&x->layout[a], axis->size, axis->index, &first);
+        if (first == axis->index) continue;
+        tshi_device_of(dx)->ops->copy.zero(tshi_device_of(dx), tsh_tensor_local_nbytes(dx), tshi_data(dx));
+    }
+}
+
 static tsh_status exchange_forward(tshi_node *call) {
     const exchange_params *p = call->params;
     return tshi_exchange_run(p->group, &p->forward, call->in[0], call->out);
@@ -21,6 +32,7 @@ static tsh_status exchange_backward(tshi_node *call) {
     tsh_status status = tshi_gradient_new(call->in[0], &dx);
     if (status != TSH_OK) return status;
     status = tshi_exchange_run(p->group, &p->backward, tshi_grad_out(call), dx);
+    keep_first(call->in[0], dx);
     if (status == TSH_OK) status = tshi_grad_adopt(call, 0, dx);
     tsh_tensor_release(dx);
     return status;
@@ -53,6 +65,9 @@ tsh_tensor *tshi_exchange_record(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *
         .forward = {.ndim = shape->ndim, .from = tshi_tensor_placement(x), .to = tshi_mesh_placement(mesh, layout)}};
     memcpy(params.forward.shape, shape->global, sizeof params.forward.shape);
     tshi_exchange_reverse(&params.forward, &params.backward);
+    for (int a = 0; a < x->mesh->axes; a++) { /* of a value's copies, be they for own use, one is sent */
+        if (params.forward.from.layout[a].sharing) params.forward.from.layout[a].sharing = TSH_SHARED;
+    }
     tshi_node call = {.tape = tape, .op = &exchange_op, .inputs = 1, .in = &x, .mesh = mesh, .params = &params};
     return tshi_tape_run(&call, x->dtype, shape, layout, NULL);
 }
@@ -61,7 +76,7 @@ tsh_tensor *tshi_exchange_record(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *
 
 static char *layouts_name(const tsh_mesh *mesh, const tsh_layout *layout, char *text, size_t size) {
     size_t used = 0;
-    char name[24];
+    char name[TSHI_LAYOUT_NAME];
     text[0] = '\0';
     for (int a = 0; a < mesh->axes && used < size; a++) {
         used += (size_t)snprintf(text + used, size - used, "%s%s=%s", a ? " " : "", mesh->axis[a].name,

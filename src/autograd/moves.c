@@ -25,14 +25,33 @@ void tshi_part_copy(const tsh_tensor *whole, int d, int64_t start, int64_t lengt
     }
 }
 
-/* Whole along d to rank blocks one after another, or back. */
-static void copy_blocks(const tsh_tensor *whole, int d, int parts, char *blocks, bool pack) {
-    runs w = runs_of(whole, d);
-    for (int r = 0; r < parts; r++) {
+/* The slice of `whole`, along the dim that the layout splits, of rank r of the group. */
+static void slice_of(const tsh_group *group, const tsh_tensor *whole, tsh_layout layout, int r, int64_t *start,
+                     int64_t *length) {
+    *start = 0;
+    *length = whole->shape.local[layout.dim];
+    tshi_layout_split(&layout, whole->shape.global[layout.dim], group->size, r, start, length);
+}
+
+/* Whole to rank blocks one after another, or back. */
+static void copy_blocks(const tsh_group *group, const tsh_tensor *whole, tsh_layout layout, char *blocks, bool pack) {
+    runs w = runs_of(whole, layout.dim);
+    for (int r = 0; r < group->size; r++) {
         int64_t start, length;
-        tsh_split(w.n, parts, r, &start, &length);
-        tshi_part_copy(whole, d, start, length, blocks + (size_t)(start * w.outer) * w.piece, pack);
+        slice_of(group, whole, layout, r, &start, &length);
+        tshi_part_copy(whole, layout.dim, start, length, blocks + (size_t)(start * w.outer) * w.piece, pack);
     }
+}
+
+/* The elements of each rank's slice, in the group's scratch; NULL where they are those of a balanced split of rows. */
+static const int64_t *counts_of(const tsh_group *group, const tsh_tensor *whole, tsh_layout layout) {
+    int64_t rest = tshi_outer(whole, layout.dim) * tshi_inner(whole, layout.dim);
+    for (int r = 0; layout.units && r < group->size; r++) {
+        int64_t start, length;
+        slice_of(group, whole, layout, r, &start, &length);
+        group->counts[r] = length * rest;
+    }
+    return layout.units ? group->counts : NULL;
 }
 
 /* `whole` as rank blocks: a matrix [n, everything else], whose rows split as dim d does. In whole's own memory when the
@@ -54,100 +73,120 @@ static bool in_one_run(const tsh_tensor *whole, int d) {
     return outer <= 1;
 }
 
-static tsh_status nothing(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim,
+static tsh_status nothing(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from, tsh_layout to,
                           tsh_work **work) {
-    (void)group, (void)in_dim, (void)out_dim, (void)work;
+    (void)group, (void)from, (void)to, (void)work;
     if (tshi_data(in) != tshi_data(out))
         tshi_device_of(in)->ops->copy.within(tshi_device_of(in), tsh_tensor_local_nbytes(in), tshi_data(in),
                                              tshi_data(out));
     return TSH_OK;
 }
 
-static tsh_status all_reduce(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim,
+static tsh_status all_reduce(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from, tsh_layout to,
                              tsh_work **work) {
-    nothing(group, in, out, in_dim, out_dim, NULL);
+    nothing(group, in, out, from, to, NULL);
     return work ? tsh_all_reduce_async(group, out, TSH_SUM, work) : tsh_all_reduce(group, out, TSH_SUM);
 }
 
-static tsh_status all_gather(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim,
+static tsh_status all_gather(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from, tsh_layout to,
                              tsh_work **work) {
-    (void)out_dim;
+    (void)to;
     tsh_tensor *blocks;
-    if (work && !in_one_run(out, in_dim)) return TSH_OK;
-    tsh_status status = blocks_of(out, in_dim, &blocks);
+    if (work && !in_one_run(out, from.dim)) return TSH_OK;
+    tsh_status status = blocks_of(out, from.dim, &blocks);
     bool unpack = status == TSH_OK && tshi_data(blocks) != tshi_data(out);
     if (status == TSH_OK) {
-        status = work ? tsh_all_gather_into_tensor_async(group, blocks, in, NULL, work)
-                      : tsh_all_gather_into_tensor(group, blocks, in, NULL);
+        const int64_t *counts = counts_of(group, out, from);
+        status = work ? tsh_all_gather_into_tensor_async(group, blocks, in, counts, work)
+                      : tsh_all_gather_into_tensor(group, blocks, in, counts);
     }
-    if (status == TSH_OK && unpack) {
-        copy_blocks(out, in_dim, group->size, tshi_data(blocks), false);
-    }
+    if (status == TSH_OK && unpack) copy_blocks(group, out, from, tshi_data(blocks), false);
     tsh_tensor_release(blocks);
     return status;
 }
 
-static tsh_status slice(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim,
+static tsh_status slice(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from, tsh_layout to,
                         tsh_work **work) {
-    (void)in_dim, (void)work;
+    (void)from, (void)work;
     int64_t start, length;
-    tsh_split(in->shape.local[out_dim], group->size, group->rank, &start, &length);
-    tshi_part_copy(in, out_dim, start, length, tshi_data(out), true);
+    slice_of(group, in, to, group->rank, &start, &length);
+    tshi_part_copy(in, to.dim, start, length, tshi_data(out), true);
     return TSH_OK;
 }
 
-static tsh_status reduce_scatter(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim,
-                                 tsh_work **work) {
-    (void)in_dim;
+static tsh_status reduce_scatter(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from,
+                                 tsh_layout to, tsh_work **work) {
+    (void)from;
     tsh_tensor *blocks;
-    tsh_status status = blocks_of(in, out_dim, &blocks);
+    tsh_status status = blocks_of(in, to.dim, &blocks);
     if (status == TSH_OK && tshi_data(blocks) != tshi_data(in)) {
-        copy_blocks(in, out_dim, group->size, tshi_data(blocks), true);
+        copy_blocks(group, in, to, tshi_data(blocks), true);
     }
     if (status == TSH_OK) {
-        status = work ? tsh_reduce_scatter_tensor_async(group, out, blocks, TSH_SUM, NULL, work)
-                      : tsh_reduce_scatter_tensor(group, out, blocks, TSH_SUM, NULL);
+        const int64_t *counts = counts_of(group, in, to);
+        status = work ? tsh_reduce_scatter_tensor_async(group, out, blocks, TSH_SUM, counts, work)
+                      : tsh_reduce_scatter_tensor(group, out, blocks, TSH_SUM, counts);
     }
     tsh_tensor_release(blocks);
     return status;
 }
 
-/* Writes to the group's scratch the elements that this rank sends to each rank (its rows of in_dim, the other's slice
- * of out_dim) and receives from it. */
-static void exchange_counts(tsh_group *group, const tsh_tensor *in, const tsh_tensor *out, int in_dim, int out_dim) {
-    int64_t per_column = tshi_outer(in, out_dim) * tshi_inner(in, out_dim);
-    int64_t per_row = tshi_outer(out, in_dim) * tshi_inner(out, in_dim);
+/* Writes to the group's scratch the elements that this rank sends to each rank (its rows of from.dim, the other's slice
+ * of to.dim) and receives from it. */
+static void exchange_counts(tsh_group *group, const tsh_tensor *in, const tsh_tensor *out, tsh_layout from,
+                            tsh_layout to) {
+    int64_t per_column = tshi_outer(in, to.dim) * tshi_inner(in, to.dim);
+    int64_t per_row = tshi_outer(out, from.dim) * tshi_inner(out, from.dim);
     for (int r = 0; r < group->size; r++) {
-        int64_t columns, rows;
-        tsh_split(in->shape.local[out_dim], group->size, r, NULL, &columns);
-        tsh_split(out->shape.local[in_dim], group->size, r, NULL, &rows);
+        int64_t start, columns, rows;
+        slice_of(group, in, to, r, &start, &columns);
+        slice_of(group, out, from, r, &start, &rows);
         group->counts[r] = columns * per_column;
         group->counts[group->size + r] = rows * per_row;
     }
 }
 
-/* The exchange of the boxes along the group's axis alone. */
-static tsh_status exchange(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim) {
-    const tshi_placement axis = {.axes = 1, .size = {group->size}, .ranks = group->ranks};
-    tshi_exchange e = {.ndim = in->shape.ndim, .from = axis, .to = axis};
-    memcpy(e.shape, in->shape.local, sizeof e.shape);
-    e.shape[in_dim] = out->shape.local[in_dim];
-    e.from.layout[0] = TSH_SHARD(in_dim);
-    e.to.layout[0] = TSH_SHARD(out_dim);
-    return tshi_exchange_run(group, &e, in, out);
+/* The group's axis, with this layout of a part of t. */
+static tshi_placement along(const tsh_group *group, const tsh_tensor *t, tsh_layout layout, const int64_t *part) {
+    tshi_placement p = {.axes = 1, .size = {group->size}, .ranks = group->ranks, .layout = {layout}};
+    if (layout.units) p.layout[0] = tshi_layout_of_part(layout, t->shape.global[layout.dim], part[layout.dim]);
+    p.layout[0].order = 0;
+    return p;
+}
+
+/* The exchange of the boxes along the group's axis alone, of the part that all of its ranks hold together. Of ranks that
+ * share a unit for their own use the first gets a gradient, the others zeros. */
+static tsh_status exchange(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from, tsh_layout to) {
+    tsh_layout whole[TSH_MAX_AXES];
+    tshi_shape part = in->shape;
+    int first;
+    memcpy(whole, in->layout, sizeof whole);
+    whole[tshi_mesh_axis(in->mesh, group)] = TSH_REPLICATED;
+    tsh_status status = tshi_shape_resolve(in->mesh, &part, whole);
+    if (status != TSH_OK) return status;
+    tshi_exchange e = {
+        .ndim = part.ndim, .from = along(group, in, from, part.local), .to = along(group, in, to, part.local)};
+    memcpy(e.shape, part.local, sizeof e.shape);
+    status = tshi_exchange_run(group, &e, in, out);
+    if (to.sharing != TSH_SHARED_OWN) return status;
+    tshi_layout_sharers(&to, group->size, group->rank, &first);
+    if (first != group->rank)
+        tshi_device_of(out)->ops->copy.zero(tshi_device_of(out), tsh_tensor_local_nbytes(out), tshi_data(out));
+    return status;
 }
 
 /* Started only where no rank has to unpack. */
-static tsh_status all_to_all(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim,
+static tsh_status all_to_all(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from, tsh_layout to,
                              tsh_work **work) {
     tsh_tensor *send = NULL, *receive = NULL;
-    if (!work) return exchange(group, in, out, in_dim, out_dim);
-    if (!in_one_run(out, in_dim)) return TSH_OK;
-    tsh_status status = blocks_of(out, in_dim, &receive);
-    if (status == TSH_OK) status = blocks_of(in, out_dim, &send);
+    bool both_split = from.kind == TSH_KIND_SHARD && to.kind == TSH_KIND_SHARD && from.dim != to.dim;
+    if (!work) return exchange(group, in, out, from, to);
+    if (!both_split || from.sharing || to.sharing || !in_one_run(out, from.dim)) return TSH_OK;
+    tsh_status status = blocks_of(out, from.dim, &receive);
+    if (status == TSH_OK) status = blocks_of(in, to.dim, &send);
     if (status == TSH_OK) {
-        if (tshi_data(send) != tshi_data(in)) copy_blocks(in, out_dim, group->size, tshi_data(send), true);
-        exchange_counts(group, in, out, in_dim, out_dim);
+        if (tshi_data(send) != tshi_data(in)) copy_blocks(group, in, to, tshi_data(send), true);
+        exchange_counts(group, in, out, from, to);
         const int64_t *sends = group->counts, *receives = sends + group->size;
         status = tsh_all_to_all_async(group, receive, receives, send, sends, work);
     }
@@ -156,19 +195,19 @@ static tsh_status all_to_all(tsh_group *group, const tsh_tensor *in, tsh_tensor 
     return status;
 }
 
-static tsh_status zero_pad(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim,
+static tsh_status zero_pad(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from, tsh_layout to,
                            tsh_work **work) {
-    (void)out_dim, (void)work;
+    (void)to, (void)work;
     int64_t start, length;
-    tsh_split(out->shape.local[in_dim], group->size, group->rank, &start, &length);
+    slice_of(group, out, from, group->rank, &start, &length);
     tshi_device_of(out)->ops->copy.zero(tshi_device_of(out), tsh_tensor_local_nbytes(out), tshi_data(out));
-    tshi_part_copy(out, in_dim, start, length, tshi_data(in), false);
+    tshi_part_copy(out, from.dim, start, length, tshi_data(in), false);
     return TSH_OK;
 }
 
-static tsh_status first_keeps(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, int in_dim, int out_dim,
+static tsh_status first_keeps(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from, tsh_layout to,
                               tsh_work **work) {
-    if (group->rank == 0) return nothing(group, in, out, in_dim, out_dim, work);
+    if (group->rank == 0) return nothing(group, in, out, from, to, work);
     tshi_device_of(out)->ops->copy.zero(tshi_device_of(out), tsh_tensor_local_nbytes(out), tshi_data(out));
     return TSH_OK;
 }

@@ -13,7 +13,9 @@ typedef struct tshi_node tshi_node;
 /* --- layout rules: rows of patterns ------------------------------------------------------------------------------- */
 
 /* The layout that a row of layout rules wants of one input along one axis, or names for the output. BATCH, STACK,
- * ANY and OTHER stand for SHARD(d) with one d for the whole row: the dim along which an input with that pattern is split. */
+ * ANY and OTHER stand for SHARD(d) with one d for the whole row: the dim along which an input with that pattern is split.
+ * All SHARD patterns of a row split in the same units, those of an input that is split so. In a row with S2_WHOLE these
+ * are the items of that input's dim, and blocks those of the S2 input's, where no input says otherwise. */
 typedef enum tshi_pattern {
     TSHI_END = 0, /* closes a row's inputs, and a table */
     TSHI_R,
@@ -21,6 +23,8 @@ typedef enum tshi_pattern {
     TSHI_L,
     TSHI_S0,       /* SHARD(0) */
     TSHI_S1,       /* SHARD(1) */
+    TSHI_S2,       /* SHARD(2) */
+    TSHI_S2_WHOLE, /* SHARD(2); ranks that share a unit of the row have all of it, each for its own use */
     TSHI_HAS_S0,   /* SHARD(0), and the tensor has that layout before the call */
     TSHI_HAS_S1,   /* SHARD(1), and the tensor has that layout before the call */
     TSHI_HAS_LAST, /* SHARD of the last dim, and the tensor has that layout before the call */
@@ -67,6 +71,9 @@ typedef struct tshi_op {
     /* Returns the output dim that input dim d becomes along this axis, or -1 where the row does not hold. NULL: d stays
      * d. */
     int (*map_dim)(const tshi_node *call, int axis, int d);
+    /* map_dim for an operation that changes units, too: makes the input's SHARD layout that of the output, or returns
+     * false. */
+    bool (*map_split)(const tshi_node *call, int axis, tsh_layout *split);
     /* False where a row does not hold with d as the dim that it binds. NULL: all rows do. */
     bool (*row_holds)(const tshi_node *call, const tshi_rule *row, int d);
     bool views;        /* the output is a view of the first input: forward finds its values there already */

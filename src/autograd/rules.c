@@ -23,8 +23,16 @@ static bool row_binds(const tshi_rule *row) {
     return false;
 }
 
-/* The layout that a pattern asks of a tensor of ndim dims; false when it cannot be. */
-static bool pattern_layout(tshi_pattern p, int ndim, int bound, int call_dim, tsh_layout *out) {
+/* SHARD(d), in the units of `bound`. */
+static tsh_layout split_like(const tsh_layout *bound, int d) {
+    return TSH_LAYOUT_(TSH_KIND_SHARD, d, 0, bound->sharing, bound->units, bound->blocks);
+}
+
+/* The layout that a pattern asks of a tensor of ndim dims; false when it cannot be. `bound`: the dim that a row binds, -1
+ * where it binds none, and the units in which the row splits. */
+static bool pattern_layout(tshi_pattern p, int ndim, const tsh_layout *bound, int call_dim, tsh_layout *out) {
+    int d = bound->dim;
+    bool fits = true;
     switch (p) {
     case TSHI_R: *out = TSH_REPLICATED; return true;
     case TSHI_P:
@@ -32,27 +40,51 @@ static bool pattern_layout(tshi_pattern p, int ndim, int bound, int call_dim, ts
     case TSHI_L:
     case TSHI_COPY: *out = TSH_LOCAL; return true;
     case TSHI_S0:
-    case TSHI_HAS_S0: *out = TSH_SHARD(0); break;
+    case TSHI_HAS_S0: d = 0; break;
     case TSHI_S1:
-    case TSHI_HAS_S1: *out = TSH_SHARD(1); break;
+    case TSHI_HAS_S1: d = 1; break;
+    case TSHI_S2:
+    case TSHI_S2_WHOLE: d = 2; break;
     case TSHI_LAST:
-    case TSHI_HAS_LAST: *out = TSH_SHARD(ndim - 1); break;
-    case TSHI_ROWS: *out = TSH_SHARD(ndim - 2); break;
-    case TSHI_DIM: *out = TSH_SHARD(call_dim); break;
-    case TSHI_BATCH: *out = TSH_SHARD(bound); return bound < ndim - 1;
-    case TSHI_STACK: *out = TSH_SHARD(bound); return bound < ndim - 2;
-    case TSHI_OTHER: *out = TSH_SHARD(bound); return bound < ndim && bound != call_dim;
-    case TSHI_ANY: *out = TSH_SHARD(bound); break;
+    case TSHI_HAS_LAST: d = ndim - 1; break;
+    case TSHI_ROWS: d = ndim - 2; break;
+    case TSHI_DIM: d = call_dim; break;
+    case TSHI_BATCH: fits = d < ndim - 1; break;
+    case TSHI_STACK: fits = d < ndim - 2; break;
+    case TSHI_OTHER: fits = d != call_dim; break;
+    case TSHI_ANY: break;
     case TSHI_END: return false;
     }
-    return out->dim >= 0 && out->dim < ndim;
+    *out = split_like(bound, d);
+    if (p == TSHI_S2_WHOLE) out->blocks = 0;
+    if (p == TSHI_S2_WHOLE && bound->units) out->sharing = TSH_SHARED_OWN;
+    return fits && d >= 0 && d < ndim;
+}
+
+static bool is_split(tshi_pattern p) {
+    return p != TSHI_END && p != TSHI_R && p != TSHI_P && p != TSHI_HAS_P && p != TSHI_L && p != TSHI_COPY;
+}
+
+/* Units and blocks are parts of the tensor's dim. */
+static bool units_fit(const tshi_shape *shape, const tsh_layout *layout) {
+    if (layout->kind != TSH_KIND_SHARD || !layout->units) return true;
+    int64_t n = shape->global[layout->dim];
+    return n % layout->units == 0 && (!layout->blocks || n % layout->blocks == 0);
+}
+
+/* The layouts are alike, or split the dim of this tensor alike, as far as this axis alone decides. */
+static bool alike(const tsh_tensor *t, int axis, tsh_layout have, tsh_layout *need) {
+    if (tshi_layout_alike(have, *need)) return true;
+    if (need->kind != TSH_KIND_SHARD || !need->units) return false;
+    *need = tshi_layout_plain(*need, t->shape.global[need->dim], t->mesh->axis[axis].size);
+    return tshi_layout_alike(have, *need);
 }
 
 /* Some patterns are only for tensors of a certain layout. */
 static bool pattern_takes(tshi_pattern p, int ndim, tsh_layout have) {
-    if (p == TSHI_HAS_LAST) return tshi_layout_alike(have, TSH_SHARD(ndim - 1));
-    if (p == TSHI_HAS_S0) return tshi_layout_alike(have, TSH_SHARD(0));
-    if (p == TSHI_HAS_S1) return tshi_layout_alike(have, TSH_SHARD(1));
+    if (p == TSHI_HAS_LAST) return tshi_layout_splits(have, ndim - 1);
+    if (p == TSHI_HAS_S0) return tshi_layout_splits(have, 0);
+    if (p == TSHI_HAS_S1) return tshi_layout_splits(have, 1);
     if (p == TSHI_HAS_P) return have.kind == TSH_KIND_PARTIAL;
     return p != TSHI_COPY || have.kind == TSH_KIND_REPLICATED;
 }
@@ -96,15 +128,19 @@ enum {
 
 typedef struct candidate {
     const tshi_rule *row;
-    int bound;
-    int split;    /* one of the above */
-    double bytes; /* of the axis' own transitions, and of the sum that the row leaves open */
+    tsh_layout bound; /* as for pattern_layout */
+    int split;        /* one of the above */
+    double bytes;     /* of the axis' own transitions, and of the sum that the row leaves open */
     tsh_layout out;
 } candidate;
 
 /* A row fits a parameter only as tshi_want says. */
 static bool parameter_takes(const tshi_node *call, int i, tsh_layout have, tsh_layout need) {
-    if (!call->want || !(call->want->parameters >> i & 1u) || tshi_layout_alike(have, need)) return true;
+    if (!call->want || !(call->want->parameters >> i & 1u)) return true;
+    if (have.sharing == TSH_SHARED && need.sharing == TSH_SHARED_OWN) {
+        need.sharing = TSH_SHARED;
+        return tshi_layout_alike(have, need);
+    }
     return have.kind == TSH_KIND_REPLICATED && (need.kind == TSH_KIND_LOCAL || need.kind == TSH_KIND_PARTIAL);
 }
 
@@ -113,21 +149,28 @@ static bool input_cost(const tshi_node *call, const candidate *c, int axis, int 
     const tsh_tensor *t = call->in[i];
     tsh_layout have = t->layout[axis], need;
     tshi_pattern pattern = input_pattern(c->row, i);
-    if (!pattern_layout(pattern, t->shape.ndim, c->bound, tshi_call_dim(call), &need)) return false;
-    if (!pattern_takes(pattern, t->shape.ndim, have) || !parameter_takes(call, i, have, need)) return false;
-    if (tshi_layout_alike(have, need)) return true;
+    if (!pattern_layout(pattern, t->shape.ndim, &c->bound, tshi_call_dim(call), &need)) return false;
+    if (!pattern_takes(pattern, t->shape.ndim, have) || !units_fit(&t->shape, &need)) return false;
+    if (alike(t, axis, have, &need)) return true;
+    if (!parameter_takes(call, i, have, need)) return false;
     const tshi_transition *step = tshi_transition_find(have, need, true);
     if (step) *bytes += whole_bytes(t) * tshi_transition_cost(step, tshi_differentiable(t));
     return step != NULL;
 }
 
-static bool output_layout(const tshi_node *call, candidate *c, int axis, int out_ndim) {
-    if (binds(c->row->out)) {
-        int d = call->op->map_dim ? call->op->map_dim(call, axis, c->bound) : c->bound;
-        c->out = TSH_SHARD(d);
-        return d >= 0 && d < out_ndim;
+static bool output_layout(const tshi_node *call, candidate *c, int axis, const tshi_shape *out) {
+    bool holds = true;
+    if (!binds(c->row->out)) {
+        holds = pattern_layout(c->row->out, out->ndim, &c->bound, tshi_call_dim(call), &c->out);
+    } else if (call->op->map_split) {
+        c->out = c->bound;
+        holds = call->op->map_split(call, axis, &c->out);
+    } else {
+        int d = call->op->map_dim ? call->op->map_dim(call, axis, c->bound.dim) : c->bound.dim;
+        c->out = split_like(&c->bound, d);
+        holds = d >= 0 && d < out->ndim;
     }
-    return pattern_layout(c->row->out, out_ndim, c->bound, tshi_call_dim(call), &c->out);
+    return holds && units_fit(out, &c->out);
 }
 
 static int split_of(const tshi_node *call, const candidate *c, int axis) {
@@ -135,10 +178,10 @@ static int split_of(const tshi_node *call, const candidate *c, int axis) {
     for (int i = 0; i < call->inputs; i++) {
         const tsh_tensor *t = call->in[i];
         tsh_layout need;
-        pattern_layout(input_pattern(c->row, i), t->shape.ndim, c->bound, tshi_call_dim(call), &need);
+        pattern_layout(input_pattern(c->row, i), t->shape.ndim, &c->bound, tshi_call_dim(call), &need);
         any = any || t->layout[axis].kind == TSH_KIND_SHARD;
         anew = anew || need.kind == TSH_KIND_SHARD;
-        if (need.kind == TSH_KIND_SHARD && tshi_layout_alike(t->layout[axis], need)) return USED_AS_THEY_ARE;
+        if (need.kind == TSH_KIND_SHARD && alike(t, axis, t->layout[axis], &need)) return USED_AS_THEY_ARE;
     }
     return !any ? USED_AS_THEY_ARE : anew ? SPLIT_ANEW : GATHERED;
 }
@@ -154,17 +197,69 @@ static double open_sum_bytes(const tshi_node *call, const candidate *c, int axis
 }
 
 /* Candidates are compared by how they treat split inputs, then by bytes; the first of equal ones is taken. */
-static void consider(const tshi_node *call, const tshi_rule *row, int bound, int axis, const tshi_output *out,
-                     candidate *best) {
-    candidate c = {.row = row, .bound = bound};
-    if (bound >= 0 && call->op->row_holds && !call->op->row_holds(call, row, bound)) return;
+static void consider(const tshi_node *call, const tshi_rule *row, const tsh_layout *bound, int axis,
+                     const tshi_output *out, candidate *best) {
+    candidate c = {.row = row, .bound = *bound};
+    if (bound->dim >= 0 && call->op->row_holds && !call->op->row_holds(call, row, bound->dim)) return;
     for (int i = 0; i < call->inputs; i++) {
         if (!input_cost(call, &c, axis, i, &c.bytes)) return;
     }
-    if (!output_layout(call, &c, axis, out->shape->ndim)) return;
+    if (!output_layout(call, &c, axis, out->shape)) return;
     c.split = split_of(call, &c, axis);
     c.bytes += open_sum_bytes(call, &c, axis, out);
     if (!best->row || (c.split != best->split ? c.split < best->split : c.bytes < best->bytes)) *best = c;
+}
+
+static bool row_has(const tshi_rule *row, tshi_pattern p) {
+    for (int k = 0; k < 4; k++) {
+        if (row->in[k] == p) return true;
+    }
+    return false;
+}
+
+/* Ranks that share units may use them in a row that passes each item on by itself: not in one that reduces the dim, which
+ * would count a value for each of those ranks. Beside an input of which each rank has its own copy all use is their own.
+ */
+static void settle_sharing(const tshi_rule *row, tsh_layout *bound) {
+    if (!is_split(row->out) || row_has(row, TSHI_DIM)) {
+        bound->units = 0;
+        bound->sharing = TSH_UNSHARED;
+    } else if (row_has(row, TSHI_L) || row_has(row, TSHI_COPY)) {
+        bound->sharing = TSH_SHARED_OWN;
+    }
+}
+
+/* The units of a row with S2_WHOLE. */
+static void settle_whole(const tshi_node *call, const tshi_rule *row, tsh_layout *bound) {
+    bound->sharing = TSH_UNSHARED;
+    for (int i = 0; i < call->inputs; i++) {
+        const tshi_shape *s = &call->in[i]->shape;
+        if (s->ndim < 3) continue;
+        if (!bound->units && input_pattern(row, i) == TSHI_S2_WHOLE) bound->units = s->global[2];
+        if (!bound->blocks && input_pattern(row, i) == TSHI_S2) bound->blocks = s->global[2];
+    }
+}
+
+#define MAX_SPLITS 8
+
+/* The splits of inputs, different in dim or units, whose patterns bind dim d, or for d < 0 name the dim. */
+static int find_splits(const tshi_node *call, const tshi_rule *row, int axis, int d, tsh_layout splits[MAX_SPLITS]) {
+    int count = 0;
+    for (int i = 0; i < call->inputs; i++) {
+        tsh_layout have = call->in[i]->layout[axis], named;
+        tshi_pattern p = input_pattern(row, i);
+        if (have.kind != TSH_KIND_SHARD || !is_split(p) || binds(p) != (d >= 0)) continue;
+        if (d < 0 && !pattern_layout(p, call->in[i]->shape.ndim, &TSH_SHARD(-1), tshi_call_dim(call), &named)) continue;
+        if (have.dim != (d < 0 ? named.dim : d)) continue;
+        have = split_like(&have, d);
+        if (have.sharing) settle_sharing(row, &have);
+        int k = 0;
+        while (k < count && !tshi_layout_alike(splits[k], have)) k++;
+        if (k == count && count < MAX_SPLITS) splits[count++] = have;
+    }
+    if (count == 0 && d < 0) splits[count++] = TSH_SHARD(-1);
+    for (int k = 0; k < count && row_has(row, TSHI_S2_WHOLE); k++) settle_whole(call, row, &splits[k]);
+    return count;
 }
 
 /* The dims along which inputs whose pattern binds are split, a bit each. */
@@ -177,17 +272,15 @@ static unsigned dims_to_bind(const tshi_node *call, const tshi_rule *row, int ax
     return dims;
 }
 
-/* The search ends where no later row can be better. best->row is NULL where no row holds. */
+/* The search ends where no later row can be better. best->row stays NULL where no row holds. */
 static void find_best(const tshi_node *call, int axis, const tshi_output *out, candidate *best) {
-    best->row = NULL;
+    tsh_layout splits[MAX_SPLITS];
     for (const tshi_rule *row = call->op->rules; row->out != TSHI_END; row++) {
-        if (!row_binds(row)) {
-            consider(call, row, -1, axis, out, best);
-        } else {
-            unsigned dims = dims_to_bind(call, row, axis);
-            for (int d = 0; dims >> d; d++) {
-                if (dims >> d & 1u) consider(call, row, d, axis, out, best);
-            }
+        bool bound = row_binds(row);
+        unsigned dims = bound ? dims_to_bind(call, row, axis) : 1u;
+        for (int d = 0; dims >> d; d++) {
+            int n = dims >> d & 1u ? find_splits(call, row, axis, bound ? d : -1, splits) : 0;
+            for (int k = 0; k < n; k++) consider(call, row, &splits[k], axis, out, best);
         }
         if (best->row && best->split == USED_AS_THEY_ARE && best->bytes <= 0) return;
     }
@@ -232,18 +325,45 @@ static void set_split_order(const tshi_rule_rows *rows, int axes, tsh_layout lay
     if (rows->ordered) tshi_layouts_normalize(axes, layout);
 }
 
-void tshi_rules_need(const tshi_node *call, const tshi_rule_rows *rows, int i, tsh_layout need[TSH_MAX_AXES]) {
+tsh_status tshi_rules_need(const tshi_node *call, const tshi_rule_rows *rows, int i, tsh_layout need[TSH_MAX_AXES]) {
     const tsh_tensor *t = call->in[i];
+    bool units = false;
     for (int a = 0; a < t->mesh->axes; a++) {
-        pattern_layout(input_pattern(rows->row[a], i), t->shape.ndim, rows->bound[a], tshi_call_dim(call), &need[a]);
+        pattern_layout(input_pattern(rows->row[a], i), t->shape.ndim, &rows->bound[a], tshi_call_dim(call), &need[a]);
+        units = units || (need[a].kind == TSH_KIND_SHARD && need[a].units);
     }
     set_split_order(rows, t->mesh->axes, need);
+    tshi_shape shape = t->shape;
+    return units ? tshi_shape_resolve(t->mesh, &shape, need) : TSH_OK;
+}
+
+/* No axis cuts the units of another one, in any tensor of the call. */
+static bool units_hold(const tshi_node *call, const tshi_output *out, const tshi_rule_rows *rows) {
+    tsh_layout layout[TSH_MAX_AXES];
+    tshi_shape shape = *out->shape;
+    memcpy(layout, rows->out, sizeof layout);
+    bool hold = tshi_shape_resolve(call->in[0]->mesh, &shape, layout) == TSH_OK;
+    for (int i = 0; hold && i < call->inputs; i++) hold = tshi_rules_need(call, rows, i, layout) == TSH_OK;
+    return hold;
+}
+
+/* Rows of several axes split a dim in units that do not go together: where a row holds as well without, it has none. */
+static void settle_units(const tshi_node *call, const tshi_output *out, tshi_rule_rows *rows) {
+    int axes = call->in[0]->mesh->axes;
+    bool units = false;
+    for (int a = 0; a < axes; a++) units = units || rows->bound[a].units;
+    if (!units || axes == 1 || units_hold(call, out, rows)) return;
+    for (int a = 0; a < axes; a++) {
+        if (call->op->map_split || row_has(rows->row[a], TSHI_S2_WHOLE)) continue;
+        rows->bound[a] = TSH_SHARD(rows->bound[a].dim);
+        if (rows->out[a].kind == TSH_KIND_SHARD) rows->out[a] = TSH_SHARD_ORDER(rows->out[a].dim, rows->out[a].order);
+    }
 }
 
 tsh_status tshi_rules_choose(const tshi_node *call, const tshi_output *out, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes;
     for (int a = 0; a < axes; a++) {
-        candidate best;
+        candidate best = {0};
         find_best(call, a, out, &best);
         if (!best.row) return no_row(call, a);
         rows->row[a] = best.row;
@@ -254,5 +374,6 @@ tsh_status tshi_rules_choose(const tshi_node *call, const tshi_output *out, tshi
     rows->ordered = ordered != NULL;
     if (ordered) tshi_split_sequence(axes, ordered->layout, rows->sequence);
     set_split_order(rows, axes, rows->out);
+    settle_units(call, out, rows);
     return TSH_OK;
 }

@@ -4,10 +4,10 @@
 
 #include "autograd/op.h"
 
-/* A row for each axis; `bound` is the dim that the row's BATCH, ANY or OTHER stands for. */
+/* A row for each axis; `bound` is the dim that the row's BATCH, ANY or OTHER stands for, and the units in which it splits. */
 typedef struct tshi_rule_rows {
     const tshi_rule *row[TSH_MAX_AXES];
-    int bound[TSH_MAX_AXES];
+    tsh_layout bound[TSH_MAX_AXES];
     tsh_layout out[TSH_MAX_AXES]; /* the output's layouts */
     bool ordered;                 /* the axes split dims in the order `sequence`, not in their own */
     int sequence[TSH_MAX_AXES];
@@ -25,7 +25,7 @@ typedef struct tshi_output {
  * fewest bytes, forward and backward, a sum that is left open counting as its all-reduce; the first on ties.
  * TSH_ERR_LAYOUT, naming all layouts, where an axis has no row. */
 tsh_status tshi_rules_choose(const tshi_node *call, const tshi_output *out, tshi_rule_rows *rows);
-/* The layouts that the rows want of input i. */
-void tshi_rules_need(const tshi_node *call, const tshi_rule_rows *rows, int i, tsh_layout need[TSH_MAX_AXES]);
+/* The layouts that the rows want of input i. TSH_ERR_SHAPE where one axis would cut the units of another. */
+tsh_status tshi_rules_need(const tshi_node *call, const tshi_rule_rows *rows, int i, tsh_layout need[TSH_MAX_AXES]);
 
 #endif

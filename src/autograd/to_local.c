@@ -36,7 +36,7 @@ static const tshi_op to_local_op = {.name = "to_local",
 
 /* The gradient of the local part is a term or a copy where the tensor is not split, and split alike where it is. */
 static tsh_status choose_gradient(const tsh_tensor *x, const tsh_layout *named, tsh_layout *gradient) {
-    char text[160], name[24];
+    char text[160], name[TSHI_LAYOUT_NAME];
     for (int a = 0; a < x->mesh->axes; a++) {
         tsh_layout have = x->layout[a];
         bool split = have.kind == TSH_KIND_SHARD || have.kind == TSH_KIND_LOCAL;

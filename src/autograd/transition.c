@@ -10,7 +10,7 @@
 typedef struct transition_params {
     const tshi_transition *row;
     int axis;
-    int from_dim, to_dim; /* with SHARD */
+    tsh_layout from, to;
 } transition_params;
 
 static const transition_params *params_of(const tshi_node *call) {
@@ -28,9 +28,16 @@ static const tshi_move *move_of(const tshi_node *call, bool backward) {
     return &tshi_moves[backward ? row->backward : row->forward];
 }
 
+/* All ranks that share a unit hold its values. */
+static tsh_layout of_values(tsh_layout layout) {
+    if (layout.sharing) layout.sharing = TSH_SHARED;
+    return layout.kind == TSH_KIND_LOCAL ? TSH_REPLICATED : layout;
+}
+
 static tsh_status transition_forward(tshi_node *call) {
     const transition_params *p = params_of(call);
-    return move_of(call, false)->run(axis_of_call(call)->group, call->in[0], call->out, p->from_dim, p->to_dim, NULL);
+    return move_of(call, false)
+        ->run(axis_of_call(call)->group, call->in[0], call->out, of_values(p->from), of_values(p->to), NULL);
 }
 
 /* The gradient of a leaf's copy is this rank's term of a sum that the sink makes, and most often in the sink's memory
@@ -47,6 +54,10 @@ static tsh_status leave_to_sink(const tshi_node *call) {
     return TSH_OK;
 }
 
+static tsh_layout of_gradient(tsh_layout layout) {
+    return layout.kind == TSH_KIND_LOCAL ? TSH_PARTIAL : layout.kind == TSH_KIND_PARTIAL ? TSH_REPLICATED : layout;
+}
+
 /* The conjugate movement: from the gradient laid out as `to` to a new one, laid out as `from`. */
 static tsh_status conjugate(const tshi_node *call, const tshi_move *move, tsh_work **work, tsh_tensor **out) {
     tsh_tensor *dy = tshi_grad_out(call);
@@ -57,7 +68,7 @@ static tsh_status conjugate(const tshi_node *call, const tshi_move *move, tsh_wo
                               : tshi_tensor_new(x->mesh, x->dtype, &x->shape, x->layout, out);
     if (status != TSH_OK) return status;
     const transition_params *p = params_of(call);
-    return move->run(axis_of_call(call)->group, dy, *out, p->to_dim, p->from_dim, work);
+    return move->run(axis_of_call(call)->group, dy, *out, of_gradient(p->to), of_gradient(p->from), work);
 }
 
 /* Starts nothing where other work would not hide the collective, or where the sink makes the sum. */
@@ -144,7 +155,7 @@ static tsh_tensor *run_transition(tsh_tape *tape, tsh_tensor *x, const tshi_plan
                                   bool consume) {
     int axis = step->axis;
     tsh_layout from = x->layout[axis], to = step->to[axis];
-    transition_params params = {tshi_transition_find(from, to, false), axis, from.dim, to.dim};
+    transition_params params = {tshi_transition_find(from, to, false), axis, from, to};
     tshi_node call = {.tape = tape, .op = &transition_op, .inputs = 1, .in = &x, .params = &params};
     const tshi_move *move = move_of(&call, false);
     bool share = move == &tshi_moves[TSHI_MOVE_NOTHING] || (consume && move->in_place);
@@ -156,15 +167,14 @@ static tsh_tensor *run_transition(tsh_tape *tape, tsh_tensor *x, const tshi_plan
 /* x after one step of a plan, for `mesh`, which may be another one where the step is an exchange. */
 static tsh_tensor *take_step(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_mesh *mesh,
                              const tshi_plan_step *step, bool consume) {
-    tsh_layout layout[TSH_MAX_AXES];
+    tshi_plan_step resolved = *step;
     tshi_shape shape = x->shape;
     tsh_tensor *moved = made_before(tape, x, mesh, step->to);
     if (moved) return moved;
-    memcpy(layout, step->to, sizeof layout);
-    tsh_status status = tshi_shape_resolve(mesh, &shape, layout);
+    tsh_status status = tshi_shape_resolve(mesh, &shape, resolved.to);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, what);
-    moved = step->axis < 0 ? tshi_exchange_record(tape, x, mesh, &shape, layout)
-                           : run_transition(tape, x, step, &shape, consume);
+    moved = step->axis < 0 ? tshi_exchange_record(tape, x, mesh, &shape, resolved.to)
+                           : run_transition(tape, x, &resolved, &shape, consume);
     if (moved && !consume) status = remember(tape, x, moved);
     return status == TSH_OK ? moved : tshi_tape_fail_as(tape, status, what);
 }
@@ -172,7 +182,7 @@ static tsh_tensor *take_step(tsh_tape *tape, const char *what, tsh_tensor *x, co
 /* --- plans -------------------------------------------------------------------------------------------------------- */
 
 static tsh_tensor *no_plan(tsh_tape *tape, const char *what, const tsh_tensor *x, const tsh_layout to[TSH_MAX_AXES]) {
-    char text[160], name[24];
+    char text[160], name[TSHI_LAYOUT_NAME];
     int axis = 0;
     while (axis < x->mesh->axes - 1 &&
            (tshi_layout_alike(x->layout[axis], to[axis]) || tshi_transition_find(x->layout[axis], to[axis], false)))
@@ -260,7 +270,7 @@ static tsh_tensor *named(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, 
     int axis = axis_of(tape, x, group, what);
     if (axis < 0) return NULL;
     tsh_layout from = x->layout[axis];
-    bool right_dim = from.kind != TSH_KIND_SHARD || from.dim == (dim < 0 ? dim + x->shape.ndim : dim);
+    bool right_dim = from.kind != TSH_KIND_SHARD || tshi_layout_splits(from, dim < 0 ? dim + x->shape.ndim : dim);
     if ((from_kinds >> from.kind & 1u) == 0 || !right_dim) {
         return tshi_tape_fail(
             tape, TSH_ERR_LAYOUT,

@@ -45,7 +45,7 @@ static bool parts_agree(const tsh_mesh *mesh, const part *a, const part *b) {
 
 /* "float32 [3,4] of [6,4] data=SHARD(0)" */
 static char *part_name(const tsh_mesh *mesh, const part *p, char text[TSHI_LINE]) {
-    char dims[128], layout[24];
+    char dims[128], layout[TSHI_LAYOUT_NAME];
     int used = snprintf(text, TSHI_LINE, "%s %s", tsh_dtype_name(p->dtype),
                         tshi_dims_name(p->ndim, p->local, dims, sizeof dims));
     if (p->given) {
@@ -59,11 +59,14 @@ static char *part_name(const tsh_mesh *mesh, const part *p, char text[TSHI_LINE]
     return text;
 }
 
-/* The member has index 0 along every axis that does not shard dim d: such members hold each part of the dim once. */
+/* The member has index 0 along every axis that does not shard dim d, and is the first of those that share a unit of it:
+ * such members hold each part of the dim once. */
 static bool counts_once(const tshi_placement *p, int d, int member) {
     for (int a = p->axes - 1; a >= 0; a--) {
-        bool shards = p->layout[a].kind == TSH_KIND_SHARD && p->layout[a].dim == d;
-        if (!shards && member % p->size[a]) return false;
+        int first, index = member % p->size[a];
+        bool shards = tshi_layout_splits(p->layout[a], d);
+        tshi_layout_sharers(&p->layout[a], p->size[a], index, &first);
+        if (shards ? index != first : index) return false;
         member /= p->size[a];
     }
     return true;
@@ -151,7 +154,7 @@ static tsh_status join_parts(const tsh_tensor *local, bool given, tsh_tensor *vi
     part *all = tshi_group_gather(mesh->group, "from_local", &mine, sizeof mine, &status);
     if (status == TSH_OK) status = check_parts(mesh, all, view->shape.global);
     if (status == TSH_OK) {
-        memcpy(view->shape.local, mine.local, sizeof mine.local);
+        status = tshi_shape_resolve(mesh, &view->shape, view->layout); /* the local shape is that of `local` */
         view->numel = local->numel;
     }
     host->ops->memory.release(host, all);

@@ -25,7 +25,7 @@ static int64_t ranks_of_heads(const tshi_node *call, int axis) {
     int64_t ranks = mesh->axis[axis].size;
     for (int a = 0; a < mesh->axes; a++) {
         bool heads = false;
-        for (int i = 0; i < 3; i++) heads = heads || tshi_layout_alike(call->in[i]->layout[a], TSH_SHARD(2));
+        for (int i = 0; i < 3; i++) heads = heads || tshi_layout_splits(call->in[i]->layout[a], 2);
         if (a != axis && heads) ranks *= mesh->axis[a].size;
     }
     return ranks;

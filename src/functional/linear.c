@@ -214,8 +214,7 @@ static tsh_status check_features(const tsh_tensor *x, const tsh_tensor *weight) 
         if (weight->layout[a].kind == TSH_KIND_SHARD) kind = weight->layout[a].dim == 0 ? "column" : "row";
     }
     for (int a = 0; a < x->mesh->axes; a++) {
-        if (!tshi_layout_alike(x->layout[a], TSH_SHARD(last)) || tshi_layout_alike(weight->layout[a], TSH_SHARD(1)))
-            continue;
+        if (!tshi_layout_splits(x->layout[a], last) || tshi_layout_splits(weight->layout[a], 1)) continue;
         return tshi_fail(
             TSH_ERR_LAYOUT,
             "x is %s, whose features are split along axis %s; this %s layer wants all in_features=%lld (tsh_gather "

@@ -40,18 +40,37 @@ static int cuts(const tsh_tensor *x, int axis, int d) {
     return x->mesh->axis[axis].size;
 }
 
-static int reshape_map_dim(const tshi_node *call, int axis, int d) {
-    const tshi_shape *x = &call->in[0]->shape, *y = call->params;
-    if (d >= x->ndim) return -1;
-    int parts = cuts(call->in[0], axis, d);
-    int64_t before = product(x->global, 0, d), inner = product(x->global, d + 1, x->ndim);
-    for (int e = 0; e < y->ndim; e++) {
-        int64_t rest = product(y->global, e + 1, y->ndim);
-        if (product(y->global, 0, e) != before) continue;
-        if (y->global[e] == x->global[d] && rest == inner) return e; /* the dim stays as it is, however it is cut */
-        if (parts > 0 && same_slices(x->global[d], inner, y->global[e], rest, parts)) return e;
+/* Another axis splits a later dim that begins at the same place of the whole, and becomes the same output dim: the dims
+ * before it are of size 1. */
+static bool gives_way(const tsh_tensor *x, int axis, int d) {
+    for (int a = 0; a < x->mesh->axes; a++) {
+        const tsh_layout *l = &x->layout[a];
+        bool later = a != axis && l->kind == TSH_KIND_SHARD && l->dim > d;
+        if (later && product(x->shape.global, d, l->dim) == 1) return true;
     }
-    return -1;
+    return false;
+}
+
+/* The output dim becomes the units in which the input's dim is split, each index of that being one where it has none; or
+ * it is split in the balanced way, where this makes the same parts. */
+static bool reshape_map_split(const tshi_node *call, int axis, tsh_layout *split) {
+    const tshi_shape *x = &call->in[0]->shape, *y = call->params;
+    int d = split->dim, parts = cuts(call->in[0], axis, d);
+    int64_t n = x->global[d], before = product(x->global, 0, d), inner = product(x->global, d + 1, x->ndim);
+    int64_t units = split->units ? split->units : n;
+    for (int e = 0; e < y->ndim; e++) {
+        int64_t m = y->global[e], rest = product(y->global, e + 1, y->ndim);
+        if (product(y->global, 0, e) != before) continue;
+        split->dim = e;
+        if (m == n && rest == inner) return true; /* the dim stays as it is, however it is cut */
+        if (before == 0 || gives_way(call->in[0], axis, d)) continue;
+        if (m > 0 && units > 0 && m % units == 0 && (!split->blocks || m % split->blocks == 0)) {
+            split->units = units;
+            return true;
+        }
+        if (!split->units && parts > 0 && same_slices(n, inner, m, rest, parts)) return true;
+    }
+    return false;
 }
 
 /* One size of -1 is what the others leave. */
@@ -99,7 +118,7 @@ static const tshi_op reshape_op = {"reshape",
                                    reshape_shape,
                                    reshape_forward,
                                    reshape_backward,
-                                   .map_dim = reshape_map_dim,
+                                   .map_split = reshape_map_split,
                                    .params_size = sizeof(tshi_shape),
                                    .views = true};
 

@@ -100,9 +100,12 @@ bool tshi_checkpoint_share(const tsh_tensor *tensor, tsh_box *share) {
     *share = tsh_tensor_box(tensor);
     if (tensor->numel == 0) return false;
     for (int a = 0; a < tensor->mesh->axes; a++) {
-        if (tensor->layout[a].kind != TSH_KIND_REPLICATED) continue;
-        replicas *= tensor->mesh->axis[a].size;
-        replica = replica * tensor->mesh->axis[a].size + tensor->mesh->axis[a].index;
+        const tshi_axis *axis = &tensor->mesh->axis[a];
+        int first = 0, alike = axis->size;
+        if (tensor->layout[a].kind != TSH_KIND_REPLICATED)
+            alike = tshi_layout_sharers(&tensor->layout[a], axis->size, axis->index, &first);
+        replicas *= alike;
+        replica = replica * alike + axis->index - first;
     }
     if (ndim == 0) return replica == 0;
     for (int d = 1; d < ndim; d++) {

@@ -26,21 +26,26 @@ static tsh_status check_config(const tsh_group *group, const tsh_linear_config *
     if ((unsigned)config->activation >= sizeof functions / sizeof functions[0]) {
         return tshi_fail(TSH_ERR_ARGUMENT, "linear_create: %d is no activation", (int)config->activation);
     }
+    if ((config->shared && config->shard != TSH_COLUMN) ||
+        ((config->units || config->blocks) && config->shard == TSH_DENSE)) {
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "linear_create: units and blocks are for TSH_COLUMN and TSH_ROW, shared for TSH_COLUMN alone");
+    }
     return tshi_sharding_check("linear_create", group, config->shard, config->gather_output, config->sequence_parallel,
                                config->dtype);
 }
 
 static tsh_status make_parameters(tsh_linear *layer, tsh_group *group, const tsh_linear_config *c) {
-    static const tsh_layout splits[] = {
-        [TSH_DENSE] = TSH_REPLICATED_INIT, [TSH_ROW] = TSH_SHARD_INIT(1), [TSH_COLUMN] = TSH_SHARD_INIT(0)};
+    tsh_layout split =
+        c->shard == TSH_DENSE ? TSH_REPLICATED : TSH_SHARD_UNITS(c->shard == TSH_ROW, c->units, c->blocks);
+    if (c->shared) split.sharing = TSH_SHARED;
     double bound = 1 / sqrt((double)c->in_features);
     tsh_init fallback = {.kind = TSH_INIT_UNIFORM, .a = -bound, .b = bound};
-    tsh_status status = tshi_parameter_create(group, c->dtype, 2, (int64_t[]){c->out_features, c->in_features},
-                                              splits[c->shard], &c->weight_init, &fallback, &layer->weight);
+    tsh_status status = tshi_parameter_create(group, c->dtype, 2, (int64_t[]){c->out_features, c->in_features}, split,
+                                              &c->weight_init, &fallback, &layer->weight);
     if (status != TSH_OK || !c->bias) return status;
-    return tshi_parameter_create(group, c->dtype, 1, &c->out_features,
-                                 c->shard == TSH_COLUMN ? TSH_SHARD(0) : TSH_REPLICATED, &c->bias_init, &fallback,
-                                 &layer->bias);
+    return tshi_parameter_create(group, c->dtype, 1, &c->out_features, c->shard == TSH_COLUMN ? split : TSH_REPLICATED,
+                                 &c->bias_init, &fallback, &layer->bias);
 }
 
 tsh_status tsh_linear_create(tsh_group *group, const tsh_linear_config *config, tsh_linear **out) {

@@ -1,5 +1,6 @@
 /* Self-attention, split by heads. */
 #include "layers/layers.h"
+#include "tshard/generate.h"
 
 struct tsh_self_attention {
     tsh_world *world;
@@ -131,7 +132,7 @@ tsh_tensor *tsh_self_attention_forward(tsh_tape *tape, tsh_self_attention *layer
     tsh_tensor *q = project(tape, layer, TSH_QUERY, x, sequences);
     tsh_tensor *k = project(tape, layer, TSH_KEY, x, sequences);
     tsh_tensor *v = project(tape, layer, TSH_VALUE, x, sequences);
-    tsh_tensor *y = tsh_attention(tape, q, k, v, &config);
+    tsh_tensor *y = tsh_attention_cached(tape, sequences->cache, q, k, v, &config);
     y = tsh_reshape(tape, y, 2, (int64_t[]){x->shape.global[0], layer->heads * layer->head_dim});
     return tsh_linear_forward(tape, layer->parts[TSH_OUT].linear, y);
 }

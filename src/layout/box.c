@@ -90,10 +90,8 @@ tsh_box tshi_placement_box(const tshi_placement *p, int ndim, const int64_t *sha
     for (int d = 0; d < ndim; d++) box.length[d] = shape[d];
     for (int i = 0; i < p->axes; i++) {
         int a = sequence[i], d = p->layout[a].dim;
-        int64_t start;
         if (p->layout[a].kind != TSH_KIND_SHARD) continue;
-        tsh_split(box.length[d], p->size[a], at[a], &start, &box.length[d]);
-        box.start[d] += start;
+        tshi_layout_split(&p->layout[a], shape[d], p->size[a], at[a], &box.start[d], &box.length[d]);
     }
     return box;
 }
@@ -118,17 +116,16 @@ static void set_along(const tshi_placement *p, unsigned kinds, int index, int at
     }
 }
 
-static int index_along(const tshi_placement *p, unsigned kinds, const int at[TSH_MAX_AXES]) {
-    int index = 0;
-    for (int a = 0; a < p->axes; a++) {
-        if (kinds >> p->layout[a].kind & 1) index = index * p->size[a] + at[a];
-    }
-    return index;
-}
-
 #define REPLICAS (1u << TSH_KIND_REPLICATED)
 #define TERMS    (1u << TSH_KIND_PARTIAL)
 #define PARTS    (1u << TSH_KIND_SHARD)
+
+/* The indices along axis a, from *first on, of members that hold the same values as index i: those of a REPLICATED axis
+ * are none of it. */
+static int alike_along(const tshi_placement *p, int a, int i, int *first) {
+    *first = i;
+    return p->layout[a].sharing == TSH_SHARED ? tshi_layout_sharers(&p->layout[a], p->size[a], i, first) : 1;
+}
 
 /* The member `at` with its replica that is `rank`, or -1. */
 static int replica_of_rank(const tshi_placement *p, const int at[TSH_MAX_AXES], int rank) {
@@ -136,9 +133,31 @@ static int replica_of_rank(const tshi_placement *p, const int at[TSH_MAX_AXES], 
     if (member < 0) return -1;
     coordinates(p, member, own);
     for (int a = 0; a < p->axes; a++) {
-        if (p->layout[a].kind != TSH_KIND_REPLICATED && own[a] != at[a]) return -1;
+        int first, count;
+        if (p->layout[a].kind == TSH_KIND_REPLICATED || own[a] == at[a]) continue;
+        count = alike_along(p, a, at[a], &first);
+        if (own[a] < first || own[a] >= first + count) return -1;
     }
     return member;
+}
+
+/* The replica of `at` that serves a target: they take turns. */
+static void choose_replica(const tshi_placement *p, int target, int at[TSH_MAX_AXES]) {
+    set_along(p, REPLICAS, target % count_along(p, REPLICAS), at);
+    for (int a = 0; a < p->axes; a++) {
+        int first, count = alike_along(p, a, at[a], &first);
+        at[a] = first + target % count;
+    }
+}
+
+/* The number of the term that a member holds of a sum; ranks that share units for their own use hold terms, too. */
+static int term_of(const tshi_placement *p, const int at[TSH_MAX_AXES]) {
+    int index = 0;
+    for (int a = 0; a < p->axes; a++) {
+        bool term = TERMS >> p->layout[a].kind & 1 || p->layout[a].sharing == TSH_SHARED_OWN;
+        if (term) index = index * p->size[a] + at[a];
+    }
+    return index;
 }
 
 /* --- routes ------------------------------------------------------------------------------------------------------- */
@@ -168,7 +187,7 @@ static void route(const tshi_exchange *e, const int source[TSH_MAX_AXES], const 
     *from = *to = tshi_placement_rank(&e->to, member);
     if (replica_of_rank(&e->from, source, *to) >= 0) return;
     for (int a = 0; a < TSH_MAX_AXES; a++) at[a] = source[a];
-    set_along(&e->from, REPLICAS, member % count_along(&e->from, REPLICAS), at);
+    choose_replica(&e->from, member, at);
     *from = tshi_placement_rank(&e->from, member_at(&e->from, at));
 }
 
@@ -188,7 +207,7 @@ static void search_found(search *s, const tsh_box *held) {
     if (!tshi_box_intersect(s->e->ndim, held, &s->wanted, &t.box)) return;
     route(s->e, s->source, s->target, &t.from, &t.to);
     if (t.to != s->rank) return;
-    t.term = index_along(&s->e->from, TERMS, s->source);
+    t.term = term_of(&s->e->from, s->source);
     if (s->n < s->room) s->out[s->n] = t;
     s->n++;
 }
@@ -204,10 +223,14 @@ static void search_axis(search *s, int step, tsh_box held) {
     int d = layout.kind == TSH_KIND_SHARD ? layout.dim : 0;
     int64_t start = held.start[d], length = held.length[d], end = s->wanted.start[d] + s->wanted.length[d];
     for (int i = 0, n = layout.kind == TSH_KIND_REPLICATED ? 1 : p->size[a]; i < n; i++) {
+        int first;
+        alike_along(p, a, i, &first);
+        if (first != i) continue; /* the values of that index */
         s->source[a] = i;
         if (layout.kind == TSH_KIND_SHARD) {
-            tsh_split(length, n, i, &held.start[d], &held.length[d]);
-            held.start[d] += start;
+            held.start[d] = start;
+            held.length[d] = length;
+            tshi_layout_split(&layout, s->e->shape[d], n, i, &held.start[d], &held.length[d]);
             if (held.start[d] >= end || held.start[d] + held.length[d] <= s->wanted.start[d]) continue;
         }
         search_axis(s, step + 1, held);
@@ -239,7 +262,7 @@ static int walk_sends(const tshi_exchange *e, int rank, tshi_transfer *out, int 
         if (!tshi_box_intersect(e->ndim, &held, &wanted, &t.box)) continue;
         route(e, source, target, &t.from, &t.to);
         if (t.from != rank) continue;
-        t.term = index_along(&e->from, TERMS, source);
+        t.term = term_of(&e->from, source);
         if (t.to != rank) *sent += tshi_box_numel(e->ndim, &t.box);
         if (n < room) out[n] = t;
         n++;

@@ -34,9 +34,9 @@ tsh_box tshi_placement_box(const tshi_placement *p, int ndim, const int64_t *sha
 
 /* A redistribution: the whole tensor, which `from` holds, becomes what `to` says.
  *
- * The members of `from` that differ along REPLICATED axes alone hold the same values: each value is sent by one of
- * them, by the receiver itself where it is one. Members that differ along PARTIAL axes hold terms, which the receiver
- * adds in the order of the members. The members of `to` that differ along PARTIAL axes alone hold a value once, on the
+ * The members of `from` that differ along REPLICATED axes alone, or that share units, hold the same values: each value is
+ * sent by one of them, by the receiver itself where it is one. Members that differ along PARTIAL axes, or that share
+ * units for their own use, hold terms, which the receiver adds in the order of the members. The members of `to` that differ along PARTIAL axes alone hold a value once, on the
  * first of them that has it already, else on the first; the rest of them hold zeros there. Members that differ along
  * REPLICATED axes alone hold the same terms. */
 typedef struct tshi_exchange {

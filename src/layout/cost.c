@@ -43,6 +43,10 @@ tshi_cost tshi_plan_step_cost(const tsh_mesh *from, const tsh_mesh *to, const ts
     double p = from->axis[step->axis].size, before = part(from, shape, layout), after = part(from, shape, step->to);
     double whole = before > after ? before : after; /* an all_to_all keeps the size, and sends a p-th to each peer */
     double sent = tshi_transition_cost(t, false) * whole * (p - 1) / p;
-    if (t->forward == TSHI_MOVE_ALL_TO_ALL) sent = before * (p - 1) / p;
+    if (t->forward == TSHI_MOVE_ALL_TO_ALL && (layout[step->axis].units || step->to[step->axis].units)) {
+        sent = exchange_cost(from, to, shape, layout, step->to).elements;
+    } else if (t->forward == TSHI_MOVE_ALL_TO_ALL) {
+        sent = before * (p - 1) / p;
+    }
     return (tshi_cost){move_names[t->forward], sent > 0, sent};
 }

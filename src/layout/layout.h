@@ -46,9 +46,14 @@ typedef struct tshi_shape {
 
 /* True when the layout's kind is one of the four. The dim is checked where the tensor is known. */
 bool tshi_layout_exists(tsh_layout layout);
+/* The layout splits dim d, in whatever units. */
+static inline bool tshi_layout_splits(tsh_layout layout, int d) {
+    return layout.kind == TSH_KIND_SHARD && layout.dim == d;
+}
 /* Equal but for the split order. */
 static inline bool tshi_layout_alike(tsh_layout a, tsh_layout b) {
-    return a.kind == b.kind && (a.kind != TSH_KIND_SHARD || a.dim == b.dim);
+    return a.kind == b.kind && (a.kind != TSH_KIND_SHARD || (a.dim == b.dim && a.units == b.units &&
+                                                             a.blocks == b.blocks && a.sharing == b.sharing));
 }
 static inline bool tshi_layout_equal(tsh_layout a, tsh_layout b) {
     return tshi_layout_alike(a, b) && (a.kind != TSH_KIND_SHARD || a.order == b.order);
@@ -63,7 +68,20 @@ void tshi_split_sequence(int axes, const tsh_layout *layout, int sequence[TSH_MA
 /* Equal layouts become equal structs: the axes of a dim that split in their own order have the order 0, else their
  * position among the dim's axes. */
 void tshi_layouts_normalize(int axes, tsh_layout *layout);
-/* Write "SHARD(0)", or with a split order "SHARD(0,1)", into text; return text. */
+/* Part `index` of `parts` that a SHARD layout makes of the items [*start, *start + *length) of a dim of n; they are whole
+ * units of the dim. */
+void tshi_layout_split(const tsh_layout *layout, int64_t n, int parts, int index, int64_t *start, int64_t *length);
+/* How many of the ranks along an axis of `parts` hold what number `index` holds, and the first of them: 1 but where they
+ * share a unit. */
+int tshi_layout_sharers(const tsh_layout *layout, int parts, int index, int *first);
+/* This rank is the first, along every axis, of those that share what it holds. */
+bool tshi_layouts_hold_first(const tsh_mesh *mesh, const tsh_layout *layout);
+/* A SHARD layout of a dim of n that no other axis splits, without units where it makes the same boxes without. */
+tsh_layout tshi_layout_plain(tsh_layout layout, int64_t n, int parts);
+/* The layout that splits a part of `length` items of a dim of n as `layout` does. */
+tsh_layout tshi_layout_of_part(tsh_layout layout, int64_t n, int64_t length);
+#define TSHI_LAYOUT_NAME 64
+/* Write "SHARD(0)", with a split order "SHARD(0,1)", with units "SHARD(0, 2 units)", into text; return text. */
 char *tshi_layout_name(tsh_layout layout, char *text, size_t size);
 /* Write "[8,16]" into text; return text. */
 char *tshi_dims_name(int ndim, const int64_t *dims, char *text, size_t size);
@@ -72,9 +90,10 @@ char *tshi_mesh_name(const tsh_mesh *mesh, char *text, size_t size);
 /* The number of the mesh's axis whose group is `group`, or -1. */
 int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group);
 
-/* Set the local shape from the global one: each SHARD axis takes its balanced slice, in split order; all sizes are 0 on
+/* Set the local shape from the global one: each SHARD axis takes its slice, in split order; all sizes are 0 on
  * a rank outside the mesh. Negative dims in `layout` are replaced by the dims that they mean, and the layouts are
- * normalized. TSH_ERR_SHAPE for a dim that the shape lacks. */
+ * normalized: units go where the boxes are the same without. TSH_ERR_SHAPE for a dim that the shape lacks, for units
+ * that do not divide a dim, and for units that another axis cuts. */
 tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
 /* The number of elements of the whole tensor. */
 int64_t tshi_shape_numel(const tshi_shape *shape);

@@ -22,7 +22,29 @@ static const tshi_transition table[] = {
     {TSH_KIND_REPLICATED, TSH_KIND_PARTIAL, TSHI_MOVE_FIRST_KEEPS, TSHI_MOVE_NOTHING, true},
 };
 
+/* Where ranks share units, on one side or both: boxes of different ranks overlap, which an exchange knows. */
+static const tshi_transition shared_table[] = {
+    {TSH_KIND_REPLICATED, TSH_KIND_SHARD, TSHI_MOVE_SLICE, TSHI_MOVE_ALL_TO_ALL, true},
+    {TSH_KIND_SHARD, TSH_KIND_REPLICATED, TSHI_MOVE_ALL_TO_ALL, TSHI_MOVE_ALL_TO_ALL, true},
+    {TSH_KIND_SHARD, TSH_KIND_LOCAL, TSHI_MOVE_ALL_TO_ALL, TSHI_MOVE_ALL_TO_ALL, true},
+    {TSH_KIND_PARTIAL, TSH_KIND_SHARD, TSHI_MOVE_ALL_TO_ALL, TSHI_MOVE_ALL_TO_ALL, true},
+    {TSH_KIND_SHARD, TSH_KIND_SHARD, TSHI_MOVE_ALL_TO_ALL, TSHI_MOVE_ALL_TO_ALL, true},
+};
+/* The value that ranks share becomes one of each rank's own: as REPLICATED -> LOCAL. */
+static const tshi_transition own_use = {TSH_KIND_SHARD, TSH_KIND_SHARD, TSHI_MOVE_NOTHING, TSHI_MOVE_ALL_TO_ALL, true};
+
+static const tshi_transition *find_shared(tsh_layout from, tsh_layout to) {
+    tsh_layout own = from;
+    own.sharing = TSH_SHARED_OWN;
+    if (from.sharing == TSH_SHARED && tshi_layout_alike(own, to)) return &own_use;
+    for (size_t i = 0; i < sizeof shared_table / sizeof shared_table[0]; i++) {
+        if (shared_table[i].from == from.kind && shared_table[i].to == to.kind) return &shared_table[i];
+    }
+    return NULL;
+}
+
 const tshi_transition *tshi_transition_find(tsh_layout from, tsh_layout to, bool automatic) {
+    if (from.sharing || to.sharing) return find_shared(from, to);
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (table[i].from == from.kind && table[i].to == to.kind) {
             return automatic && !table[i].automatic ? NULL : &table[i];

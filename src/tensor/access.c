@@ -64,7 +64,7 @@ static void append_text(char *text, size_t size, const char *format, ...) {
 }
 
 static char *append_layouts(const tsh_tensor *tensor, char *text, size_t size) {
-    char name[24];
+    char name[TSHI_LAYOUT_NAME];
     for (int a = 0; a < tensor->mesh->axes; a++) {
         append_text(text, size, " %s=%s", tensor->mesh->axis[a].name,
                     tshi_layout_name(tensor->layout[a], name, sizeof name));

@@ -3,23 +3,23 @@
 
 #include <string.h>
 
-/* The length of dim d that is left for the other axes when axis a makes no claim: the axes that split before it split n
+/* The length of dim d that is left for the other axes when axis a makes no claim: the axes that split before it split the
  * items first, of each part this rank's share along a counts, and the axes after it split that sum. layout has the claim,
- * `sequence` is its split order, of which n items are still to be split along the axes from number `at` on. */
+ * `sequence` is its split order; of the dim's `whole` items n are still to be split along the axes from number `at` on. */
 static int64_t length_without(const tsh_mesh *mesh, const tsh_layout *layout, const int *sequence, int a, int at,
-                              int64_t n) {
+                              int64_t whole, int64_t n) {
     int axis = sequence[at], d = layout[a].dim;
     const tshi_axis *along = &mesh->axis[axis];
-    int64_t length, sum = 0;
+    int64_t start = 0, length = n, sum = 0;
     if (axis == a) {
-        tsh_split(n, along->size, along->index, NULL, &length);
+        tshi_layout_split(&layout[a], whole, along->size, along->index, &start, &length);
         return length;
     }
-    if (layout[axis].kind != TSH_KIND_SHARD || layout[axis].dim != d)
-        return length_without(mesh, layout, sequence, a, at + 1, n);
+    if (!tshi_layout_splits(layout[axis], d)) return length_without(mesh, layout, sequence, a, at + 1, whole, n);
     for (int i = 0; i < along->size; i++) {
-        tsh_split(n, along->size, i, NULL, &length);
-        sum += length_without(mesh, layout, sequence, a, at + 1, length);
+        length = n;
+        tshi_layout_split(&layout[axis], whole, along->size, i, &start, &length);
+        sum += length_without(mesh, layout, sequence, a, at + 1, whole, length);
     }
     return sum;
 }
@@ -27,7 +27,7 @@ static int64_t length_without(const tsh_mesh *mesh, const tsh_layout *layout, co
 static int64_t length_without_claim(const tsh_mesh *mesh, const tsh_layout *layout, int a, int64_t n) {
     int sequence[TSH_MAX_AXES];
     tshi_split_sequence(mesh->axes, layout, sequence);
-    return length_without(mesh, layout, sequence, a, 0, n);
+    return length_without(mesh, layout, sequence, a, 0, n, n);
 }
 
 /* A claim along axis a sets the whole's size in that dim, of which the axes that shard it already hold their parts. */
@@ -45,6 +45,10 @@ static tsh_status claim_shard(tsh_tensor *tensor, int a, tsh_layout layout[TSH_M
         return tshi_fail(TSH_ERR_OVERFLOW, "tensor_claim: %d parts of dim %d of %s", axis->size, d,
                          tsh_tensor_describe(tensor, text, sizeof text));
     }
+    tshi_shape resolved = tensor->shape;
+    resolved.global[d] = whole;
+    tsh_status status = whole < 0 ? TSH_OK : tshi_shape_resolve(tensor->mesh, &resolved, layout);
+    if (status != TSH_OK) return status;
     bool fits = !tshi_mesh_has_me(tensor->mesh) || length_without_claim(tensor->mesh, layout, a, whole) == have;
     if (whole < 0 || !fits) {
         return tshi_fail(TSH_ERR_SHAPE, "tensor_claim: %s is not part %d of %d along %s of a dim %d that is %lld long",

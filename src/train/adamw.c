@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number, int count,
+static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number, double weight_decay, int count,
                  const tshi_update *updates) {
     const tsh_adamw_config *c = &optimizer->config.adamw;
     tsh_device *device = tsh_world_device(optimizer->world);
@@ -11,7 +11,7 @@ static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number
                            .beta1 = c->beta1,
                            .beta2 = c->beta2,
                            .eps = c->eps,
-                           .weight_decay = c->weight_decay,
+                           .weight_decay = weight_decay,
                            .step = number};
     device->ops->optimizer[dtype].adamw(device, &settings, count, updates);
 }
@@ -33,6 +33,9 @@ tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config
                          c.beta1, c.beta2, c.eps);
     }
     status = tshi_optimizer_create(&adamw, list, 2, c.lr, out);
-    if (status == TSH_OK) (*out)->config.adamw = c;
-    return status;
+    if (status != TSH_OK) return status;
+    (*out)->config.adamw = c;
+    (*out)->weight_decay = c.weight_decay;
+    (*out)->decay_matrices = c.decay_matrices;
+    return TSH_OK;
 }

@@ -3,13 +3,14 @@
 
 #include <math.h>
 
-/* One rank of those that hold the same gradient counts it: the first along every axis where they do. */
+/* One rank of those that hold the same gradient counts it: the first along every axis where they do, or of those that
+ * share a unit. */
 static bool counts_here(const tsh_tensor *grad) {
     for (int a = 0; a < grad->mesh->axes; a++) {
         bool same = grad->layout[a].kind == TSH_KIND_REPLICATED || grad->layout[a].kind == TSH_KIND_PARTIAL;
         if (same && grad->mesh->axis[a].index != 0) return false;
     }
-    return true;
+    return tshi_layouts_hold_first(grad->mesh, grad->layout);
 }
 
 /* Into list->scalar. */

@@ -74,28 +74,41 @@ static tshi_update update_of(const tshi_optimizer_slot *slot, const tsh_tensor *
     return u;
 }
 
+static bool decays(const tsh_optimizer *optimizer, const tshi_optimizer_slot *slot) {
+    return optimizer->weight_decay > 0 && !(optimizer->decay_matrices && slot->parameter->shape.ndim < 2);
+}
+
+/* The step of the parameters that decay, or of the others: neighbours of one dtype that have taken as many steps go
+ * together. */
+static void step_parameters(tsh_optimizer *optimizer, bool decaying) {
+    double weight_decay = decaying ? optimizer->weight_decay : 0;
+    const tshi_optimizer_slot *first = NULL;
+    int count = 0;
+    for (int i = 0; i < optimizer->count; i++) {
+        tshi_optimizer_slot *slot = &optimizer->slots[i];
+        const tsh_tensor *grad = decays(optimizer, slot) == decaying ? tsh_tensor_grad(slot->parameter) : NULL;
+        if (!grad) continue;
+        slot->steps++;
+        if (count > 0 && (slot->steps != first->steps || slot->parameter->dtype != first->parameter->dtype)) {
+            optimizer->kind->step(optimizer, first->parameter->dtype, first->steps, weight_decay, count,
+                                  optimizer->updates);
+            count = 0;
+        }
+        if (count == 0) first = slot;
+        optimizer->updates[count++] = update_of(slot, grad);
+    }
+    if (count == 0) return;
+    optimizer->kind->step(optimizer, first->parameter->dtype, first->steps, weight_decay, count, optimizer->updates);
+}
+
 tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
     if (!optimizer) return tshi_fail(TSH_ERR_ARGUMENT, "optimizer_step: an optimizer is required");
     for (int i = 0; i < optimizer->count; i++) {
         tsh_status status = tshi_gradient_wait(optimizer->slots[i].parameter);
         if (status != TSH_OK) return status;
     }
-    /* Neighbours of one dtype that have taken as many steps go together. */
-    const tshi_optimizer_slot *first = NULL;
-    int count = 0;
-    for (int i = 0; i < optimizer->count; i++) {
-        tshi_optimizer_slot *slot = &optimizer->slots[i];
-        const tsh_tensor *grad = tsh_tensor_grad(slot->parameter);
-        if (!grad) continue;
-        slot->steps++;
-        if (count > 0 && (slot->steps != first->steps || slot->parameter->dtype != first->parameter->dtype)) {
-            optimizer->kind->step(optimizer, first->parameter->dtype, first->steps, count, optimizer->updates);
-            count = 0;
-        }
-        if (count == 0) first = slot;
-        optimizer->updates[count++] = update_of(slot, grad);
-    }
-    if (count > 0) optimizer->kind->step(optimizer, first->parameter->dtype, first->steps, count, optimizer->updates);
+    step_parameters(optimizer, true);
+    step_parameters(optimizer, false);
     tsh_device *device = tsh_world_device(optimizer->world);
     return device->ops->check(device);
 }

@@ -15,11 +15,12 @@ typedef struct tshi_optimizer_slot {
 } tshi_optimizer_slot;
 
 /* An optimizer is a const struct: its name, those of its state tensors, and step number `step` (from 1) of `count`
- * parameters of one dtype. */
+ * parameters of one dtype and one weight decay. */
 typedef struct tshi_optimizer_kind {
     const char *name;
     const char *state[TSHI_MAX_STATES];
-    void (*step)(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t step, int count, const tshi_update *updates);
+    void (*step)(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t step, double weight_decay, int count,
+                 const tshi_update *updates);
 } tshi_optimizer_kind;
 
 struct tsh_optimizer {
@@ -28,14 +29,16 @@ struct tsh_optimizer {
     tshi_optimizer_slot *slots;
     tshi_update *updates; /* [count] */
     int count;
-    double lr;
+    double lr, weight_decay;
+    bool decay_matrices;
     union {
         tsh_sgd_config sgd;
         tsh_adamw_config adamw;
     } config;
 };
 
-/* An optimizer over the list's tensors with `states` zeroed tensors for each; the caller fills in the configuration. */
+/* An optimizer over the list's tensors with `states` zeroed tensors for each; the caller fills in the configuration and
+ * the weight decay. */
 tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states, double lr,
                                  tsh_optimizer **out);
 /* Checks of the arguments that all optimizers take. */

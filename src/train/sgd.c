@@ -1,14 +1,14 @@
 /* Stochastic gradient descent. */
 #include "train/optimizer.h"
 
-static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number, int count,
+static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number, double weight_decay, int count,
                  const tshi_update *updates) {
     const tsh_sgd_config *c = &optimizer->config.sgd;
     tsh_device *device = tsh_world_device(optimizer->world);
     tshi_sgd settings = {.lr = optimizer->lr,
                          .momentum = c->momentum,
                          .dampening = c->dampening,
-                         .weight_decay = c->weight_decay,
+                         .weight_decay = weight_decay,
                          .nesterov = c->nesterov,
                          .first = number == 1};
     device->ops->optimizer[dtype].sgd(device, &settings, count, updates);
@@ -31,6 +31,9 @@ tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *config, ts
                          config->momentum, config->dampening);
     }
     status = tshi_optimizer_create(&sgd, list, config->momentum > 0 ? 1 : 0, config->lr, out);
-    if (status == TSH_OK) (*out)->config.sgd = *config;
-    return status;
+    if (status != TSH_OK) return status;
+    (*out)->config.sgd = *config;
+    (*out)->weight_decay = config->weight_decay;
+    (*out)->decay_matrices = config->decay_matrices;
+    return TSH_OK;
 }

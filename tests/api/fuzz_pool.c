@@ -46,7 +46,12 @@ tsh_layout fuzz_layout(fuzz *f) {
     if (draw < 80) return TSH_SHARD(fuzz_dim(f));
     if (draw < 86) return TSH_PARTIAL;
     if (draw < 98) return TSH_LOCAL;
-    return (tsh_layout){(tsh_layout_kind)fuzz_index(f, 9), fuzz_dim(f), fuzz_index(f, 4) ? 0 : fuzz_index(f, 5) - 1};
+    tsh_layout layout = {.kind = (tsh_layout_kind)fuzz_index(f, 9), .dim = fuzz_dim(f)};
+    if (!fuzz_index(f, 4)) layout.order = fuzz_index(f, 5) - 1;
+    if (!fuzz_index(f, 4)) layout.units = fuzz_index(f, 6) - 1;
+    if (layout.units && !fuzz_index(f, 2)) layout.blocks = layout.units * fuzz_index(f, 4);
+    if (!fuzz_index(f, 8)) layout.sharing = (tsh_sharing)fuzz_index(f, 5);
+    return layout;
 }
 
 tsh_reduce_op fuzz_reduce(fuzz *f) {

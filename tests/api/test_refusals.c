@@ -97,7 +97,7 @@ typedef struct kit {
 #define SELF(...)       WITH(tsh_self_attention_config, .embed = 2, __VA_ARGS__)
 #define BLOCK(...)      WITH(tsh_block_config, .embed = 2, .mlp.hidden = 3, __VA_ARGS__)
 #define WITH(type, ...) (&(type){__VA_ARGS__})
-#define LAYOUT(k, d)    ((tsh_layout){(tsh_layout_kind)(k), (d), 0})
+#define LAYOUT(k, d)    ((tsh_layout){.kind = (tsh_layout_kind)(k), .dim = (d)})
 #define INS             ((const tsh_tensor *const *)k->tensors)
 #define NO_INS          ((const tsh_tensor *const *)k->no_tensors)
 #define BAD_INIT        ((tsh_init_kind)99)

@@ -79,6 +79,25 @@ typedef struct trial {
     tsh_layout from_layout[TSH_MAX_AXES], to_layout[TSH_MAX_AXES];
 } trial;
 
+/* Units, blocks and ranks that share units for SHARD layouts, where no axis cuts units of another. */
+static void random_units(kit *k, const tsh_mesh *mesh, const trial *t, bool own, tsh_layout out[TSH_MAX_AXES]) {
+    tsh_layout with[TSH_MAX_AXES];
+    memcpy(with, out, sizeof with);
+    for (int a = 0; a < mesh->axes; a++) {
+        int d = out[a].dim < 0 ? out[a].dim + t->ndim : out[a].dim, n = (int)t->shape[d];
+        if (out[a].kind != TSH_KIND_SHARD || n == 0 || below(k, 2)) continue;
+        with[a].units = divisor(k, n);
+        int kind = below(k, 3);
+        if (kind == 1) with[a].blocks = with[a].units * divisor(k, n / (int)with[a].units);
+        if (kind == 2) with[a].sharing = own && below(k, 2) ? TSH_SHARED_OWN : TSH_SHARED;
+    }
+    tshi_shape shape = {.ndim = t->ndim};
+    memcpy(shape.global, t->shape, sizeof shape.global);
+    tsh_layout resolved[TSH_MAX_AXES];
+    memcpy(resolved, with, sizeof resolved);
+    if (tshi_shape_resolve(mesh, &shape, resolved) == TSH_OK) memcpy(out, with, sizeof with);
+}
+
 static void random_layouts(kit *k, const tsh_mesh *mesh, int ndim, bool partial, tsh_layout out[TSH_MAX_AXES]) {
     for (int a = 0; a < TSH_MAX_AXES; a++) out[a] = TSH_REPLICATED;
     for (int a = 0; a < mesh->axes; a++) {
@@ -117,6 +136,8 @@ static void draw(kit *k, uint32_t seed, trial *t) {
     t->to = below(k, 3) ? k->mesh[below(k, MESHES)] : t->from;
     random_layouts(k, t->from, t->ndim, true, t->from_layout);
     random_layouts(k, t->to, t->ndim, true, t->to_layout);
+    random_units(k, t->from, t, false, t->from_layout);
+    random_units(k, t->to, t, true, t->to_layout);
     term_number(t->from, t->from_layout, &t->terms);
     char from[TSHI_LINE], to[TSHI_LINE];
     snprintf(t->what, sizeof t->what, "%d ranks, seed %u, %.40s to %.40s", k->r->size, seed,
@@ -235,6 +256,7 @@ static tsh_tensor *make_coefficients(kit *k, const trial *t, const tsh_mesh *mes
     tsh_tensor_config config = {.dtype = t->dtype, .ndim = t->ndim};
     memcpy(config.shape, t->shape, sizeof config.shape);
     random_layouts(k, mesh, t->ndim, false, config.layout);
+    random_units(k, mesh, t, false, config.layout);
     for (int64_t g = 0; g < t->numel; g++) whole[g] = coefficient(g);
     return tshi_test_tensor(k->r, mesh, &config, whole);
 }

@@ -71,7 +71,7 @@ static tsh_tensor *no_dim(kit *k) {
 }
 
 static tsh_tensor *no_kind(kit *k) {
-    return tsh_redistribute(k->tape, k->x, k->high, (tsh_layout[]){{(tsh_layout_kind)9, 0, 0}, TSH_REPLICATED});
+    return tsh_redistribute(k->tape, k->x, k->high, (tsh_layout[]){{.kind = (tsh_layout_kind)9}, TSH_REPLICATED});
 }
 
 static tsh_tensor *no_tensor(kit *k) {
@@ -325,7 +325,7 @@ static void local_parts(tshi_rank *r, void *arg) {
     check_local(r, tape, mesh, own, NULL, mine);
     const tsh_layout refusals[][2] = {
         {whole, rows},        {whole, own}, {rows, whole}, {rows, term},
-        {rows, TSH_SHARD(1)}, {term, rows}, {own, term},   {rows, {(tsh_layout_kind)7, 0, 0}}};
+        {rows, TSH_SHARD(1)}, {term, rows}, {own, term},   {rows, {.kind = (tsh_layout_kind)7}}};
     tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals && !r->failed; i++) {
         refuse_local(r, tape, mesh, refusals[i][0], refusals[i][1]);

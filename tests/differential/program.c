@@ -170,9 +170,11 @@ tshi_held tshi_held_of(const tshi_program *p, const tsh_layout *layout, int rank
     for (int i = 0; i < p->axes; i++) {
         int a = sequence[i];
         if (layout[a].kind != TSH_KIND_SHARD) continue;
-        int64_t start, *length = &box.shape.dim[layout[a].dim];
-        tsh_split(*length, p->size[a], tshi_rank_index(p, rank, a), &start, length);
-        box.start.dim[layout[a].dim] += start;
+        int64_t start, *length = &box.shape.dim[layout[a].dim], n = whole->dim[layout[a].dim];
+        int64_t unit = layout[a].units ? n / layout[a].units : 1; /* of a reshape: no rank shares one */
+        tsh_split(*length / unit, p->size[a], tshi_rank_index(p, rank, a), &start, length);
+        box.start.dim[layout[a].dim] += start * unit;
+        *length *= unit;
     }
     return box;
 }

@@ -196,7 +196,8 @@ Test(tensor, two_axes_are_claimed_of_one_dim_in_any_order) {
 }
 
 Test(tensor, a_layout_of_no_kind_is_refused) {
-    const tsh_layout none[] = {{(tsh_layout_kind)7, 0, 0}, {(tsh_layout_kind)-1, 0, 0}, {(tsh_layout_kind)4, 0, 0}};
+    const tsh_layout none[] = {
+        {.kind = (tsh_layout_kind)7}, {.kind = (tsh_layout_kind)-1}, {.kind = (tsh_layout_kind)4}};
     tsh_group *group = (tsh_group *)&mesh_view;
     mesh_view.mesh.axis[1].group = group;
     tsh_tensor *t = split_over(&mesh_view, 4, 0);

@@ -122,6 +122,44 @@ Test(check_vectors, passes_every_redistribution_on_the_ranks_that_it_names, .tim
     cr_assert_str_eq(last_line(printed), "12 passed, 0 failed, 0 skipped");
 }
 
+/* Ranks without a head, and more of them than KV heads. */
+Test(check_vectors, passes_every_model_at_one_to_four_and_seven_ranks, .timeout = 600) {
+    int code = run(TSHARD_TEST_DATA "/models --ranks 1,2,3,4,7", printed, sizeof printed);
+    cr_assert_eq(code, 0, "%s", printed);
+    cr_assert(strstr(printed, "gpt2-uneven ") && strstr(printed, "    7  float64"), "%s", printed);
+    cr_assert_str_eq(last_line(printed), "120 passed, 0 failed, 0 skipped");
+}
+
+/* A weight, a gradient, a token and a row of hidden features that differ; files that are none. */
+Test(check_vectors, fails_a_model_that_differs, .timeout = 120) {
+    static const struct {
+        const char *name, *command, *words;
+    } wrong[] = {{"llama", "sed -i 's/\"rms_norm_eps\": 1e-05/\"rms_norm_eps\": 1e-02/' config.json", "FAILED"},
+                 {"llama", "sed -i 's/\"num_key_value_heads\": 2/\"num_key_value_heads\": 3/' config.json",
+                  "model.layers.0.self_attn.k_proj.weight"},
+                 {"gpt2", "sed -i 's/\"vocab_size\": 97/\"vocab_size\": 96/' config.json", "transformer.wte.weight"},
+                 {"gpt2", "sed -i 's/\"n_layer\": 2/\"n_layer\": 1/' config.json", "transformer.h.1."},
+                 {"bert", "sed -i 's/\"hidden_act\": \"gelu\"/\"hidden_act\": \"relu\"/' config.json", "FAILED"},
+                 {"bert", "sed -i 's/\"bert\"/\"t5\"/' config.json", "\"model_type\" is \"t5\""},
+                 {"qwen2", "truncate -s 1000 expected.safetensors", "expected.safetensors: "},
+                 {"qwen2", "truncate -s -8 model.safetensors", "model.safetensors: "}};
+    char directory[64], command[256];
+    make_directory(directory);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(command, sizeof command, "cp -r " TSHARD_TEST_DATA "/models/%s %s/m && chmod -R u+w %s/m",
+                 wrong[i].name, directory, directory);
+        cr_assert_eq(system(command), 0);
+        snprintf(command, sizeof command, "cd %s/m && %s", directory, wrong[i].command);
+        cr_assert_eq(system(command), 0);
+        snprintf(command, sizeof command, "%s --ranks 2", directory);
+        cr_assert_eq(run(command, printed, sizeof printed), 1, "%zu: %s", i, printed);
+        cr_assert(strstr(printed, wrong[i].words), "%zu: \"%s\" is not in %s", i, wrong[i].words, printed);
+        snprintf(command, sizeof command, "rm -r %s/m", directory);
+        cr_assert_eq(system(command), 0);
+    }
+    rmdir(directory);
+}
+
 /* A wrong value of each kind, too many calls, too many bytes, and a line that is none. */
 Test(check_vectors, fails_a_redistribution_that_differs, .timeout = 120) {
     static const struct {

@@ -148,6 +148,40 @@ Test(sgd, follows_its_formula_in_every_setting, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, sgd_settings, NULL));
 }
 
+/* With decay_matrices a matrix decays between two vectors that do not. Adam's first step is lr whatever the gradient. */
+static void matrices_alone(tshi_rank *r, void *arg) {
+    const double five = 5, one = 1;
+    const tsh_adamw_config config = {.lr = 0.1, .weight_decay = 0.5, .decay_matrices = true};
+    tsh_tape *tape = NULL;
+    tsh_parameters *list = NULL;
+    tsh_optimizer *optimizer = NULL;
+    tsh_tensor *p[3];
+    (void)arg;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+    for (int i = 0; i < 3; i++) {
+        const tsh_tensor_config shape = {.dtype = TSH_FLOAT64, .ndim = i == 1 ? 2 : i / 2, .shape = {1, 1}};
+        p[i] = tshi_test_leaf(r, tsh_world_mesh(r->world), &shape, &five);
+        tshi_check_ok(r, tsh_parameters_add(list, (const char *[]){"scalar", "matrix", "vector"}[i], p[i]));
+        set_gradient(r, tape, p[i], &one);
+    }
+    tshi_check_ok(r, tsh_adamw_create(list, &config, &optimizer));
+    tshi_check_ok(r, tsh_optimizer_step(optimizer));
+    for (int i = 0; i < 3; i++) {
+        double wanted = 5 - 0.1 - (i == 1 ? 0.1 * 0.5 * 5 : 0);
+        tshi_check(r, fabs(tsh_tensor_item(p[i]) - wanted) < 1e-7, "parameter %d is %g, wanted %g", i,
+                   tsh_tensor_item(p[i]), wanted);
+        tsh_tensor_release(p[i]);
+    }
+    tsh_optimizer_destroy(optimizer);
+    tsh_parameters_destroy(list);
+    tsh_tape_destroy(tape);
+}
+
+Test(adamw, decays_matrices_alone_where_it_is_asked_to, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run(1, matrices_alone, NULL));
+}
+
 /* A parameter without a gradient stays as it is, also under weight decay, and its count of steps does; lr may change.
  */
 static void no_gradient(tshi_rank *r, void *arg) {

@@ -11,6 +11,7 @@
 typedef struct cv_run {
     tshi_rank *rank;
     const tshi_vectors *vectors;
+    const char *folder; /* of a model's case */
     tsh_dtype dtype;
     tsh_mesh *mesh;
     tsh_group *data, *model; /* the mesh's axes */
@@ -40,7 +41,7 @@ extern const cv_case cv_cases[];
 extern const cv_sharding cv_linear[], cv_embedding[], cv_gelu_erf[], cv_gelu_tanh[], cv_relu[], cv_silu[],
     cv_layer_norm[], cv_rms_norm[], cv_batched_matmul[], cv_broadcast[], cv_cross_entropy_mean[],
     cv_cross_entropy_sum[], cv_cross_entropy_none[], cv_attention[], cv_causal_attention[], cv_rotary_half[],
-    cv_rotary_pairs[], cv_sgd[], cv_adamw[], cv_mlp_lm[];
+    cv_rotary_pairs[], cv_sgd[], cv_adamw[], cv_mlp_lm[], cv_model[];
 
 typedef struct cv_totals {
     int passed, failed, skipped;
@@ -49,6 +50,10 @@ typedef struct cv_totals {
 /* The rows of a file of redistributions (tests/data/boxes): those on the listed numbers of ranks, ended by 0, or all of
  * them. */
 void cv_redistributions(const char *path, const char *file, const int *ranks, cv_totals *t);
+
+/* The tensors of a model folder's expected.safetensors that belong to no weight; exact: all of it was computed in float64.
+ * False, with words in error, when it cannot be read. */
+bool cv_model_vectors(const char *folder, tshi_vectors *out, bool *exact, char *error, size_t size);
 
 /* --- what cases use; after a failure, which is noted on the rank, they give NULL or do nothing -------------------- */
 
@@ -71,6 +76,10 @@ void cv_backward(cv_run *run, tsh_tensor *y, const char *dy);
 void cv_compare(cv_run *run, const char *name, const tsh_tensor *got);
 void cv_compare_grad(cv_run *run, const char *name, const tsh_tensor *of);
 void cv_compare_stacked(cv_run *run, const char *name, int64_t index, const tsh_tensor *got);
+/* This rank's part in float64; the caller frees it. */
+double *cv_read(cv_run *run, const tsh_tensor *t);
+/* An error of either sign; NaN counts as the largest error there is. */
+void cv_note_error(cv_run *run, double error);
 void cv_compare_value(cv_run *run, const char *name, int64_t index, double got);
 
 #endif

@@ -99,8 +99,7 @@ void cv_backward(cv_run *run, tsh_tensor *y, const char *dy) {
 
 /* --- comparing ---------------------------------------------------------------------------------------------------- */
 
-/* This rank's part in float64; the caller frees it. */
-static double *read_all(cv_run *run, const tsh_tensor *t) {
+double *cv_read(cv_run *run, const tsh_tensor *t) {
     int64_t n = tsh_tensor_local_numel(t);
     void *raw = calloc((size_t)n + 1, 8);
     double *values = calloc((size_t)n + 1, sizeof *values);
@@ -126,9 +125,8 @@ static int64_t global_index(const tsh_tensor *t, int64_t index) {
     return at;
 }
 
-/* NaN counts as the largest error there is. */
-static void note_error(cv_run *run, double error) {
-    if (isnan(error)) error = INFINITY;
+void cv_note_error(cv_run *run, double error) {
+    error = isnan(error) ? INFINITY : fabs(error);
     if (error > run->worst) run->worst = error;
 }
 
@@ -156,9 +154,9 @@ static void compare_from(cv_run *run, const tshi_vector *v, int64_t start, int64
                     tsh_tensor_describe(got, text, sizeof text))) {
         return;
     }
-    double scale = largest(v->values + start, count), *values = read_all(run, got);
+    double scale = largest(v->values + start, count), *values = cv_read(run, got);
     for (int64_t i = 0; values && i < tsh_tensor_local_numel(got); i++) {
-        note_error(run, fabs(values[i] - v->values[start + global_index(got, i)]) / scale);
+        cv_note_error(run, fabs(values[i] - v->values[start + global_index(got, i)]) / scale);
     }
     free(values);
 }
@@ -186,5 +184,5 @@ void cv_compare_stacked(cv_run *run, const char *name, int64_t index, const tsh_
 void cv_compare_value(cv_run *run, const char *name, int64_t index, double got) {
     const tshi_vector *v = cv_vector(run, name, 1);
     if (!v || !tshi_check(run->rank, index < v->count, "%s holds %lld", name, (long long)v->count)) return;
-    note_error(run, fabs(got - v->values[index]) / largest(v->values, v->count));
+    cv_note_error(run, fabs(got - v->values[index]) / largest(v->values, v->count));
 }

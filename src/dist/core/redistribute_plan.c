@@ -18,6 +18,10 @@ static uint64_t add_placement(uint64_t h, const tshi_placement *p) {
         tsh_layout l = p->layout[a];
         h = tshi_fingerprint_add(h, (uint64_t)p->size[a] << 32 | (uint32_t)l.kind);
         if (l.kind == TSH_KIND_SHARD) h = tshi_fingerprint_add(h, (uint64_t)l.dim << 32 | (uint32_t)l.order);
+        if (l.units) {
+            h = tshi_fingerprint_add(h, (uint64_t)l.units << 2 | (uint32_t)l.sharing);
+            h = tshi_fingerprint_add(h, (uint64_t)l.blocks);
+        }
     }
     for (int i = 0, n = tshi_placement_members(p); i < n; i++) {
         h = tshi_fingerprint_add(h, (uint64_t)tshi_placement_rank(p, i));
@@ -88,7 +92,8 @@ static void plan_finish(tshi_exchange_plan *p, int rank) {
     }
     p->zeros = tshi_placement_member(&e->to, rank) >= 0 && filled < tshi_box_numel(e->ndim, &p->wanted);
     for (int a = 0; a < e->from.axes; a++) {
-        if (e->from.layout[a].kind == TSH_KIND_PARTIAL && e->from.size[a] > 1) p->sums = true;
+        bool terms = e->from.layout[a].kind == TSH_KIND_PARTIAL || e->from.layout[a].sharing == TSH_SHARED_OWN;
+        if (terms && e->from.size[a] > 1) p->sums = true;
     }
 }
 

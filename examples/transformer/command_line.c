@@ -1,0 +1,121 @@
+#include "command_line.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* strtod and its kin skip blanks and take signs; here a number is digits from its first character to its last. */
+static bool all_of(const char *text, const char *characters) {
+    return text[0] >= '0' && text[0] <= '9' && strspn(text, characters) == strlen(text);
+}
+
+static bool parse_number(const char *text, double low, double high, double *out) {
+    char *end = NULL;
+    double value = all_of(text, "0123456789.eE+-") ? strtod(text, &end) : NAN;
+    if (!end || *end || !(value >= low && value <= high)) return false;
+    *out = value;
+    return true;
+}
+
+static bool parse_count(const char *text, double low, double high, int64_t *out) {
+    errno = 0;
+    long long value = all_of(text, "0123456789") ? strtoll(text, NULL, 10) : -1;
+    if (errno || value < 0 || (double)value < low || (double)value > high) return false;
+    *out = value;
+    return true;
+}
+
+static bool parse_dtype(const char *text, tsh_dtype *out) {
+    static const tsh_dtype floats[] = {TSH_FLOAT32, TSH_FLOAT64, TSH_BFLOAT16, TSH_FLOAT16};
+    for (size_t i = 0; i < sizeof floats / sizeof *floats; i++) {
+        if (strcmp(text, tsh_dtype_name(floats[i])) != 0) continue;
+        *out = floats[i];
+        return true;
+    }
+    return false;
+}
+
+/* NULL, or what the option wants. */
+static const char *take(const option_row *o, const char *text) {
+    static char wanted[96];
+    bool good = true;
+    switch (o->kind) {
+    case OPTION_FLAG: *(bool *)o->value = true; return NULL;
+    case OPTION_TEXT: *(const char **)o->value = text; return NULL;
+    case OPTION_DTYPE: return parse_dtype(text, o->value) ? NULL : "float32, float64, bfloat16 or float16";
+    case OPTION_COUNT:
+        good = parse_count(text, o->low, o->high, o->value);
+        snprintf(wanted, sizeof wanted, "a whole number, %.0f to %.0f", o->low, o->high);
+        break;
+    case OPTION_NUMBER:
+        good = parse_number(text, o->low, o->high, o->value);
+        snprintf(wanted, sizeof wanted, "a number, %g to %g", o->low, o->high);
+        break;
+    }
+    return good ? NULL : wanted;
+}
+
+static const option_row *find(const option_row *options, const char *word, size_t length) {
+    for (const option_row *o = options; o->name; o++) {
+        if (strlen(o->name) == length && strncmp(o->name, word, length) == 0) return o;
+    }
+    return NULL;
+}
+
+int command_line_parse(const char *program, const char *help, const option_row *options, int argc, char **argv,
+                       bool speaks) {
+    for (int i = 1; i < argc; i++) {
+        const char *word = strncmp(argv[i], "--", 2) == 0 ? argv[i] + 2 : "";
+        size_t length = strcspn(word, "=");
+        const option_row *o = find(options, word, length);
+        const char *value = word[length] ? word + length + 1 : NULL;
+        if (strcmp(word, "help") == 0) {
+            if (speaks) fputs(help, stdout);
+            return 0;
+        }
+        if (!o || (o->kind == OPTION_FLAG && value)) {
+            if (speaks) fprintf(stderr, "%s: '%s' is no option (--help names them)\n", program, argv[i]);
+            return 2;
+        }
+        if (o->kind != OPTION_FLAG && !value && i + 1 < argc) value = argv[++i];
+        if (o->kind != OPTION_FLAG && !value) {
+            if (speaks) fprintf(stderr, "%s: --%s wants a value\n", program, o->name);
+            return 2;
+        }
+        const char *wanted = take(o, value);
+        if (!wanted) continue;
+        if (speaks) fprintf(stderr, "%s: --%s wants %s, not '%s'\n", program, o->name, wanted, value);
+        return 2;
+    }
+    return -1;
+}
+
+bool ids_parse(const char *text, int64_t vocabulary, int64_t **ids, int64_t *count, char words[MODEL_WORDS]) {
+    *count = 0;
+    *ids = malloc((strlen(text) / 2 + 1) * sizeof **ids); /* two characters an id, at least */
+    if (!*ids) {
+        snprintf(words, MODEL_WORDS, "no memory for the ids");
+        return false;
+    }
+    for (const char *p = text + strspn(text, ", \t\r\n"); *p; p += strspn(p, ", \t\r\n")) {
+        char word[24];
+        size_t length = strcspn(p, ", \t\r\n");
+        int64_t id = -1;
+        snprintf(word, sizeof word, "%.*s", (int)(length < 23 ? length : 23), p);
+        if (length >= 20 || !parse_count(word, 0, INFINITY, &id)) {
+            snprintf(words, MODEL_WORDS, "'%s' is no id; whole numbers like 1,2,3 are wanted", word);
+            return false;
+        }
+        if (id >= vocabulary) {
+            snprintf(words, MODEL_WORDS, "id %lld is past the vocabulary: the model has the ids 0 to %lld",
+                     (long long)id, (long long)vocabulary - 1);
+            return false;
+        }
+        (*ids)[(*count)++] = id;
+        p += length;
+    }
+    if (*count == 0) snprintf(words, MODEL_WORDS, "there is no id; whole numbers like 1,2,3 are wanted");
+    return *count > 0;
+}

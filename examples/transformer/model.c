@@ -1,0 +1,145 @@
+#include "model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const model_kind *const kinds[] = {&model_gpt2, &model_llama, &model_llama, &model_bert}; /* as model_family */
+
+/* --- the model ---------------------------------------------------------------------------------------------------- */
+
+tsh_status model_create(tsh_group *group, const model_config *config, const model_options *options, model **out) {
+    *out = NULL;
+    model *m = calloc(1, sizeof *m);
+    if (!m) return TSH_ERR_MEMORY;
+    *m = (model){.config = *config, .options = *options, .group = group, .kind = kinds[config->family]};
+    m->blocks = calloc((size_t)config->layers, sizeof(tsh_block *));
+    tsh_status status = m->blocks ? TSH_OK : TSH_ERR_MEMORY;
+    if (status == TSH_OK) status = tsh_parameters_create(tsh_group_world(group), &m->parameters);
+    if (status == TSH_OK) status = m->kind->create(m);
+    if (status != TSH_OK) {
+        model_destroy(m);
+        return status;
+    }
+    *out = m;
+    return TSH_OK;
+}
+
+void model_destroy(model *m) {
+    if (!m) return;
+    for (int64_t i = 0; m->blocks && i < m->config.layers; i++) tsh_block_destroy(m->blocks[i]);
+    free(m->blocks);
+    tsh_linear_destroy(m->head);
+    tsh_norm_destroy(m->norm);
+    tsh_embedding_destroy(m->types);
+    tsh_embedding_destroy(m->positions);
+    tsh_embedding_destroy(m->words);
+    tsh_parameters_destroy(m->parameters);
+    free(m);
+}
+
+tsh_status model_load(model *m, const char *folder) {
+    tsh_load_options options = {
+        .rules = m->rules, .rule_count = m->rule_count, .allow_unexpected = m->kind->allow_unexpected};
+    return tsh_load(m->parameters, folder, &options);
+}
+
+tsh_tensor *model_forward(model *m, tsh_tape *tape, const model_input *in) {
+    return m->kind->forward(m, tape, in);
+}
+
+/* --- parts -------------------------------------------------------------------------------------------------------- */
+
+/* The values that a training begins with, or zeros. */
+static tsh_init weights_of(const model *m) {
+    if (!m->options.random_weights) return (tsh_init){.kind = TSH_INIT_CONSTANT};
+    return (tsh_init){.kind = TSH_INIT_NORMAL, .b = 0.02};
+}
+
+tsh_status model_add_words(model *m, const char *name) {
+    tsh_embedding_config config = {.num_embeddings = m->config.vocabulary,
+                                   .embedding_dim = m->config.width,
+                                   .shard = TSH_ROW,
+                                   .sequence_parallel = m->options.sequence_parallel,
+                                   .dtype = m->options.dtype,
+                                   .init = weights_of(m)};
+    tsh_status status = tsh_embedding_create(m->group, &config, &m->words);
+    return status == TSH_OK ? tsh_embedding_register(m->words, m->parameters, name) : status;
+}
+
+tsh_status model_add_table(model *m, int64_t rows, const char *name, tsh_embedding **out) {
+    tsh_embedding_config config = {
+        .num_embeddings = rows, .embedding_dim = m->config.width, .dtype = m->options.dtype, .init = weights_of(m)};
+    tsh_status status = tsh_embedding_create(m->group, &config, out);
+    return status == TSH_OK ? tsh_embedding_register(*out, m->parameters, name) : status;
+}
+
+tsh_status model_add_norm(model *m, const tsh_norm_config *config, const char *name) {
+    tsh_norm_config filled = *config;
+    filled.features = m->config.width;
+    filled.dtype = m->options.dtype;
+    tsh_status status = tsh_norm_create(m->group, &filled, &m->norm);
+    return status == TSH_OK ? tsh_norm_register(m->norm, m->parameters, name) : status;
+}
+
+tsh_status model_add_head(model *m, const char *name) {
+    if (m->config.tied) return TSH_OK;
+    tsh_linear_config config = {.in_features = m->config.width,
+                                .out_features = m->config.vocabulary,
+                                .shard = TSH_COLUMN,
+                                .dtype = m->options.dtype,
+                                .weight_init = weights_of(m)};
+    tsh_status status = tsh_linear_create(m->group, &config, &m->head);
+    return status == TSH_OK ? tsh_linear_register(m->head, m->parameters, name) : status;
+}
+
+tsh_block_config model_block(const model *m) {
+    const model_config *c = &m->config;
+    tsh_init weights = weights_of(m), zeros = {.kind = TSH_INIT_CONSTANT};
+    bool rotary = c->rope_theta > 0;
+    return (tsh_block_config){
+        .embed = c->width,
+        .sequence_parallel = m->options.sequence_parallel,
+        .dtype = m->options.dtype,
+        .norm = {.eps = c->norm_eps, .bias = !rotary, .kind = rotary ? TSH_RMS_NORM : TSH_LAYER_NORM},
+        .attention = {.heads = c->heads,
+                      .kv_heads = c->kv_heads,
+                      .head_dim = c->head_dim,
+                      .causal = c->family != MODEL_BERT,
+                      .rotary = rotary,
+                      .rotary_config = {.theta = c->rope_theta},
+                      .bias = c->qkv_bias,
+                      .out_bias = c->output_bias,
+                      .weight_init = weights,
+                      .bias_init = zeros,
+                      .out_init = weights},
+        .mlp = {.hidden = c->inner,
+                .gated = rotary,
+                .activation = c->activation,
+                .bias = c->mlp_bias,
+                .weight_init = weights,
+                .bias_init = zeros,
+                .down_init = weights}};
+}
+
+tsh_status model_add_blocks(model *m, tsh_block_config block, const char *prefix) {
+    tsh_status status = TSH_OK;
+    for (int64_t i = 0; status == TSH_OK && i < m->config.layers; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s.%lld", prefix, (long long)i);
+        status = tsh_block_create(m->group, &block, &m->blocks[i]);
+        if (status == TSH_OK) status = tsh_block_register(m->blocks[i], m->parameters, name);
+    }
+    return status;
+}
+
+tsh_tensor *model_blocks(model *m, tsh_tape *tape, tsh_tensor *x, const model_input *in) {
+    tsh_sequences sequences = {.batch = in->batch, .positions = in->positions, .lengths = in->lengths};
+    tsh_mark start = tsh_tape_mark(tape);
+    for (int64_t i = 0; i < m->config.layers; i++)
+        x = tsh_tape_free_since(tape, start, tsh_block_forward(tape, m->blocks[i], x, &sequences));
+    return x;
+}
+
+tsh_tensor *model_logits(model *m, tsh_tape *tape, tsh_tensor *x) {
+    return m->head ? tsh_linear_forward(tape, m->head, x) : tsh_embedding_project(tape, m->words, x);
+}

@@ -1,0 +1,84 @@
+/* GPT-2, Llama, Qwen2 and BERT from Hugging Face folders, each rank of a group with its heads, its part of the MLPs and
+ * its part of the vocabulary. Functions return a tsh_status, or a tensor that the tape owns, as the library does. */
+#ifndef TRANSFORMER_MODEL_H
+#define TRANSFORMER_MODEL_H
+
+#include "config.h"
+
+typedef struct model_options {
+    tsh_dtype dtype;
+    bool sequence_parallel; /* between blocks each rank has its part of the tokens */
+    bool random_weights;    /* drawn from the world's seed as for a training; otherwise zeros, for model_load */
+} model_options;
+
+typedef struct model model;
+
+#define MODEL_RULES 8
+
+/* What the families have in common. The members are there for the files of this folder alone. */
+struct model {
+    model_config config;
+    model_options options;
+    tsh_group *group;
+    const struct model_kind *kind;
+    tsh_parameters *parameters;
+    tsh_embedding *words, *positions, *types; /* positions, types: NULL where the family has none */
+    tsh_norm *norm;                           /* after the last block; BERT's is before the first */
+    tsh_block **blocks;
+    tsh_linear *head;                 /* NULL: tied, or none */
+    tsh_name_rule rules[MODEL_RULES]; /* the parameters' names and places in the files, for tsh_load and tsh_save */
+    int rule_count;
+};
+
+/* Sequences of as many tokens, one after another: the ids, their positions, and which keys are seen. */
+typedef struct model_input {
+    int64_t batch, tokens;
+    tsh_tensor *ids, *places, *types; /* int64 [batch tokens] */
+    tsh_tensor *positions;            /* int64 [tokens] */
+    tsh_tensor *lengths;              /* int64 [batch], or NULL: all tokens are seen */
+    tsh_tensor *query;                /* zeros [batch, 1, 1, width], for model_pool */
+} model_input;
+
+/* A model on one axis of a mesh. The caller destroys it. */
+tsh_status model_create(tsh_group *group, const model_config *config, const model_options *options, model **out);
+void model_destroy(model *m);
+/* Fills the weights from FOLDER's safetensors files, of which each rank reads its own part alone. */
+tsh_status model_load(model *m, const char *folder);
+
+/* Input of a fixed size, for many calls. lengths: whether sequences may be shorter than `tokens`. */
+tsh_status model_input_create(const model *m, int64_t batch, int64_t tokens, bool lengths, model_input *out);
+void model_input_release(model_input *in);
+/* ids [batch tokens] at positions from `first` on; lengths [batch], or NULL where the input has none. */
+tsh_status model_input_write(model_input *in, const int64_t *ids, int64_t first, const int64_t *lengths);
+
+/* The logits [batch tokens, vocabulary], by vocabulary; of BERT the hidden features [batch tokens, width]. */
+tsh_tensor *model_forward(model *m, tsh_tape *tape, const model_input *in);
+
+/* A vector of length 1 for each sequence, [batch, width]: the direction of the mean of its tokens' hidden features. */
+tsh_tensor *model_pool(model *m, tsh_tape *tape, tsh_tensor *hidden, const model_input *in);
+
+/* --- for the families' files -------------------------------------------------------------------------------------- */
+
+typedef struct model_kind {
+    tsh_status (*create)(model *m);
+    tsh_tensor *(*forward)(model *m, tsh_tape *tape, const model_input *in);
+    bool allow_unexpected; /* files have tensors that the model does not use */
+} model_kind;
+
+extern const model_kind model_gpt2, model_llama, model_bert;
+
+/* Make a part of the model and register its parameters under a name. */
+tsh_status model_add_words(model *m, const char *name);
+tsh_status model_add_table(model *m, int64_t rows, const char *name, tsh_embedding **out);
+tsh_status model_add_norm(model *m, const tsh_norm_config *config, const char *name);
+tsh_status model_add_head(model *m, const char *name);
+/* All blocks, as block.names say within "PREFIX.0", "PREFIX.1", ... */
+tsh_status model_add_blocks(model *m, tsh_block_config block, const char *prefix);
+/* What config.json says of a block of any family. */
+tsh_block_config model_block(const model *m);
+/* x through all blocks. */
+tsh_tensor *model_blocks(model *m, tsh_tape *tape, tsh_tensor *x, const model_input *in);
+/* Logits by vocabulary, with the output layer or the embedding's table. */
+tsh_tensor *model_logits(model *m, tsh_tape *tape, tsh_tensor *x);
+
+#endif
