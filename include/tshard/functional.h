@@ -108,6 +108,14 @@ TSH_API tsh_tensor *tsh_concat(tsh_tape *tape, tsh_tensor *const *x, int count, 
 TSH_API tsh_tensor *tsh_sum(tsh_tape *tape, tsh_tensor *x, int dim);
 TSH_API tsh_tensor *tsh_mean(tsh_tape *tape, tsh_tensor *x, int dim);
 
+/* topk: y = the k largest elements of x along dim, 1 <= k <= its size, in descending order. *indices (or NULL): their
+ * indices along dim, int64, owned by the tape. argmax: the index of the largest element, int64, without dim and without a
+ * gradient. NaN counts as the largest; of equal elements the one with the lower index comes first.
+ *   R -> R    S(d) -> S(d), d not dim (argmax: S(d - 1) past dim)    S(dim) -> R    L -> L
+ * S(dim) costs one all-gather of k candidates from each rank. Backward: dy goes to the elements that were taken. */
+TSH_API tsh_tensor *tsh_topk(tsh_tape *tape, tsh_tensor *x, int64_t k, int dim, tsh_tensor **indices);
+TSH_API tsh_tensor *tsh_argmax(tsh_tape *tape, tsh_tensor *x, int dim);
+
 /* y = exp(x) / sum exp(x) along dim, and the logarithm of that.
  *   R -> R    S(d) -> S(d), d not dim    S(dim) -> S(dim)    L -> L
  * S(dim) costs two all-reduces forward (max, sum) and one backward. */

@@ -82,6 +82,7 @@ typedef struct tshi_device_ops {
     tshi_targets_check_fn *targets_check;
     tshi_ids_check_fn *ids_check;
     tshi_reduce_fn *reduce;
+    tshi_top_ops top;
     /* Tables for each dtype, of TSH_DTYPE_COUNT entries; all NULL for one that the device does not compute with. */
     const tshi_elementwise_ops *elementwise;
     const tshi_sum_ops *sum;

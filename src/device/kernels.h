@@ -226,6 +226,33 @@ typedef struct tshi_embedding_ops {
     tshi_embedding_backward_fn *backward;
 } tshi_embedding_ops;
 
+/* --- the largest elements, of any float dtype --------------------------------------------------------------------- */
+
+/* An element and its index in the whole. NaN is larger than any number; of equal values the lower index comes first. */
+typedef struct tshi_candidate {
+    double value;
+    int64_t index;
+} tshi_candidate;
+
+/* Stands behind all elements, in place of those that are not there. */
+#define TSHI_NO_CANDIDATE ((tshi_candidate){-INFINITY, INT64_MAX})
+
+/* top[o, j, k], j in [0, most): the largest of x[o, i, k] in descending order; element i has the index start + i. */
+typedef void tshi_top_fn(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, int64_t most,
+                         int64_t start, const void *x, tshi_candidate *top);
+/* top[o, j, k]: the largest of all lists[l, o, j, k], each of which is in descending order. */
+typedef void tshi_top_merge_fn(tsh_device *device, int64_t count, int64_t outer, int64_t most, int64_t inner,
+                               const tshi_candidate *lists, tshi_candidate *top);
+/* dx[o, index[o, j, k] - start, k] += dy[o, j, k] for the indices in [start, start + n), which differ. */
+typedef void tshi_top_backward_fn(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner,
+                                  int64_t most, int64_t start, const int64_t *index, const void *dy, void *dx);
+
+typedef struct tshi_top_ops {
+    tshi_top_fn *find;
+    tshi_top_merge_fn *merge;
+    tshi_top_backward_fn *backward;
+} tshi_top_ops;
+
 /* --- norms over rows of cols -------------------------------------------------------------------------------------- */
 
 /* y = (x - mean) rstd gamma + beta, or with rms: y = x rstd gamma, mean unused. Sums are kept in double; mean (may be

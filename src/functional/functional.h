@@ -31,6 +31,11 @@ static inline tshi_around tshi_around_dim(const tsh_tensor *x, int dim) {
     return a;
 }
 
+/* The `most` largest elements of x along dim, as tshi_candidate [outer, most, inner] in memory of the device: the same on
+ * all ranks that share a column. Along axes that shard the dim each rank contributes as many, and they are gathered.
+ * Collective over these axes. */
+tsh_status tshi_top_candidates(const tsh_tensor *x, int dim, int64_t most, tsh_tensor **out);
+
 /* --- statistics of rows where ranks hold parts of a row ----------------------------------------------------------- */
 
 /* Memory for n statistics of x, not zeroed, of the dtype of sums of x. */

@@ -133,6 +133,7 @@ static const tshi_device_ops cpu_ops = {
     .targets_check = tshi_cpu_targets_check,
     .ids_check = tshi_cpu_ids_check,
     .reduce = tshi_cpu_reduce,
+    .top = {.find = tshi_cpu_top, .merge = tshi_cpu_top_merge, .backward = tshi_cpu_top_backward},
     .elementwise = tshi_cpu_elementwise,
     .sum = tshi_cpu_sum,
     .softmax = tshi_cpu_softmax,

@@ -117,6 +117,7 @@ static const tshi_device_ops cuda_ops = {
     .targets_check = tshi_cuda_targets_check,
     .ids_check = tshi_cuda_ids_check,
     .reduce = tshi_cuda_reduce,
+    .top = {.find = tshi_cuda_top, .merge = tshi_cuda_top_merge, .backward = tshi_cuda_top_backward},
     .elementwise = tshi_cuda_elementwise,
     .sum = tshi_cuda_sum,
     .softmax = tshi_cuda_softmax,

@@ -29,6 +29,11 @@ void tshi_cpu_product_threads(int threads);
 /* The names of the libraries that multiply. */
 void tshi_cpu_product_libraries(char *text, size_t size);
 
+/* top.c */
+tshi_top_fn tshi_cpu_top;
+tshi_top_merge_fn tshi_cpu_top_merge;
+tshi_top_backward_fn tshi_cpu_top_backward;
+
 /* check.c */
 tshi_targets_check_fn tshi_cpu_targets_check;
 tshi_ids_check_fn tshi_cpu_ids_check;

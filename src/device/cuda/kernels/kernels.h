@@ -15,6 +15,11 @@ tshi_convert_fn tshi_cuda_convert;
 /* permute.cu */
 tshi_permute_fn tshi_cuda_permute;
 
+/* top.cu */
+tshi_top_fn tshi_cuda_top;
+tshi_top_merge_fn tshi_cuda_top_merge;
+tshi_top_backward_fn tshi_cuda_top_backward;
+
 /* check.cu */
 tshi_targets_check_fn tshi_cuda_targets_check;
 tshi_ids_check_fn tshi_cuda_ids_check;

@@ -1,0 +1,123 @@
+/* The largest elements along a dim, which may be sharded: each rank contributes its own largest. */
+#include "functional/functional.h"
+
+static const tshi_rule topk_rules[] = {
+    {{TSHI_R}, TSHI_R}, {{TSHI_OTHER}, TSHI_OTHER}, {{TSHI_DIM}, TSHI_R}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
+};
+
+typedef struct topk_params {
+    int dim;
+    int64_t most;
+    tsh_tensor *indices; /* made by forward, owned by the tape */
+} topk_params;
+
+/* Candidates are pairs of 64 bits. */
+static tsh_status candidates_new(const tsh_tensor *x, int64_t n, tsh_tensor **out) {
+    return tshi_tensor_scratch(x->mesh, TSH_INT64, 2 * n, out);
+}
+
+/* The lists of the ranks along an axis become one. */
+static tsh_status merge_along(const tsh_tensor *x, const tshi_axis *axis, const tshi_around *a, int64_t most,
+                              tsh_tensor *list) {
+    tsh_device *device = tshi_device_of(x);
+    tsh_tensor *all = NULL;
+    tsh_status status = candidates_new(x, axis->size * a->outer * most * a->inner, &all);
+    if (status != TSH_OK) return status;
+    status = tsh_all_gather_into_tensor(axis->group, all, list, NULL);
+    if (status == TSH_OK)
+        device->ops->top.merge(device, axis->size, a->outer, most, a->inner, tshi_data(all), tshi_data(list));
+    tsh_tensor_release(all);
+    return status;
+}
+
+tsh_status tshi_top_candidates(const tsh_tensor *x, int dim, int64_t most, tsh_tensor **out) {
+    tsh_device *device = tshi_device_of(x);
+    tshi_around a = tshi_around_dim(x, dim);
+    unsigned axes = tshi_sharding_axes(x, dim);
+    tsh_status status = candidates_new(x, a.outer * most * a.inner, out);
+    if (status != TSH_OK) return status;
+    int64_t start = tshi_shape_start(x->mesh, &x->shape, x->layout, dim);
+    device->ops->top.find(device, x->dtype, a.outer, a.n, a.inner, most, start, tshi_data(x), tshi_data(*out));
+    for (int i = 0; i < x->mesh->axes && status == TSH_OK; i++) {
+        if (axes >> i & 1u) status = merge_along(x, &x->mesh->axis[i], &a, most, *out);
+    }
+    if (status == TSH_OK) return TSH_OK;
+    tsh_tensor_release(*out);
+    *out = NULL;
+    return status;
+}
+
+/* --- the operation ------------------------------------------------------------------------------------------------ */
+
+static tsh_status topk_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    const topk_params *p = call->params;
+    char text[160];
+    *out = call->in[0]->shape;
+    int64_t n = out->global[p->dim];
+    out->global[p->dim] = p->most;
+    if (p->most >= 1 && p->most <= n) return tshi_check_floats(call, dtype);
+    return tshi_fail(TSH_ERR_SHAPE, "the largest %lld of dim %d of %s; 1 to %lld are possible", (long long)p->most,
+                     p->dim, tsh_tensor_describe(call->in[0], text, sizeof text), (long long)n);
+}
+
+/* Candidates as values and indices; `wide` has room for the values as doubles. */
+static void unpack(const tsh_tensor *list, void *wide, const tsh_tensor *values, const tsh_tensor *indices) {
+    tsh_device *device = tshi_device_of(values);
+    const char *from = tshi_data(list);
+    size_t half = sizeof(int64_t);
+    device->ops->copy.strided(device, values->numel, half, from, 2 * half, wide, half);
+    device->ops->copy.convert(device, values->numel, TSH_FLOAT64, wide, values->dtype, tshi_data(values));
+    device->ops->copy.strided(device, values->numel, half, from + half, 2 * half, tshi_data(indices), half);
+}
+
+static tsh_status topk_forward(tshi_node *call) {
+    topk_params *p = call->params;
+    tsh_tensor *y = call->out, *list = NULL, *wide = NULL;
+    tsh_status status = tshi_tensor_new(y->mesh, TSH_INT64, &y->shape, y->layout, &p->indices);
+    if (status != TSH_OK) return status;
+    call->saved[0] = tsh_tensor_retain(p->indices);
+    status = tshi_tape_own(call->tape, p->indices);
+    if (status == TSH_OK) status = tshi_top_candidates(call->in[0], p->dim, p->most, &list);
+    if (status == TSH_OK) status = tshi_tensor_scratch(y->mesh, TSH_FLOAT64, y->numel, &wide);
+    if (status == TSH_OK) unpack(list, tshi_data(wide), y, p->indices);
+    tsh_tensor_release(wide);
+    tsh_tensor_release(list);
+    return status;
+}
+
+static tsh_status topk_backward(tshi_node *call) {
+    const topk_params *p = call->params;
+    const tsh_tensor *x = call->in[0];
+    tshi_around a = tshi_around_dim(x, p->dim);
+    const tsh_tensor *dx = tshi_grad(call, 0);
+    if (!dx) return TSH_ERR_MEMORY;
+    int64_t start = tshi_shape_start(x->mesh, &x->shape, x->layout, p->dim);
+    tshi_device_of(x)->ops->top.backward(tshi_device_of(x), x->dtype, a.outer, a.n, a.inner, p->most, start,
+                                         tshi_data(call->saved[0]), tshi_data(tshi_grad_out(call)), tshi_data(dx));
+    return TSH_OK;
+}
+
+static const tshi_op topk_op = {
+    "topk", topk_rules, topk_shape, topk_forward, topk_backward, .params_size = sizeof(topk_params), .has_dim = true};
+
+tsh_tensor *tsh_topk(tsh_tape *tape, tsh_tensor *x, int64_t k, int dim, tsh_tensor **indices) {
+    topk_params p = {.dim = dim, .most = k};
+    if (indices) *indices = NULL;
+    tsh_tensor *values = tshi_apply(tape, &topk_op, 1, &x, &p);
+    if (values && indices) *indices = p.indices;
+    return values;
+}
+
+tsh_tensor *tsh_argmax(tsh_tape *tape, tsh_tensor *x, int dim) {
+    tsh_tensor *indices = NULL;
+    bool recording = tsh_tape_set_recording(tape, false);
+    tsh_topk(tape, x, 1, dim, &indices);
+    if (indices) {
+        int ndim = indices->shape.ndim, at = dim < 0 ? dim + ndim : dim;
+        int64_t shape[TSH_MAX_DIMS];
+        for (int d = 0; d < ndim; d++) shape[d < at ? d : d - (d > at)] = indices->shape.global[d];
+        indices = tsh_reshape(tape, indices, ndim - 1, shape);
+    }
+    tsh_tape_set_recording(tape, recording);
+    return indices;
+}
