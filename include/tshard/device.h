@@ -11,9 +11,9 @@
 extern "C" {
 #endif
 
-/* Element types. Differentiable functions take float32 and float64, and on a GPU also bfloat16 and float16, which are
- * computed in float32 and rounded once; ids are int64; tensors and collectives take all. Zero is float32, so that a
- * zeroed configuration means it. */
+/* Element types. Differentiable functions take float32 and float64, and bfloat16 and float16, which are computed in
+ * float32 and rounded once, to nearest even; ids are int64; tensors and collectives take all. Zero is float32, so that
+ * a zeroed configuration means it. */
 typedef enum tsh_dtype {
     TSH_FLOAT32 = 0,
     TSH_FLOAT64,

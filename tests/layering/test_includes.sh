@@ -24,6 +24,8 @@ expect good src/device/cuda/kernels/a.cu '#include "device/cuda/kernels/common.c
 expect good src/train/a.c '#include <tshard/dist.h>'
 expect good src/device/cpu/kernels/a.c '#include "device/cpu/kernels/clones.h"'
 expect good src/device/cpu/a.c '#include <cblas.h>'
+expect good src/device/cpu/kernels/a.c '#define KERNELS "device/cpu/kernels/norm.inc"'
+expect bad src/device/cpu/kernels/a.c '#define KERNELS "tensor/norm.inc"'
 expect good include/tshard/tshard.h '#include "tshard/train.h"'
 expect good include/tshard/layers.h '#include "tshard/tensor.h"'
 expect good examples/a.c '#include <tshard/tshard.h>'

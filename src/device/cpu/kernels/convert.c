@@ -6,70 +6,34 @@
 
 /* --- 16-bit floats ------------------------------------------------------------------------------------------------ */
 
-TSHI_INLINE float bfloat16_widen(uint16_t h) {
-    return tshi_float_of_bits((uint32_t)h << 16);
-}
-
-TSHI_INLINE uint16_t bfloat16_narrow(float x) {
-    uint32_t bits = tshi_bits_of_float(x);
-    uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-    uint32_t quiet_nan = bits >> 16 | 0x40u;
-    return (uint16_t)(x != x ? quiet_nan : rounded);
-}
-
-/* The exponent moves from bias 15 to 127; that of infinities and NaNs moves on to the end. Subnormals are small
- * integers, times 2^-24. */
-TSHI_INLINE float float16_widen(uint16_t h) {
-    uint32_t magnitude = h & 0x7fffu;
-    uint32_t normal = (magnitude << 13) + 0x38000000u;
-    uint32_t subnormal = tshi_bits_of_float((float)(int32_t)magnitude * 0x1p-24f);
-    uint32_t bits = magnitude < 0x400u ? subnormal : normal;
-    bits += magnitude >= 0x7c00u ? 0x38000000u : 0u;
-    return tshi_float_of_bits(bits | (uint32_t)(h & 0x8000u) << 16);
-}
-
-TSHI_INLINE uint16_t float16_narrow(float x) {
-    uint32_t bits = tshi_bits_of_float(x);
-    uint32_t sign = bits >> 16 & 0x8000u;
-    uint32_t magnitude = bits & 0x7fffffffu;
-    /* Below 2^-14: adding 1/2 leaves the subnormal's bits, rounded, at the low end of the sum. */
-    uint32_t small = tshi_bits_of_float(tshi_float_of_bits(magnitude) + 0.5f) - 0x3f000000u;
-    uint32_t normal = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
-    uint32_t nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);
-    uint32_t result = magnitude < 0x38800000u ? small : normal;
-    result = magnitude >= 0x47800000u ? 0x7c00u : result;
-    result = magnitude > 0x7f800000u ? nan : result;
-    return (uint16_t)(result | sign);
-}
-
-TSHI_CLONES static void bfloat16_widen_all(int64_t n, const uint16_t *from, float *to) {
+TSHI_CLONES static void bfloat16_widen_all(int64_t n, const tshi_bfloat16 *from, float *to) {
     TSHI_INDEPENDENT
-    for (int64_t i = 0; i < n; i++) to[i] = bfloat16_widen(from[i]);
+    for (int64_t i = 0; i < n; i++) to[i] = tshi_widen_bf16(from[i]);
 }
 
-TSHI_CLONES static void bfloat16_narrow_all(int64_t n, const float *from, uint16_t *to) {
+TSHI_CLONES static void bfloat16_narrow_all(int64_t n, const float *from, tshi_bfloat16 *to) {
     TSHI_INDEPENDENT
-    for (int64_t i = 0; i < n; i++) to[i] = bfloat16_narrow(from[i]);
+    for (int64_t i = 0; i < n; i++) to[i] = tshi_narrow_bf16(from[i]);
 }
 
-TSHI_CLONES static void float16_widen_all(int64_t n, const uint16_t *from, float *to) {
+TSHI_CLONES static void float16_widen_all(int64_t n, const tshi_float16 *from, float *to) {
     TSHI_INDEPENDENT
-    for (int64_t i = 0; i < n; i++) to[i] = float16_widen(from[i]);
+    for (int64_t i = 0; i < n; i++) to[i] = tshi_widen_f16(from[i]);
 }
 
-TSHI_CLONES static void float16_narrow_all(int64_t n, const float *from, uint16_t *to) {
+TSHI_CLONES static void float16_narrow_all(int64_t n, const float *from, tshi_float16 *to) {
     TSHI_INDEPENDENT
-    for (int64_t i = 0; i < n; i++) to[i] = float16_narrow(from[i]);
+    for (int64_t i = 0; i < n; i++) to[i] = tshi_narrow_f16(from[i]);
 }
 
-void tshi_cpu_widen(tsh_dtype half, int64_t n, const uint16_t *from, float *to) {
+void tshi_cpu_widen(tsh_dtype half, int64_t n, const void *from, float *to) {
     if (half == TSH_BFLOAT16)
         bfloat16_widen_all(n, from, to);
     else
         float16_widen_all(n, from, to);
 }
 
-void tshi_cpu_narrow(tsh_dtype half, int64_t n, const float *from, uint16_t *to) {
+void tshi_cpu_narrow(tsh_dtype half, int64_t n, const float *from, void *to) {
     if (half == TSH_BFLOAT16)
         bfloat16_narrow_all(n, from, to);
     else
@@ -108,10 +72,10 @@ static void decode(tsh_dtype dtype, int64_t n, const void *from, double *tile) {
         for (int64_t i = 0; i < n; i++) tile[i] = (double)((const float *)from)[i];
         break;
     case TSH_BFLOAT16:
-        for (int64_t i = 0; i < n; i++) tile[i] = (double)bfloat16_widen(((const uint16_t *)from)[i]);
+        for (int64_t i = 0; i < n; i++) tile[i] = (double)tshi_widen_bf16(((const tshi_bfloat16 *)from)[i]);
         break;
     case TSH_FLOAT16:
-        for (int64_t i = 0; i < n; i++) tile[i] = (double)float16_widen(((const uint16_t *)from)[i]);
+        for (int64_t i = 0; i < n; i++) tile[i] = (double)tshi_widen_f16(((const tshi_float16 *)from)[i]);
         break;
     case TSH_INT32:
         for (int64_t i = 0; i < n; i++) tile[i] = (double)((const int32_t *)from)[i];
@@ -132,10 +96,10 @@ static void encode(tsh_dtype dtype, int64_t n, const double *tile, void *to) {
         for (int64_t i = 0; i < n; i++) ((float *)to)[i] = (float)tile[i];
         break;
     case TSH_BFLOAT16:
-        for (int64_t i = 0; i < n; i++) ((uint16_t *)to)[i] = bfloat16_narrow(float_to_odd(tile[i]));
+        for (int64_t i = 0; i < n; i++) ((tshi_bfloat16 *)to)[i] = tshi_narrow_bf16(float_to_odd(tile[i]));
         break;
     case TSH_FLOAT16:
-        for (int64_t i = 0; i < n; i++) ((uint16_t *)to)[i] = float16_narrow(float_to_odd(tile[i]));
+        for (int64_t i = 0; i < n; i++) ((tshi_float16 *)to)[i] = tshi_narrow_f16(float_to_odd(tile[i]));
         break;
     case TSH_INT32:
         for (int64_t i = 0; i < n; i++) ((int32_t *)to)[i] = (int32_t)to_integer(tile[i], INT32_MIN, INT32_MAX);

@@ -3,19 +3,14 @@
 #include "device/cpu/kernels/rows.h"
 #include "device/cpu/kernels/vector_math.h"
 
-#include <float.h>
 #include <string.h>
 
-#include "device/cpu/kernels/float32.inc"
-#define LOWEST (-FLT_MAX)
-#include "device/cpu/kernels/cross_entropy.inc"
-#undef LOWEST
-
-#include "device/cpu/kernels/float64.inc"
-#define LOWEST (-DBL_MAX)
-#include "device/cpu/kernels/cross_entropy.inc"
+#define KERNELS "device/cpu/kernels/cross_entropy.inc"
+#include "device/cpu/kernels/each_dtype.inc"
 
 const tshi_cross_entropy_ops tshi_cpu_cross_entropy[TSH_DTYPE_COUNT] = {
     [TSH_FLOAT32] = {.sums = sums_f32, .shift = shift_f32, .loss = loss_f32, .backward = backward_f32},
     [TSH_FLOAT64] = {.sums = sums_f64, .shift = shift_f64, .loss = loss_f64, .backward = backward_f64},
+    [TSH_BFLOAT16] = {.sums = sums_bf16, .shift = shift_bf16, .loss = loss_bf16, .backward = backward_bf16},
+    [TSH_FLOAT16] = {.sums = sums_f16, .shift = shift_f16, .loss = loss_f16, .backward = backward_f16},
 };

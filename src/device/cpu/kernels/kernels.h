@@ -18,8 +18,8 @@ tshi_convert_fn tshi_cpu_convert;
 /* `n` copies of an element of `size` bytes, by memcpy: of one, then of all that there are, up to `most` bytes at once. */
 void tshi_cpu_repeat(size_t size, const void *element, int64_t n, size_t most, void *to);
 /* bfloat16 or float16 to float32 and back, rounding to nearest even. */
-void tshi_cpu_widen(tsh_dtype half, int64_t n, const uint16_t *from, float *to);
-void tshi_cpu_narrow(tsh_dtype half, int64_t n, const float *from, uint16_t *to);
+void tshi_cpu_widen(tsh_dtype half, int64_t n, const void *from, float *to);
+void tshi_cpu_narrow(tsh_dtype half, int64_t n, const float *from, void *to);
 
 /* gemm.c */
 tshi_gemm_fn tshi_cpu_gemm;

@@ -67,15 +67,12 @@ void tshi_cpu_words(uint64_t seed, uint64_t stream, int64_t element, int64_t n, 
     }
 }
 
-#include "device/cpu/kernels/float32.inc"
-
-#include "device/cpu/kernels/random.inc"
-
-#include "device/cpu/kernels/float64.inc"
-
-#include "device/cpu/kernels/random.inc"
+#define KERNELS "device/cpu/kernels/random.inc"
+#include "device/cpu/kernels/each_dtype.inc"
 
 const tshi_random_ops tshi_cpu_random[TSH_DTYPE_COUNT] = {
     [TSH_FLOAT32] = {.dropout = dropout_f32, .uniform = uniform_f32, .normal = normal_f32},
     [TSH_FLOAT64] = {.dropout = dropout_f64, .uniform = uniform_f64, .normal = normal_f64},
+    [TSH_BFLOAT16] = {.dropout = dropout_bf16, .uniform = uniform_bf16, .normal = normal_bf16},
+    [TSH_FLOAT16] = {.dropout = dropout_f16, .uniform = uniform_f16, .normal = normal_f16},
 };

@@ -1,17 +1,12 @@
 /* Sums and their gradients. */
-#include "device/cpu/kernels/clones.h"
+#include "device/cpu/kernels/half.h"
 #include "device/cpu/kernels/kernels.h"
 #include "device/cpu/kernels/rows.h"
 
-#define TILE 64
+#define TILE    64
 
-#include "device/cpu/kernels/float32.inc"
-
-#include "device/cpu/kernels/sum.inc"
-
-#include "device/cpu/kernels/float64.inc"
-
-#include "device/cpu/kernels/sum.inc"
+#define KERNELS "device/cpu/kernels/sum.inc"
+#include "device/cpu/kernels/each_dtype.inc"
 
 const tshi_sum_ops tshi_cpu_sum[TSH_DTYPE_COUNT] = {
     [TSH_FLOAT32] = {.over_dim = over_dim_f32,
@@ -22,4 +17,12 @@ const tshi_sum_ops tshi_cpu_sum[TSH_DTYPE_COUNT] = {
                      .over_dim_backward = over_dim_backward_f64,
                      .bias_backward = bias_backward_f64,
                      .squares = squares_f64},
+    [TSH_BFLOAT16] = {.over_dim = over_dim_bf16,
+                      .over_dim_backward = over_dim_backward_bf16,
+                      .bias_backward = bias_backward_bf16,
+                      .squares = squares_bf16},
+    [TSH_FLOAT16] = {.over_dim = over_dim_f16,
+                     .over_dim_backward = over_dim_backward_f16,
+                     .bias_backward = bias_backward_f16,
+                     .squares = squares_f16},
 };

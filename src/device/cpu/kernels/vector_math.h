@@ -5,10 +5,9 @@
 #ifndef TSHI_CPU_VECTOR_MATH_H
 #define TSHI_CPU_VECTOR_MATH_H
 
-#include "device/cpu/kernels/clones.h"
+#include "device/cpu/kernels/half.h"
 
 #include <math.h>
-#include <string.h>
 
 /* glibc declares these variants under -ffast-math alone; erf came with 2.35. */
 #if defined(TSHARD_HAVE_MVEC) && defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__)
@@ -23,18 +22,6 @@ TSHI_SIMD double tanh(double);
 TSHI_SIMD double pow(double, double);
 #endif
 #endif
-
-TSHI_INLINE uint32_t tshi_bits_of_float(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-TSHI_INLINE float tshi_float_of_bits(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 /* exp(x) = 2^k exp(r), |r| <= ln(2)/2, exp(r) = 1 + r + r^2 P(r) with a minimax P (relative error 4e-9 before
  * rounding). The power of two goes in as two factors, so that subnormal results come out right. */
