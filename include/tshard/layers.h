@@ -4,7 +4,7 @@
 #ifndef TSHARD_LAYERS_H
 #define TSHARD_LAYERS_H
 
-#include "tshard/functional.h"
+#include "tshard/generate.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -261,9 +261,10 @@ TSH_API tsh_status tsh_mlp_register(const tsh_mlp *layer, tsh_parameters *list, 
  * another. */
 typedef struct tsh_sequences {
     int64_t batch;
-    tsh_tensor *positions;      /* int64 [T] or [batch, T]: required with rotary positions, else unused */
-    tsh_tensor *lengths;        /* int64 [batch]: keys past a sequence's length are not seen; NULL: all are */
-    struct tsh_kv_cache *cache; /* of this layer, in evaluation: as tsh_attention_cached takes it; NULL: none */
+    tsh_tensor *positions; /* int64 [T] or [batch, T]: required with rotary positions, else unused */
+    tsh_tensor *lengths;   /* int64 [batch]: keys past a sequence's length are not seen; NULL: all are */
+    tsh_kv_cache *cache;   /* of this layer, to which the tokens are appended, in evaluation; NULL: none. It has the
+                            * lengths itself. */
 } tsh_sequences;
 
 /* The linear layers of an attention layer. */
@@ -305,6 +306,9 @@ TSH_API tsh_tensor *tsh_self_attention_forward(tsh_tape *tape, tsh_self_attentio
                                                const tsh_sequences *sequences);
 /* A part, owned by the layer. */
 TSH_API tsh_linear *tsh_self_attention_linear(const tsh_self_attention *layer, tsh_attention_part part);
+/* The configuration of a cache for this layer, by heads as its keys are split; along other axes of the mesh, where
+ * sequences may be split, the caller says SHARD(0). All zeros for a NULL. */
+TSH_API tsh_kv_cache_config tsh_self_attention_cache(const tsh_self_attention *layer, int64_t batch, int64_t positions);
 /* Append "NAME.q_proj.weight" and so on to the list. */
 TSH_API tsh_status tsh_self_attention_register(const tsh_self_attention *layer, tsh_parameters *list, const char *name);
 

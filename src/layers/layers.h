@@ -51,7 +51,7 @@ typedef struct tshi_parts_sharding {
     bool sequence_parallel;
 } tshi_parts_sharding;
 
-/* Makes a part; the configuration's shard is the fallback. */
+/* Makes a part; the configuration's shard is the fallback, for which its units and blocks are. */
 tsh_status tshi_linear_part_create(tsh_group *group, const tshi_parts_sharding *sharding, const char *name,
                                    const tsh_linear_config *config, tshi_linear_part *out);
 /* Appends the parameters of the parts, in order. */

@@ -19,6 +19,10 @@ tsh_status tshi_linear_part_create(tsh_group *group, const tshi_parts_sharding *
     if (status == TSH_OK) status = tshi_layer_name(sharding->layer, name, full);
     if (status == TSH_OK && sharding->table) status = tsh_sharding_find(sharding->table, full, &choice);
     if (status != TSH_OK) return status;
+    if (choice.shard != config->shard) {
+        c.units = c.blocks = 0;
+        c.shared = false;
+    }
     c.shard = choice.shard;
     c.gather_output = choice.gather_output;
     c.sequence_parallel = choice.shard == TSH_ROW && (choice.sequence_parallel || sharding->sequence_parallel);

@@ -1,6 +1,5 @@
 /* Self-attention, split by heads. */
 #include "layers/layers.h"
-#include "tshard/generate.h"
 
 struct tsh_self_attention {
     tsh_world *world;
@@ -40,12 +39,16 @@ static tsh_status resolve(tsh_self_attention_config *c) {
     return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: dropout=%g, [0, 1) is wanted", c->dropout);
 }
 
+/* A KV head with its query heads is a unit of each split. */
 static tsh_linear_config part_config(const tsh_self_attention_config *c, tsh_attention_part part) {
     bool out = part == TSH_OUT, shared = part == TSH_KEY || part == TSH_VALUE;
     int64_t features = (shared ? c->kv_heads : c->heads) * c->head_dim;
     return (tsh_linear_config){.in_features = out ? features : c->embed,
                                .out_features = out ? c->embed : features,
                                .shard = out ? TSH_ROW : TSH_COLUMN,
+                               .units = c->kv_heads,
+                               .blocks = shared ? 0 : c->heads,
+                               .shared = shared,
                                .bias = out ? c->out_bias : c->bias,
                                .dtype = c->dtype,
                                .weight_init = out ? c->out_init : c->weight_init,
@@ -139,6 +142,21 @@ tsh_tensor *tsh_self_attention_forward(tsh_tape *tape, tsh_self_attention *layer
 
 tsh_linear *tsh_self_attention_linear(const tsh_self_attention *layer, tsh_attention_part part) {
     return layer && (unsigned)part < TSH_ATTENTION_PARTS ? layer->parts[part].linear : NULL;
+}
+
+tsh_kv_cache_config tsh_self_attention_cache(const tsh_self_attention *layer, int64_t batch, int64_t positions) {
+    if (!layer) return (tsh_kv_cache_config){.batch = 0};
+    const tsh_tensor *keys = tsh_linear_weight(layer->parts[TSH_KEY].linear);
+    tsh_kv_cache_config config = {.batch = batch,
+                                  .positions = positions,
+                                  .kv_heads = layer->kv_heads,
+                                  .head_dim = layer->head_dim,
+                                  .dtype = keys->dtype};
+    for (int a = 0; a < keys->mesh->axes; a++) {
+        config.layout[a] = keys->layout[a];
+        if (keys->layout[a].kind == TSH_KIND_SHARD) config.layout[a].dim = 2;
+    }
+    return config;
 }
 
 tsh_status tsh_self_attention_register(const tsh_self_attention *layer, tsh_parameters *list, const char *name) {

@@ -102,9 +102,12 @@ static void attention(fuzz *f, void (*function)(void)) {
     config.name = fuzz_chance(f, 50) ? NULL : "layer.1";
     tsh_status status = tsh_self_attention_create(group(f), fuzz_chance(f, 3) ? NULL : &config, &layer);
     check(f, "self_attention_create", status, layer);
+    tsh_kv_cache_config cached = tsh_self_attention_cache(layer, rows.batch, 4);
+    bool with_cache = fuzz_chance(f, 20) && tsh_kv_cache_create(fuzz_mesh(f), &cached, &rows.cache) == TSH_OK;
     tsh_tensor *x =
         fuzz_tensor_like(f, tsh_linear_weight(tsh_self_attention_linear(layer, (tsh_attention_part)fuzz_index(f, 4))));
     fuzz_value(f, tape, tsh_self_attention_forward(tape, layer, x, fuzz_chance(f, 3) ? NULL : &rows));
+    if (with_cache) tsh_kv_cache_destroy(rows.cache);
     tsh_self_attention_register(layer, list(f), name(f));
     tsh_self_attention_destroy(layer);
 }
@@ -180,7 +183,7 @@ const fuzz_call fuzz_layer_calls[] = {
      4},
     {"tsh_mlp_create tsh_mlp_destroy tsh_mlp_forward tsh_mlp_linear tsh_mlp_register", mlp, NULL, 4},
     {"tsh_self_attention_create tsh_self_attention_destroy tsh_self_attention_forward tsh_self_attention_linear "
-     "tsh_self_attention_register",
+     "tsh_self_attention_cache tsh_self_attention_register",
      attention, NULL, 4},
     {"tsh_block_create tsh_block_destroy tsh_block_forward tsh_block_attention tsh_block_mlp tsh_block_norm "
      "tsh_block_register",

@@ -41,7 +41,7 @@ extern const cv_case cv_cases[];
 extern const cv_sharding cv_linear[], cv_embedding[], cv_gelu_erf[], cv_gelu_tanh[], cv_relu[], cv_silu[],
     cv_layer_norm[], cv_rms_norm[], cv_batched_matmul[], cv_broadcast[], cv_cross_entropy_mean[],
     cv_cross_entropy_sum[], cv_cross_entropy_none[], cv_attention[], cv_causal_attention[], cv_rotary_half[],
-    cv_rotary_pairs[], cv_sgd[], cv_adamw[], cv_mlp_lm[], cv_model[];
+    cv_rotary_pairs[], cv_sgd[], cv_adamw[], cv_mlp_lm[], cv_gated_mlp[], cv_tiny_gpt[], cv_model[];
 
 typedef struct cv_totals {
     int passed, failed, skipped;
@@ -74,6 +74,8 @@ bool cv_load_embedding(cv_run *run, tsh_embedding *layer, const char *table);
 void cv_backward(cv_run *run, tsh_tensor *y, const char *dy);
 /* Compare this rank's part with the file's; the error is |got - wanted| over the largest |wanted| of the tensor. */
 void cv_compare(cv_run *run, const char *name, const tsh_tensor *got);
+/* With elements from `start` on of a tensor that has the dims of `got`, but more rows. */
+void cv_compare_from(cv_run *run, const char *name, int64_t start, const tsh_tensor *got);
 void cv_compare_grad(cv_run *run, const char *name, const tsh_tensor *of);
 void cv_compare_stacked(cv_run *run, const char *name, int64_t index, const tsh_tensor *got);
 /* This rank's part in float64; the caller frees it. */

@@ -49,6 +49,8 @@ const cv_case cv_cases[] = {{"linear", cv_linear},
                             {"sgd", cv_sgd},
                             {"adamw", cv_adamw},
                             {"mlp_lm", cv_mlp_lm},
+                            {"gated_mlp", cv_gated_mlp},
+                            {"tiny_gpt", cv_tiny_gpt},
                             {NULL, NULL}};
 
 /* --- one row ------------------------------------------------------------------------------------------------------ */

@@ -146,7 +146,8 @@ static bool comparable(cv_run *run, const char *name, const tsh_tensor *got) {
     return tshi_check(run->rank, whole, "%s came as %s", name, tsh_tensor_describe(got, text, sizeof text));
 }
 
-static void compare_from(cv_run *run, const tshi_vector *v, int64_t start, int64_t count, const tsh_tensor *got) {
+static void compare(cv_run *run, const tshi_vector *v, int64_t start, int64_t count, double scale,
+                    const tsh_tensor *got) {
     int64_t whole = 1;
     char text[160];
     for (int d = 0; d < got->shape.ndim; d++) whole *= got->shape.global[d];
@@ -154,7 +155,7 @@ static void compare_from(cv_run *run, const tshi_vector *v, int64_t start, int64
                     tsh_tensor_describe(got, text, sizeof text))) {
         return;
     }
-    double scale = largest(v->values + start, count), *values = cv_read(run, got);
+    double *values = cv_read(run, got);
     for (int64_t i = 0; values && i < tsh_tensor_local_numel(got); i++) {
         cv_note_error(run, fabs(values[i] - v->values[start + global_index(got, i)]) / scale);
     }
@@ -164,7 +165,15 @@ static void compare_from(cv_run *run, const tshi_vector *v, int64_t start, int64
 void cv_compare(cv_run *run, const char *name, const tsh_tensor *got) {
     if (!comparable(run, name, got)) return;
     const tshi_vector *v = cv_vector(run, name, got->shape.ndim);
-    if (v) compare_from(run, v, 0, v->count, got);
+    if (v) compare(run, v, 0, v->count, largest(v->values, v->count), got);
+}
+
+void cv_compare_from(cv_run *run, const char *name, int64_t start, const tsh_tensor *got) {
+    if (!comparable(run, name, got)) return;
+    const tshi_vector *v = cv_vector(run, name, got->shape.ndim);
+    int64_t count = 1;
+    for (int d = 0; d < got->shape.ndim; d++) count *= got->shape.global[d];
+    if (v) compare(run, v, start, count, largest(v->values, v->count), got);
 }
 
 void cv_compare_grad(cv_run *run, const char *name, const tsh_tensor *of) {
@@ -178,7 +187,7 @@ void cv_compare_stacked(cv_run *run, const char *name, int64_t index, const tsh_
     const tshi_vector *v = cv_vector(run, name, got->shape.ndim + 1);
     if (!v || !tshi_check(run->rank, index < v->shape[0], "%s holds %lld", name, (long long)v->shape[0])) return;
     int64_t count = v->count / v->shape[0];
-    compare_from(run, v, index * count, count, got);
+    compare(run, v, index * count, count, largest(v->values + index * count, count), got);
 }
 
 void cv_compare_value(cv_run *run, const char *name, int64_t index, double got) {
