@@ -57,6 +57,17 @@ static void report_step(report *r, int64_t step, double loss) {
     r->last_line = time;
 }
 
+/* Fill inputs [batch, context] and targets [batch] with the step's windows of the text and the symbols that follow
+ * them. Which windows depends on the seed and their number alone, so any number of ranks sees the same batches. */
+static void text_batch(const text *t, const options *o, int64_t step, int64_t *inputs, int64_t *targets) {
+    for (int64_t b = 0; b < o->batch; b++) {
+        uint64_t bits = random_bits(o->seed, (uint64_t)(step * o->batch + b));
+        const unsigned char *window = t->symbols + bits % (uint64_t)(t->length - o->context);
+        for (int64_t c = 0; c < o->context; c++) inputs[b * o->context + c] = window[c];
+        targets[b] = window[o->context];
+    }
+}
+
 /* The first twentieth up to the highest rate, then down to zero. */
 static double rate_at(const options *o, int64_t step) {
     double done = (double)step / (double)o->steps;
@@ -121,7 +132,7 @@ static bool run(tsh_world *world, const options *o) {
     text t;
     bool speaks = tsh_world_rank(world) == 0;
     report r = {.o = o, .ranks = tsh_world_size(world), .speaks = speaks, .terminal = speaks && isatty(STDERR_FILENO)};
-    if (!text_read(o->text, o->context, tsh_world_rank(world), &t)) return false;
+    if (!text_read("train_text", o->text, o->context, tsh_world_rank(world), &t)) return false;
     if (speaks && !o->json) {
         printf("%lld bytes, %lld distinct; a loss of %.4f would be guessing\n", (long long)t.length,
                (long long)t.vocabulary, log((double)t.vocabulary));

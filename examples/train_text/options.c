@@ -1,11 +1,7 @@
 #include "train_text.h"
 
-#include <errno.h>
 #include <getopt.h>
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const options defaults = {
     .steps = 3000, .every = 500, .batch = 128, .context = 16, .embed = 24, .hidden = 256, .lr = 4e-3, .sample = 600};
@@ -50,34 +46,6 @@ static const struct option names[] = {{"text", required_argument, NULL, TEXT},
                                       {"json", no_argument, NULL, JSON},
                                       {"help", no_argument, NULL, HELP},
                                       {NULL, 0, NULL, 0}};
-
-/* strtoll and its kin skip blanks and take signs; here a number is digits from its first character to its last. */
-static bool all_of(const char *from, const char *characters) {
-    return from[0] >= '0' && from[0] <= '9' && strspn(from, characters) == strlen(from);
-}
-
-static bool parse_seed(const char *from, uint64_t *out) {
-    errno = 0;
-    unsigned long long value = all_of(from, "0123456789") ? strtoull(from, NULL, 10) : 0;
-    if (errno || !all_of(from, "0123456789")) return false;
-    *out = value;
-    return true;
-}
-
-static bool parse_count(const char *from, int64_t low, int64_t high, int64_t *out) {
-    uint64_t value;
-    if (!parse_seed(from, &value) || value < (uint64_t)low || value > (uint64_t)high) return false;
-    *out = (int64_t)value;
-    return true;
-}
-
-static bool parse_rate(const char *from, double *out) {
-    char *end = NULL;
-    double value = all_of(from, "0123456789.eE+-") ? strtod(from, &end) : 0;
-    if (!end || *end || !isfinite(value) || value <= 0) return false;
-    *out = value;
-    return true;
-}
 
 /* NULL, or what the option wants. */
 static const char *take(int option, const char *value, options *o) {

@@ -1,12 +1,15 @@
 /* train_text: a language model that predicts the next byte of a text from the bytes before it, split over ranks.
  *
  *   options.c  the command line
- *   text.c     the text, its vocabulary, batches of it
  *   model.c    the model: layers, a training step, writing
- *   main.c     the training loop and what it prints */
+ *   main.c     the training loop, its batches, and what it prints
+ *
+ * The text and numbers of the command line are read by ../common. */
 #ifndef TRAIN_TEXT_H
 #define TRAIN_TEXT_H
 
+#include "numbers.h"
+#include "text.h"
 #include "tshard/tshard.h"
 
 typedef struct options {
@@ -25,26 +28,6 @@ typedef enum parsed { PARSED, PARSED_HELP, PARSED_WRONG } parsed;
 
 /* Errors go to stderr where `speaks` (one of several ranks that all see the same mistake), help to stdout. */
 parsed options_parse(int argc, char **argv, bool speaks, options *out);
-
-/* A text as numbers: each distinct byte is a symbol, in the order of their codes. */
-typedef struct text {
-    unsigned char *symbols;
-    int64_t length;
-    size_t room; /* bytes that symbols has */
-    int64_t vocabulary;
-    unsigned char letter[256]; /* the byte that a symbol stands for */
-} text;
-
-/* The file, or with NULL the project's C sources one after another. False after saying why on stderr. */
-bool text_read(const char *path, int64_t context, int rank, text *out);
-void text_free(text *t);
-
-/* Fill inputs [batch, context] and targets [batch] with the step's windows of the text and the symbols that follow
- * them. Which windows depends on the seed and their number alone, so any number of ranks sees the same batches. */
-void text_batch(const text *t, const options *o, int64_t step, int64_t *inputs, int64_t *targets);
-
-/* The seed's random number number `index`, the same wherever it is asked for. */
-uint64_t random_bits(uint64_t seed, uint64_t index);
 
 typedef struct model model;
 

@@ -43,6 +43,8 @@ printf 'tensor x f64 0\n1\n' > "$folder/vectors/unknown.txt"
 
 full train_text --help
 full train_text --steps 2 --batch 2 --context 2 --sample 3
+full train_gpt --help
+full train_gpt --steps 2 --layers 1 --embed 8 --block 4 --batch 1 --sample 3
 full mlp --help
 full mlp
 full data_parallel --help
@@ -74,6 +76,8 @@ expect 2 "--text wants a file" train_text --text ''
 expect 2 "requires an argument" train_text --text
 expect 2 "unrecognized option" train_text --what
 expect 2 "is no option" train_text what
+expect 2 "--embed wants a whole number" train_gpt --embed ' 3'
+expect 2 "--min-lr wants a number, 0 or more" train_gpt --min-lr -0
 expect 1 "/nowhere cannot be read: No such file" train_text --text /nowhere
 expect 1 "/tmp cannot be read: Is a directory" train_text --text /tmp
 expect 1 "/dev/zero cannot be read: File too large" train_text --text /dev/zero

@@ -1,4 +1,4 @@
-#include "train_text.h"
+#include "text.h"
 
 #include <errno.h>
 #include <glob.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* TRAIN_TEXT_SOURCES, the folder of the checkout that this was built from, comes from CMake. */
+/* TSHARD_SOURCES, the folder of the checkout that this was built from, comes from CMake. */
 static const char *const source_patterns[] = {"/include/tshard/*.h", "/src/*/*.[ch]", "/src/*/*/*.[ch]",
                                               "/src/*/*/*/*.[ch]"};
 
@@ -48,7 +48,7 @@ static bool append_sources(text *t) {
     for (size_t i = 0; i < sizeof source_patterns / sizeof *source_patterns; i++) {
         char pattern[4096];
         glob_t found;
-        snprintf(pattern, sizeof pattern, "%s%s", TRAIN_TEXT_SOURCES, source_patterns[i]);
+        snprintf(pattern, sizeof pattern, "%s%s", TSHARD_SOURCES, source_patterns[i]);
         if (glob(pattern, 0, NULL, &found) != 0) return false;
         bool good = true;
         for (size_t f = 0; good && f < found.gl_pathc; f++) good = append_file(found.gl_pathv[f], t);
@@ -70,7 +70,7 @@ static void number_symbols(text *t) {
     for (int64_t i = 0; i < t->length; i++) t->symbols[i] = symbol[t->symbols[i]];
 }
 
-bool text_read(const char *path, int64_t context, int rank, text *out) {
+bool text_read(const char *program, const char *path, int64_t context, int rank, text *out) {
     *out = (text){0};
     char why[256] = "";
     if (path && !append_file(path, out)) {
@@ -88,7 +88,7 @@ bool text_read(const char *path, int64_t context, int rank, text *out) {
         return true;
     }
     /* By every rank: the file may be another one there, as /dev/stdin is. */
-    fprintf(stderr, "train_text: rank %d: %s %s\n", rank, path ? path : TRAIN_TEXT_SOURCES, why);
+    fprintf(stderr, "%s: rank %d: %s %s\n", program, rank, path ? path : TSHARD_SOURCES, why);
     text_free(out);
     return false;
 }
@@ -107,13 +107,4 @@ static uint64_t scramble(uint64_t x) {
 
 uint64_t random_bits(uint64_t seed, uint64_t index) {
     return scramble(scramble(seed + 0x9e3779b97f4a7c15u) + (index + 1) * 0x9e3779b97f4a7c15u);
-}
-
-void text_batch(const text *t, const options *o, int64_t step, int64_t *inputs, int64_t *targets) {
-    for (int64_t b = 0; b < o->batch; b++) {
-        uint64_t bits = random_bits(o->seed, (uint64_t)(step * o->batch + b));
-        const unsigned char *window = t->symbols + bits % (uint64_t)(t->length - o->context);
-        for (int64_t c = 0; c < o->context; c++) inputs[b * o->context + c] = window[c];
-        targets[b] = window[o->context];
-    }
 }

@@ -1,0 +1,26 @@
+/* A text as numbers, and random numbers: for the programs that learn from texts. */
+#ifndef EXAMPLES_TEXT_H
+#define EXAMPLES_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A text as numbers: each distinct byte is a symbol, in the order of their codes. */
+typedef struct text {
+    unsigned char *symbols;
+    int64_t length;
+    size_t room; /* bytes that symbols has */
+    int64_t vocabulary;
+    unsigned char letter[256]; /* the byte that a symbol stands for */
+} text;
+
+/* The file, or with NULL the project's C sources one after another; longer than `context`. False after saying why on
+ * stderr, in the program's name. */
+bool text_read(const char *program, const char *path, int64_t context, int rank, text *out);
+void text_free(text *t);
+
+/* The seed's random number number `index`, the same wherever it is asked for. */
+uint64_t random_bits(uint64_t seed, uint64_t index);
+
+#endif

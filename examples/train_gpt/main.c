@@ -1,0 +1,247 @@
+#define _POSIX_C_SOURCE 200809L
+#include "train_gpt.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { EVALUATION = 200, WARM_UP = 5 }; /* batches of an evaluation; first steps, whose times do not count */
+
+/* The text's first nine tenths are for training, the rest for validation. */
+typedef struct part {
+    const unsigned char *symbols;
+    int64_t length;
+    uint64_t seed; /* of the windows that are drawn from it */
+} part;
+
+typedef struct run {
+    const options *o;
+    model *m;
+    text t;
+    part training, validation;
+    int64_t *inputs, *targets; /* [batch, block] */
+    double *times;             /* [steps] seconds */
+    int64_t first_step, timed;
+    int ranks;
+    bool speaks, terminal;
+    double start, last_progress;
+    double loss_sum; /* since the last line */
+    int64_t line_step;
+    double val_loss;
+} run;
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* --- batches ------------------------------------------------------------------------------------------------------ */
+
+/* Windows and the symbols after each of theirs. Which windows depends on the part's seed and their number alone, so any
+ * number of ranks sees the same batches. */
+static void draw_batch(const run *r, const part *p, int64_t number) {
+    int64_t block = r->o->block;
+    for (int64_t b = 0; b < r->o->batch; b++) {
+        uint64_t bits = random_bits(p->seed, (uint64_t)(number * r->o->batch + b));
+        const unsigned char *window = p->symbols + bits % (uint64_t)(p->length - block);
+        for (int64_t i = 0; i < block; i++) {
+            r->inputs[b * block + i] = window[i];
+            r->targets[b * block + i] = window[i + 1];
+        }
+    }
+}
+
+static bool split_text(run *r) {
+    int64_t first = r->t.length * 9 / 10;
+    r->training = (part){r->t.symbols, first, r->o->seed};
+    r->validation = (part){r->t.symbols + first, r->t.length - first, ~r->o->seed};
+    if (r->validation.length > r->o->block) return true;
+    fprintf(
+        stderr,
+        "train_gpt: the text has %lld bytes, of which the last %lld are for validation: a block of %lld wants more\n",
+        (long long)r->t.length, (long long)r->validation.length, (long long)r->o->block);
+    return false;
+}
+
+/* --- what is printed ---------------------------------------------------------------------------------------------- */
+
+static int compare(const void *left, const void *right) {
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+/* The median time of a step in seconds, without the first ones where there are more. Sorts the times. */
+static double step_seconds(run *r) {
+    int64_t skipped = r->timed > 2 * WARM_UP ? WARM_UP : 0, count = r->timed - skipped;
+    if (count <= 0) return 0;
+    qsort(r->times + skipped, (size_t)count, sizeof *r->times, compare);
+    return r->times[skipped + count / 2];
+}
+
+static void print_progress(FILE *file, const run *r, int64_t step, double loss) {
+    double since = now() - r->start, done = (double)(step - r->first_step);
+    fprintf(file, "step %*lld/%lld   loss %.4f   %7.0f tokens/s   %.0f s left",
+            snprintf(NULL, 0, "%lld", (long long)r->o->steps), (long long)step, (long long)r->o->steps, loss,
+            done * (double)(r->o->batch * r->o->block) / fmax(since, 1e-9),
+            since / done * (double)(r->o->steps - step));
+}
+
+static void report_step(run *r, int64_t step, double loss) {
+    int64_t every = r->o->json || r->o->steps < 20 ? 1 : r->o->steps / 20;
+    r->loss_sum += loss;
+    if (!r->speaks) return;
+    double mean = r->loss_sum / (double)(step - r->line_step);
+    if (r->terminal && (now() - r->last_progress > 0.2 || step == r->o->steps)) {
+        fputs("\r\033[K", stderr);
+        if (step < r->o->steps) print_progress(stderr, r, step, mean);
+        fflush(stderr);
+        r->last_progress = now();
+    }
+    if (step % every != 0 && step != r->o->steps) return;
+    if (r->terminal) fputs("\r\033[K", stderr);
+    if (r->o->json) {
+        printf("{\"step\": %lld, \"loss\": %.9g}\n", (long long)step, mean);
+    } else {
+        print_progress(stdout, r, step, mean);
+        putchar('\n');
+    }
+    r->loss_sum = 0;
+    r->line_step = step;
+}
+
+static void report_evaluation(const run *r, int64_t step) {
+    if (!r->speaks) return;
+    if (r->terminal) fputs("\r\033[K", stderr);
+    printf(r->o->json ? "{\"step\": %lld, \"val_loss\": %.9g}\n" : "step %lld   validation loss %.4f\n",
+           (long long)step, r->val_loss);
+}
+
+static void report_end(run *r) {
+    double seconds = step_seconds(r), tokens = (double)(r->o->batch * r->o->block);
+    if (!r->speaks) return;
+    printf(r->o->json ? "{\"val_loss\": %.9g, \"step_ms\": %.4f, \"tokens_per_s\": %.1f, \"parameters\": %lld, "
+                        "\"ranks\": %d}\n"
+                      : "validation loss %.4f, %.2f ms a step, %.0f tokens/s, %lld parameters, ranks: %d\n",
+           r->val_loss, 1e3 * seconds, seconds > 0 ? tokens / seconds : 0, (long long)model_parameters(r->m), r->ranks);
+}
+
+/* --- training ----------------------------------------------------------------------------------------------------- */
+
+/* Up to the highest rate over the warm-up, then down to the lowest one as half a cosine. */
+static double rate_at(const options *o, int64_t step) {
+    if (step < o->warmup) return o->lr * (double)(step + 1) / (double)(o->warmup + 1);
+    double done = (double)(step - o->warmup) / fmax(1, (double)(o->steps - o->warmup));
+    return o->min_lr + 0.5 * (1 + cos(acos(-1) * done)) * (o->lr - o->min_lr);
+}
+
+static bool evaluate(run *r, int64_t step) {
+    double sum = 0, loss = 0;
+    for (int64_t i = 0; i < EVALUATION; i++) {
+        draw_batch(r, &r->validation, i);
+        if (!model_loss(r->m, r->inputs, r->targets, &loss)) return false;
+        sum += loss;
+    }
+    r->val_loss = sum / EVALUATION;
+    report_evaluation(r, step);
+    return true;
+}
+
+static bool train(run *r) {
+    const options *o = r->o;
+    bool good = true;
+    r->line_step = r->first_step;
+    r->start = now();
+    for (int64_t step = r->first_step; good && step < o->steps; step++) {
+        double loss, begin = now();
+        draw_batch(r, &r->training, step);
+        good = model_step(r->m, r->inputs, r->targets, rate_at(o, step), &loss);
+        r->times[r->timed++] = now() - begin;
+        if (good) report_step(r, step + 1, loss);
+        if (!good || ((step + 1) % o->eval_every != 0 && step + 1 != o->steps)) continue;
+        good = evaluate(r, step + 1);
+        if (good && o->save) good = model_save(r->m, &r->t, step + 1);
+    }
+    return model_finish_save(r->m) && good;
+}
+
+/* The text goes on from the first character of the validation part. Every rank predicts, with the same random numbers;
+ * one rank prints. */
+static bool write_text(run *r) {
+    int64_t block = r->o->block, length = 1, *window = calloc((size_t)block, sizeof *window);
+    bool good = window != NULL;
+    if (good) window[0] = r->validation.symbols[0];
+    if (good && r->speaks) printf("\nIt writes:\n\n%c", r->t.letter[window[0]]);
+    for (int64_t i = 0; good && i < r->o->sample; i++) {
+        float *probabilities = model_predict(r->m, window, length);
+        good = probabilities != NULL;
+        if (!good) break;
+        double uniform = (double)(random_bits(r->o->seed + 1, (uint64_t)i) >> 11) * 0x1p-53;
+        int64_t symbol = 0;
+        for (; symbol < r->t.vocabulary - 1 && uniform >= (double)probabilities[symbol]; symbol++)
+            uniform -= (double)probabilities[symbol];
+        free(probabilities);
+        if (length == block) memmove(window, window + 1, (size_t)--length * sizeof *window);
+        window[length++] = symbol;
+        if (r->speaks) putchar(r->t.letter[symbol]);
+    }
+    if (good && r->speaks) putchar('\n');
+    free(window);
+    return good;
+}
+
+static bool run_with_model(run *r) {
+    const options *o = r->o;
+    int64_t numbers = o->batch * o->block;
+    r->inputs = calloc((size_t)numbers, sizeof *r->inputs);
+    r->targets = calloc((size_t)numbers, sizeof *r->targets);
+    r->times = calloc((size_t)o->steps, sizeof *r->times);
+    bool good = r->inputs && r->targets && r->times;
+    if (!good) fprintf(stderr, "train_gpt: no memory for a batch\n");
+    if (good && o->resume) good = model_load(r->m, &r->t, &r->first_step);
+    if (good && o->resume && r->speaks && !o->json) printf("resumed after step %lld\n", (long long)r->first_step);
+    if (good) good = train(r);
+    if (good && r->first_step >= o->steps) good = evaluate(r, r->first_step);
+    if (good && !o->json && o->sample > 0) good = write_text(r);
+    if (good) report_end(r);
+    free(r->times);
+    free(r->targets);
+    free(r->inputs);
+    return good;
+}
+
+static bool run_all(tsh_world *world, const options *o) {
+    bool speaks = tsh_world_rank(world) == 0;
+    run r = {.o = o, .ranks = tsh_world_size(world), .speaks = speaks, .terminal = speaks && isatty(STDERR_FILENO)};
+    if (!text_read("train_gpt", o->text, o->block, tsh_world_rank(world), &r.t)) return false;
+    if (speaks && !o->json) {
+        printf("%lld bytes, %lld distinct; a loss of %.4f would be guessing\n", (long long)r.t.length,
+               (long long)r.t.vocabulary, log((double)r.t.vocabulary));
+    }
+    if (split_text(&r)) r.m = model_create(world, o, r.t.vocabulary);
+    bool good = r.m && run_with_model(&r);
+    model_destroy(r.m);
+    text_free(&r.t);
+    return good;
+}
+
+int main(int argc, char **argv) {
+    options o;
+    tsh_world *world = NULL;
+    setvbuf(stdout, NULL, _IOLBF, 0); /* lines are seen as they come, also through a pipe */
+    if (tsh_world_init(NULL, &world) != TSH_OK) {
+        fprintf(stderr, "train_gpt: %s\n", tsh_error_message());
+        return 1;
+    }
+    parsed p = options_parse(argc, argv, tsh_world_rank(world) == 0, &o);
+    bool good = p == PARSED ? run_all(world, &o) : p == PARSED_HELP;
+    tsh_world_destroy(world);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "train_gpt: not all of the output could be written\n");
+        good = false;
+    }
+    return good ? 0 : p == PARSED_WRONG ? 2 : 1;
+}

@@ -1,0 +1,288 @@
+#include "train_gpt.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct model {
+    tsh_world *world;
+    const options *o;
+    int64_t vocabulary;
+    tsh_mesh *mesh;
+    tsh_group *group; /* the ranks that share my copy of the model */
+    tsh_tape *tape;
+
+    tsh_embedding *tokens,
+        *positions; /* tokens: rows, the vocabulary, are split over the group; also the output head */
+    tsh_block **blocks;
+    tsh_norm *norm;
+    tsh_parameters *parameters;
+    tsh_optimizer *optimizer;
+    tsh_data_parallel *copies; /* sums gradients over the copies of the model while backward runs */
+
+    tsh_tensor *inputs, *targets, *places; /* my part of a batch [batch, block]; places: the numbers of its positions */
+    tsh_tensor *prompt, *prompt_places;    /* [1, block], the same on every rank */
+};
+
+/* Print what failed with the library's message, and return false. */
+static bool fails(const char *what, const char *why) {
+    fprintf(stderr, "train_gpt: %s: %s\n", what, why);
+    return false;
+}
+
+/* --- the model ---------------------------------------------------------------------------------------------------- */
+
+static tsh_status create_blocks(model *m) {
+    const options *o = m->o;
+    const tsh_init normal = {.kind = TSH_INIT_NORMAL, .b = 0.02};
+    const tsh_init residual = {.kind = TSH_INIT_NORMAL, .b = 0.02 / sqrt(2.0 * (double)o->layers)};
+    const tsh_block_config config = {
+        .embed = o->embed,
+        .sequence_parallel = o->sequence_parallel,
+        .dtype = o->dtype,
+        .attention =
+            {.heads = o->heads, .kv_heads = o->kv_heads, .causal = true, .weight_init = normal, .out_init = residual},
+        .mlp = {.hidden = 4 * o->embed,
+                .activation = TSH_ACTIVATION_GELU,
+                .weight_init = normal,
+                .down_init = residual},
+    };
+    tsh_status status = TSH_OK;
+    for (int64_t i = 0; i < o->layers && status == TSH_OK; i++) {
+        status = tsh_block_create(m->group, &config, &m->blocks[i]);
+    }
+    return status;
+}
+
+static tsh_status create_layers(model *m) {
+    const options *o = m->o;
+    tsh_embedding_config table = {.num_embeddings = m->vocabulary,
+                                  .embedding_dim = o->embed,
+                                  .shard = TSH_ROW,
+                                  .sequence_parallel = o->sequence_parallel,
+                                  .dtype = o->dtype,
+                                  .init = {.kind = TSH_INIT_NORMAL, .b = 0.02}};
+    tsh_status status = tsh_embedding_create(m->group, &table, &m->tokens);
+    table.num_embeddings = o->block;
+    table.shard = TSH_DENSE;
+    table.sequence_parallel = false;
+    if (status == TSH_OK) status = tsh_embedding_create(m->group, &table, &m->positions);
+    if (status == TSH_OK) status = create_blocks(m);
+    if (status != TSH_OK) return status;
+    return tsh_norm_create(m->group, &(tsh_norm_config){.features = o->embed, .dtype = o->dtype}, &m->norm);
+}
+
+static tsh_status create_optimizer(model *m) {
+    const options *o = m->o;
+    char name[32];
+    tsh_status status = tsh_parameters_create(m->world, &m->parameters);
+    if (status == TSH_OK) status = tsh_embedding_register(m->tokens, m->parameters, "tokens");
+    if (status == TSH_OK) status = tsh_embedding_register(m->positions, m->parameters, "positions");
+    for (int64_t i = 0; i < o->layers && status == TSH_OK; i++) {
+        snprintf(name, sizeof name, "layers.%lld", (long long)i);
+        status = tsh_block_register(m->blocks[i], m->parameters, name);
+    }
+    if (status == TSH_OK) status = tsh_norm_register(m->norm, m->parameters, "norm");
+    if (status != TSH_OK) return status;
+    const tsh_adamw_config adamw = {
+        .lr = o->lr, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = o->weight_decay, .decay_matrices = true};
+    status = tsh_adamw_create(m->parameters, &adamw, &m->optimizer);
+    if (status != TSH_OK) return status;
+    return tsh_data_parallel_create(m->tape, m->parameters, tsh_mesh_group(m->mesh, "data"), NULL, &m->copies);
+}
+
+/* The positions of `batch` sequences: 0 to block - 1 in each. */
+static tsh_status create_places(const model *m, int64_t batch, tsh_layout layout, tsh_tensor **out) {
+    int64_t block = m->o->block, *places = calloc((size_t)(batch * block), sizeof *places);
+    const tsh_tensor_config config = {
+        .dtype = TSH_INT64, .ndim = 2, .shape = {batch, block}, .layout = {layout, TSH_REPLICATED}};
+    tsh_status status = tsh_tensor_create(m->mesh, &config, out);
+    for (int64_t i = 0; places && i < batch * block; i++) places[i] = i % block;
+    if (status == TSH_OK) status = places ? tsh_tensor_write_whole(*out, places) : TSH_ERR_MEMORY;
+    free(places);
+    return status;
+}
+
+/* Batches are split over the copies of the model, the first axis; the prompt is the same everywhere. */
+static tsh_status create_tensors(model *m) {
+    tsh_status status = create_places(m, m->o->batch, TSH_SHARD(0), &m->places);
+    if (status == TSH_OK) status = create_places(m, m->o->batch, TSH_SHARD(0), &m->inputs);
+    if (status == TSH_OK) status = create_places(m, m->o->batch, TSH_SHARD(0), &m->targets);
+    if (status == TSH_OK) status = create_places(m, 1, TSH_REPLICATED, &m->prompt_places);
+    return status == TSH_OK ? create_places(m, 1, TSH_REPLICATED, &m->prompt) : status;
+}
+
+static tsh_status create_mesh(model *m) {
+    char axes[64];
+    long long share = m->o->model_parallel, copies = m->o->data_parallel;
+    snprintf(axes, sizeof axes, "data=%lld,model=%lld", copies ? copies : share ? -1 : 1, share ? share : -1);
+    tsh_status status = tsh_mesh_create(m->world, axes, &m->mesh);
+    if (status == TSH_OK) m->group = tsh_mesh_group(m->mesh, "model");
+    return status;
+}
+
+model *model_create(tsh_world *world, const options *o, int64_t vocabulary) {
+    model *m = calloc(1, sizeof *m);
+    tsh_block **blocks = calloc((size_t)o->layers, sizeof(tsh_block *));
+    if (!m || !blocks) {
+        fails("the model", "no memory");
+        free(blocks);
+        free(m);
+        return NULL;
+    }
+    *m = (model){.world = world, .o = o, .vocabulary = vocabulary, .blocks = blocks};
+    tsh_world_seed(world, o->seed);
+    if (create_mesh(m) == TSH_OK && tsh_tape_create(world, &m->tape) == TSH_OK && create_layers(m) == TSH_OK &&
+        create_optimizer(m) == TSH_OK && create_tensors(m) == TSH_OK) {
+        return m;
+    }
+    fails("the model", tsh_error_message());
+    model_destroy(m);
+    return NULL;
+}
+
+void model_destroy(model *m) {
+    if (!m) return;
+    tsh_tensor_release(m->prompt_places);
+    tsh_tensor_release(m->prompt);
+    tsh_tensor_release(m->places);
+    tsh_tensor_release(m->targets);
+    tsh_tensor_release(m->inputs);
+    tsh_data_parallel_destroy(m->copies);
+    tsh_optimizer_destroy(m->optimizer);
+    tsh_parameters_destroy(m->parameters);
+    tsh_norm_destroy(m->norm);
+    for (int64_t i = 0; i < m->o->layers; i++) tsh_block_destroy(m->blocks[i]);
+    tsh_embedding_destroy(m->positions);
+    tsh_embedding_destroy(m->tokens);
+    tsh_tape_destroy(m->tape);
+    tsh_mesh_destroy(m->mesh);
+    free(m->blocks);
+    free(m);
+}
+
+int64_t model_parameters(const model *m) {
+    int64_t count = 0;
+    for (int i = 0; i < tsh_parameters_count(m->parameters); i++) {
+        const tsh_tensor *p = tsh_parameters_tensor(m->parameters, i);
+        int64_t numel = 1;
+        for (int d = 0; d < tsh_tensor_ndim(p); d++) numel *= tsh_tensor_shape(p)[d];
+        count += numel;
+    }
+    return count;
+}
+
+/* ids and places [batch, block] -> logits [batch block, vocabulary], each rank of the group with its part of the
+ * vocabulary. */
+static tsh_tensor *forward(model *m, tsh_tensor *ids, tsh_tensor *places, int64_t batch) {
+    const int64_t flat[] = {-1};
+    tsh_tape *t = m->tape;
+    const tsh_sequences sequences = {.batch = batch};
+    tsh_tensor *at = tsh_reshape(t, places, 1, flat);
+    if (m->o->sequence_parallel) at = tsh_scatter(t, at, m->group, 0);
+    tsh_tensor *x = tsh_embedding_forward(t, m->tokens, tsh_reshape(t, ids, 1, flat));
+    x = tsh_add(t, x, tsh_embedding_forward(t, m->positions, at));
+    for (int64_t i = 0; i < m->o->layers; i++) x = tsh_block_forward(t, m->blocks[i], x, &sequences);
+    return tsh_embedding_project(t, m->tokens, tsh_norm_forward(t, m->norm, x));
+}
+
+/* The mean loss of the batch, a tensor of the step. NULL after saying why. */
+static tsh_tensor *batch_loss(model *m, const int64_t *inputs, const int64_t *targets) {
+    tsh_status status = tsh_tensor_write_whole(m->inputs, inputs);
+    if (status == TSH_OK) status = tsh_tensor_write_whole(m->targets, targets);
+    if (status != TSH_OK) {
+        fails("the batch", tsh_error_message());
+        return NULL;
+    }
+    tsh_tensor *wanted = tsh_reshape(m->tape, m->targets, 1, (const int64_t[]){-1});
+    tsh_tensor *loss = tsh_cross_entropy(m->tape, forward(m, m->inputs, m->places, m->o->batch), wanted, NULL);
+    if (!loss) fails("a step", tsh_tape_message(m->tape));
+    return loss;
+}
+
+bool model_step(model *m, const int64_t *inputs, const int64_t *targets, double lr, double *loss) {
+    tsh_tensor *mean = batch_loss(m, inputs, targets);
+    if (!mean) return false;
+    if (tsh_backward(m->tape, mean) != TSH_OK) return fails("a step", tsh_tape_message(m->tape));
+    *loss = tsh_tensor_item(mean);
+    tsh_status status = tsh_optimizer_set_lr(m->optimizer, lr);
+    if (status == TSH_OK) status = tsh_clip_grad_norm(m->parameters, m->o->clip, NULL);
+    if (status == TSH_OK) status = tsh_optimizer_step(m->optimizer);
+    if (status != TSH_OK) return fails("a step", tsh_error_message());
+    tsh_optimizer_zero_grad(m->optimizer);
+    return tsh_tape_reset(m->tape) == TSH_OK || fails("a step", tsh_error_message());
+}
+
+bool model_loss(model *m, const int64_t *inputs, const int64_t *targets, double *loss) {
+    bool recording = tsh_tape_set_recording(m->tape, false);
+    tsh_tensor *mean = batch_loss(m, inputs, targets);
+    tsh_tape_set_recording(m->tape, recording);
+    if (!mean) return false;
+    *loss = tsh_tensor_item(mean);
+    return tsh_tape_reset(m->tape) == TSH_OK || fails("an evaluation", tsh_error_message());
+}
+
+float *model_predict(model *m, const int64_t *window, int64_t length) {
+    float *probabilities = calloc((size_t)m->vocabulary, sizeof *probabilities);
+    bool recording = tsh_tape_set_recording(m->tape, false);
+    tsh_status status = tsh_tensor_write_whole(m->prompt, window);
+    /* What follows the window's end has no part in its last prediction. */
+    tsh_tensor *logits = tsh_slice(m->tape, forward(m, m->prompt, m->prompt_places, 1), 0, length - 1, 1);
+    logits = tsh_gather(m->tape, logits, m->group, -1);
+    tsh_tensor *y = tsh_softmax(m->tape, tsh_scale(m->tape, logits, 1 / 0.8), -1); /* the likely a little likelier */
+    tsh_tape_set_recording(m->tape, recording);
+    if (status == TSH_OK) status = tsh_tape_status(m->tape);
+    if (status == TSH_OK) status = probabilities ? tsh_tensor_read(y, probabilities, m->vocabulary) : TSH_ERR_MEMORY;
+    if (status == TSH_OK) status = tsh_tape_reset(m->tape);
+    if (status == TSH_OK) return probabilities;
+    fails("a prediction", tsh_error_message());
+    free(probabilities);
+    return NULL;
+}
+
+/* --- checkpoints -------------------------------------------------------------------------------------------------- */
+
+enum { NUMBERS = 4 };
+
+/* A run goes on with the batches of its own text and seed alone: a checkpoint has what these follow from. */
+static void describe_run(const model *m, const text *t, int64_t numbers[NUMBERS], tsh_value values[NUMBERS]) {
+    static const char *const names[NUMBERS] = {"seed", "batch", "block", "text_bytes"};
+    const int64_t mine[NUMBERS] = {(int64_t)m->o->seed, m->o->batch, m->o->block, t->length};
+    for (int i = 0; i < NUMBERS; i++) {
+        numbers[i] = mine[i];
+        values[i] = (tsh_value){.name = names[i], .data = &numbers[i]};
+    }
+}
+
+bool model_save(model *m, const text *t, int64_t steps) {
+    int64_t numbers[NUMBERS];
+    tsh_value values[NUMBERS];
+    describe_run(m, t, numbers, values);
+    const tsh_checkpoint c = {.parameters = m->parameters,
+                              .optimizer = m->optimizer,
+                              .step = steps,
+                              .values = values,
+                              .value_count = NUMBERS,
+                              .keep = 3,
+                              .background = true};
+    return tsh_checkpoint_save(m->o->save, &c) == TSH_OK || fails("a checkpoint", tsh_error_message());
+}
+
+bool model_finish_save(model *m) {
+    return tsh_checkpoint_wait(m->world) == TSH_OK || fails("a checkpoint", tsh_error_message());
+}
+
+bool model_load(model *m, const text *t, int64_t *steps) {
+    int64_t mine[NUMBERS], saved[NUMBERS];
+    tsh_value values[NUMBERS], unused[NUMBERS];
+    describe_run(m, t, mine, unused);
+    describe_run(m, t, saved, values);
+    tsh_checkpoint c = {
+        .parameters = m->parameters, .optimizer = m->optimizer, .values = values, .value_count = NUMBERS};
+    if (tsh_checkpoint_load(m->o->resume, &c) != TSH_OK) return fails("the checkpoint", tsh_error_message());
+    for (int i = 0; i < NUMBERS; i++) {
+        if (mine[i] != saved[i]) return fails("the checkpoint is of a run with another", values[i].name);
+    }
+    *steps = c.step;
+    return true;
+}

@@ -1,0 +1,56 @@
+/* train_gpt: a GPT of a text's characters, trained over ranks that split its layers and batches.
+ *
+ *   options.c  the command line
+ *   model.c    the model: layers, a training step, evaluation, checkpoints
+ *   main.c     the training loop, its batches, and what it prints
+ *
+ * The text and numbers of the command line are read by ../common. */
+#ifndef TRAIN_GPT_H
+#define TRAIN_GPT_H
+
+#include "numbers.h"
+#include "text.h"
+#include "tshard/tshard.h"
+
+typedef struct options {
+    const char *text;   /* a file, or NULL for the project's own sources */
+    const char *save;   /* a folder for checkpoints, or NULL */
+    const char *resume; /* a folder of checkpoints or of one, to go on from, or NULL */
+    int64_t layers, heads, kv_heads, embed, block, batch, steps, warmup, eval_every;
+    double lr, min_lr, weight_decay, clip;
+    uint64_t seed;
+    tsh_dtype dtype;
+    int64_t model_parallel, data_parallel; /* ranks that share a copy of the model; copies. 0: what the other leaves */
+    bool sequence_parallel;
+    int64_t sample; /* characters to write after training */
+    bool json;
+} options;
+
+typedef enum parsed { PARSED, PARSED_HELP, PARSED_WRONG } parsed;
+
+/* Errors go to stderr where `speaks` (one of several ranks that all see the same mistake), help to stdout. */
+parsed options_parse(int argc, char **argv, bool speaks, options *out);
+
+typedef struct model model;
+
+/* Collective. NULL after saying why on stderr. */
+model *model_create(tsh_world *world, const options *o, int64_t vocabulary);
+void model_destroy(model *m);
+int64_t model_parameters(const model *m);
+
+/* One step on a whole batch, inputs and targets [batch, block], of which this rank takes its part. *loss is that before
+ * the step. Collective, as all that follow; false after saying why on stderr. */
+bool model_step(model *m, const int64_t *inputs, const int64_t *targets, double lr, double *loss);
+/* The loss of a batch. */
+bool model_loss(model *m, const int64_t *inputs, const int64_t *targets, double *loss);
+/* The probabilities of the character that follows the first `length` of a window [block], for the caller to free; NULL
+ * on failure. */
+float *model_predict(model *m, const int64_t *window, int64_t length);
+
+/* Save all that a run needs to go on after so many steps, while training goes on; load it. */
+bool model_save(model *m, const text *t, int64_t steps);
+bool model_load(model *m, const text *t, int64_t *steps);
+/* Wait for a save that is under way. */
+bool model_finish_save(model *m);
+
+#endif

@@ -1,0 +1,189 @@
+/* train_gpt as its users run it. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <criterion/criterion.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PROGRAM TSHARD_BIN_DIR "/train_gpt"
+#define SMALL   " --layers 2 --heads 3 --embed 24 --block 9 --batch 5 --warmup 4 --lr 0.01 --sample 0"
+
+enum { STEPS = 30, OUTPUT = 1 << 17 };
+
+/* Run a shell command line; what it prints, both streams together, comes back in static memory. */
+static const char *run(int *code, const char *format, ...) {
+    static char output[OUTPUT];
+    char command[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(command, sizeof command - 16, format, arguments);
+    va_end(arguments);
+    cr_assert(length > 0 && length < (int)sizeof command - 16);
+    strcat(command, " 2>&1");
+    FILE *pipe = popen(command, "r");
+    cr_assert_not_null(pipe);
+    size_t used = fread(output, 1, sizeof output - 1, pipe);
+    output[used] = '\0';
+    int status = pclose(pipe);
+    *code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return output;
+}
+
+/* The losses after each step from number `first` on; the validation loss comes last, at [STEPS]. */
+static void losses(int ranks, const char *options, int first, double out[STEPS + 1]) {
+    int code, length = 0, told = 0, parameters = 0, found;
+    double speed = 0, milliseconds = -1, val_loss = 0;
+    const char *text = run(
+        &code, TSHARD_BIN_DIR "/tshard-run -n %d --no-prefix " PROGRAM " --json --steps %d --eval-every 20" SMALL " %s",
+        ranks, STEPS, options);
+    cr_assert_eq(code, 0, "%s", text);
+    for (int i = first; i <= STEPS; i++, text += length) {
+        int step = 0;
+        length = 0;
+        found = sscanf(text, "{\"step\": %d, \"loss\": %lf}\n%n", &step, &out[i - 1], &length);
+        cr_assert(found == 2 && step == i && length > 0, "line of step %d is %.80s", i, text);
+        if (i != 20 && i != STEPS) continue;
+        text += length;
+        length = 0;
+        found = sscanf(text, "{\"step\": %d, \"val_loss\": %lf}\n%n", &step, &val_loss, &length);
+        cr_assert(found == 2 && step == i && length > 0, "evaluation of step %d is %.80s", i, text);
+    }
+    length = 0;
+    found = sscanf(
+        text, "{\"val_loss\": %lf, \"step_ms\": %lf, \"tokens_per_s\": %lf, \"parameters\": %d, \"ranks\": %d}\n%n",
+        &out[STEPS], &milliseconds, &speed, &parameters, &told, &length);
+    cr_assert(found == 5 && out[STEPS] == val_loss && milliseconds > 0 && speed > 0 && told == ranks, "%.200s", text);
+    cr_assert_gt(parameters, 2 * 12 * 24 * 24);
+    cr_assert_str_empty(text + length);
+}
+
+/* Options of a run on so many ranks change nothing against one rank without them. */
+static void same_losses(int ranks, const char *options, const char *shape) {
+    double one[STEPS + 1], many[STEPS + 1];
+    char words[256];
+    losses(1, shape, 1, one);
+    snprintf(words, sizeof words, "%s %s", shape, options);
+    losses(ranks, words, 1, many);
+    for (int i = 0; i <= STEPS; i++) {
+        cr_assert_leq(fabs(many[i] - one[i]), 1e-4 * one[i], "%s: loss %d is %.9g on %d ranks, %.9g on one", words, i,
+                      many[i], ranks, one[i]);
+    }
+    cr_assert_lt(one[STEPS], 0.85 * one[0], "nothing was learnt: %g became %g", one[0], one[STEPS]);
+}
+
+Test(train_gpt, two_ranks_agree_with_one, .timeout = 200) {
+    same_losses(2, "", "");
+}
+
+Test(train_gpt, three_ranks_agree_with_one, .timeout = 200) {
+    same_losses(3, "", "");
+}
+
+Test(train_gpt, more_ranks_than_heads_agree_with_one, .timeout = 200) {
+    same_losses(4, "", "--kv-heads 1 --dtype float64");
+}
+
+Test(train_gpt, sequence_parallel_ranks_agree_with_one, .timeout = 200) {
+    same_losses(3, "--sequence-parallel", "");
+}
+
+Test(train_gpt, a_split_batch_agrees_with_one_rank, .timeout = 200) {
+    same_losses(2, "--data-parallel 2", "");
+    same_losses(4, "--model-parallel 2 --sequence-parallel", "");
+}
+
+Test(train_gpt, float64_learns_as_well, .timeout = 200) {
+    same_losses(2, "", "--dtype float64");
+}
+
+Test(train_gpt, writes_what_the_seed_says_at_any_number_of_ranks, .timeout = 200) {
+    static const char command[] = PROGRAM " --steps 3 --layers 1 --heads 2 --embed 8 --block 7 --sample 40";
+    char one[4096];
+    int code;
+    const char *text = run(&code, "%s", command);
+    cr_assert_eq(code, 0, "%s", text);
+    const char *start = strstr(text, "It writes"), *end = start ? strstr(start, "\nvalidation loss") : NULL;
+    cr_assert(end && end - start > 40 && end - start < (long)sizeof one, "%s", text);
+    snprintf(one, sizeof one, "%.*s", (int)(end - start), start);
+    text = run(&code, TSHARD_BIN_DIR "/tshard-run -n 3 --no-prefix %s", command);
+    start = strstr(text, "It writes");
+    cr_assert(code == 0 && start && strncmp(start, one, strlen(one)) == 0, "%s", text);
+}
+
+/* --- checkpoints -------------------------------------------------------------------------------------------------- */
+
+Test(train_gpt, resumes_bit_for_bit_on_as_many_ranks_and_to_rounding_on_others, .timeout = 300) {
+    double all[STEPS + 1], saving[STEPS + 1], resumed[STEPS + 1];
+    char folder[] = "/tmp/tshard-gpt-XXXXXX", words[128];
+    cr_assert(mkdtemp(folder));
+    losses(2, "", 1, all);
+    snprintf(words, sizeof words, "--save %s", folder);
+    losses(2, words, 1, saving);
+    snprintf(words, sizeof words, "--resume %s/step-00000020", folder);
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        losses(ranks, words, 21, resumed);
+        for (int i = 20; i <= STEPS; i++) {
+            double off = ranks == 2 ? 0 : 1e-4 * all[i];
+            cr_assert_eq(saving[i], all[i], "loss %d: %g with saves, %g without", i, saving[i], all[i]);
+            cr_assert_leq(fabs(resumed[i] - all[i]), off, "loss %d: %.9g resumed on %d ranks, %.9g in one go", i,
+                          resumed[i], ranks, all[i]);
+        }
+    }
+    snprintf(words, sizeof words, "rm -r %s", folder);
+    cr_assert_eq(system(words), 0);
+}
+
+/* --- mistakes and failures ---------------------------------------------------------------------------------------- */
+
+static void refuses(int wanted_code, const char *words, const char *arguments) {
+    int code;
+    const char *text = run(&code, PROGRAM " %s", arguments);
+    cr_assert_eq(code, wanted_code, "%s: exit code %d, %s", arguments, code, text);
+    cr_assert(strstr(text, words), "%s: '%s' is not in: %s", arguments, words, text);
+}
+
+Test(train_gpt, says_what_is_wrong_with_an_option, .timeout = 120) {
+    refuses(2, "--layers wants a whole number, 1 to 1000000, not '0'", "--layers 0");
+    refuses(2, "--steps wants a whole number", "--steps 1.5");
+    refuses(2, "--warmup wants a whole number, 0 to", "--warmup -1");
+    refuses(2, "--min-lr wants a number, 0 or more, not 'nan'", "--min-lr nan");
+    refuses(2, "--weight-decay wants a number, 0 or more", "--weight-decay -1");
+    refuses(2, "--clip wants a number above 0, not '0'", "--clip 0");
+    refuses(2, "--dtype wants float32, float64, bfloat16 or float16, not 'int64'", "--dtype int64");
+    refuses(2, "--heads must divide --embed", "--heads 3");
+    refuses(2, "--kv-heads must divide --heads", "--kv-heads 3");
+    refuses(2, "'a.txt' is no option", "a.txt");
+    refuses(2, "requires an argument", "--text");
+    refuses(1, "/nonexistent: there is no whole checkpoint", "--steps 2 --resume /nonexistent" SMALL);
+    refuses(1, "cannot be read: No such file or directory", "--text /nonexistent/text");
+}
+
+Test(train_gpt, says_that_the_text_is_too_short_or_the_ranks_do_not_divide, .timeout = 120) {
+    char path[] = "/tmp/tshard-text-XXXXXX", arguments[128];
+    int code, file = mkstemp(path);
+    cr_assert_geq(file, 0);
+    cr_assert_eq(write(file, "0123456789012345678901234567890123456789", 40), 40);
+    close(file);
+    snprintf(arguments, sizeof arguments, "--block 4 --text %s", path);
+    refuses(1, "the text has 40 bytes, of which the last 4 are for validation: a block of 4 wants more", arguments);
+    unlink(path);
+    const char *text = run(&code, TSHARD_BIN_DIR "/tshard-run -n 3 " PROGRAM " --model-parallel 2" SMALL);
+    cr_assert(code == 1 && strstr(text, "model=2") && strstr(text, "3"), "%d: %s", code, text);
+}
+
+/* The second rank of a run is killed when it has made some steps: all ends at once, and the first says why. */
+Test(train_gpt, ends_in_words_when_a_rank_is_killed, .timeout = 120) {
+    int code;
+    const char *text = run(&code, "{ timeout 60 " TSHARD_BIN_DIR "/tshard-run -n 2 --grace 5 sh -c '[ $RANK = 0 ] || { "
+                                  "sleep 2; kill -9 $$; } & exec " PROGRAM " --json --steps 1000000" SMALL
+                                  "' | grep -v '\"loss\"'; }");
+    cr_assert(strstr(text, "rank 1 died"), "%d: %s", code, text);
+    cr_assert_null(strstr(text, "val_loss\": 0,"));
+}
