@@ -150,9 +150,9 @@ typedef struct tsh_attention_config {
  * q [B, Tq, H, D], k and v [B, Tk, Hkv, D], H a multiple of Hkv: query head h reads KV head h / (H / Hkv)
  * -> [B, Tq, H, D].
  *   q, k, v, lengths:  R,R,R,R -> R    S(0),S(0),S(0),S(0) -> S(0)    S(2),S(2),S(2),R -> S(2)    L,L,L,L -> L
- * S(2), by heads, is taken where every rank has the KV heads that its query heads read: H = Hkv, or the ranks divide
- * Hkv. Nothing of the size of the probabilities is made: the backward computes them again from a number for each row.
- * No communication. TSH_ERR_RANGE for a length outside [0, Tk]. config may be NULL.
+ * S(2) splits by heads, in units of KV heads: q is S(2) of Hkv units of H blocks, and k and v are S(2) of Hkv units; more
+ * ranks than those share them (layout.h). Nothing of the size of the probabilities is made: the backward computes them
+ * again from a number for each row. No communication. TSH_ERR_RANGE for a length outside [0, Tk]. config may be NULL.
  * Sources: Vaswani et al., "Attention is all you need", 2017; Dao et al., "FlashAttention", 2022. */
 TSH_API tsh_tensor *tsh_attention(tsh_tape *tape, tsh_tensor *q, tsh_tensor *k, tsh_tensor *v,
                                   const tsh_attention_config *config);

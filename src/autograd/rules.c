@@ -229,15 +229,20 @@ static void settle_sharing(const tshi_rule *row, tsh_layout *bound) {
     }
 }
 
+/* The size of dim 2 of the input that has this pattern, or 0. */
+static int64_t items_of(const tshi_node *call, const tshi_rule *row, tshi_pattern p) {
+    for (int i = 0; i < call->inputs; i++) {
+        const tshi_shape *s = &call->in[i]->shape;
+        if (input_pattern(row, i) == p && s->ndim > 2) return s->global[2];
+    }
+    return 0;
+}
+
 /* The units of a row with S2_WHOLE. */
 static void settle_whole(const tshi_node *call, const tshi_rule *row, tsh_layout *bound) {
     bound->sharing = TSH_UNSHARED;
-    for (int i = 0; i < call->inputs; i++) {
-        const tshi_shape *s = &call->in[i]->shape;
-        if (s->ndim < 3) continue;
-        if (!bound->units && input_pattern(row, i) == TSHI_S2_WHOLE) bound->units = s->global[2];
-        if (!bound->blocks && input_pattern(row, i) == TSHI_S2) bound->blocks = s->global[2];
-    }
+    if (!bound->units) bound->units = items_of(call, row, TSHI_S2_WHOLE);
+    if (!bound->blocks && bound->units) bound->blocks = items_of(call, row, TSHI_S2);
 }
 
 #define MAX_SPLITS 8
@@ -272,11 +277,13 @@ static unsigned dims_to_bind(const tshi_node *call, const tshi_rule *row, int ax
     return dims;
 }
 
-/* The search ends where no later row can be better. best->row stays NULL where no row holds. */
-static void find_best(const tshi_node *call, int axis, const tshi_output *out, candidate *best) {
+/* The search ends where no later row can be better. best->row stays NULL where no row holds. With `apart` no row is taken
+ * in which ranks share units. */
+static void find_best(const tshi_node *call, int axis, const tshi_output *out, bool apart, candidate *best) {
     tsh_layout splits[MAX_SPLITS];
     for (const tshi_rule *row = call->op->rules; row->out != TSHI_END; row++) {
         bool bound = row_binds(row);
+        if (apart && row_has(row, TSHI_S2_WHOLE)) continue;
         unsigned dims = bound ? dims_to_bind(call, row, axis) : 1u;
         for (int d = 0; dims >> d; d++) {
             int n = dims >> d & 1u ? find_splits(call, row, axis, bound ? d : -1, splits) : 0;
@@ -347,28 +354,40 @@ static bool units_hold(const tshi_node *call, const tshi_output *out, const tshi
     return hold;
 }
 
-/* Rows of several axes split a dim in units that do not go together: where a row holds as well without, it has none. */
+static void take(const candidate *c, int axis, tshi_rule_rows *rows) {
+    rows->row[axis] = c->row;
+    rows->bound[axis] = c->bound;
+    rows->out[axis] = c->out;
+}
+
+/* Rows of several axes split a dim in units that do not go together: they do it without units where they hold so, else
+ * other rows are taken. */
 static void settle_units(const tshi_node *call, const tshi_output *out, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes;
     bool units = false;
     for (int a = 0; a < axes; a++) units = units || rows->bound[a].units;
     if (!units || axes == 1 || units_hold(call, out, rows)) return;
     for (int a = 0; a < axes; a++) {
-        if (call->op->map_split || row_has(rows->row[a], TSHI_S2_WHOLE)) continue;
-        rows->bound[a] = TSH_SHARD(rows->bound[a].dim);
-        if (rows->out[a].kind == TSH_KIND_SHARD) rows->out[a] = TSH_SHARD_ORDER(rows->out[a].dim, rows->out[a].order);
+        candidate other = {0};
+        if (row_has(rows->row[a], TSHI_S2_WHOLE)) {
+            find_best(call, a, out, true, &other);
+            if (other.row) take(&other, a, rows);
+        } else if (!call->op->map_split) {
+            rows->bound[a] = TSH_SHARD(rows->bound[a].dim);
+            if (rows->out[a].kind == TSH_KIND_SHARD)
+                rows->out[a] = TSH_SHARD_ORDER(rows->out[a].dim, rows->out[a].order);
+        }
     }
+    set_split_order(rows, axes, rows->out);
 }
 
 tsh_status tshi_rules_choose(const tshi_node *call, const tshi_output *out, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes;
     for (int a = 0; a < axes; a++) {
         candidate best = {0};
-        find_best(call, a, out, &best);
+        find_best(call, a, out, false, &best);
         if (!best.row) return no_row(call, a);
-        rows->row[a] = best.row;
-        rows->bound[a] = best.bound;
-        rows->out[a] = best.out;
+        take(&best, a, rows);
     }
     const tsh_tensor *ordered = split_order_of(call);
     rows->ordered = ordered != NULL;

@@ -3,11 +3,12 @@
 
 #include <math.h>
 
-/* q, k, v, lengths. The third row is by heads, the bound dim 2: see map_heads. */
+/* q, k, v, lengths. In the third row, by heads, the units are KV heads: ranks that share one have all of it, and some of
+ * its query heads. */
 static const tshi_rule attention_rules[] = {
     {{TSHI_R, TSHI_R, TSHI_R, TSHI_R}, TSHI_R},
     {{TSHI_S0, TSHI_S0, TSHI_S0, TSHI_S0}, TSHI_S0},
-    {{TSHI_BATCH, TSHI_BATCH, TSHI_BATCH, TSHI_R}, TSHI_BATCH},
+    {{TSHI_S2, TSHI_S2_WHOLE, TSHI_S2_WHOLE, TSHI_R}, TSHI_S2},
     {{TSHI_L, TSHI_L, TSHI_L, TSHI_L}, TSHI_L},
     {{TSHI_END}, TSHI_END},
 };
@@ -18,25 +19,6 @@ typedef struct attention_params {
     double scale, dropout;
     uint64_t seed, stream;
 } attention_params;
-
-/* Ranks that split the heads, where this axis does too. */
-static int64_t ranks_of_heads(const tshi_node *call, int axis) {
-    const tsh_mesh *mesh = call->in[0]->mesh;
-    int64_t ranks = mesh->axis[axis].size;
-    for (int a = 0; a < mesh->axes; a++) {
-        bool heads = false;
-        for (int i = 0; i < 3; i++) heads = heads || tshi_layout_splits(call->in[i]->layout[a], 2);
-        if (a != axis && heads) ranks *= mesh->axis[a].size;
-    }
-    return ranks;
-}
-
-/* The row by heads holds where every rank has the KV heads that its query heads read. */
-static int map_heads(const tshi_node *call, int axis, int d) {
-    int64_t heads = call->in[0]->shape.global[2], kv_heads = call->in[1]->shape.global[2];
-    if (d != 2) return -1;
-    return heads == kv_heads || kv_heads % ranks_of_heads(call, axis) == 0 ? d : -1;
-}
 
 static tsh_status check_shapes(const tshi_node *call) {
     const tshi_shape *q = &call->in[0]->shape, *k = &call->in[1]->shape, *v = &call->in[2]->shape;
@@ -182,9 +164,9 @@ static tsh_status attention_backward(tshi_node *call) {
     return status;
 }
 
-static const tshi_op attention_op = {"attention",          attention_rules,     attention_shape,
-                                     attention_forward,    attention_backward,  .params_size = sizeof(attention_params),
-                                     .map_dim = map_heads, .reads_output = true};
+static const tshi_op attention_op = {"attention",         attention_rules,    attention_shape,
+                                     attention_forward,   attention_backward, .params_size = sizeof(attention_params),
+                                     .reads_output = true};
 
 tsh_tensor *tsh_attention(tsh_tape *tape, tsh_tensor *q, tsh_tensor *k, tsh_tensor *v,
                           const tsh_attention_config *config) {

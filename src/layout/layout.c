@@ -236,15 +236,16 @@ static tsh_status resolve_units(const tsh_mesh *mesh, const int64_t *shape, cons
         if (!layout[a].units || n == 0) continue;
         unit_check c = {mesh, layout, sequence, a, n, false, true, false};
         check_parts(&c, 0, 0, n);
+        tsh_layout simple = simplified(&c, layout[a]);
         for (int k = 0; k < i; k++)
-            c.cut = c.cut || (layout[a].sharing && tshi_layout_splits(layout[sequence[k]], layout[a].dim));
+            c.cut = c.cut || (simple.sharing && tshi_layout_splits(layout[sequence[k]], layout[a].dim));
         if (c.cut) {
             return tshi_fail(TSH_ERR_SHAPE,
                              "%s along axis %s: another axis splits the dim before it, inside its units or where ranks "
                              "share them; a lower split order lets this axis be the first",
                              tshi_layout_name(layout[a], text, sizeof text), mesh->axis[a].name);
         }
-        layout[a] = simplified(&c, layout[a]);
+        layout[a] = simple;
     }
     return TSH_OK;
 }
