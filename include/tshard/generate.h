@@ -51,6 +51,27 @@ TSH_API tsh_status tsh_kv_cache_truncate(tsh_kv_cache *cache, int64_t sequence, 
 TSH_API tsh_tensor *tsh_attention_cached(tsh_tape *tape, tsh_kv_cache *cache, tsh_tensor *q, tsh_tensor *k,
                                          tsh_tensor *v, const tsh_attention_config *config);
 
+/* --- sampling ----------------------------------------------------------------------------------------------------- */
+
+typedef struct tsh_sample_config {
+    double temperature;    /* 0: greedy, the class with the largest logit */
+    int64_t top_k;         /* only the classes with the k largest logits; 0: all */
+    double top_p;          /* only the most likely classes that together have the probability top_p; 0: all */
+    uint64_t seed, stream; /* of the random numbers */
+    int64_t position;      /* of the token in its sequence: another draw for each, below 2^40 */
+} tsh_sample_config;
+
+/* A class for each row of logits [sequences, classes]: ids int64 [sequences], owned by the tape. One is drawn with the
+ * probabilities softmax(logits / temperature), of which top_k, then top_p leave the largest; a class stays as long as those
+ * before it have less than top_p. Of equal logits those with the lower index come first. Weights are kept to 2^-40 of the
+ * largest, or finer, and summed exactly: equal logits give equal ids at any number of ranks, in any batch.
+ *   R -> R    S(0) -> S(0)    S(1), by vocabulary -> R    P -> R by an all-reduce
+ * By vocabulary: one all-gather of a candidate from each rank, or of top_k; without top_k two more collectives of one
+ * number for each sequence (top_p: of candidates, until they suffice). Waits. TSH_ERR_RANGE where the largest logit of a
+ * row is not finite, as with a NaN. config NULL: greedy. Sources: Fan et al., "Hierarchical neural story generation", 2018
+ * (top-k); Holtzman et al., "The curious case of neural text degeneration", 2020 (top-p). */
+TSH_API tsh_tensor *tsh_sample(tsh_tape *tape, tsh_tensor *logits, const tsh_sample_config *config);
+
 #ifdef __cplusplus
 }
 #endif
