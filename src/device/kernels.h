@@ -217,7 +217,8 @@ typedef int64_t tshi_ids_check_fn(tsh_device *device, int64_t n, const int64_t *
 /* y[i, :] = table[ids[i] - start, :], zeros for ids outside [start, start + rows); table [rows, cols]. */
 typedef void tshi_embedding_fn(tsh_device *device, int64_t n, const int64_t *ids, int64_t start, int64_t rows,
                                int64_t cols, const void *table, void *y);
-/* dtable[ids[i] - start, :] += dy[i, :] for ids inside the slice that are not padding (-1: none), in order of i. */
+/* dtable[ids[i] - start, :] += dy[i, :] for ids inside the slice that are not padding (-1: none), in order of i.
+ * 16-bit elements are added up in float32, and rounded once for 16384 indices or more. */
 typedef void tshi_embedding_backward_fn(tsh_device *device, int64_t n, const int64_t *ids, int64_t start, int64_t rows,
                                         int64_t cols, int64_t padding, const void *dy, void *dtable);
 

@@ -1,5 +1,5 @@
 /* For the suites of the GPU's kernels: the same numbers for a kernel of the GPU and for the CPU's, side by side.
- * bfloat16 and float16, which the CPU does not compute with, are compared with float32 on the same rounded inputs. */
+ * bfloat16 and float16 are compared with the CPU's float32 on the same rounded inputs. */
 #ifndef TSHARD_KERNEL_PAIR_H
 #define TSHARD_KERNEL_PAIR_H
 

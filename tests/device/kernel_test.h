@@ -58,15 +58,30 @@ static inline void buffer_free(buffer *b) {
     b->data = NULL;
 }
 
+static inline void *element_of(const buffer *b, int64_t i) {
+    return (char *)b->data + (size_t)i * tsh_dtype_size(b->dtype);
+}
+
 static inline double get(const buffer *b, int64_t i) {
-    return b->dtype == TSH_FLOAT32 ? (double)((const float *)b->data)[i] : ((const double *)b->data)[i];
+    double value;
+    if (b->dtype == TSH_FLOAT32) return (double)((const float *)b->data)[i];
+    kernels()->copy.convert(kernel_device(), 1, b->dtype, element_of(b, i), TSH_FLOAT64, &value);
+    return value;
 }
 
 static inline void set(buffer *b, int64_t i, double value) {
     if (b->dtype == TSH_FLOAT32)
         ((float *)b->data)[i] = (float)value;
     else
-        ((double *)b->data)[i] = value;
+        kernels()->copy.convert(kernel_device(), 1, TSH_FLOAT64, &value, b->dtype, element_of(b, i));
+}
+
+/* The value as an element of dtype. */
+static inline double rounded(tsh_dtype dtype, double value) {
+    double element;
+    buffer one = {dtype, 1, &element};
+    set(&one, 0, value);
+    return get(&one, 0);
 }
 
 static inline void buffer_fill_random(buffer *b, double low, double high) {
@@ -90,16 +105,23 @@ static inline buffer buffer_copy(const buffer *from) {
     return b;
 }
 
-/* `units` of the type's rounding error, relative to `scale`. */
+/* Half of the last bit of an element near `value`, of 16 bits. */
+static inline double half_rounding(tsh_dtype dtype, double value) {
+    return dtype == TSH_BFLOAT16 ? 0x1p-8 * fabs(value) : dtype == TSH_FLOAT16 ? 0x1p-11 * fabs(value) + 0x1p-25 : 0;
+}
+
+/* `units` of the rounding error of the dtype that is computed in, relative to `scale`, and one rounding to 16 bits. */
 static inline void expect_close(const buffer *b, int64_t i, double wanted, double scale, double units) {
-    double tolerance = units * scale * (b->dtype == TSH_FLOAT32 ? 0x1p-24 : 0x1p-53);
+    double tolerance = units * scale * (b->dtype == TSH_FLOAT64 ? 0x1p-53 : 0x1p-24);
+    tolerance += half_rounding(b->dtype, fabs(wanted) + tolerance);
     double got = get(b, i);
-    cr_assert(fabs(got - wanted) <= tolerance || got == wanted || (isnan(got) && isnan(wanted)),
+    cr_assert(fabs(got - wanted) <= tolerance || got == rounded(b->dtype, wanted) || (isnan(got) && isnan(wanted)),
               "%s element %lld of %lld: %.17g, not %.17g", tsh_dtype_name(b->dtype), (long long)i, (long long)b->n, got,
               wanted);
 }
 
-static const tsh_dtype float_dtypes[2] = {TSH_FLOAT32, TSH_FLOAT64};
+#define FLOAT_DTYPES 4
+static const tsh_dtype float_dtypes[FLOAT_DTYPES] = {TSH_FLOAT32, TSH_FLOAT64, TSH_BFLOAT16, TSH_FLOAT16};
 /* Around the widths of vectors and tiles. */
 static const int64_t odd_sizes[] = {0, 1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 100, 257, 1000, 1025};
 #define ODD_SIZES ((int)(sizeof odd_sizes / sizeof odd_sizes[0]))

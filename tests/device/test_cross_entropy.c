@@ -19,7 +19,7 @@ typedef struct problem {
 static void problem_make(problem *p) {
     p->logits = buffer_random(p->dtype, p->rows * p->classes, -10, 10);
     p->weight = buffer_random(p->dtype, p->classes, 0.1, 2);
-    p->dloss = buffer_random(p->dtype, p->rows, -1, 1);
+    p->dloss = buffer_random(tshi_dtype_sum(p->dtype), p->rows, -1, 1);
     p->weight_sum = 0;
     for (int64_t j = 0; j < p->classes; j++) {
         if (!p->weighted) set(&p->weight, j, 1.0);
@@ -70,7 +70,7 @@ static void *weight_at(problem *p, int64_t start) {
 /* A slice's sums, relative to max, added to sums. */
 static void add_sums(const problem *p, const tshi_classes *c, const buffer *own, const buffer *max, buffer *term,
                      buffer *sums) {
-    buffer weight_sum = buffer_make(p->dtype, 1);
+    buffer weight_sum = buffer_make(tshi_dtype_sum(p->dtype), 1);
     tshi_classes slice = *c;
     double total = 0;
     for (int64_t j = 0; j < c->n; j++) total += get(&p->weight, c->start + j);
@@ -83,9 +83,10 @@ static void add_sums(const problem *p, const tshi_classes *c, const buffer *own,
 
 static void check(problem *p, int slices, const int64_t *bounds) {
     tshi_classes c[MAX_SLICES];
-    buffer logits[MAX_SLICES], max = buffer_make(p->dtype, p->rows), sums = buffer_make(p->dtype, 4 * p->rows);
+    const tsh_dtype sum = tshi_dtype_sum(p->dtype);
+    buffer logits[MAX_SLICES], max = buffer_make(sum, p->rows), sums = buffer_make(sum, 4 * p->rows);
     buffer own[MAX_SLICES], term[MAX_SLICES];
-    buffer divisor = buffer_make(p->dtype, 1), weight_sum = buffer_make(p->dtype, 1);
+    buffer divisor = buffer_make(sum, 1), weight_sum = buffer_make(sum, 1);
     set(&divisor, 0, 0.75);
     set(&weight_sum, 0, p->weight_sum);
     for (int64_t r = 0; r < p->rows; r++) set(&max, r, -INFINITY);
@@ -99,14 +100,14 @@ static void check(problem *p, int slices, const int64_t *bounds) {
                               .weight = weight_at(p, bounds[s]),
                               .weight_sum = p->weighted ? weight_sum.data : NULL};
         logits[s] = slice_of(p, &p->logits, c[s].start, c[s].n);
-        own[s] = buffer_make(p->dtype, p->rows);
-        term[s] = buffer_make(p->dtype, 4 * p->rows);
+        own[s] = buffer_make(sum, p->rows);
+        term[s] = buffer_make(sum, 4 * p->rows);
         kernels()->cross_entropy[p->dtype].sums(kernel_device(), &c[s], logits[s].data, p->target, own[s].data,
                                                 term[s].data);
         for (int64_t r = 0; r < p->rows; r++) set(&max, r, fmax(get(&max, r), get(&own[s], r)));
     }
     for (int s = 0; s < slices; s++) add_sums(p, &c[s], &own[s], &max, &term[s], &sums);
-    buffer loss = buffer_make(p->dtype, p->rows);
+    buffer loss = buffer_make(sum, p->rows);
     kernels()->cross_entropy[p->dtype].loss(kernel_device(), &c[0], p->target, sums.data, loss.data);
     double wanted[128];
     for (int s = 0; s < slices; s++) {
@@ -140,12 +141,12 @@ static void check(problem *p, int slices, const int64_t *bounds) {
 
 Test(cross_entropy, slices_equal_the_whole) {
     const int64_t classes[] = {1, 2, 13, 100};
-    for (int setting = 0; setting < 32; setting++) {
-        problem p = {.dtype = float_dtypes[setting & 1],
+    for (int setting = 0; setting < 16 * FLOAT_DTYPES; setting++) {
+        problem p = {.dtype = float_dtypes[setting >> 4],
                      .rows = 9,
-                     .weighted = setting & 2,
-                     .smoothing = setting & 4 ? 0.1 : 0.0,
-                     .classes = classes[setting >> 3]};
+                     .weighted = setting & 1,
+                     .smoothing = setting & 2 ? 0.1 : 0.0,
+                     .classes = classes[setting >> 2 & 3]};
         int64_t v = p.classes;
         problem_make(&p);
         check(&p, 1, (int64_t[]){0, v});

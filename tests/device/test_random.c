@@ -17,7 +17,7 @@ static tshi_block whole_block(int64_t outer, int64_t n, int64_t inner) {
 
 Test(random, uniforms_are_the_generators) {
     const int64_t n = 1025;
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < FLOAT_DTYPES; t++) {
         buffer b = buffer_make(float_dtypes[t], n);
         tshi_block block = whole_block(1, n, 1);
         kernels()->random[b.dtype].uniform(kernel_device(), &block, 77, 88, -2.0, 6.0, b.data);
@@ -31,7 +31,7 @@ Test(random, uniforms_are_the_generators) {
 
 Test(random, normals_take_two_words_each) {
     const int64_t n = 1025;
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < FLOAT_DTYPES; t++) {
         buffer b = buffer_make(float_dtypes[t], n);
         tshi_block block = whole_block(1, n, 1);
         kernels()->random[b.dtype].normal(kernel_device(), &block, 77, 88, 1.0, 0.5, b.data);
@@ -75,7 +75,7 @@ static void check_slices(fill_fn *fill, tsh_dtype dtype, int64_t outer, int64_t 
 }
 
 Test(random, a_slice_has_the_bits_of_the_whole_tensor) {
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < FLOAT_DTYPES; t++) {
         for (int s = 0; s < ODD_SIZES; s++) {
             check_slices(kernels()->random[float_dtypes[t]].uniform, float_dtypes[t], 5, odd_sizes[s], 1);
             check_slices(kernels()->random[float_dtypes[t]].normal, float_dtypes[t], 5, odd_sizes[s], 1);
@@ -154,7 +154,7 @@ static void check_dropout(tsh_dtype dtype, int64_t n, double p) {
 
 Test(random, dropout_keeps_what_the_generator_says) {
     const double chances[] = {0.0, 0.1, 0.5, 0.9};
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < FLOAT_DTYPES; t++) {
         for (int s = 0; s < ODD_SIZES; s++) {
             for (int p = 0; p < 4; p++) check_dropout(float_dtypes[t], odd_sizes[s], chances[p]);
         }

@@ -14,7 +14,8 @@ static void reference(const buffer *x, int64_t o, int64_t n, int64_t inner, int6
 static void check_forward(tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner) {
     buffer x = buffer_random(dtype, outer * n * inner, -20, 20), y = buffer_make(dtype, outer * n * inner);
     buffer logs = buffer_make(dtype, outer * n * inner);
-    buffer max = buffer_make(dtype, outer * inner), sum = buffer_make(dtype, outer * inner);
+    buffer max = buffer_make(tshi_dtype_sum(dtype), outer * inner),
+           sum = buffer_make(tshi_dtype_sum(dtype), outer * inner);
     kernels()->softmax[dtype].max(kernel_device(), outer, n, inner, x.data, max.data);
     kernels()->softmax[dtype].sum(kernel_device(), outer, n, inner, x.data, max.data, sum.data);
     kernels()->softmax[dtype].forward(kernel_device(), false, outer, n, inner, x.data, max.data, sum.data, y.data);
@@ -43,7 +44,7 @@ static void check_forward(tsh_dtype dtype, int64_t outer, int64_t n, int64_t inn
 static void check_backward(bool log_form, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner) {
     buffer y = buffer_random(dtype, outer * n * inner, log_form ? -5 : 0, log_form ? 0 : 1);
     buffer dy = buffer_random(dtype, y.n, -1, 1), dx = buffer_random(dtype, y.n, -1, 1), before = buffer_copy(&dx);
-    buffer dot = buffer_make(dtype, outer * inner);
+    buffer dot = buffer_make(tshi_dtype_sum(dtype), outer * inner);
     kernels()->softmax[dtype].dot(kernel_device(), log_form, outer, n, inner, y.data, dy.data, dot.data);
     kernels()->softmax[dtype].backward(kernel_device(), log_form, outer, n, inner, y.data, dy.data, dot.data, dx.data);
     for (int64_t o = 0; o < outer; o++) {
@@ -73,7 +74,7 @@ static void check_backward(bool log_form, tsh_dtype dtype, int64_t outer, int64_
 
 Test(softmax, along_any_dim) {
     const int64_t dims[] = {0, 1, 3, 17, 70};
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < FLOAT_DTYPES; t++) {
         for (int o = 0; o < 4; o++) {
             for (int n = 0; n < 5; n++) {
                 for (int k = 0; k < 5; k++) {
@@ -87,7 +88,7 @@ Test(softmax, along_any_dim) {
 }
 
 Test(softmax, long_rows) {
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < FLOAT_DTYPES; t++) {
         for (int s = 0; s < ODD_SIZES; s++) check_forward(float_dtypes[t], 2, odd_sizes[s], 1);
     }
 }

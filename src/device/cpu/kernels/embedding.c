@@ -4,6 +4,27 @@
 
 #include <string.h>
 
+#define TILE 256   /* columns that are added up at once */
+#define MOST 16384 /* indices whose rows are added up before they are rounded */
+
+/* The indices below n whose ids lie in the slice and are not padding, those of one id side by side, in order: a sort by
+ * the digits of ids. Returns how many they are; `other` is for the sort, as large as `place`. */
+static int64_t sort_places(int64_t n, const int64_t *ids, int64_t start, int64_t rows, int64_t padding, uint16_t *place,
+                           uint16_t *other) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (ids[i] != padding && ids[i] >= start && ids[i] - start < rows) place[count++] = (uint16_t)i;
+    }
+    for (int shift = 0; shift < 63 && (rows - 1) >> shift > 0; shift += 8) {
+        int64_t first[257] = {0};
+        for (int64_t i = 0; i < count; i++) first[((ids[place[i]] - start) >> shift & 255) + 1]++;
+        for (int d = 0; d < 256; d++) first[d + 1] += first[d];
+        for (int64_t i = 0; i < count; i++) other[first[(ids[place[i]] - start) >> shift & 255]++] = place[i];
+        memcpy(place, other, (size_t)count * sizeof *place);
+    }
+    return count;
+}
+
 #define KERNELS "device/cpu/kernels/embedding.inc"
 #include "device/cpu/kernels/each_dtype.inc"
 
