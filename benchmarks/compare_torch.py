@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tshard's linear and mlp beside the same layers in PyTorch, in one run, by turns; the medians over the rounds.
+"""tshard's linear, mlp and attention beside the same layers in PyTorch, in one run, by turns; the medians over the rounds.
 
 Without torch in python3 it says so and does nothing. A step here is forward and backward: PyTorch drops gradients where
 tshard keeps their memory.
@@ -19,7 +19,10 @@ GPU = [("linear 8192x8192, batch 8192", "linear --batch 8192 --in 8192 --out 819
        ("mlp 64/1024/4096", "mlp --batch 64 --hidden 1024 --ffn 4096 --dtype bfloat16", True, 2.0, 1.0)]
 CPU = [("linear 1024x1024, batch 256", "linear --batch 256 --in 1024 --out 1024", False, 1.0, None),
        ("mlp 64/256/1024", "mlp --batch 64 --hidden 256 --ffn 1024", False, 1.0, None),
-       ("mlp 256/1024/4096", "mlp --batch 256 --hidden 1024 --ffn 4096", False, 1.0, None)]
+       ("mlp 256/1024/4096", "mlp --batch 256 --hidden 1024 --ffn 4096", False, 1.0, None),
+       ("attention 4 x 6 x 256 x 64", "attention --batch 4 --heads 6 --queries 256 --dim 64", False, 1.5, None),
+       ("attention 4 x 6 x 1024 x 64", "attention --batch 4 --heads 6 --queries 1024 --dim 64", False, 1.3, None),
+       ("attention 12 x 4 x 64 x 32", "attention --batch 12 --heads 4 --queries 64 --dim 32", False, 1.5, None)]
 
 
 def arguments():
@@ -42,6 +45,10 @@ def line_of(command, environment, keep):
     return rows[0]
 
 
+def step_of(row):
+    return row["step_ms"] if "step_ms" in row else row["forward_ms"] + row["backward_ms"]
+
+
 def measure(options, words, graph):
     """Medians over the rounds: both times of forward and backward, and those of the products alone."""
     here = os.path.dirname(os.path.abspath(__file__))
@@ -56,10 +63,10 @@ def measure(options, words, graph):
     times, peer_times, products = [], [], []
     for _ in range(options.rounds):
         row = line_of(ours, environment, lambda row: True)
-        times.append(row["forward_ms"] + row["backward_ms"])
-        products.append(row["gemm_only_ms"])
+        times.append(step_of(row))
+        products.append(row.get("gemm_only_ms", 0))
         row = line_of(theirs, environment, lambda row: True)
-        peer_times.append(row["forward_ms"] + row["backward_ms"])
+        peer_times.append(step_of(row))
     return statistics.median(times), statistics.median(peer_times), statistics.median(products)
 
 
@@ -82,7 +89,7 @@ def main():
                                   "asked": asked, "gemm_only_ms": products}), flush=True)
             else:
                 print(f"{name:30} {kind:9} {ours:10.4f} {theirs:10.4f} {ratio:7.2f} "
-                      f"{'' if asked is None else asked:>6} {products:18.4f}", flush=True)
+                      f"{'' if asked is None else asked:>6} {f'{products:.4f}' if products else '':>18}", flush=True)
     return 1 if bad else 0
 
 

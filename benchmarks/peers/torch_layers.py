@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The layers of `tshard-bench linear` and `mlp` in PyTorch: the same sizes, the same step, one JSON line.
+"""The layers of `tshard-bench linear`, `mlp` and `attention` in PyTorch: the same sizes, the same step, one JSON line.
 
 A step zeroes the gradients (to None, as PyTorch does by default), goes forward, and back from a given gradient to x and
 all parameters. On a GPU its events are the clock; --graph captures the step in a CUDA graph and replays it.
@@ -20,12 +20,15 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 def arguments():
     parser = command_line.Parser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("bench", choices=["linear", "mlp"])
+    parser.add_argument("bench", choices=["linear", "mlp", "attention"])
     parser.add_argument("--batch", type=command_line.whole, default=1024)
     parser.add_argument("--in", dest="inputs", type=command_line.whole, default=1024, help="linear: features in")
     parser.add_argument("--out", type=command_line.whole, default=1024, help="linear: features out")
     parser.add_argument("--hidden", type=command_line.whole, default=1024, help="mlp: features in and out")
     parser.add_argument("--ffn", type=command_line.whole, default=4096, help="mlp: features between the layers")
+    parser.add_argument("--heads", type=command_line.whole, default=6, help="attention: of queries, keys and values")
+    parser.add_argument("--queries", type=command_line.whole, default=1024, help="attention: tokens of a sequence")
+    parser.add_argument("--dim", type=command_line.whole, default=64, help="attention: of a head")
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=command_line.whole, default=1, help="of a CPU")
@@ -35,13 +38,29 @@ def arguments():
     return parser.parse_args()
 
 
+class Heads(torch.nn.Module):
+    """Causal attention of three parameters, so that a step takes their gradients as it does those of a layer."""
+
+    def __init__(self, shape, kind):
+        super().__init__()
+        self.parts = torch.nn.ParameterList([torch.randn(shape, **kind) for _ in range(3)])
+
+    def forward(self, _):
+        return torch.nn.functional.scaled_dot_product_attention(*self.parts, is_causal=True)
+
+
 def model_of(options):
+    """The model, and the shapes of its input and output."""
     kind = {"device": options.device, "dtype": DTYPES[options.dtype]}
+    if options.bench == "attention":
+        shape = (options.batch, options.heads, options.queries, options.dim)
+        return Heads(shape, kind), (1,), shape
     if options.bench == "linear":
-        return torch.nn.Linear(options.inputs, options.out, **kind), options.inputs, options.out
+        model = torch.nn.Linear(options.inputs, options.out, **kind)
+        return model, (options.batch, options.inputs), (options.batch, options.out)
     layers = [torch.nn.Linear(options.hidden, options.ffn, **kind), torch.nn.GELU(approximate="none"),
               torch.nn.Linear(options.ffn, options.hidden, **kind)]
-    return torch.nn.Sequential(*layers), options.hidden, options.hidden
+    return torch.nn.Sequential(*layers), (options.batch, options.hidden), (options.batch, options.hidden)
 
 
 class Clock:
@@ -98,8 +117,8 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = options.tf32
     model, inputs, outputs = model_of(options)
     kind = {"device": options.device, "dtype": DTYPES[options.dtype]}
-    x = torch.randn(options.batch, inputs, **kind, requires_grad=True)
-    dy = torch.randn(options.batch, outputs, **kind)
+    x = torch.randn(inputs, **kind, requires_grad=True)
+    dy = torch.randn(outputs, **kind)
     clock = Clock(options.device)
     graph = capture(model, x, dy) if options.graph else None
     forward, backward, end = [], [], None

@@ -15,6 +15,7 @@ typedef struct bench_command {
     int (*run)(int argc, char **argv);
 } bench_command;
 
+int bench_attention(int argc, char **argv);
 int bench_checkpoint(int argc, char **argv);
 int bench_collectives(int argc, char **argv);
 int bench_data_parallel(int argc, char **argv);

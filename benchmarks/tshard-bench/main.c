@@ -10,6 +10,7 @@
 #include <string.h>
 
 static const bench_command commands[] = {
+    {"attention", "attention alone, forward and backward", bench_attention},
     {"checkpoint", "saving and loading a model, beside cp of as many bytes", bench_checkpoint},
     {"collectives", "time and bandwidth of the collectives over a range of sizes", bench_collectives},
     {"data_parallel", "training steps of a model that each rank has a copy of, by when gradients are summed",

@@ -57,9 +57,6 @@ static tsh_status attention_shape(const tshi_node *call, tsh_dtype *dtype, tshi_
     *dtype = q->dtype;
     if (!q->mesh->device->ops->attention) return tshi_fail(TSH_ERR_UNSUPPORTED, "there is no kernel for GPUs");
     tsh_status status = tshi_check_computes(q->mesh->device, q->dtype, "q");
-    if (status == TSH_OK && !q->mesh->device->ops->attention[q->dtype].forward) {
-        return tshi_fail(TSH_ERR_UNSUPPORTED, "there is no kernel for %s", tsh_dtype_name(q->dtype));
-    }
     if (status == TSH_OK) status = check_shapes(call);
     if (status == TSH_OK) status = check_keys(call);
     if (status != TSH_OK) return status;

@@ -32,9 +32,6 @@ static tsh_status rotary_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
     *dtype = x->dtype;
     if (!x->mesh->device->ops->attention) return tshi_fail(TSH_ERR_UNSUPPORTED, "there is no kernel for GPUs");
     tsh_status status = tshi_check_computes(x->mesh->device, x->dtype, "x");
-    if (status == TSH_OK && !x->mesh->device->ops->attention[x->dtype].rotary) {
-        return tshi_fail(TSH_ERR_UNSUPPORTED, "there is no kernel for %s", tsh_dtype_name(x->dtype));
-    }
     if (status != TSH_OK) return status;
     if (positions->dtype != TSH_INT64) {
         return tshi_fail(TSH_ERR_DTYPE, "positions are %s: int64 wanted", tsh_dtype_name(positions->dtype));

@@ -1,4 +1,5 @@
 /* Attention with streaming softmax, and rotary positions. */
+#include "device/cpu/kernels/half.h"
 #include "device/cpu/kernels/kernels.h"
 #include "device/cpu/kernels/vector_math.h"
 
@@ -16,6 +17,8 @@
 #define ROWS_OF_BLOCK  64
 #define ROWS_AT_ONCE   512
 #define FEW_QUERIES    32 /* the heads that share keys pass them together */
+
+#define ROW_PART       128 /* elements that are converted at a time */
 
 /* Tiles of a product, in registers. */
 #define TILE_ROWS 6
@@ -137,7 +140,6 @@ TSHI_CLONES static void turns(const tshi_rotary *r, int64_t position, int64_t fi
 /* 2^r for |r| <= 1/2 by a minimax polynomial (relative error 2e-9 before rounding). */
 #define INTEGER int32_t
 #define WORD    uint32_t
-#define LARGEST FLT_MAX
 #define POWER_COEFFICIENTS                                                                                             \
     { 1.0f, 0.6931472f, 0.24022646f, 0.055503286f, 0.009618489f, 0.0013399931f, 0.00015345812f }
 #define POWER_DEGREE 6
@@ -148,13 +150,10 @@ TSHI_CLONES static void turns(const tshi_rotary *r, int64_t position, int64_t fi
 
 #include "device/cpu/kernels/float32.inc"
 
-#include "device/cpu/kernels/attention.inc"
-
 #include "device/cpu/kernels/attention_levels.inc"
 
 #undef INTEGER
 #undef WORD
-#undef LARGEST
 #undef POWER_COEFFICIENTS
 #undef POWER_DEGREE
 #undef POWER_LOWEST
@@ -164,7 +163,6 @@ TSHI_CLONES static void turns(const tshi_rotary *r, int64_t position, int64_t fi
 /* Relative error 3e-18. */
 #define INTEGER int64_t
 #define WORD    uint64_t
-#define LARGEST DBL_MAX
 #define POWER_COEFFICIENTS                                                                                             \
     {                                                                                                                  \
         1.0, 0.6931471805599453, 0.24022650695910155, 0.055504108664819925, 0.009618129107588335,                      \
@@ -179,11 +177,17 @@ TSHI_CLONES static void turns(const tshi_rotary *r, int64_t position, int64_t fi
 
 #include "device/cpu/kernels/float64.inc"
 
-#include "device/cpu/kernels/attention.inc"
-
 #include "device/cpu/kernels/attention_levels.inc"
+
+#define KERNELS "device/cpu/kernels/attention.inc"
+#include "device/cpu/kernels/each_dtype.inc"
 
 const tshi_attention_ops tshi_cpu_attention[TSH_DTYPE_COUNT] = {
     [TSH_FLOAT32] = {.rotary = rotary_f32, .scratch = scratch_size, .forward = forward_f32, .backward = backward_f32},
     [TSH_FLOAT64] = {.rotary = rotary_f64, .scratch = scratch_size, .forward = forward_f64, .backward = backward_f64},
+    [TSH_BFLOAT16] = {.rotary = rotary_bf16,
+                      .scratch = scratch_size,
+                      .forward = forward_bf16,
+                      .backward = backward_bf16},
+    [TSH_FLOAT16] = {.rotary = rotary_f16, .scratch = scratch_size, .forward = forward_f16, .backward = backward_f16},
 };

@@ -1,0 +1,129 @@
+/* tshard-bench attention: the function alone, forward and backward, on heads that each rank has for itself. */
+#include "bench.h"
+
+#include "tshard/functional.h"
+#include "tshard/layers.h"
+
+typedef struct bed {
+    int64_t batch, queries, keys, heads, kv_heads, dim;
+    int dtype;
+    bool full; /* every query sees every key */
+    tsh_tape *tape;
+    tsh_tensor *q, *k, *v, *dy;
+} bed;
+
+static tsh_tensor *attend(const bed *b) {
+    return tsh_attention(b->tape, b->q, b->k, b->v, &(tsh_attention_config){.causal = !b->full});
+}
+
+static int forward(void *context, int calls) {
+    const bed *b = context;
+    tsh_status status = TSH_OK;
+    bool recording = tsh_tape_set_recording(b->tape, false);
+    for (int i = 0; i < calls && status == TSH_OK; i++) {
+        status = attend(b) ? TSH_OK : tsh_tape_status(b->tape);
+        if (status == TSH_OK) status = tsh_tape_reset(b->tape);
+    }
+    tsh_tape_set_recording(b->tape, recording);
+    return (int)status;
+}
+
+static int both(void *context, int calls) {
+    const bed *b = context;
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < calls && status == TSH_OK; i++) {
+        tsh_tensor *const leaves[] = {b->q, b->k, b->v};
+        status = tsh_backward_with(b->tape, attend(b), &(tsh_backward_config){.gradient = b->dy});
+        for (int j = 0; j < 3; j++) tsh_tensor_zero_grad(leaves[j]);
+        if (status == TSH_OK) status = tsh_tape_reset(b->tape);
+    }
+    return (int)status;
+}
+
+/* Of the two products of the forward, where half of the scores are seen of a causal one; the backward has five. */
+static double forward_flops(const bed *b) {
+    double scores = (double)(b->batch * b->heads) * (double)b->queries * (double)b->keys;
+    double unseen = (double)(b->batch * b->heads) * (double)b->queries * (double)b->queries / 2;
+    return 4 * (double)b->dim * (b->full || b->queries == 1 ? scores : scores - unseen);
+}
+
+static tsh_status measure(bed *b, tsh_world *world, const bench_common *common) {
+    bench_meter *meter = NULL;
+    double one_way = 0, two_ways = 0, flops = forward_flops(b);
+    double cache =
+        2 * (double)(b->batch * b->keys * b->kv_heads * b->dim) * (double)tsh_dtype_size((tsh_dtype)b->dtype);
+    tsh_status status = bench_meter_create(world, common->seconds, &meter);
+    if (status == TSH_OK) status = bench_measure(meter, forward, b, &one_way);
+    if (status == TSH_OK) status = bench_measure(meter, both, b, &two_ways);
+    bench_meter_destroy(meter);
+    if (status != TSH_OK) return status;
+    const bench_field fields[] = {
+        BENCH_TEXT_FIELD("bench", "attention"),
+        BENCH_TEXT_FIELD("dtype", tsh_dtype_name((tsh_dtype)b->dtype)),
+        BENCH_COUNT_FIELD("batch", b->batch),
+        BENCH_COUNT_FIELD("heads", b->heads),
+        BENCH_COUNT_FIELD("kv_heads", b->kv_heads),
+        BENCH_COUNT_FIELD("queries", b->queries),
+        BENCH_COUNT_FIELD("keys", b->keys),
+        BENCH_COUNT_FIELD("dim", b->dim),
+        BENCH_REAL_FIELD("forward_ms", 1e3 * one_way),
+        BENCH_REAL_FIELD("step_ms", 1e3 * two_ways),
+        BENCH_REAL_FIELD("gflop_per_s", 1e-9 * 3.5 * flops / two_ways),
+        BENCH_REAL_FIELD("kv_gb_per_s", 1e-9 * cache / one_way),
+    };
+    bench_report report = {.json = common->json, .silent = tsh_world_rank(world) != 0};
+    bench_report_row(&report, fields, (int)(sizeof fields / sizeof *fields));
+    return TSH_OK;
+}
+
+static tsh_status make(const bed *b, tsh_world *world, int64_t tokens, int64_t heads, bool leaf, tsh_tensor **out) {
+    const tsh_tensor_config config = {
+        .dtype = (tsh_dtype)b->dtype, .ndim = 4, .shape = {b->batch, tokens, heads, b->dim}};
+    tsh_status status = tsh_tensor_create(tsh_world_mesh(world), &config, out);
+    if (status == TSH_OK) status = tsh_tensor_init(*out, &(tsh_init){.kind = TSH_INIT_NORMAL, .b = 1});
+    return status == TSH_OK && leaf ? tsh_tensor_require_grad(*out) : status;
+}
+
+static tsh_status run(bed *b, tsh_world *world, const bench_common *common) {
+    tsh_status status = tsh_tape_create(world, &b->tape);
+    if (status == TSH_OK) status = make(b, world, b->queries, b->heads, true, &b->q);
+    if (status == TSH_OK) status = make(b, world, b->keys, b->kv_heads, true, &b->k);
+    if (status == TSH_OK) status = make(b, world, b->keys, b->kv_heads, true, &b->v);
+    if (status == TSH_OK) status = make(b, world, b->queries, b->heads, false, &b->dy);
+    if (status == TSH_OK) status = measure(b, world, common);
+    tsh_tensor *const tensors[] = {b->q, b->k, b->v, b->dy};
+    tsh_tape_destroy(b->tape);
+    for (int i = 0; i < 4; i++) tsh_tensor_release(tensors[i]);
+    return status;
+}
+
+int bench_attention(int argc, char **argv) {
+    static const char *const dtype_names[] = {"float32", "float64", "bfloat16", "float16", NULL};
+    bed b = {0};
+    bench_common common;
+    const bench_option options[] = {
+        {"batch", BENCH_COUNT, "4", "sequences", &b.batch, NULL},
+        {"heads", BENCH_COUNT, "6", "of queries", &b.heads, NULL},
+        {"kv-heads", BENCH_COUNT, NULL, "of keys and values; as many as heads unless given", &b.kv_heads, NULL},
+        {"queries", BENCH_COUNT, "1024", "tokens of a sequence", &b.queries, NULL},
+        {"keys", BENCH_COUNT, NULL, "tokens that are seen; as many as queries unless given", &b.keys, NULL},
+        {"dim", BENCH_COUNT, "64", "of a head", &b.dim, NULL},
+        {"full", BENCH_FLAG, NULL, "every query sees every key, not only those up to its own place", &b.full, NULL},
+        {"dtype", BENCH_CHOICE, "float32", "of everything", &b.dtype, dtype_names},
+    };
+    int code = bench_options_parse(
+        "attention",
+        "Measures attention: forward alone, and forward and backward. FLOP/s are those of the products, of which a\n"
+        "causal call needs half, over both ways; kv_gb_per_s is how fast the forward reads keys and values, which\n"
+        "bounds the generation of tokens (--queries 1). Every rank has a call of its own.",
+        options, (int)(sizeof options / sizeof *options), &common, argc, argv);
+    if (code >= 0) return code;
+    if (b.kv_heads == 0) b.kv_heads = b.heads;
+    if (b.keys == 0) b.keys = b.queries;
+    tsh_world *world = NULL;
+    if (tsh_world_init(NULL, &world) != TSH_OK) return bench_failed(NULL, "world_init");
+    tsh_status status = run(&b, world, &common);
+    code = status == TSH_OK ? 0 : bench_failed(world, "attention");
+    tsh_world_destroy(world);
+    return code;
+}
