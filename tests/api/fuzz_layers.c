@@ -163,6 +163,18 @@ static void cache(fuzz *f, void (*function)(void)) {
     tsh_kv_cache_destroy(made);
 }
 
+static void sample(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *logits = fuzz_tensor(f);
+    tsh_sample_config config = {.temperature = fuzz_number(f), .top_k = fuzz_index(f, 4), .position = size(f, 9)};
+    (void)function;
+    if (fuzz_chance(f, 50)) config.temperature = 1;
+    config.top_p = fuzz_chance(f, 50) ? 0.7 : 0;
+    tsh_tensor *ids = tsh_sample(tape, logits, fuzz_chance(f, 10) ? NULL : &config);
+    if (ids && tsh_tensor_dtype(ids) != TSH_INT64) fuzz_wrong(f, "sample: ids are no int64");
+    fuzz_value(f, tape, ids);
+}
+
 static void project(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
     tsh_embedding *layer = fuzz_pick(f, FUZZ_EMBEDDING);
@@ -191,6 +203,7 @@ const fuzz_call fuzz_layer_calls[] = {
     {"tsh_kv_cache_create tsh_kv_cache_destroy tsh_kv_cache_append tsh_kv_cache_keys tsh_kv_cache_values "
      "tsh_kv_cache_length tsh_kv_cache_length_of tsh_kv_cache_lengths tsh_kv_cache_truncate tsh_attention_cached",
      cache, NULL, 3},
+    {"tsh_sample", sample, NULL, 3},
     {"tsh_embedding_project", project, NULL, 4},
     {"tsh_sharding_find tsh_sharding_check", sharding, NULL, 1},
     {NULL, NULL, NULL, 0},

@@ -218,6 +218,16 @@ static void concat(fuzz *f, void (*function)(void)) {
     fuzz_value(f, tape, tsh_concat(tape, fuzz_chance(f, 3) ? NULL : x, count, dim));
 }
 
+static void topk(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *indices = NULL;
+    int dim = fuzz_dim(f), k = fuzz_index(f, 3);
+    (void)function;
+    tsh_tensor *y = tsh_topk(tape, x, k, dim, fuzz_chance(f, 30) ? NULL : &indices);
+    if (!y && indices) fuzz_wrong(f, "topk: indices without values");
+    fuzz_value(f, tape, y);
+}
+
 static void split_parts(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
     tsh_tensor *x = fuzz_tensor(f), *parts[4] = {NULL};
@@ -555,6 +565,8 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_tape_mark tsh_tape_free_since", free_since, NULL, 3},
     {"tsh_sum", with_dim, FUNCTION(tsh_sum), 4},
     {"tsh_mean", with_dim, FUNCTION(tsh_mean), 3},
+    {"tsh_topk", topk, NULL, 3},
+    {"tsh_argmax", with_dim, FUNCTION(tsh_argmax), 2},
     {"tsh_softmax", with_dim, FUNCTION(tsh_softmax), 4},
     {"tsh_log_softmax", with_dim, FUNCTION(tsh_log_softmax), 3},
     {"tsh_lookup", lookup, NULL, 5},
