@@ -1,28 +1,16 @@
 #include "command_line.h"
+#include "numbers.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* strtod and its kin skip blanks and take signs; here a number is digits from its first character to its last. */
-static bool all_of(const char *text, const char *characters) {
-    return text[0] >= '0' && text[0] <= '9' && strspn(text, characters) == strlen(text);
-}
-
 static bool parse_number(const char *text, double low, double high, double *out) {
     char *end = NULL;
-    double value = all_of(text, "0123456789.eE+-") ? strtod(text, &end) : NAN;
+    bool digits = text[0] >= '0' && text[0] <= '9' && strspn(text, "0123456789.eE+-") == strlen(text);
+    double value = digits ? strtod(text, &end) : NAN;
     if (!end || *end || !(value >= low && value <= high)) return false;
-    *out = value;
-    return true;
-}
-
-static bool parse_count(const char *text, double low, double high, int64_t *out) {
-    errno = 0;
-    long long value = all_of(text, "0123456789") ? strtoll(text, NULL, 10) : -1;
-    if (errno || value < 0 || (double)value < low || (double)value > high) return false;
     *out = value;
     return true;
 }
@@ -46,7 +34,7 @@ static const char *take(const option_row *o, const char *text) {
     case OPTION_TEXT: *(const char **)o->value = text; return NULL;
     case OPTION_DTYPE: return parse_dtype(text, o->value) ? NULL : "float32, float64, bfloat16 or float16";
     case OPTION_COUNT:
-        good = parse_count(text, o->low, o->high, o->value);
+        good = parse_count(text, (int64_t)o->low, (int64_t)o->high, o->value);
         snprintf(wanted, sizeof wanted, "a whole number, %.0f to %.0f", o->low, o->high);
         break;
     case OPTION_NUMBER:
@@ -104,7 +92,7 @@ bool ids_parse(const char *text, int64_t vocabulary, int64_t **ids, int64_t *cou
         size_t length = strcspn(p, ", \t\r\n");
         int64_t id = -1;
         snprintf(word, sizeof word, "%.*s", (int)(length < 23 ? length : 23), p);
-        if (length >= 20 || !parse_count(word, 0, INFINITY, &id)) {
+        if (length >= 20 || !parse_count(word, 0, INT64_MAX, &id)) {
             snprintf(words, MODEL_WORDS, "'%s' is no id; whole numbers like 1,2,3 are wanted", word);
             return false;
         }

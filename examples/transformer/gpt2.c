@@ -43,7 +43,7 @@ static tsh_tensor *forward(model *m, tsh_tape *tape, const model_input *in) {
     tsh_tensor *words = tsh_embedding_forward(tape, m->words, in->ids);
     tsh_tensor *x = tsh_add(tape, words, tsh_embedding_forward(tape, m->positions, in->places));
     x = model_blocks(m, tape, x, in);
-    return model_logits(m, tape, tsh_norm_forward(tape, m->norm, x));
+    return model_logits(m, tape, x, in);
 }
 
 const model_kind model_gpt2 = {.create = create, .forward = forward};

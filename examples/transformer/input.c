@@ -1,6 +1,8 @@
 #include "model.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static tsh_status create(const model *m, int64_t count, bool split, tsh_tensor **out) {
     tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 1, .shape = {count}};
@@ -22,6 +24,8 @@ tsh_status model_input_create(const model *m, int64_t batch, int64_t tokens, boo
     tsh_tensor_config query = {.dtype = m->options.dtype, .ndim = 4, .shape = {batch, 1, 1, m->config.width}};
     if (status == TSH_OK && m->config.family == MODEL_BERT)
         status = tsh_tensor_create(tsh_group_mesh(m->group), &query, &out->query);
+    out->numbers = status == TSH_OK ? malloc((size_t)(batch * tokens) * sizeof *out->numbers) : NULL;
+    if (status == TSH_OK && !out->numbers) status = TSH_ERR_MEMORY;
     if (status != TSH_OK) model_input_release(out);
     return status;
 }
@@ -33,17 +37,50 @@ void model_input_release(model_input *in) {
     tsh_tensor_release(in->positions);
     tsh_tensor_release(in->lengths);
     tsh_tensor_release(in->query);
+    free(in->numbers);
     *in = (model_input){0};
 }
 
 tsh_status model_input_write(model_input *in, const int64_t *ids, int64_t first, const int64_t *lengths) {
-    int64_t *places = malloc((size_t)(in->batch * in->tokens) * sizeof *places);
-    if (!places) return TSH_ERR_MEMORY;
+    int64_t *places = in->numbers;
     for (int64_t i = 0; i < in->batch * in->tokens; i++) places[i] = first + i % in->tokens;
     tsh_status status = tsh_tensor_write_whole(in->ids, ids);
     if (status == TSH_OK && in->places) status = tsh_tensor_write_whole(in->places, places);
     if (status == TSH_OK) status = tsh_tensor_write_whole(in->positions, places);
     if (status == TSH_OK && in->lengths && lengths) status = tsh_tensor_write_whole(in->lengths, lengths);
-    free(places);
+    return status;
+}
+
+/* --- output ------------------------------------------------------------------------------------------------------- */
+
+static float from_bfloat16(uint16_t bits) {
+    uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
+/* Infinities and NaN become large numbers. */
+static float from_float16(uint16_t bits) {
+    int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    float value = ldexpf((float)(exponent ? 1024 + fraction : fraction), (exponent ? exponent : 1) - 25);
+    return bits & 0x8000 ? -value : value;
+}
+
+static float element(tsh_dtype dtype, const void *values, int64_t i) {
+    if (dtype == TSH_FLOAT32) return ((const float *)values)[i];
+    if (dtype == TSH_FLOAT64) return (float)((const double *)values)[i];
+    uint16_t bits = ((const uint16_t *)values)[i];
+    return dtype == TSH_BFLOAT16 ? from_bfloat16(bits) : from_float16(bits);
+}
+
+tsh_status model_read(tsh_tape *tape, tsh_tensor *x, float *out, int64_t n) {
+    x = tsh_full(tape, x);
+    if (!x) return tsh_tape_status(tape);
+    if (tsh_tensor_dtype(x) == TSH_FLOAT32) return tsh_tensor_read(x, out, n);
+    void *values = malloc(tsh_tensor_local_nbytes(x) + 1);
+    tsh_status status = values ? tsh_tensor_read(x, values, n) : TSH_ERR_MEMORY;
+    for (int64_t i = 0; status == TSH_OK && i < n; i++) out[i] = element(tsh_tensor_dtype(x), values, i);
+    free(values);
     return status;
 }

@@ -14,7 +14,7 @@ static tsh_status create(model *m) {
 
 static tsh_tensor *forward(model *m, tsh_tape *tape, const model_input *in) {
     tsh_tensor *x = model_blocks(m, tape, tsh_embedding_forward(tape, m->words, in->ids), in);
-    return model_logits(m, tape, tsh_norm_forward(tape, m->norm, x));
+    return model_logits(m, tape, x, in);
 }
 
 const model_kind model_llama = {.create = create, .forward = forward};

@@ -5,6 +5,11 @@
 
 static const model_kind *const kinds[] = {&model_gpt2, &model_llama, &model_llama, &model_bert}; /* as model_family */
 
+struct model_cache {
+    int64_t count;
+    tsh_kv_cache *blocks[];
+};
+
 /* --- the model ---------------------------------------------------------------------------------------------------- */
 
 tsh_status model_create(tsh_group *group, const model_config *config, const model_options *options, model **out) {
@@ -135,11 +140,48 @@ tsh_status model_add_blocks(model *m, tsh_block_config block, const char *prefix
 tsh_tensor *model_blocks(model *m, tsh_tape *tape, tsh_tensor *x, const model_input *in) {
     tsh_sequences sequences = {.batch = in->batch, .positions = in->positions, .lengths = in->lengths};
     tsh_mark start = tsh_tape_mark(tape);
-    for (int64_t i = 0; i < m->config.layers; i++)
+    for (int64_t i = 0; i < m->config.layers; i++) {
+        if (in->cache) sequences.cache = in->cache->blocks[i];
         x = tsh_tape_free_since(tape, start, tsh_block_forward(tape, m->blocks[i], x, &sequences));
+    }
     return x;
 }
 
-tsh_tensor *model_logits(model *m, tsh_tape *tape, tsh_tensor *x) {
+static tsh_tensor *last_tokens(const model *m, tsh_tape *tape, tsh_tensor *x, const model_input *in) {
+    const int64_t by_sequence[] = {in->batch, in->tokens, m->config.width}, rows[] = {in->batch, m->config.width};
+    x = tsh_slice(tape, tsh_reshape(tape, x, 3, by_sequence), 1, in->tokens - 1, 1);
+    return tsh_reshape(tape, x, 2, rows);
+}
+
+tsh_tensor *model_logits(model *m, tsh_tape *tape, tsh_tensor *x, const model_input *in) {
+    if (in->last && in->tokens > 1) x = last_tokens(m, tape, x, in);
+    x = tsh_norm_forward(tape, m->norm, x);
     return m->head ? tsh_linear_forward(tape, m->head, x) : tsh_embedding_project(tape, m->words, x);
+}
+
+/* --- the cache ---------------------------------------------------------------------------------------------------- */
+
+tsh_status model_cache_create(const model *m, int64_t batch, int64_t positions, model_cache **out) {
+    model_cache *c = *out = calloc(1, sizeof *c + (size_t)m->config.layers * sizeof *c->blocks);
+    tsh_status status = c ? TSH_OK : TSH_ERR_MEMORY;
+    for (; status == TSH_OK && c->count < m->config.layers; c->count++) {
+        const tsh_self_attention *attention = tsh_block_attention(m->blocks[c->count]);
+        tsh_kv_cache_config config = tsh_self_attention_cache(attention, batch, positions);
+        status = tsh_kv_cache_create(tsh_group_mesh(m->group), &config, &c->blocks[c->count]);
+    }
+    if (status == TSH_OK) return status;
+    model_cache_destroy(c);
+    *out = NULL;
+    return status;
+}
+
+void model_cache_destroy(model_cache *c) {
+    for (int64_t i = 0; c && i < c->count; i++) tsh_kv_cache_destroy(c->blocks[i]);
+    free(c);
+}
+
+tsh_status model_cache_clear(model_cache *c) {
+    tsh_status status = TSH_OK;
+    for (int64_t i = 0; status == TSH_OK && i < c->count; i++) status = tsh_kv_cache_truncate(c->blocks[i], -1, 0);
+    return status;
 }

@@ -37,6 +37,9 @@ typedef struct model_input {
     tsh_tensor *positions;            /* int64 [tokens] */
     tsh_tensor *lengths;              /* int64 [batch], or NULL: all tokens are seen */
     tsh_tensor *query;                /* zeros [batch, 1, 1, width], for model_pool */
+    int64_t *numbers;                 /* [batch tokens], for writing */
+    bool last;                        /* logits of each sequence's last token alone */
+    struct model_cache *cache;        /* has the tokens before these, and gets these; NULL: none */
 } model_input;
 
 /* A model on one axis of a mesh. The caller destroys it. */
@@ -51,11 +54,22 @@ void model_input_release(model_input *in);
 /* ids [batch tokens] at positions from `first` on; lengths [batch], or NULL where the input has none. */
 tsh_status model_input_write(model_input *in, const int64_t *ids, int64_t first, const int64_t *lengths);
 
-/* The logits [batch tokens, vocabulary], by vocabulary; of BERT the hidden features [batch tokens, width]. */
+/* Keys and values of all blocks, so that generation computes each token once. The caller destroys it. */
+typedef struct model_cache model_cache;
+tsh_status model_cache_create(const model *m, int64_t batch, int64_t positions, model_cache **out);
+void model_cache_destroy(model_cache *c);
+/* Forgets all tokens. */
+tsh_status model_cache_clear(model_cache *c);
+
+/* The logits [batch tokens, vocabulary], by vocabulary; [batch, vocabulary] where the input says `last`. Of BERT the hidden
+ * features [batch tokens, width]. */
 tsh_tensor *model_forward(model *m, tsh_tape *tape, const model_input *in);
 
 /* A vector of length 1 for each sequence, [batch, width]: the direction of the mean of its tokens' hidden features. */
 tsh_tensor *model_pool(model *m, tsh_tape *tape, tsh_tensor *hidden, const model_input *in);
+
+/* All of x, a tensor of floats of n elements, in host memory of every rank. Collective. */
+tsh_status model_read(tsh_tape *tape, tsh_tensor *x, float *out, int64_t n);
 
 /* --- for the families' files -------------------------------------------------------------------------------------- */
 
@@ -78,7 +92,7 @@ tsh_status model_add_blocks(model *m, tsh_block_config block, const char *prefix
 tsh_block_config model_block(const model *m);
 /* x through all blocks. */
 tsh_tensor *model_blocks(model *m, tsh_tape *tape, tsh_tensor *x, const model_input *in);
-/* Logits by vocabulary, with the output layer or the embedding's table. */
-tsh_tensor *model_logits(model *m, tsh_tape *tape, tsh_tensor *x);
+/* The last norm and the logits by vocabulary, with the output layer or the embedding's table. */
+tsh_tensor *model_logits(model *m, tsh_tape *tape, tsh_tensor *x, const model_input *in);
 
 #endif

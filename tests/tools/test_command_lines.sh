@@ -51,6 +51,9 @@ full data_parallel --help
 full data_parallel
 full pipeline --help
 full pipeline
+full generate --help
+full generate --model tests/data/models/llama --prompt-ids 1 --tokens 2
+full embed --help
 full tshard-bench --help
 full tshard-bench --version
 full tshard-bench linear --help
@@ -76,6 +79,9 @@ expect 2 "--text wants a file" train_text --text ''
 expect 2 "requires an argument" train_text --text
 expect 2 "unrecognized option" train_text --what
 expect 2 "is no option" train_text what
+expect 2 "is no option" generate --what
+expect 2 "wants a value" generate --model
+expect 2 "is no option" embed what
 expect 2 "--embed wants a whole number" train_gpt --embed ' 3'
 expect 2 "--min-lr wants a number, 0 or more" train_gpt --min-lr -0
 expect 1 "/nowhere cannot be read: No such file" train_text --text /nowhere

@@ -120,7 +120,7 @@ static void run_sharding(row *w, cv_totals *t) {
     if (s->data > 1 && w->ranks % s->data != 0) return;
     for (size_t p = 0; p < PRECISIONS; p++) {
         w->precision = &precisions[p];
-        if (w->precision->gpu && tshi_test_device() != TSH_CUDA) continue;
+        if (w->precision->gpu && !w->folder && tshi_test_device() != TSH_CUDA) continue;
         if (run_row(w)) {
             t->passed++;
         } else {

@@ -1,0 +1,199 @@
+/* embed: vectors of sentences with a BERT model of a Hugging Face folder: the mean of the hidden features of a sentence's
+ * tokens, of length 1, as sentence-transformers computes them. */
+#define _POSIX_C_SOURCE 200809L
+#include "command_line.h"
+#include "model.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] =
+    "usage: [tshard-run -n RANKS] embed --model DIR --ids FILE [options]\n"
+    "\n"
+    "Prints a vector of length 1 for each sentence, a line of numbers each, computed by a BERT model in the Hugging "
+    "Face\n"
+    "folder DIR: the mean of the hidden features of its tokens. Each rank holds its heads and its part of the MLPs.\n"
+    "\n"
+    "  --model DIR   the model's folder\n"
+    "  --ids FILE    the sentences' token ids, a line of numbers each, with those that the tokenizer puts around them\n"
+    "  --batch N     sentences that are computed at once (32)\n"
+    "  --dtype TYPE  float32, float64, bfloat16 or float16, to which the weights are converted (float32)\n"
+    "  --json        one JSON object: vectors, an array of them\n"
+    "  --help        this text\n";
+
+typedef struct settings {
+    const char *model, *ids;
+    int64_t batch;
+    tsh_dtype dtype;
+    bool json;
+} settings;
+
+typedef struct sentence {
+    int64_t *ids, count;
+} sentence;
+
+typedef struct job {
+    const settings *o;
+    tsh_world *world;
+    bool speaks; /* rank 0 */
+    model_config config;
+    sentence *sentences;
+    int64_t count, printed;
+    tsh_mesh *mesh;
+    tsh_tape *tape;
+    model *m;
+} job;
+
+static bool fails(const job *j, const char *words) {
+    if (j->speaks) fprintf(stderr, "embed: %s\n", words);
+    return false;
+}
+
+/* --- sentences ---------------------------------------------------------------------------------------------------- */
+
+static bool add_sentence(job *j, const char *line) {
+    char words[MODEL_WORDS], text[MODEL_WORDS + 4096];
+    sentence s, *grown = realloc(j->sentences, (size_t)(j->count + 1) * sizeof *grown);
+    if (!grown) return fails(j, "no memory for the sentences");
+    j->sentences = grown;
+    bool good = ids_parse(line, j->config.vocabulary, &s.ids, &s.count, words);
+    j->sentences[j->count++] = s;
+    if (good && s.count > j->config.positions) {
+        snprintf(words, sizeof words, "%lld tokens, and the model has %lld positions; a shorter sentence is wanted",
+                 (long long)s.count, (long long)j->config.positions);
+        good = false;
+    }
+    snprintf(text, sizeof text, "%s:%lld: %s", j->o->ids, (long long)j->count, words);
+    return good || fails(j, text);
+}
+
+static bool read_sentences(job *j) {
+    char text[4352], *line = NULL;
+    size_t room = 0;
+    bool good = true;
+    FILE *file = fopen(j->o->ids, "r");
+    while (file && good && getline(&line, &room, file) >= 0) good = add_sentence(j, line);
+    if (!file || ferror(file)) {
+        snprintf(text, sizeof text, "%s: %s", j->o->ids, strerror(errno));
+        good = fails(j, text);
+    } else if (good && j->count == 0) {
+        snprintf(text, sizeof text, "%s is empty; a line of token ids for each sentence is wanted", j->o->ids);
+        good = fails(j, text);
+    }
+    free(line);
+    if (file) fclose(file);
+    return good;
+}
+
+/* --- vectors ------------------------------------------------------------------------------------------------------ */
+
+static void print_vectors(job *j, const float *vectors, int64_t count) {
+    int64_t width = j->config.width;
+    for (int64_t i = 0; j->speaks && i < count; i++) {
+        if (j->o->json) printf(j->printed++ ? ", [" : "[");
+        for (int64_t k = 0; k < width; k++)
+            printf("%s%.9g", k == 0 ? "" : j->o->json ? ", " : " ", (double)vectors[i * width + k]);
+        printf(j->o->json ? "]" : "\n");
+    }
+}
+
+/* The ids of a batch, each filled up with zeros to the longest, and their lengths. */
+static void fill(const sentence *s, const model_input *in, int64_t *ids, int64_t *lengths) {
+    memset(ids, 0, (size_t)(in->batch * in->tokens) * sizeof *ids);
+    for (int64_t b = 0; b < in->batch; b++) {
+        memcpy(ids + b * in->tokens, s[b].ids, (size_t)s[b].count * sizeof *ids);
+        lengths[b] = s[b].count;
+    }
+}
+
+static tsh_status compute(job *j, const model_input *in, float *vectors) {
+    tsh_tensor *hidden = model_forward(j->m, j->tape, in);
+    tsh_tensor *pooled = model_pool(j->m, j->tape, hidden, in);
+    return model_read(j->tape, pooled, vectors, in->batch * j->config.width);
+}
+
+static bool embed_batch(job *j, const sentence *s, int64_t count) {
+    model_input in = {0};
+    int64_t longest = 0;
+    for (int64_t b = 0; b < count; b++) longest = s[b].count > longest ? s[b].count : longest;
+    int64_t *ids = calloc((size_t)(count * (longest + 1)), sizeof *ids), *lengths = ids + count * longest;
+    float *vectors = calloc((size_t)(count * j->config.width), sizeof *vectors);
+    tsh_status status = ids && vectors ? model_input_create(j->m, count, longest, true, &in) : TSH_ERR_MEMORY;
+    if (status == TSH_OK) {
+        fill(s, &in, ids, lengths);
+        status = model_input_write(&in, ids, 0, lengths);
+    }
+    if (status == TSH_OK) status = compute(j, &in, vectors);
+    if (status == TSH_OK) print_vectors(j, vectors, count);
+    bool step = tsh_tape_status(j->tape) != TSH_OK;
+    if (status != TSH_OK) fprintf(stderr, "embed: %s\n", step ? tsh_tape_message(j->tape) : tsh_error_message());
+    if (status == TSH_OK) status = tsh_tape_reset(j->tape);
+    model_input_release(&in);
+    free(vectors);
+    free(ids);
+    return status == TSH_OK;
+}
+
+static bool open_model(job *j) {
+    char words[MODEL_WORDS];
+    model_options options = {.dtype = j->o->dtype};
+    if (!model_config_read(j->o->model, &j->config, words)) return fails(j, words);
+    if (j->config.family != MODEL_BERT) {
+        snprintf(words, sizeof words, "%s is a %s model; generate runs it, and embed takes bert", j->o->model,
+                 model_family_name(j->config.family));
+        return fails(j, words);
+    }
+    if (!read_sentences(j)) return false;
+    tsh_status status = tsh_mesh_create(j->world, "model=-1", &j->mesh);
+    if (status == TSH_OK) status = tsh_tape_create(j->world, &j->tape);
+    if (status == TSH_OK) status = model_create(tsh_mesh_group(j->mesh, "model"), &j->config, &options, &j->m);
+    if (status == TSH_OK) status = model_load(j->m, j->o->model);
+    tsh_tape_set_recording(j->tape, false);
+    return status == TSH_OK || fails(j, tsh_error_message());
+}
+
+static bool run(job *j) {
+    bool good = open_model(j);
+    if (good && j->speaks && j->o->json) printf("{\"vectors\": [");
+    for (int64_t i = 0; good && i < j->count; i += j->o->batch) {
+        int64_t rest = j->count - i;
+        good = embed_batch(j, j->sentences + i, rest < j->o->batch ? rest : j->o->batch);
+    }
+    if (good && j->speaks && j->o->json) printf("]}\n");
+    return good;
+}
+
+static int parse(int argc, char **argv, bool speaks, settings *o) {
+    *o = (settings){.batch = 32, .dtype = TSH_FLOAT32};
+    const option_row rows[] = {{"model", OPTION_TEXT, &o->model, 0, 0},    {"ids", OPTION_TEXT, &o->ids, 0, 0},
+                               {"batch", OPTION_COUNT, &o->batch, 1, 1e6}, {"dtype", OPTION_DTYPE, &o->dtype, 0, 0},
+                               {"json", OPTION_FLAG, &o->json, 0, 0},      {NULL, OPTION_FLAG, NULL, 0, 0}};
+    int code = command_line_parse("embed", help, rows, argc, argv, speaks);
+    if (code >= 0) return code;
+    if (o->model && o->ids) return -1;
+    if (speaks) fprintf(stderr, "embed: %s is missing\n", o->model ? "--ids FILE" : "--model DIR");
+    return 2;
+}
+
+int main(int argc, char **argv) {
+    settings o;
+    job j = {.o = &o};
+    if (tsh_world_init(NULL, &j.world) != TSH_OK) {
+        fprintf(stderr, "embed: %s\n", tsh_error_message());
+        return 1;
+    }
+    j.speaks = tsh_world_rank(j.world) == 0;
+    int code = parse(argc, argv, j.speaks, &o);
+    if (code < 0) code = run(&j) ? 0 : 1;
+    for (int64_t i = 0; i < j.count; i++) free(j.sentences[i].ids);
+    free(j.sentences);
+    model_destroy(j.m);
+    tsh_tape_destroy(j.tape);
+    tsh_mesh_destroy(j.mesh);
+    tsh_world_destroy(j.world);
+    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+    fprintf(stderr, "embed: not all of the output could be written\n");
+    return 1;
+}

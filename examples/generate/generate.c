@@ -1,0 +1,143 @@
+#define _POSIX_C_SOURCE 200809L
+#include "generate.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A model at work: its inputs are one token, and the prompt. */
+typedef struct session {
+    model *m;
+    const options *o;
+    tsh_tape *tape;
+    model_cache *cache;
+    model_input prompt, token;
+    bool terminal; /* progress is shown */
+} session;
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static tsh_status open_session(session *s, int64_t prompt) {
+    int64_t positions = prompt + s->o->tokens;
+    tsh_status status = tsh_tape_create(tsh_group_world(s->m->group), &s->tape);
+    if (status == TSH_OK) status = model_cache_create(s->m, 1, positions, &s->cache);
+    if (status == TSH_OK) status = model_input_create(s->m, 1, prompt, false, &s->prompt);
+    if (status == TSH_OK) status = model_input_create(s->m, 1, 1, false, &s->token);
+    if (status != TSH_OK) return status;
+    s->prompt.last = true;
+    s->prompt.cache = s->token.cache = s->cache;
+    tsh_tape_set_recording(s->tape, false);
+    return TSH_OK;
+}
+
+static void close_session(session *s) {
+    model_input_release(&s->token);
+    model_input_release(&s->prompt);
+    model_cache_destroy(s->cache);
+    tsh_tape_destroy(s->tape);
+}
+
+/* The token after these, which stand at `first` and behind it. */
+static tsh_status next(session *s, model_input *in, const int64_t *ids, int64_t first, int64_t number, int64_t *out) {
+    tsh_status status = model_input_write(in, ids, first, NULL);
+    if (status != TSH_OK) return status;
+    tsh_sample_config config = {.temperature = s->o->temperature,
+                                .top_k = s->o->top_k,
+                                .top_p = s->o->top_p,
+                                .seed = (uint64_t)s->o->seed,
+                                .position = number};
+    tsh_tensor *id = tsh_sample(s->tape, model_forward(s->m, s->tape, in), &config);
+    if (!id) return tsh_tape_status(s->tape);
+    status = tsh_tensor_read(id, out, 1);
+    return status == TSH_OK ? tsh_tape_reset(s->tape) : status;
+}
+
+static void show_progress(const session *s, int64_t done, double seconds) {
+    if (!s->terminal) return;
+    fprintf(stderr, "\r\033[K");
+    if (done < s->o->tokens)
+        fprintf(stderr, "token %lld of %lld, %.1f a second", (long long)done, (long long)s->o->tokens,
+                (double)done / fmax(seconds, 1e-9));
+    fflush(stderr);
+}
+
+static tsh_status generate_once(session *s, const int64_t *prompt, int64_t count, int64_t *ids, double seconds[2]) {
+    double start = now(), shown = start;
+    tsh_status status = model_cache_clear(s->cache);
+    if (status == TSH_OK) status = next(s, &s->prompt, prompt, 0, 0, &ids[0]);
+    double prompt_end = now();
+    for (int64_t i = 1; status == TSH_OK && i < s->o->tokens; i++) {
+        status = next(s, &s->token, &ids[i - 1], count + i - 1, i, &ids[i]);
+        if (now() - shown > 0.2) show_progress(s, i, (shown = now()) - start);
+    }
+    show_progress(s, s->o->tokens, 0);
+    seconds[0] = prompt_end - start;
+    seconds[1] = now() - prompt_end;
+    return status;
+}
+
+/* --- measuring ---------------------------------------------------------------------------------------------------- */
+
+static int compare_numbers(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int64_t count) {
+    qsort(values, (size_t)count, sizeof *values, compare_numbers);
+    return values[count / 2];
+}
+
+/* What all ranks read of the weights for a token: all of them, but of an embedding that is no output layer one row. */
+static double weight_bytes(const model *m) {
+    double bytes = 0;
+    for (int i = 0; i < tsh_parameters_count(m->parameters); i++) {
+        const tsh_tensor *t = tsh_parameters_tensor(m->parameters, i);
+        bool looked_up = (m->head && t == tsh_embedding_weight(m->words)) ||
+                         (m->positions && t == tsh_embedding_weight(m->positions));
+        if (!looked_up) bytes += (double)tsh_tensor_local_nbytes(t);
+    }
+    return bytes;
+}
+
+static tsh_status run(session *s, const int64_t *prompt, int64_t count, outcome *out) {
+    double *prompt_seconds = calloc((size_t)s->o->repeat, sizeof *prompt_seconds);
+    double *token_seconds = calloc((size_t)s->o->repeat, sizeof *token_seconds);
+    tsh_status status = prompt_seconds && token_seconds ? open_session(s, count) : TSH_ERR_MEMORY;
+    for (int64_t i = 0; status == TSH_OK && i < s->o->repeat; i++) {
+        double seconds[2];
+        status = generate_once(s, prompt, count, out->ids, seconds);
+        prompt_seconds[i] = seconds[0];
+        token_seconds[i] = seconds[1];
+    }
+    out->weight_bytes = weight_bytes(s->m);
+    tsh_world *world = tsh_group_world(s->m->group);
+    if (status == TSH_OK) status = sum_over_ranks(world, &out->weight_bytes);
+    if (status == TSH_OK && s->o->repeat > 1) status = stream_read(world, &out->stream_bytes_per_s);
+    if (status == TSH_OK) {
+        out->prompt_seconds = median(prompt_seconds, s->o->repeat);
+        out->token_seconds = median(token_seconds, s->o->repeat);
+    }
+    free(prompt_seconds);
+    free(token_seconds);
+    return status;
+}
+
+bool generate(model *m, const options *o, const int64_t *prompt, int64_t prompt_count, bool speaks, outcome *out,
+              char words[MODEL_WORDS]) {
+    session s = {.m = m, .o = o, .terminal = speaks && isatty(STDERR_FILENO)};
+    *out = (outcome){.ids = calloc((size_t)o->tokens, sizeof *out->ids)};
+    tsh_status status = out->ids ? run(&s, prompt, prompt_count, out) : TSH_ERR_MEMORY;
+    if (status != TSH_OK) {
+        bool step = s.tape && tsh_tape_status(s.tape) != TSH_OK;
+        snprintf(words, MODEL_WORDS, "%s", step ? tsh_tape_message(s.tape) : tsh_error_message());
+    }
+    close_session(&s);
+    return status == TSH_OK;
+}

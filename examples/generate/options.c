@@ -1,0 +1,54 @@
+#include "command_line.h"
+#include "generate.h"
+
+#include <stdio.h>
+
+static const char help[] =
+    "usage: [tshard-run -n RANKS] generate --model DIR (--prompt TEXT | --prompt-ids 1,2,3) [options]\n"
+    "\n"
+    "Continues a prompt with a GPT-2, Llama or Qwen2 model. DIR is a Hugging Face folder with config.json and\n"
+    "model.safetensors. Each rank holds its heads, its part of the MLPs and of the vocabulary.\n"
+    "\n"
+    "  --model DIR         the model's folder\n"
+    "  --prompt TEXT       the text to continue, where DIR/tokenizer.json has characters or bytes for tokens\n"
+    "  --prompt-ids LIST   the ids to continue, as 1,2,3\n"
+    "  --prompt-tokens N   a prompt of N ids drawn from the seed, to measure\n"
+    "  --tokens N          tokens to generate (32)\n"
+    "  --dtype TYPE        float32, float64, bfloat16 or float16, to which the weights are converted (float32)\n"
+    "  --temperature T     divides the logits; 0 takes the likeliest token (0)\n"
+    "  --top-k K           draws from the K likeliest tokens; 0: all (0)\n"
+    "  --top-p P           draws from the likeliest tokens that together have the probability P; 0: all (0)\n"
+    "  --seed N            of the draws, and of random weights (0)\n"
+    "  --random-weights    random weights in place of DIR/model.safetensors, to measure; config.json is needed alone\n"
+    "  --repeat N          generates N times; speeds are medians, and a stream read of memory is measured beside (1)\n"
+    "  --json              one JSON object: ids, text, tokens a second, bytes of weights read a second\n"
+    "  --help              this text\n"
+    "\n"
+    "The tokens go to stdout, speeds and progress to stderr.\n";
+
+int options_parse(int argc, char **argv, bool speaks, options *out) {
+    static const double most = 1e9;
+    *out = (options){.tokens = 32, .repeat = 1, .dtype = TSH_FLOAT32};
+    const option_row rows[] = {{"model", OPTION_TEXT, &out->model, 0, 0},
+                               {"prompt", OPTION_TEXT, &out->text, 0, 0},
+                               {"prompt-ids", OPTION_TEXT, &out->prompt_ids, 0, 0},
+                               {"prompt-tokens", OPTION_COUNT, &out->prompt_tokens, 1, most},
+                               {"tokens", OPTION_COUNT, &out->tokens, 1, most},
+                               {"dtype", OPTION_DTYPE, &out->dtype, 0, 0},
+                               {"temperature", OPTION_NUMBER, &out->temperature, 0, 1000},
+                               {"top-k", OPTION_COUNT, &out->top_k, 0, most},
+                               {"top-p", OPTION_NUMBER, &out->top_p, 0, 1},
+                               {"seed", OPTION_COUNT, &out->seed, 0, 9e18},
+                               {"random-weights", OPTION_FLAG, &out->random_weights, 0, 0},
+                               {"repeat", OPTION_COUNT, &out->repeat, 1, 1000},
+                               {"json", OPTION_FLAG, &out->json, 0, 0},
+                               {NULL, OPTION_FLAG, NULL, 0, 0}};
+    int code = command_line_parse("generate", help, rows, argc, argv, speaks);
+    if (code >= 0) return code;
+    int prompts = (out->text != NULL) + (out->prompt_ids != NULL) + (out->prompt_tokens > 0);
+    if (out->model && prompts == 1) return -1;
+    if (speaks)
+        fprintf(stderr, "generate: %s\n",
+                out->model ? "one of --prompt, --prompt-ids and --prompt-tokens is wanted" : "--model DIR is missing");
+    return 2;
+}

@@ -1,0 +1,144 @@
+#include "tokenizer.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The bytes of a token, none for a special one. */
+typedef struct token {
+    char bytes[5];
+    unsigned char length;
+} token;
+
+struct tokenizer {
+    token *tokens; /* [count] */
+    int64_t count;
+    char path[1024];
+};
+
+/* Bytes of the character that begins here, 0 at the end of the text. */
+static size_t character_length(const char *text) {
+    size_t length = text[0] != '\0';
+    while (length && ((unsigned char)text[length] & 0xc0) == 0x80) length++;
+    return length;
+}
+
+static bool is_special(const char *text, size_t length) {
+    return length > 2 && ((text[0] == '<' && text[length - 1] == '>') || (text[0] == '[' && text[length - 1] == ']'));
+}
+
+/* False for a token that is longer than a character. */
+static bool set_token(token *t, const char *text) {
+    size_t length = strlen(text);
+    unsigned byte;
+    char end;
+    if (length == 6 && sscanf(text, "<0x%2X%c", &byte, &end) == 2 && end == '>') {
+        t->bytes[0] = (char)byte;
+        t->length = 1;
+    } else if (length == character_length(text) && length <= 4) {
+        memcpy(t->bytes, text, length);
+        t->length = (unsigned char)length;
+    } else {
+        return is_special(text, length);
+    }
+    return true;
+}
+
+static bool fill(tokenizer *t, json_t *vocabulary, char words[MODEL_WORDS]) {
+    const char *name;
+    json_t *value;
+    t->count = (int64_t)json_object_size(vocabulary);
+    t->tokens = calloc((size_t)t->count + 1, sizeof *t->tokens);
+    json_object_foreach(vocabulary, name, value) {
+        int64_t id = json_is_integer(value) ? json_integer_value(value) : -1;
+        if (!t->tokens || id < 0 || id >= t->count) {
+            snprintf(words, MODEL_WORDS, "%s: token \"%.40s\" has no id from 0 to %lld", t->path, name,
+                     (long long)t->count - 1);
+            return false;
+        }
+        if (set_token(&t->tokens[id], name)) continue;
+        snprintf(
+            words, MODEL_WORDS,
+            "%s: its tokens, such as \"%.40s\", are longer than a character; --prompt-ids takes what its tokenizer "
+            "makes of a text",
+            t->path, name);
+        return false;
+    }
+    return true;
+}
+
+static json_t *read_json(tokenizer *t, const char *folder, char words[MODEL_WORDS]) {
+    json_error_t error;
+    snprintf(t->path, sizeof t->path, "%s/tokenizer.json", folder);
+    json_t *json = json_load_file(t->path, 0, &error);
+    if (!json && error.line < 0) {
+        snprintf(t->path, sizeof t->path, "%s/vocab.json", folder);
+        json = json_load_file(t->path, 0, &error);
+    }
+    if (!json)
+        snprintf(words, MODEL_WORDS, "%s: %s; a text wants a tokenizer.json, --prompt-ids does not", t->path,
+                 error.text);
+    return json;
+}
+
+bool tokenizer_open(const char *folder, tokenizer **out, char words[MODEL_WORDS]) {
+    tokenizer *t = *out = calloc(1, sizeof *t);
+    json_t *json = t ? read_json(t, folder, words) : NULL;
+    json_t *inner = json_object_get(json_object_get(json, "model"), "vocab");
+    json_t *vocabulary = inner ? inner : json;
+    bool good = json_is_object(vocabulary) && fill(t, vocabulary, words);
+    if (json && !json_is_object(vocabulary))
+        snprintf(words, MODEL_WORDS, "%s: there is no object of tokens and ids; --prompt-ids takes ids", t->path);
+    json_decref(json);
+    if (good) return true;
+    tokenizer_close(t);
+    *out = NULL;
+    return false;
+}
+
+void tokenizer_close(tokenizer *t) {
+    if (t) free(t->tokens);
+    free(t);
+}
+
+static int64_t find(const tokenizer *t, const char *bytes, size_t length) {
+    for (int64_t i = 0; i < t->count; i++) {
+        if (t->tokens[i].length == length && memcmp(t->tokens[i].bytes, bytes, length) == 0) return i;
+    }
+    return -1;
+}
+
+/* The ids of one character: its own, or those of its bytes. 0 when there is neither. */
+static int encode_character(const tokenizer *t, const char *text, size_t length, int64_t *ids) {
+    ids[0] = length ? find(t, text, length) : -1;
+    if (ids[0] >= 0) return 1;
+    for (size_t i = 0; i < length; i++) {
+        ids[i] = find(t, text + i, 1);
+        if (ids[i] < 0) return 0;
+    }
+    return (int)length;
+}
+
+bool tokenizer_encode(const tokenizer *t, const char *text, int64_t **ids, int64_t *count, char words[MODEL_WORDS]) {
+    *count = 0;
+    *ids = calloc(strlen(text) + 1, sizeof **ids);
+    for (const char *p = text; *ids && *p;) {
+        size_t length = character_length(p);
+        int made = encode_character(t, p, length, *ids + *count);
+        if (!made) {
+            snprintf(words, MODEL_WORDS, "%s has no token for '%.*s'", t->path, (int)length, p);
+            return false;
+        }
+        *count += made;
+        p += length;
+    }
+    if (*count == 0) snprintf(words, MODEL_WORDS, "an empty text; a prompt has at least one token");
+    return *count > 0;
+}
+
+const char *tokenizer_decode(const tokenizer *t, int64_t id, size_t *length) {
+    bool known = id >= 0 && id < t->count;
+    *length = known ? t->tokens[id].length : 0;
+    return known ? t->tokens[id].bytes : "";
+}

@@ -1,0 +1,19 @@
+/* Tokenizers whose tokens are characters or bytes: the vocabulary of a tokenizer.json without merges. */
+#ifndef TRANSFORMER_TOKENIZER_H
+#define TRANSFORMER_TOKENIZER_H
+
+#include "config.h"
+
+typedef struct tokenizer tokenizer;
+
+/* Reads FOLDER/tokenizer.json, or a plain object of tokens and ids in FOLDER/vocab.json. Tokens are characters in UTF-8,
+ * bytes written as "<0x0A>", or special ones in angle or square brackets. False, with words, when there is no such file or
+ * when its tokens are longer. */
+bool tokenizer_open(const char *folder, tokenizer **out, char words[MODEL_WORDS]);
+void tokenizer_close(tokenizer *t);
+/* The ids of a text; the caller frees *ids. False, with words, for a character that is no token. */
+bool tokenizer_encode(const tokenizer *t, const char *text, int64_t **ids, int64_t *count, char words[MODEL_WORDS]);
+/* The bytes of a token; none for a special one and for an id that has no token. */
+const char *tokenizer_decode(const tokenizer *t, int64_t id, size_t *length);
+
+#endif

@@ -1,0 +1,273 @@
+/* generate and embed as their users run them. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "base/base.h"
+#include "support/files.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+TestSuite(generate, .init = tshi_test_enter, .fini = tshi_test_leave);
+TestSuite(embed, .init = tshi_test_enter, .fini = tshi_test_leave);
+
+#define RUN    TSHARD_BIN_DIR "/tshard-run --no-prefix -n "
+#define MODELS TSHARD_TEST_DATA "/models/"
+
+static char output[1 << 17];
+
+/* Runs a shell command line; what it prints on stdout comes back, and on stderr too when it fails. */
+static const char *run(int *code, const char *format, ...) {
+    char command[2048], both[4096];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(command, sizeof command, format, arguments);
+    va_end(arguments);
+    cr_assert(length > 0 && length < (int)sizeof command);
+    const char *errors = tshi_test_path("errors");
+    snprintf(both, sizeof both, "(%s) 2> %s; code=$?; [ $code = 0 ] || cat %s; exit $code", command, errors, errors);
+    FILE *pipe = popen(both, "r");
+    cr_assert_not_null(pipe);
+    size_t used = fread(output, 1, sizeof output - 1, pipe);
+    output[used] = '\0';
+    int status = pclose(pipe);
+    *code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return output;
+}
+
+/* A tensor of a model's expected.safetensors; numbers of 8 bytes each. */
+static int64_t read_expected(const char *model, const char *name, void *out, int64_t most) {
+    char path[512];
+    tsh_allocator allocator = tshi_allocator_resolve(NULL);
+    tshi_safetensors *file = NULL;
+    snprintf(path, sizeof path, MODELS "%s/expected.safetensors", model);
+    cr_assert_eq(tshi_safetensors_open(&allocator, path, &file), TSH_OK, "%s", tsh_error_message());
+    const tshi_safetensors_entry *e = tshi_safetensors_find(file, name);
+    cr_assert_not_null(e);
+    tsh_box box = {0};
+    int64_t count = 1;
+    for (int d = 0; d < e->ndim; d++) count *= box.length[d] = e->shape[d];
+    cr_assert_leq(count, most);
+    cr_assert_eq(tshi_safetensors_read_box(file, e, &box, out), TSH_OK);
+    tshi_safetensors_close(file);
+    return count;
+}
+
+static void list_ids(const int64_t *ids, int64_t count, char *text) {
+    for (int64_t i = 0; i < count; i++) text += sprintf(text, "%s%lld", i ? "," : "", (long long)ids[i]);
+}
+
+/* --- generate ----------------------------------------------------------------------------------------------------- */
+
+/* The model's own prompt, and the ids that transformers generates. */
+static void continues(const char *model, int ranks, const char *dtype) {
+    int64_t prompt[64], wanted[64];
+    char prompt_text[512], wanted_text[512];
+    int code;
+    list_ids(prompt, read_expected(model, "prompt", prompt, 64), prompt_text);
+    int64_t count = read_expected(model, "generated", wanted, 64);
+    list_ids(wanted, count, wanted_text);
+    run(&code, RUN "%d " TSHARD_BIN_DIR "/generate --model " MODELS "%s --prompt-ids %s --tokens %lld --dtype %s",
+        ranks, model, prompt_text, (long long)count, dtype);
+    cr_assert_eq(code, 0, "%s", output);
+    size_t length = strlen(wanted_text);
+    cr_assert(strstr(output, wanted_text) == output && output[length] == '\n', "%s on %d ranks: %s, %s wanted", model,
+              ranks, output, wanted_text);
+}
+
+Test(generate, continues_a_prompt_as_transformers_does, .timeout = 300) {
+    static const char *const models[] = {"gpt2", "gpt2-uneven", "llama", "llama-tied", "qwen2"};
+    for (int i = 0; i < 5; i++) {
+        continues(models[i], 1, "float32");
+        for (int ranks = 2; ranks <= 4; ranks++) continues(models[i], ranks, "float64");
+    }
+    continues("gpt2-uneven", 7, "float64");
+    continues("llama", 7, "float64");
+}
+
+Test(generate, draws_the_same_tokens_at_any_number_of_ranks, .timeout = 300) {
+    static const char *const options[] = {"--temperature 0.8 --seed 3", "--temperature 1.5 --top-k 5 --seed 3",
+                                          "--temperature 1 --top-p 0.7 --seed 4", "--temperature 1 --top-k 1"};
+    char drawn[4][512];
+    int code;
+    for (int i = 0; i < 4; i++) {
+        for (int ranks = 1; ranks <= 4; ranks++) {
+            run(&code,
+                RUN "%d " TSHARD_BIN_DIR "/generate --model " MODELS "llama --prompt-ids 5,6,7 --tokens 20 "
+                    "--dtype float64 %s",
+                ranks, options[i]);
+            cr_assert_eq(code, 0, "%s", output);
+            *strchr(output, '\n') = '\0';
+            if (ranks == 1) strcpy(drawn[i], output);
+            cr_assert_str_eq(output, drawn[i], "%s on %d ranks", options[i], ranks);
+        }
+    }
+    for (int i = 1; i < 4; i++) cr_assert_str_neq(drawn[i], drawn[0]);
+    run(&code, TSHARD_BIN_DIR "/generate --model " MODELS "llama --prompt-ids 5,6,7 --tokens 20 --dtype float64");
+    *strchr(output, '\n') = '\0';
+    cr_assert_str_eq(output, drawn[3], "of one token the likeliest is drawn");
+}
+
+Test(generate, says_in_json_how_fast_it_was, .timeout = 120) {
+    int code, ranks;
+    long long prompt;
+    double prompt_rate, rate, bytes, read, stream;
+    run(&code,
+        RUN "2 " TSHARD_BIN_DIR "/generate --model " MODELS "llama --random-weights --prompt-tokens 9 --tokens 5 "
+            "--repeat 3 --json");
+    cr_assert_eq(code, 0, "%s", output);
+    const char *end = strchr(output, ']');
+    cr_assert(strncmp(output, "{\"ids\": [", 9) == 0 && end, "%s", output);
+    int found = sscanf(end,
+                       "], \"ranks\": %d, \"dtype\": \"float32\", \"prompt_tokens\": %lld, \"prompt_tokens_per_s\": "
+                       "%lf, \"tokens_per_s\": %lf, \"weight_bytes\": %lf, \"weight_bytes_per_s\": %lf, "
+                       "\"stream_bytes_per_s\": %lf}",
+                       &ranks, &prompt, &prompt_rate, &rate, &bytes, &read, &stream);
+    cr_assert_eq(found, 7, "%s", output);
+    cr_assert(ranks == 2 && prompt == 9 && prompt_rate > 0 && rate > 0 && stream > 1e8, "%s", output);
+    /* Two blocks and the output layer; what both ranks hold, both read. */
+    double weights = 2 * (48 * 48 * 2 + 48 * 16 * 2 + 48 * 88 * 3) + 103 * 48, norms = 2 * (2 * 48) + 48;
+    cr_assert(bytes >= 4 * (weights + norms) && bytes <= 4 * (weights + 4 * norms), "%.0f bytes", bytes);
+    cr_assert_lt(fabs(read - rate * bytes), 1e-2 * read);
+}
+
+#define COPY                                                                                                           \
+    "cp " MODELS "llama/config.json " MODELS "llama/model.safetensors %s && chmod u+w %s/* && "                        \
+    "sed -i 's/\"vocab_size\": 103/\"vocab_size\": 103/' %s/config.json"
+
+/* Characters, bytes and a special token. */
+Test(generate, takes_a_text_where_tokens_are_characters_or_bytes, .timeout = 120) {
+    char tokens[8192] = "{\"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": {\"<pad>\": 0, \"\\u00e9\": 1";
+    int code;
+    char folder[64];
+    snprintf(folder, sizeof folder, "%s", tshi_test_path("."));
+    run(&code, COPY, folder, folder, folder);
+    cr_assert_eq(code, 0, "%s", output);
+    for (int i = 2; i < 103; i++) {
+        if (i < 60) {
+            sprintf(tokens + strlen(tokens), ", \"%c\": %d", 'A' + i - 2 == '\\' ? '~' : 'A' + i - 2, i);
+        } else {
+            sprintf(tokens + strlen(tokens), ", \"<0x%02X>\": %d", i - 40, i);
+        }
+    }
+    strcat(tokens, "}}}");
+    tshi_test_write_text("tokenizer.json", tokens);
+    run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt 'A\u00e9B C' --tokens 12 --json", folder);
+    cr_assert_eq(code, 0, "%s", output);
+    char ids[512];
+    cr_assert_eq(sscanf(output, "{\"ids\": [%511[^]]]", ids), 1, "%s", output);
+    run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt-ids 2,1,3,72,4 --tokens 12 --json", folder);
+    cr_assert(strstr(output, ids), "%s wanted: %s", ids, output);
+    cr_assert(strstr(output, "\"text\": \""), "%s", output);
+    run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt 'A%%' --tokens 12", folder);
+    cr_assert(code == 0, "%s", output);
+    run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt 'A\x7f' --tokens 12", folder);
+    cr_assert(code == 1 && strstr(output, "tokenizer.json has no token for '\x7f'"), "%s", output);
+    tshi_test_write_text("tokenizer.json", "{\"model\": {\"vocab\": {\"the\": 0, \"a\": 1}}}");
+    run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt a", folder);
+    cr_assert(code == 1 && strstr(output, "such as \"the\", are longer than a character; --prompt-ids takes"), "%s",
+              output);
+    run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt-ids 1 --tokens 2", folder);
+    cr_assert_eq(code, 0, "%s", output);
+}
+
+static void refuses(int wanted_code, const char *words, const char *arguments) {
+    int code;
+    run(&code, RUN "2 " TSHARD_BIN_DIR "/%s", arguments);
+    cr_assert_eq(code, wanted_code, "%s: exit code %d, %s", arguments, code, output);
+    cr_assert(strstr(output, words), "%s: '%s' is not in: %s", arguments, words, output);
+    /* Once by rank 0, and once by tshard-run, which ends with its last lines. */
+    const char *second = strstr(strstr(output, words) + 1, words);
+    cr_assert(!second || !strstr(second + 1, words), "%s: said too often: %s", arguments, output);
+}
+
+Test(generate, says_what_is_wrong_and_what_would_do, .timeout = 300) {
+    refuses(2, "generate: --model DIR is missing", "generate --prompt-ids 1");
+    refuses(2, "one of --prompt, --prompt-ids and --prompt-tokens is wanted", "generate --model x");
+    refuses(2, "one of --prompt, --prompt-ids", "generate --model x --prompt a --prompt-ids 1");
+    refuses(2, "--tokens wants a whole number, 1 to 1000000000, not '0'", "generate --tokens 0");
+    refuses(2, "--tokens wants a whole number", "generate --tokens=+3");
+    refuses(2, "--temperature wants a number, 0 to 1000, not 'nan'", "generate --temperature nan");
+    refuses(2, "--top-p wants a number, 0 to 1, not '1.5'", "generate --top-p 1.5");
+    refuses(2, "--dtype wants float32, float64, bfloat16 or float16, not 'int8'", "generate --dtype int8");
+    refuses(2, "--seed wants a value", "generate --seed");
+    refuses(2, "'--what' is no option (--help names them)", "generate --what");
+    refuses(1, "No such file or directory; a folder with config.json", "generate --model /nowhere --prompt-ids 1");
+    refuses(1, "a bert model has no next token; embed computes", "generate --model " MODELS "bert --prompt-ids 1");
+    refuses(1, "--prompt-ids: id 103 is past the vocabulary: the model has the ids 0 to 102",
+            "generate --model " MODELS "llama --prompt-ids 1,103");
+    refuses(1, "--prompt-ids: '-1' is no id", "generate --model " MODELS "llama --prompt-ids 1,-1");
+    refuses(1, "--prompt-ids: there is no id", "generate --model " MODELS "llama --prompt-ids ,");
+    refuses(1, "a prompt of 40 tokens, and the model has 32 positions: at most 31",
+            "generate --model " MODELS "llama --prompt-tokens 40");
+    refuses(1, "a prompt of 4 tokens and 29 to generate, and the model has 32 positions: --tokens 28 would fill",
+            "generate --model " MODELS "llama --prompt-tokens 4 --tokens 29");
+    refuses(1, "vocab.json: unable to open", "generate --model " MODELS "llama --prompt hello");
+}
+
+/* One rank of three is killed when all of them generate: the others name it, and the job ends with its signal. */
+Test(generate, a_killed_rank_ends_the_job, .timeout = 120) {
+    int code;
+    run(&code, RUN "3 sh -c 'if [ $RANK = 1 ]; then " TSHARD_BIN_DIR "/generate \"$@\" & sleep 1; kill -9 $!; wait $!; "
+                   "else exec " TSHARD_BIN_DIR "/generate \"$@\"; fi' generate --model " MODELS "llama --prompt-ids 1 "
+                   "--tokens 31 --repeat 1000");
+    cr_assert_neq(code, 0, "%s", output);
+    cr_assert(strstr(output, "generate: ") && strstr(output, "rank 1"), "%s", output);
+}
+
+/* --- embed -------------------------------------------------------------------------------------------------------- */
+
+Test(embed, gives_the_vectors_of_transformers, .timeout = 120) {
+    int64_t ids[64], mask[64];
+    double wanted[128];
+    char line[512];
+    int code;
+    cr_assert_eq(read_expected("bert", "ids", ids, 64), 30);
+    cr_assert_eq(read_expected("bert", "mask", mask, 64), 30);
+    cr_assert_eq(read_expected("bert", "pooled", wanted, 128), 96);
+    char text[2048] = "";
+    for (int b = 0; b < 3; b++) {
+        int count = 0;
+        while (count < 10 && mask[10 * b + count]) count++;
+        list_ids(ids + 10 * b, count, line);
+        sprintf(text + strlen(text), "%s\n", line);
+    }
+    tshi_test_write_text("ids", text);
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        run(&code, RUN "%d " TSHARD_BIN_DIR "/embed --model " MODELS "bert --ids %s --batch %d --dtype %s", ranks,
+            tshi_test_path("ids"), ranks == 2 ? 2 : 32, ranks == 3 ? "float64" : "float32");
+        cr_assert_eq(code, 0, "%s", output);
+        const char *p = output;
+        for (int i = 0; i < 96; i++) {
+            char *end;
+            double got = strtod(p, &end);
+            cr_assert(end != p && fabs(got - wanted[i]) <= 1e-5, "%d: %g, %g wanted", i, got, wanted[i]);
+            cr_assert_eq(*end, i % 32 == 31 ? '\n' : ' ');
+            p = end;
+        }
+    }
+    run(&code, TSHARD_BIN_DIR "/embed --model " MODELS "bert --ids %s --json", tshi_test_path("ids"));
+    cr_assert(code == 0 && strncmp(output, "{\"vectors\": [[", 14) == 0 && strstr(output, "]]}\n"), "%s", output);
+}
+
+Test(embed, says_what_is_wrong_and_what_would_do, .timeout = 120) {
+    char arguments[512];
+    refuses(2, "embed: --model DIR is missing", "embed --ids x");
+    refuses(2, "embed: --ids FILE is missing", "embed --model x");
+    refuses(1, "is a gpt2 model; generate runs it, and embed takes bert", "embed --model " MODELS "gpt2 --ids x");
+    refuses(1, "/nowhere: No such file", "embed --model " MODELS "bert --ids /nowhere");
+    snprintf(arguments, sizeof arguments, "embed --model " MODELS "bert --ids %s", tshi_test_path("ids"));
+    tshi_test_write_text("ids", "");
+    refuses(1, "is empty; a line of token ids for each sentence is wanted", arguments);
+    tshi_test_write_text("ids", "1 2 3\n4 91\n");
+    refuses(1, "ids:2: id 91 is past the vocabulary: the model has the ids 0 to 90", arguments);
+    tshi_test_write_text("ids", "1 2 3\n\n4\n");
+    refuses(1, "ids:2: there is no id", arguments);
+    tshi_test_write_text("ids", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21\n");
+    refuses(1, "ids:1: 21 tokens, and the model has 20 positions", arguments);
+}
