@@ -34,14 +34,15 @@ TSH_API tsh_tensor *tsh_matmul(tsh_tape *tape, tsh_tensor *a, tsh_tensor *b);
  * R. Backward: dx = dy W, dW = dy^T x, db = column sums of dy. */
 TSH_API tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias);
 
-/* The sum, difference and product of x and y, element by element. Shapes that differ are aligned at the last dim, and a
- * size of 1 is repeated, as in NumPy: [5,1,3] with [4,1] is [5,4,3].
- *   R,R -> R    S(d),S(d) -> S(d)    L,L -> L    add, sub: P,P -> P    mul: P,R -> P, R,P -> P
+/* The sum, difference, product and quotient of x and y, element by element. Shapes that differ are aligned at the last
+ * dim, and a size of 1 is repeated, as in NumPy: [5,1,3] with [4,1] is [5,4,3].
+ *   R,R -> R    S(d),S(d) -> S(d)    L,L -> L    add, sub: P,P -> P    mul: P,R -> P, R,P -> P    div: P,R -> P
  *   S(d),L -> S(d) and L,S(d) -> S(d) where the other input is repeated along d of the output
  * Backward: the gradient of an input that is repeated is summed. */
 TSH_API tsh_tensor *tsh_add(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
 TSH_API tsh_tensor *tsh_sub(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
 TSH_API tsh_tensor *tsh_mul(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
+TSH_API tsh_tensor *tsh_div(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y);
 /* y = factor x.
  *   R -> R    S(d) -> S(d)    P -> P    L -> L */
 TSH_API tsh_tensor *tsh_scale(tsh_tape *tape, tsh_tensor *x, double factor);

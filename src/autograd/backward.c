@@ -140,10 +140,9 @@ static tsh_status node_backward(tsh_tape *tape, int index, const tsh_tensor *los
 static bool is_gradient_of(const tsh_tensor *gradient, const tsh_tensor *loss) {
     tsh_layout layout[TSH_MAX_AXES];
     tshi_gradient_layout(loss, layout);
-    bool fits = gradient->dtype == loss->dtype && gradient->shape.ndim == loss->shape.ndim && gradient->storage &&
-                gradient->mesh == loss->mesh;
-    for (int d = 0; fits && d < loss->shape.ndim; d++) fits = gradient->shape.global[d] == loss->shape.global[d];
-    return fits && tshi_layouts_equal(loss->mesh->axes, gradient->layout, layout);
+    return gradient->dtype == loss->dtype && gradient->storage && gradient->mesh == loss->mesh &&
+           tshi_shapes_equal(&gradient->shape, &loss->shape) &&
+           tshi_layouts_equal(loss->mesh->axes, gradient->layout, layout);
 }
 
 static tsh_status seed(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradient) {

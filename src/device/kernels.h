@@ -82,8 +82,22 @@ typedef void tshi_unary_backward_fn(tsh_device *device, tshi_unary f, const doub
 typedef void tshi_axpby_fn(tsh_device *device, int64_t n, double a, const void *x, double b, const void *y, void *z);
 /* z = beta z + x y; z may alias x or y when beta is 0. */
 typedef void tshi_mul_fn(tsh_device *device, int64_t n, const void *x, const void *y, double beta, void *z);
-/* z = x / y; z may alias x or y. */
-typedef void tshi_divide_fn(tsh_device *device, int64_t n, const void *x, const void *y, void *z);
+
+typedef enum tshi_binary { TSHI_ADD, TSHI_SUB, TSHI_MUL, TSHI_DIV, TSHI_BINARY_COUNT } tshi_binary;
+
+#define TSHI_OVERLAY_RUNS 8
+
+/* Two arrays that lie over a row-major one of one or more runs of elements, run 0 the innermost: run k has n[k] of them,
+ * from each to the next of which x and y move by x[k] and y[k] elements: 0 where they are repeated. Of x[0] and
+ * y[0] one is 1, the other 1 or 0. */
+typedef struct tshi_overlay {
+    int runs;
+    int64_t n[TSHI_OVERLAY_RUNS], x[TSHI_OVERLAY_RUNS], y[TSHI_OVERLAY_RUNS];
+} tshi_overlay;
+
+/* z = f(x, y); z may alias an x or y that is not repeated. */
+typedef void tshi_binary_fn(tsh_device *device, tshi_binary f, const tshi_overlay *o, const void *x, const void *y,
+                            void *z);
 /* y[r, c] = x[r, c] + b[c]; y may alias x. With x NULL, y[r, c] = b[c]. */
 typedef void tshi_bias_fn(tsh_device *device, int64_t rows, int64_t cols, const void *x, const void *b, void *y);
 
@@ -92,7 +106,7 @@ typedef struct tshi_elementwise_ops {
     tshi_unary_backward_fn *unary_backward;
     tshi_axpby_fn *axpby;
     tshi_mul_fn *mul;
-    tshi_divide_fn *divide;
+    tshi_binary_fn *binary;
     tshi_bias_fn *bias;
 } tshi_elementwise_ops;
 

@@ -188,7 +188,8 @@ static tsh_status reduce_losses(tshi_node *call, const tshi_classes *c, const ts
     tsh_tensor *out = call->out;
     const void *sum = element(call->saved[TOTALS], NUMERATOR), *weight = element(call->saved[TOTALS], DENOMINATOR);
     if (p->reduction == TSH_REDUCTION_MEAN) {
-        device->ops->elementwise[out->dtype].divide(device, 1, sum, weight, tshi_data(out));
+        device->ops->elementwise[out->dtype].binary(device, TSHI_DIV, &(tshi_overlay){1, {1}, {1}, {1}}, sum, weight,
+                                                    tshi_data(out));
     } else {
         device->ops->copy.within(device, tsh_dtype_size(out->dtype), sum, tshi_data(out));
     }

@@ -36,6 +36,16 @@ static inline tshi_around tshi_around_dim(const tsh_tensor *x, int dim) {
  * Collective over these axes. */
 tsh_status tshi_top_candidates(const tsh_tensor *x, int dim, int64_t most, tsh_tensor **out);
 
+/* --- tensors of different shapes ---------------------------------------------------------------------------------- */
+
+/* x with dims of size 1 before its own, so that it has ndim of them; NULL where x has more. */
+tsh_tensor *tshi_align(tsh_tape *tape, tsh_tensor *x, int ndim);
+/* A dim that the output is split along splits the inputs that have its size there; an input that is repeated along it
+ * is used whole: the row_holds of two inputs, aligned, whose output has the larger sizes. */
+bool tshi_overlay_row_holds(const tshi_node *call, const tshi_rule *row, int dim);
+/* How inputs x and y, whose local sizes are the output's or 1, lie over this rank's part of the output. */
+tshi_overlay tshi_overlay_of(const tshi_shape *out, const tshi_shape *x, const tshi_shape *y);
+
 /* --- statistics of rows where ranks hold parts of a row ----------------------------------------------------------- */
 
 /* Memory for n statistics of x, not zeroed, of the dtype of sums of x. */

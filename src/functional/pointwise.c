@@ -1,130 +1,45 @@
-/* Elementwise arithmetic, and dropout. */
-#include "functional/broadcast.h"
+/* Scale, bias and dropout. */
+#include "functional/functional.h"
 
-static tsh_status equal_shapes(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status same_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
     *out = call->in[0]->shape;
-    for (int i = 1; i < call->inputs; i++) {
-        const tshi_shape *s = &call->in[i]->shape;
-        bool equal = s->ndim == out->ndim;
-        for (int d = 0; equal && d < s->ndim; d++) equal = s->global[d] == out->global[d];
-        if (!equal) return tshi_check_fails(call->in[0], call->in[i], "equal shapes wanted");
-    }
     return tshi_check_floats(call, dtype);
 }
 
-/* z = a x + b y; with b = 0, y is not read and may be NULL. */
-static tsh_status axpby(double a, const tsh_tensor *x, double b, const tsh_tensor *y, tsh_tensor *z) {
-    tsh_device *device = tshi_device_of(x);
-    device->ops->elementwise[x->dtype].axpby(device, x->numel, a, tshi_data(x), b, tshi_data(y), tshi_data(z));
-    return TSH_OK;
-}
-
-/* --- add, sub: z = x + factor y ----------------------------------------------------------------------------------- */
-
-typedef struct factor_params {
-    double factor;
-} factor_params;
-
-static double factor_of(const tshi_node *call) {
-    return ((const factor_params *)call->params)->factor;
-}
-
-static const tshi_rule add_rules[] = {
-    {{TSHI_R, TSHI_R}, TSHI_R}, {{TSHI_ANY, TSHI_ANY}, TSHI_ANY}, {{TSHI_P, TSHI_P}, TSHI_P},
-    {{TSHI_L, TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
-};
-
-static tsh_status add_forward(tshi_node *call) {
-    return axpby(1, call->in[0], factor_of(call), call->in[1], call->out);
-}
-
-static tsh_status add_backward(tshi_node *call) {
-    tsh_status status = TSH_OK;
-    for (int i = 0; i < 2 && status == TSH_OK; i++) {
-        if (!tshi_wants_grad(call, i)) continue;
-        if (i == 0 || factor_of(call) == 1) {
-            status = tshi_grad_adopt(call, i, tshi_grad_out(call));
-            continue;
-        }
-        double beta;
-        tsh_tensor *dy = tshi_grad_beta(call, i, &beta);
-        status = dy ? axpby(factor_of(call), tshi_grad_out(call), beta, dy, dy) : TSH_ERR_MEMORY;
-    }
-    return status;
-}
-
-static const tshi_op add_op = {"add",       add_rules,    equal_shapes,
-                               add_forward, add_backward, .params_size = sizeof(factor_params)};
-static const tshi_op sub_op = {"sub",       add_rules,    equal_shapes,
-                               add_forward, add_backward, .params_size = sizeof(factor_params)};
-
-tsh_tensor *tsh_add(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
-    if (tshi_broadcasts(x, y)) return tshi_broadcast(tape, x, y, TSHI_ADD);
-    return tshi_apply(tape, &add_op, 2, (tsh_tensor *[]){x, y}, &(factor_params){1});
-}
-
-tsh_tensor *tsh_sub(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
-    if (tshi_broadcasts(x, y)) return tshi_broadcast(tape, x, y, TSHI_SUB);
-    return tshi_apply(tape, &sub_op, 2, (tsh_tensor *[]){x, y}, &(factor_params){-1});
-}
-
-/* --- mul ---------------------------------------------------------------------------------------------------------- */
-
-static const tshi_rule mul_rules[] = {
-    {{TSHI_HAS_P, TSHI_COPY}, TSHI_P}, {{TSHI_COPY, TSHI_HAS_P}, TSHI_P}, {{TSHI_R, TSHI_R}, TSHI_R},
-    {{TSHI_ANY, TSHI_ANY}, TSHI_ANY},  {{TSHI_L, TSHI_L}, TSHI_L},        {{TSHI_END}, TSHI_END},
-};
-
-/* z = beta z + x y */
-static void multiply(const tsh_tensor *x, const tsh_tensor *y, double beta, tsh_tensor *z) {
-    tsh_device *device = tshi_device_of(x);
-    device->ops->elementwise[x->dtype].mul(device, x->numel, tshi_data(x), tshi_data(y), beta, tshi_data(z));
-}
-
-static tsh_status mul_forward(tshi_node *call) {
-    multiply(call->in[0], call->in[1], 0, call->out);
-    return TSH_OK;
-}
-
-static tsh_status mul_backward(tshi_node *call) {
-    for (int i = 0; i < 2; i++) {
-        if (!tshi_wants_grad(call, i)) continue;
-        double beta;
-        tsh_tensor *dx = tshi_grad_beta(call, i, &beta);
-        if (!dx) return TSH_ERR_MEMORY;
-        multiply(call->in[1 - i], tshi_grad_out(call), beta, dx);
-    }
-    return TSH_OK;
-}
-
-static const tshi_op mul_op = {"mul", mul_rules, equal_shapes, mul_forward, mul_backward, .params_size = 0};
-
-tsh_tensor *tsh_mul(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
-    if (tshi_broadcasts(x, y)) return tshi_broadcast(tape, x, y, TSHI_MUL);
-    return tshi_apply(tape, &mul_op, 2, (tsh_tensor *[]){x, y}, NULL);
-}
-
 /* --- scale -------------------------------------------------------------------------------------------------------- */
+
+typedef struct scale_params {
+    double factor;
+} scale_params;
 
 static const tshi_rule scale_rules[] = {
     {{TSHI_R}, TSHI_R}, {{TSHI_ANY}, TSHI_ANY}, {{TSHI_P}, TSHI_P}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
 };
 
+/* z = factor x + beta z, the factor that of the call. */
+static tsh_status scale(const tshi_node *call, const tsh_tensor *x, double beta, tsh_tensor *z) {
+    const scale_params *p = call->params;
+    tsh_device *device = tshi_device_of(x);
+    device->ops->elementwise[x->dtype].axpby(device, x->numel, p->factor, tshi_data(x), beta, tshi_data(z),
+                                             tshi_data(z));
+    return TSH_OK;
+}
+
 static tsh_status scale_forward(tshi_node *call) {
-    return axpby(factor_of(call), call->in[0], 0, NULL, call->out);
+    return scale(call, call->in[0], 0, call->out);
 }
 
 static tsh_status scale_backward(tshi_node *call) {
     double beta;
     tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
-    return dx ? axpby(factor_of(call), tshi_grad_out(call), beta, dx, dx) : TSH_ERR_MEMORY;
+    return dx ? scale(call, tshi_grad_out(call), beta, dx) : TSH_ERR_MEMORY;
 }
 
-static const tshi_op scale_op = {"scale",       scale_rules,    equal_shapes,
-                                 scale_forward, scale_backward, .params_size = sizeof(factor_params)};
+static const tshi_op scale_op = {"scale",       scale_rules,    same_shape,
+                                 scale_forward, scale_backward, .params_size = sizeof(scale_params)};
 
 tsh_tensor *tsh_scale(tsh_tape *tape, tsh_tensor *x, double factor) {
-    return tshi_apply(tape, &scale_op, 1, &x, &(factor_params){factor});
+    return tshi_apply(tape, &scale_op, 1, &x, &(scale_params){factor});
 }
 
 /* --- bias --------------------------------------------------------------------------------------------------------- */
@@ -178,7 +93,7 @@ typedef struct dropout_params {
 static tsh_status dropout_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
     double p = ((const dropout_params *)call->params)->p;
     if (!(p >= 0 && p < 1)) return tshi_fail(TSH_ERR_ARGUMENT, "p is %g, wanted in [0, 1)", p);
-    return equal_shapes(call, dtype, out);
+    return same_shape(call, dtype, out);
 }
 
 /* y = beta y + x keep / (1 - p), keep drawn by global element index. */

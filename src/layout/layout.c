@@ -2,6 +2,7 @@
 #include "layout/layout.h"
 
 #include <stdio.h>
+#include <string.h>
 
 void tsh_split(int64_t n, int parts, int index, int64_t *start, int64_t *length) {
     bool exists = n >= 0 && parts >= 1 && index >= 0 && index < parts;
@@ -297,6 +298,10 @@ tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layou
         shape->local[d] = local_slice(mesh, layout, sequence, d, shape->global[d], &start);
     }
     return TSH_OK;
+}
+
+bool tshi_shapes_equal(const tshi_shape *a, const tshi_shape *b) {
+    return a->ndim == b->ndim && memcmp(a->global, b->global, sizeof *a->global * (size_t)a->ndim) == 0;
 }
 
 int64_t tshi_shape_numel(const tshi_shape *shape) {

@@ -95,6 +95,8 @@ int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group);
  * normalized: units go where the boxes are the same without. TSH_ERR_SHAPE for a dim that the shape lacks, for units
  * that do not divide a dim, and for units that another axis cuts. */
 tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
+/* The whole tensors have one shape. */
+bool tshi_shapes_equal(const tshi_shape *a, const tshi_shape *b);
 /* The number of elements of the whole tensor. */
 int64_t tshi_shape_numel(const tshi_shape *shape);
 /* The index in the whole tensor at which this rank's slice of dim d starts (0 when no axis shards d). */

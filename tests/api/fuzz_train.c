@@ -543,6 +543,7 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_add", two, FUNCTION(tsh_add), 5},
     {"tsh_sub", two, FUNCTION(tsh_sub), 3},
     {"tsh_mul", two, FUNCTION(tsh_mul), 5},
+    {"tsh_div", two, FUNCTION(tsh_div), 3},
     {"tsh_scale", with_number, FUNCTION(tsh_scale), 4},
     {"tsh_bias", two, FUNCTION(tsh_bias), 3},
     {"tsh_gelu", one, FUNCTION(tsh_gelu), 4},

@@ -87,9 +87,12 @@ static void check_arithmetic(tsh_dtype dtype, int64_t n, const int skew[3]) {
     tshi_cuda_elementwise[dtype].mul(gpu(), n, x.gpu, y.gpu, 0, z.gpu);
     kernels()->elementwise[sums].mul(kernel_device(), n, x.cpu.data, y.cpu.data, 0, z.cpu.data);
     expect_same(&z, "mul");
-    tshi_cuda_elementwise[dtype].divide(gpu(), n, x.gpu, y.gpu, z.gpu);
-    kernels()->elementwise[sums].divide(kernel_device(), n, x.cpu.data, y.cpu.data, z.cpu.data);
-    expect_same(&z, "divide");
+    const tshi_overlay o = {1, {n}, {1}, {1}};
+    for (int f = 0; f < TSHI_BINARY_COUNT; f++) {
+        tshi_cuda_elementwise[dtype].binary(gpu(), (tshi_binary)f, &o, x.gpu, y.gpu, z.gpu);
+        kernels()->elementwise[sums].binary(kernel_device(), (tshi_binary)f, &o, x.cpu.data, y.cpu.data, z.cpu.data);
+        expect_same(&z, "binary");
+    }
     tshi_cuda_elementwise[dtype].mul(gpu(), n, x.gpu, y.gpu, 0, y.gpu);
     kernels()->elementwise[sums].mul(kernel_device(), n, x.cpu.data, y.cpu.data, 0, y.cpu.data);
     expect_same(&y, "mul in place");
@@ -102,4 +105,29 @@ Test(cuda_elementwise, arithmetic) {
     for (int t = 0; t < 4; t++)
         for (int s = 0; s < ODD_SIZES; s++)
             for (int k = 0; k < 3; k++) check_arithmetic(gpu_dtypes[t], odd_sizes[s], skews[k]);
+}
+
+/* Of 3 runs, along which x and y are repeated by turns. */
+static void check_repeated(tshi_binary f, tsh_dtype dtype, const int64_t n[3]) {
+    const tshi_overlay overlays[] = {{3, {n[0], n[1], n[2]}, {1, 0, n[0]}, {0, 1, 0}},
+                                     {3, {n[0], n[1], n[2]}, {0, 1, 0}, {1, 0, n[0]}},
+                                     {2, {n[0], n[1] * n[2]}, {1, n[0]}, {1, 0}}};
+    for (int i = 0; i < 3; i++) {
+        int64_t numel = n[0] * n[1] * n[2];
+        pair x = pair_integers(dtype, numel, 0), y = pair_random(dtype, numel, 1, 1, 2), z = pair_make(dtype, numel, 0);
+        tshi_cuda_elementwise[dtype].binary(gpu(), f, &overlays[i], x.gpu, y.gpu, z.gpu);
+        kernels()->elementwise[x.cpu.dtype].binary(kernel_device(), f, &overlays[i], x.cpu.data, y.cpu.data,
+                                                   z.cpu.data);
+        expect_pair(&z, "binary of what is repeated", 8, 1);
+        pair_free(&x);
+        pair_free(&y);
+        pair_free(&z);
+    }
+}
+
+Test(cuda_elementwise, arithmetic_of_what_is_repeated) {
+    static const int64_t sizes[][3] = {{7, 5, 3}, {1, 2, 3}, {33, 1, 2}, {0, 3, 2}, {3, 0, 2}, {100, 50, 3}};
+    for (int f = 0; f < TSHI_BINARY_COUNT; f++)
+        for (int t = 0; t < 4; t++)
+            for (int s = 0; s < 6; s++) check_repeated((tshi_binary)f, gpu_dtypes[t], sizes[s]);
 }

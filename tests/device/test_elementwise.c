@@ -282,16 +282,53 @@ Test(elementwise, clip) {
     }
 }
 
-Test(elementwise, divide) {
-    for (int t = 0; t < FLOAT_DTYPES; t++) {
-        for (int s = 0; s < ODD_SIZES; s++) {
-            buffer x = buffer_random(float_dtypes[t], odd_sizes[s], -3, 3), y = buffer_random(x.dtype, x.n, 1, 2);
-            buffer z = buffer_copy(&x);
-            kernels()->elementwise[x.dtype].divide(kernel_device(), x.n, z.data, y.data, z.data);
-            for (int64_t i = 0; i < x.n; i++) expect_close(&z, i, get(&x, i) / get(&y, i), 3, 1);
-            buffer_free(&x);
-            buffer_free(&y);
-            buffer_free(&z);
+static double result_of(tshi_binary f, double x, double y) {
+    return f == TSHI_ADD ? x + y : f == TSHI_SUB ? x - y : f == TSHI_MUL ? x * y : x / y;
+}
+
+/* x and y have the sizes n of each run where their bit is set, and are repeated along the others; run 0 is the innermost
+ * one. */
+static void check_overlay(tshi_binary f, tsh_dtype dtype, int runs, const int64_t *n, unsigned wide_x,
+                          unsigned wide_y) {
+    tshi_overlay o = {.runs = runs};
+    int64_t numel = 1, size_x = 1, size_y = 1;
+    for (int k = 0; k < runs; k++) {
+        o.n[k] = n[k];
+        o.x[k] = wide_x >> k & 1 ? size_x : 0;
+        o.y[k] = wide_y >> k & 1 ? size_y : 0;
+        size_x *= wide_x >> k & 1 ? n[k] : 1;
+        size_y *= wide_y >> k & 1 ? n[k] : 1;
+        numel *= n[k];
+    }
+    buffer x = buffer_random(dtype, size_x, -3, 3), y = buffer_random(dtype, size_y, 1, 2);
+    buffer z = buffer_make(dtype, numel);
+    kernels()->elementwise[dtype].binary(kernel_device(), f, &o, x.data, y.data, z.data);
+    for (int64_t i = 0; i < numel; i++) {
+        int64_t at_x = 0, at_y = 0, rest = i;
+        for (int k = 0; k < runs; rest /= n[k++]) {
+            at_x += rest % n[k] * o.x[k];
+            at_y += rest % n[k] * o.y[k];
+        }
+        expect_close(&z, i, result_of(f, get(&x, at_x), get(&y, at_y)), 6, 1);
+    }
+    if (size_x == numel) {
+        kernels()->elementwise[dtype].binary(kernel_device(), f, &o, x.data, y.data, x.data);
+        cr_assert_arr_eq(x.data, z.data, (size_t)numel * tsh_dtype_size(dtype), "in place the result is the same");
+    }
+    buffer_free(&x);
+    buffer_free(&y);
+    buffer_free(&z);
+}
+
+Test(elementwise, sums_products_and_quotients_of_what_is_repeated) {
+    static const int64_t sizes[][3] = {{7, 5, 3}, {1, 2, 3}, {33, 1, 2}, {0, 3, 2}, {3, 0, 2}, {17, 2, 0}};
+    for (int f = 0; f < TSHI_BINARY_COUNT; f++) {
+        for (int t = 0; t < FLOAT_DTYPES; t++) {
+            for (int s = 0; s < ODD_SIZES; s++) check_overlay((tshi_binary)f, float_dtypes[t], 1, &odd_sizes[s], 1, 1);
+            for (unsigned wide = 0; wide < 64; wide++) {
+                for (int s = 0; (wide | wide >> 3) & 1 && s < 6; s++)
+                    check_overlay((tshi_binary)f, float_dtypes[t], 3, sizes[s], wide & 7, wide >> 3);
+            }
         }
     }
 }

@@ -250,6 +250,7 @@ static void stays_split(tshi_rank *r, void *arg) {
     tsh_tensor *factor = tensor(r, &k, 2, (int64_t[]){4, 16}, none, none);
     check_split(r, &k, "a term times a factor", tsh_mul(k.tape, term, factor), TSH_PARTIAL, none);
     check_split(r, &k, "a factor times a term", tsh_mul(k.tape, factor, term), TSH_PARTIAL, none);
+    check_split(r, &k, "a term over a divisor", tsh_div(k.tape, term, factor), TSH_PARTIAL, none);
     tsh_tensor *small = tensor(r, &k, 2, (int64_t[]){16, 3}, none, none);
     check_split(r, &k, "matmul of a term", tsh_matmul(k.tape, term, small), TSH_PARTIAL, none);
     tsh_tensor *uneven = tensor(r, &k, 3, (int64_t[]){5, 2, 3}, TSH_SHARD(0), TSH_SHARD(0));

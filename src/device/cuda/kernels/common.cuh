@@ -256,6 +256,20 @@ struct cycle {
     }
 };
 
+// The elements of x and y that lie over element i. Divisions of 64 bits are slow.
+struct overlaid {
+    int64_t x = 0, y = 0;
+
+    __device__ overlaid(const tshi_overlay &o, int64_t i) {
+        for (int k = 0; k < o.runs; k++) {
+            int64_t rest = (i | o.n[k]) <= UINT32_MAX ? (int64_t)((uint32_t)i / (uint32_t)o.n[k]) : i / o.n[k];
+            x += (i - rest * o.n[k]) * o.x[k];
+            y += (i - rest * o.n[k]) * o.y[k];
+            i = rest;
+        }
+    }
+};
+
 inline int64_t up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }

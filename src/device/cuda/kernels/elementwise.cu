@@ -82,7 +82,19 @@ template <typename S, bool ADD> struct multiply {
     }
 };
 
-template <typename S> struct quotient {
+template <typename S> struct add {
+    __device__ S operator()(S x, S y, S) const {
+        return x + y;
+    }
+};
+
+template <typename S> struct subtract {
+    __device__ S operator()(S x, S y, S) const {
+        return x - y;
+    }
+};
+
+template <typename S> struct divide {
     __device__ S operator()(S x, S y, S) const {
         return x / y;
     }
@@ -105,8 +117,37 @@ template <typename T> void mul(tsh_device *device, int64_t n, const void *x, con
         map_all<READ_X | READ_Y | WRITE_Z, T>(device, "mul", n, x, y, z, multiply<S, false>());
 }
 
-template <typename T> void divide(tsh_device *device, int64_t n, const void *x, const void *y, void *z) {
-    map_all<READ_X | READ_Y | WRITE_Z, T>(device, "divide", n, x, y, z, quotient<sum_t<T>>());
+template <typename T, typename F>
+__global__ void __launch_bounds__(THREADS, 2)
+    map_overlaid(tshi_overlay o, int64_t n, const T *x, const T *y, T *z, F f) {
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
+        overlaid at(o, i);
+        z[i] = store<T>(f(load(x[at.x]), load(y[at.y]), sum_t<T>(0)));
+    }
+}
+
+template <typename T, typename F>
+void map_overlay(tsh_device *device, const tshi_overlay &o, const void *x, const void *y, void *z, F f) {
+    int64_t n = 1;
+    for (int k = 0; k < o.runs; k++) n *= o.n[k];
+    if (o.runs == 1 && o.x[0] == 1 && o.y[0] == 1)
+        map_all<READ_X | READ_Y | WRITE_Z, T>(device, "binary", n, x, y, z, f);
+    else if (n > 0)
+        launch(device, "binary", map_overlaid<T, F>, blocks_for(device, n, THREADS), THREADS, o, n, (const T *)x,
+               (const T *)y, (T *)z, f);
+}
+
+template <typename T>
+void binary(tsh_device *device, tshi_binary f, const tshi_overlay *o, const void *x, const void *y, void *z) {
+    using S = sum_t<T>;
+    switch (f) {
+    case TSHI_ADD: map_overlay<T>(device, *o, x, y, z, add<S>()); break;
+    case TSHI_SUB: map_overlay<T>(device, *o, x, y, z, subtract<S>()); break;
+    case TSHI_MUL: map_overlay<T>(device, *o, x, y, z, multiply<S, false>()); break;
+    case TSHI_DIV: map_overlay<T>(device, *o, x, y, z, divide<S>()); break;
+    default: break;
+    }
 }
 
 // --- bias ------------------------------------------------------------------------------------------------------------
@@ -135,7 +176,7 @@ template <typename T> void bias(tsh_device *device, int64_t rows, int64_t cols, 
 }
 
 template <typename T>
-constexpr tshi_elementwise_ops table = {unary<T>, unary_backward<T>, axpby<T>, mul<T>, divide<T>, bias<T>};
+constexpr tshi_elementwise_ops table = {unary<T>, unary_backward<T>, axpby<T>, mul<T>, binary<T>, bias<T>};
 
 } // namespace
 

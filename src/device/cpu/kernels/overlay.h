@@ -1,0 +1,32 @@
+/* The rows of an overlay: what its innermost run is repeated for. */
+#ifndef TSHI_CPU_OVERLAY_H
+#define TSHI_CPU_OVERLAY_H
+
+#include "device/kernels.h"
+
+/* Where a row begins, in elements; `left` rows are to come, this one among them. */
+typedef struct tshi_overlay_row {
+    int64_t left, x, y, z;
+    int64_t at[TSHI_OVERLAY_RUNS];
+} tshi_overlay_row;
+
+static inline tshi_overlay_row tshi_overlay_first(const tshi_overlay *o) {
+    tshi_overlay_row r = {.left = o->n[0] > 0};
+    for (int k = 1; k < o->runs; k++) r.left *= o->n[k];
+    return r;
+}
+
+static inline void tshi_overlay_next(const tshi_overlay *o, tshi_overlay_row *r) {
+    r->left--;
+    r->z += o->n[0];
+    for (int k = 1; k < o->runs; k++) {
+        r->x += o->x[k];
+        r->y += o->y[k];
+        if (++r->at[k] < o->n[k]) return;
+        r->at[k] = 0;
+        r->x -= o->n[k] * o->x[k];
+        r->y -= o->n[k] * o->y[k];
+    }
+}
+
+#endif

@@ -1,0 +1,243 @@
+/* Sums, differences, products and quotients of two tensors, whose shapes may differ by NumPy's rule: dims are aligned at
+ * the end, and a size of 1 is repeated. What is repeated is never stored. */
+#include "functional/functional.h"
+
+#include <string.h>
+
+/* --- rules -------------------------------------------------------------------------------------------------------- */
+
+static const tshi_rule sum_rules[] = {
+    {{TSHI_R, TSHI_R}, TSHI_R},     {{TSHI_ANY, TSHI_ANY}, TSHI_ANY}, {{TSHI_ANY, TSHI_L}, TSHI_ANY},
+    {{TSHI_L, TSHI_ANY}, TSHI_ANY}, {{TSHI_P, TSHI_P}, TSHI_P},       {{TSHI_L, TSHI_L}, TSHI_L},
+    {{TSHI_END}, TSHI_END},
+};
+static const tshi_rule product_rules[] = {
+    {{TSHI_HAS_P, TSHI_COPY}, TSHI_P}, {{TSHI_COPY, TSHI_HAS_P}, TSHI_P},
+    {{TSHI_R, TSHI_R}, TSHI_R},        {{TSHI_ANY, TSHI_ANY}, TSHI_ANY},
+    {{TSHI_ANY, TSHI_L}, TSHI_ANY},    {{TSHI_L, TSHI_ANY}, TSHI_ANY},
+    {{TSHI_L, TSHI_L}, TSHI_L},        {{TSHI_END}, TSHI_END},
+};
+static const tshi_rule quotient_rules[] = {
+    {{TSHI_HAS_P, TSHI_COPY}, TSHI_P},
+    {{TSHI_R, TSHI_R}, TSHI_R},
+    {{TSHI_ANY, TSHI_ANY}, TSHI_ANY},
+    {{TSHI_ANY, TSHI_L}, TSHI_ANY},
+    {{TSHI_L, TSHI_ANY}, TSHI_ANY},
+    {{TSHI_L, TSHI_L}, TSHI_L},
+    {{TSHI_END}, TSHI_END},
+};
+
+static tsh_status shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    const tshi_shape *a = &call->in[0]->shape, *b = &call->in[1]->shape;
+    *out = *a;
+    for (int d = 0; d < a->ndim; d++) {
+        if (a->global[d] == 1) out->global[d] = b->global[d];
+        if (b->global[d] == 1 || b->global[d] == out->global[d]) continue;
+        return tshi_check_fails(call->in[0], call->in[1], "sizes that are equal or 1 wanted, aligned at the last dim");
+    }
+    return tshi_check_floats(call, dtype);
+}
+
+/* --- elements ----------------------------------------------------------------------------------------------------- */
+
+static bool is_repeated(const tsh_tensor *x, const tsh_tensor *out) {
+    return memcmp(x->shape.local, out->shape.local, sizeof(int64_t) * (size_t)out->shape.ndim) != 0;
+}
+
+/* z = f(x, y), of the shape of `like`; y has that shape, or is repeated; so has or is x. */
+static void combine(tshi_binary f, const tsh_tensor *x, const tsh_tensor *y, const tsh_tensor *like, tsh_tensor *z) {
+    tsh_device *device = tshi_device_of(like);
+    tshi_overlay o;
+    if (is_repeated(x, like) || is_repeated(y, like)) {
+        o = tshi_overlay_of(&like->shape, &x->shape, &y->shape);
+    } else {
+        o.runs = 1; /* the rest is not read, and zeroing it would take longer than a small sum */
+        o.n[0] = like->numel;
+        o.x[0] = o.y[0] = 1;
+    }
+    device->ops->elementwise[like->dtype].binary(device, f, &o, tshi_data(x), tshi_data(y), tshi_data(z));
+}
+
+/* --- gradients: summed where an input is repeated ----------------------------------------------------------------- */
+
+/* The last run of dims in which the shape differs from `to`, whose sizes are 1 there, as outer x n x inner elements; the
+ * shape becomes `to` there. False when they are equal. */
+static bool next_run(int ndim, int64_t *shape, const int64_t *to, tshi_around *r) {
+    int end = ndim;
+    while (end > 0 && shape[end - 1] == to[end - 1]) end--;
+    if (end == 0) return false;
+    int start = end;
+    while (start > 0 && shape[start - 1] != to[start - 1]) start--;
+    *r = (tshi_around){tshi_dims_between(shape, 0, start), tshi_dims_between(shape, start, end),
+                       tshi_dims_between(shape, end, ndim)};
+    if (r->inner == 0) r->outer = 0; /* nothing loops over an n that may then be as large as it likes */
+    for (int d = start; d < end; d++) shape[d] = to[d];
+    return true;
+}
+
+/* *out = factor times `values`, of the shape of `like`, summed to x's shape: a new tensor; or NULL where the shapes are
+ * equal. */
+static tsh_status sum_to(const tsh_tensor *x, const tsh_tensor *like, double factor, const void *values,
+                         tsh_tensor **out) {
+    int64_t shape[TSH_MAX_DIMS];
+    tsh_device *device = tshi_device_of(x);
+    tshi_around r;
+    *out = NULL;
+    memcpy(shape, like->shape.local, sizeof shape);
+    while (next_run(like->shape.ndim, shape, x->shape.local, &r)) {
+        tsh_tensor *next;
+        tsh_status status = tshi_tensor_scratch(x->mesh, x->dtype, r.outer * r.inner, &next);
+        if (status == TSH_OK)
+            device->ops->sum[x->dtype].over_dim(device, r.outer, r.n, r.inner, factor, values, tshi_data(next));
+        tsh_tensor_release(*out);
+        *out = next;
+        if (status != TSH_OK) return status;
+        values = tshi_data(next);
+        factor = 1;
+    }
+    return TSH_OK;
+}
+
+/* Adds factor times `values`, of the output's shape, to the gradient of input i, summed where the input is repeated. */
+static tsh_status add_gradient(const tshi_node *call, int i, double factor, tsh_tensor *values) {
+    const tsh_tensor *x = call->in[i];
+    tsh_tensor *sum = NULL;
+    double beta;
+    if (factor == 1 && !is_repeated(x, call->out)) return tshi_grad_adopt(call, i, values);
+    tsh_status status = sum_to(x, call->out, factor, tshi_data(values), &sum);
+    if (status == TSH_OK && sum) {
+        status = tshi_grad_adopt(call, i, sum);
+    } else if (status == TSH_OK) {
+        tsh_tensor *dx = tshi_grad_beta(call, i, &beta);
+        if (!dx) return TSH_ERR_MEMORY;
+        tsh_device *device = tshi_device_of(x);
+        device->ops->elementwise[x->dtype].axpby(device, x->numel, factor, tshi_data(values), beta, tshi_data(dx),
+                                                 tshi_data(dx));
+    }
+    tsh_tensor_release(sum);
+    return status;
+}
+
+/* --- add, sub ----------------------------------------------------------------------------------------------------- */
+
+static tsh_status add_forward(tshi_node *call) {
+    combine(TSHI_ADD, call->in[0], call->in[1], call->out, call->out);
+    return TSH_OK;
+}
+
+static tsh_status sub_forward(tshi_node *call) {
+    combine(TSHI_SUB, call->in[0], call->in[1], call->out, call->out);
+    return TSH_OK;
+}
+
+/* z = x + factor y */
+static tsh_status sum_backward(const tshi_node *call, double factor) {
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < 2 && status == TSH_OK; i++) {
+        if (tshi_wants_grad(call, i)) status = add_gradient(call, i, i ? factor : 1, tshi_grad_out(call));
+    }
+    return status;
+}
+
+static tsh_status add_backward(tshi_node *call) {
+    return sum_backward(call, 1);
+}
+
+static tsh_status sub_backward(tshi_node *call) {
+    return sum_backward(call, -1);
+}
+
+/* --- mul, div ----------------------------------------------------------------------------------------------------- */
+
+static tsh_status mul_forward(tshi_node *call) {
+    combine(TSHI_MUL, call->in[0], call->in[1], call->out, call->out);
+    return TSH_OK;
+}
+
+/* dx = dz y, and the other way round. */
+static tsh_status mul_gradient(const tshi_node *call, int i) {
+    tsh_tensor *dz = tshi_grad_out(call), *product = NULL;
+    const tsh_tensor *other = call->in[1 - i];
+    tsh_device *device = tshi_device_of(dz);
+    if (!is_repeated(call->in[i], call->out) && !is_repeated(other, call->out)) {
+        double beta;
+        tsh_tensor *dx = tshi_grad_beta(call, i, &beta);
+        if (!dx) return TSH_ERR_MEMORY;
+        device->ops->elementwise[dz->dtype].mul(device, dz->numel, tshi_data(other), tshi_data(dz), beta,
+                                                tshi_data(dx));
+        return TSH_OK;
+    }
+    tsh_status status = tshi_gradient_new(call->out, &product);
+    if (status != TSH_OK) return status;
+    combine(TSHI_MUL, dz, other, dz, product);
+    status = add_gradient(call, i, 1, product);
+    tsh_tensor_release(product);
+    return status;
+}
+
+static tsh_status mul_backward(tshi_node *call) {
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < 2 && status == TSH_OK; i++) {
+        if (tshi_wants_grad(call, i)) status = mul_gradient(call, i);
+    }
+    return status;
+}
+
+static tsh_status div_forward(tshi_node *call) {
+    combine(TSHI_DIV, call->in[0], call->in[1], call->out, call->out);
+    return TSH_OK;
+}
+
+/* dx = dz / y, dy = -dz z / y */
+static tsh_status div_gradient(const tshi_node *call, int i) {
+    tsh_tensor *dz = tshi_grad_out(call), *quotient = NULL;
+    tsh_status status = tshi_gradient_new(call->out, &quotient);
+    if (status != TSH_OK) return status;
+    if (i == 1) combine(TSHI_MUL, dz, call->out, dz, quotient);
+    combine(TSHI_DIV, i == 1 ? quotient : dz, call->in[1], dz, quotient);
+    status = add_gradient(call, i, i == 1 ? -1 : 1, quotient);
+    tsh_tensor_release(quotient);
+    return status;
+}
+
+static tsh_status div_backward(tshi_node *call) {
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < 2 && status == TSH_OK; i++) {
+        if (tshi_wants_grad(call, i)) status = div_gradient(call, i);
+    }
+    return status;
+}
+
+/* --- the calls ---------------------------------------------------------------------------------------------------- */
+
+static const tshi_op add_op = {"add", sum_rules, shape, add_forward, add_backward, .row_holds = tshi_overlay_row_holds};
+static const tshi_op sub_op = {"sub", sum_rules, shape, sub_forward, sub_backward, .row_holds = tshi_overlay_row_holds};
+static const tshi_op mul_op = {"mul",       product_rules, shape,
+                               mul_forward, mul_backward,  .row_holds = tshi_overlay_row_holds};
+static const tshi_op div_op = {
+    "div", quotient_rules, shape, div_forward, div_backward, .row_holds = tshi_overlay_row_holds, .reads_output = true};
+
+static tsh_tensor *apply(tsh_tape *tape, const tshi_op *op, tsh_tensor *x, tsh_tensor *y) {
+    tsh_tensor *in[] = {x, y};
+    if (x && y && x->shape.ndim == y->shape.ndim) return tshi_apply(tape, op, 2, in, NULL);
+    if (!tshi_tape_ready(tape, op->name, 2, in)) return NULL;
+    int ndim = x->shape.ndim > y->shape.ndim ? x->shape.ndim : y->shape.ndim;
+    for (int i = 0; i < 2; i++) in[i] = tshi_align(tape, in[i], ndim);
+    return tshi_apply(tape, op, 2, in, NULL);
+}
+
+tsh_tensor *tsh_add(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
+    return apply(tape, &add_op, x, y);
+}
+
+tsh_tensor *tsh_sub(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
+    return apply(tape, &sub_op, x, y);
+}
+
+tsh_tensor *tsh_mul(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
+    return apply(tape, &mul_op, x, y);
+}
+
+tsh_tensor *tsh_div(tsh_tape *tape, tsh_tensor *x, tsh_tensor *y) {
+    return apply(tape, &div_op, x, y);
+}

@@ -1,0 +1,42 @@
+/* Two inputs laid over an output of NumPy's broadcasting: dims are aligned at the end, and a size of 1 is repeated. */
+#include "functional/functional.h"
+
+tsh_tensor *tshi_align(tsh_tape *tape, tsh_tensor *x, int ndim) {
+    int64_t shape[TSH_MAX_DIMS];
+    int more = ndim - x->shape.ndim;
+    if (more <= 0) return more == 0 ? x : NULL;
+    for (int d = 0; d < ndim; d++) shape[d] = d < more ? 1 : x->shape.global[d - more];
+    return tsh_reshape(tape, x, ndim, shape);
+}
+
+bool tshi_overlay_row_holds(const tshi_node *call, const tshi_rule *row, int dim) {
+    int64_t a = call->in[0]->shape.global[dim], b = call->in[1]->shape.global[dim], wide = a == 1 ? b : a;
+    return (row->in[0] == TSHI_ANY) == (a == wide) && (row->in[1] == TSHI_ANY) == (b == wide);
+}
+
+/* The innermost run goes on in the next dim outward, of n elements and these strides. */
+static bool goes_on(const tshi_overlay *o, int64_t x, int64_t y) {
+    int last = o->runs - 1;
+    return o->runs > 0 && x == o->n[last] * o->x[last] && y == o->n[last] * o->y[last];
+}
+
+tshi_overlay tshi_overlay_of(const tshi_shape *out, const tshi_shape *x, const tshi_shape *y) {
+    _Static_assert(TSHI_OVERLAY_RUNS == TSH_MAX_DIMS, "a dim is a run at most");
+    tshi_overlay o = {0};
+    int64_t step_x = 1, step_y = 1;
+    for (int d = out->ndim - 1; d >= 0; d--) {
+        int64_t stride_x = x->local[d] == 1 ? 0 : step_x, stride_y = y->local[d] == 1 ? 0 : step_y;
+        step_x *= x->local[d];
+        step_y *= y->local[d];
+        if (out->local[d] == 1) continue;
+        if (goes_on(&o, stride_x, stride_y)) {
+            o.n[o.runs - 1] *= out->local[d];
+            continue;
+        }
+        o.n[o.runs] = out->local[d];
+        o.x[o.runs] = stride_x;
+        o.y[o.runs] = stride_y;
+        o.runs++;
+    }
+    return o.runs > 0 ? o : (tshi_overlay){1, {1}, {1}, {1}};
+}
