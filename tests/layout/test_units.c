@@ -1,0 +1,215 @@
+/* Dims split by units: heads over ranks, known answers and plain counting. */
+#include "layout/box.h"
+#include "support/mesh_view.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+TestSuite(units, .timeout = 120);
+
+enum { RANKS = 7, HEAD = 4 };
+
+typedef struct split {
+    int ranks;
+    int64_t start[RANKS], length[RANKS]; /* heads of each rank */
+} split;
+
+static void check_split(tsh_layout layout, int64_t items, const split *wanted, const char *what) {
+    for (int r = 0; r < wanted->ranks; r++) {
+        int64_t start = 0, length = items * HEAD;
+        tshi_layout_split(&layout, items * HEAD, wanted->ranks, r, &start, &length);
+        cr_assert_eq(length, wanted->length[r] * HEAD, "%s over %d ranks: rank %d has %lld", what, wanted->ranks, r,
+                     (long long)length);
+        cr_assert(length == 0 || start == wanted->start[r] * HEAD, "%s over %d ranks: rank %d starts at %lld", what,
+                  wanted->ranks, r, (long long)start);
+    }
+}
+
+Test(units, seven_heads) {
+    static const split cases[] = {{1, {0}, {7}},
+                                  {2, {0, 4}, {4, 3}},
+                                  {3, {0, 3, 5}, {3, 2, 2}},
+                                  {4, {0, 2, 4, 6}, {2, 2, 2, 1}},
+                                  {7, {0, 1, 2, 3, 4, 5, 6}, {1, 1, 1, 1, 1, 1, 1}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        check_split(TSH_SHARD_UNITS(0, 7, 0), 7, &cases[i], "7 units");
+        check_split(TSH_SHARD_UNITS(0, 7, 7), 7, &cases[i], "7 units of 7 blocks");
+    }
+}
+
+/* 6 query heads read 2 KV heads. */
+Test(units, two_kv_heads_and_six_heads) {
+    static const split queries[] = {{1, {0}, {6}},
+                                    {2, {0, 3}, {3, 3}},
+                                    {3, {0, 2, 3}, {2, 1, 3}},
+                                    {4, {0, 2, 3, 5}, {2, 1, 2, 1}},
+                                    {5, {0, 1, 2, 3, 5}, {1, 1, 1, 2, 1}},
+                                    {6, {0, 1, 2, 3, 4, 5}, {1, 1, 1, 1, 1, 1}},
+                                    {7, {0, 1, 2, 0, 3, 4, 5}, {1, 1, 1, 0, 1, 1, 1}}};
+    static const split keys[] = {{1, {0}, {2}},
+                                 {2, {0, 1}, {1, 1}},
+                                 {3, {0, 0, 1}, {1, 1, 1}},
+                                 {4, {0, 0, 1, 1}, {1, 1, 1, 1}},
+                                 {5, {0, 0, 0, 1, 1}, {1, 1, 1, 1, 1}},
+                                 {6, {0, 0, 0, 1, 1, 1}, {1, 1, 1, 1, 1, 1}},
+                                 {7, {0, 0, 0, 0, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1}}};
+    static const split whole[] = {{3, {0, 3}, {3, 3, 0}}, {7, {0, 3}, {3, 3, 0, 0, 0, 0, 0}}};
+    for (size_t i = 0; i < RANKS; i++) {
+        check_split(TSH_SHARD_UNITS(0, 2, 6), 6, &queries[i], "2 units of 6 blocks");
+        check_split(TSH_SHARD_SHARED(0, 2), 2, &keys[i], "2 units, shared,");
+    }
+    for (size_t i = 0; i < 2; i++) check_split(TSH_SHARD_UNITS(0, 2, 0), 6, &whole[i], "2 units that are not cut");
+}
+
+Test(units, sharers) {
+    static const int firsts[] = {0, 0, 0, 0, 4, 4, 4};
+    tsh_layout shared = TSH_SHARD_SHARED(0, 2), parts = TSH_SHARD_UNITS(0, 2, 6);
+    for (int i = 0; i < RANKS; i++) {
+        int first;
+        cr_assert_eq(tshi_layout_sharers(&shared, RANKS, i, &first), firsts[i] ? 3 : 4);
+        cr_assert_eq(first, firsts[i]);
+        cr_assert_eq(tshi_layout_sharers(&parts, RANKS, i, &first), 1);
+        cr_assert_eq(first, i);
+    }
+}
+
+/* --- shapes ------------------------------------------------------------------------------------------------------- */
+
+static tsh_status resolve(const int *sizes, int axes, int rank, int64_t n, tsh_layout layout[TSH_MAX_AXES],
+                          tsh_box *box) {
+    int index[TSH_MAX_AXES];
+    for (int a = axes - 1, rest = rank; a >= 0; a--) {
+        index[a] = rest % sizes[a];
+        rest /= sizes[a];
+    }
+    tshi_mesh_view view = tshi_mesh_view_make(axes, sizes, index);
+    tshi_shape shape = {.ndim = 1, .global = {n}};
+    tsh_status status = tshi_shape_resolve(&view.mesh, &shape, layout);
+    box->length[0] = shape.local[0];
+    box->start[0] = status == TSH_OK ? tshi_shape_start(&view.mesh, &shape, layout, 0) : 0;
+    tshi_mesh_view_free(&view);
+    return status;
+}
+
+/* Whatever a layout becomes when it is resolved, each rank keeps its box. */
+static void check_resolved(tsh_layout layout, int64_t n, int ranks) {
+    for (int r = 0; r < ranks; r++) {
+        tsh_layout resolved[TSH_MAX_AXES] = {layout};
+        tsh_box got = {{0}, {0}};
+        tshi_placement p = {.axes = 1, .size = {ranks}, .layout = {layout}};
+        tsh_box wanted = tshi_placement_box(&p, 1, &n, r);
+        cr_assert_eq(resolve(&ranks, 1, r, n, resolved, &got), TSH_OK);
+        bool same = got.length[0] == wanted.length[0] && (!got.length[0] || got.start[0] == wanted.start[0]);
+        cr_assert(same, "n %lld, units %lld, blocks %lld, sharing %d, rank %d of %d", (long long)n,
+                  (long long)layout.units, (long long)layout.blocks, (int)layout.sharing, r, ranks);
+    }
+}
+
+Test(units, boxes_stay_when_layouts_are_resolved) {
+    for (int64_t n = 0; n <= 12; n++) {
+        for (int ranks = 1; ranks <= RANKS; ranks++) {
+            for (int64_t units = 1; units <= n; units++) {
+                if (n % units) continue;
+                check_resolved(TSH_SHARD_UNITS(0, units, 0), n, ranks);
+                check_resolved(TSH_SHARD_SHARED(0, units), n, ranks);
+                for (int64_t k = 1; k <= n / units; k++) {
+                    if (n / units % k == 0) check_resolved(TSH_SHARD_UNITS(0, units, units * k), n, ranks);
+                }
+            }
+        }
+    }
+}
+
+static tsh_layout resolved(tsh_layout layout, int64_t n, int ranks) {
+    tsh_layout all[TSH_MAX_AXES] = {layout};
+    tsh_box box;
+    cr_assert_eq(resolve(&ranks, 1, 0, n, all, &box), TSH_OK);
+    return all[0];
+}
+
+static void becomes(tsh_layout layout, int64_t n, int ranks, tsh_layout wanted) {
+    char a[TSHI_LAYOUT_NAME], b[TSHI_LAYOUT_NAME];
+    tsh_layout got = resolved(layout, n, ranks);
+    cr_assert(tshi_layout_equal(got, wanted), "%s over %d ranks became %s", tshi_layout_name(layout, a, sizeof a),
+              ranks, tshi_layout_name(got, b, sizeof b));
+}
+
+Test(units, equal_boxes_are_equal_layouts) {
+    const tsh_layout plain = TSH_SHARD(0);
+    becomes(TSH_SHARD_UNITS(0, 8, 0), 8, 3, plain);
+    becomes(TSH_SHARD_UNITS(0, 4, 0), 8, 2, plain);
+    becomes(TSH_SHARD_UNITS(0, 2, 6), 24, 6, plain);
+    becomes(TSH_SHARD_SHARED(0, 4), 8, 4, plain);
+    becomes(TSH_SHARD_SHARED(0, 4), 8, 1, plain);
+    becomes(TSH_SHARD_SHARED(0, 0), 4, 4, plain);
+    becomes(TSH_SHARD_UNITS(0, 4, 8), 8, 3, TSH_SHARD_UNITS(0, 4, 0));
+    becomes(TSH_SHARD_SHARED(0, 4), 8, 3, TSH_SHARD_UNITS(0, 4, 0));
+    becomes(TSH_SHARD_SHARED(0, 4), 8, 5, TSH_SHARD_SHARED(0, 4));
+    becomes(TSH_SHARD_UNITS(0, 2, 6), 24, 4, TSH_SHARD_UNITS(0, 2, 6));
+    becomes(TSH_SHARD_UNITS(0, 2, 0), 0, 2, TSH_SHARD_UNITS(0, 2, 0)); /* of nothing: the size may still change */
+}
+
+/* data=2 splits 3 sequences of 4 tokens as 2 and 1; model=3 splits each part's tokens. */
+Test(units, a_split_of_parts_that_are_whole_units) {
+    static const int64_t starts[] = {0, 3, 6, 8, 10, 11}, lengths[] = {3, 3, 2, 2, 1, 1};
+    for (int r = 0; r < 6; r++) {
+        tsh_layout layout[TSH_MAX_AXES] = {TSH_SHARD_UNITS(0, 3, 0), TSH_SHARD(0)};
+        tsh_box box;
+        cr_assert_eq(resolve((int[]){2, 3}, 2, r, 12, layout, &box), TSH_OK);
+        cr_assert_eq(box.start[0], starts[r]);
+        cr_assert_eq(box.length[0], lengths[r]);
+    }
+}
+
+/* Both axes split 6 units of 2: 3 units each, then 2 and 1. */
+Test(units, two_axes_that_split_by_units) {
+    static const int64_t starts[] = {0, 4, 6, 10}, lengths[] = {4, 2, 4, 2};
+    for (int r = 0; r < 4; r++) {
+        tsh_layout layout[TSH_MAX_AXES] = {TSH_SHARD_UNITS(0, 6, 0), TSH_SHARD_UNITS(0, 6, 0)};
+        tsh_box box;
+        cr_assert_eq(resolve((int[]){2, 2}, 2, r, 12, layout, &box), TSH_OK);
+        cr_assert(layout[0].units == 0 && layout[1].units == 6, "halves need no units, thirds do");
+        cr_assert_eq(box.start[0], starts[r]);
+        cr_assert_eq(box.length[0], lengths[r]);
+    }
+}
+
+/* --- wrong layouts ------------------------------------------------------------------------------------------------ */
+
+static void refused(int64_t n, tsh_layout first, tsh_layout second, const char *words) {
+    tsh_layout layout[TSH_MAX_AXES] = {first, second};
+    tsh_box box;
+    cr_assert_eq(resolve((int[]){2, 4}, 2, 0, n, layout, &box), TSH_ERR_SHAPE);
+    cr_assert(strstr(tsh_error_message(), words), "%s", tsh_error_message());
+}
+
+Test(units, that_fit_no_dim_are_refused) {
+    const tsh_layout whole = TSH_REPLICATED;
+    tsh_layout both = TSH_SHARD_SHARED(0, 2), strange = TSH_SHARD_UNITS(0, 2, 0), late = TSH_SHARD_ORDER(0, 1);
+    both.blocks = 4;
+    strange.sharing = (tsh_sharing)3;
+    refused(8, whole, TSH_SHARD_UNITS(0, 3, 0), "SHARD(0, 3 units) along axis");
+    refused(8, whole, TSH_SHARD_UNITS(0, -2, 0), "SHARD(0, -2 units) along axis");
+    refused(8, whole, TSH_SHARD_UNITS(0, 2, 3), "SHARD(0, 2 units of 3 blocks)");
+    refused(8, whole, TSH_SHARD_UNITS(0, 2, 16), "the dim has 8 items");
+    refused(8, whole, TSH_SHARD_UNITS(0, 0, 4), "SHARD(0 of 4 blocks)");
+    refused(8, whole, both, "SHARD(0, 2 units of 4 blocks, shared)");
+    refused(8, whole, strange, "the dim has 8 items");
+    refused(12, TSH_SHARD(0), TSH_SHARD_UNITS(0, 3, 0), "another axis splits the dim before it");
+    refused(12, TSH_SHARD(0), TSH_SHARD_SHARED(0, 2), "another axis splits the dim before it");
+    tsh_layout layout[TSH_MAX_AXES] = {late, TSH_SHARD_UNITS(0, 3, 0)};
+    tsh_box box;
+    cr_assert_eq(resolve((int[]){2, 4}, 2, 0, 12, layout, &box), TSH_OK, "the units split first");
+}
+
+Test(units, names) {
+    char text[TSHI_LAYOUT_NAME];
+    tsh_layout own = TSH_SHARD_SHARED(1, 2), late = TSH_SHARD_UNITS(0, 2, 6);
+    own.sharing = TSH_SHARED_OWN;
+    late.order = 1;
+    cr_assert_str_eq(tshi_layout_name(TSH_SHARD_UNITS(0, 2, 0), text, sizeof text), "SHARD(0, 2 units)");
+    cr_assert_str_eq(tshi_layout_name(late, text, sizeof text), "SHARD(0,1, 2 units of 6 blocks)");
+    cr_assert_str_eq(tshi_layout_name(TSH_SHARD_SHARED(1, 2), text, sizeof text), "SHARD(1, 2 units, shared)");
+    cr_assert_str_eq(tshi_layout_name(own, text, sizeof text), "SHARD(1, 2 units, shared for own use)");
+}
