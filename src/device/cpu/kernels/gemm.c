@@ -19,6 +19,7 @@ extern char *openblas_get_corename(void) __attribute__((weak));
 #endif
 #if defined(TSHARD_HAVE_ONEDNN) && defined(__GNUC__)
 extern void omp_set_num_threads(int) __attribute__((weak));
+extern int omp_get_max_threads(void) __attribute__((weak));
 #endif
 
 void tshi_cpu_product_threads(int threads) {
@@ -73,9 +74,23 @@ static tsh_status single(bool transpose_a, bool transpose_b, int64_t m, int64_t 
 #endif
 }
 
+/* The product is x W^T with few rows of x, on one thread. */
+static bool has_few_rows(bool transpose_a, bool transpose_b, int64_t m) {
+    bool alone = true;
+#if defined(TSHARD_HAVE_ONEDNN) && defined(__GNUC__)
+    alone = !omp_get_max_threads || omp_get_max_threads() == 1;
+#endif
+    return alone && m <= TSHI_FEW_ROWS && !transpose_a && transpose_b;
+}
+
 static tsh_status float_gemm(tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
                              double alpha, const void *a, int64_t lda, const void *b, int64_t ldb, double beta, void *c,
                              int64_t ldc) {
+    if (dtype == TSH_FLOAT32 && has_few_rows(transpose_a, transpose_b, m)) {
+        const tshi_few_rows p = {m, n, k, (float)alpha, a, lda, b, ldb, (float)beta, c, ldc};
+        tshi_cpu_few_rows(dtype, &p);
+        return TSH_OK;
+    }
     if (dtype == TSH_FLOAT32)
         return single(transpose_a, transpose_b, m, n, k, (float)alpha, a, lda, b, ldb, (float)beta, c, ldc);
     cblas_dgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans, (int)m,
@@ -166,10 +181,30 @@ static tsh_status half_tiles(tsh_dtype dtype, int64_t m, int64_t n, int64_t k, i
     return TSH_OK;
 }
 
+/* y = x W^T of few rows, in pieces of W that finish_row takes. */
+static tsh_status half_few_rows(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, double alpha,
+                                const uint16_t *x, int64_t ldx, const uint16_t *w, int64_t ldw,
+                                const half_finish *finish) {
+    float *wide_x = device->ops->memory.alloc(device, (size_t)(m * (k + TILE_ROWS)) * sizeof *wide_x);
+    if (!wide_x) return TSH_ERR_MEMORY;
+    float *sum = wide_x + m * k;
+    for (int64_t i = 0; i < m; i++) tshi_cpu_widen(dtype, k, x + i * ldx, wide_x + i * k);
+    for (int64_t j = 0; j < n; j += TILE_ROWS) {
+        int64_t cols = smaller(TILE_ROWS, n - j);
+        const tshi_few_rows p = {m, cols, k, (float)alpha, wide_x, k, w + j * ldw, ldw, 0, sum, TILE_ROWS};
+        tshi_cpu_few_rows(dtype, &p);
+        for (int64_t i = 0; i < m; i++) finish_row(dtype, finish, i, j, cols, sum + i * TILE_ROWS);
+    }
+    device->ops->memory.release(device, wide_x);
+    return TSH_OK;
+}
+
 /* m, n and k are at least 1. */
 static tsh_status half_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m,
                             int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b, int64_t ldb,
                             const half_finish *finish) {
+    if (has_few_rows(transpose_a, transpose_b, m))
+        return half_few_rows(device, dtype, m, n, k, alpha, a, lda, b, ldb, finish);
     int64_t rows = even_pieces(m, TILE_ROWS), cols = even_pieces(n, TILE_ROWS), depth = even_pieces(k, TILE_DEPTH);
     float *tiles = device->ops->memory.alloc(device, (size_t)(rows * cols + (rows + cols) * depth) * sizeof(float));
     if (!tiles) return TSH_ERR_MEMORY;

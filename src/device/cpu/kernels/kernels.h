@@ -34,6 +34,24 @@ tshi_top_fn tshi_cpu_top;
 tshi_top_merge_fn tshi_cpu_top_merge;
 tshi_top_backward_fn tshi_cpu_top_backward;
 
+/* few_rows.c */
+/* y = alpha x W^T + beta y; with beta = 0, y is not read.  x [m, k], y [m, n], W [n, k], whose rows are ldx, ldy and ldw
+ * elements apart. */
+typedef struct tshi_few_rows {
+    int64_t m, n, k;
+    float alpha;
+    const float *x;
+    int64_t ldx;
+    const void *w; /* of the call's dtype: float32, bfloat16 or float16 */
+    int64_t ldw;
+    float beta;
+    float *y;
+    int64_t ldy;
+} tshi_few_rows;
+/* Up to so many rows of x it is faster on one thread than a library. */
+#define TSHI_FEW_ROWS 8
+void tshi_cpu_few_rows(tsh_dtype dtype, const tshi_few_rows *p);
+
 /* check.c */
 tshi_targets_check_fn tshi_cpu_targets_check;
 tshi_ids_check_fn tshi_cpu_ids_check;
