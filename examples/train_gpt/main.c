@@ -41,13 +41,27 @@ static double now(void) {
 
 /* --- batches ------------------------------------------------------------------------------------------------------ */
 
-/* Windows and the symbols after each of theirs. Which windows depends on the part's seed and their number alone, so any
- * number of ranks sees the same batches. */
+static int64_t common_divisor(int64_t a, int64_t b) {
+    return b ? common_divisor(b, a % b) : a;
+}
+
+/* Where window number `number` starts. The windows of an epoch do not overlap, come in an order that looks random, and
+ * cover the part; the next epoch cuts it elsewhere. They depend on the part's seed and their number alone, so any number
+ * of ranks sees the same batches. */
+static int64_t window_start(const part *p, int64_t block, int64_t number) {
+    int64_t places = p->length - block, windows = places > block ? places / block : 1, index = number % windows;
+    uint64_t epoch = (uint64_t)(number / windows), stride = random_bits(p->seed, 2 * epoch) % (uint64_t)windows;
+    uint64_t bits = random_bits(p->seed, 2 * epoch + 1);
+    while (common_divisor((int64_t)stride, windows) > 1) stride++;
+    int64_t place = (int64_t)((stride * (uint64_t)index + bits) % (uint64_t)windows);
+    int64_t starts = places - (windows - 1) * block; /* of the first window */
+    return place * block + (int64_t)((bits >> 32) % (uint64_t)starts);
+}
+
 static void draw_batch(const run *r, const part *p, int64_t number) {
     int64_t block = r->o->block;
     for (int64_t b = 0; b < r->o->batch; b++) {
-        uint64_t bits = random_bits(p->seed, (uint64_t)(number * r->o->batch + b));
-        const unsigned char *window = p->symbols + bits % (uint64_t)(p->length - block);
+        const unsigned char *window = p->symbols + window_start(p, block, number * r->o->batch + b);
         for (int64_t i = 0; i < block; i++) {
             r->inputs[b * block + i] = window[i];
             r->targets[b * block + i] = window[i + 1];

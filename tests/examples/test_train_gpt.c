@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define PROGRAM TSHARD_BIN_DIR "/train_gpt"
-#define SMALL   " --layers 2 --heads 3 --embed 24 --block 9 --batch 5 --warmup 4 --lr 0.01 --sample 0"
+#define SMALL   " --layers 2 --heads 3 --embed 24 --block 9 --batch 5 --warmup 4 --lr 0.01 --sample 0 --dtype float64"
 
 enum { STEPS = 30, OUTPUT = 1 << 17 };
 
@@ -72,10 +72,10 @@ static void same_losses(int ranks, const char *options, const char *shape) {
     snprintf(words, sizeof words, "%s %s", shape, options);
     losses(ranks, words, 1, many);
     for (int i = 0; i <= STEPS; i++) {
-        cr_assert_leq(fabs(many[i] - one[i]), 1e-4 * one[i], "%s: loss %d is %.9g on %d ranks, %.9g on one", words, i,
-                      many[i], ranks, one[i]);
+        cr_assert_leq(fabs(many[i] - one[i]), (strstr(shape, "float32") ? 1e-3 : 1e-8) * one[i],
+                      "%s: loss %d is %.9g on %d ranks, %.9g on one", words, i, many[i], ranks, one[i]);
     }
-    cr_assert_lt(one[STEPS], 0.85 * one[0], "nothing was learnt: %g became %g", one[0], one[STEPS]);
+    cr_assert_lt(one[STEPS], 0.95 * one[0], "nothing was learnt: %g became %g", one[0], one[STEPS]);
 }
 
 Test(train_gpt, two_ranks_agree_with_one, .timeout = 200) {
@@ -87,7 +87,7 @@ Test(train_gpt, three_ranks_agree_with_one, .timeout = 200) {
 }
 
 Test(train_gpt, more_ranks_than_heads_agree_with_one, .timeout = 200) {
-    same_losses(4, "", "--kv-heads 1 --dtype float64");
+    same_losses(4, "", "--kv-heads 1");
 }
 
 Test(train_gpt, sequence_parallel_ranks_agree_with_one, .timeout = 200) {
@@ -99,8 +99,9 @@ Test(train_gpt, a_split_batch_agrees_with_one_rank, .timeout = 200) {
     same_losses(4, "--model-parallel 2 --sequence-parallel", "");
 }
 
-Test(train_gpt, float64_learns_as_well, .timeout = 200) {
-    same_losses(2, "", "--dtype float64");
+/* Adam's first steps make much of gradients that are rounding errors. */
+Test(train_gpt, float32_agrees_to_its_rounding, .timeout = 200) {
+    same_losses(2, "", "--dtype float32 --lr 0.003");
 }
 
 Test(train_gpt, writes_what_the_seed_says_at_any_number_of_ranks, .timeout = 200) {
@@ -130,7 +131,7 @@ Test(train_gpt, resumes_bit_for_bit_on_as_many_ranks_and_to_rounding_on_others, 
     for (int ranks = 1; ranks <= 3; ranks++) {
         losses(ranks, words, 21, resumed);
         for (int i = 20; i <= STEPS; i++) {
-            double off = ranks == 2 ? 0 : 1e-4 * all[i];
+            double off = ranks == 2 ? 0 : 1e-8 * all[i];
             cr_assert_eq(saving[i], all[i], "loss %d: %g with saves, %g without", i, saving[i], all[i]);
             cr_assert_leq(fabs(resumed[i] - all[i]), off, "loss %d: %.9g resumed on %d ranks, %.9g in one go", i,
                           resumed[i], ranks, all[i]);
