@@ -54,7 +54,7 @@ static bool fails(const job *j, const char *words) {
 /* --- sentences ---------------------------------------------------------------------------------------------------- */
 
 static bool add_sentence(job *j, const char *line) {
-    char words[MODEL_WORDS], text[MODEL_WORDS + 4096];
+    char words[MODEL_WORDS] = "", text[MODEL_WORDS + 4096];
     sentence s, *grown = realloc(j->sentences, (size_t)(j->count + 1) * sizeof *grown);
     if (!grown) return fails(j, "no memory for the sentences");
     j->sentences = grown;
@@ -118,9 +118,11 @@ static bool embed_batch(job *j, const sentence *s, int64_t count) {
     model_input in = {0};
     int64_t longest = 0;
     for (int64_t b = 0; b < count; b++) longest = s[b].count > longest ? s[b].count : longest;
-    int64_t *ids = calloc((size_t)(count * (longest + 1)), sizeof *ids), *lengths = ids + count * longest;
+    int64_t *ids = calloc((size_t)(count * longest), sizeof *ids);
+    int64_t *lengths = calloc((size_t)count, sizeof *lengths);
     float *vectors = calloc((size_t)(count * j->config.width), sizeof *vectors);
-    tsh_status status = ids && vectors ? model_input_create(j->m, count, longest, true, &in) : TSH_ERR_MEMORY;
+    tsh_status status =
+        ids && lengths && vectors ? model_input_create(j->m, count, longest, true, &in) : TSH_ERR_MEMORY;
     if (status == TSH_OK) {
         fill(s, &in, ids, lengths);
         status = model_input_write(&in, ids, 0, lengths);
@@ -132,6 +134,7 @@ static bool embed_batch(job *j, const sentence *s, int64_t count) {
     if (status == TSH_OK) status = tsh_tape_reset(j->tape);
     model_input_release(&in);
     free(vectors);
+    free(lengths);
     free(ids);
     return status == TSH_OK;
 }

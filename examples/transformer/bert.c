@@ -45,4 +45,5 @@ tsh_tensor *model_pool(model *m, tsh_tape *tape, tsh_tensor *hidden, const model
     return tsh_scale(tape, y, 1 / sqrt((double)width));
 }
 
-const model_kind model_bert = {.create = create, .forward = forward, .allow_unexpected = true};
+const model_kind model_bert = {
+    .create = create, .forward = forward, .prefix = "bert.", .names = "bert.*", .allow_unexpected = true};

@@ -46,4 +46,5 @@ static tsh_tensor *forward(model *m, tsh_tape *tape, const model_input *in) {
     return model_logits(m, tape, x, in);
 }
 
-const model_kind model_gpt2 = {.create = create, .forward = forward};
+const model_kind model_gpt2 = {
+    .create = create, .forward = forward, .prefix = "transformer.", .names = "transformer.*"};

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const model_kind *const kinds[] = {&model_gpt2, &model_llama, &model_llama, &model_bert}; /* as model_family */
 
@@ -42,9 +43,44 @@ void model_destroy(model *m) {
     free(m);
 }
 
+/* Whether the names in FOLDER's files begin with a prefix: so says the header of model.safetensors, or the index. */
+static bool has_prefix(const char *folder, const char *prefix) {
+    char path[4096], quoted[64];
+    unsigned char size[8] = {0};
+    snprintf(quoted, sizeof quoted, "\"%s", prefix);
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    FILE *file = fopen(path, "rb");
+    size_t length = 100000000; /* the longest header */
+    if (file && fread(size, 1, 8, file) == 8) {
+        size_t header = (size_t)size[0] | (size_t)size[1] << 8 | (size_t)size[2] << 16 | (size_t)size[3] << 24;
+        length = header < length ? header : length;
+    } else if (!file) {
+        snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
+        file = fopen(path, "rb");
+    }
+    char *text = file ? calloc(length + 1, 1) : NULL;
+    bool found = text && fread(text, 1, length, file) > 0 && strstr(text, quoted);
+    free(text);
+    if (file) fclose(file);
+    return found;
+}
+
+/* The rules for files whose names have another beginning than the parameters'. */
+static void set_prefix(model *m, const char *folder) {
+    const char *prefix = m->kind->prefix;
+    bool own = prefix && strncmp(tsh_parameters_name(m->parameters, 0), prefix, strlen(prefix)) == 0;
+    m->prefix_differs = prefix && has_prefix(folder, prefix) != own;
+    if (!m->prefix_differs) return;
+    for (int i = 0; own && i < m->rule_count; i++) m->rules[i].tensor += strlen(prefix);
+    m->rules[m->rule_count++] = own ? (tsh_name_rule){.parameter = m->kind->names, .tensor = "*"}
+                                    : (tsh_name_rule){"*", m->kind->names, false, 0, 0, 0, 0};
+}
+
 tsh_status model_load(model *m, const char *folder) {
-    tsh_load_options options = {
-        .rules = m->rules, .rule_count = m->rule_count, .allow_unexpected = m->kind->allow_unexpected};
+    set_prefix(m, folder);
+    tsh_load_options options = {.rules = m->rules,
+                                .rule_count = m->rule_count,
+                                .allow_unexpected = m->kind->allow_unexpected || m->prefix_differs};
     return tsh_load(m->parameters, folder, &options);
 }
 

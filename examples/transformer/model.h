@@ -13,7 +13,7 @@ typedef struct model_options {
 
 typedef struct model model;
 
-#define MODEL_RULES 8
+#define MODEL_RULES 9
 
 /* What the families have in common. The members are there for the files of this folder alone. */
 struct model {
@@ -28,6 +28,7 @@ struct model {
     tsh_linear *head;                 /* NULL: tied, or none */
     tsh_name_rule rules[MODEL_RULES]; /* the parameters' names and places in the files, for tsh_load and tsh_save */
     int rule_count;
+    bool prefix_differs; /* the files' names begin otherwise than the parameters' */
 };
 
 /* Sequences of as many tokens, one after another: the ids, their positions, and which keys are seen. */
@@ -45,7 +46,8 @@ typedef struct model_input {
 /* A model on one axis of a mesh. The caller destroys it. */
 tsh_status model_create(tsh_group *group, const model_config *config, const model_options *options, model **out);
 void model_destroy(model *m);
-/* Fills the weights from FOLDER's safetensors files, of which each rank reads its own part alone. */
+/* Fills the weights from FOLDER's safetensors files, of which each rank reads its own part alone. Names may lack the
+ * prefix "transformer." of GPT-2's, and may have the prefix "bert.". */
 tsh_status model_load(model *m, const char *folder);
 
 /* Input of a fixed size, for many calls. lengths: whether sequences may be shorter than `tokens`. */
@@ -76,6 +78,8 @@ tsh_status model_read(tsh_tape *tape, tsh_tensor *x, float *out, int64_t n);
 typedef struct model_kind {
     tsh_status (*create)(model *m);
     tsh_tensor *(*forward)(model *m, tsh_tape *tape, const model_input *in);
+    const char *prefix;    /* of names in files, which not all files have; NULL: all files have the same names */
+    const char *names;     /* the prefix and a '*' */
     bool allow_unexpected; /* files have tensors that the model does not use */
 } model_kind;
 

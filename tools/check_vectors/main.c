@@ -268,9 +268,11 @@ static void print_heading(void) {
     printf("error: |got - wanted| over the tensor's largest |wanted|; at most");
     for (size_t p = 0; p < PRECISIONS; p++) {
         if (precisions[p].gpu && tshi_test_device() != TSH_CUDA) continue;
-        printf("%s %g (models: %g) in %s", p ? "," : "", precisions[p].tolerance, precisions[p].model_tolerance,
-               tsh_dtype_name(precisions[p].dtype));
+        printf("%s %g in %s", p ? "," : "", precisions[p].tolerance, tsh_dtype_name(precisions[p].dtype));
     }
+    printf("\nmodels: at most");
+    for (size_t p = 0; p < PRECISIONS; p++)
+        printf("%s %g in %s", p ? "," : "", precisions[p].model_tolerance, tsh_dtype_name(precisions[p].dtype));
     printf("\n");
     printf("%-26s %-28s %5s  %-8s %9s\n", "case", "sharding", "ranks", "dtype", "error");
 }
