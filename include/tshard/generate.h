@@ -66,8 +66,8 @@ typedef struct tsh_sample_config {
  * before it have less than top_p. Of equal logits those with the lower index come first. Weights are kept to 2^-40 of the
  * largest, or finer, and summed exactly: equal logits give equal ids at any number of ranks, in any batch.
  *   R -> R    S(0) -> S(0)    S(1), by vocabulary -> R    P -> R by an all-reduce
- * By vocabulary: one all-gather of a candidate from each rank, or of top_k; without top_k two more collectives of one
- * number for each sequence (top_p: of candidates, until they suffice). Waits. TSH_ERR_RANGE where the largest logit of a
+ * By vocabulary: one all-gather of a candidate from each rank, or of top_k; without top_k two more collectives of a
+ * few numbers for each sequence, with top_p seven of 256. Waits. TSH_ERR_RANGE where the largest logit of a
  * row is not finite, as with a NaN. config NULL: greedy. Sources: Fan et al., "Hierarchical neural story generation", 2018
  * (top-k); Holtzman et al., "The curious case of neural text degeneration", 2020 (top-p). */
 TSH_API tsh_tensor *tsh_sample(tsh_tape *tape, tsh_tensor *logits, const tsh_sample_config *config);

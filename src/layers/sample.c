@@ -7,7 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { FIRST_CANDIDATES = 256 }; /* of a nucleus, then four times as many until they suffice */
 static const int64_t positions = (int64_t)1 << 40;
 
 /* A call: rows are those of this rank, classes the whole vocabulary. */
@@ -24,9 +23,15 @@ typedef struct sampling {
     int64_t *ids;        /* [rows], the result */
 } sampling;
 
-/* A rank's part of a row: its first class, and the sum of its weights. */
+/* The classes that stay in a row: all whose weight is larger than `weight`, together `above`, and of those that have it
+ * the first `ties`. */
+typedef struct cut {
+    int64_t weight, above, ties;
+} cut;
+
+/* A rank's part of a row: its first class, the sum of its weights above the cut, and its ties. */
 typedef struct share {
-    int64_t start, sum;
+    int64_t start, above, ties;
 } share;
 
 static void *take(const sampling *s, int64_t count, size_t size) {
@@ -40,7 +45,7 @@ static tsh_status fetch(const sampling *s, const tsh_tensor *from, void **to) {
 }
 
 static int64_t weight_of(const sampling *s, double logit, double largest) {
-    return (int64_t)ldexp(exp((logit - largest) / s->config.temperature), s->bits);
+    return (int64_t)(exp((logit - largest) / s->config.temperature) * (double)((int64_t)1 << s->bits));
 }
 
 /* --- what is the same on all ranks ---------------------------------------------------------------------------------- */
@@ -86,66 +91,126 @@ static int64_t draw(const sampling *s, int64_t b, int64_t total) {
     return (int64_t)((unsigned __int128)random * (uint64_t)total >> 48);
 }
 
-/* --- among candidates ----------------------------------------------------------------------------------------------- */
+/* --- among the largest -------------------------------------------------------------------------------------------- */
 
-/* Draws from the row's candidates, as far as those before them have less than top_p of `total`. False where there are
- * more that would have to be there. */
-static bool draw_candidate(const sampling *s, int64_t b, double total) {
+/* Draws from the row's candidates, as far as those before them have less than top_p of all. */
+static void draw_candidate(const sampling *s, int64_t b, int64_t *weights) {
     const tshi_candidate *top = s->top + b * s->most;
-    int64_t kept = 0, sum = 0;
-    double enough = s->config.top_p > 0 ? s->config.top_p * total : total;
-    while (kept < s->most && (kept == 0 || (double)sum < enough)) sum += weight_of(s, top[kept++].value, top->value);
-    if (kept == s->most && s->most < s->classes && s->config.top_k == 0 && (double)sum < enough) return false;
+    int64_t kept = 0, total = 0, sum = 0;
+    for (int64_t j = 0; j < s->most; j++) total += weights[j] = weight_of(s, top[j].value, top->value);
+    double enough = s->config.top_p > 0 ? s->config.top_p * (double)total : (double)total;
+    while (kept < s->most && (kept == 0 || (double)sum < enough)) sum += weights[kept++];
     int64_t left = draw(s, b, sum);
-    for (int64_t j = 0; j < kept; j++) {
-        left -= weight_of(s, top[j].value, top->value);
-        s->ids[b] = top[j].index;
-        if (left < 0) break;
-    }
-    return true;
+    for (kept = 0; left >= weights[kept]; kept++) left -= weights[kept];
+    s->ids[b] = top[kept].index;
 }
 
 static tsh_status sample_top_k(sampling *s) {
     tsh_status status = fetch_top(s, s->config.top_k);
-    for (int64_t b = 0; b < s->rows && status == TSH_OK; b++) {
-        const tshi_candidate *top = s->top + b * s->most;
-        int64_t total = 0;
-        for (int64_t j = 0; j < s->most; j++) total += weight_of(s, top[j].value, top->value);
-        draw_candidate(s, b, (double)total);
-    }
-    return status;
+    int64_t *weights = status == TSH_OK ? take(s, s->most, sizeof *weights) : NULL;
+    for (int64_t b = 0; b < s->rows && weights; b++) draw_candidate(s, b, weights);
+    return status == TSH_OK && !weights ? TSH_ERR_MEMORY : status;
 }
 
 /* --- over the whole vocabulary -------------------------------------------------------------------------------------- */
 
-/* This rank's logits on the host, [rows, its classes]. */
-static tsh_status fetch_logits(const sampling *s, double **out) {
+/* The weights of this rank's classes, [rows, its classes]. */
+static tsh_status make_weights(const sampling *s, int64_t **out) {
     const tsh_tensor *x = s->logits;
     tsh_tensor *wide = NULL;
     void *host = NULL;
+    int64_t n = x->shape.local[1];
     tsh_status status = tshi_tensor_scratch(x->mesh, TSH_FLOAT64, x->numel, &wide);
     if (status == TSH_OK) {
         tshi_device_of(x)->ops->copy.convert(tshi_device_of(x), x->numel, x->dtype, tshi_data(x), TSH_FLOAT64,
                                              tshi_data(wide));
         status = fetch(s, wide, &host);
     }
-    *out = host;
     tsh_tensor_release(wide);
+    *out = status == TSH_OK ? take(s, x->numel, sizeof **out) : NULL;
+    if (!*out) return status == TSH_OK ? TSH_ERR_MEMORY : status;
+    const double *logits = host;
+    for (int64_t i = 0; i < x->numel; i++) (*out)[i] = weight_of(s, logits[i], s->top[i / n * s->most].value);
+    return TSH_OK;
+}
+
+/* values[0..n) = their sums over the ranks that share the vocabulary. */
+static tsh_status sum_over_ranks(const sampling *s, int64_t n, int64_t *values) {
+    tsh_tensor *t = NULL;
+    if (!s->axes) return TSH_OK;
+    tsh_status status = tshi_tensor_scratch(s->logits->mesh, TSH_INT64, n, &t);
+    if (status == TSH_OK) status = tsh_tensor_write(t, values, n);
+    if (status == TSH_OK) status = tshi_statistics_reduce(s->axes, t, TSH_SUM);
+    if (status == TSH_OK) status = tsh_tensor_read(t, values, n);
+    tsh_tensor_release(t);
     return status;
+}
+
+enum { DIGIT = 8, BINS = 1 << DIGIT, DIGITS = 7 }; /* a weight has up to 53 bits */
+
+/* Adds up weights by the digit at `shift`, those whose higher digits are those of the cut. */
+static void fill_bins(int64_t n, const int64_t *weights, const cut *c, int shift, int64_t *bins) {
+    memset(bins, 0, BINS * sizeof *bins);
+    for (int64_t i = 0; i < n; i++) {
+        if ((weights[i] ^ c->weight) >> shift < BINS) bins[weights[i] >> shift & (BINS - 1)] += weights[i];
+    }
+}
+
+/* The cut's next digit: the largest with which all that is not below has `enough`. */
+static void refine(cut *c, int shift, int64_t enough, const int64_t *bins) {
+    int digit = BINS - 1;
+    for (; digit > 0 && c->above + bins[digit] < enough; digit--) c->above += bins[digit];
+    c->weight |= (int64_t)digit << shift;
+    c->ties = shift == 0 && c->weight > 0 ? (enough - c->above + c->weight - 1) / c->weight : 0;
+}
+
+/* The least sum that is top_p of all; all as a double may be more. */
+static int64_t enough_of(const sampling *s, const int64_t *bins) {
+    int64_t all = 0;
+    for (int i = 0; i < BINS; i++) all += bins[i];
+    double enough = ceil(s->config.top_p * (double)all);
+    return enough < (double)all ? (int64_t)enough : all;
+}
+
+/* Digit after digit of the weight at which the largest weights have top_p of all. */
+static tsh_status find_cuts(const sampling *s, const int64_t *weights, cut *cuts) {
+    int64_t n = s->logits->shape.local[1];
+    int64_t *bins = take(s, s->rows * BINS, sizeof *bins), *enough = bins ? take(s, s->rows, sizeof *enough) : NULL;
+    tsh_status status = enough ? TSH_OK : TSH_ERR_MEMORY;
+    for (int shift = DIGIT * (DIGITS - 1); shift >= 0 && status == TSH_OK; shift -= DIGIT) {
+        for (int64_t b = 0; b < s->rows; b++) fill_bins(n, weights + b * n, &cuts[b], shift, bins + b * BINS);
+        status = sum_over_ranks(s, s->rows * BINS, bins);
+        for (int64_t b = 0; b < s->rows && status == TSH_OK; b++) {
+            if (shift == DIGIT * (DIGITS - 1)) enough[b] = enough_of(s, bins + b * BINS);
+            refine(&cuts[b], shift, enough[b], bins + b * BINS);
+        }
+    }
+    return status;
+}
+
+static share share_of(const sampling *s, const int64_t *weights, const cut *c) {
+    const tsh_tensor *x = s->logits;
+    share own = {tshi_shape_start(x->mesh, &x->shape, x->layout, 1), 0, 0};
+    for (int64_t i = 0; i < x->shape.local[1]; i++) {
+        if (weights[i] > c->weight) own.above += weights[i];
+        own.ties += weights[i] == c->weight;
+    }
+    return own;
 }
 
 /* The shares of all ranks in all rows, [*ranks, rows]. */
 static tsh_status gather_shares(const sampling *s, const share *own, share **all, int64_t *ranks) {
     const tsh_mesh *mesh = s->logits->mesh;
+    const int64_t words = s->rows * (int64_t)(sizeof(share) / sizeof(int64_t));
     tsh_tensor *list = NULL, *more = NULL;
     void *host = NULL;
     *ranks = 1;
-    tsh_status status = tshi_tensor_scratch(mesh, TSH_INT64, 2 * s->rows, &list);
-    if (status == TSH_OK) status = tsh_tensor_write(list, own, 2 * s->rows);
+    tsh_status status = tshi_tensor_scratch(mesh, TSH_INT64, words, &list);
+    if (status == TSH_OK) status = tsh_tensor_write(list, own, words);
     for (int a = 0; a < mesh->axes && status == TSH_OK; a++) {
         if (!(s->axes >> a & 1u)) continue;
         *ranks *= mesh->axis[a].size;
-        status = tshi_tensor_scratch(mesh, TSH_INT64, 2 * s->rows * *ranks, &more);
+        status = tshi_tensor_scratch(mesh, TSH_INT64, words * *ranks, &more);
         if (status == TSH_OK) status = tsh_all_gather_into_tensor(mesh->axis[a].group, more, list, NULL);
         tsh_tensor_release(list);
         list = more;
@@ -157,75 +222,53 @@ static tsh_status gather_shares(const sampling *s, const share *own, share **all
     return status;
 }
 
-/* The class of this rank's slice where the sum of the row's weights passes `left`, which is below its share; -1 else. */
-static int64_t find_class(const sampling *s, int64_t b, const double *logits, const share *own, int64_t left) {
-    int64_t n = s->logits->shape.local[1];
-    if (left < 0 || left >= own->sum) return -1;
+/* This rank's class where the weights above the cut have passed `left`, or the tie of this number. */
+static int64_t find_class(int64_t n, const int64_t *weights, const cut *c, bool tie, int64_t left) {
     for (int64_t i = 0; i < n; i++) {
-        left -= weight_of(s, logits[b * n + i], s->top[b * s->most].value);
-        if (left < 0) return own->start + i;
+        if (tie ? weights[i] != c->weight : weights[i] <= c->weight) continue;
+        left -= tie ? 1 : weights[i];
+        if (left < 0) return i;
     }
-    return -1;
+    return 0;
 }
 
-/* The rank that has the class says so, all others contribute 0. */
-static tsh_status sum_ids(const sampling *s) {
-    const tsh_mesh *mesh = s->logits->mesh;
-    tsh_tensor *ids = NULL;
-    tsh_status status = tshi_tensor_scratch(mesh, TSH_INT64, s->rows, &ids);
-    if (status == TSH_OK) status = tsh_tensor_write(ids, s->ids, s->rows);
-    if (status == TSH_OK) status = tshi_statistics_reduce(s->axes, ids, TSH_SUM);
-    if (status == TSH_OK) status = tsh_tensor_read(ids, s->ids, s->rows);
-    tsh_tensor_release(ids);
-    return status;
-}
-
-/* Draws by the order of the classes. `before` and `total` are over all ranks' shares of a row. */
-static tsh_status draw_classes(const sampling *s, const double *logits, const share *own, const share *all,
-                               int64_t ranks) {
+/* Draws by the order of the classes, first those above the cut, then the ties: the rank that has the class says which,
+ * all others contribute 0. */
+static tsh_status draw_classes(const sampling *s, const int64_t *weights, const cut *cuts, const share *own,
+                               const share *all, int64_t ranks) {
+    int64_t n = s->logits->shape.local[1];
     for (int64_t b = 0; b < s->rows; b++) {
-        int64_t before = 0, total = 0;
+        const cut *c = &cuts[b];
+        share before = {0, 0, 0};
+        int64_t above = 0;
         for (int64_t r = 0; r < ranks; r++) {
             const share *part = &all[r * s->rows + b];
-            total += part->sum;
-            if (part->start < own[b].start) before += part->sum;
+            above += part->above;
+            if (part->start >= own[b].start) continue;
+            before.above += part->above;
+            before.ties += part->ties;
         }
-        int64_t found = find_class(s, b, logits, &own[b], draw(s, b, total) - before);
-        s->ids[b] = found < 0 ? 0 : found;
+        int64_t left = draw(s, b, above + c->ties * c->weight);
+        bool tie = left >= above;
+        left = tie ? (left - above) / c->weight - before.ties : left - before.above;
+        bool here = left >= 0 && left < (tie ? own[b].ties : own[b].above);
+        s->ids[b] = here ? own[b].start + find_class(n, weights + b * n, c, tie, left) : 0;
     }
-    return sum_ids(s);
-}
-
-/* Candidates until all rows have enough; each row's ranks have the same, and go on together. */
-static tsh_status draw_nucleus(sampling *s, const share *all, int64_t ranks) {
-    for (;;) {
-        bool enough = true;
-        for (int64_t b = 0; b < s->rows; b++) {
-            int64_t total = 0;
-            for (int64_t r = 0; r < ranks; r++) total += all[r * s->rows + b].sum;
-            enough = draw_candidate(s, b, (double)total) && enough;
-        }
-        if (enough) return TSH_OK;
-        tsh_status status = fetch_top(s, 4 * s->most);
-        if (status != TSH_OK) return status;
-    }
+    return sum_over_ranks(s, s->rows, s->ids);
 }
 
 static tsh_status sample_all(sampling *s) {
     const tsh_tensor *x = s->logits;
-    bool nucleus = s->config.top_p > 0 && s->config.top_p < 1;
-    double *logits = NULL;
+    int64_t *weights = NULL, n = x->shape.local[1], ranks;
     share *own = take(s, s->rows, sizeof *own), *all = NULL;
-    int64_t n = x->shape.local[1], ranks;
-    tsh_status status = own ? fetch_top(s, nucleus ? FIRST_CANDIDATES : 1) : TSH_ERR_MEMORY;
-    if (status == TSH_OK) status = fetch_logits(s, &logits);
-    for (int64_t b = 0; b < s->rows && status == TSH_OK; b++) {
-        own[b] = (share){tshi_shape_start(x->mesh, &x->shape, x->layout, 1), 0};
-        for (int64_t i = 0; i < n; i++) own[b].sum += weight_of(s, logits[b * n + i], s->top[b * s->most].value);
-    }
+    cut *cuts = own ? take(s, s->rows, sizeof *cuts) : NULL;
+    tsh_status status = cuts ? fetch_top(s, 1) : TSH_ERR_MEMORY;
+    if (status == TSH_OK) status = make_weights(s, &weights);
+    for (int64_t b = 0; b < s->rows && status == TSH_OK; b++) cuts[b] = (cut){0, 0, 0};
+    if (status == TSH_OK && s->config.top_p > 0 && s->config.top_p < 1) status = find_cuts(s, weights, cuts);
+    for (int64_t b = 0; b < s->rows && status == TSH_OK; b++) own[b] = share_of(s, weights + b * n, &cuts[b]);
     if (status == TSH_OK) status = gather_shares(s, own, &all, &ranks);
-    if (status != TSH_OK) return status;
-    return nucleus ? draw_nucleus(s, all, ranks) : draw_classes(s, logits, own, all, ranks);
+    return status == TSH_OK ? draw_classes(s, weights, cuts, own, all, ranks) : status;
 }
 
 /* --- public ------------------------------------------------------------------------------------------------------- */
@@ -277,12 +320,13 @@ static tsh_status make_ids(const tsh_tensor *logits, tsh_tensor **out) {
     return tsh_tensor_create(logits->mesh, &config, out);
 }
 
-/* Terms are added up, and the logits stay as they are otherwise. */
+/* Terms are added up, and no rank shares classes with another. */
 static tsh_tensor *whole_values(tsh_tape *tape, tsh_tensor *logits) {
     tsh_layout layout[TSH_MAX_AXES];
     memcpy(layout, logits->layout, sizeof layout);
     for (int a = 0; a < logits->mesh->axes; a++) {
         if (layout[a].kind == TSH_KIND_PARTIAL) layout[a] = TSH_REPLICATED;
+        if (layout[a].kind == TSH_KIND_SHARD && layout[a].dim == 1 && layout[a].units) layout[a] = TSH_SHARD(1);
     }
     bool recording = tsh_tape_set_recording(tape, false);
     tsh_tensor *whole = tshi_bring(tape, "sample", logits, layout, false);
