@@ -1,5 +1,7 @@
 /* Every function in every combination of its inputs' layouts, at 1 to 4 ranks: whatever rule and transitions the tape
- * takes, values and gradients are those of one rank, whose gradients agree with central differences. */
+ * takes, values and gradients are those of one rank, whose gradients agree with central differences. In float32 and 16
+ * bits they are those of float64, within the rounding of a few results. */
+#include "device/cpu/kernels/kernels.h"
 #include "functions.inc"
 #include "support/ranks.h"
 
@@ -29,12 +31,12 @@ static double value(int64_t element, int input) {
 }
 
 /* This rank's part of input k under the layout. A PARTIAL one is made of unequal terms that add up exactly. */
-static tsh_tensor *make_input(tshi_rank *r, const function_case *c, int k, tsh_layout layout) {
+static tsh_tensor *make_input(tshi_rank *r, const function_case *c, int k, tsh_layout layout, tsh_dtype dtype) {
     const function_input *spec = &c->input[k];
     bool ids = spec->vocabulary > 0;
-    tsh_tensor_config config = {.dtype = ids ? TSH_INT64 : TSH_FLOAT64, .ndim = spec->ndim, .layout = {layout}};
+    tsh_tensor_config config = {.dtype = ids ? TSH_INT64 : dtype, .ndim = spec->ndim, .layout = {layout}};
     double term = layout.kind != TSH_KIND_PARTIAL ? 1 : r->rank == 0 ? 1 - STRANGE * (r->size - 1) : STRANGE;
-    double whole[MOST];
+    double whole[MOST], elements[MOST];
     int64_t whole_ids[MOST], numel = 1;
     for (int d = 0; d < spec->ndim; d++) numel *= config.shape[d] = spec->shape[d];
     if (!tshi_check(r, numel <= MOST, "%s: input %d has more than %d elements", c->name, k, MOST)) return NULL;
@@ -42,10 +44,11 @@ static tsh_tensor *make_input(tshi_rank *r, const function_case *c, int k, tsh_l
         whole[i] = term * value(i, k);
         whole_ids[i] = ids ? (i * 5 + 1) % spec->vocabulary : 0;
     }
+    tshi_cpu_convert(NULL, numel, TSH_FLOAT64, whole, dtype, elements);
     tsh_tensor *t = NULL;
     if (!tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &config, &t))) return NULL;
     bool part = layout.kind == TSH_KIND_REPLICATED || layout.kind == TSH_KIND_SHARD;
-    const void *from = ids ? (void *)whole_ids : (void *)whole;
+    const void *from = ids ? (void *)whole_ids : (void *)elements;
     tshi_check_ok(r, part ? tsh_tensor_write_whole(t, from) : tsh_tensor_write(t, from, numel));
     if (!ids) tshi_check_ok(r, tsh_tensor_require_grad(t));
     return t;
@@ -54,15 +57,16 @@ static tsh_tensor *make_input(tshi_rank *r, const function_case *c, int k, tsh_l
 /* sum of y * coefficient, the coefficients the same for equal shapes. */
 static tsh_tensor *objective_of(tsh_tape *tape, tsh_tensor *y) {
     if (!y) return NULL;
-    tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = tsh_tensor_ndim(y)};
-    double whole[MOST];
+    tsh_tensor_config config = {.dtype = tsh_tensor_dtype(y), .ndim = tsh_tensor_ndim(y)};
+    double whole[MOST], elements[MOST];
     int64_t numel = 1;
     for (int d = 0; d < config.ndim; d++) numel *= config.shape[d] = tsh_tensor_shape(y)[d];
     if (numel > MOST) return NULL;
     for (int64_t i = 0; i < numel; i++) whole[i] = value(i, 7);
     tsh_tensor *coefficients = NULL;
     if (tsh_tensor_create(tsh_tensor_mesh(y), &config, &coefficients) != TSH_OK) return NULL;
-    tsh_tensor_write_whole(coefficients, whole);
+    tshi_cpu_convert(NULL, numel, TSH_FLOAT64, whole, config.dtype, elements);
+    tsh_tensor_write_whole(coefficients, elements);
     tsh_tensor *loss = tsh_sum(tape, tsh_mul(tape, y, coefficients), TSH_ALL_DIMS);
     tsh_tensor_release(coefficients); /* the tape keeps what it needs */
     return loss;
@@ -81,18 +85,21 @@ static int64_t read_whole(tshi_rank *r, tsh_tape *tape, tsh_tensor *t, bool sum_
     tsh_tape_set_recording(tape, recording);
     if (!tshi_check(r, t != NULL, "%s", tsh_tape_message(tape))) return 0;
     if (!tshi_check(r, tsh_tensor_local_numel(t) <= MOST, "more than %d elements", MOST)) return 0;
-    tshi_check_ok(r, tsh_tensor_read(t, to, tsh_tensor_local_numel(t)));
+    double elements[MOST];
+    tshi_check_ok(r, tsh_tensor_read(t, elements, tsh_tensor_local_numel(t)));
+    tshi_cpu_convert(NULL, tsh_tensor_local_numel(t), tsh_tensor_dtype(t), elements, TSH_FLOAT64, to);
     return tsh_tensor_local_numel(t);
 }
 
 /* Run the case once. TSH_ERR_LAYOUT where no rule exists; *local: the output makes no claim. */
-static tsh_status run_case(tshi_rank *r, const function_case *c, const tsh_layout *layouts, answer *out, bool *local) {
+static tsh_status run_case(tshi_rank *r, const function_case *c, const tsh_layout *layouts, tsh_dtype dtype,
+                           answer *out, bool *local) {
     tsh_tape *tape = NULL;
     input_set s = {{NULL}};
     memset(out, 0, sizeof *out);
     tsh_world_seed(r->world, 7);
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
-    for (int k = 0; k < c->inputs; k++) s.in[k] = make_input(r, c, k, layouts[k]);
+    for (int k = 0; k < c->inputs; k++) s.in[k] = make_input(r, c, k, layouts[k], dtype);
     tsh_tensor *y = c->build(tape, s.in), *loss = objective_of(tape, y);
     if (y) {
         *local = tsh_tensor_layout(y, tsh_world_group(r->world)).kind == TSH_KIND_LOCAL;
@@ -120,7 +127,7 @@ static void check_differences(tshi_rank *r, const function_case *c, const tsh_la
     double worst = 0;
     tshi_check_ok(r, tsh_tape_create(r->world, &tape));
     for (int k = 0; k < c->inputs; k++) {
-        in[k] = make_input(r, c, k, layouts[k]);
+        in[k] = make_input(r, c, k, layouts[k], TSH_FLOAT64);
         if (!c->input[k].vocabulary) count++;
     }
     tsh_world_seed(r->world, 7);
@@ -139,7 +146,7 @@ static void reference(tshi_rank *r, void *arg) {
         const function_case *c = &function_cases[i];
         const tsh_layout replicated[3] = {{0}};
         bool local;
-        if (!tshi_check_ok(r, run_case(r, c, replicated, &answers[i], &local))) return;
+        if (!tshi_check_ok(r, run_case(r, c, replicated, TSH_FLOAT64, &answers[i], &local))) return;
         check_differences(r, c, replicated);
     }
     tshi_check(r, tsh_device_stats(tsh_world_device(r->world)).bytes_in_use == 0, "memory is left");
@@ -158,18 +165,25 @@ static tsh_layout layout_number(const function_input *in, int n) {
     return n - 2 < in->ndim ? TSH_SHARD(n - 2) : TSH_PARTIAL;
 }
 
-static void compare(tshi_rank *r, const char *what, const double *got, const double *wanted, int64_t n, double factor) {
+/* Relative to an element; in less than float64 to the largest one, since sums in a step round as well. */
+static void compare(tshi_rank *r, const char *what, tsh_dtype dtype, const double *got, const double *wanted, int64_t n,
+                    double factor) {
+    const double tolerance[] = {
+        [TSH_FLOAT32] = 2e-6, [TSH_FLOAT64] = 1e-12, [TSH_BFLOAT16] = 4e-2, [TSH_FLOAT16] = 5e-3};
+    double largest = 1;
+    for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs(factor * wanted[i]));
     for (int64_t i = 0; i < n; i++) {
-        double error = fabs(got[i] - factor * wanted[i]) / fmax(1, fabs(wanted[i]));
-        if (!tshi_check(r, error < 1e-12, "%s element %d is %.17g, one rank has %.17g", what, (int)i, got[i],
-                        factor * wanted[i])) {
+        double scale = dtype == TSH_FLOAT64 ? fmax(1, fabs(wanted[i])) : largest;
+        double error = fabs(got[i] - factor * wanted[i]) / scale;
+        if (!tshi_check(r, error < tolerance[dtype], "%s %s element %d is %.17g, one rank has %.17g in float64",
+                        tsh_dtype_name(dtype), what, (int)i, got[i], factor * wanted[i])) {
             return;
         }
     }
 }
 
 static void check_combination(tshi_rank *r, const function_case *c, const answer *wanted, const tsh_layout *layouts,
-                              bool differences) {
+                              tsh_dtype dtype, bool differences) {
     static const char *const kinds[] = {"R", "S", "P", "L"};
     char what[160];
     answer got;
@@ -179,22 +193,27 @@ static void check_combination(tshi_rank *r, const function_case *c, const answer
         any_local = any_local || layouts[k].kind == TSH_KIND_LOCAL;
         used += snprintf(what + used, sizeof what - (size_t)used, " %s%d", kinds[layouts[k].kind], layouts[k].dim);
     }
-    tsh_status status = run_case(r, c, layouts, &got, &local);
+    tsh_status status = run_case(r, c, layouts, dtype, &got, &local);
     if (any_local && status == TSH_ERR_LAYOUT) return; /* what is LOCAL is not taken for anything else */
     if (!tshi_check(r, status == TSH_OK, "%s: %s", what, tsh_error_message())) return;
     tshi_check(r, any_local || !local, "%s: the output is LOCAL, no input was", what);
-    compare(r, what, got.y, wanted->y, wanted->count, 1);
+    compare(r, what, dtype, got.y, wanted->y, wanted->count, 1);
     /* LOCAL objectives, one a rank, add up. */
     for (int k = 0; k < c->inputs; k++) {
         int64_t n = 1;
         for (int d = 0; d < c->input[k].ndim; d++) n *= c->input[k].shape[d];
-        if (!c->input[k].vocabulary) compare(r, what, got.grad[k], wanted->grad[k], n, local ? r->size : 1);
+        if (!c->input[k].vocabulary) compare(r, what, dtype, got.grad[k], wanted->grad[k], n, local ? r->size : 1);
     }
     if (differences) check_differences(r, c, layouts);
 }
 
+typedef struct expectation {
+    tsh_dtype dtype;
+    const answer *answers;
+} expectation;
+
 static void all_combinations(tshi_rank *r, void *arg) {
-    const answer *answers = arg;
+    const expectation *expected = arg;
     for (int i = 0; i < function_case_count && !r->failed; i++) {
         const function_case *c = &function_cases[i];
         int total = 1;
@@ -205,29 +224,45 @@ static void all_combinations(tshi_rank *r, void *arg) {
                 layouts[k] = layout_number(&c->input[k], rest % layout_count(&c->input[k]));
                 rest /= layout_count(&c->input[k]);
             }
-            check_combination(r, c, &answers[i], layouts, n % DIFFERENCES_EVERY == 0);
+            bool differences = expected->dtype == TSH_FLOAT64 && n % DIFFERENCES_EVERY == 0;
+            check_combination(r, c, &expected->answers[i], layouts, expected->dtype, differences);
         }
     }
     tshi_check(r, tsh_device_stats(tsh_world_device(r->world)).bytes_in_use == 0, "memory is left");
 }
 
-static void against_one_rank(int ranks) {
+static void against_one_rank(int ranks, tsh_dtype dtype) {
     static answer answers[CASES];
     cr_assert_leq(function_case_count, CASES);
     tshi_test_options one = {.ranks = 1, .timeout = 60, .result_bytes = sizeof answers};
     cr_assert_str_empty(tshi_test_run_with(&one, reference, NULL, NULL, answers));
     tshi_test_options several = {.ranks = ranks, .timeout = 100};
-    cr_assert_str_empty(tshi_test_run_with(&several, all_combinations, answers, NULL, NULL));
+    expectation expected = {dtype, answers};
+    cr_assert_str_empty(tshi_test_run_with(&several, all_combinations, &expected, NULL, NULL));
 }
 
 Test(functions, two_ranks_as_one, .timeout = 120) {
-    against_one_rank(2);
+    against_one_rank(2, TSH_FLOAT64);
 }
 
 Test(functions, three_ranks_as_one, .timeout = 120) {
-    against_one_rank(3);
+    against_one_rank(3, TSH_FLOAT64);
 }
 
 Test(functions, four_ranks_as_one, .timeout = 120) {
-    against_one_rank(4);
+    against_one_rank(4, TSH_FLOAT64);
+}
+
+Test(functions, one_rank_in_float32, .timeout = 120) {
+    against_one_rank(1, TSH_FLOAT32);
+}
+
+Test(functions, one_and_three_ranks_in_bfloat16, .timeout = 240) {
+    against_one_rank(1, TSH_BFLOAT16);
+    against_one_rank(3, TSH_BFLOAT16);
+}
+
+Test(functions, one_and_two_ranks_in_float16, .timeout = 240) {
+    against_one_rank(1, TSH_FLOAT16);
+    against_one_rank(2, TSH_FLOAT16);
 }
