@@ -34,8 +34,10 @@ static bool fails(const char *what, const char *why) {
 
 static tsh_status create_blocks(model *m) {
     const options *o = m->o;
-    const tsh_init normal = {.kind = TSH_INIT_NORMAL, .b = 0.02};
-    const tsh_init residual = {.kind = TSH_INIT_NORMAL, .b = 0.02 / sqrt(2.0 * (double)o->layers)};
+    /* GPT-2's 0.02 is for 768 features: what comes out has the same variance for any number. */
+    const double deviation = 0.02 * sqrt(768 / (double)o->embed);
+    const tsh_init normal = {.kind = TSH_INIT_NORMAL, .b = deviation};
+    const tsh_init residual = {.kind = TSH_INIT_NORMAL, .b = deviation / sqrt(2.0 * (double)o->layers)};
     const tsh_block_config config = {
         .embed = o->embed,
         .sequence_parallel = o->sequence_parallel,
