@@ -39,16 +39,16 @@ static tsh_status resolve(tsh_self_attention_config *c) {
     return tshi_fail(TSH_ERR_ARGUMENT, "self_attention_create: dropout=%g, [0, 1) is wanted", c->dropout);
 }
 
-/* A KV head with its query heads is a unit of each split. */
+/* A KV head with its query heads is a unit of each split. Ranks share one that has several query heads to split. */
 static tsh_linear_config part_config(const tsh_self_attention_config *c, tsh_attention_part part) {
-    bool out = part == TSH_OUT, shared = part == TSH_KEY || part == TSH_VALUE;
-    int64_t features = (shared ? c->kv_heads : c->heads) * c->head_dim;
+    bool out = part == TSH_OUT, kv = part == TSH_KEY || part == TSH_VALUE, grouped = c->kv_heads < c->heads;
+    int64_t features = (kv ? c->kv_heads : c->heads) * c->head_dim;
     return (tsh_linear_config){.in_features = out ? features : c->embed,
                                .out_features = out ? c->embed : features,
                                .shard = out ? TSH_ROW : TSH_COLUMN,
                                .units = c->kv_heads,
-                               .blocks = shared ? 0 : c->heads,
-                               .shared = shared,
+                               .blocks = grouped && !kv ? c->heads : 0,
+                               .shared = grouped && kv,
                                .bias = out ? c->out_bias : c->bias,
                                .dtype = c->dtype,
                                .weight_init = out ? c->out_init : c->weight_init,
