@@ -56,8 +56,10 @@ static bool pattern_layout(tshi_pattern p, int ndim, const tsh_layout *bound, in
     case TSHI_END: return false;
     }
     *out = split_like(bound, d);
-    if (p == TSHI_S2_WHOLE) out->blocks = 0;
-    if (p == TSHI_S2_WHOLE && bound->units) out->sharing = TSH_SHARED_OWN;
+    if (p == TSHI_S2_WHOLE && bound->blocks) {
+        out->blocks = 0;
+        out->sharing = TSH_SHARED_OWN;
+    }
     return fits && d >= 0 && d < ndim;
 }
 
@@ -238,11 +240,12 @@ static int64_t items_of(const tshi_node *call, const tshi_rule *row, tshi_patter
     return 0;
 }
 
-/* The units of a row with S2_WHOLE. */
+/* The units of a row with S2_WHOLE. Those of one block are split without sharing. */
 static void settle_whole(const tshi_node *call, const tshi_rule *row, tsh_layout *bound) {
     bound->sharing = TSH_UNSHARED;
     if (!bound->units) bound->units = items_of(call, row, TSHI_S2_WHOLE);
     if (!bound->blocks && bound->units) bound->blocks = items_of(call, row, TSHI_S2);
+    if (bound->blocks == bound->units) bound->blocks = 0;
 }
 
 #define MAX_SPLITS 8
