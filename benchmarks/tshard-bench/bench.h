@@ -20,6 +20,7 @@ int bench_checkpoint(int argc, char **argv);
 int bench_collectives(int argc, char **argv);
 int bench_data_parallel(int argc, char **argv);
 int bench_dispatch(int argc, char **argv);
+int bench_gpt(int argc, char **argv);
 int bench_kernels(int argc, char **argv);
 int bench_linear(int argc, char **argv);
 int bench_mlp(int argc, char **argv);

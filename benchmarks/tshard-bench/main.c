@@ -16,6 +16,7 @@ static const bench_command commands[] = {
     {"data_parallel", "training steps of a model that each rank has a copy of, by when gradients are summed",
      bench_data_parallel},
     {"dispatch", "what a call of the tape costs, on a chain of small sums", bench_dispatch},
+    {"gpt", "the matrix products of a training step of train_gpt, and nothing else", bench_gpt},
     {"kernels", "the kernels whose cost is memory, beside a plain copy", bench_kernels},
     {"linear", "training steps of a linear layer by column, by row and dense, beside its matrix products",
      bench_linear},

@@ -9,15 +9,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_LAYERS = 2, BUFFERS = 6 };
+enum { BUFFERS = 6 };
 enum { X, WEIGHT, Y, DX, DWEIGHT, DY };
 
 struct products {
     tsh_device *device;
     tsh_dtype dtype;
     int layers;
-    products_layer layer[MAX_LAYERS];
-    tsh_tensor *tensor[MAX_LAYERS][BUFFERS];
+    products_layer *layer;          /* [layers] */
+    tsh_tensor *(*tensor)[BUFFERS]; /* [layers] */
 };
 
 static tsh_status create_buffers(const tsh_mesh *mesh, products *p, int i) {
@@ -37,13 +37,14 @@ static tsh_status create_buffers(const tsh_mesh *mesh, products *p, int i) {
 
 tsh_status products_create(const tsh_mesh *mesh, tsh_dtype dtype, const products_layer *layers, int n, products **out) {
     *out = NULL;
-    if (n > MAX_LAYERS) return TSH_ERR_ARGUMENT;
     products *p = calloc(1, sizeof *p);
     if (!p) return TSH_ERR_MEMORY;
+    p->layer = calloc((size_t)n, sizeof *p->layer);
+    p->tensor = calloc((size_t)n, sizeof *p->tensor);
     p->device = tsh_world_device(tsh_mesh_world(mesh));
     p->dtype = dtype;
-    p->layers = n;
-    tsh_status status = TSH_OK;
+    p->layers = p->layer && p->tensor ? n : 0;
+    tsh_status status = p->layers == n ? TSH_OK : TSH_ERR_MEMORY;
     for (int i = 0; i < n && status == TSH_OK; i++) {
         p->layer[i] = layers[i];
         bool fits = layers[i].batch <= INT_MAX && layers[i].in <= INT_MAX && layers[i].out <= INT_MAX;
@@ -61,6 +62,8 @@ void products_destroy(products *p) {
     for (int i = 0; i < p->layers; i++) {
         for (int j = 0; j < BUFFERS; j++) tsh_tensor_release(p->tensor[i][j]);
     }
+    free(p->tensor);
+    free(p->layer);
     free(p);
 }
 

@@ -58,6 +58,8 @@ PROGRAMS = {
                                 "full": None, "dtype": W}, [],
                                "--batch 2 --heads 2 --queries 2 --dim 2 --seconds 0.0001"),
     "tshard-bench dispatch": ({**BENCH, "nodes": N, "elements": N}, [], "--nodes 2 --elements 2 --seconds 0.0001"),
+    "tshard-bench gpt": ({**BENCH, "layers": N, "heads": N, "embed": N, "block": N, "batch": N, "vocabulary": N}, [],
+                         "--layers 1 --heads 1 --embed 2 --block 2 --batch 1 --vocabulary 2 --seconds 0.0001"),
     "tshard-bench redistribute": ({**BENCH, "bytes": N}, [], "--bytes 4 --seconds 0.0001"),
     "tshard-bench support": (BENCH, [], ""),
     "tshard-bench": ({"help": None, "version": None}, ["collect", "support"], ""),
@@ -76,7 +78,7 @@ RUN_OPTIONS = {"ranks": N, "n": N, "nproc-per-node": N, "bind": W, "grace": N, "
 RUN_PROGRAMS = [["true"], ["false"], ["sh", "-c", "exit $RANK"], ["/nowhere/program"], ["/etc/passwd"], ["/"], [""],
                 ["sh", "-c", "kill -9 $$"], ["sh", "-c", "echo out; echo err >&2; printf half"],
                 ["sh", "-c", "sleep 1000 & setsid sleep 1000 & exit 3"], ["fifo"], ["w" * 5000], ["--", "true"], []]
-SCRIPTS = ["report.py", "compare_collectives.py", "compare_torch.py", "compare_redistribute.py"]
+SCRIPTS = ["report.py", "compare_collectives.py", "compare_torch.py", "compare_redistribute.py", "compare_gpt.py"]
 ENVIRONMENT = [{}] * 6 + [{"RANK": "x"}, {"RANK": "0", "WORLD_SIZE": "0"}, {"WORLD_SIZE": ""},
                           {"SLURM_NODEID": " 1"}, {"TSHARD_TIMEOUT": "nan"}, {"PATH": ""}]
 
