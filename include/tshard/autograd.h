@@ -93,6 +93,7 @@ TSH_API void tsh_tensor_zero_grad(tsh_tensor *tensor);
  *   SHARD(i) -> SHARD(j)            all-to-all       all-to-all
  *   SHARD(d) -> PARTIAL             zero-pad         slice
  *   REPLICATED -> PARTIAL           rank 0 keeps     nothing
+ *   SHARED -> SHARED_OWN            nothing          exchange         sums over the ranks that share a unit
  *
  * The tape inserts transitions where the layout rules of functions need them. A transition that is requested twice of
  * one tensor within a step is made once, so that three layers on one input share one backward all-reduce. Collective
@@ -113,7 +114,7 @@ TSH_API tsh_tensor *tsh_redistribute(tsh_tape *tape, tsh_tensor *x, const tsh_me
 TSH_API tsh_tensor *tsh_full(tsh_tape *tape, tsh_tensor *x);
 /* This rank's part of x, LOCAL along every axis, in x's memory; empty on a rank outside the mesh. layouts: what the
  * ranks' gradients of it are together, the gradient of x after a redistribution; NULL: PARTIAL where x is REPLICATED,
- * REPLICATED where x is PARTIAL, else x's layouts. No communication forward. */
+ * REPLICATED where x is PARTIAL, SHARED_OWN where x is SHARED, else x's layouts. No communication forward. */
 TSH_API tsh_tensor *tsh_to_local(tsh_tape *tape, tsh_tensor *x, const tsh_layout *layouts);
 /* This rank's slice along dim of a REPLICATED x. */
 TSH_API tsh_tensor *tsh_scatter(tsh_tape *tape, tsh_tensor *x, const tsh_group *group, int dim);

@@ -1,5 +1,6 @@
 /* tsh_to_local: a rank's part of a global tensor, of which no claim is made any more. */
 #include "autograd/tape.h"
+#include "autograd/transition.h"
 
 #include <string.h>
 
@@ -57,6 +58,12 @@ tsh_tensor *tsh_to_local(tsh_tape *tape, tsh_tensor *x, const tsh_layout *layout
     const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT};
     to_local_params params = {{{0}}};
     if (!tshi_tape_ready(tape, "to_local", 1, &x)) return NULL;
+    for (int a = 0; x && !layouts && a < x->mesh->axes; a++) { /* ranks that share a unit use it in their own ways */
+        tsh_layout own = x->layout[a];
+        if (own.sharing == TSH_SHARED) own.sharing = TSH_SHARED_OWN;
+        x = tshi_transit(tape, x, a, own, false);
+    }
+    if (!x) return NULL;
     tsh_status status = choose_gradient(x, layouts, params.gradient);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "to_local");
     tshi_shape shape = x->shape;

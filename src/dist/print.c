@@ -58,8 +58,14 @@ static bool alike(const printing *p, tsh_layout_kind kind, bool others, int one,
     return true;
 }
 
-/* Replicas hold the same values: the members with the root's indices along REPLICATED axes contribute them. */
+/* Replicas hold the same values: the members with the root's indices along REPLICATED axes contribute them, and of the
+ * members that share a unit the first. */
 static bool contributes(const printing *p, int member) {
+    for (int a = 0; a < p->placement.axes; a++) {
+        int index = index_along(p, member, a), first;
+        tshi_layout_sharers(&p->placement.layout[a], p->placement.size[a], index, &first);
+        if (first != index) return false;
+    }
     return alike(p, TSH_KIND_REPLICATED, false, member, p->root);
 }
 

@@ -5,6 +5,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 TestSuite(units, .timeout = 300);
@@ -224,6 +225,23 @@ Test(units, collectives_of_attention_by_heads) {
 
 /* --- tensors that ranks share ------------------------------------------------------------------------------------- */
 
+/* Rank 0 prints each element once. */
+static void check_print(tshi_rank *r, tsh_tensor *t, const double *whole) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *to = open_memstream(&text, &size);
+    tshi_check_ok(r, tsh_tensor_print(t, to, NULL));
+    fclose(to);
+    const char *at = text;
+    for (int i = 0; r->rank == 0 && i < KV_HEADS * DIM * 3; i++) {
+        char *end;
+        at += strcspn(at, "-0123456789");
+        tshi_check(r, strtod(at, &end) == whole[i], "element %d of\n%s", i, text);
+        at = end;
+    }
+    free(text);
+}
+
 /* Parts of ranks that share a unit count once. */
 static void parts_make_the_whole(tshi_rank *r, void *arg) {
     const tsh_mesh *mesh = tsh_world_mesh(r->world);
@@ -245,10 +263,41 @@ static void parts_make_the_whole(tshi_rank *r, void *arg) {
         tshi_check_ok(r, tsh_tensor_write(part, own, tsh_tensor_local_numel(t)));
         tshi_check_ok(r, tsh_from_local(part, shared, known ? (int64_t[]){KV_HEADS * DIM, 3} : NULL, &joined));
         check_whole(r, "from_local", joined, whole);
+        check_print(r, joined, whole);
         tsh_tensor_release(t);
         tsh_tensor_release(part);
         tsh_tensor_release(joined);
     }
+}
+
+/* Ranks use what they share in ways of their own: rank r takes it r + 1 times. The gradient sums over sharers. */
+static void own_uses(tshi_rank *r, void *arg) {
+    tsh_tape *tape = NULL;
+    double whole[MOST], wanted[KV_HEADS] = {0};
+    (void)arg;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tshi_test_integers(5, KV_HEADS, whole);
+    for (int i = 0; i < r->size; i++) {
+        tsh_layout shared = TSH_SHARD_SHARED(0, KV_HEADS);
+        int64_t start = 0, length = KV_HEADS;
+        tshi_layout_split(&shared, KV_HEADS, r->size, i, &start, &length);
+        for (int64_t k = start; k < start + length; k++) wanted[k] += i + 1;
+    }
+    tsh_tensor_config config = {
+        .dtype = TSH_FLOAT64, .ndim = 1, .shape = {KV_HEADS}, .layout = {TSH_SHARD_SHARED(0, KV_HEADS)}};
+    tsh_tensor *x = tshi_test_leaf(r, tsh_world_mesh(r->world), &config, whole);
+    tsh_tensor *y = tsh_scale(tape, tsh_to_local(tape, x, NULL), r->rank + 1);
+    if (tshi_check(r, y, "%s", tsh_tape_message(tape))) {
+        tshi_check_ok(r, tsh_backward(tape, tsh_sum(tape, y, TSH_ALL_DIMS)));
+        tshi_test_same_grad(r, "x", x, wanted, 0);
+    }
+    tsh_tape_reset(tape);
+    tsh_tensor_release(x);
+    tsh_tape_destroy(tape);
+}
+
+Test(units, own_uses_of_what_ranks_share) {
+    cr_assert_str_empty(tshi_test_run_each(1, 7, own_uses, NULL));
 }
 
 Test(units, parts_of_ranks_that_share_make_the_whole) {

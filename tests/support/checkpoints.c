@@ -30,7 +30,7 @@ static int largest_divisor(int n) {
 static void make_mesh(tshi_rank *r, int way, tshi_test_model *m) {
     char axes[64];
     int ranks[64], n = r->size > 1 && way == 2 ? r->size - 1 : r->size, d = largest_divisor(n);
-    if (way == 0) {
+    if (way == 0 || way == 3) {
         snprintf(axes, sizeof axes, "model=%d", n);
     } else {
         snprintf(axes, sizeof axes, "data=%d,model=%d", d, n / d);
@@ -39,8 +39,17 @@ static void make_mesh(tshi_rank *r, int way, tshi_test_model *m) {
     tshi_check_ok(r, tsh_mesh_create_on(r->world, ranks, n, axes, &m->mesh));
 }
 
-static void choose_layout(int way, int number, int ndim, tsh_layout layout[TSH_MAX_AXES]) {
+/* Of units that are as few as can be. */
+static tsh_layout by_units(int number, int d, int64_t n) {
+    int64_t units = 2;
+    while (units < n && n % units) units++;
+    if (n < 2) return TSH_SHARD(d);
+    return number % 3 == 1 ? TSH_SHARD_UNITS(d, units, n) : TSH_SHARD_SHARED(d, units);
+}
+
+static void choose_layout(int way, int number, int ndim, const int64_t *shape, tsh_layout layout[TSH_MAX_AXES]) {
     if (ndim == 0) return;
+    if (way == 3) layout[0] = by_units(number, number ? 0 : 1, shape[number ? 0 : 1]);
     if (way == 0) layout[0] = TSH_SHARD(0);
     if (way == 1) layout[1] = TSH_SHARD(ndim - 1);
     if (way == 2 && number % 2 == 0) layout[0] = TSH_SHARD_ORDER(0, 1), layout[1] = TSH_SHARD_ORDER(0, 0);
@@ -55,7 +64,7 @@ void tshi_test_model_make(tshi_rank *r, int way, tshi_test_model *m) {
         tsh_tensor *t = NULL;
         tsh_tensor_config config = {.dtype = tensors[i].dtype, .ndim = tensors[i].ndim};
         memcpy(config.shape, tensors[i].shape, sizeof tensors[i].shape);
-        choose_layout(way, i, config.ndim, config.layout);
+        choose_layout(way, i, config.ndim, config.shape, config.layout);
         tshi_check_ok(r, tsh_tensor_create(m->mesh, &config, &t));
         tshi_check_ok(r, tsh_parameters_add(m->list, tensors[i].name, t));
         tsh_tensor_release(t);
