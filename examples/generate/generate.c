@@ -106,13 +106,19 @@ static double weight_bytes(const model *m) {
     return bytes;
 }
 
+static uint64_t allocations(const session *s) {
+    return tsh_device_stats(tsh_world_device(tsh_group_world(s->m->group))).allocations;
+}
+
 static tsh_status run(session *s, const int64_t *prompt, int64_t count, outcome *out) {
     double *prompt_seconds = calloc((size_t)s->o->repeat, sizeof *prompt_seconds);
     double *token_seconds = calloc((size_t)s->o->repeat, sizeof *token_seconds);
     tsh_status status = prompt_seconds && token_seconds ? open_session(s, count) : TSH_ERR_MEMORY;
     for (int64_t i = 0; status == TSH_OK && i < s->o->repeat; i++) {
         double seconds[2];
+        uint64_t before = allocations(s);
         status = generate_once(s, prompt, count, out->ids, seconds);
+        out->allocations = allocations(s) - before;
         prompt_seconds[i] = seconds[0];
         token_seconds[i] = seconds[1];
     }

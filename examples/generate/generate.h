@@ -24,6 +24,7 @@ typedef struct outcome {
     double prompt_seconds, token_seconds; /* medians of the repetitions; of all tokens but the first */
     double stream_bytes_per_s;            /* of all ranks together; 0: not measured */
     double weight_bytes;                  /* that all ranks together read for a token */
+    uint64_t allocations;                 /* of tensor memory on this rank, in the last repetition */
 } outcome;
 
 /* Generates options.tokens ids, the same on every rank. A rank that `speaks` shows its progress on a terminal. False,

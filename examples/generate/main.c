@@ -134,9 +134,9 @@ static void report(const job *j) {
         }
         printf("\"ranks\": %d, \"dtype\": \"%s\", \"prompt_tokens\": %lld, \"prompt_tokens_per_s\": %.1f, "
                "\"tokens_per_s\": %.2f, \"weight_bytes\": %.0f, \"weight_bytes_per_s\": %.4g, "
-               "\"stream_bytes_per_s\": %.4g}\n",
+               "\"stream_bytes_per_s\": %.4g, \"allocations\": %llu}\n",
                tsh_world_size(j->world), tsh_dtype_name(j->o->dtype), (long long)j->prompt_count, prompt_rate, rate,
-               r->weight_bytes, read, r->stream_bytes_per_s);
+               r->weight_bytes, read, r->stream_bytes_per_s, (unsigned long long)r->allocations);
         return;
     }
     if (j->words) print_text(j, put_plain);

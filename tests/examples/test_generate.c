@@ -115,7 +115,7 @@ Test(generate, draws_the_same_tokens_at_any_number_of_ranks, .timeout = 300) {
 
 Test(generate, says_in_json_how_fast_it_was, .timeout = 120) {
     int code, ranks;
-    long long prompt;
+    long long prompt, allocations;
     double prompt_rate, rate, bytes, read, stream;
     run(&code,
         RUN "2 " TSHARD_BIN_DIR "/generate --model " MODELS "llama --random-weights --prompt-tokens 9 --tokens 5 "
@@ -126,9 +126,10 @@ Test(generate, says_in_json_how_fast_it_was, .timeout = 120) {
     int found = sscanf(end,
                        "], \"ranks\": %d, \"dtype\": \"float32\", \"prompt_tokens\": %lld, \"prompt_tokens_per_s\": "
                        "%lf, \"tokens_per_s\": %lf, \"weight_bytes\": %lf, \"weight_bytes_per_s\": %lf, "
-                       "\"stream_bytes_per_s\": %lf}",
-                       &ranks, &prompt, &prompt_rate, &rate, &bytes, &read, &stream);
-    cr_assert_eq(found, 7, "%s", output);
+                       "\"stream_bytes_per_s\": %lf, \"allocations\": %lld}",
+                       &ranks, &prompt, &prompt_rate, &rate, &bytes, &read, &stream, &allocations);
+    cr_assert_eq(found, 8, "%s", output);
+    cr_assert_eq(allocations, 0, "the third repetition took new memory %lld times", allocations);
     cr_assert(ranks == 2 && prompt == 9 && prompt_rate > 0 && rate > 0 && stream > 1e8, "%s", output);
     /* Two blocks and the output layer; what both ranks hold, both read. */
     double weights = 2 * (48 * 48 * 2 + 48 * 16 * 2 + 48 * 88 * 3) + 103 * 48, norms = 2 * (2 * 48) + 48;
