@@ -74,6 +74,14 @@ TSH_API tsh_tensor *tsh_sqrt(tsh_tape *tape, tsh_tensor *x);
 TSH_API tsh_tensor *tsh_sigmoid(tsh_tape *tape, tsh_tensor *x);
 TSH_API tsh_tensor *tsh_pow(tsh_tape *tape, tsh_tensor *x, double exponent);
 TSH_API tsh_tensor *tsh_clamp(tsh_tape *tape, tsh_tensor *x, double low, double high);
+/* y = value where the mask is not 0, else x; the gradient of x is 0 where it is filled. mask uint8, of x's shape or repeated
+ * to it as in tsh_add; value may be infinite.
+ *   R,R -> R    S(d),S(d) -> S(d)    S(d),L -> S(d) where the mask is repeated along d    L,L -> L */
+TSH_API tsh_tensor *tsh_masked_fill(tsh_tape *tape, tsh_tensor *x, tsh_tensor *mask, double value);
+/* x in another real dtype, rounded once; to an integer truncated and saturated. x itself where it has the dtype already.
+ * Backward between dtypes that functions take: the gradient is cast back; other results have no gradient.
+ *   R -> R    S(d) -> S(d)    L -> L */
+TSH_API tsh_tensor *tsh_cast(tsh_tape *tape, tsh_tensor *x, tsh_dtype dtype);
 /* y = 0 with probability p (in [0, 1)), else x / (1 - p); the draw depends on the global index of the element. While
  * the tape is not recording, y = x. Along a LOCAL axis every rank draws the same values.
  *   R -> R    S(d) -> S(d)    P -> P    L -> L */
@@ -200,6 +208,25 @@ typedef struct tsh_cross_entropy_config {
  * TSH_ERR_RANGE for a target outside [0, V) that is not ignore_index, at any number of ranks. config may be NULL. */
 TSH_API tsh_tensor *tsh_cross_entropy(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *target,
                                       const tsh_cross_entropy_config *config);
+
+/* --- losses of elements ------------------------------------------------------------------------------------------- */
+
+/* (x - target)^2. target of x's shape and dtype -> [] for mean and sum, x's shape for none; of x's dtype, float32 for
+ * bfloat16 and float16. Along an axis:
+ *   R,R -> R    L,L -> L    S(d),S(d) -> R for mean and sum, by one all-reduce; S(d) for none
+ * A mean is over the elements of all ranks. Backward: no communication; the target has a gradient, too. */
+TSH_API tsh_tensor *tsh_mse_loss(tsh_tape *tape, tsh_tensor *x, tsh_tensor *target, tsh_reduction reduction);
+
+typedef struct tsh_bce_loss_config {
+    tsh_tensor *pos_weight; /* w [n], n the size of the last dim of the logits x; NULL: ones. No gradient. */
+    tsh_reduction reduction;
+} tsh_bce_loss_config;
+
+/* Binary cross entropy of logits x: -(w t log s + (1 - t) log(1 - s)), s = 1 / (1 + e^-x), t the target in [0, 1], of the
+ * logits' shape and dtype. Result, layouts and communication as tsh_mse_loss; pos_weight is REPLICATED, or laid out as
+ * the last dim. config may be NULL. */
+TSH_API tsh_tensor *tsh_bce_loss(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *target,
+                                 const tsh_bce_loss_config *config);
 
 #ifdef __cplusplus
 }

@@ -87,6 +87,7 @@ typedef struct tshi_device_ops {
     const tshi_elementwise_ops *elementwise;
     const tshi_sum_ops *sum;
     const tshi_softmax_ops *softmax;
+    const tshi_loss_ops *loss;
     const tshi_cross_entropy_ops *cross_entropy;
     const tshi_embedding_ops *embedding;
     const tshi_norm_ops *norm;

@@ -98,6 +98,9 @@ typedef struct tshi_overlay {
 /* z = f(x, y); z may alias an x or y that is not repeated. */
 typedef void tshi_binary_fn(tsh_device *device, tshi_binary f, const tshi_overlay *o, const void *x, const void *y,
                             void *z);
+/* z = beta z + (mask ? value : x), the mask laid over x, which is not repeated; with beta 0, z may alias x. */
+typedef void tshi_mask_fn(tsh_device *device, const tshi_overlay *o, const void *x, const uint8_t *mask, double value,
+                          double beta, void *z);
 /* y[r, c] = x[r, c] + b[c]; y may alias x. With x NULL, y[r, c] = b[c]. */
 typedef void tshi_bias_fn(tsh_device *device, int64_t rows, int64_t cols, const void *x, const void *b, void *y);
 
@@ -107,6 +110,7 @@ typedef struct tshi_elementwise_ops {
     tshi_axpby_fn *axpby;
     tshi_mul_fn *mul;
     tshi_binary_fn *binary;
+    tshi_mask_fn *mask;
     tshi_bias_fn *bias;
 } tshi_elementwise_ops;
 
@@ -222,6 +226,31 @@ typedef struct tshi_cross_entropy_ops {
     tshi_cross_entropy_loss_fn *loss;
     tshi_cross_entropy_backward_fn *backward;
 } tshi_cross_entropy_ops;
+
+/* --- losses of elements ------------------------------------------------------------------------------------------- */
+
+typedef enum tshi_loss {
+    TSHI_SQUARED_ERROR,       /* (x - t)^2 */
+    TSHI_BINARY_CROSS_ENTROPY /* (1 - t) x + (1 + (w - 1) t) log(1 + e^-x) */
+} tshi_loss;
+
+/* n predictions x and targets t; w of element i is weight[i % weights], or 1 where weight is NULL. */
+typedef struct tshi_loss_inputs {
+    tshi_loss f;
+    int64_t n, weights;
+    const void *x, *target, *weight;
+} tshi_loss_inputs;
+
+/* loss[i], of the dtype of sums. */
+typedef void tshi_loss_fn(tsh_device *device, const tshi_loss_inputs *in, void *loss);
+/* to[i] = beta to[i] + scale dloss[i stride] times the slope of loss[i] in x[i], or in t[i] with of_target. */
+typedef void tshi_loss_backward_fn(tsh_device *device, const tshi_loss_inputs *in, bool of_target, const void *dloss,
+                                   int64_t stride, double scale, double beta, void *to);
+
+typedef struct tshi_loss_ops {
+    tshi_loss_fn *forward;
+    tshi_loss_backward_fn *backward;
+} tshi_loss_ops;
 
 /* --- embedding ---------------------------------------------------------------------------------------------------- */
 

@@ -124,6 +124,33 @@ static void with_bounds(fuzz *f, void (*function)(void)) {
     fuzz_value(f, tape, ((tsh_tensor * (*)(tsh_tape *, tsh_tensor *, double, double)) function)(tape, x, low, high));
 }
 
+static void masked_fill(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *mask = fuzz_chance(f, 90) ? tsh_cast(tape, x, TSH_UINT8) : fuzz_tensor_like(f, x);
+    (void)function;
+    fuzz_value(f, tape, tsh_masked_fill(tape, x, mask, fuzz_number(f)));
+}
+
+static void cast(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_dtype dtype = (tsh_dtype)(fuzz_index(f, TSH_DTYPE_COUNT + 1));
+    (void)function;
+    fuzz_value(f, tape, tsh_cast(tape, fuzz_tensor(f), dtype));
+}
+
+static void element_loss(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *target = fuzz_tensor_like(f, x);
+    tsh_bce_loss_config config = {.reduction = (tsh_reduction)fuzz_index(f, 4),
+                                  .pos_weight = fuzz_chance(f, 50) ? NULL : fuzz_tensor(f)};
+    (void)function;
+    if (fuzz_chance(f, 50)) {
+        fuzz_value(f, tape, tsh_mse_loss(tape, x, target, config.reduction));
+    } else {
+        fuzz_value(f, tape, tsh_bce_loss(tape, x, target, fuzz_chance(f, 30) ? NULL : &config));
+    }
+}
+
 static tsh_group *group_of(fuzz *f, const tsh_tensor *x) {
     const tsh_mesh *mesh = tsh_tensor_mesh(x);
     int axis = fuzz_below(f, tsh_mesh_axes(mesh));
@@ -574,6 +601,9 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_layer_norm tsh_rms_norm", norm, NULL, 5},
     {"tsh_attention", attention, NULL, 5},
     {"tsh_rotary", rotary, NULL, 3},
+    {"tsh_masked_fill", masked_fill, NULL, 2},
+    {"tsh_cast", cast, NULL, 2},
+    {"tsh_mse_loss tsh_bce_loss", element_loss, NULL, 4},
     {"tsh_cross_entropy", cross_entropy, NULL, 6},
     {NULL, NULL, NULL, 0},
 };

@@ -137,6 +137,7 @@ static const tshi_device_ops cpu_ops = {
     .elementwise = tshi_cpu_elementwise,
     .sum = tshi_cpu_sum,
     .softmax = tshi_cpu_softmax,
+    .loss = tshi_cpu_loss,
     .cross_entropy = tshi_cpu_cross_entropy,
     .embedding = tshi_cpu_embedding,
     .norm = tshi_cpu_norm,

@@ -121,6 +121,7 @@ static const tshi_device_ops cuda_ops = {
     .elementwise = tshi_cuda_elementwise,
     .sum = tshi_cuda_sum,
     .softmax = tshi_cuda_softmax,
+    .loss = tshi_cuda_loss,
     .cross_entropy = tshi_cuda_cross_entropy,
     .embedding = tshi_cuda_embedding,
     .norm = tshi_cuda_norm,

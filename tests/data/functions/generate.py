@@ -38,5 +38,27 @@ def math():
         put(name + ".dx", leaf.grad)
 
 
+def losses():
+    """x, t (for bce, in [0, 1]), w; for each loss and reduction y, dx and dt of 1.5 y, or of the sum of y dy."""
+    g = torch.Generator().manual_seed(5)
+    x = torch.randn(5, 3, generator=g, dtype=torch.float64) * 3
+    x[0] = of(80, -80, 0)
+    x[1] = of(-800, 800, 30)
+    t = torch.rand(5, 3, generator=g, dtype=torch.float64)
+    t[:2] = of(1, 0, 1)
+    w, dy = of(0.5, 3, 1.25), torch.rand(5, 3, generator=g, dtype=torch.float64)
+    put("x", x), put("t", t), put("w", w), put("dy", dy)
+    for name, f in (("mse", torch.nn.functional.mse_loss),
+                    ("bce", torch.nn.functional.binary_cross_entropy_with_logits),
+                    ("bce_w", lambda *a, **k: torch.nn.functional.binary_cross_entropy_with_logits(*a, pos_weight=w, **k))):
+        for reduction in ("mean", "sum", "none"):
+            a, b = x.clone().requires_grad_(), t.clone().requires_grad_()
+            y = f(a, b, reduction=reduction)
+            y.backward(dy if reduction == "none" else of(1.5)[0])
+            put(f"{name}.{reduction}.y", y)
+            put(f"{name}.{reduction}.dx", a.grad)
+            put(f"{name}.{reduction}.dt", b.grad)
+
+
 print("#", sys.argv[1], "of tests/data/functions/generate.py")
 globals()[sys.argv[1]]()

@@ -59,6 +59,7 @@ tshi_ids_check_fn tshi_cpu_ids_check;
 /* Tables by dtype, each in the file of its name. */
 extern const tshi_elementwise_ops tshi_cpu_elementwise[TSH_DTYPE_COUNT];
 extern const tshi_sum_ops tshi_cpu_sum[TSH_DTYPE_COUNT];
+extern const tshi_loss_ops tshi_cpu_loss[TSH_DTYPE_COUNT];
 extern const tshi_softmax_ops tshi_cpu_softmax[TSH_DTYPE_COUNT];
 extern const tshi_cross_entropy_ops tshi_cpu_cross_entropy[TSH_DTYPE_COUNT];
 extern const tshi_embedding_ops tshi_cpu_embedding[TSH_DTYPE_COUNT];

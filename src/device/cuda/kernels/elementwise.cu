@@ -150,6 +150,27 @@ void binary(tsh_device *device, tshi_binary f, const tshi_overlay *o, const void
     }
 }
 
+template <typename T>
+__global__ void __launch_bounds__(THREADS, 2)
+    fill_masked(tshi_overlay o, int64_t n, const T *x, const uint8_t *mask, sum_t<T> value, bool add, T *z) {
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
+        overlaid at(o, i);
+        sum_t<T> v = mask[at.y] ? value : load(x[at.x]);
+        z[i] = store<T>(add ? load(z[i]) + v : v);
+    }
+}
+
+template <typename T>
+void mask(tsh_device *device, const tshi_overlay *o, const void *x, const uint8_t *mask, double value, double beta,
+          void *z) {
+    int64_t n = 1;
+    for (int k = 0; k < o->runs; k++) n *= o->n[k];
+    if (n > 0)
+        launch(device, "mask", fill_masked<T>, blocks_for(device, n, THREADS), THREADS, *o, n, (const T *)x, mask,
+               (sum_t<T>)value, beta != 0.0, (T *)z);
+}
+
 // --- bias ------------------------------------------------------------------------------------------------------------
 
 template <typename T, bool WARPS>
@@ -176,7 +197,7 @@ template <typename T> void bias(tsh_device *device, int64_t rows, int64_t cols, 
 }
 
 template <typename T>
-constexpr tshi_elementwise_ops table = {unary<T>, unary_backward<T>, axpby<T>, mul<T>, binary<T>, bias<T>};
+constexpr tshi_elementwise_ops table = {unary<T>, unary_backward<T>, axpby<T>, mul<T>, binary<T>, mask<T>, bias<T>};
 
 } // namespace
 

@@ -27,6 +27,7 @@ tshi_ids_check_fn tshi_cuda_ids_check;
 /* Tables by dtype, each in the file of its name. */
 extern const tshi_elementwise_ops tshi_cuda_elementwise[TSH_DTYPE_COUNT];
 extern const tshi_sum_ops tshi_cuda_sum[TSH_DTYPE_COUNT];
+extern const tshi_loss_ops tshi_cuda_loss[TSH_DTYPE_COUNT];
 extern const tshi_softmax_ops tshi_cuda_softmax[TSH_DTYPE_COUNT];
 extern const tshi_cross_entropy_ops tshi_cuda_cross_entropy[TSH_DTYPE_COUNT];
 extern const tshi_embedding_ops tshi_cuda_embedding[TSH_DTYPE_COUNT];

@@ -1,0 +1,127 @@
+/* Casts to another dtype, and elements filled by a mask. */
+#include "functional/functional.h"
+
+/* --- cast --------------------------------------------------------------------------------------------------------- */
+
+static const tshi_rule cast_rules[] = {
+    {{TSHI_R}, TSHI_R}, {{TSHI_ANY}, TSHI_ANY}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END}};
+
+typedef struct cast_params {
+    tsh_dtype dtype;
+} cast_params;
+
+static bool is_real(tsh_dtype dtype) {
+    return (int)dtype >= 0 && dtype < TSH_DTYPE_COUNT && !tshi_dtype_is_complex(dtype);
+}
+
+static tsh_status cast_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    const tsh_tensor *x = call->in[0];
+    *dtype = ((const cast_params *)call->params)->dtype;
+    *out = x->shape;
+    if (is_real(*dtype) && is_real(x->dtype)) return TSH_OK;
+    return tshi_fail(TSH_ERR_DTYPE, "%s cannot become %s: real dtypes are cast", tsh_dtype_name(x->dtype),
+                     tsh_dtype_name(*dtype));
+}
+
+/* Elements of `from` as those of `to`. */
+static void convert(const tsh_tensor *from, tsh_tensor *to) {
+    tsh_device *device = tshi_device_of(from);
+    device->ops->copy.convert(device, from->numel, from->dtype, tshi_data(from), to->dtype, tshi_data(to));
+}
+
+static tsh_status cast_forward(tshi_node *call) {
+    convert(call->in[0], call->out);
+    return TSH_OK;
+}
+
+static tsh_status cast_backward(tshi_node *call) {
+    const tsh_tensor *x = call->in[0];
+    tsh_tensor *dx = NULL;
+    tsh_status status = tshi_tensor_scratch(x->mesh, x->dtype, x->numel, &dx);
+    if (status != TSH_OK) return status;
+    convert(tshi_grad_out(call), dx);
+    status = tshi_grad_adopt(call, 0, dx);
+    tsh_tensor_release(dx);
+    return status;
+}
+
+static const tshi_op cast_op = {"cast",       cast_rules,    cast_shape,
+                                cast_forward, cast_backward, .params_size = sizeof(cast_params)};
+
+/* A result without gradients is not recorded. */
+tsh_tensor *tsh_cast(tsh_tape *tape, tsh_tensor *x, tsh_dtype dtype) {
+    if (!tshi_tape_ready(tape, "cast", 1, &x)) return NULL;
+    if (x->dtype == dtype) return x;
+    bool recording = tape->recording;
+    tape->recording = recording && tshi_device_computes(x->mesh->device, dtype);
+    tsh_tensor *y = tshi_apply(tape, &cast_op, 1, &x, &(cast_params){dtype});
+    tape->recording = recording;
+    return y;
+}
+
+/* --- masked fill -------------------------------------------------------------------------------------------------- */
+
+static const tshi_rule fill_rules[] = {{{TSHI_R, TSHI_R}, TSHI_R},
+                                       {{TSHI_ANY, TSHI_ANY}, TSHI_ANY},
+                                       {{TSHI_ANY, TSHI_L}, TSHI_ANY},
+                                       {{TSHI_L, TSHI_L}, TSHI_L},
+                                       {{TSHI_END}, TSHI_END}};
+
+typedef struct fill_params {
+    double value;
+} fill_params;
+
+static tsh_status fill_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    const tsh_tensor *x = call->in[0], *mask = call->in[1];
+    const tshi_shape *m = &mask->shape;
+    if (mask->dtype != TSH_UINT8) {
+        return tshi_fail(TSH_ERR_DTYPE, "the mask is %s, uint8 wanted", tsh_dtype_name(mask->dtype));
+    }
+    *out = x->shape;
+    *dtype = x->dtype;
+    for (int d = 0; d < out->ndim; d++) {
+        if (m->global[d] == 1 || m->global[d] == out->global[d]) continue;
+        return tshi_check_fails(x, mask, "a mask of sizes that are x's or 1 wanted, aligned at the last dim");
+    }
+    return tshi_check_computes(x->mesh->device, x->dtype, "x");
+}
+
+/* z = beta z + (mask ? value : x) */
+static void fill(const tshi_node *call, const tsh_tensor *x, double value, double beta, tsh_tensor *z) {
+    const tsh_tensor *mask = call->in[1];
+    tsh_device *device = tshi_device_of(x);
+    tshi_overlay o = tshi_overlay_of(&x->shape, &x->shape, &mask->shape);
+    device->ops->elementwise[x->dtype].mask(device, &o, tshi_data(x), tshi_data(mask), value, beta, tshi_data(z));
+}
+
+static tsh_status fill_forward(tshi_node *call) {
+    fill(call, call->in[0], ((const fill_params *)call->params)->value, 0, call->out);
+    return TSH_OK;
+}
+
+static tsh_status fill_backward(tshi_node *call) {
+    double beta;
+    tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
+    if (!dx) return TSH_ERR_MEMORY;
+    fill(call, tshi_grad_out(call), 0, beta, dx);
+    return TSH_OK;
+}
+
+static const tshi_op fill_op = {"masked_fill",
+                                fill_rules,
+                                fill_shape,
+                                fill_forward,
+                                fill_backward,
+                                .params_size = sizeof(fill_params),
+                                .row_holds = tshi_overlay_row_holds};
+
+tsh_tensor *tsh_masked_fill(tsh_tape *tape, tsh_tensor *x, tsh_tensor *mask, double value) {
+    tsh_tensor *in[] = {x, mask};
+    if (!tshi_tape_ready(tape, "masked_fill", 2, in)) return NULL;
+    in[1] = tshi_align(tape, mask, x->shape.ndim);
+    if (!in[1] && tsh_tape_status(tape) == TSH_OK) {
+        return tshi_tape_fail(tape, TSH_ERR_SHAPE, "masked_fill: the mask has %d dims, x has %d", mask->shape.ndim,
+                              x->shape.ndim);
+    }
+    return tshi_apply(tape, &fill_op, 2, in, &(fill_params){value});
+}

@@ -1,0 +1,124 @@
+/* Mean squared error, and binary cross entropy of logits: of each element, or their mean or sum over all ranks. */
+#include "functional/functional.h"
+
+/* predictions, targets, weights of the positive class along the last dim */
+static const tshi_rule reduced_rules[] = {{{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},
+                                          {{TSHI_LAST, TSHI_LAST, TSHI_S0}, TSHI_R},
+                                          {{TSHI_BATCH, TSHI_BATCH, TSHI_L}, TSHI_R},
+                                          {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},
+                                          {{TSHI_END}, TSHI_END}};
+static const tshi_rule element_rules[] = {{{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},
+                                          {{TSHI_LAST, TSHI_LAST, TSHI_S0}, TSHI_LAST},
+                                          {{TSHI_BATCH, TSHI_BATCH, TSHI_L}, TSHI_BATCH},
+                                          {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},
+                                          {{TSHI_END}, TSHI_END}};
+
+typedef struct loss_params {
+    tshi_loss f;
+    tsh_reduction reduction;
+} loss_params;
+
+static tsh_status check_weight(const tshi_node *call) {
+    const tsh_tensor *x = call->in[0], *w = call->in[call->inputs - 1];
+    char text[160];
+    if (call->inputs < 3) return TSH_OK;
+    int last = x->shape.ndim - 1;
+    if (last >= 0 && w->shape.ndim == 1 && w->shape.global[0] == x->shape.global[last]) return TSH_OK;
+    return tshi_fail(TSH_ERR_SHAPE, "pos_weight is %s, a weight for each index of the logits' last dim wanted",
+                     tsh_tensor_describe(w, text, sizeof text));
+}
+
+static tsh_status shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    const loss_params *p = call->params;
+    const tsh_tensor *x = call->in[0];
+    if (p->reduction != TSH_REDUCTION_MEAN && p->reduction != TSH_REDUCTION_SUM && p->reduction != TSH_REDUCTION_NONE) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "%d is no reduction", (int)p->reduction);
+    }
+    if (!tshi_shapes_equal(&x->shape, &call->in[1]->shape)) {
+        return tshi_check_fails(x, call->in[1], "a target of the prediction's shape wanted");
+    }
+    tsh_status status = tshi_check_floats(call, dtype);
+    if (status == TSH_OK) status = check_weight(call);
+    *dtype = tshi_dtype_sum(x->dtype);
+    if (p->reduction == TSH_REDUCTION_NONE)
+        *out = x->shape;
+    else
+        out->ndim = 0;
+    return status;
+}
+
+/* The kernels' view of the call. */
+static tshi_loss_inputs inputs_of(const tshi_node *call) {
+    const tsh_tensor *x = call->in[0];
+    return (tshi_loss_inputs){.f = ((const loss_params *)call->params)->f,
+                              .n = x->numel,
+                              .x = tshi_data(x),
+                              .target = tshi_data(call->in[1]),
+                              .weight = call->inputs == 3 ? tshi_data(call->in[2]) : NULL,
+                              .weights = call->inputs == 3 ? call->in[2]->numel : 1};
+}
+
+/* 1, or for a mean one over the elements of the whole. */
+static double scale_of(const tshi_node *call) {
+    bool mean = ((const loss_params *)call->params)->reduction == TSH_REDUCTION_MEAN;
+    return mean ? 1 / (double)tshi_shape_numel(&call->in[0]->shape) : 1;
+}
+
+static tsh_status element_forward(tshi_node *call) {
+    const tsh_tensor *x = call->in[0];
+    tsh_device *device = tshi_device_of(x);
+    tshi_loss_inputs in = inputs_of(call);
+    device->ops->loss[x->dtype].forward(device, &in, tshi_data(call->out));
+    return TSH_OK;
+}
+
+static tsh_status reduced_forward(tshi_node *call) {
+    const tsh_tensor *x = call->in[0];
+    tsh_device *device = tshi_device_of(x);
+    tshi_loss_inputs in = inputs_of(call);
+    tsh_tensor *losses = NULL, *out = call->out;
+    tsh_status status = tshi_statistics_new(x, x->numel, &losses);
+    if (status != TSH_OK) return status;
+    device->ops->loss[x->dtype].forward(device, &in, tshi_data(losses));
+    device->ops->sum[out->dtype].over_dim(device, 1, x->numel, 1, scale_of(call), tshi_data(losses), tshi_data(out));
+    tsh_tensor_release(losses);
+    return tshi_statistics_reduce(tshi_sharding_axes(x, -1), out, TSH_SUM);
+}
+
+static tsh_status backward(tshi_node *call) {
+    const loss_params *p = call->params;
+    const tsh_tensor *x = call->in[0];
+    tsh_device *device = tshi_device_of(x);
+    tshi_loss_inputs in = inputs_of(call);
+    for (int i = 0; i < 2; i++) {
+        if (!tshi_wants_grad(call, i)) continue;
+        double beta;
+        tsh_tensor *to = tshi_grad_beta(call, i, &beta);
+        if (!to) return TSH_ERR_MEMORY;
+        device->ops->loss[x->dtype].backward(device, &in, i == 1, tshi_data(tshi_grad_out(call)),
+                                             p->reduction == TSH_REDUCTION_NONE, scale_of(call), beta, tshi_data(to));
+    }
+    return TSH_OK;
+}
+
+/* By kind of loss, and whether it is reduced. */
+static const tshi_op ops[][2] = {
+    [TSHI_SQUARED_ERROR] = {{"mse_loss", element_rules, shape, element_forward, backward,
+                             .params_size = sizeof(loss_params)},
+                            {"mse_loss", reduced_rules, shape, reduced_forward, backward,
+                             .params_size = sizeof(loss_params)}},
+    [TSHI_BINARY_CROSS_ENTROPY] = {
+        {"bce_loss", element_rules, shape, element_forward, backward, .params_size = sizeof(loss_params)},
+        {"bce_loss", reduced_rules, shape, reduced_forward, backward, .params_size = sizeof(loss_params)}}};
+
+tsh_tensor *tsh_mse_loss(tsh_tape *tape, tsh_tensor *x, tsh_tensor *target, tsh_reduction reduction) {
+    return tshi_apply(tape, &ops[TSHI_SQUARED_ERROR][reduction != TSH_REDUCTION_NONE], 2, (tsh_tensor *[]){x, target},
+                      &(loss_params){TSHI_SQUARED_ERROR, reduction});
+}
+
+tsh_tensor *tsh_bce_loss(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *target, const tsh_bce_loss_config *config) {
+    tsh_bce_loss_config c = config ? *config : (tsh_bce_loss_config){0};
+    return tshi_apply(tape, &ops[TSHI_BINARY_CROSS_ENTROPY][c.reduction != TSH_REDUCTION_NONE], c.pos_weight ? 3 : 2,
+                      (tsh_tensor *[]){logits, target, c.pos_weight},
+                      &(loss_params){TSHI_BINARY_CROSS_ENTROPY, c.reduction});
+}
