@@ -40,7 +40,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"top-p", OPTION_NUMBER, &out->top_p, 0, 1},
                                {"seed", OPTION_COUNT, &out->seed, 0, 9e18},
                                {"random-weights", OPTION_FLAG, &out->random_weights, 0, 0},
-                               {"repeat", OPTION_COUNT, &out->repeat, 1, 1000},
+                               {"repeat", OPTION_COUNT, &out->repeat, 1, 1e6},
                                {"json", OPTION_FLAG, &out->json, 0, 0},
                                {NULL, OPTION_FLAG, NULL, 0, 0}};
     int code = command_line_parse("generate", help, rows, argc, argv, speaks);
