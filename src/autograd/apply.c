@@ -28,7 +28,8 @@ tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tshi_node *proto) {
     tshi_node call = *proto;
     tsh_dtype dtype = TSH_FLOAT32;
     tshi_shape shape = {0};
-    tshi_rule_rows rows = {0};
+    tshi_rule_rows rows;
+    memset(rows.out, 0, sizeof rows.out); /* also of axes that the mesh lacks */
     if (!tshi_tape_ready(tape, call.op->name, call.inputs, call.in)) return NULL;
     call.tape = tape;
     call.in = tshi_tape_copy(tape, proto->in, (size_t)call.inputs, sizeof *call.in);
