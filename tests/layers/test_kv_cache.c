@@ -101,10 +101,12 @@ static void as_all_positions(tshi_rank *r, void *arg) {
     follows(r, TSH_SHARD(2), TSH_SHARD(2));
     follows(r, TSH_SHARD(0), TSH_SHARD(0));
     follows(r, TSH_SHARD(2), TSH_REPLICATED);
+    follows(r, TSH_SHARD_SHARED(2, HEADS), TSH_SHARD_SHARED(2, HEADS)); /* 7 ranks share heads */
 }
 
 Test(kv_cache, as_attention_over_all_positions, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run_each(1, 4, as_all_positions, NULL));
+    cr_assert_str_empty(tshi_test_run(7, as_all_positions, NULL));
 }
 
 static void refused(tshi_rank *r, bench *b, tsh_tensor *k, tsh_tensor *v, tsh_status wanted, const char *words) {

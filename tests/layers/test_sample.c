@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 3, CLASSES = 701, SETTINGS = 9, POSITIONS = 5, IDS = SETTINGS * POSITIONS * ROWS };
+enum { ROWS = 3, CLASSES = 701, SETTINGS = 9, POSITIONS = 5, IDS = SETTINGS * POSITIONS * ROWS, HALVES = 2 * SETTINGS };
 
 static const tsh_sample_config settings[SETTINGS] = {
     {.temperature = 0},
@@ -66,8 +66,25 @@ static void all_settings(tshi_rank *r, tsh_dtype dtype, tsh_layout layout, int64
     tsh_tape_destroy(tape);
 }
 
+/* Logits of 16 bits, drawn by their index in the whole. */
+static void halves(tshi_rank *r, tsh_layout layout, int64_t *ids) {
+    tsh_tape *tape = NULL;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    for (int i = 0; i < HALVES; i++) {
+        tsh_tensor_config config = {.dtype = i % 2 ? TSH_FLOAT16 : TSH_BFLOAT16, .ndim = 2, .shape = {ROWS, CLASSES}};
+        tsh_tensor *logits = NULL;
+        config.layout[0] = layout;
+        tsh_world_seed(r->world, 3);
+        tshi_check_ok(r, tsh_tensor_create_uniform(tsh_world_mesh(r->world), &config, -4, 4, &logits));
+        sample(r, tape, logits, &settings[i / 2], ids + i * ROWS);
+        tsh_tensor_release(logits);
+        tshi_check_ok(r, tsh_tape_reset(tape));
+    }
+    tsh_tape_destroy(tape);
+}
+
 typedef struct answer {
-    int64_t f64[IDS], f32[IDS];
+    int64_t f64[IDS], f32[IDS], f16[HALVES * ROWS];
 } answer;
 
 static void reference(tshi_rank *r, void *arg) {
@@ -75,6 +92,7 @@ static void reference(tshi_rank *r, void *arg) {
     answer *a = r->result;
     all_settings(r, TSH_FLOAT64, TSH_REPLICATED, a->f64);
     all_settings(r, TSH_FLOAT32, TSH_REPLICATED, a->f32);
+    halves(r, TSH_REPLICATED, a->f16);
     /* Equal logits: the lower index. The smallest nucleus has one class. */
     for (int p = 0; p < POSITIONS * ROWS; p++)
         tshi_check(r, a->f64[p] == 3 && a->f64[(SETTINGS - 1) * POSITIONS * ROWS + p] == 3, "greedy: %d",
@@ -94,6 +112,8 @@ static void as_one_rank(tshi_rank *r, void *arg) {
                        (int)ids[i], (int)wanted->f64[i]);
         all_settings(r, TSH_FLOAT32, layouts[l], ids);
         tshi_check(r, memcmp(ids, wanted->f32, sizeof ids) == 0, "layout %d, float32", l);
+        halves(r, layouts[l], ids);
+        tshi_check(r, memcmp(ids, wanted->f16, sizeof wanted->f16) == 0, "layout %d, 16 bits", l);
     }
     tshi_check(r, tsh_device_stats(tsh_world_device(r->world)).bytes_in_use == 0, "memory is left");
 }
