@@ -110,8 +110,9 @@ static void fill(const sentence *s, const model_input *in, int64_t *ids, int64_t
 
 static tsh_status compute(job *j, const model_input *in, float *vectors) {
     tsh_tensor *hidden = model_forward(j->m, j->tape, in);
-    tsh_tensor *pooled = model_pool(j->m, j->tape, hidden, in);
-    return model_read(j->tape, pooled, vectors, in->batch * j->config.width);
+    tsh_tensor *pooled = tsh_cast(j->tape, model_pool(j->m, j->tape, hidden, in), TSH_FLOAT32);
+    tsh_tensor *y = tsh_full(j->tape, pooled);
+    return y ? tsh_tensor_read(y, vectors, in->batch * j->config.width) : tsh_tape_status(j->tape);
 }
 
 static bool embed_batch(job *j, const sentence *s, int64_t count) {

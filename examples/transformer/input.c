@@ -1,8 +1,6 @@
 #include "model.h"
 
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 static tsh_status create(const model *m, int64_t count, bool split, tsh_tensor **out) {
     tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 1, .shape = {count}};
@@ -48,39 +46,5 @@ tsh_status model_input_write(model_input *in, const int64_t *ids, int64_t first,
     if (status == TSH_OK && in->places) status = tsh_tensor_write_whole(in->places, places);
     if (status == TSH_OK) status = tsh_tensor_write_whole(in->positions, places);
     if (status == TSH_OK && in->lengths && lengths) status = tsh_tensor_write_whole(in->lengths, lengths);
-    return status;
-}
-
-/* --- output ------------------------------------------------------------------------------------------------------- */
-
-static float from_bfloat16(uint16_t bits) {
-    uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &wide, sizeof value);
-    return value;
-}
-
-/* Infinities and NaN become large numbers. */
-static float from_float16(uint16_t bits) {
-    int exponent = bits >> 10 & 31, fraction = bits & 1023;
-    float value = ldexpf((float)(exponent ? 1024 + fraction : fraction), (exponent ? exponent : 1) - 25);
-    return bits & 0x8000 ? -value : value;
-}
-
-static float element(tsh_dtype dtype, const void *values, int64_t i) {
-    if (dtype == TSH_FLOAT32) return ((const float *)values)[i];
-    if (dtype == TSH_FLOAT64) return (float)((const double *)values)[i];
-    uint16_t bits = ((const uint16_t *)values)[i];
-    return dtype == TSH_BFLOAT16 ? from_bfloat16(bits) : from_float16(bits);
-}
-
-tsh_status model_read(tsh_tape *tape, tsh_tensor *x, float *out, int64_t n) {
-    x = tsh_full(tape, x);
-    if (!x) return tsh_tape_status(tape);
-    if (tsh_tensor_dtype(x) == TSH_FLOAT32) return tsh_tensor_read(x, out, n);
-    void *values = malloc(tsh_tensor_local_nbytes(x) + 1);
-    tsh_status status = values ? tsh_tensor_read(x, values, n) : TSH_ERR_MEMORY;
-    for (int64_t i = 0; status == TSH_OK && i < n; i++) out[i] = element(tsh_tensor_dtype(x), values, i);
-    free(values);
     return status;
 }

@@ -70,9 +70,6 @@ tsh_tensor *model_forward(model *m, tsh_tape *tape, const model_input *in);
 /* A vector of length 1 for each sequence, [batch, width]: the direction of the mean of its tokens' hidden features. */
 tsh_tensor *model_pool(model *m, tsh_tape *tape, tsh_tensor *hidden, const model_input *in);
 
-/* All of x, a tensor of floats of n elements, in host memory of every rank. Collective. */
-tsh_status model_read(tsh_tape *tape, tsh_tensor *x, float *out, int64_t n);
-
 /* --- for the families' files -------------------------------------------------------------------------------------- */
 
 typedef struct model_kind {
