@@ -129,7 +129,10 @@ typedef struct tsh_embedding_config {
     int64_t num_embeddings, embedding_dim; /* rows and columns of the table: the vocabulary, and the features */
     tsh_sharding shard;
     bool has_padding;
-    int64_t padding;        /* with has_padding: this row is initialised to zeros and gets no gradient */
+    int64_t padding; /* with has_padding: this row is initialised to zeros and gets no gradient */
+    /* The gradient of a row is divided by the number of its ids in the batch: on all ranks, where ids are SHARD, whose
+     * counts backward all-reduces. */
+    bool scale_grad_by_freq;
     bool gather_output;     /* COLUMN: the output is REPLICATED, not SHARD(last) */
     bool sequence_parallel; /* ROW: the output is SHARD(0), not REPLICATED */
     tsh_dtype dtype;

@@ -12,8 +12,14 @@
  * the weight is SHARD(1), for f of a sum over ranks is not the sum of f. Inputs x, weight and, if there are three,
  * bias; `want` names the last two as parameters. */
 tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want);
+typedef struct tshi_lookup {
+    int64_t padding;         /* row without a gradient, or -1 */
+    bool scale_grad_by_freq; /* the gradient of a row is divided by the number of its ids on all ranks */
+} tshi_lookup;
+
 /* y[i..., :] = table[ids[i...], :]: tsh_lookup in the name of a layer, where `want` names the table as a parameter. */
-tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64_t padding, const tshi_want *want);
+tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, const tshi_lookup *lookup,
+                           const tshi_want *want);
 /* y = f(x) */
 tsh_tensor *tshi_activate(tsh_tape *tape, tsh_tensor *x, tshi_unary f);
 

@@ -4,7 +4,7 @@
 struct tsh_embedding {
     tsh_world *world;
     tshi_want want, head; /* of lookups, and of projections */
-    int64_t padding;      /* -1: none */
+    tshi_lookup lookup;
     tsh_tensor *weight;
 };
 
@@ -26,8 +26,8 @@ static tsh_status check_config(const tsh_group *group, const tsh_embedding_confi
 /* This rank's part of the padding row, where it has one, becomes zero. */
 static void clear_padding(const tsh_embedding *layer) {
     const tsh_tensor *t = layer->weight;
-    if (layer->padding < 0) return;
-    int64_t row = layer->padding - tshi_shape_start(t->mesh, &t->shape, t->layout, 0);
+    if (layer->lookup.padding < 0) return;
+    int64_t row = layer->lookup.padding - tshi_shape_start(t->mesh, &t->shape, t->layout, 0);
     if (row < 0 || row >= t->shape.local[0]) return;
     size_t bytes = (size_t)t->shape.local[1] * tsh_dtype_size(t->dtype);
     t->mesh->device->ops->copy.zero(t->mesh->device, bytes, (char *)tshi_data(t) + (size_t)row * bytes);
@@ -47,7 +47,7 @@ tsh_status tsh_embedding_create(tsh_group *group, const tsh_embedding_config *co
     layer->want.parameters = 1u << 0;
     layer->head = tshi_layer_want(group, config->shard == TSH_COLUMN ? TSH_ROW : TSH_DENSE, false, false);
     layer->head.parameters = 1u << 1;
-    layer->padding = config->has_padding ? config->padding : -1;
+    layer->lookup = (tshi_lookup){config->has_padding ? config->padding : -1, config->scale_grad_by_freq};
     tsh_layout split = config->shard == TSH_DENSE ? TSH_REPLICATED : TSH_SHARD(config->shard == TSH_ROW ? 0 : 1);
     int64_t shape[2] = {config->num_embeddings, config->embedding_dim};
     status = tshi_parameter_create(group, config->dtype, 2, shape, split, &config->init, &fallback, &layer->weight);
@@ -67,8 +67,8 @@ void tsh_embedding_destroy(tsh_embedding *layer) {
 }
 
 tsh_tensor *tsh_embedding_forward(tsh_tape *tape, tsh_embedding *layer, tsh_tensor *ids) {
-    if (!layer) return tshi_embedding(tape, NULL, ids, -1, NULL);
-    return tshi_embedding(tape, layer->weight, ids, layer->padding, &layer->want);
+    if (!layer) return tshi_embedding(tape, NULL, ids, &(tshi_lookup){.padding = -1}, NULL);
+    return tshi_embedding(tape, layer->weight, ids, &layer->lookup, &layer->want);
 }
 
 tsh_tensor *tsh_embedding_project(tsh_tape *tape, tsh_embedding *layer, tsh_tensor *x) {

@@ -60,5 +60,16 @@ def losses():
             put(f"{name}.{reduction}.dt", b.grad)
 
 
+def frequency():
+    """table, ids, dy; the gradient of the table by torch.nn.Embedding with scale_grad_by_freq and padding_idx 1."""
+    g = torch.Generator().manual_seed(6)
+    table = torch.randn(13, 5, generator=g, dtype=torch.float64)
+    ids = torch.tensor([3, 1, 12, 3, 0, 12, 3, 1, 7])
+    dy = torch.randn(9, 5, generator=g, dtype=torch.float64)
+    layer = torch.nn.Embedding(13, 5, padding_idx=1, scale_grad_by_freq=True, _weight=table.clone())
+    layer(ids).backward(dy)
+    put("table", table), put("ids", ids), put("dy", dy), put("dtable", layer.weight.grad)
+
+
 print("#", sys.argv[1], "of tests/data/functions/generate.py")
 globals()[sys.argv[1]]()
