@@ -305,7 +305,7 @@ int bench_kernels(int argc, char **argv) {
         {"tokens", BENCH_COUNT, "512", "rows of logits, and ids", &b.tokens, NULL},
         {"classes", BENCH_COUNT, "32768", "of the cross entropy", &b.classes, NULL},
         {"vocabulary", BENCH_COUNT, "16384", "rows of the embedding's table", &b.vocabulary, NULL},
-        {"dtype", BENCH_CHOICE, "float32", "of everything; a CPU computes in the first two", &dtype, dtype_names},
+        {"dtype", BENCH_CHOICE, "float32", "of everything", &dtype, dtype_names},
     };
     code = bench_options_parse(
         "kernels",

@@ -11,7 +11,7 @@ int bench_mlp(int argc, char **argv) {
         {"batch", BENCH_COUNT, "1024", "rows of x", &batch, NULL},
         {"hidden", BENCH_COUNT, "1024", "features in and out", &hidden, NULL},
         {"ffn", BENCH_COUNT, "4096", "features between the layers", &ffn, NULL},
-        {"dtype", BENCH_CHOICE, "float32", "of everything; a CPU computes in the first two", &dtype, dtype_names},
+        {"dtype", BENCH_CHOICE, "float32", "of everything", &dtype, dtype_names},
         {"graph", BENCH_FLAG, NULL, "on a GPU: capture a step and measure its replays", &graph, NULL},
     };
     int code = bench_options_parse(

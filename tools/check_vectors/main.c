@@ -1,5 +1,5 @@
 /* check_vectors DIR [--ranks LIST] [--device cpu|cuda]: every golden-vector file in DIR that this version knows, and every
- * folder there with a model, in float64 and float32 (on a GPU bfloat16 too), whole and split, on ranks that it starts
+ * folder there with a model, in float64, float32 and bfloat16, whole and split, on ranks that it starts
  * itself; redistributions on as many ranks as each names. A row's ranks are processes of their own, so that a crash or a hang fails that row alone. */
 #include "base/number.h"
 #include "cases.h"
@@ -20,11 +20,10 @@
 typedef struct precision {
     tsh_dtype dtype;
     double tolerance, model_tolerance;
-    bool gpu; /* there alone */
 } precision;
 
 static const precision precisions[] = {
-    {TSH_FLOAT64, 1e-10, 1e-9, false}, {TSH_FLOAT32, 1e-5, 2e-4, false}, {TSH_BFLOAT16, 2e-2, 1e-1, true}};
+    {TSH_FLOAT64, 1e-10, 1e-9}, {TSH_FLOAT32, 1e-5, 2e-4}, {TSH_BFLOAT16, 2e-2, 1e-1}};
 
 #define PRECISIONS (sizeof precisions / sizeof *precisions)
 
@@ -120,7 +119,6 @@ static void run_sharding(row *w, cv_totals *t) {
     if (s->data > 1 && w->ranks % s->data != 0) return;
     for (size_t p = 0; p < PRECISIONS; p++) {
         w->precision = &precisions[p];
-        if (w->precision->gpu && !w->folder && tshi_test_device() != TSH_CUDA) continue;
         if (run_row(w)) {
             t->passed++;
         } else {
@@ -267,7 +265,6 @@ static int parse(int argc, char **argv, int ranks[MOST_RANKS + 1], const char **
 static void print_heading(void) {
     printf("error: |got - wanted| over the tensor's largest |wanted|; at most");
     for (size_t p = 0; p < PRECISIONS; p++) {
-        if (precisions[p].gpu && tshi_test_device() != TSH_CUDA) continue;
         printf("%s %g in %s", p ? "," : "", precisions[p].tolerance, tsh_dtype_name(precisions[p].dtype));
     }
     printf("\nmodels: at most");
