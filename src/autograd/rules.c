@@ -75,11 +75,13 @@ static bool units_fit(const tshi_shape *shape, const tsh_layout *layout) {
 }
 
 /* The layouts are alike, or split the dim of this tensor alike, as far as this axis alone decides. */
-static bool alike(const tsh_tensor *t, int axis, tsh_layout have, tsh_layout *need) {
-    if (tshi_layout_alike(have, *need)) return true;
+static inline bool alike(const tsh_tensor *t, int axis, tsh_layout *need) {
+    const tsh_layout *have = &t->layout[axis];
+    if (have->kind == need->kind && have->kind != TSH_KIND_SHARD) return true;
+    if (tshi_layout_alike(*have, *need)) return true;
     if (need->kind != TSH_KIND_SHARD || !need->units) return false;
     *need = tshi_layout_plain(*need, t->shape.global[need->dim], t->mesh->axis[axis].size);
-    return tshi_layout_alike(have, *need);
+    return tshi_layout_alike(*have, *need);
 }
 
 /* Some patterns are only for tensors of a certain layout. */
@@ -153,7 +155,7 @@ static bool input_cost(const tshi_node *call, const candidate *c, int axis, int 
     tshi_pattern pattern = input_pattern(c->row, i);
     if (!pattern_layout(pattern, t->shape.ndim, &c->bound, tshi_call_dim(call), &need)) return false;
     if (!pattern_takes(pattern, t->shape.ndim, have) || !units_fit(&t->shape, &need)) return false;
-    if (alike(t, axis, have, &need)) return true;
+    if (alike(t, axis, &need)) return true;
     if (!parameter_takes(call, i, have, need)) return false;
     const tshi_transition *step = tshi_transition_find(have, need, true);
     if (step) *bytes += whole_bytes(t) * tshi_transition_cost(step, tshi_differentiable(t));
@@ -183,7 +185,7 @@ static int split_of(const tshi_node *call, const candidate *c, int axis) {
         pattern_layout(input_pattern(c->row, i), t->shape.ndim, &c->bound, tshi_call_dim(call), &need);
         any = any || t->layout[axis].kind == TSH_KIND_SHARD;
         anew = anew || need.kind == TSH_KIND_SHARD;
-        if (need.kind == TSH_KIND_SHARD && alike(t, axis, t->layout[axis], &need)) return USED_AS_THEY_ARE;
+        if (need.kind == TSH_KIND_SHARD && alike(t, axis, &need)) return USED_AS_THEY_ARE;
     }
     return !any ? USED_AS_THEY_ARE : anew ? SPLIT_ANEW : GATHERED;
 }
@@ -210,6 +212,13 @@ static void consider(const tshi_node *call, const tshi_rule *row, const tsh_layo
     c.split = split_of(call, &c, axis);
     c.bytes += open_sum_bytes(call, &c, axis, out);
     if (!best->row || (c.split != best->split ? c.split < best->split : c.bytes < best->bytes)) *best = c;
+}
+
+static bool row_splits(const tshi_rule *row) {
+    for (int k = 0; k < 4; k++) {
+        if (is_split(row->in[k])) return true;
+    }
+    return false;
 }
 
 static bool row_has(const tshi_rule *row, tshi_pattern p) {
@@ -285,6 +294,12 @@ static unsigned dims_to_bind(const tshi_node *call, const tshi_rule *row, int ax
 static void find_best(const tshi_node *call, int axis, const tshi_output *out, bool apart, candidate *best) {
     tsh_layout splits[MAX_SPLITS];
     for (const tshi_rule *row = call->op->rules; row->out != TSHI_END; row++) {
+        const tsh_layout none = TSH_SHARD(-1);
+        if (row->in[0] == TSHI_R && row->out == TSHI_R && !row_splits(row)) {
+            consider(call, row, &none, axis, out, best);
+            if (best->row && best->split == USED_AS_THEY_ARE && best->bytes <= 0) return;
+            continue;
+        }
         bool bound = row_binds(row);
         if (apart && row_has(row, TSHI_S2_WHOLE)) continue;
         unsigned dims = bound ? dims_to_bind(call, row, axis) : 1u;
@@ -343,8 +358,9 @@ tsh_status tshi_rules_need(const tshi_node *call, const tshi_rule_rows *rows, in
         units = units || (need[a].kind == TSH_KIND_SHARD && need[a].units);
     }
     set_split_order(rows, t->mesh->axes, need);
+    if (!units) return TSH_OK;
     tshi_shape shape = t->shape;
-    return units ? tshi_shape_resolve(t->mesh, &shape, need) : TSH_OK;
+    return tshi_shape_resolve(t->mesh, &shape, need);
 }
 
 /* No axis cuts the units of another one, in any tensor of the call. */
