@@ -125,16 +125,16 @@ static inline void expect_all(buffer *got, double *wanted) {
     free(wanted);
 }
 
-static inline void check_attention(const tshi_attention_ops *ops, const attention_case *c, tsh_dtype dtype,
-                                   double beta) {
+static inline void check_attention(tsh_device *device, const tshi_attention_ops *ops, const attention_case *c,
+                                   tsh_dtype dtype, double beta) {
     tshi_attention a = attention_of_case(c);
     attention_tensors t = attention_tensors_make(&a, dtype, beta);
     buffer room = buffer_make(dtype, ops->scratch(&a, false)), more = buffer_make(dtype, ops->scratch(&a, true));
     tshi_attention_grads g = {t.dq.data, t.dk.data, t.dv.data, beta, beta, beta};
     memset(room.data, 0xFF, (size_t)room.n * tsh_dtype_size(dtype)); /* NaNs */
     memset(more.data, 0xFF, (size_t)more.n * tsh_dtype_size(dtype));
-    ops->forward(NULL, &a, t.q.data, t.k.data, t.v.data, t.y.data, t.log_sums.data, room.data);
-    ops->backward(NULL, &a, t.q.data, t.k.data, t.v.data, t.y.data, t.log_sums.data, t.dy.data, &g, more.data);
+    ops->forward(device, &a, t.q.data, t.k.data, t.v.data, t.y.data, t.log_sums.data, room.data);
+    ops->backward(device, &a, t.q.data, t.k.data, t.v.data, t.y.data, t.log_sums.data, t.dy.data, &g, more.data);
     buffer_free(&room);
     buffer_free(&more);
     expect_all(&t.y, t.wanted_y);
@@ -145,10 +145,65 @@ static inline void check_attention(const tshi_attention_ops *ops, const attentio
     for (int i = 0; i < 5; i++) buffer_free(rest[i]);
 }
 
-static inline void check_all_cases(const tshi_attention_ops *table) {
-    for (int d = 0; d < 2; d++)
-        for (int i = 0; i < ATTENTION_CASES; i++)
-            check_attention(&table[float_dtypes[d]], &attention_cases[i], float_dtypes[d], i % 2);
+/* 16 bits are the CPU's float32 results on the same values, but for `slack`, rounded once; the backward reads the rounded
+ * y. */
+static inline void check_half(tsh_device *device, const tshi_attention_ops *table, tsh_dtype dtype, double slack,
+                              const attention_case *c) {
+    const tshi_attention_ops *half = &table[dtype], *single = &kernels()->attention[TSH_FLOAT32];
+    tshi_convert_fn *const convert = kernels()->copy.convert;
+    const double unit = dtype == TSH_BFLOAT16 ? 0x1p-8 : 0x1p-11;
+    tshi_attention a = attention_of_case(c);
+    int64_t queries = a.batch * a.queries * a.heads * a.dim, keys = a.batch * a.keys * a.kv_heads * a.dim;
+    int64_t size[8] = {queries, keys, keys, queries, queries, queries, keys, keys}; /* q k v dy y dq dk dv */
+    buffer f[8], h[8], room = buffer_make(TSH_FLOAT32, single->scratch(&a, true));
+    buffer log_sums = buffer_make(TSH_FLOAT32, a.batch * a.heads * a.queries), back;
+    for (int i = 0; i < 8; i++) {
+        f[i] = buffer_random(TSH_FLOAT32, size[i], -2, 2);
+        h[i] = buffer_make(dtype, size[i]);
+        convert(NULL, size[i], TSH_FLOAT32, f[i].data, dtype, h[i].data);
+        convert(NULL, size[i], dtype, h[i].data, TSH_FLOAT32, f[i].data);
+    }
+    buffer other = buffer_make(TSH_FLOAT32, half->scratch(&a, true) + half->scratch(&a, false));
+    tshi_attention_grads of_half = {h[5].data, h[6].data, h[7].data, 1, 1, 1},
+                         of_single = {f[5].data, f[6].data, f[7].data, 1, 1, 1};
+    half->forward(device, &a, h[0].data, h[1].data, h[2].data, h[4].data, log_sums.data, other.data);
+    half->backward(device, &a, h[0].data, h[1].data, h[2].data, h[4].data, log_sums.data, h[3].data, &of_half,
+                   other.data);
+    single->forward(NULL, &a, f[0].data, f[1].data, f[2].data, f[4].data, log_sums.data, room.data);
+    buffer y = buffer_copy(&f[4]);
+    convert(NULL, queries, dtype, h[4].data, TSH_FLOAT32, f[4].data);
+    single->backward(NULL, &a, f[0].data, f[1].data, f[2].data, f[4].data, log_sums.data, f[3].data, &of_single,
+                     room.data);
+    memcpy(f[4].data, y.data, (size_t)queries * sizeof(float));
+    buffer_free(&y);
+    for (int i = 4; i < 8; i++) {
+        back = buffer_make(TSH_FLOAT32, size[i]);
+        convert(NULL, size[i], dtype, h[i].data, TSH_FLOAT32, back.data);
+        for (int64_t j = 0; j < size[i]; j++) {
+            double wanted = get(&f[i], j), got = get(&back, j);
+            cr_assert_leq(fabs(got - wanted), unit * fabs(wanted) + 1e-7 + slack, "%s tensor %d element %d: %g, not %g",
+                          tsh_dtype_name(dtype), i, (int)j, got, wanted);
+        }
+        buffer_free(&back);
+    }
+    for (int i = 0; i < 8; i++) {
+        buffer_free(&f[i]);
+        buffer_free(&h[i]);
+    }
+    buffer_free(&room);
+    buffer_free(&other);
+    buffer_free(&log_sums);
+}
+
+/* Those with `most` scores at most. */
+static inline void check_all_cases(tsh_device *device, const tshi_attention_ops *table, int64_t most) {
+    for (int d = 0; d < 2; d++) {
+        for (int i = 0; i < ATTENTION_CASES; i++) {
+            const attention_case *c = &attention_cases[i];
+            if (c->queries * c->keys > most) continue;
+            check_attention(device, &table[float_dtypes[d]], c, float_dtypes[d], i % 2);
+        }
+    }
 }
 
 #endif

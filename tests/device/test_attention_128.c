@@ -13,5 +13,5 @@
 #include "attention_cases.h"
 
 Test(attention_kernels_128, agree_with_plain_loops, .timeout = 120) {
-    check_all_cases(narrow_attention);
+    check_all_cases(NULL, narrow_attention, INT64_MAX);
 }

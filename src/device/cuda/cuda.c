@@ -125,6 +125,7 @@ static const tshi_device_ops cuda_ops = {
     .cross_entropy = tshi_cuda_cross_entropy,
     .embedding = tshi_cuda_embedding,
     .norm = tshi_cuda_norm,
+    .attention = tshi_cuda_attention,
     .random = tshi_cuda_random,
     .optimizer = tshi_cuda_optimizer,
     .event = &tshi_cuda_event_ops,

@@ -32,6 +32,7 @@ extern const tshi_softmax_ops tshi_cuda_softmax[TSH_DTYPE_COUNT];
 extern const tshi_cross_entropy_ops tshi_cuda_cross_entropy[TSH_DTYPE_COUNT];
 extern const tshi_embedding_ops tshi_cuda_embedding[TSH_DTYPE_COUNT];
 extern const tshi_norm_ops tshi_cuda_norm[TSH_DTYPE_COUNT];
+extern const tshi_attention_ops tshi_cuda_attention[TSH_DTYPE_COUNT];
 extern const tshi_random_ops tshi_cuda_random[TSH_DTYPE_COUNT];
 extern const tshi_optimizer_ops tshi_cuda_optimizer[TSH_DTYPE_COUNT];
 
