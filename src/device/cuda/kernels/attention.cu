@@ -13,7 +13,7 @@ constexpr int CHUNK = 64;        // of dim
 constexpr int SUMS = 128 / WARP; // columns of a row that a lane sums up at once; a wider dim takes several blocks
 constexpr double LOG2_E = 1.44269504088896340736;
 
-template <typename S> struct stage { S own[ROWS][CHUNK], other[WARP][CHUNK + 1]; };
+template <typename S> struct stage { S own[ROWS][CHUNK], other[WARP][CHUNK + 1], factor[ROWS][WARP]; };
 
 // Row i of `count` begins at at[i * step].
 template <typename T> struct row_list {
@@ -41,7 +41,8 @@ __device__ inline void multiply(stage<sum_t<T>> &shared, row_list<T> own, row_li
         fill(own, column, dim, ROWS, &shared.own[0][0], CHUNK);
         fill(other, column, dim, WARP, &shared.other[0][0], CHUNK + 1);
         barrier();
-        for (int d = 0; d < CHUNK; d++) {
+        const int width = dim - column < CHUNK ? (int)(dim - column) : CHUNK;
+        for (int d = 0; d < width; d++) {
             const sum_t<T> x = shared.other[lane][d];
 #pragma unroll
             for (int r = 0; r < OWN; r++) product[r] += shared.own[first + r][d] * x;
@@ -53,17 +54,18 @@ __device__ inline void multiply(stage<sum_t<T>> &shared, row_list<T> own, row_li
 template <typename T>
 __device__ inline void gather(stage<sum_t<T>> &shared, row_list<T> other, int64_t column, int64_t dim,
                               const sum_t<T> (&factor)[OWN], sum_t<T> (&sum)[OWN][SUMS]) {
-    const int lane = threadIdx.x % WARP;
+    const int lane = threadIdx.x % WARP, first = threadIdx.x / WARP * OWN;
 #pragma unroll
     for (int part = 0; part < SUMS; part += CHUNK / WARP) {
         if (column + part * WARP >= dim) continue;
         barrier();
         fill(other, column + part * WARP, dim, WARP, &shared.other[0][0], CHUNK + 1);
+        for (int r = 0; r < OWN; r++) shared.factor[first + r][lane] = factor[r];
         barrier();
         for (int j = 0; j < WARP; j++) {
 #pragma unroll
             for (int r = 0; r < OWN; r++) {
-                const sum_t<T> f = shuffle(factor[r], j);
+                const sum_t<T> f = shared.factor[first + r][j];
 #pragma unroll
                 for (int c = 0; c < CHUNK / WARP; c++) sum[r][part + c] += f * shared.other[j][lane + c * WARP];
             }
@@ -187,6 +189,7 @@ __global__ void __launch_bounds__(THREADS)
             multiply(shared, queries_from(a, q, t, t.first, t.head), keys_from(a, k, t, key, kv_head), a.dim, score);
             for (int r = 0; r < OWN; r++) {
                 const int64_t query = t.first + mine + r;
+                if (query >= a.queries) break;
                 const bool sees = key + lane < seen(a, t.batch, query);
                 const S x = sees ? score[r] * scale : S(-INFINITY);
                 const S top = larger()(most[r], warp_reduce(x, larger()));
