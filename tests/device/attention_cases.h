@@ -145,8 +145,8 @@ static inline void check_attention(tsh_device *device, const tshi_attention_ops 
     for (int i = 0; i < 5; i++) buffer_free(rest[i]);
 }
 
-/* 16 bits are the CPU's float32 results on the same values, but for `slack`, rounded once; the backward reads the rounded
- * y. */
+/* 16 bits are the CPU's float32 results on the same values, but for `slack`, rounded once; the backward reads the
+ * rounded y. */
 static inline void check_half(tsh_device *device, const tshi_attention_ops *table, tsh_dtype dtype, double slack,
                               const attention_case *c) {
     const tshi_attention_ops *half = &table[dtype], *single = &kernels()->attention[TSH_FLOAT32];

@@ -1,11 +1,6 @@
 /* Attention's kernels on CPUs without vectors of more than 128 bits. */
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* kernels need not look at the device */
-#define WIDEST_VECTORS 16
-/* clang makes the resolvers of static clones global: the library has some of the same names. */
-#ifndef TSHARD_NO_CLONES
-#define TSHARD_NO_CLONES
-#endif
-
+#define WIDEST_VECTORS     16
 #define tshi_cpu_attention narrow_attention
 #include "device/cpu/kernels/attention.c"
 #undef tshi_cpu_attention

@@ -4,10 +4,16 @@
 
 #include <stdint.h> /* for __GLIBC__ */
 
+/* Bytes of the largest vectors that are used. A suite that compiles a file for less has no clones, whose resolvers
+ * clang would make a second time. */
+#ifndef WIDEST_VECTORS
+#define WIDEST_VECTORS 64
+#endif
+
 /* TSHI_CLONES before a static function compiles it for several CPUs; the loader picks one. Functions that it calls
  * have to be inlined into each, hence TSHI_INLINE. The levels differ by compiler: GCC matches arch= names of single
  * models exactly, and clang 14 lists the x86-64 levels but never picks them. */
-#if defined(TSHARD_NO_CLONES) || !defined(__x86_64__) || !defined(__GLIBC__)
+#if defined(TSHARD_NO_CLONES) || WIDEST_VECTORS < 64 || !defined(__x86_64__) || !defined(__GLIBC__)
 #define TSHI_CLONES
 #elif defined(__clang__) && __clang_major__ >= 14
 #define TSHI_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
@@ -24,10 +30,7 @@
 #endif
 
 /* Code that is written for vectors of one size exists for 32 and 64 bytes too where TSHI_X86_LEVELS is defined.
- * WIDEST_VECTORS is the size of the largest that are used. */
-#ifndef WIDEST_VECTORS
-#define WIDEST_VECTORS 64
-#endif
+ * The largest that are used have WIDEST_VECTORS. */
 #if !defined(TSHARD_NO_CLONES) && defined(__x86_64__) && defined(__GNUC__)
 #define TSHI_X86_LEVELS
 #define TSHI_HAS_256 (WIDEST_VECTORS >= 32 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))

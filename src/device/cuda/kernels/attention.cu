@@ -1,5 +1,5 @@
-// Attention with streaming softmax, and rotary positions. Sums have a fixed order: a row of y or of a gradient belongs to
-// one warp, which goes over all that adds to it.
+// Attention with streaming softmax, and rotary positions. Sums have a fixed order: a row of y or of a gradient belongs
+// to one warp, which goes over all that adds to it.
 //
 // A block has ROWS rows of its own, OWN of them a warp, and passes 32 others at a time, one a lane: queries of its own
 // pass keys, and in the gradients of keys the other way round. All are staged through shared memory in chunks of dim.
