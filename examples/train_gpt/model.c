@@ -232,6 +232,7 @@ float *model_predict(model *m, const int64_t *window, int64_t length) {
     tsh_tensor *logits = tsh_slice(m->tape, forward(m, m->prompt, m->prompt_places, 1), 0, length - 1, 1);
     logits = tsh_gather(m->tape, logits, m->group, -1);
     tsh_tensor *y = tsh_softmax(m->tape, tsh_scale(m->tape, logits, 1 / 0.8), -1); /* the likely a little likelier */
+    y = tsh_cast(m->tape, y, TSH_FLOAT32);
     tsh_tape_set_recording(m->tape, recording);
     if (status == TSH_OK) status = tsh_tape_status(m->tape);
     if (status == TSH_OK) status = probabilities ? tsh_tensor_read(y, probabilities, m->vocabulary) : TSH_ERR_MEMORY;
