@@ -166,6 +166,19 @@ static tsh_tensor *cross_entropy(const tshi_bench *b, const tshi_step *s, tsh_te
     return tsh_cross_entropy(b->tape, in[0], in[1], plain ? NULL : &config);
 }
 
+static tsh_tensor *attention(const tshi_bench *b, const tshi_step *s, tsh_tensor *const *in) {
+    tsh_attention_config config = {
+        .causal = s->n[0], .scale = s->n[1] ? 0.5 : 0, .lengths = s->inputs == 4 ? in[3] : NULL, .dropout = s->f};
+    bool plain = !s->n[0] && !s->n[1] && s->inputs == 3 && s->f == 0;
+    return tsh_attention(b->tape, in[0], in[1], in[2], plain ? NULL : &config);
+}
+
+static tsh_tensor *rotary(const tshi_bench *b, const tshi_step *s, tsh_tensor *const *in) {
+    tsh_rotary_config config = {.theta = s->n[2] ? 100 : 0, .order = (tsh_rotary_order)s->n[0], .dims = s->n[1]};
+    bool plain = !s->n[0] && !s->n[1] && !s->n[2];
+    return tsh_rotary(b->tape, in[0], in[1], plain ? NULL : &config);
+}
+
 /* A dim that counts from the end now and then. */
 static int dim_of(const tshi_step *s, int ndim) {
     int dim = (int)s->n[0];
@@ -204,6 +217,8 @@ tsh_tensor *tshi_bench_call(const tshi_bench *b, int k, tsh_tensor *const *in) {
     case CALL_LAYER_NORM:
         return tsh_layer_norm(tape, in[0], s->inputs > 1 ? in[1] : NULL, s->inputs > 2 ? in[2] : NULL, s->f);
     case CALL_RMS_NORM: return tsh_rms_norm(tape, in[0], s->inputs > 1 ? in[1] : NULL, s->f);
+    case CALL_ATTENTION: return attention(b, s, in);
+    case CALL_ROTARY: return rotary(b, s, in);
     case CALL_LINEAR: return tsh_linear_forward(tape, b->linear[owner(s, k)], in[0]);
     case CALL_EMBEDDING: return tsh_embedding_forward(tape, b->embedding[owner(s, k)], in[0]);
     case CALL_CROSS_ENTROPY: return cross_entropy(b, s, in);

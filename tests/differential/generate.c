@@ -389,6 +389,59 @@ static int add_cross_entropy(maker *m, int x) {
     return add(m, &s);
 }
 
+/* --- attention ---------------------------------------------------------------------------------------------------- */
+
+static int64_t small_size(maker *m, int most) {
+    return chance(m, 97) ? 1 + below(m, most) : random_size(m);
+}
+
+/* A value [B, T, H, D], or a new one. */
+static int by_heads(maker *m) {
+    const int64_t dims[4] = {small_size(m, 3), small_size(m, 4), small_size(m, 6), small_size(m, 4)};
+    for (int tries = 0; tries < 6; tries++) {
+        int k = any_value(m);
+        if (k >= 0 && m->p->step[k].shape.ndim == 4) return k;
+    }
+    return value_of_shape(m, 4, dims);
+}
+
+static int add_rotary(maker *m) {
+    int x = by_heads(m);
+    if (x < 0) return -1;
+    const tshi_dims dims = m->p->step[x].shape;
+    tshi_dims at = {1, {dims.dim[1]}};
+    if (chance(m, 40)) at = (tshi_dims){2, {dims.dim[0], dims.dim[1]}};
+    int positions = add_ids(m, &at, 1 + below(m, 12), -1);
+    int64_t most = dims.dim[3] / 2, turned = most > 0 && chance(m, 60) ? 2 * (1 + below(m, (int)most)) : 0;
+    if (positions < 0) return -1;
+    return add(m,
+               &(tshi_step){
+                   .call = CALL_ROTARY, .inputs = 2, .in = {x, positions}, .n = {below(m, 2), turned, chance(m, 30)}});
+}
+
+/* Scores are kept so small that their rounding errors are. */
+static bool has_small_scores(const tshi_program *p, int q, int k) {
+    return p->step[q].bound * p->step[k].bound * (double)p->step[q].shape.dim[3] <= 300;
+}
+
+static int add_attention(maker *m) {
+    int q = by_heads(m);
+    if (q < 0) return -1;
+    tshi_dims dims = m->p->step[q].shape;
+    int64_t heads = dims.dim[2], sharers = 1 + below(m, 3);
+    dims.dim[1] = chance(m, 50) ? dims.dim[1] : small_size(m, 5);
+    if (heads % sharers == 0) dims.dim[2] = heads / sharers;
+    int k = value_of_shape(m, 4, dims.dim), v = chance(m, 10) ? k : value_of_shape(m, 4, dims.dim);
+    if (k < 0 || v < 0 || !has_small_scores(m->p, q, k)) return -1;
+    tshi_step s = {.call = CALL_ATTENTION, .inputs = 3, .in = {q, k, v}, .n = {chance(m, 50), chance(m, 30)}};
+    if (chance(m, 25)) s.f = 0.3;
+    if (chance(m, 40)) {
+        s.in[s.inputs++] = add_ids(m, &(tshi_dims){1, {dims.dim[0]}}, dims.dim[1] + 1, -1);
+        if (s.in[3] < 0) return -1;
+    }
+    return add(m, &s);
+}
+
 /* --- programs ----------------------------------------------------------------------------------------------------- */
 
 static const tshi_verb exact_calls[] = {CALL_MATMUL, CALL_AFFINE,    CALL_ADD,          CALL_SUB,          CALL_MUL,
@@ -397,7 +450,8 @@ static const tshi_verb exact_calls[] = {CALL_MATMUL, CALL_AFFINE,    CALL_ADD,  
                                         CALL_LINEAR, CALL_EMBEDDING, CALL_REDISTRIBUTE, CALL_REDISTRIBUTE, CALL_LEAF};
 enum { EXACT_CALLS = sizeof exact_calls / sizeof exact_calls[0] };
 static const tshi_verb float_calls[] = {CALL_GELU,        CALL_GELU_TANH,  CALL_SILU,     CALL_SOFTMAX,
-                                        CALL_LOG_SOFTMAX, CALL_LAYER_NORM, CALL_RMS_NORM, CALL_CROSS_ENTROPY};
+                                        CALL_LOG_SOFTMAX, CALL_LAYER_NORM, CALL_RMS_NORM, CALL_CROSS_ENTROPY,
+                                        CALL_ATTENTION,   CALL_ATTENTION,  CALL_ROTARY};
 enum { FLOAT_CALLS = sizeof float_calls / sizeof float_calls[0] };
 
 static int add_random(maker *m) {
@@ -425,6 +479,8 @@ static int add_random(maker *m) {
     case CALL_SOFTMAX:
     case CALL_LOG_SOFTMAX: return add1(m, call, x, random_dim(m, x), 0, 0);
     case CALL_LOOKUP: return add_lookup(m);
+    case CALL_ATTENTION: return add_attention(m);
+    case CALL_ROTARY: return add_rotary(m);
     case CALL_LINEAR: return add_linear(m, x);
     case CALL_EMBEDDING: return add_embedding(m);
     case CALL_CROSS_ENTROPY: return add_cross_entropy(m, x);

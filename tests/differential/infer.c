@@ -193,6 +193,33 @@ static bool infer_cross_entropy(const tshi_program *p, tshi_step *s) {
     return true;
 }
 
+/* --- attention ---------------------------------------------------------------------------------------------------- */
+
+static bool infer_attention(const tshi_program *p, tshi_step *s) {
+    const tshi_dims *q = &s->shape, *k = &input(p, s, 1)->shape, *v = &input(p, s, 2)->shape;
+    if (q->ndim != 4 || k->ndim != 4 || !same_dims(k, v) || q->dim[0] != k->dim[0] || q->dim[3] != k->dim[3])
+        return false;
+    if (k->dim[2] == 0 ? q->dim[2] != 0 : q->dim[2] % k->dim[2] != 0) return false;
+    if (s->inputs == 4) {
+        const tshi_step *lengths = input(p, s, 3);
+        if (!is_vector(lengths, q->dim[0]) || lengths->bound > (double)k->dim[1] + 1) return false;
+    }
+    s->bound = input(p, s, 2)->bound / (1 - s->f);
+    s->dropped = s->dropped || (s->f > 0 && !s->detached);
+    return true;
+}
+
+static bool infer_rotary(const tshi_program *p, tshi_step *s) {
+    const tshi_dims *x = &s->shape, *at = &input(p, s, 1)->shape;
+    if (x->ndim != 4 || at->ndim < 1 || at->ndim > 2 || last_of(at) != x->dim[1]) return false;
+    if (at->ndim == 2 && at->dim[0] != x->dim[0]) return false;
+    int64_t dims = s->n[1] ? s->n[1] : x->dim[3];
+    s->bound *= 2;
+    return dims % 2 == 0 && dims <= x->dim[3];
+}
+
+/* --- moves -------------------------------------------------------------------------------------------------------- */
+
 /* A LOCAL value that becomes REPLICATED is summed. */
 static void move_local(const tshi_program *p, tshi_step *s, int axis) {
     bool row = s->call == CALL_PREPARE && s->n[LAYER_SHARDING] == TSH_ROW && !s->integer;
@@ -268,6 +295,8 @@ static bool infer_call(const tshi_program *p, tshi_step *s) {
     case CALL_LOOKUP: return infer_lookup(p, s);
     case CALL_LAYER_NORM:
     case CALL_RMS_NORM: return infer_norm(p, s);
+    case CALL_ATTENTION: return infer_attention(p, s);
+    case CALL_ROTARY: return infer_rotary(p, s);
     case CALL_LINEAR: return infer_linear(p, s);
     case CALL_EMBEDDING: return infer_embedding(p, s);
     case CALL_CROSS_ENTROPY: return infer_cross_entropy(p, s);
@@ -284,6 +313,8 @@ static bool takes_integers(const tshi_step *s) {
 
 static bool wants_ids(const tshi_step *s, int i) {
     if (s->call == CALL_EMBEDDING) return i == 0;
+    if (s->call == CALL_ATTENTION) return i == 3;
+    if (s->call == CALL_ROTARY) return i == 1;
     return i == 1 && (s->call == CALL_LOOKUP || s->call == CALL_CROSS_ENTROPY);
 }
 
@@ -333,6 +364,7 @@ static bool goes_beside(const tshi_program *p, const tshi_step *s, int i) {
     if (s->call == CALL_LOOKUP) return i == 1;
     if (s->call == CALL_RESHAPE) return p->axes == 1; /* what stays split along other axes depends on the sizes */
     if (s->call == CALL_CROSS_ENTROPY) return i < 2;
+    if (s->call == CALL_ATTENTION || s->call == CALL_ROTARY) return true;
     if (s->call == CALL_ADD || s->call == CALL_SUB || s->call == CALL_MUL || s->call == CALL_CONCAT) return true;
     return i == 0;
 }

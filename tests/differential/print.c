@@ -84,6 +84,12 @@ static void print_numbers(const tshi_step *s, FILE *to) {
     case CALL_GATHER:
     case CALL_REDUCE:
     case CALL_COPY: fprintf(to, " axis %lld", (long long)s->n[0]); break;
+    case CALL_ATTENTION:
+        fprintf(to, "%s%s dropout %g", s->n[0] ? " causal" : "", s->n[1] ? " scale 0.5" : "", s->f);
+        break;
+    case CALL_ROTARY:
+        fprintf(to, "%s dims %lld%s", s->n[0] ? " pairs" : "", (long long)s->n[1], s->n[2] ? " theta 100" : "");
+        break;
     case CALL_CROSS_ENTROPY: fprintf(to, " reduction %lld smoothing %g", (long long)s->n[0], s->f); break;
     default: break;
     }

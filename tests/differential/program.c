@@ -29,6 +29,8 @@ const tshi_verb_info tshi_verbs[CALL_COUNT] = {
     [CALL_LOOKUP] = {"lookup", 2, 2},
     [CALL_LAYER_NORM] = {"layer_norm", 1, 3},
     [CALL_RMS_NORM] = {"rms_norm", 1, 2},
+    [CALL_ATTENTION] = {"attention", 3, 4},
+    [CALL_ROTARY] = {"rotary", 2, 2},
     [CALL_REDISTRIBUTE] = {"redistribute", 1, 1},
     [CALL_MOVE_ALL] = {"redistribute_all", 1, 1},
     [CALL_SCATTER] = {"scatter", 1, 1},
@@ -163,6 +165,18 @@ void tshi_split_order(const tshi_program *p, const tsh_layout *layout, int seque
     }
 }
 
+/* The unit that a rank shares: parts and index become those among the ranks that share it. */
+static int64_t shared_unit(int64_t units, int *parts, int *index) {
+    int64_t unit = -1, first = 0, count = 0;
+    while (++unit < units) {
+        tsh_split(*parts, (int)units, (int)unit, &first, &count);
+        if (*index < first + count) break;
+    }
+    *parts = (int)count;
+    *index -= (int)first;
+    return unit;
+}
+
 tshi_held tshi_held_of(const tshi_program *p, const tsh_layout *layout, int rank, const tshi_dims *whole) {
     tshi_held box = {.start = {.ndim = whole->ndim}, .shape = *whole};
     int sequence[TSH_MAX_AXES];
@@ -171,10 +185,16 @@ tshi_held tshi_held_of(const tshi_program *p, const tsh_layout *layout, int rank
         int a = sequence[i];
         if (layout[a].kind != TSH_KIND_SHARD) continue;
         int64_t start, *length = &box.shape.dim[layout[a].dim], n = whole->dim[layout[a].dim];
-        int64_t unit = layout[a].units ? n / layout[a].units : 1; /* of a reshape: no rank shares one */
-        tsh_split(*length / unit, p->size[a], tshi_rank_index(p, rank, a), &start, length);
-        box.start.dim[layout[a].dim] += start * unit;
-        *length *= unit;
+        int64_t unit = layout[a].units ? n / layout[a].units : 1, item = unit;
+        int parts = p->size[a], index = tshi_rank_index(p, rank, a);
+        if (layout[a].blocks && unit && *length / unit<parts && * length> 0) {
+            box.start.dim[layout[a].dim] += unit * shared_unit(*length / unit, &parts, &index);
+            item = n / layout[a].blocks;
+            *length = unit;
+        }
+        tsh_split(item ? *length / item : 0, parts, index, &start, length);
+        box.start.dim[layout[a].dim] += start * item;
+        *length *= item;
     }
     return box;
 }
