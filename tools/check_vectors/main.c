@@ -23,7 +23,7 @@ typedef struct precision {
 } precision;
 
 static const precision precisions[] = {
-    {TSH_FLOAT64, 1e-10, 1e-9}, {TSH_FLOAT32, 1e-5, 2e-4}, {TSH_BFLOAT16, 2e-2, 1e-1}};
+    {TSH_FLOAT64, 1e-10, 1e-9}, {TSH_FLOAT32, 1e-5, 2e-4}, {TSH_BFLOAT16, 4e-2, 1e-1}};
 
 #define PRECISIONS (sizeof precisions / sizeof *precisions)
 
