@@ -133,6 +133,13 @@ typedef struct tsh_embedding_config {
     /* The gradient of a row is divided by the number of its ids in the batch: on all ranks, where ids are SHARD, whose
      * counts backward all-reduces. */
     bool scale_grad_by_freq;
+    /* Above 0: a forward first scales in place the rows that its ids use and whose norm, of type norm_type, is above
+     * max_norm, by max_norm / (norm + 1e-7), recording or not; gradients do not see the scaling. Ids of all ranks
+     * count, so that replicas of the table stay equal: SHARD and LOCAL ids are gathered, and LOCAL ids are as many on
+     * each rank. COLUMN: one all-reduce of a number an id. A project earlier in the step has the scaled rows in its
+     * backward. */
+    double max_norm;
+    double norm_type;       /* p > 0 of (sum |x|^p)^(1/p), INFINITY for the largest |x|; 0 means 2 */
     bool gather_output;     /* COLUMN: the output is REPLICATED, not SHARD(last) */
     bool sequence_parallel; /* ROW: the output is SHARD(0), not REPLICATED */
     tsh_dtype dtype;

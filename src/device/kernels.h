@@ -265,9 +265,15 @@ typedef void tshi_embedding_fn(tsh_device *device, int64_t n, const int64_t *ids
 typedef void tshi_embedding_backward_fn(tsh_device *device, int64_t n, const int64_t *ids, int64_t start, int64_t rows,
                                         int64_t cols, int64_t padding, const void *dy, void *dtable);
 
+/* table[ids[i] - start, :] = from[i, :] * max_norm / (norms[i] + 1e-7) for ids inside the slice whose norms[i] is above
+ * max_norm. Rows of `from`, and norms, of equal ids are equal. */
+typedef void tshi_embedding_bound_fn(tsh_device *device, int64_t n, const int64_t *ids, int64_t start, int64_t rows,
+                                     int64_t cols, const double *norms, double max_norm, const void *from, void *table);
+
 typedef struct tshi_embedding_ops {
     tshi_embedding_fn *forward;
     tshi_embedding_backward_fn *backward;
+    tshi_embedding_bound_fn *bound;
 } tshi_embedding_ops;
 
 /* --- the largest elements, of any float dtype --------------------------------------------------------------------- */

@@ -15,6 +15,8 @@ tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary 
 typedef struct tshi_lookup {
     int64_t padding;         /* row without a gradient, or -1 */
     bool scale_grad_by_freq; /* the gradient of a row is divided by the number of its ids on all ranks */
+    double max_norm;         /* rows whose norm_type-norm is above it are scaled in place before; 0: none */
+    double norm_type;        /* above 0, where there is a max_norm */
 } tshi_lookup;
 
 /* y[i..., :] = table[ids[i...], :]: tsh_lookup in the name of a layer, where `want` names the table as a parameter. */

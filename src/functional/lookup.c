@@ -1,5 +1,7 @@
-/* Embedding lookup. */
+/* Embedding lookup, and the bound of the norms of the rows that are looked up. */
 #include "functional/functional.h"
+
+#include <math.h>
 
 static const tshi_rule lookup_rules[] = {
     {{TSHI_R, TSHI_R}, TSHI_R},     {{TSHI_S0, TSHI_R}, TSHI_P}, /* vocabulary: ids of other ranks' rows give zeros */
@@ -30,12 +32,18 @@ static tsh_status lookup_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
     return TSH_OK;
 }
 
-static int64_t first_row(const tsh_tensor *table) {
-    return tshi_shape_start(table->mesh, &table->shape, table->layout, 0);
+/* A rank's slice of the table has rows [start, start + rows) of `cols` elements. */
+typedef struct slice {
+    int64_t start, rows, cols;
+} slice;
+
+static slice slice_of(const tsh_tensor *table) {
+    int64_t start = tshi_shape_start(table->mesh, &table->shape, table->layout, 0);
+    return (slice){start, tshi_rows(table), tshi_cols(table)};
 }
 
-static tsh_status lookup_forward(tshi_node *call) {
-    const tsh_tensor *table = call->in[0], *ids = call->in[1];
+/* rows[i, :] = table[ids[i], :] */
+static tsh_status look_up(const tsh_tensor *table, const tsh_tensor *ids, const tsh_tensor *rows) {
     tsh_device *device = tshi_device_of(table);
     const int64_t *id = tshi_data(ids);
     int64_t vocabulary = table->shape.global[0], bad = device->ops->ids_check(device, ids->numel, id, vocabulary);
@@ -43,18 +51,14 @@ static tsh_status lookup_forward(tshi_node *call) {
         return tshi_fail(TSH_ERR_RANGE, "id %lld at index %lld, the vocabulary is [0, %lld)", (long long)id[bad],
                          (long long)bad, (long long)vocabulary);
     }
-    device->ops->embedding[table->dtype].forward(device, ids->numel, id, first_row(table), tshi_rows(table),
-                                                 tshi_cols(table), tshi_data(table), tshi_data(call->out));
+    slice s = slice_of(table);
+    device->ops->embedding[table->dtype].forward(device, ids->numel, id, s.start, s.rows, s.cols, tshi_data(table),
+                                                 tshi_data(rows));
     return TSH_OK;
 }
 
-/* A rank's slice of the table has rows [start, start + rows) of `cols` elements. */
-typedef struct slice {
-    int64_t start, rows, cols;
-} slice;
-
-static slice slice_of(const tsh_tensor *table) {
-    return (slice){first_row(table), tshi_rows(table), tshi_cols(table)};
+static tsh_status lookup_forward(tshi_node *call) {
+    return look_up(call->in[0], call->in[1], call->out);
 }
 
 /* *out = the number of ids on all ranks that are equal to each of this rank's ids; 0 where the slice lacks the row. Of
@@ -136,11 +140,112 @@ tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64
     return tshi_apply(tape, &lookup_op, 2, (tsh_tensor *[]){table, ids}, &(tshi_lookup){.padding = padding});
 }
 
+/* --- rows of a bounded norm --------------------------------------------------------------------------------------- */
+
+/* The ids of all ranks along LOCAL axes, as many of each, in one dim. */
+static tsh_status gather_ids(const tsh_tensor *ids, tsh_tensor **out) {
+    static const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT};
+    const tshi_shape flat = {.ndim = 1, .local = {ids->numel}, .global = {ids->numel}};
+    tsh_status status = tshi_tensor_view(ids, &flat, local, 0, out);
+    for (int a = 0; a < ids->mesh->axes && status == TSH_OK; a++) {
+        const tshi_axis *axis = &ids->mesh->axis[a];
+        if (ids->layout[a].kind != TSH_KIND_LOCAL || axis->size == 1) continue;
+        tsh_tensor *part = *out;
+        status = tshi_tensor_scratch(ids->mesh, TSH_INT64, axis->size * part->numel, out);
+        if (status == TSH_OK) status = tsh_all_gather_into_tensor(axis->group, *out, part, NULL);
+        tsh_tensor_release(part);
+    }
+    return status;
+}
+
+/* norms[i] = the p-norm of the whole of row i, of which each rank's part is a row of `rows`; `powers` has room for the
+ * elements. Both are float64, so that no power overflows that is one of a narrower dtype. */
+static tsh_status reduce_rows(const tsh_tensor *table, double p, const tsh_tensor *rows, const tsh_tensor *powers,
+                              tsh_tensor *norms) {
+    tsh_device *device = tshi_device_of(table);
+    const tshi_elementwise_ops *ops = &device->ops->elementwise[TSH_FLOAT64];
+    void *x = tshi_data(powers), *norm = tshi_data(norms);
+    int64_t cols = tshi_cols(table);
+    bool largest = isinf(p);
+    device->ops->copy.convert(device, rows->numel, rows->dtype, tshi_data(rows), TSH_FLOAT64, x);
+    ops->mul(device, rows->numel, x, x, 0, x);
+    if (largest) {
+        device->ops->softmax[TSH_FLOAT64].max(device, norms->numel, cols, 1, x, norm);
+    } else {
+        if (p != 2) ops->unary(device, TSHI_POW, (double[2]){p / 2}, rows->numel, x, x);
+        device->ops->sum[TSH_FLOAT64].over_dim(device, norms->numel, cols, 1, 1, x, norm);
+    }
+    tsh_status status = tshi_statistics_reduce(tshi_sharding_axes(table, 1), norms, largest ? TSH_MAX : TSH_SUM);
+    if (status == TSH_OK) ops->unary(device, TSHI_POW, (double[2]){largest ? 0.5 : 1 / p}, norms->numel, norm, norm);
+    return status;
+}
+
+/* The rows are scaled from a copy, so that several ids of a row scale it once. */
+static tsh_status bound_rows(const tsh_tensor *table, const tsh_tensor *ids, const tshi_lookup *lookup) {
+    tsh_device *device = tshi_device_of(table);
+    slice s = slice_of(table);
+    tsh_tensor *rows = NULL, *powers = NULL, *norms = NULL;
+    tsh_status status = tshi_tensor_scratch(table->mesh, table->dtype, ids->numel * s.cols, &rows);
+    if (status == TSH_OK) status = tshi_tensor_scratch(table->mesh, TSH_FLOAT64, rows->numel, &powers);
+    if (status == TSH_OK) status = tshi_tensor_scratch(table->mesh, TSH_FLOAT64, ids->numel, &norms);
+    if (status == TSH_OK) status = look_up(table, ids, rows);
+    if (status == TSH_OK) status = reduce_rows(table, lookup->norm_type, rows, powers, norms);
+    if (status == TSH_OK)
+        device->ops->embedding[table->dtype].bound(device, ids->numel, tshi_data(ids), s.start, s.rows, s.cols,
+                                                   tshi_data(norms), lookup->max_norm, tshi_data(rows),
+                                                   tshi_data(table));
+    tsh_tensor_release(norms);
+    tsh_tensor_release(powers);
+    tsh_tensor_release(rows);
+    return status;
+}
+
+/* Every rank that holds a row uses the ids of all ranks. */
+static const tshi_rule bound_rules[] = {
+    {{TSHI_R, TSHI_R}, TSHI_R}, {{TSHI_S0, TSHI_R}, TSHI_S0}, {{TSHI_S1, TSHI_R}, TSHI_S1},
+    {{TSHI_L, TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
+};
+
+static tsh_status bound_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    tsh_status status = lookup_shape(call, dtype, out);
+    *out = call->in[0]->shape;
+    return status;
+}
+
+static tsh_status bound_forward(tshi_node *call) {
+    tsh_tensor *ids = NULL;
+    tsh_status status = gather_ids(call->in[1], &ids);
+    if (status == TSH_OK) status = bound_rows(call->in[0], ids, call->params);
+    tsh_tensor_release(ids);
+    return status;
+}
+
+/* The output is the table, of which the rows that ids use have been scaled; never recorded. */
+static const tshi_op bound_op = {.name = "embedding_forward",
+                                 .rules = bound_rules,
+                                 .shape = bound_shape,
+                                 .forward = bound_forward,
+                                 .params_size = sizeof(tshi_lookup),
+                                 .views = true};
+
+/* --- embedding ---------------------------------------------------------------------------------------------------- */
+
 tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, const tshi_lookup *lookup,
                            const tshi_want *want) {
-    return tshi_tape_apply(tape, &(tshi_node){.op = &embedding_op,
-                                              .inputs = 2,
-                                              .in = (tsh_tensor *[]){table, ids},
-                                              .params = (void *)(uintptr_t)lookup,
-                                              .want = want});
+    tshi_node call = {.op = &embedding_op,
+                      .inputs = 2,
+                      .in = (tsh_tensor *[]){table, ids},
+                      .params = (void *)(uintptr_t)lookup,
+                      .want = want};
+    if (lookup->max_norm > 0) {
+        const tshi_want in_place = {.parameters = want->parameters, .axis = -1};
+        tshi_node bound = call;
+        bound.op = &bound_op;
+        bound.want = &in_place;
+        bool recording = tsh_tape_set_recording(tape, false);
+        tsh_tensor *bounded = tshi_tape_apply(tape, &bound);
+        tsh_tape_set_recording(tape, recording);
+        if (!bounded) return NULL;
+    }
+    return tshi_tape_apply(tape, &call);
 }

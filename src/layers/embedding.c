@@ -19,6 +19,11 @@ static tsh_status check_config(const tsh_group *group, const tsh_embedding_confi
         return tshi_fail(TSH_ERR_RANGE, "embedding_create: padding=%lld is outside [0, %lld)",
                          (long long)config->padding, (long long)config->num_embeddings);
     }
+    if (!(config->max_norm >= 0) || !(config->norm_type >= 0)) {
+        return tshi_fail(TSH_ERR_RANGE,
+                         "embedding_create: max_norm=%g and norm_type=%g, neither may be negative or NaN",
+                         config->max_norm, config->norm_type);
+    }
     return tshi_sharding_check("embedding_create", group, config->shard, config->gather_output,
                                config->sequence_parallel, config->dtype);
 }
@@ -47,7 +52,8 @@ tsh_status tsh_embedding_create(tsh_group *group, const tsh_embedding_config *co
     layer->want.parameters = 1u << 0;
     layer->head = tshi_layer_want(group, config->shard == TSH_COLUMN ? TSH_ROW : TSH_DENSE, false, false);
     layer->head.parameters = 1u << 1;
-    layer->lookup = (tshi_lookup){config->has_padding ? config->padding : -1, config->scale_grad_by_freq};
+    layer->lookup = (tshi_lookup){config->has_padding ? config->padding : -1, config->scale_grad_by_freq,
+                                  config->max_norm, config->norm_type > 0 ? config->norm_type : 2};
     tsh_layout split = config->shard == TSH_DENSE ? TSH_REPLICATED : TSH_SHARD(config->shard == TSH_ROW ? 0 : 1);
     int64_t shape[2] = {config->num_embeddings, config->embedding_dim};
     status = tshi_parameter_create(group, config->dtype, 2, shape, split, &config->init, &fallback, &layer->weight);

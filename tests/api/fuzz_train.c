@@ -444,8 +444,11 @@ static void embedding_create(fuzz *f, void (*function)(void)) {
                                    .shard = (tsh_sharding)fuzz_index(f, 3),
                                    .has_padding = fuzz_chance(f, 30),
                                    .padding = fuzz_index(f, 4),
+                                   .scale_grad_by_freq = fuzz_chance(f, 30),
                                    .dtype = fuzz_dtype(f),
                                    .init = some_init(f)};
+    if (fuzz_chance(f, 30)) config.max_norm = fuzz_chance(f, 80) ? 0.5 : fuzz_number(f);
+    if (fuzz_chance(f, 20)) config.norm_type = fuzz_chance(f, 50) ? 1.5 : fuzz_number(f);
     config.gather_output = fuzz_chance(f, config.shard == TSH_COLUMN ? 40 : 2);
     config.sequence_parallel = fuzz_chance(f, config.shard == TSH_ROW ? 40 : 2);
     (void)function;

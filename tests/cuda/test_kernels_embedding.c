@@ -27,6 +27,14 @@ static void check(lookup c, const int64_t *ids) {
                                                dy.cpu.data, dtable.cpu.data);
     double n = (double)c.n;
     expect_pair(&dtable, "dtable", c.integers ? 0 : 8 + sqrt(n), c.integers ? 0 : 2 + sqrt(n));
+    pair norms = pair_integers(TSH_FLOAT64, c.n, 0);
+    for (int64_t i = 0; i < c.n; i++) set(&norms.cpu, i, (double)(ids[i] % 7));
+    pair_round(&norms);
+    tshi_cuda_embedding[c.dtype].bound(gpu(), c.n, ids, c.start, c.rows, c.cols, norms.gpu, 3, y.gpu, table.gpu);
+    kernels()->embedding[y.cpu.dtype].bound(kernel_device(), c.n, ids, c.start, c.rows, c.cols, norms.cpu.data, 3,
+                                            y.cpu.data, table.cpu.data);
+    expect_pair(&table, "bounded", 1, 1);
+    pair_free(&norms);
     pair_free(&table);
     pair_free(&dtable);
     pair_free(&dy);

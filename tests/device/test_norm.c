@@ -191,6 +191,45 @@ Test(embedding, slices_of_the_table) {
     }
 }
 
+static void check_bound(tsh_dtype dtype, int64_t start, int64_t rows, int64_t cols) {
+    enum { IDS = 40 };
+    int64_t ids[IDS];
+    double norms[IDS];
+    buffer table = buffer_make(dtype, rows * cols), whole = buffer_make(dtype, 13 * cols);
+    buffer from = buffer_make(dtype, IDS * cols);
+    buffer_fill_integers(&whole);
+    for (int64_t i = 0; i < table.n; i++) set(&table, i, get(&whole, start * cols + i));
+    for (int64_t i = 0; i < IDS; i++) {
+        ids[i] = random_word() % 12;
+        norms[i] = ids[i] == 9 ? NAN : (double)(ids[i] + 1);
+        for (int64_t c = 0; c < cols; c++) set(&from, i * cols + c, get(&whole, ids[i] * cols + c));
+    }
+    kernels()->embedding[dtype].bound(kernel_device(), IDS, ids, start, rows, cols, norms, 6.0, from.data, table.data);
+    for (int64_t row = 0; row < rows; row++) {
+        double factor = 1;
+        for (int64_t i = 0; i < IDS; i++)
+            if (ids[i] == start + row && norms[i] > 6) factor = 6 / (norms[i] + 1e-7);
+        for (int64_t c = 0; c < cols; c++) {
+            double before = get(&whole, (start + row) * cols + c), after = get(&table, row * cols + c);
+            double error = dtype == TSH_FLOAT64 ? 1e-15 : dtype == TSH_FLOAT32 ? 2e-7 : 0.004;
+            cr_assert(factor < 1 ? fabs(after - before * factor) <= fabs(before) * error : after == before);
+        }
+    }
+    buffer_free(&table);
+    buffer_free(&whole);
+    buffer_free(&from);
+}
+
+Test(embedding, rows_above_a_norm_are_scaled_once) {
+    for (int t = 0; t < FLOAT_DTYPES; t++) {
+        for (int s = 0; s < ODD_SIZES; s++) {
+            check_bound(float_dtypes[t], 0, 13, odd_sizes[s]);
+            check_bound(float_dtypes[t], 4, 5, odd_sizes[s]);
+            check_bound(float_dtypes[t], 13, 0, odd_sizes[s]);
+        }
+    }
+}
+
 Test(embedding, ids_outside_are_found) {
     cr_assert_eq(kernels()->ids_check(kernel_device(), 0, NULL, 5), -1);
     cr_assert_eq(kernels()->ids_check(kernel_device(), 3, (int64_t[]){0, 4, 2}, 5), -1);

@@ -71,5 +71,23 @@ def frequency():
     put("table", table), put("ids", ids), put("dy", dy), put("dtable", layer.weight.grad)
 
 
+def max_norm():
+    """For a table of many rows and one of few: table, ids, dy; by torch.nn.Embedding with max_norm 1.5 and norm_type 1,
+    2, 3 and infinity the table after a forward, and its gradient for the sum of dy y^2."""
+    g = torch.Generator().manual_seed(7)
+    for name, rows, cols in (("many", 13, 5), ("few", 3, 2)):
+        table = torch.randn(rows, cols, generator=g, dtype=torch.float64)
+        table *= torch.linspace(0.1, 4, rows, dtype=torch.float64).unsqueeze(1)
+        table[2] *= 1e4
+        ids = torch.tensor([3, 1, 12, 3, 0, 12, 3, 2, 7] if rows == 13 else [2, 0, 2])
+        dy = torch.randn(len(ids), cols, generator=g, dtype=torch.float64)
+        put(f"{name}.table", table), put(f"{name}.ids", ids), put(f"{name}.dy", dy)
+        for p in (1.0, 2.0, 3.0, INF):
+            layer = torch.nn.Embedding(rows, cols, max_norm=1.5, norm_type=p, _weight=table.clone())
+            y = layer(ids)
+            (y * y * dy).sum().backward()
+            put(f"{name}.bounded.{p:g}", layer.weight), put(f"{name}.dtable.{p:g}", layer.weight.grad)
+
+
 print("#", sys.argv[1], "of tests/data/functions/generate.py")
 globals()[sys.argv[1]]()

@@ -29,8 +29,8 @@ static int64_t sort_places(int64_t n, const int64_t *ids, int64_t start, int64_t
 #include "device/cpu/kernels/each_dtype.inc"
 
 const tshi_embedding_ops tshi_cpu_embedding[TSH_DTYPE_COUNT] = {
-    [TSH_FLOAT32] = {.forward = forward_f32, .backward = backward_f32},
-    [TSH_FLOAT64] = {.forward = forward_f64, .backward = backward_f64},
-    [TSH_BFLOAT16] = {.forward = forward_bf16, .backward = backward_bf16},
-    [TSH_FLOAT16] = {.forward = forward_f16, .backward = backward_f16},
+    [TSH_FLOAT32] = {.forward = forward_f32, .backward = backward_f32, .bound = bound_f32},
+    [TSH_FLOAT64] = {.forward = forward_f64, .backward = backward_f64, .bound = bound_f64},
+    [TSH_BFLOAT16] = {.forward = forward_bf16, .backward = backward_bf16, .bound = bound_bf16},
+    [TSH_FLOAT16] = {.forward = forward_f16, .backward = backward_f16, .bound = bound_f16},
 };

@@ -43,6 +43,22 @@ void look_up_rows(tsh_device *device, int64_t n, const int64_t *ids, int64_t sta
            start, rows, packs, (const P *)table, (P *)y);
 }
 
+// --- rows of a bounded norm ------------------------------------------------------------------------------------------
+
+// A block to an id; blocks of equal ids write the same values.
+template <typename T>
+__global__ void __launch_bounds__(256)
+    bound_rows(int64_t n, const int64_t *ids, int64_t start, int64_t rows, int64_t cols, const double *norms,
+               double max_norm, const T *from, T *table) {
+    for (int64_t i = blockIdx.x; i < n; i += gridDim.x) {
+        const int64_t row = ids[i] - start;
+        if (ids[i] < start || row >= rows || !(norms[i] > max_norm)) continue;
+        const sum_t<T> factor = sum_t<T>(max_norm / (norms[i] + 1e-7));
+        for (int64_t c = threadIdx.x; c < cols; c += blockDim.x)
+            table[row * cols + c] = store<T>(load(from[i * cols + c]) * factor);
+    }
+}
+
 // --- the gradient: sorting -------------------------------------------------------------------------------------------
 
 // row << bits | place, the index of a row of dy; an index that is not added has the row past the last.
@@ -290,7 +306,17 @@ void embedding_backward(tsh_device *device, int64_t n, const int64_t *ids, int64
     device->ops->memory.release(device, keys);
 }
 
-template <typename T> constexpr tshi_embedding_ops table = {.forward = embedding<T>, .backward = embedding_backward<T>};
+template <typename T>
+void embedding_bound(tsh_device *device, int64_t n, const int64_t *ids, int64_t start, int64_t rows, int64_t cols,
+                     const double *norms, double max_norm, const void *from, void *table) {
+    if (n == 0 || rows == 0 || cols == 0) return;
+    launch(device, "embedding_bound", bound_rows<T>, (unsigned)(n < INT32_MAX ? n : INT32_MAX), 256, n, ids, start,
+           rows, cols, norms, max_norm, (const T *)from, (T *)table);
+}
+
+template <typename T>
+constexpr tshi_embedding_ops table = {
+    .forward = embedding<T>, .backward = embedding_backward<T>, .bound = embedding_bound<T>};
 
 } // namespace
 
