@@ -1,6 +1,6 @@
 /* A random program from a seed. A step is proposed, what it makes is inferred, and one that would make nothing sensible
  * is taken back: sizes and bounds are kept small. */
-#include "differential/program.h"
+#include "differential/functions.h"
 #include "support/values.h"
 
 #include <math.h>
@@ -42,7 +42,7 @@ static bool is_sensible(const tshi_program *p, const tshi_step *s) {
 
 /* What returns its own input now and then returns one that leads to gradients, whether or not the tape records. */
 static bool may_detach(tshi_verb call) {
-    return call > CALL_IDS && call != CALL_DROPOUT && !tshi_verb_moves(call);
+    return call > CALL_IDS && call != CALL_DROPOUT && call != CALL_CAST && !tshi_verb_moves(call);
 }
 
 /* The number of the new value, or -1. */
@@ -303,12 +303,23 @@ static tshi_dims ids_shape(maker *m) {
     return shape;
 }
 
+/* A late value of integers that some function has made, or -1. */
+static int any_indices(maker *m) {
+    for (int k = m->p->steps - 1; k >= 0; k--) {
+        tshi_verb call = m->p->step[k].call;
+        if (m->p->step[k].integer && (call == CALL_ARGMAX || call == CALL_TOPK) && chance(m, 70)) return k;
+    }
+    return -1;
+}
+
 static int add_lookup(maker *m) {
-    const int64_t dims[2] = {1 + below(m, 7), random_size(m)};
+    int indices = chance(m, 20) ? any_indices(m) : -1;
+    const int64_t rows = indices >= 0 ? (int64_t)m->p->step[indices].bound : 1 + below(m, 7);
+    const int64_t dims[2] = {rows, random_size(m)};
     int table = value_of_shape(m, 2, dims);
     if (table < 0) return -1;
     tshi_dims shape = ids_shape(m);
-    int ids = add_ids(m, &shape, dims[0], -1);
+    int ids = indices >= 0 ? indices : add_ids(m, &shape, dims[0], -1);
     if (ids < 0) return -1;
     return add(m, &(tshi_step){.call = CALL_LOOKUP,
                                .inputs = 2,
@@ -442,6 +453,114 @@ static int add_attention(maker *m) {
     return add(m, &s);
 }
 
+/* --- functions of functions.c ------------------------------------------------------------------------------------- */
+
+/* A value of x's shape whose elements are positive, none of them near 0. */
+static int add_positive(maker *m, int x) {
+    if (x < 0 || m->p->step[x].least >= least_divisor) return x;
+    if (chance(m, 25)) return add1(m, CALL_CLAMP, x, POSITIVE_CLAMP, 0, 0);
+    if (m->p->step[x].bound > 2) x = add1(m, CALL_TANH, x, 0, 0, 0);
+    return x < 0 ? -1 : add1(m, chance(m, 50) ? CALL_EXP : CALL_SIGMOID, x, 0, 0, 0);
+}
+
+static int add_of_positive(maker *m, tshi_verb call, int x) {
+    x = add_positive(m, x);
+    return x < 0 ? -1 : add1(m, call, x, 0, 0, 0);
+}
+
+static int add_quotient(maker *m, int x) {
+    const tshi_dims shape = m->p->step[x].shape;
+    int y = add_positive(m, value_of_shape(m, shape.ndim, shape.dim));
+    return y < 0 ? -1 : add(m, &(tshi_step){.call = CALL_DIV, .inputs = 2, .in = {x, y}});
+}
+
+static int add_pow(maker *m, int x) {
+    static const double exponents[] = {2, 3, 1, 0, 0.5, -1, 1.7, -0.5};
+    double exponent = exponents[below(m, 8)];
+    if (exponent < 0 || exponent > floor(exponent)) x = add_positive(m, x);
+    return x < 0 ? -1 : add(m, &(tshi_step){.call = CALL_POW, .inputs = 1, .in = {x}, .f = exponent});
+}
+
+static int add_mask(maker *m, int x) {
+    static const double values[] = {0, -3, 2};
+    tshi_dims shape = m->p->step[x].shape;
+    for (int drop = chance(m, 30) ? below(m, shape.ndim + 1) : 0; drop > 0; drop--) {
+        memmove(shape.dim, shape.dim + 1, sizeof *shape.dim * (size_t)(--shape.ndim));
+    }
+    for (int d = 0; d < shape.ndim; d++) shape.dim[d] = chance(m, 25) ? 1 : shape.dim[d];
+    int mask = new_ids(m, &shape, 2, false, -1);
+    if (mask < 0) return -1;
+    return add(m, &(tshi_step){.call = CALL_MASKED_FILL, .inputs = 2, .in = {x, mask}, .f = values[below(m, 3)]});
+}
+
+static int add_cast(maker *m, int x) {
+    int indices = any_indices(m);
+    if (indices >= 0 && (!m->p->exact || chance(m, 50))) x = indices;
+    int made = add1(m, CALL_CAST, x, !m->p->step[x].integer && chance(m, 25), 0, 0);
+    return made >= 0 && m->p->step[made].integer ? add1(m, CALL_CAST, made, 0, 0, 0) : made;
+}
+
+static int add_parts(maker *m, int x) {
+    if (m->p->step[x].shape.ndim == 0) return -1;
+    int count = 1 + below(m, MAX_PARTS);
+    return add(m, &(tshi_step){.call = CALL_SPLIT_PARTS,
+                               .inputs = 1,
+                               .in = {x},
+                               .n = {random_dim(m, x), count, below(m, count + 1) - 1, below(m, 2)}});
+}
+
+static int add_largest(maker *m, tshi_verb call, int x) {
+    int dim = random_dim(m, x);
+    if (m->p->step[x].shape.ndim == 0) return -1;
+    int size = (int)m->p->step[x].shape.dim[dim];
+    bool indices = call == CALL_TOPK && chance(m, 25);
+    return add1(m, call, x, dim, call == CALL_TOPK && size > 0 ? 1 + below(m, size) : 1, indices);
+}
+
+static int add_loss(maker *m, tshi_verb call, int x) {
+    const tshi_dims shape = m->p->step[x].shape;
+    int target = value_of_shape(m, shape.ndim, shape.dim);
+    if (target >= 0 && call == CALL_BCE_LOSS) target = add1(m, CALL_SIGMOID, target, 0, 0, 0);
+    tshi_step s = {.call = call, .inputs = 2, .in = {x, target}, .n = {below(m, 3)}};
+    if (target < 0) return -1;
+    if (call == CALL_BCE_LOSS && shape.ndim > 0 && chance(m, 40)) {
+        tshi_step w = {.call = CALL_LEAF, .shape = {1, {last_of(m, x)}}, .n = {FLAG_POSITIVE}};
+        for (int a = 0; a < m->p->axes; a++) w.layout[a] = chance(m, 60) ? TSH_REPLICATED : TSH_SHARD(0);
+        s.in[s.inputs++] = add(m, &w);
+        if (s.in[2] < 0) return -1;
+    }
+    return add(m, &s);
+}
+
+static const tshi_verb exact_functions[] = {CALL_CLAMP,   CALL_MASKED_FILL, CALL_CAST,
+                                            CALL_PERMUTE, CALL_TRANSPOSE,   CALL_SPLIT_PARTS,
+                                            CALL_TOPK,    CALL_ARGMAX,      CALL_MSE_LOSS};
+static const tshi_verb float_functions[] = {CALL_DIV,     CALL_EXP, CALL_LOG,   CALL_TANH,    CALL_SQRT,
+                                            CALL_SIGMOID, CALL_POW, CALL_CLAMP, CALL_BCE_LOSS};
+
+static int add_function(maker *m, int x) {
+    tshi_verb call = exact_functions[below(m, sizeof exact_functions / sizeof exact_functions[0])];
+    if (!m->p->exact && chance(m, 60))
+        call = float_functions[below(m, sizeof float_functions / sizeof float_functions[0])];
+    switch (call) {
+    case CALL_DIV: return add_quotient(m, x);
+    case CALL_LOG:
+    case CALL_SQRT: return add_of_positive(m, call, x);
+    case CALL_POW: return add_pow(m, x);
+    case CALL_CLAMP: return add1(m, call, x, below(m, m->p->exact ? EXACT_CLAMPS : CLAMPS), 0, 0);
+    case CALL_MASKED_FILL: return add_mask(m, x);
+    case CALL_CAST: return add_cast(m, x);
+    case CALL_PERMUTE: return add1(m, call, x, below(m, 1000), 0, 0);
+    case CALL_TRANSPOSE: return add1(m, call, x, random_dim(m, x), random_dim(m, x), 0);
+    case CALL_SPLIT_PARTS: return add_parts(m, x);
+    case CALL_TOPK:
+    case CALL_ARGMAX: return add_largest(m, call, x);
+    case CALL_MSE_LOSS:
+    case CALL_BCE_LOSS: return add_loss(m, call, x);
+    default: return add1(m, call, x, 0, 0, 0);
+    }
+}
+
 /* --- programs ----------------------------------------------------------------------------------------------------- */
 
 static const tshi_verb exact_calls[] = {CALL_MATMUL, CALL_AFFINE,    CALL_ADD,          CALL_SUB,          CALL_MUL,
@@ -457,6 +576,7 @@ enum { FLOAT_CALLS = sizeof float_calls / sizeof float_calls[0] };
 static int add_random(maker *m) {
     int x = any_value(m);
     if (x < 0) return -1;
+    if (chance(m, 35)) return add_function(m, x);
     tshi_verb call = exact_calls[below(m, EXACT_CALLS)];
     if (!m->p->exact && chance(m, 40)) call = float_calls[below(m, FLOAT_CALLS)];
     switch (call) {

@@ -1,5 +1,5 @@
 /* What a program's values are: shapes, gradients, bounds. */
-#include "differential/program.h"
+#include "differential/functions.h"
 
 #include <math.h>
 #include <string.h>
@@ -253,6 +253,7 @@ static bool infer_leaf(const tshi_program *p, tshi_step *s) {
     s->integer = s->call == CALL_IDS;
     s->bound = s->integer ? (double)s->n[IDS_LIMIT] : p->exact ? 8 : 2;
     s->bits = 0;
+    s->least = 0;
     s->wants_grad = s->grad;
     s->local = 0;
     for (int a = 0; a < p->axes; a++) {
@@ -300,7 +301,7 @@ static bool infer_call(const tshi_program *p, tshi_step *s) {
     case CALL_LINEAR: return infer_linear(p, s);
     case CALL_EMBEDDING: return infer_embedding(p, s);
     case CALL_CROSS_ENTROPY: return infer_cross_entropy(p, s);
-    default: return !tshi_verb_moves(s->call) || infer_move(p, s);
+    default: return tshi_verb_moves(s->call) ? infer_move(p, s) : tshi_function_infer(p, s);
     }
 }
 
@@ -308,18 +309,25 @@ static bool infer_call(const tshi_program *p, tshi_step *s) {
 
 /* Integers may be moved and shaped; all else is of floats, but for the ids of what takes them. */
 static bool takes_integers(const tshi_step *s) {
-    return s->call == CALL_RESHAPE || s->call == CALL_SLICE || s->call == CALL_CONCAT || tshi_verb_moves(s->call);
+    return s->call == CALL_RESHAPE || s->call == CALL_SLICE || s->call == CALL_CONCAT || s->call == CALL_CAST ||
+           tshi_verb_moves(s->call);
 }
 
 static bool wants_ids(const tshi_step *s, int i) {
     if (s->call == CALL_EMBEDDING) return i == 0;
     if (s->call == CALL_ATTENTION) return i == 3;
     if (s->call == CALL_ROTARY) return i == 1;
-    return i == 1 && (s->call == CALL_LOOKUP || s->call == CALL_CROSS_ENTROPY);
+    return i == 1 && (s->call == CALL_LOOKUP || s->call == CALL_CROSS_ENTROPY || s->call == CALL_MASKED_FILL);
 }
 
 static bool is_target(const tshi_step *s) {
     return s->call == CALL_IDS && s->n[IDS_FLAGS] & FLAG_TARGET;
+}
+
+/* Each element of the result is one of the input. */
+static bool keeps_elements(const tshi_step *s) {
+    return s->call == CALL_RESHAPE || s->call == CALL_SLICE || s->call == CALL_REDISTRIBUTE || s->call == CALL_GATHER ||
+           s->call == CALL_SCATTER || s->call == CALL_MOVE_ALL || s->call == CALL_PREPARE || s->call == CALL_COPY;
 }
 
 static bool check_inputs(const tshi_program *p, int k, const tshi_step *s) {
@@ -342,17 +350,18 @@ bool tshi_step_infer(const tshi_program *p, int k, tshi_step *s) {
     s->integer = x->integer;
     s->bound = x->bound;
     s->bits = x->bits;
+    s->least = keeps_elements(s) ? x->least : 0;
     s->dropped = false;
     s->local = 0;
     s->wants_grad = s->call == CALL_LINEAR || s->call == CALL_EMBEDDING;
     for (int i = 0; i < s->inputs; i++) {
-        bool weights = s->call == CALL_CROSS_ENTROPY && i == 2;
+        bool weights = (s->call == CALL_CROSS_ENTROPY || s->call == CALL_BCE_LOSS) && i == 2;
         s->wants_grad = s->wants_grad || (input(p, s, i)->wants_grad && !weights);
         s->dropped = s->dropped || input(p, s, i)->dropped;
         bool owner = i == 1 && (s->call == CALL_LINEAR || s->call == CALL_EMBEDDING);
         if (!owner) s->local |= input(p, s, i)->local;
     }
-    if (s->detached) s->wants_grad = false;
+    if (s->detached || s->integer || tshi_function_is_constant(s)) s->wants_grad = false;
     if (!s->wants_grad) s->retain = false;
     return infer_call(p, s) && s->shape.ndim <= TSH_MAX_DIMS;
 }
@@ -366,6 +375,8 @@ static bool goes_beside(const tshi_program *p, const tshi_step *s, int i) {
     if (s->call == CALL_CROSS_ENTROPY) return i < 2;
     if (s->call == CALL_ATTENTION || s->call == CALL_ROTARY) return true;
     if (s->call == CALL_ADD || s->call == CALL_SUB || s->call == CALL_MUL || s->call == CALL_CONCAT) return true;
+    if (s->call == CALL_DIV || s->call == CALL_MASKED_FILL || s->call == CALL_MSE_LOSS) return true;
+    if (s->call == CALL_BCE_LOSS) return i < 2;
     return i == 0;
 }
 

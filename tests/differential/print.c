@@ -1,5 +1,5 @@
 /* A program as text. */
-#include "differential/program.h"
+#include "differential/functions.h"
 
 #include <string.h>
 
@@ -91,7 +91,7 @@ static void print_numbers(const tshi_step *s, FILE *to) {
         fprintf(to, "%s dims %lld%s", s->n[0] ? " pairs" : "", (long long)s->n[1], s->n[2] ? " theta 100" : "");
         break;
     case CALL_CROSS_ENTROPY: fprintf(to, " reduction %lld smoothing %g", (long long)s->n[0], s->f); break;
-    default: break;
+    default: tshi_function_print(s, to); break;
     }
 }
 

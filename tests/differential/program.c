@@ -41,6 +41,23 @@ const tshi_verb_info tshi_verbs[CALL_COUNT] = {
     [CALL_LINEAR] = {"linear", 1, 2},
     [CALL_EMBEDDING] = {"embedding", 1, 2},
     [CALL_CROSS_ENTROPY] = {"cross_entropy", 2, 3},
+    [CALL_DIV] = {"div", 2, 2},
+    [CALL_EXP] = {"exp", 1, 1},
+    [CALL_LOG] = {"log", 1, 1},
+    [CALL_TANH] = {"tanh", 1, 1},
+    [CALL_SQRT] = {"sqrt", 1, 1},
+    [CALL_SIGMOID] = {"sigmoid", 1, 1},
+    [CALL_POW] = {"pow", 1, 1},
+    [CALL_CLAMP] = {"clamp", 1, 1},
+    [CALL_MASKED_FILL] = {"masked_fill", 2, 2},
+    [CALL_CAST] = {"cast", 1, 1},
+    [CALL_PERMUTE] = {"permute", 1, 1},
+    [CALL_TRANSPOSE] = {"transpose", 1, 1},
+    [CALL_SPLIT_PARTS] = {"split_parts", 1, 1},
+    [CALL_TOPK] = {"topk", 1, 1},
+    [CALL_ARGMAX] = {"argmax", 1, 1},
+    [CALL_MSE_LOSS] = {"mse_loss", 2, 2},
+    [CALL_BCE_LOSS] = {"bce_loss", 2, 3},
 };
 
 int tshi_program_ranks(const tshi_program *p) {

@@ -10,7 +10,15 @@
 
 #include <stdio.h>
 
-enum { MAX_STEPS = 48, MAX_IN = 10, MAX_OBJECTIVES = 3, MAX_ROUNDS = 3, MAX_RANKS = 8, MAX_PARAMETERS = 2 * MAX_STEPS };
+enum {
+    MAX_STEPS = 48,
+    MAX_IN = 10,
+    MAX_OBJECTIVES = 3,
+    MAX_ROUNDS = 3,
+    MAX_RANKS = 8,
+    MAX_PARTS = 4,
+    MAX_PARAMETERS = 2 * MAX_STEPS
+};
 
 typedef enum tshi_verb {
     CALL_LEAF, /* shape, layout, grad; n: FLAGS */
@@ -49,6 +57,23 @@ typedef enum tshi_verb {
     CALL_LINEAR,        /* x and, to share that layer, its step; n: out, SHARDING, AXIS, FLAGS, activation, init */
     CALL_EMBEDDING,     /* ids, likewise; n: cols, SHARDING, AXIS, FLAGS, rows, padding */
     CALL_CROSS_ENTROPY, /* logits, target, weights; n: reduction; f: smoothing */
+    CALL_DIV,           /* from here to bce_loss: functions.c */
+    CALL_EXP,
+    CALL_LOG,
+    CALL_TANH,
+    CALL_SQRT,
+    CALL_SIGMOID,
+    CALL_POW,         /* f: exponent */
+    CALL_CLAMP,       /* n: which limits */
+    CALL_MASKED_FILL, /* x, ids of 0 and 1; f: value */
+    CALL_CAST,        /* n: whether to integers */
+    CALL_PERMUTE,     /* n: which order */
+    CALL_TRANSPOSE,   /* n: two dims */
+    CALL_SPLIT_PARTS, /* n: dim, count, which part (-1: all, reversed), whether sizes are given */
+    CALL_TOPK,        /* n: dim, k, whether the indices are wanted */
+    CALL_ARGMAX,      /* n: dim, 1 */
+    CALL_MSE_LOSS,    /* x, target; n: reduction */
+    CALL_BCE_LOSS,    /* logits, target, weights; n: reduction */
     CALL_COUNT
 } tshi_verb;
 
@@ -85,6 +110,7 @@ typedef struct tshi_step {
     bool dropped;    /* differs when the tape does not record */
     unsigned local;  /* axes along which it may be LOCAL, a bit each */
     double bound;    /* no element is larger */
+    double least;    /* no element is smaller; 0 or less: unknown */
     int bits;        /* binary places behind the point, of an exact program */
 } tshi_step;
 

@@ -1,6 +1,7 @@
 /* A program on one rank. A value has one tensor, to which all ranks' entries point, unless it is LOCAL: then each rank
  * that has a value of its own has a tensor. Each objective is differentiated alone, over a forward of its own, so that
  * the truth does not depend on the code that keeps several backwards apart. */
+#include "differential/functions.h"
 #include "differential/rank.h"
 #include "dist/world.h"
 #include "support/values.h"
@@ -250,6 +251,13 @@ static bool has_corner(const tshi_step *s) {
     return s->call == CALL_RELU || (s->call == CALL_LINEAR && s->n[LAYER_ACTIVATION] == TSH_ACTIVATION_RELU);
 }
 
+/* As above, of other functions. */
+static void look_for_corners(truth *t, const tshi_step *s, const tsh_tensor *x) {
+    double margin = tshi_function_margin(s, x);
+    t->corner = t->corner || margin < 1e-2;
+    if (margin < 1e-7 && !t->p->exact && t->v->kind == VERDICT_SAME) t->v->kind = VERDICT_UNJUDGED;
+}
+
 /* Tensors among a step's inputs: not the step of a shared layer. */
 static int tensors_of(const tshi_step *s) {
     return s->call == CALL_LINEAR || s->call == CALL_EMBEDDING ? 1 : s->inputs;
@@ -274,6 +282,7 @@ static bool call(truth *t, int k, copies *out) {
         out->of[r] = q < r ? out->of[q] : tshi_bench_call(&t->bench, k, in);
         if (!out->of[r]) return failed(t, tshi_verbs[s->call].name);
         bool before = s->call == CALL_RELU;
+        if (q == r) look_for_corners(t, s, in[0]);
         if (q == r && has_corner(s)) look_for_corner(t, before ? in[0] : out->of[r], before);
     }
     return true;
@@ -434,7 +443,7 @@ static bool is_smooth(const truth *t) {
         bool padded =
             (s->call == CALL_LOOKUP && s->n[0] >= 0) || (s->call == CALL_EMBEDDING && s->n[LAYER_FLAGS] & FLAG_PADDING);
         bool bent = s->call == CALL_LINEAR && s->n[LAYER_ACTIVATION] == TSH_ACTIVATION_RELU;
-        smooth = smooth && !s->detached && !padded && !bent;
+        smooth = smooth && !s->detached && !padded && !bent && !tshi_function_is_rough(s);
     }
     return smooth && p->seed % 4 == 0;
 }
