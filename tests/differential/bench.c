@@ -22,6 +22,7 @@ void tshi_bench_close(tshi_bench *b) {
     for (int k = 0; k < MAX_STEPS; k++) {
         tsh_linear_destroy(b->linear[k]);
         tsh_embedding_destroy(b->embedding[k]);
+        tshi_transformer_close(&b->transformer[k]);
     }
 }
 
@@ -89,12 +90,15 @@ static tsh_status open_embedding(tshi_bench *b, int k) {
 
 tsh_status tshi_bench_layer(tshi_bench *b, int k) {
     const tshi_step *s = &b->p->step[k];
+    if (tshi_verb_has_layer(s->call) && s->call >= CALL_NORM)
+        return tshi_transformer_open(b->p, k, b->group[s->n[LAYER_AXIS]], b->whole, &b->transformer[k]);
     if (s->inputs != 1) return TSH_OK;
     if (s->call == CALL_LINEAR) return open_linear(b, k);
     return s->call == CALL_EMBEDDING ? open_embedding(b, k) : TSH_OK;
 }
 
 tsh_tensor *tshi_bench_parameter(const tshi_bench *b, const tshi_owned *o) {
+    if (o->part == OWNED_NTH) return tsh_parameters_tensor(b->transformer[o->step].own, o->nth);
     if (b->embedding[o->step]) return tsh_embedding_weight(b->embedding[o->step]);
     return o->part == OWNED_BIAS ? tsh_linear_bias(b->linear[o->step]) : tsh_linear_weight(b->linear[o->step]);
 }
@@ -106,7 +110,8 @@ static tsh_status add_to(const tshi_bench *b, tsh_parameters *list, const tshi_o
     char name[32];
     snprintf(name, sizeof name, o->part == OWNED_LEAF && copy ? "v%d.%d" : "v%d", o->step, copy);
     if (o->part == OWNED_LEAF) return tsh_parameters_add(list, name, tensor);
-    if (o->part == OWNED_BIAS) return TSH_OK;
+    if (o->part == OWNED_BIAS || o->nth > 0) return TSH_OK;
+    if (o->part == OWNED_NTH) return tshi_transformer_register(&b->transformer[o->step], list, name);
     return b->linear[o->step] ? tsh_linear_register(b->linear[o->step], list, name)
                               : tsh_embedding_register(b->embedding[o->step], list, name);
 }
@@ -221,6 +226,11 @@ tsh_tensor *tshi_bench_call(const tshi_bench *b, int k, tsh_tensor *const *in) {
     case CALL_ROTARY: return rotary(b, s, in);
     case CALL_LINEAR: return tsh_linear_forward(tape, b->linear[owner(s, k)], in[0]);
     case CALL_EMBEDDING: return tsh_embedding_forward(tape, b->embedding[owner(s, k)], in[0]);
+    case CALL_PROJECT: return tsh_embedding_project(tape, b->embedding[s->in[1]], in[0]);
+    case CALL_NORM:
+    case CALL_MLP:
+    case CALL_SELF_ATTENTION:
+    case CALL_BLOCK: return tshi_transformer_forward(&b->transformer[k], tape, s, in);
     case CALL_CROSS_ENTROPY: return cross_entropy(b, s, in);
     default: return tshi_function_call(b, k, in);
     }

@@ -2,7 +2,7 @@
 #ifndef TSHI_TEST_BENCH_H
 #define TSHI_TEST_BENCH_H
 
-#include "differential/program.h"
+#include "differential/transformer.h"
 
 typedef struct tshi_bench {
     const tshi_program *p;
@@ -13,6 +13,7 @@ typedef struct tshi_bench {
     bool whole;                    /* layers are dense */
     tsh_linear *linear[MAX_STEPS]; /* of the steps that own one */
     tsh_embedding *embedding[MAX_STEPS];
+    tshi_transformer transformer[MAX_STEPS];
     tsh_parameters *all, *stepped; /* those with gradients; those that the optimizer steps */
     tsh_optimizer *optimizer;
 } tshi_bench;

@@ -561,16 +561,98 @@ static int add_function(maker *m, int x) {
     }
 }
 
+/* --- layers of a transformer -------------------------------------------------------------------------------------- */
+
+static int add_project(maker *m) {
+    int owner = layer_to_share(m, CALL_EMBEDDING);
+    if (owner < 0) owner = add_embedding(m);
+    if (owner >= 0 && m->p->step[owner].inputs == 2) owner = m->p->step[owner].in[1];
+    if (owner < 0) return -1;
+    const tshi_step table = m->p->step[owner];
+    int x = chance(m, 50) ? owner : value_of_shape(m, 2, (int64_t[]){small_size(m, 4), table.n[LAYER_OUT]});
+    if (x < 0) return -1;
+    int64_t sharding = table.n[LAYER_SHARDING];
+    tshi_step before = {.call = CALL_PREPARE, .inputs = 1, .in = {x}};
+    tshi_step s = {.call = CALL_PROJECT, .inputs = 2};
+    s.n[LAYER_AXIS] = before.n[LAYER_AXIS] = table.n[LAYER_AXIS];
+    s.n[LAYER_SHARDING] = sharding;
+    before.n[LAYER_SHARDING] = sharding == TSH_DENSE ? TSH_DENSE : sharding == TSH_ROW ? TSH_COLUMN : TSH_ROW;
+    s.in[0] = add(m, &before);
+    s.in[1] = owner;
+    return s.in[0] < 0 ? -1 : add(m, &s);
+}
+
+static int64_t random_flags(maker *m, int64_t of) {
+    int64_t flags = 0;
+    for (int64_t flag = 1; flag <= of; flag *= 2) {
+        if (of & flag && chance(m, 40)) flags |= flag;
+    }
+    return flags;
+}
+
+static int add_norm(maker *m, int x) {
+    tshi_step s = {.call = CALL_NORM, .inputs = 1, .in = {x}};
+    s.n[LAYER_AXIS] = below(m, m->p->axes);
+    s.n[LAYER_FLAGS] = random_flags(m, FLAG_BIAS | FLAG_RMS) | (chance(m, 80) ? FLAG_WEIGHT : 0);
+    return add(m, &s);
+}
+
+/* Ids that no axis splits, not LOCAL along one axis. */
+static int add_whole_ids(maker *m, const tshi_dims *shape, int64_t limit, int no_local) {
+    int ids = new_ids(m, shape, limit, false, no_local);
+    if (ids < 0) return -1;
+    for (int a = 0; a < m->p->axes; a++) {
+        if (m->p->step[ids].layout[a].kind == TSH_KIND_SHARD) m->p->step[ids].layout[a] = TSH_REPLICATED;
+    }
+    return ids;
+}
+
+/* Positions and lengths of the sequences, as the flags want them. */
+static bool add_sequences(maker *m, tshi_step *s, int64_t tokens) {
+    int64_t batch = s->n[ATTENTION_BATCH], time = tokens / batch;
+    int axis = (int)s->n[LAYER_AXIS];
+    tshi_dims positions = {1, {time}}, lengths = {1, {batch}};
+    if (chance(m, 50)) positions = (tshi_dims){2, {batch, time}};
+    if (s->n[LAYER_FLAGS] & FLAG_ROTARY) s->in[s->inputs++] = add_whole_ids(m, &positions, 9, axis);
+    if (s->n[LAYER_FLAGS] & FLAG_LENGTHS) s->in[s->inputs++] = add_whole_ids(m, &lengths, time + 1, axis);
+    for (int i = 1; i < s->inputs; i++) {
+        if (s->in[i] < 0) return false;
+    }
+    return true;
+}
+
+static int add_transformer(maker *m, tshi_verb call) {
+    const int64_t batch = 1 + below(m, 3), dims[2] = {batch * small_size(m, 4), 1 + below(m, 5)};
+    int x = value_of_shape(m, 2, dims);
+    tshi_step s = {.call = call, .inputs = 1}, before = {.call = CALL_PREPARE, .inputs = 1, .in = {x}};
+    s.n[LAYER_AXIS] = before.n[LAYER_AXIS] = below(m, m->p->axes);
+    before.n[LAYER_SHARDING] = PREPARE_WHOLE;
+    s.n[LAYER_FLAGS] = random_flags(m, FLAG_BIAS | FLAG_SEQUENCE | FLAG_GATED | FLAG_POST | FLAG_RMS);
+    s.n[LAYER_OUT] = 1 + below(m, 6);
+    s.n[LAYER_ACTIVATION] = below(m, 4);
+    s.in[0] = x < 0 ? -1 : add(m, &before);
+    if (s.in[0] < 0) return -1;
+    if (call == CALL_MLP) return add(m, &s);
+    s.n[LAYER_FLAGS] |= random_flags(m, FLAG_CAUSAL | FLAG_ROTARY | FLAG_LENGTHS);
+    s.n[ATTENTION_BATCH] = batch;
+    s.n[ATTENTION_KV_HEADS] = 1 + below(m, 3);
+    s.n[ATTENTION_HEADS] = s.n[ATTENTION_KV_HEADS] * (1 + below(m, 3));
+    s.n[ATTENTION_HEAD_DIM] = s.n[LAYER_FLAGS] & FLAG_ROTARY ? 2 + 2 * below(m, 2) : 1 + below(m, 3);
+    if (chance(m, 20)) s.f = 0.3;
+    return add_sequences(m, &s, dims[0]) ? add(m, &s) : -1;
+}
+
 /* --- programs ----------------------------------------------------------------------------------------------------- */
 
-static const tshi_verb exact_calls[] = {CALL_MATMUL, CALL_AFFINE,    CALL_ADD,          CALL_SUB,          CALL_MUL,
-                                        CALL_SCALE,  CALL_BIAS,      CALL_RELU,         CALL_DROPOUT,      CALL_RESHAPE,
-                                        CALL_SLICE,  CALL_CONCAT,    CALL_SUM,          CALL_MEAN,         CALL_LOOKUP,
-                                        CALL_LINEAR, CALL_EMBEDDING, CALL_REDISTRIBUTE, CALL_REDISTRIBUTE, CALL_LEAF};
+static const tshi_verb exact_calls[] = {
+    CALL_MATMUL, CALL_AFFINE,  CALL_ADD,       CALL_SUB,          CALL_MUL,          CALL_SCALE, CALL_BIAS,
+    CALL_RELU,   CALL_DROPOUT, CALL_RESHAPE,   CALL_SLICE,        CALL_CONCAT,       CALL_SUM,   CALL_MEAN,
+    CALL_LOOKUP, CALL_LINEAR,  CALL_EMBEDDING, CALL_REDISTRIBUTE, CALL_REDISTRIBUTE, CALL_LEAF,  CALL_PROJECT};
 enum { EXACT_CALLS = sizeof exact_calls / sizeof exact_calls[0] };
-static const tshi_verb float_calls[] = {CALL_GELU,        CALL_GELU_TANH,  CALL_SILU,     CALL_SOFTMAX,
-                                        CALL_LOG_SOFTMAX, CALL_LAYER_NORM, CALL_RMS_NORM, CALL_CROSS_ENTROPY,
-                                        CALL_ATTENTION,   CALL_ATTENTION,  CALL_ROTARY};
+static const tshi_verb float_calls[] = {CALL_GELU,        CALL_GELU_TANH,      CALL_SILU,     CALL_SOFTMAX,
+                                        CALL_LOG_SOFTMAX, CALL_LAYER_NORM,     CALL_RMS_NORM, CALL_CROSS_ENTROPY,
+                                        CALL_ATTENTION,   CALL_ATTENTION,      CALL_ROTARY,   CALL_NORM,
+                                        CALL_MLP,         CALL_SELF_ATTENTION, CALL_BLOCK};
 enum { FLOAT_CALLS = sizeof float_calls / sizeof float_calls[0] };
 
 static int add_random(maker *m) {
@@ -603,6 +685,11 @@ static int add_random(maker *m) {
     case CALL_ROTARY: return add_rotary(m);
     case CALL_LINEAR: return add_linear(m, x);
     case CALL_EMBEDDING: return add_embedding(m);
+    case CALL_PROJECT: return add_project(m);
+    case CALL_NORM: return add_norm(m, x);
+    case CALL_MLP:
+    case CALL_SELF_ATTENTION:
+    case CALL_BLOCK: return add_transformer(m, call);
     case CALL_CROSS_ENTROPY: return add_cross_entropy(m, x);
     case CALL_REDISTRIBUTE: return add_move(m, x);
     default: return add1(m, call, x, 0, 0, 0); /* activations */

@@ -218,11 +218,72 @@ static bool infer_rotary(const tshi_program *p, tshi_step *s) {
     return dims % 2 == 0 && dims <= x->dim[3];
 }
 
+/* --- layers of a transformer -------------------------------------------------------------------------------------- */
+
+static bool infer_project(const tshi_program *p, tshi_step *s) {
+    const tshi_step *owner = input(p, s, 1);
+    if (owner->call != CALL_EMBEDDING || owner->inputs != 1 || s->shape.ndim < 1) return false;
+    bool same = s->n[LAYER_AXIS] == owner->n[LAYER_AXIS] && s->n[LAYER_SHARDING] == owner->n[LAYER_SHARDING];
+    if (!same || last_of(&s->shape) != owner->n[LAYER_OUT]) return false;
+    s->bound *= 8 * (double)owner->n[LAYER_OUT];
+    s->shape.dim[s->shape.ndim - 1] = owner->n[EMBEDDING_ROWS];
+    return true;
+}
+
+/* Positions and lengths of sequences, which are not LOCAL along the layer's axis. */
+static bool sequences_fit(const tshi_program *p, const tshi_step *s) {
+    int64_t flags = s->n[LAYER_FLAGS], batch = s->n[ATTENTION_BATCH];
+    int lengths = flags & FLAG_ROTARY ? 2 : 1;
+    if (batch < 1 || s->shape.dim[0] % batch) return false;
+    int64_t time = s->shape.dim[0] / batch;
+    if (flags & FLAG_ROTARY) {
+        const tshi_dims *at = &input(p, s, 1)->shape;
+        if (s->n[ATTENTION_HEAD_DIM] % 2 || at->ndim < 1 || at->ndim > 2 || last_of(at) != time) return false;
+        if (at->ndim == 2 && at->dim[0] != batch) return false;
+    }
+    if (!(flags & FLAG_LENGTHS)) return true;
+    return is_vector(input(p, s, lengths), batch) && input(p, s, lengths)->bound <= (double)time + 1;
+}
+
+/* Weights and biases are in [-1/sqrt(in), 1/sqrt(in)]. */
+static double bound_of_linear(double x, int64_t in) {
+    return x * sqrt((double)in) + 1;
+}
+
+static bool infer_transformer(const tshi_program *p, tshi_step *s) {
+    int64_t flags = s->n[LAYER_FLAGS], embed = last_of(&s->shape);
+    double norm = bound_of_linear(1, embed), x = s->call == CALL_BLOCK && !(flags & FLAG_POST) ? norm : s->bound;
+    if (embed < 1 || s->n[LAYER_AXIS] >= p->axes) return false;
+    if (s->call == CALL_NORM) {
+        s->bound = norm;
+        return s->inputs == 1;
+    }
+    if (s->shape.ndim != 2 || s->local >> s->n[LAYER_AXIS] & 1u) return false;
+    bool attends = s->call != CALL_MLP;
+    /* Of one token dims of size 1 are alike: a reshape may take tokens for the heads that ranks share. */
+    if (attends && s->shape.dim[0] == 1) return false;
+    int64_t heads = s->n[ATTENTION_HEADS], kv_heads = s->n[ATTENTION_KV_HEADS], features = s->n[ATTENTION_HEAD_DIM];
+    if (s->inputs != 1 + (attends && flags & FLAG_ROTARY) + (attends && flags & FLAG_LENGTHS)) return false;
+    if (attends && (kv_heads < 1 || heads < 1 || features < 1 || heads % kv_heads || !sequences_fit(p, s)))
+        return false;
+    if (s->call != CALL_SELF_ATTENTION && s->n[LAYER_OUT] < 1) return false;
+    /* Tokens are split by whole sequences along other axes first. */
+    if (attends && flags & FLAG_SEQUENCE && s->n[LAYER_AXIS] != p->axes - 1) return false;
+    double in = bound_of_linear(x, embed), hidden = flags & FLAG_GATED ? in * in : in;
+    double attention = attends ? bound_of_linear(in, heads * features) / (1 - s->f) : 0;
+    double mlp = bound_of_linear(hidden, s->n[LAYER_OUT]) / (1 - s->f);
+    s->dropped = s->dropped || (s->f > 0 && attends && !s->detached);
+    s->bound = s->call == CALL_MLP ? mlp : attends && s->call != CALL_BLOCK ? attention : s->bound + attention + mlp;
+    if (s->call == CALL_BLOCK && flags & FLAG_POST) s->bound = norm;
+    return !attends || in * in * (double)features <= 300;
+}
+
 /* --- moves -------------------------------------------------------------------------------------------------------- */
 
 /* A LOCAL value that becomes REPLICATED is summed. */
 static void move_local(const tshi_program *p, tshi_step *s, int axis) {
-    bool row = s->call == CALL_PREPARE && s->n[LAYER_SHARDING] == TSH_ROW && !s->integer;
+    bool row = s->call == CALL_PREPARE && !s->integer &&
+               (s->n[LAYER_SHARDING] == TSH_ROW || s->n[LAYER_SHARDING] == PREPARE_WHOLE);
     tsh_layout_kind to = s->layout[0].kind;
     unsigned bit = 1u << axis;
     if (s->call == CALL_COPY || (s->call == CALL_REDISTRIBUTE && to == TSH_KIND_LOCAL)) s->local |= bit;
@@ -300,6 +361,11 @@ static bool infer_call(const tshi_program *p, tshi_step *s) {
     case CALL_ROTARY: return infer_rotary(p, s);
     case CALL_LINEAR: return infer_linear(p, s);
     case CALL_EMBEDDING: return infer_embedding(p, s);
+    case CALL_PROJECT: return infer_project(p, s);
+    case CALL_NORM:
+    case CALL_MLP:
+    case CALL_SELF_ATTENTION:
+    case CALL_BLOCK: return infer_transformer(p, s);
     case CALL_CROSS_ENTROPY: return infer_cross_entropy(p, s);
     default: return tshi_verb_moves(s->call) ? infer_move(p, s) : tshi_function_infer(p, s);
     }
@@ -317,6 +383,7 @@ static bool wants_ids(const tshi_step *s, int i) {
     if (s->call == CALL_EMBEDDING) return i == 0;
     if (s->call == CALL_ATTENTION) return i == 3;
     if (s->call == CALL_ROTARY) return i == 1;
+    if (s->call == CALL_SELF_ATTENTION || s->call == CALL_BLOCK) return i > 0;
     return i == 1 && (s->call == CALL_LOOKUP || s->call == CALL_CROSS_ENTROPY || s->call == CALL_MASKED_FILL);
 }
 
@@ -335,8 +402,8 @@ static bool check_inputs(const tshi_program *p, int k, const tshi_step *s) {
     for (int i = 0; i < s->inputs; i++) {
         if (s->in[i] < 0 || s->in[i] >= k) return false;
         const tshi_step *x = input(p, s, i);
-        bool owner = i == 1 && (s->call == CALL_LINEAR || s->call == CALL_EMBEDDING);
-        if (!owner && x->integer != wants_ids(s, i) && !(takes_integers(s) && x->integer)) return false;
+        if (!tshi_input_is_layer(s, i) && x->integer != wants_ids(s, i) && !(takes_integers(s) && x->integer))
+            return false;
         if (is_target(x) && (s->call != CALL_CROSS_ENTROPY || i != 1)) return false;
     }
     return true;
@@ -353,13 +420,12 @@ bool tshi_step_infer(const tshi_program *p, int k, tshi_step *s) {
     s->least = keeps_elements(s) ? x->least : 0;
     s->dropped = false;
     s->local = 0;
-    s->wants_grad = s->call == CALL_LINEAR || s->call == CALL_EMBEDDING;
+    s->wants_grad = s->call == CALL_LINEAR || s->call == CALL_EMBEDDING || tshi_transformer_parameters(s) > 0;
     for (int i = 0; i < s->inputs; i++) {
         bool weights = (s->call == CALL_CROSS_ENTROPY || s->call == CALL_BCE_LOSS) && i == 2;
         s->wants_grad = s->wants_grad || (input(p, s, i)->wants_grad && !weights);
         s->dropped = s->dropped || input(p, s, i)->dropped;
-        bool owner = i == 1 && (s->call == CALL_LINEAR || s->call == CALL_EMBEDDING);
-        if (!owner) s->local |= input(p, s, i)->local;
+        if (!tshi_input_is_layer(s, i)) s->local |= input(p, s, i)->local;
     }
     if (s->detached || s->integer || tshi_function_is_constant(s)) s->wants_grad = false;
     if (!s->wants_grad) s->retain = false;
@@ -374,6 +440,7 @@ static bool goes_beside(const tshi_program *p, const tshi_step *s, int i) {
     if (s->call == CALL_RESHAPE) return p->axes == 1; /* what stays split along other axes depends on the sizes */
     if (s->call == CALL_CROSS_ENTROPY) return i < 2;
     if (s->call == CALL_ATTENTION || s->call == CALL_ROTARY) return true;
+    if (s->call == CALL_SELF_ATTENTION || s->call == CALL_BLOCK) return true;
     if (s->call == CALL_ADD || s->call == CALL_SUB || s->call == CALL_MUL || s->call == CALL_CONCAT) return true;
     if (s->call == CALL_DIV || s->call == CALL_MASKED_FILL || s->call == CALL_MSE_LOSS) return true;
     if (s->call == CALL_BCE_LOSS) return i < 2;
@@ -382,7 +449,9 @@ static bool goes_beside(const tshi_program *p, const tshi_step *s, int i) {
 
 /* A weight that is split over ranks whose rows are not the same would make a tensor that is none. */
 static bool weight_is_whole(const tshi_program *p, const tshi_step *s) {
-    if (s->call == CALL_LINEAR) return s->n[LAYER_SHARDING] == TSH_DENSE || s->n[LAYER_AXIS] != p->ragged;
+    if (s->call >= CALL_MLP && s->call <= CALL_BLOCK) return s->n[LAYER_AXIS] != p->ragged;
+    if (s->call == CALL_LINEAR || s->call == CALL_PROJECT)
+        return s->n[LAYER_SHARDING] == TSH_DENSE || s->n[LAYER_AXIS] != p->ragged;
     if (s->call != CALL_MATMUL && s->call != CALL_AFFINE) return true;
     const tshi_step *w = input(p, s, 1);
     return w->call == CALL_LEAF &&
@@ -392,9 +461,9 @@ static bool weight_is_whole(const tshi_program *p, const tshi_step *s) {
 /* q is p as it is at another index along the ragged axis. */
 static bool ragged_step_fits(const tshi_program *p, const tshi_program *q, int k) {
     const tshi_step *s = &p->step[k];
-    bool layer = s->call == CALL_LINEAR || s->call == CALL_EMBEDDING, differs = false;
+    bool layer = tshi_verb_has_layer(s->call) && s->call != CALL_EMBEDDING, differs = false;
     if (s->shape.ndim != q->step[k].shape.ndim) return false;
-    for (int i = 0; i < s->inputs && !(layer && i == 1); i++) {
+    for (int i = 0; i < s->inputs && !tshi_input_is_layer(s, i); i++) {
         bool ragged = !same_dims(&input(p, s, i)->shape, &input(q, s, i)->shape);
         if (ragged && !goes_beside(p, s, i)) return false;
         differs = differs || ragged;
@@ -403,7 +472,7 @@ static bool ragged_step_fits(const tshi_program *p, const tshi_program *q, int k
     /* A sum over the axis is one of equal shapes. */
     bool was_local = input(p, s, 0)->local >> p->ragged & 1u, is_local = s->local >> p->ragged & 1u;
     if (was_local && !is_local) return false;
-    bool same_features = s->call != CALL_LINEAR || last_of(&input(p, s, 0)->shape) == last_of(&input(q, s, 0)->shape);
+    bool same_features = !layer || last_of(&input(p, s, 0)->shape) == last_of(&input(q, s, 0)->shape);
     return same_features && weight_is_whole(p, s);
 }
 

@@ -38,7 +38,7 @@ static void print_leaf(const tshi_program *p, const tshi_step *s, FILE *to) {
 }
 
 static void print_layer(const tshi_step *s, FILE *to) {
-    static const char *const shardings[] = {"dense", "row", "column"};
+    static const char *const shardings[] = {"dense", "row", "column", "whole"};
     static const char *const activations[] = {"", " gelu", " gelu_tanh", " relu", " silu"};
     int64_t flags = s->n[LAYER_FLAGS];
     fprintf(to, " %s along axis %lld", shardings[s->n[LAYER_SHARDING]], (long long)s->n[LAYER_AXIS]);
@@ -52,6 +52,23 @@ static void print_layer(const tshi_step *s, FILE *to) {
     if (flags & FLAG_SEQUENCE) fprintf(to, " sequence_parallel");
     if (flags & FLAG_LOAD) fprintf(to, " loaded");
     if (flags & FLAG_PADDING) fprintf(to, " padding=%lld", (long long)s->n[EMBEDDING_PADDING]);
+}
+
+static void print_transformer(const tshi_step *s, FILE *to) {
+    static const char *const names[] = {"gated", "causal", "rotary", "lengths", "post_norm", "rms", "weight"};
+    int64_t flags = s->n[LAYER_FLAGS];
+    fprintf(to, " along axis %lld", (long long)s->n[LAYER_AXIS]);
+    if (flags & FLAG_BIAS) fprintf(to, " bias");
+    if (flags & FLAG_SEQUENCE) fprintf(to, " sequence_parallel");
+    for (int i = 0; i < 7; i++) {
+        if (flags & FLAG_GATED << i) fprintf(to, " %s", names[i]);
+    }
+    if (s->call == CALL_MLP || s->call == CALL_BLOCK)
+        fprintf(to, " hidden=%lld activation=%lld", (long long)s->n[LAYER_OUT], (long long)s->n[LAYER_ACTIVATION]);
+    if (s->call < CALL_SELF_ATTENTION) return;
+    fprintf(to, " heads=%lld kv_heads=%lld head_dim=%lld batch=%lld dropout %g", (long long)s->n[ATTENTION_HEADS],
+            (long long)s->n[ATTENTION_KV_HEADS], (long long)s->n[ATTENTION_HEAD_DIM], (long long)s->n[ATTENTION_BATCH],
+            s->f);
 }
 
 static void print_numbers(const tshi_step *s, FILE *to) {
@@ -101,6 +118,7 @@ static void print_step(const tshi_program *p, int k, FILE *to) {
     for (int i = 0; i < s->inputs; i++) fprintf(to, " v%d", s->in[i]);
     if (s->call == CALL_LEAF || s->call == CALL_IDS) print_leaf(p, s, to);
     if (s->call == CALL_LINEAR || s->call == CALL_EMBEDDING || s->call == CALL_PREPARE) print_layer(s, to);
+    if (tshi_verb_has_layer(s->call) && s->call >= CALL_NORM) print_transformer(s, to);
     if (s->call == CALL_MOVE_ALL) print_layouts(p, s, to);
     print_numbers(s, to);
     fprintf(to, " -> ");
@@ -125,7 +143,7 @@ static void print_training(const tshi_program *p, FILE *to) {
 }
 
 static void print_parameters(const tshi_program *p, FILE *to) {
-    static const char *const parts[] = {"", ".weight", ".bias"};
+    static const char *const parts[] = {"", ".weight", ".bias", " part"};
     tshi_owned owned[MAX_PARAMETERS];
     int count = tshi_program_parameters(p, owned);
     fprintf(to, "  parameters:");

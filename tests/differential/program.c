@@ -40,6 +40,11 @@ const tshi_verb_info tshi_verbs[CALL_COUNT] = {
     [CALL_PREPARE] = {"prepare", 1, 1},
     [CALL_LINEAR] = {"linear", 1, 2},
     [CALL_EMBEDDING] = {"embedding", 1, 2},
+    [CALL_PROJECT] = {"project", 2, 2},
+    [CALL_NORM] = {"norm", 1, 1},
+    [CALL_MLP] = {"mlp", 1, 1},
+    [CALL_SELF_ATTENTION] = {"self_attention", 1, 3},
+    [CALL_BLOCK] = {"block", 1, 3},
     [CALL_CROSS_ENTROPY] = {"cross_entropy", 2, 3},
     [CALL_DIV] = {"div", 2, 2},
     [CALL_EXP] = {"exp", 1, 1},
@@ -81,6 +86,14 @@ bool tshi_verb_moves(tshi_verb call) {
     return call >= CALL_REDISTRIBUTE && call <= CALL_PREPARE;
 }
 
+bool tshi_verb_has_layer(tshi_verb call) {
+    return call >= CALL_LINEAR && call <= CALL_BLOCK;
+}
+
+bool tshi_input_is_layer(const tshi_step *s, int i) {
+    return i == 1 && (s->call == CALL_LINEAR || s->call == CALL_EMBEDDING || s->call == CALL_PROJECT);
+}
+
 int64_t tshi_dims_numel(const tshi_dims *d) {
     int64_t n = 1;
     for (int i = 0; i < d->ndim; i++) n *= d->dim[i];
@@ -89,16 +102,30 @@ int64_t tshi_dims_numel(const tshi_dims *d) {
 
 /* --- parameters --------------------------------------------------------------------------------------------------- */
 
+int tshi_transformer_parameters(const tshi_step *s) {
+    int64_t flags = s->n[LAYER_FLAGS];
+    bool bias = flags & FLAG_BIAS, rms = flags & FLAG_RMS;
+    int norm = 1 + (bias && !rms), mlp = (flags & FLAG_GATED ? 3 : 2) * (1 + bias), attention = 4 * (1 + bias);
+    switch (s->call) {
+    case CALL_NORM: return flags & FLAG_WEIGHT ? norm : 0;
+    case CALL_MLP: return mlp;
+    case CALL_SELF_ATTENTION: return attention;
+    case CALL_BLOCK: return 2 * norm + attention + mlp;
+    default: return 0;
+    }
+}
+
 int tshi_program_parameters(const tshi_program *p, tshi_owned out[MAX_PARAMETERS]) {
     int count = 0;
     for (int k = 0; k < p->steps; k++) {
         const tshi_step *s = &p->step[k];
         bool layer = (s->call == CALL_LINEAR || s->call == CALL_EMBEDDING) && s->inputs == 1;
-        if (s->call == CALL_LEAF && s->grad) out[count++] = (tshi_owned){k, OWNED_LEAF};
-        if (layer) out[count++] = (tshi_owned){k, OWNED_WEIGHT};
+        if (s->call == CALL_LEAF && s->grad) out[count++] = (tshi_owned){k, OWNED_LEAF, 0};
+        if (layer) out[count++] = (tshi_owned){k, OWNED_WEIGHT, 0};
         if (layer && s->call == CALL_LINEAR && s->n[LAYER_FLAGS] & FLAG_BIAS) {
-            out[count++] = (tshi_owned){k, OWNED_BIAS};
+            out[count++] = (tshi_owned){k, OWNED_BIAS, 0};
         }
+        for (int i = 0; i < tshi_transformer_parameters(s); i++) out[count++] = (tshi_owned){k, OWNED_NTH, i};
     }
     return count;
 }
@@ -204,10 +231,12 @@ tshi_held tshi_held_of(const tshi_program *p, const tsh_layout *layout, int rank
         int64_t start, *length = &box.shape.dim[layout[a].dim], n = whole->dim[layout[a].dim];
         int64_t unit = layout[a].units ? n / layout[a].units : 1, item = unit;
         int parts = p->size[a], index = tshi_rank_index(p, rank, a);
-        if (layout[a].blocks && unit && *length / unit<parts && * length> 0) {
+        bool shares = layout[a].blocks || layout[a].sharing;
+        if (shares && unit && *length / unit<parts && * length> 0) {
             box.start.dim[layout[a].dim] += unit * shared_unit(*length / unit, &parts, &index);
-            item = n / layout[a].blocks;
             *length = unit;
+            if (layout[a].sharing) continue; /* all of it */
+            item = n / layout[a].blocks;
         }
         tsh_split(item ? *length / item : 0, parts, index, &start, length);
         box.start.dim[layout[a].dim] += start * item;

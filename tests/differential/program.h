@@ -17,7 +17,7 @@ enum {
     MAX_ROUNDS = 3,
     MAX_RANKS = 8,
     MAX_PARTS = 4,
-    MAX_PARAMETERS = 2 * MAX_STEPS
+    MAX_PARAMETERS = 18 * MAX_STEPS
 };
 
 typedef enum tshi_verb {
@@ -34,30 +34,35 @@ typedef enum tshi_verb {
     CALL_GELU_TANH,
     CALL_RELU,
     CALL_SILU,
-    CALL_DROPOUT,       /* f: p */
-    CALL_RESHAPE,       /* n: form, dim, factor, whether one size is -1 */
-    CALL_SLICE,         /* n: dim, start, length (cut to what there is) */
-    CALL_CONCAT,        /* n: dim */
-    CALL_SUM,           /* n: dim or TSH_ALL_DIMS */
-    CALL_MEAN,          /* n: dim or TSH_ALL_DIMS */
-    CALL_SOFTMAX,       /* n: dim */
-    CALL_LOG_SOFTMAX,   /* n: dim */
-    CALL_LOOKUP,        /* table, ids; n: padding */
-    CALL_LAYER_NORM,    /* f: eps */
-    CALL_RMS_NORM,      /* f: eps */
-    CALL_ATTENTION,     /* q, k, v, lengths; n: causal, whether the scale is 0.5; f: dropout */
-    CALL_ROTARY,        /* x, positions; n: order, dims, whether theta is 100 */
-    CALL_REDISTRIBUTE,  /* n: axis; layout[0]: the new one */
-    CALL_MOVE_ALL,      /* layout: the new ones, but LOCAL where the value is */
-    CALL_SCATTER,       /* n: axis, dim; these four leave a value alone that is in a layout which they do not take */
-    CALL_GATHER,        /* n: axis */
-    CALL_REDUCE,        /* n: axis */
-    CALL_COPY,          /* n: axis */
-    CALL_PREPARE,       /* what a layer takes: n as in its step */
-    CALL_LINEAR,        /* x and, to share that layer, its step; n: out, SHARDING, AXIS, FLAGS, activation, init */
-    CALL_EMBEDDING,     /* ids, likewise; n: cols, SHARDING, AXIS, FLAGS, rows, padding */
-    CALL_CROSS_ENTROPY, /* logits, target, weights; n: reduction; f: smoothing */
-    CALL_DIV,           /* from here to bce_loss: functions.c */
+    CALL_DROPOUT,        /* f: p */
+    CALL_RESHAPE,        /* n: form, dim, factor, whether one size is -1 */
+    CALL_SLICE,          /* n: dim, start, length (cut to what there is) */
+    CALL_CONCAT,         /* n: dim */
+    CALL_SUM,            /* n: dim or TSH_ALL_DIMS */
+    CALL_MEAN,           /* n: dim or TSH_ALL_DIMS */
+    CALL_SOFTMAX,        /* n: dim */
+    CALL_LOG_SOFTMAX,    /* n: dim */
+    CALL_LOOKUP,         /* table, ids; n: padding */
+    CALL_LAYER_NORM,     /* f: eps */
+    CALL_RMS_NORM,       /* f: eps */
+    CALL_ATTENTION,      /* q, k, v, lengths; n: causal, whether the scale is 0.5; f: dropout */
+    CALL_ROTARY,         /* x, positions; n: order, dims, whether theta is 100 */
+    CALL_REDISTRIBUTE,   /* n: axis; layout[0]: the new one */
+    CALL_MOVE_ALL,       /* layout: the new ones, but LOCAL where the value is */
+    CALL_SCATTER,        /* n: axis, dim; these four leave a value alone that is in a layout which they do not take */
+    CALL_GATHER,         /* n: axis */
+    CALL_REDUCE,         /* n: axis */
+    CALL_COPY,           /* n: axis */
+    CALL_PREPARE,        /* what a layer takes: n as in its step */
+    CALL_LINEAR,         /* x and, to share that layer, its step; n: out, SHARDING, AXIS, FLAGS, activation, init */
+    CALL_EMBEDDING,      /* ids, likewise; n: cols, SHARDING, AXIS, FLAGS, rows, padding */
+    CALL_PROJECT,        /* x, the step of an embedding; n: SHARDING, AXIS of that */
+    CALL_NORM,           /* n: AXIS, FLAGS */
+    CALL_MLP,            /* n: hidden, AXIS, FLAGS, activation */
+    CALL_SELF_ATTENTION, /* x, positions, lengths; n: AXIS, FLAGS, heads; f: dropout */
+    CALL_BLOCK,          /* likewise, and hidden, activation */
+    CALL_CROSS_ENTROPY,  /* logits, target, weights; n: reduction; f: smoothing */
+    CALL_DIV,            /* from here to bce_loss: functions.c */
     CALL_EXP,
     CALL_LOG,
     CALL_TANH,
@@ -81,9 +86,21 @@ typedef enum tshi_verb {
 enum { LEAF_FLAGS = 0, IDS_LIMIT = 0, IDS_FLAGS, IDS_IGNORE };
 enum { LAYER_OUT = 0, LAYER_SHARDING, LAYER_AXIS, LAYER_FLAGS, LAYER_ACTIVATION, LAYER_INIT };
 enum { EMBEDDING_ROWS = 4, EMBEDDING_PADDING };
+enum { ATTENTION_HEADS = 6, ATTENTION_KV_HEADS, ATTENTION_HEAD_DIM, ATTENTION_BATCH, NUMBERS };
+/* What a step prepares beside a tsh_sharding: features whole, and no LOCAL along the axis. */
+enum { PREPARE_WHOLE = 3 };
 /* Flags of leaves and ids, and of layers. */
 enum { FLAG_CLAIM = 1, FLAG_INIT = 2, FLAG_TARGET = 4, FLAG_POSITIVE = 8, FLAG_RAGGED = 16 };
 enum { FLAG_BIAS = 1, FLAG_GATHER = 2, FLAG_SEQUENCE = 4, FLAG_LOAD = 8, FLAG_PADDING = 16 };
+enum {
+    FLAG_GATED = 32,
+    FLAG_CAUSAL = 64,
+    FLAG_ROTARY = 128,
+    FLAG_LENGTHS = 256,
+    FLAG_POST = 512,
+    FLAG_RMS = 1024,
+    FLAG_WEIGHT = 2048
+};
 /* Forms of reshape. */
 enum { FORM_MERGE, FORM_SPLIT, FORM_FLATTEN, FORM_INSERT, FORM_SWAP, FORM_COUNT };
 
@@ -95,7 +112,7 @@ typedef struct tshi_dims {
 typedef struct tshi_step {
     tshi_verb call;
     int inputs, in[MAX_IN];
-    int64_t n[6];
+    int64_t n[NUMBERS];
     double f;
     tsh_layout layout[TSH_MAX_AXES];
     uint64_t salt; /* keys the values of leaves and layers */
@@ -159,6 +176,12 @@ int tshi_program_ranks(const tshi_program *p);
 void tshi_program_order(const tshi_program *p, int ranks[MAX_RANKS]);
 /* True when the step makes its value from another one by transitions alone. */
 bool tshi_verb_moves(tshi_verb call);
+/* True when the step calls a layer, at a place n[LAYER_AXIS]. */
+bool tshi_verb_has_layer(tshi_verb call);
+/* True when input i is the step of a layer, not a tensor. */
+bool tshi_input_is_layer(const tshi_step *s, int i);
+/* How many parameters the norm, MLP, self-attention or block of a step has; 0 for other steps. */
+int tshi_transformer_parameters(const tshi_step *s);
 
 /* The shapes and whatever else is inferred; false for a program that is none (its sizes do not fit any more). */
 bool tshi_program_infer(tshi_program *p);
@@ -175,7 +198,8 @@ int tshi_leaf_flags(const tshi_step *s);
 /* A step's parameter: the leaf itself, or a layer's weight or bias. */
 typedef struct tshi_owned {
     int step;
-    enum { OWNED_LEAF, OWNED_WEIGHT, OWNED_BIAS } part;
+    enum { OWNED_LEAF, OWNED_WEIGHT, OWNED_BIAS, OWNED_NTH } part;
+    int nth; /* of a transformer's layer */
 } tshi_owned;
 int tshi_program_parameters(const tshi_program *p, tshi_owned out[MAX_PARAMETERS]);
 /* One that an optimizer may step: a term of a sum would be stepped on each rank. */

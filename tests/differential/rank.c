@@ -158,12 +158,13 @@ static tsh_layout layout_of(const run *r, const tsh_tensor *x, int axis) {
 
 /* What tsh_linear_forward takes: features whole, or split along a row layer's own axis alone; no LOCAL there. */
 static tsh_tensor *prepare_features(run *r, const tshi_step *s, tsh_tensor *x) {
-    int own = s->n[LAYER_SHARDING] == TSH_ROW ? (int)s->n[LAYER_AXIS] : -1, splits = 0, last = tsh_tensor_ndim(x) - 1;
+    bool row = s->n[LAYER_SHARDING] == TSH_ROW, whole = s->n[LAYER_SHARDING] == PREPARE_WHOLE;
+    int own = row || whole ? (int)s->n[LAYER_AXIS] : -1, splits = 0, last = tsh_tensor_ndim(x) - 1;
     for (int a = 0; a < r->p->axes; a++) {
         tsh_layout layout = layout_of(r, x, a);
         if (layout.kind == TSH_KIND_SHARD && layout.dim == last) splits |= 1 << a;
     }
-    if (own >= 0 && splits == 1 << own) return x;
+    if (row && splits == 1 << own) return x;
     for (int a = r->p->axes - 1; a >= 0 && x; a--) {
         if (splits >> a & 1) x = tsh_gather(r->bench.tape, x, r->bench.group[a], last);
     }

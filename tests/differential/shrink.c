@@ -164,7 +164,7 @@ static void simplify(tshi_step *s, int way, int axis) {
     case 3:
         if (s->call == CALL_LEAF) s->n[LEAF_FLAGS] &= ~(int64_t)(FLAG_CLAIM | FLAG_INIT | FLAG_RAGGED);
         if (s->call == CALL_IDS) s->n[IDS_FLAGS] &= ~(int64_t)FLAG_RAGGED;
-        if (s->call == CALL_LINEAR || s->call == CALL_EMBEDDING) s->n[LAYER_FLAGS] = 0;
+        if (tshi_verb_has_layer(s->call)) s->n[LAYER_FLAGS] = 0;
         break;
     case 4:
         if (s->call == CALL_LINEAR) s->n[LAYER_ACTIVATION] = 0;
@@ -206,7 +206,7 @@ static void change_size(tshi_program *p, int64_t from, int64_t to) {
             if (s->shape.dim[d] == from) s->shape.dim[d] = to;
         }
         if (s->call == CALL_IDS && s->n[IDS_LIMIT] == from) s->n[IDS_LIMIT] = to;
-        bool layer = s->call == CALL_LINEAR || s->call == CALL_EMBEDDING;
+        bool layer = tshi_verb_has_layer(s->call);
         if (layer && s->n[LAYER_OUT] == from) s->n[LAYER_OUT] = to;
         if (s->call == CALL_EMBEDDING && s->n[EMBEDDING_ROWS] == from) s->n[EMBEDDING_ROWS] = to;
         if (s->call == CALL_RESHAPE && s->n[2] == from) s->n[2] = to;
@@ -232,7 +232,7 @@ static bool shrink_sizes(shrinking *s) {
 static bool uses_axis(const tshi_program *p, int axis) {
     for (int k = 0; k < p->steps; k++) {
         const tshi_step *s = &p->step[k];
-        bool layer = s->call == CALL_LINEAR || s->call == CALL_EMBEDDING || s->call == CALL_PREPARE;
+        bool layer = tshi_verb_has_layer(s->call) || s->call == CALL_PREPARE;
         if (layer && s->n[LAYER_AXIS] == axis) return true;
         if (!layer && tshi_verb_moves(s->call) && s->n[0] == axis) return true;
     }
@@ -247,7 +247,7 @@ static void remove_axis(tshi_program *p, int axis) {
     if (p->ragged > axis) p->ragged--;
     for (int k = 0; k < p->steps; k++) {
         tshi_step *s = &p->step[k];
-        bool layer = s->call == CALL_LINEAR || s->call == CALL_EMBEDDING || s->call == CALL_PREPARE;
+        bool layer = tshi_verb_has_layer(s->call) || s->call == CALL_PREPARE;
         int64_t *at = layer ? &s->n[LAYER_AXIS] : tshi_verb_moves(s->call) ? &s->n[0] : NULL;
         if (at && *at > axis) --*at;
         if (s->call != CALL_LEAF && s->call != CALL_IDS && s->call != CALL_MOVE_ALL) continue;

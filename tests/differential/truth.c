@@ -260,7 +260,7 @@ static void look_for_corners(truth *t, const tshi_step *s, const tsh_tensor *x) 
 
 /* Tensors among a step's inputs: not the step of a shared layer. */
 static int tensors_of(const tshi_step *s) {
-    return s->call == CALL_LINEAR || s->call == CALL_EMBEDDING ? 1 : s->inputs;
+    return s->inputs > 1 && tshi_input_is_layer(s, 1) ? 1 : s->inputs;
 }
 
 /* All copies draw the same numbers. */
