@@ -47,8 +47,8 @@ tsh_layout fuzz_layout(fuzz *f) {
     if (draw < 86) return TSH_PARTIAL;
     if (draw < 98) return TSH_LOCAL;
     tsh_layout layout = {.kind = (tsh_layout_kind)fuzz_index(f, 9), .dim = fuzz_dim(f)};
-    if (!fuzz_index(f, 4)) layout.order = fuzz_index(f, 5) - 1;
-    if (!fuzz_index(f, 4)) layout.units = fuzz_index(f, 6) - 1;
+    if (!fuzz_index(f, 4)) layout.order = fuzz_index(f, 5);
+    if (!fuzz_index(f, 4)) layout.units = fuzz_index(f, 6);
     if (layout.units && !fuzz_index(f, 2)) layout.blocks = layout.units * fuzz_index(f, 4);
     if (!fuzz_index(f, 8)) layout.sharing = (tsh_sharing)fuzz_index(f, 5);
     return layout;

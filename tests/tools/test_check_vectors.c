@@ -104,7 +104,7 @@ static const char *last_line(char *text) {
 
 static char printed[1 << 18];
 
-Test(check_vectors, passes_every_case_at_one_to_four_ranks, .timeout = 120) {
+Test(check_vectors, passes_every_case_at_one_to_four_ranks, .timeout = 600) {
     int passed, failed, skipped;
     int code = run(TSHARD_TEST_DATA "/vectors", printed, sizeof printed);
     const char *last = last_line(printed);
@@ -131,7 +131,7 @@ Test(check_vectors, passes_every_model_at_one_to_four_and_seven_ranks, .timeout 
 }
 
 /* A weight, a gradient, a token and a row of hidden features that differ; files that are none. */
-Test(check_vectors, fails_a_model_that_differs, .timeout = 120) {
+Test(check_vectors, fails_a_model_that_differs, .timeout = 300) {
     static const struct {
         const char *name, *command, *words;
     } wrong[] = {{"llama", "sed -i 's/\"rms_norm_eps\": 1e-05/\"rms_norm_eps\": 1e-02/' config.json", "FAILED"},
@@ -161,7 +161,7 @@ Test(check_vectors, fails_a_model_that_differs, .timeout = 120) {
 }
 
 /* A wrong value of each kind, too many calls, too many bytes, and a line that is none. */
-Test(check_vectors, fails_a_redistribution_that_differs, .timeout = 120) {
+Test(check_vectors, fails_a_redistribution_that_differs, .timeout = 300) {
     static const struct {
         const char *lines, *words;
     } wrong[] = {{"out 0 3", "out of rank 0 at 0 is 2, 3 wanted"},
@@ -195,7 +195,7 @@ Test(check_vectors, fails_a_redistribution_that_differs, .timeout = 120) {
 }
 
 /* One wrong digit, an unknown case, a truncated file: the first and the last fail, and say why. */
-Test(check_vectors, fails_what_is_wrong_and_skips_what_it_does_not_know, .timeout = 120) {
+Test(check_vectors, fails_what_is_wrong_and_skips_what_it_does_not_know, .timeout = 300) {
     char directory[64], path[128], arguments[128];
     make_directory(directory);
     static const char relu[] = "tensor x f64 2 1 2\n1 -1\ntensor y f64 2 1 2\n1 0\ntensor dy f64 2 1 2\n1 1\n"
