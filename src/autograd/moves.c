@@ -154,8 +154,8 @@ static tshi_placement along(const tsh_group *group, const tsh_tensor *t, tsh_lay
     return p;
 }
 
-/* The exchange of the boxes along the group's axis alone, of the part that all of its ranks hold together. Of ranks that
- * share a unit for their own use the first gets a gradient, the others zeros. */
+/* The exchange of the boxes along the group's axis alone, of the part that all of its ranks hold together. Where
+ * ranks share a unit for their own use, the first of them gets the gradient and the rest get zeros. */
 static tsh_status exchange(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from, tsh_layout to) {
     tsh_layout whole[TSH_MAX_AXES];
     tshi_shape part = in->shape;

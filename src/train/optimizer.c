@@ -78,8 +78,8 @@ static bool decays(const tsh_optimizer *optimizer, const tshi_optimizer_slot *sl
     return optimizer->weight_decay > 0 && !(optimizer->decay_matrices && slot->parameter->shape.ndim < 2);
 }
 
-/* The step of the parameters that decay, or of the others: neighbours of one dtype that have taken as many steps go
- * together. */
+/* Steps the parameters that decay, or those that do not. Neighbours in the list that have one dtype and have taken
+ * equally many steps are updated by one call. */
 static void step_parameters(tsh_optimizer *optimizer, bool decaying) {
     double weight_decay = decaying ? optimizer->weight_decay : 0;
     const tshi_optimizer_slot *first = NULL;

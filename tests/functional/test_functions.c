@@ -12,7 +12,7 @@
 
 #define MOST              128 /* elements of a tensor */
 #define CASES             128
-#define DIFFERENCES_EVERY 12   /* combinations: differences take long */
+#define DIFFERENCES_EVERY 6    /* combinations: differences take long */
 #define STRANGE           1.25 /* the factor of the PARTIAL terms of all ranks but 0 */
 
 typedef struct answer {

@@ -32,8 +32,8 @@ __global__ void __launch_bounds__(THREADS)
         to[i] = from[place(p, i / words) * words + i % words];
 }
 
-// The last dim of `to` and the dim `row`, whose neighbours are close in `from`, make matrices; the others, `outer`,
-// number them. Both sides have strides of their own.
+// A permutation as many transpositions of matrices: their rows are the dim `row`, whose elements are close in `from`,
+// and their columns the last dim of `to`; the dims in `outer` number the matrices. Each side has strides of its own.
 struct tiles {
     int64_t rows, cols, from_row, from_col, to_row;
     int64_t down, across, total; // tiles of a matrix, and of all
