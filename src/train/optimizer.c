@@ -20,9 +20,10 @@ static tsh_status fill_slot(tshi_optimizer_slot *slot, tsh_tensor *parameter, in
     tsh_status status = tshi_check_computes(parameter->mesh->device, parameter->dtype, "an optimizer's parameter");
     if (status != TSH_OK) return status;
     slot->parameter = tsh_tensor_retain(parameter);
+    slot->stepped = tsh_tensor_retain(parameter);
     for (int i = 0; i < states && status == TSH_OK; i++) {
-        status = tshi_tensor_new(parameter->mesh, tshi_dtype_sum(parameter->dtype), &parameter->shape,
-                                 parameter->layout, &slot->state[i]);
+        const tsh_tensor *like = slot->stepped;
+        status = tshi_tensor_new(like->mesh, tshi_dtype_sum(like->dtype), &like->shape, like->layout, &slot->state[i]);
         if (status == TSH_OK) status = tsh_tensor_fill(slot->state[i], 0);
     }
     return status;
@@ -61,6 +62,7 @@ void tsh_optimizer_destroy(tsh_optimizer *optimizer) {
     const tsh_allocator *allocator = &tsh_world_device(optimizer->world)->allocator;
     for (int i = 0; i < optimizer->count; i++) {
         tsh_tensor_release(optimizer->slots[i].parameter);
+        tsh_tensor_release(optimizer->slots[i].stepped);
         for (int s = 0; s < TSHI_MAX_STATES; s++) tsh_tensor_release(optimizer->slots[i].state[s]);
     }
     tshi_free(allocator, optimizer->slots);
@@ -68,8 +70,8 @@ void tsh_optimizer_destroy(tsh_optimizer *optimizer) {
     tshi_free(allocator, optimizer);
 }
 
-static tshi_update update_of(const tshi_optimizer_slot *slot, const tsh_tensor *grad) {
-    tshi_update u = {.n = slot->parameter->numel, .grad = tshi_data(grad), .p = tshi_data(slot->parameter)};
+static tshi_update update_of(const tshi_optimizer_slot *slot) {
+    tshi_update u = {.n = slot->stepped->numel, .grad = tshi_data(slot->gradient), .p = tshi_data(slot->stepped)};
     for (int i = 0; i < TSHI_MAX_STATES; i++) u.state[i] = slot->state[i] ? tshi_data(slot->state[i]) : NULL;
     return u;
 }
@@ -86,19 +88,18 @@ static void step_parameters(tsh_optimizer *optimizer, bool decaying) {
     int count = 0;
     for (int i = 0; i < optimizer->count; i++) {
         tshi_optimizer_slot *slot = &optimizer->slots[i];
-        const tsh_tensor *grad = decays(optimizer, slot) == decaying ? tsh_tensor_grad(slot->parameter) : NULL;
-        if (!grad) continue;
+        if (!slot->gradient || decays(optimizer, slot) != decaying) continue;
         slot->steps++;
-        if (count > 0 && (slot->steps != first->steps || slot->parameter->dtype != first->parameter->dtype)) {
-            optimizer->kind->step(optimizer, first->parameter->dtype, first->steps, weight_decay, count,
+        if (count > 0 && (slot->steps != first->steps || slot->stepped->dtype != first->stepped->dtype)) {
+            optimizer->kind->step(optimizer, first->stepped->dtype, first->steps, weight_decay, count,
                                   optimizer->updates);
             count = 0;
         }
         if (count == 0) first = slot;
-        optimizer->updates[count++] = update_of(slot, grad);
+        optimizer->updates[count++] = update_of(slot);
     }
     if (count == 0) return;
-    optimizer->kind->step(optimizer, first->parameter->dtype, first->steps, weight_decay, count, optimizer->updates);
+    optimizer->kind->step(optimizer, first->stepped->dtype, first->steps, weight_decay, count, optimizer->updates);
 }
 
 tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
@@ -106,6 +107,9 @@ tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
     for (int i = 0; i < optimizer->count; i++) {
         tsh_status status = tshi_gradient_wait(optimizer->slots[i].parameter);
         if (status != TSH_OK) return status;
+    }
+    for (int i = 0; i < optimizer->count; i++) {
+        optimizer->slots[i].gradient = tsh_tensor_grad(optimizer->slots[i].parameter);
     }
     step_parameters(optimizer, true);
     step_parameters(optimizer, false);

@@ -7,11 +7,13 @@
 
 #define TSHI_MAX_STATES 2
 
-/* A parameter with the tensors that its optimizer keeps for it. */
+/* A parameter with what its optimizer keeps for it. */
 typedef struct tshi_optimizer_slot {
-    tsh_tensor *parameter;
-    tsh_tensor *state[TSHI_MAX_STATES];
-    int64_t steps; /* taken */
+    tsh_tensor *parameter;      /* what the model uses */
+    tsh_tensor *stepped;        /* what a step writes: the parameter; of one sharding by data parallelism, its slice */
+    const tsh_tensor *gradient; /* of this step, borrowed; of the box of `stepped`. NULL: the step leaves it out */
+    tsh_tensor *state[TSHI_MAX_STATES]; /* laid out as `stepped` */
+    int64_t steps;                      /* taken */
 } tshi_optimizer_slot;
 
 /* An optimizer is a const struct: its name, those of its state tensors, and step number `step` (from 1) of `count`
