@@ -3,6 +3,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include "command_line.h"
 #include "model.h"
+#include "program.h"
+#include "tokenizer.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -184,10 +186,8 @@ static int parse(int argc, char **argv, bool speaks, settings *o) {
 int main(int argc, char **argv) {
     settings o;
     job j = {.o = &o};
-    if (tsh_world_init(NULL, &j.world) != TSH_OK) {
-        fprintf(stderr, "embed: %s\n", tsh_error_message());
-        return 1;
-    }
+    j.world = program_begin("embed");
+    if (!j.world) return 1;
     j.speaks = tsh_world_rank(j.world) == 0;
     int code = parse(argc, argv, j.speaks, &o);
     if (code < 0) code = run(&j) ? 0 : 1;
@@ -196,8 +196,5 @@ int main(int argc, char **argv) {
     model_destroy(j.m);
     tsh_tape_destroy(j.tape);
     tsh_mesh_destroy(j.mesh);
-    tsh_world_destroy(j.world);
-    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
-    fprintf(stderr, "embed: not all of the output could be written\n");
-    return 1;
+    return program_end("embed", j.world, code);
 }

@@ -1,7 +1,6 @@
 #include "numbers.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,10 +24,10 @@ bool parse_count(const char *from, int64_t low, int64_t high, int64_t *out) {
     return true;
 }
 
-bool parse_rate(const char *from, double *out) {
+bool parse_number(const char *from, double low, double high, double *out) {
     char *end = NULL;
     double value = all_of(from, "0123456789.eE+-") ? strtod(from, &end) : 0;
-    if (!end || *end || !isfinite(value) || value <= 0) return false;
+    if (!end || *end || !(value >= low && value <= high)) return false;
     *out = value;
     return true;
 }

@@ -7,6 +7,6 @@
 
 bool parse_seed(const char *from, uint64_t *out);
 bool parse_count(const char *from, int64_t low, int64_t high, int64_t *out);
-bool parse_rate(const char *from, double *out); /* above 0 */
+bool parse_number(const char *from, double low, double high, double *out);
 
 #endif

@@ -1,6 +1,7 @@
 /* generate: continues a prompt with a model of a Hugging Face folder. */
 #include "command_line.h"
 #include "generate.h"
+#include "program.h"
 #include "tokenizer.h"
 
 #include <stdio.h>
@@ -164,10 +165,8 @@ static bool run(job *j) {
 int main(int argc, char **argv) {
     options o;
     job j = {.o = &o};
-    if (tsh_world_init(NULL, &j.world) != TSH_OK) {
-        fprintf(stderr, "generate: %s\n", tsh_error_message());
-        return 1;
-    }
+    j.world = program_begin("generate");
+    if (!j.world) return 1;
     j.speaks = tsh_world_rank(j.world) == 0;
     int code = options_parse(argc, argv, j.speaks, &o);
     if (code < 0) code = run(&j) ? 0 : 1;
@@ -176,8 +175,5 @@ int main(int argc, char **argv) {
     tokenizer_close(j.words);
     model_destroy(j.m);
     tsh_mesh_destroy(j.mesh);
-    tsh_world_destroy(j.world);
-    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
-    fprintf(stderr, "generate: not all of the output could be written\n");
-    return 1;
+    return program_end("generate", j.world, code);
 }

@@ -1,3 +1,4 @@
+#include "resume.h"
 #include "train_gpt.h"
 
 #include <math.h>
@@ -245,47 +246,27 @@ float *model_predict(model *m, const int64_t *window, int64_t length) {
 
 /* --- checkpoints -------------------------------------------------------------------------------------------------- */
 
-enum { NUMBERS = 4 };
-
 /* A run goes on with the batches of its own text and seed alone: a checkpoint has what these follow from. */
-static void describe_run(const model *m, const text *t, int64_t numbers[NUMBERS], tsh_value values[NUMBERS]) {
-    static const char *const names[NUMBERS] = {"seed", "batch", "block", "text_bytes"};
-    const int64_t mine[NUMBERS] = {(int64_t)m->o->seed, m->o->batch, m->o->block, t->length};
-    for (int i = 0; i < NUMBERS; i++) {
-        numbers[i] = mine[i];
-        values[i] = (tsh_value){.name = names[i], .data = &numbers[i]};
-    }
+static saved_run describe_run(const model *m, const text *t, run_number numbers[RUN_NUMBERS]) {
+    numbers[0] = (run_number){"seed", (int64_t)m->o->seed};
+    numbers[1] = (run_number){"batch", m->o->batch};
+    numbers[2] = (run_number){"block", m->o->block};
+    numbers[3] = (run_number){"text_bytes", t->length};
+    return (saved_run){"train_gpt", m->parameters, m->optimizer, numbers, 4};
 }
 
 bool model_save(model *m, const text *t, int64_t steps) {
-    int64_t numbers[NUMBERS];
-    tsh_value values[NUMBERS];
-    describe_run(m, t, numbers, values);
-    const tsh_checkpoint c = {.parameters = m->parameters,
-                              .optimizer = m->optimizer,
-                              .step = steps,
-                              .values = values,
-                              .value_count = NUMBERS,
-                              .keep = 3,
-                              .background = true};
-    return tsh_checkpoint_save(m->o->save, &c) == TSH_OK || fails("a checkpoint", tsh_error_message());
+    run_number numbers[RUN_NUMBERS];
+    const saved_run r = describe_run(m, t, numbers);
+    return run_save(&r, m->o->save, steps);
 }
 
 bool model_finish_save(model *m) {
-    return tsh_checkpoint_wait(m->world) == TSH_OK || fails("a checkpoint", tsh_error_message());
+    return run_finish_save("train_gpt", m->world);
 }
 
 bool model_load(model *m, const text *t, int64_t *steps) {
-    int64_t mine[NUMBERS], saved[NUMBERS];
-    tsh_value values[NUMBERS], unused[NUMBERS];
-    describe_run(m, t, mine, unused);
-    describe_run(m, t, saved, values);
-    tsh_checkpoint c = {
-        .parameters = m->parameters, .optimizer = m->optimizer, .values = values, .value_count = NUMBERS};
-    if (tsh_checkpoint_load(m->o->resume, &c) != TSH_OK) return fails("the checkpoint", tsh_error_message());
-    for (int i = 0; i < NUMBERS; i++) {
-        if (mine[i] != saved[i]) return fails("the checkpoint is of a run with another", values[i].name);
-    }
-    *steps = c.step;
-    return true;
+    run_number numbers[RUN_NUMBERS];
+    const saved_run r = describe_run(m, t, numbers);
+    return run_load(&r, m->o->resume, steps);
 }

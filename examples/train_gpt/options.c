@@ -1,8 +1,8 @@
+#include "command_line.h"
 #include "train_gpt.h"
 
-#include <getopt.h>
+#include <float.h>
 #include <stdio.h>
-#include <string.h>
 
 /* nanoGPT's character model. */
 static const options defaults = {.layers = 4,
@@ -56,141 +56,42 @@ static const char help[] =
     "                       ranks\n"
     "  --help               this text\n";
 
-enum {
-    TEXT,
-    LAYERS,
-    HEADS,
-    KV_HEADS,
-    EMBED,
-    BLOCK,
-    BATCH,
-    STEPS,
-    LR,
-    WARMUP,
-    MIN_LR,
-    WEIGHT_DECAY,
-    CLIP,
-    SEED,
-    DTYPE,
-    MODEL_PARALLEL,
-    DATA_PARALLEL,
-    SEQUENCE_PARALLEL,
-    EVAL_EVERY,
-    SAMPLE,
-    SAVE,
-    RESUME,
-    JSON,
-    HELP
-};
-
-static const struct option names[] = {{"text", required_argument, NULL, TEXT},
-                                      {"layers", required_argument, NULL, LAYERS},
-                                      {"heads", required_argument, NULL, HEADS},
-                                      {"kv-heads", required_argument, NULL, KV_HEADS},
-                                      {"embed", required_argument, NULL, EMBED},
-                                      {"block", required_argument, NULL, BLOCK},
-                                      {"batch", required_argument, NULL, BATCH},
-                                      {"steps", required_argument, NULL, STEPS},
-                                      {"lr", required_argument, NULL, LR},
-                                      {"warmup", required_argument, NULL, WARMUP},
-                                      {"min-lr", required_argument, NULL, MIN_LR},
-                                      {"weight-decay", required_argument, NULL, WEIGHT_DECAY},
-                                      {"clip", required_argument, NULL, CLIP},
-                                      {"seed", required_argument, NULL, SEED},
-                                      {"dtype", required_argument, NULL, DTYPE},
-                                      {"model-parallel", required_argument, NULL, MODEL_PARALLEL},
-                                      {"data-parallel", required_argument, NULL, DATA_PARALLEL},
-                                      {"sequence-parallel", no_argument, NULL, SEQUENCE_PARALLEL},
-                                      {"eval-every", required_argument, NULL, EVAL_EVERY},
-                                      {"sample", required_argument, NULL, SAMPLE},
-                                      {"save", required_argument, NULL, SAVE},
-                                      {"resume", required_argument, NULL, RESUME},
-                                      {"json", no_argument, NULL, JSON},
-                                      {"help", no_argument, NULL, HELP},
-                                      {NULL, 0, NULL, 0}};
-
-static bool parse_dtype(const char *from, tsh_dtype *out) {
-    const tsh_dtype known[] = {TSH_FLOAT32, TSH_FLOAT64, TSH_BFLOAT16, TSH_FLOAT16};
-    for (int i = 0; i < 4; i++) {
-        if (strcmp(from, tsh_dtype_name(known[i])) != 0) continue;
-        *out = known[i];
-        return true;
-    }
-    return false;
-}
-
-static const char *wants_count(const char *value, int64_t low, int64_t *out) {
-    if (parse_count(value, low, 1000000000, out)) return NULL;
-    return low ? "a whole number, 1 to 1000000000" : "a whole number, 0 to 1000000000";
-}
-
-static const char *wants_size(const char *value, int64_t *out) {
-    return parse_count(value, 1, 1000000, out) ? NULL : "a whole number, 1 to 1000000";
-}
-
-static const char *wants_rate(const char *value, double *out) {
-    return parse_rate(value, out) ? NULL : "a number above 0";
-}
-
-static const char *wants_rate_or_0(const char *value, double *out) {
-    *out = 0;
-    return strcmp(value, "0") == 0 || parse_rate(value, out) ? NULL : "a number, 0 or more";
-}
-
-/* NULL, or what the option wants. */
-static const char *take(int option, const char *value, options *o) {
-    switch (option) {
-    case TEXT: o->text = value; return value[0] ? NULL : "a file";
-    case SAVE: o->save = value; return value[0] ? NULL : "a folder";
-    case RESUME: o->resume = value; return value[0] ? NULL : "a folder";
-    case LAYERS: return wants_size(value, &o->layers);
-    case HEADS: return wants_size(value, &o->heads);
-    case KV_HEADS: return wants_size(value, &o->kv_heads);
-    case EMBED: return wants_size(value, &o->embed);
-    case BLOCK: return wants_size(value, &o->block);
-    case BATCH: return wants_size(value, &o->batch);
-    case MODEL_PARALLEL: return wants_size(value, &o->model_parallel);
-    case DATA_PARALLEL: return wants_size(value, &o->data_parallel);
-    case STEPS: return wants_count(value, 1, &o->steps);
-    case EVAL_EVERY: return wants_count(value, 1, &o->eval_every);
-    case WARMUP: return wants_count(value, 0, &o->warmup);
-    case SAMPLE: return wants_count(value, 0, &o->sample);
-    case LR: return wants_rate(value, &o->lr);
-    case CLIP: return wants_rate(value, &o->clip);
-    case MIN_LR: return wants_rate_or_0(value, &o->min_lr);
-    case WEIGHT_DECAY: return wants_rate_or_0(value, &o->weight_decay);
-    case SEED: return parse_seed(value, &o->seed) ? NULL : "a whole number, 0 to 18446744073709551615";
-    case DTYPE: return parse_dtype(value, &o->dtype) ? NULL : "float32, float64, bfloat16 or float16";
-    case SEQUENCE_PARALLEL: o->sequence_parallel = true; return NULL;
-    default: o->json = true; return NULL;
-    }
-}
-
 /* NULL, or why these sizes make no model. */
 static const char *contradiction(const options *o) {
     if (o->embed % o->heads) return "--heads must divide --embed";
     return o->kv_heads && o->heads % o->kv_heads ? "--kv-heads must divide --heads" : NULL;
 }
 
-parsed options_parse(int argc, char **argv, bool speaks, options *out) {
+int options_parse(int argc, char **argv, bool speaks, options *out) {
+    static const double size = 1e6, count = 1e9;
     *out = defaults;
-    opterr = speaks;
-    for (int option, index = 0; (option = getopt_long(argc, argv, "", names, &index)) != -1;) {
-        if (option == '?') return PARSED_WRONG;
-        if (option == HELP) {
-            if (speaks) fputs(help, stdout);
-            return PARSED_HELP;
-        }
-        const char *wanted = take(option, optarg, out);
-        if (!wanted) continue;
-        if (speaks) fprintf(stderr, "train_gpt: --%s wants %s, not '%s'\n", names[index].name, wanted, optarg);
-        return PARSED_WRONG;
-    }
-    const char *wrong = contradiction(out);
-    if (optind == argc && !wrong) return PARSED;
-    if (speaks && optind < argc)
-        fprintf(stderr, "train_gpt: '%s' is no option (--help names them; a text is --text FILE)\n", argv[optind]);
-    else if (speaks)
-        fprintf(stderr, "train_gpt: %s\n", wrong);
-    return PARSED_WRONG;
+    const option_row rows[] = {{"text", OPTION_PATH, &out->text, 0, 0},
+                               {"layers", OPTION_COUNT, &out->layers, 1, size},
+                               {"heads", OPTION_COUNT, &out->heads, 1, size},
+                               {"kv-heads", OPTION_COUNT, &out->kv_heads, 1, size},
+                               {"embed", OPTION_COUNT, &out->embed, 1, size},
+                               {"block", OPTION_COUNT, &out->block, 1, size},
+                               {"batch", OPTION_COUNT, &out->batch, 1, size},
+                               {"steps", OPTION_COUNT, &out->steps, 1, count},
+                               {"lr", OPTION_RATE, &out->lr, 0, 0},
+                               {"warmup", OPTION_COUNT, &out->warmup, 0, count},
+                               {"min-lr", OPTION_NUMBER, &out->min_lr, 0, DBL_MAX},
+                               {"weight-decay", OPTION_NUMBER, &out->weight_decay, 0, DBL_MAX},
+                               {"clip", OPTION_RATE, &out->clip, 0, 0},
+                               {"seed", OPTION_SEED, &out->seed, 0, 0},
+                               {"dtype", OPTION_DTYPE, &out->dtype, 0, 0},
+                               {"model-parallel", OPTION_COUNT, &out->model_parallel, 1, size},
+                               {"data-parallel", OPTION_COUNT, &out->data_parallel, 1, size},
+                               {"sequence-parallel", OPTION_FLAG, &out->sequence_parallel, 0, 0},
+                               {"eval-every", OPTION_COUNT, &out->eval_every, 1, count},
+                               {"sample", OPTION_COUNT, &out->sample, 0, count},
+                               {"save", OPTION_PATH, &out->save, 0, 0},
+                               {"resume", OPTION_PATH, &out->resume, 0, 0},
+                               {"json", OPTION_FLAG, &out->json, 0, 0},
+                               {NULL, OPTION_FLAG, NULL, 0, 0}};
+    int code = command_line_parse("train_gpt", help, rows, argc, argv, speaks);
+    const char *wrong = code < 0 ? contradiction(out) : NULL;
+    if (!wrong) return code;
+    if (speaks) fprintf(stderr, "train_gpt: %s\n", wrong);
+    return 2;
 }

@@ -4,11 +4,10 @@
  *   model.c    the model: layers, a training step, evaluation, checkpoints
  *   main.c     the training loop, its batches, and what it prints
  *
- * The text and numbers of the command line are read by ../common. */
+ * Text, command line and checkpoints are read by ../common. */
 #ifndef TRAIN_GPT_H
 #define TRAIN_GPT_H
 
-#include "numbers.h"
 #include "text.h"
 #include "tshard/tshard.h"
 
@@ -26,10 +25,8 @@ typedef struct options {
     bool json;
 } options;
 
-typedef enum parsed { PARSED, PARSED_HELP, PARSED_WRONG } parsed;
-
-/* Errors go to stderr where `speaks` (one of several ranks that all see the same mistake), help to stdout. */
-parsed options_parse(int argc, char **argv, bool speaks, options *out);
+/* -1 to go on, or an exit code. Only a rank that `speaks` prints, for all see the same mistake. */
+int options_parse(int argc, char **argv, bool speaks, options *out);
 
 typedef struct model model;
 

@@ -1,4 +1,5 @@
 #define _POSIX_C_SOURCE 200809L
+#include "program.h"
 #include "train_text.h"
 
 #include <math.h>
@@ -147,18 +148,9 @@ static bool run(tsh_world *world, const options *o) {
 
 int main(int argc, char **argv) {
     options o;
-    tsh_world *world = NULL;
-    setvbuf(stdout, NULL, _IOLBF, 0); /* lines are seen as they come, also through a pipe */
-    if (tsh_world_init(NULL, &world) != TSH_OK) {
-        fprintf(stderr, "train_text: %s\n", tsh_error_message());
-        return 1;
-    }
-    parsed p = options_parse(argc, argv, tsh_world_rank(world) == 0, &o);
-    bool good = p == PARSED ? run(world, &o) : p == PARSED_HELP;
-    tsh_world_destroy(world);
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "train_text: not all of the output could be written\n");
-        good = false;
-    }
-    return good ? 0 : p == PARSED_WRONG ? 2 : 1;
+    tsh_world *world = program_begin("train_text");
+    if (!world) return 1;
+    int code = options_parse(argc, argv, tsh_world_rank(world) == 0, &o);
+    if (code < 0) code = run(world, &o) ? 0 : 1;
+    return program_end("train_text", world, code);
 }

@@ -1,3 +1,4 @@
+#include "resume.h"
 #include "train_text.h"
 
 #include <stdio.h>
@@ -151,44 +152,27 @@ bool model_step(model *m, const int64_t *inputs, const int64_t *targets, double 
 }
 
 /* A run goes on with the batches of its own text and seed alone: a checkpoint has what these follow from. */
-static void describe_run(const model *m, const text *t, int64_t numbers[3], tsh_value values[3]) {
-    static const char *const names[3] = {"seed", "batch", "text_bytes"};
-    numbers[0] = (int64_t)m->o->seed;
-    numbers[1] = m->o->batch;
-    numbers[2] = t->length;
-    for (int i = 0; i < 3; i++) values[i] = (tsh_value){.name = names[i], .data = &numbers[i]};
+static saved_run describe_run(const model *m, const text *t, run_number numbers[RUN_NUMBERS]) {
+    numbers[0] = (run_number){"seed", (int64_t)m->o->seed};
+    numbers[1] = (run_number){"batch", m->o->batch};
+    numbers[2] = (run_number){"text_bytes", t->length};
+    return (saved_run){"train_text", m->parameters, m->optimizer, numbers, 3};
 }
 
 bool model_save(model *m, const text *t, int64_t steps) {
-    int64_t numbers[3];
-    tsh_value values[3];
-    describe_run(m, t, numbers, values);
-    tsh_checkpoint c = {.parameters = m->parameters,
-                        .optimizer = m->optimizer,
-                        .step = steps,
-                        .values = values,
-                        .value_count = 3,
-                        .keep = 3,
-                        .background = true};
-    return tsh_checkpoint_save(m->o->save, &c) == TSH_OK || fails("a checkpoint", tsh_error_message());
+    run_number numbers[RUN_NUMBERS];
+    const saved_run r = describe_run(m, t, numbers);
+    return run_save(&r, m->o->save, steps);
 }
 
 bool model_finish_save(model *m) {
-    return tsh_checkpoint_wait(m->world) == TSH_OK || fails("a checkpoint", tsh_error_message());
+    return run_finish_save("train_text", m->world);
 }
 
 bool model_load(model *m, const text *t, int64_t *steps) {
-    int64_t mine[3], saved[3];
-    tsh_value values[3];
-    describe_run(m, t, saved, values);
-    describe_run(m, t, mine, (tsh_value[3]){{0}});
-    tsh_checkpoint c = {.parameters = m->parameters, .optimizer = m->optimizer, .values = values, .value_count = 3};
-    if (tsh_checkpoint_load(m->o->resume, &c) != TSH_OK) return fails("the checkpoint", tsh_error_message());
-    for (int i = 0; i < 3; i++) {
-        if (mine[i] != saved[i]) return fails("the checkpoint is of a run with another", values[i].name);
-    }
-    *steps = c.step;
-    return true;
+    run_number numbers[RUN_NUMBERS];
+    const saved_run r = describe_run(m, t, numbers);
+    return run_load(&r, m->o->resume, steps);
 }
 
 const float *model_predict(model *m, const int64_t *inputs) {

@@ -1,4 +1,5 @@
 #include "tokenizer.h"
+#include "numbers.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -141,4 +142,32 @@ const char *tokenizer_decode(const tokenizer *t, int64_t id, size_t *length) {
     bool known = id >= 0 && id < t->count;
     *length = known ? t->tokens[id].length : 0;
     return known ? t->tokens[id].bytes : "";
+}
+
+bool ids_parse(const char *text, int64_t vocabulary, int64_t **ids, int64_t *count, char words[MODEL_WORDS]) {
+    *count = 0;
+    *ids = malloc((strlen(text) / 2 + 1) * sizeof **ids); /* two characters an id, at least */
+    if (!*ids) {
+        snprintf(words, MODEL_WORDS, "no memory for the ids");
+        return false;
+    }
+    for (const char *p = text + strspn(text, ", \t\r\n"); *p; p += strspn(p, ", \t\r\n")) {
+        char word[24];
+        size_t length = strcspn(p, ", \t\r\n");
+        int64_t id = -1;
+        snprintf(word, sizeof word, "%.*s", (int)(length < 23 ? length : 23), p);
+        if (length >= 20 || !parse_count(word, 0, INT64_MAX, &id)) {
+            snprintf(words, MODEL_WORDS, "'%s' is no id; whole numbers like 1,2,3 are wanted", word);
+            return false;
+        }
+        if (id >= vocabulary) {
+            snprintf(words, MODEL_WORDS, "id %lld is past the vocabulary: the model has the ids 0 to %lld",
+                     (long long)id, (long long)vocabulary - 1);
+            return false;
+        }
+        (*ids)[(*count)++] = id;
+        p += length;
+    }
+    if (*count == 0) snprintf(words, MODEL_WORDS, "there is no id; whole numbers like 1,2,3 are wanted");
+    return *count > 0;
 }

@@ -16,4 +16,8 @@ bool tokenizer_encode(const tokenizer *t, const char *text, int64_t **ids, int64
 /* The bytes of a token; none for a special one and for an id that has no token. */
 const char *tokenizer_decode(const tokenizer *t, int64_t id, size_t *length);
 
+/* The ids of a text like "1,2,3" or "1 2 3"; false, with words, when one is no number or no token of the model, or when
+ * there is none. The caller frees *ids. */
+bool ids_parse(const char *text, int64_t vocabulary, int64_t **ids, int64_t *count, char words[MODEL_WORDS]);
+
 #endif

@@ -70,7 +70,6 @@ void tshi_exchange_reverse(const tshi_exchange *e, tshi_exchange *out);
 /* What a step of a plan costs this rank. */
 typedef struct tshi_cost {
     const char *name; /* "all_gather", ... */
-    int calls;        /* collective calls */
     double elements;  /* that the rank sends, by a ring algorithm where the collective has one */
 } tshi_cost;
 

@@ -20,12 +20,11 @@ static tshi_cost exchange_cost(const tsh_mesh *from, const tsh_mesh *to, const t
         .ndim = shape->ndim, .from = tshi_mesh_placement(from, layout), .to = tshi_mesh_placement(to, wanted)};
     const tsh_mesh *mine = tshi_mesh_has_me(from) ? from : to;
     int rank = !tshi_mesh_has_me(mine) ? -1 : mine->ranks ? mine->ranks[mine->member] : mine->member;
-    tshi_cost cost = {"exchange", 1, 0};
+    tshi_cost cost = {"exchange", 0};
     memcpy(e.shape, shape->global, sizeof e.shape);
     tshi_exchange second = e;
     if (tshi_exchange_reduces_first(&e, &second.from)) {
         e.to = second.from;
-        cost.calls = 2;
         cost.elements = (double)tshi_exchange_sent(&second, rank);
     }
     cost.elements += (double)tshi_exchange_sent(&e, rank);
@@ -48,5 +47,5 @@ tshi_cost tshi_plan_step_cost(const tsh_mesh *from, const tsh_mesh *to, const ts
     } else if (t->forward == TSHI_MOVE_ALL_TO_ALL) {
         sent = before * (p - 1) / p;
     }
-    return (tshi_cost){move_names[t->forward], sent > 0, sent};
+    return (tshi_cost){move_names[t->forward], sent};
 }

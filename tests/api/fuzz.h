@@ -69,6 +69,7 @@ extern const char *fuzz_folder;
 
 void fuzz_make_mesh(fuzz *f, void (*function)(void));
 void fuzz_make_tensor(fuzz *f, void (*function)(void));
+void fuzz_make_tape(fuzz *f, void (*function)(void));
 /* The calls that make objects; the weight is the kind. */
 extern const fuzz_call fuzz_makers[];
 
@@ -90,6 +91,8 @@ double fuzz_number(fuzz *f);
 /* An object of that kind, or NULL: where there is none, and seldom otherwise. */
 void *fuzz_pick(fuzz *f, fuzz_kind kind);
 tsh_group *fuzz_group(fuzz *f); /* any: one in a slot, or a mesh's */
+/* Mostly the group of an axis of the tensor's mesh. */
+tsh_group *fuzz_group_of(fuzz *f, const tsh_tensor *x);
 const tsh_mesh *fuzz_mesh(fuzz *f);
 tsh_tensor *fuzz_tensor(fuzz *f); /* any: one in a slot, a tape's, a layer's, or another world's */
 /* Mostly one of the same dtype, shape and mesh. */

@@ -4,6 +4,7 @@
 #endif
 #include "base/base.h"
 #include "support/files.h"
+#include "support/shell.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
 TestSuite(generate, .init = tshi_test_enter, .fini = tshi_test_leave);
 TestSuite(embed, .init = tshi_test_enter, .fini = tshi_test_leave);
@@ -19,24 +19,18 @@ TestSuite(embed, .init = tshi_test_enter, .fini = tshi_test_leave);
 #define RUN    TSHARD_BIN_DIR "/tshard-run --no-prefix -n "
 #define MODELS TSHARD_TEST_DATA "/models/"
 
-static char output[1 << 17];
+static char *output;
 
 /* Runs a shell command line; what it prints on stdout comes back, and on stderr too when it fails. */
 static const char *run(int *code, const char *format, ...) {
-    char command[2048], both[4096];
+    char command[2048];
     va_list arguments;
     va_start(arguments, format);
     int length = vsnprintf(command, sizeof command, format, arguments);
     va_end(arguments);
     cr_assert(length > 0 && length < (int)sizeof command);
     const char *errors = tshi_test_path("errors");
-    snprintf(both, sizeof both, "(%s) 2> %s; code=$?; [ $code = 0 ] || cat %s; exit $code", command, errors, errors);
-    FILE *pipe = popen(both, "r");
-    cr_assert_not_null(pipe);
-    size_t used = fread(output, 1, sizeof output - 1, pipe);
-    output[used] = '\0';
-    int status = pclose(pipe);
-    *code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    output = tshi_test_shell(code, "(%s) 2> %s; code=$?; [ $code = 0 ] || cat %s; exit $code", command, errors, errors);
     return output;
 }
 

@@ -2,45 +2,26 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "support/shell.h"
+
 #include <criterion/criterion.h>
 #include <math.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define PROGRAM TSHARD_BIN_DIR "/train_gpt"
 #define SMALL   " --layers 2 --heads 3 --embed 24 --block 9 --batch 5 --warmup 4 --lr 0.01 --sample 0 --dtype float64"
 
-enum { STEPS = 30, OUTPUT = 1 << 17 };
-
-/* Run a shell command line; what it prints, both streams together, comes back in static memory. */
-static const char *run(int *code, const char *format, ...) {
-    static char output[OUTPUT];
-    char command[1024];
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(command, sizeof command - 16, format, arguments);
-    va_end(arguments);
-    cr_assert(length > 0 && length < (int)sizeof command - 16);
-    strcat(command, " 2>&1");
-    FILE *pipe = popen(command, "r");
-    cr_assert_not_null(pipe);
-    size_t used = fread(output, 1, sizeof output - 1, pipe);
-    output[used] = '\0';
-    int status = pclose(pipe);
-    *code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    return output;
-}
+enum { STEPS = 30 };
 
 /* The losses after each step from number `first` on; the validation loss comes last, at [STEPS]. */
 static void losses(int ranks, const char *options, int first, double out[STEPS + 1]) {
     int code, length = 0, told = 0, parameters = 0, found;
     double speed = 0, milliseconds = -1, val_loss = 0;
-    const char *text = run(
+    const char *text = tshi_test_shell(
         &code, TSHARD_BIN_DIR "/tshard-run -n %d --no-prefix " PROGRAM " --json --steps %d --eval-every 20" SMALL " %s",
         ranks, STEPS, options);
     cr_assert_eq(code, 0, "%s", text);
@@ -107,10 +88,11 @@ Test(train_gpt, float32_agrees_to_its_rounding, .timeout = 200) {
 /* What a short training writes at its end, in static memory. */
 static const char *sample(int ranks, const char *dtype) {
     int code;
-    const char *text = run(&code,
-                           TSHARD_BIN_DIR "/tshard-run -n %d --no-prefix " PROGRAM
-                                          " --steps 3 --layers 1 --heads 2 --embed 8 --block 7 --sample 40 --dtype %s",
-                           ranks, dtype);
+    const char *text =
+        tshi_test_shell(&code,
+                        TSHARD_BIN_DIR "/tshard-run -n %d --no-prefix " PROGRAM
+                                       " --steps 3 --layers 1 --heads 2 --embed 8 --block 7 --sample 40 --dtype %s",
+                        ranks, dtype);
     cr_assert_eq(code, 0, "%s", text);
     char *start = strstr(text, "It writes"), *end = start ? strstr(start, "\nvalidation loss") : NULL;
     cr_assert(end && end - start > 40, "%s", text);
@@ -157,7 +139,7 @@ Test(train_gpt, resumes_bit_for_bit_on_as_many_ranks_and_to_rounding_on_others, 
 
 static void refuses(int wanted_code, const char *words, const char *arguments) {
     int code;
-    const char *text = run(&code, PROGRAM " %s", arguments);
+    const char *text = tshi_test_shell(&code, PROGRAM " %s", arguments);
     cr_assert_eq(code, wanted_code, "%s: exit code %d, %s", arguments, code, text);
     cr_assert(strstr(text, words), "%s: '%s' is not in: %s", arguments, words, text);
 }
@@ -173,7 +155,7 @@ Test(train_gpt, says_what_is_wrong_with_an_option, .timeout = 120) {
     refuses(2, "--heads must divide --embed", "--heads 3");
     refuses(2, "--kv-heads must divide --heads", "--kv-heads 3");
     refuses(2, "'a.txt' is no option", "a.txt");
-    refuses(2, "requires an argument", "--text");
+    refuses(2, "--text wants a value", "--text");
     refuses(1, "/nonexistent: there is no whole checkpoint", "--steps 2 --resume /nonexistent" SMALL);
     refuses(1, "cannot be read: No such file or directory", "--text /nonexistent/text");
 }
@@ -187,16 +169,16 @@ Test(train_gpt, says_that_the_text_is_too_short_or_the_ranks_do_not_divide, .tim
     snprintf(arguments, sizeof arguments, "--block 4 --text %s", path);
     refuses(1, "the text has 40 bytes, of which the last 4 are for validation: a block of 4 wants more", arguments);
     unlink(path);
-    const char *text = run(&code, TSHARD_BIN_DIR "/tshard-run -n 3 " PROGRAM " --model-parallel 2" SMALL);
+    const char *text = tshi_test_shell(&code, TSHARD_BIN_DIR "/tshard-run -n 3 " PROGRAM " --model-parallel 2" SMALL);
     cr_assert(code == 1 && strstr(text, "model=2") && strstr(text, "3"), "%d: %s", code, text);
 }
 
 /* The second rank of a run is killed when it has made some steps: all ends at once, and the first says why. */
 Test(train_gpt, ends_in_words_when_a_rank_is_killed, .timeout = 120) {
     int code;
-    const char *text = run(&code, "{ timeout 60 " TSHARD_BIN_DIR "/tshard-run -n 2 --grace 5 sh -c '[ $RANK = 0 ] || { "
-                                  "sleep 2; kill -9 $$; } & exec " PROGRAM " --json --steps 1000000" SMALL
-                                  "' | grep -v '\"loss\"'; }");
+    const char *text = tshi_test_shell(
+        &code, "{ timeout 60 " TSHARD_BIN_DIR "/tshard-run -n 2 --grace 5 sh -c '[ $RANK = 0 ] || { "
+               "sleep 2; kill -9 $$; } & exec " PROGRAM " --json --steps 1000000" SMALL "' | grep -v '\"loss\"'; }");
     cr_assert(strstr(text, "rank 1 died"), "%d: %s", code, text);
     cr_assert_null(strstr(text, "val_loss\": 0,"));
 }

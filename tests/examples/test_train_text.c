@@ -2,46 +2,27 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "support/shell.h"
+
 #include <criterion/criterion.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define PROGRAM TSHARD_BIN_DIR "/train_text"
 #define SMALL   " --batch 30 --context 6 --embed 9 --hidden 50"
 
-enum { STEPS = 200, OUTPUT = 1 << 17 };
-
-/* Run a shell command line; what it prints, both streams together, comes back in static memory. */
-static const char *run(int *code, const char *format, ...) {
-    static char output[OUTPUT];
-    char command[1024];
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(command, sizeof command - 16, format, arguments);
-    va_end(arguments);
-    cr_assert(length > 0 && length < (int)sizeof command - 16);
-    strcat(command, " 2>&1");
-    FILE *pipe = popen(command, "r");
-    cr_assert_not_null(pipe);
-    size_t used = fread(output, 1, sizeof output - 1, pipe);
-    output[used] = '\0';
-    int status = pclose(pipe);
-    *code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    return output;
-}
+enum { STEPS = 200 };
 
 /* The losses of a run on so many ranks, of which `model` share a copy of the model. */
 static void losses(int ranks, int model, double *out) {
     int code, length = 0;
-    const char *text = run(&code,
-                           TSHARD_BIN_DIR "/tshard-run -n %d --no-prefix " PROGRAM
-                                          " --json --seed 3 --lr 0.01 --steps %d --model-parallel %d" SMALL,
-                           ranks, STEPS, model);
+    const char *text = tshi_test_shell(&code,
+                                       TSHARD_BIN_DIR "/tshard-run -n %d --no-prefix " PROGRAM
+                                                      " --json --seed 3 --lr 0.01 --steps %d --model-parallel %d" SMALL,
+                                       ranks, STEPS, model);
     cr_assert_eq(code, 0, "%s", text);
     for (int i = 0; i < STEPS; i++, text += length) {
         int step = 0, told = 0;
@@ -84,13 +65,13 @@ Test(train_text, writes_what_the_seed_says_at_any_number_of_ranks, .timeout = 12
     char one[4096];
     int code;
     const char *command = PROGRAM " --steps 20 --sample 80" SMALL;
-    const char *text = run(&code, "%s", command);
+    const char *text = tshi_test_shell(&code, "%s", command);
     cr_assert_eq(code, 0, "%s", text);
     const char *start = strstr(text, "It goes on");
     cr_assert(start && strlen(start) < sizeof one, "%s", text);
     cr_assert_gt(strlen(start), 80);
     strcpy(one, start);
-    text = run(&code, TSHARD_BIN_DIR "/tshard-run -n 3 --no-prefix %s", command);
+    text = tshi_test_shell(&code, TSHARD_BIN_DIR "/tshard-run -n 3 --no-prefix %s", command);
     cr_assert_eq(code, 0, "%s", text);
     start = strstr(text, "It goes on");
     cr_assert_not_null(start);
@@ -113,10 +94,10 @@ static void loss_words(const char *text, int first, char words[LAST + 1][32]) {
 
 static void train(int ranks, int model, const char *more, int first, char words[LAST + 1][32]) {
     int code;
-    const char *text = run(&code,
-                           TSHARD_BIN_DIR "/tshard-run -n %d --no-prefix " PROGRAM
-                                          " --json --seed 3 --steps %d --model-parallel %d" SMALL " %s",
-                           ranks, LAST, model, more);
+    const char *text = tshi_test_shell(&code,
+                                       TSHARD_BIN_DIR "/tshard-run -n %d --no-prefix " PROGRAM
+                                                      " --json --seed 3 --steps %d --model-parallel %d" SMALL " %s",
+                                       ranks, LAST, model, more);
     cr_assert_eq(code, 0, "%s", text);
     loss_words(text, first, words);
 }
@@ -155,7 +136,7 @@ Test(train_text, resumes_bit_for_bit_on_as_many_ranks_and_to_rounding_on_others,
 
 static void refuses(int wanted_code, const char *words, const char *arguments) {
     int code;
-    const char *text = run(&code, PROGRAM " %s", arguments);
+    const char *text = tshi_test_shell(&code, PROGRAM " %s", arguments);
     cr_assert_eq(code, wanted_code, "%s: exit code %d, %s", arguments, code, text);
     cr_assert(strstr(text, words), "%s: '%s' is not in: %s", arguments, words, text);
     cr_assert_null(strchr(text, '\n')[1] ? text : NULL, "%s: one line was expected: %s", arguments, text);
@@ -173,7 +154,7 @@ Test(train_text, says_what_is_wrong_with_a_number, .timeout = 120) {
     refuses(2, "--every wants a whole number", "--every 0");
     refuses(2, "'a.txt' is no option", "a.txt");
     refuses(2, "--depth", "--depth 3");
-    refuses(2, "requires an argument", "--text");
+    refuses(2, "--text wants a value", "--text");
 }
 
 Test(train_text, says_what_is_wrong_with_a_text, .timeout = 120) {
@@ -194,13 +175,13 @@ Test(train_text, says_what_is_wrong_with_a_text, .timeout = 120) {
 Test(train_text, says_what_is_wrong_with_a_checkpoint, .timeout = 120) {
     refuses(1, "/nonexistent: there is no whole checkpoint", "--steps 2 --json --resume /nonexistent" SMALL);
     int code;
-    const char *text = run(&code, PROGRAM " --steps 2 --save /nonexistent/run" SMALL);
+    const char *text = tshi_test_shell(&code, PROGRAM " --steps 2 --save /nonexistent/run" SMALL);
     cr_assert(code == 1 && strstr(text, "/nonexistent/run: cannot be created"), "%d: %s", code, text);
 }
 
 Test(train_text, says_that_ranks_do_not_divide, .timeout = 120) {
     int code;
-    const char *text = run(&code, TSHARD_BIN_DIR "/tshard-run -n 3 " PROGRAM " --model-parallel 2" SMALL);
+    const char *text = tshi_test_shell(&code, TSHARD_BIN_DIR "/tshard-run -n 3 " PROGRAM " --model-parallel 2" SMALL);
     cr_assert_eq(code, 1, "%s", text);
     cr_assert(strstr(text, "model=2") && strstr(text, "3"), "%s", text);
 }
@@ -210,10 +191,11 @@ Test(train_text, a_text_of_one_letter_is_no_trouble, .timeout = 120) {
     int code, file = mkstemp(path);
     cr_assert_geq(file, 0);
     cr_assert_eq(write(file, "aaaaaaaa", 8), 8);
-    const char *text = run(&code,
-                           TSHARD_BIN_DIR "/tshard-run -n 2 --no-prefix " PROGRAM
-                                          " --text %s --context 7 --steps 2 --sample 3 --batch 2 --embed 2 --hidden 3",
-                           path);
+    const char *text =
+        tshi_test_shell(&code,
+                        TSHARD_BIN_DIR "/tshard-run -n 2 --no-prefix " PROGRAM
+                                       " --text %s --context 7 --steps 2 --sample 3 --batch 2 --embed 2 --hidden 3",
+                        path);
     close(file);
     unlink(path);
     cr_assert_eq(code, 0, "%s", text);

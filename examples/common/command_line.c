@@ -1,19 +1,9 @@
 #include "command_line.h"
 #include "numbers.h"
 
-#include <math.h>
+#include <float.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-static bool parse_number(const char *text, double low, double high, double *out) {
-    char *end = NULL;
-    bool digits = text[0] >= '0' && text[0] <= '9' && strspn(text, "0123456789.eE+-") == strlen(text);
-    double value = digits ? strtod(text, &end) : NAN;
-    if (!end || *end || !(value >= low && value <= high)) return false;
-    *out = value;
-    return true;
-}
 
 static bool parse_dtype(const char *text, tsh_dtype *out) {
     static const tsh_dtype floats[] = {TSH_FLOAT32, TSH_FLOAT64, TSH_BFLOAT16, TSH_FLOAT16};
@@ -32,6 +22,9 @@ static const char *take(const option_row *o, const char *text) {
     switch (o->kind) {
     case OPTION_FLAG: *(bool *)o->value = true; return NULL;
     case OPTION_TEXT: *(const char **)o->value = text; return NULL;
+    case OPTION_PATH: *(const char **)o->value = text; return text[0] ? NULL : "a path";
+    case OPTION_SEED: return parse_seed(text, o->value) ? NULL : "a whole number, 0 to 18446744073709551615";
+    case OPTION_RATE: return parse_number(text, DBL_TRUE_MIN, DBL_MAX, o->value) ? NULL : "a number above 0";
     case OPTION_DTYPE: return parse_dtype(text, o->value) ? NULL : "float32, float64, bfloat16 or float16";
     case OPTION_COUNT:
         good = parse_count(text, (int64_t)o->low, (int64_t)o->high, o->value);
@@ -39,7 +32,8 @@ static const char *take(const option_row *o, const char *text) {
         break;
     case OPTION_NUMBER:
         good = parse_number(text, o->low, o->high, o->value);
-        snprintf(wanted, sizeof wanted, "a number, %g to %g", o->low, o->high);
+        snprintf(wanted, sizeof wanted, o->high < DBL_MAX ? "a number, %g to %g" : "a number, %g or more", o->low,
+                 o->high);
         break;
     }
     return good ? NULL : wanted;
@@ -78,32 +72,4 @@ int command_line_parse(const char *program, const char *help, const option_row *
         return 2;
     }
     return -1;
-}
-
-bool ids_parse(const char *text, int64_t vocabulary, int64_t **ids, int64_t *count, char words[MODEL_WORDS]) {
-    *count = 0;
-    *ids = malloc((strlen(text) / 2 + 1) * sizeof **ids); /* two characters an id, at least */
-    if (!*ids) {
-        snprintf(words, MODEL_WORDS, "no memory for the ids");
-        return false;
-    }
-    for (const char *p = text + strspn(text, ", \t\r\n"); *p; p += strspn(p, ", \t\r\n")) {
-        char word[24];
-        size_t length = strcspn(p, ", \t\r\n");
-        int64_t id = -1;
-        snprintf(word, sizeof word, "%.*s", (int)(length < 23 ? length : 23), p);
-        if (length >= 20 || !parse_count(word, 0, INT64_MAX, &id)) {
-            snprintf(words, MODEL_WORDS, "'%s' is no id; whole numbers like 1,2,3 are wanted", word);
-            return false;
-        }
-        if (id >= vocabulary) {
-            snprintf(words, MODEL_WORDS, "id %lld is past the vocabulary: the model has the ids 0 to %lld",
-                     (long long)id, (long long)vocabulary - 1);
-            return false;
-        }
-        (*ids)[(*count)++] = id;
-        p += length;
-    }
-    if (*count == 0) snprintf(words, MODEL_WORDS, "there is no id; whole numbers like 1,2,3 are wanted");
-    return *count > 0;
 }

@@ -1,0 +1,45 @@
+#include "resume.h"
+
+#include <stdio.h>
+
+static bool fails(const char *program, const char *what, const char *why) {
+    fprintf(stderr, "%s: %s: %s\n", program, what, why);
+    return false;
+}
+
+/* The run as a checkpoint, whose values lie in `numbers`. */
+static tsh_checkpoint describe(const saved_run *r, int64_t numbers[RUN_NUMBERS], tsh_value values[RUN_NUMBERS]) {
+    for (int i = 0; i < r->count; i++) {
+        numbers[i] = r->numbers[i].value;
+        values[i] = (tsh_value){.name = r->numbers[i].name, .data = &numbers[i]};
+    }
+    return (tsh_checkpoint){
+        .parameters = r->parameters, .optimizer = r->optimizer, .values = values, .value_count = r->count};
+}
+
+bool run_save(const saved_run *r, const char *folder, int64_t steps) {
+    int64_t numbers[RUN_NUMBERS];
+    tsh_value values[RUN_NUMBERS];
+    tsh_checkpoint c = describe(r, numbers, values);
+    c.step = steps;
+    c.keep = 3;
+    c.background = true;
+    return tsh_checkpoint_save(folder, &c) == TSH_OK || fails(r->program, "a checkpoint", tsh_error_message());
+}
+
+bool run_finish_save(const char *program, tsh_world *world) {
+    return tsh_checkpoint_wait(world) == TSH_OK || fails(program, "a checkpoint", tsh_error_message());
+}
+
+bool run_load(const saved_run *r, const char *folder, int64_t *steps) {
+    int64_t saved[RUN_NUMBERS];
+    tsh_value values[RUN_NUMBERS];
+    tsh_checkpoint c = describe(r, saved, values);
+    if (tsh_checkpoint_load(folder, &c) != TSH_OK) return fails(r->program, "the checkpoint", tsh_error_message());
+    for (int i = 0; i < r->count; i++) {
+        if (saved[i] != r->numbers[i].value)
+            return fails(r->program, "the checkpoint is of a run with another", values[i].name);
+    }
+    *steps = c.step;
+    return true;
+}

@@ -1,0 +1,411 @@
+/* Tapes and functions. */
+#include "fuzz.h"
+
+/* --- tapes -------------------------------------------------------------------------------------------------------- */
+
+void fuzz_make_tape(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = NULL;
+    (void)function;
+    tsh_status status = tsh_tape_create(fuzz_chance(f, 3) ? NULL : f->world, fuzz_chance(f, 3) ? NULL : &tape);
+    fuzz_made(f, FUZZ_TAPE, "tape_create", status, tape, NULL);
+}
+
+static void tape_destroy(fuzz *f, void (*function)(void)) {
+    (void)function;
+    tsh_tape_destroy(NULL);
+    fuzz_empty(f, FUZZ_TAPE, fuzz_below(f, 2));
+}
+
+static void tape_questions(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    (void)function;
+    if (tsh_tape_world(tape) != (tape ? f->world : NULL)) fuzz_wrong(f, "tape_world");
+    if (tape && tsh_tape_status(tape) == TSH_OK && tsh_tape_message(tape)[0]) fuzz_wrong(f, "words without a failure");
+    if (fuzz_chance(f, 40)) tsh_tape_set_recording(tape, fuzz_chance(f, 90));
+}
+
+/* Here no rank's tape has failed. */
+static void tape_reset(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    (void)function;
+    for (int i = 0; tape && i < FUZZ_SLOTS; i++) {
+        fuzz_slot *value = &f->slots[FUZZ_VALUE][i];
+        if (value->parent == tape) *value = (fuzz_slot){0};
+    }
+    fuzz_said(f, "tape_reset", tsh_tape_reset(tape), NULL);
+}
+
+static void after(fuzz *f, tsh_tape *tape, const char *name, tsh_status status) {
+    fuzz_said(f, name, status, NULL);
+    if (tsh_tape_status(tape) != TSH_OK && tape) f->failed = true;
+}
+
+/* Backward from a layer's output, from a function of a leaf, or from any value, which may not have been recorded. */
+static tsh_tensor *some_loss(fuzz *f, tsh_tape *tape) {
+    tsh_linear *layer = fuzz_pick(f, FUZZ_LINEAR);
+    tsh_tensor *x = fuzz_tensor_like(f, tsh_linear_weight(layer)), *value = fuzz_pick(f, FUZZ_VALUE);
+    int draw = fuzz_below(f, 10);
+    if (draw < 3) return tsh_linear_forward(tape, layer, x);
+    return draw < 6 ? tsh_mul(tape, x, x) : value;
+}
+
+static void backward(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *loss = some_loss(f, tape);
+    (void)function;
+    if (loss && tsh_tensor_dtype(loss) == TSH_FLOAT32 && fuzz_chance(f, 80)) loss = tsh_sum(tape, loss, TSH_ALL_DIMS);
+    after(f, tape, "backward", tsh_backward(tape, loss));
+}
+
+static void backward_with(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *loss = some_loss(f, tape);
+    tsh_backward_config config = {.retain_graph = fuzz_chance(f, 60)};
+    if (fuzz_chance(f, 20)) config.gradient = fuzz_tensor_like(f, loss);
+    (void)function;
+    after(f, tape, "backward_with", tsh_backward_with(tape, loss, fuzz_chance(f, 10) ? NULL : &config));
+}
+
+static tsh_tensor *objective(tsh_tape *tape, tsh_tensor *const *inputs, void *user) {
+    return user ? NULL : tsh_sum(tape, tsh_mul(tape, inputs[0], inputs[0]), TSH_ALL_DIMS);
+}
+
+/* It resets the tape, whose values go. */
+static void gradient_check(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *inputs[1] = {fuzz_pick(f, FUZZ_TENSOR)};
+    double worst, h = fuzz_chance(f, 90) ? 0 : fuzz_number(f);
+    bool none = fuzz_chance(f, 5);
+    (void)function;
+    if (tsh_tensor_local_numel(inputs[0]) > 40) return;
+    for (int i = 0; tape && i < FUZZ_SLOTS; i++) {
+        fuzz_slot *value = &f->slots[FUZZ_VALUE][i];
+        if (value->parent == tape) *value = (fuzz_slot){0};
+    }
+    tsh_objective_fn *fn = fuzz_chance(f, 3) ? NULL : objective;
+    after(f, tape, "gradient_check",
+          tsh_gradient_check(tape, fn, inputs, fuzz_chance(f, 97), h, none ? &none : NULL, &worst));
+}
+
+/* --- functions, by the arguments that they take ------------------------------------------------------------------- */
+
+static void one(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    fuzz_value(f, tape, ((tsh_tensor * (*)(tsh_tape *, tsh_tensor *)) function)(tape, fuzz_tensor(f)));
+}
+
+static void two(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *y = fuzz_tensor_like(f, x);
+    fuzz_value(f, tape, ((tsh_tensor * (*)(tsh_tape *, tsh_tensor *, tsh_tensor *)) function)(tape, x, y));
+}
+
+static void with_dim(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    int dim = fuzz_chance(f, 20) ? TSH_ALL_DIMS : fuzz_dim(f);
+    fuzz_value(f, tape, ((tsh_tensor * (*)(tsh_tape *, tsh_tensor *, int)) function)(tape, x, dim));
+}
+
+static void with_number(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    double number = fuzz_chance(f, 80) ? 0.5 : fuzz_number(f);
+    fuzz_value(f, tape, ((tsh_tensor * (*)(tsh_tape *, tsh_tensor *, double)) function)(tape, x, number));
+}
+
+static void with_bounds(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    double low = fuzz_chance(f, 80) ? -1 : fuzz_number(f), high = fuzz_chance(f, 80) ? 1 : fuzz_number(f);
+    fuzz_value(f, tape, ((tsh_tensor * (*)(tsh_tape *, tsh_tensor *, double, double)) function)(tape, x, low, high));
+}
+
+static void masked_fill(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *mask = fuzz_chance(f, 90) ? tsh_cast(tape, x, TSH_UINT8) : fuzz_tensor_like(f, x);
+    (void)function;
+    fuzz_value(f, tape, tsh_masked_fill(tape, x, mask, fuzz_number(f)));
+}
+
+static void cast(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_dtype dtype = (tsh_dtype)(fuzz_index(f, TSH_DTYPE_COUNT + 1));
+    (void)function;
+    fuzz_value(f, tape, tsh_cast(tape, fuzz_tensor(f), dtype));
+}
+
+static void element_loss(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *target = fuzz_tensor_like(f, x);
+    tsh_bce_loss_config config = {.reduction = (tsh_reduction)fuzz_index(f, 4),
+                                  .pos_weight = fuzz_chance(f, 50) ? NULL : fuzz_tensor(f)};
+    (void)function;
+    if (fuzz_chance(f, 50)) {
+        fuzz_value(f, tape, tsh_mse_loss(tape, x, target, config.reduction));
+    } else {
+        fuzz_value(f, tape, tsh_bce_loss(tape, x, target, fuzz_chance(f, 30) ? NULL : &config));
+    }
+}
+
+tsh_group *fuzz_group_of(fuzz *f, const tsh_tensor *x) {
+    const tsh_mesh *mesh = tsh_tensor_mesh(x);
+    int axis = fuzz_below(f, tsh_mesh_axes(mesh));
+    return fuzz_chance(f, 97) ? tsh_mesh_axis_group(mesh, axis) : fuzz_group(f);
+}
+
+static void to_mesh(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    const tsh_mesh *mesh = fuzz_chance(f, 50) ? NULL : fuzz_mesh(f);
+    tsh_layout layouts[TSH_MAX_AXES];
+    (void)function;
+    for (int a = 0; a < TSH_MAX_AXES; a++) layouts[a] = fuzz_layout(f);
+    fuzz_value(f, tape, tsh_redistribute(tape, x, mesh, fuzz_chance(f, 10) ? NULL : layouts));
+}
+
+static void to_local(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    tsh_layout layouts[TSH_MAX_AXES];
+    (void)function;
+    for (int a = 0; a < TSH_MAX_AXES; a++) layouts[a] = fuzz_layout(f);
+    fuzz_value(f, tape, tsh_to_local(tape, x, fuzz_chance(f, 70) ? NULL : layouts));
+}
+
+static void full(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    (void)function;
+    fuzz_value(f, tape, tsh_full(tape, fuzz_tensor(f)));
+}
+
+static void redistribute(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    const tsh_group *group = fuzz_group_of(f, x);
+    (void)function;
+    fuzz_value(f, tape, tsh_redistribute_along(tape, x, group, fuzz_layout(f)));
+}
+
+static void scatter_or_gather(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    const tsh_group *group = fuzz_group_of(f, x);
+    int dim = fuzz_dim(f);
+    fuzz_value(f, tape,
+               ((tsh_tensor * (*)(tsh_tape *, tsh_tensor *, const tsh_group *, int)) function)(tape, x, group, dim));
+}
+
+static void reduce_or_copy(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    const tsh_group *group = fuzz_group_of(f, x);
+    fuzz_value(f, tape, ((tsh_tensor * (*)(tsh_tape *, tsh_tensor *, const tsh_group *)) function)(tape, x, group));
+}
+
+static void affine(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *w = fuzz_tensor_like(f, x), *b = fuzz_chance(f, 60) ? NULL : fuzz_tensor(f);
+    (void)function;
+    fuzz_value(f, tape, tsh_affine(tape, x, w, b));
+}
+
+static void reshape(fuzz *f, void (*function)(void)) {
+    static const int64_t shapes[][3] = {{16},      {4, 4},  {2, 8},   {8, 2}, {-1},
+                                        {2, 2, 4}, {4, -1}, {-1, -1}, {0},    {INT64_MAX, 2}};
+    static const int dims[] = {1, 2, 2, 2, 1, 3, 2, 2, 1, 2};
+    int shape = fuzz_below(f, 10), ndim = fuzz_chance(f, 96) ? dims[shape] : fuzz_index(f, 3);
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    (void)function;
+    if (ndim > 3 && ndim <= TSH_MAX_DIMS) ndim = 3;
+    fuzz_value(f, tape, tsh_reshape(tape, x, ndim, fuzz_chance(f, 2) ? NULL : shapes[shape]));
+}
+
+static void slice(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    int dim = fuzz_dim(f);
+    int64_t start = fuzz_index(f, 3), length = fuzz_index(f, 3);
+    (void)function;
+    fuzz_value(f, tape, tsh_slice(tape, x, dim, start, length));
+}
+
+static void concat(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x[12];
+    int dim = fuzz_dim(f), count = fuzz_index(f, 13);
+    (void)function;
+    if (count > 12) count = 12;
+    x[0] = fuzz_tensor(f);
+    for (int i = 1; i < 12; i++) x[i] = fuzz_tensor_like(f, x[0]);
+    fuzz_value(f, tape, tsh_concat(tape, fuzz_chance(f, 3) ? NULL : x, count, dim));
+}
+
+static void topk(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *indices = NULL;
+    int dim = fuzz_dim(f), k = fuzz_index(f, 3);
+    (void)function;
+    tsh_tensor *y = tsh_topk(tape, x, k, dim, fuzz_chance(f, 30) ? NULL : &indices);
+    if (!y && indices) fuzz_wrong(f, "topk: indices without values");
+    fuzz_value(f, tape, y);
+}
+
+static void split_parts(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *parts[4] = {NULL};
+    int dim = fuzz_dim(f), count = fuzz_index(f, 5);
+    int64_t sizes[4];
+    (void)function;
+    for (int i = 0; i < 4; i++) sizes[i] = fuzz_index(f, 4);
+    if (count > 4) count = 4;
+    bool balanced = fuzz_chance(f, 80), none = fuzz_chance(f, 3);
+    tsh_status status = tsh_split_parts(tape, x, dim, count, balanced ? NULL : sizes, none ? NULL : parts);
+    if (status != TSH_OK && parts[0]) fuzz_wrong(f, "split_parts: parts after a failure");
+    fuzz_value(f, tape, status == TSH_OK ? parts[count - 1] : NULL);
+}
+
+static void permute(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    int order[TSH_MAX_DIMS], n = tsh_tensor_ndim(x);
+    (void)function;
+    for (int d = 0; d < TSH_MAX_DIMS; d++) order[d] = fuzz_chance(f, 95) ? (n ? (d + 1) % n : 0) : fuzz_dim(f);
+    if (fuzz_chance(f, 50)) {
+        fuzz_value(f, tape, tsh_permute(tape, x, fuzz_chance(f, 3) ? NULL : order));
+    } else {
+        fuzz_value(f, tape, tsh_transpose(tape, x, fuzz_dim(f), fuzz_dim(f)));
+    }
+}
+
+/* What a sum of squares makes on its way is freed where the tape does not record. */
+static void free_since(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f);
+    (void)function;
+    tsh_mark mark = tsh_tape_mark(tape);
+    tsh_tensor *y = tsh_sum(tape, tsh_mul(tape, x, x), TSH_ALL_DIMS);
+    if (fuzz_chance(f, 3)) mark.step++;
+    fuzz_value(f, tape, tsh_tape_free_since(tape, mark, y));
+}
+
+static void lookup(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *table = fuzz_tensor(f);
+    int64_t padding = fuzz_chance(f, 70) ? -1 : fuzz_index(f, 4);
+    (void)function;
+    fuzz_value(f, tape, tsh_lookup(tape, table, fuzz_ids(f), padding));
+}
+
+static void norm(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *gamma = fuzz_chance(f, 50) ? NULL : fuzz_tensor(f);
+    tsh_tensor *beta = fuzz_chance(f, 70) ? NULL : fuzz_tensor(f);
+    double eps = fuzz_chance(f, 90) ? 1e-5 : fuzz_number(f);
+    bool rms = fuzz_chance(f, 50);
+    (void)function;
+    fuzz_value(f, tape, rms ? tsh_rms_norm(tape, x, gamma, eps) : tsh_layer_norm(tape, x, gamma, beta, eps));
+}
+
+/* Most tensors have fewer dims than these functions want. */
+static tsh_tensor *heads(fuzz *f, tsh_tape *tape, tsh_tensor *x, int64_t count) {
+    return fuzz_chance(f, 5) ? x : tsh_reshape(tape, x, 4, (int64_t[]){1, -1, count, 1});
+}
+
+static void attention(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *q = fuzz_tensor(f), *k = fuzz_tensor_like(f, q), *v = fuzz_tensor_like(f, k);
+    tsh_attention_config config = {.causal = fuzz_chance(f, 50),
+                                   .scale = fuzz_chance(f, 80) ? 0 : fuzz_number(f),
+                                   .dropout = fuzz_chance(f, 80) ? 0 : fuzz_number(f)};
+    if (fuzz_chance(f, 10)) config.lengths = fuzz_ids(f);
+    (void)function;
+    q = heads(f, tape, q, fuzz_index(f, 3));
+    k = heads(f, tape, k, 1);
+    v = heads(f, tape, v, 1);
+    fuzz_value(f, tape, tsh_attention(tape, q, k, v, fuzz_chance(f, 10) ? NULL : &config));
+}
+
+static void rotary(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = heads(f, tape, fuzz_tensor(f), 1);
+    tsh_rotary_config config = {.theta = fuzz_chance(f, 80) ? 100 : fuzz_number(f),
+                                .order = (tsh_rotary_order)fuzz_index(f, 2),
+                                .dims = fuzz_index(f, 3)};
+    (void)function;
+    fuzz_value(f, tape, tsh_rotary(tape, x, fuzz_ids(f), fuzz_chance(f, 10) ? NULL : &config));
+}
+
+static void cross_entropy(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *logits = fuzz_tensor(f), *target = fuzz_ids(f);
+    tsh_cross_entropy_config config = {.has_ignore_index = fuzz_chance(f, 20),
+                                       .ignore_index = fuzz_index(f, 4),
+                                       .label_smoothing = fuzz_chance(f, 80) ? 0.1 : fuzz_number(f),
+                                       .reduction = (tsh_reduction)fuzz_index(f, 3)};
+    if (fuzz_chance(f, 10)) config.weight = fuzz_tensor(f);
+    (void)function;
+    fuzz_value(f, tape, tsh_cross_entropy(tape, logits, target, fuzz_chance(f, 30) ? NULL : &config));
+}
+
+#define FUNCTION(name) (void (*)(void))(name)
+
+const fuzz_call fuzz_autograd_calls[] = {
+    {"tsh_tape_create", fuzz_make_tape, NULL, 4},
+    {"tsh_tape_destroy", tape_destroy, NULL, 1},
+    {"tsh_tape_status tsh_tape_message tsh_tape_set_recording tsh_tape_world", tape_questions, NULL, 3},
+    {"tsh_tape_reset", tape_reset, NULL, 4},
+    {"tsh_backward", backward, NULL, 12},
+    {"tsh_backward_with", backward_with, NULL, 8},
+    {"tsh_gradient_check", gradient_check, NULL, 2},
+    {"tsh_redistribute_along", redistribute, NULL, 10},
+    {"tsh_redistribute", to_mesh, NULL, 10},
+    {"tsh_to_local", to_local, NULL, 3},
+    {"tsh_full", full, NULL, 3},
+    {"tsh_scatter", scatter_or_gather, FUNCTION(tsh_scatter), 3},
+    {"tsh_gather", scatter_or_gather, FUNCTION(tsh_gather), 3},
+    {"tsh_reduce", reduce_or_copy, FUNCTION(tsh_reduce), 3},
+    {"tsh_copy", reduce_or_copy, FUNCTION(tsh_copy), 3},
+    {"tsh_matmul", two, FUNCTION(tsh_matmul), 6},
+    {"tsh_affine", affine, NULL, 5},
+    {"tsh_add", two, FUNCTION(tsh_add), 5},
+    {"tsh_sub", two, FUNCTION(tsh_sub), 3},
+    {"tsh_mul", two, FUNCTION(tsh_mul), 5},
+    {"tsh_div", two, FUNCTION(tsh_div), 3},
+    {"tsh_scale", with_number, FUNCTION(tsh_scale), 4},
+    {"tsh_bias", two, FUNCTION(tsh_bias), 3},
+    {"tsh_gelu", one, FUNCTION(tsh_gelu), 4},
+    {"tsh_gelu_tanh", one, FUNCTION(tsh_gelu_tanh), 2},
+    {"tsh_relu", one, FUNCTION(tsh_relu), 2},
+    {"tsh_silu", one, FUNCTION(tsh_silu), 2},
+    {"tsh_exp", one, FUNCTION(tsh_exp), 1},
+    {"tsh_log", one, FUNCTION(tsh_log), 1},
+    {"tsh_tanh", one, FUNCTION(tsh_tanh), 1},
+    {"tsh_sqrt", one, FUNCTION(tsh_sqrt), 1},
+    {"tsh_sigmoid", one, FUNCTION(tsh_sigmoid), 1},
+    {"tsh_pow", with_number, FUNCTION(tsh_pow), 2},
+    {"tsh_clamp", with_bounds, FUNCTION(tsh_clamp), 2},
+    {"tsh_dropout", with_number, FUNCTION(tsh_dropout), 4},
+    {"tsh_reshape", reshape, NULL, 5},
+    {"tsh_slice", slice, NULL, 4},
+    {"tsh_concat", concat, NULL, 4},
+    {"tsh_split_parts", split_parts, NULL, 3},
+    {"tsh_permute tsh_transpose", permute, NULL, 4},
+    {"tsh_tape_mark tsh_tape_free_since", free_since, NULL, 3},
+    {"tsh_sum", with_dim, FUNCTION(tsh_sum), 4},
+    {"tsh_mean", with_dim, FUNCTION(tsh_mean), 3},
+    {"tsh_topk", topk, NULL, 3},
+    {"tsh_argmax", with_dim, FUNCTION(tsh_argmax), 2},
+    {"tsh_softmax", with_dim, FUNCTION(tsh_softmax), 4},
+    {"tsh_log_softmax", with_dim, FUNCTION(tsh_log_softmax), 3},
+    {"tsh_lookup", lookup, NULL, 5},
+    {"tsh_layer_norm tsh_rms_norm", norm, NULL, 5},
+    {"tsh_attention", attention, NULL, 5},
+    {"tsh_rotary", rotary, NULL, 3},
+    {"tsh_masked_fill", masked_fill, NULL, 2},
+    {"tsh_cast", cast, NULL, 2},
+    {"tsh_mse_loss tsh_bce_loss", element_loss, NULL, 4},
+    {"tsh_cross_entropy", cross_entropy, NULL, 6},
+    {NULL, NULL, NULL, 0},
+};
