@@ -46,6 +46,29 @@ typedef struct tsh_memory_stats {
     size_t bytes_peak;    /* the largest bytes_in_use so far */
 } tsh_memory_stats;
 
+/* What tensor memory is for. */
+typedef enum tsh_memory_purpose {
+    TSH_MEMORY_OTHER = 0,     /* tensors of the program, such as a batch */
+    TSH_MEMORY_PARAMETERS,    /* leaves that want a gradient */
+    TSH_MEMORY_GRADIENTS,     /* of leaves, and the buckets that sum them */
+    TSH_MEMORY_OPTIMIZER,     /* states of optimizers */
+    TSH_MEMORY_ACTIVATIONS,   /* results of functions, their gradients, and what functions keep or need meanwhile */
+    TSH_MEMORY_COMMUNICATION, /* buffers of collectives and messages, and what ranks share to find each other */
+    TSH_MEMORY_PURPOSE_COUNT
+} tsh_memory_purpose;
+
+/* "parameters", ...; "unknown purpose" for a value that is none. */
+TSH_API const char *tsh_memory_purpose_name(tsh_memory_purpose purpose);
+
+/* A device's tensor memory by purpose, and where the program was when most of it was in use. */
+typedef struct tsh_memory_report {
+    size_t live[TSH_MEMORY_PURPOSE_COUNT];    /* bytes; they add up to bytes_in_use of tsh_memory_stats */
+    size_t at_peak[TSH_MEMORY_PURPOSE_COUNT]; /* bytes when bytes_peak was reached; they add up to it */
+    char function[48];                        /* that ran at the peak; "": none did */
+    char layer[80]; /* the parameter that a function used last before the peak, by its name in a list; "": none */
+    bool backward;  /* the peak was in a backward */
+} tsh_memory_report;
+
 /* The libraries of this device's matrix products: "1 BLAS thread, oneDNN 2.6.3 for float32, OpenBLAS 0.3.21 (Haswell
  * kernels) for float64", written into text, always terminated (size > 0). Returns text. */
 TSH_API char *tsh_device_describe(const tsh_device *device, char *text, size_t size);
@@ -53,6 +76,8 @@ TSH_API char *tsh_device_describe(const tsh_device *device, char *text, size_t s
 /* The device's kind, and its memory counters up to now. */
 TSH_API tsh_device_kind tsh_device_kind_of(const tsh_device *device);
 TSH_API tsh_memory_stats tsh_device_stats(const tsh_device *device);
+/* The counters by purpose; zeros for NULL. */
+TSH_API tsh_memory_report tsh_device_memory(const tsh_device *device);
 /* Set bytes_peak to bytes_in_use. */
 TSH_API void tsh_device_reset_peak(tsh_device *device);
 

@@ -67,7 +67,7 @@ static tsh_status advance_sink(tsh_tape *tape) {
 }
 
 /* The first input's gradient, then the collective that waits for it, then the other inputs' gradients beside that. */
-static tsh_status run_backward(tsh_tape *tape, tshi_node *node) {
+static tsh_status run_entered(tsh_tape *tape, tshi_node *node) {
     if (!tshi_call_runs(node)) return fail_in(tape, node, backward_elsewhere(node));
     bool rest = has_rest(node);
     tsh_status status = fail_in(tape, node, node->op->backward(node));
@@ -75,6 +75,13 @@ static tsh_status run_backward(tsh_tape *tape, tshi_node *node) {
     if (tshi_wants_grad(node, 0) && node->in[0]->gradient->uses == 1) status = start_early(tape, node->in[0]);
     if (status == TSH_OK && tape->sink) status = advance_sink(tape);
     return status == TSH_OK ? fail_in(tape, node, node->op->backward_rest(node)) : status;
+}
+
+static tsh_status run_backward(tsh_tape *tape, tshi_node *node) {
+    tsh_memory_purpose before = tshi_call_enter(node, true);
+    tsh_status status = run_entered(tape, node);
+    tshi_call_leave(node, before);
+    return status;
 }
 
 /* The call adds to no gradient any more, in this backward: those that it was the last to add to are complete. */
@@ -257,8 +264,7 @@ static tsh_status check_device(tsh_tape *tape, tsh_device *device) {
     return status;
 }
 
-tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backward_config *config) {
-    if (!tape) return tshi_tape_missing("backward");
+static tsh_status backward_from(tsh_tape *tape, tsh_tensor *loss, const tsh_backward_config *config) {
     tape->keeps_graph = config && config->retain_graph;
     tsh_status status = check_loss(tape, loss);
     if (status == TSH_OK) status = seed(tape, loss, config ? config->gradient : NULL);
@@ -269,6 +275,17 @@ tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backwar
     status = tape->sink ? run_with_sink(tape, loss) : run_nodes(tape, loss);
     if (status == TSH_OK) return check_device(tape, loss->mesh->device);
     count_uses(tape, last, false); /* leaves outlive the step */
+    return status;
+}
+
+tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backward_config *config) {
+    if (!tape) return tshi_tape_missing("backward");
+    tsh_device *device = tape->world->device;
+    tsh_memory_purpose before = tshi_device_purpose(device, TSH_MEMORY_ACTIVATIONS);
+    device->place.backward = true;
+    tsh_status status = backward_from(tape, loss, config);
+    device->place.backward = false;
+    device->purpose = before;
     return status;
 }
 

@@ -53,7 +53,11 @@ void tshi_gradient_end_step(tsh_tensor *tensor) {
 tsh_status tshi_gradient_new(const tsh_tensor *x, tsh_tensor **out) {
     tsh_layout layout[TSH_MAX_AXES];
     tshi_gradient_layout(x, layout);
-    return tshi_tensor_new(x->mesh, x->dtype, &x->shape, layout, out);
+    tsh_memory_purpose purpose = x->computed ? TSH_MEMORY_ACTIVATIONS : TSH_MEMORY_GRADIENTS;
+    tsh_memory_purpose before = tshi_device_purpose(x->mesh->device, purpose);
+    tsh_status status = tshi_tensor_new(x->mesh, x->dtype, &x->shape, layout, out);
+    x->mesh->device->purpose = before;
+    return status;
 }
 
 tsh_status tshi_gradient_view(const tsh_tensor *x, const tsh_tensor *values, tsh_tensor **out) {
@@ -157,6 +161,7 @@ tsh_status tsh_tensor_require_grad(tsh_tensor *tensor) {
     tshi_gradient *g = tshi_gradient_of(tensor);
     if (!g) return TSH_ERR_MEMORY;
     g->required = true;
+    if (tensor->storage) tshi_device_repurpose(tensor->mesh->device, tensor->storage->data, TSH_MEMORY_PARAMETERS);
     return TSH_OK;
 }
 

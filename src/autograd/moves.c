@@ -62,7 +62,10 @@ static tsh_status blocks_of(const tsh_tensor *whole, int d, tsh_tensor **out) {
     tshi_shape shape = {.ndim = 2, .local = {w.n, rest}, .global = {w.n, rest}};
     const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
     if (w.outer == 1) return tshi_tensor_view(whole, &shape, local, 0, out);
-    return tshi_tensor_new(whole->mesh, whole->dtype, &shape, local, out);
+    tsh_memory_purpose before = tshi_device_purpose(whole->mesh->device, TSH_MEMORY_COMMUNICATION);
+    tsh_status status = tshi_tensor_new(whole->mesh, whole->dtype, &shape, local, out);
+    whole->mesh->device->purpose = before;
+    return status;
 }
 
 /* Rank blocks of the whole lie one after another, so that no rank has to unpack them: the ranks decide by the global

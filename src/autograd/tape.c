@@ -250,10 +250,28 @@ static tsh_status make_output(tshi_node *call, tsh_dtype dtype, const tshi_shape
     return status == TSH_OK ? tshi_tape_own(call->tape, call->out) : status;
 }
 
+tsh_memory_purpose tshi_call_enter(const tshi_node *call, bool backward) {
+    tsh_device *device = tshi_device_of(call->in[0]);
+    device->place.function = call->op->name;
+    device->place.backward = backward;
+    for (int i = 0; i < call->inputs; i++) {
+        if (call->in[i]->name) device->place.layer = call->in[i]->name;
+    }
+    return tshi_device_purpose(device, TSH_MEMORY_ACTIVATIONS);
+}
+
+void tshi_call_leave(const tshi_node *call, tsh_memory_purpose before) {
+    tsh_device *device = call->tape->world->device;
+    device->place.function = NULL;
+    device->purpose = before;
+}
+
 tsh_tensor *tshi_tape_run(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape,
                           const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share) {
+    tsh_memory_purpose before = tshi_call_enter(call, false);
     tsh_status status = make_output(call, dtype, shape, layout, share);
     if (status == TSH_OK && tshi_call_runs(call)) status = call->op->forward(call);
+    tshi_call_leave(call, before);
     if (status == TSH_OK) status = record(call);
     for (int i = 0; i < TSHI_MAX_SAVED; i++) tsh_tensor_release(call->saved[i]);
     return status == TSH_OK ? call->out : tshi_tape_fail_as(call->tape, status, call->op->name);

@@ -28,6 +28,10 @@ struct tsh_tape {
  * given), runs forward and records the call. NULL on failure. */
 tsh_tensor *tshi_tape_run(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape,
                           const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share);
+/* Memory is counted as the call's activations, and the device knows where the program is, until the call is left with
+ * what `enter` has returned. */
+tsh_memory_purpose tshi_call_enter(const tshi_node *call, bool backward);
+void tshi_call_leave(const tshi_node *call, tsh_memory_purpose before);
 /* The call goes on the tape: a gradient may be asked of it. */
 bool tshi_tape_records(const tshi_node *call);
 /* A copy in memory of the step; NULL with the message set. */

@@ -18,11 +18,46 @@ bool tshi_device_reserve(const tsh_device *device, size_t size) {
     return false;
 }
 
-void tshi_device_count(tsh_device *device, size_t bytes) {
-    tsh_memory_stats *stats = &device->stats;
-    stats->requests++;
-    stats->bytes_in_use += bytes;
-    if (stats->bytes_in_use > stats->bytes_peak) stats->bytes_peak = stats->bytes_in_use;
+static void copy_text(char *to, size_t size, const char *from) {
+    size_t length = from ? strnlen(from, size - 1) : 0;
+    memcpy(to, from ? from : "", length);
+    to[length] = '\0';
+}
+
+/* More memory is in use than ever: where that is goes to the report. */
+static void note_peak(tsh_device *device) {
+    tsh_memory_report *report = &device->report;
+    device->stats.bytes_peak = device->stats.bytes_in_use;
+    memcpy(report->at_peak, report->live, sizeof report->at_peak);
+    copy_text(report->function, sizeof report->function, device->place.function);
+    copy_text(report->layer, sizeof report->layer, device->place.layer);
+    report->backward = device->place.backward;
+}
+
+void tshi_device_count(tsh_device *device, tshi_slab_block *block, size_t bytes) {
+    block->wanted = bytes;
+    block->purpose = device->purpose;
+    device->report.live[block->purpose] += bytes;
+    device->stats.requests++;
+    device->stats.bytes_in_use += bytes;
+    if (device->stats.bytes_in_use > device->stats.bytes_peak) note_peak(device);
+}
+
+void tshi_device_uncount(tsh_device *device, const tshi_slab_block *block) {
+    device->report.live[block->purpose] -= block->wanted;
+    device->stats.bytes_in_use -= block->wanted;
+}
+
+void tshi_device_repurpose(tsh_device *device, const void *pointer, tsh_memory_purpose purpose) {
+    tshi_slab_block *block = device->ops->memory.find(device, pointer);
+    tsh_memory_report *report = &device->report;
+    if (!block || block->purpose == purpose) return;
+    report->live[block->purpose] -= block->wanted;
+    report->live[purpose] += block->wanted;
+    if (device->stats.bytes_peak == device->stats.bytes_in_use) {
+        memcpy(report->at_peak, report->live, sizeof report->at_peak);
+    }
+    block->purpose = purpose;
 }
 
 tsh_device_kind tsh_device_kind_of(const tsh_device *device) {
@@ -33,8 +68,18 @@ tsh_memory_stats tsh_device_stats(const tsh_device *device) {
     return device ? device->stats : (tsh_memory_stats){0};
 }
 
+const char *tsh_memory_purpose_name(tsh_memory_purpose purpose) {
+    static const char *const names[TSH_MEMORY_PURPOSE_COUNT] = {"other",     "parameters",  "gradients",
+                                                                "optimizer", "activations", "communication"};
+    return (unsigned)purpose < TSH_MEMORY_PURPOSE_COUNT ? names[purpose] : "unknown purpose";
+}
+
+tsh_memory_report tsh_device_memory(const tsh_device *device) {
+    return device ? device->report : (tsh_memory_report){0};
+}
+
 void tsh_device_reset_peak(tsh_device *device) {
-    if (device) device->stats.bytes_peak = device->stats.bytes_in_use;
+    if (device) note_peak(device);
 }
 
 tsh_status tshi_check_computes(const tsh_device *device, tsh_dtype dtype, const char *what) {

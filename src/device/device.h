@@ -3,6 +3,7 @@
 #define TSHI_DEVICE_H
 
 #include "device/kernels.h"
+#include "device/slabs.h"
 #include "tshard/graph.h"
 
 typedef struct tshi_memory_ops {
@@ -14,6 +15,8 @@ typedef struct tshi_memory_ops {
     void *(*alloc_symmetric)(tsh_device *device, size_t size, size_t *offset);
     /* Takes back a pointer of either; NULL is fine. */
     void (*release)(tsh_device *device, void *pointer);
+    /* The block of a pointer of either, NULL for any other pointer. */
+    tshi_slab_block *(*find)(tsh_device *device, const void *pointer);
 } tshi_memory_ops;
 
 /* Points in the order of a device's work, as in the public header; create returns NULL with the message set. */
@@ -109,11 +112,21 @@ struct tsh_graph {
     tsh_device *device;
 };
 
+/* Where the program is: the function that runs (NULL: none), and the parameter that one has used last (NULL: none). Both
+ * texts outlive their being here. */
+typedef struct tshi_place {
+    const char *function, *layer;
+    bool backward;
+} tshi_place;
+
 /* What every device starts with; an implementation embeds it first. */
 struct tsh_device {
     const tshi_device_ops *ops;
     tsh_allocator allocator;
     tsh_memory_stats stats;
+    tsh_memory_report report;   /* its texts belong to the peak */
+    tsh_memory_purpose purpose; /* of memory that is allocated from now on */
+    tshi_place place;
     tshi_pool tensors, storages, gradients; /* structs of the rooms above */
 };
 
@@ -129,9 +142,19 @@ tsh_status tshi_device_create_cuda(const tsh_allocator *allocator, int local_ran
 void tshi_device_destroy(tsh_device *device);
 
 /* For alloc: whether the allocator allows `size` bytes of tensor memory more, false with the message set; and the
- * counters, when a buffer of `bytes` is handed out. */
+ * counters, when a block is handed out for `bytes`, under the current purpose, and when it is taken back. */
 bool tshi_device_reserve(const tsh_device *device, size_t size);
-void tshi_device_count(tsh_device *device, size_t bytes);
+void tshi_device_count(tsh_device *device, tshi_slab_block *block, size_t bytes);
+void tshi_device_uncount(tsh_device *device, const tshi_slab_block *block);
+
+/* Memory is allocated for this purpose from now on; returns the one before, which the caller sets again. */
+static inline tsh_memory_purpose tshi_device_purpose(tsh_device *device, tsh_memory_purpose purpose) {
+    tsh_memory_purpose before = device->purpose;
+    device->purpose = purpose;
+    return before;
+}
+/* The memory at `pointer`, which alloc has returned, is counted under this purpose from now on. */
+void tshi_device_repurpose(tsh_device *device, const void *pointer, tsh_memory_purpose purpose);
 
 static inline bool tshi_device_computes(const tsh_device *device, tsh_dtype dtype) {
     return (unsigned)dtype < TSH_DTYPE_COUNT && device->ops->computes >> dtype & 1;

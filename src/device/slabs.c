@@ -126,6 +126,12 @@ static tsh_status grow_buckets(tshi_slab_index *index) {
     return TSH_OK;
 }
 
+tshi_slab_block *tshi_slab_index_find(const tshi_slab_index *index, const void *data) {
+    tshi_slab_block *block = data && index->buckets_count ? index->buckets[bucket_of(index, data)] : NULL;
+    while (block && block->data != data) block = block->next;
+    return block;
+}
+
 tshi_slab_block *tshi_slab_index_take(tshi_slab_index *index, const void *data) {
     if (!data || index->buckets_count == 0) return NULL;
     tshi_slab_block **link = &index->buckets[bucket_of(index, data)];

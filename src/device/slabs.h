@@ -7,6 +7,7 @@
 #define TSHI_SLABS_H
 
 #include "base/base.h"
+#include "tshard/device.h"
 
 #define TSHI_BLOCK_UNIT   ((size_t)64) /* sizes are multiples of it */
 #define TSHI_FREE_LEVELS  58           /* powers of two of a size in units */
@@ -18,7 +19,8 @@ typedef struct tshi_slab tshi_slab;
 typedef struct tshi_slab_block {
     char *data;
     size_t size;
-    size_t wanted; /* the caller's: bytes that were asked for */
+    size_t wanted;              /* the caller's: bytes that were asked for, */
+    tsh_memory_purpose purpose; /* and what for */
     tshi_slab *slab;
     struct tshi_slab_block *before, *after; /* in the slab */
     /* In the list of its class while it is free; in its bucket while in use; then in the caller's list, if any. */
@@ -62,6 +64,8 @@ typedef struct tshi_slab_index {
 tshi_slab_block *tshi_slabs_alloc(tshi_slabs *slabs, tshi_slab_index *index, size_t size, bool *failed);
 /* The block in use at `data`, which is no longer in use then and not yet free, or NULL. */
 tshi_slab_block *tshi_slab_index_take(tshi_slab_index *index, const void *data);
+/* The block in use at `data`, which stays so, or NULL. */
+tshi_slab_block *tshi_slab_index_find(const tshi_slab_index *index, const void *data);
 /* The block becomes free, and one with free neighbours. */
 void tshi_slabs_release(tshi_slab_index *index, tshi_slab_block *block);
 /* The size of the largest free block, or 0. */

@@ -86,7 +86,9 @@ void *tshi_group_gather(tsh_group *group, const char *what, const void *mine, si
     tsh_device *host = group->world->host;
     tsh_group *control = group->control;
     size_t total = (size_t)group->size * bytes;
+    tsh_memory_purpose before = tshi_device_purpose(host, TSH_MEMORY_COMMUNICATION);
     char *all = host->ops->memory.alloc(host, total);
+    host->purpose = before;
     *status = tshi_group_agree(group, what, *status == TSH_OK && !all ? TSH_ERR_MEMORY : *status);
     if (*status == TSH_OK) {
         char *part = all + (size_t)group->rank * bytes;
@@ -156,7 +158,9 @@ tsh_status tshi_group_open(tsh_group *parent, const char *what, const int *ranks
         if (!text || !world_ranks || (member && !group)) status = TSH_ERR_MEMORY;
     }
     status = tshi_group_agree(parent, text ? text : "", status);
+    tsh_memory_purpose before = tshi_device_purpose(world->host, TSH_MEMORY_COMMUNICATION);
     if (status == TSH_OK && n > 1) status = parent->ops->open(parent, world_ranks, n, group);
+    world->host->purpose = before;
     tshi_free(&world->allocator, text);
     tshi_free(&world->allocator, world_ranks);
     if (status != TSH_OK && group) {

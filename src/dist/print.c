@@ -111,13 +111,13 @@ static tsh_status print_open(printing *p) {
     p->counts = tshi_calloc(allocator, members, sizeof *p->counts);
     if (!p->counts) return TSH_ERR_MEMORY;
     count_elements(p);
-    tsh_status status = tshi_tensor_scratch(mesh, p->tensor->dtype, p->counts[mesh->member], &p->packed);
+    tsh_status status = tshi_tensor_buffer(mesh, p->tensor->dtype, p->counts[mesh->member], &p->packed);
     if (status != TSH_OK || mesh->member != p->root) return status;
     p->host = tshi_calloc(allocator, (size_t)total(p) + 1, size);
     p->whole = tshi_calloc(allocator, (size_t)tshi_box_numel(p->format.ndim, &p->shown) + 1, size);
     p->terms = tshi_calloc(allocator, members, sizeof *p->terms);
     if (!p->host || !p->whole || !p->terms) return TSH_ERR_MEMORY;
-    return tshi_tensor_scratch(mesh, p->tensor->dtype, total(p), &p->all);
+    return tshi_tensor_buffer(mesh, p->tensor->dtype, total(p), &p->all);
 }
 
 static void print_close(printing *p) {

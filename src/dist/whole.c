@@ -48,7 +48,7 @@ static tsh_status open_held(whole *w) {
         w->held = &w->over;
         return TSH_OK;
     }
-    tsh_status status = tshi_tensor_scratch(mesh, w->tensor->dtype, numel, &w->held);
+    tsh_status status = tshi_tensor_buffer(mesh, w->tensor->dtype, numel, &w->held);
     if (status == TSH_OK && w->writes) status = tsh_tensor_write(w->held, w->values, numel);
     return status;
 }

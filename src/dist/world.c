@@ -39,6 +39,7 @@ static tsh_status devices_create(tsh_world *world, const tshi_settings *settings
     tsh_status status =
         tshi_device_create_cpu(&world->allocator, heap, settings->heap_bytes, settings->blas_threads, &world->host);
     world->device = world->host;
+    if (status == TSH_OK) world->host->purpose = TSH_MEMORY_COMMUNICATION; /* until the ranks are connected */
     if (status != TSH_OK || settings->device != TSH_CUDA) return status;
     return tshi_device_create_cuda(&world->allocator, world->local_rank, &world->device);
 }
@@ -104,6 +105,7 @@ tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
         tsh_world_destroy(world);
         return status;
     }
+    world->host->purpose = TSH_MEMORY_OTHER;
     tshi_signal_open(world, settings.rings);
     *out = world;
     return TSH_OK;

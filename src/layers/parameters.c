@@ -21,10 +21,18 @@ tsh_status tsh_parameters_create(tsh_world *world, tsh_parameters **out) {
     return TSH_OK;
 }
 
+/* The list has been the tensor's name. */
+static void forget_name(tsh_tensor *tensor, const char *name) {
+    tsh_device *device = tshi_device_of(tensor);
+    if (tensor->name == name) tensor->name = NULL;
+    if (device->place.layer == name) device->place.layer = NULL;
+}
+
 void tsh_parameters_destroy(tsh_parameters *list) {
     if (!list) return;
     const tsh_allocator *allocator = &list->world->allocator;
     for (int i = 0; i < list->count; i++) {
+        forget_name(list->items[i].tensor, list->items[i].name);
         tshi_free(allocator, list->items[i].name);
         tsh_tensor_release(list->items[i].tensor);
     }
@@ -47,6 +55,7 @@ static tsh_status append(tsh_parameters *list, char *name, tsh_tensor *tensor) {
                                   sizeof *list->items);
     if (status != TSH_OK) return status;
     list->items[list->count++] = (tshi_parameter){name, tsh_tensor_retain(tensor)};
+    if (!tensor->name) tensor->name = name;
     return TSH_OK;
 }
 

@@ -79,6 +79,13 @@ tsh_status tshi_tensor_scratch(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n,
     return scratch_new(mesh, dtype, n, NULL, out);
 }
 
+tsh_status tshi_tensor_buffer(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out) {
+    tsh_memory_purpose before = tshi_device_purpose(mesh->device, TSH_MEMORY_COMMUNICATION);
+    tsh_status status = scratch_new(mesh, dtype, n, NULL, out);
+    mesh->device->purpose = before;
+    return status;
+}
+
 tsh_tensor *tshi_tensor_symmetric(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, size_t *offset) {
     tsh_tensor *tensor = NULL;
     if (mesh->device->ops->memory.alloc_symmetric) scratch_new(mesh, dtype, n, offset, &tensor);

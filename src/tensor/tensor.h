@@ -23,7 +23,8 @@ struct tsh_tensor {
     tshi_storage *storage; /* NULL once backward has freed it */
     size_t offset;         /* bytes into the storage */
 
-    bool computed; /* a recorded call made it in this step: it is no leaf, and its layouts are not claims */
+    const char *name; /* in a list of parameters, which has the text; or NULL */
+    bool computed;    /* a recorded call made it in this step: it is no leaf, and its layouts are not claims */
     struct tshi_gradient *gradient;            /* what autograd keeps for it (autograd/gradient.h), or NULL */
     void (*gradient_free)(tsh_tensor *tensor); /* frees that together with the tensor */
 };
@@ -76,6 +77,8 @@ tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_sha
                            const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out);
 /* n elements in one dim, LOCAL along every axis, not zeroed: room for intermediate results. */
 tsh_status tshi_tensor_scratch(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out);
+/* As tshi_tensor_scratch, counted as communication. */
+tsh_status tshi_tensor_buffer(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out);
 /* As tshi_tensor_scratch, in symmetric memory, `offset` bytes into it; NULL where there is no room. */
 tsh_tensor *tshi_tensor_symmetric(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, size_t *offset);
 /* A tensor that shares x's memory from `offset` bytes (within x) on. */

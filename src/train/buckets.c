@@ -98,10 +98,12 @@ void tshi_buckets_assign(tsh_data_parallel *dp) {
 tsh_status tshi_buckets_create(tsh_data_parallel *dp) {
     int most = 1;
     tsh_status status = TSH_OK;
+    tsh_memory_purpose before = tshi_device_purpose(dp->mesh->device, TSH_MEMORY_GRADIENTS);
     for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
         status = make_memory(dp, &dp->buckets[b]);
         if (dp->buckets[b].count > most) most = dp->buckets[b].count;
     }
+    tshi_device_purpose(dp->mesh->device, before);
     for (int i = 0; i < dp->count && status == TSH_OK; i++) status = make_views(dp, &dp->slots[i]);
     if (status != TSH_OK) return status;
     dp->flags = tshi_calloc(tshi_data_parallel_allocator(dp), (size_t)most, sizeof(double));

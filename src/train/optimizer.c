@@ -45,10 +45,12 @@ tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_para
             tshi_calloc(&tsh_world_device(list->world)->allocator, (size_t)list->count, sizeof *optimizer->updates);
         status = optimizer->slots && optimizer->updates ? TSH_OK : TSH_ERR_MEMORY;
     }
+    tsh_memory_purpose before = tshi_device_purpose(tsh_world_device(list->world), TSH_MEMORY_OPTIMIZER);
     for (int i = 0; i < list->count && status == TSH_OK; i++) {
         optimizer->count = i + 1;
         status = fill_slot(&optimizer->slots[i], list->items[i].tensor, states);
     }
+    tshi_device_purpose(tsh_world_device(list->world), before);
     if (status == TSH_OK) {
         *out = optimizer;
     } else {

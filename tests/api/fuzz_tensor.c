@@ -41,6 +41,14 @@ static void device_questions(fuzz *f, void (*function)(void)) {
     if (strlen(tsh_device_describe(d, text, 1 + (size_t)fuzz_below(f, 95))) >= sizeof text) fuzz_wrong(f, "describe");
     if (tsh_device_kind_of(d) != (d ? TSH_CPU : TSH_DEVICE_DEFAULT)) fuzz_wrong(f, "device_kind_of");
     tsh_memory_stats stats = tsh_device_stats(d);
+    tsh_memory_report report = tsh_device_memory(d);
+    size_t live = 0, at_peak = 0;
+    for (int p = 0; p < TSH_MEMORY_PURPOSE_COUNT; p++) {
+        live += report.live[p];
+        at_peak += report.at_peak[p];
+        if (!tsh_memory_purpose_name((tsh_memory_purpose)p)[0]) fuzz_wrong(f, "a purpose has no name");
+    }
+    if (live != stats.bytes_in_use || at_peak != stats.bytes_peak) fuzz_wrong(f, "the purposes do not add up");
     if (stats.bytes_peak < stats.bytes_in_use) fuzz_wrong(f, "device_get_stats");
     if (fuzz_chance(f, 30)) tsh_device_reset_peak(d);
     fuzz_said(f, "device_synchronize", tsh_device_synchronize(d), NULL);
@@ -321,7 +329,8 @@ static void tensor_init(fuzz *f, void (*function)(void)) {
 const fuzz_call fuzz_tensor_calls[] = {
     {"tsh_status_name tsh_version tsh_dtype_size tsh_dtype_name tsh_error_message", names, NULL, 1},
     {"tsh_split", split, NULL, 1},
-    {"tsh_device_describe tsh_device_kind_of tsh_device_stats tsh_device_reset_peak tsh_device_synchronize",
+    {"tsh_device_describe tsh_device_kind_of tsh_device_stats tsh_device_memory tsh_memory_purpose_name "
+     "tsh_device_reset_peak tsh_device_synchronize",
      device_questions, NULL, 1},
     {"tsh_event_create tsh_event_destroy", event_create, NULL, 1},
     {"tsh_event_record tsh_event_elapsed", event_use, NULL, 1},

@@ -39,8 +39,7 @@ static void *cpu_alloc(tsh_device *device, size_t size) {
         cpu->high_water = end;
         device->stats.allocations++;
     }
-    block->wanted = wanted;
-    tshi_device_count(device, wanted);
+    tshi_device_count(device, block, wanted);
     return block->data;
 }
 
@@ -48,8 +47,12 @@ static void cpu_release(tsh_device *device, void *pointer) {
     tshi_slab_index *index = &((cpu_device *)device)->index;
     tshi_slab_block *block = tshi_slab_index_take(index, pointer);
     if (!block) return;
-    device->stats.bytes_in_use -= block->wanted;
+    tshi_device_uncount(device, block);
     tshi_slabs_release(index, block);
+}
+
+static tshi_slab_block *cpu_find(tsh_device *device, const void *pointer) {
+    return tshi_slab_index_find(&((cpu_device *)device)->index, pointer);
 }
 
 static void cpu_destroy(tsh_device *device) {
@@ -120,7 +123,7 @@ static const tshi_device_ops cpu_ops = {
     .check = cpu_check,
     .synchronize = cpu_check,
     .matrix_rate = cpu_matrix_rate,
-    .memory = {.alloc = cpu_alloc, .release = cpu_release},
+    .memory = {.alloc = cpu_alloc, .release = cpu_release, .find = cpu_find},
     .copy = {.within = tshi_cpu_copy,
              .to_host = tshi_cpu_copy,
              .from_host = tshi_cpu_copy,

@@ -55,6 +55,7 @@ void tshi_cuda_memory_destroy(tshi_cuda_device *device);
 void *tshi_cuda_alloc(tsh_device *device, size_t size);
 void *tshi_cuda_alloc_symmetric(tsh_device *device, size_t size, size_t *offset);
 void tshi_cuda_release(tsh_device *device, void *pointer);
+tshi_slab_block *tshi_cuda_find(tsh_device *device, const void *pointer);
 
 /* Blocks that are allocated between open and close belong to the graph that is captured: they are free for other work
  * when the pool is dropped. So are other blocks that are released meanwhile. */

@@ -91,7 +91,7 @@ tsh_status tsh_send_new(tsh_group *group, const tsh_tensor *tensor, int to) {
     tsh_status status = prepare(group, TSH_COLLECTIVE_SEND, tensor, to, false, &call);
     if (status != TSH_OK) return status;
     tsh_tensor *meta;
-    status = tshi_tensor_scratch(group->mesh, TSH_INT64, META_COUNT, &meta);
+    status = tshi_tensor_buffer(group->mesh, TSH_INT64, META_COUNT, &meta);
     if (status != TSH_OK) return status;
     int64_t description[META_COUNT] = {[META_DTYPE] = tensor->dtype, [META_NDIM] = tensor->shape.ndim};
     for (int i = 0; i < tensor->shape.ndim; i++) description[META_DIMS + i] = tensor->shape.local[i];
@@ -121,7 +121,7 @@ tsh_status tsh_recv_new(tsh_group *group, const tsh_mesh *mesh, int from, int *s
     if (!group || !mesh || !out) return tshi_fail(TSH_ERR_ARGUMENT, "recv: group, mesh and out are required");
     if (mesh->world != group->world) return tshi_fail(TSH_ERR_ARGUMENT, "recv: mesh belongs to another world");
     tsh_tensor *meta, *tensor = NULL;
-    tsh_status status = tshi_tensor_scratch(mesh, TSH_INT64, META_COUNT, &meta);
+    tsh_status status = tshi_tensor_buffer(mesh, TSH_INT64, META_COUNT, &meta);
     if (status != TSH_OK) return status;
     status = now(group, TSH_COLLECTIVE_RECV, meta, from, true, &found);
     if (status == TSH_OK) {

@@ -106,9 +106,9 @@ static char *data_of(const tsh_tensor *packed, const int64_t *counts, int member
 static tsh_status packed_open(const tsh_group *group, const tshi_exchange_plan *plan, const tsh_tensor *in,
                               tsh_dtype dtype, packing *p) {
     count(group, plan, p);
-    tsh_status status = tshi_tensor_scratch(group->mesh, dtype, tshi_sum(p->ins, group->size), &p->in);
+    tsh_status status = tshi_tensor_buffer(group->mesh, dtype, tshi_sum(p->ins, group->size), &p->in);
     if (status == TSH_OK) {
-        status = tshi_tensor_scratch(group->mesh, dtype, tshi_sum(p->outs, group->size), &p->out);
+        status = tshi_tensor_buffer(group->mesh, dtype, tshi_sum(p->outs, group->size), &p->out);
     }
     for (int i = 0; status == TSH_OK && i < plan->sends; i++) {
         const tshi_transfer *t = &plan->send[i];
@@ -195,7 +195,7 @@ static tsh_status give(tsh_world *world, const tshi_exchange_plan *plan, const t
     tsh_tensor *packed = NULL;
     tsh_status status = tshi_grow(&world->allocator, (void **)&g->work, &g->room, g->count + 1, sizeof(tsh_work *));
     /* The message may outlive the mesh of `in`. */
-    if (status == TSH_OK) status = tshi_tensor_scratch(tsh_world_mesh(world), in->dtype, elements(plan, t), &packed);
+    if (status == TSH_OK) status = tshi_tensor_buffer(tsh_world_mesh(world), in->dtype, elements(plan, t), &packed);
     if (status != TSH_OK) return status;
     pack(plan, in, t, tshi_data(packed));
     status = tsh_send_async(world->group, packed, t->to, &g->work[g->count]);
@@ -269,7 +269,7 @@ static tsh_status run_messages(tsh_world *world, const tshi_exchange_plan *plan,
         if (plan->send[i].to != world->rank) status = give(world, plan, in, &plan->send[i]);
     }
     for (int i = 0; i < plan->receives; i++) n += packed_elements(plan, &plan->receive[i]);
-    if (status == TSH_OK && out) status = tshi_tensor_scratch(out->mesh, out->dtype, n, &packed);
+    if (status == TSH_OK && out) status = tshi_tensor_buffer(out->mesh, out->dtype, n, &packed);
     if (status == TSH_OK) status = fetch_all(world, plan, in, packed, out);
     if (status == TSH_OK && out && out->numel) {
         tshi_exchange_fill(plan, tshi_device_of(out), out->dtype, tshi_data(out));
@@ -313,7 +313,7 @@ static tsh_status run_both(tsh_group *group, tsh_world *world, const tshi_exchan
     tsh_box box = {0};
     if (member >= 0) box = tshi_placement_box(middle, e->ndim, e->shape, member);
     tsh_status status =
-        tshi_tensor_scratch(any->mesh, any->dtype, member < 0 ? 0 : tshi_box_numel(e->ndim, &box), &between);
+        tshi_tensor_buffer(any->mesh, any->dtype, member < 0 ? 0 : tshi_box_numel(e->ndim, &box), &between);
     if (status != TSH_OK) {
         bool awaited = group && tshi_exchange_moves(&first);
         return awaited ? tshi_call_failed(group, TSH_COLLECTIVE_ALL_TO_ALL, status) : status;

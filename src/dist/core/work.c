@@ -71,10 +71,12 @@ static void advance(tsh_work *work) {
 /* A backend that waits in there advances other works, but not the one that is half done. */
 static void step(tsh_work *work) {
     tsh_world *world = work->group->world;
+    tsh_memory_purpose before = tshi_device_purpose(world->host, TSH_MEMORY_COMMUNICATION);
     bool moving = world->moving;
     world->moving = true;
     advance(work);
     world->moving = moving;
+    world->host->purpose = before;
 }
 
 /* Ends a work that has left the group's queue or list. No work progresses meanwhile, not even while a device waits for a
@@ -161,10 +163,12 @@ void tshi_work_enqueue(tsh_work *work) {
 
 bool tshi_work_quick(tsh_work *work) {
     tsh_group *group = work->group;
-    if (!group->ops->quick || group->world->pending || tshi_call_is_staged(group, &work->call) ||
-        !group->ops->quick(work)) {
-        return false;
-    }
+    tsh_device *host = group->world->host;
+    if (!group->ops->quick || group->world->pending || tshi_call_is_staged(group, &work->call)) return false;
+    tsh_memory_purpose before = tshi_device_purpose(host, TSH_MEMORY_COMMUNICATION);
+    bool ran = group->ops->quick(work);
+    host->purpose = before;
+    if (!ran) return false;
     if (work->status == TSH_OK) tshi_group_count(group, &work->call);
     return true;
 }

@@ -110,8 +110,7 @@ static tshi_slab_block *take_block(tshi_cuda_device *cuda, size_t size) {
 
 /* `block` becomes a buffer of `size` bytes. */
 static void *buffer_in(tsh_device *device, tshi_slab_block *block, size_t size) {
-    block->wanted = tshi_units(size, TSHI_BLOCK_UNIT);
-    tshi_device_count(device, block->wanted);
+    tshi_device_count(device, block, tshi_units(size, TSHI_BLOCK_UNIT));
     return block->data;
 }
 
@@ -155,13 +154,17 @@ void tshi_cuda_release(tsh_device *device, void *pointer) {
     tshi_cuda_memory *memory = cuda->memory;
     tshi_slab_block *block = tshi_slab_index_take(&memory->index, pointer);
     if (!block) return;
-    device->stats.bytes_in_use -= block->wanted;
+    tshi_device_uncount(device, block);
     if (memory->active != &memory->own && !belongs(memory->active, block)) {
         block->next = memory->active->kept;
         memory->active->kept = block;
     } else {
         tshi_slabs_release(&memory->index, block);
     }
+}
+
+tshi_slab_block *tshi_cuda_find(tsh_device *device, const void *pointer) {
+    return tshi_slab_index_find(&tshi_cuda(device)->memory->index, pointer);
 }
 
 /* --- graphs' pools ------------------------------------------------------------------------------------------------ */
