@@ -1,5 +1,6 @@
 /* Backward: nodes in reverse, gradients into their inputs. */
 #include "autograd/tape.h"
+#include "device/record.h"
 
 /* --- one call ----------------------------------------------------------------------------------------------------- */
 
@@ -283,6 +284,7 @@ tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backwar
     tsh_device *device = tape->world->device;
     tsh_memory_purpose before = tshi_device_purpose(device, TSH_MEMORY_ACTIVATIONS);
     device->place.backward = true;
+    tshi_record_backward(device->record);
     tsh_status status = backward_from(tape, loss, config);
     device->place.backward = false;
     device->purpose = before;

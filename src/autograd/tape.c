@@ -1,5 +1,6 @@
 /* The tape: running calls, recording them, keeping the first failure. */
 #include "autograd/tape.h"
+#include "device/record.h"
 #include "dist/core/redistribute.h"
 
 #include <stdio.h>
@@ -82,6 +83,7 @@ void tsh_tape_destroy(tsh_tape *tape) {
 
 static void end_step(tsh_tape *tape) {
     tshi_steps *steps = steps_of(tape);
+    tshi_record_reset(tape->world->device->record);
     free_step(tape);
     tape->status = TSH_OK;
     tape->message[0] = '\0';
@@ -254,6 +256,7 @@ tsh_memory_purpose tshi_call_enter(const tshi_node *call, bool backward) {
     tsh_device *device = tshi_device_of(call->in[0]);
     device->place.function = call->op->name;
     device->place.backward = backward;
+    if (!backward) tshi_record_forward(device->record);
     for (int i = 0; i < call->inputs; i++) {
         if (call->in[i]->name) device->place.layer = call->in[i]->name;
     }

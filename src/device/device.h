@@ -127,6 +127,7 @@ struct tsh_device {
     tsh_memory_report report;   /* its texts belong to the peak */
     tsh_memory_purpose purpose; /* of memory that is allocated from now on */
     tshi_place place;
+    struct tshi_record *record;             /* of a planned run (device/record.h), NULL in any other */
     tshi_pool tensors, storages, gradients; /* structs of the rooms above */
 };
 

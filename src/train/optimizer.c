@@ -1,5 +1,6 @@
 /* The life and the step of an optimizer: what all of them share. */
 #include "train/optimizer.h"
+#include "device/record.h"
 
 #include <math.h>
 
@@ -116,6 +117,7 @@ tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
     step_parameters(optimizer, true);
     step_parameters(optimizer, false);
     tsh_device *device = tsh_world_device(optimizer->world);
+    tshi_record_step(device->record);
     return device->ops->check(device);
 }
 

@@ -1,0 +1,90 @@
+/* What a rank of a planned run does: its memory, and the calls of its last whole step, alike ones added up. The planned
+ * process makes it and writes it as text when its world is destroyed; tshard-run reads it, for tables and for models of
+ * a step's time.
+ *
+ * A step begins with the first call of a tape after an optimizer's step, and ends with the last optimizer's step before
+ * the next one; what is reset without a backward (an evaluation) belongs to no step. In a program without optimizers it
+ * is what lies between two resets of a tape. */
+#ifndef TSHI_RECORD_H
+#define TSHI_RECORD_H
+
+#include "base/base.h"
+#include "tshard/device.h"
+
+#include <stdio.h>
+
+typedef enum tshi_record_kind {
+    TSHI_RECORD_PRODUCT,    /* size: m, n, k, whether A and B are stored transposed */
+    TSHI_RECORD_ATTENTION,  /* size: batch, heads, KV heads, queries, keys, dim; name: attention or attention_causal */
+    TSHI_RECORD_KERNEL,     /* name: its family; size: bytes read and written */
+    TSHI_RECORD_COLLECTIVE, /* name: the collective; size: ranks, bytes of the whole, 0 where there is none */
+    TSHI_RECORD_KIND_COUNT
+} tshi_record_kind;
+
+#define TSHI_RECORD_SIZES 6
+#define TSHI_RECORD_NAME  24
+
+/* Calls are alike when their bytes are. */
+typedef struct tshi_record_call {
+    tshi_record_kind kind;
+    tsh_dtype dtype;
+    bool backward; /* it runs in a backward */
+    bool early;    /* a collective that was started for other work to hide it: its wait comes later */
+    char name[TSHI_RECORD_NAME];
+    char axis[TSHI_RECORD_NAME]; /* of a collective: its group's axis */
+    char unused[6];              /* zeros: no byte of a call is without a name */
+    int64_t size[TSHI_RECORD_SIZES];
+} tshi_record_call;
+
+typedef struct tshi_record_entry {
+    tshi_record_call call;
+    double flops; /* of one call: additions and multiplications of products and attention */
+    uint64_t
+        bytes; /* of one call: read and written by a kernel; sent by this rank in a collective, as its group counts */
+    uint64_t calls;                            /* in the step */
+    uint64_t run_calls;                        /* in the whole run */
+    uint64_t segment, trained, pending, whole; /* while the record is made: calls since several points */
+    uint64_t hash;
+} tshi_record_entry;
+
+typedef struct tshi_record {
+    int rank, size;
+    uint64_t steps; /* whole ones, of an optimizer */
+    size_t peak;    /* bytes of tensors */
+    tsh_memory_report memory;
+    bool reads;       /* the program has read values, which a planned run does not compute */
+    char read_in[48]; /* the function that ran at the first read, or "" */
+    tshi_record_entry *entries;
+    int count, capacity;
+    /* While the record is made. */
+    tsh_allocator allocator;
+    int *table; /* [table_size] indices of entries by hash, -1: free */
+    int table_size;
+    bool stepped, backward, lost; /* lost: there was no memory for an entry */
+    const char *heap;             /* the addresses of tensors */
+    size_t heap_bytes;
+} tshi_record;
+
+/* NULL without memory. */
+tshi_record *tshi_record_create(const tsh_allocator *allocator);
+void tshi_record_destroy(tshi_record *record);
+
+/* --- while a run is planned; a NULL record is ignored ------------------------------------------------------------- */
+
+/* One call, with the name and the sizes that its kind has. */
+void tshi_record_add(tshi_record *record, const tshi_record_call *call, double flops, uint64_t bytes);
+/* A tape runs a call; a backward begins; a tape is reset; an optimizer has made a step. */
+void tshi_record_forward(tshi_record *record);
+void tshi_record_backward(tshi_record *record);
+void tshi_record_reset(tshi_record *record);
+void tshi_record_step(tshi_record *record);
+/* The run is over: entry->calls are set. */
+void tshi_record_end(tshi_record *record);
+
+/* --- text --------------------------------------------------------------------------------------------------------- */
+
+tsh_status tshi_record_write(const tshi_record *record, FILE *to);
+/* TSH_ERR_IO where the text is no record. */
+tsh_status tshi_record_read(const tsh_allocator *allocator, FILE *from, tshi_record **out);
+
+#endif
