@@ -15,7 +15,7 @@
 #define LONGEST_PARTING 2.0
 #define LONGEST_DOUBT   0.5 /* about a deadlock */
 
-static tshi_record *record_of(const tsh_world *world, int rank) {
+static tshi_rank_record *record_of(const tsh_world *world, int rank) {
     return &tshi_local_of(world)->control->record[rank];
 }
 
@@ -184,7 +184,7 @@ static void log_last_calls(const tshi_wait *wait) {
 static tsh_status time_out(tshi_wait *wait, const char *ranks, const char *stopped) {
     char words[TSHI_MESSAGE_SIZE];
     tsh_world *world = wait->world;
-    tshi_record *mine = record_of(world, world->rank);
+    tshi_rank_record *mine = record_of(world, world->rank);
     snprintf(words, sizeof words, "%.80s #%llu: %.180s did not come within %g s%.180s", name_of(wait), number_of(wait),
              ranks, world->timeout, stopped);
     snprintf(mine->reason, sizeof mine->reason, "%s", words);
@@ -273,7 +273,7 @@ bool tshi_local_fails_later(const tsh_world *world, tshi_tape_step step) {
 
 void tshi_local_fail(tsh_world *world, const char *reason, tshi_tape_step step) {
     tshi_local *local = tshi_local_of(world);
-    tshi_record *mine = record_of(world, world->rank);
+    tshi_rank_record *mine = record_of(world, world->rank);
     if (local->broken != TSH_OK || state_of(world, world->rank) != TSHI_ALIVE) return;
     snprintf(mine->reason, sizeof mine->reason, "%s", reason);
     mine->step = step;
@@ -291,7 +291,7 @@ void tshi_local_fail(tsh_world *world, const char *reason, tshi_tape_step step) 
 /* Returns when all ranks have made this step. */
 static tsh_status recover_step(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
-    tshi_record *mine = record_of(world, world->rank);
+    tshi_rank_record *mine = record_of(world, world->rank);
     double now = tshi_clock();
     tshi_wait wait = {world, NULL, ++local->steps, now + world->timeout, now + tshi_word_after(world), NULL};
     tsh_status status = TSH_OK;
@@ -299,7 +299,7 @@ static tsh_status recover_step(tsh_world *world) {
     if (atomic_fetch_add(&mine->sleepers, 0) != 0) tshi_wake(&mine->recover);
     tshi_local_post_wait(&wait);
     for (int i = 0; i < world->size && status == TSH_OK; i++) {
-        tshi_record *r = record_of(world, i);
+        tshi_rank_record *r = record_of(world, i);
         status = tshi_wait_for(&wait, &r->recover, wait.sync, &r->sleepers, i);
     }
     tshi_waits_end(&local->waits);
@@ -377,7 +377,7 @@ void tshi_local_leave(tsh_world *world) {
     tshi_local *local = tshi_local_of(world);
     tshi_local_sweep(world, true);
     if (!local->control) return;
-    tshi_record *mine = record_of(world, world->rank);
+    tshi_rank_record *mine = record_of(world, world->rank);
     atomic_store(&mine->left, 1);
     tshi_wake(&mine->recover);
     let_go(world);

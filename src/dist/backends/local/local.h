@@ -86,7 +86,7 @@ typedef struct tshi_block_head {
 typedef enum tshi_rank_state { TSHI_ALIVE = 0, TSHI_FAILED, TSHI_STUCK, TSHI_DEAD } tshi_rank_state;
 
 /* The state of one rank, readable by all ranks. */
-typedef struct tshi_record {
+typedef struct tshi_rank_record {
     alignas(TSHI_LINE_BYTES) _Atomic uint32_t state; /* a tshi_rank_state */
     _Atomic uint32_t left;                           /* it has destroyed its world */
     _Atomic uint32_t recover;                        /* its last step of recovering */
@@ -97,12 +97,12 @@ typedef struct tshi_record {
     unsigned char cores[TSHI_CORE_BYTES]; /* it may run on, a bit each; written before it joins */
     tshi_tape_step step;                  /* of FAILED, written before the state, as the next is */
     char reason[TSHI_MESSAGE_SIZE];       /* of FAILED and STUCK */
-} tshi_record;
+} tshi_rank_record;
 
 typedef struct tshi_control {
     alignas(TSHI_LINE_BYTES) _Atomic uint32_t troubles; /* ranks whose state is not ALIVE */
     _Atomic uint32_t cause;                             /* 1 + the first of them, 0 for none */
-    tshi_record record[];                               /* [size], then the world group's block, then tshi_waits.rows */
+    tshi_rank_record record[];                          /* [size], then the world group's block, then tshi_waits.rows */
 } tshi_control;
 
 #define TSHI_UNWATCHED (-2)

@@ -17,7 +17,8 @@
 #define EAGER_RANKS 64
 
 static size_t control_bytes(int size) {
-    return sizeof(tshi_control) + (size_t)size * sizeof(tshi_record) + tshi_block_bytes(size) + tshi_waits_bytes(size);
+    return sizeof(tshi_control) + (size_t)size * sizeof(tshi_rank_record) + tshi_block_bytes(size) +
+           tshi_waits_bytes(size);
 }
 
 static tsh_status map_fail(size_t bytes, int rank) {
@@ -60,7 +61,7 @@ static int make_memory(const tshi_memory_ranks *ranks) {
         return -TSH_ERR_MEMORY;
     }
     for (int i = 0; i < ranks->size; i++) {
-        tshi_record *r = &control->record[i];
+        tshi_rank_record *r = &control->record[i];
         r->process = ranks->process[i];
         r->heap_at = at;
         r->heap_bytes = ranks->heap_bytes[i];
