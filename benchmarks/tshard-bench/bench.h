@@ -16,6 +16,7 @@ typedef struct bench_command {
 } bench_command;
 
 int bench_attention(int argc, char **argv);
+int bench_calibrate(int argc, char **argv);
 int bench_checkpoint(int argc, char **argv);
 int bench_collectives(int argc, char **argv);
 int bench_data_parallel(int argc, char **argv);
@@ -91,6 +92,9 @@ tsh_status bench_slowest_median(bench_meter *meter, double *samples, int n, doub
 /* The sum of a number over all ranks. Collective. */
 tsh_status bench_sum(bench_meter *meter, double value, double *sum);
 tsh_status bench_max(bench_meter *meter, double value, double *max);
+
+/* dispatch.c: seconds of a node, forward and backward, in a chain of sums of so many elements. Collective. */
+tsh_status bench_node_seconds(tsh_world *world, double seconds, int64_t nodes, int64_t elements, double *node);
 
 /* --- report.c ----------------------------------------------------------------------------------------------------- */
 

@@ -160,3 +160,35 @@ const bench_collective bench_calls[BENCH_CALLS] = {
      .expected = expect_root,
      .bus_factor = two},
 };
+
+/* --- buffers ------------------------------------------------------------------------------------------------------ */
+
+static tsh_status create_buffer(const bench_trial *trial, bench_extent extent, tsh_tensor **out) {
+    tsh_tensor_config config = {.dtype = trial->dtype, .ndim = 1, .shape = {trial->count}, .layout = {TSH_LOCAL}};
+    if (extent == BENCH_WHOLE_AT_ROOT && trial->rank > 0) return TSH_OK;
+    if (extent == BENCH_WHOLE_IN_PAIR && trial->rank > 1) config.shape[0] = 0;
+    if (extent == BENCH_PART) tsh_split(trial->count, trial->ranks, trial->rank, NULL, &config.shape[0]);
+    return tsh_tensor_create(tsh_group_mesh(trial->group), &config, out);
+}
+
+void bench_trial_release(bench_trial *trial) {
+    tsh_tensor_release(trial->in);
+    tsh_tensor_release(trial->out);
+    trial->in = trial->out = NULL;
+}
+
+tsh_status bench_trial_create(const bench_collective *collective, bench_trial *trial) {
+    tsh_status status = create_buffer(trial, collective->out, &trial->out);
+    if (status != TSH_OK) return status;
+    if (!collective->in_place) return create_buffer(trial, collective->in, &trial->in);
+    trial->in = tsh_tensor_retain(trial->out);
+    return TSH_OK;
+}
+
+int64_t bench_trial_count(const bench_collective *collective, const tsh_group *group, tsh_dtype dtype, int64_t bytes) {
+    int64_t count = bytes / (int64_t)tsh_dtype_size(dtype), ranks = tsh_group_size(group);
+    if (collective->sizeless) return 0;
+    if (collective->whole_parts) count = count / ranks * ranks;
+    int64_t least = collective->whole_parts ? ranks : 1;
+    return count > least ? count : least;
+}

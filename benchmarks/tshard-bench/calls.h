@@ -31,4 +31,10 @@ typedef struct bench_collective {
 enum { BENCH_CALLS = 10 };
 extern const bench_collective bench_calls[BENCH_CALLS];
 
+/* Elements of a trial of about so many bytes. */
+int64_t bench_trial_count(const bench_collective *collective, const tsh_group *group, tsh_dtype dtype, int64_t bytes);
+/* The trial's buffers, once its other members are set. */
+tsh_status bench_trial_create(const bench_collective *collective, bench_trial *trial);
+void bench_trial_release(bench_trial *trial);
+
 #endif

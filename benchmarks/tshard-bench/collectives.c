@@ -12,28 +12,6 @@ static const char *const op_names[] = {"all_reduce", "all_gather", "reduce_scatt
 
 /* --- one size of one collective ----------------------------------------------------------------------------------- */
 
-static tsh_status create_buffer(const bench_trial *trial, bench_extent extent, tsh_tensor **out) {
-    tsh_tensor_config config = {.dtype = trial->dtype, .ndim = 1, .shape = {trial->count}, .layout = {TSH_LOCAL}};
-    if (extent == BENCH_WHOLE_AT_ROOT && trial->rank > 0) return TSH_OK;
-    if (extent == BENCH_WHOLE_IN_PAIR && trial->rank > 1) config.shape[0] = 0;
-    if (extent == BENCH_PART) tsh_split(trial->count, trial->ranks, trial->rank, NULL, &config.shape[0]);
-    return tsh_tensor_create(tsh_group_mesh(trial->group), &config, out);
-}
-
-static void release_buffers(bench_trial *trial) {
-    tsh_tensor_release(trial->in);
-    tsh_tensor_release(trial->out);
-    trial->in = trial->out = NULL;
-}
-
-static tsh_status create_buffers(const bench_collective *collective, bench_trial *trial) {
-    tsh_status status = create_buffer(trial, collective->out, &trial->out);
-    if (status != TSH_OK) return status;
-    if (!collective->in_place) return create_buffer(trial, collective->in, &trial->in);
-    trial->in = tsh_tensor_retain(trial->out);
-    return TSH_OK;
-}
-
 static int64_t elements(const tsh_tensor *tensor) {
     return tensor ? tsh_tensor_local_numel(tensor) : 0;
 }
@@ -123,14 +101,6 @@ static void report(bench_sweep *sweep, const bench_collective *collective, const
     sweep->y[sweep->points++] = algbw;
 }
 
-static int64_t count_for(const bench_collective *collective, const bench_sweep *sweep, int64_t bytes) {
-    int64_t count = bytes / (int64_t)tsh_dtype_size((tsh_dtype)sweep->dtype), ranks = tsh_group_size(sweep->group);
-    if (collective->sizeless) return 0;
-    if (collective->whole_parts) count = count / ranks * ranks;
-    int64_t least = collective->whole_parts ? ranks : 1;
-    return count > least ? count : least;
-}
-
 static tsh_status run_size(bench_sweep *sweep, const bench_collective *collective, int64_t count) {
     bench_trial trial = {.group = sweep->group,
                          .rank = tsh_group_rank(sweep->group),
@@ -139,11 +109,11 @@ static tsh_status run_size(bench_sweep *sweep, const bench_collective *collectiv
                          .count = count};
     int64_t wrong = 0;
     double seconds = 0.0;
-    tsh_status status = create_buffers(collective, &trial);
+    tsh_status status = bench_trial_create(collective, &trial);
     if (status == TSH_OK) status = check(collective, &trial, sweep->meter, &wrong);
     if (status == TSH_OK) status = measure(collective, &trial, sweep->meter, &seconds);
     if (status == TSH_OK) report(sweep, collective, &trial, seconds, wrong);
-    release_buffers(&trial);
+    bench_trial_release(&trial);
     return status;
 }
 
@@ -152,7 +122,7 @@ static tsh_status run_sizes(bench_sweep *sweep, const bench_collective *collecti
     tsh_status status = TSH_OK;
     sweep->points = 0;
     for (int64_t bytes = sweep->min_bytes; bytes <= sweep->max_bytes && status == TSH_OK; bytes *= sweep->factor) {
-        int64_t count = count_for(collective, sweep, bytes);
+        int64_t count = bench_trial_count(collective, sweep->group, (tsh_dtype)sweep->dtype, bytes);
         if (count != before) status = run_size(sweep, collective, count);
         before = count;
         if (bytes > INT64_MAX / sweep->factor) break;

@@ -23,33 +23,33 @@ static int steps(void *context, int calls) {
     return (int)status;
 }
 
-static tsh_status measure(chain *c, tsh_world *world, const bench_common *common, int64_t elements) {
-    bench_meter *meter = NULL;
-    double seconds = 0;
-    tsh_status status = bench_meter_create(world, common->seconds, &meter);
-    if (status == TSH_OK) status = bench_measure(meter, steps, c, &seconds);
-    bench_meter_destroy(meter);
-    if (status != TSH_OK) return status;
-    const bench_field fields[] = {BENCH_TEXT_FIELD("bench", "dispatch"), BENCH_COUNT_FIELD("nodes", c->nodes),
-                                  BENCH_COUNT_FIELD("elements", elements),
-                                  BENCH_REAL_FIELD("node_us", 1e6 * seconds / (double)c->nodes)};
-    bench_report report = {.json = common->json, .silent = tsh_world_rank(world) != 0};
-    bench_report_row(&report, fields, (int)(sizeof fields / sizeof *fields));
-    return TSH_OK;
-}
-
-static tsh_status run_chain(tsh_world *world, const bench_common *common, int64_t nodes, int64_t elements) {
+tsh_status bench_node_seconds(tsh_world *world, double seconds, int64_t nodes, int64_t elements, double *node) {
     const tsh_tensor_config config = {.dtype = TSH_FLOAT32, .ndim = 1, .shape = {elements}};
     chain c = {.nodes = nodes};
+    bench_meter *meter = NULL;
     tsh_status status = tsh_tape_create(world, &c.tape);
     if (status == TSH_OK) status = tsh_tensor_create_full(tsh_world_mesh(world), &config, 1, &c.x);
     if (status == TSH_OK) status = tsh_tensor_create_full(tsh_world_mesh(world), &config, 1, &c.y);
     if (status == TSH_OK) status = tsh_tensor_require_grad(c.x);
-    if (status == TSH_OK) status = measure(&c, world, common, elements);
+    if (status == TSH_OK) status = bench_meter_create(world, seconds, &meter);
+    if (status == TSH_OK) status = bench_measure(meter, steps, &c, node);
+    *node /= (double)nodes;
+    bench_meter_destroy(meter);
     tsh_tensor_release(c.y);
     tsh_tensor_release(c.x);
     tsh_tape_destroy(c.tape);
     return status;
+}
+
+static tsh_status run_chain(tsh_world *world, const bench_common *common, int64_t nodes, int64_t elements) {
+    double seconds = 0;
+    tsh_status status = bench_node_seconds(world, common->seconds, nodes, elements, &seconds);
+    if (status != TSH_OK) return status;
+    const bench_field fields[] = {BENCH_TEXT_FIELD("bench", "dispatch"), BENCH_COUNT_FIELD("nodes", nodes),
+                                  BENCH_COUNT_FIELD("elements", elements), BENCH_REAL_FIELD("node_us", 1e6 * seconds)};
+    bench_report report = {.json = common->json, .silent = tsh_world_rank(world) != 0};
+    bench_report_row(&report, fields, (int)(sizeof fields / sizeof *fields));
+    return TSH_OK;
 }
 
 int bench_dispatch(int argc, char **argv) {

@@ -364,3 +364,23 @@ Test(bench, checkpoint, .timeout = 120) {
     }
     cr_assert_eq(n, 7);
 }
+
+/* The file has rates of everything, which the launcher's plan reads; the first rank alone writes it. */
+Test(bench, calibrate_writes_a_machine_file, .timeout = 300) {
+    static char text[262144];
+    const char *const words[] = {"\"format\": \"tshard machine\"",
+                                 "\"ranks\": 2",
+                                 "\"call_us\": ",
+                                 "\"products\": [\n    {\"form\"",
+                                 "\"dtype\": \"bfloat16\"",
+                                 "\"attention\": [\n    {\"form\"",
+                                 "{\"kind\": \"all_reduce\", \"ranks\": 2, "};
+    need_bench();
+    cr_assert_eq(output_of("'" TSHARD_BIN_DIR "/tshard-run' -n 2 --no-prefix " BENCH
+                           " calibrate --largest 32 --seconds 0.001 2> /dev/null",
+                           text, sizeof text),
+                 0, "%s", text);
+    cr_assert_eq(text[0], '{');
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        cr_assert_not_null(strstr(text, words[i]), "%s", words[i]);
+}

@@ -1,0 +1,256 @@
+/* The model of a step's time and the machine file: hand-made machines with known answers. */
+#include "common/step_time.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+TestSuite(step_time, .timeout = 60);
+
+static void check_near(double value, double expected) {
+    cr_assert_leq(fabs(value - expected), 1e-9 * fabs(expected), "%.12g, %.12g expected", value, expected);
+}
+
+/* Writes the text to a file of its own, reads that, and says what machine_read said. */
+static bool read_text(const char *text, machine *m, char *why, size_t size) {
+    char path[] = "/tmp/tshard-machine-XXXXXX";
+    int fd = mkstemp(path);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+    bool good = machine_read(path, m, why, size);
+    unlink(path);
+    return good;
+}
+
+static void read_good(const char *text, machine *m) {
+    char why[512] = "";
+    cr_assert(read_text(text, m, why, sizeof why), "%s", why);
+}
+
+#define HEAD "{\"format\": \"tshard machine\", \"version\": 1"
+
+/* One rate for all products; memory; two networks. */
+static const char cluster[] =
+    HEAD ", \"name\": \"by hand\", \"call_us\": 2,\n"
+         "\"products\": [{\"m\": [1], \"n\": [1], \"k\": [1], \"gflop_per_s\": [400000]}],\n"
+         "\"attention\": [{\"queries\": [1], \"dim\": [1], \"gflop_per_s\": [200000]}],\n"
+         "\"kernels\": [{\"bytes\": [1], \"gb_per_s\": [1500]}],\n"
+         "\"networks\": [{\"axis\": \"model\", \"latency_us\": 3, \"bus_gb_per_s\": 300, \"overlaps\": true},\n"
+         "               {\"latency_us\": 10, \"bus_gb_per_s\": 25, \"overlaps\": true}]}";
+
+Test(step_time, constant_rates_give_work_over_rate) {
+    machine m;
+    read_good(cluster, &m);
+    step_time t = {.m = &m};
+    step_time_product(&t, &(step_product){"dx", "bfloat16", 100, 200, 300}, 5);
+    check_near(t.products, 5 * 2.0 * 100 * 200 * 300 / 4e14);
+    check_near(t.flops, 5 * 2.0 * 100 * 200 * 300);
+    step_time_attention(&t, &(step_attention){false, false, "float32", 2, 10, 30, 4, 8}, 3);
+    check_near(t.attention, 3 * 4.0 * 2 * 4 * 10 * 30 * 8 / 2e14);
+    step_time_kernel(&t, "adamw", "float32", 3e6, 7);
+    check_near(t.kernels, 7 * 3e6 / 1.5e12);
+    step_time_functions(&t, 50);
+    check_near(t.calls, 100e-6);
+    check_near(step_seconds(&t), t.products + t.attention + t.kernels + t.calls);
+    cr_assert_eq(t.missing[0], '\0');
+    machine_free(&m);
+}
+
+/* Of 4 x 6 scores a causal call with as many queries as the last of its keys needs 3 + 4 + 5 + 6. */
+Test(step_time, causal_attention_needs_the_scores_that_are_seen) {
+    check_near(step_attention_flops(&(step_attention){false, true, "float32", 1, 4, 6, 1, 2}), 4.0 * 18 * 2);
+    check_near(step_attention_flops(&(step_attention){true, true, "float32", 1, 4, 6, 1, 2}), 10.0 * 18 * 2);
+    check_near(step_attention_flops(&(step_attention){false, true, "float32", 1, 1, 6, 1, 2}), 4.0 * 6 * 2);
+}
+
+Test(step_time, rates_are_interpolated_in_the_logarithms_and_stay_beyond_the_table) {
+    machine m;
+    read_good(HEAD
+              ", \"products\": [{\"form\": \"forward\", \"dtype\": \"float32\", \"m\": [1, 100], \"n\": [10, 1000],"
+              "\"k\": [7], \"gflop_per_s\": [1, 4, 16, 64]}]}",
+              &m);
+    const struct {
+        double m, n, rate;
+    } cases[] = {{1, 10, 1},   {1, 1000, 4}, {100, 10, 16},  {100, 1000, 64}, {10, 10, 4},  {1, 100, 2},
+                 {10, 100, 8}, {0.5, 1, 1},  {1e6, 1e6, 64}, {1000, 100, 32}, {10, 5e9, 16}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const double at[MACHINE_AXES] = {cases[i].m, cases[i].n, 3};
+        check_near(machine_rate(&m, MACHINE_PRODUCTS, "forward", "float32", at), 1e9 * cases[i].rate);
+    }
+    machine_free(&m);
+}
+
+/* A table of three points along its one size: between the second and the third too. */
+Test(step_time, the_cell_of_a_size_is_found) {
+    machine m;
+    read_good(HEAD ", \"kernels\": [{\"bytes\": [1, 16, 4096], \"gb_per_s\": [2, 8, 32]}]}", &m);
+    const double sizes[] = {1, 4, 16, 256, 4096}, rates[] = {2, 4, 8, 16, 32};
+    for (int i = 0; i < 5; i++) {
+        const double at[MACHINE_AXES] = {sizes[i]};
+        check_near(machine_rate(&m, MACHINE_KERNELS, "copy", "int64", at), 1e9 * rates[i]);
+    }
+    machine_free(&m);
+}
+
+Test(step_time, the_row_that_names_most_counts) {
+    machine m;
+    read_good(HEAD ", \"kernels\": [{\"bytes\": [1], \"gb_per_s\": [1]},"
+                   "{\"family\": \"copy\", \"bytes\": [1], \"gb_per_s\": [2]},"
+                   "{\"dtype\": \"float32\", \"bytes\": [1], \"gb_per_s\": [3]},"
+                   "{\"family\": \"copy\", \"dtype\": \"float32\", \"bytes\": [1], \"gb_per_s\": [4]}],"
+                   "\"networks\": [{\"latency_us\": 1, \"bus_gb_per_s\": 1},"
+                   "{\"axis\": \"data\", \"latency_us\": 2, \"bus_gb_per_s\": 1},"
+                   "{\"kind\": \"all_reduce\", \"latency_us\": 3, \"bus_gb_per_s\": 1},"
+                   "{\"kind\": \"all_reduce\", \"ranks\": 4, \"latency_us\": 4, \"bus_gb_per_s\": 1}]}",
+              &m);
+    const double at[MACHINE_AXES] = {5};
+    check_near(machine_rate(&m, MACHINE_KERNELS, "zero", "float64", at), 1e9);
+    check_near(machine_rate(&m, MACHINE_KERNELS, "copy", "float64", at), 2e9);
+    check_near(machine_rate(&m, MACHINE_KERNELS, "zero", "float32", at), 3e9);
+    check_near(machine_rate(&m, MACHINE_KERNELS, "copy", "float32", at), 4e9);
+    check_near(machine_find_network(&m, "model", "all_gather", 2)->latency_us, 1);
+    check_near(machine_find_network(&m, "data", "all_reduce", 4)->latency_us, 2);
+    check_near(machine_find_network(&m, "model", "all_reduce", 2)->latency_us, 3);
+    check_near(machine_find_network(&m, "model", "all_reduce", 4)->latency_us, 4);
+    machine_free(&m);
+}
+
+/* A ring carries 2 (p - 1) / p of the bytes over every link; a tree has log2 p levels, an all-reduce goes up and down. */
+Test(step_time, collectives_take_rounds_of_latency_and_bytes_over_bandwidth) {
+    machine m;
+    read_good(cluster, &m);
+    const step_collective sum = {"all_reduce", "model", 8, 1e9, 0}, gather = {"all_gather", "data", 16, 1e8, 0};
+    check_near(step_collective_seconds(&m, &sum), 6 * 3e-6 + 1e9 * 14 / 8 / 300e9);
+    check_near(step_collective_seconds(&m, &gather), 4 * 10e-6 + 1e8 * 15 / 16 / 25e9);
+    check_near(step_collective_seconds(&m, &(step_collective){"broadcast", "data", 5, 1e8, 0}), 3 * 10e-6 + 1e8 / 25e9);
+    cr_assert_eq(step_collective_seconds(&m, &(step_collective){"all_reduce", "data", 1, 1e8, 0}), 0);
+    step_time t = {.m = &m};
+    step_time_collective(&t, &sum, 4);
+    check_near(t.exposed, 4 * step_collective_seconds(&m, &sum));
+    cr_assert_eq(t.hidden, 0);
+    machine_free(&m);
+}
+
+/* 1 s of products; a sum of 0.07 s behind half of it is hidden, of which 0.05 s are behind a twentieth. */
+Test(step_time, communication_hides_behind_what_is_computed_meanwhile) {
+    machine m;
+    read_good(cluster, &m);
+    step_time t = {.m = &m};
+    step_time_product(&t, &(step_product){"forward", "bfloat16", 1000, 1000, 200000000}, 1);
+    check_near(t.products, 1);
+    step_collective sum = {"all_reduce", "data", 8, 1e9, 0.5 * t.flops};
+    double seconds = step_collective_seconds(&m, &sum);
+    check_near(seconds, 6 * 10e-6 + 1e9 * 14 / 8 / 25e9);
+    step_time_collective(&t, &sum, 1);
+    check_near(t.hidden, seconds);
+    cr_assert_eq(t.exposed, 0);
+    sum.under_way = 0.05 * t.flops;
+    step_time_collective(&t, &sum, 2);
+    check_near(t.hidden, seconds + 0.1);
+    check_near(t.exposed, 2 * (seconds - 0.05));
+    machine_free(&m);
+}
+
+/* Megatron-LM's GPT-3 175B (Narayanan et al. 2021, table 1): 96 layers of 12,288 features, 96 heads, 2,048 tokens, 1,536
+ * sequences; 1,024 GPUs in groups of 8 as data=128,model=8. Each layer's products are 24 b s h^2 forward and twice that
+ * backward over 8 ranks; two all-reduces of b s h elements each way. */
+Test(step_time, gpt3_on_a_cluster_by_hand) {
+    const int64_t tokens = 1536 / 128 * 2048, h = 12288, part = 8;
+    const struct { int64_t n, k; } layer[] = {{3 * h / part, h}, {h, h / part}, {4 * h / part, h}, {h, 4 * h / part}};
+    static const char *const forms[] = {"forward", "dx", "dw"};
+    machine m;
+    read_good(cluster, &m);
+    step_time t = {.m = &m};
+    for (int i = 0; i < 4; i++) {
+        for (int form = 0; form < 3; form++) {
+            step_time_product(&t, &(step_product){forms[form], "bfloat16", tokens, layer[i].n, layer[i].k}, 96);
+        }
+    }
+    double products = 96.0 * 72 * (double)tokens * (double)h * (double)h / (double)part;
+    check_near(t.flops, products);
+    step_time_collective(&t, &(step_collective){"all_reduce", "model", 8, 2.0 * (double)tokens * (double)h, 0}, 4 * 96);
+    check_near(t.products, products / 4e14);
+    check_near(t.exposed, 384 * (6 * 3e-6 + 2.0 * (double)tokens * (double)h * 14 / 8 / 300e9));
+    check_near(step_seconds(&t), t.products + t.exposed);
+    machine_free(&m);
+}
+
+Test(step_time, a_rate_that_is_not_there_is_named) {
+    machine m;
+    read_good(HEAD "}", &m);
+    step_time t = {.m = &m};
+    step_time_product(&t, &(step_product){"dx", "float32", 0, 8, 8}, 1);
+    cr_assert_eq(t.missing[0], '\0', "a product of no elements needs no rate");
+    step_time_kernel(&t, "adamw", "float32", 8, 1);
+    step_time_collective(&t, &(step_collective){"all_reduce", "model", 8, 8, 0}, 1);
+    cr_assert_str_eq(t.missing, "kernels adamw float32");
+    cr_assert_eq(step_seconds(&t), 0);
+    machine_free(&m);
+}
+
+Test(step_time, a_machine_that_is_written_reads_back) {
+    machine m = {.ranks = 2, .call_us = 0.25, .name = "a \"name\"\\"}, back;
+    machine_table *t = machine_add_table(&m, MACHINE_PRODUCTS, (const int[]){2, 1, 3});
+    snprintf(t->what, sizeof t->what, "dw");
+    for (int a = 0; a < MACHINE_AXES; a++) {
+        for (int i = 0; i < t->points[a]; i++) t->at[a][i] = 1 + i;
+    }
+    for (int i = 0; i < 6; i++) t->rate[i] = 0.5 + i;
+    *machine_add_network(&m) = (machine_network){.axis = "data", .ranks = 3, .latency_us = 1.5, .bus_gb_per_s = 8};
+    char text[4096] = "", why[256] = "";
+    FILE *file = fmemopen(text, sizeof text, "w");
+    machine_write(file, &m);
+    fclose(file);
+    cr_assert(read_text(text, &back, why, sizeof why), "%s", why);
+    cr_assert_str_eq(back.name, m.name);
+    cr_assert_eq(back.ranks, 2);
+    check_near(back.call_us, 0.25);
+    cr_assert_eq(back.count[MACHINE_PRODUCTS], 1);
+    const machine_table *same = &back.table[MACHINE_PRODUCTS][0];
+    cr_assert_str_eq(same->what, "dw");
+    for (int i = 0; i < 6; i++) check_near(same->rate[i], 0.5 + i);
+    cr_assert_str_eq(back.network[0].axis, "data");
+    cr_assert_eq(back.network[0].ranks, 3);
+    machine_free(&back);
+    machine_free(&m);
+}
+
+Test(step_time, files_that_are_no_machine_are_refused_in_words) {
+    const struct {
+        const char *text, *words;
+    } cases[] = {
+        {"", "line 1: "},
+        {"{}", "its \"format\" is not \"tshard machine\""},
+        {"{\"format\": \"tshard machine\", \"version\": 2}", "its \"version\" is not 1"},
+        {HEAD ", \"speed\": 1}", "\"speed\" is not known"},
+        {HEAD ", \"call_us\": -1}", "\"call_us\" wants a number of 0 or more"},
+        {HEAD ", \"kernels\": [{\"bytes\": [1], \"gb_per_s\": [1]}, 3]}", "kernels[1]: an object is wanted"},
+        {HEAD ", \"kernels\": [{\"gb_per_s\": [1]}]}", "kernels[0]: \"bytes\" wants 1 to 32 sizes"},
+        {HEAD ", \"kernels\": [{\"bytes\": [2, 1], \"gb_per_s\": [1, 1]}]}",
+         "kernels[0]: \"bytes\" wants a list of 2 numbers above 0, ascending"},
+        {HEAD ", \"kernels\": [{\"bytes\": [1, 2], \"gb_per_s\": [1]}]}",
+         "kernels[0]: \"gb_per_s\" wants a list of 2 numbers above 0"},
+        {HEAD ", \"kernels\": [{\"bytes\": [1], \"gb_per_s\": [0]}]}",
+         "kernels[0]: \"gb_per_s\" wants a list of 1 numbers above 0"},
+        {HEAD ", \"kernels\": [{\"bytes\": [1], \"gbps\": [1]}]}", "kernels[0]: \"gbps\" is not known"},
+        {HEAD ", \"products\": [{\"form\": 1, \"m\": [1], \"n\": [1], \"k\": [1], \"gflop_per_s\": [1]}]}",
+         "products[0]: \"form\" wants a text of fewer than 64 characters"},
+        {HEAD ", \"networks\": [{\"latency_us\": 1}]}",
+         "networks[0]: \"bus_gb_per_s\" wants a number of 1e-09 or more"},
+        {HEAD ", \"networks\": [{\"latency_us\": 1, \"bus_gb_per_s\": 1, \"overlaps\": 1}]}",
+         "networks[0]: \"overlaps\" wants true or false"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        machine m;
+        char why[512] = "";
+        cr_assert_not(read_text(cases[i].text, &m, why, sizeof why), "%s", cases[i].text);
+        cr_assert_not_null(strstr(why, cases[i].words), "%s: '%s'", cases[i].text, why);
+    }
+    machine m;
+    char why[512] = "";
+    cr_assert_not(machine_read("/nowhere/machine.json", &m, why, sizeof why));
+    cr_assert_not_null(strstr(why, "/nowhere/machine.json: "), "'%s'", why);
+}
