@@ -41,29 +41,84 @@ static const char cluster[] =
          "\"networks\": [{\"axis\": \"model\", \"latency_us\": 3, \"bus_gb_per_s\": 300, \"overlaps\": true},\n"
          "               {\"latency_us\": 10, \"bus_gb_per_s\": 25, \"overlaps\": true}]}";
 
+/* --- records, made by hand ---------------------------------------------------------------------------------------- */
+
+enum { MOST = 32 };
+
+typedef struct written {
+    tshi_record record;
+    tshi_record_entry entries[MOST];
+} written;
+
+static tshi_record_entry *add(written *w, tshi_record_kind kind, const char *name, tsh_dtype dtype, uint64_t calls) {
+    cr_assert_lt(w->record.count, MOST);
+    w->record.entries = w->entries;
+    tshi_record_entry *e = &w->entries[w->record.count++];
+    *e = (tshi_record_entry){.call = {.kind = kind, .dtype = dtype}, .calls = calls};
+    snprintf(e->call.name, sizeof e->call.name, "%s", name);
+    return e;
+}
+
+/* C [m, n] = A B, in all `calls` of them. */
+static tshi_record_entry *add_product(written *w, int64_t m, int64_t n, int64_t k, bool ta, bool tb, uint64_t calls) {
+    tshi_record_entry *e = add(w, TSHI_RECORD_PRODUCT, "", TSH_BFLOAT16, calls);
+    const int64_t sizes[] = {m, n, k, ta, tb};
+    memcpy(e->call.size, sizes, sizeof sizes);
+    e->flops = 2 * (double)m * (double)n * (double)k;
+    return e;
+}
+
+static tshi_record_entry *add_collective(written *w, const char *name, const char *axis, int ranks, int64_t bytes,
+                                         uint64_t calls) {
+    tshi_record_entry *e = add(w, TSHI_RECORD_COLLECTIVE, name, TSH_BFLOAT16, calls);
+    snprintf(e->call.axis, sizeof e->call.axis, "%s", axis);
+    e->call.size[0] = ranks;
+    e->call.size[1] = bytes;
+    return e;
+}
+
+static step_time time_of(const machine *m, const written *w) {
+    step_time t;
+    step_time_of(m, &w->record, &t);
+    return t;
+}
+
+/* --- the model ---------------------------------------------------------------------------------------------------- */
+
 Test(step_time, constant_rates_give_work_over_rate) {
     machine m;
+    written w = {.record = {.count = 0}};
     read_good(cluster, &m);
-    step_time t = {.m = &m};
-    step_time_product(&t, &(step_product){"dx", "bfloat16", 100, 200, 300}, 5);
+    add_product(&w, 100, 200, 300, false, false, 5);
+    *add(&w, TSHI_RECORD_ATTENTION, "attention", TSH_FLOAT32, 3) = (tshi_record_entry){
+        .call = {.kind = TSHI_RECORD_ATTENTION, .size = {2, 4, 4, 10, 30, 8}}, .flops = 4e6, .calls = 3};
+    add(&w, TSHI_RECORD_KERNEL, "adamw", TSH_FLOAT32, 7)->bytes = 3000000;
+    add(&w, TSHI_RECORD_KERNEL, "copy", TSH_FLOAT32, 0)->bytes = 3000000;
+    step_time t = time_of(&m, &w);
     check_near(t.products, 5 * 2.0 * 100 * 200 * 300 / 4e14);
-    check_near(t.flops, 5 * 2.0 * 100 * 200 * 300);
-    step_time_attention(&t, &(step_attention){false, false, "float32", 2, 10, 30, 4, 8}, 3);
-    check_near(t.attention, 3 * 4.0 * 2 * 4 * 10 * 30 * 8 / 2e14);
-    step_time_kernel(&t, "adamw", "float32", 3e6, 7);
+    check_near(t.attention, 3 * 4e6 / 2e14);
     check_near(t.kernels, 7 * 3e6 / 1.5e12);
-    step_time_functions(&t, 50);
-    check_near(t.calls, 100e-6);
-    check_near(step_seconds(&t), t.products + t.attention + t.kernels + t.calls);
+    check_near(t.calls, 15 * 2e-6);
+    check_near(t.all, t.products + t.attention + t.kernels + t.calls);
     cr_assert_eq(t.missing[0], '\0');
     machine_free(&m);
 }
 
-/* Of 4 x 6 scores a causal call with as many queries as the last of its keys needs 3 + 4 + 5 + 6. */
-Test(step_time, causal_attention_needs_the_scores_that_are_seen) {
-    check_near(step_attention_flops(&(step_attention){false, true, "float32", 1, 4, 6, 1, 2}), 4.0 * 18 * 2);
-    check_near(step_attention_flops(&(step_attention){true, true, "float32", 1, 4, 6, 1, 2}), 10.0 * 18 * 2);
-    check_near(step_attention_flops(&(step_attention){false, true, "float32", 1, 1, 6, 1, 2}), 4.0 * 6 * 2);
+/* All three forms of a layer's product have the sizes of the layer: X [2, 5], W [3, 5], Y [2, 3]. */
+Test(step_time, forms_of_a_product_have_the_sizes_of_its_layer) {
+    const struct {
+        const char *form;
+        int64_t m, n, k;
+        bool ta, tb;
+    } cases[] = {{"forward", 2, 3, 5, false, true}, {"dx", 2, 5, 3, false, false}, {"dw", 3, 5, 2, true, false}};
+    for (int i = 0; i < 3; i++) {
+        written w = {.record = {.count = 0}};
+        double sizes[MACHINE_AXES];
+        add_product(&w, cases[i].m, cases[i].n, cases[i].k, cases[i].ta, cases[i].tb, 1);
+        cr_assert_str_eq(step_product_form(&w.entries[0].call, sizes), cases[i].form);
+        cr_assert(sizes[0] == 2 && sizes[1] == 3 && sizes[2] == 5, "%s: %g %g %g", cases[i].form, sizes[0], sizes[1],
+                  sizes[2]);
+    }
 }
 
 Test(step_time, rates_are_interpolated_in_the_logarithms_and_stay_beyond_the_table) {
@@ -121,73 +176,84 @@ Test(step_time, the_row_that_names_most_counts) {
 /* A ring carries 2 (p - 1) / p of the bytes over every link; a tree has log2 p levels, an all-reduce goes up and down. */
 Test(step_time, collectives_take_rounds_of_latency_and_bytes_over_bandwidth) {
     machine m;
+    written w = {.record = {.count = 0}};
+    const double expected[] = {6 * 3e-6 + 1e9 * 14 / 8 / 300e9, 4 * 10e-6 + 1e8 * 15 / 16 / 25e9,
+                               3 * 10e-6 + 1e8 / 25e9, 0};
     read_good(cluster, &m);
-    const step_collective sum = {"all_reduce", "model", 8, 1e9, 0}, gather = {"all_gather", "data", 16, 1e8, 0};
-    check_near(step_collective_seconds(&m, &sum), 6 * 3e-6 + 1e9 * 14 / 8 / 300e9);
-    check_near(step_collective_seconds(&m, &gather), 4 * 10e-6 + 1e8 * 15 / 16 / 25e9);
-    check_near(step_collective_seconds(&m, &(step_collective){"broadcast", "data", 5, 1e8, 0}), 3 * 10e-6 + 1e8 / 25e9);
-    cr_assert_eq(step_collective_seconds(&m, &(step_collective){"all_reduce", "data", 1, 1e8, 0}), 0);
-    step_time t = {.m = &m};
-    step_time_collective(&t, &sum, 4);
-    check_near(t.exposed, 4 * step_collective_seconds(&m, &sum));
+    add_collective(&w, "all_reduce", "model", 8, 1000000000, 4);
+    add_collective(&w, "all_gather", "data", 16, 100000000, 1);
+    add_collective(&w, "broadcast", "data", 5, 100000000, 1);
+    add_collective(&w, "all_reduce", "data", 1, 100000000, 1);
+    for (int i = 0; i < 4; i++) check_near(step_call_seconds(&m, &w.entries[i]), expected[i]);
+    step_time t = time_of(&m, &w);
+    check_near(t.exposed, 4 * expected[0] + expected[1] + expected[2]);
     cr_assert_eq(t.hidden, 0);
     machine_free(&m);
 }
 
-/* 1 s of products; a sum of 0.07 s behind half of it is hidden, of which 0.05 s are behind a twentieth. */
-Test(step_time, communication_hides_behind_what_is_computed_meanwhile) {
+/* Ten early sums of 0.07 s, of which the last one is seen: behind 1 s of backward the others are hidden, behind 0.5 s
+ * some of them. */
+Test(step_time, early_collectives_hide_behind_what_backward_computes) {
     machine m;
+    written w = {.record = {.count = 0}};
     read_good(cluster, &m);
-    step_time t = {.m = &m};
-    step_time_product(&t, &(step_product){"forward", "bfloat16", 1000, 1000, 200000000}, 1);
-    check_near(t.products, 1);
-    step_collective sum = {"all_reduce", "data", 8, 1e9, 0.5 * t.flops};
-    double seconds = step_collective_seconds(&m, &sum);
+    add_product(&w, 1000, 1000, 200000000, false, true, 1);
+    tshi_record_entry *backward = add_product(&w, 1000, 1000, 200000000, true, false, 1);
+    backward->call.backward = true;
+    add_collective(&w, "all_reduce", "data", 8, 1000000000, 10)->call.early = true;
+    double seconds = step_call_seconds(&m, &w.entries[2]);
     check_near(seconds, 6 * 10e-6 + 1e9 * 14 / 8 / 25e9);
-    step_time_collective(&t, &sum, 1);
-    check_near(t.hidden, seconds);
-    cr_assert_eq(t.exposed, 0);
-    sum.under_way = 0.05 * t.flops;
-    step_time_collective(&t, &sum, 2);
-    check_near(t.hidden, seconds + 0.1);
-    check_near(t.exposed, 2 * (seconds - 0.05));
+    step_time t = time_of(&m, &w);
+    check_near(t.hidden, 9 * seconds);
+    check_near(t.exposed, seconds);
+    backward->flops /= 2;
+    t = time_of(&m, &w);
+    check_near(t.hidden, 0.5);
+    check_near(t.exposed, 10 * seconds - 0.5);
+    m.network[1].overlaps = false;
+    t = time_of(&m, &w);
+    cr_assert_eq(t.hidden, 0);
+    check_near(t.exposed, 10 * seconds);
     machine_free(&m);
 }
 
-/* Megatron-LM's GPT-3 175B (Narayanan et al. 2021, table 1): 96 layers of 12,288 features, 96 heads, 2,048 tokens, 1,536
- * sequences; 1,024 GPUs in groups of 8 as data=128,model=8. Each layer's products are 24 b s h^2 forward and twice that
- * backward over 8 ranks; two all-reduces of b s h elements each way. */
+/* Narayanan et al., "Efficient large-scale language model training on GPU clusters", SC'21: GPT-3 of 96 layers, 12,288
+ * features and 2,048 tokens, here 1,536 sequences over data=128,model=8. A layer's products are 72 b s h^2 operations both
+ * ways, over 8 ranks; two all-reduces of b s h elements each way. */
 Test(step_time, gpt3_on_a_cluster_by_hand) {
     const int64_t tokens = 1536 / 128 * 2048, h = 12288, part = 8;
-    const struct { int64_t n, k; } layer[] = {{3 * h / part, h}, {h, h / part}, {4 * h / part, h}, {h, 4 * h / part}};
-    static const char *const forms[] = {"forward", "dx", "dw"};
+    const struct {
+        int64_t out, in;
+    } layer[] = {{3 * h / part, h}, {h, h / part}, {4 * h / part, h}, {h, 4 * h / part}};
     machine m;
+    written w = {.record = {.count = 0}};
     read_good(cluster, &m);
-    step_time t = {.m = &m};
     for (int i = 0; i < 4; i++) {
-        for (int form = 0; form < 3; form++) {
-            step_time_product(&t, &(step_product){forms[form], "bfloat16", tokens, layer[i].n, layer[i].k}, 96);
-        }
+        add_product(&w, tokens, layer[i].out, layer[i].in, false, true, 96);
+        add_product(&w, tokens, layer[i].in, layer[i].out, false, false, 96);
+        add_product(&w, layer[i].out, layer[i].in, tokens, true, false, 96);
     }
-    double products = 96.0 * 72 * (double)tokens * (double)h * (double)h / (double)part;
-    check_near(t.flops, products);
-    step_time_collective(&t, &(step_collective){"all_reduce", "model", 8, 2.0 * (double)tokens * (double)h, 0}, 4 * 96);
-    check_near(t.products, products / 4e14);
+    add_collective(&w, "all_reduce", "model", 8, 2 * tokens * h, 4 * 96);
+    step_time t = time_of(&m, &w);
+    check_near(t.products, 96.0 * 72 * (double)tokens * (double)h * (double)h / (double)part / 4e14);
     check_near(t.exposed, 384 * (6 * 3e-6 + 2.0 * (double)tokens * (double)h * 14 / 8 / 300e9));
-    check_near(step_seconds(&t), t.products + t.exposed);
+    check_near(t.all, t.products + t.exposed + (12 * 96 + 384) * 2e-6);
     machine_free(&m);
 }
 
 Test(step_time, a_rate_that_is_not_there_is_named) {
     machine m;
+    written w = {.record = {.count = 0}};
     read_good(HEAD "}", &m);
-    step_time t = {.m = &m};
-    step_time_product(&t, &(step_product){"dx", "float32", 0, 8, 8}, 1);
-    cr_assert_eq(t.missing[0], '\0', "a product of no elements needs no rate");
-    step_time_kernel(&t, "adamw", "float32", 8, 1);
-    step_time_collective(&t, &(step_collective){"all_reduce", "model", 8, 8, 0}, 1);
+    add_product(&w, 0, 8, 8, false, true, 1);
+    add_collective(&w, "all_reduce", "model", 1, 8, 1);
+    step_time t = time_of(&m, &w);
+    cr_assert_eq(t.missing[0], '\0', "neither a product of no elements nor a lone rank needs a rate");
+    add(&w, TSHI_RECORD_KERNEL, "adamw", TSH_FLOAT32, 1)->bytes = 8;
+    add_collective(&w, "all_reduce", "model", 8, 8, 1);
+    t = time_of(&m, &w);
     cr_assert_str_eq(t.missing, "kernels adamw float32");
-    cr_assert_eq(step_seconds(&t), 0);
+    cr_assert_eq(t.all, 0);
     machine_free(&m);
 }
 

@@ -3,100 +3,124 @@
 #include <math.h>
 #include <string.h>
 
-static bool is_any(const char *text, const char *const *words) {
-    for (; *words; words++) {
-        if (!strcmp(text, *words)) return true;
-    }
-    return false;
-}
-
-/* Notes the first rate that the file lacks. */
-static void miss(step_time *t, const char *what, const char *name, const char *dtype) {
-    if (!t->missing[0]) snprintf(t->missing, sizeof t->missing, "%s %.60s %.40s", what, name, dtype);
-}
-
-/* --- what is computed --------------------------------------------------------------------------------------------- */
-
-void step_time_product(step_time *t, const step_product *p, double calls) {
-    const double at[MACHINE_AXES] = {(double)p->m, (double)p->n, (double)p->k};
-    double flops = 2 * at[0] * at[1] * at[2] * calls;
-    double rate = machine_rate(t->m, MACHINE_PRODUCTS, p->form, p->dtype, at);
-    if (flops <= 0) return;
-    if (rate <= 0) miss(t, "products", p->form, p->dtype);
-    t->flops += flops;
-    t->products += rate > 0 ? flops / rate : 0;
-}
-
-double step_attention_flops(const step_attention *a) {
-    double heads = (double)a->batch * (double)a->heads, queries = (double)a->queries, keys = (double)a->keys;
-    double scores = heads * queries * keys;
-    if (a->causal) scores -= heads * queries * (queries - 1) / 2;
-    return (a->backward ? 10 : 4) * scores * (double)a->dim;
-}
-
-void step_time_attention(step_time *t, const step_attention *a, double calls) {
-    const double at[MACHINE_AXES] = {(double)a->queries, (double)a->dim};
-    const char *form = a->backward ? "backward" : "forward";
-    double flops = step_attention_flops(a) * calls, rate = machine_rate(t->m, MACHINE_ATTENTION, form, a->dtype, at);
-    if (flops <= 0) return;
-    if (rate <= 0) miss(t, "attention", form, a->dtype);
-    t->flops += flops;
-    t->attention += rate > 0 ? flops / rate : 0;
-}
-
-void step_time_kernel(step_time *t, const char *family, const char *dtype, double bytes, double calls) {
-    const double at[MACHINE_AXES] = {bytes};
-    if (bytes <= 0 || calls <= 0) return;
-    double rate = machine_rate(t->m, MACHINE_KERNELS, family, dtype, at);
-    if (rate <= 0) miss(t, "kernels", family, dtype);
-    t->kernels += rate > 0 ? bytes * calls / rate : 0;
-}
-
-void step_time_functions(step_time *t, double calls) {
-    t->calls += 1e-6 * t->m->call_us * calls;
-}
-
 /* --- communication ------------------------------------------------------------------------------------------------ */
 
-double step_bus_factor(const char *kind, int ranks) {
+static bool is_one_of(const char *text, const char *const *words) {
+    while (*words && strcmp(text, *words)) words++;
+    return *words != NULL;
+}
+
+double step_bus_factor(const char *collective, int ranks) {
     static const char *const whole[] = {"broadcast", "reduce", "send", "recv", NULL};
     double p = ranks;
+    if (ranks < 2 || !strcmp(collective, "barrier")) return 0;
+    if (is_one_of(collective, whole)) return 1;
+    if (!strcmp(collective, "send_recv")) return 2;
+    return (strcmp(collective, "all_reduce") ? 1 : 2) * (p - 1) / p;
+}
+
+double step_rounds(const char *collective, int ranks) {
+    static const char *const messages[] = {"send", "recv", NULL}, *const both_ways[] = {"all_reduce", "send_recv",
+                                                                                        NULL};
     if (ranks < 2) return 0;
-    if (is_any(kind, whole)) return 1;
-    if (!strcmp(kind, "barrier")) return 0;
-    if (!strcmp(kind, "send_recv")) return 2;
-    return (strcmp(kind, "all_reduce") ? 1 : 2) * (p - 1) / p;
+    if (is_one_of(collective, messages)) return 1;
+    return ceil(log2(ranks)) * (is_one_of(collective, both_ways) ? 2 : 1);
 }
 
-double step_rounds(const char *kind, int ranks) {
-    static const char *const pairs[] = {"send", "recv", NULL};
-    if (ranks < 2) return 0;
-    if (is_any(kind, pairs)) return 1;
-    double levels = ceil(log2(ranks));
-    return !strcmp(kind, "all_reduce") || !strcmp(kind, "send_recv") ? 2 * levels : levels;
+static const machine_network *network_of(const machine *m, const tshi_record_call *c) {
+    return machine_find_network(m, c->axis, c->name, (int)c->size[0]);
 }
 
-double step_collective_seconds(const machine *m, const step_collective *c) {
-    const machine_network *n = machine_find_network(m, c->axis, c->kind, c->ranks);
-    if (!n || c->ranks < 2) return 0;
-    return 1e-6 * n->latency_us * step_rounds(c->kind, c->ranks) +
-           1e-9 * c->bytes * step_bus_factor(c->kind, c->ranks) / n->bus_gb_per_s;
+static double collective_seconds(const machine *m, const tshi_record_call *c) {
+    const machine_network *n = network_of(m, c);
+    int ranks = (int)c->size[0];
+    if (!n) return 0;
+    return 1e-6 * n->latency_us * step_rounds(c->name, ranks) +
+           1e-9 * (double)c->size[1] * step_bus_factor(c->name, ranks) / n->bus_gb_per_s;
 }
 
-/* What is computed meanwhile takes its share of the time of all that is computed. */
-void step_time_collective(step_time *t, const step_collective *c, double calls) {
-    double seconds = step_collective_seconds(t->m, c), hidden = 0;
-    const machine_network *n = machine_find_network(t->m, c->axis, c->kind, c->ranks);
-    if (c->ranks < 2) return;
-    if (!n) miss(t, "networks", c->axis, c->kind);
-    if (n && n->overlaps && c->under_way > 0 && t->flops > 0) {
-        double computed = t->products + t->attention + t->kernels;
-        hidden = fmin(seconds, computed * fmin(1, c->under_way / t->flops));
+/* --- one call ----------------------------------------------------------------------------------------------------- */
+
+const char *step_product_form(const tshi_record_call *product, double sizes[MACHINE_AXES]) {
+    double m = (double)product->size[0], n = (double)product->size[1], k = (double)product->size[2];
+    bool transposed_a = product->size[3], transposed_b = product->size[4];
+    sizes[0] = transposed_a ? k : m;
+    sizes[1] = transposed_a ? m : transposed_b ? n : k;
+    sizes[2] = transposed_a || !transposed_b ? n : k;
+    return transposed_a ? "dw" : transposed_b ? "forward" : "dx";
+}
+
+/* Operations or bytes of the call, and how many of them the machine does a second. */
+static double rate_of(const machine *m, const tshi_record_entry *e, double *work) {
+    const tshi_record_call *c = &e->call;
+    const char *dtype = tsh_dtype_name(c->dtype);
+    double at[MACHINE_AXES] = {0};
+    *work = e->flops;
+    if (c->kind == TSHI_RECORD_PRODUCT) {
+        const char *form = step_product_form(c, at);
+        return machine_rate(m, MACHINE_PRODUCTS, form, dtype, at);
     }
-    t->hidden += hidden * calls;
-    t->exposed += (seconds - hidden) * calls;
+    if (c->kind == TSHI_RECORD_ATTENTION) {
+        at[0] = (double)c->size[3];
+        at[1] = (double)c->size[5];
+        return machine_rate(m, MACHINE_ATTENTION, c->backward ? "backward" : "forward", dtype, at);
+    }
+    *work = at[0] = (double)e->bytes;
+    return machine_rate(m, MACHINE_KERNELS, c->name, dtype, at);
 }
 
-double step_seconds(const step_time *t) {
-    return t->products + t->attention + t->kernels + t->calls + t->exposed;
+double step_call_seconds(const machine *m, const tshi_record_entry *entry) {
+    double work, rate;
+    if (entry->call.kind == TSHI_RECORD_COLLECTIVE) return collective_seconds(m, &entry->call);
+    rate = rate_of(m, entry, &work);
+    return work > 0 && rate > 0 ? work / rate : 0;
+}
+
+/* --- a step ------------------------------------------------------------------------------------------------------- */
+
+static void note_missing(const machine *m, const tshi_record_entry *e, step_time *t) {
+    static const char *const lists[] = {"products", "attention", "kernels", "networks"};
+    const tshi_record_call *c = &e->call;
+    double work, at[MACHINE_AXES];
+    bool collective = c->kind == TSHI_RECORD_COLLECTIVE;
+    bool there = collective ? c->size[0] < 2 || network_of(m, c) : rate_of(m, e, &work) > 0 || work <= 0;
+    if (there || t->missing[0]) return;
+    const char *name = c->kind == TSHI_RECORD_PRODUCT ? step_product_form(c, at) : c->name;
+    snprintf(t->missing, sizeof t->missing, "%s %s %s", lists[c->kind], name,
+             collective ? c->axis : tsh_dtype_name(c->dtype));
+}
+
+/* Collectives that may be hidden: their seconds, and how many. */
+typedef struct early_calls {
+    double seconds, count;
+} early_calls;
+
+static void hide(const early_calls *early, double computed, step_time *t) {
+    if (early->count <= 0) return;
+    t->hidden = fmin(early->seconds * (early->count - 1) / early->count, computed);
+    t->exposed += early->seconds - t->hidden;
+}
+
+void step_time_of(const machine *m, const tshi_record *record, step_time *out) {
+    double backward = 0;
+    early_calls early = {0, 0};
+    *out = (step_time){.all = 0};
+    for (int i = 0; i < record->count; i++) {
+        const tshi_record_entry *e = &record->entries[i];
+        double calls = (double)e->calls, seconds = step_call_seconds(m, e) * calls;
+        double *const parts[] = {&out->products, &out->attention, &out->kernels, &out->exposed};
+        if (e->calls == 0) continue;
+        note_missing(m, e, out);
+        out->calls += 1e-6 * m->call_us * calls;
+        if (e->call.kind != TSHI_RECORD_COLLECTIVE) {
+            *parts[e->call.kind] += seconds;
+            backward += e->call.backward ? seconds : 0;
+        } else if (e->call.early && network_of(m, &e->call) && network_of(m, &e->call)->overlaps) {
+            early = (early_calls){early.seconds + seconds, early.count + calls};
+        } else {
+            out->exposed += seconds;
+        }
+    }
+    hide(&early, backward, out);
+    out->all = out->products + out->attention + out->kernels + out->calls + out->exposed;
 }
