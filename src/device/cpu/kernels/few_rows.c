@@ -1,78 +1,94 @@
 /* Products of so few rows that reading the weights is all their time, as when a model writes a text token by token:
- * y = x W^T, with each row of W read once, one after another, from the first to the last. A sum depends on its row of x
- * and its row of W alone, not on the rows beside them. */
+ * y = x W^T, with each row of W read once, several of them at a time, which are as many streams of memory. A sum depends
+ * on its row of x and its row of W alone, not on the rows beside them. */
 #include "device/cpu/kernels/half.h"
 #include "device/cpu/kernels/kernels.h"
+#ifdef TSHI_X86_LEVELS
+#include <immintrin.h>
+#endif
 
-/* Partial sums of two rows' product; how many bytes before its use a weight is asked for; rows of x at once. */
-enum { PARTS = 2 * TSHI_LANES, AHEAD = 2048, GROUP = 4 };
-
-TSHI_INLINE float weight(tsh_dtype dtype, const char *row, int64_t i) {
-    if (dtype == TSH_FLOAT32) return ((const float *)row)[i];
-    if (dtype == TSH_BFLOAT16) return tshi_widen_bf16(((const tshi_bfloat16 *)row)[i]);
-    return tshi_widen_f16(((const tshi_float16 *)row)[i]);
+TSHI_INLINE void write_totals(const tshi_few_rows *p, int64_t row, int64_t col, int count, const float *total) {
+    float *to = p->y + row * p->ldy + col;
+    for (int c = 0; c < count; c++) to[c] = p->alpha * total[c] + (p->beta != 0 ? p->beta * to[c] : 0);
 }
 
-TSHI_INLINE float total(const float *part) {
-    float sum[TSHI_LANES];
-    for (int l = 0; l < TSHI_LANES; l++) sum[l] = part[l] + part[l + TSHI_LANES];
-    for (int half = TSHI_LANES / 2; half > 0; half /= 2) {
-        for (int l = 0; l < half; l++) sum[l] += sum[l + half];
-    }
-    return sum[0];
+#define X            float
+#define WIDE(f)      f##_128
+#define VECTOR_BYTES 16
+#define VECTORS      4
+#define ROWS         2
+#define WEIGHT_ROWS  1
+#define TARGET
+#include "device/cpu/kernels/few_rows.inc"
+#undef WIDE
+#undef VECTOR_BYTES
+#undef VECTORS
+#undef WEIGHT_ROWS
+#undef TARGET
+
+#ifdef TSHI_X86_LEVELS
+/* The totals of four vectors. */
+__attribute__((target("avx2"))) TSHI_INLINE __m128 four_totals(__m256 a, __m256 b, __m256 c, __m256 d) {
+    __m256 all = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+    return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
 }
 
-/* `rows` rows of x from `first` on, by row j of W. */
-TSHI_INLINE void multiply_rows(tsh_dtype dtype, int rows, const tshi_few_rows *p, int64_t first, const char *w,
-                               int64_t j) {
-    const int64_t size = dtype == TSH_FLOAT32 ? 4 : 2;
-    const float *x = p->x + first * p->ldx;
-    float part[GROUP][PARTS];
-    for (int r = 0; r < rows; r++) {
-        for (int l = 0; l < PARTS; l++) part[r][l] = 0;
-    }
-    int64_t i = 0;
-    for (; i + PARTS <= p->k; i += PARTS) {
-        for (int l = 0; l < PARTS * (int)size; l += 64) __builtin_prefetch(w + i * size + l + AHEAD);
-        for (int r = 0; r < rows; r++) {
-            for (int l = 0; l < PARTS; l++) part[r][l] += x[r * p->ldx + i + l] * weight(dtype, w, i + l);
-        }
-    }
-    for (int r = 0; r < rows; r++) {
-        for (int l = 0; i + l < p->k; l++) part[r][l] += x[r * p->ldx + i + l] * weight(dtype, w, i + l);
-        float *to = &p->y[(first + r) * p->ldy + j];
-        *to = p->alpha * total(part[r]) + (p->beta != 0 ? p->beta * *to : 0);
-    }
+__attribute__((target("avx512f,avx512dq"))) TSHI_INLINE __m256 half_of(__m512 x) {
+    return _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
 }
 
-TSHI_INLINE void multiply(tsh_dtype dtype, const tshi_few_rows *p) {
-    const int64_t size = dtype == TSH_FLOAT32 ? 4 : 2;
-    for (int64_t j = 0; j < p->n; j++) {
-        const char *w = (const char *)p->w + j * p->ldw * size;
-        int64_t r = 0;
-        for (; r + GROUP <= p->m; r += GROUP) multiply_rows(dtype, GROUP, p, r, w, j);
-        for (; r + 2 <= p->m; r += 2) multiply_rows(dtype, 2, p, r, w, j);
-        for (; r < p->m; r++) multiply_rows(dtype, 1, p, r, w, j);
-    }
-}
+#define VECTORS      2
+#define WEIGHT_ROWS  4
 
-TSHI_CLONES static void multiply_float32(const tshi_few_rows *p) {
-    multiply(TSH_FLOAT32, p);
-}
+#define WIDE(f)      f##_256
+#define VECTOR_BYTES 32
+#define TARGET       __attribute__((target("avx2,fma")))
+#include "device/cpu/kernels/few_rows.inc"
+#undef WIDE
+#undef VECTOR_BYTES
+#undef TARGET
 
-TSHI_CLONES static void multiply_bfloat16(const tshi_few_rows *p) {
-    multiply(TSH_BFLOAT16, p);
-}
+#define VECTOR_BYTES 64
 
-TSHI_CLONES static void multiply_float16(const tshi_few_rows *p) {
-    multiply(TSH_FLOAT16, p);
+#define WIDE(f)      f##_512
+#define TARGET       __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,fma")))
+#include "device/cpu/kernels/few_rows.inc"
+#undef WIDE
+#undef TARGET
+#undef X
+
+/* Numbers below the smallest normal one are zeros here. */
+#define X uint16_t
+#define NATIVE
+#define WIDE(f) f##_bf16
+#define TARGET  __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx512bf16,fma")))
+#include "device/cpu/kernels/few_rows.inc"
+#undef WIDE
+#undef VECTOR_BYTES
+#undef VECTORS
+#undef WEIGHT_ROWS
+#undef TARGET
+#endif
+#undef X
+#undef ROWS
+
+bool tshi_cpu_multiplies_bfloat16(void) {
+#ifdef TSHI_X86_LEVELS
+    return TSHI_HAS_512 && __builtin_cpu_supports("avx512bf16");
+#else
+    return false;
+#endif
 }
 
 void tshi_cpu_few_rows(tsh_dtype dtype, const tshi_few_rows *p) {
-    if (dtype == TSH_FLOAT32)
-        multiply_float32(p);
-    else if (dtype == TSH_BFLOAT16)
-        multiply_bfloat16(p);
+#ifdef TSHI_X86_LEVELS
+    if (p->narrow_x)
+        few_rows_bf16(dtype, p);
+    else if (TSHI_HAS_512)
+        few_rows_512(dtype, p);
+    else if (TSHI_HAS_256)
+        few_rows_256(dtype, p);
     else
-        multiply_float16(p);
+#endif
+        few_rows_128(dtype, p);
 }

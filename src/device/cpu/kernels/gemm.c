@@ -87,7 +87,7 @@ static tsh_status float_gemm(tsh_dtype dtype, bool transpose_a, bool transpose_b
                              double alpha, const void *a, int64_t lda, const void *b, int64_t ldb, double beta, void *c,
                              int64_t ldc) {
     if (dtype == TSH_FLOAT32 && has_few_rows(transpose_a, transpose_b, m)) {
-        const tshi_few_rows p = {m, n, k, (float)alpha, a, lda, b, ldb, (float)beta, c, ldc};
+        const tshi_few_rows p = {m, n, k, (float)alpha, a, lda, b, ldb, (float)beta, c, ldc, false};
         tshi_cpu_few_rows(dtype, &p);
         return TSH_OK;
     }
@@ -185,17 +185,29 @@ static tsh_status half_tiles(tsh_dtype dtype, int64_t m, int64_t n, int64_t k, i
 static tsh_status half_few_rows(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, double alpha,
                                 const uint16_t *x, int64_t ldx, const uint16_t *w, int64_t ldw,
                                 const half_finish *finish) {
-    float *wide_x = device->ops->memory.alloc(device, (size_t)(m * (k + TILE_ROWS)) * sizeof *wide_x);
-    if (!wide_x) return TSH_ERR_MEMORY;
-    float *sum = wide_x + m * k;
-    for (int64_t i = 0; i < m; i++) tshi_cpu_widen(dtype, k, x + i * ldx, wide_x + i * k);
+    bool narrow = dtype == TSH_BFLOAT16 && tshi_cpu_multiplies_bfloat16();
+    int64_t wide = narrow ? 0 : k; /* elements of a row of x that become float32 */
+    float *sum = device->ops->memory.alloc(device, (size_t)(m * (TILE_ROWS + wide)) * sizeof *sum);
+    if (!sum) return TSH_ERR_MEMORY;
+    float *wide_x = sum + m * TILE_ROWS;
+    for (int64_t i = 0; i < m; i++) tshi_cpu_widen(dtype, wide, x + i * ldx, wide_x + i * k);
     for (int64_t j = 0; j < n; j += TILE_ROWS) {
         int64_t cols = smaller(TILE_ROWS, n - j);
-        const tshi_few_rows p = {m, cols, k, (float)alpha, wide_x, k, w + j * ldw, ldw, 0, sum, TILE_ROWS};
+        const tshi_few_rows p = {.m = m,
+                                 .n = cols,
+                                 .k = k,
+                                 .alpha = (float)alpha,
+                                 .narrow_x = narrow,
+                                 .x = narrow ? (const void *)x : wide_x,
+                                 .ldx = narrow ? ldx : k,
+                                 .w = w + j * ldw,
+                                 .ldw = ldw,
+                                 .y = sum,
+                                 .ldy = TILE_ROWS};
         tshi_cpu_few_rows(dtype, &p);
         for (int64_t i = 0; i < m; i++) finish_row(dtype, finish, i, j, cols, sum + i * TILE_ROWS);
     }
-    device->ops->memory.release(device, wide_x);
+    device->ops->memory.release(device, sum);
     return TSH_OK;
 }
 

@@ -40,17 +40,20 @@ tshi_top_backward_fn tshi_cpu_top_backward;
 typedef struct tshi_few_rows {
     int64_t m, n, k;
     float alpha;
-    const float *x;
+    const void *x; /* float32, or bfloat16 with narrow_x */
     int64_t ldx;
     const void *w; /* of the call's dtype: float32, bfloat16 or float16 */
     int64_t ldw;
     float beta;
     float *y;
     int64_t ldy;
+    bool narrow_x; /* for bfloat16 where tshi_cpu_multiplies_bfloat16 */
 } tshi_few_rows;
 /* Up to so many rows of x it is faster on one thread than a library. */
 #define TSHI_FEW_ROWS 8
 void tshi_cpu_few_rows(tsh_dtype dtype, const tshi_few_rows *p);
+/* True on a CPU with instructions for products of bfloat16 that are summed in float32. */
+bool tshi_cpu_multiplies_bfloat16(void);
 
 /* check.c */
 tshi_targets_check_fn tshi_cpu_targets_check;

@@ -1,0 +1,16 @@
+/* Products of few rows on CPUs without vectors of more than 128 bits. */
+#define WIDEST_VECTORS               16
+#define tshi_cpu_few_rows            narrow_few_rows
+#define tshi_cpu_multiplies_bfloat16 narrow_multiplies_bfloat16
+#include "device/cpu/kernels/few_rows.c"
+#undef tshi_cpu_few_rows
+#undef tshi_cpu_multiplies_bfloat16
+
+#include "few_rows_cases.h"
+
+TestSuite(few_rows_128, .timeout = 120);
+
+Test(few_rows_128, all_dtypes_sizes_and_leading_dims) {
+    cr_assert_not(narrow_multiplies_bfloat16());
+    check_few_rows_all(narrow_few_rows);
+}
