@@ -42,6 +42,7 @@ static tsh_status create_blocks(model *m) {
     const tsh_block_config config = {
         .embed = o->embed,
         .sequence_parallel = o->sequence_parallel,
+        .recompute = o->recompute,
         .dtype = o->dtype,
         .attention =
             {.heads = o->heads, .kv_heads = o->kv_heads, .causal = true, .weight_init = normal, .out_init = residual},

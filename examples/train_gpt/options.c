@@ -47,6 +47,7 @@ static const char help[] =
     "  --model-parallel M   ranks that share one copy of the model (all that --data-parallel leaves)\n"
     "  --data-parallel D    copies of the model, over which the batch is split\n"
     "  --sequence-parallel  tokens are split where features are not: norms and sums of a block\n"
+    "  --recompute          blocks keep their inputs alone, and run again in backward: less memory, more time\n"
     "  --eval-every N       steps from one evaluation and checkpoint to the next (500)\n"
     "  --sample N           characters to write at the end (300)\n"
     "  --save FOLDER        save checkpoints into this folder, which keeps the last three\n"
@@ -83,6 +84,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"model-parallel", OPTION_COUNT, &out->model_parallel, 1, size},
                                {"data-parallel", OPTION_COUNT, &out->data_parallel, 1, size},
                                {"sequence-parallel", OPTION_FLAG, &out->sequence_parallel, 0, 0},
+                               {"recompute", OPTION_FLAG, &out->recompute, 0, 0},
                                {"eval-every", OPTION_COUNT, &out->eval_every, 1, count},
                                {"sample", OPTION_COUNT, &out->sample, 0, count},
                                {"save", OPTION_PATH, &out->save, 0, 0},

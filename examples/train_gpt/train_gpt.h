@@ -20,7 +20,7 @@ typedef struct options {
     uint64_t seed;
     tsh_dtype dtype;
     int64_t model_parallel, data_parallel; /* ranks that share a copy of the model; copies. 0: what the other leaves */
-    bool sequence_parallel;
+    bool sequence_parallel, recompute;
     int64_t sample; /* characters to write after training */
     bool json;
 } options;

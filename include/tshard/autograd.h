@@ -39,7 +39,8 @@ TSH_API tsh_world *tsh_tape_world(const tsh_tape *tape);
 /* A point in a step, between two calls. */
 typedef struct tsh_mark {
     uint64_t step;
-    int made; /* tensors that the step had made by then */
+    int made;  /* tensors that the step had made by then */
+    int calls; /* calls that it had recorded by then */
 } tsh_mark;
 /* Evaluation that holds a tensor no longer than it is needed: while recording is off, free_since frees what the step has
  * made since the mark, but for `keep`, and returns `keep`. A model calls it after each of its parts, with a mark from
@@ -50,6 +51,22 @@ typedef struct tsh_mark {
  * gradient, nothing is freed. A mark is for the step in which it was taken (TSH_ERR_STATE). */
 TSH_API tsh_mark tsh_tape_mark(const tsh_tape *tape);
 TSH_API tsh_tensor *tsh_tape_free_since(tsh_tape *tape, tsh_mark mark, tsh_tensor *keep);
+
+/* Training that holds a part's tensors no longer than it is needed: a segment. recompute_since frees what the step has
+ * made since the mark, but for `keep`, and returns `keep`; backward runs these calls again when it comes to them, with the
+ * same random numbers, as far as it reads what they make, and frees it as it goes. Transitions that run again communicate
+ * again. A model calls it after each of its parts, with a mark from before that part, and needs as much memory as all
+ * results of parts and the inside of one:
+ *     for (int i = 0; i < blocks; i++) {
+ *         tsh_mark start = tsh_tape_mark(tape);
+ *         x = tsh_tape_recompute_since(tape, start, block_forward(tape, block[i], x));
+ *     }
+ * A segment may have segments inside, which have ended before it; backward runs those again when it comes to them, once
+ * more. Gradients are those without segments, bit for bit. A tensor that the program has retained when the segment ends
+ * keeps its memory; other tensors from the inside have none from then on. Every rank makes the same segments. What the
+ * calls read must not change before backward. While recording is off, as tsh_tape_free_since. TSH_ERR_STATE for a mark of
+ * another step, or inside of a segment that has ended. */
+TSH_API tsh_tensor *tsh_tape_recompute_since(tsh_tape *tape, tsh_mark mark, tsh_tensor *keep);
 
 /* Add the gradients of `loss` (one element) to those of every leaf that requires one. When the call returns, every
  * gradient collective that the layouts require has run, or has been started by a tsh_data_parallel. Backward frees

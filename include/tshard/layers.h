@@ -340,6 +340,7 @@ typedef struct tsh_block_config {
     bool post_norm; /* x = norm(x + half(x)) as in BERT, not x + half(norm(x)) */
     double dropout; /* of a half's output, before it is added */
     bool sequence_parallel;
+    bool recompute; /* backward runs the block again (tsh_tape_recompute_since), which keeps its output alone */
     tsh_dtype dtype;
     tsh_norm_config norm; /* of both; these three leave fields above, table and name to the block */
     tsh_self_attention_config attention;
@@ -356,8 +357,9 @@ TSH_API tsh_status tsh_block_create(tsh_group *group, const tsh_block_config *co
 TSH_API void tsh_block_destroy(tsh_block *block);
 /* x [tokens, embed] -> [tokens, embed], owned by the tape. Communication is that of both halves: two all-reduces forward
  * and two backward, or two all-gathers and two reduce-scatters each way with sequence parallelism, where an all-reduce of
- * the gradient of each of the norms' parameters comes on top. While the tape does not record, what the block has made is
- * freed after each half (tsh_tape_free_since). */
+ * the gradient of each of the norms' parameters comes on top; with `recompute` that of the forward pass comes again, but for
+ * the last half's sum where no norm follows it. While the tape does not record, what the block has made is freed after
+ * each half (tsh_tape_free_since). */
 TSH_API tsh_tensor *tsh_block_forward(tsh_tape *tape, tsh_block *block, tsh_tensor *x, const tsh_sequences *sequences);
 /* The parts, owned by the block; `norm` gives NULL for a part that is no norm. */
 TSH_API tsh_self_attention *tsh_block_attention(const tsh_block *block);

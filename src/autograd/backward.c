@@ -1,5 +1,5 @@
 /* Backward: nodes in reverse, gradients into their inputs. */
-#include "autograd/tape.h"
+#include "autograd/segment.h"
 #include "device/record.h"
 
 /* --- one call ----------------------------------------------------------------------------------------------------- */
@@ -108,9 +108,11 @@ static void drop_output(tsh_tensor *out, int holders, const tsh_tensor *loss) {
 
 static void node_free(tshi_node *node, const tsh_tensor *loss) {
     tsh_tensor *out = node->out;
+    int segment = node->segment;
     node->out = NULL;
     tshi_node_clear(node);
     node->used = true;
+    node->segment = segment;
     tsh_tensor_release(out);
     drop_output(out, 1, loss);
 }
@@ -230,17 +232,20 @@ static void count_uses(tsh_tape *tape, int last, bool count) {
     }
 }
 
+static tsh_status run_node(tsh_tape *tape, int index, const tsh_tensor *loss) {
+    const tshi_node *node = &tape->nodes[index];
+    if (node->used) return TSH_OK;
+    if (!has_gradient(node->out)) return pass(tape, index); /* no way leads here from the loss */
+    tsh_status status = check_inputs(tape, node);
+    if (status == TSH_OK) status = tshi_segment_enter(tape, node->segment);
+    return status == TSH_OK ? node_backward(tape, index, loss) : status;
+}
+
 static tsh_status run_nodes(tsh_tape *tape, const tsh_tensor *loss) {
     tsh_status status = TSH_OK;
     for (int i = loss->gradient->node; i >= 0 && status == TSH_OK; i--) {
-        tshi_node *node = &tape->nodes[i];
-        if (node->used) continue;
-        if (!has_gradient(node->out)) { /* no way leads here from the loss */
-            status = pass(tape, i);
-            continue;
-        }
-        status = check_inputs(tape, node);
-        if (status == TSH_OK) status = node_backward(tape, i, loss);
+        status = run_node(tape, i, loss);
+        tshi_segment_leave(tape, i);
     }
     return status;
 }

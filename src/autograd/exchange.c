@@ -43,6 +43,7 @@ static const tshi_op exchange_op = {.name = "redistribute",
                                     .backward = exchange_backward,
                                     .params_size = sizeof(exchange_params),
                                     .repeats = true,
+                                    .reads_no_input = true,
                                     .crosses = true};
 
 /* Every rank of b is one of a. */

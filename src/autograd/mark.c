@@ -2,7 +2,7 @@
 #include "autograd/tape.h"
 
 tsh_mark tsh_tape_mark(const tsh_tape *tape) {
-    return tape ? (tsh_mark){tape->generation, tape->owned_count} : (tsh_mark){0};
+    return tape ? (tsh_mark){tape->generation, tape->owned_count, tape->node_count} : (tsh_mark){0};
 }
 
 tsh_tensor *tsh_tape_free_since(tsh_tape *tape, tsh_mark mark, tsh_tensor *keep) {

@@ -76,10 +76,11 @@ typedef struct tshi_op {
     bool (*map_split)(const tshi_node *call, int axis, tsh_layout *split);
     /* False where a row does not hold with d as the dim that it binds. NULL: all rows do. */
     bool (*row_holds)(const tshi_node *call, const tshi_rule *row, int d);
-    bool views;        /* the output is a view of the first input: forward finds its values there already */
-    bool reads_output; /* backward reads the output's values, not just its gradient */
-    bool repeats;      /* backward needs the output's gradient alone: each loss of a step may run it */
-    bool crosses;      /* input and output may be on different meshes: it runs on the ranks of either */
+    bool views;          /* the output is a view of the first input: forward finds its values there already */
+    bool reads_output;   /* backward reads the output's values, not just its gradient */
+    bool reads_no_input; /* backward reads no values of inputs that have gradients */
+    bool repeats;        /* backward needs the output's gradient alone: each loss of a step may run it */
+    bool crosses;        /* input and output may be on different meshes: it runs on the ranks of either */
 } tshi_op;
 
 /* What a call of a layer wants beside what the rules allow. */
@@ -106,6 +107,14 @@ struct tshi_node {
     tsh_work *work;        /* the collective that backward_start has started */
     tsh_tensor *early;     /* the result of that collective */
     bool used;             /* a backward has passed this call and released its tensors */
+    bool shares;           /* the output is a view of the first input */
+
+    /* Segments (segment.h) have numbers from 1 on; 0: none. */
+    int segment;    /* the innermost one that the call is in */
+    int dropped_by; /* the one that frees the output's memory */
+    bool saves;     /* forward saves tensors, which the innermost segment frees */
+    bool again;     /* the segment that runs again needs this call */
+    int holders;    /* references to the output that are not the program's */
 };
 
 /* Forward and backward run on this rank: on one outside the mesh a call is recorded, and does nothing. */

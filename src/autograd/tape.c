@@ -53,7 +53,7 @@ void tshi_node_clear(tshi_node *node) {
 
 static void free_step(tsh_tape *tape) {
     for (int i = 0; i < tape->node_count; i++) tshi_node_clear(&tape->nodes[i]);
-    tape->node_count = 0;
+    tape->node_count = tape->segment_count = 0;
     for (int i = 0; i < tape->owned_count; i++) {
         tshi_gradient_end_step(tape->owned[i]);
         tsh_tensor_release(tape->owned[i]);
@@ -76,6 +76,7 @@ void tsh_tape_destroy(tsh_tape *tape) {
     if (tape->sink) tape->sink->ops->detach(tape->sink);
     if (steps_of(tape)) *steps_of(tape) = (tshi_steps){0};
     tshi_free(&tape->world->allocator, tape->nodes);
+    tshi_free(&tape->world->allocator, tape->segments);
     tshi_free(&tape->world->allocator, tape->owned);
     tshi_region_clear(&tape->memory, &tape->world->allocator);
     tshi_free(&tape->world->allocator, tape);
@@ -174,8 +175,11 @@ bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *co
         if (!tensors[i]) {
             tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: input %d is NULL", what, i);
         } else if (!tensors[i]->storage) {
-            tshi_tape_fail(tape, TSH_ERR_STATE,
-                           "%s: the memory of input %d was freed by backward (tsh_tensor_retain keeps it)", what, i);
+            tshi_tape_fail(
+                tape, TSH_ERR_STATE,
+                "%s: the memory of input %d was freed by backward, or by a segment that runs again (tsh_tensor_retain "
+                "keeps it)",
+                what, i);
         } else if (tensors[i]->computed && tshi_tape_node(tape, tensors[i]) < 0) {
             tshi_tape_fail(tape, TSH_ERR_STATE, "%s: input %d belongs to a step of another tape", what, i);
         } else if (tensors[i]->mesh != tensors[0]->mesh) {
@@ -272,6 +276,7 @@ void tshi_call_leave(const tshi_node *call, tsh_memory_purpose before) {
 tsh_tensor *tshi_tape_run(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape,
                           const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share) {
     tsh_memory_purpose before = tshi_call_enter(call, false);
+    call->shares = share != NULL;
     tsh_status status = make_output(call, dtype, shape, layout, share);
     if (status == TSH_OK && tshi_call_runs(call)) status = call->op->forward(call);
     tshi_call_leave(call, before);

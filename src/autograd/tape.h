@@ -4,6 +4,13 @@
 
 #include "autograd/gradient.h"
 
+/* Calls that have been recorded, and whose results are not kept, but made again when backward reaches them. */
+typedef struct tshi_segment {
+    int first, end; /* the calls [first, end) of the step */
+    int parent;     /* the number of the innermost segment around this one; 0: none */
+    bool dropped;   /* what its calls have made has no memory */
+} tshi_segment;
+
 struct tsh_tape {
     tsh_world *world;
     tshi_gradient_sink *sink; /* or NULL */
@@ -16,6 +23,8 @@ struct tsh_tape {
     char message[TSHI_MESSAGE_SIZE];
     tshi_node *nodes;
     int node_count, node_capacity;
+    tshi_segment *segments; /* of the step; those inside of another come before it */
+    int segment_count, segment_capacity;
     tshi_region memory; /* of the step, for its nodes' arrays */
     bool keeps_graph;   /* in a backward: another may follow over the same calls, which need what they have saved */
     tsh_tensor **owned; /* every tensor made in this step */

@@ -33,7 +33,8 @@ static const tshi_op to_local_op = {.name = "to_local",
                                     .forward = to_local_forward,
                                     .backward = to_local_backward,
                                     .params_size = sizeof(to_local_params),
-                                    .views = true};
+                                    .views = true,
+                                    .reads_no_input = true};
 
 /* The gradient of the local part is a term or a copy where the tensor is not split, and split alike where it is. */
 static tsh_status choose_gradient(const tsh_tensor *x, const tsh_layout *named, tsh_layout *gradient) {

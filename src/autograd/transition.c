@@ -2,6 +2,7 @@
 #include "autograd/transition.h"
 #include "autograd/exchange.h"
 #include "autograd/moves.h"
+#include "autograd/segment.h"
 
 #include <string.h>
 
@@ -101,7 +102,8 @@ static const tshi_op transition_op = {.name = "redistribute",
                                       .backward = transition_backward,
                                       .backward_start = transition_backward_start,
                                       .params_size = sizeof(transition_params),
-                                      .repeats = true};
+                                      .repeats = true,
+                                      .reads_no_input = true};
 
 /* Shape and layout after the change. LOCAL makes no claim on other ranks, so its global sizes along this axis are its
  * own. */
@@ -124,7 +126,8 @@ static tsh_tensor *made_before(const tsh_tape *tape, const tsh_tensor *x, const 
     if (!x->gradient || x->gradient->generation != tape->generation) return NULL;
     for (tsh_tensor *t = x->gradient->moved; t; t = t->gradient->next_moved) {
         bool same = t->mesh == mesh && tshi_layouts_equal(mesh->axes, t->layout, to);
-        if (same && t->storage && tshi_requires_grad(t) == recorded) return t;
+        if (!same || tshi_requires_grad(t) != recorded) continue;
+        if (t->storage || tshi_segment_dropped(tape, t)) return t;
     }
     return NULL;
 }
@@ -170,7 +173,7 @@ static tsh_tensor *take_step(tsh_tape *tape, const char *what, tsh_tensor *x, co
     tshi_plan_step resolved = *step;
     tshi_shape shape = x->shape;
     tsh_tensor *moved = made_before(tape, x, mesh, step->to);
-    if (moved) return moved;
+    if (moved) return tshi_segment_take(tape, moved);
     tsh_status status = tshi_shape_resolve(mesh, &shape, resolved.to);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, what);
     moved = step->axis < 0 ? tshi_exchange_record(tape, x, mesh, &shape, resolved.to)

@@ -45,8 +45,13 @@ static tsh_status cast_backward(tshi_node *call) {
     return status;
 }
 
-static const tshi_op cast_op = {"cast",       cast_rules,    cast_shape,
-                                cast_forward, cast_backward, .params_size = sizeof(cast_params)};
+static const tshi_op cast_op = {"cast",
+                                cast_rules,
+                                cast_shape,
+                                cast_forward,
+                                cast_backward,
+                                .params_size = sizeof(cast_params),
+                                .reads_no_input = true};
 
 /* A result without gradients is not recorded. */
 tsh_tensor *tsh_cast(tsh_tape *tape, tsh_tensor *x, tsh_dtype dtype) {

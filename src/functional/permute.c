@@ -86,7 +86,8 @@ static const tshi_op permute_op = {.name = "permute",
                                    .forward = permute_forward,
                                    .backward = permute_backward,
                                    .params_size = sizeof(permute_params),
-                                   .map_dim = permute_map_dim};
+                                   .map_dim = permute_map_dim,
+                                   .reads_no_input = true};
 
 /* --- where only dims of size 1 change their places ---------------------------------------------------------------- */
 
@@ -105,7 +106,8 @@ static const tshi_op in_place_op = {.name = "permute",
                                     .backward = in_place_backward,
                                     .params_size = sizeof(permute_params),
                                     .map_dim = permute_map_dim,
-                                    .views = true};
+                                    .views = true,
+                                    .reads_no_input = true};
 
 static bool keeps_elements(const tsh_tensor *x, const int *order) {
     int last = -1;

@@ -35,8 +35,13 @@ static tsh_status scale_backward(tshi_node *call) {
     return dx ? scale(call, tshi_grad_out(call), beta, dx) : TSH_ERR_MEMORY;
 }
 
-static const tshi_op scale_op = {"scale",       scale_rules,    same_shape,
-                                 scale_forward, scale_backward, .params_size = sizeof(scale_params)};
+static const tshi_op scale_op = {"scale",
+                                 scale_rules,
+                                 same_shape,
+                                 scale_forward,
+                                 scale_backward,
+                                 .params_size = sizeof(scale_params),
+                                 .reads_no_input = true};
 
 tsh_tensor *tsh_scale(tsh_tape *tape, tsh_tensor *x, double factor) {
     return tshi_apply(tape, &scale_op, 1, &x, &(scale_params){factor});
@@ -77,7 +82,7 @@ static tsh_status bias_backward(tshi_node *call) {
     return tshi_wants_grad(call, 0) ? tshi_grad_adopt(call, 0, dy) : TSH_OK;
 }
 
-static const tshi_op bias_op = {"bias", bias_rules, bias_shape, bias_forward, bias_backward, .params_size = 0};
+static const tshi_op bias_op = {"bias", bias_rules, bias_shape, bias_forward, bias_backward, .reads_no_input = true};
 
 tsh_tensor *tsh_bias(tsh_tape *tape, tsh_tensor *x, tsh_tensor *b) {
     return tshi_apply(tape, &bias_op, 2, (tsh_tensor *[]){x, b}, NULL);
@@ -120,8 +125,13 @@ static tsh_status dropout_backward(tshi_node *call) {
 }
 
 /* The mask of an element is the same on every rank: what it leaves of a term is a term of what it leaves of the sum. */
-static const tshi_op dropout_op = {"dropout",       scale_rules,      dropout_shape,
-                                   dropout_forward, dropout_backward, .params_size = sizeof(dropout_params)};
+static const tshi_op dropout_op = {"dropout",
+                                   scale_rules,
+                                   dropout_shape,
+                                   dropout_forward,
+                                   dropout_backward,
+                                   .params_size = sizeof(dropout_params),
+                                   .reads_no_input = true};
 
 tsh_tensor *tsh_dropout(tsh_tape *tape, tsh_tensor *x, double p) {
     if (tape && !tape->recording) return x;

@@ -36,7 +36,8 @@ static const tshi_op whole_op = {.name = "split",
                                  .params_size = sizeof(split_params),
                                  .has_dim = true,
                                  .views = true,
-                                 .repeats = true};
+                                 .repeats = true,
+                                 .reads_no_input = true};
 
 static tsh_status part_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
     const split_params *p = call->params;
@@ -82,7 +83,8 @@ static const tshi_op part_op = {.name = "split",
                                 .forward = part_forward,
                                 .backward = part_backward,
                                 .params_size = sizeof(split_params),
-                                .has_dim = true};
+                                .has_dim = true,
+                                .reads_no_input = true};
 
 /* --- public ------------------------------------------------------------------------------------------------------- */
 

@@ -76,9 +76,15 @@ static const tshi_op sum_op = {"sum",
                                sum_backward,
                                .map_dim = sum_map_dim,
                                .params_size = sizeof(sum_params),
-                               .has_dim = true};
-static const tshi_op sum_all_op = {"sum",       sum_all_rules, sum_all_shape,
-                                   sum_forward, sum_backward,  .params_size = sizeof(sum_params)};
+                               .has_dim = true,
+                               .reads_no_input = true};
+static const tshi_op sum_all_op = {"sum",
+                                   sum_all_rules,
+                                   sum_all_shape,
+                                   sum_forward,
+                                   sum_backward,
+                                   .params_size = sizeof(sum_params),
+                                   .reads_no_input = true};
 
 static tsh_tensor *sum(tsh_tape *tape, tsh_tensor *x, sum_params params) {
     return tshi_apply(tape, params.dim == TSH_ALL_DIMS ? &sum_all_op : &sum_op, 1, &x, &params);

@@ -70,14 +70,22 @@ static void unpack(const tsh_tensor *list, void *wide, const tsh_tensor *values,
     device->ops->copy.strided(device, values->numel, half, from + half, 2 * half, tshi_data(indices), half);
 }
 
+/* A call that runs again fills the indices that it has made. */
+static tsh_status make_indices(const tshi_node *call) {
+    topk_params *p = call->params;
+    const tsh_tensor *y = call->out;
+    if (p->indices) return p->indices->storage ? TSH_OK : tshi_tensor_renew_storage(p->indices, NULL);
+    tsh_status status = tshi_tensor_new(y->mesh, TSH_INT64, &y->shape, y->layout, &p->indices);
+    return status == TSH_OK ? tshi_tape_own(call->tape, p->indices) : status;
+}
+
 static tsh_status topk_forward(tshi_node *call) {
     topk_params *p = call->params;
     tsh_tensor *y = call->out, *list = NULL, *wide = NULL;
-    tsh_status status = tshi_tensor_new(y->mesh, TSH_INT64, &y->shape, y->layout, &p->indices);
+    tsh_status status = make_indices(call);
     if (status != TSH_OK) return status;
     call->saved[0] = tsh_tensor_retain(p->indices);
-    status = tshi_tape_own(call->tape, p->indices);
-    if (status == TSH_OK) status = tshi_top_candidates(call->in[0], p->dim, p->most, &list);
+    status = tshi_top_candidates(call->in[0], p->dim, p->most, &list);
     if (status == TSH_OK) status = tshi_tensor_scratch(y->mesh, TSH_FLOAT64, y->numel, &wide);
     if (status == TSH_OK) unpack(list, tshi_data(wide), y, p->indices);
     tsh_tensor_release(wide);

@@ -3,7 +3,7 @@
 
 struct tsh_block {
     tsh_world *world;
-    bool post_norm;
+    bool post_norm, recompute;
     double dropout;
     tsh_norm *norm[TSH_BLOCK_PARTS]; /* at the parts that are norms */
     tsh_self_attention *attention;
@@ -64,6 +64,7 @@ tsh_status tsh_block_create(tsh_group *group, const tsh_block_config *config, ts
     if (!block) return TSH_ERR_MEMORY;
     block->world = world;
     block->post_norm = config->post_norm;
+    block->recompute = config->recompute;
     block->dropout = config->dropout;
     for (int i = 0; i < TSH_BLOCK_PARTS && status == TSH_OK; i++) {
         status = tshi_layer_name(NULL, config->names[i] ? config->names[i] : part_names[i], block->names[i]);
@@ -102,7 +103,8 @@ tsh_tensor *tsh_block_forward(tsh_tape *tape, tsh_block *block, tsh_tensor *x, c
     tsh_mark start = tsh_tape_mark(tape);
     tsh_tensor *h = half(tape, block, TSH_BLOCK_ATTENTION, x, sequences);
     h = tsh_tape_free_since(tape, start, h);
-    return tsh_tape_free_since(tape, start, half(tape, block, TSH_BLOCK_MLP, h, sequences));
+    h = half(tape, block, TSH_BLOCK_MLP, h, sequences);
+    return block->recompute ? tsh_tape_recompute_since(tape, start, h) : tsh_tape_free_since(tape, start, h);
 }
 
 tsh_self_attention *tsh_block_attention(const tsh_block *block) {

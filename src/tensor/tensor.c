@@ -107,6 +107,14 @@ void tshi_tensor_drop_storage(tsh_tensor *tensor) {
     tensor->storage = NULL;
 }
 
+tsh_status tshi_tensor_renew_storage(tsh_tensor *tensor, const tsh_tensor *share) {
+    if (share) share->storage->references++;
+    tensor->offset = share ? share->offset : 0;
+    tensor->storage =
+        share ? share->storage : storage_create(tensor->mesh->device, tsh_tensor_local_nbytes(tensor), NULL);
+    return tensor->storage ? TSH_OK : TSH_ERR_MEMORY;
+}
+
 bool tshi_tensor_sole_owner(const tsh_tensor *tensor) {
     return tensor->references == 1 && tensor->storage && tensor->storage->references == 1;
 }

@@ -86,6 +86,9 @@ tsh_status tshi_tensor_view(const tsh_tensor *x, const tshi_shape *shape, const 
                             size_t offset, tsh_tensor **out);
 /* The tensor gives up its memory and keeps its description. */
 void tshi_tensor_drop_storage(tsh_tensor *tensor);
+/* The tensor, which has given up its memory, shares that of `share`, of as many bytes, or gets memory of its own, not
+ * zeroed, where that is NULL. */
+tsh_status tshi_tensor_renew_storage(tsh_tensor *tensor, const tsh_tensor *share);
 /* No other tensor views this memory, and no caller has another reference. */
 bool tshi_tensor_sole_owner(const tsh_tensor *tensor);
 

@@ -279,7 +279,7 @@ static void permute(fuzz *f, void (*function)(void)) {
     }
 }
 
-/* What a sum of squares makes on its way is freed where the tape does not record. */
+/* What a sum of squares makes on its way is freed, and made again by a backward where the tape records. */
 static void free_since(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
     tsh_tensor *x = fuzz_tensor(f);
@@ -287,7 +287,9 @@ static void free_since(fuzz *f, void (*function)(void)) {
     tsh_mark mark = tsh_tape_mark(tape);
     tsh_tensor *y = tsh_sum(tape, tsh_mul(tape, x, x), TSH_ALL_DIMS);
     if (fuzz_chance(f, 3)) mark.step++;
-    fuzz_value(f, tape, tsh_tape_free_since(tape, mark, y));
+    if (fuzz_chance(f, 3)) mark.calls += (int)fuzz_index(f, 3);
+    fuzz_value(f, tape,
+               fuzz_chance(f, 50) ? tsh_tape_free_since(tape, mark, y) : tsh_tape_recompute_since(tape, mark, y));
 }
 
 static void lookup(fuzz *f, void (*function)(void)) {
@@ -392,7 +394,7 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_concat", concat, NULL, 4},
     {"tsh_split_parts", split_parts, NULL, 3},
     {"tsh_permute tsh_transpose", permute, NULL, 4},
-    {"tsh_tape_mark tsh_tape_free_since", free_since, NULL, 3},
+    {"tsh_tape_mark tsh_tape_free_since tsh_tape_recompute_since", free_since, NULL, 3},
     {"tsh_sum", with_dim, FUNCTION(tsh_sum), 4},
     {"tsh_mean", with_dim, FUNCTION(tsh_mean), 3},
     {"tsh_topk", topk, NULL, 3},

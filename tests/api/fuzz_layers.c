@@ -120,6 +120,7 @@ static void block(fuzz *f, void (*function)(void)) {
                                .post_norm = fuzz_chance(f, 50),
                                .dropout = fuzz_chance(f, 80) ? 0 : fuzz_number(f),
                                .sequence_parallel = fuzz_chance(f, 30),
+                               .recompute = fuzz_chance(f, 50),
                                .dtype = fuzz_dtype(f),
                                .norm = {.kind = (tsh_norm_kind)fuzz_below(f, 2)},
                                .attention = attention_config(f),

@@ -88,6 +88,7 @@ static tsh_status open_block(const tshi_program *p, const tshi_step *s, int64_t 
                                .post_norm = s->n[LAYER_FLAGS] & FLAG_POST,
                                .dropout = s->f,
                                .sequence_parallel = !whole && s->n[LAYER_FLAGS] & FLAG_SEQUENCE,
+                               .recompute = !whole && embed % 2,
                                .dtype = p->dtype,
                                .norm = norm_config(s),
                                .attention = attention_config(s),

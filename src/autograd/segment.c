@@ -1,0 +1,222 @@
+/* Segments: recorded calls whose results are not kept, but made again when backward reaches them. Which calls run again
+ * follows from the calls and the layouts alone, so that every rank runs the same collectives again. */
+#include "autograd/segment.h"
+
+static tshi_segment *segment_of(const tsh_tape *tape, int number) {
+    return &tape->segments[number - 1];
+}
+
+/* --- dropping ----------------------------------------------------------------------------------------------------- */
+
+static void release_saved(tshi_node *node) {
+    for (int i = 0; i < TSHI_MAX_SAVED; i++) {
+        tsh_tensor_release(node->saved[i]);
+        node->saved[i] = NULL;
+    }
+}
+
+/* The call's output has no memory while this segment is dropped; one inside of it may be what drops it. */
+static bool drops(const tshi_node *node, int number) {
+    return node->dropped_by > 0 && node->dropped_by <= number;
+}
+
+/* The references to the outputs of the segment's calls, of which the tape has one. */
+static void count_holders(tsh_tape *tape, const tshi_segment *s) {
+    for (int n = s->first; n < s->end; n++) {
+        tshi_node *node = &tape->nodes[n];
+        node->holders = 2;
+        for (int i = 0; i < node->inputs; i++) {
+            int k = tshi_tape_node(tape, node->in[i]);
+            if (k >= s->first) tape->nodes[k].holders++;
+        }
+    }
+}
+
+/* Frees what the segment's calls have made; a tensor that the program has retained keeps its memory. */
+static void drop(tsh_tape *tape, int number) {
+    tshi_segment *s = segment_of(tape, number);
+    s->dropped = true;
+    count_holders(tape, s);
+    for (int n = s->first; n < s->end; n++) {
+        tshi_node *node = &tape->nodes[n];
+        if (node->used) continue;
+        release_saved(node);
+        bool held = node->out->references > node->holders;
+        if (drops(node, number) && !held) tshi_tensor_drop_storage(node->out);
+    }
+}
+
+/* --- running again ------------------------------------------------------------------------------------------------ */
+
+static void need_inputs(tsh_tape *tape, const tshi_node *node, const tshi_segment *s) {
+    for (int i = 0; i < node->inputs; i++) {
+        int k = tshi_tape_node(tape, node->in[i]);
+        if (k >= s->first) tape->nodes[k].again = true;
+    }
+}
+
+/* A call inside of an inner segment: that one stays dropped, and what it takes from around it and leaves to that has to
+ * be there. */
+static void choose_inner(tsh_tape *tape, tshi_node *node, const tshi_segment *s, int number) {
+    if (node->dropped_by == number) node->again = true;
+    for (int i = 0; i < node->inputs; i++) {
+        int k = tshi_tape_node(tape, node->in[i]);
+        if (k >= s->first && tape->nodes[k].dropped_by == number) tape->nodes[k].again = true;
+    }
+}
+
+/* Marks the calls that make what backward reads, and what these calls read. The calls of an exchange are on different
+ * ranks, which cannot see what the others need of it: it runs again in any case. */
+static void choose(tsh_tape *tape, int number) {
+    const tshi_segment *s = segment_of(tape, number);
+    for (int n = s->first; n < s->end; n++) tape->nodes[n].again = false;
+    for (int n = s->end - 1; n >= s->first; n--) {
+        tshi_node *node = &tape->nodes[n];
+        if (node->used) continue;
+        bool lost = drops(node, number);
+        node->again = node->again && lost;
+        if (node->op->crosses && lost) node->again = true;
+        if (node->segment != number) {
+            choose_inner(tape, node, s, number);
+        } else {
+            node->again = node->again || node->saves || (node->op->reads_output && lost);
+            if (!node->op->reads_no_input) need_inputs(tape, node, s);
+        }
+        if (node->again) need_inputs(tape, node, s);
+    }
+}
+
+/* An earlier backward may have freed what the call takes: no backward comes to the call then. */
+static bool can_run(const tsh_tape *tape, const tshi_node *node, int number) {
+    for (int i = 0; i < node->inputs; i++) {
+        int k = tshi_tape_node(tape, node->in[i]);
+        const tshi_node *from = k < 0 ? NULL : &tape->nodes[k];
+        bool made = !from || (!from->used && (from->again || !drops(from, number)));
+        if (!made) return false;
+    }
+    return true;
+}
+
+static tsh_status run_again(tsh_tape *tape, tshi_node *node) {
+    tsh_memory_purpose before = tshi_call_enter(node, tape->world->device->place.backward);
+    tsh_status status = TSH_OK;
+    if (!node->out->storage) status = tshi_tensor_renew_storage(node->out, node->shares ? node->in[0] : NULL);
+    if (status == TSH_OK && tshi_call_runs(node)) status = node->op->forward(node);
+    tshi_call_leave(node, before);
+    if (status != TSH_OK) tshi_tape_fail(tape, status, "%s, run again: %s", node->op->name, tsh_error_message());
+    return status;
+}
+
+/* Inner segments that end with this call drop what has been made for those after them. */
+static void leave_inner(tsh_tape *tape, int index, int number) {
+    for (int k = tape->nodes[index].segment; k != number; k = segment_of(tape, k)->parent) {
+        if (segment_of(tape, k)->end == index + 1) drop(tape, k);
+    }
+}
+
+static tsh_status run_segment(tsh_tape *tape, int number) {
+    tshi_segment *s = segment_of(tape, number);
+    bool recording = tsh_tape_set_recording(tape, true);
+    tsh_status status = TSH_OK;
+    choose(tape, number);
+    for (int n = s->first; n < s->end && status == TSH_OK; n++) {
+        tshi_node *node = &tape->nodes[n];
+        node->again = node->again && can_run(tape, node, number);
+        if (node->again) status = run_again(tape, node);
+        leave_inner(tape, n, number);
+    }
+    tsh_tape_set_recording(tape, recording);
+    s->dropped = false;
+    return status;
+}
+
+tsh_status tshi_segment_enter(tsh_tape *tape, int number) {
+    if (number == 0) return TSH_OK;
+    tsh_status status = tshi_segment_enter(tape, segment_of(tape, number)->parent);
+    return status == TSH_OK && segment_of(tape, number)->dropped ? run_segment(tape, number) : status;
+}
+
+void tshi_segment_leave(tsh_tape *tape, int index) {
+    for (int k = tape->nodes[index].segment; k > 0; k = segment_of(tape, k)->parent) {
+        if (segment_of(tape, k)->first == index && !segment_of(tape, k)->dropped) drop(tape, k);
+    }
+}
+
+bool tshi_segment_dropped(const tsh_tape *tape, const tsh_tensor *t) {
+    int k = tshi_tape_node(tape, t);
+    return k >= 0 && !tape->nodes[k].used && tape->nodes[k].dropped_by > 0;
+}
+
+tsh_tensor *tshi_segment_take(tsh_tape *tape, tsh_tensor *t) {
+    if (!tshi_segment_dropped(tape, t)) return t;
+    tshi_node *node = &tape->nodes[t->gradient->node];
+    node->dropped_by = 0;
+    return run_again(tape, node) == TSH_OK ? t : NULL;
+}
+
+/* --- the public call ---------------------------------------------------------------------------------------------- */
+
+/* Tensors that no recorded call has, and no program: the step after the segment does not need them. */
+static void drop_unrecorded(tsh_tape *tape, int made, const tsh_tensor *keep) {
+    for (int i = made; i < tape->owned_count; i++) {
+        tsh_tensor *t = tape->owned[i];
+        if (!t->computed && t->references == 1 && t != keep) tshi_tensor_drop_storage(t);
+    }
+}
+
+/* The segment drops the outputs of its calls, but for `keep` and views of memory that lives on. */
+static void choose_drops(tsh_tape *tape, int number, const tsh_tensor *keep) {
+    const tshi_segment *s = segment_of(tape, number);
+    for (int n = s->first; n < s->end; n++) {
+        tshi_node *node = &tape->nodes[n];
+        if (node->segment == 0) node->segment = number;
+        for (int i = 0; i < TSHI_MAX_SAVED; i++) node->saves = node->saves || node->saved[i];
+        if (node->used || node->dropped_by || node->out == keep) continue;
+        int from = node->shares ? tshi_tape_node(tape, node->in[0]) : s->end;
+        bool outlives = from < s->first || (from < s->end && !tape->nodes[from].dropped_by);
+        if (!outlives) node->dropped_by = number;
+    }
+}
+
+static tsh_status add_segment(tsh_tape *tape, int first, int *number) {
+    tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->segments, &tape->segment_capacity,
+                                  tape->segment_count + 1, sizeof *tape->segments);
+    if (status != TSH_OK) return status;
+    tape->segments[tape->segment_count++] = (tshi_segment){.first = first, .end = tape->node_count};
+    *number = tape->segment_count;
+    for (int k = 1; k < *number; k++) {
+        tshi_segment *inner = segment_of(tape, k);
+        if (inner->first >= first && inner->parent == 0) inner->parent = *number;
+    }
+    return TSH_OK;
+}
+
+/* The mark is one of this step, between two segments or inside of none that has ended. */
+static bool mark_holds(const tsh_tape *tape, const tsh_mark *mark) {
+    bool good =
+        mark->step == tape->generation && mark->made >= 0 && mark->calls >= 0 && mark->calls <= tape->node_count;
+    for (int k = 1; k <= tape->segment_count && good; k++) {
+        const tshi_segment *s = segment_of(tape, k);
+        good = mark->calls <= s->first || mark->calls >= s->end;
+    }
+    return good;
+}
+
+tsh_tensor *tsh_tape_recompute_since(tsh_tape *tape, tsh_mark mark, tsh_tensor *keep) {
+    int number;
+    if (tape && !tape->recording) return tsh_tape_free_since(tape, mark, keep);
+    if (!tshi_tape_ready(tape, "tape_recompute_since", 1, &keep)) return NULL;
+    if (!mark_holds(tape, &mark)) {
+        return tshi_tape_fail(
+            tape, TSH_ERR_STATE,
+            "tape_recompute_since: the mark is of another step or another tape, or inside of a segment "
+            "that has ended");
+    }
+    drop_unrecorded(tape, mark.made, keep);
+    if (mark.calls == tape->node_count) return keep;
+    tsh_status status = add_segment(tape, mark.calls, &number);
+    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "tape_recompute_since");
+    choose_drops(tape, number, keep);
+    drop(tape, number);
+    return keep;
+}

@@ -1,0 +1,204 @@
+/* Segments that run again in backward: gradients are those without them, bit for bit, collectives are counted, and memory
+ * is that of the results of parts and one part's inside. */
+#include "support/ranks.h"
+#include "support/tensors.h"
+#include "tensor/tensor.h"
+#include "tshard/tshard.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+TestSuite(recompute, .timeout = 300);
+
+enum { ROWS = 7, COLS = 6, HIDDEN = 9, LEAVES = 4, GROUP = 3 };
+
+typedef enum segments { NONE, PARTS, NESTED } segments;
+
+/* Parts share their weights, so that memory grows with results alone. */
+typedef struct bench {
+    tshi_rank *r;
+    tsh_group *group;
+    tsh_tape *tape;
+    tsh_dtype dtype;
+    bool sequence; /* results of parts are SHARD(0), not REPLICATED */
+    tsh_tensor
+        *leaf[LEAVES]; /* x [ROWS, COLS], up [COLS, HIDDEN] by columns, down [HIDDEN, COLS] by rows, scale [COLS] */
+} bench;
+
+static tsh_layout between(const bench *b) {
+    return b->sequence ? TSH_SHARD(0) : TSH_REPLICATED;
+}
+
+static bench set_up(tshi_rank *r, tsh_dtype dtype, bool sequence) {
+    bench b = {.r = r, .group = tsh_world_group(r->world), .dtype = dtype, .sequence = sequence};
+    const tsh_tensor_config shapes[LEAVES] = {{dtype, 2, {ROWS, COLS}, {between(&b)}},
+                                              {dtype, 2, {COLS, HIDDEN}, {TSH_SHARD(1)}},
+                                              {dtype, 2, {HIDDEN, COLS}, {TSH_SHARD(0)}},
+                                              {dtype, 1, {COLS}, {TSH_REPLICATED}}};
+    tshi_check_ok(r, tsh_tape_create(r->world, &b.tape));
+    for (int i = 0; i < LEAVES; i++) {
+        tshi_check_ok(r, tsh_tensor_create_arange(tsh_world_mesh(r->world), &shapes[i], -1, 0.03125, &b.leaf[i]));
+        tshi_check_ok(r, tsh_tensor_require_grad(b.leaf[i]));
+    }
+    return b;
+}
+
+static void tear_down(bench *b) {
+    for (int i = 0; i < LEAVES; i++) tsh_tensor_release(b->leaf[i]);
+    tsh_tape_destroy(b->tape);
+    size_t left = tsh_device_stats(tsh_world_device(b->r->world)).bytes_in_use;
+    tshi_check(b->r, left == 0, "%zu bytes are left", left);
+}
+
+/* x + norm(dropout(gelu(x up)) down): what the norm reads is a sum over ranks. */
+static tsh_tensor *part(const bench *b, tsh_tensor *x) {
+    tsh_tape *tape = b->tape;
+    tsh_tensor *h = tsh_gelu(tape, tsh_matmul(tape, x, b->leaf[1]));
+    h = tsh_matmul(tape, tsh_dropout(tape, h, 0.25), b->leaf[2]);
+    h = tsh_redistribute(tape, h, NULL, (tsh_layout[]){between(b)});
+    return tsh_add(tape, x, tsh_rms_norm(tape, h, b->leaf[3], 1e-5));
+}
+
+static tsh_tensor *chain(const bench *b, int depth, segments how) {
+    tsh_tensor *x = b->leaf[0];
+    tsh_mark outer = tsh_tape_mark(b->tape);
+    for (int i = 0; i < depth; i++) {
+        tsh_mark start = tsh_tape_mark(b->tape);
+        x = part(b, x);
+        if (how != NONE) x = tsh_tape_recompute_since(b->tape, start, x);
+        if (how != NESTED || i % GROUP != GROUP - 1) continue;
+        x = tsh_tape_recompute_since(b->tape, outer, x);
+        outer = tsh_tape_mark(b->tape);
+    }
+    return x;
+}
+
+static tsh_tensor *loss_of(const bench *b, tsh_tensor *x) {
+    return tsh_full(b->tape, tsh_sum(b->tape, tsh_mul(b->tape, x, x), TSH_ALL_DIMS));
+}
+
+static void zero(const bench *b) {
+    for (int i = 0; i < LEAVES; i++) tsh_tensor_zero_grad(b->leaf[i]);
+}
+
+/* The loss and the gradients of a step, as bytes. */
+typedef struct bits {
+    double loss;
+    char gradient[LEAVES][COLS * HIDDEN * sizeof(double)];
+} bits;
+
+static void copy_bits(const bench *b, tsh_tensor *loss, bits *out) {
+    memset(out, 0, sizeof *out);
+    if (loss) out->loss = tsh_tensor_item(loss);
+    for (int i = 0; i < LEAVES; i++) {
+        const tsh_tensor *g = tsh_tensor_grad(b->leaf[i]);
+        if (g) memcpy(out->gradient[i], tsh_tensor_data((tsh_tensor *)(uintptr_t)g), tsh_tensor_local_nbytes(g));
+    }
+}
+
+static void check_bits(const bench *b, const bits *got, const bits *wanted, const char *what) {
+    tshi_check(b->r, got->loss == wanted->loss, "%s: a loss of %.17g, not %.17g", what, got->loss, wanted->loss);
+    for (int i = 0; i < LEAVES; i++) {
+        bool same = memcmp(got->gradient[i], wanted->gradient[i], sizeof got->gradient[i]) == 0;
+        tshi_check(b->r, same, "%s: the gradient of leaf %d", what, i);
+    }
+}
+
+static void step(const bench *b, int depth, segments how, bits *out) {
+    tsh_world_seed(b->r->world, 5);
+    zero(b);
+    tsh_tensor *loss = loss_of(b, chain(b, depth, how));
+    tshi_check_ok(b->r, tsh_backward(b->tape, loss));
+    copy_bits(b, loss, out);
+    tshi_check_ok(b->r, tsh_tape_reset(b->tape));
+}
+
+/* --- values ------------------------------------------------------------------------------------------------------- */
+
+static void gradients(tshi_rank *r, void *arg) {
+    (void)arg;
+    for (int k = 0; k < 4 && !r->failed; k++) {
+        bits wanted, got;
+        bench b = set_up(r, k % 2 ? TSH_FLOAT32 : TSH_FLOAT64, k / 2);
+        step(&b, 2 * GROUP, NONE, &wanted);
+        step(&b, 2 * GROUP, PARTS, &got);
+        check_bits(&b, &got, &wanted, "segments");
+        step(&b, 2 * GROUP, NESTED, &got);
+        check_bits(&b, &got, &wanted, "nested segments");
+        tshi_check(r, wanted.loss > 0, "the loss is %g", wanted.loss);
+        tear_down(&b);
+    }
+}
+
+Test(recompute, gradients_have_the_bits_of_those_without) {
+    cr_assert_str_empty(tshi_test_run_each(1, 4, gradients, NULL));
+}
+
+/* --- collectives -------------------------------------------------------------------------------------------------- */
+
+/* A part's sum runs again, for the norm reads it; with nested segments twice, but for the last part of each group, whose
+ * result is kept. */
+static void collectives(tshi_rank *r, void *arg) {
+    enum { DEPTH = 2 * GROUP };
+    (void)arg;
+    for (int k = 0; k < 2 && !r->failed; k++) {
+        bench b = set_up(r, TSH_FLOAT64, k);
+        tsh_communication_stats before, after;
+        bits ignored;
+        tsh_group_reset_stats(b.group);
+        step(&b, DEPTH, NONE, &ignored);
+        before = tsh_group_stats(b.group);
+        for (segments how = PARTS; how <= NESTED; how++) {
+            tsh_group_reset_stats(b.group);
+            step(&b, DEPTH, how, &ignored);
+            after = tsh_group_stats(b.group);
+            int more = r->size == 1 ? 0 : how == PARTS ? DEPTH : 2 * DEPTH - DEPTH / GROUP;
+            tsh_collective sum = k ? TSH_COLLECTIVE_REDUCE_SCATTER : TSH_COLLECTIVE_ALL_REDUCE;
+            tshi_check(r, after.calls[sum] == before.calls[sum] + (uint64_t)more, "%d sums run again, not %d",
+                       (int)(after.calls[sum] - before.calls[sum]), more);
+            uint64_t gathers = after.calls[TSH_COLLECTIVE_ALL_GATHER] - before.calls[TSH_COLLECTIVE_ALL_GATHER];
+            tshi_check(r, gathers == (uint64_t)(k ? more : 0), "%d gathers run again", (int)gathers);
+        }
+        tear_down(&b);
+    }
+}
+
+Test(recompute, collectives_of_the_second_run_are_counted) {
+    cr_assert_str_empty(tshi_test_run_each(1, 3, collectives, NULL));
+}
+
+/* --- memory ------------------------------------------------------------------------------------------------------- */
+
+/* The most memory of a step, which takes none that was never used once it has run a few times. */
+static size_t peak_of(const bench *b, int depth, segments how) {
+    tsh_device *device = tsh_world_device(b->r->world);
+    bits ignored;
+    for (int i = 0; i < 3; i++) step(b, depth, how, &ignored);
+    uint64_t before = tsh_device_stats(device).allocations;
+    tsh_device_reset_peak(device);
+    step(b, depth, how, &ignored);
+    tsh_memory_stats stats = tsh_device_stats(device);
+    tshi_check(b->r, stats.allocations == before, "a steady step took new memory");
+    return stats.bytes_peak;
+}
+
+static void memory(tshi_rank *r, void *arg) {
+    enum { DEPTH = 12 };
+    (void)arg;
+    for (int k = 0; k < 2 && !r->failed; k++) {
+        bench b = set_up(r, TSH_FLOAT64, k);
+        size_t result = (tsh_tensor_local_nbytes(b.leaf[0]) + 63) / 64 * 64;
+        size_t none = peak_of(&b, 2 * DEPTH, NONE) - peak_of(&b, DEPTH, NONE);
+        size_t parts = peak_of(&b, 2 * DEPTH, PARTS) - peak_of(&b, DEPTH, PARTS);
+        size_t nested = peak_of(&b, 2 * DEPTH, NESTED) - peak_of(&b, DEPTH, NESTED);
+        tshi_check(r, parts == DEPTH * result, "%d more parts need %zu bytes, a result has %zu", DEPTH, parts, result);
+        tshi_check(r, nested == DEPTH / GROUP * result, "%d more groups need %zu bytes, a result has %zu",
+                   DEPTH / GROUP, nested, result);
+        tshi_check(r, none >= 4 * parts, "%zu bytes without segments, %zu with", none, parts);
+        tear_down(&b);
+    }
+}
+
+Test(recompute, memory_grows_by_results_alone) {
+    cr_assert_str_empty(tshi_test_run_each(1, 3, memory, NULL));
+}
