@@ -35,8 +35,9 @@ typedef struct tsh_adamw_config {
 TSH_API tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *config, tsh_optimizer **out);
 TSH_API tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config, tsh_optimizer **out);
 TSH_API void tsh_optimizer_destroy(tsh_optimizer *optimizer);
-/* One step with the present gradients. Not collective; waits for the sums of a tsh_data_parallel that has any of the
- * parameters. When these fail or have not been started, the step fails and changes nothing. */
+/* One step with the present gradients. Not collective, but for a tsh_data_parallel with a level, over its group; waits for
+ * the sums of a tsh_data_parallel that has any of the parameters. When these fail or have not been started, the step
+ * fails and changes nothing. TSH_ERR_STATE for an optimizer that is older than its parameters' schedule with a level. */
 TSH_API tsh_status tsh_optimizer_step(tsh_optimizer *optimizer);
 /* Clear the gradients of all parameters, as tsh_tensor_zero_grad does. */
 TSH_API void tsh_optimizer_zero_grad(tsh_optimizer *optimizer);
@@ -64,6 +65,15 @@ TSH_API tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, dou
  * the tape is reset, there are no gradients. */
 typedef struct tsh_data_parallel tsh_data_parallel;
 
+/* What the ranks of the axis share out among them, instead of each having all of it: the balanced slices of each
+ * parameter's first dim, inside any split by other axes. Parameters without dims are not shared out.
+ *  NOTHING     each rank has and steps everything
+ *  OPTIMIZER   the optimizer's states and its step (ZeRO-1): gradients are reduce-scattered, and after the step, which is
+ *              collective then, values are all-gathered
+ *  GRADIENTS   the gradients, too (ZeRO-2): a bucket has whole gradients from its first one to its sum alone
+ * tsh_tensor_grad returns this rank's slice then. Optimizers over the parameters are created after the schedule. */
+typedef enum tsh_sharding_level { TSH_SHARD_NOTHING = 0, TSH_SHARD_OPTIMIZER, TSH_SHARD_GRADIENTS } tsh_sharding_level;
+
 typedef struct tsh_data_parallel_config {
     bool average;              /* false: the loss is that of the whole batch, of which each rank has a part (SHARD(0)
                                 * inputs); gradients are sums. true: each rank has a batch and a LOCAL loss of its own;
@@ -71,6 +81,7 @@ typedef struct tsh_data_parallel_config {
     bool keep_values;          /* true: parameters keep their values; false: they take those of the group's rank 0 */
     size_t bucket_bytes;       /* 0: 25 MiB */
     size_t first_bucket_bytes; /* 0: the lesser of 1 MiB and bucket_bytes; small, so that the first sum starts early */
+    tsh_sharding_level level;  /* the same on every rank */
 } tsh_data_parallel_config;
 
 /* A schedule for the parameters of the list that are on the mesh of `group` and REPLICATED along that axis, in backwards
@@ -81,7 +92,8 @@ typedef struct tsh_data_parallel_config {
  * when the tape or a parameter has a schedule already, TSH_ERR_MEMORY. */
 TSH_API tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_group *group,
                                             const tsh_data_parallel_config *config, tsh_data_parallel **out);
-/* Waits for the sums that have been started. Gradients stay with the parameters. NULL is accepted. */
+/* Waits for the sums that have been started. Gradients stay with the parameters; at a level, where they are slices, they
+ * go. NULL is accepted. */
 TSH_API void tsh_data_parallel_destroy(tsh_data_parallel *dp);
 /* Wait for the sums that have been started; returns their first failure. TSH_ERR_STATE when gradients have not been
  * summed since a backward without sync or a failed one. */
@@ -89,7 +101,7 @@ TSH_API tsh_status tsh_data_parallel_wait(tsh_data_parallel *dp);
 /* While sync is off, backwards accumulate without sums, and gradients cannot be read (tsh_tensor_grad is NULL) until a
  * backward with sync sums them all. On at first; every rank makes the same call. Returns the value before the call. */
 TSH_API bool tsh_data_parallel_set_sync(tsh_data_parallel *dp, bool sync);
-/* The number of buckets, which is that of all-reduces in a backward. */
+/* The number of buckets, which is that of sums in a backward: all-reduces, or reduce-scatters at a level. */
 TSH_API int tsh_data_parallel_buckets(const tsh_data_parallel *dp);
 /* The group in which the sums run, and which counts them. */
 TSH_API tsh_group *tsh_data_parallel_group(const tsh_data_parallel *dp);

@@ -89,6 +89,13 @@ void tshi_tensor_drop_storage(tsh_tensor *tensor);
 /* The tensor, which has given up its memory, shares that of `share`, of as many bytes, or gets memory of its own, not
  * zeroed, where that is NULL. */
 tsh_status tshi_tensor_renew_storage(tsh_tensor *tensor, const tsh_tensor *share);
+/* The memory that the tensor shares goes, for all that share it; they keep their places in it. */
+void tshi_tensor_unload(const tsh_tensor *tensor);
+/* Memory of this size, not zeroed, for all tensors that share the storage, which has none. */
+tsh_status tshi_tensor_load(const tsh_tensor *tensor, size_t bytes, tsh_memory_purpose purpose);
+static inline bool tshi_tensor_is_loaded(const tsh_tensor *tensor) {
+    return tensor->storage && tensor->storage->data;
+}
 /* No other tensor views this memory, and no caller has another reference. */
 bool tshi_tensor_sole_owner(const tsh_tensor *tensor);
 

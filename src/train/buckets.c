@@ -14,18 +14,20 @@ static int64_t padded(const tsh_tensor *parameter) {
     return (parameter->numel + unit - 1) / unit * unit;
 }
 
-/* The last bucket of the dtype if it has room, or a new one. The first of all is the small one. */
+/* The last bucket of the dtype and level if it has room, or a new one. The first of all is the small one. */
 static int bucket_for(tsh_data_parallel *dp, const tsh_tensor *parameter) {
+    tsh_sharding_level level = parameter->shape.ndim ? dp->level : TSH_SHARD_NOTHING;
     size_t bytes = (size_t)padded(parameter) * tsh_dtype_size(parameter->dtype);
     for (int b = dp->bucket_count - 1; b >= 0; b--) {
         const tshi_bucket *bucket = &dp->buckets[b];
-        if (bucket->dtype != parameter->dtype) continue;
+        if (bucket->dtype != parameter->dtype || bucket->level != level) continue;
         size_t limit = b == 0 ? dp->first_bucket_bytes : dp->bucket_bytes;
         size_t used = (size_t)bucket->gradients * tsh_dtype_size(bucket->dtype);
         if (used <= limit && bytes <= limit - used) return b;
         break;
     }
     dp->buckets[dp->bucket_count].dtype = parameter->dtype;
+    dp->buckets[dp->bucket_count].level = level;
     return dp->bucket_count++;
 }
 
@@ -68,6 +70,7 @@ tsh_status tshi_buckets_make_symmetric(tsh_data_parallel *dp) {
     for (int b = 0; b < dp->bucket_count; b++) {
         tshi_bucket *bucket = &dp->buckets[b];
         size_t offset = 0;
+        if (bucket->level) continue;
         bucket->memory = tshi_tensor_symmetric(dp->mesh, bucket->dtype, bucket->gradients + bucket->count, &offset);
         offsets = (offsets ^ (bucket->memory ? offset : SIZE_MAX)) * UINT64_C(0x9e3779b97f4a7c15);
         offsets ^= offsets >> 29;
@@ -86,7 +89,8 @@ static tsh_status make_memory(const tsh_data_parallel *dp, tshi_bucket *bucket) 
     if (!bucket->memory) {
         status = tshi_tensor_scratch(dp->mesh, bucket->dtype, bucket->gradients + bucket->count, &bucket->memory);
     }
-    if (status == TSH_OK) status = tsh_tensor_fill(bucket->memory, 0); /* padding is summed too */
+    if (status != TSH_OK || bucket->level) return status;
+    status = tsh_tensor_fill(bucket->memory, 0); /* padding is summed too */
     if (status == TSH_OK) status = tshi_tensor_view(bucket->memory, &flags, local, offset, &bucket->flags);
     return status;
 }
@@ -105,6 +109,7 @@ tsh_status tshi_buckets_create(tsh_data_parallel *dp) {
     }
     tshi_device_purpose(dp->mesh->device, before);
     for (int i = 0; i < dp->count && status == TSH_OK; i++) status = make_views(dp, &dp->slots[i]);
+    if (status == TSH_OK) status = tshi_shards_create(dp);
     if (status != TSH_OK) return status;
     dp->flags = tshi_calloc(tshi_data_parallel_allocator(dp), (size_t)most, sizeof(double));
     return dp->flags ? TSH_OK : TSH_ERR_MEMORY;
@@ -119,6 +124,7 @@ static void release_works(tsh_data_parallel *dp) {
 
 void tshi_buckets_destroy(tsh_data_parallel *dp) {
     release_works(dp);
+    tshi_shards_destroy(dp);
     for (int b = 0; b < dp->bucket_count; b++) tsh_tensor_release(dp->buckets[b].flags);
     release_memory(dp);
     for (int i = 0; i < dp->count; i++) {
@@ -131,15 +137,18 @@ void tshi_buckets_destroy(tsh_data_parallel *dp) {
 
 /* --- sums --------------------------------------------------------------------------------------------------------- */
 
-void tshi_slot_open(const tsh_data_parallel *dp, tshi_bucket_slot *slot) {
-    if (slot->unsummed) return;
+tsh_status tshi_slot_open(tsh_data_parallel *dp, tshi_bucket_slot *slot) {
+    if (slot->unsummed) return TSH_OK;
+    tsh_status status = dp->buckets[slot->bucket].level ? tshi_shards_open(dp, slot) : TSH_OK;
+    if (status != TSH_OK) return status;
     slot->unsummed = true;
-    if (tsh_group_rank(dp->group) != 0) slot->parameter->gradient->stale = true;
+    if (!dp->buckets[slot->bucket].level && tsh_group_rank(dp->group) != 0) slot->parameter->gradient->stale = true;
+    return TSH_OK;
 }
 
 /* Writes zeros where this rank has no gradient, and the flags. A gradient that becomes stale from here on has been
  * dropped. */
-static void complete(const tsh_data_parallel *dp, tshi_bucket *bucket) {
+static void complete(tsh_data_parallel *dp, tshi_bucket *bucket) {
     tsh_device *device = dp->mesh->device;
     size_t size = tsh_dtype_size(bucket->dtype);
     char *flag = tshi_data(bucket->flags);
@@ -155,6 +164,7 @@ static void complete(const tsh_data_parallel *dp, tshi_bucket *bucket) {
 }
 
 tsh_status tshi_bucket_start(tsh_data_parallel *dp, tshi_bucket *bucket) {
+    if (bucket->level) return tshi_shards_start(dp, bucket);
     complete(dp, bucket);
     if (tsh_group_size(dp->group) == 1) return TSH_OK;
     return tsh_all_reduce_async(dp->group, bucket->memory, TSH_SUM, &bucket->work);
@@ -169,7 +179,7 @@ static bool is_present(const tsh_data_parallel *dp, const tshi_bucket *bucket, i
     return memcmp((const char *)dp->flags + (size_t)i * size, zeros, size) != 0;
 }
 
-static tsh_status publish(tsh_data_parallel *dp, const tshi_bucket *bucket) {
+static tsh_status publish(tsh_data_parallel *dp, tshi_bucket *bucket) {
     int i = 0;
     tsh_status status = TSH_OK;
     /* Where this rank has every gradient the sum has, too, and reading the flags would wait for nothing. */
@@ -180,6 +190,7 @@ static tsh_status publish(tsh_data_parallel *dp, const tshi_bucket *bucket) {
         tsh_tensor_release(slot->surplus);
         slot->surplus = NULL;
     }
+    if (status == TSH_OK && bucket->level) tshi_shards_finish(dp, bucket);
     return status;
 }
 
@@ -196,6 +207,7 @@ tsh_status tshi_buckets_wait(tsh_data_parallel *dp) {
 
 void tshi_buckets_drop(tsh_data_parallel *dp) {
     release_works(dp);
+    for (int b = 0; b < dp->bucket_count; b++) tshi_shards_drop(&dp->buckets[b]);
     for (int i = 0; i < dp->count; i++) {
         tshi_bucket_slot *slot = &dp->slots[i];
         slot->parameter->gradient->stale = true;

@@ -30,6 +30,11 @@ tsh_status tshi_data_parallel_wait(tsh_data_parallel *dp) {
                                     "without sync (tsh_data_parallel_set_sync)");
 }
 
+tsh_data_parallel *tshi_data_parallel_of(const tsh_tensor *parameter) {
+    tshi_gradient_sink *sink = parameter->gradient ? parameter->gradient->sink : NULL;
+    return sink && sink->ops == &tshi_data_parallel_sink ? (tsh_data_parallel *)sink : NULL;
+}
+
 tsh_status tsh_data_parallel_wait(tsh_data_parallel *dp) {
     return dp ? tshi_data_parallel_wait(dp)
               : tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_wait: a tsh_data_parallel is required");
@@ -67,7 +72,8 @@ static tsh_status check_parameters(const tsh_tape *tape, const tsh_parameters *l
                      list->items[0].name);
 }
 
-static tsh_status check(const tsh_tape *tape, const tsh_parameters *list, const tsh_group *group) {
+static tsh_status check(const tsh_tape *tape, const tsh_parameters *list, const tsh_group *group,
+                        const tsh_data_parallel_config *config) {
     if (!tape || !list || !group) {
         return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: a tape, parameters and a group are required");
     }
@@ -76,6 +82,8 @@ static tsh_status check(const tsh_tape *tape, const tsh_parameters *list, const 
     }
     if (tape->sink && tsh_group_rank(group) >= 0)
         return tshi_fail(TSH_ERR_STATE, "data_parallel_create: the tape has a tsh_data_parallel already");
+    if (config && (unsigned)config->level > TSH_SHARD_GRADIENTS)
+        return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: %d is no level of sharding", (int)config->level);
     return check_parameters(tape, list, tsh_group_mesh(group));
 }
 
@@ -85,6 +93,7 @@ static void configure(tsh_data_parallel *dp, const tsh_data_parallel_config *con
     dp->bucket_bytes = c.bucket_bytes ? c.bucket_bytes : BUCKET_BYTES;
     dp->first_bucket_bytes = c.first_bucket_bytes ? c.first_bucket_bytes : FIRST_BUCKET_BYTES;
     if (!c.first_bucket_bytes && dp->first_bucket_bytes > dp->bucket_bytes) dp->first_bucket_bytes = dp->bucket_bytes;
+    if (tsh_group_size(dp->parent) > 1) dp->level = c.level; /* one rank has everything at any level */
     dp->sink.weight = c.average ? 1.0 / tsh_group_size(dp->parent) : 1;
 }
 
@@ -108,14 +117,16 @@ static void take_parameters(tsh_data_parallel *dp, const tsh_parameters *list) {
 static void move_gradients(tsh_data_parallel *dp) {
     for (int i = 0; i < dp->count; i++) {
         const tshi_bucket_slot *slot = &dp->slots[i];
+        tsh_tensor *to = slot->slice ? slot->slice : slot->whole;
         tsh_device *device = dp->mesh->device;
         tshi_gradient *g = slot->parameter->gradient;
         g->stale = !g->value || g->stale;
         if (!g->stale)
-            device->ops->copy.within(device, tsh_tensor_local_nbytes(g->value), tshi_data(g->value),
-                                     tshi_data(slot->whole));
+            device->ops->copy.within(
+                device, tsh_tensor_local_nbytes(to),
+                (char *)tshi_data(g->value) + tshi_shards_before(dp, slot) * tsh_dtype_size(to->dtype), tshi_data(to));
         tsh_tensor_release(g->value);
-        g->value = tsh_tensor_retain(slot->whole);
+        g->value = tsh_tensor_retain(to);
     }
 }
 
@@ -134,8 +145,9 @@ static tsh_status agree(const tsh_data_parallel *dp, tsh_group *group, tsh_statu
     char text[160];
     int64_t elements = 0;
     for (int b = 0; b < dp->bucket_count; b++) elements += dp->buckets[b].gradients;
-    snprintf(text, sizeof text, "data_parallel_create of %d parameters, %lld elements with padding, in %d buckets",
-             dp->count, (long long)elements, dp->bucket_count);
+    snprintf(text, sizeof text,
+             "data_parallel_create of %d parameters, %lld elements with padding, in %d buckets, level %d", dp->count,
+             (long long)elements, dp->bucket_count, (int)dp->level);
     return tshi_group_agree(group, text, status);
 }
 
@@ -151,6 +163,7 @@ static tsh_status open_group(tsh_data_parallel *dp, tsh_group *group) {
     for (int i = 0; ranks && i < size; i++) ranks[i] = i;
     tsh_status status = agree(dp, group, ranks ? TSH_OK : TSH_ERR_MEMORY);
     if (status == TSH_OK) status = tsh_group_create_in(group, ranks, size, &dp->group);
+    if (status == TSH_OK && dp->level) status = tsh_group_create_in(group, ranks, size, &dp->gathers);
     tshi_free(tshi_data_parallel_allocator(dp), ranks);
     return status;
 }
@@ -177,7 +190,7 @@ tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_gr
                                     const tsh_data_parallel_config *config, tsh_data_parallel **out) {
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: out is NULL");
     *out = NULL;
-    tsh_status status = check(tape, list, group);
+    tsh_status status = check(tape, list, group, config);
     tsh_data_parallel *dp =
         status == TSH_OK ? tshi_calloc(&tsh_world_device(list->world)->allocator, 1, sizeof *dp) : NULL;
     if (!dp) return report(group, status == TSH_OK ? TSH_ERR_MEMORY : status);
@@ -217,10 +230,14 @@ void tsh_data_parallel_destroy(tsh_data_parallel *dp) {
         tshi_gradient *g = dp->slots[i].parameter->gradient;
         g->sink = NULL;
         if (failed && dp->slots[i].unsummed) g->stale = true;
+        if (!dp->slots[i].slice) continue;
+        tshi_gradient_release_value(g); /* the next one is whole */
+        g->stale = true;
     }
     if (dp->buckets) tshi_buckets_destroy(dp);
     for (int i = 0; i < dp->count; i++) tsh_tensor_release(dp->slots[i].parameter);
     if (dp->group != dp->parent) tsh_group_destroy(dp->group);
+    tsh_group_destroy(dp->gathers);
     tshi_free(allocator, dp->buckets);
     tshi_free(allocator, dp->slots);
     tshi_free(allocator, dp);

@@ -10,6 +10,8 @@ typedef struct tshi_bucket_slot {
     tsh_tensor *parameter;
     tsh_tensor *whole;   /* view of the bucket, laid out as the parameter: its gradient */
     tsh_tensor *term;    /* the same memory, LOCAL along the axis: this rank's term of the gradient */
+    tsh_tensor *slice;   /* of a sharded bucket: this rank's slice of the gradient */
+    tsh_tensor *values;  /* of a sharded bucket: the same slice of the parameter */
     tsh_tensor *surplus; /* on ranks but the first, gradients that are the same on all ranks are added here and dropped:
                           * the sum has the first rank's */
     int64_t start;       /* elements into the bucket */
@@ -18,16 +20,25 @@ typedef struct tshi_bucket_slot {
     struct tshi_bucket_slot *next; /* in the bucket */
 } tshi_bucket_slot;
 
-/* Gradients one after another, then a flag for each: nonzero in the sum where any rank has a gradient. */
+/* Gradients one after another, then a flag for each: nonzero in the sum where any rank has a gradient.
+ *
+ * A sharded bucket is summed by a reduce-scatter: packed into a block for each rank, of its slices and all flags. */
 typedef struct tshi_bucket {
     tsh_dtype dtype;
+    tsh_sharding_level level;
     int64_t gradients; /* elements */
     int count;         /* of slots */
     int incomplete;    /* slots that this backward may still add to */
     int absent;        /* slots for which this rank has no gradient in the sum */
     tshi_bucket_slot *first, *last;
-    tsh_tensor *memory, *flags; /* flags: a view of the end of memory */
+    tsh_tensor *memory, *flags; /* flags: a view of the end of memory, in a sharded bucket of the end of result */
     tsh_work *work;
+
+    int64_t *counts, *value_counts; /* of a sharded bucket: elements of each rank's block, with and without flags */
+    tsh_tensor *slices;             /* from TSH_SHARD_GRADIENTS on: this rank's summed block */
+    tsh_tensor *packed, *result;    /* of a sum under way: all blocks, and this rank's sum */
+    tsh_tensor *gathered, *own;     /* views of dp->room: all ranks' values, and this rank's block of them */
+    bool changed;                   /* this step changes the values of some slot */
 } tshi_bucket;
 
 typedef enum tshi_sums_state {
@@ -42,7 +53,9 @@ struct tsh_data_parallel {
     tsh_tape *tape;          /* NULL once that is destroyed */
     const tsh_mesh *mesh;
     tsh_group *parent, *group; /* the axis', and one of the same ranks for the sums */
+    tsh_group *gathers;        /* with a level, one for the values; else NULL */
     bool average, sync;
+    tsh_sharding_level level;
     tshi_sums_state state;
     size_t bucket_bytes, first_bucket_bytes;
     tshi_bucket_slot *slots;
@@ -50,6 +63,8 @@ struct tsh_data_parallel {
     int count, bucket_count;
     int started, tested; /* buckets of this backward whose sum is started; is known to be done */
     void *flags;         /* host memory for any bucket's */
+    tsh_tensor *room;    /* for the values of any one bucket, during a step */
+    size_t room_bytes;
 };
 
 static inline const tsh_allocator *tshi_data_parallel_allocator(const tsh_data_parallel *dp) {
@@ -66,8 +81,8 @@ tsh_status tshi_buckets_create(tsh_data_parallel *dp);
 void tshi_buckets_destroy(tsh_data_parallel *dp);
 
 /* The slot's gradient becomes this rank's term of a sum: what it holds is the same on all ranks, and the first keeps
- * it. */
-void tshi_slot_open(const tsh_data_parallel *dp, tshi_bucket_slot *slot);
+ * it; of a sharded bucket each rank keeps its slice. */
+tsh_status tshi_slot_open(tsh_data_parallel *dp, tshi_bucket_slot *slot);
 /* Starts the bucket's sum over the group. */
 tsh_status tshi_bucket_start(tsh_data_parallel *dp, tshi_bucket *bucket);
 /* Waits for all sums; where all have gone well, the parameters have their gradients. */
@@ -77,6 +92,30 @@ void tshi_buckets_drop(tsh_data_parallel *dp);
 
 /* Waits for the sums, or says why there are none. */
 tsh_status tshi_data_parallel_wait(tsh_data_parallel *dp);
+/* The schedule that has the parameter, or NULL. */
+tsh_data_parallel *tshi_data_parallel_of(const tsh_tensor *parameter);
+
+/* --- sharded buckets ---------------------------------------------------------------------------------------------- */
+
+/* The slices of the slots' gradients and values. */
+tsh_status tshi_shards_create(tsh_data_parallel *dp);
+void tshi_shards_destroy(tsh_data_parallel *dp);
+/* tshi_slot_open, tshi_bucket_start of a sharded bucket; what its sum leaves when it is done, and when it is dropped. */
+tsh_status tshi_shards_open(const tsh_data_parallel *dp, tshi_bucket_slot *slot);
+tsh_status tshi_shards_start(const tsh_data_parallel *dp, tshi_bucket *bucket);
+void tshi_shards_finish(const tsh_data_parallel *dp, tshi_bucket *bucket);
+void tshi_shards_drop(tshi_bucket *bucket);
+
+/* The elements before the slice in this rank's part of the parameter; 0 without a slice. */
+size_t tshi_shards_before(const tsh_data_parallel *dp, const tshi_bucket_slot *slot);
+/* What of the parameter an optimizer steps: its slice, or the parameter. */
+tsh_tensor *tshi_shards_values(tsh_tensor *parameter);
+/* An optimizer is about to change the slice of the parameter's values. */
+void tshi_shards_mark(const tsh_tensor *parameter);
+/* Memory for gathering the values that are marked. On failure, on every rank, no mark is left. Collective. */
+tsh_status tshi_shards_reserve(tsh_data_parallel *dp);
+/* Every rank gets the values that are marked, and the memory goes. Collective. */
+tsh_status tshi_shards_gather(tsh_data_parallel *dp);
 
 extern const tshi_gradient_sink_ops tshi_data_parallel_sink;
 

@@ -1,6 +1,7 @@
 /* The life and the step of an optimizer: what all of them share. */
 #include "train/optimizer.h"
 #include "device/record.h"
+#include "train/data_parallel.h"
 
 #include <math.h>
 
@@ -21,7 +22,8 @@ static tsh_status fill_slot(tshi_optimizer_slot *slot, tsh_tensor *parameter, in
     tsh_status status = tshi_check_computes(parameter->mesh->device, parameter->dtype, "an optimizer's parameter");
     if (status != TSH_OK) return status;
     slot->parameter = tsh_tensor_retain(parameter);
-    slot->stepped = tsh_tensor_retain(parameter);
+    slot->stepped = tsh_tensor_retain(tshi_shards_values(parameter));
+    tshi_gradient_layout(slot->stepped, slot->layout);
     for (int i = 0; i < states && status == TSH_OK; i++) {
         const tsh_tensor *like = slot->stepped;
         status = tshi_tensor_new(like->mesh, tshi_dtype_sum(like->dtype), &like->shape, like->layout, &slot->state[i]);
@@ -105,17 +107,58 @@ static void step_parameters(tsh_optimizer *optimizer, bool decaying) {
     optimizer->kind->step(optimizer, first->stepped->dtype, first->steps, weight_decay, count, optimizer->updates);
 }
 
+/* The gradients of this step, of the boxes that the optimizer was made for. */
+static tsh_status take_gradients(tsh_optimizer *optimizer) {
+    char a[160], b[160];
+    for (int i = 0; i < optimizer->count; i++) {
+        tshi_optimizer_slot *slot = &optimizer->slots[i];
+        const tsh_tensor *g = slot->gradient = tsh_tensor_grad(slot->parameter);
+        if (!g || (g->numel == slot->stepped->numel && tshi_layouts_equal(g->mesh->axes, g->layout, slot->layout)))
+            continue;
+        return tshi_fail(
+            TSH_ERR_STATE,
+            "optimizer_step: the gradient is %s, and the optimizer was made for %s: a tsh_data_parallel with "
+            "a level is created before it, and outlives it",
+            tsh_tensor_describe(g, a, sizeof a), tsh_tensor_describe(slot->stepped, b, sizeof b));
+    }
+    return TSH_OK;
+}
+
+/* Sharded parameters change: every rank has the memory for gathering them, or none goes on. */
+static tsh_status reserve(const tsh_optimizer *optimizer) {
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < optimizer->count; i++) {
+        if (optimizer->slots[i].gradient) tshi_shards_mark(optimizer->slots[i].parameter);
+    }
+    for (int i = 0; i < optimizer->count && status == TSH_OK; i++) {
+        tsh_data_parallel *dp = tshi_data_parallel_of(optimizer->slots[i].parameter);
+        if (dp) status = tshi_shards_reserve(dp);
+    }
+    return status;
+}
+
+static tsh_status gather(const tsh_optimizer *optimizer) {
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < optimizer->count && status == TSH_OK; i++) {
+        tsh_data_parallel *dp = tshi_data_parallel_of(optimizer->slots[i].parameter);
+        if (dp) status = tshi_shards_gather(dp);
+    }
+    return status;
+}
+
 tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
     if (!optimizer) return tshi_fail(TSH_ERR_ARGUMENT, "optimizer_step: an optimizer is required");
     for (int i = 0; i < optimizer->count; i++) {
         tsh_status status = tshi_gradient_wait(optimizer->slots[i].parameter);
         if (status != TSH_OK) return status;
     }
-    for (int i = 0; i < optimizer->count; i++) {
-        optimizer->slots[i].gradient = tsh_tensor_grad(optimizer->slots[i].parameter);
-    }
+    tsh_status status = take_gradients(optimizer);
+    if (status == TSH_OK) status = reserve(optimizer);
+    if (status != TSH_OK) return status;
     step_parameters(optimizer, true);
     step_parameters(optimizer, false);
+    status = gather(optimizer);
+    if (status != TSH_OK) return status;
     tsh_device *device = tsh_world_device(optimizer->world);
     tshi_record_step(device->record);
     return device->ops->check(device);

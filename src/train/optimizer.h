@@ -9,9 +9,10 @@
 
 /* A parameter with what its optimizer keeps for it. */
 typedef struct tshi_optimizer_slot {
-    tsh_tensor *parameter;      /* what the model uses */
-    tsh_tensor *stepped;        /* what a step writes: the parameter; of one sharding by data parallelism, its slice */
-    const tsh_tensor *gradient; /* of this step, borrowed; of the box of `stepped`. NULL: the step leaves it out */
+    tsh_tensor *parameter; /* what the model uses */
+    tsh_tensor *stepped;   /* what a step writes: the parameter; of one sharding by data parallelism, its slice */
+    tsh_layout layout[TSH_MAX_AXES]; /* of the gradients of `stepped` */
+    const tsh_tensor *gradient;      /* of this step, borrowed; of the box of `stepped`. NULL: the step leaves it out */
     tsh_tensor *state[TSHI_MAX_STATES]; /* laid out as `stepped` */
     int64_t steps;                      /* taken */
 } tshi_optimizer_slot;

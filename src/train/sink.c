@@ -40,7 +40,7 @@ static tsh_tensor *memory(tshi_gradient_sink *sink, int number, bool term, doubl
     tsh_data_parallel *dp = of(sink);
     tshi_bucket_slot *slot = &dp->slots[number];
     tsh_tensor *p = slot->parameter;
-    tshi_slot_open(dp, slot);
+    if (tshi_slot_open(dp, slot) != TSH_OK) return NULL;
     if (!term && tsh_group_rank(dp->group) != 0) {
         *beta = slot->surplus ? 1 : 0;
         if (!slot->surplus) tshi_tensor_new(p->mesh, p->dtype, &p->shape, p->layout, &slot->surplus);

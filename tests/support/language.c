@@ -34,12 +34,11 @@ static tsh_status create_optimizer(tshi_language *l) {
     if (status == TSH_OK) status = tsh_linear_register(l->up, l->parameters, "up");
     if (status == TSH_OK) status = tsh_linear_register(l->down, l->parameters, "down");
     if (status == TSH_OK) status = tsh_linear_register(l->head, l->parameters, "head");
-    if (status != TSH_OK) return status;
-    status = tsh_adamw_create(l->parameters, &(tsh_adamw_config){.lr = 0.01, .weight_decay = 0.1}, &l->optimizer);
     tsh_group *data = tsh_mesh_group(l->mesh, "data");
-    if (status != TSH_OK || !data) return status;
-    const tsh_data_parallel_config several = {.bucket_bytes = 512, .first_bucket_bytes = 64};
-    return tsh_data_parallel_create(l->tape, l->parameters, data, &several, &l->copies);
+    const tsh_data_parallel_config several = {.bucket_bytes = 512, .first_bucket_bytes = 64, .level = l->level};
+    if (status == TSH_OK && data) status = tsh_data_parallel_create(l->tape, l->parameters, data, &several, &l->copies);
+    if (status != TSH_OK) return status;
+    return tsh_adamw_create(l->parameters, &(tsh_adamw_config){.lr = 0.01, .weight_decay = 0.1}, &l->optimizer);
 }
 
 static tsh_status create_batch(tshi_language *l) {
@@ -56,7 +55,12 @@ static tsh_status create_batch(tshi_language *l) {
 }
 
 tsh_status tshi_language_create(tsh_world *world, const char *axes, tshi_language *out) {
-    *out = (tshi_language){.world = world};
+    return tshi_language_create_sharded(world, axes, TSH_SHARD_NOTHING, out);
+}
+
+tsh_status tshi_language_create_sharded(tsh_world *world, const char *axes, tsh_sharding_level level,
+                                        tshi_language *out) {
+    *out = (tshi_language){.world = world, .level = level};
     tsh_world_seed(world, 1);
     tsh_status status = tsh_mesh_create(world, axes, &out->mesh);
     if (status == TSH_OK) status = tsh_tape_create(world, &out->tape);
@@ -70,8 +74,8 @@ tsh_status tshi_language_create(tsh_world *world, const char *axes, tshi_languag
 void tshi_language_destroy(tshi_language *l) {
     tsh_tensor_release(l->targets);
     tsh_tensor_release(l->inputs);
-    tsh_data_parallel_destroy(l->copies);
     tsh_optimizer_destroy(l->optimizer);
+    tsh_data_parallel_destroy(l->copies);
     tsh_parameters_destroy(l->parameters);
     tsh_linear_destroy(l->head);
     tsh_linear_destroy(l->down);

@@ -13,6 +13,7 @@ typedef struct tshi_language {
     tsh_linear *up, *down, *head;
     tsh_parameters *parameters;
     tsh_optimizer *optimizer;
+    tsh_sharding_level level;
     tsh_data_parallel *copies; /* on a mesh with an axis "data", or NULL */
     tsh_tensor *inputs, *targets;
 } tshi_language;
@@ -20,6 +21,9 @@ typedef struct tshi_language {
 /* Creates the model on a mesh such as "data=-1,model=2". On failure everything is destroyed, and tsh_error_message()
  * says why. Collective. */
 tsh_status tshi_language_create(tsh_world *world, const char *axes, tshi_language *out);
+/* Over the axis "data", what the level says is shared out. */
+tsh_status tshi_language_create_sharded(tsh_world *world, const char *axes, tsh_sharding_level level,
+                                        tshi_language *out);
 void tshi_language_destroy(tshi_language *l);
 
 /* The mean loss of its one batch, on the tape. */

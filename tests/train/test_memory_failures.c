@@ -55,6 +55,7 @@ typedef struct job {
     tsh_thread_rendezvous *threads;
     int ranks, victim;
     const char *axis; /* of the ranks; the other has one */
+    tsh_sharding_level level;
     int64_t due;
     account *accounts;
     int rank;
@@ -69,6 +70,12 @@ static bool works(account *a, tsh_status status, const char *what) {
 static void steps(const job *j, account *a, tshi_language *l) {
     if (j->rank == j->victim) a->memory.due = j->due;
     a->status = tshi_language_gradients(l, &a->loss[0], &a->norm[0], a->words);
+    /* A sharded update communicates, too; one that fails changes nothing. */
+    if (j->due && j->level && a->status == TSH_OK) {
+        a->status = tshi_language_update(l);
+        const char *words = a->status == TSH_OK ? "" : tsh_error_message();
+        snprintf(a->words, sizeof a->words, "rank %d: %.900s", j->rank, words);
+    }
     a->memory.due = 0;
     for (int i = 0; i < 2; i++) {
         if (!works(a, tshi_language_gradients(l, &a->loss[i], &a->norm[i], NULL), "the next step")) return;
@@ -93,7 +100,7 @@ static void *rank_main(void *argument) {
                                .allocator = {hook_alloc, hook_release, hook_reserve, &a->memory}};
     snprintf(axes, sizeof axes, "%s=1,%s=%d", strcmp(j->axis, "model") == 0 ? "data" : "model", j->axis, j->ranks);
     if (!works(a, tsh_world_init(&config, &world), "world_init")) return NULL;
-    if (works(a, tshi_language_create(world, axes, &l), "the model")) {
+    if (works(a, tshi_language_create_sharded(world, axes, j->level, &l), "the model")) {
         steps(j, a, &l);
         tshi_language_destroy(&l);
     }
@@ -101,14 +108,14 @@ static void *rank_main(void *argument) {
     return NULL;
 }
 
-static void run(int ranks, const char *axis, int victim, int64_t due, account *accounts) {
+static void run(int ranks, const char *axis, tsh_sharding_level level, int victim, int64_t due, account *accounts) {
     pthread_t threads[MOST_RANKS];
     job jobs[MOST_RANKS];
     tsh_thread_rendezvous *shared = NULL;
     memset(accounts, 0, sizeof *accounts * (size_t)ranks);
     if (ranks > 1) cr_assert_eq(tsh_thread_rendezvous_create(ranks, &shared), TSH_OK);
     for (int i = 0; i < ranks; i++) {
-        jobs[i] = (job){shared, ranks, victim, axis, due, accounts, i};
+        jobs[i] = (job){shared, ranks, victim, axis, level, due, accounts, i};
         cr_assert_eq(pthread_create(&threads[i], NULL, rank_main, &jobs[i]), 0);
     }
     for (int i = 0; i < ranks; i++) pthread_join(threads[i], NULL);
@@ -137,14 +144,14 @@ static void check_values(const account *a, const account *good, int64_t due) {
                  a->bytes_in_use);
 }
 
-static void every_request(int ranks, const char *axis, int victim) {
+static void every_request(int ranks, const char *axis, tsh_sharding_level level, int victim) {
     account good[MOST_RANKS], accounts[MOST_RANKS];
     char cause[16];
-    run(ranks, axis, victim, 0, good);
+    run(ranks, axis, level, victim, 0, good);
     cr_assert_eq(good[0].status, TSH_OK, "%s", good[0].words);
     snprintf(cause, sizeof cause, "rank %d", victim);
     for (int64_t due = 1;; due++) {
-        run(ranks, axis, victim, due, accounts);
+        run(ranks, axis, level, victim, due, accounts);
         if (!accounts[victim].memory.failed) {
             cr_assert_gt(due, 40, "a step makes only %lld requests", (long long)due);
             cr_assert_eq(accounts[victim].status, TSH_OK);
@@ -160,18 +167,25 @@ static void every_request(int ranks, const char *axis, int victim) {
 }
 
 Test(memory_failures, every_request_of_a_step_alone, .timeout = 120) {
-    every_request(1, "model", 0);
+    every_request(1, "model", TSH_SHARD_NOTHING, 0);
 }
 
 Test(memory_failures, every_request_of_a_step_of_two_ranks, .timeout = 120) {
-    every_request(2, "model", 0);
-    every_request(2, "model", 1);
+    every_request(2, "model", TSH_SHARD_NOTHING, 0);
+    every_request(2, "model", TSH_SHARD_NOTHING, 1);
 }
 
 /* With sums of gradients under way. */
 Test(memory_failures, every_request_of_a_step_of_two_copies, .timeout = 120) {
-    every_request(2, "data", 0);
-    every_request(2, "data", 1);
+    every_request(2, "data", TSH_SHARD_NOTHING, 0);
+    every_request(2, "data", TSH_SHARD_NOTHING, 1);
+}
+
+/* With slices, and with the all-gathers of an update. */
+Test(memory_failures, every_request_of_a_sharded_step, .timeout = 240) {
+    for (int level = TSH_SHARD_OPTIMIZER; level <= TSH_SHARD_GRADIENTS; level++) {
+        every_request(2, "data", (tsh_sharding_level)level, level % 2);
+    }
 }
 
 /* --- from the first call of a program to the last ----------------------------------------------------------------- */

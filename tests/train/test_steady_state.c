@@ -87,9 +87,15 @@ static void one_step(tshi_rank *r, tshi_language *l) {
     tshi_check_ok(r, tshi_language_update(l));
 }
 
-static void steps(tshi_rank *r, void *axes) {
+typedef struct setting {
+    const char *axes;
+    tsh_sharding_level level;
+} setting;
+
+static void steps(tshi_rank *r, void *arg) {
+    const setting *s = arg;
     tshi_language l;
-    if (!tshi_check_ok(r, tshi_language_create(r->world, axes, &l))) return;
+    if (!tshi_check_ok(r, tshi_language_create_sharded(r->world, s->axes, s->level, &l))) return;
     int64_t before = mallocs;
     for (int i = 0; i < WARM_UP; i++) one_step(r, &l);
     tshi_check(r, mallocs > before, "the counter does not count: the first step takes memory for its tape");
@@ -107,13 +113,20 @@ static void steps(tshi_rank *r, void *axes) {
 }
 
 Test(steady_state, one_rank_takes_no_memory, .timeout = 120) {
-    cr_assert_str_empty(tshi_test_run(1, steps, "data=1,model=1"));
+    cr_assert_str_empty(tshi_test_run(1, steps, &(setting){"data=1,model=1", TSH_SHARD_NOTHING}));
 }
 
 Test(steady_state, two_ranks_take_no_memory, .timeout = 120) {
-    cr_assert_str_empty(tshi_test_run(2, steps, "data=1,model=2"));
+    cr_assert_str_empty(tshi_test_run(2, steps, &(setting){"data=1,model=2", TSH_SHARD_NOTHING}));
 }
 
 Test(steady_state, a_mesh_of_four_takes_no_memory, .timeout = 120) {
-    cr_assert_str_empty(tshi_test_run(4, steps, "data=2,model=2"));
+    cr_assert_str_empty(tshi_test_run(4, steps, &(setting){"data=2,model=2", TSH_SHARD_NOTHING}));
+}
+
+Test(steady_state, sharded_ranks_take_no_memory, .timeout = 120) {
+    for (int level = TSH_SHARD_OPTIMIZER; level <= TSH_SHARD_GRADIENTS; level++) {
+        setting s = {"data=2,model=2", (tsh_sharding_level)level};
+        cr_assert_str_empty(tshi_test_run(4, steps, &s));
+    }
 }

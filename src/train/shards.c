@@ -1,0 +1,340 @@
+/* Sharded buckets: slices of gradients and values, reduce-scatters and all-gathers of whole buckets. */
+#include "train/data_parallel.h"
+
+#include <string.h>
+
+#define ALIGNMENT 64 /* bytes, of each slice in a block */
+
+/* --- slices ------------------------------------------------------------------------------------------------------- */
+
+/* The elements [*start, *start + *length) of this rank's part of the slot's parameter are the slice of rank r. */
+static void piece_of(const tsh_data_parallel *dp, const tshi_bucket_slot *slot, int r, int64_t *start,
+                     int64_t *length) {
+    int64_t rows = slot->whole->shape.local[0], row = rows ? slot->whole->numel / rows : 0;
+    tsh_split(rows, tsh_group_size(dp->parent), r, start, length);
+    *start *= row;
+    *length *= row;
+}
+
+static int64_t padded(const tshi_bucket *bucket, int64_t n) {
+    size_t gradient = tsh_dtype_size(bucket->dtype), value = tsh_dtype_size(bucket->first->parameter->dtype);
+    int64_t unit = ALIGNMENT / (int64_t)(gradient < value ? gradient : value);
+    return (n + unit - 1) / unit * unit;
+}
+
+static int64_t block_start(const int64_t *counts, int rank) {
+    int64_t start = 0;
+    for (int r = 0; r < rank; r++) start += counts[r];
+    return start;
+}
+
+/* The parameter's layouts with its first dim split along the axis, after all axes that split it already. */
+static tsh_status slice_shape(const tsh_tensor *p, int axis, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
+    int sequence[TSH_MAX_AXES], order = 0;
+    *shape = p->shape;
+    tshi_gradient_layout(p, layout);
+    tshi_split_sequence(p->mesh->axes, layout, sequence);
+    for (int i = 0; i < p->mesh->axes; i++) {
+        if (tshi_layout_splits(layout[sequence[i]], 0)) layout[sequence[i]].order = order++;
+    }
+    layout[axis] = TSH_SHARD_ORDER(0, order);
+    return tshi_shape_resolve(p->mesh, shape, layout);
+}
+
+static tsh_status count_blocks(const tsh_data_parallel *dp, tshi_bucket *bucket) {
+    int size = tsh_group_size(dp->parent);
+    bucket->counts = tshi_calloc(tshi_data_parallel_allocator(dp), 2 * (size_t)size, sizeof *bucket->counts);
+    if (!bucket->counts) return TSH_ERR_MEMORY;
+    bucket->value_counts = bucket->counts + size;
+    for (int r = 0; r < size; r++) {
+        for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
+            int64_t start, length;
+            piece_of(dp, slot, r, &start, &length);
+            bucket->value_counts[r] += padded(bucket, length);
+        }
+        bucket->counts[r] = bucket->value_counts[r] + padded(bucket, bucket->count);
+    }
+    return TSH_OK;
+}
+
+/* `at`: elements into this rank's block. */
+static tsh_status slice_slot(const tsh_data_parallel *dp, const tshi_bucket *bucket, tshi_bucket_slot *slot,
+                             int64_t at) {
+    tsh_tensor *p = slot->parameter;
+    const tsh_tensor *memory = bucket->slices ? bucket->slices : bucket->memory;
+    tsh_layout layout[TSH_MAX_AXES];
+    tshi_shape shape;
+    int64_t start, length;
+    piece_of(dp, slot, tsh_group_rank(dp->parent), &start, &length);
+    if (!bucket->slices) at = slot->start + start;
+    tsh_status status = slice_shape(p, dp->sink.axis, &shape, layout);
+    if (status == TSH_OK)
+        status = tshi_tensor_view(memory, &shape, layout, (size_t)at * tsh_dtype_size(memory->dtype), &slot->slice);
+    if (status == TSH_OK)
+        status = tshi_tensor_view(p, &shape, layout, (size_t)start * tsh_dtype_size(p->dtype), &slot->values);
+    return status;
+}
+
+/* n elements of the block of memory, from `at` on. */
+static tsh_status flat_view(const tsh_tensor *memory, tsh_dtype dtype, int64_t at, int64_t n, tsh_tensor **out) {
+    const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
+    const tshi_shape shape = {.ndim = 1, .local = {n}, .global = {n}};
+    tsh_status status = tshi_tensor_view(memory, &shape, local, (size_t)at * tsh_dtype_size(dtype), out);
+    if (status == TSH_OK) (*out)->dtype = dtype;
+    return status;
+}
+
+static tsh_status make_slices(const tsh_data_parallel *dp, tshi_bucket *bucket) {
+    int me = tsh_group_rank(dp->parent);
+    int64_t at = 0, start, length;
+    tsh_status status = TSH_OK;
+    if (bucket->level >= TSH_SHARD_GRADIENTS) {
+        tshi_tensor_unload(bucket->memory);
+        status = tshi_tensor_scratch(dp->mesh, bucket->dtype, bucket->counts[me], &bucket->slices);
+    }
+    for (tshi_bucket_slot *slot = bucket->first; slot && status == TSH_OK; slot = slot->next) {
+        status = slice_slot(dp, bucket, slot, at);
+        piece_of(dp, slot, me, &start, &length);
+        at += padded(bucket, length);
+    }
+    return status;
+}
+
+static tsh_dtype value_dtype(const tshi_bucket *bucket) {
+    return bucket->first->parameter->dtype;
+}
+
+/* One memory for the values of any bucket, which exists during a step alone. */
+static tsh_status make_room(tsh_data_parallel *dp) {
+    int size = tsh_group_size(dp->parent), me = tsh_group_rank(dp->parent);
+    tsh_status status = tshi_tensor_scratch(dp->mesh, TSH_FLOAT32, 0, &dp->room);
+    if (status == TSH_OK) tshi_tensor_unload(dp->room);
+    for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
+        tshi_bucket *bucket = &dp->buckets[b];
+        if (!bucket->level) continue;
+        int64_t all = block_start(bucket->value_counts, size), before = block_start(bucket->value_counts, me);
+        tsh_dtype dtype = value_dtype(bucket);
+        size_t bytes = (size_t)all * tsh_dtype_size(dtype);
+        if (bytes > dp->room_bytes) dp->room_bytes = bytes;
+        status = flat_view(dp->room, dtype, 0, all, &bucket->gathered);
+        if (status == TSH_OK) status = flat_view(dp->room, dtype, before, bucket->value_counts[me], &bucket->own);
+    }
+    return status;
+}
+
+tsh_status tshi_shards_create(tsh_data_parallel *dp) {
+    tsh_status status = TSH_OK;
+    for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
+        if (!dp->buckets[b].level) continue;
+        status = count_blocks(dp, &dp->buckets[b]);
+        if (status == TSH_OK) status = make_slices(dp, &dp->buckets[b]);
+    }
+    return status == TSH_OK && dp->level ? make_room(dp) : status;
+}
+
+void tshi_shards_destroy(tsh_data_parallel *dp) {
+    for (int b = 0; b < dp->bucket_count; b++) {
+        tshi_bucket *bucket = &dp->buckets[b];
+        tsh_tensor_release(bucket->gathered);
+        tsh_tensor_release(bucket->own);
+        tsh_tensor_release(bucket->slices);
+        tshi_shards_drop(bucket);
+        tshi_free(tshi_data_parallel_allocator(dp), bucket->counts);
+    }
+    for (int i = 0; i < dp->count; i++) {
+        tsh_tensor_release(dp->slots[i].slice);
+        tsh_tensor_release(dp->slots[i].values);
+    }
+    tsh_tensor_release(dp->room);
+}
+
+/* --- packing ------------------------------------------------------------------------------------------------------ */
+
+/* `at` elements into the packed blocks, the n elements of `from` (NULL: zeros). */
+static void put(const tsh_tensor *packed, int64_t at, int64_t n, const char *from) {
+    tsh_device *device = tshi_device_of(packed);
+    size_t size = tsh_dtype_size(packed->dtype), bytes = (size_t)n * size;
+    char *to = (char *)tshi_data(packed) + (size_t)at * size;
+    if (from)
+        device->ops->copy.within(device, bytes, from, to);
+    else
+        device->ops->copy.zero(device, bytes, to);
+}
+
+/* The slot's part of rank r's block: its term's, or, of a gradient that no call has added to since its sum, this rank's
+ * slice. */
+static void put_piece(const tsh_data_parallel *dp, const tshi_bucket *bucket, const tshi_bucket_slot *slot, int r,
+                      int64_t at) {
+    const char *from = NULL;
+    int64_t start, length;
+    piece_of(dp, slot, r, &start, &length);
+    bool stale = slot->parameter->gradient->stale;
+    if (!stale && slot->unsummed)
+        from = (char *)tshi_data(slot->term) + (size_t)start * tsh_dtype_size(bucket->dtype);
+    else if (!stale && r == tsh_group_rank(dp->parent))
+        from = tshi_data(slot->slice);
+    put(bucket->packed, at, length, from);
+    int64_t rest = padded(bucket, length) - length;
+    if (rest) put(bucket->packed, at + length, rest, NULL);
+}
+
+static void pack(const tsh_data_parallel *dp, tshi_bucket *bucket) {
+    tsh_device *device = dp->mesh->device;
+    size_t size = tsh_dtype_size(bucket->dtype);
+    int64_t at = 0, start, length;
+    for (int r = 0; r < tsh_group_size(dp->parent); r++) {
+        for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
+            put_piece(dp, bucket, slot, r, at);
+            piece_of(dp, slot, r, &start, &length);
+            at += padded(bucket, length);
+        }
+        put(bucket->packed, at, padded(bucket, bucket->count), NULL);
+        char *flag = (char *)tshi_data(bucket->packed) + (size_t)at * size;
+        for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next, flag += size) {
+            if (!slot->parameter->gradient->stale) device->ops->copy.fill(device, bucket->dtype, 1, 1, flag);
+        }
+        at += padded(bucket, bucket->count);
+    }
+}
+
+/* --- sums --------------------------------------------------------------------------------------------------------- */
+
+static tsh_status load(const tshi_bucket *bucket) {
+    if (tshi_tensor_is_loaded(bucket->memory)) return TSH_OK;
+    return tshi_tensor_load(bucket->memory, tsh_tensor_local_nbytes(bucket->memory), TSH_MEMORY_GRADIENTS);
+}
+
+tsh_status tshi_shards_open(const tsh_data_parallel *dp, tshi_bucket_slot *slot) {
+    const tshi_bucket *bucket = &dp->buckets[slot->bucket];
+    tsh_device *device = dp->mesh->device;
+    size_t size = tsh_dtype_size(bucket->dtype);
+    int64_t start, length;
+    tsh_status status = load(bucket);
+    if (status != TSH_OK || slot->parameter->gradient->stale) return status;
+    piece_of(dp, slot, tsh_group_rank(dp->parent), &start, &length);
+    char *whole = tshi_data(slot->whole), *part = whole + (size_t)start * size, *end = part + (size_t)length * size;
+    if (bucket->slices) device->ops->copy.within(device, (size_t)length * size, tshi_data(slot->slice), part);
+    device->ops->copy.zero(device, (size_t)start * size, whole);
+    device->ops->copy.zero(device, tsh_tensor_local_nbytes(slot->whole) - (size_t)(end - whole), end);
+    return TSH_OK;
+}
+
+/* The memory of the blocks, and views of this rank's. */
+static tsh_status make_blocks(const tsh_data_parallel *dp, tshi_bucket *bucket) {
+    int size = tsh_group_size(dp->parent), me = tsh_group_rank(dp->parent);
+    int64_t all = block_start(bucket->counts, size), before = block_start(bucket->counts, me);
+    int64_t mine = bucket->counts[me], values = bucket->value_counts[me];
+    tsh_status status = tshi_tensor_buffer(dp->mesh, bucket->dtype, all, &bucket->packed);
+    if (status != TSH_OK) return status;
+    status = bucket->slices ? flat_view(bucket->slices, bucket->dtype, 0, mine, &bucket->result)
+                            : flat_view(bucket->packed, bucket->dtype, before, mine, &bucket->result);
+    return status == TSH_OK ? flat_view(bucket->result, bucket->dtype, values, bucket->count, &bucket->flags) : status;
+}
+
+tsh_status tshi_shards_start(const tsh_data_parallel *dp, tshi_bucket *bucket) {
+    tsh_status status = make_blocks(dp, bucket);
+    if (status != TSH_OK) return status;
+    pack(dp, bucket);
+    bucket->absent = 0;
+    for (tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
+        bucket->absent += slot->parameter->gradient->stale;
+        slot->parameter->gradient->stale = false;
+        slot->unsummed = true;
+    }
+    if (bucket->slices) tshi_tensor_unload(bucket->memory);
+    return tsh_reduce_scatter_tensor_async(dp->group, bucket->result, bucket->packed, TSH_SUM, bucket->counts,
+                                           &bucket->work);
+}
+
+void tshi_shards_finish(const tsh_data_parallel *dp, tshi_bucket *bucket) {
+    tsh_device *device = dp->mesh->device;
+    size_t size = tsh_dtype_size(bucket->dtype);
+    const char *from = tshi_data(bucket->result);
+    int64_t start, length;
+    for (const tshi_bucket_slot *slot = bucket->first; slot && !bucket->slices; slot = slot->next) {
+        piece_of(dp, slot, tsh_group_rank(dp->parent), &start, &length);
+        device->ops->copy.within(device, (size_t)length * size, from, tshi_data(slot->slice));
+        from += (size_t)padded(bucket, length) * size;
+    }
+    tshi_shards_drop(bucket);
+}
+
+void tshi_shards_drop(tshi_bucket *bucket) {
+    if (!bucket->level) return;
+    if (bucket->level >= TSH_SHARD_GRADIENTS && bucket->memory) tshi_tensor_unload(bucket->memory);
+    tsh_tensor_release(bucket->flags);
+    tsh_tensor_release(bucket->result);
+    tsh_tensor_release(bucket->packed);
+    bucket->flags = bucket->result = bucket->packed = NULL;
+}
+
+size_t tshi_shards_before(const tsh_data_parallel *dp, const tshi_bucket_slot *slot) {
+    int64_t start = 0, length;
+    if (slot->slice) piece_of(dp, slot, tsh_group_rank(dp->parent), &start, &length);
+    return (size_t)start;
+}
+
+/* --- values ------------------------------------------------------------------------------------------------------- */
+
+tsh_tensor *tshi_shards_values(tsh_tensor *parameter) {
+    const tsh_data_parallel *dp = tshi_data_parallel_of(parameter);
+    tsh_tensor *values = dp ? dp->slots[parameter->gradient->slot].values : NULL;
+    return values ? values : parameter;
+}
+
+void tshi_shards_mark(const tsh_tensor *parameter) {
+    const tsh_data_parallel *dp = tshi_data_parallel_of(parameter);
+    tshi_bucket *bucket = dp ? &dp->buckets[dp->slots[parameter->gradient->slot].bucket] : NULL;
+    if (bucket && bucket->level) bucket->changed = true;
+}
+
+static bool any_changed(const tsh_data_parallel *dp) {
+    for (int b = 0; b < dp->bucket_count; b++) {
+        if (dp->buckets[b].changed) return true;
+    }
+    return false;
+}
+
+tsh_status tshi_shards_reserve(tsh_data_parallel *dp) {
+    if (!dp->level || !any_changed(dp) || tshi_tensor_is_loaded(dp->room)) return TSH_OK;
+    tsh_status status = tshi_group_agree(dp->gathers, "optimizer_step: memory",
+                                         tshi_tensor_load(dp->room, dp->room_bytes, TSH_MEMORY_COMMUNICATION));
+    if (status == TSH_OK) return TSH_OK;
+    tshi_tensor_unload(dp->room);
+    for (int b = 0; b < dp->bucket_count; b++) dp->buckets[b].changed = false;
+    return status;
+}
+
+/* This rank's slices into its block, or the slices of all other ranks out of theirs. */
+static void copy_values(const tsh_data_parallel *dp, const tshi_bucket *bucket, bool out) {
+    tsh_device *device = dp->mesh->device;
+    int me = tsh_group_rank(dp->parent);
+    size_t size = tsh_dtype_size(value_dtype(bucket));
+    char *at = tshi_data(bucket->gathered);
+    for (int r = 0; r < tsh_group_size(dp->parent); r++) {
+        for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
+            int64_t start, length;
+            piece_of(dp, slot, r, &start, &length);
+            char *value = (char *)tshi_data(slot->parameter) + (size_t)start * size;
+            if (out == (r != me))
+                device->ops->copy.within(device, (size_t)length * size, out ? at : value, out ? value : at);
+            at += (size_t)padded(bucket, length) * size;
+        }
+    }
+}
+
+tsh_status tshi_shards_gather(tsh_data_parallel *dp) {
+    tsh_status status = TSH_OK;
+    if (!dp->room || !tshi_tensor_is_loaded(dp->room)) return TSH_OK;
+    for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
+        tshi_bucket *bucket = &dp->buckets[b];
+        if (!bucket->changed) continue;
+        copy_values(dp, bucket, false);
+        status = tsh_all_gather_into_tensor(dp->gathers, bucket->gathered, bucket->own, bucket->value_counts);
+        if (status != TSH_OK) break;
+        copy_values(dp, bucket, true);
+    }
+    for (int b = 0; b < dp->bucket_count; b++) dp->buckets[b].changed = false;
+    tshi_tensor_unload(dp->room);
+    return status;
+}

@@ -1,0 +1,311 @@
+/* Data parallelism that shares out states, gradients and parameters: the values of one rank on the whole batch, with one
+ * reduce-scatter and one all-gather a bucket. */
+#include "support/tensors.h"
+#include "train/data_parallel.h"
+#include "tshard/tshard.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { VOCABULARY = 11, EMBED = 6, HEADS = 3, HIDDEN = 7, BATCH = 5, TIME = 2, STEPS = 4, MOST = 1024 };
+
+/* What a run leaves: losses and norms of its steps, parameters as wholes one after another. */
+typedef struct outcome {
+    double losses[STEPS], norms[STEPS], values[MOST];
+    int64_t count;
+} outcome;
+
+typedef struct plan {
+    const char *axes;
+    tsh_dtype dtype;
+    tsh_sharding_level level;
+    bool sgd;
+    size_t bucket_bytes;
+    const outcome *wanted;
+} plan;
+
+/* A table that is the head, too, a block of key and value heads that three ranks share, a norm, a scalar, and a frozen
+ * vector. */
+typedef struct kit {
+    tsh_mesh *mesh;
+    tsh_tape *tape;
+    tsh_embedding *table;
+    tsh_block *block;
+    tsh_norm *norm;
+    tsh_tensor *scalar, *frozen, *ids, *targets;
+    tsh_parameters *list;
+    tsh_data_parallel *dp;
+    tsh_optimizer *optimizer;
+} kit;
+
+static void make_layers(tshi_rank *r, const plan *p, kit *k) {
+    tsh_group *g = tsh_mesh_group(k->mesh, "model");
+    const tsh_block_config block = {.embed = EMBED,
+                                    .dtype = p->dtype,
+                                    .attention = {.heads = HEADS, .kv_heads = 1, .causal = true, .bias = true},
+                                    .mlp = {.hidden = HIDDEN, .activation = TSH_ACTIVATION_GELU, .bias = true}};
+    tsh_embedding_create(g,
+                         &(tsh_embedding_config){.num_embeddings = VOCABULARY,
+                                                 .embedding_dim = EMBED,
+                                                 .shard = TSH_ROW,
+                                                 .dtype = p->dtype,
+                                                 .init = {.kind = TSH_INIT_NORMAL, .b = 0.5}},
+                         &k->table);
+    tsh_block_create(g, &block, &k->block);
+    tsh_norm_create(g, &(tsh_norm_config){.features = EMBED, .dtype = p->dtype}, &k->norm);
+    tsh_tensor_create(k->mesh, &(tsh_tensor_config){.dtype = p->dtype}, &k->scalar);
+    tsh_tensor_create(k->mesh, &(tsh_tensor_config){.dtype = p->dtype, .ndim = 1, .shape = {EMBED}}, &k->frozen);
+    if (!tshi_check(r, k->table && k->block && k->norm && k->frozen, "%s", tsh_error_message())) return;
+    tshi_check_ok(r, tsh_tensor_fill(k->scalar, 1.5));
+    tshi_check_ok(r, tsh_tensor_fill(k->frozen, 0.25));
+    tshi_check_ok(r, tsh_tensor_require_grad(k->scalar));
+}
+
+static void make_batch(tshi_rank *r, kit *k) {
+    double ids[BATCH * TIME], targets[BATCH * TIME];
+    for (int i = 0; i < BATCH * TIME; i++) {
+        ids[i] = (i * 7 + 3) % VOCABULARY;
+        targets[i] = (i * 5 + 2) % VOCABULARY;
+    }
+    const tsh_tensor_config rows = {
+        TSH_INT64, 1, {BATCH * TIME}, {TSH_SHARD_UNITS(0, BATCH, 0), TSH_REPLICATED, TSH_REPLICATED, TSH_REPLICATED}};
+    k->ids = tshi_test_tensor(r, k->mesh, &rows, ids);
+    k->targets = tshi_test_tensor(r, k->mesh, &rows, targets);
+}
+
+static bool make_kit(tshi_rank *r, const plan *p, kit *k) {
+    const tsh_data_parallel_config config = {
+        .level = p->level, .bucket_bytes = p->bucket_bytes, .first_bucket_bytes = p->bucket_bytes};
+    *k = (kit){0};
+    tsh_world_seed(r->world, 3);
+    tshi_check_ok(r, tsh_mesh_create(r->world, p->axes, &k->mesh));
+    make_layers(r, p, k);
+    make_batch(r, k);
+    if (r->failed) return false;
+    tshi_check_ok(r, tsh_tape_create(r->world, &k->tape));
+    tshi_check_ok(r, tsh_parameters_create(r->world, &k->list));
+    tshi_check_ok(r, tsh_embedding_register(k->table, k->list, "table"));
+    tshi_check_ok(r, tsh_block_register(k->block, k->list, "layers.0"));
+    tshi_check_ok(r, tsh_norm_register(k->norm, k->list, "norm"));
+    tshi_check_ok(r, tsh_parameters_add(k->list, "scalar", k->scalar));
+    tshi_check_ok(r, tsh_parameters_add(k->list, "frozen", k->frozen));
+    tshi_check_ok(r, tsh_data_parallel_create(k->tape, k->list, tsh_mesh_group(k->mesh, "data"), &config, &k->dp));
+    const tsh_sgd_config sgd = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true};
+    /* A large eps: elements whose gradient is zero but for rounding do not move by a whole step. */
+    const tsh_adamw_config adamw = {.lr = 0.01, .eps = 1e-3, .weight_decay = 0.1, .decay_matrices = true};
+    tshi_check_ok(r, p->sgd ? tsh_sgd_create(k->list, &sgd, &k->optimizer)
+                            : tsh_adamw_create(k->list, &adamw, &k->optimizer));
+    return !r->failed;
+}
+
+static void free_kit(kit *k) {
+    tsh_optimizer_destroy(k->optimizer);
+    tsh_data_parallel_destroy(k->dp);
+    tsh_parameters_destroy(k->list);
+    tsh_tape_destroy(k->tape);
+    tsh_tensor_release(k->ids);
+    tsh_tensor_release(k->targets);
+    tsh_tensor_release(k->scalar);
+    tsh_tensor_release(k->frozen);
+    tsh_norm_destroy(k->norm);
+    tsh_block_destroy(k->block);
+    tsh_embedding_destroy(k->table);
+    tsh_mesh_destroy(k->mesh);
+}
+
+static tsh_tensor *loss_of(kit *k) {
+    const tsh_sequences sequences = {.batch = BATCH};
+    tsh_tensor *x = tsh_embedding_forward(k->tape, k->table, k->ids);
+    x = tsh_block_forward(k->tape, k->block, tsh_add(k->tape, x, k->frozen), &sequences);
+    x = tsh_mul(k->tape, tsh_norm_forward(k->tape, k->norm, x), k->scalar);
+    return tsh_cross_entropy(k->tape, tsh_embedding_project(k->tape, k->table, x), k->targets, NULL);
+}
+
+static bool backward(tshi_rank *r, kit *k, double *loss) {
+    tsh_tensor *mean = loss_of(k);
+    if (!tshi_check(r, tsh_backward(k->tape, mean) == TSH_OK, "%s", tsh_tape_message(k->tape))) return false;
+    if (loss) *loss = tsh_tensor_item(mean);
+    return tshi_check_ok(r, tsh_tape_reset(k->tape));
+}
+
+/* The second step gathers two backwards. */
+static void step(tshi_rank *r, kit *k, int number, outcome *out) {
+    if (number == 1) {
+        tsh_data_parallel_set_sync(k->dp, false);
+        backward(r, k, NULL);
+        tsh_data_parallel_set_sync(k->dp, true);
+    }
+    if (!backward(r, k, &out->losses[number])) return;
+    if (number == 2) backward(r, k, NULL); /* beside gradients that are summed already */
+    tshi_check_ok(r, tsh_clip_grad_norm(k->list, 0.4, &out->norms[number]));
+    tshi_check_ok(r, tsh_optimizer_step(k->optimizer));
+    tsh_optimizer_zero_grad(k->optimizer);
+}
+
+static double element(const void *whole, tsh_dtype dtype, int64_t i) {
+    return dtype == TSH_FLOAT64 ? ((const double *)whole)[i] : (double)((const float *)whole)[i];
+}
+
+static void read_values(tshi_rank *r, const kit *k, outcome *out) {
+    double whole[MOST];
+    out->count = 0;
+    for (int i = 0; i < tsh_parameters_count(k->list); i++) {
+        const tsh_tensor *p = tsh_parameters_tensor(k->list, i);
+        int64_t n = tshi_shape_numel(&p->shape);
+        if (!tshi_check(r, out->count + n <= MOST, "%lld values", (long long)(out->count + n))) return;
+        tshi_check_ok(r, tsh_tensor_read_whole(p, whole));
+        for (int64_t j = 0; j < n; j++) out->values[out->count++] = element(whole, p->dtype, j);
+    }
+}
+
+static void run(tshi_rank *r, const plan *p, outcome *out) {
+    kit k;
+    if (make_kit(r, p, &k)) {
+        for (int i = 0; i < STEPS && !r->failed; i++) step(r, &k, i, out);
+        if (!r->failed) read_values(r, &k, out);
+    }
+    free_kit(&k);
+}
+
+static void close_to(tshi_rank *r, const char *what, int64_t i, double got, double wanted, double tolerance) {
+    double size = fabs(wanted) > 1 ? fabs(wanted) : 1;
+    tshi_check(r, fabs(got - wanted) <= tolerance * size, "%s %lld: %.17g, wanted %.17g", what, (long long)i, got,
+               wanted);
+}
+
+static void alone(tshi_rank *r, void *arg) {
+    run(r, arg, r->result);
+}
+
+static void matches(tshi_rank *r, void *arg) {
+    const plan *p = arg;
+    const outcome *w = p->wanted;
+    outcome got = {0};
+    double tolerance = p->dtype == TSH_FLOAT64 ? 1e-12 : 2e-5;
+    run(r, p, &got);
+    for (int i = 0; i < STEPS; i++) {
+        close_to(r, "loss", i, got.losses[i], w->losses[i], tolerance);
+        close_to(r, "norm", i, got.norms[i], w->norms[i], tolerance);
+    }
+    for (int64_t i = 0; i < w->count && !r->failed; i++)
+        close_to(r, "value", i, got.values[i], w->values[i], tolerance);
+}
+
+static const struct {
+    int ranks;
+    const char *axes;
+} meshes[] = {{1, "data=1,model=1"}, {2, "data=2,model=1"}, {2, "data=1,model=2"}, {4, "data=2,model=2"},
+              {4, "data=4,model=1"}, {6, "data=3,model=2"}, {4, "model=2,data=2"}};
+
+static void every_mesh(tsh_sharding_level level, tsh_dtype dtype, bool sgd) {
+    outcome one = {0};
+    plan p = {"data=1,model=1", dtype, TSH_SHARD_NOTHING, sgd, 0, NULL};
+    tshi_test_options options = {.ranks = 1, .result_bytes = sizeof one};
+    cr_assert_str_empty(tshi_test_run_with(&options, alone, &p, NULL, &one));
+    cr_assert_gt(one.count, 200);
+    cr_assert_neq(one.losses[0], one.losses[STEPS - 1]);
+    p.wanted = &one;
+    p.level = level;
+    for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
+        p.axes = meshes[i].axes;
+        p.bucket_bytes = i % 2 ? 0 : 300;
+        const char *words = tshi_test_run(meshes[i].ranks, matches, &p);
+        cr_assert_str_empty(words, "%s, buckets of %zu: %s", p.axes, p.bucket_bytes, words);
+    }
+}
+
+Test(sharding, nothing_is_plain_data_parallelism, .timeout = 120) {
+    every_mesh(TSH_SHARD_NOTHING, TSH_FLOAT64, false);
+}
+
+Test(sharding, states_are_slices, .timeout = 120) {
+    every_mesh(TSH_SHARD_OPTIMIZER, TSH_FLOAT64, false);
+    every_mesh(TSH_SHARD_OPTIMIZER, TSH_FLOAT64, true);
+    every_mesh(TSH_SHARD_OPTIMIZER, TSH_FLOAT32, false);
+}
+
+Test(sharding, gradients_are_slices, .timeout = 120) {
+    every_mesh(TSH_SHARD_GRADIENTS, TSH_FLOAT64, false);
+    every_mesh(TSH_SHARD_GRADIENTS, TSH_FLOAT64, true);
+    every_mesh(TSH_SHARD_GRADIENTS, TSH_FLOAT32, true);
+}
+
+/* --- what is communicated ----------------------------------------------------------------------------------------- */
+
+/* One reduce-scatter a bucket in a backward, one all-gather in an update. */
+static void expect(const tsh_data_parallel *dp, tsh_communication_stats *sums, tsh_communication_stats *gathers) {
+    *sums = *gathers = (tsh_communication_stats){0};
+    for (int b = 0; b < dp->bucket_count; b++) {
+        const tshi_bucket *bucket = &dp->buckets[b];
+        if (bucket->level) {
+            int64_t all = tsh_tensor_local_numel(bucket->gathered), flags = bucket->counts[0] - bucket->value_counts[0];
+            tshi_test_expect(sums, dp->group, TSH_COLLECTIVE_REDUCE_SCATTER, all + flags * tsh_group_size(dp->group),
+                             8);
+            tshi_test_expect(gathers, dp->group, TSH_COLLECTIVE_ALL_GATHER, all, 8);
+        } else {
+            tshi_test_expect(sums, dp->group, TSH_COLLECTIVE_ALL_REDUCE, bucket->gradients + bucket->count, 8);
+        }
+    }
+}
+
+static void counts(tshi_rank *r, void *arg) {
+    const plan *p = arg;
+    tsh_communication_stats sums, gathers;
+    kit k;
+    if (!make_kit(r, p, &k)) return;
+    expect(k.dp, &sums, &gathers);
+    tshi_check(r, sums.calls[TSH_COLLECTIVE_REDUCE_SCATTER] > 1, "one bucket alone");
+    tsh_group_reset_stats(k.dp->group);
+    tsh_group_reset_stats(k.dp->gathers);
+    backward(r, &k, NULL);
+    tshi_check_ok(r, tsh_data_parallel_wait(k.dp));
+    tshi_test_calls(r, "backward", k.dp->group, &sums);
+    tshi_test_calls(r, "backward", k.dp->gathers, &(tsh_communication_stats){0});
+    tshi_check_ok(r, tsh_optimizer_step(k.optimizer));
+    tshi_test_calls(r, "update", k.dp->group, &(tsh_communication_stats){0});
+    tshi_test_calls(r, "update", k.dp->gathers, &gathers);
+    tsh_optimizer_zero_grad(k.optimizer);
+    tshi_check_ok(r, tsh_optimizer_step(k.optimizer));
+    tshi_test_calls(r, "nothing", k.dp->gathers, &(tsh_communication_stats){0});
+    free_kit(&k);
+}
+
+Test(sharding, a_bucket_is_one_reduce_scatter_and_one_all_gather, .timeout = 120) {
+    plan p = {"data=2,model=2", TSH_FLOAT64, TSH_SHARD_OPTIMIZER, .bucket_bytes = 300};
+    cr_assert_str_empty(tshi_test_run(4, counts, &p));
+    p.level = TSH_SHARD_GRADIENTS;
+    cr_assert_str_empty(tshi_test_run(4, counts, &p));
+}
+
+/* --- wrong use ---------------------------------------------------------------------------------------------------- */
+
+static void late(tshi_rank *r, void *arg) {
+    plan p = *(plan *)arg;
+    tsh_optimizer *early = NULL;
+    tsh_data_parallel *other = NULL;
+    kit k;
+    p.level = TSH_SHARD_NOTHING;
+    if (!make_kit(r, &p, &k)) return;
+    early = k.optimizer;
+    tsh_data_parallel_destroy(k.dp);
+    const tsh_data_parallel_config config = {.level = TSH_SHARD_OPTIMIZER}, wrong = {.level = (tsh_sharding_level)9};
+    tsh_group *data = tsh_mesh_group(k.mesh, "data");
+    tshi_check_status(r, tsh_data_parallel_create(k.tape, k.list, data, &wrong, &other), TSH_ERR_ARGUMENT, "no level");
+    tshi_check_ok(r, tsh_data_parallel_create(k.tape, k.list, data, &config, &k.dp));
+    backward(r, &k, NULL);
+    tshi_check_status(r, tsh_optimizer_step(early), TSH_ERR_STATE, "is created before it");
+    /* Without the schedule gradients are whole again. */
+    tsh_data_parallel_destroy(k.dp);
+    k.dp = NULL;
+    tshi_check(r, !tsh_tensor_grad(tsh_parameters_tensor(k.list, 0)), "a slice is left");
+    backward(r, &k, NULL);
+    tshi_check_ok(r, tsh_optimizer_step(early));
+    free_kit(&k);
+}
+
+Test(sharding, an_optimizer_is_younger_than_its_schedule, .timeout = 120) {
+    plan p = {"data=2,model=1", TSH_FLOAT64, .bucket_bytes = 300};
+    cr_assert_str_empty(tshi_test_run(2, late, &p));
+}
