@@ -113,71 +113,72 @@ tsh_status tshi_tensor_renew_storage(tsh_tensor *tensor, const tsh_tensor *share
     tensor->storage =
         share ? share->storage : storage_create(tensor->mesh->device, tsh_tensor_local_nbytes(tensor), NULL);
     return tensor->storage ? TSH_OK : TSH_ERR_MEMORY;
-    void tshi_tensor_unload(const tsh_tensor *tensor) {
-        tshi_storage *storage = tensor->storage;
-        storage->device->ops->memory.release(storage->device, storage->data);
-        storage->data = NULL;
-    }
+}
 
-    tsh_status tshi_tensor_load(const tsh_tensor *tensor, size_t bytes, tsh_memory_purpose purpose) {
-        tshi_storage *storage = tensor->storage;
-        tsh_memory_purpose before = tshi_device_purpose(storage->device, purpose);
-        storage->data = storage->device->ops->memory.alloc(storage->device, bytes);
-        storage->device->purpose = before;
-        return storage->data ? TSH_OK : TSH_ERR_MEMORY;
-    }
+void tshi_tensor_unload(const tsh_tensor *tensor) {
+    tshi_storage *storage = tensor->storage;
+    storage->device->ops->memory.release(storage->device, storage->data);
+    storage->data = NULL;
+}
 
-    bool tshi_tensor_sole_owner(const tsh_tensor *tensor) {
-        return tensor->references == 1 && tensor->storage && tensor->storage->references == 1;
-    }
+tsh_status tshi_tensor_load(const tsh_tensor *tensor, size_t bytes, tsh_memory_purpose purpose) {
+    tshi_storage *storage = tensor->storage;
+    tsh_memory_purpose before = tshi_device_purpose(storage->device, purpose);
+    storage->data = storage->device->ops->memory.alloc(storage->device, bytes);
+    storage->device->purpose = before;
+    return storage->data ? TSH_OK : TSH_ERR_MEMORY;
+}
 
-    tsh_tensor *tsh_tensor_retain(tsh_tensor * tensor) {
-        if (tensor) tensor->references++;
-        return tensor;
-    }
+bool tshi_tensor_sole_owner(const tsh_tensor *tensor) {
+    return tensor->references == 1 && tensor->storage && tensor->storage->references == 1;
+}
 
-    void tsh_tensor_release(tsh_tensor * tensor) {
-        if (!tensor || --tensor->references > 0) return;
-        if (tensor->gradient) tensor->gradient_free(tensor);
-        storage_release(tensor->storage);
-        tshi_pool_give(&tensor->mesh->device->tensors, tensor);
-    }
+tsh_tensor *tsh_tensor_retain(tsh_tensor *tensor) {
+    if (tensor) tensor->references++;
+    return tensor;
+}
 
-    static tsh_status check_config(const tsh_mesh *mesh, const tsh_tensor_config *config) {
-        if (!mesh || !config) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_create: mesh and config are required");
-        if (tsh_dtype_size(config->dtype) == 0) {
-            return tshi_fail(TSH_ERR_DTYPE, "tensor_create: %d is no dtype", (int)config->dtype);
-        }
-        if (config->ndim < 0 || config->ndim > TSH_MAX_DIMS) {
-            return tshi_fail(TSH_ERR_SHAPE, "tensor_create: %d dims, 0 to %d are possible", config->ndim, TSH_MAX_DIMS);
-        }
-        int64_t numel;
-        return tshi_dims_product(config->ndim, config->shape, &numel);
-    }
+void tsh_tensor_release(tsh_tensor *tensor) {
+    if (!tensor || --tensor->references > 0) return;
+    if (tensor->gradient) tensor->gradient_free(tensor);
+    storage_release(tensor->storage);
+    tshi_pool_give(&tensor->mesh->device->tensors, tensor);
+}
 
-    tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out) {
-        if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_create: out is NULL");
-        *out = NULL;
-        tsh_status status = check_config(mesh, config);
-        if (status != TSH_OK) return status;
-        tshi_shape shape = {.ndim = config->ndim};
-        memcpy(shape.global, config->shape, sizeof(int64_t) * (size_t)config->ndim);
-        tsh_layout layout[TSH_MAX_AXES];
-        memcpy(layout, config->layout, sizeof layout);
-        status = tshi_shape_resolve(mesh, &shape, layout);
-        if (status == TSH_OK) status = tshi_tensor_new(mesh, config->dtype, &shape, layout, out);
-        if (status == TSH_OK)
-            mesh->device->ops->copy.zero(mesh->device, tsh_tensor_local_nbytes(*out), tshi_data(*out));
-        return status;
+static tsh_status check_config(const tsh_mesh *mesh, const tsh_tensor_config *config) {
+    if (!mesh || !config) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_create: mesh and config are required");
+    if (tsh_dtype_size(config->dtype) == 0) {
+        return tshi_fail(TSH_ERR_DTYPE, "tensor_create: %d is no dtype", (int)config->dtype);
     }
+    if (config->ndim < 0 || config->ndim > TSH_MAX_DIMS) {
+        return tshi_fail(TSH_ERR_SHAPE, "tensor_create: %d dims, 0 to %d are possible", config->ndim, TSH_MAX_DIMS);
+    }
+    int64_t numel;
+    return tshi_dims_product(config->ndim, config->shape, &numel);
+}
 
-    tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out) {
-        if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_clone: out is NULL");
-        *out = NULL;
-        if (!tensor || !tensor->storage) return tshi_fail(TSH_ERR_STATE, "tensor_clone: the tensor has no memory");
-        tsh_status status = tshi_tensor_new(tensor->mesh, tensor->dtype, &tensor->shape, tensor->layout, out);
-        if (status != TSH_OK) return status;
-        tensor->mesh->device->ops->copy.within(tensor->mesh->device, tsh_tensor_local_nbytes(tensor), tshi_data(tensor),
-                                               tshi_data(*out));
-        return TSH_OK;
-    }
+tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out) {
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_create: out is NULL");
+    *out = NULL;
+    tsh_status status = check_config(mesh, config);
+    if (status != TSH_OK) return status;
+    tshi_shape shape = {.ndim = config->ndim};
+    memcpy(shape.global, config->shape, sizeof(int64_t) * (size_t)config->ndim);
+    tsh_layout layout[TSH_MAX_AXES];
+    memcpy(layout, config->layout, sizeof layout);
+    status = tshi_shape_resolve(mesh, &shape, layout);
+    if (status == TSH_OK) status = tshi_tensor_new(mesh, config->dtype, &shape, layout, out);
+    if (status == TSH_OK) mesh->device->ops->copy.zero(mesh->device, tsh_tensor_local_nbytes(*out), tshi_data(*out));
+    return status;
+}
+
+tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out) {
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_clone: out is NULL");
+    *out = NULL;
+    if (!tensor || !tensor->storage) return tshi_fail(TSH_ERR_STATE, "tensor_clone: the tensor has no memory");
+    tsh_status status = tshi_tensor_new(tensor->mesh, tensor->dtype, &tensor->shape, tensor->layout, out);
+    if (status != TSH_OK) return status;
+    tensor->mesh->device->ops->copy.within(tensor->mesh->device, tsh_tensor_local_nbytes(tensor), tshi_data(tensor),
+                                           tshi_data(*out));
+    return TSH_OK;
+}
