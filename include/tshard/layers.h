@@ -310,8 +310,9 @@ TSH_API tsh_status tsh_self_attention_create(tsh_group *group, const tsh_self_at
 TSH_API void tsh_self_attention_destroy(tsh_self_attention *layer);
 /* y = out(attention(rotary(query(x)), rotary(key(x)), value(x))).  x [tokens, embed] -> [tokens, embed], owned by the
  * tape. Over the group: REPLICATED -> REPLICATED by one all-reduce forward, one backward; SHARD(0) -> SHARD(0) with
- * sequence_parallel by one all-gather and one reduce-scatter each way. Over other axes x may be SHARD(0) by whole
- * sequences. */
+ * sequence_parallel by one all-gather and one reduce-scatter each way. Over other axes x may be SHARD(0): by whole
+ * sequences without communication. Positions and lengths may be split in any way; split as the sequences of x are, or
+ * REPLICATED, they stay where they are. */
 TSH_API tsh_tensor *tsh_self_attention_forward(tsh_tape *tape, tsh_self_attention *layer, tsh_tensor *x,
                                                const tsh_sequences *sequences);
 /* A part, owned by the layer. */

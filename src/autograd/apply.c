@@ -18,9 +18,11 @@ static tsh_tensor *bring(tsh_tape *tape, const char *what, tsh_tensor *x, const 
 static tsh_tensor *bring_output(const tshi_node *call, tsh_tensor *y) {
     tsh_layout layout[TSH_MAX_AXES];
     if (!y || !call->want || call->want->axis < 0) return y;
+    tshi_shape shape = y->shape;
     memcpy(layout, y->layout, sizeof layout);
     layout[call->want->axis] = call->want->out;
-    tshi_layouts_normalize(y->mesh->axes, layout);
+    tsh_status status = tshi_shape_settle(y->mesh, call->want->axis, &shape, layout);
+    if (status != TSH_OK) return tshi_tape_fail_as(call->tape, status, call->op->name);
     return tshi_bring(call->tape, call->op->name, y, layout, true);
 }
 

@@ -289,9 +289,11 @@ static unsigned dims_to_bind(const tshi_node *call, const tshi_rule *row, int ax
     return dims;
 }
 
-/* The search ends where no later row can be better. best->row stays NULL where no row holds. With `apart` no row is taken
- * in which ranks share units. */
-static void find_best(const tshi_node *call, int axis, const tshi_output *out, bool apart, candidate *best) {
+/* Rows that find_best leaves out. */
+typedef enum avoided { AVOID_NONE, AVOID_SHARED_UNITS, AVOID_SPLITS } avoided;
+
+/* The search ends where no later row can be better. best->row stays NULL where no row holds. */
+static void find_best(const tshi_node *call, int axis, const tshi_output *out, avoided avoid, candidate *best) {
     tsh_layout splits[MAX_SPLITS];
     for (const tshi_rule *row = call->op->rules; row->out != TSHI_END; row++) {
         const tsh_layout none = TSH_SHARD(-1);
@@ -301,7 +303,8 @@ static void find_best(const tshi_node *call, int axis, const tshi_output *out, b
             continue;
         }
         bool bound = row_binds(row);
-        if (apart && row_has(row, TSHI_S2_WHOLE)) continue;
+        if (avoid == AVOID_SHARED_UNITS && row_has(row, TSHI_S2_WHOLE)) continue;
+        if (avoid == AVOID_SPLITS && row_splits(row)) continue;
         unsigned dims = bound ? dims_to_bind(call, row, axis) : 1u;
         for (int d = 0; dims >> d; d++) {
             int n = dims >> d & 1u ? find_splits(call, row, axis, bound ? d : -1, splits) : 0;
@@ -380,7 +383,7 @@ static void take(const candidate *c, int axis, tshi_rule_rows *rows) {
 }
 
 /* Rows of several axes split a dim in units that do not go together: they do it without units where they hold so, else
- * other rows are taken. */
+ * other rows are taken, in the end some that gather. */
 static void settle_units(const tshi_node *call, const tshi_output *out, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes;
     bool units = false;
@@ -389,7 +392,7 @@ static void settle_units(const tshi_node *call, const tshi_output *out, tshi_rul
     for (int a = 0; a < axes; a++) {
         candidate other = {0};
         if (row_has(rows->row[a], TSHI_S2_WHOLE)) {
-            find_best(call, a, out, true, &other);
+            find_best(call, a, out, AVOID_SHARED_UNITS, &other);
             if (other.row) take(&other, a, rows);
         } else if (!call->op->map_split) {
             rows->bound[a] = TSH_SHARD(rows->bound[a].dim);
@@ -398,13 +401,18 @@ static void settle_units(const tshi_node *call, const tshi_output *out, tshi_rul
         }
     }
     set_split_order(rows, axes, rows->out);
+    for (int a = axes - 1; a >= 0 && !units_hold(call, out, rows); a--) {
+        candidate whole = {0};
+        if (rows->bound[a].units) find_best(call, a, out, AVOID_SPLITS, &whole);
+        if (whole.row) take(&whole, a, rows);
+    }
 }
 
 tsh_status tshi_rules_choose(const tshi_node *call, const tshi_output *out, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes;
     for (int a = 0; a < axes; a++) {
         candidate best = {0};
-        find_best(call, a, out, false, &best);
+        find_best(call, a, out, AVOID_NONE, &best);
         if (!best.row) return no_row(call, a);
         take(&best, a, rows);
     }

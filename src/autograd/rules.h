@@ -25,7 +25,7 @@ typedef struct tshi_output {
  * fewest bytes, forward and backward, a sum that is left open counting as its all-reduce; the first on ties.
  * TSH_ERR_LAYOUT, naming all layouts, where an axis has no row. */
 tsh_status tshi_rules_choose(const tshi_node *call, const tshi_output *out, tshi_rule_rows *rows);
-/* The layouts that the rows want of input i. TSH_ERR_SHAPE where one axis would cut the units of another. */
+/* The layouts that the rows want of input i. TSH_ERR_LAYOUT where one axis would cut the units of another. */
 tsh_status tshi_rules_need(const tshi_node *call, const tshi_rule_rows *rows, int i, tsh_layout need[TSH_MAX_AXES]);
 
 #endif

@@ -72,6 +72,8 @@ void tshi_tape_forget_sink(tsh_tape *tape) {
 
 void tsh_tape_destroy(tsh_tape *tape) {
     if (!tape) return;
+    bool untold = tape->status == TSH_ERR_LAYOUT && tape->recoveries == tape->world->recoveries;
+    if (untold) tshi_world_fail_in(tape->world, bare_message(tape), step_of(tape));
     free_step(tape);
     if (tape->sink) tape->sink->ops->detach(tape->sink);
     if (steps_of(tape)) *steps_of(tape) = (tshi_steps){0};
@@ -140,8 +142,10 @@ tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format
     vsnprintf(tape->message + used, sizeof tape->message - (size_t)used, format, arguments);
     va_end(arguments);
     tshi_fail(status, "%s", tape->message);
-    /* The peers have seen these failures themselves. */
-    bool known = status == TSH_ERR_PEER || status == TSH_ERR_MISMATCH || status == TSH_ERR_TIMEOUT;
+    /* The peers have seen these failures themselves, or come to the same refusal: a collective before it, in which some
+     * still are, ends well. The end of the step tells those that do not. */
+    bool known =
+        status == TSH_ERR_PEER || status == TSH_ERR_MISMATCH || status == TSH_ERR_TIMEOUT || status == TSH_ERR_LAYOUT;
     if (!known) tshi_world_fail_in(tape->world, bare_message(tape), step_of(tape));
     return NULL;
 }

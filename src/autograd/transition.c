@@ -112,7 +112,7 @@ static tsh_status shape_after(const tsh_tensor *x, int axis, tsh_layout *to, tsh
     memcpy(layout, x->layout, sizeof x->layout);
     layout[axis] = *to;
     *shape = x->shape;
-    tsh_status status = tshi_shape_resolve(x->mesh, shape, layout);
+    tsh_status status = tshi_shape_settle(x->mesh, axis, shape, layout);
     *to = layout[axis];
     return status;
 }

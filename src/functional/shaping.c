@@ -51,6 +51,21 @@ static bool gives_way(const tsh_tensor *x, int axis, int d) {
     return false;
 }
 
+/* Dim d of x is dim e of y. */
+static bool is_dim(const tshi_shape *x, int d, const tshi_shape *y, int e) {
+    return x->global[d] == y->global[e] && product(x->global, 0, d) == product(y->global, 0, e) &&
+           product(x->global, d + 1, x->ndim) == product(y->global, e + 1, y->ndim);
+}
+
+/* Another axis splits an earlier dim, which is dim e of the output: the dims from there to d are of size 1. */
+static bool is_taken(const tsh_tensor *x, int axis, int d, const tshi_shape *y, int e) {
+    for (int a = 0; a < x->mesh->axes; a++) {
+        const tsh_layout *l = &x->layout[a];
+        if (a != axis && l->kind == TSH_KIND_SHARD && l->dim < d && is_dim(&x->shape, l->dim, y, e)) return true;
+    }
+    return false;
+}
+
 /* The output dim becomes the units in which the input's dim is split, each index of that being one where it has none; or
  * it is split in the balanced way, where this makes the same parts. */
 static bool reshape_map_split(const tshi_node *call, int axis, tsh_layout *split) {
@@ -60,7 +75,7 @@ static bool reshape_map_split(const tshi_node *call, int axis, tsh_layout *split
     int64_t units = split->units ? split->units : n;
     for (int e = 0; e < y->ndim; e++) {
         int64_t m = y->global[e], rest = product(y->global, e + 1, y->ndim);
-        if (product(y->global, 0, e) != before) continue;
+        if (product(y->global, 0, e) != before || is_taken(call->in[0], axis, d, y, e)) continue;
         split->dim = e;
         if (m == n && rest == inner) return true; /* the dim stays as it is, however it is cut */
         if (before == 0 || gives_way(call->in[0], axis, d)) continue;

@@ -1,5 +1,8 @@
 /* Self-attention, split by heads. */
+#include "autograd/transition.h"
 #include "layers/layers.h"
+
+#include <string.h>
 
 struct tsh_self_attention {
     tsh_world *world;
@@ -116,6 +119,23 @@ static bool check_sequences(tsh_tape *tape, const tsh_self_attention *layer, con
     return tsh_tape_status(tape) == TSH_OK;
 }
 
+/* Positions or lengths, split where x is split by sequences and else whole: attention is split by heads. NULL for
+ * none. */
+static tsh_tensor *bring_numbers(tsh_tape *tape, const tsh_self_attention *layer, const tsh_tensor *x,
+                                 tsh_tensor *numbers, bool by_sequence) {
+    const tsh_tensor *weight = tsh_linear_weight(layer->parts[TSH_QUERY].linear);
+    tsh_layout layout[TSH_MAX_AXES];
+    if (!numbers || !tshi_tape_ready(tape, "self_attention_forward", 1, &numbers)) return NULL;
+    memcpy(layout, numbers->layout, sizeof layout);
+    for (int a = 0; a < x->mesh->axes && numbers->mesh == x->mesh; a++) {
+        bool alike = by_sequence && tshi_layout_splits(layout[a], 0) && tshi_layout_splits(x->layout[a], 0) &&
+                     weight->layout[a].kind == TSH_KIND_REPLICATED;
+        if (layout[a].kind != TSH_KIND_LOCAL && !alike) layout[a] = TSH_REPLICATED;
+    }
+    tshi_layouts_normalize(numbers->mesh->axes, layout);
+    return tshi_bring(tape, "self_attention_forward", numbers, layout, false);
+}
+
 /* x through a projection, by heads, with rotary positions where it has any: [batch, T, heads, head_dim]. */
 static tsh_tensor *project(tsh_tape *tape, const tsh_self_attention *layer, tsh_attention_part part, tsh_tensor *x,
                            const tsh_sequences *s) {
@@ -131,11 +151,14 @@ tsh_tensor *tsh_self_attention_forward(tsh_tape *tape, tsh_self_attention *layer
     if (!tshi_layer_ready(tape, "self_attention_forward", layer, x)) return NULL;
     if (!check_sequences(tape, layer, x, sequences)) return NULL;
     tsh_attention_config config = layer->attention;
-    config.lengths = sequences->lengths;
-    tsh_tensor *q = project(tape, layer, TSH_QUERY, x, sequences);
-    tsh_tensor *k = project(tape, layer, TSH_KEY, x, sequences);
-    tsh_tensor *v = project(tape, layer, TSH_VALUE, x, sequences);
-    tsh_tensor *y = tsh_attention_cached(tape, sequences->cache, q, k, v, &config);
+    tsh_sequences s = *sequences;
+    s.positions = layer->rotary ? bring_numbers(tape, layer, x, s.positions, s.positions->shape.ndim == 2) : NULL;
+    config.lengths = bring_numbers(tape, layer, x, s.lengths, true);
+    if (tsh_tape_status(tape) != TSH_OK) return NULL;
+    tsh_tensor *q = project(tape, layer, TSH_QUERY, x, &s);
+    tsh_tensor *k = project(tape, layer, TSH_KEY, x, &s);
+    tsh_tensor *v = project(tape, layer, TSH_VALUE, x, &s);
+    tsh_tensor *y = tsh_attention_cached(tape, s.cache, q, k, v, &config);
     y = tsh_reshape(tape, y, 2, (int64_t[]){x->shape.global[0], layer->heads * layer->head_dim});
     return tsh_linear_forward(tape, layer->parts[TSH_OUT].linear, y);
 }

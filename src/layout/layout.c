@@ -241,7 +241,7 @@ static tsh_status resolve_units(const tsh_mesh *mesh, const int64_t *shape, cons
         for (int k = 0; k < i; k++)
             c.cut = c.cut || (simple.sharing && tshi_layout_splits(layout[sequence[k]], layout[a].dim));
         if (c.cut) {
-            return tshi_fail(TSH_ERR_SHAPE,
+            return tshi_fail(TSH_ERR_LAYOUT,
                              "%s along axis %s: another axis splits the dim before it, inside its units or where ranks "
                              "share them; a lower split order lets this axis be the first",
                              tshi_layout_name(layout[a], text, sizeof text), mesh->axis[a].name);
@@ -298,6 +298,16 @@ tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layou
         shape->local[d] = local_slice(mesh, layout, sequence, d, shape->global[d], &start);
     }
     return TSH_OK;
+}
+
+tsh_status tshi_shape_settle(const tsh_mesh *mesh, int axis, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
+    tsh_status status = tshi_shape_resolve(mesh, shape, layout);
+    if (status != TSH_ERR_LAYOUT) return status;
+    for (int a = 0; a < mesh->axes; a++) {
+        if (a != axis && layout[axis].kind == TSH_KIND_SHARD && tshi_layout_splits(layout[a], layout[axis].dim))
+            layout[a] = TSH_SHARD_ORDER(layout[a].dim, layout[a].order);
+    }
+    return tshi_shape_resolve(mesh, shape, layout);
 }
 
 bool tshi_shapes_equal(const tshi_shape *a, const tshi_shape *b) {

@@ -92,9 +92,12 @@ int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group);
 
 /* Set the local shape from the global one: each SHARD axis takes its slice, in split order; all sizes are 0 on
  * a rank outside the mesh. Negative dims in `layout` are replaced by the dims that they mean, and the layouts are
- * normalized: units go where the boxes are the same without. TSH_ERR_SHAPE for a dim that the shape lacks, for units
- * that do not divide a dim, and for units that another axis cuts. */
+ * normalized: units go where the boxes are the same without. TSH_ERR_SHAPE for a dim that the shape lacks and for units
+ * that do not divide a dim, TSH_ERR_LAYOUT for units that another axis cuts. */
 tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
+/* tshi_shape_resolve for a layout of one axis among those that a tensor has: where it cuts the units of another axis,
+ * that axis splits the dim without units. */
+tsh_status tshi_shape_settle(const tsh_mesh *mesh, int axis, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
 /* The whole tensors have one shape. */
 bool tshi_shapes_equal(const tshi_shape *a, const tshi_shape *b);
 /* The number of elements of the whole tensor. */

@@ -424,3 +424,54 @@ Test(redistribute_failures, the_log_shows_each_step_of_a_plan) {
     cr_assert_str_empty(tshi_test_run_with(&options, plans_on_stderr, NULL, NULL, NULL));
     cr_assert_str_empty(tshi_test_run_with(&options, no_plans_in_the_log, NULL, NULL, NULL));
 }
+
+/* --- what all ranks refuse ---------------------------------------------------------------------------------------- */
+
+/* Half of the ranks refuse, and have not ended the step, while the others have not begun the gather before: that ends
+ * well. */
+static void refuse_alike(tshi_rank *r, void *arg) {
+    tsh_tape *tape = NULL;
+    tsh_mesh *mesh = make_mesh(r, 0, 4, "a=2,b=2");
+    (void)arg;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tsh_tensor *x = make_matrix(r, mesh, 4, 3, TSH_LOCAL, TSH_SHARD(0));
+    tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
+    if (r->rank < 2) usleep(200000);
+    tsh_tensor *gathered = tsh_gather(tape, x, tsh_mesh_group(mesh, "b"), 0);
+    tshi_check(r, gathered, "%s", tsh_tape_message(tape));
+    tsh_tensor *y = tsh_gather(tape, gathered, tsh_mesh_group(mesh, "a"), 0);
+    check_failure(r, tape, y, TSH_ERR_LAYOUT, "gather: x is float64");
+    tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
+    tshi_check_ok(r, tsh_tape_reset(tape));
+    tshi_check_ok(r, tsh_barrier(tsh_world_group(r->world)));
+    tsh_tensor_release(x);
+    tsh_tape_destroy(tape);
+    tsh_mesh_destroy(mesh);
+}
+
+Test(redistribute_failures, what_all_ranks_refuse_ends_alike_on_all) {
+    cr_assert_str_empty(tshi_test_run(4, refuse_alike, NULL));
+}
+
+/* A rank that refuses alone, and ends with its tape and not with a step, tells its peers in words. */
+static void refuse_alone(tshi_rank *r, void *arg) {
+    tsh_tape *tape = NULL;
+    tsh_mesh *mesh = make_mesh(r, 0, 3, "a=3");
+    (void)arg;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tsh_tensor *x = make_matrix(r, mesh, 4, 3, TSH_REPLICATED, TSH_REPLICATED);
+    tsh_group *group = tsh_mesh_group(mesh, "a");
+    if (r->rank == 1) {
+        check_failure(r, tape, tsh_gather(tape, x, group, 0), TSH_ERR_LAYOUT, "gather: x is float64");
+    } else {
+        tshi_check_status(r, tsh_barrier(group), TSH_ERR_PEER, "rank 1: gather: x is float64");
+    }
+    tsh_tape_destroy(tape);
+    tshi_check_ok(r, tsh_world_recover(r->world));
+    tsh_tensor_release(x);
+    tsh_mesh_destroy(mesh);
+}
+
+Test(redistribute_failures, a_rank_that_refuses_alone_tells_its_peers_with_its_tape) {
+    cr_assert_str_empty(tshi_test_run(3, refuse_alone, NULL));
+}

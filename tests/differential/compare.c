@@ -41,12 +41,6 @@ static void describe_end(const tshi_trace *t, int rank, char *text, size_t size)
              t->words);
 }
 
-/* No rule exists for these layouts; among them units of a dim that an earlier axis splits inside. */
-static bool is_refused(const tshi_trace *t) {
-    return t->status == TSH_ERR_LAYOUT ||
-           (t->status == TSH_ERR_SHAPE && strstr(t->words, "another axis splits the dim before it, inside its units"));
-}
-
 bool tshi_judge_ends(const tshi_program *p, const tshi_trace *ranks, tshi_verdict *v) {
     int count = tshi_program_ranks(p), worst = -1;
     char a[900], b[900];
@@ -62,7 +56,7 @@ bool tshi_judge_ends(const tshi_program *p, const tshi_trace *ranks, tshi_verdic
         return false;
     }
     tshi_verdict_fail(v, "%s", a);
-    if (is_refused(&ranks[worst])) v->kind = VERDICT_REFUSED;
+    if (ranks[worst].status == TSH_ERR_LAYOUT) v->kind = VERDICT_REFUSED;
     return false;
 }
 

@@ -95,24 +95,14 @@ int tshi_add_norm(tshi_maker *m, int x) {
     return tshi_maker_add(m, &s);
 }
 
-/* Ids that no axis splits, not LOCAL along one axis. */
-static int add_whole_ids(tshi_maker *m, const tshi_dims *shape, int64_t limit, int no_local) {
-    int ids = tshi_maker_ids(m, shape, limit, false, no_local);
-    if (ids < 0) return -1;
-    for (int a = 0; a < m->p->axes; a++) {
-        if (m->p->step[ids].layout[a].kind == TSH_KIND_SHARD) m->p->step[ids].layout[a] = TSH_REPLICATED;
-    }
-    return ids;
-}
-
 /* Positions and lengths of the sequences, as the flags want them. */
 static bool add_sequences(tshi_maker *m, tshi_step *s, int64_t tokens) {
     int64_t batch = s->n[ATTENTION_BATCH], time = tokens / batch;
     int axis = (int)s->n[LAYER_AXIS];
     tshi_dims positions = {1, {time}}, lengths = {1, {batch}};
     if (tshi_maker_chance(m, 50)) positions = (tshi_dims){2, {batch, time}};
-    if (s->n[LAYER_FLAGS] & FLAG_ROTARY) s->in[s->inputs++] = add_whole_ids(m, &positions, 9, axis);
-    if (s->n[LAYER_FLAGS] & FLAG_LENGTHS) s->in[s->inputs++] = add_whole_ids(m, &lengths, time + 1, axis);
+    if (s->n[LAYER_FLAGS] & FLAG_ROTARY) s->in[s->inputs++] = tshi_maker_ids(m, &positions, 9, false, axis);
+    if (s->n[LAYER_FLAGS] & FLAG_LENGTHS) s->in[s->inputs++] = tshi_maker_ids(m, &lengths, time + 1, false, axis);
     for (int i = 1; i < s->inputs; i++) {
         if (s->in[i] < 0) return false;
     }

@@ -220,6 +220,72 @@ Test(block, splits_sequences_over_a_data_axis_beside_the_heads) {
     cr_assert_str_empty(tshi_test_run(6, on_mesh, "data=2,model=3"));
 }
 
+/* --- tokens, positions and lengths split in any way --------------------------------------------------------------- */
+
+typedef struct split {
+    const char *axes;
+    bool sequence;
+    int64_t batch;
+    tsh_layout x[2], positions[2], lengths[2];
+} split;
+
+static const split splits[] = {
+    /* Beside sequence parallelism a later axis splits tokens too, inside sequences or by sequences. */
+    {"model=2,data=2", true, 1, {TSH_SHARD(0), TSH_SHARD(0)}, {R}, {R}},
+    {"model=2,data=2", true, 2, {TSH_SHARD(0), TSH_SHARD(0)}, {R}, {R}},
+    {"model=2,data=2", true, 3, {TSH_SHARD(0), TSH_SHARD(0)}, {R}, {R}},
+    {"model=2,data=2", false, 3, {TSH_SHARD(0), TSH_SHARD(0)}, {R}, {R}},
+    /* What says where tokens are is split where they are not, by heads too. */
+    {"data=2,model=2", false, 2, {R, R}, {R, TSH_SHARD(0)}, {R, TSH_SHARD(0)}},
+    {"data=2,model=2", false, 2, {R, R}, {TSH_SHARD(0), R}, {TSH_SHARD(0), R}},
+    {"data=2,model=2", true, 3, {TSH_SHARD(0), TSH_SHARD(0)}, {TSH_SHARD(0), TSH_SHARD(0)}, {R, TSH_SHARD(0)}},
+    {"data=2,model=2", false, 3, {TSH_SHARD(0), R}, {TSH_SHARD(0), R}, {TSH_SHARD(0), TSH_SHARD(0)}},
+};
+
+static tsh_tensor *split_numbers(tshi_rank *r, const tsh_mesh *mesh, tsh_tensor *whole, const tsh_layout *layouts) {
+    tsh_tensor_config config = {TSH_INT64, 1, {tsh_tensor_shape(whole)[0]}, {R}};
+    tsh_tensor *out = NULL;
+    memcpy(config.layout, layouts, 2 * sizeof *layouts);
+    if (tshi_check_ok(r, tsh_tensor_create(mesh, &config, &out)))
+        tshi_check_ok(r, tsh_tensor_write_whole(out, tsh_tensor_data(whole)));
+    tsh_tensor_release(whole);
+    return out;
+}
+
+static void split_anyhow(tshi_rank *r, void *arg) {
+    const tsh_layout replicated[2] = {R, R};
+    tsh_tape *tape = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    for (size_t i = 0; i < sizeof splits / sizeof *splits * FAMILIES && !r->failed; i++) {
+        const split *how = &splits[i / FAMILIES];
+        const family *f = &families[i % FAMILIES];
+        char name[96];
+        tsh_mesh *mesh = NULL;
+        run whole, w;
+        snprintf(name, sizeof name, "%s, split %zu", f->name, i / FAMILIES);
+        if (!tshi_check_ok(r, tsh_mesh_create(r->world, how->axes, &mesh))) break;
+        tsh_group *model = tsh_mesh_group(mesh, "model");
+        if (!make(r, model, f, false, dense, how->batch, replicated, &whole)) break;
+        if (!make(r, model, f, how->sequence, NULL, how->batch, how->x, &w)) break;
+        w.rows.positions = w.positions = split_numbers(r, mesh, w.positions, how->positions);
+        if (w.lengths) w.rows.lengths = w.lengths = split_numbers(r, mesh, w.lengths, how->lengths);
+        if (!r->failed && forward(r, tape, &whole)) backward(r, tape, &whole);
+        if (!r->failed && forward(r, tape, &w)) backward(r, tape, &w);
+        compare(r, name, &w, &whole);
+        tsh_tape_reset(tape);
+        destroy(&whole);
+        destroy(&w);
+        if (!r->failed) tsh_barrier(tsh_world_group(r->world));
+        tsh_mesh_destroy(mesh);
+    }
+    tsh_tape_destroy(tape);
+}
+
+Test(block, takes_tokens_positions_and_lengths_split_in_any_way) {
+    cr_assert_str_empty(tshi_test_run(4, split_anyhow, NULL));
+}
+
 /* --- gradient check ----------------------------------------------------------------------------------------------- */
 
 static tsh_tensor *objective(tsh_tape *tape, tsh_tensor *const *inputs, void *user) {
