@@ -16,6 +16,7 @@
 #define MOST_KEYS      128
 #define ROWS_OF_BLOCK  64
 #define ROWS_AT_ONCE   512
+#define ROWS_AHEAD     32
 #define FEW_QUERIES    32 /* the heads that share keys pass them together */
 
 #define ROW_PART       128 /* elements that are converted at a time */
