@@ -228,6 +228,11 @@ typedef struct tsh_bce_loss_config {
 TSH_API tsh_tensor *tsh_bce_loss(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *target,
                                  const tsh_bce_loss_config *config);
 
+/* True when this device computes the function, by its name here without tsh_ ("attention"), on tensors of the dtype, and
+ * its gradient where the dtype is a float one. The dtype is that of the first tensor and of those that go with it; ids
+ * are int64 in any case. False for a NULL and for an unknown name. Pure. */
+TSH_API bool tsh_function_supports(const tsh_device *device, const char *function, tsh_dtype dtype);
+
 #ifdef __cplusplus
 }
 #endif

@@ -39,6 +39,7 @@ static void device_questions(fuzz *f, void (*function)(void)) {
     tsh_device *d = device(f);
     (void)function;
     if (strlen(tsh_device_describe(d, text, 1 + (size_t)fuzz_below(f, 95))) >= sizeof text) fuzz_wrong(f, "describe");
+    if (tsh_function_supports(d, "gelu", TSH_FLOAT32) != (d != NULL)) fuzz_wrong(f, "function_supports");
     if (tsh_device_kind_of(d) != (d ? TSH_CPU : TSH_DEVICE_DEFAULT)) fuzz_wrong(f, "device_kind_of");
     tsh_memory_stats stats = tsh_device_stats(d);
     tsh_memory_report report = tsh_device_memory(d);
@@ -330,7 +331,7 @@ const fuzz_call fuzz_tensor_calls[] = {
     {"tsh_status_name tsh_version tsh_dtype_size tsh_dtype_name tsh_error_message", names, NULL, 1},
     {"tsh_split", split, NULL, 1},
     {"tsh_device_describe tsh_device_kind_of tsh_device_stats tsh_device_memory tsh_memory_purpose_name "
-     "tsh_device_reset_peak tsh_device_synchronize",
+     "tsh_device_reset_peak tsh_device_synchronize tsh_function_supports",
      device_questions, NULL, 1},
     {"tsh_event_create tsh_event_destroy", event_create, NULL, 1},
     {"tsh_event_record tsh_event_elapsed", event_use, NULL, 1},

@@ -144,7 +144,8 @@ static tsh_status make_schedule(run *r) {
 
 static tsh_status set_up(run *r) {
     tsh_status status = tshi_bench_open(&r->bench);
-    if (status == TSH_OK) status = make_parameters(r);
+    bool able = tsh_function_supports(tsh_world_device(r->part->world), "attention", r->p->dtype);
+    if (status == TSH_OK) status = able ? make_parameters(r) : TSH_ERR_STATE;
     if (status == TSH_OK) status = make_schedule(r);
     if (status == TSH_OK) status = tshi_bench_optimizer(&r->bench);
     return note(r, status, "set-up");

@@ -50,3 +50,8 @@ int tshi_test_functions(bool (*lists)(const char *name), char *words, size_t siz
     if (folder) closedir(folder);
     return declared;
 }
+
+int tshi_test_functions_of(const char *header, bool (*lists)(const char *name), char *words, size_t size) {
+    words[0] = '\0';
+    return look_through(read_header(header), lists, words, size);
+}
