@@ -262,7 +262,7 @@ static tsh_status make_output(tshi_node *call, tsh_dtype dtype, const tshi_shape
 
 tsh_memory_purpose tshi_call_enter(const tshi_node *call, bool backward) {
     tsh_device *device = tshi_device_of(call->in[0]);
-    device->place.function = call->op->name;
+    device->place.function = device->place.last = call->op->name;
     device->place.backward = backward;
     if (!backward) tshi_record_forward(device->record);
     for (int i = 0; i < call->inputs; i++) {

@@ -36,10 +36,13 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
                             .text = "the job's secret, at most 255 characters: connections with another one are "
                                     "refused. It needs 16 random characters or more (`openssl rand -hex 16`), because "
                                     "messages that are overheard allow tokens to be tried"},
-    [TSHI_SETTING_BACKEND] = {"TSHARD_BACKEND", TSHI_CHOICE, .choices = {"local", "mpi", "nccl"},
-                              .computed = "by the launcher's variables; "
-                                          "`nccl` where every rank has a GPU of its own",
-                              .text = "the backend, where several are possible; one that is not possible is an error"},
+    [TSHI_SETTING_BACKEND] =
+        {"TSHARD_BACKEND", TSHI_CHOICE, .choices = {"local", "mpi", "nccl", "plan"},
+         .computed = "by the launcher's variables; "
+                     "`nccl` where every rank has a GPU of its own",
+         .text = "the backend, where several are possible; one that is not possible is an error. `plan`: the "
+                 "process is rank RANK of WORLD_SIZE, and nothing is computed or moved, but counted "
+                 "([planning.md](planning.md))"},
     [TSHI_SETTING_CHECK] = {"TSHARD_CHECK", TSHI_SWITCH, .initial = "0",
                             .text = "1: the `mpi` backend uses non-blocking calls of MPI throughout, slower, so that "
                                     "no rank waits for ever for one that stops inside a call; ranks of the `nccl` "
@@ -51,6 +54,10 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
                                "1: every change of layout is logged with the function that needs it, the layouts "
                                "before and after, the collective and the bytes that the rank sends; without a log sink "
                                "it is printed to stderr"},
+    [TSHI_SETTING_RECORD] =
+        {"TSHARD_RECORD", TSHI_TEXT, .computed = "none",
+         .text = "a file's name: rank R writes what it has counted (memory, collectives, in a plan also kernels) to "
+                 "NAME.R when its world is destroyed"},
     [TSHI_SETTING_MPI_SHARED] =
         {"TSHARD_MPI_SHARED", TSHI_SWITCH, .initial = "1",
          .text = "0: ranks on one machine do not share memory beside MPI, by which they notice failures sooner"},

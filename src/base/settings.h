@@ -20,6 +20,7 @@ typedef enum tshi_setting_id {
     TSHI_SETTING_CHECK,
     TSHI_SETTING_SIGUSR1,
     TSHI_SETTING_PLAN,
+    TSHI_SETTING_RECORD,
     TSHI_SETTING_MPI_SHARED,
     TSHI_SETTING_NCCL_SYMMETRIC,
     TSHI_SETTING_TF32,
@@ -37,7 +38,7 @@ typedef enum tshi_setting_type {
     TSHI_CHOICE
 } tshi_setting_type;
 
-#define TSHI_CHOICES 3
+#define TSHI_CHOICES 4
 
 typedef struct tshi_setting {
     const char *name;

@@ -116,6 +116,7 @@ struct tsh_graph {
  * texts outlive their being here. */
 typedef struct tshi_place {
     const char *function, *layer;
+    const char *last; /* the last function that has run, or NULL */
     bool backward;
 } tshi_place;
 
@@ -127,7 +128,7 @@ struct tsh_device {
     tsh_memory_report report;   /* its texts belong to the peak */
     tsh_memory_purpose purpose; /* of memory that is allocated from now on */
     tshi_place place;
-    struct tshi_record *record;             /* of a planned run (device/record.h), NULL in any other */
+    struct tshi_record *record;             /* device/record.h; NULL: none is kept */
     tshi_pool tensors, storages, gradients; /* structs of the rooms above */
 };
 

@@ -158,6 +158,7 @@ static const char *or_dash(const char *text) {
 tsh_status tshi_record_write(const tshi_record *r, FILE *to) {
     errno = 0;
     fprintf(to, "%s\nrank %d %d\nsteps %" PRIu64 "\npeak %zu\n", FIRST_LINE, r->rank, r->size, r->steps, r->peak);
+    for (int a = 0; a < r->axes; a++) fprintf(to, "axis %s %d\n", r->axis[a].name, r->axis[a].size);
     for (int p = 0; p < TSH_MEMORY_PURPOSE_COUNT; p++) {
         fprintf(to, "memory %s %zu\n", tsh_memory_purpose_name((tsh_memory_purpose)p), r->memory.at_peak[p]);
     }
@@ -230,6 +231,10 @@ static bool read_line(tshi_record *r, const char *line) {
     int number, flag;
     if (!strncmp(line, "call ", 5)) return read_call(r, line);
     if (!strncmp(line, "memory ", 7)) return read_memory(r, line);
+    if (!strncmp(line, "axis ", 5)) {
+        tshi_record_axis *axis = &r->axis[r->axes];
+        return r->axes < TSHI_RECORD_AXES && sscanf(line, "axis %23s %d", axis->name, &axis->size) == 2 && ++r->axes;
+    }
     if (sscanf(line, "backward %d", &number) == 1) {
         r->memory.backward = number;
         return true;

@@ -1,6 +1,6 @@
-/* What a rank of a planned run does: its memory, and the calls of its last whole step, alike ones added up. The planned
- * process makes it and writes it as text when its world is destroyed; tshard-run reads it, for tables and for models of
- * a step's time.
+/* What a rank does: its memory, and the calls of its last whole step, alike ones added up. Kernels
+ * are those of a planned run; collectives and memory are counted in other runs too where TSHARD_RECORD is set. It is
+ * written as text when the world is destroyed; tshard-run reads it, for tables and for models of a step's time.
  *
  * A step begins with the first call of a tape after an optimizer's step, and ends with the last optimizer's step before
  * the next one; what is reset without a backward (an evaluation) belongs to no step. In a program without optimizers it
@@ -23,6 +23,7 @@ typedef enum tshi_record_kind {
 
 #define TSHI_RECORD_SIZES 6
 #define TSHI_RECORD_NAME  24
+#define TSHI_RECORD_AXES  4
 
 /* Calls are alike when their bytes are. */
 typedef struct tshi_record_call {
@@ -47,11 +48,19 @@ typedef struct tshi_record_entry {
     uint64_t hash;
 } tshi_record_entry;
 
+typedef struct tshi_record_axis {
+    char name[TSHI_RECORD_NAME];
+    int size;
+} tshi_record_axis;
+
 typedef struct tshi_record {
     int rank, size;
+    tshi_record_axis axis[TSHI_RECORD_AXES]; /* of the mesh of all ranks that has most of them */
+    int axes;
     uint64_t steps; /* whole ones, of an optimizer */
     size_t peak;    /* bytes of tensors */
     tsh_memory_report memory;
+    bool planned;     /* kernels are counted, not run */
     bool reads;       /* the program has read values, which a planned run does not compute */
     char read_in[48]; /* the function that ran at the first read, or "" */
     tshi_record_entry *entries;

@@ -1,4 +1,5 @@
 /* Groups: their ranks, how they are made, and what they have done. */
+#include "device/record.h"
 #include "dist/registry.h"
 #include "dist/world.h"
 
@@ -111,6 +112,7 @@ void *tshi_group_gather(tsh_group *group, const char *what, const void *mine, si
 /* `what` is the call's name; ranks are parent's. */
 static tsh_status check_ranks(const tsh_group *parent, const char *what, const int *ranks, int n) {
     const char *of = parent == parent->world->group ? "world" : "group";
+    bool ascends = true;
     if (!ranks || n < 1 || n > parent->size) {
         return tshi_fail(TSH_ERR_ARGUMENT, "%s: %d ranks of a %s of %d", what, ranks ? n : 0, of, parent->size);
     }
@@ -118,7 +120,8 @@ static tsh_status check_ranks(const tsh_group *parent, const char *what, const i
         if (ranks[i] < 0 || ranks[i] >= parent->size) {
             return tshi_fail(TSH_ERR_RANGE, "%s: rank %d in a %s of %d", what, ranks[i], of, parent->size);
         }
-        if (index_of(ranks, i, ranks[i]) >= 0) {
+        ascends = ascends && (i == 0 || ranks[i] > ranks[i - 1]);
+        if (!ascends && index_of(ranks, i, ranks[i]) >= 0) {
             return tshi_fail(TSH_ERR_ARGUMENT, "%s: rank %d is listed twice", what, ranks[i]);
         }
     }
@@ -214,6 +217,11 @@ static tsh_status open_colors(tsh_group *parent, const membership *members, int 
 tsh_status tsh_group_split(tsh_group *parent, int color, int key, tsh_group **out) {
     if (out) *out = NULL;
     if (!parent || !out) return tshi_fail(TSH_ERR_ARGUMENT, "group_split: parent and out are required");
+    const tshi_record *record = parent->world->device->record;
+    if (record && record->planned && parent->size > 1) {
+        return tshi_fail(TSH_ERR_UNSUPPORTED, "group_split: a planned run does not know the colours of other ranks; "
+                                              "group_create and mesh_create tell it the ranks of every group");
+    }
     const tsh_allocator *allocator = &parent->world->allocator;
     tsh_device *host = parent->world->host;
     const membership mine = {color, key, parent->rank};

@@ -1,4 +1,5 @@
 /* Ranks arranged as a grid, and the groups along its axes. */
+#include "device/record.h"
 #include "dist/world.h"
 
 #include <stdio.h>
@@ -132,6 +133,16 @@ static tsh_status mesh_agree(tsh_group *parent, const char *axes, tsh_mesh *mesh
     return tshi_group_agree(parent, text, status);
 }
 
+/* A planned run keeps the mesh of all ranks with the most axes. */
+static void record_mesh(const tsh_mesh *mesh, tshi_record *record) {
+    if (mesh->group != mesh->world->group || mesh->axes <= record->axes) return;
+    record->axes = mesh->axes;
+    for (int a = 0; a < mesh->axes; a++) {
+        snprintf(record->axis[a].name, sizeof record->axis[a].name, "%s", mesh->axis[a].name);
+        record->axis[a].size = mesh->axis[a].size;
+    }
+}
+
 /* A mesh of the group's ranks; `own`: the mesh frees the group, also on failure. */
 static tsh_status mesh_open(tsh_group *group, bool own, const char *axes, tsh_mesh **out) {
     tsh_world *world = group->world;
@@ -146,6 +157,7 @@ static tsh_status mesh_open(tsh_group *group, bool own, const char *axes, tsh_me
         mesh->owns_group = true;
         group->mesh = mesh; /* so that the caller cannot destroy it */
     }
+    if (status == TSH_OK && world->device->record) record_mesh(mesh, world->device->record);
     if (status == TSH_OK)
         *out = mesh;
     else if (mesh)

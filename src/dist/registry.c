@@ -7,11 +7,11 @@
 
 /* In the order in which they are asked whether they take a world. */
 static const tshi_group_ops *const backends[] = {
+    &tshi_plan_ops,
 #ifdef TSHARD_HAVE_MPI
     &tshi_mpi_ops,
 #endif
-    &tshi_local_ops,
-    &tshi_self_ops,
+    &tshi_local_ops, &tshi_self_ops,
 #ifdef TSHARD_HAVE_NCCL
     &tshi_nccl_ops,
 #endif

@@ -1,6 +1,7 @@
 /* Joining and leaving a world. */
 #include "dist/world.h"
 #include "base/cpu.h"
+#include "device/record.h"
 #include "dist/bootstrap/rendezvous.h"
 #include "dist/core/redistribute.h"
 #include "dist/core/signal.h"
@@ -44,6 +45,46 @@ static tsh_status devices_create(tsh_world *world, const tshi_settings *settings
     return tshi_device_create_cuda(&world->allocator, world->local_rank, &world->device);
 }
 
+/* --- the record, where one is asked for --------------------------------------------------------------------------- */
+
+static tsh_status record_open(tsh_world *world) {
+    tsh_device *device = world->device;
+    if (!device->record && tshi_setting_value(TSHI_SETTING_RECORD)) {
+        device->record = tshi_record_create(&world->allocator);
+        if (!device->record) return TSH_ERR_MEMORY;
+    }
+    if (!device->record) return TSH_OK;
+    device->record->rank = world->rank;
+    device->record->size = world->size;
+    return TSH_OK;
+}
+
+static tsh_status record_write(const tshi_record *record, const char *name) {
+    char path[TSHI_PATH_SIZE];
+    snprintf(path, sizeof path, "%.900s.%d", name, record->rank);
+    FILE *to = fopen(path, "we");
+    if (!to) return tshi_fail_errno(errno, "TSHARD_RECORD: %s", path);
+    tsh_status status = tshi_record_write(record, to);
+    if (fclose(to) != 0 && status == TSH_OK) status = tshi_fail_errno(errno, "TSHARD_RECORD: %s", path);
+    return status;
+}
+
+/* The end of the world is that of the run. */
+static tshi_record *record_end(const tsh_world *world) {
+    const char *name = tshi_setting_value(TSHI_SETTING_RECORD);
+    tshi_record *record = world->device ? world->device->record : NULL;
+    if (!record) return NULL;
+    tshi_record_end(record);
+    record->peak = tsh_device_stats(world->device).bytes_peak;
+    record->memory = tsh_device_memory(world->device);
+    if (name && record_write(record, name) != TSH_OK) {
+        tshi_log(&world->log, TSH_LOG_ERROR, "%s", tsh_error_message());
+    }
+    return record;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ */
+
 static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     const tshi_settings *settings = start->settings;
     const tshi_group_ops *control = world->control;
@@ -61,7 +102,8 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     if (status == TSH_OK) status = world_group_create(world);
     /* After a failure too: the peers wait for this rank. */
     if (control->world_join) status = control->world_join(world, status);
-    return status == TSH_OK ? tshi_backend_take_data(world) : status;
+    if (status == TSH_OK) status = tshi_backend_take_data(world);
+    return status == TSH_OK ? record_open(world) : status;
 }
 
 /* The control backend: one that finds the ranks by its own means, or one for the ranks that the rendezvous has
@@ -118,12 +160,14 @@ void tsh_world_destroy(tsh_world *world) {
     if (world->saving) world->saving_end(world);
     tshi_exchanges_free(world);
     while (world->groups) tshi_group_free(world->groups);
+    tshi_record *record = record_end(world);
     if (data != control) data->leave(world);
     if (world->state && control->leave) control->leave(world);
     if (world->device != world->host) tshi_device_destroy(world->device);
     tshi_device_destroy(world->host);
     if (world->heap) munmap(world->heap, world->heap_bytes);
     if (world->state) control->world_close(world);
+    tshi_record_destroy(record);
     tshi_free(&allocator, world);
 }
 

@@ -69,7 +69,7 @@ Test(settings, malformed_values_are_errors, .timeout = 120) {
     int choice = 7;
     setenv("TSHARD_BACKEND", "10", 1);
     cr_assert_eq(tshi_setting_choice(TSHI_SETTING_BACKEND, &choice), TSH_ERR_ARGUMENT);
-    cr_assert_str_eq(tsh_error_message(), "TSHARD_BACKEND is \"10\"; it must be local, mpi or nccl");
+    cr_assert_str_eq(tsh_error_message(), "TSHARD_BACKEND is \"10\"; it must be local, mpi, nccl or plan");
     setenv("TSHARD_BACKEND", "nccl", 1);
     cr_assert(tshi_setting_choice(TSHI_SETTING_BACKEND, &choice) == TSH_OK && choice == 2);
     setenv("TSHARD_HEAP", "blue", 1);

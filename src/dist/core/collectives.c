@@ -1,6 +1,7 @@
 /* The collectives: their descriptors, and the public calls, which check the arguments and pass the call to the backend,
  * at once or when its turn comes. */
 #include "dist/core/collectives.h"
+#include "device/record.h"
 #include "dist/registry.h"
 
 const char *tsh_collective_name(tsh_collective op) {
@@ -63,11 +64,36 @@ static uint64_t sent_bytes(const tsh_group *group, const tshi_call *call) {
     return (uint64_t)sent * tsh_dtype_size(call->dtype);
 }
 
-void tshi_group_count(tsh_group *group, const tshi_call *call) {
-    bool ring = tshi_collectives[call->op].ring != 0;
+/* For the record of a planned run. */
+static void record_call(const tsh_group *group, const tshi_call *call, uint64_t bytes, bool early) {
+    const tsh_device *device = group->world->device;
+    const tsh_mesh *mesh = group->mesh;
+    tshi_record_call entry = {.kind = TSHI_RECORD_COLLECTIVE,
+                              .dtype = call->dtype,
+                              .backward = device->place.backward,
+                              .early = early,
+                              .size = {group->size, call->count * (int64_t)tsh_dtype_size(call->dtype)}};
+    snprintf(entry.name, sizeof entry.name, "%s", tsh_collective_name(call->op));
+    for (int a = 0; mesh && a < mesh->axes; a++) {
+        if (mesh->axis[a].group == group) snprintf(entry.axis, sizeof entry.axis, "%s", mesh->axis[a].name);
+    }
+    tshi_record_add(device->record, &entry, 0, bytes);
+}
+
+void tshi_group_count_bytes(tsh_group *group, const tshi_call *call, uint64_t bytes, bool early) {
     group->stats.calls[call->op]++;
-    if (ring && !call->count) return;
-    group->stats.bytes[call->op] += ring ? ring_bytes(group, call) : sent_bytes(group, call);
+    group->stats.bytes[call->op] += bytes;
+    if (group->world->device->record && group->size > 1) record_call(group, call, bytes, early);
+}
+
+void tshi_group_count(tsh_group *group, const tshi_call *call, bool early) {
+    bool ring = tshi_collectives[call->op].ring != 0;
+    uint64_t bytes = 0;
+    if (!ring)
+        bytes = sent_bytes(group, call);
+    else if (call->count)
+        bytes = ring_bytes(group, call);
+    tshi_group_count_bytes(group, call, bytes, early);
 }
 
 static tsh_status no_group(tsh_collective op) {
@@ -81,7 +107,7 @@ tsh_status tshi_collective_run(tsh_group *group, const tshi_arguments *a, tsh_st
     tshi_call call = {.op = a->op, .failed = early};
     if (early == TSH_OK) tshi_check_call(group, a, &call);
     tsh_status status = tshi_group_run(group, &call);
-    if (status == TSH_OK) tshi_group_count(group, &call);
+    if (status == TSH_OK) tshi_group_count(group, &call, false);
     group->ticks += tshi_ticks() - start;
     return status;
 }

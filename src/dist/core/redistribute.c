@@ -155,8 +155,7 @@ static tsh_status run_in_place(tsh_group *group, const tshi_exchange_plan *plan,
     tshi_group_drain(group, TSH_OK);
     tsh_status status = group->ops->exchange(group, &call, plan);
     if (status == TSH_OK) {
-        group->stats.calls[call.op]++;
-        group->stats.bytes[call.op] += (uint64_t)plan->given * tsh_dtype_size(call.dtype);
+        tshi_group_count_bytes(group, &call, (uint64_t)plan->given * tsh_dtype_size(call.dtype), false);
     }
     group->ticks += tshi_ticks() - start;
     return status;

@@ -92,7 +92,9 @@ static void retire(tsh_work *work) {
     if (work->stage.in || work->stage.out) tshi_stage_close(work->group, &work->stage, work->status);
     tshi_work_spread(work);
     world->moving = moving;
-    if (work->status == TSH_OK && !work->call.ticket) tshi_group_count(work->group, &work->call);
+    if (work->status == TSH_OK && !work->call.ticket) {
+        tshi_group_count(work->group, &work->call, work->counts != NULL); /* a blocking message has none */
+    }
     if (work->orphan) work_free(work);
 }
 
@@ -169,7 +171,7 @@ bool tshi_work_quick(tsh_work *work) {
     bool ran = group->ops->quick(work);
     host->purpose = before;
     if (!ran) return false;
-    if (work->status == TSH_OK) tshi_group_count(group, &work->call);
+    if (work->status == TSH_OK) tshi_group_count(group, &work->call, false);
     return true;
 }
 

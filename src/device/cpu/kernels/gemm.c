@@ -74,6 +74,10 @@ static tsh_status single(bool transpose_a, bool transpose_b, int64_t m, int64_t 
 #endif
 }
 
+static bool is_half(tsh_dtype dtype) {
+    return dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16;
+}
+
 /* The product is x W^T with few rows of x, on one thread. */
 static bool has_few_rows(bool transpose_a, bool transpose_b, int64_t m) {
     bool alone = true;
@@ -181,13 +185,28 @@ static tsh_status half_tiles(tsh_dtype dtype, int64_t m, int64_t n, int64_t k, i
     return TSH_OK;
 }
 
+/* Few rows of x need not be widened. */
+static bool takes_narrow(tsh_dtype dtype) {
+    return dtype == TSH_BFLOAT16 && tshi_cpu_multiplies_bfloat16();
+}
+
+/* What half_gemm allocates: x in float32 and the sums of a piece, or a tile of each factor and of their product. */
+size_t tshi_cpu_product_scratch(tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k) {
+    if (!is_half(dtype)) return 0;
+    if (has_few_rows(transpose_a, transpose_b, m)) {
+        return (size_t)(m * (TILE_ROWS + (takes_narrow(dtype) ? 0 : k))) * sizeof(float);
+    }
+    int64_t rows = even_pieces(m, TILE_ROWS), cols = even_pieces(n, TILE_ROWS), depth = even_pieces(k, TILE_DEPTH);
+    return (size_t)(rows * cols + (rows + cols) * depth) * sizeof(float);
+}
+
 /* y = x W^T of few rows, in pieces of W that finish_row takes. */
 static tsh_status half_few_rows(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, double alpha,
                                 const uint16_t *x, int64_t ldx, const uint16_t *w, int64_t ldw,
                                 const half_finish *finish) {
-    bool narrow = dtype == TSH_BFLOAT16 && tshi_cpu_multiplies_bfloat16();
+    bool narrow = takes_narrow(dtype);
     int64_t wide = narrow ? 0 : k; /* elements of a row of x that become float32 */
-    float *sum = device->ops->memory.alloc(device, (size_t)(m * (TILE_ROWS + wide)) * sizeof *sum);
+    float *sum = device->ops->memory.alloc(device, tshi_cpu_product_scratch(dtype, false, true, m, n, k));
     if (!sum) return TSH_ERR_MEMORY;
     float *wide_x = sum + m * TILE_ROWS;
     for (int64_t i = 0; i < m; i++) tshi_cpu_widen(dtype, wide, x + i * ldx, wide_x + i * k);
@@ -218,7 +237,8 @@ static tsh_status half_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_
     if (has_few_rows(transpose_a, transpose_b, m))
         return half_few_rows(device, dtype, m, n, k, alpha, a, lda, b, ldb, finish);
     int64_t rows = even_pieces(m, TILE_ROWS), cols = even_pieces(n, TILE_ROWS), depth = even_pieces(k, TILE_DEPTH);
-    float *tiles = device->ops->memory.alloc(device, (size_t)(rows * cols + (rows + cols) * depth) * sizeof(float));
+    float *tiles =
+        device->ops->memory.alloc(device, tshi_cpu_product_scratch(dtype, transpose_a, transpose_b, m, n, k));
     if (!tiles) return TSH_ERR_MEMORY;
     float *tile_a = tiles + rows * cols, *tile_b = tile_a + rows * depth;
     tsh_status status = half_tiles(dtype, m, n, k, rows, cols, depth, alpha, (half_factor){a, lda, transpose_a, tile_a},
@@ -228,10 +248,6 @@ static tsh_status half_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_
 }
 
 /* --- kernels ------------------------------------------------------------------------------------------------------ */
-
-static bool is_half(tsh_dtype dtype) {
-    return dtype == TSH_BFLOAT16 || dtype == TSH_FLOAT16;
-}
 
 tsh_status tshi_cpu_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
                          int64_t k, double alpha, const void *a, int64_t lda, const void *b, int64_t ldb, double beta,

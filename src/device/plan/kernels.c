@@ -1,0 +1,231 @@
+#include "device/plan/kernels.h"
+#include "device/cpu/kernels/kernels.h"
+#include "device/record.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void count_kernel(tsh_device *device, const char *family, tsh_dtype dtype, uint64_t bytes) {
+    tshi_record_call call = {.kind = TSHI_RECORD_KERNEL, .dtype = dtype, .backward = device->place.backward};
+    if (bytes == 0) return;
+    snprintf(call.name, sizeof call.name, "%s", family);
+    call.size[0] = (int64_t)bytes;
+    tshi_record_add(device->record, &call, 0, bytes);
+}
+
+/* --- host memory -------------------------------------------------------------------------------------------------- */
+
+static bool is_tensor(const tsh_device *device, const void *pointer) {
+    const tshi_record *r = device->record;
+    return (uintptr_t)pointer - (uintptr_t)r->heap < r->heap_bytes;
+}
+
+/* The program gets zeros for values that it reads: the loss is finite, ids are in range. */
+static void give_zeros(tsh_device *device, size_t bytes, void *to) {
+    tshi_record *r = device->record;
+    const char *function = device->place.last;
+    if (bytes) memset(to, 0, bytes);
+    if (bytes && !r->reads) snprintf(r->read_in, sizeof r->read_in, "%s", function ? function : "");
+    r->reads = r->reads || bytes;
+}
+
+/* --- copies ------------------------------------------------------------------------------------------------------- */
+
+static void plan_copy(tsh_device *device, size_t bytes, const void *from, void *to) {
+    bool tensor_from = is_tensor(device, from), tensor_to = is_tensor(device, to);
+    if (tensor_from && tensor_to)
+        count_kernel(device, "copy", TSH_UINT8, 2 * bytes);
+    else if (tensor_from)
+        give_zeros(device, bytes, to);
+    else if (!tensor_to && bytes)
+        memmove(to, from, bytes);
+}
+
+static void plan_strided(tsh_device *device, int64_t outer, size_t bytes, const void *from, size_t from_stride,
+                         void *to, size_t to_stride) {
+    if (is_tensor(device, to)) {
+        count_kernel(device, "copy", TSH_UINT8, 2 * (uint64_t)outer * bytes);
+        return;
+    }
+    for (int64_t o = 0; o < outer; o++) {
+        plan_copy(device, bytes, (const char *)from + (size_t)o * from_stride, (char *)to + (size_t)o * to_stride);
+    }
+}
+
+static void plan_permute(tsh_device *device, const tshi_permutation *p, const void *from, void *to) {
+    uint64_t bytes = p->piece;
+    for (int d = 0; d < p->ndim; d++) bytes *= (uint64_t)p->size[d];
+    if (is_tensor(device, to))
+        count_kernel(device, "permute", TSH_UINT8, 2 * bytes);
+    else
+        give_zeros(device, bytes, to);
+}
+
+static void plan_zero(tsh_device *device, size_t bytes, void *to) {
+    if (is_tensor(device, to))
+        count_kernel(device, "fill", TSH_UINT8, bytes);
+    else if (bytes)
+        memset(to, 0, bytes);
+}
+
+static void plan_fill(tsh_device *device, tsh_dtype dtype, int64_t n, double value, void *to) {
+    if (is_tensor(device, to))
+        count_kernel(device, "fill", dtype, (uint64_t)n * tsh_dtype_size(dtype));
+    else
+        tshi_cpu_fill(device, dtype, n, value, to);
+}
+
+static void plan_convert(tsh_device *device, int64_t n, tsh_dtype from_dtype, const void *from, tsh_dtype to_dtype,
+                         void *to) {
+    size_t from_size = tsh_dtype_size(from_dtype), to_size = tsh_dtype_size(to_dtype);
+    if (is_tensor(device, to))
+        count_kernel(device, "convert", to_dtype, (uint64_t)n * (from_size + to_size));
+    else if (is_tensor(device, from))
+        give_zeros(device, (size_t)n * to_size, to);
+    else
+        tshi_cpu_convert(device, n, from_dtype, from, to_dtype, to);
+}
+
+/* --- products and attention --------------------------------------------------------------------------------------- */
+
+/* What the CPU allocates while it multiplies counts here too. */
+static tsh_status plan_product(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m,
+                               int64_t n, int64_t k) {
+    tshi_record_call call = {.kind = TSHI_RECORD_PRODUCT,
+                             .dtype = dtype,
+                             .backward = device->place.backward,
+                             .name = "product",
+                             .size = {m, n, k, transpose_a, transpose_b}};
+    if (m == 0 || n == 0 || k == 0) return TSH_OK;
+    size_t scratch = tshi_cpu_product_scratch(dtype, transpose_a, transpose_b, m, n, k);
+    void *meanwhile = scratch ? device->ops->memory.alloc(device, scratch) : NULL;
+    if (scratch && !meanwhile) return TSH_ERR_MEMORY;
+    device->ops->memory.release(device, meanwhile);
+    uint64_t bytes = (uint64_t)(m * n + n * k + m * k) * tsh_dtype_size(dtype);
+    tshi_record_add(device->record, &call, 2.0 * (double)m * (double)n * (double)k, bytes);
+    return TSH_OK;
+}
+
+static tsh_status plan_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m,
+                            int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b, int64_t ldb,
+                            double beta, void *c, int64_t ldc) {
+    tsh_status status = tshi_check_product("the BLAS", m, n, k, lda, ldb, ldc);
+    return status == TSH_OK ? plan_product(device, dtype, transpose_a, transpose_b, m, n, k) : status;
+}
+
+static tsh_status plan_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
+                              const void *w, const void *b, tshi_unary f, void *pre, void *y) {
+    tsh_status status = tshi_check_product("the BLAS", m, n, k, k, k, n);
+    if (status == TSH_OK) status = plan_product(device, dtype, false, true, m, n, k);
+    uint64_t bytes = (uint64_t)m * (uint64_t)n * tsh_dtype_size(dtype);
+    if (b) count_kernel(device, "elementwise", dtype, bytes);
+    if (f != TSHI_IDENTITY) count_kernel(device, "elementwise", dtype, 2 * bytes);
+    return status;
+}
+
+static tsh_status plan_affine_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
+                                       const void *x, const void *dy, double beta, void *dw, double beta_b, void *db) {
+    tsh_status status = plan_gemm(device, dtype, true, false, n, k, m, 1, dy, n, x, k, beta, dw, k);
+    if (db) count_kernel(device, "sum", dtype, (uint64_t)m * (uint64_t)n * tsh_dtype_size(dtype));
+    return status;
+}
+
+/* Pairs of a query and a key that it may see: with a mask, query i sees the keys j <= i + keys - queries. */
+static double pairs_of(const tshi_attention *a) {
+    double queries = (double)a->queries, keys = (double)a->keys, hidden = queries - keys;
+    if (!a->causal) return queries * keys;
+    return hidden > 0 ? keys * (keys + 1) / 2 : queries * -hidden + queries * (queries + 1) / 2;
+}
+
+/* Two products of all pairs forward; five backward, one of which makes the probabilities again. */
+static void count_attention(tsh_device *device, tsh_dtype dtype, const tshi_attention *a, bool back) {
+    double flops = (back ? 10 : 4) * (double)a->batch * (double)a->heads * (double)a->dim * pairs_of(a);
+    tshi_record_call call = {.kind = TSHI_RECORD_ATTENTION,
+                             .dtype = dtype,
+                             .backward = back,
+                             .size = {a->batch, a->heads, a->kv_heads, a->queries, a->keys, a->dim}};
+    uint64_t rows = (uint64_t)(a->batch * a->heads * a->queries),
+             columns = (uint64_t)(a->batch * a->kv_heads * a->keys);
+    uint64_t bytes = (back ? 4u : 2u) * (rows + columns) * (uint64_t)a->dim * tsh_dtype_size(dtype);
+    snprintf(call.name, sizeof call.name, "%s", a->causal ? "attention_causal" : "attention");
+    if (flops > 0) tshi_record_add(device->record, &call, flops, bytes);
+}
+
+/* --- others ------------------------------------------------------------------------------------------------------- */
+
+static int64_t plan_targets_check(tsh_device *device, const tshi_classes *c, const int64_t *target) {
+    return -1;
+}
+
+static int64_t plan_ids_check(tsh_device *device, int64_t n, const int64_t *ids, int64_t vocabulary) {
+    return -1;
+}
+
+static void plan_reduce(tsh_device *device, tsh_dtype dtype, tshi_reduction op, int64_t n, int count,
+                        const void *const *in, int outs, void *const *out) {
+    count_kernel(device, "reduce", dtype, (uint64_t)n * (uint64_t)(count + outs) * tsh_dtype_size(dtype));
+}
+
+static void plan_top(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, int64_t most,
+                     int64_t start, const void *x, tshi_candidate *top) {
+    count_kernel(device, "top", dtype, (uint64_t)(outer * n * inner) * tsh_dtype_size(dtype));
+}
+
+static void plan_top_merge(tsh_device *device, int64_t count, int64_t outer, int64_t most, int64_t inner,
+                           const tshi_candidate *lists, tshi_candidate *top) {
+    count_kernel(device, "top", TSH_FLOAT64, (uint64_t)(count * outer * most * inner) * sizeof *lists);
+}
+
+static void plan_top_backward(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner,
+                              int64_t most, int64_t start, const int64_t *index, const void *dy, void *dx) {
+    count_kernel(device, "top", dtype, 3 * (uint64_t)(outer * most * inner) * tsh_dtype_size(dtype));
+}
+
+static int64_t overlay_size(const tshi_overlay *o) {
+    int64_t n = 1;
+    for (int i = 0; i < o->runs; i++) n *= o->n[i];
+    return n;
+}
+
+static int64_t updated(int count, const tshi_update *updates) {
+    int64_t n = 0;
+    for (int i = 0; i < count; i++) n += updates[i].n;
+    return n;
+}
+
+/* --- by dtype ----------------------------------------------------------------------------------------------------- */
+
+#define KERNELS "device/plan/kernels.inc"
+#include "device/cpu/kernels/each_dtype.inc"
+
+void tshi_plan_kernels(tshi_device_ops *ops, tshi_plan_tables *t) {
+    ops->copy = (tshi_copy_ops){.within = plan_copy,
+                                .to_host = plan_copy,
+                                .from_host = plan_copy,
+                                .strided = plan_strided,
+                                .permute = plan_permute,
+                                .zero = plan_zero,
+                                .fill = plan_fill,
+                                .convert = plan_convert};
+    ops->product =
+        (tshi_product_ops){.gemm = plan_gemm, .affine = plan_affine, .affine_backward = plan_affine_backward};
+    ops->targets_check = plan_targets_check;
+    ops->ids_check = plan_ids_check;
+    ops->reduce = plan_reduce;
+    ops->top = (tshi_top_ops){.find = plan_top, .merge = plan_top_merge, .backward = plan_top_backward};
+    memcpy(t->attention, ops->attention, sizeof t->attention); /* for the size of its scratch memory */
+    set_f32(t);
+    set_f64(t);
+    set_bf16(t);
+    set_f16(t);
+    ops->elementwise = t->elementwise;
+    ops->sum = t->sum;
+    ops->softmax = t->softmax;
+    ops->loss = t->loss;
+    ops->cross_entropy = t->cross_entropy;
+    ops->embedding = t->embedding;
+    ops->norm = t->norm;
+    ops->attention = t->attention;
+    ops->random = t->random;
+    ops->optimizer = t->optimizer;
+}

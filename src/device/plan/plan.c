@@ -1,0 +1,28 @@
+#include "device/plan/plan.h"
+
+#include <stdio.h>
+
+static void describe(const tsh_device *device, char *text, size_t size) {
+    (void)device;
+    snprintf(text, size, "a plan: kernels are counted, none runs");
+}
+
+tshi_planned *tshi_plan_device(tsh_device *device, const void *heap, size_t bytes) {
+    tshi_planned *planned = tshi_calloc(&device->allocator, 1, sizeof *planned);
+    if (!planned) return NULL;
+    planned->allocator = device->allocator;
+    device->record->planned = true;
+    device->record->heap = heap;
+    device->record->heap_bytes = bytes;
+    planned->ops = *device->ops;
+    planned->ops.describe = describe;
+    tshi_plan_kernels(&planned->ops, &planned->tables);
+    device->ops = &planned->ops;
+    return planned;
+}
+
+void tshi_planned_free(tshi_planned *planned) {
+    if (!planned) return;
+    tsh_allocator allocator = planned->allocator;
+    tshi_free(&allocator, planned);
+}
