@@ -33,7 +33,8 @@ static int multiply(void *context, int calls) {
             status = ops->gemm(device, p->dtype, false, false, p->m, p->k, p->n, 1, at[2], p->n, at[1], p->k, 0, at[0],
                                p->k);
         else
-            status = ops->affine_backward(device, p->dtype, p->m, p->n, p->k, at[0], at[2], 0, at[1], 0, NULL);
+            status =
+                ops->affine_backward(device, p->dtype, p->m, p->n, p->k, at[0], at[2], p->dtype, 0, at[1], 0, NULL);
     }
     return (int)status;
 }

@@ -10,9 +10,42 @@
 extern "C" {
 #endif
 
+/* --- precision ---------------------------------------------------------------------------------------------------- */
+
+/* The dtypes of a model's parameters and gradients. A layer computes in the dtype of its parameters; sums within it,
+ * statistics of norms and losses of 16-bit logits are float32. A norm with float32 parameters takes 16-bit rows, computes
+ * in float32 and keeps their dtype. */
+typedef struct tsh_precision {
+    tsh_dtype storage;                 /* of parameters */
+    tsh_dtype reduction;               /* of gradients and their sums over ranks: storage, or float32 */
+    const char *const *float32_layers; /* names of layers that are float32 whatever `storage` is, with `*` as in
+                                        * tsh_sharding_rule, NULL after the last; or NULL */
+} tsh_precision;
+
+/* The dtype for the configuration of the layer of this name; float32 without a precision or a name. */
+TSH_API tsh_dtype tsh_precision_dtype(const tsh_precision *precision, const char *layer);
+/* Give the gradients of the list's parameters, which are named "LAYER.weight" and so on, the dtype of a policy; present
+ * gradients of another dtype are dropped. Not collective. TSH_ERR_DTYPE where a parameter is not of the policy's dtype or
+ * the policy's gradients cannot be, TSH_ERR_STATE where gradients of another dtype have a tsh_data_parallel already,
+ * TSH_ERR_MEMORY; then nothing has changed. */
+TSH_API tsh_status tsh_parameters_set_precision(tsh_parameters *list, const tsh_precision *precision);
+
+/* --- optimizers --------------------------------------------------------------------------------------------------- */
+
 /* An optimizer holds references to the tensors of its list, and for each one or two state tensors with the parameter's
  * layouts: it needs no communication. A step skips parameters without a gradient and zeroes no gradients. */
 typedef struct tsh_optimizer tsh_optimizer;
+
+/* What becomes of a step's bits that a bfloat16 or float16 parameter has no room for. */
+typedef enum tsh_low_bits {
+    TSH_LOSE_LOW_BITS = 0, /* lost: small steps may change nothing; creating the optimizer logs a warning */
+    /* The optimizer keeps float32 values beside the parameter, steps these and rounds the parameter from them. They
+     * begin as the parameter's values at its first step, and checkpoints have them as "optimizer.NAME.main". */
+    TSH_MAIN_WEIGHTS,
+    /* bfloat16 alone: rounded up or down by chance, so that the mean is kept. The numbers depend on the world's seed, the
+     * parameter's name, its step and the global element index, not on the number of ranks. */
+    TSH_STOCHASTIC_ROUNDING
+} tsh_low_bits;
 
 /* g = grad + weight_decay p;  buf = momentum buf + (1 - dampening) g (first step: buf = g);
  * p -= lr (nesterov ? g + momentum buf : buf). As torch.optim.SGD. */
@@ -20,6 +53,7 @@ typedef struct tsh_sgd_config {
     double lr, momentum, dampening, weight_decay;
     bool nesterov;       /* needs momentum > 0 and dampening 0 */
     bool decay_matrices; /* weight decay is for parameters of two dims or more alone, not for norms and biases */
+    tsh_low_bits low_bits;
 } tsh_sgd_config;
 
 /* Decoupled weight decay (Loshchilov and Hutter, 2019): p -= lr weight_decay p, then Adam with bias corrections. Zeros
@@ -27,6 +61,7 @@ typedef struct tsh_sgd_config {
 typedef struct tsh_adamw_config {
     double lr, beta1, beta2, eps, weight_decay;
     bool decay_matrices; /* as in tsh_sgd_config */
+    tsh_low_bits low_bits;
 } tsh_adamw_config;
 
 /* An optimizer over the parameters that the list has now; the caller destroys it. Its state tensors have the

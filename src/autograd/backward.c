@@ -20,8 +20,8 @@ static tsh_status keep_grad(tsh_tape *tape, const tsh_tensor *x) {
         return status;
     }
     const void *before = first ? NULL : tshi_data(g->kept);
-    device->ops->elementwise[x->dtype].axpby(device, x->numel, 1, tshi_data(g->value), first ? 0 : 1, before,
-                                             tshi_data(g->kept));
+    device->ops->elementwise[g->value->dtype].axpby(device, x->numel, 1, tshi_data(g->value), first ? 0 : 1, before,
+                                                    tshi_data(g->kept));
     return TSH_OK;
 }
 
@@ -54,7 +54,7 @@ static bool has_rest(const tshi_node *node) {
 }
 
 /* A rank outside the mesh holds nothing of the gradients; they exist there for the calls before. */
-static tsh_status backward_elsewhere(const tshi_node *node) {
+static tsh_status backward_elsewhere(tshi_node *node) {
     for (int i = 0; i < node->inputs; i++) {
         if (tshi_wants_grad(node, i) && !tshi_grad(node, i)) return TSH_ERR_MEMORY;
     }
@@ -67,15 +67,19 @@ static tsh_status advance_sink(tsh_tape *tape) {
     return status;
 }
 
+static tsh_status settled(tshi_node *node, tsh_status (*backward)(tshi_node *call)) {
+    return tshi_gradient_settle(node, backward(node));
+}
+
 /* The first input's gradient, then the collective that waits for it, then the other inputs' gradients beside that. */
 static tsh_status run_entered(tsh_tape *tape, tshi_node *node) {
-    if (!tshi_call_runs(node)) return fail_in(tape, node, backward_elsewhere(node));
+    if (!tshi_call_runs(node)) return fail_in(tape, node, settled(node, backward_elsewhere));
     bool rest = has_rest(node);
-    tsh_status status = fail_in(tape, node, node->op->backward(node));
+    tsh_status status = fail_in(tape, node, settled(node, node->op->backward));
     if (status != TSH_OK || !rest) return status;
     if (tshi_wants_grad(node, 0) && node->in[0]->gradient->uses == 1) status = start_early(tape, node->in[0]);
     if (status == TSH_OK && tape->sink) status = advance_sink(tape);
-    return status == TSH_OK ? fail_in(tape, node, node->op->backward_rest(node)) : status;
+    return status == TSH_OK ? fail_in(tape, node, settled(node, node->op->backward_rest)) : status;
 }
 
 static tsh_status run_backward(tsh_tape *tape, tshi_node *node) {
@@ -167,6 +171,7 @@ static tsh_status seed(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradi
     }
     tshi_gradient *g = loss->gradient;
     tshi_gradient_release_value(g);
+    g->wide = false;
     double weight = tape->sink ? tape->sink->weight : 1;
     bool shares = gradient && weight == 1 && !g->retained;
     tsh_status status = shares ? tshi_gradient_view(loss, gradient, &g->value) : tshi_gradient_new(loss, &g->value);

@@ -29,7 +29,7 @@ static tsh_status exchange_forward(tshi_node *call) {
 static tsh_status exchange_backward(tshi_node *call) {
     const exchange_params *p = call->params;
     tsh_tensor *dx;
-    tsh_status status = tshi_gradient_new(call->in[0], &dx);
+    tsh_status status = tshi_gradient_new_as(call->in[0], tshi_grad_out(call)->dtype, &dx);
     if (status != TSH_OK) return status;
     status = tshi_exchange_run(p->group, &p->backward, tshi_grad_out(call), dx);
     keep_first(call->in[0], dx);

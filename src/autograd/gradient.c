@@ -18,6 +18,7 @@ static void gradient_free(tsh_tensor *tensor) {
     tshi_gradient_leave_lists(tensor);
     tsh_tensor_release(tensor->gradient->value);
     tsh_tensor_release(tensor->gradient->kept);
+    tsh_tensor_release(tensor->gradient->narrow);
     tshi_pool_give(&tensor->mesh->device->gradients, tensor->gradient);
     tensor->gradient = NULL;
 }
@@ -50,14 +51,38 @@ void tshi_gradient_end_step(tsh_tensor *tensor) {
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-tsh_status tshi_gradient_new(const tsh_tensor *x, tsh_tensor **out) {
+tsh_dtype tshi_gradient_dtype(const tsh_tensor *x) {
+    return x->gradient && x->gradient->wide ? tshi_dtype_sum(x->dtype) : x->dtype;
+}
+
+tsh_status tshi_gradient_set_wide(tsh_tensor *leaf, bool wide) {
+    char text[160];
+    tshi_gradient *g = tshi_gradient_of(leaf);
+    if (!g) return TSH_ERR_MEMORY;
+    if (g->wide == wide) return TSH_OK;
+    if (leaf->computed || g->sink) {
+        return tshi_fail(TSH_ERR_STATE, "the dtype of gradients of %s is fixed: %s",
+                         tsh_tensor_describe(leaf, text, sizeof text),
+                         g->sink ? "it has a tsh_data_parallel" : "a tape made it");
+    }
+    g->wide = wide;
+    tshi_gradient_release_value(g);
+    tsh_tensor_zero_grad(leaf);
+    return TSH_OK;
+}
+
+tsh_status tshi_gradient_new_as(const tsh_tensor *x, tsh_dtype dtype, tsh_tensor **out) {
     tsh_layout layout[TSH_MAX_AXES];
     tshi_gradient_layout(x, layout);
     tsh_memory_purpose purpose = x->computed ? TSH_MEMORY_ACTIVATIONS : TSH_MEMORY_GRADIENTS;
     tsh_memory_purpose before = tshi_device_purpose(x->mesh->device, purpose);
-    tsh_status status = tshi_tensor_new(x->mesh, x->dtype, &x->shape, layout, out);
+    tsh_status status = tshi_tensor_new(x->mesh, dtype, &x->shape, layout, out);
     x->mesh->device->purpose = before;
     return status;
+}
+
+tsh_status tshi_gradient_new(const tsh_tensor *x, tsh_tensor **out) {
+    return tshi_gradient_new_as(x, tshi_gradient_dtype(x), out);
 }
 
 tsh_status tshi_gradient_view(const tsh_tensor *x, const tsh_tensor *values, tsh_tensor **out) {
@@ -106,7 +131,7 @@ bool tshi_wants_grad(const tshi_node *call, int i) {
     return i < call->inputs && tshi_requires_grad(call->in[i]);
 }
 
-tsh_tensor *tshi_grad_beta(const tshi_node *call, int i, double *beta) {
+tsh_tensor *tshi_grad_sum(const tshi_node *call, int i, double *beta) {
     const tsh_tensor *x = call->in[i];
     tshi_gradient *g = x->gradient;
     if (goes_to_sink(x)) return sink_memory(x, beta);
@@ -114,6 +139,14 @@ tsh_tensor *tshi_grad_beta(const tshi_node *call, int i, double *beta) {
     *beta = g->stale ? 0 : 1;
     g->stale = false;
     return g->value;
+}
+
+tsh_tensor *tshi_grad_beta(const tshi_node *call, int i, double *beta) {
+    const tsh_tensor *x = call->in[i];
+    if (tshi_gradient_dtype(x) == x->dtype) return tshi_grad_sum(call, i, beta);
+    *beta = x->gradient->narrow ? 1 : 0;
+    if (!x->gradient->narrow) tshi_gradient_new_as(x, x->dtype, &x->gradient->narrow);
+    return x->gradient->narrow;
 }
 
 tsh_tensor *tshi_grad(const tshi_node *call, int i) {
@@ -124,13 +157,30 @@ tsh_tensor *tshi_grad(const tshi_node *call, int i) {
     return grad;
 }
 
+/* to = beta to + gradient, which may be of another dtype. */
+static tsh_status add_gradient(const tsh_tensor *gradient, double beta, tsh_tensor *to) {
+    tsh_device *device = tshi_device_of(to);
+    const void *from = tshi_data(gradient);
+    tsh_tensor *converted = NULL;
+    if (gradient->dtype != to->dtype) {
+        tsh_status status = beta == 0 ? TSH_OK : tshi_tensor_scratch(to->mesh, to->dtype, to->numel, &converted);
+        if (status != TSH_OK) return status;
+        void *there = tshi_data(converted ? converted : to);
+        device->ops->copy.convert(device, to->numel, gradient->dtype, from, to->dtype, there);
+        if (beta == 0) return TSH_OK;
+        from = there;
+    }
+    device->ops->elementwise[to->dtype].axpby(device, to->numel, 1, from, beta, tshi_data(to), tshi_data(to));
+    tsh_tensor_release(converted);
+    return TSH_OK;
+}
+
 tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient) {
     const tsh_tensor *x = call->in[i];
     tshi_gradient *g = x->gradient;
-    tsh_device *device = x->mesh->device;
     bool first = !g->value || g->stale;
     /* A leaf's gradient outlives the step, in memory of its own. */
-    if (first && x->computed && !goes_to_sink(x)) {
+    if (first && x->computed && !goes_to_sink(x) && gradient->dtype == tshi_gradient_dtype(x)) {
         tsh_tensor *view;
         tsh_status status = tshi_gradient_view(x, gradient, &view);
         if (status != TSH_OK) return status;
@@ -140,11 +190,19 @@ tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient) {
         return TSH_OK;
     }
     double beta;
-    tsh_tensor *grad = tshi_grad_beta(call, i, &beta);
-    if (!grad) return TSH_ERR_MEMORY;
-    device->ops->elementwise[x->dtype].axpby(device, x->numel, 1, tshi_data(gradient), beta, tshi_data(grad),
-                                             tshi_data(grad));
-    return TSH_OK;
+    tsh_tensor *grad = tshi_grad_sum(call, i, &beta);
+    return grad ? add_gradient(gradient, beta, grad) : TSH_ERR_MEMORY;
+}
+
+tsh_status tshi_gradient_settle(const tshi_node *call, tsh_status status) {
+    for (int i = 0; i < call->inputs; i++) {
+        tshi_gradient *g = call->in[i]->gradient;
+        if (!g || !g->narrow) continue;
+        if (status == TSH_OK) status = tshi_grad_adopt(call, i, g->narrow);
+        tsh_tensor_release(g->narrow);
+        g->narrow = NULL;
+    }
+    return status;
 }
 
 /* --- the public calls --------------------------------------------------------------------------------------------- */

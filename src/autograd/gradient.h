@@ -13,9 +13,11 @@ typedef struct tshi_gradient {
     bool required; /* the tensor is, or comes from, a leaf that wants a gradient */
     bool retained; /* of an intermediate tensor: kept past backward */
     bool stale;    /* `value` is memory to reuse, its elements are not to be read */
+    bool wide;     /* of a leaf, and of transitions made of it: `value` is of the dtype of sums, tshi_dtype_sum */
     tsh_tensor *value;
     tsh_tensor *kept; /* with `retained`: the sum over the backwards of this step, each of which starts `value` anew */
-    int uses;         /* calls of the running backward that may still add to `value` */
+    tsh_tensor *narrow;       /* with `wide`: what the running call has added, of the tensor's own dtype */
+    int uses;                 /* calls of the running backward that may still add to `value` */
     tshi_gradient_sink *sink; /* sums the gradient of this leaf, or of the leaf that this tensor is a copy of */
     int slot;                 /* the leaf's number in the sink */
     uint64_t generation;      /* the tape's step that the fields below belong to */
@@ -43,19 +45,32 @@ bool tshi_wants_grad(const tshi_node *call, int i);
 static inline tsh_tensor *tshi_grad_out(const tshi_node *call) {
     return call->out->gradient->value;
 }
-/* Input i's gradient to add to, zeroed when it is asked for the first time; NULL with the message set. */
+/* Input i's gradient to add to, zeroed when it is asked for the first time; NULL with the message set. It is of the
+ * input's dtype: where the gradient is wide, what the call writes is added to it afterwards. */
 tsh_tensor *tshi_grad(const tshi_node *call, int i);
 /* Input i's gradient for kernels that can start a sum: *beta is 0 the first time (the memory is not zeroed), then 1. */
 tsh_tensor *tshi_grad_beta(const tshi_node *call, int i, double *beta);
-/* Adds `gradient`, of in[i]'s shape, to input i's, or shares its memory where input i has none yet. */
+/* tshi_grad_beta for kernels that write the dtype of sums, too: the gradient itself, of tshi_gradient_dtype. */
+tsh_tensor *tshi_grad_sum(const tshi_node *call, int i, double *beta);
+/* Adds `gradient`, of in[i]'s shape and of any float dtype, to input i's, or shares its memory where input i has none
+ * yet. */
 tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient);
 
 /* --- for the engine ----------------------------------------------------------------------------------------------- */
 
+/* The call's backward has returned `status`: what it has written beside wide gradients is added to them. */
+tsh_status tshi_gradient_settle(const tshi_node *call, tsh_status status);
+/* The dtype of x's gradient: x's, or that of sums. */
+tsh_dtype tshi_gradient_dtype(const tsh_tensor *x);
+/* Gradients of the leaf are of the dtype of sums, or of its own, from now on; one that it has is gone. TSH_ERR_STATE
+ * where a sink has it. */
+tsh_status tshi_gradient_set_wide(tsh_tensor *leaf, bool wide);
 /* A gradient of x: memory of its own, not zeroed. */
 tsh_status tshi_gradient_new(const tsh_tensor *x, tsh_tensor **out);
 /* A gradient of x in the memory of `values`. */
 tsh_status tshi_gradient_view(const tsh_tensor *x, const tsh_tensor *values, tsh_tensor **out);
+/* tshi_gradient_new of another dtype. */
+tsh_status tshi_gradient_new_as(const tsh_tensor *x, tsh_dtype dtype, tsh_tensor **out);
 void tshi_gradient_release_value(tshi_gradient *gradient);
 
 /* --- sinks -------------------------------------------------------------------------------------------------------- */

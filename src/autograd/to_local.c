@@ -17,7 +17,7 @@ static tsh_status to_local_backward(tshi_node *call) {
     const to_local_params *p = call->params;
     const tsh_tensor *x = call->in[0], *dy = tshi_grad_out(call);
     tsh_tensor *dx;
-    tsh_status status = tshi_gradient_new(x, &dx);
+    tsh_status status = tshi_gradient_new_as(x, dy->dtype, &dx);
     if (status != TSH_OK) return status;
     tsh_device *device = tshi_device_of(x);
     device->ops->copy.within(device, tsh_tensor_local_nbytes(dx), tshi_data(dy), tshi_data(dx));

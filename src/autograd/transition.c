@@ -66,7 +66,7 @@ static tsh_status conjugate(const tshi_node *call, const tshi_move *move, tsh_wo
     bool last_use = dy->storage->references == 1 && !call->out->gradient->retained;
     bool share = move == &tshi_moves[TSHI_MOVE_NOTHING] || (move->in_place && last_use);
     tsh_status status = share ? tshi_tensor_view(dy, &x->shape, x->layout, 0, out)
-                              : tshi_tensor_new(x->mesh, x->dtype, &x->shape, x->layout, out);
+                              : tshi_tensor_new(x->mesh, dy->dtype, &x->shape, x->layout, out);
     if (status != TSH_OK) return status;
     const transition_params *p = params_of(call);
     return move->run(axis_of_call(call)->group, dy, *out, of_gradient(p->to), of_gradient(p->from), work);
@@ -163,6 +163,7 @@ static tsh_tensor *run_transition(tsh_tape *tape, tsh_tensor *x, const tshi_plan
     const tshi_move *move = move_of(&call, false);
     bool share = move == &tshi_moves[TSHI_MOVE_NOTHING] || (consume && move->in_place);
     tsh_tensor *moved = tshi_tape_run(&call, x->dtype, shape, step->to, share ? x : NULL);
+    if (moved && moved->computed) moved->gradient->wide = x->gradient->wide;
     if (moved) share_sink(tape, x, axis, moved);
     return moved;
 }

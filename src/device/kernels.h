@@ -130,7 +130,7 @@ typedef void tshi_sum_squares_fn(tsh_device *device, int64_t n, const void *x, d
 typedef struct tshi_sum_ops {
     tshi_sum_fn *over_dim;
     tshi_sum_backward_fn *over_dim_backward;
-    tshi_bias_backward_fn *bias_backward;
+    tshi_bias_backward_fn *bias_backward, *bias_backward_wide; /* wide: db is of the dtype of sums */
     tshi_sum_squares_fn *squares;
 } tshi_sum_ops;
 
@@ -145,10 +145,11 @@ typedef tsh_status tshi_gemm_fn(tsh_device *device, tsh_dtype dtype, bool transp
  * unless pre is NULL or f TSHI_IDENTITY. */
 typedef tsh_status tshi_affine_fn(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                                   const void *w, const void *b, tshi_unary f, void *pre, void *y);
-/* dW = beta dW + dY^T X, for any beta; db = beta_b db + column sums of dY, unless db is NULL. */
+/* dW = beta dW + dY^T X, for any beta; db = beta_b db + column sums of dY, unless db is NULL. dW and db are of dtype
+ * `to`, dtype or that of sums. */
 typedef tsh_status tshi_affine_backward_fn(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
-                                           const void *x, const void *dy, double beta, void *dw, double beta_b,
-                                           void *db);
+                                           const void *x, const void *dy, tsh_dtype to, double beta, void *dw,
+                                           double beta_b, void *db);
 
 /* TSH_ERR_OVERFLOW where a size of a product passes 2^31 - 1, the limit of `library`. */
 tsh_status tshi_check_product(const char *library, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb,
@@ -404,13 +405,24 @@ typedef struct tshi_random_ops {
 
 /* --- optimizers, in place: `count` updates of one dtype; states are of the dtype of statistics -------------------- */
 
+/* Rounding by chance, up or down so that the mean is kept: element i of an update is global element first +
+ * i / run * stride + i % run, and what rounding to bfloat16 cuts off is compared with the upper 16 bits of that word of the
+ * stream. */
+typedef struct tshi_rounding {
+    uint64_t seed, stream;
+    int64_t first, run, stride;
+} tshi_rounding;
+
 /* One parameter of an optimizer's step: p, its gradient and `n` elements of each; which states there are depends on the
- * optimizer. */
+ * optimizer. What comes after p is for elements of 16 bits alone. */
 typedef struct tshi_update {
     int64_t n;
     const void *grad;
     void *state[2];
     void *p;
+    void *main;                    /* p in the dtype of sums: what is stepped, p is rounded from it; or NULL */
+    const tshi_rounding *rounding; /* of a bfloat16 p; NULL: to nearest, ties to even */
+    bool wide_grad;                /* grad is of the dtype of sums */
 } tshi_update;
 
 typedef struct tshi_sgd {
@@ -424,18 +436,27 @@ typedef struct tshi_adamw {
     int64_t step; /* from 1 */
 } tshi_adamw;
 
+typedef struct tshi_lion {
+    double lr, beta1, beta2, weight_decay;
+} tshi_lion;
+
 /* g = grad + weight_decay p; buffer = momentum buffer + (1 - dampening) g; p -= lr (nesterov ? g + momentum buffer :
  * buffer). buffer: state[0], may be NULL when momentum is 0. */
 typedef void tshi_sgd_fn(tsh_device *device, const tshi_sgd *s, int count, const tshi_update *updates);
 /* Loshchilov and Hutter, "Decoupled weight decay regularization": p -= lr weight_decay p; m, v (state[0], state[1])
  * moving averages of g and g^2; p -= lr m^ / (sqrt(v^) + eps), hats for the bias corrections. */
 typedef void tshi_adamw_fn(tsh_device *device, const tshi_adamw *a, int count, const tshi_update *updates);
-/* x *= max_norm / (norm + 1e-6) where that is below 1, norm = sqrt(*squares); nothing where norm is not finite. */
-typedef void tshi_clip_fn(tsh_device *device, int64_t n, const double *squares, double max_norm, void *x);
+/* Chen et al., "Symbolic discovery of optimization algorithms": p -= lr weight_decay p + lr sign(beta1 m + (1 - beta1) g);
+ * then m (state[0]) = beta2 m + (1 - beta2) g. */
+typedef void tshi_lion_fn(tsh_device *device, const tshi_lion *l, int count, const tshi_update *updates);
+/* x *= scale min(1, max_norm / (norm + 1e-6)), norm = scale sqrt(*squares); nothing where norm is not finite. max_norm may
+ * be infinite. */
+typedef void tshi_clip_fn(tsh_device *device, int64_t n, const double *squares, double scale, double max_norm, void *x);
 
 typedef struct tshi_optimizer_ops {
     tshi_sgd_fn *sgd;
     tshi_adamw_fn *adamw;
+    tshi_lion_fn *lion;
     tshi_clip_fn *clip;
 } tshi_optimizer_ops;
 

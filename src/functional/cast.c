@@ -35,14 +35,7 @@ static tsh_status cast_forward(tshi_node *call) {
 }
 
 static tsh_status cast_backward(tshi_node *call) {
-    const tsh_tensor *x = call->in[0];
-    tsh_tensor *dx = NULL;
-    tsh_status status = tshi_tensor_scratch(x->mesh, x->dtype, x->numel, &dx);
-    if (status != TSH_OK) return status;
-    convert(tshi_grad_out(call), dx);
-    status = tshi_grad_adopt(call, 0, dx);
-    tsh_tensor_release(dx);
-    return status;
+    return tshi_grad_adopt(call, 0, tshi_grad_out(call));
 }
 
 static const tshi_op cast_op = {"cast",

@@ -164,22 +164,28 @@ static tsh_status affine_backward(tshi_node *call) {
     return dx ? multiply(dz_of(call), false, call->in[1], false, beta, dx) : TSH_ERR_MEMORY;
 }
 
+static tsh_status bias_gradient(const tshi_node *call, const tsh_tensor *dz) {
+    tsh_device *device = tshi_device_of(dz);
+    tsh_tensor *db = tshi_grad(call, 2);
+    if (!db) return TSH_ERR_MEMORY;
+    device->ops->sum[dz->dtype].bias_backward(device, tshi_rows(dz), tshi_cols(dz), tshi_data(dz), tshi_data(db));
+    return TSH_OK;
+}
+
 /* dW = dz^T x, db = column sums of dz. */
 static tsh_status affine_backward_rest(tshi_node *call) {
     const tsh_tensor *dz = dz_of(call);
     bool weight = tshi_wants_grad(call, 1), bias = tshi_wants_grad(call, 2);
     tsh_device *device = tshi_device_of(dz);
     double beta, beta_b = 0;
-    tsh_tensor *db = !bias ? NULL : weight ? tshi_grad_beta(call, 2, &beta_b) : tshi_grad(call, 2);
-    tsh_tensor *dw = weight ? tshi_grad_beta(call, 1, &beta) : NULL;
-    if ((bias && !db) || (weight && !dw)) return TSH_ERR_MEMORY;
-    if (weight) {
-        return device->ops->product.affine_backward(device, dz->dtype, tshi_rows(dz), tshi_cols(dz), tshi_cols(dw),
-                                                    tshi_data(call->in[0]), tshi_data(dz), beta, tshi_data(dw), beta_b,
-                                                    tshi_data(db));
-    }
-    device->ops->sum[dz->dtype].bias_backward(device, tshi_rows(dz), tshi_cols(dz), tshi_data(dz), tshi_data(db));
-    return TSH_OK;
+    if (!weight) return bias_gradient(call, dz);
+    bool alike = !bias || tshi_gradient_dtype(call->in[1]) == tshi_gradient_dtype(call->in[2]);
+    tsh_tensor *(*gradient)(const tshi_node *, int, double *) = alike ? tshi_grad_sum : tshi_grad_beta;
+    tsh_tensor *db = bias ? gradient(call, 2, &beta_b) : NULL, *dw = gradient(call, 1, &beta);
+    if ((bias && !db) || !dw) return TSH_ERR_MEMORY;
+    return device->ops->product.affine_backward(device, dz->dtype, tshi_rows(dz), tshi_cols(dz), tshi_cols(dw),
+                                                tshi_data(call->in[0]), tshi_data(dz), dw->dtype, beta, tshi_data(dw),
+                                                beta_b, tshi_data(db));
 }
 
 static const tshi_op affine_op = {"affine",

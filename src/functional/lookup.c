@@ -102,32 +102,37 @@ static tsh_status divide_by_counts(const tsh_tensor *table, const tsh_tensor *id
     return status;
 }
 
-/* The gradients of rows that are divided by counts, rounded to the table's dtype. */
-static tsh_status scaled_gradient(const tshi_node *call, tsh_tensor **out) {
-    const tsh_tensor *dy = tshi_grad_out(call);
+/* The rows' gradients, divided by counts where the layer wants that, in the dtype of the table's. */
+static tsh_status rows_gradient(const tshi_node *call, tsh_dtype dtype, tsh_tensor **out) {
+    const tshi_lookup *p = call->params;
+    tsh_tensor *dy = tshi_grad_out(call), *divided = NULL;
     tsh_device *device = tshi_device_of(dy);
-    tsh_tensor *wide = NULL;
-    *out = NULL;
-    tsh_status status = divide_by_counts(call->in[0], call->in[1], dy, &wide);
-    if (status == TSH_OK) status = tshi_tensor_scratch(dy->mesh, dy->dtype, dy->numel, out);
-    if (status == TSH_OK)
-        device->ops->copy.convert(device, dy->numel, wide->dtype, tshi_data(wide), dy->dtype, tshi_data(*out));
-    tsh_tensor_release(wide);
+    tsh_status status = p->scale_grad_by_freq ? divide_by_counts(call->in[0], call->in[1], dy, &divided) : TSH_OK;
+    const tsh_tensor *from = divided ? divided : dy;
+    *out = status == TSH_OK && from->dtype == dtype ? tsh_tensor_retain(divided ? divided : dy) : NULL;
+    if (status == TSH_OK && !*out) {
+        status = tshi_tensor_scratch(dy->mesh, dtype, dy->numel, out);
+        if (status == TSH_OK)
+            device->ops->copy.convert(device, dy->numel, from->dtype, tshi_data(from), dtype, tshi_data(*out));
+    }
+    tsh_tensor_release(divided);
     return status;
 }
 
 static tsh_status lookup_backward(tshi_node *call) {
     const tshi_lookup *p = call->params;
-    tsh_tensor *dtable = tshi_grad(call, 0), *scaled = NULL;
+    double beta;
+    tsh_tensor *dtable = tshi_grad_sum(call, 0, &beta), *dy = NULL;
     if (!dtable) return TSH_ERR_MEMORY;
-    const tsh_tensor *dy = tshi_grad_out(call), *ids = call->in[1];
-    tsh_device *device = tshi_device_of(dy);
-    tsh_status status = p->scale_grad_by_freq ? scaled_gradient(call, &scaled) : TSH_OK;
+    const tsh_tensor *ids = call->in[1];
+    tsh_device *device = tshi_device_of(dtable);
+    tsh_status status = rows_gradient(call, dtable->dtype, &dy);
     slice s = slice_of(call->in[0]);
+    if (beta == 0) device->ops->copy.zero(device, tsh_tensor_local_nbytes(dtable), tshi_data(dtable));
     if (status == TSH_OK)
         device->ops->embedding[dy->dtype].backward(device, ids->numel, tshi_data(ids), s.start, s.rows, s.cols,
-                                                   p->padding, tshi_data(scaled ? scaled : dy), tshi_data(dtable));
-    tsh_tensor_release(scaled);
+                                                   p->padding, tshi_data(dy), tshi_data(dtable));
+    tsh_tensor_release(dy);
     return status;
 }
 

@@ -73,6 +73,7 @@ static tsh_status add_states(const tsh_checkpoint *what, tsh_parameters *list) {
         for (int s = 0; s < TSHI_MAX_STATES && status == TSH_OK; s++) {
             if (slot->state[s]) status = add_tensor(list, prefixed, o->kind->state[s], slot->state[s]);
         }
+        if (slot->main && status == TSH_OK) status = add_tensor(list, prefixed, "main", slot->main);
         tshi_free(&list->world->allocator, prefixed);
     }
     return status;

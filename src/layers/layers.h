@@ -57,6 +57,10 @@ tsh_status tshi_linear_part_create(tsh_group *group, const tshi_parts_sharding *
 /* Appends the parameters of the parts, in order. */
 tsh_status tshi_linear_parts_register(const tshi_linear_part *parts, int count, tsh_parameters *list, const char *name);
 
+/* A name of this length is one that the pattern stands for: a `*` takes as many characters as lead to a match, one at
+ * least, and no dot. */
+bool tshi_layer_matches(const char *pattern, const char *name, size_t length);
+
 /* --- sharding ----------------------------------------------------------------------------------------------------- */
 
 /* What linear and embedding have in common in a configuration. */

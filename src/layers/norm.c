@@ -67,8 +67,11 @@ tsh_tensor *tsh_norm_forward(tsh_tape *tape, tsh_norm *layer, tsh_tensor *x) {
                               tshi_dims_name(x->shape.ndim, x->shape.global, text, sizeof text),
                               (long long)layer->features);
     }
-    return layer->kind == TSH_RMS_NORM ? tsh_rms_norm(tape, x, layer->weight, layer->eps)
-                                       : tsh_layer_norm(tape, x, layer->weight, layer->bias, layer->eps);
+    tsh_dtype dtype = x->dtype;
+    if (layer->weight && layer->weight->dtype == tshi_dtype_sum(dtype)) x = tsh_cast(tape, x, layer->weight->dtype);
+    tsh_tensor *y = layer->kind == TSH_RMS_NORM ? tsh_rms_norm(tape, x, layer->weight, layer->eps)
+                                                : tsh_layer_norm(tape, x, layer->weight, layer->bias, layer->eps);
+    return y ? tsh_cast(tape, y, dtype) : NULL;
 }
 
 tsh_tensor *tsh_norm_weight(const tsh_norm *layer) {

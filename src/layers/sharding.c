@@ -23,15 +23,14 @@ static const tsh_sharding_choice *choice_of(const char *word) {
     return NULL;
 }
 
-/* A `*` takes as many characters as lead to a match, one at least, and no dot. */
-static bool matches(const char *pattern, const char *name, size_t length) {
+bool tshi_layer_matches(const char *pattern, const char *name, size_t length) {
     while (*pattern && *pattern != '*') {
         if (length == 0 || *pattern != *name) return false;
         pattern++, name++, length--;
     }
     if (!*pattern) return length == 0;
     for (size_t n = 1; n <= length && name[n - 1] != '.'; n++) {
-        if (matches(pattern + 1, name + n, length - n)) return true;
+        if (tshi_layer_matches(pattern + 1, name + n, length - n)) return true;
     }
     return false;
 }
@@ -54,7 +53,7 @@ static tsh_status check_table(const char *what, const tsh_sharding_rule *table) 
 /* The first row for the layer whose name has this length, or NULL. */
 static const tsh_sharding_rule *row_of(const tsh_sharding_rule *table, const char *name, size_t length) {
     for (const tsh_sharding_rule *row = table; row->layers; row++) {
-        if (matches(row->layers, name, length)) return row;
+        if (tshi_layer_matches(row->layers, name, length)) return row;
     }
     return NULL;
 }

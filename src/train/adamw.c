@@ -32,7 +32,7 @@ tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config
         return tshi_fail(TSH_ERR_ARGUMENT, "adamw_create: beta1 %g, beta2 %g in (0, 1) and eps %g > 0 are wanted",
                          c.beta1, c.beta2, c.eps);
     }
-    status = tshi_optimizer_create(&adamw, list, 2, c.lr, out);
+    status = tshi_optimizer_create(&adamw, list, 2, c.lr, c.low_bits, out);
     if (status != TSH_OK) return status;
     (*out)->config.adamw = c;
     (*out)->weight_decay = c.weight_decay;

@@ -10,23 +10,25 @@
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
 static int64_t padded(const tsh_tensor *parameter) {
-    int64_t unit = ALIGNMENT / (int64_t)tsh_dtype_size(parameter->dtype);
+    int64_t unit = ALIGNMENT / (int64_t)tsh_dtype_size(tshi_gradient_dtype(parameter));
     return (parameter->numel + unit - 1) / unit * unit;
 }
 
-/* The last bucket of the dtype and level if it has room, or a new one. The first of all is the small one. */
+/* The last bucket of the dtypes and level if it has room, or a new one. The first of all is the small one. */
 static int bucket_for(tsh_data_parallel *dp, const tsh_tensor *parameter) {
     tsh_sharding_level level = parameter->shape.ndim ? dp->level : TSH_SHARD_NOTHING;
-    size_t bytes = (size_t)padded(parameter) * tsh_dtype_size(parameter->dtype);
+    tsh_dtype dtype = tshi_gradient_dtype(parameter);
+    size_t bytes = (size_t)padded(parameter) * tsh_dtype_size(dtype);
     for (int b = dp->bucket_count - 1; b >= 0; b--) {
         const tshi_bucket *bucket = &dp->buckets[b];
-        if (bucket->dtype != parameter->dtype || bucket->level != level) continue;
+        if (bucket->dtype != dtype || bucket->level != level) continue;
+        if (level && bucket->first->parameter->dtype != parameter->dtype) continue; /* values move together, too */
         size_t limit = b == 0 ? dp->first_bucket_bytes : dp->bucket_bytes;
         size_t used = (size_t)bucket->gradients * tsh_dtype_size(bucket->dtype);
         if (used <= limit && bytes <= limit - used) return b;
         break;
     }
-    dp->buckets[dp->bucket_count].dtype = parameter->dtype;
+    dp->buckets[dp->bucket_count].dtype = dtype;
     dp->buckets[dp->bucket_count].level = level;
     return dp->bucket_count++;
 }
@@ -45,7 +47,7 @@ static void add(tsh_data_parallel *dp, tshi_bucket_slot *slot) {
 /* The slot's views of its bucket. */
 static tsh_status make_views(const tsh_data_parallel *dp, tshi_bucket_slot *slot) {
     tsh_tensor *p = slot->parameter, *memory = dp->buckets[slot->bucket].memory;
-    size_t offset = (size_t)slot->start * tsh_dtype_size(p->dtype);
+    size_t offset = (size_t)slot->start * tsh_dtype_size(memory->dtype);
     tsh_layout whole[TSH_MAX_AXES], local[TSH_MAX_AXES];
     tshi_gradient_layout(p, whole);
     memcpy(local, whole, sizeof local);

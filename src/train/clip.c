@@ -46,7 +46,7 @@ static void clip_all(const tsh_parameters *list, double max_norm) {
     for (int i = 0; i < list->count; i++) {
         tsh_tensor *grad = tsh_tensor_grad(list->items[i].tensor);
         if (!grad) continue;
-        device->ops->optimizer[grad->dtype].clip(device, grad->numel, tshi_data(list->scalar), max_norm,
+        device->ops->optimizer[grad->dtype].clip(device, grad->numel, tshi_data(list->scalar), 1, max_norm,
                                                  tshi_data(grad));
     }
 }

@@ -1,5 +1,6 @@
 /* The life and the step of an optimizer: what all of them share. */
 #include "train/optimizer.h"
+#include "base/hash.h"
 #include "device/record.h"
 #include "train/data_parallel.h"
 
@@ -18,12 +19,37 @@ tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, co
     return check_lr(what, lr);
 }
 
-static tsh_status fill_slot(tshi_optimizer_slot *slot, tsh_tensor *parameter, int states) {
+/* A stream of its own for each name and step, apart from those that tshi_world_stream counts. */
+static uint64_t stream_of(const char *name) {
+    uint64_t hash = TSHI_FINGERPRINT;
+    for (const char *c = name; *c; c++) hash = tshi_fingerprint_add(hash, (unsigned char)*c);
+    return (hash | UINT64_C(1) << 63) & ~(uint64_t)UINT32_MAX;
+}
+
+/* The values before they were rounded are not known yet: the parameter's own. */
+static void start_main(const tshi_optimizer_slot *slot) {
+    const tsh_tensor *p = slot->stepped;
+    tsh_device *device = tshi_device_of(p);
+    device->ops->copy.convert(device, p->numel, p->dtype, tshi_data(p), slot->main->dtype, tshi_data(slot->main));
+}
+
+static tsh_status fill_slot(const tsh_optimizer *optimizer, tshi_optimizer_slot *slot, const tshi_parameter *item,
+                            int states) {
+    tsh_tensor *parameter = item->tensor;
     tsh_status status = tshi_check_computes(parameter->mesh->device, parameter->dtype, "an optimizer's parameter");
     if (status != TSH_OK) return status;
+    if (optimizer->low_bits == TSH_STOCHASTIC_ROUNDING && parameter->dtype == TSH_FLOAT16) {
+        return tshi_fail(TSH_ERR_DTYPE, "'%s' is float16: TSH_STOCHASTIC_ROUNDING is for bfloat16", item->name);
+    }
     slot->parameter = tsh_tensor_retain(parameter);
     slot->stepped = tsh_tensor_retain(tshi_shards_values(parameter));
+    slot->stream = stream_of(item->name);
     tshi_gradient_layout(slot->stepped, slot->layout);
+    if (optimizer->low_bits == TSH_MAIN_WEIGHTS && tshi_dtype_sum(parameter->dtype) != parameter->dtype) {
+        const tsh_tensor *like = slot->stepped;
+        status = tshi_tensor_new(like->mesh, tshi_dtype_sum(like->dtype), &like->shape, like->layout, &slot->main);
+        if (status == TSH_OK) start_main(slot);
+    }
     for (int i = 0; i < states && status == TSH_OK; i++) {
         const tsh_tensor *like = slot->stepped;
         status = tshi_tensor_new(like->mesh, tshi_dtype_sum(like->dtype), &like->shape, like->layout, &slot->state[i]);
@@ -32,29 +58,63 @@ static tsh_status fill_slot(tshi_optimizer_slot *slot, tsh_tensor *parameter, in
     return status;
 }
 
+static bool rounds_by_chance(const tsh_optimizer *optimizer, const tsh_tensor *stepped) {
+    return optimizer->low_bits == TSH_STOCHASTIC_ROUNDING && stepped->dtype == TSH_BFLOAT16;
+}
+
+static tsh_status make_updates(tsh_optimizer *optimizer) {
+    const tsh_allocator *allocator = &tsh_world_device(optimizer->world)->allocator;
+    bool chance = false;
+    for (int i = 0; i < optimizer->count; i++) {
+        const tsh_tensor *stepped = optimizer->slots[i].stepped;
+        bool here = rounds_by_chance(optimizer, stepped);
+        optimizer->update_count += here ? tshi_tensor_blocks(stepped) : 1;
+        chance = chance || here;
+    }
+    size_t count = (size_t)optimizer->update_count;
+    optimizer->updates = tshi_calloc(allocator, count, sizeof *optimizer->updates);
+    if (chance) optimizer->roundings = tshi_calloc(allocator, count, sizeof *optimizer->roundings);
+    return optimizer->updates && (!chance || optimizer->roundings) ? TSH_OK : TSH_ERR_MEMORY;
+}
+
+static void warn_of_lost_bits(const tsh_optimizer *optimizer, const tsh_parameters *list) {
+    for (int i = 0; i < list->count && optimizer->low_bits == TSH_LOSE_LOW_BITS && list->world->rank == 0; i++) {
+        const tshi_parameter *p = &list->items[i];
+        if (tshi_dtype_sum(p->tensor->dtype) == p->tensor->dtype) continue;
+        tshi_log(&list->world->log, TSH_LOG_WARNING,
+                 "%s: '%s' is %s: steps that are small beside a parameter will be lost (low_bits = TSH_MAIN_WEIGHTS or "
+                 "TSH_STOCHASTIC_ROUNDING keeps them)",
+                 optimizer->kind->name, p->name, tsh_dtype_name(p->tensor->dtype));
+        return;
+    }
+}
+
 tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states, double lr,
-                                 tsh_optimizer **out) {
+                                 tsh_low_bits low_bits, tsh_optimizer **out) {
     *out = NULL;
+    if ((int)low_bits < TSH_LOSE_LOW_BITS || low_bits > TSH_STOCHASTIC_ROUNDING)
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: low_bits is %d", kind->name, (int)low_bits);
     tsh_optimizer *optimizer = tshi_calloc(&tsh_world_device(list->world)->allocator, 1, sizeof *optimizer);
     if (!optimizer) return TSH_ERR_MEMORY;
     optimizer->kind = kind;
     optimizer->world = list->world;
     optimizer->lr = lr;
+    optimizer->low_bits = low_bits;
     tsh_status status = TSH_OK;
     if (list->count > 0) {
         optimizer->slots =
             tshi_calloc(&tsh_world_device(list->world)->allocator, (size_t)list->count, sizeof *optimizer->slots);
-        optimizer->updates =
-            tshi_calloc(&tsh_world_device(list->world)->allocator, (size_t)list->count, sizeof *optimizer->updates);
-        status = optimizer->slots && optimizer->updates ? TSH_OK : TSH_ERR_MEMORY;
+        status = optimizer->slots ? TSH_OK : TSH_ERR_MEMORY;
     }
     tsh_memory_purpose before = tshi_device_purpose(tsh_world_device(list->world), TSH_MEMORY_OPTIMIZER);
     for (int i = 0; i < list->count && status == TSH_OK; i++) {
         optimizer->count = i + 1;
-        status = fill_slot(&optimizer->slots[i], list->items[i].tensor, states);
+        status = fill_slot(optimizer, &optimizer->slots[i], &list->items[i], states);
     }
     tshi_device_purpose(tsh_world_device(list->world), before);
+    if (status == TSH_OK && list->count > 0) status = make_updates(optimizer);
     if (status == TSH_OK) {
+        warn_of_lost_bits(optimizer, list);
         *out = optimizer;
     } else {
         tsh_optimizer_destroy(optimizer);
@@ -68,17 +128,52 @@ void tsh_optimizer_destroy(tsh_optimizer *optimizer) {
     for (int i = 0; i < optimizer->count; i++) {
         tsh_tensor_release(optimizer->slots[i].parameter);
         tsh_tensor_release(optimizer->slots[i].stepped);
+        tsh_tensor_release(optimizer->slots[i].main);
         for (int s = 0; s < TSHI_MAX_STATES; s++) tsh_tensor_release(optimizer->slots[i].state[s]);
     }
     tshi_free(allocator, optimizer->slots);
     tshi_free(allocator, optimizer->updates);
+    tshi_free(allocator, optimizer->roundings);
     tshi_free(allocator, optimizer);
 }
 
-static tshi_update update_of(const tshi_optimizer_slot *slot) {
-    tshi_update u = {.n = slot->stepped->numel, .grad = tshi_data(slot->gradient), .p = tshi_data(slot->stepped)};
-    for (int i = 0; i < TSHI_MAX_STATES; i++) u.state[i] = slot->state[i] ? tshi_data(slot->state[i]) : NULL;
+/* Elements from `offset` on, or NULL without a tensor. */
+static void *elements(const tsh_tensor *t, int64_t offset) {
+    return t ? (char *)tshi_data(t) + (size_t)offset * tsh_dtype_size(t->dtype) : NULL;
+}
+
+static tshi_update update_of(const tshi_optimizer_slot *slot, int64_t offset, int64_t n) {
+    tshi_update u = {.n = n,
+                     .grad = elements(slot->gradient, offset),
+                     .p = elements(slot->stepped, offset),
+                     .main = elements(slot->main, offset),
+                     .wide_grad = slot->gradient->dtype != slot->stepped->dtype};
+    for (int i = 0; i < TSHI_MAX_STATES; i++) u.state[i] = elements(slot->state[i], offset);
     return u;
+}
+
+/* The block's elements, rounded by words of their global indices. */
+static void add_block(tsh_optimizer *optimizer, const tshi_optimizer_slot *slot, int64_t number, int64_t at) {
+    int64_t offset;
+    tshi_block b = tshi_tensor_block(slot->stepped, number, &offset);
+    optimizer->updates[at] = update_of(slot, offset, b.outer * b.n * b.inner);
+    optimizer->roundings[at] = (tshi_rounding){.seed = optimizer->world->seed,
+                                               .stream = slot->stream + (uint32_t)slot->steps,
+                                               .first = (b.outer_start * b.global_n + b.start) * b.inner,
+                                               .run = b.n * b.inner,
+                                               .stride = b.global_n * b.inner};
+    optimizer->updates[at].rounding = &optimizer->roundings[at];
+}
+
+/* Returns the number of updates with the slot's, which begin at `count`. */
+static int add_updates(tsh_optimizer *optimizer, const tshi_optimizer_slot *slot, int count) {
+    if (!rounds_by_chance(optimizer, slot->stepped)) {
+        optimizer->updates[count] = update_of(slot, 0, slot->stepped->numel);
+        return count + 1;
+    }
+    int64_t blocks = tshi_tensor_blocks(slot->stepped);
+    for (int64_t b = 0; b < blocks; b++) add_block(optimizer, slot, b, count + b);
+    return count + (int)blocks;
 }
 
 static bool decays(const tsh_optimizer *optimizer, const tshi_optimizer_slot *slot) {
@@ -94,6 +189,7 @@ static void step_parameters(tsh_optimizer *optimizer, bool decaying) {
     for (int i = 0; i < optimizer->count; i++) {
         tshi_optimizer_slot *slot = &optimizer->slots[i];
         if (!slot->gradient || decays(optimizer, slot) != decaying) continue;
+        if (slot->main && slot->steps == 0) start_main(slot); /* values may have been loaded since */
         slot->steps++;
         if (count > 0 && (slot->steps != first->steps || slot->stepped->dtype != first->stepped->dtype)) {
             optimizer->kind->step(optimizer, first->stepped->dtype, first->steps, weight_decay, count,
@@ -101,7 +197,7 @@ static void step_parameters(tsh_optimizer *optimizer, bool decaying) {
             count = 0;
         }
         if (count == 0) first = slot;
-        optimizer->updates[count++] = update_of(slot);
+        count = add_updates(optimizer, slot, count);
     }
     if (count == 0) return;
     optimizer->kind->step(optimizer, first->stepped->dtype, first->steps, weight_decay, count, optimizer->updates);

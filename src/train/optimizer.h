@@ -11,10 +11,12 @@
 typedef struct tshi_optimizer_slot {
     tsh_tensor *parameter; /* what the model uses */
     tsh_tensor *stepped;   /* what a step writes: the parameter; of one sharding by data parallelism, its slice */
+    tsh_tensor *main;      /* the values that `stepped` is rounded from, laid out as it, or NULL */
     tsh_layout layout[TSH_MAX_AXES]; /* of the gradients of `stepped` */
     const tsh_tensor *gradient;      /* of this step, borrowed; of the box of `stepped`. NULL: the step leaves it out */
     tsh_tensor *state[TSHI_MAX_STATES]; /* laid out as `stepped` */
     int64_t steps;                      /* taken */
+    uint64_t stream;                    /* of the words that `stepped` is rounded by, before the step's number */
 } tshi_optimizer_slot;
 
 /* An optimizer is a const struct: its name, those of its state tensors, and step number `step` (from 1) of `count`
@@ -30,8 +32,11 @@ struct tsh_optimizer {
     const tshi_optimizer_kind *kind;
     tsh_world *world;
     tshi_optimizer_slot *slots;
-    tshi_update *updates; /* [count] */
     int count;
+    tshi_update *updates; /* [update_count]: one for each slot, or for each block of one that is rounded by chance */
+    tshi_rounding *roundings; /* [update_count], or NULL */
+    int64_t update_count;
+    tsh_low_bits low_bits;
     double lr, weight_decay;
     bool decay_matrices;
     union {
@@ -43,7 +48,7 @@ struct tsh_optimizer {
 /* An optimizer over the list's tensors with `states` zeroed tensors for each; the caller fills in the configuration and
  * the weight decay. */
 tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states, double lr,
-                                 tsh_optimizer **out);
+                                 tsh_low_bits low_bits, tsh_optimizer **out);
 /* Checks of the arguments that all optimizers take. */
 tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, const void *config, double lr,
                                 double weight_decay);

@@ -30,7 +30,7 @@ tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *config, ts
         return tshi_fail(TSH_ERR_ARGUMENT, "sgd_create: nesterov wants momentum > 0 and dampening 0, given %g and %g",
                          config->momentum, config->dampening);
     }
-    status = tshi_optimizer_create(&sgd, list, config->momentum > 0 ? 1 : 0, config->lr, out);
+    status = tshi_optimizer_create(&sgd, list, config->momentum > 0 ? 1 : 0, config->lr, config->low_bits, out);
     if (status != TSH_OK) return status;
     (*out)->config.sgd = *config;
     (*out)->weight_decay = config->weight_decay;

@@ -43,7 +43,7 @@ static tsh_tensor *memory(tshi_gradient_sink *sink, int number, bool term, doubl
     if (tshi_slot_open(dp, slot) != TSH_OK) return NULL;
     if (!term && tsh_group_rank(dp->group) != 0) {
         *beta = slot->surplus ? 1 : 0;
-        if (!slot->surplus) tshi_tensor_new(p->mesh, p->dtype, &p->shape, p->layout, &slot->surplus);
+        if (!slot->surplus) tshi_gradient_new(p, &slot->surplus);
         return slot->surplus;
     }
     *beta = p->gradient->stale ? 0 : 1;

@@ -162,6 +162,16 @@ static void optimizer_use(fuzz *f, void (*function)(void)) {
     if (fuzz_chance(f, 50)) tsh_optimizer_zero_grad(optimizer);
 }
 
+static void set_precision(fuzz *f, void (*function)(void)) {
+    static const char *const kept[] = {"a*", NULL};
+    const tsh_precision p = {(tsh_dtype)fuzz_below(f, TSH_DTYPE_COUNT), (tsh_dtype)fuzz_below(f, TSH_DTYPE_COUNT),
+                             fuzz_chance(f, 50) ? kept : NULL};
+    tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
+    (void)function;
+    if (tsh_precision_dtype(&p, "b") != p.storage) fuzz_wrong(f, "precision_dtype");
+    fuzz_said(f, "parameters_set_precision", tsh_parameters_set_precision(list, fuzz_chance(f, 3) ? NULL : &p), NULL);
+}
+
 static void clip_grad_norm(fuzz *f, void (*function)(void)) {
     tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
     double norm_before, most = fuzz_chance(f, 90) ? 1 : fuzz_number(f);
@@ -215,6 +225,7 @@ const fuzz_call fuzz_train_calls[] = {
     {"tsh_embedding_forward", embedding_forward, NULL, 6},
     {"tsh_embedding_register tsh_embedding_load", embedding_use, NULL, 3},
     {"tsh_sgd_create tsh_adamw_create", optimizer_create, NULL, 5},
+    {"tsh_precision_dtype tsh_parameters_set_precision", set_precision, NULL, 2},
     {"tsh_optimizer_destroy", optimizer_destroy, NULL, 1},
     {"tsh_optimizer_step tsh_optimizer_zero_grad tsh_optimizer_set_lr", optimizer_use, NULL, 8},
     {"tsh_clip_grad_norm", clip_grad_norm, NULL, 4},

@@ -94,7 +94,8 @@ static bool some_work(tsh_device *device) {
         ops->copy.fill(device, TSH_FLOAT32, N * K, 2, w);
         ops->copy.zero(device, sizeof(float) * N, b);
         good = ops->product.affine(device, TSH_FLOAT32, M, N, K, dx, w, b, TSHI_IDENTITY, NULL, y) == TSH_OK;
-        good = good && ops->product.affine_backward(device, TSH_FLOAT32, M, N, K, dx, y, 0, w, 1, b) == TSH_OK;
+        good = good &&
+               ops->product.affine_backward(device, TSH_FLOAT32, M, N, K, dx, y, TSH_FLOAT32, 0, w, 1, b) == TSH_OK;
         ops->elementwise[TSH_FLOAT32].unary(device, TSHI_RELU, NULL, M * N, y, y);
         ops->copy.within(device, sizeof back / 2, y, large);
         ops->copy.strided(device, 2, 8, y, 16, large + 4096, 32);

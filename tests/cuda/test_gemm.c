@@ -112,8 +112,9 @@ Test(cuda_gemm, sizes_past_int_are_refused) {
                  TSH_ERR_OVERFLOW);
     cr_assert_eq(ops->product.affine(device, TSH_FLOAT32, 1, 1, big, NULL, NULL, NULL, TSHI_IDENTITY, NULL, NULL),
                  TSH_ERR_OVERFLOW);
-    cr_assert_eq(ops->product.affine_backward(device, TSH_FLOAT32, big, 1, 1, NULL, NULL, 0, NULL, 0, NULL),
-                 TSH_ERR_OVERFLOW);
+    cr_assert_eq(
+        ops->product.affine_backward(device, TSH_FLOAT32, big, 1, 1, NULL, NULL, TSH_FLOAT32, 0, NULL, 0, NULL),
+        TSH_ERR_OVERFLOW);
     cr_assert_not_null(strstr(tsh_error_message(), "2147483648"), "%s", tsh_error_message());
     close_device(device);
 }
@@ -224,16 +225,16 @@ Test(cuda_gemm, epilogues_save_kernels) {
     close_device(device);
 }
 
-static void check_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, double beta,
-                           double beta_b, bool bias) {
+static void check_backward(tsh_device *device, tsh_dtype dtype, tsh_dtype to, int64_t m, int64_t n, int64_t k,
+                           double beta, double beta_b, bool bias) {
     double *x = numbers(m * k, 1), *dy = numbers(m * n, 2), *dw = numbers(n * k, 3), *db = numbers(n, 4);
     void *at_x = put_numbers(device, dtype, m * k, x, 0), *at_dy = put_numbers(device, dtype, m * n, dy, 0);
-    void *at_dw = put_numbers(device, dtype, n * k, dw, 0), *at_db = put_numbers(device, dtype, n, db, 0);
-    cr_assert_eq(device->ops->product.affine_backward(device, dtype, m, n, k, at_x, at_dy, beta, at_dw, beta_b,
+    void *at_dw = put_numbers(device, to, n * k, dw, 0), *at_db = put_numbers(device, to, n, db, 0);
+    cr_assert_eq(device->ops->product.affine_backward(device, dtype, m, n, k, at_x, at_dy, to, beta, at_dw, beta_b,
                                                       bias ? at_db : NULL),
                  TSH_OK, "%s", tsh_error_message());
-    get_numbers(device, dtype, n * k, at_dw, dw);
-    get_numbers(device, dtype, n, at_db, db);
+    get_numbers(device, to, n * k, at_dw, dw);
+    get_numbers(device, to, n, at_db, db);
     for (int64_t j = 0; j < n; j++) {
         double sum = bias ? beta_b * number(j, 4) : number(j, 4);
         for (int64_t i = 0; i < m && bias; i++) sum += dy[i * n + j];
@@ -256,9 +257,10 @@ static void check_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64
 
 Test(cuda_gemm, affine_backward_of_every_kind) {
     tsh_device *device = open_device();
-    for (int i = 0; i < 128; i++) {
-        check_backward(device, dtypes[i % 4], i & 4 ? 9 : 0, i & 8 ? 5 : 16, i & 16 ? 4 : 0, i >> 5 & 1, i >> 6,
-                       i % 3 != 2);
+    for (int i = 0; i < 256; i++) {
+        tsh_dtype dtype = dtypes[i % 4];
+        check_backward(device, dtype, i < 128 ? dtype : tshi_dtype_sum(dtype), i & 4 ? 9 : 0, i & 8 ? 5 : 16,
+                       i & 16 ? 4 : 0, i >> 5 & 1, i >> 6 & 1, i % 3 != 2);
     }
     close_device(device);
 }
@@ -270,7 +272,8 @@ Test(cuda_gemm, a_bias_gradient_is_rounded_once) {
     double x[2] = {1, 1}, dy[2] = {1, 256}, dw = 0, db = 1;
     void *at_x = put_numbers(device, TSH_BFLOAT16, 2, x, 0), *at_dy = put_numbers(device, TSH_BFLOAT16, 2, dy, 0);
     void *at_dw = put_numbers(device, TSH_BFLOAT16, 1, &dw, 0), *at_db = put_numbers(device, TSH_BFLOAT16, 1, &db, 0);
-    cr_assert_eq(device->ops->product.affine_backward(device, TSH_BFLOAT16, 2, 1, 1, at_x, at_dy, 0, at_dw, 1, at_db),
+    cr_assert_eq(device->ops->product.affine_backward(device, TSH_BFLOAT16, 2, 1, 1, at_x, at_dy, TSH_BFLOAT16, 0,
+                                                      at_dw, 1, at_db),
                  TSH_OK);
     get_numbers(device, TSH_BFLOAT16, 1, at_db, &db);
     cr_assert_eq(db, 258, "%g", db);
@@ -296,10 +299,10 @@ Test(cuda_gemm, epilogues_of_tf32) {
 /* A first bias gradient is the product's own: no kernel beside it, none of another's memory. */
 Test(cuda_gemm, a_first_bias_gradient_is_the_products) {
     tsh_device *device = open_device();
-    check_backward(device, TSH_BFLOAT16, 9, 16, 4, 0, 0, true);
-    check_backward(device, TSH_FLOAT32, 9, 16, 4, 1, 0, true);
+    check_backward(device, TSH_BFLOAT16, TSH_BFLOAT16, 9, 16, 4, 0, 0, true);
+    check_backward(device, TSH_FLOAT32, TSH_FLOAT32, 9, 16, 4, 1, 0, true);
     cr_assert_eq(standin_calls("cudaGetLastError"), 0);
-    check_backward(device, TSH_FLOAT32, 9, 16, 4, 1, 1, true);
+    check_backward(device, TSH_FLOAT32, TSH_FLOAT32, 9, 16, 4, 1, 1, true);
     cr_assert_eq(standin_calls("cudaGetLastError"), 1);
     close_device(device);
 }

@@ -134,7 +134,7 @@ Test(cuda_optimizer, a_state_of_float32_keeps_what_a_half_would_lose) {
     set(&grad.cpu, 0, 1.0);
     pair_round(&grad);
     tshi_adamw a = {.lr = 0, .beta1 = 0.999, .beta2 = 0.5, .eps = 1e-8, .step = 1};
-    tshi_update u = {1, grad.gpu, {&m, &v}, p.gpu};
+    tshi_update u = {.n = 1, .grad = grad.gpu, .state = {&m, &v}, .p = p.gpu};
     m = 1.5f;
     tshi_cuda_optimizer[TSH_BFLOAT16].adamw(gpu(), &a, 1, &u);
     cr_assert_float_eq(m, 0.999 * 1.5 + 0.001, 1e-6);

@@ -77,31 +77,33 @@ Test(cuda_sum, rounding) {
     }
 }
 
-static void check_clip(tsh_dtype dtype, int64_t n, double max_norm, int skew) {
+static void check_clip(tsh_dtype dtype, int64_t n, double scale, double max_norm, int skew) {
     pair x = pair_random(dtype, n, skew, -3, 3);
     double squares[2] = {1.5, 1.5};
     tshi_cuda_sum[dtype].squares(gpu(), n, x.gpu, &squares[0]);
     kernels()->sum[x.cpu.dtype].squares(kernel_device(), n, x.cpu.data, &squares[1]);
     cr_assert_float_eq(squares[0], squares[1], 1e-12 * squares[1], "%.17g, not %.17g", squares[0], squares[1]);
-    tshi_cuda_optimizer[dtype].clip(gpu(), n, &squares[1], max_norm, x.gpu);
-    kernels()->optimizer[x.cpu.dtype].clip(kernel_device(), n, &squares[1], max_norm, x.cpu.data);
+    tshi_cuda_optimizer[dtype].clip(gpu(), n, &squares[1], scale, max_norm, x.gpu);
+    kernels()->optimizer[x.cpu.dtype].clip(kernel_device(), n, &squares[1], scale, max_norm, x.cpu.data);
     expect_pair(&x, "clip", 3, 2);
     pair_free(&x);
 }
 
 Test(cuda_sum, norms) {
     for (int t = 0; t < 4; t++) {
-        for (int s = 0; s < ODD_SIZES; s++) check_clip(gpu_dtypes[t], odd_sizes[s], s % 2 ? 1.25 : 1e6, s % 3);
-        check_clip(gpu_dtypes[t], 99999, 2, 1);
+        for (int s = 0; s < ODD_SIZES; s++)
+            check_clip(gpu_dtypes[t], odd_sizes[s], s % 4 ? 1 : 0.125, s % 2 ? 1.25 : 1e6, s % 3);
+        check_clip(gpu_dtypes[t], 99999, 1, 2, 1);
+        check_clip(gpu_dtypes[t], 99, 0.5, INFINITY, 1);
     }
 }
 
 Test(cuda_sum, norms_that_are_not_finite) {
     float x[3] = {1e30f, -2, 3};
     double squares = NAN;
-    tshi_cuda_optimizer[TSH_FLOAT32].clip(gpu(), 3, &squares, 1, x);
+    tshi_cuda_optimizer[TSH_FLOAT32].clip(gpu(), 3, &squares, 1, 1, x);
     squares = INFINITY;
-    tshi_cuda_optimizer[TSH_FLOAT32].clip(gpu(), 3, &squares, 1, x);
+    tshi_cuda_optimizer[TSH_FLOAT32].clip(gpu(), 3, &squares, 1, 1, x);
     cr_assert(x[0] == 1e30f && x[1] == -2 && x[2] == 3);
     squares = 0;
     tshi_cuda_sum[TSH_FLOAT32].squares(gpu(), 3, x, &squares);

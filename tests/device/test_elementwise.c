@@ -274,7 +274,7 @@ Test(elementwise, clip) {
     for (int t = 0; t < FLOAT_DTYPES; t++) {
         for (int i = 0; i < 4; i++) {
             buffer x = buffer_random(float_dtypes[t], 37, -3, 3), before = buffer_copy(&x);
-            kernels()->optimizer[x.dtype].clip(kernel_device(), x.n, &squares[i], 2, x.data);
+            kernels()->optimizer[x.dtype].clip(kernel_device(), x.n, &squares[i], 1, 2, x.data);
             for (int64_t j = 0; j < x.n; j++) expect_close(&x, j, factors[i] * get(&before, j), 3, 2);
             buffer_free(&x);
             buffer_free(&before);

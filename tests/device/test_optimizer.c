@@ -16,7 +16,7 @@ static void check_sgd(tsh_dtype dtype, int64_t n, tshi_sgd s) {
     for (int step = 0; step < STEPS; step++) {
         buffer_fill_random(&grad, -1, 1);
         s.first = step == 0;
-        tshi_update u = {n, grad.data, {s.momentum == 0.0 ? NULL : momentum.data}, p.data};
+        tshi_update u = {.n = n, .grad = grad.data, .state = {s.momentum == 0.0 ? NULL : momentum.data}, .p = p.data};
         kernels()->optimizer[dtype].sgd(kernel_device(), &s, 1, &u);
         for (int64_t i = 0; i < n; i++) {
             double g = get(&grad, i) + s.weight_decay * p_wanted[i];
@@ -58,7 +58,7 @@ static void check_adamw(tsh_dtype dtype, int64_t n) {
     for (int64_t i = 0; i < n; i++) want[3 * i] = get(&p, i);
     for (a.step = 1; a.step <= STEPS; a.step++) {
         buffer_fill_random(&grad, 0.1, 1);
-        tshi_update u = {n, grad.data, {m.data, v.data}, p.data};
+        tshi_update u = {.n = n, .grad = grad.data, .state = {m.data, v.data}, .p = p.data};
         kernels()->optimizer[dtype].adamw(kernel_device(), &a, 1, &u);
         for (int64_t i = 0; i < n; i++) {
             double *w = want + 3 * i, g = get(&grad, i);
@@ -89,7 +89,7 @@ Test(optimizer, adamw) {
 Test(optimizer, adamw_of_a_zero_gradient_only_decays) {
     tshi_adamw a = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.5, .step = 1};
     double p[1] = {2}, g[1] = {0}, m[1] = {0}, v[1] = {0};
-    tshi_update u = {1, g, {m, v}, p};
+    tshi_update u = {.n = 1, .grad = g, .state = {m, v}, .p = p};
     kernels()->optimizer[TSH_FLOAT64].adamw(kernel_device(), &a, 1, &u);
     cr_assert_float_eq(p[0], 1.9, 1e-15);
 }

@@ -127,9 +127,13 @@ tsh_status tshi_bench_optimizer(tshi_bench *b) {
     const tsh_sgd_config sgd = {
         .lr = p->lr / 2, .momentum = p->momentum, .weight_decay = p->weight_decay, .nesterov = p->nesterov};
     const tsh_adamw_config adamw = {.lr = p->lr, .eps = 1e-3, .weight_decay = p->weight_decay};
+    const tsh_precision precision = {.storage = p->dtype, .reduction = p->dtype};
     if (p->stepper == STEPPER_NONE) return TSH_OK;
-    tsh_status status = p->stepper == STEPPER_SGD ? tsh_sgd_create(b->stepped, &sgd, &b->optimizer)
-                                                  : tsh_adamw_create(b->stepped, &adamw, &b->optimizer);
+    if (tsh_precision_dtype(&precision, "v0") != p->dtype) return TSH_ERR_DTYPE;
+    tsh_status status = tsh_parameters_set_precision(b->stepped, &precision);
+    if (status != TSH_OK) return status;
+    status = p->stepper == STEPPER_SGD ? tsh_sgd_create(b->stepped, &sgd, &b->optimizer)
+                                       : tsh_adamw_create(b->stepped, &adamw, &b->optimizer);
     if (status == TSH_OK && p->stepper == STEPPER_SGD) status = tsh_optimizer_set_lr(b->optimizer, p->lr);
     return status;
 }

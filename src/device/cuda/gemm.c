@@ -46,7 +46,7 @@ typedef enum operand { LEFT, RIGHT, OUT, EXTRA, OPERANDS } operand; /* EXTRA: a 
 typedef struct product {
     int64_t rows, cols, k; /* of OUT */
     int64_t ld[3];
-    int32_t dtype, epilogue;
+    int32_t dtype, to, epilogue;
     uint8_t transposed[2];
     uint8_t adds; /* beta is not 0 */
     uint8_t extra;
@@ -180,8 +180,8 @@ static cublasStatus_t describe(const tshi_cuda_device *device, const product *ke
     int64_t shape[3][2] = {{key->rows, key->k}, {key->k, key->cols}, {key->rows, key->cols}};
     for (int i = 0; i < 3 && status == CUBLAS_STATUS_SUCCESS; i++) {
         bool swap = i < 2 && key->transposed[i];
-        status = lt->layout_init(&p->layout[i], sizeof p->layout[i], data_type(key->dtype), (uint64_t)shape[i][swap],
-                                 (uint64_t)shape[i][!swap], key->ld[i]);
+        status = lt->layout_init(&p->layout[i], sizeof p->layout[i], data_type(i == OUT ? key->to : key->dtype),
+                                 (uint64_t)shape[i][swap], (uint64_t)shape[i][!swap], key->ld[i]);
     }
     return status;
 }
@@ -283,6 +283,7 @@ typedef struct gemm_call {
     double beta;
     void *c;
     int64_t ldc;
+    tsh_dtype to; /* C's */
 } gemm_call;
 
 static tsh_status check_sizes(const gemm_call *g) {
@@ -299,6 +300,7 @@ static product product_of(const gemm_call *g, const extras *e) {
     key.ld[RIGHT] = g->lda;
     key.ld[OUT] = g->ldc;
     key.dtype = (int32_t)g->dtype;
+    key.to = (int32_t)g->to;
     key.epilogue = (int32_t)e->epilogue;
     key.transposed[LEFT] = g->transpose_b;
     key.transposed[RIGHT] = g->transpose_a;
@@ -339,7 +341,7 @@ static tsh_status multiply(tsh_device *device, const gemm_call *g, const extras 
 
 /* C = beta C. */
 static void scale(tsh_device *device, const gemm_call *g) {
-    size_t size = tsh_dtype_size(g->dtype);
+    size_t size = tsh_dtype_size(g->to);
     bool whole = g->ldc == g->n;
     int64_t rows = whole ? 1 : g->m, cols = whole ? g->m * g->n : g->n;
     if (g->beta == 1) return;
@@ -348,7 +350,7 @@ static void scale(tsh_device *device, const gemm_call *g) {
         if (g->beta == 0)
             tshi_cuda_zero(device, (size_t)cols * size, row);
         else
-            tshi_cuda_elementwise[g->dtype].axpby(device, cols, g->beta, row, 0, NULL, row);
+            tshi_cuda_elementwise[g->to].axpby(device, cols, g->beta, row, 0, NULL, row);
     }
 }
 
@@ -370,7 +372,7 @@ static tsh_status run(tsh_device *device, const gemm_call *g) {
 tsh_status tshi_cuda_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
                           int64_t k, double alpha, const void *a, int64_t lda, const void *b, int64_t ldb, double beta,
                           void *c, int64_t ldc) {
-    gemm_call g = {dtype, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc};
+    gemm_call g = {dtype, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, dtype};
     return run(device, &g);
 }
 
@@ -415,7 +417,7 @@ static tsh_status affine_in_steps(tsh_device *device, gemm_call *g, const void *
 
 tsh_status tshi_cuda_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                             const void *w, const void *b, tshi_unary f, void *pre, void *y) {
-    gemm_call g = {dtype, false, true, m, n, k, 1, x, k, w, k, 0, NULL, n};
+    gemm_call g = {dtype, false, true, m, n, k, 1, x, k, w, k, 0, NULL, n, dtype};
     bool done = false;
     tsh_status status = check_sizes(&g);
     if (status != TSH_OK || m == 0 || n == 0) return status;
@@ -439,17 +441,21 @@ static tsh_status backward_at_once(tsh_device *device, const gemm_call *g, int64
 }
 
 tsh_status tshi_cuda_affine_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
-                                     const void *x, const void *dy, double beta, void *dw, double beta_b, void *db) {
-    gemm_call g = {dtype, true, false, n, k, m, 1, dy, n, x, k, beta, dw, k};
-    bool done = false;
+                                     const void *x, const void *dy, tsh_dtype to, double beta, void *dw, double beta_b,
+                                     void *db) {
+    gemm_call g = {dtype, true, false, n, k, m, 1, dy, n, x, k, beta, dw, k, to};
+    bool done = false, wide = to != dtype;
     tsh_status status = check_sizes(&g);
-    if (status == TSH_OK && db && m > 0 && n > 0 && k > 0) {
+    if (status == TSH_OK && db && !wide && m > 0 && n > 0 && k > 0) {
         status = backward_at_once(device, &g, n, beta_b != 0, db, &done);
     }
     if (status != TSH_OK || done) return status;
     status = run(device, &g);
     if (status != TSH_OK || !db) return status;
-    if (beta_b == 0)
+    if (beta_b == 0 && wide) tshi_cuda_zero(device, (size_t)n * tsh_dtype_size(to), db);
+    if (wide)
+        tshi_cuda_sum[dtype].bias_backward_wide(device, m, n, dy, db);
+    else if (beta_b == 0)
         tshi_cuda_sum[dtype].over_dim(device, 1, m, n, 1, dy, db);
     else
         tshi_cuda_sum[dtype].bias_backward(device, m, n, dy, db);

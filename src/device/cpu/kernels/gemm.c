@@ -124,6 +124,7 @@ typedef struct half_finish {
     tshi_unary f;
     uint16_t *pre; /* f's argument, or NULL */
     uint16_t *c;
+    float *wide_c; /* or NULL; else there is no `c`, no bias and no f */
     int64_t ldc;
 } half_finish;
 
@@ -139,6 +140,10 @@ static void finish_row(tsh_dtype dtype, const half_finish *f, int64_t row, int64
     const tshi_elementwise_ops *ops = &tshi_cpu_elementwise[TSH_FLOAT32];
     float more[TILE_ROWS];
     int64_t to = row * f->ldc + at;
+    if (f->wide_c) {
+        ops->axpby(NULL, cols, 1, sum, f->beta, f->wide_c + to, f->wide_c + to);
+        return;
+    }
     if (f->beta != 0.0) {
         tshi_cpu_widen(dtype, cols, f->c + to, more);
         ops->axpby(NULL, cols, 1, sum, f->beta, more, sum);
@@ -279,11 +284,27 @@ tsh_status tshi_cpu_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64
     return status;
 }
 
+/* dW of 16-bit factors, kept in float32. */
+static tsh_status wide_product(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
+                               const void *dy, double beta, float *dw) {
+    const half_finish finish = {.beta = beta, .wide_c = dw, .ldc = k};
+    tsh_status status = tshi_check_product("the BLAS", n, k, m, n, k, k);
+    if (status != TSH_OK || n == 0 || k == 0) return status;
+    if (m > 0) return half_gemm(device, dtype, true, false, n, k, m, 1, dy, n, x, k, &finish);
+    scale(TSH_FLOAT32, n, k, beta, dw, k);
+    return TSH_OK;
+}
+
 tsh_status tshi_cpu_affine_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
-                                    const void *dy, double beta, void *dw, double beta_b, void *db) {
-    tsh_status status = tshi_cpu_gemm(device, dtype, true, false, n, k, m, 1, dy, n, x, k, beta, dw, k);
+                                    const void *dy, tsh_dtype to, double beta, void *dw, double beta_b, void *db) {
+    bool wide = to != dtype;
+    tsh_status status = wide ? wide_product(device, dtype, m, n, k, x, dy, beta, dw)
+                             : tshi_cpu_gemm(device, dtype, true, false, n, k, m, 1, dy, n, x, k, beta, dw, k);
     if (status != TSH_OK || !db) return status;
-    if (beta_b == 0)
+    if (beta_b == 0 && wide) memset(db, 0, (size_t)n * tsh_dtype_size(to));
+    if (wide)
+        tshi_cpu_sum[dtype].bias_backward_wide(device, m, n, dy, db);
+    else if (beta_b == 0)
         tshi_cpu_sum[dtype].over_dim(device, 1, m, n, 1, dy, db);
     else
         tshi_cpu_sum[dtype].bias_backward(device, m, n, dy, db);

@@ -1,18 +1,27 @@
 // Optimizer steps over all parameters: a launch takes as many as its arguments have room for pointers.
-#include "device/cuda/kernels/common.cuh"
+#include "device/cuda/kernels/random.cuh"
 
 namespace {
 using namespace tshi;
 
 constexpr int THREADS = 256;
 constexpr int PIECE = 4096;      // elements of a block's turn, all of one parameter
-constexpr int MOST_UPDATES = 80; // of a launch: kernels take 4 KiB of arguments
+constexpr int MOST_UPDATES = 64; // of a launch: kernels take 4 KiB of arguments
+
+// A tshi_update, but for its rounding.
+struct update {
+    int64_t n;
+    const void *grad;
+    void *state[2];
+    void *p, *main;
+    bool wide_grad;
+};
 
 // first[i]: the first piece of update i; first[count] of them in all.
 struct update_list {
     int count;
     int32_t first[MOST_UPDATES + 1];
-    tshi_update update[MOST_UPDATES];
+    update of[MOST_UPDATES];
 };
 
 static_assert(sizeof(update_list) + 128 <= 4096, "a launch's arguments");
@@ -30,58 +39,124 @@ __device__ inline int find_update(const update_list &list, int32_t piece) {
     return low;
 }
 
-template <typename T, int W, typename F> __device__ inline void update_part(const tshi_update &u, int64_t at, F f) {
+// To nearest.
+struct nearest {
+    static constexpr int together = MOST_UPDATES; // updates of a launch
+    __device__ void begin() {}
+    template <typename T> __device__ T round(sum_t<T> value, int64_t) const {
+        return store<T>(value);
+    }
+};
+
+// By the words of a stream: see tshi_rounding. A graph's replays are further steps.
+struct by_chance {
+    static constexpr int together = 1;
+    word_source source;
+    int64_t first, run, stride;
+    __device__ void begin() {
+        if (source.replays) source.stream[0] += (uint32_t)*source.replays;
+    }
+    template <typename T> __device__ T round(float value, int64_t i) const {
+        const uint64_t element = (uint64_t)(first + i / run * stride + i % run);
+        uint32_t word[4], bits;
+        memcpy(&bits, &value, sizeof bits);
+        if ((bits & 0x7f800000u) == 0x7f800000u) return store<T>(value);
+        make_words(source, element / 4, word);
+        bits = (bits + (word[element % 4] >> 16)) & 0xffff0000u;
+        memcpy(&value, &bits, sizeof value);
+        return store<T>(value); // exact
+    }
+};
+
+// W elements of the gradient.
+template <typename T, int W> __device__ inline pack<sum_t<T>, W> load_grad(const update &u, int64_t at) {
+    using S = sum_t<T>;
+    pack<S, W> wide;
+    if (u.wide_grad) return *(const pack<S, W> *)((const S *)u.grad + at);
+    const pack<T, W> grad = *(const pack<T, W> *)((const T *)u.grad + at);
+    for (int j = 0; j < W; j++) wide.item[j] = load(grad.item[j]);
+    return wide;
+}
+
+template <typename T, int W, typename F, typename R>
+__device__ inline void update_part(const update &u, int64_t at, F f, R r) {
     using S = sum_t<T>;
     using few = pack<T, W>;
     using sums = pack<S, W>;
-    few p = *(const few *)((const T *)u.p + at);
-    const few grad = *(const few *)((const T *)u.grad + at);
-    sums state[2] = {};
+    few p;
+    sums state[2] = {}, value;
+    const sums grad = load_grad<T, W>(u, at);
+    if (u.main)
+        value = *(const sums *)((const S *)u.main + at);
+    else
+        p = *(const few *)((const T *)u.p + at);
     for (int s = 0; s < F::states; s++)
         if (f.reads()) state[s] = *(const sums *)((const S *)u.state[s] + at);
     for (int j = 0; j < W; j++) {
-        S value = load(p.item[j]);
-        f(load(grad.item[j]), value, state[0].item[j], state[1].item[j]);
-        p.item[j] = store<T>(value);
+        if (!u.main) value.item[j] = load(p.item[j]);
+        f(grad.item[j], value.item[j], state[0].item[j], state[1].item[j]);
+        p.item[j] = r.template round<T>(value.item[j], at + j);
     }
+    if (u.main) *(sums *)((S *)u.main + at) = value;
     *(few *)((T *)u.p + at) = p;
     for (int s = 0; s < F::states; s++) *(sums *)((S *)u.state[s] + at) = state[s];
 }
 
-template <typename F> __device__ inline bool aligned(const tshi_update &u) {
-    uintptr_t all = (uintptr_t)u.p | (uintptr_t)u.grad;
+template <typename F> __device__ inline bool aligned(const update &u) {
+    uintptr_t all = (uintptr_t)u.p | (uintptr_t)u.grad | (uintptr_t)u.main;
     for (int s = 0; s < F::states; s++) all |= (uintptr_t)u.state[s];
     return all % 16 == 0;
 }
 
-template <typename T, typename F> __global__ void __launch_bounds__(THREADS) update_all(const update_list list, F f) {
+template <typename T, typename F, typename R>
+__global__ void __launch_bounds__(THREADS) update_all(const update_list list, F f, R r) {
     constexpr int W = 16 / sizeof(sum_t<T>); // the widest, a state, in whole packs side by side
     f.begin();
+    r.begin();
     for (int32_t piece = (int32_t)blockIdx.x; piece < list.first[list.count]; piece += (int32_t)gridDim.x) {
         const int i = find_update(list, piece);
-        const tshi_update &u = list.update[i];
+        const update &u = list.of[i];
         const int64_t begin = (int64_t)(piece - list.first[i]) * PIECE;
         const int n = (int)(u.n - begin < PIECE ? u.n - begin : PIECE), packed = aligned<F>(u) ? n / W * W : 0;
-        for (int at = (int)threadIdx.x * W; at < packed; at += THREADS * W) update_part<T, W>(u, begin + at, f);
-        for (int at = packed + (int)threadIdx.x; at < n; at += THREADS) update_part<T, 1>(u, begin + at, f);
+        for (int at = (int)threadIdx.x * W; at < packed; at += THREADS * W) update_part<T, W>(u, begin + at, f, r);
+        for (int at = packed + (int)threadIdx.x; at < n; at += THREADS) update_part<T, 1>(u, begin + at, f, r);
     }
 }
 
 // Launches over the updates that have elements.
-template <typename T, typename F>
-void launch_updates(tsh_device *device, const char *what, int count, const tshi_update *updates, F f) {
+template <typename T, typename F, typename R>
+void launch_rounded(tsh_device *device, const char *what, int count, const tshi_update *updates, F f, R r) {
     for (int i = 0; i < count;) {
         update_list list;
         list.count = 0;
         list.first[0] = 0;
-        for (; i < count && list.count < MOST_UPDATES; i++) {
+        for (; i < count && list.count < R::together; i++) {
             const int64_t end = list.first[list.count] + up(updates[i].n, PIECE);
             if (updates[i].n == 0) continue;
             if (end > INT32_MAX) break;
-            list.update[list.count++] = updates[i];
+            const tshi_update &u = updates[i];
+            list.of[list.count++] = {u.n, u.grad, {u.state[0], u.state[1]}, u.p, u.main, u.wide_grad};
             list.first[list.count] = (int32_t)end;
         }
-        launch(device, what, update_all<T, F>, (unsigned)list.first[list.count], THREADS, list, f);
+        launch(device, what, update_all<T, F, R>, (unsigned)list.first[list.count], THREADS, list, f, r);
+    }
+}
+
+// Those that are rounded by chance one after another: bfloat16, with streams of their own.
+template <typename T, typename F>
+void launch_updates(tsh_device *device, const char *what, int count, const tshi_update *updates, F f) {
+    if constexpr (sizeof(T) != 2) {
+        launch_rounded<T>(device, what, count, updates, f, nearest());
+    } else {
+        for (int i = 0, end; i < count; i = end) {
+            const tshi_rounding *r = updates[i].rounding;
+            for (end = i + 1; !r && end < count && !updates[end].rounding;) end++;
+            if (r)
+                launch_rounded<T>(device, what, 1, updates + i, f,
+                                  by_chance{source_of(device, r->seed, r->stream), r->first, r->run, r->stride});
+            else
+                launch_rounded<T>(device, what, end - i, updates + i, f, nearest());
+        }
     }
 }
 
@@ -135,6 +210,20 @@ template <typename S> struct adamw_step {
     }
 };
 
+template <typename S> struct lion_step {
+    static constexpr int states = 1;
+    S shrink, lr, beta1, beta2, take1, take2;
+    __device__ void begin() {}
+    __device__ bool reads() const {
+        return true;
+    }
+    __device__ void operator()(S g, S &p, S &m, S &) const {
+        const S c = beta1 * m + take1 * g;
+        m = beta2 * m + take2 * g;
+        p = p * shrink - (c > S(0) ? lr : c < S(0) ? -lr : c);
+    }
+};
+
 template <typename T> void sgd(tsh_device *device, const tshi_sgd *s, int count, const tshi_update *updates) {
     using S = sum_t<T>;
     const S lr = (S)s->lr, decay = (S)s->weight_decay, momentum = (S)s->momentum;
@@ -157,24 +246,33 @@ template <typename T> void adamw(tsh_device *device, const tshi_adamw *a, int co
                                     (S)log(a->beta2)});
 }
 
+template <typename T> void lion(tsh_device *device, const tshi_lion *l, int count, const tshi_update *updates) {
+    using S = sum_t<T>;
+    launch_updates<T>(device, "lion", count, updates,
+                      lion_step<S>{(S)(1.0 - l->lr * l->weight_decay), (S)l->lr, (S)l->beta1, (S)l->beta2,
+                                   (S)(1.0 - l->beta1), (S)(1.0 - l->beta2)});
+}
+
 template <typename T>
 __global__ void __launch_bounds__(THREADS, 2)
-    clip_all(int64_t n, const double *__restrict__ square, double max_norm, T *x) {
+    clip_all(int64_t n, const double *__restrict__ square, double scale, double max_norm, T *x) {
     using S = sum_t<T>;
-    double norm = sqrt(*square), factor = max_norm / (norm + 1e-6);
-    if (!isfinite(norm) || !(factor < 1.0)) return;
+    double norm = sqrt(*square) * scale, factor = scale;
+    if (max_norm < norm + 1e-6) factor *= max_norm / (norm + 1e-6);
+    if (!isfinite(norm) || factor == 1.0) return;
     int64_t me = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
-    S scale = (S)factor;
-    walk<READ_Z | WRITE_Z>(n, x, x, x, me, step, [=](int64_t, S, S, S a) { return scale * a; });
+    S by = (S)factor;
+    walk<READ_Z | WRITE_Z>(n, x, x, x, me, step, [=](int64_t, S, S, S a) { return by * a; });
 }
 
-template <typename T> void clip(tsh_device *device, int64_t n, const double *squares, double max_norm, void *x) {
+template <typename T>
+void clip(tsh_device *device, int64_t n, const double *squares, double scale, double max_norm, void *x) {
     if (n <= 0) return;
     unsigned blocks = blocks_for(device, up(n, pack<T>::size), THREADS);
-    launch(device, "clip", clip_all<T>, blocks, THREADS, n, squares, max_norm, (T *)x);
+    launch(device, "clip", clip_all<T>, blocks, THREADS, n, squares, scale, max_norm, (T *)x);
 }
 
-template <typename T> constexpr tshi_optimizer_ops table = {.sgd = sgd<T>, .adamw = adamw<T>, .clip = clip<T>};
+template <typename T> constexpr tshi_optimizer_ops table = {.sgd = sgd<T>, .adamw = adamw<T>, .lion = lion<T>, .clip = clip<T>};
 
 } // namespace
 

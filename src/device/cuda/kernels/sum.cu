@@ -6,16 +6,16 @@ using namespace tshi;
 namespace {
 
 // y = scale * sum, or y += scale * sum.
-template <typename T, bool ADD> struct sum_op : adding<sum_t<T>> {
+template <typename T, bool ADD, typename Y = T> struct sum_op : adding<sum_t<T>> {
     using S = sum_t<T>;
     static constexpr int USE = READ_X;
-    T *y;
+    Y *y;
     S scale;
     __device__ S take(S so_far, S x, S, S) const {
         return so_far + x;
     }
     __device__ void put(int64_t j, S total) const {
-        y[j] = store<T>(ADD ? load(y[j]) + scale * total : scale * total);
+        y[j] = store<Y>(ADD ? load(y[j]) + scale * total : scale * total);
     }
 };
 
@@ -55,8 +55,10 @@ void sum_backward(tsh_device *device, int64_t outer, int64_t n, int64_t inner, d
     });
 }
 
-template <typename T> void bias_backward(tsh_device *device, int64_t rows, int64_t cols, const void *dy, void *db) {
-    sum_op<T, true> op = {{}, (T *)db, 1};
+// Y: the dtype of db.
+template <typename T, typename Y>
+void bias_backward(tsh_device *device, int64_t rows, int64_t cols, const void *dy, void *db) {
+    sum_op<T, true, Y> op = {{}, (Y *)db, 1};
     reduce(device, "bias_backward", 1, rows, cols, (const T *)dy, (const T *)nullptr, op);
 }
 
@@ -100,7 +102,8 @@ template <typename T> void sum_squares(tsh_device *device, int64_t n, const void
 template <typename T>
 constexpr tshi_sum_ops table = {.over_dim = sum<T>,
                                 .over_dim_backward = sum_backward<T>,
-                                .bias_backward = bias_backward<T>,
+                                .bias_backward = bias_backward<T, T>,
+                                .bias_backward_wide = bias_backward<T, sum_t<T>>,
                                 .squares = sum_squares<T>};
 
 } // namespace

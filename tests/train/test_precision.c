@@ -1,0 +1,480 @@
+/* Mixed precision: float32 gradients beside 16-bit parameters, what becomes of a step's low bits, policies by name. */
+#include "support/philox.h"
+#include "support/tensors.h"
+#include "tshard/tshard.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+TestSuite(precision, .timeout = 240);
+
+/* data x model */
+static const struct {
+    int ranks;
+    const char *axes;
+} meshes[] = {{1, "data=1,model=1"}, {2, "data=2,model=1"}, {2, "data=1,model=2"},
+              {4, "data=2,model=2"}, {4, "data=4,model=1"}, {6, "data=3,model=2"}};
+enum { MESHES = sizeof meshes / sizeof meshes[0] };
+
+static void on_each_mesh(tshi_rank_fn *fn) {
+    for (int m = 0; m < MESHES; m++) {
+        const char *words = tshi_test_run(meshes[m].ranks, fn, (void *)meshes[m].axes);
+        cr_assert_str_empty(words, "%s: %s", meshes[m].axes, words);
+    }
+}
+
+/* --- gradients ---------------------------------------------------------------------------------------------------- */
+
+enum { BATCH = 37, IN = 5, OUT = 7, VOCABULARY = 3, ALL = OUT * IN };
+
+/* Sums of up to BATCH products of numbers in [-8, 8]: too long for 8 bits, exact in float32. */
+typedef struct wanted_gradients {
+    double up[ALL], up_bias[OUT], down[ALL], table[VOCABULARY * IN], twice[IN];
+} wanted_gradients;
+
+typedef struct numbers {
+    double x[BATCH * IN], up_t[BATCH * OUT], down_t[BATCH * OUT], table_t[BATCH * IN], ids[BATCH];
+} numbers;
+
+static void make_numbers(numbers *n, wanted_gradients *w) {
+    tshi_test_integers(1, BATCH * IN, n->x);
+    tshi_test_integers(2, BATCH * OUT, n->up_t);
+    tshi_test_integers(3, BATCH * OUT, n->down_t);
+    tshi_test_integers(4, BATCH * IN, n->table_t);
+    memset(w, 0, sizeof *w);
+    for (int b = 0; b < BATCH; b++) {
+        n->ids[b] = b % VOCABULARY;
+        for (int o = 0; o < OUT; o++) {
+            w->up_bias[o] += n->up_t[b * OUT + o];
+            for (int i = 0; i < IN; i++) {
+                w->up[o * IN + i] += n->up_t[b * OUT + o] * n->x[b * IN + i];
+                w->down[o * IN + i] += n->down_t[b * OUT + o] * n->x[b * IN + i];
+            }
+        }
+        for (int i = 0; i < IN; i++) w->table[b % VOCABULARY * IN + i] += n->table_t[b * IN + i];
+    }
+    for (int i = 0; i < IN; i++) w->twice[i] = 257;
+}
+
+typedef struct model {
+    tsh_mesh *mesh;
+    tsh_linear *up, *down;
+    tsh_embedding *embedding;
+    tsh_tensor *twice;
+    tsh_parameters *list;
+    tsh_tape *tape;
+    tsh_data_parallel *dp;
+} model;
+
+static void make_model(tshi_rank *r, const char *axes, tsh_dtype dtype, model *m) {
+    tsh_linear_config linear = {
+        .in_features = IN, .out_features = OUT, .shard = TSH_COLUMN, .bias = true, .dtype = dtype};
+    tshi_check_ok(r, tsh_mesh_create(r->world, axes, &m->mesh));
+    tsh_group *group = tsh_mesh_group(m->mesh, "model");
+    tshi_check_ok(r, tsh_linear_create(group, &linear, &m->up));
+    linear.shard = TSH_ROW;
+    linear.bias = false;
+    tshi_check_ok(r, tsh_linear_create(group, &linear, &m->down));
+    tsh_embedding_config table = {.num_embeddings = VOCABULARY, .embedding_dim = IN, .shard = TSH_ROW, .dtype = dtype};
+    tshi_check_ok(r, tsh_embedding_create(group, &table, &m->embedding));
+    const double ones[IN] = {1, 1, 1, 1, 1};
+    m->twice = tshi_test_leaf(r, m->mesh, &(tsh_tensor_config){.dtype = dtype, .ndim = 1, .shape = {IN}}, ones);
+    tshi_check_ok(r, tsh_tape_create(r->world, &m->tape));
+    tshi_check_ok(r, tsh_parameters_create(r->world, &m->list));
+    tshi_check_ok(r, tsh_linear_register(m->up, m->list, "up"));
+    tshi_check_ok(r, tsh_linear_register(m->down, m->list, "down"));
+    tshi_check_ok(r, tsh_embedding_register(m->embedding, m->list, "embedding"));
+    tshi_check_ok(r, tsh_parameters_add(m->list, "twice", m->twice));
+    tshi_check_ok(r, tsh_parameters_set_precision(m->list, &(tsh_precision){.storage = dtype}));
+}
+
+static void free_model(model *m) {
+    tsh_data_parallel_destroy(m->dp);
+    tsh_parameters_destroy(m->list);
+    tsh_linear_destroy(m->up);
+    tsh_linear_destroy(m->down);
+    tsh_embedding_destroy(m->embedding);
+    tsh_tensor_release(m->twice);
+    tsh_tape_destroy(m->tape);
+    tsh_mesh_destroy(m->mesh);
+}
+
+static tsh_tensor *batch_of(tshi_rank *r, model *m, tsh_dtype dtype, int64_t cols, const double *values) {
+    tsh_tensor_config config = {.dtype = dtype, .ndim = cols ? 2 : 1, .shape = {BATCH, cols}, .layout = {TSH_SHARD(0)}};
+    return tshi_test_tensor(r, m->mesh, &config, values);
+}
+
+static tsh_tensor *add_part(tsh_tape *tape, tsh_tensor *y, tsh_tensor *t, tsh_tensor *loss) {
+    tsh_tensor *part = tsh_cast(tape, tsh_sum(tape, tsh_mul(tape, y, t), TSH_ALL_DIMS), TSH_FLOAT32);
+    return loss ? tsh_add(tape, loss, part) : part;
+}
+
+static void backward(tshi_rank *r, model *m, const numbers *n, tsh_dtype dtype) {
+    tsh_tensor *x = batch_of(r, m, dtype, IN, n->x), *ids = batch_of(r, m, TSH_INT64, 0, n->ids);
+    tsh_tensor *t[3] = {batch_of(r, m, dtype, OUT, n->up_t), batch_of(r, m, dtype, OUT, n->down_t),
+                        batch_of(r, m, dtype, IN, n->table_t)};
+    const double many[IN] = {256, 256, 256, 256, 256};
+    tsh_tensor_config row = {.dtype = dtype, .ndim = 1, .shape = {IN}};
+    tsh_tensor *factor = tshi_test_tensor(r, m->mesh, &row, many);
+    tsh_tensor *loss = add_part(m->tape, tsh_linear_forward(m->tape, m->up, x), t[0], NULL);
+    loss = add_part(m->tape, tsh_linear_forward(m->tape, m->down, x), t[1], loss);
+    loss = add_part(m->tape, tsh_embedding_forward(m->tape, m->embedding, ids), t[2], loss);
+    loss = add_part(m->tape, m->twice, factor, loss);
+    tsh_tensor *twice = tsh_cast(m->tape, tsh_sum(m->tape, m->twice, TSH_ALL_DIMS), TSH_FLOAT32);
+    tshi_check_ok(r, tsh_backward(m->tape, tsh_add(m->tape, loss, twice)));
+    tshi_check_ok(r, tsh_tape_reset(m->tape));
+    for (int i = 0; i < 3; i++) tsh_tensor_release(t[i]);
+    tsh_tensor_release(factor);
+    tsh_tensor_release(ids);
+    tsh_tensor_release(x);
+}
+
+static void check_gradients(tshi_rank *r, const model *m, const wanted_gradients *w, double times) {
+    struct {
+        const char *name;
+        tsh_tensor *parameter;
+        const double *wanted;
+        int count;
+    } all[] = {{"up.weight", tsh_linear_weight(m->up), w->up, ALL},
+               {"up.bias", tsh_linear_bias(m->up), w->up_bias, OUT},
+               {"down.weight", tsh_linear_weight(m->down), w->down, ALL},
+               {"table", tsh_embedding_weight(m->embedding), w->table, VOCABULARY * IN},
+               {"twice", m->twice, w->twice, IN}};
+    for (int p = 0; p < 5 && !r->failed; p++) {
+        double whole[ALL];
+        tsh_tensor *grad = tsh_tensor_grad(all[p].parameter);
+        for (int i = 0; i < all[p].count; i++) whole[i] = times * all[p].wanted[i];
+        if (!tshi_check(r, grad && tsh_tensor_dtype(grad) == TSH_FLOAT32, "%s: no float32", all[p].name)) return;
+        tshi_test_same(r, all[p].name, grad, whole, 0);
+    }
+}
+
+/* Without a schedule, with one, and accumulated over backwards: each gradient and each sum over ranks is float32. */
+static void gradients(tshi_rank *r, void *axes) {
+    const tsh_dtype dtypes[] = {TSH_BFLOAT16, TSH_FLOAT16};
+    numbers n;
+    wanted_gradients w;
+    make_numbers(&n, &w);
+    for (int c = 0; c < 4 && !r->failed; c++) {
+        model m = {0};
+        make_model(r, axes, dtypes[c % 2], &m);
+        tsh_data_parallel_config config = {.bucket_bytes = 200};
+        if (c >= 2)
+            tshi_check_ok(r, tsh_data_parallel_create(m.tape, m.list, tsh_mesh_group(m.mesh, "data"), &config, &m.dp));
+        for (int times = 1; times <= 2; times++) {
+            backward(r, &m, &n, dtypes[c % 2]);
+            check_gradients(r, &m, &w, times);
+        }
+        free_model(&m);
+    }
+}
+
+Test(precision, gradients_of_16_bit_parameters_are_float32_and_exact_where_these_are) {
+    on_each_mesh(gradients);
+}
+
+/* --- steps -------------------------------------------------------------------------------------------------------- */
+
+enum { ROWS = 7, COLS = 11, SIZE = ROWS * COLS, STEPS = 5 };
+
+static void set_gradient(tshi_rank *r, tsh_tape *tape, tsh_tensor *p, const double *whole) {
+    tsh_tensor_config config = {.dtype = p->dtype, .ndim = p->shape.ndim};
+    memcpy(config.shape, p->shape.global, sizeof config.shape);
+    memcpy(config.layout, p->layout, sizeof config.layout);
+    tsh_tensor *g = tshi_test_tensor(r, p->mesh, &config, whole);
+    tshi_check_ok(r, tsh_backward_with(tape, tsh_mul(tape, p, g), NULL));
+    tshi_check_ok(r, tsh_tape_reset(tape));
+    tsh_tensor_release(g);
+}
+
+/* A matrix that both axes split, the second along its other dim or the same. */
+static tsh_tensor *make_matrix(tshi_rank *r, const tsh_mesh *mesh, int kind, tsh_dtype dtype, const double *values) {
+    const tsh_layout layouts[][2] = {{TSH_REPLICATED, TSH_REPLICATED},
+                                     {TSH_REPLICATED, TSH_SHARD(0)},
+                                     {TSH_SHARD(0), TSH_SHARD(1)},
+                                     {TSH_SHARD(1), TSH_SHARD(1)}};
+    tsh_tensor_config config = {dtype, 2, {ROWS, COLS}, {layouts[kind][0], layouts[kind][1]}};
+    return tshi_test_leaf(r, mesh, &config, values);
+}
+
+static float narrow(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* AdamW with main weights is AdamW in float32; the parameter is what that rounds to. */
+static void main_weights(tshi_rank *r, void *axes) {
+    const tsh_adamw_config config = {.lr = 0.001, .weight_decay = 0.1, .low_bits = TSH_MAIN_WEIGHTS};
+    double start[SIZE], g[SIZE];
+    float p[SIZE], m[SIZE] = {0}, v[SIZE] = {0};
+    tsh_mesh *mesh = NULL;
+    tsh_tape *tape = NULL;
+    tshi_check_ok(r, tsh_mesh_create(r->world, axes, &mesh));
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    for (int kind = 0; kind < 4 && !r->failed; kind++) {
+        tsh_parameters *list = NULL;
+        tsh_optimizer *optimizer = NULL;
+        tshi_test_integers(1, SIZE, start);
+        tsh_tensor *w = make_matrix(r, mesh, kind, TSH_BFLOAT16, start);
+        tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+        tshi_check_ok(r, tsh_parameters_add(list, "w", w));
+        if (kind % 2) tshi_check_ok(r, tsh_parameters_set_precision(list, &(tsh_precision){.storage = TSH_BFLOAT16}));
+        tshi_check_ok(r, tsh_adamw_create(list, &config, &optimizer));
+        for (int i = 0; i < SIZE; i++) p[i] = (float)start[i], m[i] = v[i] = 0;
+        for (int s = 1; s <= STEPS && !r->failed; s++) {
+            double rounded[SIZE];
+            tshi_test_integers(10 + s, SIZE, g);
+            tsh_optimizer_zero_grad(optimizer);
+            set_gradient(r, tape, w, g);
+            tshi_check_ok(r, tsh_optimizer_step(optimizer));
+            for (int i = 0; i < SIZE; i++) {
+                m[i] = 0.9f * m[i] + 0.1f * (float)g[i];
+                v[i] = 0.999f * v[i] + 0.001f * (float)(g[i] * g[i]);
+                double hat = v[i] / (1 - pow(0.999, s));
+                p[i] = (float)(p[i] * (1 - 0.001 * 0.1) - 0.001 * m[i] / (1 - pow(0.9, s)) / (sqrt(hat) + 1e-8));
+                rounded[i] = narrow(p[i]);
+            }
+            /* At a tie a float32's last bit decides: one unit of bfloat16. */
+            tshi_test_same(r, "w", w, rounded, 0x1p-8);
+            for (int64_t i = 0; i < w->numel; i++) {
+                int64_t place = tshi_test_place(w, i);
+                uint16_t bits;
+                memcpy(&bits, (char *)tshi_data(w) + 2 * i, sizeof bits);
+                float now = tshi_test_element(w, i) == rounded[place] ? p[place] : NAN;
+                tshi_check(r, !isnan(now) || fabs(tshi_test_element(w, i) - p[place]) <= fabsf(p[place]) * 0x1.01p-8f,
+                           "element %d is %g, rounded from %g", (int)place, tshi_test_element(w, i), p[place]);
+            }
+        }
+        tsh_optimizer_destroy(optimizer);
+        tsh_parameters_destroy(list);
+        tsh_tensor_release(w);
+    }
+    tsh_tape_destroy(tape);
+    tsh_mesh_destroy(mesh);
+}
+
+Test(precision, main_weights_step_as_float32_does_and_round_the_parameter_from_it) {
+    on_each_mesh(main_weights);
+}
+
+static uint64_t stream_of(const char *name) {
+    uint64_t hash = UINT64_C(14695981039346656037);
+    for (; *name; name++) {
+        hash = (hash ^ (unsigned char)*name) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 32;
+    }
+    return (hash | UINT64_C(1) << 63) & ~(uint64_t)UINT32_MAX;
+}
+
+/* Steps of 2^-10 g are exact in float32. */
+static void by_chance(tshi_rank *r, void *axes) {
+    const tsh_sgd_config config = {.lr = 0x1p-10, .low_bits = TSH_STOCHASTIC_ROUNDING};
+    double start[SIZE], g[SIZE], p[SIZE];
+    tsh_mesh *mesh = NULL;
+    tsh_tape *tape = NULL;
+    tshi_check_ok(r, tsh_mesh_create(r->world, axes, &mesh));
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    for (int kind = 0; kind < 4 && !r->failed; kind++) {
+        tsh_parameters *list = NULL;
+        tsh_optimizer *optimizer = NULL;
+        tshi_test_integers(1, SIZE, start);
+        tsh_tensor *w = make_matrix(r, mesh, kind, TSH_BFLOAT16, start);
+        tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+        tshi_check_ok(r, tsh_parameters_add(list, "layer.w", w));
+        tshi_check_ok(r, tsh_sgd_create(list, &config, &optimizer));
+        memcpy(p, start, sizeof p);
+        for (int s = 1; s <= STEPS && !r->failed; s++) {
+            tshi_test_integers(10 + s, SIZE, g);
+            tsh_optimizer_zero_grad(optimizer);
+            set_gradient(r, tape, w, g);
+            tshi_check_ok(r, tsh_optimizer_step(optimizer));
+            for (uint64_t i = 0; i < SIZE; i++) {
+                uint32_t word[4], bits;
+                float stepped = (float)(p[i] - 0x1p-10 * g[i]);
+                tshi_philox_block(r->world->seed, stream_of("layer.w") + (unsigned)s, i / 4, word);
+                memcpy(&bits, &stepped, sizeof bits);
+                bits = (bits + (word[i % 4] >> 16)) & 0xffff0000u;
+                memcpy(&stepped, &bits, sizeof bits);
+                p[i] = stepped;
+            }
+            tshi_test_same(r, "w", w, p, 0);
+        }
+        tsh_optimizer_destroy(optimizer);
+        tsh_parameters_destroy(list);
+        tsh_tensor_release(w);
+    }
+    tsh_tape_destroy(tape);
+    tsh_mesh_destroy(mesh);
+}
+
+Test(precision, rounding_by_chance_depends_on_global_elements_and_steps_alone) {
+    on_each_mesh(by_chance);
+}
+
+/* 400 steps of 2^-12 from 1, whose neighbours in bfloat16 are 2^-8 and 2^-7 away. */
+static void means(tshi_rank *r, void *arg) {
+    enum { MANY = 4000, TIMES = 400 };
+    const tsh_low_bits kinds[] = {TSH_LOSE_LOW_BITS, TSH_MAIN_WEIGHTS, TSH_STOCHASTIC_ROUNDING};
+    const double wanted = 1 - TIMES * 0x1p-12;
+    tsh_tape *tape = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    double *ones = malloc(MANY * sizeof *ones);
+    for (int i = 0; i < MANY; i++) ones[i] = 1;
+    for (int k = 0; k < 3; k++) {
+        tsh_parameters *list = NULL;
+        tsh_optimizer *optimizer = NULL;
+        tsh_tensor_config config = {TSH_BFLOAT16, 1, {MANY}, {{0}}};
+        tsh_tensor *w = tshi_test_leaf(r, tsh_world_mesh(r->world), &config, ones);
+        tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+        tshi_check_ok(r, tsh_parameters_add(list, "w", w));
+        tshi_check_ok(r, tsh_sgd_create(list, &(tsh_sgd_config){.lr = 0x1p-12, .low_bits = kinds[k]}, &optimizer));
+        set_gradient(r, tape, w, ones);
+        for (int s = 0; s < TIMES; s++) tshi_check_ok(r, tsh_optimizer_step(optimizer));
+        double mean = 0;
+        for (int i = 0; i < MANY; i++) mean += tshi_test_element(w, i) / MANY;
+        double expected = k == 0 ? 1 : wanted;
+        tshi_check(r, fabs(mean - expected) < (k == 2 ? 0x1p-11 : 0x1p-9), "kind %d: %g, not %g", k, mean, expected);
+        tsh_optimizer_destroy(optimizer);
+        tsh_parameters_destroy(list);
+        tsh_tensor_release(w);
+    }
+    free(ones);
+    tsh_tape_destroy(tape);
+}
+
+Test(precision, small_steps_are_lost_kept_or_kept_in_the_mean) {
+    cr_assert_str_empty(tshi_test_run(1, means, NULL));
+}
+
+/* --- the warning -------------------------------------------------------------------------------------------------- */
+
+static int warnings;
+
+static void count_warning(void *user, tsh_log_level level, const char *line) {
+    (void)user;
+    if (level == TSH_LOG_WARNING && strstr(line, "will be lost")) warnings++;
+}
+
+static void warns(tshi_rank *r, void *arg) {
+    const tsh_dtype dtypes[] = {TSH_FLOAT32, TSH_BFLOAT16, TSH_FLOAT16};
+    tsh_world *world = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_world_init(&(tsh_world_config){.log = {count_warning, NULL}}, &world));
+    for (int d = 0; d < 3 && !r->failed; d++) {
+        for (int k = 0; k < 3; k++) {
+            tsh_parameters *list = NULL;
+            tsh_optimizer *optimizer = NULL;
+            tsh_tensor *w[2] = {NULL, NULL};
+            bool refused = dtypes[d] == TSH_FLOAT16 && k == TSH_STOCHASTIC_ROUNDING;
+            const tsh_adamw_config config = {.lr = 1, .low_bits = (tsh_low_bits)k};
+            tshi_check_ok(r, tsh_parameters_create(world, &list));
+            for (int i = 0; i < 2; i++) {
+                tsh_tensor_config shape = {.dtype = dtypes[d], .ndim = 1, .shape = {3}};
+                tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(world), &shape, &w[i]));
+                tshi_check_ok(r, tsh_parameters_add(list, i ? "a" : "b", w[i]));
+            }
+            warnings = 0;
+            tshi_check_status(r, tsh_adamw_create(list, &config, &optimizer), refused ? TSH_ERR_DTYPE : TSH_OK, "");
+            tshi_check(r, warnings == (d > 0 && k == 0), "dtype %d, kind %d: %d warnings", d, k, warnings);
+            tsh_optimizer_destroy(optimizer);
+            tsh_parameters_destroy(list);
+            for (int i = 0; i < 2; i++) tsh_tensor_release(w[i]);
+        }
+    }
+    tsh_parameters *list = NULL;
+    tsh_optimizer *optimizer = NULL;
+    tshi_check_ok(r, tsh_parameters_create(world, &list));
+    tshi_check_status(r, tsh_sgd_create(list, &(tsh_sgd_config){.low_bits = (tsh_low_bits)3}, &optimizer),
+                      TSH_ERR_ARGUMENT, "low_bits");
+    tsh_parameters_destroy(list);
+    tsh_world_destroy(world);
+}
+
+Test(precision, an_optimizer_that_loses_low_bits_says_so_once) {
+    tshi_test_options options = {.ranks = 1, .bare = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, warns, NULL, NULL, NULL));
+}
+
+/* --- policies ----------------------------------------------------------------------------------------------------- */
+
+static void policy(tshi_rank *r, void *arg) {
+    static const char *const float32[] = {"layers.*.norm", "head", NULL};
+    static const tsh_precision p = {.storage = TSH_BFLOAT16, .float32_layers = float32};
+    const struct {
+        const char *layer, *name;
+        bool kept;
+    } all[] = {{"layers.0.norm", "layers.0.norm.weight", true},
+               {"layers.0.up", "layers.0.up.weight", false},
+               {"head", "head.weight", true},
+               {"headless", "headless.w", false}};
+    const double two = 2;
+    tsh_parameters *list = NULL;
+    tsh_tensor *w[4];
+    tsh_tape *tape = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+    for (int i = 0; i < 4; i++) {
+        tsh_tensor_config config = {.dtype = tsh_precision_dtype(&p, all[i].layer)};
+        tshi_check(r, config.dtype == (all[i].kept ? TSH_FLOAT32 : TSH_BFLOAT16), "%s", all[i].layer);
+        w[i] = tshi_test_leaf(r, tsh_world_mesh(r->world), &config, &two);
+        tshi_check_ok(r, tsh_parameters_add(list, all[i].name, w[i]));
+    }
+    for (int wide = 0; wide < 2; wide++) {
+        tsh_precision now = {TSH_BFLOAT16, wide ? TSH_FLOAT32 : TSH_BFLOAT16, float32};
+        tshi_check_ok(r, tsh_parameters_set_precision(list, &now));
+        tshi_check(r, !tsh_tensor_grad(w[1]), "a gradient of another dtype is left");
+        for (int i = 0; i < 4; i++) {
+            tshi_check_ok(r, tsh_backward_with(tape, tsh_mul(tape, w[i], w[i]), NULL));
+            tshi_check_ok(r, tsh_tape_reset(tape));
+            tsh_dtype wanted = wide || all[i].kept ? TSH_FLOAT32 : TSH_BFLOAT16;
+            tshi_check(r, tsh_tensor_dtype(tsh_tensor_grad(w[i])) == wanted, "gradient of %s", all[i].name);
+        }
+    }
+    tshi_check_status(r, tsh_parameters_set_precision(list, &(tsh_precision){.storage = TSH_INT64}), TSH_ERR_DTYPE, "");
+    tshi_check_status(r, tsh_parameters_set_precision(list, &(tsh_precision){TSH_BFLOAT16, TSH_FLOAT16, NULL}),
+                      TSH_ERR_DTYPE, "gradients of bfloat16");
+    tshi_check_status(r, tsh_parameters_set_precision(list, &(tsh_precision){.storage = TSH_BFLOAT16}), TSH_ERR_DTYPE,
+                      "'layers.0.norm.weight' is float32, the policy says bfloat16");
+    tshi_check(r, tsh_precision_dtype(NULL, "a") == TSH_FLOAT32 && tsh_precision_dtype(&p, NULL) == TSH_FLOAT32,
+               "nothing is float32");
+    tsh_parameters_destroy(list);
+    for (int i = 0; i < 4; i++) tsh_tensor_release(w[i]);
+    tsh_tape_destroy(tape);
+}
+
+Test(precision, a_policy_names_the_layers_that_stay_float32) {
+    cr_assert_str_empty(tshi_test_run(1, policy, NULL));
+}
+
+/* A norm of float32 parameters computes in float32 and keeps the dtype of x. */
+static void norm(tshi_rank *r, void *arg) {
+    tsh_norm *layer = NULL;
+    tsh_tape *tape = NULL;
+    const double values[4] = {1, 2, 3, 250};
+    const tsh_group *group = tsh_world_group(r->world);
+    (void)arg;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tshi_check_ok(r, tsh_norm_create((tsh_group *)group, &(tsh_norm_config){.features = 4}, &layer));
+    tsh_tensor_config shape = {.dtype = TSH_BFLOAT16, .ndim = 2, .shape = {1, 4}};
+    tsh_tensor *x = tshi_test_leaf(r, tsh_world_mesh(r->world), &shape, values);
+    tsh_tensor *y = tsh_norm_forward(tape, layer, x);
+    if (tshi_check(r, y && tsh_tensor_dtype(y) == TSH_BFLOAT16, "%s", tsh_tape_message(tape))) {
+        tshi_check_ok(r, tsh_backward(tape, tsh_sum(tape, tsh_mul(tape, y, y), TSH_ALL_DIMS)));
+        tshi_check(r, tsh_tensor_dtype(tsh_tensor_grad(x)) == TSH_BFLOAT16, "gradient of x");
+        tshi_check(r, tsh_tensor_dtype(tsh_tensor_grad(tsh_norm_weight(layer))) == TSH_FLOAT32, "gradient of gamma");
+    }
+    tsh_tape_destroy(tape);
+    tsh_tensor_release(x);
+    tsh_norm_destroy(layer);
+}
+
+Test(precision, a_float32_norm_takes_16_bit_rows) {
+    cr_assert_str_empty(tshi_test_run(1, norm, NULL));
+}
