@@ -87,6 +87,35 @@ TSH_API tsh_status tsh_optimizer_set_lr(tsh_optimizer *optimizer, double lr);
  * NULL. */
 TSH_API tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, double *norm);
 
+/* --- loss scale --------------------------------------------------------------------------------------------------- */
+
+/* A dynamic loss scale, as torch.amp.GradScaler: float16's gradients are small, and a loss that is multiplied keeps them in
+ * its range. bfloat16 wants none. Zeros take the defaults. Nothing else is kept: a checkpoint has it as two values of the
+ * caller's, `scale` and `good_steps`.
+ *     tsh_backward(tape, tsh_loss_scale_apply(tape, &scale, loss));
+ *     tsh_loss_scale_unscale(&scale, list, max_norm, &norm, &finite);
+ *     if (finite) tsh_optimizer_step(optimizer);
+ *     tsh_loss_scale_update(&scale, finite); */
+typedef struct tsh_loss_scale {
+    double scale;       /* 65536 at first */
+    double growth;      /* 2: what it is multiplied by after `interval` finite steps on end */
+    double backoff;     /* 0.5: and by after one that is not finite */
+    int64_t interval;   /* 2000 */
+    int64_t good_steps; /* finite ones since the scale changed */
+} tsh_loss_scale;
+
+/* loss times the scale, owned by the tape. */
+TSH_API tsh_tensor *tsh_loss_scale_apply(tsh_tape *tape, const tsh_loss_scale *scale, tsh_tensor *loss);
+/* *finite: no rank of the world has a gradient with an infinity or a NaN. Then all gradients are divided by the scale and
+ * clipped as by tsh_clip_grad_norm, in one pass; max_norm 0: not clipped. *norm (may be NULL) is the norm before
+ * clipping, of the divided gradients. Otherwise no gradient changes, *norm is NAN, and the step is to be left out: nothing has
+ * changed. TSH_ERR_ARGUMENT. Collective over the world: an all-reduce of one double; one more over each axis, as
+ * tsh_clip_grad_norm, with max_norm or norm. Waits. */
+TSH_API tsh_status tsh_loss_scale_unscale(const tsh_loss_scale *scale, tsh_parameters *list, double max_norm,
+                                          double *norm, bool *finite);
+/* The scale of the next step. Every rank makes the same call. TSH_ERR_ARGUMENT for fields out of their ranges. */
+TSH_API tsh_status tsh_loss_scale_update(tsh_loss_scale *scale, bool finite);
+
 /* --- data parallelism --------------------------------------------------------------------------------------------- */
 
 /* A schedule for the gradient sums of data parallelism. A parameter that is REPLICATED along an axis and used with a

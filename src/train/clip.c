@@ -13,15 +13,20 @@ static bool counts_here(const tsh_tensor *grad) {
     return tshi_layouts_hold_first(grad->mesh, grad->layout);
 }
 
-/* Into list->scalar. */
-static void sum_local_squares(const tsh_parameters *list) {
+/* Into list->scalar: of gradients that count here, or of those that do not. */
+static void sum_local_squares(const tsh_parameters *list, bool counted) {
     tsh_device *device = list->scalar->mesh->device;
     device->ops->copy.zero(device, sizeof(double), tshi_data(list->scalar));
     for (int i = 0; i < list->count; i++) {
         const tsh_tensor *grad = tsh_tensor_grad(list->items[i].tensor);
-        if (!grad || !counts_here(grad)) continue;
+        if (!grad || counts_here(grad) != counted) continue;
         device->ops->sum[grad->dtype].squares(device, grad->numel, tshi_data(grad), tshi_data(list->scalar));
     }
+}
+
+tsh_status tshi_clip_local_squares(const tsh_parameters *list, bool counted, double *sum) {
+    sum_local_squares(list, counted);
+    return tsh_tensor_read(list->scalar, sum, 1);
 }
 
 static bool on_one_mesh(const tsh_parameters *list) {
@@ -32,7 +37,7 @@ static bool on_one_mesh(const tsh_parameters *list) {
 }
 
 /* A rank that holds nothing of a mesh's parameters has the sum over the other meshes from the world alone. */
-static tsh_status sum_over_ranks(tsh_parameters *list) {
+tsh_status tshi_clip_sum(tsh_parameters *list) {
     const tsh_mesh *mesh = on_one_mesh(list) ? list->items[0].tensor->mesh : tsh_world_mesh(list->world);
     tsh_status status = TSH_OK;
     for (int a = 0; a < mesh->axes && status == TSH_OK; a++) {
@@ -41,12 +46,12 @@ static tsh_status sum_over_ranks(tsh_parameters *list) {
     return status;
 }
 
-static void clip_all(const tsh_parameters *list, double max_norm) {
+void tshi_clip_all(const tsh_parameters *list, double scale, double max_norm) {
     tsh_device *device = list->scalar->mesh->device;
     for (int i = 0; i < list->count; i++) {
         tsh_tensor *grad = tsh_tensor_grad(list->items[i].tensor);
         if (!grad) continue;
-        device->ops->optimizer[grad->dtype].clip(device, grad->numel, tshi_data(list->scalar), 1, max_norm,
+        device->ops->optimizer[grad->dtype].clip(device, grad->numel, tshi_data(list->scalar), scale, max_norm,
                                                  tshi_data(grad));
     }
 }
@@ -60,10 +65,10 @@ tsh_status tsh_clip_grad_norm(tsh_parameters *list, double max_norm, double *nor
     tsh_status status = TSH_OK;
     for (int i = 0; i < list->count && status == TSH_OK; i++) status = tshi_gradient_wait(list->items[i].tensor);
     if (status != TSH_OK || list->count == 0) return status;
-    sum_local_squares(list);
-    status = sum_over_ranks(list);
+    sum_local_squares(list, true);
+    status = tshi_clip_sum(list);
     if (status != TSH_OK) return status;
-    clip_all(list, max_norm);
+    tshi_clip_all(list, 1, max_norm);
     if (!norm) return TSH_OK;
     status = tsh_tensor_read(list->scalar, norm, 1);
     *norm = sqrt(*norm);

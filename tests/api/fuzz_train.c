@@ -179,6 +179,21 @@ static void clip_grad_norm(fuzz *f, void (*function)(void)) {
     fuzz_said(f, "clip_grad_norm", tsh_clip_grad_norm(list, most, fuzz_chance(f, 20) ? NULL : &norm_before), NULL);
 }
 
+static void loss_scale(fuzz *f, void (*function)(void)) {
+    tsh_loss_scale scale = {.scale = fuzz_chance(f, 90) ? 4 : fuzz_number(f),
+                            .growth = fuzz_chance(f, 90) ? 0 : fuzz_number(f),
+                            .interval = fuzz_chance(f, 90) ? 1 : -1};
+    tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
+    double norm_before, most = fuzz_chance(f, 90) ? 1 : fuzz_number(f);
+    bool finite;
+    (void)function;
+    tsh_status status = tsh_loss_scale_unscale(&scale, list, most, fuzz_chance(f, 20) ? NULL : &norm_before, &finite);
+    fuzz_said(f, "loss_scale_unscale", status, NULL);
+    fuzz_said(f, "loss_scale_update", tsh_loss_scale_update(&scale, fuzz_chance(f, 50)), NULL);
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    fuzz_value(f, tape, tsh_loss_scale_apply(tape, &scale, fuzz_pick(f, FUZZ_VALUE)));
+}
+
 static void data_parallel_create(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
     tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
@@ -226,6 +241,7 @@ const fuzz_call fuzz_train_calls[] = {
     {"tsh_embedding_register tsh_embedding_load", embedding_use, NULL, 3},
     {"tsh_sgd_create tsh_adamw_create", optimizer_create, NULL, 5},
     {"tsh_precision_dtype tsh_parameters_set_precision", set_precision, NULL, 2},
+    {"tsh_loss_scale_unscale tsh_loss_scale_update tsh_loss_scale_apply", loss_scale, NULL, 2},
     {"tsh_optimizer_destroy", optimizer_destroy, NULL, 1},
     {"tsh_optimizer_step tsh_optimizer_zero_grad tsh_optimizer_set_lr", optimizer_use, NULL, 8},
     {"tsh_clip_grad_norm", clip_grad_norm, NULL, 4},

@@ -139,8 +139,14 @@ tsh_status tshi_bench_optimizer(tshi_bench *b) {
 }
 
 tsh_status tshi_bench_step(tshi_bench *b, double *norm) {
+    tsh_loss_scale one = {.scale = 1};
+    bool clipped = false;
     tsh_status status = TSH_OK;
-    if (b->p->clip > 0) status = tsh_clip_grad_norm(b->stepped, b->p->clip, norm);
+    if (b->p->clip > 0 && b->p->stepper == STEPPER_SGD) {
+        status = tsh_loss_scale_unscale(&one, b->stepped, b->p->clip, norm, &clipped);
+        if (status == TSH_OK) status = tsh_loss_scale_update(&one, clipped);
+    }
+    if (b->p->clip > 0 && !clipped && status == TSH_OK) status = tsh_clip_grad_norm(b->stepped, b->p->clip, norm);
     if (status == TSH_OK && b->optimizer) status = tsh_optimizer_step(b->optimizer);
     if (status != TSH_OK || b->p->zero == ZERO_NOT) return status;
     if (b->p->zero == ZERO_OPTIMIZER && b->optimizer) {
