@@ -124,7 +124,8 @@ static tsh_status plan_affine(tsh_device *device, tsh_dtype dtype, int64_t m, in
 }
 
 static tsh_status plan_affine_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
-                                       const void *x, const void *dy, double beta, void *dw, double beta_b, void *db) {
+                                       const void *x, const void *dy, tsh_dtype to, double beta, void *dw,
+                                       double beta_b, void *db) {
     tsh_status status = plan_gemm(device, dtype, true, false, n, k, m, 1, dy, n, x, k, beta, dw, k);
     if (db) count_kernel(device, "sum", dtype, (uint64_t)m * (uint64_t)n * tsh_dtype_size(dtype));
     return status;
