@@ -55,13 +55,21 @@ static void need_inputs(tsh_tape *tape, const tshi_node *node, const tshi_segmen
     }
 }
 
+/* The segment right inside of this one that the call is in, or this one. */
+static int inner_of(const tsh_tape *tape, const tshi_node *node, int number) {
+    int k = node->segment;
+    while (k != number && segment_of(tape, k)->parent != number) k = segment_of(tape, k)->parent;
+    return k;
+}
+
 /* A call inside of an inner segment: that one stays dropped, and what it takes from around it and leaves to that has to
  * be there. */
 static void choose_inner(tsh_tape *tape, tshi_node *node, const tshi_segment *s, int number) {
+    int inner = inner_of(tape, node, number);
     if (node->dropped_by == number) node->again = true;
     for (int i = 0; i < node->inputs; i++) {
         int k = tshi_tape_node(tape, node->in[i]);
-        if (k >= s->first && tape->nodes[k].dropped_by == number) tape->nodes[k].again = true;
+        if (k >= s->first && inner_of(tape, &tape->nodes[k], number) != inner) tape->nodes[k].again = true;
     }
 }
 
@@ -90,9 +98,10 @@ static void choose(tsh_tape *tape, int number) {
 static bool can_run(const tsh_tape *tape, const tshi_node *node, int number) {
     for (int i = 0; i < node->inputs; i++) {
         int k = tshi_tape_node(tape, node->in[i]);
-        const tshi_node *from = k < 0 ? NULL : &tape->nodes[k];
-        bool made = !from || (!from->used && (from->again || !drops(from, number)));
-        if (!made) return false;
+        if (k < 0) continue;
+        const tshi_node *from = &tape->nodes[k];
+        bool lost = k >= segment_of(tape, number)->first && drops(from, number) && !from->again;
+        if (from->used || lost) return false;
     }
     return true;
 }

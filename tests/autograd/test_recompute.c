@@ -202,3 +202,244 @@ static void memory(tshi_rank *r, void *arg) {
 Test(recompute, memory_grows_by_results_alone) {
     cr_assert_str_empty(tshi_test_run_each(1, 3, memory, NULL));
 }
+
+/* --- several backwards -------------------------------------------------------------------------------------------- */
+
+/* Two losses over one chain, whose calls the first backward keeps. */
+static void two_losses(const bench *b, segments how, bits *out) {
+    tsh_world_seed(b->r->world, 5);
+    zero(b);
+    tsh_tensor *x = chain(b, GROUP, how), *first = loss_of(b, x), *second = loss_of(b, tsh_scale(b->tape, x, 3));
+    tshi_check_ok(b->r, tsh_backward_with(b->tape, first, &(tsh_backward_config){.retain_graph = true}));
+    size_t held = tsh_device_stats(tsh_world_device(b->r->world)).bytes_in_use;
+    tshi_check_ok(b->r, tsh_backward_with(b->tape, second, &(tsh_backward_config){.retain_graph = true}));
+    tshi_check(b->r, tsh_device_stats(tsh_world_device(b->r->world)).bytes_in_use == held,
+               "what runs again twice is kept");
+    tshi_check_ok(b->r, tsh_backward(b->tape, second));
+    copy_bits(b, second, out);
+    tshi_check_ok(b->r, tsh_tape_reset(b->tape));
+}
+
+static void several(tshi_rank *r, void *arg) {
+    (void)arg;
+    bits wanted, got;
+    bench b = set_up(r, TSH_FLOAT64, false);
+    two_losses(&b, NONE, &wanted);
+    two_losses(&b, PARTS, &got);
+    check_bits(&b, &got, &wanted, "segments");
+    two_losses(&b, NESTED, &got);
+    check_bits(&b, &got, &wanted, "nested segments");
+    tear_down(&b);
+}
+
+Test(recompute, several_backwards_run_a_segment_each_time) {
+    cr_assert_str_empty(tshi_test_run_each(1, 3, several, NULL));
+}
+
+/* Two results of one segment, of which the program has retained one until the segment's end; each leads to a loss. */
+static tsh_tensor *result_of(const bench *b, bool segment, tsh_tensor **other) {
+    tsh_mark start = tsh_tape_mark(b->tape);
+    tsh_tensor *up = tsh_matmul(b->tape, b->leaf[0], b->leaf[1]);
+    tsh_tensor *left = tsh_gelu(b->tape, up), *right = tsh_exp(b->tape, tsh_silu(b->tape, b->leaf[2]));
+    *other = tsh_tensor_retain(right);
+    if (segment) left = tsh_tape_recompute_since(b->tape, start, left);
+    tshi_check(b->r, !segment || (tsh_tensor_data(right) && !tsh_tensor_data(up)), "what a segment keeps");
+    return left;
+}
+
+static void results(tshi_rank *r, void *arg) {
+    bits got[2];
+    (void)arg;
+    bench b = set_up(r, TSH_FLOAT64, false);
+    for (int segment = 0; segment < 2; segment++) {
+        tsh_tensor *right, *left = result_of(&b, segment, &right);
+        zero(&b);
+        tsh_tensor *first = loss_of(&b, right), *second = loss_of(&b, left);
+        tshi_check_ok(r, tsh_backward(b.tape, first));
+        tshi_check_ok(r, tsh_backward(b.tape, second));
+        tsh_tensor_release(right);
+        copy_bits(&b, second, &got[segment]);
+        tshi_check_ok(r, tsh_tape_reset(b.tape));
+    }
+    check_bits(&b, &got[1], &got[0], "two results");
+    tear_down(&b);
+}
+
+Test(recompute, a_retained_result_leads_to_a_loss_of_its_own) {
+    cr_assert_str_empty(tshi_test_run_each(1, 3, results, NULL));
+}
+
+/* --- transitions that others share -------------------------------------------------------------------------------- */
+
+/* What a segment has gathered is wanted once more after it: it is gathered again, and its gradient is reduced once. */
+static void shared_transition(tshi_rank *r, void *arg) {
+    (void)arg;
+    bits got[2];
+    bench b = set_up(r, TSH_FLOAT64, true);
+    for (int segment = 0; segment < 2; segment++) {
+        zero(&b);
+        tsh_group_reset_stats(b.group);
+        tsh_mark start = tsh_tape_mark(b.tape);
+        tsh_tensor *h = tsh_gelu(b.tape, tsh_matmul(b.tape, b.leaf[0], b.leaf[1]));
+        if (segment) h = tsh_tape_recompute_since(b.tape, start, h);
+        h = tsh_mul(b.tape, h, tsh_matmul(b.tape, b.leaf[0], b.leaf[1]));
+        tsh_tensor *loss = loss_of(&b, h);
+        tshi_check_ok(r, tsh_backward(b.tape, loss));
+        tsh_communication_stats stats = tsh_group_stats(b.group);
+        int gathers = r->size == 1 ? 0 : 1 + segment, sums = r->size > 1;
+        tshi_check(r, (int)stats.calls[TSH_COLLECTIVE_ALL_GATHER] == gathers, "%d gathers",
+                   (int)stats.calls[TSH_COLLECTIVE_ALL_GATHER]);
+        tshi_check(r, (int)stats.calls[TSH_COLLECTIVE_REDUCE_SCATTER] == sums, "%d sums",
+                   (int)stats.calls[TSH_COLLECTIVE_REDUCE_SCATTER]);
+        copy_bits(&b, loss, &got[segment]);
+        tshi_check_ok(r, tsh_tape_reset(b.tape));
+    }
+    check_bits(&b, &got[1], &got[0], "a shared transition");
+    tear_down(&b);
+}
+
+Test(recompute, a_transition_that_is_wanted_after_its_segment_is_made_again_once) {
+    cr_assert_str_empty(tshi_test_run_each(1, 3, shared_transition, NULL));
+}
+
+/* A segment with an exchange to another mesh, which ranks of both run again. */
+static void exchange(tshi_rank *r, void *arg) {
+    (void)arg;
+    bits got[2];
+    tsh_mesh *other = NULL;
+    bench b = set_up(r, TSH_FLOAT64, false);
+    int last = r->size - 1;
+    tshi_check_ok(r, tsh_mesh_create_on(r->world, &last, 1, "one=1", &other));
+    for (int segment = 0; segment < 2; segment++) {
+        zero(&b);
+        tsh_mark start = tsh_tape_mark(b.tape);
+        tsh_tensor *h = tsh_exp(b.tape, tsh_scale(b.tape, b.leaf[0], 0.5));
+        h = tsh_silu(b.tape, tsh_redistribute(b.tape, tsh_scale(b.tape, h, 2), other, NULL));
+        h = tsh_redistribute(b.tape, tsh_mul(b.tape, h, h), tsh_world_mesh(r->world), NULL);
+        h = tsh_add(b.tape, h, h);
+        if (segment) h = tsh_tape_recompute_since(b.tape, start, h);
+        tsh_tensor *loss = loss_of(&b, h);
+        tshi_check_ok(r, tsh_backward(b.tape, loss));
+        copy_bits(&b, loss, &got[segment]);
+        tshi_check_ok(r, tsh_tape_reset(b.tape));
+    }
+    check_bits(&b, &got[1], &got[0], "an exchange");
+    tear_down(&b);
+    tsh_mesh_destroy(other);
+}
+
+Test(recompute, exchanges_between_meshes_run_again_on_the_ranks_of_both) {
+    cr_assert_str_empty(tshi_test_run_each(1, 3, exchange, NULL));
+}
+
+/* --- indices, evaluation, and what is refused --------------------------------------------------------------------- */
+
+static void largest(tshi_rank *r, void *arg) {
+    (void)arg;
+    bits got[2];
+    bench b = set_up(r, TSH_FLOAT64, true);
+    for (int segment = 0; segment < 2; segment++) {
+        tsh_tensor *indices = NULL;
+        zero(&b);
+        tsh_mark outer = tsh_tape_mark(b.tape);
+        tsh_mark start = tsh_tape_mark(b.tape);
+        tsh_tensor *h = tsh_topk(b.tape, tsh_exp(b.tape, b.leaf[1]), 2, 0, &indices);
+        h = tsh_exp(b.tape, tsh_full(b.tape, h));
+        if (segment) h = tsh_tape_recompute_since(b.tape, start, h);
+        h = tsh_mul(b.tape, h, tsh_silu(b.tape, h));
+        if (segment) h = tsh_tape_recompute_since(b.tape, outer, h);
+        tsh_tensor *loss = loss_of(&b, h);
+        tshi_check_ok(r, tsh_backward(b.tape, loss));
+        copy_bits(&b, loss, &got[segment]);
+        tshi_check_ok(r, tsh_tape_reset(b.tape));
+    }
+    check_bits(&b, &got[1], &got[0], "the largest elements");
+    tear_down(&b);
+}
+
+Test(recompute, the_largest_elements_are_found_again) {
+    cr_assert_str_empty(tshi_test_run_each(1, 3, largest, NULL));
+}
+
+static void evaluation(tshi_rank *r, void *arg) {
+    (void)arg;
+    bench b = set_up(r, TSH_FLOAT64, false);
+    tsh_device *device = tsh_world_device(r->world);
+    double loss[2];
+    size_t peak[2];
+    tsh_tape_set_recording(b.tape, false);
+    for (int deep = 0; deep < 2; deep++) {
+        tsh_device_reset_peak(device);
+        tsh_tensor *x = chain(&b, deep ? 12 : 4, PARTS);
+        peak[deep] = tsh_device_stats(device).bytes_peak;
+        loss[deep] = tsh_tensor_item(loss_of(&b, x));
+        tshi_check_ok(r, tsh_tape_reset(b.tape));
+    }
+    size_t results = 8 * ((tsh_tensor_local_nbytes(b.leaf[0]) + 63) / 64 * 64);
+    tshi_check(r, peak[1] == peak[0] + results && loss[1] > loss[0], "%zu bytes, then %zu", peak[0], peak[1]);
+    tear_down(&b);
+}
+
+Test(recompute, evaluation_frees_the_inside_of_parts) {
+    cr_assert_str_empty(tshi_test_run_each(1, 2, evaluation, NULL));
+}
+
+static void refusals(tshi_rank *r, void *arg) {
+    (void)arg;
+    bench b = set_up(r, TSH_FLOAT64, false);
+    tsh_tensor *inside = NULL, *y = NULL;
+    for (int k = 0; k < 3; k++) {
+        const char *words = k == 0 ? "was freed by backward, or by a segment" : "inside of a segment that has ended";
+        tsh_mark start = tsh_tape_mark(b.tape);
+        inside = tsh_gelu(b.tape, b.leaf[0]);
+        tsh_mark later = tsh_tape_mark(b.tape);
+        y = tsh_tape_recompute_since(b.tape, start, tsh_mul(b.tape, inside, inside));
+        tshi_check(r, y && tsh_tape_status(b.tape) == TSH_OK, "%s", tsh_tape_message(b.tape));
+        later.step += k == 2;
+        y = k == 0 ? tsh_exp(b.tape, inside) : tsh_tape_recompute_since(b.tape, later, tsh_exp(b.tape, y));
+        tshi_check(r, !y && strstr(tsh_tape_message(b.tape), words), "%s", tsh_tape_message(b.tape));
+        tsh_tape_reset(b.tape);
+    }
+    tear_down(&b);
+}
+
+Test(recompute, the_inside_of_a_segment_is_gone_and_cannot_begin_another) {
+    cr_assert_str_empty(tshi_test_run_each(1, 2, refusals, NULL));
+}
+
+/* --- failures ----------------------------------------------------------------------------------------------------- */
+
+/* The ids of the last rank become wrong before backward: its second run fails, and all ranks know why. */
+static void fails_again(tshi_rank *r, void *arg) {
+    (void)arg;
+    bits wanted, got;
+    bench b = set_up(r, TSH_FLOAT64, false);
+    const tsh_tensor_config rows = {TSH_INT64, 1, {3}, {TSH_LOCAL}};
+    const int64_t good[3] = {0, 2, 1}, bad[3] = {0, 2, ROWS};
+    tsh_tensor *ids = NULL;
+    tshi_check_ok(r, tsh_tensor_create(tsh_world_mesh(r->world), &rows, &ids));
+    step(&b, GROUP, PARTS, &wanted);
+    tshi_check_ok(r, tsh_tensor_write(ids, good, 3));
+    zero(&b);
+    tsh_tensor *x = chain(&b, 1, PARTS);
+    tsh_mark start = tsh_tape_mark(b.tape);
+    tsh_tensor *h = tsh_exp(b.tape, tsh_lookup(b.tape, x, ids, -1));
+    h = tsh_tape_recompute_since(b.tape, start, h);
+    tsh_tensor *loss = loss_of(&b, h);
+    tshi_check(r, loss, "%s", tsh_tape_message(b.tape));
+    if (r->rank == r->size - 1) tshi_check_ok(r, tsh_tensor_write(ids, bad, 3));
+    tsh_status status = tsh_backward(b.tape, loss);
+    bool mine = r->rank == r->size - 1;
+    tshi_check(r, status == (mine ? TSH_ERR_RANGE : TSH_ERR_PEER), "%s", tsh_tape_message(b.tape));
+    tshi_check(r, strstr(tsh_tape_message(b.tape), "lookup, run again: id 7 at index 2"), "%s",
+               tsh_tape_message(b.tape));
+    tshi_check_ok(r, tsh_tape_reset(b.tape));
+    step(&b, GROUP, PARTS, &got);
+    check_bits(&b, &got, &wanted, "the step after a failure");
+    tsh_tensor_release(ids);
+    tear_down(&b);
+}
+
+Test(recompute, a_failure_of_the_second_run_reaches_every_rank) {
+    cr_assert_str_empty(tshi_test_run_each(1, 3, fails_again, NULL));
+}

@@ -236,11 +236,12 @@ static tsh_status forward_step(run *r, int k, bool recording) {
     return note(r, tsh_tensor_retain_grad(r->value[k]), "retain_grad");
 }
 
-/* Nothing that came later has changed a value. */
+/* Nothing that came later has changed a value that has memory still. */
 static tsh_status check_values(run *r) {
     tshi_trace now = {0};
     tsh_status status = TSH_OK;
     for (int k = 0; k < r->p->steps && status == TSH_OK; k++) {
+        if (!tsh_tensor_data(r->value[k])) continue;
         const tshi_entry *e = tshi_trace_value(r->part->trace, r->pass, k);
         tshi_entry *again = tshi_trace_tensor(&now, e, r->value[k]);
         size_t bytes = sizeof(double) * (size_t)e->count;
@@ -256,10 +257,65 @@ static tsh_status check_values(run *r) {
     return status;
 }
 
+/* --- segments that run again -------------------------------------------------------------------------------------- */
+
+enum { MOST_OPEN = 2 };
+
+/* Those that have begun, one within the other. */
+typedef struct open_segments {
+    int count, first[MOST_OPEN], last[MOST_OPEN]; /* steps */
+    tsh_mark mark[MOST_OPEN];
+} open_segments;
+
+/* The salt of a step says whether a segment begins with it, and how many steps that has. */
+static void begin_segment(const run *r, int k, open_segments *open) {
+    uint64_t salt = r->p->step[k].salt >> 8;
+    if (open->count == MOST_OPEN || salt % 4) return;
+    int last = k + (int)(salt / 4 % 8), around = open->count ? open->last[open->count - 1] : r->p->steps - 1;
+    open->first[open->count] = k;
+    open->last[open->count] = last < around ? last : around;
+    open->mark[open->count++] = tsh_tape_mark(r->bench.tape);
+}
+
+/* A step after `last`, or an objective, takes the value. */
+static bool used_after(const run *r, int last, int k) {
+    for (int j = last + 1; j < r->p->steps; j++) {
+        for (int i = 0; i < r->p->step[j].inputs; i++) {
+            if (r->value[r->p->step[j].in[i]] == r->value[k]) return true;
+        }
+    }
+    for (int i = 0; i < r->p->objectives; i++) {
+        if (r->value[r->p->objective[i].value] == r->value[k]) return true;
+    }
+    return false;
+}
+
+/* What is used later is retained until the segment has ended. */
+static tsh_status end_segments(run *r, int k, open_segments *open) {
+    tsh_status status = TSH_OK;
+    for (; open->count > 0 && open->last[open->count - 1] == k && status == TSH_OK; open->count--) {
+        bool used[MAX_STEPS] = {false};
+        int first = open->first[open->count - 1];
+        for (int j = first; j <= k; j++) {
+            used[j] = r->value[j] && used_after(r, k, j);
+            if (used[j]) tsh_tensor_retain(r->value[j]);
+        }
+        if (!tsh_tape_recompute_since(r->bench.tape, open->mark[open->count - 1], r->value[k]))
+            status = note(r, tsh_tape_status(r->bench.tape), "recompute_since");
+        for (int j = first; j <= k; j++) {
+            if (used[j]) tsh_tensor_release(r->value[j]);
+        }
+    }
+    return status;
+}
+
 static tsh_status forward(run *r, bool recording) {
     tsh_status status = TSH_OK;
+    open_segments open = {0};
     for (int k = 0; k < r->p->steps && status == TSH_OK; k++) {
+        if (recording) begin_segment(r, k, &open);
         status = forward_step(r, k, recording);
+        if (status == TSH_OK) status = end_segments(r, k, &open);
         if (!together(r)) return TSH_ERR_STATE;
     }
     return status == TSH_OK ? check_values(r) : status;

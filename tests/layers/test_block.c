@@ -286,6 +286,60 @@ Test(block, takes_tokens_positions_and_lengths_split_in_any_way) {
     cr_assert_str_empty(tshi_test_run(4, split_anyhow, NULL));
 }
 
+/* --- recomputation ------------------------------------------------------------------------------------------------ */
+
+static void same_bits(tshi_rank *r, const char *name, const tsh_tensor *got, const tsh_tensor *wanted) {
+    tsh_tensor *a = tsh_tensor_grad(got), *b = tsh_tensor_grad(wanted);
+    size_t bytes = tsh_tensor_local_nbytes(got);
+    bool same = a && b && memcmp(tsh_tensor_data(a), tsh_tensor_data(b), bytes) == 0;
+    tshi_check(r, same, "%s: a gradient has other bits when the block runs again", name);
+}
+
+/* Two backwards over a block that runs again, and over one that keeps all; dropout draws alike. */
+static void run_again(tshi_rank *r, tsh_tape *tape, tsh_group *model, const family *f, bool sequence) {
+    const tsh_layout layouts[2] = {TSH_SHARD_UNITS(0, 3, 0), sequence ? TSH_SHARD(0) : TSH_REPLICATED};
+    family again = *f;
+    run kept, w;
+    again.config.dropout = again.config.attention.dropout = 0.25;
+    if (!make(r, model, &again, sequence, NULL, 3, layouts, &kept)) return;
+    again.config.recompute = true;
+    if (!make(r, model, &again, sequence, NULL, 3, layouts, &w)) return;
+    for (int i = 0; i < 2; i++) {
+        tsh_world_seed(r->world, 4);
+        run *one = i ? &w : &kept;
+        if (!forward(r, tape, one)) return;
+        backward(r, tape, one);
+        backward(r, tape, one);
+        tsh_tape_reset(tape);
+    }
+    same_bits(r, f->name, w.x, kept.x);
+    for (int i = 0; i < tsh_parameters_count(w.list) && !r->failed; i++) {
+        same_bits(r, f->name, tsh_parameters_tensor(w.list, i), tsh_parameters_tensor(kept.list, i));
+    }
+    destroy(&kept);
+    destroy(&w);
+}
+
+static void recomputes(tshi_rank *r, void *axes) {
+    tsh_mesh *mesh = NULL;
+    tsh_tape *tape = NULL;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    if (!tshi_check_ok(r, tsh_mesh_create(r->world, axes, &mesh))) return;
+    for (int i = 0; i < 2 * FAMILIES && !r->failed; i++) {
+        run_again(r, tape, tsh_mesh_group(mesh, "model"), &families[i / 2], i % 2);
+    }
+    tsh_tape_destroy(tape);
+    if (!r->failed) tsh_barrier(tsh_world_group(r->world));
+    tsh_mesh_destroy(mesh);
+}
+
+Test(block, that_runs_again_has_the_gradients_of_one_that_keeps_all) {
+    cr_assert_str_empty(tshi_test_run(1, recomputes, "data=1,model=1"));
+    cr_assert_str_empty(tshi_test_run(2, recomputes, "data=1,model=2"));
+    cr_assert_str_empty(tshi_test_run(3, recomputes, "data=1,model=3"));
+    cr_assert_str_empty(tshi_test_run(4, recomputes, "data=2,model=2"));
+}
+
 /* --- gradient check ----------------------------------------------------------------------------------------------- */
 
 static tsh_tensor *objective(tsh_tape *tape, tsh_tensor *const *inputs, void *user) {

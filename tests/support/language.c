@@ -87,10 +87,13 @@ void tshi_language_destroy(tshi_language *l) {
 }
 
 tsh_tensor *tshi_language_loss(tshi_language *l) {
+    tsh_mark start = tsh_tape_mark(l->tape);
     tsh_tensor *e = tsh_embedding_forward(l->tape, l->embedding, l->inputs);
     tsh_tensor *x = tsh_reshape(l->tape, e, 2, (int64_t[]){-1, CONTEXT * FEATURES});
+    tsh_mark inner = tsh_tape_mark(l->tape);
     tsh_tensor *h = tsh_linear_forward(l->tape, l->up, x);
     tsh_tensor *y = tsh_gelu(l->tape, tsh_linear_forward(l->tape, l->down, h));
+    if (l->recompute) y = tsh_tape_recompute_since(l->tape, start, tsh_tape_recompute_since(l->tape, inner, y));
     return tsh_cross_entropy(l->tape, tsh_linear_forward(l->tape, l->head, y), l->targets, NULL);
 }
 

@@ -16,6 +16,7 @@ typedef struct tshi_language {
     tsh_sharding_level level;
     tsh_data_parallel *copies; /* on a mesh with an axis "data", or NULL */
     tsh_tensor *inputs, *targets;
+    bool recompute; /* for the program to set: all up to the head runs again in backward */
 } tshi_language;
 
 /* Creates the model on a mesh such as "data=-1,model=2". On failure everything is destroyed, and tsh_error_message()

@@ -90,12 +90,14 @@ static void one_step(tshi_rank *r, tshi_language *l) {
 typedef struct setting {
     const char *axes;
     tsh_sharding_level level;
+    bool recompute;
 } setting;
 
 static void steps(tshi_rank *r, void *arg) {
     const setting *s = arg;
     tshi_language l;
     if (!tshi_check_ok(r, tshi_language_create_sharded(r->world, s->axes, s->level, &l))) return;
+    l.recompute = s->recompute;
     int64_t before = mallocs;
     for (int i = 0; i < WARM_UP; i++) one_step(r, &l);
     tshi_check(r, mallocs > before, "the counter does not count: the first step takes memory for its tape");
@@ -113,20 +115,25 @@ static void steps(tshi_rank *r, void *arg) {
 }
 
 Test(steady_state, one_rank_takes_no_memory, .timeout = 120) {
-    cr_assert_str_empty(tshi_test_run(1, steps, &(setting){"data=1,model=1", TSH_SHARD_NOTHING}));
+    cr_assert_str_empty(tshi_test_run(1, steps, &(setting){"data=1,model=1", TSH_SHARD_NOTHING, false}));
 }
 
 Test(steady_state, two_ranks_take_no_memory, .timeout = 120) {
-    cr_assert_str_empty(tshi_test_run(2, steps, &(setting){"data=1,model=2", TSH_SHARD_NOTHING}));
+    cr_assert_str_empty(tshi_test_run(2, steps, &(setting){"data=1,model=2", TSH_SHARD_NOTHING, false}));
 }
 
 Test(steady_state, a_mesh_of_four_takes_no_memory, .timeout = 120) {
-    cr_assert_str_empty(tshi_test_run(4, steps, &(setting){"data=2,model=2", TSH_SHARD_NOTHING}));
+    cr_assert_str_empty(tshi_test_run(4, steps, &(setting){"data=2,model=2", TSH_SHARD_NOTHING, false}));
 }
 
 Test(steady_state, sharded_ranks_take_no_memory, .timeout = 120) {
     for (int level = TSH_SHARD_OPTIMIZER; level <= TSH_SHARD_GRADIENTS; level++) {
-        setting s = {"data=2,model=2", (tsh_sharding_level)level};
+        setting s = {"data=2,model=2", (tsh_sharding_level)level, false};
         cr_assert_str_empty(tshi_test_run(4, steps, &s));
     }
+}
+
+Test(steady_state, segments_that_run_again_take_no_memory, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run(4, steps, &(setting){"data=2,model=2", TSH_SHARD_NOTHING, true}));
+    cr_assert_str_empty(tshi_test_run(2, steps, &(setting){"data=2,model=1", TSH_SHARD_GRADIENTS, true}));
 }
