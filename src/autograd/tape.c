@@ -260,13 +260,20 @@ static tsh_status make_output(tshi_node *call, tsh_dtype dtype, const tshi_shape
     return status == TSH_OK ? tshi_tape_own(call->tape, call->out) : status;
 }
 
+/* The name of a parameter, or of the one that a transition has made the tensor from. */
+static const char *name_of(const tsh_tensor *x) {
+    const tsh_tensor *from = x->gradient ? x->gradient->moved_from : NULL;
+    return x->name || !from ? x->name : from->name;
+}
+
 tsh_memory_purpose tshi_call_enter(const tshi_node *call, bool backward) {
     tsh_device *device = tshi_device_of(call->in[0]);
     device->place.function = device->place.last = call->op->name;
     device->place.backward = backward;
     if (!backward) tshi_record_forward(device->record);
     for (int i = 0; i < call->inputs; i++) {
-        if (call->in[i]->name) device->place.layer = call->in[i]->name;
+        const char *name = name_of(call->in[i]);
+        if (name) device->place.layer = name;
     }
     return tshi_device_purpose(device, TSH_MEMORY_ACTIVATIONS);
 }

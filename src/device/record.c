@@ -157,7 +157,8 @@ static const char *or_dash(const char *text) {
 
 tsh_status tshi_record_write(const tshi_record *r, FILE *to) {
     errno = 0;
-    fprintf(to, "%s\nrank %d %d\nsteps %" PRIu64 "\npeak %zu\n", FIRST_LINE, r->rank, r->size, r->steps, r->peak);
+    fprintf(to, "%s\nrank %d %d\nplanned %d\nsteps %" PRIu64 "\npeak %zu\n", FIRST_LINE, r->rank, r->size, r->planned,
+            r->steps, r->peak);
     for (int a = 0; a < r->axes; a++) fprintf(to, "axis %s %d\n", r->axis[a].name, r->axis[a].size);
     for (int p = 0; p < TSH_MEMORY_PURPOSE_COUNT; p++) {
         fprintf(to, "memory %s %zu\n", tsh_memory_purpose_name((tsh_memory_purpose)p), r->memory.at_peak[p]);
@@ -237,6 +238,10 @@ static bool read_line(tshi_record *r, const char *line) {
     }
     if (sscanf(line, "backward %d", &number) == 1) {
         r->memory.backward = number;
+        return true;
+    }
+    if (sscanf(line, "planned %d", &number) == 1) {
+        r->planned = number;
         return true;
     }
     if (sscanf(line, "reads %d %47s", &flag, r->read_in) == 2) {

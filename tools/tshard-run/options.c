@@ -28,6 +28,9 @@ static const char help[] =
     "      --max-restarts N    start all ranks again when one fails, at most N times (default: 0)\n"
     "      --monitor-interval SECONDS\n"
     "                          taken for torchrun's sake: failures are noticed at once\n"
+    "      --plan N            start nothing on N ranks, 1 to 65536: run a few of them without memory, arithmetic or\n"
+    "                          communication, and print what each kind of rank would take (docs/planning.md)\n"
+    "      --json              with --plan: print JSON\n"
     "  -h, --help              this text\n"
     "  -V, --version           version\n"
     "      --settings          all environment variables of tshard, as a table\n"
@@ -95,10 +98,14 @@ enum {
     OPTION_LOG_DIR,
     OPTION_RESTARTS,
     OPTION_INTERVAL,
-    OPTION_SETTINGS
+    OPTION_SETTINGS,
+    OPTION_PLAN,
+    OPTION_JSON
 };
 
-static const struct option long_options[] = {{"ranks", required_argument, NULL, 'n'},
+static const struct option long_options[] = {{"plan", required_argument, NULL, OPTION_PLAN},
+                                             {"json", no_argument, NULL, OPTION_JSON},
+                                             {"ranks", required_argument, NULL, 'n'},
                                              {"nproc-per-node", required_argument, NULL, 'n'},
                                              {"nproc_per_node", required_argument, NULL, 'n'},
                                              {"bind", required_argument, NULL, OPTION_BIND},
@@ -272,6 +279,10 @@ static int take_option(int option, const char *word, run_options *out) {
     case 'h': fputs(help, stdout); return run_flush_stdout();
     case 'V': printf("tshard-run %s\n", tsh_version()); return run_flush_stdout();
     case OPTION_SETTINGS: return print_settings();
+    case OPTION_PLAN:
+        if (tshi_parse_int(optarg, 1, RUN_MAX_PLANNED, &out->planned)) return -1;
+        return usage_error("--plan wants a number of ranks from 1 to %d, not '%s'", RUN_MAX_PLANNED, optarg);
+    case OPTION_JSON: out->json = true; return -1;
     case ':': return usage_error("%s wants a value", word);
     case '?': return usage_error("unknown option '%s'", word);
     default: return take_node_option(option, out);
@@ -289,7 +300,11 @@ int run_options_parse(int argc, char **argv, run_options *options) {
         if (code >= 0) return code;
     }
     if (options->redirects && !options->log_dir) return usage_error("--redirects needs --log-dir, where the files go");
-    int code = choose_node(options);
+    if (options->json && !options->planned) return usage_error("--json needs --plan");
+    if (options->planned && (options->ranks || options->nnodes || options->nodes_listed)) {
+        return usage_error("--plan has the number of ranks of all machines: -n and nodes do not go with it");
+    }
+    int code = options->planned ? -1 : choose_node(options);
     if (code >= 0) return code;
     if (optind >= argc) return usage_error("the PROGRAM to run is missing");
     options->command = argv + optind;

@@ -19,6 +19,7 @@
 #define RUN_NOT_FOUND_EXIT  127
 #define RUN_NOT_USABLE_EXIT 126
 #define RUN_MAX_RANKS       1024
+#define RUN_MAX_PLANNED     65536
 #define RUN_MAX_NODES       1024
 #define RUN_NAME_SIZE       256
 #define RUN_LONGEST_LOG_DIR 3584 /* and the names of folders and file in it, in 4096 */
@@ -49,6 +50,8 @@ typedef struct run_options {
     int port;     /* MASTER_PORT; 0: one that is free, on several nodes 29500 */
     bool prefix;
     char **command; /* ends with NULL */
+    int planned;    /* ranks of a plan; 0: a run */
+    bool json;      /* of a plan */
 } run_options;
 
 /* options.c: reads the command line. Returns -1 to go on, or the code to exit with (after help or a usage error). */

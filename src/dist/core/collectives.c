@@ -4,6 +4,9 @@
 #include "device/record.h"
 #include "dist/registry.h"
 
+#include <stdio.h>
+#include <string.h>
+
 const char *tsh_collective_name(tsh_collective op) {
     return (int)op >= 0 && op < TSH_COLLECTIVE_COUNT ? tshi_collectives[op].name : "unknown collective";
 }
@@ -64,19 +67,37 @@ static uint64_t sent_bytes(const tsh_group *group, const tshi_call *call) {
     return (uint64_t)sent * tsh_dtype_size(call->dtype);
 }
 
-/* For the record of a planned run. */
+static const char *axis_in(const tsh_mesh *mesh, const tsh_group *group) {
+    for (int a = 0; mesh && a < mesh->axes; a++) {
+        if (mesh->axis[a].group == group) return mesh->axis[a].name;
+    }
+    return NULL;
+}
+
+/* The axis that the group is, or whose ranks it has. */
+static const char *axis_of(const tsh_group *group) {
+    size_t bytes = (size_t)group->size * sizeof *group->ranks;
+    const tsh_group *other = group->mesh == &group->own_mesh ? group->world->groups : NULL;
+    for (; other; other = other->next) {
+        bool same = other->mesh != &other->own_mesh && other->size == group->size;
+        if (same && axis_in(other->mesh, other) && !memcmp(other->ranks, group->ranks, bytes)) {
+            return axis_in(other->mesh, other);
+        }
+    }
+    const char *own = axis_in(group->mesh, group);
+    return own ? own : "group";
+}
+
+/* For the record of a run. */
 static void record_call(const tsh_group *group, const tshi_call *call, uint64_t bytes, bool early) {
     const tsh_device *device = group->world->device;
-    const tsh_mesh *mesh = group->mesh;
     tshi_record_call entry = {.kind = TSHI_RECORD_COLLECTIVE,
                               .dtype = call->dtype,
                               .backward = device->place.backward,
                               .early = early,
                               .size = {group->size, call->count * (int64_t)tsh_dtype_size(call->dtype)}};
     snprintf(entry.name, sizeof entry.name, "%s", tsh_collective_name(call->op));
-    for (int a = 0; mesh && a < mesh->axes; a++) {
-        if (mesh->axis[a].group == group) snprintf(entry.axis, sizeof entry.axis, "%s", mesh->axis[a].name);
-    }
+    snprintf(entry.axis, sizeof entry.axis, "%s", axis_of(group));
     tshi_record_add(device->record, &entry, 0, bytes);
 }
 

@@ -1,0 +1,251 @@
+/* Which ranks of a planned world are run, and running them. */
+#define _GNU_SOURCE
+#include "plan.h"
+#include "run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Processes at a time. */
+#define AT_ONCE 2
+
+typedef struct planning {
+    int size;
+    char **command;
+    char folder[64];
+    pid_t parent;
+    int ranks[PLAN_MAX_RUNS], count; /* to be run, or run */
+    plan_result *result;
+} planning;
+
+/* --- one rank ----------------------------------------------------------------------------------------------------- */
+
+static void set_number(const char *name, int value) {
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+static void set_environment(const planning *p, int rank) {
+    char record[96];
+    snprintf(record, sizeof record, "%s/record", p->folder);
+    setenv("TSHARD_BACKEND", "plan", 1);
+    setenv("TSHARD_RECORD", record, 1);
+    setenv("OMP_NUM_THREADS", "1", 0);
+    setenv("OPENBLAS_NUM_THREADS", "1", 0);
+    unsetenv("TSHARD_INIT");
+    set_number("RANK", rank);
+    set_number("WORLD_SIZE", p->size);
+    set_number("LOCAL_RANK", 0);
+    set_number("LOCAL_WORLD_SIZE", 1);
+}
+
+/* Never returns. The program's output goes to a file: what it prints of values means nothing. */
+static void become_rank(const planning *p, int rank) {
+    char path[96];
+    snprintf(path, sizeof path, "%s/output.%d", p->folder, rank);
+    int input = open("/dev/null", O_RDONLY | O_CLOEXEC), output = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    signal(SIGINT, SIG_DFL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != p->parent || input < 0 || output < 0) _exit(RUN_NOT_USABLE_EXIT);
+    set_environment(p, rank);
+    dup2(input, STDIN_FILENO);
+    dup2(output, STDOUT_FILENO);
+    dup2(output, STDERR_FILENO);
+    execvp(p->command[0], p->command);
+    int error = errno;
+    dprintf(STDERR_FILENO, "cannot run '%s': %s\n", p->command[0], strerror(error));
+    _exit(error == ENOENT ? RUN_NOT_FOUND_EXIT : RUN_NOT_USABLE_EXIT);
+}
+
+/* The end of what a rank has printed goes to stderr. */
+static void show_output(const planning *p, int rank) {
+    char path[96], text[2048];
+    snprintf(path, sizeof path, "%s/output.%d", p->folder, rank);
+    FILE *file = fopen(path, "re");
+    if (!file) return;
+    fseek(file, 0, SEEK_END);
+    long length = ftell(file), room = (long)sizeof text - 1;
+    fseek(file, length > room ? length - room : 0, SEEK_SET);
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[n] = '\0';
+    if (n) fprintf(stderr, "%s%s", text, text[n - 1] == '\n' ? "" : "\n");
+}
+
+static int rank_failed(const planning *p, int rank, int status) {
+    show_output(p, rank);
+    if (WIFSIGNALED(status)) {
+        run_say("rank %d of the plan was killed by signal %d (%s)", rank, WTERMSIG(status),
+                strsignal(WTERMSIG(status)));
+        return 128 + WTERMSIG(status);
+    }
+    run_say("rank %d of the plan exited with code %d", rank, WEXITSTATUS(status));
+    return WEXITSTATUS(status);
+}
+
+/* Equal to a thousandth: what uneven slices of a small dim change does not make a kind of its own. */
+static bool near(double a, double b) {
+    double larger = a > b ? a : b;
+    return larger - (a > b ? b : a) <= larger / 1000;
+}
+
+/* The collectives of the step, whose order may differ, and how many bytes they send. */
+static void add_up(const tshi_record *r, double *flops, double *bytes, uint64_t *calls) {
+    *flops = *bytes = 0;
+    *calls = 0;
+    for (int i = 0; i < r->count; i++) {
+        const tshi_record_entry *e = &r->entries[i];
+        *flops += e->flops * (double)e->calls;
+        if (e->call.kind != TSHI_RECORD_COLLECTIVE) continue;
+        *bytes += (double)e->bytes * (double)e->calls;
+        *calls += e->calls;
+    }
+}
+
+static bool alike(const tshi_record *a, const tshi_record *b) {
+    double flops[2], bytes[2];
+    uint64_t calls[2];
+    add_up(a, &flops[0], &bytes[0], &calls[0]);
+    add_up(b, &flops[1], &bytes[1], &calls[1]);
+    return near((double)a->peak, (double)b->peak) && near(flops[0], flops[1]) && near(bytes[0], bytes[1]) &&
+           calls[0] == calls[1];
+}
+
+static void add_record(planning *p, int rank, tshi_record *record) {
+    plan_result *r = p->result;
+    int k = 0;
+    while (k < r->count && !alike(r->kinds[k].record, record)) k++;
+    if (k == r->count)
+        r->kinds[r->count++].record = record;
+    else
+        tshi_record_destroy(record);
+    r->kinds[k].ranks[r->kinds[k].count++] = rank;
+}
+
+static int take_record(planning *p, int rank) {
+    const tsh_allocator allocator = tshi_allocator_resolve(NULL);
+    char path[96];
+    tshi_record *record = NULL;
+    snprintf(path, sizeof path, "%s/record.%d", p->folder, rank);
+    FILE *file = fopen(path, "re");
+    if (!file) {
+        show_output(p, rank);
+        run_say("'%s' has left no record of a plan: it is no program of tshard, makes no world, or does not destroy it",
+                p->command[0]);
+        return 1;
+    }
+    tsh_status status = tshi_record_read(&allocator, file, &record);
+    fclose(file);
+    if (status != TSH_OK) {
+        run_say("rank %d: %s", rank, tsh_error_message());
+        return 1;
+    }
+    if (!record->planned || record->size != p->size) {
+        run_say("'%s' made a world of %d rank%s of its own: a plan needs one that takes RANK and WORLD_SIZE, %d",
+                p->command[0], record->size, record->size == 1 ? "" : "s", p->size);
+        tshi_record_destroy(record);
+        return 1;
+    }
+    add_record(p, rank, record);
+    return 0;
+}
+
+/* Runs the ranks, some at a time; their records are taken in this order. */
+static int run_ranks(planning *p, const int *ranks, int n) {
+    int code = 0;
+    for (int first = 0; code == 0 && first < n; first += AT_ONCE) {
+        pid_t pid[AT_ONCE];
+        int some = n - first < AT_ONCE ? n - first : AT_ONCE, status[AT_ONCE] = {0};
+        fflush(stdout);
+        for (int i = 0; i < some; i++) {
+            pid[i] = fork();
+            if (pid[i] == 0) become_rank(p, ranks[first + i]);
+        }
+        for (int i = 0; i < some; i++) {
+            while (pid[i] > 0 && waitpid(pid[i], &status[i], 0) < 0 && errno == EINTR) continue;
+        }
+        for (int i = 0; code == 0 && i < some; i++) {
+            if (pid[i] < 0) {
+                run_say("cannot start rank %d of the plan: %s", ranks[first + i], strerror(errno));
+                code = 1;
+            } else if (status[i] != 0) {
+                code = rank_failed(p, ranks[first + i], status[i]);
+            } else {
+                code = take_record(p, ranks[first + i]);
+            }
+        }
+    }
+    return code;
+}
+
+/* --- which ranks -------------------------------------------------------------------------------------------------- */
+
+static void add_rank(planning *p, int rank) {
+    for (int i = 0; i < p->count; i++) {
+        if (p->ranks[i] == rank) return;
+    }
+    if (p->count < PLAN_MAX_RUNS) p->ranks[p->count++] = rank;
+}
+
+/* Along each axis the ranks in the middle and at the end, at 0 along all others, or every one along an axis of stages.
+ * Without a mesh the rank in the middle. */
+static void add_others(planning *p, const tshi_record *r) {
+    int stride = 1;
+    if (r->axes == 0) add_rank(p, r->size / 2);
+    for (int a = r->axes - 1; a >= 0; a--) {
+        const tshi_record_axis *axis = &r->axis[a];
+        bool stages = !strncmp(axis->name, "stage", 5) || !strncmp(axis->name, "pipe", 4);
+        for (int i = 1; i < axis->size; i++) {
+            if (stages || i == axis->size / 2 || i == axis->size - 1) add_rank(p, i * stride);
+        }
+        stride *= axis->size;
+    }
+}
+
+static int run_kinds(planning *p) {
+    add_rank(p, 0);
+    add_rank(p, p->size - 1);
+    int done = p->count, code = run_ranks(p, p->ranks, done);
+    p->result->uniform = p->result->count == 1;
+    if (code != 0 || p->result->uniform) return code;
+    add_others(p, p->result->kinds[0].record);
+    return run_ranks(p, p->ranks + done, p->count - done);
+}
+
+static void remove_folder(const planning *p) {
+    char path[96];
+    for (int i = 0; i < p->count; i++) {
+        snprintf(path, sizeof path, "%s/record.%d", p->folder, p->ranks[i]);
+        unlink(path);
+        snprintf(path, sizeof path, "%s/output.%d", p->folder, p->ranks[i]);
+        unlink(path);
+    }
+    rmdir(p->folder);
+}
+
+int plan_run(int size, char **command, plan_result *out) {
+    planning p = {.size = size, .command = command, .folder = "/tmp/tshard-plan-XXXXXX", .parent = getpid()};
+    *out = (plan_result){.size = size};
+    p.result = out;
+    if (!mkdtemp(p.folder)) {
+        run_say("no folder in /tmp for the plan: %s", strerror(errno));
+        return 1;
+    }
+    signal(SIGINT, SIG_IGN); /* a rank gets it too, and ends the plan */
+    int code = run_kinds(&p);
+    signal(SIGINT, SIG_DFL);
+    remove_folder(&p);
+    return code;
+}
+
+void plan_free(plan_result *result) {
+    for (int i = 0; i < result->count; i++) tshi_record_destroy(result->kinds[i].record);
+    result->count = 0;
+}

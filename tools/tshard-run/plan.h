@@ -1,0 +1,33 @@
+/* Planned runs: the ranks of a world that are run, one process each, and what they have counted. */
+#ifndef RUN_PLAN_H
+#define RUN_PLAN_H
+
+#include "device/record.h"
+
+#define PLAN_MAX_RUNS 64
+
+/* Ranks that are alike: the same number of collectives; bytes and arithmetic to a thousandth. */
+typedef struct plan_kind {
+    tshi_record *record; /* of the first one */
+    int ranks[PLAN_MAX_RUNS];
+    int count; /* of those that were run */
+} plan_kind;
+
+typedef struct plan_result {
+    int size;     /* of the world */
+    bool uniform; /* the first and the last rank are alike: no others were run */
+    plan_kind kinds[PLAN_MAX_RUNS];
+    int count;
+} plan_result;
+
+/* plan.c: runs ranks of a world of `size` of the program, whose output is dropped: the first, the last and, where they
+ * differ, for each axis of the mesh the ones in the middle and at its end; all along an axis of stages. 0, or the code to
+ * exit with, having said why. */
+int plan_run(int size, char **command, plan_result *out);
+void plan_free(plan_result *result);
+
+/* plan_print.c: to stdout, as a table or as JSON. */
+void plan_print(const plan_result *result);
+void plan_print_json(const plan_result *result);
+
+#endif
