@@ -84,7 +84,7 @@ static void print_cells(const char *label, int count, char cells[][CELL * 4]) {
 }
 
 static void ranks_text(const plan_result *result, const plan_kind *kind, char *text, size_t size) {
-    size_t used = (size_t)snprintf(text, size, "rank%s", kind->count > 1 || result->uniform ? "s" : "");
+    size_t used = (size_t)snprintf(text, size, "rank%s", kind->count > 1 ? "s" : "");
     if (result->uniform && result->size > 2) {
         snprintf(text, size, "ranks 0 to %d", result->size - 1);
         return;
