@@ -11,15 +11,16 @@ typedef struct calibration {
     tsh_device *device;
     bench_meter *meter;
     double seconds;  /* for one measurement */
+    bool waits;      /* ranks wait for each other in what is measured now */
     int64_t largest; /* of the sizes that are measured */
     tsh_tensor *pool;
-    size_t cursor; /* into the pool, bytes */
+    size_t cursor, used; /* bytes of the pool: where the next call's buffers lie; what calls may have written */
     machine *m;
 } calibration;
 
 /* The pool's bytes; those that small calls walk through, so that a call finds its operands where a training step leaves
  * them: seldom in the innermost caches. */
-#define CALIBRATE_POOL ((size_t)64 << 20)
+#define CALIBRATE_POOL ((size_t)128 << 20)
 #define CALIBRATE_WALK ((size_t)16 << 20)
 
 /* Says where `n` buffers of these bytes lie for the next call. */
@@ -37,6 +38,7 @@ int calibrate_points(const calibration *c, const int64_t *sizes, int n);
 
 tsh_status calibrate_products(calibration *c);
 tsh_status calibrate_attention(calibration *c);
+tsh_status calibrate_kernels(calibration *c);
 tsh_status calibrate_networks(calibration *c);
 
 #endif

@@ -76,6 +76,7 @@ static tsh_status measure_kind(calibration *c, const bench_collective *collectiv
 
 tsh_status calibrate_networks(calibration *c) {
     tsh_status status = TSH_OK;
+    c->waits = true;
     for (int i = 0; i < BENCH_CALLS && status == TSH_OK && tsh_world_size(c->world) > 1; i++) {
         status = measure_kind(c, &bench_calls[i]);
     }

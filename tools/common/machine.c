@@ -75,9 +75,9 @@ static void put_text(FILE *to, const char *key, const char *text) {
     json_decref(string);
 }
 
-static void put_numbers(FILE *to, const char *key, int n, const double *numbers, const char *end) {
+static void put_numbers(FILE *to, const char *key, int digits, int n, const double *numbers, const char *end) {
     fprintf(to, "\"%s\": [", key);
-    for (int i = 0; i < n; i++) fprintf(to, "%s%.4g", i ? ", " : "", numbers[i]);
+    for (int i = 0; i < n; i++) fprintf(to, "%s%.*g", i ? ", " : "", digits, numbers[i]);
     fprintf(to, "]%s", end);
 }
 
@@ -85,8 +85,8 @@ static void put_table(FILE *to, machine_work work, const machine_table *t) {
     fputs("    {", to);
     put_text(to, works[work].what, t->what);
     put_text(to, "dtype", t->dtype);
-    for (int a = 0; a < machine_axes(work); a++) put_numbers(to, works[work].axis[a], t->points[a], t->at[a], ", ");
-    put_numbers(to, works[work].rate, rates_of(t), t->rate, "}");
+    for (int a = 0; a < machine_axes(work); a++) put_numbers(to, works[work].axis[a], 12, t->points[a], t->at[a], ", ");
+    put_numbers(to, works[work].rate, 4, rates_of(t), t->rate, "}");
 }
 
 static void put_network(FILE *to, const machine_network *n) {

@@ -118,8 +118,8 @@ static tsh_status plan_affine(tsh_device *device, tsh_dtype dtype, int64_t m, in
     tsh_status status = tshi_check_product("the BLAS", m, n, k, k, k, n);
     if (status == TSH_OK) status = plan_product(device, dtype, false, true, m, n, k);
     uint64_t bytes = (uint64_t)m * (uint64_t)n * tsh_dtype_size(dtype);
-    if (b) count_kernel(device, "elementwise", dtype, bytes);
-    if (f != TSHI_IDENTITY) count_kernel(device, "elementwise", dtype, 2 * bytes);
+    if (b) count_kernel(device, "bias", dtype, bytes);
+    if (f != TSHI_IDENTITY) count_kernel(device, "unary", dtype, 2 * bytes);
     return status;
 }
 
@@ -127,7 +127,7 @@ static tsh_status plan_affine_backward(tsh_device *device, tsh_dtype dtype, int6
                                        const void *x, const void *dy, tsh_dtype to, double beta, void *dw,
                                        double beta_b, void *db) {
     tsh_status status = plan_gemm(device, dtype, true, false, n, k, m, 1, dy, n, x, k, beta, dw, k);
-    if (db) count_kernel(device, "sum", dtype, (uint64_t)m * (uint64_t)n * tsh_dtype_size(dtype));
+    if (db) count_kernel(device, "bias_backward", dtype, (uint64_t)m * (uint64_t)n * tsh_dtype_size(dtype));
     return status;
 }
 
