@@ -16,6 +16,7 @@
 typedef struct options {
     int64_t classes, drawn; /* samples are of `drawn` of the classes, spread evenly over all */
     int64_t inputs, hidden, features, batch, steps, evaluate;
+    double sample; /* part of the classes that a step computes with; 0: all */
     double lr, momentum, weight_decay, noise;
     const char *optimizer; /* adamw or sgd */
     uint64_t seed;

@@ -1,5 +1,6 @@
 #include "many_classes.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +53,9 @@ static tsh_status create_layers(model *m) {
     if (status == TSH_OK) status = tsh_linear_create(m->group, &features, &m->features);
     if (status == TSH_OK)
         status = tsh_norm_create(m->group, &(tsh_norm_config){.features = o->features, .dtype = o->dtype}, &m->norm);
-    return status == TSH_OK ? tsh_linear_create(m->group, &classifier, &m->classifier) : status;
+    if (status == TSH_OK) status = tsh_linear_create(m->group, &classifier, &m->classifier);
+    if (status != TSH_OK || o->sample == 0) return status;
+    return tsh_tensor_set_sparse_grad(tsh_linear_weight(m->classifier));
 }
 
 static tsh_status create_optimizer(model *m) {
@@ -145,13 +148,22 @@ static bool write_batch(model *m, const float *x, const int64_t *labels) {
     return status == TSH_OK || fails("the batch", tsh_error_message());
 }
 
-/* The features are gathered by the column layer, the labels by the loss. */
+/* The mean loss of the batch. The features are gathered by the column layer, the labels by the loss or by the sampling. */
+static tsh_tensor *batch_loss(model *m) {
+    const options *o = m->o;
+    int64_t count = (int64_t)ceil(o->sample * (double)o->classes);
+    tsh_tensor *y = features(m), *places = NULL;
+    if (o->sample == 0)
+        return tsh_cross_entropy(m->tape, tsh_linear_forward(m->tape, m->classifier, y), m->labels, NULL);
+    tsh_tensor *rows = tsh_sample_classes(m->tape, tsh_linear_weight(m->classifier), m->labels, count, &places);
+    return tsh_cross_entropy(m->tape, tsh_linear_forward_rows(m->tape, m->classifier, y, rows), places, NULL);
+}
+
 bool model_step(model *m, const float *x, const int64_t *labels, double lr, double *loss) {
     tsh_device *device = tsh_world_device(m->world);
     tsh_device_reset_peak(device);
     if (!write_batch(m, x, labels)) return false;
-    tsh_tensor *logits = tsh_linear_forward(m->tape, m->classifier, features(m));
-    tsh_tensor *mean = tsh_cross_entropy(m->tape, logits, m->labels, NULL);
+    tsh_tensor *mean = batch_loss(m);
     if (tsh_backward(m->tape, mean) != TSH_OK) return fails("a step", tsh_tape_message(m->tape));
     *loss = tsh_tensor_item(mean);
     tsh_status status = tsh_optimizer_set_lr(m->optimizer, lr);

@@ -26,6 +26,8 @@ static const char help[] =
     "\n"
     "  --classes N        classes, over which the classifier is split (10000)\n"
     "  --drawn N          classes that samples are of, spread evenly over all (all)\n"
+    "  --sample PART      a step computes with the classes of its batch and others at random, up to this part of all;\n"
+    "                     gradients and states are those of their weights alone\n"
     "  --features N       features that the classifier sees (128)\n"
     "  --hidden N         features of the network's hidden layer (256)\n"
     "  --inputs N         numbers of a sample (64)\n"
@@ -61,6 +63,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
     *out = defaults;
     const option_row rows[] = {{"classes", OPTION_COUNT, &out->classes, 2, count},
                                {"drawn", OPTION_COUNT, &out->drawn, 2, count},
+                               {"sample", OPTION_NUMBER, &out->sample, 0, 1},
                                {"features", OPTION_COUNT, &out->features, 1, size},
                                {"hidden", OPTION_COUNT, &out->hidden, 1, size},
                                {"inputs", OPTION_COUNT, &out->inputs, 3, size},

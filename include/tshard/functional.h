@@ -137,6 +137,27 @@ TSH_API tsh_tensor *tsh_log_softmax(tsh_tape *tape, tsh_tensor *x, int dim);
  *   R,R -> R    S(0),R -> P (row)    S(1),R -> S(last) (column)    L,S(d) -> S(d)    L,L -> L */
 TSH_API tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64_t padding);
 
+/* y[i, :] = table[rows[i], :] for rows of this rank's own part of the table.  table [m, cols], rows int64 [n]
+ * -> [n, cols].
+ *   R,R -> R    S(0),S(0) -> S(0)    S(1),R -> S(1)    L,S(0) -> S(0)    L,L -> L
+ * A table that is SHARD(0) takes rows that are SHARD(0) by no communication, forward or backward: numbers from 0 on
+ * within the rank's slice. TSH_ERR_RANGE for a row outside it. */
+TSH_API tsh_tensor *tsh_take_rows(tsh_tape *tape, tsh_tensor *table, tsh_tensor *rows);
+
+/* Sampled classes (An et al., "Partial FC", 2021): a training step that computes with some of very many classes. Of each
+ * rank's part of `weight` [classes, ...], REPLICATED or SHARD(0) along one axis, it draws the classes that occur in
+ * target, and fills up with others at random to the rank's balanced share of `count`; where a rank's own classes of the
+ * target are more than that, all ranks get as many more as their shares then have.
+ * target int64 [...], gathered; negative ones count as none, and stay. Returns the drawn classes, int64 [n], as numbers
+ * of rows within the rank's part, laid out as the weight's rows: for tsh_take_rows. *places (or NULL) becomes the target as
+ * numbers of drawn classes, int64 [...], REPLICATED: for tsh_cross_entropy of their logits, which is then that over the
+ * drawn classes. Both are owned by the tape, without gradients.
+ * Each class has a random number that follows from the world's seed, the step and the class; those with the least are
+ * drawn. Waits for a GPU. TSH_ERR_RANGE for a target outside the classes, TSH_ERR_ARGUMENT for a count below 1,
+ * TSH_ERR_LAYOUT for a weight in other layouts. */
+TSH_API tsh_tensor *tsh_sample_classes(tsh_tape *tape, tsh_tensor *weight, tsh_tensor *target, int64_t count,
+                                       tsh_tensor **places);
+
 /* Normalisation over the last dim, of n elements; eps >= 0; gamma, beta [n] or NULL.
  *   layer_norm  (x - mean) / sqrt(var + eps) gamma + beta, var with divisor n
  *   rms_norm    x / sqrt(mean(x^2) + eps) gamma

@@ -111,6 +111,9 @@ TSH_API void tsh_linear_destroy(tsh_linear *layer);
  * Along other axes x may be REPLICATED, SHARD(0) or LOCAL; gradients of parameters are summed over them. Collective as
  * listed. NULL on a shape or layout mismatch. */
 TSH_API tsh_tensor *tsh_linear_forward(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x);
+/* tsh_linear_forward with some rows of the weight alone, as tsh_take_rows takes them: x [..., in_features], rows int64 [n],
+ * laid out as the weight's rows -> [..., n]. For a layer without bias (TSH_ERR_ARGUMENT). */
+TSH_API tsh_tensor *tsh_linear_forward_rows(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x, tsh_tensor *rows);
 /* weight [out_features, in_features]: SHARD(0) for COLUMN, SHARD(1) for ROW, else REPLICATED. bias [out_features]:
  * SHARD(0) for COLUMN, else REPLICATED; NULL for a layer without bias. In the layer's units. Owned by the layer. */
 TSH_API tsh_tensor *tsh_linear_weight(const tsh_linear *layer);

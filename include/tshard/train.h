@@ -33,7 +33,10 @@ TSH_API tsh_status tsh_parameters_set_precision(tsh_parameters *list, const tsh_
 /* --- optimizers --------------------------------------------------------------------------------------------------- */
 
 /* An optimizer holds references to the tensors of its list, and for each one or two state tensors with the parameter's
- * layouts: it needs no communication. A step skips parameters without a gradient and zeroes no gradients. */
+ * layouts: it needs no communication. A step skips parameters without a gradient and zeroes no gradients.
+ * Of a parameter with a sparse gradient (tsh_tensor_set_sparse_grad) a step changes the rows that it has, with their
+ * states; weight decay and moving averages of the other rows wait, as in torch.optim.SparseAdam, and bias corrections
+ * count all the parameter's steps. */
 typedef struct tsh_optimizer tsh_optimizer;
 
 /* What becomes of a step's bits that a bfloat16 or float16 parameter has no room for. */

@@ -1,5 +1,5 @@
 /* The gradients of tensors: their state, their memory, and the public calls about them. */
-#include "autograd/gradient.h"
+#include "autograd/sparse_gradient.h"
 
 /* --- the state of a tensor ---------------------------------------------------------------------------------------- */
 
@@ -19,6 +19,7 @@ static void gradient_free(tsh_tensor *tensor) {
     tsh_tensor_release(tensor->gradient->value);
     tsh_tensor_release(tensor->gradient->kept);
     tsh_tensor_release(tensor->gradient->narrow);
+    tshi_sparse_gradient_free(tensor);
     tshi_pool_give(&tensor->mesh->device->gradients, tensor->gradient);
     tensor->gradient = NULL;
 }
@@ -135,7 +136,7 @@ tsh_tensor *tshi_grad_sum(const tshi_node *call, int i, double *beta) {
     const tsh_tensor *x = call->in[i];
     tshi_gradient *g = x->gradient;
     if (goes_to_sink(x)) return sink_memory(x, beta);
-    if (make_writable(x) != TSH_OK) return NULL;
+    if (tshi_sparse_gradient_spread(x) != TSH_OK || make_writable(x) != TSH_OK) return NULL;
     *beta = g->stale ? 0 : 1;
     g->stale = false;
     return g->value;
@@ -240,6 +241,10 @@ tsh_status tshi_gradient_wait(const tsh_tensor *leaf) {
 tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor) {
     const tshi_gradient *g = tensor ? tensor->gradient : NULL;
     if (g && g->kept) return g->kept;
+    if (g && !g->stale && tshi_gradient_is_sparse(tensor)) {
+        tshi_fail(TSH_ERR_STATE, "tensor_grad: the gradient is sparse (tsh_tensor_sparse_grad)");
+        return NULL;
+    }
     if (!g || !g->value || g->stale || tshi_gradient_wait(tensor) != TSH_OK) return NULL;
     return g->stale ? NULL : g->value;
 }
@@ -247,6 +252,7 @@ tsh_tensor *tsh_tensor_grad(const tsh_tensor *tensor) {
 void tsh_tensor_zero_grad(tsh_tensor *tensor) {
     tshi_gradient *g = tensor ? tensor->gradient : NULL;
     if (!g) return;
+    tshi_sparse_gradient_clear(g);
     g->stale = true;
     tsh_tensor_release(g->kept);
     g->kept = NULL;

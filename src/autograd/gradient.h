@@ -6,6 +6,7 @@
 #include "autograd/op.h"
 
 typedef struct tshi_gradient_sink tshi_gradient_sink;
+typedef struct tshi_sparse_gradient tshi_sparse_gradient;
 
 /* What autograd keeps for a tensor: made when a gradient is asked of it, a call that made it is recorded, or it takes a
  * transition; freed with the tensor. */
@@ -16,15 +17,16 @@ typedef struct tshi_gradient {
     bool wide;     /* of a leaf, and of transitions made of it: `value` is of the dtype of sums, tshi_dtype_sum */
     tsh_tensor *value;
     tsh_tensor *kept; /* with `retained`: the sum over the backwards of this step, each of which starts `value` anew */
-    tsh_tensor *narrow;       /* with `wide`: what the running call has added, of the tensor's own dtype */
-    int uses;                 /* calls of the running backward that may still add to `value` */
-    tshi_gradient_sink *sink; /* sums the gradient of this leaf, or of the leaf that this tensor is a copy of */
-    int slot;                 /* the leaf's number in the sink */
-    uint64_t generation;      /* the tape's step that the fields below belong to */
-    int node;                 /* index of the call that made the tensor, where tsh_tensor.computed */
-    tsh_tensor *moved;        /* first of the transitions made of the tensor in this step */
-    tsh_tensor *next_moved;   /* next in the list that this tensor is in */
-    tsh_tensor *moved_from;   /* the tensor whose list that is, or NULL */
+    tsh_tensor *narrow;           /* with `wide`: what the running call has added, of the tensor's own dtype */
+    tshi_sparse_gradient *sparse; /* of a leaf whose gradient may have some rows alone; or NULL */
+    int uses;                     /* calls of the running backward that may still add to `value` */
+    tshi_gradient_sink *sink;     /* sums the gradient of this leaf, or of the leaf that this tensor is a copy of */
+    int slot;                     /* the leaf's number in the sink */
+    uint64_t generation;          /* the tape's step that the fields below belong to */
+    int node;                     /* index of the call that made the tensor, where tsh_tensor.computed */
+    tsh_tensor *moved;            /* first of the transitions made of the tensor in this step */
+    tsh_tensor *next_moved;       /* next in the list that this tensor is in */
+    tsh_tensor *moved_from;       /* the tensor whose list that is, or NULL */
 } tshi_gradient;
 
 /* The tensor's, made if there is none; NULL with the message set. */

@@ -1,4 +1,5 @@
 /* Embedding lookup, and the bound of the norms of the rows that are looked up. */
+#include "autograd/sparse_gradient.h"
 #include "functional/functional.h"
 
 #include <math.h>
@@ -42,15 +43,21 @@ static slice slice_of(const tsh_tensor *table) {
     return (slice){start, tshi_rows(table), tshi_cols(table)};
 }
 
+static tsh_status check_ids(const tsh_tensor *ids, const char *what, int64_t end) {
+    tsh_device *device = tshi_device_of(ids);
+    const int64_t *id = tshi_data(ids);
+    int64_t bad = device->ops->ids_check(device, ids->numel, id, end);
+    if (bad < 0) return TSH_OK;
+    return tshi_fail(TSH_ERR_RANGE, "id %lld at index %lld, %s is [0, %lld)", (long long)id[bad], (long long)bad, what,
+                     (long long)end);
+}
+
 /* rows[i, :] = table[ids[i], :] */
 static tsh_status look_up(const tsh_tensor *table, const tsh_tensor *ids, const tsh_tensor *rows) {
     tsh_device *device = tshi_device_of(table);
     const int64_t *id = tshi_data(ids);
-    int64_t vocabulary = table->shape.global[0], bad = device->ops->ids_check(device, ids->numel, id, vocabulary);
-    if (bad >= 0) {
-        return tshi_fail(TSH_ERR_RANGE, "id %lld at index %lld, the vocabulary is [0, %lld)", (long long)id[bad],
-                         (long long)bad, (long long)vocabulary);
-    }
+    tsh_status status = check_ids(ids, "the vocabulary", table->shape.global[0]);
+    if (status != TSH_OK) return status;
     slice s = slice_of(table);
     device->ops->embedding[table->dtype].forward(device, ids->numel, id, s.start, s.rows, s.cols, tshi_data(table),
                                                  tshi_data(rows));
@@ -119,21 +126,33 @@ static tsh_status rows_gradient(const tshi_node *call, tsh_dtype dtype, tsh_tens
     return status;
 }
 
-static tsh_status lookup_backward(tshi_node *call) {
+/* The output's gradient, row by row, is added to the rows of the table's that the ids are, in the slice as it is
+ * described. */
+static tsh_status add_rows(const tshi_node *call, slice s) {
     const tshi_lookup *p = call->params;
-    double beta;
-    tsh_tensor *dtable = tshi_grad_sum(call, 0, &beta), *dy = NULL;
-    if (!dtable) return TSH_ERR_MEMORY;
     const tsh_tensor *ids = call->in[1];
-    tsh_device *device = tshi_device_of(dtable);
+    tsh_device *device = tshi_device_of(ids);
+    tsh_tensor *dy = NULL;
+    if (tshi_grad_takes_rows(call, 0)) {
+        tsh_status status = rows_gradient(call, tshi_gradient_dtype(call->in[0]), &dy);
+        if (status == TSH_OK) status = tshi_grad_add_rows(call, 0, ids, s.start, p->padding, dy);
+        tsh_tensor_release(dy);
+        return status;
+    }
+    double beta;
+    tsh_tensor *dtable = tshi_grad_sum(call, 0, &beta);
+    if (!dtable) return TSH_ERR_MEMORY;
     tsh_status status = rows_gradient(call, dtable->dtype, &dy);
-    slice s = slice_of(call->in[0]);
     if (beta == 0) device->ops->copy.zero(device, tsh_tensor_local_nbytes(dtable), tshi_data(dtable));
     if (status == TSH_OK)
         device->ops->embedding[dy->dtype].backward(device, ids->numel, tshi_data(ids), s.start, s.rows, s.cols,
                                                    p->padding, tshi_data(dy), tshi_data(dtable));
     tsh_tensor_release(dy);
     return status;
+}
+
+static tsh_status lookup_backward(tshi_node *call) {
+    return add_rows(call, slice_of(call->in[0]));
 }
 
 static const tshi_op lookup_op = {"lookup",       lookup_rules,    lookup_shape,
@@ -143,6 +162,47 @@ static const tshi_op embedding_op = {"embedding_forward", lookup_rules,    looku
 
 tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64_t padding) {
     return tshi_apply(tape, &lookup_op, 2, (tsh_tensor *[]){table, ids}, &(tshi_lookup){.padding = padding});
+}
+
+/* --- rows of a rank's own part ------------------------------------------------------------------------------------ */
+
+/* Ids of a split table's rows stay where they are, for they mean other rows elsewhere. */
+static const tshi_rule take_rules[] = {
+    {{TSHI_R, TSHI_R}, TSHI_R},   {{TSHI_HAS_S0, TSHI_HAS_S0}, TSHI_S0},
+    {{TSHI_S1, TSHI_R}, TSHI_S1}, {{TSHI_L, TSHI_S0}, TSHI_S0},
+    {{TSHI_L, TSHI_L}, TSHI_L},   {{TSHI_END}, TSHI_END},
+};
+
+static tsh_status take_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+    const tsh_tensor *table = call->in[0], *ids = call->in[1];
+    if (ids->shape.ndim != 1) return tshi_check_fails(table, ids, "a table [rows, cols] and ids [n] wanted");
+    return lookup_shape(call, dtype, out);
+}
+
+static slice own_rows(const tsh_tensor *table) {
+    return (slice){0, tshi_rows(table), tshi_cols(table)};
+}
+
+static tsh_status take_forward(tshi_node *call) {
+    const tsh_tensor *table = call->in[0], *ids = call->in[1];
+    tsh_device *device = tshi_device_of(table);
+    slice s = own_rows(table);
+    tsh_status status = check_ids(ids, "this rank's part", s.rows);
+    if (status != TSH_OK) return status;
+    device->ops->embedding[table->dtype].forward(device, ids->numel, tshi_data(ids), 0, s.rows, s.cols,
+                                                 tshi_data(table), tshi_data(call->out));
+    return TSH_OK;
+}
+
+static tsh_status take_backward(tshi_node *call) {
+    return add_rows(call, own_rows(call->in[0]));
+}
+
+static const tshi_op take_op = {"take_rows",  take_rules,    take_shape,
+                                take_forward, take_backward, .params_size = sizeof(tshi_lookup)};
+
+tsh_tensor *tsh_take_rows(tsh_tape *tape, tsh_tensor *table, tsh_tensor *rows) {
+    return tshi_apply(tape, &take_op, 2, (tsh_tensor *[]){table, rows}, &(tshi_lookup){.padding = -1});
 }
 
 /* --- rows of a bounded norm --------------------------------------------------------------------------------------- */

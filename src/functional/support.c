@@ -56,6 +56,8 @@ static const function_row functions[] = {
     {"softmax", BY_DTYPE(softmax)},
     {"log_softmax", BY_DTYPE(softmax)},
     {"lookup", BY_DTYPE(embedding)},
+    {"take_rows", BY_DTYPE(embedding)},
+    {"sample_classes", KERNELS_COPY, 0, 0}, /* of a weight of any dtype, which it does not read */
     {"layer_norm", BY_DTYPE(norm)},
     {"rms_norm", BY_DTYPE(norm)},
     {"attention", BY_DTYPE(attention)},

@@ -84,6 +84,16 @@ tsh_tensor *tsh_linear_forward(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x)
     return y && layer->after != TSHI_IDENTITY ? tshi_activate(tape, y, layer->after) : y;
 }
 
+tsh_tensor *tsh_linear_forward_rows(tsh_tape *tape, tsh_linear *layer, tsh_tensor *x, tsh_tensor *rows) {
+    if (!layer) return tsh_linear_forward(tape, NULL, x);
+    if (layer->bias && tape) {
+        return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "linear_forward_rows: a layer without bias is wanted");
+    }
+    tsh_tensor *in[] = {x, tsh_take_rows(tape, layer->weight, rows)};
+    tsh_tensor *y = tshi_linear(tape, 2, in, layer->fused, &layer->want);
+    return y && layer->after != TSHI_IDENTITY ? tshi_activate(tape, y, layer->after) : y;
+}
+
 /* --- parameters --------------------------------------------------------------------------------------------------- */
 
 tsh_tensor *tsh_linear_weight(const tsh_linear *layer) {

@@ -1,6 +1,8 @@
 /* Gradient clipping by the norm of the whole model. */
 #include "train/optimizer.h"
 
+#include "autograd/sparse_gradient.h"
+
 #include <math.h>
 
 /* One rank of those that hold the same gradient counts it: the first along every axis where they do, or of those that
@@ -18,8 +20,9 @@ static void sum_local_squares(const tsh_parameters *list, bool counted) {
     tsh_device *device = list->scalar->mesh->device;
     device->ops->copy.zero(device, sizeof(double), tshi_data(list->scalar));
     for (int i = 0; i < list->count; i++) {
-        const tsh_tensor *grad = tsh_tensor_grad(list->items[i].tensor);
-        if (!grad || counts_here(grad) != counted) continue;
+        const tsh_tensor *parameter = list->items[i].tensor, *grad = tshi_gradient_elements(parameter);
+        bool sparse = tshi_gradient_is_sparse(parameter);
+        if (!grad || counts_here(sparse ? parameter : grad) != counted) continue;
         device->ops->sum[grad->dtype].squares(device, grad->numel, tshi_data(grad), tshi_data(list->scalar));
     }
 }
@@ -49,7 +52,7 @@ tsh_status tshi_clip_sum(tsh_parameters *list) {
 void tshi_clip_all(const tsh_parameters *list, double scale, double max_norm) {
     tsh_device *device = list->scalar->mesh->device;
     for (int i = 0; i < list->count; i++) {
-        tsh_tensor *grad = tsh_tensor_grad(list->items[i].tensor);
+        tsh_tensor *grad = tshi_gradient_elements(list->items[i].tensor);
         if (!grad) continue;
         device->ops->optimizer[grad->dtype].clip(device, grad->numel, tshi_data(list->scalar), scale, max_norm,
                                                  tshi_data(grad));

@@ -1,6 +1,8 @@
 /* Data parallelism: the life of its sink, and waiting for its sums. */
 #include "train/data_parallel.h"
 
+#include "autograd/sparse_gradient.h"
+
 #include <stdio.h>
 
 #define BUCKET_BYTES       ((size_t)25 << 20)
@@ -206,6 +208,8 @@ tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_gr
         return TSH_OK;
     }
     status = fill(dp, list);
+    for (int i = 0; i < dp->count && status == TSH_OK; i++)
+        status = tshi_sparse_gradient_spread(dp->slots[i].parameter);
     status = status == TSH_OK ? make_buckets(dp, group) : agree(dp, group, status);
     if (status == TSH_OK && !(config && config->keep_values)) {
         status = take_over_values(list, group, dp->sink.axis);

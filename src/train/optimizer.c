@@ -1,5 +1,7 @@
 /* The life and the step of an optimizer: what all of them share. */
 #include "train/optimizer.h"
+
+#include "autograd/sparse_gradient.h"
 #include "base/hash.h"
 #include "device/record.h"
 #include "train/data_parallel.h"
@@ -208,7 +210,8 @@ static tsh_status take_gradients(tsh_optimizer *optimizer) {
     char a[160], b[160];
     for (int i = 0; i < optimizer->count; i++) {
         tshi_optimizer_slot *slot = &optimizer->slots[i];
-        const tsh_tensor *g = slot->gradient = tsh_tensor_grad(slot->parameter);
+        bool sparse = tshi_gradient_is_sparse(slot->parameter);
+        const tsh_tensor *g = slot->gradient = sparse ? NULL : tsh_tensor_grad(slot->parameter);
         if (!g || (g->numel == slot->stepped->numel && tshi_layouts_equal(g->mesh->axes, g->layout, slot->layout)))
             continue;
         return tshi_fail(
@@ -242,6 +245,47 @@ static tsh_status gather(const tsh_optimizer *optimizer) {
     return status;
 }
 
+/* Row `from` of the gradient, of `cols` elements, and the `to`-th of what a step changes. */
+static void set_row(const tsh_optimizer *optimizer, const tshi_optimizer_slot *slot, const tsh_tensor *gradient,
+                    int64_t from, int64_t to, int64_t cols, tshi_update *u, tshi_rounding *rounding) {
+    const tsh_tensor *p = slot->stepped;
+    *u = (tshi_update){.n = cols,
+                       .grad = elements(gradient, from * cols),
+                       .p = elements(p, to * cols),
+                       .main = elements(slot->main, to * cols),
+                       .wide_grad = gradient->dtype != p->dtype};
+    for (int i = 0; i < TSHI_MAX_STATES; i++) u->state[i] = elements(slot->state[i], to * cols);
+    if (!rounds_by_chance(optimizer, p)) return;
+    int64_t row = tshi_shape_start(p->mesh, &p->shape, p->layout, 0) + to, all = p->shape.global[1];
+    *rounding = (tshi_rounding){.seed = optimizer->world->seed,
+                                .stream = slot->stream + (uint32_t)slot->steps,
+                                .first = row * all + tshi_shape_start(p->mesh, &p->shape, p->layout, 1),
+                                .run = cols,
+                                .stride = all};
+    u->rounding = rounding;
+}
+
+/* Steps the rows that a sparse gradient has, each as a parameter of its own with the slot's number of steps. */
+static void step_rows(tsh_optimizer *optimizer, tshi_optimizer_slot *slot) {
+    enum { MOST = 128 };
+    tshi_update updates[MOST];
+    tshi_rounding roundings[MOST];
+    int64_t rows, cols = slot->stepped->shape.local[1];
+    const int64_t *row;
+    const tsh_tensor *gradient = tsh_tensor_sparse_grad(slot->parameter, &rows, &row);
+    double weight_decay = decays(optimizer, slot) ? optimizer->weight_decay : 0;
+    int count = 0;
+    if (slot->main && slot->steps == 0) start_main(slot);
+    slot->steps++;
+    for (int64_t i = 0; i < rows; i++) {
+        set_row(optimizer, slot, gradient, i, row[i], cols, &updates[count], &roundings[count]);
+        count++;
+        if (count < MOST && i < rows - 1) continue;
+        optimizer->kind->step(optimizer, slot->stepped->dtype, slot->steps, weight_decay, count, updates);
+        count = 0;
+    }
+}
+
 tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
     if (!optimizer) return tshi_fail(TSH_ERR_ARGUMENT, "optimizer_step: an optimizer is required");
     for (int i = 0; i < optimizer->count; i++) {
@@ -253,6 +297,10 @@ tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
     if (status != TSH_OK) return status;
     step_parameters(optimizer, true);
     step_parameters(optimizer, false);
+    for (int i = 0; i < optimizer->count; i++) {
+        tshi_optimizer_slot *slot = &optimizer->slots[i];
+        if (tsh_tensor_sparse_grad(slot->parameter, NULL, NULL)) step_rows(optimizer, slot);
+    }
     status = gather(optimizer);
     if (status != TSH_OK) return status;
     tsh_device *device = tsh_world_device(optimizer->world);

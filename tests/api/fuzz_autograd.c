@@ -300,6 +300,21 @@ static void lookup(fuzz *f, void (*function)(void)) {
     fuzz_value(f, tape, tsh_lookup(tape, table, fuzz_ids(f), padding));
 }
 
+static void take_rows(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *table = fuzz_tensor(f);
+    (void)function;
+    fuzz_value(f, tape, tsh_take_rows(tape, table, fuzz_ids(f)));
+}
+
+static void sample_classes(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *weight = fuzz_tensor(f), *places = NULL;
+    (void)function;
+    fuzz_value(f, tape,
+               tsh_sample_classes(tape, weight, fuzz_ids(f), fuzz_index(f, 9), fuzz_chance(f, 50) ? &places : NULL));
+}
+
 static void norm(fuzz *f, void (*function)(void)) {
     tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
     tsh_tensor *x = fuzz_tensor(f), *gamma = fuzz_chance(f, 50) ? NULL : fuzz_tensor(f);
@@ -402,6 +417,8 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_softmax", with_dim, FUNCTION(tsh_softmax), 4},
     {"tsh_log_softmax", with_dim, FUNCTION(tsh_log_softmax), 3},
     {"tsh_lookup", lookup, NULL, 5},
+    {"tsh_take_rows", take_rows, NULL, 3},
+    {"tsh_sample_classes", sample_classes, NULL, 3},
     {"tsh_layer_norm tsh_rms_norm", norm, NULL, 5},
     {"tsh_attention", attention, NULL, 5},
     {"tsh_rotary", rotary, NULL, 3},

@@ -321,6 +321,14 @@ static void gradients(fuzz *f, void (*function)(void)) {
     tsh_tensor_zero_grad(fuzz_tensor(f));
 }
 
+static void sparse_gradients(fuzz *f, void (*function)(void)) {
+    int64_t count = 0;
+    const int64_t *rows = NULL;
+    (void)function;
+    fuzz_said(f, "tensor_set_sparse_grad", tsh_tensor_set_sparse_grad(fuzz_tensor(f)), NULL);
+    tsh_tensor_sparse_grad(fuzz_tensor(f), &count, fuzz_chance(f, 50) ? &rows : NULL);
+}
+
 static void tensor_init(fuzz *f, void (*function)(void)) {
     tsh_init init = {(tsh_init_kind)fuzz_index(f, 9), fuzz_number(f), fuzz_number(f), fuzz_number(f)};
     (void)function;
@@ -357,6 +365,7 @@ const fuzz_call fuzz_tensor_calls[] = {
     {"tsh_tensor_fill", tensor_fill, NULL, 3},
     {"tsh_tensor_item", tensor_item, NULL, 2},
     {"tsh_tensor_require_grad tsh_tensor_retain_grad tsh_tensor_zero_grad", gradients, NULL, 4},
+    {"tsh_tensor_set_sparse_grad tsh_tensor_sparse_grad", sparse_gradients, NULL, 3},
     {"tsh_tensor_init", tensor_init, NULL, 3},
     {NULL, NULL, NULL, 0},
 };

@@ -77,6 +77,14 @@ static void linear_forward(fuzz *f, void (*function)(void)) {
     fuzz_value(f, tape, tsh_linear_forward(tape, layer, x));
 }
 
+static void linear_forward_rows(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_linear *layer = fuzz_pick(f, FUZZ_LINEAR);
+    tsh_tensor *x = fuzz_tensor_like(f, tsh_linear_weight(layer));
+    (void)function;
+    fuzz_value(f, tape, tsh_linear_forward_rows(tape, layer, x, fuzz_ids(f)));
+}
+
 static void linear_use(fuzz *f, void (*function)(void)) {
     static const double zeros[1 << 20];
     tsh_linear *layer = fuzz_pick(f, FUZZ_LINEAR);
@@ -234,6 +242,7 @@ const fuzz_call fuzz_train_calls[] = {
     {"tsh_linear_create tsh_linear_weight", linear_create, NULL, 8},
     {"tsh_linear_destroy", linear_destroy, NULL, 1},
     {"tsh_linear_forward", linear_forward, NULL, 10},
+    {"tsh_linear_forward_rows", linear_forward_rows, NULL, 3},
     {"tsh_linear_register tsh_linear_load tsh_linear_bias", linear_use, NULL, 4},
     {"tsh_embedding_create tsh_embedding_weight", embedding_create, NULL, 6},
     {"tsh_embedding_destroy", embedding_destroy, NULL, 1},

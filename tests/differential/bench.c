@@ -1,4 +1,5 @@
 #include "differential/functions.h"
+#include "dist/world.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -204,6 +205,23 @@ static int owner(const tshi_step *s, int k) {
     return s->inputs == 2 ? s->in[1] : k;
 }
 
+/* Of a layer that has the rows of its weight itself now and then by all of them: of a target without classes, all others
+ * are sampled, in order. The program's other random numbers do not move on. */
+static tsh_tensor *linear(const tshi_bench *b, const tshi_step *s, tsh_linear *layer, tsh_tensor *x) {
+    bool plain = s->n[LAYER_SHARDING] != TSH_ROW && !(s->n[LAYER_FLAGS] & FLAG_BIAS);
+    tsh_tensor *none = NULL;
+    if (!plain || s->salt % 3 != 0) return tsh_linear_forward(b->tape, layer, x);
+    const tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 1, .shape = {1}};
+    if (tsh_tensor_create(b->mesh, &config, &none) != TSH_OK || tsh_tensor_fill(none, -1) != TSH_OK) return NULL;
+    uint64_t stream = b->world->next_stream;
+    tsh_tensor *rows = tsh_sample_classes(b->tape, tsh_linear_weight(layer), none, s->n[LAYER_OUT], NULL);
+    b->world->next_stream = stream;
+    tsh_tensor_release(none);
+    if (s->salt % 2 == 0) return tsh_linear_forward_rows(b->tape, layer, x, rows);
+    return rows && tsh_take_rows(b->tape, tsh_linear_weight(layer), rows) ? tsh_linear_forward(b->tape, layer, x)
+                                                                          : NULL;
+}
+
 tsh_tensor *tshi_bench_call(const tshi_bench *b, int k, tsh_tensor *const *in) {
     const tshi_step *s = &b->p->step[k];
     tsh_tape *tape = b->tape;
@@ -234,7 +252,7 @@ tsh_tensor *tshi_bench_call(const tshi_bench *b, int k, tsh_tensor *const *in) {
     case CALL_RMS_NORM: return tsh_rms_norm(tape, in[0], s->inputs > 1 ? in[1] : NULL, s->f);
     case CALL_ATTENTION: return attention(b, s, in);
     case CALL_ROTARY: return rotary(b, s, in);
-    case CALL_LINEAR: return tsh_linear_forward(tape, b->linear[owner(s, k)], in[0]);
+    case CALL_LINEAR: return linear(b, &b->p->step[owner(s, k)], b->linear[owner(s, k)], in[0]);
     case CALL_EMBEDDING: return tsh_embedding_forward(tape, b->embedding[owner(s, k)], in[0]);
     case CALL_PROJECT: return tsh_embedding_project(tape, b->embedding[s->in[1]], in[0]);
     case CALL_NORM:

@@ -66,6 +66,19 @@ Test(many_classes, sgd_learns_alike_on_all_numbers_of_ranks, .timeout = 200) {
     learns_alike("--optimizer sgd --lr 0.5");
 }
 
+/* A sample of all classes is the dense step; one of a part of them learns as well in a few more steps. */
+Test(many_classes, samples_classes, .timeout = 200) {
+    static result dense, all, some;
+    train(3, "--weight-decay 0.01", &dense);
+    train(3, "--weight-decay 0.01 --sample 1", &all);
+    for (int i = 0; i < STEPS; i++) {
+        cr_assert_leq(fabs(all.loss[i] - dense.loss[i]), 1e-7 * dense.loss[0],
+                      "loss %d: %.12g of a sample of all, %.12g", i, all.loss[i], dense.loss[i]);
+    }
+    train(4, "--sample 0.6", &some);
+    cr_assert(some.accuracy > some.best - 0.05, "%g of %g", some.accuracy, some.best);
+}
+
 /* Of a classifier that is large beside its batch, a rank has little more than parameters, gradients and states. */
 Test(many_classes, has_little_beside_parameters_gradients_and_states, .timeout = 200) {
     int code;
@@ -99,6 +112,7 @@ Test(many_classes, says_what_is_wrong_with_an_option, .timeout = 60) {
     refuses("--drawn is more than --classes", "--classes 10 --drawn 11");
     refuses("--optimizer wants adamw or sgd", "--optimizer adam");
     refuses("--noise wants a number, 0 or more", "--noise nan");
+    refuses("--sample wants a number, 0 to 1, not '2'", "--sample 2");
     refuses("--momentum wants a number, 0 to 0.999", "--momentum 1");
     refuses("--dtype wants float32, float64, bfloat16 or float16", "--dtype int64");
     refuses("'classes'", "classes");
