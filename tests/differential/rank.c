@@ -353,7 +353,8 @@ static tsh_status backward(run *r, int i) {
     bool plain = !o->given && !o->retain_graph && tsh_tensor_ndim(x) == 0;
     const tsh_backward_config config = {.retain_graph = o->retain_graph, .gradient = gradient};
     const tsh_loss_scale one = {.scale = 1};
-    if (plain && o->salt % 4 == 0) x = tsh_loss_scale_apply(r->bench.tape, &one, x);
+    /* An earlier backward may have freed the loss, which apply reads. */
+    if (plain && i == 0 && o->salt % 4 == 0) x = tsh_loss_scale_apply(r->bench.tape, &one, x);
     if (status == TSH_OK)
         status = plain ? tsh_backward(r->bench.tape, x) : tsh_backward_with(r->bench.tape, x, &config);
     tsh_tensor_release(gradient);
