@@ -2,24 +2,31 @@
 
 #include <stdio.h>
 
+enum { RUN_VALUES = RUN_NUMBERS + 2 };
+
 static bool fails(const char *program, const char *what, const char *why) {
     fprintf(stderr, "%s: %s: %s\n", program, what, why);
     return false;
 }
 
 /* The run as a checkpoint, whose values lie in `numbers`. */
-static tsh_checkpoint describe(const saved_run *r, int64_t numbers[RUN_NUMBERS], tsh_value values[RUN_NUMBERS]) {
+static tsh_checkpoint describe(const saved_run *r, int64_t numbers[RUN_NUMBERS], tsh_value values[RUN_VALUES]) {
+    int count = r->count;
     for (int i = 0; i < r->count; i++) {
         numbers[i] = r->numbers[i].value;
         values[i] = (tsh_value){.name = r->numbers[i].name, .data = &numbers[i]};
     }
+    if (r->scale) {
+        values[count++] = (tsh_value){.name = "loss_scale", .kind = TSH_VALUE_DOUBLE, .data = &r->scale->scale};
+        values[count++] = (tsh_value){.name = "loss_scale_good_steps", .data = &r->scale->good_steps};
+    }
     return (tsh_checkpoint){
-        .parameters = r->parameters, .optimizer = r->optimizer, .values = values, .value_count = r->count};
+        .parameters = r->parameters, .optimizer = r->optimizer, .values = values, .value_count = count};
 }
 
 bool run_save(const saved_run *r, const char *folder, int64_t steps) {
     int64_t numbers[RUN_NUMBERS];
-    tsh_value values[RUN_NUMBERS];
+    tsh_value values[RUN_VALUES];
     tsh_checkpoint c = describe(r, numbers, values);
     c.step = steps;
     c.keep = 3;
@@ -33,7 +40,7 @@ bool run_finish_save(const char *program, tsh_world *world) {
 
 bool run_load(const saved_run *r, const char *folder, int64_t *steps) {
     int64_t saved[RUN_NUMBERS];
-    tsh_value values[RUN_NUMBERS];
+    tsh_value values[RUN_VALUES];
     tsh_checkpoint c = describe(r, saved, values);
     if (tsh_checkpoint_load(folder, &c) != TSH_OK) return fails(r->program, "the checkpoint", tsh_error_message());
     for (int i = 0; i < r->count; i++) {

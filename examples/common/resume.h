@@ -16,6 +16,7 @@ typedef struct saved_run {
     const char *program;
     tsh_parameters *parameters;
     tsh_optimizer *optimizer;
+    tsh_loss_scale *scale; /* or NULL */
     const run_number *numbers;
     int count;
 } saved_run;

@@ -19,6 +19,7 @@ struct model {
     tsh_norm *norm;
     tsh_parameters *parameters;
     tsh_optimizer *optimizer;
+    tsh_loss_scale scale;      /* with --loss-scale */
     tsh_data_parallel *copies; /* sums gradients over the copies of the model while backward runs */
 
     tsh_tensor *inputs, *targets, *places; /* my part of a batch [batch, block]; places: the numbers of its positions */
@@ -88,9 +89,18 @@ static tsh_status create_optimizer(model *m) {
     }
     if (status == TSH_OK) status = tsh_norm_register(m->norm, m->parameters, "norm");
     if (status != TSH_OK) return status;
-    const tsh_adamw_config adamw = {
-        .lr = o->lr, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = o->weight_decay, .decay_matrices = true};
-    status = tsh_adamw_create(m->parameters, &adamw, &m->optimizer);
+    const tsh_precision precision = {.storage = o->dtype, .reduction = TSH_FLOAT32};
+    const tsh_adamw_config adamw = {.lr = o->lr,
+                                    .beta1 = 0.9,
+                                    .beta2 = 0.99,
+                                    .weight_decay = o->weight_decay,
+                                    .decay_matrices = true,
+                                    .low_bits = o->main_weights ? TSH_MAIN_WEIGHTS
+                                                : o->stochastic ? TSH_STOCHASTIC_ROUNDING
+                                                                : TSH_LOSE_LOW_BITS};
+    bool mixed = o->dtype != TSH_FLOAT64 && (o->main_weights || o->stochastic);
+    if (mixed) status = tsh_parameters_set_precision(m->parameters, &precision);
+    if (status == TSH_OK) status = tsh_adamw_create(m->parameters, &adamw, &m->optimizer);
     if (status != TSH_OK) return status;
     return tsh_data_parallel_create(m->tape, m->parameters, tsh_mesh_group(m->mesh, "data"), NULL, &m->copies);
 }
@@ -204,14 +214,27 @@ static tsh_tensor *batch_loss(model *m, const int64_t *inputs, const int64_t *ta
     return loss;
 }
 
+/* Clips the gradients and steps, unless a scaled loss has overflown. */
+static tsh_status update(model *m) {
+    tsh_status status = TSH_OK;
+    bool finite = true;
+    if (m->o->scales_loss) {
+        status = tsh_loss_scale_unscale(&m->scale, m->parameters, m->o->clip, NULL, &finite);
+        if (status == TSH_OK) status = tsh_loss_scale_update(&m->scale, finite);
+    } else {
+        status = tsh_clip_grad_norm(m->parameters, m->o->clip, NULL);
+    }
+    return status == TSH_OK && finite ? tsh_optimizer_step(m->optimizer) : status;
+}
+
 bool model_step(model *m, const int64_t *inputs, const int64_t *targets, double lr, double *loss) {
     tsh_tensor *mean = batch_loss(m, inputs, targets);
     if (!mean) return false;
-    if (tsh_backward(m->tape, mean) != TSH_OK) return fails("a step", tsh_tape_message(m->tape));
+    tsh_tensor *scaled = m->o->scales_loss ? tsh_loss_scale_apply(m->tape, &m->scale, mean) : mean;
+    if (tsh_backward(m->tape, scaled) != TSH_OK) return fails("a step", tsh_tape_message(m->tape));
     *loss = tsh_tensor_item(mean);
     tsh_status status = tsh_optimizer_set_lr(m->optimizer, lr);
-    if (status == TSH_OK) status = tsh_clip_grad_norm(m->parameters, m->o->clip, NULL);
-    if (status == TSH_OK) status = tsh_optimizer_step(m->optimizer);
+    if (status == TSH_OK) status = update(m);
     if (status != TSH_OK) return fails("a step", tsh_error_message());
     tsh_optimizer_zero_grad(m->optimizer);
     return tsh_tape_reset(m->tape) == TSH_OK || fails("a step", tsh_error_message());
@@ -248,12 +271,12 @@ float *model_predict(model *m, const int64_t *window, int64_t length) {
 /* --- checkpoints -------------------------------------------------------------------------------------------------- */
 
 /* A run goes on with the batches of its own text and seed alone: a checkpoint has what these follow from. */
-static saved_run describe_run(const model *m, const text *t, run_number numbers[RUN_NUMBERS]) {
+static saved_run describe_run(model *m, const text *t, run_number numbers[RUN_NUMBERS]) {
     numbers[0] = (run_number){"seed", (int64_t)m->o->seed};
     numbers[1] = (run_number){"batch", m->o->batch};
     numbers[2] = (run_number){"block", m->o->block};
     numbers[3] = (run_number){"text_bytes", t->length};
-    return (saved_run){"train_gpt", m->parameters, m->optimizer, numbers, 4};
+    return (saved_run){"train_gpt", m->parameters, m->optimizer, m->o->scales_loss ? &m->scale : NULL, numbers, 4};
 }
 
 bool model_save(model *m, const text *t, int64_t steps) {

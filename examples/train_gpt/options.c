@@ -44,6 +44,9 @@ static const char help[] =
     "  --clip NORM          largest norm of the gradients (1)\n"
     "  --seed N             of parameters, batches and the written text (1337)\n"
     "  --dtype TYPE         float32, float64, bfloat16 or float16 (float32)\n"
+    "  --main-weights       float32 weights beside bfloat16 or float16 ones, and float32 gradients\n"
+    "  --stochastic         or bfloat16 weights rounded by chance, and float32 gradients\n"
+    "  --loss-scale         a dynamic loss scale, for float16\n"
     "  --model-parallel M   ranks that share one copy of the model (all that --data-parallel leaves)\n"
     "  --data-parallel D    copies of the model, over which the batch is split\n"
     "  --sequence-parallel  tokens are split where features are not: norms and sums of a block\n"
@@ -59,6 +62,7 @@ static const char help[] =
 
 /* NULL, or why these sizes make no model. */
 static const char *contradiction(const options *o) {
+    if (o->main_weights && o->stochastic) return "--main-weights or --stochastic";
     if (o->embed % o->heads) return "--heads must divide --embed";
     return o->kv_heads && o->heads % o->kv_heads ? "--kv-heads must divide --heads" : NULL;
 }
@@ -81,6 +85,9 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"clip", OPTION_RATE, &out->clip, 0, 0},
                                {"seed", OPTION_SEED, &out->seed, 0, 0},
                                {"dtype", OPTION_DTYPE, &out->dtype, 0, 0},
+                               {"main-weights", OPTION_FLAG, &out->main_weights, 0, 0},
+                               {"stochastic", OPTION_FLAG, &out->stochastic, 0, 0},
+                               {"loss-scale", OPTION_FLAG, &out->scales_loss, 0, 0},
                                {"model-parallel", OPTION_COUNT, &out->model_parallel, 1, size},
                                {"data-parallel", OPTION_COUNT, &out->data_parallel, 1, size},
                                {"sequence-parallel", OPTION_FLAG, &out->sequence_parallel, 0, 0},

@@ -19,6 +19,7 @@ typedef struct options {
     double lr, min_lr, weight_decay, clip;
     uint64_t seed;
     tsh_dtype dtype;
+    bool main_weights, stochastic, scales_loss;
     int64_t model_parallel, data_parallel; /* ranks that share a copy of the model; copies. 0: what the other leaves */
     bool sequence_parallel, recompute;
     int64_t sample; /* characters to write after training */

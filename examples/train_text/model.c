@@ -156,7 +156,7 @@ static saved_run describe_run(const model *m, const text *t, run_number numbers[
     numbers[0] = (run_number){"seed", (int64_t)m->o->seed};
     numbers[1] = (run_number){"batch", m->o->batch};
     numbers[2] = (run_number){"text_bytes", t->length};
-    return (saved_run){"train_text", m->parameters, m->optimizer, numbers, 3};
+    return (saved_run){"train_text", m->parameters, m->optimizer, NULL, numbers, 3};
 }
 
 bool model_save(model *m, const text *t, int64_t steps) {

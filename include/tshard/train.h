@@ -67,11 +67,20 @@ typedef struct tsh_adamw_config {
     tsh_low_bits low_bits;
 } tsh_adamw_config;
 
+/* Chen et al., "Symbolic discovery of optimization algorithms", 2023: p -= lr weight_decay p + lr sign(beta1 m + (1 -
+ * beta1) g), then m = beta2 m + (1 - beta2) g. One state tensor. Zeros in beta1 and beta2 take 0.9 and 0.99. */
+typedef struct tsh_lion_config {
+    double lr, beta1, beta2, weight_decay;
+    bool decay_matrices; /* as in tsh_sgd_config */
+    tsh_low_bits low_bits;
+} tsh_lion_config;
+
 /* An optimizer over the parameters that the list has now; the caller destroys it. Its state tensors have the
  * parameter's dtype, float32 for bfloat16 and float16. Not collective. TSH_ERR_ARGUMENT for a setting out of its range,
  * TSH_ERR_MEMORY. */
 TSH_API tsh_status tsh_sgd_create(tsh_parameters *list, const tsh_sgd_config *config, tsh_optimizer **out);
 TSH_API tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config, tsh_optimizer **out);
+TSH_API tsh_status tsh_lion_create(tsh_parameters *list, const tsh_lion_config *config, tsh_optimizer **out);
 TSH_API void tsh_optimizer_destroy(tsh_optimizer *optimizer);
 /* One step with the present gradients. Not collective, but for a tsh_data_parallel with a level, over its group; waits for
  * the sums of a tsh_data_parallel that has any of the parameters. When these fail or have not been started, the step

@@ -42,6 +42,7 @@ struct tsh_optimizer {
     union {
         tsh_sgd_config sgd;
         tsh_adamw_config adamw;
+        tsh_lion_config lion;
     } config;
 };
 

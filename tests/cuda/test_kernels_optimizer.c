@@ -141,3 +141,64 @@ Test(cuda_optimizer, a_state_of_float32_keeps_what_a_half_would_lose) {
     pair_free(&p);
     pair_free(&grad);
 }
+
+static void run_lion(tsh_dtype dtype, int64_t n, int skew) {
+    tshi_lion l = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1};
+    parameter u = parameter_make(dtype, n, skew, 0.25);
+    tshi_update gpu_list, cpu_list;
+    list_updates(1, &u, 1, &gpu_list, &cpu_list);
+    for (int step = 0; step < STEPS; step++) {
+        new_gradients(1, &u);
+        tshi_cuda_optimizer[dtype].lion(gpu(), &l, 1, &gpu_list);
+        kernels()->optimizer[u.p.cpu.dtype].lion(kernel_device(), &l, 1, &cpu_list);
+        compare(1, &u, 1);
+    }
+    parameter_free(&u);
+}
+
+Test(cuda_optimizer, lion) {
+    for (int t = 0; t < 4; t++)
+        for (int s = 0; s < ODD_SIZES; s++) run_lion(gpu_dtypes[t], odd_sizes[s], s % 2);
+}
+
+/* The CPU's kernel of the same dtype has the same bits: steps of whole numbers are exact. */
+static void run_narrow(tsh_dtype dtype, int64_t n, bool has_main, bool wide, const tshi_rounding *rounding) {
+    const tshi_sgd s = {.lr = 0x1p-10};
+    tsh_dtype of_grad = wide ? TSH_FLOAT32 : dtype;
+    buffer grad = buffer_make(of_grad, n), p[2], values[2];
+    buffer_fill_integers(&grad);
+    for (int i = 0; i < 2; i++) {
+        p[i] = i ? buffer_copy(&p[0]) : buffer_random(dtype, n, -1, 1);
+        values[i] = i ? buffer_copy(&values[0]) : buffer_make(TSH_FLOAT32, n);
+        if (i == 0) buffer_fill_integers(&values[0]);
+        tshi_update u = {.n = n,
+                         .grad = grad.data,
+                         .p = p[i].data,
+                         .main = has_main ? values[i].data : NULL,
+                         .rounding = rounding,
+                         .wide_grad = wide};
+        for (int step = 0; step < STEPS; step++) {
+            if (i)
+                tshi_cuda_optimizer[dtype].sgd(gpu(), &s, 1, &u);
+            else
+                kernels()->optimizer[dtype].sgd(kernel_device(), &s, 1, &u);
+        }
+    }
+    cr_assert_eq(memcmp(p[0].data, p[1].data, (size_t)n * 2), 0, "n %d main %d wide %d", (int)n, has_main, wide);
+    cr_assert_eq(memcmp(values[0].data, values[1].data, (size_t)n * 4), 0, "n %d: main weights", (int)n);
+    for (int i = 0; i < 2; i++) {
+        buffer_free(&p[i]);
+        buffer_free(&values[i]);
+    }
+    buffer_free(&grad);
+}
+
+Test(cuda_optimizer, main_weights_wide_gradients_and_rounding_by_chance) {
+    const tshi_rounding r = {.seed = 7, .stream = UINT64_C(1) << 63 | 5, .first = 11, .run = 13, .stride = 29};
+    const int64_t sizes[] = {0, 1, 13, 4096, 5000};
+    for (int s = 0; s < 5; s++) {
+        for (int kind = 0; kind < 8; kind++)
+            run_narrow(kind & 4 ? TSH_BFLOAT16 : TSH_FLOAT16, sizes[s], kind & 1, kind & 2, NULL);
+        for (int kind = 0; kind < 2; kind++) run_narrow(TSH_BFLOAT16, sizes[s], false, kind, &r);
+    }
+}

@@ -135,6 +135,10 @@ tsh_status tshi_bench_optimizer(tshi_bench *b) {
     if (status != TSH_OK) return status;
     status = p->stepper == STEPPER_SGD ? tsh_sgd_create(b->stepped, &sgd, &b->optimizer)
                                        : tsh_adamw_create(b->stepped, &adamw, &b->optimizer);
+    /* Lion's signs have no tolerance: it is made for the same tensors, and does not step. */
+    tsh_optimizer *lion = NULL;
+    if (status == TSH_OK) status = tsh_lion_create(b->stepped, &(tsh_lion_config){.lr = p->lr}, &lion);
+    tsh_optimizer_destroy(lion);
     if (status == TSH_OK && p->stepper == STEPPER_SGD) status = tsh_optimizer_set_lr(b->optimizer, p->lr);
     return status;
 }

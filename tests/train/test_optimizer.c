@@ -224,6 +224,50 @@ Test(adamw, leaves_parameters_without_a_gradient_alone, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, no_gradient, NULL));
 }
 
+/* Lion by its paper's formula, in every layout. */
+static void lion_steps(tshi_rank *r, void *arg) {
+    enum { ROWS = 5, COLS = 7, SIZE = ROWS * COLS, STEPS = 6 };
+    const tsh_layout layouts[] = {TSH_REPLICATED, TSH_SHARD(0), TSH_SHARD(1)};
+    const tsh_lion_config settings[] = {{.lr = 0.125},
+                                        {.lr = 0.125, .beta1 = 0.5, .beta2 = 0.75, .weight_decay = 0.25}};
+    tsh_tape *tape = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    for (int l = 0; l < 6 && !r->failed; l++) {
+        const tsh_lion_config *c = &settings[l / 3];
+        double beta1 = l < 3 ? 0.9 : c->beta1, beta2 = l < 3 ? 0.99 : c->beta2, p[SIZE], m[SIZE] = {0}, g[SIZE];
+        tsh_parameters *list = NULL;
+        tsh_optimizer *optimizer = NULL;
+        tshi_test_integers(1, SIZE, p);
+        tsh_tensor_config config = {TSH_FLOAT64, 2, {ROWS, COLS}, {layouts[l % 3]}};
+        tsh_tensor *w = tshi_test_leaf(r, tsh_world_mesh(r->world), &config, p);
+        tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+        tshi_check_ok(r, tsh_parameters_add(list, "w", w));
+        tshi_check_ok(r, tsh_lion_create(list, c, &optimizer));
+        for (int s = 0; s < STEPS; s++) {
+            tshi_test_integers(2 + s, SIZE, g);
+            if (s == 0) g[3] = 0; /* of a zero average: no sign */
+            tsh_optimizer_zero_grad(optimizer);
+            set_gradient(r, tape, w, g);
+            tshi_check_ok(r, tsh_optimizer_step(optimizer));
+            for (int i = 0; i < SIZE; i++) {
+                double way = beta1 * m[i] + (1 - beta1) * g[i];
+                p[i] -= c->lr * (c->weight_decay * p[i] + (way > 0) - (way < 0));
+                m[i] = beta2 * m[i] + (1 - beta2) * g[i];
+            }
+            tshi_test_same(r, "w", w, p, 1e-12);
+        }
+        tsh_optimizer_destroy(optimizer);
+        tsh_parameters_destroy(list);
+        tsh_tensor_release(w);
+    }
+    tsh_tape_destroy(tape);
+}
+
+Test(lion, follows_its_formula_in_every_layout, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run_each(1, 4, lion_steps, NULL));
+}
+
 static void wrong_settings(tshi_rank *r, void *arg) {
     const tsh_sgd_config sgd[] = {{.lr = -1},
                                   {.lr = NAN},
