@@ -243,8 +243,16 @@ static bool run_all(tsh_world *world, const options *o) {
     return good;
 }
 
+/* The world has to know before it is made; the command line is checked after that. */
+static void read_determinism(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--deterministic") == 0) setenv("TSHARD_DETERMINISTIC", "1", 1);
+    }
+}
+
 int main(int argc, char **argv) {
     options o;
+    read_determinism(argc, argv);
     tsh_world *world = program_begin("train_gpt");
     if (!world) return 1;
     int code = options_parse(argc, argv, tsh_world_rank(world) == 0, &o);

@@ -51,6 +51,7 @@ static const char help[] =
     "  --data-parallel D    copies of the model, over which the batch is split\n"
     "  --sequence-parallel  tokens are split where features are not: norms and sums of a block\n"
     "  --recompute          blocks keep their inputs alone, and run again in backward: less memory, more time\n"
+    "  --deterministic      losses have the same bits at any number of ranks: each computes with whole tensors\n"
     "  --eval-every N       steps from one evaluation and checkpoint to the next (500)\n"
     "  --sample N           characters to write at the end (300)\n"
     "  --save FOLDER        save checkpoints into this folder, which keeps the last three\n"
@@ -92,6 +93,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"data-parallel", OPTION_COUNT, &out->data_parallel, 1, size},
                                {"sequence-parallel", OPTION_FLAG, &out->sequence_parallel, 0, 0},
                                {"recompute", OPTION_FLAG, &out->recompute, 0, 0},
+                               {"deterministic", OPTION_FLAG, &out->deterministic, 0, 0},
                                {"eval-every", OPTION_COUNT, &out->eval_every, 1, count},
                                {"sample", OPTION_COUNT, &out->sample, 0, count},
                                {"save", OPTION_PATH, &out->save, 0, 0},

@@ -22,7 +22,8 @@ typedef struct options {
     bool main_weights, stochastic, scales_loss;
     int64_t model_parallel, data_parallel; /* ranks that share a copy of the model; copies. 0: what the other leaves */
     bool sequence_parallel, recompute;
-    int64_t sample; /* characters to write after training */
+    bool deterministic; /* main has read it before, for the world */
+    int64_t sample;     /* characters to write after training */
     bool json;
 } options;
 

@@ -45,6 +45,8 @@ typedef struct tsh_world_config {
                         * machine's memory. Pages are allocated when they are first used. */
     int blas_threads;  /* TSHARD_BLAS_THREADS, default the cores granted to the process over the ranks on the machine */
     uint64_t seed;     /* TSHARD_SEED, default 0: see tsh_world_seed */
+    bool deterministic; /* or TSHARD_DETERMINISTIC: losses and gradients have the same bits at any number of ranks, see
+                         * docs/layouts.md; the same on every rank */
     tsh_log_sink log;
     tsh_allocator allocator;
 } tsh_world_config;

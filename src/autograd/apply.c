@@ -2,6 +2,7 @@
 #include "autograd/apply.h"
 #include "autograd/rules.h"
 #include "autograd/transition.h"
+#include "autograd/whole.h"
 
 #include <string.h>
 
@@ -14,16 +15,27 @@ static tsh_tensor *bring(tsh_tape *tape, const char *what, tsh_tensor *x, const 
     return x ? tshi_bring(tape, what, x, need, false) : NULL;
 }
 
-/* The output, which nothing uses yet, in the layout that the call wants. */
-static tsh_tensor *bring_output(const tshi_node *call, tsh_tensor *y) {
-    tsh_layout layout[TSH_MAX_AXES];
-    if (!y || !call->want || call->want->axis < 0) return y;
-    tshi_shape shape = y->shape;
-    memcpy(layout, y->layout, sizeof layout);
+/* The layouts of an output with these, as the call wants it. */
+static tsh_status wanted_output(const tshi_node *call, const tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
+    tshi_shape wanted = *shape;
+    if (!call->want || call->want->axis < 0) return TSH_OK;
     layout[call->want->axis] = call->want->out;
-    tsh_status status = tshi_shape_settle(y->mesh, call->want->axis, &shape, layout);
-    if (status != TSH_OK) return tshi_tape_fail_as(call->tape, status, call->op->name);
-    return tshi_bring(call->tape, call->op->name, y, layout, true);
+    return tshi_shape_settle(call->in[0]->mesh, call->want->axis, &wanted, layout);
+}
+
+/* The call with inputs in the layouts of the rows, then its output, which nothing uses yet, in the layouts `out`. */
+static tsh_tensor *run(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape, const tshi_rule_rows *rows,
+                       const tsh_layout out[TSH_MAX_AXES]) {
+    for (int i = 0; i < call->inputs; i++) {
+        tsh_layout need[TSH_MAX_AXES];
+        tsh_status status = tshi_rules_need(call, rows, i, need);
+        if (status != TSH_OK) return tshi_tape_fail_as(call->tape, status, call->op->name);
+        call->in[i] = bring(call->tape, call->op->name, call->in[i], need);
+        if (!call->in[i]) return NULL;
+    }
+    tsh_tensor *y = tshi_tape_run(call, dtype, shape, rows->out, call->op->views ? call->in[0] : NULL);
+    bool moves = y && call->want && call->want->axis >= 0;
+    return moves ? tshi_bring(call->tape, call->op->name, y, out, true) : y;
 }
 
 tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tshi_node *proto) {
@@ -31,6 +43,7 @@ tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tshi_node *proto) {
     tsh_dtype dtype = TSH_FLOAT32;
     tshi_shape shape = {0};
     tshi_rule_rows rows;
+    tsh_layout out[TSH_MAX_AXES];
     memset(rows.out, 0, sizeof rows.out); /* also of axes that the mesh lacks */
     if (!tshi_tape_ready(tape, call.op->name, call.inputs, call.in)) return NULL;
     call.tape = tape;
@@ -39,14 +52,9 @@ tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tshi_node *proto) {
     if (status == TSH_OK) status = call.op->shape(&call, &dtype, &shape);
     if (status == TSH_OK) status = tshi_rules_choose(&call, &(tshi_output){dtype, &shape}, &rows);
     if (status == TSH_OK) status = tshi_shape_resolve(call.in[0]->mesh, &shape, rows.out);
+    memcpy(out, rows.out, sizeof out);
+    if (status == TSH_OK) status = wanted_output(&call, &shape, out);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, call.op->name);
-    for (int i = 0; i < call.inputs; i++) {
-        tsh_layout need[TSH_MAX_AXES];
-        status = tshi_rules_need(&call, &rows, i, need);
-        if (status != TSH_OK) return tshi_tape_fail_as(tape, status, call.op->name);
-        call.in[i] = bring(tape, call.op->name, call.in[i], need);
-        if (!call.in[i]) return NULL;
-    }
-    tsh_tensor *y = tshi_tape_run(&call, dtype, &shape, rows.out, call.op->views ? call.in[0] : NULL);
-    return bring_output(&call, y);
+    return tshi_whole_wanted(&call, &rows) ? tshi_whole_run(&call, dtype, &shape, &rows, out)
+                                           : run(&call, dtype, &shape, &rows, out);
 }

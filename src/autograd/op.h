@@ -76,8 +76,11 @@ typedef struct tshi_op {
     bool (*map_split)(const tshi_node *call, int axis, tsh_layout *split);
     /* False where a row does not hold with d as the dim that it binds. NULL: all rows do. */
     bool (*row_holds)(const tshi_node *call, const tshi_rule *row, int d);
-    bool views;          /* the output is a view of the first input: forward finds its values there already */
-    bool reads_output;   /* backward reads the output's values, not just its gradient */
+    bool views;        /* the output is a view of the first input: forward finds its values there already */
+    bool reads_output; /* backward reads the output's values, not just its gradient */
+    /* An element of the output, or of a gradient, has the same bits whichever part of it a rank has, where no row sums
+     * gradients over ranks: parts are moved, or elements computed by additions and products alone. */
+    bool by_element;
     bool reads_no_input; /* backward reads no values of inputs that have gradients */
     bool repeats;        /* backward needs the output's gradient alone: each loss of a step may run it */
     bool crosses;        /* input and output may be on different meshes: it runs on the ranks of either */

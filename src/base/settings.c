@@ -58,6 +58,10 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
         {"TSHARD_RECORD", TSHI_TEXT, .computed = "none",
          .text = "a file's name: rank R writes what it has counted (memory, collectives, in a plan also kernels) to "
                  "NAME.R when its world is destroyed"},
+    [TSHI_SETTING_DETERMINISTIC] =
+        {"TSHARD_DETERMINISTIC", TSHI_SWITCH, .initial = "0",
+         .text = "1: losses and gradients have the same bits at any number of ranks, for each rank computes with whole "
+                 "tensors; matrix products have one thread where no number is given"},
     [TSHI_SETTING_MPI_SHARED] =
         {"TSHARD_MPI_SHARED", TSHI_SWITCH, .initial = "1",
          .text = "0: ranks on one machine do not share memory beside MPI, by which they notice failures sooner"},

@@ -95,6 +95,7 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     world->timeout = settings->timeout;
     world->warn_every = settings->warn_every;
     world->logs_plans = settings->logs_plans;
+    world->deterministic = settings->deterministic;
     if (world->logs_plans && !world->log.fn) world->log.fn = tshi_log_print; /* without it only warnings are printed */
     world->seed = settings->seed;
     tsh_status status = control->world_open ? control->world_open(world, start, &heap) : TSH_OK;

@@ -29,8 +29,9 @@ struct tsh_world {
     void *data_state;              /* its own, where it is not control */
     int rank, size, local_rank;
     double timeout;
-    bool logs_plans;   /* each change of layout goes to the log */
-    double warn_every; /* seconds after which a wait warns of the ranks that it waits for */
+    bool logs_plans;    /* each change of layout goes to the log */
+    bool deterministic; /* calls take whole tensors where parts would change bits */
+    double warn_every;  /* seconds after which a wait warns of the ranks that it waits for */
     uint64_t seed, next_stream;
     uint64_t tape_steps; /* numbers the steps of all tapes of this world */
     uint64_t tapes;      /* made so far */

@@ -210,12 +210,24 @@ static tsh_status div_backward(tshi_node *call) {
 
 /* --- the calls ---------------------------------------------------------------------------------------------------- */
 
-static const tshi_op add_op = {
-    "add", sum_rules, shape, add_forward, add_backward, .row_holds = tshi_overlay_row_holds, .reads_no_input = true};
-static const tshi_op sub_op = {
-    "sub", sum_rules, shape, sub_forward, sub_backward, .row_holds = tshi_overlay_row_holds, .reads_no_input = true};
-static const tshi_op mul_op = {"mul",       product_rules, shape,
-                               mul_forward, mul_backward,  .row_holds = tshi_overlay_row_holds};
+static const tshi_op add_op = {"add",
+                               sum_rules,
+                               shape,
+                               add_forward,
+                               add_backward,
+                               .row_holds = tshi_overlay_row_holds,
+                               .reads_no_input = true,
+                               .by_element = true};
+static const tshi_op sub_op = {"sub",
+                               sum_rules,
+                               shape,
+                               sub_forward,
+                               sub_backward,
+                               .row_holds = tshi_overlay_row_holds,
+                               .reads_no_input = true,
+                               .by_element = true};
+static const tshi_op mul_op = {
+    "mul", product_rules, shape, mul_forward, mul_backward, .row_holds = tshi_overlay_row_holds, .by_element = true};
 static const tshi_op div_op = {
     "div", quotient_rules, shape, div_forward, div_backward, .row_holds = tshi_overlay_row_holds, .reads_output = true};
 

@@ -44,7 +44,8 @@ static const tshi_op cast_op = {"cast",
                                 cast_forward,
                                 cast_backward,
                                 .params_size = sizeof(cast_params),
-                                .reads_no_input = true};
+                                .reads_no_input = true,
+                                .by_element = true};
 
 /* A result without gradients is not recorded. */
 tsh_tensor *tsh_cast(tsh_tape *tape, tsh_tensor *x, tsh_dtype dtype) {

@@ -291,7 +291,8 @@ static const tshi_op bound_op = {.name = "embedding_forward",
                                  .shape = bound_shape,
                                  .forward = bound_forward,
                                  .params_size = sizeof(tshi_lookup),
-                                 .views = true};
+                                 .views = true,
+                                 .by_element = true};
 
 /* --- embedding ---------------------------------------------------------------------------------------------------- */
 

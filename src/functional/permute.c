@@ -87,7 +87,8 @@ static const tshi_op permute_op = {.name = "permute",
                                    .backward = permute_backward,
                                    .params_size = sizeof(permute_params),
                                    .map_dim = permute_map_dim,
-                                   .reads_no_input = true};
+                                   .reads_no_input = true,
+                                   .by_element = true};
 
 /* --- where only dims of size 1 change their places ---------------------------------------------------------------- */
 
@@ -107,7 +108,8 @@ static const tshi_op in_place_op = {.name = "permute",
                                     .params_size = sizeof(permute_params),
                                     .map_dim = permute_map_dim,
                                     .views = true,
-                                    .reads_no_input = true};
+                                    .reads_no_input = true,
+                                    .by_element = true};
 
 static bool keeps_elements(const tsh_tensor *x, const int *order) {
     int last = -1;

@@ -41,7 +41,8 @@ static const tshi_op scale_op = {"scale",
                                  scale_forward,
                                  scale_backward,
                                  .params_size = sizeof(scale_params),
-                                 .reads_no_input = true};
+                                 .reads_no_input = true,
+                                 .by_element = true};
 
 tsh_tensor *tsh_scale(tsh_tape *tape, tsh_tensor *x, double factor) {
     return tshi_apply(tape, &scale_op, 1, &x, &(scale_params){factor});
@@ -131,7 +132,8 @@ static const tshi_op dropout_op = {"dropout",
                                    dropout_forward,
                                    dropout_backward,
                                    .params_size = sizeof(dropout_params),
-                                   .reads_no_input = true};
+                                   .reads_no_input = true,
+                                   .by_element = true};
 
 tsh_tensor *tsh_dropout(tsh_tape *tape, tsh_tensor *x, double p) {
     if (tape && !tape->recording) return x;

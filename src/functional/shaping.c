@@ -136,7 +136,8 @@ static const tshi_op reshape_op = {"reshape",
                                    .map_split = reshape_map_split,
                                    .params_size = sizeof(tshi_shape),
                                    .views = true,
-                                   .reads_no_input = true};
+                                   .reads_no_input = true,
+                                   .by_element = true};
 
 tsh_tensor *tsh_reshape(tsh_tape *tape, tsh_tensor *x, int ndim, const int64_t *shape) {
     tshi_shape wanted = {0};
@@ -201,9 +202,11 @@ static tsh_status slice_backward(tshi_node *call) {
     return TSH_OK;
 }
 
-static const tshi_op slice_op = {"slice",         slice_rules,           slice_shape,
-                                 slice_forward,   slice_backward,        .params_size = sizeof(slice_params),
-                                 .has_dim = true, .reads_no_input = true};
+static const tshi_op slice_op = {"slice",           slice_rules,
+                                 slice_shape,       slice_forward,
+                                 slice_backward,    .params_size = sizeof(slice_params),
+                                 .has_dim = true,   .reads_no_input = true,
+                                 .by_element = true};
 
 tsh_tensor *tsh_slice(tsh_tape *tape, tsh_tensor *x, int dim, int64_t start, int64_t length) {
     return tshi_apply(tape, &slice_op, 1, &x, &(slice_params){dim, start, length});
@@ -261,9 +264,11 @@ static tsh_status concat_backward(tshi_node *call) {
     return status;
 }
 
-static const tshi_op concat_op = {"concat",        slice_rules,           concat_shape,
-                                  concat_forward,  concat_backward,       .params_size = sizeof(concat_params),
-                                  .has_dim = true, .reads_no_input = true};
+static const tshi_op concat_op = {"concat",          slice_rules,
+                                  concat_shape,      concat_forward,
+                                  concat_backward,   .params_size = sizeof(concat_params),
+                                  .has_dim = true,   .reads_no_input = true,
+                                  .by_element = true};
 
 tsh_tensor *tsh_concat(tsh_tape *tape, tsh_tensor *const *x, int count, int dim) {
     if (!tape) {

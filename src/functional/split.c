@@ -37,7 +37,8 @@ static const tshi_op whole_op = {.name = "split",
                                  .has_dim = true,
                                  .views = true,
                                  .repeats = true,
-                                 .reads_no_input = true};
+                                 .reads_no_input = true,
+                                 .by_element = true};
 
 static tsh_status part_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
     const split_params *p = call->params;
@@ -84,7 +85,8 @@ static const tshi_op part_op = {.name = "split",
                                 .backward = part_backward,
                                 .params_size = sizeof(split_params),
                                 .has_dim = true,
-                                .reads_no_input = true};
+                                .reads_no_input = true,
+                                .by_element = true};
 
 /* --- public ------------------------------------------------------------------------------------------------------- */
 

@@ -105,8 +105,9 @@ static tsh_status topk_backward(tshi_node *call) {
     return TSH_OK;
 }
 
-static const tshi_op topk_op = {
-    "topk", topk_rules, topk_shape, topk_forward, topk_backward, .params_size = sizeof(topk_params), .has_dim = true};
+static const tshi_op topk_op = {"topk",          topk_rules,        topk_shape,
+                                topk_forward,    topk_backward,     .params_size = sizeof(topk_params),
+                                .has_dim = true, .by_element = true};
 
 tsh_tensor *tsh_topk(tsh_tape *tape, tsh_tensor *x, int64_t k, int dim, tsh_tensor **indices) {
     topk_params p = {.dim = dim, .most = k};

@@ -39,8 +39,37 @@ static bool on_one_mesh(const tsh_parameters *list) {
     return true;
 }
 
+static bool any_local(const tsh_parameters *list) {
+    for (int i = 0; i < list->count; i++) {
+        const tsh_tensor *p = list->items[i].tensor;
+        if (tshi_layouts_have_local(p->mesh->axes, p->layout)) return true;
+    }
+    return false;
+}
+
+/* Into list->scalar on every rank, from whole gradients: the sum that one rank would make. */
+static tsh_status sum_whole_squares(const tsh_parameters *list) {
+    tsh_device *device = list->scalar->mesh->device;
+    tsh_tape *tape = NULL;
+    tsh_status status = tsh_tape_create(list->world, &tape);
+    if (status != TSH_OK) return status;
+    tsh_tape_set_recording(tape, false);
+    tsh_mark start = tsh_tape_mark(tape);
+    device->ops->copy.zero(device, sizeof(double), tshi_data(list->scalar));
+    for (int i = 0; i < list->count && status == TSH_OK; i++) {
+        tsh_tensor *grad = tsh_tensor_grad(list->items[i].tensor), *whole = grad ? tsh_full(tape, grad) : NULL;
+        if (grad) status = tsh_tape_status(tape);
+        if (whole)
+            device->ops->sum[grad->dtype].squares(device, whole->numel, tshi_data(whole), tshi_data(list->scalar));
+        if (whole) tsh_tape_free_since(tape, start, grad);
+    }
+    tsh_tape_destroy(tape);
+    return status;
+}
+
 /* A rank that holds nothing of a mesh's parameters has the sum over the other meshes from the world alone. */
 tsh_status tshi_clip_sum(tsh_parameters *list) {
+    if (list->world->deterministic && on_one_mesh(list) && !any_local(list)) return sum_whole_squares(list);
     const tsh_mesh *mesh = on_one_mesh(list) ? list->items[0].tensor->mesh : tsh_world_mesh(list->world);
     tsh_status status = TSH_OK;
     for (int a = 0; a < mesh->axes && status == TSH_OK; a++) {

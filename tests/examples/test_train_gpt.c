@@ -85,6 +85,40 @@ Test(train_gpt, float32_agrees_to_its_rounding, .timeout = 200) {
     same_losses(2, "", "--dtype float32 --lr 0.003");
 }
 
+/* --- determinism -------------------------------------------------------------------------------------------------- */
+
+/* The losses of 100 steps and those of evaluations, as they are printed: enough digits for all bits of float32. */
+static void deterministic_losses(int ranks, const char *options, char out[1 << 15]) {
+    int code;
+    const char *text = tshi_test_shell(&code,
+                                       TSHARD_BIN_DIR "/tshard-run -n %d --no-prefix " PROGRAM
+                                                      " --json --deterministic --steps 100 --eval-every 50" SMALL
+                                                      " --dtype float32 %s",
+                                       ranks, options);
+    cr_assert_eq(code, 0, "%s", text);
+    const char *end = strstr(text, "{\"val_loss\"");
+    cr_assert(end && end - text < 1 << 15 && strstr(text, "\"step\": 100"), "%.200s", text);
+    snprintf(out, (size_t)(end - text) + 1, "%s", text);
+}
+
+Test(train_gpt, deterministic_losses_have_the_same_bits_at_any_number_of_ranks, .timeout = 600) {
+    static const struct {
+        int ranks;
+        const char *options;
+    } runs[] = {{2, ""},
+                {3, "--sequence-parallel"},
+                {4, ""},
+                {2, "--data-parallel 2"},
+                {3, "--data-parallel 3 --recompute"},
+                {4, "--model-parallel 2"}};
+    static char one[1 << 15], many[1 << 15];
+    deterministic_losses(1, "", one);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        deterministic_losses(runs[i].ranks, runs[i].options, many);
+        cr_assert_str_eq(many, one, "%d ranks %s", runs[i].ranks, runs[i].options);
+    }
+}
+
 /* What a short training writes at its end, in static memory. */
 static const char *sample(int ranks, const char *dtype) {
     int code;

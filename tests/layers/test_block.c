@@ -1,11 +1,15 @@
 /* Transformer blocks of several families, split by heads, against the whole block: values, gradients, collectives,
  * memory. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "support/layouts.h"
 #include "support/tensors.h"
 #include "tshard/tshard.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 TestSuite(block, .timeout = 600);
@@ -107,18 +111,19 @@ static void backward(tshi_rank *r, tsh_tape *tape, run *w) {
     tshi_check_ok(r, tsh_backward_with(tape, w->y, &(tsh_backward_config){.gradient = w->dy, .retain_graph = true}));
 }
 
-/* The parts of w are those of `whole`, which every rank has all of. */
+/* The parts of w are those of `whole`, which every rank has all of: bit for bit in a deterministic world. */
 static void compare(tshi_rank *r, const char *name, const run *w, const run *whole) {
+    const double off = getenv("TSHARD_DETERMINISTIC") ? 0 : 1e-11;
     char what[128];
     if (r->failed) return;
-    tshi_test_same(r, name, w->y, tsh_tensor_data(whole->y), 1e-11);
+    tshi_test_same(r, name, w->y, tsh_tensor_data(whole->y), off);
     snprintf(what, sizeof what, "%s: dx", name);
-    tshi_test_same_grad(r, what, w->x, tsh_tensor_data(tsh_tensor_grad(whole->x)), 1e-11);
+    tshi_test_same_grad(r, what, w->x, tsh_tensor_data(tsh_tensor_grad(whole->x)), off);
     for (int i = 0; i < tsh_parameters_count(w->list) && !r->failed; i++) {
         tsh_tensor *p = tsh_parameters_tensor(w->list, i), *q = tsh_parameters_tensor(whole->list, i);
         snprintf(what, sizeof what, "%s: %s", name, tsh_parameters_name(w->list, i));
         tshi_test_same(r, what, p, tsh_tensor_data(q), 0);
-        tshi_test_same_grad(r, what, p, tsh_tensor_data(tsh_tensor_grad(q)), 1e-10);
+        tshi_test_same_grad(r, what, p, tsh_tensor_data(tsh_tensor_grad(q)), 10 * off);
     }
 }
 
@@ -284,6 +289,16 @@ static void split_anyhow(tshi_rank *r, void *arg) {
 
 Test(block, takes_tokens_positions_and_lengths_split_in_any_way) {
     cr_assert_str_empty(tshi_test_run(4, split_anyhow, NULL));
+}
+
+/* --- determinism -------------------------------------------------------------------------------------------------- */
+
+Test(block, in_a_deterministic_world_has_the_bits_of_the_whole_block) {
+    setenv("TSHARD_DETERMINISTIC", "1", 1);
+    cr_assert_str_empty(tshi_test_run(2, on_mesh, "data=1,model=2"));
+    cr_assert_str_empty(tshi_test_run(3, on_mesh, "data=1,model=3"));
+    cr_assert_str_empty(tshi_test_run(3, on_mesh, "data=3,model=1"));
+    cr_assert_str_empty(tshi_test_run(4, on_mesh, "data=2,model=2"));
 }
 
 /* --- recomputation ------------------------------------------------------------------------------------------------ */

@@ -35,9 +35,10 @@ static tsh_status read_heap(size_t wanted, int ranks, size_t *out) {
     return TSH_OK;
 }
 
-static tsh_status read_threads(int wanted, int local_size, int *out) {
+/* The bits of a product may depend on the number of threads. */
+static tsh_status read_threads(int wanted, int local_size, bool deterministic, int *out) {
     if (wanted < 0) return tshi_fail(TSH_ERR_ARGUMENT, "world_init: blas_threads is %d", wanted);
-    int share = tshi_granted_cores(NULL, 0) / local_size;
+    int share = deterministic ? 1 : tshi_granted_cores(NULL, 0) / local_size;
     uint64_t threads = wanted ? (uint64_t)wanted : share > 1 ? (uint64_t)share : 1;
     tsh_status status = wanted ? TSH_OK : tshi_setting_number(TSHI_SETTING_BLAS_THREADS, &threads);
     *out = (int)threads;
@@ -63,6 +64,8 @@ static tsh_status read_switches(tshi_settings *s) {
     tsh_status status = tshi_setting_seconds(TSHI_SETTING_WARN, &s->warn_every);
     if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_CHECK, &s->checked);
     if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_PLAN, &s->logs_plans);
+    if (status == TSH_OK && !s->deterministic)
+        status = tshi_setting_switch(TSHI_SETTING_DETERMINISTIC, &s->deterministic);
     if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_MPI_SHARED, &s->shared);
     if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_SIGUSR1, &s->rings);
     return status;
@@ -228,10 +231,12 @@ tsh_status tshi_settings_read(const tsh_world_config *config, tshi_settings *out
     if (status == TSH_OK) status = read_timeout(config->timeout, &s.timeout);
     if (status == TSH_OK) status = read_heap(config->heap_bytes, s.size > 0 ? s.size : 1, &s.heap_bytes);
     s.seed = config->seed;
+    s.deterministic = config->deterministic;
     if (status == TSH_OK && s.seed == 0) status = tshi_setting_number(TSHI_SETTING_SEED, &s.seed);
     if (status == TSH_OK) status = read_device(config->device, &s.device);
     if (status == TSH_OK) status = read_switches(&s);
-    if (status == TSH_OK) status = read_threads(config->blas_threads, s.local_size ? s.local_size : 1, &s.blas_threads);
+    if (status == TSH_OK)
+        status = read_threads(config->blas_threads, s.local_size ? s.local_size : 1, s.deterministic, &s.blas_threads);
     if (status == TSH_OK) *out = s;
     return status;
 }

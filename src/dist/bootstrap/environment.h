@@ -36,8 +36,9 @@ typedef struct tshi_settings {
     double warn_every; /* TSHARD_WARN */
     bool checked;      /* TSHARD_CHECK */
     bool logs_plans;   /* TSHARD_PLAN */
-    bool shared;       /* TSHARD_MPI_SHARED */
-    bool rings;        /* TSHARD_SIGUSR1 */
+    bool deterministic;
+    bool shared; /* TSHARD_MPI_SHARED */
+    bool rings;  /* TSHARD_SIGUSR1 */
     /* The rendezvous: its address and its names. Ranks with different jobs, tokens or group names never see each
      * other. */
     char address[TSHI_JOB_SIZE];

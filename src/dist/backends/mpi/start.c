@@ -295,7 +295,9 @@ tsh_status tshi_mpi_enter(const tsh_world_config *config, tshi_settings *setting
         status = take_ranks(config, settings, all);
         MPI_Comm_free(&all);
     }
-    if (status != TSH_OK || config->blas_threads != 0 || tshi_setting_value(TSHI_SETTING_BLAS_THREADS)) return status;
+    if (status != TSH_OK || config->blas_threads != 0 || settings->deterministic ||
+        tshi_setting_value(TSHI_SETTING_BLAS_THREADS))
+        return status;
     settings->blas_threads = tshi_granted_cores(NULL, 0) / settings->local_size;
     if (settings->blas_threads < 1) settings->blas_threads = 1;
     return TSH_OK;

@@ -1,0 +1,79 @@
+/* Determinism: calls that every rank makes on whole tensors. Values move between layouts without sums of more than one
+ * term that is not zero: what has been computed whole is sliced, or is the first rank's term of a sum. */
+#include "autograd/whole.h"
+#include "autograd/transition.h"
+
+#include <string.h>
+
+static bool any_local(const tshi_node *call, int axis) {
+    for (int i = 0; i < call->inputs; i++) {
+        if (call->in[i]->layout[axis].kind == TSH_KIND_LOCAL) return true;
+    }
+    return false;
+}
+
+/* The gradient of an input that is used whole beside parts is a sum over ranks. */
+static bool sums_gradients(const tshi_rule *row) {
+    for (int k = 0; k < 4 && row->in[k] != TSHI_END; k++) {
+        if (row->in[k] == TSHI_L || row->in[k] == TSHI_COPY) return true;
+    }
+    return false;
+}
+
+bool tshi_whole_wanted(const tshi_node *call, const tshi_rule_rows *rows) {
+    const tsh_mesh *mesh = call->in[0]->mesh;
+    if (!call->tape->world->deterministic) return false;
+    bool wanted = !call->op->by_element;
+    for (int a = 0; a < mesh->axes && !wanted; a++) wanted = sums_gradients(rows->row[a]) && !any_local(call, a);
+    return wanted;
+}
+
+/* --- copies of inputs --------------------------------------------------------------------------------------------- */
+
+static tsh_status copy_forward(tshi_node *call) {
+    return call->out->numel == call->in[0]->numel ? TSH_OK : TSH_ERR_SHAPE;
+}
+
+static tsh_status copy_backward(tshi_node *call) {
+    return tshi_grad_adopt(call, 0, tshi_grad_out(call));
+}
+
+static const tshi_op copy_op = {
+    .name = "whole", .forward = copy_forward, .backward = copy_backward, .views = true, .reads_no_input = true};
+
+/* Input i, as a tensor that no other call has, in these layouts. */
+static tsh_tensor *whole_input(const tshi_node *call, int i, const tsh_layout need[TSH_MAX_AXES]) {
+    tsh_tensor *x = call->in[i];
+    tshi_node copy = {.tape = call->tape, .op = &copy_op, .inputs = 1, .in = &x};
+    if (tshi_tape_records(&copy)) x = tshi_tape_run(&copy, x->dtype, &x->shape, x->layout, x);
+    return x ? tshi_bring(call->tape, call->op->name, x, need, false) : NULL;
+}
+
+tsh_tensor *tshi_whole_run(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape, const tshi_rule_rows *rows,
+                           const tsh_layout out[TSH_MAX_AXES]) {
+    const tsh_mesh *mesh = call->in[0]->mesh;
+    tshi_shape whole = *shape;
+    tsh_layout layout[TSH_MAX_AXES], need[TSH_MAX_AXES], kept[TSH_MAX_AXES];
+    bool local[TSH_MAX_AXES] = {false};
+    memcpy(layout, rows->out, sizeof layout);
+    for (int a = 0; a < mesh->axes; a++) {
+        local[a] = any_local(call, a);
+        if (!local[a]) layout[a] = TSH_REPLICATED;
+    }
+    memcpy(kept, layout, sizeof kept);
+    tsh_status status = tshi_shape_resolve(mesh, &whole, layout);
+    for (int i = call->inputs - 1; i >= 0 && status == TSH_OK; i--) {
+        tshi_shape part = call->in[i]->shape;
+        status = tshi_rules_need(call, rows, i, need);
+        for (int a = 0; a < mesh->axes; a++) {
+            if (!local[a]) need[a] = TSH_REPLICATED;
+        }
+        if (status == TSH_OK) status = tshi_shape_resolve(mesh, &part, need);
+        if (status != TSH_OK) break;
+        call->in[i] = whole_input(call, i, need);
+        if (!call->in[i]) return NULL;
+    }
+    if (status != TSH_OK) return tshi_tape_fail_as(call->tape, status, call->op->name);
+    tsh_tensor *y = tshi_tape_run(call, dtype, &whole, layout, call->op->views ? call->in[0] : NULL);
+    return y ? tshi_bring(call->tape, call->op->name, y, out, true) : NULL;
+}
