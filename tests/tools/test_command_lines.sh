@@ -75,9 +75,9 @@ expect 2 "--steps wants a whole number" train_text --steps ''
 expect 2 "--lr wants a number above 0" train_text --lr nan
 expect 2 "--lr wants a number above 0" train_text --lr ' 1'
 expect 2 "--seed wants" train_text --seed -1
-expect 2 "--text wants a file" train_text --text ''
-expect 2 "requires an argument" train_text --text
-expect 2 "unrecognized option" train_text --what
+expect 2 "--text wants a path" train_text --text ''
+expect 2 "--text wants a value" train_text --text
+expect 2 "is no option (--help names them)" train_text --what
 expect 2 "is no option" train_text what
 expect 2 "is no option" generate --what
 expect 2 "wants a value" generate --model
@@ -123,7 +123,7 @@ expect 1 'pipeline: mesh_group: no axis "data"' pipeline stage=1,model=1
 expect 1 "pipeline: mesh_create: " pipeline stage=2,data=1,model=1
 expect 2 "usage: tshard-pmix" tshard-pmix
 expect 2 "a command is missing" tshard-checkpoint
-expect 2 "--save wants a folder" train_text --save ''
+expect 2 "--save wants a path" train_text --save ''
 expect 2 "--every wants a whole number" train_text --every 0
 
 # Each rank reads the file of that name: the reason that only rank 1 has is said.
