@@ -21,7 +21,7 @@ typedef struct options {
     const char *optimizer; /* adamw or sgd */
     uint64_t seed;
     tsh_dtype dtype;
-    bool products, json;
+    bool in_backward, products, json;
 } options;
 
 /* -1 to go on, or the exit code of --help (0) or of wrong use (2). Only a rank that `speaks` prints. */

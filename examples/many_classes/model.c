@@ -73,6 +73,8 @@ static tsh_status create_optimizer(model *m) {
         const tsh_sgd_config sgd = {.lr = o->lr, .momentum = o->momentum, .weight_decay = o->weight_decay};
         status = tsh_sgd_create(m->parameters, &sgd, &m->optimizer);
     }
+    if (status == TSH_OK && o->in_backward)
+        status = tsh_optimizer_step_in_backward(m->optimizer, tsh_linear_weight(m->classifier));
     /* The classifier's gradient is no sum over ranks, and stays where it is. */
     return status == TSH_OK ? tsh_data_parallel_create(m->tape, m->parameters, m->group, NULL, &m->copies) : status;
 }
@@ -163,10 +165,10 @@ bool model_step(model *m, const float *x, const int64_t *labels, double lr, doub
     tsh_device *device = tsh_world_device(m->world);
     tsh_device_reset_peak(device);
     if (!write_batch(m, x, labels)) return false;
+    tsh_status status = tsh_optimizer_set_lr(m->optimizer, lr); /* a backward may step the classifier */
     tsh_tensor *mean = batch_loss(m);
     if (tsh_backward(m->tape, mean) != TSH_OK) return fails("a step", tsh_tape_message(m->tape));
     *loss = tsh_tensor_item(mean);
-    tsh_status status = tsh_optimizer_set_lr(m->optimizer, lr);
     if (status == TSH_OK) status = tsh_optimizer_step(m->optimizer);
     if (status != TSH_OK) return fails("a step", tsh_error_message());
     tsh_optimizer_zero_grad(m->optimizer);

@@ -28,6 +28,7 @@ static const char help[] =
     "  --drawn N          classes that samples are of, spread evenly over all (all)\n"
     "  --sample PART      a step computes with the classes of its batch and others at random, up to this part of all;\n"
     "                     gradients and states are those of their weights alone\n"
+    "  --in-backward      backward steps the classifier as its gradient is made, and keeps none\n"
     "  --features N       features that the classifier sees (128)\n"
     "  --hidden N         features of the network's hidden layer (256)\n"
     "  --inputs N         numbers of a sample (64)\n"
@@ -77,6 +78,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"evaluate", OPTION_COUNT, &out->evaluate, 1, count},
                                {"seed", OPTION_SEED, &out->seed, 0, 0},
                                {"dtype", OPTION_DTYPE, &out->dtype, 0, 0},
+                               {"in-backward", OPTION_FLAG, &out->in_backward, 0, 0},
                                {"products", OPTION_FLAG, &out->products, 0, 0},
                                {"json", OPTION_FLAG, &out->json, 0, 0},
                                {NULL, OPTION_FLAG, NULL, 0, 0}};

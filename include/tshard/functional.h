@@ -141,7 +141,8 @@ TSH_API tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *id
  * -> [n, cols].
  *   R,R -> R    S(0),S(0) -> S(0)    S(1),R -> S(1)    L,S(0) -> S(0)    L,L -> L
  * A table that is SHARD(0) takes rows that are SHARD(0) by no communication, forward or backward: numbers from 0 on
- * within the rank's slice. TSH_ERR_RANGE for a row outside it. */
+ * within the rank's slice. TSH_ERR_RANGE for a row outside it, TSH_ERR_STATE for a SHARD(0) table in a deterministic
+ * world. */
 TSH_API tsh_tensor *tsh_take_rows(tsh_tape *tape, tsh_tensor *table, tsh_tensor *rows);
 
 /* Sampled classes (An et al., "Partial FC", 2021): a training step that computes with some of very many classes. Of each

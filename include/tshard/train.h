@@ -86,6 +86,14 @@ TSH_API void tsh_optimizer_destroy(tsh_optimizer *optimizer);
  * the sums of a tsh_data_parallel that has any of the parameters. When these fail or have not been started, the step
  * fails and changes nothing. TSH_ERR_STATE for an optimizer that is older than its parameters' schedule with a level. */
 TSH_API tsh_status tsh_optimizer_step(tsh_optimizer *optimizer);
+/* From now on a backward steps this parameter [rows, cols] itself where it is the weight of one linear layer or
+ * tsh_affine: each piece of the gradient is used up as soon as it is made, and no gradient is kept, which spares its
+ * memory and the time to write and to read it. The learning rate is set before; clipping, a loss scale and sums over several
+ * backwards leave the parameter out; a backward that fails may have stepped it. Where the parameter has other uses in the
+ * step, is summed over ranks or has float32 gradients beside 16 bits, tsh_optimizer_step steps it as any other.
+ * TSH_ERR_ARGUMENT for what is no such parameter of the optimizer, TSH_ERR_STATE for one that is sharded by a
+ * tsh_data_parallel or rounded by chance, _MEMORY. */
+TSH_API tsh_status tsh_optimizer_step_in_backward(tsh_optimizer *optimizer, tsh_tensor *parameter);
 /* Clear the gradients of all parameters, as tsh_tensor_zero_grad does. */
 TSH_API void tsh_optimizer_zero_grad(tsh_optimizer *optimizer);
 /* Set the learning rate of the following steps. TSH_ERR_ARGUMENT, and no change, for one that is not in [0, inf). */

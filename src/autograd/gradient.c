@@ -1,5 +1,6 @@
 /* The gradients of tensors: their state, their memory, and the public calls about them. */
 #include "autograd/sparse_gradient.h"
+#include "autograd/tape.h"
 
 /* --- the state of a tensor ---------------------------------------------------------------------------------------- */
 
@@ -130,6 +131,13 @@ static tsh_tensor *sink_memory(const tsh_tensor *x, double *beta) {
 
 bool tshi_wants_grad(const tshi_node *call, int i) {
     return i < call->inputs && tshi_requires_grad(call->in[i]);
+}
+
+tshi_gradient_taker *tshi_grad_taker(const tshi_node *call, int i) {
+    const tsh_tensor *x = call->in[i];
+    const tshi_gradient *g = x->gradient;
+    bool alone = !x->computed && !g->sink && !g->wide && g->uses == 1 && (!g->value || g->stale);
+    return alone && !call->tape->keeps_graph ? g->taker : NULL;
 }
 
 tsh_tensor *tshi_grad_sum(const tshi_node *call, int i, double *beta) {

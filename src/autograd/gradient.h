@@ -7,6 +7,7 @@
 
 typedef struct tshi_gradient_sink tshi_gradient_sink;
 typedef struct tshi_sparse_gradient tshi_sparse_gradient;
+typedef struct tshi_gradient_taker tshi_gradient_taker;
 
 /* What autograd keeps for a tensor: made when a gradient is asked of it, a call that made it is recorded, or it takes a
  * transition; freed with the tensor. */
@@ -17,7 +18,8 @@ typedef struct tshi_gradient {
     bool wide;     /* of a leaf, and of transitions made of it: `value` is of the dtype of sums, tshi_dtype_sum */
     tsh_tensor *value;
     tsh_tensor *kept; /* with `retained`: the sum over the backwards of this step, each of which starts `value` anew */
-    tsh_tensor *narrow;           /* with `wide`: what the running call has added, of the tensor's own dtype */
+    tsh_tensor *narrow;         /* with `wide`: what the running call has added, of the tensor's own dtype */
+    tshi_gradient_taker *taker; /* of a leaf: takes its gradient in place of `value` where that is possible, or NULL */
     tshi_sparse_gradient *sparse; /* of a leaf whose gradient may have some rows alone; or NULL */
     int uses;                     /* calls of the running backward that may still add to `value` */
     tshi_gradient_sink *sink;     /* sums the gradient of this leaf, or of the leaf that this tensor is a copy of */
@@ -57,6 +59,19 @@ tsh_tensor *tshi_grad_sum(const tshi_node *call, int i, double *beta);
 /* Adds `gradient`, of in[i]'s shape and of any float dtype, to input i's, or shares its memory where input i has none
  * yet. */
 tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient);
+
+/* --- gradients that are used up as they are made ------------------------------------------------------------------ */
+
+/* Takes the gradient of a leaf [rows, cols], some rows at a time, each row once in a backward. */
+struct tshi_gradient_taker {
+    void (*begin)(tshi_gradient_taker *taker);
+    /* Rows [first, first + count) of this rank's part, of the leaf's dtype, in the device's memory. */
+    void (*take)(tshi_gradient_taker *taker, int64_t first, int64_t count, const void *values);
+};
+
+/* The taker of input i, a leaf, where this call alone makes all of its gradient in this backward, and where nothing sums it
+ * over ranks and no other backward reads its values; else NULL. */
+tshi_gradient_taker *tshi_grad_taker(const tshi_node *call, int i);
 
 /* --- for the engine ----------------------------------------------------------------------------------------------- */
 

@@ -176,6 +176,8 @@ static const tshi_rule take_rules[] = {
 static tsh_status take_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
     const tsh_tensor *table = call->in[0], *ids = call->in[1];
     if (ids->shape.ndim != 1) return tshi_check_fails(table, ids, "a table [rows, cols] and ids [n] wanted");
+    if (call->tape->world->deterministic && tshi_sharding_axes(table, 0))
+        return tshi_fail(TSH_ERR_STATE, "a deterministic world has no rows of a rank's own part");
     return lookup_shape(call, dtype, out);
 }
 

@@ -39,10 +39,11 @@ static bool on_one_mesh(const tsh_parameters *list) {
     return true;
 }
 
+/* Some gradient is no part of a whole one, or has some of its rows alone. */
 static bool any_local(const tsh_parameters *list) {
     for (int i = 0; i < list->count; i++) {
         const tsh_tensor *p = list->items[i].tensor;
-        if (tshi_layouts_have_local(p->mesh->axes, p->layout)) return true;
+        if (tshi_layouts_have_local(p->mesh->axes, p->layout) || tshi_gradient_is_sparse(p)) return true;
     }
     return false;
 }

@@ -128,6 +128,8 @@ void tsh_optimizer_destroy(tsh_optimizer *optimizer) {
     if (!optimizer) return;
     const tsh_allocator *allocator = &tsh_world_device(optimizer->world)->allocator;
     for (int i = 0; i < optimizer->count; i++) {
+        if (optimizer->slots[i].taker) optimizer->slots[i].parameter->gradient->taker = NULL;
+        tshi_free(allocator, optimizer->slots[i].taker);
         tsh_tensor_release(optimizer->slots[i].parameter);
         tsh_tensor_release(optimizer->slots[i].stepped);
         tsh_tensor_release(optimizer->slots[i].main);
@@ -307,6 +309,54 @@ tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
     tshi_record_step(device->record);
     return device->ops->check(device);
 }
+
+/* --- steps within backward ---------------------------------------------------------------------------------------- */
+
+static void begin_taking(tshi_gradient_taker *taker) {
+    const tshi_step_taker *t = (const tshi_step_taker *)taker;
+    tshi_optimizer_slot *slot = &t->optimizer->slots[t->slot];
+    if (slot->main && slot->steps == 0) start_main(slot);
+    slot->steps++;
+}
+
+static void take(tshi_gradient_taker *taker, int64_t first, int64_t count, const void *values) {
+    const tshi_step_taker *t = (const tshi_step_taker *)taker;
+    const tshi_optimizer_slot *slot = &t->optimizer->slots[t->slot];
+    double weight_decay = decays(t->optimizer, slot) ? t->optimizer->weight_decay : 0;
+    int64_t at = first * slot->stepped->shape.local[1];
+    tshi_update u = {.n = count * slot->stepped->shape.local[1],
+                     .grad = values,
+                     .p = elements(slot->stepped, at),
+                     .main = elements(slot->main, at)};
+    for (int i = 0; i < TSHI_MAX_STATES; i++) u.state[i] = elements(slot->state[i], at);
+    t->optimizer->kind->step(t->optimizer, slot->stepped->dtype, slot->steps, weight_decay, 1, &u);
+}
+
+tsh_status tsh_optimizer_step_in_backward(tsh_optimizer *optimizer, tsh_tensor *parameter) {
+    int i = 0;
+    while (optimizer && parameter && i < optimizer->count && optimizer->slots[i].parameter != parameter) i++;
+    if (!optimizer || !parameter || i == optimizer->count || parameter->shape.ndim != 2) {
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "optimizer_step_in_backward: a parameter of the optimizer, of two dims, is wanted");
+    }
+    tshi_optimizer_slot *slot = &optimizer->slots[i];
+    tshi_gradient *g = tshi_gradient_of(parameter);
+    if (!g) return TSH_ERR_MEMORY;
+    if (slot->taker) return TSH_OK;
+    if (g->taker || slot->stepped != parameter || rounds_by_chance(optimizer, parameter)) {
+        return tshi_fail(TSH_ERR_STATE, "optimizer_step_in_backward: the parameter %s",
+                         g->taker                     ? "has another optimizer that does so"
+                         : slot->stepped != parameter ? "is sharded by a tsh_data_parallel"
+                                                      : "is rounded by chance");
+    }
+    slot->taker = tshi_calloc(&tsh_world_device(optimizer->world)->allocator, 1, sizeof *slot->taker);
+    if (!slot->taker) return TSH_ERR_MEMORY;
+    *slot->taker = (tshi_step_taker){{begin_taking, take}, optimizer, i};
+    g->taker = &slot->taker->taker;
+    return TSH_OK;
+}
+
+/* --- settings ----------------------------------------------------------------------------------------------------- */
 
 void tsh_optimizer_zero_grad(tsh_optimizer *optimizer) {
     for (int i = 0; optimizer && i < optimizer->count; i++) tsh_tensor_zero_grad(optimizer->slots[i].parameter);

@@ -7,6 +7,13 @@
 
 #define TSHI_MAX_STATES 2
 
+/* What takes the gradient of a parameter that is stepped within backward: a slot's own. */
+typedef struct tshi_step_taker {
+    tshi_gradient_taker taker; /* the first: a pointer to it is one to the whole */
+    tsh_optimizer *optimizer;
+    int slot;
+} tshi_step_taker;
+
 /* A parameter with what its optimizer keeps for it. */
 typedef struct tshi_optimizer_slot {
     tsh_tensor *parameter; /* what the model uses */
@@ -16,6 +23,7 @@ typedef struct tshi_optimizer_slot {
     const tsh_tensor *gradient;      /* of this step, borrowed; of the box of `stepped`. NULL: the step leaves it out */
     tsh_tensor *state[TSHI_MAX_STATES]; /* laid out as `stepped` */
     int64_t steps;                      /* taken */
+    tshi_step_taker *taker;             /* or NULL: stepped by tsh_optimizer_step alone */
     uint64_t stream;                    /* of the words that `stepped` is rounded by, before the step's number */
 } tshi_optimizer_slot;
 

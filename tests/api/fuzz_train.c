@@ -169,6 +169,8 @@ static void optimizer_use(fuzz *f, void (*function)(void)) {
     tsh_optimizer *optimizer = fuzz_pick(f, FUZZ_OPTIMIZER);
     (void)function;
     if (fuzz_chance(f, 20)) fuzz_said(f, "optimizer_set_lr", tsh_optimizer_set_lr(optimizer, fuzz_number(f)), NULL);
+    if (fuzz_chance(f, 10))
+        fuzz_said(f, "optimizer_step_in_backward", tsh_optimizer_step_in_backward(optimizer, fuzz_tensor(f)), NULL);
     fuzz_said(f, "optimizer_step", tsh_optimizer_step(optimizer), NULL);
     if (fuzz_chance(f, 50)) tsh_optimizer_zero_grad(optimizer);
 }
@@ -255,7 +257,8 @@ const fuzz_call fuzz_train_calls[] = {
     {"tsh_precision_dtype tsh_parameters_set_precision", set_precision, NULL, 2},
     {"tsh_loss_scale_unscale tsh_loss_scale_update tsh_loss_scale_apply", loss_scale, NULL, 2},
     {"tsh_optimizer_destroy", optimizer_destroy, NULL, 1},
-    {"tsh_optimizer_step tsh_optimizer_zero_grad tsh_optimizer_set_lr", optimizer_use, NULL, 8},
+    {"tsh_optimizer_step tsh_optimizer_step_in_backward tsh_optimizer_zero_grad tsh_optimizer_set_lr", optimizer_use,
+     NULL, 8},
     {"tsh_clip_grad_norm", clip_grad_norm, NULL, 4},
     {"tsh_data_parallel_create", data_parallel_create, NULL, 6},
     {"tsh_data_parallel_destroy", data_parallel_destroy, NULL, 1},

@@ -140,7 +140,9 @@ tsh_status tshi_bench_optimizer(tshi_bench *b) {
     if (status == TSH_OK) status = tsh_lion_create(b->stepped, &(tsh_lion_config){.lr = p->lr}, &lion);
     tsh_optimizer_destroy(lion);
     if (status == TSH_OK && p->stepper == STEPPER_SGD) status = tsh_optimizer_set_lr(b->optimizer, p->lr);
-    return status;
+    if (status != TSH_OK) return status;
+    bool refused = tsh_optimizer_step_in_backward(b->optimizer, NULL) == TSH_ERR_ARGUMENT;
+    return refused ? TSH_OK : TSH_ERR_STATE;
 }
 
 tsh_status tshi_bench_step(tshi_bench *b, double *norm) {

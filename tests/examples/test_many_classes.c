@@ -66,7 +66,7 @@ Test(many_classes, sgd_learns_alike_on_all_numbers_of_ranks, .timeout = 200) {
     learns_alike("--optimizer sgd --lr 0.5");
 }
 
-/* A sample of all classes is the dense step; one of a part of them learns as well in a few more steps. */
+/* A sample of all classes is the dense step, and so is one within backward; one of a part of them learns as well in a few more steps. */
 Test(many_classes, samples_classes, .timeout = 200) {
     static result dense, all, some;
     train(3, "--weight-decay 0.01", &dense);
@@ -74,6 +74,11 @@ Test(many_classes, samples_classes, .timeout = 200) {
     for (int i = 0; i < STEPS; i++) {
         cr_assert_leq(fabs(all.loss[i] - dense.loss[i]), 1e-7 * dense.loss[0],
                       "loss %d: %.12g of a sample of all, %.12g", i, all.loss[i], dense.loss[i]);
+    }
+    train(2, "--weight-decay 0.01 --in-backward", &all);
+    for (int i = 0; i < STEPS; i++) {
+        cr_assert_leq(fabs(all.loss[i] - dense.loss[i]), 1e-7 * dense.loss[0], "loss %d: %.12g in backward, %.12g", i,
+                      all.loss[i], dense.loss[i]);
     }
     train(4, "--sample 0.6", &some);
     cr_assert(some.accuracy > some.best - 0.05, "%g of %g", some.accuracy, some.best);
