@@ -315,6 +315,17 @@ static tsh_status measure_kernel(calibration *c, kernel_run *run, const operands
     return status;
 }
 
+/* A table for all families that are not measured: copies, which are the first. */
+static tsh_status add_others(calibration *c) {
+    const int points[MACHINE_AXES] = {c->m->table[MACHINE_KERNELS][0].points[0], 1, 1};
+    machine_table *t = machine_add_table(c->m, MACHINE_KERNELS, points);
+    if (!t) return TSH_ERR_MEMORY;
+    const machine_table *copies = &c->m->table[MACHINE_KERNELS][0];
+    memcpy(t->at, copies->at, sizeof t->at);
+    memcpy(t->rate, copies->rate, (size_t)points[0] * sizeof *t->rate);
+    return TSH_OK;
+}
+
 static tsh_status create(const calibration *c, tsh_dtype dtype, int64_t n, tsh_tensor **out) {
     const tsh_tensor_config config = {.dtype = dtype, .ndim = 1, .shape = {n}};
     return tsh_tensor_create(tsh_world_mesh(c->world), &config, out);
@@ -340,6 +351,7 @@ tsh_status calibrate_kernels(calibration *c) {
             status = measure_kernel(c, kernels[i], &o);
         }
     }
+    if (status == TSH_OK) status = add_others(c);
     tsh_tensor_release(squares);
     tsh_tensor_release(ids);
     return status;

@@ -266,7 +266,9 @@ bool machine_read(const char *path, machine *out, char *why, size_t size) {
     *out = (machine){.ranks = 0};
     json_t *all = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
     reading r = {.m = out, .why = text, .size = sizeof text};
-    bool good = all ? take_machine(&r, all) : fails(&r, "line %d: %.200s", error.line, error.text);
+    bool good = all              ? take_machine(&r, all)
+                : error.line > 0 ? fails(&r, "line %d: %.200s", error.line, error.text)
+                                 : fails(&r, "%.240s", error.text);
     json_decref(all);
     if (good) return true;
     machine_free(out);

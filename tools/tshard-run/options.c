@@ -31,6 +31,15 @@ static const char help[] =
     "      --plan N            start nothing on N ranks, 1 to 65536: run a few of them without memory, arithmetic or\n"
     "                          communication, and print what each kind of rank would take (docs/planning.md)\n"
     "      --json              with --plan: print JSON\n"
+    "      --machine FILE      with --plan: the time of a step on this machine (tshard-bench calibrate writes the "
+    "file)\n"
+    "      --search NAME=A,B,...\n"
+    "                          with --plan: plan PROGRAM with --NAME=A, with --NAME=B, ..., and with every "
+    "combination\n"
+    "                          where there are several; values on and off: with --NAME and without. The best come "
+    "first\n"
+    "      --memory-limit BYTES\n"
+    "                          with --search: list what needs no more on any rank, like 80G\n"
     "  -h, --help              this text\n"
     "  -V, --version           version\n"
     "      --settings          all environment variables of tshard, as a table\n"
@@ -100,11 +109,17 @@ enum {
     OPTION_INTERVAL,
     OPTION_SETTINGS,
     OPTION_PLAN,
-    OPTION_JSON
+    OPTION_JSON,
+    OPTION_MACHINE,
+    OPTION_SEARCH,
+    OPTION_MEMORY_LIMIT
 };
 
 static const struct option long_options[] = {{"plan", required_argument, NULL, OPTION_PLAN},
                                              {"json", no_argument, NULL, OPTION_JSON},
+                                             {"machine", required_argument, NULL, OPTION_MACHINE},
+                                             {"search", required_argument, NULL, OPTION_SEARCH},
+                                             {"memory-limit", required_argument, NULL, OPTION_MEMORY_LIMIT},
                                              {"ranks", required_argument, NULL, 'n'},
                                              {"nproc-per-node", required_argument, NULL, 'n'},
                                              {"nproc_per_node", required_argument, NULL, 'n'},
@@ -239,6 +254,13 @@ static int take_ranks(run_options *out) {
     return usage_error("-n wants a number of ranks from 1 to %d, not '%s'", RUN_MAX_RANKS, optarg);
 }
 
+static int take_search(run_options *out) {
+    char text[256];
+    snprintf(text, sizeof text, "%s", optarg);
+    const char *wanted = search_add(&out->search, optarg);
+    return wanted ? usage_error("--search wants %s, not '%s'", wanted, text) : -1;
+}
+
 /* The table of docs/environment.md. */
 static int print_settings(void) {
     char row[1024];
@@ -283,6 +305,11 @@ static int take_option(int option, const char *word, run_options *out) {
         if (tshi_parse_int(optarg, 1, RUN_MAX_PLANNED, &out->planned)) return -1;
         return usage_error("--plan wants a number of ranks from 1 to %d, not '%s'", RUN_MAX_PLANNED, optarg);
     case OPTION_JSON: out->json = true; return -1;
+    case OPTION_MACHINE: out->machine = optarg; return -1;
+    case OPTION_SEARCH: return take_search(out);
+    case OPTION_MEMORY_LIMIT:
+        if (tshi_parse_bytes(optarg, 1, INT64_MAX, &out->search.memory_limit)) return -1;
+        return usage_error("--memory-limit wants bytes, like 80G, not '%s'", optarg);
     case ':': return usage_error("%s wants a value", word);
     case '?': return usage_error("unknown option '%s'", word);
     default: return take_node_option(option, out);
@@ -301,6 +328,9 @@ int run_options_parse(int argc, char **argv, run_options *options) {
     }
     if (options->redirects && !options->log_dir) return usage_error("--redirects needs --log-dir, where the files go");
     if (options->json && !options->planned) return usage_error("--json needs --plan");
+    if (options->machine && !options->planned) return usage_error("--machine needs --plan");
+    if (options->search.options && !options->planned) return usage_error("--search needs --plan");
+    if (options->search.memory_limit && !options->search.options) return usage_error("--memory-limit needs --search");
     if (options->planned && (options->ranks || options->nnodes || options->nodes_listed)) {
         return usage_error("--plan has the number of ranks of all machines: -n and nodes do not go with it");
     }

@@ -2,7 +2,7 @@
 #ifndef RUN_PLAN_H
 #define RUN_PLAN_H
 
-#include "device/record.h"
+#include "common/step_time.h"
 
 #define PLAN_MAX_RUNS 64
 
@@ -26,8 +26,20 @@ typedef struct plan_result {
 int plan_run(int size, char **command, plan_result *out);
 void plan_free(plan_result *result);
 
-/* plan_print.c: to stdout, as a table or as JSON. */
-void plan_print(const plan_result *result);
-void plan_print_json(const plan_result *result);
+/* plan_print.c: to stdout, as a table or as JSON; with the time of a step unless m is NULL. */
+void plan_print(const plan_result *result, const machine *m);
+void plan_print_json(const plan_result *result, const machine *m);
+
+/* plan_time.c: the step of the kind that takes longest. */
+step_time plan_slowest(const plan_result *result, const machine *m);
+/* A row of the table for each part of the time: its name, and seconds of a step. */
+#define PLAN_PARTS 7
+typedef struct plan_part {
+    const char *label, *name; /* for people; for programs */
+    double seconds;
+} plan_part;
+void plan_parts(const step_time *t, plan_part parts[PLAN_PARTS]);
+/* "step_seconds": 1, "step_parts": {...} */
+void plan_print_time_json(const step_time *t);
 
 #endif

@@ -138,10 +138,24 @@ static void print_collectives(const plan_result *result, int first, int count) {
     if (n == 0) printf("%-*s\n", LABEL, "no collectives");
 }
 
+static void print_time(const plan_result *result, const machine *m, int first, int count) {
+    char cells[PLAN_MAX_RUNS][CELL * 4];
+    plan_part parts[PLAN_PARTS] = {{NULL, NULL, 0}};
+    for (int i = 0; i < PLAN_PARTS && m; i++) {
+        for (int k = 0; k < count; k++) {
+            step_time t;
+            step_time_of(m, result->kinds[first + k].record, &t);
+            plan_parts(&t, parts);
+            snprintf(cells[k], sizeof cells[k], "%.4g ms", 1e3 * parts[i].seconds);
+        }
+        print_cells(parts[i].label, count, cells);
+    }
+}
+
 /* So many kinds side by side. */
 enum { COLUMNS = 4 };
 
-static void print_columns(const plan_result *result, int first, int count) {
+static void print_columns(const plan_result *result, const machine *m, int first, int count) {
     char cells[PLAN_MAX_RUNS][CELL * 4];
     for (int k = 0; k < count; k++) ranks_text(result, &result->kinds[first + k], cells[k], CELL - 1);
     print_cells("", count, cells);
@@ -150,12 +164,13 @@ static void print_columns(const plan_result *result, int first, int count) {
         snprintf(cells[k], sizeof cells[k], "%.4g GFLOP", gflop(result->kinds[first + k].record));
     }
     print_cells("arithmetic of a step", count, cells);
+    print_time(result, m, first, count);
     printf("collectives of a step, and the bytes that a rank sends\n");
     print_collectives(result, first, count);
 }
 
 /* What cannot be in the numbers. */
-static void print_notes(const plan_result *result) {
+static void print_notes(const plan_result *result, const machine *m) {
     const tshi_record *r = result->kinds[0].record;
     fflush(stdout);
     if (r->reads) {
@@ -166,19 +181,24 @@ static void print_notes(const plan_result *result) {
     }
     if (r->steps == 0)
         fprintf(stderr, "tshard-run: no optimizer's step was seen: a step is what a tape's reset ends\n");
+    step_time slowest = {.all = 0};
+    if (m) slowest = plan_slowest(result, m);
+    if (slowest.missing[0]) {
+        fprintf(stderr, "tshard-run: the machine file has no rate for %s, which the time lacks\n", slowest.missing);
+    }
     if (r->lost) fprintf(stderr, "tshard-run: the record lacks calls for which there was no memory\n");
 }
 
-void plan_print(const plan_result *result) {
+void plan_print(const plan_result *result, const machine *m) {
     const tshi_record *r = result->kinds[0].record;
     printf("plan of %d rank%s", result->size, result->size == 1 ? "" : "s");
     for (int a = 0; a < r->axes; a++) printf("%s%s=%d", a ? "," : ", ", r->axis[a].name, r->axis[a].size);
     putchar('\n');
     for (int k = 0; k < result->count; k += COLUMNS) {
         putchar('\n');
-        print_columns(result, k, result->count - k < COLUMNS ? result->count - k : COLUMNS);
+        print_columns(result, m, k, result->count - k < COLUMNS ? result->count - k : COLUMNS);
     }
-    print_notes(result);
+    print_notes(result, m);
 }
 
 /* --- JSON --------------------------------------------------------------------------------------------------------- */
@@ -192,7 +212,7 @@ static void print_string(const char *text) {
     putchar('"');
 }
 
-static void print_kind(const plan_result *result, int k) {
+static void print_kind(const plan_result *result, const machine *m, int k) {
     const plan_kind *kind = &result->kinds[k];
     const tshi_record *r = kind->record;
     row rows[MOST_ROWS];
@@ -215,17 +235,30 @@ static void print_kind(const plan_result *result, int k) {
                ", \"bytes\": %.0f}",
                i ? ", " : "", rows[i].name, rows[i].axis, rows[i].ranks, t.calls, t.early, t.bytes);
     }
-    printf("], \"reads_values\": %s}", r->reads ? "true" : "false");
+    printf("], ");
+    step_time t;
+    if (m) {
+        step_time_of(m, r, &t);
+        plan_print_time_json(&t);
+        printf(", ");
+    }
+    printf("\"reads_values\": %s}", r->reads ? "true" : "false");
 }
 
-void plan_print_json(const plan_result *result) {
+void plan_print_json(const plan_result *result, const machine *m) {
     const tshi_record *r = result->kinds[0].record;
     printf("{\"ranks\": %d, \"mesh\": {", result->size);
     for (int a = 0; a < r->axes; a++) printf("%s\"%s\": %d", a ? ", " : "", r->axis[a].name, r->axis[a].size);
-    printf("}, \"uniform\": %s, \"kinds\": [", result->uniform ? "true" : "false");
+    printf("}, ");
+    if (m) {
+        step_time slowest = plan_slowest(result, m);
+        plan_print_time_json(&slowest);
+        printf(", ");
+    }
+    printf("\"uniform\": %s, \"kinds\": [", result->uniform ? "true" : "false");
     for (int k = 0; k < result->count; k++) {
         if (k) printf(", ");
-        print_kind(result, k);
+        print_kind(result, m, k);
     }
     printf("]}\n");
 }

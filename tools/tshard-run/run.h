@@ -9,6 +9,7 @@
 #define RUN_H
 
 #include "base/clock.h"
+#include "plan_search.h"
 
 #include <signal.h>
 #include <stdbool.h>
@@ -49,9 +50,11 @@ typedef struct run_options {
     double grace; /* seconds between TERM and KILL */
     int port;     /* MASTER_PORT; 0: one that is free, on several nodes 29500 */
     bool prefix;
-    char **command; /* ends with NULL */
-    int planned;    /* ranks of a plan; 0: a run */
-    bool json;      /* of a plan */
+    char **command;      /* ends with NULL */
+    int planned;         /* ranks of a plan; 0: a run */
+    bool json;           /* of a plan */
+    const char *machine; /* of a plan, a file; or NULL */
+    search search;       /* of a plan */
 } run_options;
 
 /* options.c: reads the command line. Returns -1 to go on, or the code to exit with (after help or a usage error). */
