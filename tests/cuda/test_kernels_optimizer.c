@@ -165,12 +165,13 @@ Test(cuda_optimizer, lion) {
 static void run_narrow(tsh_dtype dtype, int64_t n, bool has_main, bool wide, const tshi_rounding *rounding) {
     const tshi_sgd s = {.lr = 0x1p-10};
     tsh_dtype of_grad = wide ? TSH_FLOAT32 : dtype;
-    buffer grad = buffer_make(of_grad, n), p[2], values[2];
+    buffer grad = buffer_make(of_grad, n), p[2] = {buffer_random(dtype, n, -1, 1)}, values[2];
     buffer_fill_integers(&grad);
+    values[0] = buffer_make(TSH_FLOAT32, n);
+    buffer_fill_integers(&values[0]);
+    p[1] = buffer_copy(&p[0]);
+    values[1] = buffer_copy(&values[0]);
     for (int i = 0; i < 2; i++) {
-        p[i] = i ? buffer_copy(&p[0]) : buffer_random(dtype, n, -1, 1);
-        values[i] = i ? buffer_copy(&values[0]) : buffer_make(TSH_FLOAT32, n);
-        if (i == 0) buffer_fill_integers(&values[0]);
         tshi_update u = {.n = n,
                          .grad = grad.data,
                          .p = p[i].data,
