@@ -67,18 +67,28 @@ static void show_progress(const session *s, int64_t done, double seconds) {
     fflush(stderr);
 }
 
-static tsh_status generate_once(session *s, const int64_t *prompt, int64_t count, int64_t *ids, double seconds[2]) {
+/* The text ends with this token. Random weights draw such a token as any other. */
+static bool is_end(const session *s, int64_t id) {
+    const model_config *c = &s->m->config;
+    bool found = false;
+    for (int i = 0; i < c->end_count; i++) found = found || c->ends[i] == id;
+    return found && !s->o->ignore_eos && !s->o->random_weights;
+}
+
+static tsh_status generate_once(session *s, const int64_t *prompt, int64_t count, outcome *out, double seconds[2]) {
     double start = now(), shown = start;
+    int64_t *ids = out->ids, i = 1;
     tsh_status status = model_cache_clear(s->cache);
     if (status == TSH_OK) status = next(s, &s->prompt, prompt, 0, 0, &ids[0]);
     double prompt_end = now();
-    for (int64_t i = 1; status == TSH_OK && i < s->o->tokens; i++) {
+    for (; status == TSH_OK && i < s->o->tokens && !is_end(s, ids[i - 1]); i++) {
         status = next(s, &s->token, &ids[i - 1], count + i - 1, i, &ids[i]);
         if (now() - shown > 0.2) show_progress(s, i, (shown = now()) - start);
     }
     show_progress(s, s->o->tokens, 0);
     seconds[0] = prompt_end - start;
     seconds[1] = now() - prompt_end;
+    out->count = i;
     return status;
 }
 
@@ -117,7 +127,7 @@ static tsh_status run(session *s, const int64_t *prompt, int64_t count, outcome 
     for (int64_t i = 0; status == TSH_OK && i < s->o->repeat; i++) {
         double seconds[2];
         uint64_t before = allocations(s);
-        status = generate_once(s, prompt, count, out->ids, seconds);
+        status = generate_once(s, prompt, count, out, seconds);
         out->allocations = allocations(s) - before;
         prompt_seconds[i] = seconds[0];
         token_seconds[i] = seconds[1];

@@ -12,7 +12,7 @@ typedef struct options {
     tsh_dtype dtype;
     double temperature, top_p;
     int64_t top_k, seed;
-    bool random_weights, json;
+    bool random_weights, ignore_eos, json;
 } options;
 
 /* -1 to go on, or the exit code. */
@@ -20,14 +20,14 @@ int options_parse(int argc, char **argv, bool speaks, options *out);
 
 /* What was generated, and how fast. */
 typedef struct outcome {
-    int64_t *ids;                         /* [tokens] */
+    int64_t *ids, count;                  /* [tokens], of which the first `count` were generated */
     double prompt_seconds, token_seconds; /* medians of the repetitions; of all tokens but the first */
     double stream_bytes_per_s;            /* of all ranks together; 0: not measured */
     double weight_bytes;                  /* that all ranks together read for a token */
     uint64_t allocations;                 /* of tensor memory on this rank, in the last repetition */
 } outcome;
 
-/* Generates options.tokens ids, the same on every rank. A rank that `speaks` shows its progress on a terminal. False,
+/* Generates options.tokens ids, or up to one that ends a text, the same on every rank. A rank that `speaks` shows its progress on a terminal. False,
  * with words, on failure. */
 bool generate(model *m, const options *o, const int64_t *prompt, int64_t prompt_count, bool speaks, outcome *out,
               char words[MODEL_WORDS]);

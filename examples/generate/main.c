@@ -93,11 +93,11 @@ static bool open_model(job *j) {
 /* --- what is said ------------------------------------------------------------------------------------------------- */
 
 static void print_ids(const job *j, const char *between) {
-    for (int64_t i = 0; i < j->o->tokens; i++) printf("%s%lld", i ? between : "", (long long)j->result.ids[i]);
+    for (int64_t i = 0; i < j->result.count; i++) printf("%s%lld", i ? between : "", (long long)j->result.ids[i]);
 }
 
 static void print_text(const job *j, void (*put)(const char *bytes, size_t length)) {
-    for (int64_t i = 0; i < j->o->tokens; i++) {
+    for (int64_t i = 0; i < j->result.count; i++) {
         size_t length;
         const char *bytes = tokenizer_decode(j->words, j->result.ids[i], &length);
         put(bytes, length);
@@ -122,7 +122,7 @@ static void put_json(const char *bytes, size_t length) {
 static void report(const job *j) {
     const outcome *r = &j->result;
     double prompt_rate = (double)j->prompt_count / r->prompt_seconds;
-    double rate = j->o->tokens > 1 ? (double)(j->o->tokens - 1) / r->token_seconds : 0;
+    double rate = r->count > 1 ? (double)(r->count - 1) / r->token_seconds : 0;
     double read = rate * r->weight_bytes;
     if (j->o->json) {
         printf("{\"ids\": [");

@@ -13,7 +13,9 @@ static const char help[] =
     "  --prompt TEXT       the text to continue, where DIR/tokenizer.json has characters or bytes for tokens\n"
     "  --prompt-ids LIST   the ids to continue, as 1,2,3\n"
     "  --prompt-tokens N   a prompt of N ids drawn from the seed, to measure\n"
-    "  --tokens N          tokens to generate (32)\n"
+    "  --tokens N          tokens to generate (32), fewer where one ends the text\n"
+    "  --ignore-eos        goes on after a token that ends the text: config.json's or generation_config.json's "
+    "eos_token_id\n"
     "  --dtype TYPE        float32, float64, bfloat16 or float16, to which the weights are converted (float32)\n"
     "  --temperature T     divides the logits; 0 takes the likeliest token (0)\n"
     "  --top-k K           draws from the K likeliest tokens; 0: all (0)\n"
@@ -34,6 +36,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"prompt-ids", OPTION_TEXT, &out->prompt_ids, 0, 0},
                                {"prompt-tokens", OPTION_COUNT, &out->prompt_tokens, 1, most},
                                {"tokens", OPTION_COUNT, &out->tokens, 1, most},
+                               {"ignore-eos", OPTION_FLAG, &out->ignore_eos, 0, 0},
                                {"dtype", OPTION_DTYPE, &out->dtype, 0, 0},
                                {"temperature", OPTION_NUMBER, &out->temperature, 0, 1000},
                                {"top-k", OPTION_COUNT, &out->top_k, 0, most},

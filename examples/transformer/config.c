@@ -98,18 +98,42 @@ static tsh_activation activation_of(reader *r, const char *key, const char *othe
     return TSH_ACTIVATION_GELU;
 }
 
-/* transformers 5 writes {"rope_parameters": {"rope_theta": t, "rope_type": "default"}}, versions before it "rope_theta"
- * and, for positions beyond the training's, "rope_scaling". */
-static double rope_theta_of(reader *r) {
-    const json_t *inner = value_of(r, "rope_parameters"), *scaling = value_of(r, "rope_scaling");
-    const json_t *type = json_object_get(inner ? inner : scaling, "rope_type");
-    want_word(r, type ? type : json_object_get(scaling, "type"), "rope_type", "default");
-    if (inner && !json_is_object(inner)) fail_value(r, "rope_parameters", inner, "an object");
+/* "default", "linear" or "llama3". */
+static void read_scaling(reader *r, const char *type, model_config *c) {
+    tsh_rotary_scaling *s = &c->rope_scaling;
+    if (strcmp(type, "default") == 0) return;
+    if (strcmp(type, "linear") != 0 && strcmp(type, "llama3") != 0) {
+        fail(r, "\"rope_type\" is %s; this program computes models with \"default\", \"linear\" or \"llama3\" alone",
+             type);
+        return;
+    }
+    s->factor = number_of(r, "factor", 0);
+    if (s->factor <= 0) fail_value(r, "factor", NULL, "a number above 0");
+    if (strcmp(type, "linear") == 0) return;
+    s->low_freq_factor = number_of(r, "low_freq_factor", 1);
+    s->high_freq_factor = number_of(r, "high_freq_factor", 4);
+    s->original_positions = size_of(r, "original_max_position_embeddings", 0);
+    if (s->high_freq_factor <= s->low_freq_factor)
+        fail(r, "\"high_freq_factor\" is %g, \"low_freq_factor\" %g; the first has to be the larger one",
+             s->high_freq_factor, s->low_freq_factor);
+}
+
+/* transformers 5 writes {"rope_parameters": {"rope_theta": t, "rope_type": "default", ...}}, versions before it
+ * "rope_theta" and, for positions beyond the training's, "rope_scaling" with a "rope_type" or "type". */
+static void read_rope(reader *r, model_config *c) {
+    const char *key = value_of(r, "rope_parameters") ? "rope_parameters" : "rope_scaling";
+    const json_t *inner = value_of(r, key);
     reader parameters = *r;
-    if (json_is_object(inner) && json_object_get(inner, "rope_theta")) parameters.json = inner;
-    double theta = number_of(&parameters, "rope_theta", 10000);
+    if (json_is_object(inner)) parameters.json = inner;
+    if (inner && !json_is_object(inner)) fail_value(&parameters, key, inner, "an object");
+    const json_t *type = value_of(&parameters, "rope_type");
+    if (!type) type = value_of(&parameters, "type");
+    if (type && !json_is_string(type)) fail_value(&parameters, "rope_type", type, "a word");
+    if (json_is_object(inner) && json_is_string(type)) read_scaling(&parameters, json_string_value(type), c);
     r->failed = parameters.failed;
-    return theta;
+    bool within = json_object_get(parameters.json, "rope_theta") != NULL;
+    c->rope_theta = number_of(within ? &parameters : r, "rope_theta", 10000);
+    r->failed = r->failed || parameters.failed;
 }
 
 /* --- families ----------------------------------------------------------------------------------------------------- */
@@ -147,7 +171,7 @@ static void read_llama(reader *r, model_config *c) {
     c->head_dim = value_of(r, "head_dim") ? size_of(r, "head_dim", 0) : 0;
     c->activation = activation_of(r, "hidden_act", "silu");
     c->norm_eps = number_of(r, "rms_norm_eps", 1e-6);
-    c->rope_theta = rope_theta_of(r);
+    read_rope(r, c);
     c->tied = flag_of(r, "tie_word_embeddings", false);
     c->output_bias = !qwen2 && flag_of(r, "attention_bias", false);
     c->qkv_bias = qwen2 || c->output_bias;
@@ -192,6 +216,34 @@ static bool find_family(reader *r, model_config *c) {
     return false;
 }
 
+/* "eos_token_id" is a token or a list of some. */
+static void read_ends(reader *r, model_config *c) {
+    const json_t *value = value_of(r, "eos_token_id");
+    size_t count = json_is_array(value) ? json_array_size(value) : value != NULL;
+    bool good = count <= MODEL_ENDS;
+    if (!value) return;
+    for (size_t i = 0; good && i < count; i++) {
+        const json_t *id = json_is_array(value) ? json_array_get(value, i) : value;
+        good = json_is_integer(id) && json_integer_value(id) >= 0;
+        c->ends[i] = json_integer_value(id);
+    }
+    if (!good) fail_value(r, "eos_token_id", value, "a token's id or a list of up to 16");
+    c->end_count = (int)count;
+}
+
+static void read_generation(const char *folder, reader *r, model_config *c) {
+    char path[4096];
+    json_error_t error;
+    snprintf(path, sizeof path, "%s/generation_config.json", folder);
+    json_t *json = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    reader own = {.json = json, .path = path, .type = r->type, .words = r->words};
+    bool missing = !json && json_error_code(&error) == json_error_cannot_open_file;
+    if (!json && !missing) fail(&own, "line %d: %s", error.line, error.text);
+    if (json_is_object(json)) read_ends(&own, c);
+    r->failed = r->failed || own.failed;
+    json_decref(json);
+}
+
 /* Sizes that contradict each other. */
 static void check_heads(reader *r, model_config *c) {
     long long width = c->width, heads = c->heads, kv_heads = c->kv_heads;
@@ -226,6 +278,8 @@ bool model_config_read(const char *folder, model_config *out, char words[MODEL_W
     } else if (find_family(&r, out)) {
         families[out->family].read(&r, out);
         check_heads(&r, out);
+        read_ends(&r, out);
+        if (!r.failed) read_generation(folder, &r, out);
     }
     json_decref(json);
     return !r.failed;

@@ -5,6 +5,7 @@
 #include "tshard/tshard.h"
 
 #define MODEL_WORDS 2048
+#define MODEL_ENDS  16
 
 typedef enum model_family { MODEL_GPT2, MODEL_LLAMA, MODEL_QWEN2, MODEL_BERT } model_family;
 
@@ -16,14 +17,17 @@ typedef struct model_config {
     tsh_activation activation;
     double norm_eps;
     double rope_theta; /* 0: positions are embedded */
-    bool tied;         /* the output layer's weight is the embedding's */
+    tsh_rotary_scaling rope_scaling;
+    bool tied; /* the output layer's weight is the embedding's */
     bool qkv_bias, output_bias, mlp_bias;
+    int64_t ends[MODEL_ENDS]; /* tokens after which a text ends */
+    int end_count;
 } model_config;
 
 /* "gpt2", "llama", "qwen2" or "bert": config.json's model_type. */
 const char *model_family_name(model_family family);
 
-/* Reads FOLDER/config.json. On failure false, and words says which key is wrong, what was found there, and what would
+/* Reads FOLDER/config.json, and where it is there FOLDER/generation_config.json, whose end of a text counts. On failure false, and words says which key is wrong, what was found there, and what would
  * do. What the models here cannot compute, such as sliding windows, is refused; dropout is left out. */
 bool model_config_read(const char *folder, model_config *out, char words[MODEL_WORDS]);
 

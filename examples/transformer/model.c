@@ -147,7 +147,7 @@ tsh_block_config model_block(const model *m) {
                       .head_dim = c->head_dim,
                       .causal = c->family != MODEL_BERT,
                       .rotary = rotary,
-                      .rotary_config = {.theta = c->rope_theta},
+                      .rotary_config = {.theta = c->rope_theta, .scaling = c->rope_scaling},
                       .bias = c->qkv_bias,
                       .out_bias = c->output_bias,
                       .weight_init = weights,

@@ -193,14 +193,25 @@ typedef enum tsh_rotary_order {
     TSH_ROTARY_PAIRS     /* element 2i with 2i + 1, as Meta does */
 } tsh_rotary_order;
 
+/* Slower turns, for sequences longer than those of the training: each pair's frequency is divided by `factor`. Where
+ * original_positions is set, as Llama 3 does it: a pair that turns over these positions more often than
+ * high_freq_factor times stays as it is, one that turns less often than low_freq_factor times is divided, and between
+ * them 1 / factor rises to 1 with the number of turns. */
+typedef struct tsh_rotary_scaling {
+    double factor; /* 0: none */
+    double low_freq_factor, high_freq_factor;
+    int64_t original_positions;
+} tsh_rotary_scaling;
+
 typedef struct tsh_rotary_config {
     double theta; /* 0: 10000 */
     tsh_rotary_order order;
     int64_t dims; /* the first of D, an even number, that are turned; 0: all */
+    tsh_rotary_scaling scaling;
 } tsh_rotary_config;
 
 /* Rotary positions: the pairs (a, b) of x become (a cos t - b sin t, b cos t + a sin t), for pair i with
- * t = position theta^(-2i / dims).  x [B, T, H, D], positions int64 [T] or [B, T] -> [B, T, H, D].
+ * t = position theta^(-2i / dims), scaled.  x [B, T, H, D], positions int64 [T] or [B, T] -> [B, T, H, D].
  *   positions [T]:     R,R -> R    S(0),R -> S(0)       S(1),S(0) -> S(1)    S(2),R -> S(2)    P,R -> P    L,L -> L
  *   positions [B, T]:  R,R -> R    S(0),S(0) -> S(0)    S(1),S(1) -> S(1)    S(2),R -> S(2)    P,R -> P    L,L -> L
  * config may be NULL. Source: Su et al., "RoFormer", 2021. */

@@ -327,11 +327,12 @@ typedef struct tshi_rotary {
     int64_t batch, tokens, heads, dim, dims;
     bool pairs;   /* element 2i with 2i + 1; else i with i + dims / 2 */
     bool batched; /* positions [batch, tokens], else [tokens] */
-    double theta;
+    double theta, factor, low, high, original;
     const int64_t *positions;
 } tshi_rotary;
 
-/* y = beta y + x rotated by position theta^(-2i / dims), or by minus that with `back`; with beta 0, y may alias x. */
+/* y = beta y + x rotated by position f, or by minus that with `back`; with beta 0, y may alias x. f is f' = theta^(-2i /
+ * dims) times (1 - s) / factor + s, where s = (original f' / 2 pi - low) / (high - low), at least 0 and at most 1. */
 typedef void tshi_rotary_fn(tsh_device *device, const tshi_rotary *r, bool back, const void *x, double beta, void *y);
 
 /* q, y [batch, queries, heads, dim]; k, v [batch, room, kv_heads, dim], of which each batch's first `keys` are read.

@@ -23,7 +23,19 @@ typedef struct rotary_params {
     double theta;
     bool pairs;
     int64_t dims;
+    tsh_rotary_scaling scaling;
 } rotary_params;
+
+/* Without a factor there is no scaling, with original_positions 0 no pair turns often enough to stay as it is. */
+static tsh_status check_scaling(const tsh_rotary_scaling *s) {
+    bool good = s->factor == 0 || (s->factor > 0 && isfinite(s->factor));
+    bool turns = s->low_freq_factor > 0 && s->high_freq_factor > s->low_freq_factor && isfinite(s->high_freq_factor);
+    if (good && (s->original_positions == 0 || (s->original_positions > 0 && turns))) return TSH_OK;
+    return tshi_fail(TSH_ERR_ARGUMENT,
+                     "scaling by factor %g, low_freq_factor %g, high_freq_factor %g, original_positions %lld: a factor "
+                     "above 0 is wanted, and with original_positions 0 < low_freq_factor < high_freq_factor",
+                     s->factor, s->low_freq_factor, s->high_freq_factor, (long long)s->original_positions);
+}
 
 static tsh_status rotary_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
     const tsh_tensor *x = call->in[0], *positions = call->in[1];
@@ -46,12 +58,14 @@ static tsh_status rotary_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
         return tshi_fail(TSH_ERR_ARGUMENT, "%lld dims of %lld are to be turned in pairs: an even number is wanted",
                          (long long)p->dims, (long long)x->shape.global[3]);
     }
-    return TSH_OK;
+    return check_scaling(&p->scaling);
 }
 
 /* y = beta y + x turned, or turned back. */
 static void rotate(const tshi_node *call, bool back, const tsh_tensor *x, double beta, tsh_tensor *y) {
     const rotary_params *p = call->params;
+    const tsh_rotary_scaling *s = &p->scaling;
+    bool llama3 = s->factor > 0 && s->original_positions > 0;
     tsh_device *device = tshi_device_of(x);
     tshi_rotary r = {.batch = x->shape.local[0],
                      .tokens = x->shape.local[1],
@@ -61,6 +75,10 @@ static void rotate(const tshi_node *call, bool back, const tsh_tensor *x, double
                      .pairs = p->pairs,
                      .batched = call->in[1]->shape.ndim == 2,
                      .theta = p->theta,
+                     .factor = s->factor > 0 ? s->factor : 1,
+                     .low = llama3 ? s->low_freq_factor : 1,
+                     .high = llama3 ? s->high_freq_factor : 2,
+                     .original = llama3 ? (double)s->original_positions : 0,
                      .positions = tshi_data(call->in[1])};
     device->ops->attention[x->dtype].rotary(device, &r, back, tshi_data(x), beta, tshi_data(y));
 }
@@ -95,7 +113,7 @@ static const tshi_op batched_op = {"rotary",
 
 tsh_tensor *tsh_rotary(tsh_tape *tape, tsh_tensor *x, tsh_tensor *positions, const tsh_rotary_config *config) {
     tsh_rotary_config c = config ? *config : (tsh_rotary_config){0};
-    rotary_params params = {c.theta == 0 ? 10000 : c.theta, c.order == TSH_ROTARY_PAIRS, c.dims};
+    rotary_params params = {c.theta == 0 ? 10000 : c.theta, c.order == TSH_ROTARY_PAIRS, c.dims, c.scaling};
     if (c.dims == 0 && x && x->shape.ndim > 0) params.dims = x->shape.global[x->shape.ndim - 1];
     return tshi_apply(tape, positions && positions->shape.ndim == 2 ? &batched_op : &rotary_op, 2,
                       (tsh_tensor *[]){x, positions}, &params);

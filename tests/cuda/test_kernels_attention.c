@@ -19,7 +19,8 @@ Test(cuda_attention, rounds_once_to_16_bits) {
 }
 
 static void check_rotary(tsh_dtype dtype, bool pairs, bool batched, bool back, double beta) {
-    static const int64_t positions[6] = {0, 1, 1000, 7, 131071, -3};
+    static const int64_t far[6] = {0, 1, 1000, 7, 131071, -3}, near[6] = {0, 1, 40, 7, 90, -3};
+    bool scaled = pairs && batched;
     const tshi_rotary r = {.batch = 2,
                            .tokens = 3,
                            .heads = 3,
@@ -28,11 +29,15 @@ static void check_rotary(tsh_dtype dtype, bool pairs, bool batched, bool back, d
                            .pairs = pairs,
                            .batched = batched,
                            .theta = 10000,
-                           .positions = positions};
+                           .factor = scaled ? 8 : 1,
+                           .low = 1,
+                           .high = 4,
+                           .original = scaled ? 64 : 0,
+                           .positions = scaled ? near : far};
     pair x = pair_random(dtype, 2 * 3 * 3 * 11, 0, -2, 2), y = pair_random(dtype, x.n, 0, -2, 2);
     tshi_cuda_attention[dtype].rotary(gpu(), &r, back, x.gpu, beta, y.gpu);
     kernels()->attention[x.cpu.dtype].rotary(kernel_device(), &r, back, x.cpu.data, beta, y.cpu.data);
-    expect_pair(&y, "rotary", 4, 4);
+    expect_pair(&y, "rotary", 4, scaled ? 400 : 4); /* the rounding of an angle counts as often as it turns */
     pair_free(&x);
     pair_free(&y);
 }

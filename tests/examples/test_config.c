@@ -49,6 +49,23 @@ Test(config, reads_both_spellings_of_theta_and_missing_keys, .timeout = 120) {
     tshi_test_leave();
 }
 
+Test(config, reads_both_spellings_of_scaled_positions, .timeout = 120) {
+    model_config c;
+    tshi_test_enter();
+    tshi_test_write_text("config.json",
+                         "{" LLAMA SIZES ", \"rope_theta\": 5e5, \"rope_scaling\": {\"type\": \"linear\", "
+                         "\"factor\": 2.5}}");
+    cr_assert(model_config_read(tshi_test_path(""), &c, words), "%s", words);
+    cr_assert(c.rope_theta == 5e5 && c.rope_scaling.factor == 2.5 && c.rope_scaling.original_positions == 0);
+    tshi_test_write_text("config.json", "{" LLAMA SIZES ", \"rope_parameters\": {\"rope_type\": \"llama3\", "
+                                        "\"rope_theta\": 7, \"factor\": 8, \"low_freq_factor\": 1.5, "
+                                        "\"high_freq_factor\": 3, \"original_max_position_embeddings\": 64}}");
+    cr_assert(model_config_read(tshi_test_path(""), &c, words), "%s", words);
+    cr_assert(c.rope_theta == 7 && c.rope_scaling.factor == 8 && c.rope_scaling.low_freq_factor == 1.5);
+    cr_assert(c.rope_scaling.high_freq_factor == 3 && c.rope_scaling.original_positions == 64);
+    tshi_test_leave();
+}
+
 Test(config, says_what_is_wrong_and_what_would_do, .timeout = 120) {
     static const struct {
         const char *text, *words;
@@ -73,9 +90,17 @@ Test(config, says_what_is_wrong_and_what_would_do, .timeout = 120) {
         {"{" LLAMA "\"hidden_size\": 8, \"num_attention_heads\": 3}", "8 features are split over 3 heads"},
         {"{" LLAMA SIZES ", \"head_dim\": 5}", "a head has 5 features"},
         {"{" LLAMA SIZES ", \"rope_theta\": \"many\"}", "\"rope_theta\" is \"many\""},
-        {"{" LLAMA SIZES ", \"rope_scaling\": {\"rope_type\": \"llama3\"}}", "\"rope_type\" is llama3; this program"},
-        {"{" LLAMA SIZES ", \"rope_scaling\": {\"type\": \"linear\"}}", "\"rope_type\" is linear"},
-        {"{" LLAMA SIZES ", \"rope_parameters\": {\"rope_type\": \"yarn\"}}", "\"rope_type\" is yarn"},
+        {"{" LLAMA SIZES ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}}",
+         "\"original_max_position_embeddings\" is missing; a llama model has a whole number"},
+        {"{" LLAMA SIZES ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
+         "\"original_max_position_embeddings\": 8}}",
+         "\"high_freq_factor\" is 4, \"low_freq_factor\" 4; the first has to be the larger one"},
+        {"{" LLAMA SIZES ", \"rope_scaling\": {\"type\": \"linear\"}}", "\"factor\" is missing; a llama model has"},
+        {"{" LLAMA SIZES ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": -1}}", "\"factor\" is -1"},
+        {"{" LLAMA SIZES ", \"rope_scaling\": {\"type\": 3}}", "\"rope_type\" is 3"},
+        {"{" LLAMA SIZES ", \"rope_scaling\": 3}", "\"rope_scaling\" is 3"},
+        {"{" LLAMA SIZES ", \"rope_parameters\": {\"rope_type\": \"yarn\"}}",
+         "\"rope_type\" is yarn; this program computes models with \"default\", \"linear\" or \"llama3\" alone"},
         {"{" LLAMA SIZES ", \"use_sliding_window\": true}", "\"use_sliding_window\" is true; this program computes"},
     };
     model_config c;

@@ -66,7 +66,8 @@ static void continues(const char *model, int ranks, const char *dtype) {
     list_ids(prompt, read_expected(model, "prompt", prompt, 64), prompt_text);
     int64_t count = read_expected(model, "generated", wanted, 64);
     list_ids(wanted, count, wanted_text);
-    run(&code, RUN "%d " TSHARD_BIN_DIR "/generate --model " MODELS "%s --prompt-ids %s --tokens %lld --dtype %s",
+    run(&code,
+        RUN "%d " TSHARD_BIN_DIR "/generate --model " MODELS "%s --prompt-ids %s --tokens %lld --dtype %s --ignore-eos",
         ranks, model, prompt_text, (long long)count, dtype);
     cr_assert_eq(code, 0, "%s", output);
     size_t length = strlen(wanted_text);
@@ -75,13 +76,43 @@ static void continues(const char *model, int ranks, const char *dtype) {
 }
 
 Test(generate, continues_a_prompt_as_transformers_does, .timeout = 300) {
-    static const char *const models[] = {"gpt2", "gpt2-uneven", "llama", "llama-tied", "qwen2"};
-    for (int i = 0; i < 5; i++) {
+    static const char *const models[] = {"gpt2", "gpt2-uneven", "llama", "llama-tied", "llama3", "qwen2"};
+    for (int i = 0; i < 6; i++) {
         continues(models[i], 1, "float32");
         for (int ranks = 2; ranks <= 4; ranks++) continues(models[i], ranks, "float64");
     }
     continues("gpt2-uneven", 7, "float64");
     continues("llama", 7, "float64");
+}
+
+/* llama3's 36,11,16,36,11,4 goes up to 16 by its config.json, up to 11 by a generation_config.json beside it. */
+Test(generate, stops_at_the_token_that_ends_a_text, .timeout = 120) {
+    int64_t prompt[64];
+    char ids[512];
+    int code;
+    char folder[256];
+    snprintf(folder, sizeof folder, "%s", tshi_test_path("m"));
+    list_ids(prompt, read_expected("llama3", "prompt", prompt, 64), ids);
+    for (int ranks = 1; ranks <= 3; ranks += 2) {
+        run(&code, RUN "%d " TSHARD_BIN_DIR "/generate --model " MODELS "llama3 --prompt-ids %s --tokens 6", ranks,
+            ids);
+        cr_assert(code == 0 && strcmp(output, "36,11,16\n") == 0, "%d: %s", code, output);
+    }
+    run(&code, TSHARD_BIN_DIR "/generate --model " MODELS "llama3 --prompt-ids %s --tokens 2 --json", ids);
+    cr_assert(code == 0 && strstr(output, "{\"ids\": [36, 11], "), "%s", output);
+    run(&code,
+        "cp -r " MODELS "llama3 %s && chmod -R u+w %s && echo '{\"eos_token_id\": 11}' > %s/generation_config.json",
+        folder, folder, folder);
+    cr_assert_eq(code, 0, "%s", output);
+    run(&code, TSHARD_BIN_DIR "/generate --model %s --prompt-ids %s --tokens 6", folder, ids);
+    cr_assert(code == 0 && strcmp(output, "36,11\n") == 0, "%d: %s", code, output);
+    run(&code,
+        "echo '{\"eos_token_id\": \"end\"}' > %s/generation_config.json; " TSHARD_BIN_DIR
+        "/generate --model %s --prompt-ids 1 --tokens 6",
+        folder, folder);
+    cr_assert(code == 1 &&
+                  strstr(output, "generation_config.json: \"eos_token_id\" is \"end\"; a llama model has a token's"),
+              "%d: %s", code, output);
 }
 
 Test(generate, draws_the_same_tokens_at_any_number_of_ranks, .timeout = 300) {

@@ -4,6 +4,7 @@
 #include "tshard/functional.h"
 
 #include <criterion/criterion.h>
+#include <math.h>
 
 #define MOST 64
 
@@ -144,4 +145,67 @@ static void long_and_empty(tshi_rank *r, void *arg) {
 
 Test(values, of_no_elements_take_no_time_however_long_a_dim_is, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(1, long_and_empty, NULL));
+}
+
+/* --- rotary frequencies ------------------------------------------------------------------------------------------- */
+
+/* Of pair i, as transformers has it in float32. */
+typedef struct frequency {
+    int pair;
+    double value;
+} frequency;
+
+/* At position 1 the pair (1, 0) becomes the cosine and the sine of its frequency. */
+static void check_frequencies(tshi_rank *r, tsh_tape *tape, int64_t dims, const tsh_rotary_config *config,
+                              const frequency *wanted, int count) {
+    double whole[128] = {0}, one = 1;
+    for (int64_t i = 0; i < dims / 2; i++) whole[i] = 1;
+    const tsh_mesh *mesh = tsh_world_mesh(r->world);
+    tsh_tensor *x = tshi_test_tensor(r, mesh, &(tsh_tensor_config){TSH_FLOAT64, 4, {1, 1, 1, dims}, {{0}}}, whole);
+    tsh_tensor *position = tshi_test_tensor(r, mesh, &(tsh_tensor_config){TSH_INT64, 1, {1}, {{0}}}, &one);
+    tsh_tensor *y = tsh_rotary(tape, x, position, config);
+    for (int k = 0; k < count && tshi_check(r, y, "%s", tsh_tape_message(tape)); k++) {
+        const double *turned = tsh_tensor_data(y);
+        double got = atan2(turned[wanted[k].pair + dims / 2], turned[wanted[k].pair]);
+        tshi_check(r, fabs(got / wanted[k].value - 1) < 1e-6, "pair %d: %.9g, wanted %.9g", wanted[k].pair, got,
+                   wanted[k].value);
+    }
+    tsh_tensor_release(x);
+    tsh_tensor_release(position);
+}
+
+static void frequencies(tshi_rank *r, void *arg) {
+    static const frequency llama3[] = {{0, 1},
+                                       {10, 0.128687382},
+                                       {28, 0.00321144611},
+                                       {29, 0.00216657063},
+                                       {30, 0.00137189368},
+                                       {32, 0.000524846022},
+                                       {34, 0.000178507791},
+                                       {35, 9.55621217e-05},
+                                       {36, 7.78465546e-05},
+                                       {63, 3.06892588e-07}};
+    static const frequency linear[] = {{0, 0.25}, {1, 0.025}, {2, 0.0025}, {3, 0.00025}};
+    static const tsh_rotary_scaling wrong[] = {{.factor = -1}, {.factor = HUGE_VAL}, {2, 0, 4, 8},
+                                               {2, 4, 4, 8},   {2, 1, HUGE_VAL, 8},  {2, 1, 4, -8}};
+    tsh_tape *tape = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    check_frequencies(r, tape, 128, &(tsh_rotary_config){.theta = 500000, .scaling = {8, 1, 4, 8192}}, llama3, 10);
+    check_frequencies(r, tape, 8, &(tsh_rotary_config){.scaling = {.factor = 4}}, linear, 4);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        tsh_tensor *x = leaf(r, 4, (int64_t[]){1, 1, 1, 4});
+        tsh_tensor *at =
+            tshi_test_tensor(r, tsh_world_mesh(r->world), &(tsh_tensor_config){TSH_INT64, 1, {1}, {{0}}}, &(double){0});
+        tshi_check(r, !tsh_rotary(tape, x, at, &(tsh_rotary_config){.scaling = wrong[i]}), "scaling %zu is taken", i);
+        tshi_check(r, tsh_tape_status(tape) == TSH_ERR_ARGUMENT, "%s", tsh_tape_message(tape));
+        tshi_check_ok(r, tsh_tape_reset(tape));
+        tsh_tensor_release(x);
+        tsh_tensor_release(at);
+    }
+    tsh_tape_destroy(tape);
+}
+
+Test(values, scaled_rotary_frequencies_are_those_of_transformers, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run(1, frequencies, NULL));
 }

@@ -130,8 +130,14 @@ static int64_t row_element(const tshi_attention *a, const attention_rows *rows, 
 TSHI_CLONES static void turns(const tshi_rotary *r, int64_t position, int64_t first, int n, double *cosine,
                               double *sine) {
     const double step = -2.0 / (double)r->dims, log_theta = log(r->theta), at = (double)position;
+    const double often = r->original / 6.283185307179586, range = 1 / (r->high - r->low);
     double angle[PAIRS];
-    for (int i = 0; i < n; i++) angle[i] = at * exp((double)(first + i) * step * log_theta);
+    for (int i = 0; i < n; i++) angle[i] = exp((double)(first + i) * step * log_theta);
+    for (int i = 0; i < n; i++) {
+        double s = (often * angle[i] - r->low) * range;
+        s = s < 0 ? 0 : s > 1 ? 1 : s;
+        angle[i] *= at * ((1 - s) / r->factor + s);
+    }
     for (int i = 0; i < n; i++) cosine[i] = cos(angle[i]);
     for (int i = 0; i < n; i++) sine[i] = sin(angle[i]);
 }

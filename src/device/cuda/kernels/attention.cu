@@ -354,7 +354,10 @@ __global__ void __launch_bounds__(256) turn(tshi_rotary r, double sign, const T 
         double cosine = 1, sine = 0;
         if (turns) {
             const int64_t position = r.positions[r.batched ? token : token % r.tokens];
-            const double angle = (double)position * exp(-2.0 * (double)d / (double)r.dims * log(r.theta));
+            const double frequency = exp(-2.0 * (double)d / (double)r.dims * log(r.theta));
+            const double often = r.original / 6.283185307179586, range = 1 / (r.high - r.low);
+            const double stays = fmin(fmax((often * frequency - r.low) * range, 0.0), 1.0);
+            const double angle = frequency * ((double)position * ((1 - stays) / r.factor + stays));
             cosine = cos(angle);
             sine = sign * sin(angle);
         }
