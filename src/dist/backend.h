@@ -89,6 +89,8 @@ typedef struct tshi_group_ops {
     /* Sets up group->state for the n world ranks in `ranks`, which all of parent agree on. group is NULL on ranks
      * outside. Collective over parent, waits. NULL: groups of one rank, which have no state. */
     tsh_status (*open)(tsh_group *parent, const int *ranks, int n, tsh_group *group);
+    /* Bytes of tensor memory that the first rank of a group of n takes for `open`. NULL: none. */
+    size_t (*open_bytes)(int n);
     /* Frees group->state. Not collective. NULL: there is none. */
     void (*close)(tsh_group *group);
     /* Every rank of the group passes the same `text`, or a status `failed`. TSH_ERR_MISMATCH with both texts

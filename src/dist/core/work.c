@@ -17,6 +17,7 @@ static tsh_tensor *hold(const tsh_tensor *tensor) {
 
 void tshi_work_set(tsh_work *work, tsh_group *group, const tshi_call *call) {
     work->group = group;
+    work->backward = group->world->device->place.backward;
     work->call = *call;
     work->sender = TSH_ANY_RANK;
     work->message[0] = '\0';
@@ -79,6 +80,15 @@ static void step(tsh_work *work) {
     world->host->purpose = before;
 }
 
+/* The record has the call where it was made, not where it has ended. A blocking message has no counts of its own. */
+static void count(const tsh_work *work) {
+    tshi_place *place = &work->group->world->device->place;
+    bool now = place->backward;
+    place->backward = work->backward;
+    tshi_group_count(work->group, &work->call, work->counts != NULL);
+    place->backward = now;
+}
+
 /* Ends a work that has left the group's queue or list. No work progresses meanwhile, not even while a device waits for a
  * copy: a caller may be walking the list. */
 static void retire(tsh_work *work) {
@@ -92,9 +102,7 @@ static void retire(tsh_work *work) {
     if (work->stage.in || work->stage.out) tshi_stage_close(work->group, &work->stage, work->status);
     tshi_work_spread(work);
     world->moving = moving;
-    if (work->status == TSH_OK && !work->call.ticket) {
-        tshi_group_count(work->group, &work->call, work->counts != NULL); /* a blocking message has none */
-    }
+    if (work->status == TSH_OK && !work->call.ticket) count(work);
     if (work->orphan) work_free(work);
 }
 

@@ -30,6 +30,10 @@ size_t tshi_block_bytes(int size) {
     return sizeof(tshi_block_head) + (size_t)size * member_bytes(size);
 }
 
+size_t tshi_local_open_bytes(int size) {
+    return tshi_block_bytes(size) + TSHI_LINE_BYTES;
+}
+
 tshi_local_group *tshi_local_group_new(tsh_world *world, int size) {
     const tsh_allocator *allocator = &world->allocator;
     tshi_local_group *lg = tshi_calloc(allocator, 1, sizeof *lg);
@@ -66,7 +70,7 @@ static tshi_block_head *head_of(const tshi_local_group *lg) {
 static tsh_status block_create(tsh_world *world, int size, tshi_local_group *lg) {
     tsh_device *device = world->host;
     /* The device aligns to 64, the block wants a pair of lines. */
-    lg->allocation = device->ops->memory.alloc(device, tshi_block_bytes(size) + TSHI_LINE_BYTES);
+    lg->allocation = device->ops->memory.alloc(device, tshi_local_open_bytes(size));
     if (!lg->allocation) return TSH_ERR_MEMORY;
     uintptr_t skip = (TSHI_LINE_BYTES - (uintptr_t)lg->allocation % TSHI_LINE_BYTES) % TSHI_LINE_BYTES;
     lg->block = (char *)lg->allocation + skip;

@@ -64,12 +64,20 @@ static void plan_world_close(tsh_world *world) {
     world->state = NULL;
 }
 
+/* As many ranks as one machine may have: their first one would take memory for a group, which counts. */
+#define ONE_MACHINE 64
+
 static tsh_status plan_open(tsh_group *parent, const int *ranks, int n, tsh_group *group) {
-    (void)parent;
-    (void)ranks;
-    (void)n;
-    (void)group;
-    return TSH_OK;
+    const tsh_world *world = parent->world;
+    if (!group || ranks[0] != world->rank || world->size > ONE_MACHINE) return TSH_OK;
+    group->state = world->host->ops->memory.alloc(world->host, tshi_local_ops.open_bytes(n));
+    return group->state ? TSH_OK : TSH_ERR_MEMORY;
+}
+
+static void plan_close(tsh_group *group) {
+    tsh_device *host = group->world->host;
+    host->ops->memory.release(host, group->state);
+    group->state = NULL;
 }
 
 static tsh_status plan_agree(tsh_group *group, const char *text, tsh_status failed) {
@@ -124,6 +132,7 @@ const tshi_group_ops tshi_plan_ops = {
     .recover = plan_recover,
     .world_close = plan_world_close,
     .open = plan_open,
+    .close = plan_close,
     .agree = plan_agree,
     .compare = plan_compare,
     .run = plan_run,

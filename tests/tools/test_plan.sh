@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# test_plan.sh BUILD: what a plan says is what a run counts, and words for programs that cannot be planned.
+#
+# A rank's peak is to be within 2 % of the run's, what ranks of one machine share to find each other included; its
+# collectives, their bytes, axes and the calls of a step are to be the same.
+set -uo pipefail
+bin=$1/bin
+export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+failures=0
+configurations=0
+
+fail() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+
+peak() {
+    awk '/^peak /{print $2}' "$1"
+}
+
+# compare RANKS PROGRAM ARGUMENTS...
+compare() {
+    local n=$1 rank real planned
+    shift
+    configurations=$((configurations + 1))
+    rm -f "$work"/real.* "$work"/planned.*
+    TSHARD_RECORD=$work/real "$bin/tshard-run" -n "$n" "$bin/$@" > "$work/out" 2>&1 ||
+        { fail "$n ranks of $*"; tail -3 "$work/out"; return; }
+    for ((rank = 0; rank < n; rank++)); do
+        TSHARD_RECORD=$work/planned TSHARD_BACKEND=plan RANK=$rank WORLD_SIZE=$n "$bin/$@" > "$work/out" 2>&1 ||
+            { fail "the plan of rank $rank of $n of $*"; tail -3 "$work/out"; return; }
+        real=$(peak "$work/real.$rank")
+        planned=$(peak "$work/planned.$rank")
+        awk -v a="$real" -v b="$planned" 'BEGIN { exit !(a > 0 && b > 0.98 * a && b < 1.02 * a) }' ||
+            fail "rank $rank of $n of $*: the peak is $real, the plan says $planned"
+        diff <(grep '^call 3 ' "$work/real.$rank" | sort) <(grep '^call 3 ' "$work/planned.$rank" | sort) > /dev/null ||
+            fail "rank $rank of $n of $*: other collectives"
+        diff <(grep '^steps' "$work/real.$rank") <(grep '^steps' "$work/planned.$rank") || fail "$*: other steps"
+    done
+}
+
+gpt=(train_gpt --steps 2 --eval-every 100 --sample 0 --layers 2 --heads 4 --embed 192 --block 64 --batch 12)
+compare 1 "${gpt[@]}"
+compare 2 "${gpt[@]}"
+compare 3 "${gpt[@]}" # heads, features and vocabulary divide by nothing
+compare 4 "${gpt[@]}"
+compare 2 "${gpt[@]}" --sequence-parallel
+compare 3 "${gpt[@]}" --sequence-parallel
+compare 2 "${gpt[@]}" --data-parallel 2
+compare 4 "${gpt[@]}" --data-parallel 2
+compare 4 "${gpt[@]}" --data-parallel 2 --sequence-parallel
+compare 4 "${gpt[@]}" --data-parallel 4
+compare 3 "${gpt[@]}" --data-parallel 3
+compare 1 "${gpt[@]}" --dtype bfloat16
+compare 2 "${gpt[@]}" --dtype bfloat16
+compare 4 "${gpt[@]}" --dtype float16 --data-parallel 2
+compare 2 "${gpt[@]}" --dtype float64
+compare 2 "${gpt[@]}" --kv-heads 2
+compare 3 "${gpt[@]}" --kv-heads 1
+compare 3 "${gpt[@]}" --embed 200 --heads 5
+text=(train_text --steps 2 --sample 0)
+compare 1 "${text[@]}"
+compare 2 "${text[@]}"
+compare 3 "${text[@]}"
+[ "$configurations" -ge 20 ] || fail "$configurations configurations"
+
+# A model that no machine has room for, in seconds.
+begin=$(date +%s%N)
+"$bin/tshard-run" --plan 1024 --json "$bin/train_gpt" \
+    --layers 96 --heads 96 --embed 12288 --block 2048 --batch 1536 --model-parallel 8 --data-parallel 128 --steps 2 \
+    --warmup 1 --sample 0 --eval-every 100 > "$work/gpt3" || fail "GPT-3 has no plan"
+seconds=$((($(date +%s%N) - begin) / 1000000000))
+[ "$seconds" -lt 60 ] || fail "the plan of GPT-3 took $seconds s" # 2 s where nothing else runs
+grep -q '"parameters": 8708' "$work/gpt3" || fail "GPT-3's parameters: $(cut -c -300 "$work/gpt3")"
+grep -q '{"name": "all_reduce", "axis": "data", "ranks": 128,' "$work/gpt3" || fail "GPT-3's collectives"
+
+# expect CODE WORDS ARGUMENTS...
+expect() {
+    local code=$1 words=$2 got
+    shift 2
+    "$bin/tshard-run" "$@" > "$work/out" 2>&1
+    got=$?
+    [ "$got" -eq "$code" ] || fail "tshard-run $*: code $got in place of $code"
+    grep -qF -- "$words" "$work/out" || fail "tshard-run $*: no '$words' in '$(tail -2 "$work/out")'"
+}
+
+expect 2 "--plan wants a number of ranks from 1 to 65536, not '0'" --plan 0 true
+expect 2 "not '65537'" --plan 65537 true
+expect 2 "-n and nodes do not go with it" --plan 4 -n 2 true
+expect 2 "--json needs --plan" --json -n 1 true
+expect 1 "'true' has left no record of a plan" --plan 4 true
+expect 1 "rank 0 of the plan exited with code 1" --plan 4 false
+expect 127 "cannot run 'no-such-program'" --plan 4 no-such-program
+expect 137 "was killed by signal 9" --plan 1 sh -c 'kill -9 $$'
+expect 1 "a mesh of a multiple of 4 ranks, the world has 6" --plan 6 "$bin/train_gpt" --model-parallel 4
+expect 0 "plan of 1 rank" --plan 1 "$bin/mlp"
+expect 0 "plan of 65536 ranks, data=1,model=65536" --plan 65536 "$bin/mlp"
+expect 0 "the program reads values" --plan 2 "$bin/mlp"
+expect 0 '"uniform": true' --plan 2 --json "$bin/mlp"
+
+[ "$failures" -eq 0 ] && echo "$configurations configurations"
+exit $((failures > 0))
