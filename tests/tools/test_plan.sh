@@ -58,6 +58,7 @@ compare 2 "${gpt[@]}" --dtype bfloat16
 compare 4 "${gpt[@]}" --dtype float16 --data-parallel 2
 compare 2 "${gpt[@]}" --dtype float64
 compare 2 "${gpt[@]}" --kv-heads 2
+compare 2 "${gpt[@]}" --recompute
 compare 3 "${gpt[@]}" --kv-heads 1
 compare 3 "${gpt[@]}" --embed 200 --heads 5
 text=(train_text --steps 2 --sample 0)
