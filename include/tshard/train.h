@@ -155,8 +155,18 @@ typedef struct tsh_data_parallel tsh_data_parallel;
  *  OPTIMIZER   the optimizer's states and its step (ZeRO-1): gradients are reduce-scattered, and after the step, which is
  *              collective then, values are all-gathered
  *  GRADIENTS   the gradients, too (ZeRO-2): a bucket has whole gradients from its first one to its sum alone
+ *  PARAMETERS  the parameters, too (ZeRO-3): a parameter becomes SHARD(0) along the axis. Functions take it as if it were
+ *              whole: the values of its layer, which is a bucket then, are gathered just before they are used, in forward
+ *              and again in backward, those of the next layer beside it, and freed when another layer is used. A layer is
+ *              what the names of parameters have in common up to the first number in them ("layers.3"), else up to the
+ *              last dot. Every rank uses the same parameters in the same order. For meshes of the whole world.
  * tsh_tensor_grad returns this rank's slice then. Optimizers over the parameters are created after the schedule. */
-typedef enum tsh_sharding_level { TSH_SHARD_NOTHING = 0, TSH_SHARD_OPTIMIZER, TSH_SHARD_GRADIENTS } tsh_sharding_level;
+typedef enum tsh_sharding_level {
+    TSH_SHARD_NOTHING = 0,
+    TSH_SHARD_OPTIMIZER,
+    TSH_SHARD_GRADIENTS,
+    TSH_SHARD_PARAMETERS
+} tsh_sharding_level;
 
 typedef struct tsh_data_parallel_config {
     bool average;              /* false: the loss is that of the whole batch, of which each rank has a part (SHARD(0)

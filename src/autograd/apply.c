@@ -48,6 +48,7 @@ tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tshi_node *proto) {
     if (!tshi_tape_ready(tape, call.op->name, call.inputs, call.in)) return NULL;
     call.tape = tape;
     call.in = tshi_tape_copy(tape, proto->in, (size_t)call.inputs, sizeof *call.in);
+    for (int i = 0; call.in && i < call.inputs; i++) call.in[i] = tshi_gradient_stand_in(call.in[i]);
     tsh_status status = call.in ? tshi_check_dim(&call) : TSH_ERR_MEMORY;
     if (status == TSH_OK) status = call.op->shape(&call, &dtype, &shape);
     if (status == TSH_OK) status = tshi_rules_choose(&call, &(tshi_output){dtype, &shape}, &rows);

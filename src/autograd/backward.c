@@ -75,7 +75,8 @@ static tsh_status settled(tshi_node *node, tsh_status (*backward)(tshi_node *cal
 static tsh_status run_entered(tsh_tape *tape, tshi_node *node) {
     if (!tshi_call_runs(node)) return fail_in(tape, node, settled(node, backward_elsewhere));
     bool rest = has_rest(node);
-    tsh_status status = fail_in(tape, node, settled(node, node->op->backward));
+    tsh_status status = fail_in(tape, node, tshi_call_use(node, true));
+    if (status == TSH_OK) status = fail_in(tape, node, settled(node, node->op->backward));
     if (status != TSH_OK || !rest) return status;
     if (tshi_wants_grad(node, 0) && node->in[0]->gradient->uses == 1) status = start_early(tape, node->in[0]);
     if (status == TSH_OK && tape->sink) status = advance_sink(tape);

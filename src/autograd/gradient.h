@@ -112,6 +112,9 @@ typedef struct tshi_gradient_sink_ops {
     tsh_status (*wait)(tshi_gradient_sink *sink, int slot);
     /* The step has failed and is over: the gradients of all slots become stale. */
     void (*drop)(tshi_gradient_sink *sink);
+    /* What functions take in place of the leaf: the leaf, or a whole of which it is this rank's slice, whose values a
+     * lender brings. NULL: always the leaf. */
+    tsh_tensor *(*stand_in)(tshi_gradient_sink *sink, tsh_tensor *leaf);
     /* The tape is destroyed; the sink lives on. */
     void (*detach)(tshi_gradient_sink *sink);
 } tshi_gradient_sink_ops;
@@ -122,6 +125,11 @@ struct tshi_gradient_sink {
     double weight; /* of a loss in the objective: what its gradient starts with */
 };
 
+/* What functions take in place of x. */
+static inline tsh_tensor *tshi_gradient_stand_in(tsh_tensor *x) {
+    tshi_gradient_sink *sink = x->gradient && !x->computed ? x->gradient->sink : NULL;
+    return sink && sink->ops->stand_in ? sink->ops->stand_in(sink, x) : x;
+}
 /* Waits until the leaf's gradient, if it has one, is summed by its sink. */
 tsh_status tshi_gradient_wait(const tsh_tensor *leaf);
 /* The axis along which a sink sums the gradient of this leaf, or of the leaf that the tensor is a copy of; -1: none. */

@@ -110,6 +110,7 @@ static tsh_status run_again(tsh_tape *tape, tshi_node *node) {
     tsh_memory_purpose before = tshi_call_enter(node, tape->world->device->place.backward);
     tsh_status status = TSH_OK;
     if (!node->out->storage) status = tshi_tensor_renew_storage(node->out, node->shares ? node->in[0] : NULL);
+    if (status == TSH_OK && !node->shares) status = tshi_call_use(node, false);
     if (status == TSH_OK && tshi_call_runs(node)) status = node->op->forward(node);
     tshi_call_leave(node, before);
     if (status != TSH_OK) tshi_tape_fail(tape, status, "%s, run again: %s", node->op->name, tsh_error_message());

@@ -284,11 +284,28 @@ void tshi_call_leave(const tshi_node *call, tsh_memory_purpose before) {
     device->purpose = before;
 }
 
+static tsh_status use(const tshi_node *call, const tsh_tensor *t) {
+    tsh_tape *tape = call->tape;
+    if (!t || !t->storage || (t->storage->data && !t->storage->lender)) return TSH_OK;
+    if (t->storage->lender) return t->storage->lender->use(t->storage->lender, tape->generation, tape->uses);
+    return tshi_fail(TSH_ERR_STATE, "a parameter's values are gone with the tsh_data_parallel that has gathered them");
+}
+
+tsh_status tshi_call_use(const tshi_node *call, bool backward) {
+    tsh_status status = TSH_OK;
+    bool inputs = !backward || !call->op->reads_no_input;
+    call->tape->uses++;
+    for (int i = 0; inputs && i < call->inputs && status == TSH_OK; i++) status = use(call, call->in[i]);
+    for (int i = 0; backward && i < TSHI_MAX_SAVED && status == TSH_OK; i++) status = use(call, call->saved[i]);
+    return status;
+}
+
 tsh_tensor *tshi_tape_run(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape,
                           const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share) {
     tsh_memory_purpose before = tshi_call_enter(call, false);
     call->shares = share != NULL;
     tsh_status status = make_output(call, dtype, shape, layout, share);
+    if (status == TSH_OK && !share) status = tshi_call_use(call, false);
     if (status == TSH_OK && tshi_call_runs(call)) status = call->op->forward(call);
     tshi_call_leave(call, before);
     if (status == TSH_OK) status = record(call);

@@ -17,6 +17,7 @@ struct tsh_tape {
     bool recording;
     uint64_t generation; /* of this step; unique over the tape's life */
     uint64_t number;     /* in its world */
+    uint64_t uses;       /* calls that have used memory of lenders (tensor.h) */
     bool skips;          /* this step fails with its first call: other ranks are ahead */
     uint64_t recoveries; /* of the world when the step failed */
     tsh_status status;
@@ -41,6 +42,8 @@ tsh_tensor *tshi_tape_run(tshi_node *call, tsh_dtype dtype, const tshi_shape *sh
  * what `enter` has returned. */
 tsh_memory_purpose tshi_call_enter(const tshi_node *call, bool backward);
 void tshi_call_leave(const tshi_node *call, tsh_memory_purpose before);
+/* Lenders bring what the call's forward, or backward, reads. */
+tsh_status tshi_call_use(const tshi_node *call, bool backward);
 /* The call goes on the tape: a gradient may be asked of it. */
 bool tshi_tape_records(const tshi_node *call);
 /* A copy in memory of the step; NULL with the message set. */

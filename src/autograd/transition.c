@@ -150,6 +150,7 @@ static void share_sink(const tsh_tape *tape, const tsh_tensor *x, int axis, cons
     const tshi_gradient *leaf = x->gradient;
     if (!moved->computed || x->computed || !leaf->sink || leaf->sink != tape->sink) return;
     if (axis != leaf->sink->axis || moved->layout[axis].kind != TSH_KIND_LOCAL) return;
+    if (x->layout[axis].kind != TSH_KIND_REPLICATED) return;
     moved->gradient->sink = leaf->sink;
     moved->gradient->slot = leaf->slot;
 }

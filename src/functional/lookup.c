@@ -155,10 +155,16 @@ static tsh_status lookup_backward(tshi_node *call) {
     return add_rows(call, slice_of(call->in[0]));
 }
 
-static const tshi_op lookup_op = {"lookup",       lookup_rules,    lookup_shape,
-                                  lookup_forward, lookup_backward, .params_size = sizeof(tshi_lookup)};
-static const tshi_op embedding_op = {"embedding_forward", lookup_rules,    lookup_shape,
-                                     lookup_forward,      lookup_backward, .params_size = sizeof(tshi_lookup)};
+static const tshi_op lookup_op = {"lookup",
+                                  lookup_rules,
+                                  lookup_shape,
+                                  lookup_forward,
+                                  lookup_backward,
+                                  .params_size = sizeof(tshi_lookup),
+                                  .reads_no_input = true};
+static const tshi_op embedding_op = {"embedding_forward",   lookup_rules,    lookup_shape,
+                                     lookup_forward,        lookup_backward, .params_size = sizeof(tshi_lookup),
+                                     .reads_no_input = true};
 
 tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64_t padding) {
     return tshi_apply(tape, &lookup_op, 2, (tsh_tensor *[]){table, ids}, &(tshi_lookup){.padding = padding});
@@ -305,6 +311,11 @@ tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, c
                       .in = (tsh_tensor *[]){table, ids},
                       .params = (void *)(uintptr_t)lookup,
                       .want = want};
+    if (lookup->max_norm > 0 && table && tshi_gradient_stand_in(table) != table) {
+        return tshi_tape_fail(tape, TSH_ERR_UNSUPPORTED,
+                              "embedding_forward: max_norm changes rows in place, of which each rank has a slice "
+                              "(TSH_SHARD_PARAMETERS)");
+    }
     if (lookup->max_norm > 0) {
         const tshi_want in_place = {.parameters = want->parameters, .axis = -1};
         tshi_node bound = call;

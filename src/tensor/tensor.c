@@ -115,6 +115,16 @@ tsh_status tshi_tensor_renew_storage(tsh_tensor *tensor, const tsh_tensor *share
     return tensor->storage ? TSH_OK : TSH_ERR_MEMORY;
 }
 
+void tshi_tensor_become(tsh_tensor *tensor, const tsh_tensor *view) {
+    view->storage->references++;
+    storage_release(tensor->storage);
+    tensor->storage = view->storage;
+    tensor->offset = view->offset;
+    tensor->shape = view->shape;
+    tensor->numel = view->numel;
+    memcpy(tensor->layout, view->layout, sizeof tensor->layout);
+}
+
 void tshi_tensor_unload(const tsh_tensor *tensor) {
     tshi_storage *storage = tensor->storage;
     storage->device->ops->memory.release(storage->device, storage->data);

@@ -6,11 +6,20 @@
 #include "layout/box.h"
 #include "tshard/tensor.h"
 
+/* What brings the elements of a storage that has them while they are used alone. */
+typedef struct tshi_lender tshi_lender;
+struct tshi_lender {
+    /* Called before a call reads the elements, which are then there until another call's use of other memory. Steps and
+     * calls have numbers of their own. May be collective. */
+    tsh_status (*use)(tshi_lender *lender, uint64_t step, uint64_t call);
+};
+
 /* Device memory shared by the tensors that view it. */
 typedef struct tshi_storage {
     tsh_device *device;
-    void *data;
+    void *data; /* NULL while a lender's is not used */
     int references;
+    tshi_lender *lender; /* or NULL */
 } tshi_storage;
 
 struct tsh_tensor {
@@ -89,6 +98,8 @@ void tshi_tensor_drop_storage(tsh_tensor *tensor);
 /* The tensor, which has given up its memory, shares that of `share`, of as many bytes, or gets memory of its own, not
  * zeroed, where that is NULL. */
 tsh_status tshi_tensor_renew_storage(tsh_tensor *tensor, const tsh_tensor *share);
+/* The tensor's shape, layouts and memory become those of the view; its own memory goes. */
+void tshi_tensor_become(tsh_tensor *tensor, const tsh_tensor *view);
 /* The memory that the tensor shares goes, for all that share it; they keep their places in it. */
 void tshi_tensor_unload(const tsh_tensor *tensor);
 /* Memory of this size, not zeroed, for all tensors that share the storage, which has none. */

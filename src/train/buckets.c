@@ -14,8 +14,15 @@ static int64_t padded(const tsh_tensor *parameter) {
     return (parameter->numel + unit - 1) / unit * unit;
 }
 
-/* The last bucket of the dtypes and level if it has room, or a new one. The first of all is the small one. */
-static int bucket_for(tsh_data_parallel *dp, const tsh_tensor *parameter) {
+static bool same_unit(const tshi_bucket_slot *a, const tshi_bucket_slot *b) {
+    size_t length = tshi_unit_name(a->name);
+    return length == tshi_unit_name(b->name) && !strncmp(a->name, b->name, length);
+}
+
+/* The last bucket of the dtypes and level if it has room, that of the layer where parameters are sharded, or a new one.
+ * The first of all is the small one. */
+static int bucket_for(tsh_data_parallel *dp, const tshi_bucket_slot *slot) {
+    const tsh_tensor *parameter = slot->parameter;
     tsh_sharding_level level = parameter->shape.ndim ? dp->level : TSH_SHARD_NOTHING;
     tsh_dtype dtype = tshi_gradient_dtype(parameter);
     size_t bytes = (size_t)padded(parameter) * tsh_dtype_size(dtype);
@@ -23,6 +30,10 @@ static int bucket_for(tsh_data_parallel *dp, const tsh_tensor *parameter) {
         const tshi_bucket *bucket = &dp->buckets[b];
         if (bucket->dtype != dtype || bucket->level != level) continue;
         if (level && bucket->first->parameter->dtype != parameter->dtype) continue; /* values move together, too */
+        if (level >= TSH_SHARD_PARAMETERS) {
+            if (same_unit(bucket->first, slot)) return b;
+            continue;
+        }
         size_t limit = b == 0 ? dp->first_bucket_bytes : dp->bucket_bytes;
         size_t used = (size_t)bucket->gradients * tsh_dtype_size(bucket->dtype);
         if (used <= limit && bytes <= limit - used) return b;
@@ -34,7 +45,7 @@ static int bucket_for(tsh_data_parallel *dp, const tsh_tensor *parameter) {
 }
 
 static void add(tsh_data_parallel *dp, tshi_bucket_slot *slot) {
-    slot->bucket = bucket_for(dp, slot->parameter);
+    slot->bucket = bucket_for(dp, slot);
     tshi_bucket *bucket = &dp->buckets[slot->bucket];
     slot->start = bucket->gradients;
     bucket->gradients += padded(slot->parameter);

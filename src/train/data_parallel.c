@@ -84,8 +84,14 @@ static tsh_status check(const tsh_tape *tape, const tsh_parameters *list, const 
     }
     if (tape->sink && tsh_group_rank(group) >= 0)
         return tshi_fail(TSH_ERR_STATE, "data_parallel_create: the tape has a tsh_data_parallel already");
-    if (config && (unsigned)config->level > TSH_SHARD_GRADIENTS)
+    if (config && (unsigned)config->level > TSH_SHARD_PARAMETERS)
         return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: %d is no level of sharding", (int)config->level);
+    if (config && config->level == TSH_SHARD_PARAMETERS && tsh_group_mesh(group)->members != tape->world->size) {
+        return tshi_fail(TSH_ERR_UNSUPPORTED,
+                         "data_parallel_create: TSH_SHARD_PARAMETERS wants a mesh of the whole "
+                         "world, this one has %d of %d ranks",
+                         tsh_group_mesh(group)->members, tape->world->size);
+    }
     return check_parameters(tape, list, tsh_group_mesh(group));
 }
 
@@ -111,6 +117,7 @@ static void take_parameters(tsh_data_parallel *dp, const tsh_parameters *list) {
         if (!is_summed(p, dp->mesh, dp->sink.axis) || !tshi_requires_grad(p) || p->gradient->sink) continue;
         p->gradient->sink = &dp->sink;
         p->gradient->slot = dp->count;
+        dp->slots[dp->count].name = list->items[i].name;
         dp->slots[dp->count++].parameter = tsh_tensor_retain(p);
     }
 }
@@ -219,6 +226,7 @@ tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_gr
         return status;
     }
     move_gradients(dp);
+    tshi_units_take_over(dp);
     dp->tape = tape;
     tape->sink = &dp->sink;
     *out = dp;
@@ -234,7 +242,7 @@ void tsh_data_parallel_destroy(tsh_data_parallel *dp) {
         tshi_gradient *g = dp->slots[i].parameter->gradient;
         g->sink = NULL;
         if (failed && dp->slots[i].unsummed) g->stale = true;
-        if (!dp->slots[i].slice) continue;
+        if (!dp->slots[i].slice || dp->slots[i].stand_in) continue;
         tshi_gradient_release_value(g); /* the next one is whole */
         g->stale = true;
     }

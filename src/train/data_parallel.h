@@ -8,10 +8,13 @@
 /* Where the gradient of one parameter lies. */
 typedef struct tshi_bucket_slot {
     tsh_tensor *parameter;
-    tsh_tensor *whole;   /* view of the bucket, laid out as the parameter: its gradient */
-    tsh_tensor *term;    /* the same memory, LOCAL along the axis: this rank's term of the gradient */
-    tsh_tensor *slice;   /* of a sharded bucket: this rank's slice of the gradient */
-    tsh_tensor *values;  /* of a sharded bucket: the same slice of the parameter */
+    tsh_tensor *whole;           /* view of the bucket, laid out as the parameter: its gradient */
+    tsh_tensor *term;            /* the same memory, LOCAL along the axis: this rank's term of the gradient */
+    tsh_tensor *slice;           /* of a sharded bucket: this rank's slice of the gradient */
+    tsh_tensor *values;          /* of a sharded bucket: the same slice of the parameter */
+    tsh_tensor *held, *stand_in; /* of a unit: the slice in the unit's memory; the whole that functions take */
+    tsh_tensor *extra;           /* of a unit: what calls have added to the gradient of the slice itself, or NULL */
+    const char *name;            /* of the parameter in the list, while buckets are assigned */
     tsh_tensor *surplus; /* on ranks but the first, gradients that are the same on all ranks are added here and dropped:
                           * the sum has the first rank's */
     int64_t start;       /* elements into the bucket */
@@ -24,6 +27,7 @@ typedef struct tshi_bucket_slot {
  *
  * A sharded bucket is summed by a reduce-scatter: packed into a block for each rank, of its slices and all flags. */
 typedef struct tshi_bucket {
+    tshi_lender lender; /* first: what lends a unit's values */
     tsh_dtype dtype;
     tsh_sharding_level level;
     int64_t gradients; /* elements */
@@ -38,6 +42,10 @@ typedef struct tshi_bucket {
     tsh_tensor *slices;             /* from TSH_SHARD_GRADIENTS on: this rank's summed block */
     tsh_tensor *packed, *result;    /* of a sum under way: all blocks, and this rank's sum */
     tsh_tensor *gathered, *own;     /* views of dp->room: all ranks' values, and this rank's block of them */
+    tsh_data_parallel *schedule;    /* of a unit (units.c), as what follows: */
+    tsh_tensor *held, *unit;        /* this rank's slices of the values; all values, while they are used */
+    tsh_work *gather;               /* under way, into `gathered` */
+    uint64_t used_in;               /* the call that has used the values last */
     bool changed;                   /* this step changes the values of some slot */
 } tshi_bucket;
 
@@ -65,6 +73,12 @@ struct tsh_data_parallel {
     void *flags;         /* host memory for any bucket's */
     tsh_tensor *room;    /* for the values of any one bucket, during a step */
     size_t room_bytes;
+
+    /* Of units: the tape's step in which they were used last, and in which order they were gathered in the last forward
+     * and backward: numbers of buckets, of which the running one has passed `position`. */
+    uint64_t step;
+    bool backward;
+    int position, order_room, order_length[2], *order[2];
 };
 
 static inline const tsh_allocator *tshi_data_parallel_allocator(const tsh_data_parallel *dp) {
@@ -102,12 +116,19 @@ tsh_status tshi_shards_create(tsh_data_parallel *dp);
 void tshi_shards_destroy(tsh_data_parallel *dp);
 /* tshi_slot_open, tshi_bucket_start of a sharded bucket; what its sum leaves when it is done, and when it is dropped. */
 tsh_status tshi_shards_open(const tsh_data_parallel *dp, tshi_bucket_slot *slot);
+/* The memory for what a call adds to the gradient of the slice itself, beside the sum of the ranks' terms. */
+tsh_tensor *tshi_shards_extra(tsh_data_parallel *dp, tshi_bucket_slot *slot, double *beta);
 tsh_status tshi_shards_start(const tsh_data_parallel *dp, tshi_bucket *bucket);
 void tshi_shards_finish(const tsh_data_parallel *dp, tshi_bucket *bucket);
 void tshi_shards_drop(tshi_bucket *bucket);
 
 /* The elements before the slice in this rank's part of the parameter; 0 without a slice. */
 size_t tshi_shards_before(const tsh_data_parallel *dp, const tshi_bucket_slot *slot);
+/* The elements [*start, *start + *length) of this rank's part of the slot's whole are the slice of rank r. */
+void tshi_shards_piece(const tsh_data_parallel *dp, const tshi_bucket_slot *slot, int r, int64_t *start,
+                       int64_t *length);
+/* The elements that a slice of n takes in a block. */
+int64_t tshi_shards_padded(const tshi_bucket *bucket, int64_t n);
 /* What of the parameter an optimizer steps: its slice, or the parameter. */
 tsh_tensor *tshi_shards_values(tsh_tensor *parameter);
 /* An optimizer is about to change the slice of the parameter's values. */
@@ -116,6 +137,20 @@ void tshi_shards_mark(const tsh_tensor *parameter);
 tsh_status tshi_shards_reserve(tsh_data_parallel *dp);
 /* Every rank gets the values that are marked, and the memory goes. Collective. */
 tsh_status tshi_shards_gather(tsh_data_parallel *dp);
+
+/* --- sharded parameters ------------------------------------------------------------------------------------------- */
+
+/* The characters of a parameter's name that name its layer. */
+size_t tshi_unit_name(const char *name);
+tsh_status tshi_units_create(tsh_data_parallel *dp);
+/* The parameters become slices. */
+void tshi_units_take_over(tsh_data_parallel *dp);
+void tshi_units_destroy(tsh_data_parallel *dp);
+tsh_tensor *tshi_units_stand_in(const tsh_data_parallel *dp, tsh_tensor *leaf);
+/* A forward or a backward begins. */
+void tshi_units_begin(tsh_data_parallel *dp, bool backward);
+/* No unit's values are there, nor on their way. */
+void tshi_units_drop(tsh_data_parallel *dp);
 
 extern const tshi_gradient_sink_ops tshi_data_parallel_sink;
 

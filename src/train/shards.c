@@ -7,16 +7,15 @@
 
 /* --- slices ------------------------------------------------------------------------------------------------------- */
 
-/* The elements [*start, *start + *length) of this rank's part of the slot's parameter are the slice of rank r. */
-static void piece_of(const tsh_data_parallel *dp, const tshi_bucket_slot *slot, int r, int64_t *start,
-                     int64_t *length) {
+void tshi_shards_piece(const tsh_data_parallel *dp, const tshi_bucket_slot *slot, int r, int64_t *start,
+                       int64_t *length) {
     int64_t rows = slot->whole->shape.local[0], row = rows ? slot->whole->numel / rows : 0;
     tsh_split(rows, tsh_group_size(dp->parent), r, start, length);
     *start *= row;
     *length *= row;
 }
 
-static int64_t padded(const tshi_bucket *bucket, int64_t n) {
+int64_t tshi_shards_padded(const tshi_bucket *bucket, int64_t n) {
     size_t gradient = tsh_dtype_size(bucket->dtype), value = tsh_dtype_size(bucket->first->parameter->dtype);
     int64_t unit = ALIGNMENT / (int64_t)(gradient < value ? gradient : value);
     return (n + unit - 1) / unit * unit;
@@ -49,10 +48,10 @@ static tsh_status count_blocks(const tsh_data_parallel *dp, tshi_bucket *bucket)
     for (int r = 0; r < size; r++) {
         for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
             int64_t start, length;
-            piece_of(dp, slot, r, &start, &length);
-            bucket->value_counts[r] += padded(bucket, length);
+            tshi_shards_piece(dp, slot, r, &start, &length);
+            bucket->value_counts[r] += tshi_shards_padded(bucket, length);
         }
-        bucket->counts[r] = bucket->value_counts[r] + padded(bucket, bucket->count);
+        bucket->counts[r] = bucket->value_counts[r] + tshi_shards_padded(bucket, bucket->count);
     }
     return TSH_OK;
 }
@@ -65,13 +64,15 @@ static tsh_status slice_slot(const tsh_data_parallel *dp, const tshi_bucket *buc
     tsh_layout layout[TSH_MAX_AXES];
     tshi_shape shape;
     int64_t start, length;
-    piece_of(dp, slot, tsh_group_rank(dp->parent), &start, &length);
+    tshi_shards_piece(dp, slot, tsh_group_rank(dp->parent), &start, &length);
     if (!bucket->slices) at = slot->start + start;
     tsh_status status = slice_shape(p, dp->sink.axis, &shape, layout);
     if (status == TSH_OK)
         status = tshi_tensor_view(memory, &shape, layout, (size_t)at * tsh_dtype_size(memory->dtype), &slot->slice);
     if (status == TSH_OK)
         status = tshi_tensor_view(p, &shape, layout, (size_t)start * tsh_dtype_size(p->dtype), &slot->values);
+    if (status == TSH_OK && bucket->held)
+        status = tshi_tensor_view(bucket->held, &shape, layout, (size_t)at * tsh_dtype_size(p->dtype), &slot->held);
     return status;
 }
 
@@ -94,8 +95,8 @@ static tsh_status make_slices(const tsh_data_parallel *dp, tshi_bucket *bucket) 
     }
     for (tshi_bucket_slot *slot = bucket->first; slot && status == TSH_OK; slot = slot->next) {
         status = slice_slot(dp, bucket, slot, at);
-        piece_of(dp, slot, me, &start, &length);
-        at += padded(bucket, length);
+        tshi_shards_piece(dp, slot, me, &start, &length);
+        at += tshi_shards_padded(bucket, length);
     }
     return status;
 }
@@ -111,7 +112,7 @@ static tsh_status make_room(tsh_data_parallel *dp) {
     if (status == TSH_OK) tshi_tensor_unload(dp->room);
     for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
         tshi_bucket *bucket = &dp->buckets[b];
-        if (!bucket->level) continue;
+        if (!bucket->level || bucket->held) continue;
         int64_t all = block_start(bucket->value_counts, size), before = block_start(bucket->value_counts, me);
         tsh_dtype dtype = value_dtype(bucket);
         size_t bytes = (size_t)all * tsh_dtype_size(dtype);
@@ -127,12 +128,16 @@ tsh_status tshi_shards_create(tsh_data_parallel *dp) {
     for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
         if (!dp->buckets[b].level) continue;
         status = count_blocks(dp, &dp->buckets[b]);
-        if (status == TSH_OK) status = make_slices(dp, &dp->buckets[b]);
+    }
+    if (status == TSH_OK) status = tshi_units_create(dp);
+    for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
+        if (dp->buckets[b].level) status = make_slices(dp, &dp->buckets[b]);
     }
     return status == TSH_OK && dp->level ? make_room(dp) : status;
 }
 
 void tshi_shards_destroy(tsh_data_parallel *dp) {
+    tshi_units_destroy(dp);
     for (int b = 0; b < dp->bucket_count; b++) {
         tshi_bucket *bucket = &dp->buckets[b];
         tsh_tensor_release(bucket->gathered);
@@ -167,14 +172,14 @@ static void put_piece(const tsh_data_parallel *dp, const tshi_bucket *bucket, co
                       int64_t at) {
     const char *from = NULL;
     int64_t start, length;
-    piece_of(dp, slot, r, &start, &length);
+    tshi_shards_piece(dp, slot, r, &start, &length);
     bool stale = slot->parameter->gradient->stale;
     if (!stale && slot->unsummed)
         from = (char *)tshi_data(slot->term) + (size_t)start * tsh_dtype_size(bucket->dtype);
     else if (!stale && r == tsh_group_rank(dp->parent))
         from = tshi_data(slot->slice);
     put(bucket->packed, at, length, from);
-    int64_t rest = padded(bucket, length) - length;
+    int64_t rest = tshi_shards_padded(bucket, length) - length;
     if (rest) put(bucket->packed, at + length, rest, NULL);
 }
 
@@ -185,15 +190,15 @@ static void pack(const tsh_data_parallel *dp, tshi_bucket *bucket) {
     for (int r = 0; r < tsh_group_size(dp->parent); r++) {
         for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
             put_piece(dp, bucket, slot, r, at);
-            piece_of(dp, slot, r, &start, &length);
-            at += padded(bucket, length);
+            tshi_shards_piece(dp, slot, r, &start, &length);
+            at += tshi_shards_padded(bucket, length);
         }
-        put(bucket->packed, at, padded(bucket, bucket->count), NULL);
+        put(bucket->packed, at, tshi_shards_padded(bucket, bucket->count), NULL);
         char *flag = (char *)tshi_data(bucket->packed) + (size_t)at * size;
         for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next, flag += size) {
             if (!slot->parameter->gradient->stale) device->ops->copy.fill(device, bucket->dtype, 1, 1, flag);
         }
-        at += padded(bucket, bucket->count);
+        at += tshi_shards_padded(bucket, bucket->count);
     }
 }
 
@@ -211,12 +216,26 @@ tsh_status tshi_shards_open(const tsh_data_parallel *dp, tshi_bucket_slot *slot)
     int64_t start, length;
     tsh_status status = load(bucket);
     if (status != TSH_OK || slot->parameter->gradient->stale) return status;
-    piece_of(dp, slot, tsh_group_rank(dp->parent), &start, &length);
+    tshi_shards_piece(dp, slot, tsh_group_rank(dp->parent), &start, &length);
     char *whole = tshi_data(slot->whole), *part = whole + (size_t)start * size, *end = part + (size_t)length * size;
     if (bucket->slices) device->ops->copy.within(device, (size_t)length * size, tshi_data(slot->slice), part);
     device->ops->copy.zero(device, (size_t)start * size, whole);
     device->ops->copy.zero(device, tsh_tensor_local_nbytes(slot->whole) - (size_t)(end - whole), end);
     return TSH_OK;
+}
+
+tsh_tensor *tshi_shards_extra(tsh_data_parallel *dp, tshi_bucket_slot *slot, double *beta) {
+    tshi_gradient *g = slot->parameter->gradient;
+    if (tshi_slot_open(dp, slot) != TSH_OK) return NULL;
+    if (g->stale) { /* there is a gradient, if no term of one */
+        tsh_device *device = dp->mesh->device;
+        device->ops->copy.zero(device, tsh_tensor_local_nbytes(slot->term), tshi_data(slot->term));
+        g->stale = false;
+    }
+    *beta = slot->extra ? 1 : 0;
+    if (!slot->extra)
+        tshi_tensor_new(slot->slice->mesh, slot->slice->dtype, &slot->slice->shape, slot->slice->layout, &slot->extra);
+    return slot->extra;
 }
 
 /* The memory of the blocks, and views of this rank's. */
@@ -252,9 +271,15 @@ void tshi_shards_finish(const tsh_data_parallel *dp, tshi_bucket *bucket) {
     const char *from = tshi_data(bucket->result);
     int64_t start, length;
     for (const tshi_bucket_slot *slot = bucket->first; slot && !bucket->slices; slot = slot->next) {
-        piece_of(dp, slot, tsh_group_rank(dp->parent), &start, &length);
+        tshi_shards_piece(dp, slot, tsh_group_rank(dp->parent), &start, &length);
         device->ops->copy.within(device, (size_t)length * size, from, tshi_data(slot->slice));
-        from += (size_t)padded(bucket, length) * size;
+        from += (size_t)tshi_shards_padded(bucket, length) * size;
+    }
+    for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
+        void *to = tshi_data(slot->slice);
+        if (slot->extra && !slot->parameter->gradient->stale)
+            device->ops->elementwise[bucket->dtype].axpby(device, slot->slice->numel, 1, tshi_data(slot->extra), 1, to,
+                                                          to);
     }
     tshi_shards_drop(bucket);
 }
@@ -266,25 +291,33 @@ void tshi_shards_drop(tshi_bucket *bucket) {
     tsh_tensor_release(bucket->result);
     tsh_tensor_release(bucket->packed);
     bucket->flags = bucket->result = bucket->packed = NULL;
+    for (tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
+        tsh_tensor_release(slot->extra);
+        slot->extra = NULL;
+    }
 }
 
 size_t tshi_shards_before(const tsh_data_parallel *dp, const tshi_bucket_slot *slot) {
     int64_t start = 0, length;
-    if (slot->slice) piece_of(dp, slot, tsh_group_rank(dp->parent), &start, &length);
+    if (slot->slice) tshi_shards_piece(dp, slot, tsh_group_rank(dp->parent), &start, &length);
     return (size_t)start;
 }
 
 /* --- values ------------------------------------------------------------------------------------------------------- */
 
+static const tshi_bucket_slot *slot_of(const tsh_data_parallel *dp, const tsh_tensor *parameter) {
+    return &dp->slots[parameter->gradient->slot % dp->count];
+}
+
 tsh_tensor *tshi_shards_values(tsh_tensor *parameter) {
     const tsh_data_parallel *dp = tshi_data_parallel_of(parameter);
-    tsh_tensor *values = dp ? dp->slots[parameter->gradient->slot].values : NULL;
+    tsh_tensor *values = dp ? slot_of(dp, parameter)->values : NULL;
     return values ? values : parameter;
 }
 
 void tshi_shards_mark(const tsh_tensor *parameter) {
     const tsh_data_parallel *dp = tshi_data_parallel_of(parameter);
-    tshi_bucket *bucket = dp ? &dp->buckets[dp->slots[parameter->gradient->slot].bucket] : NULL;
+    tshi_bucket *bucket = dp ? &dp->buckets[slot_of(dp, parameter)->bucket] : NULL;
     if (bucket && bucket->level) bucket->changed = true;
 }
 
@@ -296,7 +329,8 @@ static bool any_changed(const tsh_data_parallel *dp) {
 }
 
 tsh_status tshi_shards_reserve(tsh_data_parallel *dp) {
-    if (!dp->level || !any_changed(dp) || tshi_tensor_is_loaded(dp->room)) return TSH_OK;
+    if (!dp->level || dp->level >= TSH_SHARD_PARAMETERS || !any_changed(dp) || tshi_tensor_is_loaded(dp->room))
+        return TSH_OK;
     tsh_status status = tshi_group_agree(dp->gathers, "optimizer_step: memory",
                                          tshi_tensor_load(dp->room, dp->room_bytes, TSH_MEMORY_COMMUNICATION));
     if (status == TSH_OK) return TSH_OK;
@@ -314,17 +348,18 @@ static void copy_values(const tsh_data_parallel *dp, const tshi_bucket *bucket, 
     for (int r = 0; r < tsh_group_size(dp->parent); r++) {
         for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
             int64_t start, length;
-            piece_of(dp, slot, r, &start, &length);
+            tshi_shards_piece(dp, slot, r, &start, &length);
             char *value = (char *)tshi_data(slot->parameter) + (size_t)start * size;
             if (out == (r != me))
                 device->ops->copy.within(device, (size_t)length * size, out ? at : value, out ? value : at);
-            at += (size_t)padded(bucket, length) * size;
+            at += (size_t)tshi_shards_padded(bucket, length) * size;
         }
     }
 }
 
 tsh_status tshi_shards_gather(tsh_data_parallel *dp) {
     tsh_status status = TSH_OK;
+    tshi_units_drop(dp); /* their values are those before the step */
     if (!dp->room || !tshi_tensor_is_loaded(dp->room)) return TSH_OK;
     for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
         tshi_bucket *bucket = &dp->buckets[b];

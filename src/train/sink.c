@@ -20,7 +20,9 @@ static void count_incomplete(tsh_data_parallel *dp) {
     for (int b = 0; b < dp->bucket_count; b++) dp->buckets[b].incomplete = 0;
     for (int i = 0; i < dp->count; i++) {
         tshi_bucket_slot *slot = &dp->slots[i];
-        dp->buckets[slot->bucket].incomplete += slot->parameter->gradient->uses > 0;
+        int *incomplete = &dp->buckets[slot->bucket].incomplete;
+        *incomplete += slot->parameter->gradient->uses > 0;
+        if (slot->stand_in) *incomplete += slot->stand_in->gradient->uses > 0;
     }
 }
 
@@ -31,6 +33,7 @@ static tsh_status begin(tshi_gradient_sink *sink, const tsh_tensor *loss) {
     if (status == TSH_OK && dp->state == TSHI_SUMS_STARTED) status = tshi_data_parallel_wait(dp);
     if (status != TSH_OK) return status;
     count_incomplete(dp);
+    tshi_units_begin(dp, true);
     dp->state = TSHI_SUMS_IN_BACKWARD;
     dp->started = dp->tested = 0;
     return TSH_OK;
@@ -38,12 +41,13 @@ static tsh_status begin(tshi_gradient_sink *sink, const tsh_tensor *loss) {
 
 static tsh_tensor *memory(tshi_gradient_sink *sink, int number, bool term, double *beta) {
     tsh_data_parallel *dp = of(sink);
-    tshi_bucket_slot *slot = &dp->slots[number];
-    tsh_tensor *p = slot->parameter;
+    tshi_bucket_slot *slot = &dp->slots[number % dp->count];
+    if (number >= dp->count) return tshi_shards_extra(dp, slot, beta);
+    const tsh_tensor *p = slot->parameter, *w = slot->whole;
     if (tshi_slot_open(dp, slot) != TSH_OK) return NULL;
     if (!term && tsh_group_rank(dp->group) != 0) {
         *beta = slot->surplus ? 1 : 0;
-        if (!slot->surplus) tshi_gradient_new(p, &slot->surplus);
+        if (!slot->surplus) tshi_tensor_new(p->mesh, w->dtype, &w->shape, w->layout, &slot->surplus);
         return slot->surplus;
     }
     *beta = p->gradient->stale ? 0 : 1;
@@ -52,7 +56,8 @@ static tsh_tensor *memory(tshi_gradient_sink *sink, int number, bool term, doubl
 }
 
 static void complete(tshi_gradient_sink *sink, int slot) {
-    of(sink)->buckets[of(sink)->slots[slot].bucket].incomplete--;
+    tsh_data_parallel *dp = of(sink);
+    dp->buckets[dp->slots[slot % dp->count].bucket].incomplete--;
 }
 
 /* In one order on all ranks, whichever bucket is complete first. */
@@ -81,17 +86,23 @@ static tsh_status advance(tshi_gradient_sink *sink) {
 static tsh_status end(tshi_gradient_sink *sink, tsh_status status) {
     tsh_data_parallel *dp = of(sink);
     if (status == TSH_OK && dp->sync) status = start_complete(dp);
+    tshi_units_begin(dp, false);
     dp->state = status != TSH_OK ? TSHI_SUMS_FAILED : dp->sync ? TSHI_SUMS_STARTED : TSHI_SUMS_IDLE;
     return status;
 }
 
 static tsh_status wait(tshi_gradient_sink *sink, int slot) {
-    return of(sink)->slots[slot].unsummed ? tshi_data_parallel_wait(of(sink)) : TSH_OK;
+    return of(sink)->slots[slot % of(sink)->count].unsummed ? tshi_data_parallel_wait(of(sink)) : TSH_OK;
 }
 
 static void drop(tshi_gradient_sink *sink) {
+    tshi_units_drop(of(sink));
     tshi_buckets_drop(of(sink));
     of(sink)->state = TSHI_SUMS_IDLE;
+}
+
+static tsh_tensor *stand_in(tshi_gradient_sink *sink, tsh_tensor *leaf) {
+    return tshi_units_stand_in(of(sink), leaf);
 }
 
 static void detach(tshi_gradient_sink *sink) {
@@ -105,4 +116,5 @@ const tshi_gradient_sink_ops tshi_data_parallel_sink = {.begin = begin,
                                                         .end = end,
                                                         .wait = wait,
                                                         .drop = drop,
+                                                        .stand_in = stand_in,
                                                         .detach = detach};

@@ -232,6 +232,12 @@ Test(sharding, gradients_are_slices, .timeout = 120) {
     every_mesh(TSH_SHARD_GRADIENTS, TSH_FLOAT32, true);
 }
 
+Test(sharding, parameters_are_slices, .timeout = 120) {
+    every_mesh(TSH_SHARD_PARAMETERS, TSH_FLOAT64, false);
+    every_mesh(TSH_SHARD_PARAMETERS, TSH_FLOAT64, true);
+    every_mesh(TSH_SHARD_PARAMETERS, TSH_FLOAT32, false);
+}
+
 /* --- what is communicated ----------------------------------------------------------------------------------------- */
 
 /* One reduce-scatter a bucket in a backward, one all-gather in an update. */

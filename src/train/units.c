@@ -1,0 +1,210 @@
+/* Sharded parameters: a unit is the bucket of a layer's parameters, whose values are gathered just before their use, in
+ * the order of the step before one unit ahead, and freed when another unit is used. */
+#include "train/data_parallel.h"
+
+#include <string.h>
+
+enum { ORDERS = 4 }; /* uses of each unit in a forward or a backward that are remembered */
+
+static tsh_dtype dtype_of(const tshi_bucket *unit) {
+    return unit->held->dtype;
+}
+
+/* --- life --------------------------------------------------------------------------------------------------------- */
+
+size_t tshi_unit_name(const char *name) {
+    size_t end = strlen(name);
+    const char *last = strrchr(name, '.');
+    for (const char *at = name; *at;) {
+        size_t length = strcspn(at, ".");
+        if (length > 0 && strspn(at, "0123456789") == length) return (size_t)(at - name) + length;
+        at += length + (at[length] == '.');
+    }
+    return last ? (size_t)(last - name) : end;
+}
+
+/* The slot's stand-in: a whole leaf in the unit's memory. */
+static tsh_status make_stand_in(tsh_data_parallel *dp, const tshi_bucket *unit, tshi_bucket_slot *slot) {
+    tsh_tensor *p = slot->parameter;
+    size_t offset = (size_t)slot->start * tsh_dtype_size(p->dtype);
+    tsh_status status = tshi_tensor_view(unit->unit, &p->shape, p->layout, offset, &slot->stand_in);
+    tshi_gradient *g = status == TSH_OK ? tshi_gradient_of(slot->stand_in) : NULL;
+    if (!g) return TSH_ERR_MEMORY;
+    slot->stand_in->name = p->name;
+    g->required = true;
+    g->wide = p->gradient->wide;
+    g->sink = &dp->sink;
+    g->slot = p->gradient->slot;
+    return TSH_OK;
+}
+
+static tsh_status make_unit(tsh_data_parallel *dp, tshi_bucket *unit, tshi_lender *lender) {
+    int size = tsh_group_size(dp->parent), me = tsh_group_rank(dp->parent);
+    tsh_dtype dtype = unit->first->parameter->dtype;
+    int64_t all = 0;
+    for (int r = 0; r < size; r++) all += unit->value_counts[r];
+    tsh_memory_purpose before = tshi_device_purpose(dp->mesh->device, TSH_MEMORY_PARAMETERS);
+    tsh_status status = tshi_tensor_scratch(dp->mesh, dtype, unit->value_counts[me], &unit->held);
+    if (status == TSH_OK) status = tshi_tensor_scratch(dp->mesh, dtype, unit->gradients, &unit->unit);
+    if (status == TSH_OK) tshi_tensor_unload(unit->unit);
+    if (status == TSH_OK) status = tshi_tensor_scratch(dp->mesh, dtype, all, &unit->gathered);
+    if (status == TSH_OK) tshi_tensor_unload(unit->gathered);
+    tshi_device_purpose(dp->mesh->device, before);
+    if (status != TSH_OK) return status;
+    unit->unit->storage->lender = lender;
+    for (tshi_bucket_slot *slot = unit->first; slot && status == TSH_OK; slot = slot->next)
+        status = make_stand_in(dp, unit, slot);
+    return status;
+}
+
+static tsh_status use(tshi_lender *lender, uint64_t step, uint64_t call);
+
+tsh_status tshi_units_create(tsh_data_parallel *dp) {
+    tsh_status status = TSH_OK;
+    if (dp->level < TSH_SHARD_PARAMETERS) return TSH_OK;
+    for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
+        tshi_bucket *unit = &dp->buckets[b];
+        if (!unit->level) continue;
+        unit->lender.use = use;
+        unit->schedule = dp;
+        status = make_unit(dp, unit, &unit->lender);
+    }
+    dp->order_room = ORDERS * dp->bucket_count;
+    for (int i = 0; i < 2 && status == TSH_OK; i++) {
+        dp->order[i] = tshi_calloc(tshi_data_parallel_allocator(dp), (size_t)dp->order_room + 1, sizeof *dp->order[i]);
+        if (!dp->order[i]) status = TSH_ERR_MEMORY;
+    }
+    return status;
+}
+
+void tshi_units_take_over(tsh_data_parallel *dp) {
+    tsh_device *device = dp->mesh->device;
+    for (int i = 0; i < dp->count; i++) {
+        tshi_bucket_slot *slot = &dp->slots[i];
+        tsh_tensor *held;
+        if (!slot->stand_in) continue;
+        held = slot->held;
+        device->ops->copy.within(device, tsh_tensor_local_nbytes(held), tshi_data(slot->values), tshi_data(held));
+        tshi_tensor_become(slot->parameter, held);
+        tsh_tensor_release(slot->values);
+        slot->values = tsh_tensor_retain(slot->parameter);
+        slot->parameter->gradient->slot = i + dp->count; /* what is added to the slice itself */
+    }
+}
+
+void tshi_units_destroy(tsh_data_parallel *dp) {
+    tshi_units_drop(dp);
+    for (int i = 0; i < dp->count; i++) {
+        tshi_bucket_slot *slot = &dp->slots[i];
+        if (slot->stand_in && slot->stand_in->gradient) slot->stand_in->gradient->sink = NULL;
+        tsh_tensor_release(slot->stand_in);
+        tsh_tensor_release(slot->held);
+    }
+    for (int b = 0; b < dp->bucket_count; b++) {
+        tshi_bucket *unit = &dp->buckets[b];
+        if (unit->unit) unit->unit->storage->lender = NULL;
+        tsh_tensor_release(unit->unit);
+        tsh_tensor_release(unit->held);
+    }
+    for (int i = 0; i < 2; i++) tshi_free(tshi_data_parallel_allocator(dp), dp->order[i]);
+}
+
+tsh_tensor *tshi_units_stand_in(const tsh_data_parallel *dp, tsh_tensor *leaf) {
+    const tshi_bucket_slot *slot = &dp->slots[leaf->gradient->slot % dp->count];
+    return slot->stand_in && leaf == slot->parameter ? slot->stand_in : leaf;
+}
+
+/* --- gathering ---------------------------------------------------------------------------------------------------- */
+
+static void free_unit(tshi_bucket *unit) {
+    if (unit->unit) tshi_tensor_unload(unit->unit);
+}
+
+static void free_gathered(tshi_bucket *unit) {
+    tsh_work_release(unit->gather);
+    unit->gather = NULL;
+    if (unit->gathered && unit->unit) tshi_tensor_unload(unit->gathered);
+}
+
+void tshi_units_drop(tsh_data_parallel *dp) {
+    if (dp->level < TSH_SHARD_PARAMETERS) return;
+    for (int b = 0; b < dp->bucket_count; b++) {
+        free_gathered(&dp->buckets[b]);
+        free_unit(&dp->buckets[b]);
+    }
+}
+
+static tsh_status start(const tsh_data_parallel *dp, tshi_bucket *unit) {
+    tsh_status status =
+        tshi_tensor_load(unit->gathered, tsh_tensor_local_nbytes(unit->gathered), TSH_MEMORY_COMMUNICATION);
+    if (status != TSH_OK) return status;
+    return tsh_all_gather_into_tensor_async(dp->gathers, unit->gathered, unit->held, unit->value_counts, &unit->gather);
+}
+
+/* Every rank's slices to their places in the unit's memory. */
+static tsh_status unpack(const tsh_data_parallel *dp, tshi_bucket *unit) {
+    tsh_device *device = dp->mesh->device;
+    size_t size = tsh_dtype_size(dtype_of(unit));
+    tsh_status status = tshi_tensor_load(unit->unit, tsh_tensor_local_nbytes(unit->unit), TSH_MEMORY_PARAMETERS);
+    if (status != TSH_OK) return status;
+    const char *from = tshi_data(unit->gathered);
+    for (int r = 0; r < tsh_group_size(dp->parent); r++) {
+        for (const tshi_bucket_slot *slot = unit->first; slot; slot = slot->next) {
+            int64_t first, length;
+            tshi_shards_piece(dp, slot, r, &first, &length);
+            char *to = (char *)tshi_data(unit->unit) + (size_t)(slot->start + first) * size;
+            device->ops->copy.within(device, (size_t)length * size, from, to);
+            from += (size_t)tshi_shards_padded(unit, length) * size;
+        }
+    }
+    return TSH_OK;
+}
+
+static tsh_status fetch(const tsh_data_parallel *dp, tshi_bucket *unit) {
+    tsh_status status = unit->gather ? TSH_OK : start(dp, unit);
+    if (status == TSH_OK && unit->gather) status = tshi_work_wait_queued(unit->gather);
+    if (status == TSH_OK) status = unpack(dp, unit);
+    free_gathered(unit);
+    return status;
+}
+
+/* --- order -------------------------------------------------------------------------------------------------------- */
+
+void tshi_units_begin(tsh_data_parallel *dp, bool backward) {
+    dp->backward = backward;
+    dp->position = 0;
+}
+
+/* Notes the use, and starts to gather the unit that came next the last time. */
+static tsh_status look_ahead(tsh_data_parallel *dp, const tshi_bucket *unit) {
+    int *order = dp->order[dp->backward], *length = &dp->order_length[dp->backward];
+    if (dp->position >= dp->order_room) return TSH_OK;
+    order[dp->position++] = (int)(unit - dp->buckets);
+    if (dp->position > *length) *length = dp->position;
+    if (dp->position == *length) return TSH_OK;
+    tshi_bucket *next = &dp->buckets[order[dp->position]];
+    bool there = next->gather || tshi_tensor_is_loaded(next->unit);
+    return there ? TSH_OK : start(dp, next);
+}
+
+/* Other units go, but for those that the running call has used. */
+static void free_others(tsh_data_parallel *dp, uint64_t call) {
+    for (int b = 0; b < dp->bucket_count; b++) {
+        if (dp->buckets[b].used_in != call) free_unit(&dp->buckets[b]);
+    }
+}
+
+static tsh_status use(tshi_lender *lender, uint64_t step, uint64_t call) {
+    tshi_bucket *unit = (tshi_bucket *)lender;
+    tsh_data_parallel *dp = unit->schedule;
+    if (dp->step != step) { /* the values may have changed */
+        tshi_units_drop(dp);
+        tshi_units_begin(dp, false);
+        dp->step = step;
+    }
+    unit->used_in = call;
+    if (tshi_tensor_is_loaded(unit->unit)) return TSH_OK;
+    free_others(dp, call);
+    tsh_status status = fetch(dp, unit);
+    return status == TSH_OK ? look_ahead(dp, unit) : status;
+}
