@@ -100,9 +100,10 @@ static tsh_status create_optimizer(model *m) {
                                                                 : TSH_LOSE_LOW_BITS};
     bool mixed = o->dtype != TSH_FLOAT64 && (o->main_weights || o->stochastic);
     if (mixed) status = tsh_parameters_set_precision(m->parameters, &precision);
-    if (status == TSH_OK) status = tsh_adamw_create(m->parameters, &adamw, &m->optimizer);
-    if (status != TSH_OK) return status;
-    return tsh_data_parallel_create(m->tape, m->parameters, tsh_mesh_group(m->mesh, "data"), NULL, &m->copies);
+    const tsh_data_parallel_config copies = {.level = (tsh_sharding_level)o->zero};
+    tsh_group *data = tsh_mesh_group(m->mesh, "data");
+    if (status == TSH_OK) status = tsh_data_parallel_create(m->tape, m->parameters, data, &copies, &m->copies);
+    return status == TSH_OK ? tsh_adamw_create(m->parameters, &adamw, &m->optimizer) : status;
 }
 
 /* The positions of `batch` sequences: 0 to block - 1 in each. */
@@ -162,8 +163,8 @@ void model_destroy(model *m) {
     tsh_tensor_release(m->places);
     tsh_tensor_release(m->targets);
     tsh_tensor_release(m->inputs);
-    tsh_data_parallel_destroy(m->copies);
     tsh_optimizer_destroy(m->optimizer);
+    tsh_data_parallel_destroy(m->copies);
     tsh_parameters_destroy(m->parameters);
     tsh_norm_destroy(m->norm);
     for (int64_t i = 0; i < m->o->layers; i++) tsh_block_destroy(m->blocks[i]);

@@ -49,6 +49,8 @@ static const char help[] =
     "  --loss-scale         a dynamic loss scale, for float16\n"
     "  --model-parallel M   ranks that share one copy of the model (all that --data-parallel leaves)\n"
     "  --data-parallel D    copies of the model, over which the batch is split\n"
+    "  --zero LEVEL         what the copies share out: nothing (0), the optimizer's states (1), gradients too (2),\n"
+    "                       parameters too (3); the losses stay the same (0)\n"
     "  --sequence-parallel  tokens are split where features are not: norms and sums of a block\n"
     "  --recompute          blocks keep their inputs alone, and run again in backward: less memory, more time\n"
     "  --deterministic      losses have the same bits at any number of ranks: each computes with whole tensors\n"
@@ -91,6 +93,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"loss-scale", OPTION_FLAG, &out->scales_loss, 0, 0},
                                {"model-parallel", OPTION_COUNT, &out->model_parallel, 1, size},
                                {"data-parallel", OPTION_COUNT, &out->data_parallel, 1, size},
+                               {"zero", OPTION_COUNT, &out->zero, 0, TSH_SHARD_PARAMETERS},
                                {"sequence-parallel", OPTION_FLAG, &out->sequence_parallel, 0, 0},
                                {"recompute", OPTION_FLAG, &out->recompute, 0, 0},
                                {"deterministic", OPTION_FLAG, &out->deterministic, 0, 0},

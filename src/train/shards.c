@@ -91,7 +91,9 @@ static tsh_status make_slices(const tsh_data_parallel *dp, tshi_bucket *bucket) 
     tsh_status status = TSH_OK;
     if (bucket->level >= TSH_SHARD_GRADIENTS) {
         tshi_tensor_unload(bucket->memory);
+        tsh_memory_purpose before = tshi_device_purpose(dp->mesh->device, TSH_MEMORY_GRADIENTS);
         status = tshi_tensor_scratch(dp->mesh, bucket->dtype, bucket->counts[me], &bucket->slices);
+        tshi_device_purpose(dp->mesh->device, before);
     }
     for (tshi_bucket_slot *slot = bucket->first; slot && status == TSH_OK; slot = slot->next) {
         status = slice_slot(dp, bucket, slot, at);

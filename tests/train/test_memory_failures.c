@@ -184,7 +184,7 @@ Test(memory_failures, every_request_of_a_step_of_two_copies, .timeout = 120) {
 
 /* With slices, and with the all-gathers of an update; with slices of gradients the step has segments that run again. */
 Test(memory_failures, every_request_of_a_sharded_step, .timeout = 240) {
-    for (int level = TSH_SHARD_OPTIMIZER; level <= TSH_SHARD_GRADIENTS; level++) {
+    for (int level = TSH_SHARD_OPTIMIZER; level <= TSH_SHARD_PARAMETERS; level++) {
         every_request(2, "data", (tsh_sharding_level)level, level % 2);
     }
 }

@@ -1,11 +1,13 @@
 /* Data parallelism that shares out states, gradients and parameters: the values of one rank on the whole batch, with one
  * reduce-scatter and one all-gather a bucket. */
+#include "support/files.h"
 #include "support/tensors.h"
 #include "train/data_parallel.h"
 #include "tshard/tshard.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -240,7 +242,8 @@ Test(sharding, parameters_are_slices, .timeout = 120) {
 
 /* --- what is communicated ----------------------------------------------------------------------------------------- */
 
-/* One reduce-scatter a bucket in a backward, one all-gather in an update. */
+/* One reduce-scatter a bucket in a backward, one all-gather in an update; or one in a forward and one in a backward, of
+ * layers that are used once: the table is there for the head when backward begins, and was gathered for the ids. */
 static void expect(const tsh_data_parallel *dp, tsh_communication_stats *sums, tsh_communication_stats *gathers) {
     *sums = *gathers = (tsh_communication_stats){0};
     for (int b = 0; b < dp->bucket_count; b++) {
@@ -250,6 +253,7 @@ static void expect(const tsh_data_parallel *dp, tsh_communication_stats *sums, t
             tshi_test_expect(sums, dp->group, TSH_COLLECTIVE_REDUCE_SCATTER, all + flags * tsh_group_size(dp->group),
                              8);
             tshi_test_expect(gathers, dp->group, TSH_COLLECTIVE_ALL_GATHER, all, 8);
+            if (bucket->unit) tshi_test_expect(gathers, dp->group, TSH_COLLECTIVE_ALL_GATHER, all, 8);
         } else {
             tshi_test_expect(sums, dp->group, TSH_COLLECTIVE_ALL_REDUCE, bucket->gradients + bucket->count, 8);
         }
@@ -283,6 +287,240 @@ Test(sharding, a_bucket_is_one_reduce_scatter_and_one_all_gather, .timeout = 120
     cr_assert_str_empty(tshi_test_run(4, counts, &p));
     p.level = TSH_SHARD_GRADIENTS;
     cr_assert_str_empty(tshi_test_run(4, counts, &p));
+}
+
+static void counts_units(tshi_rank *r, void *arg) {
+    const plan *p = arg;
+    const tsh_communication_stats none = {0};
+    tsh_communication_stats sums, gathers;
+    kit k;
+    if (!make_kit(r, p, &k)) return;
+    expect(k.dp, &sums, &gathers);
+    tshi_check(r, tsh_data_parallel_buckets(k.dp) == 4, "%d units", tsh_data_parallel_buckets(k.dp));
+    for (int i = 0; i < 3; i++) { /* the first step does not know what comes next */
+        tsh_group_reset_stats(k.dp->group);
+        tsh_group_reset_stats(k.dp->gathers);
+        backward(r, &k, NULL);
+        tshi_check_ok(r, tsh_data_parallel_wait(k.dp));
+        tshi_test_calls(r, "step", k.dp->group, &sums);
+        tshi_test_calls(r, "step", k.dp->gathers, &gathers);
+        tshi_check_ok(r, tsh_optimizer_step(k.optimizer));
+        tshi_test_calls(r, "update", k.dp->gathers, &none);
+        for (int b = 0; b < k.dp->bucket_count; b++) {
+            const tshi_bucket *unit = &k.dp->buckets[b];
+            bool there = unit->level && (tshi_tensor_is_loaded(unit->unit) || tshi_tensor_is_loaded(unit->memory));
+            tshi_check(r, !there, "bucket %d: wholes are left after the update", b);
+        }
+    }
+    free_kit(&k);
+}
+
+Test(sharding, a_layer_is_gathered_once_for_each_use, .timeout = 120) {
+    plan p = {"data=2,model=2", TSH_FLOAT64, TSH_SHARD_PARAMETERS, .bucket_bytes = 300};
+    cr_assert_str_empty(tshi_test_run(4, counts_units, &p));
+}
+
+/* --- what stays in memory ----------------------------------------------------------------------------------------- */
+
+enum { WIDTH = 256, LAYERS = 13, RANKS = 2 };
+
+typedef struct account {
+    double elements;
+    size_t bytes[4]; /* of parameters, gradients and states, at each level */
+} account;
+
+static size_t live(const tsh_world *world) {
+    const tsh_memory_report report = tsh_device_memory(tsh_world_device(world));
+    return report.live[TSH_MEMORY_PARAMETERS] + report.live[TSH_MEMORY_GRADIENTS] + report.live[TSH_MEMORY_OPTIMIZER];
+}
+
+/* One axis has the copies, and the blocks are whole on each: they are made on a mesh with an axis of one rank. */
+static void remember_bytes(tshi_rank *r, void *arg) {
+    account *out = r->result;
+    (void)arg;
+    for (int level = 0; level < 4 && !r->failed; level++) {
+        const tsh_data_parallel_config config = {.level = (tsh_sharding_level)level, .bucket_bytes = 4 << 20};
+        const tsh_tensor_config rows = {.ndim = 2, .shape = {RANKS, WIDTH}, .layout = {TSH_SHARD(0)}};
+        tsh_mesh *mesh = NULL;
+        tsh_tape *tape = NULL;
+        tsh_parameters *list = NULL;
+        tsh_data_parallel *dp = NULL;
+        tsh_optimizer *optimizer = NULL;
+        tsh_tensor *x = NULL;
+        tsh_block *blocks[LAYERS] = {0};
+        const tsh_block_config block = {
+            .embed = WIDTH, .attention = {.heads = 4}, .mlp = {.hidden = 4 * WIDTH, .activation = TSH_ACTIVATION_GELU}};
+        tshi_check_ok(r, tsh_mesh_create(r->world, "data=2,model=1", &mesh));
+        tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+        tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+        for (int i = 0; i < LAYERS && !r->failed; i++) {
+            char name[32];
+            snprintf(name, sizeof name, "layers.%d", i);
+            tshi_check_ok(r, tsh_block_create(tsh_mesh_group(mesh, "model"), &block, &blocks[i]));
+            tshi_check_ok(r, tsh_block_register(blocks[i], list, name));
+        }
+        tshi_check_ok(r, tsh_data_parallel_create(tape, list, tsh_mesh_group(mesh, "data"), &config, &dp));
+        tshi_check_ok(r, tsh_adamw_create(list, &(tsh_adamw_config){.lr = 1e-3}, &optimizer));
+        tshi_check_ok(r, tsh_tensor_create(mesh, &rows, &x));
+        if (r->failed) return;
+        tsh_tensor_fill(x, 0.5);
+        tsh_tensor *y = x;
+        const tsh_sequences sequences = {.batch = RANKS};
+        for (int i = 0; i < LAYERS; i++) y = tsh_block_forward(tape, blocks[i], y, &sequences);
+        tsh_tensor *loss = tsh_sum(tape, tsh_mul(tape, y, y), TSH_ALL_DIMS);
+        tshi_check(r, tsh_backward(tape, loss) == TSH_OK, "%s", tsh_tape_message(tape));
+        tshi_check_ok(r, tsh_tape_reset(tape));
+        tshi_check_ok(r, tsh_optimizer_step(optimizer));
+        out->bytes[level] = live(r->world);
+        out->elements = 0;
+        for (int i = 0; i < tsh_parameters_count(list); i++)
+            out->elements += (double)tshi_shape_numel(&tsh_parameters_tensor(list, i)->shape);
+        tsh_tensor_release(x);
+        tsh_optimizer_destroy(optimizer);
+        tsh_data_parallel_destroy(dp);
+        tsh_parameters_destroy(list);
+        for (int i = 0; i < LAYERS; i++) tsh_block_destroy(blocks[i]);
+        tsh_tape_destroy(tape);
+        tsh_mesh_destroy(mesh);
+    }
+}
+
+/* Bytes an element of float32 AdamW on d ranks: 16, 8 + 8/d, 4 + 12/d, 16/d. */
+Test(sharding, memory_is_what_the_formula_says, .timeout = 240) {
+    account accounts[RANKS] = {{0}};
+    const double wanted[] = {16, 8 + 8.0 / RANKS, 4 + 12.0 / RANKS, 16.0 / RANKS};
+    tshi_test_options options = {.ranks = RANKS, .heap_bytes = (size_t)1 << 30, .result_bytes = sizeof *accounts};
+    cr_assert_str_empty(tshi_test_run_with(&options, remember_bytes, NULL, NULL, accounts));
+    cr_assert_gt(accounts[0].elements, 10e6);
+    for (int rank = 0; rank < RANKS; rank++) {
+        for (int level = 0; level < 4; level++) {
+            double each = (double)accounts[rank].bytes[level] / accounts[rank].elements;
+            cr_assert(fabs(each - wanted[level]) <= 0.02 * wanted[level],
+                      "level %d, rank %d: %.3f bytes an element, wanted %.3f", level, rank, each, wanted[level]);
+        }
+    }
+}
+
+/* --- checkpoints -------------------------------------------------------------------------------------------------- */
+
+typedef struct leg {
+    plan plan;
+    int first, end; /* steps */
+    const char *folder;
+} leg;
+
+/* Goes on from the checkpoint, if it is not the first leg, and saves one. */
+static void go(tshi_rank *r, void *arg) {
+    const leg *l = arg;
+    outcome out = {0};
+    kit k;
+    if (!make_kit(r, &l->plan, &k)) return;
+    tsh_checkpoint c = {.parameters = k.list, .optimizer = k.optimizer};
+    if (l->first) tshi_check_ok(r, tsh_checkpoint_load(l->folder, &c));
+    tshi_check(r, c.step == l->first, "step %lld", (long long)c.step);
+    for (int i = l->first; i < l->end && !r->failed; i++) step(r, &k, i, &out);
+    c.step = l->end;
+    tshi_check_ok(r, tsh_checkpoint_save(l->folder, &c));
+    if (l->end == STEPS) read_values(r, &k, &out);
+    for (int64_t i = 0; l->end == STEPS && i < out.count; i++)
+        close_to(r, "value", i, out.values[i], l->plan.wanted->values[i], 1e-12);
+    free_kit(&k);
+}
+
+Test(sharding, checkpoints_go_from_level_to_level, .timeout = 120) {
+    outcome one = {0};
+    plan p = {"data=1,model=1", TSH_FLOAT64, .bucket_bytes = 300};
+    tshi_test_options options = {.ranks = 1, .result_bytes = sizeof one};
+    cr_assert_str_empty(tshi_test_run_with(&options, alone, &p, NULL, &one));
+    const char *folder = tshi_test_folder(0);
+    leg legs[] = {{{"data=4,model=1", TSH_FLOAT64, .level = TSH_SHARD_OPTIMIZER}, 0, 1, folder},
+                  {{"data=3,model=1", TSH_FLOAT64, .level = TSH_SHARD_PARAMETERS}, 1, 2, folder},
+                  {{"data=2,model=2", TSH_FLOAT64, .level = TSH_SHARD_GRADIENTS}, 2, 3, folder},
+                  {{"data=1,model=2", TSH_FLOAT64, .level = TSH_SHARD_NOTHING}, 3, 4, folder}};
+    const int ranks[] = {4, 3, 4, 2};
+    for (int i = 0; i < 4; i++) {
+        legs[i].plan.wanted = &one;
+        const char *words = tshi_test_run(ranks[i], go, &legs[i]);
+        cr_expect_str_empty(words, "%s: %s", legs[i].plan.axes, words);
+    }
+    tshi_test_remove(folder);
+}
+
+/* --- parameters as they are --------------------------------------------------------------------------------------- */
+
+/* sum(full(p) t) + sum(p t): the gradient of a parameter that is a slice has what its transition adds and what its
+ * function adds, once each, for t is the same on all ranks. */
+static void both_ways(tshi_rank *r, void *arg) {
+    enum { ROWS = 5, COLS = 2 };
+    double values[ROWS * COLS], t[ROWS * COLS], twice[ROWS * COLS];
+    const tsh_tensor_config config = {.dtype = TSH_FLOAT64, .ndim = 2, .shape = {ROWS, COLS}};
+    tsh_tape *tape = NULL;
+    tsh_parameters *list = NULL;
+    tsh_data_parallel *dp = NULL;
+    (void)arg;
+    const tsh_mesh *mesh = tsh_world_mesh(r->world);
+    tshi_test_integers(1, ROWS * COLS, values);
+    tshi_test_integers(2, ROWS * COLS, t);
+    for (int i = 0; i < ROWS * COLS; i++) twice[i] = 2 * t[i];
+    tsh_tensor *p = tshi_test_leaf(r, mesh, &config, values), *c = tshi_test_tensor(r, mesh, &config, t);
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tshi_check_ok(r, tsh_parameters_create(r->world, &list));
+    tshi_check_ok(r, tsh_parameters_add(list, "p", p));
+    const tsh_data_parallel_config level = {.level = TSH_SHARD_PARAMETERS};
+    tshi_check_ok(r, tsh_data_parallel_create(tape, list, tsh_world_group(r->world), &level, &dp));
+    for (int i = 0; i < 2 && !r->failed; i++) {
+        tshi_test_same(r, "values", p, values, 0);
+        tsh_tensor *a = tsh_sum(tape, tsh_mul(tape, tsh_full(tape, p), c), TSH_ALL_DIMS);
+        tsh_tensor *b = i ? tsh_sum(tape, tsh_mul(tape, p, c), TSH_ALL_DIMS) : NULL;
+        tshi_check(r, tsh_backward(tape, b ? tsh_add(tape, a, b) : a) == TSH_OK, "%s", tsh_tape_message(tape));
+        tshi_test_same_grad(r, "gradient", p, i ? twice : t, 0);
+        tshi_check_ok(r, tsh_tape_reset(tape));
+        tsh_tensor_zero_grad(p);
+    }
+    /* Two backwards of one step; the second gathers again. */
+    tsh_tensor *loss = tsh_sum(tape, tsh_mul(tape, p, c), TSH_ALL_DIMS);
+    tshi_check_ok(r, tsh_backward_with(tape, loss, &(tsh_backward_config){.retain_graph = true}));
+    tshi_check_ok(r, tsh_backward(tape, loss));
+    tshi_test_same_grad(r, "gradient", p, twice, 0);
+    tshi_check_ok(r, tsh_tape_reset(tape));
+    tsh_data_parallel_destroy(dp);
+    tshi_test_same(r, "without a schedule", p, values, 0);
+    tsh_parameters_destroy(list);
+    tsh_tensor_release(c);
+    tsh_tensor_release(p);
+    tsh_tape_destroy(tape);
+}
+
+Test(sharding, a_sharded_parameter_may_be_redistributed, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run_each(1, 4, both_ways, NULL));
+    cr_assert_str_empty(tshi_test_run_threads(2, both_ways, NULL));
+}
+
+/* --- failures ----------------------------------------------------------------------------------------------------- */
+
+static void dies(tshi_rank *r, void *arg) {
+    const plan *p = arg;
+    kit k;
+    if (!make_kit(r, p, &k)) return;
+    backward(r, &k, NULL);
+    if (r->rank == 1) raise(SIGKILL);
+    tsh_tensor *mean = loss_of(&k);
+    tsh_status status = mean ? tsh_backward(k.tape, mean) : tsh_tape_status(k.tape);
+    if (status == TSH_OK) status = tsh_optimizer_step(k.optimizer);
+    tshi_check(r, status == TSH_ERR_PEER, "%s: %s", tsh_status_name(status), tsh_error_message());
+    free_kit(&k);
+}
+
+Test(sharding, a_killed_rank_is_an_error_of_its_peers, .timeout = 120) {
+    for (int level = 1; level <= TSH_SHARD_PARAMETERS; level++) {
+        plan p = {"data=3,model=1", TSH_FLOAT64, (tsh_sharding_level)level, .bucket_bytes = 300};
+        tshi_outcome outcomes[3];
+        tshi_test_options options = {.ranks = 3};
+        tshi_test_run_with(&options, dies, &p, outcomes, NULL);
+        cr_assert_eq(outcomes[1].signal, SIGKILL);
+        cr_assert_str_empty(outcomes[0].words, "level %d: %s", level, outcomes[0].words);
+        cr_assert_str_empty(outcomes[2].words, "level %d: %s", level, outcomes[2].words);
+    }
 }
 
 /* --- wrong use ---------------------------------------------------------------------------------------------------- */

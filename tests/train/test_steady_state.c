@@ -127,7 +127,7 @@ Test(steady_state, a_mesh_of_four_takes_no_memory, .timeout = 120) {
 }
 
 Test(steady_state, sharded_ranks_take_no_memory, .timeout = 120) {
-    for (int level = TSH_SHARD_OPTIMIZER; level <= TSH_SHARD_GRADIENTS; level++) {
+    for (int level = TSH_SHARD_OPTIMIZER; level <= TSH_SHARD_PARAMETERS; level++) {
         setting s = {"data=2,model=2", (tsh_sharding_level)level, false};
         cr_assert_str_empty(tshi_test_run(4, steps, &s));
     }
@@ -136,4 +136,5 @@ Test(steady_state, sharded_ranks_take_no_memory, .timeout = 120) {
 Test(steady_state, segments_that_run_again_take_no_memory, .timeout = 120) {
     cr_assert_str_empty(tshi_test_run(4, steps, &(setting){"data=2,model=2", TSH_SHARD_NOTHING, true}));
     cr_assert_str_empty(tshi_test_run(2, steps, &(setting){"data=2,model=1", TSH_SHARD_GRADIENTS, true}));
+    cr_assert_str_empty(tshi_test_run(2, steps, &(setting){"data=2,model=1", TSH_SHARD_PARAMETERS, true}));
 }
