@@ -74,8 +74,7 @@ struct tsh_data_parallel {
     tsh_tensor *room;    /* for the values of any one bucket, during a step */
     size_t room_bytes;
 
-    /* Of units: the tape's step of their last use, and the numbers of the buckets that the last forward and backward have
-     * gathered, in order; the running one has passed `position` of them. */
+    /* Units (units.c) have an order of use: numbers of buckets, of which `position` are passed. */
     uint64_t step;
     bool backward;
     int position, order_room, order_length[2], *order[2];
