@@ -228,17 +228,23 @@ static tsh_status update(model *m) {
     return status == TSH_OK && finite ? tsh_optimizer_step(m->optimizer) : status;
 }
 
-bool model_step(model *m, const int64_t *inputs, const int64_t *targets, double lr, double *loss) {
-    tsh_tensor *mean = batch_loss(m, inputs, targets);
-    if (!mean) return false;
+static bool learn(model *m, tsh_tensor *mean, double lr) {
     tsh_tensor *scaled = m->o->scales_loss ? tsh_loss_scale_apply(m->tape, &m->scale, mean) : mean;
     if (tsh_backward(m->tape, scaled) != TSH_OK) return fails("a step", tsh_tape_message(m->tape));
-    *loss = tsh_tensor_item(mean);
     tsh_status status = tsh_optimizer_set_lr(m->optimizer, lr);
     if (status == TSH_OK) status = update(m);
     if (status != TSH_OK) return fails("a step", tsh_error_message());
     tsh_optimizer_zero_grad(m->optimizer);
-    return tsh_tape_reset(m->tape) == TSH_OK || fails("a step", tsh_error_message());
+    return true;
+}
+
+bool model_step(model *m, const int64_t *inputs, const int64_t *targets, double lr, double *loss) {
+    /* Backward frees what it has used, a loss that was scaled among it, unless it is retained. */
+    tsh_tensor *mean = tsh_tensor_retain(batch_loss(m, inputs, targets));
+    bool learnt = mean && learn(m, mean, lr);
+    if (learnt) *loss = tsh_tensor_item(mean);
+    tsh_tensor_release(mean);
+    return learnt && (tsh_tape_reset(m->tape) == TSH_OK || fails("a step", tsh_error_message()));
 }
 
 bool model_loss(model *m, const int64_t *inputs, const int64_t *targets, double *loss) {

@@ -110,12 +110,45 @@ Test(train_gpt, deterministic_losses_have_the_same_bits_at_any_number_of_ranks, 
                 {4, ""},
                 {2, "--data-parallel 2"},
                 {3, "--data-parallel 3 --recompute"},
+                {2, "--data-parallel 2 --zero 1"},
+                {3, "--data-parallel 3 --zero 3 --recompute"},
                 {4, "--model-parallel 2"}};
     static char one[1 << 15], many[1 << 15];
     deterministic_losses(1, "", one);
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         deterministic_losses(runs[i].ranks, runs[i].options, many);
         cr_assert_str_eq(many, one, "%d ranks %s", runs[i].ranks, runs[i].options);
+    }
+}
+
+/* --- precision and what copies share out -------------------------------------------------------------------------- */
+
+/* Losses from number `first` on agree to what 16-bit roundings make of another order of additions in 30 steps. */
+static void agree(const char *words, int first, const double got[STEPS + 1], const double wanted[STEPS + 1]) {
+    for (int i = first; i <= STEPS; i++)
+        cr_assert_leq(fabs(got[i] - wanted[i]), 3e-3 * wanted[i], "%s: loss %d is %.9g, wanted %.9g", words, i, got[i],
+                      wanted[i]);
+}
+
+Test(train_gpt, sixteen_bits_agree_whatever_copies_share_out, .timeout = 300) {
+    static const struct {
+        int ranks;
+        const char *options;
+    } runs[] = {{2, "--dtype bfloat16 --main-weights --data-parallel 2 --zero 3 --recompute"},
+                {3, "--dtype bfloat16 --main-weights --data-parallel 3 --zero 3 --recompute"},
+                {4, "--dtype bfloat16 --main-weights --data-parallel 2 --zero 2 --sequence-parallel"},
+                {2, "--dtype bfloat16 --stochastic --data-parallel 2 --zero 3 --recompute"},
+                {1, "--dtype float16 --main-weights --loss-scale"},
+                {3, "--dtype float16 --main-weights --loss-scale --data-parallel 3 --zero 1"},
+                {4, "--dtype float16 --main-weights --loss-scale --data-parallel 2 --zero 3 --recompute"}};
+    double one[STEPS + 1], many[STEPS + 1];
+    losses(1, "--dtype float32 --lr 0.003", 1, one);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        char words[128];
+        snprintf(words, sizeof words, "%s --lr 0.003", runs[i].options);
+        losses(runs[i].ranks, words, 1, many);
+        agree(words, 0, many, one);
+        cr_assert_lt(many[STEPS], 0.95 * many[0], "%s: nothing was learnt", words);
     }
 }
 
@@ -165,6 +198,21 @@ Test(train_gpt, resumes_bit_for_bit_on_as_many_ranks_and_to_rounding_on_others, 
                           resumed[i], ranks, all[i]);
         }
     }
+    snprintf(words, sizeof words, "rm -r %s", folder);
+    cr_assert_eq(system(words), 0);
+}
+
+/* Main weights, float32 states and the loss scale, in slices of other sizes and of other parts of the training. */
+Test(train_gpt, resumes_at_another_level_on_another_number_of_ranks, .timeout = 300) {
+    const char *half = "--dtype float16 --main-weights --loss-scale --lr 0.003";
+    double all[STEPS + 1], resumed[STEPS + 1];
+    char folder[] = "/tmp/tshard-gpt-XXXXXX", words[256];
+    cr_assert(mkdtemp(folder));
+    snprintf(words, sizeof words, "%s --data-parallel 4 --zero 1 --save %s", half, folder);
+    losses(4, words, 1, all);
+    snprintf(words, sizeof words, "%s --data-parallel 3 --zero 3 --resume %s/step-00000020", half, folder);
+    losses(3, words, 21, resumed);
+    agree(words, 20, resumed, all);
     snprintf(words, sizeof words, "rm -r %s", folder);
     cr_assert_eq(system(words), 0);
 }
