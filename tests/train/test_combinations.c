@@ -1,0 +1,262 @@
+/* What training has, together: 16-bit parameters, a loss scale, recomputation, Lion and checkpoints at each level of what
+ * data parallelism shares out. */
+#include "support/files.h"
+#include "support/tensors.h"
+#include "train/data_parallel.h"
+#include "train/optimizer.h"
+#include "tshard/tshard.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+TestSuite(combinations, .timeout = 240);
+
+enum { VOCABULARY = 11, EMBED = 6, HEADS = 3, HIDDEN = 7, BATCH = 5, TIME = 2, STEPS = 6, MOST = 2048 };
+
+typedef struct plan {
+    const char *axes;
+    tsh_sharding_level level;
+    tsh_low_bits low_bits;
+    bool lion, scaled, recompute;
+    double max_norm;  /* 0: gradients are not clipped */
+    double tolerance; /* against level 0: 0 for the same bits */
+} plan;
+
+/* Losses, and wholes of parameters, main weights and states one after another. */
+typedef struct outcome {
+    float losses[STEPS], values[MOST];
+    int64_t count;
+    double scale;
+} outcome;
+
+/* A table that is the head, too, a block, a norm and a scalar. */
+typedef struct kit {
+    tsh_mesh *mesh;
+    tsh_tape *tape;
+    tsh_embedding *table;
+    tsh_block *block;
+    tsh_norm *norm;
+    tsh_tensor *scalar, *ids, *targets, *noise;
+    tsh_parameters *list;
+    tsh_data_parallel *dp;
+    tsh_optimizer *optimizer;
+    tsh_loss_scale scale;
+    bool recompute;
+} kit;
+
+static void make_layers(tshi_rank *r, const plan *p, kit *k) {
+    tsh_group *g = tsh_mesh_group(k->mesh, "model");
+    const tsh_embedding_config table = {.num_embeddings = VOCABULARY,
+                                        .embedding_dim = EMBED,
+                                        .shard = TSH_ROW,
+                                        .dtype = TSH_BFLOAT16,
+                                        .init = {.kind = TSH_INIT_NORMAL, .b = 0.5}};
+    const tsh_block_config block = {.embed = EMBED,
+                                    .dropout = 0.1,
+                                    .recompute = p->recompute,
+                                    .dtype = TSH_BFLOAT16,
+                                    .attention = {.heads = HEADS, .kv_heads = 1, .causal = true, .bias = true},
+                                    .mlp = {.hidden = HIDDEN, .activation = TSH_ACTIVATION_GELU, .bias = true}};
+    tshi_check_ok(r, tsh_embedding_create(g, &table, &k->table));
+    tshi_check_ok(r, tsh_block_create(g, &block, &k->block));
+    tshi_check_ok(r, tsh_norm_create(g, &(tsh_norm_config){.features = EMBED, .dtype = TSH_BFLOAT16}, &k->norm));
+    k->scalar = tshi_test_leaf(r, k->mesh, &(tsh_tensor_config){.dtype = TSH_BFLOAT16}, (double[]){1.5});
+}
+
+static void make_batch(tshi_rank *r, kit *k) {
+    double ids[BATCH * TIME], targets[BATCH * TIME], noise[BATCH * TIME * EMBED] = {0};
+    tsh_tensor_config rows = {TSH_INT64, 1, {BATCH * TIME, EMBED}, {TSH_SHARD_UNITS(0, BATCH, 0)}};
+    for (int i = 0; i < BATCH * TIME; i++) {
+        ids[i] = (i * 7 + 3) % VOCABULARY;
+        targets[i] = (i * 5 + 2) % VOCABULARY;
+    }
+    k->ids = tshi_test_tensor(r, k->mesh, &rows, ids);
+    k->targets = tshi_test_tensor(r, k->mesh, &rows, targets);
+    rows.dtype = TSH_BFLOAT16;
+    rows.ndim = 2;
+    k->noise = tshi_test_tensor(r, k->mesh, &rows, noise);
+}
+
+static void make_optimizer(tshi_rank *r, const plan *p, kit *k) {
+    /* A large eps: elements whose gradient is zero but for rounding do not move by a whole step. */
+    const tsh_adamw_config adamw = {.lr = 0.01, .eps = 1e-3, .weight_decay = 0.1, .low_bits = p->low_bits};
+    const tsh_lion_config lion = {.lr = 0.001, .weight_decay = 0.1, .low_bits = p->low_bits};
+    tshi_check_ok(r, p->lion ? tsh_lion_create(k->list, &lion, &k->optimizer)
+                             : tsh_adamw_create(k->list, &adamw, &k->optimizer));
+}
+
+static bool make_kit(tshi_rank *r, const plan *p, kit *k) {
+    const tsh_data_parallel_config config = {.level = p->level, .bucket_bytes = 300, .first_bucket_bytes = 300};
+    *k = (kit){.recompute = p->recompute};
+    tsh_world_seed(r->world, 3);
+    tshi_check_ok(r, tsh_mesh_create(r->world, p->axes, &k->mesh));
+    make_layers(r, p, k);
+    make_batch(r, k);
+    if (r->failed) return false;
+    tshi_check_ok(r, tsh_tape_create(r->world, &k->tape));
+    tshi_check_ok(r, tsh_parameters_create(r->world, &k->list));
+    tshi_check_ok(r, tsh_embedding_register(k->table, k->list, "table"));
+    tshi_check_ok(r, tsh_block_register(k->block, k->list, "layers.0"));
+    tshi_check_ok(r, tsh_norm_register(k->norm, k->list, "norm"));
+    tshi_check_ok(r, tsh_parameters_add(k->list, "scalar", k->scalar));
+    tshi_check_ok(r, tsh_parameters_set_precision(k->list, &(tsh_precision){.storage = TSH_BFLOAT16}));
+    tshi_check_ok(r, tsh_data_parallel_create(k->tape, k->list, tsh_mesh_group(k->mesh, "data"), &config, &k->dp));
+    make_optimizer(r, p, k);
+    return !r->failed;
+}
+
+static void free_kit(kit *k) {
+    tsh_optimizer_destroy(k->optimizer);
+    tsh_data_parallel_destroy(k->dp);
+    tsh_parameters_destroy(k->list);
+    tsh_tape_destroy(k->tape);
+    tsh_tensor_release(k->ids);
+    tsh_tensor_release(k->targets);
+    tsh_tensor_release(k->noise);
+    tsh_tensor_release(k->scalar);
+    tsh_norm_destroy(k->norm);
+    tsh_block_destroy(k->block);
+    tsh_embedding_destroy(k->table);
+    tsh_mesh_destroy(k->mesh);
+}
+
+static tsh_tensor *segment(const kit *k, tsh_mark start, tsh_tensor *x) {
+    return k->recompute ? tsh_tape_recompute_since(k->tape, start, x) : x;
+}
+
+/* The block's segment lies in another one; the head, which is the table again, is one of its own. */
+static tsh_tensor *loss_of(kit *k) {
+    const tsh_sequences sequences = {.batch = BATCH};
+    tsh_tensor *x = tsh_add(k->tape, tsh_embedding_forward(k->tape, k->table, k->ids), k->noise);
+    tsh_mark start = tsh_tape_mark(k->tape);
+    x = tsh_block_forward(k->tape, k->block, x, &sequences);
+    x = segment(k, start, tsh_mul(k->tape, tsh_norm_forward(k->tape, k->norm, x), k->scalar));
+    start = tsh_tape_mark(k->tape);
+    x = segment(k, start, tsh_embedding_project(k->tape, k->table, x));
+    return tsh_cross_entropy(k->tape, x, k->targets, NULL);
+}
+
+static bool backward(tshi_rank *r, const plan *p, kit *k, float *loss) {
+    tsh_tensor *mean = tsh_tensor_retain(loss_of(k));
+    tsh_tensor *scaled = p->scaled ? tsh_loss_scale_apply(k->tape, &k->scale, mean) : mean;
+    tshi_check(r, tsh_backward(k->tape, scaled) == TSH_OK, "%s", tsh_tape_message(k->tape));
+    if (loss && mean) *loss = (float)tsh_tensor_item(mean);
+    tsh_tensor_release(mean);
+    return !r->failed && tshi_check_ok(r, tsh_tape_reset(k->tape));
+}
+
+static void update(tshi_rank *r, const plan *p, kit *k) {
+    bool finite = true;
+    if (p->scaled) {
+        tshi_check_ok(r, tsh_loss_scale_unscale(&k->scale, k->list, p->max_norm, NULL, &finite));
+        tshi_check_ok(r, tsh_loss_scale_update(&k->scale, finite));
+        tshi_check(r, finite, "an infinity");
+    } else if (p->max_norm > 0) {
+        tshi_check_ok(r, tsh_clip_grad_norm(k->list, p->max_norm, NULL));
+    }
+    tshi_check_ok(r, tsh_optimizer_step(k->optimizer));
+    tsh_optimizer_zero_grad(k->optimizer);
+}
+
+/* The second step gathers two backwards. */
+static void step(tshi_rank *r, const plan *p, kit *k, int number, outcome *out) {
+    if (number == 1) {
+        tsh_data_parallel_set_sync(k->dp, false);
+        if (!backward(r, p, k, NULL)) return;
+        tsh_data_parallel_set_sync(k->dp, true);
+    }
+    if (backward(r, p, k, &out->losses[number])) update(r, p, k);
+}
+
+static void read_whole(tshi_rank *r, const tsh_tensor *t, outcome *out) {
+    float whole[MOST];
+    uint16_t half[MOST];
+    bool wide = t && t->dtype == TSH_FLOAT32;
+    int64_t n = t ? tshi_shape_numel(&t->shape) : 0;
+    if (!t || !tshi_check(r, out->count + n <= MOST, "%lld values", (long long)(out->count + n))) return;
+    tshi_check_ok(r, tsh_tensor_read_whole(t, wide ? (void *)whole : half));
+    for (int64_t i = 0; i < n && !wide; i++) {
+        uint32_t bits = (uint32_t)half[i] << 16;
+        memcpy(&whole[i], &bits, sizeof bits);
+    }
+    memcpy(out->values + out->count, whole, (size_t)n * sizeof *whole);
+    out->count += n;
+}
+
+static void read_all(tshi_rank *r, const kit *k, outcome *out) {
+    out->count = 0;
+    out->scale = k->scale.scale;
+    for (int i = 0; i < k->optimizer->count && !r->failed; i++) {
+        const tshi_optimizer_slot *slot = &k->optimizer->slots[i];
+        read_whole(r, slot->parameter, out);
+        read_whole(r, slot->main, out);
+        for (int s = 0; s < TSHI_MAX_STATES; s++) read_whole(r, slot->state[s], out);
+    }
+}
+
+static void run(tshi_rank *r, const plan *p, outcome *out) {
+    kit k;
+    if (make_kit(r, p, &k)) {
+        for (int i = 0; i < STEPS && !r->failed; i++) step(r, p, &k, i, out);
+        if (!r->failed) read_all(r, &k, out);
+    }
+    free_kit(&k);
+}
+
+static void near(tshi_rank *r, const plan *p, const char *what, int64_t i, float got, float wanted) {
+    bool same = p->tolerance > 0 ? fabs((double)got - (double)wanted) <= p->tolerance : got == wanted;
+    tshi_check(r, same, "%s, level %d%s: %s %lld is %.9g, wanted %.9g", p->axes, p->level,
+               p->recompute ? ", run again" : "", what, (long long)i, got, wanted);
+}
+
+static void compare(tshi_rank *r, const plan *p, const outcome *got, const outcome *wanted, int first) {
+    for (int i = first; i < STEPS; i++) near(r, p, "loss", i, got->losses[i], wanted->losses[i]);
+    tshi_check(r, got->count == wanted->count && got->scale == wanted->scale, "other values");
+    for (int64_t i = 0; i < wanted->count && !r->failed; i++) near(r, p, "value", i, got->values[i], wanted->values[i]);
+}
+
+/* --- levels ------------------------------------------------------------------------------------------------------- */
+
+static void levels(tshi_rank *r, void *arg) {
+    plan p = *(const plan *)arg;
+    outcome wanted = {0}, got = {0};
+    run(r, &p, &wanted);
+    tshi_check(r, wanted.losses[STEPS - 1] < wanted.losses[0], "nothing is learnt");
+    for (int c = 1; c < 8 && !r->failed; c++) {
+        p.level = (tsh_sharding_level)(c / 2);
+        p.recompute = c % 2;
+        run(r, &p, &got);
+        compare(r, &p, &got, &wanted, 0);
+    }
+}
+
+static const struct {
+    int ranks;
+    const char *axes;
+} meshes[] = {{2, "data=2,model=1"}, {4, "data=2,model=2"}, {3, "data=3,model=1"}};
+
+/* Sums of two terms have the same bits in any order; of clipped gradients the norm has another order of additions. */
+static void every_mesh(plan p) {
+    for (int m = 0; m < 3; m++) {
+        p.axes = meshes[m].axes;
+        p.tolerance = p.max_norm > 0 || meshes[m].ranks == 3 ? 1e-2 : 0;
+        const char *words = tshi_test_run(meshes[m].ranks, levels, &p);
+        cr_expect_str_empty(words, "%s: %s", p.axes, words);
+    }
+}
+
+Test(combinations, main_weights_are_the_same_at_each_level) {
+    every_mesh((plan){.low_bits = TSH_MAIN_WEIGHTS});
+    every_mesh((plan){.low_bits = TSH_MAIN_WEIGHTS, .max_norm = 0.4});
+}
+
+Test(combinations, rounding_by_chance_is_the_same_at_each_level) {
+    every_mesh((plan){.low_bits = TSH_STOCHASTIC_ROUNDING});
+}
+
+Test(combinations, a_scaled_lion_is_the_same_at_each_level) {
+    every_mesh((plan){.low_bits = TSH_MAIN_WEIGHTS, .lion = true, .scaled = true});
+    every_mesh((plan){.low_bits = TSH_MAIN_WEIGHTS, .scaled = true, .max_norm = 0.4});
+}
