@@ -54,7 +54,7 @@ void run_say(const char *format, ...) {
 }
 
 int run_flush_stdout(void) {
-    if (fflush(stdout) == 0) return 0;
+    if (fflush(stdout) == 0 && !ferror(stdout)) return 0; /* a text longer than the buffer fails before */
     run_say("cannot write to stdout: %s", strerror(errno));
     return 1;
 }
