@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { EVALUATION = 200, WARM_UP = 5 }; /* batches of an evaluation; first steps, whose times do not count */
+enum { WARM_UP = 5 }; /* first steps, whose times do not count */
 
 /* The text's first nine tenths are for training, the rest for validation. */
 typedef struct part {
@@ -155,12 +155,12 @@ static double rate_at(const options *o, int64_t step) {
 
 static bool evaluate(run *r, int64_t step) {
     double sum = 0, loss = 0;
-    for (int64_t i = 0; i < EVALUATION; i++) {
+    for (int64_t i = 0; i < r->o->eval_batches; i++) {
         draw_batch(r, &r->validation, i);
         if (!model_loss(r->m, r->inputs, r->targets, &loss)) return false;
         sum += loss;
     }
-    r->val_loss = sum / EVALUATION;
+    r->val_loss = sum / (double)r->o->eval_batches;
     report_evaluation(r, step);
     return true;
 }

@@ -13,6 +13,7 @@ static const options defaults = {.layers = 4,
                                  .steps = 2000,
                                  .warmup = 100,
                                  .eval_every = 500,
+                                 .eval_batches = 200,
                                  .lr = 1e-3,
                                  .min_lr = 1e-4,
                                  .weight_decay = 0.1,
@@ -55,6 +56,7 @@ static const char help[] =
     "  --recompute          blocks keep their inputs alone, and run again in backward: less memory, more time\n"
     "  --deterministic      losses have the same bits at any number of ranks: each computes with whole tensors\n"
     "  --eval-every N       steps from one evaluation and checkpoint to the next (500)\n"
+    "  --eval-batches N     batches of an evaluation (200)\n"
     "  --sample N           characters to write at the end (300)\n"
     "  --save FOLDER        save checkpoints into this folder, which keeps the last three\n"
     "  --resume FOLDER      go on from the newest checkpoint in this folder, saved by any number of ranks\n"
@@ -98,6 +100,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"recompute", OPTION_FLAG, &out->recompute, 0, 0},
                                {"deterministic", OPTION_FLAG, &out->deterministic, 0, 0},
                                {"eval-every", OPTION_COUNT, &out->eval_every, 1, count},
+                               {"eval-batches", OPTION_COUNT, &out->eval_batches, 1, count},
                                {"sample", OPTION_COUNT, &out->sample, 0, count},
                                {"save", OPTION_PATH, &out->save, 0, 0},
                                {"resume", OPTION_PATH, &out->resume, 0, 0},

@@ -37,8 +37,8 @@ N, P, W = "number", "path", "word"  # kinds of an option's value; None: it has n
 BENCH = {"json": None, "seconds": N, "plot": P, "help": None}
 PROGRAMS = {
     "train_gpt": ({"text": P, "layers": N, "heads": N, "kv-heads": N, "embed": N, "block": N, "batch": N, "steps": N,
-                   "warmup": N, "eval-every": N, "sample": N, "lr": N, "min-lr": N, "weight-decay": N, "clip": N,
-                   "seed": N, "dtype": W, "model-parallel": N, "data-parallel": N, "sequence-parallel": None, "save": P,
+                   "warmup": N, "eval-every": N, "eval-batches": N, "sample": N, "lr": N, "min-lr": N,
+                   "weight-decay": N, "clip": N, "seed": N, "dtype": W, "model-parallel": N, "data-parallel": N, "sequence-parallel": None, "save": P,
                    "resume": P, "json": None, "help": None}, [],
                   "--steps 1 --layers 1 --heads 1 --embed 2 --block 2 --batch 1 --sample 1"),
     "train_text": ({"text": P, "steps": N, "batch": N, "context": N, "embed": N, "hidden": N, "lr": N, "seed": N,

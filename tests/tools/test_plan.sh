@@ -41,7 +41,7 @@ compare() {
     done
 }
 
-gpt=(train_gpt --steps 2 --eval-every 100 --sample 0 --layers 2 --heads 4 --embed 192 --block 64 --batch 12)
+gpt=(train_gpt --steps 2 --eval-batches 1 --sample 0 --layers 2 --heads 4 --embed 192 --block 64 --batch 12)
 compare 1 "${gpt[@]}"
 compare 2 "${gpt[@]}"
 compare 3 "${gpt[@]}" # heads, features and vocabulary divide by nothing
@@ -60,12 +60,22 @@ compare 2 "${gpt[@]}" --dtype float64
 compare 2 "${gpt[@]}" --kv-heads 2
 compare 2 "${gpt[@]}" --recompute
 compare 3 "${gpt[@]}" --kv-heads 1
+compare 2 "${gpt[@]}" --data-parallel 2 --zero 1
+compare 3 "${gpt[@]}" --data-parallel 3 --zero 2 # slices are uneven
+compare 2 "${gpt[@]}" --data-parallel 2 --zero 3
+compare 4 "${gpt[@]}" --data-parallel 2 --zero 3 --recompute
+compare 4 "${gpt[@]}" --data-parallel 4 --zero 2 --dtype bfloat16 --main-weights
+compare 2 "${gpt[@]}" --dtype bfloat16 --main-weights
+compare 2 "${gpt[@]}" --data-parallel 2 --zero 3 --dtype float16 --main-weights --loss-scale
 compare 3 "${gpt[@]}" --embed 200 --heads 5
 text=(train_text --steps 2 --sample 0)
 compare 1 "${text[@]}"
 compare 2 "${text[@]}"
 compare 3 "${text[@]}"
-[ "$configurations" -ge 20 ] || fail "$configurations configurations"
+classes=(many_classes --classes 20001 --steps 2 --evaluate 64)
+compare 2 "${classes[@]}"
+compare 3 "${classes[@]}" --optimizer sgd --in-backward
+[ "$configurations" -ge 31 ] || fail "$configurations configurations"
 
 # A model that no machine has room for, in seconds.
 begin=$(date +%s%N)
