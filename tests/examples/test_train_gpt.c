@@ -121,6 +121,19 @@ Test(train_gpt, deterministic_losses_have_the_same_bits_at_any_number_of_ranks, 
     }
 }
 
+Test(train_gpt, deterministic_losses_in_16_bits_have_the_same_bits_whatever_copies_share_out, .timeout = 600) {
+    static const char *const precisions[] = {"--dtype bfloat16 --main-weights", "--dtype bfloat16 --stochastic",
+                                             "--dtype float16 --main-weights --loss-scale"};
+    static char one[1 << 15], many[1 << 15];
+    for (int i = 0; i < 3; i++) {
+        char options[128];
+        deterministic_losses(1, precisions[i], one);
+        snprintf(options, sizeof options, "%s --data-parallel 3 --zero 3 --recompute", precisions[i]);
+        deterministic_losses(3, options, many);
+        cr_assert_str_eq(many, one, "%s", options);
+    }
+}
+
 /* --- precision and what copies share out -------------------------------------------------------------------------- */
 
 /* Losses from number `first` on agree to what 16-bit roundings make of another order of additions in 30 steps. */

@@ -20,6 +20,7 @@ typedef struct plan {
     tsh_sharding_level level;
     tsh_low_bits low_bits;
     bool lion, scaled, recompute;
+    double dropout;
     double max_norm;  /* 0: gradients are not clipped */
     double tolerance; /* against level 0: 0 for the same bits */
 } plan;
@@ -28,7 +29,7 @@ typedef struct plan {
 typedef struct outcome {
     float losses[STEPS], values[MOST];
     int64_t count;
-    double scale;
+    tsh_loss_scale scale;
 } outcome;
 
 /* A table that is the head, too, a block, a norm and a scalar. */
@@ -54,7 +55,7 @@ static void make_layers(tshi_rank *r, const plan *p, kit *k) {
                                         .dtype = TSH_BFLOAT16,
                                         .init = {.kind = TSH_INIT_NORMAL, .b = 0.5}};
     const tsh_block_config block = {.embed = EMBED,
-                                    .dropout = 0.1,
+                                    .dropout = p->dropout,
                                     .recompute = p->recompute,
                                     .dtype = TSH_BFLOAT16,
                                     .attention = {.heads = HEADS, .kv_heads = 1, .causal = true, .bias = true},
@@ -89,7 +90,7 @@ static void make_optimizer(tshi_rank *r, const plan *p, kit *k) {
 
 static bool make_kit(tshi_rank *r, const plan *p, kit *k) {
     const tsh_data_parallel_config config = {.level = p->level, .bucket_bytes = 300, .first_bucket_bytes = 300};
-    *k = (kit){.recompute = p->recompute};
+    *k = (kit){.recompute = p->recompute, .scale = {.interval = 2}};
     tsh_world_seed(r->world, 3);
     tshi_check_ok(r, tsh_mesh_create(r->world, p->axes, &k->mesh));
     make_layers(r, p, k);
@@ -187,7 +188,7 @@ static void read_whole(tshi_rank *r, const tsh_tensor *t, outcome *out) {
 
 static void read_all(tshi_rank *r, const kit *k, outcome *out) {
     out->count = 0;
-    out->scale = k->scale.scale;
+    out->scale = k->scale;
     for (int i = 0; i < k->optimizer->count && !r->failed; i++) {
         const tshi_optimizer_slot *slot = &k->optimizer->slots[i];
         read_whole(r, slot->parameter, out);
@@ -213,7 +214,10 @@ static void near(tshi_rank *r, const plan *p, const char *what, int64_t i, float
 
 static void compare(tshi_rank *r, const plan *p, const outcome *got, const outcome *wanted, int first) {
     for (int i = first; i < STEPS; i++) near(r, p, "loss", i, got->losses[i], wanted->losses[i]);
-    tshi_check(r, got->count == wanted->count && got->scale == wanted->scale, "other values");
+    tshi_check(r, got->count == wanted->count, "%lld values, not %lld", (long long)got->count,
+               (long long)wanted->count);
+    tshi_check(r, got->scale.scale == wanted->scale.scale && got->scale.good_steps == wanted->scale.good_steps,
+               "the scale is %g", got->scale.scale);
     for (int64_t i = 0; i < wanted->count && !r->failed; i++) near(r, p, "value", i, got->values[i], wanted->values[i]);
 }
 
@@ -239,6 +243,7 @@ static const struct {
 
 /* Sums of two terms have the same bits in any order; of clipped gradients the norm has another order of additions. */
 static void every_mesh(plan p) {
+    p.dropout = 0.1;
     for (int m = 0; m < 3; m++) {
         p.axes = meshes[m].axes;
         p.tolerance = p.max_norm > 0 || meshes[m].ranks == 3 ? 1e-2 : 0;
@@ -259,4 +264,176 @@ Test(combinations, rounding_by_chance_is_the_same_at_each_level) {
 Test(combinations, a_scaled_lion_is_the_same_at_each_level) {
     every_mesh((plan){.low_bits = TSH_MAIN_WEIGHTS, .lion = true, .scaled = true});
     every_mesh((plan){.low_bits = TSH_MAIN_WEIGHTS, .scaled = true, .max_norm = 0.4});
+}
+
+/* --- steps that are left out -------------------------------------------------------------------------------------- */
+
+enum { ROOM = 1 << 15 };
+
+static size_t put(tshi_rank *r, char *to, size_t used, const tsh_tensor *t) {
+    size_t bytes = t ? tsh_tensor_local_nbytes(t) : 0;
+    if (!bytes || !tshi_check(r, used + bytes <= ROOM, "%zu bytes", used + bytes)) return used;
+    memcpy(to + used, tshi_data(t), bytes);
+    return used + bytes;
+}
+
+/* What this rank has of all that a step changes, and of the gradients. */
+static size_t snapshot(tshi_rank *r, const kit *k, char *to) {
+    size_t used = 0;
+    memset(to, 0, ROOM);
+    for (int i = 0; i < k->optimizer->count; i++) {
+        const tshi_optimizer_slot *slot = &k->optimizer->slots[i];
+        const tsh_tensor *all[] = {slot->parameter, tsh_tensor_grad(slot->parameter), slot->main, slot->state[0],
+                                   slot->state[1]};
+        for (int t = 0; t < 5; t++) used = put(r, to, used, all[t]);
+        to[used++] = (char)slot->steps;
+    }
+    return used;
+}
+
+/* One element of this rank's part of a gradient. */
+static void spoil_gradient(const kit *k, int which) {
+    for (int i = 0; i < k->optimizer->count; i++) {
+        const tsh_tensor *p = k->optimizer->slots[(which + i) % k->optimizer->count].parameter;
+        const tsh_tensor *g = tsh_tensor_grad(p);
+        if (!g || g->numel == 0) continue;
+        ((float *)tshi_data(g))[g->numel - 1] = NAN;
+        return;
+    }
+}
+
+/* Rank `number` % size has a NaN: in its part of the batch, or in what it has of the summed gradients. */
+static void left_out(tshi_rank *r, const plan *p, kit *k, int number) {
+    static char before[ROOM], after[ROOM];
+    bool mine = number % r->size == r->rank, finite = true, sums = number % 2;
+    double norm = 0, scale = k->scale.scale;
+    uint16_t nan16 = 0x7fc0, zero16 = 0;
+    if (mine && !sums) memcpy(tshi_data(k->noise), &nan16, sizeof nan16);
+    if (!backward(r, p, k, NULL)) return;
+    if (mine && !sums) memcpy(tshi_data(k->noise), &zero16, sizeof zero16);
+    tshi_check_ok(r, tsh_data_parallel_wait(k->dp));
+    if (mine && sums) spoil_gradient(k, number);
+    size_t bytes = snapshot(r, k, before);
+    tshi_check_ok(r, tsh_loss_scale_unscale(&k->scale, k->list, number % 3 ? 1 : 0, &norm, &finite));
+    tshi_check(r, !finite && isnan(norm), "step %d: a NaN of rank %d is not found", number, number % r->size);
+    tshi_check(r, snapshot(r, k, after) == bytes && memcmp(before, after, bytes) == 0, "something has changed");
+    tsh_loss_scale backed = k->scale;
+    tshi_check_ok(r, tsh_loss_scale_update(&backed, finite));
+    tshi_check(r, scale == 0 || backed.scale == scale / 2, "the scale becomes %g", backed.scale);
+    tsh_optimizer_zero_grad(k->optimizer);
+}
+
+/* Steps that are left out between the others change nothing of what these make. */
+static void nans(tshi_rank *r, void *arg) {
+    plan p = *(const plan *)arg;
+    outcome wanted = {0}, got = {0};
+    for (int c = 0; c < 8 && !r->failed; c++) {
+        kit k;
+        p.level = (tsh_sharding_level)(c / 2);
+        p.recompute = c % 2;
+        run(r, &p, &wanted);
+        if (r->failed || !make_kit(r, &p, &k)) return;
+        for (int i = 0; i < STEPS && !r->failed; i++) {
+            left_out(r, &p, &k, i);
+            step(r, &p, &k, i, &got);
+        }
+        if (!r->failed) read_all(r, &k, &got);
+        if (!r->failed) compare(r, &p, &got, &wanted, 0);
+        free_kit(&k);
+    }
+}
+
+Test(combinations, one_ranks_nan_leaves_a_step_out_at_each_level) {
+    plan p = {.low_bits = TSH_MAIN_WEIGHTS, .scaled = true};
+    for (int m = 0; m < 3; m++) {
+        p.axes = meshes[m].axes;
+        const char *words = tshi_test_run(meshes[m].ranks, nans, &p);
+        cr_expect_str_empty(words, "%s: %s", p.axes, words);
+        p.lion = !p.lion;
+    }
+}
+
+/* --- checkpoints -------------------------------------------------------------------------------------------------- */
+
+enum { SAVED = 3 };
+
+typedef struct leg {
+    plan plan;
+    const char *folder;
+    const outcome *saved, *wanted; /* of a leg that resumes */
+} leg;
+
+static tsh_checkpoint checkpoint_of(kit *k, tsh_value values[2]) {
+    values[0] = (tsh_value){.name = "scale", .kind = TSH_VALUE_DOUBLE, .data = &k->scale.scale};
+    values[1] = (tsh_value){.name = "good_steps", .data = &k->scale.good_steps};
+    return (tsh_checkpoint){.parameters = k->list, .optimizer = k->optimizer, .values = values, .value_count = 2};
+}
+
+/* result[0]: at the checkpoint; result[1]: at the end. */
+static void saves(tshi_rank *r, void *arg) {
+    const leg *l = arg;
+    outcome *out = r->result;
+    tsh_value values[2];
+    kit k;
+    if (!make_kit(r, &l->plan, &k)) return;
+    for (int i = 0; i < STEPS && !r->failed; i++) {
+        tsh_checkpoint c = checkpoint_of(&k, values);
+        c.step = i;
+        if (i == SAVED) tshi_check_ok(r, tsh_checkpoint_save(l->folder, &c));
+        if (i == SAVED) read_all(r, &k, &out[0]);
+        step(r, &l->plan, &k, i, &out[1]);
+    }
+    if (!r->failed) read_all(r, &k, &out[1]);
+    free_kit(&k);
+}
+
+static void resumes(tshi_rank *r, void *arg) {
+    const leg *l = arg;
+    plan exact = l->plan;
+    outcome got = {0};
+    tsh_value values[2];
+    kit k;
+    if (!make_kit(r, &l->plan, &k)) return;
+    tsh_checkpoint c = checkpoint_of(&k, values);
+    tshi_check_ok(r, tsh_checkpoint_load(l->folder, &c));
+    tshi_check(r, c.step == SAVED, "step %lld", (long long)c.step);
+    read_all(r, &k, &got);
+    exact.tolerance = 0;
+    compare(r, &exact, &got, l->saved, STEPS);
+    for (int i = SAVED; i < STEPS && !r->failed; i++) step(r, &l->plan, &k, i, &got);
+    if (!r->failed) read_all(r, &k, &got);
+    if (!r->failed) compare(r, &l->plan, &got, l->wanted, SAVED);
+    free_kit(&k);
+}
+
+Test(combinations, main_weights_states_and_the_scale_are_resumed_at_another_level) {
+    const struct {
+        int ranks[2];
+        const char *axes[2];
+        tsh_sharding_level level[2];
+        double tolerance;
+    } cases[] = {
+        {{4, 3}, {"data=4,model=1", "data=3,model=1"}, {TSH_SHARD_OPTIMIZER, TSH_SHARD_PARAMETERS}, 1e-2},
+        {{2, 2}, {"data=2,model=1", "data=2,model=1"}, {TSH_SHARD_OPTIMIZER, TSH_SHARD_PARAMETERS}, 0},
+        {{3, 4}, {"data=3,model=1", "data=2,model=2"}, {TSH_SHARD_PARAMETERS, TSH_SHARD_GRADIENTS}, 1e-2},
+        {{4, 1}, {"data=2,model=2", "data=1,model=1"}, {TSH_SHARD_PARAMETERS, TSH_SHARD_NOTHING}, 1e-2},
+    };
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        static outcome results[4][2];
+        const char *folder = tshi_test_folder(0);
+        int c = (int)i / 2;
+        leg l = {.folder = folder};
+        l.plan = (plan){cases[c].axes[0], cases[c].level[0], TSH_MAIN_WEIGHTS, i % 2, true, .dropout = 0.1};
+        tshi_test_options options = {.ranks = cases[c].ranks[0], .result_bytes = sizeof *results};
+        cr_assert_str_empty(tshi_test_run_with(&options, saves, &l, NULL, results));
+        l.saved = &results[0][0];
+        l.wanted = &results[0][1];
+        l.plan.axes = cases[c].axes[1];
+        l.plan.level = cases[c].level[1];
+        l.plan.recompute = true;
+        l.plan.tolerance = cases[c].tolerance;
+        const char *words = tshi_test_run(cases[c].ranks[1], resumes, &l);
+        cr_expect_str_empty(words, "%s, then %s", cases[c].axes[0], words);
+        tshi_test_remove(folder);
+    }
 }
