@@ -32,14 +32,14 @@ typedef struct outcome {
     tsh_loss_scale scale;
 } outcome;
 
-/* A table that is the head, too, a block, a norm and a scalar. */
+/* A table that is the head, too, a block of which a factor is float32, a float32 norm and a scalar. */
 typedef struct kit {
     tsh_mesh *mesh;
     tsh_tape *tape;
     tsh_embedding *table;
     tsh_block *block;
     tsh_norm *norm;
-    tsh_tensor *scalar, *ids, *targets, *noise;
+    tsh_tensor *scalar, *gain, *ids, *targets, *noise;
     tsh_parameters *list;
     tsh_data_parallel *dp;
     tsh_optimizer *optimizer;
@@ -62,8 +62,10 @@ static void make_layers(tshi_rank *r, const plan *p, kit *k) {
                                     .mlp = {.hidden = HIDDEN, .activation = TSH_ACTIVATION_GELU, .bias = true}};
     tshi_check_ok(r, tsh_embedding_create(g, &table, &k->table));
     tshi_check_ok(r, tsh_block_create(g, &block, &k->block));
-    tshi_check_ok(r, tsh_norm_create(g, &(tsh_norm_config){.features = EMBED, .dtype = TSH_BFLOAT16}, &k->norm));
+    tshi_check_ok(r, tsh_norm_create(g, &(tsh_norm_config){.features = EMBED, .dtype = TSH_FLOAT32}, &k->norm));
     k->scalar = tshi_test_leaf(r, k->mesh, &(tsh_tensor_config){.dtype = TSH_BFLOAT16}, (double[]){1.5});
+    const tsh_tensor_config row = {.ndim = 1, .shape = {EMBED}};
+    k->gain = tshi_test_leaf(r, k->mesh, &row, (double[EMBED]){0.5, 1, 1.5, 2, 2.5, 3});
 }
 
 static void make_batch(tshi_rank *r, kit *k) {
@@ -100,9 +102,12 @@ static bool make_kit(tshi_rank *r, const plan *p, kit *k) {
     tshi_check_ok(r, tsh_parameters_create(r->world, &k->list));
     tshi_check_ok(r, tsh_embedding_register(k->table, k->list, "table"));
     tshi_check_ok(r, tsh_block_register(k->block, k->list, "layers.0"));
+    tshi_check_ok(r, tsh_parameters_add(k->list, "layers.0.gain", k->gain));
     tshi_check_ok(r, tsh_norm_register(k->norm, k->list, "norm"));
     tshi_check_ok(r, tsh_parameters_add(k->list, "scalar", k->scalar));
-    tshi_check_ok(r, tsh_parameters_set_precision(k->list, &(tsh_precision){.storage = TSH_BFLOAT16}));
+    static const char *const kept[] = {"layers.0", "norm", NULL};
+    tshi_check_ok(
+        r, tsh_parameters_set_precision(k->list, &(tsh_precision){.storage = TSH_BFLOAT16, .float32_layers = kept}));
     tshi_check_ok(r, tsh_data_parallel_create(k->tape, k->list, tsh_mesh_group(k->mesh, "data"), &config, &k->dp));
     make_optimizer(r, p, k);
     return !r->failed;
@@ -117,6 +122,7 @@ static void free_kit(kit *k) {
     tsh_tensor_release(k->targets);
     tsh_tensor_release(k->noise);
     tsh_tensor_release(k->scalar);
+    tsh_tensor_release(k->gain);
     tsh_norm_destroy(k->norm);
     tsh_block_destroy(k->block);
     tsh_embedding_destroy(k->table);
@@ -133,6 +139,7 @@ static tsh_tensor *loss_of(kit *k) {
     tsh_tensor *x = tsh_add(k->tape, tsh_embedding_forward(k->tape, k->table, k->ids), k->noise);
     tsh_mark start = tsh_tape_mark(k->tape);
     x = tsh_block_forward(k->tape, k->block, x, &sequences);
+    x = tsh_mul(k->tape, x, tsh_cast(k->tape, k->gain, TSH_BFLOAT16));
     x = segment(k, start, tsh_mul(k->tape, tsh_norm_forward(k->tape, k->norm, x), k->scalar));
     start = tsh_tape_mark(k->tape);
     x = segment(k, start, tsh_embedding_project(k->tape, k->table, x));

@@ -101,7 +101,7 @@ static void *rank_main(void *argument) {
     snprintf(axes, sizeof axes, "%s=1,%s=%d", strcmp(j->axis, "model") == 0 ? "data" : "model", j->axis, j->ranks);
     if (!works(a, tsh_world_init(&config, &world), "world_init")) return NULL;
     if (works(a, tshi_language_create_sharded(world, axes, j->level, &l), "the model")) {
-        l.recompute = j->level == TSH_SHARD_GRADIENTS;
+        l.recompute = j->level >= TSH_SHARD_GRADIENTS;
         steps(j, a, &l);
         tshi_language_destroy(&l);
     }
@@ -182,7 +182,8 @@ Test(memory_failures, every_request_of_a_step_of_two_copies, .timeout = 120) {
     every_request(2, "data", TSH_SHARD_NOTHING, 1);
 }
 
-/* With slices, and with the all-gathers of an update; with slices of gradients the step has segments that run again. */
+/* With slices, and with the all-gathers of an update; from slices of gradients on the step has segments that run
+ * again. */
 Test(memory_failures, every_request_of_a_sharded_step, .timeout = 240) {
     for (int level = TSH_SHARD_OPTIMIZER; level <= TSH_SHARD_PARAMETERS; level++) {
         every_request(2, "data", (tsh_sharding_level)level, level % 2);
