@@ -19,6 +19,7 @@ typedef struct plan {
     const char *axes;
     tsh_sharding_level level;
     tsh_low_bits low_bits;
+    tsh_dtype reduction;
     bool lion, scaled, recompute;
     double dropout;
     double max_norm;  /* 0: gradients are not clipped */
@@ -107,7 +108,8 @@ static bool make_kit(tshi_rank *r, const plan *p, kit *k) {
     tshi_check_ok(r, tsh_parameters_add(k->list, "scalar", k->scalar));
     static const char *const kept[] = {"layers.0", "norm", NULL};
     tshi_check_ok(
-        r, tsh_parameters_set_precision(k->list, &(tsh_precision){.storage = TSH_BFLOAT16, .float32_layers = kept}));
+        r, tsh_parameters_set_precision(
+               k->list, &(tsh_precision){.storage = TSH_BFLOAT16, .reduction = p->reduction, .float32_layers = kept}));
     tshi_check_ok(r, tsh_data_parallel_create(k->tape, k->list, tsh_mesh_group(k->mesh, "data"), &config, &k->dp));
     make_optimizer(r, p, k);
     return !r->failed;
@@ -146,9 +148,11 @@ static tsh_tensor *loss_of(kit *k) {
     return tsh_cross_entropy(k->tape, x, k->targets, NULL);
 }
 
-static bool backward(tshi_rank *r, const plan *p, kit *k, float *loss) {
+/* With `twice` the graph stays for another backward. */
+static bool backward(tshi_rank *r, const plan *p, kit *k, bool twice, float *loss) {
     tsh_tensor *mean = tsh_tensor_retain(loss_of(k));
     tsh_tensor *scaled = p->scaled ? tsh_loss_scale_apply(k->tape, &k->scale, mean) : mean;
+    if (twice) tshi_check_ok(r, tsh_backward_with(k->tape, scaled, &(tsh_backward_config){.retain_graph = true}));
     tshi_check(r, tsh_backward(k->tape, scaled) == TSH_OK, "%s", tsh_tape_message(k->tape));
     if (loss && mean) *loss = (float)tsh_tensor_item(mean);
     tsh_tensor_release(mean);
@@ -168,14 +172,14 @@ static void update(tshi_rank *r, const plan *p, kit *k) {
     tsh_optimizer_zero_grad(k->optimizer);
 }
 
-/* The second step gathers two backwards. */
+/* The second step gathers two backwards without sums; where order may change, the third one has two of one forward. */
 static void step(tshi_rank *r, const plan *p, kit *k, int number, outcome *out) {
     if (number == 1) {
         tsh_data_parallel_set_sync(k->dp, false);
-        if (!backward(r, p, k, NULL)) return;
+        if (!backward(r, p, k, false, NULL)) return;
         tsh_data_parallel_set_sync(k->dp, true);
     }
-    if (backward(r, p, k, &out->losses[number])) update(r, p, k);
+    if (backward(r, p, k, number == 2 && p->tolerance > 0, &out->losses[number])) update(r, p, k);
 }
 
 static void read_whole(tshi_rank *r, const tsh_tensor *t, outcome *out) {
@@ -246,12 +250,14 @@ static void levels(tshi_rank *r, void *arg) {
 static const struct {
     int ranks;
     const char *axes;
-} meshes[] = {{2, "data=2,model=1"}, {4, "data=2,model=2"}, {3, "data=3,model=1"}};
+} meshes[] = {{2, "data=2,model=1"}, {4, "data=2,model=2"}, {3, "data=3,model=1"}, {4, "model=2,data=2"}};
+
+enum { MESHES = sizeof meshes / sizeof *meshes };
 
 /* Sums of two terms have the same bits in any order; of clipped gradients the norm has another order of additions. */
 static void every_mesh(plan p) {
     p.dropout = 0.1;
-    for (int m = 0; m < 3; m++) {
+    for (int m = 0; m < MESHES; m++) {
         p.axes = meshes[m].axes;
         p.tolerance = p.max_norm > 0 || meshes[m].ranks == 3 ? 1e-2 : 0;
         const char *words = tshi_test_run(meshes[m].ranks, levels, &p);
@@ -266,6 +272,11 @@ Test(combinations, main_weights_are_the_same_at_each_level) {
 
 Test(combinations, rounding_by_chance_is_the_same_at_each_level) {
     every_mesh((plan){.low_bits = TSH_STOCHASTIC_ROUNDING});
+}
+
+Test(combinations, sixteen_bit_sums_are_the_same_at_each_level) {
+    every_mesh((plan){.low_bits = TSH_MAIN_WEIGHTS, .reduction = TSH_BFLOAT16});
+    every_mesh((plan){.low_bits = TSH_STOCHASTIC_ROUNDING, .reduction = TSH_BFLOAT16, .lion = true});
 }
 
 Test(combinations, a_scaled_lion_is_the_same_at_each_level) {
@@ -316,7 +327,7 @@ static void left_out(tshi_rank *r, const plan *p, kit *k, int number) {
     double norm = 0, scale = k->scale.scale;
     uint16_t nan16 = 0x7fc0, zero16 = 0;
     if (mine && !sums) memcpy(tshi_data(k->noise), &nan16, sizeof nan16);
-    if (!backward(r, p, k, NULL)) return;
+    if (!backward(r, p, k, false, NULL)) return;
     if (mine && !sums) memcpy(tshi_data(k->noise), &zero16, sizeof zero16);
     tshi_check_ok(r, tsh_data_parallel_wait(k->dp));
     if (mine && sums) spoil_gradient(k, number);
@@ -352,7 +363,7 @@ static void nans(tshi_rank *r, void *arg) {
 
 Test(combinations, one_ranks_nan_leaves_a_step_out_at_each_level) {
     plan p = {.low_bits = TSH_MAIN_WEIGHTS, .scaled = true};
-    for (int m = 0; m < 3; m++) {
+    for (int m = 0; m < MESHES; m++) {
         p.axes = meshes[m].axes;
         const char *words = tshi_test_run(meshes[m].ranks, nans, &p);
         cr_expect_str_empty(words, "%s: %s", p.axes, words);
@@ -430,7 +441,12 @@ Test(combinations, main_weights_states_and_the_scale_are_resumed_at_another_leve
         const char *folder = tshi_test_folder(0);
         int c = (int)i / 2;
         leg l = {.folder = folder};
-        l.plan = (plan){cases[c].axes[0], cases[c].level[0], TSH_MAIN_WEIGHTS, i % 2, true, .dropout = 0.1};
+        l.plan = (plan){.axes = cases[c].axes[0],
+                        .level = cases[c].level[0],
+                        .low_bits = TSH_MAIN_WEIGHTS,
+                        .lion = i % 2,
+                        .scaled = true,
+                        .dropout = 0.1};
         tshi_test_options options = {.ranks = cases[c].ranks[0], .result_bytes = sizeof *results};
         cr_assert_str_empty(tshi_test_run_with(&options, saves, &l, NULL, results));
         l.saved = &results[0][0];
