@@ -227,7 +227,7 @@ typedef struct small {
     tsh_data_parallel *dp;
 } small;
 
-static void make_small(tshi_rank *r, double w, bool average, small *s) {
+static void make_small(tshi_rank *r, double w, bool average, tsh_sharding_level level, small *s) {
     tsh_group *world = tsh_world_group(r->world);
     tsh_linear_create(world,
                       &(tsh_linear_config){.in_features = 2,
@@ -238,15 +238,15 @@ static void make_small(tshi_rank *r, double w, bool average, small *s) {
     tshi_check_ok(r, tsh_tape_create(r->world, &s->tape));
     tshi_check_ok(r, tsh_parameters_create(r->world, &s->list));
     tshi_check_ok(r, tsh_linear_register(s->layer, s->list, "w"));
-    tshi_check_ok(r, tsh_sgd_create(s->list, &(tsh_sgd_config){.lr = .01}, &s->optimizer));
-    tsh_data_parallel_config config = {.average = average};
+    tsh_data_parallel_config config = {.average = average, .level = level};
     tshi_check_ok(r, tsh_data_parallel_create(s->tape, s->list, world, &config, &s->dp));
+    tshi_check_ok(r, tsh_sgd_create(s->list, &(tsh_sgd_config){.lr = .01}, &s->optimizer));
 }
 
 static void free_small(small *s) {
     tsh_tape_destroy(s->tape); /* the schedule notices */
-    tsh_data_parallel_destroy(s->dp);
     tsh_optimizer_destroy(s->optimizer);
+    tsh_data_parallel_destroy(s->dp);
     tsh_parameters_destroy(s->list);
     tsh_linear_destroy(s->layer);
 }
@@ -263,8 +263,7 @@ static void mirrored(tshi_rank *r, void *arg) {
     const double x[][2] = {{1, 1}, {2, 2}}, once[] = {1.5, 1.5}, twice[] = {3, 3};
     const double *const wanted[] = {once, twice};
     small s = {0};
-    (void)arg;
-    make_small(r, 1, true, &s);
+    make_small(r, 1, true, *(tsh_sharding_level *)arg, &s);
     tsh_tensor *t = local(r, 1, 2, x[r->rank % 2]);
     for (int i = 0; i < 2; i++) {
         tsh_tensor *loss = tsh_sum(s.tape, tsh_linear_forward(s.tape, s.layer, t), TSH_ALL_DIMS);
@@ -278,16 +277,17 @@ static void mirrored(tshi_rank *r, void *arg) {
 }
 
 Test(data_parallel, averages_and_accumulates_local_losses, .timeout = 120) {
-    cr_assert_str_empty(tshi_test_run(2, mirrored, NULL));
-    cr_assert_str_empty(tshi_test_run(4, mirrored, NULL));
+    for (tsh_sharding_level level = TSH_SHARD_NOTHING; level <= TSH_SHARD_PARAMETERS; level++) {
+        cr_assert_str_empty(tshi_test_run(2, mirrored, &level));
+        cr_assert_str_empty(tshi_test_run(4, mirrored, &level));
+    }
 }
 
 static void least_squares(tshi_rank *r, void *arg) {
     const double x[][4] = {{1, 2, 2, 3}, {4, 6, 3, 1}}, y[][2] = {{8, 13}, {26, 9}};
     const double first[] = {-165, -220}, last[] = {2, 3};
     small s = {0};
-    (void)arg;
-    make_small(r, 0, true, &s);
+    make_small(r, 0, true, *(tsh_sharding_level *)arg, &s);
     tsh_tensor *input = local(r, 2, 2, x[r->rank % 2]), *wanted = local(r, 2, 1, y[r->rank % 2]);
     for (int i = 0; i < 500 && !r->failed; i++) {
         tsh_tensor *d = tsh_sub(s.tape, tsh_linear_forward(s.tape, s.layer, input), wanted);
@@ -304,8 +304,10 @@ static void least_squares(tshi_rank *r, void *arg) {
 }
 
 Test(data_parallel, solves_least_squares_by_averages, .timeout = 120) {
-    cr_assert_str_empty(tshi_test_run(2, least_squares, NULL));
-    cr_assert_str_empty(tshi_test_run(4, least_squares, NULL));
+    for (tsh_sharding_level level = TSH_SHARD_NOTHING; level <= TSH_SHARD_PARAMETERS; level++) {
+        cr_assert_str_empty(tshi_test_run(2, least_squares, &level));
+        cr_assert_str_empty(tshi_test_run(4, least_squares, &level));
+    }
 }
 
 /* A loss of the whole batch is no average's: its gradients would be a p-th of what they should be. */
@@ -313,7 +315,7 @@ static void wrong_loss(tshi_rank *r, void *arg) {
     const double x[] = {1, 2};
     small s = {0};
     (void)arg;
-    make_small(r, 1, true, &s);
+    make_small(r, 1, true, TSH_SHARD_NOTHING, &s);
     tsh_tensor *t = local(r, 1, 2, x), *y = tsh_linear_forward(s.tape, s.layer, t);
     tsh_tensor *loss = tsh_reduce(s.tape, y, tsh_world_group(r->world));
     tshi_check(r, tsh_backward(s.tape, loss) == TSH_ERR_LAYOUT, "%s", tsh_tape_message(s.tape));
