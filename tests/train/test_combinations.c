@@ -1,5 +1,5 @@
-/* What training has, together: 16-bit parameters, a loss scale, recomputation, Lion and checkpoints at each level of what
- * data parallelism shares out. */
+/* What training has, together: 16-bit parameters, a loss scale, recomputation, Lion and checkpoints at each level of
+ * what data parallelism shares out. */
 #include "support/files.h"
 #include "support/tensors.h"
 #include "train/data_parallel.h"
@@ -33,11 +33,12 @@ typedef struct outcome {
     tsh_loss_scale scale;
 } outcome;
 
-/* A table that is the head, too, a block of which a factor is float32, a float32 norm and a scalar. */
+/* A table that is the head, too, one that wants a sparse gradient, which sums over ranks make dense, a block of which
+ * a factor is float32, a float32 norm and a scalar. */
 typedef struct kit {
     tsh_mesh *mesh;
     tsh_tape *tape;
-    tsh_embedding *table;
+    tsh_embedding *table, *beside;
     tsh_block *block;
     tsh_norm *norm;
     tsh_tensor *scalar, *gain, *ids, *targets, *noise;
@@ -62,6 +63,8 @@ static void make_layers(tshi_rank *r, const plan *p, kit *k) {
                                     .attention = {.heads = HEADS, .kv_heads = 1, .causal = true, .bias = true},
                                     .mlp = {.hidden = HIDDEN, .activation = TSH_ACTIVATION_GELU, .bias = true}};
     tshi_check_ok(r, tsh_embedding_create(g, &table, &k->table));
+    tshi_check_ok(r, tsh_embedding_create(g, &table, &k->beside));
+    tshi_check_ok(r, tsh_tensor_set_sparse_grad(tsh_embedding_weight(k->beside)));
     tshi_check_ok(r, tsh_block_create(g, &block, &k->block));
     tshi_check_ok(r, tsh_norm_create(g, &(tsh_norm_config){.features = EMBED, .dtype = TSH_FLOAT32}, &k->norm));
     k->scalar = tshi_test_leaf(r, k->mesh, &(tsh_tensor_config){.dtype = TSH_BFLOAT16}, (double[]){1.5});
@@ -102,6 +105,7 @@ static bool make_kit(tshi_rank *r, const plan *p, kit *k) {
     tshi_check_ok(r, tsh_tape_create(r->world, &k->tape));
     tshi_check_ok(r, tsh_parameters_create(r->world, &k->list));
     tshi_check_ok(r, tsh_embedding_register(k->table, k->list, "table"));
+    tshi_check_ok(r, tsh_embedding_register(k->beside, k->list, "beside"));
     tshi_check_ok(r, tsh_block_register(k->block, k->list, "layers.0"));
     tshi_check_ok(r, tsh_parameters_add(k->list, "layers.0.gain", k->gain));
     tshi_check_ok(r, tsh_norm_register(k->norm, k->list, "norm"));
@@ -127,6 +131,7 @@ static void free_kit(kit *k) {
     tsh_tensor_release(k->gain);
     tsh_norm_destroy(k->norm);
     tsh_block_destroy(k->block);
+    tsh_embedding_destroy(k->beside);
     tsh_embedding_destroy(k->table);
     tsh_mesh_destroy(k->mesh);
 }
@@ -139,6 +144,7 @@ static tsh_tensor *segment(const kit *k, tsh_mark start, tsh_tensor *x) {
 static tsh_tensor *loss_of(kit *k) {
     const tsh_sequences sequences = {.batch = BATCH};
     tsh_tensor *x = tsh_add(k->tape, tsh_embedding_forward(k->tape, k->table, k->ids), k->noise);
+    x = tsh_add(k->tape, x, tsh_embedding_forward(k->tape, k->beside, k->ids));
     tsh_mark start = tsh_tape_mark(k->tape);
     x = tsh_block_forward(k->tape, k->block, x, &sequences);
     x = tsh_mul(k->tape, x, tsh_cast(k->tape, k->gain, TSH_BFLOAT16));
