@@ -62,17 +62,39 @@ wrong "--search needs --plan" -n 1 --search a=1 true
 wrong "--memory-limit needs --search" --plan 4 --memory-limit 1G true
 wrong "/nowhere" --plan 4 --machine /nowhere true
 
-# An interrupt of the terminal, which the whole process group gets, ends a long search at once.
+# The ranks leave word of their folder and of their child, and wait.
 sleeper=$folder/sleeper
-printf '#!/bin/sh\nexec sleep 60\n' > "$sleeper"
+cat > "$sleeper" << 'END'
+#!/bin/sh
+sleep 60 &
+echo "$! $TSHARD_RECORD" > "$0.$$"
+mv "$0.$$" "$0.up"
+wait
+END
 chmod +x "$sleeper"
-setsid bash -c 'trap - INT; exec "$@"' - "$bin/tshard-run" --plan 4 --search a=1,2,3,4,5,6,7,8 "$sleeper" > /dev/null 2>&1 &
-pid=$!
-sleep 1
-begin=$SECONDS
-kill -INT -- "-$pid"
-wait "$pid"
-got=$?
-[ $got = 130 ] || fail "an interrupted search exits with $got"
-[ $((SECONDS - begin)) -lt 20 ] || fail "an interrupted search went on for $((SECONDS - begin)) s"
+
+# ended SIGNAL CODE TARGET ARGS...: a signal to the process ("") or to its group ("-") ends it at once, with its ranks
+# and with what those have started, and leaves no folder.
+ended() {
+    local signal=$1 wanted=$2 target=$3 pid begin got child record tries=0
+    shift 3
+    rm -f "$sleeper.up"
+    setsid env --default-signal=INT "$bin/tshard-run" --plan 4 "$@" "$sleeper" > /dev/null 2>&1 &
+    pid=$!
+    while [ ! -s "$sleeper.up" ] && [ $((tries++)) -lt 200 ]; do sleep 0.1; done
+    read -r child record < "$sleeper.up"
+    begin=$SECONDS
+    kill "-$signal" -- "$target$pid"
+    wait "$pid"
+    got=$?
+    [ "$got" = "$wanted" ] || fail "SIG$signal: $* exits with $got"
+    [ $((SECONDS - begin)) -lt 20 ] || fail "SIG$signal: $* went on for $((SECONDS - begin)) s"
+    [ -n "$record" ] && [ ! -e "${record%/*}" ] || fail "SIG$signal: $* leaves '${record%/*}'"
+    ! kill -0 "$child" 2> /dev/null || fail "SIG$signal: $* leaves a process"
+}
+ended INT 130 - --search a=1,2,3,4,5,6,7,8 # as a terminal sends it
+ended TERM 143 "" --search a=1,2,3,4,5,6,7,8
+ended INT 130 -
+ended TERM 143 ""
+ended HUP 129 -
 exit $code

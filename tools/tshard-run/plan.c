@@ -20,6 +20,7 @@ typedef struct planning {
     char **command;
     char folder[64];
     pid_t parent;
+    sigset_t taken, mask_found;      /* signals that a wait for ranks takes; those that were blocked before */
     int ranks[PLAN_MAX_RUNS], count; /* to be run, or run */
     plan_result *result;
 } planning;
@@ -51,7 +52,7 @@ static void become_rank(const planning *p, int rank) {
     char path[96];
     snprintf(path, sizeof path, "%s/output.%d", p->folder, rank);
     int input = open("/dev/null", O_RDONLY | O_CLOEXEC), output = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    signal(SIGINT, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &p->mask_found, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != p->parent || input < 0 || output < 0) _exit(RUN_NOT_USABLE_EXIT);
     set_environment(p, rank);
@@ -157,6 +158,24 @@ static int take_record(planning *p, int rank) {
     return 0;
 }
 
+/* Until all of them have ended, or a signal ends them: its number, or 0. */
+static int wait_for_ranks(const planning *p, const pid_t *pid, int *status, int n) {
+    int left = 0, ending = 0;
+    bool ended[AT_ONCE] = {false};
+    for (int i = 0; i < n; i++) left += pid[i] > 0;
+    while (left > 0) {
+        int number = sigwaitinfo(&p->taken, NULL);
+        if (number > 0 && number != SIGCHLD) ending = number;
+        for (int i = 0; i < n; i++) {
+            if (pid[i] <= 0 || ended[i]) continue;
+            if (ending) kill(pid[i], SIGKILL);
+            ended[i] = waitpid(pid[i], &status[i], ending ? 0 : WNOHANG) == pid[i];
+            left -= ended[i];
+        }
+    }
+    return ending;
+}
+
 /* Runs the ranks, some at a time; their records are taken in this order. */
 static int run_ranks(planning *p, const int *ranks, int n) {
     int code = 0;
@@ -168,9 +187,8 @@ static int run_ranks(planning *p, const int *ranks, int n) {
             pid[i] = fork();
             if (pid[i] == 0) become_rank(p, ranks[first + i]);
         }
-        for (int i = 0; i < some; i++) {
-            while (pid[i] > 0 && waitpid(pid[i], &status[i], 0) < 0 && errno == EINTR) continue;
-        }
+        int ending = wait_for_ranks(p, pid, status, some);
+        if (ending) return 128 + ending;
         for (int i = 0; code == 0 && i < some; i++) {
             if (pid[i] < 0) {
                 run_say("cannot start rank %d of the plan: %s", ranks[first + i], strerror(errno));
@@ -234,14 +252,17 @@ int plan_run(int size, char **command, plan_result *out) {
     planning p = {.size = size, .command = command, .folder = "/tmp/tshard-plan-XXXXXX", .parent = getpid()};
     *out = (plan_result){.size = size};
     p.result = out;
+    run_signals_block_ends(&p.taken, &p.mask_found);
+    prctl(PR_SET_CHILD_SUBREAPER, 1L);
     if (!mkdtemp(p.folder)) {
+        sigprocmask(SIG_SETMASK, &p.mask_found, NULL);
         run_say("no folder in /tmp for the plan: %s", strerror(errno));
         return 1;
     }
-    signal(SIGINT, SIG_IGN); /* a rank gets it too, and ends the plan */
     int code = run_kinds(&p);
-    signal(SIGINT, SIG_DFL);
+    run_sweep();
     remove_folder(&p);
+    sigprocmask(SIG_SETMASK, &p.mask_found, NULL); /* a signal that no wait has taken ends this process */
     return code;
 }
 

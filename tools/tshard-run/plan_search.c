@@ -151,7 +151,7 @@ static int try_all(searching *w) {
         choose(w->s, w->tried, &v);
         show_progress(w, &v);
         int code = plan_variant(w, &v);
-        if (code == 128 + SIGINT || code == 128 + SIGTERM) return code;
+        if (code == 128 + SIGINT || code == 128 + SIGTERM || code == 128 + SIGHUP || code == 128 + SIGQUIT) return code;
         if (code != 0)
             w->failed++;
         else if (w->s->memory_limit && v.peak > (double)w->s->memory_limit)

@@ -82,6 +82,8 @@ typedef struct run_signals {
 void run_signals_open(run_signals *signals);
 /* Those of `taken` are pending from here on, for a signalfd. */
 void run_signals_block(run_signals *signals);
+/* For a program that waits for its children by sigwaitinfo: SIGCHLD, and what ends a program, unless it is ignored. */
+void run_signals_block_ends(sigset_t *taken, sigset_t *mask_found);
 /* In a rank's process: all is as it was at the start. */
 void run_signals_restore(const run_signals *signals);
 
