@@ -11,7 +11,9 @@ import sys
 
 from command_line import Parser, folder, run, whole
 
-PARTS = ["products", "attention", "kernels", "calls", "exposed"]
+# As JSON and as the tables of tshard-run name them.
+PARTS = {"products": "matrix products", "attention": "attention", "kernels": "other kernels", "calls": "calls",
+         "exposed": "communication"}
 
 
 def ranks_list(text):
@@ -30,10 +32,10 @@ def plan(tool, machine, ranks, program):
 def script(path, rows):
     """Commands for gnuplot: a curve for the step and one for each part that takes any time."""
     series = {"step": [(n, p["step_seconds"]) for n, p in rows]}
-    for part in PARTS:
+    for part, title in PARTS.items():
         points = [(n, p["step_parts"][part]) for n, p in rows]
         if any(seconds > 0 for _, seconds in points):
-            series[part] = points
+            series[title] = points
     quoted = path.replace("\\", "\\\\").replace('"', '\\"')
     lines = ["set terminal svg size 900,540 dynamic background rgb 'white' font 'sans-serif,14'",
              "set border 3\nset tics nomirror out\nset grid linetype 1 linecolor rgb '#dddddd'",
