@@ -75,7 +75,7 @@ static void mlp(fuzz *f, void (*function)(void)) {
 static tsh_self_attention_config attention_config(fuzz *f) {
     return (tsh_self_attention_config){.heads = size(f, 2),
                                        .kv_heads = fuzz_chance(f, 60) ? 0 : fuzz_index(f, 3),
-                                       .head_dim = fuzz_chance(f, 60) ? 0 : 2 * fuzz_index(f, 3),
+                                       .head_dim = fuzz_chance(f, 60) ? 0 : 2 * (int64_t)fuzz_index(f, 3),
                                        .causal = fuzz_chance(f, 50),
                                        .dropout = fuzz_chance(f, 90) ? 0 : fuzz_number(f),
                                        .rotary = fuzz_chance(f, 30),
