@@ -21,7 +21,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 # The program gets a name of its own, by which processes that are left behind are found.
 copy=$folder/ranks-$$-$scenario
-export TEST_FOLDER=$folder
+export TEST_FOLDER=$folder OMPI_MCA_orte_tmpdir_base=$folder # launchers side by side race for the default's
 ln -s "$program" "$copy"
 
 launch() {
