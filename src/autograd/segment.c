@@ -73,8 +73,8 @@ static void choose_inner(tsh_tape *tape, tshi_node *node, const tshi_segment *s,
     }
 }
 
-/* Marks the calls that make what backward reads, and what these calls read. The calls of an exchange are on different
- * ranks, which cannot see what the others need of it: it runs again in any case. */
+/* Marks the calls that make what backward reads, and what these calls read. An exchange between
+ * meshes always runs again: a rank knows only its own calls, and the ranks of both meshes have to take part. */
 static void choose(tsh_tape *tape, int number) {
     const tshi_segment *s = segment_of(tape, number);
     for (int n = s->first; n < s->end; n++) tape->nodes[n].again = false;

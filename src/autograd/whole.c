@@ -53,14 +53,13 @@ tsh_tensor *tshi_whole_run(tshi_node *call, tsh_dtype dtype, const tshi_shape *s
                            const tsh_layout out[TSH_MAX_AXES]) {
     const tsh_mesh *mesh = call->in[0]->mesh;
     tshi_shape whole = *shape;
-    tsh_layout layout[TSH_MAX_AXES], need[TSH_MAX_AXES], kept[TSH_MAX_AXES];
+    tsh_layout layout[TSH_MAX_AXES], need[TSH_MAX_AXES];
     bool local[TSH_MAX_AXES] = {false};
     memcpy(layout, rows->out, sizeof layout);
     for (int a = 0; a < mesh->axes; a++) {
         local[a] = any_local(call, a);
         if (!local[a]) layout[a] = TSH_REPLICATED;
     }
-    memcpy(kept, layout, sizeof kept);
     tsh_status status = tshi_shape_resolve(mesh, &whole, layout);
     for (int i = call->inputs - 1; i >= 0 && status == TSH_OK; i--) {
         tshi_shape part = call->in[i]->shape;

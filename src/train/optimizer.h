@@ -58,8 +58,8 @@ struct tsh_optimizer {
  * the weight decay. */
 tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states, double lr,
                                  tsh_low_bits low_bits, tsh_optimizer **out);
-/* The sum of squares of this rank's gradients: of those that count here in the whole model's, or of the others, which are
- * replicas. Waits. */
+/* The sum of squares of the gradients on this rank: with `counted` of those that this rank adds to the whole model's sum,
+ * otherwise of replicas, which another rank adds. Waits. */
 tsh_status tshi_clip_local_squares(const tsh_parameters *list, bool counted, double *sum);
 /* list->scalar is summed over the ranks; scales all gradients as tshi_clip_fn does by that sum. */
 tsh_status tshi_clip_sum(tsh_parameters *list);

@@ -1,3 +1,4 @@
+/* The kernels that count: those with one function for all dtypes; kernels.inc has the others. */
 #include "device/plan/kernels.h"
 #include "device/cpu/kernels/kernels.h"
 #include "device/record.h"

@@ -1,3 +1,4 @@
+/* The device of a planned run is the CPU's with another table of functions. */
 #include "device/plan/plan.h"
 
 #include <stdio.h>
