@@ -92,6 +92,12 @@ Test(run, wrong_use, .timeout = 120) {
         {{"tshard-run", "-n", "2"}, "the PROGRAM to run is missing"},
         {{"tshard-run", "-n"}, "-n wants a value"},
         {{"tshard-run", "-n", "2", "--what", "true"}, "unknown option '--what'"},
+        {{"tshard-run", "-np", "2x", "true"}, "-n wants a number of ranks from 1 to 1024, not '2x'"},
+        {{"tshard-run", "-np"}, "-n wants a value"},
+        {{"tshard-run", "-n", "2", "-host", "a,b", "true"}, "'-host' is an option of another launcher: --nodes A,B"},
+        {{"tshard-run", "-n", "2", "--bind-to=core", "true"},
+         "'--bind-to=core' is an option of another launcher: --bind"},
+        {{"tshard-run", "-N", "2", "true"}, "'-N' is an option of another launcher: -n N is the number of ranks"},
         {{"tshard-run", "-n", "2", "--bind", "sockets", "true"}, "--bind wants cores or none, not 'sockets'"},
         {{"tshard-run", "-n", "2", "--grace", "-1", "true"}, "--grace wants seconds, 0 or more, not '-1'"},
         {{"tshard-run", "-n", "2", "--master-port", "70000", "true"}, "--master-port wants a port from 1 to 65535"},
@@ -136,6 +142,17 @@ Test(run, environment, .timeout = 120) {
     text = contents(job.out);
     cr_assert_null(strstr(text, token), "another job, another token");
     free(text);
+}
+
+Test(run, number_of_ranks_as_mpirun_and_torchrun_write_it, .timeout = 120) {
+    char *const spellings[] = {"-np", "-n", "--ranks", "--nproc-per-node", "--nproc_per_node"};
+    for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++) {
+        launched job = start(ARGUMENTS(spellings[i], "2", "sh", "-c", "echo $WORLD_SIZE $1", "-np", "-np"));
+        cr_expect_eq(finish(&job), 0);
+        char *text = contents(job.out);
+        cr_expect(strstr(text, "[0] 2 -np\n") && strstr(text, "[1] 2 -np\n"), "%s: %s", spellings[i], text);
+        free(text);
+    }
 }
 
 Test(run, signals_are_as_the_launcher_found_them, .timeout = 120) {

@@ -18,7 +18,8 @@ static const char help[] =
     "Starts N ranks of PROGRAM on this machine, passes their output on, and ends with them. On several machines it is\n"
     "started on each, with the same options.\n"
     "\n"
-    "  -n, --ranks N           number of ranks on this machine, 1 to 1024 (also --nproc-per-node; auto: one a core)\n"
+    "  -n, --ranks N           number of ranks on this machine, 1 to 1024 (also -np, --nproc-per-node; auto: one a "
+    "core)\n"
     "      --bind cores|none   pin each rank to its share of the cores allowed (default: cores, when there are at\n"
     "                          least as many cores as ranks; else none)\n"
     "      --grace SECONDS     time between asking ranks to end (TERM) and killing them (default: 3)\n"
@@ -321,6 +322,9 @@ int run_options_parse(int argc, char **argv, run_options *options) {
     opterr = 0;
     for (;;) {
         int word = optind ? optind : 1;
+        const char *instead = word < argc ? run_foreign_option(argv[word]) : NULL;
+        if (instead) return usage_error("'%s' is an option of another launcher: %s", argv[word], instead);
+        if (word < argc && strcmp(argv[word], "-np") == 0) argv[word] = "-n"; /* as mpirun has it */
         int option = getopt_long(argc, argv, "+:n:r:hV", long_options, NULL);
         if (option == -1) break;
         int code = take_option(option, word < argc ? argv[word] : "", options);

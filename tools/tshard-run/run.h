@@ -59,6 +59,8 @@ typedef struct run_options {
 
 /* options.c: reads the command line. Returns -1 to go on, or the code to exit with (after help or a usage error). */
 int run_options_parse(int argc, char **argv, run_options *options);
+/* foreign.c: what to write instead of another launcher's option that tshard-run does not have, or NULL. */
+const char *run_foreign_option(const char *word);
 /* nodes.c: HOST, HOST:PORT or [IPV6]:PORT; the text is split where it stands. False when it is none of these. */
 bool run_endpoint_split(char *text, const char **host, int *port);
 /* "a,b,c"; false when it is no list of names. */
