@@ -6,12 +6,15 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tshard)
 install(TARGETS tshard_shared tshard_static EXPORT tshard_targets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY include/tshard DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
-foreach(tool IN ITEMS tshard-run tshard-pmix tshard-bench tshard-checkpoint)
+file(GLOB tools RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}/tools tools/tshard-*)
+foreach(tool IN LISTS tools ITEMS tshard-bench)
     if(TARGET ${tool})
         install(TARGETS ${tool} DESTINATION ${CMAKE_INSTALL_BINDIR})
     endif()
 endforeach()
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# As they lie in the sources, so that links between them hold.
+install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} PATTERN "__pycache__" EXCLUDE)
 
 install(EXPORT tshard_targets NAMESPACE tshard:: FILE tshard-targets.cmake DESTINATION ${package_dir})
 configure_package_config_file(cmake/tshard-config.cmake.in tshard-config.cmake INSTALL_DESTINATION ${package_dir}

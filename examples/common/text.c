@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* TSHARD_SOURCES, the folder of the checkout that this was built from, comes from CMake. */
+/* TSHARD_SOURCES comes from CMake: the checkout that this was built from, or the folder that tshard is installed in,
+ * which has the headers alone. */
 static const char *const source_patterns[] = {"/include/tshard/*.h", "/src/*/*.[ch]", "/src/*/*/*.[ch]",
                                               "/src/*/*/*/*.[ch]"};
 
@@ -49,13 +50,15 @@ static bool append_sources(text *t) {
         char pattern[4096];
         glob_t found;
         snprintf(pattern, sizeof pattern, "%s%s", TSHARD_SOURCES, source_patterns[i]);
-        if (glob(pattern, 0, NULL, &found) != 0) return false;
+        int code = glob(pattern, 0, NULL, &found);
+        if (code == GLOB_NOMATCH) continue;
+        if (code != 0) return false;
         bool good = true;
         for (size_t f = 0; good && f < found.gl_pathc; f++) good = append_file(found.gl_pathv[f], t);
         globfree(&found);
         if (!good) return false;
     }
-    return true;
+    return t->length > 0;
 }
 
 /* Bytes become symbols, numbered in the order of their codes. */

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_install.sh BUILD: install what BUILD holds, then build and run a small program against it by find_package and by
-# pkg-config, with the shared and with the static library. The installed tree is moved first: nothing may remember
-# where it was.
+# pkg-config, with the shared and with the static library, and the installed examples. The installed tree is moved
+# first: nothing may remember where it was.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$1
@@ -45,12 +45,45 @@ export PKG_CONFIG_PATH=$libdir/pkgconfig
 "$cc" -std=c11 -Wall -Wextra -Werror "$here/program.c" $(pkg-config --cflags --libs tshard) -o "$work/pc_shared" ||
     fail "pkg-config, shared"
 runs "$work/pc_shared" "$libdir"
+said=$(env -u LD_LIBRARY_PATH "$work/pc_shared" 2>&1)
+grep -q 'error while loading shared libraries: libtshard\.so\.' <<< "$said" || fail "without rpath: '$said'"
+# shellcheck disable=SC2046
+"$cc" "$here/program.c" $(pkg-config --cflags --libs tshard) "-Wl,-rpath,$(pkg-config --variable=libdir tshard)" \
+    -o "$work/pc_rpath" || fail "pkg-config, rpath"
+runs "$work/pc_rpath"
 needs_shared "$work/pc_shared" || fail "pkg-config did not give the shared library"
 # shellcheck disable=SC2046
 "$cc" -std=c11 "$here/program.c" $(pkg-config --cflags --static --libs tshard) -o "$work/pc_static" ||
     fail "pkg-config, static"
 runs "$work/pc_static"
 needs_shared "$work/pc_static" && fail "pkg-config --static did not give the static library"
+
+# The program with libtshard.a in it needs nothing of tshard, and is a rank as any other.
+mv "$libdir" "$libdir.away"
+said=$(env -u RANK -u WORLD_SIZE "$prefix/bin/tshard-run" -np 2 "$work/pc_static") || fail "two ranks, static: exit code $?"
+[ "$(sort <<< "$said")" = "[0] tshard $version: 2 ranks, a layer: yes
+[1] tshard $version: 2 ranks, a layer: yes" ] || fail "two ranks, static: '$said'"
+mv "$libdir.away" "$libdir"
+
+# The examples, as they are installed; read-only, as a user has them.
+cp -r "$prefix/share/doc/tshard/examples" "$work/examples" && chmod -R a-w "$work/examples"
+"$cmake" -S "$work/examples" -B "$work/examples-build" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" \
+    -DCMAKE_C_FLAGS="-O1 -Wall -Wextra -Werror" > "$work/cmake.log" 2>&1 &&
+    "$cmake" --build "$work/examples-build" >> "$work/cmake.log" 2>&1 || { cat "$work/cmake.log"; fail "examples"; }
+# example NAME [ARGS...]: runs on two ranks.
+example() {
+    local name=$1
+    shift
+    env -u RANK -u WORLD_SIZE OPENBLAS_NUM_THREADS=1 "$prefix/bin/tshard-run" -n 2 "$work/examples-build/$name" "$@" \
+        > "$work/log" 2>&1 || { cat "$work/log"; fail "the example $name: exit code $?"; }
+}
+example mlp
+example data_parallel
+example train_text --steps 2 --batch 2 --context 4 --sample 4 # of the installed headers
+example generate --model "$here/../data/models/llama" --prompt-ids 1 --tokens 2
+for page in README.md docs/README.md docs/building.md LICENSE; do
+    [ -s "$prefix/share/doc/tshard/$page" ] || fail "$page is not installed"
+done
 
 # Layouts in initialisers and expressions, in each language's strictest reading.
 for standard in c11 c17; do
