@@ -1,3 +1,4 @@
+/* The loop of generate over tokens, with a cache of keys and values. */
 #define _POSIX_C_SOURCE 200809L
 #include "generate.h"
 

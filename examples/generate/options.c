@@ -1,3 +1,4 @@
+/* The command line of generate. */
 #include "command_line.h"
 #include "generate.h"
 

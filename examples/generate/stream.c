@@ -1,3 +1,4 @@
+/* How fast this machine's cores read memory: the bound of a token's time. */
 #define _POSIX_C_SOURCE 200809L
 #include "generate.h"
 

@@ -1,3 +1,4 @@
+/* The network of many_classes: replicated layers, then a classifier of which each rank holds its classes. */
 #include "many_classes.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* The command line of many_classes. */
 #include "command_line.h"
 #include "many_classes.h"
 

@@ -1,13 +1,13 @@
+/* train_gpt: trains a GPT of a text's characters. Batches, what is printed, evaluation, and the text that it writes. */
 #define _POSIX_C_SOURCE 200809L
 #include "program.h"
+#include "progress.h"
 #include "train_gpt.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 enum { WARM_UP = 5 }; /* first steps, whose times do not count */
 
@@ -26,19 +26,9 @@ typedef struct run {
     int64_t *inputs, *targets; /* [batch, block] */
     double *times;             /* [steps] seconds */
     int64_t first_step, timed;
-    int ranks;
-    bool speaks, terminal;
-    double start, last_progress;
-    double loss_sum; /* since the last line */
-    int64_t line_step;
+    progress progress;
     double val_loss;
 } run;
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 /* --- batches ------------------------------------------------------------------------------------------------------ */
 
@@ -84,64 +74,21 @@ static bool split_text(run *r) {
 
 /* --- what is printed ---------------------------------------------------------------------------------------------- */
 
-static int compare(const void *left, const void *right) {
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-/* The median time of a step in seconds, without the first ones where there are more. Sorts the times. */
-static double step_seconds(run *r) {
-    int64_t skipped = r->timed > 2 * WARM_UP ? WARM_UP : 0, count = r->timed - skipped;
-    if (count <= 0) return 0;
-    qsort(r->times + skipped, (size_t)count, sizeof *r->times, compare);
-    return r->times[skipped + count / 2];
-}
-
-static void print_progress(FILE *file, const run *r, int64_t step, double loss) {
-    double since = now() - r->start, done = (double)(step - r->first_step);
-    fprintf(file, "step %*lld/%lld   loss %.4f   %7.0f tokens/s   %.0f s left",
-            snprintf(NULL, 0, "%lld", (long long)r->o->steps), (long long)step, (long long)r->o->steps, loss,
-            done * (double)(r->o->batch * r->o->block) / fmax(since, 1e-9),
-            since / done * (double)(r->o->steps - step));
-}
-
-static void report_step(run *r, int64_t step, double loss) {
-    int64_t every = r->o->json || r->o->steps < 20 ? 1 : r->o->steps / 20;
-    r->loss_sum += loss;
-    if (!r->speaks) return;
-    double mean = r->loss_sum / (double)(step - r->line_step);
-    if (r->terminal && (now() - r->last_progress > 0.2 || step == r->o->steps)) {
-        fputs("\r\033[K", stderr);
-        if (step < r->o->steps) print_progress(stderr, r, step, mean);
-        fflush(stderr);
-        r->last_progress = now();
-    }
-    if (step % every != 0 && step != r->o->steps) return;
-    if (r->terminal) fputs("\r\033[K", stderr);
-    if (r->o->json) {
-        printf("{\"step\": %lld, \"loss\": %.9g}\n", (long long)step, mean);
-    } else {
-        print_progress(stdout, r, step, mean);
-        putchar('\n');
-    }
-    r->loss_sum = 0;
-    r->line_step = step;
-}
-
 static void report_evaluation(const run *r, int64_t step) {
-    if (!r->speaks) return;
-    if (r->terminal) fputs("\r\033[K", stderr);
+    if (!r->progress.speaks) return;
+    progress_clear(&r->progress);
     printf(r->o->json ? "{\"step\": %lld, \"val_loss\": %.9g}\n" : "step %lld   validation loss %.4f\n",
            (long long)step, r->val_loss);
 }
 
 static void report_end(run *r) {
-    double seconds = step_seconds(r), tokens = (double)(r->o->batch * r->o->block);
-    if (!r->speaks) return;
+    double seconds = median_seconds(r->times, r->timed, WARM_UP), tokens = (double)(r->o->batch * r->o->block);
+    if (!r->progress.speaks) return;
     printf(r->o->json ? "{\"val_loss\": %.9g, \"step_ms\": %.4f, \"tokens_per_s\": %.1f, \"parameters\": %lld, "
                         "\"ranks\": %d}\n"
                       : "validation loss %.4f, %.2f ms a step, %.0f tokens/s, %lld parameters, ranks: %d\n",
-           r->val_loss, 1e3 * seconds, seconds > 0 ? tokens / seconds : 0, (long long)model_parameters(r->m), r->ranks);
+           r->val_loss, 1e3 * seconds, seconds > 0 ? tokens / seconds : 0, (long long)model_parameters(r->m),
+           r->progress.ranks);
 }
 
 /* --- training ----------------------------------------------------------------------------------------------------- */
@@ -168,14 +115,13 @@ static bool evaluate(run *r, int64_t step) {
 static bool train(run *r) {
     const options *o = r->o;
     bool good = true;
-    r->line_step = r->first_step;
-    r->start = now();
+    progress_begin(&r->progress, r->first_step);
     for (int64_t step = r->first_step; good && step < o->steps; step++) {
-        double loss, begin = now();
+        double loss, begin = seconds_now();
         draw_batch(r, &r->training, step);
         good = model_step(r->m, r->inputs, r->targets, rate_at(o, step), &loss);
-        r->times[r->timed++] = now() - begin;
-        if (good) report_step(r, step + 1, loss);
+        r->times[r->timed++] = seconds_now() - begin;
+        if (good) progress_step(&r->progress, step + 1, loss);
         if (!good || ((step + 1) % o->eval_every != 0 && step + 1 != o->steps)) continue;
         good = evaluate(r, step + 1);
         if (good && o->save) good = model_save(r->m, &r->t, step + 1);
@@ -189,7 +135,7 @@ static bool write_text(run *r) {
     int64_t block = r->o->block, length = 1, *window = calloc((size_t)block, sizeof *window);
     bool good = window != NULL;
     if (good) window[0] = r->validation.symbols[0];
-    if (good && r->speaks) printf("\nIt writes:\n\n%c", r->t.letter[window[0]]);
+    if (good && r->progress.speaks) printf("\nIt writes:\n\n%c", r->t.letter[window[0]]);
     for (int64_t i = 0; good && i < r->o->sample; i++) {
         float *probabilities = model_predict(r->m, window, length);
         good = probabilities != NULL;
@@ -201,9 +147,9 @@ static bool write_text(run *r) {
         free(probabilities);
         if (length == block) memmove(window, window + 1, (size_t)--length * sizeof *window);
         window[length++] = symbol;
-        if (r->speaks) putchar(r->t.letter[symbol]);
+        if (r->progress.speaks) putchar(r->t.letter[symbol]);
     }
-    if (good && r->speaks) putchar('\n');
+    if (good && r->progress.speaks) putchar('\n');
     free(window);
     return good;
 }
@@ -217,7 +163,8 @@ static bool run_with_model(run *r) {
     bool good = r->inputs && r->targets && r->times;
     if (!good) fprintf(stderr, "train_gpt: no memory for a batch\n");
     if (good && o->resume) good = model_load(r->m, &r->t, &r->first_step);
-    if (good && o->resume && r->speaks && !o->json) printf("resumed after step %lld\n", (long long)r->first_step);
+    if (good && o->resume && r->progress.speaks && !o->json)
+        printf("resumed after step %lld\n", (long long)r->first_step);
     if (good) good = train(r);
     if (good && r->first_step >= o->steps) good = evaluate(r, r->first_step);
     if (good && !o->json && o->sample > 0) good = write_text(r);
@@ -230,7 +177,13 @@ static bool run_with_model(run *r) {
 
 static bool run_all(tsh_world *world, const options *o) {
     bool speaks = tsh_world_rank(world) == 0;
-    run r = {.o = o, .ranks = tsh_world_size(world), .speaks = speaks, .terminal = speaks && isatty(STDERR_FILENO)};
+    run r = {.o = o};
+    r.progress = (progress){.unit = "tokens",
+                            .per_step = o->batch * o->block,
+                            .steps = o->steps,
+                            .ranks = tsh_world_size(world),
+                            .json = o->json,
+                            .speaks = speaks};
     if (!text_read("train_gpt", o->text, o->block, tsh_world_rank(world), &r.t)) return false;
     if (speaks && !o->json) {
         printf("%lld bytes, %lld distinct; a loss of %.4f would be guessing\n", (long long)r.t.length,

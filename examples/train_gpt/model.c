@@ -1,3 +1,4 @@
+/* The GPT of train_gpt: its mesh, layers, optimizer, and a step. */
 #include "resume.h"
 #include "train_gpt.h"
 

@@ -1,3 +1,4 @@
+/* The command line of train_gpt. */
 #include "command_line.h"
 #include "train_gpt.h"
 

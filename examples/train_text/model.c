@@ -1,3 +1,4 @@
+/* The model of train_text: embedding, hidden layer and output head, each of them split over the ranks. */
 #include "resume.h"
 #include "train_text.h"
 

@@ -1,3 +1,4 @@
+/* The command line of train_text. */
 #include "command_line.h"
 #include "train_text.h"
 
