@@ -2,6 +2,7 @@
 #include "autograd/tape.h"
 #include "device/record.h"
 #include "dist/core/redistribute.h"
+#include "dist/core/signal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -100,6 +101,7 @@ static void end_step(tsh_tape *tape) {
 tsh_status tsh_tape_reset(tsh_tape *tape) {
     if (!tape) return tshi_tape_missing("tape_reset");
     tsh_world *world = tape->world;
+    tshi_signal_look(world);
     tsh_status sent = tshi_exchange_flush(world);
     if (sent != TSH_OK) tshi_tape_fail_as(tape, sent, "tape_reset");
     bool failed = tape->status != TSH_OK, troubled = tshi_world_troubled(world, step_of(tape));

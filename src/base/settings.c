@@ -47,8 +47,15 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
                             .text = "1: the `mpi` backend uses non-blocking calls of MPI throughout, slower, so that "
                                     "no rank waits for ever for one that stops inside a call; ranks of the `nccl` "
                                     "backend agree on every call first, so that calls that do not match are reported"},
-    [TSHI_SETTING_SIGUSR1] = {"TSHARD_SIGUSR1", TSHI_SWITCH, .initial = "0",
-                              .text = "1: the signal SIGUSR1 prints a rank's last calls"},
+    [TSHI_SETTING_LOG] =
+        {"TSHARD_LOG", TSHI_CHOICE, .choices = {"error", "warning", "info", "debug"},
+         .computed = "`warning`; all lines where the program has a log sink",
+         .text = "which lines of the log a rank prints to stderr, or hands to the program's log sink: those of this "
+                 "level and of graver ones"},
+    [TSHI_SETTING_SIGUSR1] =
+        {"TSHARD_SIGUSR1", TSHI_SWITCH, .initial = "1",
+         .text = "the signal SIGUSR1 prints a rank's last calls, unless the program has said "
+                 "what this signal does before it creates its world; 0: tshard leaves the signal alone"},
     [TSHI_SETTING_PLAN] = {"TSHARD_PLAN", TSHI_SWITCH, .initial = "0",
                            .text =
                                "1: every change of layout is logged with the function that needs it, the layouts "

@@ -14,6 +14,28 @@
 #define STEP_BITS 40
 #define STEP_MASK ((UINT64_C(1) << STEP_BITS) - 1)
 
+/* --- the log ------------------------------------------------------------------------------------------------------ */
+
+static void pass_line(void *user, tsh_log_level level, const char *line) {
+    const tsh_world *world = user;
+    tsh_log_sink to = world->caller_log;
+    if (level < world->log_least) return;
+    if (to.fn)
+        to.fn(to.user, level, line);
+    else
+        tshi_log_print(NULL, level, line);
+}
+
+/* Where TSHARD_LOG is not set, lines go straight to the program's sink. */
+static void log_open(tsh_world *world, const tsh_log_sink *sink, int least) {
+    world->log = world->caller_log = *sink;
+    if (least < 0) return;
+    world->log_least = (tsh_log_level)least;
+    world->log = (tsh_log_sink){.fn = pass_line, .user = world};
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ */
+
 /* The world's own group, over ranks 0 to size - 1. The backend sets its state when it joins. */
 static tsh_status world_group_create(tsh_world *world) {
     int *ranks = tshi_calloc(&world->allocator, (size_t)world->size, sizeof *ranks);
@@ -135,10 +157,12 @@ tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
     tsh_world *world = tshi_calloc(&allocator, 1, sizeof *world);
     if (!world) return TSH_ERR_MEMORY;
     world->allocator = allocator;
-    world->log = config->log;
+    log_open(world, &config->log, settings.log);
+    tsh_world_config logged = *config;
+    logged.log = world->log;
     world->start_ticks = tshi_ticks();
     world->start_seconds = tshi_clock();
-    tshi_start start = {config, &settings, NULL, &allocator,
+    tshi_start start = {&logged, &settings, NULL, &allocator,
                         world->start_seconds + tshi_rendezvous_patience(&settings)};
     status = find_ranks(world, &start);
     world->data = world->control;
@@ -158,6 +182,7 @@ void tsh_world_destroy(tsh_world *world) {
     if (!world) return;
     tsh_allocator allocator = world->allocator;
     const tshi_group_ops *control = world->control, *data = world->data;
+    tshi_signal_close(world);
     if (world->saving) world->saving_end(world);
     tshi_exchanges_free(world);
     while (world->groups) tshi_group_free(world->groups);

@@ -37,7 +37,9 @@ struct tsh_world {
     uint64_t tapes;      /* made so far */
     tshi_steps steps[TSHI_STEPPING];
     uint64_t recoveries;
-    tsh_log_sink log;
+    tsh_log_sink log;        /* the program's, or with TSHARD_LOG one that hands it the lines of that level */
+    tsh_log_sink caller_log; /* the program's */
+    tsh_log_level log_least;
     tsh_allocator allocator;
     tsh_device *host;   /* the CPU: what ranks of this machine share, and where backends work */
     tsh_device *device; /* where tensors live: host itself, or a GPU */
@@ -53,6 +55,7 @@ struct tsh_world {
     int pending;    /* works of all groups that are not done */
     bool moving;    /* tshi_world_progress is running */
     int spins;      /* looks at a work before sleeping, set by the backend */
+    bool listens;   /* tshi_signal_open has counted it */
     uint32_t asked; /* times that SIGUSR1 has been answered, as signal.c counts them */
     /* Both clocks when the world was made, to convert ticks to seconds. */
     uint64_t start_ticks;

@@ -58,6 +58,14 @@ static tsh_status read_device(tsh_device_kind wanted, tsh_device_kind *out) {
     return status;
 }
 
+static tsh_status read_log(int *out) {
+    static const tsh_log_level levels[] = {TSH_LOG_ERROR, TSH_LOG_WARNING, TSH_LOG_INFO, TSH_LOG_DEBUG};
+    int choice = -1;
+    tsh_status status = tshi_setting_choice(TSHI_SETTING_LOG, &choice);
+    *out = choice < 0 ? -1 : (int)levels[choice];
+    return status;
+}
+
 /* The settings of every backend are read whichever runs: a malformed one is an error at the start, not later or
  * never. */
 static tsh_status read_switches(tshi_settings *s) {
@@ -68,6 +76,7 @@ static tsh_status read_switches(tshi_settings *s) {
         status = tshi_setting_switch(TSHI_SETTING_DETERMINISTIC, &s->deterministic);
     if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_MPI_SHARED, &s->shared);
     if (status == TSH_OK) status = tshi_setting_switch(TSHI_SETTING_SIGUSR1, &s->rings);
+    if (status == TSH_OK) status = read_log(&s->log);
     return status;
 }
 

@@ -4,9 +4,11 @@
 
 #include "tshard/dist.h"
 
-/* wanted: TSHARD_SIGUSR1=1. A handler of the program's own is left alone. */
+/* wanted: TSHARD_SIGUSR1. A handler of the program's own, or a signal that it ignores, is left alone. */
 void tshi_signal_open(tsh_world *world, bool wanted);
-/* Backends call it while they wait. */
+/* After the last world the signal does again what it did before. */
+void tshi_signal_close(tsh_world *world);
+/* Backends call it while they wait, and each step calls it when it ends. */
 void tshi_signal_look(tsh_world *world);
 
 #endif

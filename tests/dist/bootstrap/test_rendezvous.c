@@ -21,13 +21,30 @@
 
 /* --- variables ---------------------------------------------------------------------------------------------------- */
 
-static const char *const variables[] = {
-    "RANK",           "WORLD_SIZE",           "LOCAL_RANK",           "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",    "MASTER_PORT",          "TSHARD_TOKEN",         "TSHARD_TIMEOUT",
-    "TSHARD_DEVICE",  "TSHARD_HEAP",          "TSHARD_BLAS_THREADS",  "TSHARD_SEED",
-    "TSHARD_WARN",    "TSHARD_SIGUSR1",       "TSHARD_CHECK",         "TSHARD_MPI_SHARED",
-    "TSHARD_BACKEND", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",
-    "PMI_SIZE",       "SLURM_PROCID",         "SLURM_NTASKS"};
+static const char *const variables[] = {"RANK",
+                                        "WORLD_SIZE",
+                                        "LOCAL_RANK",
+                                        "LOCAL_WORLD_SIZE",
+                                        "MASTER_ADDR",
+                                        "MASTER_PORT",
+                                        "TSHARD_TOKEN",
+                                        "TSHARD_TIMEOUT",
+                                        "TSHARD_DEVICE",
+                                        "TSHARD_HEAP",
+                                        "TSHARD_BLAS_THREADS",
+                                        "TSHARD_SEED",
+                                        "TSHARD_WARN",
+                                        "TSHARD_SIGUSR1",
+                                        "TSHARD_LOG",
+                                        "TSHARD_CHECK",
+                                        "TSHARD_MPI_SHARED",
+                                        "TSHARD_BACKEND",
+                                        "OMPI_COMM_WORLD_RANK",
+                                        "OMPI_COMM_WORLD_SIZE",
+                                        "PMI_RANK",
+                                        "PMI_SIZE",
+                                        "SLURM_PROCID",
+                                        "SLURM_NTASKS"};
 
 static void clear_environment(void) {
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) unsetenv(variables[i]);
@@ -90,6 +107,7 @@ Test(rendezvous, malformed_variables, .timeout = 120) {
         {"TSHARD_TIMEOUT=0x10", "TSHARD_TIMEOUT is \"0x10\""},
         {"TSHARD_TIMEOUT=+5", "TSHARD_TIMEOUT is \"+5\""},
         {"TSHARD_WARN=0", "TSHARD_WARN is \"0\"; it must be a positive number of seconds"},
+        {"TSHARD_LOG=loud", "TSHARD_LOG is \"loud\"; it must be error, warning, info or debug"},
         {"TSHARD_SIGUSR1=2", "TSHARD_SIGUSR1 is \"2\"; it must be 0 or 1 (off or on, no or yes, false or true)"},
         {"TSHARD_CHECK=please", "TSHARD_CHECK is \"please\"; it must be 0 or 1"},
         {"TSHARD_MPI_SHARED=-", "TSHARD_MPI_SHARED is \"-\"; it must be 0 or 1"},
@@ -143,6 +161,59 @@ Test(rendezvous, a_world_of_one, .timeout = 120) {
         tsh_world_destroy(world);
     }
     tsh_world_destroy(NULL);
+}
+
+static void on_usr1(int number) {
+    (void)number;
+}
+
+static void *usr1_handler(void) {
+    struct sigaction now;
+    return sigaction(SIGUSR1, NULL, &now) ? NULL : (void *)(uintptr_t)now.sa_handler;
+}
+
+/* The signal's handler while worlds live, where the program had `before`, and when the last world has ended. */
+static void handlers(const char *setting, void (*before)(int), bool replaced) {
+    tsh_world *worlds[2] = {NULL, NULL};
+    set_variables(setting);
+    signal(SIGUSR1, before);
+    void *own = usr1_handler();
+    for (int i = 0; i < 2; i++) cr_assert_eq(tsh_world_init(NULL, &worlds[i]), TSH_OK);
+    tsh_world_destroy(worlds[0]);
+    cr_assert((usr1_handler() != own) == replaced, "%s", setting);
+    tsh_world_destroy(worlds[1]);
+    cr_assert(usr1_handler() == own, "%s", setting);
+}
+
+Test(rendezvous, sigusr1_is_taken_where_the_program_says_nothing_and_given_back, .timeout = 120) {
+    handlers("", SIG_DFL, true);
+    handlers("TSHARD_SIGUSR1=0", SIG_DFL, false);
+    handlers("", SIG_IGN, false);
+    handlers("", on_usr1, false);
+}
+
+static void count_line(void *user, tsh_log_level level, const char *line) {
+    (void)level;
+    *(int *)user += strstr(line, "TSHARD_TIMEUOT") != NULL;
+}
+
+/* The line that a variable which is no setting brings, a warning, reaches the sink at these levels. */
+Test(rendezvous, the_log_has_the_lines_of_its_level, .timeout = 120) {
+    static const struct {
+        const char *setting;
+        int lines;
+    } cases[] = {{"", 1}, {"TSHARD_LOG=error", 0}, {"TSHARD_LOG=warning", 1}, {"TSHARD_LOG=debug", 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tsh_world *world = NULL;
+        int lines = 0;
+        const tsh_world_config config = {.log = {count_line, &lines}};
+        set_variables(cases[i].setting);
+        setenv("TSHARD_TIMEUOT", "3", 1);
+        cr_assert_eq(tsh_world_init(&config, &world), TSH_OK);
+        unsetenv("TSHARD_TIMEUOT");
+        tsh_world_destroy(world);
+        cr_assert_eq(lines, cases[i].lines, "%s", cases[i].setting);
+    }
 }
 
 /* SIGUSR1 does not end a process whose world has a handler for it; without the handler it would. */
