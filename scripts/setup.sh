@@ -12,6 +12,7 @@ have_cmake() {
     [ "$(printf '%s\n3.25\n' "$(cmake --version | sed -n '1s/[^0-9.]*//p')" | sort -V | head -n 1)" = 3.25 ]
 }
 have_cblas() { have_module openblas || have_header cblas.h; }
+have_browser() { have_command chromium-headless-shell || have_command chromium || have_command google-chrome; }
 have_libc_symbols() { ls /usr/lib/debug/.build-id > /dev/null 2>&1; }
 
 # Lines of: package | check | why.
@@ -30,7 +31,9 @@ setup_table_all="
 clang            |have_command clang                         |a second compiler's warnings and code
 valgrind         |have_command valgrind                      |memory errors in a training step
 libc6-dbg        |have_libc_symbols                          |symbols that valgrind reads
-doxygen          |have_command doxygen                       |the reference pages
+mkdocs python3-pygments |have_command mkdocs                |the site of docs/
+doxygen          |have_command doxygen                       |the reference in it
+chromium-headless-shell |have_browser                        |a browser that looks at the site
 libopenmpi-dev openmpi-bin |have_command mpicc.openmpi       |the mpi backend on Open MPI
 libmpich-dev mpich |have_command mpicc.mpich                 |the mpi backend on MPICH
 libpmix-dev      |have_module pmix                           |several machines without mpirun or srun

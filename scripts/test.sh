@@ -39,7 +39,7 @@ suites() {
 
 # With the CUDA side where there is a toolkit, its kernels for one architecture: they compile long.
 stage_gcc() {
-    build build-gcc -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=AUTO -DTSHARD_CUDA_ARCHITECTURES=90 && suites build-gcc '.*' install
+    build build-gcc -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=AUTO -DTSHARD_CUDA_ARCHITECTURES=90 && suites build-gcc '.*' 'install|docs'
 }
 
 # The stages below leave CUDA out: neither sanitizers nor fuzzers look at it.
@@ -49,7 +49,7 @@ stage_clang() { build build-clang -DCMAKE_C_COMPILER=clang -DTSHARD_CUDA=OFF && 
 
 stage_asan() {
     build build-asan -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=OFF "-DTSHARD_SANITIZE=address;undefined" &&
-        suites build-asan '.*' 'install|layering'
+        suites build-asan '.*' 'install|layering|docs'
 }
 
 # ThreadSanitizer needs an address space without much randomness; not every machine lets us ask for that.
@@ -117,9 +117,10 @@ stage_gpu() {
         build-gpu/bin/check_vectors tests/data/vectors --device cuda
 }
 
+# The site, its links in a headless browser, and the code blocks of its pages.
 stage_docs() {
-    have_command doxygen || { echo "doxygen is not installed"; return 77; }
-    cmake --build build-gcc --target docs
+    have_command doxygen && have_command mkdocs || { echo "mkdocs or Doxygen is not installed"; return 77; }
+    suites build-gcc docs
 }
 
 stage_format() {

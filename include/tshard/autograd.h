@@ -14,6 +14,7 @@
 extern "C" {
 #endif
 
+/* Records the calls of a step, and runs them backward. */
 typedef struct tsh_tape tsh_tape;
 
 /* A tape for tensors on meshes of this world; it records. The caller destroys it. Not collective. */
@@ -75,6 +76,7 @@ TSH_API tsh_tensor *tsh_tape_recompute_since(tsh_tape *tape, tsh_mark mark, tsh_
  * whole step. TSH_ERR_STATE for a second backward over freed tensors, or for a loss that the tape has not recorded. */
 TSH_API tsh_status tsh_backward(tsh_tape *tape, tsh_tensor *loss);
 
+/* What tsh_backward_with does otherwise than tsh_backward. */
 typedef struct tsh_backward_config {
     bool retain_graph;          /* free nothing, so that another backward can follow */
     const tsh_tensor *gradient; /* d objective / d loss, with the shape and layouts of loss's gradient; NULL: ones */

@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What the library exports, and functions whose arguments follow a format as printf's do. */
 #if defined(__GNUC__)
 #define TSH_API                         __attribute__((visibility("default")))
 #define TSH_PRINTF(format_index, first) __attribute__((format(printf, format_index, first)))
@@ -27,10 +28,12 @@
 extern "C" {
 #endif
 
+/* The version of the headers; before 1.0 each minor version may change the interface. */
 #define TSH_VERSION_MAJOR 0
 #define TSH_VERSION_MINOR 1
 #define TSH_VERSION_PATCH 0
 
+/* What a call came to; tsh_error_message says why it failed. */
 typedef enum tsh_status {
     TSH_OK = 0,
     TSH_ERR_ARGUMENT,    /* a NULL, a negative count, an unknown name, a bad configuration */
@@ -60,6 +63,7 @@ TSH_API const char *tsh_error_message(void);
 /* The version of the linked library, "0.1.0"; TSH_VERSION_* are those of the headers. */
 TSH_API const char *tsh_version(void);
 
+/* How grave a line of the log is. */
 typedef enum tsh_log_level { TSH_LOG_DEBUG, TSH_LOG_INFO, TSH_LOG_WARNING, TSH_LOG_ERROR } tsh_log_level;
 
 /* Receives each line of the log, without a newline. `user` is tsh_log_sink::user. Called by the world's thread, and by a
@@ -68,15 +72,16 @@ typedef void tsh_log_fn(void *user, tsh_log_level level, const char *line);
 
 /* The log sink of a world. A NULL fn prints TSH_LOG_WARNING and above to stderr. */
 typedef struct tsh_log_sink {
-    tsh_log_fn *fn;
-    void *user;
+    tsh_log_fn *fn; /* gets each line */
+    void *user;     /* the first argument of fn */
 } tsh_log_sink;
 
 /* Where a world's host memory comes from, and a veto on its device memory. NULL members take the defaults.
  *  alloc    returns `size` bytes aligned to 16, or NULL
  *  release  frees memory that alloc returned; never called with NULL
  *  reserve  called before each allocation of tensor memory on the device; false makes it fail.
- *           For budgets, and for tests that inject failures. */
+ *           For budgets, and for tests that inject failures.
+ *  user     the first argument of all three */
 typedef struct tsh_allocator {
     void *(*alloc)(void *user, size_t size);
     void (*release)(void *user, void *pointer);

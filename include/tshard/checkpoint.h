@@ -11,6 +11,7 @@
 extern "C" {
 #endif
 
+/* What a value of a checkpoint is. */
 typedef enum tsh_value_kind {
     TSH_VALUE_INT64 = 0, /* data is an int64_t * */
     TSH_VALUE_DOUBLE,    /* data is a double * */
@@ -22,7 +23,7 @@ typedef enum tsh_value_kind {
 typedef struct tsh_value {
     const char *name;
     tsh_value_kind kind;
-    void *data;
+    void *data;  /* saved from here, and loaded to it */
     size_t size; /* STRING (load) and BYTES */
 } tsh_value;
 
@@ -32,8 +33,8 @@ typedef struct tsh_checkpoint {
     tsh_optimizer *optimizer;   /* of these parameters: its state tensors, step counts and learning rate; or NULL */
     int64_t step;               /* >= 0, names the folder; a load sets it */
     tsh_value *values;          /* rank 0's are saved; a load sets those of every rank */
-    int value_count;
-    int keep;        /* save: older steps' folders are removed until so many are left; 0: none is removed */
+    int value_count;            /* entries of values */
+    int keep;                   /* save: older steps' folders are removed until so many are left; 0: none is removed */
     bool background; /* save: return when the values have been copied; a thread writes them while training goes on */
 } tsh_checkpoint;
 

@@ -18,6 +18,7 @@
 extern "C" {
 #endif
 
+/* All ranks of a job, and this rank's means to reach them. */
 typedef struct tsh_world tsh_world;
 
 /* --- world -------------------------------------------------------------------------------------------------------- */
@@ -287,6 +288,7 @@ TSH_API tsh_status tsh_all_to_all_list_async(tsh_group *group, tsh_tensor *const
 
 /* --- point to point ----------------------------------------------------------------------------------------------- */
 
+/* In the place of a rank: a message of any rank is received. */
 #define TSH_ANY_RANK (-1)
 
 /* Messages between two ranks of a group; they are not ordered with collectives. Messages of one pair of ranks arrive in
@@ -305,6 +307,7 @@ TSH_API int tsh_work_sender(const tsh_work *work);
 TSH_API tsh_status tsh_send_new(tsh_group *group, const tsh_tensor *tensor, int to);
 TSH_API tsh_status tsh_recv_new(tsh_group *group, const tsh_mesh *mesh, int from, int *sender, tsh_tensor **out);
 
+/* The kinds of calls that a group counts. */
 typedef enum tsh_collective {
     TSH_COLLECTIVE_ALL_REDUCE = 0,
     TSH_COLLECTIVE_ALL_GATHER,

@@ -169,6 +169,7 @@ TSH_API tsh_tensor *tsh_rms_norm(tsh_tape *tape, tsh_tensor *x, tsh_tensor *gamm
 
 /* --- attention ---------------------------------------------------------------------------------------------------- */
 
+/* How tsh_attention attends; zeros are the defaults. */
 typedef struct tsh_attention_config {
     bool causal;         /* query i sees the keys j <= i + Tk - Tq: the last query sees all */
     double scale;        /* 0: 1 / sqrt(D) */
@@ -188,6 +189,7 @@ typedef struct tsh_attention_config {
 TSH_API tsh_tensor *tsh_attention(tsh_tape *tape, tsh_tensor *q, tsh_tensor *k, tsh_tensor *v,
                                   const tsh_attention_config *config);
 
+/* Which elements tsh_rotary turns as a pair. */
 typedef enum tsh_rotary_order {
     TSH_ROTARY_HALF = 0, /* element i with i + dims / 2, as Hugging Face stores models */
     TSH_ROTARY_PAIRS     /* element 2i with 2i + 1, as Meta does */
@@ -203,6 +205,7 @@ typedef struct tsh_rotary_scaling {
     int64_t original_positions;
 } tsh_rotary_scaling;
 
+/* How tsh_rotary turns; zeros are the defaults. */
 typedef struct tsh_rotary_config {
     double theta; /* 0: 10000 */
     tsh_rotary_order order;
@@ -219,8 +222,10 @@ TSH_API tsh_tensor *tsh_rotary(tsh_tape *tape, tsh_tensor *x, tsh_tensor *positi
 
 /* --- cross entropy ------------------------------------------------------------------------------------------------ */
 
+/* What a loss is of the losses of its rows: their mean, their sum, or all of them. */
 typedef enum tsh_reduction { TSH_REDUCTION_MEAN = 0, TSH_REDUCTION_SUM, TSH_REDUCTION_NONE } tsh_reduction;
 
+/* What tsh_cross_entropy computes; zeros are the defaults. */
 typedef struct tsh_cross_entropy_config {
     tsh_tensor *weight; /* [classes], REPLICATED or laid out as the classes of the logits; NULL: ones. No gradient. */
     bool has_ignore_index;  /* false: -100 */
@@ -250,6 +255,7 @@ TSH_API tsh_tensor *tsh_cross_entropy(tsh_tape *tape, tsh_tensor *logits, tsh_te
  * A mean is over the elements of all ranks. Backward: no communication; the target has a gradient, too. */
 TSH_API tsh_tensor *tsh_mse_loss(tsh_tape *tape, tsh_tensor *x, tsh_tensor *target, tsh_reduction reduction);
 
+/* What tsh_bce_loss computes; zeros are the defaults. */
 typedef struct tsh_bce_loss_config {
     tsh_tensor *pos_weight; /* w [n], n the size of the last dim of the logits x; NULL: ones. No gradient. */
     tsh_reduction reduction;

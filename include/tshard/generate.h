@@ -17,8 +17,9 @@ extern "C" {
  * its own heads and sequences. */
 typedef struct tsh_kv_cache tsh_kv_cache;
 
+/* The shape, dtype and layouts of a cache. */
 typedef struct tsh_kv_cache_config {
-    int64_t batch, positions, kv_heads, head_dim;
+    int64_t batch, positions, kv_heads, head_dim; /* the four dims of keys and of values */
     tsh_dtype dtype;
     tsh_layout layout[TSH_MAX_AXES]; /* REPLICATED, SHARD(0) by sequences or SHARD(2) by heads along each axis */
 } tsh_kv_cache_config;
@@ -53,6 +54,7 @@ TSH_API tsh_tensor *tsh_attention_cached(tsh_tape *tape, tsh_kv_cache *cache, ts
 
 /* --- sampling ----------------------------------------------------------------------------------------------------- */
 
+/* How tsh_sample draws; zeros are greedy. */
 typedef struct tsh_sample_config {
     double temperature;    /* 0: greedy, the class with the largest logit */
     int64_t top_k;         /* only the classes with the k largest logits; 0: all */

@@ -15,6 +15,7 @@
 extern "C" {
 #endif
 
+/* Work of a device that was captured once and is replayed. */
 typedef struct tsh_graph tsh_graph;
 
 /* Begin a capture; does not wait. What needs the host in the middle cannot be captured: reading a tensor on the host,

@@ -25,11 +25,12 @@ typedef struct tsh_name_rule {
     int64_t parameter_start, tensor_start;
 } tsh_name_rule;
 
+/* What tsh_load takes beside the list. */
 typedef struct tsh_load_options {
     /* A parameter takes the first rule that it matches; where that has a length, every rule with a length that it
      * matches, which must fill it together. Without a rule the names are the same. */
     const tsh_name_rule *rules;
-    int rule_count;
+    int rule_count;        /* entries of rules */
     bool allow_missing;    /* parameters that the files lack keep their values */
     bool allow_unexpected; /* the files may have tensors that no parameter takes */
 } tsh_load_options;
@@ -44,9 +45,10 @@ typedef struct tsh_load_options {
  * they hold, _ARGUMENT for rules, _LAYOUT, _STATE, _MEMORY, _MISMATCH when ranks have other parameters or files. */
 TSH_API tsh_status tsh_load(tsh_parameters *list, const char *path, const tsh_load_options *options);
 
+/* What tsh_save takes beside the list. */
 typedef struct tsh_save_options {
-    const tsh_name_rule *rules; /* as in loading: parameters that are slices of one tensor make it together */
-    int rule_count;
+    const tsh_name_rule *rules;  /* as in loading: parameters that are slices of one tensor make it together */
+    int rule_count;              /* entries of rules */
     const char *const *metadata; /* keys and values in turns, then NULL; NULL: "format", "pt" */
     uint64_t max_shard_bytes;    /* 0: one file; else several of at most so many bytes of elements, and an index */
 } tsh_save_options;

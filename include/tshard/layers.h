@@ -34,10 +34,11 @@ typedef enum tsh_init_kind {
     TSH_INIT_CONSTANT
 } tsh_init_kind;
 
+/* How a parameter is filled; zeros are the default of its layer. */
 typedef struct tsh_init {
     tsh_init_kind kind;
     double gain; /* 0 means 1 */
-    double a, b;
+    double a, b; /* the two numbers of U, N and of a constant, as above */
 } tsh_init;
 
 /* Fill this rank's part from the world's next stream of random numbers. The layouts must be REPLICATED or SHARD. fan_in
@@ -76,12 +77,14 @@ typedef enum tsh_activation {
     TSH_ACTIVATION_SILU
 } tsh_activation;
 
+/* A linear layer, y = f(x W^T + b). */
 typedef struct tsh_linear tsh_linear;
 
+/* A linear layer's shape, split and parameters. */
 typedef struct tsh_linear_config {
-    int64_t in_features, out_features;
+    int64_t in_features, out_features; /* the sizes of the last dim of x and of y */
     tsh_sharding shard;
-    bool bias;
+    bool bias; /* the layer adds b */
     /* The layer splits out_features (COLUMN) or in_features (ROW) in units and blocks, as layouts do (layout.h). */
     int64_t units, blocks;
     bool shared;            /* COLUMN: ranks that share a unit hold all of its features */
@@ -126,13 +129,15 @@ TSH_API tsh_status tsh_linear_load(tsh_linear *layer, const void *weight, const 
 
 /* --- embedding ---------------------------------------------------------------------------------------------------- */
 
+/* A table of rows that are looked up by ids. */
 typedef struct tsh_embedding tsh_embedding;
 
+/* A table's shape, split and parameters. */
 typedef struct tsh_embedding_config {
     int64_t num_embeddings, embedding_dim; /* rows and columns of the table: the vocabulary, and the features */
     tsh_sharding shard;
-    bool has_padding;
-    int64_t padding; /* with has_padding: this row is initialised to zeros and gets no gradient */
+    bool has_padding; /* there is a row for padding */
+    int64_t padding;  /* with has_padding: this row is initialised to zeros and gets no gradient */
     /* The gradient of a row is divided by the number of its ids in the batch: on all ranks, where ids are SHARD, whose
      * counts backward all-reduces. */
     bool scale_grad_by_freq;
@@ -176,10 +181,13 @@ TSH_API tsh_tensor *tsh_embedding_project(tsh_tape *tape, tsh_embedding *layer, 
 
 /* --- norm --------------------------------------------------------------------------------------------------------- */
 
+/* The normalisation of a norm layer: tsh_layer_norm or tsh_rms_norm. */
 typedef enum tsh_norm_kind { TSH_LAYER_NORM = 0, TSH_RMS_NORM } tsh_norm_kind;
 
+/* A norm with its parameters. */
 typedef struct tsh_norm tsh_norm;
 
+/* A norm's kind, size and parameters. */
 typedef struct tsh_norm_config {
     int64_t features; /* the size of the last dim */
     tsh_norm_kind kind;
@@ -225,7 +233,7 @@ typedef struct tsh_sharding_rule {
 /* What a table says of a layer: three fields of its configuration. */
 typedef struct tsh_sharding_choice {
     tsh_sharding shard;
-    bool gather_output, sequence_parallel;
+    bool gather_output, sequence_parallel; /* as in tsh_linear_config */
 } tsh_sharding_choice;
 
 /* *out = the first row for the layer of this name; TSH_DENSE where the table has none. TSH_ERR_ARGUMENT for a table of
@@ -240,14 +248,16 @@ TSH_API tsh_status tsh_sharding_check(const tsh_sharding_rule *table, const tsh_
 /* The linear layers of an MLP. */
 typedef enum tsh_mlp_part { TSH_MLP_GATE = 0, TSH_MLP_UP, TSH_MLP_DOWN, TSH_MLP_PARTS } tsh_mlp_part;
 
+/* A feed-forward layer: up and down, and gate where it is gated. */
 typedef struct tsh_mlp tsh_mlp;
 
+/* An MLP's shape, split and parameters. */
 typedef struct tsh_mlp_config {
-    int64_t embed, hidden;
-    bool gated;
-    tsh_activation activation;
-    bool bias;
-    bool sequence_parallel; /* x and y are SHARD(0): an all-gather and a reduce-scatter instead of all-reduces */
+    int64_t embed, hidden;     /* features of x and y; features between the layers */
+    bool gated;                /* the activation of a third layer, gate, multiplies the output of up */
+    tsh_activation activation; /* of gate where there is one, else of up */
+    bool bias;                 /* of all layers */
+    bool sequence_parallel;    /* x and y are SHARD(0): an all-gather and a reduce-scatter instead of all-reduces */
     tsh_dtype dtype;
     tsh_init weight_init, bias_init, down_init; /* gate and up; all biases; down */
     const char *names[TSH_MLP_PARTS];           /* NULL: "gate_proj", "up_proj", "down_proj" */
@@ -273,7 +283,7 @@ TSH_API tsh_status tsh_mlp_register(const tsh_mlp *layer, tsh_parameters *list, 
 /* How rows of activations [tokens, embed] are the tokens of sequences: tokens = batch T, the sequences one after
  * another. */
 typedef struct tsh_sequences {
-    int64_t batch;
+    int64_t batch;         /* the number of sequences */
     tsh_tensor *positions; /* int64 [T] or [batch, T]: required with rotary positions, else unused */
     tsh_tensor *lengths;   /* int64 [batch]: keys past a sequence's length are not seen; NULL: all are */
     tsh_kv_cache *cache;   /* of this layer, to which the tokens are appended, in evaluation; NULL: none. It has the
@@ -283,17 +293,19 @@ typedef struct tsh_sequences {
 /* The linear layers of an attention layer. */
 typedef enum tsh_attention_part { TSH_QUERY = 0, TSH_KEY, TSH_VALUE, TSH_OUT, TSH_ATTENTION_PARTS } tsh_attention_part;
 
+/* Self-attention with its four projections. */
 typedef struct tsh_self_attention tsh_self_attention;
 
+/* A self-attention layer's shape, split and parameters. */
 typedef struct tsh_self_attention_config {
-    int64_t embed;
-    int64_t heads;
-    int64_t kv_heads; /* divides heads; 0: heads */
-    int64_t head_dim; /* 0: embed / heads */
-    bool causal;
-    double scale;   /* 0: 1 / sqrt(head_dim) */
-    double dropout; /* of the attention weights */
-    bool rotary;
+    int64_t embed;                   /* features of x and y */
+    int64_t heads;                   /* of queries */
+    int64_t kv_heads;                /* divides heads; 0: heads */
+    int64_t head_dim;                /* 0: embed / heads */
+    bool causal;                     /* a token sees those before it and itself alone */
+    double scale;                    /* 0: 1 / sqrt(head_dim) */
+    double dropout;                  /* of the attention weights */
+    bool rotary;                     /* turn queries and keys by the positions of tsh_sequences */
     tsh_rotary_config rotary_config; /* with rotary */
     bool bias, out_bias;             /* of query, key and value; of the output projection */
     bool sequence_parallel; /* x and y are SHARD(0): an all-gather and a reduce-scatter instead of all-reduces */
@@ -337,22 +349,24 @@ typedef enum tsh_block_part {
     TSH_BLOCK_PARTS
 } tsh_block_part;
 
+/* A transformer block: attention and an MLP, each with its norm and residual. */
 typedef struct tsh_block tsh_block;
 
+/* A block's norms, halves and what they have in common. */
 typedef struct tsh_block_config {
-    int64_t embed;
-    bool post_norm; /* x = norm(x + half(x)) as in BERT, not x + half(norm(x)) */
-    double dropout; /* of a half's output, before it is added */
-    bool sequence_parallel;
-    bool recompute; /* backward runs the block again (tsh_tape_recompute_since), which keeps its output alone */
+    int64_t embed;          /* features of x and y */
+    bool post_norm;         /* x = norm(x + half(x)) as in BERT, not x + half(norm(x)) */
+    double dropout;         /* of a half's output, before it is added */
+    bool sequence_parallel; /* x and y are SHARD(0), as in tsh_mlp_config */
+    bool recompute;         /* backward runs the block again (tsh_tape_recompute_since), which keeps its output alone */
     tsh_dtype dtype;
     tsh_norm_config norm; /* of both; these three leave fields above, table and name to the block */
     tsh_self_attention_config attention;
     tsh_mlp_config mlp;
     const char *names[TSH_BLOCK_PARTS]; /* NULL: "input_layernorm", "self_attn", "post_attention_layernorm", "mlp"; "":
                                          * the part's parameters are named as the block's own */
-    const tsh_sharding_rule *table;
-    const char *name; /* of this block in the table */
+    const tsh_sharding_rule *table;     /* of the layers in both halves; NULL: their defaults */
+    const char *name;                   /* of this block in the table */
 } tsh_block_config;
 
 /* A transformer block. The caller destroys the layer. Not collective, but every rank of the mesh makes the same call.

@@ -10,10 +10,13 @@
 extern "C" {
 #endif
 
+/* The most dims of a tensor, and the most axes of a mesh. */
 #define TSH_MAX_DIMS 8
 #define TSH_MAX_AXES 4
 
+/* Ranks in a grid with named axes. */
 typedef struct tsh_mesh tsh_mesh;
+/* Ranks that communicate: along one axis of a mesh, or any others. */
 typedef struct tsh_group tsh_group;
 
 /* What each rank along one mesh axis holds, and what each holds of the gradient. Zero is REPLICATED.
@@ -34,6 +37,7 @@ typedef enum tsh_layout_kind {
  *  SHARED_OWN  all of it, each for a use of its own        gradient: a contribution, to be summed over those ranks */
 typedef enum tsh_sharing { TSH_UNSHARED = 0, TSH_SHARED, TSH_SHARED_OWN } tsh_sharing;
 
+/* The layout of a tensor along one axis of its mesh. */
 typedef struct tsh_layout {
     tsh_layout_kind kind;
     int dim;   /* SHARD only; negative counts from the end where a tensor is at hand */
@@ -64,6 +68,7 @@ typedef struct tsh_layout {
 #define TSH_PARTIAL                       TSH_LAYOUT_(TSH_KIND_PARTIAL, 0, 0, TSH_UNSHARED, 0, 0)
 #define TSH_LOCAL                         TSH_LAYOUT_(TSH_KIND_LOCAL, 0, 0, TSH_UNSHARED, 0, 0)
 
+/* Layouts as initialisers of static objects. */
 #define TSH_LAYOUT_INIT_(kind, dim, order)                                                                             \
     { kind, dim, order, TSH_UNSHARED, 0, 0 }
 #define TSH_REPLICATED_INIT        TSH_LAYOUT_INIT_(TSH_KIND_REPLICATED, 0, 0)
@@ -74,7 +79,8 @@ typedef struct tsh_layout {
 
 /* What a rank holds of a global tensor: an offset and a length for each dim; empty when a length is 0. */
 typedef struct tsh_box {
-    int64_t start[TSH_MAX_DIMS], length[TSH_MAX_DIMS];
+    int64_t start[TSH_MAX_DIMS];  /* the first index of each dim */
+    int64_t length[TSH_MAX_DIMS]; /* how many indices of each dim */
 } tsh_box;
 
 /* The balanced split of n >= 0 items over parts >= 1: the first n % parts hold one item more. Part `index` holds

@@ -168,6 +168,7 @@ typedef enum tsh_sharding_level {
     TSH_SHARD_PARAMETERS
 } tsh_sharding_level;
 
+/* What data parallelism sums, in which pieces, and what it shares out; zeros are the defaults. */
 typedef struct tsh_data_parallel_config {
     bool average;              /* false: the loss is that of the whole batch, of which each rank has a part (SHARD(0)
                                 * inputs); gradients are sums. true: each rank has a batch and a LOCAL loss of its own;
