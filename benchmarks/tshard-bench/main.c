@@ -61,9 +61,11 @@ static void print_help(FILE *to) {
     fputs("usage: tshard-run -n N tshard-bench COMMAND [options]\n"
           "       tshard-bench COMMAND [options]           as one rank\n"
           "\n"
+          "Measures the parts of tshard on this machine, beside what bounds them.\n"
+          "\n"
           "Commands (tshard-bench COMMAND --help lists the options):\n",
           to);
-    for (int i = 0; i < command_count; i++) fprintf(to, "  %-13s %s\n", commands[i].name, commands[i].help);
+    for (int i = 0; i < command_count; i++) fprintf(to, "  %-14s %s\n", commands[i].name, commands[i].help);
     fputs("\n"
           "      --help     this text\n"
           "      --version  version\n",

@@ -85,6 +85,22 @@ for page in README.md docs/README.md docs/building.md LICENSE; do
     [ -s "$prefix/share/doc/tshard/$page" ] || fail "$page is not installed"
 done
 
+# Each program has a man page, which has each of its options, and words for bash to complete them with.
+for program in "$prefix"/bin/*; do
+    name=$(basename "$program")
+    page=$(gunzip -c "$prefix/share/man/man1/$name.1.gz") || fail "no man page of $name"
+    for option in $("$program" --help | grep -oE '^ +(-[a-z], )?--[a-z-]+' | grep -oE -- '--[a-z-]+'); do
+        grep -qF -- "${option//-/\\-}" <<< "$page" || fail "$option is not in the man page of $name"
+    done
+    sed -n '/^.SH NAME/{n;p}' <<< "$page" | grep -qE '^tshard\\-[a-z]+ \\- .{20}' || fail "$name has no NAME in its man page"
+    bash -n "$prefix/share/bash-completion/completions/$name" || fail "no completion of $name"
+    if command -v groff > /dev/null; then
+        said=$(groff -man -ww -z <<< "$page" 2>&1 | grep -v "can't break line\|cannot adjust line")
+        [ -z "$said" ] || fail "the man page of $name: $said"
+    fi
+done
+gunzip -c "$prefix/share/man/man7/tshard.7.gz" | grep -q '^.B TSHARD_TIMEOUT$' || fail "tshard(7) has no variables"
+
 # Layouts in initialisers and expressions, in each language's strictest reading.
 for standard in c11 c17; do
     "$cc" -std=$standard -Wall -Wextra -pedantic-errors -Werror -I"$prefix/include" -fsyntax-only "$here/layouts.c" ||

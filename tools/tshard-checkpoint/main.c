@@ -15,6 +15,8 @@ static const char help[] =
     "       tshard-checkpoint merge CHECKPOINT FOLDER [--file-size BYTES] [--optimizer]\n"
     "       tshard-checkpoint split SOURCE FOLDER --files N [--step N]\n"
     "\n"
+    "Lists, checks, merges and splits checkpoints.\n"
+    "\n"
     "CHECKPOINT is a step's folder, or a folder of them: then its newest whole one.\n"
     "\n"
     "  list    the checkpoints in a folder, and what is wrong with those that are not whole\n"

@@ -1,0 +1,46 @@
+#!/bin/sh
+# overview.sh TSHARD_RUN VERSION DOCDIR: the man page tshard(7) on stdout. Its ENVIRONMENT is `tshard-run --settings`.
+set -eu
+cat <<PAGE
+.TH TSHARD 7 "" "tshard $2" "tshard"
+.SH NAME
+tshard \- tensor-parallel model sharding with automatic gradients
+.SH SYNOPSIS
+.nf
+.B #include <tshard/tshard.h>
+.B cc program.c \$(pkg-config \-\-cflags \-\-libs tshard)
+.B tshard-run \-n 4 ./a.out
+.fi
+.SH DESCRIPTION
+tshard is a C library that splits the weights of linear and embedding layers by row or column across a group of ranks,
+runs forward and backward, and inserts every collective that the mathematics needs, so that N ranks compute what one
+rank would. Ranks are processes of one machine, of several over MPI, or have a GPU each.
+.PP
+A program calls tsh_world_init(), which finds the other ranks by the variables that
+.BR tshard-run (1),
+torchrun, mpirun and srun set; alone it is a world of one rank.
+.SH FILES
+.TP
+.I $3/docs
+the manual, a page for each subject; docs/README.md lists them
+.TP
+.I $3/examples
+programs, and a CMake project that builds them
+.SH ENVIRONMENT
+PAGE
+"$1" --settings | awk -F ' [|] ' '
+    NR > 2 {
+        sub(/^[|] /, "")
+        sub(/ [|]$/, "")
+        gsub(/`/, "")
+        gsub(/\\/, "\\e")
+        gsub(/-/, "\\-")
+        gsub(/\[[a-z]+\.md\]\([a-z]+\.md\)/, "the manual")
+        print ".TP\n.B " $1 "\n" $2 ", default: " $3 ".\n.br\n" $4
+    }'
+cat <<'PAGE'
+.SH SEE ALSO
+.BR tshard-run (1),
+.BR tshard-bench (1),
+.BR tshard-checkpoint (1)
+PAGE
