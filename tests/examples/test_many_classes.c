@@ -58,6 +58,10 @@ static void learns_alike(const char *options) {
     }
 }
 
+Test(many_classes, ranks_that_hold_no_class_change_nothing, .timeout = 300) {
+    learns_alike("--classes 2");
+}
+
 Test(many_classes, adamw_learns_alike_on_all_numbers_of_ranks, .timeout = 200) {
     learns_alike("");
 }
