@@ -31,7 +31,7 @@ TSH_API void tsh_thread_rendezvous_destroy(tsh_thread_rendezvous *threads);
 
 /* Zeroed members take the value of the environment, then the default. */
 typedef struct tsh_world_config {
-    int rank, world_size;    /* both, or neither (world_size 0): RANK, WORLD_SIZE as launchers set them */
+    int rank, world_size;    /* both, whatever the variables of launchers say; or neither (world_size 0) */
     const char *init_method; /* how the ranks find each other; TSHARD_INIT, default "env://":
                               *   env://            MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE
                               *   tcp://HOST:PORT   rank 0 listens there; with a multicast HOST (239.1.2.3, [ff15::1])
@@ -55,9 +55,10 @@ typedef struct tsh_world_config {
 /* Join the world; without RANK in the environment it has one rank. Collective; waits at most 120 s for all ranks, and
  * every 5 s (TSHARD_WARN) warns of those that are missing. config may be NULL. Ranks on several machines start MPI;
  * where no launcher of MPI has started them, the call sets variables in the environment, which no other thread may use
- * meanwhile. TSH_ERR_ARGUMENT for malformed or contradicting variables, TSH_ERR_TIMEOUT, TSH_ERR_SYSTEM,
- * TSH_ERR_MEMORY, TSH_ERR_UNSUPPORTED where the build lacks the backend, TSH_ERR_STATE where MPI was started before
- * with other ranks, TSH_ERR_PEER when a rank is lost meanwhile. */
+ * meanwhile. A program that has MPI of its own calls tsh_world_init_mpi (mpi.h). TSH_ERR_ARGUMENT for malformed or
+ * contradicting variables that the configuration does not replace, TSH_ERR_TIMEOUT, TSH_ERR_SYSTEM, TSH_ERR_MEMORY,
+ * TSH_ERR_UNSUPPORTED where the build lacks the backend, TSH_ERR_STATE where MPI was started before with other ranks,
+ * TSH_ERR_PEER when a rank is lost meanwhile. */
 TSH_API tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out);
 /* Leave the world. Not collective, but ranks that still wait for this one get TSH_ERR_PEER. The caller destroys the
  * groups, meshes, tensors and tapes of the world first. */

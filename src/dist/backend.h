@@ -28,6 +28,8 @@ typedef struct tshi_start {
     const struct tshi_roster *roster; /* where the ranks are; NULL before the rendezvous */
     const tsh_allocator *allocator;
     double deadline; /* of the rendezvous, seconds of tshi_clock */
+    const void
+        *communicator; /* of tsh_world_init_mpi, which the mpi backend reads; NULL: the world is made otherwise */
 } tshi_start;
 
 /* What only the backend knows of a world. */
@@ -59,7 +61,8 @@ typedef struct tshi_group_ops {
 
     /* *takes: this backend connects the ranks of that world, as its control backend. Called before the rendezvous and,
      * where no backend has taken the world by then, after it. Before it a backend takes a world whose ranks it finds by
-     * its own means: it waits for them, and sets rank and size in start->settings. NULL: a data backend alone. */
+     * its own means: it waits for them, and sets rank and size in start->settings. With a communicator the ranks are
+     * known, and it is called once. NULL: a data backend alone. */
     tsh_status (*probe)(const tshi_start *start, bool *takes);
     /* Makes world->state, and *heap where the ranks share the memory of their heaps, else NULL. May wait for the ranks
      * until start->deadline. NULL: there is nothing to make. */

@@ -130,7 +130,7 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
 }
 
 /* The control backend: one that finds the ranks by its own means, or one for the ranks that the rendezvous has
- * found. */
+ * found, or the caller. */
 static tsh_status find_ranks(tsh_world *world, tshi_start *start) {
     tshi_roster roster;
     tsh_status status = tshi_backend_connect(start, &world->control);
@@ -145,6 +145,34 @@ static tsh_status find_ranks(tsh_world *world, tshi_start *start) {
     return status;
 }
 
+tsh_status tshi_world_start(tshi_start *start, tsh_world **out) {
+    tsh_allocator allocator = tshi_allocator_resolve(&start->config->allocator);
+    tsh_world *world = tshi_calloc(&allocator, 1, sizeof *world);
+    *out = NULL;
+    if (!world) return TSH_ERR_MEMORY;
+    world->allocator = allocator;
+    log_open(world, &start->config->log, start->settings->log);
+    tsh_world_config logged = *start->config;
+    logged.log = world->log;
+    start->config = &logged;
+    world->start_ticks = tshi_ticks();
+    world->start_seconds = tshi_clock();
+    start->allocator = &allocator;
+    start->deadline = world->start_seconds + tshi_rendezvous_patience(start->settings);
+    tsh_status status = find_ranks(world, start);
+    world->data = world->control;
+    if (start->settings->rank <= 0) tshi_settings_check(&world->log);
+    if (status == TSH_OK) status = world_enter(world, start);
+    if (status != TSH_OK) {
+        tsh_world_destroy(world);
+        return status;
+    }
+    world->host->purpose = TSH_MEMORY_OTHER;
+    tshi_signal_open(world, start->settings->rings);
+    *out = world;
+    return TSH_OK;
+}
+
 tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
     static const tsh_world_config empty;
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "world_init: out is NULL");
@@ -153,29 +181,8 @@ tsh_status tsh_world_init(const tsh_world_config *config, tsh_world **out) {
     tshi_settings settings;
     tsh_status status = tshi_settings_read(config, &settings);
     if (status != TSH_OK) return status;
-    tsh_allocator allocator = tshi_allocator_resolve(&config->allocator);
-    tsh_world *world = tshi_calloc(&allocator, 1, sizeof *world);
-    if (!world) return TSH_ERR_MEMORY;
-    world->allocator = allocator;
-    log_open(world, &config->log, settings.log);
-    tsh_world_config logged = *config;
-    logged.log = world->log;
-    world->start_ticks = tshi_ticks();
-    world->start_seconds = tshi_clock();
-    tshi_start start = {&logged, &settings, NULL, &allocator,
-                        world->start_seconds + tshi_rendezvous_patience(&settings)};
-    status = find_ranks(world, &start);
-    world->data = world->control;
-    if (settings.rank <= 0) tshi_settings_check(&world->log);
-    if (status == TSH_OK) status = world_enter(world, &start);
-    if (status != TSH_OK) {
-        tsh_world_destroy(world);
-        return status;
-    }
-    world->host->purpose = TSH_MEMORY_OTHER;
-    tshi_signal_open(world, settings.rings);
-    *out = world;
-    return TSH_OK;
+    tshi_start start = {.config = config, .settings = &settings};
+    return tshi_world_start(&start, out);
 }
 
 void tsh_world_destroy(tsh_world *world) {

@@ -62,6 +62,9 @@ struct tsh_world {
     double start_seconds;
 };
 
+/* tsh_world_init, for a start whose config and settings are set; the roster too where the caller knows the ranks. */
+tsh_status tshi_world_start(tshi_start *start, tsh_world **out);
+
 /* Takes the next stream of random numbers. */
 uint64_t tshi_world_stream(tsh_world *world);
 

@@ -1,5 +1,8 @@
 /* Worlds, groups, meshes, collectives and messages. */
 #include "fuzz.h"
+#ifdef TSHARD_HAVE_MPI
+#include "tshard/mpi.h"
+#endif
 
 #include <limits.h>
 #include <stdio.h>
@@ -42,6 +45,18 @@ static void world_init(fuzz *f, void (*function)(void)) {
     tsh_status status = tsh_world_init(&config, fuzz_chance(f, 3) ? NULL : &world);
     fuzz_made(f, FUZZ_WORLD, "world_init", status, world, NULL);
 }
+
+#ifdef TSHARD_HAVE_MPI
+/* The fuzzer does not start MPI. */
+static void world_init_mpi(fuzz *f, void (*function)(void)) {
+    tsh_world *world = NULL, **out = fuzz_chance(f, 10) ? NULL : &world;
+    bool fortran = fuzz_chance(f, 50);
+    tsh_status status = fortran ? tsh_world_init_mpi_f(0, NULL, out) : tsh_world_init_mpi(MPI_COMM_WORLD, NULL, out);
+    (void)function;
+    if (status == TSH_OK) fuzz_wrong(f, "a world without MPI");
+    fuzz_said(f, "world_init_mpi", status, world);
+}
+#endif
 
 static void world_destroy(fuzz *f, void (*function)(void)) {
     (void)function;
@@ -390,6 +405,9 @@ static void message_new(fuzz *f, void (*function)(void)) {
 const fuzz_call fuzz_dist_calls[] = {
     {"tsh_thread_rendezvous_create tsh_thread_rendezvous_destroy", threads_create, NULL, 1},
     {"tsh_world_init", world_init, NULL, 2},
+#ifdef TSHARD_HAVE_MPI
+    {"tsh_world_init_mpi tsh_world_init_mpi_f", world_init_mpi, NULL, 1},
+#endif
     {"tsh_world_destroy", world_destroy, NULL, 1},
     {"tsh_world_rank tsh_world_size tsh_world_local_rank tsh_world_node_count tsh_world_uses_rdma tsh_world_device "
      "tsh_world_group tsh_world_mesh",

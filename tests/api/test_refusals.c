@@ -4,6 +4,9 @@
 #include "base/base.h"
 #include "support/headers.h"
 #include "tshard/graph.h"
+#ifdef TSHARD_HAVE_MPI
+#include "tshard/mpi.h"
+#endif
 #include "tshard/tshard.h"
 
 #include <criterion/criterion.h>

@@ -111,9 +111,11 @@ for standard in c++11 c++17; do
         "$here/layouts.c" || fail "layouts in $standard"
 done
 
-# Each header stands alone, and only the interface is exported.
+# Each header stands alone, mpi.h beside that of the MPI in the build, and only the interface is exported.
+mpi=$(sed -n 's/^MPI_C_HEADER_DIR:PATH=\(\/.*\)/-isystem \1/p' "$build/CMakeCache.txt")
 for header in "$prefix"/include/tshard/*.h; do
-    "$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror -I"$prefix/include" -fsyntax-only -x c "$header" ||
+    # shellcheck disable=SC2086
+    "$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror -I"$prefix/include" $mpi -fsyntax-only -x c "$header" ||
         fail "$(basename "$header") alone"
 done
 exported=$(nm -D --defined-only "$libdir/libtshard.so" | awk '{ print $NF }')

@@ -25,10 +25,11 @@ xargs awk '
         sees["backends"] = "dist core bootstrap backends"
         sees["above"] = "dist core"
     }
-    # The room of a public header: its name; a captured graph belongs to a device, generation to layers, a checkpoint to io.
+    # The room of a public header: its name; a captured graph belongs to a device, MPI to dist, generation to layers, a
+    # checkpoint to io.
     function room_of(name) {
         sub(/\.h$/, "", name)
-        return name == "graph" ? "device" : name == "generate" ? "layers" : name == "checkpoint" ? "io" : name
+        return name == "graph" ? "device" : name == "mpi" ? "dist" : name == "generate" ? "layers" : name == "checkpoint" ? "io" : name
     }
     function wrong(why) {
         printf "%s:%d: %s: %s\n", FILENAME, FNR, why, header

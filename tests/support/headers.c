@@ -45,6 +45,9 @@ int tshi_test_functions(bool (*lists)(const char *name), char *words, size_t siz
     for (struct dirent *entry; folder && (entry = readdir(folder)) != NULL;) {
         size_t length = strlen(entry->d_name);
         if (length < 2 || strcmp(entry->d_name + length - 2, ".h") != 0) continue;
+#ifndef TSHARD_HAVE_MPI
+        if (!strcmp(entry->d_name, "mpi.h")) continue; /* this build has none of its functions */
+#endif
         declared += look_through(read_header(entry->d_name), lists, words, size);
     }
     if (folder) closedir(folder);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #define DEFAULT_PORT    29500
+#define DEFAULT_ADDRESS "127.0.0.1"
 #define LONGEST_TIMEOUT 31536000.0
 
 static tsh_status read_timeout(double wanted, double *out) {
@@ -83,15 +84,8 @@ static tsh_status read_switches(tshi_settings *s) {
 /* --- the method --------------------------------------------------------------------------------------------------- */
 
 /* A text that the configuration and a setting may both give. */
-static tsh_status read_either(const char *wanted, const char *member, tshi_setting_id id, const char **out) {
-    const char *text = tshi_setting_value(id);
-    if (wanted && !wanted[0]) wanted = NULL;
-    if (wanted && text && strcmp(wanted, text) != 0) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: the configuration says %s \"%.80s\", the environment %s=%.80s",
-                         member, wanted, tshi_settings_table[id].name, text);
-    }
-    *out = wanted ? wanted : text;
-    return TSH_OK;
+static const char *either(const char *wanted, tshi_setting_id id) {
+    return wanted && wanted[0] ? wanted : tshi_setting_value(id);
 }
 
 static tsh_status method_fail(const char *text) {
@@ -101,9 +95,7 @@ static tsh_status method_fail(const char *text) {
 }
 
 static tsh_status read_method(const tsh_world_config *config, tshi_settings *s) {
-    const char *text;
-    tsh_status status = read_either(config->init_method, "init_method", TSHI_SETTING_INIT, &text);
-    if (status != TSH_OK) return status;
+    const char *text = either(config->init_method, TSHI_SETTING_INIT);
     if (!text || !strcmp(text, "env://")) return TSH_OK;
     if (!strncmp(text, "tcp://", 6)) {
         s->method = TSHI_INIT_TCP;
@@ -126,9 +118,8 @@ static tsh_status read_method(const tsh_world_config *config, tshi_settings *s) 
 }
 
 static tsh_status read_group(const tsh_world_config *config, tshi_settings *s) {
-    const char *text;
-    tsh_status status = read_either(config->group_name, "group_name", TSHI_SETTING_GROUP, &text);
-    if (status != TSH_OK || !text) return status;
+    const char *text = either(config->group_name, TSHI_SETTING_GROUP);
+    if (!text) return TSH_OK;
     if (strlen(text) >= sizeof s->group_name) {
         return tshi_fail(TSH_ERR_ARGUMENT, "world_init: group_name is longer than %d characters", TSHI_JOB_SIZE - 1);
     }
@@ -138,26 +129,36 @@ static tsh_status read_group(const tsh_world_config *config, tshi_settings *s) {
 
 /* --- ranks -------------------------------------------------------------------------------------------------------- */
 
-/* Where the rendezvous assigns ranks, rank 0 in a configuration wants none: it is what a zeroed configuration says. */
-static tsh_status take_config_ranks(const tsh_world_config *config, bool found, tshi_settings *s) {
-    bool any = s->ranks_assigned && config->rank <= 0;
+/* What is left of a launcher's variables is the name of its job, where the environment is how the ranks find each
+ * other. */
+static void forget_launcher(tshi_settings *s, int rank, int size) {
+    s->local_rank = rank < 0 ? 0 : rank;
+    s->size = s->local_size = size;
+    s->local_known = s->address_known = false;
+    s->port = DEFAULT_PORT;
+    memcpy(s->address, DEFAULT_ADDRESS, sizeof DEFAULT_ADDRESS);
+    if (s->method != TSHI_INIT_ENV) s->job[0] = '\0';
+}
+
+/* The rank and size of the configuration, whatever a launcher has said. Of the same number of ranks its variables still
+ * say on which machines they are; a world of another number is not the launcher's. Where the rendezvous assigns ranks,
+ * rank 0 in a configuration wants none: it is what a zeroed configuration says. */
+static tsh_status take_config_ranks(const tsh_world_config *config, bool launched, tshi_settings *s) {
+    bool any = s->ranks_assigned && config->rank <= 0, same = launched && s->size == config->world_size;
     int rank = any ? TSHI_ANY_RANK : config->rank;
-    if (found && (s->size != config->world_size || (!any && s->rank >= 0 && s->rank != rank))) {
-        return tshi_fail(TSH_ERR_ARGUMENT,
-                         "world_init: the configuration says rank %d of %d, the environment rank %d of %d",
-                         config->rank, config->world_size, s->rank, s->size);
-    }
-    if (found && (any || s->rank >= 0)) return TSH_OK;
     if (config->world_size > TSHI_MOST_RANKS) {
         return tshi_fail(TSH_ERR_ARGUMENT, "world_init: world_size is %d; a world has at most %d ranks",
                          config->world_size, TSHI_MOST_RANKS);
     }
-    s->rank = rank;
-    s->local_rank = rank < 0 ? 0 : rank;
-    s->size = s->local_size = config->world_size;
-    if (rank < s->size) return TSH_OK;
-    return tshi_fail(TSH_ERR_ARGUMENT, "world_init: rank is %d, but world_size is %d: ranks go from 0 to %d", rank,
-                     s->size, s->size - 1);
+    if (rank >= config->world_size) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "world_init: rank is %d, but world_size is %d: ranks go from 0 to %d", rank,
+                         config->world_size, config->world_size - 1);
+    }
+    if (!same) forget_launcher(s, rank, config->world_size);
+    s->launched = same && (any || s->rank == rank);
+    if (same && !s->launched && !s->local_known) s->local_rank = rank;
+    if (!any || !same) s->rank = rank;
+    return TSH_OK;
 }
 
 /* Rank and size: the configuration's, else the launcher's, else a world of one. */
@@ -169,13 +170,14 @@ static tsh_status read_ranks(const tsh_world_config *config, tshi_settings *s) {
     bool found;
     s->size = s->local_size = 1;
     tsh_status status = tshi_launcher_read(s, &found);
+    if (config->world_size > 0) return take_config_ranks(config, found && status == TSH_OK, s);
     if (status != TSH_OK) return status;
+    s->launched = found;
     if (!found) {
         s->rank = s->local_rank = 0;
         s->size = s->local_size = 1;
         s->local_known = false;
     }
-    if (config->world_size > 0) return take_config_ranks(config, found, s);
     if (!found && (s->method == TSHI_INIT_TCP || s->method == TSHI_INIT_FILE)) {
         return tshi_fail(TSH_ERR_ARGUMENT, "world_init: %s needs %s, in the configuration or the environment",
                          s->method == TSHI_INIT_FILE ? "file://" : "tcp://",
@@ -215,7 +217,7 @@ static void make_key(tshi_settings *s) {
 
 static tsh_status read_rendezvous(const tsh_world_config *config, tshi_settings *s) {
     s->port = DEFAULT_PORT;
-    memcpy(s->address, "127.0.0.1", sizeof "127.0.0.1");
+    memcpy(s->address, DEFAULT_ADDRESS, sizeof DEFAULT_ADDRESS);
     tsh_status status = read_method(config, s);
     if (status == TSH_OK) status = read_group(config, s);
     char address[TSHI_JOB_SIZE];
@@ -233,19 +235,28 @@ static tsh_status read_rendezvous(const tsh_world_config *config, tshi_settings 
     return status;
 }
 
+tsh_status tshi_settings_complete(const tsh_world_config *config, tshi_settings *s) {
+    tsh_status status = read_timeout(config->timeout, &s->timeout);
+    if (status == TSH_OK) status = read_heap(config->heap_bytes, s->size > 0 ? s->size : 1, &s->heap_bytes);
+    s->seed = config->seed;
+    s->deterministic = config->deterministic;
+    if (status == TSH_OK && s->seed == 0) status = tshi_setting_number(TSHI_SETTING_SEED, &s->seed);
+    if (status == TSH_OK) status = read_device(config->device, &s->device);
+    if (status == TSH_OK) status = read_switches(s);
+    if (status != TSH_OK) return status;
+    return read_threads(config->blas_threads, s->local_size ? s->local_size : 1, s->deterministic, &s->blas_threads);
+}
+
+void tshi_settings_share_cores(const tsh_world_config *config, tshi_settings *s) {
+    if (config->blas_threads != 0 || s->deterministic || tshi_setting_value(TSHI_SETTING_BLAS_THREADS)) return;
+    s->blas_threads = tshi_granted_cores(NULL, 0) / s->local_size;
+    if (s->blas_threads < 1) s->blas_threads = 1;
+}
+
 tsh_status tshi_settings_read(const tsh_world_config *config, tshi_settings *out) {
     tshi_settings s = {0};
-    tsh_status status = TSH_OK;
-    if (!config->threads) status = read_rendezvous(config, &s);
-    if (status == TSH_OK) status = read_timeout(config->timeout, &s.timeout);
-    if (status == TSH_OK) status = read_heap(config->heap_bytes, s.size > 0 ? s.size : 1, &s.heap_bytes);
-    s.seed = config->seed;
-    s.deterministic = config->deterministic;
-    if (status == TSH_OK && s.seed == 0) status = tshi_setting_number(TSHI_SETTING_SEED, &s.seed);
-    if (status == TSH_OK) status = read_device(config->device, &s.device);
-    if (status == TSH_OK) status = read_switches(&s);
-    if (status == TSH_OK)
-        status = read_threads(config->blas_threads, s.local_size ? s.local_size : 1, s.deterministic, &s.blas_threads);
+    tsh_status status = config->threads ? TSH_OK : read_rendezvous(config, &s);
+    if (status == TSH_OK) status = tshi_settings_complete(config, &s);
     if (status == TSH_OK) *out = s;
     return status;
 }

@@ -24,8 +24,9 @@ typedef enum tshi_init_method { TSHI_INIT_ENV = 0, TSHI_INIT_TCP, TSHI_INIT_FILE
 typedef struct tshi_settings {
     tshi_init_method method;
     /* rank may be TSHI_ANY_RANK where the method assigns ranks (tcp:// with a multicast address, file://). mpi://:
-     * rank and size are those of the environment, or 0 of 1. */
+     * rank and size are those of the environment or the configuration, or 0 of 1. */
     int rank, size, local_rank, local_size;
+    bool launched;       /* rank and size are those that a launcher has set */
     bool local_known;    /* local_size is the launcher's */
     bool ranks_assigned; /* by the rendezvous, where none is wanted */
     double timeout;
@@ -53,8 +54,13 @@ typedef struct tshi_settings {
         key[TSHI_KEY_SIZE]; /* made of path, token, job and group name; after the rendezvous: of this world alone */
 } tshi_settings;
 
-/* Reads configuration, environment and defaults. TSH_ERR_ARGUMENT for a malformed value, and where two disagree. */
+/* Reads configuration, environment and defaults. TSH_ERR_ARGUMENT for a malformed value. */
 tsh_status tshi_settings_read(const tsh_world_config *config, tshi_settings *out);
+/* The part of it that is not about finding the ranks: s has their number already, or 0. */
+tsh_status tshi_settings_complete(const tsh_world_config *config, tshi_settings *s);
+/* The BLAS threads of s->local_size ranks on this machine, where neither the configuration nor the environment has a
+ * number. */
+void tshi_settings_share_cores(const tsh_world_config *config, tshi_settings *s);
 
 /* --- address.c ---------------------------------------------------------------------------------------------------- */
 

@@ -149,7 +149,7 @@ static tsh_status read_job(const family *f, tshi_settings *s) {
     char job[TSHI_JOB_SIZE / 2 - 1] = "", step[TSHI_JOB_SIZE / 2 - 1] = "";
     tsh_status status = tshi_variable_text(f->job, job, sizeof job, NULL);
     if (status == TSH_OK) status = tshi_variable_text(f->step, step, sizeof step, NULL);
-    snprintf(s->job, sizeof s->job, "%s.%s", job, step);
+    if (job[0] || step[0]) snprintf(s->job, sizeof s->job, "%s.%s", job, step);
     return status;
 }
 
@@ -173,12 +173,12 @@ static tsh_status read_family(const family *f, tshi_settings *s, bool *found) {
     }
     *found = *found && has_size;
     if (!*found) return TSH_OK;
-    status = check_below(s->rank, s->size, f->rank, f->size);
+    status = read_job(f, s);
+    if (status == TSH_OK) status = check_below(s->rank, s->size, f->rank, f->size);
     s->local_rank = s->rank;
     s->local_size = s->size;
     if (status == TSH_OK) status = read_local(f, s);
-    if (status == TSH_OK && f->size == families[FAMILIES - 1].size) status = read_slurm(s);
-    return status == TSH_OK ? read_job(f, s) : status;
+    return status == TSH_OK && f->size == families[FAMILIES - 1].size ? read_slurm(s) : status;
 }
 
 tsh_status tshi_launcher_read(tshi_settings *out, bool *found) {

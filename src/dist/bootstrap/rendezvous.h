@@ -45,6 +45,10 @@ void tshi_rendezvous_tidy(const char *init_method);
 /* Arrays for `size` ranks on at most `nodes` machines. */
 tsh_status tshi_roster_init(tshi_roster *roster, int size, int nodes, const tsh_allocator *allocator);
 void tshi_roster_free(tshi_roster *roster, const tsh_allocator *allocator);
+/* The roster of processes in the order of their ranks, with a new key; machines are numbered by their lowest rank. The
+ * caller sets its own rank in it. */
+tsh_status tshi_roster_of(const tshi_process *const *process, int size, const tsh_allocator *allocator,
+                          tshi_roster *out);
 /* Sets rank, local rank and size, and the key of this world. */
 void tshi_roster_settings(const tshi_roster *roster, tshi_settings *settings);
 /* "a: ranks 0, 1; b: ranks 2, 3", cut off at `size`. */

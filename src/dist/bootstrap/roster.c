@@ -74,39 +74,41 @@ static int compare_members(const void *left, const void *right) {
     return order ? order : memcmp(a->nonce, b->nonce, TSHI_NONCE_SIZE);
 }
 
-/* Members with a rank keep it; members without one get the free ranks, in order. by_rank[i] becomes the member of
- * rank i. */
-static void assign_ranks(member *members, int size, const member **by_rank) {
+/* Members with a rank keep it; members without one get the free ranks, in order. by_rank[i] becomes the process of
+ * rank i. Returns the rank of the listening member. */
+static int assign_ranks(member *members, int size, const tshi_process **by_rank) {
+    int mine = 0;
     qsort(members, (size_t)size, sizeof *members, compare_members);
     for (int i = 0; i < size; i++) {
-        if (members[i].rank >= 0) by_rank[members[i].rank] = &members[i];
+        if (members[i].rank >= 0) by_rank[members[i].rank] = members[i].process;
     }
     for (int i = 0, next = 0; i < size; i++) {
         member *m = &members[i];
         if (m->rank < 0) {
             while (by_rank[next]) next++;
-            by_rank[next] = m;
+            by_rank[next] = m->process;
             m->rank = next;
         }
-        if (m->peer) m->peer->rank = m->rank;
+        if (m->peer)
+            m->peer->rank = m->rank;
+        else
+            mine = m->rank;
     }
+    return mine;
 }
 
-/* Machines are numbered by their lowest rank. */
-static tsh_status fill_roster(const member *const *by_rank, int size, const tsh_allocator *allocator,
-                              tshi_roster *out) {
+tsh_status tshi_roster_of(const tshi_process *const *process, int size, const tsh_allocator *allocator,
+                          tshi_roster *out) {
     const tshi_process **first = tshi_calloc(allocator, (size_t)size, sizeof *first);
     tsh_status status = first ? tshi_roster_init(out, size, size, allocator) : TSH_ERR_MEMORY;
     out->nodes = 0;
     for (int i = 0; status == TSH_OK && i < size; i++) {
-        const member *m = by_rank[i];
         int node = 0;
-        while (node < out->nodes && !tshi_process_same_machine(first[node], m->process)) node++;
+        while (node < out->nodes && !tshi_process_same_machine(first[node], process[i])) node++;
         out->node[i] = node;
-        if (!m->peer) out->rank = i;
         if (node < out->nodes) continue;
-        first[out->nodes] = m->process;
-        snprintf(out->host[out->nodes++], TSHI_HOST_SIZE, "%s", m->process->host);
+        first[out->nodes] = process[i];
+        snprintf(out->host[out->nodes++], TSHI_HOST_SIZE, "%s", process[i]->host);
     }
     tshi_free(allocator, first);
     if (status == TSH_OK && !tshi_random_bytes(out->key, sizeof out->key)) {
@@ -121,7 +123,7 @@ static tsh_status make_roster(tshi_acceptor *a, tshi_roster *out) {
     const tshi_settings *s = a->rendezvous->settings;
     const tsh_allocator *allocator = a->rendezvous->allocator;
     member *members = tshi_calloc(allocator, (size_t)s->size, sizeof *members);
-    const member **by_rank = tshi_calloc(allocator, (size_t)s->size, sizeof *by_rank);
+    const tshi_process **by_rank = tshi_calloc(allocator, (size_t)s->size, sizeof *by_rank);
     tsh_status status = members && by_rank ? TSH_OK : TSH_ERR_MEMORY;
     if (status == TSH_OK) {
         int n = 0;
@@ -130,8 +132,9 @@ static tsh_status make_roster(tshi_acceptor *a, tshi_roster *out) {
             tshi_peer *peer = &a->peers[i];
             members[n++] = (member){&peer->hello.process, peer->hello.nonce, peer->hello.rank, peer};
         }
-        assign_ranks(members, s->size, by_rank);
-        status = fill_roster(by_rank, s->size, allocator, out);
+        int mine = assign_ranks(members, s->size, by_rank);
+        status = tshi_roster_of(by_rank, s->size, allocator, out);
+        out->rank = mine;
     }
     tshi_free(allocator, members);
     tshi_free(allocator, by_rank);

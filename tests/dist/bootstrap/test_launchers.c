@@ -10,8 +10,7 @@
 #include <string.h>
 
 /* Replaces the environment by "A=1 B=2". */
-static tsh_status settings_of(const char *variables, tshi_settings *out) {
-    static const tsh_world_config config = {.heap_bytes = 4096, .blas_threads = 1};
+static tsh_status settings_with(const tsh_world_config *config, const char *variables, tshi_settings *out) {
     char text[1024], *next = NULL;
     clearenv();
     snprintf(text, sizeof text, "%s", variables);
@@ -20,7 +19,12 @@ static tsh_status settings_of(const char *variables, tshi_settings *out) {
         *equals = '\0';
         setenv(word, equals + 1, 1);
     }
-    return tshi_settings_read(&config, out);
+    return tshi_settings_read(config, out);
+}
+
+static tsh_status settings_of(const char *variables, tshi_settings *out) {
+    static const tsh_world_config config = {.heap_bytes = 4096, .blas_threads = 1};
+    return settings_with(&config, variables, out);
 }
 
 Test(launchers, variables_say_rank_and_size, .timeout = 120) {
@@ -94,6 +98,41 @@ Test(launchers, agents_store_keeps_its_port, .timeout = 120) {
     cr_assert_eq(s.port, 65534);
     cr_assert_eq(settings_of("RANK=0 WORLD_SIZE=2 MASTER_PORT=4000 TORCHELASTIC_USE_AGENT_STORE=False", &s), TSH_OK);
     cr_assert_eq(s.port, 4000);
+}
+
+/* A launcher of as many ranks still says which machine has which; one of another number says nothing but its job. */
+Test(launchers, the_configuration_wins, .timeout = 120) {
+    static const struct {
+        const char *variables;
+        int local_rank, local_size;
+        const char *address, *job;
+    } cases[] = {
+        {"", 2, 4, "127.0.0.1", ""},
+        {"RANK=0 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=a TORCHELASTIC_RUN_ID=j", 1, 2, "a", "j."},
+        {"RANK=0 WORLD_SIZE=4", 2, 4, "127.0.0.1", ""},
+        {"RANK=6 WORLD_SIZE=9 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=a TORCHELASTIC_RUN_ID=j", 2, 4, "a", "j."},
+        {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1 "
+         "PMIX_RANK=0 PMIX_NAMESPACE=n",
+         2, 4, "127.0.0.1", "n."},
+        {"RANK=x WORLD_SIZE=2", 2, 4, "127.0.0.1", ""},
+        {"RANK=7 WORLD_SIZE=2", 2, 4, "127.0.0.1", ""},
+        {"RANK=7", 2, 4, "127.0.0.1", ""},
+        {"PMIX_RANK=3 PMIX_NAMESPACE=x", 2, 4, "127.0.0.1", ""},
+        {"SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_NODEID=1 SLURM_NNODES=2 SLURM_JOB_ID=77 SLURM_STEP_ID=0 "
+         "SLURM_STEP_NODELIST=node[07-08]",
+         2, 4, "127.0.0.1", "77.0"},
+    };
+    const tsh_world_config config = {.rank = 2, .world_size = 4, .heap_bytes = 4096, .blas_threads = 1};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tshi_settings s;
+        cr_assert_eq(settings_with(&config, cases[i].variables, &s), TSH_OK, "%s", tsh_error_message());
+        cr_assert(s.rank == 2 && s.size == 4, "%s: rank %d of %d", cases[i].variables, s.rank, s.size);
+        cr_assert(s.local_rank == cases[i].local_rank && s.local_size == cases[i].local_size, "%s: %d of %d",
+                  cases[i].variables, s.local_rank, s.local_size);
+        cr_assert(!strcmp(s.address, cases[i].address) && s.port == 29500, "%s: %s:%d", cases[i].variables, s.address,
+                  s.port);
+        cr_assert_str_eq(s.job, cases[i].job, "%s", cases[i].variables);
+    }
 }
 
 Test(launchers, contradictions_are_errors, .timeout = 120) {

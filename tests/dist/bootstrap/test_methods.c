@@ -355,17 +355,13 @@ Test(methods, malformed_methods, .timeout = 120) {
     expect_error("tcp://no.such.host.invalid:29500", 1, 2, TSH_ERR_SYSTEM, "no address for no.such.host.invalid");
 }
 
-Test(methods, environment_and_argument_disagree, .timeout = 120) {
+Test(methods, the_configuration_wins_over_the_environment, .timeout = 120) {
+    tshi_settings settings;
     setenv("TSHARD_INIT", "tcp://127.0.0.1:4711", 1);
-    expect_error("env://", 0, 2, TSH_ERR_ARGUMENT,
-                 "the configuration says init_method \"env://\", the environment TSHARD_INIT=tcp://127.0.0.1:4711");
-    unsetenv("TSHARD_INIT");
     setenv("TSHARD_GROUP", "a", 1);
-    tsh_world *world = NULL;
-    tsh_world_config config = {.group_name = "b"};
-    cr_assert_eq(tsh_world_init(&config, &world), TSH_ERR_ARGUMENT);
-    cr_assert(strstr(tsh_error_message(), "group_name \"b\", the environment TSHARD_GROUP=a"), "%s",
-              tsh_error_message());
+    tsh_world_config config = {.group_name = "b", .init_method = "tcp://127.0.0.2:4712", .world_size = 2};
+    cr_assert_eq(tshi_settings_read(&config, &settings), TSH_OK, "%s", tsh_error_message());
+    cr_assert(!strcmp(settings.group_name, "b") && settings.port == 4712 && !strcmp(settings.address, "127.0.0.2"));
 }
 
 static void one_is_missing(tshi_rank *r, void *arg) {

@@ -124,12 +124,9 @@ Test(rendezvous, malformed_variables, .timeout = 120) {
 }
 
 Test(rendezvous, contradictions, .timeout = 120) {
-    tsh_world_config config = {.rank = 1, .world_size = 2};
-    expect_error("RANK=0 WORLD_SIZE=2", &config, TSH_ERR_ARGUMENT,
-                 "the configuration says rank 1 of 2, the environment rank 0 of 2");
-    expect_error("RANK=1 WORLD_SIZE=3", &config, TSH_ERR_ARGUMENT, "rank 1 of 3");
-    config = (tsh_world_config){.rank = 2, .world_size = 2};
+    tsh_world_config config = {.rank = 2, .world_size = 2};
     expect_error("", &config, TSH_ERR_ARGUMENT, "rank is 2");
+    expect_error("RANK=0 WORLD_SIZE=2", &config, TSH_ERR_ARGUMENT, "rank is 2");
     config = (tsh_world_config){.rank = 2};
     expect_error("", &config, TSH_ERR_ARGUMENT, "rank 2 of world_size 0");
     config = (tsh_world_config){.rank = 1, .world_size = INT32_MAX};

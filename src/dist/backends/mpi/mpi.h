@@ -74,6 +74,7 @@ typedef struct tshi_mpi {
     bool crowded;  /* more ranks than cores on this machine */
     bool ready;    /* the communicators exist */
     bool rdma;
+    MPI_Comm base; /* whose ranks the world has; not its own, and not used after joining */
     MPI_Comm recovery, notices;
     MPI_Request inbox_request;
     MPI_Op op[TSH_DTYPE_COUNT][TSH_REDUCE_OP_COUNT];
@@ -92,6 +93,7 @@ typedef struct tshi_mpi {
     char broken_words[TSHI_MESSAGE_SIZE];
     tshi_pool messages;
     tshi_mpi_watch watch;
+    tsh_world *next; /* of the worlds that are ready, see tshi_mpi_list */
 } tshi_mpi;
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
@@ -197,6 +199,8 @@ tsh_status tshi_mpi_connect(const tshi_start *start);
 
 /* Calls MPI_Init_thread, unless it was called before. */
 tsh_status tshi_mpi_start(void);
+/* MPI may be called here, which the program has started. */
+tsh_status tshi_mpi_check_thread(void);
 /* Gathers the ranks of MPI_COMM_WORLD and sets rank, size and threads. Starts MPI if it is not started. */
 tsh_status tshi_mpi_enter(const tsh_world_config *config, tshi_settings *settings);
 /* From now on MPI is not finalised at exit, because that could wait for ever. */
@@ -209,8 +213,11 @@ tshi_outbox *tshi_outbox_create(int size);
 void tshi_mpi_part(MPI_Comm *notices, int missing, tshi_outbox **outbox, int size);
 /* True when the transport reads and writes memory past the CPU (RDMA). */
 bool tshi_mpi_has_adapter(void);
-/* A communicator of all of MPI_COMM_WORLD, when all its ranks have made the call; else TSH_ERR_TIMEOUT. */
-tsh_status tshi_mpi_gather(double seconds, double warn_every, const tsh_log_sink *log, MPI_Comm *out);
+/* A duplicate of `base`, when all its ranks have made the call; else TSH_ERR_TIMEOUT. */
+tsh_status tshi_mpi_gather(MPI_Comm base, double seconds, double warn_every, const tsh_log_sink *log, MPI_Comm *out);
+/* The worlds that are ready: MPI_Finalize ends them, where the program calls it before it destroys them. */
+void tshi_mpi_list(tsh_world *world);
+void tshi_mpi_unlist(tsh_world *world);
 
 /* --- group.c ------------------------------------------------------------------------------------------------------ */
 

@@ -25,8 +25,9 @@ typedef struct parting {
 /* A process has one MPI. */
 static struct {
     bool distrusted; /* a rank may never call MPI_Finalize */
-    bool marked;     /* MPI_Finalize calls drain_all */
+    bool marked;     /* MPI_Finalize calls before_end */
     parting *partings;
+    tsh_world *worlds;
 } process;
 
 void tshi_mpi_distrust(void) {
@@ -52,36 +53,41 @@ static bool is_sent(const tshi_outbox *outbox, int size) {
     return MPI_Testall(TSHI_NOTICES * size, outbox->request, &done, MPI_STATUSES_IGNORE) == MPI_SUCCESS && done;
 }
 
-/* Waits for at most TSHI_GRACE for the ranks that have not left yet: MPI_Finalize waits for them anyway. */
-static void drain(parting *p) {
+/* Waits for at most so many seconds for the ranks that have not left yet. */
+static void drain(parting *p, double seconds) {
     double since = tshi_clock();
     tshi_notice notice;
-    while ((p->missing > 0 || !is_sent(p->outbox, p->size)) && tshi_clock() - since < TSHI_GRACE) {
+    while (p->missing > 0 || !is_sent(p->outbox, p->size)) {
         MPI_Status from;
         int there = 0;
-        if (p->missing <= 0) {
-            tshi_mpi_doze(tshi_clock() - since);
+        if (p->missing > 0 && MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, p->notices, &there, &from) != MPI_SUCCESS) break;
+        if (there) {
+            int error = MPI_Recv(&notice, (int)sizeof notice, MPI_BYTE, from.MPI_SOURCE, from.MPI_TAG, p->notices,
+                                 MPI_STATUS_IGNORE);
+            if (error != MPI_SUCCESS) break;
+            p->missing -= notice.kind == TSHI_NOTICE_LEFT;
             continue;
         }
-        if (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, p->notices, &there, &from) != MPI_SUCCESS) break;
-        if (!there) {
-            tshi_mpi_doze(tshi_clock() - since);
-            continue;
-        }
-        int error = MPI_Recv(&notice, (int)sizeof notice, MPI_BYTE, from.MPI_SOURCE, from.MPI_TAG, p->notices,
-                             MPI_STATUS_IGNORE);
-        if (error != MPI_SUCCESS) break;
-        p->missing -= notice.kind == TSHI_NOTICE_LEFT;
+        if (tshi_clock() - since >= seconds) break;
+        tshi_mpi_doze(tshi_clock() - since);
     }
-    if (p->notices != MPI_COMM_NULL) MPI_Comm_free(&p->notices);
 }
 
-static void drain_all(void) {
-    while (process.partings) {
-        parting *p = process.partings;
-        process.partings = p->next;
-        if (!process.distrusted) drain(p);
-        if (is_sent(p->outbox, p->size)) free(p->outbox); /* else MPI may read it until it ends */
+/* At the end MPI_Finalize waits for the other ranks anyway. Before it a rank may stay in a world for long that this one
+ * has left: its notice must not arrive at a communicator that has been freed, whose number another may have by then. */
+static void drain_all(bool at_end) {
+    parting **link = &process.partings;
+    while (*link) {
+        parting *p = *link;
+        if (!process.distrusted) drain(p, at_end ? TSHI_GRACE : 0);
+        bool sent = is_sent(p->outbox, p->size);
+        if (!at_end && (p->missing > 0 || !sent)) {
+            link = &p->next;
+            continue;
+        }
+        if (!process.distrusted && p->notices != MPI_COMM_NULL) MPI_Comm_free(&p->notices);
+        if (sent) free(p->outbox); /* else MPI may read it until it ends */
+        *link = p->next;
         free(p);
     }
 }
@@ -92,8 +98,13 @@ static int before_end(MPI_Comm comm, int key, void *value, void *extra) {
     (void)key;
     (void)value;
     (void)extra;
+    while (process.worlds) {
+        tsh_world *world = process.worlds;
+        tshi_mpi_leave(world);
+        tshi_mpi_break(world, TSH_ERR_STATE, "MPI has been finalised, and this world runs over it: destroy it before");
+    }
     process.marked = false;
-    drain_all();
+    drain_all(true);
     return MPI_SUCCESS;
 }
 
@@ -104,6 +115,23 @@ static bool mark_end(void) {
     process.marked = MPI_Comm_set_attr(MPI_COMM_SELF, key, &process) == MPI_SUCCESS;
     MPI_Comm_free_keyval(&key);
     return process.marked;
+}
+
+static tsh_world **place_of(const tsh_world *world) {
+    tsh_world **link = &process.worlds;
+    while (*link && *link != world) link = &tshi_mpi_of(*link)->next;
+    return link;
+}
+
+void tshi_mpi_list(tsh_world *world) {
+    if (!mark_end()) return;
+    tshi_mpi_of(world)->next = process.worlds;
+    process.worlds = world;
+}
+
+void tshi_mpi_unlist(tsh_world *world) {
+    tsh_world **link = place_of(world);
+    if (*link) *link = tshi_mpi_of(world)->next;
 }
 
 /* The parting outlives its world and the world's allocator: malloc. */
@@ -121,10 +149,12 @@ void tshi_mpi_part(MPI_Comm *notices, int missing, tshi_outbox **outbox, int siz
     *notices = MPI_COMM_NULL;
 }
 
-/* Called at exit, not at the end of a world: a program may make another world, and MPI starts once. */
+/* Called at exit, not at the end of a world: a program may make another world, and MPI starts once. A world that the
+ * program has not destroyed by then is left as it is. */
 static void finalize(void) {
     int finalized = 1;
     MPI_Finalized(&finalized);
+    process.worlds = NULL;
     if (!finalized && !process.distrusted) MPI_Finalize();
 }
 
@@ -145,8 +175,16 @@ static int thread_level(void) {
     return tshi_mpi_has_adapter() ? MPI_THREAD_FUNNELED : MPI_THREAD_SINGLE;
 }
 
+tsh_status tshi_mpi_check_thread(void) {
+    int level = 0, main_thread = 0;
+    MPI_Query_thread(&level);
+    MPI_Is_thread_main(&main_thread);
+    if (level >= MPI_THREAD_SERIALIZED || main_thread) return TSH_OK;
+    return tshi_fail(TSH_ERR_STATE, "world_init: MPI was started for the calls of one thread, and this is another");
+}
+
 tsh_status tshi_mpi_start(void) {
-    int initialized = 0, level = 0, main_thread = 0;
+    int initialized = 0, level = 0;
     MPI_Initialized(&initialized);
     if (!initialized) {
         int error = MPI_Init_thread(NULL, NULL, thread_level(), &level);
@@ -154,11 +192,7 @@ tsh_status tshi_mpi_start(void) {
         if (atexit(finalize) != 0) return tshi_fail(TSH_ERR_MEMORY, "world_init: no room to finalise MPI at exit");
         return TSH_OK;
     }
-    /* The program has started MPI, so the program ends it. */
-    MPI_Query_thread(&level);
-    MPI_Is_thread_main(&main_thread);
-    if (level >= MPI_THREAD_SERIALIZED || main_thread) return TSH_OK;
-    return tshi_fail(TSH_ERR_STATE, "world_init: MPI was started for the calls of one thread, and this is another");
+    return tshi_mpi_check_thread(); /* the program has started MPI, so the program ends it */
 }
 
 /* --- presence ----------------------------------------------------------------------------------------------------- */
@@ -222,22 +256,23 @@ static tsh_status look_around(const tshi_settings *s, const tsh_log_sink *log, d
 
 /* --- gathering ---------------------------------------------------------------------------------------------------- */
 
-tsh_status tshi_mpi_gather(double seconds, double warn_every, const tsh_log_sink *log, MPI_Comm *out) {
+tsh_status tshi_mpi_gather(MPI_Comm base, double seconds, double warn_every, const tsh_log_sink *log, MPI_Comm *out) {
     double since = tshi_clock(), next_word = since + warn_every;
+    const char *which = base == MPI_COMM_WORLD ? "MPI_COMM_WORLD" : "the communicator";
     MPI_Request request;
     int done = 0, error;
-    drain_all(); /* every rank that comes here has left the worlds before */
-    error = MPI_Comm_idup(MPI_COMM_WORLD, out, &request);
+    drain_all(false);
+    error = MPI_Comm_idup(base, out, &request);
     while (error == MPI_SUCCESS && !done) {
         error = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
         if (done || error != MPI_SUCCESS) break;
         double now = tshi_clock();
         if (now - since >= seconds) {
             tshi_mpi_distrust();
-            return tshi_fail(TSH_ERR_TIMEOUT, "world_init: not all ranks of MPI_COMM_WORLD came within %g s", seconds);
+            return tshi_fail(TSH_ERR_TIMEOUT, "world_init: not all ranks of %s came within %g s", which, seconds);
         }
         if (tshi_warning_due(&next_word, warn_every)) {
-            tshi_log(log, TSH_LOG_WARNING, "world_init: waiting for the other ranks of MPI_COMM_WORLD");
+            tshi_log(log, TSH_LOG_WARNING, "world_init: waiting for the other ranks of %s", which);
         }
         tshi_mpi_doze(now - since);
     }
@@ -289,16 +324,14 @@ tsh_status tshi_mpi_enter(const tsh_world_config *config, tshi_settings *setting
         status = look_around(settings, &config->log, tshi_clock() + patience);
     }
     if (status == TSH_OK) status = tshi_mpi_start();
-    if (status == TSH_OK) status = tshi_mpi_gather(patience, settings->warn_every, &config->log, &all);
+    if (status == TSH_OK) {
+        status = tshi_mpi_gather(MPI_COMM_WORLD, patience, settings->warn_every, &config->log, &all);
+    }
     if (fd >= 0) close(fd);
     if (status == TSH_OK) {
         status = take_ranks(config, settings, all);
         MPI_Comm_free(&all);
     }
-    if (status != TSH_OK || config->blas_threads != 0 || settings->deterministic ||
-        tshi_setting_value(TSHI_SETTING_BLAS_THREADS))
-        return status;
-    settings->blas_threads = tshi_granted_cores(NULL, 0) / settings->local_size;
-    if (settings->blas_threads < 1) settings->blas_threads = 1;
-    return TSH_OK;
+    if (status == TSH_OK) tshi_settings_share_cores(config, settings);
+    return status;
 }

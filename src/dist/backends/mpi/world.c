@@ -30,6 +30,9 @@ static bool is_wanted(const tshi_start *start) {
     const tshi_settings *s = start->settings;
     bool mpi = tshi_backend_is("mpi"), local = tshi_backend_is("local");
     if (start->roster) return mpi || (start->roster->nodes > 1 && !local);
+    if (start->communicator) return false;                     /* of one rank */
+    bool numbered = start->config->world_size && !s->launched; /* by the program, not as MPI numbers its ranks */
+    if (numbered && s->method != TSHI_INIT_MPI) return false;
     bool machines = s->method == TSHI_INIT_ENV && s->local_known && s->local_size != s->size;
     return s->method == TSHI_INIT_MPI || (mpi && s->size == 1) || (under_mpi() && (mpi || (machines && !local)));
 }
@@ -40,6 +43,10 @@ tsh_status tshi_mpi_probe(const tshi_start *start, bool *takes) {
         return tshi_fail(TSH_ERR_ARGUMENT, "world_init: init_method is mpi://, but TSHARD_BACKEND is local");
     }
     if (!is_wanted(start)) return TSH_OK;
+    if (start->communicator) {
+        *takes = true;
+        return TSH_OK;
+    }
     tsh_status status = start->roster ? tshi_mpi_connect(start) : TSH_OK;
     if (status == TSH_OK) status = tshi_mpi_enter(start->config, start->settings);
     *takes = start->settings->size > 1;
@@ -54,6 +61,7 @@ tsh_status tshi_mpi_world_open(tsh_world *world, const tshi_start *start, void *
     *heap = NULL;
     if (!mpi) return TSH_ERR_MEMORY;
     world->state = mpi;
+    mpi->base = start->communicator ? *(const MPI_Comm *)start->communicator : MPI_COMM_WORLD;
     mpi->recovery = mpi->notices = MPI_COMM_NULL;
     mpi->inbox_request = MPI_REQUEST_NULL;
     mpi->chunk = CHUNK;
@@ -151,8 +159,8 @@ tsh_status tshi_mpi_world_join(tsh_world *world, tsh_status mine) {
     int failed = mg == NULL, any = 0;
     char words[TSHI_MESSAGE_SIZE];
     snprintf(words, sizeof words, "%s", failed ? tsh_error_message() : "");
-    tsh_status come = tshi_mpi_gather(world->timeout < PATIENCE ? world->timeout : PATIENCE, world->warn_every,
-                                      &world->log, &mpi->recovery);
+    tsh_status come = tshi_mpi_gather(mpi->base, world->timeout < PATIENCE ? world->timeout : PATIENCE,
+                                      world->warn_every, &world->log, &mpi->recovery);
     if (come != TSH_OK) {
         tshi_mpi_group_free(world, mg);
         return come;
@@ -170,6 +178,7 @@ tsh_status tshi_mpi_world_join(tsh_world *world, tsh_status mine) {
         return tshi_mpi_error(world, "world_init", error);
     }
     mpi->ready = true;
+    tshi_mpi_list(world);
     mpi->rdma = mpi->nodes > 1 && find_rdma();
     world->spins = mpi->crowded ? 0 : SPINS;
     if (!mpi->watched) tshi_watch_open(world);
@@ -188,10 +197,14 @@ void tshi_mpi_leave(tsh_world *world) {
     tshi_mpi *mpi = world->state;
     int finalized = 1;
     MPI_Finalized(&finalized);
+    if (finalized) {
+        tshi_log(&world->log, TSH_LOG_ERROR, "world_destroy: MPI was finalised before the world was destroyed");
+    }
     if (!mpi->ready || finalized) return;
     tshi_mpi_poll(world);
     tshi_mpi_tell(world, TSHI_NOTICE_LEFT, "", (tshi_tape_step){0});
     mpi->ready = false;
+    tshi_mpi_unlist(world);
     /* Notices that peers still send are no longer received. */
     MPI_Status status;
     int cancelled = 1, heard = 0;

@@ -107,6 +107,15 @@ case $scenario in
             left_behind && code=1
         done
         ;;
+    dies | missing)
+        # MPICH's launcher ends every rank when one dies.
+        [ "$recovery" ] || [ "$scenario" = missing ] || { echo "this launcher ends all ranks when one dies"; exit 77; }
+        flags+=" $recovery"
+        launch "$copy" "$scenario" > "$folder/out" 2>&1
+        [ $? = 124 ] && code=1
+        cat "$folder/out"
+        [ "$(grep -c '^survived: ' "$folder/out")" = $((ranks - 1)) ] || code=1
+        ;;
     killed)
         launch "$copy" killed > "$folder/out" 2>&1
         result=$?
