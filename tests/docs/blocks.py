@@ -14,7 +14,8 @@ blocks and those that are marked to be run are, against the library installed fr
 
 A comment before a block adds to it. `<!-- needs: CODE -->` stands before C. `<!-- run -->` runs a block of commands, in
 a folder that looks like the sources with the build in build/; what it prints has the lines of a console block, apart
-from those with digits or dots. `<!-- run: 2 -->` runs a C program on two ranks. exempt.txt names the blocks that are left out, and
+from those with digits or three dots. `<!-- run: 2 -->` runs a C program on two ranks. `<!-- file: NAME -->` leaves
+the block in that folder, for commands that follow. exempt.txt names the blocks that are left out, and
 says why."""
 import ast
 import json
@@ -26,7 +27,8 @@ import subprocess
 import sys
 import tempfile
 
-BLOCK = re.compile(r"(?:<!-- (needs|run)(?::(.*?))? -->\n)?(?:<!-- (run)(?:: *(\d+))? -->\n)?^```([^\n]*)\n(.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"((?:<!-- (?:needs|run|file)\b(?:(?!-->).)*-->\n)*)^```([^\n]*)\n(.*?)^```$", re.M | re.S)
+MARK = re.compile(r"<!-- (needs|run|file):? *(.*?) *-->", re.S)
 TOOLS = {"tshard-run", "tshard-bench", "tshard-checkpoint", "tshard-trace", "check_vectors", "train_text", "train_gpt",
          "many_classes", "generate", "embed", "mlp", "data_parallel", "pipeline"}
 # Commands of other projects, which blocks may use: nothing is known of their options.
@@ -39,9 +41,9 @@ faults, helps = [], {}
 
 class Block:
     def __init__(self, page, match, line):
-        self.language, self.code, self.place = match[5].strip(), match[6], f"{page}:{line}"
-        self.needs = match[2] or "" if match[1] == "needs" else ""
-        self.run = (match[4] or match[2] or "1").strip() if "run" in (match[1], match[3]) else None
+        marks = dict(MARK.findall(match[1]))
+        self.page, self.place, self.language, self.code = page, f"{page}:{line}", match[2].strip(), match[3]
+        self.needs, self.run, self.file = marks.get("needs", ""), marks.get("run"), marks.get("file")
 
 
 def read(path):
@@ -57,7 +59,7 @@ def blocks_of(sources):
     for page in pages:
         text = read(os.path.join(sources, page))
         matches = list(BLOCK.finditer(text))
-        found += [Block(page, match, text.count("\n", 0, match.start(5)) + 1) for match in matches]
+        found += [Block(page, match, text.count("\n", 0, match.start(2)) + 1) for match in matches]
         if len(re.findall(r"^```", text, re.M)) != 2 * len(matches):
             faults.append(f"{page}: a fence without its other one")
         if re.search(r"\n\n(    |\t)\S", BLOCK.sub("", text)):
@@ -89,6 +91,9 @@ class Checker:
 
     def check(self, block):
         kind = getattr(self, "check_" + block.language, None) if block.language else None
+        if block.file:
+            with open(os.path.join(self.tree, block.file), "w", encoding="utf-8") as file:
+                file.write(block.code)
         if kind:
             kind(block)
         else:
@@ -109,7 +114,7 @@ class Checker:
                                 self.here, program])
         if output is None:
             self.fault(block, said)
-        elif block.run and self.everything:
+        elif block.run is not None and self.everything:
             self.run_program(block, compiler, standard, program)
 
     def run_program(self, block, compiler, standard, program):
@@ -117,7 +122,7 @@ class Checker:
         output, said = command([compiler, standard, "-I", os.path.join(self.sources, "include"), program, "-o", binary,
                                 "-L" + os.path.join(self.build, "lib"), "-ltshard", "-Wl,-rpath," + os.path.join(self.build, "lib"), "-lm"])
         if output is not None:
-            output, said = command([os.path.join(self.build, "bin/tshard-run"), "-n", block.run, binary], cwd=self.work)
+            output, said = command([os.path.join(self.build, "bin/tshard-run"), "-n", block.run or "1", binary], cwd=self.work)
         if output is None:
             self.fault(block, said)
 
@@ -193,12 +198,13 @@ class Checker:
         for line in script.replace("\\\n", " ").split("\n"):
             for part in self.parts(line):
                 self.one(block, part)
-        if block.run and self.everything:
+        if block.run is not None and self.everything:
             self.run_commands(block, script, printed)
 
     @staticmethod
     def parts(line):
         """The words of each command in a line."""
+        line = re.sub(r"\$\([^()]*\)", "SUBSTITUTED", line)
         lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|<>")
         lexer.whitespace_split = True
         part = []
@@ -224,7 +230,7 @@ class Checker:
                 self.fault(block, f"there is no {words[0]}")
         elif name in TOOLS:
             self.options(block, name, words[1:])
-        elif words[0] not in FOREIGN and words[0] not in ("PROGRAM", "./program", "program"):
+        elif words[0] not in FOREIGN and words[0] != "PROGRAM" and not words[0].startswith("./"):
             self.fault(block, f"{words[0]} is no command that is known here")
         else:  # a launcher starts one of ours
             at = next((at for at, word in enumerate(words) if at and os.path.basename(word) in TOOLS), None)
