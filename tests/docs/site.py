@@ -54,6 +54,16 @@ def check_page(path):
             fault(path, f"{link}: {target} has no such heading")
 
 
+def check_names(sources, page):
+    """Public names are in a header, but for old ones in renamed.md."""
+    folder = os.path.join(sources, "include/tshard")
+    headers = "".join(read(os.path.join(folder, name)) for name in os.listdir(folder)) if os.path.isdir(folder) else ""
+    known = set(re.findall(r"\b(?:tsh|TSH)_\w+", headers))
+    for name in sorted(set(re.findall(r"\b(?:tsh_[a-z]|TSH_[A-Z])\w*[a-zA-Z0-9]\b", read(page))) - known):
+        if os.path.basename(page) != "renamed.md":
+            fault(page, f"{name} is in no header")
+
+
 def pages_of(sources):
     docs = os.path.join(sources, "docs")
     return [os.path.join(top, name) for top, _, names in os.walk(docs) for name in names if name.endswith(".md")]
@@ -156,6 +166,7 @@ def main():
     sources, site = sys.argv[1:3]
     for page in pages_of(sources) + [os.path.join(sources, "README.md")]:
         check_page(page)
+        check_names(sources, page)
     check_navigation(sources)
     pages = check_site(site)
     if len(sys.argv) > 3:
