@@ -83,6 +83,13 @@ typedef struct tsh_box {
     int64_t length[TSH_MAX_DIMS]; /* how many indices of each dim */
 } tsh_box;
 
+/* The global shape of a tensor, and the shape of this rank's part of it under a layout for each axis. */
+typedef struct tsh_shape {
+    int ndim;
+    int64_t local[TSH_MAX_DIMS];
+    int64_t global[TSH_MAX_DIMS];
+} tsh_shape;
+
 /* The balanced split of n >= 0 items over parts >= 1: the first n % parts hold one item more. Part `index` holds
  * *length items from *start on; either may be NULL. 13 over 4 is 4,3,3,3; 2 over 4 is 1,1,0,0. Arguments outside these
  * ranges set both to 0. */

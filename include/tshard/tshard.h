@@ -5,6 +5,7 @@
 #include "tshard/autograd.h"
 #include "tshard/base.h"
 #include "tshard/checkpoint.h"
+#include "tshard/custom.h"
 #include "tshard/device.h"
 #include "tshard/dist.h"
 #include "tshard/functional.h"

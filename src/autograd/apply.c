@@ -1,5 +1,6 @@
 /* One call of an operation, from its inputs as they come to a recorded output. */
 #include "autograd/apply.h"
+#include "autograd/custom.h"
 #include "autograd/rules.h"
 #include "autograd/transition.h"
 #include "autograd/whole.h"
@@ -16,15 +17,15 @@ static tsh_tensor *bring(tsh_tape *tape, const char *what, tsh_tensor *x, const 
 }
 
 /* The layouts of an output with these, as the call wants it. */
-static tsh_status wanted_output(const tshi_node *call, const tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
-    tshi_shape wanted = *shape;
+static tsh_status wanted_output(const tsh_call *call, const tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
+    tsh_shape wanted = *shape;
     if (!call->want || call->want->axis < 0) return TSH_OK;
     layout[call->want->axis] = call->want->out;
     return tshi_shape_settle(call->in[0]->mesh, call->want->axis, &wanted, layout);
 }
 
 /* The call with inputs in the layouts of the rows, then its output, which nothing uses yet, in the layouts `out`. */
-static tsh_tensor *run(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape, const tshi_rule_rows *rows,
+static tsh_tensor *run(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape, const tshi_rule_rows *rows,
                        const tsh_layout out[TSH_MAX_AXES]) {
     for (int i = 0; i < call->inputs; i++) {
         tsh_layout need[TSH_MAX_AXES];
@@ -38,10 +39,10 @@ static tsh_tensor *run(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape
     return moves ? tshi_bring(call->tape, call->op->name, y, out, true) : y;
 }
 
-tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tshi_node *proto) {
-    tshi_node call = *proto;
+tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tsh_call *proto) {
+    tsh_call call = *proto;
     tsh_dtype dtype = TSH_FLOAT32;
-    tshi_shape shape = {0};
+    tsh_shape shape = {0};
     tshi_rule_rows rows;
     tsh_layout out[TSH_MAX_AXES];
     memset(rows.out, 0, sizeof rows.out); /* also of axes that the mesh lacks */
@@ -50,7 +51,7 @@ tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tshi_node *proto) {
     call.in = tshi_tape_copy(tape, proto->in, (size_t)call.inputs, sizeof *call.in);
     for (int i = 0; call.in && i < call.inputs; i++) call.in[i] = tshi_gradient_stand_in(call.in[i]);
     tsh_status status = call.in ? tshi_check_dim(&call) : TSH_ERR_MEMORY;
-    if (status == TSH_OK) status = call.op->shape(&call, &dtype, &shape);
+    if (status == TSH_OK) status = tshi_call_shape(&call, &dtype, &shape);
     if (status == TSH_OK) status = tshi_rules_choose(&call, &(tshi_output){dtype, &shape}, &rows);
     if (status == TSH_OK) status = tshi_shape_resolve(call.in[0]->mesh, &shape, rows.out);
     memcpy(out, rows.out, sizeof out);

@@ -1,4 +1,5 @@
 /* Backward: nodes in reverse, gradients into their inputs. */
+#include "autograd/custom.h"
 #include "autograd/segment.h"
 #include "device/record.h"
 
@@ -25,7 +26,7 @@ static tsh_status keep_grad(tsh_tape *tape, const tsh_tensor *x) {
     return TSH_OK;
 }
 
-static tsh_status fail_in(tsh_tape *tape, const tshi_node *node, tsh_status status) {
+static tsh_status fail_in(tsh_tape *tape, const tsh_call *node, tsh_status status) {
     if (status != TSH_OK) tshi_tape_fail(tape, status, "backward of %s: %s", node->op->name, tsh_error_message());
     return status;
 }
@@ -39,24 +40,25 @@ static bool has_gradient(const tsh_tensor *x) {
 static tsh_status start_early(tsh_tape *tape, const tsh_tensor *x) {
     int k = tshi_tape_node(tape, x);
     if (k < 0 || !has_gradient(x)) return TSH_OK;
-    tshi_node *node = &tape->nodes[k];
-    return node->op->backward_start && !node->work && tshi_call_runs(node)
-               ? fail_in(tape, node, node->op->backward_start(node))
+    tsh_call *node = &tape->nodes[k];
+    const tshi_engine_op *engine = node->op->engine;
+    return engine && engine->backward_start && !node->work && tshi_call_runs(node)
+               ? fail_in(tape, node, engine->backward_start(node))
                : TSH_OK;
 }
 
 /* Some input after the first wants a gradient. */
-static bool has_rest(const tshi_node *node) {
+static bool has_rest(const tsh_call *node) {
     for (int i = 1; i < node->inputs && node->op->backward_rest; i++) {
-        if (tshi_wants_grad(node, i)) return true;
+        if (tshi_requires_grad(node->in[i])) return true;
     }
     return false;
 }
 
 /* A rank outside the mesh holds nothing of the gradients; they exist there for the calls before. */
-static tsh_status backward_elsewhere(tshi_node *node) {
+static tsh_status backward_elsewhere(tsh_call *node) {
     for (int i = 0; i < node->inputs; i++) {
-        if (tshi_wants_grad(node, i) && !tshi_grad(node, i)) return TSH_ERR_MEMORY;
+        if (tshi_requires_grad(node->in[i]) && !tsh_call_grad(node, i)) return TSH_ERR_MEMORY;
     }
     return TSH_OK;
 }
@@ -67,23 +69,23 @@ static tsh_status advance_sink(tsh_tape *tape) {
     return status;
 }
 
-static tsh_status settled(tshi_node *node, tsh_status (*backward)(tshi_node *call)) {
-    return tshi_gradient_settle(node, backward(node));
+static tsh_status settled(tsh_call *node, tsh_status (*backward)(tsh_call *call)) {
+    return tshi_gradient_settle(node, tshi_op_is_custom(node->op) ? tshi_custom_run(node, backward) : backward(node));
 }
 
 /* The first input's gradient, then the collective that waits for it, then the other inputs' gradients beside that. */
-static tsh_status run_entered(tsh_tape *tape, tshi_node *node) {
+static tsh_status run_entered(tsh_tape *tape, tsh_call *node) {
     if (!tshi_call_runs(node)) return fail_in(tape, node, settled(node, backward_elsewhere));
     bool rest = has_rest(node);
     tsh_status status = fail_in(tape, node, tshi_call_use(node, true));
     if (status == TSH_OK) status = fail_in(tape, node, settled(node, node->op->backward));
     if (status != TSH_OK || !rest) return status;
-    if (tshi_wants_grad(node, 0) && node->in[0]->gradient->uses == 1) status = start_early(tape, node->in[0]);
+    if (tshi_requires_grad(node->in[0]) && node->in[0]->gradient->uses == 1) status = start_early(tape, node->in[0]);
     if (status == TSH_OK && tape->sink) status = advance_sink(tape);
     return status == TSH_OK ? fail_in(tape, node, settled(node, node->op->backward_rest)) : status;
 }
 
-static tsh_status run_backward(tsh_tape *tape, tshi_node *node) {
+static tsh_status run_backward(tsh_tape *tape, tsh_call *node) {
     tsh_memory_purpose before = tshi_call_enter(node, true);
     tsh_status status = run_entered(tape, node);
     tshi_call_leave(node, before);
@@ -92,11 +94,11 @@ static tsh_status run_backward(tsh_tape *tape, tshi_node *node) {
 
 /* The call adds to no gradient any more, in this backward: those that it was the last to add to are complete. */
 static tsh_status pass(tsh_tape *tape, int index) {
-    const tshi_node *node = &tape->nodes[index];
+    const tsh_call *node = &tape->nodes[index];
     tsh_status status = TSH_OK;
     for (int i = 0; i < node->inputs && status == TSH_OK; i++) {
         tshi_gradient *g = node->in[i]->gradient;
-        if (!tshi_wants_grad(node, i) || --g->uses > 0) continue;
+        if (!tshi_requires_grad(node->in[i]) || --g->uses > 0) continue;
         if (node->in[i]->computed && g->node < index - 1)
             status = start_early(tape, node->in[i]);
         else if (!node->in[i]->computed && g->sink && g->sink == tape->sink)
@@ -111,7 +113,7 @@ static void drop_output(tsh_tensor *out, int holders, const tsh_tensor *loss) {
     if (out->references == holders && out != loss) tshi_tensor_drop_storage(out);
 }
 
-static void node_free(tshi_node *node, const tsh_tensor *loss) {
+static void node_free(tsh_call *node, const tsh_tensor *loss) {
     tsh_tensor *out = node->out;
     int segment = node->segment;
     node->out = NULL;
@@ -125,7 +127,7 @@ static void node_free(tshi_node *node, const tsh_tensor *loss) {
 /* What a transition has made of a leaf is made once in a step, and calls that lead to other losses may share it: the call
  * stays for them. So does, always, an exchange between meshes, for the losses of a pipeline's stages come in different
  * orders, and all stages have to find it made or not. */
-static bool is_shared(const tsh_tape *tape, const tshi_node *node) {
+static bool is_shared(const tsh_tape *tape, const tsh_call *node) {
     if (node->out->references == 2 && node->out->mesh == node->in[0]->mesh) return false;
     while (!node->used && node->op->repeats) {
         int k = tshi_tape_node(tape, node->in[0]);
@@ -136,7 +138,7 @@ static bool is_shared(const tsh_tape *tape, const tshi_node *node) {
 }
 
 static tsh_status node_backward(tsh_tape *tape, int index, const tsh_tensor *loss) {
-    tshi_node *node = &tape->nodes[index];
+    tsh_call *node = &tape->nodes[index];
     tshi_gradient *g = node->out->gradient;
     bool keeps = tape->keeps_graph || is_shared(tape, node);
     if (!keeps && !node->op->reads_output) drop_output(node->out, 2, loss);
@@ -193,7 +195,7 @@ static tsh_status seed(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradi
 
 static tsh_status check_loss(tsh_tape *tape, tsh_tensor *loss) {
     char text[160];
-    if (tape->status != TSH_OK) return tape->status;
+    if (tshi_tape_is_inside(tape, "backward") || tape->status != TSH_OK) return tape->status;
     int node = loss ? tshi_tape_node(tape, loss) : -1;
     if (node < 0) {
         tshi_tape_fail(tape, TSH_ERR_STATE,
@@ -208,7 +210,7 @@ static tsh_status check_loss(tsh_tape *tape, tsh_tensor *loss) {
 
 /* A call below the loss that an earlier backward has freed: its gradients would be lost in silence. So would the sum of
  * a leaf's gradient that another tape's sink makes. */
-static tsh_status check_inputs(tsh_tape *tape, const tshi_node *node) {
+static tsh_status check_inputs(tsh_tape *tape, const tsh_call *node) {
     for (int i = 0; i < node->inputs; i++) {
         const tshi_gradient *g = node->in[i]->gradient;
         if (g && g->sink && g->sink != tape->sink) {
@@ -230,16 +232,16 @@ static tsh_status check_inputs(tsh_tape *tape, const tshi_node *node) {
 /* Counts the calls up to the loss's that may add to each gradient, or sets all counts to zero. */
 static void count_uses(tsh_tape *tape, int last, bool count) {
     for (int n = 0; n <= last; n++) {
-        const tshi_node *node = &tape->nodes[n];
+        const tsh_call *node = &tape->nodes[n];
         for (int i = 0; i < node->inputs; i++) {
             tshi_gradient *g = node->in[i]->gradient;
-            if (tshi_wants_grad(node, i)) g->uses = count ? g->uses + 1 : 0;
+            if (tshi_requires_grad(node->in[i])) g->uses = count ? g->uses + 1 : 0;
         }
     }
 }
 
 static tsh_status run_node(tsh_tape *tape, int index, const tsh_tensor *loss) {
-    const tshi_node *node = &tape->nodes[index];
+    const tsh_call *node = &tape->nodes[index];
     if (node->used) return TSH_OK;
     if (!has_gradient(node->out)) return pass(tape, index); /* no way leads here from the loss */
     tsh_status status = check_inputs(tape, node);

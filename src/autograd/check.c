@@ -1,7 +1,7 @@
 /* Checks that shape rules share. */
 #include "autograd/op.h"
 
-tsh_status tshi_check_floats(const tshi_node *call, tsh_dtype *dtype) {
+tsh_status tshi_check_floats(const tsh_call *call, tsh_dtype *dtype) {
     *dtype = call->in[0]->dtype;
     for (int i = 0; i < call->inputs; i++) {
         if (call->in[i]->dtype == *dtype) continue;
@@ -17,7 +17,7 @@ tsh_status tshi_check_fails(const tsh_tensor *a, const tsh_tensor *b, const char
                      tsh_tensor_describe(b, text[1], sizeof text[1]), wanted);
 }
 
-tsh_status tshi_check_dim(tshi_node *call) {
+tsh_status tshi_check_dim(tsh_call *call) {
     const tsh_tensor *x = call->in[0];
     int *dim = call->params;
     char text[160];

@@ -21,30 +21,32 @@ static void keep_first(const tsh_tensor *x, tsh_tensor *dx) {
     }
 }
 
-static tsh_status exchange_forward(tshi_node *call) {
+static tsh_status exchange_forward(tsh_call *call) {
     const exchange_params *p = call->params;
     return tshi_exchange_run(p->group, &p->forward, call->in[0], call->out);
 }
 
-static tsh_status exchange_backward(tshi_node *call) {
+static tsh_status exchange_backward(tsh_call *call) {
     const exchange_params *p = call->params;
     tsh_tensor *dx;
-    tsh_status status = tshi_gradient_new_as(call->in[0], tshi_grad_out(call)->dtype, &dx);
+    tsh_status status = tshi_gradient_new_as(call->in[0], tsh_call_grad_out(call)->dtype, &dx);
     if (status != TSH_OK) return status;
-    status = tshi_exchange_run(p->group, &p->backward, tshi_grad_out(call), dx);
+    status = tshi_exchange_run(p->group, &p->backward, tsh_call_grad_out(call), dx);
     keep_first(call->in[0], dx);
     if (status == TSH_OK) status = tshi_grad_adopt(call, 0, dx);
     tsh_tensor_release(dx);
     return status;
 }
 
-static const tshi_op exchange_op = {.name = "redistribute",
-                                    .forward = exchange_forward,
-                                    .backward = exchange_backward,
-                                    .params_size = sizeof(exchange_params),
-                                    .repeats = true,
-                                    .reads_no_input = true,
-                                    .crosses = true};
+static const tshi_engine_op exchange_engine = {.crosses = true};
+
+static const tsh_op exchange_op = {.name = "redistribute",
+                                   .forward = exchange_forward,
+                                   .backward = exchange_backward,
+                                   .params_size = sizeof(exchange_params),
+                                   .repeats = true,
+                                   .reads_no_input = true,
+                                   .engine = &exchange_engine};
 
 /* Every rank of b is one of a. */
 static bool has_ranks_of(const tsh_mesh *a, const tsh_mesh *b) {
@@ -59,7 +61,7 @@ static tsh_group *common_group(const tsh_mesh *from, const tsh_mesh *to) {
     return has_ranks_of(to, from) ? to->group : NULL;
 }
 
-tsh_tensor *tshi_exchange_record(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh, const tshi_shape *shape,
+tsh_tensor *tshi_exchange_record(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh, const tsh_shape *shape,
                                  const tsh_layout layout[TSH_MAX_AXES]) {
     exchange_params params = {
         .group = common_group(x->mesh, mesh),
@@ -69,7 +71,7 @@ tsh_tensor *tshi_exchange_record(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *
     for (int a = 0; a < x->mesh->axes; a++) { /* of a value's copies, be they for own use, one is sent */
         if (params.forward.from.layout[a].sharing) params.forward.from.layout[a].sharing = TSH_SHARED;
     }
-    tshi_node call = {.tape = tape, .op = &exchange_op, .inputs = 1, .in = &x, .mesh = mesh, .params = &params};
+    tsh_call call = {.tape = tape, .op = &exchange_op, .inputs = 1, .in = &x, .mesh = mesh, .params = &params};
     return tshi_tape_run(&call, x->dtype, shape, layout, NULL);
 }
 

@@ -129,18 +129,22 @@ static tsh_tensor *sink_memory(const tsh_tensor *x, double *beta) {
 
 /* --- for the backward of operations ------------------------------------------------------------------------------- */
 
-bool tshi_wants_grad(const tshi_node *call, int i) {
-    return i < call->inputs && tshi_requires_grad(call->in[i]);
+bool tsh_call_wants_grad(const tsh_call *call, int i) {
+    return call && (unsigned)i < (unsigned)call->inputs && tshi_requires_grad(call->in[i]);
 }
 
-tshi_gradient_taker *tshi_grad_taker(const tshi_node *call, int i) {
+tsh_tensor *tsh_call_grad_out(const tsh_call *call) {
+    return call && call->out && call->out->gradient ? call->out->gradient->value : NULL;
+}
+
+tshi_gradient_taker *tshi_grad_taker(const tsh_call *call, int i) {
     const tsh_tensor *x = call->in[i];
     const tshi_gradient *g = x->gradient;
     bool alone = !x->computed && !g->sink && !g->wide && g->uses == 1 && (!g->value || g->stale);
     return alone && !call->tape->keeps_graph ? g->taker : NULL;
 }
 
-tsh_tensor *tshi_grad_sum(const tshi_node *call, int i, double *beta) {
+tsh_tensor *tshi_grad_sum(const tsh_call *call, int i, double *beta) {
     const tsh_tensor *x = call->in[i];
     tshi_gradient *g = x->gradient;
     if (goes_to_sink(x)) return sink_memory(x, beta);
@@ -150,7 +154,7 @@ tsh_tensor *tshi_grad_sum(const tshi_node *call, int i, double *beta) {
     return g->value;
 }
 
-tsh_tensor *tshi_grad_beta(const tshi_node *call, int i, double *beta) {
+tsh_tensor *tshi_grad_beta(const tsh_call *call, int i, double *beta) {
     const tsh_tensor *x = call->in[i];
     if (tshi_gradient_dtype(x) == x->dtype) return tshi_grad_sum(call, i, beta);
     *beta = x->gradient->narrow ? 1 : 0;
@@ -158,8 +162,16 @@ tsh_tensor *tshi_grad_beta(const tshi_node *call, int i, double *beta) {
     return x->gradient->narrow;
 }
 
-tsh_tensor *tshi_grad(const tshi_node *call, int i) {
+/* Input i wants a gradient, and backward runs. */
+static bool can_add(const tsh_call *call, int i, const char *what) {
+    if (tsh_call_wants_grad(call, i) && tsh_call_grad_out(call)) return true;
+    tshi_fail(call ? TSH_ERR_STATE : TSH_ERR_ARGUMENT, "%s: input %d wants no gradient here", what, i);
+    return false;
+}
+
+tsh_tensor *tsh_call_grad(const tsh_call *call, int i) {
     double beta;
+    if (!can_add(call, i, "call_grad")) return NULL;
     tsh_tensor *grad = tshi_grad_beta(call, i, &beta);
     if (grad && beta == 0)
         grad->mesh->device->ops->copy.zero(grad->mesh->device, tsh_tensor_local_nbytes(grad), tshi_data(grad));
@@ -184,7 +196,7 @@ static tsh_status add_gradient(const tsh_tensor *gradient, double beta, tsh_tens
     return TSH_OK;
 }
 
-tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient) {
+tsh_status tshi_grad_adopt(const tsh_call *call, int i, tsh_tensor *gradient) {
     const tsh_tensor *x = call->in[i];
     tshi_gradient *g = x->gradient;
     bool first = !g->value || g->stale;
@@ -203,7 +215,14 @@ tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient) {
     return grad ? add_gradient(gradient, beta, grad) : TSH_ERR_MEMORY;
 }
 
-tsh_status tshi_gradient_settle(const tshi_node *call, tsh_status status) {
+tsh_status tsh_call_grad_adopt(const tsh_call *call, int i, tsh_tensor *gradient) {
+    if (!can_add(call, i, "call_grad_adopt")) return TSH_ERR_STATE;
+    bool fits = gradient && gradient->storage && gradient->numel == call->in[i]->numel && tshi_differentiable(gradient);
+    if (fits) return tshi_grad_adopt(call, i, gradient);
+    return tshi_fail(TSH_ERR_ARGUMENT, "call_grad_adopt: a tensor of floats of the size of input %d is wanted", i);
+}
+
+tsh_status tshi_gradient_settle(const tsh_call *call, tsh_status status) {
     for (int i = 0; i < call->inputs; i++) {
         tshi_gradient *g = call->in[i]->gradient;
         if (!g || !g->narrow) continue;

@@ -43,22 +43,16 @@ void tshi_gradient_end_step(tsh_tensor *tensor);
 
 /* --- for the backward of operations ------------------------------------------------------------------------------- */
 
-/* Input i exists and wants a gradient. */
-bool tshi_wants_grad(const tshi_node *call, int i);
-/* The output's gradient; its memory is passed on or overwritten only through tshi_grad_adopt. */
-static inline tsh_tensor *tshi_grad_out(const tshi_node *call) {
-    return call->out->gradient->value;
-}
-/* Input i's gradient to add to, zeroed when it is asked for the first time; NULL with the message set. It is of the
- * input's dtype: where the gradient is wide, what the call writes is added to it afterwards. */
-tsh_tensor *tshi_grad(const tshi_node *call, int i);
+/* Beside those of tshard/custom.h. What tsh_call_grad returns is of the input's dtype: where the gradient is wide, what the
+ * call writes is added to it afterwards. The memory of tsh_call_grad_out is passed on or overwritten only through
+ * tshi_grad_adopt. */
+
+/* tsh_call_grad_adopt without its checks. */
+tsh_status tshi_grad_adopt(const tsh_call *call, int i, tsh_tensor *gradient);
 /* Input i's gradient for kernels that can start a sum: *beta is 0 the first time (the memory is not zeroed), then 1. */
-tsh_tensor *tshi_grad_beta(const tshi_node *call, int i, double *beta);
+tsh_tensor *tshi_grad_beta(const tsh_call *call, int i, double *beta);
 /* tshi_grad_beta for kernels that write the dtype of sums, too: the gradient itself, of tshi_gradient_dtype. */
-tsh_tensor *tshi_grad_sum(const tshi_node *call, int i, double *beta);
-/* Adds `gradient`, of in[i]'s shape and of any float dtype, to input i's, or shares its memory where input i has none
- * yet. */
-tsh_status tshi_grad_adopt(const tshi_node *call, int i, tsh_tensor *gradient);
+tsh_tensor *tshi_grad_sum(const tsh_call *call, int i, double *beta);
 
 /* --- gradients that are used up as they are made ------------------------------------------------------------------ */
 
@@ -71,12 +65,12 @@ struct tshi_gradient_taker {
 
 /* The taker of input i, a leaf, where this call alone makes all of its gradient in this backward, and where nothing sums it
  * over ranks and no other backward reads its values; else NULL. */
-tshi_gradient_taker *tshi_grad_taker(const tshi_node *call, int i);
+tshi_gradient_taker *tshi_grad_taker(const tsh_call *call, int i);
 
 /* --- for the engine ----------------------------------------------------------------------------------------------- */
 
 /* The call's backward has returned `status`: what it has written beside wide gradients is added to them. */
-tsh_status tshi_gradient_settle(const tshi_node *call, tsh_status status);
+tsh_status tshi_gradient_settle(const tsh_call *call, tsh_status status);
 /* The dtype of x's gradient: x's, or that of sums. */
 tsh_dtype tshi_gradient_dtype(const tsh_tensor *x);
 /* Gradients of the leaf are of the dtype of sums, or of its own, from now on; one that it has is gone. TSH_ERR_STATE

@@ -59,7 +59,7 @@ static const int64_t *counts_of(const tsh_group *group, const tsh_tensor *whole,
 static tsh_status blocks_of(const tsh_tensor *whole, int d, tsh_tensor **out) {
     runs w = runs_of(whole, d);
     int64_t rest = w.outer * tshi_inner(whole, d);
-    tshi_shape shape = {.ndim = 2, .local = {w.n, rest}, .global = {w.n, rest}};
+    tsh_shape shape = {.ndim = 2, .local = {w.n, rest}, .global = {w.n, rest}};
     const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
     if (w.outer == 1) return tshi_tensor_view(whole, &shape, local, 0, out);
     tsh_memory_purpose before = tshi_device_purpose(whole->mesh->device, TSH_MEMORY_COMMUNICATION);
@@ -161,7 +161,7 @@ static tshi_placement along(const tsh_group *group, const tsh_tensor *t, tsh_lay
  * ranks share a unit for their own use, the first of them gets the gradient and the rest get zeros. */
 static tsh_status exchange(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from, tsh_layout to) {
     tsh_layout whole[TSH_MAX_AXES];
-    tshi_shape part = in->shape;
+    tsh_shape part = in->shape;
     int first;
     memcpy(whole, in->layout, sizeof whole);
     whole[tshi_mesh_axis(in->mesh, group)] = TSH_REPLICATED;

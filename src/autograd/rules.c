@@ -5,18 +5,18 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool binds(tshi_pattern p) {
-    return p == TSHI_BATCH || p == TSHI_STACK || p == TSHI_ANY || p == TSHI_OTHER;
+static bool binds(tsh_pattern p) {
+    return p == TSH_AS_BATCH || p == TSH_AS_STACK || p == TSH_AS_ANY || p == TSH_AS_OTHER;
 }
 
-static tshi_pattern input_pattern(const tshi_rule *row, int i) {
+static tsh_pattern input_pattern(const tsh_rule *row, int i) {
     for (int k = 0; k < 4 && k <= i; k++) {
-        if (row->in[k] == TSHI_END) return k ? row->in[k - 1] : TSHI_END;
+        if (row->in[k] == TSH_ROW_END) return k ? row->in[k - 1] : TSH_ROW_END;
     }
     return row->in[i < 4 ? i : 3];
 }
 
-static bool row_binds(const tshi_rule *row) {
+static bool row_binds(const tsh_rule *row) {
     for (int k = 0; k < 4; k++) {
         if (binds(row->in[k])) return true;
     }
@@ -30,45 +30,45 @@ static tsh_layout split_like(const tsh_layout *bound, int d) {
 
 /* The layout that a pattern asks of a tensor of ndim dims; false when it cannot be. `bound`: the dim that a row binds, -1
  * where it binds none, and the units in which the row splits. */
-static bool pattern_layout(tshi_pattern p, int ndim, const tsh_layout *bound, int call_dim, tsh_layout *out) {
+static bool pattern_layout(tsh_pattern p, int ndim, const tsh_layout *bound, int call_dim, tsh_layout *out) {
     int d = bound->dim;
     bool fits = true;
     switch (p) {
-    case TSHI_R: *out = TSH_REPLICATED; return true;
-    case TSHI_P:
-    case TSHI_HAS_P: *out = TSH_PARTIAL; return true;
-    case TSHI_L:
-    case TSHI_COPY: *out = TSH_LOCAL; return true;
-    case TSHI_S0:
-    case TSHI_HAS_S0: d = 0; break;
-    case TSHI_S1:
-    case TSHI_HAS_S1: d = 1; break;
-    case TSHI_S2:
-    case TSHI_S2_WHOLE: d = 2; break;
-    case TSHI_LAST:
-    case TSHI_HAS_LAST: d = ndim - 1; break;
-    case TSHI_ROWS: d = ndim - 2; break;
-    case TSHI_DIM: d = call_dim; break;
-    case TSHI_BATCH: fits = d < ndim - 1; break;
-    case TSHI_STACK: fits = d < ndim - 2; break;
-    case TSHI_OTHER: fits = d != call_dim; break;
-    case TSHI_ANY: break;
-    case TSHI_END: return false;
+    case TSH_AS_R: *out = TSH_REPLICATED; return true;
+    case TSH_AS_P:
+    case TSH_HAS_P: *out = TSH_PARTIAL; return true;
+    case TSH_AS_L:
+    case TSH_AS_COPY: *out = TSH_LOCAL; return true;
+    case TSH_AS_S0:
+    case TSH_HAS_S0: d = 0; break;
+    case TSH_AS_S1:
+    case TSH_HAS_S1: d = 1; break;
+    case TSH_AS_S2:
+    case TSH_AS_S2_WHOLE: d = 2; break;
+    case TSH_AS_LAST:
+    case TSH_HAS_LAST: d = ndim - 1; break;
+    case TSH_AS_ROWS: d = ndim - 2; break;
+    case TSH_AS_DIM: d = call_dim; break;
+    case TSH_AS_BATCH: fits = d < ndim - 1; break;
+    case TSH_AS_STACK: fits = d < ndim - 2; break;
+    case TSH_AS_OTHER: fits = d != call_dim; break;
+    case TSH_AS_ANY: break;
+    case TSH_ROW_END: return false;
     }
     *out = split_like(bound, d);
-    if (p == TSHI_S2_WHOLE && bound->blocks) {
+    if (p == TSH_AS_S2_WHOLE && bound->blocks) {
         out->blocks = 0;
         out->sharing = TSH_SHARED_OWN;
     }
     return fits && d >= 0 && d < ndim;
 }
 
-static bool is_split(tshi_pattern p) {
-    return p != TSHI_END && p != TSHI_R && p != TSHI_P && p != TSHI_HAS_P && p != TSHI_L && p != TSHI_COPY;
+static bool is_split(tsh_pattern p) {
+    return p != TSH_ROW_END && p != TSH_AS_R && p != TSH_AS_P && p != TSH_HAS_P && p != TSH_AS_L && p != TSH_AS_COPY;
 }
 
 /* Units and blocks are parts of the tensor's dim. */
-static bool units_fit(const tshi_shape *shape, const tsh_layout *layout) {
+static bool units_fit(const tsh_shape *shape, const tsh_layout *layout) {
     if (layout->kind != TSH_KIND_SHARD || !layout->units) return true;
     int64_t n = shape->global[layout->dim];
     return n % layout->units == 0 && (!layout->blocks || n % layout->blocks == 0);
@@ -85,19 +85,19 @@ static inline bool alike(const tsh_tensor *t, int axis, tsh_layout *need) {
 }
 
 /* Some patterns are only for tensors of a certain layout. */
-static bool pattern_takes(tshi_pattern p, int ndim, tsh_layout have) {
-    if (p == TSHI_HAS_LAST) return tshi_layout_splits(have, ndim - 1);
-    if (p == TSHI_HAS_S0) return tshi_layout_splits(have, 0);
-    if (p == TSHI_HAS_S1) return tshi_layout_splits(have, 1);
-    if (p == TSHI_HAS_P) return have.kind == TSH_KIND_PARTIAL;
-    return p != TSHI_COPY || have.kind == TSH_KIND_REPLICATED;
+static bool pattern_takes(tsh_pattern p, int ndim, tsh_layout have) {
+    if (p == TSH_HAS_LAST) return tshi_layout_splits(have, ndim - 1);
+    if (p == TSH_HAS_S0) return tshi_layout_splits(have, 0);
+    if (p == TSH_HAS_S1) return tshi_layout_splits(have, 1);
+    if (p == TSH_HAS_P) return have.kind == TSH_KIND_PARTIAL;
+    return p != TSH_AS_COPY || have.kind == TSH_KIND_REPLICATED;
 }
 
 /* The size that stands for one in which ranks may differ. */
 static const double usual_size = 1024;
 
 /* Bytes of the whole, every size taken as at least 1: an empty tensor takes the rows of one that is not. */
-static double shape_bytes(tsh_dtype dtype, const tshi_shape *shape, bool differs) {
+static double shape_bytes(tsh_dtype dtype, const tsh_shape *shape, bool differs) {
     double bytes = (double)tsh_dtype_size(dtype);
     for (int d = 0; d < shape->ndim; d++) {
         double size = differs ? usual_size : (double)shape->global[d];
@@ -115,7 +115,7 @@ static double whole_bytes(const tsh_tensor *t) {
     return shape_bytes(t->dtype, &t->shape, is_local(t));
 }
 
-static double output_bytes(const tshi_node *call, tsh_dtype dtype, const tshi_shape *shape) {
+static double output_bytes(const tsh_call *call, tsh_dtype dtype, const tsh_shape *shape) {
     bool differs = false;
     for (int i = 0; i < call->inputs; i++) differs = differs || is_local(call->in[i]);
     return shape_bytes(dtype, shape, differs);
@@ -131,7 +131,7 @@ enum {
 };
 
 typedef struct candidate {
-    const tshi_rule *row;
+    const tsh_rule *row;
     tsh_layout bound; /* as for pattern_layout */
     int split;        /* one of the above */
     double bytes;     /* of the axis' own transitions, and of the sum that the row leaves open */
@@ -139,7 +139,7 @@ typedef struct candidate {
 } candidate;
 
 /* A row fits a parameter only as tshi_want says. */
-static bool parameter_takes(const tshi_node *call, int i, tsh_layout have, tsh_layout need) {
+static bool parameter_takes(const tsh_call *call, int i, tsh_layout have, tsh_layout need) {
     if (!call->want || !(call->want->parameters >> i & 1u)) return true;
     if (have.sharing == TSH_SHARED && need.sharing == TSH_SHARED_OWN) {
         need.sharing = TSH_SHARED;
@@ -149,10 +149,10 @@ static bool parameter_takes(const tshi_node *call, int i, tsh_layout have, tsh_l
 }
 
 /* True when input i has the row's layout, or a transition brings it there, whose cost is added to *bytes. */
-static bool input_cost(const tshi_node *call, const candidate *c, int axis, int i, double *bytes) {
+static bool input_cost(const tsh_call *call, const candidate *c, int axis, int i, double *bytes) {
     const tsh_tensor *t = call->in[i];
     tsh_layout have = t->layout[axis], need;
-    tshi_pattern pattern = input_pattern(c->row, i);
+    tsh_pattern pattern = input_pattern(c->row, i);
     if (!pattern_layout(pattern, t->shape.ndim, &c->bound, tshi_call_dim(call), &need)) return false;
     if (!pattern_takes(pattern, t->shape.ndim, have) || !units_fit(&t->shape, &need)) return false;
     if (alike(t, axis, &need)) return true;
@@ -162,7 +162,7 @@ static bool input_cost(const tshi_node *call, const candidate *c, int axis, int 
     return step != NULL;
 }
 
-static bool output_layout(const tshi_node *call, candidate *c, int axis, const tshi_shape *out) {
+static bool output_layout(const tsh_call *call, candidate *c, int axis, const tsh_shape *out) {
     bool holds = true;
     if (!binds(c->row->out)) {
         holds = pattern_layout(c->row->out, out->ndim, &c->bound, tshi_call_dim(call), &c->out);
@@ -177,7 +177,7 @@ static bool output_layout(const tshi_node *call, candidate *c, int axis, const t
     return holds && units_fit(out, &c->out);
 }
 
-static int split_of(const tshi_node *call, const candidate *c, int axis) {
+static int split_of(const tsh_call *call, const candidate *c, int axis) {
     bool any = false, anew = false;
     for (int i = 0; i < call->inputs; i++) {
         const tsh_tensor *t = call->in[i];
@@ -191,7 +191,7 @@ static int split_of(const tshi_node *call, const candidate *c, int axis) {
 }
 
 /* A row that leaves a sum open where no input had one costs an all-reduce of the output later. */
-static double open_sum_bytes(const tshi_node *call, const candidate *c, int axis, const tshi_output *out) {
+static double open_sum_bytes(const tsh_call *call, const candidate *c, int axis, const tshi_output *out) {
     if (c->out.kind != TSH_KIND_PARTIAL) return 0;
     for (int i = 0; i < call->inputs; i++) {
         if (call->in[i]->layout[axis].kind == TSH_KIND_PARTIAL) return 0;
@@ -201,7 +201,7 @@ static double open_sum_bytes(const tshi_node *call, const candidate *c, int axis
 }
 
 /* Candidates are compared by how they treat split inputs, then by bytes; the first of equal ones is taken. */
-static void consider(const tshi_node *call, const tshi_rule *row, const tsh_layout *bound, int axis,
+static void consider(const tsh_call *call, const tsh_rule *row, const tsh_layout *bound, int axis,
                      const tshi_output *out, candidate *best) {
     candidate c = {.row = row, .bound = *bound};
     if (bound->dim >= 0 && call->op->row_holds && !call->op->row_holds(call, row, bound->dim)) return;
@@ -214,14 +214,14 @@ static void consider(const tshi_node *call, const tshi_rule *row, const tsh_layo
     if (!best->row || (c.split != best->split ? c.split < best->split : c.bytes < best->bytes)) *best = c;
 }
 
-static bool row_splits(const tshi_rule *row) {
+static bool row_splits(const tsh_rule *row) {
     for (int k = 0; k < 4; k++) {
         if (is_split(row->in[k])) return true;
     }
     return false;
 }
 
-static bool row_has(const tshi_rule *row, tshi_pattern p) {
+static bool row_has(const tsh_rule *row, tsh_pattern p) {
     for (int k = 0; k < 4; k++) {
         if (row->in[k] == p) return true;
     }
@@ -231,40 +231,40 @@ static bool row_has(const tshi_rule *row, tshi_pattern p) {
 /* Ranks that share units may use them in a row that passes each item on by itself: not in one that reduces the dim, which
  * would count a value for each of those ranks. Beside an input of which each rank has its own copy all use is their own.
  */
-static void settle_sharing(const tshi_rule *row, tsh_layout *bound) {
-    if (!is_split(row->out) || row_has(row, TSHI_DIM)) {
+static void settle_sharing(const tsh_rule *row, tsh_layout *bound) {
+    if (!is_split(row->out) || row_has(row, TSH_AS_DIM)) {
         bound->units = 0;
         bound->sharing = TSH_UNSHARED;
-    } else if (row_has(row, TSHI_L) || row_has(row, TSHI_COPY)) {
+    } else if (row_has(row, TSH_AS_L) || row_has(row, TSH_AS_COPY)) {
         bound->sharing = TSH_SHARED_OWN;
     }
 }
 
 /* The size of dim 2 of the input that has this pattern, or 0. */
-static int64_t items_of(const tshi_node *call, const tshi_rule *row, tshi_pattern p) {
+static int64_t items_of(const tsh_call *call, const tsh_rule *row, tsh_pattern p) {
     for (int i = 0; i < call->inputs; i++) {
-        const tshi_shape *s = &call->in[i]->shape;
+        const tsh_shape *s = &call->in[i]->shape;
         if (input_pattern(row, i) == p && s->ndim > 2) return s->global[2];
     }
     return 0;
 }
 
 /* The units of a row with S2_WHOLE. Those of one block are split without sharing. */
-static void settle_whole(const tshi_node *call, const tshi_rule *row, tsh_layout *bound) {
+static void settle_whole(const tsh_call *call, const tsh_rule *row, tsh_layout *bound) {
     bound->sharing = TSH_UNSHARED;
-    if (!bound->units) bound->units = items_of(call, row, TSHI_S2_WHOLE);
-    if (!bound->blocks && bound->units) bound->blocks = items_of(call, row, TSHI_S2);
+    if (!bound->units) bound->units = items_of(call, row, TSH_AS_S2_WHOLE);
+    if (!bound->blocks && bound->units) bound->blocks = items_of(call, row, TSH_AS_S2);
     if (bound->blocks == bound->units) bound->blocks = 0;
 }
 
 #define MAX_SPLITS 8
 
 /* The splits of inputs, different in dim or units, whose patterns bind dim d, or for d < 0 name the dim. */
-static int find_splits(const tshi_node *call, const tshi_rule *row, int axis, int d, tsh_layout splits[MAX_SPLITS]) {
+static int find_splits(const tsh_call *call, const tsh_rule *row, int axis, int d, tsh_layout splits[MAX_SPLITS]) {
     int count = 0;
     for (int i = 0; i < call->inputs; i++) {
         tsh_layout have = call->in[i]->layout[axis], named;
-        tshi_pattern p = input_pattern(row, i);
+        tsh_pattern p = input_pattern(row, i);
         if (have.kind != TSH_KIND_SHARD || !is_split(p) || binds(p) != (d >= 0)) continue;
         if (d < 0 && !pattern_layout(p, call->in[i]->shape.ndim, &TSH_SHARD(-1), tshi_call_dim(call), &named)) continue;
         if (have.dim != (d < 0 ? named.dim : d)) continue;
@@ -275,12 +275,12 @@ static int find_splits(const tshi_node *call, const tshi_rule *row, int axis, in
         if (k == count && count < MAX_SPLITS) splits[count++] = have;
     }
     if (count == 0 && d < 0) splits[count++] = TSH_SHARD(-1);
-    for (int k = 0; k < count && row_has(row, TSHI_S2_WHOLE); k++) settle_whole(call, row, &splits[k]);
+    for (int k = 0; k < count && row_has(row, TSH_AS_S2_WHOLE); k++) settle_whole(call, row, &splits[k]);
     return count;
 }
 
 /* The dims along which inputs whose pattern binds are split, a bit each. */
-static unsigned dims_to_bind(const tshi_node *call, const tshi_rule *row, int axis) {
+static unsigned dims_to_bind(const tsh_call *call, const tsh_rule *row, int axis) {
     unsigned dims = 0;
     for (int i = 0; i < call->inputs; i++) {
         tsh_layout have = call->in[i]->layout[axis];
@@ -293,17 +293,17 @@ static unsigned dims_to_bind(const tshi_node *call, const tshi_rule *row, int ax
 typedef enum avoided { AVOID_NONE, AVOID_SHARED_UNITS, AVOID_SPLITS } avoided;
 
 /* The search ends where no later row can be better. best->row stays NULL where no row holds. */
-static void find_best(const tshi_node *call, int axis, const tshi_output *out, avoided avoid, candidate *best) {
+static void find_best(const tsh_call *call, int axis, const tshi_output *out, avoided avoid, candidate *best) {
     tsh_layout splits[MAX_SPLITS];
-    for (const tshi_rule *row = call->op->rules; row->out != TSHI_END; row++) {
+    for (const tsh_rule *row = call->op->rules; row->out != TSH_ROW_END; row++) {
         const tsh_layout none = TSH_SHARD(-1);
-        if (row->in[0] == TSHI_R && row->out == TSHI_R && !row_splits(row)) {
+        if (row->in[0] == TSH_AS_R && row->out == TSH_AS_R && !row_splits(row)) {
             consider(call, row, &none, axis, out, best);
             if (best->row && best->split == USED_AS_THEY_ARE && best->bytes <= 0) return;
             continue;
         }
         bool bound = row_binds(row);
-        if (avoid == AVOID_SHARED_UNITS && row_has(row, TSHI_S2_WHOLE)) continue;
+        if (avoid == AVOID_SHARED_UNITS && row_has(row, TSH_AS_S2_WHOLE)) continue;
         if (avoid == AVOID_SPLITS && row_splits(row)) continue;
         unsigned dims = bound ? dims_to_bind(call, row, axis) : 1u;
         for (int d = 0; dims >> d; d++) {
@@ -314,7 +314,7 @@ static void find_best(const tshi_node *call, int axis, const tshi_output *out, a
     }
 }
 
-static tsh_status no_row(const tshi_node *call, int axis) {
+static tsh_status no_row(const tsh_call *call, int axis) {
     char text[TSHI_MESSAGE_SIZE], one[160];
     size_t used = 0;
     text[0] = '\0';
@@ -337,7 +337,7 @@ static bool has_split_order(const tsh_tensor *t) {
 
 /* The tensor whose split order the call takes for all of its tensors: a parameter, else the first input, that has one
  * other than that of the axes; or NULL. */
-static const tsh_tensor *split_order_of(const tshi_node *call) {
+static const tsh_tensor *split_order_of(const tsh_call *call) {
     const tsh_tensor *found = NULL;
     for (int i = call->inputs - 1; i >= 0; i--) {
         bool parameter = call->want && call->want->parameters >> i & 1u;
@@ -353,7 +353,7 @@ static void set_split_order(const tshi_rule_rows *rows, int axes, tsh_layout lay
     if (rows->ordered) tshi_layouts_normalize(axes, layout);
 }
 
-tsh_status tshi_rules_need(const tshi_node *call, const tshi_rule_rows *rows, int i, tsh_layout need[TSH_MAX_AXES]) {
+tsh_status tshi_rules_need(const tsh_call *call, const tshi_rule_rows *rows, int i, tsh_layout need[TSH_MAX_AXES]) {
     const tsh_tensor *t = call->in[i];
     bool units = false;
     for (int a = 0; a < t->mesh->axes; a++) {
@@ -362,14 +362,14 @@ tsh_status tshi_rules_need(const tshi_node *call, const tshi_rule_rows *rows, in
     }
     set_split_order(rows, t->mesh->axes, need);
     if (!units) return TSH_OK;
-    tshi_shape shape = t->shape;
+    tsh_shape shape = t->shape;
     return tshi_shape_resolve(t->mesh, &shape, need);
 }
 
 /* No axis cuts the units of another one, in any tensor of the call. */
-static bool units_hold(const tshi_node *call, const tshi_output *out, const tshi_rule_rows *rows) {
+static bool units_hold(const tsh_call *call, const tshi_output *out, const tshi_rule_rows *rows) {
     tsh_layout layout[TSH_MAX_AXES];
-    tshi_shape shape = *out->shape;
+    tsh_shape shape = *out->shape;
     memcpy(layout, rows->out, sizeof layout);
     bool hold = tshi_shape_resolve(call->in[0]->mesh, &shape, layout) == TSH_OK;
     for (int i = 0; hold && i < call->inputs; i++) hold = tshi_rules_need(call, rows, i, layout) == TSH_OK;
@@ -384,14 +384,14 @@ static void take(const candidate *c, int axis, tshi_rule_rows *rows) {
 
 /* Rows of several axes split a dim in units that do not go together: they do it without units where they hold so, else
  * other rows are taken, in the end some that gather. */
-static void settle_units(const tshi_node *call, const tshi_output *out, tshi_rule_rows *rows) {
+static void settle_units(const tsh_call *call, const tshi_output *out, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes;
     bool units = false;
     for (int a = 0; a < axes; a++) units = units || rows->bound[a].units;
     if (!units || axes == 1 || units_hold(call, out, rows)) return;
     for (int a = 0; a < axes; a++) {
         candidate other = {0};
-        if (row_has(rows->row[a], TSHI_S2_WHOLE)) {
+        if (row_has(rows->row[a], TSH_AS_S2_WHOLE)) {
             find_best(call, a, out, AVOID_SHARED_UNITS, &other);
             if (other.row) take(&other, a, rows);
         } else if (!call->op->map_split) {
@@ -408,7 +408,7 @@ static void settle_units(const tshi_node *call, const tshi_output *out, tshi_rul
     }
 }
 
-tsh_status tshi_rules_choose(const tshi_node *call, const tshi_output *out, tshi_rule_rows *rows) {
+tsh_status tshi_rules_choose(const tsh_call *call, const tshi_output *out, tshi_rule_rows *rows) {
     int axes = call->in[0]->mesh->axes;
     for (int a = 0; a < axes; a++) {
         candidate best = {0};

@@ -6,7 +6,7 @@
 
 /* A row for each axis; `bound` is the dim that the row's BATCH, ANY or OTHER stands for, and the units in which it splits. */
 typedef struct tshi_rule_rows {
-    const tshi_rule *row[TSH_MAX_AXES];
+    const tsh_rule *row[TSH_MAX_AXES];
     tsh_layout bound[TSH_MAX_AXES];
     tsh_layout out[TSH_MAX_AXES]; /* the output's layouts */
     bool ordered;                 /* the axes split dims in the order `sequence`, not in their own */
@@ -16,7 +16,7 @@ typedef struct tshi_rule_rows {
 /* The output of a call as its shape rule describes it. */
 typedef struct tshi_output {
     tsh_dtype dtype;
-    const tshi_shape *shape;
+    const tsh_shape *shape;
 } tshi_output;
 
 /* Chooses a row for each axis. Tensors that are split stay split: where inputs are SHARD along an axis, rows
@@ -24,8 +24,8 @@ typedef struct tshi_output {
  * them, which would repeat the same arithmetic on every rank. Among those the row wins whose transitions send the
  * fewest bytes, forward and backward, a sum that is left open counting as its all-reduce; the first on ties.
  * TSH_ERR_LAYOUT, naming all layouts, where an axis has no row. */
-tsh_status tshi_rules_choose(const tshi_node *call, const tshi_output *out, tshi_rule_rows *rows);
+tsh_status tshi_rules_choose(const tsh_call *call, const tshi_output *out, tshi_rule_rows *rows);
 /* The layouts that the rows want of input i. TSH_ERR_LAYOUT where one axis would cut the units of another. */
-tsh_status tshi_rules_need(const tshi_node *call, const tshi_rule_rows *rows, int i, tsh_layout need[TSH_MAX_AXES]);
+tsh_status tshi_rules_need(const tsh_call *call, const tshi_rule_rows *rows, int i, tsh_layout need[TSH_MAX_AXES]);
 
 #endif

@@ -8,22 +8,22 @@ static tshi_segment *segment_of(const tsh_tape *tape, int number) {
 
 /* --- dropping ----------------------------------------------------------------------------------------------------- */
 
-static void release_saved(tshi_node *node) {
-    for (int i = 0; i < TSHI_MAX_SAVED; i++) {
+static void release_saved(tsh_call *node) {
+    for (int i = 0; i < TSH_CALL_SLOTS; i++) {
         tsh_tensor_release(node->saved[i]);
         node->saved[i] = NULL;
     }
 }
 
 /* The call's output has no memory while this segment is dropped; one inside of it may be what drops it. */
-static bool drops(const tshi_node *node, int number) {
+static bool drops(const tsh_call *node, int number) {
     return node->dropped_by > 0 && node->dropped_by <= number;
 }
 
 /* The references to the outputs of the segment's calls, of which the tape has one. */
 static void count_holders(tsh_tape *tape, const tshi_segment *s) {
     for (int n = s->first; n < s->end; n++) {
-        tshi_node *node = &tape->nodes[n];
+        tsh_call *node = &tape->nodes[n];
         node->holders = 2;
         for (int i = 0; i < node->inputs; i++) {
             int k = tshi_tape_node(tape, node->in[i]);
@@ -38,7 +38,7 @@ static void drop(tsh_tape *tape, int number) {
     s->dropped = true;
     count_holders(tape, s);
     for (int n = s->first; n < s->end; n++) {
-        tshi_node *node = &tape->nodes[n];
+        tsh_call *node = &tape->nodes[n];
         if (node->used) continue;
         release_saved(node);
         bool held = node->out->references > node->holders;
@@ -48,7 +48,7 @@ static void drop(tsh_tape *tape, int number) {
 
 /* --- running again ------------------------------------------------------------------------------------------------ */
 
-static void need_inputs(tsh_tape *tape, const tshi_node *node, const tshi_segment *s) {
+static void need_inputs(tsh_tape *tape, const tsh_call *node, const tshi_segment *s) {
     for (int i = 0; i < node->inputs; i++) {
         int k = tshi_tape_node(tape, node->in[i]);
         if (k >= s->first) tape->nodes[k].again = true;
@@ -56,7 +56,7 @@ static void need_inputs(tsh_tape *tape, const tshi_node *node, const tshi_segmen
 }
 
 /* The segment right inside of this one that the call is in, or this one. */
-static int inner_of(const tsh_tape *tape, const tshi_node *node, int number) {
+static int inner_of(const tsh_tape *tape, const tsh_call *node, int number) {
     int k = node->segment;
     while (k != number && segment_of(tape, k)->parent != number) k = segment_of(tape, k)->parent;
     return k;
@@ -64,7 +64,7 @@ static int inner_of(const tsh_tape *tape, const tshi_node *node, int number) {
 
 /* A call inside of an inner segment: that one stays dropped, and what it takes from around it and leaves to that has to
  * be there. */
-static void choose_inner(tsh_tape *tape, tshi_node *node, const tshi_segment *s, int number) {
+static void choose_inner(tsh_tape *tape, tsh_call *node, const tshi_segment *s, int number) {
     int inner = inner_of(tape, node, number);
     if (node->dropped_by == number) node->again = true;
     for (int i = 0; i < node->inputs; i++) {
@@ -79,11 +79,11 @@ static void choose(tsh_tape *tape, int number) {
     const tshi_segment *s = segment_of(tape, number);
     for (int n = s->first; n < s->end; n++) tape->nodes[n].again = false;
     for (int n = s->end - 1; n >= s->first; n--) {
-        tshi_node *node = &tape->nodes[n];
+        tsh_call *node = &tape->nodes[n];
         if (node->used) continue;
         bool lost = drops(node, number);
         node->again = node->again && lost;
-        if (node->op->crosses && lost) node->again = true;
+        if (tshi_op_crosses(node->op) && lost) node->again = true;
         if (node->segment != number) {
             choose_inner(tape, node, s, number);
         } else {
@@ -95,23 +95,23 @@ static void choose(tsh_tape *tape, int number) {
 }
 
 /* An earlier backward may have freed what the call takes: no backward comes to the call then. */
-static bool can_run(const tsh_tape *tape, const tshi_node *node, int number) {
+static bool can_run(const tsh_tape *tape, const tsh_call *node, int number) {
     for (int i = 0; i < node->inputs; i++) {
         int k = tshi_tape_node(tape, node->in[i]);
         if (k < 0) continue;
-        const tshi_node *from = &tape->nodes[k];
+        const tsh_call *from = &tape->nodes[k];
         bool lost = k >= segment_of(tape, number)->first && drops(from, number) && !from->again;
         if (from->used || lost) return false;
     }
     return true;
 }
 
-static tsh_status run_again(tsh_tape *tape, tshi_node *node) {
+static tsh_status run_again(tsh_tape *tape, tsh_call *node) {
     tsh_memory_purpose before = tshi_call_enter(node, tape->world->device->place.backward);
     tsh_status status = TSH_OK;
     if (!node->out->storage) status = tshi_tensor_renew_storage(node->out, node->shares ? node->in[0] : NULL);
     if (status == TSH_OK && !node->shares) status = tshi_call_use(node, false);
-    if (status == TSH_OK && tshi_call_runs(node)) status = node->op->forward(node);
+    if (status == TSH_OK) status = tshi_call_forward(node);
     tshi_call_leave(node, before);
     if (status != TSH_OK) tshi_tape_fail(tape, status, "%s, run again: %s", node->op->name, tsh_error_message());
     return status;
@@ -130,7 +130,7 @@ static tsh_status run_segment(tsh_tape *tape, int number) {
     tsh_status status = TSH_OK;
     choose(tape, number);
     for (int n = s->first; n < s->end && status == TSH_OK; n++) {
-        tshi_node *node = &tape->nodes[n];
+        tsh_call *node = &tape->nodes[n];
         node->again = node->again && can_run(tape, node, number);
         if (node->again) status = run_again(tape, node);
         leave_inner(tape, n, number);
@@ -159,7 +159,7 @@ bool tshi_segment_dropped(const tsh_tape *tape, const tsh_tensor *t) {
 
 tsh_tensor *tshi_segment_take(tsh_tape *tape, tsh_tensor *t) {
     if (!tshi_segment_dropped(tape, t)) return t;
-    tshi_node *node = &tape->nodes[t->gradient->node];
+    tsh_call *node = &tape->nodes[t->gradient->node];
     node->dropped_by = 0;
     return run_again(tape, node) == TSH_OK ? t : NULL;
 }
@@ -178,9 +178,9 @@ static void drop_unrecorded(tsh_tape *tape, int made, const tsh_tensor *keep) {
 static void choose_drops(tsh_tape *tape, int number, const tsh_tensor *keep) {
     const tshi_segment *s = segment_of(tape, number);
     for (int n = s->first; n < s->end; n++) {
-        tshi_node *node = &tape->nodes[n];
+        tsh_call *node = &tape->nodes[n];
         if (node->segment == 0) node->segment = number;
-        for (int i = 0; i < TSHI_MAX_SAVED; i++) node->saves = node->saves || node->saved[i];
+        for (int i = 0; i < TSH_CALL_SLOTS; i++) node->saves = node->saves || node->saved[i];
         if (node->used || node->dropped_by || node->out == keep) continue;
         int from = node->shares ? tshi_tape_node(tape, node->in[0]) : s->end;
         bool outlives = from < s->first || (from < s->end && !tape->nodes[from].dropped_by);

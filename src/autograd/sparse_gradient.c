@@ -120,13 +120,13 @@ static tsh_status add_values(const tsh_tensor *x, int64_t before, int64_t n, con
     return TSH_OK;
 }
 
-bool tshi_grad_takes_rows(const tshi_node *call, int i) {
+bool tshi_grad_takes_rows(const tsh_call *call, int i) {
     const tsh_tensor *x = call->in[i];
     const tshi_gradient *g = x->gradient;
     return g->sparse && !x->computed && !g->sink && (g->sparse->active || !g->value || g->stale);
 }
 
-tsh_status tshi_grad_add_rows(const tshi_node *call, int i, const tsh_tensor *ids, int64_t start, int64_t padding,
+tsh_status tshi_grad_add_rows(const tsh_call *call, int i, const tsh_tensor *ids, int64_t start, int64_t padding,
                               tsh_tensor *values) {
     const tsh_tensor *x = call->in[i];
     tshi_gradient *g = x->gradient;
@@ -142,7 +142,7 @@ tsh_status tshi_grad_add_rows(const tshi_node *call, int i, const tsh_tensor *id
     tsh_memory_purpose purpose = tshi_device_purpose(device, TSH_MEMORY_GRADIENTS);
     tsh_status status;
     if (place_ids(s, n, start, x->shape.local[0], padding)) {
-        const tshi_shape flat = {.ndim = 1, .local = {n * cols_of(x)}, .global = {n * cols_of(x)}};
+        const tsh_shape flat = {.ndim = 1, .local = {n * cols_of(x)}, .global = {n * cols_of(x)}};
         tshi_gradient_release_value(g);
         status = tshi_tensor_view(values, &flat, local, 0, &g->value);
     } else {

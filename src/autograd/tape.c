@@ -1,5 +1,6 @@
 /* The tape: running calls, recording them, keeping the first failure. */
 #include "autograd/tape.h"
+#include "autograd/custom.h"
 #include "device/record.h"
 #include "dist/core/redistribute.h"
 #include "dist/core/signal.h"
@@ -43,11 +44,11 @@ static tshi_tape_step step_of(const tsh_tape *tape) {
     return steps ? (tshi_tape_step){steps->tape, steps->ended + 1} : (tshi_tape_step){0};
 }
 
-void tshi_node_clear(tshi_node *node) {
+void tshi_node_clear(tsh_call *node) {
     tsh_work_release(node->work);
     tsh_tensor_release(node->early);
     for (int i = 0; i < node->inputs; i++) tsh_tensor_release(node->in[i]);
-    for (int i = 0; i < TSHI_MAX_SAVED; i++) tsh_tensor_release(node->saved[i]);
+    for (int i = 0; i < TSH_CALL_SLOTS; i++) tsh_tensor_release(node->saved[i]);
     tsh_tensor_release(node->out);
     memset(node, 0, sizeof *node);
 }
@@ -81,6 +82,7 @@ void tsh_tape_destroy(tsh_tape *tape) {
     tshi_free(&tape->world->allocator, tape->nodes);
     tshi_free(&tape->world->allocator, tape->segments);
     tshi_free(&tape->world->allocator, tape->owned);
+    tshi_free(&tape->world->allocator, tape->scratch);
     tshi_region_clear(&tape->memory, &tape->world->allocator);
     tshi_free(&tape->world->allocator, tape);
 }
@@ -100,6 +102,7 @@ static void end_step(tsh_tape *tape) {
 
 tsh_status tsh_tape_reset(tsh_tape *tape) {
     if (!tape) return tshi_tape_missing("tape_reset");
+    if (tshi_tape_is_inside(tape, "tape_reset")) return tape->status;
     tsh_world *world = tape->world;
     tshi_signal_look(world);
     tsh_status sent = tshi_exchange_flush(world);
@@ -161,6 +164,13 @@ bool tshi_tape_goes_on(tsh_tape *tape) {
     return false;
 }
 
+bool tshi_tape_is_inside(tsh_tape *tape, const char *what) {
+    if (!tape->inside) return false;
+    tshi_tape_fail(tape, TSH_ERR_STATE, "%s: called inside of %s, whose functions call no function of a tape", what,
+                   tape->inside->name);
+    return true;
+}
+
 tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *what) {
     char text[TSHI_MESSAGE_SIZE];
     snprintf(text, sizeof text, "%s", tsh_error_message());
@@ -176,7 +186,7 @@ tsh_status tshi_tape_spoil(tsh_tape *tape, tsh_status status, const char *what) 
 
 bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *const *tensors) {
     if (!tape) tshi_tape_missing(what);
-    if (!tape || !tshi_tape_goes_on(tape)) return false;
+    if (!tape || !tshi_tape_goes_on(tape) || tshi_tape_is_inside(tape, what)) return false;
     for (int i = 0; i < count && tape->status == TSH_OK; i++) {
         if (!tensors[i]) {
             tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: input %d is NULL", what, i);
@@ -215,7 +225,7 @@ tsh_status tshi_tape_own(tsh_tape *tape, tsh_tensor *tensor) {
     return TSH_OK;
 }
 
-bool tshi_tape_records(const tshi_node *call) {
+bool tshi_tape_records(const tsh_call *call) {
     for (int i = 0; call->tape->recording && i < call->inputs; i++) {
         if (tshi_requires_grad(call->in[i])) return true;
     }
@@ -229,7 +239,7 @@ void *tshi_tape_copy(tsh_tape *tape, const void *from, size_t count, size_t size
 }
 
 /* Backward finds the call again; without recording its saved tensors are dropped at once. */
-static tsh_status record(tshi_node *call) {
+static tsh_status record(tsh_call *call) {
     tsh_tape *tape = call->tape;
     size_t params_size = call->op->params_size;
     if (!tshi_tape_records(call)) return TSH_OK;
@@ -237,13 +247,14 @@ static tsh_status record(tshi_node *call) {
                                   tape->node_count + 1, sizeof *tape->nodes);
     tsh_tensor **in = status == TSH_OK ? tshi_tape_copy(tape, call->in, (size_t)call->inputs, sizeof *in) : NULL;
     void *params = in && params_size ? tshi_tape_copy(tape, call->params, 1, params_size) : NULL;
+    if (in && tshi_op_is_custom(call->op)) call->op = tshi_tape_copy(tape, call->op, 1, sizeof *call->op);
     tshi_gradient *gradient = in ? tshi_gradient_of(call->out) : NULL;
-    if (!gradient || (params_size && !params)) return TSH_ERR_MEMORY;
+    if (!gradient || !call->op || (params_size && !params)) return TSH_ERR_MEMORY;
     gradient->required = true;
     gradient->generation = tape->generation;
     gradient->node = tape->node_count;
     call->out->computed = true;
-    tshi_node *node = &tape->nodes[tape->node_count++];
+    tsh_call *node = &tape->nodes[tape->node_count++];
     *node = *call;
     node->in = in;
     node->params = params;
@@ -254,12 +265,14 @@ static tsh_status record(tshi_node *call) {
     return TSH_OK;
 }
 
-static tsh_status make_output(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape,
+static tsh_status make_output(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape,
                               const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share) {
     tsh_status status =
         share ? tshi_tensor_view(share, shape, layout, 0, &call->out)
               : tshi_tensor_new(call->mesh ? call->mesh : call->in[0]->mesh, dtype, shape, layout, &call->out);
-    return status == TSH_OK ? tshi_tape_own(call->tape, call->out) : status;
+    if (status == TSH_OK) status = tshi_tape_own(call->tape, call->out);
+    bool fits = !share || status != TSH_OK || tsh_tensor_local_nbytes(call->out) == tsh_tensor_local_nbytes(share);
+    return fits ? status : tshi_fail(TSH_ERR_LAYOUT, "this rank's part would change its size");
 }
 
 /* The name of a parameter, or of the one that a transition has made the tensor from. */
@@ -268,7 +281,7 @@ static const char *name_of(const tsh_tensor *x) {
     return x->name || !from ? x->name : from->name;
 }
 
-tsh_memory_purpose tshi_call_enter(const tshi_node *call, bool backward) {
+tsh_memory_purpose tshi_call_enter(const tsh_call *call, bool backward) {
     tsh_device *device = tshi_device_of(call->in[0]);
     device->place.function = device->place.last = call->op->name;
     device->place.backward = backward;
@@ -280,37 +293,42 @@ tsh_memory_purpose tshi_call_enter(const tshi_node *call, bool backward) {
     return tshi_device_purpose(device, TSH_MEMORY_ACTIVATIONS);
 }
 
-void tshi_call_leave(const tshi_node *call, tsh_memory_purpose before) {
+void tshi_call_leave(const tsh_call *call, tsh_memory_purpose before) {
     tsh_device *device = call->tape->world->device;
     device->place.function = NULL;
     device->purpose = before;
 }
 
-static tsh_status use(const tshi_node *call, const tsh_tensor *t) {
+static tsh_status use(const tsh_call *call, const tsh_tensor *t) {
     tsh_tape *tape = call->tape;
     if (!t || !t->storage || (t->storage->data && !t->storage->lender)) return TSH_OK;
     if (t->storage->lender) return t->storage->lender->use(t->storage->lender, tape->generation, tape->uses);
     return tshi_fail(TSH_ERR_STATE, "a parameter's values are gone with the tsh_data_parallel that has gathered them");
 }
 
-tsh_status tshi_call_use(const tshi_node *call, bool backward) {
+tsh_status tshi_call_use(const tsh_call *call, bool backward) {
     tsh_status status = TSH_OK;
     bool inputs = !backward || !call->op->reads_no_input;
     call->tape->uses++;
     for (int i = 0; inputs && i < call->inputs && status == TSH_OK; i++) status = use(call, call->in[i]);
-    for (int i = 0; backward && i < TSHI_MAX_SAVED && status == TSH_OK; i++) status = use(call, call->saved[i]);
+    for (int i = 0; backward && i < TSH_CALL_SLOTS && status == TSH_OK; i++) status = use(call, call->saved[i]);
     return status;
 }
 
-tsh_tensor *tshi_tape_run(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape,
+tsh_status tshi_call_forward(tsh_call *call) {
+    if (!tshi_call_runs(call) || !call->op->forward) return TSH_OK;
+    return tshi_op_is_custom(call->op) ? tshi_custom_run(call, call->op->forward) : call->op->forward(call);
+}
+
+tsh_tensor *tshi_tape_run(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape,
                           const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share) {
     tsh_memory_purpose before = tshi_call_enter(call, false);
     call->shares = share != NULL;
     tsh_status status = make_output(call, dtype, shape, layout, share);
     if (status == TSH_OK && !share) status = tshi_call_use(call, false);
-    if (status == TSH_OK && tshi_call_runs(call)) status = call->op->forward(call);
+    if (status == TSH_OK) status = tshi_call_forward(call);
     tshi_call_leave(call, before);
     if (status == TSH_OK) status = record(call);
-    for (int i = 0; i < TSHI_MAX_SAVED; i++) tsh_tensor_release(call->saved[i]);
+    for (int i = 0; i < TSH_CALL_SLOTS; i++) tsh_tensor_release(call->saved[i]);
     return status == TSH_OK ? call->out : tshi_tape_fail_as(call->tape, status, call->op->name);
 }

@@ -22,11 +22,14 @@ struct tsh_tape {
     uint64_t recoveries; /* of the world when the step failed */
     tsh_status status;
     char message[TSHI_MESSAGE_SIZE];
-    tshi_node *nodes;
+    tsh_call *nodes;
     int node_count, node_capacity;
     tshi_segment *segments; /* of the step; those inside of another come before it */
     int segment_count, segment_capacity;
-    tshi_region memory; /* of the step, for its nodes' arrays */
+    tshi_region memory;   /* of the step, for its nodes' arrays */
+    const tsh_op *inside; /* a program's own operation, whose function runs; or NULL */
+    tsh_tensor **scratch; /* what that has asked for */
+    int scratch_count, scratch_capacity;
     bool keeps_graph;   /* in a backward: another may follow over the same calls, which need what they have saved */
     tsh_tensor **owned; /* every tensor made in this step */
     int owned_count, owned_capacity;
@@ -36,16 +39,18 @@ struct tsh_tape {
 
 /* Runs a call whose inputs have the layouts that its operation wants: makes the output (a view of `share` where that is
  * given), runs forward and records the call. NULL on failure. */
-tsh_tensor *tshi_tape_run(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape,
+tsh_tensor *tshi_tape_run(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape,
                           const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share);
 /* Memory is counted as the call's activations, and the device knows where the program is, until the call is left with
  * what `enter` has returned. */
-tsh_memory_purpose tshi_call_enter(const tshi_node *call, bool backward);
-void tshi_call_leave(const tshi_node *call, tsh_memory_purpose before);
+tsh_memory_purpose tshi_call_enter(const tsh_call *call, bool backward);
+void tshi_call_leave(const tsh_call *call, tsh_memory_purpose before);
+/* Forward, where it runs on this rank. */
+tsh_status tshi_call_forward(tsh_call *call);
 /* Lenders bring what the call's forward, or backward, reads. */
-tsh_status tshi_call_use(const tshi_node *call, bool backward);
+tsh_status tshi_call_use(const tsh_call *call, bool backward);
 /* The call goes on the tape: a gradient may be asked of it. */
-bool tshi_tape_records(const tshi_node *call);
+bool tshi_tape_records(const tsh_call *call);
 /* A copy in memory of the step; NULL with the message set. */
 void *tshi_tape_copy(tsh_tape *tape, const void *from, size_t count, size_t size);
 /* The tape takes the caller's reference; on failure it is released. */
@@ -55,7 +60,7 @@ static inline int tshi_tape_node(const tsh_tape *tape, const tsh_tensor *t) {
     return t->computed && t->gradient->generation == tape->generation ? t->gradient->node : -1;
 }
 /* Releases what the call holds; a collective that it has started is waited for. */
-void tshi_node_clear(tshi_node *node);
+void tshi_node_clear(tsh_call *node);
 /* The sink is about to be freed: no tensor of this step knows it any more. */
 void tshi_tape_forget_sink(tsh_tape *tape);
 
@@ -71,6 +76,8 @@ tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *wha
 tsh_status tshi_tape_spoil(tsh_tape *tape, tsh_status status, const char *what);
 /* TSH_ERR_ARGUMENT with the message: a tape is required. */
 tsh_status tshi_tape_missing(const char *what);
+/* A function of a program's own operation runs, which makes no calls of tapes: the step fails. */
+bool tshi_tape_is_inside(tsh_tape *tape, const char *what);
 /* False where the step has failed. A step that other ranks have ended, or failed in, already fails here, with its first
  * call. */
 bool tshi_tape_goes_on(tsh_tape *tape);

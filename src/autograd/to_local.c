@@ -8,14 +8,9 @@ typedef struct to_local_params {
     tsh_layout gradient[TSH_MAX_AXES]; /* PARTIAL: the ranks' gradients are terms; else they are parts, or alike */
 } to_local_params;
 
-static tsh_status to_local_forward(tshi_node *call) {
-    (void)call; /* the output is a view */
-    return TSH_OK;
-}
-
-static tsh_status to_local_backward(tshi_node *call) {
+static tsh_status to_local_backward(tsh_call *call) {
     const to_local_params *p = call->params;
-    const tsh_tensor *x = call->in[0], *dy = tshi_grad_out(call);
+    const tsh_tensor *x = call->in[0], *dy = tsh_call_grad_out(call);
     tsh_tensor *dx;
     tsh_status status = tshi_gradient_new_as(x, dy->dtype, &dx);
     if (status != TSH_OK) return status;
@@ -29,12 +24,11 @@ static tsh_status to_local_backward(tshi_node *call) {
     return status;
 }
 
-static const tshi_op to_local_op = {.name = "to_local",
-                                    .forward = to_local_forward,
-                                    .backward = to_local_backward,
-                                    .params_size = sizeof(to_local_params),
-                                    .views = true,
-                                    .reads_no_input = true};
+static const tsh_op to_local_op = {.name = "to_local",
+                                   .backward = to_local_backward,
+                                   .params_size = sizeof(to_local_params),
+                                   .views = true,
+                                   .reads_no_input = true};
 
 /* The gradient of the local part is a term or a copy where the tensor is not split, and split alike where it is. */
 static tsh_status choose_gradient(const tsh_tensor *x, const tsh_layout *named, tsh_layout *gradient) {
@@ -67,8 +61,8 @@ tsh_tensor *tsh_to_local(tsh_tape *tape, tsh_tensor *x, const tsh_layout *layout
     if (!x) return NULL;
     tsh_status status = choose_gradient(x, layouts, params.gradient);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "to_local");
-    tshi_shape shape = x->shape;
+    tsh_shape shape = x->shape;
     memcpy(shape.global, shape.local, sizeof shape.global);
-    tshi_node call = {.tape = tape, .op = &to_local_op, .inputs = 1, .in = &x, .params = &params};
+    tsh_call call = {.tape = tape, .op = &to_local_op, .inputs = 1, .in = &x, .params = &params};
     return tshi_tape_run(&call, x->dtype, &shape, local, x);
 }

@@ -14,16 +14,16 @@ typedef struct transition_params {
     tsh_layout from, to;
 } transition_params;
 
-static const transition_params *params_of(const tshi_node *call) {
+static const transition_params *params_of(const tsh_call *call) {
     return call->params;
 }
 
-static const tshi_axis *axis_of_call(const tshi_node *call) {
+static const tshi_axis *axis_of_call(const tsh_call *call) {
     return &call->in[0]->mesh->axis[params_of(call)->axis];
 }
 
 /* A movement over one rank moves nothing, whatever its name. */
-static const tshi_move *move_of(const tshi_node *call, bool backward) {
+static const tshi_move *move_of(const tsh_call *call, bool backward) {
     const tshi_transition *row = params_of(call)->row;
     if (axis_of_call(call)->size == 1) return &tshi_moves[TSHI_MOVE_NOTHING];
     return &tshi_moves[backward ? row->backward : row->forward];
@@ -35,7 +35,7 @@ static tsh_layout of_values(tsh_layout layout) {
     return layout.kind == TSH_KIND_LOCAL ? TSH_REPLICATED : layout;
 }
 
-static tsh_status transition_forward(tshi_node *call) {
+static tsh_status transition_forward(tsh_call *call) {
     const transition_params *p = params_of(call);
     return move_of(call, false)
         ->run(axis_of_call(call)->group, call->in[0], call->out, of_values(p->from), of_values(p->to), NULL);
@@ -43,9 +43,9 @@ static tsh_status transition_forward(tshi_node *call) {
 
 /* The gradient of a leaf's copy is this rank's term of a sum that the sink makes, and most often in the sink's memory
  * already. */
-static tsh_status leave_to_sink(const tshi_node *call) {
+static tsh_status leave_to_sink(const tsh_call *call) {
     double beta;
-    tsh_tensor *dy = tshi_grad_out(call), *dx;
+    tsh_tensor *dy = tsh_call_grad_out(call), *dx;
     const tshi_gradient *leaf = call->in[0]->gradient;
     dx = leaf->sink->ops->memory(leaf->sink, leaf->slot, true, &beta);
     if (!dx) return TSH_ERR_MEMORY;
@@ -60,8 +60,8 @@ static tsh_layout of_gradient(tsh_layout layout) {
 }
 
 /* The conjugate movement: from the gradient laid out as `to` to a new one, laid out as `from`. */
-static tsh_status conjugate(const tshi_node *call, const tshi_move *move, tsh_work **work, tsh_tensor **out) {
-    tsh_tensor *dy = tshi_grad_out(call);
+static tsh_status conjugate(const tsh_call *call, const tshi_move *move, tsh_work **work, tsh_tensor **out) {
+    tsh_tensor *dy = tsh_call_grad_out(call);
     const tsh_tensor *x = call->in[0];
     bool last_use = dy->storage->references == 1 && !call->out->gradient->retained;
     bool share = move == &tshi_moves[TSHI_MOVE_NOTHING] || (move->in_place && last_use);
@@ -73,7 +73,7 @@ static tsh_status conjugate(const tshi_node *call, const tshi_move *move, tsh_wo
 }
 
 /* Starts nothing where other work would not hide the collective, or where the sink makes the sum. */
-static tsh_status transition_backward_start(tshi_node *call) {
+static tsh_status transition_backward_start(tsh_call *call) {
     const tshi_move *move = move_of(call, true);
     if (!move->collective || call->out->gradient->sink || !tshi_group_overlaps(axis_of_call(call)->group))
         return TSH_OK;
@@ -84,7 +84,7 @@ static tsh_status transition_backward_start(tshi_node *call) {
     return status;
 }
 
-static tsh_status transition_backward(tshi_node *call) {
+static tsh_status transition_backward(tsh_call *call) {
     if (call->out->gradient->sink) return leave_to_sink(call);
     tsh_tensor *dx = call->early;
     call->early = NULL;
@@ -97,17 +97,19 @@ static tsh_status transition_backward(tshi_node *call) {
     return status;
 }
 
-static const tshi_op transition_op = {.name = "redistribute",
-                                      .forward = transition_forward,
-                                      .backward = transition_backward,
-                                      .backward_start = transition_backward_start,
-                                      .params_size = sizeof(transition_params),
-                                      .repeats = true,
-                                      .reads_no_input = true};
+static const tshi_engine_op transition_engine = {.backward_start = transition_backward_start};
+
+static const tsh_op transition_op = {.name = "redistribute",
+                                     .forward = transition_forward,
+                                     .backward = transition_backward,
+                                     .params_size = sizeof(transition_params),
+                                     .repeats = true,
+                                     .reads_no_input = true,
+                                     .engine = &transition_engine};
 
 /* Shape and layout after the change. LOCAL makes no claim on other ranks, so its global sizes along this axis are its
  * own. */
-static tsh_status shape_after(const tsh_tensor *x, int axis, tsh_layout *to, tshi_shape *shape,
+static tsh_status shape_after(const tsh_tensor *x, int axis, tsh_layout *to, tsh_shape *shape,
                               tsh_layout layout[TSH_MAX_AXES]) {
     memcpy(layout, x->layout, sizeof x->layout);
     layout[axis] = *to;
@@ -155,12 +157,12 @@ static void share_sink(const tsh_tape *tape, const tsh_tensor *x, int axis, cons
     moved->gradient->slot = leaf->slot;
 }
 
-static tsh_tensor *run_transition(tsh_tape *tape, tsh_tensor *x, const tshi_plan_step *step, const tshi_shape *shape,
+static tsh_tensor *run_transition(tsh_tape *tape, tsh_tensor *x, const tshi_plan_step *step, const tsh_shape *shape,
                                   bool consume) {
     int axis = step->axis;
     tsh_layout from = x->layout[axis], to = step->to[axis];
     transition_params params = {tshi_transition_find(from, to, false), axis, from, to};
-    tshi_node call = {.tape = tape, .op = &transition_op, .inputs = 1, .in = &x, .params = &params};
+    tsh_call call = {.tape = tape, .op = &transition_op, .inputs = 1, .in = &x, .params = &params};
     const tshi_move *move = move_of(&call, false);
     bool share = move == &tshi_moves[TSHI_MOVE_NOTHING] || (consume && move->in_place);
     tsh_tensor *moved = tshi_tape_run(&call, x->dtype, shape, step->to, share ? x : NULL);
@@ -173,7 +175,7 @@ static tsh_tensor *run_transition(tsh_tape *tape, tsh_tensor *x, const tshi_plan
 static tsh_tensor *take_step(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_mesh *mesh,
                              const tshi_plan_step *step, bool consume) {
     tshi_plan_step resolved = *step;
-    tshi_shape shape = x->shape;
+    tsh_shape shape = x->shape;
     tsh_tensor *moved = made_before(tape, x, mesh, step->to);
     if (moved) return tshi_segment_take(tape, moved);
     tsh_status status = tshi_shape_resolve(mesh, &shape, resolved.to);
@@ -211,7 +213,7 @@ tsh_tensor *tshi_bring(tsh_tape *tape, const char *what, tsh_tensor *x, const ts
 /* tshi_transit in the name of `what`. */
 static tsh_tensor *transit_for(tsh_tape *tape, const char *what, tsh_tensor *x, int axis, tsh_layout to, bool consume) {
     tsh_layout layout[TSH_MAX_AXES];
-    tshi_shape shape;
+    tsh_shape shape;
     if (!tshi_tape_ready(tape, what, 1, &x)) return NULL;
     tsh_status status = shape_after(x, axis, &to, &shape, layout); /* `to` exists, its dim is not negative any more */
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, what);
@@ -257,7 +259,7 @@ tsh_tensor *tsh_redistribute(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh
     if (mesh->world != tape->world)
         return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "redistribute: the mesh belongs to another world than the tape");
     tsh_layout to[TSH_MAX_AXES] = {{0}};
-    tshi_shape shape = x->shape;
+    tsh_shape shape = x->shape;
     for (int a = 0; layouts && a < mesh->axes; a++) to[a] = layouts[a];
     tsh_status status = tshi_shape_resolve(mesh, &shape, to);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "redistribute");

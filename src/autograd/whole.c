@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static bool any_local(const tshi_node *call, int axis) {
+static bool any_local(const tsh_call *call, int axis) {
     for (int i = 0; i < call->inputs; i++) {
         if (call->in[i]->layout[axis].kind == TSH_KIND_LOCAL) return true;
     }
@@ -13,14 +13,14 @@ static bool any_local(const tshi_node *call, int axis) {
 }
 
 /* The gradient of an input that is used whole beside parts is a sum over ranks. */
-static bool sums_gradients(const tshi_rule *row) {
-    for (int k = 0; k < 4 && row->in[k] != TSHI_END; k++) {
-        if (row->in[k] == TSHI_L || row->in[k] == TSHI_COPY) return true;
+static bool sums_gradients(const tsh_rule *row) {
+    for (int k = 0; k < 4 && row->in[k] != TSH_ROW_END; k++) {
+        if (row->in[k] == TSH_AS_L || row->in[k] == TSH_AS_COPY) return true;
     }
     return false;
 }
 
-bool tshi_whole_wanted(const tshi_node *call, const tshi_rule_rows *rows) {
+bool tshi_whole_wanted(const tsh_call *call, const tshi_rule_rows *rows) {
     const tsh_mesh *mesh = call->in[0]->mesh;
     if (!call->tape->world->deterministic) return false;
     bool wanted = !call->op->by_element;
@@ -30,29 +30,24 @@ bool tshi_whole_wanted(const tshi_node *call, const tshi_rule_rows *rows) {
 
 /* --- copies of inputs --------------------------------------------------------------------------------------------- */
 
-static tsh_status copy_forward(tshi_node *call) {
-    return call->out->numel == call->in[0]->numel ? TSH_OK : TSH_ERR_SHAPE;
+static tsh_status copy_backward(tsh_call *call) {
+    return tshi_grad_adopt(call, 0, tsh_call_grad_out(call));
 }
 
-static tsh_status copy_backward(tshi_node *call) {
-    return tshi_grad_adopt(call, 0, tshi_grad_out(call));
-}
-
-static const tshi_op copy_op = {
-    .name = "whole", .forward = copy_forward, .backward = copy_backward, .views = true, .reads_no_input = true};
+static const tsh_op copy_op = {.name = "whole", .backward = copy_backward, .views = true, .reads_no_input = true};
 
 /* Input i, as a tensor that no other call has, in these layouts. */
-static tsh_tensor *whole_input(const tshi_node *call, int i, const tsh_layout need[TSH_MAX_AXES]) {
+static tsh_tensor *whole_input(const tsh_call *call, int i, const tsh_layout need[TSH_MAX_AXES]) {
     tsh_tensor *x = call->in[i];
-    tshi_node copy = {.tape = call->tape, .op = &copy_op, .inputs = 1, .in = &x};
+    tsh_call copy = {.tape = call->tape, .op = &copy_op, .inputs = 1, .in = &x};
     if (tshi_tape_records(&copy)) x = tshi_tape_run(&copy, x->dtype, &x->shape, x->layout, x);
     return x ? tshi_bring(call->tape, call->op->name, x, need, false) : NULL;
 }
 
-tsh_tensor *tshi_whole_run(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape, const tshi_rule_rows *rows,
+tsh_tensor *tshi_whole_run(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape, const tshi_rule_rows *rows,
                            const tsh_layout out[TSH_MAX_AXES]) {
     const tsh_mesh *mesh = call->in[0]->mesh;
-    tshi_shape whole = *shape;
+    tsh_shape whole = *shape;
     tsh_layout layout[TSH_MAX_AXES], need[TSH_MAX_AXES];
     bool local[TSH_MAX_AXES] = {false};
     memcpy(layout, rows->out, sizeof layout);
@@ -62,7 +57,7 @@ tsh_tensor *tshi_whole_run(tshi_node *call, tsh_dtype dtype, const tshi_shape *s
     }
     tsh_status status = tshi_shape_resolve(mesh, &whole, layout);
     for (int i = call->inputs - 1; i >= 0 && status == TSH_OK; i--) {
-        tshi_shape part = call->in[i]->shape;
+        tsh_shape part = call->in[i]->shape;
         status = tshi_rules_need(call, rows, i, need);
         for (int a = 0; a < mesh->axes; a++) {
             if (!local[a]) need[a] = TSH_REPLICATED;

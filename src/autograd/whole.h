@@ -6,11 +6,11 @@
 #include "autograd/tape.h"
 
 /* The world is deterministic, and parts of the call's inputs would not give the bits of a call on the wholes. */
-bool tshi_whole_wanted(const tshi_node *call, const tshi_rule_rows *rows);
+bool tshi_whole_wanted(const tsh_call *call, const tshi_rule_rows *rows);
 /* The call on whole inputs along every axis along which no input is LOCAL, and its output in the layouts `out`. Each call
  * has copies of its own of inputs that have gradients, so that gradients are added up one call after another, as on one
  * rank. call->in is overwritten. NULL on failure. */
-tsh_tensor *tshi_whole_run(tshi_node *call, tsh_dtype dtype, const tshi_shape *shape, const tshi_rule_rows *rows,
+tsh_tensor *tshi_whole_run(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape, const tshi_rule_rows *rows,
                            const tsh_layout out[TSH_MAX_AXES]);
 
 #endif

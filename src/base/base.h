@@ -14,6 +14,8 @@
  * return tshi_fail(TSH_ERR_SHAPE, "linear: x is %s, ...", ...). */
 tsh_status tshi_fail(tsh_status status, const char *format, ...) TSH_PRINTF(2, 3);
 tsh_status tshi_vfail(tsh_status status, const char *format, va_list arguments) TSH_PRINTF(2, 0);
+/* How many failures this thread has recorded. */
+uint64_t tshi_failures(void);
 /* Record such a message with strerror(error) and its number at the end; TSH_ERR_MEMORY for ENOMEM, else
  * TSH_ERR_SYSTEM. */
 tsh_status tshi_fail_errno(int error, const char *format, ...) TSH_PRINTF(2, 3);

@@ -9,6 +9,7 @@
 #define STRINGIFY(x)  STRINGIFY_(x)
 
 static _Thread_local char last_message[TSHI_MESSAGE_SIZE];
+static _Thread_local uint64_t failures;
 
 static const char *const status_names[TSH_STATUS_COUNT] = {
     [TSH_OK] = "TSH_OK",
@@ -46,7 +47,12 @@ tsh_status tshi_vfail(tsh_status status, const char *format, va_list arguments) 
     char text[TSHI_MESSAGE_SIZE];
     if (vsnprintf(text, sizeof text, format, arguments) < 0) text[0] = '\0';
     memcpy(last_message, text, strlen(text) + 1);
+    failures++;
     return status;
+}
+
+uint64_t tshi_failures(void) {
+    return failures;
 }
 
 tsh_status tshi_fail(tsh_status status, const char *format, ...) {

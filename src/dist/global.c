@@ -132,7 +132,7 @@ static tsh_status check_local(const tsh_tensor *local, const tsh_layout *layouts
 }
 
 /* `shape` is global as far as this rank knows it: where it is the sum of the parts, zeros. */
-static tsh_status open_view(const tsh_tensor *local, const tsh_layout *layouts, tshi_shape *shape, tsh_tensor **out) {
+static tsh_status open_view(const tsh_tensor *local, const tsh_layout *layouts, tsh_shape *shape, tsh_tensor **out) {
     tsh_layout layout[TSH_MAX_AXES] = {{0}};
     int64_t numel;
     tsh_status status = check_local(local, layouts);
@@ -165,7 +165,7 @@ tsh_status tsh_from_local(const tsh_tensor *local, const tsh_layout *layouts, co
     if (out) *out = NULL;
     if (!local) return tshi_fail(TSH_ERR_ARGUMENT, "from_local: local is NULL");
     bool member = tshi_mesh_has_me(local->mesh);
-    tshi_shape global = {.ndim = local->shape.ndim};
+    tsh_shape global = {.ndim = local->shape.ndim};
     tsh_tensor *view = NULL;
     tsh_status status = TSH_OK;
     if (!out) status = tshi_fail(TSH_ERR_ARGUMENT, "from_local: out is NULL");

@@ -196,7 +196,7 @@ static tsh_status write_shown(printing *p, FILE *to) {
 }
 
 static void set_format(printing *p, const tsh_print_config *c) {
-    const tshi_shape *s = &p->tensor->shape;
+    const tsh_shape *s = &p->tensor->shape;
     int64_t threshold = c->threshold ? c->threshold : 1000, edge = c->edge_items ? c->edge_items : 3;
     p->format = (tshi_format){.dtype = p->tensor->dtype,
                               .ndim = s->ndim,

@@ -6,29 +6,24 @@
 
 /* --- rules -------------------------------------------------------------------------------------------------------- */
 
-static const tshi_rule sum_rules[] = {
-    {{TSHI_R, TSHI_R}, TSHI_R},     {{TSHI_ANY, TSHI_ANY}, TSHI_ANY}, {{TSHI_ANY, TSHI_L}, TSHI_ANY},
-    {{TSHI_L, TSHI_ANY}, TSHI_ANY}, {{TSHI_P, TSHI_P}, TSHI_P},       {{TSHI_L, TSHI_L}, TSHI_L},
-    {{TSHI_END}, TSHI_END},
+static const tsh_rule sum_rules[] = {
+    {{TSH_AS_R, TSH_AS_R}, TSH_AS_R},     {{TSH_AS_ANY, TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_ANY, TSH_AS_L}, TSH_AS_ANY},
+    {{TSH_AS_L, TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_P, TSH_AS_P}, TSH_AS_P},       {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},
+    {{TSH_ROW_END}, TSH_ROW_END},
 };
-static const tshi_rule product_rules[] = {
-    {{TSHI_HAS_P, TSHI_COPY}, TSHI_P}, {{TSHI_COPY, TSHI_HAS_P}, TSHI_P},
-    {{TSHI_R, TSHI_R}, TSHI_R},        {{TSHI_ANY, TSHI_ANY}, TSHI_ANY},
-    {{TSHI_ANY, TSHI_L}, TSHI_ANY},    {{TSHI_L, TSHI_ANY}, TSHI_ANY},
-    {{TSHI_L, TSHI_L}, TSHI_L},        {{TSHI_END}, TSHI_END},
+static const tsh_rule product_rules[] = {
+    {{TSH_HAS_P, TSH_AS_COPY}, TSH_AS_P},   {{TSH_AS_COPY, TSH_HAS_P}, TSH_AS_P}, {{TSH_AS_R, TSH_AS_R}, TSH_AS_R},
+    {{TSH_AS_ANY, TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_ANY, TSH_AS_L}, TSH_AS_ANY}, {{TSH_AS_L, TSH_AS_ANY}, TSH_AS_ANY},
+    {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},       {{TSH_ROW_END}, TSH_ROW_END},
 };
-static const tshi_rule quotient_rules[] = {
-    {{TSHI_HAS_P, TSHI_COPY}, TSHI_P},
-    {{TSHI_R, TSHI_R}, TSHI_R},
-    {{TSHI_ANY, TSHI_ANY}, TSHI_ANY},
-    {{TSHI_ANY, TSHI_L}, TSHI_ANY},
-    {{TSHI_L, TSHI_ANY}, TSHI_ANY},
-    {{TSHI_L, TSHI_L}, TSHI_L},
-    {{TSHI_END}, TSHI_END},
+static const tsh_rule quotient_rules[] = {
+    {{TSH_HAS_P, TSH_AS_COPY}, TSH_AS_P}, {{TSH_AS_R, TSH_AS_R}, TSH_AS_R},     {{TSH_AS_ANY, TSH_AS_ANY}, TSH_AS_ANY},
+    {{TSH_AS_ANY, TSH_AS_L}, TSH_AS_ANY}, {{TSH_AS_L, TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},
+    {{TSH_ROW_END}, TSH_ROW_END},
 };
 
-static tsh_status shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
-    const tshi_shape *a = &call->in[0]->shape, *b = &call->in[1]->shape;
+static tsh_status shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+    const tsh_shape *a = &call->in[0]->shape, *b = &call->in[1]->shape;
     *out = *a;
     for (int d = 0; d < a->ndim; d++) {
         if (a->global[d] == 1) out->global[d] = b->global[d];
@@ -99,7 +94,7 @@ static tsh_status sum_to(const tsh_tensor *x, const tsh_tensor *like, double fac
 }
 
 /* Adds factor times `values`, of the output's shape, to the gradient of input i, summed where the input is repeated. */
-static tsh_status add_gradient(const tshi_node *call, int i, double factor, tsh_tensor *values) {
+static tsh_status add_gradient(const tsh_call *call, int i, double factor, tsh_tensor *values) {
     const tsh_tensor *x = call->in[i];
     tsh_tensor *sum = NULL;
     double beta;
@@ -120,43 +115,43 @@ static tsh_status add_gradient(const tshi_node *call, int i, double factor, tsh_
 
 /* --- add, sub ----------------------------------------------------------------------------------------------------- */
 
-static tsh_status add_forward(tshi_node *call) {
+static tsh_status add_forward(tsh_call *call) {
     combine(TSHI_ADD, call->in[0], call->in[1], call->out, call->out);
     return TSH_OK;
 }
 
-static tsh_status sub_forward(tshi_node *call) {
+static tsh_status sub_forward(tsh_call *call) {
     combine(TSHI_SUB, call->in[0], call->in[1], call->out, call->out);
     return TSH_OK;
 }
 
 /* z = x + factor y */
-static tsh_status sum_backward(const tshi_node *call, double factor) {
+static tsh_status sum_backward(const tsh_call *call, double factor) {
     tsh_status status = TSH_OK;
     for (int i = 0; i < 2 && status == TSH_OK; i++) {
-        if (tshi_wants_grad(call, i)) status = add_gradient(call, i, i ? factor : 1, tshi_grad_out(call));
+        if (tsh_call_wants_grad(call, i)) status = add_gradient(call, i, i ? factor : 1, tsh_call_grad_out(call));
     }
     return status;
 }
 
-static tsh_status add_backward(tshi_node *call) {
+static tsh_status add_backward(tsh_call *call) {
     return sum_backward(call, 1);
 }
 
-static tsh_status sub_backward(tshi_node *call) {
+static tsh_status sub_backward(tsh_call *call) {
     return sum_backward(call, -1);
 }
 
 /* --- mul, div ----------------------------------------------------------------------------------------------------- */
 
-static tsh_status mul_forward(tshi_node *call) {
+static tsh_status mul_forward(tsh_call *call) {
     combine(TSHI_MUL, call->in[0], call->in[1], call->out, call->out);
     return TSH_OK;
 }
 
 /* dx = dz y, and the other way round. */
-static tsh_status mul_gradient(const tshi_node *call, int i) {
-    tsh_tensor *dz = tshi_grad_out(call), *product = NULL;
+static tsh_status mul_gradient(const tsh_call *call, int i) {
+    tsh_tensor *dz = tsh_call_grad_out(call), *product = NULL;
     const tsh_tensor *other = call->in[1 - i];
     tsh_device *device = tshi_device_of(dz);
     if (!is_repeated(call->in[i], call->out) && !is_repeated(other, call->out)) {
@@ -175,22 +170,22 @@ static tsh_status mul_gradient(const tshi_node *call, int i) {
     return status;
 }
 
-static tsh_status mul_backward(tshi_node *call) {
+static tsh_status mul_backward(tsh_call *call) {
     tsh_status status = TSH_OK;
     for (int i = 0; i < 2 && status == TSH_OK; i++) {
-        if (tshi_wants_grad(call, i)) status = mul_gradient(call, i);
+        if (tsh_call_wants_grad(call, i)) status = mul_gradient(call, i);
     }
     return status;
 }
 
-static tsh_status div_forward(tshi_node *call) {
+static tsh_status div_forward(tsh_call *call) {
     combine(TSHI_DIV, call->in[0], call->in[1], call->out, call->out);
     return TSH_OK;
 }
 
 /* dx = dz / y, dy = -dz z / y */
-static tsh_status div_gradient(const tshi_node *call, int i) {
-    tsh_tensor *dz = tshi_grad_out(call), *quotient = NULL;
+static tsh_status div_gradient(const tsh_call *call, int i) {
+    tsh_tensor *dz = tsh_call_grad_out(call), *quotient = NULL;
     tsh_status status = tshi_gradient_new(call->out, &quotient);
     if (status != TSH_OK) return status;
     if (i == 1) combine(TSHI_MUL, dz, call->out, dz, quotient);
@@ -200,38 +195,38 @@ static tsh_status div_gradient(const tshi_node *call, int i) {
     return status;
 }
 
-static tsh_status div_backward(tshi_node *call) {
+static tsh_status div_backward(tsh_call *call) {
     tsh_status status = TSH_OK;
     for (int i = 0; i < 2 && status == TSH_OK; i++) {
-        if (tshi_wants_grad(call, i)) status = div_gradient(call, i);
+        if (tsh_call_wants_grad(call, i)) status = div_gradient(call, i);
     }
     return status;
 }
 
 /* --- the calls ---------------------------------------------------------------------------------------------------- */
 
-static const tshi_op add_op = {"add",
-                               sum_rules,
-                               shape,
-                               add_forward,
-                               add_backward,
-                               .row_holds = tshi_overlay_row_holds,
-                               .reads_no_input = true,
-                               .by_element = true};
-static const tshi_op sub_op = {"sub",
-                               sum_rules,
-                               shape,
-                               sub_forward,
-                               sub_backward,
-                               .row_holds = tshi_overlay_row_holds,
-                               .reads_no_input = true,
-                               .by_element = true};
-static const tshi_op mul_op = {
+static const tsh_op add_op = {"add",
+                              sum_rules,
+                              shape,
+                              add_forward,
+                              add_backward,
+                              .row_holds = tshi_overlay_row_holds,
+                              .reads_no_input = true,
+                              .by_element = true};
+static const tsh_op sub_op = {"sub",
+                              sum_rules,
+                              shape,
+                              sub_forward,
+                              sub_backward,
+                              .row_holds = tshi_overlay_row_holds,
+                              .reads_no_input = true,
+                              .by_element = true};
+static const tsh_op mul_op = {
     "mul", product_rules, shape, mul_forward, mul_backward, .row_holds = tshi_overlay_row_holds, .by_element = true};
-static const tshi_op div_op = {
+static const tsh_op div_op = {
     "div", quotient_rules, shape, div_forward, div_backward, .row_holds = tshi_overlay_row_holds, .reads_output = true};
 
-static tsh_tensor *apply(tsh_tape *tape, const tshi_op *op, tsh_tensor *x, tsh_tensor *y) {
+static tsh_tensor *apply(tsh_tape *tape, const tsh_op *op, tsh_tensor *x, tsh_tensor *y) {
     tsh_tensor *in[] = {x, y};
     if (x && y && x->shape.ndim == y->shape.ndim) return tshi_apply(tape, op, 2, in, NULL);
     if (!tshi_tape_ready(tape, op->name, 2, in)) return NULL;

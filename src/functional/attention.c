@@ -5,12 +5,12 @@
 
 /* q, k, v, lengths. In the third row, by heads, the units are KV heads: ranks that share one have all of it, and some of
  * its query heads. */
-static const tshi_rule attention_rules[] = {
-    {{TSHI_R, TSHI_R, TSHI_R, TSHI_R}, TSHI_R},
-    {{TSHI_S0, TSHI_S0, TSHI_S0, TSHI_S0}, TSHI_S0},
-    {{TSHI_S2, TSHI_S2_WHOLE, TSHI_S2_WHOLE, TSHI_R}, TSHI_S2},
-    {{TSHI_L, TSHI_L, TSHI_L, TSHI_L}, TSHI_L},
-    {{TSHI_END}, TSHI_END},
+static const tsh_rule attention_rules[] = {
+    {{TSH_AS_R, TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},
+    {{TSH_AS_S0, TSH_AS_S0, TSH_AS_S0, TSH_AS_S0}, TSH_AS_S0},
+    {{TSH_AS_S2, TSH_AS_S2_WHOLE, TSH_AS_S2_WHOLE, TSH_AS_R}, TSH_AS_S2},
+    {{TSH_AS_L, TSH_AS_L, TSH_AS_L, TSH_AS_L}, TSH_AS_L},
+    {{TSH_ROW_END}, TSH_ROW_END},
 };
 
 typedef struct attention_params {
@@ -20,8 +20,8 @@ typedef struct attention_params {
     uint64_t seed, stream;
 } attention_params;
 
-static tsh_status check_shapes(const tshi_node *call) {
-    const tshi_shape *q = &call->in[0]->shape, *k = &call->in[1]->shape, *v = &call->in[2]->shape;
+static tsh_status check_shapes(const tsh_call *call) {
+    const tsh_shape *q = &call->in[0]->shape, *k = &call->in[1]->shape, *v = &call->in[2]->shape;
     bool good = q->ndim == 4 && k->ndim == 4 && q->global[0] == k->global[0] && q->global[3] == k->global[3];
     if (!good) return tshi_check_fails(call->in[0], call->in[1], "q [B, Tq, H, D], k [B, Tk, Hkv, D] wanted");
     good = v->ndim == 4;
@@ -34,13 +34,13 @@ static tsh_status check_shapes(const tshi_node *call) {
     return TSH_OK;
 }
 
-static int64_t keys_of(const tshi_node *call) {
+static int64_t keys_of(const tsh_call *call) {
     int64_t keys = ((const attention_params *)call->params)->keys;
     return keys ? keys : call->in[1]->shape.global[1];
 }
 
 /* The gradient of k would be that of the keys that are read. */
-static tsh_status check_keys(const tshi_node *call) {
+static tsh_status check_keys(const tsh_call *call) {
     int64_t keys = keys_of(call), room = call->in[1]->shape.global[1];
     if (keys < 0 || keys > room) {
         return tshi_fail(TSH_ERR_SHAPE, "keys is %lld, k has %lld positions", (long long)keys, (long long)room);
@@ -50,7 +50,7 @@ static tsh_status check_keys(const tshi_node *call) {
                      (long long)keys, (long long)room);
 }
 
-static tsh_status attention_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status attention_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const attention_params *p = call->params;
     const tsh_tensor *q = call->in[0];
     *out = q->shape;
@@ -77,7 +77,7 @@ static tsh_status attention_shape(const tshi_node *call, tsh_dtype *dtype, tshi_
     return good ? TSH_OK : tshi_check_fails(q, lengths, "q [B, Tq, H, D], lengths [B] wanted");
 }
 
-static tshi_attention attention_of(const tshi_node *call) {
+static tshi_attention attention_of(const tsh_call *call) {
     const attention_params *p = call->params;
     const tsh_tensor *q = call->in[0], *k = call->in[1];
     int64_t head = tshi_shape_start(q->mesh, &q->shape, q->layout, 2);
@@ -103,7 +103,7 @@ static tshi_attention attention_of(const tshi_node *call) {
                             .heads_whole = q->shape.global[2]};
 }
 
-static tsh_status check_lengths(const tshi_node *call, const tshi_attention *a) {
+static tsh_status check_lengths(const tsh_call *call, const tshi_attention *a) {
     tsh_device *device = tshi_device_of(call->in[0]);
     if (!a->lengths) return TSH_OK;
     int64_t bad = device->ops->ids_check(device, a->batch, a->lengths, a->keys + 1);
@@ -112,7 +112,7 @@ static tsh_status check_lengths(const tshi_node *call, const tshi_attention *a) 
                      (long long)(a->batch_start + bad), (long long)a->keys);
 }
 
-static tsh_status attention_forward(tshi_node *call) {
+static tsh_status attention_forward(tsh_call *call) {
     const tsh_tensor *q = call->in[0];
     tsh_device *device = tshi_device_of(q);
     const tshi_attention_ops *ops = &device->ops->attention[q->dtype];
@@ -132,16 +132,16 @@ static tsh_status attention_forward(tshi_node *call) {
 
 /* Input i's gradient, or NULL where it wants none. Where one tensor is several inputs, all of them add to its gradient
  * in an order of the kernel's own. */
-static tsh_status gradient_of(const tshi_node *call, int i, void **to, double *beta) {
+static tsh_status gradient_of(const tsh_call *call, int i, void **to, double *beta) {
     bool shared = call->in[0] == call->in[1] || call->in[0] == call->in[2] || call->in[1] == call->in[2];
     *beta = 1;
-    if (!tshi_wants_grad(call, i)) return TSH_OK;
-    tsh_tensor *gradient = shared ? tshi_grad(call, i) : tshi_grad_beta(call, i, beta);
+    if (!tsh_call_wants_grad(call, i)) return TSH_OK;
+    tsh_tensor *gradient = shared ? tsh_call_grad(call, i) : tshi_grad_beta(call, i, beta);
     *to = tshi_data(gradient);
     return gradient ? TSH_OK : TSH_ERR_MEMORY;
 }
 
-static tsh_status attention_backward(tshi_node *call) {
+static tsh_status attention_backward(tsh_call *call) {
     const tsh_tensor *q = call->in[0];
     tsh_device *device = tshi_device_of(q);
     const tshi_attention_ops *ops = &device->ops->attention[q->dtype];
@@ -154,15 +154,15 @@ static tsh_status attention_backward(tshi_node *call) {
     if (status == TSH_OK) status = tshi_statistics_new(q, ops->scratch(&a, true), &scratch);
     if (status == TSH_OK) {
         ops->backward(device, &a, tshi_data(q), tshi_data(call->in[1]), tshi_data(call->in[2]), tshi_data(call->out),
-                      tshi_data(call->saved[0]), tshi_data(tshi_grad_out(call)), &grads, tshi_data(scratch));
+                      tshi_data(call->saved[0]), tshi_data(tsh_call_grad_out(call)), &grads, tshi_data(scratch));
     }
     tsh_tensor_release(scratch);
     return status;
 }
 
-static const tshi_op attention_op = {"attention",         attention_rules,    attention_shape,
-                                     attention_forward,   attention_backward, .params_size = sizeof(attention_params),
-                                     .reads_output = true};
+static const tsh_op attention_op = {"attention",         attention_rules,    attention_shape,
+                                    attention_forward,   attention_backward, .params_size = sizeof(attention_params),
+                                    .reads_output = true};
 
 tsh_tensor *tsh_attention(tsh_tape *tape, tsh_tensor *q, tsh_tensor *k, tsh_tensor *v,
                           const tsh_attention_config *config) {

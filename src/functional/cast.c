@@ -3,8 +3,8 @@
 
 /* --- cast --------------------------------------------------------------------------------------------------------- */
 
-static const tshi_rule cast_rules[] = {
-    {{TSHI_R}, TSHI_R}, {{TSHI_ANY}, TSHI_ANY}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END}};
+static const tsh_rule cast_rules[] = {
+    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END}};
 
 typedef struct cast_params {
     tsh_dtype dtype;
@@ -14,7 +14,7 @@ static bool is_real(tsh_dtype dtype) {
     return (int)dtype >= 0 && dtype < TSH_DTYPE_COUNT && !tshi_dtype_is_complex(dtype);
 }
 
-static tsh_status cast_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status cast_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const tsh_tensor *x = call->in[0];
     *dtype = ((const cast_params *)call->params)->dtype;
     *out = x->shape;
@@ -29,23 +29,23 @@ static void convert(const tsh_tensor *from, tsh_tensor *to) {
     device->ops->copy.convert(device, from->numel, from->dtype, tshi_data(from), to->dtype, tshi_data(to));
 }
 
-static tsh_status cast_forward(tshi_node *call) {
+static tsh_status cast_forward(tsh_call *call) {
     convert(call->in[0], call->out);
     return TSH_OK;
 }
 
-static tsh_status cast_backward(tshi_node *call) {
-    return tshi_grad_adopt(call, 0, tshi_grad_out(call));
+static tsh_status cast_backward(tsh_call *call) {
+    return tshi_grad_adopt(call, 0, tsh_call_grad_out(call));
 }
 
-static const tshi_op cast_op = {"cast",
-                                cast_rules,
-                                cast_shape,
-                                cast_forward,
-                                cast_backward,
-                                .params_size = sizeof(cast_params),
-                                .reads_no_input = true,
-                                .by_element = true};
+static const tsh_op cast_op = {"cast",
+                               cast_rules,
+                               cast_shape,
+                               cast_forward,
+                               cast_backward,
+                               .params_size = sizeof(cast_params),
+                               .reads_no_input = true,
+                               .by_element = true};
 
 /* A result without gradients is not recorded. */
 tsh_tensor *tsh_cast(tsh_tape *tape, tsh_tensor *x, tsh_dtype dtype) {
@@ -60,19 +60,19 @@ tsh_tensor *tsh_cast(tsh_tape *tape, tsh_tensor *x, tsh_dtype dtype) {
 
 /* --- masked fill -------------------------------------------------------------------------------------------------- */
 
-static const tshi_rule fill_rules[] = {{{TSHI_R, TSHI_R}, TSHI_R},
-                                       {{TSHI_ANY, TSHI_ANY}, TSHI_ANY},
-                                       {{TSHI_ANY, TSHI_L}, TSHI_ANY},
-                                       {{TSHI_L, TSHI_L}, TSHI_L},
-                                       {{TSHI_END}, TSHI_END}};
+static const tsh_rule fill_rules[] = {{{TSH_AS_R, TSH_AS_R}, TSH_AS_R},
+                                      {{TSH_AS_ANY, TSH_AS_ANY}, TSH_AS_ANY},
+                                      {{TSH_AS_ANY, TSH_AS_L}, TSH_AS_ANY},
+                                      {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},
+                                      {{TSH_ROW_END}, TSH_ROW_END}};
 
 typedef struct fill_params {
     double value;
 } fill_params;
 
-static tsh_status fill_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status fill_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const tsh_tensor *x = call->in[0], *mask = call->in[1];
-    const tshi_shape *m = &mask->shape;
+    const tsh_shape *m = &mask->shape;
     if (mask->dtype != TSH_UINT8) {
         return tshi_fail(TSH_ERR_DTYPE, "the mask is %s, uint8 wanted", tsh_dtype_name(mask->dtype));
     }
@@ -86,33 +86,33 @@ static tsh_status fill_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape
 }
 
 /* z = beta z + (mask ? value : x) */
-static void fill(const tshi_node *call, const tsh_tensor *x, double value, double beta, tsh_tensor *z) {
+static void fill(const tsh_call *call, const tsh_tensor *x, double value, double beta, tsh_tensor *z) {
     const tsh_tensor *mask = call->in[1];
     tsh_device *device = tshi_device_of(x);
     tshi_overlay o = tshi_overlay_of(&x->shape, &x->shape, &mask->shape);
     device->ops->elementwise[x->dtype].mask(device, &o, tshi_data(x), tshi_data(mask), value, beta, tshi_data(z));
 }
 
-static tsh_status fill_forward(tshi_node *call) {
+static tsh_status fill_forward(tsh_call *call) {
     fill(call, call->in[0], ((const fill_params *)call->params)->value, 0, call->out);
     return TSH_OK;
 }
 
-static tsh_status fill_backward(tshi_node *call) {
+static tsh_status fill_backward(tsh_call *call) {
     double beta;
     tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
     if (!dx) return TSH_ERR_MEMORY;
-    fill(call, tshi_grad_out(call), 0, beta, dx);
+    fill(call, tsh_call_grad_out(call), 0, beta, dx);
     return TSH_OK;
 }
 
-static const tshi_op fill_op = {"masked_fill",
-                                fill_rules,
-                                fill_shape,
-                                fill_forward,
-                                fill_backward,
-                                .params_size = sizeof(fill_params),
-                                .row_holds = tshi_overlay_row_holds};
+static const tsh_op fill_op = {"masked_fill",
+                               fill_rules,
+                               fill_shape,
+                               fill_forward,
+                               fill_backward,
+                               .params_size = sizeof(fill_params),
+                               .row_holds = tshi_overlay_row_holds};
 
 tsh_tensor *tsh_masked_fill(tsh_tape *tape, tsh_tensor *x, tsh_tensor *mask, double value) {
     tsh_tensor *in[] = {x, mask};

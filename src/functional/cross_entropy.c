@@ -3,16 +3,19 @@
 #include "functional/functional.h"
 
 /* logits, target, class weights */
-static const tshi_rule reduced_rules[] = {
-    {{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},       {{TSHI_LAST, TSHI_R, TSHI_S0}, TSHI_R}, /* vocabulary-parallel */
-    {{TSHI_BATCH, TSHI_ANY, TSHI_L}, TSHI_R}, {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},     {{TSHI_END}, TSHI_END},
+static const tsh_rule reduced_rules[] = {
+    {{TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},
+    {{TSH_AS_LAST, TSH_AS_R, TSH_AS_S0}, TSH_AS_R}, /* vocabulary-parallel */
+    {{TSH_AS_BATCH, TSH_AS_ANY, TSH_AS_L}, TSH_AS_R},
+    {{TSH_AS_L, TSH_AS_L, TSH_AS_L}, TSH_AS_L},
+    {{TSH_ROW_END}, TSH_ROW_END},
 };
-static const tshi_rule rows_rules[] = {
-    {{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},
-    {{TSHI_LAST, TSHI_R, TSHI_S0}, TSHI_R},
-    {{TSHI_BATCH, TSHI_ANY, TSHI_L}, TSHI_ANY},
-    {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},
-    {{TSHI_END}, TSHI_END},
+static const tsh_rule rows_rules[] = {
+    {{TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},
+    {{TSH_AS_LAST, TSH_AS_R, TSH_AS_S0}, TSH_AS_R},
+    {{TSH_AS_BATCH, TSH_AS_ANY, TSH_AS_L}, TSH_AS_ANY},
+    {{TSH_AS_L, TSH_AS_L, TSH_AS_L}, TSH_AS_L},
+    {{TSH_ROW_END}, TSH_ROW_END},
 };
 
 typedef struct cross_entropy_params {
@@ -31,17 +34,17 @@ static void *element(const tsh_tensor *t, int64_t index) {
     return (char *)tshi_data(t) + (size_t)index * tsh_dtype_size(t->dtype);
 }
 
-static const tsh_tensor *weights_of(const tshi_node *call) {
+static const tsh_tensor *weights_of(const tsh_call *call) {
     return call->inputs == 3 ? call->in[2] : NULL;
 }
 
-static bool sums_weights(const tshi_node *call) {
+static bool sums_weights(const tsh_call *call) {
     const cross_entropy_params *p = call->params;
     return weights_of(call) && p->smoothing != 0;
 }
 
 /* The kernels' view of a call, whose SUMS have memory. */
-static tshi_classes classes_of(const tshi_node *call) {
+static tshi_classes classes_of(const tsh_call *call) {
     const cross_entropy_params *p = call->params;
     const tsh_tensor *logits = call->in[0];
     int64_t rows = call->in[1]->numel;
@@ -69,7 +72,7 @@ static tsh_status check_config(const cross_entropy_params *p) {
 }
 
 static tsh_status check_target(const tsh_tensor *logits, const tsh_tensor *target) {
-    const tshi_shape *l = &logits->shape, *t = &target->shape;
+    const tsh_shape *l = &logits->shape, *t = &target->shape;
     bool fits = t->ndim == l->ndim - 1;
     for (int d = 0; fits && d < t->ndim; d++) fits = t->global[d] == l->global[d];
     if (!fits) return tshi_check_fails(logits, target, "[..., classes] and [...] wanted");
@@ -95,7 +98,7 @@ static tsh_status check_logits(const tsh_tensor *logits) {
     return tshi_check_computes(logits->mesh->device, logits->dtype, "the logits' dtype");
 }
 
-static tsh_status shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const cross_entropy_params *p = call->params;
     const tsh_tensor *logits = call->in[0], *target = call->in[1];
     tsh_status status = check_config(p);
@@ -110,7 +113,7 @@ static tsh_status shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out
 
 /* --- forward: the rows' maxima and sums over all classes ---------------------------------------------------------- */
 
-static tsh_status check_range(const tshi_node *call, const tshi_classes *c) {
+static tsh_status check_range(const tsh_call *call, const tshi_classes *c) {
     tsh_device *device = tshi_device_of(call->in[0]);
     const int64_t *target = tshi_data(call->in[1]);
     int64_t bad = device->ops->targets_check(device, c, target), value;
@@ -133,7 +136,7 @@ static tsh_status sum_weights(const tsh_tensor *weight, void *to) {
 }
 
 /* The rows' maxima and sums over this slice of the classes become those over all of them. */
-static tsh_status reduce_classes(tshi_node *call, const tshi_classes *c, unsigned axes) {
+static tsh_status reduce_classes(tsh_call *call, const tshi_classes *c, unsigned axes) {
     const tsh_tensor *logits = call->in[0];
     tsh_device *device = tshi_device_of(logits);
     tsh_tensor *max = call->saved[MAX], *sums = call->saved[SUMS], *own = NULL;
@@ -149,7 +152,7 @@ static tsh_status reduce_classes(tshi_node *call, const tshi_classes *c, unsigne
     return status;
 }
 
-static tsh_status sum_rows(tshi_node *call, const tshi_classes *c) {
+static tsh_status sum_rows(tsh_call *call, const tshi_classes *c) {
     const tsh_tensor *logits = call->in[0];
     tsh_device *device = tshi_device_of(logits);
     unsigned axes = tshi_sharding_axes(logits, logits->shape.ndim - 1);
@@ -163,11 +166,11 @@ static tsh_status sum_rows(tshi_node *call, const tshi_classes *c) {
 /* --- forward: the losses, and what becomes of them ---------------------------------------------------------------- */
 
 /* The sums of L_i and of w_t over all ranks that hold rows. */
-static tsh_status make_totals(tshi_node *call, const tshi_classes *c, const tsh_tensor *losses) {
+static tsh_status make_totals(tsh_call *call, const tshi_classes *c, const tsh_tensor *losses) {
     const tsh_tensor *logits = call->in[0];
     tsh_device *device = tshi_device_of(logits);
     unsigned axes = tshi_sharding_axes(logits, -1) & ~tshi_sharding_axes(logits, logits->shape.ndim - 1);
-    tshi_shape two = {.ndim = 1, .local = {2}, .global = {2}};
+    tsh_shape two = {.ndim = 1, .local = {2}, .global = {2}};
     tsh_tensor *pair = NULL;
     tsh_status status = tshi_statistics_new(logits, TOTALS_COUNT, &call->saved[TOTALS]);
     if (status != TSH_OK) return status;
@@ -180,7 +183,7 @@ static tsh_status make_totals(tshi_node *call, const tshi_classes *c, const tsh_
     return status;
 }
 
-static tsh_status reduce_losses(tshi_node *call, const tshi_classes *c, const tsh_tensor *losses) {
+static tsh_status reduce_losses(tsh_call *call, const tshi_classes *c, const tsh_tensor *losses) {
     const cross_entropy_params *p = call->params;
     tsh_device *device = tshi_device_of(losses);
     tsh_status status = make_totals(call, c, losses);
@@ -196,7 +199,7 @@ static tsh_status reduce_losses(tshi_node *call, const tshi_classes *c, const ts
     return TSH_OK;
 }
 
-static tsh_status make_loss(tshi_node *call, const tshi_classes *c) {
+static tsh_status make_loss(tsh_call *call, const tshi_classes *c) {
     const cross_entropy_params *p = call->params;
     const tsh_tensor *logits = call->in[0];
     tsh_device *device = tshi_device_of(logits);
@@ -215,7 +218,7 @@ static tsh_status make_loss(tshi_node *call, const tshi_classes *c) {
     return status;
 }
 
-static tsh_status forward(tshi_node *call) {
+static tsh_status forward(tsh_call *call) {
     const tsh_tensor *logits = call->in[0];
     int64_t rows = call->in[1]->numel;
     tsh_status status = tshi_statistics_new(logits, rows, &call->saved[MAX]);
@@ -229,33 +232,34 @@ static tsh_status forward(tshi_node *call) {
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
-static tsh_status backward(tshi_node *call) {
+static tsh_status backward(tsh_call *call) {
     const cross_entropy_params *p = call->params;
     const tsh_tensor *logits = call->in[0];
     tsh_device *device = tshi_device_of(logits);
     double beta;
-    if (!tshi_wants_grad(call, 0)) return TSH_OK;
+    if (!tsh_call_wants_grad(call, 0)) return TSH_OK;
     tsh_tensor *dlogits = tshi_grad_beta(call, 0, &beta);
     if (!dlogits) return TSH_ERR_MEMORY;
     tshi_classes c = classes_of(call);
     int64_t dloss_stride = p->reduction == TSH_REDUCTION_NONE ? 1 : 0;
     const void *divisor = p->reduction == TSH_REDUCTION_MEAN ? element(call->saved[TOTALS], DENOMINATOR) : NULL;
-    device->ops->cross_entropy[logits->dtype].backward(
-        device, &c, tshi_data(logits), tshi_data(call->in[1]), tshi_data(call->saved[MAX]),
-        tshi_data(call->saved[SUMS]), tshi_data(tshi_grad_out(call)), dloss_stride, divisor, beta, tshi_data(dlogits));
+    device->ops->cross_entropy[logits->dtype].backward(device, &c, tshi_data(logits), tshi_data(call->in[1]),
+                                                       tshi_data(call->saved[MAX]), tshi_data(call->saved[SUMS]),
+                                                       tshi_data(tsh_call_grad_out(call)), dloss_stride, divisor, beta,
+                                                       tshi_data(dlogits));
     return TSH_OK;
 }
 
-static const tshi_op reduced_op = {"cross_entropy", reduced_rules, shape,
-                                   forward,         backward,      .params_size = sizeof(cross_entropy_params)};
-static const tshi_op rows_op = {"cross_entropy", rows_rules, shape,
-                                forward,         backward,   .params_size = sizeof(cross_entropy_params)};
+static const tsh_op reduced_op = {"cross_entropy", reduced_rules, shape,
+                                  forward,         backward,      .params_size = sizeof(cross_entropy_params)};
+static const tsh_op rows_op = {"cross_entropy", rows_rules, shape,
+                               forward,         backward,   .params_size = sizeof(cross_entropy_params)};
 
 tsh_tensor *tsh_cross_entropy(tsh_tape *tape, tsh_tensor *logits, tsh_tensor *target,
                               const tsh_cross_entropy_config *config) {
     static const tsh_cross_entropy_config defaults = {0};
     const tsh_cross_entropy_config *c = config ? config : &defaults;
-    const tshi_op *op = c->reduction == TSH_REDUCTION_NONE ? &rows_op : &reduced_op;
+    const tsh_op *op = c->reduction == TSH_REDUCTION_NONE ? &rows_op : &reduced_op;
     return tshi_apply(
         tape, op, c->weight ? 3 : 2, (tsh_tensor *[]){logits, target, c->weight},
         &(cross_entropy_params){c->has_ignore_index ? c->ignore_index : -100, c->label_smoothing, c->reduction});

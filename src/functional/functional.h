@@ -50,17 +50,8 @@ tsh_status tshi_top_candidates(const tsh_tensor *x, int dim, int64_t most, tsh_t
 tsh_tensor *tshi_align(tsh_tape *tape, tsh_tensor *x, int ndim);
 /* A dim that the output is split along splits the inputs that have its size there; an input that is repeated along it
  * is used whole: the row_holds of two inputs, aligned, whose output has the larger sizes. */
-bool tshi_overlay_row_holds(const tshi_node *call, const tshi_rule *row, int dim);
+bool tshi_overlay_row_holds(const tsh_call *call, const tsh_rule *row, int dim);
 /* How inputs x and y, whose local sizes are the output's or 1, lie over this rank's part of the output. */
-tshi_overlay tshi_overlay_of(const tshi_shape *out, const tshi_shape *x, const tshi_shape *y);
-
-/* --- statistics of rows where ranks hold parts of a row ----------------------------------------------------------- */
-
-/* Memory for n statistics of x, not zeroed, of the dtype of sums of x. */
-tsh_status tshi_statistics_new(const tsh_tensor *x, int64_t n, tsh_tensor **out);
-/* Bit a: axis a, of several ranks, shards dim of x; dim -1: any dim. */
-unsigned tshi_sharding_axes(const tsh_tensor *x, int dim);
-/* Reduce the statistics in place over the ranks of each of these axes. Collective over them. */
-tsh_status tshi_statistics_reduce(unsigned axes, tsh_tensor *statistics, tsh_reduce_op op);
+tshi_overlay tshi_overlay_of(const tsh_shape *out, const tsh_shape *x, const tsh_shape *y);
 
 #endif

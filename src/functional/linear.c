@@ -13,20 +13,22 @@ static tsh_status multiply(const tsh_tensor *a, bool transpose_a, const tsh_tens
 
 /* --- y = a b ------------------------------------------------------------------------------------------------------ */
 
-static const tshi_rule matmul_rules[] = {
-    {{TSHI_HAS_P, TSHI_COPY}, TSHI_P},  {{TSHI_COPY, TSHI_HAS_P}, TSHI_P},
-    {{TSHI_R, TSHI_R}, TSHI_R},         {{TSHI_BATCH, TSHI_L}, TSHI_BATCH},
-    {{TSHI_L, TSHI_HAS_S1}, TSHI_LAST}, {{TSHI_LAST, TSHI_S0}, TSHI_P},
-    {{TSHI_L, TSHI_L}, TSHI_L},         {{TSHI_END}, TSHI_END},
+static const tsh_rule matmul_rules[] = {
+    {{TSH_HAS_P, TSH_AS_COPY}, TSH_AS_P},  {{TSH_AS_COPY, TSH_HAS_P}, TSH_AS_P},
+    {{TSH_AS_R, TSH_AS_R}, TSH_AS_R},      {{TSH_AS_BATCH, TSH_AS_L}, TSH_AS_BATCH},
+    {{TSH_AS_L, TSH_HAS_S1}, TSH_AS_LAST}, {{TSH_AS_LAST, TSH_AS_S0}, TSH_AS_P},
+    {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},      {{TSH_ROW_END}, TSH_ROW_END},
 };
-static const tshi_rule stack_rules[] = {
-    {{TSHI_HAS_P, TSHI_COPY}, TSHI_P},      {{TSHI_COPY, TSHI_HAS_P}, TSHI_P}, {{TSHI_R, TSHI_R}, TSHI_R},
-    {{TSHI_STACK, TSHI_STACK}, TSHI_STACK}, {{TSHI_ROWS, TSHI_L}, TSHI_ROWS},  {{TSHI_L, TSHI_HAS_LAST}, TSHI_LAST},
-    {{TSHI_LAST, TSHI_ROWS}, TSHI_P},       {{TSHI_L, TSHI_L}, TSHI_L},        {{TSHI_END}, TSHI_END},
+static const tsh_rule stack_rules[] = {
+    {{TSH_HAS_P, TSH_AS_COPY}, TSH_AS_P},   {{TSH_AS_COPY, TSH_HAS_P}, TSH_AS_P},
+    {{TSH_AS_R, TSH_AS_R}, TSH_AS_R},       {{TSH_AS_STACK, TSH_AS_STACK}, TSH_AS_STACK},
+    {{TSH_AS_ROWS, TSH_AS_L}, TSH_AS_ROWS}, {{TSH_AS_L, TSH_HAS_LAST}, TSH_AS_LAST},
+    {{TSH_AS_LAST, TSH_AS_ROWS}, TSH_AS_P}, {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},
+    {{TSH_ROW_END}, TSH_ROW_END},
 };
 
-static tsh_status matmul_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
-    const tshi_shape *a = &call->in[0]->shape, *b = &call->in[1]->shape;
+static tsh_status matmul_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+    const tsh_shape *a = &call->in[0]->shape, *b = &call->in[1]->shape;
     if (a->ndim < 1 || b->ndim != 2 || a->global[a->ndim - 1] != b->global[0]) {
         return tshi_check_fails(call->in[0], call->in[1], "[..., k] and [k, n] wanted");
     }
@@ -35,8 +37,8 @@ static tsh_status matmul_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
     return tshi_check_floats(call, dtype);
 }
 
-static tsh_status stack_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
-    const tshi_shape *a = &call->in[0]->shape, *b = &call->in[1]->shape;
+static tsh_status stack_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+    const tsh_shape *a = &call->in[0]->shape, *b = &call->in[1]->shape;
     int n = a->ndim;
     bool fits = n == b->ndim && a->global[n - 1] == b->global[n - 2];
     for (int d = 0; fits && d < n - 2; d++) fits = a->global[d] == b->global[d];
@@ -47,7 +49,7 @@ static tsh_status stack_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shap
 }
 
 /* c = op(a) op(b) + beta c for each matrix of a stack, or for all dims but the last as the rows of one. */
-static tsh_status multiply_all(const tshi_node *call, const tsh_tensor *a, bool transpose_a, const tsh_tensor *b,
+static tsh_status multiply_all(const tsh_call *call, const tsh_tensor *a, bool transpose_a, const tsh_tensor *b,
                                bool transpose_b, double beta, tsh_tensor *c) {
     int n = call->in[1]->shape.ndim;
     if (n == 2) return multiply(a, transpose_a, b, transpose_b, beta, c);
@@ -65,30 +67,30 @@ static tsh_status multiply_all(const tshi_node *call, const tsh_tensor *a, bool 
     return status;
 }
 
-static tsh_status matmul_forward(tshi_node *call) {
+static tsh_status matmul_forward(tsh_call *call) {
     return multiply_all(call, call->in[0], false, call->in[1], false, 0, call->out);
 }
 
-static tsh_status matmul_backward(tshi_node *call) {
+static tsh_status matmul_backward(tsh_call *call) {
     double beta;
-    if (!tshi_wants_grad(call, 0)) return TSH_OK;
+    if (!tsh_call_wants_grad(call, 0)) return TSH_OK;
     tsh_tensor *da = tshi_grad_beta(call, 0, &beta);
-    return da ? multiply_all(call, tshi_grad_out(call), false, call->in[1], true, beta, da) : TSH_ERR_MEMORY;
+    return da ? multiply_all(call, tsh_call_grad_out(call), false, call->in[1], true, beta, da) : TSH_ERR_MEMORY;
 }
 
-static tsh_status matmul_backward_rest(tshi_node *call) {
+static tsh_status matmul_backward_rest(tsh_call *call) {
     double beta;
     tsh_tensor *db = tshi_grad_beta(call, 1, &beta);
-    return db ? multiply_all(call, call->in[0], true, tshi_grad_out(call), false, beta, db) : TSH_ERR_MEMORY;
+    return db ? multiply_all(call, call->in[0], true, tsh_call_grad_out(call), false, beta, db) : TSH_ERR_MEMORY;
 }
 
-static const tshi_op matmul_op = {"matmul",       matmul_rules,    matmul_shape,
-                                  matmul_forward, matmul_backward, .backward_rest = matmul_backward_rest};
-static const tshi_op stack_op = {"matmul",       stack_rules,     stack_shape,
+static const tsh_op matmul_op = {"matmul",       matmul_rules,    matmul_shape,
                                  matmul_forward, matmul_backward, .backward_rest = matmul_backward_rest};
+static const tsh_op stack_op = {"matmul",       stack_rules,     stack_shape,
+                                matmul_forward, matmul_backward, .backward_rest = matmul_backward_rest};
 
 tsh_tensor *tsh_matmul(tsh_tape *tape, tsh_tensor *a, tsh_tensor *b) {
-    const tshi_op *op = b && b->shape.ndim > 2 ? &stack_op : &matmul_op;
+    const tsh_op *op = b && b->shape.ndim > 2 ? &stack_op : &matmul_op;
     return tshi_apply(tape, op, 2, (tsh_tensor *[]){a, b}, NULL);
 }
 
@@ -100,16 +102,16 @@ typedef struct affine_params {
 
 enum { PRE, DZ }; /* saved: f's argument; its gradient, where backward must not overwrite the argument */
 
-static const tshi_rule affine_rules[] = {
-    {{TSHI_HAS_P, TSHI_COPY, TSHI_P}, TSHI_P},   {{TSHI_COPY, TSHI_HAS_P, TSHI_P}, TSHI_P},
-    {{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},          {{TSHI_BATCH, TSHI_L, TSHI_L}, TSHI_BATCH},
-    {{TSHI_L, TSHI_HAS_S0, TSHI_S0}, TSHI_LAST}, /* column; a LOCAL x alone does not ask for it */
-    {{TSHI_LAST, TSHI_S1, TSHI_P}, TSHI_P},      /* row: the bias is a term of the sum */
-    {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},          {{TSHI_END}, TSHI_END},
+static const tsh_rule affine_rules[] = {
+    {{TSH_HAS_P, TSH_AS_COPY, TSH_AS_P}, TSH_AS_P},   {{TSH_AS_COPY, TSH_HAS_P, TSH_AS_P}, TSH_AS_P},
+    {{TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},       {{TSH_AS_BATCH, TSH_AS_L, TSH_AS_L}, TSH_AS_BATCH},
+    {{TSH_AS_L, TSH_HAS_S0, TSH_AS_S0}, TSH_AS_LAST}, /* column; a LOCAL x alone does not ask for it */
+    {{TSH_AS_LAST, TSH_AS_S1, TSH_AS_P}, TSH_AS_P},   /* row: the bias is a term of the sum */
+    {{TSH_AS_L, TSH_AS_L, TSH_AS_L}, TSH_AS_L},       {{TSH_ROW_END}, TSH_ROW_END},
 };
 
-static tsh_status affine_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
-    const tshi_shape *x = &call->in[0]->shape, *w = &call->in[1]->shape;
+static tsh_status affine_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+    const tsh_shape *x = &call->in[0]->shape, *w = &call->in[1]->shape;
     if (x->ndim < 1 || w->ndim != 2 || x->global[x->ndim - 1] != w->global[1]) {
         return tshi_check_fails(call->in[0], call->in[1], "x [..., in] and weight [out, in] wanted");
     }
@@ -122,7 +124,7 @@ static tsh_status affine_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
 }
 
 /* f's argument is kept for backward alone. */
-static tsh_status affine_forward(tshi_node *call) {
+static tsh_status affine_forward(tsh_call *call) {
     const affine_params *p = call->params;
     const tsh_tensor *x = call->in[0], *bias = call->inputs == 3 ? call->in[2] : NULL, *y = call->out;
     tsh_device *device = tshi_device_of(x);
@@ -137,9 +139,9 @@ static tsh_status affine_forward(tshi_node *call) {
 }
 
 /* dz of z = x W^T + b: dy, or f'(z) dy, in the memory of z where no other backward reads that. */
-static tsh_status product_gradient(tshi_node *call) {
+static tsh_status product_gradient(tsh_call *call) {
     const affine_params *p = call->params;
-    const tsh_tensor *dy = tshi_grad_out(call), *z = call->saved[PRE];
+    const tsh_tensor *dy = tsh_call_grad_out(call), *z = call->saved[PRE];
     tsh_tensor **dz = &call->saved[DZ];
     tsh_device *device = tshi_device_of(dy);
     tsh_status status = TSH_OK;
@@ -151,29 +153,29 @@ static tsh_status product_gradient(tshi_node *call) {
     return TSH_OK;
 }
 
-static const tsh_tensor *dz_of(const tshi_node *call) {
-    return call->saved[DZ] ? call->saved[DZ] : call->saved[PRE] ? call->saved[PRE] : tshi_grad_out(call);
+static const tsh_tensor *dz_of(const tsh_call *call) {
+    return call->saved[DZ] ? call->saved[DZ] : call->saved[PRE] ? call->saved[PRE] : tsh_call_grad_out(call);
 }
 
 /* dx = dz W */
-static tsh_status affine_backward(tshi_node *call) {
+static tsh_status affine_backward(tsh_call *call) {
     double beta;
     tsh_status status = product_gradient(call);
-    if (status != TSH_OK || !tshi_wants_grad(call, 0)) return status;
+    if (status != TSH_OK || !tsh_call_wants_grad(call, 0)) return status;
     tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
     return dx ? multiply(dz_of(call), false, call->in[1], false, beta, dx) : TSH_ERR_MEMORY;
 }
 
-static tsh_status bias_gradient(const tshi_node *call, const tsh_tensor *dz) {
+static tsh_status bias_gradient(const tsh_call *call, const tsh_tensor *dz) {
     tsh_device *device = tshi_device_of(dz);
-    tsh_tensor *db = tshi_grad(call, 2);
+    tsh_tensor *db = tsh_call_grad(call, 2);
     if (!db) return TSH_ERR_MEMORY;
     device->ops->sum[dz->dtype].bias_backward(device, tshi_rows(dz), tshi_cols(dz), tshi_data(dz), tshi_data(db));
     return TSH_OK;
 }
 
 /* dW, made in pieces of whole rows that stay in a cache, each of which is taken before the next one is made. */
-static tsh_status weight_gradient_taken(const tshi_node *call, const tsh_tensor *dz, tshi_gradient_taker *taker) {
+static tsh_status weight_gradient_taken(const tsh_call *call, const tsh_tensor *dz, tshi_gradient_taker *taker) {
     static const size_t piece_bytes = (size_t)512 << 10;
     tsh_device *device = tshi_device_of(dz);
     const tsh_tensor *x = call->in[0];
@@ -195,9 +197,9 @@ static tsh_status weight_gradient_taken(const tshi_node *call, const tsh_tensor 
 }
 
 /* dW = dz^T x, db = column sums of dz. */
-static tsh_status affine_backward_rest(tshi_node *call) {
+static tsh_status affine_backward_rest(tsh_call *call) {
     const tsh_tensor *dz = dz_of(call);
-    bool weight = tshi_wants_grad(call, 1), bias = tshi_wants_grad(call, 2);
+    bool weight = tsh_call_wants_grad(call, 1), bias = tsh_call_wants_grad(call, 2);
     tsh_device *device = tshi_device_of(dz);
     double beta, beta_b = 0;
     tsh_status status = TSH_OK;
@@ -205,7 +207,7 @@ static tsh_status affine_backward_rest(tshi_node *call) {
     if (taker && (status = weight_gradient_taken(call, dz, taker)) != TSH_OK) return status;
     if (!weight || taker) return bias ? bias_gradient(call, dz) : TSH_OK;
     bool alike = !bias || tshi_gradient_dtype(call->in[1]) == tshi_gradient_dtype(call->in[2]);
-    tsh_tensor *(*gradient)(const tshi_node *, int, double *) = alike ? tshi_grad_sum : tshi_grad_beta;
+    tsh_tensor *(*gradient)(const tsh_call *, int, double *) = alike ? tshi_grad_sum : tshi_grad_beta;
     tsh_tensor *db = bias ? gradient(call, 2, &beta_b) : NULL, *dw = gradient(call, 1, &beta);
     if ((bias && !db) || !dw) return TSH_ERR_MEMORY;
     return device->ops->product.affine_backward(device, dz->dtype, tshi_rows(dz), tshi_cols(dz), tshi_cols(dw),
@@ -213,13 +215,13 @@ static tsh_status affine_backward_rest(tshi_node *call) {
                                                 beta_b, tshi_data(db));
 }
 
-static const tshi_op affine_op = {"affine",
-                                  affine_rules,
-                                  affine_shape,
-                                  affine_forward,
-                                  affine_backward,
-                                  .backward_rest = affine_backward_rest,
-                                  .params_size = sizeof(affine_params)};
+static const tsh_op affine_op = {"affine",
+                                 affine_rules,
+                                 affine_shape,
+                                 affine_forward,
+                                 affine_backward,
+                                 .backward_rest = affine_backward_rest,
+                                 .params_size = sizeof(affine_params)};
 
 tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_tensor *bias) {
     return tshi_apply(tape, &affine_op, bias ? 3 : 2, (tsh_tensor *[]){x, weight, bias},
@@ -229,11 +231,11 @@ tsh_tensor *tsh_affine(tsh_tape *tape, tsh_tensor *x, tsh_tensor *weight, tsh_te
 /* --- the call of a linear layer ----------------------------------------------------------------------------------- */
 
 /* A layer's weight stays where it is: the row entry is for one that is SHARD(1), the column entry for SHARD(0). */
-static const tshi_rule linear_rules[] = {
-    {{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},      {{TSHI_BATCH, TSHI_L, TSHI_L}, TSHI_BATCH},
-    {{TSHI_L, TSHI_S0, TSHI_S0}, TSHI_LAST}, /* column */
-    {{TSHI_LAST, TSHI_S1, TSHI_P}, TSHI_P},  /* row */
-    {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},      {{TSHI_END}, TSHI_END},
+static const tsh_rule linear_rules[] = {
+    {{TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},      {{TSH_AS_BATCH, TSH_AS_L, TSH_AS_L}, TSH_AS_BATCH},
+    {{TSH_AS_L, TSH_AS_S0, TSH_AS_S0}, TSH_AS_LAST}, /* column */
+    {{TSH_AS_LAST, TSH_AS_S1, TSH_AS_P}, TSH_AS_P},  /* row */
+    {{TSH_AS_L, TSH_AS_L, TSH_AS_L}, TSH_AS_L},      {{TSH_ROW_END}, TSH_ROW_END},
 };
 
 /* No axis splits the features of x unless it splits those that the weight takes. */
@@ -255,7 +257,7 @@ static tsh_status check_features(const tsh_tensor *x, const tsh_tensor *weight) 
     return TSH_OK;
 }
 
-static tsh_status linear_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status linear_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const tsh_tensor *x = call->in[0], *weight = call->in[1];
     int last = x->shape.ndim - 1;
     char text[160];
@@ -272,15 +274,15 @@ static tsh_status linear_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
     return status == TSH_OK ? affine_shape(call, dtype, out) : status;
 }
 
-static const tshi_op linear_op = {"linear_forward",
-                                  linear_rules,
-                                  linear_shape,
-                                  affine_forward,
-                                  affine_backward,
-                                  .backward_rest = affine_backward_rest,
-                                  .params_size = sizeof(affine_params)};
+static const tsh_op linear_op = {"linear_forward",
+                                 linear_rules,
+                                 linear_shape,
+                                 affine_forward,
+                                 affine_backward,
+                                 .backward_rest = affine_backward_rest,
+                                 .params_size = sizeof(affine_params)};
 
 tsh_tensor *tshi_linear(tsh_tape *tape, int inputs, tsh_tensor **in, tshi_unary f, const tshi_want *want) {
     return tshi_tape_apply(
-        tape, &(tshi_node){.op = &linear_op, .inputs = inputs, .in = in, .params = &(affine_params){f}, .want = want});
+        tape, &(tsh_call){.op = &linear_op, .inputs = inputs, .in = in, .params = &(affine_params){f}, .want = want});
 }

@@ -4,13 +4,13 @@
 
 #include <math.h>
 
-static const tshi_rule lookup_rules[] = {
-    {{TSHI_R, TSHI_R}, TSHI_R},     {{TSHI_S0, TSHI_R}, TSHI_P}, /* vocabulary: ids of other ranks' rows give zeros */
-    {{TSHI_S1, TSHI_R}, TSHI_LAST},                              /* features */
-    {{TSHI_L, TSHI_ANY}, TSHI_ANY}, {{TSHI_L, TSHI_L}, TSHI_L},  {{TSHI_END}, TSHI_END},
+static const tsh_rule lookup_rules[] = {
+    {{TSH_AS_R, TSH_AS_R}, TSH_AS_R},     {{TSH_AS_S0, TSH_AS_R}, TSH_AS_P}, /* vocabulary: ids of other ranks' rows give zeros */
+    {{TSH_AS_S1, TSH_AS_R}, TSH_AS_LAST},                                    /* features */
+    {{TSH_AS_L, TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},  {{TSH_ROW_END}, TSH_ROW_END},
 };
 
-static tsh_status lookup_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status lookup_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const tsh_tensor *table = call->in[0], *ids = call->in[1];
     int64_t padding = ((const tshi_lookup *)call->params)->padding;
     char text[160];
@@ -64,7 +64,7 @@ static tsh_status look_up(const tsh_tensor *table, const tsh_tensor *ids, const 
     return TSH_OK;
 }
 
-static tsh_status lookup_forward(tshi_node *call) {
+static tsh_status lookup_forward(tsh_call *call) {
     return look_up(call->in[0], call->in[1], call->out);
 }
 
@@ -110,9 +110,9 @@ static tsh_status divide_by_counts(const tsh_tensor *table, const tsh_tensor *id
 }
 
 /* The rows' gradients, divided by counts where the layer wants that, in the dtype of the table's. */
-static tsh_status rows_gradient(const tshi_node *call, tsh_dtype dtype, tsh_tensor **out) {
+static tsh_status rows_gradient(const tsh_call *call, tsh_dtype dtype, tsh_tensor **out) {
     const tshi_lookup *p = call->params;
-    tsh_tensor *dy = tshi_grad_out(call), *divided = NULL;
+    tsh_tensor *dy = tsh_call_grad_out(call), *divided = NULL;
     tsh_device *device = tshi_device_of(dy);
     tsh_status status = p->scale_grad_by_freq ? divide_by_counts(call->in[0], call->in[1], dy, &divided) : TSH_OK;
     const tsh_tensor *from = divided ? divided : dy;
@@ -128,7 +128,7 @@ static tsh_status rows_gradient(const tshi_node *call, tsh_dtype dtype, tsh_tens
 
 /* The output's gradient, row by row, is added to the rows of the table's that the ids are, in the slice as it is
  * described. */
-static tsh_status add_rows(const tshi_node *call, slice s) {
+static tsh_status add_rows(const tsh_call *call, slice s) {
     const tshi_lookup *p = call->params;
     const tsh_tensor *ids = call->in[1];
     tsh_device *device = tshi_device_of(ids);
@@ -151,20 +151,20 @@ static tsh_status add_rows(const tshi_node *call, slice s) {
     return status;
 }
 
-static tsh_status lookup_backward(tshi_node *call) {
+static tsh_status lookup_backward(tsh_call *call) {
     return add_rows(call, slice_of(call->in[0]));
 }
 
-static const tshi_op lookup_op = {"lookup",
-                                  lookup_rules,
-                                  lookup_shape,
-                                  lookup_forward,
-                                  lookup_backward,
-                                  .params_size = sizeof(tshi_lookup),
-                                  .reads_no_input = true};
-static const tshi_op embedding_op = {"embedding_forward",   lookup_rules,    lookup_shape,
-                                     lookup_forward,        lookup_backward, .params_size = sizeof(tshi_lookup),
-                                     .reads_no_input = true};
+static const tsh_op lookup_op = {"lookup",
+                                 lookup_rules,
+                                 lookup_shape,
+                                 lookup_forward,
+                                 lookup_backward,
+                                 .params_size = sizeof(tshi_lookup),
+                                 .reads_no_input = true};
+static const tsh_op embedding_op = {"embedding_forward",   lookup_rules,    lookup_shape,
+                                    lookup_forward,        lookup_backward, .params_size = sizeof(tshi_lookup),
+                                    .reads_no_input = true};
 
 tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64_t padding) {
     return tshi_apply(tape, &lookup_op, 2, (tsh_tensor *[]){table, ids}, &(tshi_lookup){.padding = padding});
@@ -173,13 +173,12 @@ tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64
 /* --- rows of a rank's own part ------------------------------------------------------------------------------------ */
 
 /* Ids of a split table's rows stay where they are, for they mean other rows elsewhere. */
-static const tshi_rule take_rules[] = {
-    {{TSHI_R, TSHI_R}, TSHI_R},   {{TSHI_HAS_S0, TSHI_HAS_S0}, TSHI_S0},
-    {{TSHI_S1, TSHI_R}, TSHI_S1}, {{TSHI_L, TSHI_S0}, TSHI_S0},
-    {{TSHI_L, TSHI_L}, TSHI_L},   {{TSHI_END}, TSHI_END},
+static const tsh_rule take_rules[] = {
+    {{TSH_AS_R, TSH_AS_R}, TSH_AS_R},   {{TSH_HAS_S0, TSH_HAS_S0}, TSH_AS_S0}, {{TSH_AS_S1, TSH_AS_R}, TSH_AS_S1},
+    {{TSH_AS_L, TSH_AS_S0}, TSH_AS_S0}, {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},      {{TSH_ROW_END}, TSH_ROW_END},
 };
 
-static tsh_status take_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status take_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const tsh_tensor *table = call->in[0], *ids = call->in[1];
     if (ids->shape.ndim != 1) return tshi_check_fails(table, ids, "a table [rows, cols] and ids [n] wanted");
     if (call->tape->world->deterministic && tshi_sharding_axes(table, 0))
@@ -191,7 +190,7 @@ static slice own_rows(const tsh_tensor *table) {
     return (slice){0, tshi_rows(table), tshi_cols(table)};
 }
 
-static tsh_status take_forward(tshi_node *call) {
+static tsh_status take_forward(tsh_call *call) {
     const tsh_tensor *table = call->in[0], *ids = call->in[1];
     tsh_device *device = tshi_device_of(table);
     slice s = own_rows(table);
@@ -202,12 +201,12 @@ static tsh_status take_forward(tshi_node *call) {
     return TSH_OK;
 }
 
-static tsh_status take_backward(tshi_node *call) {
+static tsh_status take_backward(tsh_call *call) {
     return add_rows(call, own_rows(call->in[0]));
 }
 
-static const tshi_op take_op = {"take_rows",  take_rules,    take_shape,
-                                take_forward, take_backward, .params_size = sizeof(tshi_lookup)};
+static const tsh_op take_op = {"take_rows",  take_rules,    take_shape,
+                               take_forward, take_backward, .params_size = sizeof(tshi_lookup)};
 
 tsh_tensor *tsh_take_rows(tsh_tape *tape, tsh_tensor *table, tsh_tensor *rows) {
     return tshi_apply(tape, &take_op, 2, (tsh_tensor *[]){table, rows}, &(tshi_lookup){.padding = -1});
@@ -218,7 +217,7 @@ tsh_tensor *tsh_take_rows(tsh_tape *tape, tsh_tensor *table, tsh_tensor *rows) {
 /* The ids of all ranks along LOCAL axes, as many of each, in one dim. */
 static tsh_status gather_ids(const tsh_tensor *ids, tsh_tensor **out) {
     static const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT, TSH_LOCAL_INIT};
-    const tshi_shape flat = {.ndim = 1, .local = {ids->numel}, .global = {ids->numel}};
+    const tsh_shape flat = {.ndim = 1, .local = {ids->numel}, .global = {ids->numel}};
     tsh_status status = tshi_tensor_view(ids, &flat, local, 0, out);
     for (int a = 0; a < ids->mesh->axes && status == TSH_OK; a++) {
         const tshi_axis *axis = &ids->mesh->axis[a];
@@ -274,18 +273,18 @@ static tsh_status bound_rows(const tsh_tensor *table, const tsh_tensor *ids, con
 }
 
 /* Every rank that holds a row uses the ids of all ranks. */
-static const tshi_rule bound_rules[] = {
-    {{TSHI_R, TSHI_R}, TSHI_R}, {{TSHI_S0, TSHI_R}, TSHI_S0}, {{TSHI_S1, TSHI_R}, TSHI_S1},
-    {{TSHI_L, TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
+static const tsh_rule bound_rules[] = {
+    {{TSH_AS_R, TSH_AS_R}, TSH_AS_R}, {{TSH_AS_S0, TSH_AS_R}, TSH_AS_S0}, {{TSH_AS_S1, TSH_AS_R}, TSH_AS_S1},
+    {{TSH_AS_L, TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END},
 };
 
-static tsh_status bound_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status bound_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     tsh_status status = lookup_shape(call, dtype, out);
     *out = call->in[0]->shape;
     return status;
 }
 
-static tsh_status bound_forward(tshi_node *call) {
+static tsh_status bound_forward(tsh_call *call) {
     tsh_tensor *ids = NULL;
     tsh_status status = gather_ids(call->in[1], &ids);
     if (status == TSH_OK) status = bound_rows(call->in[0], ids, call->params);
@@ -294,23 +293,23 @@ static tsh_status bound_forward(tshi_node *call) {
 }
 
 /* The output is the table, of which the rows that ids use have been scaled; never recorded. */
-static const tshi_op bound_op = {.name = "embedding_forward",
-                                 .rules = bound_rules,
-                                 .shape = bound_shape,
-                                 .forward = bound_forward,
-                                 .params_size = sizeof(tshi_lookup),
-                                 .views = true,
-                                 .by_element = true};
+static const tsh_op bound_op = {.name = "embedding_forward",
+                                .rules = bound_rules,
+                                .shape = bound_shape,
+                                .forward = bound_forward,
+                                .params_size = sizeof(tshi_lookup),
+                                .views = true,
+                                .by_element = true};
 
 /* --- embedding ---------------------------------------------------------------------------------------------------- */
 
 tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, const tshi_lookup *lookup,
                            const tshi_want *want) {
-    tshi_node call = {.op = &embedding_op,
-                      .inputs = 2,
-                      .in = (tsh_tensor *[]){table, ids},
-                      .params = (void *)(uintptr_t)lookup,
-                      .want = want};
+    tsh_call call = {.op = &embedding_op,
+                     .inputs = 2,
+                     .in = (tsh_tensor *[]){table, ids},
+                     .params = (void *)(uintptr_t)lookup,
+                     .want = want};
     if (lookup->max_norm > 0 && table && tshi_gradient_stand_in(table) != table) {
         return tshi_tape_fail(tape, TSH_ERR_UNSUPPORTED,
                               "embedding_forward: max_norm changes rows in place, of which each rank has a slice "
@@ -318,7 +317,7 @@ tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, c
     }
     if (lookup->max_norm > 0) {
         const tshi_want in_place = {.parameters = want->parameters, .axis = -1};
-        tshi_node bound = call;
+        tsh_call bound = call;
         bound.op = &bound_op;
         bound.want = &in_place;
         bool recording = tsh_tape_set_recording(tape, false);

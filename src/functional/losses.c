@@ -2,23 +2,23 @@
 #include "functional/functional.h"
 
 /* predictions, targets, weights of the positive class along the last dim */
-static const tshi_rule reduced_rules[] = {{{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},
-                                          {{TSHI_LAST, TSHI_LAST, TSHI_S0}, TSHI_R},
-                                          {{TSHI_BATCH, TSHI_BATCH, TSHI_L}, TSHI_R},
-                                          {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},
-                                          {{TSHI_END}, TSHI_END}};
-static const tshi_rule element_rules[] = {{{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},
-                                          {{TSHI_LAST, TSHI_LAST, TSHI_S0}, TSHI_LAST},
-                                          {{TSHI_BATCH, TSHI_BATCH, TSHI_L}, TSHI_BATCH},
-                                          {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},
-                                          {{TSHI_END}, TSHI_END}};
+static const tsh_rule reduced_rules[] = {{{TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},
+                                         {{TSH_AS_LAST, TSH_AS_LAST, TSH_AS_S0}, TSH_AS_R},
+                                         {{TSH_AS_BATCH, TSH_AS_BATCH, TSH_AS_L}, TSH_AS_R},
+                                         {{TSH_AS_L, TSH_AS_L, TSH_AS_L}, TSH_AS_L},
+                                         {{TSH_ROW_END}, TSH_ROW_END}};
+static const tsh_rule element_rules[] = {{{TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},
+                                         {{TSH_AS_LAST, TSH_AS_LAST, TSH_AS_S0}, TSH_AS_LAST},
+                                         {{TSH_AS_BATCH, TSH_AS_BATCH, TSH_AS_L}, TSH_AS_BATCH},
+                                         {{TSH_AS_L, TSH_AS_L, TSH_AS_L}, TSH_AS_L},
+                                         {{TSH_ROW_END}, TSH_ROW_END}};
 
 typedef struct loss_params {
     tshi_loss f;
     tsh_reduction reduction;
 } loss_params;
 
-static tsh_status check_weight(const tshi_node *call) {
+static tsh_status check_weight(const tsh_call *call) {
     const tsh_tensor *x = call->in[0], *w = call->in[call->inputs - 1];
     char text[160];
     if (call->inputs < 3) return TSH_OK;
@@ -28,7 +28,7 @@ static tsh_status check_weight(const tshi_node *call) {
                      tsh_tensor_describe(w, text, sizeof text));
 }
 
-static tsh_status shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const loss_params *p = call->params;
     const tsh_tensor *x = call->in[0];
     if (p->reduction != TSH_REDUCTION_MEAN && p->reduction != TSH_REDUCTION_SUM && p->reduction != TSH_REDUCTION_NONE) {
@@ -48,7 +48,7 @@ static tsh_status shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out
 }
 
 /* The kernels' view of the call. */
-static tshi_loss_inputs inputs_of(const tshi_node *call) {
+static tshi_loss_inputs inputs_of(const tsh_call *call) {
     const tsh_tensor *x = call->in[0];
     return (tshi_loss_inputs){.f = ((const loss_params *)call->params)->f,
                               .n = x->numel,
@@ -59,12 +59,12 @@ static tshi_loss_inputs inputs_of(const tshi_node *call) {
 }
 
 /* 1, or for a mean one over the elements of the whole. */
-static double scale_of(const tshi_node *call) {
+static double scale_of(const tsh_call *call) {
     bool mean = ((const loss_params *)call->params)->reduction == TSH_REDUCTION_MEAN;
     return mean ? 1 / (double)tshi_shape_numel(&call->in[0]->shape) : 1;
 }
 
-static tsh_status element_forward(tshi_node *call) {
+static tsh_status element_forward(tsh_call *call) {
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
     tshi_loss_inputs in = inputs_of(call);
@@ -72,7 +72,7 @@ static tsh_status element_forward(tshi_node *call) {
     return TSH_OK;
 }
 
-static tsh_status reduced_forward(tshi_node *call) {
+static tsh_status reduced_forward(tsh_call *call) {
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
     tshi_loss_inputs in = inputs_of(call);
@@ -85,24 +85,24 @@ static tsh_status reduced_forward(tshi_node *call) {
     return tshi_statistics_reduce(tshi_sharding_axes(x, -1), out, TSH_SUM);
 }
 
-static tsh_status backward(tshi_node *call) {
+static tsh_status backward(tsh_call *call) {
     const loss_params *p = call->params;
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
     tshi_loss_inputs in = inputs_of(call);
     for (int i = 0; i < 2; i++) {
-        if (!tshi_wants_grad(call, i)) continue;
+        if (!tsh_call_wants_grad(call, i)) continue;
         double beta;
         tsh_tensor *to = tshi_grad_beta(call, i, &beta);
         if (!to) return TSH_ERR_MEMORY;
-        device->ops->loss[x->dtype].backward(device, &in, i == 1, tshi_data(tshi_grad_out(call)),
+        device->ops->loss[x->dtype].backward(device, &in, i == 1, tshi_data(tsh_call_grad_out(call)),
                                              p->reduction == TSH_REDUCTION_NONE, scale_of(call), beta, tshi_data(to));
     }
     return TSH_OK;
 }
 
 /* By kind of loss, and whether it is reduced. */
-static const tshi_op ops[][2] = {
+static const tsh_op ops[][2] = {
     [TSHI_SQUARED_ERROR] = {{"mse_loss", element_rules, shape, element_forward, backward,
                              .params_size = sizeof(loss_params)},
                             {"mse_loss", reduced_rules, shape, reduced_forward, backward,

@@ -8,17 +8,17 @@ typedef struct unary_params {
     double p[2]; /* f's own */
 } unary_params;
 
-static const tshi_rule rules[] = {
-    {{TSHI_R}, TSHI_R}, {{TSHI_ANY}, TSHI_ANY}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END}};
+static const tsh_rule rules[] = {
+    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END}};
 
-static tsh_status shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const unary_params *p = call->params;
     if (isnan(p->p[0]) || isnan(p->p[1])) return tshi_fail(TSH_ERR_ARGUMENT, "a parameter is not a number");
     *out = call->in[0]->shape;
     return tshi_check_floats(call, dtype);
 }
 
-static tsh_status forward(tshi_node *call) {
+static tsh_status forward(tsh_call *call) {
     const unary_params *p = call->params;
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
@@ -26,7 +26,7 @@ static tsh_status forward(tshi_node *call) {
     return TSH_OK;
 }
 
-static tsh_status backward(tshi_node *call) {
+static tsh_status backward(tsh_call *call) {
     const unary_params *p = call->params;
     double beta;
     tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
@@ -34,11 +34,11 @@ static tsh_status backward(tshi_node *call) {
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
     device->ops->elementwise[x->dtype].unary_backward(device, p->f, p->p, x->numel, tshi_data(x),
-                                                      tshi_data(tshi_grad_out(call)), beta, tshi_data(dx));
+                                                      tshi_data(tsh_call_grad_out(call)), beta, tshi_data(dx));
     return TSH_OK;
 }
 
-static const tshi_op ops[TSHI_UNARY_COUNT] = {
+static const tsh_op ops[TSHI_UNARY_COUNT] = {
     [TSHI_GELU_ERF] = {"gelu", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
     [TSHI_GELU_TANH] = {"gelu_tanh", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
     [TSHI_RELU] = {"relu", rules, shape, forward, backward, .params_size = sizeof(unary_params)},

@@ -3,11 +3,11 @@
 
 #include <math.h>
 
-static const tshi_rule norm_rules[] = {
-    {{TSHI_R, TSHI_R, TSHI_R}, TSHI_R},
-    {{TSHI_BATCH, TSHI_L, TSHI_L}, TSHI_BATCH},
-    {{TSHI_L, TSHI_L, TSHI_L}, TSHI_L},
-    {{TSHI_END}, TSHI_END},
+static const tsh_rule norm_rules[] = {
+    {{TSH_AS_R, TSH_AS_R, TSH_AS_R}, TSH_AS_R},
+    {{TSH_AS_BATCH, TSH_AS_L, TSH_AS_L}, TSH_AS_BATCH},
+    {{TSH_AS_L, TSH_AS_L, TSH_AS_L}, TSH_AS_L},
+    {{TSH_ROW_END}, TSH_ROW_END},
 };
 
 typedef struct norm_params {
@@ -15,14 +15,14 @@ typedef struct norm_params {
     double eps;
 } norm_params;
 
-static tsh_status norm_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
-    const tshi_shape *x = &call->in[0]->shape;
+static tsh_status norm_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+    const tsh_shape *x = &call->in[0]->shape;
     *out = *x;
     if (x->ndim < 1) return tshi_fail(TSH_ERR_SHAPE, "x needs a dim to be normed over");
     double eps = ((const norm_params *)call->params)->eps;
     if (!(eps >= 0 && isfinite(eps))) return tshi_fail(TSH_ERR_ARGUMENT, "eps is %g, [0, inf) is wanted", eps);
     for (int i = 1; i < call->inputs; i++) {
-        const tshi_shape *s = &call->in[i]->shape;
+        const tsh_shape *s = &call->in[i]->shape;
         if (s->ndim == 1 && s->global[0] == x->global[x->ndim - 1]) continue;
         return tshi_check_fails(call->in[0], call->in[i], "x [..., n], gamma and beta [n] wanted");
     }
@@ -30,11 +30,11 @@ static tsh_status norm_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape
 }
 
 /* Input i's elements; gamma and beta may be left out. */
-static const void *input(const tshi_node *call, int i) {
+static const void *input(const tsh_call *call, int i) {
     return i < call->inputs ? tshi_data(call->in[i]) : NULL;
 }
 
-static tsh_status norm_forward(tshi_node *call) {
+static tsh_status norm_forward(tsh_call *call) {
     const norm_params *p = call->params;
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
@@ -48,28 +48,28 @@ static tsh_status norm_forward(tshi_node *call) {
     return TSH_OK;
 }
 
-static tsh_status norm_backward(tshi_node *call) {
+static tsh_status norm_backward(tsh_call *call) {
     const norm_params *p = call->params;
     tsh_tensor *grads[3] = {NULL, NULL, NULL};
     double before = 0;
     for (int i = 0; i < call->inputs; i++) {
-        if (!tshi_wants_grad(call, i)) continue;
-        grads[i] = i == 0 ? tshi_grad_beta(call, 0, &before) : tshi_grad(call, i);
+        if (!tsh_call_wants_grad(call, i)) continue;
+        grads[i] = i == 0 ? tshi_grad_beta(call, 0, &before) : tsh_call_grad(call, i);
         if (!grads[i]) return TSH_ERR_MEMORY;
     }
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
     device->ops->norm[x->dtype].backward(device, p->rms, tshi_rows(x), tshi_cols(x), tshi_data(x), input(call, 1),
                                          tshi_data(call->saved[0]), tshi_data(call->saved[1]),
-                                         tshi_data(tshi_grad_out(call)), before, tshi_data(grads[0]),
+                                         tshi_data(tsh_call_grad_out(call)), before, tshi_data(grads[0]),
                                          tshi_data(grads[1]), tshi_data(grads[2]));
     return TSH_OK;
 }
 
-static const tshi_op layer_norm_op = {"layer_norm", norm_rules,    norm_shape,
-                                      norm_forward, norm_backward, .params_size = sizeof(norm_params)};
-static const tshi_op rms_norm_op = {"rms_norm",   norm_rules,    norm_shape,
-                                    norm_forward, norm_backward, .params_size = sizeof(norm_params)};
+static const tsh_op layer_norm_op = {"layer_norm", norm_rules,    norm_shape,
+                                     norm_forward, norm_backward, .params_size = sizeof(norm_params)};
+static const tsh_op rms_norm_op = {"rms_norm",   norm_rules,    norm_shape,
+                                   norm_forward, norm_backward, .params_size = sizeof(norm_params)};
 
 tsh_tensor *tsh_layer_norm(tsh_tape *tape, tsh_tensor *x, tsh_tensor *gamma, tsh_tensor *beta, double eps) {
     if (beta && !gamma && tape) return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "layer_norm: beta without gamma");

@@ -9,9 +9,9 @@ tsh_tensor *tshi_align(tsh_tape *tape, tsh_tensor *x, int ndim) {
     return tsh_reshape(tape, x, ndim, shape);
 }
 
-bool tshi_overlay_row_holds(const tshi_node *call, const tshi_rule *row, int dim) {
+bool tshi_overlay_row_holds(const tsh_call *call, const tsh_rule *row, int dim) {
     int64_t a = call->in[0]->shape.global[dim], b = call->in[1]->shape.global[dim], wide = a == 1 ? b : a;
-    return (row->in[0] == TSHI_ANY) == (a == wide) && (row->in[1] == TSHI_ANY) == (b == wide);
+    return (row->in[0] == TSH_AS_ANY) == (a == wide) && (row->in[1] == TSH_AS_ANY) == (b == wide);
 }
 
 /* The innermost run goes on in the next dim outward, of n elements and these strides. */
@@ -20,7 +20,7 @@ static bool goes_on(const tshi_overlay *o, int64_t x, int64_t y) {
     return o->runs > 0 && x == o->n[last] * o->x[last] && y == o->n[last] * o->y[last];
 }
 
-tshi_overlay tshi_overlay_of(const tshi_shape *out, const tshi_shape *x, const tshi_shape *y) {
+tshi_overlay tshi_overlay_of(const tsh_shape *out, const tsh_shape *x, const tsh_shape *y) {
     _Static_assert(TSHI_OVERLAY_RUNS == TSH_MAX_DIMS, "a dim is a run at most");
     tshi_overlay o = {0};
     int64_t step_x = 1, step_y = 1;

@@ -3,8 +3,9 @@
 
 #include <string.h>
 
-static const tshi_rule permute_rules[] = {
-    {{TSHI_R}, TSHI_R}, {{TSHI_ANY}, TSHI_ANY}, {{TSHI_P}, TSHI_P}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
+static const tsh_rule permute_rules[] = {
+    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_ANY}, TSH_AS_ANY},   {{TSH_AS_P}, TSH_AS_P},
+    {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END},
 };
 
 /* Dim d of the output is dim order[d] of the input. */
@@ -12,7 +13,7 @@ typedef struct permute_params {
     int order[TSH_MAX_DIMS];
 } permute_params;
 
-static int permute_map_dim(const tshi_node *call, int axis, int d) {
+static int permute_map_dim(const tsh_call *call, int axis, int d) {
     (void)axis;
     const permute_params *p = call->params;
     for (int e = 0; e < call->in[0]->shape.ndim; e++) {
@@ -21,7 +22,7 @@ static int permute_map_dim(const tshi_node *call, int axis, int d) {
     return -1;
 }
 
-static tsh_status permute_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status permute_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const permute_params *p = call->params;
     *dtype = call->in[0]->dtype;
     out->ndim = call->in[0]->shape.ndim;
@@ -61,12 +62,12 @@ static void permute(const tsh_tensor *x, const int *order, tsh_tensor *y) {
     tshi_device_of(x)->ops->copy.permute(tshi_device_of(x), &p, tshi_data(x), tshi_data(y));
 }
 
-static tsh_status permute_forward(tshi_node *call) {
+static tsh_status permute_forward(tsh_call *call) {
     permute(call->in[0], ((const permute_params *)call->params)->order, call->out);
     return TSH_OK;
 }
 
-static tsh_status permute_backward(tshi_node *call) {
+static tsh_status permute_backward(tsh_call *call) {
     const permute_params *p = call->params;
     const tsh_tensor *x = call->in[0];
     int back[TSH_MAX_DIMS];
@@ -74,42 +75,37 @@ static tsh_status permute_backward(tshi_node *call) {
     for (int d = 0; d < x->shape.ndim; d++) back[p->order[d]] = d;
     tsh_status status = tshi_gradient_new(x, &dx);
     if (status != TSH_OK) return status;
-    permute(tshi_grad_out(call), back, dx);
+    permute(tsh_call_grad_out(call), back, dx);
     status = tshi_grad_adopt(call, 0, dx);
     tsh_tensor_release(dx);
     return status;
 }
 
-static const tshi_op permute_op = {.name = "permute",
-                                   .rules = permute_rules,
-                                   .shape = permute_shape,
-                                   .forward = permute_forward,
-                                   .backward = permute_backward,
-                                   .params_size = sizeof(permute_params),
-                                   .map_dim = permute_map_dim,
-                                   .reads_no_input = true,
-                                   .by_element = true};
+static const tsh_op permute_op = {.name = "permute",
+                                  .rules = permute_rules,
+                                  .shape = permute_shape,
+                                  .forward = permute_forward,
+                                  .backward = permute_backward,
+                                  .params_size = sizeof(permute_params),
+                                  .map_dim = permute_map_dim,
+                                  .reads_no_input = true,
+                                  .by_element = true};
 
 /* --- where only dims of size 1 change their places ---------------------------------------------------------------- */
 
-static tsh_status in_place_forward(tshi_node *call) {
-    return call->out->numel == call->in[0]->numel ? TSH_OK : TSH_ERR_SHAPE;
+static tsh_status in_place_backward(tsh_call *call) {
+    return tshi_grad_adopt(call, 0, tsh_call_grad_out(call));
 }
 
-static tsh_status in_place_backward(tshi_node *call) {
-    return tshi_grad_adopt(call, 0, tshi_grad_out(call));
-}
-
-static const tshi_op in_place_op = {.name = "permute",
-                                    .rules = permute_rules,
-                                    .shape = permute_shape,
-                                    .forward = in_place_forward,
-                                    .backward = in_place_backward,
-                                    .params_size = sizeof(permute_params),
-                                    .map_dim = permute_map_dim,
-                                    .views = true,
-                                    .reads_no_input = true,
-                                    .by_element = true};
+static const tsh_op in_place_op = {.name = "permute",
+                                   .rules = permute_rules,
+                                   .shape = permute_shape,
+                                   .backward = in_place_backward,
+                                   .params_size = sizeof(permute_params),
+                                   .map_dim = permute_map_dim,
+                                   .views = true,
+                                   .reads_no_input = true,
+                                   .by_element = true};
 
 static bool keeps_elements(const tsh_tensor *x, const int *order) {
     int last = -1;

@@ -1,7 +1,7 @@
 /* Scale, bias and dropout. */
 #include "functional/functional.h"
 
-static tsh_status same_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status same_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     *out = call->in[0]->shape;
     return tshi_check_floats(call, dtype);
 }
@@ -12,12 +12,13 @@ typedef struct scale_params {
     double factor;
 } scale_params;
 
-static const tshi_rule scale_rules[] = {
-    {{TSHI_R}, TSHI_R}, {{TSHI_ANY}, TSHI_ANY}, {{TSHI_P}, TSHI_P}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
+static const tsh_rule scale_rules[] = {
+    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_ANY}, TSH_AS_ANY},   {{TSH_AS_P}, TSH_AS_P},
+    {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END},
 };
 
 /* z = factor x + beta z, the factor that of the call. */
-static tsh_status scale(const tshi_node *call, const tsh_tensor *x, double beta, tsh_tensor *z) {
+static tsh_status scale(const tsh_call *call, const tsh_tensor *x, double beta, tsh_tensor *z) {
     const scale_params *p = call->params;
     tsh_device *device = tshi_device_of(x);
     device->ops->elementwise[x->dtype].axpby(device, x->numel, p->factor, tshi_data(x), beta, tshi_data(z),
@@ -25,24 +26,24 @@ static tsh_status scale(const tshi_node *call, const tsh_tensor *x, double beta,
     return TSH_OK;
 }
 
-static tsh_status scale_forward(tshi_node *call) {
+static tsh_status scale_forward(tsh_call *call) {
     return scale(call, call->in[0], 0, call->out);
 }
 
-static tsh_status scale_backward(tshi_node *call) {
+static tsh_status scale_backward(tsh_call *call) {
     double beta;
     tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
-    return dx ? scale(call, tshi_grad_out(call), beta, dx) : TSH_ERR_MEMORY;
+    return dx ? scale(call, tsh_call_grad_out(call), beta, dx) : TSH_ERR_MEMORY;
 }
 
-static const tshi_op scale_op = {"scale",
-                                 scale_rules,
-                                 same_shape,
-                                 scale_forward,
-                                 scale_backward,
-                                 .params_size = sizeof(scale_params),
-                                 .reads_no_input = true,
-                                 .by_element = true};
+static const tsh_op scale_op = {"scale",
+                                scale_rules,
+                                same_shape,
+                                scale_forward,
+                                scale_backward,
+                                .params_size = sizeof(scale_params),
+                                .reads_no_input = true,
+                                .by_element = true};
 
 tsh_tensor *tsh_scale(tsh_tape *tape, tsh_tensor *x, double factor) {
     return tshi_apply(tape, &scale_op, 1, &x, &(scale_params){factor});
@@ -50,13 +51,13 @@ tsh_tensor *tsh_scale(tsh_tape *tape, tsh_tensor *x, double factor) {
 
 /* --- bias --------------------------------------------------------------------------------------------------------- */
 
-static const tshi_rule bias_rules[] = {
-    {{TSHI_R, TSHI_R}, TSHI_R}, {{TSHI_LAST, TSHI_S0}, TSHI_LAST}, {{TSHI_BATCH, TSHI_L}, TSHI_BATCH},
-    {{TSHI_P, TSHI_P}, TSHI_P}, {{TSHI_L, TSHI_L}, TSHI_L},        {{TSHI_END}, TSHI_END},
+static const tsh_rule bias_rules[] = {
+    {{TSH_AS_R, TSH_AS_R}, TSH_AS_R}, {{TSH_AS_LAST, TSH_AS_S0}, TSH_AS_LAST}, {{TSH_AS_BATCH, TSH_AS_L}, TSH_AS_BATCH},
+    {{TSH_AS_P, TSH_AS_P}, TSH_AS_P}, {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},        {{TSH_ROW_END}, TSH_ROW_END},
 };
 
-static tsh_status bias_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
-    const tshi_shape *x = &call->in[0]->shape, *b = &call->in[1]->shape;
+static tsh_status bias_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+    const tsh_shape *x = &call->in[0]->shape, *b = &call->in[1]->shape;
     *out = *x;
     if (x->ndim < 1 || b->ndim != 1 || x->global[x->ndim - 1] != b->global[0]) {
         return tshi_check_fails(call->in[0], call->in[1], "x [..., n] and b [n] wanted");
@@ -64,7 +65,7 @@ static tsh_status bias_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape
     return tshi_check_floats(call, dtype);
 }
 
-static tsh_status bias_forward(tshi_node *call) {
+static tsh_status bias_forward(tsh_call *call) {
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
     device->ops->elementwise[x->dtype].bias(device, tshi_rows(x), tshi_cols(x), tshi_data(x), tshi_data(call->in[1]),
@@ -72,18 +73,18 @@ static tsh_status bias_forward(tshi_node *call) {
     return TSH_OK;
 }
 
-static tsh_status bias_backward(tshi_node *call) {
-    tsh_tensor *dy = tshi_grad_out(call);
+static tsh_status bias_backward(tsh_call *call) {
+    tsh_tensor *dy = tsh_call_grad_out(call);
     tsh_device *device = tshi_device_of(dy);
-    if (tshi_wants_grad(call, 1)) {
-        tsh_tensor *db = tshi_grad(call, 1);
+    if (tsh_call_wants_grad(call, 1)) {
+        tsh_tensor *db = tsh_call_grad(call, 1);
         if (!db) return TSH_ERR_MEMORY;
         device->ops->sum[dy->dtype].bias_backward(device, tshi_rows(dy), tshi_cols(dy), tshi_data(dy), tshi_data(db));
     }
-    return tshi_wants_grad(call, 0) ? tshi_grad_adopt(call, 0, dy) : TSH_OK;
+    return tsh_call_wants_grad(call, 0) ? tshi_grad_adopt(call, 0, dy) : TSH_OK;
 }
 
-static const tshi_op bias_op = {"bias", bias_rules, bias_shape, bias_forward, bias_backward, .reads_no_input = true};
+static const tsh_op bias_op = {"bias", bias_rules, bias_shape, bias_forward, bias_backward, .reads_no_input = true};
 
 tsh_tensor *tsh_bias(tsh_tape *tape, tsh_tensor *x, tsh_tensor *b) {
     return tshi_apply(tape, &bias_op, 2, (tsh_tensor *[]){x, b}, NULL);
@@ -96,7 +97,7 @@ typedef struct dropout_params {
     uint64_t seed, stream;
 } dropout_params;
 
-static tsh_status dropout_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status dropout_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     double p = ((const dropout_params *)call->params)->p;
     if (!(p >= 0 && p < 1)) return tshi_fail(TSH_ERR_ARGUMENT, "p is %g, wanted in [0, 1)", p);
     return same_shape(call, dtype, out);
@@ -115,25 +116,25 @@ static tsh_status drop(const dropout_params *p, const tsh_tensor *x, double beta
     return TSH_OK;
 }
 
-static tsh_status dropout_forward(tshi_node *call) {
+static tsh_status dropout_forward(tsh_call *call) {
     return drop(call->params, call->in[0], 0, call->out);
 }
 
-static tsh_status dropout_backward(tshi_node *call) {
+static tsh_status dropout_backward(tsh_call *call) {
     double beta;
     tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
-    return dx ? drop(call->params, tshi_grad_out(call), beta, dx) : TSH_ERR_MEMORY;
+    return dx ? drop(call->params, tsh_call_grad_out(call), beta, dx) : TSH_ERR_MEMORY;
 }
 
 /* The mask of an element is the same on every rank: what it leaves of a term is a term of what it leaves of the sum. */
-static const tshi_op dropout_op = {"dropout",
-                                   scale_rules,
-                                   dropout_shape,
-                                   dropout_forward,
-                                   dropout_backward,
-                                   .params_size = sizeof(dropout_params),
-                                   .reads_no_input = true,
-                                   .by_element = true};
+static const tsh_op dropout_op = {"dropout",
+                                  scale_rules,
+                                  dropout_shape,
+                                  dropout_forward,
+                                  dropout_backward,
+                                  .params_size = sizeof(dropout_params),
+                                  .reads_no_input = true,
+                                  .by_element = true};
 
 tsh_tensor *tsh_dropout(tsh_tape *tape, tsh_tensor *x, double p) {
     if (tape && !tape->recording) return x;

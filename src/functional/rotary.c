@@ -4,19 +4,19 @@
 #include <math.h>
 
 /* x, positions [T] */
-static const tshi_rule shared_rules[] = {
-    {{TSHI_R, TSHI_R}, TSHI_R}, {{TSHI_S1, TSHI_S0}, TSHI_S1}, {{TSHI_BATCH, TSHI_R}, TSHI_BATCH},
-    {{TSHI_P, TSHI_R}, TSHI_P}, {{TSHI_L, TSHI_L}, TSHI_L},    {{TSHI_END}, TSHI_END},
+static const tsh_rule shared_rules[] = {
+    {{TSH_AS_R, TSH_AS_R}, TSH_AS_R}, {{TSH_AS_S1, TSH_AS_S0}, TSH_AS_S1}, {{TSH_AS_BATCH, TSH_AS_R}, TSH_AS_BATCH},
+    {{TSH_AS_P, TSH_AS_R}, TSH_AS_P}, {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},    {{TSH_ROW_END}, TSH_ROW_END},
 };
 /* x, positions [B, T] */
-static const tshi_rule batched_rules[] = {
-    {{TSHI_R, TSHI_R}, TSHI_R}, {{TSHI_ANY, TSHI_ANY}, TSHI_ANY}, {{TSHI_BATCH, TSHI_R}, TSHI_BATCH},
-    {{TSHI_P, TSHI_R}, TSHI_P}, {{TSHI_L, TSHI_L}, TSHI_L},       {{TSHI_END}, TSHI_END},
+static const tsh_rule batched_rules[] = {
+    {{TSH_AS_R, TSH_AS_R}, TSH_AS_R}, {{TSH_AS_ANY, TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_BATCH, TSH_AS_R}, TSH_AS_BATCH},
+    {{TSH_AS_P, TSH_AS_R}, TSH_AS_P}, {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},       {{TSH_ROW_END}, TSH_ROW_END},
 };
 
 /* With the positions whole, x is split by dims that they lack. */
-static bool row_holds(const tshi_node *call, const tshi_rule *row, int d) {
-    return row->in[1] != TSHI_R || d == 2 || (d == 0 && call->in[1]->shape.ndim == 1);
+static bool row_holds(const tsh_call *call, const tsh_rule *row, int d) {
+    return row->in[1] != TSH_AS_R || d == 2 || (d == 0 && call->in[1]->shape.ndim == 1);
 }
 
 typedef struct rotary_params {
@@ -37,7 +37,7 @@ static tsh_status check_scaling(const tsh_rotary_scaling *s) {
                      s->factor, s->low_freq_factor, s->high_freq_factor, (long long)s->original_positions);
 }
 
-static tsh_status rotary_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status rotary_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const tsh_tensor *x = call->in[0], *positions = call->in[1];
     const rotary_params *p = call->params;
     *out = x->shape;
@@ -47,7 +47,7 @@ static tsh_status rotary_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
     if (positions->dtype != TSH_INT64) {
         return tshi_fail(TSH_ERR_DTYPE, "positions are %s: int64 wanted", tsh_dtype_name(positions->dtype));
     }
-    const tshi_shape *s = &positions->shape;
+    const tsh_shape *s = &positions->shape;
     bool good = x->shape.ndim == 4 && (s->ndim == 1 || s->ndim == 2) && s->global[s->ndim - 1] == x->shape.global[1] &&
                 (s->ndim == 1 || s->global[0] == x->shape.global[0]);
     if (!good) return tshi_check_fails(x, positions, "x [B, T, H, D], positions [T] or [B, T] wanted");
@@ -62,7 +62,7 @@ static tsh_status rotary_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
 }
 
 /* y = beta y + x turned, or turned back. */
-static void rotate(const tshi_node *call, bool back, const tsh_tensor *x, double beta, tsh_tensor *y) {
+static void rotate(const tsh_call *call, bool back, const tsh_tensor *x, double beta, tsh_tensor *y) {
     const rotary_params *p = call->params;
     const tsh_rotary_scaling *s = &p->scaling;
     bool llama3 = s->factor > 0 && s->original_positions > 0;
@@ -83,33 +83,33 @@ static void rotate(const tshi_node *call, bool back, const tsh_tensor *x, double
     device->ops->attention[x->dtype].rotary(device, &r, back, tshi_data(x), beta, tshi_data(y));
 }
 
-static tsh_status rotary_forward(tshi_node *call) {
+static tsh_status rotary_forward(tsh_call *call) {
     rotate(call, false, call->in[0], 0, call->out);
     return TSH_OK;
 }
 
-static tsh_status rotary_backward(tshi_node *call) {
+static tsh_status rotary_backward(tsh_call *call) {
     double beta;
     tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
     if (!dx) return TSH_ERR_MEMORY;
-    rotate(call, true, tshi_grad_out(call), beta, dx);
+    rotate(call, true, tsh_call_grad_out(call), beta, dx);
     return TSH_OK;
 }
 
-static const tshi_op rotary_op = {"rotary",
-                                  shared_rules,
+static const tsh_op rotary_op = {"rotary",
+                                 shared_rules,
+                                 rotary_shape,
+                                 rotary_forward,
+                                 rotary_backward,
+                                 .params_size = sizeof(rotary_params),
+                                 .row_holds = row_holds};
+static const tsh_op batched_op = {"rotary",
+                                  batched_rules,
                                   rotary_shape,
                                   rotary_forward,
                                   rotary_backward,
                                   .params_size = sizeof(rotary_params),
                                   .row_holds = row_holds};
-static const tshi_op batched_op = {"rotary",
-                                   batched_rules,
-                                   rotary_shape,
-                                   rotary_forward,
-                                   rotary_backward,
-                                   .params_size = sizeof(rotary_params),
-                                   .row_holds = row_holds};
 
 tsh_tensor *tsh_rotary(tsh_tape *tape, tsh_tensor *x, tsh_tensor *positions, const tsh_rotary_config *config) {
     tsh_rotary_config c = config ? *config : (tsh_rotary_config){0};

@@ -133,7 +133,7 @@ static void take_least(int64_t n, const float *number, int64_t wanted, int64_t *
 }
 
 /* A random number for each class of this rank's part, from the seed, the stream and the class. */
-static tsh_status draw_numbers(const sampling *s, const tshi_shape *shape, const tsh_layout *layout, uint64_t stream) {
+static tsh_status draw_numbers(const sampling *s, const tsh_shape *shape, const tsh_layout *layout, uint64_t stream) {
     tsh_tensor *numbers = NULL;
     tsh_status status = tshi_tensor_new(s->mesh, TSH_FLOAT32, shape, layout, &numbers);
     if (status != TSH_OK) return status;
@@ -156,7 +156,7 @@ static void choose_rows(const sampling *s, int64_t n) {
 /* --- the call ----------------------------------------------------------------------------------------------------- */
 
 /* An int64 tensor of the step with these elements. */
-static tsh_tensor *make(tsh_tape *tape, const tsh_mesh *mesh, const tshi_shape *shape, const tsh_layout *layout,
+static tsh_tensor *make(tsh_tape *tape, const tsh_mesh *mesh, const tsh_shape *shape, const tsh_layout *layout,
                         const int64_t *from) {
     tsh_tensor *out = NULL;
     tsh_status status = tshi_tensor_new(mesh, TSH_INT64, shape, layout, &out);
@@ -188,14 +188,14 @@ static tsh_status find_layout(const tsh_tensor *weight, tsh_layout layout[TSH_MA
 
 static tsh_tensor *sample(tsh_tape *tape, sampling *s, const tsh_tensor *target, tsh_layout *layout, uint64_t stream,
                           tsh_tensor **places) {
-    const tshi_shape classes = {.ndim = 1, .local = {s->rows}, .global = {s->classes}};
+    const tsh_shape classes = {.ndim = 1, .local = {s->rows}, .global = {s->classes}};
     const tsh_layout *all = target->layout;
     s->device->ops->copy.to_host(s->device, (size_t)s->targets * sizeof *s->target, tshi_data(target), s->target);
     tsh_status status = find_present(s);
     if (status == TSH_OK) status = draw_numbers(s, &classes, layout, stream);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, name);
     grow_count(s);
-    tshi_shape drawn = {.ndim = 1, .global = {s->count}};
+    tsh_shape drawn = {.ndim = 1, .global = {s->count}};
     status = tshi_shape_resolve(s->mesh, &drawn, layout);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, name);
     choose_rows(s, drawn.local[0]);

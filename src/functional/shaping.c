@@ -6,8 +6,9 @@
 
 /* --- reshape ------------------------------------------------------------------------------------------------------ */
 
-static const tshi_rule reshape_rules[] = {
-    {{TSHI_R}, TSHI_R}, {{TSHI_ANY}, TSHI_ANY}, {{TSHI_P}, TSHI_P}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
+static const tsh_rule reshape_rules[] = {
+    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_ANY}, TSH_AS_ANY},   {{TSH_AS_P}, TSH_AS_P},
+    {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END},
 };
 
 static int64_t product(const int64_t *dims, int from, int to) {
@@ -52,13 +53,13 @@ static bool gives_way(const tsh_tensor *x, int axis, int d) {
 }
 
 /* Dim d of x is dim e of y. */
-static bool is_dim(const tshi_shape *x, int d, const tshi_shape *y, int e) {
+static bool is_dim(const tsh_shape *x, int d, const tsh_shape *y, int e) {
     return x->global[d] == y->global[e] && product(x->global, 0, d) == product(y->global, 0, e) &&
            product(x->global, d + 1, x->ndim) == product(y->global, e + 1, y->ndim);
 }
 
 /* Another axis splits an earlier dim, which is dim e of the output: the dims from there to d are of size 1. */
-static bool is_taken(const tsh_tensor *x, int axis, int d, const tshi_shape *y, int e) {
+static bool is_taken(const tsh_tensor *x, int axis, int d, const tsh_shape *y, int e) {
     for (int a = 0; a < x->mesh->axes; a++) {
         const tsh_layout *l = &x->layout[a];
         if (a != axis && l->kind == TSH_KIND_SHARD && l->dim < d && is_dim(&x->shape, l->dim, y, e)) return true;
@@ -68,8 +69,8 @@ static bool is_taken(const tsh_tensor *x, int axis, int d, const tshi_shape *y, 
 
 /* The output dim becomes the units in which the input's dim is split, each index of that being one where it has none; or
  * it is split in the balanced way, where this makes the same parts. */
-static bool reshape_map_split(const tshi_node *call, int axis, tsh_layout *split) {
-    const tshi_shape *x = &call->in[0]->shape, *y = call->params;
+static bool reshape_map_split(const tsh_call *call, int axis, tsh_layout *split) {
+    const tsh_shape *x = &call->in[0]->shape, *y = call->params;
     int d = split->dim, parts = cuts(call->in[0], axis, d);
     int64_t n = x->global[d], before = product(x->global, 0, d), inner = product(x->global, d + 1, x->ndim);
     int64_t units = split->units ? split->units : n;
@@ -89,7 +90,7 @@ static bool reshape_map_split(const tshi_node *call, int axis, tsh_layout *split
 }
 
 /* One size of -1 is what the others leave. */
-static tsh_status reshape_resolve(const tsh_tensor *x, int ndim, const int64_t *sizes, tshi_shape *out) {
+static tsh_status reshape_resolve(const tsh_tensor *x, int ndim, const int64_t *sizes, tsh_shape *out) {
     char text[160], dims[128];
     int64_t have = product(x->shape.global, 0, x->shape.ndim), known;
     int free_dim = -1;
@@ -113,34 +114,29 @@ static tsh_status reshape_resolve(const tsh_tensor *x, int ndim, const int64_t *
                      tshi_dims_name(ndim, sizes, dims, sizeof dims));
 }
 
-static tsh_status reshape_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
-    *out = *(const tshi_shape *)call->params;
+static tsh_status reshape_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+    *out = *(const tsh_shape *)call->params;
     *dtype = call->in[0]->dtype;
     return TSH_OK;
 }
 
-static tsh_status reshape_forward(tshi_node *call) {
-    if (call->out->numel == call->in[0]->numel) return TSH_OK;
-    return tshi_fail(TSH_ERR_LAYOUT, "this rank's part would change its size");
+static tsh_status reshape_backward(tsh_call *call) {
+    return tshi_grad_adopt(call, 0, tsh_call_grad_out(call));
 }
 
-static tsh_status reshape_backward(tshi_node *call) {
-    return tshi_grad_adopt(call, 0, tshi_grad_out(call));
-}
-
-static const tshi_op reshape_op = {"reshape",
-                                   reshape_rules,
-                                   reshape_shape,
-                                   reshape_forward,
-                                   reshape_backward,
-                                   .map_split = reshape_map_split,
-                                   .params_size = sizeof(tshi_shape),
-                                   .views = true,
-                                   .reads_no_input = true,
-                                   .by_element = true};
+static const tsh_op reshape_op = {"reshape",
+                                  reshape_rules,
+                                  reshape_shape,
+                                  NULL,
+                                  reshape_backward,
+                                  .map_split = reshape_map_split,
+                                  .params_size = sizeof(tsh_shape),
+                                  .views = true,
+                                  .reads_no_input = true,
+                                  .by_element = true};
 
 tsh_tensor *tsh_reshape(tsh_tape *tape, tsh_tensor *x, int ndim, const int64_t *shape) {
-    tshi_shape wanted = {0};
+    tsh_shape wanted = {0};
     if (!tshi_tape_ready(tape, "reshape", 1, &x)) return NULL;
     tsh_status status = reshape_resolve(x, ndim, shape, &wanted);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, "reshape");
@@ -149,8 +145,9 @@ tsh_tensor *tsh_reshape(tsh_tape *tape, tsh_tensor *x, int ndim, const int64_t *
 
 /* --- slice -------------------------------------------------------------------------------------------------------- */
 
-static const tshi_rule slice_rules[] = {
-    {{TSHI_R}, TSHI_R}, {{TSHI_OTHER}, TSHI_OTHER}, {{TSHI_P}, TSHI_P}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
+static const tsh_rule slice_rules[] = {
+    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_OTHER}, TSH_AS_OTHER}, {{TSH_AS_P}, TSH_AS_P},
+    {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END},
 };
 
 typedef struct slice_params {
@@ -158,7 +155,7 @@ typedef struct slice_params {
     int64_t start, length;
 } slice_params;
 
-static tsh_status slice_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status slice_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const slice_params *p = call->params;
     char text[160];
     *dtype = call->in[0]->dtype;
@@ -172,16 +169,16 @@ static tsh_status slice_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shap
     return TSH_OK;
 }
 
-static tsh_status slice_forward(tshi_node *call) {
+static tsh_status slice_forward(tsh_call *call) {
     const slice_params *p = call->params;
     tshi_part_copy(call->in[0], p->dim, p->start, call->out->shape.local[p->dim], tshi_data(call->out), true);
     return TSH_OK;
 }
 
 /* dx[start, start + length) += dy along dim: what is there is added to where it lies together. */
-static tsh_status slice_backward(tshi_node *call) {
+static tsh_status slice_backward(tsh_call *call) {
     const slice_params *p = call->params;
-    const tsh_tensor *dy = tshi_grad_out(call);
+    const tsh_tensor *dy = tsh_call_grad_out(call);
     tsh_tensor *sum = NULL;
     double beta;
     const tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
@@ -202,11 +199,11 @@ static tsh_status slice_backward(tshi_node *call) {
     return TSH_OK;
 }
 
-static const tshi_op slice_op = {"slice",           slice_rules,
-                                 slice_shape,       slice_forward,
-                                 slice_backward,    .params_size = sizeof(slice_params),
-                                 .has_dim = true,   .reads_no_input = true,
-                                 .by_element = true};
+static const tsh_op slice_op = {"slice",           slice_rules,
+                                slice_shape,       slice_forward,
+                                slice_backward,    .params_size = sizeof(slice_params),
+                                .has_dim = true,   .reads_no_input = true,
+                                .by_element = true};
 
 tsh_tensor *tsh_slice(tsh_tape *tape, tsh_tensor *x, int dim, int64_t start, int64_t length) {
     return tshi_apply(tape, &slice_op, 1, &x, &(slice_params){dim, start, length});
@@ -218,12 +215,12 @@ typedef struct concat_params {
     int dim;
 } concat_params;
 
-static tsh_status concat_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status concat_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     int dim = tshi_call_dim(call);
     *dtype = call->in[0]->dtype;
     *out = call->in[0]->shape;
     for (int i = 1; i < call->inputs; i++) {
-        const tshi_shape *s = &call->in[i]->shape;
+        const tsh_shape *s = &call->in[i]->shape;
         bool fits = s->ndim == out->ndim && call->in[i]->dtype == *dtype;
         for (int d = 0; fits && d < s->ndim; d++) fits = d == dim || s->global[d] == out->global[d];
         if (!fits) return tshi_check_fails(call->in[0], call->in[i], "one dtype, and equal sizes but along dim");
@@ -234,7 +231,7 @@ static tsh_status concat_shape(const tshi_node *call, tsh_dtype *dtype, tshi_sha
     return TSH_OK;
 }
 
-static tsh_status concat_forward(tshi_node *call) {
+static tsh_status concat_forward(tsh_call *call) {
     int dim = tshi_call_dim(call);
     int64_t at = 0;
     for (int i = 0; i < call->inputs; i++) {
@@ -245,7 +242,7 @@ static tsh_status concat_forward(tshi_node *call) {
     return TSH_OK;
 }
 
-static tsh_status concat_backward(tshi_node *call) {
+static tsh_status concat_backward(tsh_call *call) {
     int dim = tshi_call_dim(call);
     int64_t at = 0;
     tsh_status status = TSH_OK;
@@ -254,21 +251,21 @@ static tsh_status concat_backward(tshi_node *call) {
         int64_t start = at, length = x->shape.local[dim];
         tsh_tensor *part = NULL;
         at += length;
-        if (!tshi_wants_grad(call, i)) continue;
+        if (!tsh_call_wants_grad(call, i)) continue;
         status = tshi_tensor_new(x->mesh, x->dtype, &x->shape, x->layout, &part);
         if (status != TSH_OK) return status;
-        tshi_part_copy(tshi_grad_out(call), dim, start, length, tshi_data(part), true);
+        tshi_part_copy(tsh_call_grad_out(call), dim, start, length, tshi_data(part), true);
         status = tshi_grad_adopt(call, i, part);
         tsh_tensor_release(part);
     }
     return status;
 }
 
-static const tshi_op concat_op = {"concat",          slice_rules,
-                                  concat_shape,      concat_forward,
-                                  concat_backward,   .params_size = sizeof(concat_params),
-                                  .has_dim = true,   .reads_no_input = true,
-                                  .by_element = true};
+static const tsh_op concat_op = {"concat",          slice_rules,
+                                 concat_shape,      concat_forward,
+                                 concat_backward,   .params_size = sizeof(concat_params),
+                                 .has_dim = true,   .reads_no_input = true,
+                                 .by_element = true};
 
 tsh_tensor *tsh_concat(tsh_tape *tape, tsh_tensor *const *x, int count, int dim) {
     if (!tape) {

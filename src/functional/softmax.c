@@ -1,8 +1,9 @@
 /* Softmax and log-softmax, also along a sharded dim: there the rows' maxima and sums are reduced over the ranks. */
 #include "functional/functional.h"
 
-static const tshi_rule softmax_rules[] = {
-    {{TSHI_R}, TSHI_R}, {{TSHI_OTHER}, TSHI_OTHER}, {{TSHI_DIM}, TSHI_DIM}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
+static const tsh_rule softmax_rules[] = {
+    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_OTHER}, TSH_AS_OTHER}, {{TSH_AS_DIM}, TSH_AS_DIM},
+    {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END},
 };
 
 typedef struct softmax_params {
@@ -10,12 +11,12 @@ typedef struct softmax_params {
     bool log;
 } softmax_params;
 
-static tsh_status softmax_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status softmax_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     *out = call->in[0]->shape;
     return tshi_check_floats(call, dtype);
 }
 
-static tsh_status softmax_forward(tshi_node *call) {
+static tsh_status softmax_forward(tsh_call *call) {
     tsh_tensor *x = call->in[0], *max = NULL, *sum = NULL;
     const softmax_params *p = call->params;
     tsh_device *device = tshi_device_of(x);
@@ -40,8 +41,8 @@ static tsh_status softmax_forward(tshi_node *call) {
     return status;
 }
 
-static tsh_status softmax_backward(tshi_node *call) {
-    tsh_tensor *y = call->out, *dy = tshi_grad_out(call), *dot = NULL;
+static tsh_status softmax_backward(tsh_call *call) {
+    tsh_tensor *y = call->out, *dy = tsh_call_grad_out(call), *dot = NULL;
     const softmax_params *p = call->params;
     tsh_device *device = tshi_device_of(y);
     tshi_around a = tshi_around_dim(y, p->dim);
@@ -50,7 +51,7 @@ static tsh_status softmax_backward(tshi_node *call) {
     device->ops->softmax[y->dtype].dot(device, p->log, a.outer, a.n, a.inner, tshi_data(y), tshi_data(dy),
                                        tshi_data(dot));
     status = tshi_statistics_reduce(tshi_sharding_axes(y, p->dim), dot, TSH_SUM);
-    tsh_tensor *dx = status == TSH_OK ? tshi_grad(call, 0) : NULL;
+    tsh_tensor *dx = status == TSH_OK ? tsh_call_grad(call, 0) : NULL;
     if (dx) {
         device->ops->softmax[y->dtype].backward(device, p->log, a.outer, a.n, a.inner, tshi_data(y), tshi_data(dy),
                                                 tshi_data(dot), tshi_data(dx));
@@ -61,12 +62,12 @@ static tsh_status softmax_backward(tshi_node *call) {
     return status;
 }
 
-static const tshi_op softmax_op = {"softmax",       softmax_rules,       softmax_shape,
-                                   softmax_forward, softmax_backward,    .params_size = sizeof(softmax_params),
-                                   .has_dim = true, .reads_output = true};
-static const tshi_op log_softmax_op = {"log_softmax",   softmax_rules,       softmax_shape,
-                                       softmax_forward, softmax_backward,    .params_size = sizeof(softmax_params),
-                                       .has_dim = true, .reads_output = true};
+static const tsh_op softmax_op = {"softmax",       softmax_rules,       softmax_shape,
+                                  softmax_forward, softmax_backward,    .params_size = sizeof(softmax_params),
+                                  .has_dim = true, .reads_output = true};
+static const tsh_op log_softmax_op = {"log_softmax",   softmax_rules,       softmax_shape,
+                                      softmax_forward, softmax_backward,    .params_size = sizeof(softmax_params),
+                                      .has_dim = true, .reads_output = true};
 
 tsh_tensor *tsh_softmax(tsh_tape *tape, tsh_tensor *x, int dim) {
     return tshi_apply(tape, &softmax_op, 1, &x, &(softmax_params){dim, false});

@@ -4,8 +4,9 @@
 #include "autograd/moves.h"
 #include "functional/functional.h"
 
-static const tshi_rule split_rules[] = {
-    {{TSHI_R}, TSHI_R}, {{TSHI_OTHER}, TSHI_OTHER}, {{TSHI_P}, TSHI_P}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
+static const tsh_rule split_rules[] = {
+    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_OTHER}, TSH_AS_OTHER}, {{TSH_AS_P}, TSH_AS_P},
+    {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END},
 };
 
 typedef struct split_params {
@@ -14,33 +15,28 @@ typedef struct split_params {
     int64_t start, length;
 } split_params;
 
-static tsh_status whole_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status whole_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     *dtype = call->in[0]->dtype;
     *out = call->in[0]->shape;
     return TSH_OK;
 }
 
-static tsh_status whole_forward(tshi_node *call) {
-    return call->out->numel == call->in[0]->numel ? TSH_OK : TSH_ERR_SHAPE;
+static tsh_status whole_backward(tsh_call *call) {
+    return tshi_grad_adopt(call, 0, tsh_call_grad_out(call));
 }
 
-static tsh_status whole_backward(tshi_node *call) {
-    return tshi_grad_adopt(call, 0, tshi_grad_out(call));
-}
+static const tsh_op whole_op = {.name = "split",
+                                .rules = split_rules,
+                                .shape = whole_shape,
+                                .backward = whole_backward,
+                                .params_size = sizeof(split_params),
+                                .has_dim = true,
+                                .views = true,
+                                .repeats = true,
+                                .reads_no_input = true,
+                                .by_element = true};
 
-static const tshi_op whole_op = {.name = "split",
-                                 .rules = split_rules,
-                                 .shape = whole_shape,
-                                 .forward = whole_forward,
-                                 .backward = whole_backward,
-                                 .params_size = sizeof(split_params),
-                                 .has_dim = true,
-                                 .views = true,
-                                 .repeats = true,
-                                 .reads_no_input = true,
-                                 .by_element = true};
-
-static tsh_status part_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status part_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const split_params *p = call->params;
     *dtype = call->in[0]->dtype;
     *out = call->in[0]->shape;
@@ -48,7 +44,7 @@ static tsh_status part_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape
     return TSH_OK;
 }
 
-static tsh_status part_forward(tshi_node *call) {
+static tsh_status part_forward(tsh_call *call) {
     const split_params *p = call->params;
     tshi_part_copy(call->in[0], p->dim, p->start, p->length, tshi_data(call->out), true);
     return TSH_OK;
@@ -56,9 +52,9 @@ static tsh_status part_forward(tshi_node *call) {
 
 /* The parts' calls stand one after another on the tape, and backward passes them from the last to the first: where this
  * is the last, every part before it that will be copied has its gradient already. */
-static bool all_parts_follow(const tshi_node *call) {
+static bool all_parts_follow(const tsh_call *call) {
     const split_params *p = call->params;
-    const tshi_node *first = &call->tape->nodes[call->out->gradient->node - p->part];
+    const tsh_call *first = &call->tape->nodes[call->out->gradient->node - p->part];
     if (p->part != p->count - 1) return false;
     for (int i = 0; i < p->part; i++) {
         const tsh_tensor *out = first[i].out;
@@ -67,26 +63,26 @@ static bool all_parts_follow(const tshi_node *call) {
     return true;
 }
 
-static tsh_status part_backward(tshi_node *call) {
+static tsh_status part_backward(tsh_call *call) {
     const split_params *p = call->params;
     double beta;
     const tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
     if (!dx) return TSH_ERR_MEMORY;
     if (beta == 0 && !all_parts_follow(call))
         tshi_device_of(dx)->ops->copy.zero(tshi_device_of(dx), tsh_tensor_local_nbytes(dx), tshi_data(dx));
-    tshi_part_copy(dx, p->dim, p->start, p->length, tshi_data(tshi_grad_out(call)), false);
+    tshi_part_copy(dx, p->dim, p->start, p->length, tshi_data(tsh_call_grad_out(call)), false);
     return TSH_OK;
 }
 
-static const tshi_op part_op = {.name = "split",
-                                .rules = split_rules,
-                                .shape = part_shape,
-                                .forward = part_forward,
-                                .backward = part_backward,
-                                .params_size = sizeof(split_params),
-                                .has_dim = true,
-                                .reads_no_input = true,
-                                .by_element = true};
+static const tsh_op part_op = {.name = "split",
+                               .rules = split_rules,
+                               .shape = part_shape,
+                               .forward = part_forward,
+                               .backward = part_backward,
+                               .params_size = sizeof(split_params),
+                               .has_dim = true,
+                               .reads_no_input = true,
+                               .by_element = true};
 
 /* --- public ------------------------------------------------------------------------------------------------------- */
 

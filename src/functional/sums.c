@@ -1,12 +1,13 @@
 /* Sum and mean. */
 #include "functional/functional.h"
 
-static const tshi_rule sum_rules[] = {
-    {{TSHI_R}, TSHI_R}, {{TSHI_OTHER}, TSHI_OTHER}, {{TSHI_DIM}, TSHI_P},
-    {{TSHI_P}, TSHI_P}, {{TSHI_L}, TSHI_L},         {{TSHI_END}, TSHI_END},
+static const tsh_rule sum_rules[] = {
+    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_OTHER}, TSH_AS_OTHER}, {{TSH_AS_DIM}, TSH_AS_P},
+    {{TSH_AS_P}, TSH_AS_P}, {{TSH_AS_L}, TSH_AS_L},         {{TSH_ROW_END}, TSH_ROW_END},
 };
-static const tshi_rule sum_all_rules[] = {
-    {{TSHI_R}, TSHI_R}, {{TSHI_ANY}, TSHI_P}, {{TSHI_P}, TSHI_P}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
+static const tsh_rule sum_all_rules[] = {
+    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_ANY}, TSH_AS_P},     {{TSH_AS_P}, TSH_AS_P},
+    {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END},
 };
 
 typedef struct sum_params {
@@ -15,27 +16,27 @@ typedef struct sum_params {
 } sum_params;
 
 /* Dims after the one that goes away move up. */
-static int sum_map_dim(const tshi_node *call, int axis, int d) {
+static int sum_map_dim(const tsh_call *call, int axis, int d) {
     (void)axis;
     return d > tshi_call_dim(call) ? d - 1 : d;
 }
 
-static tsh_status sum_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
-    const tshi_shape *x = &call->in[0]->shape;
+static tsh_status sum_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+    const tsh_shape *x = &call->in[0]->shape;
     for (int d = 0; d < x->ndim; d++) {
         if (d != tshi_call_dim(call)) out->global[out->ndim++] = x->global[d];
     }
     return tshi_check_floats(call, dtype);
 }
 
-static tsh_status sum_all_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status sum_all_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     out->ndim = 0;
     return tshi_check_floats(call, dtype);
 }
 
 /* What the sum is multiplied by: for a mean one over the elements of the whole that one sum is over. */
-static double scale_of(const tshi_node *call) {
-    const tshi_shape *x = &call->in[0]->shape;
+static double scale_of(const tsh_call *call) {
+    const tsh_shape *x = &call->in[0]->shape;
     int dim = tshi_call_dim(call);
     double n = 1;
     if (!((const sum_params *)call->params)->mean) return 1;
@@ -50,7 +51,7 @@ static tshi_around around(const tsh_tensor *x, int dim) {
     return dim < 0 ? (tshi_around){1, x->numel, 1} : tshi_around_dim(x, dim);
 }
 
-static tsh_status sum_forward(tshi_node *call) {
+static tsh_status sum_forward(tsh_call *call) {
     const tsh_tensor *x = call->in[0];
     tsh_device *device = tshi_device_of(x);
     tshi_around a = around(x, tshi_call_dim(call));
@@ -59,32 +60,32 @@ static tsh_status sum_forward(tshi_node *call) {
     return TSH_OK;
 }
 
-static tsh_status sum_backward(tshi_node *call) {
-    tsh_tensor *dx = tshi_grad(call, 0);
+static tsh_status sum_backward(tsh_call *call) {
+    tsh_tensor *dx = tsh_call_grad(call, 0);
     if (!dx) return TSH_ERR_MEMORY;
     tsh_device *device = tshi_device_of(dx);
     tshi_around a = around(dx, tshi_call_dim(call));
     device->ops->sum[dx->dtype].over_dim_backward(device, a.outer, a.n, a.inner, scale_of(call),
-                                                  tshi_data(tshi_grad_out(call)), tshi_data(dx));
+                                                  tshi_data(tsh_call_grad_out(call)), tshi_data(dx));
     return TSH_OK;
 }
 
-static const tshi_op sum_op = {"sum",
-                               sum_rules,
-                               sum_shape,
-                               sum_forward,
-                               sum_backward,
-                               .map_dim = sum_map_dim,
-                               .params_size = sizeof(sum_params),
-                               .has_dim = true,
-                               .reads_no_input = true};
-static const tshi_op sum_all_op = {"sum",
-                                   sum_all_rules,
-                                   sum_all_shape,
-                                   sum_forward,
-                                   sum_backward,
-                                   .params_size = sizeof(sum_params),
-                                   .reads_no_input = true};
+static const tsh_op sum_op = {"sum",
+                              sum_rules,
+                              sum_shape,
+                              sum_forward,
+                              sum_backward,
+                              .map_dim = sum_map_dim,
+                              .params_size = sizeof(sum_params),
+                              .has_dim = true,
+                              .reads_no_input = true};
+static const tsh_op sum_all_op = {"sum",
+                                  sum_all_rules,
+                                  sum_all_shape,
+                                  sum_forward,
+                                  sum_backward,
+                                  .params_size = sizeof(sum_params),
+                                  .reads_no_input = true};
 
 static tsh_tensor *sum(tsh_tape *tape, tsh_tensor *x, sum_params params) {
     return tshi_apply(tape, params.dim == TSH_ALL_DIMS ? &sum_all_op : &sum_op, 1, &x, &params);

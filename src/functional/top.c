@@ -1,8 +1,9 @@
 /* The largest elements along a dim, which may be sharded: each rank contributes its own largest. */
 #include "functional/functional.h"
 
-static const tshi_rule topk_rules[] = {
-    {{TSHI_R}, TSHI_R}, {{TSHI_OTHER}, TSHI_OTHER}, {{TSHI_DIM}, TSHI_R}, {{TSHI_L}, TSHI_L}, {{TSHI_END}, TSHI_END},
+static const tsh_rule topk_rules[] = {
+    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_OTHER}, TSH_AS_OTHER}, {{TSH_AS_DIM}, TSH_AS_R},
+    {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END},
 };
 
 typedef struct topk_params {
@@ -49,7 +50,7 @@ tsh_status tshi_top_candidates(const tsh_tensor *x, int dim, int64_t most, tsh_t
 
 /* --- the operation ------------------------------------------------------------------------------------------------ */
 
-static tsh_status topk_shape(const tshi_node *call, tsh_dtype *dtype, tshi_shape *out) {
+static tsh_status topk_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const topk_params *p = call->params;
     char text[160];
     *out = call->in[0]->shape;
@@ -71,7 +72,7 @@ static void unpack(const tsh_tensor *list, void *wide, const tsh_tensor *values,
 }
 
 /* A call that runs again fills the indices that it has made. */
-static tsh_status make_indices(const tshi_node *call) {
+static tsh_status make_indices(const tsh_call *call) {
     topk_params *p = call->params;
     const tsh_tensor *y = call->out;
     if (p->indices) return p->indices->storage ? TSH_OK : tshi_tensor_renew_storage(p->indices, NULL);
@@ -79,7 +80,7 @@ static tsh_status make_indices(const tshi_node *call) {
     return status == TSH_OK ? tshi_tape_own(call->tape, p->indices) : status;
 }
 
-static tsh_status topk_forward(tshi_node *call) {
+static tsh_status topk_forward(tsh_call *call) {
     topk_params *p = call->params;
     tsh_tensor *y = call->out, *list = NULL, *wide = NULL;
     tsh_status status = make_indices(call);
@@ -93,21 +94,21 @@ static tsh_status topk_forward(tshi_node *call) {
     return status;
 }
 
-static tsh_status topk_backward(tshi_node *call) {
+static tsh_status topk_backward(tsh_call *call) {
     const topk_params *p = call->params;
     const tsh_tensor *x = call->in[0];
     tshi_around a = tshi_around_dim(x, p->dim);
-    const tsh_tensor *dx = tshi_grad(call, 0);
+    const tsh_tensor *dx = tsh_call_grad(call, 0);
     if (!dx) return TSH_ERR_MEMORY;
     int64_t start = tshi_shape_start(x->mesh, &x->shape, x->layout, p->dim);
     tshi_device_of(x)->ops->top.backward(tshi_device_of(x), x->dtype, a.outer, a.n, a.inner, p->most, start,
-                                         tshi_data(call->saved[0]), tshi_data(tshi_grad_out(call)), tshi_data(dx));
+                                         tshi_data(call->saved[0]), tshi_data(tsh_call_grad_out(call)), tshi_data(dx));
     return TSH_OK;
 }
 
-static const tshi_op topk_op = {"topk",          topk_rules,        topk_shape,
-                                topk_forward,    topk_backward,     .params_size = sizeof(topk_params),
-                                .has_dim = true, .by_element = true};
+static const tsh_op topk_op = {"topk",          topk_rules,        topk_shape,
+                               topk_forward,    topk_backward,     .params_size = sizeof(topk_params),
+                               .has_dim = true, .by_element = true};
 
 tsh_tensor *tsh_topk(tsh_tape *tape, tsh_tensor *x, int64_t k, int dim, tsh_tensor **indices) {
     topk_params p = {.dim = dim, .most = k};

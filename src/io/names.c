@@ -112,7 +112,7 @@ int tshi_links_of(const tshi_links *links, int first) {
 /* --- geometry ----------------------------------------------------------------------------------------------------- */
 
 const char *tshi_links_check(const tshi_link *first, int count, const tsh_tensor *parameter) {
-    const tshi_shape *s = &parameter->shape;
+    const tsh_shape *s = &parameter->shape;
     int64_t filled = 0;
     if (first->length == 0) return NULL;
     for (int i = 0; i < count; i++) {
@@ -131,7 +131,7 @@ const char *tshi_links_check(const tshi_link *first, int count, const tsh_tensor
 }
 
 const char *tshi_link_check(const tshi_link *link, const tsh_tensor *parameter, int ndim, const int64_t *shape) {
-    const tshi_shape *s = &parameter->shape;
+    const tsh_shape *s = &parameter->shape;
     if (link->transpose && s->ndim != 2) return "has no two dims to transpose";
     if (ndim != s->ndim) return "has another number of dims";
     for (int d = 0; d < ndim; d++) {

@@ -11,7 +11,7 @@ typedef struct distribution {
 
 /* Fans of the whole [out, in, rest...]; at least 1, so that an empty tensor divides by nothing. */
 static void fans(const tsh_tensor *t, double *fan_in, double *fan_out) {
-    const tshi_shape *s = &t->shape;
+    const tsh_shape *s = &t->shape;
     double rest = 1;
     for (int d = 2; d < s->ndim; d++) rest *= (double)s->global[d];
     *fan_out = s->ndim > 0 ? fmax(1, (double)s->global[0] * rest) : 1;

@@ -75,7 +75,7 @@ typedef struct tshi_cost {
 
 /* The cost of a step from these layouts on mesh `from` to those of the step on mesh `to`, which differs from `from` in an
  * exchange alone. */
-tshi_cost tshi_plan_step_cost(const tsh_mesh *from, const tsh_mesh *to, const tshi_shape *shape,
+tshi_cost tshi_plan_step_cost(const tsh_mesh *from, const tsh_mesh *to, const tsh_shape *shape,
                               const tsh_layout layout[TSH_MAX_AXES], const tshi_plan_step *step);
 
 #endif

@@ -4,9 +4,9 @@
 #include <string.h>
 
 /* Elements of this rank's part. */
-static double part(const tsh_mesh *mesh, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES]) {
+static double part(const tsh_mesh *mesh, const tsh_shape *shape, const tsh_layout layout[TSH_MAX_AXES]) {
     tsh_layout resolved[TSH_MAX_AXES];
-    tshi_shape own = *shape;
+    tsh_shape own = *shape;
     double n = tshi_mesh_has_me(mesh) ? 1 : 0;
     memcpy(resolved, layout, sizeof resolved);
     if (tshi_shape_resolve(mesh, &own, resolved) != TSH_OK) return 0;
@@ -14,7 +14,7 @@ static double part(const tsh_mesh *mesh, const tshi_shape *shape, const tsh_layo
     return n;
 }
 
-static tshi_cost exchange_cost(const tsh_mesh *from, const tsh_mesh *to, const tshi_shape *shape,
+static tshi_cost exchange_cost(const tsh_mesh *from, const tsh_mesh *to, const tsh_shape *shape,
                                const tsh_layout *layout, const tsh_layout *wanted) {
     tshi_exchange e = {
         .ndim = shape->ndim, .from = tshi_mesh_placement(from, layout), .to = tshi_mesh_placement(to, wanted)};
@@ -35,7 +35,7 @@ static const char *const move_names[TSHI_MOVE_COUNT] = {
     "no data moves", "all_reduce", "all_gather", "slice", "reduce_scatter", "all_to_all", "zero-pad", "the first keeps",
 };
 
-tshi_cost tshi_plan_step_cost(const tsh_mesh *from, const tsh_mesh *to, const tshi_shape *shape,
+tshi_cost tshi_plan_step_cost(const tsh_mesh *from, const tsh_mesh *to, const tsh_shape *shape,
                               const tsh_layout layout[TSH_MAX_AXES], const tshi_plan_step *step) {
     if (step->axis < 0) return exchange_cost(from, to, shape, layout, step->to);
     const tshi_transition *t = tshi_transition_find(layout[step->axis], step->to[step->axis], false);

@@ -285,7 +285,7 @@ static int64_t local_slice(const tsh_mesh *mesh, const tsh_layout layout[TSH_MAX
     return tshi_mesh_has_me(mesh) ? length : 0;
 }
 
-tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
+tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
     tsh_status status = resolve_dims(mesh, shape->ndim, layout);
     if (status != TSH_OK) return status;
     int sequence[TSH_MAX_AXES];
@@ -300,7 +300,7 @@ tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layou
     return TSH_OK;
 }
 
-tsh_status tshi_shape_settle(const tsh_mesh *mesh, int axis, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
+tsh_status tshi_shape_settle(const tsh_mesh *mesh, int axis, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
     tsh_status status = tshi_shape_resolve(mesh, shape, layout);
     if (status != TSH_ERR_LAYOUT) return status;
     for (int a = 0; a < mesh->axes; a++) {
@@ -310,17 +310,17 @@ tsh_status tshi_shape_settle(const tsh_mesh *mesh, int axis, tshi_shape *shape, 
     return tshi_shape_resolve(mesh, shape, layout);
 }
 
-bool tshi_shapes_equal(const tshi_shape *a, const tshi_shape *b) {
+bool tshi_shapes_equal(const tsh_shape *a, const tsh_shape *b) {
     return a->ndim == b->ndim && memcmp(a->global, b->global, sizeof *a->global * (size_t)a->ndim) == 0;
 }
 
-int64_t tshi_shape_numel(const tshi_shape *shape) {
+int64_t tshi_shape_numel(const tsh_shape *shape) {
     int64_t n = 1;
     for (int d = 0; d < shape->ndim; d++) n *= shape->global[d];
     return n;
 }
 
-int64_t tshi_shape_start(const tsh_mesh *mesh, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES], int d) {
+int64_t tshi_shape_start(const tsh_mesh *mesh, const tsh_shape *shape, const tsh_layout layout[TSH_MAX_AXES], int d) {
     int sequence[TSH_MAX_AXES];
     int64_t start;
     tshi_split_sequence(mesh->axes, layout, sequence);

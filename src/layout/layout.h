@@ -37,13 +37,6 @@ static inline bool tshi_mesh_has_me(const tsh_mesh *mesh) {
     return mesh->member >= 0;
 }
 
-/* The global shape of a tensor, and the shape of this rank's part of it under a layout for each axis. */
-typedef struct tshi_shape {
-    int ndim;
-    int64_t local[TSH_MAX_DIMS];
-    int64_t global[TSH_MAX_DIMS];
-} tshi_shape;
-
 /* True when the layout's kind is one of the four. The dim is checked where the tensor is known. */
 bool tshi_layout_exists(tsh_layout layout);
 /* The layout splits dim d, in whatever units. */
@@ -94,16 +87,16 @@ int tshi_mesh_axis(const tsh_mesh *mesh, const tsh_group *group);
  * a rank outside the mesh. Negative dims in `layout` are replaced by the dims that they mean, and the layouts are
  * normalized: units go where the boxes are the same without. TSH_ERR_SHAPE for a dim that the shape lacks and for units
  * that do not divide a dim, TSH_ERR_LAYOUT for units that another axis cuts. */
-tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
+tsh_status tshi_shape_resolve(const tsh_mesh *mesh, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
 /* tshi_shape_resolve for a layout of one axis among those that a tensor has: where it cuts the units of another axis,
  * that axis splits the dim without units. */
-tsh_status tshi_shape_settle(const tsh_mesh *mesh, int axis, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
+tsh_status tshi_shape_settle(const tsh_mesh *mesh, int axis, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
 /* The whole tensors have one shape. */
-bool tshi_shapes_equal(const tshi_shape *a, const tshi_shape *b);
+bool tshi_shapes_equal(const tsh_shape *a, const tsh_shape *b);
 /* The number of elements of the whole tensor. */
-int64_t tshi_shape_numel(const tshi_shape *shape);
+int64_t tshi_shape_numel(const tsh_shape *shape);
 /* The index in the whole tensor at which this rank's slice of dim d starts (0 when no axis shards d). */
-int64_t tshi_shape_start(const tsh_mesh *mesh, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES], int d);
+int64_t tshi_shape_start(const tsh_mesh *mesh, const tsh_shape *shape, const tsh_layout layout[TSH_MAX_AXES], int d);
 
 /* --- transitions -------------------------------------------------------------------------------------------------- */
 

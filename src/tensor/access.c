@@ -86,7 +86,7 @@ char *tsh_tensor_describe(const tsh_tensor *tensor, char *text, size_t size) {
         snprintf(text, size, "NULL");
         return text;
     }
-    const tshi_shape *s = &tensor->shape;
+    const tsh_shape *s = &tensor->shape;
     tshi_dims_name(s->ndim, s->local, dims, sizeof dims);
     snprintf(text, size, "%s %s", tsh_dtype_name(tensor->dtype), dims);
     if (memcmp(s->local, s->global, sizeof *s->local * (size_t)s->ndim)) {

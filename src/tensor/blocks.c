@@ -24,7 +24,7 @@ int64_t tshi_tensor_blocks(const tsh_tensor *tensor) {
 
 /* The row of the whole, counted over the dims before d, at which block `number` begins. */
 static int64_t first_row(const tsh_tensor *tensor, int middle, int d, int64_t number) {
-    const tshi_shape *s = &tensor->shape;
+    const tsh_shape *s = &tensor->shape;
     int64_t row = 0, stride = 1;
     for (int e = d - 1; e >= 0; e--) {
         int64_t index = e < middle ? number % s->local[e] : 0;
@@ -36,7 +36,7 @@ static int64_t first_row(const tsh_tensor *tensor, int middle, int d, int64_t nu
 }
 
 tshi_block tshi_tensor_block(const tsh_tensor *tensor, int64_t number, int64_t *offset) {
-    const tshi_shape *s = &tensor->shape;
+    const tsh_shape *s = &tensor->shape;
     int last = last_sharded(tensor, s->ndim), middle = last_sharded(tensor, last);
     *offset = 0;
     if (s->ndim == 0) return (tshi_block){.outer = 1, .n = 1, .inner = 1, .global_n = 1};

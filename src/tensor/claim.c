@@ -45,7 +45,7 @@ static tsh_status claim_shard(tsh_tensor *tensor, int a, tsh_layout layout[TSH_M
         return tshi_fail(TSH_ERR_OVERFLOW, "tensor_claim: %d parts of dim %d of %s", axis->size, d,
                          tsh_tensor_describe(tensor, text, sizeof text));
     }
-    tshi_shape resolved = tensor->shape;
+    tsh_shape resolved = tensor->shape;
     resolved.global[d] = whole;
     tsh_status status = whole < 0 ? TSH_OK : tshi_shape_resolve(tensor->mesh, &resolved, layout);
     if (status != TSH_OK) return status;

@@ -4,12 +4,12 @@
 #include <string.h>
 
 /* Elements of this rank's part: none on a rank outside the mesh. */
-static tsh_status count_elements(const tsh_mesh *mesh, const tshi_shape *shape, int64_t *numel) {
+static tsh_status count_elements(const tsh_mesh *mesh, const tsh_shape *shape, int64_t *numel) {
     *numel = 0;
     return tshi_mesh_has_me(mesh) ? tshi_dims_product(shape->ndim, shape->local, numel) : TSH_OK;
 }
 
-static tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_shape *shape,
+static tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
                                 const tsh_layout layout[TSH_MAX_AXES]) {
     tsh_device *device = mesh->device;
     int64_t numel;
@@ -45,7 +45,7 @@ static void storage_release(tshi_storage *storage) {
     tshi_pool_give(&device->storages, storage);
 }
 
-static tsh_status tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_shape *shape,
+static tsh_status tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
                              const tsh_layout layout[TSH_MAX_AXES], size_t *symmetric, tsh_tensor **out) {
     *out = NULL;
     int64_t numel;
@@ -64,14 +64,14 @@ static tsh_status tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_s
     return TSH_OK;
 }
 
-tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_shape *shape,
+tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
                            const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out) {
     return tensor_new(mesh, dtype, shape, layout, NULL, out);
 }
 
 static tsh_status scratch_new(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, size_t *symmetric, tsh_tensor **out) {
     const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
-    tshi_shape shape = {.ndim = 1, .local = {n}, .global = {n}};
+    tsh_shape shape = {.ndim = 1, .local = {n}, .global = {n}};
     return tensor_new(mesh, dtype, &shape, local, symmetric, out);
 }
 
@@ -92,7 +92,7 @@ tsh_tensor *tshi_tensor_symmetric(const tsh_mesh *mesh, tsh_dtype dtype, int64_t
     return tensor;
 }
 
-tsh_status tshi_tensor_view(const tsh_tensor *x, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
+tsh_status tshi_tensor_view(const tsh_tensor *x, const tsh_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
                             size_t offset, tsh_tensor **out) {
     *out = tensor_shell(x->mesh, x->dtype, shape, layout);
     if (!*out) return TSH_ERR_MEMORY;
@@ -172,7 +172,7 @@ tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *conf
     *out = NULL;
     tsh_status status = check_config(mesh, config);
     if (status != TSH_OK) return status;
-    tshi_shape shape = {.ndim = config->ndim};
+    tsh_shape shape = {.ndim = config->ndim};
     memcpy(shape.global, config->shape, sizeof(int64_t) * (size_t)config->ndim);
     tsh_layout layout[TSH_MAX_AXES];
     memcpy(layout, config->layout, sizeof layout);

@@ -25,7 +25,7 @@ typedef struct tshi_storage {
 struct tsh_tensor {
     int references;
     tsh_dtype dtype;
-    tshi_shape shape;
+    tsh_shape shape;
     int64_t numel;
     const tsh_mesh *mesh;
     tsh_layout layout[TSH_MAX_AXES];
@@ -82,7 +82,7 @@ void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, 
 /* --- lifetime ----------------------------------------------------------------------------------------------------- */
 
 /* A tensor with memory of its own, NOT zeroed; shape and layout as given (resolved). */
-tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tshi_shape *shape,
+tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
                            const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out);
 /* n elements in one dim, LOCAL along every axis, not zeroed: room for intermediate results. */
 tsh_status tshi_tensor_scratch(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out);
@@ -91,7 +91,7 @@ tsh_status tshi_tensor_buffer(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, 
 /* As tshi_tensor_scratch, in symmetric memory, `offset` bytes into it; NULL where there is no room. */
 tsh_tensor *tshi_tensor_symmetric(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, size_t *offset);
 /* A tensor that shares x's memory from `offset` bytes (within x) on. */
-tsh_status tshi_tensor_view(const tsh_tensor *x, const tshi_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
+tsh_status tshi_tensor_view(const tsh_tensor *x, const tsh_shape *shape, const tsh_layout layout[TSH_MAX_AXES],
                             size_t offset, tsh_tensor **out);
 /* The tensor gives up its memory and keeps its description. */
 void tshi_tensor_drop_storage(tsh_tensor *tensor);

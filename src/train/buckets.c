@@ -96,7 +96,7 @@ tsh_status tshi_buckets_make_symmetric(tsh_data_parallel *dp) {
 
 static tsh_status make_memory(const tsh_data_parallel *dp, tshi_bucket *bucket) {
     const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
-    tshi_shape flags = {.ndim = 1, .local = {bucket->count}, .global = {bucket->count}};
+    tsh_shape flags = {.ndim = 1, .local = {bucket->count}, .global = {bucket->count}};
     size_t offset = (size_t)bucket->gradients * tsh_dtype_size(bucket->dtype);
     tsh_status status = TSH_OK;
     if (!bucket->memory) {

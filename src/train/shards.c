@@ -28,7 +28,7 @@ static int64_t block_start(const int64_t *counts, int rank) {
 }
 
 /* The parameter's layouts with its first dim split along the axis, after all axes that split it already. */
-static tsh_status slice_shape(const tsh_tensor *p, int axis, tshi_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
+static tsh_status slice_shape(const tsh_tensor *p, int axis, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
     int sequence[TSH_MAX_AXES], order = 0;
     *shape = p->shape;
     tshi_gradient_layout(p, layout);
@@ -62,7 +62,7 @@ static tsh_status slice_slot(const tsh_data_parallel *dp, const tshi_bucket *buc
     tsh_tensor *p = slot->parameter;
     const tsh_tensor *memory = bucket->slices ? bucket->slices : bucket->memory;
     tsh_layout layout[TSH_MAX_AXES];
-    tshi_shape shape;
+    tsh_shape shape;
     int64_t start, length;
     tshi_shards_piece(dp, slot, tsh_group_rank(dp->parent), &start, &length);
     if (!bucket->slices) at = slot->start + start;
@@ -79,7 +79,7 @@ static tsh_status slice_slot(const tsh_data_parallel *dp, const tshi_bucket *buc
 /* n elements of the block of memory, from `at` on. */
 static tsh_status flat_view(const tsh_tensor *memory, tsh_dtype dtype, int64_t at, int64_t n, tsh_tensor **out) {
     const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
-    const tshi_shape shape = {.ndim = 1, .local = {n}, .global = {n}};
+    const tsh_shape shape = {.ndim = 1, .local = {n}, .global = {n}};
     tsh_status status = tshi_tensor_view(memory, &shape, local, (size_t)at * tsh_dtype_size(dtype), out);
     if (status == TSH_OK) (*out)->dtype = dtype;
     return status;

@@ -1,6 +1,8 @@
 /* Tapes and functions. */
 #include "fuzz.h"
 
+#include <string.h>
+
 /* --- tapes -------------------------------------------------------------------------------------------------------- */
 
 void fuzz_make_tape(fuzz *f, void (*function)(void)) {
@@ -366,6 +368,64 @@ static void cross_entropy(fuzz *f, void (*function)(void)) {
     fuzz_value(f, tape, tsh_cross_entropy(tape, logits, target, fuzz_chance(f, 30) ? NULL : &config));
 }
 
+/* --- operations of the program's own ------------------------------------------------------------------------------ */
+
+static const tsh_rule own_rules[] = {{{TSH_AS_R, TSH_AS_R}, TSH_AS_R},
+                                     {{TSH_AS_ANY, TSH_AS_ANY}, TSH_AS_ANY},
+                                     {{TSH_AS_L, TSH_AS_L}, TSH_AS_L},
+                                     {{TSH_ROW_END}, TSH_ROW_END}};
+
+static tsh_status own_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+    const tsh_tensor *x = tsh_call_input(call, 0);
+    *dtype = tsh_tensor_dtype(x);
+    out->ndim = tsh_tensor_ndim(x);
+    for (int i = 1; i < tsh_call_inputs(call); i++) {
+        if (tsh_tensor_ndim(tsh_call_input(call, i)) != out->ndim) return TSH_ERR_SHAPE;
+    }
+    for (int d = 0; d < out->ndim; d++) {
+        out->global[d] = tsh_tensor_shape(x)[d];
+        for (int i = 1; i < tsh_call_inputs(call); i++) {
+            if (tsh_tensor_shape(tsh_call_input(call, i))[d] != out->global[d])
+                return tsh_call_fail(call, TSH_ERR_SHAPE, "input %d has another shape", i);
+        }
+    }
+    return TSH_OK;
+}
+
+/* The first input, and what else a function may ask for. params: what goes wrong. */
+static tsh_status own_forward(tsh_call *call) {
+    const int *wrong = tsh_call_params(call);
+    tsh_tensor *x = tsh_call_input(call, 0), *y = tsh_call_output(call);
+    tsh_tensor *room = tsh_call_scratch(call, tsh_tensor_dtype(x), 7), *kept = tsh_call_save(call, 1, TSH_FLOAT64, 1);
+    if (!room || !kept) return TSH_ERR_MEMORY;
+    if (*wrong == 1) return TSH_ERR_RANGE; /* without words */
+    if (tsh_call_records(call) || kept) *(double *)tsh_tensor_data(kept) = 1;
+    if (tsh_call_computes(call, 1, 1)) memcpy(tsh_tensor_data(y), tsh_tensor_data(x), tsh_tensor_local_nbytes(y));
+    if (tsh_tensor_dtype(x) != TSH_FLOAT64 && tsh_tensor_dtype(x) != TSH_FLOAT32) return TSH_OK;
+    return tsh_call_reduce(call, x, -1, kept, TSH_MAX);
+}
+
+static tsh_status own_backward(tsh_call *call) {
+    const int *wrong = tsh_call_params(call);
+    if (!tsh_call_saved(call, *wrong == 2 ? 0 : 1)) return TSH_ERR_STATE;
+    if (*wrong == 3) return tsh_call_grad(call, 9) ? TSH_OK : TSH_ERR_MEMORY;
+    return tsh_call_wants_grad(call, 0) ? tsh_call_grad_adopt(call, 0, tsh_call_grad_out(call)) : TSH_OK;
+}
+
+static void apply_own(fuzz *f, void (*function)(void)) {
+    tsh_tape *tape = fuzz_pick(f, FUZZ_TAPE);
+    tsh_tensor *x = fuzz_tensor(f), *in[2] = {x, fuzz_tensor_like(f, x)};
+    tsh_op op = {"own", own_rules, own_shape, own_forward, own_backward, .params_size = sizeof(int)}; /* goes */
+    int wrong = fuzz_chance(f, 95) ? 0 : fuzz_index(f, 4);
+    (void)function;
+    op.by_element = fuzz_chance(f, 50);
+    op.reads_no_input = fuzz_chance(f, 50);
+    op.views = fuzz_chance(f, 10);
+    if (fuzz_chance(f, 3)) op.backward = NULL;
+    if (fuzz_chance(f, 3)) op.dtypes = 1u << TSH_FLOAT32;
+    fuzz_value(f, tape, tsh_apply(tape, fuzz_chance(f, 2) ? NULL : &op, fuzz_below(f, 3), in, &wrong));
+}
+
 #define FUNCTION(name) (void (*)(void))(name)
 
 const fuzz_call fuzz_autograd_calls[] = {
@@ -373,6 +433,10 @@ const fuzz_call fuzz_autograd_calls[] = {
     {"tsh_tape_destroy", tape_destroy, NULL, 1},
     {"tsh_tape_status tsh_tape_message tsh_tape_set_recording tsh_tape_world", tape_questions, NULL, 3},
     {"tsh_tape_reset", tape_reset, NULL, 4},
+    {"tsh_apply tsh_call_inputs tsh_call_input tsh_call_output tsh_call_params tsh_call_records tsh_call_scratch "
+     "tsh_call_save tsh_call_saved tsh_call_reduce tsh_call_fail tsh_call_computes tsh_call_wants_grad "
+     "tsh_call_grad_out tsh_call_grad tsh_call_grad_adopt",
+     apply_own, NULL, 6},
     {"tsh_backward", backward, NULL, 12},
     {"tsh_backward_with", backward_with, NULL, 8},
     {"tsh_gradient_check", gradient_check, NULL, 2},

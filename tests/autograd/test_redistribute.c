@@ -91,7 +91,7 @@ static void random_units(kit *k, const tsh_mesh *mesh, const trial *t, bool own,
         if (kind == 1) with[a].blocks = with[a].units * divisor(k, n / (int)with[a].units);
         if (kind == 2) with[a].sharing = own && below(k, 2) ? TSH_SHARED_OWN : TSH_SHARED;
     }
-    tshi_shape shape = {.ndim = t->ndim};
+    tsh_shape shape = {.ndim = t->ndim};
     memcpy(shape.global, t->shape, sizeof shape.global);
     tsh_layout resolved[TSH_MAX_AXES];
     memcpy(resolved, with, sizeof resolved);

@@ -19,7 +19,7 @@ expect() {
 }
 
 expect bad '#define TSHI_SIZE 4' '#define TSHI_SIZE 5'
-expect bad '#define TSHI_SIZE 4' 'enum { TSHI_OTHER, TSHI_SIZE = 5 };'
+expect bad '#define TSHI_SIZE 4' 'enum { TSH_AS_OTHER, TSHI_SIZE = 5 };'
 expect bad 'typedef enum tshi_a { TSHI_ONE, TSHI_IDLE } tshi_a;' 'typedef enum tshi_b {\n    TSHI_TWO = 3, /* two */\n    TSHI_IDLE\n} tshi_b;'
 expect bad 'typedef struct tshi_watch {\n    int n;\n} tshi_watch;' 'struct tshi_watch { char c; };'
 expect bad 'typedef int tshi_number;' 'typedef long tshi_number;'

@@ -47,7 +47,7 @@ Test(layout, one_dim_over_two_axes, .timeout = 120) {
         int64_t next = 0;
         for (int rank = 0; rank < 6; rank++) {
             tshi_mesh_view view = tshi_mesh_view_make(2, (int[]){2, 3}, (int[]){rank / 3, rank % 3});
-            tshi_shape shape = {.ndim = 1, .global = {n}};
+            tsh_shape shape = {.ndim = 1, .global = {n}};
             tsh_layout layout[TSH_MAX_AXES] = {TSH_SHARD(0), TSH_SHARD(0)};
             cr_assert_eq(tshi_shape_resolve(&view.mesh, &shape, layout), TSH_OK);
             int64_t half;

@@ -84,7 +84,7 @@ static tsh_status resolve(const int *sizes, int axes, int rank, int64_t n, tsh_l
         rest /= sizes[a];
     }
     tshi_mesh_view view = tshi_mesh_view_make(axes, sizes, index);
-    tshi_shape shape = {.ndim = 1, .global = {n}};
+    tsh_shape shape = {.ndim = 1, .global = {n}};
     tsh_status status = tshi_shape_resolve(&view.mesh, &shape, layout);
     box->length[0] = shape.local[0];
     box->start[0] = status == TSH_OK ? tshi_shape_start(&view.mesh, &shape, layout, 0) : 0;

@@ -132,7 +132,7 @@ static tsh_tensor *vector_on(tshi_rank *r, const tsh_group *group, tsh_dtype dty
 
 /* A view of n elements of x from `start` on. */
 static tsh_tensor *part_of(tshi_rank *r, const tsh_tensor *x, int64_t start, int64_t n) {
-    tshi_shape shape = {.ndim = 1, .local = {n}, .global = {n}};
+    tsh_shape shape = {.ndim = 1, .local = {n}, .global = {n}};
     tsh_tensor *part = NULL;
     tshi_check_ok(r, tshi_tensor_view(x, &shape, x->layout, (size_t)start * tsh_dtype_size(x->dtype), &part));
     return part;

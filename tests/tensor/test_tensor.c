@@ -69,7 +69,7 @@ Test(tensor, empty_slices_and_scalars_are_tensors) {
 
 Test(tensor, views_share_memory_until_the_last) {
     tsh_tensor *t = tshi_mesh_view_tensor(&mesh_view, TSH_FLOAT64, 2, (int64_t[]){3, 4}, replicated), *view, *clone;
-    tshi_shape row = {.ndim = 1, .local = {4}, .global = {4}};
+    tsh_shape row = {.ndim = 1, .local = {4}, .global = {4}};
     cr_assert_eq(tshi_tensor_view(t, &row, replicated, 4 * sizeof(double), &view), TSH_OK);
     cr_assert_eq(tsh_tensor_clone(view, &clone), TSH_OK);
     cr_assert(!tshi_tensor_sole_owner(t));

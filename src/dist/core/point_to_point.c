@@ -105,7 +105,7 @@ tsh_status tsh_send_new(tsh_group *group, const tsh_tensor *tensor, int to) {
 /* Makes a tensor of that description, which comes from another process and is checked. */
 static tsh_status make_tensor(const tsh_mesh *mesh, const int64_t *description, tsh_tensor **out) {
     const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
-    tshi_shape shape = {0};
+    tsh_shape shape = {0};
     if (description[META_DTYPE] < 0 || description[META_DTYPE] >= TSH_DTYPE_COUNT || description[META_NDIM] < 0 ||
         description[META_NDIM] > TSH_MAX_DIMS) {
         return tshi_fail(TSH_ERR_MISMATCH, "recv: the description of a tensor was expected");

@@ -174,7 +174,7 @@ static void overlaps(tshi_rank *r, void *arg) {
     (void)arg;
     tsh_group *group = tsh_world_group(r->world);
     tsh_tensor *whole = tshi_test_vector(r, TSH_FLOAT32, 8), *part = NULL;
-    tshi_shape shape = {.ndim = 1, .local = {4}, .global = {4}};
+    tsh_shape shape = {.ndim = 1, .local = {4}, .global = {4}};
     /* Both ranks pass the second half, which for rank 0 is the peer's part. */
     tshi_check_ok(r, tshi_tensor_view(whole, &shape, whole->layout, 16, &part));
     tsh_status wanted = r->rank == 0 ? TSH_ERR_ARGUMENT : TSH_ERR_PEER;

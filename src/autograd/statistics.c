@@ -1,5 +1,5 @@
 /* Statistics of rows, such as maxima and sums, where ranks hold parts of a row. */
-#include "functional/functional.h"
+#include "autograd/op.h"
 
 tsh_status tshi_statistics_new(const tsh_tensor *x, int64_t n, tsh_tensor **out) {
     return tshi_tensor_scratch(x->mesh, tshi_dtype_sum(x->dtype), n, out);

@@ -1,0 +1,240 @@
+/* Operations of a program's own, and what their functions may call. */
+#include "autograd/custom.h"
+#include "autograd/apply.h"
+#include "device/record.h"
+
+#include <stdio.h>
+
+/* --- what the engine calls ---------------------------------------------------------------------------------------- */
+
+/* A failure without words gets some: those of an older failure would mislead. */
+static tsh_status with_words(const tsh_call *call, const char *what, uint64_t before, tsh_status status) {
+    if (status == TSH_OK) return status;
+    if ((unsigned)status >= TSH_STATUS_COUNT) {
+        return tshi_fail(TSH_ERR_STATE, "the %s of %s returned %d, which is no status", what, call->op->name,
+                         (int)status);
+    }
+    if (tshi_failures() != before) return status;
+    return tshi_fail(status, "the %s of %s failed with %s and gave no reason (tsh_call_fail gives one)", what,
+                     call->op->name, tsh_status_name(status));
+}
+
+static tsh_status check_shape(const tsh_call *call, tsh_dtype dtype, const tsh_shape *shape) {
+    char text[128];
+    int64_t numel;
+    if ((unsigned)dtype >= TSH_DTYPE_COUNT) {
+        return tshi_fail(TSH_ERR_DTYPE, "the shape rule of %s gave dtype %d, which is none", call->op->name,
+                         (int)dtype);
+    }
+    if (shape->ndim < 0 || shape->ndim > TSH_MAX_DIMS) {
+        return tshi_fail(TSH_ERR_SHAPE, "the shape rule of %s gave %d dims, 0 to %d are possible", call->op->name,
+                         shape->ndim, TSH_MAX_DIMS);
+    }
+    if (tshi_dims_product(shape->ndim, shape->global, &numel) == TSH_OK) return TSH_OK;
+    return tshi_fail(TSH_ERR_SHAPE, "the shape rule of %s gave %s, which is no shape", call->op->name,
+                     tshi_dims_name(shape->ndim, shape->global, text, sizeof text));
+}
+
+tsh_status tshi_custom_shape(tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+    uint64_t before = tshi_failures();
+    const tsh_op *inside = call->tape->inside;
+    *dtype = call->in[0]->dtype;
+    call->tape->inside = call->op;
+    tsh_status status = with_words(call, "shape rule", before, call->op->shape(call, dtype, out));
+    call->tape->inside = inside;
+    return status == TSH_OK ? check_shape(call, *dtype, out) : status;
+}
+
+tsh_status tshi_custom_run(tsh_call *call, tsh_status (*function)(tsh_call *call)) {
+    tsh_tape *tape = call->tape;
+    uint64_t before = tshi_failures();
+    tape->inside = call->op;
+    tsh_status status =
+        with_words(call, function == call->op->forward ? "forward" : "backward", before, function(call));
+    tape->inside = NULL;
+    while (tape->scratch_count > 0) tsh_tensor_release(tape->scratch[--tape->scratch_count]);
+    return status;
+}
+
+/* --- the public call ---------------------------------------------------------------------------------------------- */
+
+#define MOST_ROWS 1024
+
+static tsh_status check_rules(const tsh_op *op) {
+    if (!op->rules || op->rules[0].out == TSH_ROW_END) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "the operation has no rows of layouts");
+    }
+    for (int i = 0; op->rules[i].out != TSH_ROW_END; i++) {
+        bool good = i < MOST_ROWS && (unsigned)op->rules[i].out <= TSH_AS_OTHER && op->rules[i].in[0] != TSH_ROW_END;
+        for (int k = 0; good && k < TSH_ROW_INPUTS; k++) good = (unsigned)op->rules[i].in[k] <= TSH_AS_OTHER;
+        if (good) continue;
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "row %d of the layouts is no row (the last one is {{TSH_ROW_END}, TSH_ROW_END})", i);
+    }
+    return TSH_OK;
+}
+
+static tsh_status check_op(const tsh_op *op, int inputs, const void *params) {
+    tsh_status status = check_rules(op);
+    if (status != TSH_OK) return status;
+    if (!op->shape) return tshi_fail(TSH_ERR_ARGUMENT, "the operation has no shape rule");
+    if (!op->forward && !op->views) return tshi_fail(TSH_ERR_ARGUMENT, "the operation has no forward");
+    if (op->backward_rest && !op->backward) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "the operation has a backward_rest and no backward");
+    }
+    if (op->engine) return tshi_fail(TSH_ERR_ARGUMENT, "the operation's engine is the library's own: NULL wanted");
+    if (op->has_dim && op->params_size < sizeof(int)) {
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "the operation has a dim and parameters of %zu bytes: they begin with an int",
+                         op->params_size);
+    }
+    if (op->params_size && !params) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "params is NULL, %zu bytes wanted", op->params_size);
+    }
+    if (op->inputs < 0 || (op->inputs && op->inputs != inputs)) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "%d inputs, %d wanted", inputs, op->inputs);
+    }
+    return TSH_OK;
+}
+
+/* The device and the dtypes of inputs are what the operation takes. */
+static tsh_status check_takes(const tsh_op *op, int inputs, tsh_tensor *const *in) {
+    const tsh_device *device = tshi_device_of(in[0]);
+    unsigned devices = op->devices ? op->devices : 1u << TSH_CPU;
+    if (!(devices >> tsh_device_kind_of(device) & 1u)) {
+        return tshi_fail(TSH_ERR_UNSUPPORTED, "the operation does not run on a %s (tsh_op.devices)",
+                         tsh_device_kind_of(device) == TSH_CUDA ? "GPU" : "CPU");
+    }
+    for (int i = 0; op->dtypes && i < inputs; i++) {
+        if (!tshi_differentiable(in[i]) || op->dtypes >> in[i]->dtype & 1u) continue;
+        return tshi_fail(TSH_ERR_DTYPE, "input %d is %s, which the operation does not take (tsh_op.dtypes)", i,
+                         tsh_dtype_name(in[i]->dtype));
+    }
+    return TSH_OK;
+}
+
+tsh_tensor *tsh_apply(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tensor *const *in, const void *params) {
+    static const tshi_engine_op engine = {.custom = true};
+    const char *name = op && op->name ? op->name : "apply";
+    if (!tape) tshi_tape_missing(name);
+    if (!tape || tape->status != TSH_OK) return NULL;
+    if (!op) return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "apply: op is NULL");
+    if (!op->name) return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "apply: the operation has no name");
+    if (inputs < 1 || !in) {
+        return tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: %d inputs at %s, one at least is wanted", name, inputs,
+                              in ? "an array" : "NULL");
+    }
+    tsh_op own = *op;
+    tsh_status status = check_op(op, inputs, params);
+    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, name);
+    if (!tshi_tape_ready(tape, name, inputs, in)) return NULL;
+    status = check_takes(op, inputs, in);
+    if (status != TSH_OK) return tshi_tape_fail_as(tape, status, name);
+    own.engine = &engine;
+    tsh_call call = {.tape = tape,
+                     .op = &own,
+                     .inputs = inputs,
+                     .in = (tsh_tensor **)(uintptr_t)in,
+                     .params = (void *)(uintptr_t)params};
+    if (!op->backward && tshi_tape_records(&call)) {
+        return tshi_tape_fail(tape, TSH_ERR_STATE, "%s: the operation has no backward, and an input wants a gradient",
+                              name);
+    }
+    if (op->params_size) call.params = tshi_tape_copy(tape, params, 1, op->params_size);
+    if (op->params_size && !call.params) return tshi_tape_fail_as(tape, TSH_ERR_MEMORY, name);
+    return tshi_tape_apply(tape, &call);
+}
+
+/* --- inside of a call --------------------------------------------------------------------------------------------- */
+
+int tsh_call_inputs(const tsh_call *call) {
+    return call ? call->inputs : 0;
+}
+
+tsh_tensor *tsh_call_input(const tsh_call *call, int i) {
+    return call && i >= 0 && i < call->inputs ? call->in[i] : NULL;
+}
+
+tsh_tensor *tsh_call_output(const tsh_call *call) {
+    return call ? call->out : NULL;
+}
+
+const void *tsh_call_params(const tsh_call *call) {
+    return call ? call->params : NULL;
+}
+
+bool tsh_call_records(const tsh_call *call) {
+    return call && tshi_tape_records(call);
+}
+
+static tsh_tensor *room(const tsh_call *call, tsh_dtype dtype, int64_t count, const char *what) {
+    tsh_tensor *made = NULL;
+    if (!call || !call->tape->inside || !call->out || (unsigned)dtype >= TSH_DTYPE_COUNT || count < 0) {
+        tshi_fail(TSH_ERR_ARGUMENT, "%s: a call, a dtype and 0 elements or more are wanted, in forward or backward",
+                  what);
+        return NULL;
+    }
+    return tshi_tensor_scratch(call->out->mesh, dtype, count, &made) == TSH_OK ? made : NULL;
+}
+
+tsh_tensor *tsh_call_scratch(tsh_call *call, tsh_dtype dtype, int64_t count) {
+    tsh_tensor *made = room(call, dtype, count, "call_scratch");
+    if (!made) return NULL;
+    tsh_tape *tape = call->tape;
+    if (tshi_grow(&tape->world->allocator, (void **)&tape->scratch, &tape->scratch_capacity, tape->scratch_count + 1,
+                  sizeof(tsh_tensor *)) != TSH_OK) {
+        tsh_tensor_release(made);
+        return NULL;
+    }
+    tape->scratch[tape->scratch_count++] = made;
+    return made;
+}
+
+tsh_tensor *tsh_call_save(tsh_call *call, int slot, tsh_dtype dtype, int64_t count) {
+    if (slot < 0 || slot >= TSH_CALL_SLOTS) {
+        tshi_fail(TSH_ERR_ARGUMENT, "call_save: slot %d, there are %d", slot, TSH_CALL_SLOTS);
+        return NULL;
+    }
+    tsh_tensor *made = room(call, dtype, count, "call_save");
+    if (!made) return NULL;
+    tsh_tensor_release(call->saved[slot]);
+    call->saved[slot] = made;
+    return made;
+}
+
+tsh_tensor *tsh_call_saved(const tsh_call *call, int slot) {
+    tsh_tensor *saved = call && slot >= 0 && slot < TSH_CALL_SLOTS ? call->saved[slot] : NULL;
+    if (!saved) tshi_fail(TSH_ERR_STATE, "forward has saved nothing in slot %d", slot);
+    return saved;
+}
+
+tsh_status tsh_call_reduce(const tsh_call *call, const tsh_tensor *x, int dim, tsh_tensor *statistics,
+                           tsh_reduce_op op) {
+    if (!call || !x || !statistics || dim < -1 || dim >= x->shape.ndim) {
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "call_reduce: a call, a tensor, a dim of it (-1: any) and statistics wanted");
+    }
+    return tshi_statistics_reduce(tshi_sharding_axes(x, dim), statistics, op);
+}
+
+tsh_status tsh_call_fail(const tsh_call *call, tsh_status status, const char *format, ...) {
+    va_list arguments;
+    if (!call || !format) return tshi_fail(TSH_ERR_ARGUMENT, "call_fail: a call and a format are required");
+    va_start(arguments, format);
+    tshi_vfail(status, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+bool tsh_call_computes(const tsh_call *call, double flops, double bytes) {
+    if (!call) return false;
+    tsh_device *device = tshi_device_of(call->in[0]);
+    if (!device->record || !device->record->planned) return true;
+    tshi_record_call made = {.kind = TSHI_RECORD_KERNEL,
+                             .dtype = call->in[0]->dtype,
+                             .backward = device->place.backward,
+                             .size = {(int64_t)bytes}};
+    snprintf(made.name, sizeof made.name, "%s", call->op->name);
+    if (bytes > 0 || flops > 0) tshi_record_add(device->record, &made, flops, (uint64_t)bytes);
+    return false;
+}
