@@ -13,6 +13,11 @@ site=$1/docs/html
 # shellcheck disable=SC2086  # nothing where there is no browser
 python3 "$here/site.py" "$sources" "$site" $browser || exit 1
 
+# The pictures are those that the script draws.
+pictures=$(mktemp -d) || exit 1
+python3 "$sources/cmake/site/pictures.py" "$pictures" && diff -r "$pictures" "$sources/docs/pictures" || exit 1
+rm -rf "$pictures"
+
 # What is wrong is found: each fault alone, in a copy.
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
