@@ -2,7 +2,7 @@
 """headers.py HEADER: prints a public header for Doxygen, with its plain comments as Doxygen's, on the same lines. A
 comment that begins a line is that of what follows, up to the next empty line; one that ends a line is that of all
 which the line declares. The first sentence is the brief. <pre> keeps formulas, tables and indentation. A member of a
-struct without a comment of its own has the sentence of the struct's comment that names it, if there is one."""
+struct without a comment of its own has the sentence that names it of the comment above or of the struct's."""
 import re
 import sys
 
@@ -86,7 +86,7 @@ class Header:
 
     def sentence(self, name, kind):
         """What is said of a member without a comment of its own."""
-        said = next((text for text in self.members if re.search(rf"\b{name}\b", text)), None)
+        said = next((text for text in sentences(self.leading or []) + self.members if re.search(rf"\b{name}\b", text)), None)
         return said or (f"See {kind}." if kind.startswith("tsh_") else None)
 
     def member(self, line):

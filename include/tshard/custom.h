@@ -44,6 +44,7 @@ typedef enum tsh_pattern {
     TSH_AS_OTHER     /* SHARD(d), d not the call's dim */
 } tsh_pattern;
 
+/* The most inputs that a row of layouts names. */
 #define TSH_ROW_INPUTS 4
 
 /* One legal combination of layouts along one axis. A call with more inputs than the row names repeats the last

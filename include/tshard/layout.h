@@ -85,9 +85,9 @@ typedef struct tsh_box {
 
 /* The global shape of a tensor, and the shape of this rank's part of it under a layout for each axis. */
 typedef struct tsh_shape {
-    int ndim;
-    int64_t local[TSH_MAX_DIMS];
-    int64_t global[TSH_MAX_DIMS];
+    int ndim;                     /* of both shapes */
+    int64_t local[TSH_MAX_DIMS];  /* of the part */
+    int64_t global[TSH_MAX_DIMS]; /* of the whole */
 } tsh_shape;
 
 /* The balanced split of n >= 0 items over parts >= 1: the first n % parts hold one item more. Part `index` holds
