@@ -47,6 +47,9 @@ TSH_API tsh_status tsh_tensor_init(tsh_tensor *tensor, const tsh_init *init);
 
 /* --- parameters --------------------------------------------------------------------------------------------------- */
 
+/* A layer's parameters take memory at their first use, by a function or by a call that reads or writes them: a model that
+ * is loaded or shared out (tsh_data_parallel_config.level) first has never been whole. */
+
 /* An ordered list of named parameters, for optimizers. Holds a reference to each tensor. The caller destroys it. */
 typedef struct tsh_parameters tsh_parameters;
 TSH_API tsh_status tsh_parameters_create(tsh_world *world, tsh_parameters **out);

@@ -60,7 +60,8 @@ TSH_API tsh_box tsh_tensor_box(const tsh_tensor *tensor);
 TSH_API const tsh_mesh *tsh_tensor_mesh(const tsh_tensor *tensor);
 /* The layout along the axis of `group`; REPLICATED for a group that is no axis of the tensor's mesh. */
 TSH_API tsh_layout tsh_tensor_layout(const tsh_tensor *tensor, const tsh_group *group);
-/* The elements in device memory, row-major (host memory on a CPU). NULL when tsh_backward has freed them. */
+/* The elements in device memory, row-major (host memory on a CPU). NULL when tsh_backward has freed them, and where a
+ * layer's parameter, of which this is the first use, finds no memory. */
 TSH_API void *tsh_tensor_data(const tsh_tensor *tensor);
 
 /* Writes "float32 [4,16] of [8,16] data=SHARD(0) model=REPLICATED" into text, always terminated (size > 0): the local

@@ -247,7 +247,8 @@ tsh_status tsh_tensor_require_grad(tsh_tensor *tensor) {
     tshi_gradient *g = tshi_gradient_of(tensor);
     if (!g) return TSH_ERR_MEMORY;
     g->required = true;
-    if (tensor->storage) tshi_device_repurpose(tensor->mesh->device, tensor->storage->data, TSH_MEMORY_PARAMETERS);
+    if (tshi_tensor_is_loaded(tensor))
+        tshi_device_repurpose(tensor->mesh->device, tensor->storage->data, TSH_MEMORY_PARAMETERS);
     return TSH_OK;
 }
 

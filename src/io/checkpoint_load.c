@@ -42,7 +42,8 @@ tsh_status tshi_checkpoint_read(const char *folder, const tshi_index *index, con
         if (tensors->items[i].tensor->numel > 0 && !tensors->items[i].tensor->storage) {
             status = tshi_fail(TSH_ERR_STATE, "checkpoint_load: '%.100s' has no memory", t->name);
         } else {
-            status = read_tensor(&r, t, tensors->items[i].tensor, stage, &sums[i]);
+            status = tshi_tensor_bring(tensors->items[i].tensor);
+            if (status == TSH_OK) status = read_tensor(&r, t, tensors->items[i].tensor, stage, &sums[i]);
         }
     }
     tshi_reader_close(&r);

@@ -19,7 +19,7 @@ tsh_status tshi_check_parameter(const char *what, const tshi_parameter *paramete
         return tshi_fail(TSH_ERR_LAYOUT, "%s: '%.100s' (%s) is no part of a whole: redistribute it first", what,
                          parameter->name, tsh_tensor_describe(t, text, sizeof text));
     }
-    if (t->storage) return TSH_OK;
+    if (t->storage) return tshi_tensor_bring(t);
     return tshi_fail(TSH_ERR_STATE, "%s: '%.100s' has no memory any more", what, parameter->name);
 }
 

@@ -28,16 +28,6 @@ static tsh_status check_config(const tsh_group *group, const tsh_embedding_confi
                                config->sequence_parallel, config->dtype);
 }
 
-/* This rank's part of the padding row, where it has one, becomes zero. */
-static void clear_padding(const tsh_embedding *layer) {
-    const tsh_tensor *t = layer->weight;
-    if (layer->lookup.padding < 0) return;
-    int64_t row = layer->lookup.padding - tshi_shape_start(t->mesh, &t->shape, t->layout, 0);
-    if (row < 0 || row >= t->shape.local[0]) return;
-    size_t bytes = (size_t)t->shape.local[1] * tsh_dtype_size(t->dtype);
-    t->mesh->device->ops->copy.zero(t->mesh->device, bytes, (char *)tshi_data(t) + (size_t)row * bytes);
-}
-
 tsh_status tsh_embedding_create(tsh_group *group, const tsh_embedding_config *config, tsh_embedding **out) {
     static const tsh_init fallback = {.kind = TSH_INIT_NORMAL, .b = 1};
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "embedding_create: where to put the layer is required");
@@ -61,7 +51,9 @@ tsh_status tsh_embedding_create(tsh_group *group, const tsh_embedding_config *co
         tsh_embedding_destroy(layer);
         return status;
     }
-    clear_padding(layer);
+    tshi_initial *initial = tshi_tensor_initial(layer->weight);
+    initial->has_zero_row = config->has_padding;
+    initial->zero_row = config->padding;
     *out = layer;
     return TSH_OK;
 }

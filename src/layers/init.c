@@ -3,12 +3,6 @@
 
 #include <math.h>
 
-/* Uniform in [a, b), normal with mean a and deviation b, or the constant a. */
-typedef struct distribution {
-    enum { UNIFORM, NORMAL, CONSTANT } kind;
-    double a, b;
-} distribution;
-
 /* Fans of the whole [out, in, rest...]; at least 1, so that an empty tensor divides by nothing. */
 static void fans(const tsh_tensor *t, double *fan_in, double *fan_out) {
     const tsh_shape *s = &t->shape;
@@ -18,22 +12,31 @@ static void fans(const tsh_tensor *t, double *fan_in, double *fan_out) {
     *fan_in = s->ndim > 1 ? fmax(1, (double)s->global[1] * rest) : *fan_out;
 }
 
-static tsh_status resolve(const tsh_tensor *t, const tsh_init *init, distribution *out) {
+static tsh_status resolve(const tsh_tensor *t, const tsh_init *init, tshi_initial *out) {
     double in, both, fan_out, gain = init->gain == 0 ? 1 : init->gain;
     fans(t, &in, &fan_out);
     both = in + fan_out;
     switch (init->kind) {
-    case TSH_INIT_KAIMING_UNIFORM: *out = (distribution){UNIFORM, -gain * sqrt(3 / in), gain * sqrt(3 / in)}; break;
-    case TSH_INIT_KAIMING_NORMAL: *out = (distribution){NORMAL, 0, gain / sqrt(in)}; break;
-    case TSH_INIT_XAVIER_UNIFORM: *out = (distribution){UNIFORM, -gain * sqrt(6 / both), gain * sqrt(6 / both)}; break;
-    case TSH_INIT_XAVIER_NORMAL: *out = (distribution){NORMAL, 0, gain * sqrt(2 / both)}; break;
-    case TSH_INIT_UNIFORM: *out = (distribution){UNIFORM, init->a, init->b}; break;
-    case TSH_INIT_NORMAL: *out = (distribution){NORMAL, init->a, init->b}; break;
-    case TSH_INIT_CONSTANT: *out = (distribution){CONSTANT, init->a, 0}; break;
+    case TSH_INIT_KAIMING_UNIFORM:
+        *out = (tshi_initial){.kind = TSHI_STARTS_UNIFORM, .a = -gain * sqrt(3 / in), .b = gain * sqrt(3 / in)};
+        break;
+    case TSH_INIT_KAIMING_NORMAL:
+        *out = (tshi_initial){.kind = TSHI_STARTS_NORMAL, .a = 0, .b = gain / sqrt(in)};
+        break;
+    case TSH_INIT_XAVIER_UNIFORM:
+        *out = (tshi_initial){.kind = TSHI_STARTS_UNIFORM, .a = -gain * sqrt(6 / both), .b = gain * sqrt(6 / both)};
+        break;
+    case TSH_INIT_XAVIER_NORMAL:
+        *out = (tshi_initial){.kind = TSHI_STARTS_NORMAL, .a = 0, .b = gain * sqrt(2 / both)};
+        break;
+    case TSH_INIT_UNIFORM: *out = (tshi_initial){.kind = TSHI_STARTS_UNIFORM, .a = init->a, .b = init->b}; break;
+    case TSH_INIT_NORMAL: *out = (tshi_initial){.kind = TSHI_STARTS_NORMAL, .a = init->a, .b = init->b}; break;
+    case TSH_INIT_CONSTANT: *out = (tshi_initial){.kind = TSHI_STARTS_CONSTANT, .a = init->a}; break;
     case TSH_INIT_DEFAULT:
     default: return tshi_fail(TSH_ERR_ARGUMENT, "tensor_init: %d is no initialiser for a tensor", (int)init->kind);
     }
-    return tshi_check_distribution("tensor_init", out->kind == NORMAL, out->a, out->kind == CONSTANT ? out->a : out->b);
+    return tshi_check_distribution("tensor_init", out->kind == TSHI_STARTS_NORMAL, out->a,
+                                   out->kind == TSHI_STARTS_CONSTANT ? out->a : out->b);
 }
 
 static tsh_status check_tensor(const tsh_tensor *t) {
@@ -50,14 +53,18 @@ static tsh_status check_tensor(const tsh_tensor *t) {
 }
 
 tsh_status tsh_tensor_init(tsh_tensor *tensor, const tsh_init *init) {
-    distribution d = {CONSTANT, 0, 0};
+    tshi_initial d = {0};
     if (!tensor || !init) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_init: a tensor and an initialiser are required");
     tsh_status status = check_tensor(tensor);
     if (status == TSH_OK) status = resolve(tensor, init, &d);
+    tshi_initial *deferred = status == TSH_OK ? tshi_tensor_initial(tensor) : NULL;
+    if (status == TSH_OK && !deferred) status = tshi_tensor_bring(tensor);
     if (status != TSH_OK) return status;
-    uint64_t stream =
-        tshi_world_stream(tensor->mesh->world); /* also for a constant: the order of calls alone decides */
-    if (d.kind == CONSTANT) return tsh_tensor_fill(tensor, d.a);
-    tshi_tensor_draw(tensor, d.kind == NORMAL, tensor->mesh->world->seed, stream, d.a, d.b);
+    d.seed = tensor->mesh->world->seed;
+    d.stream = tshi_world_stream(tensor->mesh->world); /* also for a constant: the order of calls alone decides */
+    if (deferred)
+        *deferred = d;
+    else
+        tshi_tensor_start(tensor, &d);
     return TSH_OK;
 }

@@ -102,7 +102,7 @@ tsh_status tshi_parameter_create(tsh_group *group, tsh_dtype dtype, int ndim, co
     tsh_tensor_config config = {.dtype = dtype, .ndim = ndim};
     memcpy(config.shape, shape, sizeof *shape * (size_t)ndim);
     config.layout[tshi_mesh_axis(mesh, group)] = layout;
-    tsh_status status = tsh_tensor_create(mesh, &config, out);
+    tsh_status status = tshi_tensor_defer(mesh, &config, out);
     if (status == TSH_OK) status = tsh_tensor_init(*out, init->kind == TSH_INIT_DEFAULT ? fallback : init);
     if (status == TSH_OK) status = tsh_tensor_require_grad(*out);
     if (status == TSH_OK) return TSH_OK;

@@ -33,7 +33,7 @@ const tsh_mesh *tsh_tensor_mesh(const tsh_tensor *tensor) {
 }
 
 void *tsh_tensor_data(const tsh_tensor *tensor) {
-    return tensor ? tshi_data(tensor) : NULL;
+    return tensor && tshi_tensor_bring(tensor) == TSH_OK ? tshi_data(tensor) : NULL;
 }
 
 tsh_layout tsh_tensor_layout(const tsh_tensor *tensor, const tsh_group *group) {

@@ -25,12 +25,19 @@ static tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tsh
     return tensor;
 }
 
-/* *symmetric becomes the offset in symmetric memory; NULL: ordinary memory. */
-static tshi_storage *storage_create(tsh_device *device, size_t bytes, size_t *symmetric) {
+/* Without memory. */
+static tshi_storage *storage_new(tsh_device *device) {
     tshi_storage *storage = tshi_pool_take(&device->storages, &device->allocator, sizeof *storage);
     if (!storage) return NULL;
     storage->device = device;
     storage->references = 1;
+    return storage;
+}
+
+/* *symmetric becomes the offset in symmetric memory; NULL: ordinary memory. */
+static tshi_storage *storage_create(tsh_device *device, size_t bytes, size_t *symmetric) {
+    tshi_storage *storage = storage_new(device);
+    if (!storage) return NULL;
     storage->data = symmetric ? device->ops->memory.alloc_symmetric(device, bytes, symmetric)
                               : device->ops->memory.alloc(device, bytes);
     if (storage->data) return storage;
@@ -41,12 +48,13 @@ static tshi_storage *storage_create(tsh_device *device, size_t bytes, size_t *sy
 static void storage_release(tshi_storage *storage) {
     if (!storage || --storage->references > 0) return;
     tsh_device *device = storage->device;
+    if (storage->lender && storage->lender->free) storage->lender->free(storage->lender);
     device->ops->memory.release(device, storage->data);
     tshi_pool_give(&device->storages, storage);
 }
 
 static tsh_status tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
-                             const tsh_layout layout[TSH_MAX_AXES], size_t *symmetric, tsh_tensor **out) {
+                             const tsh_layout layout[TSH_MAX_AXES], bool loaded, size_t *symmetric, tsh_tensor **out) {
     *out = NULL;
     int64_t numel;
     size_t bytes;
@@ -55,7 +63,7 @@ static tsh_status tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_sh
     if (status != TSH_OK) return status;
     tsh_tensor *tensor = tensor_shell(mesh, dtype, shape, layout);
     if (!tensor) return TSH_ERR_MEMORY;
-    tensor->storage = storage_create(mesh->device, bytes, symmetric);
+    tensor->storage = loaded ? storage_create(mesh->device, bytes, symmetric) : storage_new(mesh->device);
     if (!tensor->storage) {
         tsh_tensor_release(tensor);
         return TSH_ERR_MEMORY;
@@ -66,29 +74,39 @@ static tsh_status tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_sh
 
 tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
                            const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out) {
-    return tensor_new(mesh, dtype, shape, layout, NULL, out);
+    return tensor_new(mesh, dtype, shape, layout, true, NULL, out);
 }
 
-static tsh_status scratch_new(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, size_t *symmetric, tsh_tensor **out) {
+tsh_status tshi_tensor_new_unloaded(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
+                                    const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out) {
+    return tensor_new(mesh, dtype, shape, layout, false, NULL, out);
+}
+
+static tsh_status scratch_new(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, bool loaded, size_t *symmetric,
+                              tsh_tensor **out) {
     const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
     tsh_shape shape = {.ndim = 1, .local = {n}, .global = {n}};
-    return tensor_new(mesh, dtype, &shape, local, symmetric, out);
+    return tensor_new(mesh, dtype, &shape, local, loaded, symmetric, out);
 }
 
 tsh_status tshi_tensor_scratch(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out) {
-    return scratch_new(mesh, dtype, n, NULL, out);
+    return scratch_new(mesh, dtype, n, true, NULL, out);
+}
+
+tsh_status tshi_tensor_scratch_unloaded(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out) {
+    return scratch_new(mesh, dtype, n, false, NULL, out);
 }
 
 tsh_status tshi_tensor_buffer(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out) {
     tsh_memory_purpose before = tshi_device_purpose(mesh->device, TSH_MEMORY_COMMUNICATION);
-    tsh_status status = scratch_new(mesh, dtype, n, NULL, out);
+    tsh_status status = scratch_new(mesh, dtype, n, true, NULL, out);
     mesh->device->purpose = before;
     return status;
 }
 
 tsh_tensor *tshi_tensor_symmetric(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, size_t *offset) {
     tsh_tensor *tensor = NULL;
-    if (mesh->device->ops->memory.alloc_symmetric) scratch_new(mesh, dtype, n, offset, &tensor);
+    if (mesh->device->ops->memory.alloc_symmetric) scratch_new(mesh, dtype, n, true, offset, &tensor);
     return tensor;
 }
 
@@ -167,16 +185,22 @@ static tsh_status check_config(const tsh_mesh *mesh, const tsh_tensor_config *co
     return tshi_dims_product(config->ndim, config->shape, &numel);
 }
 
-tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out) {
-    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_create: out is NULL");
-    *out = NULL;
+tsh_status tshi_tensor_resolve(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_shape *shape,
+                               tsh_layout layout[TSH_MAX_AXES]) {
     tsh_status status = check_config(mesh, config);
     if (status != TSH_OK) return status;
-    tsh_shape shape = {.ndim = config->ndim};
-    memcpy(shape.global, config->shape, sizeof(int64_t) * (size_t)config->ndim);
+    *shape = (tsh_shape){.ndim = config->ndim};
+    memcpy(shape->global, config->shape, sizeof(int64_t) * (size_t)config->ndim);
+    memcpy(layout, config->layout, sizeof config->layout);
+    return tshi_shape_resolve(mesh, shape, layout);
+}
+
+tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out) {
     tsh_layout layout[TSH_MAX_AXES];
-    memcpy(layout, config->layout, sizeof layout);
-    status = tshi_shape_resolve(mesh, &shape, layout);
+    tsh_shape shape;
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_create: out is NULL");
+    *out = NULL;
+    tsh_status status = tshi_tensor_resolve(mesh, config, &shape, layout);
     if (status == TSH_OK) status = tshi_tensor_new(mesh, config->dtype, &shape, layout, out);
     if (status == TSH_OK) mesh->device->ops->copy.zero(mesh->device, tsh_tensor_local_nbytes(*out), tshi_data(*out));
     return status;
@@ -186,7 +210,8 @@ tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out) {
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_clone: out is NULL");
     *out = NULL;
     if (!tensor || !tensor->storage) return tshi_fail(TSH_ERR_STATE, "tensor_clone: the tensor has no memory");
-    tsh_status status = tshi_tensor_new(tensor->mesh, tensor->dtype, &tensor->shape, tensor->layout, out);
+    tsh_status status = tshi_tensor_bring(tensor);
+    if (status == TSH_OK) status = tshi_tensor_new(tensor->mesh, tensor->dtype, &tensor->shape, tensor->layout, out);
     if (status != TSH_OK) return status;
     tensor->mesh->device->ops->copy.within(tensor->mesh->device, tsh_tensor_local_nbytes(tensor), tshi_data(tensor),
                                            tshi_data(*out));

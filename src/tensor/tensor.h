@@ -6,12 +6,14 @@
 #include "layout/box.h"
 #include "tshard/tensor.h"
 
-/* What brings the elements of a storage that has them while they are used alone. */
+/* What brings the elements of a storage that has them while they are used alone, or from their first use on. */
 typedef struct tshi_lender tshi_lender;
 struct tshi_lender {
     /* Called before a call reads the elements, which are then there until another call's use of other memory. Steps and
      * calls have numbers of their own. May be collective. */
     tsh_status (*use)(tshi_lender *lender, uint64_t step, uint64_t call);
+    /* Ends a lender that its storage owns (deferred.c); NULL where that does not own it. */
+    void (*free)(tshi_lender *lender);
 };
 
 /* Device memory shared by the tensors that view it. */
@@ -74,6 +76,27 @@ tsh_status tshi_check_distribution(const char *what, bool normal, double a, doub
  * and deviation b. Other terms than the first one do not change. */
 void tshi_tensor_draw(tsh_tensor *tensor, bool normal, uint64_t seed, uint64_t stream, double a, double b);
 
+/* The values that a tensor starts with, by global index. */
+typedef struct tshi_initial {
+    enum { TSHI_STARTS_CONSTANT, TSHI_STARTS_UNIFORM, TSHI_STARTS_NORMAL } kind; /* a; in [a, b); mean a, deviation b */
+    double a, b;
+    uint64_t seed, stream;
+    bool has_zero_row; /* of the whole's first dim */
+    int64_t zero_row;
+} tshi_initial;
+
+/* This rank's part of the values, whatever part that is, into the tensor's memory. */
+void tshi_tensor_start(tsh_tensor *tensor, const tshi_initial *initial);
+/* A tensor that starts with zeros and has no memory until its first use (tshi_tensor_bring, or a call of a tape). */
+tsh_status tshi_tensor_defer(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out);
+/* What a deferred tensor will start with, to be changed; NULL where the tensor is a part of that, or has its memory. */
+tshi_initial *tshi_tensor_initial(const tsh_tensor *tensor);
+/* Adds that to the fingerprint, or that there is none. */
+uint64_t tshi_tensor_initial_fingerprint(const tsh_tensor *tensor, uint64_t fingerprint);
+/* Before code outside of a tape's calls uses the tensor's memory: gives a deferred one memory and values. TSH_ERR_STATE
+ * for memory that is there in a tape's calls alone. */
+tsh_status tshi_tensor_bring(const tsh_tensor *tensor);
+
 /* Copy the elements `box` of a whole, `size` bytes each, between two row-major arrays in host memory, which hold the
  * boxes from_box and to_box of it. */
 void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, const tsh_box *from_box, void *to,
@@ -81,11 +104,18 @@ void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, 
 
 /* --- lifetime ----------------------------------------------------------------------------------------------------- */
 
+/* The shape and the layouts, resolved, that the configuration says; TSH_ERR_* where it is none. */
+tsh_status tshi_tensor_resolve(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_shape *shape,
+                               tsh_layout layout[TSH_MAX_AXES]);
 /* A tensor with memory of its own, NOT zeroed; shape and layout as given (resolved). */
 tsh_status tshi_tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
                            const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out);
+/* tshi_tensor_new, unloaded: the memory is still to be taken (tshi_tensor_load). */
+tsh_status tshi_tensor_new_unloaded(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
+                                    const tsh_layout layout[TSH_MAX_AXES], tsh_tensor **out);
 /* n elements in one dim, LOCAL along every axis, not zeroed: room for intermediate results. */
 tsh_status tshi_tensor_scratch(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out);
+tsh_status tshi_tensor_scratch_unloaded(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out);
 /* As tshi_tensor_scratch, counted as communication. */
 tsh_status tshi_tensor_buffer(const tsh_mesh *mesh, tsh_dtype dtype, int64_t n, tsh_tensor **out);
 /* As tshi_tensor_scratch, in symmetric memory, `offset` bytes into it; NULL where there is no room. */

@@ -10,7 +10,7 @@ static tsh_status check_transfer(const char *what, const tsh_tensor *tensor, con
     if (!tensor || !host || !tensor->storage) {
         return tshi_fail(TSH_ERR_ARGUMENT, "%s: a tensor with memory and a buffer are required", what);
     }
-    if (count == tensor->numel) return TSH_OK;
+    if (count == tensor->numel) return tshi_tensor_bring(tensor);
     return tshi_fail(TSH_ERR_SHAPE, "%s: %lld elements given, this rank holds %lld", what, (long long)count,
                      (long long)tensor->numel);
 }
@@ -60,7 +60,7 @@ static tsh_status check_boxes(const char *what, const tsh_tensor *tensor, bool s
         return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is no part of a whole", what,
                          tsh_tensor_describe(tensor, text, sizeof text));
     }
-    return TSH_OK;
+    return tshi_tensor_bring(tensor);
 }
 
 static tsh_status value_failure(const tsh_tensor *tensor, const tsh_box *box, tsh_status status) {
@@ -122,6 +122,8 @@ tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole) {
 tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value) {
     if (!tensor || !tensor->storage)
         return tshi_fail(TSH_ERR_ARGUMENT, "tensor_fill: a tensor with memory is required");
+    tsh_status status = tshi_tensor_bring(tensor);
+    if (status != TSH_OK) return status;
     tsh_device *device = tshi_device_of(tensor);
     device->ops->copy.fill(device, tensor->dtype, tensor->numel, value, tshi_data(tensor));
     return TSH_OK;
@@ -135,6 +137,7 @@ double tsh_tensor_item(const tsh_tensor *tensor) {
                   tsh_tensor_describe(tensor, text, sizeof text));
         return value;
     }
+    if (tshi_tensor_bring(tensor) != TSH_OK) return value;
     tsh_device *device = tshi_device_of(tensor);
     if (device->ops->kind == TSH_CPU) {
         device->ops->copy.convert(device, 1, tensor->dtype, tshi_data(tensor), TSH_FLOAT64, &value);

@@ -99,9 +99,11 @@ static tsh_status make_memory(const tsh_data_parallel *dp, tshi_bucket *bucket) 
     tsh_shape flags = {.ndim = 1, .local = {bucket->count}, .global = {bucket->count}};
     size_t offset = (size_t)bucket->gradients * tsh_dtype_size(bucket->dtype);
     tsh_status status = TSH_OK;
-    if (!bucket->memory) {
-        status = tshi_tensor_scratch(dp->mesh, bucket->dtype, bucket->gradients + bucket->count, &bucket->memory);
-    }
+    int64_t n = bucket->gradients + bucket->count;
+    if (bucket->level >= TSH_SHARD_GRADIENTS)
+        status = tshi_tensor_scratch_unloaded(dp->mesh, bucket->dtype, n, &bucket->memory);
+    else if (!bucket->memory)
+        status = tshi_tensor_scratch(dp->mesh, bucket->dtype, n, &bucket->memory);
     if (status != TSH_OK || bucket->level) return status;
     status = tsh_tensor_fill(bucket->memory, 0); /* padding is summed too */
     if (status == TSH_OK) status = tshi_tensor_view(bucket->memory, &flags, local, offset, &bucket->flags);
@@ -192,9 +194,12 @@ static bool is_present(const tsh_data_parallel *dp, const tshi_bucket *bucket, i
     return memcmp((const char *)dp->flags + (size_t)i * size, zeros, size) != 0;
 }
 
-static tsh_status publish(tsh_data_parallel *dp, tshi_bucket *bucket) {
+static tsh_status finish(tsh_data_parallel *dp, tshi_bucket *bucket) {
     int i = 0;
-    tsh_status status = TSH_OK;
+    tsh_status status = bucket->work ? tshi_work_wait_queued(bucket->work) : TSH_OK;
+    if (status != TSH_OK) return status;
+    tsh_work_release(bucket->work);
+    bucket->work = NULL;
     /* Where this rank has every gradient the sum has, too, and reading the flags would wait for nothing. */
     if (bucket->absent) status = tsh_tensor_read(bucket->flags, dp->flags, bucket->count);
     for (tshi_bucket_slot *slot = bucket->first; slot && status == TSH_OK; slot = slot->next) {
@@ -207,14 +212,9 @@ static tsh_status publish(tsh_data_parallel *dp, tshi_bucket *bucket) {
     return status;
 }
 
-tsh_status tshi_buckets_wait(tsh_data_parallel *dp) {
+tsh_status tshi_buckets_finish(tsh_data_parallel *dp, int end) {
     tsh_status status = TSH_OK;
-    for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
-        if (dp->buckets[b].work) status = tshi_work_wait_queued(dp->buckets[b].work);
-    }
-    if (status != TSH_OK) return status;
-    release_works(dp);
-    for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) status = publish(dp, &dp->buckets[b]);
+    while (dp->finished < end && status == TSH_OK) status = finish(dp, &dp->buckets[dp->finished++]);
     return status;
 }
 

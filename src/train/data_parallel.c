@@ -2,6 +2,7 @@
 #include "train/data_parallel.h"
 
 #include "autograd/sparse_gradient.h"
+#include "base/hash.h"
 
 #include <stdio.h>
 
@@ -19,7 +20,7 @@ static bool any_unsummed(const tsh_data_parallel *dp) {
 
 tsh_status tshi_data_parallel_wait(tsh_data_parallel *dp) {
     if (dp->state == TSHI_SUMS_STARTED) {
-        tsh_status status = tshi_buckets_wait(dp);
+        tsh_status status = tshi_buckets_finish(dp, dp->bucket_count);
         dp->state = status == TSH_OK ? TSHI_SUMS_IDLE : TSHI_SUMS_FAILED;
         /* The failure may be this rank's alone: the tape's reset reports it to the other ranks. */
         return status != TSH_OK && dp->tape ? tshi_tape_spoil(dp->tape, status, "data_parallel") : status;
@@ -139,11 +140,31 @@ static void move_gradients(tsh_data_parallel *dp) {
     }
 }
 
+/* What all ranks defer alike does not move; otherwise every parameter takes memory now. */
+static tsh_status agree_on_deferred(const tsh_parameters *list, tsh_group *group, int axis) {
+    uint64_t fingerprint = TSHI_FINGERPRINT;
+    char text[96];
+    for (int i = 0; i < list->count; i++) {
+        const tsh_tensor *p = list->items[i].tensor;
+        if (is_summed(p, tsh_group_mesh(group), axis)) fingerprint = tshi_tensor_initial_fingerprint(p, fingerprint);
+    }
+    snprintf(text, sizeof text, "data_parallel_create: initial values %016llx", (unsigned long long)fingerprint);
+    tsh_status status = tshi_group_agree(group, text, TSH_OK);
+    if (status != TSH_ERR_MISMATCH) return status;
+    status = TSH_OK;
+    for (int i = 0; i < list->count && status == TSH_OK; i++) {
+        const tsh_tensor *p = list->items[i].tensor;
+        if (is_summed(p, tsh_group_mesh(group), axis)) status = tshi_tensor_bring(p);
+    }
+    return tshi_group_agree(group, "data_parallel_create: memory", status);
+}
+
 static tsh_status take_over_values(const tsh_parameters *list, tsh_group *group, int axis) {
-    tsh_status status = TSH_OK;
+    tsh_status status = agree_on_deferred(list, group, axis);
+    if (status != TSH_OK) return status;
     for (int i = 0; i < list->count && status == TSH_OK; i++) {
         tsh_tensor *p = list->items[i].tensor;
-        if (is_summed(p, tsh_group_mesh(group), axis)) status = tsh_broadcast(group, p, 0);
+        if (is_summed(p, tsh_group_mesh(group), axis) && !tshi_tensor_initial(p)) status = tsh_broadcast(group, p, 0);
     }
     /* No rank goes on, perhaps to fail, before all have the values. */
     return tshi_group_agree(group, "data_parallel_create: values", status);

@@ -69,9 +69,9 @@ struct tsh_data_parallel {
     tshi_bucket_slot *slots;
     tshi_bucket *buckets;
     int count, bucket_count;
-    int started, tested; /* buckets of this backward whose sum is started; is known to be done */
-    void *flags;         /* host memory for any bucket's */
-    tsh_tensor *room;    /* for the values of any one bucket, during a step */
+    int started, tested, finished; /* buckets of this backward whose sum is started; is known to be done; is taken */
+    void *flags;                   /* host memory for any bucket's */
+    tsh_tensor *room;              /* for the values of any one bucket, during a step */
     size_t room_bytes;
 
     /* Units (units.c) have an order of use: numbers of buckets, of which `position` are passed. */
@@ -98,8 +98,9 @@ void tshi_buckets_destroy(tsh_data_parallel *dp);
 tsh_status tshi_slot_open(tsh_data_parallel *dp, tshi_bucket_slot *slot);
 /* Starts the bucket's sum over the group. */
 tsh_status tshi_bucket_start(tsh_data_parallel *dp, tshi_bucket *bucket);
-/* Waits for all sums; where all have gone well, the parameters have their gradients. */
-tsh_status tshi_buckets_wait(tsh_data_parallel *dp);
+/* Waits for the sums of the buckets before number `end`; where they have gone well, the parameters have their
+ * gradients. */
+tsh_status tshi_buckets_finish(tsh_data_parallel *dp, int end);
 /* Makes all gradients stale; waits for sums that are under way. */
 void tshi_buckets_drop(tsh_data_parallel *dp);
 

@@ -49,7 +49,9 @@ static tsh_status fill_slot(const tsh_optimizer *optimizer, tshi_optimizer_slot 
     tshi_gradient_layout(slot->stepped, slot->layout);
     if (optimizer->low_bits == TSH_MAIN_WEIGHTS && tshi_dtype_sum(parameter->dtype) != parameter->dtype) {
         const tsh_tensor *like = slot->stepped;
-        status = tshi_tensor_new(like->mesh, tshi_dtype_sum(like->dtype), &like->shape, like->layout, &slot->main);
+        status = tshi_tensor_bring(like);
+        if (status == TSH_OK)
+            status = tshi_tensor_new(like->mesh, tshi_dtype_sum(like->dtype), &like->shape, like->layout, &slot->main);
         if (status == TSH_OK) start_main(slot);
     }
     for (int i = 0; i < states && status == TSH_OK; i++) {

@@ -67,6 +67,7 @@ static tsh_status slice_slot(const tsh_data_parallel *dp, const tshi_bucket *buc
     tshi_shards_piece(dp, slot, tsh_group_rank(dp->parent), &start, &length);
     if (!bucket->slices) at = slot->start + start;
     tsh_status status = slice_shape(p, dp->sink.axis, &shape, layout);
+    if (status == TSH_OK && !bucket->held) status = tshi_tensor_bring(p);
     if (status == TSH_OK)
         status = tshi_tensor_view(memory, &shape, layout, (size_t)at * tsh_dtype_size(memory->dtype), &slot->slice);
     if (status == TSH_OK)
@@ -90,7 +91,6 @@ static tsh_status make_slices(const tsh_data_parallel *dp, tshi_bucket *bucket) 
     int64_t at = 0, start, length;
     tsh_status status = TSH_OK;
     if (bucket->level >= TSH_SHARD_GRADIENTS) {
-        tshi_tensor_unload(bucket->memory);
         tsh_memory_purpose before = tshi_device_purpose(dp->mesh->device, TSH_MEMORY_GRADIENTS);
         status = tshi_tensor_scratch(dp->mesh, bucket->dtype, bucket->counts[me], &bucket->slices);
         tshi_device_purpose(dp->mesh->device, before);
@@ -110,8 +110,7 @@ static tsh_dtype value_dtype(const tshi_bucket *bucket) {
 /* One memory for the values of any bucket, which exists during a step alone. */
 static tsh_status make_room(tsh_data_parallel *dp) {
     int size = tsh_group_size(dp->parent), me = tsh_group_rank(dp->parent);
-    tsh_status status = tshi_tensor_scratch(dp->mesh, TSH_FLOAT32, 0, &dp->room);
-    if (status == TSH_OK) tshi_tensor_unload(dp->room);
+    tsh_status status = tshi_tensor_scratch_unloaded(dp->mesh, TSH_FLOAT32, 0, &dp->room);
     for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
         tshi_bucket *bucket = &dp->buckets[b];
         if (!bucket->level || bucket->held) continue;

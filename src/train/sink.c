@@ -35,7 +35,7 @@ static tsh_status begin(tshi_gradient_sink *sink, const tsh_tensor *loss) {
     count_incomplete(dp);
     tshi_units_begin(dp, true);
     dp->state = TSHI_SUMS_IN_BACKWARD;
-    dp->started = dp->tested = 0;
+    dp->started = dp->tested = dp->finished = 0;
     return TSH_OK;
 }
 
@@ -60,11 +60,13 @@ static void complete(tshi_gradient_sink *sink, int slot) {
     dp->buckets[dp->slots[slot % dp->count].bucket].incomplete--;
 }
 
-/* In one order on all ranks, whichever bucket is complete first. */
+/* In one order on all ranks, whichever bucket is complete first. A sharded bucket's sum takes memory: one is under way
+ * at most. */
 static tsh_status start_complete(tsh_data_parallel *dp) {
     tsh_status status = TSH_OK;
     while (status == TSH_OK && dp->started < dp->bucket_count && dp->buckets[dp->started].incomplete == 0) {
-        status = tshi_bucket_start(dp, &dp->buckets[dp->started++]);
+        if (dp->level) status = tshi_buckets_finish(dp, dp->started);
+        if (status == TSH_OK) status = tshi_bucket_start(dp, &dp->buckets[dp->started++]);
     }
     return status;
 }

@@ -45,10 +45,8 @@ static tsh_status make_unit(tsh_data_parallel *dp, tshi_bucket *unit, tshi_lende
     for (int r = 0; r < size; r++) all += unit->value_counts[r];
     tsh_memory_purpose before = tshi_device_purpose(dp->mesh->device, TSH_MEMORY_PARAMETERS);
     tsh_status status = tshi_tensor_scratch(dp->mesh, dtype, unit->value_counts[me], &unit->held);
-    if (status == TSH_OK) status = tshi_tensor_scratch(dp->mesh, dtype, unit->gradients, &unit->unit);
-    if (status == TSH_OK) tshi_tensor_unload(unit->unit);
-    if (status == TSH_OK) status = tshi_tensor_scratch(dp->mesh, dtype, all, &unit->gathered);
-    if (status == TSH_OK) tshi_tensor_unload(unit->gathered);
+    if (status == TSH_OK) status = tshi_tensor_scratch_unloaded(dp->mesh, dtype, unit->gradients, &unit->unit);
+    if (status == TSH_OK) status = tshi_tensor_scratch_unloaded(dp->mesh, dtype, all, &unit->gathered);
     tshi_device_purpose(dp->mesh->device, before);
     if (status != TSH_OK) return status;
     unit->unit->storage->lender = lender;
@@ -77,15 +75,22 @@ tsh_status tshi_units_create(tsh_data_parallel *dp) {
     return status;
 }
 
+/* A deferred whole has never been there: the slice starts as its part. */
+static void become_slice(tsh_tensor *parameter, const tsh_tensor *values, tsh_tensor *held) {
+    tsh_device *device = tshi_device_of(held);
+    const tshi_initial *initial = tshi_tensor_initial(parameter);
+    if (initial)
+        tshi_tensor_start(held, initial);
+    else
+        device->ops->copy.within(device, tsh_tensor_local_nbytes(held), tshi_data(values), tshi_data(held));
+    tshi_tensor_become(parameter, held);
+}
+
 void tshi_units_take_over(tsh_data_parallel *dp) {
-    tsh_device *device = dp->mesh->device;
     for (int i = 0; i < dp->count; i++) {
         tshi_bucket_slot *slot = &dp->slots[i];
-        tsh_tensor *held;
         if (!slot->stand_in) continue;
-        held = slot->held;
-        device->ops->copy.within(device, tsh_tensor_local_nbytes(held), tshi_data(slot->values), tshi_data(held));
-        tshi_tensor_become(slot->parameter, held);
+        become_slice(slot->parameter, slot->values, slot->held);
         tsh_tensor_release(slot->values);
         slot->values = tsh_tensor_retain(slot->parameter);
         slot->parameter->gradient->slot = i + dp->count; /* what is added to the slice itself */

@@ -29,7 +29,7 @@ tsh_status tshi_check_tensor(const tsh_group *group, tsh_collective op, const ts
         return tshi_fail(TSH_ERR_ARGUMENT, "%s: %s belongs to another world", name, what);
     }
     if (!tensor->storage) return tshi_fail(TSH_ERR_STATE, "%s: the memory of %s has been freed", name, what);
-    return TSH_OK;
+    return tshi_tensor_bring(tensor);
 }
 
 static tsh_status check_reduction(const tshi_group_ops *backend, tsh_collective op, tsh_dtype dtype,

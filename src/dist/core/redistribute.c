@@ -288,7 +288,7 @@ static tsh_status check_part(const tshi_exchange *e, const tsh_tensor *tensor, c
                          (long long)n, (long long)wanted);
     }
     if (n && !tensor->storage) return tshi_fail(TSH_ERR_STATE, "redistribute: the memory of %s has been freed", what);
-    return TSH_OK;
+    return n ? tshi_tensor_bring(tensor) : TSH_OK;
 }
 
 static tsh_status check(const tshi_exchange_plan *plan, int rank, const tsh_tensor *in, const tsh_tensor *out) {

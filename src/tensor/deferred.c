@@ -1,0 +1,102 @@
+/* Deferred tensors: their memory is taken at their first use, and what they start with then is known by global index, so
+ * that one may become a part of itself before it has ever been whole. */
+#include "base/hash.h"
+#include "tensor/tensor.h"
+
+#include <string.h>
+
+typedef struct deferred {
+    tshi_lender lender; /* first */
+    tsh_tensor tensor;  /* a copy of the one that has been deferred, without references of its own */
+    tshi_initial initial;
+} deferred;
+
+static void clear_row(const tsh_tensor *t, int64_t row) {
+    row -= tshi_shape_start(t->mesh, &t->shape, t->layout, 0);
+    if (row < 0 || row >= t->shape.local[0] || t->numel == 0) return;
+    size_t bytes = tsh_tensor_local_nbytes(t) / (size_t)t->shape.local[0];
+    t->mesh->device->ops->copy.zero(t->mesh->device, bytes, (char *)tshi_data(t) + (size_t)row * bytes);
+}
+
+void tshi_tensor_start(tsh_tensor *tensor, const tshi_initial *initial) {
+    if (initial->kind == TSHI_STARTS_CONSTANT) {
+        tsh_device *device = tshi_device_of(tensor);
+        device->ops->copy.fill(device, tensor->dtype, tensor->numel, initial->a, tshi_data(tensor));
+    } else {
+        tshi_tensor_draw(tensor, initial->kind == TSHI_STARTS_NORMAL, initial->seed, initial->stream, initial->a,
+                         initial->b);
+    }
+    if (initial->has_zero_row) clear_row(tensor, initial->zero_row);
+}
+
+static void end(tshi_lender *lender) {
+    deferred *d = (deferred *)lender;
+    tshi_free(&d->tensor.mesh->device->allocator, d);
+}
+
+static tsh_status use(tshi_lender *lender, uint64_t step, uint64_t call) {
+    deferred *d = (deferred *)lender;
+    tshi_storage *storage = d->tensor.storage;
+    (void)step;
+    (void)call;
+    tsh_status status = tshi_tensor_load(&d->tensor, tsh_tensor_local_nbytes(&d->tensor), TSH_MEMORY_PARAMETERS);
+    if (status != TSH_OK) return status;
+    tshi_tensor_start(&d->tensor, &d->initial);
+    storage->lender = NULL;
+    end(lender);
+    return TSH_OK;
+}
+
+tsh_status tshi_tensor_defer(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_tensor **out) {
+    tsh_layout layout[TSH_MAX_AXES];
+    tsh_shape shape;
+    *out = NULL;
+    tsh_status status = tshi_tensor_resolve(mesh, config, &shape, layout);
+    deferred *d = status == TSH_OK ? tshi_calloc(&mesh->device->allocator, 1, sizeof *d) : NULL;
+    if (!d) return status == TSH_OK ? TSH_ERR_MEMORY : status;
+    status = tshi_tensor_new_unloaded(mesh, config->dtype, &shape, layout, out);
+    if (status != TSH_OK) {
+        tshi_free(&mesh->device->allocator, d);
+        return status;
+    }
+    d->lender = (tshi_lender){use, end};
+    d->tensor = **out;
+    (*out)->storage->lender = &d->lender;
+    return TSH_OK;
+}
+
+static deferred *deferred_of(const tsh_tensor *tensor) {
+    tshi_lender *lender = tensor->storage ? tensor->storage->lender : NULL;
+    return lender && lender->free ? (deferred *)lender : NULL;
+}
+
+tshi_initial *tshi_tensor_initial(const tsh_tensor *tensor) {
+    deferred *d = deferred_of(tensor);
+    if (!d || tensor->offset || tensor->dtype != d->tensor.dtype ||
+        memcmp(&tensor->shape, &d->tensor.shape, sizeof tensor->shape) ||
+        !tshi_layouts_equal(tensor->mesh->axes, tensor->layout, d->tensor.layout))
+        return NULL;
+    return &d->initial;
+}
+
+static uint64_t add_double(uint64_t fingerprint, double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return tshi_fingerprint_add(fingerprint, bits);
+}
+
+uint64_t tshi_tensor_initial_fingerprint(const tsh_tensor *tensor, uint64_t fingerprint) {
+    const tshi_initial *initial = tshi_tensor_initial(tensor);
+    if (!initial) return tshi_fingerprint_add(fingerprint, 0);
+    fingerprint = tshi_fingerprint_add(fingerprint, 1 + (uint64_t)initial->kind);
+    fingerprint = add_double(add_double(fingerprint, initial->a), initial->b);
+    fingerprint = tshi_fingerprint_add(tshi_fingerprint_add(fingerprint, initial->seed), initial->stream);
+    return tshi_fingerprint_add(fingerprint, initial->has_zero_row ? 1 + (uint64_t)initial->zero_row : 0);
+}
+
+tsh_status tshi_tensor_bring(const tsh_tensor *tensor) {
+    deferred *d = deferred_of(tensor);
+    if (d) return use(&d->lender, 0, 0);
+    if (!tensor->storage || tensor->storage->data) return TSH_OK;
+    return tshi_fail(TSH_ERR_STATE, "the values are a sharded parameter's: they are there in a tape's calls alone");
+}
