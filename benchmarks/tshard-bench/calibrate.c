@@ -15,7 +15,7 @@ void calibrate_place(calibration *c, int n, const size_t *bytes, void **out) {
     const size_t line = 64;
     size_t need = 0;
     for (int i = 0; i < n; i++) need += (bytes[i] + line - 1) / line * line;
-    if (c->cursor + need > CALIBRATE_WALK) c->cursor = 0;
+    if (c->cursor + need > c->working_set) c->cursor = 0;
     char *from = (char *)tsh_tensor_data(c->pool) + c->cursor;
     for (int i = 0; i < n; i++) {
         out[i] = from;
@@ -78,18 +78,26 @@ static tsh_status measure_calls(calibration *c) {
     return status;
 }
 
+/* A call finds its operands where a training step leaves them: those of a small model in a large cache, those of a large
+ * one in memory. */
 static tsh_status measure_all(calibration *c) {
+    static const size_t near = (size_t)16 << 20, far = CALIBRATE_POOL;
     static const struct {
         const char *name;
         tsh_status (*measure)(calibration *c);
-    } parts[] = {{"calls of functions", measure_calls},
-                 {"matrix products", calibrate_products},
-                 {"attention", calibrate_attention},
-                 {"other kernels", calibrate_kernels},
-                 {"collectives", calibrate_networks}};
+        size_t working_set;
+    } parts[] = {{"calls of functions", measure_calls, near},
+                 {"matrix products in a cache", calibrate_products, near},
+                 {"matrix products in memory", calibrate_products, far},
+                 {"attention in a cache", calibrate_attention, near},
+                 {"attention in memory", calibrate_attention, far},
+                 {"other kernels in a cache", calibrate_kernels, near},
+                 {"other kernels in memory", calibrate_kernels, far},
+                 {"collectives", calibrate_networks, near}};
     tsh_status status = TSH_OK;
     for (size_t i = 0; i < sizeof parts / sizeof *parts && status == TSH_OK; i++) {
         double begin = bench_now();
+        c->working_set = parts[i].working_set;
         status = parts[i].measure(c);
         if (status == TSH_OK) bench_say("%s: %.1f s", parts[i].name, bench_now() - begin);
     }

@@ -14,14 +14,13 @@ typedef struct calibration {
     bool waits;      /* ranks wait for each other in what is measured now */
     int64_t largest; /* of the sizes that are measured */
     tsh_tensor *pool;
+    size_t working_set;  /* bytes of the pool that small calls walk through */
     size_t cursor, used; /* bytes of the pool: where the next call's buffers lie; what calls may have written */
     machine *m;
 } calibration;
 
-/* The pool's bytes; those that small calls walk through, so that a call finds its operands where a training step leaves
- * them: seldom in the innermost caches. */
+/* The pool's bytes. */
 #define CALIBRATE_POOL ((size_t)128 << 20)
-#define CALIBRATE_WALK ((size_t)16 << 20)
 
 /* Says where `n` buffers of these bytes lie for the next call. */
 void calibrate_place(calibration *c, int n, const size_t *bytes, void **out);

@@ -47,6 +47,7 @@ static tsh_status measure_form(calibration *c, int form, tsh_dtype dtype) {
     if (!t) return status;
     snprintf(t->what, sizeof t->what, "%s", forms[form]);
     snprintf(t->dtype, sizeof t->dtype, "%s", tsh_dtype_name(dtype));
+    t->working_set = (double)c->working_set;
     for (int i = 0; i < row_count; i++) t->at[0][i] = (double)rows[i];
     for (int i = 0; i < count; i++) t->at[1][i] = t->at[2][i] = (double)features[i];
     for (int i = 0; i < row_count * count * count && status == TSH_OK; i++) {
@@ -118,6 +119,7 @@ static tsh_status measure_attention(calibration *c, bool backward, tsh_dtype dty
     if (!t) return status;
     snprintf(t->what, sizeof t->what, backward ? "backward" : "forward");
     snprintf(t->dtype, sizeof t->dtype, "%s", tsh_dtype_name(dtype));
+    t->working_set = (double)c->working_set;
     for (int i = 0; i < count; i++) t->at[0][i] = (double)queries[i];
     for (int i = 0; i < DIMS; i++) t->at[1][i] = (double)dims[i];
     for (int i = 0; i < count * DIMS && status == TSH_OK; i++) {

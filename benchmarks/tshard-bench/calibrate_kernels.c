@@ -51,12 +51,11 @@ static void run_convert(tsh_device *device, const operands *o) {
 }
 
 static void run_unary(tsh_device *device, const operands *o) {
-    device->ops->elementwise[o->dtype].unary(device, TSHI_GELU_TANH, NULL, o->n, o->at[0], o->at[1]);
+    device->ops->elementwise[o->dtype].unary(device, TSHI_GELU_ERF, NULL, o->n, o->at[0], o->at[1]);
 }
 
 static void run_unary_backward(tsh_device *device, const operands *o) {
-    device->ops->elementwise[o->dtype].unary_backward(device, TSHI_GELU_TANH, NULL, o->n, o->at[0], o->at[1], 0,
-                                                      o->at[2]);
+    device->ops->elementwise[o->dtype].unary_backward(device, TSHI_GELU_ERF, NULL, o->n, o->at[0], o->at[1], 0, o->at[2]);
 }
 
 static void run_axpby(tsh_device *device, const operands *o) {
@@ -284,7 +283,8 @@ static bool is_measured(const calibration *c, const tshi_record_call *call) {
     bool found = false;
     for (int i = 0; i < c->m->count[MACHINE_KERNELS]; i++) {
         const machine_table *t = &c->m->table[MACHINE_KERNELS][i];
-        found = found || (!strcmp(t->what, call->name) && !strcmp(t->dtype, tsh_dtype_name(call->dtype)));
+        found = found || (!strcmp(t->what, call->name) && !strcmp(t->dtype, tsh_dtype_name(call->dtype)) &&
+                          t->working_set == (double)c->working_set);
     }
     return found;
 }
@@ -303,6 +303,7 @@ static tsh_status measure_kernel(calibration *c, kernel_run *run, const operands
     if (!t) return TSH_ERR_MEMORY;
     snprintf(t->what, sizeof t->what, "%s", counted.call.name);
     snprintf(t->dtype, sizeof t->dtype, "%s", tsh_dtype_name(counted.call.dtype));
+    t->working_set = (double)c->working_set;
     for (int i = 0; i < points && status == TSH_OK; i++) {
         double seconds = 0;
         r.o.rows = row_counts[i];
@@ -315,12 +316,13 @@ static tsh_status measure_kernel(calibration *c, kernel_run *run, const operands
     return status;
 }
 
-/* A table for all families that are not measured: copies, which are the first. */
-static tsh_status add_others(calibration *c) {
-    const int points[MACHINE_AXES] = {c->m->table[MACHINE_KERNELS][0].points[0], 1, 1};
+/* A table for all families that are not measured: copies, in table `first`. */
+static tsh_status add_others(calibration *c, int first) {
+    const int points[MACHINE_AXES] = {c->m->table[MACHINE_KERNELS][first].points[0], 1, 1};
     machine_table *t = machine_add_table(c->m, MACHINE_KERNELS, points);
     if (!t) return TSH_ERR_MEMORY;
-    const machine_table *copies = &c->m->table[MACHINE_KERNELS][0];
+    const machine_table *copies = &c->m->table[MACHINE_KERNELS][first];
+    t->working_set = copies->working_set;
     memcpy(t->at, copies->at, sizeof t->at);
     memcpy(t->rate, copies->rate, (size_t)points[0] * sizeof *t->rate);
     return TSH_OK;
@@ -340,6 +342,7 @@ static tsh_status create_ids(const calibration *c, tsh_tensor **out) {
 
 tsh_status calibrate_kernels(calibration *c) {
     tsh_tensor *ids = NULL, *squares = NULL;
+    int first = c->m->count[MACHINE_KERNELS];
     tsh_status status = create_ids(c, &ids);
     if (status == TSH_OK) status = create(c, TSH_FLOAT64, 1, &squares);
     if (status == TSH_OK) status = tsh_tensor_fill(squares, 1e6);
@@ -351,7 +354,7 @@ tsh_status calibrate_kernels(calibration *c) {
             status = measure_kernel(c, kernels[i], &o);
         }
     }
-    if (status == TSH_OK) status = add_others(c);
+    if (status == TSH_OK) status = add_others(c, first);
     tsh_tensor_release(squares);
     tsh_tensor_release(ids);
     return status;

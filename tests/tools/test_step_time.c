@@ -133,7 +133,7 @@ Test(step_time, rates_are_interpolated_in_the_logarithms_and_stay_beyond_the_tab
                  {10, 100, 8}, {0.5, 1, 1},  {1e6, 1e6, 64}, {1000, 100, 32}, {10, 5e9, 16}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const double at[MACHINE_AXES] = {cases[i].m, cases[i].n, 3};
-        check_near(machine_rate(&m, MACHINE_PRODUCTS, "forward", "float32", at), 1e9 * cases[i].rate);
+        check_near(machine_rate(&m, MACHINE_PRODUCTS, "forward", "float32", at, 0), 1e9 * cases[i].rate);
     }
     machine_free(&m);
 }
@@ -145,8 +145,27 @@ Test(step_time, the_cell_of_a_size_is_found) {
     const double sizes[] = {1, 4, 16, 256, 4096}, rates[] = {2, 4, 8, 16, 32};
     for (int i = 0; i < 5; i++) {
         const double at[MACHINE_AXES] = {sizes[i]};
-        check_near(machine_rate(&m, MACHINE_KERNELS, "copy", "int64", at), 1e9 * rates[i]);
+        check_near(machine_rate(&m, MACHINE_KERNELS, "copy", "int64", at, 0), 1e9 * rates[i]);
     }
+    machine_free(&m);
+}
+
+/* Rates of 16 in a cache of 100 bytes and of 4 beyond 400: halfway on the logarithms, at 200, the rate is 8. */
+Test(step_time, a_larger_working_set_moves_the_rate_to_that_of_memory) {
+    static const double sets[] = {1, 100, 200, 400, 1e9}, rates[] = {16, 16, 8, 4, 4};
+    machine m;
+    written w = {.record = {.count = 0, .peak = 200}};
+    read_good(HEAD ", \"kernels\": [{\"bytes\": [1], \"gb_per_s\": [1]},"
+                   "{\"family\": \"copy\", \"working_set\": 400, \"bytes\": [1], \"gb_per_s\": [4]},"
+                   "{\"family\": \"copy\", \"working_set\": 100, \"bytes\": [1], \"gb_per_s\": [16]}]}",
+              &m);
+    const double at[MACHINE_AXES] = {5};
+    for (int i = 0; i < 5; i++) {
+        check_near(machine_rate(&m, MACHINE_KERNELS, "copy", "float32", at, sets[i]), 1e9 * rates[i]);
+        check_near(machine_rate(&m, MACHINE_KERNELS, "zero", "float32", at, sets[i]), 1e9);
+    }
+    add(&w, TSHI_RECORD_KERNEL, "copy", TSH_FLOAT32, 1)->bytes = 8;
+    check_near(time_of(&m, &w).kernels, 1e-9);
     machine_free(&m);
 }
 
@@ -162,10 +181,10 @@ Test(step_time, the_row_that_names_most_counts) {
                    "{\"kind\": \"all_reduce\", \"ranks\": 4, \"latency_us\": 4, \"bus_gb_per_s\": 1}]}",
               &m);
     const double at[MACHINE_AXES] = {5};
-    check_near(machine_rate(&m, MACHINE_KERNELS, "zero", "float64", at), 1e9);
-    check_near(machine_rate(&m, MACHINE_KERNELS, "copy", "float64", at), 2e9);
-    check_near(machine_rate(&m, MACHINE_KERNELS, "zero", "float32", at), 3e9);
-    check_near(machine_rate(&m, MACHINE_KERNELS, "copy", "float32", at), 4e9);
+    check_near(machine_rate(&m, MACHINE_KERNELS, "zero", "float64", at, 0), 1e9);
+    check_near(machine_rate(&m, MACHINE_KERNELS, "copy", "float64", at, 0), 2e9);
+    check_near(machine_rate(&m, MACHINE_KERNELS, "zero", "float32", at, 0), 3e9);
+    check_near(machine_rate(&m, MACHINE_KERNELS, "copy", "float32", at, 0), 4e9);
     check_near(machine_find_network(&m, "model", "all_gather", 2)->latency_us, 1);
     check_near(machine_find_network(&m, "data", "all_reduce", 4)->latency_us, 2);
     check_near(machine_find_network(&m, "model", "all_reduce", 2)->latency_us, 3);
@@ -184,7 +203,7 @@ Test(step_time, collectives_take_rounds_of_latency_and_bytes_over_bandwidth) {
     add_collective(&w, "all_gather", "data", 16, 100000000, 1);
     add_collective(&w, "broadcast", "data", 5, 100000000, 1);
     add_collective(&w, "all_reduce", "data", 1, 100000000, 1);
-    for (int i = 0; i < 4; i++) check_near(step_call_seconds(&m, &w.entries[i]), expected[i]);
+    for (int i = 0; i < 4; i++) check_near(step_call_seconds(&m, &w.entries[i], 0), expected[i]);
     step_time t = time_of(&m, &w);
     check_near(t.exposed, 4 * expected[0] + expected[1] + expected[2]);
     cr_assert_eq(t.hidden, 0);
@@ -201,7 +220,7 @@ Test(step_time, early_collectives_hide_behind_what_backward_computes) {
     tshi_record_entry *backward = add_product(&w, 1000, 1000, 200000000, true, false, 1);
     backward->call.backward = true;
     add_collective(&w, "all_reduce", "data", 8, 1000000000, 10)->call.early = true;
-    double seconds = step_call_seconds(&m, &w.entries[2]);
+    double seconds = step_call_seconds(&m, &w.entries[2], 0);
     check_near(seconds, 6 * 10e-6 + 1e9 * 14 / 8 / 25e9);
     step_time t = time_of(&m, &w);
     check_near(t.hidden, 9 * seconds);
@@ -261,6 +280,7 @@ Test(step_time, a_machine_that_is_written_reads_back) {
     machine m = {.ranks = 2, .call_us = 0.25, .name = "a \"name\"\\"}, back;
     machine_table *t = machine_add_table(&m, MACHINE_PRODUCTS, (const int[]){2, 1, 3});
     snprintf(t->what, sizeof t->what, "dw");
+    t->working_set = 134217728;
     for (int a = 0; a < MACHINE_AXES; a++) {
         for (int i = 0; i < t->points[a]; i++) t->at[a][i] = 1 + i;
     }
@@ -277,6 +297,7 @@ Test(step_time, a_machine_that_is_written_reads_back) {
     cr_assert_eq(back.count[MACHINE_PRODUCTS], 1);
     const machine_table *same = &back.table[MACHINE_PRODUCTS][0];
     cr_assert_str_eq(same->what, "dw");
+    check_near(same->working_set, 134217728);
     for (int i = 0; i < 6; i++) check_near(same->rate[i], 0.5 + i);
     cr_assert_str_eq(back.network[0].axis, "data");
     cr_assert_eq(back.network[0].ranks, 3);
@@ -301,6 +322,8 @@ Test(step_time, files_that_are_no_machine_are_refused_in_words) {
          "kernels[0]: \"gb_per_s\" wants a list of 2 numbers above 0"},
         {HEAD ", \"kernels\": [{\"bytes\": [1], \"gb_per_s\": [0]}]}",
          "kernels[0]: \"gb_per_s\" wants a list of 1 numbers above 0"},
+        {HEAD ", \"kernels\": [{\"working_set\": 0, \"bytes\": [1], \"gb_per_s\": [1]}]}",
+         "kernels[0]: \"working_set\" wants a number of 1 or more"},
         {HEAD ", \"kernels\": [{\"bytes\": [1], \"gbps\": [1]}]}", "kernels[0]: \"gbps\" is not known"},
         {HEAD ", \"products\": [{\"form\": 1, \"m\": [1], \"n\": [1], \"k\": [1], \"gflop_per_s\": [1]}]}",
          "products[0]: \"form\" wants a text of fewer than 64 characters"},

@@ -85,6 +85,7 @@ static void put_table(FILE *to, machine_work work, const machine_table *t) {
     fputs("    {", to);
     put_text(to, works[work].what, t->what);
     put_text(to, "dtype", t->dtype);
+    if (t->working_set > 0) fprintf(to, "\"working_set\": %.12g, ", t->working_set);
     for (int a = 0; a < machine_axes(work); a++) put_numbers(to, works[work].axis[a], 12, t->points[a], t->at[a], ", ");
     put_numbers(to, works[work].rate, 4, rates_of(t), t->rate, "}");
 }
@@ -188,9 +189,10 @@ static bool take_numbers(reading *r, const json_t *object, const char *key, int 
 
 static bool take_table(reading *r, machine_work work, json_t *object) {
     const work_names *names = &works[work];
-    const char *const known[] = {names->what, "dtype", names->rate, names->axis[0], names->axis[1], names->axis[2]};
+    const char *const known[] = {names->what,    "dtype",        "working_set", names->rate,
+                                 names->axis[0], names->axis[1], names->axis[2]};
     int points[MACHINE_AXES] = {0};
-    if (!only(r, object, 6, known)) return false;
+    if (!only(r, object, 7, known)) return false;
     for (int a = 0; a < machine_axes(work); a++) {
         size_t n = json_array_size(json_object_get(object, names->axis[a]));
         if (n < 1 || n > MACHINE_POINTS) return fails(r, "\"%s\" wants 1 to %d sizes", names->axis[a], MACHINE_POINTS);
@@ -199,7 +201,8 @@ static bool take_table(reading *r, machine_work work, json_t *object) {
     machine_table *t = machine_add_table(r->m, work, points);
     if (!t) return fails(r, "no memory");
     if (!take_text(r, object, names->what, t->what, sizeof t->what) ||
-        !take_text(r, object, "dtype", t->dtype, sizeof t->dtype)) {
+        !take_text(r, object, "dtype", t->dtype, sizeof t->dtype) ||
+        (json_object_get(object, "working_set") && !take_number(r, object, "working_set", 1, &t->working_set))) {
         return false;
     }
     for (int a = 0; a < machine_axes(work); a++) {
@@ -311,17 +314,24 @@ static double interpolate(const machine_table *t, const double at[MACHINE_AXES])
 }
 
 double machine_rate(const machine *m, machine_work work, const char *what, const char *dtype,
-                    const double at[MACHINE_AXES]) {
-    const machine_table *best = NULL;
-    int most = -1;
+                    const double at[MACHINE_AXES], double working_set) {
+    const machine_table *below = NULL, *above = NULL; /* the nearest ones of no more and of no smaller working set */
+    int most = 0;
     for (int i = 0; i < m->count[work]; i++) {
         const machine_table *t = &m->table[work][i];
         int named = fit(t->what, what, 2), typed = fit(t->dtype, dtype, 1);
-        if (named < 0 || typed < 0 || named + typed <= most) continue;
+        if (named < 0 || typed < 0 || named + typed < most) continue;
+        if (named + typed > most) below = above = NULL;
         most = named + typed;
-        best = t;
+        if (t->working_set <= working_set && (!below || t->working_set > below->working_set)) below = t;
+        if (t->working_set >= working_set && (!above || t->working_set < above->working_set)) above = t;
     }
-    return best ? 1e9 * interpolate(best, at) : 0;
+    if (!below && !above) return 0;
+    if (!above || !below || below->working_set <= 0 || above->working_set <= below->working_set) {
+        return 1e9 * interpolate(below ? below : above, at);
+    }
+    double share = log(working_set / below->working_set) / log(above->working_set / below->working_set);
+    return 1e9 * pow(interpolate(below, at), 1 - share) * pow(interpolate(above, at), share);
 }
 
 const machine_network *machine_find_network(const machine *m, const char *axis, const char *kind, int ranks) {

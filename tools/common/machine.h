@@ -19,6 +19,7 @@ typedef enum machine_work {
 
 typedef struct machine_table {
     char what[MACHINE_NAME], dtype[MACHINE_NAME]; /* empty: any */
+    double working_set;                           /* bytes of the tensors that its calls worked through; 0: any */
     int points[MACHINE_AXES];
     double at[MACHINE_AXES][MACHINE_POINTS]; /* ascending */
     double *rate;                            /* row-major over the points */
@@ -52,11 +53,12 @@ machine_table *machine_add_table(machine *m, machine_work work, const int points
 machine_network *machine_add_network(machine *m);
 int machine_axes(machine_work work);
 
-/* Operations or bytes a second of a work of these sizes: between the points of a table the logarithm is interpolated in
- * the logarithms of the sizes, beyond them the rate stays. The table that names both `what` and dtype comes before
- * one that names less. 0 where there is none. */
+/* Operations or bytes a second of a work of these sizes, in a step that works through the tensors of `working_set`
+ * bytes: between the points of a table, and between tables of two working sets, the logarithm is interpolated in the
+ * logarithms of the sizes, beyond them the rate stays. The tables that name both `what` and dtype come before those that
+ * name less. 0 where there is none. */
 double machine_rate(const machine *m, machine_work work, const char *what, const char *dtype,
-                    const double at[MACHINE_AXES]);
+                    const double at[MACHINE_AXES], double working_set);
 /* The network that names most of the three and contradicts none, or NULL. */
 const machine_network *machine_find_network(const machine *m, const char *axis, const char *kind, int ranks);
 

@@ -51,39 +51,39 @@ const char *step_product_form(const tshi_record_call *product, double sizes[MACH
 }
 
 /* Operations or bytes of the call, and how many of them the machine does a second. */
-static double rate_of(const machine *m, const tshi_record_entry *e, double *work) {
+static double rate_of(const machine *m, const tshi_record_entry *e, double working_set, double *work) {
     const tshi_record_call *c = &e->call;
     const char *dtype = tsh_dtype_name(c->dtype);
     double at[MACHINE_AXES] = {0};
     *work = e->flops;
     if (c->kind == TSHI_RECORD_PRODUCT) {
         const char *form = step_product_form(c, at);
-        return machine_rate(m, MACHINE_PRODUCTS, form, dtype, at);
+        return machine_rate(m, MACHINE_PRODUCTS, form, dtype, at, working_set);
     }
     if (c->kind == TSHI_RECORD_ATTENTION) {
         at[0] = (double)c->size[3];
         at[1] = (double)c->size[5];
-        return machine_rate(m, MACHINE_ATTENTION, c->backward ? "backward" : "forward", dtype, at);
+        return machine_rate(m, MACHINE_ATTENTION, c->backward ? "backward" : "forward", dtype, at, working_set);
     }
     *work = at[0] = (double)e->bytes;
-    return machine_rate(m, MACHINE_KERNELS, c->name, dtype, at);
+    return machine_rate(m, MACHINE_KERNELS, c->name, dtype, at, working_set);
 }
 
-double step_call_seconds(const machine *m, const tshi_record_entry *entry) {
+double step_call_seconds(const machine *m, const tshi_record_entry *entry, double working_set) {
     double work, rate;
     if (entry->call.kind == TSHI_RECORD_COLLECTIVE) return collective_seconds(m, &entry->call);
-    rate = rate_of(m, entry, &work);
+    rate = rate_of(m, entry, working_set, &work);
     return work > 0 && rate > 0 ? work / rate : 0;
 }
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
-static void note_missing(const machine *m, const tshi_record_entry *e, step_time *t) {
+static void note_missing(const machine *m, const tshi_record_entry *e, double working_set, step_time *t) {
     static const char *const lists[] = {"products", "attention", "kernels", "networks"};
     const tshi_record_call *c = &e->call;
     double work, at[MACHINE_AXES];
     bool collective = c->kind == TSHI_RECORD_COLLECTIVE;
-    bool there = collective ? c->size[0] < 2 || network_of(m, c) : rate_of(m, e, &work) > 0 || work <= 0;
+    bool there = collective ? c->size[0] < 2 || network_of(m, c) : rate_of(m, e, working_set, &work) > 0 || work <= 0;
     if (there || t->missing[0]) return;
     const char *name = c->kind == TSHI_RECORD_PRODUCT ? step_product_form(c, at) : c->name;
     snprintf(t->missing, sizeof t->missing, "%s %s %s", lists[c->kind], name,
@@ -102,15 +102,15 @@ static void hide(const early_calls *early, double computed, step_time *t) {
 }
 
 void step_time_of(const machine *m, const tshi_record *record, step_time *out) {
-    double backward = 0;
+    double backward = 0, working_set = (double)record->peak;
     early_calls early = {0, 0};
     *out = (step_time){.all = 0};
     for (int i = 0; i < record->count; i++) {
         const tshi_record_entry *e = &record->entries[i];
-        double calls = (double)e->calls, seconds = step_call_seconds(m, e) * calls;
+        double calls = (double)e->calls, seconds = step_call_seconds(m, e, working_set) * calls;
         double *const parts[] = {&out->products, &out->attention, &out->kernels, &out->exposed};
         if (e->calls == 0) continue;
-        note_missing(m, e, out);
+        note_missing(m, e, working_set, out);
         out->calls += 1e-6 * m->call_us * calls;
         if (e->call.kind != TSHI_RECORD_COLLECTIVE) {
             *parts[e->call.kind] += seconds;
