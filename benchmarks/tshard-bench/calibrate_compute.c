@@ -40,8 +40,8 @@ static int multiply(void *context, int calls) {
 }
 
 static tsh_status measure_form(calibration *c, int form, tsh_dtype dtype) {
-    static const int64_t rows[] = {1, 16, 128, 1024}, features[] = {32, 128, 512, 2048};
-    const int row_count = calibrate_points(c, rows, 4), count = calibrate_points(c, features, 4);
+    static const int64_t rows[] = {1, 16, 64, 256, 1024}, features[] = {32, 128, 512, 2048};
+    const int row_count = calibrate_points(c, rows, 5), count = calibrate_points(c, features, 4);
     machine_table *t = machine_add_table(c->m, MACHINE_PRODUCTS, (const int[]){row_count, count, count});
     tsh_status status = t ? TSH_OK : TSH_ERR_MEMORY;
     if (!t) return status;

@@ -55,7 +55,8 @@ static void run_unary(tsh_device *device, const operands *o) {
 }
 
 static void run_unary_backward(tsh_device *device, const operands *o) {
-    device->ops->elementwise[o->dtype].unary_backward(device, TSHI_GELU_ERF, NULL, o->n, o->at[0], o->at[1], 0, o->at[2]);
+    device->ops->elementwise[o->dtype].unary_backward(device, TSHI_GELU_ERF, NULL, o->n, o->at[0], o->at[1], 0,
+                                                      o->at[2]);
 }
 
 static void run_axpby(tsh_device *device, const operands *o) {
