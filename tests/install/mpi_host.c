@@ -146,6 +146,7 @@ static void traffic(void) {
     enum { OPEN = 4 };
     int got[OPEN] = {0}, sent = 100 + rank, sum = 0;
     MPI_Request open[OPEN], request[OPEN];
+    MPI_Status done[OPEN];
     for (int i = 0; i < OPEN; i++)
         MPI_Irecv(&got[i], 1, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &open[i]);
     tsh_world *world = world_over(MPI_COMM_WORLD);
@@ -155,8 +156,8 @@ static void traffic(void) {
         check_sum(world, i, i * size);
     }
     tsh_world_destroy(world);
-    MPI_Waitall(OPEN, open, MPI_STATUSES_IGNORE);
-    MPI_Waitall(OPEN, request, MPI_STATUSES_IGNORE);
+    MPI_Waitall(OPEN, open, done);
+    MPI_Waitall(OPEN, request, done);
     for (int i = 0; i < OPEN; i++) sum += got[i];
     check(sum == OPEN * (100 + (rank + size - 1) % size), "the program's messages add up to %d", sum);
 }
