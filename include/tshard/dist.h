@@ -176,6 +176,17 @@ TSH_API tsh_status tsh_tensor_read_whole(const tsh_tensor *tensor, void *whole);
 TSH_API tsh_status tsh_tensor_gather_whole(const tsh_tensor *tensor, int root, void *whole);
 TSH_API tsh_status tsh_tensor_scatter_whole(tsh_tensor *tensor, int root, const void *whole);
 
+/* Coupling with a program that has a decomposition of its own: each rank of `group` names its box of the whole, of any
+ * place and size, and has its elements row-major in host memory; an empty box has none, and values may be NULL. group has
+ * all ranks of the tensor's mesh, such as the world's group; a rank outside the mesh passes its empty tensor. Layouts as
+ * for tsh_tensor_gather_whole, values are moved as tsh_redistribute moves them. The boxes may change from call to call; a
+ * call that repeats earlier ones plans nothing anew. Collective over group, waits. An error on every rank, with nothing
+ * moved: TSH_ERR_RANGE for a box that leaves the shape, TSH_ERR_MISMATCH for tensors that differ by rank.
+ *   write_parts   tensor = the boxes, which cover the whole and do not overlap (else TSH_ERR_SHAPE, which names ranks)
+ *   read_parts    values = the tensor's elements in the box; boxes may overlap, as halos do, and leave some out */
+TSH_API tsh_status tsh_tensor_write_parts(tsh_tensor *tensor, tsh_group *group, const tsh_box *box, const void *values);
+TSH_API tsh_status tsh_tensor_read_parts(const tsh_tensor *tensor, tsh_group *group, const tsh_box *box, void *values);
+
 /* Zeroed members take NumPy's defaults. */
 typedef struct tsh_print_config {
     int root;           /* the rank of tsh_mesh_members that writes */

@@ -85,6 +85,7 @@ static int member_at(const tshi_placement *p, const int at[TSH_MAX_AXES]) {
 tsh_box tshi_placement_box(const tshi_placement *p, int ndim, const int64_t *shape, int member) {
     tsh_box box = {0};
     int at[TSH_MAX_AXES], sequence[TSH_MAX_AXES];
+    if (p->boxes) return p->boxes[member];
     coordinates(p, member, at);
     tshi_split_sequence(p->axes, p->layout, sequence);
     for (int d = 0; d < ndim; d++) box.length[d] = shape[d];
@@ -218,6 +219,11 @@ static void search_axis(search *s, int step, tsh_box held) {
         search_found(s, &held);
         return;
     }
+    for (int i = 0; p->boxes && i < p->size[0]; i++) {
+        s->source[0] = i;
+        search_found(s, &p->boxes[i]);
+    }
+    if (p->boxes) return;
     int a = s->sequence[step];
     tsh_layout layout = p->layout[a];
     int d = layout.kind == TSH_KIND_SHARD ? layout.dim : 0;

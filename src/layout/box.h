@@ -12,6 +12,8 @@ typedef struct tshi_placement {
     int size[TSH_MAX_AXES];
     const int *ranks; /* of each member; NULL: member i is rank i */
     tsh_layout layout[TSH_MAX_AXES];
+    const tsh_box
+        *boxes; /* what each member holds, where no layout says it: there is one axis then, a SHARD one; NULL */
 } tshi_placement;
 
 /* Where the tensors of a mesh with these layouts are; the mesh must outlive it. */

@@ -278,6 +278,27 @@ static void move_whole(fuzz *f, void (*function)(void)) {
     fuzz_said(f, "a move of the whole", status, NULL);
 }
 
+/* Boxes of all of it on every rank, or of some rows on each. Of an int64 tensor only zeros are written, too. */
+static void move_parts(fuzz *f, void (*function)(void)) {
+    static _Thread_local char room[MOST * 16], zeros[MOST * 16];
+    tsh_tensor *t = fuzz_tensor(f);
+    tsh_group *group = tsh_world_group(f->world);
+    tsh_box box = {.start = {0}};
+    bool writes = fuzz_chance(f, 50), all = fuzz_chance(f, 50), bare = fuzz_chance(f, 3), off = fuzz_chance(f, 3);
+    int64_t whole = 1;
+    (void)function;
+    for (int d = 0; d < tsh_tensor_ndim(t); d++) {
+        box.length[d] = tsh_tensor_shape(t)[d];
+        if (__builtin_mul_overflow(whole, tsh_tensor_shape(t)[d], &whole)) return;
+    }
+    if (whole > MOST) return;
+    if (!all) tsh_split(box.length[0], f->size, tsh_world_rank(f->world), &box.start[0], &box.length[0]);
+    if (off) box.start[0] -= 1;
+    tsh_status status = writes ? tsh_tensor_write_parts(t, group, &box, bare ? NULL : zeros)
+                               : tsh_tensor_read_parts(t, group, &box, bare ? NULL : room);
+    fuzz_said(f, "a move of parts", status, NULL);
+}
+
 static void print(fuzz *f, void (*function)(void)) {
     tsh_tensor *t = fuzz_tensor(f);
     FILE *nowhere = fopen("/dev/null", "w");
@@ -360,6 +381,7 @@ const fuzz_call fuzz_tensor_calls[] = {
     {"tsh_tensor_write_whole", tensor_write_whole, NULL, 3},
     {"tsh_tensor_write_boxes", tensor_write_boxes, NULL, 3},
     {"tsh_tensor_read_whole tsh_tensor_gather_whole tsh_tensor_scatter_whole", move_whole, NULL, 4},
+    {"tsh_tensor_write_parts tsh_tensor_read_parts", move_parts, NULL, 3},
     {"tsh_from_local", from_local, NULL, 3},
     {"tsh_tensor_print", print, NULL, 3},
     {"tsh_tensor_fill", tensor_fill, NULL, 3},

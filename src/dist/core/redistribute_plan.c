@@ -25,6 +25,10 @@ static uint64_t add_placement(uint64_t h, const tshi_placement *p) {
     }
     for (int i = 0, n = tshi_placement_members(p); i < n; i++) {
         h = tshi_fingerprint_add(h, (uint64_t)tshi_placement_rank(p, i));
+        for (int d = 0; p->boxes && d < TSH_MAX_DIMS; d++) {
+            h = tshi_fingerprint_add(h, (uint64_t)p->boxes[i].start[d]);
+            h = tshi_fingerprint_add(h, (uint64_t)p->boxes[i].length[d]);
+        }
     }
     return h;
 }
@@ -40,8 +44,10 @@ static bool placements_equal(const tshi_placement *a, const tshi_placement *b) {
     for (int i = 0; i < a->axes; i++) {
         if (a->size[i] != b->size[i] || !tshi_layout_equal(a->layout[i], b->layout[i])) return false;
     }
+    if (!a->boxes != !b->boxes) return false;
     for (int i = 0, n = tshi_placement_members(a); i < n; i++) {
         if (tshi_placement_rank(a, i) != tshi_placement_rank(b, i)) return false;
+        if (a->boxes && memcmp(&a->boxes[i], &b->boxes[i], sizeof *a->boxes) != 0) return false;
     }
     return true;
 }
@@ -104,25 +110,43 @@ static void *carve(void *memory, size_t *used, int count, size_t size) {
     return at;
 }
 
-static size_t plan_arrays(tshi_exchange_plan *p, int **from, int **to) {
+/* Copies of what a placement points to. */
+typedef struct copied {
+    int *ranks;
+    tsh_box *boxes;
+} copied;
+
+static copied carve_members(void *memory, size_t *used, const tshi_placement *p) {
+    int n = tshi_placement_members(p);
+    copied out = {.ranks = carve(memory, used, n, sizeof *out.ranks)};
+    if (p->boxes) out.boxes = carve(memory, used, n, sizeof *out.boxes);
+    return out;
+}
+
+static size_t plan_arrays(tshi_exchange_plan *p, copied *from, copied *to) {
     size_t used = 0;
     p->receive = carve(p->memory, &used, p->receives, sizeof *p->receive);
     p->send = carve(p->memory, &used, p->sends, sizeof *p->send);
     p->source = carve(p->memory, &used, p->receives, sizeof *p->source);
     p->piece = carve(p->memory, &used, p->receives, sizeof *p->piece);
     p->work = carve(p->memory, &used, p->receives, sizeof *p->work);
-    *from = carve(p->memory, &used, tshi_placement_members(&p->e.from), sizeof **from);
-    *to = carve(p->memory, &used, tshi_placement_members(&p->e.to), sizeof **to);
+    *from = carve_members(p->memory, &used, &p->e.from);
+    *to = carve_members(p->memory, &used, &p->e.to);
     return used + 1;
 }
 
-static void copy_ranks(tshi_placement *p, int *ranks) {
-    for (int i = 0, n = tshi_placement_members(p); i < n; i++) ranks[i] = tshi_placement_rank(p, i);
-    p->ranks = ranks;
+static void copy_members(tshi_placement *p, copied to) {
+    for (int i = 0, n = tshi_placement_members(p); i < n; i++) {
+        to.ranks[i] = tshi_placement_rank(p, i);
+        if (p->boxes) to.boxes[i] = p->boxes[i];
+    }
+    p->ranks = to.ranks;
+    p->boxes = to.boxes;
 }
 
 static bool plan_make(tsh_world *world, const tshi_exchange *e, tshi_exchange_plan *p) {
-    int rank = world->rank, *from, *to;
+    int rank = world->rank;
+    copied from, to;
     p->e = *e;
     p->reduces_first = tshi_exchange_reduces_first(e, &p->middle);
     p->receives = p->reduces_first ? 0 : tshi_exchange_receives(e, rank, NULL, 0);
@@ -130,9 +154,9 @@ static bool plan_make(tsh_world *world, const tshi_exchange *e, tshi_exchange_pl
     p->memory = tshi_calloc(&world->allocator, plan_arrays(p, &from, &to), 1);
     if (!p->memory) return false;
     plan_arrays(p, &from, &to);
-    copy_ranks(&p->e.from, from);
-    copy_ranks(&p->e.to, to);
-    p->middle.ranks = from;
+    copy_members(&p->e.from, from);
+    copy_members(&p->e.to, to);
+    p->middle.ranks = from.ranks;
     p->numel = 1;
     for (int d = 0; d < e->ndim; d++) p->numel *= e->shape[d];
     if (p->reduces_first) return true;
