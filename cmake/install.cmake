@@ -1,10 +1,14 @@
-# cmake --install: libraries, headers, tools, find_package(tshard) and pkg-config.
+# cmake --install: libraries, headers, tools, find_package(tshard) and pkg-config. What belongs to the Debian packages of
+# the library and of the tools says so; all else is development.
+
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME development)
 
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tshard)
 
 install(TARGETS tshard_shared tshard_static EXPORT tshard_targets
-    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(NOT TSHARD_HAVE_MPI)
     set(left_out PATTERN mpi.h EXCLUDE)
 endif()
@@ -13,13 +17,13 @@ file(GLOB tools RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}/tools tools/tshard-*)
 set(installed_tools "")
 foreach(tool IN LISTS tools ITEMS tshard-bench)
     if(TARGET ${tool})
-        install(TARGETS ${tool} DESTINATION ${CMAKE_INSTALL_BINDIR})
+        install(TARGETS ${tool} DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
         list(APPEND installed_tools ${tool})
     endif()
 endforeach()
 include(cmake/manual.cmake)
 # As they lie in the sources, so that links between them hold.
-install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} PATTERN "__pycache__" EXCLUDE)
 
 install(EXPORT tshard_targets NAMESPACE tshard:: FILE tshard-targets.cmake DESTINATION ${package_dir})
@@ -56,3 +60,5 @@ foreach(package IN ITEMS tshard tshard-shared)
     configure_file(cmake/${package}.pc.in ${package}.pc @ONLY)
     install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${package}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endforeach()
+
+include(cmake/package.cmake)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# overview.sh TSHARD_RUN VERSION DOCDIR: the man page tshard(7) on stdout. Its ENVIRONMENT is `tshard-run --settings`.
+# overview.sh TSHARD_RUN VERSION: the man page tshard(7) on stdout. Its ENVIRONMENT is `tshard-run --settings`.
 set -eu
 cat <<PAGE
 .TH TSHARD 7 "" "tshard $2" "tshard"
@@ -20,11 +20,12 @@ A program calls tsh_world_init(), which finds the other ranks by the variables t
 .BR tshard-run (1),
 torchrun, mpirun and srun set; alone it is a world of one rank.
 .SH FILES
+Below the folder that tshard is installed in:
 .TP
-.I $3/docs
+.I share/doc/tshard/docs
 the manual, a page for each subject; docs/README.md lists them
 .TP
-.I $3/examples
+.I share/doc/tshard/examples
 programs, and a CMake project that builds them
 .SH ENVIRONMENT
 PAGE

@@ -37,6 +37,7 @@ chromium-headless-shell |have_browser                        |a browser that loo
 libopenmpi-dev openmpi-bin |have_command mpicc.openmpi       |the mpi backend on Open MPI
 libmpich-dev mpich |have_command mpicc.mpich                 |the mpi backend on MPICH
 libpmix-dev      |have_module pmix                           |several machines without mpirun or srun
+dpkg-dev fakeroot lintian |have_command dpkg-shlibdeps && have_command lintian |Debian packages
 bash-completion  |[ -r /usr/share/bash-completion/bash_completion ] |completion of the programs' options
 iproute2         |have_command ip                            |several machines, as network namespaces"
 setup_table_optional="

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=scripts/setup.sh
 . scripts/setup.sh
 
-all_stages=(gcc install clang asan tsan fuzz valgrind mpich cuda gpu docs format)
+all_stages=(gcc install package clang asan tsan fuzz valgrind mpich cuda gpu docs format)
 quick_stages=(gcc format)
 # TSHARD_TEST_DEVICE=cuda scripts/test.sh: the suites on a GPU alone.
 [ "${TSHARD_TEST_DEVICE:-cpu}" = cpu ] || all_stages=(gpu) quick_stages=(gpu)
@@ -91,6 +91,14 @@ stage_valgrind() {
 }
 
 stage_install() { suites build-gcc install; }
+
+# Debian packages, as a packager builds them, installed by dpkg and used in a copy of this system that is then dropped.
+stage_package() {
+    have_command dpkg-shlibdeps && have_command lintian || { echo "packages need dpkg-dev and lintian"; return 77; }
+    cmake -S . -B build-package -G Ninja -DCMAKE_C_COMPILER=gcc -DCMAKE_INSTALL_PREFIX=/usr -DTSHARD_CUDA=OFF \
+        -DTSHARD_BUILD_TESTS=OFF -DTSHARD_BUILD_EXAMPLES=OFF && cmake --build build-package &&
+        CC=gcc bash tests/install/package.sh build-package
+}
 
 # The mpi backend on the other MPI: Debian has both side by side, and the build takes Open MPI where nothing else is
 # said.
