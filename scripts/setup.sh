@@ -38,6 +38,7 @@ libopenmpi-dev openmpi-bin |have_command mpicc.openmpi       |the mpi backend on
 libmpich-dev mpich |have_command mpicc.mpich                 |the mpi backend on MPICH
 libpmix-dev      |have_module pmix                           |several machines without mpirun or srun
 dpkg-dev fakeroot lintian |have_command dpkg-shlibdeps && have_command lintian |Debian packages
+python3-numpy    |/usr/bin/python3 -c 'import numpy' 2> /dev/null |the example in Python
 bash-completion  |[ -r /usr/share/bash-completion/bash_completion ] |completion of the programs' options
 iproute2         |have_command ip                            |several machines, as network namespaces"
 setup_table_optional="
