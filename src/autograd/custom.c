@@ -53,7 +53,7 @@ tsh_status tshi_custom_run(tsh_call *call, tsh_status (*function)(tsh_call *call
         with_words(call, function == call->op->forward ? "forward" : "backward", before, function(call));
     tape->inside = NULL;
     while (tape->scratch_count > 0) tsh_tensor_release(tape->scratch[--tape->scratch_count]);
-    return status;
+    return status == TSH_OK ? tape->status : status; /* it may have called what it must not, and gone on */
 }
 
 /* --- the public call ---------------------------------------------------------------------------------------------- */
