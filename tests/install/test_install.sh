@@ -101,6 +101,16 @@ for program in "$prefix"/bin/*; do
 done
 gunzip -c "$prefix/share/man/man7/tshard.7.gz" | grep -q '^.B TSHARD_TIMEOUT$' || fail "tshard(7) has no variables"
 
+# A function and a layer of a program's own, by the public headers alone.
+for program in own_function own_layer; do
+    # shellcheck disable=SC2046
+    "$cc" -std=c11 -Wall -Wextra -Werror "$here/../../examples/$program.c" $(pkg-config --cflags --libs tshard) -lm \
+        -o "$work/$program" || fail "$program is not compiled"
+    file=()
+    [ "$program" = own_function ] || file=("$work/layer.safetensors")
+    LD_LIBRARY_PATH=$libdir "$prefix/bin/tshard-run" -n 3 "$work/$program" "${file[@]}" > "$work/said" || fail "$program on 3 ranks"
+done
+
 # Layouts in initialisers and expressions, in each language's strictest reading.
 for standard in c11 c17; do
     "$cc" -std=$standard -Wall -Wextra -pedantic-errors -Werror -I"$prefix/include" -fsyntax-only "$here/layouts.c" ||
