@@ -43,5 +43,6 @@ cat <<'PAGE'
 .SH SEE ALSO
 .BR tshard-run (1),
 .BR tshard-bench (1),
-.BR tshard-checkpoint (1)
+.BR tshard-checkpoint (1),
+.BR tshard-trace (1)
 PAGE

@@ -2,6 +2,7 @@
 #include "autograd/custom.h"
 #include "autograd/segment.h"
 #include "device/record.h"
+#include "device/trace.h"
 
 /* --- one call ----------------------------------------------------------------------------------------------------- */
 
@@ -292,13 +293,21 @@ static tsh_status backward_from(tsh_tape *tape, tsh_tensor *loss, const tsh_back
     return status;
 }
 
+/* True when a range of a trace has begun. */
+static bool note_backward(const tsh_device *device) {
+    tshi_record_backward(device->record);
+    if (device->trace) tshi_trace_range_begin(device->trace, "backward");
+    return device->trace != NULL;
+}
+
 tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backward_config *config) {
     if (!tape) return tshi_tape_missing("backward");
     tsh_device *device = tape->world->device;
     tsh_memory_purpose before = tshi_device_purpose(device, TSH_MEMORY_ACTIVATIONS);
     device->place.backward = true;
-    tshi_record_backward(device->record);
+    bool traced = tshi_is_noted(device) && note_backward(device);
     tsh_status status = backward_from(tape, loss, config);
+    if (traced && device->trace) tshi_trace_range_end(device->trace);
     device->place.backward = false;
     device->purpose = before;
     return status;

@@ -1,7 +1,9 @@
 /* The tape: running calls, recording them, keeping the first failure. */
 #include "autograd/tape.h"
 #include "autograd/custom.h"
+#include "autograd/observe.h"
 #include "device/record.h"
+#include "device/trace.h"
 #include "dist/core/redistribute.h"
 #include "dist/core/signal.h"
 
@@ -87,9 +89,16 @@ void tsh_tape_destroy(tsh_tape *tape) {
     tshi_free(&tape->world->allocator, tape);
 }
 
+static void note_reset(const tsh_device *device) {
+    tshi_record_reset(device->record);
+    if (!device->trace) return;
+    tshi_trace_close(tshi_trace_open(device->trace, TSHI_TRACE_RESET));
+    tshi_trace_clock(device->trace);
+}
+
 static void end_step(tsh_tape *tape) {
     tshi_steps *steps = steps_of(tape);
-    tshi_record_reset(tape->world->device->record);
+    if (tshi_is_noted(tape->world->device)) note_reset(tape->world->device);
     free_step(tape);
     tape->status = TSH_OK;
     tape->message[0] = '\0';
@@ -285,7 +294,7 @@ tsh_memory_purpose tshi_call_enter(const tsh_call *call, bool backward) {
     tsh_device *device = tshi_device_of(call->in[0]);
     device->place.function = device->place.last = call->op->name;
     device->place.backward = backward;
-    if (!backward) tshi_record_forward(device->record);
+    if (tshi_is_noted(device)) tshi_observe_enter(call);
     for (int i = 0; i < call->inputs; i++) {
         const char *name = name_of(call->in[i]);
         if (name) device->place.layer = name;
@@ -295,6 +304,7 @@ tsh_memory_purpose tshi_call_enter(const tsh_call *call, bool backward) {
 
 void tshi_call_leave(const tsh_call *call, tsh_memory_purpose before) {
     tsh_device *device = call->tape->world->device;
+    if (device->trace) tshi_observe_leave(call);
     device->place.function = NULL;
     device->purpose = before;
 }

@@ -65,6 +65,9 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
         {"TSHARD_RECORD", TSHI_TEXT, .computed = "none",
          .text = "a file's name: rank R writes what it has counted (memory, collectives, in a plan also kernels) to "
                  "NAME.R when its world is destroyed"},
+    [TSHI_SETTING_TRACE] = {"TSHARD_TRACE", TSHI_TEXT, .computed = "none",
+                            .text = "a folder: rank R writes what it does when to FOLDER/rank.R, for `tshard-trace` "
+                                    "([tracing.md](tracing.md)); on all ranks or on none"},
     [TSHI_SETTING_DETERMINISTIC] =
         {"TSHARD_DETERMINISTIC", TSHI_SWITCH, .initial = "0",
          .text = "1: losses and gradients have the same bits at any number of ranks, for each rank computes with whole "

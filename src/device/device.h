@@ -129,8 +129,14 @@ struct tsh_device {
     tsh_memory_purpose purpose; /* of memory that is allocated from now on */
     tshi_place place;
     struct tshi_record *record;             /* device/record.h; NULL: none is kept */
+    struct tshi_trace_file *trace;               /* device/trace.h; NULL: none is written */
     tshi_pool tensors, storages, gradients; /* structs of the rooms above */
 };
+
+/* What the program does is noted: calls look here once before they look for a record and a trace. */
+static inline bool tshi_is_noted(const tsh_device *device) {
+    return ((uintptr_t)device->record | (uintptr_t)device->trace) != 0;
+}
 
 /* A CPU device whose tensor memory is the `size` bytes at `heap` (page aligned, zero pages, borrowed: the caller unmaps
  * them after the device is destroyed). `threads` for the BLAS, at least 1. */

@@ -1,6 +1,7 @@
 /* Groups: their ranks, how they are made, and what they have done. */
 #include "device/record.h"
 #include "dist/registry.h"
+#include "dist/trace.h"
 #include "dist/world.h"
 
 #include <stdio.h>
@@ -80,7 +81,11 @@ void tshi_group_free(tsh_group *group) {
 }
 
 tsh_status tshi_group_agree(tsh_group *group, const char *text, tsh_status failed) {
-    return group->control->ops->agree(group->control, text, failed);
+    const tsh_device *device = group->world->device;
+    tshi_trace_event *event = device && device->trace ? tshi_traced_agree(group) : NULL;
+    tsh_status status = group->control->ops->agree(group->control, text, failed);
+    if (event) tshi_trace_close(event);
+    return status;
 }
 
 void *tshi_group_gather(tsh_group *group, const char *what, const void *mine, size_t bytes, tsh_status *status) {

@@ -25,10 +25,11 @@ struct tsh_group {
     void *state;     /* of its backend */
     int64_t *counts; /* scratch for balanced splits, [2 * size] */
     tsh_communication_stats stats;
-    uint64_t ticks; /* spent inside calls; stats.seconds is made of it when asked for */
-    uint64_t calls; /* calls that every rank makes: collectives and agreements */
-    uint64_t posts; /* sends and receives */
-    uint64_t notes; /* entries ever made in the ring */
+    uint64_t ticks;  /* spent inside calls; stats.seconds is made of it when asked for */
+    uint64_t calls;  /* calls that every rank makes: collectives and agreements */
+    uint64_t posts;  /* sends and receives */
+    uint64_t notes;  /* entries ever made in the ring */
+    uint32_t traced; /* its number in the trace; 0: it is not there */
     tshi_ring_entry ring[TSHI_RING];
     tsh_work *queue, *queue_end; /* collectives started and not done, oldest first */
     tsh_work *messages;          /* sends and receives not done, oldest first */
@@ -66,6 +67,8 @@ tsh_status tshi_group_agree(tsh_group *group, const char *text, tsh_status faile
 void tshi_mesh_set(tsh_mesh *mesh, tsh_group *group);
 /* Gives the group a mesh of its own, with one axis. */
 void tshi_group_own_mesh(tsh_group *group, const char *name);
+/* The axis that the group is, or whose ranks it has; "group" where there is none. */
+const char *tshi_group_axis(const tsh_group *group);
 /* Notes a call in the ring and returns its number, from 1; collectives and messages are numbered apart. */
 uint64_t tshi_group_note(tsh_group *group, const tshi_call *call);
 /* Logs the last calls: "#3 all_reduce float32 [8], ...". */

@@ -6,6 +6,7 @@
 #include "dist/core/redistribute.h"
 #include "dist/core/signal.h"
 #include "dist/registry.h"
+#include "dist/trace.h"
 
 #include <errno.h>
 #include <sys/mman.h>
@@ -126,7 +127,8 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     /* After a failure too: the peers wait for this rank. */
     if (control->world_join) status = control->world_join(world, status);
     if (status == TSH_OK) status = tshi_backend_take_data(world);
-    return status == TSH_OK ? record_open(world) : status;
+    if (status == TSH_OK) status = record_open(world);
+    return status == TSH_OK ? tshi_trace_from_environment(world) : status;
 }
 
 /* The control backend: one that finds the ranks by its own means, or one for the ranks that the rendezvous has
@@ -192,6 +194,7 @@ void tsh_world_destroy(tsh_world *world) {
     tshi_signal_close(world);
     if (world->saving) world->saving_end(world);
     tshi_exchanges_free(world);
+    tshi_trace_leave(world);
     while (world->groups) tshi_group_free(world->groups);
     tshi_record *record = record_end(world);
     if (data != control) data->leave(world);

@@ -4,6 +4,7 @@
 #include "autograd/sparse_gradient.h"
 #include "base/hash.h"
 #include "device/record.h"
+#include "device/trace.h"
 #include "train/data_parallel.h"
 
 #include <math.h>
@@ -290,8 +291,7 @@ static void step_rows(tsh_optimizer *optimizer, tshi_optimizer_slot *slot) {
     }
 }
 
-tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
-    if (!optimizer) return tshi_fail(TSH_ERR_ARGUMENT, "optimizer_step: an optimizer is required");
+static tsh_status step(tsh_optimizer *optimizer) {
     for (int i = 0; i < optimizer->count; i++) {
         tsh_status status = tshi_gradient_wait(optimizer->slots[i].parameter);
         if (status != TSH_OK) return status;
@@ -310,6 +310,15 @@ tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
     tsh_device *device = tsh_world_device(optimizer->world);
     tshi_record_step(device->record);
     return device->ops->check(device);
+}
+
+tsh_status tsh_optimizer_step(tsh_optimizer *optimizer) {
+    if (!optimizer) return tshi_fail(TSH_ERR_ARGUMENT, "optimizer_step: an optimizer is required");
+    const tsh_device *device = tsh_world_device(optimizer->world);
+    tshi_trace_event *event = device->trace ? tshi_trace_open(device->trace, TSHI_TRACE_STEP) : NULL;
+    tsh_status status = step(optimizer);
+    if (event) tshi_trace_close(event);
+    return status;
 }
 
 /* --- steps within backward ---------------------------------------------------------------------------------------- */

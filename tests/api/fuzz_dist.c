@@ -101,6 +101,16 @@ static void world_recover(fuzz *f, void (*function)(void)) {
     fuzz_said(f, "world_recover", tsh_world_recover(any_world(f)), NULL);
 }
 
+static void trace(fuzz *f, void (*function)(void)) {
+    static const char *const folders[] = {NULL, "", "/dev/null/trace", "/proc/trace"};
+    tsh_world *world = any_world(f);
+    (void)function;
+    fuzz_said(f, "trace_start", tsh_trace_start(world, folders[fuzz_below(f, 4)]), NULL);
+    for (int i = fuzz_below(f, 3); i > 0; i--) tsh_trace_begin(world, i > 1 ? "range" : NULL);
+    for (int i = fuzz_below(f, 3); i > 0; i--) tsh_trace_end(world);
+    fuzz_said(f, "trace_stop", tsh_trace_stop(world), NULL);
+}
+
 /* --- groups and meshes -------------------------------------------------------------------------------------------- */
 
 static int some_ranks(fuzz *f, int ranks[FUZZ_RANKS + 1]) {
@@ -413,6 +423,7 @@ const fuzz_call fuzz_dist_calls[] = {
      "tsh_world_group tsh_world_mesh",
      world_questions, NULL, 2},
     {"tsh_world_seed", world_seed, NULL, 1},
+    {"tsh_trace_start tsh_trace_stop tsh_trace_begin tsh_trace_end", trace, NULL, 1},
     {"tsh_world_fail", world_fail, NULL, 1},
     {"tsh_world_recover", world_recover, NULL, 2},
     {"tsh_group_create", group_create, NULL, 1},

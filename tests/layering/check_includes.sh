@@ -25,12 +25,12 @@ xargs awk '
         sees["backends"] = "dist core bootstrap backends"
         sees["above"] = "dist core"
     }
-    # The room of a public header: its name; a captured graph belongs to a device, MPI to dist, own functions to autograd,
+    # The room of a public header: its name; a captured graph belongs to a device, MPI and a trace to dist, own functions to autograd,
     # generation to layers, a checkpoint to io.
     function room_of(name) {
         sub(/\.h$/, "", name)
         if (name == "custom") return "autograd"
-        return name == "graph" ? "device" : name == "mpi" ? "dist" : name == "generate" ? "layers" : name == "checkpoint" ? "io" : name
+        return name == "graph" ? "device" : name == "mpi" || name == "trace" ? "dist" : name == "generate" ? "layers" : name == "checkpoint" ? "io" : name
     }
     function wrong(why) {
         printf "%s:%d: %s: %s\n", FILENAME, FNR, why, header

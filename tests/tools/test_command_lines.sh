@@ -64,6 +64,7 @@ full check_vectors --help
 full check_vectors "$folder/vectors"
 full tshard-rendezvous --help
 full tshard-checkpoint --help
+full tshard-trace --help
 full tshard-run --help
 full tshard-run --settings
 full tshard-pmix --help
@@ -123,6 +124,8 @@ expect 1 'pipeline: mesh_group: no axis "data"' pipeline stage=1,model=1
 expect 1 "pipeline: mesh_create: " pipeline stage=2,data=1,model=1
 expect 2 "usage: tshard-pmix" tshard-pmix
 expect 2 "a command is missing" tshard-checkpoint
+expect 2 "the folder of a trace is missing" tshard-trace
+expect 1 "No such file" tshard-trace /tmp/there/is/none
 expect 2 "--save wants a path" train_text --save ''
 expect 2 "--every wants a whole number" train_text --every 0
 

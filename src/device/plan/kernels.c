@@ -1,10 +1,20 @@
-/* The kernels that count: those with one function for all dtypes; kernels.inc has the others. */
+/* The kernels that are noted: those with one function for all dtypes; kernels.inc has the others. In a planned run they
+ * are counted, and none computes; where the device has a trace they are events, in which the device's own compute. */
 #include "device/plan/kernels.h"
 #include "device/cpu/kernels/kernels.h"
 #include "device/record.h"
+#include "device/trace.h"
 
 #include <stdio.h>
 #include <string.h>
+
+static tshi_trace_event *open_event(tsh_device *device, tshi_trace_kind kind, const char *name) {
+    uint32_t number = tshi_trace_name(device->trace, name);
+    tshi_trace_event *event = tshi_trace_open(device->trace, kind);
+    event->name = number;
+    event->flags = device->place.backward ? TSHI_TRACE_BACKWARD : 0;
+    return event;
+}
 
 static void count_kernel(tsh_device *device, const char *family, tsh_dtype dtype, uint64_t bytes) {
     tshi_record_call call = {.kind = TSHI_RECORD_KERNEL, .dtype = dtype, .backward = device->place.backward};
@@ -12,6 +22,17 @@ static void count_kernel(tsh_device *device, const char *family, tsh_dtype dtype
     snprintf(call.name, sizeof call.name, "%s", family);
     call.size[0] = (int64_t)bytes;
     tshi_record_add(device->record, &call, 0, bytes);
+}
+
+/* NULL in a planned run, which has counted the kernel. */
+static tshi_trace_event *begin_kernel(tsh_device *device, const char *family, tsh_dtype dtype, uint64_t bytes) {
+    if (!device->trace) {
+        count_kernel(device, family, dtype, bytes);
+        return NULL;
+    }
+    tshi_trace_event *event = open_event(device, TSHI_TRACE_KERNEL, family);
+    event->a = (int64_t)bytes;
+    return event;
 }
 
 /* --- host memory -------------------------------------------------------------------------------------------------- */
@@ -32,6 +53,24 @@ static void give_zeros(tsh_device *device, size_t bytes, void *to) {
 
 /* --- copies ------------------------------------------------------------------------------------------------------- */
 
+static void timed_copy(tsh_device *device, tshi_copy_fn *copy, size_t bytes, const void *from, void *to) {
+    tshi_trace_event *event = begin_kernel(device, "copy", TSH_UINT8, 2 * bytes);
+    copy(device, bytes, from, to);
+    tshi_trace_close(event);
+}
+
+static void timed_copy_within(tsh_device *device, size_t bytes, const void *from, void *to) {
+    timed_copy(device, device->trace->behind->copy.within, bytes, from, to);
+}
+
+static void timed_copy_to_host(tsh_device *device, size_t bytes, const void *from, void *to) {
+    timed_copy(device, device->trace->behind->copy.to_host, bytes, from, to);
+}
+
+static void timed_copy_from_host(tsh_device *device, size_t bytes, const void *from, void *to) {
+    timed_copy(device, device->trace->behind->copy.from_host, bytes, from, to);
+}
+
 static void plan_copy(tsh_device *device, size_t bytes, const void *from, void *to) {
     bool tensor_from = is_tensor(device, from), tensor_to = is_tensor(device, to);
     if (tensor_from && tensor_to)
@@ -44,6 +83,12 @@ static void plan_copy(tsh_device *device, size_t bytes, const void *from, void *
 
 static void plan_strided(tsh_device *device, int64_t outer, size_t bytes, const void *from, size_t from_stride,
                          void *to, size_t to_stride) {
+    if (device->trace) {
+        tshi_trace_event *event = begin_kernel(device, "copy", TSH_UINT8, 2 * (uint64_t)outer * bytes);
+        device->trace->behind->copy.strided(device, outer, bytes, from, from_stride, to, to_stride);
+        tshi_trace_close(event);
+        return;
+    }
     if (is_tensor(device, to)) {
         count_kernel(device, "copy", TSH_UINT8, 2 * (uint64_t)outer * bytes);
         return;
@@ -56,6 +101,12 @@ static void plan_strided(tsh_device *device, int64_t outer, size_t bytes, const 
 static void plan_permute(tsh_device *device, const tshi_permutation *p, const void *from, void *to) {
     uint64_t bytes = p->piece;
     for (int d = 0; d < p->ndim; d++) bytes *= (uint64_t)p->size[d];
+    if (device->trace) {
+        tshi_trace_event *event = begin_kernel(device, "permute", TSH_UINT8, 2 * bytes);
+        device->trace->behind->copy.permute(device, p, from, to);
+        tshi_trace_close(event);
+        return;
+    }
     if (is_tensor(device, to))
         count_kernel(device, "permute", TSH_UINT8, 2 * bytes);
     else
@@ -63,6 +114,12 @@ static void plan_permute(tsh_device *device, const tshi_permutation *p, const vo
 }
 
 static void plan_zero(tsh_device *device, size_t bytes, void *to) {
+    if (device->trace) {
+        tshi_trace_event *event = begin_kernel(device, "fill", TSH_UINT8, bytes);
+        device->trace->behind->copy.zero(device, bytes, to);
+        tshi_trace_close(event);
+        return;
+    }
     if (is_tensor(device, to))
         count_kernel(device, "fill", TSH_UINT8, bytes);
     else if (bytes)
@@ -70,6 +127,12 @@ static void plan_zero(tsh_device *device, size_t bytes, void *to) {
 }
 
 static void plan_fill(tsh_device *device, tsh_dtype dtype, int64_t n, double value, void *to) {
+    if (device->trace) {
+        tshi_trace_event *event = begin_kernel(device, "fill", dtype, (uint64_t)n * tsh_dtype_size(dtype));
+        device->trace->behind->copy.fill(device, dtype, n, value, to);
+        tshi_trace_close(event);
+        return;
+    }
     if (is_tensor(device, to))
         count_kernel(device, "fill", dtype, (uint64_t)n * tsh_dtype_size(dtype));
     else
@@ -79,6 +142,12 @@ static void plan_fill(tsh_device *device, tsh_dtype dtype, int64_t n, double val
 static void plan_convert(tsh_device *device, int64_t n, tsh_dtype from_dtype, const void *from, tsh_dtype to_dtype,
                          void *to) {
     size_t from_size = tsh_dtype_size(from_dtype), to_size = tsh_dtype_size(to_dtype);
+    if (device->trace) {
+        tshi_trace_event *event = begin_kernel(device, "convert", to_dtype, (uint64_t)n * (from_size + to_size));
+        device->trace->behind->copy.convert(device, n, from_dtype, from, to_dtype, to);
+        tshi_trace_close(event);
+        return;
+    }
     if (is_tensor(device, to))
         count_kernel(device, "convert", to_dtype, (uint64_t)n * (from_size + to_size));
     else if (is_tensor(device, from))
@@ -107,15 +176,38 @@ static tsh_status plan_product(tsh_device *device, tsh_dtype dtype, bool transpo
     return TSH_OK;
 }
 
+/* NULL in a planned run. */
+static tshi_trace_event *begin_product(tsh_device *device, int64_t m, int64_t n, int64_t k) {
+    if (!device->trace) return NULL;
+    tshi_trace_event *event = open_event(device, TSHI_TRACE_PRODUCT, "product");
+    event->a = m;
+    event->b = n;
+    event->c = k;
+    return event;
+}
+
 static tsh_status plan_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m,
                             int64_t n, int64_t k, double alpha, const void *a, int64_t lda, const void *b, int64_t ldb,
                             double beta, void *c, int64_t ldc) {
+    tshi_trace_event *event = begin_product(device, m, n, k);
+    if (event) {
+        tsh_status ran = device->trace->behind->product.gemm(device, dtype, transpose_a, transpose_b, m, n, k, alpha, a,
+                                                             lda, b, ldb, beta, c, ldc);
+        tshi_trace_close(event);
+        return ran;
+    }
     tsh_status status = tshi_check_product("the BLAS", m, n, k, lda, ldb, ldc);
     return status == TSH_OK ? plan_product(device, dtype, transpose_a, transpose_b, m, n, k) : status;
 }
 
 static tsh_status plan_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, const void *x,
                               const void *w, const void *b, tshi_unary f, void *pre, void *y) {
+    tshi_trace_event *event = begin_product(device, m, n, k);
+    if (event) {
+        tsh_status ran = device->trace->behind->product.affine(device, dtype, m, n, k, x, w, b, f, pre, y);
+        tshi_trace_close(event);
+        return ran;
+    }
     tsh_status status = tshi_check_product("the BLAS", m, n, k, k, k, n);
     if (status == TSH_OK) status = plan_product(device, dtype, false, true, m, n, k);
     uint64_t bytes = (uint64_t)m * (uint64_t)n * tsh_dtype_size(dtype);
@@ -127,6 +219,13 @@ static tsh_status plan_affine(tsh_device *device, tsh_dtype dtype, int64_t m, in
 static tsh_status plan_affine_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
                                        const void *x, const void *dy, tsh_dtype to, double beta, void *dw,
                                        double beta_b, void *db) {
+    tshi_trace_event *event = begin_product(device, n, k, m);
+    if (event) {
+        tsh_status ran =
+            device->trace->behind->product.affine_backward(device, dtype, m, n, k, x, dy, to, beta, dw, beta_b, db);
+        tshi_trace_close(event);
+        return ran;
+    }
     tsh_status status = plan_gemm(device, dtype, true, false, n, k, m, 1, dy, n, x, k, beta, dw, k);
     if (db) count_kernel(device, "bias_backward", dtype, (uint64_t)m * (uint64_t)n * tsh_dtype_size(dtype));
     return status;
@@ -153,34 +252,56 @@ static void count_attention(tsh_device *device, tsh_dtype dtype, const tshi_atte
     if (flops > 0) tshi_record_add(device->record, &call, flops, bytes);
 }
 
+/* As begin_kernel. */
+static tshi_trace_event *begin_attention(tsh_device *device, tsh_dtype dtype, const tshi_attention *a, bool back) {
+    if (device->trace) return open_event(device, TSHI_TRACE_KERNEL, back ? "attention_backward" : "attention");
+    count_attention(device, dtype, a, back);
+    return NULL;
+}
+
 /* --- others ------------------------------------------------------------------------------------------------------- */
 
 static int64_t plan_targets_check(tsh_device *device, const tshi_classes *c, const int64_t *target) {
-    return -1;
+    return device->trace ? device->trace->behind->targets_check(device, c, target) : -1;
 }
 
 static int64_t plan_ids_check(tsh_device *device, int64_t n, const int64_t *ids, int64_t vocabulary) {
-    return -1;
+    return device->trace ? device->trace->behind->ids_check(device, n, ids, vocabulary) : -1;
 }
 
 static void plan_reduce(tsh_device *device, tsh_dtype dtype, tshi_reduction op, int64_t n, int count,
                         const void *const *in, int outs, void *const *out) {
-    count_kernel(device, "reduce", dtype, (uint64_t)n * (uint64_t)(count + outs) * tsh_dtype_size(dtype));
+    tshi_trace_event *event =
+        begin_kernel(device, "reduce", dtype, (uint64_t)n * (uint64_t)(count + outs) * tsh_dtype_size(dtype));
+    if (!event) return;
+    device->trace->behind->reduce(device, dtype, op, n, count, in, outs, out);
+    tshi_trace_close(event);
 }
 
 static void plan_top(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner, int64_t most,
                      int64_t start, const void *x, tshi_candidate *top) {
-    count_kernel(device, "top", dtype, (uint64_t)(outer * n * inner) * tsh_dtype_size(dtype));
+    tshi_trace_event *event = begin_kernel(device, "top", dtype, (uint64_t)(outer * n * inner) * tsh_dtype_size(dtype));
+    if (!event) return;
+    device->trace->behind->top.find(device, dtype, outer, n, inner, most, start, x, top);
+    tshi_trace_close(event);
 }
 
 static void plan_top_merge(tsh_device *device, int64_t count, int64_t outer, int64_t most, int64_t inner,
                            const tshi_candidate *lists, tshi_candidate *top) {
-    count_kernel(device, "top", TSH_FLOAT64, (uint64_t)(count * outer * most * inner) * sizeof *lists);
+    tshi_trace_event *event =
+        begin_kernel(device, "top", TSH_FLOAT64, (uint64_t)(count * outer * most * inner) * sizeof *lists);
+    if (!event) return;
+    device->trace->behind->top.merge(device, count, outer, most, inner, lists, top);
+    tshi_trace_close(event);
 }
 
 static void plan_top_backward(tsh_device *device, tsh_dtype dtype, int64_t outer, int64_t n, int64_t inner,
                               int64_t most, int64_t start, const int64_t *index, const void *dy, void *dx) {
-    count_kernel(device, "top", dtype, 3 * (uint64_t)(outer * most * inner) * tsh_dtype_size(dtype));
+    tshi_trace_event *event =
+        begin_kernel(device, "top", dtype, 3 * (uint64_t)(outer * most * inner) * tsh_dtype_size(dtype));
+    if (!event) return;
+    device->trace->behind->top.backward(device, dtype, outer, n, inner, most, start, index, dy, dx);
+    tshi_trace_close(event);
 }
 
 static int64_t overlay_size(const tshi_overlay *o) {
@@ -230,4 +351,11 @@ void tshi_plan_kernels(tshi_device_ops *ops, tshi_plan_tables *t) {
     ops->attention = t->attention;
     ops->random = t->random;
     ops->optimizer = t->optimizer;
+}
+
+void tshi_timed_kernels(tshi_device_ops *ops, tshi_plan_tables *tables) {
+    tshi_plan_kernels(ops, tables);
+    ops->copy.within = timed_copy_within;
+    ops->copy.to_host = timed_copy_to_host;
+    ops->copy.from_host = timed_copy_from_host;
 }

@@ -1,4 +1,5 @@
-/* The kernels of a planned run: none computes; each adds to the device's record what it would read, write and multiply. */
+/* Kernels that are noted. Those of a planned run do not compute: each adds to the device's record what it would read,
+ * write and multiply. Those of a device with a trace do, and are events of it. */
 #ifndef TSHI_PLAN_KERNELS_H
 #define TSHI_PLAN_KERNELS_H
 
@@ -18,7 +19,9 @@ typedef struct tshi_plan_tables {
     tshi_optimizer_ops optimizer[TSH_DTYPE_COUNT];
 } tshi_plan_tables;
 
-/* The CPU's kernels in `ops` become these. */
+/* The CPU's kernels in `ops` become those of a planned run. */
 void tshi_plan_kernels(tshi_device_ops *ops, tshi_plan_tables *tables);
+/* A device's kernels in `ops` become those that run the ones of device->trace->behind as events. */
+void tshi_timed_kernels(tshi_device_ops *ops, tshi_plan_tables *tables);
 
 #endif

@@ -1,5 +1,6 @@
-/* The device of a planned run is the CPU's with another table of functions. */
+/* The device of a planned run is the CPU's with another table of functions, and so is a device with a trace. */
 #include "device/plan/plan.h"
+#include "device/trace.h"
 
 #include <stdio.h>
 
@@ -26,4 +27,25 @@ void tshi_planned_free(tshi_planned *planned) {
     if (!planned) return;
     tsh_allocator allocator = planned->allocator;
     tshi_free(&allocator, planned);
+}
+
+tsh_status tshi_trace_attach(tsh_device *device, tshi_trace_file *trace) {
+    tshi_planned *timed = tshi_calloc(&device->allocator, 1, sizeof *timed);
+    if (!timed) return TSH_ERR_MEMORY;
+    timed->allocator = device->allocator;
+    timed->ops = *device->ops;
+    tshi_timed_kernels(&timed->ops, &timed->tables);
+    trace->behind = device->ops;
+    trace->timed = timed;
+    device->trace = trace;
+    device->ops = &timed->ops;
+    return TSH_OK;
+}
+
+void tshi_trace_detach(tsh_device *device) {
+    tshi_trace_file *trace = device->trace;
+    device->ops = trace->behind;
+    device->trace = NULL;
+    tshi_planned_free(trace->timed);
+    trace->timed = NULL;
 }

@@ -7,7 +7,7 @@
 #include "device/record.h"
 
 typedef struct tshi_planned {
-    tshi_device_ops ops; /* the CPU's, with kernels that count */
+    tshi_device_ops ops; /* the CPU's, with kernels that count; or a device's, with kernels that are timed */
     tshi_plan_tables tables;
     tsh_allocator allocator;
 } tshi_planned;
@@ -16,5 +16,9 @@ typedef struct tshi_planned {
  * device has been destroyed. */
 tshi_planned *tshi_plan_device(tsh_device *device, const void *heap, size_t bytes);
 void tshi_planned_free(tshi_planned *planned);
+
+/* From now on the device has a trace, whose events its kernels are; then it has none again. TSH_ERR_MEMORY. */
+tsh_status tshi_trace_attach(tsh_device *device, struct tshi_trace_file *trace);
+void tshi_trace_detach(tsh_device *device);
 
 #endif

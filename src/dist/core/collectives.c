@@ -3,6 +3,7 @@
 #include "dist/core/collectives.h"
 #include "device/record.h"
 #include "dist/registry.h"
+#include "dist/trace.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -74,8 +75,7 @@ static const char *axis_in(const tsh_mesh *mesh, const tsh_group *group) {
     return NULL;
 }
 
-/* The axis that the group is, or whose ranks it has. */
-static const char *axis_of(const tsh_group *group) {
+const char *tshi_group_axis(const tsh_group *group) {
     size_t bytes = (size_t)group->size * sizeof *group->ranks;
     const tsh_group *other = group->mesh == &group->own_mesh ? group->world->groups : NULL;
     for (; other; other = other->next) {
@@ -97,7 +97,7 @@ static void record_call(const tsh_group *group, const tshi_call *call, uint64_t 
                               .early = early,
                               .size = {group->size, call->count * (int64_t)tsh_dtype_size(call->dtype)}};
     snprintf(entry.name, sizeof entry.name, "%s", tsh_collective_name(call->op));
-    snprintf(entry.axis, sizeof entry.axis, "%s", axis_of(group));
+    snprintf(entry.axis, sizeof entry.axis, "%s", tshi_group_axis(group));
     tshi_record_add(device->record, &entry, 0, bytes);
 }
 
@@ -127,7 +127,10 @@ tsh_status tshi_collective_run(tsh_group *group, const tshi_arguments *a, tsh_st
     uint64_t start = tshi_ticks();
     tshi_call call = {.op = a->op, .failed = early};
     if (early == TSH_OK) tshi_check_call(group, a, &call);
+    tshi_trace_event *event = NULL;
+    if (group->world->device->trace) event = tshi_traced_call(group, &call, tshi_traced_number(group, &call), true);
     tsh_status status = tshi_group_run(group, &call);
+    if (event) tshi_trace_close(event);
     if (status == TSH_OK) tshi_group_count(group, &call, false);
     group->ticks += tshi_ticks() - start;
     return status;

@@ -1,5 +1,6 @@
 /* Exchanges of boxes: packed for an all_to_all, in place where the backend can, or packed for messages. */
 #include "dist/core/redistribute.h"
+#include "dist/trace.h"
 
 /* --- filling ------------------------------------------------------------------------------------------------------ */
 
@@ -152,8 +153,11 @@ static tsh_status run_in_place(tsh_group *group, const tshi_exchange_plan *plan,
                             .in = in && in->numel ? tshi_data(in) : NULL,
                             .out = out && out->numel ? tshi_data(out) : NULL,
                             .count = plan->numel};
+    tshi_trace_event *event = NULL;
+    if (group->world->device->trace) event = tshi_traced_call(group, &call, tshi_traced_number(group, &call), true);
     tshi_group_drain(group, TSH_OK);
     tsh_status status = group->ops->exchange(group, &call, plan);
+    if (event) tshi_trace_close(event);
     if (status == TSH_OK) {
         tshi_group_count_bytes(group, &call, (uint64_t)plan->given * tsh_dtype_size(call.dtype), false);
     }

@@ -2,6 +2,7 @@
  * of which all are. There is no progress thread: a wait for one call advances all of them. */
 #include "base/cpu.h"
 #include "dist/core/collectives.h"
+#include "dist/trace.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +22,7 @@ void tshi_work_set(tsh_work *work, tsh_group *group, const tshi_call *call) {
     work->call = *call;
     work->sender = TSH_ANY_RANK;
     work->message[0] = '\0';
+    if (group->world->device->trace) work->number = tshi_traced_number(group, call);
     if (call->failed != TSH_OK) snprintf(work->message, sizeof work->message, "%s", tsh_error_message());
 }
 
@@ -55,12 +57,18 @@ void tshi_work_end(tsh_work *work, tsh_status status) {
     if (status != TSH_OK) snprintf(work->message, sizeof work->message, "%s", tsh_error_message());
 }
 
+/* A blocking message has no counts of its own. */
+static void begin_event(tsh_work *work) {
+    work->event = tshi_traced_call(work->group, &work->call, work->number, !work->counts);
+}
+
 /* Let the backend do what it can. */
 static void advance(tsh_work *work) {
     tsh_group *group = work->group;
     const tshi_group_ops *ops = group->ops;
     if (!work->started) {
         work->started = true;
+        if (group->world->device->trace && !work->event) begin_event(work);
         if (work->call.failed != TSH_OK) tshi_fail(work->call.failed, "%s", work->message);
         if (tshi_call_is_staged(group, &work->call)) tshi_stage_open(group, &work->call, &work->stage);
         tsh_status status = ops->start ? ops->start(work) : ops->run(group, &work->call);
@@ -102,6 +110,7 @@ static void retire(tsh_work *work) {
     if (work->stage.in || work->stage.out) tshi_stage_close(work->group, &work->stage, work->status);
     tshi_work_spread(work);
     world->moving = moving;
+    if (work->event) tshi_traced_end(work);
     if (work->status == TSH_OK && !work->call.ticket) count(work);
     if (work->orphan) work_free(work);
 }
@@ -176,9 +185,11 @@ bool tshi_work_quick(tsh_work *work) {
     tsh_device *host = group->world->host;
     if (!group->ops->quick || group->world->pending || tshi_call_is_staged(group, &work->call)) return false;
     tsh_memory_purpose before = tshi_device_purpose(host, TSH_MEMORY_COMMUNICATION);
+    if (group->world->device->trace) begin_event(work);
     bool ran = group->ops->quick(work);
     host->purpose = before;
     if (!ran) return false;
+    if (work->event) tshi_traced_end(work);
     if (work->status == TSH_OK) tshi_group_count(group, &work->call, false);
     return true;
 }
@@ -298,14 +309,18 @@ tsh_status tsh_work_test(tsh_work *work, bool *done) {
 tsh_status tsh_work_wait(tsh_work *work) {
     if (!work) return tshi_fail(TSH_ERR_ARGUMENT, "work_wait: work is NULL");
     uint64_t start = tshi_ticks();
+    tshi_trace_event *wait = work->group->world->device->trace ? tshi_traced_wait(work) : NULL;
     tsh_status status = tshi_work_finish(work);
+    if (wait) tshi_traced_waited(work, wait);
     work->group->ticks += tshi_ticks() - start;
     return status;
 }
 
 tsh_status tshi_work_wait_queued(tsh_work *work) {
     uint64_t start = tshi_ticks();
+    tshi_trace_event *wait = work->group->world->device->trace ? tshi_traced_wait(work) : NULL;
     tsh_status status = tshi_work_join(work);
+    if (wait) tshi_traced_waited(work, wait);
     work->group->ticks += tshi_ticks() - start;
     return status;
 }

@@ -19,7 +19,9 @@ struct tsh_work {
     tsh_tensor **parts;   /* [group size] references: what comes to `out` goes on to them; NULL: it stays there */
     tshi_staging stage;
     bool started, done;
-    bool backward; /* it was made in a backward */
+    bool backward;                  /* it was made in a backward */
+    struct tshi_trace_event *event; /* of a trace, or NULL */
+    int64_t number;                 /* for that event */
     tsh_status status;
     char message[TSHI_MESSAGE_SIZE]; /* of a failure */
     int sender;                      /* of a receive */
