@@ -25,8 +25,8 @@ xargs awk '
         sees["backends"] = "dist core bootstrap backends"
         sees["above"] = "dist core"
     }
-    # The room of a public header: its name; a captured graph belongs to a device, MPI and a trace to dist, own functions to autograd,
-    # generation to layers, a checkpoint to io.
+    # The room of a public header: its name; a captured graph belongs to a device, MPI and a trace to dist, own functions
+    # to autograd, generation to layers, a checkpoint to io.
     function room_of(name) {
         sub(/\.h$/, "", name)
         if (name == "custom") return "autograd"
