@@ -1,5 +1,6 @@
 """mkdocs calls these while it builds the site. Links from docs/ to what lies outside it become links within the site:
-README.md and sources have pages there, headers have theirs in the reference. The texts of all pages go into a script
+README.md and sources have pages there, headers have theirs in the reference. Links that are named by a file have
+its title. The texts of all pages go into a script
 for search.js, because a page that is opened from a file may read no other file."""
 import html
 import json
@@ -11,6 +12,7 @@ from mkdocs.structure.files import File
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)#\s]+)((?:#[^)\s]*)?\))")
+NAMED = re.compile(r"\[([\w./-]+\.md)\]\(([\w./#-]+)\)")
 FENCED = re.compile(r"^(```.*?^```$)", re.M | re.S)
 LANGUAGES = {".c": "c", ".h": "c", ".py": "python", ".sh": "sh"}
 texts = []
@@ -86,13 +88,19 @@ def on_page_read_source(page, config):
 def on_page_markdown(markdown, page, config, files):
     here = page.file.src_path
 
+    def titled(match):
+        """[running.md](running.md) becomes [Running](running.md): the site's pages have titles where files have names."""
+        path = target(path_of(here), match[2].partition("#")[0])
+        title = re.search(r"^# (.*)$", read(path), re.M) if path.startswith("docs/") else None
+        return f"[{title[1]}]({match[2]})" if title else match[0]
+
     def within(match):
         where = page_of(target(path_of(here), match[2]))
         return match[1] + posixpath.relpath(where, posixpath.dirname(here) or ".") + match[3]
     if here.startswith("source/") and here != page_of("README.md") and not os.path.isdir(os.path.join(ROOT, path_of(here))):
         return markdown
     parts = FENCED.split(markdown)
-    parts[::2] = [LINK.sub(within, part) for part in parts[::2]]
+    parts[::2] = [LINK.sub(within, NAMED.sub(titled, part)) for part in parts[::2]]
     return "".join(parts)
 
 
