@@ -1,7 +1,7 @@
 """mkdocs calls these while it builds the site. Links from docs/ to what lies outside it become links within the site:
-README.md and sources have pages there, headers have theirs in the reference. Links that are named by a file have
-its title. The texts of all pages go into a script
-for search.js, because a page that is opened from a file may read no other file."""
+README.md and sources have pages there, headers have theirs in the reference. Links that are named as a file have its
+title. The texts of all pages go into a script for search.js, because a page that is opened from a file may read no
+other file."""
 import html
 import json
 import os
