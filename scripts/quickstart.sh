@@ -44,6 +44,7 @@ build/bin/tshard-run -n 2 build/bin/tshard-bench linear --batch 512 --in 1024 --
 
 heading "Next"
 cat << 'TEXT'
-examples/ has programs to start from, include/tshard the interface, README.md the picture of how it fits together.
+docs/start.md goes on from here to a program of your own. examples/ has whole programs, include/tshard the interface,
+README.md the picture of how it fits together; make docs makes a site of all pages.
 scripts/test.sh runs the tests that say whether it works here; --all: everything else as well.
 TEXT
