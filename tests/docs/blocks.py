@@ -2,7 +2,8 @@
 """blocks.py SOURCES BUILD [--all]: every code block of README.md and docs/ is what its language says. With --all CMake
 blocks and those that are marked to be run are, against the library installed from BUILD.
 
-    c        compiled: as it is where it includes a header, else after prelude.h, in a function unless it defines static ones
+    c        compiled, by mpicc where it includes mpi.h; a block without a header stands after prelude.h, in a function unless
+             it defines static ones
     cpp      likewise
     fortran  compiled
     cmake    configures and builds a program
@@ -127,18 +128,21 @@ class Checker:
             self.fault(block, said)
 
     def check_c(self, block):
-        self.compile(block, "gcc", ".c", "-std=gnu11")
+        compiler = "mpicc" if re.search(r"#include <(tshard/)?mpi.h>", block.code) else "gcc"
+        if shutil.which(compiler):
+            self.compile(block, compiler, ".c", "-std=gnu11")
 
     def check_cpp(self, block):
         self.compile(block, "g++", ".cpp", "-std=c++17")
 
     def check_fortran(self, block):
-        if not shutil.which("gfortran"):
+        compiler = "mpif90" if re.search(r"use mpi", block.code) else "gfortran"
+        if not shutil.which(compiler):
             return
         program = os.path.join(self.work, "block.f90")
         with open(program, "w", encoding="utf-8") as file:
             file.write(block.code)
-        _, said = command(["gfortran", "-fsyntax-only", program])
+        _, said = command([compiler, "-fsyntax-only", program])
         if said:
             self.fault(block, said)
 
