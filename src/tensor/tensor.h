@@ -142,7 +142,7 @@ bool tshi_tensor_sole_owner(const tsh_tensor *tensor);
 
 /* NULL for no tensor, and for one without memory. */
 static inline void *tshi_data(const tsh_tensor *t) {
-    return t && t->storage ? (char *)t->storage->data + t->offset : NULL;
+    return t && t->storage && t->storage->data ? (char *)t->storage->data + t->offset : NULL;
 }
 
 /* The device of a tensor's memory: its table has the kernels. */
