@@ -234,12 +234,15 @@ class Checker:
                 self.fault(block, f"there is no {words[0]}")
         elif name in TOOLS:
             self.options(block, name, words[1:])
-        elif words[0] not in FOREIGN and words[0] != "PROGRAM" and not words[0].startswith("./"):
+        elif words[0] not in FOREIGN and words[0] != "PROGRAM" and not words[0].startswith("./") and not self.built(name):
             self.fault(block, f"{words[0]} is no command that is known here")
         else:  # a launcher starts one of ours
             at = next((at for at, word in enumerate(words) if at and os.path.basename(word) in TOOLS), None)
             if at:
                 self.one(block, words[at:])
+
+    def built(self, name):
+        return os.path.exists(os.path.join(self.build, "bin", name))
 
     def options(self, block, name, words):
         inner = next((at for at, word in enumerate(words) if os.path.basename(word) in TOOLS), None) if name == "tshard-run" else None
@@ -257,7 +260,7 @@ class Checker:
         key = (name, *arguments)
         if key not in helps:
             output, said = None, "it is not built"
-            if os.path.exists(os.path.join(self.build, "bin", name)):
+            if self.built(name):
                 output, said = command([os.path.join(self.build, "bin", name), *arguments, "--help"])
             if output is None:
                 self.fault(block, f"{' '.join(key)} --help: {said}")
