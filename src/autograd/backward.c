@@ -300,12 +300,25 @@ static bool note_backward(const tsh_device *device) {
     return device->trace != NULL;
 }
 
+/* Tensors pile up in a program that does not reset its tape; the first backward shows what a step has. */
+static void warn_of_endless_step(tsh_tape *tape) {
+    const int times = 100;
+    if (!tape->usual_count) tape->usual_count = tape->owned_count;
+    if (tape->told || tape->owned_count / times < tape->usual_count || !tape->usual_count) return;
+    tape->told = true;
+    tshi_log(&tape->world->log, TSH_LOG_WARNING,
+             "backward: the tape holds %d tensors, %d times those of its first step: is tsh_tape_reset missing at the "
+             "end of a step?",
+             tape->owned_count, times);
+}
+
 tsh_status tsh_backward_with(tsh_tape *tape, tsh_tensor *loss, const tsh_backward_config *config) {
     if (!tape) return tshi_tape_missing("backward");
     tsh_device *device = tape->world->device;
     tsh_memory_purpose before = tshi_device_purpose(device, TSH_MEMORY_ACTIVATIONS);
     device->place.backward = true;
     bool traced = tshi_is_noted(device) && note_backward(device);
+    warn_of_endless_step(tape);
     tsh_status status = backward_from(tape, loss, config);
     if (traced && device->trace) tshi_trace_range_end(device->trace);
     device->place.backward = false;

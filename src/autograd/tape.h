@@ -33,6 +33,8 @@ struct tsh_tape {
     bool keeps_graph;   /* in a backward: another may follow over the same calls, which need what they have saved */
     tsh_tensor **owned; /* every tensor made in this step */
     int owned_count, owned_capacity;
+    int usual_count; /* what owned_count was in the first backward */
+    bool told;       /* the program has been warned that steps do not end */
 };
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */

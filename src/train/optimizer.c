@@ -228,6 +228,34 @@ static tsh_status take_gradients(tsh_optimizer *optimizer) {
     return TSH_OK;
 }
 
+/* A parameter that this rank has part of has a gradient, or gets none to keep; or there is no such parameter. */
+static bool has_gradients(const tsh_optimizer *optimizer) {
+    bool any = false;
+    for (int i = 0; i < optimizer->count; i++) {
+        const tshi_optimizer_slot *slot = &optimizer->slots[i];
+        if (slot->gradient || slot->taker || tsh_tensor_sparse_grad(slot->parameter, NULL, NULL)) return true;
+        any = any || slot->stepped->numel > 0;
+    }
+    return !any;
+}
+
+/* Steps that change nothing are probably a mistake. A schedule may begin with one learning rate of 0. */
+static void warn_of_idle_steps(tsh_optimizer *optimizer) {
+    const tsh_log_sink *log = &optimizer->world->log;
+    const char *name = optimizer->kind->name;
+    optimizer->still_steps = optimizer->lr == 0 ? optimizer->still_steps + 1 : 0;
+    if (optimizer->still_steps == 2) {
+        tshi_log(log, TSH_LOG_WARNING,
+                 "%s: the second step in sequence with a learning rate of 0: no parameter changes", name);
+    }
+    if (optimizer->told_empty || has_gradients(optimizer)) return;
+    optimizer->told_empty = true;
+    tshi_log(log, TSH_LOG_WARNING,
+             "%s: a step, and none of %d parameters has a gradient: no parameter changes (is tsh_backward missing, or "
+             "are these not the parameters of the model?)",
+             name, optimizer->count);
+}
+
 /* Sharded parameters change: every rank has the memory for gathering them, or none goes on. */
 static tsh_status reserve(const tsh_optimizer *optimizer) {
     tsh_status status = TSH_OK;
@@ -299,6 +327,7 @@ static tsh_status step(tsh_optimizer *optimizer) {
     tsh_status status = take_gradients(optimizer);
     if (status == TSH_OK) status = reserve(optimizer);
     if (status != TSH_OK) return status;
+    warn_of_idle_steps(optimizer);
     step_parameters(optimizer, true);
     step_parameters(optimizer, false);
     for (int i = 0; i < optimizer->count; i++) {

@@ -47,6 +47,8 @@ struct tsh_optimizer {
     tsh_low_bits low_bits;
     double lr, weight_decay;
     bool decay_matrices;
+    int still_steps; /* the last so many had the learning rate 0 */
+    bool told_empty; /* a step without gradients has been warned of */
     union {
         tsh_sgd_config sgd;
         tsh_adamw_config adamw;
