@@ -121,7 +121,7 @@ static void node_free(tsh_call *node, const tsh_tensor *loss) {
     tshi_node_clear(node);
     node->used = true;
     node->segment = segment;
-    tsh_tensor_release(out);
+    tshi_tensor_release(out);
     drop_output(out, 1, loss);
 }
 
@@ -198,7 +198,9 @@ static tsh_status check_loss(tsh_tape *tape, tsh_tensor *loss) {
     char text[160];
     if (tshi_tape_is_inside(tape, "backward") || tape->status != TSH_OK) return tape->status;
     int node = loss ? tshi_tape_node(tape, loss) : -1;
-    if (node < 0) {
+    if (loss && tshi_tensor_is_free(loss)) {
+        tshi_tape_fail_with(tape, tshi_tensor_check(loss, "backward", "the loss"));
+    } else if (node < 0) {
         tshi_tape_fail(tape, TSH_ERR_STATE,
                        "backward: the tape recorded nothing that leads from a leaf with a gradient to %s",
                        tsh_tensor_describe(loss, text, sizeof text));

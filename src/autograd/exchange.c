@@ -34,7 +34,7 @@ static tsh_status exchange_backward(tsh_call *call) {
     status = tshi_exchange_run(p->group, &p->backward, tsh_call_grad_out(call), dx);
     keep_first(call->in[0], dx);
     if (status == TSH_OK) status = tshi_grad_adopt(call, 0, dx);
-    tsh_tensor_release(dx);
+    tshi_tensor_release(dx);
     return status;
 }
 

@@ -172,6 +172,6 @@ tsh_status tsh_gradient_check(tsh_tape *tape, tsh_objective_fn *objective, tsh_t
     for (int k = 0; k < count && status == TSH_OK; k++) status = check_input(&c, inputs[k], &error);
     if (status == TSH_OK) status = reduce_value(&c, &error, all, TSH_MAX);
     if (status == TSH_OK) *worst = error;
-    tsh_tensor_release(c.value);
+    tshi_tensor_release(c.value);
     return status;
 }

@@ -17,9 +17,9 @@ void tshi_gradient_leave_lists(tsh_tensor *tensor) {
 
 static void gradient_free(tsh_tensor *tensor) {
     tshi_gradient_leave_lists(tensor);
-    tsh_tensor_release(tensor->gradient->value);
-    tsh_tensor_release(tensor->gradient->kept);
-    tsh_tensor_release(tensor->gradient->narrow);
+    tshi_tensor_release(tensor->gradient->value);
+    tshi_tensor_release(tensor->gradient->kept);
+    tshi_tensor_release(tensor->gradient->narrow);
     tshi_sparse_gradient_free(tensor);
     tshi_pool_give(&tensor->mesh->device->gradients, tensor->gradient);
     tensor->gradient = NULL;
@@ -34,7 +34,7 @@ tshi_gradient *tshi_gradient_of(tsh_tensor *tensor) {
 }
 
 void tshi_gradient_release_value(tshi_gradient *gradient) {
-    tsh_tensor_release(gradient->value);
+    tshi_tensor_release(gradient->value);
     gradient->value = NULL;
 }
 
@@ -45,7 +45,7 @@ void tshi_gradient_end_step(tsh_tensor *tensor) {
     tshi_gradient_leave_lists(tensor);
     g->sink = NULL;
     if (!g->kept) return;
-    tsh_tensor_release(g->value);
+    tshi_tensor_release(g->value);
     g->value = g->kept;
     g->stale = false;
     g->kept = NULL;
@@ -104,7 +104,7 @@ static tsh_status make_writable(const tsh_tensor *x) {
     if (status != TSH_OK) return status;
     g->stale = !old || g->stale;
     if (!g->stale) device->ops->copy.within(device, tsh_tensor_local_nbytes(fresh), tshi_data(old), tshi_data(fresh));
-    tsh_tensor_release(old);
+    tshi_tensor_release(old);
     g->value = fresh;
     return TSH_OK;
 }
@@ -120,7 +120,7 @@ static tsh_tensor *sink_memory(const tsh_tensor *x, double *beta) {
     tsh_tensor *memory = g->sink->ops->memory(g->sink, g->slot, x->computed, beta);
     if (!x->computed) return memory;
     if (memory && g->value != memory) {
-        tsh_tensor_release(g->value);
+        tshi_tensor_release(g->value);
         g->value = tsh_tensor_retain(memory);
     }
     g->stale = false;
@@ -192,7 +192,7 @@ static tsh_status add_gradient(const tsh_tensor *gradient, double beta, tsh_tens
         from = there;
     }
     device->ops->elementwise[to->dtype].axpby(device, to->numel, 1, from, beta, tshi_data(to), tshi_data(to));
-    tsh_tensor_release(converted);
+    tshi_tensor_release(converted);
     return TSH_OK;
 }
 
@@ -205,7 +205,7 @@ tsh_status tshi_grad_adopt(const tsh_call *call, int i, tsh_tensor *gradient) {
         tsh_tensor *view;
         tsh_status status = tshi_gradient_view(x, gradient, &view);
         if (status != TSH_OK) return status;
-        tsh_tensor_release(g->value);
+        tshi_tensor_release(g->value);
         g->value = view;
         g->stale = false;
         return TSH_OK;
@@ -227,7 +227,7 @@ tsh_status tshi_gradient_settle(const tsh_call *call, tsh_status status) {
         tshi_gradient *g = call->in[i]->gradient;
         if (!g || !g->narrow) continue;
         if (status == TSH_OK) status = tshi_grad_adopt(call, i, g->narrow);
-        tsh_tensor_release(g->narrow);
+        tshi_tensor_release(g->narrow);
         g->narrow = NULL;
     }
     return status;
@@ -237,7 +237,7 @@ tsh_status tshi_gradient_settle(const tsh_call *call, tsh_status status) {
 
 tsh_status tsh_tensor_require_grad(tsh_tensor *tensor) {
     char text[160];
-    if (!tensor) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_require_grad: tensor is NULL");
+    if (!tensor || tshi_tensor_is_free(tensor)) return tshi_tensor_check(tensor, "tensor_require_grad", "tensor");
     if (tensor->computed) {
         return tshi_fail(TSH_ERR_STATE, "tensor_require_grad: %s was made by a tape; a leaf is wanted",
                          tsh_tensor_describe(tensor, text, sizeof text));
@@ -282,6 +282,6 @@ void tsh_tensor_zero_grad(tsh_tensor *tensor) {
     if (!g) return;
     tshi_sparse_gradient_clear(g);
     g->stale = true;
-    tsh_tensor_release(g->kept);
+    tshi_tensor_release(g->kept);
     g->kept = NULL;
 }

@@ -16,7 +16,8 @@ tsh_tensor *tsh_tape_free_since(tsh_tape *tape, tsh_mark mark, tsh_tensor *keep)
             tape->owned[kept++] = t;
         } else {
             tshi_gradient_end_step(t);
-            tsh_tensor_release(t);
+            t->ended = true;
+            tshi_tensor_release(t);
         }
     }
     if (!tape->recording && kept < tape->owned_count) tape->owned_count = kept;

@@ -104,7 +104,7 @@ static tsh_status all_gather(tsh_group *group, const tsh_tensor *in, tsh_tensor 
                       : tsh_all_gather_into_tensor(group, blocks, in, counts);
     }
     if (status == TSH_OK && unpack) copy_blocks(group, out, from, tshi_data(blocks), false);
-    tsh_tensor_release(blocks);
+    tshi_tensor_release(blocks);
     return status;
 }
 
@@ -130,7 +130,7 @@ static tsh_status reduce_scatter(tsh_group *group, const tsh_tensor *in, tsh_ten
         status = work ? tsh_reduce_scatter_tensor_async(group, out, blocks, TSH_SUM, counts, work)
                       : tsh_reduce_scatter_tensor(group, out, blocks, TSH_SUM, counts);
     }
-    tsh_tensor_release(blocks);
+    tshi_tensor_release(blocks);
     return status;
 }
 
@@ -193,8 +193,8 @@ static tsh_status all_to_all(tsh_group *group, const tsh_tensor *in, tsh_tensor 
         const int64_t *sends = group->counts, *receives = sends + group->size;
         status = tsh_all_to_all_async(group, receive, receives, send, sends, work);
     }
-    tsh_tensor_release(send);
-    tsh_tensor_release(receive);
+    tshi_tensor_release(send);
+    tshi_tensor_release(receive);
     return status;
 }
 

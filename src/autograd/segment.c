@@ -10,7 +10,7 @@ static tshi_segment *segment_of(const tsh_tape *tape, int number) {
 
 static void release_saved(tsh_call *node) {
     for (int i = 0; i < TSH_CALL_SLOTS; i++) {
-        tsh_tensor_release(node->saved[i]);
+        tshi_tensor_release(node->saved[i]);
         node->saved[i] = NULL;
     }
 }

@@ -95,7 +95,7 @@ static tsh_status add_at(const tsh_tensor *values, int64_t n, const int64_t *pla
     device->ops->copy.from_host(device, (size_t)n * sizeof *places, places, tshi_data(at));
     device->ops->embedding[to->dtype].backward(device, n, tshi_data(at), 0, rows, cols, -1, tshi_data(values),
                                                tshi_data(to));
-    tsh_tensor_release(at);
+    tshi_tensor_release(at);
     return TSH_OK;
 }
 
@@ -112,10 +112,10 @@ static tsh_status add_values(const tsh_tensor *x, int64_t before, int64_t n, con
     device->ops->copy.zero(device, (size_t)(g->sparse->count - before) * row, (char *)tshi_data(sum) + old);
     status = add_at(values, n, g->sparse->target, g->sparse->count, cols, sum);
     if (status != TSH_OK) {
-        tsh_tensor_release(sum);
+        tshi_tensor_release(sum);
         return status;
     }
-    tsh_tensor_release(g->value);
+    tshi_tensor_release(g->value);
     g->value = sum;
     return TSH_OK;
 }
@@ -167,7 +167,7 @@ tsh_status tshi_sparse_gradient_spread(const tsh_tensor *x) {
         status = add_at(g->value, g->sparse->count, g->sparse->row, x->shape.local[0], cols_of(x), dense);
     }
     if (status != TSH_OK) {
-        tsh_tensor_release(dense);
+        tshi_tensor_release(dense);
         return status;
     }
     tshi_sparse_gradient_clear(g);

@@ -48,10 +48,10 @@ static tshi_tape_step step_of(const tsh_tape *tape) {
 
 void tshi_node_clear(tsh_call *node) {
     tsh_work_release(node->work);
-    tsh_tensor_release(node->early);
-    for (int i = 0; i < node->inputs; i++) tsh_tensor_release(node->in[i]);
-    for (int i = 0; i < TSH_CALL_SLOTS; i++) tsh_tensor_release(node->saved[i]);
-    tsh_tensor_release(node->out);
+    tshi_tensor_release(node->early);
+    for (int i = 0; i < node->inputs; i++) tshi_tensor_release(node->in[i]);
+    for (int i = 0; i < TSH_CALL_SLOTS; i++) tshi_tensor_release(node->saved[i]);
+    tshi_tensor_release(node->out);
     memset(node, 0, sizeof *node);
 }
 
@@ -60,7 +60,8 @@ static void free_step(tsh_tape *tape) {
     tape->node_count = tape->segment_count = 0;
     for (int i = 0; i < tape->owned_count; i++) {
         tshi_gradient_end_step(tape->owned[i]);
-        tsh_tensor_release(tape->owned[i]);
+        tape->owned[i]->ended = true;
+        tshi_tensor_release(tape->owned[i]);
     }
     tape->owned_count = 0;
     tshi_region_reset(&tape->memory);
@@ -186,6 +187,12 @@ tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *wha
     return tshi_tape_fail(tape, status, "%s: %s", what, text);
 }
 
+tsh_tensor *tshi_tape_fail_with(tsh_tape *tape, tsh_status status) {
+    char text[TSHI_MESSAGE_SIZE];
+    snprintf(text, sizeof text, "%s", tsh_error_message());
+    return tshi_tape_fail(tape, status, "%s", text);
+}
+
 tsh_status tshi_tape_spoil(tsh_tape *tape, tsh_status status, const char *what) {
     char text[TSHI_MESSAGE_SIZE];
     snprintf(text, sizeof text, "%s", tsh_error_message());
@@ -197,14 +204,10 @@ bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *co
     if (!tape) tshi_tape_missing(what);
     if (!tape || !tshi_tape_goes_on(tape) || tshi_tape_is_inside(tape, what)) return false;
     for (int i = 0; i < count && tape->status == TSH_OK; i++) {
-        if (!tensors[i]) {
-            tshi_tape_fail(tape, TSH_ERR_ARGUMENT, "%s: input %d is NULL", what, i);
-        } else if (!tensors[i]->storage) {
-            tshi_tape_fail(
-                tape, TSH_ERR_STATE,
-                "%s: the memory of input %d was freed by backward, or by a segment that runs again (tsh_tensor_retain "
-                "keeps it)",
-                what, i);
+        if (!tensors[i] || !tensors[i]->storage) {
+            char which[32];
+            snprintf(which, sizeof which, "input %d", i);
+            tshi_tape_fail_with(tape, tshi_tensor_check(tensors[i], what, which));
         } else if (tensors[i]->computed && tshi_tape_node(tape, tensors[i]) < 0) {
             tshi_tape_fail(tape, TSH_ERR_STATE, "%s: input %d belongs to a step of another tape", what, i);
         } else if (tensors[i]->mesh != tensors[0]->mesh) {
@@ -227,9 +230,10 @@ tsh_status tshi_tape_own(tsh_tape *tape, tsh_tensor *tensor) {
     tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->owned, &tape->owned_capacity,
                                   tape->owned_count + 1, sizeof *tape->owned);
     if (status != TSH_OK) {
-        tsh_tensor_release(tensor);
+        tshi_tensor_release(tensor);
         return status;
     }
+    tensor->held--;
     tape->owned[tape->owned_count++] = tensor;
     return TSH_OK;
 }
@@ -268,8 +272,8 @@ static tsh_status record(tsh_call *call) {
     node->in = in;
     node->params = params;
     node->want = NULL;
-    for (int i = 0; i < node->inputs; i++) tsh_tensor_retain(node->in[i]);
-    tsh_tensor_retain(node->out);
+    for (int i = 0; i < node->inputs; i++) tshi_tensor_retain(node->in[i]);
+    tshi_tensor_retain(node->out);
     memset(call->saved, 0, sizeof call->saved); /* the node has them now */
     return TSH_OK;
 }
@@ -339,6 +343,6 @@ tsh_tensor *tshi_tape_run(tsh_call *call, tsh_dtype dtype, const tsh_shape *shap
     if (status == TSH_OK) status = tshi_call_forward(call);
     tshi_call_leave(call, before);
     if (status == TSH_OK) status = record(call);
-    for (int i = 0; i < TSH_CALL_SLOTS; i++) tsh_tensor_release(call->saved[i]);
+    for (int i = 0; i < TSH_CALL_SLOTS; i++) tshi_tensor_release(call->saved[i]);
     return status == TSH_OK ? call->out : tshi_tape_fail_as(call->tape, status, call->op->name);
 }

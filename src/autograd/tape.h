@@ -71,6 +71,8 @@ void tshi_tape_forget_sink(tsh_tape *tape);
 /* Keeps the first failure of the step with its message and reports it to the peers. Returns NULL, so that a function
  * may end with it. */
 tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format, ...) TSH_PRINTF(3, 4);
+/* tshi_tape_fail with tsh_error_message(). */
+tsh_tensor *tshi_tape_fail_with(tsh_tape *tape, tsh_status status);
 /* tshi_tape_fail with tsh_error_message() after "what: ". */
 tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *what);
 /* tshi_tape_fail_as for what was started in the step and has failed after it; returns the status, and leaves

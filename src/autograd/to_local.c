@@ -20,7 +20,7 @@ static tsh_status to_local_backward(tsh_call *call) {
         if (p->gradient[a].kind == TSH_KIND_PARTIAL) status = tsh_all_reduce(x->mesh->axis[a].group, dx, TSH_SUM);
     }
     if (status == TSH_OK) status = tshi_grad_adopt(call, 0, dx);
-    tsh_tensor_release(dx);
+    tshi_tensor_release(dx);
     return status;
 }
 

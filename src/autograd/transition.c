@@ -79,7 +79,7 @@ static tsh_status transition_backward_start(tsh_call *call) {
         return TSH_OK;
     tsh_status status = conjugate(call, move, &call->work, &call->early);
     if (call->work) return status;
-    tsh_tensor_release(call->early);
+    tshi_tensor_release(call->early);
     call->early = NULL;
     return status;
 }
@@ -93,7 +93,7 @@ static tsh_status transition_backward(tsh_call *call) {
     tsh_work_release(call->work);
     call->work = NULL;
     if (status == TSH_OK) status = tshi_grad_adopt(call, 0, dx);
-    tsh_tensor_release(dx);
+    tshi_tensor_release(dx);
     return status;
 }
 

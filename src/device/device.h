@@ -131,6 +131,8 @@ struct tsh_device {
     struct tshi_record *record;             /* device/record.h; NULL: none is kept */
     struct tshi_trace_file *trace;               /* device/trace.h; NULL: none is written */
     tshi_pool tensors, storages, gradients; /* structs of the rooms above */
+    const tsh_log_sink *log;                /* the world's, which outlives the device; NULL: stderr */
+    bool checked;                           /* TSHARD_CHECK: handles of tensors are not used again */
 };
 
 /* What the program does is noted: calls look here once before they look for a record and a trace. */

@@ -87,7 +87,7 @@ static tsh_status check_print(const printing *p, const tsh_print_config *c) {
     if (c->precision < 0 || c->threshold < 0 || c->edge_items < 0 || c->line_width < 0) {
         return tshi_fail(TSH_ERR_ARGUMENT, "tensor_print: a member of the configuration is negative");
     }
-    if (!t->storage) return tshi_fail(TSH_ERR_STATE, "tensor_print: the tensor's memory has been freed");
+    if (!t->storage) return tshi_tensor_check(t, "tensor_print", "the tensor");
     for (int a = 0; a < t->mesh->axes; a++) {
         if (t->layout[a].kind != TSH_KIND_LOCAL) continue;
         return tshi_fail(TSH_ERR_LAYOUT, "tensor_print: %s is no part of a whole",

@@ -27,7 +27,7 @@ static tsh_status check_whole(const whole *w, bool rooted) {
         return tshi_fail(TSH_ERR_RANGE, "%s: root %d of a mesh of %d ranks", w->what, w->root, t->mesh->members);
     }
     if (holds(w) && !w->values) return tshi_fail(TSH_ERR_ARGUMENT, "%s: whole is NULL", w->what);
-    if (!t->storage) return tshi_fail(TSH_ERR_STATE, "%s: the tensor's memory has been freed", w->what);
+    if (!t->storage) return tshi_tensor_check(t, w->what, "the tensor");
     for (int a = 0; a < t->mesh->axes; a++) {
         if (t->layout[a].kind != TSH_KIND_LOCAL) continue;
         return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is no part of a whole", w->what,

@@ -108,6 +108,12 @@ static tshi_record *record_end(const tsh_world *world) {
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
+static void watch_tensors(const tsh_world *world, tsh_device *device) {
+    if (!device) return;
+    device->log = &world->log;
+    device->checked = world->checked;
+}
+
 static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     const tshi_settings *settings = start->settings;
     const tshi_group_ops *control = world->control;
@@ -119,10 +125,13 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     world->warn_every = settings->warn_every;
     world->logs_plans = settings->logs_plans;
     world->deterministic = settings->deterministic;
+    world->checked = settings->checked;
     if (world->logs_plans && !world->log.fn) world->log.fn = tshi_log_print; /* without it only warnings are printed */
     world->seed = settings->seed;
     tsh_status status = control->world_open ? control->world_open(world, start, &heap) : TSH_OK;
     if (status == TSH_OK) status = devices_create(world, settings, heap);
+    watch_tensors(world, world->host);
+    watch_tensors(world, world->device);
     if (status == TSH_OK) status = world_group_create(world);
     /* After a failure too: the peers wait for this rank. */
     if (control->world_join) status = control->world_join(world, status);
@@ -199,6 +208,8 @@ void tsh_world_destroy(tsh_world *world) {
     tshi_record *record = record_end(world);
     if (data != control) data->leave(world);
     if (world->state && control->leave) control->leave(world);
+    if (world->host) tshi_tensors_end(world->host);
+    if (world->device) tshi_tensors_end(world->device);
     if (world->device != world->host) tshi_device_destroy(world->device);
     tshi_device_destroy(world->host);
     if (world->heap) munmap(world->heap, world->heap_bytes);

@@ -30,6 +30,7 @@ struct tsh_world {
     int rank, size, local_rank;
     double timeout;
     bool logs_plans;    /* each change of layout goes to the log */
+    bool checked;       /* TSHARD_CHECK */
     bool deterministic; /* calls take whole tensors where parts would change bits */
     double warn_every;  /* seconds after which a wait warns of the ranks that it waits for */
     uint64_t seed, next_stream;

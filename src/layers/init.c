@@ -41,7 +41,7 @@ static tsh_status resolve(const tsh_tensor *t, const tsh_init *init, tshi_initia
 
 static tsh_status check_tensor(const tsh_tensor *t) {
     char text[160];
-    if (!t->storage) return tshi_fail(TSH_ERR_STATE, "tensor_init: the tensor has no memory");
+    if (!t->storage) return tshi_tensor_check(t, "tensor_init", "the tensor");
     tsh_status status = tshi_check_computes(t->mesh->device, t->dtype, "tensor_init: the tensor");
     if (status != TSH_OK) return status;
     for (int a = 0; a < t->mesh->axes; a++) {

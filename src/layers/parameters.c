@@ -62,6 +62,8 @@ static tsh_status append(tsh_parameters *list, char *name, tsh_tensor *tensor) {
 tsh_status tshi_parameters_add_part(tsh_parameters *list, const char *prefix, const char *part, tsh_tensor *tensor) {
     if (!list || !prefix) return tshi_fail(TSH_ERR_ARGUMENT, "parameters_add: a list and a name are required");
     if (!tensor) return TSH_OK;
+    tsh_status usable = tshi_tensor_is_free(tensor) ? tshi_tensor_check(tensor, "parameters_add", prefix) : TSH_OK;
+    if (usable != TSH_OK) return usable;
     if (tensor->mesh->world != list->world) {
         return tshi_fail(TSH_ERR_ARGUMENT, "parameters_add: '%s' belongs to another world than the list", prefix);
     }

@@ -29,10 +29,11 @@ size_t tsh_tensor_local_nbytes(const tsh_tensor *tensor) {
 }
 
 const tsh_mesh *tsh_tensor_mesh(const tsh_tensor *tensor) {
-    return tensor ? tensor->mesh : NULL;
+    return tensor && !tshi_tensor_is_free(tensor) ? tensor->mesh : NULL;
 }
 
 void *tsh_tensor_data(const tsh_tensor *tensor) {
+    if (tensor && !tensor->storage) tshi_tensor_check(tensor, "tensor_data", "the tensor");
     return tensor && tshi_tensor_bring(tensor) == TSH_OK ? tshi_data(tensor) : NULL;
 }
 

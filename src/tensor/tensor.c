@@ -1,6 +1,7 @@
 /* Tensor lifetime: memory, views, references. */
 #include "tensor/tensor.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 /* Elements of this rank's part: none on a rank outside the mesh. */
@@ -9,14 +10,26 @@ static tsh_status count_elements(const tsh_mesh *mesh, const tsh_shape *shape, i
     return tshi_mesh_has_me(mesh) ? tshi_dims_product(shape->ndim, shape->local, numel) : TSH_OK;
 }
 
+/* Checked, each tensor has a handle of its own to the end of the process: no wrong use of one is a use of another. */
+static tsh_tensor *handle_new(tsh_device *device) {
+    if (!device->checked) return tshi_pool_take(&device->tensors, &device->allocator, sizeof(tsh_tensor));
+    const tsh_allocator plain = tshi_allocator_resolve(NULL);
+    tsh_tensor *tensor = tshi_calloc(&plain, 1, sizeof *tensor);
+    if (!tensor) return NULL;
+    tensor->next = device->tensors.free;
+    device->tensors.free = tensor;
+    return tensor;
+}
+
 static tsh_tensor *tensor_shell(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_shape *shape,
                                 const tsh_layout layout[TSH_MAX_AXES]) {
     tsh_device *device = mesh->device;
     int64_t numel;
     if (count_elements(mesh, shape, &numel) != TSH_OK) return NULL;
-    tsh_tensor *tensor = tshi_pool_take(&device->tensors, &device->allocator, sizeof *tensor);
+    tsh_tensor *tensor = handle_new(device);
     if (!tensor) return NULL;
-    tensor->references = 1;
+    tensor->references = tensor->held = 1;
+    tensor->device = device;
     tensor->dtype = dtype;
     tensor->shape = *shape;
     tensor->numel = numel;
@@ -65,7 +78,7 @@ static tsh_status tensor_new(const tsh_mesh *mesh, tsh_dtype dtype, const tsh_sh
     if (!tensor) return TSH_ERR_MEMORY;
     tensor->storage = loaded ? storage_create(mesh->device, bytes, symmetric) : storage_new(mesh->device);
     if (!tensor->storage) {
-        tsh_tensor_release(tensor);
+        tshi_tensor_release(tensor);
         return TSH_ERR_MEMORY;
     }
     *out = tensor;
@@ -161,16 +174,99 @@ bool tshi_tensor_sole_owner(const tsh_tensor *tensor) {
     return tensor->references == 1 && tensor->storage && tensor->storage->references == 1;
 }
 
-tsh_tensor *tsh_tensor_retain(tsh_tensor *tensor) {
+/* --- references --------------------------------------------------------------------------------------------------- */
+
+/* What has become of a tensor whose handle is free. */
+static const char *fate_of(const tsh_tensor *tensor) {
+    if (!tensor->device) return "its world has been destroyed";
+    return tensor->ended ? "its step has ended, and the tape has released it (tsh_tensor_retain keeps a tensor)"
+                         : "it has been released";
+}
+
+tsh_status tshi_tensor_check(const tsh_tensor *tensor, const char *what, const char *which) {
+    if (!tensor) return tshi_fail(TSH_ERR_ARGUMENT, "%s: %s is NULL", what, which);
+    if (tensor->storage) return TSH_OK;
+    if (tshi_tensor_is_free(tensor))
+        return tshi_fail(TSH_ERR_STATE, "%s: %s cannot be used: %s", what, which, fate_of(tensor));
+    return tshi_fail(TSH_ERR_STATE,
+                     "%s: the memory of %s was freed by backward, or by a segment that runs again (tsh_tensor_retain "
+                     "keeps it)",
+                     what, which);
+}
+
+/* A mistake of a program, in a call that returns no status. */
+static void refuse(const tsh_tensor *tensor, const char *what) {
+    tshi_fail(TSH_ERR_STATE, "%s: %s", what,
+              tshi_tensor_is_free(tensor) ? fate_of(tensor)
+                                          : "the tensor belongs to its tape, its layer or its leaf: the program has no "
+                                            "reference to it (what it creates, clones or retains, it releases)");
+    tshi_log(tensor->device ? tensor->device->log : NULL, TSH_LOG_ERROR, "%s", tsh_error_message());
+}
+
+tsh_tensor *tshi_tensor_retain(tsh_tensor *tensor) {
     if (tensor) tensor->references++;
     return tensor;
 }
 
-void tsh_tensor_release(tsh_tensor *tensor) {
+tsh_tensor *tsh_tensor_retain(tsh_tensor *tensor) {
+    if (!tensor) return NULL;
+    if (tshi_tensor_is_free(tensor)) {
+        refuse(tensor, "tensor_retain");
+        return NULL;
+    }
+    tensor->held++;
+    return tshi_tensor_retain(tensor);
+}
+
+/* What a program may still ask of a free handle: it is on a mesh without ranks, whatever has become of its own. */
+static void empty(tsh_tensor *tensor) {
+    static const tsh_mesh nowhere = {.member = -1};
+    tensor->mesh = &nowhere;
+    tensor->gradient = NULL;
+    tensor->storage = NULL;
+    tensor->computed = false;
+    tensor->held = 0;
+}
+
+void tshi_tensor_release(tsh_tensor *tensor) {
     if (!tensor || --tensor->references > 0) return;
+    if (tensor->references < 0) {
+        tensor->references = 0; /* the program has released it where it must not: it is free already */
+        return;
+    }
+    tsh_device *device = tensor->device;
     if (tensor->gradient) tensor->gradient_free(tensor);
     storage_release(tensor->storage);
-    tshi_pool_give(&tensor->mesh->device->tensors, tensor);
+    empty(tensor);
+    if (!device->checked) tshi_pool_give(&device->tensors, tensor);
+}
+
+void tsh_tensor_release(tsh_tensor *tensor) {
+    if (!tensor) return;
+    if (tensor->held <= 0) {
+        refuse(tensor, "tensor_release");
+        return;
+    }
+    tensor->held--;
+    tshi_tensor_release(tensor);
+}
+
+/* Handles of worlds that have been destroyed, as long as the process lives, so that a leak checker finds them. */
+static _Atomic(tsh_tensor *) former;
+
+void tshi_tensors_end(tsh_device *device) {
+    tsh_tensor *t = device->checked ? device->tensors.free : NULL;
+    device->tensors.free = device->checked ? NULL : device->tensors.free;
+    while (t) {
+        tsh_tensor *next = t->next;
+        empty(t);
+        t->references = 0;
+        t->device = NULL;
+        t->next = atomic_load(&former);
+        while (!atomic_compare_exchange_weak(&former, (tsh_tensor **)&t->next, t)) {
+        }
+        t = next;
+    }
 }
 
 static tsh_status check_config(const tsh_mesh *mesh, const tsh_tensor_config *config) {
@@ -209,8 +305,8 @@ tsh_status tsh_tensor_create(const tsh_mesh *mesh, const tsh_tensor_config *conf
 tsh_status tsh_tensor_clone(const tsh_tensor *tensor, tsh_tensor **out) {
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "tensor_clone: out is NULL");
     *out = NULL;
-    if (!tensor || !tensor->storage) return tshi_fail(TSH_ERR_STATE, "tensor_clone: the tensor has no memory");
-    tsh_status status = tshi_tensor_bring(tensor);
+    tsh_status status = tshi_tensor_check(tensor, "tensor_clone", "the tensor");
+    if (status == TSH_OK) status = tshi_tensor_bring(tensor);
     if (status == TSH_OK) status = tshi_tensor_new(tensor->mesh, tensor->dtype, &tensor->shape, tensor->layout, out);
     if (status != TSH_OK) return status;
     tensor->mesh->device->ops->copy.within(tensor->mesh->device, tsh_tensor_local_nbytes(tensor), tshi_data(tensor),

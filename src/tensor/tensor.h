@@ -25,7 +25,10 @@ typedef struct tshi_storage {
 } tshi_storage;
 
 struct tsh_tensor {
-    int references;
+    void *next; /* in the list that the handle is in: of the device's free handles; checked, of all that were made */
+    int references;     /* 0: the handle is free; its shape and dtype are as they were */
+    int held;           /* references that are the program's: no more are released by it */
+    tsh_device *device; /* whose pool the handle is of; NULL: its world has been destroyed */
     tsh_dtype dtype;
     tsh_shape shape;
     int64_t numel;
@@ -35,6 +38,7 @@ struct tsh_tensor {
     size_t offset;         /* bytes into the storage */
 
     const char *name; /* in a list of parameters, which has the text; or NULL */
+    bool ended;       /* a tape owned it, and its step has ended */
     bool computed;    /* a recorded call made it in this step: it is no leaf, and its layouts are not claims */
     struct tshi_gradient *gradient;            /* what autograd keeps for it (autograd/gradient.h), or NULL */
     void (*gradient_free)(tsh_tensor *tensor); /* frees that together with the tensor */
@@ -103,6 +107,19 @@ void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, 
                    const tsh_box *to_box);
 
 /* --- lifetime ----------------------------------------------------------------------------------------------------- */
+
+/* tsh_tensor_retain and tsh_tensor_release for references that the library holds for itself. A reference that the
+ * program may release, because it has created the tensor, is one of tensor->held. */
+tsh_tensor *tshi_tensor_retain(tsh_tensor *tensor);
+void tshi_tensor_release(tsh_tensor *tensor);
+/* TSH_ERR_ARGUMENT for NULL, TSH_ERR_STATE for a tensor without memory, with the reason: it has been released, its step
+ * has ended, its world has been destroyed, or backward has freed its memory. `what` is the call, `which` the tensor. */
+tsh_status tshi_tensor_check(const tsh_tensor *tensor, const char *what, const char *which);
+static inline bool tshi_tensor_is_free(const tsh_tensor *tensor) {
+    return tensor->references <= 0;
+}
+/* With TSHARD_CHECK=1: the world of the device's tensors ends, whose handles are never used again. */
+void tshi_tensors_end(tsh_device *device);
 
 /* The shape and the layouts, resolved, that the configuration says; TSH_ERR_* where it is none. */
 tsh_status tshi_tensor_resolve(const tsh_mesh *mesh, const tsh_tensor_config *config, tsh_shape *shape,

@@ -7,9 +7,8 @@
 #include <string.h>
 
 static tsh_status check_transfer(const char *what, const tsh_tensor *tensor, const void *host, int64_t count) {
-    if (!tensor || !host || !tensor->storage) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s: a tensor with memory and a buffer are required", what);
-    }
+    if (!tensor || !host) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a tensor and a buffer are required", what);
+    if (!tensor->storage) return tshi_tensor_check(tensor, what, "the tensor");
     if (count == tensor->numel) return tshi_tensor_bring(tensor);
     return tshi_fail(TSH_ERR_SHAPE, "%s: %lld elements given, this rank holds %lld", what, (long long)count,
                      (long long)tensor->numel);
@@ -52,9 +51,8 @@ void tshi_copy_box(int ndim, size_t size, const tsh_box *box, const void *from, 
 
 static tsh_status check_boxes(const char *what, const tsh_tensor *tensor, bool source) {
     char text[160];
-    if (!tensor || !source || !tensor->storage) {
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s: a tensor with memory and values are required", what);
-    }
+    if (!tensor || !source) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a tensor and values are required", what);
+    if (!tensor->storage) return tshi_tensor_check(tensor, what, "the tensor");
     for (int a = 0; a < tensor->mesh->axes; a++) {
         if (tensor->layout[a].kind != TSH_KIND_LOCAL) continue;
         return tshi_fail(TSH_ERR_LAYOUT, "%s: %s is no part of a whole", what,
@@ -120,9 +118,8 @@ tsh_status tsh_tensor_write_whole(tsh_tensor *tensor, const void *whole) {
 }
 
 tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value) {
-    if (!tensor || !tensor->storage)
-        return tshi_fail(TSH_ERR_ARGUMENT, "tensor_fill: a tensor with memory is required");
-    tsh_status status = tshi_tensor_bring(tensor);
+    tsh_status status = tshi_tensor_check(tensor, "tensor_fill", "the tensor");
+    if (status == TSH_OK) status = tshi_tensor_bring(tensor);
     if (status != TSH_OK) return status;
     tsh_device *device = tshi_device_of(tensor);
     device->ops->copy.fill(device, tensor->dtype, tensor->numel, value, tshi_data(tensor));
@@ -132,7 +129,11 @@ tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value) {
 double tsh_tensor_item(const tsh_tensor *tensor) {
     char text[160];
     double value = NAN;
-    if (!tensor || !tensor->storage || tensor->numel != 1 || tshi_dtype_is_complex(tensor->dtype)) {
+    if (tensor && !tensor->storage) {
+        tshi_tensor_check(tensor, "tensor_item", "the tensor");
+        return value;
+    }
+    if (!tensor || tensor->numel != 1 || tshi_dtype_is_complex(tensor->dtype)) {
         tshi_fail(TSH_ERR_SHAPE, "tensor_item: one real element wanted, %s given",
                   tsh_tensor_describe(tensor, text, sizeof text));
         return value;

@@ -24,11 +24,10 @@ bool tshi_reduces(tsh_dtype dtype, tsh_reduce_op reduce) {
 
 tsh_status tshi_check_tensor(const tsh_group *group, tsh_collective op, const tsh_tensor *tensor, const char *what) {
     const char *name = tsh_collective_name(op);
-    if (!tensor) return tshi_fail(TSH_ERR_ARGUMENT, "%s: %s is NULL", name, what);
+    if (!tensor || !tensor->storage) return tshi_tensor_check(tensor, name, what);
     if (tensor->mesh->world != group->world) {
         return tshi_fail(TSH_ERR_ARGUMENT, "%s: %s belongs to another world", name, what);
     }
-    if (!tensor->storage) return tshi_fail(TSH_ERR_STATE, "%s: the memory of %s has been freed", name, what);
     return tshi_tensor_bring(tensor);
 }
 

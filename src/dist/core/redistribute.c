@@ -291,7 +291,7 @@ static tsh_status check_part(const tshi_exchange *e, const tsh_tensor *tensor, c
         return tshi_fail(TSH_ERR_SHAPE, "redistribute: %s has %lld elements, the rank's box has %lld", what,
                          (long long)n, (long long)wanted);
     }
-    if (n && !tensor->storage) return tshi_fail(TSH_ERR_STATE, "redistribute: the memory of %s has been freed", what);
+    if (n && !tensor->storage) return tshi_tensor_check(tensor, "redistribute", what);
     return n ? tshi_tensor_bring(tensor) : TSH_OK;
 }
 

@@ -109,7 +109,7 @@ static tsh_status wrong_call(const tensors *t, tsh_group *group, int n, const ch
     case 2: *words = "complex64 has no order"; return tsh_all_reduce(group, t->z, TSH_MAX);
     case 3: *words = "root 3 in a group of 3"; return tsh_broadcast(group, t->x, 3);
     case 4: *words = "root -1"; return tsh_broadcast(group, t->x, -1);
-    case 5: *words = "memory of tensor has been freed"; return tsh_broadcast(group, t->freed, 0);
+    case 5: *words = "memory of tensor was freed"; return tsh_broadcast(group, t->freed, 0);
     case 6: *words = "out is NULL"; return tsh_all_gather_into_tensor(group, NULL, t->part, NULL);
     case 7: *words = "in is NULL"; return tsh_all_gather_into_tensor(group, t->whole, NULL, NULL);
     case 8: *words = "out is float32, in is int32"; return tsh_all_gather_into_tensor(group, t->whole, t->ints, NULL);

@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const misuse *const tables[] = {settings_rows, tensor_rows, step_rows, layer_rows, collective_rows, file_rows};
+static const misuse *const tables[] = {settings_rows, tensor_rows,     step_rows, reference_rows,
+                                       layer_rows,    collective_rows, file_rows};
 
 void say(tsh_status status) {
     if (status == TSH_OK) return;

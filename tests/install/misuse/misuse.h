@@ -27,7 +27,8 @@ typedef struct misuse {
 } misuse;
 
 /* Rows, up to one without a name. */
-extern const misuse settings_rows[], tensor_rows[], step_rows[], layer_rows[], collective_rows[], file_rows[];
+extern const misuse settings_rows[], tensor_rows[], step_rows[], reference_rows[], layer_rows[], collective_rows[],
+    file_rows[];
 
 /* Prints the status with its message where it is a failure. */
 void say(tsh_status status);

@@ -89,6 +89,12 @@ static void freed_by_backward(job *j) {
     say(tsh_tensor_read(y, values, 6));
 }
 
+static void data_freed_by_backward(job *j) {
+    tsh_tensor *x = leaf(j, 2, 3), *y = tsh_mul(j->tape, x, x);
+    say(tsh_backward(j->tape, tsh_sum(j->tape, tsh_mul(j->tape, y, y), TSH_ALL_DIMS)));
+    if (!tsh_tensor_data(y)) say(TSH_ERR_STATE);
+}
+
 static void never_reset(job *j) {
     tsh_tensor *x = leaf(j, 2, 3);
     for (int i = 0; i < 120; i++) say(tsh_backward(j->tape, loss_of(j, x)));
@@ -149,7 +155,8 @@ const misuse step_rows[] = {
      false},
     {"no_loss", BOTH, "", "backward: ", no_loss, false},
     {"two_tapes", BOTH, "", "relu: input 0 belongs to a step of another tape", two_tapes, false},
-    {"freed_by_backward", BOTH, "", "RETAIN", freed_by_backward, false},
+    {"freed_by_backward", BOTH, "", "tensor_read: the memory of the tensor was freed by backward", freed_by_backward, false},
+    {"data_freed_by_backward", BOTH, "", "(tsh_tensor_retain keeps it)", data_freed_by_backward, false},
     {"never_reset", BOTH, "", "is tsh_tape_reset missing at the end of a step?", never_reset, false},
     {"step_without_backward", BOTH, "", "sgd: a step, and none of 1 parameters has a gradient", step_without_backward,
      false},

@@ -1,0 +1,103 @@
+/* Tensors that are used after they have ended, or released too often. */
+#include "misuse.h"
+
+#include <stdio.h>
+
+static void released_twice(job *j) {
+    tsh_tensor *x = ones(j, TSH_FLOAT32, 1, 4, 0);
+    tsh_tensor_release(x);
+    tsh_tensor_release(x);
+}
+
+static void retained_after_release(job *j) {
+    tsh_tensor *x = ones(j, TSH_FLOAT32, 1, 4, 0);
+    tsh_tensor_release(x);
+    printf("%p\n", (void *)tsh_tensor_retain(x));
+}
+
+static void result_released(job *j) {
+    tsh_tensor *x = leaf(j, 2, 3), *y = tsh_mul(j->tape, x, x);
+    tsh_tensor_release(y);
+    say(tsh_backward(j->tape, tsh_sum(j->tape, y, TSH_ALL_DIMS)));
+    say(tsh_tape_reset(j->tape));
+}
+
+static void weight_released(job *j) {
+    tsh_linear *layer = NULL;
+    say(tsh_linear_create(j->group, &(tsh_linear_config){.in_features = 4, .out_features = 4}, &layer));
+    tsh_tensor_release(tsh_linear_weight(layer));
+    tsh_linear_destroy(layer);
+}
+
+static void used_after_release(job *j) {
+    tsh_tensor *x = leaf(j, 2, 3);
+    tsh_tensor_release(x);
+    tsh_relu(j->tape, x);
+    say_step(j);
+}
+
+static void sum_after_release(job *j) {
+    tsh_tensor *x = ones(j, TSH_FLOAT32, 1, 4, 0);
+    tsh_tensor_release(x);
+    say(tsh_all_reduce(j->group, x, TSH_SUM));
+}
+
+static void read_after_reset(job *j) {
+    float values[6];
+    tsh_tensor *x = leaf(j, 2, 3), *y = tsh_mul(j->tape, x, x);
+    say(tsh_tape_reset(j->tape));
+    say(tsh_tensor_read(y, values, 6));
+}
+
+static void backward_after_reset(job *j) {
+    tsh_tensor *loss = tsh_sum(j->tape, leaf(j, 2, 3), TSH_ALL_DIMS);
+    say(tsh_tape_reset(j->tape));
+    say(tsh_backward(j->tape, loss));
+}
+
+/* A result of the step before, when this step has made as many tensors: checked, none of these has its handle. */
+static void used_in_the_next_step(job *j) {
+    tsh_tensor *x = leaf(j, 2, 3), *y = tsh_mul(j->tape, x, x);
+    say(tsh_tape_reset(j->tape));
+    tsh_add(j->tape, tsh_mul(j->tape, x, x), y);
+    say_step(j);
+}
+
+static void used_after_world(job *j) {
+    float values[6];
+    tsh_tensor *x = leaf(j, 2, 3);
+    tsh_tape_destroy(j->tape);
+    tsh_world_destroy(j->world);
+    j->tape = NULL;
+    j->world = NULL;
+    say(tsh_tensor_read(x, values, 6));
+    tsh_tensor_release(x);
+}
+
+static void parameter_after_release(job *j) {
+    tsh_parameters *list = NULL;
+    tsh_tensor *x = leaf(j, 2, 3);
+    say(tsh_parameters_create(j->world, &list));
+    tsh_tensor_release(x);
+    say(tsh_parameters_add(list, "x", x));
+}
+
+const misuse reference_rows[] = {
+    {"released_twice", BOTH, "", "tensor_release: it has been released", released_twice, false},
+    {"retained_after_release", BOTH, "", "tensor_retain: it has been released", retained_after_release, false},
+    {"result_released", BOTH, "", "tensor_release: the tensor belongs to its tape", result_released, false},
+    {"weight_released", BOTH, "", "tensor_release: it has been released", weight_released, false},
+    {"used_after_release", BOTH, "", "relu: input 0 cannot be used: it has been released", used_after_release, false},
+    {"sum_after_release", BOTH, "", "all_reduce: tensor cannot be used: it has been released", sum_after_release,
+     false},
+    {"read_after_reset", BOTH, "", "tensor_read: the tensor cannot be used: its step has ended", read_after_reset,
+     false},
+    {"backward_after_reset", BOTH, "", "backward: the loss cannot be used: its step has ended", backward_after_reset,
+     false},
+    {"used_in_the_next_step", BOTH, "TSHARD_CHECK=1", "add: input 1 cannot be used: its step has ended",
+     used_in_the_next_step, false},
+    {"used_after_world", BOTH, "TSHARD_CHECK=1", "tensor_read: the tensor cannot be used: its world has been destroyed",
+     used_after_world, false},
+    {"parameter_after_release", BOTH, "", "parameters_add: x cannot be used: it has been released",
+     parameter_after_release, false},
+    {0}};
