@@ -43,10 +43,13 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
          .text = "the backend, where several are possible; one that is not possible is an error. `plan`: the "
                  "process is rank RANK of WORLD_SIZE, and nothing is computed or moved, but counted "
                  "([planning.md](planning.md))"},
-    [TSHI_SETTING_CHECK] = {"TSHARD_CHECK", TSHI_SWITCH, .initial = "0",
-                            .text = "1: the `mpi` backend uses non-blocking calls of MPI throughout, slower, so that "
-                                    "no rank waits for ever for one that stops inside a call; ranks of the `nccl` "
-                                    "backend agree on every call first, so that calls that do not match are reported"},
+    [TSHI_SETTING_CHECK] =
+        {"TSHARD_CHECK", TSHI_SWITCH, .initial = "0",
+         .text =
+             "1: the `mpi` backend uses non-blocking calls of MPI throughout, slower, so that "
+             "no rank waits for ever for one that stops inside a call; ranks of the `nccl` "
+             "backend agree on every call first, so that calls that do not match are reported; handles of tensors are "
+             "not used again ([failures.md](failures.md#mistakes-that-are-caught))"},
     [TSHI_SETTING_LOG] =
         {"TSHARD_LOG", TSHI_CHOICE, .choices = {"error", "warning", "info", "debug"},
          .computed = "`warning`; all lines where the program has a log sink",
