@@ -52,7 +52,7 @@ tsh_status tshi_custom_run(tsh_call *call, tsh_status (*function)(tsh_call *call
     tsh_status status =
         with_words(call, function == call->op->forward ? "forward" : "backward", before, function(call));
     tape->inside = NULL;
-    while (tape->scratch_count > 0) tsh_tensor_release(tape->scratch[--tape->scratch_count]);
+    while (tape->scratch_count > 0) tshi_tensor_release(tape->scratch[--tape->scratch_count]);
     return status == TSH_OK ? tape->status : status; /* it may have called what it must not, and gone on */
 }
 
@@ -183,7 +183,7 @@ tsh_tensor *tsh_call_scratch(tsh_call *call, tsh_dtype dtype, int64_t count) {
     tsh_tape *tape = call->tape;
     if (tshi_grow(&tape->world->allocator, (void **)&tape->scratch, &tape->scratch_capacity, tape->scratch_count + 1,
                   sizeof(tsh_tensor *)) != TSH_OK) {
-        tsh_tensor_release(made);
+        tshi_tensor_release(made);
         return NULL;
     }
     tape->scratch[tape->scratch_count++] = made;
@@ -197,7 +197,7 @@ tsh_tensor *tsh_call_save(tsh_call *call, int slot, tsh_dtype dtype, int64_t cou
     }
     tsh_tensor *made = room(call, dtype, count, "call_save");
     if (!made) return NULL;
-    tsh_tensor_release(call->saved[slot]);
+    tshi_tensor_release(call->saved[slot]);
     call->saved[slot] = made;
     return made;
 }
