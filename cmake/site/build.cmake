@@ -1,5 +1,5 @@
 # cmake -DSITE=FOLDER -P cmake/site/build.cmake: the site in FOLDER. mkdocs makes it of docs/, and Doxygen its reference
-# of the public headers.
+# of the public headers; names in the pages become links to it.
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 cmake_path(GET root PARENT_PATH root)
@@ -14,7 +14,8 @@ list(JOIN version "." version)
 set(ENV{TSHARD_DOCS} "${SITE}")
 set(ENV{TSHARD_VERSION} "${version}")
 file(MAKE_DIRECTORY "${SITE}")
-foreach(command IN ITEMS "${mkdocs};build;--quiet;--clean;--site-dir;${SITE}" "${doxygen};Doxyfile")
+foreach(command IN ITEMS "${mkdocs};build;--quiet;--clean;--site-dir;${SITE}" "${doxygen};Doxyfile"
+                           "python3;cmake/site/crosslink.py;${SITE}")
     execute_process(COMMAND ${command} WORKING_DIRECTORY "${root}" COMMAND_ERROR_IS_FATAL ANY)
 endforeach()
 message("The site begins at ${SITE}/index.html")

@@ -12,8 +12,9 @@ RELEASE = re.compile(r"^TSH_API .*_(destroy|release)\(")
 
 
 def escaped(text):
-    """A line without what Doxygen reads as commands, tags, lists or addresses."""
+    """A line without what Doxygen reads as commands, tags, lists or addresses; pages of the site are links."""
     text = re.sub(r"([\\@#&<>%])", r"\\\1", text).replace("://", ":<span></span>//")
+    text = re.sub(r"\bdocs/([\w-]+)\.md", r'<a href="../\1.html">docs/\1.md</a>', text)
     return re.sub(r"^(\s*)([-+])", r"\1\\\2", text)
 
 

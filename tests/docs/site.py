@@ -156,6 +156,10 @@ def check_browser(browser, sources, site):
             fault(name, f"the navigation has {listed} entries for {len(names)} pages")
     if not any(link.endswith("environment.html") for link in found(browse(browser, f"{base}/layouts.html?search=TSHARD_TIMEOUT"))):
         fault("search", "TSHARD_TIMEOUT does not lead to the page on the environment")
+    if "layers_8h.html#" not in found(browse(browser, f"{base}/index.html?search=tsh_linear_create"))[0]:
+        fault("search", "tsh_linear_create does not lead to its function")
+    if 'class="name" href="./reference/layers_8h.html#' not in browse(browser, f"{base}/layers.html"):
+        fault("layers.html", "no function is a link to the reference")
     if found(browse(browser, f"{base}/index.html?search=nothingofthekind")):
         fault("search", "a word that no page has is found")
     if "tsh_linear_forward" not in browse(browser, f"{base}/reference/layers_8h.html"):
