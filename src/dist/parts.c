@@ -1,5 +1,6 @@
 /* Tensors written and read by the boxes of a program's own decomposition: exchanges with a placement that no layout
  * describes. */
+#include "device/record.h"
 #include "dist/core/redistribute.h"
 #include "dist/world.h"
 
@@ -39,6 +40,10 @@ static tsh_status check_box(const parts *p) {
 static tsh_status check(const parts *p) {
     const tsh_tensor *t = p->tensor;
     char text[160];
+    const tshi_record *record = p->group->world->device->record;
+    if (record && record->planned && p->group->size > 1) {
+        return tshi_fail(TSH_ERR_UNSUPPORTED, "%s: a planned run does not know the boxes of other ranks", p->what);
+    }
     if (!t || !p->box) return tshi_fail(TSH_ERR_ARGUMENT, "%s: tensor and box are required", p->what);
     if (p->group->world != t->mesh->world) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a group of another world", p->what);
     if (t->numel && !t->storage) return tshi_fail(TSH_ERR_STATE, "%s: the memory has been freed", p->what);

@@ -7,6 +7,7 @@
 #include "tshard/tshard.h"
 
 #include <mpi.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -172,8 +173,17 @@ static tsh_status init(MPI_Comm comm, const tsh_world_config *config) {
     return status;
 }
 
+/* A thread that did not start MPI, which was started for the calls of one. */
+static void *other_thread(void *unused) {
+    (void)unused;
+    expect(init(MPI_COMM_WORLD, NULL), TSH_ERR_STATE, "started for the calls of one thread, and this is another");
+    return NULL;
+}
+
 /* An error of one rank is one of all ranks, and MPI works on. */
 static void misuse(void) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, other_thread, NULL) == 0) pthread_join(thread, NULL);
     tsh_world_config config = {.heap_bytes = 1 << 20, .timeout = rank == 1 ? -1 : 20};
     expect(tsh_world_init_mpi(MPI_COMM_WORLD, NULL, NULL), TSH_ERR_ARGUMENT, "out is NULL");
     expect(init(MPI_COMM_NULL, NULL), TSH_ERR_ARGUMENT, "MPI_COMM_NULL");
@@ -309,7 +319,7 @@ static const struct {
     {"overlap", overlap, MPI_THREAD_SINGLE},
     {"anew", anew, MPI_THREAD_SINGLE},
     {"traffic", traffic, MPI_THREAD_FUNNELED},
-    {"misuse", misuse, MPI_THREAD_SINGLE},
+    {"misuse", misuse, MPI_THREAD_FUNNELED},
     {"missing", missing, MPI_THREAD_SINGLE},
     {"dies", dies, MPI_THREAD_SINGLE},
     {"finalized", finalized, MPI_THREAD_SINGLE},

@@ -143,6 +143,13 @@ Test(plan, groups_are_made_and_checked, .timeout = 60) {
     cr_expect_eq(tsh_group_create(world, twice, 3, &group), TSH_ERR_ARGUMENT);
     cr_expect_eq(tsh_group_split(tsh_world_group(world), 0, 0, &group), TSH_ERR_UNSUPPORTED);
     cr_expect(strstr(tsh_error_message(), "does not know the colours"), "%s", tsh_error_message());
+    const tsh_tensor_config line = {.dtype = TSH_FLOAT64, .ndim = 1, .shape = {1}};
+    double value = 0;
+    cr_expect_eq(tsh_tensor_create(tsh_world_mesh(world), &line, &x), TSH_OK);
+    cr_expect_eq(tsh_tensor_read_parts(x, tsh_world_group(world), &(tsh_box){.length = {1}}, &value),
+                 TSH_ERR_UNSUPPORTED);
+    cr_expect(strstr(tsh_error_message(), "does not know the boxes"), "%s", tsh_error_message());
+    tsh_tensor_release(x);
     tsh_world_destroy(world);
 }
 
