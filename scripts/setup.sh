@@ -42,11 +42,13 @@ libmpich-dev mpich |have_command mpicc.mpich                 |the mpi backend on
 libpmix-dev      |have_module pmix                           |several machines without mpirun or srun
 dpkg-dev fakeroot lintian |have_command dpkg-shlibdeps && have_command lintian |Debian packages
 python3-numpy    |/usr/bin/python3 -c 'import numpy' 2> /dev/null |the example in Python
+libhwloc-dev     |have_module hwloc                          |cores by caches and memory nodes
 bash-completion  |[ -r /usr/share/bash-completion/bash_completion ] |completion of the programs' options
 iproute2         |have_command ip                            |several machines, as network namespaces"
 setup_table_optional="
 libopenmpi-dev openmpi-bin |have_command mpicc               |the mpi backend, and what tshard-bench is compared with
 libpmix-dev      |have_module pmix                           |several machines without mpirun or srun
+libhwloc-dev     |have_module hwloc                          |cores by caches and memory nodes
 gnuplot-nox      |have_command gnuplot                       |tshard-bench --plot"
 
 # Print "package|why" for each line of the table $1 whose check fails.

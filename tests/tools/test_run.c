@@ -98,7 +98,11 @@ Test(run, wrong_use, .timeout = 120) {
         {{"tshard-run", "-n", "2", "--bind-to=core", "true"},
          "'--bind-to=core' is an option of another launcher: --bind"},
         {{"tshard-run", "-N", "2", "true"}, "'-N' is an option of another launcher: -n N is the number of ranks"},
-        {{"tshard-run", "-n", "2", "--bind", "sockets", "true"}, "--bind wants cores or none, not 'sockets'"},
+        {{"tshard-run", "-n", "2", "--bind", "sockets", "true"}, "--bind wants cores, numa, none or a list"},
+        {{"tshard-run", "-n", "2", "--bind", "0:", "true"}, "--bind wants cores, numa, none or a list"},
+        {{"tshard-run", "-n", "2", "--bind", "3-1", "true"}, "--bind wants cores, numa, none or a list"},
+        {{"tshard-run", "-n", "2", "--bind", "0:1:0", "true"}, "--bind 0:1:0 has 3 sets, for 2 ranks"},
+        {{"tshard-run", "-n", "2", "--bind", "16000", "true"}, "--bind 16000: rank 0 may use none of these cores"},
         {{"tshard-run", "-n", "2", "--grace", "-1", "true"}, "--grace wants seconds, 0 or more, not '-1'"},
         {{"tshard-run", "-n", "2", "--master-port", "70000", "true"}, "--master-port wants a port from 1 to 65535"},
     };

@@ -285,22 +285,37 @@ static bool adopt(job_state *job, int index) {
     return rank->pidfd < 0 || watch(job->control, rank->pidfd, index);
 }
 
+/* The cores of the next rank. 0, or the code to exit with. */
+static int choose_cores(run_plan *plan, int index) {
+    const run_options *o = plan->options;
+    if (!plan->cores) return 0;
+    plan->chosen_count = run_cores_choose(o, plan->cores, plan->core_count, index, plan->chosen);
+    if (plan->chosen_count == 0) {
+        run_say("--bind %s: rank %d may use none of these cores", o->bind_list, o->first_rank + index);
+        return RUN_USAGE_EXIT;
+    }
+    if (o->report_bindings) run_cores_say(o->first_rank + index, plan->cores, plan->core_count, plan->chosen);
+    return 0;
+}
+
 /* 0, or the code to exit with. */
 static int start_ranks(job_state *job, const run_link *link, int null_input) {
     run_plan plan = {.options = job->options, .link = link, .null_input = null_input, .supervisor = getpid()};
-    int code = 1, count = 0;
-    int *cores = run_cores_allowed(&count);
-    bool bind = job->options->bind == RUN_BIND_CORES ||
-                (job->options->bind == RUN_BIND_AUTO && job->options->ranks > 1 && count >= job->options->ranks);
-    if (bind && cores) {
-        plan.cores = cores;
-        plan.core_count = count;
+    const run_options *o = job->options;
+    int code = 1;
+    run_core *cores = NULL;
+    if (o->bind != RUN_BIND_NONE && (o->bind != RUN_BIND_AUTO || o->ranks > 1)) {
+        cores = run_cores_allowed(&plan.core_count);
+        plan.chosen = calloc((size_t)plan.core_count + 1, sizeof *plan.chosen);
+        if (plan.chosen && (o->bind != RUN_BIND_AUTO || plan.core_count >= o->ranks)) plan.cores = cores;
     }
     if (run_plan_prepare(&plan)) code = 0;
-    for (int i = 0; i < job->options->ranks && code == 0; i++) {
-        code = run_spawn(&plan, i, &job->ranks[i]);
+    for (int i = 0; i < o->ranks && code == 0; i++) {
+        code = choose_cores(&plan, i);
+        if (code == 0) code = run_spawn(&plan, i, &job->ranks[i]);
         if (code == 0 && !adopt(job, i)) code = 1;
     }
+    free(plan.chosen);
     free(cores);
     return code;
 }

@@ -1,4 +1,5 @@
 /* The command line. */
+#include "base/cpu.h"
 #include "base/number.h"
 #include "base/settings.h"
 #include "run.h"
@@ -20,8 +21,12 @@ static const char help[] =
     "\n"
     "  -n, --ranks N           number of ranks on this machine, 1 to 1024 (also -np, --nproc-per-node; auto: one a "
     "core)\n"
-    "      --bind cores|none   pin each rank to its share of the cores allowed (default: cores, when there are at\n"
-    "                          least as many cores as ranks; else none)\n"
+    "      --bind cores|numa|none|LIST\n"
+    "                          pin each rank to its share of the cores allowed, or to all cores of its memory node, "
+    "or\n"
+    "                          to a set of LIST, like 0-3:4-7 for two ranks; one set is shared out (default: cores,\n"
+    "                          when there are at least as many cores as ranks; else none)\n"
+    "      --report-bindings   say on stderr which cores each rank gets\n"
     "      --grace SECONDS     time between asking ranks to end (TERM) and killing them (default: 3)\n"
     "      --no-prefix         pass output on without \"[rank] \" before each line\n"
     "      --log-dir DIR       write each rank's output to DIR/attempt_0/node_0/rank_0/stdout.log and stderr.log too\n"
@@ -87,13 +92,24 @@ static int usage_error(const char *format, ...) {
     return RUN_USAGE_EXIT;
 }
 
-static bool parse_bind(const char *text, run_bind *out) {
-    *out = strcmp(text, "none") == 0 ? RUN_BIND_NONE : RUN_BIND_CORES;
-    return strcmp(text, "cores") == 0 || strcmp(text, "none") == 0;
+static bool parse_bind(const char *text, run_options *out) {
+    const struct {
+        const char *name;
+        run_bind bind;
+    } names[] = {
+        {"cores", RUN_BIND_CORES}, {"core", RUN_BIND_CORES}, {"numa", RUN_BIND_NODES}, {"none", RUN_BIND_NONE}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        out->bind = names[i].bind;
+        if (strcmp(text, names[i].name) == 0) return true;
+    }
+    out->bind = RUN_BIND_LIST;
+    out->bind_list = text;
+    return run_cores_sets(text) > 0;
 }
 
 enum {
     OPTION_BIND = 256,
+    OPTION_REPORT,
     OPTION_GRACE,
     OPTION_NO_PREFIX,
     OPTION_PORT,
@@ -126,6 +142,7 @@ static const struct option long_options[] = {{"plan", required_argument, NULL, O
                                              {"nproc-per-node", required_argument, NULL, 'n'},
                                              {"nproc_per_node", required_argument, NULL, 'n'},
                                              {"bind", required_argument, NULL, OPTION_BIND},
+                                             {"report-bindings", no_argument, NULL, OPTION_REPORT},
                                              {"grace", required_argument, NULL, OPTION_GRACE},
                                              {"no-prefix", no_argument, NULL, OPTION_NO_PREFIX},
                                              {"nnodes", required_argument, NULL, OPTION_NNODES},
@@ -247,9 +264,7 @@ static int take_node_option(int option, run_options *out) {
 
 static int take_ranks(run_options *out) {
     if (!strcmp(optarg, "auto") || !strcmp(optarg, "cpu")) {
-        int *cores = run_cores_allowed(&out->ranks);
-        free(cores);
-        if (out->ranks < 1) out->ranks = 1;
+        out->ranks = tshi_granted_cores(NULL, 0);
         return -1;
     }
     if (tshi_parse_int(optarg, 1, RUN_MAX_RANKS, &out->ranks)) return -1;
@@ -284,8 +299,9 @@ static int take_option(int option, const char *word, run_options *out) {
         if (tshi_parse_int(optarg, 0, 3, &out->redirects)) return -1;
         return usage_error("--redirects wants 0, 1, 2 or 3, not '%s'", optarg);
     case OPTION_BIND:
-        if (parse_bind(optarg, &out->bind)) return -1;
-        return usage_error("--bind wants cores or none, not '%s'", optarg);
+        if (parse_bind(optarg, out)) return -1;
+        return usage_error("--bind wants cores, numa, none or a list like 0-3:4-7, not '%s'", optarg);
+    case OPTION_REPORT: out->report_bindings = true; return -1;
     case OPTION_GRACE:
         if (tshi_parse_real(optarg, 0, 1e6, &out->grace)) return -1;
         return usage_error("--grace wants seconds, 0 or more, not '%s'", optarg);
@@ -341,6 +357,10 @@ int run_options_parse(int argc, char **argv, run_options *options) {
     }
     int code = options->planned ? -1 : choose_node(options);
     if (code >= 0) return code;
+    int sets = options->bind == RUN_BIND_LIST ? run_cores_sets(options->bind_list) : 1;
+    if (sets != 1 && sets != options->ranks) {
+        return usage_error("--bind %s has %d sets, for %d ranks", options->bind_list, sets, options->ranks);
+    }
     if (optind >= argc) return usage_error("the PROGRAM to run is missing");
     options->command = argv + optind;
     return -1;

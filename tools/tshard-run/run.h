@@ -25,7 +25,7 @@
 #define RUN_NAME_SIZE       256
 #define RUN_LONGEST_LOG_DIR 3584 /* and the names of folders and file in it, in 4096 */
 
-typedef enum run_bind { RUN_BIND_AUTO = 0, RUN_BIND_CORES, RUN_BIND_NONE } run_bind;
+typedef enum run_bind { RUN_BIND_AUTO = 0, RUN_BIND_CORES, RUN_BIND_NODES, RUN_BIND_LIST, RUN_BIND_NONE } run_bind;
 
 typedef struct run_node {
     char name[RUN_NAME_SIZE];
@@ -47,6 +47,8 @@ typedef struct run_options {
     int max_restarts;
     int attempt; /* the job's own: restarts so far */
     run_bind bind;
+    const char *bind_list; /* of RUN_BIND_LIST: sets of cores, "0-3:4,6" */
+    bool report_bindings;
     double grace; /* seconds between TERM and KILL */
     int port;     /* MASTER_PORT; 0: one that is free, on several nodes 29500 */
     bool prefix;
@@ -114,13 +116,20 @@ int run_job(run_options *options, const run_link *link);
 
 /* --- starting: spawn.c, cores.c ----------------------------------------------------------------------------------- */
 
+/* A core that this process may use (a hardware thread, by the kernel's number), and its memory node. */
+typedef struct run_core {
+    int id, node;
+} run_core;
+
 typedef struct run_plan {
     const run_options *options;
     const run_link *link;
     char token[RUN_NAME_SIZE];
     int port;
-    const int *cores; /* the allowed ones, those of one physical core side by side; NULL: ranks are not bound */
+    const run_core *cores; /* NULL: ranks are not bound */
     int core_count;
+    bool *chosen; /* of the cores, those of the rank that is started */
+    int chosen_count;
     int null_input; /* stdin of the ranks other than 0 */
     pid_t supervisor;
 } run_plan;
@@ -137,10 +146,16 @@ typedef struct run_rank {
 bool run_plan_prepare(run_plan *plan);
 /* Starts one rank. 0, or the code to exit with, having said why. */
 int run_spawn(const run_plan *plan, int index, run_rank *rank);
-/* The cores this process may use, sorted so that hardware threads of one core are neighbours. NULL: unknown. */
-int *run_cores_allowed(int *count);
-/* Pins this process to part `index` of `parts` (in turn, when there are fewer cores than parts). */
-void run_cores_pin(const int *cores, int count, int index, int parts);
+/* The cores this process may use, so that neighbours share the most: those of a physical core, of a cache, of a memory
+ * node. NULL: unknown. */
+run_core *run_cores_allowed(int *count);
+/* The number of sets in a list of them, 0 when it is none. */
+int run_cores_sets(const char *list);
+/* Marks the cores of rank `index` on this machine; returns how many. 0: the list names none of them. */
+int run_cores_choose(const run_options *o, const run_core *cores, int count, int index, bool *chosen);
+/* This process runs on the chosen cores from here on. */
+void run_cores_pin(const run_core *cores, int count, const bool *chosen);
+void run_cores_say(int rank, const run_core *cores, int count, const bool *chosen);
 
 /* --- output: relay.c ---------------------------------------------------------------------------------------------- */
 

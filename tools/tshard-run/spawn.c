@@ -1,5 +1,6 @@
 /* Starting one rank. */
 #define _GNU_SOURCE
+#include "base/cpu.h"
 #include "base/hash.h"
 #include "base/settings.h"
 #include "run.h"
@@ -104,7 +105,7 @@ static bool set_environment(const run_plan *plan, int index) {
 
 /* A rank sees its own cores alone once it is pinned, so its number of threads is worked out here. */
 static bool set_threads(const run_plan *plan, int total) {
-    int share = total / plan->options->ranks;
+    int share = plan->options->bind == RUN_BIND_LIST ? plan->chosen_count : total / plan->options->ranks;
     char text[16];
     if (plan->options->ranks == 1 || total == 0) return true;
     snprintf(text, sizeof text, "%d", share > 0 ? share : 1);
@@ -119,12 +120,10 @@ static bool set_descriptors(int input, int output, int error) {
 /* Never returns. A failure goes to the supervisor as an errno through `report`, which exec closes. */
 static void become_rank(const run_plan *plan, int rank, int output, int error, int report) {
     int input = rank + plan->options->first_rank == 0 ? plan->link->input : plan->null_input;
-    int allowed = 0, *cores = run_cores_allowed(&allowed);
     bool ready = setpgid(0, 0) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;
     if (getppid() != plan->supervisor) _exit(1); /* the supervisor has died */
-    ready = ready && set_environment(plan, rank) && set_threads(plan, allowed);
-    free(cores);
-    if (plan->cores) run_cores_pin(plan->cores, plan->core_count, rank, plan->options->ranks);
+    ready = ready && set_environment(plan, rank) && set_threads(plan, tshi_granted_cores(NULL, 0));
+    if (plan->cores) run_cores_pin(plan->cores, plan->core_count, plan->chosen);
     ready = ready && set_descriptors(input, output, error);
     if (ready) {
         run_signals_restore(plan->link->signals);
