@@ -10,6 +10,8 @@
 static const char help[] =
     "usage: tshard-trace FOLDER [--table | --json] [--out FILE] [--html FILE]\n"
     "\n"
+    "Shows where the time of traced steps went.\n"
+    "\n"
     "FOLDER is that of TSHARD_TRACE, or of tsh_trace_start. Prints where the time of a step went: matrix\n"
     "products, other kernels, communication and waiting, of each rank; which rank the others wait for; and\n"
     "what took longest.\n"
