@@ -1,10 +1,14 @@
 #include "base/cpu.h"
 
 #include <errno.h>
+#include <linux/mempolicy.h>
 #include <sched.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 int tshi_granted_cores(unsigned char *mask, size_t size) {
@@ -38,4 +42,71 @@ void *tshi_map_memory(int fd, size_t bytes) {
     }
     madvise(memory, bytes, MADV_HUGEPAGE);
     return memory;
+}
+
+/* --- memory nodes ------------------------------------------------------------------------------------------------- */
+
+bool tshi_list_item(const char **list, long *first, long *last) {
+    char *end;
+    if (**list < '0' || **list > '9') return false;
+    *first = *last = strtol(*list, &end, 10);
+    if (*end == '-') {
+        if (end[1] < '0' || end[1] > '9') return false;
+        *last = strtol(end + 1, &end, 10);
+    }
+    *list = end;
+    return *first <= *last;
+}
+
+bool tshi_list_has(const char *list, long number) {
+    for (long first, last; tshi_list_item(&list, &first, &last); list++) {
+        if (number >= first && number <= last) return true;
+        if (*list != ',') return false;
+    }
+    return false;
+}
+
+/* The line of a file, or "". */
+static void read_list(const char *folder, const char *name, char *line, int size) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "re");
+    line[0] = '\0';
+    if (!file) return;
+    if (!fgets(line, size, file)) line[0] = '\0';
+    fclose(file);
+}
+
+static bool has_all(const char *list, const unsigned char *mask) {
+    for (int core = 0; core < TSHI_MAX_CORES; core++) {
+        if (mask[core / 8] >> core % 8 & 1 && !tshi_list_has(list, core)) return false;
+    }
+    return true;
+}
+
+int tshi_own_node(const char *folder) {
+    char nodes[1024], cores[4096], name[64];
+    unsigned char mask[TSHI_MAX_CORES / 8];
+    read_list(folder, "has_memory", nodes, sizeof nodes);
+    const char *list = nodes;
+    long first, last;
+    if (!tshi_list_item(&list, &first, &last) || (first == last && *list != ',')) return -1;
+    tshi_granted_cores(mask, sizeof mask);
+    for (list = nodes; tshi_list_item(&list, &first, &last) && last < 1024; list++) {
+        for (long node = first; node <= last; node++) {
+            snprintf(name, sizeof name, "node%ld/cpulist", node);
+            read_list(folder, name, cores, sizeof cores);
+            if (has_all(cores, mask)) return (int)node;
+        }
+        if (*list != ',') break;
+    }
+    return -1;
+}
+
+void tshi_prefer_node(void *memory, size_t bytes, int node) {
+    enum { BITS = 8 * sizeof(unsigned long) };
+    unsigned long nodes[1024 / BITS] = {0};
+    if (node < 0 || node >= 1024) return;
+    nodes[node / BITS] |= 1ul << node % BITS;
+    syscall(SYS_mbind, memory, bytes, MPOL_PREFERRED, nodes, 1024ul + 1, 0ul);
 }

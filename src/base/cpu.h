@@ -2,6 +2,7 @@
 #ifndef TSHI_CPU_H
 #define TSHI_CPU_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #define TSHI_HUGE_PAGE ((size_t)2 << 20)
@@ -19,6 +20,19 @@ static inline void tshi_cpu_pause(void) {
 
 /* Number of cores that this process may run on, at least 1. `mask` gets a bit for each of the first 8 * size cores. */
 int tshi_granted_cores(unsigned char *mask, size_t size);
+
+/* Numbers of cores or nodes as the kernel writes them, "0-3,8": the first item of the list, and the list behind it. False
+ * when it begins with none. */
+bool tshi_list_item(const char **list, long *first, long *last);
+bool tshi_list_has(const char *list, long number);
+
+/* The memory node (NUMA) that all cores which this process may run on belong to, by the files in `folder` (the kernel's is
+ * TSHI_NODES); -1 when there is no such node, or no other. */
+#define TSHI_NODES "/sys/devices/system/node"
+int tshi_own_node(const char *folder);
+/* Pages of this memory, shared or not, are taken from the node while it has some, whichever process uses them first. A
+ * node of -1, or a kernel that refuses, leaves it to that process's place. `memory` is at a page's start. */
+void tshi_prefer_node(void *memory, size_t bytes, int node);
 
 /* Maps `bytes` of fd (-1: private memory) at a multiple of the huge page, so that large tensors need few translations;
  * munmap ends it. Pages are taken when they are used. NULL with errno set. */

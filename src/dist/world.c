@@ -60,6 +60,7 @@ static tsh_status devices_create(tsh_world *world, const tshi_settings *settings
                         settings->heap_bytes);
         return TSH_ERR_MEMORY;
     }
+    tshi_prefer_node(heap, settings->heap_bytes, tshi_own_node(TSHI_NODES));
     tsh_status status =
         tshi_device_create_cpu(&world->allocator, heap, settings->heap_bytes, settings->blas_threads, &world->host);
     world->device = world->host;

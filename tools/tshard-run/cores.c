@@ -103,35 +103,14 @@ run_core *run_cores_allowed(int *count) {
 
 /* --- lists: "0-3:4,6" -------------------------------------------------------------------------------------------- */
 
-/* The first number of an item "2" or "2-5", and the last; *text goes on behind it. False when there is none. */
-static bool take_item(const char **text, long *first, long *last) {
-    char *end;
-    if (**text < '0' || **text > '9') return false;
-    *first = *last = strtol(*text, &end, 10);
-    if (*end == '-') {
-        if (end[1] < '0' || end[1] > '9') return false;
-        *last = strtol(end + 1, &end, 10);
-    }
-    *text = end;
-    return *first <= *last && *last < TSHI_MAX_CORES;
-}
-
 int run_cores_sets(const char *list) {
     int sets = 1;
     for (long first, last;; list++) {
-        if (!take_item(&list, &first, &last)) return 0;
+        if (!tshi_list_item(&list, &first, &last) || last >= TSHI_MAX_CORES) return 0;
         if (*list == '\0') return sets;
         if (*list != ',' && *list != ':') return 0;
         sets += *list == ':';
     }
-}
-
-static bool set_has(const char *set, int id) {
-    for (long first, last; take_item(&set, &first, &last); set++) {
-        if (id >= first && id <= last) return true;
-        if (*set != ',') return false;
-    }
-    return false;
 }
 
 /* --- choosing ----------------------------------------------------------------------------------------------------- */
@@ -166,12 +145,12 @@ int run_cores_choose(const run_options *o, const run_core *cores, int count, int
     const char *list = o->bind == RUN_BIND_LIST ? o->bind_list : NULL;
     const bool own = list && run_cores_sets(list) > 1; /* a set a rank */
     for (; own && set < index; set++) list = strchr(list, ':') + 1;
-    for (int i = 0; i < count; i++) of_set += !list || set_has(list, cores[i].id);
+    for (int i = 0; i < count; i++) of_set += !list || tshi_list_has(list, cores[i].id);
     if (of_set == 0) return 0;
     share(of_set, own ? 0 : index, own ? 1 : o->ranks, &first, &past);
     for (int i = 0; i < count; i++) {
-        chosen[i] = (!list || set_has(list, cores[i].id)) && seen >= first && seen < past;
-        seen += !list || set_has(list, cores[i].id);
+        chosen[i] = (!list || tshi_list_has(list, cores[i].id)) && seen >= first && seen < past;
+        seen += !list || tshi_list_has(list, cores[i].id);
         number += chosen[i];
     }
     return number;
