@@ -85,6 +85,10 @@ TSH_API void tsh_device_reset_peak(tsh_device *device);
  * nothing. */
 TSH_API tsh_status tsh_device_synchronize(tsh_device *device);
 
+/* The stream (cudaStream_t) in which a GPU runs the library's work in order, for kernels of a program's own: they are
+ * launched there, and nothing waits for them. NULL for a CPU. */
+TSH_API void *tsh_device_stream(tsh_device *device);
+
 /* A point in the order of a device's work, with the time at which the device reached it. Owned by the caller. */
 typedef struct tsh_event tsh_event;
 TSH_API tsh_status tsh_event_create(tsh_device *device, tsh_event **out);

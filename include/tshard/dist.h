@@ -221,6 +221,15 @@ typedef enum tsh_reduce_op {
 
 /* tensor = op over ranks of tensor, in place, with the same bits on every rank. The shape is the same on every rank. */
 TSH_API tsh_status tsh_all_reduce(tsh_group *group, tsh_tensor *tensor, tsh_reduce_op op);
+/* Joins count > 0 elements with those of ranks before: into = into o from, item by item; o is associative, and need not
+ * commute. */
+typedef void tsh_join_fn(void *user, tsh_dtype dtype, int64_t count, const void *from, void *into);
+/* As tsh_all_reduce, by a function of the program's: items of `item` elements each (pairs, matrices) are joined in the
+ * order of the ranks, each on one of them, with the same bits on every rank. item and join are the same everywhere. Runs
+ * as an all-to-all of slices and an all-gather, which send together what a ring all-reduce sends; waits.
+ * TSH_ERR_UNSUPPORTED for memory of a GPU. */
+TSH_API tsh_status tsh_all_reduce_with(tsh_group *group, tsh_tensor *tensor, int64_t item, tsh_join_fn *join,
+                                       void *user);
 /* out on every rank = the `in` of all ranks, in the order of ranks. in holds counts[rank] elements, out their sum;
  * counts NULL: the balanced split of out's dim 0. in may be the part of out that this rank contributes. */
 TSH_API tsh_status tsh_all_gather_into_tensor(tsh_group *group, tsh_tensor *out, const tsh_tensor *in,

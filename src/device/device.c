@@ -117,6 +117,10 @@ char *tsh_device_describe(const tsh_device *device, char *text, size_t size) {
     return text;
 }
 
+void *tsh_device_stream(tsh_device *device) {
+    return device && device->ops->stream ? device->ops->stream(device) : NULL;
+}
+
 tsh_status tsh_device_synchronize(tsh_device *device) {
     if (!device) return tshi_fail(TSH_ERR_ARGUMENT, "device_synchronize: device is NULL");
     return device->ops->synchronize(device);

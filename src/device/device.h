@@ -75,6 +75,8 @@ typedef struct tshi_device_ops {
     tsh_status (*check)(tsh_device *device);
     /* Wait for all queued work, then check. */
     tsh_status (*synchronize)(tsh_device *device);
+    /* The stream of tsh_device_stream. NULL: there is none. */
+    void *(*stream)(tsh_device *device);
     /* FLOP/s of the device's matrix units for products of dtype, at the clock (Hz) that they run at now, which is
      * measured; 0 where that is not known. Waits. */
     double (*matrix_rate)(tsh_device *device, tsh_dtype dtype, double *clock);

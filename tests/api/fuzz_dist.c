@@ -296,6 +296,20 @@ static void started(fuzz *f, const char *name, const arguments *a, tsh_status st
 #define OUT_PARTS (fuzz_chance(f, 3) ? NULL : a.list)
 #define IN_PARTS  (fuzz_chance(f, 3) ? NULL : (const tsh_tensor *const *)a.others)
 
+/* The first rank's elements. */
+static void keep_first(void *user, tsh_dtype dtype, int64_t count, const void *from, void *into) {
+    (void)user, (void)dtype, (void)count, (void)from, (void)into;
+}
+
+static void all_reduce_with(fuzz *f, void (*function)(void)) {
+    arguments a;
+    (void)function;
+    draw_arguments(f, &a);
+    int64_t item = fuzz_chance(f, 80) ? 1 : fuzz_index(f, 4);
+    fuzz_said(f, "all_reduce_with", tsh_all_reduce_with(a.group, a.x, item, fuzz_chance(f, 3) ? NULL : keep_first, f),
+              NULL);
+}
+
 #define BLOCKING(name, ...)                                                                                            \
     static void name(fuzz *f, void (*function)(void)) {                                                                \
         arguments a;                                                                                                   \
@@ -443,6 +457,7 @@ const fuzz_call fuzz_dist_calls[] = {
      "tsh_mesh_is_member",
      mesh_questions, NULL, 2},
     {"tsh_all_reduce", all_reduce, NULL, 5},
+    {"tsh_all_reduce_with", all_reduce_with, NULL, 3},
     {"tsh_all_gather_into_tensor", all_gather_into_tensor, NULL, 4},
     {"tsh_reduce_scatter_tensor", reduce_scatter_tensor, NULL, 4},
     {"tsh_broadcast", broadcast, NULL, 4},

@@ -52,6 +52,7 @@ static void device_questions(fuzz *f, void (*function)(void)) {
     if (live != stats.bytes_in_use || at_peak != stats.bytes_peak) fuzz_wrong(f, "the purposes do not add up");
     if (stats.bytes_peak < stats.bytes_in_use) fuzz_wrong(f, "device_get_stats");
     if (fuzz_chance(f, 30)) tsh_device_reset_peak(d);
+    if (tsh_device_stream(d)) fuzz_wrong(f, "a CPU has a stream");
     fuzz_said(f, "device_synchronize", tsh_device_synchronize(d), NULL);
 }
 
@@ -360,7 +361,7 @@ const fuzz_call fuzz_tensor_calls[] = {
     {"tsh_status_name tsh_version tsh_dtype_size tsh_dtype_name tsh_error_message", names, NULL, 1},
     {"tsh_split", split, NULL, 1},
     {"tsh_device_describe tsh_device_kind_of tsh_device_stats tsh_device_memory tsh_memory_purpose_name "
-     "tsh_device_reset_peak tsh_device_synchronize tsh_function_supports",
+     "tsh_device_reset_peak tsh_device_synchronize tsh_device_stream tsh_function_supports",
      device_questions, NULL, 1},
     {"tsh_event_create tsh_event_destroy", event_create, NULL, 1},
     {"tsh_event_record tsh_event_elapsed", event_use, NULL, 1},

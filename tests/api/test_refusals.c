@@ -122,6 +122,10 @@ static tsh_status no_values(void *user, const tsh_box *box, void *values) {
     return TSH_ERR_IO;
 }
 
+static void no_join(void *user, tsh_dtype dtype, int64_t count, const void *from, void *into) {
+    (void)user, (void)dtype, (void)count, (void)from, (void)into;
+}
+
 /* An operation that is in order, and what makes others that are not. */
 static const tsh_rule same_rules[] = {{{TSH_AS_R}, TSH_AS_R}, {{TSH_ROW_END}, TSH_ROW_END}};
 static const tsh_rule bad_rules[] = {{{(tsh_pattern)77}, TSH_AS_R}, {{TSH_ROW_END}, TSH_ROW_END}};

@@ -95,6 +95,10 @@ static tsh_status open_gpu(tshi_cuda_device *cuda, int local_rank) {
     return status;
 }
 
+static void *cuda_stream(tsh_device *device) {
+    return tshi_cuda_stream(device);
+}
+
 static const tshi_device_ops cuda_ops = {
     .name = "cuda",
     .kind = TSH_CUDA,
@@ -103,6 +107,7 @@ static const tshi_device_ops cuda_ops = {
     .describe = cuda_describe,
     .check = tshi_cuda_check,
     .synchronize = tshi_cuda_synchronize,
+    .stream = cuda_stream,
     .matrix_rate = tshi_cuda_matrix_rate,
     .memory = {.alloc = tshi_cuda_alloc,
                .alloc_symmetric = tshi_cuda_alloc_symmetric,
