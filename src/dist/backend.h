@@ -94,6 +94,9 @@ typedef struct tshi_group_ops {
     tsh_status (*open)(tsh_group *parent, const int *ranks, int n, tsh_group *group);
     /* Bytes of tensor memory that the first rank of a group of n takes for `open`. NULL: none. */
     size_t (*open_bytes)(int n);
+    /* Bytes of tensor memory that a rank takes when a group sends its first message that is like this one, and keeps
+     * for the next ones; messages of different kinds have different ones. 0: none. NULL: none for any. */
+    size_t (*message_bytes)(const tshi_call *send);
     /* Frees group->state. Not collective. NULL: there is none. */
     void (*close)(tsh_group *group);
     /* Every rank of the group passes the same `text`, or a status `failed`. TSH_ERR_MISMATCH with both texts

@@ -541,6 +541,7 @@ const tshi_group_ops tshi_local_ops = {
     .world_close = tshi_local_world_close,
     .open = tshi_local_open,
     .open_bytes = tshi_local_open_bytes,
+    .message_bytes = tshi_local_message_bytes,
     .close = tshi_local_close,
     .agree = local_agree,
     .compare = tshi_local_compare_call,

@@ -231,6 +231,7 @@ bool tshi_local_stages(const tsh_group *group, const tshi_call *call);
 size_t tshi_block_bytes(int size);
 /* What the first rank of a group allocates for it. */
 size_t tshi_local_open_bytes(int size);
+size_t tshi_local_message_bytes(const tshi_call *send);
 /* The private side of a group of `size`; the block comes later. NULL with the message set. */
 tshi_local_group *tshi_local_group_new(tsh_world *world, int size);
 /* Sets the lengths of waits and the sizes that go into a slot, when the number of cores is known. */

@@ -101,6 +101,12 @@ static void slip_give(tshi_mailbox *box, tshi_cell *slip) {
     box->free_slips = slip;
 }
 
+size_t tshi_local_message_bytes(const tshi_call *send) {
+    size_t bytes = tshi_message_bytes(tshi_kind_of(send), send->count);
+    if (bytes <= TSHI_LETTER_ROOM) return 0;
+    return bytes <= CELL_ROOM ? (size_t)CELLS * CELL_BYTES : SLIPS * sizeof(tshi_cell);
+}
+
 /* The turn at which letter `number` may be written; the next one says that it is. */
 static uint32_t turn_of(uint64_t number) {
     return (uint32_t)(number / TSHI_LETTERS) * 2;

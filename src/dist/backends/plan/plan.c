@@ -64,20 +64,44 @@ static void plan_world_close(tsh_world *world) {
     world->state = NULL;
 }
 
-/* As many ranks as one machine may have: their first one would take memory for a group, which counts. */
+/* As many ranks as one machine may have: a group takes memory of their first one, and messages of those that send, which
+ * counts. */
 #define ONE_MACHINE 64
+#define TAKEN       4
 
-static tsh_status plan_open(tsh_group *parent, const int *ranks, int n, tsh_group *group) {
-    const tsh_world *world = parent->world;
-    if (!group || ranks[0] != world->rank || world->size > ONE_MACHINE) return TSH_OK;
-    group->state = world->host->ops->memory.alloc(world->host, tshi_local_ops.open_bytes(n));
-    return group->state ? TSH_OK : TSH_ERR_MEMORY;
+/* What a group has taken: when it was opened, and for each kind of messages. */
+typedef struct planned_group {
+    size_t bytes[TAKEN];
+    void *memory[TAKEN];
+} planned_group;
+
+static tsh_status take(tsh_group *group, size_t bytes) {
+    const tsh_world *world = group->world;
+    int i = 0;
+    if (world->size > ONE_MACHINE || bytes == 0) return TSH_OK;
+    if (!group->state) group->state = tshi_calloc(&world->allocator, 1, sizeof(planned_group));
+    planned_group *g = group->state;
+    if (!g) return TSH_ERR_MEMORY;
+    while (i < TAKEN && g->bytes[i] && g->bytes[i] != bytes) i++;
+    if (i == TAKEN || g->bytes[i] == bytes) return TSH_OK;
+    g->memory[i] = world->host->ops->memory.alloc(world->host, bytes);
+    g->bytes[i] = g->memory[i] ? bytes : 0;
+    return g->memory[i] ? TSH_OK : TSH_ERR_MEMORY;
 }
 
 static void plan_close(tsh_group *group) {
     tsh_device *host = group->world->host;
-    host->ops->memory.release(host, group->state);
+    planned_group *g = group->state;
+    for (int i = 0; g && i < TAKEN; i++) host->ops->memory.release(host, g->memory[i]);
+    tshi_free(&group->world->allocator, g);
     group->state = NULL;
+}
+
+static tsh_status plan_open(tsh_group *parent, const int *ranks, int n, tsh_group *group) {
+    if (!group || ranks[0] != parent->world->rank) return TSH_OK;
+    tsh_status status = take(group, tshi_local_ops.open_bytes(n));
+    if (status != TSH_OK) plan_close(group);
+    return status;
 }
 
 static tsh_status plan_agree(tsh_group *group, const char *text, tsh_status failed) {
@@ -118,6 +142,10 @@ static tsh_status plan_start(tsh_work *work) {
     if (work->call.failed != TSH_OK) return work->call.failed;
     if (work->call.op == TSH_COLLECTIVE_RECV) {
         work->sender = work->call.root == TSH_ANY_RANK ? work->group->rank == 0 : work->call.root;
+    }
+    if (work->call.op == TSH_COLLECTIVE_SEND) {
+        tsh_status status = take(work->group, tshi_local_ops.message_bytes(&work->call));
+        if (status != TSH_OK) return status;
     }
     tshi_work_end(work, TSH_OK);
     return TSH_OK;
