@@ -67,7 +67,7 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
     [TSHI_SETTING_RECORD] =
         {"TSHARD_RECORD", TSHI_TEXT, .computed = "none",
          .text = "a file's name: rank R writes what it has counted (memory, collectives, in a plan also kernels) to "
-                 "NAME.R when its world is destroyed"},
+                 "NAME.R when its world is destroyed; fd:N is an open file"},
     [TSHI_SETTING_TRACE] = {"TSHARD_TRACE", TSHI_TEXT, .computed = "none",
                             .text = "a folder: rank R writes what it does when to FOLDER/rank.R, for `tshard-trace` "
                                     "([tracing.md](tracing.md)); on all ranks or on none"},

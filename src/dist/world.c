@@ -85,8 +85,10 @@ static tsh_status record_open(tsh_world *world) {
 
 static tsh_status record_write(const tshi_record *record, const char *name) {
     char path[TSHI_PATH_SIZE];
-    snprintf(path, sizeof path, "%.900s.%d", name, record->rank);
-    FILE *to = fopen(path, "we");
+    int fd = -1, length = 0;
+    bool opened = sscanf(name, "fd:%d%n", &fd, &length) == 1 && !name[length];
+    snprintf(path, sizeof path, opened ? "%.900s" : "%.900s.%d", name, record->rank);
+    FILE *to = opened ? fdopen(fd, "w") : fopen(path, "we");
     if (!to) return tshi_fail_errno(errno, "TSHARD_RECORD: %s", path);
     tsh_status status = tshi_record_write(record, to);
     if (fclose(to) != 0 && status == TSH_OK) status = tshi_fail_errno(errno, "TSHARD_RECORD: %s", path);

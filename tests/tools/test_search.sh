@@ -47,6 +47,25 @@ peaks=($(grep -o '"peak_bytes": [0-9]*' "$folder/out" | cut -d' ' -f2))
 run --plan 4 --search model-parallel=1,4 --memory-limit "$((peaks[1] - 1))" "${program[@]}" || fail "$(cat "$folder/err")"
 grep -q "^1 of 2 combinations fit into $((peaks[1] - 1)) bytes a rank; 1 need more$" "$folder/out" || fail "$(cat "$folder/out")"
 run --plan 4 --search model-parallel=1,4 --memory-limit 1K "${program[@]}" && fail "nothing fits, and the code is 0"
+grep -q "^0 of 2 combinations .* 2 need more, the least of them ${peaks[0]}: model-parallel=4$" "$folder/out" || fail "$(cat "$folder/out")"
+
+# Levels of sharding and recomputation on two copies: what is shared out, or made again, is saved.
+run --plan 2 --machine "$folder/machine.json" --search zero=0,1,2,3 --search recompute=off,on --json "${program[@]}" \
+    --layers 4 --data-parallel 2 || fail "search: $(cat "$folder/err")"
+peak_of() {
+    tr -d '\n' < "$folder/out" | grep -o "\"zero\": \"$1\", *\"recompute\": \"$2\" *}, *\"peak_bytes\": [0-9]*" | grep -o '[0-9]*$'
+}
+for recompute in off on; do
+    peaks=($(for level in 0 1 2 3; do peak_of $level $recompute; done))
+    [ "${#peaks[@]}" = 4 ] && [ "${peaks[0]}" -gt "${peaks[1]}" ] && [ "${peaks[1]}" -gt "${peaks[3]}" ] &&
+        [ "${peaks[2]}" -gt "${peaks[3]}" ] || fail "peaks of levels 0 to 3, recomputation $recompute: ${peaks[*]}"
+done
+most=$(peak_of 0 off)
+[ "$(peak_of 3 on)" -lt "$(peak_of 3 off)" ] || fail "recomputation saves nothing at level 3"
+run --plan 2 --machine "$folder/machine.json" --search zero=0,1,2,3 --search recompute=off,on \
+    --memory-limit $((most - 1)) "${program[@]}" --layers 4 --data-parallel 2 || fail "search: $(cat "$folder/err")"
+! grep -q "^ *0 *off" "$folder/out" || fail "what needs more than the limit is listed: $(cat "$folder/out")"
+grep -q "^ *3 *on" "$folder/out" || fail "what needs least is not listed: $(cat "$folder/out")"
 
 # wrong WORDS ARGS...: a usage error.
 wrong() {
@@ -62,7 +81,7 @@ wrong "--search needs --plan" -n 1 --search a=1 true
 wrong "--memory-limit needs --search" --plan 4 --memory-limit 1G true
 wrong "/nowhere" --plan 4 --machine /nowhere true
 
-# The ranks leave word of their folder and of their child, and wait.
+# The ranks leave word of their file and of their child, and wait.
 sleeper=$folder/sleeper
 cat > "$sleeper" << 'END'
 #!/bin/sh
@@ -74,7 +93,7 @@ END
 chmod +x "$sleeper"
 
 # ended SIGNAL CODE TARGET ARGS...: a signal to the process ("") or to its group ("-") ends it at once, with its ranks
-# and with what those have started, and leaves no folder.
+# and with what those have started. The files of a plan have no name: nothing is left of them, whatever ends it.
 ended() {
     local signal=$1 wanted=$2 target=$3 pid begin got child record tries=0
     shift 3
@@ -89,7 +108,7 @@ ended() {
     got=$?
     [ "$got" = "$wanted" ] || fail "SIG$signal: $* exits with $got"
     [ $((SECONDS - begin)) -lt 20 ] || fail "SIG$signal: $* went on for $((SECONDS - begin)) s"
-    [ -n "$record" ] && [ ! -e "${record%/*}" ] || fail "SIG$signal: $* leaves '${record%/*}'"
+    [[ $record = fd:* ]] || fail "a rank writes to '$record'"
     ! kill -0 "$child" 2> /dev/null || fail "SIG$signal: $* leaves a process"
 }
 ended INT 130 - --search a=1,2,3,4,5,6,7,8 # as a terminal sends it

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,10 +16,17 @@
 /* Processes at a time. */
 #define AT_ONCE 2
 
+/* A rank that is run. Its files have no name: nothing is left of them, however this process ends. */
+typedef struct planned_rank {
+    int rank, record, output; /* of the files: descriptors */
+    pid_t pid;
+    int status;
+    bool ended;
+} planned_rank;
+
 typedef struct planning {
     int size;
     char **command;
-    char folder[64];
     pid_t parent;
     sigset_t taken, mask_found;      /* signals that a wait for ranks takes; those that were blocked before */
     int ranks[PLAN_MAX_RUNS], count; /* to be run, or run */
@@ -33,32 +41,30 @@ static void set_number(const char *name, int value) {
     setenv(name, text, 1);
 }
 
-static void set_environment(const planning *p, int rank) {
-    char record[96];
-    snprintf(record, sizeof record, "%s/record", p->folder);
+static void set_environment(const planning *p, const planned_rank *r) {
+    char record[16];
+    snprintf(record, sizeof record, "fd:%d", r->record);
     setenv("TSHARD_BACKEND", "plan", 1);
     setenv("TSHARD_RECORD", record, 1);
     setenv("OMP_NUM_THREADS", "1", 0);
     setenv("OPENBLAS_NUM_THREADS", "1", 0);
     unsetenv("TSHARD_INIT");
-    set_number("RANK", rank);
+    set_number("RANK", r->rank);
     set_number("WORLD_SIZE", p->size);
     set_number("LOCAL_RANK", 0);
     set_number("LOCAL_WORLD_SIZE", 1);
 }
 
 /* Never returns. The program's output goes to a file: what it prints of values means nothing. */
-static void become_rank(const planning *p, int rank) {
-    char path[96];
-    snprintf(path, sizeof path, "%s/output.%d", p->folder, rank);
-    int input = open("/dev/null", O_RDONLY | O_CLOEXEC), output = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+static void become_rank(const planning *p, const planned_rank *r) {
+    int input = open("/dev/null", O_RDONLY | O_CLOEXEC);
     sigprocmask(SIG_SETMASK, &p->mask_found, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != p->parent || input < 0 || output < 0) _exit(RUN_NOT_USABLE_EXIT);
-    set_environment(p, rank);
+    if (getppid() != p->parent || input < 0 || fcntl(r->record, F_SETFD, 0) < 0) _exit(RUN_NOT_USABLE_EXIT);
+    set_environment(p, r);
     dup2(input, STDIN_FILENO);
-    dup2(output, STDOUT_FILENO);
-    dup2(output, STDERR_FILENO);
+    dup2(r->output, STDOUT_FILENO);
+    dup2(r->output, STDERR_FILENO);
     execvp(p->command[0], p->command);
     int error = errno;
     dprintf(STDERR_FILENO, "cannot run '%s': %s\n", p->command[0], strerror(error));
@@ -66,29 +72,24 @@ static void become_rank(const planning *p, int rank) {
 }
 
 /* The end of what a rank has printed goes to stderr. */
-static void show_output(const planning *p, int rank) {
-    char path[96], text[2048];
-    snprintf(path, sizeof path, "%s/output.%d", p->folder, rank);
-    FILE *file = fopen(path, "re");
-    if (!file) return;
-    fseek(file, 0, SEEK_END);
-    long length = ftell(file), room = (long)sizeof text - 1;
-    fseek(file, length > room ? length - room : 0, SEEK_SET);
-    size_t n = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
+static void show_output(const planned_rank *r) {
+    char text[2048];
+    off_t length = lseek(r->output, 0, SEEK_END), room = (off_t)sizeof text - 1;
+    ssize_t n = pread(r->output, text, sizeof text - 1, length > room ? length - room : 0);
+    if (n <= 0) return;
     text[n] = '\0';
-    if (n) fprintf(stderr, "%s%s", text, text[n - 1] == '\n' ? "" : "\n");
+    fprintf(stderr, "%s%s", text, text[n - 1] == '\n' ? "" : "\n");
 }
 
-static int rank_failed(const planning *p, int rank, int status) {
-    show_output(p, rank);
-    if (WIFSIGNALED(status)) {
-        run_say("rank %d of the plan was killed by signal %d (%s)", rank, WTERMSIG(status),
-                strsignal(WTERMSIG(status)));
-        return 128 + WTERMSIG(status);
+static int rank_failed(const planned_rank *r) {
+    show_output(r);
+    if (WIFSIGNALED(r->status)) {
+        run_say("rank %d of the plan was killed by signal %d (%s)", r->rank, WTERMSIG(r->status),
+                strsignal(WTERMSIG(r->status)));
+        return 128 + WTERMSIG(r->status);
     }
-    run_say("rank %d of the plan exited with code %d", rank, WEXITSTATUS(status));
-    return WEXITSTATUS(status);
+    run_say("rank %d of the plan exited with code %d", r->rank, WEXITSTATUS(r->status));
+    return WEXITSTATUS(r->status);
 }
 
 /* Equal to a thousandth: what uneven slices of a small dim change does not make a kind of its own. */
@@ -130,22 +131,22 @@ static void add_record(planning *p, int rank, tshi_record *record) {
     r->kinds[k].ranks[r->kinds[k].count++] = rank;
 }
 
-static int take_record(planning *p, int rank) {
+static int take_record(planning *p, planned_rank *r) {
     const tsh_allocator allocator = tshi_allocator_resolve(NULL);
-    char path[96];
     tshi_record *record = NULL;
-    snprintf(path, sizeof path, "%s/record.%d", p->folder, rank);
-    FILE *file = fopen(path, "re");
+    FILE *file = lseek(r->record, 0, SEEK_END) > 0 ? fdopen(r->record, "r") : NULL;
     if (!file) {
-        show_output(p, rank);
+        show_output(r);
         run_say("'%s' has left no record of a plan: it is no program of tshard, makes no world, or does not destroy it",
                 p->command[0]);
         return 1;
     }
+    rewind(file);
     tsh_status status = tshi_record_read(&allocator, file, &record);
     fclose(file);
+    r->record = -1;
     if (status != TSH_OK) {
-        run_say("rank %d: %s", rank, tsh_error_message());
+        run_say("rank %d: %s", r->rank, tsh_error_message());
         return 1;
     }
     if (!record->planned || record->size != p->size) {
@@ -154,51 +155,65 @@ static int take_record(planning *p, int rank) {
         tshi_record_destroy(record);
         return 1;
     }
-    add_record(p, rank, record);
+    add_record(p, r->rank, record);
     return 0;
 }
 
 /* Until all of them have ended, or a signal ends them: its number, or 0. */
-static int wait_for_ranks(const planning *p, const pid_t *pid, int *status, int n) {
-    int left = 0, ending = 0;
-    bool ended[AT_ONCE] = {false};
-    for (int i = 0; i < n; i++) left += pid[i] > 0;
+static int wait_for_ranks(const planning *p, planned_rank *ranks, int n) {
+    int left = n, ending = 0;
     while (left > 0) {
         int number = sigwaitinfo(&p->taken, NULL);
         if (number > 0 && number != SIGCHLD) ending = number;
         for (int i = 0; i < n; i++) {
-            if (pid[i] <= 0 || ended[i]) continue;
-            if (ending) kill(pid[i], SIGKILL);
-            ended[i] = waitpid(pid[i], &status[i], ending ? 0 : WNOHANG) == pid[i];
-            left -= ended[i];
+            planned_rank *r = &ranks[i];
+            if (r->ended) continue;
+            if (ending) kill(r->pid, SIGKILL);
+            r->ended = waitpid(r->pid, &r->status, ending ? 0 : WNOHANG) == r->pid;
+            left -= r->ended;
         }
     }
     return ending;
 }
 
-/* Runs the ranks, some at a time; their records are taken in this order. */
+static int start_rank(const planning *p, planned_rank *r) {
+    r->record = memfd_create("tshard-record", MFD_CLOEXEC);
+    r->output = memfd_create("tshard-output", MFD_CLOEXEC);
+    r->pid = r->record >= 0 && r->output >= 0 ? fork() : -1;
+    if (r->pid == 0) become_rank(p, r);
+    if (r->pid > 0) return 0;
+    run_say("cannot start rank %d of the plan: %s", r->rank, strerror(errno));
+    return 1;
+}
+
+static void close_files(const planned_rank *r) {
+    if (r->record >= 0) close(r->record);
+    if (r->output >= 0) close(r->output);
+}
+
+/* Runs n ranks at a time; their records are taken in this order. */
+static int run_some(planning *p, const int *ranks, int n) {
+    planned_rank r[AT_ONCE];
+    int code = 0, started = 0;
+    fflush(stdout);
+    for (int i = 0; i < n; i++) {
+        r[i] = (planned_rank){.rank = ranks[i], .record = -1, .output = -1};
+        if (code == 0) code = start_rank(p, &r[i]);
+        started += code == 0;
+    }
+    int ending = wait_for_ranks(p, r, started);
+    if (ending) code = 128 + ending;
+    for (int i = 0; i < started && code == 0; i++) {
+        code = r[i].status != 0 ? rank_failed(&r[i]) : take_record(p, &r[i]);
+    }
+    for (int i = 0; i < n; i++) close_files(&r[i]);
+    return code;
+}
+
 static int run_ranks(planning *p, const int *ranks, int n) {
     int code = 0;
     for (int first = 0; code == 0 && first < n; first += AT_ONCE) {
-        pid_t pid[AT_ONCE];
-        int some = n - first < AT_ONCE ? n - first : AT_ONCE, status[AT_ONCE] = {0};
-        fflush(stdout);
-        for (int i = 0; i < some; i++) {
-            pid[i] = fork();
-            if (pid[i] == 0) become_rank(p, ranks[first + i]);
-        }
-        int ending = wait_for_ranks(p, pid, status, some);
-        if (ending) return 128 + ending;
-        for (int i = 0; code == 0 && i < some; i++) {
-            if (pid[i] < 0) {
-                run_say("cannot start rank %d of the plan: %s", ranks[first + i], strerror(errno));
-                code = 1;
-            } else if (status[i] != 0) {
-                code = rank_failed(p, ranks[first + i], status[i]);
-            } else {
-                code = take_record(p, ranks[first + i]);
-            }
-        }
+        code = run_some(p, ranks + first, n - first < AT_ONCE ? n - first : AT_ONCE);
     }
     return code;
 }
@@ -237,31 +252,14 @@ static int run_kinds(planning *p) {
     return run_ranks(p, p->ranks + done, p->count - done);
 }
 
-static void remove_folder(const planning *p) {
-    char path[96];
-    for (int i = 0; i < p->count; i++) {
-        snprintf(path, sizeof path, "%s/record.%d", p->folder, p->ranks[i]);
-        unlink(path);
-        snprintf(path, sizeof path, "%s/output.%d", p->folder, p->ranks[i]);
-        unlink(path);
-    }
-    rmdir(p->folder);
-}
-
 int plan_run(int size, char **command, plan_result *out) {
-    planning p = {.size = size, .command = command, .folder = "/tmp/tshard-plan-XXXXXX", .parent = getpid()};
+    planning p = {.size = size, .command = command, .parent = getpid()};
     *out = (plan_result){.size = size};
     p.result = out;
     run_signals_block_ends(&p.taken, &p.mask_found);
     prctl(PR_SET_CHILD_SUBREAPER, 1L);
-    if (!mkdtemp(p.folder)) {
-        sigprocmask(SIG_SETMASK, &p.mask_found, NULL);
-        run_say("no folder in /tmp for the plan: %s", strerror(errno));
-        return 1;
-    }
     int code = run_kinds(&p);
     run_sweep();
-    remove_folder(&p);
     sigprocmask(SIG_SETMASK, &p.mask_found, NULL); /* a signal that no wait has taken ends this process */
     return code;
 }

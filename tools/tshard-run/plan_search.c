@@ -26,6 +26,7 @@ typedef struct searching {
     const machine *machine;
     char *const *command;
     variant *found; /* those that fit */
+    variant least;  /* of those that need more than the limit, the one that needs least */
     int tried, all, fit, large, failed;
     int screen; /* stderr; that of plans goes to `words` */
     FILE *words;
@@ -154,10 +155,10 @@ static int try_all(searching *w) {
         if (code == 128 + SIGINT || code == 128 + SIGTERM || code == 128 + SIGHUP || code == 128 + SIGQUIT) return code;
         if (code != 0)
             w->failed++;
-        else if (w->s->memory_limit && v.peak > (double)w->s->memory_limit)
-            w->large++;
-        else
+        else if (!w->s->memory_limit || v.peak <= (double)w->s->memory_limit)
             w->found[w->fit++] = v;
+        else if (w->large++ == 0 || v.peak < w->least.peak)
+            w->least = v;
     }
     if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
     return 0;
@@ -186,6 +187,10 @@ static void print_table(const searching *w) {
     }
     printf("%d of %d combinations fit", w->fit, w->all);
     if (s->memory_limit) printf(" into %lld bytes a rank; %d need more", (long long)s->memory_limit, w->large);
+    if (w->fit == 0 && w->large > 0) {
+        char text[512];
+        printf(", the least of them %.0f: %s", w->least.peak, describe(s, &w->least, text, sizeof text));
+    }
     if (w->failed) printf("; %d do not run, the first of them: %s", w->failed, w->failure);
     putchar('\n');
 }
