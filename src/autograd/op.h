@@ -42,11 +42,12 @@ struct tsh_call {
     bool shares;           /* the output is a view of the first input */
 
     /* Segments (segment.h) have numbers from 1 on; 0: none. */
-    int segment;    /* the innermost one that the call is in */
-    int dropped_by; /* the one that frees the output's memory */
-    bool saves;     /* forward saves tensors, which the innermost segment frees */
-    bool again;     /* the segment that runs again needs this call */
-    int holders;    /* references to the output that are not the program's */
+    int segment;       /* the innermost one that the call is in */
+    int dropped_by;    /* the one that frees the output's memory */
+    uint64_t versions; /* of what backward reads, when forward had run: tshi_call_versions */
+    bool saves;        /* forward saves tensors, which the innermost segment frees */
+    bool again;        /* the segment that runs again needs this call */
+    int holders;       /* references to the output that are not the program's */
 };
 
 static inline bool tshi_op_crosses(const tsh_op *op) {

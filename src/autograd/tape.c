@@ -203,6 +203,8 @@ tsh_status tshi_tape_spoil(tsh_tape *tape, tsh_status status, const char *what) 
 bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *const *tensors) {
     if (!tape) tshi_tape_missing(what);
     if (!tape || !tshi_tape_goes_on(tape) || tshi_tape_is_inside(tape, what)) return false;
+    tsh_status thread = tshi_world_check_thread(tape->world, what);
+    if (thread != TSH_OK) tshi_tape_fail_with(tape, thread);
     for (int i = 0; i < count && tape->status == TSH_OK; i++) {
         if (!tensors[i] || !tensors[i]->storage) {
             char which[32];
@@ -251,6 +253,18 @@ void *tshi_tape_copy(tsh_tape *tape, const void *from, size_t count, size_t size
     return copy;
 }
 
+static uint64_t version_of(const tsh_tensor *t) {
+    return t->storage && !t->storage->lender ? t->storage->version : 0;
+}
+
+uint64_t tshi_call_versions(const tsh_call *call) {
+    uint64_t versions = 0;
+    for (int i = 0; !call->op->reads_no_input && i < call->inputs; i++) {
+        versions += version_of(call->in[i]) << 16 * (i < 2 ? i : 2);
+    }
+    return call->op->reads_output ? versions + (version_of(call->out) << 48) : versions;
+}
+
 /* Backward finds the call again; without recording its saved tensors are dropped at once. */
 static tsh_status record(tsh_call *call) {
     tsh_tape *tape = call->tape;
@@ -272,6 +286,7 @@ static tsh_status record(tsh_call *call) {
     node->in = in;
     node->params = params;
     node->want = NULL;
+    node->versions = tshi_call_versions(call);
     for (int i = 0; i < node->inputs; i++) tshi_tensor_retain(node->in[i]);
     tshi_tensor_retain(node->out);
     memset(call->saved, 0, sizeof call->saved); /* the node has them now */

@@ -51,6 +51,9 @@ void tshi_call_leave(const tsh_call *call, tsh_memory_purpose before);
 tsh_status tshi_call_forward(tsh_call *call);
 /* Lenders bring what the call's forward, or backward, reads. */
 tsh_status tshi_call_use(const tsh_call *call, bool backward);
+/* The versions of the first two inputs, of the others and of the output, 16 bits each; 0 for what backward does not
+ * read. */
+uint64_t tshi_call_versions(const tsh_call *call);
 /* The call goes on the tape: a gradient may be asked of it. */
 bool tshi_tape_records(const tsh_call *call);
 /* A copy in memory of the step; NULL with the message set. */

@@ -129,6 +129,7 @@ static tsh_status world_enter(tsh_world *world, const tshi_start *start) {
     world->logs_plans = settings->logs_plans;
     world->deterministic = settings->deterministic;
     world->checked = settings->checked;
+    world->thread = pthread_self();
     if (world->logs_plans && !world->log.fn) world->log.fn = tshi_log_print; /* without it only warnings are printed */
     world->seed = settings->seed;
     tsh_status status = control->world_open ? control->world_open(world, start, &heap) : TSH_OK;
@@ -263,6 +264,13 @@ void tsh_world_seed(tsh_world *world, uint64_t seed) {
     if (!world) return;
     world->seed = seed;
     world->next_stream = 0;
+}
+
+tsh_status tshi_world_stranger(tsh_world *world, const char *what) {
+    const char *const words = "this is another thread than the one that created the world, which alone uses it";
+    if (world->checked) return tshi_fail(TSH_ERR_STATE, "%s: %s", what, words);
+    if (!atomic_exchange(&world->told, true)) tshi_log(&world->log, TSH_LOG_WARNING, "%s: %s", what, words);
+    return TSH_OK;
 }
 
 uint64_t tshi_world_stream(tsh_world *world) {

@@ -22,6 +22,7 @@ typedef struct tshi_storage {
     void *data; /* NULL while a lender's is not used */
     int references;
     tshi_lender *lender; /* or NULL */
+    uint16_t version;    /* times that the program has written to it, or an optimizer's step, modulo 2^16 */
 } tshi_storage;
 
 struct tsh_tensor {
@@ -151,6 +152,10 @@ void tshi_tensor_become(tsh_tensor *tensor, const tsh_tensor *view);
 void tshi_tensor_unload(const tsh_tensor *tensor);
 /* Memory of this size, not zeroed, for all tensors that share the storage, which has none. */
 tsh_status tshi_tensor_load(const tsh_tensor *tensor, size_t bytes, tsh_memory_purpose purpose);
+/* The program, or an optimizer's step, writes to the tensor: backward refuses what needs the values from before. */
+static inline void tshi_tensor_changes(tsh_tensor *tensor) {
+    if (tensor->storage) tensor->storage->version++;
+}
 static inline bool tshi_tensor_is_loaded(const tsh_tensor *tensor) {
     return tensor->storage && tensor->storage->data;
 }

@@ -18,6 +18,7 @@ tsh_status tsh_tensor_write(tsh_tensor *tensor, const void *from, int64_t count)
     tsh_status status = check_transfer("tensor_write", tensor, from, count);
     if (status != TSH_OK) return status;
     tsh_device *device = tshi_device_of(tensor);
+    tshi_tensor_changes(tensor);
     device->ops->copy.from_host(device, tsh_tensor_local_nbytes(tensor), from, tshi_data(tensor));
     return TSH_OK;
 }
@@ -77,6 +78,7 @@ static tsh_status write_boxes(tsh_tensor *tensor, tsh_values_fn *fn, void *user)
     tsh_box held = tsh_tensor_box(tensor);
     tsh_status status = TSH_OK;
     if (!tshi_tensor_is_first_term(tensor)) return tsh_tensor_fill(tensor, 0);
+    tshi_tensor_changes(tensor);
     if (device->record && device->record->planned) return TSH_OK; /* a planned run keeps no values */
     if (device->ops->kind != TSH_CPU && !(staging = tshi_calloc(&device->allocator, 1, PIECE))) return TSH_ERR_MEMORY;
     for (int64_t at = 0, n; at < tensor->numel && status == TSH_OK; at += n, to += (size_t)n * size) {
@@ -122,6 +124,7 @@ tsh_status tsh_tensor_fill(tsh_tensor *tensor, double value) {
     if (status == TSH_OK) status = tshi_tensor_bring(tensor);
     if (status != TSH_OK) return status;
     tsh_device *device = tshi_device_of(tensor);
+    tshi_tensor_changes(tensor);
     device->ops->copy.fill(device, tensor->dtype, tensor->numel, value, tshi_data(tensor));
     return TSH_OK;
 }

@@ -198,6 +198,7 @@ static void step_parameters(tsh_optimizer *optimizer, bool decaying) {
         if (!slot->gradient || decays(optimizer, slot) != decaying) continue;
         if (slot->main && slot->steps == 0) start_main(slot); /* values may have been loaded since */
         slot->steps++;
+        tshi_tensor_changes(slot->stepped);
         if (count > 0 && (slot->steps != first->steps || slot->stepped->dtype != first->stepped->dtype)) {
             optimizer->kind->step(optimizer, first->stepped->dtype, first->steps, weight_decay, count,
                                   optimizer->updates);

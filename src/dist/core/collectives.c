@@ -125,6 +125,7 @@ tsh_status tshi_collective_run(tsh_group *group, const tshi_arguments *a, tsh_st
     if (!group) return no_group(a->op);
     if (group->rank < 0) return TSH_OK;
     uint64_t start = tshi_ticks();
+    if (early == TSH_OK) early = tshi_world_check_thread(group->world, tsh_collective_name(a->op));
     tshi_call call = {.op = a->op, .failed = early};
     if (early == TSH_OK) tshi_check_call(group, a, &call);
     tshi_trace_event *event = NULL;

@@ -1,6 +1,7 @@
 /* Tensors that are used after they have ended, or released too often. */
 #include "misuse.h"
 
+#include <pthread.h>
 #include <stdio.h>
 
 static void released_twice(job *j) {
@@ -74,6 +75,38 @@ static void used_after_world(job *j) {
     tsh_tensor_release(x);
 }
 
+static void written_before_backward(job *j) {
+    tsh_tensor *x = leaf(j, 2, 3), *loss = tsh_sum(j->tape, tsh_mul(j->tape, x, x), TSH_ALL_DIMS);
+    say(tsh_tensor_fill(x, 2));
+    say(tsh_backward(j->tape, loss));
+}
+
+static void stepped_before_backward(job *j) {
+    tsh_parameters *list = NULL;
+    tsh_optimizer *optimizer = NULL;
+    tsh_tensor *x = leaf(j, 2, 3);
+    say(tsh_parameters_create(j->world, &list));
+    say(tsh_parameters_add(list, "weight", x));
+    say(tsh_sgd_create(list, &(tsh_sgd_config){.lr = 0.1}, &optimizer));
+    tsh_tensor *first = tsh_sum(j->tape, tsh_mul(j->tape, x, x), TSH_ALL_DIMS);
+    tsh_tensor *second = tsh_sum(j->tape, tsh_mul(j->tape, x, x), TSH_ALL_DIMS);
+    say(tsh_backward(j->tape, first));
+    say(tsh_optimizer_step(optimizer));
+    say(tsh_backward(j->tape, second));
+}
+
+static void *in_another_thread(void *context) {
+    const job *j = context;
+    tsh_relu(j->tape, leaf(j, 2, 3));
+    say_step(j);
+    return NULL;
+}
+
+static void another_thread(job *j) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, in_another_thread, j) == 0) pthread_join(thread, NULL);
+}
+
 static void parameter_after_release(job *j) {
     tsh_parameters *list = NULL;
     tsh_tensor *x = leaf(j, 2, 3);
@@ -98,6 +131,13 @@ const misuse reference_rows[] = {
      used_in_the_next_step, false},
     {"used_after_world", BOTH, "TSHARD_CHECK=1", "tensor_read: the tensor cannot be used: its world has been destroyed",
      used_after_world, false},
+    {"written_before_backward", BOTH, "", "backward of mul: input 0, float32 [2,3]", written_before_backward, false},
+    {"stepped_before_backward", BOTH, "", "backward of mul: input 0 'weight', float32 [2,3]", stepped_before_backward,
+     false},
+    {"another_thread", BOTH, "", "relu: this is another thread than the one that created the world", another_thread,
+     false},
+    {"another_thread_checked", BOTH, "TSHARD_CHECK=1", "TSH_ERR_STATE: rank 0: relu: this is another thread",
+     another_thread, false},
     {"parameter_after_release", BOTH, "", "parameters_add: x cannot be used: it has been released",
      parameter_after_release, false},
     {0}};
