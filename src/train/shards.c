@@ -27,11 +27,11 @@ static int64_t block_start(const int64_t *counts, int rank) {
     return start;
 }
 
-/* The parameter's layouts with its first dim split along the axis, after all axes that split it already. */
+/* `layout`, the parameter's or its gradient's, with the first dim split along the axis, after all axes that split it
+ * already. */
 static tsh_status slice_shape(const tsh_tensor *p, int axis, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
     int sequence[TSH_MAX_AXES], order = 0;
     *shape = p->shape;
-    tshi_gradient_layout(p, layout);
     tshi_split_sequence(p->mesh->axes, layout, sequence);
     for (int i = 0; i < p->mesh->axes; i++) {
         if (tshi_layout_splits(layout[sequence[i]], 0)) layout[sequence[i]].order = order++;
@@ -66,10 +66,13 @@ static tsh_status slice_slot(const tsh_data_parallel *dp, const tshi_bucket *buc
     int64_t start, length;
     tshi_shards_piece(dp, slot, tsh_group_rank(dp->parent), &start, &length);
     if (!bucket->slices) at = slot->start + start;
+    tshi_gradient_layout(p, layout);
     tsh_status status = slice_shape(p, dp->sink.axis, &shape, layout);
     if (status == TSH_OK && !bucket->held) status = tshi_tensor_bring(p);
     if (status == TSH_OK)
         status = tshi_tensor_view(memory, &shape, layout, (size_t)at * tsh_dtype_size(memory->dtype), &slot->slice);
+    memcpy(layout, p->layout, sizeof layout);
+    if (status == TSH_OK) status = slice_shape(p, dp->sink.axis, &shape, layout);
     if (status == TSH_OK)
         status = tshi_tensor_view(p, &shape, layout, (size_t)start * tsh_dtype_size(p->dtype), &slot->values);
     if (status == TSH_OK && bucket->held)

@@ -155,7 +155,8 @@ static bool compare_entry(comparison *c, int k) {
         const tshi_entry *like = &c->ranks[layout_peer(c->p, r)].entries[k];
         if (e->present != like->present || e->alias != like->alias || !layouts_equal(c->p, e->layout, like->layout))
             return differ(c, e, r, "its layout or presence is not that of rank %d", layout_peer(c->p, r));
-        if (e->present != w->present)
+        bool view = !e->present && c->p->dp_level == TSH_SHARD_PARAMETERS && e->kind == ENTRY_VALUE;
+        if (e->present != w->present && !view)
             return differ(c, e, r, "there is %s, on one rank %s", e->present ? "one" : "none",
                           w->present ? "one" : "none");
     }
@@ -169,10 +170,11 @@ static bool compare_entry(comparison *c, int k) {
     return true;
 }
 
-/* A gradient is laid out as its tensor, with REPLICATED for PARTIAL. */
+/* A gradient is laid out as its tensor, with REPLICATED for PARTIAL; a parameter's may be a slice. */
 static bool compare_layouts(comparison *c, int k) {
     const tshi_entry *e = &c->ranks[0].entries[k];
     if (!e->present || (e->kind != ENTRY_RETAINED && e->kind != ENTRY_GRADIENT)) return true;
+    if (e->kind == ENTRY_GRADIENT && c->p->dp_level) return true;
     const tshi_entry *value = tshi_trace_value(&c->ranks[0], e->pass, e->index);
     for (int i = 0; i < c->ranks[0].count && e->kind == ENTRY_GRADIENT; i++) {
         const tshi_entry *other = &c->ranks[0].entries[i];

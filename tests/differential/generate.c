@@ -448,6 +448,7 @@ static void choose_training(tshi_maker *m) {
     p->dp_average = tshi_maker_chance(m, 30) && (!p->exact || (ranks & (ranks - 1)) == 0);
     p->dp_keep = tshi_maker_chance(m, 30);
     p->dp_bucket = buckets[tshi_maker_below(m, 4)];
+    p->dp_level = tshi_maker_chance(m, 60) ? 1 + tshi_maker_below(m, 3) : 0;
 }
 
 void tshi_program_generate(uint64_t seed, int ranks, tshi_program *out) {

@@ -138,8 +138,8 @@ static void print_training(const tshi_program *p, FILE *to) {
             p->evaluate ? " after one that is not recorded" : "", steppers[p->stepper], p->lr, p->momentum,
             p->nesterov ? " nesterov" : "", p->weight_decay, p->clip, zeros[p->zero]);
     if (p->dp_axis < 0) return;
-    fprintf(to, "  data_parallel along axis %d, buckets of %lld bytes%s%s\n", p->dp_axis, (long long)p->dp_bucket,
-            p->dp_average ? ", average" : "", p->dp_keep ? ", keep_values" : "");
+    fprintf(to, "  data_parallel along axis %d, level %d, buckets of %lld bytes%s%s\n", p->dp_axis, p->dp_level,
+            (long long)p->dp_bucket, p->dp_average ? ", average" : "", p->dp_keep ? ", keep_values" : "");
 }
 
 static void print_parameters(const tshi_program *p, FILE *to) {

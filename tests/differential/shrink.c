@@ -45,13 +45,14 @@ static void drop_setting(tshi_program *p, int which) {
     case 10: p->weight_decay = 0; break;
     case 11: p->zero = ZERO_OPTIMIZER; break;
     case 12: p->objectives = 0; break;
+    case 15: p->dp_level = 0; break;
     default: break;
     }
 }
 
 static bool shrink_settings(shrinking *s) {
     bool any = false;
-    for (int i = 0; i <= 14; i++) {
+    for (int i = 0; i <= 15; i++) {
         tshi_program p = *s->best;
         drop_setting(&p, i);
         any |= keep(s, &p);

@@ -67,7 +67,8 @@ tshi_entry *tshi_trace_tensor(tshi_trace *t, const tshi_entry *what, const tsh_t
     for (int a = 0; a < tsh_mesh_axes(mesh); a++)
         e->layout[a] = tsh_tensor_layout(tensor, tsh_mesh_axis_group(mesh, a));
     int64_t count = tsh_tensor_local_numel(tensor);
-    widen(tensor, count, new_numbers(t, e, count));
+    e->present = tsh_tensor_data(tensor) != NULL; /* a view of a sharded parameter is there in calls alone */
+    if (e->present) widen(tensor, count, new_numbers(t, e, count));
     return e;
 }
 
