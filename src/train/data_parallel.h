@@ -147,6 +147,8 @@ tsh_status tshi_units_create(tsh_data_parallel *dp);
 void tshi_units_take_over(tsh_data_parallel *dp);
 void tshi_units_destroy(tsh_data_parallel *dp);
 tsh_tensor *tshi_units_stand_in(const tsh_data_parallel *dp, tsh_tensor *leaf);
+/* A backward begins: the first unit that the last one has gathered is on its way. */
+tsh_status tshi_units_begin_backward(tsh_data_parallel *dp);
 /* A forward or a backward begins. */
 void tshi_units_begin(tsh_data_parallel *dp, bool backward);
 /* No unit's values are there, nor on their way. */

@@ -32,8 +32,9 @@ static tsh_status begin(tshi_gradient_sink *sink, const tsh_tensor *loss) {
     if (dp->state == TSHI_SUMS_FAILED) tshi_buckets_drop(dp);
     if (status == TSH_OK && dp->state == TSHI_SUMS_STARTED) status = tshi_data_parallel_wait(dp);
     if (status != TSH_OK) return status;
+    status = tshi_units_begin_backward(dp);
+    if (status != TSH_OK) return status;
     count_incomplete(dp);
-    tshi_units_begin(dp, true);
     dp->state = TSHI_SUMS_IN_BACKWARD;
     dp->started = dp->tested = dp->finished = 0;
     return TSH_OK;

@@ -175,21 +175,31 @@ static tsh_status fetch(const tsh_data_parallel *dp, tshi_bucket *unit) {
 
 /* --- order -------------------------------------------------------------------------------------------------------- */
 
+/* Starts to gather the unit that came next the last time. */
+static tsh_status start_next(const tsh_data_parallel *dp) {
+    if (dp->position >= dp->order_length[dp->backward]) return TSH_OK;
+    tshi_bucket *next = &dp->buckets[dp->order[dp->backward][dp->position]];
+    bool there = next->gather || tshi_tensor_is_loaded(next->unit);
+    return there ? TSH_OK : start(dp, next);
+}
+
 void tshi_units_begin(tsh_data_parallel *dp, bool backward) {
     dp->backward = backward;
     dp->position = 0;
 }
 
-/* Notes the use, and starts to gather the unit that came next the last time. */
+tsh_status tshi_units_begin_backward(tsh_data_parallel *dp) {
+    tshi_units_begin(dp, true);
+    return start_next(dp);
+}
+
+/* Notes the use, and gathers ahead. */
 static tsh_status look_ahead(tsh_data_parallel *dp, const tshi_bucket *unit) {
-    int *order = dp->order[dp->backward], *length = &dp->order_length[dp->backward];
+    int *length = &dp->order_length[dp->backward];
     if (dp->position >= dp->order_room) return TSH_OK;
-    order[dp->position++] = (int)(unit - dp->buckets);
+    dp->order[dp->backward][dp->position++] = (int)(unit - dp->buckets);
     if (dp->position > *length) *length = dp->position;
-    if (dp->position == *length) return TSH_OK;
-    tshi_bucket *next = &dp->buckets[order[dp->position]];
-    bool there = next->gather || tshi_tensor_is_loaded(next->unit);
-    return there ? TSH_OK : start(dp, next);
+    return start_next(dp);
 }
 
 /* Other units go, but for those that the running call has used. */
