@@ -25,6 +25,18 @@ TSH_API void tsh_tape_destroy(tsh_tape *tape);
 TSH_API tsh_status tsh_tape_status(const tsh_tape *tape);
 TSH_API const char *tsh_tape_message(const tsh_tape *tape);
 
+/* How tsh_tape_dump writes a step. */
+typedef enum tsh_dump_format {
+    TSH_DUMP_TEXT = 0, /* a line for each call: function, tensors with shapes and layouts, bytes of the result here */
+    TSH_DUMP_GRAPHVIZ, /* the same as a graph, for `dot -Tsvg` */
+    TSH_DUMP_MEMORY    /* live bytes of this rank: parameters and gradients by name, results by function, by purpose */
+} tsh_dump_format;
+
+/* Write the calls that the step has recorded to the file `path`: changes of layout come with their collective and the
+ * bytes that the rank sends. Before tsh_backward, which frees what it has passed. Not collective: each rank names a file
+ * of its own. TSH_ERR_SYSTEM, TSH_ERR_ARGUMENT. */
+TSH_API tsh_status tsh_tape_dump(const tsh_tape *tape, const char *path, tsh_dump_format format);
+
 /* Free what the step made (retained tensors live on, as leaves) and start a new step; buffers are reused. This one call
  * ends a step on every rank, whichever rank has failed. Steps that succeed on all ranks need no communication for it.
  * When a step has failed, on this rank or on one whose failure has reached it, the call is collective over the world,

@@ -62,6 +62,12 @@ typedef struct tshi_graph_ops {
     void (*destroy)(tsh_graph *graph);
 } tshi_graph_ops;
 
+/* Ranges inside of each other, which the device's own tools show while a trace is written. */
+typedef struct tshi_range_ops {
+    void (*push)(const char *name);
+    void (*pop)(void);
+} tshi_range_ops;
+
 typedef struct tshi_device_ops {
     const char *name;
     tsh_device_kind kind;
@@ -103,6 +109,7 @@ typedef struct tshi_device_ops {
     const tshi_event_ops *event;
     const tshi_sharing_ops *sharing; /* NULL on the CPU, whose ranks share a heap */
     const tshi_graph_ops *graph;     /* NULL where nothing can be captured */
+    const tshi_range_ops *range;     /* NULL where there are no such tools */
 } tshi_device_ops;
 
 /* What every event and every graph starts with. */
@@ -131,7 +138,7 @@ struct tsh_device {
     tsh_memory_purpose purpose; /* of memory that is allocated from now on */
     tshi_place place;
     struct tshi_record *record;             /* device/record.h; NULL: none is kept */
-    struct tshi_trace_file *trace;               /* device/trace.h; NULL: none is written */
+    struct tshi_trace_file *trace;          /* device/trace.h; NULL: none is written */
     tshi_pool tensors, storages, gradients; /* structs of the rooms above */
     const tsh_log_sink *log;                /* the world's, which outlives the device; NULL: stderr */
     bool checked;                           /* TSHARD_CHECK: handles of tensors are not used again */

@@ -194,8 +194,17 @@ uint32_t tshi_trace_add_group(tshi_trace_file *trace, const char *axis, const in
 
 /* --- functions and ranges ----------------------------------------------------------------------------------------- */
 
+static void push(const tshi_trace_file *trace, const char *name) {
+    if (trace->behind->range) trace->behind->range->push(name);
+}
+
+static void pop(const tshi_trace_file *trace) {
+    if (trace->behind->range) trace->behind->range->pop();
+}
+
 void tshi_trace_function_begin(tshi_trace_file *trace, const tsh_device *device, const char *name) {
     uint32_t number = tshi_trace_name(trace, name);
+    push(trace, name);
     tshi_trace_event *event = tshi_trace_open(trace, TSHI_TRACE_FUNCTION);
     event->name = number;
     event->flags = device->place.backward ? TSHI_TRACE_BACKWARD : 0;
@@ -204,7 +213,9 @@ void tshi_trace_function_begin(tshi_trace_file *trace, const tsh_device *device,
 }
 
 void tshi_trace_function_end(tshi_trace_file *trace, const tsh_device *device, uint32_t detail) {
-    if (trace->functions == 0 || --trace->functions >= TSHI_TRACE_DEPTH) return;
+    if (trace->functions == 0) return;
+    pop(trace);
+    if (--trace->functions >= TSHI_TRACE_DEPTH) return;
     tshi_trace_event *event = trace->function[trace->functions];
     event->detail = detail;
     event->a = (int64_t)device->stats.bytes_in_use;
@@ -214,6 +225,7 @@ void tshi_trace_function_end(tshi_trace_file *trace, const tsh_device *device, u
 
 void tshi_trace_range_begin(tshi_trace_file *trace, const char *name) {
     uint32_t number = tshi_trace_name(trace, name);
+    push(trace, name);
     tshi_trace_event *event = tshi_trace_open(trace, TSHI_TRACE_RANGE);
     event->name = number;
     if (trace->ranges < TSHI_TRACE_DEPTH) trace->range[trace->ranges] = event;
@@ -221,6 +233,8 @@ void tshi_trace_range_begin(tshi_trace_file *trace, const char *name) {
 }
 
 void tshi_trace_range_end(tshi_trace_file *trace) {
-    if (trace->ranges == 0 || --trace->ranges >= TSHI_TRACE_DEPTH) return;
+    if (trace->ranges == 0) return;
+    pop(trace);
+    if (--trace->ranges >= TSHI_TRACE_DEPTH) return;
     tshi_trace_close(trace->range[trace->ranges]);
 }

@@ -139,6 +139,7 @@ static const tshi_device_ops cuda_ops = {
     .event = &tshi_cuda_event_ops,
     .sharing = &tshi_cuda_sharing_ops,
     .graph = &tshi_cuda_graph_ops,
+    .range = &tshi_cuda_range_ops,
 };
 
 tsh_status tshi_device_create_cuda(const tsh_allocator *allocator, int local_rank, tsh_device **out) {

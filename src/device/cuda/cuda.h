@@ -33,8 +33,9 @@ tsh_status tshi_cuda_synchronize(tsh_device *device);
 
 /* --- tables of functions ------------------------------------------------------------------------------------------ */
 
-extern const tshi_event_ops tshi_cuda_event_ops;     /* event.c */
-extern const tshi_graph_ops tshi_cuda_graph_ops;     /* graph.c */
+extern const tshi_event_ops tshi_cuda_event_ops; /* event.c */
+extern const tshi_graph_ops tshi_cuda_graph_ops;
+extern const tshi_range_ops tshi_cuda_range_ops;     /* ranges.c */
 extern const tshi_sharing_ops tshi_cuda_sharing_ops; /* memory/sharing.c */
 void tshi_cuda_sharing_destroy(tshi_cuda_device *device);
 

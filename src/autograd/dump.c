@@ -1,0 +1,183 @@
+/* A step as text, as a graph, and its memory by name. */
+#include "autograd/tape.h"
+#include "layout/box.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static size_t bytes_of(const tsh_tensor *x) {
+    return x && x->storage && x->storage->data ? tsh_tensor_local_nbytes(x) : 0;
+}
+
+/* "all_reduce, 4096 bytes sent", or "" for a call that moves nothing between ranks. */
+static char *movement_of(const tsh_call *call, char *text, size_t size) {
+    const tsh_tensor *x = call->in[0], *y = call->out;
+    tshi_plan_step step = {.axis = -1};
+    int changes = 0;
+    text[0] = '\0';
+    if (!call->op->engine || call->op->engine->custom || !call->op->repeats || call->inputs != 1) return text;
+    memcpy(step.to, y->layout, sizeof step.to);
+    for (int a = 0; a < x->mesh->axes && x->mesh == y->mesh; a++) {
+        if (tshi_layout_equal(x->layout[a], y->layout[a])) continue;
+        step.axis = a;
+        changes++;
+    }
+    if (changes > 1) step.axis = -1;
+    if (changes == 0 && x->mesh == y->mesh) return text;
+    if (step.axis >= 0 && !tshi_transition_find(x->layout[step.axis], y->layout[step.axis], false)) return text;
+    tshi_cost cost = tshi_plan_step_cost(x->mesh, y->mesh, &x->shape, x->layout, &step);
+    snprintf(text, size, "%s, %.0f bytes sent", cost.name, cost.elements * (double)tsh_dtype_size(x->dtype));
+    return text;
+}
+
+/* "#3", or the leaf's name, or "". */
+static char *name_of(const tsh_tape *tape, const tsh_tensor *x, char *text, size_t size) {
+    int node = tshi_tape_node(tape, x);
+    if (node >= 0)
+        snprintf(text, size, "#%d ", node);
+    else
+        snprintf(text, size, "%s%s", x->name ? x->name : "", x->name ? " " : "");
+    return text;
+}
+
+static void print_tensor(const tsh_tape *tape, const tsh_tensor *x, FILE *to) {
+    char name[128], what[160];
+    fprintf(to, "%s%s", name_of(tape, x, name, sizeof name), tshi_tensor_describe_whole(x, what, sizeof what));
+}
+
+static void print_call(const tsh_tape *tape, int index, FILE *to) {
+    const tsh_call *call = &tape->nodes[index];
+    char moves[128], what[160];
+    if (call->used) {
+        fprintf(to, "#%d freed by a backward\n", index);
+        return;
+    }
+    fprintf(to, "#%d %s: ", index, call->op->name);
+    for (int i = 0; i < call->inputs; i++) {
+        if (i) fprintf(to, ", ");
+        print_tensor(tape, call->in[i], to);
+    }
+    movement_of(call, moves, sizeof moves);
+    fprintf(to, " -> %s; %zu bytes%s%s%s\n", tshi_tensor_describe_whole(call->out, what, sizeof what),
+            call->shares ? 0 : bytes_of(call->out), call->shares ? " (a view)" : "", moves[0] ? "; " : "", moves);
+}
+
+/* --- leaves ------------------------------------------------------------------------------------------------------- */
+
+/* The input is a leaf, and no call before has it. */
+static bool is_new_leaf(const tsh_tape *tape, int index, int input) {
+    const tsh_tensor *x = tape->nodes[index].in[input];
+    if (tshi_tape_node(tape, x) >= 0) return false;
+    for (int n = 0; n <= index; n++) {
+        const tsh_call *call = &tape->nodes[n];
+        for (int i = 0; !call->used && i < (n < index ? call->inputs : input); i++) {
+            if (call->in[i] == x) return false;
+        }
+    }
+    return true;
+}
+
+static void print_leaf(const tsh_tensor *x, FILE *to) {
+    const tsh_tensor *gradient = tsh_tensor_grad(x);
+    char what[160];
+    const char *name = x->name ? x->name : tshi_tensor_describe_whole(x, what, sizeof what);
+    fprintf(to, "%12zu  %s %s\n", bytes_of(x), x->name ? "parameter" : "leaf", name);
+    if (gradient) fprintf(to, "%12zu  gradient of %s\n", bytes_of(gradient), name);
+}
+
+/* --- formats ------------------------------------------------------------------------------------------------------ */
+
+static void print_text(const tsh_tape *tape, FILE *to) {
+    for (int n = 0; n < tape->node_count; n++) print_call(tape, n, to);
+}
+
+/* Results of one function, added up at its first call. */
+static void print_function(const tsh_tape *tape, int index, FILE *to) {
+    const char *name = tape->nodes[index].op->name;
+    size_t results = 0, saved = 0;
+    for (int n = 0; n < tape->node_count; n++) {
+        const tsh_call *call = &tape->nodes[n];
+        if (call->used || strcmp(call->op->name, name) != 0) continue;
+        if (n < index) return;
+        results += call->shares ? 0 : bytes_of(call->out);
+        for (int i = 0; i < TSH_CALL_SLOTS; i++) saved += bytes_of(call->saved[i]);
+    }
+    fprintf(to, "%12zu  results of %s\n", results, name);
+    if (saved) fprintf(to, "%12zu  saved by %s\n", saved, name);
+}
+
+static void print_memory(const tsh_tape *tape, FILE *to) {
+    const tsh_device *device = tape->world->device;
+    tsh_memory_report report = tsh_device_memory(device);
+    for (int n = 0; n < tape->node_count; n++) {
+        for (int i = 0; !tape->nodes[n].used && i < tape->nodes[n].inputs; i++) {
+            if (is_new_leaf(tape, n, i)) print_leaf(tape->nodes[n].in[i], to);
+        }
+    }
+    for (int n = 0; n < tape->node_count; n++) {
+        if (!tape->nodes[n].used) print_function(tape, n, to);
+    }
+    fprintf(to, "\n%12zu  bytes of all tensors of this rank, and %zu at the peak; by purpose\n",
+            device->stats.bytes_in_use, device->stats.bytes_peak);
+    for (int p = 0; p < TSH_MEMORY_PURPOSE_COUNT; p++) {
+        fprintf(to, "%12zu  %s\n", report.live[p], tsh_memory_purpose_name((tsh_memory_purpose)p));
+    }
+}
+
+static void print_escaped(const char *text, FILE *to) {
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\') fputc('\\', to);
+        fputc(*text, to);
+    }
+}
+
+static void print_graph_call(const tsh_tape *tape, int index, FILE *to) {
+    const tsh_call *call = &tape->nodes[index];
+    char moves[128], what[160];
+    if (call->used) return;
+    movement_of(call, moves, sizeof moves);
+    fprintf(to, "  n%d [label=\"", index);
+    print_escaped(call->op->name, to);
+    fprintf(to, "\\n");
+    print_escaped(tshi_tensor_describe_whole(call->out, what, sizeof what), to);
+    fprintf(to, "\\n%zu bytes%s%s\"%s];\n", call->shares ? 0 : bytes_of(call->out), moves[0] ? "\\n" : "", moves,
+            moves[0] ? ", style=filled, fillcolor=\"#f6d9b0\"" : "");
+    for (int i = 0; i < call->inputs; i++) {
+        const tsh_tensor *x = call->in[i];
+        int node = tshi_tape_node(tape, x);
+        if (node < 0 && is_new_leaf(tape, index, i)) {
+            fprintf(to, "  \"%p\" [shape=ellipse, label=\"", (const void *)x);
+            print_escaped(x->name ? x->name : "", to);
+            fprintf(to, "\\n");
+            print_escaped(tshi_tensor_describe_whole(x, what, sizeof what), to);
+            fprintf(to, "\"];\n");
+        }
+        if (node < 0)
+            fprintf(to, "  \"%p\" -> n%d;\n", (const void *)x, index);
+        else
+            fprintf(to, "  n%d -> n%d;\n", node, index);
+    }
+}
+
+static void print_graph(const tsh_tape *tape, FILE *to) {
+    fprintf(to, "digraph step {\n  node [shape=box];\n");
+    for (int n = 0; n < tape->node_count; n++) print_graph_call(tape, n, to);
+    fprintf(to, "}\n");
+}
+
+tsh_status tsh_tape_dump(const tsh_tape *tape, const char *path, tsh_dump_format format) {
+    if (!tape) return tshi_tape_missing("tape_dump");
+    if (!path || (unsigned)format > TSH_DUMP_MEMORY) {
+        return tshi_fail(TSH_ERR_ARGUMENT, "tape_dump: a path and a format are required");
+    }
+    FILE *to = fopen(path, "we");
+    if (!to) return tshi_fail_errno(errno, "tape_dump: %s", path);
+    errno = 0;
+    if (format == TSH_DUMP_TEXT) print_text(tape, to);
+    if (format == TSH_DUMP_GRAPHVIZ) print_graph(tape, to);
+    if (format == TSH_DUMP_MEMORY) print_memory(tape, to);
+    bool bad = ferror(to) != 0;
+    if (fclose(to) != 0 || bad) return tshi_fail_errno(errno ? errno : EIO, "tape_dump: %s", path);
+    return TSH_OK;
+}
