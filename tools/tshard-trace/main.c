@@ -74,10 +74,11 @@ static int write_file(const char *path, const traces *r, const table *t, bool pa
     return bad ? 1 : 0;
 }
 
+/* What has been read lives as long as the program. */
 static int run_tool(int argc, char **argv) {
+    static traces r;
+    static table t;
     command_line c;
-    traces r;
-    table t;
     int code = parse(argc, argv, &c);
     if (code >= 0) return code;
     if (!run_read(c.folder, &r)) return 1;

@@ -85,6 +85,7 @@ static bool comes_from_root(const char *name) {
 
 /* A rank of the group that has no part in the call: it never came there. */
 static int missing_rank(const traces *run, const call *c, const trace_group *g) {
+    if (c->members >= g->size) return -1;
     for (int i = 0; i < g->size; i++) {
         bool there = false, traced = false;
         for (int m = 0; m < c->members; m++) {

@@ -53,6 +53,7 @@ static bool add_text(rank_trace *r, const tshi_trace_event *raw) {
     }
     while (r->texts_count < (int)raw->name) r->texts[r->texts_count++] = NULL;
     char *text = strndup((const char *)(raw + 1), (size_t)raw->a);
+    free(r->texts[raw->name - 1]);
     r->texts[raw->name - 1] = text;
     return text != NULL;
 }
@@ -249,7 +250,11 @@ static bool read_folder(DIR *folder, traces *out) {
         if (!grow(&out->rank, &room, out->ranks + 1, sizeof *out->rank)) return complain(path, "there is no memory");
         rank_trace *r = &out->rank[out->ranks];
         *r = (rank_trace){0};
-        if (!read_all(path, r) || !belongs(out, r, path)) continue;
+        if (!read_all(path, r)) continue;
+        if (!belongs(out, r, path)) {
+            free(r->raw);
+            continue;
+        }
         parse(r, path);
         out->ranks++;
     }
