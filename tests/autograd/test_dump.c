@@ -43,7 +43,7 @@ static void dump(tshi_rank *r, void *arg) {
     read_dump(r, tape, TSH_DUMP_TEXT, text, sizeof text);
     has(r, text, "#0 linear_forward: float32 [2,8] world=SHARD(1), down.weight float32 [4,8] world=SHARD(1)");
     has(r, text, "-> float32 [2,4] world=PARTIAL; 32 bytes\n");
-    has(r, text, "-> float32 [2,4] world=REPLICATED; 32 bytes; all_reduce, 32 bytes sent\n");
+    has(r, text, "-> float32 [2,4] world=REPLICATED; 0 bytes (a view); all_reduce, 32 bytes sent\n");
     read_dump(r, tape, TSH_DUMP_GRAPHVIZ, text, sizeof text);
     has(r, text, "digraph step {\n");
     has(r, text, "n0 -> n1;\n");
