@@ -262,9 +262,9 @@ void tshi_tensors_end(tsh_device *device) {
         empty(t);
         t->references = 0;
         t->device = NULL;
-        t->next = atomic_load(&former);
-        while (!atomic_compare_exchange_weak(&former, (tsh_tensor **)&t->next, t)) {
-        }
+        tsh_tensor *head = atomic_load(&former);
+        do t->next = head;
+        while (!atomic_compare_exchange_weak(&former, &head, t));
         t = next;
     }
 }
