@@ -105,8 +105,8 @@ tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_para
     optimizer->world = list->world;
     optimizer->lr = lr;
     optimizer->low_bits = low_bits;
-    tsh_status status = TSH_OK;
-    if (list->count > 0) {
+    tsh_status status = tshi_compare_lists(list);
+    if (status == TSH_OK && list->count > 0) {
         optimizer->slots =
             tshi_calloc(&tsh_world_device(list->world)->allocator, (size_t)list->count, sizeof *optimizer->slots);
         status = optimizer->slots ? TSH_OK : TSH_ERR_MEMORY;
@@ -325,7 +325,8 @@ static tsh_status step(tsh_optimizer *optimizer) {
         tsh_status status = tshi_gradient_wait(optimizer->slots[i].parameter);
         if (status != TSH_OK) return status;
     }
-    tsh_status status = take_gradients(optimizer);
+    tsh_status status = tshi_compare_values(optimizer);
+    if (status == TSH_OK) status = take_gradients(optimizer);
     if (status == TSH_OK) status = reserve(optimizer);
     if (status != TSH_OK) return status;
     warn_of_idle_steps(optimizer);

@@ -70,4 +70,10 @@ void tshi_clip_all(const tsh_parameters *list, double scale, double max_norm);
 tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, const void *config, double lr,
                                 double weight_decay);
 
+/* With TSHARD_CHECK=1, else nothing: TSH_ERR_MISMATCH where ranks of one axis have lists of other parameters, or in another
+ * order, or another seed; where copies of a parameter have other values. Collective over the axes of the parameters'
+ * meshes. */
+tsh_status tshi_compare_lists(const tsh_parameters *list);
+tsh_status tshi_compare_values(const tsh_optimizer *optimizer);
+
 #endif

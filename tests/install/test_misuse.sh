@@ -38,6 +38,21 @@ run_row() {
 while IFS=$'\t' read -r name ranks settings words; do
     for n in $ranks; do run_row "$name" "$n" "$settings" "$words"; done
 done < "$work/table"
+
+# Rank 1 runs another build: two bytes that nothing reads differ.
+cp "$work/misuse" "$work/other"
+printf 'xy' | dd of="$work/other" bs=1 seek=9 conv=notrunc 2> /dev/null
+cat > "$work/either" << 'EOF'
+#!/bin/sh
+[ "$RANK" = 0 ] && exec "$1/misuse" no_tape
+exec "$1/other" no_tape
+EOF
+chmod +x "$work/either"
+env OPENBLAS_NUM_THREADS=1 TSHARD_HEAP=256M timeout -k 5 60 "$work/prefix/bin/tshard-run" -n 2 "$work/either" "$work" \
+    > "$work/out" 2>&1 < /dev/null
+grep -q 'rank 1 runs another program than the listening rank, or another build of it' "$work/out" ||
+    { fail "another build on rank 1"; cat "$work/out"; }
+
 kinds=$(wc -l < "$work/table")
 echo "$kinds kinds of misuse, $rows runs"
 [ "$kinds" -ge 40 ] || fail "there are $kinds kinds of misuse"

@@ -79,6 +79,32 @@ tsh_status tshi_acceptor_answer(tshi_acceptor *a, tshi_wire_answer *answer) {
     return TSH_OK;
 }
 
+/* A rank of another program, or with another seed, is most often a mistake: the first of each is warned of. Ranks of the
+ * listening rank's machine are compared when they exchange their memory. */
+static void warn_of_differences(const tshi_acceptor *a) {
+    const tshi_rendezvous *r = a->rendezvous;
+    bool seed = false, program = false;
+    uint64_t mine = tshi_program_fingerprint();
+    for (int i = 0; i < a->n; i++) {
+        const tshi_frame *hello = &a->peers[i].hello;
+        char name[TSHI_LINE];
+        if (!r->memory && tshi_process_same_machine(&r->me, &hello->process)) continue;
+        tshi_rank_name(hello->rank, &hello->process, name, sizeof name);
+        if (!seed && hello->seed != r->settings->seed) {
+            tshi_log(
+                r->log, TSH_LOG_WARNING,
+                "rendezvous: %s has the seed %llu, the listening rank %llu: initial values and dropout will differ",
+                name, (unsigned long long)hello->seed, (unsigned long long)r->settings->seed);
+            seed = true;
+        }
+        if (!program && hello->program && mine && hello->program != mine) {
+            tshi_log(r->log, TSH_LOG_WARNING,
+                     "rendezvous: %s runs another program than the listening rank, or another build of it", name);
+            program = true;
+        }
+    }
+}
+
 tsh_status tshi_acceptor_verdict(tshi_acceptor *a) {
     tshi_wire_answer answer = {.status = TSH_ERR_TIMEOUT};
     if (a->contradiction[0]) {
@@ -87,6 +113,7 @@ tsh_status tshi_acceptor_verdict(tshi_acceptor *a) {
     } else if (a->joined + 1 < a->rendezvous->settings->size) {
         tshi_acceptor_progress(a, answer.words, TSHI_LINE);
     } else {
+        warn_of_differences(a);
         return TSH_OK;
     }
     tshi_acceptor_answer(a, &answer);

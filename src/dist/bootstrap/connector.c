@@ -58,6 +58,8 @@ static bool send_hello(tshi_rendezvous *r, int fd, const tshi_frame *challenge, 
                         .rank = r->settings->rank,
                         .size = r->settings->size,
                         .heap_bytes = r->settings->heap_bytes,
+                        .seed = r->settings->seed,
+                        .program = tshi_program_fingerprint(),
                         .process = r->me};
     if (!tshi_random_bytes(nonce, TSHI_NONCE_SIZE)) return false;
     memcpy(hello.nonce, nonce, TSHI_NONCE_SIZE);

@@ -61,6 +61,8 @@ tsh_status tshi_process_self(tshi_process *out);
 bool tshi_process_same_machine(const tshi_process *a, const tshi_process *b);
 /* It is known to have ended: a process of this machine that is no more. */
 bool tshi_process_ended(const tshi_process *process, const tshi_process *me);
+/* The executable file's fingerprint: equal for ranks of one build of a program; 0: the file cannot be read. */
+uint64_t tshi_program_fingerprint(void);
 /* "rank 3", or "process 17 on host" where rank is negative. */
 const char *tshi_rank_name(int rank, const tshi_process *process, char *text, size_t size);
 

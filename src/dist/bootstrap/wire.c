@@ -4,7 +4,7 @@
 
 static const unsigned char magic[4] = {'t', 'S', 'H', 'm'};
 
-#define WIRE_VERSION 3
+#define WIRE_VERSION 4
 
 /* --- fields ------------------------------------------------------------------------------------------------------- */
 
@@ -120,6 +120,8 @@ static void frame_fields(codec *c, tshi_wire_type type, tshi_frame *f) {
     if (type == TSHI_HELLO) {
         for (int i = 0; i < 2; i++) integer(c, &f->version[i], 2);
         f->heap_bytes = number(c, f->heap_bytes, 8);
+        f->seed = number(c, f->seed, 8);
+        f->program = number(c, f->program, 8);
     }
     if (type == TSHI_HELLO || type == TSHI_ANNOUNCEMENT) {
         integer(c, &f->rank, 4);

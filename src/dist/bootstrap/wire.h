@@ -45,7 +45,7 @@ typedef struct tshi_frame {
     unsigned char leader[TSHI_NONCE_SIZE]; /* of a CHALLENGE */
     unsigned char group[TSHI_GROUP_SIZE];
     int version[2];
-    uint64_t heap_bytes;
+    uint64_t heap_bytes, seed, program; /* of a HELLO; program: a fingerprint of it */
     int rank, size;
     tshi_process process;
     int port;

@@ -50,6 +50,14 @@ static void late_to_rendezvous(job *j) {
     tsh_world_destroy(world);
 }
 
+static void seed_by_rank(job *j) {
+    (void)j;
+    tsh_world *world = NULL;
+    setenv("TSHARD_SEED", getenv("RANK"), 1);
+    say(tsh_world_init(NULL, &world));
+    tsh_world_destroy(world);
+}
+
 static void mesh_of(const job *j, const char *axes) {
     tsh_mesh *mesh = NULL;
     say(tsh_mesh_create(j->world, axes, &mesh));
@@ -104,6 +112,7 @@ const misuse settings_rows[] = {
     {"unknown_method", ONE, "", "it must be env://, tcp://HOST:PORT", unknown_method, true},
     {"unknown_device", ONE, "", "77 is no kind of device", unknown_device, true},
     {"no_out", BOTH, "", "world_init: out is NULL", no_out, true},
+    {"seed_by_rank", TWO, "", "rendezvous: rank 1 has the seed 1, the listening rank 0", seed_by_rank, true},
     {"late_to_rendezvous", TWO, "TSHARD_WARN=0.2", "rendezvous: 1/2 joined, missing rank 1", late_to_rendezvous, true},
     {"mesh_too_large", BOTH, "", "is a mesh of 15 ranks, the world has", mesh_too_large, false},
     {"mesh_without_size", BOTH, "", "\"data\" is no name of up to 15 letters, digits and _, then =", mesh_without_size,

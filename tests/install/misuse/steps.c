@@ -109,6 +109,29 @@ static tsh_optimizer *sgd(const job *j, tsh_tensor *x, double lr) {
     return optimizer;
 }
 
+static void seeds_differ(job *j) {
+    tsh_world_seed(j->world, (uint64_t)j->rank);
+    sgd(j, leaf(j, 2, 3), 0.1);
+}
+
+static void parameters_in_another_order(job *j) {
+    tsh_parameters *list = NULL;
+    tsh_optimizer *optimizer = NULL;
+    tsh_tensor *x = leaf(j, 2, 3), *y = leaf(j, 3, 2);
+    say(tsh_parameters_create(j->world, &list));
+    say(tsh_parameters_add(list, j->rank == 0 ? "x" : "y", j->rank == 0 ? x : y));
+    say(tsh_parameters_add(list, j->rank == 0 ? "y" : "x", j->rank == 0 ? y : x));
+    say(tsh_sgd_create(list, &(tsh_sgd_config){.lr = 0.1}, &optimizer));
+}
+
+static void copies_differ(job *j) {
+    tsh_tensor *x = leaf(j, 2, 3);
+    tsh_optimizer *optimizer = sgd(j, x, 0.1);
+    say(tsh_tensor_fill(x, 1 + j->rank));
+    say(tsh_backward(j->tape, loss_of(j, x)));
+    say(tsh_optimizer_step(optimizer));
+}
+
 static void step_without_backward(job *j) {
     say(tsh_optimizer_step(sgd(j, leaf(j, 2, 3), 0.1)));
 }
@@ -155,10 +178,16 @@ const misuse step_rows[] = {
      false},
     {"no_loss", BOTH, "", "backward: ", no_loss, false},
     {"two_tapes", BOTH, "", "relu: input 0 belongs to a step of another tape", two_tapes, false},
-    {"freed_by_backward", BOTH, "", "tensor_read: the memory of the tensor was freed by backward", freed_by_backward, false},
+    {"freed_by_backward", BOTH, "", "tensor_read: the memory of the tensor was freed by backward", freed_by_backward,
+     false},
     {"data_freed_by_backward", BOTH, "", "(tsh_tensor_retain keeps it)", data_freed_by_backward, false},
     {"never_reset", BOTH, "", "is tsh_tape_reset missing at the end of a step?", never_reset, false},
     {"step_without_backward", BOTH, "", "sgd: a step, and none of 1 parameters has a gradient", step_without_backward,
+     false},
+    {"seeds_differ", TWO, "TSHARD_CHECK=1", "of seed 1: parameter 0 is x", seeds_differ, false},
+    {"parameters_in_another_order", TWO, "TSHARD_CHECK=1", "parameter 0 is y, float32 [3,2]",
+     parameters_in_another_order, false},
+    {"copies_differ", TWO, "TSHARD_CHECK=1", "optimizer_step: parameter 0 has values of fingerprint", copies_differ,
      false},
     {"lr_of_zero", BOTH, "", "sgd: the second step in sequence with a learning rate of 0", lr_of_zero, false},
     {"negative_lr", BOTH, "", "sgd_create: ", negative_lr, false},

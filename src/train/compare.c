@@ -1,0 +1,52 @@
+/* With TSHARD_CHECK=1 optimizers compare what ranks have in common: seeds, lists of parameters, values of copies. */
+#include "train/optimizer.h"
+
+#include "base/hash.h"
+
+#include <stdio.h>
+
+/* The text is the same on all ranks of each axis of the mesh, or of those axes that have copies of t: TSH_ERR_MISMATCH
+ * with both texts elsewhere. */
+static tsh_status agree(const tsh_tensor *t, bool copies, const char *text) {
+    tsh_status status = TSH_OK;
+    for (int a = 0; a < t->mesh->axes && status == TSH_OK; a++) {
+        tsh_group *group = tsh_mesh_axis_group(t->mesh, a);
+        if (copies && t->layout[a].kind != TSH_KIND_REPLICATED) continue;
+        if (tsh_group_size(group) > 1) status = tshi_group_agree(group, text, TSH_OK);
+    }
+    return status;
+}
+
+/* A fingerprint of this rank's values; that of nothing where the host cannot read them. */
+static uint64_t fingerprint_of(const tsh_tensor *t) {
+    const unsigned char *byte = tsh_device_kind_of(tshi_device_of(t)) == TSH_CPU ? tshi_data(t) : NULL;
+    size_t bytes = byte ? (size_t)t->numel * tsh_dtype_size(t->dtype) : 0;
+    uint64_t h = TSHI_FINGERPRINT;
+    for (size_t i = 0; i < bytes; i++) h = tshi_fingerprint_add(h, byte[i]);
+    return h;
+}
+
+tsh_status tshi_compare_lists(const tsh_parameters *list) {
+    tsh_status status = TSH_OK;
+    char text[TSHI_LINE + 160], shape[TSHI_LINE];
+    for (int i = 0; list->world->checked && i < list->count && status == TSH_OK; i++) {
+        const tsh_tensor *t = list->items[i].tensor;
+        snprintf(text, sizeof text, "optimizer of %d parameters, of seed %llu: parameter %d is %.100s, %s", list->count,
+                 (unsigned long long)list->world->seed, i, list->items[i].name,
+                 tshi_tensor_describe_whole(t, shape, sizeof shape));
+        status = agree(t, false, text);
+    }
+    return status;
+}
+
+tsh_status tshi_compare_values(const tsh_optimizer *optimizer) {
+    tsh_status status = TSH_OK;
+    char text[96];
+    for (int i = 0; optimizer->world->checked && i < optimizer->count && status == TSH_OK; i++) {
+        const tsh_tensor *t = optimizer->slots[i].parameter;
+        snprintf(text, sizeof text, "optimizer_step: parameter %d has values of fingerprint %016llx", i,
+                 (unsigned long long)fingerprint_of(t));
+        status = agree(t, true, text);
+    }
+    return status;
+}
