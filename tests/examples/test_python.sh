@@ -9,7 +9,7 @@ for candidate in python3 /usr/bin/python3; do
     "$candidate" -c 'import numpy' 2> /dev/null && python=$candidate && break
 done
 [ -n "$python" ] || { echo "no python3 here has NumPy (Debian: python3-numpy)"; exit 77; }
-nm -D "$build/lib/libtshard.so" | grep -q '__[at]san_' && { echo "a library with a sanitizer cannot be loaded"; exit 77; }
+nm -D "$build/lib/libtshard.so" | grep '__[at]san_' > /dev/null && { echo "a library with a sanitizer cannot be loaded"; exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 code=0
