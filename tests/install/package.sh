@@ -24,7 +24,7 @@ use_packages() {
     grep -q 'depends on libtshard0' log || fail "dpkg does not miss the library: $(cat log)"
     dpkg -i ./*.deb > log 2>&1 || { cat log; fail "dpkg -i"; }
     expect "" "$(dpkg --audit)"
-    ldconfig -p | grep -q 'libtshard\.so\.' || fail "ld.so does not know the library"
+    ldconfig -p | grep 'libtshard\.so\.' > /dev/null || fail "ld.so does not know the library"
     # A user's programs.
     cc program.c -ltshard -o plain && expect "tshard $version: 1 ranks, a layer: yes" "$(./plain)"
     # shellcheck disable=SC2046

@@ -24,7 +24,7 @@ runs() {
     [ "$said" = "tshard $version: 1 ranks, a layer: yes" ] || fail "$1 said '$said'"
 }
 
-needs_shared() { readelf -d "$1" | grep -q 'NEEDED.*libtshard\.so\.[0-9]'; }
+needs_shared() { readelf -d "$1" | grep 'NEEDED.*libtshard\.so\.[0-9]' > /dev/null; }
 
 "$cmake" --install "$build" --prefix "$work/first" > "$work/install.log" || { cat "$work/install.log"; exit 1; }
 mv "$work/first" "$work/prefix"
@@ -99,7 +99,7 @@ for program in "$prefix"/bin/*; do
         [ -z "$said" ] || fail "the man page of $name: $said"
     fi
 done
-gunzip -c "$prefix/share/man/man7/tshard.7.gz" | grep -q '^.B TSHARD_TIMEOUT$' || fail "tshard(7) has no variables"
+gunzip -c "$prefix/share/man/man7/tshard.7.gz" | grep '^.B TSHARD_TIMEOUT$' > /dev/null || fail "tshard(7) has no variables"
 
 # A function and a layer of a program's own, by the public headers alone.
 for program in own_function own_layer; do
