@@ -49,7 +49,8 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
              "1: the `mpi` backend uses non-blocking calls of MPI throughout, slower, so that "
              "no rank waits for ever for one that stops inside a call; ranks of the `nccl` "
              "backend agree on every call first, so that calls that do not match are reported; handles of tensors are "
-             "not used again ([failures.md](failures.md#mistakes-that-are-caught))"},
+             "not used again; optimizers compare what ranks have in common "
+             "([failures.md](failures.md#mistakes-that-are-caught))"},
     [TSHI_SETTING_LOG] =
         {"TSHARD_LOG", TSHI_CHOICE, .choices = {"error", "warning", "info", "debug"},
          .computed = "`warning`; all lines where the program has a log sink",
