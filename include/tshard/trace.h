@@ -16,7 +16,7 @@ extern "C" {
  * FOLDER/rank.R, which is made, or made anew. The ranks compare their clocks. The file holds what has been traced also
  * when the process is killed; it stops growing at 1 GiB, with a warning. Collective over the world; waits. No collective
  * or message is under way. TSH_ERR_STATE where the world is traced already or in a planned run, TSH_ERR_SYSTEM,
- * TSH_ERR_MEMORY; a failure of one rank is TSH_ERR_PEER on the others, and no rank traces then. */
+ * TSH_ERR_MEMORY; where one rank fails its peers return TSH_ERR_PEER, and no rank traces. */
 TSH_API tsh_status tsh_trace_start(tsh_world *world, const char *folder);
 /* Stop tracing: the file is whole. tsh_world_destroy does it too. Nothing happens where nothing is traced. Collective over
  * the world; ranks of several machines compare their clocks again, and wait. */

@@ -34,7 +34,7 @@ struct tsh_tape {
     tsh_tensor **owned; /* every tensor made in this step */
     int owned_count, owned_capacity;
     int usual_count; /* what owned_count was in the first backward */
-    bool told;       /* the program has been warned that steps do not end */
+    bool told;       /* the warning that steps do not end has been logged */
 };
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
@@ -51,8 +51,8 @@ void tshi_call_leave(const tsh_call *call, tsh_memory_purpose before);
 tsh_status tshi_call_forward(tsh_call *call);
 /* Lenders bring what the call's forward, or backward, reads. */
 tsh_status tshi_call_use(const tsh_call *call, bool backward);
-/* The versions of the first two inputs, of the others and of the output, 16 bits each; 0 for what backward does not
- * read. */
+/* The versions of the first input, the second input, all further inputs together and the output, 16 bits each; 0 for a
+ * tensor that backward does not read. */
 uint64_t tshi_call_versions(const tsh_call *call);
 /* The call goes on the tape: a gradient may be asked of it. */
 bool tshi_tape_records(const tsh_call *call);

@@ -35,7 +35,7 @@ struct tsh_world {
     bool logs_plans;    /* each change of layout goes to the log */
     bool checked;       /* TSHARD_CHECK */
     pthread_t thread;   /* that has created the world */
-    _Atomic bool told;  /* the program has been warned of another one */
+    _Atomic bool told;  /* the warning of a call from another thread has been logged */
     bool deterministic; /* calls take whole tensors where parts would change bits */
     double warn_every;  /* seconds after which a wait warns of the ranks that it waits for */
     uint64_t seed, next_stream;

@@ -5,14 +5,14 @@
 
 #include <stdio.h>
 
-/* The text is the same on all ranks of each axis of the mesh, or of those axes that have copies of t: TSH_ERR_MISMATCH
- * with both texts elsewhere. */
+/* TSH_ERR_MISMATCH, with both texts, unless all ranks of each axis of t's mesh have one text; with `copies` the axes along
+ * which t is REPLICATED alone. A failure along one axis reaches the ranks of the next ones. */
 static tsh_status agree(const tsh_tensor *t, bool copies, const char *text) {
     tsh_status status = TSH_OK;
-    for (int a = 0; a < t->mesh->axes && status == TSH_OK; a++) {
+    for (int a = 0; a < t->mesh->axes; a++) {
         tsh_group *group = tsh_mesh_axis_group(t->mesh, a);
         if (copies && t->layout[a].kind != TSH_KIND_REPLICATED) continue;
-        if (tsh_group_size(group) > 1) status = tshi_group_agree(group, text, TSH_OK);
+        if (tsh_group_size(group) > 1 && tsh_group_rank(group) >= 0) status = tshi_group_agree(group, text, status);
     }
     return status;
 }

@@ -107,7 +107,7 @@ static void print_arrow(FILE *to, const traces *run, const member *from, const m
             number, run->rank[at->rank].header.rank, thread_of(b), b->end > a->begin ? b->end : a->begin);
 }
 
-/* From the send to the receive, and from the last rank of a collective to the others. */
+/* Arrows: from a send to its receive, and from a collective's last rank to each of its peers. */
 static void print_arrows(FILE *to, const traces *run, const call *c, int *number) {
     const member *from = NULL;
     for (int i = 0; i < c->members; i++) {

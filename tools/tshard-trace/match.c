@@ -1,4 +1,4 @@
-/* Which events of the ranks are one call, who waits for whom, and the steps. */
+/* Matches the events of all ranks: which of them are one call, which rank each wait is for, and where steps begin. */
 #include "tool.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@ static bool same_group(const trace_group *a, const trace_group *b) {
     return a->same == b->same && a->size == b->size && !memcmp(a->ranks, b->ranks, (size_t)a->size * sizeof *a->ranks);
 }
 
-/* Groups of the same ranks that the ranks have used as the same of several. */
+/* Gives a number to each group of the run: equal on two ranks where both used the group as their n-th of those ranks. */
 static void number_groups(traces *run) {
     int next = 0;
     for (int i = 0; i < run->ranks; i++) {

@@ -1,4 +1,4 @@
-/* Where a step's time goes, and for which rank the others wait. */
+/* The table: where a step's time goes, and which rank its peers wait for. */
 #include "tool.h"
 
 #include "base/hash.h"
@@ -58,7 +58,7 @@ static void divide(share *s, double from, double to, int steps) {
     if (s->rest < 0) s->rest = 0;
 }
 
-/* --- who is waited for -------------------------------------------------------------------------------------------- */
+/* --- the rank that its peers wait for ------------------------------------------------------------------------------ */
 
 static const rank_trace *trace_of(const traces *run, int rank) {
     for (int i = 0; i < run->ranks; i++) {
@@ -199,7 +199,7 @@ static double median_step(const traces *run) {
     return median;
 }
 
-/* The part of a step that takes the worst rank longer than the mean of the others, by most. */
+/* The part of a step in which the worst rank is slowest, compared with the mean of its peers. */
 static void explain_worst(const traces *run, table *t) {
     static const char *const names[] = {"matrix products", "other kernels", "communication",
                                         "its own work between the calls"};
@@ -224,7 +224,7 @@ static void explain_worst(const traces *run, table *t) {
     }
 }
 
-/* Where the others wait for it longest at a time: the calls in which it is the last. */
+/* The calls in which the worst rank comes last, and those of them in which its peers wait longest. */
 static void find_where(const traces *run, table *t) {
     rows in = {0};
     for (int i = 0; i < run->ranks; i++) {

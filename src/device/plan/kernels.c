@@ -1,5 +1,6 @@
-/* The kernels that are noted: those with one function for all dtypes; kernels.inc has the others. In a planned run they
- * are counted, and none computes; where the device has a trace they are events, in which the device's own compute. */
+/* The kernels that a plan or a trace notes and that have one function for all dtypes; kernels.inc has those with a
+ * function for each dtype. In a planned run a kernel is counted and does not compute; in a traced one it is an event,
+ * in which the device's own kernel computes. */
 #include "device/plan/kernels.h"
 #include "device/cpu/kernels/kernels.h"
 #include "device/record.h"
