@@ -4,7 +4,8 @@
 #ifndef STANDIN_NCCL_H
 #define STANDIN_NCCL_H
 
-#include <nccl.h>
+#include "dist/backends/nccl/header.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 

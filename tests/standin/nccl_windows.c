@@ -4,14 +4,15 @@
 
 #include <stdlib.h>
 
-struct ncclWindow_vidmem {
+/* What an ncclWindow_t points to. */
+typedef struct window {
     ncclComm_t comm;
     char *base;
     size_t size;
-    ncclWindow_t next;
-};
+    struct window *next;
+} window;
 
-static ncclWindow_t windows; /* under the lock */
+static window *windows; /* under the lock */
 static bool without;
 static uint64_t in_windows;
 
@@ -32,7 +33,7 @@ ncclResult_t ncclMemAlloc(void **out, size_t size) {
 
 ncclResult_t ncclMemFree(void *pointer) {
     pthread_mutex_lock(&standin_nccl_lock);
-    for (ncclWindow_t w = windows; w; w = w->next)
+    for (window *w = windows; w; w = w->next)
         if (w->base == pointer) standin_nccl_die("memory is freed that a window is on");
     pthread_mutex_unlock(&standin_nccl_lock);
     return standin_give("ncclMemFree", STANDIN_NCCL, pointer) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
@@ -61,10 +62,10 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *base, size_t size, nc
 }
 
 static void add(ncclComm_t comm) {
-    ncclWindow_t w = malloc(sizeof *w);
-    *w = (struct ncclWindow_vidmem){comm, comm->window_base, comm->clique->window_bytes, windows};
+    window *w = malloc(sizeof *w);
+    *w = (window){comm, comm->window_base, comm->clique->window_bytes, windows};
     windows = w;
-    *comm->window = w;
+    *comm->window = (ncclWindow_t)w;
 }
 
 bool standin_nccl_registering(ncclComm_t comm) {
@@ -87,9 +88,9 @@ bool standin_nccl_registering(ncclComm_t comm) {
 }
 
 static bool take_out(ncclComm_t comm) {
-    ncclWindow_t *link = &windows;
+    window **link = &windows;
     while (*link && (*link)->comm != comm) link = &(*link)->next;
-    ncclWindow_t gone = *link;
+    window *gone = *link;
     if (!gone) return false;
     *link = gone->next;
     free(gone);
@@ -97,13 +98,13 @@ static bool take_out(ncclComm_t comm) {
 }
 
 /* The window is released even if the call fails. */
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t handle) {
     ncclResult_t result = ncclSuccess;
     standin_nccl_fails("ncclCommWindowDeregister", ncclInvalidUsage, &result);
     pthread_mutex_lock(&standin_nccl_lock);
     standin_nccl_check(comm);
-    ncclWindow_t w = windows;
-    while (w && w != window) w = w->next;
+    window *w = windows;
+    while (w && (ncclWindow_t)w != handle) w = w->next;
     if (!w || w->comm != comm || comm->finalizing) standin_nccl_die("a window that is none");
     take_out(comm);
     pthread_mutex_unlock(&standin_nccl_lock);
@@ -121,7 +122,7 @@ void standin_nccl_windows_drop(ncclComm_t comm, bool aborts) {
 
 /* Where in its communicator's window, or -1. */
 static int64_t place(const part *p, const void *data) {
-    ncclWindow_t w = windows;
+    window *w = windows;
     while (w && w->comm != p->comm) w = w->next;
     uintptr_t offset = w ? (uintptr_t)data - (uintptr_t)w->base : 0;
     return w && offset < w->size ? (int64_t)offset : -1;

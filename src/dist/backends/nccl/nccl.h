@@ -9,18 +9,10 @@
 #define TSHI_NCCL_H
 
 #include "device/cuda/stream.h"
+#include "dist/backends/nccl/header.h"
 #include "dist/bootstrap/environment.h"
 #include "dist/core/collectives.h"
 #include "dist/world.h"
-
-#include <nccl.h>
-
-/* Symmetric memory exists since NCCL 2.27: older headers lack its types, and older libraries its functions. */
-#if NCCL_VERSION_CODE < 22700
-typedef struct ncclWindow_vidmem *ncclWindow_t;
-#define NCCL_WIN_COLL_SYMMETRIC     1
-#define NCCL_WIN_REQUIRED_ALIGNMENT 4096
-#endif
 
 /* NCCL's functions, by their names. Those of symmetric memory, the last four, may be NULL. */
 typedef struct tshi_nccl_library {
