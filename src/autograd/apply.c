@@ -16,6 +16,18 @@ static tsh_tensor *bring(tsh_tape *tape, const char *what, tsh_tensor *x, const 
     return x ? tshi_bring(tape, what, x, need, false) : NULL;
 }
 
+/* Resolves a negative dim of the call. */
+static tsh_status resolve_dim(tsh_call *call) {
+    const tsh_tensor *x = call->in[0];
+    int *dim = call->params, d = *dim < 0 ? *dim + x->shape.ndim : *dim;
+    char text[160];
+    if (d < 0 || d >= x->shape.ndim) {
+        return tshi_fail(TSH_ERR_SHAPE, "dim %d of %s does not exist", *dim, tsh_tensor_describe(x, text, sizeof text));
+    }
+    *dim = d;
+    return TSH_OK;
+}
+
 /* The layouts of an output with these, as the call wants it. */
 static tsh_status wanted_output(const tsh_call *call, const tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
     tsh_shape wanted = *shape;
@@ -34,7 +46,7 @@ static tsh_tensor *run(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape, 
         call->in[i] = bring(call->tape, call->op->name, call->in[i], need);
         if (!call->in[i]) return NULL;
     }
-    tsh_tensor *y = tshi_tape_run(call, dtype, shape, rows->out, call->op->views ? call->in[0] : NULL);
+    tsh_tensor *y = tshi_call_run(call, dtype, shape, rows->out, call->op->views ? call->in[0] : NULL);
     bool moves = y && call->want && call->want->axis >= 0;
     return moves ? tshi_bring(call->tape, call->op->name, y, out, true) : y;
 }
@@ -50,13 +62,15 @@ tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tsh_call *proto) {
     call.tape = tape;
     call.in = tshi_tape_copy(tape, proto->in, (size_t)call.inputs, sizeof *call.in);
     for (int i = 0; call.in && i < call.inputs; i++) call.in[i] = tshi_gradient_stand_in(call.in[i]);
-    tsh_status status = call.in ? tshi_check_dim(&call) : TSH_ERR_MEMORY;
+    tsh_status status = call.in ? TSH_OK : TSH_ERR_MEMORY;
+    if (status == TSH_OK && call.op->has_dim) status = resolve_dim(&call);
     if (status == TSH_OK) status = tshi_call_shape(&call, &dtype, &shape);
     if (status == TSH_OK) status = tshi_rules_choose(&call, &(tshi_output){dtype, &shape}, &rows);
     if (status == TSH_OK) status = tshi_shape_resolve(call.in[0]->mesh, &shape, rows.out);
     memcpy(out, rows.out, sizeof out);
     if (status == TSH_OK) status = wanted_output(&call, &shape, out);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, call.op->name);
-    return tshi_whole_wanted(&call, &rows) ? tshi_whole_run(&call, dtype, &shape, &rows, out)
-                                           : run(&call, dtype, &shape, &rows, out);
+    return tape->world->deterministic && tshi_whole_wanted(&call, &rows)
+               ? tshi_whole_run(&call, dtype, &shape, &rows, out)
+               : run(&call, dtype, &shape, &rows, out);
 }

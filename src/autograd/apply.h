@@ -2,7 +2,7 @@
 #ifndef TSHI_APPLY_H
 #define TSHI_APPLY_H
 
-#include "autograd/tape.h"
+#include "autograd/call.h"
 
 /* Runs a call, which has op, inputs, in, params and want: shape, layout rules, transitions, forward, record. `in` and
  * `params` are borrowed. The tape owns the result, which is NULL on failure and where an input is NULL. */

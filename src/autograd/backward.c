@@ -1,4 +1,5 @@
 /* Backward: nodes in reverse, gradients into their inputs. */
+#include "autograd/call.h"
 #include "autograd/custom.h"
 #include "autograd/segment.h"
 #include "device/record.h"

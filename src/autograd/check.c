@@ -16,16 +16,3 @@ tsh_status tshi_check_fails(const tsh_tensor *a, const tsh_tensor *b, const char
     return tshi_fail(TSH_ERR_SHAPE, "%s and %s: %s", tsh_tensor_describe(a, text[0], sizeof text[0]),
                      tsh_tensor_describe(b, text[1], sizeof text[1]), wanted);
 }
-
-tsh_status tshi_check_dim(tsh_call *call) {
-    const tsh_tensor *x = call->in[0];
-    int *dim = call->params;
-    char text[160];
-    if (!call->op->has_dim) return TSH_OK;
-    int d = *dim < 0 ? *dim + x->shape.ndim : *dim;
-    if (d < 0 || d >= x->shape.ndim) {
-        return tshi_fail(TSH_ERR_SHAPE, "dim %d of %s does not exist", *dim, tsh_tensor_describe(x, text, sizeof text));
-    }
-    *dim = d;
-    return TSH_OK;
-}

@@ -136,7 +136,7 @@ tsh_tensor *tsh_apply(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tensor *
                      .inputs = inputs,
                      .in = (tsh_tensor **)(uintptr_t)in,
                      .params = (void *)(uintptr_t)params};
-    if (!op->backward && tshi_tape_records(&call)) {
+    if (!op->backward && tshi_call_records(&call)) {
         return tshi_tape_fail(tape, TSH_ERR_STATE, "%s: the operation has no backward, and an input wants a gradient",
                               name);
     }
@@ -164,7 +164,7 @@ const void *tsh_call_params(const tsh_call *call) {
 }
 
 bool tsh_call_records(const tsh_call *call) {
-    return call && tshi_tape_records(call);
+    return call && tshi_call_records(call);
 }
 
 static tsh_tensor *room(const tsh_call *call, tsh_dtype dtype, int64_t count, const char *what) {

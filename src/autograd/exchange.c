@@ -1,5 +1,6 @@
 /* Exchanges: the operation, whose backward is the reverse exchange of the gradient. */
 #include "autograd/exchange.h"
+#include "autograd/call.h"
 #include "dist/core/redistribute.h"
 
 #include <stdio.h>
@@ -72,7 +73,7 @@ tsh_tensor *tshi_exchange_record(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *
         if (params.forward.from.layout[a].sharing) params.forward.from.layout[a].sharing = TSH_SHARED;
     }
     tsh_call call = {.tape = tape, .op = &exchange_op, .inputs = 1, .in = &x, .mesh = mesh, .params = &params};
-    return tshi_tape_run(&call, x->dtype, shape, layout, NULL);
+    return tshi_call_run(&call, x->dtype, shape, layout, NULL);
 }
 
 /* --- the log of plans --------------------------------------------------------------------------------------------- */
@@ -91,7 +92,6 @@ static char *layouts_name(const tsh_mesh *mesh, const tsh_layout *layout, char *
 void tshi_log_step(const tsh_tape *tape, const char *what, const tsh_tensor *x, const tsh_mesh *mesh,
                    const tshi_plan_step *step) {
     char text[160], to[TSHI_LINE], other[TSHI_LINE] = "";
-    if (!tape->world->logs_plans) return;
     tshi_cost cost = tshi_plan_step_cost(x->mesh, mesh, &x->shape, x->layout, step);
     size_t used = mesh == x->mesh ? 0 : (size_t)snprintf(other, sizeof other, " on mesh ");
     if (used) tshi_mesh_name(mesh, other + used, sizeof other - used);

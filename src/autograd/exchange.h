@@ -7,7 +7,7 @@
 /* x on `mesh` in these layouts, recorded; no layout of either side is LOCAL. NULL on failure. */
 tsh_tensor *tshi_exchange_record(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *mesh, const tsh_shape *shape,
                                  const tsh_layout layout[TSH_MAX_AXES]);
-/* Logs the step with its bytes, where TSHARD_PLAN asks for it. */
+/* Logs the step with its bytes, which TSHARD_PLAN asks for. */
 void tshi_log_step(const tsh_tape *tape, const char *what, const tsh_tensor *x, const tsh_mesh *mesh,
                    const tshi_plan_step *step);
 

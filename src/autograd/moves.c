@@ -76,18 +76,16 @@ static bool in_one_run(const tsh_tensor *whole, int d) {
     return outer <= 1;
 }
 
-static tsh_status nothing(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from, tsh_layout to,
-                          tsh_work **work) {
-    (void)group, (void)from, (void)to, (void)work;
+static void copy_all(const tsh_tensor *in, tsh_tensor *out) {
     if (tshi_data(in) != tshi_data(out))
         tshi_device_of(in)->ops->copy.within(tshi_device_of(in), tsh_tensor_local_nbytes(in), tshi_data(in),
                                              tshi_data(out));
-    return TSH_OK;
 }
 
 static tsh_status all_reduce(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from, tsh_layout to,
                              tsh_work **work) {
-    nothing(group, in, out, from, to, NULL);
+    (void)from, (void)to;
+    copy_all(in, out);
     return work ? tsh_all_reduce_async(group, out, TSH_SUM, work) : tsh_all_reduce(group, out, TSH_SUM);
 }
 
@@ -210,13 +208,16 @@ static tsh_status zero_pad(tsh_group *group, const tsh_tensor *in, tsh_tensor *o
 
 static tsh_status first_keeps(tsh_group *group, const tsh_tensor *in, tsh_tensor *out, tsh_layout from, tsh_layout to,
                               tsh_work **work) {
-    if (group->rank == 0) return nothing(group, in, out, from, to, work);
-    tshi_device_of(out)->ops->copy.zero(tshi_device_of(out), tsh_tensor_local_nbytes(out), tshi_data(out));
+    (void)from, (void)to, (void)work;
+    if (group->rank == 0)
+        copy_all(in, out);
+    else
+        tshi_device_of(out)->ops->copy.zero(tshi_device_of(out), tsh_tensor_local_nbytes(out), tshi_data(out));
     return TSH_OK;
 }
 
 const tshi_move tshi_moves[TSHI_MOVE_COUNT] = {
-    [TSHI_MOVE_NOTHING] = {nothing, true, false},
+    [TSHI_MOVE_NOTHING] = {NULL, true, false},
     [TSHI_MOVE_ALL_REDUCE] = {all_reduce, true, true},
     [TSHI_MOVE_ALL_GATHER] = {all_gather, false, true},
     [TSHI_MOVE_SLICE] = {slice, false, false},

@@ -80,8 +80,6 @@ static inline bool tshi_differentiable(const tsh_tensor *x) {
 tsh_status tshi_check_floats(const tsh_call *call, tsh_dtype *dtype);
 /* TSH_ERR_SHAPE: "A and B: WANTED". */
 tsh_status tshi_check_fails(const tsh_tensor *a, const tsh_tensor *b, const char *wanted);
-/* Resolves a negative dim of the call; TSH_ERR_SHAPE where the dim does not exist, TSH_OK where the call has none. */
-tsh_status tshi_check_dim(tsh_call *call);
 
 /* --- statistics of rows where ranks hold parts of a row ----------------------------------------------------------- */
 

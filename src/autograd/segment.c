@@ -1,6 +1,7 @@
 /* Segments: recorded calls whose results are not kept, but made again when backward reaches them. Which calls run again
  * follows from the calls and the layouts alone, so that every rank runs the same collectives again. */
 #include "autograd/segment.h"
+#include "autograd/call.h"
 
 static tshi_segment *segment_of(const tsh_tape *tape, int number) {
     return &tape->segments[number - 1];

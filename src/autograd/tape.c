@@ -1,7 +1,5 @@
-/* The tape: running calls, recording them, keeping the first failure. */
+/* The tape: its steps, what it owns, and the first failure. */
 #include "autograd/tape.h"
-#include "autograd/custom.h"
-#include "autograd/observe.h"
 #include "device/record.h"
 #include "device/trace.h"
 #include "dist/core/redistribute.h"
@@ -182,15 +180,11 @@ bool tshi_tape_is_inside(tsh_tape *tape, const char *what) {
 }
 
 tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *what) {
-    char text[TSHI_MESSAGE_SIZE];
-    snprintf(text, sizeof text, "%s", tsh_error_message());
-    return tshi_tape_fail(tape, status, "%s: %s", what, text);
+    return tshi_tape_fail(tape, status, "%s: %s", what, tsh_error_message());
 }
 
 tsh_tensor *tshi_tape_fail_with(tsh_tape *tape, tsh_status status) {
-    char text[TSHI_MESSAGE_SIZE];
-    snprintf(text, sizeof text, "%s", tsh_error_message());
-    return tshi_tape_fail(tape, status, "%s", text);
+    return tshi_tape_fail(tape, status, "%s", tsh_error_message());
 }
 
 tsh_status tshi_tape_spoil(tsh_tape *tape, tsh_status status, const char *what) {
@@ -226,7 +220,7 @@ bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *co
     return tape->status == TSH_OK;
 }
 
-/* --- calls -------------------------------------------------------------------------------------------------------- */
+/* --- memory of the step ------------------------------------------------------------------------------------------ */
 
 tsh_status tshi_tape_own(tsh_tape *tape, tsh_tensor *tensor) {
     tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->owned, &tape->owned_capacity,
@@ -240,124 +234,8 @@ tsh_status tshi_tape_own(tsh_tape *tape, tsh_tensor *tensor) {
     return TSH_OK;
 }
 
-bool tshi_tape_records(const tsh_call *call) {
-    for (int i = 0; call->tape->recording && i < call->inputs; i++) {
-        if (tshi_requires_grad(call->in[i])) return true;
-    }
-    return false;
-}
-
 void *tshi_tape_copy(tsh_tape *tape, const void *from, size_t count, size_t size) {
     void *copy = tshi_region_take(&tape->memory, &tape->world->allocator, count, size);
     if (copy) memcpy(copy, from, count * size);
     return copy;
-}
-
-static uint64_t version_of(const tsh_tensor *t) {
-    return t->storage && !t->storage->lender ? t->storage->version : 0;
-}
-
-uint64_t tshi_call_versions(const tsh_call *call) {
-    uint64_t versions = 0;
-    for (int i = 0; !call->op->reads_no_input && i < call->inputs; i++) {
-        versions += version_of(call->in[i]) << 16 * (i < 2 ? i : 2);
-    }
-    return call->op->reads_output ? versions + (version_of(call->out) << 48) : versions;
-}
-
-/* Backward finds the call again; without recording its saved tensors are dropped at once. */
-static tsh_status record(tsh_call *call) {
-    tsh_tape *tape = call->tape;
-    size_t params_size = call->op->params_size;
-    if (!tshi_tape_records(call)) return TSH_OK;
-    tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->nodes, &tape->node_capacity,
-                                  tape->node_count + 1, sizeof *tape->nodes);
-    tsh_tensor **in = status == TSH_OK ? tshi_tape_copy(tape, call->in, (size_t)call->inputs, sizeof *in) : NULL;
-    void *params = in && params_size ? tshi_tape_copy(tape, call->params, 1, params_size) : NULL;
-    if (in && tshi_op_is_custom(call->op)) call->op = tshi_tape_copy(tape, call->op, 1, sizeof *call->op);
-    tshi_gradient *gradient = in ? tshi_gradient_of(call->out) : NULL;
-    if (!gradient || !call->op || (params_size && !params)) return TSH_ERR_MEMORY;
-    gradient->required = true;
-    gradient->generation = tape->generation;
-    gradient->node = tape->node_count;
-    call->out->computed = true;
-    tsh_call *node = &tape->nodes[tape->node_count++];
-    *node = *call;
-    node->in = in;
-    node->params = params;
-    node->want = NULL;
-    node->versions = tshi_call_versions(call);
-    for (int i = 0; i < node->inputs; i++) tshi_tensor_retain(node->in[i]);
-    tshi_tensor_retain(node->out);
-    memset(call->saved, 0, sizeof call->saved); /* the node has them now */
-    return TSH_OK;
-}
-
-static tsh_status make_output(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape,
-                              const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share) {
-    tsh_status status =
-        share ? tshi_tensor_view(share, shape, layout, 0, &call->out)
-              : tshi_tensor_new(call->mesh ? call->mesh : call->in[0]->mesh, dtype, shape, layout, &call->out);
-    if (status == TSH_OK) status = tshi_tape_own(call->tape, call->out);
-    bool fits = !share || status != TSH_OK || tsh_tensor_local_nbytes(call->out) == tsh_tensor_local_nbytes(share);
-    return fits ? status : tshi_fail(TSH_ERR_LAYOUT, "this rank's part would change its size");
-}
-
-/* The name of a parameter, or of the one that a transition has made the tensor from. */
-static const char *name_of(const tsh_tensor *x) {
-    const tsh_tensor *from = x->gradient ? x->gradient->moved_from : NULL;
-    return x->name || !from ? x->name : from->name;
-}
-
-tsh_memory_purpose tshi_call_enter(const tsh_call *call, bool backward) {
-    tsh_device *device = tshi_device_of(call->in[0]);
-    device->place.function = device->place.last = call->op->name;
-    device->place.backward = backward;
-    if (tshi_is_noted(device)) tshi_observe_enter(call);
-    for (int i = 0; i < call->inputs; i++) {
-        const char *name = name_of(call->in[i]);
-        if (name) device->place.layer = name;
-    }
-    return tshi_device_purpose(device, TSH_MEMORY_ACTIVATIONS);
-}
-
-void tshi_call_leave(const tsh_call *call, tsh_memory_purpose before) {
-    tsh_device *device = call->tape->world->device;
-    if (device->trace) tshi_observe_leave(call);
-    device->place.function = NULL;
-    device->purpose = before;
-}
-
-static tsh_status use(const tsh_call *call, const tsh_tensor *t) {
-    tsh_tape *tape = call->tape;
-    if (!t || !t->storage || (t->storage->data && !t->storage->lender)) return TSH_OK;
-    if (t->storage->lender) return t->storage->lender->use(t->storage->lender, tape->generation, tape->uses);
-    return tshi_fail(TSH_ERR_STATE, "a parameter's values are gone with the tsh_data_parallel that has gathered them");
-}
-
-tsh_status tshi_call_use(const tsh_call *call, bool backward) {
-    tsh_status status = TSH_OK;
-    bool inputs = !backward || !call->op->reads_no_input;
-    call->tape->uses++;
-    for (int i = 0; inputs && i < call->inputs && status == TSH_OK; i++) status = use(call, call->in[i]);
-    for (int i = 0; backward && i < TSH_CALL_SLOTS && status == TSH_OK; i++) status = use(call, call->saved[i]);
-    return status;
-}
-
-tsh_status tshi_call_forward(tsh_call *call) {
-    if (!tshi_call_runs(call) || !call->op->forward) return TSH_OK;
-    return tshi_op_is_custom(call->op) ? tshi_custom_run(call, call->op->forward) : call->op->forward(call);
-}
-
-tsh_tensor *tshi_tape_run(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape,
-                          const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share) {
-    tsh_memory_purpose before = tshi_call_enter(call, false);
-    call->shares = share != NULL;
-    tsh_status status = make_output(call, dtype, shape, layout, share);
-    if (status == TSH_OK && !share) status = tshi_call_use(call, false);
-    if (status == TSH_OK) status = tshi_call_forward(call);
-    tshi_call_leave(call, before);
-    if (status == TSH_OK) status = record(call);
-    for (int i = 0; i < TSH_CALL_SLOTS; i++) tshi_tensor_release(call->saved[i]);
-    return status == TSH_OK ? call->out : tshi_tape_fail_as(call->tape, status, call->op->name);
 }

@@ -39,23 +39,6 @@ struct tsh_tape {
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
 
-/* Runs a call whose inputs have the layouts that its operation wants: makes the output (a view of `share` where that is
- * given), runs forward and records the call. NULL on failure. */
-tsh_tensor *tshi_tape_run(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape,
-                          const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share);
-/* Memory is counted as the call's activations, and the device knows where the program is, until the call is left with
- * what `enter` has returned. */
-tsh_memory_purpose tshi_call_enter(const tsh_call *call, bool backward);
-void tshi_call_leave(const tsh_call *call, tsh_memory_purpose before);
-/* Forward, where it runs on this rank. */
-tsh_status tshi_call_forward(tsh_call *call);
-/* Lenders bring what the call's forward, or backward, reads. */
-tsh_status tshi_call_use(const tsh_call *call, bool backward);
-/* The versions of the first input, the second input, all further inputs together and the output, 16 bits each; 0 for a
- * tensor that backward does not read. */
-uint64_t tshi_call_versions(const tsh_call *call);
-/* The call goes on the tape: a gradient may be asked of it. */
-bool tshi_tape_records(const tsh_call *call);
 /* A copy in memory of the step; NULL with the message set. */
 void *tshi_tape_copy(tsh_tape *tape, const void *from, size_t count, size_t size);
 /* The tape takes the caller's reference; on failure it is released. */

@@ -1,5 +1,5 @@
 /* tsh_to_local: a rank's part of a global tensor, of which no claim is made any more. */
-#include "autograd/tape.h"
+#include "autograd/call.h"
 #include "autograd/transition.h"
 
 #include <string.h>
@@ -64,5 +64,5 @@ tsh_tensor *tsh_to_local(tsh_tape *tape, tsh_tensor *x, const tsh_layout *layout
     tsh_shape shape = x->shape;
     memcpy(shape.global, shape.local, sizeof shape.global);
     tsh_call call = {.tape = tape, .op = &to_local_op, .inputs = 1, .in = &x, .params = &params};
-    return tshi_tape_run(&call, x->dtype, &shape, local, x);
+    return tshi_call_run(&call, x->dtype, &shape, local, x);
 }

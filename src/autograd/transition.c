@@ -1,5 +1,6 @@
 /* Transitions: the operation, and how a tensor takes the steps of a plan. */
 #include "autograd/transition.h"
+#include "autograd/call.h"
 #include "autograd/exchange.h"
 #include "autograd/moves.h"
 #include "autograd/segment.h"
@@ -37,8 +38,9 @@ static tsh_layout of_values(tsh_layout layout) {
 
 static tsh_status transition_forward(tsh_call *call) {
     const transition_params *p = params_of(call);
-    return move_of(call, false)
-        ->run(axis_of_call(call)->group, call->in[0], call->out, of_values(p->from), of_values(p->to), NULL);
+    const tshi_move *move = move_of(call, false);
+    if (!move->run) return TSH_OK;
+    return move->run(axis_of_call(call)->group, call->in[0], call->out, of_values(p->from), of_values(p->to), NULL);
 }
 
 /* The gradient of a leaf's copy is this rank's term of a sum that the sink makes, and most often in the sink's memory
@@ -64,10 +66,10 @@ static tsh_status conjugate(const tsh_call *call, const tshi_move *move, tsh_wor
     tsh_tensor *dy = tsh_call_grad_out(call);
     const tsh_tensor *x = call->in[0];
     bool last_use = dy->storage->references == 1 && !call->out->gradient->retained;
-    bool share = move == &tshi_moves[TSHI_MOVE_NOTHING] || (move->in_place && last_use);
+    bool share = !move->run || (move->in_place && last_use);
     tsh_status status = share ? tshi_tensor_view(dy, &x->shape, x->layout, 0, out)
                               : tshi_tensor_new(x->mesh, dy->dtype, &x->shape, x->layout, out);
-    if (status != TSH_OK) return status;
+    if (status != TSH_OK || !move->run) return status;
     const transition_params *p = params_of(call);
     return move->run(axis_of_call(call)->group, dy, *out, of_gradient(p->to), of_gradient(p->from), work);
 }
@@ -164,8 +166,8 @@ static tsh_tensor *run_transition(tsh_tape *tape, tsh_tensor *x, const tshi_plan
     transition_params params = {tshi_transition_find(from, to, false), axis, from, to};
     tsh_call call = {.tape = tape, .op = &transition_op, .inputs = 1, .in = &x, .params = &params};
     const tshi_move *move = move_of(&call, false);
-    bool share = move == &tshi_moves[TSHI_MOVE_NOTHING] || (consume && move->in_place);
-    tsh_tensor *moved = tshi_tape_run(&call, x->dtype, shape, step->to, share ? x : NULL);
+    bool share = !move->run || (consume && move->in_place);
+    tsh_tensor *moved = tshi_call_run(&call, x->dtype, shape, step->to, share ? x : NULL);
     if (moved && moved->computed) moved->gradient->wide = x->gradient->wide;
     if (moved) share_sink(tape, x, axis, moved);
     return moved;
@@ -176,6 +178,7 @@ static tsh_tensor *take_step(tsh_tape *tape, const char *what, tsh_tensor *x, co
                              const tshi_plan_step *step, bool consume) {
     tshi_plan_step resolved = *step;
     tsh_shape shape = x->shape;
+    if (tape->world->logs_plans) tshi_log_step(tape, what, x, mesh, step);
     tsh_tensor *moved = made_before(tape, x, mesh, step->to);
     if (moved) return tshi_segment_take(tape, moved);
     tsh_status status = tshi_shape_resolve(mesh, &shape, resolved.to);
@@ -204,7 +207,6 @@ tsh_tensor *tshi_bring(tsh_tape *tape, const char *what, tsh_tensor *x, const ts
     tshi_plan plan;
     if (!tshi_plan_make(&(tshi_change){x->mesh, x->layout, to}, &plan)) return no_plan(tape, what, x, to);
     for (int i = 0; x && i < plan.steps; i++) {
-        tshi_log_step(tape, what, x, x->mesh, &plan.step[i]);
         x = take_step(tape, what, x, x->mesh, &plan.step[i], consume);
     }
     return x;
@@ -249,7 +251,6 @@ static tsh_tensor *move_to_mesh(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *m
                               tshi_mesh_name(mesh, b, sizeof b));
     }
     memcpy(step.to, to, sizeof step.to);
-    tshi_log_step(tape, "redistribute", x, mesh, &step);
     return take_step(tape, "redistribute", x, mesh, &step, false);
 }
 

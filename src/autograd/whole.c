@@ -1,6 +1,7 @@
 /* Determinism: calls that every rank makes on whole tensors. Values move between layouts without sums of more than one
  * term that is not zero: what has been computed whole is sliced, or is the first rank's term of a sum. */
 #include "autograd/whole.h"
+#include "autograd/call.h"
 #include "autograd/transition.h"
 
 #include <string.h>
@@ -22,7 +23,6 @@ static bool sums_gradients(const tsh_rule *row) {
 
 bool tshi_whole_wanted(const tsh_call *call, const tshi_rule_rows *rows) {
     const tsh_mesh *mesh = call->in[0]->mesh;
-    if (!call->tape->world->deterministic) return false;
     bool wanted = !call->op->by_element;
     for (int a = 0; a < mesh->axes && !wanted; a++) wanted = sums_gradients(rows->row[a]) && !any_local(call, a);
     return wanted;
@@ -40,7 +40,7 @@ static const tsh_op copy_op = {.name = "whole", .backward = copy_backward, .view
 static tsh_tensor *whole_input(const tsh_call *call, int i, const tsh_layout need[TSH_MAX_AXES]) {
     tsh_tensor *x = call->in[i];
     tsh_call copy = {.tape = call->tape, .op = &copy_op, .inputs = 1, .in = &x};
-    if (tshi_tape_records(&copy)) x = tshi_tape_run(&copy, x->dtype, &x->shape, x->layout, x);
+    if (tshi_call_records(&copy)) x = tshi_call_run(&copy, x->dtype, &x->shape, x->layout, x);
     return x ? tshi_bring(call->tape, call->op->name, x, need, false) : NULL;
 }
 
@@ -68,6 +68,6 @@ tsh_tensor *tshi_whole_run(tsh_call *call, tsh_dtype dtype, const tsh_shape *sha
         if (!call->in[i]) return NULL;
     }
     if (status != TSH_OK) return tshi_tape_fail_as(call->tape, status, call->op->name);
-    tsh_tensor *y = tshi_tape_run(call, dtype, &whole, layout, call->op->views ? call->in[0] : NULL);
+    tsh_tensor *y = tshi_call_run(call, dtype, &whole, layout, call->op->views ? call->in[0] : NULL);
     return y ? tshi_bring(call->tape, call->op->name, y, out, true) : NULL;
 }

@@ -5,7 +5,7 @@
 #include "autograd/rules.h"
 #include "autograd/tape.h"
 
-/* The world is deterministic, and parts of the call's inputs would not give the bits of a call on the wholes. */
+/* Parts of the call's inputs would not give the bits of a call on the wholes, which a deterministic world wants. */
 bool tshi_whole_wanted(const tsh_call *call, const tshi_rule_rows *rows);
 /* The call on whole inputs along every axis along which no input is LOCAL, and its output in the layouts `out`. Each call
  * has copies of its own of inputs that have gradients, so that gradients are added up one call after another, as on one

@@ -45,7 +45,7 @@ static tsh_status check_keys(const tsh_call *call) {
     if (keys < 0 || keys > room) {
         return tshi_fail(TSH_ERR_SHAPE, "keys is %lld, k has %lld positions", (long long)keys, (long long)room);
     }
-    if (keys == room || !tshi_tape_records(call)) return TSH_OK;
+    if (keys == room || !tshi_call_records(call)) return TSH_OK;
     return tshi_fail(TSH_ERR_STATE, "keys is %lld of %lld positions: fewer than all are read in evaluation alone",
                      (long long)keys, (long long)room);
 }
@@ -120,7 +120,7 @@ static tsh_status attention_forward(tsh_call *call) {
     tsh_tensor *scratch = NULL;
     tsh_status status = check_lengths(call, &a);
     if (status == TSH_OK) status = tshi_statistics_new(q, ops->scratch(&a, false), &scratch);
-    if (status == TSH_OK && tshi_tape_records(call))
+    if (status == TSH_OK && tshi_call_records(call))
         status = tshi_statistics_new(q, a.batch * a.heads * a.queries, &call->saved[0]);
     if (status == TSH_OK) {
         ops->forward(device, &a, tshi_data(q), tshi_data(call->in[1]), tshi_data(call->in[2]), tshi_data(call->out),

@@ -129,7 +129,7 @@ static tsh_status affine_forward(tsh_call *call) {
     const tsh_tensor *x = call->in[0], *bias = call->inputs == 3 ? call->in[2] : NULL, *y = call->out;
     tsh_device *device = tshi_device_of(x);
     tsh_status status = TSH_OK;
-    if (p->f != TSHI_IDENTITY && tshi_tape_records(call)) {
+    if (p->f != TSHI_IDENTITY && tshi_call_records(call)) {
         status = tshi_tensor_new(y->mesh, y->dtype, &y->shape, y->layout, &call->saved[PRE]);
     }
     if (status != TSH_OK) return status;

@@ -16,20 +16,6 @@ bool tshi_layout_exists(tsh_layout layout) {
     return (int)layout.kind >= TSH_KIND_REPLICATED && layout.kind <= TSH_KIND_LOCAL;
 }
 
-bool tshi_layouts_equal(int axes, const tsh_layout *a, const tsh_layout *b) {
-    for (int i = 0; i < axes; i++) {
-        if (!tshi_layout_equal(a[i], b[i])) return false;
-    }
-    return true;
-}
-
-bool tshi_layouts_have_local(int axes, const tsh_layout *layout) {
-    for (int a = 0; a < axes; a++) {
-        if (layout[a].kind == TSH_KIND_LOCAL) return true;
-    }
-    return false;
-}
-
 bool tshi_splits_before(const tsh_layout *layout, int a, int b) {
     return layout[a].order != layout[b].order ? layout[a].order < layout[b].order : a < b;
 }

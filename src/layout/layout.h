@@ -51,9 +51,17 @@ static inline bool tshi_layout_alike(tsh_layout a, tsh_layout b) {
 static inline bool tshi_layout_equal(tsh_layout a, tsh_layout b) {
     return tshi_layout_alike(a, b) && (a.kind != TSH_KIND_SHARD || a.order == b.order);
 }
-bool tshi_layouts_equal(int axes, const tsh_layout *a, const tsh_layout *b);
+static inline bool tshi_layouts_equal(int axes, const tsh_layout *a, const tsh_layout *b) {
+    int i = 0;
+    while (i < axes && tshi_layout_equal(a[i], b[i])) i++;
+    return i == axes;
+}
 /* The layout along some axis is LOCAL. */
-bool tshi_layouts_have_local(int axes, const tsh_layout *layout);
+static inline bool tshi_layouts_have_local(int axes, const tsh_layout *layout) {
+    int a = 0;
+    while (a < axes && layout[a].kind != TSH_KIND_LOCAL) a++;
+    return a < axes;
+}
 /* Axis a splits before axis b where both shard one dim. */
 bool tshi_splits_before(const tsh_layout *layout, int a, int b);
 /* The axes in the order in which they split dims. */
@@ -122,9 +130,13 @@ typedef struct tshi_transition {
 
 /* The row of the table from one layout to a different one, or NULL. `automatic`: only rows that rules may take. */
 const tshi_transition *tshi_transition_find(tsh_layout from, tsh_layout to, bool automatic);
-/* Bytes that a rank sends per byte of the whole tensor, times p / (p - 1), forward and, with `backward`, backward too.
- * The cost does not depend on p, so that a model takes the same rows at any p. */
-double tshi_transition_cost(const tshi_transition *t, bool backward);
+/* Bytes that a rank sends per byte of the whole tensor, times p / (p - 1), by kind of move. They do not depend on p, so
+ * that a model takes the same rows at any p. */
+extern const double tshi_move_cost[TSHI_MOVE_COUNT];
+/* Those of forward and, with `backward`, backward too. */
+static inline double tshi_transition_cost(const tshi_transition *t, bool backward) {
+    return tshi_move_cost[t->forward] + (backward ? tshi_move_cost[t->backward] : 0);
+}
 
 /* --- plans -------------------------------------------------------------------------------------------------------- */
 

@@ -1,8 +1,7 @@
 /* The table of transitions, with their costs. */
 #include "layout/layout.h"
 
-/* Bytes that a rank sends per byte of the whole tensor, times p / (p - 1). */
-static const double move_cost[TSHI_MOVE_COUNT] = {
+const double tshi_move_cost[TSHI_MOVE_COUNT] = {
     [TSHI_MOVE_NOTHING] = 0,  [TSHI_MOVE_ALL_REDUCE] = 2,     [TSHI_MOVE_ALL_GATHER] = 1,
     [TSHI_MOVE_SLICE] = 0,    [TSHI_MOVE_REDUCE_SCATTER] = 1, [TSHI_MOVE_ALL_TO_ALL] = 0.5,
     [TSHI_MOVE_ZERO_PAD] = 0, [TSHI_MOVE_FIRST_KEEPS] = 0,
@@ -51,8 +50,4 @@ const tshi_transition *tshi_transition_find(tsh_layout from, tsh_layout to, bool
         }
     }
     return NULL;
-}
-
-double tshi_transition_cost(const tshi_transition *t, bool backward) {
-    return move_cost[t->forward] + (backward ? move_cost[t->backward] : 0);
 }

@@ -96,22 +96,6 @@ char *tsh_tensor_describe(const tsh_tensor *tensor, char *text, size_t size) {
     return append_layouts(tensor, text, size);
 }
 
-int64_t tshi_outer(const tsh_tensor *tensor, int d) {
-    return tshi_dims_between(tensor->shape.local, 0, d);
-}
-
-int64_t tshi_inner(const tsh_tensor *tensor, int d) {
-    return tshi_dims_between(tensor->shape.local, d + 1, tensor->shape.ndim);
-}
-
-int64_t tshi_rows(const tsh_tensor *tensor) {
-    return tshi_dims_between(tensor->shape.local, 0, tensor->shape.ndim - 1);
-}
-
-int64_t tshi_cols(const tsh_tensor *tensor) {
-    return tensor->shape.ndim ? tensor->shape.local[tensor->shape.ndim - 1] : 1;
-}
-
 void tshi_gradient_layout(const tsh_tensor *x, tsh_layout layout[TSH_MAX_AXES]) {
     memcpy(layout, x->layout, sizeof x->layout);
     for (int a = 0; a < x->mesh->axes; a++) {

@@ -58,17 +58,25 @@ tshi_block tshi_tensor_block(const tsh_tensor *tensor, int64_t number, int64_t *
 tshi_placement tshi_tensor_placement(const tsh_tensor *tensor);
 /* Writes "float32 [8,16] data=SHARD(0)", with the global shape alone, which every rank knows, into text; returns text. */
 char *tshi_tensor_describe_whole(const tsh_tensor *tensor, char *text, size_t size);
-/* Products of the dims before d and after d of the local shape. */
-int64_t tshi_outer(const tsh_tensor *tensor, int d);
-int64_t tshi_inner(const tsh_tensor *tensor, int d);
-/* The local part as a matrix: the product of all dims but the last, and the last; a scalar is 1 x 1. */
-int64_t tshi_rows(const tsh_tensor *tensor);
-int64_t tshi_cols(const tsh_tensor *tensor);
 /* The product of dims [from, to). */
 static inline int64_t tshi_dims_between(const int64_t *dims, int from, int to) {
     int64_t n = 1;
     for (int d = from; d < to; d++) n *= dims[d];
     return n;
+}
+/* Products of the dims before d and after d of the local shape. */
+static inline int64_t tshi_outer(const tsh_tensor *tensor, int d) {
+    return tshi_dims_between(tensor->shape.local, 0, d);
+}
+static inline int64_t tshi_inner(const tsh_tensor *tensor, int d) {
+    return tshi_dims_between(tensor->shape.local, d + 1, tensor->shape.ndim);
+}
+/* The local part as a matrix: the product of all dims but the last, and the last; a scalar is 1 x 1. */
+static inline int64_t tshi_rows(const tsh_tensor *tensor) {
+    return tshi_outer(tensor, tensor->shape.ndim - 1);
+}
+static inline int64_t tshi_cols(const tsh_tensor *tensor) {
+    return tensor->shape.ndim ? tensor->shape.local[tensor->shape.ndim - 1] : 1;
 }
 
 /* --- values of the whole ------------------------------------------------------------------------------------------ */
@@ -155,6 +163,10 @@ tsh_status tshi_tensor_load(const tsh_tensor *tensor, size_t bytes, tsh_memory_p
 /* The program, or an optimizer's step, writes to the tensor: backward refuses what needs the values from before. */
 static inline void tshi_tensor_changes(tsh_tensor *tensor) {
     if (tensor->storage) tensor->storage->version++;
+}
+/* What that counts; 0 where the values are lent. */
+static inline uint64_t tshi_tensor_version(const tsh_tensor *tensor) {
+    return tensor->storage && !tensor->storage->lender ? tensor->storage->version : 0;
 }
 static inline bool tshi_tensor_is_loaded(const tsh_tensor *tensor) {
     return tensor->storage && tensor->storage->data;

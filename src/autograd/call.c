@@ -1,0 +1,120 @@
+/* A call whose inputs have their layouts: it makes its output, runs forward and goes on the tape. */
+#include "autograd/call.h"
+#include "autograd/custom.h"
+#include "autograd/observe.h"
+#include "device/record.h"
+#include "device/trace.h"
+
+#include <string.h>
+
+bool tshi_call_records(const tsh_call *call) {
+    for (int i = 0; call->tape->recording && i < call->inputs; i++) {
+        if (tshi_requires_grad(call->in[i])) return true;
+    }
+    return false;
+}
+
+uint64_t tshi_call_versions(const tsh_call *call) {
+    uint64_t versions = 0;
+    for (int i = 0; !call->op->reads_no_input && i < call->inputs; i++) {
+        versions += tshi_tensor_version(call->in[i]) << 16 * (i < 2 ? i : 2);
+    }
+    return call->op->reads_output ? versions + (tshi_tensor_version(call->out) << 48) : versions;
+}
+
+/* Backward finds the call again; without recording its saved tensors are dropped at once. */
+static tsh_status record(tsh_call *call) {
+    tsh_tape *tape = call->tape;
+    size_t params_size = call->op->params_size;
+    if (!tshi_call_records(call)) return TSH_OK;
+    call->versions = tshi_call_versions(call);
+    tsh_status status = tshi_grow(&tape->world->allocator, (void **)&tape->nodes, &tape->node_capacity,
+                                  tape->node_count + 1, sizeof *tape->nodes);
+    tsh_tensor **in = status == TSH_OK ? tshi_tape_copy(tape, call->in, (size_t)call->inputs, sizeof *in) : NULL;
+    void *params = in && params_size ? tshi_tape_copy(tape, call->params, 1, params_size) : NULL;
+    if (in && tshi_op_is_custom(call->op)) call->op = tshi_tape_copy(tape, call->op, 1, sizeof *call->op);
+    tshi_gradient *gradient = in ? tshi_gradient_of(call->out) : NULL;
+    if (!gradient || !call->op || (params_size && !params)) return TSH_ERR_MEMORY;
+    gradient->required = true;
+    gradient->generation = tape->generation;
+    gradient->node = tape->node_count;
+    call->out->computed = true;
+    tsh_call *node = &tape->nodes[tape->node_count++];
+    *node = *call;
+    node->in = in;
+    node->params = params;
+    node->want = NULL;
+    for (int i = 0; i < node->inputs; i++) tshi_tensor_retain(node->in[i]);
+    tshi_tensor_retain(node->out);
+    memset(call->saved, 0, sizeof call->saved); /* the node has them now */
+    return TSH_OK;
+}
+
+static tsh_status make_output(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape,
+                              const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share) {
+    tsh_status status =
+        share ? tshi_tensor_view(share, shape, layout, 0, &call->out)
+              : tshi_tensor_new(call->mesh ? call->mesh : call->in[0]->mesh, dtype, shape, layout, &call->out);
+    if (status == TSH_OK) status = tshi_tape_own(call->tape, call->out);
+    bool fits = !share || status != TSH_OK || call->out->numel == share->numel;
+    return fits ? status : tshi_fail(TSH_ERR_LAYOUT, "this rank's part would change its size");
+}
+
+/* The name of a parameter, or of the one that a transition has made the tensor from. */
+static const char *name_of(const tsh_tensor *x) {
+    const tsh_tensor *from = x->gradient ? x->gradient->moved_from : NULL;
+    return x->name || !from ? x->name : from->name;
+}
+
+tsh_memory_purpose tshi_call_enter(const tsh_call *call, bool backward) {
+    tsh_device *device = tshi_device_of(call->in[0]);
+    device->place.function = device->place.last = call->op->name;
+    device->place.backward = backward;
+    if (tshi_is_noted(device)) tshi_observe_enter(call);
+    for (int i = 0; i < call->inputs; i++) {
+        const char *name = name_of(call->in[i]);
+        if (name) device->place.layer = name;
+    }
+    return tshi_device_purpose(device, TSH_MEMORY_ACTIVATIONS);
+}
+
+void tshi_call_leave(const tsh_call *call, tsh_memory_purpose before) {
+    tsh_device *device = call->tape->world->device;
+    if (device->trace) tshi_observe_leave(call);
+    device->place.function = NULL;
+    device->purpose = before;
+}
+
+static tsh_status use(const tsh_call *call, const tsh_tensor *t) {
+    tsh_tape *tape = call->tape;
+    if (!t || !t->storage || (t->storage->data && !t->storage->lender)) return TSH_OK;
+    if (t->storage->lender) return t->storage->lender->use(t->storage->lender, tape->generation, tape->uses);
+    return tshi_fail(TSH_ERR_STATE, "a parameter's values are gone with the tsh_data_parallel that has gathered them");
+}
+
+tsh_status tshi_call_use(const tsh_call *call, bool backward) {
+    tsh_status status = TSH_OK;
+    bool inputs = !backward || !call->op->reads_no_input;
+    call->tape->uses++;
+    for (int i = 0; inputs && i < call->inputs && status == TSH_OK; i++) status = use(call, call->in[i]);
+    for (int i = 0; backward && i < TSH_CALL_SLOTS && status == TSH_OK; i++) status = use(call, call->saved[i]);
+    return status;
+}
+
+tsh_status tshi_call_forward(tsh_call *call) {
+    if (!tshi_call_runs(call) || !call->op->forward) return TSH_OK;
+    return tshi_op_is_custom(call->op) ? tshi_custom_run(call, call->op->forward) : call->op->forward(call);
+}
+
+tsh_tensor *tshi_call_run(tsh_call *call, tsh_dtype dtype, const tsh_shape *shape,
+                          const tsh_layout layout[TSH_MAX_AXES], const tsh_tensor *share) {
+    tsh_memory_purpose before = tshi_call_enter(call, false);
+    call->shares = share != NULL;
+    tsh_status status = make_output(call, dtype, shape, layout, share);
+    if (status == TSH_OK && !share) status = tshi_call_use(call, false);
+    if (status == TSH_OK) status = tshi_call_forward(call);
+    tshi_call_leave(call, before);
+    if (status == TSH_OK) status = record(call);
+    for (int i = 0; i < TSH_CALL_SLOTS; i++) tshi_tensor_release(call->saved[i]);
+    return status == TSH_OK ? call->out : tshi_tape_fail_as(call->tape, status, call->op->name);
+}
