@@ -1,5 +1,6 @@
 /* Products by cuBLASLt against plain loops. The stand-in refuses algorithms that were chosen for something else. */
 #include "cuda/standin_device.h"
+#include "standin/cublaslt.h"
 
 #include <cublasLt.h>
 
@@ -116,6 +117,52 @@ Test(cuda_gemm, sizes_past_int_are_refused) {
         ops->product.affine_backward(device, TSH_FLOAT32, big, 1, 1, NULL, NULL, TSH_FLOAT32, 0, NULL, 0, NULL),
         TSH_ERR_OVERFLOW);
     cr_assert_not_null(strstr(tsh_error_message(), "2147483648"), "%s", tsh_error_message());
+    close_device(device);
+}
+
+/* A product of 16-bit numbers is summed in float32, whatever the library likes best: its first algorithm rounds parts of
+ * the sum, of which bfloat16 makes 256 + 1 = 256 and then 257 = 256 instead of 258. */
+Test(cuda_gemm, sums_of_16_bits_are_rounded_once) {
+    tsh_device *device = open_device();
+    const double a[4] = {256, 1, 1, 0}, b[4] = {1, 1, 1, 1};
+    for (int t = 2; t < 4; t++) {
+        double c = 0, scale = dtypes[t] == TSH_BFLOAT16 ? 1 : 8; /* float16 has three bits more */
+        double wide[4] = {a[0] * scale, a[1], a[2], a[3]};
+        void *at_a = put_numbers(device, dtypes[t], 4, wide, 0), *at_b = put_numbers(device, dtypes[t], 4, b, 0);
+        void *at_c = put_numbers(device, dtypes[t], 1, &c, 0);
+        cr_assert_eq(device->ops->product.gemm(device, dtypes[t], 0, 0, 1, 1, 4, 1, at_a, 4, at_b, 1, 0, at_c, 1),
+                     TSH_OK);
+        get_numbers(device, dtypes[t], 1, at_c, &c);
+        cr_expect_eq(c, 256 * scale + 2, "%s: %g", tsh_dtype_name(dtypes[t]), c);
+        device->ops->memory.release(device, at_a);
+        device->ops->memory.release(device, at_b);
+        device->ops->memory.release(device, at_c);
+    }
+    cr_expect_eq(standin_cublaslt_runs(0), 0);
+    close_device(device);
+}
+
+/* Vectors that the library's epilogues cannot take, for they do not begin at 16 bytes, are added by a kernel. */
+Test(cuda_gemm, a_bias_anywhere) {
+    tsh_device *device = open_device();
+    const tshi_product_ops *product = &device->ops->product;
+    double x[2] = {1, 2}, w[2] = {3, 4}, b = 5, y = 0, db = 0;
+    for (int t = 0; t < 4; t++) {
+        size_t skew = tsh_dtype_size(dtypes[t]);
+        char *at_x = put_numbers(device, dtypes[t], 2, x, 0), *at_w = put_numbers(device, dtypes[t], 2, w, 0);
+        char *at_b = put_numbers(device, dtypes[t], 1, &b, skew), *at_y = put_numbers(device, dtypes[t], 1, &y, 0);
+        cr_assert_eq(product->affine(device, dtypes[t], 1, 1, 2, at_x, at_w, at_b, TSHI_IDENTITY, NULL, at_y), TSH_OK);
+        get_numbers(device, dtypes[t], 1, at_y, &y);
+        cr_expect_eq(y, 16, "%s: %g", tsh_dtype_name(dtypes[t]), y);
+        cr_assert_eq(product->affine_backward(device, dtypes[t], 1, 1, 2, at_x, at_y, dtypes[t], 0, at_w, 0, at_b),
+                     TSH_OK);
+        get_numbers(device, dtypes[t], 1, at_b, &db);
+        cr_expect_eq(db, 16, "%s: %g", tsh_dtype_name(dtypes[t]), db);
+        device->ops->memory.release(device, at_x);
+        device->ops->memory.release(device, at_w);
+        device->ops->memory.release(device, at_b - skew);
+        device->ops->memory.release(device, at_y);
+    }
     close_device(device);
 }
 

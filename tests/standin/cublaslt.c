@@ -1,5 +1,6 @@
-/* cuBLASLt on the host: plain loops in double, rounded once. It refuses what the real one refuses (or may), and an
- * algorithm works only for what it was chosen for. */
+/* cuBLASLt on the host: plain loops in double, rounded once, but for an algorithm that splits k in the output's type. It
+ * refuses what the real one refuses (or may), and an algorithm works only for what it was chosen for. */
+#include "standin/cublaslt.h"
 #include "standin/standin.h"
 
 #include "device/cpu/kernels/kernels.h"
@@ -13,6 +14,7 @@
 typedef struct desc {
     int32_t compute, scale, transpose[2];
     uint32_t epilogue;
+    int32_t bias_type; /* -1: the output's */
     void *bias, *aux;
     int64_t aux_ld;
 } desc;
@@ -25,14 +27,20 @@ typedef struct layout {
 typedef struct preference {
     uint64_t workspace;
     uint32_t alignment[4];
+    uint32_t reductions; /* a mask */
 } preference;
 
 /* What an algorithm was chosen for. */
 typedef struct algorithm {
     uint64_t workspace;
-    uint32_t alignment[4];
-    uint32_t sum; /* of the description */
+    uint16_t alignment[6]; /* of the matrices, bias and auxiliary matrix */
+    uint32_t sum;          /* of the description */
+    uint32_t number, reduction;
 } algorithm;
+
+/* Under the runtime's lock. */
+static uint64_t runs[STANDIN_ALGORITHMS];
+static double milliseconds[STANDIN_ALGORITHMS];
 
 _Static_assert(sizeof(desc) <= sizeof(cublasLtMatmulDescOpaque_t), "room");
 _Static_assert(sizeof(layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "room");
@@ -81,7 +89,8 @@ cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t opaque, size
     cublasStatus_t status;
     if (fails("cublasLtMatmulDescInit", &status)) return status;
     memset(opaque, 0, size);
-    *(desc *)opaque = (desc){.compute = compute, .scale = scale, .epilogue = CUBLASLT_EPILOGUE_DEFAULT};
+    *(desc *)opaque =
+        (desc){.compute = compute, .scale = scale, .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .bias_type = -1};
     return status;
 }
 
@@ -99,6 +108,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque, cubla
     case CUBLASLT_MATMUL_DESC_TRANSA: set(&d->transpose[0], sizeof(int32_t), value, size); break;
     case CUBLASLT_MATMUL_DESC_TRANSB: set(&d->transpose[1], sizeof(int32_t), value, size); break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE: set(&d->epilogue, sizeof d->epilogue, value, size); break;
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: set(&d->bias_type, sizeof d->bias_type, value, size); break;
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: set(&d->bias, sizeof d->bias, value, size); break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: set(&d->aux, sizeof d->aux, value, size); break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: set(&d->aux_ld, sizeof d->aux_ld, value, size); break;
@@ -120,7 +130,8 @@ cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t 
     cublasStatus_t status;
     if (fails("cublasLtMatmulPreferenceInit", &status)) return status;
     memset(opaque, 0, size);
-    *(preference *)opaque = (preference){.alignment = {256, 256, 256, 256}};
+    *(preference *)opaque =
+        (preference){.alignment = {256, 256, 256, 256}, .reductions = CUBLASLT_REDUCTION_SCHEME_MASK};
     return status;
 }
 
@@ -132,6 +143,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t o
     if (fails("cublasLtMatmulPreferenceSetAttribute", &status)) return status;
     switch (attribute) {
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: set(&p->workspace, sizeof p->workspace, value, size); break;
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: set(&p->reductions, sizeof p->reductions, value, size); break;
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: set(&p->alignment[0], sizeof(uint32_t), value, size); break;
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: set(&p->alignment[1], sizeof(uint32_t), value, size); break;
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: set(&p->alignment[2], sizeof(uint32_t), value, size); break;
@@ -169,12 +181,67 @@ static bool adds_bias(uint32_t epilogue) {
            epilogue == CUBLASLT_EPILOGUE_GELU_BIAS;
 }
 
-static bool supported(const desc *d, const layout *c) {
-    bool plain = d->epilogue == CUBLASLT_EPILOGUE_DEFAULT;
-    if (!plain && c->type == CUDA_R_64F) return false;
-    if (keeps_argument(d->epilogue) && (!d->aux || d->aux_ld < c->rows || d->aux_ld % 8 != 0)) return false;
-    if ((adds_bias(d->epilogue) || d->epilogue == CUBLASLT_EPILOGUE_BGRADB) && !d->bias) return false;
-    return plain || is_gelu(d->epilogue) || adds_bias(d->epilogue) || d->epilogue == CUBLASLT_EPILOGUE_BGRADB;
+static bool is_gradient(uint32_t epilogue) {
+    return epilogue == CUBLASLT_EPILOGUE_BGRADB || epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+}
+
+static bool takes_gelu_back(uint32_t epilogue) {
+    return epilogue == CUBLASLT_EPILOGUE_DGELU || epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+}
+
+static bool is_16_bits(int32_t type) {
+    return type == CUDA_R_16BF || type == CUDA_R_16F;
+}
+
+/* The rows of NVIDIA's table that the library uses: what is computed in which type, from and to which. */
+static bool types_go(const desc *d, const layout *a, const layout *b, const layout *c) {
+    if (a->type != b->type) return false;
+    if (d->compute == CUBLAS_COMPUTE_64F) {
+        return d->scale == CUDA_R_64F && a->type == CUDA_R_64F && c->type == CUDA_R_64F;
+    }
+    if (d->scale != CUDA_R_32F) return false;
+    if (d->compute == CUBLAS_COMPUTE_32F_FAST_TF32) return a->type == CUDA_R_32F && c->type == CUDA_R_32F;
+    if (d->compute != CUBLAS_COMPUTE_32F) return false;
+    return a->type == c->type ? is_16_bits(a->type) || a->type == CUDA_R_32F
+                              : is_16_bits(a->type) && c->type == CUDA_R_32F;
+}
+
+/* None of float64. The auxiliary matrix has rows of whole packs; a gradient of B's columns is there for A as it is and
+ * B transposed. Vectors are read and written by packs. */
+static bool epilogue_goes(const desc *d, const layout *c) {
+    uint32_t e = d->epilogue;
+    bool aux = keeps_argument(e) || takes_gelu_back(e), bias = adds_bias(e) || is_gradient(e);
+    if (e == CUBLASLT_EPILOGUE_DEFAULT) return true;
+    if (!bias && !aux && !is_gelu(e)) return false;
+    if (c->type == CUDA_R_64F) return false;
+    if (aux && (!d->aux || (uintptr_t)d->aux % 16 != 0 || d->aux_ld < c->rows || d->aux_ld % 8 != 0)) return false;
+    if (bias && (!d->bias || (uintptr_t)d->bias % 16 != 0)) return false;
+    if (bias && d->bias_type != -1 && d->bias_type != c->type) return false;
+    if (e == CUBLASLT_EPILOGUE_BGRADB && (d->transpose[0] != CUBLAS_OP_N || d->transpose[1] == CUBLAS_OP_N))
+        return false;
+    return true;
+}
+
+static uint16_t alignment_of(const void *pointer) {
+    for (uint16_t most = 256;; most /= 2)
+        if ((uintptr_t)pointer % most == 0) return most;
+}
+
+/* The algorithms, the one first that the real library may find the fastest: number 0 sums parts of k in the type of a
+ * 16-bit output, number 1 does not split k, number 2 sums parts in the type that is computed in, number 3 is one that
+ * the library has thought of and cannot run, and number 4 is like number 1. */
+static bool offer(uint32_t number, const preference *p, const desc *d, const layout *c, algorithm *out) {
+    static const uint32_t reductions[STANDIN_ALGORITHMS] = {CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, 0,
+                                                            CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 0, 0};
+    uint32_t wanted = reductions[number];
+    bool rounds = wanted == CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+    if ((p->reductions & wanted) != wanted || (rounds && !is_16_bits(c->type))) return false;
+    if (wanted != 0 && d->epilogue != CUBLASLT_EPILOGUE_DEFAULT) return false;
+    *out = (algorithm){.workspace = p->workspace, .number = number, .reduction = wanted};
+    for (int i = 0; i < 4; i++) out->alignment[i] = (uint16_t)p->alignment[i];
+    out->alignment[4] = alignment_of(d->bias);
+    out->alignment[5] = alignment_of(d->aux);
+    return true;
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t opaque,
@@ -184,17 +251,29 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulHeuristicResult_t *results, int *found) {
     cublasStatus_t status;
     const desc *d = (const desc *)opaque;
-    const preference *p = (const preference *)wants;
+    const layout *from[] = {(const layout *)a, (const layout *)b, (const layout *)c};
     *found = 0;
     if (fails("cublasLtMatmulAlgoGetHeuristic", &status)) return status;
     if (!handle || wanted < 1 || c != out) die("a question of another kind");
-    if (!supported(d, (const layout *)c)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    memset(results, 0, sizeof *results);
-    algorithm *chosen = (algorithm *)&results->algo;
-    *chosen = (algorithm){.workspace = p->workspace, .sum = sum_of(d, (layout *)a, (layout *)b, (layout *)c)};
-    memcpy(chosen->alignment, p->alignment, sizeof p->alignment);
-    *found = 1;
+    if (!types_go(d, from[0], from[1], from[2]) || !epilogue_goes(d, from[2])) return CUBLAS_STATUS_NOT_SUPPORTED;
+    for (uint32_t number = 0; number < STANDIN_ALGORITHMS && *found < wanted; number++) {
+        algorithm chosen;
+        if (!offer(number, (const preference *)wants, d, from[2], &chosen)) continue;
+        cublasLtMatmulHeuristicResult_t *result = &results[(*found)++];
+        memset(result, 0, sizeof *result);
+        chosen.sum = sum_of(d, from[0], from[1], from[2]);
+        memcpy(&result->algo, &chosen, sizeof chosen);
+        result->state = number == 3 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+    }
     return status;
+}
+
+void standin_cublaslt_takes(int number, double ms) {
+    milliseconds[number] = ms;
+}
+
+uint64_t standin_cublaslt_runs(int number) {
+    return runs[number];
 }
 
 /* --- multiplying -------------------------------------------------------------------------------------------------- */
@@ -207,6 +286,7 @@ typedef struct product {
     void *to;
     char *workspace;
     size_t workspace_bytes;
+    algorithm how;
 } product;
 
 static tsh_dtype dtype_of(int32_t type) {
@@ -235,18 +315,57 @@ static double element(const product *p, int side, int64_t i, int64_t j) {
     return get(dtype_of(l->type), p->from[side], transposed ? j + i * l->ld : i + j * l->ld);
 }
 
+static double gelu(double x) {
+    return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+}
+
+static double gelu_slope(double x) {
+    double t = tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.79788456080286535588 * (1 + 3 * 0.044715 * x * x);
+}
+
+static double rounded(tsh_dtype dtype, double value) {
+    double memory;
+    put(dtype, value, &memory, 0);
+    return get(dtype, &memory, 0);
+}
+
+/* An element of the product: in two parts, each of them rounded, where the algorithm does so. */
+static double sum_over(const product *p, int64_t i, int64_t j, int64_t k) {
+    bool rounds = p->how.reduction == CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+    double parts[2] = {0, 0};
+    for (int64_t l = 0; l < k; l++) parts[rounds && l >= k / 2] += element(p, 0, i, l) * element(p, 1, l, j);
+    if (!rounds) return parts[0];
+    return rounded(dtype_of(p->c.type), parts[0]) + rounded(dtype_of(p->c.type), parts[1]);
+}
+
 static void one(const product *p, int64_t i, int64_t j, int64_t k) {
     tsh_dtype dtype = dtype_of(p->c.type);
-    double sum = 0;
-    for (int64_t l = 0; l < k; l++) sum += element(p, 0, i, l) * element(p, 1, l, j);
-    sum *= p->alpha;
+    uint32_t epilogue = p->d.epilogue;
+    double sum = p->alpha * sum_over(p, i, j, k);
     if (p->beta != 0) sum += p->beta * get(dtype, p->to, i + j * p->c.ld);
-    if (adds_bias(p->d.epilogue)) sum += get(dtype, p->d.bias, i);
-    if (is_gelu(p->d.epilogue)) {
-        if (keeps_argument(p->d.epilogue)) put(dtype, sum, p->d.aux, i + j * p->d.aux_ld);
-        sum = 0.5 * sum * (1 + tanh(0.79788456080286535588 * (sum + 0.044715 * sum * sum * sum)));
-    }
+    if (adds_bias(epilogue)) sum += get(dtype, p->d.bias, i);
+    if (keeps_argument(epilogue)) put(dtype, sum, p->d.aux, i + j * p->d.aux_ld);
+    if (is_gelu(epilogue)) sum = gelu(sum);
+    if (takes_gelu_back(epilogue)) sum *= gelu_slope(get(dtype, p->d.aux, i + j * p->d.aux_ld));
     put(dtype, sum, p->to, i + j * p->c.ld);
+}
+
+static void sum_columns_of_b(const product *p, int64_t k) {
+    for (int64_t j = 0; j < p->c.cols; j++) {
+        double sum = 0;
+        for (int64_t l = 0; l < k; l++) sum += element(p, 1, l, j);
+        put(dtype_of(p->c.type), sum, p->d.bias, j);
+    }
+}
+
+static void sum_rows_of_output(const product *p) {
+    tsh_dtype dtype = dtype_of(p->c.type);
+    for (int64_t i = 0; i < p->c.rows; i++) {
+        double sum = 0;
+        for (int64_t j = 0; j < p->c.cols; j++) sum += get(dtype, p->to, i + j * p->c.ld);
+        put(dtype, sum, p->d.bias, i);
+    }
 }
 
 static void run(void *data) {
@@ -256,16 +375,17 @@ static void run(void *data) {
     memset(p->workspace + p->workspace_bytes - 64, 0x5a, 64);
     for (int64_t j = 0; j < p->c.cols; j++)
         for (int64_t i = 0; i < p->c.rows; i++) one(p, i, j, k);
-    if (p->d.epilogue != CUBLASLT_EPILOGUE_BGRADB) return;
-    for (int64_t j = 0; j < p->c.cols; j++) {
-        double sum = 0;
-        for (int64_t l = 0; l < k; l++) sum += element(p, 1, l, j);
-        put(dtype_of(p->c.type), sum, p->d.bias, j);
-    }
+    if (p->d.epilogue == CUBLASLT_EPILOGUE_BGRADB) sum_columns_of_b(p, k);
+    if (p->d.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) sum_rows_of_output(p);
+    runs[p->how.number]++;
+    standin_tick(milliseconds[p->how.number]);
 }
 
-static bool aligned(const void *pointer, uint32_t alignment) {
-    return (uintptr_t)pointer % alignment == 0;
+static void check_alignment(const product *p) {
+    const void *operands[] = {p->from[0], p->from[1], p->to, p->to, p->d.bias, p->d.aux};
+    for (int i = 0; i < 6; i++)
+        if ((uintptr_t)operands[i] % p->how.alignment[i] != 0)
+            die("an algorithm that was chosen for better aligned operands");
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t opaque, const void *alpha, const void *a,
@@ -288,13 +408,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t opaq
                    .from = {a, b},
                    .to = to,
                    .workspace = workspace,
-                   .workspace_bytes = workspace_bytes};
+                   .workspace_bytes = workspace_bytes,
+                   .how = *chosen};
     if (!handle || c != to || c_layout != to_layout) die("a product of another kind");
     if (chosen->sum != sum_of(d, &p->a, &p->b, &p->c)) die("an algorithm that was chosen for another product");
     if (workspace_bytes < chosen->workspace) die("too small a workspace");
-    if (!aligned(a, chosen->alignment[0]) || !aligned(b, chosen->alignment[1]) || !aligned(c, chosen->alignment[2])) {
-        die("an algorithm that was chosen for better aligned operands");
-    }
+    if (chosen->number == 3) die("an algorithm that cannot run");
+    check_alignment(p);
     if (!standin_queue(stream, NULL, run, p, free)) die("a stream that is none");
     return status;
 }

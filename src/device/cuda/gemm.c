@@ -219,6 +219,13 @@ static cublasStatus_t choose(const tshi_cuda_blas *blas, const product *key, pla
     if (status == CUBLAS_STATUS_SUCCESS) {
         status = lt->preference_set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
     }
+    /* Parts of a sum over k that are kept in a 16-bit output, or in its type, would be rounded one by one. */
+    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
+    if (tsh_dtype_size((tsh_dtype)key->to) == 2) reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    if (status == CUBLAS_STATUS_SUCCESS) {
+        status =
+            lt->preference_set(&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions);
+    }
     for (int i = 0; i < 4 && status == CUBLAS_STATUS_SUCCESS; i++) {
         uint32_t alignment = key->alignment[i < OUT ? i : OUT];
         status = lt->preference_set(&preference, wants[i], &alignment, sizeof alignment);
