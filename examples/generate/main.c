@@ -146,8 +146,10 @@ static void report(const job *j) {
     fprintf(stderr, "prompt: %lld tokens, %.1f a second; then %.1f a second", (long long)j->prompt_count, prompt_rate,
             rate);
     if (r->stream_bytes_per_s > 0)
-        fprintf(stderr, ", %.2f GB of weights read a second, %.2f of what a stream read reaches (%.2f GB/s)",
-                1e-9 * read, read / r->stream_bytes_per_s, 1e-9 * r->stream_bytes_per_s);
+        fprintf(stderr, ", %.2f GB of weights read a second, %.2f of what %s reaches (%.2f GB/s)", 1e-9 * read,
+                read / r->stream_bytes_per_s,
+                tsh_device_kind_of(tsh_world_device(j->world)) == TSH_CPU ? "a stream read" : "a copy",
+                1e-9 * r->stream_bytes_per_s);
     fputc('\n', stderr);
 }
 

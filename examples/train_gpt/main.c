@@ -175,6 +175,14 @@ static bool run_with_model(run *r) {
     return good;
 }
 
+/* The symbols that the model has; 0 after saying that the text has more. */
+static int64_t symbols_of(const options *o, const text *t) {
+    if (o->vocabulary == 0 || o->vocabulary >= t->vocabulary) return o->vocabulary ? o->vocabulary : t->vocabulary;
+    fprintf(stderr, "train_gpt: --vocabulary is %lld, and the text has %lld symbols\n", (long long)o->vocabulary,
+            (long long)t->vocabulary);
+    return 0;
+}
+
 static bool run_all(tsh_world *world, const options *o) {
     bool speaks = tsh_world_rank(world) == 0;
     run r = {.o = o};
@@ -189,7 +197,8 @@ static bool run_all(tsh_world *world, const options *o) {
         printf("%lld bytes, %lld distinct; a loss of %.4f would be guessing\n", (long long)r.t.length,
                (long long)r.t.vocabulary, log((double)r.t.vocabulary));
     }
-    if (split_text(&r)) r.m = model_create(world, o, r.t.vocabulary);
+    int64_t symbols = symbols_of(o, &r.t);
+    if (symbols && split_text(&r)) r.m = model_create(world, o, symbols);
     bool good = r.m && run_with_model(&r);
     model_destroy(r.m);
     text_free(&r.t);

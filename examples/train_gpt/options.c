@@ -32,6 +32,7 @@ static const char help[] =
     "  --text FILE          the text (default: the C sources of tshard); it learns the first 90 % and is judged by "
     "the\n"
     "                       rest\n"
+    "  --vocabulary N       rows of the table of tokens, at least as many as the text has symbols (as many)\n"
     "  --layers N           transformer blocks (4)\n"
     "  --heads N            query heads (4)\n"
     "  --kv-heads N         key and value heads, a divisor of the heads (as many)\n"
@@ -77,6 +78,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
     static const double size = 1e6, count = 1e9;
     *out = defaults;
     const option_row rows[] = {{"text", OPTION_PATH, &out->text, 0, 0},
+                               {"vocabulary", OPTION_COUNT, &out->vocabulary, 1, size},
                                {"layers", OPTION_COUNT, &out->layers, 1, size},
                                {"heads", OPTION_COUNT, &out->heads, 1, size},
                                {"kv-heads", OPTION_COUNT, &out->kv_heads, 1, size},

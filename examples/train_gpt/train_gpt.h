@@ -15,6 +15,7 @@ typedef struct options {
     const char *text;   /* a file, or NULL for the project's own sources */
     const char *save;   /* a folder for checkpoints, or NULL */
     const char *resume; /* a folder of checkpoints or of one, to go on from, or NULL */
+    int64_t vocabulary; /* 0: as many as the text has symbols */
     int64_t layers, heads, kv_heads, embed, block, batch, steps, warmup, eval_every, eval_batches;
     double lr, min_lr, weight_decay, clip;
     uint64_t seed;

@@ -196,6 +196,10 @@ Test(train_gpt, writes_what_the_seed_says_at_any_number_of_ranks_and_in_any_prec
     cr_assert_str_eq(sample(2, "float64"), one);
 }
 
+Test(train_gpt, learns_with_more_rows_than_the_text_has_symbols, .timeout = 200) {
+    same_losses(2, "", "--vocabulary 301");
+}
+
 Test(train_gpt, writes_in_16_bits, .timeout = 200) {
     cr_assert_geq(strlen(sample(2, "bfloat16")), 40);
     cr_assert_geq(strlen(sample(1, "float16")), 40);
@@ -256,6 +260,7 @@ Test(train_gpt, says_what_is_wrong_with_an_option, .timeout = 120) {
     refuses(2, "--weight-decay wants a number, 0 or more", "--weight-decay -1");
     refuses(2, "--clip wants a number above 0, not '0'", "--clip 0");
     refuses(2, "--dtype wants float32, float64, bfloat16 or float16, not 'int64'", "--dtype int64");
+    refuses(1, "--vocabulary is 5, and the text has ", "--vocabulary 5");
     refuses(2, "--heads must divide --embed", "--heads 3");
     refuses(2, "--kv-heads must divide --heads", "--kv-heads 3");
     refuses(2, "'a.txt' is no option", "a.txt");
