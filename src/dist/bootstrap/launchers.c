@@ -153,10 +153,18 @@ static tsh_status read_job(const family *f, tshi_settings *s) {
     return status;
 }
 
+/* `srun --mpi=pmi2` sets PMI_RANK and PMI_SIZE beside its own variables, which say on which nodes the ranks are, too. A
+ * launcher of MPI that srun has started on each node has more ranks than srun has tasks. */
+static bool srun_says_more(const family *f) {
+    const char *size = tshi_variable(f->size), *tasks = tshi_variable("SLURM_NTASKS");
+    return !strcmp(f->rank, "PMI_RANK") && tshi_variable("SLURM_STEP_ID") && size && tasks && !strcmp(size, tasks);
+}
+
 /* A family applies when its rank and its size are set. Of the first both have to be, or neither: users set it by
  * hand. */
 static tsh_status read_family(const family *f, tshi_settings *s, bool *found) {
     bool has_size;
+    if (srun_says_more(f)) return TSH_OK;
     tsh_status status = tshi_variable_int(f->rank, 0, INT32_MAX - 1, &s->rank, found);
     if (status == TSH_OK) status = tshi_variable_int(f->size, 1, TSHI_MOST_RANKS, &s->size, &has_size);
     if (status != TSH_OK) return status;
