@@ -84,6 +84,10 @@ const tshi_setting tshi_settings_table[TSHI_SETTING_COUNT] = {
                                              "buckets of data parallelism; the same on all ranks"},
     [TSHI_SETTING_TF32] = {"TSHARD_TF32", TSHI_SWITCH, .initial = "0",
                            .text = "1: float32 products on a GPU's tensor cores, of 10 bits of mantissa"},
+    [TSHI_SETTING_CUDA_TUNE] =
+        {"TSHARD_CUDA_TUNE", TSHI_SWITCH, .computed = "1 in a world of one rank that is not deterministic",
+         .text = "1: the second time that a GPU makes a matrix product it times the library's first few algorithms and "
+                 "keeps the fastest; runs, and ranks, may choose differently, so that their bits differ"},
     [TSHI_SETTING_CUDA_IPC] = {"TSHARD_CUDA_IPC", TSHI_SWITCH, .initial = "1",
                                .text = "0: `local` copies a GPU's tensors through the host's memory"},
     [TSHI_SETTING_CUDA_MANAGED] =

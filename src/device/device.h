@@ -142,6 +142,7 @@ struct tsh_device {
     tshi_pool tensors, storages, gradients; /* structs of the rooms above */
     const tsh_log_sink *log;                /* the world's, which outlives the device; NULL: stderr */
     bool checked;                           /* TSHARD_CHECK: handles of tensors are not used again */
+    bool tunes; /* TSHARD_CUDA_TUNE: algorithms are chosen by their time, which no other device chooses alike */
 };
 
 /* What the program does is noted: calls look here once before they look for a record and a trace. */

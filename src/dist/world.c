@@ -66,7 +66,11 @@ static tsh_status devices_create(tsh_world *world, const tshi_settings *settings
     world->device = world->host;
     if (status == TSH_OK) world->host->purpose = TSH_MEMORY_COMMUNICATION; /* until the ranks are connected */
     if (status != TSH_OK || settings->device != TSH_CUDA) return status;
-    return tshi_device_create_cuda(&world->allocator, world->local_rank, &world->device);
+    status = tshi_device_create_cuda(&world->allocator, world->local_rank, &world->device);
+    if (status != TSH_OK) return status;
+    /* Ranks that choose for themselves would drift apart where they compute the same. */
+    world->device->tunes = world->size == 1 && !world->deterministic;
+    return tshi_setting_switch(TSHI_SETTING_CUDA_TUNE, &world->device->tunes);
 }
 
 /* --- the record, where one is asked for --------------------------------------------------------------------------- */

@@ -3,11 +3,13 @@
  * The library takes matrices by columns: a row-major C = A B is C^T = B^T A^T there, with the operands swapped and C's
  * rows as columns. An output feature (a column of y = x w^T + b) is a row there, along which a bias is added.
  *
- * The algorithm that it recommends for a product, or that it has none, is kept with the product's descriptors. */
+ * The algorithm that it recommends for a product, or that it has none, is kept with the product's descriptors. A device
+ * that tunes times the first few of them when a product returns, and keeps the fastest. */
 #include "device/cuda/cuda.h"
 #include "device/cuda/kernels/kernels.h"
 
 #include <cublasLt.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +18,10 @@
 #define BUCKETS                1024               /* a power of two */
 #define MOST_PLANS             4096               /* more are shapes that do not repeat: all are dropped then */
 #define MOST_ALIGNMENT         256
+#define CANDIDATES             5
+#define MOST_TUNED             256 /* where more shapes return, they do not return for long: generation's prompts */
+#define TRIAL_BYTES            ((size_t)256 << 20) /* of scratch memory for one */
+#define WORTH                  0.97f               /* of the time of the algorithm that is recommended before */
 
 #define STRINGIFY_(x)          #x
 #define STRINGIFY(x)           STRINGIFY_(x)
@@ -56,8 +62,8 @@ typedef struct product {
 
 typedef struct plan {
     product key;
-    struct plan *next; /* in its bucket */
-    bool works;
+    struct plan *next;           /* in its bucket */
+    bool works, returned, tuned; /* returned: it has run before */
     cublasLtMatmulDescOpaque_t desc;
     cublasLtMatrixLayoutOpaque_t layout[3];
     cublasLtMatmulAlgo_t algorithm;
@@ -69,7 +75,7 @@ typedef struct tshi_cuda_blas {
     void *workspace;
     size_t workspace_bytes;
     plan *buckets[BUCKETS];
-    int plans;
+    int plans, tuned;
     tshi_pool structs;
 } tshi_cuda_blas;
 
@@ -197,45 +203,67 @@ static cublasStatus_t set_extras(const cublaslt *lt, plan *p, const extras *e) {
 
 static cublasStatus_t set_epilogue(const cublaslt *lt, plan *p, const extras *e) {
     uint32_t epilogue = e->epilogue;
+    int32_t bias_type = (int32_t)data_type(p->key.to);
     cublasStatus_t status = lt->desc_set(&p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    if (e->bias && status == CUBLAS_STATUS_SUCCESS) {
+        status = lt->desc_set(&p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type);
+    }
     if (e->argument && status == CUBLAS_STATUS_SUCCESS) {
         status = lt->desc_set(&p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &e->argument_ld, sizeof e->argument_ld);
     }
     return status == CUBLAS_STATUS_SUCCESS ? set_extras(lt, p, e) : status;
 }
 
-/* Asks for an algorithm. There may be none, which is no failure. */
-static cublasStatus_t choose(const tshi_cuda_blas *blas, const product *key, plan *p) {
+/* What algorithms have to be good for. */
+static cublasStatus_t prefer(const tshi_cuda_blas *blas, const product *key, cublasLtMatmulPreference_t preference) {
     const cublaslt *lt = &blas->lt;
     static const cublasLtMatmulPreferenceAttributes_t wants[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    cublasLtMatmulPreferenceOpaque_t preference;
-    cublasLtMatmulHeuristicResult_t result;
-    int found = 0;
-    memset(&result, 0, sizeof result);
-    cublasStatus_t status = lt->preference_init(&preference, sizeof preference);
     uint64_t bytes = blas->workspace_bytes;
-    if (status == CUBLAS_STATUS_SUCCESS) {
-        status = lt->preference_set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
-    }
     /* Parts of a sum over k that are kept in a 16-bit output, or in its type, would be rounded one by one. */
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
     if (tsh_dtype_size((tsh_dtype)key->to) == 2) reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    cublasStatus_t status = lt->preference_init(preference, sizeof *preference);
+    if (status == CUBLAS_STATUS_SUCCESS) {
+        status = lt->preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
+    }
     if (status == CUBLAS_STATUS_SUCCESS) {
         status =
-            lt->preference_set(&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions);
+            lt->preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions);
     }
     for (int i = 0; i < 4 && status == CUBLAS_STATUS_SUCCESS; i++) {
         uint32_t alignment = key->alignment[i < OUT ? i : OUT];
-        status = lt->preference_set(&preference, wants[i], &alignment, sizeof alignment);
+        status = lt->preference_set(preference, wants[i], &alignment, sizeof alignment);
     }
+    return status;
+}
+
+/* No failure: the library has no algorithm, or not this one. */
+static bool cannot(cublasStatus_t status) {
+    return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
+}
+
+/* Asks for up to `wanted` algorithms, the recommended one first. There may be none, which is no failure. */
+static cublasStatus_t ask(const tshi_cuda_blas *blas, plan *p, int wanted, cublasLtMatmulAlgo_t *out, int *count) {
+    cublasLtMatmulPreferenceOpaque_t preference;
+    cublasLtMatmulHeuristicResult_t results[CANDIDATES];
+    int found = 0;
+    *count = 0;
+    cublasStatus_t status = prefer(blas, &p->key, &preference);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    status = lt->heuristic(blas->handle, &p->desc, &p->layout[LEFT], &p->layout[RIGHT], &p->layout[OUT],
-                           &p->layout[OUT], &preference, 1, &result, &found);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return CUBLAS_STATUS_SUCCESS;
-    p->works = status == CUBLAS_STATUS_SUCCESS && found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
-    p->algorithm = result.algo;
+    status = blas->lt.heuristic(blas->handle, &p->desc, &p->layout[LEFT], &p->layout[RIGHT], &p->layout[OUT],
+                                &p->layout[OUT], &preference, wanted, results, &found);
+    if (cannot(status)) return CUBLAS_STATUS_SUCCESS;
+    for (int i = 0; i < found && status == CUBLAS_STATUS_SUCCESS; i++)
+        if (results[i].state == CUBLAS_STATUS_SUCCESS) out[(*count)++] = results[i].algo;
+    return status;
+}
+
+static cublasStatus_t choose(const tshi_cuda_blas *blas, plan *p) {
+    int count = 0;
+    cublasStatus_t status = ask(blas, p, 1, &p->algorithm, &count);
+    p->works = count > 0;
     return status;
 }
 
@@ -258,7 +286,7 @@ static tsh_status plan_of(tshi_cuda_device *device, const product *key, const ex
     p->key = *key;
     cublasStatus_t status = describe(device, key, p);
     if (status == CUBLAS_STATUS_SUCCESS) status = set_epilogue(&blas->lt, p, e);
-    if (status == CUBLAS_STATUS_SUCCESS) status = choose(blas, key, p);
+    if (status == CUBLAS_STATUS_SUCCESS) status = choose(blas, p);
     if (status != CUBLAS_STATUS_SUCCESS) {
         tshi_pool_give(&blas->structs, p);
         return blas_fail(&blas->lt, status, "cuBLASLt, describing a matrix product");
@@ -321,28 +349,89 @@ static product product_of(const gemm_call *g, const extras *e) {
     return key;
 }
 
+/* Queues the product, with c in the place of g->c. */
+static cublasStatus_t launch(tshi_cuda_device *device, const gemm_call *g, plan *p,
+                             const cublasLtMatmulAlgo_t *algorithm, void *c) {
+    const tshi_cuda_blas *blas = device->blas;
+    const float single[2] = {(float)g->alpha, (float)g->beta};
+    bool is_double = g->dtype == TSH_FLOAT64;
+    const void *alpha = is_double ? (const void *)&g->alpha : &single[0];
+    const void *beta = is_double ? (const void *)&g->beta : &single[1];
+    return blas->lt.matmul(blas->handle, &p->desc, alpha, g->b, &p->layout[LEFT], g->a, &p->layout[RIGHT], beta, c,
+                           &p->layout[OUT], c, &p->layout[OUT], algorithm, blas->workspace, blas->workspace_bytes,
+                           device->compute);
+}
+
+/* The time of one run behind another, which loads what the algorithm needs; INFINITY where it cannot run. */
+static tsh_status time_one(tshi_cuda_device *device, const gemm_call *g, plan *p, const cublasLtMatmulAlgo_t *algorithm,
+                           void *c, const cudaEvent_t *events, float *ms) {
+    *ms = INFINITY;
+    cublasStatus_t status = launch(device, g, p, algorithm, c);
+    if (cannot(status)) return TSH_OK;
+    cudaError_t error = cudaEventRecord(events[0], device->compute);
+    if (status == CUBLAS_STATUS_SUCCESS) status = launch(device, g, p, algorithm, c);
+    if (status != CUBLAS_STATUS_SUCCESS) return blas_fail(&device->blas->lt, status, "timing a matrix product");
+    if (error == cudaSuccess) error = cudaEventRecord(events[1], device->compute);
+    device->waits++;
+    if (error == cudaSuccess) error = tshi_cuda_wait_event(device, events[1]);
+    if (error == cudaSuccess) error = cudaEventElapsedTime(ms, events[0], events[1]);
+    return tshi_cuda_fail(error, "timing a matrix product");
+}
+
+static tsh_status keep_fastest(tshi_cuda_device *device, const gemm_call *g, plan *p, void *c) {
+    cublasLtMatmulAlgo_t candidates[CANDIDATES];
+    cudaEvent_t events[2] = {NULL, NULL};
+    int count = 0;
+    float best = INFINITY;
+    tsh_status status = blas_fail(&device->blas->lt, ask(device->blas, p, CANDIDATES, candidates, &count),
+                                  "cuBLASLt, asked for algorithms");
+    if (count < 2) return status;
+    for (int i = 0; i < 2 && status == TSH_OK; i++)
+        status = tshi_cuda_fail(cudaEventCreate(&events[i]), "cudaEventCreate");
+    for (int i = 0; i < count && status == TSH_OK; i++) {
+        float ms;
+        status = time_one(device, g, p, &candidates[i], c, events, &ms);
+        if (status != TSH_OK || !(ms < WORTH * best)) continue;
+        best = ms;
+        p->algorithm = candidates[i];
+    }
+    for (int i = 0; i < 2; i++)
+        if (events[i]) cudaEventDestroy(events[i]);
+    return status;
+}
+
+/* Chooses the algorithm of a product that returns by its time. Trials write where the product will, or, where that is
+ * added to, into scratch memory. */
+static tsh_status tune(tsh_device *device, const gemm_call *g, plan *p) {
+    tshi_cuda_device *cuda = tshi_cuda(device);
+    size_t bytes = (size_t)g->m * (size_t)g->ldc * tsh_dtype_size(g->to);
+    if (cuda->capturing) return TSH_OK; /* the host cannot wait now: at a later call */
+    p->tuned = true;
+    if (cuda->blas->tuned == MOST_TUNED || (g->beta != 0 && bytes > TRIAL_BYTES)) return TSH_OK;
+    void *c = g->beta == 0 ? g->c : tshi_cuda_alloc(device, bytes);
+    if (!c) return TSH_ERR_MEMORY;
+    cuda->blas->tuned++;
+    tsh_status status = keep_fastest(cuda, g, p, c);
+    if (c != g->c) tshi_cuda_release(device, c);
+    return status;
+}
+
 /* For dims of at least 1. *done is false, with TSH_OK, where cuBLASLt has no algorithm. */
 static tsh_status multiply(tsh_device *device, const gemm_call *g, const extras *e, bool *done) {
-    tshi_cuda_blas *blas = tshi_cuda(device)->blas;
+    tshi_cuda_device *cuda = tshi_cuda(device);
+    const cublaslt *lt = &cuda->blas->lt;
     *done = false;
     product key = product_of(g, e);
     plan *p = NULL;
-    tsh_status status = plan_of(tshi_cuda(device), &key, e, &p);
+    tsh_status status = plan_of(cuda, &key, e, &p);
     if (status != TSH_OK || !p->works) return status;
-    status = blas_fail(&blas->lt, set_extras(&blas->lt, p, e), "cublasLtMatmulDescSetAttribute");
-    if (status != TSH_OK) return status;
-    float single[2] = {(float)g->alpha, (float)g->beta};
-    bool is_double = g->dtype == TSH_FLOAT64;
-    status = blas_fail(&blas->lt,
-                       blas->lt.matmul(blas->handle, &p->desc, is_double ? (const void *)&g->alpha : &single[0], g->b,
-                                       &p->layout[LEFT], g->a, &p->layout[RIGHT],
-                                       is_double ? (const void *)&g->beta : &single[1], g->c, &p->layout[OUT], g->c,
-                                       &p->layout[OUT], &p->algorithm, blas->workspace, blas->workspace_bytes,
-                                       tshi_cuda_stream(device)),
-                       "cublasLtMatmul");
+    status = blas_fail(lt, set_extras(lt, p, e), "cublasLtMatmulDescSetAttribute");
+    if (status == TSH_OK && device->tunes && p->returned && !p->tuned) status = tune(device, g, p);
+    p->returned = true;
+    if (status == TSH_OK) status = blas_fail(lt, launch(cuda, g, p, &p->algorithm, g->c), "cublasLtMatmul");
     if (status != TSH_OK) return status;
     *done = true;
-    if (tshi_cuda(device)->managed) tshi_cuda_wait(device, "cublasLtMatmul");
+    if (cuda->managed) tshi_cuda_wait(device, "cublasLtMatmul");
     return TSH_OK;
 }
 
@@ -436,13 +525,13 @@ tsh_status tshi_cuda_affine(tsh_device *device, tsh_dtype dtype, int64_t m, int6
  * bits are rounded, and would be rounded a second time when they are added to db. */
 static tsh_status backward_at_once(tsh_device *device, const gemm_call *g, int64_t n, bool add, void *db, bool *done) {
     *done = false;
-    if (add && tsh_dtype_size(g->dtype) == 2) return TSH_OK;
-    void *sums = add ? tshi_cuda_alloc(device, (size_t)n * tsh_dtype_size(g->dtype)) : db;
+    if (add && tsh_dtype_size(g->to) == 2) return TSH_OK;
+    void *sums = add ? tshi_cuda_alloc(device, (size_t)n * tsh_dtype_size(g->to)) : db;
     if (!sums) return TSH_ERR_MEMORY;
     extras e = {.epilogue = CUBLASLT_EPILOGUE_BGRADB, .bias = sums};
     tsh_status status = multiply(device, g, &e, done);
     if (!add) return status;
-    if (status == TSH_OK && *done) tshi_cuda_elementwise[g->dtype].axpby(device, n, 1, sums, 1, db, db);
+    if (status == TSH_OK && *done) tshi_cuda_elementwise[g->to].axpby(device, n, 1, sums, 1, db, db);
     tshi_cuda_release(device, sums);
     return status;
 }
@@ -453,7 +542,7 @@ tsh_status tshi_cuda_affine_backward(tsh_device *device, tsh_dtype dtype, int64_
     gemm_call g = {dtype, true, false, n, k, m, 1, dy, n, x, k, beta, dw, k, to};
     bool done = false, wide = to != dtype;
     tsh_status status = check_sizes(&g);
-    if (status == TSH_OK && db && !wide && m > 0 && n > 0 && k > 0) {
+    if (status == TSH_OK && db && m > 0 && n > 0 && k > 0) {
         status = backward_at_once(device, &g, n, beta_b != 0, db, &done);
     }
     if (status != TSH_OK || done) return status;
