@@ -147,6 +147,18 @@ Test(trace, a_slow_rank_is_named, .timeout = 120) {
     int code = run(command, output, sizeof output);
     cr_assert_eq(code, 0, "%s", output);
     if (output[0]) cr_log_warn("%s", output);
+    cr_assert_eq(run_tool(&p, "--steps 3-4 --table", output, sizeof output), 0, "%s", output);
+    cr_assert(strstr(output, "4 ranks, 2 steps each, median"), "%s", output);
+    cr_assert(strstr(output, "Rank 3 is the one that the others wait for"), "%s", output);
+    cr_assert(strstr(output, "communication  all_reduce (model)"), "%s", output);
+    cr_assert_eq(run_tool(&p, "--steps 8", output, sizeof output), 0, "%s", output);
+    cr_assert(strstr(output, "4 ranks, 1 step each, median"), "%s", output);
+    cr_assert_eq(run_tool(&p, "--steps 9-12", output, sizeof output), 1, "%s", output);
+    cr_assert(strstr(output, "rank 0 has 8 steps, and none from 9 to 12"), "%s", output);
+    static const char *const wrong[] = {"--steps 0", "--steps 4-3", "--steps 3-", "--steps -3", "--steps x"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        cr_assert_eq(run_tool(&p, wrong[i], output, sizeof output), 2, "%s: %s", wrong[i], output);
+    }
     remove_folder(&p);
 }
 

@@ -67,7 +67,7 @@ def check_table():
     check(table["worst"]["takes_longer_for"] == "its own work between the calls", f"{table['worst']}")
     check(len(table["ms"]) == ranks, "rows of ranks")
     for row in table["ms"]:
-        parts = sum(row[p] for p in ("products", "kernels", "moving", "waiting", "rest"))
+        parts = sum(row[p] for p in ("products", "attention", "kernels", "moving", "waiting", "rest"))
         check(abs(parts - row["step"]) < 0.01 * row["step"], f"parts of {row}")
         check(abs(sum(row["waits_for"]) - row["waiting"]) < 0.01 * row["step"], f"waits of {row}")
         most = max(range(ranks), key=lambda r: row["waits_for"][r])

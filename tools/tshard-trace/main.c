@@ -1,6 +1,7 @@
 /* tshard-trace: the command line. */
 #include "tool.h"
 
+#include "base/number.h"
 #include "common/output.h"
 #include "tshard/base.h"
 
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 
 static const char help[] =
-    "usage: tshard-trace FOLDER [--table | --json] [--out FILE] [--html FILE]\n"
+    "usage: tshard-trace FOLDER [--steps A-B] [--table | --json] [--out FILE] [--html FILE]\n"
     "\n"
     "Shows where the time of traced steps went.\n"
     "\n"
@@ -16,6 +17,7 @@ static const char help[] =
     "products, other kernels, communication and waiting, of each rank; which rank the others wait for; and\n"
     "what took longest.\n"
     "\n"
+    "  --steps A-B  these steps alone, from 1, or --steps A; otherwise all, and the table leaves the first one out\n"
     "  --table      the table as text (the default)\n"
     "  --json       the table as JSON\n"
     "  --out FILE   writes the events of all ranks for Perfetto (https://ui.perfetto.dev) or chrome://tracing;\n"
@@ -25,6 +27,7 @@ static const char help[] =
 
 typedef struct command_line {
     const char *folder, *out, *html;
+    int first_step, last_step; /* 0: all */
     bool table, json;
 } command_line;
 
@@ -32,15 +35,25 @@ static int usage(const char *format, const char *word) {
     return output_usage_error("tshard-trace", help, format, word);
 }
 
+/* "11-20", or "11". */
+static bool parse_steps(const char *text, command_line *c) {
+    size_t first = strcspn(text, "-");
+    int64_t from, to;
+    if (!tshi_parse_part(text, first, 1, INT32_MAX, &from)) return false;
+    to = from;
+    if (text[first] && !tshi_parse_part(text + first + 1, strlen(text + first + 1), from, INT32_MAX, &to)) return false;
+    c->first_step = (int)from;
+    c->last_step = (int)to;
+    return true;
+}
+
 /* -1 to go on, or the exit code. */
 static int parse(int argc, char **argv, command_line *c) {
-    static const struct option names[] = {{"table", no_argument, NULL, 't'},
-                                          {"json", no_argument, NULL, 'j'},
-                                          {"out", required_argument, NULL, 'o'},
-                                          {"html", required_argument, NULL, 'm'},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {"version", no_argument, NULL, 'v'},
-                                          {NULL, 0, NULL, 0}};
+    static const struct option names[] = {
+        {"table", no_argument, NULL, 't'},       {"json", no_argument, NULL, 'j'},
+        {"steps", required_argument, NULL, 's'}, {"out", required_argument, NULL, 'o'},
+        {"html", required_argument, NULL, 'm'},  {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'v'},     {NULL, 0, NULL, 0}};
     *c = (command_line){0};
     opterr = 0;
     for (int option; (option = getopt_long(argc, argv, ":h", names, NULL)) != -1;) {
@@ -49,6 +62,9 @@ static int parse(int argc, char **argv, command_line *c) {
         case 'v': printf("tshard-trace %s\n", tsh_version()); return 0;
         case 't': c->table = true; break;
         case 'j': c->json = true; break;
+        case 's':
+            if (parse_steps(optarg, c)) break;
+            return usage("--steps wants A-B, numbers from 1, not '%s'", optarg);
         case 'o': c->out = optarg; break;
         case 'm': c->html = optarg; break;
         case ':': return usage("%s wants a value", argv[optind - 1]);
@@ -82,7 +98,10 @@ static int run_tool(int argc, char **argv) {
     int code = parse(argc, argv, &c);
     if (code >= 0) return code;
     if (!run_read(c.folder, &r)) return 1;
-    if (!run_match(&r) || !table_make(&r, &t)) {
+    r.first_step = c.first_step;
+    r.last_step = c.last_step;
+    if (!run_match(&r)) return 1;
+    if (!table_make(&r, &t)) {
         fprintf(stderr, "tshard-trace: %s: there is no memory\n", c.folder);
         return 1;
     }

@@ -255,19 +255,51 @@ static bool find_steps(rank_trace *r, uint32_t kind) {
     return true;
 }
 
-bool run_match(traces *run) {
-    number_groups(run);
-    if (!match_calls(run)) return false;
+static bool find_all_steps(traces *run) {
     for (int i = 0; i < run->ranks; i++) {
-        rank_trace *r = &run->rank[i];
-        find_inside(r);
-        set_lanes(r);
-        if (!find_steps(r, TSHI_TRACE_STEP)) return false;
-        run->by_steps = run->by_steps || r->steps_count > 0;
+        if (!find_steps(&run->rank[i], TSHI_TRACE_STEP)) return false;
+        run->by_steps = run->by_steps || run->rank[i].steps_count > 0;
     }
     for (int i = 0; i < run->ranks && !run->by_steps; i++) {
         free(run->rank[i].steps);
         if (!find_steps(&run->rank[i], TSHI_TRACE_RESET)) return false;
+    }
+    return true;
+}
+
+/* Leaves the events of the steps that are shown. A step has the same calls on all ranks. */
+static bool choose_steps(traces *run) {
+    for (int i = 0; i < run->ranks && run->first_step; i++) {
+        rank_trace *r = &run->rank[i];
+        int first = run->first_step - 1, last = run->last_step < r->steps_count ? run->last_step : r->steps_count,
+            n = 0;
+        if (first >= last) {
+            fprintf(stderr, "tshard-trace: rank %d has %d steps, and none from %d to %d\n", r->header.rank,
+                    r->steps_count, run->first_step, run->last_step);
+            return false;
+        }
+        for (int k = 0; k < r->count; k++) {
+            const event *e = &r->events[k];
+            if (e->begin >= r->steps[first] && e->begin < r->steps[last]) r->events[n++] = *e;
+        }
+        r->count = n;
+        r->steps_count = last - first;
+        memmove(r->steps, r->steps + first, (size_t)(r->steps_count + 1) * sizeof *r->steps);
+    }
+    return true;
+}
+
+bool run_match(traces *run) {
+    number_groups(run);
+    bool good = find_all_steps(run);
+    if (good && !choose_steps(run)) return false;
+    if (!good || !match_calls(run)) {
+        fprintf(stderr, "tshard-trace: %s: there is no memory\n", run->folder);
+        return false;
+    }
+    for (int i = 0; i < run->ranks; i++) {
+        find_inside(&run->rank[i]);
+        set_lanes(&run->rank[i]);
     }
     return true;
 }

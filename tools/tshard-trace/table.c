@@ -8,9 +8,14 @@
 
 /* --- a rank's steps ----------------------------------------------------------------------------------------------- */
 
-/* The steps that count: all but the first, which sets things up, where there are more. */
-static void window(const rank_trace *r, double *from, double *to, int *steps) {
-    int skip = r->steps_count > 1 ? 1 : 0;
+/* The run's first step sets things up, and is left out where there are more. */
+static int steps_skipped(const traces *run, const rank_trace *r) {
+    return r->steps_count > 1 && !run->first_step ? 1 : 0;
+}
+
+/* The steps that count. */
+static void window(const traces *run, const rank_trace *r, double *from, double *to, int *steps) {
+    int skip = steps_skipped(run, r);
     *steps = r->steps_count - skip;
     *from = r->steps[skip];
     *to = r->steps[r->steps_count];
@@ -40,7 +45,7 @@ static void add_share(const rank_trace *r, share *s, double from, double to) {
         if (e->raw->kind == TSHI_TRACE_WAIT) s->hidden -= took;
         if (e->inside) continue;
         if (e->raw->kind == TSHI_TRACE_PRODUCT) s->products += took;
-        if (e->raw->kind == TSHI_TRACE_KERNEL) s->kernels += took;
+        if (e->raw->kind == TSHI_TRACE_KERNEL) *(is_attention(r, e) ? &s->attention : &s->kernels) += took;
         if (!is_exposed(e)) continue;
         s->moving += took - e->waits;
         s->waiting += e->waits;
@@ -50,11 +55,12 @@ static void add_share(const rank_trace *r, share *s, double from, double to) {
 static void divide(share *s, double from, double to, int steps) {
     s->step = (to - from) / steps;
     s->products /= steps;
+    s->attention /= steps;
     s->kernels /= steps;
     s->moving /= steps;
     s->waiting /= steps;
     s->hidden = s->hidden > 0 ? s->hidden / steps : 0;
-    s->rest = s->step - s->products - s->kernels - s->moving - s->waiting;
+    s->rest = s->step - s->products - s->attention - s->kernels - s->moving - s->waiting;
     if (s->rest < 0) s->rest = 0;
 }
 
@@ -157,7 +163,7 @@ static bool add_row(rows *all, const rank_trace *r, const event *e, int steps) {
     row *to = row_of(all, key);
     if (!to) return false;
     if (!to->what[0]) {
-        to->what = product ? "product" : talks ? "communication" : "kernel";
+        to->what = product ? "product" : talks ? "communication" : is_attention(r, e) ? "attention" : "kernel";
         to->name = product ? strdup(shape) : name;
         to->axis = axis;
         if (!to->name) return false;
@@ -189,7 +195,7 @@ static double median_step(const traces *run) {
     double *all = calloc(count + 1, sizeof *all), median = 0;
     for (int i = 0; all && i < run->ranks; i++) {
         const rank_trace *r = &run->rank[i];
-        for (int k = r->steps_count > 1 ? 1 : 0; k < r->steps_count; k++) all[n++] = r->steps[k + 1] - r->steps[k];
+        for (int k = steps_skipped(run, r); k < r->steps_count; k++) all[n++] = r->steps[k + 1] - r->steps[k];
     }
     if (all && n) {
         qsort(all, n, sizeof *all, by_size);
@@ -199,24 +205,26 @@ static double median_step(const traces *run) {
     return median;
 }
 
+#define PARTS 5
+
+static void parts_of(const share *s, double parts[PARTS]) {
+    const double all[PARTS] = {s->products, s->attention, s->kernels, s->moving, s->rest};
+    memcpy(parts, all, sizeof all);
+}
+
 /* The part of a step in which the worst rank is slowest, compared with the mean of its peers. */
 static void explain_worst(const traces *run, table *t) {
-    static const char *const names[] = {"matrix products", "other kernels", "communication",
-                                        "its own work between the calls"};
-    const share *worst = NULL;
-    double sum[4] = {0};
+    static const char *const names[PARTS] = {"matrix products", "attention", "other kernels", "communication",
+                                             "its own work between the calls"};
+    double own[PARTS] = {0}, sum[PARTS] = {0}, parts[PARTS];
+    bool found = false;
     for (int i = 0; i < run->ranks; i++) {
-        const share *s = &t->share[i];
-        if (s->rank == t->worst) {
-            worst = s;
-            continue;
-        }
-        const double parts[4] = {s->products, s->kernels, s->moving, s->rest};
-        for (int p = 0; p < 4; p++) sum[p] += parts[p];
+        bool worst = t->share[i].rank == t->worst;
+        parts_of(&t->share[i], worst ? own : parts);
+        for (int p = 0; p < PARTS && !worst; p++) sum[p] += parts[p];
+        found = found || worst;
     }
-    if (!worst || run->ranks < 2) return;
-    const double own[4] = {worst->products, worst->kernels, worst->moving, worst->rest};
-    for (int p = 0; p < 4; p++) {
+    for (int p = 0; p < PARTS && found && run->ranks > 1; p++) {
         double extra = own[p] - sum[p] / (run->ranks - 1);
         if (extra <= t->worst_extra) continue;
         t->worst_extra = extra;
@@ -281,7 +289,7 @@ bool table_make(const traces *run, table *out) {
         share *s = &out->share[i];
         double from, to;
         int steps;
-        window(r, &from, &to, &steps);
+        window(run, r, &from, &to, &steps);
         s->rank = r->header.rank;
         add_share(r, s, from, to);
         divide(s, from, to, steps);
@@ -293,7 +301,7 @@ bool table_make(const traces *run, table *out) {
             if (in && !add_row(&all, r, e, steps)) return false;
         }
         if (i == 0 || steps < out->steps) out->steps = steps;
-        out->left_out = r->steps_count > 1;
+        out->left_out = steps_skipped(run, r) > 0;
     }
     out->rows = all.row;
     out->rows_count = all.count;
@@ -341,14 +349,17 @@ void table_print(const traces *run, const table *t, FILE *to) {
     fprintf(to, "%d rank%s, %d step%s each%s, median %.2f ms\n\n", run->ranks, run->ranks == 1 ? "" : "s", t->steps,
             t->steps == 1 ? "" : "s", t->left_out ? " (without the first)" : "", ms(t->median));
     fprintf(to, "milliseconds of a step, on average\n");
-    fprintf(to, "rank      step  products   kernels    moving   waiting      rest    hidden  waits most for\n");
+    fprintf(to,
+            "rank      step  products attention   kernels    moving   waiting      rest    hidden  waits most for\n");
     for (int i = 0; i < run->ranks; i++) {
         const share *s = &t->share[i];
-        fprintf(to, "%4d %9.2f %9.2f %9.2f %9.2f %9.2f %9.2f %9.2f", s->rank, ms(s->step), ms(s->products),
-                ms(s->kernels), ms(s->moving), ms(s->waiting), ms(s->rest), ms(s->hidden));
+        fprintf(to, "%4d %9.2f %9.2f %9.2f %9.2f %9.2f %9.2f %9.2f %9.2f", s->rank, ms(s->step), ms(s->products),
+                ms(s->attention), ms(s->kernels), ms(s->moving), ms(s->waiting), ms(s->rest), ms(s->hidden));
         print_waited(run, s, to);
     }
-    fprintf(to, "\nmoving, waiting: communication that the rank stands still for, and of it the wait for other ranks;\n"
+    fprintf(to, "\nproducts: matrix products; attention: kernels of attention, whose products are within them; "
+                "kernels: all others;\n"
+                "moving, waiting: communication that the rank stands still for, and of it the wait for other ranks;\n"
                 "rest: between the calls; hidden: communication beside other work, which takes no time of the step\n");
     print_worst(t, to);
     fprintf(to, "\nof a step, all ranks together\n");
@@ -380,10 +391,11 @@ void table_json(const traces *run, const table *t, FILE *to) {
     for (int i = 0; i < run->ranks; i++) {
         const share *s = &t->share[i];
         fprintf(to,
-                "%s\n  {\"rank\": %d, \"step\": %.6g, \"products\": %.6g, \"kernels\": %.6g, \"moving\": %.6g, "
+                "%s\n  {\"rank\": %d, \"step\": %.6g, \"products\": %.6g, \"attention\": %.6g, \"kernels\": %.6g, "
+                "\"moving\": %.6g, "
                 "\"waiting\": %.6g, \"rest\": %.6g, \"hidden\": %.6g, \"waits_for\": [",
-                i ? "," : "", s->rank, ms(s->step), ms(s->products), ms(s->kernels), ms(s->moving), ms(s->waiting),
-                ms(s->rest), ms(s->hidden));
+                i ? "," : "", s->rank, ms(s->step), ms(s->products), ms(s->attention), ms(s->kernels), ms(s->moving),
+                ms(s->waiting), ms(s->rest), ms(s->hidden));
         for (int k = 0; k < run->size; k++) fprintf(to, "%s%.6g", k ? ", " : "", ms(s->waits[k]));
         fprintf(to, "]}");
     }

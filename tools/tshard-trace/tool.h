@@ -6,6 +6,7 @@
 #include "device/trace.h"
 
 #include <stdio.h>
+#include <string.h>
 
 typedef struct event {
     const tshi_trace_event *raw;
@@ -65,19 +66,20 @@ typedef struct traces {
     int calls_count;
     member *members;
     int members_count;
-    bool by_steps; /* steps of an optimizer, or resets of a tape */
+    bool by_steps;             /* steps of an optimizer, or resets of a tape */
+    int first_step, last_step; /* from 1: what is shown; 0: all */
 } traces;
 
 /* What a rank's step is made of, in microseconds on average. */
 typedef struct share {
     int rank;
-    double step, products, kernels, moving, waiting, rest;
+    double step, products, attention, kernels, moving, waiting, rest;
     double hidden; /* communication beside other work */
     double *waits; /* [run.size] for each rank */
 } share;
 
 typedef struct row {
-    const char *what, *name, *axis; /* what: "product", "kernel" or "communication"; axis or "" */
+    const char *what, *name, *axis; /* what: "product", "attention", "kernel" or "communication"; axis or "" */
     bool backward;
     double calls, time, waits, bytes; /* of a step, of all ranks together; time without waits */
 } row;
@@ -100,7 +102,7 @@ typedef struct table {
 bool run_read(const char *folder, traces *out);
 const char *text_of(const rank_trace *r, uint32_t number);
 const trace_group *group_of(const rank_trace *r, const event *e);
-/* match.c: calls, waits, lanes, steps; without memory false. */
+/* match.c: calls, waits, lanes, steps, and all but the steps that are shown left out; false after saying why. */
 bool run_match(traces *r);
 /* table.c */
 bool table_make(const traces *r, table *out);
@@ -117,6 +119,10 @@ void write_html(const traces *r, const table *t, FILE *to);
 const char *lane_name(const rank_trace *r, int lane, char *text, size_t size);
 /* "matmul backward", or its name alone. */
 const char *event_name(const rank_trace *r, const event *e, char *text, size_t size);
+/* Kernels of attention are products and a softmax at once. */
+static inline bool is_attention(const rank_trace *r, const event *e) {
+    return e->raw->kind == TSHI_TRACE_KERNEL && !strncmp(text_of(r, e->raw->name), "attention", 9);
+}
 static inline bool is_call(const tshi_trace_event *raw) {
     return raw->kind == TSHI_TRACE_COLLECTIVE || raw->kind == TSHI_TRACE_SEND || raw->kind == TSHI_TRACE_RECV;
 }
