@@ -65,7 +65,8 @@ TSH_API tsh_layout tsh_tensor_layout(const tsh_tensor *tensor, const tsh_group *
 TSH_API void *tsh_tensor_data(const tsh_tensor *tensor);
 
 /* Writes "float32 [4,16] of [8,16] data=SHARD(0) model=REPLICATED" into text, always terminated (size > 0): the local
- * shape, the global one where it differs, and the layouts, as SHARD(0,1) with a split order. Returns text. */
+ * shape, the global one where it differs, and the layouts, as SHARD(0,1) with a split order. A text that does not fit
+ * ends with "...". Returns text. */
 TSH_API char *tsh_tensor_describe(const tsh_tensor *tensor, char *text, size_t size);
 
 /* Declare what a LOCAL tensor is along the axis of `group`: REPLICATED, PARTIAL or SHARD(d). For SHARD(d), `global` is

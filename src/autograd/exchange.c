@@ -79,12 +79,11 @@ tsh_tensor *tshi_exchange_record(tsh_tape *tape, tsh_tensor *x, const tsh_mesh *
 /* --- the log of plans --------------------------------------------------------------------------------------------- */
 
 static char *layouts_name(const tsh_mesh *mesh, const tsh_layout *layout, char *text, size_t size) {
-    size_t used = 0;
     char name[TSHI_LAYOUT_NAME];
     text[0] = '\0';
-    for (int a = 0; a < mesh->axes && used < size; a++) {
-        used += (size_t)snprintf(text + used, size - used, "%s%s=%s", a ? " " : "", mesh->axis[a].name,
-                                 tshi_layout_name(layout[a], name, sizeof name));
+    for (int a = 0; a < mesh->axes; a++) {
+        tshi_append(text, size, "%s%s=%s", a ? " " : "", mesh->axis[a].name,
+                    tshi_layout_name(layout[a], name, sizeof name));
     }
     return text;
 }

@@ -4,7 +4,6 @@
 #include "device/record.h"
 #include "device/trace.h"
 
-#include <stdio.h>
 #include <string.h>
 
 void tshi_observe_enter(const tsh_call *call) {
@@ -25,26 +24,22 @@ static uint64_t add_tensor(uint64_t key, const tsh_tensor *x) {
 }
 
 /* Appends "weight float32 [8,16] data=SHARD(0)" to the text. */
-static size_t say_tensor(char *text, size_t size, size_t used, const char *before, const tsh_tensor *x) {
+static void say_tensor(char *text, size_t size, const char *before, const tsh_tensor *x) {
     char what[160] = "";
-    if (used + 8 >= size) return used;
     if (x) tshi_tensor_describe_whole(x, what, sizeof what);
-    int length = snprintf(text + used, size - used, "%s%s%s%s", before, x && x->name ? x->name : "",
-                          x && x->name ? " " : "", what);
-    return length < 0 || used + (size_t)length >= size ? size - 1 : used + (size_t)length;
+    tshi_append(text, size, "%s%s%s%s", before, x && x->name ? x->name : "", x && x->name ? " " : "", what);
 }
 
 /* The number of the text of a call's tensors: "float32 [8,16], up.weight float32 [32,16] -> float32 [8,32]". */
 static uint32_t detail_of(tshi_trace_file *trace, const tsh_call *call) {
     uint64_t key = TSHI_FINGERPRINT;
     char text[1024] = "";
-    size_t used = 0;
     for (int i = 0; i < call->inputs; i++) key = add_tensor(key, call->in[i]);
     key = add_tensor(key, call->out);
     uint32_t known = tshi_trace_known(trace, key);
     if (known) return known;
-    for (int i = 0; i < call->inputs; i++) used = say_tensor(text, sizeof text, used, i ? ", " : "", call->in[i]);
-    say_tensor(text, sizeof text, used, " -> ", call->out);
+    for (int i = 0; i < call->inputs; i++) say_tensor(text, sizeof text, i ? ", " : "", call->in[i]);
+    say_tensor(text, sizeof text, " -> ", call->out);
     return tshi_trace_define(trace, key, text);
 }
 

@@ -2,7 +2,6 @@
  * exchange of boxes reaches all layouts at once. */
 #include "autograd/rules.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static bool binds(tsh_pattern p) {
@@ -315,13 +314,9 @@ static void find_best(const tsh_call *call, int axis, const tshi_output *out, av
 }
 
 static tsh_status no_row(const tsh_call *call, int axis) {
-    char text[TSHI_MESSAGE_SIZE], one[160];
-    size_t used = 0;
-    text[0] = '\0';
-    for (int i = 0; i < call->inputs && used < sizeof text; i++) {
-        int n = snprintf(text + used, sizeof text - used, "%s%s", i ? " with " : "",
-                         tsh_tensor_describe(call->in[i], one, sizeof one));
-        used += n > 0 ? (size_t)n : 0;
+    char text[TSHI_MESSAGE_SIZE] = "", one[160];
+    for (int i = 0; i < call->inputs; i++) {
+        tshi_append(text, sizeof text, "%s%s", i ? " with " : "", tsh_tensor_describe(call->in[i], one, sizeof one));
     }
     return tshi_fail(TSH_ERR_LAYOUT, "no layout rule along axis %s for %s", call->in[0]->mesh->axis[axis].name, text);
 }

@@ -188,10 +188,10 @@ tsh_tensor *tshi_tape_fail_with(tsh_tape *tape, tsh_status status) {
 }
 
 tsh_status tshi_tape_spoil(tsh_tape *tape, tsh_status status, const char *what) {
-    char text[TSHI_MESSAGE_SIZE];
-    snprintf(text, sizeof text, "%s", tsh_error_message());
+    tshi_failure own;
+    tshi_failure_keep(&own, status);
     tshi_tape_fail_as(tape, status, what);
-    return tshi_fail(status, "%s", text);
+    return tshi_failure_report(&own);
 }
 
 bool tshi_tape_ready(tsh_tape *tape, const char *what, int count, tsh_tensor *const *tensors) {

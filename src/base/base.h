@@ -14,11 +14,23 @@
  * return tshi_fail(TSH_ERR_SHAPE, "linear: x is %s, ...", ...). */
 tsh_status tshi_fail(tsh_status status, const char *format, ...) TSH_PRINTF(2, 3);
 tsh_status tshi_vfail(tsh_status status, const char *format, va_list arguments) TSH_PRINTF(2, 0);
+/* A failure, or TSH_OK, that is reported later, or on another thread. */
+typedef struct tshi_failure {
+    tsh_status status;
+    char words[TSHI_MESSAGE_SIZE];
+} tshi_failure;
+/* Keeps the status, and tsh_error_message() where it is a failure. */
+void tshi_failure_keep(tshi_failure *failure, tsh_status status);
+/* Returns the status, and records the failure's message again. */
+tsh_status tshi_failure_report(const tshi_failure *failure);
 /* How many failures this thread has recorded. */
 uint64_t tshi_failures(void);
 /* Record such a message with strerror(error) and its number at the end; TSH_ERR_MEMORY for ENOMEM, else
  * TSH_ERR_SYSTEM. */
 tsh_status tshi_fail_errno(int error, const char *format, ...) TSH_PRINTF(2, 3);
+
+/* Appends to a text in memory of `size` bytes; one that does not fit ends with "...". Returns text. */
+char *tshi_append(char *text, size_t size, const char *format, ...) TSH_PRINTF(3, 4);
 
 /* Format a line and hand it to the sink. */
 void tshi_log(const tsh_log_sink *log, tsh_log_level level, const char *format, ...) TSH_PRINTF(3, 4);

@@ -170,10 +170,10 @@ tsh_status tshi_setting_text(tshi_setting_id id, char *out, size_t size) {
 
 /* "cpu or cuda", "local, mpi or nccl". */
 static const char *list_choices(const tshi_setting *s, char text[64]) {
-    size_t used = 0;
+    text[0] = '\0';
     for (int i = 0; i < TSHI_CHOICES && s->choices[i]; i++) {
         bool last = i + 1 == TSHI_CHOICES || !s->choices[i + 1];
-        used += (size_t)snprintf(text + used, 64 - used, "%s%s", i == 0 ? "" : last ? " or " : ", ", s->choices[i]);
+        tshi_append(text, 64, "%s%s", i == 0 ? "" : last ? " or " : ", ", s->choices[i]);
     }
     return text;
 }

@@ -63,6 +63,15 @@ tsh_status tshi_fail(tsh_status status, const char *format, ...) {
     return status;
 }
 
+void tshi_failure_keep(tshi_failure *failure, tsh_status status) {
+    failure->status = status;
+    if (status != TSH_OK) memcpy(failure->words, last_message, sizeof last_message);
+}
+
+tsh_status tshi_failure_report(const tshi_failure *failure) {
+    return failure->status == TSH_OK ? TSH_OK : tshi_fail(failure->status, "%s", failure->words);
+}
+
 /* strerror_r comes in two shapes, chosen by feature macros; this takes either. */
 static inline const char *words_of_int(int result, const char *buffer) {
     return result == 0 ? buffer : "unknown error";

@@ -87,13 +87,8 @@ tsh_status tshi_check_computes(const tsh_device *device, tsh_dtype dtype, const 
     if (tshi_device_computes(device, dtype)) return TSH_OK;
     for (int i = 0; i < TSH_DTYPE_COUNT; i++) {
         if (!tshi_device_computes(device, (tsh_dtype)i)) continue;
-        size_t used = strlen(names);
-        bool final = device->ops->computes >> i == 1;
-        snprintf(names + used, sizeof names - used, "%s%s",
-                 !used   ? ""
-                 : final ? " and "
-                         : ", ",
-                 tsh_dtype_name((tsh_dtype)i));
+        const char *before = device->ops->computes >> i == 1 ? " and " : ", ";
+        tshi_append(names, sizeof names, "%s%s", names[0] ? before : "", tsh_dtype_name((tsh_dtype)i));
     }
     return tshi_fail(TSH_ERR_DTYPE, "%s is %s; the %s computes with %s", what, tsh_dtype_name(dtype),
                      device->ops->kind == TSH_CPU ? "CPU" : "GPU", names);

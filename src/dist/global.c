@@ -46,15 +46,11 @@ static bool parts_agree(const tsh_mesh *mesh, const part *a, const part *b) {
 /* "float32 [3,4] of [6,4] data=SHARD(0)" */
 static char *part_name(const tsh_mesh *mesh, const part *p, char text[TSHI_LINE]) {
     char dims[128], layout[TSHI_LAYOUT_NAME];
-    int used = snprintf(text, TSHI_LINE, "%s %s", tsh_dtype_name(p->dtype),
-                        tshi_dims_name(p->ndim, p->local, dims, sizeof dims));
-    if (p->given) {
-        tshi_dims_name(p->ndim, p->global, dims, sizeof dims);
-        used += snprintf(text + used, TSHI_LINE - (size_t)used, " of %s", dims);
-    }
-    for (int a = 0; a < mesh->axes && used < TSHI_LINE; a++) {
-        used += snprintf(text + used, TSHI_LINE - (size_t)used, " %s=%s", mesh->axis[a].name,
-                         tshi_layout_name(p->layout[a], layout, sizeof layout));
+    snprintf(text, TSHI_LINE, "%s %s", tsh_dtype_name(p->dtype), tshi_dims_name(p->ndim, p->local, dims, sizeof dims));
+    if (p->given) tshi_append(text, TSHI_LINE, " of %s", tshi_dims_name(p->ndim, p->global, dims, sizeof dims));
+    for (int a = 0; a < mesh->axes; a++) {
+        tshi_append(text, TSHI_LINE, " %s=%s", mesh->axis[a].name,
+                    tshi_layout_name(p->layout[a], layout, sizeof layout));
     }
     return text;
 }

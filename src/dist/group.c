@@ -302,17 +302,14 @@ uint64_t tshi_group_note(tsh_group *group, const tshi_call *call) {
 }
 
 void tshi_group_log_ring(const tsh_group *group) {
-    char line[768];
-    size_t used = 0;
-    line[0] = '\0';
-    for (uint64_t i = 1; i <= TSHI_RING && i <= group->notes && used + 64 < sizeof line; i++) {
+    char line[768] = "";
+    for (uint64_t i = 1; i <= TSHI_RING && i <= group->notes; i++) {
         const tshi_ring_entry *e = &group->ring[(group->notes - i) % TSHI_RING];
-        used += (size_t)snprintf(line + used, sizeof line - used, "%s#%llu %s %s [%lld]", used ? ", " : "",
-                                 (unsigned long long)e->number, tsh_collective_name(e->op), tsh_dtype_name(e->dtype),
-                                 (long long)e->count);
+        tshi_append(line, sizeof line, "%s#%llu %s %s [%lld]", i > 1 ? ", " : "", (unsigned long long)e->number,
+                    tsh_collective_name(e->op), tsh_dtype_name(e->dtype), (long long)e->count);
     }
     tshi_log(&group->world->log, TSH_LOG_WARNING, "rank %d's last calls, newest first: %s", group->world->rank,
-             used ? line : "none");
+             line[0] ? line : "none");
 }
 
 tsh_communication_stats tsh_group_stats(const tsh_group *group) {

@@ -124,10 +124,8 @@ static tsh_status mesh_agree(tsh_group *parent, const char *axes, tsh_mesh *mesh
     char text[TSHI_LINE] = "";
     tsh_status status = mesh ? parse_axes(axes, parent, mesh) : TSH_ERR_MEMORY;
     if (status == TSH_OK) {
-        size_t used = (size_t)snprintf(text, sizeof text, "mesh_create ");
         for (int i = 0; i < mesh->axes; i++) {
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s=%d", i ? "," : "", mesh->axis[i].name,
-                                     mesh->axis[i].size);
+            tshi_append(text, sizeof text, "%s%s=%d", i ? "," : "mesh_create ", mesh->axis[i].name, mesh->axis[i].size);
         }
     }
     return tshi_group_agree(parent, text, status);
@@ -210,13 +208,12 @@ static int find_axis(const tsh_mesh *mesh, const char *name) {
 
 /* "data=2,model=2" of all axes but one; "one=1" when there is no other. */
 static void axes_without(const tsh_mesh *mesh, int axis, char *text, size_t size) {
-    size_t used = 0;
-    snprintf(text, size, "%s=1", mesh->axis[axis].name);
+    text[0] = '\0';
     for (int i = 0; i < mesh->axes; i++) {
         if (i == axis) continue;
-        used += (size_t)snprintf(text + used, size - used, "%s%s=%d", used ? "," : "", mesh->axis[i].name,
-                                 mesh->axis[i].size);
+        tshi_append(text, size, "%s%s=%d", text[0] ? "," : "", mesh->axis[i].name, mesh->axis[i].size);
     }
+    if (mesh->axes == 1) snprintf(text, size, "%s=1", mesh->axis[axis].name);
 }
 
 tsh_status tsh_mesh_fix(const tsh_mesh *mesh, const char *axis, int index, tsh_mesh **out) {
@@ -260,17 +257,14 @@ void tsh_mesh_destroy(tsh_mesh *mesh) {
 }
 
 tsh_group *tsh_mesh_group(const tsh_mesh *mesh, const char *axis) {
-    char names[TSHI_LINE];
-    size_t used = 0;
+    char names[TSHI_LINE] = "";
     if (!mesh) {
         tshi_fail(TSH_ERR_ARGUMENT, "mesh_group: mesh is NULL");
         return NULL;
     }
     int found = find_axis(mesh, axis);
     if (found >= 0) return mesh->axis[found].group;
-    for (int i = 0; i < mesh->axes; i++) {
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", mesh->axis[i].name);
-    }
+    for (int i = 0; i < mesh->axes; i++) tshi_append(names, sizeof names, "%s%s", i ? ", " : "", mesh->axis[i].name);
     tshi_fail(TSH_ERR_ARGUMENT, "mesh_group: no axis \"%.32s\"; there are %s", axis ? axis : "(null)", names);
     return NULL;
 }

@@ -4,7 +4,6 @@
 #include "dist/core/redistribute.h"
 #include "dist/world.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* What a rank says of its box and of the tensor. */

@@ -9,7 +9,6 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -20,11 +19,6 @@
 
 typedef enum stage { WRITING, WRITTEN, OVER } stage;
 
-typedef struct outcome {
-    tsh_status status;
-    char words[TSHI_MESSAGE_SIZE];
-} outcome;
-
 struct tshi_saving {
     tshi_save *save;
     pthread_t thread;
@@ -32,18 +26,8 @@ struct tshi_saving {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     stage stage;
-    outcome written, committed;
+    tshi_failure written, committed;
 };
-
-static void note(outcome *o, tsh_status status) {
-    o->status = status;
-    snprintf(o->words, sizeof o->words, "%s", status == TSH_OK ? "" : tsh_error_message());
-}
-
-/* The outcome as if it were that of a call on this thread. */
-static tsh_status repeat(const outcome *o) {
-    return o->status == TSH_OK ? TSH_OK : tshi_fail(o->status, "%s", o->words);
-}
 
 static void enter(struct tshi_saving *s, stage next) {
     pthread_mutex_lock(&s->mutex);
@@ -72,9 +56,9 @@ static bool await(struct tshi_saving *s, stage wanted, double seconds) {
 static void *run(void *argument) {
     struct tshi_saving *s = argument;
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS);
-    note(&s->written, tshi_save_write(s->save));
+    tshi_failure_keep(&s->written, tshi_save_write(s->save));
     enter(s, WRITTEN);
-    if (s->save->rank == 0 && s->written.status == TSH_OK) note(&s->committed, tshi_save_commit(s->save));
+    if (s->save->rank == 0 && s->written.status == TSH_OK) tshi_failure_keep(&s->committed, tshi_save_commit(s->save));
     enter(s, OVER);
     return NULL;
 }
@@ -105,7 +89,7 @@ static void end_with_world(tsh_world *world) {
             atomic_store(&s->save->cancelled, true);
         }
     }
-    const outcome *o = s->written.status != TSH_OK ? &s->written : &s->committed;
+    const tshi_failure *o = s->written.status != TSH_OK ? &s->written : &s->committed;
     if (o->status != TSH_OK) {
         tshi_log(&world->log, TSH_LOG_WARNING, "the checkpoint of step %" PRId64 " is not saved: %s", s->save->step,
                  o->words);
@@ -132,7 +116,7 @@ void tshi_saving_start(tshi_save *save) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     s->started = error == 0;
     if (s->started) return;
-    note(&s->written, tshi_fail_errno(error, "checkpoint_save: no thread"));
+    tshi_failure_keep(&s->written, tshi_fail_errno(error, "checkpoint_save: no thread"));
     s->stage = OVER;
 }
 
@@ -141,10 +125,11 @@ tsh_status tshi_saving_finish(tsh_world *world) {
     if (!s) return TSH_OK;
     atomic_store(&s->save->awaited, true);
     await(s, WRITTEN, 0);
-    tsh_status status = tshi_group_agree(world->group, "checkpoint: the background save", repeat(&s->written));
+    tsh_status status =
+        tshi_group_agree(world->group, "checkpoint: the background save", tshi_failure_report(&s->written));
     if (status == TSH_OK) {
         await(s, OVER, 0);
-        status = tshi_group_agree(world->group, "checkpoint: its folder", repeat(&s->committed));
+        status = tshi_group_agree(world->group, "checkpoint: its folder", tshi_failure_report(&s->committed));
     }
     atomic_store(&s->save->cancelled, true);
     end(world, s);

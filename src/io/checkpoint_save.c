@@ -21,15 +21,14 @@
 
 #define NAME_SIZE 40
 
-static const char *name_file(const tshi_save *save, int rank, const char *kind, char name[NAME_SIZE]) {
-    (void)save;
+static const char *name_file(int rank, const char *kind, char name[NAME_SIZE]) {
     snprintf(name, NAME_SIZE, "rank-%05d.%s", rank, kind);
     return name;
 }
 
 static tsh_status path_of(const tshi_save *save, int rank, const char *kind, char path[TSHI_PATH]) {
     char name[NAME_SIZE];
-    return tshi_path_join(path, save->folder, name_file(save, rank, kind, name));
+    return tshi_path_join(path, save->folder, name_file(rank, kind, name));
 }
 
 /* --- what there is to write --------------------------------------------------------------------------------------- */
@@ -86,7 +85,7 @@ static tsh_status make_header(tshi_save *save) {
                                                 &save->header, &save->header_bytes, &save->file_bytes);
     free(boxes);
     if (status != TSH_OK) return status;
-    return tshi_index_add_file(&save->part, name_file(save, save->rank, "safetensors", name), save->file_bytes);
+    return tshi_index_add_file(&save->part, name_file(save->rank, "safetensors", name), save->file_bytes);
 }
 
 /* --- elements ----------------------------------------------------------------------------------------------------- */
@@ -254,17 +253,18 @@ static tsh_status write_part(tshi_save *save) {
 }
 
 /* Tells rank 0, where its thread waits for this rank's part, that it will not come, and why. */
-static void write_failure(tshi_save *save) {
-    char path[TSHI_PATH], words[TSHI_MESSAGE_SIZE];
-    snprintf(words, sizeof words, "%s", tsh_error_message());
+static void write_failure(tshi_save *save, tsh_status status) {
+    char path[TSHI_PATH];
+    tshi_failure own;
+    tshi_failure_keep(&own, status);
     if (path_of(save, save->rank, "safetensors", path) == TSH_OK) unlink(path);
     if (path_of(save, save->rank, "failed", path) != TSH_OK) return;
     FILE *file = fopen(path, "we");
     if (file) {
-        fputs(words, file);
+        fputs(own.words, file);
         fclose(file);
     }
-    tshi_fail(TSH_OK, "%s", words);
+    tshi_failure_report(&own);
 }
 
 tsh_status tshi_save_write(tshi_save *save) {
@@ -276,7 +276,7 @@ tsh_status tshi_save_write(tshi_save *save) {
     if (status == TSH_OK) status = tshi_file_sync(fd, path);
     tshi_file_close(&fd);
     if (status == TSH_OK) status = write_part(save);
-    if (status != TSH_OK) write_failure(save);
+    if (status != TSH_OK) write_failure(save, status);
     return status;
 }
 

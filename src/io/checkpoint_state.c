@@ -204,15 +204,6 @@ static void differ(differences *all, const char *format, ...) {
     }
 }
 
-static const char *describe_shape(tsh_dtype dtype, int ndim, const int64_t *shape, char *text, size_t size) {
-    size_t used = (size_t)snprintf(text, size, "%s [", tsh_dtype_name(dtype));
-    for (int d = 0; d < ndim && used < size; d++) {
-        used += (size_t)snprintf(text + used, size - used, "%s%" PRId64, d ? "," : "", shape[d]);
-    }
-    if (used < size) snprintf(text + used, size - used, "]");
-    return text;
-}
-
 static void compare_tensors(const tshi_index *index, const tsh_checkpoint *what, const tsh_parameters *list,
                             differences *all) {
     char has[120], wants[120];
@@ -223,9 +214,9 @@ static void compare_tensors(const tshi_index *index, const tsh_checkpoint *what,
             differ(all, "it has no '%s'", list->items[i].name);
         } else if (s->dtype != t->dtype || s->ndim != t->shape.ndim ||
                    memcmp(s->shape, t->shape.global, sizeof *s->shape * (size_t)s->ndim) != 0) {
-            differ(all, "'%s' is %s and %s is wanted", s->name,
-                   describe_shape(s->dtype, s->ndim, s->shape, has, sizeof has),
-                   describe_shape(t->dtype, t->shape.ndim, t->shape.global, wants, sizeof wants));
+            differ(all, "'%s' is %s %s and %s %s is wanted", s->name, tsh_dtype_name(s->dtype),
+                   tshi_dims_name(s->ndim, s->shape, has, sizeof has), tsh_dtype_name(t->dtype),
+                   tshi_dims_name(t->shape.ndim, t->shape.global, wants, sizeof wants));
         }
     }
     for (int i = 0; i < index->tensors; i++) {

@@ -109,7 +109,7 @@ static void note(loading *l, const char *format, ...) {
     va_end(arguments);
     size_t used = strlen(l->words), more = strlen(text) + 2;
     if (l->left_out == 0 && used + more + sizeof "; and 2147483647 more, in the log of rank 0" < sizeof l->words) {
-        snprintf(l->words + used, sizeof l->words - used, "%s%s", l->problems ? "; " : "", text);
+        tshi_append(l->words, sizeof l->words, "%s%s", l->problems ? "; " : "", text);
     } else {
         if (l->world->rank == 0) tshi_log(&l->world->log, TSH_LOG_ERROR, "load '%s': %s", l->path, text);
         l->left_out++;
@@ -169,10 +169,7 @@ static tsh_status check_all(loading *l) {
         if (!l->taken[i]) note(l, "'%.80s' is unexpected", l->weights->items[i].entry->name);
     }
     if (l->problems == 0) return TSH_OK;
-    size_t used = strlen(l->words);
-    if (l->left_out) {
-        snprintf(l->words + used, sizeof l->words - used, "; and %d more, in the log of rank 0", l->left_out);
-    }
+    if (l->left_out) tshi_append(l->words, sizeof l->words, "; and %d more, in the log of rank 0", l->left_out);
     return tshi_fail(TSH_ERR_IO, "load '%.120s': %s", l->path, l->words);
 }
 

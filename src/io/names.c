@@ -1,7 +1,6 @@
 /* Name maps: patterns, and the geometry of slices and transpositions. */
 #include "io/names.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* --- rules -------------------------------------------------------------------------------------------------------- */

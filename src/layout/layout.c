@@ -69,16 +69,11 @@ char *tshi_layout_name(tsh_layout layout, char *text, size_t size) {
 }
 
 char *tshi_mesh_name(const tsh_mesh *mesh, char *text, size_t size) {
-    size_t used = 0;
     text[0] = '\0';
-    for (int a = 0; a < mesh->axes && used < size; a++) {
-        used +=
-            (size_t)snprintf(text + used, size - used, "%s%s=%d", a ? "," : "", mesh->axis[a].name, mesh->axis[a].size);
-    }
-    for (int i = 0; i < mesh->members && used < size; i++) {
-        used += (size_t)snprintf(text + used, size - used, "%s%d", i ? "," : " of ranks ",
-                                 mesh->ranks ? mesh->ranks[i] : i);
-    }
+    for (int a = 0; a < mesh->axes; a++)
+        tshi_append(text, size, "%s%s=%d", a ? "," : "", mesh->axis[a].name, mesh->axis[a].size);
+    for (int i = 0; i < mesh->members && strlen(text) + 1 < size; i++)
+        tshi_append(text, size, "%s%d", i ? "," : " of ranks ", mesh->ranks ? mesh->ranks[i] : i);
     return text;
 }
 
@@ -315,12 +310,7 @@ int64_t tshi_shape_start(const tsh_mesh *mesh, const tsh_shape *shape, const tsh
 }
 
 char *tshi_dims_name(int ndim, const int64_t *dims, char *text, size_t size) {
-    size_t used = 0;
-    text[0] = '\0';
-    for (int d = 0; d <= ndim && used < size; d++) {
-        int n = d == ndim ? snprintf(text + used, size - used, ndim ? "]" : "[]")
-                          : snprintf(text + used, size - used, "%s%lld", d ? "," : "[", (long long)dims[d]);
-        used += n > 0 ? (size_t)n : 0;
-    }
-    return text;
+    snprintf(text, size, "[");
+    for (int d = 0; d < ndim; d++) tshi_append(text, size, "%s%lld", d ? "," : "", (long long)dims[d]);
+    return tshi_append(text, size, "]");
 }

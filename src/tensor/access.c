@@ -55,19 +55,10 @@ tshi_placement tshi_tensor_placement(const tsh_tensor *tensor) {
     return tshi_mesh_placement(tensor->mesh, tensor->layout);
 }
 
-static void append_text(char *text, size_t size, const char *format, ...) TSH_PRINTF(3, 4);
-static void append_text(char *text, size_t size, const char *format, ...) {
-    va_list arguments;
-    size_t used = strlen(text);
-    va_start(arguments, format);
-    vsnprintf(text + used, size - used, format, arguments);
-    va_end(arguments);
-}
-
 static char *append_layouts(const tsh_tensor *tensor, char *text, size_t size) {
     char name[TSHI_LAYOUT_NAME];
     for (int a = 0; a < tensor->mesh->axes; a++) {
-        append_text(text, size, " %s=%s", tensor->mesh->axis[a].name,
+        tshi_append(text, size, " %s=%s", tensor->mesh->axis[a].name,
                     tshi_layout_name(tensor->layout[a], name, sizeof name));
     }
     return text;
@@ -91,7 +82,7 @@ char *tsh_tensor_describe(const tsh_tensor *tensor, char *text, size_t size) {
     tshi_dims_name(s->ndim, s->local, dims, sizeof dims);
     snprintf(text, size, "%s %s", tsh_dtype_name(tensor->dtype), dims);
     if (memcmp(s->local, s->global, sizeof *s->local * (size_t)s->ndim)) {
-        append_text(text, size, " of %s", tshi_dims_name(s->ndim, s->global, dims, sizeof dims));
+        tshi_append(text, size, " of %s", tshi_dims_name(s->ndim, s->global, dims, sizeof dims));
     }
     return append_layouts(tensor, text, size);
 }

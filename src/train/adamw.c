@@ -19,12 +19,10 @@ static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number
 static const tshi_optimizer_kind adamw = {"adamw", {"exp_avg", "exp_avg_sq"}, step};
 
 tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config, tsh_optimizer **out) {
-    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "adamw_create: out is NULL");
-    *out = NULL;
-    tsh_status status =
-        tshi_optimizer_check("adamw_create", list, config, config ? config->lr : 0, config ? config->weight_decay : 0);
+    tsh_adamw_config c = config ? *config : (tsh_adamw_config){0};
+    const tshi_optimizer_common common = {c.lr, c.weight_decay, c.decay_matrices, c.low_bits};
+    tsh_status status = tshi_optimizer_check("adamw_create", list, config, &common, out);
     if (status != TSH_OK) return status;
-    tsh_adamw_config c = *config;
     if (c.beta1 == 0) c.beta1 = 0.9;
     if (c.beta2 == 0) c.beta2 = 0.999;
     if (c.eps == 0) c.eps = 1e-8;
@@ -32,10 +30,7 @@ tsh_status tsh_adamw_create(tsh_parameters *list, const tsh_adamw_config *config
         return tshi_fail(TSH_ERR_ARGUMENT, "adamw_create: beta1 %g, beta2 %g in (0, 1) and eps %g > 0 are wanted",
                          c.beta1, c.beta2, c.eps);
     }
-    status = tshi_optimizer_create(&adamw, list, 2, c.lr, c.low_bits, out);
-    if (status != TSH_OK) return status;
-    (*out)->config.adamw = c;
-    (*out)->weight_decay = c.weight_decay;
-    (*out)->decay_matrices = c.decay_matrices;
-    return TSH_OK;
+    status = tshi_optimizer_create(&adamw, list, 2, &common, out);
+    if (status == TSH_OK) (*out)->config.adamw = c;
+    return status;
 }

@@ -14,20 +14,15 @@ static void step(const tsh_optimizer *optimizer, tsh_dtype dtype, int64_t number
 static const tshi_optimizer_kind lion = {"lion", {"exp_avg", NULL}, step};
 
 tsh_status tsh_lion_create(tsh_parameters *list, const tsh_lion_config *config, tsh_optimizer **out) {
-    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "lion_create: out is NULL");
-    *out = NULL;
-    tsh_status status =
-        tshi_optimizer_check("lion_create", list, config, config ? config->lr : 0, config ? config->weight_decay : 0);
+    tsh_lion_config c = config ? *config : (tsh_lion_config){0};
+    const tshi_optimizer_common common = {c.lr, c.weight_decay, c.decay_matrices, c.low_bits};
+    tsh_status status = tshi_optimizer_check("lion_create", list, config, &common, out);
     if (status != TSH_OK) return status;
-    tsh_lion_config c = *config;
     if (c.beta1 == 0) c.beta1 = 0.9;
     if (c.beta2 == 0) c.beta2 = 0.99;
     if (!(c.beta1 > 0 && c.beta1 < 1) || !(c.beta2 > 0 && c.beta2 < 1))
         return tshi_fail(TSH_ERR_ARGUMENT, "lion_create: beta1 %g and beta2 %g in (0, 1) are wanted", c.beta1, c.beta2);
-    status = tshi_optimizer_create(&lion, list, 1, c.lr, c.low_bits, out);
-    if (status != TSH_OK) return status;
-    (*out)->config.lion = c;
-    (*out)->weight_decay = c.weight_decay;
-    (*out)->decay_matrices = c.decay_matrices;
-    return TSH_OK;
+    status = tshi_optimizer_create(&lion, list, 1, &common, out);
+    if (status == TSH_OK) (*out)->config.lion = c;
+    return status;
 }

@@ -14,12 +14,14 @@ static tsh_status check_lr(const char *what, double lr) {
     return tshi_fail(TSH_ERR_ARGUMENT, "%s: lr %g is not in [0, inf)", what, lr);
 }
 
-tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, const void *config, double lr,
-                                double weight_decay) {
+tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, const void *config,
+                                const tshi_optimizer_common *common, tsh_optimizer **out) {
+    if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "%s: out is NULL", what);
+    *out = NULL;
     if (!list || !config) return tshi_fail(TSH_ERR_ARGUMENT, "%s: parameters and a configuration are required", what);
-    if (!(weight_decay >= 0 && isfinite(weight_decay)))
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s: weight_decay %g is not in [0, inf)", what, weight_decay);
-    return check_lr(what, lr);
+    if (!(common->weight_decay >= 0 && isfinite(common->weight_decay)))
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: weight_decay %g is not in [0, inf)", what, common->weight_decay);
+    return check_lr(what, common->lr);
 }
 
 /* A stream of its own for each name and step, apart from those that tshi_world_stream counts. */
@@ -94,17 +96,18 @@ static void warn_of_lost_bits(const tsh_optimizer *optimizer, const tsh_paramete
     }
 }
 
-tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states, double lr,
-                                 tsh_low_bits low_bits, tsh_optimizer **out) {
-    *out = NULL;
-    if ((int)low_bits < TSH_LOSE_LOW_BITS || low_bits > TSH_STOCHASTIC_ROUNDING)
-        return tshi_fail(TSH_ERR_ARGUMENT, "%s: low_bits is %d", kind->name, (int)low_bits);
+tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states,
+                                 const tshi_optimizer_common *common, tsh_optimizer **out) {
+    if ((int)common->low_bits < TSH_LOSE_LOW_BITS || common->low_bits > TSH_STOCHASTIC_ROUNDING)
+        return tshi_fail(TSH_ERR_ARGUMENT, "%s: low_bits is %d", kind->name, (int)common->low_bits);
     tsh_optimizer *optimizer = tshi_calloc(&tsh_world_device(list->world)->allocator, 1, sizeof *optimizer);
     if (!optimizer) return TSH_ERR_MEMORY;
     optimizer->kind = kind;
     optimizer->world = list->world;
-    optimizer->lr = lr;
-    optimizer->low_bits = low_bits;
+    optimizer->lr = common->lr;
+    optimizer->weight_decay = common->weight_decay;
+    optimizer->decay_matrices = common->decay_matrices;
+    optimizer->low_bits = common->low_bits;
     tsh_status status = tshi_compare_lists(list);
     if (status == TSH_OK && list->count > 0) {
         optimizer->slots =
@@ -149,12 +152,14 @@ static void *elements(const tsh_tensor *t, int64_t offset) {
     return t ? (char *)tshi_data(t) + (size_t)offset * tsh_dtype_size(t->dtype) : NULL;
 }
 
-static tshi_update update_of(const tshi_optimizer_slot *slot, int64_t offset, int64_t n) {
+/* The update of n elements from `offset` on by the gradient in `grad`, of this dtype. */
+static tshi_update update_of(const tshi_optimizer_slot *slot, int64_t offset, int64_t n, const void *grad,
+                             tsh_dtype dtype) {
     tshi_update u = {.n = n,
-                     .grad = elements(slot->gradient, offset),
+                     .grad = grad,
                      .p = elements(slot->stepped, offset),
                      .main = elements(slot->main, offset),
-                     .wide_grad = slot->gradient->dtype != slot->stepped->dtype};
+                     .wide_grad = dtype != slot->stepped->dtype};
     for (int i = 0; i < TSHI_MAX_STATES; i++) u.state[i] = elements(slot->state[i], offset);
     return u;
 }
@@ -163,7 +168,8 @@ static tshi_update update_of(const tshi_optimizer_slot *slot, int64_t offset, in
 static void add_block(tsh_optimizer *optimizer, const tshi_optimizer_slot *slot, int64_t number, int64_t at) {
     int64_t offset;
     tshi_block b = tshi_tensor_block(slot->stepped, number, &offset);
-    optimizer->updates[at] = update_of(slot, offset, b.outer * b.n * b.inner);
+    const tsh_tensor *g = slot->gradient;
+    optimizer->updates[at] = update_of(slot, offset, b.outer * b.n * b.inner, elements(g, offset), g->dtype);
     optimizer->roundings[at] = (tshi_rounding){.seed = optimizer->world->seed,
                                                .stream = slot->stream + (uint32_t)slot->steps,
                                                .first = (b.outer_start * b.global_n + b.start) * b.inner,
@@ -175,7 +181,8 @@ static void add_block(tsh_optimizer *optimizer, const tshi_optimizer_slot *slot,
 /* Returns the number of updates with the slot's, which begin at `count`. */
 static int add_updates(tsh_optimizer *optimizer, const tshi_optimizer_slot *slot, int count) {
     if (!rounds_by_chance(optimizer, slot->stepped)) {
-        optimizer->updates[count] = update_of(slot, 0, slot->stepped->numel);
+        const tsh_tensor *g = slot->gradient;
+        optimizer->updates[count] = update_of(slot, 0, slot->stepped->numel, tshi_data(g), g->dtype);
         return count + 1;
     }
     int64_t blocks = tshi_tensor_blocks(slot->stepped);
@@ -283,12 +290,7 @@ static tsh_status gather(const tsh_optimizer *optimizer) {
 static void set_row(const tsh_optimizer *optimizer, const tshi_optimizer_slot *slot, const tsh_tensor *gradient,
                     int64_t from, int64_t to, int64_t cols, tshi_update *u, tshi_rounding *rounding) {
     const tsh_tensor *p = slot->stepped;
-    *u = (tshi_update){.n = cols,
-                       .grad = elements(gradient, from * cols),
-                       .p = elements(p, to * cols),
-                       .main = elements(slot->main, to * cols),
-                       .wide_grad = gradient->dtype != p->dtype};
-    for (int i = 0; i < TSHI_MAX_STATES; i++) u->state[i] = elements(slot->state[i], to * cols);
+    *u = update_of(slot, to * cols, cols, elements(gradient, from * cols), gradient->dtype);
     if (!rounds_by_chance(optimizer, p)) return;
     int64_t row = tshi_shape_start(p->mesh, &p->shape, p->layout, 0) + to, all = p->shape.global[1];
     *rounding = (tshi_rounding){.seed = optimizer->world->seed,
@@ -365,12 +367,8 @@ static void take(tshi_gradient_taker *taker, int64_t first, int64_t count, const
     const tshi_step_taker *t = (const tshi_step_taker *)taker;
     const tshi_optimizer_slot *slot = &t->optimizer->slots[t->slot];
     double weight_decay = decays(t->optimizer, slot) ? t->optimizer->weight_decay : 0;
-    int64_t at = first * slot->stepped->shape.local[1];
-    tshi_update u = {.n = count * slot->stepped->shape.local[1],
-                     .grad = values,
-                     .p = elements(slot->stepped, at),
-                     .main = elements(slot->main, at)};
-    for (int i = 0; i < TSHI_MAX_STATES; i++) u.state[i] = elements(slot->state[i], at);
+    int64_t cols = slot->stepped->shape.local[1];
+    tshi_update u = update_of(slot, first * cols, count * cols, values, slot->stepped->dtype);
     t->optimizer->kind->step(t->optimizer, slot->stepped->dtype, slot->steps, weight_decay, 1, &u);
 }
 

@@ -56,19 +56,25 @@ struct tsh_optimizer {
     } config;
 };
 
-/* An optimizer over the list's tensors with `states` zeroed tensors for each; the caller fills in the configuration and
- * the weight decay. */
-tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states, double lr,
-                                 tsh_low_bits low_bits, tsh_optimizer **out);
+/* What all configurations have. */
+typedef struct tshi_optimizer_common {
+    double lr, weight_decay;
+    bool decay_matrices;
+    tsh_low_bits low_bits;
+} tshi_optimizer_common;
+
+/* Checks the arguments that all optimizers take; *out is NULL then. */
+tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, const void *config,
+                                const tshi_optimizer_common *common, tsh_optimizer **out);
+/* An optimizer over the list's tensors with `states` zeroed tensors for each; the caller fills in the configuration. */
+tsh_status tshi_optimizer_create(const tshi_optimizer_kind *kind, const tsh_parameters *list, int states,
+                                 const tshi_optimizer_common *common, tsh_optimizer **out);
 /* The sum of squares of the gradients on this rank: with `counted` of those that this rank adds to the whole model's sum,
  * otherwise of replicas, which another rank adds. Waits. */
 tsh_status tshi_clip_local_squares(const tsh_parameters *list, bool counted, double *sum);
 /* list->scalar is summed over the ranks; scales all gradients as tshi_clip_fn does by that sum. */
 tsh_status tshi_clip_sum(tsh_parameters *list);
 void tshi_clip_all(const tsh_parameters *list, double scale, double max_norm);
-/* Checks of the arguments that all optimizers take. */
-tsh_status tshi_optimizer_check(const char *what, const tsh_parameters *list, const void *config, double lr,
-                                double weight_decay);
 
 /* With TSHARD_CHECK=1, else nothing: TSH_ERR_MISMATCH where ranks of one axis have lists of other parameters, or in another
  * order, or another seed; where copies of a parameter have other values. Collective over the axes of the parameters'

@@ -29,6 +29,25 @@ Test(base, version_is_that_of_the_header) {
     cr_assert_str_eq(tsh_version(), text);
 }
 
+Test(base, a_failure_is_reported_again) {
+    tshi_failure kept;
+    tshi_failure_keep(&kept, tshi_fail(TSH_ERR_SHAPE, "x is [8,100]"));
+    tshi_fail(TSH_ERR_IO, "another");
+    cr_assert_eq(tshi_failure_report(&kept), TSH_ERR_SHAPE);
+    cr_assert_str_eq(tsh_error_message(), "x is [8,100]");
+    tshi_failure_keep(&kept, TSH_OK);
+    cr_assert_eq(tshi_failure_report(&kept), TSH_OK);
+    cr_assert_str_eq(tsh_error_message(), "x is [8,100]", "what is no failure has no message");
+}
+
+Test(base, a_text_that_does_not_fit_says_so) {
+    char text[12] = "";
+    cr_assert_str_eq(tshi_append(text, sizeof text, "rank %d", 1), "rank 1");
+    cr_assert_str_eq(tshi_append(text, sizeof text, ", %d", 10), "rank 1, 10");
+    cr_assert_str_eq(tshi_append(text, sizeof text, ", %d", 11), "rank 1, ...");
+    cr_assert_str_eq(tshi_append(text, sizeof text, ", %d", 12), "rank 1, ...");
+}
+
 Test(base, a_failure_sets_the_message) {
     cr_assert_str_eq(tsh_error_message(), "");
     cr_assert_eq(tshi_fail(TSH_ERR_SHAPE, "x is [%d,%d]", 8, 100), TSH_ERR_SHAPE);

@@ -38,9 +38,10 @@ static tshi_trace_event *begin_kernel(tsh_device *device, const char *family, ts
 
 /* --- host memory -------------------------------------------------------------------------------------------------- */
 
+/* Memory of tensors, which a planned run does not have; in a traced run all memory is there, and counts as theirs. */
 static bool is_tensor(const tsh_device *device, const void *pointer) {
     const tshi_record *r = device->record;
-    return (uintptr_t)pointer - (uintptr_t)r->heap < r->heap_bytes;
+    return device->trace || (uintptr_t)pointer - (uintptr_t)r->heap < r->heap_bytes;
 }
 
 /* The program gets zeros for values that it reads: the loss is finite, ids are in range. */
@@ -84,77 +85,65 @@ static void plan_copy(tsh_device *device, size_t bytes, const void *from, void *
 
 static void plan_strided(tsh_device *device, int64_t outer, size_t bytes, const void *from, size_t from_stride,
                          void *to, size_t to_stride) {
-    if (device->trace) {
-        tshi_trace_event *event = begin_kernel(device, "copy", TSH_UINT8, 2 * (uint64_t)outer * bytes);
-        device->trace->behind->copy.strided(device, outer, bytes, from, from_stride, to, to_stride);
-        tshi_trace_close(event);
+    if (!is_tensor(device, to)) {
+        for (int64_t o = 0; o < outer; o++)
+            plan_copy(device, bytes, (const char *)from + (size_t)o * from_stride, (char *)to + (size_t)o * to_stride);
         return;
     }
-    if (is_tensor(device, to)) {
-        count_kernel(device, "copy", TSH_UINT8, 2 * (uint64_t)outer * bytes);
-        return;
-    }
-    for (int64_t o = 0; o < outer; o++) {
-        plan_copy(device, bytes, (const char *)from + (size_t)o * from_stride, (char *)to + (size_t)o * to_stride);
-    }
+    tshi_trace_event *event = begin_kernel(device, "copy", TSH_UINT8, 2 * (uint64_t)outer * bytes);
+    if (!event) return;
+    device->trace->behind->copy.strided(device, outer, bytes, from, from_stride, to, to_stride);
+    tshi_trace_close(event);
 }
 
 static void plan_permute(tsh_device *device, const tshi_permutation *p, const void *from, void *to) {
     uint64_t bytes = p->piece;
     for (int d = 0; d < p->ndim; d++) bytes *= (uint64_t)p->size[d];
-    if (device->trace) {
-        tshi_trace_event *event = begin_kernel(device, "permute", TSH_UINT8, 2 * bytes);
-        device->trace->behind->copy.permute(device, p, from, to);
-        tshi_trace_close(event);
-        return;
-    }
+    tshi_trace_event *event = NULL;
     if (is_tensor(device, to))
-        count_kernel(device, "permute", TSH_UINT8, 2 * bytes);
+        event = begin_kernel(device, "permute", TSH_UINT8, 2 * bytes);
     else
         give_zeros(device, bytes, to);
+    if (!event) return;
+    device->trace->behind->copy.permute(device, p, from, to);
+    tshi_trace_close(event);
 }
 
 static void plan_zero(tsh_device *device, size_t bytes, void *to) {
-    if (device->trace) {
-        tshi_trace_event *event = begin_kernel(device, "fill", TSH_UINT8, bytes);
-        device->trace->behind->copy.zero(device, bytes, to);
-        tshi_trace_close(event);
-        return;
-    }
+    tshi_trace_event *event = NULL;
     if (is_tensor(device, to))
-        count_kernel(device, "fill", TSH_UINT8, bytes);
+        event = begin_kernel(device, "fill", TSH_UINT8, bytes);
     else if (bytes)
         memset(to, 0, bytes);
+    if (!event) return;
+    device->trace->behind->copy.zero(device, bytes, to);
+    tshi_trace_close(event);
 }
 
 static void plan_fill(tsh_device *device, tsh_dtype dtype, int64_t n, double value, void *to) {
-    if (device->trace) {
-        tshi_trace_event *event = begin_kernel(device, "fill", dtype, (uint64_t)n * tsh_dtype_size(dtype));
-        device->trace->behind->copy.fill(device, dtype, n, value, to);
-        tshi_trace_close(event);
-        return;
-    }
+    tshi_trace_event *event = NULL;
     if (is_tensor(device, to))
-        count_kernel(device, "fill", dtype, (uint64_t)n * tsh_dtype_size(dtype));
+        event = begin_kernel(device, "fill", dtype, (uint64_t)n * tsh_dtype_size(dtype));
     else
         tshi_cpu_fill(device, dtype, n, value, to);
+    if (!event) return;
+    device->trace->behind->copy.fill(device, dtype, n, value, to);
+    tshi_trace_close(event);
 }
 
 static void plan_convert(tsh_device *device, int64_t n, tsh_dtype from_dtype, const void *from, tsh_dtype to_dtype,
                          void *to) {
     size_t from_size = tsh_dtype_size(from_dtype), to_size = tsh_dtype_size(to_dtype);
-    if (device->trace) {
-        tshi_trace_event *event = begin_kernel(device, "convert", to_dtype, (uint64_t)n * (from_size + to_size));
-        device->trace->behind->copy.convert(device, n, from_dtype, from, to_dtype, to);
-        tshi_trace_close(event);
-        return;
-    }
+    tshi_trace_event *event = NULL;
     if (is_tensor(device, to))
-        count_kernel(device, "convert", to_dtype, (uint64_t)n * (from_size + to_size));
+        event = begin_kernel(device, "convert", to_dtype, (uint64_t)n * (from_size + to_size));
     else if (is_tensor(device, from))
         give_zeros(device, (size_t)n * to_size, to);
     else
         tshi_cpu_convert(device, n, from_dtype, from, to_dtype, to);
+    if (!event) return;
+    device->trace->behind->copy.convert(device, n, from_dtype, from, to_dtype, to);
+    tshi_trace_close(event);
 }
 
 /* --- products and attention --------------------------------------------------------------------------------------- */

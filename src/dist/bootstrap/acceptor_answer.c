@@ -19,14 +19,13 @@ const char *tshi_acceptor_progress(const tshi_acceptor *a, char *text, size_t si
     const int ranks = a->rendezvous->settings->size;
     const char *reason = a->full ? "; the listening rank has no descriptor left for them (ulimit -n)" : "";
     const char *before = ", missing rank ";
-    size_t used = (size_t)snprintf(text, size, "%d/%d joined", a->joined + 1, ranks), room = size - strlen(reason) - 32;
-    for (int i = 0; i < ranks && used < room && !has_unassigned(a); i++) {
+    snprintf(text, size, "%d/%d joined", a->joined + 1, ranks);
+    for (int i = 0; i < ranks && !has_unassigned(a); i++) {
         if (tshi_acceptor_has(a, i)) continue;
-        used += (size_t)snprintf(text + used, size - used, "%s%d", before, i);
+        tshi_append(text, size - strlen(reason), "%s%d", before, i);
         before = ", ";
     }
-    snprintf(text + used, size - used, "%s%s", used < room ? "" : ", ...", reason);
-    return text;
+    return tshi_append(text, size, "%s", reason);
 }
 
 tsh_status tshi_acceptor_prepare(tshi_acceptor *a, tshi_peer *peer, tshi_wire_answer *answer) {

@@ -210,14 +210,11 @@ tshi_connect_end tshi_connector_try(tshi_rendezvous *r, const tshi_endpoint *end
                                     const unsigned char *leader, double patience, tsh_status *status, tshi_roster *out,
                                     char *reasons, size_t size) {
     tshi_connect_end end = TSHI_CONNECT_FAILED;
-    size_t used = 0;
     reasons[0] = '\0';
     for (int i = 0; i < n && end != TSHI_CONNECT_ANSWERED; i++) {
         char where[TSHI_ENDPOINT_TEXT], reason[160] = "";
         end = try_one(r, &endpoints[i], leader, patience, status, out, reason, sizeof reason);
-        if (used >= size) continue;
-        used += (size_t)snprintf(reasons + used, size - used, "%s%s: %s", used ? "; " : "",
-                                 tshi_endpoint_text(&endpoints[i], where), reason);
+        tshi_append(reasons, size, "%s%s: %s", i ? "; " : "", tshi_endpoint_text(&endpoints[i], where), reason);
     }
     return end;
 }

@@ -81,16 +81,15 @@ static int listen_at_one(tshi_rendezvous *r, const tshi_endpoint *endpoint, char
 static tsh_status listen_at(tshi_rendezvous *r, const tshi_endpoint *endpoints, int n, int *listeners, int *count) {
     const tshi_settings *s = r->settings;
     char reasons[TSHI_LINE] = "";
-    size_t used = 0;
     *count = 0;
     for (int i = 0; i < n; i++) {
         char where[TSHI_ENDPOINT_TEXT], reason[128];
         int fd = listen_at_one(r, &endpoints[i], reason, sizeof reason);
         if (fd >= 0)
             listeners[(*count)++] = fd;
-        else if (used < sizeof reasons)
-            used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used ? "; " : "",
-                                     tshi_endpoint_text(&endpoints[i], where), reason);
+        else
+            tshi_append(reasons, sizeof reasons, "%s%s: %s", reasons[0] ? "; " : "",
+                        tshi_endpoint_text(&endpoints[i], where), reason);
     }
     if (*count > 0) return TSH_OK;
     return tshi_fail(TSH_ERR_SYSTEM, "rendezvous: rank 0 cannot listen at %s:%d (%s)", s->address, s->port, reasons);

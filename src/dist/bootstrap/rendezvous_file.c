@@ -265,11 +265,11 @@ static tsh_status find_each_other(file_rendezvous *f, int *listeners, int n, tsh
 
 /* After a failure this rank leaves no record, neither its own nor that of a dead leader. The message of the failure is
  * kept. */
-static void give_up(file_rendezvous *f) {
-    char words[TSHI_MESSAGE_SIZE];
-    snprintf(words, sizeof words, "%s", tsh_error_message());
+static void give_up(file_rendezvous *f, tsh_status status) {
+    tshi_failure own;
+    tshi_failure_keep(&own, status);
     tidy_file(f, tshi_clock() + PARTING);
-    tshi_fail(TSH_OK, "%s", words);
+    tshi_failure_report(&own);
 }
 
 tsh_status tshi_rendezvous_file(tshi_rendezvous *r, tshi_roster *out) {
@@ -284,7 +284,7 @@ tsh_status tshi_rendezvous_file(tshi_rendezvous *r, tshi_roster *out) {
     if (!tshi_random_bytes(f->mine.nonce, sizeof f->mine.nonce)) status = tshi_fail_errno(errno, "rendezvous: random");
     if (status == TSH_OK) status = listen_somewhere(f, listeners, &n);
     if (status == TSH_OK) status = find_each_other(f, listeners, n, out);
-    if (status != TSH_OK) give_up(f);
+    if (status != TSH_OK) give_up(f, status);
     tshi_socket_close(listeners, n);
     tshi_free(r->allocator, f);
     return status;

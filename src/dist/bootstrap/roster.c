@@ -37,21 +37,18 @@ void tshi_roster_settings(const tshi_roster *roster, tshi_settings *settings) {
 }
 
 const char *tshi_roster_hosts(const tshi_roster *roster, char *text, size_t size) {
-    size_t used = 0;
     text[0] = '\0';
-    for (int node = 0; node < roster->nodes && used + 96 < size; node++) {
+    for (int node = 0; node < roster->nodes && strlen(text) + 1 < size; node++) {
         int here = 0;
         for (int i = 0; i < roster->size; i++) here += roster->node[i] == node;
-        used += (size_t)snprintf(text + used, size - used, "%s%s: rank%s", used ? "; " : "", roster->host[node],
-                                 here > 1 ? "s" : "");
+        tshi_append(text, size, "%s%s: rank%s", node ? "; " : "", roster->host[node], here > 1 ? "s" : "");
         const char *comma = " ";
-        for (int i = 0; i < roster->size && used + 96 < size; i++) {
+        for (int i = 0; i < roster->size; i++) {
             if (roster->node[i] != node) continue;
-            used += (size_t)snprintf(text + used, size - used, "%s%d", comma, i);
+            tshi_append(text, size, "%s%d", comma, i);
             comma = ", ";
         }
     }
-    if (used + 96 >= size) snprintf(text + used, size - used, ", ...");
     return text;
 }
 

@@ -117,34 +117,26 @@ bool tshi_process_stopped(int process) {
     return name_end && (!strncmp(name_end, ") T", 3) || !strncmp(name_end, ") t", 3));
 }
 
-/* Appends "; rank 3 is stopped" to the text. */
-static size_t say_stopped(char *text, size_t size, size_t used, int rank) {
-    if (used + 32 >= size) return used;
-    return used + (size_t)snprintf(text + used, size - used, "; rank %d is stopped", rank);
-}
-
 /* Appends "rank 1", or ", 1" to what is there. */
-static size_t say_rank(char *text, size_t size, size_t used, int rank) {
-    if (used + 16 >= size) return used;
-    return used + (size_t)snprintf(text + used, size - used, "%s%d", used ? ", " : "rank ", rank);
+static void say_rank(char *text, size_t size, int rank) {
+    tshi_append(text, size, "%s%d", text[0] ? ", " : "rank ", rank);
 }
 
 bool tshi_waits_name(const tshi_waits *waits, char *ranks, size_t size, char *stopped, size_t stopped_size) {
-    size_t used = 0, halted = 0;
     ranks[0] = stopped[0] = '\0';
     if (waits->rows) follow(waits);
     for (int i = 0; waits->rows && i < waits->size; i++) {
         if (i == waits->rank || !has(waits->seen, i) || !tshi_process_stopped(waits->process[i])) continue;
-        used = say_rank(ranks, size, used, i);
-        halted = say_stopped(stopped, stopped_size, halted, i);
+        say_rank(ranks, size, i);
+        tshi_append(stopped, stopped_size, "; rank %d is stopped", i);
     }
-    for (int i = 0; waits->rows && !halted && i < waits->size; i++) {
+    for (int i = 0; waits->rows && !stopped[0] && i < waits->size; i++) {
         bool ends = i != waits->rank && has(waits->seen, i) && !is_waiting(waits, i);
-        if (ends) used = say_rank(ranks, size, used, i);
+        if (ends) say_rank(ranks, size, i);
     }
-    if (used) return true;
+    if (ranks[0]) return true;
     for (int i = 0; i < waits->size; i++) {
-        if (has(waits->mine, i)) used = say_rank(ranks, size, used, i);
+        if (has(waits->mine, i)) say_rank(ranks, size, i);
     }
     return false;
 }

@@ -264,11 +264,11 @@ void tshi_message_cancel(tsh_work *work, const char *why) {
 }
 
 void tshi_group_drain(tsh_group *group, tsh_status failed) {
-    char message[TSHI_MESSAGE_SIZE];
+    tshi_failure before;
     if (!group->queue) return;
-    if (failed != TSH_OK) snprintf(message, sizeof message, "%s", tsh_error_message());
+    tshi_failure_keep(&before, failed);
     wait_while(group, NULL, false);
-    if (failed != TSH_OK) tshi_fail(failed, "%s", message);
+    tshi_failure_report(&before);
 }
 
 tsh_status tshi_group_run(tsh_group *group, const tshi_call *call) {
@@ -306,23 +306,23 @@ tsh_status tsh_work_test(tsh_work *work, bool *done) {
     return *done ? tshi_work_finish(work) : TSH_OK;
 }
 
-tsh_status tsh_work_wait(tsh_work *work) {
-    if (!work) return tshi_fail(TSH_ERR_ARGUMENT, "work_wait: work is NULL");
+/* joins: see tshi_work_join. */
+static tsh_status wait_for(tsh_work *work, bool joins) {
     uint64_t start = tshi_ticks();
     tshi_trace_event *wait = work->group->world->device->trace ? tshi_traced_wait(work) : NULL;
-    tsh_status status = tshi_work_finish(work);
+    tsh_status status = joins ? tshi_work_join(work) : tshi_work_finish(work);
     if (wait) tshi_traced_waited(work, wait);
     work->group->ticks += tshi_ticks() - start;
     return status;
 }
 
+tsh_status tsh_work_wait(tsh_work *work) {
+    if (!work) return tshi_fail(TSH_ERR_ARGUMENT, "work_wait: work is NULL");
+    return wait_for(work, false);
+}
+
 tsh_status tshi_work_wait_queued(tsh_work *work) {
-    uint64_t start = tshi_ticks();
-    tshi_trace_event *wait = work->group->world->device->trace ? tshi_traced_wait(work) : NULL;
-    tsh_status status = tshi_work_join(work);
-    if (wait) tshi_traced_waited(work, wait);
-    work->group->ticks += tshi_ticks() - start;
-    return status;
+    return wait_for(work, true);
 }
 
 void tsh_work_release(tsh_work *work) {

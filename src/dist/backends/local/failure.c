@@ -232,8 +232,7 @@ tsh_status tshi_local_look(tshi_wait *wait, int rank) {
     tsh_status status = wait->group ? tshi_local_trouble(world) : permanent_trouble(world);
     if (status != TSH_OK && somebody_died(world)) {
         char *words = tshi_local_of(world)->broken_words;
-        size_t used = strlen(words);
-        snprintf(words + used, TSHI_MESSAGE_SIZE - used, " in %s #%llu", name_of(wait), number_of(wait));
+        tshi_append(words, TSHI_MESSAGE_SIZE, " in %s #%llu", name_of(wait), number_of(wait));
         return tshi_fail(status, "%s", words);
     }
     if (status != TSH_OK) return status;

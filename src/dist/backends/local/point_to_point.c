@@ -4,7 +4,6 @@
  * marked the cell. The receiver keeps letters that no receive has asked for yet, in their order. */
 #include "dist/backends/local/local.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define CELL_BYTES 4096

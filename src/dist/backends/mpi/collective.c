@@ -47,7 +47,7 @@ static tsh_status prepare(tsh_group *group, tshi_mpi_op *op) {
     return status == TSH_OK && op->moves && !tshi_exchange_is_pair(group) ? tshi_move_prepare(group) : status;
 }
 
-/* Ends the call: op->status is what it returns, with the message of tsh_error_message(). */
+/* Ends the call: op->outcome is what it returns, with the message of tsh_error_message(). */
 void tshi_mpi_op_end(tsh_group *group, tsh_status status) {
     tshi_mpi_op *op = &tshi_mpi_group_of(group)->op;
     if (op->scratch) group->world->host->ops->memory.release(group->world->host, op->scratch);
@@ -57,8 +57,7 @@ void tshi_mpi_op_end(tsh_group *group, tsh_status status) {
         op->held[i] = NULL;
     }
     op->phase = TSHI_IDLE;
-    op->status = status;
-    if (status != TSH_OK) snprintf(op->words, sizeof op->words, "%s", tsh_error_message());
+    tshi_failure_keep(&op->outcome, status);
 }
 
 /* The call may outlive the caller's counts, or those of its work. */
@@ -97,7 +96,7 @@ static tsh_status begin(tsh_group *group, const tshi_call *call, const char *tex
     op->async = work != NULL || mpi->watched;
     op->trouble_seen = 0;
     if (call->failed == TSH_OK) op->call.failed = prepare(group, op);
-    if (op->call.failed != TSH_OK) snprintf(op->words, sizeof op->words, "%s", tsh_error_message());
+    tshi_failure_keep(&op->outcome, op->call.failed);
     op->regular = equal_parts(group, &op->call);
     if (text)
         tshi_post_text(&op->post, text, group->calls + 1);
@@ -166,7 +165,7 @@ static bool compare_start(tsh_group *group) {
     bool failed = op->call.failed != TSH_OK;
     mine->post = op->post;
     if (failed) mine->post.kind = TSHI_KIND_FAILED;
-    snprintf(mine->text, sizeof mine->text, "%s", failed ? op->words : op->text ? op->text : "");
+    snprintf(mine->text, sizeof mine->text, "%s", failed ? op->outcome.words : op->text ? op->text : "");
     op->phase = TSHI_COMPARING;
     int bytes = (int)sizeof *mine;
     int error = MPI_Iallgather(mine, bytes, MPI_BYTE, mine + 1, bytes, MPI_BYTE, mg->comm, &op->request);
@@ -176,7 +175,7 @@ static bool compare_start(tsh_group *group) {
 static tsh_status compare(const tsh_group *group) {
     const tshi_mpi_group *mg = group->state;
     const tshi_detail *all = mg->detail + 1;
-    if (mg->op.call.failed != TSH_OK) return tshi_fail(mg->op.call.failed, "%s", mg->op.words);
+    if (mg->op.call.failed != TSH_OK) return tshi_failure_report(&mg->op.outcome);
     return tshi_compare_posts(group, &all->post, sizeof *all,
                               offsetof(tshi_detail, text) - offsetof(tshi_detail, post));
 }
@@ -311,7 +310,7 @@ static tsh_status wait_slowly(tsh_group *group) {
         tshi_mpi_doze(tshi_clock() - moved);
     }
     tshi_mpi_awake(group);
-    return op->status == TSH_OK ? TSH_OK : tshi_fail(op->status, "%s", op->words);
+    return tshi_failure_report(&op->outcome);
 }
 
 static tsh_status wait_op(tsh_group *group) {
@@ -319,7 +318,7 @@ static tsh_status wait_op(tsh_group *group) {
     int spins = tshi_mpi_of(group->world)->crowded ? SPINS_SHARED : SPINS;
     for (int i = 0; i < spins && !group->world->pending; i++) {
         if (tshi_mpi_advance(group)) i = 0;
-        if (mg->op.phase == TSHI_IDLE) return mg->op.status;
+        if (mg->op.phase == TSHI_IDLE) return mg->op.outcome.status;
         if (i > 64 && mg->block && mg->op.phase == TSHI_AT_ENTRY) tshi_cpu_pause();
     }
     return wait_slowly(group);
@@ -363,7 +362,7 @@ static void mpi_progress(tsh_work *work) {
         if (tshi_mpi_advance(group)) idle = -1;
     }
     if (op->phase == TSHI_IDLE) {
-        tshi_work_end(work, op->status == TSH_OK ? TSH_OK : tshi_fail(op->status, "%s", op->words));
+        tshi_work_end(work, tshi_failure_report(&op->outcome));
         return;
     }
     if (++mpi->looks % LOOK_EVERY != 0 && !mpi->troubled) return;

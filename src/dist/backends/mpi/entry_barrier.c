@@ -7,7 +7,6 @@
  * that passed before it saw a mark reports that, and then all pass. */
 #include "dist/backends/mpi/mpi.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* A word: a hash of the call, the barrier's number, TSHI_ENTRY_ASYNC and _IRREGULAR, and the mark. */
@@ -185,11 +184,10 @@ static bool is_stopped(const tshi_process *process, const tshi_process *me) {
 
 const char *tshi_entry_stopped(const tsh_group *group, char *text, size_t size) {
     const tshi_mpi_group *mg = group->state;
-    size_t used = 0;
     text[0] = '\0';
-    for (int i = 0; mg->block && i < group->size && used + 32 < size; i++) {
+    for (int i = 0; mg->block && i < group->size; i++) {
         if (i == group->rank || !is_stopped(&mg->block->member[i].process, &tshi_mpi_of(group->world)->me)) continue;
-        used += (size_t)snprintf(text + used, size - used, "; rank %d is stopped", group->ranks[i]);
+        tshi_append(text, size, "; rank %d is stopped", group->ranks[i]);
     }
     return text;
 }

@@ -130,7 +130,6 @@ typedef enum tshi_phase { TSHI_IDLE, TSHI_AT_ENTRY, TSHI_COMPARING, TSHI_COUNTIN
 /* The collective under way; there is one at a time. */
 typedef struct tshi_mpi_op {
     tshi_phase phase;
-    tsh_status status;
     bool async;
     bool regular;      /* all parts are equal; after the entry barrier: those of all members */
     uint64_t identity; /* hash of what has to agree */
@@ -148,7 +147,7 @@ typedef struct tshi_mpi_op {
     double trouble_seen; /* when, 0: not */
     const char *text;    /* of an agreement, else NULL */
     uint64_t mine[3];
-    char words[TSHI_MESSAGE_SIZE]; /* of a call that cannot be made */
+    tshi_failure outcome; /* until the call ends: why it cannot be made */
 } tshi_mpi_op;
 
 typedef struct tshi_mpi_group {
@@ -336,7 +335,7 @@ tsh_status tshi_mpi_recover(tsh_world *world);
 
 /* --- mpi.c -------------------------------------------------------------------------------------------------------- */
 
-/* Progresses the collective under way; true when it has moved. op->status is valid when the phase is TSHI_IDLE. */
+/* Progresses the collective under way; true when it has moved. op->outcome is valid when the phase is TSHI_IDLE. */
 bool tshi_mpi_advance(tsh_group *group);
 void tshi_mpi_op_end(tsh_group *group, tsh_status status);
 tsh_status tshi_mpi_agree(tsh_group *parent, const char *text, tsh_status failed);

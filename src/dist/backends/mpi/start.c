@@ -8,7 +8,6 @@
 #include "dist/bootstrap/sockets.h"
 
 #include <dirent.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -216,13 +215,12 @@ static bool present(const tshi_settings *s, int rank) {
 
 /* The number of ranks that have not come, and "rank 1, 3". */
 static int missing(const tshi_settings *s, char *text, size_t size) {
-    size_t used = 0;
     int n = 0;
     text[0] = '\0';
     for (int i = 0; i < s->size; i++) {
         if (i == s->rank || present(s, i)) continue;
         n++;
-        if (used + 16 < size) used += (size_t)snprintf(text + used, size - used, "%s%d", used ? ", " : "rank ", i);
+        tshi_append(text, size, "%s%d", n > 1 ? ", " : "rank ", i);
     }
     return n;
 }
