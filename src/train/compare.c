@@ -26,13 +26,24 @@ static uint64_t fingerprint_of(const tsh_tensor *t) {
     return h;
 }
 
+/* An empty list names no mesh: its rank compares along the world, as do ranks with a parameter on all ranks. */
+static bool spans_world(const tsh_parameters *list) {
+    bool spans = list->count == 0;
+    for (int i = 0; i < list->count; i++) spans = spans || list->items[i].tensor->mesh->members == list->world->size;
+    return spans;
+}
+
 tsh_status tshi_compare_lists(const tsh_parameters *list) {
+    const tsh_world *world = list->world;
     tsh_status status = TSH_OK;
     char text[TSHI_LINE + 160], shape[TSHI_LINE];
-    for (int i = 0; list->world->checked && i < list->count && status == TSH_OK; i++) {
+    if (!world->checked) return TSH_OK;
+    int used = snprintf(text, sizeof text, "optimizer of %d parameters, of seed %llu", list->count,
+                        (unsigned long long)world->seed);
+    if (world->size > 1 && spans_world(list)) status = tshi_group_agree(tsh_world_group(list->world), text, TSH_OK);
+    for (int i = 0; i < list->count && status == TSH_OK; i++) {
         const tsh_tensor *t = list->items[i].tensor;
-        snprintf(text, sizeof text, "optimizer of %d parameters, of seed %llu: parameter %d is %.100s, %s", list->count,
-                 (unsigned long long)list->world->seed, i, list->items[i].name,
+        snprintf(text + used, sizeof text - (size_t)used, ": parameter %d is %.100s, %s", i, list->items[i].name,
                  tshi_tensor_describe_whole(t, shape, sizeof shape));
         status = agree(t, false, text);
     }

@@ -32,6 +32,11 @@ if [ "$all" != "$first" ]; then
         [ "$said" = "$wanted" ] || fail "of core $wanted, ranks got $said"
     done
 fi
+# hwloc says nothing where /sys is not mounted.
+if unshare --mount mount -t tmpfs none /sys 2> /dev/null; then
+    said=$(unshare --mount sh -c 'mount -t tmpfs none /sys && exec "$0" -n 2 true' "$run" 2>&1)
+    [ -z "$said" ] || fail "without /sys: $said"
+fi
 if nm -u "$build/lib/libtshard.so" | grep 'setaffinity' > /dev/null; then fail "the library binds its process"; fi
 
 # chosen MACHINE WANTED OPTIONS...: "cores@node|..." of the ranks, as they are reported

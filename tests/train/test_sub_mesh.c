@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 TestSuite(sub_mesh, .timeout = 120);
@@ -143,4 +144,10 @@ Test(sub_mesh, trains_as_one_rank_does) {
 
 Test(sub_mesh, trains_as_one_rank_does_on_threads) {
     cr_assert_str_empty(tshi_test_run_threads(4, on_some_ranks, NULL));
+}
+
+/* With TSHARD_CHECK=1 members compare, and ranks outside of the mesh do not. */
+Test(sub_mesh, trains_with_checks) {
+    setenv("TSHARD_CHECK", "1", 1);
+    cr_assert_str_empty(tshi_test_run(4, on_some_ranks, NULL));
 }

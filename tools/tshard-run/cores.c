@@ -72,7 +72,11 @@ static int ask_hwloc(const unsigned char *mask, int total, run_core **out) {
 #ifdef TSHARD_HAVE_HWLOC
     hwloc_topology_t topology;
     if (hwloc_topology_init(&topology) != 0) return 0;
-    if (hwloc_topology_load(topology) == 0) {
+    /* Where /sys is not mounted hwloc would print a line, though the kernel is asked then. */
+    bool silenced = !getenv("HWLOC_HIDE_ERRORS") && setenv("HWLOC_HIDE_ERRORS", "2", 1) == 0;
+    bool loaded = hwloc_topology_load(topology) == 0;
+    if (silenced) unsetenv("HWLOC_HIDE_ERRORS");
+    if (loaded) {
         const bool here = hwloc_topology_is_thissystem(topology);
         const int units = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU);
         run_core *cores = units > total ? realloc(*out, (size_t)units * sizeof *cores) : *out;

@@ -124,6 +124,15 @@ static void parameters_in_another_order(job *j) {
     say(tsh_sgd_create(list, &(tsh_sgd_config){.lr = 0.1}, &optimizer));
 }
 
+static void no_parameters_on_one_rank(job *j) {
+    tsh_parameters *list = NULL;
+    tsh_optimizer *optimizer = NULL;
+    tsh_tensor *x = leaf(j, 2, 3);
+    say(tsh_parameters_create(j->world, &list));
+    if (j->rank == 0) say(tsh_parameters_add(list, "x", x));
+    say(tsh_sgd_create(list, &(tsh_sgd_config){.lr = 0.1}, &optimizer));
+}
+
 static void copies_differ(job *j) {
     tsh_tensor *x = leaf(j, 2, 3);
     tsh_optimizer *optimizer = sgd(j, x, 0.1);
@@ -184,9 +193,11 @@ const misuse step_rows[] = {
     {"never_reset", BOTH, "", "is tsh_tape_reset missing at the end of a step?", never_reset, false},
     {"step_without_backward", BOTH, "", "sgd: a step, and none of 1 parameters has a gradient", step_without_backward,
      false},
-    {"seeds_differ", TWO, "TSHARD_CHECK=1", "of seed 1: parameter 0 is x", seeds_differ, false},
+    {"seeds_differ", TWO, "TSHARD_CHECK=1", "optimizer of 1 parameters, of seed 1", seeds_differ, false},
     {"parameters_in_another_order", TWO, "TSHARD_CHECK=1", "parameter 0 is y, float32 [3,2]",
      parameters_in_another_order, false},
+    {"no_parameters_on_one_rank", TWO, "TSHARD_CHECK=1", "optimizer of 0 parameters, of seed 0",
+     no_parameters_on_one_rank, false},
     {"copies_differ", TWO, "TSHARD_CHECK=1", "optimizer_step: parameter 0 has values of fingerprint", copies_differ,
      false},
     {"lr_of_zero", BOTH, "", "sgd: the second step in sequence with a learning rate of 0", lr_of_zero, false},
