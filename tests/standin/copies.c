@@ -32,11 +32,22 @@ static size_t span(size_t rows, size_t stride, size_t bytes) {
     return rows ? (rows - 1) * stride + bytes : 0;
 }
 
+/* Pageable memory: the driver itself reads or writes it, and returns when it has. It keeps little of what it reads. */
+static bool waits_for(const copy *c, enum cudaMemcpyKind kind, size_t bytes) {
+    if (kind == cudaMemcpyDeviceToHost) return !standin_memory_at(c->to);
+    return kind == cudaMemcpyHostToDevice && bytes > 65536 && !standin_memory_at(c->from);
+}
+
 static cudaError_t queue_copy(copy c, enum cudaMemcpyKind kind, cudaStream_t stream) {
     size_t there = span(c.rows, c.to_stride, c.bytes), here = span(c.rows, c.from_stride, c.bytes);
     standin_enter();
     if (kind != cudaMemcpyDeviceToHost) standin_check_memory(c.to, there);
     if (c.from && kind != cudaMemcpyHostToDevice) standin_check_memory(c.from, here);
+    bool waits = waits_for(&c, kind, here);
+    if (waits && standin_asked_capture(standin_stream(stream))) {
+        standin_leave();
+        return cudaErrorStreamCaptureUnsupported;
+    }
     if (kind == cudaMemcpyHostToDevice && !standin_memory_at(c.from)) {
         c.own = malloc(here);
         memcpy(c.own, c.from, here);
@@ -45,6 +56,7 @@ static cudaError_t queue_copy(copy c, enum cudaMemcpyKind kind, cudaStream_t str
     *kept = c;
     standin_queue(standin_stream(stream), NULL, run_copy, kept, drop_copy);
     standin_leave();
+    if (waits) standin_drain(stream);
     return cudaSuccess;
 }
 

@@ -3,25 +3,47 @@
 
 #include <stdlib.h>
 
+static uint64_t captures;
+
 static void capture_release(capture *c) {
     if (--c->uses > 0) return;
-    while (c->first) {
-        operation *op = c->first;
-        c->first = op->next;
-        if (op->drop) op->drop(op->data);
-        free(op);
-    }
+    for (int i = 0; i < c->count; i++)
+        if (c->nodes[i].op.drop) c->nodes[i].op.drop(c->nodes[i].op.data);
+    free(c->nodes);
     free(c);
+}
+
+void standin_front_add(front *to, const front *more) {
+    for (int i = 0; i < more->count; i++) {
+        int k = 0;
+        while (k < to->count && to->node[k] != more->node[i]) k++;
+        if (k < to->count) continue;
+        if (to->count == STANDIN_FRONT) standin_die("a capture with too many branches");
+        to->node[to->count++] = more->node[i];
+    }
+}
+
+void standin_capture_add(struct CUstream_st *stream, const operation *op, void *(*again)(void *data)) {
+    capture *c = stream->capture;
+    if (c->count == c->room) {
+        c->room = 2 * c->room + 16;
+        c->nodes = realloc(c->nodes, (size_t)c->room * sizeof *c->nodes);
+    }
+    c->nodes[c->count] = (node){.op = *op, .again = again, .behind = stream->front};
+    stream->front = (front){.count = 1, .node = {c->count++}};
+    stream->unjoined = true;
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
     cudaError_t error;
-    (void)mode;
     if (standin_fails("cudaStreamBeginCapture", cudaErrorUnknown, &error)) return error;
     if (standin_stream(stream)->capture) return standin_note(cudaErrorIllegalState);
     stream->capture = calloc(1, sizeof *stream->capture);
-    stream->capture->uses = 1;
+    standin_enter();
+    *stream->capture = (capture){.uses = 1, .mode = mode, .number = ++captures};
+    stream->front.count = 0;
     stream->origin = true;
+    standin_leave();
     return cudaSuccess;
 }
 
@@ -90,20 +112,74 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     return error;
 }
 
-static void run_graph(void *data) {
-    for (operation *op = ((capture *)data)->first; op; op = op->next) op->run(op->data);
+/* --- launches ----------------------------------------------------------------------------------------------------- */
+
+typedef struct launch {
+    capture *graph;
+    void **data; /* of each node */
+    bool *done, backwards;
+    int left;
+} launch;
+
+static launch *launch_new(capture *c) {
+    launch *l = calloc(1, sizeof *l);
+    *l = (launch){.graph = c, .left = c->count, .backwards = c->launches++ % 2 == 0};
+    l->data = calloc((size_t)c->count + 1, sizeof *l->data);
+    l->done = calloc((size_t)c->count + 1, sizeof *l->done);
+    for (int i = 0; i < c->count; i++) {
+        const node *n = &c->nodes[i];
+        l->data[i] = n->again ? n->again(n->op.data) : n->op.data;
+    }
+    c->uses++;
+    return l;
 }
 
-static void drop_graph(void *data) {
-    capture_release(data);
+static void launch_drop(void *data) {
+    launch *l = data;
+    for (int i = 0; i < l->graph->count; i++) {
+        const node *n = &l->graph->nodes[i];
+        if (n->again && n->op.drop) n->op.drop(l->data[i]);
+    }
+    capture_release(l->graph);
+    free(l->data);
+    free(l->done);
+    free(l);
+}
+
+static bool may_run(const launch *l, int at) {
+    const node *n = &l->graph->nodes[at];
+    for (int i = 0; i < n->behind.count; i++)
+        if (!l->done[n->behind.node[i]]) return false;
+    return !n->op.ready || n->op.ready(l->data[at]);
+}
+
+/* The next node that can run, from the last or from the first on: nothing but edges orders them. -1: none. */
+static int next_node(const launch *l) {
+    int count = l->graph->count;
+    for (int i = 0; i < count; i++) {
+        int at = l->backwards ? count - 1 - i : i;
+        if (!l->done[at] && may_run(l, at)) return at;
+    }
+    return -1;
+}
+
+static bool launch_ready(void *data) {
+    launch *l = data;
+    for (int at; l->left > 0 && (at = next_node(l)) >= 0; l->left--) {
+        const node *n = &l->graph->nodes[at];
+        standin_open();
+        if (n->op.run) n->op.run(l->data[at]);
+        standin_close();
+        l->done[at] = true;
+    }
+    return l->left == 0;
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     cudaError_t error;
     if (standin_fails("cudaGraphLaunch", cudaErrorLaunchFailure, &error)) return error;
     standin_enter();
-    ((capture *)exec)->uses++;
-    standin_queue(standin_stream(stream), NULL, run_graph, exec, drop_graph);
+    standin_queue(standin_stream(stream), launch_ready, NULL, launch_new((capture *)exec), launch_drop);
     standin_leave();
     return cudaSuccess;
 }

@@ -61,6 +61,11 @@ standin_piece *standin_memory_at(const void *pointer) {
     return NULL;
 }
 
+int standin_gpu_of(const void *pointer) {
+    const standin_piece *m = standin_memory_at(pointer);
+    return m ? m->handle.gpu : -1;
+}
+
 void standin_check_memory(const void *pointer, size_t bytes) {
     const standin_piece *m = standin_memory_at(pointer);
     if (!m) standin_die("a pointer that is not the device's");

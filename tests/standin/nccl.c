@@ -54,7 +54,7 @@ static void clique_release(clique *c) {
 
 static ncclComm_t comm_new(clique *c, int rank, int size) {
     ncclComm_t comm = calloc(1, sizeof *comm);
-    *comm = (struct ncclComm){.clique = c, .rank = rank, .size = size, .uses = 1};
+    *comm = (struct ncclComm){.clique = c, .rank = rank, .size = size, .uses = 1, .gpu = standin_current()};
     for (int i = 0;; i++) {
         if (i == MOST_COMMS) standin_nccl_die("too many communicators");
         if (comms[i]) continue;
@@ -145,6 +145,7 @@ static void decide_split(split *s) {
         clique *c = cliques;
         while (c && memcmp(c->id, id, sizeof c->id) != 0) c = c->next;
         join(s->member[i].comm, c ? c : clique_new(id, size), rank);
+        *s->member[i].out = s->member[i].comm;
     }
     for (int i = 0; i < MOST_COMMS; i++)
         if (comms[i] && comms[i]->clique == s->parent && comms[i]->splits == s->number) comms[i]->splitting = false;
@@ -167,11 +168,12 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
         *s = (split){.parent = comm->clique, .number = comm->splits, .size = comm->size, .next = splits};
         splits = s;
     }
-    if (color != NCCL_SPLIT_NOCOLOR) *out = comm_new(NULL, 0, 0);
+    ncclComm_t made = color == NCCL_SPLIT_NOCOLOR ? NULL : comm_new(NULL, 0, 0);
     s->member[s->here].color = color;
     s->member[s->here].key = key;
     s->member[s->here].rank = comm->rank;
-    s->member[s->here++].comm = *out;
+    s->member[s->here].out = out;
+    s->member[s->here++].comm = made;
     if (s->here == s->size) {
         decide_split(s);
         split **link = &splits;
@@ -180,7 +182,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
         free(s);
     }
     pthread_mutex_unlock(&standin_nccl_lock);
-    if (*out) standin_count("communicator", 1);
+    if (made) standin_count("communicator", 1);
     return ncclInProgress;
 }
 
@@ -211,32 +213,52 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     return ncclInProgress;
 }
 
-static ncclResult_t give_back(const char *name, ncclComm_t comm, bool aborts) {
-    ncclResult_t result = ncclSuccess;
-    standin_nccl_fails(name, ncclSystemError, &result);
-    standin_nccl_windows_drop(comm, aborts);
-    pthread_mutex_lock(&standin_nccl_lock);
-    standin_nccl_check(comm);
-    if (!aborts && (!comm->finalizing || comm->uses > 1))
-        standin_nccl_die("a communicator is destroyed with calls under way");
-    comm->aborted = aborts;
-    /* A split that others may still come to. */
+/* A split that others may still come to: the communicator that this rank would have got goes with its parent. */
+static void leave_splits(ncclComm_t comm) {
     for (split *s = splits; s; s = s->next) {
-        for (int i = 0; i < s->here; i++)
-            if (s->member[i].comm == comm) s->member[i].comm = NULL;
+        for (int i = 0; s->parent == comm->clique && i < s->here; i++) {
+            if (s->member[i].rank != comm->rank || !s->member[i].comm) continue;
+            comm_close(s->member[i].comm);
+            s->member[i].comm = NULL;
+            standin_count("communicator", -1);
+        }
     }
+}
+
+void standin_nccl_reclaim(ncclComm_t comm) {
+    bool aborts = comm->aborted;
+    standin_nccl_windows_drop(comm, aborts);
+    if (aborts && !standin_wait_idle(comm->gpu))
+        standin_nccl_die("ncclCommAbort waits for ever: other calls that nothing ends keep the GPU");
+    if (comm->captured > 0) standin_nccl_die("a communicator ends for ever: a graph that lives holds calls of it");
+    pthread_mutex_lock(&standin_nccl_lock);
+    leave_splits(comm);
     comm_close(comm);
     pthread_mutex_unlock(&standin_nccl_lock);
     standin_count("communicator", -1);
-    return result;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-    return give_back("ncclCommDestroy", comm, false);
+    ncclResult_t result = ncclSuccess;
+    standin_nccl_fails("ncclCommDestroy", ncclSystemError, &result);
+    pthread_mutex_lock(&standin_nccl_lock);
+    standin_nccl_check(comm);
+    if (!comm->finalizing || comm->uses > 1) standin_nccl_die("a communicator is destroyed with calls under way");
+    pthread_mutex_unlock(&standin_nccl_lock);
+    standin_nccl_reclaim(comm);
+    return result;
 }
 
+/* Its calls end at once; what it has is freed when the GPU has come to the end of all that it has been given. */
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-    return give_back("ncclCommAbort", comm, true);
+    ncclResult_t result = ncclSuccess;
+    standin_nccl_fails("ncclCommAbort", ncclSystemError, &result);
+    pthread_mutex_lock(&standin_nccl_lock);
+    standin_nccl_check(comm);
+    comm->aborted = true;
+    pthread_mutex_unlock(&standin_nccl_lock);
+    if (!standin_nccl_abort_later(comm)) standin_nccl_reclaim(comm);
+    return result;
 }
 
 void standin_nccl_error(int rank, ncclResult_t error) {

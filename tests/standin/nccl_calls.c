@@ -6,6 +6,7 @@
 
 static _Thread_local int depth;
 static _Thread_local batch *batches;
+static _Thread_local ncclComm_t aborts; /* of the group */
 
 /* --- matching calls, under both locks ----------------------------------------------------------------------------- */
 
@@ -60,6 +61,7 @@ static bool batch_ready(void *data) {
     standin_open();
     pthread_mutex_lock(&standin_nccl_lock);
     for (part *p = b->first; p && !b->launched; p = p->next) {
+        if (p->kind < SEND) p->number = ++b->comm->calls;
         p->next_launched = b->comm->clique->launched;
         b->comm->clique->launched = p;
     }
@@ -75,10 +77,6 @@ static bool batch_ready(void *data) {
     return done;
 }
 
-static void batch_run(void *data) {
-    (void)data;
-}
-
 static void batch_drop(void *data) {
     batch *b = data;
     pthread_mutex_lock(&standin_nccl_lock);
@@ -89,9 +87,29 @@ static void batch_drop(void *data) {
         b->first = p->next;
         free(p);
     }
+    if (b->captured) b->comm->captured--;
     standin_nccl_release(b->comm);
     pthread_mutex_unlock(&standin_nccl_lock);
     free(b);
+}
+
+/* For a launch of the graph that it was captured in. */
+static void *batch_again(void *data) {
+    const batch *b = data;
+    batch *new = calloc(1, sizeof *new);
+    pthread_mutex_lock(&standin_nccl_lock);
+    if (b->comm->closed) standin_nccl_die("a graph is launched whose communicator is gone");
+    *new = (batch){.comm = b->comm, .stream = b->stream};
+    b->comm->uses++;
+    part **link = &new->first;
+    for (const part *p = b->first; p; p = p->next) {
+        *link = malloc(sizeof **link);
+        **link = *p;
+        (*link)->next = NULL;
+        link = &(*link)->next;
+    }
+    pthread_mutex_unlock(&standin_nccl_lock);
+    return new;
 }
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
@@ -106,7 +124,13 @@ static void flush(void) {
         b->comm->busy = 2;
         b->comm->asked = 0;
         pthread_mutex_unlock(&standin_nccl_lock);
-        if (!standin_queue(b->stream, batch_ready, batch_run, b, batch_drop)) standin_nccl_die("a stream that is none");
+        /* Once it is queued it may run, and be gone, at once: only a graph keeps it. */
+        bool captured;
+        if (!standin_queue_again(b->stream, batch_ready, batch_again, b, batch_drop, &captured))
+            standin_nccl_die("a stream that is none");
+        pthread_mutex_lock(&standin_nccl_lock);
+        if (captured) b->captured = true, b->comm->captured++;
+        pthread_mutex_unlock(&standin_nccl_lock);
     }
 }
 
@@ -127,11 +151,27 @@ static void forget(void) {
     }
 }
 
+bool standin_nccl_abort_later(ncclComm_t comm) {
+    if (depth == 0) return false;
+    comm->next_abort = aborts;
+    aborts = comm;
+    return true;
+}
+
+static void end_aborts(void) {
+    while (aborts) {
+        ncclComm_t comm = aborts;
+        aborts = comm->next_abort;
+        standin_nccl_reclaim(comm);
+    }
+}
+
 ncclResult_t ncclGroupEnd(void) {
     ncclResult_t result;
     if (depth == 0) standin_nccl_die("a group ends that has not begun");
     bool failed = standin_nccl_fails("ncclGroupEnd", ncclSystemError, &result);
     if (--depth > 0) return failed ? result : ncclSuccess;
+    end_aborts();
     if (failed) {
         forget();
         return result;
@@ -151,7 +191,6 @@ static ncclResult_t call(const char *name, ncclComm_t comm, cudaStream_t stream,
     part *p = malloc(sizeof *p);
     *p = what;
     p->comm = comm;
-    if (p->kind < SEND) p->number = ++comm->calls;
     if (p->kind < SEND ? false : p->root < 0 || p->root >= comm->size) standin_nccl_die("a peer that is none");
     batch *b = batches;
     while (b && (b->comm != comm || b->stream != stream)) b = b->next;
@@ -167,6 +206,7 @@ static ncclResult_t call(const char *name, ncclComm_t comm, cudaStream_t stream,
         b->first = p;
     b->last = p;
     pthread_mutex_unlock(&standin_nccl_lock);
+    if (!standin_stream_is_of(stream, comm->gpu)) standin_nccl_die("a stream of another GPU");
     if (depth > 0) return ncclSuccess;
     flush();
     return ncclInProgress;

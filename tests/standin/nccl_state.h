@@ -19,8 +19,8 @@ typedef struct part {
     size_t count;
     ncclDataType_t type;
     ncclRedOp_t op;
-    int root; /* or the peer */
-    uint64_t number;
+    int root;        /* or the peer */
+    uint64_t number; /* of the communicator's collectives, when it starts on the GPU */
     bool done;
     ncclComm_t comm;
     struct part *next_launched;
@@ -33,6 +33,7 @@ typedef struct batch {
     cudaStream_t stream;
     part *first, *last;
     bool launched;
+    bool captured; /* in a graph, whose launches have copies */
     struct batch *next;
 } batch;
 
@@ -51,7 +52,7 @@ typedef struct split {
     int size, here;
     struct {
         int color, key, rank;
-        ncclComm_t comm;
+        ncclComm_t comm, *out;
     } member[MOST_RANKS];
     struct split *next;
 } split;
@@ -59,9 +60,12 @@ typedef struct split {
 struct ncclComm {
     clique *clique; /* NULL until a split is decided */
     int rank, size, uses;
+    int gpu;
     uint64_t calls, splits; /* so far */
     int busy, asked;        /* looks until the call under way is done; those since then */
     bool splitting, aborted, finalizing, closed;
+    int captured;          /* batches in graphs that live: the communicator cannot end before them */
+    ncclComm_t next_abort; /* of a group */
     ncclResult_t error;
     bool registering;
     void *window_base;
@@ -80,6 +84,11 @@ bool standin_nccl_fails(const char *name, ncclResult_t usual, ncclResult_t *resu
 void standin_nccl_check(ncclComm_t comm);
 /* One use of it less: the handle's, or that of what was queued. */
 void standin_nccl_release(ncclComm_t comm);
+
+/* The end of a communicator whose calls have been told to end: waits for the GPU. */
+void standin_nccl_reclaim(ncclComm_t comm);
+/* Inside of ncclGroupStart, on this thread: it is aborted with the others of the group. */
+bool standin_nccl_abort_later(ncclComm_t comm);
 
 /* --- nccl_data.c -------------------------------------------------------------------------------------------------- */
 

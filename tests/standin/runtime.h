@@ -52,7 +52,6 @@ void standin_check_memory(const void *pointer, size_t bytes);
 
 /* --- gpu.c -------------------------------------------------------------------------------------------------------- */
 
-int standin_current(void); /* this thread's GPU */
 bool standin_can_reach(int from, int to);
 size_t standin_total_memory(void);
 
@@ -78,21 +77,47 @@ typedef struct operation {
     struct operation *next;
 } operation;
 
+/* The nodes of a capture that what comes next has to come behind. */
+#define STANDIN_FRONT 64
+typedef struct front {
+    int count, node[STANDIN_FRONT];
+} front;
+
+/* An operation in a graph. again (may be NULL) makes the data of each launch, which is dropped behind it. */
+typedef struct node {
+    operation op;
+    void *(*again)(void *data);
+    front behind;
+} node;
+
 typedef struct capture {
-    operation *first, *last;
-    int uses;
+    node *nodes;
+    int count, room, uses;
+    uint64_t number, launches;
+    enum cudaStreamCaptureMode mode;
     bool invalid;
 } capture;
 
 struct CUstream_st {
     operation *first, *last;
     capture *capture;
+    front front; /* of the capture */
+    int gpu;
     bool origin, unjoined;
 };
+
+void standin_capture_add(struct CUstream_st *stream, const operation *op, void *(*again)(void *data));
+void standin_front_add(front *to, const front *more);
+/* Queue on a stream that is not captured. */
+void standin_stream_queue(struct CUstream_st *stream, const operation *what);
 
 extern struct CUstream_st *standin_streams[STANDIN_STREAMS];
 bool standin_is_stream(const struct CUstream_st *stream);
 /* Dies where it is none. */
 struct CUstream_st *standin_stream(cudaStream_t stream);
+/* Returns when `stream` is empty, for which other threads may have to do something first. */
+void standin_drain(struct CUstream_st *stream);
+/* A stream that is captured: the host must not ask it for anything. The capture is over then. */
+bool standin_asked_capture(struct CUstream_st *stream);
 
 #endif

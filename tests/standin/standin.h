@@ -4,7 +4,7 @@
  * (standin_protect). Other processes map it by a handle, as with CUDA IPC. Work queued on a stream runs at once, or,
  * with standin_lazy, as late as CUDA allows: when the host waits. Calls are counted by name, and the n-th can be made
  * to fail. Every object has to be released. A misuse that CUDA would not report (memory that is not the device's, a
- * copy past its end) ends the program with a message. */
+ * copy past its end, a stream of another GPU in a call of NCCL) ends the program with a message. */
 #ifndef STANDIN_H
 #define STANDIN_H
 
@@ -47,6 +47,10 @@ void standin_count(const char *name, int change);
  * a stream that is captured, into the graph. False where `stream` is none of ours; nothing is done then. */
 bool standin_queue(cudaStream_t stream, bool (*ready)(void *data), void (*run)(void *data), void *data,
                    void (*drop)(void *data));
+/* Like standin_queue, for an operation whose data serves once: each launch of a graph has what again(data) returns, and
+ * data itself is dropped with the graph. *captured: it went into one. */
+bool standin_queue_again(cudaStream_t stream, bool (*ready)(void *data), void *(*again)(void *data), void *data,
+                         void (*drop)(void *data), bool *captured);
 /* A launch on a stream that is being captured: run(data) runs at each launch of the graph, drop(data) when the graph is
  * destroyed. Returns false for a stream that is not captured, and does nothing then. */
 bool standin_capture(cudaStream_t stream, void (*run)(void *data), void *data, void (*drop)(void *data));
@@ -54,6 +58,13 @@ bool standin_capture(cudaStream_t stream, void (*run)(void *data), void *data, v
 void standin_tick(double ms);
 /* Everything that can run, on all streams. */
 void standin_progress(void);
+/* Waits for all streams of a GPU; false: they have not come to an end within some seconds. */
+bool standin_wait_idle(int gpu);
+/* This thread's GPU, and whether a stream is one of such a GPU. */
+int standin_current(void);
+bool standin_stream_is_of(cudaStream_t stream, int gpu);
+/* The GPU of memory; -1: of none. */
+int standin_gpu_of(const void *pointer);
 /* Around work that may touch device memory, outside of what is queued. */
 void standin_open(void);
 void standin_close(void);

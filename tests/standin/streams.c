@@ -6,7 +6,9 @@
 
 struct CUevent_st {
     mark *last;       /* recording; NULL: none */
-    capture *capture; /* where it was recorded last, when that was a capture */
+    uint64_t capture; /* the number of that where it was recorded last; 0: not in one */
+    front front;      /* there */
+    int gpu;
     struct CUstream_st *stream;
 };
 
@@ -102,7 +104,7 @@ static void append(operation **first, operation **last, operation *op) {
     *last = op;
 }
 
-static void queue(struct CUstream_st *stream, const operation *what) {
+void standin_stream_queue(struct CUstream_st *stream, const operation *what) {
     operation *op = malloc(sizeof *op);
     *op = *what;
     op->next = NULL;
@@ -112,29 +114,40 @@ static void queue(struct CUstream_st *stream, const operation *what) {
     if (!lazy) advance(stream);
 }
 
-bool standin_queue(cudaStream_t stream, bool (*ready)(void *data), void (*run)(void *data), void *data,
-                   void (*drop)(void *data)) {
+static bool queue_or_capture(cudaStream_t stream, const operation *op, void *(*again)(void *data), bool *captured) {
     standin_enter();
     bool ours = standin_is_stream(stream);
-    operation op = {.ready = ready, .run = run, .data = data, .drop = drop};
-    if (ours && stream->capture) {
-        operation *kept = malloc(sizeof *kept);
-        *kept = op;
-        append(&stream->capture->first, &stream->capture->last, kept);
-        stream->unjoined = true;
-    } else if (ours) {
-        queue(stream, &op);
-    }
+    *captured = ours && stream->capture;
+    if (*captured)
+        standin_capture_add(stream, op, again);
+    else if (ours)
+        standin_stream_queue(stream, op);
     standin_leave();
     return ours;
 }
 
+bool standin_queue(cudaStream_t stream, bool (*ready)(void *data), void (*run)(void *data), void *data,
+                   void (*drop)(void *data)) {
+    bool captured;
+    return queue_or_capture(stream, &(operation){.ready = ready, .run = run, .data = data, .drop = drop}, NULL,
+                            &captured);
+}
+
+bool standin_queue_again(cudaStream_t stream, bool (*ready)(void *data), void *(*again)(void *data), void *data,
+                         void (*drop)(void *data), bool *captured) {
+    return queue_or_capture(stream, &(operation){.ready = ready, .data = data, .drop = drop}, again, captured);
+}
+
 bool standin_capture(cudaStream_t stream, void (*run)(void *data), void *data, void (*drop)(void *data)) {
+    if (standin_is_stream(stream) && stream->gpu != standin_current()) {
+        standin_note(cudaErrorInvalidResourceHandle);
+        drop(data);
+        return true;
+    }
     return standin_queue(stream, NULL, run, data, drop);
 }
 
-/* Until `stream` is empty, for what other threads may have to do first. */
-static void drain(struct CUstream_st *stream) {
+void standin_drain(struct CUstream_st *stream) {
     for (;;) {
         standin_enter();
         bool empty = advance(stream);
@@ -143,6 +156,30 @@ static void drain(struct CUstream_st *stream) {
         if (empty) return;
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     }
+}
+
+static bool is_idle(int gpu) {
+    for (int i = 0; i < STANDIN_STREAMS; i++) {
+        const struct CUstream_st *stream = standin_streams[i];
+        if (stream && stream->gpu == gpu && stream->first) return false;
+    }
+    return true;
+}
+
+bool standin_wait_idle(int gpu) {
+    bool idle = false;
+    for (int looks = 0; looks < 50000 && !idle; looks++) {
+        if (looks > 0) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+        standin_enter();
+        standin_progress();
+        idle = is_idle(gpu);
+        standin_leave();
+    }
+    return idle;
+}
+
+bool standin_stream_is_of(cudaStream_t stream, int gpu) {
+    return standin_stream(stream)->gpu == gpu;
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
@@ -164,6 +201,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
     while (at < STANDIN_STREAMS && standin_streams[at]) at++;
     if (at == STANDIN_STREAMS) standin_die("too many streams");
     *out = standin_streams[at] = calloc(1, sizeof **out);
+    (*out)->gpu = standin_current();
     standin_count("stream", 1);
     standin_leave();
     return cudaSuccess;
@@ -176,7 +214,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     cudaError_t error = cudaSuccess;
     standin_fails("cudaStreamDestroy", cudaErrorLaunchFailure, &error);
-    drain(standin_stream(stream));
+    standin_drain(standin_stream(stream));
     standin_enter();
     for (int i = 0; i < STANDIN_STREAMS; i++)
         if (standin_streams[i] == stream) standin_streams[i] = NULL;
@@ -186,8 +224,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     return error;
 }
 
-/* The host must not ask a stream that is captured. */
-static bool asked_capture(struct CUstream_st *stream) {
+bool standin_asked_capture(struct CUstream_st *stream) {
     if (!stream->capture) return false;
     stream->capture->invalid = true;
     standin_note(cudaErrorStreamCaptureUnsupported);
@@ -196,22 +233,22 @@ static bool asked_capture(struct CUstream_st *stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     cudaError_t error;
-    if (asked_capture(standin_stream(stream))) return cudaErrorStreamCaptureUnsupported;
-    drain(stream);
+    if (standin_asked_capture(standin_stream(stream))) return cudaErrorStreamCaptureUnsupported;
+    standin_drain(stream);
     return standin_fails("cudaStreamSynchronize", cudaErrorLaunchFailure, &error) ? error : cudaSuccess;
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
     cudaError_t error;
     for (int i = 0; i < STANDIN_STREAMS; i++)
-        if (standin_streams[i]) drain(standin_streams[i]);
+        if (standin_streams[i]) standin_drain(standin_streams[i]);
     return standin_fails("cudaDeviceSynchronize", cudaErrorLaunchFailure, &error) ? error : cudaSuccess;
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     cudaError_t error;
     if (standin_fails("cudaStreamQuery", cudaErrorLaunchFailure, &error)) return error;
-    if (asked_capture(standin_stream(stream))) return cudaErrorStreamCaptureUnsupported;
+    if (standin_asked_capture(standin_stream(stream))) return cudaErrorStreamCaptureUnsupported;
     return stream->first ? cudaErrorNotReady : cudaSuccess;
 }
 
@@ -223,6 +260,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
     *out = NULL;
     if (standin_fails("cudaEventCreate", cudaErrorMemoryAllocation, &error)) return error;
     *out = calloc(1, sizeof **out);
+    (*out)->gpu = standin_current();
     standin_count("event", 1);
     return cudaSuccess;
 }
@@ -246,29 +284,46 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     cudaError_t error;
     if (standin_fails("cudaEventRecord", cudaErrorLaunchFailure, &error)) return error;
     standin_enter();
-    event->stream = standin_stream(stream);
-    event->capture = stream->capture;
+    if (event->gpu != standin_stream(stream)->gpu) {
+        standin_leave();
+        return standin_note(cudaErrorInvalidResourceHandle);
+    }
+    event->stream = stream;
+    event->capture = stream->capture ? stream->capture->number : 0;
+    event->front = stream->front;
     if (!stream->capture) {
         mark_release(event->last);
         event->last = calloc(1, sizeof *event->last);
         *event->last = (mark){.stream = stream, .uses = 1};
-        queue(stream, &(operation){.reach = event->last});
+        standin_stream_queue(stream, &(operation){.reach = event->last});
     }
     standin_leave();
     return cudaSuccess;
 }
 
+static capture *capture_of(uint64_t number) {
+    for (int i = 0; i < STANDIN_STREAMS; i++) {
+        struct CUstream_st *stream = standin_streams[i];
+        if (stream && stream->capture && stream->capture->number == number) return stream->capture;
+    }
+    return NULL;
+}
+
 static cudaError_t wait_in_capture(struct CUstream_st *stream, struct CUevent_st *event) {
-    if (!event->capture && stream->capture) { /* a graph cannot wait for what is outside of it */
-        stream->capture->invalid = true;
-        return standin_note(cudaErrorStreamCaptureIsolation);
+    capture *from = event->capture ? capture_of(event->capture) : NULL;
+    if (!from) return standin_note(cudaErrorCapturedEvent);
+    if (stream->capture && stream->capture != from) {
+        stream->capture->invalid = from->invalid = true;
+        return standin_note(cudaErrorStreamCaptureMerge);
     }
     if (!stream->capture) {
-        stream->capture = event->capture;
+        stream->capture = from;
+        stream->front.count = 0;
         stream->unjoined = true;
     } else if (event->stream != stream) {
         event->stream->unjoined = false;
     }
+    standin_front_add(&stream->front, &event->front);
     return cudaSuccess;
 }
 
@@ -278,10 +333,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (standin_fails("cudaStreamWaitEvent", cudaErrorLaunchFailure, &error)) return error;
     standin_enter();
     error = cudaSuccess;
-    if (standin_stream(stream)->capture || event->capture) {
+    if (standin_stream(stream)->capture && !event->capture) { /* a graph cannot wait for what is outside of it */
+        stream->capture->invalid = true;
+        error = standin_note(cudaErrorStreamCaptureIsolation);
+    } else if (event->capture) {
         error = wait_in_capture(stream, event);
     } else if (event->last) {
-        queue(stream, &(operation){.wait = event->last});
+        standin_stream_queue(stream, &(operation){.wait = event->last});
     }
     standin_leave();
     return error;

@@ -39,14 +39,21 @@ extern const tshi_range_ops tshi_cuda_range_ops;     /* ranges.c */
 extern const tshi_sharing_ops tshi_cuda_sharing_ops; /* memory/sharing.c */
 void tshi_cuda_sharing_destroy(tshi_cuda_device *device);
 
+/* Owners that a graph remembers; one of more work counts as one of any owner's. */
+#define TSHI_CUDA_OWNERS 8
+
 /* Captured work; graph.c. */
 typedef struct tshi_cuda_graph {
     tsh_graph base;
-    cudaGraphExec_t exec;
+    cudaGraphExec_t exec; /* NULL: it cannot be launched any more */
+    const void *owners[TSHI_CUDA_OWNERS];
+    int owner_count;
     struct tshi_cuda_pool *pool;
-    int64_t *replays;  /* in device memory: launches that have run */
-    tsh_status broken; /* the failure of a call that could not be captured, and its message */
+    int64_t *replays; /* in device memory: launches that have run */
+    tsh_status
+        broken; /* the failure of a call that could not be captured, or what has ended the graph, and its message */
     char message[TSHI_MESSAGE_SIZE];
+    struct tshi_cuda_graph *next;
 } tshi_cuda_graph;
 
 /* --- memory/cache.c ---------------------------------------------------------------------------------------------- */

@@ -2,12 +2,21 @@
 #include "device/cuda/cuda.h"
 #include "device/cuda/kernels/kernels.h"
 
+#include <stdio.h>
 #include <string.h>
+
+static void end_exec(tshi_cuda_graph *graph) {
+    if (graph->exec) tshi_cuda_note(graph->base.device, cudaGraphExecDestroy(graph->exec), "cudaGraphExecDestroy");
+    graph->exec = NULL;
+}
 
 /* Frees a graph, whole or not, and its memory. */
 static void drop(tshi_cuda_graph *graph) {
     tshi_cuda_device *cuda = tshi_cuda(graph->base.device);
-    if (graph->exec) tshi_cuda_note(&cuda->base, cudaGraphExecDestroy(graph->exec), "cudaGraphExecDestroy");
+    tshi_cuda_graph **link = &cuda->graphs;
+    while (*link && *link != graph) link = &(*link)->next;
+    if (*link) *link = graph->next;
+    end_exec(graph);
     tshi_cuda_release(&cuda->base, graph->replays);
     tshi_cuda_pool_drop(cuda, graph->pool);
     tshi_free(&cuda->base.allocator, graph);
@@ -44,10 +53,39 @@ static tsh_status capture_begin(tsh_device *device) {
         drop(graph);
         return status;
     }
+    graph->next = cuda->graphs;
+    cuda->graphs = graph;
     cuda->capturing = graph;
     cuda->replays = graph->replays;
     return TSH_OK;
 }
+
+/* --- owners of work ----------------------------------------------------------------------------------------------- */
+
+static bool holds(const tshi_cuda_graph *graph, const void *owner) {
+    int known = graph->owner_count < TSHI_CUDA_OWNERS ? graph->owner_count : TSHI_CUDA_OWNERS;
+    for (int i = 0; owner && i < known; i++)
+        if (graph->owners[i] == owner) return true;
+    return owner ? graph->owner_count > TSHI_CUDA_OWNERS : graph->owner_count > 0;
+}
+
+void tshi_cuda_graph_hold(tshi_cuda_device *device, const void *owner) {
+    tshi_cuda_graph *graph = device->capturing;
+    if (holds(graph, owner)) return;
+    if (graph->owner_count < TSHI_CUDA_OWNERS) graph->owners[graph->owner_count] = owner;
+    graph->owner_count++;
+}
+
+void tshi_cuda_graphs_end(tshi_cuda_device *device, const void *owner, tsh_status status, const char *words) {
+    for (tshi_cuda_graph *graph = device->graphs; graph; graph = graph->next) {
+        if (graph == device->capturing || !graph->exec || !holds(graph, owner)) continue;
+        graph->broken = status;
+        snprintf(graph->message, sizeof graph->message, "%s", words);
+        end_exec(graph);
+    }
+}
+
+/* --- the end of a capture ----------------------------------------------------------------------------------------- */
 
 /* A stream that an event has drawn into the capture joins the compute stream, where it began. */
 static cudaError_t join(tshi_cuda_device *cuda, cudaStream_t stream) {
@@ -83,20 +121,29 @@ static tsh_status finish(tshi_cuda_graph *graph) {
 }
 
 static tsh_status capture_end(tsh_device *device, tsh_graph **out) {
-    tshi_cuda_graph *graph = tshi_cuda(device)->capturing;
+    tshi_cuda_device *cuda = tshi_cuda(device);
+    tshi_cuda_graph *graph = cuda->capturing;
+    char words[TSHI_MESSAGE_SIZE];
     if (!graph) return tshi_fail(TSH_ERR_STATE, "graph_capture_end: no graph is captured");
     tsh_status status = finish(graph);
-    if (status == TSH_OK)
+    if (status == TSH_OK) {
         *out = &graph->base;
-    else
-        drop(graph);
-    return status;
+        return TSH_OK;
+    }
+    snprintf(words, sizeof words, "%s", tsh_error_message());
+    drop(graph);
+    /* A failure that came during the capture could not end the communication while that held a part of it. */
+    if (cuda->watch) cuda->watch(cuda->watcher);
+    return tshi_fail(status, "%s", words);
 }
 
 static tsh_status launch(tsh_graph *graph) {
     tshi_cuda_device *cuda = tshi_cuda(graph->device);
+    const tshi_cuda_graph *g = (const tshi_cuda_graph *)graph;
     if (cuda->capturing) return tshi_fail(TSH_ERR_STATE, "graph_launch: not while a graph is captured");
-    return tshi_cuda_fail(cudaGraphLaunch(((tshi_cuda_graph *)graph)->exec, cuda->compute), "cudaGraphLaunch");
+    if (!g->exec) return tshi_fail(g->broken, "graph_launch: %s", g->message);
+    if (g->owner_count > 0 && cuda->launch) return cuda->launch(cuda->watcher, g->exec);
+    return tshi_cuda_fail(cudaGraphLaunch(g->exec, cuda->compute), "cudaGraphLaunch");
 }
 
 static void destroy(tsh_graph *graph) {

@@ -23,8 +23,7 @@ tsh_status tshi_cuda_stream_new(cudaStream_t *out, bool first) {
     return tshi_cuda_fail(error, "cudaStreamCreateWithPriority");
 }
 
-/* The message is that of tsh_error_message. */
-static void note(tshi_cuda_device *device, tsh_status status) {
+void tshi_cuda_keep(tshi_cuda_device *device, tsh_status status) {
     tshi_cuda_graph *graph = device->capturing;
     if (graph && graph->broken == TSH_OK) {
         graph->broken = status;
@@ -36,21 +35,21 @@ static void note(tshi_cuda_device *device, tsh_status status) {
 }
 
 void tshi_cuda_note(tsh_device *device, cudaError_t error, const char *what) {
-    if (error != cudaSuccess) note(tshi_cuda(device), tshi_cuda_fail(error, what));
+    if (error != cudaSuccess) tshi_cuda_keep(tshi_cuda(device), tshi_cuda_fail(error, what));
 }
 
 void tshi_cuda_no_capture(tsh_device *device, const char *what) {
-    note(tshi_cuda(device), tshi_fail(TSH_ERR_STATE, "%s: not while a graph is captured", what));
+    tshi_cuda_keep(tshi_cuda(device), tshi_fail(TSH_ERR_STATE, "%s: not while a graph is captured", what));
 }
 
-/* Between two looks at an event, longer and longer. */
+/* Between two looks at an event: a step's end is seen soon, and a wait of seconds takes little of a core. */
 static void nap(int looks) {
     if (looks < 1000) return;
     if (looks < 2000) {
         sched_yield();
         return;
     }
-    tshi_sleep(looks < 4000 ? 20e-6 : 200e-6);
+    tshi_sleep(looks < 20000 ? 20e-6 : 200e-6);
 }
 
 /* A collective whose peers do not arrive would keep the queue from ending: the watch aborts it. */
@@ -67,10 +66,7 @@ cudaError_t tshi_cuda_wait_event(tshi_cuda_device *cuda, cudaEvent_t event) {
 static cudaError_t wait_compute(tshi_cuda_device *cuda) {
     if (!cuda->watch) return cudaStreamSynchronize(cuda->compute);
     cudaError_t error = cudaEventRecord(cuda->events[0], cuda->compute);
-    if (error == cudaSuccess) error = tshi_cuda_wait_event(cuda, cuda->events[0]);
-    /* Copies that are queued write to the caller's memory. */
-    if (error != cudaSuccess) cudaStreamSynchronize(cuda->compute);
-    return error;
+    return error == cudaSuccess ? tshi_cuda_wait_event(cuda, cuda->events[0]) : error;
 }
 
 bool tshi_cuda_wait(tsh_device *device, const char *what) {

@@ -20,6 +20,9 @@ typedef struct tshi_cuda_device {
                                         * wait meanwhile */
     /* Called every now and then while the host waits for the GPU: it ends communication that cannot finish. */
     void (*watch)(void *watcher);
+    /* Launches a graph that holds work of an owner, as a call that the watch sees; NULL: such graphs are launched like
+     * others. */
+    tsh_status (*launch)(void *watcher, cudaGraphExec_t exec);
     void *watcher;
     uint64_t waits;    /* times that the host has waited for the GPU */
     tsh_status failed; /* the first failure that no check has returned yet, and its message */
@@ -35,6 +38,7 @@ typedef struct tshi_cuda_device {
     struct tshi_cuda_staging *staging;
     struct tshi_cuda_sharing *sharing; /* from the first use on */
     struct tshi_cuda_blas *blas;
+    struct tshi_cuda_graph *graphs;
     const int64_t *replays; /* while capturing: in device memory, how often the graph has run before; else NULL */
 } tshi_cuda_device;
 
@@ -53,8 +57,16 @@ tsh_status tshi_cuda_fail(cudaError_t error, const char *what);
 tsh_status tshi_cuda_event_new(cudaEvent_t *out);
 /* A stream that runs beside the compute stream; `first`: its work runs before that of other streams that have work. */
 tsh_status tshi_cuda_stream_new(cudaStream_t *out, bool first);
+/* Keep this failure, with tsh_error_message(), for check and for the capture; the first one stands. */
+void tshi_cuda_keep(tshi_cuda_device *device, tsh_status status);
 /* Keep TSH_ERR_STATE for check and for the capture: no graph can hold `what`. */
 void tshi_cuda_no_capture(tsh_device *device, const char *what);
+
+/* The graph that is captured holds work of `owner`, which ends the graph before it goes itself. */
+void tshi_cuda_graph_hold(tshi_cuda_device *device, const void *owner);
+/* Frees what the graphs that hold work of `owner` (NULL: of any) would run: to launch one returns `status` with
+ * `words`. What has been launched goes on. Not for the one that is captured. */
+void tshi_cuda_graphs_end(tshi_cuda_device *device, const void *owner, tsh_status status, const char *words);
 
 /* A function of a library that is opened when a program has GPUs; tshard loads without it. */
 typedef struct tshi_cuda_symbol {

@@ -1,4 +1,5 @@
-/* Copies within a GPU's memory, to the host and from it. A copy from the host goes through pinned memory. */
+/* Copies within a GPU's memory, to the host and from it. Copies to and from the host go through pinned memory: a copy of
+ * pageable memory returns only when the stream has come to it, and no watch could end that wait. */
 #include "device/cuda/cuda.h"
 
 #include <string.h>
@@ -52,19 +53,6 @@ void tshi_cuda_zero(tsh_device *device, size_t bytes, void *to) {
     if (bytes > 0) queued(device, cudaMemsetAsync(to, 0, bytes, tshi_cuda_stream(device)), "zero");
 }
 
-void tshi_cuda_copy_to_host(tsh_device *device, size_t bytes, const void *from, void *to) {
-    if (bytes == 0) return;
-    cudaError_t error = cudaErrorUnknown;
-    if (tshi_cuda(device)->capturing) {
-        tshi_cuda_no_capture(device, "a copy to the host");
-    } else {
-        error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, tshi_cuda_stream(device));
-        tshi_cuda_note(device, error, "a copy to the host");
-    }
-    /* A caller that goes on after a failure reads zeros, not what the memory happened to hold. */
-    if (error != cudaSuccess || !tshi_cuda_wait(device, "a copy to the host")) memset(to, 0, bytes);
-}
-
 /* Room for *got of `bytes` in the current slot, or in the next one, whose earlier copies it waits for. NULL when that
  * fails. */
 static char *room_for(tshi_cuda_device *cuda, size_t bytes, size_t *got) {
@@ -78,12 +66,66 @@ static char *room_for(tshi_cuda_device *cuda, size_t bytes, size_t *got) {
             cuda->waits++;
             error = tshi_cuda_wait_event(cuda, staging->done[staging->slot]);
         }
-        tshi_cuda_note(&cuda->base, error, "a copy from the host");
+        tshi_cuda_note(&cuda->base, error, "a copy through pinned memory");
         if (error != cudaSuccess) return NULL;
     }
     size_t room = SLOT_BYTES - staging->used;
     *got = bytes < room ? bytes : room;
     return staging->memory + (size_t)staging->slot * SLOT_BYTES + staging->used;
+}
+
+/* A part of a copy to the host on its way: in pinned memory when the slot's event is over. */
+typedef struct arriving {
+    const char *room;
+    size_t bytes;
+    int slot;
+} arriving;
+
+static cudaError_t fetch(tshi_cuda_device *cuda, size_t bytes, const char *from, arriving *next) {
+    tshi_cuda_staging *staging = cuda->staging;
+    char *room = room_for(cuda, bytes, &next->bytes);
+    if (!room) return cudaErrorUnknown;
+    next->room = room;
+    next->slot = staging->slot;
+    staging->used += (next->bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    cudaError_t error = cudaMemcpyAsync(room, from, next->bytes, cudaMemcpyDeviceToHost, cuda->compute);
+    return error == cudaSuccess ? cudaEventRecord(staging->done[next->slot], cuda->compute) : error;
+}
+
+static cudaError_t land(tshi_cuda_device *cuda, const arriving *part, char *to) {
+    cudaError_t error = tshi_cuda_wait_event(cuda, cuda->staging->done[part->slot]);
+    if (error == cudaSuccess) memcpy(to, part->room, part->bytes);
+    return error;
+}
+
+/* While the host takes one part out of pinned memory the next one arrives. */
+static cudaError_t read_parts(tshi_cuda_device *cuda, size_t bytes, const char *from, char *to) {
+    arriving part = {0};
+    cudaError_t error = fetch(cuda, bytes, from, &part);
+    for (size_t landed = 0; error == cudaSuccess && landed < bytes;) {
+        arriving next = {0};
+        size_t behind = landed + part.bytes;
+        if (behind < bytes) error = fetch(cuda, bytes - behind, from + behind, &next);
+        if (error == cudaSuccess) error = land(cuda, &part, to + landed);
+        landed = behind;
+        part = next;
+    }
+    return error;
+}
+
+void tshi_cuda_copy_to_host(tsh_device *device, size_t bytes, const void *from, void *to) {
+    tshi_cuda_device *cuda = tshi_cuda(device);
+    cudaError_t error = cudaErrorUnknown;
+    if (bytes == 0) return;
+    if (cuda->capturing) {
+        tshi_cuda_no_capture(device, "a copy to the host");
+    } else {
+        cuda->waits++;
+        error = read_parts(cuda, bytes, from, to);
+        tshi_cuda_note(device, error, "a copy to the host");
+    }
+    /* A caller that goes on after a failure reads zeros, not what the memory happened to hold. */
+    if (error != cudaSuccess) memset(to, 0, bytes);
 }
 
 void tshi_cuda_copy_from_host(tsh_device *device, size_t bytes, const void *from, void *to) {

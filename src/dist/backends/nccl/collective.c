@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#define LEFT_AFTER       1.0
+#define GRAPH_LEFT_AFTER 30.0 /* kernels of its own, besides the calls */
+
 /* --- events ------------------------------------------------------------------------------------------------------- */
 
 static tsh_status event_take(tsh_world *world, tshi_nccl_event **out) {
@@ -89,6 +92,7 @@ static tsh_status queue(tsh_group *group, const tshi_call *call, tshi_nccl_tail 
         status = tshi_nccl_check(world, cudaStreamWaitEvent(stream, tail->before, 0), "cudaStreamWaitEvent");
     }
     if (status != TSH_OK) return status;
+    if (device->capturing) tshi_cuda_graph_hold(tshi_nccl_device(world), group);
     snprintf(tail->name, sizeof tail->name, "%s #%llu", tsh_collective_name(call->op), (unsigned long long)number);
     ncclComm_t comm = group->state;
     ncclResult_t result = tshi_nccl_move(nccl, group, call, comm, stream);
@@ -97,8 +101,28 @@ static tsh_status queue(tsh_group *group, const tshi_call *call, tshi_nccl_tail 
     if (status != TSH_OK) return status;
     tail->group = group;
     tail->ready_since = 0;
+    tail->left_after = LEFT_AFTER;
     if (!device->capturing) nccl->queued++;
     *out = tail;
+    return TSH_OK;
+}
+
+tsh_status tshi_nccl_launch(void *of, cudaGraphExec_t exec) {
+    tsh_world *world = of;
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    cudaStream_t stream = tshi_nccl_device(world)->compute;
+    tshi_nccl_tail *tail = NULL;
+    tsh_status status = tshi_nccl_trouble(world->group);
+    if (status == TSH_OK) status = find_tail(world, &tail);
+    if (status == TSH_OK) status = tshi_nccl_check(world, cudaEventRecord(tail->before, stream), "cudaEventRecord");
+    if (status == TSH_OK) status = tshi_nccl_check(world, cudaGraphLaunch(exec, stream), "cudaGraphLaunch");
+    if (status == TSH_OK) status = tshi_nccl_check(world, cudaEventRecord(tail->after, stream), "cudaEventRecord");
+    if (status != TSH_OK) return status;
+    snprintf(tail->name, sizeof tail->name, "graph_launch");
+    tail->group = world->group;
+    tail->ready_since = 0;
+    tail->left_after = GRAPH_LEFT_AFTER;
+    nccl->queued++;
     return TSH_OK;
 }
 

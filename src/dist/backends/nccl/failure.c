@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define TOGETHER   22200 /* the first version that aborts communicators in a group */
 #define LOOK_EVERY 20e-3
-#define LEFT_AFTER 1.0 /* s; a peer that has left has done its part of the call by then, or never will */
 #define BLAME      1.0 /* s; how long an error of NCCL's waits for the message of the rank that caused it */
 
 void tshi_nccl_doze(int looks) {
@@ -27,8 +27,16 @@ static bool is_ours(const tsh_group *group) {
     return group->ops == group->world->data && group->state;
 }
 
+/* All in one group, which NCCL takes since 2.22: the end of one communicator frees memory, for which the GPU has to come
+ * to the end of what it has been given, the calls of the others with it. Graphs go first: NCCL waits for those that hold
+ * a communicator's calls. */
 static void abort_all(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
+    bool together = nccl->library->version >= TOGETHER && nccl->library->group_start() == ncclSuccess;
+    bool failed = nccl->failed != TSH_OK;
+    tshi_cuda_graphs_end(tshi_nccl_device(world), NULL, failed ? nccl->failed : TSH_ERR_STATE,
+                         failed ? nccl->words : "the world has been recovered since the capture");
+    nccl->abort_due = false;
     for (tsh_group *g = world->groups; g; g = g->next) {
         if (!is_ours(g)) continue;
         nccl->library->comm_abort(g->state);
@@ -40,6 +48,7 @@ static void abort_all(tsh_world *world) {
         link->comm = NULL;
         link->tail.group = NULL;
     }
+    if (together) nccl->library->group_end();
     nccl->done = nccl->queued;
 }
 
@@ -50,12 +59,13 @@ tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell) {
         nccl->failed = status;
         snprintf(nccl->words, sizeof nccl->words, "%s", tsh_error_message());
         if (tell) world->control->fail(world, nccl->words, (tshi_tape_step){0});
-        abort_all(world);
         /* The GPU's results are invalid from here on: every read asks the device first. */
-        if (device->failed == TSH_OK) {
-            device->failed = nccl->failed;
-            memcpy(device->message, nccl->words, sizeof device->message);
-        }
+        tshi_fail(nccl->failed, "%s", nccl->words);
+        tshi_cuda_keep(device, nccl->failed);
+        if (device->capturing)
+            nccl->abort_due = true;
+        else
+            abort_all(world);
     }
     return tshi_fail(nccl->failed, "%s", nccl->words);
 }
@@ -103,10 +113,6 @@ tshi_nccl_tail *tshi_nccl_oldest(tshi_nccl *nccl) {
         if (cudaEventQuery(first->after) != cudaSuccess) return first;
     }
     return NULL;
-}
-
-tshi_nccl_tail *tshi_nccl_newest(tshi_nccl *nccl) {
-    return tshi_nccl_oldest(nccl) ? &nccl->calls[(nccl->queued - 1) % TSHI_NCCL_AHEAD] : NULL;
 }
 
 /* How long the call has been under way, for all that this rank has to do with it; 0: it is not. */
@@ -178,7 +184,8 @@ static tsh_status look(tsh_world *world, double now) {
     tshi_signal_look(world);
     tsh_status status = look_at_comms(world);
     if (status != TSH_OK) return status;
-    status = world->control->trouble(waits ? tail->group->control : world->group->control, true, since > LEFT_AFTER);
+    status = world->control->trouble(waits ? tail->group->control : world->group->control, true,
+                                     waits && since > tail->left_after);
     if (status != TSH_OK) {
         /* It may have ended well meanwhile, and then the next call hears of it. */
         return ended_well(world, now) ? TSH_OK : tshi_nccl_stop(world, status, false);
@@ -196,6 +203,7 @@ static tsh_status look(tsh_world *world, double now) {
 tsh_status tshi_nccl_watch(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     double now = tshi_clock();
+    if (nccl->abort_due && !tshi_nccl_device(world)->capturing) abort_all(world);
     if (nccl->failed != TSH_OK) return tshi_fail(nccl->failed, "%s", nccl->words);
     /* What the GPU waits for may be a message that this host has still to hear of. */
     if (world->pending > 0) tshi_world_progress(world);
@@ -248,6 +256,7 @@ tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t resu
 tsh_status tshi_nccl_recover(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     tshi_cuda_device *device = tshi_nccl_device(world);
+    if (device->capturing) return tshi_fail(TSH_ERR_STATE, "world_recover: not while a graph is captured");
     abort_all(world);
     cudaError_t error = cudaStreamSynchronize(device->communication);
     for (const tshi_nccl_link *link = nccl->links; link && error == cudaSuccess; link = link->next) {

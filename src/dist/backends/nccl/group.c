@@ -121,7 +121,14 @@ void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t res
 }
 
 void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail) {
-    for (int looks = 0; tail && tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady; looks++) {
+    for (int looks = 0; tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady; looks++) {
+        if (tshi_nccl_watch(world) != TSH_OK) break;
+        tshi_nccl_doze(looks);
+    }
+}
+
+void tshi_nccl_flush_all(tsh_world *world) {
+    for (int looks = 0; tshi_nccl_oldest(tshi_nccl_of(world)); looks++) {
         if (tshi_nccl_watch(world) != TSH_OK) break;
         tshi_nccl_doze(looks);
     }
@@ -130,12 +137,15 @@ void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail) {
 void tshi_nccl_group_close(tsh_group *group) {
     tsh_world *world = group->world;
     tshi_nccl *nccl = tshi_nccl_of(world);
-    ncclComm_t comm = group->state;
+    ncclComm_t comm;
     tshi_nccl_links_close(world, group);
-    tshi_nccl_flush(world, tshi_nccl_newest(nccl));
+    tshi_nccl_flush_all(world);
     nccl->done = nccl->queued;
+    comm = group->state; /* it may have been aborted meanwhile */
     group->state = NULL;
     if (comm) {
+        tshi_cuda_graphs_end(tshi_nccl_device(world), group, TSH_ERR_STATE,
+                             "the graph holds calls of a group that has been destroyed");
         tshi_nccl_window_close(world, comm);
         tshi_nccl_comm_end(nccl, comm, nccl->library->comm_finalize(comm), tshi_clock() + tshi_nccl_patience(world));
     }

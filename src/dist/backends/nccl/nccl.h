@@ -57,6 +57,7 @@ typedef struct tshi_nccl_tail {
     tsh_group *group; /* NULL: none */
     cudaEvent_t before, after;
     char name[TSHI_LINE / 4]; /* "all_reduce #3" */
+    double left_after;        /* s; a peer that has left has done its part by then, or never will */
     double ready_since;       /* when the host first saw that it could run; 0: not yet */
 } tshi_nccl_tail;
 
@@ -116,6 +117,7 @@ typedef struct tshi_nccl {
     /* The failure that has ended the communication, until the world recovers. */
     tsh_status failed;
     char words[TSHI_MESSAGE_SIZE];
+    bool abort_due; /* of the communicators, when the capture is over that holds calls of theirs */
 } tshi_nccl;
 
 static inline tshi_nccl *tshi_nccl_of(const tsh_world *world) {
@@ -141,6 +143,11 @@ bool tshi_nccl_reduces(tsh_dtype dtype, tsh_reduce_op op);
 ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const tshi_call *call, ncclComm_t comm,
                             cudaStream_t stream);
 
+/* --- collective.c ------------------------------------------------------------------------------------------------- */
+
+/* Launches a graph that holds calls of the world's groups: it counts as a call. As the device calls it. */
+tsh_status tshi_nccl_launch(void *world, cudaGraphExec_t exec);
+
 /* --- group.c: communicators --------------------------------------------------------------------------------------- */
 
 /* Makes a new communicator of the group's members, group->state; `status` is this rank's status so far. Collective
@@ -151,9 +158,10 @@ tsh_status tshi_nccl_comm_make(tsh_group *group, tsh_status status);
 void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until);
 /* Seconds that the end of a communicator may take: peers may be dead, or late. */
 double tshi_nccl_patience(const tsh_world *world);
-/* Waits until the call queued last on a stream (tail; NULL: none) has ended, because peers need this rank's part, or
+/* Wait until the call queued last on a link, or all collectives, have ended, because peers need this rank's part, or
  * until the communication has ended. */
 void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail);
+void tshi_nccl_flush_all(tsh_world *world);
 /* See tshi_group_ops. */
 tsh_status tshi_nccl_group_open(tsh_group *parent, const int *ranks, int n, tsh_group *group);
 void tshi_nccl_group_close(tsh_group *group);
@@ -164,9 +172,8 @@ void tshi_nccl_group_close(tsh_group *group);
  * does not wait; *done says whether it has ended. */
 tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what);
 tsh_status tshi_nccl_look(tsh_world *world, ncclComm_t comm, ncclResult_t result, const char *what, bool *done);
-/* The oldest and the newest collective that is not known to have ended; NULL: there is none. */
+/* The oldest collective that is not known to have ended; NULL: there is none. */
 tshi_nccl_tail *tshi_nccl_oldest(tshi_nccl *nccl);
-tshi_nccl_tail *tshi_nccl_newest(tshi_nccl *nccl);
 /* The error that calls have to return, or TSH_OK. */
 tsh_status tshi_nccl_trouble(tsh_group *group);
 /* What a call on comm that returned `result` has come to by now. */

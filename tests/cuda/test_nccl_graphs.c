@@ -1,0 +1,188 @@
+/* Captured graphs that hold collectives, over NCCL's stand-in: what launches move, and how they end when a peer fails. */
+#include "cuda/nccl_ranks.h"
+#include "tshard/graph.h"
+
+TestSuite(nccl_graphs, .timeout = 60);
+
+/* x = 2 * (the sum of x over the ranks), as a graph. */
+typedef struct doubling {
+    tsh_tensor *x;
+    tsh_graph *graph;
+} doubling;
+
+static void double_sum(tshi_rank *r, tsh_group *group, tsh_tensor *x) {
+    tsh_device *device = tsh_world_device(r->world);
+    tshi_check_ok(r, tsh_all_reduce(group, x, TSH_SUM));
+    device->ops->elementwise[TSH_FLOAT32].axpby(device, 3, 1, tshi_data(x), 1, tshi_data(x), tshi_data(x));
+}
+
+static bool open_doubling(tshi_rank *r, tsh_group *group, doubling *d) {
+    tsh_device *device = tsh_world_device(r->world);
+    *d = (doubling){.x = tshi_test_vector(r, TSH_FLOAT32, 3)};
+    tsh_tensor_fill(d->x, 1);
+    if (!sums(r, group)) return false;
+    if (!tshi_check_ok(r, tsh_graph_capture_begin(device))) return false;
+    double_sum(r, group, d->x);
+    return tshi_check_ok(r, tsh_graph_capture_end(device, &d->graph));
+}
+
+static void close_doubling(doubling *d) {
+    tsh_graph_destroy(d->graph);
+    tsh_tensor_release(d->x);
+}
+
+static tsh_status read_one(const tsh_tensor *x, float *first) {
+    float got[3] = {0};
+    tsh_status status = tsh_tensor_read(x, got, 3);
+    *first = got[0];
+    return status;
+}
+
+static void launches(tshi_rank *r, void *arg) {
+    (void)arg;
+    doubling d;
+    float got = 0, wanted = 1;
+    if (open_doubling(r, tsh_world_group(r->world), &d)) {
+        for (int i = 0; i < 3; i++) {
+            tshi_check_ok(r, tsh_graph_launch(d.graph));
+            wanted *= (float)(2 * r->size);
+            double_sum(r, tsh_world_group(r->world), d.x);
+            wanted *= (float)(2 * r->size);
+        }
+        tshi_check_ok(r, read_one(d.x, &got));
+        tshi_check(r, got == wanted, "%g, not %g", (double)got, (double)wanted);
+    }
+    close_doubling(&d);
+}
+
+Test(nccl_graphs, each_launch_moves_the_data_of_that_launch) {
+    for (int ranks = 2; ranks <= 3; ranks++) run_ranks(ranks, false, launches, NULL);
+}
+
+static void launch_often(tshi_rank *r, void *arg) {
+    (void)arg;
+    doubling d;
+    float got = 0;
+    if (open_doubling(r, tsh_world_group(r->world), &d)) {
+        for (int i = 0; i < 2 * TSHI_NCCL_AHEAD + 3; i++) tshi_check_ok(r, tsh_graph_launch(d.graph));
+        tshi_check_ok(r, read_one(d.x, &got));
+    }
+    close_doubling(&d);
+}
+
+Test(nccl_graphs, a_host_may_be_so_many_launches_ahead) {
+    run_ranks(2, false, launch_often, NULL);
+}
+
+/* --- failures ----------------------------------------------------------------------------------------------------- */
+
+/* Rank 1 fails while rank 0 waits in a launch: its communicators are aborted although the graph lives. */
+static void fails(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    doubling d;
+    float got = 0;
+    if (open_doubling(r, group, &d) && tshi_check_ok(r, tshi_group_agree(group, "captured", TSH_OK))) {
+        if (r->rank == 1) {
+            tsh_world_fail(r->world, "enough of it");
+            tshi_check_status(r, tsh_graph_launch(d.graph), TSH_ERR_STATE, "enough of it");
+        } else {
+            tsh_status status = tsh_graph_launch(d.graph);
+            if (status == TSH_OK) status = read_one(d.x, &got);
+            tshi_check_status(r, status, TSH_ERR_PEER, "enough of it");
+            tshi_check_status(r, tsh_graph_launch(d.graph), TSH_ERR_PEER, "enough of it");
+        }
+        tshi_check_ok(r, tsh_world_recover(r->world));
+        /* Its communicators are gone for good. */
+        tshi_check(r, tsh_graph_launch(d.graph) != TSH_OK, "the graph is launched");
+        sums(r, group);
+        doubling again;
+        if (open_doubling(r, group, &again)) {
+            tshi_check_ok(r, tsh_graph_launch(again.graph));
+            tshi_check_ok(r, read_one(again.x, &got));
+            tshi_check(r, got == (float)(2 * r->size), "%g", (double)got);
+        }
+        close_doubling(&again);
+    }
+    close_doubling(&d);
+}
+
+Test(nccl_graphs, a_failure_ends_the_graphs) {
+    for (int ranks = 2; ranks <= 3; ranks++) run_ranks(ranks, false, fails, NULL);
+}
+
+static void never_launched(tshi_rank *r, void *arg) {
+    _Atomic bool *over = arg;
+    doubling d;
+    float got = 0;
+    bool good = open_doubling(r, tsh_world_group(r->world), &d);
+    r->world->timeout = 0.5;
+    if (good && r->rank == 0) {
+        tshi_check_ok(r, tsh_graph_launch(d.graph));
+        tshi_check_status(r, read_one(d.x, &got), TSH_ERR_TIMEOUT, "graph_launch: not done within 0.5 s");
+        *over = true;
+    }
+    while (r->rank == 1 && !*over) nap(1000);
+    close_doubling(&d);
+}
+
+Test(nccl_graphs, a_launch_has_a_deadline) {
+    _Atomic bool over = false;
+    run_ranks(2, false, never_launched, &over);
+}
+
+/* The failure is seen in the middle of a capture: its calls are over before the communicators are. */
+static void fails_in_capture(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_device *device = tsh_world_device(r->world);
+    doubling d = {.x = tshi_test_vector(r, TSH_FLOAT32, 3)};
+    float got = 0;
+    tsh_tensor_fill(d.x, 1);
+    if (sums(r, group) && tshi_check_ok(r, tsh_graph_capture_begin(device))) {
+        double_sum(r, group, d.x);
+        tshi_check_ok(r, tshi_group_agree(group, "captured", TSH_OK));
+        if (r->rank == 0) tsh_world_fail(r->world, "enough of it");
+        tsh_status status = TSH_OK;
+        for (int i = 0; i < 10000 && status == TSH_OK; i++) {
+            nap(100);
+            status = tsh_all_reduce(group, d.x, TSH_SUM);
+        }
+        tshi_check_status(r, status, r->rank == 0 ? TSH_ERR_STATE : TSH_ERR_PEER, "enough of it");
+        tshi_check_status(r, tsh_graph_capture_end(device, &d.graph), status, "enough of it");
+        tshi_check_ok(r, tsh_world_recover(r->world));
+        tshi_check_ok(r, read_one(d.x, &got));
+        tshi_check(r, got == 1, "what was captured has run: %g", (double)got);
+        sums(r, group);
+    }
+    close_doubling(&d);
+}
+
+Test(nccl_graphs, a_failure_in_a_capture) {
+    run_ranks(2, false, fails_in_capture, NULL);
+}
+
+/* --- graphs that outlive their group ------------------------------------------------------------------------------ */
+
+static void outlives(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *pair = NULL;
+    doubling inner, outer;
+    float got = 0;
+    tshi_check_ok(r, tsh_group_split(tsh_world_group(r->world), 0, r->rank, &pair));
+    bool good = open_doubling(r, pair, &inner);
+    good = open_doubling(r, tsh_world_group(r->world), &outer) && good;
+    tsh_group_destroy(pair);
+    if (good) {
+        tshi_check_status(r, tsh_graph_launch(inner.graph), TSH_ERR_STATE, "group");
+        tshi_check_ok(r, tsh_graph_launch(outer.graph));
+        tshi_check_ok(r, read_one(outer.x, &got));
+        tshi_check(r, got == (float)(2 * r->size), "%g", (double)got);
+    }
+    close_doubling(&inner);
+    close_doubling(&outer);
+}
+
+Test(nccl_graphs, a_destroyed_group_ends_its_graphs_alone) {
+    run_ranks(2, false, outlives, NULL);
+}
