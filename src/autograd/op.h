@@ -74,8 +74,14 @@ static inline bool tshi_differentiable(const tsh_tensor *x) {
     return tshi_device_computes(x->mesh->device, x->dtype);
 }
 
-/* --- checks that shape rules share -------------------------------------------------------------------------------- */
+/* --- what operations share ---------------------------------------------------------------------------------------- */
 
+/* Rules of one input: for f(x + y) = f(x) + f(y), and for any function of each element. */
+extern const tsh_rule tshi_linear_rules[], tshi_element_rules[];
+/* The output has the shape of input 0, all inputs are floats. */
+tsh_status tshi_same_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out);
+/* The backward dx = dy. */
+tsh_status tshi_pass_gradient(tsh_call *call);
 /* All inputs are of one float dtype that the device computes with. */
 tsh_status tshi_check_floats(const tsh_call *call, tsh_dtype *dtype);
 /* TSH_ERR_SHAPE: "A and B: WANTED". */

@@ -30,11 +30,7 @@ bool tshi_whole_wanted(const tsh_call *call, const tshi_rule_rows *rows) {
 
 /* --- copies of inputs --------------------------------------------------------------------------------------------- */
 
-static tsh_status copy_backward(tsh_call *call) {
-    return tshi_grad_adopt(call, 0, tsh_call_grad_out(call));
-}
-
-static const tsh_op copy_op = {.name = "whole", .backward = copy_backward, .views = true, .reads_no_input = true};
+static const tsh_op copy_op = {.name = "whole", .backward = tshi_pass_gradient, .views = true, .reads_no_input = true};
 
 /* Input i, as a tensor that no other call has, in these layouts. */
 static tsh_tensor *whole_input(const tsh_call *call, int i, const tsh_layout need[TSH_MAX_AXES]) {

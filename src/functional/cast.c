@@ -3,9 +3,6 @@
 
 /* --- cast --------------------------------------------------------------------------------------------------------- */
 
-static const tsh_rule cast_rules[] = {
-    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END}};
-
 typedef struct cast_params {
     tsh_dtype dtype;
 } cast_params;
@@ -34,15 +31,11 @@ static tsh_status cast_forward(tsh_call *call) {
     return TSH_OK;
 }
 
-static tsh_status cast_backward(tsh_call *call) {
-    return tshi_grad_adopt(call, 0, tsh_call_grad_out(call));
-}
-
 static const tsh_op cast_op = {"cast",
-                               cast_rules,
+                               tshi_element_rules,
                                cast_shape,
                                cast_forward,
-                               cast_backward,
+                               tshi_pass_gradient,
                                .params_size = sizeof(cast_params),
                                .reads_no_input = true,
                                .by_element = true};

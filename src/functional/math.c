@@ -8,14 +8,10 @@ typedef struct unary_params {
     double p[2]; /* f's own */
 } unary_params;
 
-static const tsh_rule rules[] = {
-    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END}};
-
 static tsh_status shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     const unary_params *p = call->params;
     if (isnan(p->p[0]) || isnan(p->p[1])) return tshi_fail(TSH_ERR_ARGUMENT, "a parameter is not a number");
-    *out = call->in[0]->shape;
-    return tshi_check_floats(call, dtype);
+    return tshi_same_shape(call, dtype, out);
 }
 
 static tsh_status forward(tsh_call *call) {
@@ -39,17 +35,17 @@ static tsh_status backward(tsh_call *call) {
 }
 
 static const tsh_op ops[TSHI_UNARY_COUNT] = {
-    [TSHI_GELU_ERF] = {"gelu", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_GELU_TANH] = {"gelu_tanh", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_RELU] = {"relu", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_SILU] = {"silu", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_EXP] = {"exp", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_LOG] = {"log", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_TANH] = {"tanh", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_SQRT] = {"sqrt", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_SIGMOID] = {"sigmoid", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_POW] = {"pow", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
-    [TSHI_CLAMP] = {"clamp", rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_GELU_ERF] = {"gelu", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_GELU_TANH] = {"gelu_tanh", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_RELU] = {"relu", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_SILU] = {"silu", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_EXP] = {"exp", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_LOG] = {"log", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_TANH] = {"tanh", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_SQRT] = {"sqrt", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_SIGMOID] = {"sigmoid", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_POW] = {"pow", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
+    [TSHI_CLAMP] = {"clamp", tshi_element_rules, shape, forward, backward, .params_size = sizeof(unary_params)},
 };
 
 static tsh_tensor *apply(tsh_tape *tape, tsh_tensor *x, unary_params params) {

@@ -3,11 +3,6 @@
 
 #include <string.h>
 
-static const tsh_rule permute_rules[] = {
-    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_ANY}, TSH_AS_ANY},   {{TSH_AS_P}, TSH_AS_P},
-    {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END},
-};
-
 /* Dim d of the output is dim order[d] of the input. */
 typedef struct permute_params {
     int order[TSH_MAX_DIMS];
@@ -82,7 +77,7 @@ static tsh_status permute_backward(tsh_call *call) {
 }
 
 static const tsh_op permute_op = {.name = "permute",
-                                  .rules = permute_rules,
+                                  .rules = tshi_linear_rules,
                                   .shape = permute_shape,
                                   .forward = permute_forward,
                                   .backward = permute_backward,
@@ -93,14 +88,10 @@ static const tsh_op permute_op = {.name = "permute",
 
 /* --- where only dims of size 1 change their places ---------------------------------------------------------------- */
 
-static tsh_status in_place_backward(tsh_call *call) {
-    return tshi_grad_adopt(call, 0, tsh_call_grad_out(call));
-}
-
 static const tsh_op in_place_op = {.name = "permute",
-                                   .rules = permute_rules,
+                                   .rules = tshi_linear_rules,
                                    .shape = permute_shape,
-                                   .backward = in_place_backward,
+                                   .backward = tshi_pass_gradient,
                                    .params_size = sizeof(permute_params),
                                    .map_dim = permute_map_dim,
                                    .views = true,

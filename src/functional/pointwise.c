@@ -1,21 +1,11 @@
 /* Scale, bias and dropout. */
 #include "functional/functional.h"
 
-static tsh_status same_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
-    *out = call->in[0]->shape;
-    return tshi_check_floats(call, dtype);
-}
-
 /* --- scale -------------------------------------------------------------------------------------------------------- */
 
 typedef struct scale_params {
     double factor;
 } scale_params;
-
-static const tsh_rule scale_rules[] = {
-    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_ANY}, TSH_AS_ANY},   {{TSH_AS_P}, TSH_AS_P},
-    {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END},
-};
 
 /* z = factor x + beta z, the factor that of the call. */
 static tsh_status scale(const tsh_call *call, const tsh_tensor *x, double beta, tsh_tensor *z) {
@@ -37,8 +27,8 @@ static tsh_status scale_backward(tsh_call *call) {
 }
 
 static const tsh_op scale_op = {"scale",
-                                scale_rules,
-                                same_shape,
+                                tshi_linear_rules,
+                                tshi_same_shape,
                                 scale_forward,
                                 scale_backward,
                                 .params_size = sizeof(scale_params),
@@ -100,7 +90,7 @@ typedef struct dropout_params {
 static tsh_status dropout_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
     double p = ((const dropout_params *)call->params)->p;
     if (!(p >= 0 && p < 1)) return tshi_fail(TSH_ERR_ARGUMENT, "p is %g, wanted in [0, 1)", p);
-    return same_shape(call, dtype, out);
+    return tshi_same_shape(call, dtype, out);
 }
 
 /* y = beta y + x keep / (1 - p), keep drawn by global element index. */
@@ -128,7 +118,7 @@ static tsh_status dropout_backward(tsh_call *call) {
 
 /* The mask of an element is the same on every rank: what it leaves of a term is a term of what it leaves of the sum. */
 static const tsh_op dropout_op = {"dropout",
-                                  scale_rules,
+                                  tshi_linear_rules,
                                   dropout_shape,
                                   dropout_forward,
                                   dropout_backward,

@@ -6,17 +6,6 @@
 
 /* --- reshape ------------------------------------------------------------------------------------------------------ */
 
-static const tsh_rule reshape_rules[] = {
-    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_ANY}, TSH_AS_ANY},   {{TSH_AS_P}, TSH_AS_P},
-    {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END},
-};
-
-static int64_t product(const int64_t *dims, int from, int to) {
-    int64_t n = 1;
-    for (int d = from; d < to; d++) n *= dims[d];
-    return n;
-}
-
 /* Every rank's slice of n items of `a` elements is its slice of m items of `b` elements. */
 static bool same_slices(int64_t n, int64_t a, int64_t m, int64_t b, int parts) {
     for (int r = 0; r < parts; r++) {
@@ -47,15 +36,15 @@ static bool gives_way(const tsh_tensor *x, int axis, int d) {
     for (int a = 0; a < x->mesh->axes; a++) {
         const tsh_layout *l = &x->layout[a];
         bool later = a != axis && l->kind == TSH_KIND_SHARD && l->dim > d;
-        if (later && product(x->shape.global, d, l->dim) == 1) return true;
+        if (later && tshi_dims_between(x->shape.global, d, l->dim) == 1) return true;
     }
     return false;
 }
 
 /* Dim d of x is dim e of y. */
 static bool is_dim(const tsh_shape *x, int d, const tsh_shape *y, int e) {
-    return x->global[d] == y->global[e] && product(x->global, 0, d) == product(y->global, 0, e) &&
-           product(x->global, d + 1, x->ndim) == product(y->global, e + 1, y->ndim);
+    return x->global[d] == y->global[e] && tshi_dims_between(x->global, 0, d) == tshi_dims_between(y->global, 0, e) &&
+           tshi_dims_between(x->global, d + 1, x->ndim) == tshi_dims_between(y->global, e + 1, y->ndim);
 }
 
 /* Another axis splits an earlier dim, which is dim e of the output: the dims from there to d are of size 1. */
@@ -72,11 +61,12 @@ static bool is_taken(const tsh_tensor *x, int axis, int d, const tsh_shape *y, i
 static bool reshape_map_split(const tsh_call *call, int axis, tsh_layout *split) {
     const tsh_shape *x = &call->in[0]->shape, *y = call->params;
     int d = split->dim, parts = cuts(call->in[0], axis, d);
-    int64_t n = x->global[d], before = product(x->global, 0, d), inner = product(x->global, d + 1, x->ndim);
+    int64_t n = x->global[d], before = tshi_dims_between(x->global, 0, d),
+            inner = tshi_dims_between(x->global, d + 1, x->ndim);
     int64_t units = split->units ? split->units : n;
     for (int e = 0; e < y->ndim; e++) {
-        int64_t m = y->global[e], rest = product(y->global, e + 1, y->ndim);
-        if (product(y->global, 0, e) != before || is_taken(call->in[0], axis, d, y, e)) continue;
+        int64_t m = y->global[e], rest = tshi_dims_between(y->global, e + 1, y->ndim);
+        if (tshi_dims_between(y->global, 0, e) != before || is_taken(call->in[0], axis, d, y, e)) continue;
         split->dim = e;
         if (m == n && rest == inner) return true; /* the dim stays as it is, however it is cut */
         if (before == 0 || gives_way(call->in[0], axis, d)) continue;
@@ -92,7 +82,7 @@ static bool reshape_map_split(const tsh_call *call, int axis, tsh_layout *split)
 /* One size of -1 is what the others leave. */
 static tsh_status reshape_resolve(const tsh_tensor *x, int ndim, const int64_t *sizes, tsh_shape *out) {
     char text[160], dims[128];
-    int64_t have = product(x->shape.global, 0, x->shape.ndim), known;
+    int64_t have = tshi_dims_between(x->shape.global, 0, x->shape.ndim), known;
     int free_dim = -1;
     tsh_status status = TSH_OK;
     if (!sizes && ndim > 0) return tshi_fail(TSH_ERR_ARGUMENT, "shape is NULL");
@@ -109,7 +99,7 @@ static tsh_status reshape_resolve(const tsh_tensor *x, int ndim, const int64_t *
     status = tshi_dims_product(ndim, out->global, &known);
     if (status != TSH_OK) return status;
     if (free_dim >= 0 && known > 0 && have % known == 0) out->global[free_dim] = have / known;
-    if (product(out->global, 0, ndim) == have) return TSH_OK;
+    if (tshi_dims_between(out->global, 0, ndim) == have) return TSH_OK;
     return tshi_fail(TSH_ERR_SHAPE, "%s cannot become %s", tsh_tensor_describe(x, text, sizeof text),
                      tshi_dims_name(ndim, sizes, dims, sizeof dims));
 }
@@ -120,15 +110,11 @@ static tsh_status reshape_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shap
     return TSH_OK;
 }
 
-static tsh_status reshape_backward(tsh_call *call) {
-    return tshi_grad_adopt(call, 0, tsh_call_grad_out(call));
-}
-
 static const tsh_op reshape_op = {"reshape",
-                                  reshape_rules,
+                                  tshi_linear_rules,
                                   reshape_shape,
                                   NULL,
-                                  reshape_backward,
+                                  tshi_pass_gradient,
                                   .map_split = reshape_map_split,
                                   .params_size = sizeof(tsh_shape),
                                   .views = true,

@@ -11,11 +11,6 @@ typedef struct softmax_params {
     bool log;
 } softmax_params;
 
-static tsh_status softmax_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
-    *out = call->in[0]->shape;
-    return tshi_check_floats(call, dtype);
-}
-
 static tsh_status softmax_forward(tsh_call *call) {
     tsh_tensor *x = call->in[0], *max = NULL, *sum = NULL;
     const softmax_params *p = call->params;
@@ -62,10 +57,10 @@ static tsh_status softmax_backward(tsh_call *call) {
     return status;
 }
 
-static const tsh_op softmax_op = {"softmax",       softmax_rules,       softmax_shape,
+static const tsh_op softmax_op = {"softmax",       softmax_rules,       tshi_same_shape,
                                   softmax_forward, softmax_backward,    .params_size = sizeof(softmax_params),
                                   .has_dim = true, .reads_output = true};
-static const tsh_op log_softmax_op = {"log_softmax",   softmax_rules,       softmax_shape,
+static const tsh_op log_softmax_op = {"log_softmax",   softmax_rules,       tshi_same_shape,
                                       softmax_forward, softmax_backward,    .params_size = sizeof(softmax_params),
                                       .has_dim = true, .reads_output = true};
 

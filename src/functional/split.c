@@ -21,14 +21,10 @@ static tsh_status whole_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape 
     return TSH_OK;
 }
 
-static tsh_status whole_backward(tsh_call *call) {
-    return tshi_grad_adopt(call, 0, tsh_call_grad_out(call));
-}
-
 static const tsh_op whole_op = {.name = "split",
                                 .rules = split_rules,
                                 .shape = whole_shape,
-                                .backward = whole_backward,
+                                .backward = tshi_pass_gradient,
                                 .params_size = sizeof(split_params),
                                 .has_dim = true,
                                 .views = true,

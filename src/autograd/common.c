@@ -1,5 +1,22 @@
-/* Checks that shape rules share. */
-#include "autograd/op.h"
+/* What operations share: rules, shapes, checks, a gradient. */
+#include "autograd/gradient.h"
+
+const tsh_rule tshi_linear_rules[] = {
+    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_ANY}, TSH_AS_ANY},   {{TSH_AS_P}, TSH_AS_P},
+    {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END},
+};
+
+const tsh_rule tshi_element_rules[] = {
+    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_ANY}, TSH_AS_ANY}, {{TSH_AS_L}, TSH_AS_L}, {{TSH_ROW_END}, TSH_ROW_END}};
+
+tsh_status tshi_same_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
+    *out = call->in[0]->shape;
+    return tshi_check_floats(call, dtype);
+}
+
+tsh_status tshi_pass_gradient(tsh_call *call) {
+    return tshi_grad_adopt(call, 0, tsh_call_grad_out(call));
+}
 
 tsh_status tshi_check_floats(const tsh_call *call, tsh_dtype *dtype) {
     *dtype = call->in[0]->dtype;
