@@ -1,7 +1,4 @@
 /* Saves in the background: the thread, and how the ranks agree on its outcome afterwards. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "io/checkpoint_background.h"
 #include "dist/world.h"
 

@@ -1,7 +1,4 @@
 /* Files: the system's calls, with retries and errors in words. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "io/file.h"
 
 #include <errno.h>

@@ -1,7 +1,4 @@
 /* The folders of checkpoints: found, written under a hidden name, renamed and removed. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "io/step_folder.h"
 #include "io/file.h"
 

@@ -1,7 +1,4 @@
 /* SIGUSR1 prints a rank's last calls. The handler only counts; a rank that waits sees the count and logs. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/core/signal.h"
 #include "dist/world.h"
 

@@ -1,7 +1,4 @@
 /* Failures, deaths and deadlines, and recovery from failures. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/backends/local/local.h"
 #include "dist/core/signal.h"
 

@@ -1,8 +1,5 @@
 /* Heaps and the control block: anonymous memory files for processes, plain memory for threads, so that nothing with a
  * name is ever left behind. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/backends/local/local.h"
 #include "dist/bootstrap/memory_exchange.h"
 

@@ -1,7 +1,4 @@
 /* Waiting: spin, then yield, then sleep on a futex, looking around for failures now and then. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/backends/local/local.h"
 
 #include <linux/futex.h>

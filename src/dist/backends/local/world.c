@@ -1,7 +1,4 @@
 /* Worlds of one machine: which ranks they connect, joining and closing them. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "base/cpu.h"
 #include "dist/backends/local/local.h"
 #include "dist/bootstrap/rendezvous.h"
