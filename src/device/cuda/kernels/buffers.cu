@@ -108,7 +108,7 @@ template <typename T, int N> __device__ inline void reduce_at(int64_t i, tshi_re
     items<T, N> sum(b.in[0], i);
     for (int k = 1; k < b.count; k++) sum.join_with(op, items<T, N>(b.in[k], i));
     pack<T, N> result = sum.rounded(op, b.count);
-    for (int k = 0; k < b.outs; k++) *(pack<T, N> *)((T *)b.out[k] + i) = result;
+    for (int k = 0; k < b.outs; k++) put_pack((pack<T, N> *)((T *)b.out[k] + i), result);
 }
 
 // By packs between the first and the last 16-byte boundary, where the boundaries of all buffers fall together.

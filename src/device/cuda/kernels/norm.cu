@@ -12,7 +12,8 @@ constexpr int MOST_THREADS = 512; // of a block: more would leave too few regist
 // Chunks that a thread keeps of a row in the backward, beside as many sums.
 template <int W> constexpr int held_backward = W > 4 ? 2 : W == 2 ? 3 : HELD;
 
-// a and b become their sums over a row's group; in a fixed order. shared: an element a warp.
+// a and b become their sums over a row's group; in a fixed order. shared: an element a warp, and another array at the
+// next call, so that one barrier is enough.
 template <typename S> __device__ inline void group_sums(int group, S &a, S &b, S *shared_a, S *shared_b) {
     for (int step = WARP / 2; step > 0; step /= 2) {
         a += shuffle_xor(a, step);
@@ -25,11 +26,11 @@ template <typename S> __device__ inline void group_sums(int group, S &a, S &b, S
     }
     barrier();
     a = b = 0;
+#pragma unroll 2
     for (int i = 0; i < group / WARP; i++) {
         a += shared_a[i];
         b += shared_b[i];
     }
-    barrier();
 }
 
 template <typename S> __device__ inline S group_sum(int group, S value, S *shared) {
@@ -104,6 +105,18 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
     }
 }
 
+// A chunk as it was read: its elements would take a register each.
+template <typename C> struct unread {
+    static constexpr bool whole = sizeof(C) == 16;
+    std::conditional_t<whole, uint4, C> bits;
+
+    __device__ C get() const {
+        C c;
+        memcpy(&c, &bits, sizeof c);
+        return c;
+    }
+};
+
 // The terms of an element in its row's gradient: its normalised value, and the gradient behind gamma.
 template <typename T, int W> struct row_gradient {
     using S = sum_t<T>;
@@ -115,8 +128,12 @@ template <typename T, int W> struct row_gradient {
         return (load(x.item[j]) - center) * scale;
     }
 
+    __device__ C gamma_at(int64_t at) const {
+        return gamma ? ((const unread<C> *)gamma)[at].get() : C();
+    }
+
     __device__ void add_sums(int64_t at, const C &x, const C &dy, S &sum, S &dot) const {
-        C g = gamma ? gamma[at] : C();
+        const C g = gamma_at(at);
         for (int j = 0; j < W; j++) {
             S up = gamma ? load(dy.item[j]) * load(g.item[j]) : load(dy.item[j]);
             sum += up;
@@ -125,7 +142,8 @@ template <typename T, int W> struct row_gradient {
     }
 
     __device__ C result(int64_t at, const C &x, const C &dy, const C &before, S mean_sum, S mean_dot) const {
-        C g = gamma ? gamma[at] : C(), out;
+        const C g = gamma_at(at);
+        C out;
         for (int j = 0; j < W; j++) {
             S up = gamma ? load(dy.item[j]) * load(g.item[j]) : load(dy.item[j]);
             out.item[j] = store<T>(load(before.item[j]) + scale * (up - mean_sum - hat(x, j) * mean_dot));
@@ -139,7 +157,7 @@ struct lane_chunks {
     int lane, group;
     int64_t chunks;
 
-    __device__ int64_t at(int k) const {
+    __device__ int at(int k) const {
         return lane + k * group;
     }
     __device__ bool has(int k) const {
@@ -149,16 +167,20 @@ struct lane_chunks {
 
 template <typename T, int W> struct held_row {
     static constexpr int K = held_backward<W>;
-    using C = pack<T, W>;
-    C x[K], dy[K], dx[K]; // dx: from before
+    using C = unread<pack<T, W>>;
+    sum_t<T> center, scale;
+    C x[K], dy[K];
 
-    __device__ void load(const lane_chunks &my, const C *from_x, const C *from_dy, const C *from_dx) {
+    __device__ void load(const lane_chunks &my, int64_t r, const T *from_x, const T *from_dy, const sum_t<T> *mean,
+                         const sum_t<T> *rstd) {
+        const C *row = (const C *)from_x + r * my.chunks, *up = (const C *)from_dy + r * my.chunks;
+        center = mean ? mean[r] : sum_t<T>(0);
+        scale = rstd[r];
 #pragma unroll
         for (int k = 0; k < K; k++) {
             if (!my.has(k)) continue;
-            x[k] = from_x[my.at(k)];
-            dy[k] = from_dy[my.at(k)];
-            dx[k] = from_dx ? from_dx[my.at(k)] : C();
+            x[k] = row[my.at(k)];
+            dy[k] = up[my.at(k)];
         }
     }
 };
@@ -173,9 +195,10 @@ template <typename T, int W> struct held_sums {
 #pragma unroll
         for (int k = 0; k < K; k++) {
             if (!my.has(k)) continue;
+            const pack<T, W> x = row.x[k].get(), up = row.dy[k].get();
             for (int j = 0; j < W; j++) {
-                gammas[k][j] += load(row.dy[k].item[j]) * gradient.hat(row.x[k], j);
-                betas[k][j] += load(row.dy[k].item[j]);
+                gammas[k][j] += load(up.item[j]) * gradient.hat(x, j);
+                betas[k][j] += load(up.item[j]);
             }
         }
     }
@@ -199,40 +222,53 @@ template <typename T, int W> struct held_sums {
 };
 
 // dx (unless NULL), added to what it holds or not; and with SUMMED each block's sums for dgamma and dbeta into
-// partial[block, 2, cols]; then no row has chunks past the held ones.
+// partial[block, 2, cols]; then no row has chunks past the held ones. A row is read while the one before it is computed,
+// where there are registers for both.
 template <typename T, int W, bool SUMMED>
 __global__ void __launch_bounds__(MOST_THREADS, 1)
-    backward(int group, bool rms, bool add, int64_t rows, int64_t cols, const T *x, const T *gamma,
-             const sum_t<T> *mean, const sum_t<T> *rstd, const T *dy, T *dx, sum_t<T> *partial) {
+    backward(int group, bool add, int64_t rows, int64_t cols, const T *x, const T *gamma, const sum_t<T> *mean,
+             const sum_t<T> *rstd, const T *dy, T *dx, sum_t<T> *partial) {
     using S = sum_t<T>;
     using C = pack<T, W>;
     constexpr int K = held_backward<W>;
-    __shared__ S shared_sum[WARP], shared_dot[WARP];
-    const int groups = blockDim.x / group;
-    const lane_chunks my = {(int)threadIdx.x % group, group, cols / W};
+    constexpr bool AHEAD = W == 1 || W > 4;
+    __shared__ S shared_sum[2][WARP], shared_dot[2][WARP];
+    const int64_t step = (int64_t)gridDim.x * (blockDim.x / group);
+    const lane_chunks my = {(int)(threadIdx.x % (unsigned)group), group, cols / W};
+    int turn = 0;
     held_sums<T, W> sums;
-    for (int64_t r = (int64_t)blockIdx.x * groups + threadIdx.x / group; r < rows; r += (int64_t)gridDim.x * groups) {
+    held_row<T, W> next;
+    int64_t r = (int64_t)blockIdx.x * (blockDim.x / group) + threadIdx.x / group;
+    if (AHEAD && r < rows) next.load(my, r, x, dy, mean, rstd);
+    for (; r < rows; r += step) {
+        if (!AHEAD) next.load(my, r, x, dy, mean, rstd);
+        const held_row<T, W> held = next;
         const C *row = (const C *)(x + r * cols), *up = (const C *)(dy + r * cols);
         C *to = (C *)(dx + r * cols);
-        const row_gradient<T, W> gradient = {rms ? S(0) : mean[r], rstd[r], (const C *)gamma};
-        held_row<T, W> held;
-        held.load(my, row, up, dx && add ? to : nullptr);
+        unread<C> before[K] = {};
+#pragma unroll
+        for (int k = 0; k < K; k++)
+            if (dx && add && my.has(k)) before[k] = ((const unread<C> *)to)[my.at(k)];
+        if (AHEAD && r + step < rows) next.load(my, r + step, x, dy, mean, rstd);
+        const row_gradient<T, W> gradient = {held.center, held.scale, (const C *)gamma};
         if (SUMMED) sums.add(my, gradient, held);
         if (!dx) continue;
         S sum = 0, dot = 0;
 #pragma unroll
         for (int k = 0; k < K; k++)
-            if (my.has(k)) gradient.add_sums(my.at(k), held.x[k], held.dy[k], sum, dot);
+            if (my.has(k)) gradient.add_sums(my.at(k), held.x[k].get(), held.dy[k].get(), sum, dot);
         for (int64_t at = my.at(K); at < my.chunks && !SUMMED; at += group)
             gradient.add_sums(at, row[at], up[at], sum, dot);
-        group_sums(group, sum, dot, shared_sum, shared_dot);
-        const S mean_sum = rms ? S(0) : sum / (S)cols, mean_dot = dot / (S)cols;
+        group_sums(group, sum, dot, shared_sum[turn], shared_dot[turn]);
+        turn ^= 1;
+        const S mean_sum = mean ? sum / (S)cols : S(0), mean_dot = dot / (S)cols;
 #pragma unroll
         for (int k = 0; k < K; k++)
             if (my.has(k))
-                to[my.at(k)] = gradient.result(my.at(k), held.x[k], held.dy[k], held.dx[k], mean_sum, mean_dot);
+                put_pack(to + my.at(k),
+                         gradient.result(my.at(k), held.x[k].get(), held.dy[k].get(), before[k].get(), mean_sum, mean_dot));
         for (int64_t at = my.at(K); at < my.chunks && !SUMMED; at += group)
-            to[at] = gradient.result(at, row[at], up[at], add ? to[at] : C(), mean_sum, mean_dot);
+            put_pack(to + at, gradient.result(at, row[at], up[at], add ? to[at] : C(), mean_sum, mean_dot));
     }
     if (SUMMED) sums.put(my, cols, partial + (int64_t)blockIdx.x * 2 * cols);
 }
@@ -285,9 +321,9 @@ __global__ void __launch_bounds__(256)
 }
 
 // Threads of a group for `chunks` with `held` to each.
-int group_for(int64_t chunks, int held) {
+int group_for(int64_t chunks, int held, int most) {
     int group = WARP;
-    while (group < MOST_THREADS && (int64_t)group * held < chunks) group *= 2;
+    while (group < most && (int64_t)group * held < chunks) group *= 2;
     return group;
 }
 
@@ -299,7 +335,7 @@ template <typename T, int W>
 void norm(tsh_device *device, bool rms, int64_t rows, int64_t cols, double eps, const void *x, const void *gamma,
           const void *beta, void *y, void *mean, void *rstd) {
     using S = sum_t<T>;
-    int group = group_for(cols / W, HELD), threads = group == WARP ? SHORT_ROWS : group;
+    int group = group_for(cols / W, HELD, MOST_THREADS), threads = group == WARP ? SHORT_ROWS : group;
     int64_t groups = threads / group;
     launch(device, "norm", normalise<T, W>, grid(up(rows, groups)), threads, group, rms, rows, cols, (S)eps,
            (const T *)x, (const T *)gamma, (const T *)beta, (T *)y, (S *)mean, (S *)rstd);
@@ -316,15 +352,15 @@ template <typename T, int W, bool SUMMED>
 void launch_backward(tsh_device *device, const norm_gradient &g, int group, unsigned threads, unsigned blocks,
                      void *partial) {
     using S = sum_t<T>;
-    launch(device, "norm_backward", backward<T, W, SUMMED>, blocks, threads, group, g.rms, g.add, g.rows, g.cols,
-           (const T *)g.x, (const T *)g.gamma, (const S *)g.mean, (const S *)g.rstd, (const T *)g.dy, (T *)g.dx,
+    launch(device, "norm_backward", backward<T, W, SUMMED>, blocks, threads, group, g.add, g.rows, g.cols,
+           (const T *)g.x, (const T *)g.gamma, g.rms ? (const S *)nullptr : (const S *)g.mean, (const S *)g.rstd, (const T *)g.dy, (T *)g.dx,
            (S *)partial);
 }
 
 template <typename T, int W> void norm_backward(tsh_device *device, const norm_gradient &g) {
     using S = sum_t<T>;
     const int64_t chunks = g.cols / W, warps = 256 / WARP;
-    const int held = held_backward<W>, group = group_for(chunks, held);
+    const int held = held_backward<W>, group = group_for(chunks, held, MOST_THREADS);
     const int threads = group == WARP ? 256 : group;
     const int64_t all = up(g.rows, threads / group);
     const bool sums = g.dgamma || g.dbeta, fits = chunks <= (int64_t)held * group;
