@@ -18,10 +18,7 @@ static tsh_status keep_grad(tsh_tape *tape, const tsh_tensor *x) {
         return TSH_OK;
     }
     tsh_status status = first ? tshi_gradient_new(x, &g->kept) : TSH_OK;
-    if (status != TSH_OK) {
-        tshi_tape_fail_as(tape, status, "backward: a retained gradient");
-        return status;
-    }
+    if (status != TSH_OK) return tshi_tape_check(tape, status, "backward: a retained gradient");
     const void *before = first ? NULL : tshi_data(g->kept);
     device->ops->elementwise[g->value->dtype].axpby(device, x->numel, 1, tshi_data(g->value), first ? 0 : 1, before,
                                                     tshi_data(g->kept));
@@ -66,9 +63,7 @@ static tsh_status backward_elsewhere(tsh_call *node) {
 }
 
 static tsh_status advance_sink(tsh_tape *tape) {
-    tsh_status status = tape->sink->ops->advance(tape->sink);
-    if (status != TSH_OK) tshi_tape_fail_as(tape, status, "backward");
-    return status;
+    return tshi_tape_check(tape, tape->sink->ops->advance(tape->sink), "backward");
 }
 
 static tsh_status settled(tsh_call *node, tsh_status (*backward)(tsh_call *call)) {
@@ -197,10 +192,7 @@ static tsh_status seed(tsh_tape *tape, tsh_tensor *loss, const tsh_tensor *gradi
     double weight = tape->sink ? tape->sink->weight : 1;
     bool shares = gradient && weight == 1 && !g->retained;
     tsh_status status = shares ? tshi_gradient_view(loss, gradient, &g->value) : tshi_gradient_new(loss, &g->value);
-    if (status != TSH_OK) {
-        tshi_tape_fail_as(tape, status, "backward");
-        return status;
-    }
+    if (status != TSH_OK) return tshi_tape_check(tape, status, "backward");
     g->stale = false;
     if (shares) return TSH_OK;
     void *to = tshi_data(g->value);
@@ -282,21 +274,10 @@ static tsh_status run_nodes(tsh_tape *tape, const tsh_tensor *loss) {
 static tsh_status run_with_sink(tsh_tape *tape, const tsh_tensor *loss) {
     tshi_gradient_sink *sink = tape->sink;
     tsh_status status = sink->ops->begin(sink, loss);
-    if (status != TSH_OK) {
-        tshi_tape_fail_as(tape, status, "backward");
-        return status;
-    }
+    if (status != TSH_OK) return tshi_tape_check(tape, status, "backward");
     tsh_status ran = run_nodes(tape, loss);
     status = sink->ops->end(sink, ran);
-    if (ran == TSH_OK && status != TSH_OK) tshi_tape_fail_as(tape, status, "backward");
-    return status;
-}
-
-/* Errors that a GPU's kernels have reported by now; the next step finds those of kernels that still run. */
-static tsh_status check_device(tsh_tape *tape, tsh_device *device) {
-    tsh_status status = device->ops->check(device);
-    if (status != TSH_OK) tshi_tape_fail_as(tape, status, "backward");
-    return status;
+    return ran == TSH_OK ? tshi_tape_check(tape, status, "backward") : status;
 }
 
 static tsh_status backward_from(tsh_tape *tape, tsh_tensor *loss, const tsh_backward_config *config) {
@@ -308,9 +289,13 @@ static tsh_status backward_from(tsh_tape *tape, tsh_tensor *loss, const tsh_back
     count_uses(tape, last, false);
     count_uses(tape, last, true);
     status = tape->sink ? run_with_sink(tape, loss) : run_nodes(tape, loss);
-    if (status == TSH_OK) return check_device(tape, loss->mesh->device);
-    count_uses(tape, last, false); /* leaves outlive the step */
-    return status;
+    if (status != TSH_OK) {
+        count_uses(tape, last, false); /* leaves outlive the step */
+        return status;
+    }
+    /* Errors that a GPU's kernels have reported by now; the next step finds those of kernels that still run. */
+    tsh_device *device = loss->mesh->device;
+    return tshi_tape_check(tape, device->ops->check(device), "backward");
 }
 
 /* True when a range of a trace has begun. */

@@ -113,8 +113,7 @@ tsh_status tsh_tape_reset(tsh_tape *tape) {
     if (tshi_tape_is_inside(tape, "tape_reset")) return tape->status;
     tsh_world *world = tape->world;
     tshi_signal_look(world);
-    tsh_status sent = tshi_exchange_flush(world);
-    if (sent != TSH_OK) tshi_tape_fail_as(tape, sent, "tape_reset");
+    tshi_tape_check(tape, tshi_exchange_flush(world), "tape_reset");
     bool failed = tape->status != TSH_OK, troubled = tshi_world_troubled(world, step_of(tape));
     /* A world that the caller has recovered since needs no recovery, nor does a step that is skipped. */
     bool recover = troubled || (failed && !tape->skips && tape->recoveries == world->recoveries);
@@ -181,6 +180,11 @@ bool tshi_tape_is_inside(tsh_tape *tape, const char *what) {
 
 tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *what) {
     return tshi_tape_fail(tape, status, "%s: %s", what, tsh_error_message());
+}
+
+tsh_status tshi_tape_check(tsh_tape *tape, tsh_status status, const char *what) {
+    if (status != TSH_OK) tshi_tape_fail_as(tape, status, what);
+    return status;
 }
 
 tsh_tensor *tshi_tape_fail_with(tsh_tape *tape, tsh_status status) {

@@ -61,6 +61,8 @@ tsh_tensor *tshi_tape_fail(tsh_tape *tape, tsh_status status, const char *format
 tsh_tensor *tshi_tape_fail_with(tsh_tape *tape, tsh_status status);
 /* tshi_tape_fail with tsh_error_message() after "what: ". */
 tsh_tensor *tshi_tape_fail_as(tsh_tape *tape, tsh_status status, const char *what);
+/* tshi_tape_fail_as where the status, which it returns, is a failure. */
+tsh_status tshi_tape_check(tsh_tape *tape, tsh_status status, const char *what);
 /* tshi_tape_fail_as for what was started in the step and has failed after it; returns the status, and leaves
  * tsh_error_message() as it was. */
 tsh_status tshi_tape_spoil(tsh_tape *tape, tsh_status status, const char *what);

@@ -111,10 +111,7 @@ tsh_status tsh_split_parts(tsh_tape *tape, tsh_tensor *x, int dim, int count, co
     for (int i = 0; out && i < count; i++) out[i] = NULL;
     if (!tshi_tape_ready(tape, "split", 1, &x)) return tape ? tsh_tape_status(tape) : TSH_ERR_ARGUMENT;
     tsh_status status = check_arguments(x, dim, count, sizes, out);
-    if (status != TSH_OK) {
-        tshi_tape_fail_as(tape, status, "split");
-        return status;
-    }
+    if (status != TSH_OK) return tshi_tape_check(tape, status, "split");
     split_params p = {.dim = dim < 0 ? dim + x->shape.ndim : dim, .count = count};
     int64_t n = x->shape.global[p.dim];
     tsh_tensor *whole = tshi_apply(tape, &whole_op, 1, &x, &p);

@@ -192,10 +192,7 @@ tsh_status tsh_kv_cache_append(tsh_tape *tape, tsh_kv_cache *cache, tsh_tensor *
     if (!tape) return tshi_tape_missing(what);
     if (!tshi_tape_ready(tape, what, 2, (tsh_tensor *[]){k, v})) return tape->status;
     tsh_status status = cache ? check_append(tape, cache, k, v) : tshi_fail(TSH_ERR_ARGUMENT, "a cache is required");
-    if (status != TSH_OK) {
-        tshi_tape_fail_as(tape, status, what);
-        return status;
-    }
+    if (status != TSH_OK) return tshi_tape_check(tape, status, what);
     int64_t tokens = k->shape.global[1];
     k = tshi_bring(tape, what, k, cache->k->layout, false);
     v = k ? tshi_bring(tape, what, v, cache->v->layout, false) : NULL;
@@ -203,9 +200,7 @@ tsh_status tsh_kv_cache_append(tsh_tape *tape, tsh_kv_cache *cache, tsh_tensor *
     put(cache, k, cache->k);
     put(cache, v, cache->v);
     for (int64_t b = 0; b < batch_of(cache); b++) cache->length[b] += tokens;
-    status = write_lengths(cache);
-    if (status != TSH_OK) tshi_tape_fail_as(tape, status, what);
-    return status;
+    return tshi_tape_check(tape, write_lengths(cache), what);
 }
 
 tsh_tensor *tsh_attention_cached(tsh_tape *tape, tsh_kv_cache *cache, tsh_tensor *q, tsh_tensor *k, tsh_tensor *v,
