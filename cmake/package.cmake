@@ -27,9 +27,19 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_RECOMMENDS tshard-tools)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "${package_library} (= ${PROJECT_VERSION})")
-set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_RECOMMENDS "tshard-tools, pkg-config")
-# For programs with libtshard.a in them.
-set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SUGGESTS "libblas-dev, libdnnl-dev, libjansson-dev, libopenmpi-dev")
+# For programs with libtshard.a in them, and those that include tshard/mpi.h.
+set(recommended "tshard-tools, pkg-config, libblas-dev | libblas.so, libjansson-dev")
+if(TSHARD_USE_ONEDNN)
+    string(APPEND recommended ", libdnnl-dev")
+endif()
+if(TSHARD_HAVE_MPI)
+    if(TSHARD_MPI_IS_OPEN_MPI)
+        string(APPEND recommended ", libopenmpi-dev")
+    else()
+        string(APPEND recommended ", libmpich-dev")
+    endif()
+endif()
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_RECOMMENDS ${recommended})
 
 # Files that each package must have, and that no other installation has.
 set(folder ${CMAKE_CURRENT_BINARY_DIR}/package)

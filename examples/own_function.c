@@ -9,90 +9,60 @@
 
 /* --- the function ------------------------------------------------------------------------------------------------- */
 
-/* Along an axis of the mesh x is whole, split before its last dim, split along that, or each rank's own. So is y. */
-static const tsh_rule unit_rules[] = {{{TSH_AS_R}, TSH_AS_R},
-                                      {{TSH_AS_BATCH}, TSH_AS_BATCH},
-                                      {{TSH_AS_LAST}, TSH_AS_LAST},
-                                      {{TSH_AS_L}, TSH_AS_L},
-                                      {{TSH_ROW_END}, TSH_ROW_END}};
-
-static tsh_status unit_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
-    const tsh_tensor *x = tsh_call_input(call, 0);
-    if (tsh_tensor_ndim(x) != 2) return tsh_call_fail(call, TSH_ERR_SHAPE, "x [rows, cols] is wanted");
-    *dtype = tsh_tensor_dtype(x);
-    out->ndim = 2;
-    memcpy(out->global, tsh_tensor_shape(x), 2 * sizeof *out->global);
-    return TSH_OK;
-}
+/* Along an axis of the mesh x is whole, split before its last dim, or split along that. So is y. */
+static const tsh_rule unit_rules[] = {
+    {{TSH_AS_R}, TSH_AS_R}, {{TSH_AS_BATCH}, TSH_AS_BATCH}, {{TSH_AS_LAST}, TSH_AS_LAST}, {{TSH_ROW_END}, TSH_ROW_END}};
 
 /* sums[i] = sum of a b over row i, of which other ranks may hold parts. */
 static tsh_status row_sums(tsh_call *call, const tsh_tensor *a, const tsh_tensor *b, tsh_tensor *sums) {
     const int64_t *n = tsh_tensor_local_shape(a);
     const double *u = tsh_tensor_data(a), *v = tsh_tensor_data(b);
-    double *sum = tsh_tensor_data(sums), elements = (double)(n[0] * n[1]);
-    if (tsh_call_computes(call, 2 * elements, 16 * elements)) {
-        for (int64_t i = 0; i < n[0]; i++) {
-            sum[i] = 0;
-            for (int64_t j = 0; j < n[1]; j++) sum[i] += u[i * n[1] + j] * v[i * n[1] + j];
-        }
-    }
+    double *sum = tsh_tensor_data(sums);
+    memset(sum, 0, (size_t)n[0] * sizeof *sum);
+    for (int64_t k = 0; k < n[0] * n[1]; k++) sum[k / n[1]] += u[k] * v[k];
     return tsh_call_reduce(call, a, 1, sums, TSH_SUM);
 }
 
 static tsh_status unit_forward(tsh_call *call) {
     const tsh_tensor *x = tsh_call_input(call, 0);
     const int64_t *n = tsh_tensor_local_shape(x);
-    double *out = tsh_tensor_data(tsh_call_output(call)), elements = (double)(n[0] * n[1]);
-    const double *in = tsh_tensor_data(x), *eps = tsh_call_params(call);
     tsh_tensor *sums = tsh_call_save(call, 0, TSH_FLOAT64, n[0]); /* for backward */
     tsh_status status = sums ? row_sums(call, x, x, sums) : TSH_ERR_MEMORY;
-    if (status != TSH_OK || !tsh_call_computes(call, elements, 16 * elements)) return status;
-    double *length = tsh_tensor_data(sums);
-    for (int64_t i = 0; i < n[0]; i++) {
-        length[i] = sqrt(length[i] + *eps);
-        for (int64_t j = 0; j < n[1]; j++) out[i * n[1] + j] = in[i * n[1] + j] / length[i];
-    }
+    if (status != TSH_OK) return status;
+    const double *in = tsh_tensor_data(x), *sum = tsh_tensor_data(sums), *eps = tsh_call_params(call);
+    double *out = tsh_tensor_data(tsh_call_output(call));
+    for (int64_t k = 0; k < n[0] * n[1]; k++) out[k] = in[k] / sqrt(sum[k / n[1]] + *eps);
     return TSH_OK;
 }
 
-/* dx += (dy - y (y . dy)) / length */
+/* With l = sqrt(sum of x^2 + eps): dx += dy / l - x (x . dy) / l^3. */
 static tsh_status unit_backward(tsh_call *call) {
-    const tsh_tensor *y = tsh_call_output(call), *dy = tsh_call_grad_out(call), *lengths = tsh_call_saved(call, 0);
-    const int64_t *n = tsh_tensor_local_shape(y);
-    double elements = (double)(n[0] * n[1]);
-    tsh_tensor *dots = tsh_call_scratch(call, TSH_FLOAT64, n[0]), *dx = tsh_call_grad(call, 0);
-    if (!lengths || !dots || !dx) return TSH_ERR_STATE;
-    tsh_status status = row_sums(call, y, dy, dots);
-    if (status != TSH_OK || !tsh_call_computes(call, 4 * elements, 32 * elements)) return status;
-    const double *out = tsh_tensor_data(y), *dout = tsh_tensor_data(dy), *dot = tsh_tensor_data(dots);
-    const double *length = tsh_tensor_data(lengths);
+    const tsh_tensor *x = tsh_call_input(call, 0), *dy = tsh_call_grad_out(call), *sums = tsh_call_saved(call, 0);
+    tsh_tensor *dots = tsh_call_scratch(call, TSH_FLOAT64, tsh_tensor_local_shape(x)[0]), *dx = tsh_call_grad(call, 0);
+    tsh_status status = sums && dots && dx ? row_sums(call, x, dy, dots) : TSH_ERR_MEMORY;
+    if (status != TSH_OK) return status;
+    const double *in = tsh_tensor_data(x), *dout = tsh_tensor_data(dy), *eps = tsh_call_params(call);
+    const double *sum = tsh_tensor_data(sums), *dot = tsh_tensor_data(dots);
     double *din = tsh_tensor_data(dx);
-    for (int64_t i = 0; i < n[0]; i++) {
-        for (int64_t k = i * n[1]; k < (i + 1) * n[1]; k++) din[k] += (dout[k] - out[k] * dot[i]) / length[i];
+    for (int64_t k = 0, cols = tsh_tensor_local_shape(x)[1]; k < tsh_tensor_local_numel(x); k++) {
+        double length = sqrt(sum[k / cols] + *eps);
+        din[k] += dout[k] / length - in[k] * dot[k / cols] / (length * length * length);
     }
     return TSH_OK;
 }
 
-static const tsh_op unit_op = {.name = "unit_rows",
-                               .rules = unit_rules,
-                               .shape = unit_shape,
-                               .forward = unit_forward,
-                               .backward = unit_backward,
-                               .params_size = sizeof(double), /* eps */
-                               .reads_output = true,
-                               .reads_no_input = true,
-                               .inputs = 1,
-                               .dtypes = 1u << TSH_FLOAT64};
-
-static tsh_tensor *unit_rows(tsh_tape *tape, tsh_tensor *x, double eps) {
-    return tsh_apply(tape, &unit_op, 1, &x, &eps);
-}
+static const tsh_op unit_op = {"unit_rows",   unit_rules,
+                               NULL,          unit_forward,
+                               unit_backward, .params_size = sizeof(double),
+                               .inputs = 1,   .dtypes = 1u << TSH_FLOAT64};
 
 /* --- the check ---------------------------------------------------------------------------------------------------- */
 
 /* The sum of c y, with c different for each element. */
 static tsh_tensor *objective(tsh_tape *tape, tsh_tensor *const *inputs, void *c) {
-    return tsh_sum(tape, tsh_mul(tape, unit_rows(tape, inputs[0], 1e-3), c), TSH_ALL_DIMS);
+    const double eps = 1e-3;
+    tsh_tensor *y = tsh_apply(tape, &unit_op, 1, inputs, &eps);
+    return tsh_sum(tape, tsh_mul(tape, y, c), TSH_ALL_DIMS);
 }
 
 static int fail(const char *message) {

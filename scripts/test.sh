@@ -106,7 +106,7 @@ stage_mpich() {
     have_command mpicc.mpich || { echo "there is no MPICH (mpicc.mpich)"; return 77; }
     cmake -S . -B build-mpich -G Ninja -DTSHARD_WERROR=ON -DCMAKE_C_COMPILER=gcc -DTSHARD_CUDA=OFF -DTSHARD_MPI=ON \
         -DMPI_C_COMPILER=mpicc.mpich "-DMPIEXEC_EXECUTABLE=$(command -v mpiexec.mpich)" &&
-        cmake --build build-mpich --target mpi_ranks mpi_host && suites build-mpich mpi
+        cmake --build build-mpich --target mpi_ranks mpi_host own_function && suites build-mpich mpi
 }
 
 # The kernels for all architectures, linked into library and programs, and what an installed build of them carries. The

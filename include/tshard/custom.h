@@ -65,7 +65,7 @@ typedef struct tsh_op {
     const char *name; /* lives as long as the world, as `rules` does */
     /* Rows of layouts, ended by {{TSH_ROW_END}, TSH_ROW_END}. The first one is most often all TSH_AS_R. */
     const tsh_rule *rules;
-    /* Writes the output's dtype and global shape; the inputs have their global shapes. */
+    /* Writes the output's dtype and global shape; the inputs have their global shapes. NULL: those of the first input. */
     tsh_status (*shape)(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out);
     /* Fills the output, whose memory is not zeroed; the inputs have the layouts of the chosen rows. It runs once more where
      * a segment is made again (tsh_tape_recompute_since), and does the same then. */
@@ -108,7 +108,7 @@ typedef struct tsh_op {
 /* A call of op: in[0], ..., in[inputs - 1], all on one mesh, and params, which point to op->params_size bytes (NULL
  * without). The struct *op is copied. The tape owns the result, which is NULL on failure (tsh_tape_message says why), and
  * where an input is NULL. Collective over the groups of the transitions that inputs need, and of what forward calls.
- * TSH_ERR_ARGUMENT for an op without a name, rows, shape or forward, or with another number of inputs; TSH_ERR_DTYPE,
+ * TSH_ERR_ARGUMENT for an op without a name, rows or forward, or with another number of inputs; TSH_ERR_DTYPE,
  * _UNSUPPORTED for dtypes and devices that it does not take; TSH_ERR_SHAPE for a shape that is none; _LAYOUT;
  * TSH_ERR_STATE without a backward where an input wants a gradient, and inside of another call's functions. */
 TSH_API tsh_tensor *tsh_apply(tsh_tape *tape, const tsh_op *op, int inputs, tsh_tensor *const *in, const void *params);

@@ -115,8 +115,31 @@ static void cases_of_four(tshi_rank *r, tsh_group *group) {
     tsh_tensor_release(in);
 }
 
+/* Items are maps x -> a x + b, one after the other; they do not commute. */
+static void compose(void *user, tsh_dtype dtype, int64_t count, const void *from, void *into) {
+    const float *after = from;
+    float *map = into;
+    (void)user, (void)dtype;
+    for (int64_t i = 0; i < count; i += 2) {
+        map[i + 1] = after[i] * map[i + 1] + after[i + 1];
+        map[i] *= after[i];
+    }
+}
+
+static void own_reduction(tshi_rank *r, tsh_group *group) {
+    float f = (float)r->rank, a = 1, b = 0;
+    tsh_tensor *t = with(r, 6, (float[]){2, f, 2, f, 2, f});
+    for (int i = 0; i < r->size; i++) {
+        a *= 2;
+        b = 2 * b + (float)i;
+    }
+    tshi_check_ok(r, tsh_all_reduce_with(group, t, 2, compose, NULL));
+    expect(r, "all_reduce_with", t, (float[]){a, b, a, b, a, b});
+}
+
 void scenario_cases(tshi_rank *r) {
     tsh_group *group = tsh_world_group(r->world);
+    own_reduction(r, group);
     float ones[8], all[64];
     for (int i = 0; i < 8; i++) ones[i] = (float)r->rank;
     for (int i = 0; i < 8 * r->size; i++) all[i] = (float)(i / 8);

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# run.sh MPIEXEC RANKS PROGRAM SCENARIO: runs a scenario as ranks of MPI. Fails when a rank fails, when the scenario
+# run.sh MPIEXEC RANKS PROGRAM [SCENARIO]: runs a scenario as ranks of MPI. Fails when a rank fails, when the scenario
 # takes too long, or when it leaves a process behind.
 set -uo pipefail
-launcher=$1 ranks=$2 program=$(realpath "$3") scenario=$4
+launcher=$1 ranks=$2 program=$(realpath "$3") scenario=${4:-}
 limit=800 # a guard: polling ranks are slow beside programs that use whole time slices
 [ -x "$program" ] || { echo "there is no $program"; exit 1; }
 
@@ -133,8 +133,8 @@ case $scenario in
              NF != 6 || far($2, $5) || far($3, $6) { bad = 1 } END { exit bad || NR != 8 }' "$folder/both" || code=1
         ;;
     *)
-        launch "$copy" "$scenario" || code=$?
-        [ "$code" = 0 ] || echo "$scenario on $ranks ranks ended with $code"
+        launch "$copy" ${scenario:+"$scenario"} || code=$?
+        [ "$code" = 0 ] || echo "${scenario:-$program} on $ranks ranks ended with $code"
         ;;
 esac
 left_behind && code=1
