@@ -1,0 +1,188 @@
+#!/usr/bin/env bash
+# steps.sh FUNCTION ARGUMENTS...: one step of scripts/gpu-check.sh. The exit code 77 says that it cannot run here, and the
+# last line that was printed why. From the environment: build, bin (of programs), ready (they are not built here),
+# quick (small sizes), each (seconds of a measurement).
+# shellcheck disable=SC2154
+set -uo pipefail
+
+omit() { echo "$1"; exit 77; }
+have() { command -v "$1" > /dev/null 2>&1; }
+built() { [ -x "$bin/$1" ] || omit "there is no $bin/$1"; }
+tiny_text="--batch 2 --context 4 --embed 8 --hidden 12"
+# pick A B: B where sizes are small.
+pick() { [ -n "$quick" ] && echo "$2" || echo "$1"; }
+bench() { built tshard-bench; TSHARD_DEVICE=cuda "$bin/tshard-bench" "$@" --seconds "$each"; }
+
+gpu() {
+    have nvidia-smi || omit "no nvidia-smi, so no driver"
+    nvidia-smi && nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,clocks.max.sm --format=csv
+}
+
+# Without CMake and without a library that tshard needs.
+probe_build() {
+    local library="" include=/usr/local/cuda/include
+    [ -z "$ready" ] || omit "--bin names programs that are built"
+    have nvcc || omit "there is no nvcc"
+    if [ "$1" = nccl_probe ]; then
+        [ -z "${NCCL_ROOT:-}" ] || include=$NCCL_ROOT/include
+        [ -e "$include/nccl.h" ] || omit "there is no nccl.h"
+        for library in "$include"/../lib/libnccl.so.2 /usr/lib/*/libnccl.so.2; do [ ! -e "$library" ] || break; done
+        [ -e "$library" ] || omit "there is no libnccl.so.2"
+        library="-Xlinker $library -Xlinker -rpath=$(dirname "$(realpath "$library")")"
+    fi
+    mkdir -p "$bin"
+    # shellcheck disable=SC2086
+    nvcc -O1 -arch=native -I"$include" -o "$bin/$1" "benchmarks/gpu/$1.c" benchmarks/gpu/probe.c benchmarks/gpu/hold.cu $library
+}
+
+# Copies of gigabytes say nothing where memory is the host's.
+cuda() {
+    local names=()
+    built gpu_probe
+    [ -z "$quick" ] || names=(device events copies waits capture ipc queues launches)
+    "$bin/gpu_probe" "${names[@]}"
+}
+
+queues() { built gpu_probe; CUDA_DEVICE_MAX_CONNECTIONS=$1 "$bin/gpu_probe" queues; }
+
+# [tests]: with the suites, where there is Criterion.
+build() {
+    local generator="Unix Makefiles" suites=OFF targets=(tshard-bench tshard-run check_vectors train_text train_gpt generate)
+    [ -z "$ready" ] || omit "--bin names programs that are built"
+    have nvcc || omit "there is no CUDA toolkit"
+    ! have ninja || generator=Ninja
+    if [ "${1:-}" = tests ]; then
+        if pkg-config --exists criterion; then suites=ON targets=(all); else echo "no Criterion: no suites"; fi
+    fi
+    cmake -S . -B "$build" -G "$generator" -DTSHARD_CUDA=ON -DTSHARD_CUDA_ARCHITECTURES=native \
+        -DTSHARD_BUILD_TESTS=$suites && cmake --build "$build" -j "$(nproc)" --target "${targets[@]}"
+}
+
+# A folder of these vectors, and what to do with it.
+with_vectors() {
+    local folder name
+    folder=$(mktemp -d)
+    for name in $1; do cp "tests/data/vectors/$name.txt" "$folder"; done
+    shift
+    "$@" "$folder"
+    local code=$?
+    rm -r "$folder"
+    return $code
+}
+
+check() { TSHARD_CUDA_MANAGED=0 "$bin/check_vectors" "$1" --device cuda --ranks "${2:-1,2}"; }
+
+vectors_chosen() {
+    built check_vectors
+    with_vectors "$(pick "linear_uneven embedding layer_norm causal_attention gelu_erf cross_entropy_mean_ls10_w adamw mlp_lm tiny_gpt" linear_uneven)" check
+}
+
+vectors() {
+    built check_vectors
+    if [ -n "$quick" ]; then with_vectors adamw check; else check tests/data/vectors; fi
+}
+
+kernels() {
+    # shellcheck disable=SC2046
+    bench kernels $(pick "--rows 16384 --cols 8192 --tokens 4096 --classes 32768 --vocabulary 32768" \
+        "--rows 33 --cols 70 --tokens 29 --classes 1001 --vocabulary 50") --dtype "$1"
+}
+
+linear() {
+    local n
+    n=$(pick "$1" 32)
+    bench linear --batch "$n" --in "$n" --out "$n" --shard dense --dtype "$2"
+}
+
+tf32() { TSHARD_TF32=1 "$@"; }
+
+# BATCH HIDDEN FFN [--graph]
+mlp() { bench mlp --batch "$(pick "$1" 4)" --hidden "$(pick "$2" 8)" --ffn "$(pick "$3" 16)" --dtype bfloat16 "${@:4}"; }
+
+torch_layers() {
+    python3 -c 'import torch; exit(not torch.cuda.is_available())' 2> /dev/null || omit "python3 has no torch that sees a GPU"
+    built tshard-bench
+    python3 benchmarks/compare_torch.py --build "$(dirname "$bin")" --device cuda --seconds "$each" --rounds 3
+}
+
+# Memory that only the GPU reads: three suites expect wrong indices to be told of at once, as managed memory has it.
+suites() {
+    [ -e "$build/tests/CTestTestfile.cmake" ] || omit "no suites are built"
+    TSHARD_TEST_DEVICE=cuda TSHARD_CUDA_MANAGED=0 ctest --test-dir "$build" -j 16 --output-on-failure --no-tests=error \
+        -L '^(tensor|dist|autograd|functional|layers|train|examples)$' -LE extended \
+        -E '^(layers.embedding|functional.cross_entropy|train.wrong_use)$'
+}
+
+# mlp or text: two ranks on one GPU read each other's memory.
+two_ranks() {
+    built tshard-run
+    local program
+    # shellcheck disable=SC2207
+    program=("$bin/train_text" $(pick "--steps 300 --sample 200" "$tiny_text --steps 3 --sample 5"))
+    [ "$1" = text ] || program=("$bin/tshard-bench" mlp --batch "$(pick 1024 4)" --hidden "$(pick 1024 8)" --ffn "$(pick 4096 16)" --seconds "$each")
+    built "$(basename "${program[0]}")"
+    TSHARD_DEVICE=cuda TSHARD_LOG=info "$bin/tshard-run" -n 2 "${program[@]}"
+}
+
+sanitizer() {
+    have compute-sanitizer || omit "there is no compute-sanitizer"
+    compute-sanitizer --tool "$1" --error-exitcode 9 --target-processes all "${@:2}"
+}
+
+sanitize_kernels() {
+    built tshard-bench
+    TSHARD_DEVICE=cuda sanitizer "$1" "$bin/tshard-bench" kernels --rows 33 --cols 70 --tokens 29 --classes 1001 \
+        --vocabulary 50 --seconds 0.001 --dtype "$2"
+}
+
+sanitize_one() { TSHARD_CUDA_MANAGED=0 sanitizer "$tool" "$bin/check_vectors" "$1" --device cuda --ranks 2; }
+
+sanitize_vectors() {
+    built check_vectors
+    tool=$1
+    with_vectors "linear_uneven layer_norm cross_entropy_mean_ls10_w" sanitize_one
+}
+
+# RANKS on one GPU. NCCL's stand-in, which small sizes are for, has no communicators that block.
+nccl() {
+    local names=()
+    built nccl_probe
+    [ -z "$quick" ] || names=(init split graph abort-stuck)
+    NCCL_MULTI_RANK_GPU_ENABLE=1 "$bin/nccl_probe" --ranks "$1" "${names[@]}"
+}
+
+# train or generate
+gpt() {
+    built train_gpt
+    # shellcheck disable=SC2046
+    python3 benchmarks/compare_gpt2.py --bin "$bin" --device cuda "$1" $(pick "" --small)
+}
+
+# KILL or STOP: one of two ranks; the other one has to end, with words, and nothing is left.
+lost() {
+    local run ranks code started=$SECONDS
+    built tshard-run
+    built train_text
+    # shellcheck disable=SC2046
+    TSHARD_DEVICE=cuda TSHARD_TIMEOUT=$(pick 10 3) "$bin/tshard-run" -n 2 "$bin/train_text" --steps 1000000 $(pick "" "$tiny_text") &
+    run=$!
+    sleep "$(pick 8 2)"
+    # Of stat's fields the second is the program's name and the fourth its parent; ranks are children of tshard-run's.
+    mapfile -t ranks < <(cat /proc/[0-9]*/stat 2> /dev/null | awk -v run=$run '{ parent[$1] = $4 }
+        $2 == "(train_text)" { rank[$1] }
+        END { for (r in rank) if (parent[r] == run || parent[parent[r]] == run) print r }')
+    if [ ${#ranks[@]} != 2 ]; then
+        echo "${#ranks[@]} ranks were found, not 2"
+        kill $run
+        return 1
+    fi
+    echo "kill -$1 ${ranks[-1]}"
+    kill "-$1" "${ranks[-1]}"
+    wait $run
+    code=$?
+    echo "the run ended with $code, $((SECONDS - started)) s after its start"
+    for run in "${ranks[@]}"; do ! kill -0 "$run" 2> /dev/null || { echo "process $run is left"; return 1; }; done
+    [ $code != 0 ]
+}
+
+"$@"

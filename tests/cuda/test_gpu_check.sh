@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# test_gpu_check.sh BUILD: scripts/gpu-check.sh with programs that run on the stand-ins: each part's report, what a part
+# that is killed leaves, steps that do not fit, fail or cannot run, and wrong words.
+set -uo pipefail
+programs=$1/tests/cuda/bin
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+check=scripts/gpu-check.sh
+failures=0
+
+fail() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+
+# said FILE WORDS...: each of them is in the file.
+said() {
+    local file=$1 word
+    shift
+    for word in "$@"; do grep -qF -- "$word" "$file" || { fail "'$word' is not in $(basename "$file")"; tail -n 40 "$file"; }; done
+}
+
+# part NAME CODE OPTIONS...: with what is printed in $work/printed.
+part() {
+    local name=$1 wanted=$2 code
+    shift 2
+    bash $check --part "$name" --quick --bin "$work/bin" --out "$work/out" "$@" > "$work/printed" 2>&1
+    code=$?
+    [ $code = "$wanted" ] || { fail "part $name $*: exit code $code, not $wanted"; cat "$work/printed" "$work/out/part-$name.log"; }
+}
+
+mkdir "$work/bin"
+for program in "$(realpath "$programs")"/*; do ln -s "$program" "$work/bin"; done
+ln -sf "$(realpath "$1/bin/tshard-run")" "$work/bin/tshard-run"
+
+# --- the parts ----------------------------------------------------------------------------------------------------
+
+part a 0
+said "$work/printed" "what CUDA does                                 ok" "mlp 64/1024/4096, captured" ", 0 failed, "
+said "$work/out/part-a.md" "## golden vectors, a choice, 1 and 2 ranks" "linear_uneven" "layer_norm_bwd" ", 0 failed, "
+said "$work/out/part-a.log" "=== what CUDA does: cuda" "another process reads what this one wrote"
+part b 0
+said "$work/out/part-b.md" "## a text, two ranks on the GPU" "skipped: no suites are built" ", 0 failed, "
+part c 0
+said "$work/out/part-c.md" "share of the bandwidth" "tokens/s" "kill -STOP" ", 0 failed, "
+[ ! -e "$work/bin/nccl_probe" ] || said "$work/out/part-c.log" "ranks: 2; communicator" "abort of a sum without its peer: done"
+
+# --- steps that do not end well -----------------------------------------------------------------------------------
+
+part a 0 --budget 4 kernels
+said "$work/printed" "skipped: it wants 8 s, and " " of 4 are left"
+rm "$work/bin/check_vectors"
+part a 0 vectors
+said "$work/printed" "skipped: there is no $work/bin/check_vectors"
+ln -s "$(type -P false)" "$work/bin/check_vectors"
+part a 1 vectors kernels
+said "$work/printed" "FAILED: exit code 1" "2 passed, 1 failed, 0 skipped"
+
+# --- a part that is stopped ---------------------------------------------------------------------------------------
+
+# begin SECTION...: part c in the background, up to the step that a rank is lost in.
+begin() {
+    rm -rf "$work/out"
+    bash $check --part c --quick --bin "$work/bin" --out "$work/out" "$@" > "$work/printed" 2>&1 &
+    pid=$!
+    for _ in $(seq 600); do
+        grep -qs "a rank is killed: lost" "$work/out/part-c.log" && return
+        sleep 0.1
+    done
+    fail "no step was begun"
+}
+
+begin gpt lost
+kill -TERM $pid
+wait $pid
+code=$?
+[ $code = 143 ] || fail "exit code $code after SIGTERM"
+said "$work/out/part-c.md" "## GPT-2 124M, generation" "FAILED: stopped after" "2 passed, 1 failed, 0 skipped"
+begin gpt lost
+kill -KILL $pid
+wait $pid 2> /dev/null
+said "$work/out/part-c.md" "## GPT-2 124M, training" "## GPT-2 124M, generation" "share of the bandwidth"
+! grep -q "failed" "$work/out/part-c.md" || fail "a part that was killed has counted"
+
+# --- wrong words --------------------------------------------------------------------------------------------------
+
+# refuses WORDS OPTIONS...
+refuses() {
+    local words=$1 code
+    shift
+    bash $check "$@" > "$work/printed" 2>&1
+    code=$?
+    [ $code = 2 ] || fail "$*: exit code $code"
+    said "$work/printed" "$words"
+}
+
+refuses "--part wants a, b or c, not 'd'" --part d
+refuses "--part wants a, b or c, not ''"
+refuses "--part wants a value" --part
+refuses "--packages wants a folder, not '/nowhere'" --part a --packages /nowhere
+refuses "--bin wants a folder, not '/nowhere'" --part a --bin /nowhere
+refuses "--budget wants seconds, not 'much'" --part a --budget much
+refuses "no section 'nothing'; there are: machine probe" --part a nothing
+refuses "unknown option '--fast'" --part a --fast
+for name in a b c; do
+    bash $check --part $name --list > "$work/printed" || fail "--list of part $name"
+    # What the steps want fits into the part.
+    awk '{ sum += $2 } END { exit !(NR > 5 && sum < 530) }' "$work/printed" || { fail "part $name does not fit"; cat "$work/printed"; }
+done
+
+# --- what it builds itself ----------------------------------------------------------------------------------------
+
+bash $check --part c --build "$work/build" probe nccl > "$work/printed" 2>&1
+said "$work/printed" "the probe of CUDA is built                     ok"
+nvidia-smi > /dev/null 2>&1 || said "$work/printed" "what NCCL does, one rank                       skipped" ", 0 failed, "
+
+[ $failures = 0 ] && echo "passed"
+exit $((failures != 0))
