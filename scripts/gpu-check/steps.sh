@@ -158,15 +158,18 @@ gpt() {
     python3 benchmarks/compare_gpt2.py --bin "$bin" --device cuda "$1" $(pick "" --small)
 }
 
-# KILL or STOP: one of two ranks; the other one has to end, with words, and nothing is left.
+# KILL or STOP: one of two ranks that train; the other one has to end, with words, and nothing is left.
 lost() {
-    local run ranks code started=$SECONDS
+    local run ranks code started printed
     built tshard-run
     built train_text
+    printed=$(mktemp)
     # shellcheck disable=SC2046
-    TSHARD_DEVICE=cuda TSHARD_TIMEOUT=$(pick 10 3) "$bin/tshard-run" -n 2 "$bin/train_text" --steps 1000000 $(pick "" "$tiny_text") &
+    TSHARD_DEVICE=cuda TSHARD_TIMEOUT=10 "$bin/tshard-run" -n 2 --no-prefix "$bin/train_text" --steps 1000000 \
+        --json $(pick "" "$tiny_text") > "$printed" &
     run=$!
-    sleep "$(pick 8 2)"
+    until grep -q step "$printed" || ! kill -0 $run 2> /dev/null; do sleep 0.2; done
+    rm "$printed"
     # Of stat's fields the second is the program's name and the fourth its parent; ranks are children of tshard-run's.
     mapfile -t ranks < <(cat /proc/[0-9]*/stat 2> /dev/null | awk -v run=$run '{ parent[$1] = $4 }
         $2 == "(train_text)" { rank[$1] }
@@ -176,11 +179,12 @@ lost() {
         kill $run
         return 1
     fi
+    started=$SECONDS
     echo "kill -$1 ${ranks[-1]}"
     kill "-$1" "${ranks[-1]}"
     wait $run
     code=$?
-    echo "the run ended with $code, $((SECONDS - started)) s after its start"
+    echo "the run ended with $code, $((SECONDS - started)) s later"
     for run in "${ranks[@]}"; do ! kill -0 "$run" 2> /dev/null || { echo "process $run is left"; return 1; }; done
     [ $code != 0 ]
 }
