@@ -20,8 +20,8 @@ struct model {
     tsh_norm *norm;
     tsh_parameters *parameters;
     tsh_optimizer *optimizer;
-    tsh_loss_scale scale;      /* with --loss-scale */
-    tsh_data_parallel *copies; /* sums gradients over the copies of the model while backward runs */
+    tsh_loss_scale scale;    /* with --loss-scale */
+    tsh_data_parallel *sums; /* of gradients, over the copies of the model, made while backward runs */
 
     tsh_tensor *inputs, *targets, *places; /* my part of a batch [batch, block]; places: the numbers of its positions */
     tsh_tensor *prompt, *prompt_places;    /* [1, block], the same on every rank */
@@ -101,9 +101,14 @@ static tsh_status create_optimizer(model *m) {
                                                                 : TSH_LOSE_LOW_BITS};
     bool mixed = o->dtype != TSH_FLOAT64 && (o->main_weights || o->stochastic);
     if (mixed) status = tsh_parameters_set_precision(m->parameters, &precision);
-    const tsh_data_parallel_config copies = {.level = (tsh_sharding_level)o->zero};
-    tsh_group *data = tsh_mesh_group(m->mesh, "data");
-    if (status == TSH_OK) status = tsh_data_parallel_create(m->tape, m->parameters, data, &copies, &m->copies);
+    /* One copy of the model has sums of its own where its ranks share out the tokens: of the norms' gradients. */
+    tsh_data_parallel_config sums = {.level = (tsh_sharding_level)o->zero};
+    tsh_group *over = tsh_mesh_group(m->mesh, "data");
+    if (o->sequence_parallel && tsh_group_size(over) == 1) {
+        over = m->group;
+        sums.level = TSH_SHARD_NOTHING;
+    }
+    if (status == TSH_OK) status = tsh_data_parallel_create(m->tape, m->parameters, over, &sums, &m->sums);
     return status == TSH_OK ? tsh_adamw_create(m->parameters, &adamw, &m->optimizer) : status;
 }
 
@@ -165,7 +170,7 @@ void model_destroy(model *m) {
     tsh_tensor_release(m->targets);
     tsh_tensor_release(m->inputs);
     tsh_optimizer_destroy(m->optimizer);
-    tsh_data_parallel_destroy(m->copies);
+    tsh_data_parallel_destroy(m->sums);
     tsh_parameters_destroy(m->parameters);
     tsh_norm_destroy(m->norm);
     for (int64_t i = 0; i < m->o->layers; i++) tsh_block_destroy(m->blocks[i]);

@@ -189,6 +189,47 @@ Test(block, equals_the_whole_block_with_two_collectives_each_way) {
     cr_assert_str_empty(tshi_test_run(7, all_families, NULL));
 }
 
+/* A schedule sums the norms' gradients, and those of the row layers' biases, in one bucket with a flag for each. */
+static void in_one_sum(tshi_rank *r, void *arg) {
+    const tsh_layout layout = TSH_SHARD(0), replicated = TSH_REPLICATED;
+    tsh_group *g = tsh_world_group(r->world);
+    tsh_tape *tape = NULL, *scheduled = NULL;
+    (void)arg;
+    tshi_check_ok(r, tsh_tape_create(r->world, &tape));
+    tshi_check_ok(r, tsh_tape_create(r->world, &scheduled));
+    for (int i = 0; i < FAMILIES && !r->failed; i++) {
+        const family *f = &families[i];
+        tsh_data_parallel *sums = NULL;
+        tsh_communication_stats wanted;
+        run whole, w;
+        if (!make(r, g, f, false, dense, BATCH, &replicated, &whole)) break;
+        if (!make(r, g, f, true, NULL, BATCH, &layout, &w)) break;
+        if (forward(r, tape, &whole)) backward(r, tape, &whole);
+        if (!tshi_check_ok(r, tsh_data_parallel_create(scheduled, w.list, g, NULL, &sums))) break;
+        tsh_group_reset_stats(g);
+        if (forward(r, scheduled, &w)) backward(r, scheduled, &w);
+        if (!r->failed) tshi_check_ok(r, tsh_data_parallel_wait(sums));
+        expect(f, true, true, g, &wanted);
+        wanted.calls[TSH_COLLECTIVE_ALL_REDUCE] = wanted.bytes[TSH_COLLECTIVE_ALL_REDUCE] = 0;
+        tshi_test_calls(r, f->name, g, &wanted);
+        uint64_t made = tsh_group_stats(tsh_data_parallel_group(sums)).calls[TSH_COLLECTIVE_ALL_REDUCE];
+        tshi_check(r, made == (tsh_group_size(g) > 1), "%s: %llu sums of gradients", f->name, (unsigned long long)made);
+        compare(r, f->name, &w, &whole);
+        tsh_data_parallel_destroy(sums);
+        tsh_tape_reset(scheduled);
+        tsh_tape_reset(tape);
+        destroy(&whole);
+        destroy(&w);
+    }
+    tsh_tape_destroy(scheduled);
+    tsh_tape_destroy(tape);
+}
+
+Test(block, sums_the_gradients_of_sequence_parallelism_at_once_with_a_schedule) {
+    cr_assert_str_empty(tshi_test_run_each(1, 4, in_one_sum, NULL));
+    cr_assert_str_empty(tshi_test_run(7, in_one_sum, NULL));
+}
+
 /* --- a data axis beside the heads --------------------------------------------------------------------------------- */
 
 /* Three sequences over two ranks: a rank has whole sequences. */
