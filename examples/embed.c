@@ -1,15 +1,12 @@
 /* embed: vectors of sentences with a BERT model of a Hugging Face folder: the mean of the hidden features of a sentence's
  * tokens, of length 1, as sentence-transformers computes them. */
-#define _POSIX_C_SOURCE 200809L
 #include "command_line.h"
 #include "model.h"
 #include "program.h"
 #include "tokenizer.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static const char help[] =
     "usage: [tshard-run -n RANKS] embed --model DIR --ids FILE [options]\n"
@@ -32,17 +29,13 @@ typedef struct settings {
     bool json;
 } settings;
 
-typedef struct sentence {
-    int64_t *ids, count;
-} sentence;
-
 typedef struct job {
     const settings *o;
     tsh_world *world;
     bool speaks; /* rank 0 */
     model_config config;
-    sentence *sentences;
-    int64_t count, printed;
+    id_lines sentences;
+    int64_t printed;
     tsh_mesh *mesh;
     tsh_tape *tape;
     model *m;
@@ -55,38 +48,18 @@ static bool fails(const job *j, const char *words) {
 
 /* --- sentences ---------------------------------------------------------------------------------------------------- */
 
-static bool add_sentence(job *j, const char *line) {
-    char words[MODEL_WORDS] = "", text[MODEL_WORDS + 4096];
-    sentence s, *grown = realloc(j->sentences, (size_t)(j->count + 1) * sizeof *grown);
-    if (!grown) return fails(j, "no memory for the sentences");
-    j->sentences = grown;
-    bool good = ids_parse(line, j->config.vocabulary, &s.ids, &s.count, words);
-    j->sentences[j->count++] = s;
-    if (good && s.count > j->config.positions) {
-        snprintf(words, sizeof words, "%lld tokens, and the model has %lld positions; a shorter sentence is wanted",
-                 (long long)s.count, (long long)j->config.positions);
-        good = false;
-    }
-    snprintf(text, sizeof text, "%s:%lld: %s", j->o->ids, (long long)j->count, words);
-    return good || fails(j, text);
-}
-
 static bool read_sentences(job *j) {
-    char text[4352], *line = NULL;
-    size_t room = 0;
-    bool good = true;
-    FILE *file = fopen(j->o->ids, "r");
-    while (file && good && getline(&line, &room, file) >= 0) good = add_sentence(j, line);
-    if (!file || ferror(file)) {
-        snprintf(text, sizeof text, "%s: %s", j->o->ids, strerror(errno));
-        good = fails(j, text);
-    } else if (good && j->count == 0) {
-        snprintf(text, sizeof text, "%s is empty; a line of token ids for each sentence is wanted", j->o->ids);
-        good = fails(j, text);
+    char words[MODEL_WORDS];
+    if (!id_lines_read(j->o->ids, j->config.vocabulary, &j->sentences, words)) return fails(j, words);
+    for (int64_t i = 0; i < j->sentences.count; i++) {
+        int64_t count = j->sentences.items[i].count;
+        if (count <= j->config.positions) continue;
+        snprintf(words, sizeof words,
+                 "%.1000s:%lld: %lld tokens, and the model has %lld positions; a shorter sentence is wanted", j->o->ids,
+                 (long long)i + 1, (long long)count, (long long)j->config.positions);
+        return fails(j, words);
     }
-    free(line);
-    if (file) fclose(file);
-    return good;
+    return true;
 }
 
 /* --- vectors ------------------------------------------------------------------------------------------------------ */
@@ -101,15 +74,6 @@ static void print_vectors(job *j, const float *vectors, int64_t count) {
     }
 }
 
-/* The ids of a batch, each filled up with zeros to the longest, and their lengths. */
-static void fill(const sentence *s, const model_input *in, int64_t *ids, int64_t *lengths) {
-    memset(ids, 0, (size_t)(in->batch * in->tokens) * sizeof *ids);
-    for (int64_t b = 0; b < in->batch; b++) {
-        memcpy(ids + b * in->tokens, s[b].ids, (size_t)s[b].count * sizeof *ids);
-        lengths[b] = s[b].count;
-    }
-}
-
 static tsh_status compute(job *j, const model_input *in, float *vectors) {
     tsh_tensor *hidden = model_forward(j->m, j->tape, in);
     tsh_tensor *pooled = tsh_cast(j->tape, model_pool(j->m, j->tape, hidden, in), TSH_FLOAT32);
@@ -117,7 +81,7 @@ static tsh_status compute(job *j, const model_input *in, float *vectors) {
     return y ? tsh_tensor_read(y, vectors, in->batch * j->config.width) : tsh_tape_status(j->tape);
 }
 
-static bool embed_batch(job *j, const sentence *s, int64_t count) {
+static bool embed_batch(job *j, const id_line *s, int64_t count) {
     model_input in = {0};
     int64_t longest = 0;
     for (int64_t b = 0; b < count; b++) longest = s[b].count > longest ? s[b].count : longest;
@@ -127,8 +91,8 @@ static bool embed_batch(job *j, const sentence *s, int64_t count) {
     tsh_status status =
         ids && lengths && vectors ? model_input_create(j->m, count, longest, true, &in) : TSH_ERR_MEMORY;
     if (status == TSH_OK) {
-        fill(s, &in, ids, lengths);
-        status = model_input_write(&in, ids, 0, lengths);
+        id_lines_fill(s, count, longest, ids, lengths);
+        status = model_input_write(&in, ids, NULL, lengths);
     }
     if (status == TSH_OK) status = compute(j, &in, vectors);
     if (status == TSH_OK) print_vectors(j, vectors, count);
@@ -163,9 +127,9 @@ static bool open_model(job *j) {
 static bool run(job *j) {
     bool good = open_model(j);
     if (good && j->speaks && j->o->json) printf("{\"vectors\": [");
-    for (int64_t i = 0; good && i < j->count; i += j->o->batch) {
-        int64_t rest = j->count - i;
-        good = embed_batch(j, j->sentences + i, rest < j->o->batch ? rest : j->o->batch);
+    for (int64_t i = 0; good && i < j->sentences.count; i += j->o->batch) {
+        int64_t rest = j->sentences.count - i;
+        good = embed_batch(j, j->sentences.items + i, rest < j->o->batch ? rest : j->o->batch);
     }
     if (good && j->speaks && j->o->json) printf("]}\n");
     return good;
@@ -191,8 +155,7 @@ int main(int argc, char **argv) {
     j.speaks = tsh_world_rank(j.world) == 0;
     int code = parse(argc, argv, j.speaks, &o);
     if (code < 0) code = run(&j) ? 0 : 1;
-    for (int64_t i = 0; i < j.count; i++) free(j.sentences[i].ids);
-    free(j.sentences);
+    id_lines_free(&j.sentences);
     model_destroy(j.m);
     tsh_tape_destroy(j.tape);
     tsh_mesh_destroy(j.mesh);

@@ -8,14 +8,17 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A model at work: its inputs are one token, and the prompt. */
+/* A model at work: its inputs are the prompts, and a token behind each. */
 typedef struct session {
     model *m;
     const options *o;
+    const id_lines *prompts;
     tsh_tape *tape;
     model_cache *cache;
     model_input prompt, token;
-    bool terminal; /* progress is shown */
+    int64_t *ids, *lengths; /* [prompts, longest]; [prompts] */
+    int64_t *last, *places; /* [prompts]: the token generated last, and its position */
+    bool terminal;          /* progress is shown */
 } session;
 
 static double now(void) {
@@ -24,12 +27,19 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-static tsh_status open_session(session *s, int64_t prompt) {
-    int64_t positions = prompt + s->o->tokens;
+static tsh_status open_session(session *s) {
+    int64_t count = s->prompts->count, longest = s->prompts->longest;
+    size_t rows = (size_t)count;
+    s->ids = calloc(rows * (size_t)longest, sizeof *s->ids);
+    s->lengths = calloc(rows * 3, sizeof *s->lengths);
+    if (!s->ids || !s->lengths) return TSH_ERR_MEMORY;
+    s->last = s->lengths + count;
+    s->places = s->last + count;
+    id_lines_fill(s->prompts->items, count, longest, s->ids, s->lengths);
     tsh_status status = tsh_tape_create(tsh_group_world(s->m->group), &s->tape);
-    if (status == TSH_OK) status = model_cache_create(s->m, 1, positions, &s->cache);
-    if (status == TSH_OK) status = model_input_create(s->m, 1, prompt, false, &s->prompt);
-    if (status == TSH_OK) status = model_input_create(s->m, 1, 1, false, &s->token);
+    if (status == TSH_OK) status = model_cache_create(s->m, count, longest + s->o->tokens, &s->cache);
+    if (status == TSH_OK) status = model_input_create(s->m, count, longest, true, &s->prompt);
+    if (status == TSH_OK) status = model_input_create(s->m, count, 1, false, &s->token);
     if (status != TSH_OK) return status;
     s->prompt.last = true;
     s->prompt.cache = s->token.cache = s->cache;
@@ -42,12 +52,12 @@ static void close_session(session *s) {
     model_input_release(&s->prompt);
     model_cache_destroy(s->cache);
     tsh_tape_destroy(s->tape);
+    free(s->lengths);
+    free(s->ids);
 }
 
-/* The token after these, which stand at `first` and behind it. */
-static tsh_status next(session *s, model_input *in, const int64_t *ids, int64_t first, int64_t number, int64_t *out) {
-    tsh_status status = model_input_write(in, ids, first, NULL);
-    if (status != TSH_OK) return status;
+/* s->last becomes the token number `number` of each sequence, behind those of the input, which has been written. */
+static tsh_status next(session *s, model_input *in, int64_t number) {
     tsh_sample_config config = {.temperature = s->o->temperature,
                                 .top_k = s->o->top_k,
                                 .top_p = s->o->top_p,
@@ -55,8 +65,27 @@ static tsh_status next(session *s, model_input *in, const int64_t *ids, int64_t 
                                 .position = number};
     tsh_tensor *id = tsh_sample(s->tape, model_forward(s->m, s->tape, in), &config);
     if (!id) return tsh_tape_status(s->tape);
-    status = tsh_tensor_read(id, out, 1);
+    tsh_status status = tsh_tensor_read(id, s->last, s->prompts->count);
     return status == TSH_OK ? tsh_tape_reset(s->tape) : status;
+}
+
+/* What fills a shorter prompt up is behind its tokens, which do not see it, and is forgotten then. */
+static tsh_status read_prompts(session *s) {
+    tsh_status status = model_cache_truncate(s->cache, -1, 0);
+    if (status == TSH_OK) status = model_input_write(&s->prompt, s->ids, NULL, s->lengths);
+    if (status == TSH_OK) status = next(s, &s->prompt, 0);
+    for (int64_t b = 0; status == TSH_OK && b < s->prompts->count; b++) {
+        s->places[b] = s->lengths[b];
+        status = model_cache_truncate(s->cache, b, s->lengths[b]);
+    }
+    return status;
+}
+
+static tsh_status read_tokens(session *s, int64_t number) {
+    tsh_status status = model_input_write(&s->token, s->last, s->places, NULL);
+    if (status == TSH_OK) status = next(s, &s->token, number);
+    for (int64_t b = 0; b < s->prompts->count; b++) s->places[b]++;
+    return status;
 }
 
 static void show_progress(const session *s, int64_t done, double seconds) {
@@ -76,20 +105,32 @@ static bool is_end(const session *s, int64_t id) {
     return found && !s->o->ignore_eos && !s->o->random_weights;
 }
 
-static tsh_status generate_once(session *s, const int64_t *prompt, int64_t count, outcome *out, double seconds[2]) {
+/* Adds a token to each sequence that has no end yet. False when all have one. */
+static bool take(const session *s, outcome *out) {
+    bool more = false;
+    for (int64_t b = 0; b < s->prompts->count; b++) {
+        int64_t *ids = out->ids + b * s->o->tokens, n = out->count[b];
+        if (n < out->passes || (n > 0 && is_end(s, ids[n - 1]))) continue;
+        ids[out->count[b]++] = s->last[b];
+        more = more || !is_end(s, s->last[b]);
+    }
+    out->passes++;
+    return more && out->passes < s->o->tokens;
+}
+
+static tsh_status generate_once(session *s, outcome *out, double seconds[2]) {
     double start = now(), shown = start;
-    int64_t *ids = out->ids, i = 1;
-    tsh_status status = model_cache_clear(s->cache);
-    if (status == TSH_OK) status = next(s, &s->prompt, prompt, 0, 0, &ids[0]);
+    out->passes = 0;
+    for (int64_t b = 0; b < s->prompts->count; b++) out->count[b] = 0;
+    tsh_status status = read_prompts(s);
     double prompt_end = now();
-    for (; status == TSH_OK && i < s->o->tokens && !is_end(s, ids[i - 1]); i++) {
-        status = next(s, &s->token, &ids[i - 1], count + i - 1, i, &ids[i]);
+    for (int64_t i = 1; status == TSH_OK && take(s, out); i++) {
+        status = read_tokens(s, i);
         if (now() - shown > 0.2) show_progress(s, i, (shown = now()) - start);
     }
     show_progress(s, s->o->tokens, 0);
     seconds[0] = prompt_end - start;
     seconds[1] = now() - prompt_end;
-    out->count = i;
     return status;
 }
 
@@ -105,7 +146,7 @@ static double median(double *values, int64_t count) {
     return values[count / 2];
 }
 
-/* What all ranks read of the weights for a token: all of them, but of an embedding that is no output layer one row. */
+/* What all ranks read of the weights for a pass: all of them, but of an embedding that is no output layer one row. */
 static double weight_bytes(const model *m) {
     double bytes = 0;
     for (int i = 0; i < tsh_parameters_count(m->parameters); i++) {
@@ -121,14 +162,14 @@ static uint64_t allocations(const session *s) {
     return tsh_device_stats(tsh_world_device(tsh_group_world(s->m->group))).allocations;
 }
 
-static tsh_status run(session *s, const int64_t *prompt, int64_t count, outcome *out) {
+static tsh_status run(session *s, outcome *out) {
     double *prompt_seconds = calloc((size_t)s->o->repeat, sizeof *prompt_seconds);
     double *token_seconds = calloc((size_t)s->o->repeat, sizeof *token_seconds);
-    tsh_status status = prompt_seconds && token_seconds ? open_session(s, count) : TSH_ERR_MEMORY;
+    tsh_status status = prompt_seconds && token_seconds ? open_session(s) : TSH_ERR_MEMORY;
     for (int64_t i = 0; status == TSH_OK && i < s->o->repeat; i++) {
         double seconds[2];
         uint64_t before = allocations(s);
-        status = generate_once(s, prompt, count, out, seconds);
+        status = generate_once(s, out, seconds);
         out->allocations = allocations(s) - before;
         prompt_seconds[i] = seconds[0];
         token_seconds[i] = seconds[1];
@@ -146,11 +187,12 @@ static tsh_status run(session *s, const int64_t *prompt, int64_t count, outcome 
     return status;
 }
 
-bool generate(model *m, const options *o, const int64_t *prompt, int64_t prompt_count, bool speaks, outcome *out,
-              char words[MODEL_WORDS]) {
-    session s = {.m = m, .o = o, .terminal = speaks && isatty(STDERR_FILENO)};
-    *out = (outcome){.ids = calloc((size_t)o->tokens, sizeof *out->ids)};
-    tsh_status status = out->ids ? run(&s, prompt, prompt_count, out) : TSH_ERR_MEMORY;
+bool generate(model *m, const options *o, const id_lines *prompts, bool speaks, outcome *out, char words[MODEL_WORDS]) {
+    session s = {.m = m, .o = o, .prompts = prompts, .terminal = speaks && isatty(STDERR_FILENO)};
+    size_t count = (size_t)prompts->count;
+    *out = (outcome){.ids = calloc(count * (size_t)o->tokens, sizeof *out->ids),
+                     .count = calloc(count, sizeof *out->count)};
+    tsh_status status = out->ids && out->count ? run(&s, out) : TSH_ERR_MEMORY;
     if (status != TSH_OK) {
         bool step = s.tape && tsh_tape_status(s.tape) != TSH_OK;
         snprintf(words, MODEL_WORDS, "%s", step ? tsh_tape_message(s.tape) : tsh_error_message());

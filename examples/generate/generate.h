@@ -3,11 +3,12 @@
 #define GENERATE_H
 
 #include "model.h"
+#include "tokenizer.h"
 
 typedef struct options {
-    const char *model;             /* a folder */
-    const char *prompt_ids, *text; /* one of them, or neither with prompt_tokens */
-    int64_t prompt_tokens;         /* that many ids, drawn from the seed */
+    const char *model;                       /* a folder */
+    const char *prompt_ids, *text, *prompts; /* one of them, or none with prompt_tokens; prompts: a file */
+    int64_t prompt_tokens, batch;            /* that many ids, drawn from the seed, in each of so many prompts */
     int64_t tokens, repeat;
     tsh_dtype dtype;
     double temperature, top_p;
@@ -18,19 +19,25 @@ typedef struct options {
 /* -1 to go on, or the exit code. */
 int options_parse(int argc, char **argv, bool speaks, options *out);
 
+/* The prompts' ids, which id_lines_free frees, after a failure too. False, with words, on failure. */
+bool prompts_read(const options *o, const model_config *config, const tokenizer *t, id_lines *out,
+                  char words[MODEL_WORDS]);
+/* The model has positions for the longest prompt and what is generated behind it. */
+bool prompts_check(const options *o, const model_config *config, const id_lines *prompts, char words[MODEL_WORDS]);
+
 /* What was generated, and how fast. */
 typedef struct outcome {
-    int64_t *ids, count;                  /* [tokens], of which the first `count` were generated */
-    double prompt_seconds, token_seconds; /* medians of the repetitions; of all tokens but the first */
+    int64_t *ids, *count;                 /* [prompts, tokens]; [prompts]: that many of each were generated */
+    int64_t passes;                       /* of the model, the prompts' included: as many as the longest of these */
+    double prompt_seconds, token_seconds; /* medians of the repetitions; of all passes but the prompts' */
     double stream_bytes_per_s;            /* of all ranks together; 0: not measured */
-    double weight_bytes;                  /* that all ranks together read for a token */
+    double weight_bytes;                  /* that all ranks together read for a pass */
     uint64_t allocations;                 /* of tensor memory on this rank, in the last repetition */
 } outcome;
 
-/* Generates options.tokens ids, or up to one that ends a text, the same on every rank. A rank that `speaks` shows its progress on a terminal. False,
- * with words, on failure. */
-bool generate(model *m, const options *o, const int64_t *prompt, int64_t prompt_count, bool speaks, outcome *out,
-              char words[MODEL_WORDS]);
+/* Generates options.tokens ids behind each prompt, or up to one that ends a text, the same on every rank. The caller frees
+ * the outcome's arrays. A rank that `speaks` shows its progress on a terminal. False, with words, on failure. */
+bool generate(model *m, const options *o, const id_lines *prompts, bool speaks, outcome *out, char words[MODEL_WORDS]);
 
 /* The sum of a number over all ranks. */
 tsh_status sum_over_ranks(tsh_world *world, double *value);

@@ -1,8 +1,7 @@
-/* generate: continues a prompt with a model of a Hugging Face folder. */
+/* generate: continues prompts with a model of a Hugging Face folder. */
 #include "command_line.h"
 #include "generate.h"
 #include "program.h"
-#include "tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,55 +15,13 @@ typedef struct job {
     tsh_mesh *mesh;
     model *m;
     tokenizer *words;
-    int64_t *prompt, prompt_count;
+    id_lines prompts;
     outcome result;
 } job;
 
 static bool fails(const job *j, const char *words) {
     if (j->speaks) fprintf(stderr, "generate: %s\n", words);
     return false;
-}
-
-/* --- the prompt --------------------------------------------------------------------------------------------------- */
-
-static bool draw_prompt(job *j) {
-    uint64_t state = (uint64_t)j->o->seed;
-    j->prompt_count = j->o->prompt_tokens;
-    j->prompt = calloc((size_t)j->prompt_count, sizeof *j->prompt);
-    for (int64_t i = 0; j->prompt && i < j->prompt_count; i++) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        j->prompt[i] = (int64_t)((state >> 33) % (uint64_t)j->config.vocabulary);
-    }
-    return j->prompt || fails(j, "no memory for the prompt");
-}
-
-static bool read_prompt(job *j) {
-    char words[MODEL_WORDS], line[MODEL_WORDS + 32];
-    if (!j->o->prompt_ids && !j->o->text) return draw_prompt(j);
-    bool good = j->o->text ? tokenizer_encode(j->words, j->o->text, &j->prompt, &j->prompt_count, words)
-                           : ids_parse(j->o->prompt_ids, j->config.vocabulary, &j->prompt, &j->prompt_count, words);
-    if (good) return true;
-    snprintf(line, sizeof line, "%s: %s", j->o->text ? "--prompt" : "--prompt-ids", words);
-    return fails(j, line);
-}
-
-static bool check_lengths(const job *j) {
-    char words[MODEL_WORDS];
-    long long prompt = j->prompt_count, tokens = j->o->tokens, positions = j->config.positions;
-    if (prompt + tokens <= positions) return true;
-    if (prompt >= positions) {
-        snprintf(
-            words, sizeof words,
-            "a prompt of %lld tokens, and the model has %lld positions: at most %lld tokens leave room for one more",
-            prompt, positions, positions - 1);
-    } else {
-        snprintf(
-            words, sizeof words,
-            "a prompt of %lld tokens and %lld to generate, and the model has %lld positions: --tokens %lld would fill "
-            "the cache",
-            prompt, tokens, positions, positions - prompt);
-    }
-    return fails(j, words);
 }
 
 /* --- the model ---------------------------------------------------------------------------------------------------- */
@@ -92,14 +49,18 @@ static bool open_model(job *j) {
 
 /* --- what is said ------------------------------------------------------------------------------------------------- */
 
-static void print_ids(const job *j, const char *between) {
-    for (int64_t i = 0; i < j->result.count; i++) printf("%s%lld", i ? between : "", (long long)j->result.ids[i]);
+static const int64_t *ids_of(const job *j, int64_t b) {
+    return j->result.ids + b * j->o->tokens;
 }
 
-static void print_text(const job *j, void (*put)(const char *bytes, size_t length)) {
-    for (int64_t i = 0; i < j->result.count; i++) {
+static void print_ids(const job *j, int64_t b, const char *between) {
+    for (int64_t i = 0; i < j->result.count[b]; i++) printf("%s%lld", i ? between : "", (long long)ids_of(j, b)[i]);
+}
+
+static void print_text(const job *j, int64_t b, void (*put)(const char *bytes, size_t length)) {
+    for (int64_t i = 0; i < j->result.count[b]; i++) {
         size_t length;
-        const char *bytes = tokenizer_decode(j->words, j->result.ids[i], &length);
+        const char *bytes = tokenizer_decode(j->words, ids_of(j, b)[i], &length);
         put(bytes, length);
     }
 }
@@ -119,31 +80,51 @@ static void put_json(const char *bytes, size_t length) {
     }
 }
 
+/* An array of arrays and of texts for a file of prompts. */
+static void print_json_ids(const job *j) {
+    bool many = j->o->prompts || j->prompts.count > 1;
+    printf("{\"ids\": %s", many ? "[" : "");
+    for (int64_t b = 0; b < j->prompts.count; b++) {
+        printf("%s[", b ? ", " : "");
+        print_ids(j, b, ", ");
+        printf("]");
+    }
+    printf(many ? "], " : ", ");
+    if (!j->words) return;
+    printf("\"text\": %s", many ? "[" : "");
+    for (int64_t b = 0; b < j->prompts.count; b++) {
+        printf("%s\"", b ? ", " : "");
+        print_text(j, b, put_json);
+        printf("\"");
+    }
+    printf(many ? "], " : ", ");
+}
+
 static void report(const job *j) {
     const outcome *r = &j->result;
-    double prompt_rate = (double)j->prompt_count / r->prompt_seconds;
-    double rate = r->count > 1 ? (double)(r->count - 1) / r->token_seconds : 0;
-    double read = rate * r->weight_bytes;
+    int64_t prompt_tokens = 0, tokens = 0;
+    for (int64_t b = 0; b < j->prompts.count; b++) {
+        prompt_tokens += j->prompts.items[b].count;
+        tokens += r->count[b] - 1; /* the first one is the prompt's */
+    }
+    double prompt_rate = (double)prompt_tokens / r->prompt_seconds;
+    double rate = tokens > 0 ? (double)tokens / r->token_seconds : 0;
+    double read = r->passes > 1 ? (double)(r->passes - 1) / r->token_seconds * r->weight_bytes : 0;
     if (j->o->json) {
-        printf("{\"ids\": [");
-        print_ids(j, ", ");
-        printf("], ");
-        if (j->words) {
-            printf("\"text\": \"");
-            print_text(j, put_json);
-            printf("\", ");
-        }
+        print_json_ids(j);
         printf("\"ranks\": %d, \"dtype\": \"%s\", \"prompt_tokens\": %lld, \"prompt_tokens_per_s\": %.1f, "
                "\"tokens_per_s\": %.2f, \"weight_bytes\": %.0f, \"weight_bytes_per_s\": %.4g, "
                "\"stream_bytes_per_s\": %.4g, \"allocations\": %llu}\n",
-               tsh_world_size(j->world), tsh_dtype_name(j->o->dtype), (long long)j->prompt_count, prompt_rate, rate,
+               tsh_world_size(j->world), tsh_dtype_name(j->o->dtype), (long long)prompt_tokens, prompt_rate, rate,
                r->weight_bytes, read, r->stream_bytes_per_s, (unsigned long long)r->allocations);
         return;
     }
-    if (j->words) print_text(j, put_plain);
-    if (!j->words) print_ids(j, ",");
-    printf("\n");
-    fprintf(stderr, "prompt: %lld tokens, %.1f a second; then %.1f a second", (long long)j->prompt_count, prompt_rate,
+    for (int64_t b = 0; b < j->prompts.count; b++) {
+        if (j->words) print_text(j, b, put_plain);
+        if (!j->words) print_ids(j, b, ",");
+        printf("\n");
+    }
+    fprintf(stderr, "prompt: %lld tokens, %.1f a second; then %.1f a second", (long long)prompt_tokens, prompt_rate,
             rate);
     if (r->stream_bytes_per_s > 0)
         fprintf(stderr, ", %.2f GB of weights read a second, %.2f of what %s reaches (%.2f GB/s)", 1e-9 * read,
@@ -155,8 +136,12 @@ static void report(const job *j) {
 
 static bool run(job *j) {
     char words[MODEL_WORDS];
-    if (!read_config(j) || !read_prompt(j) || !check_lengths(j) || !open_model(j)) return false;
-    if (!generate(j->m, j->o, j->prompt, j->prompt_count, j->speaks, &j->result, words)) {
+    if (!read_config(j)) return false;
+    if (!prompts_read(j->o, &j->config, j->words, &j->prompts, words) ||
+        !prompts_check(j->o, &j->config, &j->prompts, words))
+        return fails(j, words);
+    if (!open_model(j)) return false;
+    if (!generate(j->m, j->o, &j->prompts, j->speaks, &j->result, words)) {
         fprintf(stderr, "generate: %s\n", words); /* each rank has its own */
         return false;
     }
@@ -173,7 +158,8 @@ int main(int argc, char **argv) {
     int code = options_parse(argc, argv, j.speaks, &o);
     if (code < 0) code = run(&j) ? 0 : 1;
     free(j.result.ids);
-    free(j.prompt);
+    free(j.result.count);
+    id_lines_free(&j.prompts);
     tokenizer_close(j.words);
     model_destroy(j.m);
     tsh_mesh_destroy(j.mesh);

@@ -5,7 +5,8 @@
 #include <stdio.h>
 
 static const char help[] =
-    "usage: [tshard-run -n RANKS] generate --model DIR (--prompt TEXT | --prompt-ids 1,2,3) [options]\n"
+    "usage: [tshard-run -n RANKS] generate --model DIR (--prompt TEXT | --prompt-ids 1,2,3 | --prompts FILE)\n"
+    "       [options]\n"
     "\n"
     "Continues a prompt with a GPT-2, Llama or Qwen2 model. DIR is a Hugging Face folder with config.json and\n"
     "model.safetensors. Each rank holds its heads, its part of the MLPs and of the vocabulary.\n"
@@ -13,7 +14,9 @@ static const char help[] =
     "  --model DIR         the model's folder\n"
     "  --prompt TEXT       the text to continue, where DIR/tokenizer.json has characters or bytes for tokens\n"
     "  --prompt-ids LIST   the ids to continue, as 1,2,3\n"
+    "  --prompts FILE      prompts that are continued at once: the ids of each on a line of the file\n"
     "  --prompt-tokens N   a prompt of N ids drawn from the seed, to measure\n"
+    "  --batch B           with --prompt-tokens: B prompts at once (1)\n"
     "  --tokens N          tokens to generate (32), fewer where one ends the text\n"
     "  --ignore-eos        goes on after a token that ends the text: config.json's or generation_config.json's "
     "eos_token_id\n"
@@ -31,11 +34,13 @@ static const char help[] =
 
 int options_parse(int argc, char **argv, bool speaks, options *out) {
     static const double most = 1e9;
-    *out = (options){.tokens = 32, .repeat = 1, .dtype = TSH_FLOAT32};
+    *out = (options){.tokens = 32, .batch = 1, .repeat = 1, .dtype = TSH_FLOAT32};
     const option_row rows[] = {{"model", OPTION_TEXT, &out->model, 0, 0},
                                {"prompt", OPTION_TEXT, &out->text, 0, 0},
                                {"prompt-ids", OPTION_TEXT, &out->prompt_ids, 0, 0},
+                               {"prompts", OPTION_PATH, &out->prompts, 0, 0},
                                {"prompt-tokens", OPTION_COUNT, &out->prompt_tokens, 1, most},
+                               {"batch", OPTION_COUNT, &out->batch, 1, 1e6},
                                {"tokens", OPTION_COUNT, &out->tokens, 1, most},
                                {"ignore-eos", OPTION_FLAG, &out->ignore_eos, 0, 0},
                                {"dtype", OPTION_DTYPE, &out->dtype, 0, 0},
@@ -49,10 +54,13 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {NULL, OPTION_FLAG, NULL, 0, 0}};
     int code = command_line_parse("generate", help, rows, argc, argv, speaks);
     if (code >= 0) return code;
-    int prompts = (out->text != NULL) + (out->prompt_ids != NULL) + (out->prompt_tokens > 0);
-    if (out->model && prompts == 1) return -1;
+    int prompts = (out->text != NULL) + (out->prompt_ids != NULL) + (out->prompts != NULL) + (out->prompt_tokens > 0);
+    bool batch = out->batch == 1 || out->prompt_tokens > 0;
+    if (out->model && prompts == 1 && batch) return -1;
     if (speaks)
         fprintf(stderr, "generate: %s\n",
-                out->model ? "one of --prompt, --prompt-ids and --prompt-tokens is wanted" : "--model DIR is missing");
+                !out->model    ? "--model DIR is missing"
+                : prompts != 1 ? "one of --prompt, --prompt-ids, --prompts and --prompt-tokens is wanted"
+                               : "--batch wants --prompt-tokens; a file for --prompts has as many prompts as lines");
     return 2;
 }

@@ -17,8 +17,12 @@ tsh_status model_input_create(const model *m, int64_t batch, int64_t tokens, boo
     tsh_status status = create(m, batch * tokens, false, &out->ids);
     if (status == TSH_OK && m->positions) status = create(m, batch * tokens, split, &out->places);
     if (status == TSH_OK && m->types) status = create(m, batch * tokens, split, &out->types);
-    if (status == TSH_OK) status = create(m, tokens, false, &out->positions);
+    tsh_tensor_config one_each = {.dtype = TSH_INT64, .ndim = 2, .shape = {batch, 1}};
+    if (status == TSH_OK && tokens > 1) status = create(m, tokens, false, &out->positions);
+    if (status == TSH_OK && tokens == 1)
+        status = tsh_tensor_create(tsh_group_mesh(m->group), &one_each, &out->positions);
     if (status == TSH_OK && lengths) status = create(m, batch, false, &out->lengths);
+    if (status == TSH_OK && lengths) status = create(m, batch, false, &out->ends);
     tsh_tensor_config query = {.dtype = m->options.dtype, .ndim = 4, .shape = {batch, 1, 1, m->config.width}};
     if (status == TSH_OK && m->config.family == MODEL_BERT)
         status = tsh_tensor_create(tsh_group_mesh(m->group), &query, &out->query);
@@ -34,17 +38,21 @@ void model_input_release(model_input *in) {
     tsh_tensor_release(in->types);
     tsh_tensor_release(in->positions);
     tsh_tensor_release(in->lengths);
+    tsh_tensor_release(in->ends);
     tsh_tensor_release(in->query);
     free(in->numbers);
     *in = (model_input){0};
 }
 
-tsh_status model_input_write(model_input *in, const int64_t *ids, int64_t first, const int64_t *lengths) {
+tsh_status model_input_write(model_input *in, const int64_t *ids, const int64_t *first, const int64_t *lengths) {
     int64_t *places = in->numbers;
-    for (int64_t i = 0; i < in->batch * in->tokens; i++) places[i] = first + i % in->tokens;
+    for (int64_t i = 0; i < in->batch * in->tokens; i++)
+        places[i] = i % in->tokens + (first ? first[i / in->tokens] : 0);
     tsh_status status = tsh_tensor_write_whole(in->ids, ids);
     if (status == TSH_OK && in->places) status = tsh_tensor_write_whole(in->places, places);
     if (status == TSH_OK) status = tsh_tensor_write_whole(in->positions, places);
     if (status == TSH_OK && in->lengths && lengths) status = tsh_tensor_write_whole(in->lengths, lengths);
+    for (int64_t b = 0; b < in->batch && in->ends && lengths; b++) places[b] = b * in->tokens + lengths[b] - 1;
+    if (status == TSH_OK && in->ends && lengths) status = tsh_tensor_write_whole(in->ends, places);
     return status;
 }

@@ -183,14 +183,8 @@ tsh_tensor *model_blocks(model *m, tsh_tape *tape, tsh_tensor *x, const model_in
     return x;
 }
 
-static tsh_tensor *last_tokens(const model *m, tsh_tape *tape, tsh_tensor *x, const model_input *in) {
-    const int64_t by_sequence[] = {in->batch, in->tokens, m->config.width}, rows[] = {in->batch, m->config.width};
-    x = tsh_slice(tape, tsh_reshape(tape, x, 3, by_sequence), 1, in->tokens - 1, 1);
-    return tsh_reshape(tape, x, 2, rows);
-}
-
 tsh_tensor *model_logits(model *m, tsh_tape *tape, tsh_tensor *x, const model_input *in) {
-    if (in->last && in->tokens > 1) x = last_tokens(m, tape, x, in);
+    if (in->last && in->tokens > 1) x = tsh_take_rows(tape, x, in->ends);
     x = tsh_norm_forward(tape, m->norm, x);
     return m->head ? tsh_linear_forward(tape, m->head, x) : tsh_embedding_project(tape, m->words, x);
 }
@@ -216,8 +210,9 @@ void model_cache_destroy(model_cache *c) {
     free(c);
 }
 
-tsh_status model_cache_clear(model_cache *c) {
+tsh_status model_cache_truncate(model_cache *c, int64_t sequence, int64_t length) {
     tsh_status status = TSH_OK;
-    for (int64_t i = 0; status == TSH_OK && i < c->count; i++) status = tsh_kv_cache_truncate(c->blocks[i], -1, 0);
+    for (int64_t i = 0; status == TSH_OK && i < c->count; i++)
+        status = tsh_kv_cache_truncate(c->blocks[i], sequence, length);
     return status;
 }

@@ -35,11 +35,12 @@ struct model {
 typedef struct model_input {
     int64_t batch, tokens;
     tsh_tensor *ids, *places, *types; /* int64 [batch tokens] */
-    tsh_tensor *positions;            /* int64 [tokens] */
+    tsh_tensor *positions;            /* int64 [tokens]; [batch, 1] of one token each */
     tsh_tensor *lengths;              /* int64 [batch], or NULL: all tokens are seen */
     tsh_tensor *query;                /* zeros [batch, 1, 1, width], for model_pool */
     int64_t *numbers;                 /* [batch tokens], for writing */
-    bool last;                        /* logits of each sequence's last token alone */
+    tsh_tensor *ends;                 /* int64 [batch], the rows of the sequences' last tokens, with lengths */
+    bool last;                        /* logits of each sequence's last token alone; of many tokens with lengths */
     struct model_cache *cache;        /* has the tokens before these, and gets these; NULL: none */
 } model_input;
 
@@ -53,15 +54,16 @@ tsh_status model_load(model *m, const char *folder);
 /* Input of a fixed size, for many calls. lengths: whether sequences may be shorter than `tokens`. */
 tsh_status model_input_create(const model *m, int64_t batch, int64_t tokens, bool lengths, model_input *out);
 void model_input_release(model_input *in);
-/* ids [batch tokens] at positions from `first` on; lengths [batch], or NULL where the input has none. */
-tsh_status model_input_write(model_input *in, const int64_t *ids, int64_t first, const int64_t *lengths);
+/* ids [batch tokens], lengths [batch], or NULL where the input has none. first [batch]: the positions of sequences of one
+ * token each; NULL, and with more tokens: positions from 0 on. */
+tsh_status model_input_write(model_input *in, const int64_t *ids, const int64_t *first, const int64_t *lengths);
 
 /* Keys and values of all blocks, so that generation computes each token once. The caller destroys it. */
 typedef struct model_cache model_cache;
 tsh_status model_cache_create(const model *m, int64_t batch, int64_t positions, model_cache **out);
 void model_cache_destroy(model_cache *c);
-/* Forgets all tokens. */
-tsh_status model_cache_clear(model_cache *c);
+/* Forgets all tokens of all sequences (-1) or of one, but the first `length`. */
+tsh_status model_cache_truncate(model_cache *c, int64_t sequence, int64_t length);
 
 /* The logits [batch tokens, vocabulary], by vocabulary; [batch, vocabulary] where the input says `last`. Of BERT the hidden
  * features [batch tokens, width]. */

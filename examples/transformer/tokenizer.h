@@ -20,4 +20,17 @@ const char *tokenizer_decode(const tokenizer *t, int64_t id, size_t *length);
  * there is none. The caller frees *ids. */
 bool ids_parse(const char *text, int64_t vocabulary, int64_t **ids, int64_t *count, char words[MODEL_WORDS]);
 
+/* The ids of the lines of a file, which id_lines_free frees, after a failure too. */
+typedef struct id_line {
+    int64_t *ids, count;
+} id_line;
+typedef struct id_lines {
+    id_line *items;
+    int64_t count, longest; /* lines; ids of the longest */
+} id_lines;
+bool id_lines_read(const char *path, int64_t vocabulary, id_lines *out, char words[MODEL_WORDS]);
+void id_lines_free(id_lines *lines);
+/* ids [count, tokens], each line filled up with zeros; lengths [count]. */
+void id_lines_fill(const id_line *lines, int64_t count, int64_t tokens, int64_t *ids, int64_t *lengths);
+
 #endif

@@ -115,6 +115,41 @@ Test(generate, stops_at_the_token_that_ends_a_text, .timeout = 120) {
               "%d: %s", code, output);
 }
 
+/* Prompts of 1 to 9 tokens at once, one of which ends a text before the others do. */
+Test(generate, continues_the_prompts_of_a_file_as_it_does_each_alone, .timeout = 300) {
+    static const char *const models[] = {"gpt2-uneven", "llama3", "qwen2"};
+    char prompts[4][512] = {"5,6,7", "9", "1,2,3,4,5,6,7,8,9", ""}, wanted[4096];
+    char file[256];
+    int64_t prompt[64];
+    int code;
+    list_ids(prompt, read_expected("llama3", "prompt", prompt, 64), prompts[3]);
+    snprintf(wanted, sizeof wanted, "%s\n%s\n%s\n%s\n", prompts[0], prompts[1], prompts[2], prompts[3]);
+    tshi_test_write_text("prompts", wanted);
+    snprintf(file, sizeof file, "%s", tshi_test_path("prompts"));
+    for (int i = 0; i < 3; i++) {
+        wanted[0] = '\0';
+        for (int b = 0; b < 4; b++) {
+            run(&code, TSHARD_BIN_DIR "/generate --model " MODELS "%s --prompt-ids %s --tokens 4 --dtype float64",
+                models[i], prompts[b]);
+            cr_assert_eq(code, 0, "%s", output);
+            strcat(wanted, output);
+        }
+        if (i == 1) cr_assert(strstr(wanted, "\n36,11,16\n"), "a text has an end: %s", wanted);
+        for (int ranks = 1; ranks <= 4; ranks++) {
+            run(&code,
+                RUN "%d " TSHARD_BIN_DIR "/generate --model " MODELS "%s --prompts %s --tokens 4 --dtype float64",
+                ranks, models[i], file);
+            cr_assert(code == 0 && strcmp(output, wanted) == 0, "%s on %d ranks: %s, %s wanted", models[i], ranks,
+                      output, wanted);
+        }
+    }
+    run(&code, RUN "2 " TSHARD_BIN_DIR "/generate --model " MODELS "llama --random-weights --prompt-tokens 5 --batch 3 "
+                   "--tokens 4 --repeat 3 --json");
+    cr_assert(code == 0 && strncmp(output, "{\"ids\": [[", 10) == 0 && strstr(output, "]], \"ranks\": 2") &&
+                  strstr(output, "\"prompt_tokens\": 15,") && strstr(output, "\"allocations\": 0}"),
+              "%d: %s", code, output);
+}
+
 Test(generate, draws_the_same_tokens_at_any_number_of_ranks, .timeout = 300) {
     static const char *const options[] = {"--temperature 0.8 --seed 3", "--temperature 1.5 --top-k 5 --seed 3",
                                           "--temperature 1 --top-p 0.7 --seed 4", "--temperature 1 --top-k 1"};
@@ -214,8 +249,10 @@ static void refuses(int wanted_code, const char *words, const char *arguments) {
 
 Test(generate, says_what_is_wrong_and_what_would_do, .timeout = 300) {
     refuses(2, "generate: --model DIR is missing", "generate --prompt-ids 1");
-    refuses(2, "one of --prompt, --prompt-ids and --prompt-tokens is wanted", "generate --model x");
+    refuses(2, "one of --prompt, --prompt-ids, --prompts and --prompt-tokens is wanted", "generate --model x");
     refuses(2, "one of --prompt, --prompt-ids", "generate --model x --prompt a --prompt-ids 1");
+    refuses(2, "--batch wants --prompt-tokens", "generate --model x --prompt-ids 1 --batch 2");
+    refuses(2, "--prompts wants a path, not ''", "generate --prompts ''");
     refuses(2, "--tokens wants a whole number, 1 to 1000000000, not '0'", "generate --tokens 0");
     refuses(2, "--tokens wants a whole number", "generate --tokens=+3");
     refuses(2, "--temperature wants a number, 0 to 1000, not 'nan'", "generate --temperature nan");
@@ -229,6 +266,7 @@ Test(generate, says_what_is_wrong_and_what_would_do, .timeout = 300) {
             "generate --model " MODELS "llama --prompt-ids 1,103");
     refuses(1, "--prompt-ids: '-1' is no id", "generate --model " MODELS "llama --prompt-ids 1,-1");
     refuses(1, "--prompt-ids: there is no id", "generate --model " MODELS "llama --prompt-ids ,");
+    refuses(1, "/nowhere: No such file", "generate --model " MODELS "llama --prompts /nowhere");
     refuses(1, "a prompt of 40 tokens, and the model has 32 positions: at most 31",
             "generate --model " MODELS "llama --prompt-tokens 40");
     refuses(1, "a prompt of 4 tokens and 29 to generate, and the model has 32 positions: --tokens 28 would fill",
@@ -289,7 +327,7 @@ Test(embed, says_what_is_wrong_and_what_would_do, .timeout = 120) {
     refuses(1, "/nowhere: No such file", "embed --model " MODELS "bert --ids /nowhere");
     snprintf(arguments, sizeof arguments, "embed --model " MODELS "bert --ids %s", tshi_test_path("ids"));
     tshi_test_write_text("ids", "");
-    refuses(1, "is empty; a line of token ids for each sentence is wanted", arguments);
+    refuses(1, "is empty; lines of token ids are wanted", arguments);
     tshi_test_write_text("ids", "1 2 3\n4 91\n");
     refuses(1, "ids:2: id 91 is past the vocabulary: the model has the ids 0 to 90", arguments);
     tshi_test_write_text("ids", "1 2 3\n\n4\n");

@@ -215,7 +215,7 @@ static int64_t next_token(kit *k, const int64_t *ids, int64_t count) {
     double *logits = calloc((size_t)(count * n), sizeof *logits);
     if (tshi_check(k->run->rank, logits, "no memory") &&
         tshi_check_ok(k->run->rank, model_input_create(k->m, 1, count, false, &in)) &&
-        tshi_check_ok(k->run->rank, model_input_write(&in, ids, 0, NULL))) {
+        tshi_check_ok(k->run->rank, model_input_write(&in, ids, NULL, NULL))) {
         tsh_tensor *y = model_forward(k->m, k->run->tape, &in);
         if (tshi_check(k->run->rank, y, "%s", tsh_tape_message(k->run->tape)) &&
             tshi_check_ok(k->run->rank, tsh_tensor_read_whole(y, logits))) {
@@ -256,7 +256,7 @@ static void run_causal(kit *k) {
     if (ids && wanted && tshi_check_ok(k->run->rank, tsh_tensor_create(k->run->mesh, &config, &target)) &&
         tshi_check_ok(k->run->rank, tsh_tensor_write_whole(target, wanted)) &&
         tshi_check_ok(k->run->rank, model_input_create(k->m, batch, tokens, false, &in)) &&
-        tshi_check_ok(k->run->rank, model_input_write(&in, ids, 0, NULL))) {
+        tshi_check_ok(k->run->rank, model_input_write(&in, ids, NULL, NULL))) {
         tsh_tensor *logits = model_forward(k->m, k->run->tape, &in);
         tsh_tensor *loss = tsh_cross_entropy(k->run->tape, logits, target, NULL);
         collapse(k, "logits");
@@ -300,7 +300,7 @@ static void run_bert(kit *k) {
         !lengths_of(k, mask, batch, tokens, lengths))
         return;
     if (tshi_check_ok(k->run->rank, model_input_create(k->m, batch, tokens, true, &in)) &&
-        tshi_check_ok(k->run->rank, model_input_write(&in, ids, 0, lengths))) {
+        tshi_check_ok(k->run->rank, model_input_write(&in, ids, NULL, lengths))) {
         tsh_tensor *hidden = model_forward(k->m, k->run->tape, &in);
         collapse(k, "hidden");
         cv_compare(k->run, "hidden", hidden);
