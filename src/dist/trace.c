@@ -17,12 +17,13 @@ static tshi_trace_file *trace_of(const tsh_world *world) {
 
 /* --- clocks ------------------------------------------------------------------------------------------------------- */
 
-/* Rounds of comparing; the best bounds of all count. */
+/* Rounds of comparing, the best bounds of which count; the last round only shares them. */
 #define ROUNDS 9
 
 typedef struct reading {
     int64_t begins;       /* nanoseconds of this rank's clock before the round */
     int64_t ended_before; /* and after the round before it */
+    int64_t low, high;    /* bounds so far of what this clock is ahead of rank 0's */
     uint64_t run, machine;
 } reading;
 
@@ -45,28 +46,34 @@ static uint64_t machine_number(void) {
 }
 
 /* A rank leaves a round after rank 0 has entered it, and rank 0 after that rank has: that bounds, from both sides, what
- * its clock is ahead of rank 0's, in every round. */
+ * its clock is ahead of rank 0's, in every round. Ranks of one machine have the best bounds of all of them. */
 static tsh_status compare_clocks(tsh_world *world, tshi_trace_header *header, bool *common, int64_t *offset,
                                  int64_t *error) {
     int64_t low = INT64_MIN, high = INT64_MAX, before = 0, ended = 0;
     tsh_device *host = world->host;
     *common = true;
     for (int round = 0; round <= ROUNDS; round++) {
-        const reading mine = {nanoseconds(), ended, header->run, header->machine};
+        const reading mine = {nanoseconds(), ended, low, high, header->run, header->machine};
         tsh_status status = TSH_OK;
         reading *all = tshi_group_gather(world->group, "trace", &mine, sizeof mine, &status);
         if (status != TSH_OK) return status;
         ended = nanoseconds();
         /* The previous round's begin on this rank, and its end on rank 0. */
-        if (round > 0 && before - all[0].ended_before > low) low = before - all[0].ended_before;
-        if (ended - all[0].begins < high) high = ended - all[0].begins;
+        if (round > 0 && round < ROUNDS && before - all[0].ended_before > low) low = before - all[0].ended_before;
+        if (round < ROUNDS && ended - all[0].begins < high) high = ended - all[0].begins;
         before = mine.begins;
         header->run = all[0].run;
-        for (int i = 0; i < world->size; i++) *common = *common && all[i].machine == header->machine;
+        for (int i = 0; i < world->size; i++) {
+            bool here = all[i].machine == header->machine;
+            *common = *common && here;
+            if (here && all[i].low > low) low = all[i].low;
+            if (here && all[i].high < high) high = all[i].high;
+        }
+        if (all[0].machine == header->machine) low = high = 0;
         host->ops->memory.release(host, all);
     }
-    *offset = low <= 0 && high >= 0 && *common ? 0 : low + (high - low) / 2;
-    *error = *common ? 0 : (high - low) / 2;
+    *offset = low + (high - low) / 2;
+    *error = (high - low) / 2;
     return TSH_OK;
 }
 
