@@ -203,6 +203,37 @@ Test(cuda_graph, the_communication_stream_comes_along) {
     close_device(device);
 }
 
+/* --- another GPU is current --------------------------------------------------------------------------------------- */
+
+Test(cuda_graph, work_goes_to_the_gpu_of_its_device) {
+    double numbers[3] = {1, 2, 3}, out[3];
+    tsh_device *device = NULL;
+    standin_reset();
+    standin_gpus(2);
+    cr_assert_eq(tshi_device_create_cuda(NULL, 1, &device), TSH_OK, "%s", tsh_error_message());
+    cudaSetDevice(0);
+    float *x = put_numbers(device, TSH_FLOAT32, 3, numbers, 0), *y = put_numbers(device, TSH_FLOAT32, 3, numbers, 0);
+    cr_assert_eq(standin_gpu_of(x), 1);
+    cudaSetDevice(0);
+    step(device, 3, x, y);
+    cudaSetDevice(0);
+    tsh_event *begin = NULL;
+    cr_assert_eq(tsh_event_create(device, &begin), TSH_OK);
+    cudaSetDevice(0);
+    cr_assert_eq(tsh_event_record(begin), TSH_OK, "%s", tsh_error_message());
+    tsh_event_destroy(begin);
+    cudaSetDevice(0);
+    tsh_graph *graph = capture(device, 3, x, y);
+    cudaSetDevice(0);
+    cr_assert_eq(tsh_graph_launch(graph), TSH_OK, "%s", tsh_error_message());
+    get_numbers(device, TSH_FLOAT32, 3, y, out);
+    cr_assert_eq(out[2], 9, "%g", out[2]);
+    tsh_graph_destroy(graph);
+    device->ops->memory.release(device, x);
+    device->ops->memory.release(device, y);
+    close_device(device);
+}
+
 /* --- what is none of a graph's ------------------------------------------------------------------------------------ */
 
 static void expect_words(tsh_status status, tsh_status wanted, const char *words) {

@@ -226,33 +226,6 @@ Test(nccl, a_failure_reaches_the_peers) {
     for (int ranks = 2; ranks <= 3; ranks++) run_ranks(ranks, false, told, NULL);
 }
 
-/* Calls of several communicators that a peer does not make: none of them ends before all are told to. */
-static void told_in_groups(tshi_rank *r, void *arg) {
-    enum { GROUPS = 3 };
-    (void)arg;
-    tsh_group *groups[GROUPS] = {tsh_world_group(r->world)};
-    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
-    float got[3];
-    for (int i = 1; i < GROUPS; i++) tshi_check_ok(r, tsh_group_split(groups[0], 0, r->rank, &groups[i]));
-    if (r->rank == 0) {
-        tsh_world_fail(r->world, "enough of it");
-    } else {
-        tsh_status status = TSH_OK;
-        for (int i = 0; i < 2 * GROUPS && status == TSH_OK; i++)
-            status = tsh_all_reduce(groups[i % GROUPS], x, TSH_SUM);
-        if (status == TSH_OK) status = tsh_tensor_read(x, got, 3);
-        tshi_check_status(r, status, TSH_ERR_PEER, "enough of it");
-    }
-    tshi_check_ok(r, tsh_world_recover(r->world));
-    for (int i = 0; i < GROUPS; i++) sums(r, groups[i]);
-    for (int i = 1; i < GROUPS; i++) tsh_group_destroy(groups[i]);
-    tsh_tensor_release(x);
-}
-
-Test(nccl, a_failure_ends_the_calls_of_all_communicators) {
-    for (int ranks = 2; ranks <= 3; ranks++) run_ranks(ranks, false, told_in_groups, NULL);
-}
-
 /* A loop of steps, of which one fails on one rank, in each of the ways that the host notices at once. */
 static void loops(tshi_rank *r, void *arg) {
     tshi_course *all = arg;

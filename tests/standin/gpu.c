@@ -2,6 +2,7 @@
 #include "standin/runtime.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MOST_GPUS 16
@@ -89,6 +90,35 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
     if (standin_fails("cudaRuntimeGetVersion", cudaErrorUnknown, &error)) return error;
     *version = CUDART_VERSION;
     return cudaSuccess;
+}
+
+/* --- kernels ------------------------------------------------------------------------------------------------------ */
+
+#define MOST_KERNELS 512
+
+static struct {
+    char name[64];
+    bool on[MOST_GPUS];
+} kernels[MOST_KERNELS];
+
+static bool is_new(const char *name) {
+    int at = 0;
+    while (at < MOST_KERNELS && kernels[at].name[0] && strncmp(kernels[at].name, name, sizeof kernels[at].name - 1))
+        at++;
+    if (at == MOST_KERNELS) standin_die("too many kernels");
+    snprintf(kernels[at].name, sizeof kernels[at].name, "%s", name);
+    bool before = kernels[at].on[current];
+    kernels[at].on[current] = true;
+    return !before;
+}
+
+void standin_load(const char *kernel) {
+    const char *when = getenv("CUDA_MODULE_LOADING");
+    if (when && strcmp(when, "EAGER") == 0) return;
+    standin_enter();
+    bool new = is_new(kernel);
+    standin_leave();
+    if (new && !standin_wait_idle(current)) standin_die("a kernel's first launch waits for calls that nothing ends");
 }
 
 /* --- peers -------------------------------------------------------------------------------------------------------- */

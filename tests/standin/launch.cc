@@ -198,6 +198,7 @@ void standin_launch(cudaStream_t stream, const char *what, unsigned blocks, unsi
         fprintf(stderr, "%s: %u blocks of %u threads\n", what, blocks, threads);
         abort();
     }
+    standin_load(what);
     launch_data *data = new launch_data{what, blocks, threads, thread};
     if (standin_capture(stream, run, data, drop)) return;
     run(data);

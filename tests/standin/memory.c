@@ -163,8 +163,9 @@ cudaError_t standin_give(const char *name, standin_kind kind, void *pointer) {
     cudaError_t error = cudaSuccess;
     standin_fails(name, cudaErrorLaunchFailure, &error);
     if (!pointer) return error;
+    if (kind != STANDIN_NCCL && !standin_wait_idle(standin_gpu_of(pointer)))
+        standin_die("memory is freed while calls that nothing ends keep the GPU");
     standin_enter();
-    standin_progress(); /* it waits for the device */
     standin_piece *m = take_out(pointer);
     if (m && m->kind == STANDIN_MANAGED && kind == STANDIN_DEVICE) kind = m->kind; /* one call for both */
     if (!m || m->kind != kind) {

@@ -74,6 +74,7 @@ typedef struct operation {
     void (*drop)(void *data);
     mark *wait; /* instead: until this is reached */
     mark *reach;
+    uint64_t number;
     struct operation *next;
 } operation;
 
@@ -102,7 +103,7 @@ struct CUstream_st {
     operation *first, *last;
     capture *capture;
     front front; /* of the capture */
-    int gpu;
+    int gpu, queue;
     bool origin, unjoined;
 };
 

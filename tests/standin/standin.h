@@ -63,6 +63,9 @@ bool standin_wait_idle(int gpu);
 /* This thread's GPU, and whether a stream is one of such a GPU. */
 int standin_current(void);
 bool standin_stream_is_of(cudaStream_t stream, int gpu);
+/* Before a launch of this kernel: the first one waits for the GPU, unless CUDA was told to load all kernels at its start.
+ * Dies where that never ends. */
+void standin_load(const char *kernel);
 /* The GPU of memory; -1: of none. */
 int standin_gpu_of(const void *pointer);
 /* Around work that may touch device memory, outside of what is queued. */

@@ -40,8 +40,30 @@ static void run_one(operation *op) {
 
 static bool advance_to(struct CUstream_st *stream, const mark *until);
 
+/* Streams share the queues of their GPU, as many as the environment said when CUDA began; what was put into a queue
+ * first is first in beginning. */
+static int queues(void) {
+    static int count;
+    const char *set = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    if (count == 0) count = set ? atoi(set) : 8;
+    return count;
+}
+
+static bool comes_first(struct CUstream_st *stream, const operation *op) {
+    for (int i = 0; i < STANDIN_STREAMS; i++) {
+        struct CUstream_st *other = standin_streams[i];
+        if (!other || other == stream || other->gpu != stream->gpu || other->queue != stream->queue) continue;
+        if (other->first && other->first->number < op->number) advance_to(other, NULL);
+        if (stream->first != op) return true;
+        if (other->first && other->first->number < op->number) return false;
+    }
+    return true;
+}
+
 /* False when the stream has to wait. The operation may have run meanwhile: then it is no longer queued. */
 static bool may_run(struct CUstream_st *stream, const operation *op) {
+    if (!comes_first(stream, op)) return false;
+    if (stream->first != op) return true;
     mark *wait = op->wait;
     if (wait && !wait->reached && standin_is_stream(wait->stream)) {
         wait->uses++;
@@ -104,10 +126,13 @@ static void append(operation **first, operation **last, operation *op) {
     *last = op;
 }
 
+static uint64_t numbers; /* of operations */
+
 void standin_stream_queue(struct CUstream_st *stream, const operation *what) {
     operation *op = malloc(sizeof *op);
     *op = *what;
     op->next = NULL;
+    op->number = ++numbers;
     if (op->wait) op->wait->uses++;
     if (op->reach) op->reach->uses++;
     append(&stream->first, &stream->last, op);
@@ -190,6 +215,8 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     return cudaSuccess;
 }
 
+static int made[64]; /* streams of each GPU, so far */
+
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority) {
     cudaError_t error;
     (void)flags;
@@ -202,6 +229,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
     if (at == STANDIN_STREAMS) standin_die("too many streams");
     *out = standin_streams[at] = calloc(1, sizeof **out);
     (*out)->gpu = standin_current();
+    (*out)->queue = made[(*out)->gpu]++ % queues();
     standin_count("stream", 1);
     standin_leave();
     return cudaSuccess;

@@ -10,6 +10,7 @@ static tsh_event *event_create(tsh_device *device) {
     cuda_event *event = tshi_calloc(&device->allocator, 1, sizeof *event);
     if (!event) return NULL;
     event->base.device = device;
+    tshi_cuda_use(tshi_cuda(device));
     if (tshi_cuda_fail(cudaEventCreate(&event->event), "cudaEventCreate") == TSH_OK) return &event->base;
     tshi_free(&device->allocator, event);
     return NULL;

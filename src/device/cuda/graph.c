@@ -39,6 +39,7 @@ static tsh_status capture_begin(tsh_device *device) {
         return tshi_fail(TSH_ERR_STATE,
                          "graph_capture_begin: with TSHARD_CUDA_MANAGED=1 the host waits after every kernel");
     }
+    tshi_cuda_use(cuda);
     tshi_cuda_graph *graph = tshi_calloc(&device->allocator, 1, sizeof *graph);
     if (!graph) return TSH_ERR_MEMORY;
     graph->base.device = device;
@@ -125,6 +126,7 @@ static tsh_status capture_end(tsh_device *device, tsh_graph **out) {
     tshi_cuda_graph *graph = cuda->capturing;
     char words[TSHI_MESSAGE_SIZE];
     if (!graph) return tshi_fail(TSH_ERR_STATE, "graph_capture_end: no graph is captured");
+    tshi_cuda_use(cuda);
     tsh_status status = finish(graph);
     if (status == TSH_OK) {
         *out = &graph->base;
@@ -141,6 +143,7 @@ static tsh_status launch(tsh_graph *graph) {
     tshi_cuda_device *cuda = tshi_cuda(graph->device);
     const tshi_cuda_graph *g = (const tshi_cuda_graph *)graph;
     if (cuda->capturing) return tshi_fail(TSH_ERR_STATE, "graph_launch: not while a graph is captured");
+    tshi_cuda_use(cuda);
     if (!g->exec) return tshi_fail(g->broken, "graph_launch: %s", g->message);
     if (g->owner_count > 0 && cuda->launch) return cuda->launch(cuda->watcher, g->exec);
     return tshi_cuda_fail(cudaGraphLaunch(g->exec, cuda->compute), "cudaGraphLaunch");

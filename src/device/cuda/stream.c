@@ -11,6 +11,11 @@ tsh_status tshi_cuda_fail(cudaError_t error, const char *what) {
                      cudaGetErrorString(error), (int)error);
 }
 
+void tshi_cuda_use(const tshi_cuda_device *device) {
+    int current = -1;
+    if (cudaGetDevice(&current) != cudaSuccess || current != device->ordinal) cudaSetDevice(device->ordinal);
+}
+
 tsh_status tshi_cuda_event_new(cudaEvent_t *out) {
     return tshi_cuda_fail(cudaEventCreateWithFlags(out, cudaEventDisableTiming), "cudaEventCreateWithFlags");
 }

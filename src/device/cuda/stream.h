@@ -23,6 +23,8 @@ typedef struct tshi_cuda_device {
     /* Launches a graph that holds work of an owner, as a call that the watch sees; NULL: such graphs are launched like
      * others. */
     tsh_status (*launch)(void *watcher, cudaGraphExec_t exec);
+    /* Waits, watched, for what has been queued on streams that only the watcher knows. */
+    void (*drain)(void *watcher);
     void *watcher;
     uint64_t waits;    /* times that the host has waited for the GPU */
     tsh_status failed; /* the first failure that no check has returned yet, and its message */
@@ -46,7 +48,12 @@ static inline tshi_cuda_device *tshi_cuda(tsh_device *device) {
     return (tshi_cuda_device *)device;
 }
 
+/* Its GPU becomes the calling thread's current one: new events, streams, memory and kernels are the current GPU's. The
+ * program may have made another one current, or call from a new thread, which has the first. */
+void tshi_cuda_use(const tshi_cuda_device *device);
+
 static inline cudaStream_t tshi_cuda_stream(tsh_device *device) {
+    tshi_cuda_use(tshi_cuda(device));
     return tshi_cuda(device)->compute;
 }
 

@@ -27,6 +27,7 @@ typedef struct tshi_cuda_memory {
 /* --- slabs -------------------------------------------------------------------------------------------------------- */
 
 static cudaError_t get_slab(tshi_cuda_device *cuda, size_t size, void **out) {
+    tshi_cuda_use(cuda);
     cudaError_t error = cuda->managed ? cudaMallocManaged(out, size, cudaMemAttachGlobal) : cudaMalloc(out, size);
     if (error != cudaSuccess) cudaGetLastError(); /* the next launch would report it */
     return error;
@@ -47,6 +48,12 @@ tshi_slab *tshi_cuda_slab(const tshi_cuda_device *device, const void *pointer) {
     return NULL;
 }
 
+/* cudaFree waits for the whole GPU, and nothing could end that wait. */
+static void wait_for_all(tshi_cuda_device *cuda) {
+    tshi_cuda_wait(&cuda->base, "cudaStreamSynchronize before cudaFree");
+    if (cuda->drain) cuda->drain(cuda->watcher);
+}
+
 /* Free the idle slabs; a slab that has been shared is not idle, for other ranks may have it mapped. True when there was
  * one. Not while a graph is captured: the GPU may be at work in them, and cannot be waited for. */
 static bool trim(tshi_cuda_device *cuda) {
@@ -56,7 +63,7 @@ static bool trim(tshi_cuda_device *cuda) {
     for (int i = 0; i < 2; i++) {
         tshi_slab *slab;
         while ((slab = tshi_slabs_take_idle(all[i], &cuda->memory->index))) {
-            if (!waited) tshi_cuda_wait(&cuda->base, "cudaStreamSynchronize before cudaFree");
+            if (!waited) wait_for_all(cuda);
             waited = any = true;
             free_slab(cuda, slab);
             tshi_free(&cuda->base.allocator, slab);

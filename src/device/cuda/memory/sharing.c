@@ -127,6 +127,7 @@ static tsh_status map(tshi_cuda_device *cuda, const tshi_share *share, mapping *
     char gpu[sizeof share->gpu + 1] = {0};
     int ordinal = cuda->ordinal;
     memcpy(gpu, share->gpu, sizeof share->gpu);
+    tshi_cuda_use(cuda);
     bool elsewhere = strcmp(gpu, cuda->sharing->gpu) != 0, inside = share->process == cuda->sharing->process;
     tsh_status status = elsewhere ? other_gpu(cuda, gpu, &ordinal) : TSH_OK;
     if (status == TSH_OK && inside && elsewhere) status = enable_peer(ordinal);

@@ -18,6 +18,7 @@ static tsh_status event_take(tsh_world *world, tshi_nccl_event **out) {
         nccl->events = (*out)->next;
         return TSH_OK;
     }
+    tshi_cuda_use(tshi_nccl_device(world));
     tshi_nccl_event *e = tshi_calloc(&world->allocator, 1, sizeof *e);
     if (!e) return TSH_ERR_MEMORY;
     tsh_status status = tshi_cuda_event_new(&e->event);

@@ -45,6 +45,7 @@ tsh_status tshi_nccl_comm_make(tsh_group *group, tsh_status status) {
     ncclComm_t comm = NULL;
     ncclUniqueId id = {{0}};
     config.blocking = 0;
+    tshi_cuda_use(tshi_nccl_device(world));
     if (status == TSH_OK && group->rank == 0) {
         ncclResult_t result = nccl->library->get_unique_id(&id);
         if (result != ncclSuccess) status = tshi_nccl_fail(nccl, NULL, result, "ncclGetUniqueId", false);
@@ -69,6 +70,7 @@ static tsh_status comm_split(tsh_group *parent, tsh_group *group) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclComm_t comm = NULL;
     config.blocking = 0;
+    tshi_cuda_use(tshi_nccl_device(world));
     /* The members' order is the group's. */
     ncclResult_t result = nccl->library->comm_split(parent->state, group ? 0 : NCCL_SPLIT_NOCOLOR,
                                                     group ? group->rank : 0, &comm, &config);
@@ -131,6 +133,14 @@ void tshi_nccl_flush_all(tsh_world *world) {
     for (int looks = 0; tshi_nccl_oldest(tshi_nccl_of(world)); looks++) {
         if (tshi_nccl_watch(world) != TSH_OK) break;
         tshi_nccl_doze(looks);
+    }
+}
+
+void tshi_nccl_drain(void *of) {
+    tsh_world *world = of;
+    tshi_nccl_flush_all(world);
+    for (const tshi_nccl_link *link = tshi_nccl_of(world)->links; link; link = link->next) {
+        tshi_nccl_flush(world, &link->tail);
     }
 }
 

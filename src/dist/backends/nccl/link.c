@@ -7,6 +7,7 @@
 static_assert(sizeof(ncclUniqueId) <= TSHI_TICKET, "an id travels as a ticket");
 
 static tsh_status link_make(tshi_nccl_link *link) {
+    tshi_cuda_use(tshi_nccl_device(link->group->world));
     tsh_status status = tshi_cuda_stream_new(&link->stream, true);
     if (status == TSH_OK) status = tshi_cuda_event_new(&link->tail.before);
     if (status == TSH_OK) status = tshi_cuda_event_new(&link->tail.after);
@@ -57,6 +58,7 @@ static int most_blocks(const tshi_nccl_link *link) {
 
 tsh_status tshi_nccl_link_open(tshi_nccl_link *link, const void *ticket, bool *ready) {
     tsh_world *world = link->group->world;
+    tshi_cuda_use(tshi_nccl_device(world));
     if (!link->comm) {
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         config.blocking = 0;

@@ -162,6 +162,8 @@ double tshi_nccl_patience(const tsh_world *world);
  * until the communication has ended. */
 void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail);
 void tshi_nccl_flush_all(tsh_world *world);
+/* Waits so for all collectives and all messages that are queued, as the device calls it. */
+void tshi_nccl_drain(void *world);
 /* See tshi_group_ops. */
 tsh_status tshi_nccl_group_open(tsh_group *parent, const int *ranks, int n, tsh_group *group);
 void tshi_nccl_group_close(tsh_group *group);

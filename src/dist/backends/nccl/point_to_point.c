@@ -27,6 +27,7 @@ static tsh_status message_make(tsh_world *world, tshi_nccl_message *m) {
     m->ticket = world->host->ops->memory.alloc(world->host, TSHI_TICKET);
     if (!m->ticket) return TSH_ERR_MEMORY;
     memset(m->ticket, 0, TSHI_TICKET);
+    tshi_cuda_use(tshi_nccl_device(world));
     tsh_status status = tshi_cuda_event_new(&m->before);
     return status == TSH_OK ? tshi_cuda_event_new(&m->after) : status;
 }

@@ -136,6 +136,7 @@ tsh_status tshi_nccl_take_data(tsh_world *world, bool *takes) {
     }
     tshi_nccl_device(world)->watch = tshi_nccl_watcher;
     tshi_nccl_device(world)->launch = tshi_nccl_launch;
+    tshi_nccl_device(world)->drain = tshi_nccl_drain;
     tshi_nccl_device(world)->watcher = world;
     status = tshi_nccl_comm_create(world->group, status);
     return status == TSH_OK ? tshi_nccl_arena_open(world) : status;
@@ -146,6 +147,7 @@ void tshi_nccl_leave(tsh_world *world) {
     if (!nccl) return;
     tshi_nccl_device(world)->watch = NULL;
     tshi_nccl_device(world)->launch = NULL;
+    tshi_nccl_device(world)->drain = NULL;
     if (nccl->word) world->device->ops->memory.release(world->device, nccl->word);
     for (int i = 0; i <= TSHI_NCCL_AHEAD; i++) {
         if (nccl->calls[i].before) cudaEventDestroy(nccl->calls[i].before);

@@ -1,0 +1,138 @@
+/* What a stuck call on a GPU must not hold up, over NCCL's stand-in: the end of other calls, memory, kernels; and whose
+ * GPU it is. */
+#include "cuda/nccl_ranks.h"
+
+TestSuite(nccl_waits, .timeout = 60);
+
+static void nothing(tshi_rank *r, void *arg) {
+    (void)r;
+    (void)arg;
+}
+
+/* Calls of several communicators that a peer does not make: none of them ends before all are told to. */
+static void told_in_groups(tshi_rank *r, void *arg) {
+    enum { GROUPS = 3 };
+    (void)arg;
+    tsh_group *groups[GROUPS] = {tsh_world_group(r->world)};
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
+    float got[3];
+    for (int i = 1; i < GROUPS; i++) tshi_check_ok(r, tsh_group_split(groups[0], 0, r->rank, &groups[i]));
+    if (r->rank == 0) {
+        tsh_world_fail(r->world, "enough of it");
+    } else {
+        tsh_status status = TSH_OK;
+        for (int i = 0; i < 2 * GROUPS && status == TSH_OK; i++)
+            status = tsh_all_reduce(groups[i % GROUPS], x, TSH_SUM);
+        if (status == TSH_OK) status = tsh_tensor_read(x, got, 3);
+        tshi_check_status(r, status, TSH_ERR_PEER, "enough of it");
+    }
+    tshi_check_ok(r, tsh_world_recover(r->world));
+    for (int i = 0; i < GROUPS; i++) sums(r, groups[i]);
+    for (int i = 1; i < GROUPS; i++) tsh_group_destroy(groups[i]);
+    tsh_tensor_release(x);
+}
+
+Test(nccl_waits, a_failure_ends_the_calls_of_all_communicators) {
+    for (int ranks = 2; ranks <= 3; ranks++) run_ranks(ranks, false, told_in_groups, NULL);
+}
+
+/* Memory is freed in the cache's need while a call beside the compute stream is stuck: the wait before it is watched. */
+static void trims(tshi_rank *r, void *arg) {
+    enum { MIB = 1 << 20 };
+    _Atomic bool *over = arg;
+    tsh_group *group = tsh_world_group(r->world);
+    tsh_device *device = tsh_world_device(r->world);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
+    tsh_work *work = NULL;
+    sums(r, group);
+    if (r->rank == 0) {
+        device->ops->memory.release(device, device->ops->memory.alloc(device, 120 * MIB));
+        tshi_check_ok(r, tsh_all_reduce_async(group, x, TSH_SUM, &work));
+        r->world->timeout = 0.5;
+        void *large = device->ops->memory.alloc(device, 150 * MIB);
+        tshi_check(r, large != NULL, "%s", tsh_error_message());
+        device->ops->memory.release(device, large);
+        tshi_check_status(r, tsh_work_wait(work), TSH_ERR_TIMEOUT, "all_reduce #2: not done within 0.5 s");
+        tsh_work_release(work);
+        *over = true;
+    }
+    while (!*over) nap(1000);
+    tsh_tensor_release(x);
+}
+
+Test(nccl_waits, memory_is_freed_after_a_watched_wait) {
+    _Atomic bool over = false;
+    begin(2, false);
+    standin_memory((size_t)300 << 20);
+    const tshi_test_options options = {.ranks = 2, .threads = true};
+    cr_assert_str_empty(tshi_test_run_with(&options, trims, &over, NULL, NULL));
+    expect_nothing_left("a world");
+}
+
+/* A kernel that has not run before is launched behind a call whose peer is late: the launch does not wait. */
+static void new_kernel(tshi_rank *r, void *arg) {
+    _Atomic bool *launched = arg;
+    tsh_device *device = tsh_world_device(r->world);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3), *y = tshi_test_vector(r, TSH_FLOAT32, 3);
+    float got[3] = {0};
+    tsh_tensor_fill(x, 1);
+    while (r->rank == 1 && !*launched) nap(1000);
+    tshi_check_ok(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_SUM));
+    device->ops->elementwise[TSH_FLOAT32].axpby(device, 3, 1, tshi_data(x), 1, tshi_data(x), tshi_data(y));
+    *launched = true;
+    tshi_check_ok(r, tsh_tensor_read(y, got, 3));
+    tshi_check(r, got[0] == (float)(2 * r->size), "%g", (double)got[0]);
+    tsh_tensor_release(x);
+    tsh_tensor_release(y);
+}
+
+Test(nccl_waits, a_new_kernel_does_not_wait_for_a_call) {
+    _Atomic bool launched = false;
+    run_ranks(2, false, new_kernel, &launched);
+}
+
+Test(nccl_waits, streams_have_queues_of_their_own) {
+    run_ranks(2, false, nothing, NULL);
+    cr_assert_str_eq(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
+}
+
+Test(nccl_waits, the_environment_comes_before_what_is_wanted_of_cuda) {
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16", 1);
+    setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+    run_ranks(2, false, nothing, NULL);
+    cr_assert_str_eq(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "16");
+    cr_assert_str_eq(getenv("CUDA_MODULE_LOADING"), "LAZY");
+}
+
+/* The program makes another GPU current between its calls. */
+static void elsewhere(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *group = tsh_world_group(r->world), *pair = NULL;
+    cudaSetDevice((r->rank + 1) % r->size);
+    tshi_check_ok(r, tsh_group_split(group, 0, r->rank, &pair));
+    cudaSetDevice((r->rank + 1) % r->size);
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3), *y = tshi_test_vector(r, TSH_FLOAT32, 3);
+    tsh_work *work = NULL;
+    for (int i = 0; i < 2; i++) {
+        cudaSetDevice((r->rank + 1) % r->size);
+        tshi_check_ok(r, tsh_all_reduce_async(pair, x, TSH_SUM, &work));
+        cudaSetDevice((r->rank + 1) % r->size);
+        tshi_check_ok(r, tsh_work_wait(work));
+        tsh_work_release(work);
+        cudaSetDevice((r->rank + 1) % r->size);
+        tshi_check_ok(r, tsh_send_async(pair, x, (r->rank + 1) % r->size, &work));
+        tshi_check_ok(r, tsh_recv(pair, y, TSH_ANY_RANK, NULL));
+        tshi_check_ok(r, tsh_work_wait(work));
+        tsh_work_release(work);
+        cudaSetDevice((r->rank + 1) % r->size);
+        sums(r, group);
+    }
+    tsh_tensor_release(x);
+    tsh_tensor_release(y);
+    cudaSetDevice((r->rank + 1) % r->size);
+    tsh_group_destroy(pair);
+}
+
+Test(nccl_waits, another_gpu_is_current_between_calls) {
+    run_ranks(2, false, elsewhere, NULL);
+}
