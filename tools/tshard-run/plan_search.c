@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LISTED = 20 };
+enum { LISTED = 20, PATIENCE = 2 /* seconds */ };
 
 /* What the plan of one combination says. */
 typedef struct variant {
@@ -29,6 +29,7 @@ typedef struct searching {
     variant least;  /* of those that need more than the limit, the one that needs least */
     int tried, all, fit, large, failed;
     int screen; /* stderr; that of plans goes to `words` */
+    double since;
     FILE *words;
     char failure[512]; /* the last words of the first combination that failed */
 } searching;
@@ -130,11 +131,11 @@ static const char *describe(const search *s, const variant *v, char *text, size_
     return text;
 }
 
+/* A terminal sees how far a search is that takes longer than some seconds. */
 static void show_progress(const searching *w, const variant *v) {
     char text[512];
-    bool terminal = isatty(STDERR_FILENO);
-    fprintf(stderr, "%stshard-run: %d of %d: %s%s", terminal ? "\r\033[K" : "", w->tried + 1, w->all,
-            describe(w->s, v, text, sizeof text), terminal ? "" : "\n");
+    if (!isatty(STDERR_FILENO) || tshi_clock() - w->since < PATIENCE) return;
+    fprintf(stderr, "\r\033[Ktshard-run: %d of %d: %s", w->tried + 1, w->all, describe(w->s, v, text, sizeof text));
 }
 
 /* The last option's value changes fastest. */
@@ -217,7 +218,7 @@ static void print_json(const searching *w) {
 }
 
 int search_run(const search *s, int ranks, const machine *m, bool json, char *const *command) {
-    searching w = {.s = s, .ranks = ranks, .machine = m, .command = command, .all = 1};
+    searching w = {.s = s, .ranks = ranks, .machine = m, .command = command, .all = 1, .since = tshi_clock()};
     for (int i = 0; i < s->options; i++) w.all *= s->option[i].values;
     w.found = calloc((size_t)w.all, sizeof *w.found);
     w.words = tmpfile();
