@@ -160,7 +160,8 @@ typedef struct tsh_data_parallel tsh_data_parallel;
  *              whole: the values of its layer, which is a bucket then, are gathered just before they are used, in forward
  *              and again in backward, those of the next layer beside it, and freed when another layer is used. A layer is
  *              what the names of parameters have in common up to the first number in them ("layers.3"), else up to the
- *              last dot. Every rank uses the same parameters in the same order. For meshes of the whole world.
+ *              last dot. Every rank uses the same parameters in the same order. Ranks outside the mesh create the
+ *              schedule, too, for they plan exchanges with the mesh by the layouts of its parameters.
  * tsh_tensor_grad returns this rank's slice then. Optimizers over the parameters are created after the schedule. */
 typedef enum tsh_sharding_level {
     TSH_SHARD_NOTHING = 0,
@@ -175,7 +176,7 @@ typedef struct tsh_data_parallel_config {
                                 * inputs); gradients are sums. true: each rank has a batch and a LOCAL loss of its own;
                                 * the objective is their mean, and gradients are averages. */
     bool keep_values;          /* true: parameters keep their values; false: they take those of the group's rank 0 */
-    size_t bucket_bytes;       /* 0: 25 MiB */
+    size_t bucket_bytes;       /* 0: 25 MiB; at a level an eighth of the gradients, if that is less (64 KiB at least) */
     size_t first_bucket_bytes; /* 0: the lesser of 1 MiB and bucket_bytes; small, so that the first sum starts early */
     tsh_sharding_level level;  /* the same on every rank */
 } tsh_data_parallel_config;

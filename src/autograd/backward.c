@@ -226,7 +226,7 @@ static tsh_status check_loss(tsh_tape *tape, tsh_tensor *loss) {
 static tsh_status check_inputs(tsh_tape *tape, const tsh_call *node) {
     for (int i = 0; i < node->inputs; i++) {
         const tshi_gradient *g = node->in[i]->gradient;
-        if (g && g->sink && g->sink != tape->sink) {
+        if (g && g->sink && g->sink != tape->sink && tshi_call_runs(node)) {
             tshi_tape_fail(tape, TSH_ERR_STATE,
                            "backward: %s takes a parameter whose gradients are summed by a "
                            "tsh_data_parallel of another tape",

@@ -5,7 +5,12 @@
 #include <string.h>
 
 /* Bytes: each gradient starts at a multiple, for vector loads. */
-#define ALIGNMENT 64
+#define ALIGNMENT            64
+
+#define BUCKET_BYTES         ((size_t)25 << 20)
+#define FIRST_BUCKET_BYTES   ((size_t)1 << 20)
+#define SHARDED_BUCKET_BYTES ((size_t)64 << 10) /* at least: smaller ones take longer to agree on than to move */
+#define SHARDED_BUCKETS      8
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
@@ -110,7 +115,23 @@ static tsh_status make_memory(const tsh_data_parallel *dp, tshi_bucket *bucket) 
     return status;
 }
 
+/* What the program leaves open. A sharded bucket is there a second time while it is summed, and values are gathered by
+ * the bucket: a bucket of most gradients would take what sharding saves. */
+static void choose_sizes(tsh_data_parallel *dp) {
+    size_t all = 0, most = BUCKET_BYTES;
+    for (int i = 0; i < dp->count; i++) {
+        const tsh_tensor *p = dp->slots[i].parameter;
+        all += (size_t)padded(p) * tsh_dtype_size(tshi_gradient_dtype(p));
+    }
+    if (dp->level && all / SHARDED_BUCKETS < most) most = all / SHARDED_BUCKETS;
+    if (most < SHARDED_BUCKET_BYTES) most = SHARDED_BUCKET_BYTES;
+    if (!dp->bucket_bytes) dp->bucket_bytes = most;
+    if (dp->first_bucket_bytes) return;
+    dp->first_bucket_bytes = dp->bucket_bytes < FIRST_BUCKET_BYTES ? dp->bucket_bytes : FIRST_BUCKET_BYTES;
+}
+
 void tshi_buckets_assign(tsh_data_parallel *dp) {
+    choose_sizes(dp);
     for (int i = 0; i < dp->count; i++) add(dp, &dp->slots[i]);
 }
 

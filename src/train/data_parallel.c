@@ -6,9 +6,6 @@
 
 #include <stdio.h>
 
-#define BUCKET_BYTES       ((size_t)25 << 20)
-#define FIRST_BUCKET_BYTES ((size_t)1 << 20)
-
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
 static bool any_unsummed(const tsh_data_parallel *dp) {
@@ -87,21 +84,14 @@ static tsh_status check(const tsh_tape *tape, const tsh_parameters *list, const 
         return tshi_fail(TSH_ERR_STATE, "data_parallel_create: the tape has a tsh_data_parallel already");
     if (config && (unsigned)config->level > TSH_SHARD_PARAMETERS)
         return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: %d is no level of sharding", (int)config->level);
-    if (config && config->level == TSH_SHARD_PARAMETERS && tsh_group_mesh(group)->members != tape->world->size) {
-        return tshi_fail(TSH_ERR_UNSUPPORTED,
-                         "data_parallel_create: TSH_SHARD_PARAMETERS wants a mesh of the whole "
-                         "world, this one has %d of %d ranks",
-                         tsh_group_mesh(group)->members, tape->world->size);
-    }
     return check_parameters(tape, list, tsh_group_mesh(group));
 }
 
 static void configure(tsh_data_parallel *dp, const tsh_data_parallel_config *config) {
     const tsh_data_parallel_config c = config ? *config : (tsh_data_parallel_config){0};
     dp->average = c.average;
-    dp->bucket_bytes = c.bucket_bytes ? c.bucket_bytes : BUCKET_BYTES;
-    dp->first_bucket_bytes = c.first_bucket_bytes ? c.first_bucket_bytes : FIRST_BUCKET_BYTES;
-    if (!c.first_bucket_bytes && dp->first_bucket_bytes > dp->bucket_bytes) dp->first_bucket_bytes = dp->bucket_bytes;
+    dp->bucket_bytes = c.bucket_bytes;
+    dp->first_bucket_bytes = c.first_bucket_bytes;
     if (tsh_group_size(dp->parent) > 1) dp->level = c.level; /* one rank has everything at any level */
     dp->sink.weight = c.average ? 1.0 / tsh_group_size(dp->parent) : 1;
 }
@@ -216,6 +206,19 @@ static tsh_status fill(tsh_data_parallel *dp, const tsh_parameters *list) {
     return TSH_OK;
 }
 
+/* A rank outside the mesh has nothing to sum; no other rank waits for it. */
+static tsh_status stay_outside(tsh_data_parallel *dp, const tsh_parameters *list, tsh_data_parallel **out) {
+    dp->group = dp->parent;
+    tsh_status status = dp->level < TSH_SHARD_PARAMETERS ? TSH_OK : fill(dp, list);
+    dp->bucket_count = 0;
+    if (status == TSH_OK) status = tshi_units_elsewhere(dp);
+    if (status == TSH_OK)
+        *out = dp;
+    else
+        tsh_data_parallel_destroy(dp);
+    return status;
+}
+
 tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_group *group,
                                     const tsh_data_parallel_config *config, tsh_data_parallel **out) {
     if (!out) return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: out is NULL");
@@ -230,11 +233,7 @@ tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_gr
     dp->sink.ops = &tshi_data_parallel_sink;
     dp->sink.axis = tshi_mesh_axis(dp->mesh, group);
     configure(dp, config);
-    if (tsh_group_rank(group) < 0) {
-        dp->group = group;
-        *out = dp;
-        return TSH_OK;
-    }
+    if (tsh_group_rank(group) < 0) return stay_outside(dp, list, out);
     status = fill(dp, list);
     for (int i = 0; i < dp->count && status == TSH_OK; i++)
         status = tshi_sparse_gradient_spread(dp->slots[i].parameter);

@@ -41,12 +41,13 @@ typedef struct tshi_bucket {
     int64_t *counts, *value_counts; /* of a sharded bucket: elements of each rank's block, with and without flags */
     tsh_tensor *slices;             /* from TSH_SHARD_GRADIENTS on: this rank's summed block */
     tsh_tensor *packed, *result;    /* of a sum under way: all blocks, and this rank's sum */
-    tsh_tensor *gathered, *own;     /* views of dp->room: all ranks' values, and this rank's block of them */
+    tsh_tensor *room;               /* one of dp->room */
+    tsh_tensor *gathered, *own;     /* views of it: all ranks' values, and this rank's block of them */
+    tsh_work *gather;               /* under way, into `gathered` */
+    bool changed;                   /* this step changes the values of some slot */
     tsh_data_parallel *schedule;    /* of a unit (units.c), as what follows: */
     tsh_tensor *held, *unit;        /* this rank's slices of the values; all values, while they are used */
-    tsh_work *gather;               /* under way, into `gathered` */
     uint64_t used_in;               /* the call that has used the values last */
-    bool changed;                   /* this step changes the values of some slot */
 } tshi_bucket;
 
 typedef enum tshi_sums_state {
@@ -65,14 +66,14 @@ struct tsh_data_parallel {
     bool average, sync;
     tsh_sharding_level level;
     tshi_sums_state state;
-    size_t bucket_bytes, first_bucket_bytes;
+    size_t bucket_bytes, first_bucket_bytes; /* 0, until buckets are assigned: what is usual */
     tshi_bucket_slot *slots;
     tshi_bucket *buckets;
     int count, bucket_count;
     int started, tested, finished; /* buckets of this backward whose sum is started; is known to be done; is taken */
     void *flags;                   /* host memory for any bucket's */
-    tsh_tensor *room;              /* for the values of any one bucket, during a step */
-    size_t room_bytes;
+    tsh_tensor *room[2];           /* for the values of two buckets in sequence, during a step */
+    size_t room_bytes[2];
 
     /* Units (units.c) have an order of use: numbers of buckets, of which `position` are passed. */
     uint64_t step;
@@ -129,8 +130,14 @@ void tshi_shards_piece(const tsh_data_parallel *dp, const tshi_bucket_slot *slot
                        int64_t *length);
 /* The elements that a slice of n takes in a block. */
 int64_t tshi_shards_padded(const tshi_bucket *bucket, int64_t n);
+/* The shape of the parameter's slices, or of its gradient's: `layout`, theirs, gets the first dim split along the axis,
+ * after all axes that split it already. */
+tsh_status tshi_shards_shape(const tsh_tensor *p, int axis, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]);
 /* What of the parameter an optimizer steps: its slice, or the parameter. */
 tsh_tensor *tshi_shards_values(tsh_tensor *parameter);
+/* Copies the pieces of all slots' values into, or out of, rank r's block of bucket->gathered, and those of the ranks
+ * after it whose blocks are alike; returns the first rank after them. */
+int tshi_shards_move_values(const tsh_data_parallel *dp, const tshi_bucket *bucket, int r, bool out);
 /* An optimizer is about to change the slice of the parameter's values. */
 void tshi_shards_mark(const tsh_tensor *parameter);
 /* Memory for gathering the values that are marked. On failure, on every rank, no mark is left. Collective. */
@@ -145,6 +152,9 @@ size_t tshi_unit_name(const char *name);
 tsh_status tshi_units_create(tsh_data_parallel *dp);
 /* The parameters become slices. */
 void tshi_units_take_over(tsh_data_parallel *dp);
+/* On a rank outside the mesh, where a slice is as empty as the whole: parameters have the layouts that the mesh's ranks
+ * know them by, for exchanges between meshes are planned by every rank alike. */
+tsh_status tshi_units_elsewhere(tsh_data_parallel *dp);
 void tshi_units_destroy(tsh_data_parallel *dp);
 tsh_tensor *tshi_units_stand_in(const tsh_data_parallel *dp, tsh_tensor *leaf);
 /* A backward begins: the first unit that the last one has gathered is on its way. */

@@ -27,9 +27,7 @@ static int64_t block_start(const int64_t *counts, int rank) {
     return start;
 }
 
-/* `layout`, the parameter's or its gradient's, with the first dim split along the axis, after all axes that split it
- * already. */
-static tsh_status slice_shape(const tsh_tensor *p, int axis, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
+tsh_status tshi_shards_shape(const tsh_tensor *p, int axis, tsh_shape *shape, tsh_layout layout[TSH_MAX_AXES]) {
     int sequence[TSH_MAX_AXES], order = 0;
     *shape = p->shape;
     tshi_split_sequence(p->mesh->axes, layout, sequence);
@@ -67,12 +65,12 @@ static tsh_status slice_slot(const tsh_data_parallel *dp, const tshi_bucket *buc
     tshi_shards_piece(dp, slot, tsh_group_rank(dp->parent), &start, &length);
     if (!bucket->slices) at = slot->start + start;
     tshi_gradient_layout(p, layout);
-    tsh_status status = slice_shape(p, dp->sink.axis, &shape, layout);
+    tsh_status status = tshi_shards_shape(p, dp->sink.axis, &shape, layout);
     if (status == TSH_OK && !bucket->held) status = tshi_tensor_bring(p);
     if (status == TSH_OK)
         status = tshi_tensor_view(memory, &shape, layout, (size_t)at * tsh_dtype_size(memory->dtype), &slot->slice);
     memcpy(layout, p->layout, sizeof layout);
-    if (status == TSH_OK) status = slice_shape(p, dp->sink.axis, &shape, layout);
+    if (status == TSH_OK) status = tshi_shards_shape(p, dp->sink.axis, &shape, layout);
     if (status == TSH_OK)
         status = tshi_tensor_view(p, &shape, layout, (size_t)start * tsh_dtype_size(p->dtype), &slot->values);
     if (status == TSH_OK && bucket->held)
@@ -110,19 +108,22 @@ static tsh_dtype value_dtype(const tshi_bucket *bucket) {
     return bucket->first->parameter->dtype;
 }
 
-/* One memory for the values of any bucket, which exists during a step alone. */
-static tsh_status make_room(tsh_data_parallel *dp) {
-    int size = tsh_group_size(dp->parent), me = tsh_group_rank(dp->parent);
-    tsh_status status = tshi_tensor_scratch_unloaded(dp->mesh, TSH_FLOAT32, 0, &dp->room);
+/* Buckets take turns in two memories, which exist during a step alone: one is gathered while another is copied out. */
+static tsh_status make_rooms(tsh_data_parallel *dp) {
+    int size = tsh_group_size(dp->parent), me = tsh_group_rank(dp->parent), i = 0;
+    tsh_status status = tshi_tensor_scratch_unloaded(dp->mesh, TSH_FLOAT32, 0, &dp->room[0]);
+    if (status == TSH_OK) status = tshi_tensor_scratch_unloaded(dp->mesh, TSH_FLOAT32, 0, &dp->room[1]);
     for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
         tshi_bucket *bucket = &dp->buckets[b];
         if (!bucket->level || bucket->held) continue;
         int64_t all = block_start(bucket->value_counts, size), before = block_start(bucket->value_counts, me);
         tsh_dtype dtype = value_dtype(bucket);
         size_t bytes = (size_t)all * tsh_dtype_size(dtype);
-        if (bytes > dp->room_bytes) dp->room_bytes = bytes;
-        status = flat_view(dp->room, dtype, 0, all, &bucket->gathered);
-        if (status == TSH_OK) status = flat_view(dp->room, dtype, before, bucket->value_counts[me], &bucket->own);
+        if (bytes > dp->room_bytes[i]) dp->room_bytes[i] = bytes;
+        bucket->room = dp->room[i];
+        status = flat_view(bucket->room, dtype, 0, all, &bucket->gathered);
+        if (status == TSH_OK) status = flat_view(bucket->room, dtype, before, bucket->value_counts[me], &bucket->own);
+        i = 1 - i;
     }
     return status;
 }
@@ -137,7 +138,7 @@ tsh_status tshi_shards_create(tsh_data_parallel *dp) {
     for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
         if (dp->buckets[b].level) status = make_slices(dp, &dp->buckets[b]);
     }
-    return status == TSH_OK && dp->level ? make_room(dp) : status;
+    return status == TSH_OK && dp->level ? make_rooms(dp) : status;
 }
 
 void tshi_shards_destroy(tsh_data_parallel *dp) {
@@ -154,55 +155,76 @@ void tshi_shards_destroy(tsh_data_parallel *dp) {
         tsh_tensor_release(dp->slots[i].slice);
         tsh_tensor_release(dp->slots[i].values);
     }
-    tsh_tensor_release(dp->room);
+    for (int i = 0; i < 2; i++) tsh_tensor_release(dp->room[i]);
 }
 
 /* --- packing ------------------------------------------------------------------------------------------------------ */
 
-/* `at` elements into the packed blocks, the n elements of `from` (NULL: zeros). */
-static void put(const tsh_tensor *packed, int64_t at, int64_t n, const char *from) {
-    tsh_device *device = tshi_device_of(packed);
-    size_t size = tsh_dtype_size(packed->dtype), bytes = (size_t)n * size;
-    char *to = (char *)tshi_data(packed) + (size_t)at * size;
-    if (from)
-        device->ops->copy.within(device, bytes, from, to);
-    else
-        device->ops->copy.zero(device, bytes, to);
+/* One past the last of the ranks from r on that have as long pieces of every slot as r; this rank is alone. */
+static int alike(const tsh_data_parallel *dp, const tshi_bucket *bucket, int r) {
+    int size = tsh_group_size(dp->parent), me = tsh_group_rank(dp->parent), end = r < me ? me : r == me ? r + 1 : size;
+    for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
+        int longer = (int)(slot->whole->shape.local[0] % size);
+        if (r < longer && longer < end) end = longer;
+    }
+    return end;
 }
 
-/* The slot's part of rank r's block: its term's, or, of a gradient that no call has added to since its sum, this rank's
- * slice. */
-static void put_piece(const tsh_data_parallel *dp, const tshi_bucket *bucket, const tshi_bucket_slot *slot, int r,
-                      int64_t at) {
+/* Zeros, `bytes` of them in each of n blocks. */
+static void put_zeros(tsh_device *device, int n, size_t bytes, char *to, size_t block) {
+    device->ops->copy.zero(device, bytes, to);
+    device->ops->copy.strided(device, n - 1, bytes, to, 0, to + block, block);
+}
+
+/* The slot's part of the blocks of n ranks from r on: its term's, or, of a gradient that no call has added to since its
+ * sum, this rank's slice. */
+static void put_pieces(const tsh_data_parallel *dp, const tshi_bucket *bucket, const tshi_bucket_slot *slot, int r,
+                       int n, char *to) {
+    tsh_device *device = dp->mesh->device;
+    size_t size = tsh_dtype_size(bucket->dtype), block = (size_t)bucket->counts[r] * size;
     const char *from = NULL;
     int64_t start, length;
     tshi_shards_piece(dp, slot, r, &start, &length);
+    size_t bytes = (size_t)length * size, rest = (size_t)tshi_shards_padded(bucket, length) * size - bytes;
     bool stale = slot->parameter->gradient->stale;
     if (!stale && slot->unsummed)
-        from = (char *)tshi_data(slot->term) + (size_t)start * tsh_dtype_size(bucket->dtype);
+        from = (char *)tshi_data(slot->term) + (size_t)start * size;
     else if (!stale && r == tsh_group_rank(dp->parent))
         from = tshi_data(slot->slice);
-    put(bucket->packed, at, length, from);
-    int64_t rest = tshi_shards_padded(bucket, length) - length;
-    if (rest) put(bucket->packed, at + length, rest, NULL);
+    if (from)
+        device->ops->copy.strided(device, n, bytes, from, bytes, to, block);
+    else
+        put_zeros(device, n, bytes, to, block);
+    if (rest) put_zeros(device, n, rest, to + bytes, block);
+}
+
+/* The flags of one block, and of those of n - 1 ranks after it. */
+static void put_flags(const tsh_data_parallel *dp, const tshi_bucket *bucket, int r, int n, char *to) {
+    tsh_device *device = dp->mesh->device;
+    size_t size = tsh_dtype_size(bucket->dtype), block = (size_t)bucket->counts[r] * size;
+    size_t bytes = (size_t)tshi_shards_padded(bucket, bucket->count) * size;
+    char *flag = to;
+    device->ops->copy.zero(device, bytes, to);
+    for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next, flag += size) {
+        if (!slot->parameter->gradient->stale) device->ops->copy.fill(device, bucket->dtype, 1, 1, flag);
+    }
+    device->ops->copy.strided(device, n - 1, bytes, to, 0, to + block, block);
 }
 
 static void pack(const tsh_data_parallel *dp, tshi_bucket *bucket) {
-    tsh_device *device = dp->mesh->device;
     size_t size = tsh_dtype_size(bucket->dtype);
-    int64_t at = 0, start, length;
-    for (int r = 0; r < tsh_group_size(dp->parent); r++) {
+    char *to = tshi_data(bucket->packed);
+    int64_t start, length;
+    for (int r = 0, end; r < tsh_group_size(dp->parent); r = end) {
+        char *at = to;
+        end = alike(dp, bucket, r);
         for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
-            put_piece(dp, bucket, slot, r, at);
+            put_pieces(dp, bucket, slot, r, end - r, at);
             tshi_shards_piece(dp, slot, r, &start, &length);
-            at += tshi_shards_padded(bucket, length);
+            at += (size_t)tshi_shards_padded(bucket, length) * size;
         }
-        put(bucket->packed, at, tshi_shards_padded(bucket, bucket->count), NULL);
-        char *flag = (char *)tshi_data(bucket->packed) + (size_t)at * size;
-        for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next, flag += size) {
-            if (!slot->parameter->gradient->stale) device->ops->copy.fill(device, bucket->dtype, 1, 1, flag);
-        }
-        at += tshi_shards_padded(bucket, bucket->count);
+        put_flags(dp, bucket, r, end - r, at);
+        to += (size_t)(end - r) * (size_t)bucket->counts[r] * size;
     }
 }
 
@@ -332,48 +354,86 @@ static bool any_changed(const tsh_data_parallel *dp) {
     return false;
 }
 
-tsh_status tshi_shards_reserve(tsh_data_parallel *dp) {
-    if (!dp->level || dp->level >= TSH_SHARD_PARAMETERS || !any_changed(dp) || tshi_tensor_is_loaded(dp->room))
-        return TSH_OK;
-    tsh_status status = tshi_group_agree(dp->gathers, "optimizer_step: memory",
-                                         tshi_tensor_load(dp->room, dp->room_bytes, TSH_MEMORY_COMMUNICATION));
-    if (status == TSH_OK) return TSH_OK;
-    tshi_tensor_unload(dp->room);
-    for (int b = 0; b < dp->bucket_count; b++) dp->buckets[b].changed = false;
+/* What gathering takes: once slices have changed it does not fail on one rank alone. */
+static tsh_status load_rooms(const tsh_data_parallel *dp) {
+    tsh_status status = tshi_works_reserve(dp->gathers, 2) ? TSH_OK : TSH_ERR_MEMORY;
+    for (int i = 0; i < 2 && status == TSH_OK; i++)
+        status = tshi_tensor_load(dp->room[i], dp->room_bytes[i], TSH_MEMORY_COMMUNICATION);
     return status;
 }
 
-/* This rank's slices into its block, or the slices of all other ranks out of theirs. */
-static void copy_values(const tsh_data_parallel *dp, const tshi_bucket *bucket, bool out) {
-    tsh_device *device = dp->mesh->device;
-    int me = tsh_group_rank(dp->parent);
-    size_t size = tsh_dtype_size(value_dtype(bucket));
-    char *at = tshi_data(bucket->gathered);
-    for (int r = 0; r < tsh_group_size(dp->parent); r++) {
-        for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
-            int64_t start, length;
-            tshi_shards_piece(dp, slot, r, &start, &length);
-            char *value = (char *)tshi_data(slot->parameter) + (size_t)start * size;
-            if (out == (r != me))
-                device->ops->copy.within(device, (size_t)length * size, out ? at : value, out ? value : at);
-            at += (size_t)tshi_shards_padded(bucket, length) * size;
-        }
+/* The values of this step are gathered, or are not going to be. */
+static void end_gathers(tsh_data_parallel *dp) {
+    for (int b = 0; b < dp->bucket_count; b++) {
+        tshi_bucket *bucket = &dp->buckets[b];
+        bucket->changed = false;
+        if (bucket->held) continue;
+        tsh_work_release(bucket->gather);
+        bucket->gather = NULL;
     }
+    for (int i = 0; i < 2; i++) tshi_tensor_unload(dp->room[i]);
+}
+
+tsh_status tshi_shards_reserve(tsh_data_parallel *dp) {
+    if (!dp->level || dp->level >= TSH_SHARD_PARAMETERS || !any_changed(dp) || tshi_tensor_is_loaded(dp->room[0]))
+        return TSH_OK;
+    tsh_status status = tshi_group_agree(dp->gathers, "optimizer_step: memory", load_rooms(dp));
+    if (status != TSH_OK) end_gathers(dp);
+    return status;
+}
+
+int tshi_shards_move_values(const tsh_data_parallel *dp, const tshi_bucket *bucket, int r, bool out) {
+    tsh_device *device = dp->mesh->device;
+    size_t size = tsh_dtype_size(value_dtype(bucket)), block = (size_t)bucket->value_counts[r] * size;
+    int end = alike(dp, bucket, r);
+    char *at = (char *)tshi_data(bucket->gathered) + (size_t)block_start(bucket->value_counts, r) * size;
+    for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {
+        int64_t start, length;
+        tshi_shards_piece(dp, slot, r, &start, &length);
+        size_t bytes = (size_t)length * size;
+        char *value = (char *)tshi_data(slot->stand_in ? slot->stand_in : slot->parameter) + (size_t)start * size;
+        if (out)
+            device->ops->copy.strided(device, end - r, bytes, at, block, value, bytes);
+        else
+            device->ops->copy.strided(device, end - r, bytes, value, bytes, at, block);
+        at += (size_t)tshi_shards_padded(bucket, length) * size;
+    }
+    return end;
+}
+
+static tsh_status start_gather(const tsh_data_parallel *dp, tshi_bucket *bucket) {
+    tshi_shards_move_values(dp, bucket, tsh_group_rank(dp->parent), false);
+    return tsh_all_gather_into_tensor_async(dp->gathers, bucket->gathered, bucket->own, bucket->value_counts,
+                                            &bucket->gather);
+}
+
+static tsh_status finish_gather(const tsh_data_parallel *dp, tshi_bucket *bucket) {
+    tsh_status status = bucket->gather ? tshi_work_wait_queued(bucket->gather) : TSH_OK;
+    tsh_work_release(bucket->gather);
+    bucket->gather = NULL;
+    int me = tsh_group_rank(dp->parent);
+    for (int r = 0; r < tsh_group_size(dp->parent) && status == TSH_OK;)
+        r = r == me ? r + 1 : tshi_shards_move_values(dp, bucket, r, true);
+    return status;
 }
 
 tsh_status tshi_shards_gather(tsh_data_parallel *dp) {
     tsh_status status = TSH_OK;
-    tshi_units_drop(dp); /* their values are those before the step */
-    if (!dp->room || !tshi_tensor_is_loaded(dp->room)) return TSH_OK;
+    tshi_bucket *last = NULL; /* on its way */
+    tshi_units_drop(dp);      /* their values are those before the step */
+    if (!dp->room[0] || !tshi_tensor_is_loaded(dp->room[0])) return TSH_OK;
     for (int b = 0; b < dp->bucket_count && status == TSH_OK; b++) {
         tshi_bucket *bucket = &dp->buckets[b];
         if (!bucket->changed) continue;
-        copy_values(dp, bucket, false);
-        status = tsh_all_gather_into_tensor(dp->gathers, bucket->gathered, bucket->own, bucket->value_counts);
-        if (status != TSH_OK) break;
-        copy_values(dp, bucket, true);
+        if (last && last->room == bucket->room) { /* a bucket between them has not changed */
+            status = finish_gather(dp, last);
+            last = NULL;
+        }
+        if (status == TSH_OK) status = start_gather(dp, bucket);
+        if (status == TSH_OK && last) status = finish_gather(dp, last);
+        last = bucket;
     }
-    for (int b = 0; b < dp->bucket_count; b++) dp->buckets[b].changed = false;
-    tshi_tensor_unload(dp->room);
+    if (status == TSH_OK && last) status = finish_gather(dp, last);
+    end_gathers(dp);
     return status;
 }

@@ -43,6 +43,11 @@ static tsh_status begin(tshi_gradient_sink *sink, const tsh_tensor *loss) {
 static tsh_tensor *memory(tshi_gradient_sink *sink, int number, bool term, double *beta) {
     tsh_data_parallel *dp = of(sink);
     tshi_bucket_slot *slot = &dp->slots[number % dp->count];
+    if (tsh_group_rank(dp->group) < 0) { /* outside the mesh, where gradients are empty, they exist for later calls */
+        slot->parameter->gradient->stale = false;
+        *beta = 1;
+        return slot->slice;
+    }
     if (number >= dp->count) return tshi_shards_extra(dp, slot, beta);
     const tsh_tensor *p = slot->parameter, *w = slot->whole;
     if (tshi_slot_open(dp, slot) != TSH_OK) return NULL;

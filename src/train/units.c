@@ -6,10 +6,6 @@
 
 enum { ORDERS = 4 }; /* uses of each unit in a forward or a backward that are remembered */
 
-static tsh_dtype dtype_of(const tshi_bucket *unit) {
-    return unit->held->dtype;
-}
-
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
 size_t tshi_unit_name(const char *name) {
@@ -23,12 +19,10 @@ size_t tshi_unit_name(const char *name) {
     return last ? (size_t)(last - name) : end;
 }
 
-/* The slot's stand-in: a whole leaf in the unit's memory. */
-static tsh_status make_stand_in(tsh_data_parallel *dp, const tshi_bucket *unit, tshi_bucket_slot *slot) {
-    tsh_tensor *p = slot->parameter;
-    size_t offset = (size_t)slot->start * tsh_dtype_size(p->dtype);
-    tsh_status status = tshi_tensor_view(unit->unit, &p->shape, p->layout, offset, &slot->stand_in);
-    tshi_gradient *g = status == TSH_OK ? tshi_gradient_of(slot->stand_in) : NULL;
+/* The slot's stand-in, a whole tensor, becomes a leaf. */
+static tsh_status make_leaf(tsh_data_parallel *dp, const tshi_bucket_slot *slot) {
+    const tsh_tensor *p = slot->parameter;
+    tshi_gradient *g = tshi_gradient_of(slot->stand_in);
     if (!g) return TSH_ERR_MEMORY;
     slot->stand_in->name = p->name;
     g->required = true;
@@ -36,6 +30,14 @@ static tsh_status make_stand_in(tsh_data_parallel *dp, const tshi_bucket *unit, 
     g->sink = &dp->sink;
     g->slot = p->gradient->slot;
     return TSH_OK;
+}
+
+/* The slot's stand-in: a whole leaf in the unit's memory. */
+static tsh_status make_stand_in(tsh_data_parallel *dp, const tshi_bucket *unit, tshi_bucket_slot *slot) {
+    const tsh_tensor *p = slot->parameter;
+    size_t offset = (size_t)slot->start * tsh_dtype_size(p->dtype);
+    tsh_status status = tshi_tensor_view(unit->unit, &p->shape, p->layout, offset, &slot->stand_in);
+    return status == TSH_OK ? make_leaf(dp, slot) : status;
 }
 
 static tsh_status make_unit(tsh_data_parallel *dp, tshi_bucket *unit, tshi_lender *lender) {
@@ -97,6 +99,41 @@ void tshi_units_take_over(tsh_data_parallel *dp) {
     }
 }
 
+/* Empty tensors: the slices of the parameter and of its gradient, and the whole that stands in for it. */
+static tsh_status make_elsewhere(tsh_data_parallel *dp, tshi_bucket_slot *slot) {
+    const tsh_tensor *p = slot->parameter;
+    tsh_layout layout[TSH_MAX_AXES];
+    tsh_shape shape;
+    memcpy(layout, p->layout, sizeof layout);
+    tsh_status status = tshi_shards_shape(p, dp->sink.axis, &shape, layout);
+    if (status == TSH_OK) status = tshi_tensor_new(p->mesh, p->dtype, &shape, layout, &slot->held);
+    tshi_gradient_layout(p, layout);
+    if (status == TSH_OK) status = tshi_shards_shape(p, dp->sink.axis, &shape, layout);
+    if (status == TSH_OK) status = tshi_tensor_new(p->mesh, tshi_gradient_dtype(p), &shape, layout, &slot->slice);
+    if (status == TSH_OK) status = tshi_tensor_new(p->mesh, p->dtype, &p->shape, p->layout, &slot->stand_in);
+    return status == TSH_OK ? make_leaf(dp, slot) : status;
+}
+
+tsh_status tshi_units_elsewhere(tsh_data_parallel *dp) {
+    tsh_status status = TSH_OK;
+    for (int i = 0; i < dp->count && status == TSH_OK; i++) {
+        if (dp->slots[i].parameter->shape.ndim) status = make_elsewhere(dp, &dp->slots[i]);
+    }
+    for (int i = 0; i < dp->count && status == TSH_OK; i++) {
+        const tshi_bucket_slot *slot = &dp->slots[i];
+        tshi_gradient *g = slot->parameter->gradient;
+        if (!slot->stand_in) {
+            g->sink = NULL;
+            continue;
+        }
+        tshi_tensor_become(slot->parameter, slot->held);
+        tshi_gradient_release_value(g);
+        g->value = tshi_tensor_retain(slot->slice);
+        g->stale = true;
+    }
+    return status;
+}
+
 void tshi_units_destroy(tsh_data_parallel *dp) {
     tshi_units_drop(dp);
     for (int i = 0; i < dp->count; i++) {
@@ -147,22 +184,10 @@ static tsh_status start(const tsh_data_parallel *dp, tshi_bucket *unit) {
 }
 
 /* Every rank's slices to their places in the unit's memory. */
-static tsh_status unpack(const tsh_data_parallel *dp, tshi_bucket *unit) {
-    tsh_device *device = dp->mesh->device;
-    size_t size = tsh_dtype_size(dtype_of(unit));
+static tsh_status unpack(const tsh_data_parallel *dp, const tshi_bucket *unit) {
     tsh_status status = tshi_tensor_load(unit->unit, tsh_tensor_local_nbytes(unit->unit), TSH_MEMORY_PARAMETERS);
-    if (status != TSH_OK) return status;
-    const char *from = tshi_data(unit->gathered);
-    for (int r = 0; r < tsh_group_size(dp->parent); r++) {
-        for (const tshi_bucket_slot *slot = unit->first; slot; slot = slot->next) {
-            int64_t first, length;
-            tshi_shards_piece(dp, slot, r, &first, &length);
-            char *to = (char *)tshi_data(unit->unit) + (size_t)(slot->start + first) * size;
-            device->ops->copy.within(device, (size_t)length * size, from, to);
-            from += (size_t)tshi_shards_padded(unit, length) * size;
-        }
-    }
-    return TSH_OK;
+    for (int r = 0; r < tsh_group_size(dp->parent) && status == TSH_OK;) r = tshi_shards_move_values(dp, unit, r, true);
+    return status;
 }
 
 static tsh_status fetch(const tsh_data_parallel *dp, tshi_bucket *unit) {

@@ -28,16 +28,22 @@ static tsh_status create_layers(tshi_language *l) {
     return l->embedding && l->up && l->down && l->head ? TSH_OK : TSH_ERR_MEMORY;
 }
 
-static tsh_status create_optimizer(tshi_language *l) {
+static tsh_status create_list(tshi_language *l) {
     tsh_status status = tsh_parameters_create(l->world, &l->parameters);
     if (status == TSH_OK) status = tsh_embedding_register(l->embedding, l->parameters, "embedding");
     if (status == TSH_OK) status = tsh_linear_register(l->up, l->parameters, "up");
     if (status == TSH_OK) status = tsh_linear_register(l->down, l->parameters, "down");
     if (status == TSH_OK) status = tsh_linear_register(l->head, l->parameters, "head");
+    return status;
+}
+
+tsh_status tshi_language_share(tshi_language *l) {
     tsh_group *data = tsh_mesh_group(l->mesh, "data");
     const tsh_data_parallel_config several = {.bucket_bytes = 512, .first_bucket_bytes = 64, .level = l->level};
-    if (status == TSH_OK && data) status = tsh_data_parallel_create(l->tape, l->parameters, data, &several, &l->copies);
-    if (status != TSH_OK) return status;
+    return data ? tsh_data_parallel_create(l->tape, l->parameters, data, &several, &l->copies) : TSH_OK;
+}
+
+tsh_status tshi_language_optimize(tshi_language *l) {
     return tsh_adamw_create(l->parameters, &(tsh_adamw_config){.lr = 0.01, .weight_decay = 0.1}, &l->optimizer);
 }
 
@@ -60,12 +66,21 @@ tsh_status tshi_language_create(tsh_world *world, const char *axes, tshi_languag
 
 tsh_status tshi_language_create_sharded(tsh_world *world, const char *axes, tsh_sharding_level level,
                                         tshi_language *out) {
+    tsh_status status = tshi_language_create_bare(world, axes, level, out);
+    if (status != TSH_OK) return status;
+    status = tshi_language_share(out);
+    if (status == TSH_OK) status = tshi_language_optimize(out);
+    if (status != TSH_OK) tshi_language_destroy(out);
+    return status;
+}
+
+tsh_status tshi_language_create_bare(tsh_world *world, const char *axes, tsh_sharding_level level, tshi_language *out) {
     *out = (tshi_language){.world = world, .level = level};
     tsh_world_seed(world, 1);
     tsh_status status = tsh_mesh_create(world, axes, &out->mesh);
     if (status == TSH_OK) status = tsh_tape_create(world, &out->tape);
     if (status == TSH_OK) status = create_layers(out);
-    if (status == TSH_OK) status = create_optimizer(out);
+    if (status == TSH_OK) status = create_list(out);
     if (status == TSH_OK) status = create_batch(out);
     if (status != TSH_OK) tshi_language_destroy(out);
     return status;

@@ -25,6 +25,10 @@ tsh_status tshi_language_create(tsh_world *world, const char *axes, tshi_languag
 /* Over the axis "data", what the level says is shared out. */
 tsh_status tshi_language_create_sharded(tsh_world *world, const char *axes, tsh_sharding_level level,
                                         tshi_language *out);
+/* The same without a schedule and an optimizer, which the next two create. */
+tsh_status tshi_language_create_bare(tsh_world *world, const char *axes, tsh_sharding_level level, tshi_language *out);
+tsh_status tshi_language_share(tshi_language *l);
+tsh_status tshi_language_optimize(tshi_language *l);
 void tshi_language_destroy(tshi_language *l);
 
 /* The mean loss of its one batch, on the tape. */

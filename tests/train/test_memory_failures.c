@@ -56,6 +56,7 @@ typedef struct job {
     int ranks, victim;
     const char *axis; /* of the ranks; the other has one */
     tsh_sharding_level level;
+    bool creates; /* the request that fails is one of tsh_data_parallel_create, not of a step */
     int64_t due;
     account *accounts;
     int rank;
@@ -67,7 +68,30 @@ static bool works(account *a, tsh_status status, const char *what) {
     return status == TSH_OK;
 }
 
-static void steps(const job *j, account *a, tshi_language *l) {
+/* A schedule that cannot be created leaves everything as it was. */
+static bool create_schedule(const job *j, account *a, tshi_language *l) {
+    if (j->creates && j->rank == j->victim) a->memory.due = j->due;
+    a->status = tshi_language_share(l);
+    a->memory.due = 0;
+    if (j->creates && a->status != TSH_OK) {
+        snprintf(a->words, sizeof a->words, "rank %d: %.900s", j->rank, tsh_error_message());
+        if (l->copies && !a->trouble[0]) snprintf(a->trouble, sizeof a->trouble, "a failed call leaves a schedule");
+        if (!works(a, tshi_language_share(l), "the next schedule")) return false;
+    } else if (!works(a, a->status, "the schedule")) {
+        return false;
+    }
+    return works(a, tshi_language_optimize(l), "the optimizer");
+}
+
+static void two_steps(account *a, tshi_language *l) {
+    for (int i = 0; i < 2; i++) {
+        if (!works(a, tshi_language_gradients(l, &a->loss[i], &a->norm[i], NULL), "the next step")) return;
+        if (i == 0) works(a, tshi_language_update(l), "update");
+    }
+    a->bytes_in_use = tsh_device_stats(tsh_world_device(l->world)).bytes_in_use;
+}
+
+static void fail_a_step(const job *j, account *a, tshi_language *l) {
     if (j->rank == j->victim) a->memory.due = j->due;
     a->status = tshi_language_gradients(l, &a->loss[0], &a->norm[0], a->words);
     /* A sharded update communicates, too; one that fails changes nothing. */
@@ -77,11 +101,6 @@ static void steps(const job *j, account *a, tshi_language *l) {
         snprintf(a->words, sizeof a->words, "rank %d: %.900s", j->rank, words);
     }
     a->memory.due = 0;
-    for (int i = 0; i < 2; i++) {
-        if (!works(a, tshi_language_gradients(l, &a->loss[i], &a->norm[i], NULL), "the next step")) return;
-        if (i == 0) works(a, tshi_language_update(l), "update");
-    }
-    a->bytes_in_use = tsh_device_stats(tsh_world_device(l->world)).bytes_in_use;
 }
 
 /* A world, its model, the steps, and the end of all of it. */
@@ -100,23 +119,31 @@ static void *rank_main(void *argument) {
                                .allocator = {hook_alloc, hook_release, hook_reserve, &a->memory}};
     snprintf(axes, sizeof axes, "%s=1,%s=%d", strcmp(j->axis, "model") == 0 ? "data" : "model", j->axis, j->ranks);
     if (!works(a, tsh_world_init(&config, &world), "world_init")) return NULL;
-    if (works(a, tshi_language_create_sharded(world, axes, j->level, &l), "the model")) {
+    if (works(a, tshi_language_create_bare(world, axes, j->level, &l), "the model")) {
         l.recompute = j->level >= TSH_SHARD_GRADIENTS;
-        steps(j, a, &l);
+        if (create_schedule(j, a, &l)) {
+            if (!j->creates) fail_a_step(j, a, &l);
+            two_steps(a, &l);
+        }
         tshi_language_destroy(&l);
     }
     tsh_world_destroy(world);
     return NULL;
 }
 
-static void run(int ranks, const char *axis, tsh_sharding_level level, int victim, int64_t due, account *accounts) {
+static void run(const job *all, int64_t due, account *accounts) {
+    int ranks = all->ranks;
     pthread_t threads[MOST_RANKS];
     job jobs[MOST_RANKS];
     tsh_thread_rendezvous *shared = NULL;
     memset(accounts, 0, sizeof *accounts * (size_t)ranks);
     if (ranks > 1) cr_assert_eq(tsh_thread_rendezvous_create(ranks, &shared), TSH_OK);
     for (int i = 0; i < ranks; i++) {
-        jobs[i] = (job){shared, ranks, victim, axis, level, due, accounts, i};
+        jobs[i] = *all;
+        jobs[i].threads = shared;
+        jobs[i].due = due;
+        jobs[i].accounts = accounts;
+        jobs[i].rank = i;
         cr_assert_eq(pthread_create(&threads[i], NULL, rank_main, &jobs[i]), 0);
     }
     for (int i = 0; i < ranks; i++) pthread_join(threads[i], NULL);
@@ -145,16 +172,17 @@ static void check_values(const account *a, const account *good, int64_t due) {
                  a->bytes_in_use);
 }
 
-static void every_request(int ranks, const char *axis, tsh_sharding_level level, int victim) {
+static void every_request(const job all) {
+    int ranks = all.ranks, victim = all.victim;
     account good[MOST_RANKS], accounts[MOST_RANKS];
     char cause[16];
-    run(ranks, axis, level, victim, 0, good);
+    run(&all, 0, good);
     cr_assert_eq(good[0].status, TSH_OK, "%s", good[0].words);
     snprintf(cause, sizeof cause, "rank %d", victim);
     for (int64_t due = 1;; due++) {
-        run(ranks, axis, level, victim, due, accounts);
+        run(&all, due, accounts);
         if (!accounts[victim].memory.failed) {
-            cr_assert_gt(due, 40, "a step makes only %lld requests", (long long)due);
+            cr_assert_gt(due, 30, "a step makes only %lld requests", (long long)due);
             cr_assert_eq(accounts[victim].status, TSH_OK);
             return;
         }
@@ -168,25 +196,32 @@ static void every_request(int ranks, const char *axis, tsh_sharding_level level,
 }
 
 Test(memory_failures, every_request_of_a_step_alone, .timeout = 120) {
-    every_request(1, "model", TSH_SHARD_NOTHING, 0);
+    every_request((job){.ranks = 1, .axis = "model"});
 }
 
 Test(memory_failures, every_request_of_a_step_of_two_ranks, .timeout = 120) {
-    every_request(2, "model", TSH_SHARD_NOTHING, 0);
-    every_request(2, "model", TSH_SHARD_NOTHING, 1);
+    every_request((job){.ranks = 2, .axis = "model", .victim = 0});
+    every_request((job){.ranks = 2, .axis = "model", .victim = 1});
 }
 
 /* With sums of gradients under way. */
 Test(memory_failures, every_request_of_a_step_of_two_copies, .timeout = 120) {
-    every_request(2, "data", TSH_SHARD_NOTHING, 0);
-    every_request(2, "data", TSH_SHARD_NOTHING, 1);
+    every_request((job){.ranks = 2, .axis = "data", .victim = 0});
+    every_request((job){.ranks = 2, .axis = "data", .victim = 1});
 }
 
 /* With slices, and with the all-gathers of an update; from slices of gradients on the step has segments that run
  * again. */
 Test(memory_failures, every_request_of_a_sharded_step, .timeout = 240) {
     for (int level = TSH_SHARD_OPTIMIZER; level <= TSH_SHARD_PARAMETERS; level++) {
-        every_request(2, "data", (tsh_sharding_level)level, level % 2);
+        every_request((job){.ranks = 2, .axis = "data", .level = (tsh_sharding_level)level, .victim = level % 2});
+    }
+}
+
+Test(memory_failures, every_request_of_a_schedule_that_is_created, .timeout = 240) {
+    for (int level = TSH_SHARD_NOTHING; level <= TSH_SHARD_PARAMETERS; level++) {
+        every_request((job){
+            .ranks = 2, .axis = "data", .level = (tsh_sharding_level)level, .victim = level % 2, .creates = true});
     }
 }
 

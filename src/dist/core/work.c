@@ -26,9 +26,28 @@ void tshi_work_set(tsh_work *work, tsh_group *group, const tshi_call *call) {
     if (call->failed != TSH_OK) snprintf(work->message, sizeof work->message, "%s", tsh_error_message());
 }
 
+static tsh_work *take(tsh_group *group) {
+    size_t counts = 2 * (size_t)group->size * sizeof(int64_t);
+    return tshi_pool_take(&group->works, &group->world->allocator, sizeof(tsh_work) + counts);
+}
+
+bool tshi_works_reserve(tsh_group *group, int n) {
+    tsh_work *taken = NULL, *work = NULL;
+    for (int i = 0; i < n && (work = take(group)) != NULL; i++) {
+        work->next = taken;
+        taken = work;
+    }
+    bool all = n == 0 || work;
+    while ((work = taken) != NULL) {
+        taken = work->next;
+        tshi_pool_give(&group->works, work);
+    }
+    return all;
+}
+
 tsh_work *tshi_work_new(tsh_group *group, const tshi_call *call, const tsh_tensor *in, const tsh_tensor *out) {
     size_t n = (size_t)group->size, counts = n * sizeof(int64_t);
-    tsh_work *work = tshi_pool_take(&group->works, &group->world->allocator, sizeof *work + 2 * counts);
+    tsh_work *work = take(group);
     if (!work) return NULL;
     tshi_work_set(work, group, call);
     work->counts = (int64_t *)(void *)(work + 1);
