@@ -178,12 +178,20 @@ typedef void tshi_softmax_dot_fn(tsh_device *device, bool log, int64_t outer, in
 typedef void tshi_softmax_backward_fn(tsh_device *device, bool log, int64_t outer, int64_t n, int64_t inner,
                                       const void *y, const void *dy, const void *dot, void *dx);
 
+/* The passes at once, forward and backward, for rows of which no other rank has a part; each is read once. They return
+ * false, and do nothing, for rows that they do not take: too long, or not aligned. */
+typedef bool tshi_softmax_whole_fn(tsh_device *device, bool log, int64_t rows, int64_t n, const void *x, void *y);
+typedef bool tshi_softmax_whole_backward_fn(tsh_device *device, bool log, int64_t rows, int64_t n, const void *y,
+                                            const void *dy, void *dx);
+
 typedef struct tshi_softmax_ops {
     tshi_softmax_max_fn *max;
     tshi_softmax_sum_fn *sum;
     tshi_softmax_fn *forward;
     tshi_softmax_dot_fn *dot;
     tshi_softmax_backward_fn *backward;
+    tshi_softmax_whole_fn *whole; /* these two may be NULL */
+    tshi_softmax_whole_backward_fn *whole_backward;
 } tshi_softmax_ops;
 
 /* --- cross entropy of a vocabulary slice -------------------------------------------------------------------------- */

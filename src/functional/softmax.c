@@ -17,19 +17,24 @@ static tsh_status softmax_forward(tsh_call *call) {
     tsh_device *device = tshi_device_of(x);
     tshi_around a = tshi_around_dim(x, p->dim);
     unsigned axes = tshi_sharding_axes(x, p->dim);
+    const tshi_softmax_ops *ops = &device->ops->softmax[x->dtype];
+    if (!axes && a.inner == 1 && ops->whole &&
+        ops->whole(device, p->log, a.outer, a.n, tshi_data(x), tshi_data(call->out))) {
+        return TSH_OK;
+    }
     tsh_status status = tshi_statistics_new(x, a.outer * a.inner, &max);
     if (status == TSH_OK) status = tshi_statistics_new(x, a.outer * a.inner, &sum);
     if (status == TSH_OK) {
-        device->ops->softmax[x->dtype].max(device, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max));
+        ops->max(device, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max));
         status = tshi_statistics_reduce(axes, max, TSH_MAX);
     }
     if (status == TSH_OK) {
-        device->ops->softmax[x->dtype].sum(device, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max), tshi_data(sum));
+        ops->sum(device, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max), tshi_data(sum));
         status = tshi_statistics_reduce(axes, sum, TSH_SUM);
     }
     if (status == TSH_OK) {
-        device->ops->softmax[x->dtype].forward(device, p->log, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max),
-                                               tshi_data(sum), tshi_data(call->out));
+        ops->forward(device, p->log, a.outer, a.n, a.inner, tshi_data(x), tshi_data(max), tshi_data(sum),
+                     tshi_data(call->out));
     }
     tsh_tensor_release(max);
     tsh_tensor_release(sum);
@@ -41,17 +46,21 @@ static tsh_status softmax_backward(tsh_call *call) {
     const softmax_params *p = call->params;
     tsh_device *device = tshi_device_of(y);
     tshi_around a = tshi_around_dim(y, p->dim);
+    unsigned axes = tshi_sharding_axes(y, p->dim);
+    const tshi_softmax_ops *ops = &device->ops->softmax[y->dtype];
+    tsh_tensor *dx = tsh_call_grad(call, 0);
+    if (!dx) return TSH_ERR_MEMORY;
+    if (!axes && a.inner == 1 && ops->whole_backward &&
+        ops->whole_backward(device, p->log, a.outer, a.n, tshi_data(y), tshi_data(dy), tshi_data(dx))) {
+        return TSH_OK;
+    }
     tsh_status status = tshi_statistics_new(y, a.outer * a.inner, &dot);
     if (status != TSH_OK) return status;
-    device->ops->softmax[y->dtype].dot(device, p->log, a.outer, a.n, a.inner, tshi_data(y), tshi_data(dy),
-                                       tshi_data(dot));
-    status = tshi_statistics_reduce(tshi_sharding_axes(y, p->dim), dot, TSH_SUM);
-    tsh_tensor *dx = status == TSH_OK ? tsh_call_grad(call, 0) : NULL;
-    if (dx) {
-        device->ops->softmax[y->dtype].backward(device, p->log, a.outer, a.n, a.inner, tshi_data(y), tshi_data(dy),
-                                                tshi_data(dot), tshi_data(dx));
-    } else if (status == TSH_OK) {
-        status = TSH_ERR_MEMORY;
+    ops->dot(device, p->log, a.outer, a.n, a.inner, tshi_data(y), tshi_data(dy), tshi_data(dot));
+    status = tshi_statistics_reduce(axes, dot, TSH_SUM);
+    if (status == TSH_OK) {
+        ops->backward(device, p->log, a.outer, a.n, a.inner, tshi_data(y), tshi_data(dy), tshi_data(dot),
+                      tshi_data(dx));
     }
     tsh_tensor_release(dot);
     return status;

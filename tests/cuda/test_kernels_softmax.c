@@ -76,6 +76,65 @@ Test(cuda_softmax, few_long_rows) {
         for (int s = 0; s < 5; s++) check((dims){gpu_dtypes[t], shapes[s][0], shapes[s][1], shapes[s][2], s % 2});
 }
 
+/* Whole rows at once, with the CPU's passes as the truth: a warp's, several warps' and the longest that a block holds;
+ * longer ones, and those that do not begin at a pack, are refused and left alone. */
+static void check_whole(tsh_dtype dtype, bool log_form, int64_t rows, int64_t n, int skew, bool takes) {
+    tsh_device *cpu = kernel_device();
+    pair x = pair_random(dtype, rows * n, skew, -9, 9), y = pair_make(dtype, rows * n, skew);
+    tsh_dtype sums = x.cpu.dtype;
+    buffer max = buffer_make(sums, rows), sum = buffer_make(sums, rows);
+    const tshi_softmax_ops *passes = &kernels()->softmax[sums];
+    bool took = tshi_cuda_softmax[dtype].whole(gpu(), log_form, rows, n, x.gpu, y.gpu);
+    cr_assert_eq(took, takes, "%s rows of %lld", tsh_dtype_name(dtype), (long long)n);
+    if (took) {
+        passes->max(cpu, rows, n, 1, x.cpu.data, max.data);
+        passes->sum(cpu, rows, n, 1, x.cpu.data, max.data, sum.data);
+        passes->forward(cpu, log_form, rows, n, 1, x.cpu.data, max.data, sum.data, y.cpu.data);
+    }
+    expect_pair(&y, "softmax of whole rows", log_form ? 20 : 1, 4 * sqrt((double)n + 64));
+    pair dy = pair_random(dtype, rows * n, skew, -1, 1), dx = pair_random(dtype, rows * n, skew, -1, 1);
+    pair_round(&y);
+    took = tshi_cuda_softmax[dtype].whole_backward(gpu(), log_form, rows, n, y.gpu, dy.gpu, dx.gpu);
+    cr_assert_eq(took, takes);
+    if (took) {
+        passes->dot(cpu, log_form, rows, n, 1, y.cpu.data, dy.cpu.data, sum.data);
+        passes->backward(cpu, log_form, rows, n, 1, y.cpu.data, dy.cpu.data, sum.data, dx.cpu.data);
+    }
+    expect_pair(&dx, "softmax_backward of whole rows", 4 + (double)n / 8, 16);
+    buffer_free(&max);
+    buffer_free(&sum);
+    pair_free(&x);
+    pair_free(&y);
+    pair_free(&dy);
+    pair_free(&dx);
+}
+
+Test(cuda_softmax, whole_rows_are_read_once) {
+    for (int t = 0; t < 4; t++) {
+        int64_t width = 16 / (int64_t)tsh_dtype_size(gpu_dtypes[t]), most = 4 * 512 * width;
+        for (int log_form = 0; log_form < 2; log_form++) {
+            check_whole(gpu_dtypes[t], log_form, 11, width, 0, true);
+            check_whole(gpu_dtypes[t], log_form, 9, 33 * width, 0, true);
+            check_whole(gpu_dtypes[t], log_form, 7, 129 * width, 0, true);
+            check_whole(gpu_dtypes[t], log_form, 5, 700 * width, 0, true);
+            check_whole(gpu_dtypes[t], log_form, 2, most, 0, true);
+            check_whole(gpu_dtypes[t], log_form, 2, most + width, 0, false);
+            check_whole(gpu_dtypes[t], log_form, 2, 8 * width, 1, false);
+            check_whole(gpu_dtypes[t], log_form, 2, 8 * width + 1, 0, false);
+            check_whole(gpu_dtypes[t], log_form, 0, 8 * width, 0, true);
+        }
+    }
+}
+
+Test(cuda_softmax, whole_rows_with_masked_and_huge_logits) {
+    _Alignas(16) float x[4] = {1e30f, -INFINITY, 1e30f, -1e30f}, y[4];
+    cr_assert(tshi_cuda_softmax[TSH_FLOAT32].whole(gpu(), false, 1, 4, x, y));
+    cr_assert(y[0] == 0.5f && y[1] == 0.0f && y[2] == 0.5f && y[3] == 0.0f);
+    x[1] = NAN;
+    cr_assert(tshi_cuda_softmax[TSH_FLOAT32].whole(gpu(), false, 1, 4, x, y));
+    cr_assert(isnan(y[0]) && isnan(y[3]), "a NaN is not lost");
+}
+
 Test(cuda_softmax, masked_and_huge_logits) {
     float x[4] = {1e30f, -INFINITY, 1e30f, -1e30f}, y[4], max[1], sum[1];
     tshi_cuda_softmax[TSH_FLOAT32].max(gpu(), 1, 4, 1, x, max);

@@ -1,4 +1,4 @@
-// Softmax and log-softmax in their passes.
+// Softmax and log-softmax: in their passes, and of whole rows at once.
 #include "device/cuda/kernels/reduce.cuh"
 
 using namespace tshi;
@@ -158,12 +158,153 @@ void softmax_backward(tsh_device *device, bool log, int64_t outer, int64_t n, in
     });
 }
 
+// --- rows that are read once -----------------------------------------------------------------------------------------
+
+constexpr int HELD = 4;           // packs of a row that a thread keeps
+constexpr int SHORT_ROWS = 128;   // threads of a block whose warps have rows of their own
+constexpr int MOST_THREADS = 512; // of a block
+
+struct larger {
+    template <typename S> __device__ S operator()(S a, S b) const {
+        return b > a ? b : a;
+    }
+};
+
+// The packs of a row that are a thread's, as they were read: elements of 16 bits would take a register each.
+template <typename T> struct row_part {
+    using S = sum_t<T>;
+    using C = pack<T>;
+    uint4 bits[HELD];
+
+    __device__ void read(const T *row, int64_t chunks, int lane, int group) {
+#pragma unroll
+        for (int k = 0; k < HELD; k++)
+            if (lane + k * group < chunks) bits[k] = ((const uint4 *)row)[lane + k * group];
+    }
+
+    __device__ C get(int k) const {
+        C c;
+        memcpy(&c, &bits[k], sizeof c);
+        return c;
+    }
+};
+
+// A reduction over a row's group. shared: an element a warp, which the call after the next one may use again.
+template <typename S, typename Op> __device__ inline S group_reduce(int group, S value, S *shared, Op op) {
+    value = warp_reduce(value, op);
+    if (group == WARP) return value;
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = value;
+    barrier();
+    value = shared[0];
+    for (int i = 1; i < group / WARP; i++) value = op(value, shared[i]);
+    return value;
+}
+
+template <typename T, bool LOG>
+__global__ void __launch_bounds__(MOST_THREADS, sizeof(T) == 8 ? 1 : 2)
+    whole_rows(int group, int64_t rows, int64_t chunks, const T *x, T *y) {
+    using S = sum_t<T>;
+    constexpr int W = pack<T>::size;
+    __shared__ S maxima[WARP], sums[WARP];
+    const int lane = threadIdx.x % group, groups = blockDim.x / group;
+    for (int64_t r = (int64_t)blockIdx.x * groups + threadIdx.x / group; r < rows; r += (int64_t)gridDim.x * groups) {
+        row_part<T> part;
+        part.read(x + r * chunks * W, chunks, lane, group);
+        S max = S(-INFINITY), sum = 0;
+#pragma unroll
+        for (int k = 0; k < HELD; k++)
+            for (int j = 0; j < W && lane + k * group < chunks; j++) max = larger()(max, load(part.get(k).item[j]));
+        max = group_reduce(group, max, maxima, larger());
+#pragma unroll
+        for (int k = 0; k < HELD; k++)
+            for (int j = 0; j < W && lane + k * group < chunks; j++) sum += exp_of<T>(load(part.get(k).item[j]) - max);
+        sum = group_reduce(group, sum, sums, plus());
+        const typename forward_op<T, LOG>::row f = {max, LOG ? log(sum) : reciprocal(sum)};
+#pragma unroll
+        for (int k = 0; k < HELD; k++) {
+            if (lane + k * group >= chunks) continue;
+            pack<T> out = part.get(k);
+            for (int j = 0; j < W; j++) out.item[j] = store<T>(f(load(out.item[j]), 0, 0));
+            put_pack((pack<T> *)(y + r * chunks * W) + lane + k * group, out);
+        }
+    }
+}
+
+template <typename T, bool LOG>
+__global__ void __launch_bounds__(MOST_THREADS, sizeof(T) == 8 ? 1 : 2)
+    whole_rows_backward(int group, int64_t rows, int64_t chunks, const T *y, const T *dy, T *dx) {
+    using S = sum_t<T>;
+    constexpr int W = pack<T>::size;
+    __shared__ S dots[2][WARP];
+    const int lane = threadIdx.x % group, groups = blockDim.x / group;
+    int turn = 0;
+    for (int64_t r = (int64_t)blockIdx.x * groups + threadIdx.x / group; r < rows; r += (int64_t)gridDim.x * groups) {
+        row_part<T> of_y, of_dy;
+        of_y.read(y + r * chunks * W, chunks, lane, group);
+        of_dy.read(dy + r * chunks * W, chunks, lane, group);
+        S dot = 0;
+#pragma unroll
+        for (int k = 0; k < HELD; k++) {
+            for (int j = 0; j < W && lane + k * group < chunks; j++) {
+                const S up = load(of_dy.get(k).item[j]);
+                dot += LOG ? up : load(of_y.get(k).item[j]) * up;
+            }
+        }
+        dot = group_reduce(group, dot, dots[turn], plus());
+        turn ^= 1;
+        const typename backward_op<T, LOG>::row f = {dot};
+        pack<T> *to = (pack<T> *)(dx + r * chunks * W);
+#pragma unroll
+        for (int k = 0; k < HELD; k++) {
+            if (lane + k * group >= chunks) continue;
+            pack<T> a = of_y.get(k), b = of_dy.get(k), out = to[lane + k * group];
+            for (int j = 0; j < W; j++) out.item[j] = store<T>(f(load(a.item[j]), load(b.item[j]), load(out.item[j])));
+            put_pack(to + lane + k * group, out);
+        }
+    }
+}
+
+// f(group, blocks, threads) for rows of so many packs; false where a block does not hold one.
+template <typename F> bool with_groups(int64_t rows, int64_t chunks, F f) {
+    int group = WARP;
+    while (group < MOST_THREADS && (int64_t)group * HELD < chunks) group *= 2;
+    if ((int64_t)group * HELD < chunks) return false;
+    const int threads = group == WARP ? SHORT_ROWS : group;
+    const int64_t blocks = up(rows, threads / group);
+    if (rows > 0 && chunks > 0) f(group, (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX), (unsigned)threads);
+    return true;
+}
+
+template <typename T> bool softmax_whole(tsh_device *device, bool log, int64_t rows, int64_t n, const void *x, void *y) {
+    if (!packs<T>(n, x, y)) return false;
+    return with_groups(rows, n / pack<T>::size, [=](int group, unsigned blocks, unsigned threads) {
+        with_bool(log, [=](auto l) {
+            launch(device, "softmax", whole_rows<T, l.value>, blocks, threads, group, rows, n / pack<T>::size,
+                   (const T *)x, (T *)y);
+        });
+    });
+}
+
+template <typename T>
+bool softmax_whole_backward(tsh_device *device, bool log, int64_t rows, int64_t n, const void *y, const void *dy,
+                            void *dx) {
+    if (!packs<T>(n, y, dy, dx)) return false;
+    return with_groups(rows, n / pack<T>::size, [=](int group, unsigned blocks, unsigned threads) {
+        with_bool(log, [=](auto l) {
+            launch(device, "softmax_backward", whole_rows_backward<T, l.value>, blocks, threads, group, rows,
+                   n / pack<T>::size, (const T *)y, (const T *)dy, (T *)dx);
+        });
+    });
+}
+
 template <typename T>
 constexpr tshi_softmax_ops table = {.max = softmax_max<T>,
                                     .sum = softmax_sum<T>,
                                     .forward = softmax<T>,
                                     .dot = softmax_dot<T>,
-                                    .backward = softmax_backward<T>};
+                                    .backward = softmax_backward<T>,
+                                    .whole = softmax_whole<T>,
+                                    .whole_backward = softmax_whole_backward<T>};
 
 } // namespace
 
