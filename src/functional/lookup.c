@@ -1,4 +1,5 @@
 /* Embedding lookup, and the bound of the norms of the rows that are looked up. */
+#include "autograd/call.h"
 #include "autograd/sparse_gradient.h"
 #include "functional/functional.h"
 
@@ -286,7 +287,8 @@ static tsh_status bound_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape 
 
 static tsh_status bound_forward(tsh_call *call) {
     tsh_tensor *ids = NULL;
-    tsh_status status = gather_ids(call->in[1], &ids);
+    tsh_status status = tshi_call_use(call, false); /* a view's inputs are not brought otherwise */
+    if (status == TSH_OK) status = gather_ids(call->in[1], &ids);
     if (status == TSH_OK) status = bound_rows(call->in[0], ids, call->params);
     tsh_tensor_release(ids);
     return status;
@@ -301,6 +303,18 @@ static const tsh_op bound_op = {.name = "embedding_forward",
                                 .views = true,
                                 .by_element = true};
 
+/* A whole that stands in for the table has been scaled, and goes: this rank's slice, which stays, takes its rows. */
+static void keep_slice(tsh_tensor *table) {
+    const tsh_tensor *whole = tshi_gradient_stand_in(table);
+    if (whole == table || table->numel == 0) return;
+    tsh_device *device = tshi_device_of(table);
+    int64_t row = tshi_shape_start(table->mesh, &table->shape, table->layout, 0) -
+                  tshi_shape_start(whole->mesh, &whole->shape, whole->layout, 0);
+    size_t before = (size_t)(row * tshi_cols(table)) * tsh_dtype_size(table->dtype);
+    device->ops->copy.within(device, tsh_tensor_local_nbytes(table), (const char *)tshi_data(whole) + before,
+                             tshi_data(table));
+}
+
 /* --- embedding ---------------------------------------------------------------------------------------------------- */
 
 tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, const tshi_lookup *lookup,
@@ -310,11 +324,6 @@ tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, c
                      .in = (tsh_tensor *[]){table, ids},
                      .params = (void *)(uintptr_t)lookup,
                      .want = want};
-    if (lookup->max_norm > 0 && table && tshi_gradient_stand_in(table) != table) {
-        return tshi_tape_fail(tape, TSH_ERR_UNSUPPORTED,
-                              "embedding_forward: max_norm changes rows in place, of which each rank has a slice "
-                              "(TSH_SHARD_PARAMETERS)");
-    }
     if (lookup->max_norm > 0) {
         const tshi_want in_place = {.parameters = want->parameters, .axis = -1};
         tsh_call bound = call;
@@ -324,6 +333,7 @@ tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, c
         tsh_tensor *bounded = tshi_tape_apply(tape, &bound);
         tsh_tape_set_recording(tape, recording);
         if (!bounded) return NULL;
+        keep_slice(table);
     }
     return tshi_tape_apply(tape, &call);
 }

@@ -26,6 +26,7 @@ typedef struct plan {
     bool sgd;
     size_t bucket_bytes;
     const outcome *wanted;
+    double max_norm; /* of the table's rows; gradients are not clipped then */
 } plan;
 
 /* A table that is the head, too, a block of key and value heads that three ranks share, a norm, a scalar, and a frozen
@@ -40,6 +41,7 @@ typedef struct kit {
     tsh_parameters *list;
     tsh_data_parallel *dp;
     tsh_optimizer *optimizer;
+    double clip;
 } kit;
 
 static void make_layers(tshi_rank *r, const plan *p, kit *k) {
@@ -53,6 +55,7 @@ static void make_layers(tshi_rank *r, const plan *p, kit *k) {
                                                  .embedding_dim = EMBED,
                                                  .shard = TSH_ROW,
                                                  .dtype = p->dtype,
+                                                 .max_norm = p->max_norm,
                                                  .init = {.kind = TSH_INIT_NORMAL, .b = 0.5}},
                          &k->table);
     tsh_block_create(g, &block, &k->block);
@@ -80,7 +83,7 @@ static void make_batch(tshi_rank *r, kit *k) {
 static bool make_kit(tshi_rank *r, const plan *p, kit *k) {
     const tsh_data_parallel_config config = {
         .level = p->level, .bucket_bytes = p->bucket_bytes, .first_bucket_bytes = p->bucket_bytes};
-    *k = (kit){0};
+    *k = (kit){.clip = p->max_norm > 0 ? 1e9 : 0.4};
     tsh_world_seed(r->world, 3);
     tshi_check_ok(r, tsh_mesh_create(r->world, p->axes, &k->mesh));
     make_layers(r, p, k);
@@ -141,7 +144,7 @@ static void step(tshi_rank *r, kit *k, int number, outcome *out) {
     }
     if (!backward(r, k, &out->losses[number])) return;
     if (number == 2) backward(r, k, NULL); /* beside gradients that are summed already */
-    tshi_check_ok(r, tsh_clip_grad_norm(k->list, 0.4, &out->norms[number]));
+    tshi_check_ok(r, tsh_clip_grad_norm(k->list, k->clip, &out->norms[number]));
     tshi_check_ok(r, tsh_optimizer_step(k->optimizer));
     tsh_optimizer_zero_grad(k->optimizer);
 }
@@ -203,7 +206,7 @@ static const struct {
 
 static void every_mesh(tsh_sharding_level level, tsh_dtype dtype, bool sgd) {
     outcome one = {0};
-    plan p = {"data=1,model=1", dtype, TSH_SHARD_NOTHING, sgd, 0, NULL};
+    plan p = {"data=1,model=1", dtype, TSH_SHARD_NOTHING, sgd, 0, NULL, 0};
     tshi_test_options options = {.ranks = 1, .result_bytes = sizeof one};
     cr_assert_str_empty(tshi_test_run_with(&options, alone, &p, NULL, &one));
     cr_assert_gt(one.count, 200);
@@ -238,6 +241,30 @@ Test(sharding, parameters_are_slices, .timeout = 120) {
     every_mesh(TSH_SHARD_PARAMETERS, TSH_FLOAT64, false);
     every_mesh(TSH_SHARD_PARAMETERS, TSH_FLOAT64, true);
     every_mesh(TSH_SHARD_PARAMETERS, TSH_FLOAT32, false);
+}
+
+/* The values of copies that have all rows, which are scaled in place. */
+static void bounds_rows(tshi_rank *r, void *arg) {
+    plan p = *(const plan *)arg;
+    outcome plain = {0}, got = {0}, unbounded = {0};
+    run(r, &p, &plain);
+    for (int level = TSH_SHARD_OPTIMIZER; level <= TSH_SHARD_PARAMETERS && !r->failed; level++) {
+        p.level = (tsh_sharding_level)level;
+        run(r, &p, &got);
+        for (int64_t i = 0; i < plain.count && !r->failed; i++)
+            close_to(r, "value", i, got.values[i], plain.values[i], 1e-12);
+        for (int i = 0; i < STEPS; i++) close_to(r, "loss", i, got.losses[i], plain.losses[i], 1e-12);
+    }
+    p.max_norm = 1e9;
+    run(r, &p, &unbounded);
+    tshi_check(r, fabs(unbounded.losses[0] - plain.losses[0]) > 1e-3, "no row is scaled");
+}
+
+Test(sharding, rows_of_a_sharded_table_are_bounded, .timeout = 120) {
+    plan p = {"data=2,model=2", TSH_FLOAT64, TSH_SHARD_NOTHING, .max_norm = 0.7};
+    cr_assert_str_empty(tshi_test_run(4, bounds_rows, &p));
+    p.axes = "model=1,data=2";
+    cr_assert_str_empty(tshi_test_run(2, bounds_rows, &p));
 }
 
 /* --- what is communicated ----------------------------------------------------------------------------------------- */
