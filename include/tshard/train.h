@@ -12,21 +12,33 @@ extern "C" {
 
 /* --- precision ---------------------------------------------------------------------------------------------------- */
 
-/* The dtypes of a model's parameters and gradients. A layer computes in the dtype of its parameters; sums within it,
- * statistics of norms and losses of 16-bit logits are float32. A norm with float32 parameters takes 16-bit rows, computes
- * in float32 and keeps their dtype. */
+/* The dtype that functions compute in which take a parameter. Where that is not the parameter's, the parameter and the
+ * other float inputs are cast, each once in a step, and the output has this dtype. A lookup takes its rows as they are
+ * stored and casts these. */
+typedef enum tsh_arithmetic {
+    TSH_ARITHMETIC_AS_STORED = 0, /* that of the parameter, which all float inputs must have */
+    TSH_ARITHMETIC_FLOAT32 = 1 + TSH_FLOAT32,
+    TSH_ARITHMETIC_BFLOAT16 = 1 + TSH_BFLOAT16,
+    TSH_ARITHMETIC_FLOAT16 = 1 + TSH_FLOAT16
+} tsh_arithmetic;
+
+/* The dtypes of a model's parameters, of its functions and of its gradients. Whatever the arithmetic is, sums within a
+ * function, statistics of norms and losses of 16-bit logits are float32. A norm with float32 parameters takes 16-bit rows,
+ * computes in float32 and keeps their dtype. */
 typedef struct tsh_precision {
     tsh_dtype storage;                 /* of parameters */
     tsh_dtype reduction;               /* of gradients and their sums over ranks: storage, or float32 */
-    const char *const *float32_layers; /* names of layers that are float32 whatever `storage` is, with `*` as in
-                                        * tsh_sharding_rule, NULL after the last; or NULL */
+    const char *const *float32_layers; /* names of layers that are float32, stored and computed, whatever the policy
+                                        * says, with `*` as in tsh_sharding_rule, NULL after the last; or NULL */
+    tsh_arithmetic arithmetic;
 } tsh_precision;
 
 /* The dtype for the configuration of the layer of this name; float32 without a precision or a name. */
 TSH_API tsh_dtype tsh_precision_dtype(const tsh_precision *precision, const char *layer);
-/* Give the gradients of the list's parameters, which are named "LAYER.weight" and so on, the dtype of a policy; present
- * gradients of another dtype are dropped. Not collective. TSH_ERR_DTYPE where a parameter is not of the policy's dtype or
- * the policy's gradients cannot be, TSH_ERR_STATE where gradients of another dtype have a tsh_data_parallel already,
+/* Give the list's parameters, which are named "LAYER.weight" and so on, the arithmetic, and their gradients the dtype, of a
+ * policy; present gradients of another dtype are dropped. Not collective. TSH_ERR_DTYPE where a parameter is not of the
+ * policy's dtype or the policy's gradients cannot be (of storage, and of the arithmetic: that dtype or that of its sums),
+ * TSH_ERR_STATE where parameters with another arithmetic, or gradients of another dtype, have a tsh_data_parallel already,
  * TSH_ERR_MEMORY; then nothing has changed. */
 TSH_API tsh_status tsh_parameters_set_precision(tsh_parameters *list, const tsh_precision *precision);
 

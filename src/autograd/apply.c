@@ -1,5 +1,6 @@
 /* One call of an operation, from its inputs as they come to a recorded output. */
 #include "autograd/apply.h"
+#include "autograd/cast.h"
 #include "autograd/custom.h"
 #include "autograd/rules.h"
 #include "autograd/transition.h"
@@ -61,8 +62,12 @@ tsh_tensor *tshi_tape_apply(tsh_tape *tape, const tsh_call *proto) {
     if (!tshi_tape_ready(tape, call.op->name, call.inputs, call.in)) return NULL;
     call.tape = tape;
     call.in = tshi_tape_copy(tape, proto->in, (size_t)call.inputs, sizeof *call.in);
-    for (int i = 0; call.in && i < call.inputs; i++) call.in[i] = tshi_gradient_stand_in(call.in[i]);
-    tsh_status status = call.in ? TSH_OK : TSH_ERR_MEMORY;
+    bool casts = false;
+    for (int i = 0; call.in && i < call.inputs; i++) {
+        call.in[i] = tshi_gradient_stand_in(call.in[i]);
+        casts = casts || (call.in[i]->gradient && call.in[i]->gradient->arithmetic);
+    }
+    tsh_status status = !call.in ? TSH_ERR_MEMORY : casts ? tshi_cast_inputs(&call) : TSH_OK;
     if (status == TSH_OK && call.op->has_dim) status = resolve_dim(&call);
     if (status == TSH_OK) status = tshi_call_shape(&call, &dtype, &shape);
     if (status == TSH_OK) status = tshi_rules_choose(&call, &(tshi_output){dtype, &shape}, &rows);

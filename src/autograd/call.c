@@ -60,10 +60,10 @@ static tsh_status make_output(tsh_call *call, tsh_dtype dtype, const tsh_shape *
     return fits ? status : tshi_fail(TSH_ERR_LAYOUT, "this rank's part would change its size");
 }
 
-/* The name of a parameter, or of the one that a transition has made the tensor from. */
+/* The name of a parameter, or of the one that casts and transitions have made the tensor from. */
 static const char *name_of(const tsh_tensor *x) {
-    const tsh_tensor *from = x->gradient ? x->gradient->moved_from : NULL;
-    return x->name || !from ? x->name : from->name;
+    while (!x->name && x->gradient && x->gradient->moved_from) x = x->gradient->moved_from;
+    return x->name;
 }
 
 tsh_memory_purpose tshi_call_enter(const tsh_call *call, bool backward) {

@@ -12,10 +12,11 @@ typedef struct tshi_gradient_taker tshi_gradient_taker;
 /* What autograd keeps for a tensor: made when a gradient is asked of it, a call that made it is recorded, or it takes a
  * transition; freed with the tensor. */
 typedef struct tshi_gradient {
-    bool required; /* the tensor is, or comes from, a leaf that wants a gradient */
-    bool retained; /* of an intermediate tensor: kept past backward */
-    bool stale;    /* `value` is memory to reuse, its elements are not to be read */
-    bool wide;     /* of a leaf, and of transitions made of it: `value` is of the dtype of sums, tshi_dtype_sum */
+    bool required;      /* the tensor is, or comes from, a leaf that wants a gradient */
+    bool retained;      /* of an intermediate tensor: kept past backward */
+    bool stale;         /* `value` is memory to reuse, its elements are not to be read */
+    bool wide;          /* of a leaf, and of transitions made of it: `value` is of the dtype of sums, tshi_dtype_sum */
+    uint8_t arithmetic; /* 1 + the dtype that functions compute in which take the tensor; 0: its own */
     tsh_tensor *value;
     tsh_tensor *kept; /* with `retained`: the sum over the backwards of this step, each of which starts `value` anew */
     tsh_tensor *narrow;         /* with `wide`: what the running call has added, of the tensor's own dtype */
@@ -73,6 +74,11 @@ tshi_gradient_taker *tshi_grad_taker(const tsh_call *call, int i);
 tsh_status tshi_gradient_settle(const tsh_call *call, tsh_status status);
 /* The dtype of x's gradient: x's, or that of sums. */
 tsh_dtype tshi_gradient_dtype(const tsh_tensor *x);
+/* The dtype that functions compute in which take x. */
+static inline tsh_dtype tshi_gradient_computed_in(const tsh_tensor *x) {
+    int arithmetic = x->gradient ? x->gradient->arithmetic : 0;
+    return arithmetic ? (tsh_dtype)(arithmetic - 1) : x->dtype;
+}
 /* Gradients of the leaf are of the dtype of sums, or of its own, from now on; one that it has is gone. TSH_ERR_STATE
  * where a sink has it. */
 tsh_status tshi_gradient_set_wide(tsh_tensor *leaf, bool wide);
@@ -126,9 +132,16 @@ static inline tsh_tensor *tshi_gradient_stand_in(tsh_tensor *x) {
 }
 /* Waits until the leaf's gradient, if it has one, is summed by its sink. */
 tsh_status tshi_gradient_wait(const tsh_tensor *leaf);
-/* The axis along which a sink sums the gradient of this leaf, or of the leaf that the tensor is a copy of; -1: none. */
+/* The tensor, or the leaf of which it is a cast (cast.h). */
+static inline const tsh_tensor *tshi_gradient_cast_leaf(const tsh_tensor *tensor) {
+    const tsh_tensor *from = tensor->computed ? tensor->gradient->moved_from : NULL;
+    return from && !from->computed && from->dtype != tensor->dtype ? from : tensor;
+}
+/* The axis along which a sink sums the gradient of this leaf, or of the leaf that the tensor is a copy or a cast of;
+ * -1: none. */
 static inline int tshi_gradient_sink_axis(const tsh_tensor *tensor) {
-    return tensor->gradient && tensor->gradient->sink ? tensor->gradient->sink->axis : -1;
+    const tshi_gradient *g = tshi_gradient_cast_leaf(tensor)->gradient;
+    return g && g->sink ? g->sink->axis : -1;
 }
 
 #endif

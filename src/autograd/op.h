@@ -11,8 +11,9 @@ typedef struct tshi_engine_op {
     /* The gradient of the output is complete: starts the collective of `backward`, which then waits for it, and sets
      * call->work; leaves that NULL where there is nothing to start. NULL: backward has no collective. */
     tsh_status (*backward_start)(tsh_call *call);
-    bool crosses; /* input and output may be on different meshes: it runs on the ranks of either */
-    bool custom;  /* its functions are the program's */
+    bool crosses;   /* input and output may be on different meshes: it runs on the ranks of either */
+    bool custom;    /* its functions are the program's */
+    bool as_stored; /* inputs are taken in their own dtype, whatever their arithmetic is (cast.h) */
 } tshi_engine_op;
 
 /* What a call of a layer wants beside what the rules allow. */

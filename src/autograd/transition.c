@@ -48,8 +48,8 @@ static tsh_status transition_forward(tsh_call *call) {
 static tsh_status leave_to_sink(const tsh_call *call) {
     double beta;
     tsh_tensor *dy = tsh_call_grad_out(call), *dx;
-    const tshi_gradient *leaf = call->in[0]->gradient;
-    dx = leaf->sink->ops->memory(leaf->sink, leaf->slot, true, &beta);
+    const tshi_gradient *copy = call->out->gradient;
+    dx = copy->sink->ops->memory(copy->sink, copy->slot, true, &beta);
     if (!dx) return TSH_ERR_MEMORY;
     if (dx == dy) return TSH_OK;
     dx->mesh->device->ops->elementwise[dx->dtype].axpby(dx->mesh->device, dx->numel, 1, tshi_data(dy), beta,
@@ -123,20 +123,19 @@ static tsh_status shape_after(const tsh_tensor *x, int axis, tsh_layout *to, tsh
 
 /* --- one step ----------------------------------------------------------------------------------------------------- */
 
-/* A tensor made from x earlier in this step; one that leads to a gradient only where this call is recorded, and one
- * that does not only where it is not. */
-static tsh_tensor *made_before(const tsh_tape *tape, const tsh_tensor *x, const tsh_mesh *mesh, const tsh_layout *to) {
+tsh_tensor *tshi_made_before(const tsh_tape *tape, const tsh_tensor *x, tsh_dtype dtype, const tsh_mesh *mesh,
+                             const tsh_layout *to) {
     bool recorded = tape->recording && tshi_requires_grad(x);
     if (!x->gradient || x->gradient->generation != tape->generation) return NULL;
     for (tsh_tensor *t = x->gradient->moved; t; t = t->gradient->next_moved) {
-        bool same = t->mesh == mesh && tshi_layouts_equal(mesh->axes, t->layout, to);
+        bool same = t->dtype == dtype && t->mesh == mesh && tshi_layouts_equal(mesh->axes, t->layout, to);
         if (!same || tshi_requires_grad(t) != recorded) continue;
         if (t->storage || tshi_segment_dropped(tape, t)) return t;
     }
     return NULL;
 }
 
-static tsh_status remember(const tsh_tape *tape, tsh_tensor *x, tsh_tensor *moved) {
+tsh_status tshi_remember(const tsh_tape *tape, tsh_tensor *x, tsh_tensor *moved) {
     tshi_gradient *from = tshi_gradient_of(x), *to = from ? tshi_gradient_of(moved) : NULL;
     if (!to) return TSH_ERR_MEMORY;
     if (from->generation != tape->generation) {
@@ -145,14 +144,17 @@ static tsh_status remember(const tsh_tape *tape, tsh_tensor *x, tsh_tensor *move
     }
     to->next_moved = from->moved;
     to->moved_from = x;
+    to->arithmetic = from->arithmetic;
     from->moved = moved;
     return TSH_OK;
 }
 
-/* A leaf becomes LOCAL along the axis over which this tape's sink sums its gradient: the copy's gradient goes there. */
+/* A leaf, or its cast, becomes LOCAL along the axis over which this tape's sink sums its gradient: the copy's gradient
+ * goes there. */
 static void share_sink(const tsh_tape *tape, const tsh_tensor *x, int axis, const tsh_tensor *moved) {
-    const tshi_gradient *leaf = x->gradient;
-    if (!moved->computed || x->computed || !leaf->sink || leaf->sink != tape->sink) return;
+    const tsh_tensor *from = tshi_gradient_cast_leaf(x);
+    const tshi_gradient *leaf = from->gradient;
+    if (!moved->computed || from->computed || !leaf->sink || leaf->sink != tape->sink) return;
     if (axis != leaf->sink->axis || moved->layout[axis].kind != TSH_KIND_LOCAL) return;
     if (x->layout[axis].kind != TSH_KIND_REPLICATED) return;
     moved->gradient->sink = leaf->sink;
@@ -179,13 +181,13 @@ static tsh_tensor *take_step(tsh_tape *tape, const char *what, tsh_tensor *x, co
     tshi_plan_step resolved = *step;
     tsh_shape shape = x->shape;
     if (tape->world->logs_plans) tshi_log_step(tape, what, x, mesh, step);
-    tsh_tensor *moved = made_before(tape, x, mesh, step->to);
+    tsh_tensor *moved = tshi_made_before(tape, x, x->dtype, mesh, step->to);
     if (moved) return tshi_segment_take(tape, moved);
     tsh_status status = tshi_shape_resolve(mesh, &shape, resolved.to);
     if (status != TSH_OK) return tshi_tape_fail_as(tape, status, what);
     moved = step->axis < 0 ? tshi_exchange_record(tape, x, mesh, &shape, resolved.to)
                            : run_transition(tape, x, &resolved, &shape, consume);
-    if (moved && !consume) status = remember(tape, x, moved);
+    if (moved && !consume) status = tshi_remember(tape, x, moved);
     return status == TSH_OK ? moved : tshi_tape_fail_as(tape, status, what);
 }
 

@@ -1,54 +1,11 @@
-/* Casts to another dtype, and elements filled by a mask. */
+/* Elements filled by a mask, and casts to another dtype. */
+#include "autograd/cast.h"
 #include "functional/functional.h"
 
 /* --- cast --------------------------------------------------------------------------------------------------------- */
 
-typedef struct cast_params {
-    tsh_dtype dtype;
-} cast_params;
-
-static bool is_real(tsh_dtype dtype) {
-    return (int)dtype >= 0 && dtype < TSH_DTYPE_COUNT && !tshi_dtype_is_complex(dtype);
-}
-
-static tsh_status cast_shape(const tsh_call *call, tsh_dtype *dtype, tsh_shape *out) {
-    const tsh_tensor *x = call->in[0];
-    *dtype = ((const cast_params *)call->params)->dtype;
-    *out = x->shape;
-    if (is_real(*dtype) && is_real(x->dtype)) return TSH_OK;
-    return tshi_fail(TSH_ERR_DTYPE, "%s cannot become %s: real dtypes are cast", tsh_dtype_name(x->dtype),
-                     tsh_dtype_name(*dtype));
-}
-
-/* Elements of `from` as those of `to`. */
-static void convert(const tsh_tensor *from, tsh_tensor *to) {
-    tsh_device *device = tshi_device_of(from);
-    device->ops->copy.convert(device, from->numel, from->dtype, tshi_data(from), to->dtype, tshi_data(to));
-}
-
-static tsh_status cast_forward(tsh_call *call) {
-    convert(call->in[0], call->out);
-    return TSH_OK;
-}
-
-static const tsh_op cast_op = {"cast",
-                               tshi_element_rules,
-                               cast_shape,
-                               cast_forward,
-                               tshi_pass_gradient,
-                               .params_size = sizeof(cast_params),
-                               .reads_no_input = true,
-                               .by_element = true};
-
-/* A result without gradients is not recorded. */
 tsh_tensor *tsh_cast(tsh_tape *tape, tsh_tensor *x, tsh_dtype dtype) {
-    if (!tshi_tape_ready(tape, "cast", 1, &x)) return NULL;
-    if (x->dtype == dtype) return x;
-    bool recording = tape->recording;
-    tape->recording = recording && tshi_device_computes(x->mesh->device, dtype);
-    tsh_tensor *y = tshi_apply(tape, &cast_op, 1, &x, &(cast_params){dtype});
-    tape->recording = recording;
-    return y;
+    return tshi_cast(tape, x, dtype);
 }
 
 /* --- masked fill -------------------------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /* Embedding lookup, and the bound of the norms of the rows that are looked up. */
-#include "autograd/call.h"
+#include "autograd/cast.h"
 #include "autograd/sparse_gradient.h"
 #include "functional/functional.h"
 
@@ -162,13 +162,16 @@ static const tsh_op lookup_op = {"lookup",
                                  lookup_forward,
                                  lookup_backward,
                                  .params_size = sizeof(tshi_lookup),
-                                 .reads_no_input = true};
-static const tsh_op embedding_op = {"embedding_forward",   lookup_rules,    lookup_shape,
-                                    lookup_forward,        lookup_backward, .params_size = sizeof(tshi_lookup),
-                                    .reads_no_input = true};
+                                 .reads_no_input = true,
+                                 .engine = &tshi_as_stored};
+static const tsh_op embedding_op = {"embedding_forward",    lookup_rules,
+                                    lookup_shape,           lookup_forward,
+                                    lookup_backward,        .params_size = sizeof(tshi_lookup),
+                                    .reads_no_input = true, .engine = &tshi_as_stored};
 
 tsh_tensor *tsh_lookup(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, int64_t padding) {
-    return tshi_apply(tape, &lookup_op, 2, (tsh_tensor *[]){table, ids}, &(tshi_lookup){.padding = padding});
+    tsh_tensor *in[] = {table, ids};
+    return tshi_cast_as(tape, tshi_apply(tape, &lookup_op, 2, in, &(tshi_lookup){.padding = padding}), table);
 }
 
 /* --- rows of a rank's own part ------------------------------------------------------------------------------------ */
@@ -206,11 +209,17 @@ static tsh_status take_backward(tsh_call *call) {
     return add_rows(call, own_rows(call->in[0]));
 }
 
-static const tsh_op take_op = {"take_rows",  take_rules,    take_shape,
-                               take_forward, take_backward, .params_size = sizeof(tshi_lookup)};
+static const tsh_op take_op = {"take_rows",
+                               take_rules,
+                               take_shape,
+                               take_forward,
+                               take_backward,
+                               .params_size = sizeof(tshi_lookup),
+                               .engine = &tshi_as_stored};
 
 tsh_tensor *tsh_take_rows(tsh_tape *tape, tsh_tensor *table, tsh_tensor *rows) {
-    return tshi_apply(tape, &take_op, 2, (tsh_tensor *[]){table, rows}, &(tshi_lookup){.padding = -1});
+    tsh_tensor *in[] = {table, rows};
+    return tshi_cast_as(tape, tshi_apply(tape, &take_op, 2, in, &(tshi_lookup){.padding = -1}), table);
 }
 
 /* --- rows of a bounded norm --------------------------------------------------------------------------------------- */
@@ -301,7 +310,8 @@ static const tsh_op bound_op = {.name = "embedding_forward",
                                 .forward = bound_forward,
                                 .params_size = sizeof(tshi_lookup),
                                 .views = true,
-                                .by_element = true};
+                                .by_element = true,
+                                .engine = &tshi_as_stored};
 
 /* A whole that stands in for the table has been scaled, and goes: this rank's slice, which stays, takes its rows. */
 static void keep_slice(tsh_tensor *table) {
@@ -324,6 +334,12 @@ tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, c
                      .in = (tsh_tensor *[]){table, ids},
                      .params = (void *)(uintptr_t)lookup,
                      .want = want};
+    if (lookup->max_norm > 0 && table && tshi_gradient_stand_in(table)->dtype != table->dtype) {
+        return tshi_tape_fail(tape, TSH_ERR_UNSUPPORTED,
+                              "embedding_forward: max_norm changes rows of %s in place, which are gathered as %s "
+                              "(TSH_SHARD_PARAMETERS and an arithmetic)",
+                              tsh_dtype_name(table->dtype), tsh_dtype_name(tshi_gradient_stand_in(table)->dtype));
+    }
     if (lookup->max_norm > 0) {
         const tshi_want in_place = {.parameters = want->parameters, .axis = -1};
         tsh_call bound = call;
@@ -335,5 +351,5 @@ tsh_tensor *tshi_embedding(tsh_tape *tape, tsh_tensor *table, tsh_tensor *ids, c
         if (!bounded) return NULL;
         keep_slice(table);
     }
-    return tshi_tape_apply(tape, &call);
+    return tshi_cast_as(tape, tshi_tape_apply(tape, &call), table);
 }

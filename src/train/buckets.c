@@ -34,7 +34,10 @@ static int bucket_for(tsh_data_parallel *dp, const tshi_bucket_slot *slot) {
     for (int b = dp->bucket_count - 1; b >= 0; b--) {
         const tshi_bucket *bucket = &dp->buckets[b];
         if (bucket->dtype != dtype || bucket->level != level) continue;
-        if (level && bucket->first->parameter->dtype != parameter->dtype) continue; /* values move together, too */
+        const tsh_tensor *first = bucket->first->parameter; /* values move together, too */
+        bool alike = first->dtype == parameter->dtype &&
+                     tshi_gradient_computed_in(first) == tshi_gradient_computed_in(parameter);
+        if (level && !alike) continue;
         if (level >= TSH_SHARD_PARAMETERS) {
             if (same_unit(bucket->first, slot)) return b;
             continue;

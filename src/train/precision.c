@@ -16,27 +16,50 @@ tsh_dtype tsh_precision_dtype(const tsh_precision *precision, const char *layer)
     return precision->storage;
 }
 
+/* The dtype that functions compute in which take parameters stored in `storage`. */
+static tsh_dtype computed_in(const tsh_precision *precision, tsh_dtype storage) {
+    return precision->arithmetic ? (tsh_dtype)(precision->arithmetic - 1) : storage;
+}
+
+/* The arithmetic of a layer's parameters. */
+static tsh_arithmetic arithmetic_of(const tsh_precision *precision, bool kept) {
+    return precision->arithmetic && kept ? TSH_ARITHMETIC_FLOAT32 : precision->arithmetic;
+}
+
+static bool takes_gradients(tsh_dtype dtype, tsh_dtype reduction) {
+    return reduction == dtype || reduction == tshi_dtype_sum(dtype);
+}
+
 static tsh_status check_precision(const tsh_parameters *list, const tsh_precision *precision) {
     const char *what = "parameters_set_precision";
     if (!list || !precision) return tshi_fail(TSH_ERR_ARGUMENT, "%s: a list and a precision are required", what);
     tsh_dtype storage = precision->storage, reduction = precision->reduction;
-    tsh_status status =
-        tshi_check_computes(tsh_world_device(list->world), storage, "parameters_set_precision: storage");
-    if (status != TSH_OK || reduction == storage || reduction == tshi_dtype_sum(storage)) return status;
-    return tshi_fail(TSH_ERR_DTYPE, "%s: gradients of %s are of that dtype or %s", what, tsh_dtype_name(storage),
-                     tsh_dtype_name(tshi_dtype_sum(storage)));
+    tsh_device *device = tsh_world_device(list->world);
+    tsh_dtype arithmetic = computed_in(precision, storage);
+    tsh_status status = tshi_check_computes(device, storage, "parameters_set_precision: storage");
+    if (status == TSH_OK) status = tshi_check_computes(device, arithmetic, "parameters_set_precision: arithmetic");
+    if (status != TSH_OK) return status;
+    tsh_dtype wrong = takes_gradients(storage, reduction) ? arithmetic : storage;
+    if (takes_gradients(wrong, reduction)) return TSH_OK;
+    return tshi_fail(TSH_ERR_DTYPE, "%s: gradients of %s are of that dtype or %s", what, tsh_dtype_name(wrong),
+                     tsh_dtype_name(tshi_dtype_sum(wrong)));
 }
 
 /* A parameter's name is its layer's with one more part. */
-static tsh_status check_parameter(const tshi_parameter *p, const tsh_precision *precision) {
+static bool is_kept(const tshi_parameter *p, const tsh_precision *precision) {
     const char *end = strrchr(p->name, '.');
+    return stays_float32(precision, p->name, end ? (size_t)(end - p->name) : strlen(p->name));
+}
+
+static tsh_status check_parameter(const tshi_parameter *p, const tsh_precision *precision) {
     const tshi_gradient *g = p->tensor->gradient;
-    size_t length = end ? (size_t)(end - p->name) : strlen(p->name);
-    tsh_dtype wanted = stays_float32(precision, p->name, length) ? TSH_FLOAT32 : precision->storage;
+    bool kept = is_kept(p, precision);
+    tsh_dtype wanted = kept ? TSH_FLOAT32 : precision->storage;
+    bool other = g && (g->wide != (wanted != precision->reduction) || g->arithmetic != arithmetic_of(precision, kept));
     if (p->tensor->dtype != wanted)
         return tshi_fail(TSH_ERR_DTYPE, "parameters_set_precision: '%s' is %s, the policy says %s", p->name,
                          tsh_dtype_name(p->tensor->dtype), tsh_dtype_name(wanted));
-    if (g && g->sink && g->wide != (wanted != precision->reduction))
+    if (other && g->sink)
         return tshi_fail(TSH_ERR_STATE, "parameters_set_precision: '%s' has a tsh_data_parallel already", p->name);
     return tshi_gradient_of(p->tensor) ? TSH_OK : TSH_ERR_MEMORY;
 }
@@ -47,6 +70,7 @@ tsh_status tsh_parameters_set_precision(tsh_parameters *list, const tsh_precisio
     for (int i = 0; status == TSH_OK && i < list->count; i++) {
         tsh_tensor *p = list->items[i].tensor;
         status = tshi_gradient_set_wide(p, p->dtype != precision->reduction);
+        p->gradient->arithmetic = (uint8_t)arithmetic_of(precision, is_kept(&list->items[i], precision));
     }
     return status;
 }

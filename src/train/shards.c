@@ -384,7 +384,7 @@ tsh_status tshi_shards_reserve(tsh_data_parallel *dp) {
 
 int tshi_shards_move_values(const tsh_data_parallel *dp, const tshi_bucket *bucket, int r, bool out) {
     tsh_device *device = dp->mesh->device;
-    size_t size = tsh_dtype_size(value_dtype(bucket)), block = (size_t)bucket->value_counts[r] * size;
+    size_t size = tsh_dtype_size(bucket->gathered->dtype), block = (size_t)bucket->value_counts[r] * size;
     int end = alike(dp, bucket, r);
     char *at = (char *)tshi_data(bucket->gathered) + (size_t)block_start(bucket->value_counts, r) * size;
     for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next) {

@@ -6,6 +6,11 @@
 
 enum { ORDERS = 4 }; /* uses of each unit in a forward or a backward that are remembered */
 
+/* Values are gathered in the dtype that functions compute in, which is most often narrower than what a rank holds. */
+static tsh_dtype dtype_of(const tshi_bucket *unit) {
+    return tshi_gradient_computed_in(unit->first->parameter);
+}
+
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
 size_t tshi_unit_name(const char *name) {
@@ -26,7 +31,8 @@ static tsh_status make_leaf(tsh_data_parallel *dp, const tshi_bucket_slot *slot)
     if (!g) return TSH_ERR_MEMORY;
     slot->stand_in->name = p->name;
     g->required = true;
-    g->wide = p->gradient->wide;
+    g->wide = slot->stand_in->dtype != tshi_gradient_dtype(p);
+    g->arithmetic = p->gradient->arithmetic;
     g->sink = &dp->sink;
     g->slot = p->gradient->slot;
     return TSH_OK;
@@ -35,21 +41,28 @@ static tsh_status make_leaf(tsh_data_parallel *dp, const tshi_bucket_slot *slot)
 /* The slot's stand-in: a whole leaf in the unit's memory. */
 static tsh_status make_stand_in(tsh_data_parallel *dp, const tshi_bucket *unit, tshi_bucket_slot *slot) {
     const tsh_tensor *p = slot->parameter;
-    size_t offset = (size_t)slot->start * tsh_dtype_size(p->dtype);
+    size_t offset = (size_t)slot->start * tsh_dtype_size(dtype_of(unit));
     tsh_status status = tshi_tensor_view(unit->unit, &p->shape, p->layout, offset, &slot->stand_in);
     return status == TSH_OK ? make_leaf(dp, slot) : status;
 }
 
 static tsh_status make_unit(tsh_data_parallel *dp, tshi_bucket *unit, tshi_lender *lender) {
     int size = tsh_group_size(dp->parent), me = tsh_group_rank(dp->parent);
-    tsh_dtype dtype = unit->first->parameter->dtype;
-    int64_t all = 0;
-    for (int r = 0; r < size; r++) all += unit->value_counts[r];
-    tsh_memory_purpose before = tshi_device_purpose(dp->mesh->device, TSH_MEMORY_PARAMETERS);
-    tsh_status status = tshi_tensor_scratch(dp->mesh, dtype, unit->value_counts[me], &unit->held);
+    tsh_dtype stored = unit->first->parameter->dtype, dtype = dtype_of(unit);
+    const tsh_layout local[TSH_MAX_AXES] = {TSH_LOCAL, TSH_LOCAL, TSH_LOCAL, TSH_LOCAL};
+    int64_t all = 0, before = 0;
+    for (int r = 0; r < size; r++) {
+        if (r == me) before = all;
+        all += unit->value_counts[r];
+    }
+    tsh_memory_purpose purpose = tshi_device_purpose(dp->mesh->device, TSH_MEMORY_PARAMETERS);
+    tsh_status status = tshi_tensor_scratch(dp->mesh, stored, unit->value_counts[me], &unit->held);
     if (status == TSH_OK) status = tshi_tensor_scratch_unloaded(dp->mesh, dtype, unit->gradients, &unit->unit);
     if (status == TSH_OK) status = tshi_tensor_scratch_unloaded(dp->mesh, dtype, all, &unit->gathered);
-    tshi_device_purpose(dp->mesh->device, before);
+    if (status == TSH_OK && dtype != stored)
+        status = tshi_tensor_view(unit->gathered, &unit->held->shape, local, (size_t)before * tsh_dtype_size(dtype),
+                                  &unit->own);
+    tshi_device_purpose(dp->mesh->device, purpose);
     if (status != TSH_OK) return status;
     unit->unit->storage->lender = lender;
     for (tshi_bucket_slot *slot = unit->first; slot && status == TSH_OK; slot = slot->next)
@@ -110,7 +123,8 @@ static tsh_status make_elsewhere(tsh_data_parallel *dp, tshi_bucket_slot *slot) 
     tshi_gradient_layout(p, layout);
     if (status == TSH_OK) status = tshi_shards_shape(p, dp->sink.axis, &shape, layout);
     if (status == TSH_OK) status = tshi_tensor_new(p->mesh, tshi_gradient_dtype(p), &shape, layout, &slot->slice);
-    if (status == TSH_OK) status = tshi_tensor_new(p->mesh, p->dtype, &p->shape, p->layout, &slot->stand_in);
+    if (status == TSH_OK)
+        status = tshi_tensor_new(p->mesh, tshi_gradient_computed_in(p), &p->shape, p->layout, &slot->stand_in);
     return status == TSH_OK ? make_leaf(dp, slot) : status;
 }
 
@@ -180,7 +194,11 @@ static tsh_status start(const tsh_data_parallel *dp, tshi_bucket *unit) {
     tsh_status status =
         tshi_tensor_load(unit->gathered, tsh_tensor_local_nbytes(unit->gathered), TSH_MEMORY_COMMUNICATION);
     if (status != TSH_OK) return status;
-    return tsh_all_gather_into_tensor_async(dp->gathers, unit->gathered, unit->held, unit->value_counts, &unit->gather);
+    const tsh_tensor *from = unit->held, *own = unit->own;
+    tsh_device *device = dp->mesh->device;
+    if (own) device->ops->copy.convert(device, own->numel, from->dtype, tshi_data(from), own->dtype, tshi_data(own));
+    return tsh_all_gather_into_tensor_async(dp->gathers, unit->gathered, own ? own : from, unit->value_counts,
+                                            &unit->gather);
 }
 
 /* Every rank's slices to their places in the unit's memory. */

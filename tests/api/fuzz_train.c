@@ -178,7 +178,7 @@ static void optimizer_use(fuzz *f, void (*function)(void)) {
 static void set_precision(fuzz *f, void (*function)(void)) {
     static const char *const kept[] = {"a*", NULL};
     const tsh_precision p = {(tsh_dtype)fuzz_below(f, TSH_DTYPE_COUNT), (tsh_dtype)fuzz_below(f, TSH_DTYPE_COUNT),
-                             fuzz_chance(f, 50) ? kept : NULL};
+                             fuzz_chance(f, 50) ? kept : NULL, (tsh_arithmetic)fuzz_below(f, TSH_DTYPE_COUNT + 2)};
     tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
     (void)function;
     if (tsh_precision_dtype(&p, "b") != p.storage) fuzz_wrong(f, "precision_dtype");

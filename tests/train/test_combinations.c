@@ -21,6 +21,7 @@ typedef struct plan {
     tsh_low_bits low_bits;
     tsh_dtype reduction;
     bool lion, scaled, recompute;
+    bool stored_float32; /* parameters are float32 and functions compute in bfloat16, else both are bfloat16 */
     double dropout;
     double max_norm;  /* 0: gradients are not clipped */
     double tolerance; /* against level 0: 0 for the same bits */
@@ -49,17 +50,21 @@ typedef struct kit {
     bool recompute;
 } kit;
 
+static tsh_dtype storage_of(const plan *p) {
+    return p->stored_float32 ? TSH_FLOAT32 : TSH_BFLOAT16;
+}
+
 static void make_layers(tshi_rank *r, const plan *p, kit *k) {
     tsh_group *g = tsh_mesh_group(k->mesh, "model");
     const tsh_embedding_config table = {.num_embeddings = VOCABULARY,
                                         .embedding_dim = EMBED,
                                         .shard = TSH_ROW,
-                                        .dtype = TSH_BFLOAT16,
+                                        .dtype = storage_of(p),
                                         .init = {.kind = TSH_INIT_NORMAL, .b = 0.5}};
     const tsh_block_config block = {.embed = EMBED,
                                     .dropout = p->dropout,
                                     .recompute = p->recompute,
-                                    .dtype = TSH_BFLOAT16,
+                                    .dtype = storage_of(p),
                                     .attention = {.heads = HEADS, .kv_heads = 1, .causal = true, .bias = true},
                                     .mlp = {.hidden = HIDDEN, .activation = TSH_ACTIVATION_GELU, .bias = true}};
     tshi_check_ok(r, tsh_embedding_create(g, &table, &k->table));
@@ -67,7 +72,7 @@ static void make_layers(tshi_rank *r, const plan *p, kit *k) {
     tshi_check_ok(r, tsh_tensor_set_sparse_grad(tsh_embedding_weight(k->beside)));
     tshi_check_ok(r, tsh_block_create(g, &block, &k->block));
     tshi_check_ok(r, tsh_norm_create(g, &(tsh_norm_config){.features = EMBED, .dtype = TSH_FLOAT32}, &k->norm));
-    k->scalar = tshi_test_leaf(r, k->mesh, &(tsh_tensor_config){.dtype = TSH_BFLOAT16}, (double[]){1.5});
+    k->scalar = tshi_test_leaf(r, k->mesh, &(tsh_tensor_config){.dtype = storage_of(p)}, (double[]){1.5});
     const tsh_tensor_config row = {.ndim = 1, .shape = {EMBED}};
     k->gain = tshi_test_leaf(r, k->mesh, &row, (double[EMBED]){0.5, 1, 1.5, 2, 2.5, 3});
 }
@@ -111,9 +116,12 @@ static bool make_kit(tshi_rank *r, const plan *p, kit *k) {
     tshi_check_ok(r, tsh_norm_register(k->norm, k->list, "norm"));
     tshi_check_ok(r, tsh_parameters_add(k->list, "scalar", k->scalar));
     static const char *const kept[] = {"layers.0", "norm", NULL};
-    tshi_check_ok(
-        r, tsh_parameters_set_precision(
-               k->list, &(tsh_precision){.storage = TSH_BFLOAT16, .reduction = p->reduction, .float32_layers = kept}));
+    const tsh_precision precision = {.storage = storage_of(p),
+                                     .reduction = p->reduction,
+                                     .float32_layers = kept,
+                                     .arithmetic =
+                                         p->stored_float32 ? TSH_ARITHMETIC_BFLOAT16 : TSH_ARITHMETIC_AS_STORED};
+    tshi_check_ok(r, tsh_parameters_set_precision(k->list, &precision));
     tshi_check_ok(r, tsh_data_parallel_create(k->tape, k->list, tsh_mesh_group(k->mesh, "data"), &config, &k->dp));
     make_optimizer(r, p, k);
     return !r->failed;
@@ -283,6 +291,11 @@ Test(combinations, rounding_by_chance_is_the_same_at_each_level) {
 Test(combinations, sixteen_bit_sums_are_the_same_at_each_level) {
     every_mesh((plan){.low_bits = TSH_MAIN_WEIGHTS, .reduction = TSH_BFLOAT16});
     every_mesh((plan){.low_bits = TSH_STOCHASTIC_ROUNDING, .reduction = TSH_BFLOAT16, .lion = true});
+}
+
+Test(combinations, sixteen_bit_arithmetic_on_float32_parameters_is_the_same_at_each_level) {
+    every_mesh((plan){.stored_float32 = true});
+    every_mesh((plan){.stored_float32 = true, .scaled = true, .max_norm = 0.4});
 }
 
 Test(combinations, a_scaled_lion_is_the_same_at_each_level) {

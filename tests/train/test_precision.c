@@ -68,7 +68,14 @@ typedef struct model {
     tsh_data_parallel *dp;
 } model;
 
-static void make_model(tshi_rank *r, const char *axes, tsh_dtype dtype, model *m) {
+/* Where parameters are stored, what is computed in (the dtype of all that functions make), and what x has. */
+typedef struct test_dtypes {
+    tsh_dtype storage, computed, x;
+    tsh_arithmetic arithmetic;
+} test_dtypes;
+
+static void make_model(tshi_rank *r, const char *axes, const test_dtypes *d, model *m) {
+    const tsh_dtype dtype = d->storage;
     tsh_linear_config linear = {
         .in_features = IN, .out_features = OUT, .shard = TSH_COLUMN, .bias = true, .dtype = dtype};
     tshi_check_ok(r, tsh_mesh_create(r->world, axes, &m->mesh));
@@ -87,7 +94,8 @@ static void make_model(tshi_rank *r, const char *axes, tsh_dtype dtype, model *m
     tshi_check_ok(r, tsh_linear_register(m->down, m->list, "down"));
     tshi_check_ok(r, tsh_embedding_register(m->embedding, m->list, "embedding"));
     tshi_check_ok(r, tsh_parameters_add(m->list, "twice", m->twice));
-    tshi_check_ok(r, tsh_parameters_set_precision(m->list, &(tsh_precision){.storage = dtype}));
+    const tsh_precision precision = {.storage = dtype, .arithmetic = d->arithmetic};
+    tshi_check_ok(r, tsh_parameters_set_precision(m->list, &precision));
 }
 
 static void free_model(model *m) {
@@ -111,8 +119,9 @@ static tsh_tensor *add_part(tsh_tape *tape, tsh_tensor *y, tsh_tensor *t, tsh_te
     return loss ? tsh_add(tape, loss, part) : part;
 }
 
-static void backward(tshi_rank *r, model *m, const numbers *n, tsh_dtype dtype) {
-    tsh_tensor *x = batch_of(r, m, dtype, IN, n->x), *ids = batch_of(r, m, TSH_INT64, 0, n->ids);
+static void backward(tshi_rank *r, model *m, const numbers *n, const test_dtypes *d) {
+    const tsh_dtype dtype = d->computed;
+    tsh_tensor *x = batch_of(r, m, d->x, IN, n->x), *ids = batch_of(r, m, TSH_INT64, 0, n->ids);
     tsh_tensor *t[3] = {batch_of(r, m, dtype, OUT, n->up_t), batch_of(r, m, dtype, OUT, n->down_t),
                         batch_of(r, m, dtype, IN, n->table_t)};
     const double many[IN] = {256, 256, 256, 256, 256};
@@ -122,6 +131,8 @@ static void backward(tshi_rank *r, model *m, const numbers *n, tsh_dtype dtype) 
     loss = add_part(m->tape, tsh_linear_forward(m->tape, m->down, x), t[1], loss);
     loss = add_part(m->tape, tsh_embedding_forward(m->tape, m->embedding, ids), t[2], loss);
     loss = add_part(m->tape, m->twice, factor, loss);
+    tsh_tensor *y = tsh_linear_forward(m->tape, m->up, x);
+    tshi_check(r, y && tsh_tensor_dtype(y) == dtype, "the output is %s", y ? tsh_dtype_name(tsh_tensor_dtype(y)) : "?");
     tsh_tensor *twice = tsh_cast(m->tape, tsh_sum(m->tape, m->twice, TSH_ALL_DIMS), TSH_FLOAT32);
     tshi_check_ok(r, tsh_backward(m->tape, tsh_add(m->tape, loss, twice)));
     tshi_check_ok(r, tsh_tape_reset(m->tape));
@@ -151,27 +162,36 @@ static void check_gradients(tshi_rank *r, const model *m, const wanted_gradients
     }
 }
 
-/* Without a schedule, with one, and accumulated over backwards: each gradient and each sum over ranks is float32. */
+/* Without a schedule, with one, and accumulated over backwards: each gradient and each sum over ranks is float32, whatever
+ * the functions compute in. */
 static void gradients(tshi_rank *r, void *axes) {
-    const tsh_dtype dtypes[] = {TSH_BFLOAT16, TSH_FLOAT16};
+    static const test_dtypes all[] = {
+        {TSH_BFLOAT16, TSH_BFLOAT16, TSH_BFLOAT16, TSH_ARITHMETIC_AS_STORED},
+        {TSH_FLOAT16, TSH_FLOAT16, TSH_FLOAT16, TSH_ARITHMETIC_AS_STORED},
+        {TSH_FLOAT32, TSH_BFLOAT16, TSH_FLOAT32, TSH_ARITHMETIC_BFLOAT16},
+        {TSH_FLOAT32, TSH_FLOAT16, TSH_FLOAT16, TSH_ARITHMETIC_FLOAT16},
+        {TSH_BFLOAT16, TSH_FLOAT32, TSH_BFLOAT16, TSH_ARITHMETIC_FLOAT32},
+    };
+    enum { ALL_DTYPES = sizeof all / sizeof all[0] };
     numbers n;
     wanted_gradients w;
     make_numbers(&n, &w);
-    for (int c = 0; c < 4 && !r->failed; c++) {
+    for (int c = 0; c < 2 * ALL_DTYPES && !r->failed; c++) {
         model m = {0};
-        make_model(r, axes, dtypes[c % 2], &m);
+        const test_dtypes *d = &all[c % ALL_DTYPES];
+        make_model(r, axes, d, &m);
         tsh_data_parallel_config config = {.bucket_bytes = 200};
-        if (c >= 2)
+        if (c >= ALL_DTYPES)
             tshi_check_ok(r, tsh_data_parallel_create(m.tape, m.list, tsh_mesh_group(m.mesh, "data"), &config, &m.dp));
         for (int times = 1; times <= 2; times++) {
-            backward(r, &m, &n, dtypes[c % 2]);
+            backward(r, &m, &n, d);
             check_gradients(r, &m, &w, times);
         }
         free_model(&m);
     }
 }
 
-Test(precision, gradients_of_16_bit_parameters_are_float32_and_exact_where_these_are) {
+Test(precision, gradients_of_16_bit_functions_are_float32_and_exact_where_these_are) {
     on_each_mesh(gradients);
 }
 
@@ -427,7 +447,8 @@ static void policy(tshi_rank *r, void *arg) {
         tshi_check_ok(r, tsh_parameters_add(list, all[i].name, w[i]));
     }
     for (int wide = 0; wide < 2; wide++) {
-        tsh_precision now = {TSH_BFLOAT16, wide ? TSH_FLOAT32 : TSH_BFLOAT16, float32};
+        tsh_precision now = {
+            .storage = TSH_BFLOAT16, .reduction = wide ? TSH_FLOAT32 : TSH_BFLOAT16, .float32_layers = float32};
         tshi_check_ok(r, tsh_parameters_set_precision(list, &now));
         tshi_check(r, !tsh_tensor_grad(w[1]), "a gradient of another dtype is left");
         for (int i = 0; i < 4; i++) {
@@ -438,8 +459,9 @@ static void policy(tshi_rank *r, void *arg) {
         }
     }
     tshi_check_status(r, tsh_parameters_set_precision(list, &(tsh_precision){.storage = TSH_INT64}), TSH_ERR_DTYPE, "");
-    tshi_check_status(r, tsh_parameters_set_precision(list, &(tsh_precision){TSH_BFLOAT16, TSH_FLOAT16, NULL}),
-                      TSH_ERR_DTYPE, "gradients of bfloat16");
+    tshi_check_status(
+        r, tsh_parameters_set_precision(list, &(tsh_precision){.storage = TSH_BFLOAT16, .reduction = TSH_FLOAT16}),
+        TSH_ERR_DTYPE, "gradients of bfloat16");
     tshi_check_status(r, tsh_parameters_set_precision(list, &(tsh_precision){.storage = TSH_BFLOAT16}), TSH_ERR_DTYPE,
                       "'layers.0.norm.weight' is float32, the policy says bfloat16");
     tshi_check(r, tsh_precision_dtype(NULL, "a") == TSH_FLOAT32 && tsh_precision_dtype(&p, NULL) == TSH_FLOAT32,
