@@ -90,7 +90,11 @@ static tsh_status create_optimizer(model *m) {
     }
     if (status == TSH_OK) status = tsh_norm_register(m->norm, m->parameters, "norm");
     if (status != TSH_OK) return status;
-    const tsh_precision precision = {.storage = o->dtype, .reduction = TSH_FLOAT32};
+    bool casts = o->arithmetic != TSH_DTYPE_COUNT;
+    const tsh_precision precision = {.storage = o->dtype,
+                                     .reduction = TSH_FLOAT32,
+                                     .arithmetic =
+                                         casts ? (tsh_arithmetic)(1 + o->arithmetic) : TSH_ARITHMETIC_AS_STORED};
     const tsh_adamw_config adamw = {.lr = o->lr,
                                     .beta1 = 0.9,
                                     .beta2 = 0.99,
@@ -100,7 +104,7 @@ static tsh_status create_optimizer(model *m) {
                                                 : o->stochastic ? TSH_STOCHASTIC_ROUNDING
                                                                 : TSH_LOSE_LOW_BITS};
     bool mixed = o->dtype != TSH_FLOAT64 && (o->main_weights || o->stochastic);
-    if (mixed) status = tsh_parameters_set_precision(m->parameters, &precision);
+    if (mixed || casts) status = tsh_parameters_set_precision(m->parameters, &precision);
     /* One copy of the model has sums of its own where its ranks share out the tokens: of the norms' gradients. */
     tsh_data_parallel_config sums = {.level = (tsh_sharding_level)o->zero};
     tsh_group *over = tsh_mesh_group(m->mesh, "data");

@@ -20,6 +20,7 @@ static const options defaults = {.layers = 4,
                                  .weight_decay = 0.1,
                                  .clip = 1.0,
                                  .seed = 1337,
+                                 .arithmetic = TSH_DTYPE_COUNT,
                                  .sample = 300};
 
 static const char help[] =
@@ -47,6 +48,9 @@ static const char help[] =
     "  --clip NORM          largest norm of the gradients (1)\n"
     "  --seed N             of parameters, batches and the written text (1337)\n"
     "  --dtype TYPE         float32, float64, bfloat16 or float16 (float32)\n"
+    "  --arithmetic TYPE    what functions compute in, where not in the weights' type: they cast the weights; "
+    "gradients\n"
+    "                       are float32\n"
     "  --main-weights       float32 weights beside bfloat16 or float16 ones, and float32 gradients\n"
     "  --stochastic         or bfloat16 weights rounded by chance, and float32 gradients\n"
     "  --loss-scale         a dynamic loss scale, for float16\n"
@@ -93,6 +97,7 @@ int options_parse(int argc, char **argv, bool speaks, options *out) {
                                {"clip", OPTION_RATE, &out->clip, 0, 0},
                                {"seed", OPTION_SEED, &out->seed, 0, 0},
                                {"dtype", OPTION_DTYPE, &out->dtype, 0, 0},
+                               {"arithmetic", OPTION_DTYPE, &out->arithmetic, 0, 0},
                                {"main-weights", OPTION_FLAG, &out->main_weights, 0, 0},
                                {"stochastic", OPTION_FLAG, &out->stochastic, 0, 0},
                                {"loss-scale", OPTION_FLAG, &out->scales_loss, 0, 0},

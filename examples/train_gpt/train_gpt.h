@@ -19,7 +19,8 @@ typedef struct options {
     int64_t layers, heads, kv_heads, embed, block, batch, steps, warmup, eval_every, eval_batches;
     double lr, min_lr, weight_decay, clip;
     uint64_t seed;
-    tsh_dtype dtype;
+    tsh_dtype dtype;      /* of weights */
+    tsh_dtype arithmetic; /* of functions; TSH_DTYPE_COUNT: that of the weights */
     bool main_weights, stochastic, scales_loss;
     int64_t model_parallel, data_parallel; /* ranks that share a copy of the model; copies. 0: what the other leaves */
     int64_t zero;                          /* a tsh_sharding_level: what the copies share out */

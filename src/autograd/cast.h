@@ -8,7 +8,7 @@
 
 #include "autograd/call.h"
 
-/* Of operations that take inputs in their own dtype. */
+/* The engine's part of operations that take inputs in their own dtype. */
 extern const tshi_engine_op tshi_as_stored;
 
 /* tsh_cast. */

@@ -37,6 +37,7 @@ static tsh_tensor *whole_input(const tsh_call *call, int i, const tsh_layout nee
     tsh_tensor *x = call->in[i];
     tsh_call copy = {.tape = call->tape, .op = &copy_op, .inputs = 1, .in = &x};
     if (tshi_call_records(&copy)) x = tshi_call_run(&copy, x->dtype, &x->shape, x->layout, x);
+    if (x && x->computed) x->gradient->wide = call->in[i]->gradient->wide;
     return x ? tshi_bring(call->tape, call->op->name, x, need, false) : NULL;
 }
 

@@ -132,9 +132,9 @@ Test(train_gpt, deterministic_losses_have_the_same_bits_at_any_number_of_ranks, 
 
 Test(train_gpt, deterministic_losses_in_16_bits_have_the_same_bits_whatever_copies_share_out, .timeout = 600) {
     static const char *const precisions[] = {"--dtype bfloat16 --main-weights", "--dtype bfloat16 --stochastic",
-                                             "--dtype float16 --main-weights --loss-scale"};
+                                             "--dtype float16 --main-weights --loss-scale", "--arithmetic bfloat16"};
     static char one[1 << 15], many[1 << 15];
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof precisions / sizeof *precisions; i++) {
         char options[128];
         deterministic_losses(1, precisions[i], one);
         snprintf(options, sizeof options, "%s --data-parallel 3 --zero 3 --recompute", precisions[i]);
@@ -160,6 +160,10 @@ Test(train_gpt, sixteen_bits_agree_whatever_copies_share_out, .timeout = 300) {
                 {3, "--dtype bfloat16 --main-weights --data-parallel 3 --zero 3 --recompute"},
                 {4, "--dtype bfloat16 --main-weights --data-parallel 2 --zero 2 --sequence-parallel"},
                 {2, "--dtype bfloat16 --stochastic --data-parallel 2 --zero 3 --recompute"},
+                {1, "--dtype float32 --arithmetic bfloat16"},
+                {2, "--dtype float32 --arithmetic bfloat16 --sequence-parallel"},
+                {4, "--dtype float32 --arithmetic bfloat16 --data-parallel 2 --zero 3"},
+                {2, "--dtype bfloat16 --arithmetic float32 --main-weights --recompute"},
                 {1, "--dtype float16 --main-weights --loss-scale"},
                 {3, "--dtype float16 --main-weights --loss-scale --data-parallel 3 --zero 1"},
                 {4, "--dtype float16 --main-weights --loss-scale --data-parallel 2 --zero 3 --recompute"}};

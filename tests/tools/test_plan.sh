@@ -75,6 +75,8 @@ compare 4 "${gpt[@]}" --data-parallel 2 --zero 3 --recompute
 compare 4 "${gpt[@]}" --data-parallel 4 --zero 2 --dtype bfloat16 --main-weights
 compare 2 "${gpt[@]}" --dtype bfloat16 --main-weights
 compare 2 "${gpt[@]}" --data-parallel 2 --zero 3 --dtype float16 --main-weights --loss-scale
+compare 2 "${gpt[@]}" --arithmetic bfloat16
+compare 2 "${gpt[@]}" --arithmetic bfloat16 --data-parallel 2 --zero 3
 compare 3 "${gpt[@]}" --embed 200 --heads 5
 text=(train_text --steps 2 --sample 0)
 compare 1 "${text[@]}"
@@ -86,7 +88,7 @@ compare 3 "${classes[@]}" --optimizer sgd --in-backward
 compare_exactly 2 pipeline stage=2,data=1,model=1
 compare_exactly 3 pipeline stage=3,data=1,model=1 7
 compare_exactly 4 pipeline stage=2,data=2,model=1
-[ "$configurations" -ge 34 ] || fail "$configurations configurations"
+[ "$configurations" -ge 36 ] || fail "$configurations configurations"
 
 # A model that no machine has room for, in seconds.
 begin=$(date +%s%N)

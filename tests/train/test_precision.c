@@ -195,6 +195,73 @@ Test(precision, gradients_of_16_bit_functions_are_float32_and_exact_where_these_
     on_each_mesh(gradients);
 }
 
+static void read_values(tshi_rank *r, tsh_tape *tape, tsh_tensor *y, float *out) {
+    tsh_tensor *whole = tsh_cast(tape, y, TSH_FLOAT32);
+    if (tshi_check(r, whole != NULL, "%s", tsh_tape_message(tape))) tshi_check_ok(r, tsh_tensor_read_whole(whole, out));
+}
+
+/* Casts by hand, of values that 8 bits do not hold. */
+static void casts(tshi_rank *r, void *axes) {
+    const test_dtypes d = {TSH_FLOAT32, TSH_BFLOAT16, TSH_FLOAT32, TSH_ARITHMETIC_BFLOAT16};
+    float got[BATCH * OUT], wanted[BATCH * OUT];
+    double values[BATCH * IN];
+    model m = {0};
+    make_model(r, axes, &d, &m);
+    for (int i = 0; i < BATCH * IN; i++) values[i] = (i % 11 - 5) / 7.0;
+    tsh_tensor *x = batch_of(r, &m, TSH_FLOAT32, IN, values);
+    tsh_tensor *in[2] = {x, tsh_linear_weight(m.down)};
+    for (int i = 0; i < 2; i++) in[i] = tsh_cast(m.tape, in[i], TSH_BFLOAT16);
+    read_values(r, m.tape, tsh_linear_forward(m.tape, m.down, x), got);
+    read_values(r, m.tape, tsh_affine(m.tape, in[0], in[1], NULL), wanted);
+    tshi_check(r, !memcmp(got, wanted, sizeof got), "a layer's output differs from that of casts by hand");
+    tshi_check_ok(r, tsh_tape_reset(m.tape));
+    tsh_tensor_release(x);
+    free_model(&m);
+}
+
+Test(precision, a_layer_computes_what_casts_by_hand_do) {
+    on_each_mesh(casts);
+}
+
+/* Sums of gradients over `data` are made in the schedule's buckets, and products over `model` have their own sums. */
+static void arithmetic_collectives(tshi_rank *r, void *axes) {
+    const test_dtypes both[] = {{TSH_BFLOAT16, TSH_BFLOAT16, TSH_BFLOAT16, TSH_ARITHMETIC_AS_STORED},
+                                {TSH_FLOAT32, TSH_BFLOAT16, TSH_FLOAT32, TSH_ARITHMETIC_BFLOAT16}};
+    tsh_communication_stats sums[2], data[2], parts[2];
+    wanted_gradients w;
+    numbers n;
+    make_numbers(&n, &w);
+    for (int c = 0; c < 2; c++) {
+        model m = {0};
+        make_model(r, axes, &both[c], &m);
+        tsh_group *group = tsh_mesh_group(m.mesh, "data");
+        tshi_check_ok(r, tsh_data_parallel_create(m.tape, m.list, group, NULL, &m.dp));
+        tsh_group_reset_stats(group);
+        tsh_group_reset_stats(tsh_mesh_group(m.mesh, "model"));
+        backward(r, &m, &n, &both[c]);
+        tshi_check_ok(r, tsh_data_parallel_wait(m.dp));
+        sums[c] = tsh_group_stats(tsh_data_parallel_group(m.dp));
+        data[c] = tsh_group_stats(group);
+        parts[c] = tsh_group_stats(tsh_mesh_group(m.mesh, "model"));
+        free_model(&m);
+    }
+    for (int k = 0; k < TSH_COLLECTIVE_COUNT; k++) {
+        tshi_check(r, sums[0].calls[k] == sums[1].calls[k] && sums[0].bytes[k] == sums[1].bytes[k],
+                   "collective %d: %llu sums of %llu bytes, without casts %llu of %llu", k,
+                   (unsigned long long)sums[1].calls[k], (unsigned long long)sums[1].bytes[k],
+                   (unsigned long long)sums[0].calls[k], (unsigned long long)sums[0].bytes[k]);
+        tshi_check(r, data[0].calls[k] == data[1].calls[k], "collective %d over data: %llu calls, without casts %llu",
+                   k, (unsigned long long)data[1].calls[k], (unsigned long long)data[0].calls[k]);
+        tshi_check(r, parts[0].calls[k] == parts[1].calls[k],
+                   "collective %d over model: %llu calls, without casts %llu", k, (unsigned long long)parts[1].calls[k],
+                   (unsigned long long)parts[0].calls[k]);
+    }
+}
+
+Test(precision, arithmetic_in_another_dtype_adds_no_collectives) {
+    on_each_mesh(arithmetic_collectives);
+}
+
 /* --- steps -------------------------------------------------------------------------------------------------------- */
 
 enum { ROWS = 7, COLS = 11, SIZE = ROWS * COLS, STEPS = 5 };
