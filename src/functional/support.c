@@ -16,13 +16,16 @@ typedef struct function_row {
     const char *name;
     kernels kind;
     size_t table, entry; /* by dtype: the offset of the table's pointer, the size of an entry */
+    size_t filled;       /* bytes of an entry that a device has to fill; what follows may be NULL */
 } function_row;
 
-#define BY_DTYPE(field) KERNELS_BY_DTYPE, offsetof(tshi_device_ops, field), sizeof *((tshi_device_ops *)0)->field
+#define ENTRY(field)    sizeof *((tshi_device_ops *)0)->field
+#define BY_DTYPE(field) KERNELS_BY_DTYPE, offsetof(tshi_device_ops, field), ENTRY(field), ENTRY(field)
+#define SOFTMAX         KERNELS_BY_DTYPE, offsetof(tshi_device_ops, softmax), ENTRY(softmax), offsetof(tshi_softmax_ops, whole)
 
 static const function_row functions[] = {
-    {"matmul", KERNELS_FLOATS, 0, 0},
-    {"affine", KERNELS_FLOATS, 0, 0},
+    {"matmul", KERNELS_FLOATS, 0, 0, 0},
+    {"affine", KERNELS_FLOATS, 0, 0, 0},
     {"add", BY_DTYPE(elementwise)},
     {"sub", BY_DTYPE(elementwise)},
     {"mul", BY_DTYPE(elementwise)},
@@ -41,23 +44,23 @@ static const function_row functions[] = {
     {"pow", BY_DTYPE(elementwise)},
     {"clamp", BY_DTYPE(elementwise)},
     {"masked_fill", BY_DTYPE(elementwise)},
-    {"cast", KERNELS_CONVERT, 0, 0},
+    {"cast", KERNELS_CONVERT, 0, 0, 0},
     {"dropout", BY_DTYPE(random)},
-    {"reshape", KERNELS_COPY, 0, 0},
-    {"permute", KERNELS_COPY, 0, 0},
-    {"transpose", KERNELS_COPY, 0, 0},
-    {"slice", KERNELS_COPY, 0, 0},
-    {"split_parts", KERNELS_COPY, 0, 0},
-    {"concat", KERNELS_COPY, 0, 0},
+    {"reshape", KERNELS_COPY, 0, 0, 0},
+    {"permute", KERNELS_COPY, 0, 0, 0},
+    {"transpose", KERNELS_COPY, 0, 0, 0},
+    {"slice", KERNELS_COPY, 0, 0, 0},
+    {"split_parts", KERNELS_COPY, 0, 0, 0},
+    {"concat", KERNELS_COPY, 0, 0, 0},
     {"sum", BY_DTYPE(sum)},
     {"mean", BY_DTYPE(sum)},
-    {"topk", KERNELS_FLOATS, 0, 0},
-    {"argmax", KERNELS_FLOATS, 0, 0},
-    {"softmax", BY_DTYPE(softmax)},
-    {"log_softmax", BY_DTYPE(softmax)},
+    {"topk", KERNELS_FLOATS, 0, 0, 0},
+    {"argmax", KERNELS_FLOATS, 0, 0, 0},
+    {"softmax", SOFTMAX},
+    {"log_softmax", SOFTMAX},
     {"lookup", BY_DTYPE(embedding)},
     {"take_rows", BY_DTYPE(embedding)},
-    {"sample_classes", KERNELS_COPY, 0, 0}, /* of a weight of any dtype, which it does not read */
+    {"sample_classes", KERNELS_COPY, 0, 0, 0}, /* of a weight of any dtype, which it does not read */
     {"layer_norm", BY_DTYPE(norm)},
     {"rms_norm", BY_DTYPE(norm)},
     {"attention", BY_DTYPE(attention)},
@@ -73,7 +76,7 @@ static bool is_filled(const tshi_device_ops *ops, const function_row *row, tsh_d
     static kernel *const none = NULL;
     const char *table;
     memcpy(&table, (const char *)ops + row->table, sizeof table);
-    for (size_t at = 0; table && at < row->entry; at += sizeof none) {
+    for (size_t at = 0; table && at < row->filled; at += sizeof none) {
         if (memcmp(table + (size_t)dtype * row->entry + at, &none, sizeof none) == 0) return false;
     }
     return table != NULL;
