@@ -28,8 +28,7 @@ TSH_API const char *tsh_tape_message(const tsh_tape *tape);
 /* How tsh_tape_dump writes a step. */
 typedef enum tsh_dump_format {
     TSH_DUMP_TEXT = 0, /* a line for each call: function, tensors with shapes and layouts, bytes of the result here */
-    TSH_DUMP_GRAPHVIZ, /* the same as a graph, for `dot -Tsvg` */
-    TSH_DUMP_MEMORY    /* live bytes of this rank: parameters and gradients by name, results by function, by purpose */
+    TSH_DUMP_GRAPHVIZ  /* the same as a graph, for `dot -Tsvg` */
 } tsh_dump_format;
 
 /* Write the calls that the step has recorded to the file `path`: changes of layout come with their collective and the

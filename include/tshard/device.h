@@ -61,13 +61,13 @@ typedef enum tsh_memory_purpose {
 TSH_API const char *tsh_memory_purpose_name(tsh_memory_purpose purpose);
 
 /* A device's tensor memory by purpose, and where the program was when most of it was in use. */
-typedef struct tsh_memory_report {
+typedef struct tsh_memory_use {
     size_t live[TSH_MEMORY_PURPOSE_COUNT];    /* bytes; they add up to bytes_in_use of tsh_memory_stats */
     size_t at_peak[TSH_MEMORY_PURPOSE_COUNT]; /* bytes when bytes_peak was reached; they add up to it */
     char function[48];                        /* that ran at the peak; "": none did */
     char layer[80]; /* the parameter that a function used last before the peak, by its name in a list; "": none */
     bool backward;  /* the peak was in a backward */
-} tsh_memory_report;
+} tsh_memory_use;
 
 /* The libraries of this device's matrix products: "1 BLAS thread, oneDNN 2.6.3 for float32, OpenBLAS 0.3.21 (Haswell
  * kernels) for float64", written into text, always terminated (size > 0). Returns text. */
@@ -77,7 +77,7 @@ TSH_API char *tsh_device_describe(const tsh_device *device, char *text, size_t s
 TSH_API tsh_device_kind tsh_device_kind_of(const tsh_device *device);
 TSH_API tsh_memory_stats tsh_device_stats(const tsh_device *device);
 /* The counters by purpose; zeros for NULL. */
-TSH_API tsh_memory_report tsh_device_memory(const tsh_device *device);
+TSH_API tsh_memory_use tsh_device_memory(const tsh_device *device);
 /* Set bytes_peak to bytes_in_use. */
 TSH_API void tsh_device_reset_peak(tsh_device *device);
 

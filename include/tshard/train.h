@@ -195,9 +195,9 @@ typedef struct tsh_data_parallel_config {
 
 /* A schedule for the parameters of the list that are on the mesh of `group` and REPLICATED along that axis, in backwards
  * of `tape`; those on other meshes, as of other stages of a pipeline, are left out. On a rank outside the mesh the
- * schedule does nothing, and leaves the tape alone. Buckets are filled in reverse order of the list; the gradients' memory moves into them. Unless
- * keep_values is set, the parameters take the values of the group's rank 0. The caller destroys the schedule; tape and
- * list may be destroyed first. config may be NULL. Collective over the group; waits. TSH_ERR_ARGUMENT, TSH_ERR_STATE
+ * schedule does nothing, and leaves the tape alone. Buckets are filled in reverse order of the list; the gradients' memory
+ * moves into them. Unless keep_values is set, the parameters take the values of the group's rank 0. The caller destroys
+ * the schedule; tape and list may be destroyed first. config may be NULL. Collective over the group; waits. TSH_ERR_ARGUMENT, TSH_ERR_STATE
  * when the tape or a parameter has a schedule already, TSH_ERR_MEMORY. */
 TSH_API tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_group *group,
                                             const tsh_data_parallel_config *config, tsh_data_parallel **out);
@@ -214,6 +214,16 @@ TSH_API bool tsh_data_parallel_set_sync(tsh_data_parallel *dp, bool sync);
 TSH_API int tsh_data_parallel_buckets(const tsh_data_parallel *dp);
 /* The group in which the sums run, and which counts them. */
 TSH_API tsh_group *tsh_data_parallel_group(const tsh_data_parallel *dp);
+
+/* --- memory ------------------------------------------------------------------------------------------------------- */
+
+/* Write this rank's live bytes of tensors to the file `path`, a line each: every parameter of the list and its gradient by
+ * name, then what the optimizer keeps for each parameter, then what the tape's step holds, results and saved tensors by
+ * function (before tsh_backward, which frees what it has passed); at the end all tensors of the device by purpose, as
+ * tsh_device_memory has them, with the peak. A gradient in a bucket of data parallelism counts as its own. optimizer and
+ * tape may be NULL. Not collective: each rank names a file of its own. TSH_ERR_ARGUMENT, TSH_ERR_SYSTEM. */
+TSH_API tsh_status tsh_memory_report(const char *path, const tsh_parameters *list, const tsh_optimizer *optimizer,
+                                     const tsh_tape *tape);
 
 #ifdef __cplusplus
 }

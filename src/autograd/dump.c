@@ -1,5 +1,5 @@
-/* A step as text, as a graph, and its memory by name. */
-#include "autograd/tape.h"
+/* A step as text, as a graph, and its memory by function. */
+#include "autograd/dump.h"
 #include "layout/box.h"
 
 #include <errno.h>
@@ -81,9 +81,8 @@ static bool is_new_leaf(const tsh_tape *tape, int index, int input) {
 static void print_leaf(const tsh_tensor *x, FILE *to) {
     const tsh_tensor *gradient = tsh_tensor_grad(x);
     char what[160];
-    const char *name = x->name ? x->name : tshi_tensor_describe_whole(x, what, sizeof what);
-    fprintf(to, "%12zu  %s %s\n", bytes_of(x), x->name ? "parameter" : "leaf", name);
-    if (gradient) fprintf(to, "%12zu  gradient of %s\n", bytes_of(gradient), name);
+    fprintf(to, "%12zu  leaf %s\n", bytes_of(x), tshi_tensor_describe_whole(x, what, sizeof what));
+    if (gradient) fprintf(to, "%12zu  gradient of that leaf\n", bytes_of(gradient));
 }
 
 /* --- formats ------------------------------------------------------------------------------------------------------ */
@@ -107,21 +106,14 @@ static void print_function(const tsh_tape *tape, int index, FILE *to) {
     if (saved) fprintf(to, "%12zu  saved by %s\n", saved, name);
 }
 
-static void print_memory(const tsh_tape *tape, FILE *to) {
-    const tsh_device *device = tape->world->device;
-    tsh_memory_report report = tsh_device_memory(device);
+void tshi_dump_memory(const tsh_tape *tape, FILE *to) {
     for (int n = 0; n < tape->node_count; n++) {
         for (int i = 0; !tape->nodes[n].used && i < tape->nodes[n].inputs; i++) {
-            if (is_new_leaf(tape, n, i)) print_leaf(tape->nodes[n].in[i], to);
+            if (is_new_leaf(tape, n, i) && !tape->nodes[n].in[i]->name) print_leaf(tape->nodes[n].in[i], to);
         }
     }
     for (int n = 0; n < tape->node_count; n++) {
         if (!tape->nodes[n].used) print_function(tape, n, to);
-    }
-    fprintf(to, "\n%12zu  bytes of all tensors of this rank, and %zu at the peak; by purpose\n",
-            device->stats.bytes_in_use, device->stats.bytes_peak);
-    for (int p = 0; p < TSH_MEMORY_PURPOSE_COUNT; p++) {
-        fprintf(to, "%12zu  %s\n", report.live[p], tsh_memory_purpose_name((tsh_memory_purpose)p));
     }
 }
 
@@ -168,7 +160,7 @@ static void print_graph(const tsh_tape *tape, FILE *to) {
 
 tsh_status tsh_tape_dump(const tsh_tape *tape, const char *path, tsh_dump_format format) {
     if (!tape) return tshi_tape_missing("tape_dump");
-    if (!path || (unsigned)format > TSH_DUMP_MEMORY) {
+    if (!path || (unsigned)format > TSH_DUMP_GRAPHVIZ) {
         return tshi_fail(TSH_ERR_ARGUMENT, "tape_dump: a path and a format are required");
     }
     FILE *to = fopen(path, "we");
@@ -176,7 +168,6 @@ tsh_status tsh_tape_dump(const tsh_tape *tape, const char *path, tsh_dump_format
     errno = 0;
     if (format == TSH_DUMP_TEXT) print_text(tape, to);
     if (format == TSH_DUMP_GRAPHVIZ) print_graph(tape, to);
-    if (format == TSH_DUMP_MEMORY) print_memory(tape, to);
     bool bad = ferror(to) != 0;
     if (fclose(to) != 0 || bad) return tshi_fail_errno(errno ? errno : EIO, "tape_dump: %s", path);
     return TSH_OK;

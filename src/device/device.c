@@ -26,7 +26,7 @@ static void copy_text(char *to, size_t size, const char *from) {
 
 /* More memory is in use than ever: where that is goes to the report. */
 static void note_peak(tsh_device *device) {
-    tsh_memory_report *report = &device->report;
+    tsh_memory_use *report = &device->report;
     device->stats.bytes_peak = device->stats.bytes_in_use;
     memcpy(report->at_peak, report->live, sizeof report->at_peak);
     copy_text(report->function, sizeof report->function, device->place.function);
@@ -50,7 +50,7 @@ void tshi_device_uncount(tsh_device *device, const tshi_slab_block *block) {
 
 void tshi_device_repurpose(tsh_device *device, const void *pointer, tsh_memory_purpose purpose) {
     tshi_slab_block *block = device->ops->memory.find(device, pointer);
-    tsh_memory_report *report = &device->report;
+    tsh_memory_use *report = &device->report;
     if (!block || block->purpose == purpose) return;
     report->live[block->purpose] -= block->wanted;
     report->live[purpose] += block->wanted;
@@ -74,8 +74,8 @@ const char *tsh_memory_purpose_name(tsh_memory_purpose purpose) {
     return (unsigned)purpose < TSH_MEMORY_PURPOSE_COUNT ? names[purpose] : "unknown purpose";
 }
 
-tsh_memory_report tsh_device_memory(const tsh_device *device) {
-    return device ? device->report : (tsh_memory_report){0};
+tsh_memory_use tsh_device_memory(const tsh_device *device) {
+    return device ? device->report : (tsh_memory_use){0};
 }
 
 void tsh_device_reset_peak(tsh_device *device) {

@@ -59,7 +59,7 @@ typedef struct tshi_record {
     int axes;
     uint64_t steps; /* whole ones, of an optimizer */
     size_t peak;    /* bytes of tensors */
-    tsh_memory_report memory;
+    tsh_memory_use memory;
     bool planned;     /* kernels are counted, not run */
     bool reads;       /* the program has read values, which a planned run does not compute */
     char read_in[48]; /* the function that ran at the first read, or "" */

@@ -42,7 +42,7 @@ static void device_questions(fuzz *f, void (*function)(void)) {
     if (tsh_function_supports(d, "gelu", TSH_FLOAT32) != (d != NULL)) fuzz_wrong(f, "function_supports");
     if (tsh_device_kind_of(d) != (d ? TSH_CPU : TSH_DEVICE_DEFAULT)) fuzz_wrong(f, "device_kind_of");
     tsh_memory_stats stats = tsh_device_stats(d);
-    tsh_memory_report report = tsh_device_memory(d);
+    tsh_memory_use report = tsh_device_memory(d);
     size_t live = 0, at_peak = 0;
     for (int p = 0; p < TSH_MEMORY_PURPOSE_COUNT; p++) {
         live += report.live[p];

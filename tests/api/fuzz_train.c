@@ -185,6 +185,14 @@ static void set_precision(fuzz *f, void (*function)(void)) {
     fuzz_said(f, "parameters_set_precision", tsh_parameters_set_precision(list, fuzz_chance(f, 3) ? NULL : &p), NULL);
 }
 
+static void memory_report(fuzz *f, void (*function)(void)) {
+    const char *path = fuzz_chance(f, 90) ? "/dev/null" : NULL;
+    tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
+    tsh_optimizer *optimizer = fuzz_pick(f, FUZZ_OPTIMIZER);
+    (void)function;
+    fuzz_said(f, "memory_report", tsh_memory_report(path, list, optimizer, fuzz_pick(f, FUZZ_TAPE)), NULL);
+}
+
 static void clip_grad_norm(fuzz *f, void (*function)(void)) {
     tsh_parameters *list = fuzz_pick(f, FUZZ_LIST);
     double norm_before, most = fuzz_chance(f, 90) ? 1 : fuzz_number(f);
@@ -260,6 +268,7 @@ const fuzz_call fuzz_train_calls[] = {
     {"tsh_optimizer_step tsh_optimizer_step_in_backward tsh_optimizer_zero_grad tsh_optimizer_set_lr", optimizer_use,
      NULL, 8},
     {"tsh_clip_grad_norm", clip_grad_norm, NULL, 4},
+    {"tsh_memory_report", memory_report, NULL, 2},
     {"tsh_data_parallel_create", data_parallel_create, NULL, 6},
     {"tsh_data_parallel_destroy", data_parallel_destroy, NULL, 1},
     {"tsh_data_parallel_wait tsh_data_parallel_set_sync tsh_data_parallel_buckets tsh_data_parallel_group",

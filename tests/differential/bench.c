@@ -155,6 +155,7 @@ tsh_status tshi_bench_step(tshi_bench *b, double *norm) {
     }
     if (b->p->clip > 0 && !clipped && status == TSH_OK) status = tsh_clip_grad_norm(b->stepped, b->p->clip, norm);
     if (status == TSH_OK && b->optimizer) status = tsh_optimizer_step(b->optimizer);
+    if (status == TSH_OK && b->optimizer) status = tsh_memory_report("/dev/null", b->stepped, b->optimizer, NULL);
     if (status != TSH_OK || b->p->zero == ZERO_NOT) return status;
     if (b->p->zero == ZERO_OPTIMIZER && b->optimizer) {
         tsh_optimizer_zero_grad(b->optimizer);

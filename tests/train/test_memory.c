@@ -4,7 +4,10 @@
 #include "tshard/train.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { ROWS = 64, WIDTH = 96 };
 
@@ -54,7 +57,7 @@ static void step(tshi_rank *r, model *m) {
 /* The report adds up to what the device counts. */
 static void check_sums(tshi_rank *r, const char *when) {
     tsh_memory_stats stats = tsh_device_stats(tsh_world_device(r->world));
-    tsh_memory_report report = tsh_device_memory(tsh_world_device(r->world));
+    tsh_memory_use report = tsh_device_memory(tsh_world_device(r->world));
     size_t live = 0, peak = 0;
     for (int p = 0; p < TSH_MEMORY_PURPOSE_COUNT; p++) {
         live += report.live[p];
@@ -81,7 +84,7 @@ static void counts_by_purpose(tshi_rank *r, void *arg) {
     size_t bytes = parameter_bytes(&m), batch = ROWS * WIDTH * sizeof(float);
     for (int i = 0; i < 2; i++) step(r, &m);
     check_sums(r, "two steps");
-    tsh_memory_report report = tsh_device_memory(device);
+    tsh_memory_use report = tsh_device_memory(device);
     tshi_check(r, report.live[TSH_MEMORY_PARAMETERS] == bytes, "%zu bytes of parameters",
                report.live[TSH_MEMORY_PARAMETERS]);
     tshi_check(r, report.live[TSH_MEMORY_GRADIENTS] == bytes, "%zu bytes of gradients",
@@ -103,6 +106,53 @@ static void counts_by_purpose(tshi_rank *r, void *arg) {
     report = tsh_device_memory(device);
     tshi_check(r, !report.function[0] && !report.layer[0], "no function runs, but '%s' of '%s'", report.function,
                report.layer);
+}
+
+/* Bytes of the line that ends with these words, or -1. */
+static long long bytes_of(const char *text, const char *words) {
+    const char *at = strstr(text, words);
+    while (at && at > text && at[-1] != '\n') at--;
+    return at ? strtoll(at, NULL, 10) : -1;
+}
+
+static void check_report(tshi_rank *r, const model *m, const tsh_tape *tape) {
+    static const char *const states[] = {"parameter", "gradient of", "exp_avg of", "exp_avg_sq of"};
+    char path[64], text[8192], line[160];
+    snprintf(path, sizeof path, "/tmp/tshard-report-%d", (int)getpid());
+    if (!tshi_check_ok(r, tsh_memory_report(path, m->list, m->optimizer, tape))) return;
+    FILE *file = fopen(path, "r");
+    size_t n = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    text[n] = '\0';
+    if (file) fclose(file);
+    unlink(path);
+    for (int i = 0; i < tsh_parameters_count(m->list); i++) {
+        for (int s = 0; s < 4; s++) {
+            snprintf(line, sizeof line, "  %s %s\n", states[s], tsh_parameters_name(m->list, i));
+            long long bytes = (long long)tsh_tensor_local_nbytes(tsh_parameters_tensor(m->list, i));
+            tshi_check(r, bytes_of(text, line) == bytes, "%lld bytes, not %lld, in the line%s", bytes_of(text, line),
+                       bytes, line);
+        }
+    }
+    long long live = (long long)tsh_device_memory(tsh_world_device(r->world)).live[TSH_MEMORY_OPTIMIZER];
+    tshi_check(r, bytes_of(text, "  optimizer\n") == live, "%.2000s", text);
+    tshi_check(r, (bytes_of(text, "  results of gelu\n") > 0) == (tape != NULL), "%.2000s", text);
+}
+
+/* After a step with its gradients, and in the middle of the next one. */
+static void report_by_name(tshi_rank *r, void *arg) {
+    model m = {0};
+    (void)arg;
+    make(r, &m);
+    step(r, &m);
+    check_report(r, &m, NULL);
+    tsh_gelu(m.tape, tsh_linear_forward(m.tape, m.up, m.x));
+    check_report(r, &m, m.tape);
+    tsh_tape_reset(m.tape);
+    drop(&m);
+}
+
+Test(memory, is_reported_by_name, .timeout = 120) {
+    cr_assert_str_empty(tshi_test_run_each(1, 3, report_by_name, NULL));
 }
 
 Test(memory, is_counted_by_purpose, .timeout = 120) {

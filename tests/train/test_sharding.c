@@ -358,7 +358,7 @@ typedef struct account {
 } account;
 
 static size_t live(const tsh_world *world) {
-    const tsh_memory_report report = tsh_device_memory(tsh_world_device(world));
+    const tsh_memory_use report = tsh_device_memory(tsh_world_device(world));
     return report.live[TSH_MEMORY_PARAMETERS] + report.live[TSH_MEMORY_GRADIENTS] + report.live[TSH_MEMORY_OPTIMIZER];
 }
 

@@ -107,17 +107,17 @@ static void print_memory(const plan_result *result, int first, int count) {
         bytes_text((double)result->kinds[first + k].record->peak, cells[k], sizeof cells[k]);
     print_cells("peak", count, cells);
     for (int k = 0; k < count; k++) {
-        const tsh_memory_report *m = &result->kinds[first + k].record->memory;
+        const tsh_memory_use *m = &result->kinds[first + k].record->memory;
         snprintf(cells[k], sizeof cells[k], "%s", m->function[0] ? m->function : "no function");
     }
     print_cells("  in", count, cells);
     for (int k = 0; k < count; k++) {
-        const tsh_memory_report *m = &result->kinds[first + k].record->memory;
+        const tsh_memory_use *m = &result->kinds[first + k].record->memory;
         snprintf(cells[k], sizeof cells[k], "%s", m->backward ? "backward" : m->function[0] ? "forward" : "-");
     }
     print_cells("", count, cells);
     for (int k = 0; k < count; k++) {
-        const tsh_memory_report *m = &result->kinds[first + k].record->memory;
+        const tsh_memory_use *m = &result->kinds[first + k].record->memory;
         snprintf(cells[k], sizeof cells[k], "%.30s", m->layer[0] ? m->layer : "-");
     }
     print_cells("  at", count, cells);
