@@ -99,8 +99,11 @@ static tsh_status end(tshi_gradient_sink *sink, tsh_status status) {
     return status;
 }
 
+/* Of a step that has failed no gradient is left, not even one whose own sum was done before. */
 static tsh_status wait(tshi_gradient_sink *sink, int slot) {
-    return of(sink)->slots[slot % of(sink)->count].unsummed ? tshi_data_parallel_wait(of(sink)) : TSH_OK;
+    tsh_data_parallel *dp = of(sink);
+    bool waits = dp->slots[slot % dp->count].unsummed || dp->state == TSHI_SUMS_FAILED;
+    return waits ? tshi_data_parallel_wait(dp) : TSH_OK;
 }
 
 static void drop(tshi_gradient_sink *sink) {

@@ -155,7 +155,7 @@ case $part in
         # rank (TSHARD_CHECK) notices.
         what="no helper"
         TSHARD_CHECK=1 start "$program" linger
-        for ((i = 0; i < 200; i++)); do
+        for ((i = 0; i < 600; i++)); do
             [ "$(cat "$folder/out.a" "$folder/out.b" | grep -c lingering)" = 4 ] && break
             sleep 0.1
         done
