@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""GPT-2 of 124 million parameters on a GPU: training beside PyTorch, and generation beside what its weights' bytes take.
+"""GPT-2 of 124 million parameters on a GPU: training beside PyTorch, and generation beside the reads of its weights.
 
 train     train_gpt in bfloat16 with float32 main weights, and the same model in PyTorch, eager and compiled, by turns;
           asked: as many tokens a second as the better of them. Without torch in python3 train_gpt runs alone.

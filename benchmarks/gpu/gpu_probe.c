@@ -1,4 +1,4 @@
-/* gpu_probe [--stay | CHECK...]: what tshard's CUDA side assumes of a GPU and its driver, asked of the one that is here.
+/* gpu_probe [--stay | CHECK...]: what tshard's CUDA side assumes of a GPU and its driver, asked of those here.
  * It uses the CUDA runtime alone: nvcc builds it in seconds. --stay keeps a context open until stdin ends, so that
  * programs which start meanwhile find the driver awake. */
 #ifndef _GNU_SOURCE

@@ -120,8 +120,8 @@ Test(cuda_gemm, sizes_past_int_are_refused) {
     close_device(device);
 }
 
-/* A product of 16-bit numbers is summed in float32, whatever the library likes best: its first algorithm rounds parts of
- * the sum, of which bfloat16 makes 256 + 1 = 256 and then 257 = 256 instead of 258. */
+/* A product of 16-bit numbers is summed in float32, whatever the library likes best: its first algorithm rounds parts
+ * of the sum, of which bfloat16 makes 256 + 1 = 256 and then 257 = 256 instead of 258. */
 Test(cuda_gemm, sums_of_16_bits_are_rounded_once) {
     tsh_device *device = open_device();
     const double a[4] = {256, 1, 1, 0}, b[4] = {1, 1, 1, 1};

@@ -1,4 +1,4 @@
-/* Captured graphs that hold collectives, over NCCL's stand-in: what launches move, and how they end when a peer fails. */
+/* Captured graphs that hold collectives, over NCCL's stand-in: what launches move, and their end when a peer fails. */
 #include "cuda/nccl_ranks.h"
 #include "tshard/graph.h"
 

@@ -36,7 +36,7 @@ Test(nccl_waits, a_failure_ends_the_calls_of_all_communicators) {
     for (int ranks = 2; ranks <= 3; ranks++) run_ranks(ranks, false, told_in_groups, NULL);
 }
 
-/* Memory is freed in the cache's need while a call beside the compute stream is stuck: the wait before it is watched. */
+/* The cache frees memory while a call beside the compute stream is stuck: the wait before that is watched. */
 static void trims(tshi_rank *r, void *arg) {
     enum { MIB = 1 << 20 };
     _Atomic bool *over = arg;

@@ -1,5 +1,5 @@
-/* cuBLASLt on the host: plain loops in double, rounded once, but for an algorithm that splits k in the output's type. It
- * refuses what the real one refuses (or may), and an algorithm works only for what it was chosen for. */
+/* cuBLASLt on the host: plain loops in double, rounded once, but for an algorithm that splits k in the output's type.
+ * It refuses what the real one refuses (or may), and an algorithm works only for what it was chosen for. */
 #include "standin/cublaslt.h"
 #include "standin/standin.h"
 

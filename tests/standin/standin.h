@@ -63,8 +63,8 @@ bool standin_wait_idle(int gpu);
 /* This thread's GPU, and whether a stream is one of such a GPU. */
 int standin_current(void);
 bool standin_stream_is_of(cudaStream_t stream, int gpu);
-/* Before a launch of this kernel: the first one waits for the GPU, unless CUDA was told to load all kernels at its start.
- * Dies where that never ends. */
+/* Runs before a launch of this kernel: the first launch waits for the GPU, unless CUDA's setting was to load all
+ * kernels at its start. The process dies where that wait never ends. */
 void standin_load(const char *kernel);
 /* The GPU of memory; -1: of none. */
 int standin_gpu_of(const void *pointer);

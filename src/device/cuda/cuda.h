@@ -39,7 +39,7 @@ extern const tshi_range_ops tshi_cuda_range_ops;     /* ranges.c */
 extern const tshi_sharing_ops tshi_cuda_sharing_ops; /* memory/sharing.c */
 void tshi_cuda_sharing_destroy(tshi_cuda_device *device);
 
-/* Owners that a graph remembers; one of more work counts as one of any owner's. */
+/* Owners that a graph remembers; a graph that holds work of more owners counts as one that holds work of any. */
 #define TSHI_CUDA_OWNERS 8
 
 /* Captured work; graph.c. */
@@ -50,8 +50,8 @@ typedef struct tshi_cuda_graph {
     int owner_count;
     struct tshi_cuda_pool *pool;
     int64_t *replays; /* in device memory: launches that have run */
-    tsh_status
-        broken; /* the failure of a call that could not be captured, or what has ended the graph, and its message */
+    /* The failure of a call that could not be captured, or what has ended the graph, and its message. */
+    tsh_status broken;
     char message[TSHI_MESSAGE_SIZE];
     struct tshi_cuda_graph *next;
 } tshi_cuda_graph;

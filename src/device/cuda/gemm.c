@@ -214,7 +214,7 @@ static cublasStatus_t set_epilogue(const cublaslt *lt, plan *p, const extras *e)
     return status == CUBLAS_STATUS_SUCCESS ? set_extras(lt, p, e) : status;
 }
 
-/* What algorithms have to be good for. */
+/* Sets what algorithms have to be good for. */
 static cublasStatus_t prefer(const tshi_cuda_blas *blas, const product *key, cublasLtMatmulPreference_t preference) {
     const cublaslt *lt = &blas->lt;
     static const cublasLtMatmulPreferenceAttributes_t wants[] = {
@@ -239,7 +239,7 @@ static cublasStatus_t prefer(const tshi_cuda_blas *blas, const product *key, cub
     return status;
 }
 
-/* No failure: the library has no algorithm, or not this one. */
+/* The status is no failure: the library has no algorithm, or cannot run this one. */
 static bool cannot(cublasStatus_t status) {
     return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
 }

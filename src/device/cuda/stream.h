@@ -20,8 +20,8 @@ typedef struct tshi_cuda_device {
                                         * wait meanwhile */
     /* Called every now and then while the host waits for the GPU: it ends communication that cannot finish. */
     void (*watch)(void *watcher);
-    /* Launches a graph that holds work of an owner, as a call that the watch sees; NULL: such graphs are launched like
-     * others. */
+    /* Launches a graph that holds work of an owner, as a call that the watch sees. Where it is NULL the device launches
+     * such a graph like any graph. */
     tsh_status (*launch)(void *watcher, cudaGraphExec_t exec);
     /* Waits, watched, for what has been queued on streams that only the watcher knows. */
     void (*drain)(void *watcher);
@@ -48,8 +48,8 @@ static inline tshi_cuda_device *tshi_cuda(tsh_device *device) {
     return (tshi_cuda_device *)device;
 }
 
-/* Its GPU becomes the calling thread's current one: new events, streams, memory and kernels are the current GPU's. The
- * program may have made another one current, or call from a new thread, which has the first. */
+/* Makes the device's GPU the calling thread's current one: new events, streams, memory and kernels are the current
+ * GPU's. The program may have made another one current, or call from a new thread, which has the first. */
 void tshi_cuda_use(const tshi_cuda_device *device);
 
 static inline cudaStream_t tshi_cuda_stream(tsh_device *device) {

@@ -12,8 +12,8 @@ constexpr int MOST_THREADS = 512; // of a block: more would leave too few regist
 // Chunks that a thread keeps of a row in the backward, beside as many sums.
 template <int W> constexpr int held_backward = W > 4 ? 2 : W == 2 ? 3 : HELD;
 
-// a and b become their sums over a row's group; in a fixed order. shared: an element a warp, and another array at the
-// next call, so that one barrier is enough.
+// a and b become their sums over a row's group, in a fixed order. The shared arrays have an element a warp; the next
+// call has to take other arrays, so that one barrier is enough.
 template <typename S> __device__ inline void group_sums(int group, S &a, S &b, S *shared_a, S *shared_b) {
     for (int step = WARP / 2; step > 0; step /= 2) {
         a += shuffle_xor(a, step);
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
     }
 }
 
-// A chunk as it was read: its elements would take a register each.
+// Keeps a chunk as it was read, because its elements would take a register each.
 template <typename C> struct unread {
     static constexpr bool whole = sizeof(C) == 16;
     std::conditional_t<whole, uint4, C> bits;
@@ -222,8 +222,8 @@ template <typename T, int W> struct held_sums {
 };
 
 // dx (unless NULL), added to what it holds or not; and with SUMMED each block's sums for dgamma and dbeta into
-// partial[block, 2, cols]; then no row has chunks past the held ones. A row is read while the one before it is computed,
-// where there are registers for both.
+// partial[block, 2, cols]; then no row has chunks past the held ones. A row is read while the one before it is
+// computed, where there are registers for both.
 template <typename T, int W, bool SUMMED>
 __global__ void __launch_bounds__(MOST_THREADS, 1)
     backward(int group, bool add, int64_t rows, int64_t cols, const T *x, const T *gamma, const sum_t<T> *mean,
@@ -265,8 +265,8 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
 #pragma unroll
         for (int k = 0; k < K; k++)
             if (my.has(k))
-                put_pack(to + my.at(k),
-                         gradient.result(my.at(k), held.x[k].get(), held.dy[k].get(), before[k].get(), mean_sum, mean_dot));
+                put_pack(to + my.at(k), gradient.result(my.at(k), held.x[k].get(), held.dy[k].get(), before[k].get(),
+                                                        mean_sum, mean_dot));
         for (int64_t at = my.at(K); at < my.chunks && !SUMMED; at += group)
             put_pack(to + at, gradient.result(at, row[at], up[at], add ? to[at] : C(), mean_sum, mean_dot));
     }
@@ -353,8 +353,8 @@ void launch_backward(tsh_device *device, const norm_gradient &g, int group, unsi
                      void *partial) {
     using S = sum_t<T>;
     launch(device, "norm_backward", backward<T, W, SUMMED>, blocks, threads, group, g.add, g.rows, g.cols,
-           (const T *)g.x, (const T *)g.gamma, g.rms ? (const S *)nullptr : (const S *)g.mean, (const S *)g.rstd, (const T *)g.dy, (T *)g.dx,
-           (S *)partial);
+           (const T *)g.x, (const T *)g.gamma, g.rms ? (const S *)nullptr : (const S *)g.mean, (const S *)g.rstd,
+           (const T *)g.dy, (T *)g.dx, (S *)partial);
 }
 
 template <typename T, int W> void norm_backward(tsh_device *device, const norm_gradient &g) {

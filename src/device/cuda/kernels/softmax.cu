@@ -189,7 +189,8 @@ template <typename T> struct row_part {
     }
 };
 
-// A reduction over a row's group. shared: an element a warp, which the call after the next one may use again.
+// Reduces over a row's group. `shared` has an element a warp; the next call has to take another array, and the one
+// after it may take this one again.
 template <typename S, typename Op> __device__ inline S group_reduce(int group, S value, S *shared, Op op) {
     value = warp_reduce(value, op);
     if (group == WARP) return value;
@@ -275,7 +276,8 @@ template <typename F> bool with_groups(int64_t rows, int64_t chunks, F f) {
     return true;
 }
 
-template <typename T> bool softmax_whole(tsh_device *device, bool log, int64_t rows, int64_t n, const void *x, void *y) {
+template <typename T>
+bool softmax_whole(tsh_device *device, bool log, int64_t rows, int64_t n, const void *x, void *y) {
     if (!packs<T>(n, x, y)) return false;
     return with_groups(rows, n / pack<T>::size, [=](int group, unsigned blocks, unsigned threads) {
         with_bool(log, [=](auto l) {

@@ -1,5 +1,5 @@
-/* Copies within a GPU's memory, to the host and from it. Copies to and from the host go through pinned memory: a copy of
- * pageable memory returns only when the stream has come to it, and no watch could end that wait. */
+/* Copies within a GPU's memory, to the host and from it. Copies to and from the host go through pinned memory: a copy
+ * of pageable memory returns only when the stream has come to it, and no watch could end that wait. */
 #include "device/cuda/cuda.h"
 
 #include <string.h>

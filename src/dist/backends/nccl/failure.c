@@ -27,9 +27,9 @@ static bool is_ours(const tsh_group *group) {
     return group->ops == group->world->data && group->state;
 }
 
-/* All in one group, which NCCL takes since 2.22: the end of one communicator frees memory, for which the GPU has to come
- * to the end of what it has been given, the calls of the others with it. Graphs go first: NCCL waits for those that hold
- * a communicator's calls. */
+/* Aborts all communicators in one group, which NCCL takes since 2.22: the end of one of them frees memory, for which
+ * the GPU has to come to the end of what it has been given, calls of all communicators with it. Graphs go first: NCCL
+ * waits for those that hold a communicator's calls. */
 static void abort_all(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     bool together = nccl->library->version >= TOGETHER && nccl->library->group_start() == ncclSuccess;

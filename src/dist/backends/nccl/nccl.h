@@ -145,7 +145,7 @@ ncclResult_t tshi_nccl_move(const tshi_nccl *nccl, const tsh_group *group, const
 
 /* --- collective.c ------------------------------------------------------------------------------------------------- */
 
-/* Launches a graph that holds calls of the world's groups: it counts as a call. As the device calls it. */
+/* Launches a graph that holds calls of the world's groups: it counts as a call. The device calls it. */
 tsh_status tshi_nccl_launch(void *world, cudaGraphExec_t exec);
 
 /* --- group.c: communicators --------------------------------------------------------------------------------------- */
@@ -162,7 +162,7 @@ double tshi_nccl_patience(const tsh_world *world);
  * until the communication has ended. */
 void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail);
 void tshi_nccl_flush_all(tsh_world *world);
-/* Waits so for all collectives and all messages that are queued, as the device calls it. */
+/* Waits, as tshi_nccl_flush does, for all collectives and all messages that are queued. The device calls it. */
 void tshi_nccl_drain(void *world);
 /* See tshi_group_ops. */
 tsh_status tshi_nccl_group_open(tsh_group *parent, const int *ranks, int n, tsh_group *group);
