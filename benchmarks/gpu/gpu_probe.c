@@ -120,6 +120,8 @@ static void check_ipc(void) {
     pid_t child = fork();
     probe_open();
     if (child == 0) {
+        close(there[1]); /* the end of the other process ends the read */
+        close(back[0]);
         if (read(there[0], &handle, sizeof handle) != (ssize_t)sizeof handle) _exit(1);
         probe_need(cudaIpcOpenMemHandle(&mapped, handle, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
         probe_need(cudaMemcpyAsync((void *)(bed.flag + 1), mapped, sizeof seen, cudaMemcpyDeviceToHost, bed.stream),
@@ -130,6 +132,7 @@ static void check_ipc(void) {
         _exit(0);
     }
     close(back[1]);
+    close(there[0]);
     probe_need(cudaMemsetAsync(bed.data, 1, 64, bed.stream), "cudaMemsetAsync");
     probe_release();
     probe_need(cudaIpcGetMemHandle(&handle, bed.data), "cudaIpcGetMemHandle");
@@ -231,11 +234,11 @@ static int stay(void) {
 }
 
 int main(int argc, char **argv) {
-    const probe_check checks[] = {{"device", check_device},       {"events", check_events},
-                                  {"copies", check_copies},       {"waits", check_waits},
-                                  {"capture", check_capture},     {"ipc", check_ipc},
-                                  {"queues", check_queues},       {"launches", check_launches},
-                                  {"bandwidth", check_bandwidth}, {NULL, NULL}};
+    const probe_check checks[] = {{"device", check_device, false},       {"events", check_events, false},
+                                  {"copies", check_copies, false},       {"waits", check_waits, false},
+                                  {"capture", check_capture, false},     {"ipc", check_ipc, false},
+                                  {"queues", check_queues, false},       {"launches", check_launches, false},
+                                  {"bandwidth", check_bandwidth, false}, {NULL, NULL, false}};
     if (argc > 1 && strcmp(argv[1], "--stay") == 0) return stay();
     return probe_run(checks, argv + 1);
 }

@@ -24,6 +24,7 @@ probe_build() {
     [ -z "$ready" ] || omit "--bin names programs that are built"
     have nvcc || omit "there is no nvcc"
     if [ "$1" = nccl_probe ]; then
+        [ -e "$include/nccl.h" ] || include=/usr/include
         [ -z "${NCCL_ROOT:-}" ] || include=$NCCL_ROOT/include
         [ -e "$include/nccl.h" ] || omit "there is no nccl.h"
         for library in "$include"/../lib/libnccl.so.2 /usr/lib/*/libnccl.so.2; do [ ! -e "$library" ] || break; done
@@ -49,7 +50,7 @@ queues() { built gpu_probe; CUDA_DEVICE_MAX_CONNECTIONS=$1 "$bin/gpu_probe" queu
 build() {
     local generator="Unix Makefiles" suites=OFF targets=(tshard-bench tshard-run check_vectors train_text train_gpt generate)
     [ -z "$ready" ] || omit "--bin names programs that are built"
-    have nvcc || omit "there is no CUDA toolkit"
+    have nvcc && have cmake || omit "there is no CUDA toolkit, or no CMake"
     ! have ninja || generator=Ninja
     if [ "${1:-}" = tests ]; then
         if pkg-config --exists criterion; then suites=ON targets=(all); else echo "no Criterion: no suites"; fi
@@ -107,7 +108,7 @@ torch_layers() {
 
 # Memory that only the GPU reads: three suites expect wrong indices to be told of at once, as managed memory has it.
 suites() {
-    [ -e "$build/tests/CTestTestfile.cmake" ] || omit "no suites are built"
+    have ctest && [ -e "$build/tests/CTestTestfile.cmake" ] || omit "no suites are built, or there is no ctest"
     TSHARD_TEST_DEVICE=cuda TSHARD_CUDA_MANAGED=0 ctest --test-dir "$build" -j 16 --output-on-failure --no-tests=error \
         -L '^(tensor|dist|autograd|functional|layers|train|examples)$' -LE extended \
         -E '^(layers.embedding|functional.cross_entropy|train.wrong_use)$'
@@ -139,6 +140,7 @@ sanitize_one() { TSHARD_CUDA_MANAGED=0 sanitizer "$tool" "$bin/check_vectors" "$
 
 sanitize_vectors() {
     built check_vectors
+    have compute-sanitizer || omit "there is no compute-sanitizer"
     tool=$1
     with_vectors "linear_uneven layer_norm cross_entropy_mean_ls10_w" sanitize_one
 }
@@ -153,7 +155,9 @@ nccl() {
 
 # train or generate
 gpt() {
+    have python3 || omit "there is no python3"
     built train_gpt
+    [ "$1" = train ] || built generate
     # shellcheck disable=SC2046
     python3 benchmarks/compare_gpt2.py --bin "$bin" --device cuda "$1" $(pick "" --small)
 }
