@@ -126,7 +126,7 @@ finish() {
 }
 
 # A process that keeps a context open: no step waits for the driver to wake up. It ends with this script.
-stay() { [ ! -x "$bin/gpu_probe" ] || exec 9> >("$bin/gpu_probe" --stay > /dev/null 2>&1); }
+stay() { [ $list = yes ] || [ ! -x "$bin/gpu_probe" ] || exec 9> >("$bin/gpu_probe" --stay > /dev/null 2>&1); }
 
 # --- what is carried along ----------------------------------------------------------------------------------------
 
