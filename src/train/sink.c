@@ -99,7 +99,7 @@ static tsh_status end(tshi_gradient_sink *sink, tsh_status status) {
     return status;
 }
 
-/* Of a step that has failed no gradient is left, not even one whose own sum was done before. */
+/* No gradient is left of a step that has failed, not even one whose own sum was done before. */
 static tsh_status wait(tshi_gradient_sink *sink, int slot) {
     tsh_data_parallel *dp = of(sink);
     bool waits = dp->slots[slot % dp->count].unsummed || dp->state == TSHI_SUMS_FAILED;
