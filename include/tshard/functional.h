@@ -22,8 +22,8 @@ extern "C" {
  * a stack of matrices:
  *   P,R -> P    R,P -> P    R,R -> R    S(d),S(d) -> S(d), d of the stack    S(m),L -> S(m)    L,S(n) -> S(n)
  *   S(k),S(k) -> P    L,L -> L
- * L,S(1) is taken only by a b that is SHARD(1) (SHARD(last) in a stack), P,R and R,P only by inputs with these layouts: the product of a term of
- * a sum is a term of the product, and the gradient of the R input is summed (all-reduce).
+ * L,S(1) is taken only by a b that is SHARD(1) (SHARD(last) in a stack), P,R and R,P only by inputs with these layouts:
+ * the product of a term of a sum is a term of the product, and the gradient of the R input is summed (all-reduce).
  * Backward: da = dy b^T, db = a^T dy. */
 TSH_API tsh_tensor *tsh_matmul(tsh_tape *tape, tsh_tensor *a, tsh_tensor *b);
 /* y = x W^T + b.  x [..., in_features], weight [out_features, in_features], bias [out_features] or NULL
@@ -60,8 +60,8 @@ TSH_API tsh_tensor *tsh_bias(tsh_tape *tape, tsh_tensor *x, tsh_tensor *b);
  *   pow        x^exponent
  *   clamp      min(max(x, low), high); its gradient is 0 where x is outside (low, high). Either may be infinite.
  *   R -> R    S(d) -> S(d)    L -> L
- * A NaN stays NaN; limits are PyTorch's: log(0) = -inf; log and sqrt of a negative number, and its powers that are not whole, are NaN. An
- * exponent, low or high that is NaN is TSH_ERR_ARGUMENT.
+ * A NaN stays NaN; limits are PyTorch's: log(0) = -inf; log and sqrt of a negative number, and its powers that are not
+ * whole, are NaN. An exponent, low or high that is NaN is TSH_ERR_ARGUMENT.
  * Source of both gelus: Hendrycks and Gimpel, "Gaussian error linear units", 2016. */
 TSH_API tsh_tensor *tsh_gelu(tsh_tape *tape, tsh_tensor *x);
 TSH_API tsh_tensor *tsh_gelu_tanh(tsh_tape *tape, tsh_tensor *x);

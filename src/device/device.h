@@ -134,7 +134,7 @@ struct tsh_device {
     const tshi_device_ops *ops;
     tsh_allocator allocator;
     tsh_memory_stats stats;
-    tsh_memory_use report;   /* its texts belong to the peak */
+    tsh_memory_use report;      /* its texts belong to the peak */
     tsh_memory_purpose purpose; /* of memory that is allocated from now on */
     tshi_place place;
     struct tshi_record *record;             /* device/record.h; NULL: none is kept */
