@@ -309,8 +309,8 @@ static bool note_backward(const tsh_device *device) {
 static void warn_of_endless_step(tsh_tape *tape) {
     const int times = 100;
     if (!tape->usual_count) tape->usual_count = tape->owned_count;
-    if (tape->told || tape->owned_count / times < tape->usual_count || !tape->usual_count) return;
-    tape->told = true;
+    if (tape->warned || tape->owned_count / times < tape->usual_count || !tape->usual_count) return;
+    tape->warned = true;
     tshi_log(&tape->world->log, TSH_LOG_WARNING,
              "backward: the tape holds %d tensors, %d times those of its first step: is tsh_tape_reset missing at the "
              "end of a step?",

@@ -34,7 +34,7 @@ struct tsh_tape {
     tsh_tensor **owned; /* every tensor made in this step */
     int owned_count, owned_capacity;
     int usual_count; /* what owned_count was in the first backward */
-    bool told;       /* the warning that steps do not end has been logged */
+    bool warned;     /* the warning that steps do not end has been logged */
 };
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */

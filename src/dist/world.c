@@ -274,7 +274,7 @@ void tsh_world_seed(tsh_world *world, uint64_t seed) {
 tsh_status tshi_world_stranger(tsh_world *world, const char *what) {
     const char *const words = "this is another thread than the one that created the world, which alone uses it";
     if (world->checked) return tshi_fail(TSH_ERR_STATE, "%s: %s", what, words);
-    if (!atomic_exchange(&world->told, true)) tshi_log(&world->log, TSH_LOG_WARNING, "%s: %s", what, words);
+    if (!atomic_exchange(&world->warned, true)) tshi_log(&world->log, TSH_LOG_WARNING, "%s: %s", what, words);
     return TSH_OK;
 }
 

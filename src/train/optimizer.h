@@ -78,7 +78,7 @@ void tshi_clip_all(const tsh_parameters *list, double scale, double max_norm);
 
 /* With TSHARD_CHECK=1, else nothing: TSH_ERR_MISMATCH where ranks of one axis have lists of other parameters, or in another
  * order, or another seed; where copies of a parameter have other values. Collective over the axes of the parameters'
- * meshes. */
+ * meshes; lists are compared along the world, too, by ranks whose list is empty or has a parameter on all ranks. */
 tsh_status tshi_compare_lists(const tsh_parameters *list);
 tsh_status tshi_compare_values(const tsh_optimizer *optimizer);
 
