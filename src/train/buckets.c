@@ -192,12 +192,13 @@ static void complete(tsh_data_parallel *dp, tshi_bucket *bucket) {
     size_t size = tsh_dtype_size(bucket->dtype);
     char *flag = tshi_data(bucket->flags);
     bucket->absent = 0;
+    device->ops->copy.fill(device, bucket->dtype, bucket->count, 1, flag);
     for (tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next, flag += size) {
         tshi_slot_open(dp, slot);
-        bool absent = slot->parameter->gradient->stale;
-        bucket->absent += absent;
-        if (absent) device->ops->copy.zero(device, tsh_tensor_local_nbytes(slot->term), tshi_data(slot->term));
-        device->ops->copy.fill(device, bucket->dtype, 1, absent ? 0 : 1, flag);
+        if (!slot->parameter->gradient->stale) continue;
+        bucket->absent++;
+        device->ops->copy.zero(device, tsh_tensor_local_nbytes(slot->term), tshi_data(slot->term));
+        device->ops->copy.zero(device, size, flag);
         slot->parameter->gradient->stale = false;
     }
 }

@@ -202,11 +202,12 @@ static void put_pieces(const tsh_data_parallel *dp, const tshi_bucket *bucket, c
 static void put_flags(const tsh_data_parallel *dp, const tshi_bucket *bucket, int r, int n, char *to) {
     tsh_device *device = dp->mesh->device;
     size_t size = tsh_dtype_size(bucket->dtype), block = (size_t)bucket->counts[r] * size;
-    size_t bytes = (size_t)tshi_shards_padded(bucket, bucket->count) * size;
+    size_t bytes = (size_t)tshi_shards_padded(bucket, bucket->count) * size, used = (size_t)bucket->count * size;
     char *flag = to;
-    device->ops->copy.zero(device, bytes, to);
+    device->ops->copy.fill(device, bucket->dtype, bucket->count, 1, to);
+    device->ops->copy.zero(device, bytes - used, to + used);
     for (const tshi_bucket_slot *slot = bucket->first; slot; slot = slot->next, flag += size) {
-        if (!slot->parameter->gradient->stale) device->ops->copy.fill(device, bucket->dtype, 1, 1, flag);
+        if (slot->parameter->gradient->stale) device->ops->copy.zero(device, size, flag);
     }
     device->ops->copy.strided(device, n - 1, bytes, to, 0, to + block, block);
 }

@@ -79,6 +79,55 @@ static double sum_of_ranks(const tshi_rank *r) {
     return r->size * (r->size - 1) / 2.0;
 }
 
+/* --- what a bucket launches --------------------------------------------------------------------------------------- */
+
+static tshi_fill_fn *fill;
+static int fills;
+
+static void count_fill(tsh_device *device, tsh_dtype dtype, int64_t n, double value, void *to) {
+    fills++;
+    fill(device, dtype, n, value, to);
+}
+
+/* The fills of a backward in which every rank has a gradient of all four weights. */
+static int fills_of_backward(tshi_rank *r, kit *k) {
+    tsh_device *device = tsh_world_device(r->world);
+    const tshi_device_ops *before = device->ops;
+    tshi_device_ops counted = *before;
+    tsh_tensor *loss = term(r, k, 0, 1);
+    for (int i = 1; i < 3; i++) loss = tsh_add(k->tape, loss, term(r, k, i, 1));
+    fill = before->copy.fill;
+    counted.copy.fill = count_fill;
+    fills = 0;
+    device->ops = &counted;
+    backward(r, k, loss);
+    tshi_check_ok(r, tsh_data_parallel_wait(k->dp));
+    device->ops = before;
+    return fills;
+}
+
+static void few_fills(tshi_rank *r, void *arg) {
+    const tsh_data_parallel_config whole = {0}, sharded = {.level = TSH_SHARD_OPTIMIZER};
+    kit k;
+    (void)arg;
+    make_kit(r, &whole, &k);
+    int buckets = tsh_data_parallel_buckets(k.dp), count = fills_of_backward(r, &k);
+    tshi_check(r, buckets == 2, "%d buckets", buckets);
+    tshi_check(r, count == buckets + 1, "%d fills with the loss's, of %d buckets", count, buckets);
+    for (int i = 0; i < 3; i++) check(r, &k, i, r->size);
+    free_kit(&k);
+    make_kit(r, &sharded, &k);
+    buckets = tsh_data_parallel_buckets(k.dp), count = fills_of_backward(r, &k);
+    /* One for each run of ranks whose slices are of one length; this rank is a run of its own. */
+    tshi_check(r, count <= 1 + buckets * r->size, "%d fills with the loss's, of %d sharded buckets", count, buckets);
+    for (int i = 0; i < 3; i++) check(r, &k, i, r->size);
+    free_kit(&k);
+}
+
+Test(data_parallel, sets_the_flags_of_a_bucket_at_once, .timeout = 120) {
+    for (int p = 1; p <= 3; p++) cr_assert_str_empty(tshi_test_run(p, few_fills, NULL));
+}
+
 /* --- unused parameters -------------------------------------------------------------------------------------------- */
 
 static void unused(tshi_rank *r, void *config) {
