@@ -186,3 +186,88 @@ static void outlives(tshi_rank *r, void *arg) {
 Test(nccl_graphs, a_destroyed_group_ends_its_graphs_alone) {
     run_ranks(2, false, outlives, NULL);
 }
+
+/* --- groups that go during a capture ------------------------------------------------------------------------------ */
+
+/* The capture holds calls of the group: its communicator goes when the capture is over. */
+static void goes_in_capture(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *pair = NULL;
+    tsh_device *device = tsh_world_device(r->world);
+    tsh_graph *graph = NULL;
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
+    float got = 0;
+    tsh_tensor_fill(x, 1);
+    tshi_check_ok(r, tsh_group_split(tsh_world_group(r->world), 0, r->rank, &pair));
+    if (sums(r, pair) && tshi_check_ok(r, tsh_graph_capture_begin(device))) {
+        double_sum(r, pair, x);
+        tsh_group_destroy(pair);
+        tshi_check_status(r, tsh_graph_capture_end(device, &graph), TSH_ERR_STATE, "a group that has been destroyed");
+        tshi_check_ok(r, read_one(x, &got));
+        tshi_check(r, got == 1, "what was captured has run: %g", (double)got);
+        sums(r, tsh_world_group(r->world));
+    }
+    tsh_graph_destroy(graph);
+    tsh_tensor_release(x);
+}
+
+/* A group of which the capture holds nothing goes at once, and the graph can be launched. */
+static void another_goes_in_capture(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *pair = NULL;
+    doubling d = {.x = tshi_test_vector(r, TSH_FLOAT32, 3)};
+    tsh_device *device = tsh_world_device(r->world);
+    float got = 0;
+    tsh_tensor_fill(d.x, 1);
+    tshi_check_ok(r, tsh_group_split(tsh_world_group(r->world), 0, r->rank, &pair));
+    if (sums(r, pair) && tshi_check_ok(r, tsh_graph_capture_begin(device))) {
+        double_sum(r, tsh_world_group(r->world), d.x);
+        tsh_group_destroy(pair);
+        tshi_check_ok(r, tsh_graph_capture_end(device, &d.graph));
+        tshi_check_ok(r, tsh_graph_launch(d.graph));
+        tshi_check_ok(r, read_one(d.x, &got));
+        tshi_check(r, got == (float)(2 * r->size), "%g", (double)got);
+    }
+    close_doubling(&d);
+}
+
+static void world_goes_in_capture(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
+    tsh_tensor_fill(x, 1);
+    if (sums(r, tsh_world_group(r->world)) && tshi_check_ok(r, tsh_graph_capture_begin(tsh_world_device(r->world))))
+        double_sum(r, tsh_world_group(r->world), x);
+    tsh_tensor_release(x);
+}
+
+/* The communicator of a group that was destroyed in the capture is aborted with the others. */
+static void goes_and_fails_in_capture(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *pair = NULL;
+    tsh_device *device = tsh_world_device(r->world);
+    tsh_graph *graph = NULL;
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
+    tshi_check_ok(r, tsh_group_split(tsh_world_group(r->world), 0, r->rank, &pair));
+    if (sums(r, pair) && tshi_check_ok(r, tsh_graph_capture_begin(device))) {
+        double_sum(r, pair, x);
+        tsh_group_destroy(pair);
+        tshi_check_ok(r, tshi_group_agree(tsh_world_group(r->world), "destroyed", TSH_OK));
+        tsh_world_fail(r->world, "enough of it");
+        tshi_check(r, tsh_all_reduce(tsh_world_group(r->world), x, TSH_SUM) != TSH_OK, "a call after a failure");
+        tshi_check(r, tsh_graph_capture_end(device, &graph) != TSH_OK, "the capture ends well");
+        tshi_check_ok(r, tsh_world_recover(r->world));
+        sums(r, tsh_world_group(r->world));
+    }
+    tsh_graph_destroy(graph);
+    tsh_tensor_release(x);
+}
+
+Test(nccl_graphs, groups_that_are_destroyed_during_a_capture) {
+    run_ranks(2, false, goes_in_capture, NULL);
+    run_ranks(2, false, another_goes_in_capture, NULL);
+    run_ranks(2, false, goes_and_fails_in_capture, NULL);
+}
+
+Test(nccl_graphs, a_world_that_is_destroyed_during_a_capture) {
+    run_ranks(2, false, world_goes_in_capture, NULL);
+}

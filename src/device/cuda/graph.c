@@ -77,13 +77,15 @@ void tshi_cuda_graph_hold(tshi_cuda_device *device, const void *owner) {
     graph->owner_count++;
 }
 
-void tshi_cuda_graphs_end(tshi_cuda_device *device, const void *owner, tsh_status status, const char *words) {
+bool tshi_cuda_graphs_end(tshi_cuda_device *device, const void *owner, tsh_status status, const char *words) {
+    bool captured = device->capturing && holds(device->capturing, owner);
     for (tshi_cuda_graph *graph = device->graphs; graph; graph = graph->next) {
-        if (graph == device->capturing || !graph->exec || !holds(graph, owner)) continue;
+        if (graph->broken != TSH_OK || !holds(graph, owner)) continue;
         graph->broken = status;
         snprintf(graph->message, sizeof graph->message, "%s", words);
         end_exec(graph);
     }
+    return captured;
 }
 
 /* --- the end of a capture ----------------------------------------------------------------------------------------- */

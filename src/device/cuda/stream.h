@@ -72,8 +72,9 @@ void tshi_cuda_no_capture(tsh_device *device, const char *what);
 /* The graph that is captured holds work of `owner`, which ends the graph before it goes itself. */
 void tshi_cuda_graph_hold(tshi_cuda_device *device, const void *owner);
 /* Frees what the graphs that hold work of `owner` (NULL: of any) would run: to launch one returns `status` with
- * `words`. What has been launched goes on. Not for the one that is captured. */
-void tshi_cuda_graphs_end(tshi_cuda_device *device, const void *owner, tsh_status status, const char *words);
+ * `words`. What has been launched goes on. Of the one that is captured nothing can be freed: its end returns `status`
+ * and calls the watch. True where this one holds work of `owner`. */
+bool tshi_cuda_graphs_end(tshi_cuda_device *device, const void *owner, tsh_status status, const char *words);
 
 /* A function of a library that is opened when a program has GPUs; tshard loads without it. */
 typedef struct tshi_cuda_symbol {

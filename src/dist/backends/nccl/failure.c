@@ -43,6 +43,13 @@ static void abort_all(tsh_world *world) {
         tshi_nccl_window_forget(world, g->state);
         g->state = NULL;
     }
+    while (nccl->kept) {
+        tshi_nccl_kept *kept = nccl->kept;
+        nccl->kept = kept->next;
+        nccl->library->comm_abort(kept->comm);
+        tshi_nccl_window_forget(world, kept->comm);
+        tshi_free(&world->allocator, kept);
+    }
     for (tshi_nccl_link *link = nccl->links; link; link = link->next) {
         if (link->comm) nccl->library->comm_abort(link->comm);
         link->comm = NULL;
@@ -203,7 +210,10 @@ static tsh_status look(tsh_world *world, double now) {
 tsh_status tshi_nccl_watch(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     double now = tshi_clock();
-    if (nccl->abort_due && !tshi_nccl_device(world)->capturing) abort_all(world);
+    if (!tshi_nccl_device(world)->capturing) {
+        if (nccl->abort_due) abort_all(world);
+        tshi_nccl_kept_end(world);
+    }
     if (nccl->failed != TSH_OK) return tshi_fail(nccl->failed, "%s", nccl->words);
     /* What the GPU waits for may be a message that this host has still to hear of. */
     if (world->pending > 0) tshi_world_progress(world);

@@ -144,6 +144,31 @@ void tshi_nccl_drain(void *of) {
     }
 }
 
+static void comm_leave(tsh_world *world, ncclComm_t comm) {
+    const tshi_nccl *nccl = tshi_nccl_of(world);
+    tshi_nccl_window_close(world, comm);
+    tshi_nccl_comm_end(nccl, comm, nccl->library->comm_finalize(comm), tshi_clock() + tshi_nccl_patience(world));
+}
+
+/* Without memory for the note the communicator stays: to end it now would take for ever. */
+static void comm_keep(tsh_world *world, ncclComm_t comm) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    tshi_nccl_kept *kept = tshi_calloc(&world->allocator, 1, sizeof *kept);
+    if (!kept) return;
+    *kept = (tshi_nccl_kept){.comm = comm, .next = nccl->kept};
+    nccl->kept = kept;
+}
+
+void tshi_nccl_kept_end(tsh_world *world) {
+    tshi_nccl *nccl = tshi_nccl_of(world);
+    while (nccl->kept) {
+        tshi_nccl_kept *kept = nccl->kept;
+        nccl->kept = kept->next;
+        comm_leave(world, kept->comm);
+        tshi_free(&world->allocator, kept);
+    }
+}
+
 void tshi_nccl_group_close(tsh_group *group) {
     tsh_world *world = group->world;
     tshi_nccl *nccl = tshi_nccl_of(world);
@@ -153,11 +178,10 @@ void tshi_nccl_group_close(tsh_group *group) {
     nccl->done = nccl->queued;
     comm = group->state; /* it may have been aborted meanwhile */
     group->state = NULL;
-    if (comm) {
-        tshi_cuda_graphs_end(tshi_nccl_device(world), group, TSH_ERR_STATE,
-                             "the graph holds calls of a group that has been destroyed");
-        tshi_nccl_window_close(world, comm);
-        tshi_nccl_comm_end(nccl, comm, nccl->library->comm_finalize(comm), tshi_clock() + tshi_nccl_patience(world));
-    }
+    if (comm && tshi_cuda_graphs_end(tshi_nccl_device(world), group, TSH_ERR_STATE,
+                                     "the graph holds calls of a group that has been destroyed"))
+        comm_keep(world, comm);
+    else if (comm)
+        comm_leave(world, comm);
     if (group->control != group) tshi_group_free(group->control);
 }

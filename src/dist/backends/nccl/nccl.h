@@ -93,6 +93,13 @@ typedef struct tshi_nccl_message {
     struct tshi_nccl_message *next;
 } tshi_nccl_message;
 
+/* A communicator whose group has been destroyed during a capture that holds calls of it: NCCL would wait for the end of
+ * what is captured. */
+typedef struct tshi_nccl_kept {
+    ncclComm_t comm;
+    struct tshi_nccl_kept *next;
+} tshi_nccl_kept;
+
 #define TSHI_NCCL_AHEAD 128
 
 /* world->data_state. */
@@ -117,7 +124,8 @@ typedef struct tshi_nccl {
     /* The failure that has ended the communication, until the world recovers. */
     tsh_status failed;
     char words[TSHI_MESSAGE_SIZE];
-    bool abort_due; /* of the communicators, when the capture is over that holds calls of theirs */
+    bool abort_due;       /* of the communicators, when the capture is over that holds calls of theirs */
+    tshi_nccl_kept *kept; /* end with the capture, too */
 } tshi_nccl;
 
 static inline tshi_nccl *tshi_nccl_of(const tsh_world *world) {
@@ -154,6 +162,8 @@ tsh_status tshi_nccl_launch(void *world, cudaGraphExec_t exec);
  * over the group. make: without a window on symmetric memory. */
 tsh_status tshi_nccl_comm_create(tsh_group *group, tsh_status status);
 tsh_status tshi_nccl_comm_make(tsh_group *group, tsh_status status);
+/* Ends the communicators whose groups are gone. Called when nothing is captured. */
+void tshi_nccl_kept_end(tsh_world *world);
 /* Ends a communicator of which ncclCommFinalize has returned `result`; it is aborted if it has not ended by `until`. */
 void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until);
 /* Seconds that the end of a communicator may take: peers may be dead, or late. */

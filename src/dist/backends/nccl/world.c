@@ -2,6 +2,7 @@
 #include "dist/backends/nccl/nccl.h"
 #include "dist/bootstrap/rendezvous.h"
 #include "dist/registry.h"
+#include "tshard/graph.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -142,9 +143,17 @@ tsh_status tshi_nccl_take_data(tsh_world *world, bool *takes) {
     return status == TSH_OK ? tshi_nccl_arena_open(world) : status;
 }
 
+/* A capture that the program has not ended holds calls of groups that are gone. */
+static void end_capture(tsh_device *device) {
+    tsh_graph *graph = NULL;
+    if (tshi_cuda(device)->capturing && tsh_graph_capture_end(device, &graph) == TSH_OK) tsh_graph_destroy(graph);
+}
+
 void tshi_nccl_leave(tsh_world *world) {
     tshi_nccl *nccl = tshi_nccl_of(world);
     if (!nccl) return;
+    end_capture(world->device);
+    tshi_nccl_kept_end(world);
     tshi_nccl_device(world)->watch = NULL;
     tshi_nccl_device(world)->launch = NULL;
     tshi_nccl_device(world)->drain = NULL;
