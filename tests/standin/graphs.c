@@ -183,3 +183,32 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     standin_leave();
     return cudaSuccess;
 }
+
+/* --- looking into a graph ----------------------------------------------------------------------------------------- */
+
+static int node_of_call(const capture *c, int call) {
+    for (int i = 0; i < c->count; i++)
+        if (c->nodes[i].again && call-- == 0) return i;
+    return -1;
+}
+
+static bool stands_behind_any(const node *n, const bool *marked) {
+    for (int i = 0; i < n->behind.count; i++)
+        if (marked[n->behind.node[i]]) return true;
+    return false;
+}
+
+/* Edges lead from earlier nodes to later ones. */
+int standin_graph_beside(cudaGraphExec_t exec, int call) {
+    const capture *c = (const capture *)exec;
+    int at = node_of_call(c, call), beside = 0;
+    bool *before = calloc((size_t)c->count + 1, sizeof *before), *after = calloc((size_t)c->count + 1, sizeof *after);
+    if (at >= 0) before[at] = after[at] = true;
+    for (int i = at; i >= 0; i--)
+        for (int k = 0; k < c->nodes[i].behind.count && before[i]; k++) before[c->nodes[i].behind.node[k]] = true;
+    for (int i = at + 1; i < c->count && at >= 0; i++) after[i] = stands_behind_any(&c->nodes[i], after);
+    for (int i = 0; i < c->count; i++) beside += !c->nodes[i].again && !before[i] && !after[i];
+    free(before);
+    free(after);
+    return at < 0 ? -1 : beside;
+}

@@ -34,6 +34,9 @@ void standin_gpus(int count);
 /* Sets whether GPUs reach each other's memory. */
 void standin_peers(bool on);
 void standin_memory(size_t bytes);
+/* The operations of the graph, NCCL's apart, that its edges order neither before nor after NCCL's call of that number,
+ * counted from 0; -1: there are fewer calls. */
+int standin_graph_beside(cudaGraphExec_t exec, int call);
 /* A function that no library has; NULL: they have all. */
 void standin_lack(const char *function);
 
