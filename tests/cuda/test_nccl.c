@@ -181,6 +181,30 @@ Test(nccl, ranks_that_share_a_gpu_do_without) {
     expect_nothing_left("worlds");
 }
 
+/* The worlds of one process share its environment: it is the version that forbids it. */
+Test(nccl, ranks_that_share_a_gpu_where_nccl_is_told_to_take_them) {
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+    standin_nccl_version(23004);
+    begin(1, true);
+    cr_assert_str_empty(tshi_test_run_threads(3, backend_is, "nccl"));
+    begin(2, true);
+    cr_assert_str_empty(tshi_test_run_threads(3, backend_is, "nccl"));
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "0", 1);
+    cr_assert_str_empty(tshi_test_run_threads(3, backend_is, "local"));
+    expect_nothing_left("worlds");
+}
+
+Test(nccl, ranks_that_share_a_gpu_need_a_newer_nccl) {
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+    standin_nccl_version(22907);
+    begin(1, true);
+    cr_assert_str_empty(tshi_test_run_threads(2, backend_is, "local"));
+    setenv("TSHARD_BACKEND", "nccl", 1);
+    const char *words = tshi_test_run_threads(2, no_world, NULL);
+    cr_assert_not_null(strstr(words, "NCCL takes this from 2.30 on, where NCCL_MULTI_RANK_GPU_ENABLE=1"), "%s", words);
+    expect_nothing_left("worlds");
+}
+
 Test(nccl, it_can_be_ruled_out) {
     begin(2, true);
     setenv("TSHARD_BACKEND", "local", 1);

@@ -10,6 +10,7 @@ static clique *cliques;
 static split *splits;
 static ncclComm_t comms[MOST_COMMS];
 static int ids;
+static int library_version = NCCL_VERSION_CODE;
 
 void standin_nccl_die(const char *message) {
     fprintf(stderr, "NCCL stand-in: %s\n", message);
@@ -85,7 +86,17 @@ void standin_nccl_check(ncclComm_t comm) {
     standin_nccl_die("a communicator that is none");
 }
 
+/* Several ranks on one GPU are taken from 2.30 on, where each of them asks for it. */
+static bool refuses(const clique *c, ncclComm_t comm) {
+    const char *asked = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    if (library_version >= 23000 && asked && atoi(asked)) return false;
+    for (int i = 0; i < MOST_COMMS; i++)
+        if (comms[i] && comms[i] != comm && comms[i]->clique == c && comms[i]->gpu == comm->gpu) return true;
+    return false;
+}
+
 static void join(ncclComm_t comm, clique *c, int rank) {
+    if (refuses(c, comm)) comm->error = ncclInvalidUsage;
     comm->clique = c;
     comm->rank = rank;
     comm->size = c->size;
@@ -96,8 +107,12 @@ static void join(ncclComm_t comm, clique *c, int rank) {
 ncclResult_t ncclGetVersion(int *version) {
     ncclResult_t result;
     if (standin_nccl_fails("ncclGetVersion", ncclInternalError, &result)) return result;
-    *version = NCCL_VERSION_CODE;
+    *version = library_version;
     return ncclSuccess;
+}
+
+void standin_nccl_version(int version) {
+    library_version = version;
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {

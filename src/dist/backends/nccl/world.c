@@ -5,18 +5,28 @@
 #include "tshard/graph.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#define SHARES 23000 /* the first version that takes several ranks on one GPU */
 
 typedef enum wish { NO_WISH, WANTED, UNWANTED } wish;
 
 /* What a rank tells its peers about itself. */
 typedef struct fact {
     unsigned char host[TSHI_GROUP_SIZE];
-    char gpu[32]; /* its address on the bus: NCCL takes one rank on each GPU */
+    char gpu[32]; /* its address on the bus */
     int32_t version;
+    int32_t shares; /* NCCL takes several ranks on one GPU: since 2.30, where every rank asks for it */
     int32_t wish;
     char words[TSHI_LINE]; /* why there is no NCCL */
 } fact;
+
+/* As NCCL reads its variables. */
+static bool is_asked_to_share(void) {
+    const char *asked = tshi_variable("NCCL_MULTI_RANK_GPU_ENABLE");
+    return asked && strtoll(asked, NULL, 0) != 0;
+}
 
 static tsh_status find_out(const tsh_world *world, fact *mine) {
     const tshi_nccl_library *library;
@@ -31,6 +41,7 @@ static tsh_status find_out(const tsh_world *world, fact *mine) {
         mine->version = library->version;
     else
         snprintf(mine->words, sizeof mine->words, "%.200s", tsh_error_message());
+    mine->shares = mine->version >= SHARES && is_asked_to_share();
     cudaError_t error = cudaDeviceGetPCIBusId(mine->gpu, sizeof mine->gpu, tshi_nccl_device(world)->ordinal);
     return tshi_cuda_fail(error, "world_init: cudaDeviceGetPCIBusId");
 }
@@ -48,7 +59,11 @@ static const fact *sharer(const fact *facts, int rank) {
 static bool verdict(const fact *facts, int size, bool *wanted, char *why, size_t room) {
     why[0] = '\0';
     *wanted = false;
-    for (int i = 0; i < size; i++) *wanted = *wanted || facts[i].wish == WANTED;
+    bool shares = true;
+    for (int i = 0; i < size; i++) {
+        *wanted = *wanted || facts[i].wish == WANTED;
+        shares = shares && facts[i].shares;
+    }
     for (int i = 0; i < size && !why[0]; i++) {
         const fact *other = sharer(facts, i);
         if (facts[i].wish == UNWANTED)
@@ -57,8 +72,11 @@ static bool verdict(const fact *facts, int size, bool *wanted, char *why, size_t
             snprintf(why, room, "rank %d: %s", i, facts[i].words);
         else if (facts[i].version != facts[0].version)
             snprintf(why, room, "rank 0 has NCCL %d, rank %d NCCL %d", (int)facts[0].version, i, (int)facts[i].version);
-        else if (other)
-            snprintf(why, room, "ranks %d and %d share the GPU %s", (int)(other - facts), i, facts[i].gpu);
+        else if (other && !shares)
+            snprintf(why, room,
+                     "ranks %d and %d share the GPU %s (NCCL takes this from 2.30 on, where "
+                     "NCCL_MULTI_RANK_GPU_ENABLE=1 is set for every rank)",
+                     (int)(other - facts), i, facts[i].gpu);
     }
     return !why[0];
 }
