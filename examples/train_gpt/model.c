@@ -105,14 +105,10 @@ static tsh_status create_optimizer(model *m) {
                                                                 : TSH_LOSE_LOW_BITS};
     bool mixed = o->dtype != TSH_FLOAT64 && (o->main_weights || o->stochastic);
     if (mixed || casts) status = tsh_parameters_set_precision(m->parameters, &precision);
-    /* One copy of the model has sums of its own where its ranks share out the tokens: of the norms' gradients. */
-    tsh_data_parallel_config sums = {.level = (tsh_sharding_level)o->zero};
-    tsh_group *over = tsh_mesh_group(m->mesh, "data");
-    if (o->sequence_parallel && tsh_group_size(over) == 1) {
-        over = m->group;
-        sums.level = TSH_SHARD_NOTHING;
-    }
-    if (status == TSH_OK) status = tsh_data_parallel_create(m->tape, m->parameters, over, &sums, &m->sums);
+    const tsh_data_parallel_config sums = {
+        .level = (tsh_sharding_level)o->zero, .model = m->group, .sequence_parallel = o->sequence_parallel};
+    tsh_group *data = tsh_mesh_group(m->mesh, "data");
+    if (status == TSH_OK) status = tsh_data_parallel_create(m->tape, m->parameters, data, &sums, &m->sums);
     return status == TSH_OK ? tsh_adamw_create(m->parameters, &adamw, &m->optimizer) : status;
 }
 

@@ -207,7 +207,7 @@ TSH_API tsh_status tsh_norm_create(tsh_group *group, const tsh_norm_config *conf
 TSH_API void tsh_norm_destroy(tsh_norm *layer);
 /* x [..., features], in any layout but SHARD(last) and PARTIAL, keeps its layout. The result is owned by the tape. Where
  * x is SHARD, as with sequence parallelism, gradients of the parameters are summed over the axis: an all-reduce each, or
- * one for all with a tsh_data_parallel over the axis. */
+ * one for all with a tsh_data_parallel (tsh_data_parallel_config.sequence_parallel). */
 TSH_API tsh_tensor *tsh_norm_forward(tsh_tape *tape, tsh_norm *layer, tsh_tensor *x);
 /* gamma and beta [features], or NULL. Owned by the layer. */
 TSH_API tsh_tensor *tsh_norm_weight(const tsh_norm *layer);

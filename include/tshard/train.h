@@ -191,14 +191,19 @@ typedef struct tsh_data_parallel_config {
     size_t bucket_bytes;       /* 0: 25 MiB; at a level an eighth of the gradients, if that is less (64 KiB at least) */
     size_t first_bucket_bytes; /* 0: the lesser of 1 MiB and bucket_bytes; small, so that the first sum starts early */
     tsh_sharding_level level;  /* the same on every rank */
+    tsh_group *model;          /* NULL, or another axis of the mesh, over which layers are split. Gradients of key and
+                                * value projections that ranks of it share are then summed over these, too, in one
+                                * all-reduce of a bucket; at a level those of matrices are not, for no rank has them. */
+    bool sequence_parallel;    /* tokens are split over `model`: gradients of parameters that are REPLICATED there, as
+                                * those of norms, are summed over it in buckets, too */
 } tsh_data_parallel_config;
 
 /* A schedule for the parameters of the list that are on the mesh of `group` and REPLICATED along that axis, in backwards
  * of `tape`; those on other meshes, as of other stages of a pipeline, are left out. On a rank outside the mesh the
  * schedule does nothing, and leaves the tape alone. Buckets are filled in reverse order of the list; the gradients' memory
  * moves into them. Unless keep_values is set, the parameters take the values of the group's rank 0. The caller destroys
- * the schedule; tape and list may be destroyed first. config may be NULL. Collective over the group; waits. TSH_ERR_ARGUMENT, TSH_ERR_STATE
- * when the tape or a parameter has a schedule already, TSH_ERR_MEMORY. */
+ * the schedule; tape and list may be destroyed first. config may be NULL. Collective over the group, over its mesh with
+ * `model`; waits. TSH_ERR_ARGUMENT, TSH_ERR_STATE when the tape or a parameter has a schedule already, TSH_ERR_MEMORY. */
 TSH_API tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_group *group,
                                             const tsh_data_parallel_config *config, tsh_data_parallel **out);
 /* Waits for the sums that have been started. Gradients stay with the parameters; at a level, where they are slices, they

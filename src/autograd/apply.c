@@ -8,12 +8,15 @@
 
 #include <string.h>
 
-/* Brings an input to the layouts that the rows want; a leaf first along the axis of its sink, whose slot belongs to the
- * leaf's own LOCAL copy alone. */
+/* Brings an input to the layouts that the rows want; a leaf first along the axes of its sink, whose slot belongs to the
+ * copies alone that differ from the leaf along no other axis. */
 static tsh_tensor *bring(tsh_tape *tape, const char *what, tsh_tensor *x, const tsh_layout need[TSH_MAX_AXES]) {
     if (tshi_layouts_equal(x->mesh->axes, x->layout, need)) return x;
-    int axis = tshi_gradient_sink_axis(x);
-    if (axis >= 0 && need[axis].kind == TSH_KIND_LOCAL) x = tshi_transit(tape, x, axis, TSH_LOCAL, false);
+    unsigned sums = tshi_gradient_sink_axes(x);
+    for (int a = 0; x && sums >> a; a++) {
+        bool divides = sums >> a & 1u && tshi_gradient_divides(x->layout[a], need[a]);
+        if (divides) x = tshi_transit(tape, x, a, need[a], false);
+    }
     return x ? tshi_bring(tape, what, x, need, false) : NULL;
 }
 

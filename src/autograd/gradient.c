@@ -117,7 +117,7 @@ static bool goes_to_sink(const tsh_tensor *x) {
 
 static tsh_tensor *sink_memory(const tsh_tensor *x, double *beta) {
     tshi_gradient *g = x->gradient;
-    tsh_tensor *memory = g->sink->ops->memory(g->sink, g->slot, x->computed, beta);
+    tsh_tensor *memory = g->sink->ops->memory(g->sink, g->slot, x, beta);
     if (!x->computed) return memory;
     if (memory && g->value != memory) {
         tshi_tensor_release(g->value);

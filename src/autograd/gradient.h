@@ -25,6 +25,7 @@ typedef struct tshi_gradient {
     int uses;                     /* calls of the running backward that may still add to `value` */
     tshi_gradient_sink *sink;     /* sums the gradient of this leaf, or of the leaf that this tensor is a copy of */
     int slot;                     /* the leaf's number in the sink */
+    unsigned sums;                /* the axes, a bit each, along which the sink sums the leaf's gradient */
     uint64_t generation;          /* the tape's step that the fields below belong to */
     int node;                     /* index of the call that made the tensor, where tsh_tensor.computed */
     tsh_tensor *moved;            /* first of the transitions made of the tensor in this step */
@@ -92,16 +93,17 @@ void tshi_gradient_release_value(tshi_gradient *gradient);
 
 /* --- sinks -------------------------------------------------------------------------------------------------------- */
 
-/* A tape has one sink at most. Leaves that are REPLICATED along the sink's axis and used with data that differs along
- * it may have a slot in the sink each; their gradients and those of their LOCAL copies go to memory of the sink, which
- * sums them over the axis while backward goes on, or later. */
+/* A tape has one sink at most. Leaves whose values ranks have in common along one or more axes, and use with data that
+ * differs along them, may have a slot in the sink each; their gradients and those of their copies for this rank's own use
+ * go to memory of the sink, which sums them along these axes while backward goes on, or later. */
 typedef struct tshi_gradient_sink_ops {
     /* Called before the first call of a backward from `loss`. The gradients that this backward may add to are those of
      * the slots whose leaf has uses > 0. */
     tsh_status (*begin)(tshi_gradient_sink *sink, const tsh_tensor *loss);
-    /* Returns the memory to add the gradient of the slot's leaf to, with *beta as tshi_grad_beta has it; NULL with the
-     * message set. term: what is added is this rank's term of the sum; otherwise it is the same on all ranks. */
-    tsh_tensor *(*memory)(tshi_gradient_sink *sink, int slot, bool term, double *beta);
+    /* Returns the memory to add the gradient of x to, the slot's leaf or a copy of it, with *beta as tshi_grad_beta has
+     * it; NULL with the message set. Along an axis for which x is this rank's own (tshi_gradient_is_term) what is added
+     * is a term of the sum; along another one it is the same on all ranks. */
+    tsh_tensor *(*memory)(tshi_gradient_sink *sink, int slot, const tsh_tensor *x, double *beta);
     /* No call of this backward adds to the gradient of the slot's leaf any more. */
     void (*complete)(tshi_gradient_sink *sink, int slot);
     /* Called after each call of the backward: starts the sums that are complete and moves those under way on. */
@@ -121,7 +123,7 @@ typedef struct tshi_gradient_sink_ops {
 
 struct tshi_gradient_sink {
     const tshi_gradient_sink_ops *ops;
-    int axis;      /* of the leaves' mesh */
+    int axis;      /* of the leaves' mesh: that of the copies of the model */
     double weight; /* of a loss in the objective: what its gradient starts with */
 };
 
@@ -137,11 +139,21 @@ static inline const tsh_tensor *tshi_gradient_cast_leaf(const tsh_tensor *tensor
     const tsh_tensor *from = tensor->computed ? tensor->gradient->moved_from : NULL;
     return from && !from->computed && from->dtype != tensor->dtype ? from : tensor;
 }
-/* The axis along which a sink sums the gradient of this leaf, or of the leaf that the tensor is a copy or a cast of;
- * -1: none. */
-static inline int tshi_gradient_sink_axis(const tsh_tensor *tensor) {
+/* The axes along which a sink sums the gradient of this leaf, or of the leaf that the tensor is a copy or a cast of. */
+static inline unsigned tshi_gradient_sink_axes(const tsh_tensor *tensor) {
     const tshi_gradient *g = tshi_gradient_cast_leaf(tensor)->gradient;
-    return g && g->sink ? g->sink->axis : -1;
+    return g && g->sink ? g->sums : 0;
+}
+/* Each rank uses what has this layout in its own way: the gradient is a sum of the ranks' terms. */
+static inline bool tshi_gradient_is_term(tsh_layout layout) {
+    return layout.kind == TSH_KIND_LOCAL || layout.sharing == TSH_SHARED_OWN;
+}
+/* The same values become each rank's own. */
+static inline bool tshi_gradient_divides(tsh_layout from, tsh_layout to) {
+    if (to.kind == TSH_KIND_LOCAL) return from.kind == TSH_KIND_REPLICATED;
+    if (to.sharing != TSH_SHARED_OWN || from.sharing != TSH_SHARED) return false;
+    to.sharing = TSH_SHARED;
+    return tshi_layout_alike(from, to);
 }
 
 #endif

@@ -49,7 +49,7 @@ static tsh_status leave_to_sink(const tsh_call *call) {
     double beta;
     tsh_tensor *dy = tsh_call_grad_out(call), *dx;
     const tshi_gradient *copy = call->out->gradient;
-    dx = copy->sink->ops->memory(copy->sink, copy->slot, true, &beta);
+    dx = copy->sink->ops->memory(copy->sink, copy->slot, call->out, &beta);
     if (!dx) return TSH_ERR_MEMORY;
     if (dx == dy) return TSH_OK;
     dx->mesh->device->ops->elementwise[dx->dtype].axpby(dx->mesh->device, dx->numel, 1, tshi_data(dy), beta,
@@ -149,16 +149,15 @@ tsh_status tshi_remember(const tsh_tape *tape, tsh_tensor *x, tsh_tensor *moved)
     return TSH_OK;
 }
 
-/* A leaf, or its cast, becomes LOCAL along the axis over which this tape's sink sums its gradient: the copy's gradient
- * goes there. */
+/* A leaf, its cast or its copy becomes this rank's own along an axis over which this tape's sink sums its gradient: the
+ * copy's gradient goes there. */
 static void share_sink(const tsh_tape *tape, const tsh_tensor *x, int axis, const tsh_tensor *moved) {
-    const tsh_tensor *from = tshi_gradient_cast_leaf(x);
-    const tshi_gradient *leaf = from->gradient;
-    if (!moved->computed || from->computed || !leaf->sink || leaf->sink != tape->sink) return;
-    if (axis != leaf->sink->axis || moved->layout[axis].kind != TSH_KIND_LOCAL) return;
-    if (x->layout[axis].kind != TSH_KIND_REPLICATED) return;
-    moved->gradient->sink = leaf->sink;
-    moved->gradient->slot = leaf->slot;
+    const tshi_gradient *from = tshi_gradient_cast_leaf(x)->gradient;
+    if (!moved->computed || !from->sink || from->sink != tape->sink || !(from->sums >> axis & 1u)) return;
+    if (!tshi_gradient_divides(x->layout[axis], moved->layout[axis])) return;
+    moved->gradient->sink = from->sink;
+    moved->gradient->slot = from->slot;
+    moved->gradient->sums = from->sums;
 }
 
 static tsh_tensor *run_transition(tsh_tape *tape, tsh_tensor *x, const tshi_plan_step *step, const tsh_shape *shape,

@@ -28,12 +28,13 @@ static bool same_unit(const tshi_bucket_slot *a, const tshi_bucket_slot *b) {
  * The first of all is the small one. */
 static int bucket_for(tsh_data_parallel *dp, const tshi_bucket_slot *slot) {
     const tsh_tensor *parameter = slot->parameter;
-    tsh_sharding_level level = parameter->shape.ndim ? dp->level : TSH_SHARD_NOTHING;
+    bool shared_out = parameter->shape.ndim > 0 && slot->over == TSHI_SUMMANDS_COPIES;
+    tsh_sharding_level level = shared_out ? dp->level : TSH_SHARD_NOTHING;
     tsh_dtype dtype = tshi_gradient_dtype(parameter);
     size_t bytes = (size_t)padded(parameter) * tsh_dtype_size(dtype);
     for (int b = dp->bucket_count - 1; b >= 0; b--) {
         const tshi_bucket *bucket = &dp->buckets[b];
-        if (bucket->dtype != dtype || bucket->level != level) continue;
+        if (bucket->dtype != dtype || bucket->level != level || bucket->over != slot->over) continue;
         const tsh_tensor *first = bucket->first->parameter; /* values move together, too */
         bool alike = first->dtype == parameter->dtype &&
                      tshi_gradient_computed_in(first) == tshi_gradient_computed_in(parameter);
@@ -49,6 +50,7 @@ static int bucket_for(tsh_data_parallel *dp, const tshi_bucket_slot *slot) {
     }
     dp->buckets[dp->bucket_count].dtype = dtype;
     dp->buckets[dp->bucket_count].level = level;
+    dp->buckets[dp->bucket_count].over = slot->over;
     return dp->bucket_count++;
 }
 
@@ -71,6 +73,8 @@ static tsh_status make_views(const tsh_data_parallel *dp, tshi_bucket_slot *slot
     tshi_gradient_layout(p, whole);
     memcpy(local, whole, sizeof local);
     local[dp->sink.axis] = TSH_LOCAL;
+    if (slot->over == TSHI_SUMMANDS_ALL) local[dp->model] = TSH_LOCAL;
+    if (slot->over == TSHI_SUMMANDS_SHARERS) local[dp->model].sharing = TSH_SHARED_OWN;
     tsh_status status = tshi_tensor_view(memory, &p->shape, whole, offset, &slot->whole);
     if (status == TSH_OK) status = tshi_tensor_view(memory, &p->shape, local, offset, &slot->term);
     return status;
@@ -91,7 +95,7 @@ tsh_status tshi_buckets_make_symmetric(tsh_data_parallel *dp) {
     for (int b = 0; b < dp->bucket_count; b++) {
         tshi_bucket *bucket = &dp->buckets[b];
         size_t offset = 0;
-        if (bucket->level) continue;
+        if (bucket->level || bucket->over != TSHI_SUMMANDS_COPIES) continue;
         bucket->memory = tshi_tensor_symmetric(dp->mesh, bucket->dtype, bucket->gradients + bucket->count, &offset);
         offsets = (offsets ^ (bucket->memory ? offset : SIZE_MAX)) * UINT64_C(0x9e3779b97f4a7c15);
         offsets ^= offsets >> 29;
@@ -135,7 +139,11 @@ static void choose_sizes(tsh_data_parallel *dp) {
 
 void tshi_buckets_assign(tsh_data_parallel *dp) {
     choose_sizes(dp);
-    for (int i = 0; i < dp->count; i++) add(dp, &dp->slots[i]);
+    for (tshi_summands over = 0; over < TSHI_SUMMANDS; over++) {
+        for (int i = 0; i < dp->count; i++) {
+            if (dp->slots[i].over == over) add(dp, &dp->slots[i]);
+        }
+    }
 }
 
 tsh_status tshi_buckets_create(tsh_data_parallel *dp) {
@@ -181,7 +189,8 @@ tsh_status tshi_slot_open(tsh_data_parallel *dp, tshi_bucket_slot *slot) {
     tsh_status status = dp->buckets[slot->bucket].level ? tshi_shards_open(dp, slot) : TSH_OK;
     if (status != TSH_OK) return status;
     slot->unsummed = true;
-    if (!dp->buckets[slot->bucket].level && tsh_group_rank(dp->group) != 0) slot->parameter->gradient->stale = true;
+    if (!dp->buckets[slot->bucket].level && tsh_group_rank(dp->sums[slot->over]) != 0)
+        slot->parameter->gradient->stale = true;
     return TSH_OK;
 }
 
@@ -206,8 +215,9 @@ static void complete(tsh_data_parallel *dp, tshi_bucket *bucket) {
 tsh_status tshi_bucket_start(tsh_data_parallel *dp, tshi_bucket *bucket) {
     if (bucket->level) return tshi_shards_start(dp, bucket);
     complete(dp, bucket);
-    if (tsh_group_size(dp->group) == 1) return TSH_OK;
-    return tsh_all_reduce_async(dp->group, bucket->memory, TSH_SUM, &bucket->work);
+    tsh_group *group = dp->sums[bucket->over];
+    if (tsh_group_size(group) == 1) return TSH_OK;
+    return tsh_all_reduce_async(group, bucket->memory, TSH_SUM, &bucket->work);
 }
 
 /* Some rank has a gradient for slot i of the bucket. */

@@ -72,6 +72,17 @@ static tsh_status check_parameters(const tsh_tape *tape, const tsh_parameters *l
                      list->items[0].name);
 }
 
+static tsh_status check_model(const tsh_group *group, const tsh_data_parallel_config *config) {
+    if (!config->model && config->sequence_parallel)
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "data_parallel_create: sequence_parallel is for sums along `model`, which is NULL");
+    if (!config->model) return TSH_OK;
+    if (config->model == group || tshi_mesh_axis(tsh_group_mesh(group), config->model) < 0)
+        return tshi_fail(TSH_ERR_ARGUMENT,
+                         "data_parallel_create: `model` is no other axis of the mesh of which the group is one");
+    return TSH_OK;
+}
+
 static tsh_status check(const tsh_tape *tape, const tsh_parameters *list, const tsh_group *group,
                         const tsh_data_parallel_config *config) {
     if (!tape || !list || !group) {
@@ -84,6 +95,8 @@ static tsh_status check(const tsh_tape *tape, const tsh_parameters *list, const 
         return tshi_fail(TSH_ERR_STATE, "data_parallel_create: the tape has a tsh_data_parallel already");
     if (config && (unsigned)config->level > TSH_SHARD_PARAMETERS)
         return tshi_fail(TSH_ERR_ARGUMENT, "data_parallel_create: %d is no level of sharding", (int)config->level);
+    tsh_status status = config ? check_model(group, config) : TSH_OK;
+    if (status != TSH_OK) return status;
     return check_parameters(tape, list, tsh_group_mesh(group));
 }
 
@@ -92,6 +105,8 @@ static void configure(tsh_data_parallel *dp, const tsh_data_parallel_config *con
     dp->average = c.average;
     dp->bucket_bytes = c.bucket_bytes;
     dp->first_bucket_bytes = c.first_bucket_bytes;
+    dp->model = c.model ? tshi_mesh_axis(dp->mesh, c.model) : -1;
+    dp->splits_tokens = c.sequence_parallel;
     if (tsh_group_size(dp->parent) > 1) dp->level = c.level; /* one rank has everything at any level */
     dp->sink.weight = c.average ? 1.0 / tsh_group_size(dp->parent) : 1;
 }
@@ -106,10 +121,14 @@ static void take_parameters(tsh_data_parallel *dp, const tsh_parameters *list) {
     for (int i = list->count - 1; i >= 0; i--) {
         tsh_tensor *p = list->items[i].tensor;
         if (!is_summed(p, dp->mesh, dp->sink.axis) || !tshi_requires_grad(p) || p->gradient->sink) continue;
+        tshi_bucket_slot *slot = &dp->slots[dp->count];
+        slot->name = list->items[i].name;
+        slot->parameter = tsh_tensor_retain(p);
+        slot->over = tshi_summands_of(dp, p);
+        if (slot->over == TSHI_SUMMANDS_SHARERS) dp->shared = p->layout[dp->model];
         p->gradient->sink = &dp->sink;
-        p->gradient->slot = dp->count;
-        dp->slots[dp->count].name = list->items[i].name;
-        dp->slots[dp->count++].parameter = tsh_tensor_retain(p);
+        p->gradient->slot = dp->count++;
+        p->gradient->sums = 1u << dp->sink.axis | (slot->over ? 1u << dp->model : 0);
     }
 }
 
@@ -166,14 +185,18 @@ static tsh_status agree(const tsh_data_parallel *dp, tsh_group *group, tsh_statu
     int64_t elements = 0;
     for (int b = 0; b < dp->bucket_count; b++) elements += dp->buckets[b].gradients;
     snprintf(text, sizeof text,
-             "data_parallel_create of %d parameters, %lld elements with padding, in %d buckets, level %d", dp->count,
-             (long long)elements, dp->bucket_count, (int)dp->level);
+             "data_parallel_create of %d parameters, %lld elements with padding, in %d buckets, level %d%s%s",
+             dp->count, (long long)elements, dp->bucket_count, (int)dp->level, dp->model < 0 ? "" : ", and along ",
+             dp->model < 0 ? "" : dp->mesh->axis[dp->model].name);
     return tshi_group_agree(group, text, status);
 }
 
-/* A rank that cannot begin takes part in the agreement that its peers wait for. */
-static tsh_status report(tsh_group *group, tsh_status status) {
-    return group ? tshi_group_agree(group, "data_parallel_create", status) : status;
+/* A rank that cannot begin takes part in the agreements that its peers wait for. */
+static tsh_status report(tsh_group *group, const tsh_data_parallel_config *config, tsh_status status) {
+    if (!group) return status;
+    status = tshi_group_agree(group, "data_parallel_create", status);
+    bool meshes = config && config->model && tsh_group_rank(group) >= 0;
+    return meshes ? tshi_group_agree(tsh_group_mesh(group)->group, "data_parallel_create", status) : status;
 }
 
 /* The sums run in a group of their own: ranks whose steps differ start them between different calls of other groups. */
@@ -184,6 +207,7 @@ static tsh_status open_group(tsh_data_parallel *dp, tsh_group *group) {
     tsh_status status = agree(dp, group, ranks ? TSH_OK : TSH_ERR_MEMORY);
     if (status == TSH_OK) status = tsh_group_create_in(group, ranks, size, &dp->group);
     if (status == TSH_OK && dp->level) status = tsh_group_create_in(group, ranks, size, &dp->gathers);
+    dp->sums[TSHI_SUMMANDS_COPIES] = dp->group;
     tshi_free(tshi_data_parallel_allocator(dp), ranks);
     return status;
 }
@@ -226,7 +250,7 @@ tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_gr
     tsh_status status = check(tape, list, group, config);
     tsh_data_parallel *dp =
         status == TSH_OK ? tshi_calloc(&tsh_world_device(list->world)->allocator, 1, sizeof *dp) : NULL;
-    if (!dp) return report(group, status == TSH_OK ? TSH_ERR_MEMORY : status);
+    if (!dp) return report(group, config, status == TSH_OK ? TSH_ERR_MEMORY : status);
     dp->mesh = tsh_group_mesh(group);
     dp->parent = group;
     dp->sync = true;
@@ -238,6 +262,8 @@ tsh_status tsh_data_parallel_create(tsh_tape *tape, tsh_parameters *list, tsh_gr
     for (int i = 0; i < dp->count && status == TSH_OK; i++)
         status = tshi_sparse_gradient_spread(dp->slots[i].parameter);
     status = status == TSH_OK ? make_buckets(dp, group) : agree(dp, group, status);
+    if (dp->model >= 0) status = tshi_group_agree(dp->mesh->group, "data_parallel_create: buckets", status);
+    if (status == TSH_OK && dp->model >= 0) status = tshi_summands_open(dp);
     if (status == TSH_OK && !(config && config->keep_values)) {
         status = take_over_values(list, group, dp->sink.axis);
     }
@@ -269,6 +295,8 @@ void tsh_data_parallel_destroy(tsh_data_parallel *dp) {
     if (dp->buckets) tshi_buckets_destroy(dp);
     for (int i = 0; i < dp->count; i++) tsh_tensor_release(dp->slots[i].parameter);
     if (dp->group != dp->parent) tsh_group_destroy(dp->group);
+    tsh_group_destroy(dp->sums[TSHI_SUMMANDS_ALL]);
+    tsh_group_destroy(dp->sums[TSHI_SUMMANDS_SHARERS]);
     tsh_group_destroy(dp->gathers);
     tshi_free(allocator, dp->buckets);
     tshi_free(allocator, dp->slots);

@@ -5,11 +5,20 @@
 #include "layers/layers.h"
 #include "tshard/train.h"
 
+/* The ranks over which a gradient is summed: those that hold the same part of the parameter and use it with different
+ * data. */
+typedef enum tshi_summands {
+    TSHI_SUMMANDS_COPIES,  /* of the model: along the schedule's axis alone */
+    TSHI_SUMMANDS_ALL,     /* along the model's axis, too, where tokens are split and the parameter is REPLICATED */
+    TSHI_SUMMANDS_SHARERS, /* along the schedule's axis, and those along the model's that share a unit */
+    TSHI_SUMMANDS
+} tshi_summands;
+
 /* Where the gradient of one parameter lies. */
 typedef struct tshi_bucket_slot {
     tsh_tensor *parameter;
     tsh_tensor *whole;           /* view of the bucket, laid out as the parameter: its gradient */
-    tsh_tensor *term;            /* the same memory, LOCAL along the axis: this rank's term of the gradient */
+    tsh_tensor *term;            /* the same memory, laid out as this rank's term of the gradient */
     tsh_tensor *slice;           /* of a sharded bucket: this rank's slice of the gradient */
     tsh_tensor *values;          /* of a sharded bucket: the same slice of the parameter */
     tsh_tensor *held, *stand_in; /* of a unit: the slice in the unit's memory; the whole that functions take */
@@ -19,6 +28,7 @@ typedef struct tshi_bucket_slot {
                           * the sum has the first rank's */
     int64_t start;       /* elements into the bucket */
     int bucket;
+    tshi_summands over;
     bool unsummed;                 /* the gradient is this rank's term of a sum that has not been made yet */
     struct tshi_bucket_slot *next; /* in the bucket */
 } tshi_bucket_slot;
@@ -30,6 +40,7 @@ typedef struct tshi_bucket {
     tshi_lender lender; /* first: what lends a unit's values */
     tsh_dtype dtype;
     tsh_sharding_level level;
+    tshi_summands over;
     int64_t gradients; /* elements */
     int count;         /* of slots */
     int incomplete;    /* slots that this backward may still add to */
@@ -61,8 +72,12 @@ struct tsh_data_parallel {
     tshi_gradient_sink sink; /* first: what autograd knows */
     tsh_tape *tape;          /* NULL once that is destroyed */
     const tsh_mesh *mesh;
-    tsh_group *parent, *group; /* the axis', and one of the same ranks for the sums */
-    tsh_group *gathers;        /* with a level, one for the values; else NULL */
+    tsh_group *parent, *group;      /* the axis', and one of the same ranks for the sums */
+    tsh_group *sums[TSHI_SUMMANDS]; /* `group` first; NULL where no parameter has such sums */
+    int model;                      /* the model's axis, whose sums run in buckets too; -1: none */
+    bool splits_tokens;             /* along that axis */
+    tsh_layout shared;              /* along that axis, of the parameters with shared units */
+    tsh_group *gathers;             /* with a level, one for the values; else NULL */
     bool average, sync;
     tsh_sharding_level level;
     tshi_sums_state state;
@@ -85,7 +100,13 @@ static inline const tsh_allocator *tshi_data_parallel_allocator(const tsh_data_p
     return &dp->mesh->device->allocator;
 }
 
-/* Assigns the slots to buckets, in order. */
+/* The ranks over which the parameter's gradient is summed. */
+tshi_summands tshi_summands_of(const tsh_data_parallel *dp, const tsh_tensor *parameter);
+/* Opens the groups of sums that reach along the model's axis. Collective over the mesh. */
+tsh_status tshi_summands_open(tsh_data_parallel *dp);
+
+/* Assigns the slots to buckets, in order; those last whose sums reach along the model's axis, for they are small and the
+ * first layer's are complete at the end alone. */
 void tshi_buckets_assign(tsh_data_parallel *dp);
 /* Puts the buckets that fit into symmetric memory, where the group's sums gain from it and all ranks have the same
  * buckets at the same offsets there; otherwise none. Collective over dp->parent there. */

@@ -40,7 +40,26 @@ static tsh_status begin(tshi_gradient_sink *sink, const tsh_tensor *loss) {
     return TSH_OK;
 }
 
-static tsh_tensor *memory(tshi_gradient_sink *sink, int number, bool term, double *beta) {
+/* x, the parameter or a copy of it, is this rank's own along an axis of the sum. */
+static bool is_term(const tsh_tensor *parameter, const tsh_tensor *x) {
+    for (int a = 0; a < x->mesh->axes; a++) {
+        if (parameter->gradient->sums >> a & 1u && tshi_gradient_is_term(x->layout[a])) return true;
+    }
+    return false;
+}
+
+/* The sum wants the gradient of x from this rank: the first along each axis for which x is the same on all of them. */
+static bool contributes(const tsh_tensor *parameter, const tsh_tensor *x) {
+    for (int a = 0; a < x->mesh->axes; a++) {
+        int first = 0, index = x->mesh->axis[a].index;
+        if (!(parameter->gradient->sums >> a & 1u) || tshi_gradient_is_term(x->layout[a])) continue;
+        if (x->layout[a].sharing) tshi_layout_sharers(&x->layout[a], x->mesh->axis[a].size, index, &first);
+        if (index != first) return false;
+    }
+    return true;
+}
+
+static tsh_tensor *memory(tshi_gradient_sink *sink, int number, const tsh_tensor *x, double *beta) {
     tsh_data_parallel *dp = of(sink);
     tshi_bucket_slot *slot = &dp->slots[number % dp->count];
     if (tsh_group_rank(dp->group) < 0) { /* outside the mesh, where gradients are empty, they exist for later calls */
@@ -51,14 +70,14 @@ static tsh_tensor *memory(tshi_gradient_sink *sink, int number, bool term, doubl
     if (number >= dp->count) return tshi_shards_extra(dp, slot, beta);
     const tsh_tensor *p = slot->parameter, *w = slot->whole;
     if (tshi_slot_open(dp, slot) != TSH_OK) return NULL;
-    if (!term && tsh_group_rank(dp->group) != 0) {
+    if (!contributes(p, x)) {
         *beta = slot->surplus ? 1 : 0;
         if (!slot->surplus) tshi_tensor_new(p->mesh, w->dtype, &w->shape, w->layout, &slot->surplus);
         return slot->surplus;
     }
     *beta = p->gradient->stale ? 0 : 1;
     p->gradient->stale = false;
-    return term ? slot->term : slot->whole;
+    return is_term(p, x) ? slot->term : slot->whole;
 }
 
 static void complete(tshi_gradient_sink *sink, int slot) {

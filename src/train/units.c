@@ -35,6 +35,7 @@ static tsh_status make_leaf(tsh_data_parallel *dp, const tshi_bucket_slot *slot)
     g->arithmetic = p->gradient->arithmetic;
     g->sink = &dp->sink;
     g->slot = p->gradient->slot;
+    g->sums = p->gradient->sums;
     return TSH_OK;
 }
 
@@ -131,7 +132,9 @@ static tsh_status make_elsewhere(tsh_data_parallel *dp, tshi_bucket_slot *slot) 
 tsh_status tshi_units_elsewhere(tsh_data_parallel *dp) {
     tsh_status status = TSH_OK;
     for (int i = 0; i < dp->count && status == TSH_OK; i++) {
-        if (dp->slots[i].parameter->shape.ndim) status = make_elsewhere(dp, &dp->slots[i]);
+        const tshi_bucket_slot *slot = &dp->slots[i];
+        bool shared_out = slot->parameter->shape.ndim > 0 && slot->over == TSHI_SUMMANDS_COPIES;
+        if (shared_out) status = make_elsewhere(dp, &dp->slots[i]);
     }
     for (int i = 0; i < dp->count && status == TSH_OK; i++) {
         const tshi_bucket_slot *slot = &dp->slots[i];

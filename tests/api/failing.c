@@ -100,7 +100,8 @@ static tsh_status make(model *m, const tsh_world_config *config) {
 static tsh_status prepare(model *m) {
     static const int64_t ids[6] = {0, 1, 2, 3, 4, 0};
     tsh_group *data = tsh_mesh_group(m->mesh, "data");
-    tsh_status status = tsh_data_parallel_create(m->tape, m->list, data, NULL, &m->dp);
+    const tsh_data_parallel_config sums = {.model = tsh_mesh_group(m->mesh, "model"), .sequence_parallel = true};
+    tsh_status status = tsh_data_parallel_create(m->tape, m->list, data, &sums, &m->dp);
     tsh_tensor_config config = {.dtype = TSH_INT64, .ndim = 1, .shape = {6}};
     if (status == TSH_OK) status = tsh_tensor_create(m->mesh, &config, &m->ids);
     if (status == TSH_OK) status = tsh_tensor_write(m->ids, ids, 6);

@@ -225,7 +225,11 @@ static void data_parallel_create(fuzz *f, void (*function)(void)) {
                                        .keep_values = fuzz_chance(f, 50),
                                        .bucket_bytes = (size_t)fuzz_below(f, 200),
                                        .first_bucket_bytes = fuzz_chance(f, 90) ? (size_t)fuzz_below(f, 90) : SIZE_MAX,
-                                       .level = (tsh_sharding_level)(fuzz_chance(f, 60) ? 0 : fuzz_below(f, 4))};
+                                       .level = (tsh_sharding_level)(fuzz_chance(f, 60) ? 0 : fuzz_below(f, 4)),
+                                       .model = !fuzz_chance(f, 30) ? NULL
+                                                : first             ? fuzz_group_of(f, first)
+                                                                    : fuzz_group(f),
+                                       .sequence_parallel = fuzz_chance(f, 20)};
     (void)function;
     bool bare = fuzz_chance(f, 20), no_out = fuzz_chance(f, 3);
     tsh_status status = tsh_data_parallel_create(tape, list, group, bare ? NULL : &config, no_out ? NULL : &dp);

@@ -134,7 +134,11 @@ static tsh_status make_schedule(run *r) {
         bool taken = tsh_tensor_layout(t, group).kind == TSH_KIND_REPLICATED;
         if (!p->dp_keep && taken && tsh_group_rank(group) > 0) tsh_tensor_fill(t, -77);
     }
-    const tsh_data_parallel_config config = {.average = p->dp_average,
+    int other = (p->dp_axis + 1) % p->axes; /* values are the same whatever else the buckets sum along it */
+    const tsh_data_parallel_config config = {.model =
+                                                 p->dp_bucket % 3 && other != p->dp_axis ? r->bench.group[other] : NULL,
+                                             .sequence_parallel = p->dp_bucket % 3 == 1 && other != p->dp_axis,
+                                             .average = p->dp_average,
                                              .keep_values = p->dp_keep,
                                              .bucket_bytes = (size_t)p->dp_bucket,
                                              .level = (tsh_sharding_level)p->dp_level};
