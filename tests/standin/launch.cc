@@ -1,6 +1,7 @@
 // Threads of a block as fibers.
 #include "device/cuda/cuda.h"
 
+#include "standin/accesses.h"
 #include "standin/launch.h"
 #include "standin/standin.h"
 
@@ -19,6 +20,7 @@ struct fiber {
     ucontext_t start;
     jmp_buf place;
     bool started;
+    char *stack;
     fiber *next_free;
 };
 
@@ -91,7 +93,8 @@ void fiber_main() {
 fiber *new_fiber() {
     fiber *f = new fiber();
     if (getcontext(&f->start) != 0) die("no context for a thread");
-    f->start.uc_stack.ss_sp = new char[STACK_BYTES];
+    f->stack = new char[STACK_BYTES];
+    f->start.uc_stack.ss_sp = f->stack;
     f->start.uc_stack.ss_size = STACK_BYTES;
     makecontext(&f->start, fiber_main, 0);
     return f;
@@ -119,11 +122,17 @@ bool release(int first, int count, state at) {
     return true;
 }
 
-void run_released(bool descending) {
+// Runs each thread that can run until it waits, gives way or is done. False where there was none.
+bool run_released(bool descending) {
+    int first = tshi::standin_seed() ? (int)tshi::standin_draw((uint32_t)s->threads) : 0;
+    bool any = false;
     for (int i = 0; i < s->threads; i++) {
-        int t = descending ? s->threads - 1 - i : i;
-        if (s->thread[t].at == RUNS) enter(s->thread[t].on);
+        int t = (first + (descending ? s->threads - 1 - i : i)) % s->threads;
+        if (s->thread[t].at != RUNS) continue;
+        any = true;
+        enter(s->thread[t].on);
     }
+    return any;
 }
 
 [[noreturn]] void explain() {
@@ -136,16 +145,21 @@ void run_released(bool descending) {
     die(message);
 }
 
+bool release_all() {
+    bool barrier = release(0, s->threads, AT_BARRIER), any = barrier;
+    if (barrier) tshi::standin_accesses_barrier();
+    for (int w = 0; w < s->threads; w += WARP) any |= release(w, WARP, AT_EXCHANGE);
+    return any;
+}
+
 void run_block(bool descending) {
     s->next = 0;
+    tshi::standin_accesses_block();
     while (s->next < s->threads) enter(take_fiber());
-    for (;;) {
-        bool any = release(0, s->threads, AT_BARRIER);
-        for (int w = 0; w < s->threads; w += WARP) any |= release(w, WARP, AT_EXCHANGE);
-        if (!any) break;
+    do {
         descending = !descending;
-        run_released(descending);
-    }
+        while (run_released(descending)) descending = !descending;
+    } while (release_all());
     if (!release(0, s->threads, DONE)) explain();
 }
 
@@ -163,11 +177,14 @@ void run(void *data) {
     s->threads = (int)l->threads;
     blockDim = {l->threads, 1, 1};
     gridDim = {l->blocks, 1, 1};
+    tshi::standin_accesses_launch(l->what);
+    unsigned first = tshi::standin_seed() ? tshi::standin_draw(l->blocks) : 0;
     for (unsigned b = 0; b < l->blocks; b++) {
-        blockIdx = {b, 0, 0};
+        blockIdx = {(first + b) % l->blocks, 0, 0};
         threadIdx = {0, 0, 0};
         run_block(b % 2 == 1);
     }
+    tshi::standin_accesses_launch(nullptr);
 }
 
 void drop(void *data) {
@@ -180,6 +197,18 @@ namespace tshi {
 
 void standin_barrier() {
     wait_at(AT_BARRIER);
+}
+
+void standin_give_way() {
+    wait_at(RUNS);
+}
+
+bool standin_is_private(uintptr_t address, bool thread_local_memory) {
+    if (!thread_local_memory) return address - (uintptr_t)s->running->stack < STACK_BYTES;
+    const void *own[] = {&threadIdx, &blockIdx, &blockDim, &gridDim};
+    for (const void *p : own)
+        if (address - (uintptr_t)p < sizeof threadIdx) return true;
+    return false;
 }
 
 void standin_exchange(const void *value, size_t size, int lane, void *out) {
