@@ -148,7 +148,7 @@ static inline unsigned tshi_gradient_sink_axes(const tsh_tensor *tensor) {
 static inline bool tshi_gradient_is_term(tsh_layout layout) {
     return layout.kind == TSH_KIND_LOCAL || layout.sharing == TSH_SHARED_OWN;
 }
-/* The same values become each rank's own. */
+/* The transition makes values that ranks have in common each rank's own. */
 static inline bool tshi_gradient_divides(tsh_layout from, tsh_layout to) {
     if (to.kind == TSH_KIND_LOCAL) return from.kind == TSH_KIND_REPLICATED;
     if (to.sharing != TSH_SHARED_OWN || from.sharing != TSH_SHARED) return false;

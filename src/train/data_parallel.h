@@ -105,8 +105,8 @@ tshi_summands tshi_summands_of(const tsh_data_parallel *dp, const tsh_tensor *pa
 /* Opens the groups of sums that reach along the model's axis. Collective over the mesh. */
 tsh_status tshi_summands_open(tsh_data_parallel *dp);
 
-/* Assigns the slots to buckets, in order; those last whose sums reach along the model's axis, for they are small and the
- * first layer's are complete at the end alone. */
+/* Assigns the slots to buckets, in order; those last whose sums reach along the model's axis, for they are small and
+ * the first layer's are complete at the end alone. */
 void tshi_buckets_assign(tsh_data_parallel *dp);
 /* Puts the buckets that fit into symmetric memory, where the group's sums gain from it and all ranks have the same
  * buckets at the same offsets there; otherwise none. Collective over dp->parent there. */

@@ -1,5 +1,5 @@
-/* The ranks over which data parallelism sums a gradient: along its own axis and, for parameters whose values ranks of the
- * model's axis have in common and use with data of their own, along that axis, too. */
+/* The ranks over which data parallelism sums a gradient: along its own axis and, for parameters whose values ranks of
+ * the model's axis have in common and use with data of their own, along that axis, too. */
 #include "train/data_parallel.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* A schedule whose sums reach along the model's axis, too: those of norms where tokens are split, and those of key and value
- * projections that ranks share. Gradients are those of the whole block, and the sums are counted. */
+/* A schedule whose sums reach along the model's axis, too: those of norms where tokens are split, and those of key and
+ * value projections that ranks share. Gradients are those of the whole block, and the sums are counted. */
 #include "support/tensors.h"
 #include "train/data_parallel.h"
 #include "tshard/tshard.h"
