@@ -1,5 +1,10 @@
 /* The CUDA device: creation, description, failures of CUDA's calls, and the release of everything. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "cuda/standin_device.h"
+
+#include <sys/resource.h>
 
 TestSuite(cuda_device, .timeout = 120);
 
@@ -230,4 +235,19 @@ Test(cuda_device, managed_memory_is_the_hosts_too) {
     cr_assert_eq(standin_calls("cudaMallocManaged"), 1);
     device->ops->memory.release(device, x);
     close_device(device);
+}
+
+/* How often this thread has slept so far. */
+static long sleeps(void) {
+    struct rusage use;
+    getrusage(RUSAGE_THREAD, &use);
+    return use.ru_nvcsw;
+}
+
+Test(cuda_device, a_wait_yields_before_it_sleeps) {
+    long before = sleeps();
+    for (int looks = 0; looks < TSHI_CUDA_SPINS; looks++) tshi_cuda_nap(looks);
+    cr_assert_eq(sleeps(), before);
+    for (int looks = 0; looks < 3; looks++) tshi_cuda_nap(TSHI_CUDA_SPINS);
+    cr_assert_geq(sleeps(), before + 3);
 }

@@ -47,14 +47,11 @@ void tshi_cuda_no_capture(tsh_device *device, const char *what) {
     tshi_cuda_keep(tshi_cuda(device), tshi_fail(TSH_ERR_STATE, "%s: not while a graph is captured", what));
 }
 
-/* Between two looks at an event: a step's end is seen soon, and a wait of seconds takes little of a core. */
-static void nap(int looks) {
-    if (looks < 1000) return;
-    if (looks < 2000) {
+void tshi_cuda_nap(int looks) {
+    if (looks < TSHI_CUDA_SPINS)
         sched_yield();
-        return;
-    }
-    tshi_sleep(looks < 20000 ? 20e-6 : 200e-6);
+    else
+        tshi_sleep(looks < 10 * TSHI_CUDA_SPINS ? 20e-6 : 200e-6);
 }
 
 /* A collective whose peers do not arrive would keep the queue from ending: the watch aborts it. */
@@ -62,8 +59,8 @@ cudaError_t tshi_cuda_wait_event(tshi_cuda_device *cuda, cudaEvent_t event) {
     if (!cuda->watch) return cudaEventSynchronize(event);
     cudaError_t error;
     for (int looks = 0; (error = cudaEventQuery(event)) == cudaErrorNotReady; looks++) {
-        nap(looks);
-        if (looks >= 1000) cuda->watch(cuda->watcher);
+        tshi_cuda_nap(looks);
+        if (looks >= TSHI_CUDA_SPINS) cuda->watch(cuda->watcher);
     }
     return error;
 }

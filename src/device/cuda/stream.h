@@ -64,6 +64,10 @@ tsh_status tshi_cuda_fail(cudaError_t error, const char *what);
 tsh_status tshi_cuda_event_new(cudaEvent_t *out);
 /* A stream that runs beside the compute stream; `first`: its work runs before that of other streams that have work. */
 tsh_status tshi_cuda_stream_new(cudaStream_t *out, bool first);
+/* Between two looks at what a host waits for, of which there were `looks` before: lets other threads run, then sleeps,
+ * longer after a while. The end of a call or of a step is seen soon, and a wait of seconds takes little of a core. */
+void tshi_cuda_nap(int looks);
+#define TSHI_CUDA_SPINS 2000 /* looks without a sleep */
 /* Keep this failure, with tsh_error_message(), for check and for the capture; the first one stands. */
 void tshi_cuda_keep(tshi_cuda_device *device, tsh_status status);
 /* Keep TSH_ERR_STATE for check and for the capture: no graph can hold `what`. */

@@ -3,11 +3,13 @@
 #include "dist/backends/nccl/nccl.h"
 #include "dist/registry.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 #define LEFT_AFTER       1.0
-#define GRAPH_LEFT_AFTER 30.0 /* kernels of its own, besides the calls */
+#define SPIN             500e-6 /* s; a host that waits sleeps after it */
+#define GRAPH_LEFT_AFTER 30.0   /* kernels of its own, besides the calls */
 
 /* --- events ------------------------------------------------------------------------------------------------------- */
 
@@ -71,7 +73,7 @@ static tsh_status find_tail(tsh_world *world, tshi_nccl_tail **out) {
     for (int looks = 0; tshi_nccl_oldest(nccl) && nccl->queued - nccl->done == TSHI_NCCL_AHEAD; looks++) {
         tsh_status status = tshi_nccl_watch(world);
         if (status != TSH_OK) return status;
-        tshi_nccl_doze(looks);
+        tshi_cuda_nap(looks);
     }
     *out = &nccl->calls[nccl->queued % TSHI_NCCL_AHEAD];
     return TSH_OK;
@@ -134,7 +136,7 @@ static tsh_status wait_event(tsh_world *world, cudaEvent_t event) {
         if (error != cudaErrorNotReady) return tshi_nccl_check(world, error, "cudaEventQuery");
         tsh_status status = tshi_nccl_watch(world);
         if (status != TSH_OK) return status;
-        tshi_nccl_doze(looks);
+        tshi_cuda_nap(looks);
     }
 }
 
@@ -240,7 +242,7 @@ static tsh_status nccl_nap(tsh_group *group, const tsh_work *work, double since)
     const tsh_work *letter = work && tshi_is_message(work->call.op) ? tshi_nccl_message_letter(work) : NULL;
     if (status == TSH_OK && letter) return world->control->nap(group->control, letter, since);
     if (for_gpu) tshi_nccl_device(world)->waits++;
-    if (status == TSH_OK) tshi_nccl_doze(waited < 100e-6 ? 0 : waited < 10e-3 ? 500 : 1000);
+    if (status == TSH_OK) tshi_cuda_nap(waited < SPIN ? 0 : waited < 1000 * SPIN ? TSHI_CUDA_SPINS : INT_MAX);
     return status;
 }
 

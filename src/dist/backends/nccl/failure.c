@@ -1,25 +1,13 @@
 /* What ends the communication: errors of NCCL, failures, deaths, deadlines; and recovering from them. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "dist/backends/nccl/nccl.h"
 #include "dist/core/signal.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
 #define TOGETHER   22200 /* the first version that aborts communicators in a group */
 #define LOOK_EVERY 20e-3
 #define BLAME      1.0 /* s; how long an error of NCCL's waits for the message of the rank that caused it */
-
-void tshi_nccl_doze(int looks) {
-    if (looks < 200) {
-        sched_yield();
-        return;
-    }
-    tshi_sleep(looks < 1000 ? 20e-6 : 200e-6);
-}
 
 /* --- what ends the communication ---------------------------------------------------------------------------------- */
 
@@ -255,7 +243,7 @@ tsh_status tshi_nccl_settle(tsh_world *world, ncclComm_t comm, ncclResult_t resu
         status = tshi_nccl_watch(world);
         if (status != TSH_OK) return status;
         if (tshi_clock() > until) return time_out(world, world->group, what);
-        tshi_nccl_doze(looks);
+        tshi_cuda_nap(looks);
     }
 }
 

@@ -113,7 +113,7 @@ double tshi_nccl_patience(const tsh_world *world) {
 void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t result, double until) {
     ncclResult_t now = tshi_nccl_result(nccl, comm, result);
     for (int looks = 0; now == ncclInProgress && tshi_clock() <= until; looks++) {
-        tshi_nccl_doze(looks);
+        tshi_cuda_nap(looks);
         now = tshi_nccl_result(nccl, comm, result);
     }
     if (now == ncclSuccess)
@@ -125,14 +125,14 @@ void tshi_nccl_comm_end(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t res
 void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail) {
     for (int looks = 0; tail->group && cudaEventQuery(tail->after) == cudaErrorNotReady; looks++) {
         if (tshi_nccl_watch(world) != TSH_OK) break;
-        tshi_nccl_doze(looks);
+        tshi_cuda_nap(looks);
     }
 }
 
 void tshi_nccl_flush_all(tsh_world *world) {
     for (int looks = 0; tshi_nccl_oldest(tshi_nccl_of(world)); looks++) {
         if (tshi_nccl_watch(world) != TSH_OK) break;
-        tshi_nccl_doze(looks);
+        tshi_cuda_nap(looks);
     }
 }
 

@@ -198,8 +198,6 @@ tsh_status tshi_nccl_fail(const tshi_nccl *nccl, ncclComm_t comm, ncclResult_t r
 tsh_status tshi_nccl_watch(tsh_world *world);
 /* tshi_nccl_watch as the device calls it. */
 void tshi_nccl_watcher(void *world);
-/* Sleeps a little, longer after a while; `looks` counts. */
-void tshi_nccl_doze(int looks);
 /* Ends the communication with `status` and tsh_error_message(). tell: report it to the peers. */
 tsh_status tshi_nccl_stop(tsh_world *world, tsh_status status, bool tell);
 /* An error of CUDA ends the communication too. */

@@ -96,7 +96,7 @@ static tsh_status wait_result(tsh_world *world, ncclComm_t comm, ncclResult_t re
         if (tshi_clock() > until) return tshi_fail(TSH_ERR_TIMEOUT, "%s: not done within %g s", what, patience);
         tsh_status status = tshi_nccl_watch(world);
         if (status != TSH_OK) return status;
-        tshi_nccl_doze(looks);
+        tshi_cuda_nap(looks);
     }
     return result == ncclSuccess ? TSH_OK : tshi_nccl_fail(nccl, comm, result, what, begun);
 }
