@@ -162,6 +162,14 @@ tsh_tensor *tshi_grad_beta(const tsh_call *call, int i, double *beta) {
     return x->gradient->narrow;
 }
 
+tsh_call *tshi_grad_maker(const tsh_call *call, int i) {
+    tsh_tape *tape = call->tape;
+    const tshi_gradient *g = call->in[i]->gradient;
+    int maker = tshi_tape_node(tape, call->in[i]);
+    bool alone = maker >= 0 && g->uses == 1 && (!g->value || g->stale);
+    return alone && !g->retained && !tape->keeps_graph ? &tape->nodes[maker] : NULL;
+}
+
 /* Input i wants a gradient, and backward runs. */
 static bool can_add(const tsh_call *call, int i, const char *what) {
     if (tsh_call_wants_grad(call, i) && tsh_call_grad_out(call)) return true;

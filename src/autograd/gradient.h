@@ -56,6 +56,11 @@ tsh_tensor *tshi_grad_beta(const tsh_call *call, int i, double *beta);
 /* tshi_grad_beta for kernels that write the dtype of sums, too: the gradient itself, of tshi_gradient_dtype. */
 tsh_tensor *tshi_grad_sum(const tsh_call *call, int i, double *beta);
 
+/* The call that made input i, where this call alone adds to the input's gradient in this backward, has not added to it
+ * yet, and nothing but the maker's backward reads it: this call may do a part of that backward. Otherwise NULL. To be
+ * called before the gradient's memory is taken. */
+tsh_call *tshi_grad_maker(const tsh_call *call, int i);
+
 /* --- gradients that are used up as they are made ------------------------------------------------------------------ */
 
 /* Takes the gradient of a leaf [rows, cols], some rows at a time, each row once in a backward. */

@@ -151,6 +151,10 @@ typedef tsh_status tshi_affine_backward_fn(tsh_device *device, tsh_dtype dtype, 
                                            const void *x, const void *dy, tsh_dtype to, double beta, void *dw,
                                            double beta_b, void *db);
 
+/* C = f'(Z) (A B), element by element: a [m, k], b [k, n], z and c [m, n]. */
+typedef tsh_status tshi_gemm_unary_backward_fn(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
+                                               const void *a, const void *b, tshi_unary f, const void *z, void *c);
+
 /* TSH_ERR_OVERFLOW where a size of a product passes 2^31 - 1, the limit of `library`. */
 tsh_status tshi_check_product(const char *library, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb,
                               int64_t ldc);
@@ -159,6 +163,7 @@ typedef struct tshi_product_ops {
     tshi_gemm_fn *gemm;
     tshi_affine_fn *affine;
     tshi_affine_backward_fn *affine_backward;
+    tshi_gemm_unary_backward_fn *gemm_unary_backward;
 } tshi_product_ops;
 
 /* --- softmax over n, in passes between which a collective may stand ----------------------------------------------- */

@@ -100,7 +100,9 @@ typedef struct affine_params {
     tshi_unary f;
 } affine_params;
 
-enum { PRE, DZ }; /* saved: f's argument; its gradient, where backward must not overwrite the argument */
+/* Saved: f's argument; its gradient, where backward must not overwrite the argument; its gradient, where the call that
+ * takes f's result has made it. */
+enum { PRE, DZ, MADE };
 
 static const tsh_rule affine_rules[] = {
     {{TSH_HAS_P, TSH_AS_COPY, TSH_AS_P}, TSH_AS_P},   {{TSH_AS_COPY, TSH_HAS_P, TSH_AS_P}, TSH_AS_P},
@@ -145,7 +147,7 @@ static tsh_status product_gradient(tsh_call *call) {
     tsh_tensor **dz = &call->saved[DZ];
     tsh_device *device = tshi_device_of(dy);
     tsh_status status = TSH_OK;
-    if (!z) return TSH_OK;
+    if (!z || call->saved[MADE]) return TSH_OK;
     if (call->tape->keeps_graph && !*dz) status = tshi_tensor_new(z->mesh, z->dtype, &z->shape, z->layout, dz);
     if (status != TSH_OK) return status;
     device->ops->elementwise[z->dtype].unary_backward(device, p->f, NULL, z->numel, tshi_data(z), tshi_data(dy), 0,
@@ -154,7 +156,16 @@ static tsh_status product_gradient(tsh_call *call) {
 }
 
 static const tsh_tensor *dz_of(const tsh_call *call) {
-    return call->saved[DZ] ? call->saved[DZ] : call->saved[PRE] ? call->saved[PRE] : tsh_call_grad_out(call);
+    for (int i = MADE; i >= PRE; i--)
+        if (call->saved[i]) return call->saved[i];
+    return tsh_call_grad_out(call);
+}
+
+/* The call that made x = f(z), where its product and activation are like this one's and this call alone makes the
+ * gradient of x: then dz is made in place of dx. */
+static tsh_call *activated_by(const tsh_call *call) {
+    tsh_call *maker = tshi_grad_maker(call, 0);
+    return maker && maker->op->forward == affine_forward && maker->saved[PRE] ? maker : NULL;
 }
 
 /* dx = dz W */
@@ -162,8 +173,16 @@ static tsh_status affine_backward(tsh_call *call) {
     double beta;
     tsh_status status = product_gradient(call);
     if (status != TSH_OK || !tsh_call_wants_grad(call, 0)) return status;
+    tsh_call *maker = activated_by(call);
     tsh_tensor *dx = tshi_grad_beta(call, 0, &beta);
-    return dx ? multiply(dz_of(call), false, call->in[1], false, beta, dx) : TSH_ERR_MEMORY;
+    if (!dx) return TSH_ERR_MEMORY;
+    if (!maker) return multiply(dz_of(call), false, call->in[1], false, beta, dx);
+    const tsh_tensor *dz = dz_of(call);
+    tsh_device *device = tshi_device_of(dx);
+    maker->saved[MADE] = tshi_tensor_retain(dx);
+    return device->ops->product.gemm_unary_backward(
+        device, dx->dtype, tshi_rows(dx), tshi_cols(dx), tshi_cols(dz), tshi_data(dz), tshi_data(call->in[1]),
+        ((const affine_params *)maker->params)->f, tshi_data(maker->saved[PRE]), tshi_data(dx));
 }
 
 static tsh_status bias_gradient(const tsh_call *call, const tsh_tensor *dz) {

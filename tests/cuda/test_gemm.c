@@ -450,6 +450,65 @@ Test(cuda_gemm, a_first_bias_gradient_is_the_products) {
     close_device(device);
 }
 
+/* c = f'(z) (a b), of float64 by central differences. */
+static void check_through(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k, tshi_unary f) {
+    const double h = 1e-5, exact = 1e-8;
+    double *a = numbers(m * k, 1), *b = numbers(k * n, 2), *z = numbers(m * n, 3), *c = numbers(m * n, 4);
+    void *at_a = put_numbers(device, dtype, m * k, a, 0), *at_b = put_numbers(device, dtype, k * n, b, 0);
+    void *at_z = put_numbers(device, dtype, m * n, z, 0), *at_c = put_numbers(device, dtype, m * n, c, 0);
+    cr_assert_eq(device->ops->product.gemm_unary_backward(device, dtype, m, n, k, at_a, at_b, f, at_z, at_c), TSH_OK,
+                 "%s", tsh_error_message());
+    get_numbers(device, dtype, m * n, at_c, c);
+    for (int64_t i = 0; i < m * n; i++) {
+        double sum = 0, slope = (value_of(f, z[i] + h) - value_of(f, z[i] - h)) / (2 * h);
+        for (int64_t l = 0; l < k; l++) sum += a[i / n * k + l] * b[l * n + i % n];
+        double want = slope * sum, most = (rounding(dtype) + exact) * (1 + fabs(want));
+        cr_assert(fabs(c[i] - want) <= most, "%s %dx%dx%d: %g, not %g", tsh_dtype_name(dtype), (int)m, (int)n, (int)k,
+                  c[i], want);
+    }
+    void *memory[] = {at_a, at_b, at_z, at_c};
+    double *values[] = {a, b, z, c};
+    for (int i = 0; i < 4; i++) {
+        device->ops->memory.release(device, memory[i]);
+        free(values[i]);
+    }
+}
+
+Test(cuda_gemm, an_activations_backward_after_a_product_of_every_kind) {
+    const tshi_unary functions[] = {TSHI_GELU_TANH, TSHI_GELU_ERF, TSHI_SILU};
+    const int64_t sizes[][3] = {{1, 1, 1}, {5, 8, 3}, {3, 7, 9}, {20, 24, 16}, {0, 4, 4}, {4, 4, 0}};
+    tsh_device *device = open_device();
+    for (int t = 0; t < 4; t++)
+        for (int f = 0; f < 3; f++)
+            for (int i = 0; i < 6; i++)
+                check_through(device, dtypes[t], sizes[i][0], sizes[i][1], sizes[i][2], functions[f]);
+    close_device(device);
+}
+
+/* Of GELU by tanh, in 16 bits, where the rows of its argument are whole packs. */
+Test(cuda_gemm, a_products_epilogue_does_the_backward_of_gelu) {
+    tsh_device *device = open_device();
+    const struct {
+        tsh_dtype dtype;
+        int64_t n;
+        tshi_unary f;
+        uint64_t kernels;
+    } cases[] = {{TSH_BFLOAT16, 8, TSHI_GELU_TANH, 0}, {TSH_FLOAT16, 16, TSHI_GELU_TANH, 0},
+                 {TSH_BFLOAT16, 7, TSHI_GELU_TANH, 1}, {TSH_BFLOAT16, 8, TSHI_GELU_ERF, 1},
+                 {TSH_FLOAT32, 8, TSHI_GELU_TANH, 1},  {TSH_FLOAT64, 8, TSHI_GELU_TANH, 1}};
+    char *at = get(device, 4096);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint64_t before = standin_calls("cudaGetLastError");
+        cr_assert_eq(device->ops->product.gemm_unary_backward(device, cases[i].dtype, 4, cases[i].n, 4, at, at + 1024,
+                                                              cases[i].f, at + 2048, at + 3072),
+                     TSH_OK);
+        uint64_t kernels = standin_calls("cudaGetLastError") - before;
+        cr_expect_eq(kernels, cases[i].kernels, "case %d: %d kernels", (int)i, (int)kernels);
+    }
+    device->ops->memory.release(device, at);
+    close_device(device);
+}
+
 Test(cuda_gemm, errors_of_cublaslt_are_reported) {
     tsh_device *device = open_device();
     float *x = get(device, 64);

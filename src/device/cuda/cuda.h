@@ -94,6 +94,7 @@ void tshi_cuda_blas_describe(const tshi_cuda_device *device, char *text, size_t 
 tshi_gemm_fn tshi_cuda_gemm;
 tshi_affine_fn tshi_cuda_affine;
 tshi_affine_backward_fn tshi_cuda_affine_backward;
+tshi_gemm_unary_backward_fn tshi_cuda_gemm_unary_backward;
 
 #ifdef __cplusplus
 }

@@ -83,7 +83,7 @@ typedef struct tshi_cuda_blas {
 typedef struct extras {
     cublasLtEpilogue_t epilogue;
     const void *bias; /* or its gradient */
-    void *argument;   /* GELU's, which is kept */
+    void *argument;   /* GELU's, which forward keeps and backward reads */
     int64_t argument_ld;
 } extras;
 
@@ -474,12 +474,18 @@ tsh_status tshi_cuda_gemm(tsh_device *device, tsh_dtype dtype, bool transpose_a,
 
 /* --- affine ------------------------------------------------------------------------------------------------------- */
 
-/* With bias and GELU in the product's own last step, where cuBLASLt can: rows of GELU's argument have to be multiples
- * of 8. Its tanh is an approximation that is good enough for 16 bits and TF32, not for float32. */
+/* cuBLASLt can do GELU, or its backward, in the product's own last step: rows of GELU's argument, where that is kept or
+ * read, have to be multiples of 8. Its tanh is an approximation that is good enough for 16 bits and TF32, not for
+ * float32. */
+static bool takes_gelu(tsh_device *device, const gemm_call *g, tshi_unary f, const void *argument) {
+    bool coarse = tsh_dtype_size(g->dtype) == 2 || (g->dtype == TSH_FLOAT32 && tshi_cuda(device)->tf32);
+    return f == TSHI_GELU_TANH && coarse && (!argument || g->n % 8 == 0);
+}
+
+/* With bias and GELU in the product's own last step, where cuBLASLt can. */
 static tsh_status affine_at_once(tsh_device *device, gemm_call *g, const void *b, tshi_unary f, void *pre, void *y,
                                  bool *done) {
-    bool coarse = tsh_dtype_size(g->dtype) == 2 || (g->dtype == TSH_FLOAT32 && tshi_cuda(device)->tf32);
-    bool gelu = f == TSHI_GELU_TANH && coarse && (!pre || g->n % 8 == 0);
+    bool gelu = takes_gelu(device, g, f, pre);
     *done = false;
     if (f != TSHI_IDENTITY && !gelu) return TSH_OK;
     if (!b && !gelu) return TSH_OK;
@@ -556,4 +562,18 @@ tsh_status tshi_cuda_affine_backward(tsh_device *device, tsh_dtype dtype, int64_
     else
         tshi_cuda_sum[dtype].bias_backward(device, m, n, dy, db);
     return TSH_OK;
+}
+
+tsh_status tshi_cuda_gemm_unary_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
+                                         const void *a, const void *b, tshi_unary f, const void *z, void *c) {
+    const gemm_call g = {dtype, false, false, m, n, k, 1, a, k, b, n, 0, c, n, dtype};
+    const extras e = {.epilogue = CUBLASLT_EPILOGUE_DGELU, .argument = (void *)(uintptr_t)z, .argument_ld = n};
+    bool done = false;
+    tsh_status status = check_sizes(&g);
+    if (status != TSH_OK || m == 0 || n == 0) return status;
+    if (k > 0 && takes_gelu(device, &g, f, z)) status = multiply(device, &g, &e, &done);
+    if (status != TSH_OK || done) return status;
+    status = run(device, &g);
+    if (status == TSH_OK) tshi_cuda_elementwise[dtype].unary_backward(device, f, NULL, m * n, z, c, 0, c);
+    return status;
 }

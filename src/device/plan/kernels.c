@@ -221,6 +221,19 @@ static tsh_status plan_affine_backward(tsh_device *device, tsh_dtype dtype, int6
     return status;
 }
 
+static tsh_status plan_gemm_unary_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
+                                           const void *a, const void *b, tshi_unary f, const void *z, void *c) {
+    tshi_trace_event *event = begin_product(device, m, n, k);
+    if (event) {
+        tsh_status ran = device->trace->behind->product.gemm_unary_backward(device, dtype, m, n, k, a, b, f, z, c);
+        tshi_trace_close(event);
+        return ran;
+    }
+    tsh_status status = plan_gemm(device, dtype, false, false, m, n, k, 1, a, k, b, n, 0, c, n);
+    count_kernel(device, "unary_backward", dtype, 3 * (uint64_t)m * (uint64_t)n * tsh_dtype_size(dtype));
+    return status;
+}
+
 /* Pairs of a query and a key that it may see: with a mask, query i sees the keys j <= i + keys - queries. */
 static double pairs_of(const tshi_attention *a) {
     double queries = (double)a->queries, keys = (double)a->keys, hidden = queries - keys;
@@ -320,8 +333,10 @@ void tshi_plan_kernels(tshi_device_ops *ops, tshi_plan_tables *t) {
                                 .zero = plan_zero,
                                 .fill = plan_fill,
                                 .convert = plan_convert};
-    ops->product =
-        (tshi_product_ops){.gemm = plan_gemm, .affine = plan_affine, .affine_backward = plan_affine_backward};
+    ops->product = (tshi_product_ops){.gemm = plan_gemm,
+                                      .affine = plan_affine,
+                                      .affine_backward = plan_affine_backward,
+                                      .gemm_unary_backward = plan_gemm_unary_backward};
     ops->targets_check = plan_targets_check;
     ops->ids_check = plan_ids_check;
     ops->reduce = plan_reduce;

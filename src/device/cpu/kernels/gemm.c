@@ -310,3 +310,10 @@ tsh_status tshi_cpu_affine_backward(tsh_device *device, tsh_dtype dtype, int64_t
         tshi_cpu_sum[dtype].bias_backward(device, m, n, dy, db);
     return TSH_OK;
 }
+
+tsh_status tshi_cpu_gemm_unary_backward(tsh_device *device, tsh_dtype dtype, int64_t m, int64_t n, int64_t k,
+                                        const void *a, const void *b, tshi_unary f, const void *z, void *c) {
+    tsh_status status = tshi_cpu_gemm(device, dtype, false, false, m, n, k, 1, a, k, b, n, 0, c, n);
+    if (status == TSH_OK) tshi_cpu_elementwise[dtype].unary_backward(device, f, NULL, m * n, z, c, 0, c);
+    return status;
+}

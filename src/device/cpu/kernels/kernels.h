@@ -25,6 +25,7 @@ void tshi_cpu_narrow(tsh_dtype half, int64_t n, const float *from, void *to);
 tshi_gemm_fn tshi_cpu_gemm;
 tshi_affine_fn tshi_cpu_affine;
 tshi_affine_backward_fn tshi_cpu_affine_backward;
+tshi_gemm_unary_backward_fn tshi_cpu_gemm_unary_backward;
 /* Bytes of tensor memory that a product takes meanwhile; m, n and k are at least 1. */
 size_t tshi_cpu_product_scratch(tsh_dtype dtype, bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k);
 void tshi_cpu_product_threads(int threads);
