@@ -1,15 +1,21 @@
 /* Products of so few rows that reading the weights is all their time, as when a model writes a text token by token:
- * y = x W^T, with each row of W read once, several of them at a time, which are as many streams of memory. A sum depends
- * on its row of x and its row of W alone, not on the rows beside them. */
+ * y = x W^T, with each row of W read once. W is cut into a few parts of many rows, which are read side by side from end
+ * to end: the CPU follows few streams of memory that are long, and not the many starts of rows that are neighbours. A
+ * sum depends on its row of x and its row of W alone, not on the rows beside them. */
 #include "device/cpu/kernels/half.h"
 #include "device/cpu/kernels/kernels.h"
 #ifdef TSHI_X86_LEVELS
 #include <immintrin.h>
 #endif
 
-TSHI_INLINE void write_totals(const tshi_few_rows *p, int64_t row, int64_t col, int count, const float *total) {
+/* Bytes before their use at which weights are asked for. */
+#define AHEAD      1536
+#define CACHE_LINE 64
+
+TSHI_INLINE void write_totals(const tshi_few_rows *p, int64_t row, int64_t col, int count, int64_t apart,
+                              const float *total) {
     float *to = p->y + row * p->ldy + col;
-    for (int c = 0; c < count; c++) to[c] = p->alpha * total[c] + (p->beta != 0 ? p->beta * to[c] : 0);
+    for (int c = 0; c < count; c++, to += apart) *to = p->alpha * total[c] + (p->beta != 0 ? p->beta * *to : 0);
 }
 
 #define X            float
