@@ -1,11 +1,12 @@
 /* Addresses as they are written, and which of them are this machine's. */
 #include "base/number.h"
-#include "dist/bootstrap/environment.h"
+#include "dist/bootstrap/sockets.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -44,24 +45,24 @@ static bool any_is_here(const struct addrinfo *found, const struct ifaddrs *mine
     return false;
 }
 
-tsh_status tshi_address_is_here(const char *address) {
+tsh_status tshi_address_is_here(const char *address, double deadline) {
     char name[TSHI_JOB_SIZE] = "";
     if (gethostname(name, sizeof name - 1) == 0 && !strcmp(name, address)) return TSH_OK;
     if (!strcmp(address, "localhost")) return TSH_OK;
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    struct addrinfo *found = NULL;
     struct ifaddrs *mine = NULL;
-    int error = getaddrinfo(address, NULL, &hints, &found);
-    bool here = false;
-    if (error == 0) {
+    bool known = tshi_resolve(address, 0, deadline, &found) == TSH_OK, here = false;
+    if (known) {
         if (getifaddrs(&mine) != 0) mine = NULL;
         here = any_is_here(found, mine);
         if (mine) freeifaddrs(mine);
         freeaddrinfo(found);
     }
     if (here) return TSH_OK;
+    char why[TSHI_LINE] = "";
+    if (!known) snprintf(why, sizeof why, " (%.200s)", tsh_error_message());
     return tshi_fail(TSH_ERR_UNSUPPORTED,
-                     "MASTER_ADDR=%.100s is not this machine%s%s, although all ranks are said to be here", address,
-                     error ? ": " : "", error ? gai_strerror(error) : "");
+                     "MASTER_ADDR=%.100s is not this machine%s, although all ranks are said to be here", address, why);
 }
 
 bool tshi_address_is_loopback(const char *address) {

@@ -64,8 +64,8 @@ void tshi_settings_share_cores(const tsh_world_config *config, tshi_settings *s)
 
 /* --- address.c ---------------------------------------------------------------------------------------------------- */
 
-/* TSH_OK when `address` names this machine, else TSH_ERR_UNSUPPORTED. */
-tsh_status tshi_address_is_here(const char *address);
+/* TSH_OK when `address` names this machine, as the resolver tells until the deadline, else TSH_ERR_UNSUPPORTED. */
+tsh_status tshi_address_is_here(const char *address, double deadline);
 /* The address is written as "localhost", 127.x or ::1; it is not looked up. */
 bool tshi_address_is_loopback(const char *address);
 /* "HOST:PORT", "[IPV6]:PORT" into its parts (host: TSHI_JOB_SIZE bytes); false when it is none. */

@@ -99,10 +99,10 @@ static tsh_status rendezvous_at_address(tshi_rendezvous *r, tshi_roster *out) {
     const tshi_settings *s = r->settings;
     tshi_endpoint endpoints[TSHI_ENDPOINTS];
     int n = 0, listeners[TSHI_ENDPOINTS], count = 0;
-    tsh_status status = tshi_tcp_resolve(s->address, s->port, endpoints, &n);
+    tsh_status status = tshi_tcp_resolve(s->address, s->port, r->deadline, endpoints, &n);
     if (status != TSH_OK) return status;
     if (s->rank != 0) return tshi_connector_run(r, endpoints, n, out);
-    if (hides_address(s->address, endpoints, n)) status = tshi_tcp_resolve(NULL, s->port, endpoints, &n);
+    if (hides_address(s->address, endpoints, n)) status = tshi_tcp_resolve(NULL, s->port, r->deadline, endpoints, &n);
     if (status == TSH_OK) status = listen_at(r, endpoints, n, listeners, &count);
     if (status != TSH_OK) return status;
     const tshi_acceptor_plan plan = {.listeners = listeners, .n = count};
@@ -134,7 +134,7 @@ tsh_status tshi_rendezvous_run(const tshi_settings *settings, const tsh_log_sink
     if (status == TSH_OK) status = check_address(settings);
     if (status != TSH_OK) return status;
     if (is_one_machine(settings)) {
-        status = tshi_address_is_here(settings->address);
+        status = tshi_address_is_here(settings->address, deadline);
         return status == TSH_OK ? roster_of_one_machine(&r, out) : status;
     }
     if (settings->method == TSHI_INIT_FILE) return tshi_rendezvous_file(&r, out);

@@ -215,7 +215,8 @@ static tshi_connect_end follow(file_rendezvous *f, const tshi_frame *leader, tsh
     int n = 0;
     bool here = tshi_process_same_machine(&leader->process, &f->r->me);
     tshi_connect_end end = TSHI_CONNECT_FAILED;
-    tsh_status known = tshi_tcp_resolve(here ? "127.0.0.1" : leader->process.host, leader->port, endpoints, &n);
+    tsh_status known =
+        tshi_tcp_resolve(here ? "127.0.0.1" : leader->process.host, leader->port, f->r->deadline, endpoints, &n);
     if (known == TSH_OK)
         end = tshi_connector_try(f->r, endpoints, n, leader->nonce, 3.0, status, out, reasons, sizeof reasons);
     else

@@ -306,7 +306,7 @@ tsh_status tshi_rendezvous_multicast(tshi_rendezvous *r, tshi_roster *out) {
     multicast m = {.r = r, .socket = -1, .listener = -1, .most = 2 * s->size + 16};
     tshi_endpoint endpoints[TSHI_ENDPOINTS];
     int n = 0;
-    tsh_status status = tshi_tcp_resolve(s->address, s->port, endpoints, &n);
+    tsh_status status = tshi_tcp_resolve(s->address, s->port, r->deadline, endpoints, &n);
     if (status != TSH_OK) return status;
     m.endpoint = endpoints[0];
     memcpy(m.mine.group, r->group, sizeof m.mine.group);

@@ -7,6 +7,13 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+/* --- resolve.c ---------------------------------------------------------------------------------------------------- */
+
+/* The addresses of host (NULL: every one of this machine's), which freeaddrinfo frees. TSH_ERR_TIMEOUT at the deadline,
+ * TSH_ERR_SYSTEM where the resolver knows none. */
+struct addrinfo;
+tsh_status tshi_resolve(const char *host, int port, double deadline, struct addrinfo **found);
+
 /* --- tcp.c -------------------------------------------------------------------------------------------------------- */
 
 #define TSHI_ENDPOINTS     16
@@ -17,8 +24,8 @@ typedef struct tshi_endpoint {
     socklen_t length;
 } tshi_endpoint;
 
-/* All addresses of host (NULL: every one of this machine's), at most TSHI_ENDPOINTS. */
-tsh_status tshi_tcp_resolve(const char *host, int port, tshi_endpoint *out, int *n);
+/* All addresses of host, as tshi_resolve finds them, at most TSHI_ENDPOINTS. */
+tsh_status tshi_tcp_resolve(const char *host, int port, double deadline, tshi_endpoint *out, int *n);
 /* "127.0.0.1:29500", "[::1]:29500" */
 const char *tshi_endpoint_text(const tshi_endpoint *endpoint, char text[TSHI_ENDPOINT_TEXT]);
 /* A socket that listens there, or -1 with errno set. `shared`: other sockets of this user may listen there too. */

@@ -9,17 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-tsh_status tshi_tcp_resolve(const char *host, int port, tshi_endpoint *out, int *n) {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | (host ? 0 : AI_PASSIVE)};
+tsh_status tshi_tcp_resolve(const char *host, int port, double deadline, tshi_endpoint *out, int *n) {
     struct addrinfo *found = NULL;
-    char service[16];
     *n = 0;
-    snprintf(service, sizeof service, "%d", port);
-    int error = getaddrinfo(host, service, &hints, &found);
-    if (error != 0) {
-        return tshi_fail(TSH_ERR_SYSTEM, "rendezvous: no address for %.100s: %s", host ? host : "this machine",
-                         error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
-    }
+    tsh_status status = tshi_resolve(host, port, deadline, &found);
+    if (status != TSH_OK) return status;
     for (const struct addrinfo *a = found; a && *n < TSHI_ENDPOINTS; a = a->ai_next) {
         if (a->ai_addrlen > sizeof out->address) continue;
         memset(&out[*n], 0, sizeof out[*n]);

@@ -6,7 +6,9 @@
 #include "support/ranks.h"
 
 #include <criterion/criterion.h>
+#include <dlfcn.h>
 #include <errno.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +24,7 @@ static struct {
     int sends_left; /* messages with a descriptor before one fails with send_error */
     int send_error;
     int receive_error;
+    bool resolver_hangs; /* for names of hosts */
 } wrong;
 
 int accept4(int fd, struct sockaddr *address, socklen_t *length, int flags) {
@@ -49,6 +52,14 @@ ssize_t recvmsg(int fd, struct msghdr *message, int flags) {
     if (wrong.receive_error == 0) return syscall(SYS_recvmsg, fd, message, flags);
     errno = wrong.receive_error;
     return -1;
+}
+
+typedef int resolver(const char *host, const char *service, const struct addrinfo *hints, struct addrinfo **found);
+
+int getaddrinfo(const char *host, const char *service, const struct addrinfo *hints, struct addrinfo **found) {
+    bool numeric = hints && (hints->ai_flags & AI_NUMERICHOST);
+    if (wrong.resolver_hangs && host && !numeric) sleep(60);
+    return ((resolver *)dlsym(RTLD_NEXT, "getaddrinfo"))(host, service, hints, found);
 }
 
 /* --- connections without end -------------------------------------------------------------------------------------- */
@@ -102,4 +113,20 @@ static void cannot_receive(tshi_rank *r, void *arg) {
 Test(system_calls, an_answer_that_cannot_be_received_says_why, .timeout = 120) {
     tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = "100", .timeout = 30};
     cr_assert_str_empty(tshi_test_run_with(&options, cannot_receive, NULL, NULL, NULL));
+}
+
+/* --- a resolver that does not answer ------------------------------------------------------------------------------ */
+
+static void unresolved(tshi_rank *r, void *arg) {
+    tsh_world_config config = {.init_method = arg, .heap_bytes = HEAP};
+    wrong.resolver_hangs = true;
+    tsh_status status = tsh_world_init(&config, &r->world);
+    tshi_check(r, status == TSH_ERR_TIMEOUT, "%s \"%s\"", tsh_status_name(status), tsh_error_message());
+    tshi_check(r, strstr(tsh_error_message(), "no address for master.test: the resolver does not answer"), "%s",
+               tsh_error_message());
+}
+
+Test(system_calls, a_resolver_that_does_not_answer_does_not_stop_the_clock, .timeout = 30) {
+    tshi_test_options options = {.ranks = 2, .bare = true, .world_timeout = "1"};
+    cr_assert_str_empty(tshi_test_run_with(&options, unresolved, (char[]){"tcp://master.test:29500"}, NULL, NULL));
 }
