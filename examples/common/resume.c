@@ -1,6 +1,11 @@
+#define _POSIX_C_SOURCE 200809L
 #include "resume.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { RUN_VALUES = RUN_NUMBERS + 2 };
 
@@ -22,6 +27,16 @@ static tsh_checkpoint describe(const saved_run *r, int64_t numbers[RUN_NUMBERS],
     }
     return (tsh_checkpoint){
         .parameters = r->parameters, .optimizer = r->optimizer, .values = values, .value_count = count};
+}
+
+bool run_can_save(const char *program, const char *folder) {
+    char inside[4096], what[4096];
+    snprintf(inside, sizeof inside, "%s/.", folder);
+    bool there = mkdir(folder, 0777) == 0 || errno == EEXIST;
+    if (there && access(inside, W_OK) == 0) return true;
+    const char *why = strerror(errno);
+    snprintf(what, sizeof what, "no checkpoint can be saved in %s", folder);
+    return fails(program, what, why);
 }
 
 bool run_save(const saved_run *r, const char *folder, int64_t steps) {

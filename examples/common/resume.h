@@ -21,6 +21,8 @@ typedef struct saved_run {
     int count;
 } saved_run;
 
+/* Makes the folder if it is missing; false after saying why none of the run's checkpoints will get there. */
+bool run_can_save(const char *program, const char *folder);
 /* Saves all that the run needs to go on after so many steps, while training goes on; the folder keeps the last three.
  * Collective, as all here; false after saying why on stderr. */
 bool run_save(const saved_run *r, const char *folder, int64_t steps);

@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "program.h"
 #include "progress.h"
+#include "resume.h"
 #include "train_gpt.h"
 
 #include <math.h>
@@ -162,6 +163,7 @@ static bool run_with_model(run *r) {
     r->times = calloc((size_t)o->steps, sizeof *r->times);
     bool good = r->inputs && r->targets && r->times;
     if (!good) fprintf(stderr, "train_gpt: no memory for a batch\n");
+    if (good && o->save) good = run_can_save("train_gpt", o->save);
     if (good && o->resume) good = model_load(r->m, &r->t, &r->first_step);
     if (good && o->resume && r->progress.speaks && !o->json)
         printf("resumed after step %lld\n", (long long)r->first_step);

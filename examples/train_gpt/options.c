@@ -74,6 +74,7 @@ static const char help[] =
 /* NULL, or why these sizes make no model. */
 static const char *contradiction(const options *o) {
     if (o->main_weights && o->stochastic) return "--main-weights or --stochastic";
+    if (o->min_lr > o->lr) return "--min-lr must not be above --lr";
     if (o->embed % o->heads) return "--heads must divide --embed";
     return o->kv_heads && o->heads % o->kv_heads ? "--kv-heads must divide --heads" : NULL;
 }

@@ -1,6 +1,7 @@
 /* train_text: trains a language model of bytes. Batches, the loop of training, and the text that it writes. */
 #include "program.h"
 #include "progress.h"
+#include "resume.h"
 #include "train_text.h"
 
 #include <math.h>
@@ -94,7 +95,7 @@ static bool run(tsh_world *world, const options *o) {
                (long long)t.vocabulary, log((double)t.vocabulary));
     }
     model *m = model_create(world, o, t.vocabulary);
-    bool good = m && train(m, &t, o, &p);
+    bool good = m && (!o->save || run_can_save("train_text", o->save)) && train(m, &t, o, &p);
     if (good && !o->json && o->sample > 0) good = write_text(m, &t, o, speaks);
     model_destroy(m);
     text_free(&t);

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { MOST_LAYERS = 10000 };
+
 /* The file being read. The first failure stays in words; later reads return something harmless. */
 typedef struct reader {
     const json_t *json;
@@ -118,10 +120,17 @@ static void read_scaling(reader *r, const char *type, model_config *c) {
              s->high_freq_factor, s->low_freq_factor);
 }
 
+static void want_whole_heads(reader *r) {
+    double part = number_of(r, "partial_rotary_factor", 1);
+    if (part < 1 || part > 1)
+        fail(r, "\"partial_rotary_factor\" is %g; this program turns all features of a head alone", part);
+}
+
 /* transformers 5 writes {"rope_parameters": {"rope_theta": t, "rope_type": "default", ...}}, versions before it
- * "rope_theta" and, for positions beyond the training's, "rope_scaling" with a "rope_type" or "type". */
+ * "rope_theta" and, for positions beyond the training's, "rope_scaling" with a "rope_type" or "type". Of both it takes
+ * the latter. */
 static void read_rope(reader *r, model_config *c) {
-    const char *key = value_of(r, "rope_parameters") ? "rope_parameters" : "rope_scaling";
+    const char *key = value_of(r, "rope_scaling") ? "rope_scaling" : "rope_parameters";
     const json_t *inner = value_of(r, key);
     reader parameters = *r;
     if (json_is_object(inner)) parameters.json = inner;
@@ -130,7 +139,9 @@ static void read_rope(reader *r, model_config *c) {
     if (!type) type = value_of(&parameters, "type");
     if (type && !json_is_string(type)) fail_value(&parameters, "rope_type", type, "a word");
     if (json_is_object(inner) && json_is_string(type)) read_scaling(&parameters, json_string_value(type), c);
-    r->failed = parameters.failed;
+    want_whole_heads(r);
+    want_whole_heads(&parameters);
+    r->failed = r->failed || parameters.failed;
     bool within = json_object_get(parameters.json, "rope_theta") != NULL;
     c->rope_theta = number_of(within ? &parameters : r, "rope_theta", 10000);
     r->failed = r->failed || parameters.failed;
@@ -244,9 +255,10 @@ static void read_generation(const char *folder, reader *r, model_config *c) {
     json_decref(json);
 }
 
-/* Sizes that contradict each other. */
-static void check_heads(reader *r, model_config *c) {
+/* Sizes that contradict each other, and so many layers that no file has their weights. */
+static void check_sizes(reader *r, model_config *c) {
     long long width = c->width, heads = c->heads, kv_heads = c->kv_heads;
+    if (c->layers > MOST_LAYERS) fail(r, "%lld layers; at most %d will do", (long long)c->layers, MOST_LAYERS);
     if (heads % kv_heads != 0) {
         fail(r, "%lld heads share %lld KV heads; the number of heads has to be a multiple of that of KV heads", heads,
              kv_heads);
@@ -277,7 +289,7 @@ bool model_config_read(const char *folder, model_config *out, char words[MODEL_W
         fail(&r, "is no JSON object");
     } else if (find_family(&r, out)) {
         families[out->family].read(&r, out);
-        check_heads(&r, out);
+        check_sizes(&r, out);
         read_ends(&r, out);
         if (!r.failed) read_generation(folder, &r, out);
     }

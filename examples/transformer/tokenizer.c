@@ -144,6 +144,13 @@ const char *tokenizer_decode(const tokenizer *t, int64_t id, size_t *length) {
     return known ? t->tokens[id].bytes : "";
 }
 
+/* Behind blanks with a comma among them, or without. */
+static const char *after_separator(const char *text) {
+    text += strspn(text, " \t\r\n");
+    if (*text != ',') return text;
+    return text + 1 + strspn(text + 1, " \t\r\n");
+}
+
 bool ids_parse(const char *text, int64_t vocabulary, int64_t **ids, int64_t *count, char words[MODEL_WORDS]) {
     *count = 0;
     *ids = malloc((strlen(text) / 2 + 1) * sizeof **ids); /* two characters an id, at least */
@@ -151,11 +158,15 @@ bool ids_parse(const char *text, int64_t vocabulary, int64_t **ids, int64_t *cou
         snprintf(words, MODEL_WORDS, "no memory for the ids");
         return false;
     }
-    for (const char *p = text + strspn(text, ", \t\r\n"); *p; p += strspn(p, ", \t\r\n")) {
+    for (const char *p = text + strspn(text, " \t\r\n"); *p; p = after_separator(p)) {
         char word[24];
         size_t length = strcspn(p, ", \t\r\n");
         int64_t id = -1;
         snprintf(word, sizeof word, "%.*s", (int)(length < 23 ? length : 23), p);
+        if (length == 0) {
+            snprintf(words, MODEL_WORDS, "there is no id before a comma; whole numbers like 1,2,3 are wanted");
+            return false;
+        }
         if (length >= 20 || !parse_count(word, 0, INT64_MAX, &id)) {
             snprintf(words, MODEL_WORDS, "'%s' is no id; whole numbers like 1,2,3 are wanted", word);
             return false;

@@ -266,6 +266,7 @@ Test(generate, says_what_is_wrong_and_what_would_do, .timeout = 300) {
             "generate --model " MODELS "llama --prompt-ids 1,103");
     refuses(1, "--prompt-ids: '-1' is no id", "generate --model " MODELS "llama --prompt-ids 1,-1");
     refuses(1, "--prompt-ids: there is no id", "generate --model " MODELS "llama --prompt-ids ,");
+    refuses(1, "--prompt-ids: there is no id before a comma", "generate --model " MODELS "llama --prompt-ids 1,,2");
     refuses(1, "/nowhere: No such file", "generate --model " MODELS "llama --prompts /nowhere");
     refuses(1, "a prompt of 40 tokens, and the model has 32 positions: at most 31",
             "generate --model " MODELS "llama --prompt-tokens 40");

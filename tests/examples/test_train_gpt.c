@@ -264,6 +264,7 @@ Test(train_gpt, says_what_is_wrong_with_an_option, .timeout = 120) {
     refuses(2, "--steps wants a whole number", "--steps 1.5");
     refuses(2, "--warmup wants a whole number, 0 to", "--warmup -1");
     refuses(2, "--min-lr wants a number, 0 or more, not 'nan'", "--min-lr nan");
+    refuses(2, "--min-lr must not be above --lr", "--min-lr 1");
     refuses(2, "--weight-decay wants a number, 0 or more", "--weight-decay -1");
     refuses(2, "--clip wants a number above 0, not '0'", "--clip 0");
     refuses(2, "--dtype wants float32, float64, bfloat16 or float16, not 'int64'", "--dtype int64");
@@ -274,6 +275,8 @@ Test(train_gpt, says_what_is_wrong_with_an_option, .timeout = 120) {
     refuses(2, "--text wants a value", "--text");
     refuses(1, "/nonexistent: there is no whole checkpoint", "--steps 2 --resume /nonexistent" SMALL);
     refuses(1, "cannot be read: No such file or directory", "--text /nonexistent/text");
+    refuses(1, "no checkpoint can be saved in /nonexistent/run: No such file or directory", "--steps 2 --save /nonexistent/run" SMALL);
+    refuses(1, "/dev/null: Not a directory", "--steps 2 --save /dev/null" SMALL);
 }
 
 Test(train_gpt, says_that_the_text_is_too_short_or_the_ranks_do_not_divide, .timeout = 120) {
