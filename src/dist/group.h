@@ -23,6 +23,7 @@ struct tsh_group {
     int rank, size;
     int *ranks;      /* world ranks */
     void *state;     /* of its backend */
+    int stream;      /* of a backend of GPUs: which of the device's communication streams has its collectives */
     int64_t *counts; /* scratch for balanced splits, [2 * size] */
     tsh_communication_stats stats;
     uint64_t ticks;  /* spent inside calls; stats.seconds is made of it when asked for */

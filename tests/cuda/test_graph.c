@@ -188,15 +188,15 @@ Test(cuda_graph, the_communication_stream_comes_along) {
     tsh_graph *graph = NULL;
     cr_assert_eq(tsh_graph_capture_begin(device), TSH_OK);
     cr_assert_eq(cudaEventRecord(cuda->events[0], cuda->compute), cudaSuccess);
-    cr_assert_eq(cudaStreamWaitEvent(cuda->communication, cuda->events[0], 0), cudaSuccess);
-    cr_assert_eq(cudaMemcpyAsync(y, x, 12, cudaMemcpyDeviceToDevice, cuda->communication), cudaSuccess);
+    cr_assert_eq(cudaStreamWaitEvent(cuda->communication[0], cuda->events[0], 0), cudaSuccess);
+    cr_assert_eq(cudaMemcpyAsync(y, x, 12, cudaMemcpyDeviceToDevice, cuda->communication[0]), cudaSuccess);
     cr_assert_eq(tsh_graph_capture_end(device, &graph), TSH_OK, "%s", tsh_error_message());
     cr_assert_eq(tsh_graph_launch(graph), TSH_OK);
     get_numbers(device, TSH_FLOAT32, 3, y, out);
     cr_assert_eq(out[2], 3);
     /* And is free again. */
-    cr_assert_eq(cudaMemsetAsync(y, 0, 12, cuda->communication), cudaSuccess);
-    cr_assert_eq(cudaStreamSynchronize(cuda->communication), cudaSuccess);
+    cr_assert_eq(cudaMemsetAsync(y, 0, 12, cuda->communication[0]), cudaSuccess);
+    cr_assert_eq(cudaStreamSynchronize(cuda->communication[0]), cudaSuccess);
     tsh_graph_destroy(graph);
     device->ops->memory.release(device, x);
     device->ops->memory.release(device, y);

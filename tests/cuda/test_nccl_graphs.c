@@ -271,3 +271,37 @@ Test(nccl_graphs, groups_that_are_destroyed_during_a_capture) {
 Test(nccl_graphs, a_world_that_is_destroyed_during_a_capture) {
     run_ranks(2, false, world_goes_in_capture, NULL);
 }
+
+/* --- streams of groups -------------------------------------------------------------------------------------------- */
+
+/* The graph holds calls of two groups, the last of which no kernel of the graph waits for. */
+static void on_two_streams(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *pair = NULL;
+    tsh_device *device = tsh_world_device(r->world);
+    doubling d = {.x = tshi_test_vector(r, TSH_FLOAT32, 3)};
+    tsh_tensor *y = tshi_test_vector(r, TSH_FLOAT32, 3);
+    tsh_work *works[2] = {NULL, NULL};
+    float got = 0;
+    tsh_tensor_fill(d.x, 1);
+    tsh_tensor_fill(y, 3);
+    tshi_check_ok(r, tsh_group_split(tsh_world_group(r->world), 0, r->rank, &pair));
+    if (sums(r, pair) && tshi_check_ok(r, tsh_graph_capture_begin(device))) {
+        tshi_check_ok(r, tsh_all_reduce_async(tsh_world_group(r->world), d.x, TSH_SUM, &works[0]));
+        tshi_check_ok(r, tsh_all_reduce_async(pair, y, TSH_SUM, &works[1]));
+        if (tshi_check_ok(r, tsh_graph_capture_end(device, &d.graph))) tshi_check_ok(r, tsh_graph_launch(d.graph));
+        for (int i = 0; i < 2; i++) tsh_work_release(works[i]);
+        tshi_check_ok(r, read_one(d.x, &got));
+        tshi_check(r, got == (float)r->size, "%g", (double)got);
+        tshi_check_ok(r, read_one(y, &got));
+        tshi_check(r, got == (float)(3 * r->size), "%g", (double)got);
+    }
+    close_doubling(&d);
+    tsh_tensor_release(y);
+    tsh_group_destroy(pair);
+}
+
+Test(nccl_graphs, calls_of_groups_with_streams_of_their_own) {
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+    run_ranks(2, false, on_two_streams, NULL);
+}

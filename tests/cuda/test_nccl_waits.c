@@ -136,3 +136,58 @@ static void elsewhere(tshi_rank *r, void *arg) {
 Test(nccl_waits, another_gpu_is_current_between_calls) {
     run_ranks(2, false, elsewhere, NULL);
 }
+
+/* --- streams of groups -------------------------------------------------------------------------------------------- */
+
+/* A call of rank 0's pair with rank 1 waits for rank 1, which comes when the call of the pair with rank 2 is over. */
+static void two_pairs(tshi_rank *r, void *arg) {
+    _Atomic bool *over = arg;
+    tsh_group *world = tsh_world_group(r->world), *near = NULL, *far = NULL;
+    tsh_tensor *x = tshi_test_vector(r, TSH_FLOAT32, 3);
+    tsh_work *work = NULL;
+    float got[3] = {0};
+    tsh_tensor_fill(x, 1);
+    tshi_check_ok(r, tsh_group_split(world, r->rank < 2 ? 0 : -1, r->rank, &near));
+    tshi_check_ok(r, tsh_group_split(world, r->rank != 1 ? 0 : -1, r->rank, &far));
+    while (r->rank == 1 && !*over) nap(1000);
+    if (near) tshi_check_ok(r, tsh_all_reduce_async(near, x, TSH_SUM, &work));
+    if (far) sums(r, far);
+    if (r->rank == 0) *over = true;
+    if (near) tshi_check_ok(r, tsh_work_wait(work));
+    tshi_check_ok(r, tsh_tensor_read(x, got, 3));
+    tshi_check(r, got[0] == (near ? 2.0f : 1.0f), "%g", (double)got[0]);
+    if (near) sums(r, near);
+    sums(r, world);
+    tsh_work_release(work);
+    tsh_tensor_release(x);
+    tsh_group_destroy(near);
+    tsh_group_destroy(far);
+}
+
+Test(nccl_waits, groups_have_streams_where_nccl_orders_their_launches) {
+    _Atomic bool over = false;
+    const tshi_test_options options = {.ranks = 3, .threads = true, .world_timeout = "5"};
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+    begin(3, false);
+    cr_assert_str_empty(tshi_test_run_with(&options, two_pairs, &over, NULL, NULL));
+    expect_nothing_left("a world");
+}
+
+static void one_stream(tshi_rank *r, void *arg) {
+    (void)arg;
+    tsh_group *pair = NULL;
+    tshi_check_ok(r, tsh_group_split(tsh_world_group(r->world), 0, r->rank, &pair));
+    tshi_check(r, !tshi_cuda(tsh_world_device(r->world))->communication[1], "there is a second stream");
+    sums(r, pair);
+    tsh_group_destroy(pair);
+}
+
+Test(nccl_waits, groups_share_a_stream_otherwise) {
+    run_ranks(2, false, one_stream, NULL);
+}
+
+Test(nccl_waits, groups_share_a_stream_where_nccl_is_too_old_for_that_order) {
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+    standin_nccl_version(22507);
+    run_ranks(2, false, one_stream, NULL);
+}

@@ -29,7 +29,7 @@ static void cuda_destroy(tsh_device *device) {
     tsh_allocator allocator = device->allocator;
     /* There is no caller left that hears of a failure from here on. */
     if (cuda->compute) cudaStreamSynchronize(cuda->compute);
-    if (cuda->communication) cudaStreamSynchronize(cuda->communication);
+    tshi_cuda_communication_wait(cuda);
     tshi_cuda_blas_destroy(cuda);
     tshi_cuda_sharing_destroy(cuda);
     tshi_cuda_memory_destroy(cuda);
@@ -38,7 +38,8 @@ static void cuda_destroy(tsh_device *device) {
     for (int i = 0; i < 2; i++)
         if (cuda->events[i]) cudaEventDestroy(cuda->events[i]);
     if (cuda->compute) cudaStreamDestroy(cuda->compute);
-    if (cuda->communication) cudaStreamDestroy(cuda->communication);
+    for (int i = 0; i < TSHI_CUDA_COMMUNICATIONS; i++)
+        if (cuda->communication[i]) cudaStreamDestroy(cuda->communication[i]);
     tshi_free(&allocator, device);
 }
 
@@ -62,8 +63,7 @@ static tsh_status choose_gpu(int local_rank, int *ordinal) {
 
 static tsh_status make_streams(tshi_cuda_device *cuda) {
     tsh_status status = tshi_cuda_stream_new(&cuda->compute, false);
-    /* Communication goes first where both have work: peers wait for it. */
-    if (status == TSH_OK) status = tshi_cuda_stream_new(&cuda->communication, true);
+    if (status == TSH_OK) status = tshi_cuda_communication_open(cuda, 0);
     for (int i = 0; i < 2 && status == TSH_OK; i++) status = tshi_cuda_event_new(&cuda->events[i]);
     return status;
 }
@@ -148,10 +148,11 @@ static const tshi_device_ops cuda_ops = {
 };
 
 /* By default streams share 8 queues of the GPU, and one that waits holds up those that share its queue; and a kernel's
- * first launch may wait for all that runs. */
+ * first launch may wait for all that runs. NCCL's threads launch messages beside each other, in any order. */
 static void prepare(void) {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    setenv("NCCL_LAUNCH_RACE_FATAL", "0", 0);
 }
 
 void tshi_device_prepare_cuda(void) {

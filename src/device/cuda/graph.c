@@ -103,7 +103,10 @@ static cudaError_t join(tshi_cuda_device *cuda, cudaStream_t stream) {
 static tsh_status finish(tshi_cuda_graph *graph) {
     tshi_cuda_device *cuda = tshi_cuda(graph->base.device);
     cudaGraph_t captured = NULL;
-    tshi_cuda_note(&cuda->base, join(cuda, cuda->communication), "graph_capture_end, joining communication");
+    for (int i = 0; i < TSHI_CUDA_COMMUNICATIONS; i++) {
+        cudaError_t joined = cuda->communication[i] ? join(cuda, cuda->communication[i]) : cudaSuccess;
+        tshi_cuda_note(&cuda->base, joined, "graph_capture_end, joining communication");
+    }
     tshi_cuda_count(&cuda->base, graph->replays);
     cudaError_t error = cudaStreamEndCapture(cuda->compute, &captured);
     cuda->capturing = NULL;

@@ -28,6 +28,20 @@ tsh_status tshi_cuda_stream_new(cudaStream_t *out, bool first) {
     return tshi_cuda_fail(error, "cudaStreamCreateWithPriority");
 }
 
+/* Communication goes first where both have work: peers wait for it. */
+tsh_status tshi_cuda_communication_open(tshi_cuda_device *device, int i) {
+    if (device->communication[i]) return TSH_OK;
+    tshi_cuda_use(device);
+    return tshi_cuda_stream_new(&device->communication[i], true);
+}
+
+cudaError_t tshi_cuda_communication_wait(const tshi_cuda_device *device) {
+    cudaError_t error = cudaSuccess;
+    for (int i = 0; i < TSHI_CUDA_COMMUNICATIONS && error == cudaSuccess; i++)
+        if (device->communication[i]) error = cudaStreamSynchronize(device->communication[i]);
+    return error;
+}
+
 void tshi_cuda_keep(tshi_cuda_device *device, tsh_status status) {
     tshi_cuda_graph *graph = device->capturing;
     if (graph && graph->broken == TSH_OK) {

@@ -11,11 +11,15 @@
 extern "C" {
 #endif
 
+#define TSHI_CUDA_COMMUNICATIONS 4
+
 typedef struct tshi_cuda_device {
     tsh_device base;
     int ordinal, processors; /* of the GPU; its multiprocessors */
     bool managed;            /* TSHARD_CUDA_MANAGED=1: memory that the host may read, and every launch waited for */
-    cudaStream_t compute, communication;
+    cudaStream_t compute;
+    /* Beside it; the first exists always, the others when they are asked for. */
+    cudaStream_t communication[TSHI_CUDA_COMMUNICATIONS];
     struct tshi_cuda_graph *capturing; /* work that is queued goes into this graph instead of running; the host cannot
                                         * wait meanwhile */
     /* Called every now and then while the host waits for the GPU: it ends communication that cannot finish. */
@@ -68,6 +72,10 @@ tsh_status tshi_cuda_stream_new(cudaStream_t *out, bool first);
  * longer after a while. The end of a call or of a step is seen soon, and a wait of seconds takes little of a core. */
 void tshi_cuda_nap(int looks);
 #define TSHI_CUDA_SPINS 2000 /* looks without a sleep */
+/* Makes the i-th of the communication streams, if there is none. */
+tsh_status tshi_cuda_communication_open(tshi_cuda_device *device, int i);
+/* Waits until all of them are empty, without a watch. */
+cudaError_t tshi_cuda_communication_wait(const tshi_cuda_device *device);
 /* Keep this failure, with tsh_error_message(), for check and for the capture; the first one stands. */
 void tshi_cuda_keep(tshi_cuda_device *device, tsh_status status);
 /* Keep TSH_ERR_STATE for check and for the capture: no graph can hold `what`. */

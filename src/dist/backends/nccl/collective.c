@@ -83,7 +83,7 @@ static tsh_status queue(tsh_group *group, const tshi_call *call, tshi_nccl_tail 
     tsh_world *world = group->world;
     tshi_nccl *nccl = tshi_nccl_of(world);
     const tshi_cuda_device *device = tshi_nccl_device(world);
-    cudaStream_t stream = device->communication;
+    cudaStream_t stream = device->communication[group->stream];
     tshi_nccl_tail *tail = NULL;
     uint64_t number = tshi_group_note(group, call);
     tsh_status status = ready(group, call);
@@ -180,7 +180,7 @@ static tsh_status nccl_start(tsh_work *work) {
     tshi_nccl_tail *place = NULL;
     tsh_status status = queue(work->group, &work->call, &place);
     if (status == TSH_OK) {
-        cudaStream_t stream = tshi_nccl_device(world)->communication;
+        cudaStream_t stream = tshi_nccl_device(world)->communication[work->group->stream];
         status = tshi_nccl_check(world, cudaEventRecord(e->event, stream), "cudaEventRecord");
         e->captured = tshi_nccl_device(world)->capturing != NULL;
     }

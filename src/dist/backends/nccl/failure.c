@@ -256,7 +256,7 @@ tsh_status tshi_nccl_recover(tsh_world *world) {
     tshi_cuda_device *device = tshi_nccl_device(world);
     if (device->capturing) return tshi_fail(TSH_ERR_STATE, "world_recover: not while a graph is captured");
     abort_all(world);
-    cudaError_t error = cudaStreamSynchronize(device->communication);
+    cudaError_t error = tshi_cuda_communication_wait(device);
     for (const tshi_nccl_link *link = nccl->links; link && error == cudaSuccess; link = link->next) {
         error = cudaStreamSynchronize(link->stream);
     }

@@ -80,6 +80,12 @@ static tsh_status comm_split(tsh_group *parent, tsh_group *group) {
     return status == TSH_OK && group ? tshi_nccl_window_open(group) : status;
 }
 
+tsh_status tshi_nccl_stream_take(tsh_group *group) {
+    tshi_nccl *nccl = tshi_nccl_of(group->world);
+    group->stream = nccl->opened++ % nccl->streams;
+    return tshi_cuda_communication_open(tshi_nccl_device(group->world), group->stream);
+}
+
 /* Behind the data group in the world's list, which is freed from its head. */
 static tsh_group *control_new(tsh_group *group) {
     tsh_world *world = group->world;
@@ -97,6 +103,7 @@ tsh_status tshi_nccl_group_open(tsh_group *parent, const int *ranks, int n, tsh_
     tsh_world *world = parent->world;
     tsh_group *control = group ? control_new(group) : NULL;
     tsh_status status = group && !control ? TSH_ERR_MEMORY : TSH_OK;
+    if (control) status = tshi_nccl_stream_take(group);
     status = tshi_group_agree(parent, "group_create: control", status);
     if (status == TSH_OK) status = world->control->open(parent->control, ranks, n, control);
     /* Without a communicator, after a recovery, each makes its own when it is first used. */

@@ -107,7 +107,8 @@ typedef struct tshi_nccl {
     const tshi_nccl_library *library;
     bool checked; /* TSHARD_CHECK=1: every call is agreed upon first */
     tshi_nccl_event *events;
-    void *word; /* in device memory, for barriers */
+    void *word;          /* in device memory, for barriers */
+    int streams, opened; /* communication streams that groups take in turn; groups so far */
     /* The numbers of collectives that have been queued, and that are known to have ended. A host that is
      * TSHI_NCCL_AHEAD collectives ahead of its GPU waits. The last entry of calls is for those of a captured graph,
      * which are not counted. */
@@ -174,6 +175,8 @@ void tshi_nccl_flush(tsh_world *world, const tshi_nccl_tail *tail);
 void tshi_nccl_flush_all(tsh_world *world);
 /* Waits, as tshi_nccl_flush does, for all collectives and all messages that are queued. The device calls it. */
 void tshi_nccl_drain(void *world);
+/* Chooses the stream of the group's collectives. */
+tsh_status tshi_nccl_stream_take(tsh_group *group);
 /* See tshi_group_ops. */
 tsh_status tshi_nccl_group_open(tsh_group *parent, const int *ranks, int n, tsh_group *group);
 void tshi_nccl_group_close(tsh_group *group);

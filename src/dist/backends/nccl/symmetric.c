@@ -70,7 +70,7 @@ void tshi_nccl_arena_close(tsh_world *world) {
     const tshi_cuda_device *device = tshi_nccl_device(world);
     if (!nccl->arena) return;
     cudaStreamSynchronize(device->compute); /* for work that was queued before the buffers were freed */
-    cudaStreamSynchronize(device->communication);
+    tshi_cuda_communication_wait(device);
     tshi_cuda_symmetric_unset(tshi_nccl_device(world));
     nccl->library->mem_free(nccl->arena);
     nccl->arena = NULL;

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHARES 23000 /* the first version that takes several ranks on one GPU */
+/* The first versions that take several ranks on one GPU, and that order the launches of several communicators. */
+#define SHARES 23000
+#define ORDERS 22600
 
 typedef enum wish { NO_WISH, WANTED, UNWANTED } wish;
 
@@ -23,9 +25,9 @@ typedef struct fact {
 } fact;
 
 /* As NCCL reads its variables. */
-static bool is_asked_to_share(void) {
-    const char *asked = tshi_variable("NCCL_MULTI_RANK_GPU_ENABLE");
-    return asked && strtoll(asked, NULL, 0) != 0;
+static bool is_set(const char *variable) {
+    const char *value = tshi_variable(variable);
+    return value && strtoll(value, NULL, 0) != 0;
 }
 
 static tsh_status find_out(const tsh_world *world, fact *mine) {
@@ -41,7 +43,7 @@ static tsh_status find_out(const tsh_world *world, fact *mine) {
         mine->version = library->version;
     else
         snprintf(mine->words, sizeof mine->words, "%.200s", tsh_error_message());
-    mine->shares = mine->version >= SHARES && is_asked_to_share();
+    mine->shares = mine->version >= SHARES && is_set("NCCL_MULTI_RANK_GPU_ENABLE");
     cudaError_t error = cudaDeviceGetPCIBusId(mine->gpu, sizeof mine->gpu, tshi_nccl_device(world)->ordinal);
     return tshi_cuda_fail(error, "world_init: cudaDeviceGetPCIBusId");
 }
@@ -122,6 +124,10 @@ static tsh_status state_new(tsh_world *world) {
     if (status == TSH_OK) status = tshi_nccl_library_open(&nccl->library);
     if (status == TSH_OK) status = make_events(nccl);
     if (status != TSH_OK) return status;
+    /* Kernels of two communicators that run at the same time could wait for each other's room on the GPU, each on another
+     * rank: NCCL wants one order for all, that of one stream, or keeps the order of the calls where this is set. */
+    bool ordered = nccl->library->version >= ORDERS && is_set("NCCL_LAUNCH_ORDER_IMPLICIT");
+    nccl->streams = ordered ? TSHI_CUDA_COMMUNICATIONS : 1;
     nccl->word = world->device->ops->memory.alloc(world->device, sizeof(float));
     return nccl->word ? TSH_OK : TSH_ERR_MEMORY;
 }
@@ -134,7 +140,7 @@ static tsh_status raise_group(tsh_world *world) {
     group->control = control;
     world->group = group;
     tshi_group_own_mesh(group, "world");
-    return TSH_OK;
+    return tshi_nccl_stream_take(group);
 }
 
 tsh_status tshi_nccl_take_data(tsh_world *world, bool *takes) {
